@@ -18,6 +18,13 @@ import (
 var fieldScenarios = map[string]func(t *testing.T){
 	"policy.version":       TestFieldVersionAndRevision,
 	"policy.revision":      TestFieldVersionAndRevision,
+	"policy.name":          TestPolicies,
+	"policy.proxies":       TestPolicies,
+	"proxies.node":         TestPolicies,
+	"proxies.cluster":      TestPolicies,
+	"proxies.metadata":     TestPolicies,
+	"proxies.trust":        TestPolicies,
+	"proxies.san":          TestPolicyOfACertificate,
 	"policy.domain":        TestFieldDomain,
 	"policy.headers":       TestFieldHeaders,
 	"policy.rules":         TestFieldRulesAndMatch,

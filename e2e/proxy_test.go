@@ -40,7 +40,8 @@ type proxyOptions struct {
 	manage   string // Envoy only: address of a listener for management requests
 	edit     func(bootstrap []byte) []byte
 
-	manageCert, manageKey string // of the management listener; default: plain text
+	xdsTLS                []string // flags for TLS to the control plane
+	manageCert, manageKey string   // of the management listener; default: plain text
 }
 
 // start starts a proxy for this test alone and waits until it serves.
@@ -99,7 +100,7 @@ func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *p
 		"--envoy-version", d.version(), "--access-log", "",
 	}
 	if o.xds != "" {
-		args = append(args, "--xds", o.xds, "--node", o.node)
+		args = append(append(args, "--xds", o.xds, "--node", o.node), o.xdsTLS...)
 	}
 	if o.policy != "" {
 		args = append(args, "-f", file(t, "policy.yaml", o.policy))

@@ -9,6 +9,8 @@ import (
 // Every row of every table is whole, and its default is what its own reader takes.
 func TestTables(t *testing.T) {
 	checkTable(t, policyObject)
+	checkTable(t, placementObject())
+	checkTable(t, selectorObject())
 	checkTable(t, quotaObject)
 	checkTable(t, manageObject)
 	checkTable(t, ruleObject)
@@ -36,7 +38,7 @@ func TestTables(t *testing.T) {
 		require.False(t, names[o.Name], o.Name)
 		names[o.Name] = true
 	}
-	require.Len(t, names, 23+len([]string{"host", "method", "route"}))
+	require.Len(t, names, 24+len([]string{"host", "method", "route"}))
 }
 
 func checkTable[T any](t *testing.T, o *object[T]) {

@@ -60,6 +60,12 @@ const (
 	OuterSpace     Code = "outer_space"  // at an end of a text
 	NotASCII       Code = "not_ascii"    // in a header's value
 
+	BadPolicyName      Code = "bad_policy_name"
+	DefaultProxies     Code = "default_proxies"      // proxies of the policy that takes all others
+	NameWithoutProxies Code = "name_without_proxies" // not the default's
+	UntrustedMetadata  Code = "untrusted_metadata"   // without trust
+	TrustMisplaced     Code = "trust_misplaced"      // without metadata
+
 	BadManagePath Code = "bad_manage_path"
 	BadTokenHash  Code = "bad_token_hash"
 

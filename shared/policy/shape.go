@@ -24,6 +24,7 @@ const (
 	FormList
 	FormObject
 	FormPatterns // an object from header names to patterns
+	FormTexts    // an object from names to texts
 	FormChoice   // one of several forms
 )
 
@@ -68,7 +69,9 @@ type FieldSchema struct {
 
 // Schema returns every object of the policy file, in the order of reading.
 func Schema() []ObjectSchema {
-	list := []ObjectSchema{policyObject.ObjectSchema, quotaObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema}
+	whole := policyObject.ObjectSchema
+	whole.Fields = append(placementObject().Fields, whole.Fields...)
+	list := []ObjectSchema{whole, selectorObject().ObjectSchema, quotaObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema}
 	list = append(list, keyObjects()...)
 	return append(list, limitObject.ObjectSchema, requestsObject.ObjectSchema, slotsObject.ObjectSchema,
 		costObject.ObjectSchema, byteCostObject.ObjectSchema, matchedCostObject.ObjectSchema,

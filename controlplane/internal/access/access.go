@@ -13,6 +13,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Role is what a caller may do. A role includes those below it; the zero Role
@@ -47,15 +52,55 @@ func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // UnmarshalText reads a role's name in JSON.
 func (r *Role) UnmarshalText(text []byte) (err error) {
+	if string(text) == Role(0).String() {
+		*r = 0
+		return nil
+	}
 	*r, err = ParseRole(string(text))
 	return err
 }
 
 // Caller makes a request.
 type Caller struct {
-	Name    string // "token ci", "certificate spiffe://corp/ns/ops/sa/ci"; "" where anyone may call
-	Role    Role
-	Address string // the peer's IP address
+	Name     string          // "token ci", "certificate spiffe://corp/ns/ops/sa/ci"; "" where anyone may call
+	Role     Role            // with every policy
+	Policies map[string]Role // with some, by name, where it is higher than Role
+	Address  string          // the peer's IP address
+}
+
+// On is the caller's role with a policy.
+func (c Caller) On(policy string) Role { return max(c.Role, c.Policies[policy]) }
+
+// Anywhere is the caller's highest role with any policy.
+func (c Caller) Anywhere() Role {
+	return slices.Max(append(slices.Collect(maps.Values(c.Policies)), c.Role))
+}
+
+// ParseRoles reads a role for all policies, roles for some as POLICY:ROLE, or both,
+// separated by commas.
+func ParseRoles(text string) (all Role, policies map[string]Role, err error) {
+	for word := range strings.SplitSeq(text, ",") {
+		name, of, forOne := strings.Cut(word, ":")
+		if !forOne {
+			name, of = "", word
+		}
+		role, err := ParseRole(of)
+		switch {
+		case err != nil:
+			return 0, nil, err
+		case forOne && !policy.IsPolicyName(name):
+			return 0, nil, fmt.Errorf("%q is not the name of a policy: give a role with one as edge:apply", name)
+		case forOne && policies[name] != 0 || !forOne && all != 0:
+			return 0, nil, fmt.Errorf("two roles for %s: give one", cmp.Or(name, "all policies"))
+		case forOne && policies == nil:
+			policies = map[string]Role{name: role}
+		case forOne:
+			policies[name] = role
+		default:
+			all = role
+		}
+	}
+	return all, policies, nil
 }
 
 // Anyone is the caller where no access file is given.

@@ -48,6 +48,18 @@ func TestList(t *testing.T) {
 	require.False(t, l.MapsCertificates())
 }
 
+// A caller may have a role with all policies, other roles with some, or these alone.
+func TestRolesWithPolicies(t *testing.T) {
+	l, err := ParseList("access", []byte("token ci read,edge:apply,core:admin "+digest("token of ci")+"\ncertificate ops.corp edge:read\n"))
+	require.NoError(t, err)
+	ci, _ := l.Token("token of ci")
+	require.Equal(t, []Role{Apply, Admin, Read, Admin}, []Role{ci.On("edge"), ci.On("core"), ci.On("other"), ci.Anywhere()})
+	ops, known := l.Certificate(&x509.Certificate{DNSNames: []string{"ops.corp"}})
+	require.True(t, known)
+	require.Equal(t, "certificate ops.corp", ops.Name)
+	require.Equal(t, []Role{Read, 0, Read}, []Role{ops.On("edge"), ops.On("core"), ops.Anywhere()})
+}
+
 func TestListErrors(t *testing.T) {
 	good := digest("a token of the test")
 	for text, want := range map[string]string{
@@ -55,6 +67,11 @@ func TestListErrors(t *testing.T) {
 		"token ci apply":                                       "f:1: a token with 2 fields: give token NAME ROLE SHA256HEX or certificate SAN ROLE",
 		"certificate ci.corp apply x":                          "f:1: a certificate with 3 fields",
 		"token ci root " + good:                                `f:1: "root" is not a role: give read, apply or admin`,
+		"certificate ci.corp read,apply":                       "f:1: two roles for all policies: give one",
+		"certificate ci.corp a:read,a:apply":                   "f:1: two roles for a: give one",
+		"certificate ci.corp a:root":                           `f:1: "root" is not a role`,
+		"certificate ci.corp a*:read":                          `f:1: "a*" is not the name of a policy: give a role with one as edge:apply`,
+		"certificate ci.corp read,":                            `f:1: "" is not a role`,
 		"certificate ci.corp Admin":                            `f:1: "Admin" is not a role`,
 		"token ci apply s3cret":                                "f:1: token ci: SHA256HEX is not 64 hexadecimal digits: give what printf %s TOKEN | sha256sum prints",
 		"token ci apply " + good + "00":                        "SHA256HEX is not",

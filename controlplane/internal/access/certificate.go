@@ -73,7 +73,9 @@ func (l *List) Certificate(c *x509.Certificate) (Caller, bool) {
 	for _, line := range l.certificates {
 		for _, name := range names {
 			if _, ok := line.san.match(name); ok {
-				return Caller{Name: "certificate " + name, Role: line.role}, true
+				c := line.caller
+				c.Name = "certificate " + name
+				return c, true
 			}
 		}
 	}

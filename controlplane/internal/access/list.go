@@ -28,10 +28,10 @@ type List struct {
 	certificates []certificate
 }
 
-// certificate gives a role to the certificates with a matching SAN.
+// certificate gives roles to the certificates with a matching SAN.
 type certificate struct {
-	san  pattern
-	role Role
+	san    pattern
+	caller Caller // without a name
 }
 
 const (
@@ -48,6 +48,8 @@ const (
 //
 //	token NAME ROLE SHA256HEX
 //	certificate SAN ROLE
+//
+// where ROLE is as ParseRoles reads it.
 //
 // An error joins every problem, each with its line. It never repeats what may
 // be a token.
@@ -91,7 +93,7 @@ func (r *reader) read(words []string) error {
 }
 
 func (r *reader) token(name, roleName, sum string) error {
-	role, err := ParseRole(roleName)
+	role, policies, err := ParseRoles(roleName)
 	if err != nil {
 		return err
 	}
@@ -114,12 +116,12 @@ func (r *reader) token(name, roleName, sum string) error {
 		return fmt.Errorf("token %s has the digest of line %d: give each a token of its own", name, first)
 	}
 	r.digests[digest] = r.line
-	r.list.tokens[digest] = Caller{Name: "token " + name, Role: role}
+	r.list.tokens[digest] = Caller{Name: "token " + name, Role: role, Policies: policies}
 	return nil
 }
 
 func (r *reader) certificate(name, roleName string) error {
-	role, err := ParseRole(roleName)
+	role, policies, err := ParseRoles(roleName)
 	if err != nil {
 		return err
 	}
@@ -131,7 +133,7 @@ func (r *reader) certificate(name, roleName string) error {
 		return fmt.Errorf("certificate %s is on line %d already", name, first)
 	}
 	r.sans[p.text] = r.line
-	r.list.certificates = append(r.list.certificates, certificate{p, role})
+	r.list.certificates = append(r.list.certificates, certificate{p, Caller{Role: role, Policies: policies}})
 	return nil
 }
 

@@ -23,8 +23,8 @@ import (
 func withRoles(o *Options) {
 	o.Identify = func(r *http.Request) (access.Caller, bool) {
 		name, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		role, err := access.ParseRole(name)
-		return access.Caller{Name: "token " + name, Role: role}, err == nil
+		role, policies, err := access.ParseRoles(name)
+		return access.Caller{Name: "token " + name, Role: role, Policies: policies}, err == nil
 	}
 }
 
@@ -43,7 +43,7 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 	code, _ := f.as("apply", "POST", "/v1/policies", good)
 	require.Equal(t, http.StatusCreated, code)
 	needed := map[string]access.Role{
-		"POST /v1/policies": access.Apply, "GET /v1/policies": access.Read, "GET /v1/policies/{revision}": access.Read,
+		"POST /v1/policies": access.Apply, "POST /v1/changes": access.Apply, "GET /v1/policies": access.Read, "GET /v1/policies/{revision}": access.Read,
 		"POST /v1/rollback/{revision}": access.Apply, "GET /v1/revisions/{revision}/wait": access.Read,
 		"GET /v1/status": access.Read, "GET /v1/caller": access.Read, "POST /v1/explain": access.Read, "GET /v1/audit": access.Read, "GET /metrics": access.Read, "GET /v1/backup": access.Admin,
 		"/": access.Read,
@@ -86,6 +86,59 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 	require.Equal(t, http.StatusOK, code, "a probe has no role")
 }
 
+// Somebody with roles for some policies may do with these what the roles say, and nothing
+// with the others or with all.
+func TestRolesOfSomePolicies(t *testing.T) {
+	f := newFixtureWith(t, withRoles)
+	edge := strings.Replace(good, "version: 1", "version: 1\nname: edge\nproxies: {node: \"edge-*\"}", 1)
+	code, text := f.as("edge:apply", "POST", "/v1/policies", edge)
+	require.Equal(t, http.StatusCreated, code, text)
+	code, text = f.as("edge:apply", "POST", "/v1/policies", good)
+	require.Equal(t, http.StatusForbidden, code)
+	require.Contains(t, text, `to apply needs the role apply with the policy \"default\": token edge:apply has the role none with it`)
+	code, _ = f.as("edge:apply,default:read", "POST", "/v1/changes", change(t, edge, good))
+	require.Equal(t, http.StatusForbidden, code)
+	code, text = f.as("default:apply", "POST", "/v1/policies", good)
+	require.Equal(t, http.StatusCreated, code, text)
+	const mine, other, whole = "?policy=edge", "?policy=default", ""
+	for path, allowed := range map[string]map[string]bool{
+		"GET /v1/policies":              {mine: true, other: false, whole: false},
+		"GET /v1/policies/current":      {mine: true, other: false, whole: false},
+		"GET /v1/status":                {mine: true, other: false, whole: false},
+		"GET /v1/audit":                 {mine: true, other: false, whole: false},
+		"POST /v1/explain":              {mine: true, other: false, whole: false},
+		"POST /v1/rollback/1":           {mine: true, other: false, whole: false},
+		"GET /v1/revisions/1/wait":      {mine: true, other: false, whole: false},
+		"GET /v1/backup":                {mine: false, other: false, whole: false},
+		"GET /metrics":                  {mine: false, other: false, whole: false},
+		"GET /v1/caller":                {whole: true},
+		"POST /v1/counters/stats":       {whole: false},
+		"POST /v1/counters/get":         {whole: false},
+		"GET /v1/policies/1":            {mine: true, other: false, whole: false},
+		"GET /v1/policies/current?x":    {whole: false},
+		"POST /v1/rollback/1?policy=ed": {whole: false},
+	} {
+		method, target, _ := strings.Cut(path, " ")
+		for query, want := range allowed {
+			code, text := f.as("edge:apply", method, target+query, "")
+			require.Equal(t, want, code != http.StatusForbidden, "%s%s: %s", path, query, text)
+		}
+	}
+	form := []string{"Content-Type", "application/x-www-form-urlencoded", "Authorization", "Bearer edge:admin"}
+	for policy, want := range map[string]bool{"edge": true, "default": false, "": false} {
+		code, text := f.do("POST", "/v1/counters/reset", "rule=per-user&key=a&policy="+policy, form...)
+		require.Equal(t, want, code != http.StatusForbidden, text)
+	}
+	code, text = f.as("edge:apply", "GET", "/v1/policies/2?policy=edge", "")
+	require.Equal(t, http.StatusNotFound, code, "a number leads to no other policy")
+	require.Contains(t, text, "revision 2 is of policy default")
+	var list Audit
+	f.decode(func() string { _, text := f.as("edge:read", "GET", "/v1/audit?policy=edge", ""); return text }(), &list)
+	for _, e := range list.Entries {
+		require.Equal(t, "edge", e.Policy)
+	}
+}
+
 // What the policy hands to others is for admins.
 func TestManageAndWasmNeedAdmin(t *testing.T) {
 	f := newFixtureWith(t, withRoles)
@@ -122,7 +175,7 @@ func TestManageAndWasmNeedAdmin(t *testing.T) {
 	first := newFixtureWith(t, withRoles)
 	code, _ := first.as("apply", "POST", "/v1/policies", managed)
 	require.Equal(t, http.StatusForbidden, code, "the first revision turns management on")
-	_, err := first.store.Append(t.Context(), store.Draft{File: "old.yaml", YAML: []byte("version: 0\n"), JSON: []byte(`{}`)})
+	_, err := first.store.Append(t.Context(), store.Change{Drafts: []store.Draft{{File: "old.yaml", YAML: []byte("version: 0\n"), JSON: []byte(`{}`)}}})
 	require.NoError(t, err)
 	code, text := first.as("apply", "POST", "/v1/policies", good)
 	require.Equal(t, http.StatusForbidden, code)
@@ -146,7 +199,7 @@ func TestNoApplySlipsPastTheComparison(t *testing.T) {
 		wg.Wait()
 		f.as("admin", "POST", "/v1/policies", managed)
 	}
-	list, err := f.store.Audit(t.Context(), 0, 0)
+	list, err := f.store.Audit(t.Context(), "", 0, 0)
 	require.NoError(t, err)
 	require.Greater(t, len(list), 10)
 	for _, e := range list {
@@ -177,7 +230,7 @@ func TestAuditTellsWhoChangedWhat(t *testing.T) {
 			Text: `lines: 1 added, 0 removed; wasm none → "/a.wasm"; counter "per-user": capacity 65536 → 8: its counters restart`},
 		{ID: 1, Who: "token apply", Action: "apply", Revision: 1, Text: "lines: 7 added, 0 removed"},
 	} {
-		want.From, want.At = "127.0.0.1", a.Entries[i].At
+		want.From, want.At, want.Policy = "127.0.0.1", a.Entries[i].At, "default"
 		require.Equal(t, want, a.Entries[i])
 		require.False(t, a.Entries[i].At.IsZero())
 	}
@@ -210,7 +263,7 @@ func TestAuditTextIsBounded(t *testing.T) {
 	f := newFixture(t, "")
 	f.do("POST", "/v1/policies", before.String())
 	f.do("POST", "/v1/policies", after.String())
-	list, err := f.store.Audit(t.Context(), 1, 0)
+	list, err := f.store.Audit(t.Context(), "", 1, 0)
 	require.NoError(t, err)
 	require.Less(t, len(list[0].Text), maxSummary+32)
 	require.Regexp(t, `; and 9\d\d more$`, list[0].Text)
@@ -262,10 +315,10 @@ func TestPagesOfOthersMayNotUseACertificate(t *testing.T) {
 func TestNobodyMayDoNothing(t *testing.T) {
 	s := &server{refusals: newRefusals(slog.New(slog.DiscardHandler))}
 	w := httptest.NewRecorder()
-	handle := s.needs(access.Read, func(http.ResponseWriter, *http.Request) error {
+	handle := s.needs(route{role: access.Read, handle: func(http.ResponseWriter, *http.Request) error {
 		t.Error("let in")
 		return nil
-	})
+	}})
 	handle(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.Equal(t, http.StatusForbidden, w.Code)
 }

@@ -60,7 +60,7 @@ func New(o Options) http.Handler {
 // NewMetrics returns a handler of /metrics and /healthz alone, with the API's guard.
 func NewMetrics(o Options) http.Handler {
 	s := newServer(o)
-	return s.handler([]route{{"GET /metrics", access.Read, s.metrics()}, {"/", access.Read, s.unknown}})
+	return s.handler([]route{{"GET /metrics", all, access.Read, s.metrics()}, {"/", inBody, access.Read, s.unknown}})
 }
 
 func newServer(o Options) *server {

@@ -187,7 +187,7 @@ func TestBadRequests(t *testing.T) {
 		f.json(tc.method, tc.path, tc.body, tc.code, &e)
 		require.Contains(t, e.Error, tc.want, tc.path)
 	}
-	list, err := f.store.History(t.Context(), 0)
+	list, err := f.store.History(t.Context(), "", 0)
 	require.NoError(t, err)
 	require.Len(t, list, 1, "nothing that was refused is stored")
 }
@@ -196,7 +196,7 @@ func TestStatusAndMetrics(t *testing.T) {
 	f := newFixture(t, "")
 	var st Status
 	f.json("GET", "/v1/status", "", 200, &st)
-	require.Nil(t, st.Current)
+	require.Empty(t, st.Policies)
 	require.NotNil(t, st.Proxies)
 	f.proxy("e1", func(n int) bool { return n == 1 })
 	var a Applied
@@ -213,9 +213,9 @@ func TestStatusAndMetrics(t *testing.T) {
 	settled(1, 0)
 	f.json("POST", "/v1/policies?wasm=/opt/bad.wasm", good, 201, &a)
 	settled(1, 2)
-	require.Equal(t, uint64(1), st.Current.Number, "a refused revision is not current")
-	require.Equal(t, uint64(2), st.Newest.Number)
-	require.True(t, st.Newest.Nacked)
+	require.Equal(t, uint64(1), st.Policies[0].Current.Number, "a refused revision is not current")
+	require.Equal(t, uint64(2), st.Policies[0].Newest.Number)
+	require.True(t, st.Policies[0].Newest.Nacked)
 	require.Equal(t, "refused revision 2, runs 1", st.Proxies[0].State)
 	require.Equal(t, "Unable to create Wasm plugin sluice", st.Proxies[0].NackText)
 

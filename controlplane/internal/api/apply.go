@@ -1,17 +1,20 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -27,35 +30,84 @@ const (
 // apply handles POST /v1/policies?file=NAME&wasm=PATH&base=REVISION with the YAML as
 // body. Without wasm the path in force stays; wasm= names none.
 func (s *server) apply(w http.ResponseWriter, r *http.Request) error {
-	d, err := draft(r)
+	query, err := readQuery(r, "file", "wasm", "base")
 	if err != nil {
-		return badRequest(err)
+		return err
+	}
+	p := proposal{draft: store.Draft{File: cmp.Or(query.get("file"), defaultFile)}}
+	if p.base, err = readBase(r); err != nil {
+		return err
+	}
+	if r.URL.Query().Has("wasm") {
+		p.wasm = ptr(query.get("wasm"))
 	}
 	text, free, err := s.memory.read(w, r, policy.MaxBytes)
 	defer free()
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		err = fmt.Errorf("policy is larger than %d bytes (1 MiB), the most a policy may have", policy.MaxBytes)
-		return &failure{code: http.StatusRequestEntityTooLarge, err: err}
-	case err != nil:
-		return badRequest(fmt.Errorf("read policy: %w", err))
+	if err != nil {
+		return unread(err, "policy is larger than %d bytes (1 MiB), the most a policy may have", policy.MaxBytes)
 	}
-	d.YAML = text
-	return s.change(w, r, func() (store.Draft, error) {
-		var err error
-		if !r.URL.Query().Has("wasm") {
-			d.Wasm, err = s.wasmInForce(r.Context())
-		}
-		return d, err
-	})
+	p.draft.YAML = text
+	return s.change(w, r, given(p), one)
+}
+
+// unread is the error of a body that could not be read.
+func unread(err error, tooLarge string, maxBytes int) error {
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return &failure{code: http.StatusRequestEntityTooLarge, err: fmt.Errorf(tooLarge, maxBytes)}
+	}
+	return badRequest(fmt.Errorf("read policy: %w", err))
+}
+
+// Changes is the body of POST /v1/changes: policies that become revisions together, or
+// none does.
+type Changes struct {
+	Policies []File  `json:"policies"`
+	Wasm     *string `json:"wasm,omitempty"` // as the parameter of POST /v1/policies, for each of them
+}
+
+// File is a policy as it was written.
+type File struct {
+	Name string `json:"file"`
+	YAML string `json:"yaml"`
+}
+
+// AppliedChanges answers POST /v1/changes.
+type AppliedChanges struct {
+	Applied []Applied `json:"applied"` // in the order of the policies
+}
+
+// maxChanges is the most that a change of several policies may take as JSON.
+const maxChanges = 8 << 20
+
+// applySeveral handles POST /v1/changes.
+func (s *server) applySeveral(w http.ResponseWriter, r *http.Request) error {
+	if _, err := readQuery(r); err != nil {
+		return err
+	}
+	text, free, err := s.memory.read(w, r, maxChanges)
+	defer free()
+	if err != nil {
+		return unread(err, "the policies are larger than %d bytes (8 MiB) together: apply them in parts", maxChanges)
+	}
+	var changes Changes
+	body := json.NewDecoder(bytes.NewReader(text))
+	body.DisallowUnknownFields()
+	if err := body.Decode(&changes); err != nil || body.More() || len(changes.Policies) == 0 {
+		return badRequest(errors.New(`the body is not {"policies": [{"file": NAME, "yaml": TEXT}, …]}`))
+	}
+	var list []proposal
+	for _, f := range changes.Policies {
+		list = append(list, proposal{draft: store.Draft{File: cmp.Or(f.Name, defaultFile), YAML: []byte(f.YAML)}, wasm: changes.Wasm})
+	}
+	return s.change(w, r, given(list...), func(list []Applied) any { return AppliedChanges{list} })
 }
 
 // wasmInForce is the wasm path of the newest revision that no proxy has refused, or that is
 // current all the same.
-func (s *server) wasmInForce(ctx context.Context) (string, error) {
-	list, err := s.store.History(ctx, 0)
-	current := s.xds.Ledger().Current()
+func (s *server) wasmInForce(ctx context.Context, policy string) (string, error) {
+	list, err := s.store.History(ctx, policy, 0)
+	current := s.xds.Ledger().Current(policy)
 	for _, r := range list {
 		if !r.Damaged && (!r.Nacked || r.Number == current) {
 			return r.Wasm, err
@@ -64,40 +116,50 @@ func (s *server) wasmInForce(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// draft reads what the URL says about a policy.
-func draft(r *http.Request) (store.Draft, error) {
-	query, err := readQuery(r, "file", "wasm", "base")
-	if err != nil {
-		return store.Draft{}, err
-	}
-	d := store.Draft{File: cmp.Or(query.get("file"), defaultFile), Wasm: query.get("wasm")}
-	return d, errors.Join(checkFileName(d.File), CheckWasm(d.Wasm))
-}
-
-// rollback handles POST /v1/rollback/{revision}?base=REVISION: a new revision with the
-// content and the binary of an old one.
+// rollback handles POST /v1/rollback/{revision}?policy=NAME&base=REVISION: a new revision
+// with the content and the binary of an old one.
 func (s *server) rollback(w http.ResponseWriter, r *http.Request) error {
-	return s.change(w, r, func() (store.Draft, error) {
-		number, err := s.number(r)
-		if err != nil {
-			return store.Draft{}, err
-		}
-		old, err := s.store.Get(r.Context(), number)
-		return store.Draft{File: old.File, Wasm: old.Wasm, RollbackOf: old.Number, YAML: old.YAML}, err
-	})
-}
-
-// change makes a draft the next revision and answers.
-func (s *server) change(w http.ResponseWriter, r *http.Request, draft func() (store.Draft, error)) error {
 	base, err := readBase(r)
 	if err != nil {
 		return err
 	}
-	applied, err := s.inTurn(r.Context(), base, draft)
+	return s.change(w, r, func() ([]proposal, error) {
+		number, err := s.number(r)
+		if err != nil {
+			return nil, err
+		}
+		old, err := s.revision(r, number)
+		draft := store.Draft{File: old.File, RollbackOf: old.Number, YAML: old.YAML}
+		return []proposal{{draft: draft, wasm: &old.Wasm, base: base}}, err
+	}, one)
+}
+
+// given are proposals that are there already.
+func given(list ...proposal) func() ([]proposal, error) {
+	return func() ([]proposal, error) {
+		var errs []error
+		for _, p := range list {
+			errs = append(errs, checkFileName(p.draft.File))
+			if p.wasm != nil {
+				errs = append(errs, CheckWasm(*p.wasm))
+			}
+		}
+		return list, badRequest(errors.Join(errs...))
+	}
+}
+
+// one is the answer about a single change.
+func one(list []Applied) any { return list[0] }
+
+func ptr[T any](v T) *T { return &v }
+
+// change makes proposals the next revisions and answers.
+func (s *server) change(w http.ResponseWriter, r *http.Request, list func() ([]proposal, error), body func([]Applied) any) error {
+	applied, err := s.inTurn(r.Context(), list)
 	if err != nil {
 		return err
 	}
-	answer(w, http.StatusCreated, applied)
+	answer(w, http.StatusCreated, body(applied))
 	return nil
 }
 
@@ -115,128 +177,98 @@ func readBase(r *http.Request) (*uint64, error) {
 	return &n, nil
 }
 
-// inTurn judges, compares and appends drafts one at a time: so a draft is compared
+// inTurn judges, compares and appends changes one at a time: so a draft is compared
 // with the very revision that it replaces, and only one takes the memory of
 // reading a policy, up to 200 times its size. The answer is written afterwards: a
 // caller that reads slowly holds up no other.
-func (s *server) inTurn(ctx context.Context, base *uint64, draft func() (store.Draft, error)) (Applied, error) {
+func (s *server) inTurn(ctx context.Context, proposed func() ([]proposal, error)) ([]Applied, error) {
 	done, err := s.judging.take(ctx)
 	if err != nil {
-		return Applied{}, err
+		return nil, err
 	}
 	defer done()
-	d, err := draft()
+	list, err := proposed()
 	if err != nil {
-		return Applied{}, err
+		return nil, err
 	}
-	if len(d.YAML) > largePolicy {
+	size := 0
+	for _, p := range list {
+		size += len(p.draft.YAML)
+	}
+	if size > largePolicy {
 		defer debug.FreeOSMemory()
 	}
-	return s.append(ctx, base, d)
+	for {
+		applied, err := s.append(ctx, list)
+		if !errors.Is(err, store.ErrConflict) {
+			return applied, err
+		}
+		// Another control plane on the same store was faster.
+		if err := s.xds.Refresh(ctx); err != nil {
+			return nil, err
+		}
+	}
 }
 
-func (s *server) append(ctx context.Context, base *uint64, d store.Draft) (Applied, error) {
-	p, doc, warnings, err := policyfile.Read(d.File, d.YAML)
+// append makes all proposals revisions, or none.
+func (s *server) append(ctx context.Context, list []proposal) ([]Applied, error) {
+	takers, last := s.xds.Ledger().Takers()
+	change := store.Change{Last: last}
+	judged := make([]judgement, len(list))
+	for i, p := range list {
+		var err error
+		if judged[i], err = s.judge(ctx, p); err != nil {
+			return nil, err
+		}
+		d := judged[i].draft
+		for _, before := range judged[:i] {
+			if before.draft.Policy == d.Policy {
+				return nil, badRequest(fmt.Errorf("%s and %s are both the policy %s: give it once", shown(before.draft.File), shown(d.File), d.Policy))
+			}
+		}
+		takers[d.Policy] = d.Proxies
+		change.Drafts = append(change.Drafts, d)
+	}
+	if err := apart(takers, change.Drafts); err != nil {
+		return nil, err
+	}
+	revisions, err := s.store.Append(ctx, change)
 	if err != nil {
-		return Applied{}, err
+		return nil, err
 	}
-	d.JSON = policy.AppendJSON(nil, doc)
-	before, err := s.current(ctx)
-	if err != nil {
-		return Applied{}, err
+	if err := s.xds.Refresh(ctx); err != nil { // it goes on trying
+		s.log.Error("follow the store", "error", err)
 	}
-	if n := before.revision.Number; base != nil && *base != n {
-		return Applied{}, &failure{code: http.StatusConflict, err: fmt.Errorf(
-			"revision %d has been applied since you looked: review your change again", n)}
+	applied := make([]Applied, len(revisions))
+	for i := range revisions {
+		applied[i] = s.applied(&revisions[i], &judged[i])
 	}
-	if err := before.mayBecome(ctx, d, p); err != nil {
-		return Applied{}, err
-	}
-	changes := before.changes(p)
-	d.Audit = entry(ctx, before, d, p, changes)
-	revision, err := s.store.Append(ctx, d)
-	if err != nil {
-		return Applied{}, err
-	}
-	proxies := s.xds.Ledger().Connected()
-	s.log.Info("revision applied", "revision", revision.Number, "rollback_of", revision.RollbackOf,
-		"who", access.Who(d.Audit.Who), "file", revision.File, "sha256", revision.SHA256, "wasm", revision.Wasm, "proxies", proxies)
+	return applied, nil
+}
+
+func (s *server) applied(r *store.Revision, j *judgement) Applied {
+	proxies := s.xds.Ledger().Connected(r.Policy)
+	s.log.Info("revision applied", "revision", r.Number, "policy", r.Policy, "rollback_of", r.RollbackOf,
+		"who", access.Who(j.draft.Audit.Who), "file", r.File, "sha256", r.SHA256, "wasm", r.Wasm, "proxies", proxies)
 	return Applied{
-		Summary: revision.Summary, Warnings: Problems(warnings), Proxies: proxies, Changes: changes,
-		ProxyWarnings: misfits(p, s.xds.Ledger().Managed()),
-	}, nil
+		Summary: r.Summary, Warnings: Problems(j.warnings), Proxies: proxies, Changes: j.changes, Replaces: j.replaces,
+		ProxyWarnings: misfits(j.policy, s.managed(r.Policy)),
+	}
 }
 
-// current is the newest revision, with which the next one is compared.
-type current struct {
-	revision store.Revision // Number 0 before the first
-	policy   *policy.Policy // nil where there is none, or none that this release reads
-}
-
-func (s *server) current(ctx context.Context) (current, error) {
-	list, err := s.store.History(ctx, 1)
-	if err != nil || len(list) == 0 {
-		return current{}, err
-	}
-	c := current{}
-	switch c.revision, err = s.store.Get(ctx, list[0].Number); {
-	case errors.Is(err, store.ErrDamaged): // a new one is the cure
-		c.revision.Summary = list[0]
-		return c, nil
-	case err != nil:
-		return current{}, err
-	}
-	if c.policy, _, _, err = policyfile.Read(c.revision.File, c.revision.YAML); err != nil {
-		s.log.Warn("compare with the revision before", "revision", c.revision.Number, "error", err)
-	}
-	return c, nil
-}
-
-// changes says what becomes of each counter, nil where there is no policy to
-// compare with.
-func (c current) changes(after *policy.Policy) []policydiff.Change {
-	if c.policy == nil {
-		return nil
-	}
-	return policydiff.Between(c.policy, after)
-}
-
-// mayBecome refuses a change of what the policy hands to others, unless an
-// admin makes it.
-func (c current) mayBecome(ctx context.Context, d store.Draft, after *policy.Policy) error {
-	switch {
-	case d.Wasm == "" && c.revision.Wasm != "":
-		return missing(ctx, access.Admin,
-			fmt.Sprintf("to leave out the wasm path %s of revision %d", shown(c.revision.Wasm), c.revision.Number))
-	case d.Wasm != c.revision.Wasm:
-		return missing(ctx, access.Admin,
-			fmt.Sprintf("to change the wasm path from %s to %s", orNone(c.revision.Wasm), shown(d.Wasm)))
-	case c.revision.Number > 0 && c.policy == nil:
-		return missing(ctx, access.Admin,
-			fmt.Sprintf("to replace revision %d, whose manage section this release cannot read,", c.revision.Number))
-	case !sameManage(c.policy, after):
-		return missing(ctx, access.Admin, "to change the manage section")
-	case reportsPlain(after) && !reportsPlain(c.policy):
-		return missing(ctx, access.Admin, "to have clients' keys reported as they are (report_keys: plain)")
+// apart refuses drafts of policies that could be for one proxy with another policy.
+func apart(takers map[string]*selector.Selector, drafts []store.Draft) error {
+	for _, d := range drafts {
+		for _, name := range slices.Sorted(maps.Keys(takers)) {
+			other := takers[name]
+			if name == d.Policy || d.Proxies == nil || other == nil {
+				continue
+			}
+			if example, both := selector.Both(d.Proxies, other); both {
+				return &failure{code: http.StatusConflict, err: fmt.Errorf(
+					"the policies %s and %s would both be for a proxy with %s: narrow the proxies of one", d.Policy, name, example)}
+			}
+		}
 	}
 	return nil
-}
-
-func orNone(path string) string {
-	if path == "" {
-		return "none"
-	}
-	return shown(path)
-}
-
-func reportsPlain(p *policy.Policy) bool { return p != nil && p.ReportKeys == policy.ReportPlain }
-
-func sameManage(before, after *policy.Policy) bool { return manageOf(before) == manageOf(after) }
-
-// manageOf is the policy's manage section, zero where there is none.
-func manageOf(p *policy.Policy) policy.Manage {
-	if p == nil || p.Manage == nil {
-		return policy.Manage{}
-	}
-	return *p.Manage
 }

@@ -29,9 +29,9 @@ type Audit struct {
 	Entries []store.Entry `json:"entries"` // newest first
 }
 
-// audit handles GET /v1/audit?limit=N&before=ID.
+// audit handles GET /v1/audit?policy=NAME&limit=N&before=ID, by default of all policies.
 func (s *server) audit(w http.ResponseWriter, r *http.Request) error {
-	query, err := readQuery(r, "limit", "before")
+	query, err := readQuery(r, "policy", "limit", "before")
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (s *server) audit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list, err := s.store.Audit(r.Context(), int(cmp.Or(limit, defaultAudit)), before)
+	list, err := s.store.Audit(r.Context(), query.get("policy"), int(cmp.Or(limit, defaultAudit)), before)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func TestBackup(t *testing.T) {
 	request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/backup", nil)
 	get := func() *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
-		s.needs(access.Admin, s.backup)(w, request)
+		s.needs(route{role: access.Admin, handle: s.backup})(w, request)
 		return w
 	}
 	free, err := s.backups.take(t.Context())
@@ -37,7 +37,7 @@ func TestBackup(t *testing.T) {
 	free()
 
 	newest := func() store.Entry {
-		list, err := f.store.Audit(t.Context(), 1, 0)
+		list, err := f.store.Audit(t.Context(), "", 1, 0)
 		require.NoError(t, err)
 		return list[0]
 	}

@@ -64,7 +64,7 @@ func TestTextFromOutsideIsChecked(t *testing.T) {
 	code, text := f.do("GET", "/"+long, "")
 	require.Equal(t, http.StatusNotFound, code)
 	require.Less(t, len(text), 400)
-	list, err := f.store.History(t.Context(), 0)
+	list, err := f.store.History(t.Context(), "", 0)
 	require.NoError(t, err)
 	require.Len(t, list, 1, "nothing that was refused is stored")
 	require.NoError(t, CheckWasm("/"+strings.Repeat("x", maxWasm-1)))
@@ -236,7 +236,7 @@ func TestWorkForACallerThatHasGoneStops(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 	require.Eventually(t, func() bool { return !holds() }, 2*time.Minute, time.Millisecond, "its room is free again")
 	done()
-	list, err := f.store.History(t.Context(), 0)
+	list, err := f.store.History(t.Context(), "", 0)
 	require.NoError(t, err)
 	require.Empty(t, list)
 }

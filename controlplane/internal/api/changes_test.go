@@ -11,7 +11,7 @@ import (
 // A revision of an older version may be none today: it is replaced all the same.
 func TestApplyOverAPolicyThatCannotBeRead(t *testing.T) {
 	f := newFixture(t, "")
-	_, err := f.store.Append(t.Context(), store.Draft{File: "old.yaml", YAML: []byte("version: 0\n"), JSON: []byte(`{}`)})
+	_, err := f.store.Append(t.Context(), store.Change{Drafts: []store.Draft{{File: "old.yaml", YAML: []byte("version: 0\n"), JSON: []byte(`{}`)}}})
 	require.NoError(t, err)
 	var a Applied
 	f.json("POST", "/v1/policies", good, 201, &a)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -22,6 +23,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	counted "github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -57,26 +59,30 @@ func (s *server) counters(op manage.Operation) handler {
 		if err != nil {
 			return badRequest(err)
 		}
+		policy := cmp.Or(form.Get("policy"), store.DefaultPolicy)
+		if err := missing(r.Context(), policy, roleOf(op), r.Pattern); err != nil {
+			return err
+		}
 		query, err := op.Query(manage.Subject{
 			Rule: form.Get("rule"), Key: form["key"], N: form.Get("n"), Limits: form["limit"], Window: form.Get("window"),
 		})
 		if err != nil {
 			return badRequest(err)
 		}
-		switch prepared, err := s.ofCluster(r.Context(), op, query); {
+		switch prepared, err := s.ofCluster(r.Context(), policy, op, query); {
 		case err != nil:
 			return err
 		case prepared != nil:
-			return s.clusterCounters(w, r, op, prepared, query, timeout)
+			return s.clusterCounters(w, r, policy, op, prepared, query, timeout)
 		}
-		call, targets, err := s.call(r.Context(), timeout)
+		call, targets, err := s.call(r.Context(), policy, timeout)
 		if err != nil {
 			return err
 		}
 		defer call.End()
 		settle := func(string) {}
 		if op.Changes {
-			if settle, err = s.record(r.Context(), op, query); err != nil {
+			if settle, err = s.record(r.Context(), policy, op, query); err != nil {
 				return err
 			}
 		}
@@ -116,7 +122,7 @@ func NewCounters(op manage.Operation, rows []manage.Row) Counters {
 // countersForm reads the body. The error never repeats a value.
 func (s *server) countersForm(w http.ResponseWriter, r *http.Request) (form url.Values, timeout time.Duration, err error) {
 	if r.URL.RawQuery != "" {
-		return nil, 0, errors.New("the query is not read: give rule, key, n, limit, window and timeout as a form in the body")
+		return nil, 0, errors.New("the query is not read: give policy, rule, key, n, limit, window and timeout as a form in the body")
 	}
 	text, free, err := s.memory.read(w, r, maxForm)
 	defer free()
@@ -137,8 +143,8 @@ func (s *server) countersForm(w http.ResponseWriter, r *http.Request) (form url.
 	}
 	for name, values := range r.PostForm {
 		switch {
-		case !slices.Contains([]string{"rule", "key", "n", "limit", "window", "timeout"}, name):
-			return nil, 0, fmt.Errorf("unknown parameter %.40q: there are rule, key, n, limit, window and timeout", name)
+		case !slices.Contains([]string{"policy", "rule", "key", "n", "limit", "window", "timeout"}, name):
+			return nil, 0, fmt.Errorf("unknown parameter %.40q: there are policy, rule, key, n, limit, window and timeout", name)
 		case len(values) > 1 && name != "key" && name != "limit":
 			return nil, 0, fmt.Errorf("%s is given twice", name)
 		}
@@ -158,10 +164,10 @@ func readTimeout(text string) (time.Duration, error) {
 	return timeout, manage.CheckTimeout(timeout)
 }
 
-// explain handles POST /v1/explain?timeout=5s with the described request, a JSON
+// explain handles POST /v1/explain?policy=NAME&timeout=5s with the described request, a JSON
 // object, as body.
 func (s *server) explain(w http.ResponseWriter, r *http.Request) error {
-	query, err := readQuery(r, "timeout")
+	query, err := readQuery(r, "policy", "timeout")
 	if err != nil {
 		return err
 	}
@@ -178,7 +184,7 @@ func (s *server) explain(w http.ResponseWriter, r *http.Request) error {
 		err = fmt.Errorf("the description must be one line of at most %d bytes of JSON in ASCII", manage.MaxDescribed)
 		return badRequest(err)
 	}
-	call, targets, err := s.call(r.Context(), timeout)
+	call, targets, err := s.call(r.Context(), policyOf(r), timeout)
 	if err != nil {
 		return err
 	}
@@ -188,8 +194,8 @@ func (s *server) explain(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// call begins a call of the connected proxies.
-func (s *server) call(ctx context.Context, timeout time.Duration) (*manage.Call, []manage.Target, error) {
+// call begins a call of the connected proxies that a policy is for.
+func (s *server) call(ctx context.Context, policy string, timeout time.Duration) (*manage.Call, []manage.Target, error) {
 	if s.fleet == nil {
 		err := errors.New("serve has no management token: start it with --manage-token-file")
 		return nil, nil, &failure{code: http.StatusNotImplemented, err: err}
@@ -198,7 +204,7 @@ func (s *server) call(ctx context.Context, timeout time.Duration) (*manage.Call,
 	if err != nil {
 		return nil, nil, &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: "5"}
 	}
-	targets, err := s.targets(ctx)
+	targets, err := s.targets(ctx, policy)
 	if err != nil {
 		call.End()
 		return nil, nil, err
@@ -213,10 +219,15 @@ func begin(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).Flush()
 }
 
-// targets are the connected proxies, each with the path in the policy it runs.
-func (s *server) targets(ctx context.Context) ([]manage.Target, error) {
+// managed are the connected proxies that a policy is for.
+func (s *server) managed(policy string) []xds.Managed {
+	return slices.DeleteFunc(s.xds.Ledger().Managed(), func(m xds.Managed) bool { return m.Policy != policy })
+}
+
+// targets are these proxies, each with the path in the policy it runs.
+func (s *server) targets(ctx context.Context, policy string) ([]manage.Target, error) {
 	paths := map[uint64]string{0: ""} // by revision
-	managed := s.xds.Ledger().Managed()
+	managed := s.managed(policy)
 	proxies := make([]manage.Proxy, len(managed))
 	for i, m := range managed {
 		path, known := paths[m.Runs]
@@ -262,13 +273,13 @@ func (s *server) managePath(ctx context.Context, number uint64) (string, error) 
 
 // record puts an operation into the audit log before it is done. settle adds its
 // outcome.
-func (s *server) record(ctx context.Context, op manage.Operation, query url.Values) (settle func(outcome string), err error) {
+func (s *server) record(ctx context.Context, policy string, op manage.Operation, query url.Values) (settle func(outcome string), err error) {
 	text, err := s.auditText(ctx, query)
 	if err != nil {
 		return nil, err
 	}
 	caller := access.FromContext(ctx)
-	entry := store.Entry{Who: caller.Name, From: caller.Address, Action: "counters " + op.Name, Text: text}
+	entry := store.Entry{Who: caller.Name, From: caller.Address, Action: "counters " + op.Name, Policy: policy, Text: text}
 	id, err := s.store.Record(ctx, entry)
 	if err != nil {
 		return nil, err

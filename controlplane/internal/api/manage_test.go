@@ -140,7 +140,7 @@ func listener(t *testing.T, answer http.HandlerFunc) string {
 func TestCountersAreAudited(t *testing.T) {
 	m := newManagedFixture(t)
 	newest := func() store.Entry {
-		list, err := m.store.Audit(context.Background(), 1, 0)
+		list, err := m.store.Audit(context.Background(), "", 1, 0)
 		require.NoError(t, err)
 		if len(list) == 0 {
 			return store.Entry{}
@@ -259,7 +259,7 @@ func TestBadCounters(t *testing.T) {
 		code             int
 		want             string
 	}{
-		{"/v1/counters/get?rule=r&key=alice", form, "", 400, "the query is not read: give rule, key, n, limit, window and timeout as a form in the body"},
+		{"/v1/counters/get?rule=r&key=alice", form, "", 400, "the query is not read: give policy, rule, key, n, limit, window and timeout as a form in the body"},
 		{"/v1/counters/get", form, "key=alice", 400, "rule is missing"},
 		{"/v1/counters/get", "application/json", `{"rule":"alice"}`, 400, "send the form as application/x-www-form-urlencoded"},
 		{"/v1/counters/get", "multipart/form-data; boundary=b", "--b--\r\n", 400, "send the form as application/x-www-form-urlencoded"},

@@ -49,11 +49,13 @@ func (s *server) registerXDS(registry *prometheus.Registry) {
 	counter("xds_foreign_node_ids_total", "Streams refused because their node id is not their certificate's.",
 		func(c xds.Counts) uint64 { return c.Foreign })
 	gauge("proxies_connected", "Proxies with an xDS stream.",
-		func(l *xds.Ledger) float64 { return float64(l.Connected()) })
-	gauge("proxies_behind", "Connected proxies that do not run the newest revision.",
+		func(l *xds.Ledger) float64 { return float64(l.Connected("")) })
+	gauge("proxies_behind", "Connected proxies that do not run the newest revision of their policy.",
 		func(l *xds.Ledger) float64 { return float64(l.Behind()) })
+	gauge("proxies_without_policy", "Connected proxies that want a policy, and none is for them.",
+		func(l *xds.Ledger) float64 { return float64(l.Untaken()) })
 	gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.",
-		func(l *xds.Ledger) float64 { return float64(len(l.Damaged())) })
+		func(l *xds.Ledger) float64 { return float64(len(l.Damaged(""))) })
 	gauge("revision", "The newest revision, 0 before the first.",
 		func(l *xds.Ledger) float64 { return float64(l.Newest()) })
 }

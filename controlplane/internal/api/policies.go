@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
@@ -26,7 +27,9 @@ const (
 type Applied struct {
 	store.Summary
 	Warnings []policyfile.Problem `json:"warnings"`
-	Proxies  int                  `json:"proxies"` // connected now
+	Proxies  int                  `json:"proxies"` // connected now, that the policy is for
+	// Replaces is the policy's revision before, 0 if there is none.
+	Replaces uint64 `json:"replaces,omitempty"`
 	// Changes is what becomes of each counter of the revision before and of this
 	// one; null where there is none before, or none that can be read.
 	Changes []policydiff.Change `json:"changes"`
@@ -37,7 +40,8 @@ type Applied struct {
 
 // History answers GET /v1/policies.
 type History struct {
-	Revisions []store.Summary `json:"revisions"` // newest first
+	Revisions []store.Summary `json:"revisions"`          // newest first
+	Policies  []string        `json:"policies,omitempty"` // all that there are
 }
 
 // Revision answers GET /v1/policies/{revision}.
@@ -47,9 +51,9 @@ type Revision struct {
 	Policy json.RawMessage `json:"policy"` // as proxies get it
 }
 
-// history handles GET /v1/policies?limit=N.
+// history handles GET /v1/policies?policy=NAME&limit=N.
 func (s *server) history(w http.ResponseWriter, r *http.Request) error {
-	query, err := readQuery(r, "limit")
+	query, err := readQuery(r, "policy", "limit")
 	if err != nil {
 		return err
 	}
@@ -61,26 +65,26 @@ func (s *server) history(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.answerLarge(w, r, len(list)*512, History{Revisions: list})
+	return s.answerLarge(w, r, len(list)*512, History{Revisions: list, Policies: s.xds.Ledger().Policies()})
 }
 
 // list returns the newest revisions first, with known damage to their texts.
 func (s *server) list(r *http.Request, limit int) ([]store.Summary, error) {
-	list, err := s.store.History(r.Context(), limit)
-	damaged := s.xds.Ledger().Damaged()
+	list, err := s.store.History(r.Context(), policyOf(r), limit)
+	damaged := s.xds.Ledger().Damaged(policyOf(r))
 	for i := range list {
 		list[i].Damaged = list[i].Damaged || slices.Contains(damaged, list[i].Number)
 	}
 	return list, err
 }
 
-// get handles GET /v1/policies/{revision}.
+// get handles GET /v1/policies/{revision}?policy=NAME.
 func (s *server) get(w http.ResponseWriter, r *http.Request) error {
 	number, err := s.number(r)
 	if err != nil {
 		return err
 	}
-	revision, err := s.store.Get(r.Context(), number)
+	revision, err := s.revision(r, number)
 	if err != nil {
 		return err
 	}
@@ -88,17 +92,26 @@ func (s *server) get(w http.ResponseWriter, r *http.Request) error {
 		Revision{Summary: revision.Summary, YAML: string(revision.YAML), Policy: revision.JSON})
 }
 
+// revision reads a revision of the policy that the request is about.
+func (s *server) revision(r *http.Request, number uint64) (store.Revision, error) {
+	revision, err := s.store.Get(r.Context(), number)
+	if asked := policyOf(r); err == nil && revision.Policy != asked {
+		return store.Revision{}, fmt.Errorf("%w in policy %s: revision %d is of policy %s", store.ErrNotFound, shown(asked), number, revision.Policy)
+	}
+	return revision, err
+}
+
 // number reads the revision in a path.
 func (s *server) number(r *http.Request) (uint64, error) {
 	text := r.PathValue("revision")
 	switch text {
 	case Current:
-		last, err := s.store.History(r.Context(), 1)
+		last, err := s.store.History(r.Context(), policyOf(r), 1)
 		if err != nil {
 			return 0, err
 		}
 		if len(last) == 0 {
-			return 0, fmt.Errorf("%w: nothing has been applied yet", store.ErrNotFound)
+			return 0, fmt.Errorf("%w: %s", store.ErrNotFound, s.nothing(policyOf(r)))
 		}
 		return last[0].Number, nil
 	case Previous:
@@ -110,6 +123,15 @@ func (s *server) number(r *http.Request) (uint64, error) {
 		return 0, badRequest(err)
 	}
 	return n, nil
+}
+
+// nothing says that a policy has no revision, and which have.
+func (s *server) nothing(policy string) string {
+	names := s.xds.Ledger().Policies()
+	if len(names) == 0 {
+		return "nothing has been applied yet"
+	}
+	return fmt.Sprintf("nothing has been applied to policy %s: there are %s", shown(policy), strings.Join(names, ", "))
 }
 
 func (s *server) previous(r *http.Request) (uint64, error) {

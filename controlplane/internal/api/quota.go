@@ -26,7 +26,7 @@ type Quota struct {
 
 // ofCluster returns the operation if it is on a key of a rule of scope cluster in the
 // current revision, else nil.
-func (s *server) ofCluster(ctx context.Context, op manage.Operation, query url.Values) (*counters.Prepared, error) {
+func (s *server) ofCluster(ctx context.Context, policy string, op manage.Operation, query url.Values) (*counters.Prepared, error) {
 	if !op.Keyed {
 		return nil, nil
 	}
@@ -34,7 +34,7 @@ func (s *server) ofCluster(ctx context.Context, op manage.Operation, query url.V
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.current(ctx)
+	c, err := s.current(ctx, policy)
 	free()
 	if err != nil || c.policy == nil { // the proxies say what they make of the rule
 		return nil, err
@@ -60,7 +60,7 @@ const (
 // clusterCounters has the quota service do the operation, and asks the proxies what
 // they hold beside it.
 func (s *server) clusterCounters(
-	w http.ResponseWriter, r *http.Request, op manage.Operation, prepared *counters.Prepared, query url.Values, timeout time.Duration,
+	w http.ResponseWriter, r *http.Request, policy string, op manage.Operation, prepared *counters.Prepared, query url.Values, timeout time.Duration,
 ) error {
 	if err := s.quota.check(); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (s *server) clusterCounters(
 	var targets []manage.Target
 	if s.fleet != nil {
 		var err error
-		if call, targets, err = s.call(r.Context(), timeout); err != nil {
+		if call, targets, err = s.call(r.Context(), policy, timeout); err != nil {
 			return err
 		}
 		defer call.End()
@@ -77,7 +77,7 @@ func (s *server) clusterCounters(
 	settle := func(string) {}
 	if op.Changes {
 		var err error
-		if settle, err = s.record(r.Context(), op, query); err != nil {
+		if settle, err = s.record(r.Context(), policy, op, query); err != nil {
 			return err
 		}
 	}

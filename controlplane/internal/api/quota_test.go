@@ -58,7 +58,7 @@ func TestCountersOfAClusterRule(t *testing.T) {
 	m.proxyAt("edge-2", "")
 	form := url.Values{"rule": {"shared"}, "key": {"alice"}}
 	newest := func() store.Entry {
-		list, err := m.store.Audit(t.Context(), 1, 0)
+		list, err := m.store.Audit(t.Context(), "", 1, 0)
 		require.NoError(t, err)
 		return list[0]
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 // handler answers a request, or returns why it cannot.
@@ -20,44 +22,64 @@ type handler func(w http.ResponseWriter, r *http.Request) error
 // route is one request of the API and the role that it needs.
 type route struct {
 	pattern string
+	about   about
 	role    access.Role
 	handle  handler
+}
+
+// about says with which policies a request needs its role.
+type about int
+
+const (
+	all     about = iota // with every policy
+	ofQuery              // with the one of the parameter policy, by default the default
+	anyOf                // like ofQuery; without the parameter with every policy
+	inBody               // with any: the handler checks those that the body names
+)
+
+// policyOf is the policy that a request is about by its URL.
+func policyOf(r *http.Request) string {
+	return cmp.Or(r.URL.Query().Get("policy"), store.DefaultPolicy)
 }
 
 // routes lists every request but /healthz, which anyone may make. What a
 // handler changes beyond its role's reach, it checks itself.
 func (s *server) routes() []route {
 	routes := []route{
-		{"POST /v1/policies", access.Apply, s.apply},
-		{"GET /v1/policies", access.Read, s.history},
-		{"GET /v1/policies/{revision}", access.Read, s.get},
-		{"POST /v1/rollback/{revision}", access.Apply, s.rollback},
-		{"GET /v1/revisions/{revision}/wait", access.Read, s.wait},
-		{"GET /v1/status", access.Read, s.status},
-		{"GET /v1/caller", access.Read, s.caller},
-		{"POST /v1/explain", access.Read, s.explain},
-		{"GET /v1/audit", access.Read, s.audit},
-		{"GET /v1/backup", access.Admin, s.backup}, // every policy and the audit log
-		{"GET /metrics", access.Read, s.metrics()},
-		{"/", access.Read, s.unknown},
+		{"POST /v1/policies", inBody, access.Apply, s.apply},
+		{"POST /v1/changes", inBody, access.Apply, s.applySeveral},
+		{"GET /v1/policies", ofQuery, access.Read, s.history},
+		{"GET /v1/policies/{revision}", ofQuery, access.Read, s.get},
+		{"POST /v1/rollback/{revision}", ofQuery, access.Apply, s.rollback},
+		{"GET /v1/revisions/{revision}/wait", ofQuery, access.Read, s.wait},
+		{"GET /v1/status", anyOf, access.Read, s.status},
+		{"GET /v1/caller", inBody, access.Read, s.caller},
+		{"POST /v1/explain", ofQuery, access.Read, s.explain},
+		{"GET /v1/audit", anyOf, access.Read, s.audit},
+		{"GET /v1/backup", all, access.Admin, s.backup}, // every policy and the audit log
+		{"GET /metrics", all, access.Read, s.metrics()},
+		{"/", inBody, access.Read, s.unknown},
 	}
 	for _, op := range manage.Operations {
-		role := access.Read
-		if op.Changes {
-			role = access.Admin
-		}
-		routes = append(routes, route{"POST /v1/counters/" + op.Name, role, s.counters(op)})
+		routes = append(routes, route{"POST /v1/counters/" + op.Name, inBody, roleOf(op), s.counters(op)})
 	}
 	return routes
+}
+
+func roleOf(op manage.Operation) access.Role {
+	if op.Changes {
+		return access.Admin
+	}
+	return access.Read
 }
 
 func (s *server) handler(routes []route) http.Handler {
 	guarded := http.NewServeMux()
 	for _, route := range routes {
-		guarded.HandleFunc(route.pattern, s.needs(route.role, route.handle))
+		guarded.HandleFunc(route.pattern, s.needs(route))
 	}
 	open := http.NewServeMux()
-	open.HandleFunc("GET /healthz", s.needs(0, s.healthy))
+	open.HandleFunc("GET /healthz", s.needs(route{handle: s.healthy}))
 	open.Handle("/", s.identified(guarded))
 
 	// A page in a browser must not be able to apply a policy, neither on
@@ -91,12 +113,12 @@ func (s *server) identified(next http.Handler) http.Handler {
 	})
 }
 
-// needs lets only callers with the role through.
-func (s *server) needs(role access.Role, handle handler) http.HandlerFunc {
+// needs lets only callers with the route's role through.
+func (s *server) needs(o route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		err := missing(r.Context(), role, r.Pattern)
+		err := o.missing(r)
 		if err == nil {
-			err = handle(w, r)
+			err = o.handle(w, r)
 		}
 		if err != nil {
 			s.fail(w, r, err)
@@ -104,13 +126,32 @@ func (s *server) needs(role access.Role, handle handler) http.HandlerFunc {
 	}
 }
 
-// missing is the error of a caller that lacks the role which something needs.
-func missing(ctx context.Context, role access.Role, what string) error {
-	caller := access.FromContext(ctx)
-	if caller.Role >= role {
+// missing is the error of a caller that lacks the route's role.
+func (o route) missing(r *http.Request) error {
+	caller := access.FromContext(r.Context())
+	switch {
+	case o.about == inBody && caller.Anywhere() >= o.role:
 		return nil
+	case o.about == ofQuery, o.about == anyOf && r.URL.Query().Get("policy") != "":
+		return missing(r.Context(), policyOf(r), o.role, r.Pattern)
+	case caller.Role < o.role && caller.Anywhere() >= o.role:
+		return forbidden("%s needs the role %s with every policy: %s has the role %s with all", r.Pattern, o.role, caller.Name, caller.Role)
 	}
-	return forbidden("%s needs the role %s: %s has the role %s", what, role, caller.Name, caller.Role)
+	return missing(r.Context(), "", o.role, r.Pattern)
+}
+
+// missing is the error of a caller that lacks the role with a policy which something
+// needs.
+func missing(ctx context.Context, policy string, role access.Role, what string) error {
+	caller := access.FromContext(ctx)
+	has := caller.On(policy)
+	switch {
+	case has >= role:
+		return nil
+	case len(caller.Policies) > 0 && policy != "":
+		return forbidden("%s needs the role %s with the policy %s: %s has the role %s with it", what, role, shown(policy), caller.Name, has)
+	}
+	return forbidden("%s needs the role %s: %s has the role %s", what, role, caller.Name, has)
 }
 
 func forbidden(format string, args ...any) error {
@@ -128,13 +169,14 @@ func peer(r *http.Request) string {
 
 // Caller answers GET /v1/caller: who asks, and what they may do.
 type Caller struct {
-	Name string      `json:"name"` // "" where anyone may call
-	Role access.Role `json:"role"`
+	Name     string                 `json:"name"` // "" where anyone may call
+	Role     access.Role            `json:"role"` // with every policy
+	Policies map[string]access.Role `json:"policies,omitempty"`
 }
 
 func (s *server) caller(w http.ResponseWriter, r *http.Request) error {
 	caller := access.FromContext(r.Context())
-	answer(w, http.StatusOK, Caller{caller.Name, caller.Role})
+	answer(w, http.StatusOK, Caller{caller.Name, caller.Role, caller.Policies})
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
@@ -21,38 +22,71 @@ const (
 
 // Status answers GET /v1/status.
 type Status struct {
-	Current *store.Summary    `json:"current"`           // what a new proxy gets, null if there is nothing
-	Newest  *store.Summary    `json:"newest,omitempty"`  // where that is another one: it was refused, or is damaged
-	Damaged []uint64          `json:"damaged,omitempty"` // revisions in the store, which are not pushed
-	Proxies []xds.ProxyStatus `json:"proxies"`
+	Policies []PolicyStatus    `json:"policies"` // by name
+	Proxies  []xds.ProxyStatus `json:"proxies"`
+	Untaken  int               `json:"untaken"` // connected proxies that no policy is for
 }
 
-// status handles GET /v1/status.
+// PolicyStatus is how one policy stands.
+type PolicyStatus struct {
+	Policy    string             `json:"policy"`
+	For       *selector.Selector `json:"for,omitempty"`     // whom it is for: null, those that no other policy takes
+	Current   *store.Summary     `json:"current"`           // what a new proxy gets, null if there is nothing
+	Newest    *store.Summary     `json:"newest,omitempty"`  // where that is another one: it was refused, or is damaged
+	Damaged   []uint64           `json:"damaged,omitempty"` // its revisions in the store, which are not pushed
+	Connected int                `json:"connected"`         // proxies that it is for
+}
+
+// status handles GET /v1/status?policy=NAME, by default of all policies.
 func (s *server) status(w http.ResponseWriter, r *http.Request) error {
-	ledger := s.xds.Ledger()
-	number, known := ledger.Current(), ledger.Newest()
-	list, err := s.store.History(r.Context(), 1)
+	query, err := readQuery(r, "policy")
 	if err != nil {
 		return err
 	}
-	st := Status{Damaged: ledger.Damaged(), Proxies: ledger.Proxies()}
-	if len(list) == 0 {
-		return s.answerLarge(w, r, len(st.Proxies)*1024, st)
+	ledger, only := s.xds.Ledger(), query.get("policy")
+	names := ledger.Policies()
+	if only != "" {
+		if !slices.Contains(names, only) {
+			return fmt.Errorf("%w: %s", store.ErrNotFound, s.nothing(only))
+		}
+		names = []string{only}
+	}
+	st := Status{Policies: []PolicyStatus{}, Proxies: ledger.Proxies()}
+	for _, name := range names {
+		of, err := s.statusOf(r.Context(), name)
+		if err != nil {
+			return err
+		}
+		st.Policies = append(st.Policies, of)
+	}
+	if only != "" {
+		st.Proxies = slices.DeleteFunc(st.Proxies, func(p xds.ProxyStatus) bool { return p.Policy != only })
+	} else {
+		st.Untaken = ledger.Untaken()
+	}
+	return s.answerLarge(w, r, len(st.Proxies)*1024+len(st.Policies)*512, st)
+}
+
+func (s *server) statusOf(ctx context.Context, policy string) (st PolicyStatus, err error) {
+	ledger := s.xds.Ledger()
+	st = PolicyStatus{Policy: policy, Damaged: ledger.Damaged(policy), Connected: ledger.Connected(policy)}
+	number := ledger.Current(policy)
+	list, err := s.store.History(ctx, policy, 1)
+	if err != nil || len(list) == 0 {
+		return st, err
 	}
 	newest := list[0]
-	if newest.Number > known && !newest.Damaged && !slices.Contains(st.Damaged, newest.Number) {
-		number = newest.Number // the ledger is about to learn of it
-	}
+	st.For = newest.Proxies
 	if newest.Number != number {
 		st.Newest = &newest
-		if list, err = s.store.History(r.Context(), 0); err != nil {
-			return err
+		if list, err = s.store.History(ctx, policy, 0); err != nil {
+			return st, err
 		}
 	}
 	if i := slices.IndexFunc(list, func(s store.Summary) bool { return s.Number == number }); i >= 0 {
 		st.Current = &list[i]
 	}
-	return s.answerLarge(w, r, len(st.Proxies)*1024, st)
+	return st, nil
 }
 
 // WaitEvent is one line of GET /v1/revisions/{revision}/wait: the outcome on a
@@ -63,14 +97,14 @@ type WaitEvent struct {
 	Missing []xds.ProxyOutcome `json:"missing,omitempty"` // with Done: the proxies that did not reply in time
 }
 
-// wait handles GET /v1/revisions/{revision}/wait?timeout=30s. It writes the
+// wait handles GET /v1/revisions/{revision}/wait?policy=NAME&timeout=30s. It writes the
 // outcome on every connected proxy as it comes, one JSON object a line.
 func (s *server) wait(w http.ResponseWriter, r *http.Request) error {
 	number, err := s.number(r)
 	if err != nil {
 		return err
 	}
-	query, err := readQuery(r, "timeout")
+	query, err := readQuery(r, "policy", "timeout")
 	if err != nil {
 		return err
 	}
@@ -80,7 +114,7 @@ func (s *server) wait(w http.ResponseWriter, r *http.Request) error {
 			return badRequest(fmt.Errorf("timeout %s is not a duration above 0 and up to %s", shown(text), MaxWait))
 		}
 	}
-	if _, err := s.store.Get(r.Context(), number); err != nil {
+	if _, err := s.revision(r, number); err != nil {
 		return err
 	}
 	if err := setWriteDeadline(w, timeout+10*time.Second); err != nil {

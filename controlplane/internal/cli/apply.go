@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +21,7 @@ import (
 )
 
 type applyOptions struct {
-	policyInput
+	files []string
 	serverOptions
 	wasm string
 	wait time.Duration
@@ -28,23 +30,28 @@ type applyOptions struct {
 func newApplyCommand() *cobra.Command {
 	var o applyOptions
 	cmd := &cobra.Command{
-		Use:   "apply -f FILE",
-		Short: "Store a policy as a new revision and push it to every proxy",
-		Long: `Check a policy, store it as a new revision and push it to every connected proxy.
+		Use:   "apply -f FILE [-f FILE]...",
+		Short: "Store a policy as a new revision and push it to its proxies",
+		Long: `Check a policy, store it as a new revision and push it to every connected proxy that
+the policy is for: those that proxies in the file says, or that no other policy takes.
+Of several files either all become revisions together, or none does.
 It prints which counters restart, are new or vanish, and what each proxy answers. It
 warns where the policy names another management port than a proxy has, or another
 cluster of the quota service.
 It exits with 1 if a proxy refuses the policy or does not answer in time. A proxy
 that refuses keeps its last good policy.`,
 		Example: `  sluice apply -f policy.yaml
+  sluice apply -f edge.yaml -f inner.yaml                        # both or none
   sluice apply -f policy.yaml --server https://sluice.example:18080 --token-file token
   sluice apply -f policy.yaml --wasm /opt/sluice/sluice-2.wasm   # also change the filter's binary
   sluice apply -f policy.yaml --wasm ''                          # back to the node's own or serve --wasm
   sluice apply -f policy.yaml --wait 0                           # do not wait for the proxies`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return apply(cmd, o) },
 	}
-	o.policyInput.AddFlags(cmd)
-	o.serverOptions.AddFlags(cmd)
+	cmd.Flags().StringArrayVarP(&o.files, "file", "f", nil, "policy `FILE`, - for standard input (required); again for each further policy")
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
+	_ = cmd.MarkFlagRequired("file")
+	o.AddFlags(cmd)
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines; it goes before the node's own and serve --wasm (default: the one in force stays)")
 	addWaitFlag(cmd, &o.wait)
 	return cmd
@@ -73,27 +80,54 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 	if err != nil {
 		return err
 	}
-	read, err := o.read(cmd)
+	var files []policyText
+	for _, file := range o.files {
+		read, err := (&policyInput{file: file}).read(cmd)
+		if err != nil {
+			return err
+		}
+		files = append(files, read)
+	}
+	var wasm *string
+	if cmd.Flags().Changed("wasm") {
+		wasm = &o.wasm
+	}
+	applied, err := c.apply(cmd.Context(), files, wasm)
 	if err != nil {
 		return err
 	}
-	query := url.Values{"file": {read.name}}
-	if cmd.Flags().Changed("wasm") {
-		query.Set("wasm", o.wasm)
-	}
-	var applied api.Applied
-	if err := c.call(cmd.Context(), http.MethodPost, "/v1/policies", query, read.text, &applied); err != nil {
-		return err
-	}
-	return rollOut{client: c, output: o.output, wait: o.wait, applied: applied}.run(cmd)
+	return rollOut{client: c, output: o.output, wait: o.wait}.run(cmd, applied...)
 }
 
-// rollOut watches a new revision reach the proxies.
+// apply makes policies revisions: all of them, or none.
+func (c *client) apply(ctx context.Context, files []policyText, wasm *string) ([]api.Applied, error) {
+	if len(files) > 1 {
+		changes := api.Changes{Wasm: wasm}
+		for _, f := range files {
+			changes.Policies = append(changes.Policies, api.File{Name: f.name, YAML: string(f.text)})
+		}
+		body, err := json.Marshal(changes)
+		if err != nil {
+			return nil, err
+		}
+		var done api.AppliedChanges
+		err = c.call(ctx, http.MethodPost, "/v1/changes", nil, body, &done)
+		return done.Applied, err
+	}
+	query := url.Values{"file": {files[0].name}}
+	if wasm != nil {
+		query.Set("wasm", *wasm)
+	}
+	var done api.Applied
+	err := c.call(ctx, http.MethodPost, "/v1/policies", query, files[0].text, &done)
+	return []api.Applied{done}, err
+}
+
+// rollOut watches new revisions reach the proxies.
 type rollOut struct {
-	client  *client
-	output  output
-	wait    time.Duration
-	applied api.Applied
+	client *client
+	output output
+	wait   time.Duration
 }
 
 // rolledOut is what apply and rollback print as JSON.
@@ -103,44 +137,58 @@ type rolledOut struct {
 	Missing  []xds.ProxyOutcome `json:"missing"`
 }
 
-func (r rollOut) run(cmd *cobra.Command) error {
+// run prints what was applied together, and waits for the proxies.
+func (r rollOut) run(cmd *cobra.Command, applied ...api.Applied) error {
 	text := cmd.OutOrStdout()
 	if r.output == outputJSON {
 		text = io.Discard
 	}
-	printChanges(text, r.applied.Changes)
-	if r.applied.Changes == nil && r.applied.Number > 1 {
-		fmt.Fprintln(cmd.ErrOrStderr(), "warning: which counters restart is not known: the server cannot read the revision before")
+	results := make([]rolledOut, len(applied))
+	for i := range applied {
+		results[i] = rolledOut{Applied: applied[i], Outcomes: []xds.ProxyOutcome{}, Missing: []xds.ProxyOutcome{}}
+		printApplied(cmd, text, &applied[i])
 	}
-	for _, warning := range r.applied.ProxyWarnings {
-		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", printable.Text(warning))
+	var failed error
+	for i := range results {
+		if r.wait > 0 {
+			failed = cmp.Or(failed, r.follow(cmd.Context(), text, &results[i]))
+		}
 	}
-	fmt.Fprintf(text, "revision %d applied", r.applied.Number)
-	if r.applied.RollbackOf != 0 {
-		fmt.Fprintf(text, ", a rollback of %d", r.applied.RollbackOf)
+	switch {
+	case r.output != outputJSON:
+		return failed
+	case len(results) == 1:
+		return errors.Join(printJSON(cmd.OutOrStdout(), results[0]), failed)
+	}
+	return errors.Join(printJSON(cmd.OutOrStdout(), map[string]any{"applied": results}), failed)
+}
+
+func printApplied(cmd *cobra.Command, text io.Writer, applied *api.Applied) {
+	printChanges(text, applied.Changes)
+	of := ofPolicy(applied.Policy)
+	if applied.Changes == nil && applied.Replaces > 0 {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning: "+of+"which counters restart is not known: the server cannot read the revision before")
+	}
+	for _, warning := range applied.ProxyWarnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning: "+of+printable.Text(warning))
+	}
+	fmt.Fprintf(text, "%srevision %d applied", of, applied.Number)
+	if applied.RollbackOf != 0 {
+		fmt.Fprintf(text, ", a rollback of %d", applied.RollbackOf)
 	}
 	fmt.Fprintln(text)
-	if r.applied.Wasm != "" {
-		fmt.Fprintf(text, "filter module: %s\n", printable.Text(r.applied.Wasm))
+	if applied.Wasm != "" {
+		fmt.Fprintf(text, "filter module: %s\n", printable.Text(applied.Wasm))
 	}
-
-	result := rolledOut{Applied: r.applied, Outcomes: []xds.ProxyOutcome{}, Missing: []xds.ProxyOutcome{}}
-	var failed error
-	if r.wait > 0 {
-		failed = r.follow(cmd.Context(), text, &result)
-	}
-	if r.output == outputJSON {
-		return errors.Join(printJSON(cmd.OutOrStdout(), result), failed)
-	}
-	return failed
 }
 
 // follow prints the outcomes on the proxies as they come and judges them.
 func (r rollOut) follow(interrupt context.Context, text io.Writer, result *rolledOut) error {
-	query := url.Values{"timeout": {r.wait.String()}}
+	query := policyQuery(result.Policy)
+	query.Set("timeout", r.wait.String())
 	ctx, cancel := context.WithTimeout(interrupt, r.wait+requestTimeout)
 	defer cancel()
-	body, err := r.client.open(ctx, http.MethodGet, "/v1/revisions/"+number(r.applied.Number)+"/wait", query, "", nil)
+	body, err := r.client.open(ctx, http.MethodGet, "/v1/revisions/"+number(result.Number)+"/wait", query, "", nil)
 	if err != nil {
 		return err
 	}
@@ -152,7 +200,7 @@ func (r rollOut) follow(interrupt context.Context, text io.Writer, result *rolle
 			if interrupt.Err() != nil {
 				err = errInterrupted
 			}
-			return withHint(fmt.Errorf("revision %d is stored, but the wait for the proxies was cut short: %w", r.applied.Number, err),
+			return withHint(fmt.Errorf("revision %d is stored, but the wait for the proxies was cut short: %w", result.Number, err),
 				"sluice status shows what they run")
 		}
 		if e.Outcome != nil {
@@ -168,7 +216,11 @@ func (r rollOut) follow(interrupt context.Context, text io.Writer, result *rolle
 		printOutcome(text, v)
 	}
 	if len(result.Outcomes)+len(result.Missing) == 0 {
-		fmt.Fprintln(text, "no proxy is connected; each gets it when it connects, as sluice status shows")
+		which := "no proxy is connected"
+		if of := ofPolicy(result.Policy); of != "" {
+			which = of + "no proxy of it is connected"
+		}
+		fmt.Fprintln(text, which+"; each gets it when it connects, as sluice status shows")
 	}
 	return r.judge(result)
 }
@@ -207,7 +259,7 @@ func (r rollOut) judge(result *rolledOut) error {
 	for _, v := range result.Outcomes {
 		n[v.Outcome]++
 	}
-	revision := r.applied.Number
+	revision := result.Number
 	proxies := func(n int) string { return count(n, "proxy", "proxies") }
 	switch {
 	case n[xds.Nacked] > 0:

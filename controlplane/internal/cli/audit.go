@@ -17,12 +17,14 @@ import (
 // listOptions are the flags of a command that lists the newest entries.
 type listOptions struct {
 	serverOptions
+	policyOptions
 	limit int
 }
 
-// AddFlags adds the flags.
-func (o *listOptions) AddFlags(cmd *cobra.Command) {
+// AddFlags adds the flags, with what holds without --policy.
+func (o *listOptions) AddFlags(cmd *cobra.Command, without string) {
 	o.serverOptions.AddFlags(cmd)
+	o.policyOptions.AddFlags(cmd, without)
 	cmd.Flags().IntVar(&o.limit, "limit", 20, "how many to list at most, 0 for all")
 }
 
@@ -41,11 +43,11 @@ func newAuditCommand() *cobra.Command {
 		Long: `List the changes that the control plane has stored and the backups that it sent:
 when, who asked, from which address, and what for. The log keeps 10,000 entries.`,
 		Example: `  sluice audit
-  sluice audit --limit 5
+  sluice audit --limit 5 --policy edge
   sluice audit --limit 0 --output json   # all of them`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return audit(cmd, o) },
 	}
-	o.AddFlags(cmd)
+	o.AddFlags(cmd, "all")
 	return cmd
 }
 
@@ -57,7 +59,7 @@ func audit(cmd *cobra.Command, o listOptions) error {
 	if err != nil {
 		return err
 	}
-	a, err := c.audit(cmd, o.limit)
+	a, err := c.audit(cmd, o.query(), o.limit)
 	if err != nil {
 		return err
 	}
@@ -72,14 +74,13 @@ func audit(cmd *cobra.Command, o listOptions) error {
 				number(e.ID), moment(e.At), access.Who(e.Who), e.From, e.Action, number(e.Revision), e.Text, e.Outcome,
 			})
 		}
-		return printTable(w, rows)
+		return printTable(w, withPolicies(rows, 5, a.Entries, func(e store.Entry) string { return e.Policy }))
 	})
 }
 
 // audit reads the newest entries, all of them if limit is 0, page by page.
-func (c *client) audit(cmd *cobra.Command, limit int) (api.Audit, error) {
+func (c *client) audit(cmd *cobra.Command, query url.Values, limit int) (api.Audit, error) {
 	all := api.Audit{Entries: []store.Entry{}}
-	query := url.Values{}
 	for {
 		size := api.MaxAudit
 		if limit > 0 {

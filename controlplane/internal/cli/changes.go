@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 
@@ -19,23 +18,22 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// current returns the newest revision, nil before the first. One that is damaged
+// current returns the newest revision of a policy, nil before the first. One that is damaged
 // is passed over, as it is for proxies.
-func (c *client) current(ctx context.Context) (*api.Revision, error) {
+func (c *client) current(ctx context.Context, policy string) (*api.Revision, error) {
 	var h api.History
-	if err := c.call(ctx, http.MethodGet, "/v1/policies", url.Values{"limit": {"10"}}, nil, &h); err != nil {
+	query := policyQuery(policy)
+	query.Set("limit", "10")
+	if err := c.call(ctx, http.MethodGet, "/v1/policies", query, nil, &h); err != nil {
 		return nil, err
 	}
 	whole := slices.IndexFunc(h.Revisions, func(r store.Summary) bool { return !r.Damaged })
 	if whole < 0 {
 		return nil, nil //nolint:nilnil // there is none, which is no error
 	}
-	return c.revision(ctx, strconv.FormatUint(h.Revisions[whole].Number, 10))
-}
-
-func (c *client) revision(ctx context.Context, number string) (*api.Revision, error) {
 	var r api.Revision
-	if err := c.call(ctx, http.MethodGet, "/v1/policies/"+number, nil, nil, &r); err != nil {
+	path := "/v1/policies/" + strconv.FormatUint(h.Revisions[whole].Number, 10)
+	if err := c.call(ctx, http.MethodGet, path, policyQuery(policy), nil, &r); err != nil {
 		return nil, err
 	}
 	return &r, nil

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 const (
@@ -200,6 +202,46 @@ type serverOptions struct {
 func (o *serverOptions) AddFlags(cmd *cobra.Command) {
 	o.clientOptions.AddFlags(cmd)
 	o.output.AddFlags(cmd)
+}
+
+// policyOptions say which policy a command is about.
+type policyOptions struct{ name string }
+
+// AddFlags adds --policy.
+func (o *policyOptions) AddFlags(cmd *cobra.Command, without string) {
+	cmd.Flags().StringVar(&o.name, "policy", "", "`NAME` of the policy (default: "+without+")")
+}
+
+// query is what the server is asked with.
+func (o *policyOptions) query() url.Values { return policyQuery(o.name) }
+
+func policyQuery(name string) url.Values {
+	query := url.Values{}
+	if name != "" {
+		query.Set("policy", name)
+	}
+	return query
+}
+
+// ofPolicy begins a line about a policy, unless that is the default.
+func ofPolicy(name string) string {
+	if name == "" || name == store.DefaultPolicy {
+		return ""
+	}
+	return "policy " + name + ": "
+}
+
+// withPolicies adds to a table, which has a head, the column POLICY at a place, if any row
+// is about a policy with a name.
+func withPolicies[T any](rows [][]string, at int, list []T, of func(T) string) [][]string {
+	if !slices.ContainsFunc(list, func(v T) bool { return ofPolicy(of(v)) != "" }) {
+		return rows
+	}
+	rows[0] = slices.Insert(rows[0], at, "POLICY")
+	for i, v := range list {
+		rows[i+1] = slices.Insert(rows[i+1], at, of(v))
+	}
+	return rows
 }
 
 // show asks the server and prints its answer: as JSON, or as text does.

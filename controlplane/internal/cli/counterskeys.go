@@ -210,7 +210,7 @@ func (o *manageOptions) resetLine(cmd *cobra.Command, k *clientKey) string {
 
 // again are the flags that say whom to ask, as they were given.
 func (o *manageOptions) again(cmd *cobra.Command) (text string) {
-	for _, name := range []string{"server", "token-file", "ca", "cert", "cert-key", "proxy", "manage-token-file", "insecure"} {
+	for _, name := range []string{"server", "policy", "token-file", "ca", "cert", "cert-key", "proxy", "manage-token-file", "insecure"} {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
 			text += " --" + name + "=" + shellWord(f.Value.String())
 		}

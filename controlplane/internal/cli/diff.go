@@ -28,7 +28,7 @@ func newDiffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff -f FILE",
 		Short: "Show what applying a policy would change, and which counters would restart",
-		Long: `Compare a policy with the current revision: first the text, then what becomes of
+		Long: `Compare a policy with its current revision, by the name in the file: first the text, then what becomes of
 the counters if it is applied. Counters that are not listed keep what they have
 counted. Nothing is applied.`,
 		Example: `  sluice diff -f policy.yaml
@@ -44,6 +44,7 @@ counted. Nothing is applied.`,
 
 // difference is what diff prints as JSON.
 type difference struct {
+	Policy   string              `json:"policy"`
 	Revision uint64              `json:"revision"` // 0 = nothing has been applied yet
 	File     string              `json:"file"`
 	Differs  bool                `json:"differs"`
@@ -61,11 +62,11 @@ func diffPolicies(cmd *cobra.Command, o diffOptions) error {
 	if err != nil {
 		return err
 	}
-	before, err := c.current(cmd.Context())
+	before, err := c.current(cmd.Context(), read.policyName())
 	if err != nil {
 		return err
 	}
-	d := difference{File: read.name}
+	d := difference{File: read.name, Policy: read.policyName()}
 	name, text := "nothing applied yet", ""
 	if before != nil {
 		d.Revision, text = before.Number, before.YAML

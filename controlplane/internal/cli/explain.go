@@ -62,7 +62,7 @@ func (o *explainOptions) checkTarget(cmd *cobra.Command) error {
 		return usageError(errors.New("one of -f, --proxy and --server says whom to ask"),
 			"-f asks a policy file with empty counters, --proxy one running proxy, --server all that it knows")
 	case given("file"):
-		for _, flag := range []string{"manage-token-file", "insecure", "timeout", "token-file", "ca", "cert", "cert-key"} {
+		for _, flag := range []string{"manage-token-file", "insecure", "timeout", "policy", "token-file", "ca", "cert", "cert-key"} {
 			if given(flag) {
 				return usageError(fmt.Errorf("--%s does not go with -f, which asks no proxy", flag), "remove one of the two")
 			}

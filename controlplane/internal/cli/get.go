@@ -8,15 +8,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 func newGetCommand() *cobra.Command {
 	var o serverOptions
+	var of policyOptions
 	cmd := &cobra.Command{
 		Use:   "get [REVISION]",
 		Short: "Print a revision's policy as it was given",
 		Example: `  sluice get
   sluice get 3 > policy.yaml
+  sluice get --policy edge
   sluice get 3 --output json   # with its number, time and digest`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -24,13 +27,14 @@ func newGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return show(cmd, &o, "/v1/policies/"+revision, nil, func(w io.Writer, r *api.Revision) error {
+			return show(cmd, &o, "/v1/policies/"+revision, of.query(), func(w io.Writer, r *api.Revision) error {
 				_, err := fmt.Fprint(w, r.YAML)
 				return err
 			})
 		},
 	}
 	o.AddFlags(cmd)
+	of.AddFlags(cmd, store.DefaultPolicy)
 	return cmd
 }
 

@@ -1,9 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -19,11 +19,11 @@ func newHistoryCommand() *cobra.Command {
 		Use:   "history",
 		Short: "List revisions, the newest first",
 		Example: `  sluice history
-  sluice history --limit 5
+  sluice history --limit 5 --policy edge
   sluice history --output json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return history(cmd, o) },
 	}
-	o.AddFlags(cmd)
+	o.AddFlags(cmd, store.DefaultPolicy)
 	return cmd
 }
 
@@ -31,13 +31,13 @@ func history(cmd *cobra.Command, o listOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	query := url.Values{}
+	query := o.query()
 	if o.limit > 0 {
 		query.Set("limit", strconv.Itoa(o.limit))
 	}
 	return show(cmd, &o.serverOptions, "/v1/policies", query, func(w io.Writer, h *api.History) error {
 		if len(h.Revisions) == 0 {
-			_, err := fmt.Fprintln(w, "nothing has been applied yet")
+			_, err := fmt.Fprintln(w, nothingApplied(o.name, h.Policies))
 			return err
 		}
 		rows := [][]string{{"REVISION", "APPLIED", "PROXIES", "FILE", "BYTES", "SHA-256", "NOTE"}}
@@ -48,6 +48,14 @@ func history(cmd *cobra.Command, o listOptions) error {
 		}
 		return printTable(w, rows)
 	})
+}
+
+// nothingApplied says that a policy has no revision, and which policies have.
+func nothingApplied(name string, others []string) string {
+	if len(others) == 0 {
+		return "nothing has been applied yet"
+	}
+	return fmt.Sprintf("nothing has been applied to the policy %s yet; there are: %s", cmp.Or(name, store.DefaultPolicy), strings.Join(others, ", "))
 }
 
 // reception says what proxies made of a revision.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 const manageURLHint = "give scheme, address and the policy's manage.path, for example http://127.0.0.1:9902/.sluice/"
@@ -22,6 +23,7 @@ const manageURLHint = "give scheme, address and the policy's manage.path, for ex
 // with --proxy, from here.
 type manageOptions struct {
 	serverOptions
+	of          policyOptions
 	proxy       string
 	manageToken string
 	insecure    bool
@@ -31,6 +33,7 @@ type manageOptions struct {
 // AddFlags adds the flags of commands that ask all proxies or one.
 func (o *manageOptions) AddFlags(cmd *cobra.Command) {
 	o.serverOptions.AddFlags(cmd)
+	o.of.AddFlags(cmd, store.DefaultPolicy)
 	f := cmd.Flags()
 	f.StringVar(&o.proxy, "proxy", "", "`URL` of one proxy's management path, to ask it from here instead of --server")
 	f.StringVar(&o.manageToken, "manage-token-file", "", "with --proxy: `FILE` with the bearer token whose SHA-256 is the policy's manage.token_sha256")
@@ -54,6 +57,8 @@ func (o *manageOptions) check(cmd *cobra.Command) error {
 		}
 	case given("server"):
 		return usageError(errors.New("--proxy and --server exclude each other"), "--proxy asks one proxy, --server all that it knows")
+	case given("policy"):
+		return usageError(errors.New("--policy does not go with --proxy, which asks that proxy whatever its policy"), "remove one of the two")
 	case o.manageToken == "":
 		return usageError(errors.New("--manage-token-file is required to ask a proxy"), "it holds the token that the policy's manage.token_sha256 knows")
 	}
@@ -63,6 +68,7 @@ func (o *manageOptions) check(cmd *cobra.Command) error {
 // asker asks all proxies through the server, or the one of --proxy from here.
 type asker struct {
 	server  *client
+	policy  url.Values // of which proxies
 	timeout time.Duration
 
 	proxy *manage.Client // nil: the server is asked
@@ -73,7 +79,7 @@ type asker struct {
 func (o *manageOptions) asker(cmd *cobra.Command) (*asker, error) {
 	if o.proxy == "" {
 		c, err := o.client()
-		return &asker{server: c, timeout: o.timeout}, err
+		return &asker{server: c, policy: o.of.query(), timeout: o.timeout}, err
 	}
 	u, err := parseManageURL(o.proxy)
 	if err != nil {
@@ -106,6 +112,7 @@ func (a *asker) counters(ctx context.Context, op manage.Operation, query url.Val
 		return &report, nil
 	}
 	form := maps.Clone(query)
+	maps.Copy(form, a.policy)
 	form.Set("timeout", a.timeout.String())
 	report, of := new(api.Counters), op // of is of the proxies' answers
 	if err := a.server.ask(ctx, "/v1/counters/"+op.Name, nil, "application/x-www-form-urlencoded", form.Encode(), report); err != nil {
@@ -134,8 +141,9 @@ func (a *asker) explain(ctx context.Context, described string) ([]manage.Explain
 		x, err := a.proxy.Explain(ctx, a.at, described)
 		return []manage.ExplainRow{{Asked: a.asked(), Explanation: x}}, interrupted(err)
 	}
-	report := new(api.Explanations)
-	if err := a.server.ask(ctx, "/v1/explain", url.Values{"timeout": {a.timeout.String()}}, "application/json", described, report); err != nil {
+	report, query := new(api.Explanations), maps.Clone(a.policy)
+	query.Set("timeout", a.timeout.String())
+	if err := a.server.ask(ctx, "/v1/explain", query, "application/json", described, report); err != nil {
 		return nil, err
 	}
 	for i := range report.Proxies {

@@ -33,8 +33,15 @@ type policyText struct {
 	warnings []policyfile.Problem
 }
 
+// policyName is the name of the policy in the file.
+func (t *policyText) policyName() string {
+	head, _ := policy.SplitPlacement(t.tree)
+	placement, _ := policy.ReadPlacement(head) // it is valid
+	return placement.Name
+}
+
 // json is the policy as the filter gets it.
-func (t *policyText) json() []byte { return policy.AppendJSON(nil, t.tree) }
+func (t *policyText) json() []byte { return policy.PushedJSON(t.tree) }
 
 // read reads and judges the policy, and prints its warnings. An error may be a
 // policyfile.Errors.

@@ -187,7 +187,7 @@ func (d *demo) apply(name string, text []byte) error {
 	if err := d.client.call(d.cmd.Context(), http.MethodPost, "/v1/policies", url.Values{"file": {name}}, text, &applied); err != nil {
 		return err
 	}
-	return rollOut{client: d.client, output: outputText, wait: quickstartPatience, applied: applied}.run(d.cmd)
+	return rollOut{client: d.client, output: outputText, wait: quickstartPatience}.run(d.cmd, applied)
 }
 
 // send sends requests to the first proxy and prints what became of them.

@@ -46,7 +46,7 @@ type servedDomains struct {
 	policies store.Store
 
 	mu      sync.Mutex
-	newest  uint64
+	last    uint64 // the store's, when it was read
 	domains map[string]bool
 }
 
@@ -62,22 +62,33 @@ func (d *servedDomains) allow(domain string) error {
 	return nil
 }
 
-// read notes the domain of the newest revision, if it is a new one.
+// read notes the domain of each policy's newest revision, if there is a new one.
 func (d *servedDomains) read() error {
 	ctx := context.Background() // the store is a file
-	newest, err := d.policies.History(ctx, 1)
-	if err != nil || len(newest) == 0 || newest[0].Number == d.newest {
+	last, err := d.policies.Last(ctx)
+	if err != nil || last == d.last {
 		return err
 	}
-	revision, err := d.policies.Get(ctx, newest[0].Number)
+	list, err := d.policies.History(ctx, "", 0)
 	if err != nil {
 		return err
 	}
-	of := struct{ Domain string }{policy.DefaultDomain}
-	if err := json.Unmarshal(revision.JSON, &of); err != nil {
-		return err
+	read := map[string]bool{} // policies
+	for _, s := range list {
+		if read[s.Policy] || s.Number <= d.last {
+			continue
+		}
+		read[s.Policy] = true
+		revision, err := d.policies.Get(ctx, s.Number)
+		if err != nil {
+			return err
+		}
+		of := struct{ Domain string }{policy.DefaultDomain}
+		if err := json.Unmarshal(revision.JSON, &of); err != nil {
+			return err
+		}
+		d.domains[of.Domain] = true
 	}
-	d.newest = newest[0].Number
-	d.domains[of.Domain] = true
+	d.last = last
 	return nil
 }

@@ -48,6 +48,10 @@ func (o *resourceOptions) readPolicy(cmd *cobra.Command) (text []byte, quota env
 	if err != nil {
 		return nil, quota, err
 	}
+	if head, _ := policy.SplitPlacement(read.tree); len(head.Fields) > 0 {
+		return nil, quota, withHint(errors.New("name and proxies of a policy are for sluice serve, and this resource goes to proxies without it"),
+			"remove them: the resource itself says whom it is for")
+	}
 	switch q := read.policy.Quota; {
 	case q != nil:
 		quota = envoy.Quota{Cluster: cmp.Or(o.quotaCluster, q.Cluster), Timeout: time.Duration(q.TimeoutNs)}

@@ -7,10 +7,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 type rollbackOptions struct {
 	serverOptions
+	policyOptions
 	wait time.Duration
 }
 
@@ -24,11 +26,13 @@ Without REVISION it takes the newest earlier revision that a proxy accepted, or
 the one before the current if none was accepted. After a rollback, earlier means
 before the revision that is in force again. The history keeps all revisions.`,
 		Example: `  sluice rollback        # to what was good before
-  sluice rollback 3`,
+  sluice rollback 3
+  sluice rollback --policy edge`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return rollback(cmd, o, args) },
 	}
-	o.AddFlags(cmd)
+	o.serverOptions.AddFlags(cmd)
+	o.policyOptions.AddFlags(cmd, store.DefaultPolicy)
 	addWaitFlag(cmd, &o.wait)
 	return cmd
 }
@@ -46,8 +50,8 @@ func rollback(cmd *cobra.Command, o rollbackOptions, args []string) error {
 		return err
 	}
 	var applied api.Applied
-	if err := c.call(cmd.Context(), http.MethodPost, "/v1/rollback/"+revision, nil, nil, &applied); err != nil {
+	if err := c.call(cmd.Context(), http.MethodPost, "/v1/rollback/"+revision, o.query(), nil, &applied); err != nil {
 		return err
 	}
-	return rollOut{client: c, output: o.output, wait: o.wait, applied: applied}.run(cmd)
+	return rollOut{client: c, output: o.output, wait: o.wait}.run(cmd, applied)
 }

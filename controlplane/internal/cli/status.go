@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +15,7 @@ import (
 
 func newStatusCommand() *cobra.Command {
 	var o serverOptions
+	var of policyOptions
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the current revision and what each proxy runs",
@@ -21,30 +23,41 @@ func newStatusCommand() *cobra.Command {
 how it stands (STATE), the revision its process accepted last (RUNS), the one
 sent to it last (SENT) and its last refusal, unless it has accepted a newer
 revision since. The table cuts long texts, --output json does not.
+With several policies it says of each proxy which is for it (POLICY). Proxies that no
+policy is for are counted in a line of their own.
 A filter module that apply --wasm has named is shown with its revision.
 Proxies that went away are shown for an hour. Where several processes use one node
 id, their addresses are shown, or their certificates where these differ.`,
 		Example: `  sluice status
   watch sluice status
+  sluice status --policy edge
   sluice status --output json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(cmd, &o, "/v1/status", nil, printStatus)
+			return show(cmd, &o, "/v1/status", of.query(), printStatus)
 		},
 	}
 	o.AddFlags(cmd)
+	of.AddFlags(cmd, "all")
 	return cmd
 }
 
 func printStatus(w io.Writer, st *api.Status) error {
-	if st.Current == nil && st.Newest == nil {
+	if len(st.Policies) == 0 {
 		fmt.Fprintln(w, "nothing has been applied yet")
 	}
-	printRevision(w, st.Current, "")
-	if st.Newest != nil && st.Newest.Nacked {
-		printRevision(w, st.Newest, ", refused: not current")
+	for _, p := range st.Policies {
+		of := ofPolicy(p.Policy)
+		printRevision(w, of, p.Current, "")
+		if p.Newest != nil && p.Newest.Nacked {
+			printRevision(w, of, p.Newest, ", refused: not current")
+		}
+		for _, number := range p.Damaged {
+			fmt.Fprintf(w, "%srevision %d is damaged in the store and is not pushed: apply the policy again, or restore a backup\n", of, number)
+		}
 	}
-	for _, number := range st.Damaged {
-		fmt.Fprintf(w, "revision %d is damaged in the store and is not pushed: apply the policy again, or restore a backup\n", number)
+	if st.Untaken > 0 {
+		fmt.Fprintf(w, "NO POLICY IS FOR %s: see STATE; name them in the proxies of a policy, or apply one without a name\n",
+			strings.ToUpper(count(st.Untaken, "connected proxy", "connected proxies")))
 	}
 	if len(st.Proxies) == 0 {
 		fmt.Fprintln(w, "no proxy is connected")
@@ -61,7 +74,7 @@ func printStatus(w io.Writer, st *api.Status) error {
 			moment(p.Since), number(p.Runs), number(p.Pushed), p.Envoy, lastNack(p),
 		})
 	}
-	return printTable(w, rows)
+	return printTable(w, withPolicies(rows, 1, st.Proxies, func(p xds.ProxyStatus) string { return p.Policy }))
 }
 
 const (
@@ -72,11 +85,11 @@ const (
 )
 
 // printRevision prints a revision in a line, unless its summary cannot be read.
-func printRevision(w io.Writer, r *store.Summary, note string) {
+func printRevision(w io.Writer, of string, r *store.Summary, note string) {
 	if r != nil && !r.Damaged {
-		fmt.Fprintf(w, "revision %d  %s  applied %s%s\n", r.Number, printable.Text(printable.Cut(r.File, maxCell)), moment(r.Created), note)
+		fmt.Fprintf(w, "%srevision %d  %s  applied %s%s\n", of, r.Number, printable.Text(printable.Cut(r.File, maxCell)), moment(r.Created), note)
 		if r.Wasm != "" {
-			fmt.Fprintf(w, "filter module: %s\n", printable.Text(printable.Cut(r.Wasm, maxCell)))
+			fmt.Fprintf(w, "%sfilter module: %s\n", of, printable.Text(printable.Cut(r.Wasm, maxCell)))
 		}
 	}
 }

@@ -18,8 +18,11 @@ func TestStatusTable(t *testing.T) {
 	long := strings.Repeat("é\n", 250)
 	var out strings.Builder
 	require.NoError(t, printStatus(&out, &api.Status{
-		Current: &store.Summary{Number: 1, File: "one.yaml", Created: statusTime},
-		Newest:  &store.Summary{Number: 2, File: "two.yaml", Created: statusTime, Nacked: true},
+		Policies: []api.PolicyStatus{{
+			Policy:  store.DefaultPolicy,
+			Current: &store.Summary{Number: 1, File: "one.yaml", Created: statusTime},
+			Newest:  &store.Summary{Number: 2, File: "two.yaml", Created: statusTime, Nacked: true},
+		}},
 		Proxies: []xds.ProxyStatus{
 			{Proxy: store.Proxy{Node: "edge-1"}, Since: statusTime, State: "connected", Runs: 1, Pushed: 1, Envoy: "1.40.0"},
 			{

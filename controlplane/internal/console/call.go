@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
@@ -98,7 +100,22 @@ func (c *console) identify(r *http.Request) (*http.Request, *visit, error) {
 		return r, nil, err
 	}
 	v.csrf = c.csrf(v)
-	return r, v, nil
+	return v.aboutOwn(r), v, nil
+}
+
+// aboutOwn makes a request that names no policy one about the visitor's first, where they
+// may not see all.
+func (v *visit) aboutOwn(r *http.Request) *http.Request {
+	query := r.URL.Query()
+	if v.caller.Role > 0 || len(v.caller.Policies) == 0 || query.Has("policy") {
+		return r
+	}
+	query.Set("policy", slices.Min(slices.Collect(maps.Keys(v.caller.Policies))))
+	u := *r.URL
+	u.RawQuery = query.Encode()
+	r = r.WithContext(r.Context())
+	r.URL = &u
+	return r
 }
 
 // whole is the context of a request that goes on although the visitor has gone.

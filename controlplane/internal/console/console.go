@@ -14,7 +14,9 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -48,7 +50,7 @@ type console struct {
 	guesses  *guesses
 	guessLog *slog.Logger
 	secret   []byte // of the tokens in forms
-	samples  *samples
+	samples  *policySamples
 	visits   *room.Room
 
 	comparing sync.Mutex // held while policies are read: they take memory
@@ -68,7 +70,7 @@ func New(o Options) http.Handler {
 	c := &console{
 		api: o.API, access: o.Access, log: o.Log, sessions: newSessions(time.Now), secret: secret,
 		guesses: newGuesses(time.Now), guessLog: lograte.NewLimit(1).Logger(o.Log),
-		samples: newSamples(time.Now), visits: room.New(maxVisits),
+		samples: newPolicySamples(time.Now), visits: room.New(maxVisits),
 	}
 	mux := http.NewServeMux()
 	mux.Handle(Path, c.pages())
@@ -98,14 +100,22 @@ type visit struct {
 	csrf    string // what forms of this visitor carry
 }
 
-// MayApply says whether the visitor may change the policy.
-func (v *visit) MayApply() bool { return v.caller.Role >= access.Apply }
+// MayApply says whether the visitor may change a policy.
+func (v *visit) MayApply(policy string) bool {
+	return max(v.caller.Role, v.caller.Policies[policy]) >= access.Apply
+}
 
 // Who is the visitor as people read it.
 func (v *visit) Who() string { return access.Who(v.caller.Name) }
 
 // Role is the visitor's role.
-func (v *visit) Role() string { return v.caller.Role.String() }
+func (v *visit) Role() string {
+	text := v.caller.Role.String()
+	for _, policy := range slices.Sorted(maps.Keys(v.caller.Policies)) {
+		text += ", of policy " + policy + " " + v.caller.Policies[policy].String()
+	}
+	return text
+}
 
 // SignedIn says whether there is a session to end.
 func (v *visit) SignedIn() bool { return v.session != "" }

@@ -58,7 +58,7 @@ func newLoggedFixture(t *testing.T, restricted bool, log *slog.Logger) *fixture 
 	f := &fixture{t: t, dir: dir, store: s, xds: x}
 	o := api.Options{Store: s, XDS: x}
 	if restricted {
-		f.setAccess("read", "apply", "admin")
+		f.setAccess("read", "apply", "admin", "edge:apply")
 		o.Identify = access.Gate{List: func() *access.List { return f.list }}.Identify
 	}
 	f.server = httptest.NewServer(New(Options{API: api.New(o), Access: restricted, Log: log}))
@@ -278,7 +278,7 @@ func TestRoles(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, text, "Revision 4 is applied.")
 
-	entries, err := f.store.Audit(t.Context(), 10, 0)
+	entries, err := f.store.Audit(t.Context(), "", 10, 0)
 	require.NoError(t, err)
 	require.Len(t, entries, 4)
 	require.Equal(t, []string{"rollback", "token apply", "127.0.0.1"}, []string{entries[0].Action, entries[0].Who, entries[0].From})
@@ -313,9 +313,43 @@ func TestARollbackIsReviewed(t *testing.T) {
 	_, text = b.get("/console/revisions/4")
 	require.Contains(t, text, "a rollback to revision 1")
 	_, text = b.get("/console/revisions")
-	require.Contains(t, text, `<a href="/console/revisions/4">4</a>`)
+	require.Contains(t, text, `<a href="/console/revisions/4?policy=default">4</a>`)
 	_, text = b.get("/console/revisions/1/rollback")
 	require.Contains(t, text, "The texts are the same.")
+}
+
+// Pages are about one policy, and show somebody with a role for one alone that one.
+func TestPoliciesOnPages(t *testing.T) {
+	f := newFixture(t, true)
+	f.apply(good)
+	admin := f.as("admin")
+	_, text := admin.get("/console/revisions")
+	require.NotContains(t, text, "Policies", "there is one")
+	f.apply("name: edge\nproxies: {node: \"edge-*\"}\n" + good)
+	f.apply("name: edge\nproxies: {node: \"edge-*\"}\n" + strings.Replace(good, "2/1m", "3/1m", 1))
+	_, text = admin.get("/console/")
+	require.Contains(t, text, "<h2>Policy default</h2>")
+	require.Contains(t, text, "<h2>Policy edge</h2>")
+	require.Contains(t, text, `<a href="/console/revisions/3?policy=edge">3</a>`)
+	_, text = admin.get("/console/revisions")
+	require.Contains(t, text, `<a href="/console/revisions?policy=edge">edge</a>`)
+	require.NotContains(t, text, `policy=edge">3</a>`)
+	_, text = admin.get("/console/revisions/3?policy=edge")
+	require.Contains(t, text, "What it changed since revision 2")
+	code, _ := admin.get("/console/rules?policy=none")
+	require.Equal(t, http.StatusNotFound, code)
+
+	own := f.as("edge:apply")
+	_, text = own.get("/console/")
+	require.Contains(t, text, "role none, of policy edge apply")
+	require.NotContains(t, text, "Policy default")
+	_, text = own.get("/console/revisions/2")
+	require.Contains(t, text, "Roll back")
+	code, text = own.post("/console/revisions/2/rollback?policy=edge", url.Values{"csrf": {own.csrf("/console/")}, "base": {"3"}})
+	require.Equal(t, http.StatusOK, code, text)
+	require.Contains(t, text, "Revision 4 is applied.")
+	code, _ = own.get("/console/revisions?policy=default")
+	require.Equal(t, http.StatusForbidden, code)
 }
 
 // A client certificate speaks for a browser as it does for a command, and over TLS the

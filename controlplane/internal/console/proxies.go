@@ -1,52 +1,85 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
+	"net/url"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
 // proxiesView is the proxies and what they run.
 type proxiesView struct {
-	api.Status
+	Policies []policyView
+	Several  bool // there are policies with a name
+	Untaken  int
+	Proxies  []xds.ProxyStatus
+	Applied  string // the revision that the visitor has applied just now
+}
+
+// policyView is how a policy stands.
+type policyView struct {
+	api.PolicyStatus
 	Summary string
-	Applied string // the revision that the visitor has applied just now
 }
 
 func (c *console) proxies(w http.ResponseWriter, r *http.Request, v *visit) error {
-	b := proxiesView{}
-	if err := c.get(r, "/v1/status", &b.Status); err != nil {
+	var st api.Status
+	target := "/v1/status"
+	if policy := r.URL.Query().Get("policy"); policy != "" {
+		target += policyQuery(policy)
+	}
+	if err := c.get(r, target, &st); err != nil {
 		return err
 	}
+	b := proxiesView{Untaken: st.Untaken, Proxies: st.Proxies}
 	if n, ok := number(r.URL.Query().Get("applied")); ok {
 		b.Applied = fmt.Sprintf("Revision %d is applied.", n)
 	}
-	b.Summary = summary(&b.Status)
+	for _, p := range st.Policies {
+		b.Policies = append(b.Policies, policyView{p, summary(&st, &p)})
+		b.Several = b.Several || p.Policy != store.DefaultPolicy
+	}
+	if len(st.Policies) == 0 {
+		none := api.PolicyStatus{Policy: store.DefaultPolicy}
+		b.Policies = []policyView{{none, summary(&st, &none)}}
+	}
 	return c.render(w, http.StatusOK, "proxies", view{"Proxies", "proxies", v, &b})
 }
 
-// summary says in a sentence whether the proxies run the newest revision.
-func summary(st *api.Status) string {
+// policyOf is the policy that a page is about.
+func policyOf(r *http.Request) string {
+	return cmp.Or(r.URL.Query().Get("policy"), store.DefaultPolicy)
+}
+
+// policyQuery is the query of a page, and of the API, about a policy.
+func policyQuery(policy string) string { return "?policy=" + url.QueryEscape(policy) }
+
+// summary says in a sentence whether the policy's proxies run its newest revision.
+func summary(st *api.Status, of *api.PolicyStatus) string {
 	connected, current := 0, 0
 	for i := range st.Proxies {
 		p := &st.Proxies[i]
-		if p.Connected {
-			connected++
+		if !p.Connected || p.Policy != of.Policy && len(st.Policies) > 0 {
+			continue
 		}
-		if p.Connected && st.Current != nil && p.Runs == st.Current.Number {
+		connected++
+		if of.Current != nil && p.Runs == of.Current.Number {
 			current++
 		}
 	}
 	switch {
-	case st.Current == nil && st.Newest == nil:
+	case of.Current == nil && of.Newest == nil:
 		return fmt.Sprintf("Nothing has been applied yet. Connected proxies: %d.", connected)
-	case st.Current == nil:
+	case of.Current == nil:
 		return fmt.Sprintf("No revision is current. Connected proxies: %d.", connected)
 	case connected == 0:
-		return fmt.Sprintf("No proxy is connected. The current revision is %d.", st.Current.Number)
-	case st.Newest != nil:
-		return fmt.Sprintf("%d of %d connected proxies run revision %d, the current one.", current, connected, st.Current.Number)
+		return fmt.Sprintf("No proxy is connected. The current revision is %d.", of.Current.Number)
+	case of.Newest != nil:
+		return fmt.Sprintf("%d of %d connected proxies run revision %d, the current one.", current, connected, of.Current.Number)
 	}
-	return fmt.Sprintf("%d of %d connected proxies run revision %d, the newest.", current, connected, st.Current.Number)
+	return fmt.Sprintf("%d of %d connected proxies run revision %d, the newest.", current, connected, of.Current.Number)
 }

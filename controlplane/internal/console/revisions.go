@@ -20,12 +20,31 @@ import (
 // maxListed is how many revisions the page lists.
 const maxListed = 100
 
+// policies are what a page offers to be about.
+type policies struct {
+	Path     string
+	Policy   string   // that it is about
+	Policies []string // all
+}
+
+// Several says whether there are policies with a name.
+func (p *policies) Several() bool {
+	return slices.ContainsFunc(p.Policies, func(name string) bool { return name != store.DefaultPolicy })
+}
+
+// revisionsView is the revisions of a policy.
+type revisionsView struct {
+	policies
+	Revisions []store.Summary
+}
+
 func (c *console) revisions(w http.ResponseWriter, r *http.Request, v *visit) error {
 	var h api.History
-	if err := c.get(r, fmt.Sprintf("/v1/policies?limit=%d", maxListed), &h); err != nil {
+	if err := c.get(r, fmt.Sprintf("/v1/policies%s&limit=%d", policyQuery(policyOf(r)), maxListed), &h); err != nil {
 		return err
 	}
-	return c.render(w, http.StatusOK, "revisions", view{"Revisions", "revisions", v, h.Revisions})
+	b := revisionsView{policies{"/console/revisions", policyOf(r), h.Policies}, h.Revisions}
+	return c.render(w, http.StatusOK, "revisions", view{"Revisions", "revisions", v, &b})
 }
 
 // revisionView is one revision beside the one before it.
@@ -56,11 +75,11 @@ func (c *console) revision(w http.ResponseWriter, r *http.Request, v *visit) err
 		return c.unknown(w, r, v)
 	}
 	b := revisionView{}
-	if err := c.get(r, fmt.Sprintf("/v1/policies/%d", n), &b.Revision); err != nil {
+	if err := c.get(r, fmt.Sprintf("/v1/policies/%d%s", n, policyQuery(policyOf(r))), &b.Revision); err != nil {
 		return err
 	}
 	var h api.History
-	if err := c.get(r, "/v1/policies", &h); err != nil {
+	if err := c.get(r, "/v1/policies"+policyQuery(policyOf(r)), &h); err != nil {
 		return err
 	}
 	b.Current = len(h.Revisions) > 0 && h.Revisions[0].Number == n
@@ -76,7 +95,7 @@ func (c *console) revision(w http.ResponseWriter, r *http.Request, v *visit) err
 func (c *console) difference(r *http.Request, before uint64, after *api.Revision) *difference {
 	d := &difference{From: before}
 	var old api.Revision
-	if err := c.get(r, fmt.Sprintf("/v1/policies/%d", before), &old); err != nil {
+	if err := c.get(r, fmt.Sprintf("/v1/policies/%d%s", before, policyQuery(policyOf(r))), &old); err != nil {
 		d.Unknown = fmt.Sprintf("Revision %d cannot be compared with: %s.", before, err)
 		return d
 	}
@@ -97,6 +116,7 @@ func (c *console) difference(r *http.Request, before uint64, after *api.Revision
 
 // rollbackView is a rollback, before it is made.
 type rollbackView struct {
+	Policy     string
 	To         uint64
 	Base       uint64 // the revision that is replaced
 	Difference *difference
@@ -105,7 +125,7 @@ type rollbackView struct {
 // current returns the newest revision, number 0 before the first.
 func (c *console) current(r *http.Request) (store.Summary, error) {
 	var h api.History
-	if err := c.get(r, "/v1/policies?limit=1", &h); err != nil || len(h.Revisions) == 0 {
+	if err := c.get(r, "/v1/policies"+policyQuery(policyOf(r))+"&limit=1", &h); err != nil || len(h.Revisions) == 0 {
 		return store.Summary{}, err
 	}
 	return h.Revisions[0], nil
@@ -117,7 +137,7 @@ func (c *console) reviewRollback(w http.ResponseWriter, r *http.Request, v *visi
 		return c.unknown(w, r, v)
 	}
 	var old api.Revision
-	if err := c.get(r, fmt.Sprintf("/v1/policies/%d", n), &old); err != nil {
+	if err := c.get(r, fmt.Sprintf("/v1/policies/%d%s", n, policyQuery(policyOf(r))), &old); err != nil {
 		return err
 	}
 	now, err := c.current(r)
@@ -125,7 +145,7 @@ func (c *console) reviewRollback(w http.ResponseWriter, r *http.Request, v *visi
 		return err
 	}
 	return c.render(w, http.StatusOK, "rollback", view{fmt.Sprintf("Roll back to revision %d", n), "revisions", v, &rollbackView{
-		To: n, Base: now.Number, Difference: c.difference(r, now.Number, &old),
+		Policy: policyOf(r), To: n, Base: now.Number, Difference: c.difference(r, now.Number, &old),
 	}})
 }
 
@@ -136,7 +156,7 @@ func (c *console) rollback(w http.ResponseWriter, r *http.Request, v *visit) err
 	if !ok {
 		return c.unknown(w, r, v)
 	}
-	query := url.Values{"base": {r.PostForm.Get("base")}}
+	query := url.Values{"base": {r.PostForm.Get("base")}, "policy": {policyOf(r)}}
 	var applied api.Applied
 	if err := c.call(whole(r), http.MethodPost, fmt.Sprintf("/v1/rollback/%d?%s", n, query.Encode()), nil, &applied); err != nil {
 		return err

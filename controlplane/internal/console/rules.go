@@ -17,6 +17,7 @@ const maxFailed = 20
 
 // rulesView is the rules and what they decide.
 type rulesView struct {
+	policies
 	Rules   []Rule
 	Failed  []policyfile.Problem // proxies that have not answered, the first of them
 	Silent  int                  // all of these
@@ -27,8 +28,16 @@ type rulesView struct {
 }
 
 func (c *console) rules(w http.ResponseWriter, r *http.Request, v *visit) error {
-	b := rulesView{}
-	switch err := c.sample(r); {
+	var h api.History
+	if err := c.get(r, "/v1/policies"+policyQuery(policyOf(r))+"&limit=1", &h); err != nil {
+		return err
+	}
+	b := rulesView{policies: policies{"/console/rules", policyOf(r), h.Policies}}
+	samples, ok := c.samples.of(policyOf(r), h.Policies)
+	if !ok {
+		return c.unknown(w, r, v)
+	}
+	switch err := c.sample(r, samples); {
 	case isCode(err, http.StatusNotImplemented):
 		b.Missing = true
 	case isCode(err, http.StatusServiceUnavailable):
@@ -36,28 +45,28 @@ func (c *console) rules(w http.ResponseWriter, r *http.Request, v *visit) error 
 	case err != nil:
 		return err
 	}
-	b.Rules, b.Times, b.Failed, b.More = c.samples.list()
+	b.Rules, b.Times, b.Failed, b.More = samples.list()
 	b.Silent = len(b.Failed)
 	b.Failed = b.Failed[:min(b.Silent, maxFailed)]
 	return c.render(w, http.StatusOK, "rules", view{"Rules", "rules", v, &b})
 }
 
 // sample asks the proxies what they have counted, unless that has just been done.
-func (c *console) sample(r *http.Request) error {
-	c.samples.asked.Lock()
-	defer c.samples.asked.Unlock()
-	if !c.samples.due() {
+func (c *console) sample(r *http.Request, samples *samples) error {
+	samples.asked.Lock()
+	defer samples.asked.Unlock()
+	if !samples.due() {
 		return nil
 	}
 	var counters api.Counters
-	form := url.Values{"timeout": {"2s"}}
+	form := url.Values{"timeout": {"2s"}, "policy": {policyOf(r)}}
 	if err := c.call(r, http.MethodPost, "/v1/counters/stats", form, &counters); err != nil {
 		return err
 	}
-	c.samples.add(&counters)
+	samples.add(&counters)
 	var top api.Counters // which the page can do without
 	if err := c.call(r, http.MethodPost, "/v1/counters/top", form, &top); err == nil {
-		c.samples.addKeys(top.Denials)
+		samples.addKeys(top.Denials)
 	}
 	return nil
 }

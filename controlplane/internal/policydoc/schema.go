@@ -142,6 +142,11 @@ func typeOf(at string, s policy.Shape) *node {
 		return list(item, itemCounts[at][0], itemCounts[at][1])
 	case policy.FormObject:
 		return object(s.Of)
+	case policy.FormTexts:
+		return &node{
+			Type: "object", AdditionalProperties: anyText, MinProperties: 1, MaxProperties: policy.MaxMetadata,
+			says: "object from names to texts such as {env: prod}",
+		}
 	case policy.FormPatterns:
 		return headers(text("text", headerValuePattern), 1, "object from header names to patterns such as {x-tier: gold}")
 	default:
@@ -183,6 +188,16 @@ func headers(value *node, least int64, says string) *node {
 
 // dependencies are how fields of one object restrict each other.
 var dependencies = map[string][]*node{
+	"policy": {
+		never(given("proxies"), not(given("name"))),
+		never(given("proxies"), is("name", policy.DefaultName)),
+		never(given("name"), not(is("name", policy.DefaultName)), not(given("proxies"))),
+	},
+	"proxies": {
+		{AnyOf: []*node{given("node"), given("cluster"), given("metadata"), given("san")}},
+		never(given("metadata"), not(given("trust"))),
+		never(given("trust"), not(given("metadata"))),
+	},
 	"rule": {
 		never(is("mode", "shadow"), given("enforce_percent")),
 		never(given("lease"), not(is("scope", "cluster"))),

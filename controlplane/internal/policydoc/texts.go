@@ -3,6 +3,14 @@ package policydoc
 // texts say what each field means, by "OBJECT.FIELD": the schema and the
 // reference print them.
 var texts = map[string]string{
+	"policy.name":      "Names the policy where a control plane has several: letters, digits, - and _, at most 63.",
+	"policy.proxies":   "Which proxies the policy is for: those for which all of this holds. The policy default has none, and is for the proxies that no other takes; all others must have it. In patterns * stands for any characters, or none.",
+	"proxies.node":     "Pattern of the node id.",
+	"proxies.cluster":  "Pattern of the node's cluster, as the proxy says.",
+	"proxies.metadata": "From names in the node's metadata to patterns of their texts; outer.inner is a name inside a struct. At most 8.",
+	"proxies.san":      "Pattern of the name in the proxy's certificate that grants its node id.",
+	"proxies.trust":    "metadata: believe what a proxy says of itself in its metadata. Required with metadata.",
+
 	"policy.version":       "Version of this format.",
 	"policy.revision":      "Set by the control plane; refused in a file.",
 	"policy.domain":        "Namespace of the counters.",

@@ -29,6 +29,7 @@ const (
 // textPatterns are patterns of texts, by "OBJECT.FIELD"; other texts may be
 // anything.
 var textPatterns = map[string]string{
+	"policy.name":         `^[0-9A-Za-z_-]{1,63}$`,
 	"response.body":       `^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]*$`,
 	"manage.path":         `^/(?:[^/?#%\\ ]+/)+$`,
 	"manage.token_sha256": `^[0-9A-Fa-f]{64}$`,

@@ -179,7 +179,7 @@ func TestFilterTakesWhatValidateTakes(t *testing.T) {
 		require.Equal(t, p, q, text)
 		if err == nil {
 			require.Equal(t, policy.AppendJSON(nil, n), policy.AppendJSON(nil, m), text)
-			tree, err := policy.ParseJSON(policy.AppendJSON(nil, n))
+			tree, err := policy.ParseJSON(policy.PushedJSON(n))
 			require.NoError(t, err, text)
 			again, problems := policy.ReadPushed(tree)
 			require.Empty(t, problems, text)

@@ -3,8 +3,8 @@
 // columns, let shared/policy judge the tree, put its problems in words, warn of
 // what is valid and limits less than it seems to.
 //
-// Its invariant: what it accepts and writes as JSON is the tree that the
-// filter will read from that JSON, node for node. YAML's own cleverness
+// Its invariant: what it accepts and writes as JSON, without name and proxies, is the
+// tree that the filter will read from that JSON, node for node. YAML's own cleverness
 // (aliases apart) is refused where JSON has no equal or people are surprised by
 // it. It decides nothing about the meaning of a policy, apart from tokens that
 // anyone would guess.
@@ -55,14 +55,16 @@ func Read(name string, data []byte) (*policy.Policy, *policy.Node, []Problem, er
 // judge reads the policy of a tree and puts what is found in words. Of an invalid
 // policy there are problems alone.
 func judge(doc *policy.Node) (p *policy.Policy, problems, warned Errors) {
-	p, found := policy.Read(doc)
-	if len(found) > 0 {
-		return nil, inWords(found), nil
+	head, pushed := policy.SplitPlacement(doc)
+	_, found := policy.ReadPlacement(head)
+	p, more := policy.Read(pushed)
+	if found = append(found, more...); len(found) > 0 {
+		return nil, merge(nil, inWords(found)), nil
 	}
-	if weak := weakToken(doc.Member("manage")); weak != nil {
+	if weak := weakToken(pushed.Member("manage")); weak != nil {
 		return nil, Errors{*weak}, nil
 	}
-	for _, w := range warnings.Of(doc, p) {
+	for _, w := range warnings.Of(pushed, p) {
 		warned = append(warned, Problem{Line: w.Line, Column: w.Column, Path: w.Path, Message: w.Message})
 	}
 	return p, nil, warned

@@ -89,9 +89,9 @@ func readPolicy(file string, data []byte) (*policyFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	doc := *node
-	doc.Fields = slices.DeleteFunc(slices.Clone(node.Fields), func(f policy.Field) bool { return f.Name == "manage" })
-	text := policy.AppendJSON(nil, &doc)
+	_, doc := policy.SplitPlacement(node)
+	doc.Fields = slices.DeleteFunc(doc.Fields, func(f policy.Field) bool { return f.Name == "manage" })
+	text := policy.AppendJSON(nil, doc)
 	text = append(text[:len(text)-1], `,"manage":`+manageJSON()+`}`...)
 	return &policyFile{p, text}, nil
 }

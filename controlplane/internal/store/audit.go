@@ -32,7 +32,7 @@ func (r records) appendEntry(e *Entry) (err error) {
 		return err
 	}
 	e.At = time.Now().UTC()
-	for _, old := range slices.Collect(r.newest(auditBucket, max(e.ID, maxEntries)-maxEntries+1, 0)) {
+	for _, old := range slices.Collect(r.newest(auditBucket, max(e.ID, maxEntries)-maxEntries+1)) {
 		if err := r.delete(key(old), auditBucket); err != nil {
 			return err
 		}
@@ -64,15 +64,19 @@ func (b *Bolt) Settle(ctx context.Context, id uint64, outcome string) error {
 }
 
 // Audit implements Store. A damaged entry is listed with that as its outcome.
-func (b *Bolt) Audit(_ context.Context, limit int, before uint64) ([]Entry, error) {
+func (b *Bolt) Audit(_ context.Context, policy string, limit int, before uint64) ([]Entry, error) {
 	list := []Entry{}
 	err := b.view("list audit entries", func(r records) error {
-		for id := range r.newest(auditBucket, before, limit) {
+		for id := range r.newest(auditBucket, before) {
 			e := Entry{ID: id}
 			if err := r.getJSON(auditBucket, key(id), &e); err != nil {
 				e.Outcome = err.Error()
+			} else if !e.about(policy) {
+				continue
 			}
-			list = append(list, e)
+			if list = append(list, e); len(list) == limit {
+				break
+			}
 		}
 		return nil
 	})

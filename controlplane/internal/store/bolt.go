@@ -106,7 +106,7 @@ func (b *Bolt) Healthy(ctx context.Context) error {
 	if failed != nil {
 		return fmt.Errorf("the last change could not be stored: %w", failed)
 	}
-	_, err := b.History(ctx, 1)
+	_, err := b.History(ctx, "", 1)
 	return err
 }
 

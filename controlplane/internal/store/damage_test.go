@@ -27,7 +27,7 @@ func filled(t *testing.T) (dir string) {
 	for _, text := range []string{"first", "second", "third"} {
 		d := draft(text + strings.Repeat(" of all", 300))
 		d.File = text + ".yaml"
-		_, err := b.Append(t.Context(), d)
+		_, err := add(t.Context(), b, d)
 		require.NoError(t, err)
 	}
 	require.NoError(t, b.SaveReply(t.Context(), Reply{Node: "edge-1", Revision: 2, Accepted: true}))
@@ -71,11 +71,11 @@ func TestAnyChangedByte(t *testing.T) {
 			require.Equal(t, `{"of":"`+string(r.YAML)+`"}`, string(r.JSON), "byte %d", at)
 			require.Equal(t, text+".yaml", r.File, "byte %d", at)
 		}
-		list, err := b.History(ctx, 0)
+		list, err := b.History(ctx, "", 0)
 		require.NoError(t, err)
 		require.Equal(t, []uint64{3, 2, 1}, []uint64{list[0].Number, list[1].Number, list[2].Number})
 		if damaged%10 == 0 {
-			r, err := b.Append(ctx, draft("next"))
+			r, err := add(ctx, b, draft("next"))
 			require.NoError(t, err)
 			require.Equal(t, uint64(4), r.Number)
 		}
@@ -170,7 +170,7 @@ func ruinNewestMeta(t *testing.T, dir string) {
 
 func TestLostTransactionIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*Bolt) error{
-		"append": func(b *Bolt) error { _, err := b.Append(t.Context(), draft("x")); return err },
+		"append": func(b *Bolt) error { _, err := add(t.Context(), b, draft("x")); return err },
 		"drop":   func(b *Bolt) error { return b.Drop(t.Context(), []uint64{1}) },
 		"reply":  func(b *Bolt) error { return b.SaveReply(t.Context(), Reply{Node: "edge-1", Revision: 3}) },
 		"forget": func(b *Bolt) error { return b.Forget(t.Context(), Identity{Node: "edge-1"}) },
@@ -191,7 +191,7 @@ func TestLostTransactionIsRefused(t *testing.T) {
 
 			// A transaction that was cut off was never acknowledged.
 			require.NoError(t, os.WriteFile(filepath.Join(dir, LastName), before, 0o600))
-			list, err := open(t, dir).History(t.Context(), 0)
+			list, err := open(t, dir).History(t.Context(), "", 0)
 			require.NoError(t, err)
 			require.Len(t, list, 3)
 		})
@@ -258,7 +258,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	f, err := os.Open(b.last.f.Name()) // to read only
 	require.NoError(t, err)
 	b.last.f = f
-	_, err = b.Append(ctx, draft("x"))
+	_, err = add(ctx, b, draft("x"))
 	require.ErrorContains(t, err, "record acknowledged change")
 	require.ErrorContains(t, b.Healthy(ctx), "the last change could not be stored")
 	require.Error(t, b.SaveReply(ctx, Reply{Node: "edge-1", Revision: 3}))
@@ -266,7 +266,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	_, err = b.Get(ctx, 3)
 	require.NoError(t, err)
 	require.NoError(t, b.Close())
-	r, err := open(t, dir).Append(ctx, draft("y"))
+	r, err := add(ctx, open(t, dir), draft("y"))
 	require.NoError(t, err)
 	require.Equal(t, uint64(5), r.Number, "the one that was not acknowledged has its number all the same")
 }
@@ -278,14 +278,14 @@ func TestHealthyAgain(t *testing.T) {
 	full := func(func(*bbolt.Tx) error) error { return syscall.ENOSPC }
 	require.ErrorContains(t, b.commit(ctx, "x", full, nil), "no space")
 	require.NoError(t, b.Healthy(ctx))
-	list, err := b.History(ctx, 0)
+	list, err := b.History(ctx, "", 0)
 	require.NoError(t, err)
 	require.Len(t, list, 3, "a probe is no change")
 	require.ErrorContains(t, b.commit(ctx, "x", full, nil), "no space")
 	require.ErrorContains(t, b.Healthy(ctx), "no space", "it is not asked for each time")
 	require.NoError(t, b.SaveReply(ctx, Reply{Node: "edge-1", Revision: 3}))
 	require.ErrorContains(t, b.Healthy(ctx), "no space")
-	_, err = b.Append(ctx, draft("x"))
+	_, err = add(ctx, b, draft("x"))
 	require.NoError(t, err)
 	require.NoError(t, b.Healthy(ctx))
 }
@@ -310,7 +310,7 @@ func TestFilesThatAreTakenAway(t *testing.T) {
 			require.NoError(t, b.Healthy(ctx))
 			require.NoError(t, take(dir))
 			require.ErrorContains(t, b.Healthy(ctx), "has been taken away or replaced")
-			_, err := b.Append(ctx, draft("x"))
+			_, err := add(ctx, b, draft("x"))
 			require.ErrorContains(t, err, "has been taken away or replaced")
 			_, err = b.Get(ctx, 3)
 			require.NoError(t, err, "reading goes on")

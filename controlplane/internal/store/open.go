@@ -193,7 +193,7 @@ func (r records) checkLayout() error {
 		if r.bucket(name) == nil {
 			return damage("it has no %s", name)
 		}
-		if found := r.bucket(metaBucket).Get(formatKey); string(found) != format {
+		if found := r.bucket(metaBucket).Get(formatKey); string(found) != format && string(found) != severalFormat {
 			return fmt.Errorf("store format %q is not %s: it was written by another release", found, format)
 		}
 	}

@@ -11,10 +11,12 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// format is the number of the layout below. A store in another format is refused.
-// All values but this one are sealed.
+// format is the number of the layout below. A store in another format is refused, but
+// for severalFormat: the same layout with policies that have names. A release before
+// these would take their revisions for the default's.
+// All values but the format are sealed.
 //
-//	meta       "format" → "3", "audit_secret" → 32 bytes; "probe" → what Healthy tried to write
+//	meta       "format" → "3" or "4", "audit_secret" → 32 bytes; "probe" → what Healthy tried to write
 //	revisions  number, 8 bytes big-endian → Summary as JSON, without marks
 //	yaml       number → the text as given
 //	json       number → what proxies get
@@ -22,7 +24,10 @@ import (
 //	nacked     number → "", some proxy refused it
 //	proxies    Identity.key → Proxy as JSON
 //	audit      id, 8 bytes big-endian → Entry as JSON
-const format = "3"
+const (
+	format        = "3"
+	severalFormat = "4"
+)
 
 const (
 	metaBucket      = "meta"
@@ -100,9 +105,9 @@ func (r records) delete(k []byte, buckets ...string) error {
 	return nil
 }
 
-// newest gives the numbers of a bucket that are below a bound, the newest first and
-// at most limit of them; 0 is no bound.
-func (r records) newest(bucket string, below uint64, limit int) iter.Seq[uint64] {
+// newest gives the numbers of a bucket that are below a bound, the newest first; 0 is
+// no bound.
+func (r records) newest(bucket string, below uint64) iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
 		c := r.bucket(bucket).Cursor()
 		k, _ := c.Seek(key(below))
@@ -111,7 +116,7 @@ func (r records) newest(bucket string, below uint64, limit int) iter.Seq[uint64]
 		} else {
 			k, _ = c.Prev()
 		}
-		for n := 1; k != nil && yield(binary.BigEndian.Uint64(k)) && n != limit; n++ {
+		for k != nil && yield(binary.BigEndian.Uint64(k)) {
 			k, _ = c.Prev()
 		}
 	}

@@ -52,7 +52,7 @@ func TestBackupWhileAppending(t *testing.T) {
 	for applier := range 3 {
 		appliers.Go(func() {
 			for i := range 30 {
-				r, err := b.Append(ctx, draft(strings.Repeat("x", 20_000+100*i+applier)))
+				r, err := add(ctx, b, draft(strings.Repeat("x", 20_000+100*i+applier)))
 				if err != nil {
 					t.Error(err)
 				}
@@ -97,10 +97,10 @@ func TestRestoreNeverGivesANumberAgain(t *testing.T) {
 	b = open(t, dir)
 	_, err = b.Get(ctx, 4)
 	require.ErrorIs(t, err, ErrNotFound)
-	next, err := b.Append(ctx, draft("next"))
+	next, err := add(ctx, b, draft("next"))
 	require.NoError(t, err)
 	require.Equal(t, uint64(8), next.Number)
-	audit, err := b.Audit(ctx, 0, 0)
+	audit, err := b.Audit(ctx, "", 0, 0)
 	require.NoError(t, err)
 	require.Equal(t, "restore", audit[1].Action)
 	require.Greater(t, audit[1].ID, uint64(7), "ids of audit entries go on too")
@@ -110,7 +110,7 @@ func TestRestoreNeverGivesANumberAgain(t *testing.T) {
 	r, err = Restore(backupOf(t, b), elsewhere, false)
 	require.NoError(t, err)
 	require.Empty(t, r.Kept)
-	next, err = open(t, elsewhere).Append(ctx, draft("next"))
+	next, err = add(ctx, open(t, elsewhere), draft("next"))
 	require.NoError(t, err)
 	require.Equal(t, uint64(9), next.Number)
 }
@@ -150,7 +150,7 @@ func TestRestoreIntoADirectoryThatIsRefused(t *testing.T) {
 			r, err := Restore(from, dir, false)
 			require.NoError(t, err)
 			require.Equal(t, Contents{Revisions: 3, Newest: 3, Given: 4}, r.Contents)
-			next, err := open(t, dir).Append(t.Context(), draft("next"))
+			next, err := add(t.Context(), open(t, dir), draft("next"))
 			require.NoError(t, err)
 			require.Equal(t, uint64(5), next.Number)
 		})

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -11,32 +12,67 @@ import (
 )
 
 // Append implements Store.
-func (b *Bolt) Append(ctx context.Context, d Draft) (Revision, error) {
-	var revision Revision
+func (b *Bolt) Append(ctx context.Context, c Change) ([]Revision, error) {
+	var revisions []Revision
 	err := b.commit(ctx, "append revision", b.db.Update, func(r records) error {
-		number, err := r.next(revisionsBucket)
-		if err != nil {
+		revisions = nil
+		last := r.bucket(revisionsBucket).Sequence()
+		if last != c.Last {
+			return fmt.Errorf("%w: the last one is of revision %d, not %d", ErrConflict, last, c.Last)
+		}
+		if err := r.bucket(revisionsBucket).SetSequence(max(last, c.Above)); err != nil {
 			return err
 		}
-		revision = Revision{YAML: bytes.Clone(d.YAML), JSON: bytes.Clone(d.JSON), Summary: Summary{
-			Number: number, File: d.File, Wasm: d.Wasm, RollbackOf: d.RollbackOf, Created: time.Now().UTC(),
-			SHA256: fmt.Sprintf("%x", sha256.Sum256(d.YAML)), Bytes: len(d.YAML),
-		}}
-		entry := d.Audit
-		entry.Revision = number
-		return errors.Join(
-			r.putJSON(revisionsBucket, key(number), revision.Summary),
-			r.put(yamlBucket, key(number), d.YAML),
-			r.put(jsonBucket, key(number), d.JSON),
-			r.appendEntry(&entry),
-		)
+		for i := range c.Drafts {
+			revision, err := r.append(&c.Drafts[i])
+			if err != nil {
+				return err
+			}
+			revisions = append(revisions, revision)
+		}
+		return nil
 	})
 	if err != nil {
-		return Revision{}, err
+		return nil, err
 	}
 	b.setFailed(nil)
 	b.notify()
-	return revision, nil
+	return revisions, nil
+}
+
+// append makes a draft a revision.
+func (r records) append(d *Draft) (Revision, error) {
+	number, err := r.next(revisionsBucket)
+	if err != nil {
+		return Revision{}, err
+	}
+	revision := Revision{YAML: bytes.Clone(d.YAML), JSON: bytes.Clone(d.JSON), Summary: Summary{
+		Number: number, Policy: cmp.Or(d.Policy, DefaultPolicy), Proxies: d.Proxies,
+		File: d.File, Wasm: d.Wasm, RollbackOf: d.RollbackOf, Created: time.Now().UTC(),
+		SHA256: fmt.Sprintf("%x", sha256.Sum256(d.YAML)), Bytes: len(d.YAML),
+	}}
+	stored, entry := revision.Summary, d.Audit
+	entry.Revision, entry.Policy = number, revision.Policy
+	if stored.Policy == DefaultPolicy {
+		stored.Policy = "" // as releases before wrote it
+	} else if err := r.bucket(metaBucket).Put(formatKey, []byte(severalFormat)); err != nil {
+		return Revision{}, err
+	}
+	return revision, errors.Join(
+		r.putJSON(revisionsBucket, key(number), stored),
+		r.put(yamlBucket, key(number), d.YAML),
+		r.put(jsonBucket, key(number), d.JSON),
+		r.appendEntry(&entry),
+	)
+}
+
+// Last implements Store.
+func (b *Bolt) Last(context.Context) (last uint64, err error) {
+	err = b.view("read the last number", func(r records) error {
+		last = r.bucket(revisionsBucket).Sequence()
+		return nil
+	})
+	return last, err
 }
 
 // Get implements Store.
@@ -57,15 +93,20 @@ func (b *Bolt) Get(_ context.Context, number uint64) (revision Revision, err err
 }
 
 // History implements Store.
-func (b *Bolt) History(_ context.Context, limit int) ([]Summary, error) {
+func (b *Bolt) History(_ context.Context, policy string, limit int) ([]Summary, error) {
 	list := []Summary{}
 	err := b.view("list revisions", func(r records) error {
-		for number := range r.newest(revisionsBucket, 0, limit) {
+		for number := range r.newest(revisionsBucket, 0) {
 			s, err := r.summary(number)
 			if err != nil {
 				s = Summary{Number: number, Damaged: true}
 			}
-			list = append(list, s)
+			if policy != "" && s.Policy != policy && !s.Damaged {
+				continue
+			}
+			if list = append(list, s); len(list) == limit {
+				break
+			}
 		}
 		return nil
 	})
@@ -80,7 +121,7 @@ func (r records) summary(number uint64) (s Summary, err error) {
 	}
 	_, refused := r.get(nackedBucket, k)
 	_, accepted := r.get(ackedBucket, k)
-	s.Acked, s.Nacked = accepted == nil, refused == nil
+	s.Policy, s.Acked, s.Nacked = cmp.Or(s.Policy, DefaultPolicy), accepted == nil, refused == nil
 	return s, nil
 }
 
@@ -88,9 +129,13 @@ func (r records) summary(number uint64) (s Summary, err error) {
 // pages again.
 func (b *Bolt) Drop(ctx context.Context, numbers []uint64) error {
 	return b.commit(ctx, "drop revisions", b.db.Update, func(r records) error {
-		for newest := range r.newest(revisionsBucket, 0, 1) {
-			if slices.Contains(numbers, newest) {
-				return fmt.Errorf("revision %d is the newest", newest)
+		seen := map[string]bool{}
+		for number := range r.newest(revisionsBucket, 0) {
+			s, err := r.summary(number)
+			isNewest := len(seen) == 0 || err == nil && !seen[s.Policy]
+			seen[s.Policy] = true
+			if isNewest && slices.Contains(numbers, number) {
+				return fmt.Errorf("revision %d is the newest", number)
 			}
 		}
 		for _, number := range numbers {

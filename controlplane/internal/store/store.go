@@ -1,10 +1,11 @@
-// Package store keeps the policy revisions that were accepted, until they are
+// Package store keeps the revisions of policies that were accepted, until they are
 // dropped, and how each proxy replied to them.
 //
 // Its invariant: an acknowledged change survives a crash, or opening the store
 // fails and says what is lost; and a revision that changed since it was stored is
-// never returned. Numbers are 1, 2, 3, … in order of appending. None is given
-// twice: those that Restore loses are left out.
+// never returned. Numbers are 1, 2, 3, … in order of appending, over all policies: a
+// number alone names a revision, also to a proxy that comes from another policy. None
+// is given twice: those that Restore loses are left out.
 //
 // The package gives policies no meaning: it must never import shared/policy, the
 // xDS server or the API.
@@ -16,7 +17,10 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 )
 
 var (
@@ -24,24 +28,30 @@ var (
 	ErrNotFound = errors.New("no such revision")
 	// ErrHeld says that another process has the store open.
 	ErrHeld = errors.New("data directory is held by another process")
+	// ErrConflict says that a change was made in the light of an older one than the last.
+	ErrConflict = errors.New("another change came first")
 	// ErrDamaged says that stored data differs from what was written, or is missing.
 	ErrDamaged = errors.New("the database is damaged")
 )
 
-// Store is a versioned policy store. Several control planes on one etcd could
-// implement it too: the store orders appends, and callers watch changes instead
-// of assuming that all are their own.
+// Store is a versioned store of policies. Several control planes on one etcd could
+// implement it too: revisions never change, each change is one transaction that
+// compares the last number which its author knew, and callers watch changes instead of
+// assuming that all are their own.
 type Store interface {
-	// Append gives the draft the next number. When it returns, the revision
-	// is durable.
-	Append(ctx context.Context, d Draft) (Revision, error)
+	// Append makes all drafts of a change revisions, or none. When it returns, they
+	// are durable. The error is ErrConflict where Last returns another number than
+	// the change's author knew.
+	Append(ctx context.Context, c Change) ([]Revision, error)
+	// Last returns the highest number that was ever given, 0 before the first.
+	Last(ctx context.Context) (uint64, error)
 	// Get returns a revision, ErrNotFound, or ErrDamaged.
 	Get(ctx context.Context, number uint64) (Revision, error)
-	// History returns the newest revisions first, at most limit of them; 0
-	// returns all.
-	History(ctx context.Context, limit int) ([]Summary, error)
+	// History returns the newest revisions of a policy first, at most limit of them; 0
+	// returns all. The policy "" stands for all. A damaged summary may be of any policy.
+	History(ctx context.Context, policy string, limit int) ([]Summary, error)
 	// Drop forgets revisions and their marks, and passes over unknown ones. It
-	// refuses to drop the newest one.
+	// refuses to drop the newest one of a policy.
 	Drop(ctx context.Context, numbers []uint64) error
 	// SaveReply sets a mark on the revision and applies Proxy.After to the proxy.
 	SaveReply(ctx context.Context, r Reply) error
@@ -53,9 +63,10 @@ type Store interface {
 	Record(ctx context.Context, e Entry) (uint64, error)
 	// Settle sets the outcome of an entry, unless that has been dropped since.
 	Settle(ctx context.Context, id uint64, outcome string) error
-	// Audit returns the newest entries first, at most limit of them and only
-	// those with an id below before; 0 means no bound.
-	Audit(ctx context.Context, limit int, before uint64) ([]Entry, error)
+	// Audit returns the newest entries about a policy first, at most limit of them and
+	// only those with an id below before; 0 means no bound. The policy "" stands for
+	// all, and for what is about none.
+	Audit(ctx context.Context, policy string, limit int, before uint64) ([]Entry, error)
 	// Secret returns the secret under which the audit log, and proxies' reports, hash
 	// keys. The first call makes it.
 	Secret(ctx context.Context) ([]byte, error)
@@ -70,8 +81,21 @@ type Store interface {
 	Close() error
 }
 
+// DefaultPolicy is the policy of what was stored before policies had names.
+const DefaultPolicy = "default"
+
+// Change is what becomes of some policies at once.
+type Change struct {
+	Last   uint64 // what the store's Last was when the change was judged
+	Above  uint64 // numbers are above this one, too
+	Drafts []Draft
+}
+
 // Draft is a policy about to become a revision.
 type Draft struct {
+	Policy  string             // its name, "" for the default
+	Proxies *selector.Selector // whom the policy is for, nil: whoever no other takes
+
 	File       string // name of the file it came from, for people
 	Wasm       string // path of the filter's binary on the proxies' machines, may be empty
 	RollbackOf uint64 // the revision whose content this is, 0 if it is new
@@ -85,12 +109,20 @@ type Draft struct {
 type Entry struct {
 	ID       uint64    `json:"id"`
 	At       time.Time `json:"at"`
-	Who      string    `json:"who"`            // token or certificate, "" where anyone may call
-	From     string    `json:"from,omitempty"` // address of the caller
-	Action   string    `json:"action"`         // apply, rollback, counters set, …
+	Who      string    `json:"who"`              // token or certificate, "" where anyone may call
+	From     string    `json:"from,omitempty"`   // address of the caller
+	Action   string    `json:"action"`           // apply, rollback, counters set, …
+	Policy   string    `json:"policy,omitempty"` // "": about none, or the default before policies had names
 	Revision uint64    `json:"revision,omitempty"`
 	Text     string    `json:"text,omitempty"`    // what changes, in short
 	Outcome  string    `json:"outcome,omitempty"` // once it is known
+}
+
+// about says whether the entry is about the policy. Those of the time before policies
+// had names are about the default, if about any.
+func (e *Entry) about(policy string) bool {
+	isOld := e.Policy == "" && (e.Action == "apply" || e.Action == "rollback" || strings.HasPrefix(e.Action, "counters "))
+	return policy == "" || e.Policy == policy || isOld && policy == DefaultPolicy
 }
 
 // maxEntries bounds the audit log: the oldest entries go first.
@@ -98,13 +130,15 @@ const maxEntries = 10_000
 
 // Summary is a revision without its texts.
 type Summary struct {
-	Number     uint64    `json:"revision"`
-	File       string    `json:"file"`
-	Wasm       string    `json:"wasm,omitempty"`
-	RollbackOf uint64    `json:"rollback_of,omitempty"`
-	Created    time.Time `json:"created"`
-	SHA256     string    `json:"sha256"` // of YAML, hexadecimal
-	Bytes      int       `json:"bytes"`  // length of YAML
+	Number     uint64             `json:"revision"`
+	Policy     string             `json:"name,omitempty"` // its name
+	Proxies    *selector.Selector `json:"proxies,omitempty"`
+	File       string             `json:"file"`
+	Wasm       string             `json:"wasm,omitempty"`
+	RollbackOf uint64             `json:"rollback_of,omitempty"`
+	Created    time.Time          `json:"created"`
+	SHA256     string             `json:"sha256"` // of YAML, hexadecimal
+	Bytes      int                `json:"bytes"`  // length of YAML
 
 	Acked  bool `json:"acked"`  // some proxy has accepted it
 	Nacked bool `json:"nacked"` // some proxy has refused it

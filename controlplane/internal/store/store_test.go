@@ -1,6 +1,8 @@
 package store
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -20,6 +22,24 @@ func open(t *testing.T, dir string) *Bolt {
 	return b
 }
 
+// add makes a draft a revision, after whatever comes in between.
+func add(ctx context.Context, s Store, d Draft) (Revision, error) {
+	for {
+		last, err := s.Last(ctx)
+		if err != nil {
+			return Revision{}, err
+		}
+		list, err := s.Append(ctx, Change{Last: last, Drafts: []Draft{d}})
+		if errors.Is(err, ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return Revision{}, err
+		}
+		return list[0], nil
+	}
+}
+
 func draft(text string) Draft {
 	return Draft{File: "policy.yaml", YAML: []byte(text), JSON: []byte(`{"of":"` + text + `"}`)}
 }
@@ -27,7 +47,7 @@ func draft(text string) Draft {
 func appendAll(t *testing.T, b *Bolt, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
-		_, err := b.Append(t.Context(), draft(text))
+		_, err := add(t.Context(), b, draft(text))
 		require.NoError(t, err)
 	}
 }
@@ -35,13 +55,13 @@ func appendAll(t *testing.T, b *Bolt, texts ...string) {
 func TestRevisions(t *testing.T) {
 	dir, ctx := filepath.Join(t.TempDir(), "not", "there", "yet"), t.Context()
 	b := open(t, dir)
-	list, err := b.History(ctx, 0)
+	list, err := b.History(ctx, "", 0)
 	require.NoError(t, err)
 	require.Empty(t, list)
 	appendAll(t, b, "a", "b", "c")
 	d := draft("b")
 	d.Wasm, d.RollbackOf = "/lib/b.wasm", 2
-	r, err := b.Append(ctx, d)
+	r, err := add(ctx, b, d)
 	require.NoError(t, err)
 	require.Equal(t, uint64(4), r.Number)
 	require.NoError(t, b.Close())
@@ -53,10 +73,10 @@ func TestRevisions(t *testing.T) {
 	require.WithinDuration(t, time.Now(), r.Created, time.Minute)
 	r.Created = time.Time{}
 	require.Equal(t, Revision{YAML: []byte("b"), JSON: []byte(`{"of":"b"}`), Summary: Summary{
-		Number: 4, File: "policy.yaml", Wasm: "/lib/b.wasm", RollbackOf: 2, Bytes: 1,
+		Number: 4, Policy: DefaultPolicy, File: "policy.yaml", Wasm: "/lib/b.wasm", RollbackOf: 2, Bytes: 1,
 		SHA256: "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d", // printf b | sha256sum
 	}}, r)
-	list, err = b.History(ctx, 2)
+	list, err = b.History(ctx, "", 2)
 	require.NoError(t, err)
 	require.Equal(t, []uint64{4, 3}, []uint64{list[0].Number, list[1].Number})
 
@@ -103,7 +123,7 @@ func TestRepliesMarkRevisionAndProxy(t *testing.T) {
 	proxies, err = b.Proxies(ctx)
 	require.NoError(t, err)
 	require.Empty(t, proxies)
-	list, err := b.History(ctx, 0)
+	list, err := b.History(ctx, "", 0)
 	require.NoError(t, err)
 	require.Equal(t, []bool{false, true, true, false}, []bool{list[0].Acked, list[0].Nacked, list[1].Acked, list[1].Nacked})
 }
@@ -150,7 +170,7 @@ func TestConcurrentAppendsAndReplies(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			for range 5 {
-				r, err := b.Append(ctx, draft("x"))
+				r, err := add(ctx, b, draft("x"))
 				if err == nil {
 					err = b.SaveReply(ctx, Reply{Node: fmt.Sprint("e", i), Revision: r.Number, Accepted: true})
 				}
@@ -161,7 +181,7 @@ func TestConcurrentAppendsAndReplies(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	list, err := b.History(ctx, 0)
+	list, err := b.History(ctx, "", 0)
 	require.NoError(t, err)
 	require.Len(t, list, 40)
 	for i, s := range list {
@@ -226,7 +246,7 @@ func TestAudit(t *testing.T) {
 	b := open(t, dir)
 	d := draft("a")
 	d.Audit = Entry{Who: "token ci", From: "192.0.2.1", Action: "apply", Text: "new"}
-	_, err := b.Append(ctx, d)
+	_, err := add(ctx, b, d)
 	require.NoError(t, err)
 	id, err := b.Record(ctx, Entry{Who: strings.Repeat("é", 1000), Action: "counters set"})
 	require.NoError(t, err)
@@ -240,7 +260,7 @@ func TestAudit(t *testing.T) {
 	require.NoError(t, b.Close())
 
 	b = open(t, dir)
-	list, err := b.Audit(ctx, 0, 0)
+	list, err := b.Audit(ctx, "", 0, 0)
 	require.NoError(t, err)
 	require.Len(t, list, 3)
 	require.Contains(t, list[0].Outcome, "audit entry 3 is not what was stored")
@@ -248,8 +268,8 @@ func TestAudit(t *testing.T) {
 	require.Len(t, list[1].Who, maxName-1, "no half of a letter")
 	require.WithinDuration(t, time.Now(), list[2].At, time.Minute)
 	list[2].At = time.Time{}
-	require.Equal(t, Entry{ID: 1, Who: "token ci", From: "192.0.2.1", Action: "apply", Revision: 1, Text: "new"}, list[2])
-	list, err = b.Audit(ctx, 1, 3)
+	require.Equal(t, Entry{ID: 1, Who: "token ci", From: "192.0.2.1", Action: "apply", Policy: DefaultPolicy, Revision: 1, Text: "new"}, list[2])
+	list, err = b.Audit(ctx, "", 1, 3)
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 	require.Equal(t, uint64(2), list[0].ID)
@@ -269,7 +289,7 @@ func TestAuditIsBounded(t *testing.T) {
 		_, err := b.Record(ctx, Entry{Action: "apply"})
 		require.NoError(t, err)
 	}
-	list, err := b.Audit(ctx, 0, 0)
+	list, err := b.Audit(ctx, "", 0, 0)
 	require.NoError(t, err)
 	require.Len(t, list, maxEntries)
 	require.Equal(t, uint64(maxEntries+3), list[0].ID)

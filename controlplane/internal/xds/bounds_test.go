@@ -114,13 +114,13 @@ func TestOneProxyHasAFifth(t *testing.T) {
 	}
 	from("one", "127.0.0.1").connect()
 	from("one", "127.0.0.2").connect()
-	f.eventually("two streams", func() bool { return l.Connected() == 1 && f.status("one").Streams == 2 })
+	f.eventually("two streams", func() bool { return l.Connected("") == 1 && f.status("one").Streams == 2 })
 	err := from("one", "127.0.0.3").refusal()
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 	require.ErrorContains(t, err, "2 streams of one are open, no more are served of one proxy")
 	require.Equal(t, uint64(1), f.server.Counts().TurnedAway)
 	from("two", "127.0.0.3").connect()
-	f.eventually("another proxy", func() bool { return l.Connected() == 2 })
+	f.eventually("another proxy", func() bool { return l.Connected("") == 2 })
 }
 
 // Subscribing again and again, with or without a refusal, gets the policy as

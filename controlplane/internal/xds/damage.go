@@ -11,11 +11,19 @@ import (
 // A revision that is damaged in the store counts as absent: no proxy is offered
 // it, and a proxy that runs it gets its last good one.
 
-// Damaged returns the revisions that are damaged, in ascending order.
-func (l *Ledger) Damaged() []uint64 {
+// Damaged returns the revisions of a policy that are damaged, in ascending order, "" for
+// all. One of which not even the policy is known may be of any.
+func (l *Ledger) Damaged(policy string) []uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.track.damaged)
+	list := slices.Clone(l.lost)
+	for name, t := range l.tracks {
+		if policy == "" || policy == name {
+			list = append(list, t.damaged...)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // isDamaged reads a revision, so that damage is known before a proxy needs it.
@@ -29,7 +37,8 @@ func (l *Ledger) isDamaged(ctx context.Context, number uint64) bool {
 func (l *Ledger) withdraw(number uint64) (ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ok = l.track.withdraw(number); ok {
+	if t := l.trackOf(number); t != nil && t.withdraw(number) {
+		ok = true
 		l.broadcastOffers()
 	}
 	return ok

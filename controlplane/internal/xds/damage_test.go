@@ -45,7 +45,7 @@ func TestDamagedRevisionIsNotPushed(t *testing.T) {
 	f.stop()
 	f.spoil("three")
 	f.start()
-	require.Equal(t, []uint64{3}, f.server.Ledger().Damaged())
+	require.Equal(t, []uint64{3}, f.server.Ledger().Damaged(""))
 	e.connect() // it holds the one that is damaged
 	e.accept("two")
 	fresh := f.proxy("fresh")
@@ -66,10 +66,10 @@ func TestDamageFoundAtThePush(t *testing.T) {
 	f.eventually("known", func() bool { return f.server.Ledger().Newest() == 2 })
 	f.spoil("two") // bbolt has the file mapped
 	f.proxy("e1").accept("one")
-	require.Equal(t, []uint64{2}, f.server.Ledger().Damaged())
+	require.Equal(t, []uint64{2}, f.server.Ledger().Damaged(""))
 	f.spoil("one")
 	f.proxy("fresh").accept("one") // what was read while it was whole is kept
-	require.Equal(t, []uint64{2}, f.server.Ledger().Damaged())
+	require.Equal(t, []uint64{2}, f.server.Ledger().Damaged(""))
 }
 
 func TestDamagedRevisionIsDroppedByAge(t *testing.T) {
@@ -83,5 +83,5 @@ func TestDamagedRevisionIsDroppedByAge(t *testing.T) {
 	f.keep = 2
 	f.start()
 	f.eventuallyKept(4, 3, 2)
-	require.Equal(t, []uint64{4}, f.server.Ledger().Damaged())
+	require.Equal(t, []uint64{4}, f.server.Ledger().Damaged(""))
 }

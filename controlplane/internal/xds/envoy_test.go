@@ -86,10 +86,23 @@ func (f *fixture) restart() {
 	f.start()
 }
 
+// add appends a revision to a store that nobody else changes.
+func add(ctx context.Context, s store.Store, d store.Draft) (store.Revision, error) {
+	last, err := s.Last(ctx)
+	if err != nil {
+		return store.Revision{}, err
+	}
+	list, err := s.Append(ctx, store.Change{Last: last, Drafts: []store.Draft{d}})
+	if err != nil {
+		return store.Revision{}, err
+	}
+	return list[0], nil
+}
+
 // apply appends a revision that proxies can tell by its domain.
 func (f *fixture) apply(domain string) uint64 {
 	f.t.Helper()
-	r, err := f.store.Append(f.t.Context(), store.Draft{
+	r, err := add(f.t.Context(), f.store, store.Draft{
 		File: "p.yaml", YAML: []byte("domain: " + domain), JSON: []byte(`{"version":1,"domain":"` + domain + `"}`),
 	})
 	require.NoError(f.t, err)

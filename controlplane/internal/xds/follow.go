@@ -31,9 +31,9 @@ func (s *Server) follow(ctx context.Context, appended <-chan struct{}) {
 			return
 		case <-appended:
 			appended = s.store.Appended() // before reading, so that no revision falls in between
-			err = s.refresh(ctx)
+			err = s.Refresh(ctx)
 		case <-retry:
-			err = s.refresh(ctx)
+			err = s.Refresh(ctx)
 		case now := <-housekeeping.C:
 			if err := s.ledger.forget(ctx, now); err != nil {
 				s.log.Error("forget proxies", "error", err)
@@ -52,12 +52,13 @@ func (s *Server) follow(ctx context.Context, appended <-chan struct{}) {
 	}
 }
 
-// refresh reads the list of revisions anew and logs new damage.
-func (s *Server) refresh(ctx context.Context) error {
-	known := s.ledger.Damaged()
+// Refresh reads the list of revisions anew and logs new damage. The server does so by
+// itself soon after each change of the store.
+func (s *Server) Refresh(ctx context.Context) error {
+	known := s.ledger.Damaged("")
 	if err := s.ledger.refresh(ctx); err != nil {
 		return fmt.Errorf("read revisions: %w", err)
 	}
-	s.logDamage(slices.DeleteFunc(s.ledger.Damaged(), func(n uint64) bool { return slices.Contains(known, n) })...)
+	s.logDamage(slices.DeleteFunc(s.ledger.Damaged(""), func(n uint64) bool { return slices.Contains(known, n) })...)
 	return nil
 }

@@ -22,11 +22,11 @@ type brittle struct {
 
 var errBrittle = errors.New("the disk fails")
 
-func (b *brittle) History(ctx context.Context, limit int) ([]store.Summary, error) {
+func (b *brittle) History(ctx context.Context, policy string, limit int) ([]store.Summary, error) {
 	if b.reads.Add(-1) >= 0 {
 		return nil, errBrittle
 	}
-	return b.Store.History(ctx, limit)
+	return b.Store.History(ctx, policy, limit)
 }
 
 func (b *brittle) Drop(ctx context.Context, numbers []uint64) error {
@@ -64,7 +64,7 @@ func follow(t *testing.T, test func(f follower)) {
 func (f follower) append(n int) {
 	f.t.Helper()
 	for range n {
-		_, err := f.store.Append(f.t.Context(), store.Draft{YAML: []byte("{}"), JSON: []byte("{}")})
+		_, err := add(f.t.Context(), f.store, store.Draft{YAML: []byte("{}"), JSON: []byte("{}")})
 		require.NoError(f.t, err)
 		synctest.Wait()
 	}
@@ -73,7 +73,7 @@ func (f follower) append(n int) {
 // stored lists the revisions in the store, newest first.
 func (f follower) stored() string {
 	f.t.Helper()
-	history, err := f.store.Store.History(f.t.Context(), 0)
+	history, err := f.store.Store.History(f.t.Context(), "", 0)
 	require.NoError(f.t, err)
 	list := make([]uint64, 0, len(history))
 	for _, s := range history {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -24,7 +25,10 @@ type Ledger struct {
 	store store.Store
 
 	mu           sync.Mutex
-	track        track
+	tracks       map[string]*track // by policy, always with the default
+	named        []*track          // those for some proxies, by name
+	lost         []uint64          // damaged revisions of which not even the policy is known, ascending
+	last         uint64            // the highest number that the store had given
 	proxies      map[store.Identity]*proxy
 	streams      int            // open ones, with a session or still without
 	streamsOf    map[string]int // the same by origin
@@ -52,6 +56,7 @@ type session struct {
 	id        uint64
 	who       store.Identity
 	node      node
+	place     selector.Proxy
 	track     *track // what it is offered
 	peer      string
 	connected time.Time
@@ -71,7 +76,7 @@ type session struct {
 
 func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
 	l := &Ledger{
-		store: s, proxies: map[store.Identity]*proxy{}, streamsOf: map[string]int{},
+		store: s, tracks: map[string]*track{}, proxies: map[store.Identity]*proxy{}, streamsOf: map[string]int{},
 		maxStreams: maxProxies, maxStreamsOf: maxProxies / share,
 		now: time.Now, changed: make(chan struct{}), moved: make(chan struct{}),
 	}
@@ -85,32 +90,6 @@ func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
 		l.proxies[k.ID()] = p
 	}
 	return l, l.refresh(ctx)
-}
-
-// refresh reads the list of revisions anew.
-func (l *Ledger) refresh(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	list, err := l.store.History(ctx, 0)
-	if err != nil {
-		return err
-	}
-	before := l.track
-	l.track = track{}
-	for _, s := range slices.Backward(list) {
-		known := before.find(s.Number)
-		if s.Damaged || slices.Contains(before.damaged, s.Number) || known == nil && l.isDamaged(ctx, s.Number) {
-			l.track.damaged = append(l.track.damaged, s.Number)
-			continue
-		}
-		m := mark{number: s.Number, acked: s.Acked, nacked: s.Nacked}
-		if known != nil { // marks never go away; one that the store failed to keep stays here
-			m.acked, m.nacked = m.acked || known.acked, m.nacked || known.nacked
-		}
-		l.track.revisions = append(l.track.revisions, m)
-	}
-	l.broadcastOffers()
-	return nil
 }
 
 // broadcast wakes all that wait on changes. The caller holds mu.
@@ -161,7 +140,8 @@ func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *se
 		p = newProxy(store.Proxy{SAN: who.SAN, Node: who.Node})
 		l.proxies[who] = p
 	}
-	s = &session{id: id, who: who, node: n, track: &l.track, peer: peer, connected: l.now(), replies: map[uint64]bool{}}
+	s = &session{id: id, who: who, node: n, place: n.place(who), peer: peer, connected: l.now(), replies: map[uint64]bool{}}
+	s.track = l.assign(&s.place)
 	p.sessions[id] = s
 	p.gone = time.Time{}
 	l.broadcast()
@@ -203,8 +183,9 @@ func (l *Ledger) knownOf(s *session) store.Proxy {
 }
 
 // subscribe notes that the session wants the policy and holds a revision, 0 for
-// none. To a fresh process, even what it refused is offered.
-func (l *Ledger) subscribe(s *session, holds uint64, fresh bool) {
+// none. To a fresh process, even what it refused is offered. It reports whether
+// a policy is for the proxy.
+func (l *Ledger) subscribe(s *session, holds uint64, fresh bool) (taken bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.proxies[s.who].known
@@ -223,6 +204,7 @@ func (l *Ledger) subscribe(s *session, holds uint64, fresh bool) {
 		s.note(s.runs, true)
 	}
 	l.broadcast()
+	return !l.isUntaken(s)
 }
 
 func (l *Ledger) unsubscribe(s *session) {
@@ -312,7 +294,7 @@ func (l *Ledger) reported(ctx context.Context, s *session, number uint64) error 
 func (l *Ledger) settle(s *session, a store.Reply) {
 	p := l.proxies[s.who]
 	p.known = p.known.After(a)
-	if s.track.settle(a) {
+	if l.trackOf(a.Revision).settle(a) {
 		defer l.broadcastOffers()
 	}
 	s.note(a.Revision, a.Accepted)

@@ -136,7 +136,7 @@ func TestMemoryIsBounded(t *testing.T) {
 
 	f.proxy("second")
 	f.proxy("third")
-	f.eventually("as many as may be", func() bool { return l.Connected() == 3 })
+	f.eventually("as many as may be", func() bool { return l.Connected("") == 3 })
 	require.Equal(t, []string{"second", "stays", "third"}, ids())
 	require.ErrorContains(t, l.admit("elsewhere"), "3 streams are open, no more are served")
 }
@@ -184,7 +184,7 @@ func TestFleet(t *testing.T) {
 	}
 	close(quit)
 	wg.Wait()
-	history, err := f.store.History(t.Context(), 0)
+	history, err := f.store.History(t.Context(), "", 0)
 	require.NoError(t, err)
 	for _, s := range history {
 		require.False(t, bad(int(s.Number)) && s.Acked, "revision %d", s.Number)

@@ -12,6 +12,7 @@ import (
 type Managed struct {
 	SAN     string // name in its certificate, empty where none is asked for
 	Node    string
+	Policy  string // that is for it
 	Address string // as its metadata has it, empty if it has none
 	Quota   string // its cluster of the quota service, likewise
 	Peer    string // the address it is connected from
@@ -33,7 +34,7 @@ func (l *Ledger) Managed() []Managed {
 			s := sessions[n]
 			known := func(m Managed) bool { return m.Address == s.node.manage }
 			if s.subscribed && !slices.ContainsFunc(own, known) {
-				own = append(own, Managed{SAN: id.SAN, Node: id.Node, Address: s.node.manage, Quota: s.node.quota, Peer: s.peer, Runs: s.runs})
+				own = append(own, Managed{SAN: id.SAN, Node: id.Node, Policy: s.track.name, Address: s.node.manage, Quota: s.node.quota, Peer: s.peer, Runs: s.runs})
 			}
 		}
 		list = append(list, own...)

@@ -1,12 +1,18 @@
 package xds
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
+)
 
 // mark is how the fleet replied to a revision.
 type mark struct {
 	number uint64
 	acked  bool // some proxy accepted it
 	nacked bool // some proxy refused it
+
+	proxies *selector.Selector // whom it is for
 }
 
 // withheld says whether a revision is kept from proxies that come later.

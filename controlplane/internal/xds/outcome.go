@@ -49,11 +49,14 @@ func (o ProxyOutcome) id() store.Identity { return store.Identity{SAN: o.SAN, No
 func (l *Ledger) Follow(ctx context.Context, number uint64, report func(ProxyOutcome)) []ProxyOutcome {
 	expected := map[store.Identity]ProxyOutcome{} // not yet reported
 	reported := map[store.Identity]bool{}
+	var t *track
 	for {
 		changed := l.changes()
-		current := l.outcomes(number)
+		current, known := l.outcomes(&t, number)
 		for id := range expected {
-			if _, ok := current[id]; !ok {
+			if _, ok := current[id]; !ok && l.hasLeft(id, t) {
+				delete(expected, id)
+			} else if !ok {
 				gone := expected[id]
 				gone.Outcome = Disconnected
 				expected[id] = gone
@@ -70,7 +73,7 @@ func (l *Ledger) Follow(ctx context.Context, number uint64, report func(ProxyOut
 				expected[id] = o
 			}
 		}
-		if len(expected) == 0 {
+		if known && len(expected) == 0 {
 			return nil
 		}
 		select {
@@ -93,11 +96,32 @@ func pause(ctx context.Context) {
 	}
 }
 
-// outcomes returns the outcome at every proxy that is connected and asks for
-// the policy, or for what is not served.
-func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
+// hasLeft says whether the proxy is connected, and another policy than the track's is for
+// it by now.
+func (l *Ledger) hasLeft(id store.Identity, from *track) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	p := l.proxies[id]
+	if p == nil || len(p.sessions) == 0 {
+		return false
+	}
+	for _, s := range p.sessions {
+		if s.track == from {
+			return false
+		}
+	}
+	return true
+}
+
+// outcomes returns the outcome at every proxy that is connected, of the revision's policy,
+// and asks for it or for what is not served. It finds the policy's track once; known is
+// false before the ledger has seen the revision.
+func (l *Ledger) outcomes(of **track, number uint64) (outcomes map[store.Identity]ProxyOutcome, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if *of == nil {
+		*of = l.trackOf(number)
+	}
 	all := map[store.Identity]ProxyOutcome{}
 	connected := map[string]int{} // by node id
 	for id, p := range l.proxies {
@@ -107,7 +131,7 @@ func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
 	}
 	for id, p := range l.proxies {
 		for _, s := range p.sessions {
-			if !s.subscribed && !p.strays() {
+			if s.track != *of || !s.subscribed && !p.strays() {
 				continue
 			}
 			o := ProxyOutcome{
@@ -131,7 +155,7 @@ func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
 			}
 		}
 	}
-	return all
+	return all, *of != nil || number <= l.last
 }
 
 func (s *session) outcome(number uint64) Outcome {

@@ -117,8 +117,8 @@ func TestPayloadPerVersion(t *testing.T) {
 		inVM := filter.GetConfig().GetVmConfig().GetCapabilityRestrictionConfig() != nil
 		config := filter.GetConfig().ProtoReflect()
 		inPlugin := config.Has(config.Descriptor().Fields().ByName("capability_restriction_config")) // deprecated since 1.40
-		require.Equal(t, n == since, inVM)
-		require.Equal(t, n == before, inPlugin)
+		require.Equal(t, n.version == since.version, inVM)
+		require.Equal(t, n.version == before.version, inPlugin)
 	}
 }
 

@@ -25,20 +25,36 @@ func (s *Server) prune(ctx context.Context) error {
 func (l *Ledger) removeOutdated(keep int) (numbers []uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	numbers = l.track.removeOutdated(keep, l.inUse)
+	if keep == 0 {
+		return nil
+	}
+	used := l.inUse()
+	var oldest uint64
+	for _, t := range l.tracks {
+		numbers = append(numbers, t.removeOutdated(keep, used)...)
+		if len(t.revisions) > 0 {
+			oldest = max(oldest, t.revisions[0].number)
+		}
+	}
+	for len(l.lost) > 0 && l.lost[0] < oldest {
+		numbers, l.lost = append(numbers, l.lost[0]), l.lost[1:]
+	}
 	slices.Sort(numbers)
 	return numbers
 }
 
-// inUse returns the revisions that proxies run, are about to run, or fall back
-// on, and the one that an unknown proxy would fall back on. The caller holds mu.
+// inUse returns the revisions that proxies run, are about to run, or fall back on, and
+// those that an unknown proxy would fall back on. The caller holds mu.
 func (l *Ledger) inUse() map[uint64]bool {
-	used := map[uint64]bool{lastGood(l.track.revisions, stance{}): true}
+	used := map[uint64]bool{}
+	for _, t := range l.tracks {
+		used[t.lastGood(stance{})] = true
+	}
 	for _, p := range l.proxies {
 		used[p.known.Acked] = true
 		for _, s := range p.sessions {
 			used[s.runs], used[s.stance.acked], used[s.pushed] = true, true, true
-			used[s.track.offer(s.stance)], used[lastGood(s.track.revisions, s.stance)] = true, true
+			used[s.track.offer(s.stance)], used[s.track.lastGood(s.stance)] = true, true
 		}
 	}
 	return used

@@ -12,7 +12,7 @@ import (
 // numbers lists the revisions in the store, newest first.
 func (f *fixture) numbers() (list []uint64) {
 	f.t.Helper()
-	history, err := f.store.History(f.t.Context(), 0)
+	history, err := f.store.History(f.t.Context(), "", 0)
 	require.NoError(f.t, err)
 	for _, s := range history {
 		list = append(list, s.Number)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
@@ -46,6 +48,9 @@ type node struct {
 	runtime string // metadata sluice.runtime
 	manage  string // metadata sluice.manage: its address for management requests
 	quota   string // metadata sluice.quota_cluster: Envoy's cluster of the quota service
+
+	cluster string            // the node's own, which a selector may ask about, cut
+	texts   map[string]string // the same of texts in its metadata, see maxTextBytes
 }
 
 const (
@@ -58,6 +63,10 @@ const (
 	maxShown = 100
 	// maxUnserved bounds what is kept of names that are not served.
 	maxUnserved = 8
+	// maxTextBytes bounds what is kept of names and texts of the metadata, the first in
+	// its order. A text beyond maxName is passed over, so no selector finds it.
+	maxTextBytes = 16 << 10
+	perText      = 64 // what a text takes beside its bytes, about
 	// maxNackText bounds what is kept of a refusal's text, as Envoy does.
 	maxNackText = 4096
 )
@@ -201,6 +210,8 @@ func (n *node) unmarshal(message []byte) error {
 		switch number {
 		case 1:
 			n.id = head(text, access.MaxNodeID)
+		case 2:
+			n.cluster = head(text, maxName)
 		case 3:
 			return n.metadata(text)
 		case 8:
@@ -211,19 +222,49 @@ func (n *node) unmarshal(message []byte) error {
 	})
 }
 
-// metadata reads the struct "sluice" within the struct that metadata is.
+// metadata reads texts, and those of structs, within the struct that metadata is.
 func (n *node) metadata(message []byte) error {
-	return entries(message, func(name string, value []byte) error {
-		if name != "sluice" {
-			return nil
+	left := maxTextBytes
+	keep := func(name string, text []byte) {
+		takes := len(name) + len(text) + perText
+		if len(name) > maxName || len(text) > maxName || takes > left {
+			return
 		}
+		if n.texts == nil {
+			n.texts = map[string]string{}
+		}
+		if _, twice := n.texts[name]; !twice {
+			n.texts[name] = string(text)
+			left -= takes
+		}
+	}
+	return entries(message, func(outer string, value []byte) error {
 		return fields(value, func(number protowire.Number, text []byte, _ uint64) error {
-			if number != 5 { // struct_value
-				return nil
+			switch number {
+			case 3: // string_value
+				keep(outer, text)
+			case 5: // struct_value
+				return entries(text, func(name string, value []byte) error {
+					if outer == "sluice" {
+						return n.own(name, value)
+					}
+					return fields(value, func(number protowire.Number, text []byte, _ uint64) error {
+						if number == 3 {
+							keep(outer+"."+name, text)
+						}
+						return nil
+					})
+				})
+			default: // no selector asks about it
 			}
-			return entries(text, n.own)
+			return nil
 		})
 	})
+}
+
+// place is what selectors ask about.
+func (n node) place(who store.Identity) selector.Proxy {
+	return selector.Proxy{Node: n.id, Cluster: n.cluster, SAN: who.SAN, Metadata: n.texts}
 }
 
 // own takes a field of the struct "sluice".

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"compress/gzip"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -49,7 +50,7 @@ func TestFirstRequestOfEnvoy(t *testing.T) {
 		r := read(t, message)
 		require.NoError(t, r.node.check())
 		require.Equal(t, request{
-			size: size, hasNode: true, node: node{id: "edge-1", version: version, wasm: "/opt/sluice/sluice.wasm"},
+			size: size, hasNode: true, node: node{id: "edge-1", cluster: "sluice", version: version, wasm: "/opt/sluice/sluice.wasm"},
 			typeURL: TypeURL, subscribes: true,
 		}, r)
 	}
@@ -71,7 +72,7 @@ func TestRequest(t *testing.T) {
 	}))
 	r.size = 0
 	require.Equal(t, request{
-		hasNode: true, node: node{id: "e1", version: "1.40.2", wasm: "/n.wasm", vmID: "v", runtime: "r", manage: "m"},
+		hasNode: true, node: node{id: "e1", cluster: "c", version: "1.40.2", wasm: "/n.wasm", vmID: "v", runtime: "r", manage: "m"},
 		typeURL: TypeURL, subscribes: true, unsubscribes: true, others: 2, unserved: []string{long[:maxShown-3] + "…", "b"},
 		held: "7-a-b", nonce: "n", refused: true, text: "why",
 	}, r)
@@ -85,6 +86,24 @@ func TestRequest(t *testing.T) {
 	for _, kept := range []string{r.nonce, r.held, r.typeURL} {
 		require.Len(t, kept, maxName+1)
 	}
+}
+
+// Of the metadata selectors see texts, also in structs, as far as there is room.
+func TestTextsOfTheMetadata(t *testing.T) {
+	of := func(fields map[string]any) map[string]string {
+		whole, err := structpb.NewStruct(fields)
+		require.NoError(t, err)
+		return read(t, marshal(t, &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "e1", Metadata: whole}})).node.texts
+	}
+	require.Equal(t, map[string]string{"env": "prod", "LABELS.app": "front"}, of(map[string]any{
+		"env": "prod", "LABELS": map[string]any{"app": "front", "n": 7, "deep": map[string]any{"er": "x"}}, "flag": true,
+		"long": strings.Repeat("x", maxName+1), "sluice": map[string]any{"wasm": "/w"},
+	}))
+	many := map[string]any{}
+	for i := range 10_000 {
+		many[fmt.Sprint(i)] = ""
+	}
+	require.Less(t, len(of(many)), maxTextBytes/perText)
 }
 
 func TestNodeCheck(t *testing.T) {

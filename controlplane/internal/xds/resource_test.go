@@ -88,7 +88,7 @@ func TestReportSecret(t *testing.T) {
 	r, err := f.server.revision(ctx, 1)
 	require.NoError(t, err)
 	require.Empty(t, r.secret, "a filter that does not know the field takes the policy")
-	_, err = f.store.Append(ctx, store.Draft{File: "p", YAML: []byte("y"), JSON: []byte(`{"version":1,"report_keys":"hash"}`)})
+	_, err = add(ctx, f.store, store.Draft{File: "p", YAML: []byte("y"), JSON: []byte(`{"version":1,"report_keys":"hash"}`)})
 	require.NoError(t, err)
 	r, err = f.server.revision(ctx, 2)
 	require.NoError(t, err)

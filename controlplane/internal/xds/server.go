@@ -169,7 +169,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		payloads: newCache[payloadID, payload](maxPayloads), texts: newCache[uint64, revision](maxTexts),
 		stop: make(chan struct{}), cancel: cancel,
 	}
-	s.logDamage(ledger.Damaged()...)
+	s.logDamage(ledger.Damaged("")...)
 	go s.follow(watching, appended)
 	return s, nil
 }

@@ -54,7 +54,7 @@ func TestRefusedRevisionIsWithdrawn(t *testing.T) {
 	require.Equal(t, uint64(1), st.Acked, "the confirmation is not an ACK of the refused revision")
 	require.Equal(t, uint64(2), st.Nacked)
 	e.nothingMore()
-	history, err := f.store.History(t.Context(), 0)
+	history, err := f.store.History(t.Context(), "", 0)
 	require.NoError(t, err)
 	require.False(t, history[0].Acked)
 	require.True(t, history[0].Nacked)

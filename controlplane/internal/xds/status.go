@@ -15,6 +15,7 @@ import (
 // ProxyStatus is one proxy in the ledger.
 type ProxyStatus struct {
 	store.Proxy
+	Policy    string    `json:"policy,omitempty"` // that is for it; none: no policy is, or it is gone and not known any more
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since"` // connected, or gone
 	Streams   int       `json:"streams"`
@@ -44,14 +45,18 @@ func (l *Ledger) Proxies() []ProxyStatus {
 	return list
 }
 
-// Connected returns how many proxies have a stream.
-func (l *Ledger) Connected() int {
+// Connected returns how many proxies have a stream, "" for all, else of those that a
+// policy is for.
+func (l *Ledger) Connected(policy string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := 0
 	for _, p := range l.proxies {
-		if len(p.sessions) > 0 {
-			n++
+		for _, s := range p.sessions {
+			if policy == "" || s.track.name == policy {
+				n++
+				break
+			}
 		}
 	}
 	return n
@@ -76,6 +81,11 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 	if st.Connected {
 		st.Runs = shown.runs
 		st.Offered = shown.track.offer(shown.stance)
+	}
+	if t := shown.track; t.newest() > 0 {
+		st.Policy = t.name
+	} else if t := l.trackOf(st.Runs); t != nil && !st.Connected {
+		st.Policy = t.name
 	}
 	st.Since = st.Since.UTC()
 	st.Processes = l.processes(p)
@@ -106,6 +116,8 @@ func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 		return fmt.Sprintf("%d processes: %s", len(st.Processes), strings.Join(st.Processes, ", "))
 	case st.Waiting:
 		return "waiting for its answer"
+	case l.isUntaken(shown):
+		return untakenState(st.Runs)
 	case st.Runs == 0 && shown.stranger:
 		return "runs a policy that is not served here"
 	case st.Runs == 0 && st.Nacked > 0:
@@ -124,6 +136,13 @@ func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 		return fmt.Sprintf("connected, %d streams", st.Streams)
 	}
 	return "connected"
+}
+
+func untakenState(runs uint64) string {
+	if runs > 0 {
+		return fmt.Sprintf("no policy is for it, runs revision %d", runs)
+	}
+	return "no policy is for it: its bootstrap decides"
 }
 
 // overlap is how long a process and its successor may be connected at once, in a
@@ -149,10 +168,13 @@ func (l *Ledger) processes(p *proxy) []string {
 }
 
 // Newest returns the number of the newest revision, 0 if there is none.
-func (l *Ledger) Newest() uint64 {
+func (l *Ledger) Newest() (newest uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.track.newest()
+	for _, t := range l.tracks {
+		newest = max(newest, t.newest())
+	}
+	return newest
 }
 
 // Behind returns how many connected proxies do not run the newest revision, or not in
@@ -196,12 +218,12 @@ func asksFor(unserved []string) string {
 	return fmt.Sprintf("asks for what is not served (only %q is): %q", envoy.ResourceName, unserved[0])
 }
 
-// Current returns the revision that a proxy gets which connects for the first time,
-// 0 if there is none: the newest, unless it is withheld.
-func (l *Ledger) Current() uint64 {
+// Current returns the revision of a policy that a proxy gets which connects for the first
+// time, 0 if there is none: the newest, unless it is withheld.
+func (l *Ledger) Current(policy string) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.track.current()
+	return l.tracks[policy].current()
 }
 
 // asks notes what the session wants, and no longer wants, that is not served.

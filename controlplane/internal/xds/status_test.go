@@ -7,6 +7,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
@@ -83,7 +84,7 @@ func TestStateOfAProxyWithoutAPolicy(t *testing.T) {
 	require.Equal(t, uint64(1), f.state("e1", "refused revision 1, "+noPolicy).Nacked)
 	f.proxy("e2") // is not asked
 	f.state("e2", noPolicy)
-	require.Zero(t, f.server.Ledger().Current())
+	require.Zero(t, f.server.Ledger().Current(store.DefaultPolicy))
 }
 
 // A second stream, for another name, does not hide what the first one runs.
@@ -101,7 +102,9 @@ func TestStateOfTwoStreams(t *testing.T) {
 	require.Equal(t, uint64(1), f.state("e1", `asks for what is not served (only "sluice" is): "slice"`).Runs)
 	ledger := f.server.Ledger()
 	require.Equal(t, 1, ledger.Behind())
-	for _, o := range ledger.outcomes(1) {
+	var of *track
+	outcomes, _ := ledger.outcomes(&of, 1)
+	for _, o := range outcomes {
 		require.Equal(t, Acked, o.Outcome)
 		require.Contains(t, o.Text, `"slice"`)
 	}
@@ -115,14 +118,14 @@ func TestRefusalsThatMatter(t *testing.T) {
 	f.apply("one")
 	e := f.proxy("e1")
 	e.accept("one")
-	f.eventually("current", func() bool { return f.server.Ledger().Current() == 1 })
+	f.eventually("current", func() bool { return f.server.Ledger().Current(store.DefaultPolicy) == 1 })
 	f.apply("two")
 	e.refuse("two")
 	e.accept("one")
 	st := f.state("e1", "refused revision 2, runs 1")
 	require.Equal(t, uint64(2), st.Nacked)
 	require.NotEmpty(t, st.NackText)
-	require.Equal(t, uint64(1), f.server.Ledger().Current(), "a refused revision is not current")
+	require.Equal(t, uint64(1), f.server.Ledger().Current(store.DefaultPolicy), "a refused revision is not current")
 	late := f.proxy("e2")
 	late.accept("one")
 	f.state("e2", "runs revision 1, 2 is withheld: others refused it")
@@ -134,7 +137,7 @@ func TestRefusalsThatMatter(t *testing.T) {
 	require.Zero(t, st.Nacked)
 	require.Zero(t, st.NackedAt)
 	require.Empty(t, st.NackText)
-	require.Equal(t, uint64(3), f.server.Ledger().Current())
+	require.Equal(t, uint64(3), f.server.Ledger().Current(store.DefaultPolicy))
 
 	f.apply("four")
 	e.refuse("four")

@@ -246,7 +246,9 @@ func (c *conversation) subscribe(reported string) {
 			c.log.Error("save reply", "proxy", c.session.who.Node, "revision", held, "error", err)
 		}
 	}
-	c.ledger.subscribe(c.session, held, reported == "")
+	if !c.ledger.subscribe(c.session, held, reported == "") {
+		c.log.Warn("no policy is for a proxy: it keeps what it has", "proxy", c.session.who.Node, "san", c.session.who.SAN)
+	}
 }
 
 // replied counts an ACK or NACK for the push with its nonce. Any other nonce is of

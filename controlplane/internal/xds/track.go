@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -11,6 +12,8 @@ import (
 // of them. The Ledger's mu guards it. A nil track is that of a proxy to which no policy
 // is offered.
 type track struct {
+	name      string
+	before    uint64   // the newest revision before the latest look at the store
 	revisions []mark   // ascending, without those that are damaged
 	damaged   []uint64 // ascending
 }
@@ -47,6 +50,33 @@ func (t *track) find(number uint64) *mark {
 	return &t.revisions[i]
 }
 
+// proxies say whom the policy is for: nil for those that no other policy takes, and of a
+// policy without a revision that is whole.
+func (t *track) proxies() *selector.Selector {
+	if t == nil || len(t.revisions) == 0 {
+		return nil
+	}
+	return t.revisions[len(t.revisions)-1].proxies
+}
+
+// add appends a revision. Its marks never go away: one that the store failed to keep
+// stays here.
+func (t *track) add(s *store.Summary, known *mark) {
+	m := mark{number: s.Number, acked: s.Acked, nacked: s.Nacked, proxies: s.Proxies}
+	if known != nil {
+		m.acked, m.nacked = m.acked || known.acked, m.nacked || known.nacked
+	}
+	t.revisions = append(t.revisions, m)
+}
+
+// lastGood is offer without the newest revision's privilege.
+func (t *track) lastGood(p stance) uint64 {
+	if t == nil {
+		return 0
+	}
+	return lastGood(t.revisions, p)
+}
+
 // settle marks a revision with a reply. It reports whether that may change what others
 // are offered.
 func (t *track) settle(a store.Reply) (changed bool) {
@@ -72,14 +102,10 @@ func (t *track) withdraw(number uint64) (ok bool) {
 
 // removeOutdated takes the revisions out of the list that are neither among the
 // newest ones to keep nor in use, and returns them.
-func (t *track) removeOutdated(keep int, inUse func() map[uint64]bool) (numbers []uint64) {
+func (t *track) removeOutdated(keep int, used map[uint64]bool) (numbers []uint64) {
 	old := len(t.revisions) - keep
-	if keep == 0 || len(t.revisions) == 0 {
+	if len(t.revisions) == 0 {
 		return nil
-	}
-	var used map[uint64]bool
-	if old > 0 {
-		used = inUse()
 	}
 	kept := t.revisions[:0:0]
 	for i, m := range t.revisions {

@@ -30,6 +30,13 @@ var sentences = map[policy.Code]string{
 	policy.OuterSpace:     "must not start or end with a space: {value}",
 	policy.NotASCII:       "a header's value must be ASCII: {value}",
 
+	policy.BadPolicyName:  "{value} cannot be a policy's name: write 1 to " + strconv.Itoa(policy.MaxPolicyName) + " letters, digits, - and _ such as edge",
+	policy.DefaultProxies: "the policy default is for all proxies that no other policy takes: give this one a name of its own, or remove proxies",
+	policy.NameWithoutProxies: `which proxies the policy {value} is for is missing: write proxies: {node: "edge-*"} or the like; ` +
+		"only the policy default takes those that no other does",
+	policy.UntrustedMetadata: "metadata is what a proxy says of itself: write trust: metadata beside it where you believe that, or select by san",
+	policy.TrustMisplaced:    "there is no metadata to trust: remove it",
+
 	policy.BadManagePath: `{value} cannot be the path of management: write a plain one with "/" at both ends such as "/.sluice/"`,
 	// The value may be the token itself: it is not repeated.
 	policy.BadTokenHash: `must be the SHA-256 of a token that is not empty, in quotes, 64 hexadecimal digits: printf %s "$TOKEN" | sha256sum`,

@@ -13,6 +13,7 @@ var bareKeys = policy.BareKeys()
 // objects and lists and choices are values of these forms, in words.
 var (
 	objects = map[string]string{
+		"proxies":  `an object such as {node: "edge-*"}`,
 		"policy":   "a policy, an object with the fields version and rules",
 		"response": "an object such as {status: 503}",
 		"limit":    `a limit such as "10/minute" or {requests: 10, per: 1m}`,
@@ -67,6 +68,8 @@ func Shape(s policy.Shape) string {
 		return cmp.Or(lists[s.Of], "a list")
 	case policy.FormObject:
 		return cmp.Or(objects[s.Of], "an object")
+	case policy.FormTexts:
+		return "an object from names to texts such as {env: prod}"
 	case policy.FormPatterns:
 		return "an object from header names to patterns such as {x-tier: gold}"
 	default:

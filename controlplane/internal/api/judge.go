@@ -1,0 +1,139 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// proposal is a policy that somebody wants to become a revision.
+type proposal struct {
+	draft store.Draft // as far as it is given
+	wasm  *string     // nil: what is in force stays
+	base  *uint64     // the revision that it must replace, nil: any
+}
+
+// judgement is a proposal that may become a revision.
+type judgement struct {
+	draft    store.Draft
+	policy   *policy.Policy
+	warnings []policyfile.Problem
+	changes  []policydiff.Change
+	replaces uint64
+}
+
+// judge reads a proposal, and compares it with the revision that it replaces.
+func (s *server) judge(ctx context.Context, proposed proposal) (j judgement, err error) {
+	d := proposed.draft
+	p, doc, warnings, err := policyfile.Read(d.File, d.YAML)
+	if err != nil {
+		return j, err
+	}
+	head, _ := policy.SplitPlacement(doc)
+	placement, _ := policy.ReadPlacement(head) // policyfile has judged it
+	d.Policy, d.Proxies, d.JSON = placement.Name, (*selector.Selector)(placement.Proxies), policy.PushedJSON(doc)
+	if err := missing(ctx, d.Policy, access.Apply, "to apply"); err != nil {
+		return j, err
+	}
+	if proposed.wasm != nil {
+		d.Wasm = *proposed.wasm
+	} else if d.Wasm, err = s.wasmInForce(ctx, d.Policy); err != nil {
+		return j, err
+	}
+	before, err := s.current(ctx, d.Policy)
+	if err != nil {
+		return j, err
+	}
+	if n := before.revision.Number; proposed.base != nil && *proposed.base != n {
+		return j, &failure{code: http.StatusConflict, err: fmt.Errorf(
+			"revision %d has been applied since you looked: review your change again", n)}
+	}
+	if err := before.mayBecome(ctx, d, p); err != nil {
+		return j, err
+	}
+	changes := before.changes(p)
+	d.Audit = entry(ctx, before, d, p, changes)
+	return judgement{d, p, warnings, changes, before.revision.Number}, nil
+}
+
+// current is the newest revision of a policy, with which the next one is compared.
+type current struct {
+	revision store.Revision // Number 0 before the first
+	policy   *policy.Policy // nil where there is none, or none that this release reads
+}
+
+func (s *server) current(ctx context.Context, policy string) (current, error) {
+	list, err := s.store.History(ctx, policy, 1)
+	if err != nil || len(list) == 0 {
+		return current{}, err
+	}
+	c := current{}
+	switch c.revision, err = s.store.Get(ctx, list[0].Number); {
+	case errors.Is(err, store.ErrDamaged): // a new one is the cure
+		c.revision.Summary = list[0]
+		return c, nil
+	case err != nil:
+		return current{}, err
+	}
+	if c.policy, _, _, err = policyfile.Read(c.revision.File, c.revision.YAML); err != nil {
+		s.log.Warn("compare with the revision before", "revision", c.revision.Number, "error", err)
+	}
+	return c, nil
+}
+
+// changes says what becomes of each counter, nil where there is no policy to
+// compare with.
+func (c current) changes(after *policy.Policy) []policydiff.Change {
+	if c.policy == nil {
+		return nil
+	}
+	return policydiff.Between(c.policy, after)
+}
+
+// mayBecome refuses a change of what the policy hands to others, unless an
+// admin makes it.
+func (c current) mayBecome(ctx context.Context, d store.Draft, after *policy.Policy) error {
+	switch {
+	case d.Wasm == "" && c.revision.Wasm != "":
+		return missing(ctx, d.Policy, access.Admin,
+			fmt.Sprintf("to leave out the wasm path %s of revision %d", shown(c.revision.Wasm), c.revision.Number))
+	case d.Wasm != c.revision.Wasm:
+		return missing(ctx, d.Policy, access.Admin,
+			fmt.Sprintf("to change the wasm path from %s to %s", orNone(c.revision.Wasm), shown(d.Wasm)))
+	case c.revision.Number > 0 && c.policy == nil:
+		return missing(ctx, d.Policy, access.Admin,
+			fmt.Sprintf("to replace revision %d, whose manage section this release cannot read,", c.revision.Number))
+	case !sameManage(c.policy, after):
+		return missing(ctx, d.Policy, access.Admin, "to change the manage section")
+	case reportsPlain(after) && !reportsPlain(c.policy):
+		return missing(ctx, d.Policy, access.Admin, "to have clients' keys reported as they are (report_keys: plain)")
+	}
+	return nil
+}
+
+func orNone(path string) string {
+	if path == "" {
+		return "none"
+	}
+	return shown(path)
+}
+
+func reportsPlain(p *policy.Policy) bool { return p != nil && p.ReportKeys == policy.ReportPlain }
+
+func sameManage(before, after *policy.Policy) bool { return manageOf(before) == manageOf(after) }
+
+// manageOf is the policy's manage section, zero where there is none.
+func manageOf(p *policy.Policy) policy.Manage {
+	if p == nil || p.Manage == nil {
+		return policy.Manage{}
+	}
+	return *p.Manage
+}

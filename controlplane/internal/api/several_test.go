@@ -1,0 +1,115 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// named is a policy of that name for those proxies.
+func named(name, nodes string) string {
+	return strings.Replace(good, "version: 1", "version: 1\nname: "+name+"\nproxies: {node: \""+nodes+"\"}", 1)
+}
+
+// change is the body of a change of several policies.
+func change(t *testing.T, policies ...string) string {
+	t.Helper()
+	var c Changes
+	for _, text := range policies {
+		c.Policies = append(c.Policies, File{"p.yaml", text})
+	}
+	body, err := json.Marshal(c)
+	require.NoError(t, err)
+	return string(body)
+}
+
+// Policies applied together become revisions together, or none does.
+func TestSeveralPolicies(t *testing.T) {
+	f := newFixture(t, "")
+	var applied AppliedChanges
+	f.json("POST", "/v1/changes", change(t, named("edge", "edge-*"), good), http.StatusCreated, &applied)
+	require.Len(t, applied.Applied, 2)
+	require.Equal(t, "edge", applied.Applied[0].Policy)
+	require.Equal(t, "default", applied.Applied[1].Policy)
+
+	for text, want := range map[string]struct {
+		code int
+		text string
+	}{
+		change(t, named("core", "core-*"), "version: 2"):               {http.StatusUnprocessableEntity, "policy is not valid"},
+		change(t, named("core", "core-*"), named("core", "c-*")):       {http.StatusBadRequest, "are both the policy core: give it once"},
+		change(t, named("core", "core-*"), named("inner", "*-1")):      {http.StatusConflict, `the policies core and inner would both be for a proxy with node \"core-1\": narrow the proxies of one`},
+		change(t, named("core", "core-*"), named("inner", "edge-eu-")): {http.StatusConflict, `the policies inner and edge would both be for a proxy with node \"edge-eu-\"`},
+		`{"policies": []}`:                                             {http.StatusBadRequest, "the body is not"},
+		`{"policies": [{"file": "a", "text": "b"}]}`:                   {http.StatusBadRequest, "the body is not"},
+		change(t, named("core", "core-*"), strings.Repeat("#", 9<<20)): {http.StatusRequestEntityTooLarge, "8 MiB"},
+	} {
+		code, body := f.do("POST", "/v1/changes", text)
+		require.Equal(t, want.code, code, body)
+		require.Contains(t, body, want.text)
+	}
+	history, err := f.store.History(t.Context(), "", 0)
+	require.NoError(t, err)
+	require.Len(t, history, 2, "none of that is stored")
+
+	// Two policies may trade their proxies in one change.
+	f.json("POST", "/v1/policies", named("core", "core-*"), http.StatusCreated, new(Applied))
+	code, _ := f.do("POST", "/v1/policies", named("core", "edge-*"))
+	require.Equal(t, http.StatusConflict, code)
+	f.json("POST", "/v1/changes", change(t, named("core", "edge-*"), named("edge", "core-*")), http.StatusCreated, &applied)
+	code, text := f.do("POST", "/v1/rollback/1?policy=edge", "")
+	require.Equal(t, http.StatusConflict, code, "a rollback brings the proxies of then back: %s", text)
+}
+
+func TestPoliciesHaveTracksOfTheirOwn(t *testing.T) {
+	f := newFixture(t, "")
+	accept := func(int) bool { return true }
+	f.json("POST", "/v1/policies", named("edge", "edge-*"), http.StatusCreated, new(Applied))
+	f.proxy("edge-1", accept)
+	f.proxy("core-1", accept)
+	var st Status
+	require.Eventually(t, func() bool {
+		f.json("GET", "/v1/status", "", http.StatusOK, &st)
+		return len(st.Proxies) == 2 && st.Proxies[1].Runs == 1 && st.Untaken == 1
+	}, 2*time.Minute, 5*time.Millisecond)
+	require.Equal(t, "no policy is for it: its bootstrap decides", st.Proxies[0].State)
+	_, metrics := f.do("GET", "/metrics", "")
+	require.Contains(t, metrics, "sluice_proxies_without_policy 1\n")
+
+	var applied Applied
+	f.json("POST", "/v1/policies", good, http.StatusCreated, &applied)
+	require.Equal(t, 1, applied.Proxies, "the one that edge does not take")
+	require.Nil(t, applied.Changes, "it replaces nothing")
+	f.json("POST", "/v1/policies?base=1", strings.Replace(named("edge", "edge-*"), "10/1m", "20/1m", 1), http.StatusCreated, &applied)
+	require.Equal(t, uint64(3), applied.Number)
+	require.NotNil(t, applied.Changes)
+	var h History
+	f.json("GET", "/v1/policies?policy=edge", "", http.StatusOK, &h)
+	require.Equal(t, []uint64{3, 1}, []uint64{h.Revisions[0].Number, h.Revisions[1].Number})
+	require.Equal(t, []string{"default", "edge"}, h.Policies)
+	var r Revision
+	f.json("GET", "/v1/policies/current", "", http.StatusOK, &r)
+	require.Equal(t, uint64(2), r.Number)
+	f.json("GET", "/v1/policies/current?policy=edge", "", http.StatusOK, &r)
+	require.Equal(t, uint64(3), r.Number)
+	require.NotContains(t, string(r.Policy), "edge-*", "proxies do not get whom a policy is for")
+	code, text := f.do("GET", "/v1/policies/current?policy=core", "")
+	require.Equal(t, http.StatusNotFound, code)
+	require.Contains(t, text, `nothing has been applied to policy \"core\": there are default, edge`)
+	f.json("POST", "/v1/rollback/previous?policy=edge", "", http.StatusCreated, &applied)
+	require.Equal(t, []uint64{4, 1}, []uint64{applied.Number, applied.RollbackOf})
+	require.Eventually(t, func() bool {
+		f.json("GET", "/v1/status?policy=edge", "", http.StatusOK, &st)
+		return len(st.Proxies) == 1 && st.Proxies[0].Runs == 4
+	}, 2*time.Minute, 5*time.Millisecond)
+	require.Len(t, st.Policies, 1)
+	require.Equal(t, uint64(4), st.Policies[0].Current.Number)
+	require.Equal(t, "edge-*", st.Policies[0].For.Node)
+	_, text = f.do("GET", "/v1/revisions/4/wait?policy=edge&timeout=5s", "")
+	require.Contains(t, text, `"node":"edge-1"`)
+	require.NotContains(t, text, "core-1")
+}

@@ -1,0 +1,154 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+)
+
+// named is a policy of that name for the proxies of a selector, in one domain with the
+// others: a rule of its own for users, and one that is shared over all proxies.
+func named(name, proxies string, perUser, shared int) string {
+	head := ""
+	if name != "" {
+		head = fmt.Sprintf("name: %s\nproxies: %s\n", name, proxies)
+	}
+	return head + fmt.Sprintf(`version: 1
+domain: shop
+rules:
+  - {name: per-user, match: {paths: [/own]}, key: [{header: x-user-id}], limits: [%d/%s]}
+  - {name: shared, match: {paths: [/shared]}, key: [{header: x-user-id}], scope: cluster, lease: "off", limits: [%d/%s]}
+`, perUser, far, shared, far)
+}
+
+// Proxies of one control plane run the policy that is for them, move with a revision that
+// says so, and have counters of their own but for rules of scope cluster in one domain.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	for _, d := range envoys(t) {
+		t.Run(d.name, func(t *testing.T) {
+			c := startControlPlane(t)
+			proxies := map[string]*proxy{}
+			for _, node := range []string{"edge-1", "core-1", "core-2"} {
+				proxies[node] = d.start(t, proxyOptions{node: node, xds: c.xds, edit: inCluster(t, node)})
+				c.awaitConnected(t, node)
+			}
+			passes := func(node, path, user string) (n int) {
+				for range 12 {
+					if proxies[node].status(t, path, "x-user-id", user) == 200 {
+						n++
+					}
+				}
+				return n
+			}
+			edge := file(t, "edge.yaml", named("edge", `{node: "edge-*"}`, 3, 10))
+			core := file(t, "core.yaml", named("core", `{node: "core-*", cluster: inner, metadata: {LABELS.tier: "g*"}, trust: metadata}`, 5, 10))
+			out, errs, exit := sluice(t, "apply", "-f", edge, "-f", core, "--server", c.url())
+			require.Zero(t, exit, "%s%s", out, errs)
+			require.Contains(t, out, "policy edge: revision 1 applied\npolicy core: revision 2 applied\n")
+			c.apply(t, named("", "", 7, 10))
+			require.Equal(t, []int{3, 5, 7}, []int{passes("edge-1", "/own", "a"), passes("core-1", "/own", "a"), passes("core-2", "/own", "a")})
+			// What is counted over all proxies of the domain is one counter, whatever the policy.
+			require.Equal(t, 10, passes("edge-1", "/shared", "s"))
+			require.Zero(t, passes("core-1", "/shared", "s")+passes("core-2", "/shared", "s"))
+
+			// A revision for other proxies moves them; what was counted in the domain stays.
+			out, errs, exit = sluice(t, "apply", "-f", file(t, "core.yaml", named("core", `{node: "core-*"}`, 9, 10)), "--server", c.url())
+			require.Zero(t, exit, "%s%s", out, errs)
+			require.Contains(t, out, "core-2 ")
+			require.NotContains(t, out, "edge-1 ")
+			require.Equal(t, []int{0, 4, 2}, []int{passes("edge-1", "/own", "a"), passes("core-1", "/own", "a"), passes("core-2", "/own", "a")})
+
+			// What could be for one proxy twice changes nothing, and a serve that is killed
+			// comes back with all of it.
+			_, errs, exit = c.tryApply(t, named("both", `{node: "*-1"}`, 1, 1))
+			require.Equal(t, 1, exit)
+			require.Contains(t, errs, `would both be for a proxy with node "core-1"`)
+			c.kill(t)
+			c.start(t)
+			for node, revision := range map[string]uint64{"edge-1": 1, "core-1": 4, "core-2": 4} {
+				eventually(t, time.Minute, node+" to be back", func() bool { p := c.proxies(t)[node]; return p.Connected && p.Runs == revision && !p.Waiting })
+			}
+			require.Equal(t, 3, passes("edge-1", "/own", "b"))
+		})
+	}
+}
+
+// A policy may be for those whose certificate has a name, whatever they call themselves.
+func TestPolicyOfACertificate(t *testing.T) {
+	t.Parallel()
+	d, dir := newest(t), t.TempDir()
+	ca := buildtest.Issue(nil, nil)
+	path := func(name string) string { return filepath.Join(dir, name) }
+	write := func(name string, c *tls.Certificate) {
+		cert, key := buildtest.PEM(c)
+		require.NoError(t, errors.Join(os.WriteFile(path(name+".pem"), []byte(cert), 0o600), os.WriteFile(path(name+".key"), []byte(key), 0o600)))
+	}
+	write("ca", ca)
+	write("server", buildtest.Issue(ca, []string{"localhost"}))
+	for _, name := range []string{"gate.edge.corp", "gate.core.corp"} {
+		write(name, buildtest.Issue(ca, []string{name}))
+	}
+	// Each certificate grants both ids.
+	require.NoError(t, os.WriteFile(path("names"), []byte("*.edge.corp gate-*\n*.core.corp gate-*\n"), 0o600))
+	c := &controlPlane{data: path("data"), xds: freeAddress(t), http: freeAddress(t)}
+	args := []string{"serve", "--data", c.data, "--xds", c.xds, "--http", c.http, "--tls-cert", path("server.pem"), "--tls-key", path("server.key"),
+		"--xds-client-ca", path("ca.pem"), "--node-names", path("names")}
+	serve := exec.Command(built.sluice, args...)
+	require.NoError(t, serve.Start())
+	t.Cleanup(func() { _, _ = serve.Process.Kill(), serve.Wait() })
+	_, port, err := net.SplitHostPort(c.http)
+	require.NoError(t, err)
+	server := []string{"--server", "https://localhost:" + port, "--ca", path("ca.pem")}
+	eventually(t, 30*time.Second, "serve to answer", func() bool { _, _, exit := sluice(t, append([]string{"status"}, server...)...); return exit == 0 })
+	edge := file(t, "edge.yaml", named("edge", `{san: "*.edge.corp"}`, 2, 1))
+	out, errs, exit := sluice(t, append([]string{"apply", "-f", edge, "-f", file(t, "rest.yaml", named("", "", 5, 1))}, server...)...)
+	require.Zero(t, exit, "%s%s", out, errs)
+	for name, want := range map[string]int{"gate.edge.corp": 2, "gate.core.corp": 5} {
+		_, port, err := net.SplitHostPort(c.xds)
+		require.NoError(t, err)
+		p := d.start(t, proxyOptions{node: "gate-1", xds: "localhost:" + port, xdsTLS: []string{
+			"--xds-ca", path("ca.pem"), "--xds-cert", path(name + ".pem"), "--xds-key", path(name + ".key"),
+		}})
+		passed := 0
+		for range 6 {
+			if p.status(t, "/own", "x-user-id", "a") == 200 {
+				passed++
+			}
+		}
+		require.Equal(t, want, passed, name)
+	}
+}
+
+// inCluster puts core-1 into a cluster, and gives it labels.
+func inCluster(t *testing.T, node string) func([]byte) []byte {
+	if node != "core-1" {
+		return nil
+	}
+	return func(bootstrap []byte) []byte {
+		var document map[string]any
+		require.NoError(t, yaml.Unmarshal(bootstrap, &document))
+		of := document["node"].(map[string]any)
+		of["cluster"] = "inner"
+		metadata, _ := of["metadata"].(map[string]any)
+		if metadata == nil {
+			metadata = map[string]any{}
+		}
+		metadata["LABELS"] = map[string]any{"tier": "gold"}
+		of["metadata"] = metadata
+		text, err := yaml.Marshal(document)
+		require.NoError(t, err)
+		return text
+	}
+}
