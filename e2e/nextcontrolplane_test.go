@@ -48,8 +48,14 @@ func TestNextControlPlane(t *testing.T) {
 
 			first.start(t)
 			second.kill(t)
-			runs(first, 1)
-			require.Equal(t, 429, get(), "back at the first")
+			runs(first, 2)
+			out, errs, exit := sluice(t, "status", "--server", first.url())
+			require.Zero(t, exit, errs)
+			require.Contains(t, out, "THIS SERVE IS BEHIND 1 CONNECTED PROXY")
+			require.Equal(t, 429, get(), "back at the first, which does not take the newer limit back")
+			first.apply(t, perUser("6/"+far))
+			runs(first, 3)
+			require.Equal(t, []int{200, 429}, []int{get(), get()}, "its next revision replaces that")
 		})
 	}
 }

@@ -73,7 +73,7 @@ func newFixtureWith(t *testing.T, with func(*Options)) *fixture {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	stream := grpc.NewServer(xds.ServerOptions(nil)...)
-	x.Register(stream)
+	o.XDS.Register(stream)
 	go func() { _ = stream.Serve(listener) }()
 	t.Cleanup(func() {
 		web.Close()

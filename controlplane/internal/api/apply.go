@@ -213,7 +213,8 @@ func (s *server) inTurn(ctx context.Context, proposed func() ([]proposal, error)
 // append makes all proposals revisions, or none.
 func (s *server) append(ctx context.Context, list []proposal) ([]Applied, error) {
 	takers, last := s.xds.Ledger().Takers()
-	change := store.Change{Last: last}
+	behind, above := s.xds.Ledger().Ahead()
+	change := store.Change{Last: last, Above: above}
 	judged := make([]judgement, len(list))
 	for i, p := range list {
 		var err error
@@ -242,6 +243,10 @@ func (s *server) append(ctx context.Context, list []proposal) ([]Applied, error)
 	applied := make([]Applied, len(revisions))
 	for i := range revisions {
 		applied[i] = s.applied(&revisions[i], &judged[i])
+		if behind > 0 {
+			applied[i].ProxyWarnings = append(applied[i].ProxyWarnings, fmt.Sprintf(
+				"this serve was behind: connected proxies ran newer revisions of this store, up to %d, which it does not have; this change replaces them", above))
+		}
 	}
 	return applied, nil
 }

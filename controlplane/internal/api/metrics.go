@@ -54,6 +54,8 @@ func (s *server) registerXDS(registry *prometheus.Registry) {
 		func(l *xds.Ledger) float64 { return float64(l.Behind()) })
 	gauge("proxies_without_policy", "Connected proxies that want a policy, and none is for them.",
 		func(l *xds.Ledger) float64 { return float64(l.Untaken()) })
+	gauge("proxies_ahead", "Connected proxies with a newer revision of this store, which this serve does not have.",
+		func(l *xds.Ledger) float64 { n, _ := l.Ahead(); return float64(n) })
 	gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.",
 		func(l *xds.Ledger) float64 { return float64(len(l.Damaged(""))) })
 	gauge("revision", "The newest revision, 0 before the first.",

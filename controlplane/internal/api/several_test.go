@@ -1,13 +1,25 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
+	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 // named is a policy of that name for those proxies.
@@ -63,6 +75,67 @@ func TestSeveralPolicies(t *testing.T) {
 	f.json("POST", "/v1/changes", change(t, named("core", "edge-*"), named("edge", "core-*")), http.StatusCreated, &applied)
 	code, text := f.do("POST", "/v1/rollback/1?policy=edge", "")
 	require.Equal(t, http.StatusConflict, code, "a rollback brings the proxies of then back: %s", text)
+}
+
+// subscribe opens a stream of a proxy that holds a version, "" for none.
+func (f *fixture) subscribe(version string) extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsClient {
+	f.t.Helper()
+	conn, err := grpc.NewClient(f.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(f.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	f.t.Cleanup(func() { cancel(); _ = conn.Close() })
+	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
+	require.NoError(f.t, err)
+	first := &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "e1"}, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName}}
+	if version != "" {
+		first.InitialResourceVersions = map[string]string{envoy.ResourceName: version}
+	}
+	require.NoError(f.t, stream.Send(first))
+	return stream
+}
+
+// The next change on a serve that is behind gets a number above what proxies run, and says
+// what it replaces.
+func TestApplyWhereServeIsBehind(t *testing.T) {
+	newer := newFixture(t, "")
+	from, _, err := newer.store.Backup(t.Context())
+	require.NoError(t, err)
+	backup := filepath.Join(t.TempDir(), "backup")
+	_, err = store.Save(backup, func(w io.Writer) error { _, err := io.Copy(w, from); return err })
+	require.NoError(t, err)
+	older := newFixtureWith(t, func(o *Options) {
+		dir := t.TempDir()
+		_, err := store.Restore(backup, dir, false)
+		require.NoError(t, err)
+		s, err := store.Open(dir)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		o.Store = s
+		o.XDS, err = xds.New(t.Context(), xds.Options{Store: s, Wasm: "/lib/sluice.wasm"})
+		require.NoError(t, err)
+		t.Cleanup(o.XDS.Stop)
+	})
+	for range 3 {
+		newer.json("POST", "/v1/policies", good, http.StatusCreated, new(Applied))
+	}
+	pushed, err := newer.subscribe("").Recv()
+	require.NoError(t, err)
+	stream := older.subscribe(pushed.GetSystemVersionInfo())
+	var st Status
+	require.Eventually(t, func() bool {
+		older.json("GET", "/v1/status", "", http.StatusOK, &st)
+		return st.Behind == 1
+	}, 2*time.Minute, 5*time.Millisecond)
+	_, metrics := older.do("GET", "/metrics", "")
+	require.Contains(t, metrics, "sluice_proxies_ahead 1\n")
+	var applied Applied
+	older.json("POST", "/v1/policies", good, http.StatusCreated, &applied)
+	require.Equal(t, uint64(4), applied.Number)
+	require.Len(t, applied.ProxyWarnings, 1)
+	require.Contains(t, applied.ProxyWarnings[0], "this serve was behind: connected proxies ran newer revisions of this store, up to 3")
+	pushed, err = stream.Recv()
+	require.NoError(t, err)
+	require.Contains(t, pushed.GetSystemVersionInfo(), "4-")
 }
 
 func TestPoliciesHaveTracksOfTheirOwn(t *testing.T) {

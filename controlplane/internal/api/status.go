@@ -24,7 +24,8 @@ const (
 type Status struct {
 	Policies []PolicyStatus    `json:"policies"` // by name
 	Proxies  []xds.ProxyStatus `json:"proxies"`
-	Untaken  int               `json:"untaken"` // connected proxies that no policy is for
+	Untaken  int               `json:"untaken"`          // connected proxies that no policy is for
+	Behind   int               `json:"behind,omitempty"` // connected proxies with newer revisions of this store, which this serve does not have
 }
 
 // PolicyStatus is how one policy stands.
@@ -63,6 +64,7 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) error {
 		st.Proxies = slices.DeleteFunc(st.Proxies, func(p xds.ProxyStatus) bool { return p.Policy != only })
 	} else {
 		st.Untaken = ledger.Untaken()
+		st.Behind, _ = ledger.Ahead()
 	}
 	return s.answerLarge(w, r, len(st.Proxies)*1024+len(st.Policies)*512, st)
 }

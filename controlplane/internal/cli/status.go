@@ -55,6 +55,10 @@ func printStatus(w io.Writer, st *api.Status) error {
 			fmt.Fprintf(w, "%srevision %d is damaged in the store and is not pushed: apply the policy again, or restore a backup\n", of, number)
 		}
 	}
+	if st.Behind > 0 {
+		fmt.Fprintf(w, "THIS SERVE IS BEHIND %s: see STATE; restore a backup of the newer store, or apply again to replace what they run\n",
+			strings.ToUpper(count(st.Behind, "connected proxy", "connected proxies")))
+	}
 	if st.Untaken > 0 {
 		fmt.Fprintf(w, "NO POLICY IS FOR %s: see STATE; name them in the proxies of a policy, or apply one without a name\n",
 			strings.ToUpper(count(st.Untaken, "connected proxy", "connected proxies")))

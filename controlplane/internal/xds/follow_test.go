@@ -84,7 +84,7 @@ func (f follower) stored() string {
 
 func (f follower) session() *session {
 	s, _, _ := f.ledger.open(1, store.Identity{Node: "n"}, node{id: "n"}, "here")
-	f.ledger.subscribe(s, 0, true)
+	f.ledger.subscribe(s, 0, 0, true)
 	return s
 }
 

@@ -65,6 +65,7 @@ type session struct {
 	unserved   []string // what else it asks for, at most maxUnserved
 	stranger   bool     // it came with a policy that is not served here, or not any more
 	stance     stance
+	ahead      uint64 // it came with this newer revision of the store, which is not here; 0 since it has another
 	runs       uint64 // the revision it accepted or reported last, 0 if none
 	holds      uint64 // runs, or 0 if that must be pushed again
 	pushed     uint64
@@ -183,16 +184,16 @@ func (l *Ledger) knownOf(s *session) store.Proxy {
 }
 
 // subscribe notes that the session wants the policy and holds a revision, 0 for
-// none. To a fresh process, even what it refused is offered. It reports whether
+// none, or one ahead of all here. To a fresh process, even what it refused is offered. It reports whether
 // a policy is for the proxy.
-func (l *Ledger) subscribe(s *session, holds uint64, fresh bool) (taken bool) {
+func (l *Ledger) subscribe(s *session, holds, ahead uint64, fresh bool) (taken bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.proxies[s.who].known
 	s.subscribed = true
 	s.stance = stance{acked: known.Acked, since: s.track.newest()}
-	s.runs = holds
-	s.stranger = !fresh && holds == 0
+	s.ahead, s.runs = ahead, max(holds, ahead)
+	s.stranger = !fresh && s.runs == 0
 	if !fresh {
 		s.stance.refused = slices.Clone(known.Refused)
 		if known.Unsettled {
@@ -223,7 +224,7 @@ func (l *Ledger) wanted(s *session) (number uint64, ok bool) {
 
 // want is wanted for callers that hold mu.
 func (l *Ledger) want(s *session) (number uint64, ok bool) {
-	if !s.subscribed || s.inFlight {
+	if !s.subscribed || s.inFlight || s.isAhead() {
 		return 0, false
 	}
 	number = s.track.offer(s.stance)
@@ -297,6 +298,7 @@ func (l *Ledger) settle(s *session, a store.Reply) {
 	if l.trackOf(a.Revision).settle(a) {
 		defer l.broadcastOffers()
 	}
+	s.ahead = 0
 	s.note(a.Revision, a.Accepted)
 	before := s.stance.refused
 	mine := store.Proxy{Acked: s.stance.acked, Refused: before}.After(a)

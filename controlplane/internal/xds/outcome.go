@@ -168,6 +168,9 @@ func (s *session) outcome(number uint64) Outcome {
 		}
 		return Nacked
 	}
+	if s.isAhead() && s.ahead >= number {
+		return Superseded
+	}
 	if s.track.newest() < number || s.inFlight {
 		return Waiting
 	}

@@ -55,6 +55,7 @@ type revision struct {
 	policy []byte // JSON, without its opening brace
 	digest [sha256.Size]byte
 	secret string // goes with the policy
+	seal   []byte // of versions; see lineage
 
 	capabilities []string // that the policy needs
 }
@@ -70,16 +71,20 @@ func newRevision(r store.Revision) (revision, error) {
 	}, nil
 }
 
-// reportSecret is what proxies hash the keys with that they report. It comes with the
-// store, so that a key has the same hash after a restart and from a backup.
-func reportSecret(ctx context.Context, s store.Store) (string, error) {
+// secrets come with the store, so they are the same after a restart and from a backup:
+// what proxies hash the keys with that they report, and the key of versions' seals.
+func secrets(ctx context.Context, s store.Store) (report string, seal []byte, err error) {
 	secret, err := s.Secret(ctx)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
+	return hex.EncodeToString(keyed(secret, "report_secret")), keyed(secret, "version"), nil
+}
+
+func keyed(secret []byte, text string) []byte {
 	h := hmac.New(sha256.New, secret)
-	h.Write([]byte("report_secret"))
-	return hex.EncodeToString(h.Sum(nil)), nil
+	h.Write([]byte(text))
+	return h.Sum(nil)
 }
 
 // revision reads a revision from the store.
@@ -90,6 +95,7 @@ func (s *Server) revision(ctx context.Context, number uint64) (revision, error) 
 			return revision{}, err
 		}
 		made, err := newRevision(r)
+		made.seal = s.seal
 		if bytes.Contains(r.JSON, []byte(`"report_keys":`)) { // a filter that is older refuses both
 			made.secret = s.secret
 		}
@@ -175,11 +181,37 @@ func insert(message, text []byte, more int) (before, after []byte, err error) {
 	return nil, nil, errors.New("the policy is not in the resource")
 }
 
-// version is what Envoy reports when it connects again: "12-<tag>-<digest>". The
+// version is what Envoy reports when it connects again: "12-<tag>-<seal>-<digest>". The
 // digest shows whether this server would still push the same, even if another
-// data directory numbers revisions anew.
+// data directory numbers revisions anew. The seal shows whether a server with this store,
+// or a copy of it, has pushed that at all.
 func version(r revision, tag string, p envoy.Plugin) string {
-	return strconv.FormatUint(r.number, 10) + "-" + tag + "-" + digest(r, p)
+	number, digest := strconv.FormatUint(r.number, 10), digest(r, p)
+	return number + "-" + tag + "-" + sealOf(r.seal, number, tag, digest) + "-" + digest
+}
+
+func sealOf(key []byte, number, tag, digest string) string {
+	return hex.EncodeToString(keyed(key, number+"-"+tag+"-"+digest)[:8])
+}
+
+// lineage is where a version comes from.
+type lineage int
+
+const (
+	unsealed lineage = iota // no version, or one of a release without seals
+	own                     // this store, or one that was copied from it or to it
+	foreign                 // another store
+)
+
+func (s *Server) lineage(version string) lineage {
+	parts := strings.Split(version, "-")
+	switch {
+	case len(parts) != 4:
+		return unsealed
+	case hmac.Equal([]byte(parts[2]), []byte(sealOf(s.seal, parts[0], parts[1], parts[3]))):
+		return own
+	}
+	return foreign
 }
 
 // heldRevision reads the number in a version that Envoy reports, 0 if it is not

@@ -35,6 +35,16 @@
 // A proxy that has not been asked (it connects when the newest revision is
 // withheld) gets the newest revision that some proxy accepted.
 //
+// # Never silently back
+//
+// A proxy may come with a revision that this server does not know: it went over from
+// another server. If a server with a copy of this store has pushed that revision, and its
+// number is above all that were ever given here, then this server is behind. The proxy
+// keeps its revision, is shown as ahead, and gets the next one that is applied here, whose
+// number is above that. Numbers that Restore has lost were given here, so proxies do go
+// back from them. A proxy that comes with a revision of another store gets what is offered
+// here, and the log says so.
+//
 // # What Envoy does with it
 //
 // After a refusal Envoy has already noted the hash of the refused bytes and
@@ -117,6 +127,7 @@ type Server struct {
 	ledger *Ledger
 	nonces nonces
 	secret string // goes with policies that name report_keys; see policy.Policy.ReportSecret
+	seal   []byte // of versions; see lineage
 
 	identify    func(*x509.Certificate, string) (string, error)
 	clientCAs   func() *x509.CertPool
@@ -152,7 +163,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	secret, err := reportSecret(ctx, o.Store)
+	secret, seal, err := secrets(ctx, o.Store)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +175,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("load ledger: %w", err)
 	}
 	s := &Server{
-		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n, secret: secret,
+		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n, secret: secret, seal: seal,
 		identify: o.Identify, clientCAs: o.ClientCAs, verifyEvery: verifyEvery,
 		payloads: newCache[payloadID, payload](maxPayloads), texts: newCache[uint64, revision](maxTexts),
 		stop: make(chan struct{}), cancel: cancel,

@@ -80,7 +80,9 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 	st.Runs = p.known.Acked
 	if st.Connected {
 		st.Runs = shown.runs
-		st.Offered = shown.track.offer(shown.stance)
+		if !shown.isAhead() {
+			st.Offered = shown.track.offer(shown.stance)
+		}
 	}
 	if t := shown.track; t.newest() > 0 {
 		st.Policy = t.name
@@ -116,6 +118,8 @@ func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 		return fmt.Sprintf("%d processes: %s", len(st.Processes), strings.Join(st.Processes, ", "))
 	case st.Waiting:
 		return "waiting for its answer"
+	case shown.isAhead():
+		return shown.aheadState()
 	case l.isUntaken(shown):
 		return untakenState(st.Runs)
 	case st.Runs == 0 && shown.stranger:
@@ -187,7 +191,7 @@ func (l *Ledger) Behind() int {
 		unserved := len(p.unserved()) > 0
 		for _, s := range p.sessions {
 			newest := s.track.newest()
-			if s.subscribed && s.runs != newest || unserved && newest > 0 {
+			if s.subscribed && s.runs != newest && !s.isAhead() || unserved && newest > 0 {
 				n++
 				break
 			}

@@ -232,8 +232,17 @@ func (c *conversation) end() {
 // request of a stream. A proxy that subscribes again has dropped the resource in
 // between and gets it again.
 func (c *conversation) subscribe(reported string) {
-	held := uint64(0)
-	if number := heldRevision(reported); number > 0 {
+	held, ahead := uint64(0), uint64(0)
+	number, from := heldRevision(reported), c.lineage(reported)
+	id := c.session.who.Node
+	switch {
+	case number > 0 && from == own && c.ledger.isBeyond(number):
+		ahead = number
+		c.log.Error("this serve is behind: a proxy runs a newer revision of this store and keeps it", "proxy", id, "revision", number)
+	case number > 0 && from == foreign:
+		c.log.Warn("a proxy comes with a revision of another store, and gets the one of this", "proxy", id, "revision", number)
+	}
+	if number > 0 && ahead == 0 {
 		now, err := c.versionNow(c.stream.Context(), c.session.node, number)
 		if err == nil && sameContent(reported, now) {
 			held = number
@@ -243,11 +252,11 @@ func (c *conversation) subscribe(reported string) {
 	known := c.ledger.knownOf(c.session)
 	if held > 0 && (known.Acked != held || slices.Contains(known.Refused, held)) {
 		if err := c.ledger.reported(c.stream.Context(), c.session, held); err != nil {
-			c.log.Error("save reply", "proxy", c.session.who.Node, "revision", held, "error", err)
+			c.log.Error("save reply", "proxy", id, "revision", held, "error", err)
 		}
 	}
-	if !c.ledger.subscribe(c.session, held, reported == "") {
-		c.log.Warn("no policy is for a proxy: it keeps what it has", "proxy", c.session.who.Node, "san", c.session.who.SAN)
+	if !c.ledger.subscribe(c.session, held, ahead, reported == "") {
+		c.log.Warn("no policy is for a proxy: it keeps what it has", "proxy", id, "san", c.session.who.SAN)
 	}
 }
 
