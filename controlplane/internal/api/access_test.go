@@ -91,8 +91,13 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 func TestRolesOfSomePolicies(t *testing.T) {
 	f := newFixtureWith(t, withRoles)
 	edge := strings.Replace(good, "version: 1", "version: 1\nname: edge\nproxies: {node: \"edge-*\"}", 1)
-	code, text := f.as("edge:apply", "POST", "/v1/policies", edge)
+	code, text := f.as("edge:admin", "POST", "/v1/policies", edge)
+	require.Equal(t, http.StatusForbidden, code, "it takes proxies from the default")
+	require.Contains(t, text, `to change which proxies the policy edge is for needs the role apply with the policy \"default\"`)
+	code, text = f.as("edge:apply,default:apply", "POST", "/v1/policies", edge)
 	require.Equal(t, http.StatusCreated, code, text)
+	code, _ = f.as("edge:apply", "POST", "/v1/policies", strings.Replace(edge, "edge-*", "*", 1))
+	require.Equal(t, http.StatusForbidden, code)
 	code, text = f.as("edge:apply", "POST", "/v1/policies", good)
 	require.Equal(t, http.StatusForbidden, code)
 	require.Contains(t, text, `to apply needs the role apply with the policy \"default\": token edge:apply has the role none with it`)
@@ -137,6 +142,7 @@ func TestRolesOfSomePolicies(t *testing.T) {
 	for _, e := range list.Entries {
 		require.Equal(t, "edge", e.Policy)
 	}
+	require.Contains(t, list.Entries[len(list.Entries)-1].Text, "; for other proxies")
 }
 
 // What the policy hands to others is for admins.

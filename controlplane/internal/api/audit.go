@@ -63,6 +63,9 @@ func entry(ctx context.Context, before current, d store.Draft, after *policy.Pol
 	if before.revision.Wasm != d.Wasm {
 		parts = append(parts, fmt.Sprintf("wasm %s → %s", orNone(before.revision.Wasm), orNone(d.Wasm)))
 	}
+	if !before.revision.Proxies.Equal(d.Proxies) {
+		parts = append(parts, "for other proxies")
+	}
 	if !sameManage(before.policy, after) {
 		parts = append(parts, "manage changed")
 	}

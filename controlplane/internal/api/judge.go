@@ -59,6 +59,12 @@ func (s *server) judge(ctx context.Context, proposed proposal) (j judgement, err
 	if err := before.mayBecome(ctx, d, p); err != nil {
 		return j, err
 	}
+	if !before.revision.Proxies.Equal(d.Proxies) {
+		// Policies with a name are for others each, so it is the default that gives or takes.
+		if err := missing(ctx, store.DefaultPolicy, access.Apply, "to change which proxies the policy "+d.Policy+" is for"); err != nil {
+			return j, err
+		}
+	}
 	changes := before.changes(p)
 	d.Audit = entry(ctx, before, d, p, changes)
 	return judgement{d, p, warnings, changes, before.revision.Number}, nil

@@ -58,7 +58,8 @@ certificate that the file gives a role:
   certificate SAN ROLE           # a DNS name or a URI, * as below
 
 The roles are read, apply (also apply and roll back) and admin (also change the
-manage section and the wasm path). With --xds-client-ca every proxy needs a
+manage section and the wasm path). A role as edge:apply is for the policy edge alone;
+several are separated by commas. With --xds-client-ca every proxy needs a
 certificate; it opens nothing but xDS. The certificate, the authorities and the
 access file are read again when they change.
 
