@@ -184,8 +184,8 @@ func (w *Window) Charge(u *Usage, last, at int64, units uint32) {
 	if w.Algorithm != TokenBucket {
 		w.Roll(u, last, at)
 		w.Add(u, at, units)
-		if w.Algorithm == FixedWindowPerKey && w.Pays > 0 || w.Algorithm == FixedWindow && w.Jitter > 0 {
-			u.EndNs = at + w.PeriodNs // by its own limits the key may have paid before, and opened a window now
+		if w.Algorithm == FixedWindowPerKey || w.Algorithm == FixedWindow && w.Jitter > 0 {
+			u.EndNs = at + w.PeriodNs // by its own limits, or if other charges are not its, the key may have opened a window now
 		}
 		return
 	}

@@ -141,14 +141,14 @@ func TestDebtIsPaid(t *testing.T) {
 }
 
 // TestChargeWithoutTheKeysLimits: what is charged to a key of which only the rule's limits
-// are known counts as much as by the key's own limits, and as long.
+// are known, with what may be others', counts as much as by the key's own limits, and as long.
 func TestChargeWithoutTheKeysLimits(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 5000 {
 		own := Window{Algorithm: FixedWindowPerKey, PeriodNs: 20, Limit: 1 + random.Uint32N(5)}
-		own.Pays = own.Limit
+		own.Pays = own.Limit * random.Uint32N(2)
 		rule := own
-		rule.Pays = 1 + random.Uint32N(own.Pays)
+		rule.Pays = min(own.Pays, 1+random.Uint32N(own.Limit))
 		var u Usage
 		own.Add(&u, 1000, 1+random.Uint32N(8))
 		v, last := u, int64(1000)
@@ -156,7 +156,9 @@ func TestChargeWithoutTheKeysLimits(t *testing.T) {
 			at := last + random.Int64N(30)
 			units := 1 + random.Uint32N(3)
 			own.Roll(&u, last, at)
-			own.Add(&u, at, units)
+			if random.IntN(2) == 0 { // else it may be another key's
+				own.Add(&u, at, units)
+			}
 			rule.Charge(&v, last, at, units)
 			last = at
 			require.GreaterOrEqual(t, v.Used, u.Used)

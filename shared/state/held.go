@@ -215,14 +215,17 @@ func (t *Table) lapseFloor(e *Entry) (changed bool) {
 	if l.counts == 0 {
 		return false
 	}
+	for _, lapse := range lapses { // before the floor is rolled on to what its sharers have lost
+		t.chargeFloor(e, e.rule, lapse.at, lapse.units)
+	}
 	for slot := range l.Slots {
 		if e.page.free(l, slot) || !e.page.shares(l, slot) {
 			continue
 		}
 		last := t.recordTime(e, slot)
 		t.evictHolds(e, slot, last)
-		for _, l := range lapses { // they may be its own, and have it slide
-			e.lapses = append(e.lapses, lapse{at: max(l.at, last)})
+		for _, l := range lapses { // they may be its own
+			e.lapses = append(e.lapses, lapse{max(l.at, last), l.units})
 		}
 		slices.SortStableFunc(e.lapses, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
 		at := max(e.lapses[len(e.lapses)-1].at, e.page.floorTime())
@@ -232,9 +235,6 @@ func (t *Table) lapseFloor(e *Entry) (changed bool) {
 		if slot == e.slot {
 			e.slot = -1
 		}
-	}
-	for _, lapse := range lapses {
-		t.chargeFloor(e, e.rule, lapse.at, lapse.units)
 	}
 	return true
 }
