@@ -137,7 +137,7 @@ func (w *Window) Start(f Usage, now int64, log []int64) Usage {
 		for range min(f.Used, uint32(w.Units)) {
 			log = append(log, f.EndNs)
 		}
-		return Usage{Log: log}
+		return Usage{Log: log, Cut: f.Used > uint32(w.Units)}
 	case w.Algorithm == TokenBucket:
 		if w.Burst == 0 { // the configuration does not know this bucket's size
 			return Usage{EndNs: f.EndNs}

@@ -19,7 +19,7 @@ func TestFloorAndStart(t *testing.T) {
 		floor, start Usage
 	}{
 		"a log":             {log, Usage{Log: []int64{90 * second, 95 * second, 97 * second}}, Usage{Used: 2, EndNs: 97 * second}, Usage{Log: []int64{97 * second, 97 * second}}},
-		"a cut log":         {log, Usage{Log: []int64{95 * second}, Cut: true}, Usage{Used: math.MaxUint32, EndNs: 95 * second}, Usage{Log: []int64{95 * second, 95 * second, 95 * second, 95 * second}}},
+		"a cut log":         {log, Usage{Log: []int64{95 * second}, Cut: true}, Usage{Used: math.MaxUint32, EndNs: 95 * second}, Usage{Log: []int64{95 * second, 95 * second, 95 * second, 95 * second}, Cut: true}},
 		"an old log":        {log, Usage{Log: []int64{90 * second}}, Usage{}, Usage{}},
 		"a counter":         {counter, Usage{Used: 4, Prev: 2}, Usage{Prev: 4}, Usage{Prev: 4}},
 		"a bucket":          {bucket, bucket.Set(99*second, 7), Usage{Used: 2, Prev: 10, EndNs: 102*second + 500*ms}, bucket.Set(now, 5)},
