@@ -178,7 +178,7 @@ func (r *heldRun) admit(w *runWorker, receipt Receipt) {
 		r.charge(w, w.entry.Now, w.cost)
 		return
 	}
-	h := &stream{key: w.keyIndex, units: w.cost, worker: w, receipt: receipt, aliveNs: w.heldNs, lengths: r.lengths}
+	h := &stream{key: w.keyIndex, units: w.cost, worker: w, receipt: receipt, aliveNs: w.heldNs}
 	if r.held = append(r.held, h); !w.table.layout.holds { // a later configuration holds nothing
 		r.charge(w, w.entry.Now, w.cost)
 		h.lapsed = true
@@ -191,7 +191,17 @@ func (r *heldRun) admit(w *runWorker, receipt Receipt) {
 			h.charges = append(h.charges, windows[i])
 		}
 	}
+	h.lengths = r.lengthsAt(h)
 	r.lapse()
+}
+
+// lengthsAt is how often the hold's length had changed when h's receipt was written: by a
+// worker that may not know the last one.
+func (r *heldRun) lengthsAt(h *stream) int {
+	if w := (limit.Window{PeriodNs: r.holdNs[h.column.window]}); w.EighthNs() != h.receipt.eachNs {
+		return r.lengths - 1
+	}
+	return r.lengths
 }
 
 // compare judges a decision of a table that evicts nothing: it is as exact as its limiter.
@@ -233,23 +243,26 @@ func (r *heldRun) renewed(h *stream, lapsed bool) {
 		r.unlapse(h)
 		fallthrough
 	default:
-		h.aliveNs, h.lengths = r.heldNs(), r.lengths
+		h.aliveNs, h.lengths = r.heldNs(), r.lengthsAt(h)
 	}
 }
 
 // differs says what is wrong if h has lapsed or not.
 func (r *heldRun) differs(h *stream, lapsed bool) string {
 	r.observe()
-	if !lapsed && r.forgot { // where a key that held was reset, an evicted one's receipt may find nothing
-		return ""
-	}
 	// A stream that was silent until its hold had lapsed, over two changes of the hold's length
 	// of which the second made it longer, ends a hold of another: its receipt knows one length.
 	if !lapsed && h.lapsed && r.lengths-h.lengths >= 2 {
 		r.unjudged = true
 		return ""
 	}
-	if r.counts(h) && (lapsed && !h.lapsed || !lapsed && h.lapsed && r.exactly()) {
+	if !lapsed && r.forgot { // where a key that held was reset, an evicted one's receipt may find nothing
+		return ""
+	}
+	// After the hold's length has changed, what is held may be some eighths ahead of the clock.
+	// What is eight eighths old then may lie among those or not, so it is said to have lapsed.
+	early := r.plays.changes && r.heldNs() >= r.lapseAt(h.aliveNs)-r.hold.EighthNs()
+	if r.counts(h) && (lapsed && !h.lapsed && !early || !lapsed && h.lapsed && r.exactly()) {
 		return fmt.Sprintf("at %d a hold of key %d has lapsed: %v; its time is %d", r.heldNs(), h.key, lapsed, r.lapseAt(h.aliveNs))
 	}
 	return ""

@@ -141,8 +141,10 @@ func (r *heldRun) configureHeld(w *runWorker, variant int) {
 	w.phase = 0
 }
 
-// tell sets the worker's clocks.
+// tell sets the worker's clocks. What the directory says between two workers' calls is seen:
+// a policy may hold nothing for as long.
 func (r *heldRun) tell(w *runWorker) (now int64) {
+	r.observe()
 	now = (r.clock + w.offset) * stride
 	r.latest = max(r.latest, now)
 	w.view.now, w.view.mono = now, r.mono
