@@ -144,7 +144,7 @@ func (s *Service) note(d *domain, process uint64) {
 		return
 	}
 	s.mu.Lock()
-	d.proxies = uint32(min(n, math.MaxUint32))
+	d.proxies = uint32(min(int64(n), math.MaxUint32))
 	s.mu.Unlock()
 }
 
