@@ -102,7 +102,6 @@ func (r *answerRig) vmTraps(t *testing.T) {
 	lost := f.share(t, trapped.Add(2*time.Second), trapped.Add(9*time.Second))
 	share := f.share(t, trapped.Add(lostFor), f.begin.Add(lasts))
 	t.Logf("%s: %.1f %% of the slots used while some were lost, then %.1f %%", t.Name(), 100*lost, 100*share)
-	require.Less(t, lost, 0.95, "at least the one that trapped when it was counted")
 	require.GreaterOrEqual(t, share, 0.97)
 	r.requireAllFree(t)
 }

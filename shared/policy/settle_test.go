@@ -143,7 +143,7 @@ func TestAnswerProblems(t *testing.T) {
 		for i := range problems {
 			problems[i].Args = nil
 		}
-		require.ElementsMatch(t, want, messages(problems), fields)
+		require.Equal(t, want, messages(problems), fields)
 	}
 }
 

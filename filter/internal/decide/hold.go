@@ -33,6 +33,14 @@ const (
 	Unsaid          // a call into the proxy failed: it is to be tried again
 )
 
+// Hold returns what a request of an earlier configuration holds, to be settled as the
+// rule's own.
+func (r *Rule) Hold(receipt state.Receipt) Hold {
+	r.Holding.Streams++
+	r.Holding.Units += int64(receipt.Units)
+	return Hold{Rule: r, Receipt: receipt, Windows: r.Subjects.Windows}
+}
+
 // AppendHolds appends what the request holds, each to be settled. monotonicNs is the
 // monotonic clock.
 func (v *Verdict) AppendHolds(holds []Hold, monotonicNs int64) []Hold {

@@ -213,10 +213,29 @@ func (p *plugin) endLingering(monotonic int64) {
 	clear(all[len(p.lingering):])
 }
 
+// bequeath leaves what lingers to another configuration, in whatever VM.
+func (p *plugin) bequeath() {
+	if len(p.lingering) == 0 {
+		return
+	}
+	holds := make([]decide.Hold, len(p.lingering))
+	ends := make([]int64, len(p.lingering))
+	for i, l := range p.lingering {
+		holds[i], ends[i] = l.hold, l.endNs
+	}
+	if !p.engine.Bequeath(holds, ends) {
+		proxywasm.LogError("sluice: what lingers could not be left to the next configuration, and lapses")
+	}
+	p.lingering = nil
+}
+
 // renew renews what streams hold and what lingers.
 func (p *plugin) renew() {
 	if !p.canHold {
 		return
+	}
+	if !p.engine.Inherit(func(h decide.Hold, endNs int64) { p.linger(lingering{h, endNs}) }) {
+		proxywasm.LogError("sluice: what lingers of earlier configurations could not be read")
 	}
 	p.endLingering(theProxy.Monotonic())
 	now, monotonic := theProxy.Now(), theProxy.Monotonic()

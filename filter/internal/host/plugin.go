@@ -3,7 +3,6 @@ package host
 import (
 	"bytes"
 	"encoding/binary"
-	"math"
 	"slices"
 	"strconv"
 	"unsafe"
@@ -246,7 +245,7 @@ func (p *plugin) OnPluginDone() bool {
 	if p.engine != nil {
 		p.flushMetrics()
 		p.gaugeHolding(func(decide.Holding) decide.Holding { return decide.Holding{} })
-		p.endLingering(math.MaxInt64) // nobody else knows of it
+		p.bequeath()
 		p.forget()
 		p.engine.Release()
 		clear(p.engine.Policy().Rules) // the collector may take a constant for a pointer to them
