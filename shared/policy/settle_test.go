@@ -112,7 +112,7 @@ func TestAnswerProblems(t *testing.T) {
 		slots + `,"count_denied":true`:                                       {"rules[0].count_denied: held_denials"},
 		`"limits":["9/1s"],"settle":{},"count_denied":true`:                  {"rules[0].count_denied: held_denials"},
 		slots + `,"scope":"cluster"`:                                         {"rules[0].scope: held_cluster"},
-		slots + `,"scope":"cluster","lease":"off"`:                           {"rules[0].scope: held_cluster", "rules[0].lease: held_lease"},
+		slots + `,"scope":"cluster","lease":"off"`:                           {"rules[0].lease: held_lease", "rules[0].scope: held_cluster"},
 		`"limits":["9/1s"],"settle":{},"lease":5,"on_unavailable":"deny"`:    {"rules[0].lease: held_lease", "rules[0].on_unavailable: cluster_only"},
 		`"algorithm":"concurrency","limits":[]`:                              {"rules[0].limits: concurrency_alone"},
 		`"algorithm":"concurrency","limits":["10","20"]`:                     {"rules[0].limits: concurrency_alone"},
