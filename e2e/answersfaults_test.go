@@ -20,18 +20,16 @@ const lostFor = 10*time.Second*9/8 + time.Second
 // TestAnswersFaults: whatever happens to a proxy under load, never more than so many requests
 // are at the upstream, and slots that are lost come back.
 func TestAnswersFaults(t *testing.T) {
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			r := newAnswerRig(t, d, proxyOptions{policy: edgesPolicy, wasm: buildtest.Filter(t, "sluice_faults"), edit: func(bootstrap []byte) []byte {
-				return bytes.Replace(bootstrap, []byte("common_http_protocol_options: {"), []byte("common_http_protocol_options: {max_connection_duration: 20s, "), 1)
-			}})
-			t.Run("connections end every 20 s", r.connectionsEnd)
-			t.Run("clients' connections break", r.connectionsBreak)
-			t.Run("it stands still", r.standsStill)
-			t.Run("a VM traps", r.vmTraps)
-			t.Run("it is killed", func(t *testing.T) { r.killed(t, d) })
-		})
-	}
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		r := newAnswerRig(t, d, proxyOptions{policy: edgesPolicy, wasm: buildtest.Filter(t, "sluice_faults"), edit: func(bootstrap []byte) []byte {
+			return bytes.Replace(bootstrap, []byte("common_http_protocol_options: {"), []byte("common_http_protocol_options: {max_connection_duration: 20s, "), 1)
+		}})
+		t.Run("connections end every 20 s", r.connectionsEnd)
+		t.Run("clients' connections break", r.connectionsBreak)
+		t.Run("it stands still", r.standsStill)
+		t.Run("a VM traps", r.vmTraps)
+		t.Run("it is killed", func(t *testing.T) { r.killed(t, d) })
+	})
 }
 
 // during runs a load for so long, and then, a fault of it, after three seconds.

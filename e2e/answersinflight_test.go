@@ -141,14 +141,12 @@ func (r *answerRig) requireAllFree(t *testing.T) {
 // TestAnswers: an answer is charged by what came of it, and requests in flight keep to their
 // slots, on an Envoy with all its ways to end a request.
 func TestAnswers(t *testing.T) {
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			r := newAnswerRig(t, d, proxyOptions{policy: edgesPolicy})
-			t.Run("charged", r.charged)
-			t.Run("in flight", r.inFlight)
-			r.noTraps(t)
-		})
-	}
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		r := newAnswerRig(t, d, proxyOptions{policy: edgesPolicy})
+		t.Run("charged", r.charged)
+		t.Run("in flight", r.inFlight)
+		r.noTraps(t)
+	})
 }
 
 // inFlight: under every way in which a request may end never more than so many are at the

@@ -26,16 +26,14 @@ version: 1
 // TestPushedBodies: answers are read from the push on of a policy that needs them, and until
 // one that does not; counters stay, and what a policy held is charged as it says.
 func TestPushedBodies(t *testing.T) {
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			control := startControlPlane(t)
-			r := newAnswerRig(t, d, proxyOptions{node: "edge", xds: control.xds})
-			control.awaitConnected(t, "edge")
-			r.pushes(t, control)
-			r.pushesUnderLoad(t, control)
-			r.noTraps(t)
-		})
-	}
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		control := startControlPlane(t)
+		r := newAnswerRig(t, d, proxyOptions{node: "edge", xds: control.xds})
+		control.awaitConnected(t, "edge")
+		r.pushes(t, control)
+		r.pushesUnderLoad(t, control)
+		r.noTraps(t)
+	})
 }
 
 // answer asks for 34 tokens, and returns the encodings that the upstream was told of.

@@ -90,7 +90,7 @@ var ofEveryVersion = []string{
 	"TestFreshKeys", "TestRaisedLimitLetsTheDifferenceThrough", "TestListenerThatIsNotReadyForLong", "TestMatchPaths", "TestHosts",
 	"TestForwardedForIsNotBelieved", "TestWhoTheClientIs", "TestKeyProperty", "TestGRPCResponse", "TestUpstreamFields", "TestAccessLogOfThePage",
 	"TestEnvoyGateway", "TestAnotherBinaryKeepsTheCounters", "TestReloadAfterATrap", "TestTraps",
-	"TestAnswers", "TestPushedBodies", "TestModels", "TestAnswersFaults",
+	"TestAnswers", "TestPushedBodies", "TestModels",
 }
 
 // envoys returns the Envoys that the test runs on.
@@ -119,8 +119,19 @@ func newest(t *testing.T) driver {
 // each runs a scenario on the simulator and on the Envoys, at the same time.
 func each(t *testing.T, scenario func(t *testing.T, d driver)) {
 	t.Helper()
+	together(t, append([]driver{{name: "sim"}}, envoys(t)...), scenario)
+}
+
+// eachEnvoy runs a scenario on the Envoys, at the same time.
+func eachEnvoy(t *testing.T, scenario func(t *testing.T, d driver)) {
+	t.Helper()
+	together(t, envoys(t), scenario)
+}
+
+func together(t *testing.T, on []driver, scenario func(t *testing.T, d driver)) {
+	t.Helper()
 	var wg sync.WaitGroup
-	for _, d := range append([]driver{{name: "sim"}}, envoys(t)...) {
+	for _, d := range on {
 		wg.Go(func() {
 			t.Run(d.name, func(t *testing.T) { scenario(t, d) })
 		})

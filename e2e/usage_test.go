@@ -209,16 +209,14 @@ var modelChunks = []struct {
 // and those that say nothing what is estimated. Who hangs up pays, too.
 func TestModels(t *testing.T) {
 	answers := modelAnswers(t)
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			m := startModels(t, answers)
-			p := d.start(t, proxyOptions{policy: modelPolicy, upstream: m.URL})
-			t.Run("charged", func(t *testing.T) { m.charged(t, p) })
-			t.Run("hung up", func(t *testing.T) { m.hungUp(t, p) })
-			t.Run("encoded", func(t *testing.T) { m.encoded(t, p) })
-			t.Run("bounded", func(t *testing.T) { m.bounded(t, p) })
-		})
-	}
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		m := startModels(t, answers)
+		p := d.start(t, proxyOptions{policy: modelPolicy, upstream: m.URL})
+		t.Run("charged", func(t *testing.T) { m.charged(t, p) })
+		t.Run("hung up", func(t *testing.T) { m.hungUp(t, p) })
+		t.Run("encoded", func(t *testing.T) { m.encoded(t, p) })
+		t.Run("bounded", func(t *testing.T) { m.bounded(t, p) })
+	})
 }
 
 func (m *models) charged(t *testing.T, p *proxy) {
