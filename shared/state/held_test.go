@@ -13,9 +13,9 @@ func holding() limit.Window {
 	return limit.Window{Algorithm: limit.Concurrency, PeriodNs: 80 * second, Unlimited: true}
 }
 
-// inFlight is the window of a rule that limits requests in flight.
-func inFlight(n uint32, hold int64) limit.Window {
-	return limit.Window{Algorithm: limit.Concurrency, Limit: n, PeriodNs: hold}
+// inFlight is the window of a rule that lets three requests be in flight.
+func inFlight() limit.Window {
+	return limit.Window{Algorithm: limit.Concurrency, Limit: 3, PeriodNs: 10 * second}
 }
 
 // desk is a table that holds, with both clocks.
@@ -143,7 +143,7 @@ func TestLostHoldsAreCharged(t *testing.T) {
 // TestAStoppedProcessLosesNothing: the time in which no stream could say that it is alive
 // does not count.
 func TestAStoppedProcessLosesNothing(t *testing.T) {
-	d := newDesk(t, 64, inFlight(3, 10*second))
+	d := newDesk(t, 64, inFlight())
 	for range 3 {
 		_, ok := d.hold("a", 1)
 		require.True(t, ok)
@@ -163,7 +163,7 @@ func TestAStoppedProcessLosesNothing(t *testing.T) {
 // early, and one that is lost is free on time.
 func TestHoldsUnderAWallClockThatIsSet(t *testing.T) {
 	for _, set := range []int64{3600 * second, -3600 * second} {
-		d := newDesk(t, 64, inFlight(3, 10*second))
+		d := newDesk(t, 64, inFlight())
 		d.now += 5000 * second
 		var held []Receipt
 		for range 3 {

@@ -8,7 +8,7 @@ import (
 
 // TestHoldingOfAllVMs: the sum is of the VMs that give signs of life.
 func TestHoldingOfAllVMs(t *testing.T) {
-	d := newDesk(t, 64, inFlight(3, 10*second))
+	d := newDesk(t, 64, inFlight())
 	share := func(vm uint64, units int64) int64 {
 		all, status := d.table.tables.ShareHolding(7, vm, Holding{units, 1})
 		require.Equal(t, OK, status)

@@ -9,7 +9,7 @@ import (
 // TestLingeringIsLeft: another configuration of the same owner settles, once, what one that
 // ends has left; those of other owners or without the counter do not.
 func TestLingeringIsLeft(t *testing.T) {
-	d := newDesk(t, 64, inFlight(3, 10*second))
+	d := newDesk(t, 64, inFlight())
 	var left []Lingering
 	for i := range 2 {
 		r, ok := d.hold("a", 1)
@@ -24,9 +24,9 @@ func TestLingeringIsLeft(t *testing.T) {
 		}))
 		return taken
 	}
-	require.Empty(t, take(configured(d.store, "another", 2, definition("x", 64, inFlight(3, 10*second)))))
-	require.Empty(t, take(configured(d.store, "o", 2, definition("y", 64, inFlight(3, 10*second)))))
-	d.table = configured(d.store, "o", 2, definition("x", 64, inFlight(3, 10*second)))
+	require.Empty(t, take(configured(d.store, "another", 2, definition("x", 64, inFlight()))))
+	require.Empty(t, take(configured(d.store, "o", 2, definition("y", 64, inFlight()))))
+	d.table = configured(d.store, "o", 2, definition("x", 64, inFlight()))
 	require.Equal(t, left, take(d.table))
 	require.Empty(t, take(d.table), "it is taken once")
 	for _, l := range left {
@@ -36,6 +36,6 @@ func TestLingeringIsLeft(t *testing.T) {
 
 	require.Equal(t, OK, d.table.tables.LeaveLingering([]*Table{d.table}, left[:1]))
 	d.pass(60 * second)
-	require.Empty(t, take(configured(d.store, "another", 2, definition("x", 64, inFlight(3, 10*second)))))
+	require.Empty(t, take(configured(d.store, "another", 2, definition("x", 64, inFlight()))))
 	require.Empty(t, take(d.table), "nobody took it for long")
 }
