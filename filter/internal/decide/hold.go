@@ -33,29 +33,21 @@ const (
 	Unsaid          // a call into the proxy failed: it is to be tried again
 )
 
-// Hold returns what a request of an earlier configuration holds, to be settled as the
-// rule's own.
+// Hold returns what a request holds of the rule, to be settled. The limits are the rule's own.
 func (r *Rule) Hold(receipt state.Receipt) Hold {
 	r.Holding.Streams++
 	r.Holding.Units += int64(receipt.Units)
 	return Hold{Rule: r, Receipt: receipt, Windows: r.Subjects.Windows}
 }
 
-// AppendHolds appends what the request holds, each to be settled. monotonicNs is the
-// monotonic clock.
-func (v *Verdict) AppendHolds(holds []Hold, monotonicNs int64) []Hold {
+// AppendHolds appends what the request holds, each to be settled.
+func (v *Verdict) AppendHolds(holds []Hold) []Hold {
 	for _, s := range v.Subjects {
-		p := s.Rule.Policy
-		if s.Outcome != Taken || !p.Holds() {
-			continue
+		if s.Outcome == Taken && s.Rule.Policy.Holds() {
+			h := s.Rule.Hold(s.Held)
+			h.Windows = s.KeepWindows()
+			holds = append(holds, h)
 		}
-		h := Hold{Rule: s.Rule, Receipt: s.Held, Windows: s.KeepWindows()}
-		if p.MaxHoldNs > 0 {
-			h.EndNs = monotonicNs + p.MaxHoldNs
-		}
-		holds = append(holds, h)
-		s.Rule.Holding.Streams++
-		s.Rule.Holding.Units += int64(s.Held.Units)
 	}
 	return holds
 }
@@ -96,7 +88,7 @@ func (h *Hold) Settle(cost uint32, by By, now int64) {
 // Release ends what the verdict's subjects hold at once: none of them has an answer that is
 // worth waiting for. Each is charged its cost.
 func (v *Verdict) Release() {
-	for _, h := range v.AppendHolds(nil, 0) {
+	for _, h := range v.AppendHolds(nil) {
 		cost := h.Receipt.Units
 		if h.Rule.Policy.Concurrency() {
 			cost = 0

@@ -43,7 +43,7 @@ func (g *greedy) minutes(n int, answers time.Duration, cost func() uint32) (cost
 			if !v.Allowed {
 				break
 			}
-			for _, h := range v.AppendHolds(nil, now) {
+			for _, h := range v.AppendHolds(nil) {
 				g.running = append(g.running, running{h, now + int64(answers), cost()})
 			}
 		}

@@ -9,9 +9,9 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/settle"
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 const (
@@ -38,14 +38,21 @@ type lingering struct {
 
 // hold keeps what the request holds.
 func (p *plugin) hold(v *decide.Verdict) {
-	p.holds = v.AppendHolds(p.holds, theProxy.Monotonic())
+	p.holds = v.AppendHolds(p.holds)
+	identity := false
 	for i := range p.holds {
-		if s := p.holds[i].Rule.Policy.Settle; s != nil && s.Identity {
-			if err := proxywasm.RemoveHttpRequestHeader("accept-encoding"); err != nil {
-				proxywasm.LogError("sluice: remove accept-encoding: " + err.Error())
-			}
-			return
+		h := &p.holds[i]
+		r := h.Rule.Policy
+		if r.MaxHoldNs > 0 {
+			h.EndNs = theProxy.Monotonic() + r.MaxHoldNs
 		}
+		identity = identity || r.Settle != nil && r.Settle.Identity
+	}
+	if !identity {
+		return
+	}
+	if err := proxywasm.RemoveHttpRequestHeader("accept-encoding"); err != nil {
+		proxywasm.LogError("sluice: remove accept-encoding: " + err.Error())
 	}
 }
 
@@ -178,10 +185,12 @@ func (s *stream) settle() {
 			continue
 		}
 		h.Settle(cost, by, now)
-		settled = append(settled, respond.Settled{Hold: h, Cost: cost, By: by})
+		if p.reports.whole {
+			settled = append(settled, answer.Settled{Rule: h.Rule.Policy.Name, Held: h.Receipt.Units, Cost: cost, By: by.String()})
+		}
 	}
 	if p.reports.whole {
-		setState(settledState, respond.AppendSettled(nil, settled))
+		setState(settledState, answer.AppendSettled(nil, settled))
 	}
 	clear(s.holds)
 	p.settled, s.holds = settled[:0], s.holds[:0]
@@ -205,6 +214,7 @@ func (p *plugin) endLingering(monotonic int64) {
 	p.lingering = all[:0]
 	for i := range all {
 		if l := all[i]; l.endNs <= monotonic {
+			arena.reset() // each reads a page
 			l.hold.Settle(0, decide.ByNone, now)
 		} else {
 			p.linger(l)
@@ -240,6 +250,7 @@ func (p *plugin) renew() {
 	p.endLingering(theProxy.Monotonic())
 	now, monotonic := theProxy.Now(), theProxy.Monotonic()
 	for i := range p.lingering {
+		arena.reset()
 		p.lingering[i].hold.Renew(now, monotonic)
 	}
 	for _, s := range streams.buckets {
@@ -248,6 +259,7 @@ func (p *plugin) renew() {
 				continue
 			}
 			for i := range s.holds {
+				arena.reset() // each reads a page
 				s.holds[i].Renew(now, monotonic)
 			}
 		}

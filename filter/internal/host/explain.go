@@ -13,14 +13,14 @@ const requestHeader = "x-sluice-request"
 func (p *plugin) explain() {
 	text, present := theProxy.Header(requestHeader)
 	if !present {
-		answer(400, problem("the header "+requestHeader+" must describe the request, as in "+
+		replyJSON(400, problem("the header "+requestHeader+" must describe the request, as in "+
 			`{"method":"GET","host":"api.example.com","path":"/","headers":{"x-user-id":"alice"},"client_ip":"192.0.2.7"}`))
 		return
 	}
 	r, err := explain.ParseRequest(text)
 	if err != nil {
-		answer(400, problem(requestHeader+": "+err.Error()))
+		replyJSON(400, problem(requestHeader+": "+err.Error()))
 		return
 	}
-	answer(200, explain.Explain(nil, p.engine, &theProxy, r))
+	replyJSON(200, explain.Explain(nil, p.engine, &theProxy, r))
 }

@@ -39,15 +39,15 @@ func (p *plugin) managed() bool {
 // answerManagement answers every request: it carries the token, which must not go upstream.
 func (p *plugin) answerManagement(rest string) {
 	if !p.onManagePort() {
-		answer(404, problem("management requests are answered on another port"))
+		replyJSON(404, problem("management requests are answered on another port"))
 		return
 	}
 	switch p.authorize() {
 	case 401:
-		answer(401, problem("a bearer token that the policy's manage.token_sha256 knows is required"))
+		replyJSON(401, problem("a bearer token that the policy's manage.token_sha256 knows is required"))
 		return
 	case 429:
-		answer(429, problem("too many wrong tokens from this address: wait a second"),
+		replyJSON(429, problem("too many wrong tokens from this address: wait a second"),
 			respond.Field{Name: "retry-after", Value: "1"})
 		return
 	}
@@ -55,9 +55,9 @@ func (p *plugin) answerManagement(rest string) {
 	op, onCounters := strings.CutPrefix(path, "counters/")
 	switch method, _ := theProxy.Header(":method"); {
 	case !onCounters && path != "explain":
-		answer(404, problem("there is nothing here: try "+p.manage.Path+"counters/peek"))
+		replyJSON(404, problem("there is nothing here: try "+p.manage.Path+"counters/peek"))
 	case method != "POST":
-		answer(405, problem("management requests are made by POST"))
+		replyJSON(405, problem("management requests are made by POST"))
 	default:
 		if p.quota != nil {
 			defer p.quota.takeWord()()
@@ -73,7 +73,7 @@ func (p *plugin) answerManagement(rest string) {
 func (p *plugin) operate(op, query string) {
 	asked, fault := readOperation(op, query)
 	if fault != "" {
-		answer(400, problem(fault))
+		replyJSON(400, problem(fault))
 		return
 	}
 	if op == "stats" {
@@ -82,11 +82,11 @@ func (p *plugin) operate(op, query string) {
 	text, err := p.engine.Operate(asked)
 	switch {
 	case errors.Is(err, local.ErrStore):
-		answer(500, problem(err.Error()))
+		replyJSON(500, problem(err.Error()))
 	case err != nil:
-		answer(400, problem(err.Error()))
+		replyJSON(400, problem(err.Error()))
 	default:
-		answer(200, text)
+		replyJSON(200, text)
 	}
 }
 
@@ -197,7 +197,8 @@ func (p *plugin) authorize() int {
 	return 401
 }
 
-func answer(status uint32, body []byte, fields ...respond.Field) {
+// replyJSON answers a management request.
+func replyJSON(status uint32, body []byte, fields ...respond.Field) {
 	fields = append(fields, respond.Field{Name: "content-type", Value: "application/json"})
 	theProxy.send(&reply{
 		status: status, details: []byte("sluice_management"), body: append(body, '\n'), grpc: grpcFromStatus,

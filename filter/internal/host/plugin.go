@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/origin"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -65,7 +66,7 @@ type plugin struct {
 	lingering   []lingering      // holds of requests that were reset
 	lingersNs   int64            // when the first of them ends
 	scans       []*usage.Scanner // idle ones
-	settled     []respond.Settled
+	settled     []answer.Settled
 	holding     []shownHolding // in the order of engine.EachHolding
 	self        uint64         // a random number
 
