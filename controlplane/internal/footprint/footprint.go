@@ -36,9 +36,10 @@ type Footprint struct {
 }
 
 const (
-	// heldStreamBytes is what a rule keeps of a running request: its receipt, and its place
-	// among the streams of the worker.
-	heldStreamBytes = 160
+	// heldStreamBytes is what a rule keeps of a running request, its receipt and its place
+	// among the streams, at most: a worker's VM doubles its memory when it is full.
+	// TestManyHolds holds the filter to it.
+	heldStreamBytes = 850
 	// scannedStreams is how many answers a worker reads at once, and scannedBytes what it
 	// keeps of one.
 	scannedStreams, scannedBytes = 16_384, 4 << 10
