@@ -41,8 +41,8 @@ func (r records) appendEntry(e *Entry) (err error) {
 }
 
 // Record implements Store.
-func (b *Bolt) Record(ctx context.Context, e Entry) (id uint64, err error) {
-	err = b.commit(ctx, "record "+e.Action, b.db.Update, func(r records) error { return r.appendEntry(&e) })
+func (s shared) Record(ctx context.Context, e Entry) (id uint64, err error) {
+	err = s.commit(ctx, "record "+e.Action, alone, func(r records) error { return r.appendEntry(&e) })
 	if err != nil {
 		return 0, err
 	}
@@ -50,8 +50,8 @@ func (b *Bolt) Record(ctx context.Context, e Entry) (id uint64, err error) {
 }
 
 // Settle implements Store.
-func (b *Bolt) Settle(ctx context.Context, id uint64, outcome string) error {
-	return b.commit(ctx, fmt.Sprintf("settle audit entry %d", id), b.db.Update, func(r records) error {
+func (s shared) Settle(ctx context.Context, id uint64, outcome string) error {
+	return s.commit(ctx, fmt.Sprintf("settle audit entry %d", id), alone, func(r records) error {
 		var e Entry
 		if err := r.getJSON(auditBucket, key(id), &e); errors.Is(err, ErrNotFound) {
 			return nil
@@ -64,9 +64,9 @@ func (b *Bolt) Settle(ctx context.Context, id uint64, outcome string) error {
 }
 
 // Audit implements Store. A damaged entry is listed with that as its outcome.
-func (b *Bolt) Audit(_ context.Context, policy string, limit int, before uint64) ([]Entry, error) {
+func (s shared) Audit(_ context.Context, policy string, limit int, before uint64) ([]Entry, error) {
 	list := []Entry{}
-	err := b.view("list audit entries", func(r records) error {
+	err := s.view("list audit entries", func(r records) error {
 		for id := range r.newest(auditBucket, before) {
 			e := Entry{ID: id}
 			if err := r.getJSON(auditBucket, key(id), &e); err != nil {
@@ -84,8 +84,8 @@ func (b *Bolt) Audit(_ context.Context, policy string, limit int, before uint64)
 }
 
 // Secret implements Store. A damaged secret counts as none.
-func (b *Bolt) Secret(ctx context.Context) (secret []byte, err error) {
-	err = b.commit(ctx, "read audit secret", b.db.Update, func(r records) error {
+func (s shared) Secret(ctx context.Context) (secret []byte, err error) {
+	err = s.commit(ctx, "read audit secret", alone, func(r records) error {
 		if secret, err = r.get(metaBucket, secretKey); err == nil {
 			return nil
 		}

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"go.etcd.io/bbolt"
 )
 
 // Contents says what a database holds.
@@ -21,9 +23,9 @@ type Contents struct {
 
 func (r records) contents() Contents {
 	all := r.keys(revisionsBucket)
-	c := Contents{Revisions: len(all) / 8, Given: r.bucket(revisionsBucket).Sequence()}
+	c := Contents{Revisions: len(all), Given: r.sequence(revisionsBucket)}
 	if c.Revisions > 0 {
-		c.Newest = binary.BigEndian.Uint64(all[len(all)-8:])
+		c.Newest = binary.BigEndian.Uint64(all[0])
 	}
 	return c
 }
@@ -46,8 +48,8 @@ func (b *Bolt) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 }
 
 func (d *database) copyTo(w io.Writer) error {
-	return d.view(func(r records) error {
-		_, err := r.tx.WriteTo(w)
+	return d.read(func(tx *bbolt.Tx) error {
+		_, err := tx.WriteTo(w)
 		return err
 	})
 }
@@ -118,12 +120,11 @@ type flaw struct {
 
 func (r records) flaws() (list []flaw) {
 	for _, bucket := range buckets {
-		_ = r.bucket(bucket).ForEach(func(k, v []byte) error {
+		for k, v := range r.descend(bucket, nil) {
 			if _, err := unseal(bucket, k, v); err != nil && bucket != metaBucket {
 				list = append(list, flaw{bucket, bytes.Clone(k)})
 			}
-			return nil
-		})
+		}
 	}
 	return list
 }

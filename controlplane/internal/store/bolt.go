@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"sync"
 	"time"
@@ -16,13 +17,14 @@ const FileName = "sluice.db"
 
 // Bolt is the embedded store: one file, and a small one beside it; see LastName.
 type Bolt struct {
+	shared
 	db   *database
 	last *last
 
-	mu       sync.Mutex
-	appended chan struct{} // closed and replaced at every Append
-	failed   error         // of the last commit that failed, nil since a revision was stored
-	probed   time.Time     // when Healthy last tried whether that is still so
+	mu     sync.Mutex
+	change chan struct{} // closed and replaced at every Append
+	failed error         // of the last commit that failed, nil since a revision was stored
+	probed time.Time     // when Healthy last tried whether that is still so
 }
 
 var _ Store = (*Bolt)(nil)
@@ -54,17 +56,24 @@ func (b *Bolt) view(what string, do func(records) error) error {
 	return nil
 }
 
-// commit makes a change durable, and then the record of it. run is the database's
-// Update or Batch.
-func (b *Bolt) commit(ctx context.Context, what string, run func(func(*bbolt.Tx) error) error, change func(records) error) error {
+func (b *Bolt) commit(ctx context.Context, what string, company company, change func(records) error) error {
+	if company == inBatch {
+		return b.write(ctx, what, b.db.Batch, change)
+	}
+	return b.write(ctx, what, b.db.Update, change)
+}
+
+// write makes a change durable, and then the record of it. run is the database's Update
+// or Batch.
+func (b *Bolt) write(ctx context.Context, what string, run func(func(*bbolt.Tx) error) error, change func(records) error) error {
 	if err := errors.Join(ctx.Err(), b.inPlace()); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	var reached position
 	var refused error // by change itself, so it says nothing about the disk
 	err := run(func(tx *bbolt.Tx) error {
-		refused = change(records{tx})
-		reached = records{tx}.position()
+		refused = change(boltRecords(tx))
+		reached = positionOf(tx)
 		return refused
 	})
 	if refused == nil {
@@ -115,7 +124,7 @@ func (b *Bolt) Healthy(ctx context.Context) error {
 // room where that does not.
 func (b *Bolt) probe(ctx context.Context) error {
 	for _, size := range []int{probeBytes, 0} {
-		err := b.commit(ctx, "try the disk", b.db.Update, func(r records) error {
+		err := b.commit(ctx, "try the disk", alone, func(r records) error {
 			return r.put(metaBucket, probeKey, make([]byte, size))
 		})
 		if err != nil {
@@ -136,12 +145,39 @@ func (b *Bolt) setFailed(err error) {
 func (b *Bolt) Appended() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.appended
+	return b.change
 }
 
-func (b *Bolt) notify() {
+func (b *Bolt) appended() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	close(b.appended)
-	b.appended = make(chan struct{})
+	b.failed = nil
+	close(b.change)
+	b.change = make(chan struct{})
+}
+
+// boltTx is a transaction of bbolt's.
+type boltTx struct{ *bbolt.Tx }
+
+func boltRecords(tx *bbolt.Tx) records { return records{boltTx{tx}} }
+
+func (t boltTx) bucket(name string) *bbolt.Bucket { return t.Bucket([]byte(name)) }
+
+func (t boltTx) value(bucket string, k []byte) []byte      { return t.bucket(bucket).Get(k) }
+func (t boltTx) set(bucket string, k, value []byte) error  { return t.bucket(bucket).Put(k, value) }
+func (t boltTx) remove(bucket string, k []byte) error      { return t.bucket(bucket).Delete(k) }
+func (t boltTx) sequence(bucket string) uint64             { return t.bucket(bucket).Sequence() }
+func (t boltTx) setSequence(bucket string, n uint64) error { return t.bucket(bucket).SetSequence(n) }
+
+func (t boltTx) descend(bucket string, below []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(k, value []byte) bool) {
+		c := t.bucket(bucket).Cursor()
+		k, _ := c.Seek(below)
+		step := c.Prev
+		if below == nil || k == nil {
+			step = c.Last
+		}
+		for k, value := step(); k != nil && yield(k, value); k, value = c.Prev() {
+		}
+	}
 }

@@ -276,12 +276,12 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 func TestHealthyAgain(t *testing.T) {
 	b, ctx := open(t, filled(t)), t.Context()
 	full := func(func(*bbolt.Tx) error) error { return syscall.ENOSPC }
-	require.ErrorContains(t, b.commit(ctx, "x", full, nil), "no space")
+	require.ErrorContains(t, b.write(ctx, "x", full, nil), "no space")
 	require.NoError(t, b.Healthy(ctx))
 	list, err := b.History(ctx, "", 0)
 	require.NoError(t, err)
 	require.Len(t, list, 3, "a probe is no change")
-	require.ErrorContains(t, b.commit(ctx, "x", full, nil), "no space")
+	require.ErrorContains(t, b.write(ctx, "x", full, nil), "no space")
 	require.ErrorContains(t, b.Healthy(ctx), "no space", "it is not asked for each time")
 	require.NoError(t, b.SaveReply(ctx, Reply{Node: "edge-1", Revision: 3}))
 	require.ErrorContains(t, b.Healthy(ctx), "no space")

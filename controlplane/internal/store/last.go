@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"sync"
+
+	"go.etcd.io/bbolt"
 )
 
 // LastName is the name of a second file in the data directory: it says how far
@@ -34,12 +36,13 @@ func (p position) String() string {
 	return fmt.Sprintf(positionText, p.Transaction, p.Revision, p.Entry)
 }
 
-func (r records) position() position {
-	return position{uint64(r.tx.ID()), r.bucket(revisionsBucket).Sequence(), r.bucket(auditBucket).Sequence()}
+func positionOf(tx *bbolt.Tx) position {
+	r := boltRecords(tx)
+	return position{uint64(tx.ID()), r.sequence(revisionsBucket), r.sequence(auditBucket)}
 }
 
 func (d *database) position() (p position) {
-	_ = d.view(func(r records) error { p = r.position(); return nil })
+	_ = d.read(func(tx *bbolt.Tx) error { p = positionOf(tx); return nil })
 	return p
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"syscall"
 	"time"
 
@@ -46,7 +47,8 @@ func openDir(dir string, readOnly bool) (*Bolt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", file, err)
 	}
-	b := &Bolt{db: db, appended: make(chan struct{})}
+	b := &Bolt{db: db, change: make(chan struct{})}
+	b.shared = shared{b}
 	if b.last, err = openLast(lastFile, readOnly); err == nil {
 		err = b.last.check(db.position())
 	}
@@ -103,9 +105,9 @@ func openFile(file string, readOnly bool) (*database, error) {
 		if err := db.open(file, readOnly); err != nil {
 			return err
 		}
-		if err := db.view(func(r records) error {
-			err := checkPages(r.tx, db.f)
-			first, _ := r.tx.Cursor().First()
+		if err := db.read(func(tx *bbolt.Tx) error {
+			err := checkPages(tx, db.f)
+			first, _ := tx.Cursor().First()
 			fresh = first == nil
 			return err
 		}); err != nil {
@@ -116,7 +118,7 @@ func openFile(file string, readOnly bool) (*database, error) {
 				return err
 			}
 		}
-		return db.view(records.checkLayout)
+		return db.read(checkLayout)
 	})
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -151,10 +153,14 @@ func (d *database) Close() (err error) {
 	return err
 }
 
-// view reads in a transaction. If the file is overwritten meanwhile, only this
+// read reads in a transaction. If the file is overwritten meanwhile, only this
 // reading fails.
+func (d *database) read(do func(*bbolt.Tx) error) error {
+	return guard(func() error { return d.View(do) })
+}
+
 func (d *database) view(do func(records) error) error {
-	return guard(func() error { return d.View(func(tx *bbolt.Tx) error { return do(records{tx}) }) })
+	return d.read(func(tx *bbolt.Tx) error { return do(boltRecords(tx)) })
 }
 
 // guard makes errors of bbolt's panics over a file that makes no sense to it, and
@@ -188,41 +194,30 @@ func createBuckets(tx *bbolt.Tx) error {
 
 // checkLayout checks that everything that belongs together is there. Values are
 // checked when they are read.
-func (r records) checkLayout() error {
+func checkLayout(tx *bbolt.Tx) error {
+	r := boltRecords(tx)
 	for _, name := range buckets {
-		if r.bucket(name) == nil {
+		if tx.Bucket([]byte(name)) == nil {
 			return damage("it has no %s", name)
 		}
-		if found := r.bucket(metaBucket).Get(formatKey); string(found) != format && string(found) != severalFormat {
+		if found := r.value(metaBucket, formatKey); string(found) != format && string(found) != severalFormat {
 			return fmt.Errorf("store format %q is not %s: it was written by another release", found, format)
 		}
 	}
 	for _, name := range []string{revisionsBucket, auditBucket} {
-		given := r.bucket(name).Sequence()
-		err := r.bucket(name).ForEach(func(k, _ []byte) error {
+		given := r.sequence(name)
+		for _, k := range r.keys(name) {
 			if len(k) != 8 || binary.BigEndian.Uint64(k) > given {
 				return damage("%s go up to %d, and one is %x", name, given, k)
 			}
-			return nil
-		})
-		if err != nil {
-			return err
 		}
 	}
 	for _, name := range textBuckets {
-		if !bytes.Equal(r.keys(name), r.keys(revisionsBucket)) {
+		if !slices.EqualFunc(r.keys(name), r.keys(revisionsBucket), bytes.Equal) {
 			return damage("parts of some revisions are missing: %s", name)
 		}
 	}
 	return nil
-}
-
-func (r records) keys(bucket string) (all []byte) {
-	_ = r.bucket(bucket).ForEach(func(k, _ []byte) error {
-		all = append(all, k...)
-		return nil
-	})
-	return all
 }
 
 func syncDir(dir string) error {

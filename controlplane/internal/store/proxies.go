@@ -8,9 +8,9 @@ import (
 
 // SaveReply implements Store. Replies that come at once share a write: a fleet
 // replies within the same second.
-func (b *Bolt) SaveReply(ctx context.Context, reply Reply) error {
+func (s shared) SaveReply(ctx context.Context, reply Reply) error {
 	what := fmt.Sprintf("save reply to revision %d", reply.Revision)
-	return b.commit(ctx, what, b.db.Batch, func(r records) error {
+	return s.commit(ctx, what, inBatch, func(r records) error {
 		marks := nackedBucket
 		if reply.Accepted {
 			marks = ackedBucket
@@ -22,21 +22,21 @@ func (b *Bolt) SaveReply(ctx context.Context, reply Reply) error {
 }
 
 // Proxies implements Store. A damaged one counts as unknown.
-func (b *Bolt) Proxies(context.Context) ([]Proxy, error) {
+func (s shared) Proxies(context.Context) ([]Proxy, error) {
 	list := []Proxy{}
-	err := b.view("list proxies", func(r records) error {
-		return r.bucket(proxiesBucket).ForEach(func(k, _ []byte) error {
+	err := s.view("list proxies", func(r records) error {
+		for k := range r.descend(proxiesBucket, nil) {
 			var p Proxy
 			if r.getJSON(proxiesBucket, k, &p) == nil {
 				list = append(list, p)
 			}
-			return nil
-		})
+		}
+		return nil
 	})
 	return list, err
 }
 
 // Forget implements Store.
-func (b *Bolt) Forget(ctx context.Context, id Identity) error {
-	return b.commit(ctx, "forget proxy", b.db.Batch, func(r records) error { return r.delete(id.key(), proxiesBucket) })
+func (s shared) Forget(ctx context.Context, id Identity) error {
+	return s.commit(ctx, "forget proxy", inBatch, func(r records) error { return r.delete(id.key(), proxiesBucket) })
 }

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-
-	"go.etcd.io/bbolt"
 )
 
 // format is the number of the layout below. A store in another format is refused, but
@@ -54,19 +52,30 @@ var (
 
 func key(number uint64) []byte { return binary.BigEndian.AppendUint64(nil, number) }
 
+// tx is a transaction of a database: values by bucket and key, and a number for each
+// bucket, the highest that was given in it.
+type tx interface {
+	value(bucket string, k []byte) []byte // valid within the transaction, nil: none
+	set(bucket string, k, value []byte) error
+	remove(bucket string, k []byte) error
+	descend(bucket string, below []byte) iter.Seq2[[]byte, []byte] // from the last key on; nil is no bound
+	sequence(bucket string) uint64
+	setSequence(bucket string, n uint64) error
+}
+
 // records are what a transaction reads and writes. Revisions, replies and the audit
 // log know of the database only this, and commit and view.
-type records struct{ tx *bbolt.Tx }
+type records struct{ tx }
 
-func (r records) bucket(name string) *bbolt.Bucket { return r.tx.Bucket([]byte(name)) }
-
-// next gives the next number of a bucket. bbolt's sequence is stored with the
-// bucket, and Restore may have set it above the last key.
-func (r records) next(bucket string) (uint64, error) { return r.bucket(bucket).NextSequence() }
+// next gives the next number of a bucket. Restore may have set it above the last key.
+func (r records) next(bucket string) (uint64, error) {
+	n := r.sequence(bucket) + 1
+	return n, r.setSequence(bucket, n)
+}
 
 // put stores a text and its seal.
 func (r records) put(bucket string, k, text []byte) error {
-	return r.bucket(bucket).Put(k, append(seal(bucket, k, text), text...))
+	return r.set(bucket, k, append(seal(bucket, k, text), text...))
 }
 
 func (r records) putJSON(bucket string, k []byte, v any) error {
@@ -79,12 +88,12 @@ func (r records) putJSON(bucket string, k []byte, v any) error {
 
 // get returns the text, ErrNotFound, or ErrDamaged.
 func (r records) get(bucket string, k []byte) ([]byte, error) {
-	value := r.bucket(bucket).Get(k)
+	value := r.value(bucket, k)
 	if value == nil {
 		return nil, ErrNotFound
 	}
 	text, err := unseal(bucket, k, value)
-	return bytes.Clone(text), err // bbolt's bytes are only valid within the transaction
+	return bytes.Clone(text), err // the value is only valid within the transaction
 }
 
 func (r records) getJSON(bucket string, k []byte, v any) error {
@@ -98,7 +107,7 @@ func (r records) getJSON(bucket string, k []byte, v any) error {
 // delete deletes the records with a key in some buckets.
 func (r records) delete(k []byte, buckets ...string) error {
 	for _, bucket := range buckets {
-		if err := r.bucket(bucket).Delete(k); err != nil {
+		if err := r.remove(bucket, k); err != nil {
 			return err
 		}
 	}
@@ -109,17 +118,24 @@ func (r records) delete(k []byte, buckets ...string) error {
 // no bound.
 func (r records) newest(bucket string, below uint64) iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
-		c := r.bucket(bucket).Cursor()
-		k, _ := c.Seek(key(below))
-		if below == 0 || k == nil {
-			k, _ = c.Last()
-		} else {
-			k, _ = c.Prev()
+		var bound []byte
+		if below > 0 {
+			bound = key(below)
 		}
-		for k != nil && yield(binary.BigEndian.Uint64(k)) {
-			k, _ = c.Prev()
+		for k := range r.descend(bucket, bound) {
+			if !yield(binary.BigEndian.Uint64(k)) {
+				return
+			}
 		}
 	}
+}
+
+// keys returns all keys of a bucket, the last one first.
+func (r records) keys(bucket string) (all [][]byte) {
+	for k := range r.descend(bucket, nil) {
+		all = append(all, bytes.Clone(k))
+	}
+	return all
 }
 
 // seal is the digest that stands before a text. bbolt has no checksums of its own

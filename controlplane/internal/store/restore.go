@@ -62,8 +62,8 @@ func Restore(backup, dir string, dropDamaged bool) (r Restored, err error) {
 			return err
 		}
 		err = db.Update(func(tx *bbolt.Tx) error {
-			err := r.mend(records{tx}, given, filepath.Base(backup), dropDamaged)
-			placed = records{tx}.position()
+			err := r.mend(tx, given, filepath.Base(backup), dropDamaged)
+			placed = positionOf(tx)
 			return err
 		})
 		if err = errors.Join(err, db.Close()); err != nil || missing {
@@ -86,7 +86,8 @@ func (p position) highest(q position) position {
 // mend makes a copy of a backup what the directory is to have: without what is
 // damaged, for a text of a revision without all of the revision, and with the numbers
 // that were given before.
-func (r *Restored) mend(backup records, given position, name string, dropDamaged bool) error {
+func (r *Restored) mend(tx *bbolt.Tx, given position, name string, dropDamaged bool) error {
+	backup := boltRecords(tx)
 	list := backup.flaws()
 	if err := flawless(list); err != nil && !dropDamaged {
 		return err
@@ -101,13 +102,13 @@ func (r *Restored) mend(backup records, given position, name string, dropDamaged
 			return err
 		}
 	}
-	has := backup.position()
+	has := positionOf(tx)
 	given = given.highest(has)
 	r.Contents = backup.contents()
 	r.Given = given.Revision
 	return errors.Join(
-		backup.bucket(revisionsBucket).SetSequence(given.Revision),
-		backup.bucket(auditBucket).SetSequence(given.Entry),
+		backup.setSequence(revisionsBucket, given.Revision),
+		backup.setSequence(auditBucket, given.Entry),
 		backup.appendEntry(&Entry{
 			Who: "sluice store restore", Action: "restore", Revision: r.Newest,
 			Text: fmt.Sprintf("from %s, with revision numbers up to %d of %d", name, has.Revision, r.Given),

@@ -14,7 +14,7 @@ import (
 )
 
 // backupOf makes a backup of a store that is open.
-func backupOf(t *testing.T, b *Bolt) (file string) {
+func backupOf(t *testing.T, b Store) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "sluice.backup")
 	from, size, err := b.Backup(t.Context())

@@ -12,15 +12,15 @@ import (
 )
 
 // Append implements Store.
-func (b *Bolt) Append(ctx context.Context, c Change) ([]Revision, error) {
+func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
 	var revisions []Revision
-	err := b.commit(ctx, "append revision", b.db.Update, func(r records) error {
+	err := s.commit(ctx, "append revision", alone, func(r records) error {
 		revisions = nil
-		last := r.bucket(revisionsBucket).Sequence()
+		last := r.sequence(revisionsBucket)
 		if last != c.Last {
 			return fmt.Errorf("%w: the last one is of revision %d, not %d", ErrConflict, last, c.Last)
 		}
-		if err := r.bucket(revisionsBucket).SetSequence(max(last, c.Above)); err != nil {
+		if err := r.setSequence(revisionsBucket, max(last, c.Above)); err != nil {
 			return err
 		}
 		for i := range c.Drafts {
@@ -35,8 +35,7 @@ func (b *Bolt) Append(ctx context.Context, c Change) ([]Revision, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.setFailed(nil)
-	b.notify()
+	s.appended()
 	return revisions, nil
 }
 
@@ -55,7 +54,7 @@ func (r records) append(d *Draft) (Revision, error) {
 	entry.Revision, entry.Policy = number, revision.Policy
 	if stored.Policy == DefaultPolicy {
 		stored.Policy = "" // as releases before wrote it
-	} else if err := r.bucket(metaBucket).Put(formatKey, []byte(severalFormat)); err != nil {
+	} else if err := r.set(metaBucket, formatKey, []byte(severalFormat)); err != nil {
 		return Revision{}, err
 	}
 	return revision, errors.Join(
@@ -67,17 +66,17 @@ func (r records) append(d *Draft) (Revision, error) {
 }
 
 // Last implements Store.
-func (b *Bolt) Last(context.Context) (last uint64, err error) {
-	err = b.view("read the last number", func(r records) error {
-		last = r.bucket(revisionsBucket).Sequence()
+func (s shared) Last(context.Context) (last uint64, err error) {
+	err = s.view("read the last number", func(r records) error {
+		last = r.sequence(revisionsBucket)
 		return nil
 	})
 	return last, err
 }
 
 // Get implements Store.
-func (b *Bolt) Get(_ context.Context, number uint64) (revision Revision, err error) {
-	err = b.view(fmt.Sprintf("get revision %d", number), func(r records) (err error) {
+func (s shared) Get(_ context.Context, number uint64) (revision Revision, err error) {
+	err = s.view(fmt.Sprintf("get revision %d", number), func(r records) (err error) {
 		if revision.Summary, err = r.summary(number); err == nil {
 			revision.YAML, err = r.get(yamlBucket, key(number))
 		}
@@ -93,9 +92,9 @@ func (b *Bolt) Get(_ context.Context, number uint64) (revision Revision, err err
 }
 
 // History implements Store.
-func (b *Bolt) History(_ context.Context, policy string, limit int) ([]Summary, error) {
+func (s shared) History(_ context.Context, policy string, limit int) ([]Summary, error) {
 	list := []Summary{}
-	err := b.view("list revisions", func(r records) error {
+	err := s.view("list revisions", func(r records) error {
 		for number := range r.newest(revisionsBucket, 0) {
 			s, err := r.summary(number)
 			if err != nil {
@@ -127,8 +126,8 @@ func (r records) summary(number uint64) (s Summary, err error) {
 
 // Drop implements Store. The file does not shrink: what comes next uses the
 // pages again.
-func (b *Bolt) Drop(ctx context.Context, numbers []uint64) error {
-	return b.commit(ctx, "drop revisions", b.db.Update, func(r records) error {
+func (s shared) Drop(ctx context.Context, numbers []uint64) error {
+	return s.commit(ctx, "drop revisions", alone, func(r records) error {
 		seen := map[string]bool{}
 		for number := range r.newest(revisionsBucket, 0) {
 			s, err := r.summary(number)

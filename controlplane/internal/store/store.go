@@ -81,6 +81,26 @@ type Store interface {
 	Close() error
 }
 
+// shared is what all stores do alike: each change of records is one transaction.
+type shared struct{ backend }
+
+// backend keeps records.
+type backend interface {
+	view(what string, do func(records) error) error
+	// commit runs a change, again where another one came between. When it returns, what
+	// the change wrote is durable; where it returned an error, nothing of it is.
+	commit(ctx context.Context, what string, company company, change func(records) error) error
+	appended() // wakes those that wait for Store.Appended
+}
+
+// company says whether a change may share a transaction with others.
+type company bool
+
+const (
+	alone   company = false
+	inBatch company = true
+)
+
 // DefaultPolicy is the policy of what was stored before policies had names.
 const DefaultPolicy = "default"
 

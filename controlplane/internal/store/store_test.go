@@ -1,14 +1,9 @@
 package store
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
@@ -20,112 +15,6 @@ func open(t *testing.T, dir string) *Bolt {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
-}
-
-// add makes a draft a revision, after whatever comes in between.
-func add(ctx context.Context, s Store, d Draft) (Revision, error) {
-	for {
-		last, err := s.Last(ctx)
-		if err != nil {
-			return Revision{}, err
-		}
-		list, err := s.Append(ctx, Change{Last: last, Drafts: []Draft{d}})
-		if errors.Is(err, ErrConflict) {
-			continue
-		}
-		if err != nil {
-			return Revision{}, err
-		}
-		return list[0], nil
-	}
-}
-
-func draft(text string) Draft {
-	return Draft{File: "policy.yaml", YAML: []byte(text), JSON: []byte(`{"of":"` + text + `"}`)}
-}
-
-func appendAll(t *testing.T, b *Bolt, texts ...string) {
-	t.Helper()
-	for _, text := range texts {
-		_, err := add(t.Context(), b, draft(text))
-		require.NoError(t, err)
-	}
-}
-
-func TestRevisions(t *testing.T) {
-	dir, ctx := filepath.Join(t.TempDir(), "not", "there", "yet"), t.Context()
-	b := open(t, dir)
-	list, err := b.History(ctx, "", 0)
-	require.NoError(t, err)
-	require.Empty(t, list)
-	appendAll(t, b, "a", "b", "c")
-	d := draft("b")
-	d.Wasm, d.RollbackOf = "/lib/b.wasm", 2
-	r, err := add(ctx, b, d)
-	require.NoError(t, err)
-	require.Equal(t, uint64(4), r.Number)
-	require.NoError(t, b.Close())
-
-	b = open(t, dir)
-	kept, err := b.Get(ctx, 4)
-	require.NoError(t, err)
-	require.Equal(t, r, kept)
-	require.WithinDuration(t, time.Now(), r.Created, time.Minute)
-	r.Created = time.Time{}
-	require.Equal(t, Revision{YAML: []byte("b"), JSON: []byte(`{"of":"b"}`), Summary: Summary{
-		Number: 4, Policy: DefaultPolicy, File: "policy.yaml", Wasm: "/lib/b.wasm", RollbackOf: 2, Bytes: 1,
-		SHA256: "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d", // printf b | sha256sum
-	}}, r)
-	list, err = b.History(ctx, "", 2)
-	require.NoError(t, err)
-	require.Equal(t, []uint64{4, 3}, []uint64{list[0].Number, list[1].Number})
-
-	require.NoError(t, b.SaveReply(ctx, Reply{Node: "e1", Revision: 2, Accepted: true}))
-	require.ErrorContains(t, b.Drop(ctx, []uint64{1, 4}), "revision 4 is the newest")
-	require.NoError(t, b.Healthy(ctx), "what is refused says nothing about the disk")
-	_, err = b.Get(ctx, 1)
-	require.NoError(t, err, "all or none")
-	require.NoError(t, b.Drop(ctx, []uint64{2, 1, 77}))
-	require.NoError(t, b.Drop(ctx, []uint64{2, 1}), "again")
-	for number, want := range map[uint64]error{0: ErrNotFound, 1: ErrNotFound, 2: ErrNotFound, 3: nil, 4: nil, 5: ErrNotFound} {
-		_, err := b.Get(ctx, number)
-		require.ErrorIs(t, err, want)
-	}
-	require.NoError(t, b.db.view(func(r records) error {
-		for _, bucket := range revisionBuckets {
-			require.Nil(t, r.bucket(bucket).Get(key(2)), bucket)
-		}
-		return nil
-	}))
-	appendAll(t, b, "e")
-	r, err = b.Get(ctx, 5)
-	require.NoError(t, err)
-	require.Equal(t, "e", string(r.YAML))
-}
-
-func TestRepliesMarkRevisionAndProxy(t *testing.T) {
-	dir, ctx := t.TempDir(), t.Context()
-	b := open(t, dir)
-	appendAll(t, b, "x", "y")
-	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	require.NoError(t, b.SaveReply(ctx, Reply{Node: "e1", Revision: 1, Accepted: true, At: at}))
-	require.NoError(t, b.SaveReply(ctx, Reply{Node: "e1", Revision: 2, Text: "no", At: at.Add(time.Second)}))
-	require.NoError(t, b.Close())
-
-	b = open(t, dir)
-	proxies, err := b.Proxies(ctx)
-	require.NoError(t, err)
-	require.Equal(t, []Proxy{{
-		Node: "e1", Acked: 1, AckedAt: at, Nacked: 2, NackedAt: at.Add(time.Second), NackText: "no",
-		Refused: []uint64{2}, Unsettled: true,
-	}}, proxies)
-	require.NoError(t, b.Forget(ctx, Identity{Node: "e1"}))
-	proxies, err = b.Proxies(ctx)
-	require.NoError(t, err)
-	require.Empty(t, proxies)
-	list, err := b.History(ctx, "", 0)
-	require.NoError(t, err)
-	require.Equal(t, []bool{false, true, true, false}, []bool{list[0].Acked, list[0].Nacked, list[1].Acked, list[1].Nacked})
 }
 
 func TestProxyAfter(t *testing.T) {
@@ -164,52 +53,11 @@ func TestProxyAfter(t *testing.T) {
 	require.Equal(t, uint64(100), p.Refused[maxRefused-1])
 }
 
-func TestConcurrentAppendsAndReplies(t *testing.T) {
-	b, ctx := open(t, t.TempDir()), t.Context()
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			for range 5 {
-				r, err := add(ctx, b, draft("x"))
-				if err == nil {
-					err = b.SaveReply(ctx, Reply{Node: fmt.Sprint("e", i), Revision: r.Number, Accepted: true})
-				}
-				if err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	list, err := b.History(ctx, "", 0)
-	require.NoError(t, err)
-	require.Len(t, list, 40)
-	for i, s := range list {
-		require.Equal(t, uint64(40-i), s.Number)
-		require.True(t, s.Acked)
-	}
-	proxies, err := b.Proxies(ctx)
-	require.NoError(t, err)
-	require.Len(t, proxies, 8)
-}
-
-func TestAppended(t *testing.T) {
-	b := open(t, t.TempDir())
-	before := b.Appended()
-	appendAll(t, b, "x")
-	<-before
-	select {
-	case <-b.Appended():
-		t.Fatal("closed before the next one")
-	default:
-	}
-}
-
 func TestAnotherFormatIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	b := open(t, dir)
 	require.NoError(t, b.db.Update(func(tx *bbolt.Tx) error {
-		return records{tx}.bucket(metaBucket).Put(formatKey, []byte("99"))
+		return boltRecords(tx).set(metaBucket, formatKey, []byte("99"))
 	}))
 	require.NoError(t, b.Close())
 	for range 2 { // it is not left locked
@@ -234,81 +82,9 @@ func TestDroppedPagesAreUsedAgain(t *testing.T) {
 		if n > kept {
 			require.NoError(t, b.Drop(t.Context(), []uint64{n - kept}))
 		}
-		require.NoError(t, b.db.view(func(r records) error {
-			require.LessOrEqual(t, r.tx.Size(), int64(3*(kept+1)*2*text), "after %d of them", n)
+		require.NoError(t, b.db.read(func(tx *bbolt.Tx) error {
+			require.LessOrEqual(t, tx.Size(), int64(3*(kept+1)*2*text), "after %d of them", n)
 			return nil
 		}))
 	}
-}
-
-func TestAudit(t *testing.T) {
-	dir, ctx := t.TempDir(), t.Context()
-	b := open(t, dir)
-	d := draft("a")
-	d.Audit = Entry{Who: "token ci", From: "192.0.2.1", Action: "apply", Text: "new"}
-	_, err := add(ctx, b, d)
-	require.NoError(t, err)
-	id, err := b.Record(ctx, Entry{Who: strings.Repeat("é", 1000), Action: "counters set"})
-	require.NoError(t, err)
-	require.Equal(t, uint64(2), id)
-	_, err = b.Record(ctx, Entry{Action: "backup"})
-	require.NoError(t, err)
-	require.NoError(t, b.Settle(ctx, 2, "2 of 2 proxies"))
-	require.NoError(t, b.db.Update(func(tx *bbolt.Tx) error {
-		return tx.Bucket([]byte(auditBucket)).Put(key(3), []byte("else"))
-	}))
-	require.NoError(t, b.Close())
-
-	b = open(t, dir)
-	list, err := b.Audit(ctx, "", 0, 0)
-	require.NoError(t, err)
-	require.Len(t, list, 3)
-	require.Contains(t, list[0].Outcome, "audit entry 3 is not what was stored")
-	require.Equal(t, "2 of 2 proxies", list[1].Outcome)
-	require.Len(t, list[1].Who, maxName-1, "no half of a letter")
-	require.WithinDuration(t, time.Now(), list[2].At, time.Minute)
-	list[2].At = time.Time{}
-	require.Equal(t, Entry{ID: 1, Who: "token ci", From: "192.0.2.1", Action: "apply", Policy: DefaultPolicy, Revision: 1, Text: "new"}, list[2])
-	list, err = b.Audit(ctx, "", 1, 3)
-	require.NoError(t, err)
-	require.Len(t, list, 1)
-	require.Equal(t, uint64(2), list[0].ID)
-}
-
-func TestAuditIsBounded(t *testing.T) {
-	b, ctx := open(t, t.TempDir()), t.Context()
-	require.NoError(t, b.db.Update(func(tx *bbolt.Tx) error {
-		for range maxEntries {
-			if err := (records{tx}).appendEntry(&Entry{Action: "apply"}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
-	for range 3 {
-		_, err := b.Record(ctx, Entry{Action: "apply"})
-		require.NoError(t, err)
-	}
-	list, err := b.Audit(ctx, "", 0, 0)
-	require.NoError(t, err)
-	require.Len(t, list, maxEntries)
-	require.Equal(t, uint64(maxEntries+3), list[0].ID)
-	require.Equal(t, uint64(4), list[maxEntries-1].ID)
-	require.NoError(t, b.Settle(ctx, 1, "late"), "an entry that is gone")
-}
-
-// A secret is made once for a store and no other store has it.
-func TestSecret(t *testing.T) {
-	dir := t.TempDir()
-	var seen [][]byte
-	for _, at := range []string{dir, dir, t.TempDir()} {
-		b := open(t, at)
-		secret, err := b.Secret(t.Context())
-		require.NoError(t, err)
-		require.Len(t, secret, 32)
-		seen = append(seen, secret)
-		require.NoError(t, b.Close())
-	}
-	require.Equal(t, seen[0], seen[1])
-	require.NotEqual(t, seen[0], seen[2])
 }
