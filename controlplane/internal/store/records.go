@@ -10,8 +10,8 @@ import (
 )
 
 // format is the number of the layout below. A store in another format is refused, but
-// for severalFormat: the same layout with policies that have names. A release before
-// these would take their revisions for the default's.
+// for severalFormat: the same layout with policies that have names, or with rollouts. A
+// release before these would push such a revision to all proxies.
 // All values but the format are sealed.
 //
 //	meta       "format" → "3" or "4", "audit_secret" → 32 bytes; "probe" → what Healthy tried to write

@@ -30,6 +30,11 @@ func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
 			}
 			revisions = append(revisions, revision)
 		}
+		for i := range c.Steps {
+			if err := r.step(&c.Steps[i]); err != nil {
+				return err
+			}
+		}
 		return nil
 	})
 	if err != nil {
@@ -48,14 +53,17 @@ func (r records) append(d *Draft) (Revision, error) {
 	revision := Revision{YAML: bytes.Clone(d.YAML), JSON: bytes.Clone(d.JSON), Summary: Summary{
 		Number: number, Policy: cmp.Or(d.Policy, DefaultPolicy), Proxies: d.Proxies,
 		File: d.File, Wasm: d.Wasm, RollbackOf: d.RollbackOf, Created: time.Now().UTC(),
-		SHA256: fmt.Sprintf("%x", sha256.Sum256(d.YAML)), Bytes: len(d.YAML),
+		SHA256: fmt.Sprintf("%x", sha256.Sum256(d.YAML)), Bytes: len(d.YAML), Rollout: d.Rollout,
 	}}
 	stored, entry := revision.Summary, d.Audit
 	entry.Revision, entry.Policy = number, revision.Policy
+	if stored.Policy != DefaultPolicy || stored.Rollout != nil {
+		if err := r.set(metaBucket, formatKey, []byte(severalFormat)); err != nil {
+			return Revision{}, err
+		}
+	}
 	if stored.Policy == DefaultPolicy {
 		stored.Policy = "" // as releases before wrote it
-	} else if err := r.set(metaBucket, formatKey, []byte(severalFormat)); err != nil {
-		return Revision{}, err
 	}
 	return revision, errors.Join(
 		r.putJSON(revisionsBucket, key(number), stored),
@@ -63,6 +71,21 @@ func (r records) append(d *Draft) (Revision, error) {
 		r.put(jsonBucket, key(number), d.JSON),
 		r.appendEntry(&entry),
 	)
+}
+
+// step changes how the rollout of a revision stands.
+func (r records) step(s *Step) error {
+	var of Summary
+	if err := r.getJSON(revisionsBucket, key(s.Revision), &of); err != nil {
+		return err
+	}
+	if !of.Rollout.Lasts() {
+		return fmt.Errorf("%w: no canary of revision %d lasts", ErrConflict, s.Revision)
+	}
+	of.Rollout.State, of.Rollout.Why = s.State, s.Why
+	entry := s.Audit
+	entry.Revision, entry.Policy = s.Revision, cmp.Or(of.Policy, DefaultPolicy)
+	return errors.Join(r.putJSON(revisionsBucket, key(s.Revision), of), r.appendEntry(&entry))
 }
 
 // Last implements Store.

@@ -39,9 +39,9 @@ var (
 // compares the last number which its author knew, and callers watch changes instead of
 // assuming that all are their own.
 type Store interface {
-	// Append makes all drafts of a change revisions, or none. When it returns, they
-	// are durable. The error is ErrConflict where Last returns another number than
-	// the change's author knew.
+	// Append makes all drafts of a change revisions and takes its steps, or does nothing.
+	// When it returns, they are durable. The error is ErrConflict where Last returns
+	// another number than the change's author knew, or a rollout of a step has ended.
 	Append(ctx context.Context, c Change) ([]Revision, error)
 	// Last returns the highest number that was ever given, 0 before the first.
 	Last(ctx context.Context) (uint64, error)
@@ -109,6 +109,7 @@ type Change struct {
 	Last   uint64 // what the store's Last was when the change was judged
 	Above  uint64 // numbers are above this one, too
 	Drafts []Draft
+	Steps  []Step
 }
 
 // Draft is a policy about to become a revision.
@@ -116,12 +117,50 @@ type Draft struct {
 	Policy  string             // its name, "" for the default
 	Proxies *selector.Selector // whom the policy is for, nil: whoever no other takes
 
-	File       string // name of the file it came from, for people
-	Wasm       string // path of the filter's binary on the proxies' machines, may be empty
-	RollbackOf uint64 // the revision whose content this is, 0 if it is new
-	YAML       []byte // the text as given
-	JSON       []byte // what proxies get, without the revision stamp
-	Audit      Entry  // stored in the same transaction
+	File       string   // name of the file it came from, for people
+	Wasm       string   // path of the filter's binary on the proxies' machines, may be empty
+	RollbackOf uint64   // the revision whose content this is, 0 if it is new
+	YAML       []byte   // the text as given
+	JSON       []byte   // what proxies get, without the revision stamp
+	Rollout    *Rollout // nil: all proxies of the policy get it at once
+	Audit      Entry    // stored in the same transaction
+}
+
+// Rollout says which proxies of its policy get a revision while it lasts, and what became
+// of it. Only the newest revision of a policy has one that lasts.
+type Rollout struct {
+	Percent      float64       `json:"percent"`                    // of the proxies, by a hash of the node id
+	Node         string        `json:"node,omitempty"`             // gets it too: by the hash no connected proxy would
+	PromoteAfter time.Duration `json:"promote_after_ns,omitempty"` // 0: not by itself
+	MaxDenied    float64       `json:"max_denied"`                 // percentage points of requests above what the others deny
+	Who          string        `json:"who"`                        // began it
+	State        RolloutState  `json:"state"`
+	Why          string        `json:"why,omitempty"` // it has stalled
+}
+
+// RolloutState is how a rollout stands.
+type RolloutState string
+
+// How it may stand.
+const (
+	Canary   RolloutState = "canary"
+	Stalled  RolloutState = "stalled" // a canary that is not promoted by itself any more
+	Promoted RolloutState = "promoted"
+	Aborted  RolloutState = "aborted" // the revision counts as absent
+)
+
+// Lasts says whether some proxies are still to get the revision, or to lose it.
+func (r *Rollout) Lasts() bool { return r != nil && (r.State == Canary || r.State == Stalled) }
+
+// IsAborted says whether the revision counts as absent.
+func (r *Rollout) IsAborted() bool { return r != nil && r.State == Aborted }
+
+// Step is what becomes of a revision's rollout while that lasts.
+type Step struct {
+	Revision uint64
+	State    RolloutState
+	Why      string
+	Audit    Entry // stored in the same transaction
 }
 
 // Entry is one line of the audit log. The store sets ID and At, and Revision
@@ -159,6 +198,7 @@ type Summary struct {
 	Created    time.Time          `json:"created"`
 	SHA256     string             `json:"sha256"` // of YAML, hexadecimal
 	Bytes      int                `json:"bytes"`  // length of YAML
+	Rollout    *Rollout           `json:"rollout,omitempty"`
 
 	Acked  bool `json:"acked"`  // some proxy has accepted it
 	Nacked bool `json:"nacked"` // some proxy has refused it

@@ -1,0 +1,66 @@
+package store
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
+)
+
+// A rollout is kept with its revision, changes with the audit log, and ends once.
+func TestRollout(t *testing.T) {
+	dir, ctx := t.TempDir(), t.Context()
+	b := open(t, dir)
+	appendAll(t, b, "first")
+	begun := Rollout{Percent: 10, Node: "edge-3", PromoteAfter: 5 * time.Minute, MaxDenied: 2, Who: "token ci", State: Canary}
+	d := of("default", "second")
+	d.Rollout = &begun
+	second, err := add(ctx, b, d)
+	require.NoError(t, err)
+	require.Equal(t, &begun, second.Rollout)
+	step := func(state RolloutState, why string) error {
+		_, err := b.Append(ctx, Change{Last: 2, Steps: []Step{{Revision: 2, State: state, Why: why, Audit: Entry{Action: string(state), Text: why}}}})
+		return err
+	}
+	stands := func() *Rollout {
+		require.NoError(t, b.Close())
+		b = open(t, dir)
+		list, err := b.History(ctx, DefaultPolicy, 1)
+		require.NoError(t, err)
+		return list[0].Rollout
+	}
+	require.Equal(t, &begun, stands())
+	require.True(t, stands().Lasts())
+
+	appended := b.Appended()
+	require.NoError(t, step(Stalled, "edge-3 refused it"))
+	<-appended
+	want := begun
+	want.State, want.Why = Stalled, "edge-3 refused it"
+	require.Equal(t, &want, stands())
+	require.True(t, stands().Lasts())
+
+	_, err = b.Append(ctx, Change{Last: 1, Steps: []Step{{Revision: 2, State: Promoted}}})
+	require.ErrorIs(t, err, ErrConflict)
+	require.NoError(t, step(Aborted, ""))
+	want.State, want.Why = Aborted, ""
+	require.Equal(t, &want, stands())
+	require.False(t, stands().Lasts())
+	require.True(t, stands().IsAborted())
+	require.ErrorIs(t, step(Promoted, ""), ErrConflict, "it has ended")
+	require.Equal(t, &want, stands())
+
+	entries, err := b.Audit(ctx, DefaultPolicy, 2, 0)
+	require.NoError(t, err)
+	require.Equal(t, []string{"aborted", "stalled"}, []string{entries[0].Action, entries[1].Action}, "what is refused is not in the log")
+	require.Equal(t, []uint64{2, 2}, []uint64{entries[0].Revision, entries[1].Revision})
+	require.NoError(t, b.db.View(func(tx *bbolt.Tx) error {
+		require.Equal(t, severalFormat, string(boltTx{tx}.bucket(metaBucket).Get(formatKey)), "a release before would push it to all")
+		return nil
+	}))
+	_, err = b.Append(ctx, Change{Last: 2, Steps: []Step{{Revision: 1, State: Promoted}}})
+	require.ErrorIs(t, err, ErrConflict, "it never was a canary")
+	_, err = b.Append(ctx, Change{Last: 2, Steps: []Step{{Revision: 9, State: Promoted}}})
+	require.ErrorIs(t, err, ErrNotFound)
+}
