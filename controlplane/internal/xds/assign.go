@@ -26,7 +26,7 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	before := map[string]track{}
 	for name, t := range l.tracks {
 		before[name] = *t
-		t.revisions, t.damaged, t.before = nil, nil, t.newest()
+		t.revisions, t.damaged, t.aborted, t.before = nil, nil, nil, t.newest()
 	}
 	l.lost, l.last = nil, max(l.last, last)
 	l.track(store.DefaultPolicy)
@@ -36,6 +36,9 @@ func (l *Ledger) refresh(ctx context.Context) error {
 		switch {
 		case s.Damaged:
 			l.lost = append(l.lost, s.Number)
+		case s.Rollout.IsAborted():
+			t := l.track(s.Policy)
+			t.aborted = append(t.aborted, s.Number)
 		case slices.Contains(was.damaged, s.Number) || known == nil && l.isDamaged(ctx, s.Number):
 			t := l.track(s.Policy)
 			t.damaged = append(t.damaged, s.Number)
@@ -61,7 +64,7 @@ func (l *Ledger) track(policy string) *track {
 // trackOf returns the track that has the revision, nil if none has.
 func (l *Ledger) trackOf(number uint64) *track {
 	for _, t := range l.tracks {
-		if t.find(number) != nil || slices.Contains(t.damaged, number) {
+		if t.find(number) != nil || slices.Contains(t.damaged, number) || slices.Contains(t.aborted, number) {
 			return t
 		}
 	}

@@ -191,7 +191,7 @@ func (l *Ledger) subscribe(s *session, holds, ahead uint64, fresh bool) (taken b
 	defer l.mu.Unlock()
 	known := l.proxies[s.who].known
 	s.subscribed = true
-	s.stance = stance{acked: known.Acked, since: s.track.newest()}
+	s.stance = stance{acked: known.Acked, since: s.track.newest(), node: s.who.Node}
 	s.ahead, s.runs = ahead, max(holds, ahead)
 	s.stranger = !fresh && s.runs == 0
 	if !fresh {

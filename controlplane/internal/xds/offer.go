@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 // mark is how the fleet replied to a revision.
@@ -13,6 +14,7 @@ type mark struct {
 	nacked bool // some proxy refused it
 
 	proxies *selector.Selector // whom it is for
+	rollout *store.Rollout
 }
 
 // withheld says whether a revision is kept from proxies that come later.
@@ -24,6 +26,7 @@ type stance struct {
 	refused []uint64 // what it refused
 	since   uint64   // the newest revision when it subscribed: later ones are not withheld from it
 	misses  int      // refusals in a row
+	node    string   // its node id, "" for any that no canary is for
 }
 
 // maxMisses is how many refusals in a row a proxy may give, of the newest revision

@@ -131,7 +131,7 @@ func (l *Ledger) outcomes(of **track, number uint64) (outcomes map[store.Identit
 	}
 	for id, p := range l.proxies {
 		for _, s := range p.sessions {
-			if s.track != *of || !s.subscribed && !p.strays() {
+			if s.track != *of || !s.subscribed && !p.strays() || s.track.newest() == number && s.track.newestOf(s.stance) != number {
 				continue
 			}
 			o := ProxyOutcome{
@@ -162,19 +162,18 @@ func (s *session) outcome(number uint64) Outcome {
 	if !s.subscribed {
 		return Unsent
 	}
-	if accepted, ok := s.replies[number]; ok {
-		if accepted {
-			return Acked
-		}
+	want := s.track.offer(s.stance)
+	switch accepted, ok := s.replies[number]; {
+	case ok && !accepted:
 		return Nacked
-	}
-	if s.isAhead() && s.ahead >= number {
+	case ok && (want != number || s.holds == number):
+		return Acked // else it is about to get it again
+	case s.isAhead() && s.ahead >= number, slices.Contains(s.track.aborted, number):
 		return Superseded
 	}
 	if s.track.newest() < number || s.inFlight {
 		return Waiting
 	}
-	want := s.track.offer(s.stance)
 	switch {
 	case want != 0 && want == s.unsendable:
 		return Unsent

@@ -35,6 +35,12 @@
 // A proxy that has not been asked (it connects when the newest revision is
 // withheld) gets the newest revision that some proxy accepted.
 //
+// # A canary
+//
+// While the newest revision's rollout lasts, it is there only for the proxies that the
+// rollout reaches: for all others the one before is the newest. An aborted revision counts
+// as absent: no proxy is offered it, and a proxy that runs it gets what is offered.
+//
 // # Never silently back
 //
 // A proxy may come with a revision that this server does not know: it went over from

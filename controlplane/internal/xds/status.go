@@ -134,8 +134,10 @@ func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 		return fmt.Sprintf("refused revision %d, left alone until the next", st.Nacked)
 	case st.Offered != 0 && st.Offered != st.Runs:
 		return fmt.Sprintf("runs revision %d, gets %d", st.Runs, st.Offered)
-	case shown.track.newest() > st.Runs:
-		return fmt.Sprintf("runs revision %d, %d is withheld: others refused it", st.Runs, shown.track.newest())
+	case shown.track.newestOf(shown.stance) > st.Runs:
+		return fmt.Sprintf("runs revision %d, %d is withheld: others refused it", st.Runs, shown.track.newestOf(shown.stance))
+	case shown.track.canary() != nil && shown.track.newest() == st.Runs:
+		return "connected, in the canary"
 	case st.Streams > 1:
 		return fmt.Sprintf("connected, %d streams", st.Streams)
 	}
@@ -190,7 +192,7 @@ func (l *Ledger) Behind() int {
 	for _, p := range l.proxies {
 		unserved := len(p.unserved()) > 0
 		for _, s := range p.sessions {
-			newest := s.track.newest()
+			newest := s.track.newestOf(s.stance)
 			if s.subscribed && s.runs != newest && !s.isAhead() || unserved && newest > 0 {
 				n++
 				break

@@ -16,6 +16,7 @@ type track struct {
 	before    uint64   // the newest revision before the latest look at the store
 	revisions []mark   // ascending, without those that are damaged
 	damaged   []uint64 // ascending
+	aborted   []uint64 // ascending: they count as absent, too
 }
 
 // newest returns the number of the newest revision, 0 if there is none.
@@ -27,12 +28,7 @@ func (t *track) newest() uint64 {
 }
 
 // offer is the revision that a proxy should hold, 0 for none.
-func (t *track) offer(p stance) uint64 {
-	if t == nil {
-		return 0
-	}
-	return offer(t.revisions, p)
-}
+func (t *track) offer(p stance) uint64 { return offer(t.of(p), p) }
 
 // current is the revision that a proxy gets which connects for the first time, 0 if
 // there is none: the newest, unless it is withheld.
@@ -62,7 +58,7 @@ func (t *track) proxies() *selector.Selector {
 // add appends a revision. Its marks never go away: one that the store failed to keep
 // stays here.
 func (t *track) add(s *store.Summary, known *mark) {
-	m := mark{number: s.Number, acked: s.Acked, nacked: s.Nacked, proxies: s.Proxies}
+	m := mark{number: s.Number, acked: s.Acked, nacked: s.Nacked, proxies: s.Proxies, rollout: s.Rollout}
 	if known != nil {
 		m.acked, m.nacked = m.acked || known.acked, m.nacked || known.nacked
 	}
@@ -70,12 +66,7 @@ func (t *track) add(s *store.Summary, known *mark) {
 }
 
 // lastGood is offer without the newest revision's privilege.
-func (t *track) lastGood(p stance) uint64 {
-	if t == nil {
-		return 0
-	}
-	return lastGood(t.revisions, p)
-}
+func (t *track) lastGood(p stance) uint64 { return lastGood(t.of(p), p) }
 
 // settle marks a revision with a reply. It reports whether that may change what others
 // are offered.
@@ -116,9 +107,11 @@ func (t *track) removeOutdated(keep int, used map[uint64]bool) (numbers []uint64
 		}
 	}
 	t.revisions = kept
-	// Damaged ones go with those of their age.
-	for len(t.damaged) > 0 && t.damaged[0] < kept[0].number { // the newest is always kept
-		numbers, t.damaged = append(numbers, t.damaged[0]), t.damaged[1:]
+	// Those that count as absent go with those of their age.
+	for _, absent := range []*[]uint64{&t.damaged, &t.aborted} {
+		for len(*absent) > 0 && (*absent)[0] < kept[0].number { // the newest is always kept
+			numbers, *absent = append(numbers, (*absent)[0]), (*absent)[1:]
+		}
 	}
 	return numbers
 }

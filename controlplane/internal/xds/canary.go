@@ -1,0 +1,98 @@
+package xds
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+)
+
+// rank is where a node id stands, from 0 to 100. It depends on nothing else: so the same
+// proxies are in each canary of a percentage, and in those of a higher one.
+func rank(node string) float64 {
+	h := sha256.Sum256([]byte(node))
+	return float64(binary.BigEndian.Uint64(h[:])>>11) / (1 << 53) * 100
+}
+
+// reaches says whether a proxy gets the revision of a rollout that lasts.
+func reaches(r *store.Rollout, node string) bool {
+	return node != "" && (node == r.Node || rank(node) < r.Percent)
+}
+
+// canary is the rollout of the newest revision while it lasts, nil if none does.
+func (t *track) canary() *store.Rollout {
+	if t.newest() > 0 && t.revisions[len(t.revisions)-1].rollout.Lasts() {
+		return t.revisions[len(t.revisions)-1].rollout
+	}
+	return nil
+}
+
+// of returns the revisions that are for a proxy.
+func (t *track) of(p stance) []mark {
+	if t == nil {
+		return nil
+	}
+	if r := t.canary(); r != nil && !reaches(r, p.node) {
+		return t.revisions[:len(t.revisions)-1]
+	}
+	return t.revisions
+}
+
+// newestOf returns the number of the newest of these, 0 if there is none.
+func (t *track) newestOf(p stance) uint64 {
+	if list := t.of(p); len(list) > 0 {
+		return list[len(list)-1].number
+	}
+	return 0
+}
+
+// Choose returns the node id that is to be in a canary beside those that a percentage has,
+// "" if a connected proxy of the policy is among those, or none is connected.
+func (l *Ledger) Choose(policy string, percent float64) (node string) {
+	for _, m := range l.Managed() {
+		if m.Policy == policy && (node == "" || rank(m.Node) < rank(node)) {
+			node = m.Node
+		}
+	}
+	if node != "" && rank(node) < percent {
+		return ""
+	}
+	return node
+}
+
+// Canary is a rollout that lasts, and how far its revision has come.
+type Canary struct {
+	store.Rollout
+	Connected int      `json:"connected"`         // proxies that are to get it
+	Runs      int      `json:"runs"`              // of these, how many run it
+	Refused   []string `json:"refused,omitempty"` // that refused it
+}
+
+// Canary returns the revision of a policy whose rollout lasts, 0 if none does.
+func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.tracks[policy]
+	r := t.canary()
+	if r == nil {
+		return 0, c
+	}
+	number, c.Rollout = t.newest(), *r
+	for id, p := range l.proxies {
+		if slices.Contains(p.known.Refused, number) {
+			c.Refused = append(c.Refused, id.Node)
+		}
+		for _, s := range p.sessions {
+			if s.subscribed && s.track == t && reaches(r, id.Node) {
+				c.Connected++
+				if s.runs == number {
+					c.Runs++
+				}
+				break
+			}
+		}
+	}
+	slices.Sort(c.Refused)
+	return number, c
+}
