@@ -199,7 +199,7 @@ func answerRoutes(bootstrap []byte, address, accessLog string) []byte {
 		{manager, manager + "\n          http_protocol_options: {enable_trailers: true}\n          upgrade_configs: [{upgrade_type: websocket}]\n" +
 			"          access_log: [{name: file, typed_config: {'@type': type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: " + accessLog +
 			`, log_format: {text_format_source: {inline_string: "%START_TIME(%s.%6f)% %DURATION% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %REQ(:PATH)%\n"}}}}]`},
-		{cluster, cluster + "    " + fmt.Sprintf(options, "http_protocol_options: {enable_trailers: true}") + "\n"},
+		{cluster, cluster + "    circuit_breakers: {thresholds: [{max_retries: 1000}]}\n    " + fmt.Sprintf(options, "http_protocol_options: {enable_trailers: true}") + "\n"},
 		{first, first + `
           - name: before
             typed_config:

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -101,6 +102,8 @@ func (s *prometheus) fired(t *testing.T, alert string) bool {
 }
 
 const alertPolicy = `version: 1
+name: edge
+proxies: {node: edge}
 quota: {timeout: 1s}
 rules:
 - {name: all, match: {paths: [/all]}, scope: cluster, on_unavailable: allow, lease: off, key: [{header: x-user-id}], limits: [1000000/` + far + `], capacity: 16}
@@ -153,6 +156,8 @@ func TestDashboardAndAlerts(t *testing.T) {
 	nothing := func() {}
 	// A VM is made anew at the next request of its worker: a new connection may get it.
 	reconnect := func() { p.status(t, "/all", "x-user-id", "alice", "connection", "close") }
+	var other *proxy
+	yesterday := t.TempDir()
 	seen := map[string]bool{}
 	for _, fault := range []struct {
 		name   string
@@ -171,6 +176,19 @@ func TestDashboardAndAlerts(t *testing.T) {
 			_, _, exit := c.tryApply(t, alertPolicy+"# changed\n", "--wasm", wasm+".none")
 			require.Equal(t, 1, exit)
 		}, nothing, func() { c.apply(t, alertPolicy+"# mended\n", "--wasm", wasm) }},
+		{"a proxy that no policy is for", []string{"SluiceProxiesWithoutPolicy"}, func() {
+			other = driver{}.start(t, proxyOptions{node: "other", xds: c.xds, policy: alertPolicy})
+		}, nothing, func() { other.kill() }},
+		{"a store of yesterday", []string{"SluiceServeBehind"}, func() {
+			c.kill(t)
+			require.NoError(t, os.CopyFS(yesterday, os.DirFS(c.data)))
+			c.start(t)
+			c.awaitConnected(t, "edge")
+			c.apply(t, alertPolicy+"# today\n", "--wasm", wasm)
+			c.kill(t)
+			require.NoError(t, errors.Join(os.RemoveAll(c.data), os.CopyFS(c.data, os.DirFS(yesterday))))
+			c.start(t)
+		}, nothing, func() { c.apply(t, alertPolicy+"# tomorrow\n", "--wasm", wasm) }},
 		{"no quota service", []string{"SluiceQuotaServiceSilent"}, q.kill, send("/all", "alice"), func() { q.start(t) }},
 		{"no store, and nobody who asks", []string{"SluiceQuotaStoreSilent"}, store.Kill, nothing, store.Restart},
 	} {
