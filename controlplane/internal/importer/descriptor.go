@@ -65,7 +65,7 @@ type cell struct {
 // holds reports whether a cell can be an override of c's rule: its values are
 // all among those of c, but for free parts, which may have any value.
 func (c *cell) holds(other *cell, free []bool) bool {
-	if other.quota == nil || other.quota.class() != c.quota.class() || len(other.quota.notes) > 0 ||
+	if other.quota == nil || !other.quota.isOfClass(c.quota) || len(other.quota.notes) > 0 ||
 		len(other.quota.unknown)+len(c.quota.unknown) > 0 {
 		return false
 	}

@@ -54,16 +54,21 @@ type override struct {
 
 // quota is one limit and how it is enforced.
 type quota struct {
-	algorithm string // token_bucket, or empty
-	requests  uint64
-	per       string
-	burst     uint64
+	numbers
 	unlimited bool
 	shadow    bool
 	percent   uint64 // 0 = all
 	notes     []string
 	unknown   []string // why its rule is off
 	place     place
+}
+
+// numbers are what a quota allows.
+type numbers struct {
+	algorithm string // token_bucket, or empty
+	requests  uint64
+	per       string
+	burst     uint64
 }
 
 // MarshalYAML writes the override on a line.
@@ -87,23 +92,13 @@ type response struct {
 
 // same reports whether two overrides give the same keys the same numbers.
 func (o override) same(other override) bool {
-	return slices.Equal(o.patterns, other.patterns) && (o.quota == nil) == (other.quota == nil) && (o.quota == nil || o.quota.same(other.quota))
+	return slices.Equal(o.patterns, other.patterns) && (o.quota == nil) == (other.quota == nil) &&
+		(o.quota == nil || o.quota.numbers == other.quota.numbers)
 }
 
-// class is what a rule and its overrides have in common: a window and a mode.
-func (q *quota) class() class {
-	return class{q.algorithm, q.per, q.shadow, q.percent}
-}
-
-type class struct {
-	algorithm, per string
-	shadow         bool
-	percent        uint64
-}
-
-// same reports whether two quotas allow the same.
-func (q *quota) same(other *quota) bool {
-	return q.algorithm == other.algorithm && q.requests == other.requests && q.per == other.per && q.burst == other.burst
+// isOfClass reports whether one rule can have both quotas: they have one window and mode.
+func (q *quota) isOfClass(other *quota) bool {
+	return q.algorithm == other.algorithm && q.per == other.per && q.shadow == other.shadow && q.percent == other.percent
 }
 
 // asLimits is the quota as a rule's limits.
@@ -161,7 +156,7 @@ func (d *draft) overAll() {
 		r.Scope = string(policy.ScopeCluster)
 		other := cmp.Or(first[of(r)], r)
 		first[of(r)] = other
-		off[of(r)] = off[of(r)] || r.CountDenied || !r.quota.same(other.quota) ||
+		off[of(r)] = off[of(r)] || r.CountDenied || r.quota.numbers != other.quota.numbers ||
 			!slices.EqualFunc(r.Overrides, other.Overrides, override.same)
 	}
 	for i := range d.rules {

@@ -175,17 +175,15 @@ func (in *source) gatewayQuota(r *gatewayRule, local bool) *quota {
 		return nil
 	}
 	unit := strings.ToLower(r.Limit.Unit)
-	per, known := unitPeriods[unit]
-	if !known {
+	if units[unit] == "" {
 		in.failField(r.Limit, "unit", "must be Second, Minute, Hour, Day, Week, Month or Year, not "+strconv.Quote(r.Limit.Unit))
 	}
-	q := &quota{requests: uint64(r.Limit.Requests), per: per, shadow: r.Shadow, place: in.at(r.Limit)}
+	q := &quota{numbers: numbers{requests: uint64(r.Limit.Requests), per: unit}, shadow: r.Shadow, place: in.at(r.Limit)}
 	if r.Limit.Metadata != nil {
 		q.unknown = []string{"Envoy may take another limit from metadata, and a policy cannot say that."}
 	}
 	if local && q.requests > 0 {
-		q.algorithm, q.burst = "token_bucket", q.requests
-		q.per = map[string]string{"second": "1s", "minute": "1m", "hour": "1h", "day": "1d", "week": "7d", "month": "30d", "year": "365d"}[unit]
+		q.algorithm, q.burst, q.per = "token_bucket", q.requests, units[unit]
 	} else {
 		in.noteCalendar(unit)
 	}

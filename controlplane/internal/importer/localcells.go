@@ -69,12 +69,12 @@ func (in *source) readBucket(o *typev3.TokenBucket) *quota {
 	if o == nil {
 		return nil
 	}
-	q := &quota{place: in.at(o), algorithm: "token_bucket", requests: 1, burst: uint64(o.GetMaxTokens())}
+	q := &quota{place: in.at(o), numbers: numbers{algorithm: "token_bucket", requests: 1, burst: uint64(o.GetMaxTokens())}}
 	if n := o.GetTokensPerFill(); n != nil {
 		q.requests = uint64(n.GetValue())
 	}
 	if q.burst == 0 {
-		return &quota{per: "1s", place: q.place} // always denies, as there
+		return &quota{numbers: numbers{per: "1s"}, place: q.place} // always denies, as there
 	}
 	if o.GetFillInterval() == nil {
 		return nil

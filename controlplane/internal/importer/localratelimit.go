@@ -281,7 +281,7 @@ func localTree(o *localv3.LocalRateLimit) *tree {
 		for _, e := range d.GetEntries() {
 			c := &tree{key: e.GetKey(), value: e.GetValue()}
 			if !at.add(c) {
-				c = at.of[c.key].byValue[c.value]
+				c = at.of[pair{c.key, c.value}]
 			}
 			at = c
 		}

@@ -14,47 +14,39 @@ type tree struct {
 	share      bool
 	place      place
 	children   []*tree
-	of         map[string]*siblings // the children by key
-	reached    bool                 // a descriptor leads to it
+	of         map[pair]*tree     // the children
+	byKey      map[string][]*tree // the same
+	reached    bool               // a descriptor leads to it
 	limit      *theirLimit
 }
 
-// siblings are the levels of one key below another.
-type siblings struct {
-	all       []*tree
-	byValue   map[string]*tree
-	wildcards []*tree
-}
+type pair struct{ key, value string }
 
 // add adds a child, unless there is one of its key and value.
 func (t *tree) add(c *tree) bool {
-	s := t.of[c.key]
-	if s == nil {
-		s = &siblings{byValue: map[string]*tree{}}
-		if t.of == nil {
-			t.of = map[string]*siblings{}
-		}
-		t.of[c.key] = s
-	}
-	if s.byValue[c.value] != nil {
+	at := pair{c.key, c.value}
+	if t.of[at] != nil {
 		return false
 	}
-	t.children, s.all, s.byValue[c.value] = append(t.children, c), append(s.all, c), c
-	if c.isWildcard() {
-		s.wildcards = append(s.wildcards, c)
+	if t.of == nil {
+		t.of, t.byKey = map[pair]*tree{}, map[string][]*tree{}
 	}
+	t.children, t.of[at], t.byKey[c.key] = append(t.children, c), c, append(t.byKey[c.key], c)
 	return true
 }
 
-// withKey are the children of a key.
-func (t *tree) withKey(key string) *siblings {
-	if s := t.of[key]; s != nil {
-		return s
-	}
-	return &siblings{}
-}
-
 func (t *tree) isWildcard() bool { return strings.Contains(t.value, "*") }
+
+// pattern says for which values the level is.
+func (t *tree) pattern() pattern {
+	switch {
+	case t.value == "":
+		return pattern{}
+	case t.isWildcard():
+		return pattern{wildcard, t.value}
+	}
+	return pattern{exactly, t.value}
+}
 
 // name is the level's name in envoyproxy/ratelimit.
 func (t tree) name() string {
@@ -68,16 +60,15 @@ func (t tree) name() string {
 // first whose wildcard fits, else the one for every value. As in the service
 // there is no way back from it if no level below it fits.
 func (t *tree) child(key, value string) *tree {
-	s := t.withKey(key)
-	if c := s.byValue[value]; c != nil && value != "" {
+	if c := t.of[pair{key, value}]; c != nil && value != "" {
 		return c
 	}
-	for _, c := range s.wildcards {
-		if (pattern{wildcard, c.value}).matches(value) {
+	for _, c := range t.byKey[key] {
+		if c.isWildcard() && c.pattern().matches(value) {
 			return c
 		}
 	}
-	return s.byValue[""]
+	return t.of[pair{key, ""}]
 }
 
 // cells lists the cases of a descriptor in the order in which child chooses.
@@ -97,27 +88,22 @@ func (t *tree) cells(entries []entry) []cell {
 		return []cell{nothing(entries)}
 	}
 	var list []cell
-	add := func(c *tree, v pattern) {
-		for _, below := range c.cells(rest) {
-			below.patterns = slices.Insert(below.patterns, 0, v)
-			below.shared = slices.Insert(below.shared, 0, c.share)
-			list = append(list, below)
+	for _, kind := range []patternKind{exactly, wildcard, anyValue} {
+		for _, c := range t.byKey[e.key] {
+			v := c.pattern()
+			if v.kind != kind {
+				continue
+			}
+			for _, below := range c.cells(rest) {
+				below.patterns = slices.Insert(below.patterns, 0, v)
+				below.shared = slices.Insert(below.shared, 0, c.share)
+				list = append(list, below)
+			}
 		}
 	}
-	s := t.withKey(e.key)
-	for _, c := range s.all {
-		if c.value != "" && !c.isWildcard() {
-			add(c, pattern{exactly, c.value})
-		}
+	if t.of[pair{e.key, ""}] == nil {
+		list = append(list, nothing(entries))
 	}
-	for _, c := range s.wildcards {
-		add(c, pattern{wildcard, c.value})
-	}
-	every := s.byValue[""]
-	if every == nil {
-		return append(list, nothing(entries))
-	}
-	add(every, pattern{})
 	return list
 }
 
@@ -163,10 +149,8 @@ type theirReplaced struct {
 	Name string `yaml:"name"`
 }
 
-var unitPeriods = map[string]string{
-	"second": "second", "minute": "minute", "hour": "hour", "day": "day", "week": "week",
-	"month": "month", "year": "year",
-}
+// units are their units of time, which are those of a policy too, with the lengths of buckets.
+var units = map[string]string{"second": "1s", "minute": "1m", "hour": "1h", "day": "1d", "week": "7d", "month": "30d", "year": "365d"}
 
 // noteCalendar says of units that have fixed lengths there how they differ.
 func (in *source) noteCalendar(unit string) {
@@ -210,7 +194,7 @@ func (t *tree) addQuota(in *source, d *theirDescriptor) {
 	}
 	t.place, t.limit = in.at(limit), limit
 	unit := strings.ToLower(limit.Unit)
-	per, known := unitPeriods[unit]
+	_, known := units[unit]
 	switch {
 	case limit.Unlimited && known:
 		in.failField(limit, "unit", "does not go with unlimited: keep one of the two")
@@ -219,8 +203,7 @@ func (t *tree) addQuota(in *source, d *theirDescriptor) {
 	case !known:
 		in.failField(limit, "unit", fmt.Sprintf("must be second, minute, hour, day, week, month or year, not %q", limit.Unit))
 	default:
-		t.quota = &quota{requests: uint64(limit.RequestsPerUnit), per: per, shadow: d.ShadowMode || d.QuotaMode,
-			place: t.place}
+		t.quota = &quota{numbers: numbers{requests: uint64(limit.RequestsPerUnit), per: unit}, shadow: d.ShadowMode || d.QuotaMode, place: t.place}
 		in.noteCalendar(unit)
 		if d.QuotaMode {
 			t.quota.notes = append(t.quota.notes, "quota_mode denies a request only when all its descriptors in that mode "+
