@@ -67,7 +67,7 @@ func (m *logReference) add(at int64, cost uint32) {
 
 func (m *logReference) set(at int64, n uint32) { m.events = nil; m.add(at, n) }
 
-func (m *logReference) refund(hit, at int64, cost uint32) bool {
+func (m *logReference) refund(hit, at int64, cost uint32, _ bool) bool {
 	if at-hit >= m.window.PeriodNs {
 		m.add(at, 0)
 		return true
@@ -168,7 +168,7 @@ func (m *counterReference) add(at int64, cost uint32) {
 
 func (m *counterReference) set(at int64, n uint32) { m.events = nil; m.add(at, n) }
 
-func (m *counterReference) refund(hit, at int64, cost uint32) bool {
+func (m *counterReference) refund(hit, at int64, cost uint32, _ bool) bool {
 	m.last = at
 	m.events = append(m.events, countedEvent{hit, -int64(cost)})
 	return true

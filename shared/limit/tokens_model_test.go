@@ -100,7 +100,7 @@ func (m *bucketReference) set(at int64, n uint32) {
 }
 
 // refund gives back the cost, less what the bucket has gained since.
-func (m *bucketReference) refund(hit, at int64, cost uint32) bool {
+func (m *bucketReference) refund(hit, at int64, cost uint32, _ bool) bool {
 	level := m.level(at)
 	m.last = at
 	if back := minus(times(int64(cost), m.window.PeriodNs), times(int64(m.window.Limit), at-hit)); back.Sign() > 0 {

@@ -26,8 +26,7 @@ var expectedRuns = map[string]int{
 
 // vector is a case of testdata/vectors.json: a window definition, a sequence of
 // operations on one key, and the decision that each must get. Times are milliseconds, or
-// nanoseconds where Cfg.Unit is ns. testdata/oracle.py asks the Python package limits
-// what it would decide; see oracle_test.go.
+// nanoseconds where Cfg.Unit is ns.
 //
 // Profile core is what this project decides; compat:… and variant:… are what another
 // library, the Source, decides differently. Algo fixed_aligned is fixed_window,

@@ -1,0 +1,214 @@
+package limit
+
+import (
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// event is one counted hit.
+type event struct {
+	at   int64
+	cost uint32
+}
+
+// fixedReference keeps the hits of the open window.
+type fixedReference struct {
+	window Window
+	hits   []fixedHit
+	last   int64
+	endNs  int64 // FixedWindowPerKey: end of the open window, 0 = none is open
+	slides bool
+}
+
+type fixedHit struct {
+	event
+	opened bool  // the key's window
+	endNs  int64 // of the window, as the hit left it
+}
+
+// gridStart is floor((at − offset) / W) · W + offset, or by the calendar.
+func gridStart(w Window, at int64) *big.Int {
+	if w.Algorithm == Calendar {
+		start, _ := civilSpan(w, at)
+		return big.NewInt(start)
+	}
+	offset, period := big.NewInt(w.OffsetNs), big.NewInt(w.PeriodNs)
+	k := new(big.Int).Div(new(big.Int).Sub(big.NewInt(at), offset), period) // rounds down: the period is positive
+	return k.Add(k.Mul(k, period), offset)
+}
+
+func (m *fixedReference) define(w Window) { m.window = w }
+
+func (m *fixedReference) isPerKey() bool { return m.window.Algorithm == FixedWindowPerKey }
+
+// live are the hits of the window that holds at.
+func (m *fixedReference) live(at int64) (hits []fixedHit) {
+	for _, h := range m.hits {
+		if m.isPerKey() && at < m.endNs || !m.isPerKey() && gridStart(m.window, h.at).Cmp(gridStart(m.window, at)) == 0 {
+			hits = append(hits, h)
+		}
+	}
+	return hits
+}
+
+// advance closes the window that has ended at at.
+func (m *fixedReference) advance(at int64) {
+	if m.hits, m.last = m.live(at), at; len(m.hits) == 0 {
+		m.endNs, m.slides = 0, false
+	}
+}
+
+func (m *fixedReference) used(at int64) *big.Int {
+	sum := new(big.Int)
+	for _, h := range m.live(at) {
+		sum.Add(sum, number(int64(h.cost)))
+	}
+	return number(atMost(sum, math.MaxUint32))
+}
+
+func (m *fixedReference) passes(at int64, cost uint32) bool {
+	return plus(m.used(at), number(int64(cost))).Cmp(number(int64(m.window.Limit))) <= 0
+}
+
+func (m *fixedReference) reset(at int64) *big.Int {
+	switch {
+	case m.window.Algorithm == Calendar:
+		_, end := civilSpan(m.window, at)
+		return number(end)
+	case !m.isPerKey():
+		return plus(gridStart(m.window, at), number(m.window.PeriodNs))
+	}
+	return number(max(at, m.endNs))
+}
+
+// expiry is 0 where units of 0 are all that was counted, unless their window has an end of its
+// own in the usage.
+func (m *fixedReference) expiry() *big.Int {
+	hasEnd := m.isPerKey() || m.window.Jitter > 0
+	if len(m.live(m.last)) == 0 || !hasEnd && m.used(m.last).Sign() == 0 {
+		return number(0)
+	}
+	return m.reset(m.last)
+}
+
+func (m *fixedReference) add(at int64, cost uint32) {
+	m.advance(at)
+	h := fixedHit{event: event{at, cost}, opened: m.isPerKey() && m.endNs == 0}
+	if m.isPerKey() && (h.opened || m.slides || m.window.Elastic) {
+		m.endNs, m.slides = at+m.window.PeriodNs, m.slides || m.window.Elastic
+	}
+	h.endNs = m.reset(at).Int64()
+	m.hits = append(m.hits, h)
+}
+
+func (m *fixedReference) set(at int64, n uint32) {
+	m.hits, m.endNs, m.slides = nil, 0, false
+	m.add(at, n)
+}
+
+// refund drops the hit. A window that has lost the hit that opened it slides from now on.
+func (m *fixedReference) refund(hit, at int64, cost uint32, opened bool) bool {
+	m.advance(at)
+	i := slices.IndexFunc(m.hits, func(h fixedHit) bool { return h.event == event{hit, cost} && h.opened == opened })
+	if i < 0 {
+		return true
+	}
+	if m.hits[i].endNs <= at {
+		return !m.slides
+	}
+	m.hits = slices.Delete(m.hits, i, i+1)
+	switch {
+	case m.used(at).Sign() == 0:
+		m.hits, m.endNs, m.slides = nil, 0, false
+	case opened:
+		m.endNs, m.slides = at+m.window.PeriodNs, true
+	}
+	return true
+}
+
+var periods = []int64{MinPeriodNs, MinPeriodNs + 1, 7 * ms, second, 60 * second, 3600 * second, day, 7 * day, MaxPeriodNs}
+
+var limits = []uint32{0, 1, 2, 3, 5, 10, 1000, math.MaxUint32 - 1, math.MaxUint32}
+
+func randomWindow(r *rand.Rand) Window {
+	w := Window{Algorithm: FixedWindow, Limit: limits[r.IntN(len(limits))], PeriodNs: periods[r.IntN(len(periods))]}
+	if r.IntN(3) == 0 {
+		w.PeriodNs = MinPeriodNs + r.Int64N(MaxPeriodNs-MinPeriodNs+1)
+	}
+	switch r.IntN(5) {
+	case 0:
+		units := w.Limit
+		w = NewCalendar([]int64{1, 2, 3, 4, 6, 12}[r.IntN(6)], r.Int64N(MaxOffsetNs), r.Int64N(EastNs+WestNs)-WestNs)
+		w.Limit = units
+	case 1, 2:
+		w.Algorithm, w.Elastic = FixedWindowPerKey, r.IntN(3) == 0
+	case 3:
+		w.OffsetNs = r.Int64N(w.PeriodNs)
+		if r.IntN(2) == 0 {
+			w.Jitter = uint8(1 + r.IntN(100))
+			w = w.Shifted(w.KeyShift(r.Uint64()))
+		}
+	}
+	return w
+}
+
+func randomCost(r *rand.Rand, units uint32) uint32 {
+	switch r.IntN(8) {
+	case 0:
+		return units
+	case 1:
+		return units/2 + uint32(r.IntN(2))
+	case 2:
+		return r.Uint32()
+	case 3:
+		return 1 + uint32(r.IntN(3))
+	default:
+		return 1
+	}
+}
+
+// step moves a clock: mostly ahead by less than a window, sometimes to the edge of
+// one, far ahead, or back.
+func step(r *rand.Rand, w Window, now int64) int64 {
+	switch r.IntN(10) {
+	case 0:
+		now -= r.Int64N(w.PeriodNs/2 + 1)
+	case 1:
+		now = w.End(now) - int64(r.IntN(2))
+	case 2:
+		now += w.PeriodNs - int64(r.IntN(2))
+	case 3:
+		now += r.Int64N(3*w.PeriodNs) + 1
+	case 4, 5:
+	default:
+		now += r.Int64N(w.PeriodNs/4 + 1)
+	}
+	return max(now, 0)
+}
+
+// A fixed window of each kind: aligned, with an offset or jitter, by the calendar, of a key's own.
+func TestTheFixedWindowsAgainstTheReference(t *testing.T) {
+	for seed := range uint64(6) {
+		runCourses(t, 34+seed, "fixed windows", randomWindow, relimitAny, func(w Window) reference { return &fixedReference{window: w} })
+	}
+}
+
+func FuzzStart(f *testing.F) {
+	f.Add(int64(0), second, int64(0))
+	f.Add(int64(-1), MinPeriodNs, MinPeriodNs-1)
+	f.Add(int64(math.MaxInt64/2), MaxPeriodNs, int64(5))
+	f.Fuzz(func(t *testing.T, now, period, offset int64) {
+		if period < MinPeriodNs || period > MaxPeriodNs || offset < 0 || offset >= period ||
+			now < math.MinInt64/2 || now > math.MaxInt64/2 {
+			return
+		}
+		w := aligned(1, period, offset)
+		require.Equal(t, gridStart(w, now).Int64(), w.start(now))
+		require.True(t, w.start(now) <= now && now < w.End(now))
+	})
+}
