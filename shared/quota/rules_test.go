@@ -185,6 +185,22 @@ func TestStanding(t *testing.T) {
 
 func standing(s *State) Standing { return s.Standing(0) }
 
+// shapes are the mixes of windows of the tests below.
+var shapes = map[string][]limit.Window{
+	"fixed":             {fixed(60, 20*second)},
+	"fixed, jittered":   {Shifted(limit.Window{Algorithm: limit.FixedWindow, Limit: 60, PeriodNs: 20 * second, Jitter: 50}, KeyOf(12345678901, 0))},
+	"per key":           {perKey(60, 11*second)},
+	"per key, short":    {perKey(40, 2*second)},
+	"counter":           {counter(60, 12*second)},
+	"log":               {logOf(60, 20*second)},
+	"log, short":        {logOf(30, second)},
+	"bucket":            {bucket(600, minute, 400)},
+	"bucket, short":     {bucket(30, second, 20)},
+	"layered":           {fixed(50, 5*second), bucket(8, second, 120), logOf(300, 40*second)},
+	"layered, per key":  {perKey(30, 2*second), counter(100, 20*second)},
+	"layered, one free": {limit.Window{Algorithm: limit.FixedWindow, PeriodNs: second, Unlimited: true}, logOf(60, 20*second)},
+}
+
 // TestRefund: units that go back while their windows are open are there again.
 func TestRefund(t *testing.T) {
 	for name, windows := range shapes {
@@ -232,4 +248,36 @@ func TestGrantsAheadOfNeed(t *testing.T) {
 	s := NewState(0, []limit.Window{short})
 	granted, _, _ := s.Grant(LeaseAuto, &Part{Cost: 1, Waiting: 1, Ahead: 10})
 	require.EqualValues(t, 11, granted)
+}
+
+// TestLeasedBucket: all that is leased from a bucket while the first lease lasts is
+// spent at its end, in one moment. With the end as the stamp that is at most the
+// burst. Without, a bucket of 100 that gains 1,000 a second and has leases of ten
+// seconds admits a hundred times as much.
+func TestLeasedBucket(t *testing.T) {
+	for _, c := range []struct {
+		window  limit.Window
+		length  int64
+		without uint32
+	}{
+		{bucket(1000, second, 100), 10 * second, 100 + 10000},
+		{bucket(1000, second, 10000), 100 * ms, 10000 + 100}, // as Terms has it
+	} {
+		require.LessOrEqual(t, leasedUntil(c.window, c.length, true), c.window.Burst)
+		require.Equal(t, c.without, leasedUntil(c.window, c.length, false))
+	}
+}
+
+func leasedUntil(w limit.Window, length int64, stamp bool) (total uint32) {
+	s, terms := at(base, 0, w), Terms{}
+	if stamp {
+		terms.EndNs = base + length
+	}
+	for s.NowNs <= base+length {
+		left := s.Left(terms)
+		s.Add(left, terms)
+		total += left
+		s.Roll(s.NowNs + 10*ms)
+	}
+	return total
 }

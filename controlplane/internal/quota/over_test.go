@@ -19,13 +19,28 @@ import (
 // limit; units without a lease count as admitted when the store counted them.
 
 var shapes = map[string][]limit.Window{
-	"fixed":   {fixed(40, second)},
-	"jitter":  {{Algorithm: limit.FixedWindow, Limit: 40, PeriodNs: second, Jitter: 50}},
-	"per key": {{Algorithm: limit.FixedWindowPerKey, Limit: 40, PeriodNs: second}},
-	"counter": {{Algorithm: limit.SlidingWindowCounter, Limit: 40, PeriodNs: second}},
-	"log":     {{Algorithm: limit.SlidingWindowLog, Limit: 60, PeriodNs: 10 * second, Units: 60}},
-	"bucket":  {{Algorithm: limit.TokenBucket, Limit: 600, PeriodNs: minute, Burst: 300}},
-	"layered": {fixed(40, second), {Algorithm: limit.TokenBucket, Limit: 600, PeriodNs: minute, Burst: 200}},
+	"fixed":         {fixed(40, second)},
+	"jitter":        {{Algorithm: limit.FixedWindow, Limit: 40, PeriodNs: second, Jitter: 50}},
+	"per key":       {{Algorithm: limit.FixedWindowPerKey, Limit: 40, PeriodNs: second}},
+	"counter":       {{Algorithm: limit.SlidingWindowCounter, Limit: 40, PeriodNs: second}},
+	"log":           {{Algorithm: limit.SlidingWindowLog, Limit: 60, PeriodNs: 10 * second, Units: 60}},
+	"log, short":    {{Algorithm: limit.SlidingWindowLog, Limit: 30, PeriodNs: second, Units: 30}},
+	"bucket":        {{Algorithm: limit.TokenBucket, Limit: 600, PeriodNs: minute, Burst: 300}},
+	"bucket, short": {{Algorithm: limit.TokenBucket, Limit: 30, PeriodNs: second, Burst: 20}},
+	"layered":       {fixed(40, second), {Algorithm: limit.TokenBucket, Limit: 600, PeriodNs: minute, Burst: 200}},
+}
+
+// overOpened returns how many units more than w, the only window of a key of its own, allows
+// were spent, at most, in a window of which it is known when it ends, or outside of theirs.
+func overOpened(w limit.Window, spent, ends []int64) (worst int) {
+	counts := map[int64]int{}
+	for i, end := range ends {
+		if counts[end]++; spent[i] >= end || spent[i] < end-w.PeriodNs {
+			return len(spent)
+		}
+		worst = max(worst, counts[end]-int(w.Limit))
+	}
+	return worst
 }
 
 // overWindow returns how many units more than w allows were spent, at most, in any
@@ -155,6 +170,7 @@ type fleet struct {
 	services    [2]*Service
 	definitions []lease.Definition
 	spent       [][]int64 // by definition
+	ends        []int64   // of their windows, where there is one definition with one of a key's own
 }
 
 func newFleet(t *testing.T, seed uint64, definitions ...[]limit.Window) *fleet {
@@ -210,6 +226,9 @@ func (f *fleet) run(steps int) {
 			f.clock.advance(ms)
 		}
 	}
+	if len(f.ends) > 0 {
+		require.LessOrEqual(f.t, overOpened(f.definitions[0].Windows[0], f.spent[0], f.ends), 0, "seed %d", f.seed)
+	}
 	for _, d := range f.definitions {
 		for _, w := range d.Windows {
 			var spent []int64
@@ -225,8 +244,18 @@ func (f *fleet) run(steps int) {
 }
 
 func (f *fleet) use(definition int, p *proxy, a lease.Answer, sent int64) {
-	spend := func(at int64) { f.spent[definition] = append(f.spent[definition], at) }
+	most := lease.MostWaitNs(f.definitions[definition].Windows)
 	for _, g := range a.Grants {
+		require.True(f.t, g.WaitNs <= most || g.WaitNs == limit.Never, "a wait of %d", g.WaitNs)
+		for _, of := range g.Windows {
+			require.LessOrEqual(f.t, of.ResetNs, most)
+		}
+		spend := func(at int64) {
+			f.spent[definition] = append(f.spent[definition], at)
+			if w := f.definitions[0].Windows; len(f.definitions)+len(w) == 2 && w[0].Algorithm == limit.FixedWindowPerKey {
+				f.ends = append(f.ends, f.charge(p, g).Ends[0])
+			}
+		}
 		now, until := base+f.clock.now, sent+g.ValidNs-1
 		back := f.r.Uint32N(1 + g.Units/2)
 		for range g.Units - back {
