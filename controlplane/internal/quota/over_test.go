@@ -89,7 +89,7 @@ func TestNeverOver(t *testing.T) {
 	for name, windows := range shapes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(12) {
+			for seed := range uint64(48) {
 				f := newFleet(t, seed, windows)
 				f.run(300)
 				require.Greater(t, len(f.spent[0]), 30, "seed %d", seed)
@@ -257,13 +257,13 @@ func (f *fleet) use(definition int, p *proxy, a lease.Answer, sent int64) {
 			}
 		}
 		now, until := base+f.clock.now, sent+g.ValidNs-1
-		back := f.r.Uint32N(1 + g.Units/2)
+		back, atTheEnd := f.r.Uint32N(1+g.Units/2), f.r.IntN(2) == 0
 		for range g.Units - back {
 			switch at := now + f.r.Int64N(max(until-now, 0)+1); {
 			case f.unleased(p, g):
 				spend(f.charge(p, g).AtNs)
 			case until < now: // too late: lost
-			case f.r.IntN(3) == 0:
+			case atTheEnd:
 				spend(until)
 			default:
 				spend(at)
