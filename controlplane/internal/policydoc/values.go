@@ -96,7 +96,7 @@ var choices = map[string][]*node{
 	"header":           {text("text", tokenPattern), object("header")},
 	"path":             {word("full"), object("path")},
 	"response_headers": {headers(anyText, 0, "object from header names to texts")},
-	"grpc_status":      {word(policy.GRPCStatuses[1:]...), integer(1, 16)},
+	"grpc_status":      {{Enum: policy.GRPCStatuses[1:], says: "a status as in [answer](#answer) but `ok`"}, integer(1, 16)},
 	"claim":            {anyText, list(anyText, 1, 0)},
 	"utc_offset":       {text(`text such as "+02:00"`, `^(?:[+-](?:0[0-9]|1[01]):[0-5][0-9]|[+-]12:00|\+1[23]:[0-5][0-9]|\+14:00)$`)},
 	"settle_to": {word(string(policy.SettleCost), string(policy.SettleTokens), string(policy.SettleInputTokens), string(policy.SettleOutputTokens),
