@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 // stepStore stops its worker before each read and write.
@@ -64,88 +62,6 @@ func interleavings(start func() (store Store, workers [2]func(Store), judge func
 			return n
 		}
 		order[len(order)-1]++
-	}
-}
-
-func TestEveryOrderOfTwoFirstHits(t *testing.T) {
-	sliding, grid := elastic(anHour), jittered(anHour, 50)
-	sliding.Limit, grid.Limit = 1, 1
-	for name, known := range map[string]bool{"nothing exists": false, "the table exists": true} {
-		for _, w := range []limit.Window{
-			aligned(1, anHour, 0), perKey(1, anHour), sliding, grid,
-			slidingLog(1, anHour), slidingCounter(1, anHour), tokenBucket(1, 1, anHour),
-		} {
-			def := definition("x", 4, w)
-			n := interleavings(func() (Store, [2]func(Store), func()) {
-				store := newMemory()
-				if known {
-					configured(store, "o", 1, def).enter(second)
-				}
-				admitted := 0
-				worker := func(s Store) {
-					if hit(t, configured(s, "o", 1, def), []byte("k"), second, 1) {
-						admitted++
-					}
-				}
-				return store, [2]func(Store){worker, worker}, func() {
-					require.Equal(t, 1, admitted)
-					require.Equal(t, []uint32{1}, used(t, configured(store, "o", 1, def), []byte("k"), second))
-					require.Len(t, store.directory(t).tables, 1)
-				}
-			})
-			t.Logf("%s, algorithm %d: %d orders", name, w.Algorithm, n)
-		}
-	}
-}
-
-// TestEveryOrderOfTwoRefunds: there are two requests with two rules each, and the
-// second rule has room for one. The request that is denied late gets its hit on
-// the first rule refunded, even if that hit opened the window. The hit of the
-// admitted request counts for a whole period.
-func TestEveryOrderOfTwoRefunds(t *testing.T) {
-	const period = 20 * ms
-	for _, w := range []limit.Window{
-		aligned(2, period, 0), perKey(2, period), slidingLog(2, period), slidingCounter(2, period), tokenBucket(2, 1, anHour),
-	} {
-		def, total := definition("x", 4, w), definition("total", 4, aligned(1, anHour, 0))
-		n := interleavings(func() (Store, [2]func(Store), func()) {
-			store := newMemory()
-			configured(store, "o", 1, def) // never read: it leaves nothing behind
-			both := NewTables(store, seeded(1), 1, 1)
-			both.Table(def)
-			both.Table(total)
-			require.Equal(t, OK, both.Table(def).enter(second))
-			require.Equal(t, OK, both.Table(total).enter(second))
-			var admittedAt []int64
-			worker := func(now int64) func(Store) {
-				return func(s Store) {
-					tables := NewTables(s, seeded(1), 1, 1)
-					first, last := tables.Table(def), tables.Table(total)
-					for _, table := range []*Table{first, last} {
-						table.tables.seed, table.tables.seeded = both.seed, true
-						e := store.directory(t)
-						for i := range e.tables {
-							if e.tables[i].counter == table.def.Counter {
-								table.adopt(&e.tables[i])
-							}
-						}
-					}
-					if request(t, first, last, []byte("k"), nil, now) {
-						admittedAt = append(admittedAt, now)
-					}
-				}
-			}
-			return store, [2]func(Store){worker(second), worker(second + 10*ms)}, func() {
-				require.LessOrEqual(t, len(admittedAt), 1)
-				require.Equal(t, []uint32{uint32(len(admittedAt))}, used(t, both.Table(total), nil, second+11*ms))
-				require.Equal(t, []uint32{uint32(len(admittedAt))}, used(t, both.Table(def), []byte("k"), second+11*ms))
-				if len(admittedAt) == 1 && w.Algorithm == limit.FixedWindowPerKey {
-					last := admittedAt[0] + period - 1
-					require.Equal(t, []uint32{1}, used(t, both.Table(def), []byte("k"), last), "admitted at %d ms", admittedAt[0]/ms)
-				}
-			}
-		})
-		t.Logf("algorithm %d: %d orders", w.Algorithm, n)
 	}
 }
 
