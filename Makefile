@@ -65,9 +65,9 @@ test: build servers ## all tests, on the newest supported Envoy (or on ENVOY_PAT
 	@build/fetch envoys $(if $(LONG),$(oldest)) $(newest) >/dev/null
 	@$(MAKE) --no-print-directory -j 3 test-sluice test-measure test-release
 
-# The longest package begins first, and waits more than it computes.
+# The longest package begins first, and waits more than it computes; so do its tests.
 test-sluice:
-	$(call with_envoys,$(if $(LONG),$(oldest)) $(newest)) $(go_test) $(if $(LONG),-tags long) -p 3 -timeout 45m ./e2e ./...
+	$(call with_envoys,$(if $(LONG),$(oldest)) $(newest)) $(go_test) $(if $(LONG),-tags long) -p 3 -parallel 4 -timeout 45m ./e2e ./...
 test-measure:
 	$(call with_envoys,$(newest)); export SLUICE_ENVOY; cd build/measure && $(go_test) -p 1 -timeout 45m ./...
 test-release:

@@ -92,6 +92,7 @@ version: 1
 // A slot whose VM has ended comes back after the hold, one of a request that runs for too long
 // after max_hold.
 func TestFieldHold(t *testing.T) {
+	t.Parallel()
 	const policy = `
 version: 1
 rules:

@@ -75,6 +75,20 @@ var visits = []visit{
 // lingers reports whether the proxy resets the upstream, which may go on.
 func (v *visit) lingers() bool { return v.leaves != stays || v.resets }
 
+// late is how a visit ends that is to be cut off amid the answer, where a busy machine comes
+// to that too late: the client after the end, the proxy before the begin.
+func (v *visit) late() int {
+	switch {
+	case v.want != 0:
+		return v.want
+	case v.resets:
+		return http.StatusGatewayTimeout
+	case v.leaves != stays:
+		return http.StatusOK
+	}
+	return 0
+}
+
 // clients ask one proxy, over connections that each worker has as many of.
 type clients struct {
 	address  string

@@ -18,13 +18,13 @@ import (
 const lostFor = 10*time.Second*9/8 + time.Second
 
 // TestAnswersFaults: whatever happens to a proxy under load, never more than so many requests
-// are at the upstream, and slots that are lost come back.
+// are at the upstream, and slots that are lost come back. Envoy ends connections after 20 s.
 func TestAnswersFaults(t *testing.T) {
+	t.Parallel()
 	eachEnvoy(t, func(t *testing.T, d driver) {
 		r := newAnswerRig(t, d, proxyOptions{policy: edgesPolicy, wasm: buildtest.Filter(t, "sluice_faults"), edit: func(bootstrap []byte) []byte {
 			return bytes.Replace(bootstrap, []byte("common_http_protocol_options: {"), []byte("common_http_protocol_options: {max_connection_duration: 20s, "), 1)
 		}})
-		t.Run("connections end every 20 s", r.connectionsEnd)
 		t.Run("clients' connections break", r.connectionsBreak)
 		t.Run("it stands still", r.standsStill)
 		t.Run("a VM traps", r.vmTraps)
@@ -48,14 +48,6 @@ func (r *answerRig) during(t *testing.T, visits []visit, lasts time.Duration, th
 	require.LessOrEqual(t, r.upstream.most, slots)
 	require.Equal(t, slots, r.upstream.most)
 	return f
-}
-
-func (r *answerRig) connectionsEnd(t *testing.T) {
-	f := r.during(t, visits, 45*time.Second, func() {})
-	share := f.share(t, f.begin.Add(time.Second), f.begin.Add(45*time.Second))
-	t.Logf("%s: %.1f %% of the slots used", t.Name(), 100*share)
-	require.GreaterOrEqual(t, share, 0.97)
-	r.requireAllFree(t)
 }
 
 func (r *answerRig) connectionsBreak(t *testing.T) {

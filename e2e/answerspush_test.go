@@ -26,6 +26,7 @@ version: 1
 // TestPushedBodies: answers are read from the push on of a policy that needs them, and until
 // one that does not; counters stay, and what a policy held is charged as it says.
 func TestPushedBodies(t *testing.T) {
+	t.Parallel()
 	eachEnvoy(t, func(t *testing.T, d driver) {
 		control := startControlPlane(t)
 		r := newAnswerRig(t, d, proxyOptions{node: "edge", xds: control.xds})

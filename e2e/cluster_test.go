@@ -14,6 +14,7 @@ import (
 // TestOneControlPlane is the facts about several Envoys under one control plane. They
 // share three Envoys, and each has a domain of its own. The last one kills a proxy.
 func TestOneControlPlane(t *testing.T) {
+	t.Parallel()
 	d, c := newest(t), startControlPlane(t)
 	proxies := make([]*proxy, 3)
 	for i := range proxies {

@@ -16,6 +16,7 @@ import (
 // TestQuotaPair is what operators run: two quota services on one Redis, and three Envoys
 // of which each asks both.
 func TestQuotaPair(t *testing.T) {
+	t.Parallel()
 	store := "redis://" + redistest.Start(t, redistest.Redis(t)[0]).Addr()
 	services := []*quotaService{startQuota(t, store), startQuota(t, store)}
 	c := &controlPlane{

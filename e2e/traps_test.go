@@ -108,6 +108,7 @@ func newTrapRig(t *testing.T, d driver) *trapRig {
 // A trap ends the requests of one worker, for a second or a second and a half at most. It
 // costs no counter a unit, and processor time neither where each request traps.
 func TestTraps(t *testing.T) {
+	t.Parallel()
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
 			r := newTrapRig(t, d)

@@ -19,6 +19,7 @@ import (
 // The filter of an earlier commit and this one replace each other under traffic. No
 // request fails, and each is counted once.
 func TestAnotherBinaryKeepsTheCounters(t *testing.T) {
+	t.Parallel()
 	earlier := earlierFilter(t)
 	each(t, func(t *testing.T, d driver) {
 		limited := func(limit int) string { return oneRule(fmt.Sprintf("limits: [%d/%s]", limit, far)) }
