@@ -43,6 +43,8 @@ native := controlplane/cmd/sluice envoy/proxy $(addprefix controlplane/internal/
 unit = $(filter-out $(addprefix $(module)/,$(native) docs e2e filter envoy envoy/proc envoy/sim envoy/sim/interleave),$(shell $(GO) list ./...))
 # What is linked into the filter, in which an int has 32 bits; its own tests run it as compiled.
 in_filter = $(filter-out $(module)/filter,$(shell GOOS=wasip1 GOARCH=wasm $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' ./filter))
+# What may race: packages that start goroutines, or whose tests do.
+concurrent = $(sort $(patsubst %/,./%,$(dir $(shell grep -rlE '"sync(/atomic)?"|^\s*go |t\.Parallel' --include='*.go' --exclude-dir=out build controlplane envoy filter shared))))
 # What Envoy's versions may change, beside e2e.
 of_versions := ./envoy/... ./controlplane/internal/accesslog
 
@@ -83,8 +85,8 @@ lint: ## golangci-lint, with the reasons in .golangci.yml
 	@lint=$$(build/fetch golangci-lint); for at in . build/measure build/release build/browser; do \
 		(cd $$at && $$lint run --config '$(CURDIR)/.golangci.yml' ./...); done
 
-race: build servers ## what runs natively, under the race detector; takes a C compiler
-	$(call with_envoys,$(newest)) $(go_test) -race -short -timeout 15m $(filter-out $(module)/build,$(unit)) $(native:%=./%)
+race: build servers ## what runs natively and has goroutines, under the race detector; takes a C compiler
+	$(call with_envoys,$(newest)) $(go_test) -race -short -timeout 15m $(filter $(concurrent),$(unit:$(module)/%=./%) $(native:%=./%))
 
 e2e-all: build servers ## the end-to-end scenarios on every supported Envoy
 	$(call with_envoys,$(envoys)) SLUICE_EVERY_ENVOY=1 $(go_test) -tags long -timeout 60m ./e2e/...
