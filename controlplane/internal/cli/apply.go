@@ -50,7 +50,6 @@ that refuses keeps its last good policy.`,
 	}
 	cmd.Flags().StringArrayVarP(&o.files, "file", "f", nil, "policy `FILE`, - for standard input (required); again for each further policy")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
-	_ = cmd.MarkFlagRequired("file")
 	o.AddFlags(cmd)
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines; it goes before the node's own and serve --wasm (default: the one in force stays)")
 	addWaitFlag(cmd, &o.wait)

@@ -166,25 +166,19 @@ func printDenials(w io.Writer, report *api.Counters) error {
 			since = d.SinceMs
 		}
 	}
+	var b strings.Builder
 	switch {
 	case len(table) > 1:
-		if err := printTable(w, table); err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintf(w, "since %s\n", time.UnixMilli(since).UTC().Format("2006-01-02 15:04:05Z")); err != nil {
-			return err
-		}
+		_ = printTable(&b, table) // a builder takes all
+		fmt.Fprintf(&b, "since %s\n", moment(time.UnixMilli(since)))
 	case report.Failed < len(report.Proxies):
-		if _, err := fmt.Fprintln(w, "no key was denied lately"); err != nil {
-			return err
-		}
+		b.WriteString("no key was denied lately\n")
 	}
 	for _, r := range report.Proxies {
 		if r.Error != "" {
-			if _, err := fmt.Fprintf(w, "%s failed: %s\n", printable.Text(r.Proxy), printable.Text(r.Error)); err != nil {
-				return err
-			}
+			fmt.Fprintf(&b, "%s failed: %s\n", printable.Text(r.Proxy), printable.Text(r.Error))
 		}
 	}
-	return nil
+	_, err := io.WriteString(w, b.String())
+	return err
 }

@@ -130,21 +130,17 @@ func (o *countersOptions) AddFlags(cmd *cobra.Command) {
 		}
 		f.StringVar(&s.Rule, "rule", "", usage)
 		f.StringArrayVar(&s.Key, "key", nil, "a part of the key as `TEXT`; again for each further part, in the rule's order; "+policy.MissingPart+" for one that the request lacks")
-		if o.op.Name != "reset" {
-			_ = cmd.MarkFlagRequired("rule")
-		}
 	} else {
 		f.StringVar(&s.Rule, "rule", "", "`NAME` of the rule (default: all rules)")
 	}
-	if o.op.Units {
+	switch {
+	case o.op.Name == "set": // 1 is nothing that anyone means by leaving it out
+		f.StringVar(&s.N, "n", "", "`UNITS` (required)")
+	case o.op.Units:
 		f.StringVar(&s.N, "n", "1", "`UNITS`")
 	}
 	if o.op.Limits {
 		f.StringArrayVar(&s.Limits, "limit", nil, "a limit as `NUMBER` that a request would say, where the policy has requests say one; again for each further one, in the rule's order (default: the policy's default)")
-	}
-	if o.op.Name == "set" { // 1 is nothing that anyone means by leaving it out
-		f.Lookup("n").DefValue, s.N = "", ""
-		_ = cmd.MarkFlagRequired("n")
 	}
 	if o.op.Name == "reset" {
 		f.BoolVar(&o.allRules, "all-rules", false, "reset the described client in every rule that has a key of its own for it")

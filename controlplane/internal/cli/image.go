@@ -42,13 +42,13 @@ type imagePushOptions struct {
 
 func (o *imagePushOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.form, "form", string(wasmimage.Compat), "`FORM` of the image: compat, which every registry takes, or artifact")
+	addWordFlag(cmd, &o.form, "form", "", string(wasmimage.Compat), "`FORM` of the image: compat, which every registry takes, or artifact",
+		string(wasmimage.Compat), string(wasmimage.Artifact))
 	f.StringVar(&o.ca, "ca", "", "`FILE` with the certificates that vouch for the registry; default: the system's")
 	f.StringVar(&o.username, "username", "", "`NAME` at the registry (default: what docker login stored)")
 	f.StringVar(&o.passwordFile, "password-file", "", "`FILE` with its password")
 	addWasmFlag(cmd, &o.wasm, "")
 	o.output.AddFlags(cmd)
-	_ = cmd.RegisterFlagCompletionFunc("form", fixed(string(wasmimage.Compat), string(wasmimage.Artifact)))
 }
 
 func newImagePushCommand() *cobra.Command {

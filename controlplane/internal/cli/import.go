@@ -43,7 +43,8 @@ func (o *importOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.routes, "routes", "", "`FILE` of Envoy with the rate_limits of its routes")
 	flags.StringVar(&o.listener, "listener", "", "`NAME` or IP:PORT of the listener, or name of the routes, where several have limits")
 	flags.StringArrayVar(&o.keys, "key", nil, "`KEY=PART` that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or host; may be given again")
-	flags.StringVar(&o.scope, "scope", string(policy.ScopeProxy), "`SCOPE` of the rules: proxy, each Envoy counts for itself; or cluster, all count together, which takes a quota service")
+	addWordFlag(cmd, &o.scope, "scope", "", string(policy.ScopeProxy), "`SCOPE` of the rules: proxy, each Envoy counts for itself; or cluster, all count together, which takes a quota service",
+		string(policy.ScopeProxy), string(policy.ScopeCluster))
 	_ = cmd.MarkFlagFilename("routes", "yaml", "yml", "json")
 }
 
@@ -102,9 +103,6 @@ and --key say what the keys of its descriptors are, as in import envoy-ratelimit
 // importFrom reads the files, and prints the policy and the notes.
 func importFrom(cmd *cobra.Command, o importOptions, names []string, run func([]importer.File, importer.Options) (importer.Imported, error)) error {
 	options := importer.Options{Listener: o.listener, Keys: map[string]string{}, Cluster: o.scope == string(policy.ScopeCluster)}
-	if !options.Cluster && o.scope != string(policy.ScopeProxy) {
-		return usageError(fmt.Errorf("--scope %s is neither proxy nor cluster", o.scope), "cluster counts over all Envoys")
-	}
 	for _, k := range o.keys {
 		key, part, ok := strings.Cut(k, "=")
 		if !ok || key == "" {

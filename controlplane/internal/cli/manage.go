@@ -37,7 +37,6 @@ func (o *manageOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.proxy, "proxy", "", "`URL` of one proxy's management path, to ask it from here instead of --server")
 	f.StringVar(&o.manageToken, "manage-token-file", "", "with --proxy: `FILE` with the bearer token whose SHA-256 is the policy's manage.token_sha256")
-	_ = cmd.MarkFlagFilename("manage-token-file")
 	f.BoolVar(&o.insecure, "insecure", false, "with --proxy: send that token without TLS to addresses that are not loopback, too")
 	f.DurationVar(&o.timeout, "timeout", manage.DefaultTimeout, "how long each proxy may take")
 }

@@ -27,27 +27,8 @@ const (
 
 // AddFlags adds --output.
 func (o *output) AddFlags(cmd *cobra.Command) {
-	*o = outputText
-	cmd.Flags().VarP(o, "output", "o", "how to print: text or json")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(
-		[]string{string(outputText), string(outputJSON)}, cobra.ShellCompDirectiveNoFileComp))
+	addWordFlag(cmd, (*string)(o), "output", "o", string(outputText), "how to print, as `format` text or json", string(outputText), string(outputJSON))
 }
-
-// String, Set and Type make output a flag's value.
-func (o *output) String() string { return string(*o) }
-
-// Set takes the flag's text.
-func (o *output) Set(text string) error {
-	switch v := output(text); v {
-	case outputText, outputJSON:
-		*o = v
-		return nil
-	}
-	return fmt.Errorf("must be %s or %s", outputText, outputJSON)
-}
-
-// Type names the flag's value in help.
-func (o *output) Type() string { return "format" }
 
 // print prints a value as JSON, or as text says.
 func (o output) print(cmd *cobra.Command, value any, text func(io.Writer) error) error {

@@ -21,7 +21,6 @@ type policyInput struct {
 // AddFlags adds -f.
 func (i *policyInput) AddFlags(cmd *cobra.Command) {
 	addFileFlag(cmd, &i.file, "policy `FILE`, - for standard input (required)")
-	_ = cmd.MarkFlagRequired("file")
 }
 
 // policyText is a policy read and found valid.

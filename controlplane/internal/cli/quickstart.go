@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -183,11 +182,11 @@ func (d *demo) connected(ctx context.Context) error {
 
 // apply does what sluice apply does.
 func (d *demo) apply(name string, text []byte) error {
-	var applied api.Applied
-	if err := d.client.call(d.cmd.Context(), http.MethodPost, "/v1/policies", url.Values{"file": {name}}, text, &applied); err != nil {
+	applied, err := d.client.apply(d.cmd.Context(), []policyText{{name: name, text: text}}, nil)
+	if err != nil {
 		return err
 	}
-	return rollOut{client: d.client, output: outputText, wait: quickstartPatience}.run(d.cmd, applied)
+	return rollOut{client: d.client, output: outputText, wait: quickstartPatience}.run(d.cmd, applied...)
 }
 
 // send sends requests to the first proxy and prints what became of them.

@@ -51,9 +51,6 @@ func (o *quotaOptions) AddFlags(cmd *cobra.Command, stores, domains string) {
 	f.StringVar(&o.passwordFile, "quota-password-file", "", "`FILE` with the password of --quota-store's URL")
 	f.StringVar(&o.keyFile, "quota-key-file", "", "`FILE` with a secret of at least 16 bytes that keeps clients' names out of the store; default: one that the store keeps")
 	f.StringVar(&o.domains, "quota-domains", "", "`FILE` with lines SAN DOMAIN: which policy domains a certificate may ask for; any = each all; "+domains)
-	for _, flag := range []string{"quota-password-file", "quota-key-file", "quota-domains"} {
-		_ = cmd.MarkFlagFilename(flag)
-	}
 }
 
 // check refuses flags that do not go together.

@@ -85,9 +85,6 @@ of -f is in force until it answers. Without --xds the policy of -f is static.`,
 	flags.StringVar(&b.Listen, "listen", "", "`IP:PORT` on which the proxy accepts requests (required)")
 	flags.StringVar(&b.Upstream, "upstream", "", "`HOST:PORT` of the server behind it (required)")
 	flags.StringVar(&b.Admin, "admin", "", "`IP:PORT` of Envoy's admin interface (required)")
-	for _, required := range []string{"listen", "upstream", "admin"} {
-		_ = cmd.MarkFlagRequired(required)
-	}
 	return cmd
 }
 

@@ -37,10 +37,6 @@ func (o *resourceOptions) AddFlags(cmd *cobra.Command, urls, targets string) {
 	flags.StringVar(&o.quotaCluster, "quota-cluster", "", "`NAME` of the proxies' cluster that leads to the quota service, for rules of scope cluster (default: the policy's quota.cluster)")
 }
 
-func fixed(words ...string) cobra.CompletionFunc {
-	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
-}
-
 // readPolicy returns the policy's text for a resource, and how its rules reach the
 // quota service. Of JSON the text is what every reader of YAML takes for the same.
 func (o *resourceOptions) readPolicy(cmd *cobra.Command) (text []byte, quota envoy.Quota, err error) {
@@ -98,18 +94,18 @@ func (o *renderIstioOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.configMap, "wasm-configmap", "", "`NAME` of a ConfigMap that the proxies' pods mount, with the filter's binary inside, instead of --url; the output's comment says how")
 	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter for --wasm-configmap (default: the one inside this program, written to the user's cache folder)")
-	flags.StringVar(&o.kind, "kind", "wasm-plugin", "`KIND` of resource: wasm-plugin, or traffic-extension (Istio 1.30 and later)")
+	addWordFlag(cmd, &o.kind, "kind", "", "wasm-plugin", "`KIND` of resource: wasm-plugin, or traffic-extension (Istio 1.30 and later)",
+		"wasm-plugin", "traffic-extension")
 	flags.StringArrayVar(&o.selector, "selector", nil, "`LABEL=VALUE` of the workloads it applies to, not with --target; may be repeated")
-	flags.StringVar(&o.phase, "phase", "", "`PHASE` of the filter chain before which it runs: authn, authz or stats (default: after all of Istio's filters)")
+	addWordFlag(cmd, &o.phase, "phase", "", "", "`PHASE` of the filter chain before which it runs: authn, authz or stats (default: after all of Istio's filters)",
+		"authn", "authz", "stats")
 	flags.Int32Var(&o.priority, "priority", 0, "order among plugins of one phase, highest first")
-	flags.StringVar(&o.mode, "mode", "", "`MODE` of traffic: client, server or client-and-server (default: both)")
+	addWordFlag(cmd, &o.mode, "mode", "", "", "`MODE` of traffic: client, server or client-and-server (default: both)",
+		"client", "server", "client-and-server")
 	flags.IntSliceVar(&o.ports, "port", nil, "`PORT` of the service that is limited; may be repeated (default: all)")
-	flags.StringVar(&o.fail, "fail-strategy", "reload", "`STRATEGY` where the filter cannot run: reload, close or open")
+	addWordFlag(cmd, &o.fail, "fail-strategy", "", "reload", "`STRATEGY` where the filter cannot run: reload, close or open",
+		"reload", "close", "open")
 	_ = cmd.MarkFlagFilename("wasm", "wasm")
-	_ = cmd.RegisterFlagCompletionFunc("kind", fixed("wasm-plugin", "traffic-extension"))
-	_ = cmd.RegisterFlagCompletionFunc("phase", fixed("authn", "authz", "stats"))
-	_ = cmd.RegisterFlagCompletionFunc("mode", fixed("client", "server", "client-and-server"))
-	_ = cmd.RegisterFlagCompletionFunc("fail-strategy", fixed("reload", "close", "open"))
 }
 
 func newRenderIstioCommand() *cobra.Command {
@@ -142,31 +138,14 @@ application makes itself are limited too.`,
 }
 
 func renderIstio(cmd *cobra.Command, o renderIstioOptions) error {
-	options := envoy.IstioOptions{Object: o.Object, Fetch: o.Fetch, Ports: o.ports, Targets: o.targets}
+	constant := func(word string) string { return strings.ToUpper(strings.ReplaceAll(word, "-", "_")) }
+	options := envoy.IstioOptions{
+		Object: o.Object, Fetch: o.Fetch, Ports: o.ports, Targets: o.targets,
+		Kind:  map[string]string{"wasm-plugin": envoy.WasmPluginKind, "traffic-extension": envoy.TrafficExtensionKind}[o.kind],
+		Phase: constant(o.phase), Mode: constant(o.mode), FailStrategy: "FAIL_" + constant(o.fail),
+	}
 	if cmd.Flags().Changed("priority") {
 		options.Priority = &o.priority
-	}
-	for _, choice := range []struct {
-		flag, given string
-		words       []string
-		into        *string
-		values      []string
-	}{
-		{"kind", o.kind, []string{"wasm-plugin", "traffic-extension"}, &options.Kind, []string{envoy.WasmPluginKind, envoy.TrafficExtensionKind}},
-		{"phase", o.phase, []string{"", "authn", "authz", "stats"}, &options.Phase, []string{"", "AUTHN", "AUTHZ", "STATS"}},
-		{"mode", o.mode, []string{"", "client", "server", "client-and-server"}, &options.Mode, []string{"", "CLIENT", "SERVER", "CLIENT_AND_SERVER"}},
-		{"fail-strategy", o.fail, []string{"reload", "close", "open"}, &options.FailStrategy, []string{"FAIL_RELOAD", "FAIL_CLOSE", "FAIL_OPEN"}},
-	} {
-		known := false
-		for i, word := range choice.words {
-			if choice.given == word && (word != "" || !cmd.Flags().Changed(choice.flag)) {
-				*choice.into, known = choice.values[i], true
-			}
-		}
-		if !known {
-			words := strings.TrimPrefix(strings.Join(choice.words, ", "), ", ")
-			return usageError(fmt.Errorf("--%s %q: want one of %s", choice.flag, choice.given, words), cmd.CommandPath()+" --help shows examples")
-		}
 	}
 	var err error
 	if options.Mount, err = o.mount(); err != nil {
@@ -235,8 +214,6 @@ func (o *renderEnvoyGatewayOptions) AddFlags(cmd *cobra.Command) {
 	o.resourceOptions.AddFlags(cmd, "oci://REGISTRY/IMAGE:TAG, https://… or http://… (required)",
 		"`KIND/NAME` it applies to, or KIND/NAME/SECTION: a Gateway, HTTPRoute or GRPCRoute of that namespace; may be repeated (required)")
 	cmd.Flags().BoolVar(&o.failOpen, "fail-open", false, "let requests through where the filter cannot run: they have no limit, and nothing says so")
-	_ = cmd.MarkFlagRequired("url")
-	_ = cmd.MarkFlagRequired("target")
 }
 
 func newRenderEnvoyGatewayCommand() *cobra.Command {

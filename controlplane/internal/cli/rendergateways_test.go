@@ -24,13 +24,11 @@ import (
 func runRender(t *testing.T, stdin string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, warnings bytes.Buffer
-	cmd := newRenderCommand()
-	forEach(cmd, complete)
-	cmd.SetArgs(args)
+	cmd := NewRootCommand()
+	cmd.SetArgs(append([]string{"render"}, args...))
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&out)
 	cmd.SetErr(&warnings)
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	err = cmd.Execute()
 	return out.String(), warnings.String(), err
 }
@@ -161,11 +159,11 @@ func TestRenderResourceRefuses(t *testing.T) {
 		"bad policy":           {istio, "version: 1\nrules: [{nam: all}]\n", "standard input:2:10: rules[0].nam", false},
 		"revision in a policy": {istio, "version: 1\nrevision: a\n", "revision", false},
 		"bad url":              {with(istio, "--url", "sluice:1"), onePolicy, `url "sluice:1": want one of`, true},
-		"kind":                 {with(istio, "--kind", "WasmPlugin"), onePolicy, `--kind "WasmPlugin": want one of wasm-plugin, traffic-extension`, true},
-		"phase":                {with(istio, "--phase", "first"), onePolicy, `--phase "first": want one of authn, authz, stats`, true},
-		"empty phase":          {with(istio, "--phase", ""), onePolicy, `--phase "": want one of authn, authz, stats`, true},
-		"mode":                 {with(istio, "--mode", "both"), onePolicy, `--mode "both": want one of client, server, client-and-server`, true},
-		"fail strategy":        {with(istio, "--fail-strategy", "never"), onePolicy, `--fail-strategy "never": want one of reload, close, open`, true},
+		"kind":                 {with(istio, "--kind", "WasmPlugin"), onePolicy, `invalid argument "WasmPlugin" for "--kind" flag: must be wasm-plugin or traffic-extension`, true},
+		"phase":                {with(istio, "--phase", "first"), onePolicy, `invalid argument "first" for "--phase" flag: must be authn, authz or stats`, true},
+		"empty phase":          {with(istio, "--phase", ""), onePolicy, `invalid argument "" for "--phase" flag: must be authn, authz or stats`, true},
+		"mode":                 {with(istio, "--mode", "both"), onePolicy, `invalid argument "both" for "--mode" flag: must be client, server or client-and-server`, true},
+		"fail strategy":        {with(istio, "--fail-strategy", "never"), onePolicy, `invalid argument "never" for "--fail-strategy" flag: must be reload, close or open`, true},
 		"selector":             {with(istio, "--selector", "app"), onePolicy, `--selector "app": want LABEL=VALUE`, true},
 		"selector twice":       {with(istio, "--selector", "a=b", "--selector", "a=c"), onePolicy, "the label is given twice", true},
 		"both":                 {with(istio, "--selector", "a=b", "--target", "Gateway/a"), onePolicy, "a selector and targets", true},

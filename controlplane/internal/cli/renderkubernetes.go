@@ -46,9 +46,6 @@ and quota: xds-client-ca and access, with --quota-store quota-domains, and what
 	flags.StringVar(&o.QuotaStore, "quota-store", "", "`URL` of the Redis of quota (default: serve counts in memory, and there is no quota)")
 	flags.StringArrayVar(&o.Proxies, "proxies", nil, "`NAMESPACE[/LABEL=VALUE]` of pods that may reach xDS and quota; may be repeated (required)")
 	flags.StringArrayVar(&o.Callers, "callers", nil, "`NAMESPACE[/LABEL=VALUE]` of pods that may reach the HTTP APIs; may be repeated (default: none)")
-	for _, required := range []string{"image", "namespace", "proxies"} {
-		_ = cmd.MarkFlagRequired(required)
-	}
 	return cmd
 }
 

@@ -29,7 +29,6 @@ type replayOptions struct {
 // AddFlags adds the flags.
 func (o *replayOptions) AddFlags(cmd *cobra.Command) {
 	addFileFlag(cmd, &o.policy, "policy `FILE` (required)")
-	_ = cmd.MarkFlagRequired("file")
 	flags := cmd.Flags()
 	flags.StringVar(&o.against, "against", "", "`FILE` of another policy: say whom it would newly deny, and whom no longer")
 	_ = cmd.MarkFlagFilename("against", "yaml", "yml", "json")

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // NewRootCommand returns the whole command tree.
@@ -87,12 +88,14 @@ func commands() []*cobra.Command {
 	}
 }
 
-// complete gives each command what most need: no arguments unless it says so, a
-// usage error for wrong ones, and help for a group without a subcommand.
+// complete gives each command what most need: flags that are what their usage says, no
+// arguments unless it says so, a usage error for wrong ones, and help for a group without a
+// subcommand.
 func complete(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && cmd.RunE == nil {
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { markFlag(cmd, f) })
 	check := cmd.Args
 	if check == nil {
 		check = cobra.NoArgs

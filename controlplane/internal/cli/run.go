@@ -68,7 +68,6 @@ connections; one more waits. Nothing ends a slow body. Logs go to standard error
 	o.services.AddFlags(cmd, "(default: sluice-run- and the host's name)")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:10000", "`ADDRESS` on which to accept requests")
 	f.StringVar(&o.upstream, "upstream", "", "`URL` of the server behind, without a path (required)")
-	_ = cmd.MarkFlagRequired("upstream")
 	f.StringVar(&o.admin, "admin", "", "`ADDRESS` for /healthz and /stats/prometheus (default: none)")
 	addWasmFlag(cmd, &o.wasm, "")
 	f.IntVar(&o.workers, "workers", 2, fmt.Sprintf("worker VMs, 1 to %d", maxWorkers))

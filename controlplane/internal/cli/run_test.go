@@ -68,6 +68,7 @@ func start(t *testing.T, cmd *cobra.Command, args ...string) *command {
 	cmd.SetOut(&c.out)
 	cmd.SetErr(&c.out)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	forEach(cmd, complete)
 	go func() { c.done <- cmd.ExecuteContext(ctx) }()
 	return c
 }

@@ -79,8 +79,6 @@ characters of a label or segment, and {id} for the same on both sides:
 		RunE: func(cmd *cobra.Command, _ []string) error { return unlessStopped(cmd.Context(), serve(cmd, o)) },
 	}
 	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of the store, created if need be (required)")
-	_ = cmd.MarkFlagRequired("data")
-	_ = cmd.MarkFlagDirname("data")
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, where neither apply nor the node names one")
 	cmd.Flags().IntVar(&o.keep, "keep", defaultKeep, "how many revisions to keep, from 2; older ones are dropped once no proxy runs them or may fall back on them; 0 keeps all")
 	o.AddFlags(cmd, defaultHTTP, defaultXDS)

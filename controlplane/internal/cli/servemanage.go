@@ -26,9 +26,6 @@ func (o *serveManageOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.token, "manage-token-file", "", "`FILE` with the bearer token whose SHA-256 is the policy's manage.token_sha256, for sluice counters and explain; read again when it changes")
 	f.StringVar(&o.allow, "manage-allow", manage.DefaultAllow, "`NETWORK|NAME,…` of the proxies' management listeners: the token goes nowhere else")
 	f.StringVar(&o.ca, "manage-ca", "", "`FILE` with the certificates that vouch for management listeners; default: the system's; read again when it changes")
-	for _, flag := range []string{"manage-token-file", "manage-ca"} {
-		_ = cmd.MarkFlagFilename(flag)
-	}
 }
 
 // fleet returns what asks the proxies, nil without a token. Own are the

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -79,12 +80,17 @@ func (o *serviceOptions) subscription() (proxy.Subscription, error) {
 		}
 		s.Node = "sluice-run-" + host
 	}
-	if o.tls.CA == "" {
-		return s, nil
-	}
 	var err error
-	s.TLS, err = clientTLS("--xds-ca", o.tls.CA, "--xds-cert and --xds-key", o.tls.Cert, o.tls.Key)
+	s.TLS, err = o.clientTLS()
 	return s, err
+}
+
+// clientTLS is nil without TLS.
+func (o *serviceOptions) clientTLS() (*tls.Config, error) {
+	if o.tls.CA == "" {
+		return nil, nil //nolint:nilnil // see above
+	}
+	return clientTLS("--xds-ca", o.tls.CA, "--xds-cert and --xds-key", o.tls.Cert, o.tls.Key)
 }
 
 // connect returns a connection to the quota service, nil if there is none. It
@@ -98,11 +104,11 @@ func (o *serviceOptions) connect() (*grpc.ClientConn, error) {
 		return nil, nil
 	}
 	security := insecure.NewCredentials()
-	if o.tls.CA != "" {
-		config, err := clientTLS("--xds-ca", o.tls.CA, "--xds-cert and --xds-key", o.tls.Cert, o.tls.Key)
-		if err != nil {
-			return nil, err
-		}
+	config, err := o.clientTLS()
+	switch {
+	case err != nil:
+		return nil, err
+	case config != nil:
 		security = credentials.NewTLS(config)
 	}
 	conn, err := proxy.Dial(addresses, grpc.WithTransportCredentials(security))

@@ -28,7 +28,6 @@ type simulateOptions struct {
 func (o *simulateOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	addFileFlag(cmd, &o.policy, "policy `FILE` (required)")
-	_ = cmd.MarkFlagRequired("file")
 	addWasmFlag(cmd, &o.wasm, "")
 	flags.StringVarP(&o.requests, "requests", "r", "-", "`FILE` of requests, one JSON object a line; - = standard input")
 	flags.IntVar(&o.workers, "workers", 1, "`NUMBER` of workers that share the counters; requests go to them in turn")

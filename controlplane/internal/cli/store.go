@@ -47,8 +47,6 @@ While serve is stopped, --data copies its directory.`,
 	o.AddFlags(cmd)
 	cmd.Flags().StringVarP(&o.file, "out", "o", "", "`FILE` to write (required)")
 	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of a serve that is stopped, instead of --server")
-	_ = cmd.MarkFlagRequired("out")
-	_ = cmd.MarkFlagDirname("data")
 	return cmd
 }
 
@@ -113,8 +111,6 @@ are damaged.`,
 	}
 	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of the store, created if need be (required)")
 	cmd.Flags().BoolVar(&o.dropDamaged, "drop-damaged", false, "leave out what is damaged instead of refusing the backup")
-	_ = cmd.MarkFlagRequired("data")
-	_ = cmd.MarkFlagDirname("data")
 	return cmd
 }
 

@@ -28,7 +28,6 @@ func (o *suggestOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&o.key, "key", nil, "`PART` of what clients are told apart by, of "+strings.Join(replay.KeyForms(), ", ")+
 		"; may be given again (required)")
-	_ = cmd.MarkFlagRequired("key")
 	flags.StringSliceVar(&o.per, "per", []string{"1m", "1h"}, "`PERIODS` to find limits for")
 	o.most = 0.001
 	flags.Var(&o.most, "deny-at-most", "share of requests, and of clients, that the limits may deny")

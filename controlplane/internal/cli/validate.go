@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -75,37 +76,37 @@ func printMemory(w io.Writer, m footprint.Footprint) error {
 		_, err := fmt.Fprintln(w, "it counts nothing")
 		return err
 	}
-	_, err := fmt.Fprintf(w, `%s for %s in %d slots
+	var b strings.Builder
+	fmt.Fprintf(&b, `%s for %s in %d slots
 expect up to %s of memory in one Envoy; at worst %s, while the windows of renamed or removed counters have not ended
 `, count(m.Counters, "counter", "counters"), count(int(m.Keys), "live key", "live keys"), m.Slots,
 		kibibytes(m.Bytes), kibibytes(m.Bytes+m.VanishedBytes))
-	if m.LeaseBytes > 0 && err == nil {
-		_, err = fmt.Fprintf(w, "of what to expect, %s hold what is leased, and %s count while the quota service is silent\n",
+	if m.LeaseBytes > 0 {
+		fmt.Fprintf(&b, "of what to expect, %s hold what is leased, and %s count while the quota service is silent\n",
 			kibibytes(m.LeaseBytes), kibibytes(m.StandbyBytes))
 	}
-	if m.ExpressionBytes > 0 && err == nil {
-		_, err = fmt.Fprintf(w, "and at most %s for regular expressions in each of its workers\n", kibibytes(m.ExpressionBytes))
+	if m.HeldBytes > 0 {
+		fmt.Fprintf(&b, "and %d bytes for each running request and rule that holds for it\n", m.HeldBytes)
 	}
-	if m.HeldBytes > 0 && err == nil {
-		_, err = fmt.Fprintf(w, "and %d bytes for each running request and rule that holds for it\n", m.HeldBytes)
+	for _, of := range []struct {
+		bytes, least uint64
+		what         string
+	}{
+		{m.ExpressionBytes, 1, "for regular expressions"}, {m.ScanBytes, 1, "for reading answers"},
+		{m.DenialBytes, 1 << 20, "for the keys denied most"},
+	} {
+		if of.bytes >= of.least {
+			fmt.Fprintf(&b, "and at most %s %s in each of its workers\n", kibibytes(of.bytes), of.what)
+		}
 	}
-	if m.ScanBytes > 0 && err == nil {
-		_, err = fmt.Fprintf(w, "and at most %s for reading answers in each of its workers\n", kibibytes(m.ScanBytes))
-	}
-	if m.DenialBytes >= 1<<20 && err == nil {
-		_, err = fmt.Fprintf(w, "and at most %s for the keys denied most in each of its workers\n", mebibytes(m.DenialBytes))
-	}
+	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// kibibytes is mebibytes where that would say 0.0.
+// kibibytes is a size, of less than 1 MiB in KiB.
 func kibibytes(bytes uint64) string {
 	if bytes >= 1<<20 {
-		return mebibytes(bytes)
+		return strconv.FormatFloat(float64(bytes)/(1<<20), 'f', 1, 64) + " MiB"
 	}
 	return strconv.FormatUint((bytes+1<<10-1)>>10, 10) + " KiB"
-}
-
-func mebibytes(bytes uint64) string {
-	return strconv.FormatFloat(float64(bytes)/(1<<20), 'f', 1, 64) + " MiB"
 }
