@@ -150,7 +150,6 @@ func (h *Host) apply(t *thread, f *filter, configuration []byte) error {
 	var v *vm
 	if usable {
 		v = old.vm
-		v.deliver()
 	} else {
 		var err error
 		if v, err = h.instantiate(t.id, f, nil); err != nil {

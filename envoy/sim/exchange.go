@@ -84,7 +84,6 @@ func (h *Host) Start(worker int, r *Request) (*Exchange, error) {
 		x.phase, x.response = ended, refuse(r)
 		return x, nil
 	}
-	root.vm.deliver()
 	x.scope = root.vm.open(root, x, r)
 	if r.Answered != nil {
 		x.unseen(r.Answered)

@@ -78,31 +78,7 @@ func (v *vm) getHeaders(s []uint64) status {
 	return v.give(v.scratch, s[1], s[2])
 }
 
-func (v *vm) setHeaders(s []uint64) status {
-	kind := uint32(s[0])
-	if kind > mapLast {
-		return badArgument
-	}
-	data, ok := v.read(s[1], s[2])
-	if !ok {
-		return invalidMemory
-	}
-	h := v.changeableMap(kind)
-	if h == nil {
-		return badArgument
-	}
-	pairs := unmarshalPairs(data)
-	*h = (*h)[:0]
-	for _, p := range pairs {
-		h.add(strings.ToLower(p[0]), p[1])
-	}
-	return statusOK
-}
-
-func (v *vm) addHeader(s []uint64) status     { return v.changeHeader(s, (*headers).add) }
-func (v *vm) replaceHeader(s []uint64) status { return v.changeHeader(s, (*headers).replace) }
-
-func (v *vm) changeHeader(s []uint64, change func(h *headers, name, value string)) status {
+func (v *vm) addHeader(s []uint64) status {
 	kind := uint32(s[0])
 	if kind > mapLast {
 		return badArgument
@@ -116,7 +92,7 @@ func (v *vm) changeHeader(s []uint64, change func(h *headers, name, value string
 	if h == nil {
 		return badArgument
 	}
-	change(h, strings.ToLower(string(key)), string(value))
+	h.add(strings.ToLower(string(key)), string(value))
 	return statusOK
 }
 
@@ -135,18 +111,6 @@ func (v *vm) removeHeader(s []uint64) status {
 	}
 	h.remove(strings.ToLower(string(key)))
 	return statusOK
-}
-
-func (v *vm) getHeadersSize(s []uint64) status {
-	kind := uint32(s[0])
-	if kind > mapLast {
-		return badArgument
-	}
-	h := v.changeableMap(kind)
-	if h == nil {
-		return badArgument
-	}
-	return v.writeU32(s[1], uint32(h.size()))
 }
 
 // equalFold compares a lower-case name with one of the guest's.

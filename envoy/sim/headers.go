@@ -83,12 +83,6 @@ func (h *headers) remove(name string) {
 	*h = kept
 }
 
-// replace removes all values of name and adds one, at the end.
-func (h *headers) replace(name, value string) {
-	h.remove(name)
-	h.add(name, value)
-}
-
 // size is the length of all names and values together.
 func (h headers) size() int {
 	n := 0

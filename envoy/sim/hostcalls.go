@@ -1,6 +1,6 @@
 package sim
 
-// The proxy-wasm calls, but those for headers, properties, metrics and queues. Each unpacks its arguments, acts, and writes its results once.
+// The proxy-wasm calls, but those for headers, properties and metrics. Each unpacks its arguments, acts, and writes its results once.
 
 const (
 	streamRequest    = 0
@@ -131,28 +131,6 @@ func (v *vm) getBuffer(s []uint64) status {
 	start, length, size := uint64(uint32(s[1])), uint64(uint32(s[2])), uint64(len(data))
 	start = min(start, size)
 	return v.give(data[start:min(start+length, size)], s[3], s[4])
-}
-
-func (v *vm) getBufferStatus(s []uint64) status {
-	data, st := v.buffer(uint32(s[0]))
-	if st != statusOK {
-		return st
-	}
-	if st := v.writeU32(s[1], uint32(len(data))); st != statusOK {
-		return st
-	}
-	return v.writeU32(s[2], 0)
-}
-
-// setBuffer refuses: a guest cannot change what it sees here.
-func (v *vm) setBuffer(s []uint64) status {
-	if _, st := v.buffer(uint32(s[0])); st != statusOK {
-		return st
-	}
-	if _, ok := v.read(s[3], s[4]); !ok {
-		return invalidMemory
-	}
-	return badArgument
 }
 
 func (v *vm) setTickPeriod(s []uint64) status {

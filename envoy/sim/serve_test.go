@@ -27,10 +27,10 @@ func TestRequestGoesOn(t *testing.T) {
 	b := setUp(t)
 	b.heard()
 	var seen *sim.Request
-	res := b.serve(0, "on;info;log;add x-new 1;replace x-old 2;remove x-gone", func(r *sim.Request) {
+	res := b.serve(0, "on;info;log;add x-new 1;remove x-gone", func(r *sim.Request) {
 		r.Host, r.Path, r.Method = "h.example", "/p?q", "POST"
 		r.HasBody = true
-		r.Headers = append(r.Headers, [2]string{"x-old", "1"}, [2]string{"x-old", "1b"}, [2]string{"x-gone", "1"},
+		r.Headers = append(r.Headers, [2]string{"x-gone", "1"},
 			[2]string{"x-then", "info;header x-do;prop request|path;response server"})
 		r.Upstream = func(r *sim.Request) (*sim.Response, error) {
 			seen = r
@@ -40,10 +40,8 @@ func TestRequestGoesOn(t *testing.T) {
 	require.Equal(t, "h.example", seen.Host)
 	require.Equal(t, "/p?q", seen.Path)
 	require.Equal(t, "POST", seen.Method)
-	require.Contains(t, seen.Headers, [2]string{"x-did", "9 false"})
+	require.Contains(t, seen.Headers, [2]string{"x-did", "7 false"})
 	require.Contains(t, seen.Headers, [2]string{"x-new", "1"})
-	require.Contains(t, seen.Headers, [2]string{"x-old", "2"})
-	require.NotContains(t, seen.Headers, [2]string{"x-old", "1b"})
 	require.NotContains(t, seen.Headers, [2]string{"x-gone", "1"})
 	require.Equal(t, &sim.Response{
 		Status: 404, Details: "via_upstream", Body: []byte("gone"), GRPCStatus: -1,
@@ -101,8 +99,6 @@ func TestHeaderCalls(t *testing.T) {
 		b.do(0, "header x-k;header X-K;prop request|headers|x-k;header :authority;header :path;header :method;header :scheme;header no", repeated))
 	require.Equal(t, "[[:authority localhost] [:path /] [:method GET] [:scheme http] [x-do headers] [x-k 1] [x-k 2]]",
 		b.do(0, "headers", repeated)[0])
-	require.Equal(t, "[[:path /only] [:method GET] [:authority o] [:scheme http]]", b.do(0, "only;headers")[1])
-	require.Equal(t, "0 54", b.do(0, "size")[0])
 	require.Equal(t, "5 true", b.do(0, "info")[0])
 }
 

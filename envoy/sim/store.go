@@ -5,20 +5,17 @@ import (
 	"sync"
 )
 
-// Store is the shared data and the shared queues of one Envoy process: one
-// lock, one compare-and-swap counter, a namespace for each vm_id. Its zero
-// value is not usable; see NewStore.
+// Store is the shared data of one Envoy process: one lock, one compare-and-swap counter, a
+// namespace for each vm_id. Its zero value is not usable; see NewStore.
 type Store struct {
 	mu     sync.Mutex
 	next   uint32 // the number the next write gets; 0 is never issued
 	spaces map[string]*Namespace
-	queues queues
 }
 
 // Namespace is the shared data of one vm_id.
 type Namespace struct {
 	store *Store
-	vmID  string
 	users int
 	data  map[string]entry
 }
@@ -41,7 +38,7 @@ func (s *Store) Namespace(vmID string) *Namespace {
 	defer s.mu.Unlock()
 	ns := s.spaces[vmID]
 	if ns == nil {
-		ns = &Namespace{store: s, vmID: vmID, data: map[string]entry{}}
+		ns = &Namespace{store: s, data: map[string]entry{}}
 		s.spaces[vmID] = ns
 	}
 	return ns
@@ -59,7 +56,6 @@ func (n *Namespace) release() {
 	defer n.store.mu.Unlock()
 	if n.users--; n.users == 0 {
 		clear(n.data)
-		n.store.queues.forget(n.vmID)
 	}
 }
 

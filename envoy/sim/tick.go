@@ -74,7 +74,6 @@ func (t *thread) next() int64 {
 func (t *thread) tick(always bool) {
 	now := t.host.elapsed()
 	for _, v := range t.vms() {
-		v.deliver()
 		for _, root := range v.roots {
 			if root.tickPeriod == 0 || (!always && now < root.tickDue) || v.scopes[root.id] != root {
 				continue

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -26,7 +25,6 @@ const (
 	callLog
 	callDone
 	callDelete
-	callQueueReady
 	callGRPCInitialMetadata
 	callGRPCReceive
 	callGRPCTrailingMetadata
@@ -37,7 +35,7 @@ const (
 var callbackNames = [callbacks]string{
 	"proxy_on_context_create", "proxy_on_vm_start", "proxy_on_configure", "proxy_on_tick",
 	"proxy_on_request_headers", "proxy_on_response_headers", "proxy_on_response_body", "proxy_on_response_trailers", "proxy_on_log", "proxy_on_done",
-	"proxy_on_delete", "proxy_on_queue_ready", "proxy_on_grpc_receive_initial_metadata",
+	"proxy_on_delete", "proxy_on_grpc_receive_initial_metadata",
 	"proxy_on_grpc_receive", "proxy_on_grpc_receive_trailing_metadata", "proxy_on_grpc_close",
 }
 
@@ -76,9 +74,6 @@ type vm struct {
 	heard    *[]string // collects log lines while set
 	printing Level     // of what follows
 	printed  []byte    // a line on standard output or error, not ended yet
-
-	mail  sync.Mutex
-	ready [][2]uint32 // queues with new items
 }
 
 // instantiate starts a VM as far as its _initialize.

@@ -92,16 +92,6 @@ func TestCallsOfOldHosts(t *testing.T) {
 	require.Equal(t, []string{"0 info said hello"}, b.heard())
 }
 
-func TestQueues(t *testing.T) {
-	b := setUp(t)
-	require.NoError(t, b.Configure([]byte("queue=q")))
-	b.heard()
-	require.Equal(t, []string{"not found"}, b.do(0, "enqueue no x"))
-	require.Equal(t, []string{"ok"}, b.do(0, "enqueue q item"))
-	b.TickDue()
-	require.Equal(t, []string{"-1 info dequeue item <nil>"}, b.heard(), "the thread that registered last is told")
-}
-
 // Workers run in parallel over one store: no update may be lost.
 func TestWorkersRace(t *testing.T) {
 	const n, each = 4, 200

@@ -18,9 +18,6 @@ import (
 //go:wasmimport env proxy_get_current_time_nanoseconds
 func currentTime(ns unsafe.Pointer) uint32
 
-//go:wasmimport env proxy_get_header_map_size
-func headersSize(kind uint32, size unsafe.Pointer) uint32
-
 //go:wasmimport env proxy_set_effective_context
 func setEffectiveContext(id uint32) uint32
 
@@ -94,9 +91,6 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 			if b, _, _ := proxywasm.GetSharedData(value); string(b) == "no" {
 				return false
 			}
-		case "queue":
-			id, err := proxywasm.RegisterSharedQueue(value)
-			proxywasm.LogInfof("queue %d %v", id, err)
 		}
 	}
 	return true
@@ -108,11 +102,6 @@ func (p *plugin) OnTick() {
 		proxywasm.PluginDone()
 		p.asked = false
 	}
-}
-
-func (p *plugin) OnQueueReady(id uint32) {
-	b, err := proxywasm.DequeueSharedQueue(id)
-	proxywasm.LogInfof("dequeue %s %v", b, err)
 }
 
 func (p *plugin) OnPluginDone() bool {
@@ -219,20 +208,10 @@ func (r *request) step(n int, end bool, w []string) string {
 		return answer(proxywasm.GetHttpRequestHeaders())
 	case "add":
 		return answer("ok", proxywasm.AddHttpRequestHeader(w[1], w[2]))
-	case "replace":
-		return answer("ok", proxywasm.ReplaceHttpRequestHeader(w[1], w[2]))
 	case "remove":
 		return answer("ok", proxywasm.RemoveHttpRequestHeader(w[1]))
-	case "only":
-		return answer("ok", proxywasm.ReplaceHttpRequestHeaders([][2]string{{":path", "/only"}, {":method", "GET"}, {":authority", "o"}, {":scheme", "http"}}))
-	case "size":
-		var size uint32
-		status := headersSize(0, unsafe.Pointer(&size))
-		return fmt.Sprint(status, " ", size)
 	case "response":
 		return answer(proxywasm.GetHttpResponseHeader(w[1]))
-	case "rename":
-		return answer("ok", proxywasm.ReplaceHttpResponseHeader(w[1], w[2]))
 	case "prop":
 		b, err := proxywasm.GetProperty(strings.Split(w[1], "|"))
 		return answer(fmt.Sprintf("%q", b), err)
@@ -264,12 +243,6 @@ func (r *request) step(n int, end bool, w []string) string {
 	case "foreign":
 		_, err := proxywasm.CallForeignFunction("f", []byte("x"))
 		return answer("ok", err)
-	case "enqueue":
-		id, err := proxywasm.ResolveSharedQueue("", w[1])
-		if err != nil {
-			return answer("", err)
-		}
-		return answer("ok", proxywasm.EnqueueSharedQueue(id, []byte(w[2])))
 	case "wild":
 		wild = true
 	case "mallocs":
