@@ -13,8 +13,8 @@ import (
 
 const head = `# Policy reference
 
-Every field of the policy file, of which [policy.md](policy.md) has examples. A name is 1 to 128 bytes of text without
-control characters or spaces at its ends.
+Every field of the policy file, of which [policy.md](policy.md) has examples. Where no type is given, it is text, or true or
+false. A name is 1 to 128 bytes of text without control characters or spaces at its ends.
 `
 
 // The reference page has a line for every field, and every text is one of a field.
@@ -84,15 +84,21 @@ func (r *reference) section(b *strings.Builder, name string, o *node) {
 		if f.node.reserved {
 			continue // refused in a file
 		}
-		notes := r.typeOf(f.node)
+		var notes []string
+		if plain := f.node.says == "text" || f.node.Type == "boolean"; !plain {
+			notes = append(notes, r.typeOf(f.node))
+		}
 		switch {
 		case slices.Contains(o.Required, f.name):
-			notes += "; required"
+			notes = append(notes, "required")
 		case f.node.Default != nil:
-			notes += "; default " + code(strings.Trim(fmt.Sprintf("%s", f.node.Default), `"`))
+			notes = append(notes, "default "+code(strings.Trim(fmt.Sprintf("%s", f.node.Default), `"`)))
 		}
-		field := strings.TrimPrefix(places[0]+"."+f.name, ".")
-		fmt.Fprintf(b, "- `%s` (%s): %s\n", field, notes, strings.ReplaceAll(f.node.Description, "*", `\*`))
+		field := code(strings.TrimPrefix(places[0]+"."+f.name, "."))
+		if len(notes) > 0 {
+			field += " (" + strings.Join(notes, "; ") + ")"
+		}
+		fmt.Fprintf(b, "- %s: %s\n", field, strings.ReplaceAll(f.node.Description, "*", `\*`))
 	}
 }
 
