@@ -229,7 +229,7 @@ fetched a binary before answers 503 where the filter in it refuses the policy,
 or nothing is limited with --fail-open. Until the policy is mended that listener
 takes no other change.
 
-After ten failed fetches of one --url Envoy Gateway waits about an hour. Another
+After more than ten failed fetches of one --url Envoy Gateway waits about an hour. Another
 URL, such as the same with ?x behind it, is fetched at once.`,
 		Example: `  # All routes of a Gateway
   sluice render envoy-gateway -f policy.yaml -n edge --target Gateway/edge \
