@@ -235,7 +235,7 @@ var upstream = sync.OnceValue(func() *httptest.Server {
 		if status, err := strconv.Atoi(r.Header.Get("x-status")); err == nil {
 			w.WriteHeader(status)
 		}
-		_, _ = w.Write([]byte("hello\n"))
+		_, _ = io.WriteString(w, cmp.Or(r.Header.Get("x-body"), "hello\n"))
 	}))
 })
 

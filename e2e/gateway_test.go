@@ -164,6 +164,7 @@ func (g *gateway) base(t *testing.T, version string) map[string]any {
 			{"orders", web, []path{{"all", "/orders"}}},
 			{"rules", web, []path{{"first", "/rules/first"}, {"second", "/rules/second"}}},
 			{"token", web, []path{{"all", "/token"}}},
+			{"answers", web, []path{{"all", "/answers"}}},
 			{"apart", "{name: edge, sectionName: apart}", []path{{"all", "/"}}},
 			{"manage", "{name: edge, sectionName: manage}", []path{{"all", "/.sluice/"}}},
 		},

@@ -40,6 +40,7 @@ func TestEnvoyGateway(t *testing.T) {
 				{"https, and no files", overHTTPS},
 				{"each kind of target, a route in place of its Gateway", targetKinds},
 				{"a claim of a token is the key", claimKey},
+				{"tokens of answers, and requests in flight", countedAnswers},
 				{"operations on the management port alone", managementPort},
 				{"metrics have the rule as a label", labelledMetrics},
 				{"the access log has the verdict", loggedVerdict},
@@ -229,6 +230,11 @@ func claimKey(t *testing.T, g *gateway) {
 	awaitStatus(t, denied, g.web, "/token", "authorization", alice)
 	passes(t, 2, g.web, "/token", "bob", "authorization", bob)
 	require.Equal(t, http.StatusUnauthorized, g.web.status(t, "/token", "authorization", newTokens(t).sign(t, `{"iss":"me","sub":"carol"}`)))
+}
+
+func countedAnswers(t *testing.T, g *gateway) {
+	g.apply(t, "answers", g.render(t, answersPolicy, append(g.from(t, g.files, "sluice.wasm"), "--name", "answers", "--target", "HTTPRoute/answers")...))
+	requireAnswersCount(t, func(path string, headers ...string) int { return g.web.status(t, path, headers...) })
 }
 
 func managementPort(t *testing.T, g *gateway) {

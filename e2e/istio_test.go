@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -61,6 +62,7 @@ func TestIstio(t *testing.T) {
 	t.Run("selector", s.selector)
 	t.Run("phase", s.phase)
 	t.Run("JWT claim as key", s.claim)
+	t.Run("tokens of answers, and requests in flight", s.answers)
 	t.Run("management on a port of its own", s.manage)
 	t.Run("sidecar, by mode and port", s.sidecar)
 	t.Run("root namespace", s.rootNamespace)
@@ -119,7 +121,8 @@ func (s *istioSite) send(t *testing.T, port int, path string, headers ...string)
 	if err != nil {
 		return &http.Response{Status: err.Error()}
 	}
-	res.Body.Close()
+	defer res.Body.Close()
+	_, _ = io.Copy(io.Discard, res.Body)
 	return res
 }
 
@@ -293,6 +296,11 @@ func (s *istioSite) claim(t *testing.T) {
 		}
 	}
 	require.Equal(t, http.StatusUnauthorized, s.send(t, gatewayPort, "/", "authorization", newTokens(t).sign(t, `{"iss":"e2e","sub":"carol"}`)).StatusCode)
+}
+
+func (s *istioSite) answers(t *testing.T) {
+	s.with(t, s.render(t, answersPolicy, "--target", "Gateway/edge"))
+	requireAnswersCount(t, func(path string, headers ...string) int { return s.send(t, gatewayPort, path, headers...).StatusCode })
 }
 
 func (s *istioSite) manage(t *testing.T) {

@@ -1,0 +1,44 @@
+//go:build gateway || istio
+
+package e2e
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const answersPolicy = "version: 1\nrules:\n" +
+	"- {name: tokens, match: {paths: [/answers/tokens]}, key: [{header: x-user-id}], limits: [100/" + far + "], settle: {to: tokens}}\n" +
+	"- {name: in-flight, match: {paths: [/answers/slow]}, key: [{header: x-user-id}], algorithm: concurrency, limits: [1]}\n"
+
+// requireAnswersCount requires a proxy to come to count the tokens that answers say, and the
+// requests in flight. send sends one request; headers come in pairs.
+func requireAnswersCount(t *testing.T, send func(path string, headers ...string) int) {
+	t.Helper()
+	tokens := func(user string) int {
+		return send("/answers/tokens", "x-user-id", user, "connection", "close",
+			"x-send", "content-type: application/json", "x-body", `{"usage":{"prompt_tokens":60,"completion_tokens":41}}`)
+	}
+	eventually(t, time.Minute, "all workers to deny whose tokens are spent", func() bool {
+		for range 8 {
+			if tokens("first") != denied {
+				return false
+			}
+		}
+		return true
+	})
+	require.Equal(t, []int{allowed, denied}, []int{tokens("second"), tokens("second")})
+
+	slow := func(wait string) int {
+		return send("/answers/slow", "x-user-id", "first", "connection", "close", "x-wait", wait)
+	}
+	first := make(chan int, 1)
+	go func() { first <- slow("3s") }()
+	eventually(t, time.Second, "the slot to be taken", func() bool { return slow("0s") == denied })
+	require.Empty(t, first, "it still runs")
+	require.Equal(t, http.StatusOK, <-first)
+	require.Equal(t, allowed, slow("0s"))
+}
