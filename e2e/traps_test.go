@@ -31,6 +31,7 @@ func TestReloadAfterATrap(t *testing.T) {
 	wasm := buildtest.Filter(t, "sluice_faults")
 	each(t, func(t *testing.T, d driver) {
 		p := d.start(t, proxyOptions{wasm: wasm, workers: 1, policy: "version: 1\nrules: [{name: all, match: {paths: [/all]}, limits: [5/" + far + "]}]\n"})
+		made := p.vmStarts(t)
 		for i, step := range []struct {
 			after time.Duration
 			fault string
@@ -50,6 +51,7 @@ func TestReloadAfterATrap(t *testing.T) {
 		}
 		success, failure, backoff := p.reloads(t)
 		require.Equal(t, []int{2, 0, 1}, []int{success, failure, backoff})
+		require.Equal(t, made+2, p.vmStarts(t))
 		require.Contains(t, p.log(), "panic: planted")
 	})
 }
@@ -65,6 +67,15 @@ func (p *proxy) reloads(t *testing.T) (success, failure, backoff int) {
 		*n, _ = strconv.Atoi(m[1])
 	}
 	return success, failure, backoff
+}
+
+// vmStarts returns how many VMs of the filter there have been, by the filter's own count.
+func (p *proxy) vmStarts(t *testing.T) int {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^rate_limit_vm_starts_total(?:\{\})? (\d+)$`).FindStringSubmatch(p.prometheus(t))
+	require.NotNil(t, m)
+	n, _ := strconv.Atoi(m[1])
+	return n
 }
 
 // trapRig is an Envoy of four workers that have as many connections each. Its filter traps

@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -125,4 +126,16 @@ func TestMemoryUsageOfALargeTable(t *testing.T) {
 		}
 		require.Less(t, ticks, 100)
 	}
+}
+
+// Each VM is counted once, however many configurations it has had.
+func TestVMStarts(t *testing.T) {
+	const starts = "rate_limit_vm_starts_total"
+	b := start(t, func(o *sim.Options) { o.Workers = 2 })
+	require.NoError(t, b.Configure(managedBy("right")))
+	first := b.Metrics()[starts]
+	require.GreaterOrEqual(t, first, uint64(2))
+	require.NoError(t, b.Configure(managedBy("right")))
+	require.LessOrEqual(t, b.Metrics()[starts], first+1, "one more may try the configuration")
+	require.Contains(t, string(b.serve(t, 0, statsWith("Bearer right", "192.0.2.1")).Body), fmt.Sprintf(`],"vm_starts":%d}`, b.Metrics()[starts]))
 }

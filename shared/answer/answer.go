@@ -23,8 +23,9 @@ type Answer struct {
 	DeniedBy string   `json:"denied_by,omitempty"`
 	RetryMs  *int64   `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
 	RetryNs  *int64   `json:"retry_after_ns,omitempty"`
-	Rules    []Rule   `json:"rules,omitempty"` // of a verdict
-	Stats    []Stats  `json:"stats,omitzero"`  // the filter calls them rules, too
+	Rules    []Rule   `json:"rules,omitempty"`     // of a verdict
+	Stats    []Stats  `json:"stats,omitzero"`      // the filter calls them rules, too
+	VMStarts uint64   `json:"vm_starts,omitempty"` // of stats: VMs that the proxy has made of this filter binary; 0: an older one, which does not count them
 
 	Denials []Denials `json:"denials,omitzero"` // the filter calls them rules, too
 }

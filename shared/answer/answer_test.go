@@ -66,16 +66,17 @@ func TestValue(t *testing.T) {
 
 func TestStats(t *testing.T) {
 	type stats struct {
-		Rules []answer.Stats `json:"rules"`
+		Rules    []answer.Stats `json:"rules"`
+		VMStarts uint64         `json:"vm_starts"`
 	}
-	want := stats{[]answer.Stats{
+	want := stats{VMStarts: 7, Rules: []answer.Stats{
 		{
 			Rule: "r", Keys: 1, Capacity: 2, Slots: 3, Pages: 4, Bytes: 1 << 63,
 			Metrics: map[string]uint64{"denied": 5, "allowed": 6},
 		},
 		{Rule: `"`, Metrics: map[string]uint64{}},
 	}}
-	text := answer.AppendStats(nil, want.Rules, func(i int, yield func(string, uint64)) {
+	text := answer.AppendStats(nil, want.Rules, want.VMStarts, func(i int, yield func(string, uint64)) {
 		if i == 0 {
 			yield("denied", 5)
 			yield("allowed", 6)
@@ -84,9 +85,9 @@ func TestStats(t *testing.T) {
 	//nolint:testifylint // byte for byte
 	require.Equal(t, `{"rules":[{"rule":"r","keys":1,"capacity":2,"slots":3,"buckets":4,"bytes":9223372036854775808,`+
 		`"metrics":{"denied":5,"allowed":6}},`+
-		`{"rule":"\"","keys":0,"capacity":0,"slots":0,"buckets":0,"bytes":0,"metrics":{}}]}`, string(text))
+		`{"rule":"\"","keys":0,"capacity":0,"slots":0,"buckets":0,"bytes":0,"metrics":{}}],"vm_starts":7}`, string(text))
 	readsBack(t, want, text)
-	require.Equal(t, `{"rules":[]}`, string(answer.AppendStats(nil, nil, nil))) //nolint:testifylint // byte for byte
+	require.Equal(t, `{"rules":[],"vm_starts":0}`, string(answer.AppendStats(nil, nil, 0, nil))) //nolint:testifylint // byte for byte
 }
 
 func TestDenials(t *testing.T) {

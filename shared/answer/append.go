@@ -138,11 +138,11 @@ func AppendWindows(b []byte, windows []Window, t Times) []byte {
 // AppendStats appends an answer of the filter that is statistics:
 //
 //	{"rules":[{"rule":"r","keys":20,"capacity":100,"slots":128,"buckets":8,
-//	 "bytes":4096,"metrics":{"allowed":44,"denied":3}}]}
+//	 "bytes":4096,"metrics":{"allowed":44,"denied":3}}],"vm_starts":5}
 //
 // It calls metrics with the index of each rule. metrics calls yield for every
 // metric, in the order in which they are appended. Stats.Metrics is not read.
-func AppendStats(b []byte, rules []Stats, metrics func(i int, yield func(name string, n uint64))) []byte {
+func AppendStats(b []byte, rules []Stats, starts uint64, metrics func(i int, yield func(name string, n uint64))) []byte {
 	b = append(b, `{"rules":[`...)
 	for i := range rules {
 		s := &rules[i]
@@ -157,7 +157,7 @@ func AppendStats(b []byte, rules []Stats, metrics func(i int, yield func(name st
 		metrics(i, func(name string, n uint64) { b = strconv.AppendUint(member(b, name, ""), n, 10) })
 		b = append(b, "}}"...)
 	}
-	return append(b, "]}"...)
+	return append(strconv.AppendUint(append(b, `],"vm_starts":`...), starts, 10), '}')
 }
 
 // AppendDenials appends the filter's answer to top:

@@ -51,10 +51,11 @@ func ReadAnswer(op Operation, text []byte) (a answer.Answer, ok bool) {
 	switch op.Name {
 	case "stats":
 		var stats struct {
-			Rules []answer.Stats `json:"rules"`
+			Rules    []answer.Stats `json:"rules"`
+			VMStarts uint64         `json:"vm_starts"`
 		}
 		ok = unpack(text, &stats)
-		a.Stats = stats.Rules
+		a.Stats, a.VMStarts = stats.Rules, stats.VMStarts
 	case "top":
 		var top struct {
 			Rules []answer.Denials `json:"rules"`

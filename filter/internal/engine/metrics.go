@@ -12,6 +12,9 @@ type Series struct {
 	Metric       string // without prefix and unit
 }
 
+// VMStarts counts the VMs that the proxy has made of this filter binary, see OnVMStart.
+var VMStarts = Series{Metric: "vm_starts"}
+
 // EachHolding calls f for what this worker's streams hold of each rule that holds, in a
 // stable order.
 func (e *Engine) EachHolding(f func(s Series, h decide.Holding)) {

@@ -178,7 +178,8 @@ func (e *Engine) stats(rule string) ([]byte, error) {
 			stats[i].Keys, stats[i].Slots, stats[i].Pages, stats[i].Bytes = t.Keys, t.Slots, t.Pages, t.Bytes
 		}
 	}
-	return answer.AppendStats(nil, stats, func(i int, yield func(name string, n uint64)) {
+	starts := e.host.Counted("", "", VMStarts.Metric)
+	return answer.AppendStats(nil, stats, starts, func(i int, yield func(name string, n uint64)) {
 		list[i].Each(func(name string, _ uint64) {
 			yield(name, e.host.Counted(e.policy.Domain, stats[i].Rule, name))
 		})

@@ -109,9 +109,12 @@ func counterName(s *engine.Series) string {
 	return labels(s) + "rate_limit_" + of + s.Metric + "_total"
 }
 
-// labels are in front of a metric's name. A policy without a domain has no label of
-// that name.
+// labels are in front of a metric's name, unless it is about no rule. A policy without a
+// domain has no label of that name.
 func labels(s *engine.Series) string {
+	if s.Rule == "" {
+		return ""
+	}
 	text := "rule=.=" + s.Rule + ";.;"
 	if s.Domain != policy.DefaultDomain {
 		text = "domain=.=" + s.Domain + ";.;" + text

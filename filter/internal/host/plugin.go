@@ -26,7 +26,20 @@ const tickMs = 1000
 // Register makes this VM serve the filter. Call it from init.
 func Register() { proxywasm.SetVMContext(&vm{}) }
 
-type vm struct{ types.DefaultVMContext }
+type vm struct {
+	types.DefaultVMContext
+	counted bool
+}
+
+// OnVMStart counts this VM. Envoy calls it for each configuration, and makes one more VM to
+// try each. Between configurations, a VM is made only in place of one that has crashed.
+func (v *vm) OnVMStart(int) types.OnVMStartStatus {
+	if !v.counted {
+		must(importIncrementMetric(define(kindCounter, counterName(&engine.VMStarts)), 1))
+	}
+	v.counted = true
+	return types.OnVMStartStatusOK
+}
 
 func (*vm) NewPluginContext(context uint32) types.PluginContext {
 	p := &plugin{context: context}
