@@ -45,6 +45,7 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 	needed := map[string]access.Role{
 		"POST /v1/policies": access.Apply, "POST /v1/changes": access.Apply, "GET /v1/policies": access.Read, "GET /v1/policies/{revision}": access.Read,
 		"POST /v1/rollback/{revision}": access.Apply, "GET /v1/revisions/{revision}/wait": access.Read,
+		"POST /v1/promote": access.Apply, "POST /v1/abort": access.Apply,
 		"GET /v1/status": access.Read, "GET /v1/caller": access.Read, "POST /v1/explain": access.Read, "GET /v1/audit": access.Read, "GET /metrics": access.Read, "GET /v1/backup": access.Admin,
 		"/": access.Read,
 	}
@@ -114,6 +115,8 @@ func TestRolesOfSomePolicies(t *testing.T) {
 		"POST /v1/explain":              {mine: true, other: false, whole: false},
 		"POST /v1/rollback/1":           {mine: true, other: false, whole: false},
 		"GET /v1/revisions/1/wait":      {mine: true, other: false, whole: false},
+		"POST /v1/promote":              {mine: true, other: false, whole: false},
+		"POST /v1/abort":                {mine: true, other: false, whole: false},
 		"GET /v1/backup":                {mine: false, other: false, whole: false},
 		"GET /metrics":                  {mine: false, other: false, whole: false},
 		"GET /v1/caller":                {whole: true},

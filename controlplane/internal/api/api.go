@@ -44,6 +44,7 @@ type server struct {
 	quota    Quota
 	refusals *refusals
 	memory   *memory
+	watched  watched
 	judging  turn
 	backups  turn
 	log      *slog.Logger
@@ -51,9 +52,10 @@ type server struct {
 	isWell   func(context.Context) error
 }
 
-// New returns the API's handler.
-func New(o Options) http.Handler {
+// New returns the API's handler. It watches canaries until ctx ends.
+func New(ctx context.Context, o Options) http.Handler {
 	s := newServer(o)
+	go s.watch(ctx)
 	return s.handler(s.routes())
 }
 
@@ -72,7 +74,7 @@ func newServer(o Options) *server {
 	}
 	return &server{
 		store: o.Store, xds: o.XDS, identify: o.Identify, fleet: o.Fleet, quota: o.Quota, refusals: newRefusals(o.Log),
-		memory: newMemory(), judging: newTurn(maxJudgingWait), backups: newTurn(maxBackupWait), log: o.Log, more: o.Collectors, isWell: o.Healthy,
+		watched: watched{of: map[string]*watching{}}, memory: newMemory(), judging: newTurn(maxJudgingWait), backups: newTurn(maxBackupWait), log: o.Log, more: o.Collectors, isWell: o.Healthy,
 	}
 }
 

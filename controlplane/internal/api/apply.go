@@ -28,14 +28,17 @@ const (
 )
 
 // apply handles POST /v1/policies?file=NAME&wasm=PATH&base=REVISION with the YAML as
-// body. Without wasm the path in force stays; wasm= names none.
+// body. Without wasm the path in force stays; wasm= names none. For canary see readRollout.
 func (s *server) apply(w http.ResponseWriter, r *http.Request) error {
-	query, err := readQuery(r, "file", "wasm", "base")
+	query, err := readQuery(r, "file", "wasm", "base", "canary", "promote_after", "max_denied")
 	if err != nil {
 		return err
 	}
 	p := proposal{draft: store.Draft{File: cmp.Or(query.get("file"), defaultFile)}}
 	if p.base, err = readBase(r); err != nil {
+		return err
+	}
+	if p.draft.Rollout, err = readRollout(query); err != nil {
 		return err
 	}
 	if r.URL.Query().Has("wasm") {
@@ -106,7 +109,7 @@ func (s *server) applySeveral(w http.ResponseWriter, r *http.Request) error {
 // wasmInForce is the wasm path of the newest revision that no proxy has refused, or that is
 // current all the same.
 func (s *server) wasmInForce(ctx context.Context, policy string) (string, error) {
-	list, err := s.store.History(ctx, policy, 0)
+	list, err := s.standing(ctx, policy)
 	current := s.xds.Ledger().Current(policy)
 	for _, r := range list {
 		if !r.Damaged && (!r.Nacked || r.Number == current) {

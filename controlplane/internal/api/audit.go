@@ -59,6 +59,9 @@ func entry(ctx context.Context, before current, d store.Draft, after *policy.Pol
 		e.Action = "rollback"
 		parts = append(parts, fmt.Sprintf("to revision %d", d.RollbackOf))
 	}
+	if d.Rollout != nil {
+		parts = append(parts, fmt.Sprintf("canary of %g%%", d.Rollout.Percent))
+	}
 	parts = append(parts, lines(before.revision.YAML, d.YAML))
 	if before.revision.Wasm != d.Wasm {
 		parts = append(parts, fmt.Sprintf("wasm %s → %s", orNone(before.revision.Wasm), orNone(d.Wasm)))

@@ -43,6 +43,9 @@ func (s *server) judge(ctx context.Context, proposed proposal) (j judgement, err
 	if err := missing(ctx, d.Policy, access.Apply, "to apply"); err != nil {
 		return j, err
 	}
+	if err := s.settled(d.Policy); err != nil {
+		return j, err
+	}
 	if proposed.wasm != nil {
 		d.Wasm = *proposed.wasm
 	} else if d.Wasm, err = s.wasmInForce(ctx, d.Policy); err != nil {
@@ -65,6 +68,11 @@ func (s *server) judge(ctx context.Context, proposed proposal) (j judgement, err
 			return j, err
 		}
 	}
+	if d.Rollout != nil {
+		if err := s.beginCanary(ctx, &d, before); err != nil {
+			return j, err
+		}
+	}
 	changes := before.changes(p)
 	d.Audit = entry(ctx, before, d, p, changes)
 	return judgement{d, p, warnings, changes, before.revision.Number}, nil
@@ -77,7 +85,7 @@ type current struct {
 }
 
 func (s *server) current(ctx context.Context, policy string) (current, error) {
-	list, err := s.store.History(ctx, policy, 1)
+	list, err := s.standing(ctx, policy)
 	if err != nil || len(list) == 0 {
 		return current{}, err
 	}

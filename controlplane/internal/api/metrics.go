@@ -56,6 +56,10 @@ func (s *server) registerXDS(registry *prometheus.Registry) {
 		func(l *xds.Ledger) float64 { return float64(l.Untaken()) })
 	gauge("proxies_ahead", "Connected proxies with a newer revision of this store, which this serve does not have.",
 		func(l *xds.Ledger) float64 { n, _ := l.Ahead(); return float64(n) })
+	gauge("canaries", "Policies with a canary, which waits to be promoted or aborted.",
+		func(l *xds.Ledger) float64 { all, _ := l.Canaries(); return float64(all) })
+	gauge("canaries_stalled", "Canaries that are not promoted by themselves any more: a proxy refused one, crashed, or denies too much.",
+		func(l *xds.Ledger) float64 { _, stalled := l.Canaries(); return float64(stalled) })
 	gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.",
 		func(l *xds.Ledger) float64 { return float64(len(l.Damaged(""))) })
 	gauge("revision", "The newest revision, 0 before the first.",

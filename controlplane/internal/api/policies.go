@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -78,6 +79,14 @@ func (s *server) list(r *http.Request, limit int) ([]store.Summary, error) {
 	return list, err
 }
 
+// standing returns a policy's revisions that were not aborted, the newest first.
+func (s *server) standing(ctx context.Context, policy string) ([]store.Summary, error) {
+	list, err := s.store.History(ctx, policy, 0)
+	return slices.DeleteFunc(list, aborted), err
+}
+
+func aborted(s store.Summary) bool { return s.Rollout.IsAborted() }
+
 // get handles GET /v1/policies/{revision}?policy=NAME.
 func (s *server) get(w http.ResponseWriter, r *http.Request) error {
 	number, err := s.number(r)
@@ -106,7 +115,7 @@ func (s *server) number(r *http.Request) (uint64, error) {
 	text := r.PathValue("revision")
 	switch text {
 	case Current:
-		last, err := s.store.History(r.Context(), policyOf(r), 1)
+		last, err := s.standing(r.Context(), policyOf(r))
 		if err != nil {
 			return 0, err
 		}
@@ -139,6 +148,7 @@ func (s *server) previous(r *http.Request) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	list = slices.DeleteFunc(list, aborted)
 	if len(list) < 2 {
 		return 0, fmt.Errorf("%w: there is none before the current one", store.ErrNotFound)
 	}

@@ -51,6 +51,8 @@ func (s *server) routes() []route {
 		{"GET /v1/policies", ofQuery, access.Read, s.history},
 		{"GET /v1/policies/{revision}", ofQuery, access.Read, s.get},
 		{"POST /v1/rollback/{revision}", ofQuery, access.Apply, s.rollback},
+		{"POST /v1/promote", ofQuery, access.Apply, s.end("promote", store.Promoted)},
+		{"POST /v1/abort", ofQuery, access.Apply, s.end("abort", store.Aborted)},
 		{"GET /v1/revisions/{revision}/wait", ofQuery, access.Read, s.wait},
 		{"GET /v1/status", anyOf, access.Read, s.status},
 		{"GET /v1/caller", inBody, access.Read, s.caller},

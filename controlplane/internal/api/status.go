@@ -33,9 +33,10 @@ type PolicyStatus struct {
 	Policy    string             `json:"policy"`
 	For       *selector.Selector `json:"for,omitempty"`     // whom it is for: null, those that no other policy takes
 	Current   *store.Summary     `json:"current"`           // what a new proxy gets, null if there is nothing
-	Newest    *store.Summary     `json:"newest,omitempty"`  // where that is another one: it was refused, or is damaged
+	Newest    *store.Summary     `json:"newest,omitempty"`  // where that is another one: it was refused, is damaged, or is a canary
 	Damaged   []uint64           `json:"damaged,omitempty"` // its revisions in the store, which are not pushed
 	Connected int                `json:"connected"`         // proxies that it is for
+	Canary    *CanaryStatus      `json:"canary,omitempty"`  // of the newest, while it lasts
 }
 
 // status handles GET /v1/status?policy=NAME, by default of all policies.
@@ -71,9 +72,12 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) error {
 
 func (s *server) statusOf(ctx context.Context, policy string) (st PolicyStatus, err error) {
 	ledger := s.xds.Ledger()
-	st = PolicyStatus{Policy: policy, Damaged: ledger.Damaged(policy), Connected: ledger.Connected(policy)}
+	st = PolicyStatus{Policy: policy, Damaged: ledger.Damaged(policy), Connected: ledger.Connected(policy), Canary: s.canaryStatus(policy, time.Now())}
 	number := ledger.Current(policy)
 	list, err := s.store.History(ctx, policy, 1)
+	if err == nil && len(list) > 0 && list[0].Number != number {
+		list, err = s.standing(ctx, policy)
+	}
 	if err != nil || len(list) == 0 {
 		return st, err
 	}
@@ -81,9 +85,6 @@ func (s *server) statusOf(ctx context.Context, policy string) (st PolicyStatus, 
 	st.For = newest.Proxies
 	if newest.Number != number {
 		st.Newest = &newest
-		if list, err = s.store.History(ctx, policy, 0); err != nil {
-			return st, err
-		}
 	}
 	if i := slices.IndexFunc(list, func(s store.Summary) bool { return s.Number == number }); i >= 0 {
 		st.Current = &list[i]

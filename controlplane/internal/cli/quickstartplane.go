@@ -90,13 +90,13 @@ func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error,
 		return nil, nil, errors.Join(err, stream.Close(), web.Close(), policies.Close())
 	}
 	d.server, d.xds = "http://"+web.Addr().String(), stream.Addr().String()
-	pages := console.New(console.Options{Log: d.log, API: api.New(api.Options{
+	// It outlives the command's context: the data plane goes first.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))
+	pages := console.New(console.Options{Log: d.log, API: api.New(ctx, api.Options{
 		Store: policies, XDS: push, Fleet: quickstartFleet(token, web.Addr(), stream.Addr()),
 		Quota: api.Quota{Service: q.service, Private: true}, Log: d.log, Collectors: q.collectors(),
 	})})
 	s := servers{log: d.log, push: push, quotas: q, proxies: "xds", httpListener: web, xdsListener: stream, handler: pages}
-	// It outlives the command's context: the data plane goes first.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))
 	ended := make(chan error, 1)
 	gone := make(chan struct{})
 	go func() { defer close(gone); ended <- s.run(ctx) }()

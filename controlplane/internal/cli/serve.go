@@ -172,7 +172,7 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		return fmt.Errorf("start xDS server: %w", err)
 	}
 	defer push.Stop()
-	pages := console.New(console.Options{Access: guard.identify != nil, Log: log, API: api.New(api.Options{
+	pages := console.New(console.Options{Access: guard.identify != nil, Log: log, API: api.New(cmd.Context(), api.Options{
 		Store: policies, XDS: push, Identify: guard.identify, Fleet: fleet, Quota: o.quotas.forAPI(q), Log: log, Collectors: q.collectors(),
 	})})
 	s := servers{

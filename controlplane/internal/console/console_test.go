@@ -61,7 +61,7 @@ func newLoggedFixture(t *testing.T, restricted bool, log *slog.Logger) *fixture 
 		f.setAccess("read", "apply", "admin", "edge:apply")
 		o.Identify = access.Gate{List: func() *access.List { return f.list }}.Identify
 	}
-	f.server = httptest.NewServer(New(Options{API: api.New(o), Access: restricted, Log: log}))
+	f.server = httptest.NewServer(New(Options{API: api.New(t.Context(), o), Access: restricted, Log: log}))
 	t.Cleanup(func() {
 		f.server.Close()
 		x.Stop()
@@ -148,7 +148,7 @@ func (f *fixture) apply(policy string) {
 	f.t.Helper()
 	r := httptest.NewRequest(http.MethodPost, "/v1/policies", strings.NewReader(policy))
 	w := httptest.NewRecorder()
-	api.New(api.Options{Store: f.store, XDS: f.xds}).ServeHTTP(w, r)
+	api.New(f.t.Context(), api.Options{Store: f.store, XDS: f.xds}).ServeHTTP(w, r)
 	require.Equal(f.t, http.StatusCreated, w.Code, w.Body)
 }
 
@@ -361,7 +361,7 @@ func TestOverTLS(t *testing.T) {
 	}
 	f := newFixture(t, true)
 	pages := New(Options{
-		API: api.New(api.Options{Store: f.store, XDS: f.xds, Identify: certificate}), Access: true,
+		API: api.New(f.t.Context(), api.Options{Store: f.store, XDS: f.xds, Identify: certificate}), Access: true,
 	})
 	for name, want := range map[string]string{"alice": "certificate alice, role apply", "mallory": "<h1>Sign in</h1>"} {
 		r := httptest.NewRequest(http.MethodGet, "https://control.example.com/console/revisions", http.NoBody)

@@ -55,9 +55,12 @@ var Operations = []Operation{
 	{Name: "reset", Wire: "reset", Keyed: true, Changes: true},
 	{Name: "expires-at", Wire: "expires_at", Keyed: true},
 	{Name: "clean", Wire: "clean", Sums: true, Changes: true},
-	{Name: "stats", Wire: "stats"},
+	Stats,
 	{Name: "top", Wire: "top"},
 }
+
+// Stats asks for what all rules have decided.
+var Stats = Operation{Name: "stats", Wire: "stats"}
 
 // Leased is what a proxy is asked about a key of a rule of scope cluster: the units
 // that it may still spend. All other operations on such a key are the quota

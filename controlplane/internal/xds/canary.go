@@ -96,3 +96,18 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 	slices.Sort(c.Refused)
 	return number, c
 }
+
+// Canaries returns how many policies have a canary, and how many of these have stalled.
+func (l *Ledger) Canaries() (all, stalled int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range l.tracks {
+		if r := t.canary(); r != nil {
+			all++
+			if r.State == store.Stalled {
+				stalled++
+			}
+		}
+	}
+	return all, stalled
+}

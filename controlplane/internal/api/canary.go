@@ -1,0 +1,313 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/canary"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+)
+
+const (
+	defaultMaxDenied = 2
+	// lookEvery is how often the proxies' counts are read at most, and at least.
+	lookEvery, lookAtLeast = time.Second, 5 * time.Second
+	readWithin             = 2 * time.Second
+	// maxRead is how many proxies are read of a canary, and of the others.
+	maxRead = 50
+)
+
+// CanaryStatus is how a canary stands, and what this serve has seen of it.
+type CanaryStatus struct {
+	Revision uint64 `json:"revision"`
+	xds.Canary
+	Seen []canary.Rule `json:"seen"`
+	Says string        `json:"says"` // what it waits for, in words
+}
+
+// ParsePercent reads a share such as 10%.
+func ParsePercent(text string) (float64, error) {
+	n, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	if err != nil || !strings.HasSuffix(text, "%") || !(n > 0 && n <= 100) {
+		return 0, fmt.Errorf("%s is not a share above 0%% and up to 100%%, such as 10%%", shown(text))
+	}
+	return n, nil
+}
+
+// readRollout reads canary=10%&promote_after=5m&max_denied=2%, nil without canary.
+func readRollout(q query) (r *store.Rollout, err error) {
+	if q.get("canary") == "" {
+		if q.get("promote_after") != "" || q.get("max_denied") != "" {
+			return nil, badRequest(errors.New("promote_after and max_denied go with canary"))
+		}
+		return nil, nil
+	}
+	r = &store.Rollout{MaxDenied: defaultMaxDenied, State: store.Canary}
+	if r.Percent, err = ParsePercent(q.get("canary")); err != nil {
+		return nil, badRequest(fmt.Errorf("canary %w", err))
+	}
+	if text := q.get("promote_after"); text != "" {
+		if r.PromoteAfter, err = time.ParseDuration(text); err != nil || r.PromoteAfter < time.Second {
+			return nil, badRequest(fmt.Errorf("promote_after %s is not a duration from 1s, such as 5m", shown(text)))
+		}
+	}
+	if text := q.get("max_denied"); text != "" {
+		if r.MaxDenied, err = ParsePercent(text); err != nil {
+			return nil, badRequest(fmt.Errorf("max_denied %w", err))
+		}
+	}
+	return r, nil
+}
+
+// beginCanary fills in whom a canary of a draft reaches, and refuses one that could not be aborted.
+func (s *server) beginCanary(ctx context.Context, d *store.Draft, before current) error {
+	switch {
+	case s.xds.Ledger().Current(d.Policy) == 0:
+		return conflict("policy %s has no revision yet that the other proxies could keep: apply the first one without a canary", d.Policy)
+	case !before.revision.Proxies.Equal(d.Proxies):
+		return conflict("a canary cannot change which proxies policy %s is for: do that without one", d.Policy)
+	}
+	r := *d.Rollout
+	r.Node, r.Who = s.xds.Ledger().Choose(d.Policy, r.Percent), access.FromContext(ctx).Name
+	d.Rollout = &r
+	return nil
+}
+
+// settled refuses a change of a policy while a canary of it lasts.
+func (s *server) settled(policy string) error {
+	number, _ := s.xds.Ledger().Canary(policy)
+	if number == 0 {
+		return nil
+	}
+	of := ""
+	if policy != store.DefaultPolicy {
+		of = " --policy " + policy
+	}
+	return conflict("revision %d of policy %s is a canary: end that first, by sluice promote%s or sluice abort%s", number, policy, of, of)
+}
+
+func conflict(format string, args ...any) error {
+	return &failure{code: http.StatusConflict, err: fmt.Errorf(format, args...)}
+}
+
+// end handles POST /v1/promote?policy=NAME and POST /v1/abort?policy=NAME. It answers with
+// the revision that all proxies of the policy get now.
+func (s *server) end(action string, state store.RolloutState) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if _, err := readQuery(r, "policy"); err != nil {
+			return err
+		}
+		caller := access.FromContext(r.Context())
+		entry := store.Entry{Who: caller.Name, From: caller.Address, Action: action}
+		number, err := s.step(r.Context(), policyOf(r), store.Step{State: state, Audit: entry})
+		if err != nil {
+			return err
+		}
+		if state == store.Aborted {
+			number = s.xds.Ledger().Current(policyOf(r))
+		}
+		now, err := s.store.Get(r.Context(), number)
+		if err != nil {
+			return err
+		}
+		answer(w, http.StatusOK, Applied{Summary: now.Summary, Proxies: s.xds.Ledger().Connected(now.Policy)})
+		return nil
+	}
+}
+
+// step changes how the canary of a policy stands: that of the step's revision, 0 for any.
+func (s *server) step(ctx context.Context, policy string, step store.Step) (number uint64, err error) {
+	only := step.Revision
+	for {
+		_, last := s.xds.Ledger().Takers()
+		if number, _ = s.xds.Ledger().Canary(policy); number == 0 || only != 0 && number != only {
+			return 0, conflict("there is no canary of policy %s", policy)
+		}
+		step.Revision = number
+		_, err := s.store.Append(ctx, store.Change{Last: last, Steps: []store.Step{step}})
+		if err != nil && !errors.Is(err, store.ErrConflict) {
+			return 0, err
+		}
+		if e := s.xds.Refresh(ctx); e != nil {
+			s.log.Error("follow the store", "error", e)
+			if err != nil {
+				return 0, e
+			}
+		}
+		if err == nil {
+			s.log.Info("canary "+string(step.State), "revision", number, "policy", policy, "who", access.Who(step.Audit.Who), "why", step.Why)
+			return number, nil
+		}
+	}
+}
+
+// watched is what this serve has seen of canaries, by policy.
+type watched struct {
+	mu sync.Mutex
+	of map[string]*watching
+}
+
+type watching struct {
+	canary.Sight
+	revision      uint64
+	since, looked time.Time
+	runs          int    // of its proxies, at the latest look
+	fresh         bool   // another number than at the look before: the next one is soon
+	waits         string // why it is not promoted though it is time, or what would keep it from that
+}
+
+// watch watches all canaries until ctx ends.
+func (s *server) watch(ctx context.Context) {
+	for tick := time.NewTicker(lookEvery); ; {
+		for _, policy := range s.xds.Ledger().Policies() {
+			if err := s.watchOne(ctx, policy, time.Now()); err != nil && ctx.Err() == nil {
+				s.log.Error("watch canary", "policy", policy, "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *server) watchOne(ctx context.Context, policy string, now time.Time) error {
+	number, c := s.xds.Ledger().Canary(policy)
+	s.watched.mu.Lock()
+	w := s.watched.of[policy]
+	switch {
+	case number == 0:
+		delete(s.watched.of, policy)
+	case w == nil || w.revision != number:
+		w = &watching{revision: number, since: now}
+		s.watched.of[policy] = w
+	}
+	s.watched.mu.Unlock()
+	if number == 0 {
+		return nil
+	}
+	every, fresh := min(max(c.PromoteAfter/4, lookEvery), lookAtLeast), c.Runs != w.runs
+	if fresh || w.fresh || now.Sub(w.looked) >= every {
+		rows, err := s.look(ctx, policy)
+		s.watched.mu.Lock()
+		w.take(rows, err, &c, now)
+		w.looked, w.runs, w.fresh = now, c.Runs, fresh
+		s.watched.mu.Unlock()
+	}
+	state, why := w.next(&c, now)
+	if state == c.State {
+		return nil
+	}
+	step := store.Step{Revision: number, State: state, Why: why, Audit: store.Entry{Who: "sluice serve", Action: "promote", Text: why}}
+	if state == store.Stalled {
+		step.Audit.Action = "stall"
+	}
+	_, err := s.step(ctx, policy, step)
+	return err
+}
+
+// look reads the counts of the first proxies of the canary, and of the others.
+func (s *server) look(ctx context.Context, policy string) ([]manage.Row, error) {
+	call, targets, err := s.call(ctx, policy, readWithin)
+	if err != nil {
+		return nil, err
+	}
+	defer call.End()
+	n, some := map[uint64]int{}, targets[:0]
+	for _, t := range targets {
+		if n[t.Revision]++; n[t.Revision] <= maxRead {
+			some = append(some, t)
+		}
+	}
+	return call.Counters(ctx, some, manage.Stats, nil), nil
+}
+
+// take adds what proxies have said.
+func (w *watching) take(rows []manage.Row, err error, c *xds.Canary, now time.Time) {
+	others, silent := 0, map[bool]string{false: "there is no other proxy to compare with"} // by whether it is in the canary
+	for _, r := range rows {
+		in := r.Revision == w.revision
+		switch {
+		case r.Error != "":
+			silent[in] = r.Proxy + " does not tell what it denies: " + r.Error
+			continue
+		case in && r.VMStarts == 0:
+			silent[in] = r.Proxy + " does not tell whether its filter has crashed: that is too old"
+		case !in:
+			others++
+		}
+		n := canary.Sample{Revision: r.Revision, InCanary: in, VMStarts: r.VMStarts, Rules: map[string]canary.Count{}}
+		for _, rule := range r.Stats {
+			n.Rules[rule.Rule] = canary.Count{Requests: rule.Metrics["allowed"] + rule.Metrics["denied"], Denied: rule.Metrics["denied"]}
+		}
+		w.Add(r.Proxy+" "+r.URL, now, n)
+	}
+	switch w.waits = silent[true]; {
+	case err != nil:
+		w.waits = err.Error()
+	case c.Connected == 0:
+		w.waits = "no proxy of it is connected"
+	case c.Runs < c.Connected:
+		w.waits = fmt.Sprintf("%d of its %d proxies run it", c.Runs, c.Connected)
+	case w.waits == "" && others == 0:
+		w.waits = silent[false]
+	}
+}
+
+// next says how the canary is to stand, and why.
+func (w *watching) next(c *xds.Canary, now time.Time) (store.RolloutState, string) {
+	switch proxy, _, ended := strings.Cut(w.Ended, " "); {
+	case c.State == store.Stalled:
+		return store.Stalled, c.Why
+	case len(c.Refused) > 0:
+		return store.Stalled, "refused by " + strings.Join(c.Refused, ", ")
+	case ended:
+		return store.Stalled, "the filter of " + proxy + " has crashed"
+	case c.PromoteAfter == 0 || now.Before(w.since.Add(c.PromoteAfter)) || w.waits != "":
+		return store.Canary, w.waits
+	}
+	switch bad, missing := w.Judge(c.MaxDenied); {
+	case bad != "":
+		return store.Stalled, bad
+	case missing != "":
+		return store.Canary, missing
+	}
+	return store.Promoted, "by itself after " + c.PromoteAfter.String()
+}
+
+// canaryStatus is how the canary of a policy stands, nil if there is none.
+func (s *server) canaryStatus(policy string, now time.Time) *CanaryStatus {
+	st := &CanaryStatus{Seen: []canary.Rule{}}
+	if st.Revision, st.Canary = s.xds.Ledger().Canary(policy); st.Revision == 0 {
+		return nil
+	}
+	s.watched.mu.Lock()
+	defer s.watched.mu.Unlock()
+	w := s.watched.of[policy]
+	if w == nil || w.revision != st.Revision {
+		w = &watching{since: now}
+	}
+	st.Seen = w.Rules()
+	switch state, why := w.next(&st.Canary, now); {
+	case state == store.Stalled:
+		st.Says = "stalled, waits for promote or abort: " + why
+	case st.PromoteAfter == 0:
+		st.Says = "waits for promote or abort"
+	case why != "":
+		st.Says = "waits: " + why
+	default:
+		st.Says = fmt.Sprintf("promoted by itself after %s, at %s", st.PromoteAfter, w.since.Add(st.PromoteAfter).UTC().Format(time.TimeOnly+"Z"))
+	}
+	return st
+}

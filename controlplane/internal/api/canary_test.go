@@ -1,0 +1,218 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+)
+
+// counting is a proxy that says what it has counted.
+type counting struct {
+	allowed, denied, starts atomic.Uint64
+	refuses                 atomic.Bool
+}
+
+type canaryFixture struct {
+	*managedFixture
+	proxies map[string]*counting
+	chosen  string // the one that is in each canary of a small share
+	at      time.Time
+}
+
+func newCanaryFixture(t *testing.T) *canaryFixture {
+	t.Helper()
+	f := &canaryFixture{managedFixture: newManagedFixture(t), proxies: map[string]*counting{}, at: time.Now()}
+	f.json("POST", "/v1/policies", managed, 201, &Applied{})
+	for i := range 3 {
+		p, id := &counting{}, fmt.Sprintf("edge-%d", i)
+		p.starts.Store(5)
+		f.proxies[id] = p
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"rules":[{"rule":"per-user","metrics":{"allowed":%d,"denied":%d}}],"vm_starts":%d}`, p.allowed.Load(), p.denied.Load(), p.starts.Load())
+		}))
+		t.Cleanup(web.Close)
+		f.proxyWith(id, map[string]any{"manage": strings.TrimPrefix(web.URL, "http://")}, func(int) bool { return !p.refuses.Load() })
+	}
+	f.chosen = f.xds.Ledger().Choose("default", 0.01)
+	require.NotEmpty(t, f.chosen)
+	return f
+}
+
+// begin applies a canary for one proxy, and waits until that has answered.
+func (f *canaryFixture) begin(query string) uint64 {
+	f.t.Helper()
+	f.eventuallyRun(func(uint64) bool { return true }, 3)
+	var a Applied
+	f.json("POST", "/v1/policies?canary=0.01%25"+query, managed+"# new\n", 201, &a)
+	require.Equal(f.t, f.chosen, a.Rollout.Node)
+	if !f.proxies[f.chosen].refuses.Load() {
+		f.eventuallyRun(func(n uint64) bool { return n == a.Number }, 1)
+	}
+	return a.Number
+}
+
+// eventuallyRun waits until that many proxies run such a revision, and are settled.
+func (f *canaryFixture) eventuallyRun(which func(uint64) bool, want int) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		n := 0
+		for _, p := range f.xds.Ledger().Proxies() {
+			if p.Runs > 0 && p.Runs == p.Offered && which(p.Runs) {
+				n++
+			}
+		}
+		return n == want
+	}, 2*time.Minute, time.Millisecond)
+}
+
+// look lets time pass and the server look. Each proxy has decided so many requests then.
+func (f *canaryFixture) look(after time.Duration, each, deniedThere, deniedElsewhere uint64) *CanaryStatus {
+	f.t.Helper()
+	for id, p := range f.proxies {
+		denied := deniedElsewhere
+		if id == f.chosen {
+			denied = deniedThere
+		}
+		p.denied.Add(denied)
+		p.allowed.Add(each - denied)
+	}
+	f.at = f.at.Add(after)
+	require.NoError(f.t, f.server.watchOne(f.t.Context(), "default", f.at))
+	return f.server.canaryStatus("default", f.at)
+}
+
+func (f *canaryFixture) state(number uint64) store.RolloutState {
+	f.t.Helper()
+	r, err := f.store.Get(f.t.Context(), number)
+	require.NoError(f.t, err)
+	return r.Rollout.State
+}
+
+func TestCanaryIsPromotedByItself(t *testing.T) {
+	f := newCanaryFixture(t)
+	number := f.begin("&promote_after=1m")
+	st := f.look(0, 0, 0, 0)
+	require.Equal(t, []int{1, 1}, []int{st.Connected, st.Runs})
+	require.Contains(t, st.Says, "promoted by itself after 1m0s, at ")
+	var e Error
+	f.json("POST", "/v1/policies", managed, 409, &e)
+	require.Equal(t, fmt.Sprintf("revision %d of policy default is a canary: end that first, by sluice promote or sluice abort", number), e.Error)
+	f.json("POST", "/v1/rollback/1", "", 409, &e)
+	require.Contains(t, e.Error, "is a canary")
+	_, page := f.do("GET", "/metrics", "")
+	require.Contains(t, page, "\nsluice_canaries 1\n")
+	require.Contains(t, page, "\nsluice_canaries_stalled 0\n")
+
+	st = f.look(30*time.Second, 80, 8, 8)
+	require.Equal(t, "per-user denies 10.0 % of 80 requests there, 10.0 % of 160 requests elsewhere", st.Seen[0].String())
+	st = f.look(30*time.Second, 0, 0, 0)
+	require.Equal(t, "waits: no rule has decided 100 requests yet both there and elsewhere", st.Says)
+	require.Equal(t, store.Canary, f.state(number))
+	require.Nil(t, f.look(5*time.Second, 40, 4, 4))
+	require.Equal(t, store.Promoted, f.state(number))
+	f.eventuallyRun(func(n uint64) bool { return n == number }, 3)
+	list, err := f.store.Audit(t.Context(), "default", 2, 0)
+	require.NoError(t, err)
+	require.Equal(t, []string{"promote", "sluice serve", "by itself after 1m0s"}, []string{list[0].Action, list[0].Who, list[0].Text})
+	require.Contains(t, list[1].Text, "canary of 0.01%; ")
+}
+
+func TestCanaryStalls(t *testing.T) {
+	for name, tc := range map[string]struct {
+		break_ func(f *canaryFixture) // before the canary begins
+		then   func(f *canaryFixture)
+		why    string
+	}{
+		"denies too much": {nil, func(f *canaryFixture) { f.look(time.Minute, 200, 30, 2) }, "per-user denies 15.0 % of 200 requests there, 1.0 % of 400 requests elsewhere"},
+		"refused":         {func(f *canaryFixture) { f.proxies[f.chosen].refuses.Store(true) }, func(*canaryFixture) {}, "refused by %s"},
+		"crashed": {nil, func(f *canaryFixture) {
+			f.look(2*time.Second, 0, 0, 0)
+			f.proxies[f.chosen].starts.Add(1)
+			f.look(15*time.Second, 0, 0, 0)
+		}, "the filter of %s has crashed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newCanaryFixture(t)
+			f.eventuallyRun(func(uint64) bool { return true }, 3)
+			if tc.break_ != nil {
+				tc.break_(f)
+			}
+			number := f.begin("&promote_after=1m&max_denied=10%25")
+			require.Eventually(t, func() bool { _, c := f.xds.Ledger().Canary("default"); return c.Runs+len(c.Refused) == 1 }, 2*time.Minute, time.Millisecond)
+			f.look(0, 0, 0, 0)
+			tc.then(f)
+			st := f.server.canaryStatus("default", f.at)
+			why := strings.ReplaceAll(tc.why, "%s", f.chosen)
+			require.Equal(t, "stalled, waits for promote or abort: "+why, st.Says)
+			require.Equal(t, store.Stalled, f.state(number))
+			f.look(time.Hour, 1000, 10, 10)
+			require.Equal(t, store.Stalled, f.state(number), "it stays so")
+			var e Error
+			f.json("POST", "/v1/policies", managed, 409, &e)
+			var a Applied
+			f.json("POST", "/v1/abort", "", 200, &a)
+			require.Equal(t, uint64(1), a.Number)
+			require.Equal(t, store.Aborted, f.state(number))
+			f.proxies[f.chosen].refuses.Store(false)
+			f.eventuallyRun(func(n uint64) bool { return n == 1 }, 3)
+			f.json("POST", "/v1/abort", "", 409, &e)
+			require.Equal(t, "there is no canary of policy default", e.Error)
+			f.json("POST", "/v1/policies", managed, 201, &a)
+			require.Equal(t, []uint64{number + 1, 1}, []uint64{a.Number, a.Replaces}, "what was aborted is not what it replaces")
+		})
+	}
+}
+
+// Where something cannot be read, a canary says so and waits.
+func TestCanaryThatCannotBeJudged(t *testing.T) {
+	f := newCanaryFixture(t)
+	number := f.begin("&promote_after=1s")
+	f.look(0, 0, 0, 0)
+	f.proxies[f.chosen].starts.Store(0)
+	require.Equal(t, "waits: "+f.chosen+" does not tell whether its filter has crashed: that is too old", f.look(time.Minute, 900, 0, 0).Says)
+	f.server.fleet = nil
+	require.Equal(t, "waits: serve has no management token: start it with --manage-token-file", f.look(time.Minute, 900, 0, 0).Says)
+	require.Equal(t, store.Canary, f.state(number))
+	var a Applied
+	f.json("POST", "/v1/promote", "", 200, &a)
+	require.Equal(t, number, a.Number)
+	f.eventuallyRun(func(n uint64) bool { return n == number }, 3)
+	f.begin("")
+	require.Equal(t, "waits for promote or abort", f.look(0, 0, 0, 0).Says)
+}
+
+func TestCanaryIsRefused(t *testing.T) {
+	f := newFixture(t, "")
+	for query, want := range map[string]string{
+		"canary=0%25": `canary "0%" is not a share above 0% and up to 100%, such as 10%`, "canary=10": `canary "10" is not`, "canary=101%25": "canary",
+		"canary=NaN%25": "canary", "canary=5%25&promote_after=5": `promote_after "5" is not a duration from 1s`, "canary=5%25&max_denied=x": `max_denied "x" is not a share`,
+		"promote_after=5m": "go with canary", "canary=5%25&promote_after=1ms": "from 1s",
+	} {
+		var e Error
+		f.json("POST", "/v1/policies?"+query, good, 400, &e)
+		require.Contains(t, e.Error, want)
+	}
+	var e Error
+	f.json("POST", "/v1/policies?canary=5%25", good, 409, &e)
+	require.Contains(t, e.Error, "policy default has no revision yet")
+	f.json("POST", "/v1/promote", "", 409, &e)
+	named := "name: edge\nproxies: {node: \"edge-*\"}\n" + good
+	f.json("POST", "/v1/policies", named, 201, &Applied{})
+	f.json("POST", "/v1/policies?canary=5%25", strings.Replace(named, "edge-*", "edge-1", 1), 409, &e)
+	require.Contains(t, e.Error, "cannot change which proxies policy edge is for")
+	f.json("POST", "/v1/policies?canary=5%25", named, 201, &Applied{})
+	f.json("POST", "/v1/policies", named, 409, &e)
+	require.Contains(t, e.Error, "by sluice promote --policy edge or sluice abort --policy edge")
+	f.json("POST", "/v1/policies", good, 201, &Applied{})
+	f.json("POST", "/v1/abort", "", 409, &e)
+	f.json("POST", "/v1/abort?policy=edge", "", 200, &Applied{})
+}
