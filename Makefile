@@ -51,7 +51,7 @@ of_versions := ./envoy/... ./controlplane/internal/accesslog
 # What a target is made from: what the compiler reads, tests aside.
 files = $(shell find $(1) -type f ! -name '*_test.go' ! -path '*/testdata/*' ! -name '*.md')
 
-.PHONY: help build run test test-sluice test-measure test-release check narrow lint race e2e-all e2e-long e2e-console e2e-gateway e2e-istio \
+.PHONY: help build run test test-sluice test-measure test-release check narrow lint race e2e-all e2e-long e2e-console e2e-etcd e2e-gateway e2e-istio \
 	soak faults servers release release-check release-push releaser size bench bench-cluster bench-keyed bench-scale lines clean
 
 help: ## print this
@@ -98,6 +98,9 @@ e2e-console: build ## the console in a real Chromium, on the newest Envoy; SHOTS
 	chromium=$$(build/fetch chromium); axe=$$(build/fetch axe-core); $(call with_envoys,$(newest)) SLUICE_CHROMIUM=$$chromium SLUICE_AXE=$$axe \
 		SLUICE_CLI='$(CURDIR)/$(cli)' SLUICE_FILTER='$(CURDIR)/$(filter)' SLUICE_SHOTS='$(if $(SHOTS),$(CURDIR)/docs/img)' \
 		$(GO) test -C build/browser -count=1 $(flags) -timeout 10m ./...
+
+e2e-etcd: build ## the store on a real etcd; building that takes a minute, once
+	etcd=$$(build/fetch etcd); SLUICE_ETCD=$$etcd $(go_test) -tags etcd -timeout 15m ./controlplane/internal/store
 
 # Envoy Gateway has ports that nothing changes, so the test has a network of its own.
 e2e-gateway: build $(released)/SHA256SUMS ## what `render envoy-gateway` writes, on the real Envoy Gateway, without a cluster; building that takes minutes, once

@@ -36,6 +36,7 @@ type serveOptions struct {
 	manage    serveManageOptions
 	quotas    quotaOptions
 	data      string
+	store     string
 	nodeNames string
 	keep      int
 	wasm      string
@@ -44,10 +45,10 @@ type serveOptions struct {
 func newServeCommand() *cobra.Command {
 	o := serveOptions{listenOptions: listenOptions{proxies: xdsListener}}
 	cmd := &cobra.Command{
-		Use:   "serve --data DIR",
+		Use:   "serve --data DIR | --store URL",
 		Short: "Run the control plane",
-		Long: `Run the control plane: a versioned policy store in a directory, the xDS server
-that pushes it to proxies, and the HTTP API that the other commands use, with
+		Long: `Run the control plane: a versioned policy store in a directory or on etcd, the xDS
+server that pushes it to proxies, and the HTTP API that the other commands use, with
 /healthz and /metrics, and for browsers the console at /console/. It logs to standard
 error and ends on SIGINT or SIGTERM.
 
@@ -63,6 +64,11 @@ several are separated by commas. With --xds-client-ca every proxy needs a
 certificate; it opens nothing but xDS. The certificate, the authorities and the
 access file are read again when they change.
 
+With --store several of them share a store on etcd: etcd://HOST:PORT,HOST:PORT,…, or
+etcds:// for TLS, with USER@ before the hosts, /PREFIX of the keys behind them (sluice), and
+?ca=FILE&cert=FILE&key=FILE&server_name=NAME&password_file=FILE. Any takes any command. One
+that does not reach etcd pushes what it knows, and changes nothing.
+
 An address that is not loopback is refused without TLS and, for HTTP, --access;
 for xDS, --xds-client-ca. On loopback without --access anyone may call as an
 admin, and HTTP requests must name localhost or an address as their host.
@@ -74,11 +80,14 @@ characters of a label or segment, and {id} for the same on both sides:
   {id}.edge.corp {id}       # edge-1.edge.corp may call itself edge-1`,
 		Example: `  sluice serve --data /var/lib/sluice
   sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
+  sluice serve --store etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
+  sluice serve --store 'etcds://sluice@etcd.corp:2379/prod?ca=/etc/sluice/etcd-ca&password_file=/etc/sluice/etcd-password'
   sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \
       --tls-cert server.pem --tls-key server.key --xds-client-ca proxies.pem --access access`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return unlessStopped(cmd.Context(), serve(cmd, o)) },
 	}
-	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of the store, created if need be (required)")
+	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of the store, created if need be; this or --store is required")
+	cmd.Flags().StringVar(&o.store, "store", "", "`URL` of a store on etcd, for several control planes at once")
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, where neither apply nor the node names one")
 	cmd.Flags().IntVar(&o.keep, "keep", defaultKeep, "how many revisions to keep, from 2; older ones are dropped once no proxy runs them or may fall back on them; 0 keeps all")
 	o.AddFlags(cmd, defaultHTTP, defaultXDS)
@@ -108,6 +117,9 @@ func unlessStopped(ctx context.Context, err error) error {
 }
 
 func serve(cmd *cobra.Command, o serveOptions) error {
+	if (o.data == "") == (o.store == "") {
+		return usageError(errors.New("serve takes one of --data and --store"), "--data DIR keeps the store of this serve alone, --store etcd://HOST:PORT,… that of several")
+	}
 	if err := api.CheckWasm(o.wasm); err != nil {
 		return usageError(err, "--wasm is read by Envoy, not by this command")
 	}
@@ -130,7 +142,12 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		}
 		identify = func(cert *x509.Certificate, node string) (string, error) { return names.Get().SAN(cert, node) }
 	}
-	policies, err := openStore(o.data)
+	var policies store.Store
+	if o.store != "" {
+		policies, err = store.OpenEtcd(cmd.Context(), o.store, log)
+	} else {
+		policies, err = openStore(o.data)
+	}
 	if err != nil {
 		return err
 	}
@@ -139,7 +156,7 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 			log.Error("close store", "error", err)
 		}
 	}()
-	if name, mode := store.Exposed(o.data); name != "" {
+	if name, mode := store.Exposed(o.data); o.data != "" && name != "" {
 		log.Warn("everybody on this machine may change the store: chmod o-w", "name", name, "mode", mode.String())
 	}
 	httpListener, err := listen("--http", o.http)
@@ -188,7 +205,7 @@ func openStore(dir string) (*store.Bolt, error) {
 	switch {
 	case errors.Is(err, store.ErrHeld):
 		return nil, withHint(fmt.Errorf("data directory %s is held by another sluice serve", dir),
-			"stop that one, or give this one another --data")
+			"stop that one, give this one another --data, or have both share --store etcd://…")
 	case errors.Is(err, store.ErrDamaged):
 		return nil, storeHint(err, dir)
 	}

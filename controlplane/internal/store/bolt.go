@@ -148,6 +148,15 @@ func (b *Bolt) Appended() <-chan struct{} {
 	return b.change
 }
 
+// Leads implements Store: there is no other.
+func (b *Bolt) Leads() bool { return true }
+
+// Tell implements Store.
+func (b *Bolt) Tell(context.Context, []byte) error { return nil }
+
+// Told implements Store.
+func (b *Bolt) Told() (map[string][]byte, <-chan struct{}) { return nil, nil }
+
 func (b *Bolt) appended() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -200,8 +200,8 @@ func checkLayout(tx *bbolt.Tx) error {
 		if tx.Bucket([]byte(name)) == nil {
 			return damage("it has no %s", name)
 		}
-		if found := r.value(metaBucket, formatKey); string(found) != format && string(found) != severalFormat {
-			return fmt.Errorf("store format %q is not %s: it was written by another release", found, format)
+		if err := r.checkFormat(); err != nil {
+			return err
 		}
 	}
 	for _, name := range []string{revisionsBucket, auditBucket} {
@@ -216,6 +216,16 @@ func checkLayout(tx *bbolt.Tx) error {
 		if !slices.EqualFunc(r.keys(name), r.keys(revisionsBucket), bytes.Equal) {
 			return damage("parts of some revisions are missing: %s", name)
 		}
+	}
+	return nil
+}
+
+func (r records) checkFormat() error {
+	switch found := string(r.value(metaBucket, formatKey)); {
+	case found != format && found != severalFormat:
+		return fmt.Errorf("store format %q is not %s: it was written by another release", found, format)
+	case r.value(metaBucket, copyingKey) != nil:
+		return errors.New("a copy to this store was cut short: delete what is there, and copy again")
 	}
 	return nil
 }

@@ -14,7 +14,11 @@ import (
 // Append implements Store.
 func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
 	var revisions []Revision
-	err := s.commit(ctx, "append revision", alone, func(r records) error {
+	company := alone
+	if c.Leads {
+		company = leading
+	}
+	err := s.commit(ctx, "append revision", company, func(r records) error {
 		revisions = nil
 		last := r.sequence(revisionsBucket)
 		if last != c.Last {

@@ -30,14 +30,15 @@ var (
 	ErrHeld = errors.New("data directory is held by another process")
 	// ErrConflict says that a change was made in the light of an older one than the last.
 	ErrConflict = errors.New("another change came first")
+	// ErrCutOff says that what keeps the store is out of reach.
+	ErrCutOff = errors.New("cut off from etcd")
 	// ErrDamaged says that stored data differs from what was written, or is missing.
 	ErrDamaged = errors.New("the database is damaged")
 )
 
-// Store is a versioned store of policies. Several control planes on one etcd could
-// implement it too: revisions never change, each change is one transaction that
-// compares the last number which its author knew, and callers watch changes instead of
-// assuming that all are their own.
+// Store is a versioned store of policies, of one control plane or of several. Revisions
+// never change, each change is one transaction that compares the last number which its
+// author knew, and callers watch changes instead of assuming that all are their own.
 type Store interface {
 	// Append makes all drafts of a change revisions and takes its steps, or does nothing.
 	// When it returns, they are durable. The error is ErrConflict where Last returns
@@ -70,12 +71,20 @@ type Store interface {
 	// Secret returns the secret under which the audit log, and proxies' reports, hash
 	// keys. The first call makes it.
 	Secret(ctx context.Context) ([]byte, error)
-	// Appended returns a channel that is closed at the next Append.
+	// Appended returns a channel that is closed at the next Append, and where others
+	// share the store also when they mark a revision.
 	Appended() <-chan struct{}
 	// Healthy returns why no change can be stored, as far as that is known: what
-	// is stored is not in place, or the last change could not be written and a
-	// trial cannot either.
+	// is stored is not in place or ErrCutOff, or the last change could not be written
+	// and a trial cannot either.
 	Healthy(ctx context.Context) error
+	// Leads says whether, of all control planes on the store, this one steps rollouts.
+	Leads() bool
+	// Tell tells the other control planes of this one's proxies, until it is gone.
+	Tell(ctx context.Context, proxies []byte) error
+	// Told returns what each other control plane told last, and a channel that is closed
+	// when one tells more, or is gone; nil where there can be no other.
+	Told() (proxies map[string][]byte, changed <-chan struct{})
 	// Backup returns a copy of everything as of now, for Restore, and its length.
 	Backup(ctx context.Context) (io.ReadCloser, int64, error)
 	Close() error
@@ -94,11 +103,12 @@ type backend interface {
 }
 
 // company says whether a change may share a transaction with others.
-type company bool
+type company int
 
 const (
-	alone   company = false
-	inBatch company = true
+	alone   company = iota
+	leading         // alone, and only while this control plane leads
+	inBatch
 )
 
 // DefaultPolicy is the policy of what was stored before policies had names.
@@ -110,6 +120,7 @@ type Change struct {
 	Above  uint64 // numbers are above this one, too
 	Drafts []Draft
 	Steps  []Step
+	Leads  bool // only while Store.Leads
 }
 
 // Draft is a policy about to become a revision.

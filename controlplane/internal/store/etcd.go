@@ -1,0 +1,410 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// lookEvery and lookWithin say how soon a store knows that it is cut off: later than
+	// members take to elect a leader.
+	lookEvery, lookWithin = time.Second, 3 * time.Second
+	// commitWithin bounds a change: longer than an election, too.
+	commitWithin = 10 * time.Second
+	// lease is after how many seconds of silence others take a control plane for gone.
+	lease = 10
+	// pageKeys is how many keys are read at once.
+	pageKeys = 100
+	// maxBatch is how many changes share a transaction: etcd compares at most 128 keys.
+	maxBatch = 100
+)
+
+// Etcd is the store of several control planes. Each has a copy of all records, compressed,
+// that it keeps up to date by watching; reading takes no etcd. A change reads the copy,
+// and is one transaction that compares what it read.
+type Etcd struct {
+	shared
+	client *clientv3.Client
+	root   string // begins every key
+	id     string // of this control plane
+	stop   context.CancelFunc
+	ended  sync.WaitGroup
+	queue  chan batched
+
+	mu      sync.RWMutex
+	copy    mirror
+	change  chan struct{} // closed and replaced when revisions or their marks change
+	told    chan struct{} // the same, when another control plane tells of its proxies
+	lost    error         // why etcd is not reached
+	since   time.Time     // when it was reached last
+	session *concurrency.Session
+	leads   *clientv3.Cmp // holds as long as this one leads, nil if it does not
+}
+
+var _ Store = (*Etcd)(nil)
+
+// OpenEtcd opens the store at a URL.
+func OpenEtcd(ctx context.Context, at string, log *slog.Logger) (*Etcd, error) {
+	config, root, err := address(at)
+	if err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	config.Logger = zap.NewNop() // it would log addresses with users
+	config.DialTimeout, config.DialKeepAliveTime, config.DialKeepAliveTimeout = commitWithin/2, lookWithin, lookWithin
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	e := &Etcd{root: root, id: rand.Text(), stop: stop, queue: make(chan batched), change: make(chan struct{}), told: make(chan struct{}), since: time.Now()}
+	e.shared = shared{e}
+	if e.client, err = clientv3.New(config); err == nil {
+		opening, cancel := context.WithTimeout(ctx, commitWithin)
+		defer cancel()
+		if err = e.load(opening); err == nil {
+			e.ended.Go(func() { e.follow(running, log) })
+			err = e.commit(opening, "open", alone, records.begin)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open the store on etcd at %s: %w", strings.Join(config.Endpoints, ","), explain(err)), e.Close())
+	}
+	for _, run := range []func(context.Context){e.look, e.campaign, e.commitBatches} {
+		e.ended.Go(func() { run(running) })
+	}
+	return e, nil
+}
+
+func (r records) begin() error {
+	if r.value(metaBucket, formatKey) == nil {
+		return r.set(metaBucket, formatKey, []byte(format))
+	}
+	return r.checkFormat()
+}
+
+// Close implements Store. Others learn at once that this control plane is gone.
+func (e *Etcd) Close() error {
+	e.stop()
+	e.ended.Wait()
+	if e.client == nil {
+		return nil
+	}
+	err := e.client.Close()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// load reads everything.
+func (e *Etcd) load(ctx context.Context) error {
+	fresh := mirror{shelves: map[string]*shelf{}}
+	from, end := e.root, clientv3.GetPrefixRangeEnd(e.root)
+	for {
+		page, err := e.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageKeys), clientv3.WithRev(fresh.revision))
+		if err != nil {
+			return err
+		}
+		if fresh.revision == 0 {
+			fresh.revision = page.Header.Revision
+		}
+		for _, kv := range page.Kvs {
+			bucket, k := e.split(kv.Key)
+			fresh.put(bucket, k, item{kv.Value, kv.ModRevision})
+			from = string(kv.Key) + "\x00"
+		}
+		if !page.More {
+			break
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.copy = fresh
+	e.wake(&e.change, &e.told)
+	return nil
+}
+
+// follow keeps the copy up to date.
+func (e *Etcd) follow(ctx context.Context, log *slog.Logger) {
+	for ctx.Err() == nil {
+		watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+		e.mu.RLock()
+		next := e.copy.revision + 1
+		e.mu.RUnlock()
+		for got := range e.client.Watch(watching, e.root, clientv3.WithPrefix(), clientv3.WithRev(next)) {
+			if got.CompactRevision > 0 { // it was cut off for longer than etcd remembers
+				if err := e.load(ctx); err != nil {
+					log.Warn("read the store anew", "error", explain(err))
+				}
+			}
+			if got.Err() != nil {
+				break
+			}
+			e.apply(got.Events, got.Header.Revision)
+		}
+		cancel()
+		pause(ctx, lookEvery/5)
+	}
+}
+
+func (e *Etcd) apply(events []*clientv3.Event, revision int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	woken := []*chan struct{}{}
+	for _, event := range events {
+		bucket, k := e.split(event.Kv.Key)
+		if event.Type == clientv3.EventTypeDelete {
+			e.copy.remove(bucket, k)
+		} else {
+			e.copy.put(bucket, k, item{event.Kv.Value, event.Kv.ModRevision})
+		}
+		switch bucket {
+		case revisionsBucket, ackedBucket, nackedBucket:
+			woken = append(woken, &e.change)
+		case replicaBucket:
+			woken = append(woken, &e.told)
+		}
+	}
+	e.copy.revision = max(e.copy.revision, revision)
+	e.wake(woken...)
+}
+
+// wake closes and replaces channels; twice does no harm. The caller holds mu.
+func (e *Etcd) wake(channels ...*chan struct{}) {
+	for _, c := range channels {
+		close(*c)
+		*c = make(chan struct{})
+	}
+}
+
+// look finds out whether etcd is reached, by a reading that takes most of its members.
+func (e *Etcd) look(ctx context.Context) {
+	for ctx.Err() == nil {
+		trying, cancel := context.WithTimeout(ctx, lookWithin)
+		_, err := e.client.Get(trying, e.key(metaBucket, formatKey))
+		cancel()
+		e.mu.Lock()
+		if err == nil {
+			e.since = time.Now()
+		}
+		if (err == nil) != (e.lost == nil) {
+			e.wake(&e.change) // what was withheld may be done now
+		}
+		e.lost = err
+		e.mu.Unlock()
+		pause(ctx, lookEvery)
+	}
+}
+
+func pause(ctx context.Context, long time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(long):
+	}
+}
+
+// Healthy implements Store.
+func (e *Etcd) Healthy(context.Context) error {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.lost == nil {
+		return nil
+	}
+	return fmt.Errorf("%w since %s: proxies keep what they have, and nothing can be changed here: %w",
+		ErrCutOff, e.since.UTC().Format("15:04:05Z"), explain(e.lost))
+}
+
+func codeOf(err error) codes.Code {
+	var refused rpctypes.EtcdError
+	if errors.As(err, &refused) {
+		return refused.Code()
+	}
+	return status.Code(err)
+}
+
+// explain says what an error of the client means, without what was sent.
+func explain(err error) error {
+	switch codeOf(err) {
+	case codes.Unauthenticated, codes.InvalidArgument:
+		if strings.Contains(err.Error(), "authentication failed") || strings.Contains(err.Error(), "user name") {
+			return errors.New("user or password is wrong, or etcd wants one: name the user in the URL, and give --store-password-file")
+		}
+	case codes.PermissionDenied:
+		return errors.New("etcd's user may not read and write all keys under the store's prefix")
+	case codes.ResourceExhausted:
+		return fmt.Errorf("etcd takes no more: %w", err)
+	default: // as it is
+	}
+	if errors.Is(err, context.DeadlineExceeded) || codeOf(err) == codes.DeadlineExceeded {
+		return errors.New("etcd does not answer, or too few of its members do, or TLS is missing on one side")
+	}
+	return err
+}
+
+// Appended implements Store.
+func (e *Etcd) Appended() <-chan struct{} {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.change
+}
+
+func (e *Etcd) appended() {} // follow tells of each change, whoever made it
+
+// Backup implements Store.
+func (e *Etcd) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
+	dir, err := os.MkdirTemp("", "sluice-backup-")
+	if err != nil {
+		return nil, 0, fmt.Errorf("back up: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	b, err := Open(dir)
+	if err != nil {
+		return nil, 0, fmt.Errorf("back up: %w", err)
+	}
+	defer b.Close()
+	if _, err := Copy(ctx, e.frozen(), b); err != nil {
+		return nil, 0, err
+	}
+	return b.Backup(ctx)
+}
+
+// frozen is the store as of now.
+func (e *Etcd) frozen() *Etcd {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	now := &Etcd{root: e.root, copy: mirror{shelves: map[string]*shelf{}}}
+	for bucket, s := range e.copy.shelves {
+		now.copy.shelves[bucket] = &shelf{slices.Clone(s.keys), maps.Clone(s.items)}
+	}
+	return now
+}
+
+// view reads the copy.
+func (e *Etcd) view(what string, do func(records) error) error {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if err := do(records{e.begin()}); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// batched is a change that waits for its transaction.
+type batched struct {
+	change func(records) error
+	done   chan error
+}
+
+// commitBatches commits changes that came while those before were under way.
+func (e *Etcd) commitBatches(ctx context.Context) {
+	for {
+		var list []batched
+		select {
+		case <-ctx.Done():
+			return
+		case first := <-e.queue:
+			list = append(list, first)
+		}
+		for more := true; more && len(list) < maxBatch; {
+			select {
+			case next := <-e.queue:
+				list = append(list, next)
+			default:
+				more = false
+			}
+		}
+		err := e.commit(ctx, "commit", alone, func(r records) (err error) {
+			for _, b := range list {
+				err = errors.Join(err, b.change(r))
+			}
+			return err
+		})
+		for _, b := range list {
+			b.done <- err
+		}
+	}
+}
+
+func (e *Etcd) commit(ctx context.Context, what string, company company, change func(records) error) error {
+	var err error
+	switch company {
+	case inBatch:
+		b := batched{change, make(chan error, 1)}
+		select {
+		case e.queue <- b:
+			err = <-b.done
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	case alone, leading:
+		err = e.write(ctx, company == leading, change)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// write tries a change until nobody else's comes between, and etcd has said what became
+// of it.
+func (e *Etcd) write(ctx context.Context, leading bool, change func(records) error) error {
+	ctx, cancel := context.WithTimeout(ctx, commitWithin)
+	defer cancel()
+	for {
+		if err := e.Healthy(ctx); err != nil {
+			return err
+		}
+		e.mu.RLock()
+		t := e.begin()
+		err := change(records{t})
+		if leading {
+			if t.leader = e.leads; t.leader == nil {
+				err = fmt.Errorf("%w: another control plane steps rollouts", ErrConflict)
+			}
+		}
+		e.mu.RUnlock()
+		if err != nil {
+			return err
+		}
+		done, err := t.commit(ctx)
+		switch code := codeOf(err); {
+		case done:
+			return nil
+		case err == nil, code == codes.Unavailable && ctx.Err() == nil:
+		case ctx.Err() != nil, code == codes.Canceled, code == codes.DeadlineExceeded:
+			return fmt.Errorf("%w: whether the change is stored is not known: %w", ErrCutOff, explain(err))
+		default:
+			return explain(err)
+		}
+		pause(ctx, 10*time.Millisecond)
+	}
+}
+
+// await waits until the copy is as new as a revision of etcd's.
+func (e *Etcd) await(ctx context.Context, revision int64) {
+	for ctx.Err() == nil {
+		e.mu.RLock()
+		isThere := e.copy.revision >= revision
+		e.mu.RUnlock()
+		if isThere {
+			return
+		}
+		pause(ctx, time.Millisecond)
+	}
+}

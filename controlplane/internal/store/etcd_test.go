@@ -1,0 +1,221 @@
+//go:build etcd
+
+package store
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/sluice-ratelimit/sluice/build/etcdtest"
+)
+
+func TestEtcd(t *testing.T) {
+	at := etcdtest.Start(t, 1).URL()
+	conform(t, func(t *testing.T) opener {
+		return func() keeper { return openEtcd(t, at+"/"+t.Name()) }
+	})
+}
+
+func openEtcd(t *testing.T, at string) *Etcd {
+	t.Helper()
+	e, err := OpenEtcd(t.Context(), at, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	return e
+}
+
+func soon(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	require.Eventually(t, is, 20*time.Second, 5*time.Millisecond, what)
+}
+
+// Each of two control planes knows what the other has done, and only one of them leads.
+func TestTwoOnOneEtcd(t *testing.T) {
+	at, ctx := etcdtest.Start(t, 1).URL(), t.Context()
+	a, b := openEtcd(t, at), openEtcd(t, at)
+	for i := range uint64(20) {
+		appended := b.Appended()
+		_, err := add(ctx, []*Etcd{a, b}[i%2], draft(fmt.Sprint(i)))
+		require.NoError(t, err)
+		<-appended
+		soon(t, "both have it", func() bool {
+			of, _ := b.Get(ctx, i+1)
+			same, _ := a.Get(ctx, i+1)
+			return string(of.YAML) == fmt.Sprint(i) && string(same.YAML) == string(of.YAML)
+		})
+	}
+	appended := b.Appended()
+	require.NoError(t, a.SaveReply(ctx, Reply{Node: "e1", Revision: 20}))
+	<-appended
+	list, err := b.History(ctx, "", 1)
+	require.NoError(t, err)
+	require.True(t, list[0].Nacked)
+	secret, err := a.Secret(ctx)
+	require.NoError(t, err)
+	same, err := b.Secret(ctx)
+	require.NoError(t, err)
+	require.Equal(t, secret, same)
+
+	soon(t, "one leads", func() bool { return a.Leads() || b.Leads() })
+	require.False(t, a.Leads() && b.Leads())
+	leader, other := a, b
+	if b.Leads() {
+		leader, other = b, a
+	}
+	_, err = other.Append(ctx, Change{Last: 20, Leads: true, Drafts: []Draft{draft("x")}})
+	require.ErrorIs(t, err, ErrConflict)
+	deposed := *leader.leads
+	_, err = leader.Append(ctx, Change{Last: 20, Leads: true, Drafts: []Draft{draft("x")}})
+	require.NoError(t, err)
+
+	soon(t, "told", func() bool {
+		require.NoError(t, leader.Tell(ctx, []byte("proxies")))
+		told, _ := other.Told()
+		return string(told[leader.id]) == "proxies"
+	})
+	_, changed := other.Told()
+	require.NoError(t, leader.Tell(ctx, []byte("more")))
+	<-changed
+	mine, _ := leader.Told()
+	require.Empty(t, mine)
+	require.NoError(t, leader.Close())
+	soon(t, "the other one leads", other.Leads)
+	told, _ := other.Told()
+	require.Empty(t, told, "one that is gone has no proxies")
+	other.mu.Lock()
+	other.leads = &deposed // it has not noticed yet
+	other.mu.Unlock()
+	late, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, err = other.Append(late, Change{Last: 21, Leads: true, Drafts: []Draft{draft("y")}})
+	require.Error(t, err, "whoever led before steps nothing")
+	require.Len(t, numbersOf(t, other, "", 0), 21)
+}
+
+// A control plane that etcd does not answer reads what it knows, refuses changes soon, and
+// goes on by itself.
+func TestCutOff(t *testing.T) {
+	cluster, ctx := etcdtest.Start(t, 1), t.Context()
+	e := openEtcd(t, cluster.URL())
+	appendAll(t, e, "a")
+	for name, fault := range map[string][2]func(){
+		"silent": {cluster[0].Stop, cluster[0].Continue},
+		"killed": {cluster[0].Kill, cluster[0].Restart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			last, err := e.Last(ctx)
+			require.NoError(t, err)
+			appended := e.Appended()
+			fault[0]()
+			soon(t, "it knows", func() bool { return e.Healthy(ctx) != nil })
+			<-appended
+			begun := time.Now()
+			_, err = add(ctx, e, draft("lost"))
+			require.ErrorIs(t, err, ErrCutOff)
+			require.ErrorIs(t, e.SaveReply(ctx, Reply{Node: "n", Revision: last}), ErrCutOff)
+			require.Less(t, time.Since(begun), time.Second)
+			r, err := e.Get(ctx, 1)
+			require.NoError(t, err)
+			require.Equal(t, "a", string(r.YAML))
+			fault[1]()
+			soon(t, "it is back", func() bool { return e.Healthy(ctx) == nil })
+			_, err = add(ctx, e, draft("b"))
+			require.NoError(t, err)
+			require.Len(t, numbersOf(t, e, "", 0), int(last)+1, "what was refused is nowhere")
+			soon(t, "it tells again", func() bool {
+				require.NoError(t, e.Tell(ctx, []byte(name)))
+				return string(e.told1()) == name
+			})
+		})
+	}
+}
+
+// told1 is what others read of this control plane.
+func (e *Etcd) told1() []byte {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.copy.get(replicaBucket, e.id).value
+}
+
+// Chunks of a change that came to nothing do not stay.
+func TestChunksOfNothing(t *testing.T) {
+	e, ctx := openEtcd(t, etcdtest.Start(t, 1).URL()), t.Context()
+	e.mu.RLock()
+	tx := e.begin()
+	e.mu.RUnlock()
+	q := request{}
+	text := make([]byte, 1<<20)
+	for i := range text {
+		text[i] = byte(i * i >> 8)
+	}
+	_, err := q.pack(ctx, tx, yamlBucket, string(key(7)), append(text, []byte(fmt.Sprint(time.Now()))...))
+	require.NoError(t, err)
+	for _, op := range q.chunks {
+		_, err := e.client.Do(ctx, op)
+		require.NoError(t, err)
+	}
+	chunks := func() int64 {
+		got, err := e.client.Get(ctx, e.root+chunkBucket, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		require.NoError(t, err)
+		return got.Count
+	}
+	require.Positive(t, chunks())
+	left, err := e.client.TimeToLive(ctx, q.lease)
+	require.NoError(t, err)
+	require.LessOrEqual(t, left.TTL, int64(chunkLease))
+	_, err = e.client.Revoke(ctx, q.lease) // as its end does
+	require.NoError(t, err)
+	require.Zero(t, chunks())
+}
+
+func TestCredentials(t *testing.T) {
+	cluster, ctx := etcdtest.Start(t, 1), t.Context()
+	e := openEtcd(t, cluster.URL())
+	c := e.client
+	_, err := c.RoleAdd(ctx, "root")
+	require.NoError(t, err)
+	_, err = c.RoleAdd(ctx, "sluice")
+	require.NoError(t, err)
+	_, err = c.RoleGrantPermission(ctx, "sluice", "mine/", clientv3.GetPrefixRangeEnd("mine/"), clientv3.PermissionType(clientv3.PermReadWrite))
+	require.NoError(t, err)
+	for user, role := range map[string]string{"root": "root", "joe": "sluice"} {
+		_, err = c.UserAdd(ctx, user, "hunter2")
+		require.NoError(t, err)
+		_, err = c.UserGrantRole(ctx, user, role)
+		require.NoError(t, err)
+	}
+	require.NoError(t, e.Close())
+	root, err := clientv3.New(clientv3.Config{Endpoints: []string{cluster[0].Addr}})
+	require.NoError(t, err)
+	defer root.Close()
+	_, err = root.AuthEnable(ctx)
+	require.NoError(t, err)
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "password")
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		return name
+	}
+	hosts := cluster[0].Addr
+	for at, want := range map[string]string{
+		"etcd://" + hosts: "user or password is wrong, or etcd wants one",
+		"etcd://joe@" + hosts + "/mine?password_file=" + file("hunter3"):  "user or password is wrong",
+		"etcd://joe@" + hosts + "/other?password_file=" + file("hunter2"): "may not read and write all keys under the store's prefix",
+		"etcds://" + hosts: "does not answer",
+	} {
+		begun := time.Now()
+		_, err := OpenEtcd(ctx, at, nil)
+		require.ErrorContains(t, err, want, at)
+		require.NotContains(t, err.Error(), "hunter")
+		require.NotContains(t, err.Error(), "joe")
+		require.Less(t, time.Since(begun), commitWithin+5*time.Second)
+	}
+	joe := openEtcd(t, "etcd://joe@"+hosts+"/mine?password_file="+file("hunter2\n"))
+	appendAll(t, joe, "a")
+}

@@ -1,0 +1,87 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"maps"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+)
+
+// campaign keeps this control plane among those on the store, and has it stand for the one
+// that steps rollouts.
+func (e *Etcd) campaign(ctx context.Context) {
+	for ctx.Err() == nil {
+		trying, cancel := context.WithCancel(ctx)
+		if session, err := concurrency.NewSession(e.client, concurrency.WithTTL(lease), concurrency.WithContext(trying)); err == nil {
+			e.setSession(session, nil)
+			e.stand(trying, session)
+			e.setSession(nil, nil)
+			leaving, done := context.WithTimeout(context.WithoutCancel(ctx), lookWithin)
+			_, _ = e.client.Revoke(leaving, session.Lease()) // it ends by itself
+			done()
+		}
+		cancel()
+		pause(ctx, lookEvery)
+	}
+}
+
+// stand stands for leader until the session ends.
+func (e *Etcd) stand(ctx context.Context, session *concurrency.Session) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(ctx, session.Orphan)
+	e.ended.Go(func() { <-session.Done(); cancel() })
+	election := concurrency.NewElection(session, e.root+leaderBucket)
+	for ctx.Err() == nil {
+		if election.Campaign(ctx, e.id) == nil {
+			leads := clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev())
+			e.setSession(session, &leads)
+			<-ctx.Done()
+		}
+		pause(ctx, lookEvery)
+	}
+}
+
+func (e *Etcd) setSession(s *concurrency.Session, leads *clientv3.Cmp) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.session, e.leads = s, leads
+	e.wake(&e.change, &e.told) // there is something to tell, or to step
+}
+
+// Leads implements Store.
+func (e *Etcd) Leads() bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.leads != nil
+}
+
+// Tell implements Store.
+func (e *Etcd) Tell(ctx context.Context, proxies []byte) error {
+	e.mu.RLock()
+	session, told := e.session, e.copy.get(replicaBucket, e.id)
+	e.mu.RUnlock()
+	if session == nil || told.mod > 0 && bytes.Equal(told.value, proxies) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	_, err := e.client.Put(ctx, e.key(replicaBucket, []byte(e.id)), string(proxies), clientv3.WithLease(session.Lease()))
+	return explain(err)
+}
+
+// Told implements Store.
+func (e *Etcd) Told() (proxies map[string][]byte, changed <-chan struct{}) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	proxies = map[string][]byte{}
+	if s := e.copy.shelves[replicaBucket]; s != nil {
+		for id, i := range s.items {
+			proxies[id] = i.value
+		}
+	}
+	maps.DeleteFunc(proxies, func(id string, _ []byte) bool { return id == e.id })
+	return proxies, e.told
+}
