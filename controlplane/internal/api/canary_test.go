@@ -40,7 +40,7 @@ func newCanaryFixture(t *testing.T) *canaryFixture {
 			fmt.Fprintf(w, `{"rules":[{"rule":"per-user","metrics":{"allowed":%d,"denied":%d}}],"vm_starts":%d}`, p.allowed.Load(), p.denied.Load(), p.starts.Load())
 		}))
 		t.Cleanup(web.Close)
-		f.proxyWith(id, map[string]any{"manage": strings.TrimPrefix(web.URL, "http://")}, func(int) bool { return !p.refuses.Load() })
+		f.proxyWith(id, map[string]any{"manage": strings.TrimPrefix(web.URL, "http://")}, func(number int) bool { return number == 1 || !p.refuses.Load() })
 	}
 	f.chosen = f.xds.Ledger().Choose("default", 0.01)
 	require.NotEmpty(t, f.chosen)
