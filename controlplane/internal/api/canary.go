@@ -19,9 +19,8 @@ import (
 
 const (
 	defaultMaxDenied = 2
-	// lookEvery is how often the proxies' counts are read at most, and at least.
-	lookEvery, lookAtLeast = time.Second, 5 * time.Second
-	readWithin             = 2 * time.Second
+	// lookEvery is how often the proxies' counts are read, and how long one may take.
+	lookEvery = 2 * time.Second
 	// maxRead is how many proxies are read of a canary, and of the others.
 	maxRead = 50
 )
@@ -125,11 +124,11 @@ func (s *server) end(action string, state store.RolloutState) handler {
 }
 
 // step changes how the canary of a policy stands: that of the step's revision, 0 for any.
-func (s *server) step(ctx context.Context, policy string, step store.Step) (number uint64, err error) {
-	only := step.Revision
+func (s *server) step(ctx context.Context, policy string, step store.Step) (uint64, error) {
 	for {
 		_, last := s.xds.Ledger().Takers()
-		if number, _ = s.xds.Ledger().Canary(policy); number == 0 || only != 0 && number != only {
+		number, _ := s.xds.Ledger().Canary(policy)
+		if number == 0 || step.Revision != 0 && step.Revision != number {
 			return 0, conflict("there is no canary of policy %s", policy)
 		}
 		step.Revision = number
@@ -137,15 +136,9 @@ func (s *server) step(ctx context.Context, policy string, step store.Step) (numb
 		if err != nil && !errors.Is(err, store.ErrConflict) {
 			return 0, err
 		}
-		if e := s.xds.Refresh(ctx); e != nil {
-			s.log.Error("follow the store", "error", e)
-			if err != nil {
-				return 0, e
-			}
-		}
-		if err == nil {
+		if failed := s.xds.Refresh(ctx); failed != nil || err == nil {
 			s.log.Info("canary "+string(step.State), "revision", number, "policy", policy, "who", access.Who(step.Audit.Who), "why", step.Why)
-			return number, nil
+			return number, failed
 		}
 	}
 }
@@ -158,54 +151,44 @@ type watched struct {
 
 type watching struct {
 	canary.Sight
-	revision      uint64
-	since, looked time.Time
-	runs          int    // of its proxies, at the latest look
-	fresh         bool   // another number than at the look before: the next one is soon
-	waits         string // why it is not promoted though it is time, or what would keep it from that
+	revision uint64
+	since    time.Time
+	waits    string // why it cannot be judged
 }
 
 // watch watches all canaries until ctx ends.
 func (s *server) watch(ctx context.Context) {
-	for tick := time.NewTicker(lookEvery); ; {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
 		for _, policy := range s.xds.Ledger().Policies() {
-			if err := s.watchOne(ctx, policy, time.Now()); err != nil && ctx.Err() == nil {
+			if err := s.watchOne(ctx, policy, time.Now()); err != nil {
 				s.log.Error("watch canary", "policy", policy, "error", err)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			tick.Stop()
-			return
 		case <-tick.C:
 		}
 	}
 }
 
+// watchOne looks at the canary of a policy, if there is one, and takes the step that is due.
 func (s *server) watchOne(ctx context.Context, policy string, now time.Time) error {
 	number, c := s.xds.Ledger().Canary(policy)
-	s.watched.mu.Lock()
-	w := s.watched.of[policy]
-	switch {
-	case number == 0:
-		delete(s.watched.of, policy)
-	case w == nil || w.revision != number:
-		w = &watching{revision: number, since: now}
-		s.watched.of[policy] = w
-	}
-	s.watched.mu.Unlock()
 	if number == 0 {
 		return nil
 	}
-	every, fresh := min(max(c.PromoteAfter/4, lookEvery), lookAtLeast), c.Runs != w.runs
-	if fresh || w.fresh || now.Sub(w.looked) >= every {
-		rows, err := s.look(ctx, policy)
-		s.watched.mu.Lock()
-		w.take(rows, err, &c, now)
-		w.looked, w.runs, w.fresh = now, c.Runs, fresh
-		s.watched.mu.Unlock()
+	rows, err := s.look(ctx, policy)
+	s.watched.mu.Lock()
+	w := s.watched.of[policy]
+	if w == nil || w.revision != number {
+		w = &watching{Sight: canary.NewSight(), revision: number, since: now}
+		s.watched.of[policy] = w
 	}
+	w.take(rows, err, &c, now)
 	state, why := w.next(&c, now)
+	s.watched.mu.Unlock()
 	if state == c.State {
 		return nil
 	}
@@ -213,13 +196,13 @@ func (s *server) watchOne(ctx context.Context, policy string, now time.Time) err
 	if state == store.Stalled {
 		step.Audit.Action = "stall"
 	}
-	_, err := s.step(ctx, policy, step)
+	_, err = s.step(ctx, policy, step)
 	return err
 }
 
 // look reads the counts of the first proxies of the canary, and of the others.
 func (s *server) look(ctx context.Context, policy string) ([]manage.Row, error) {
-	call, targets, err := s.call(ctx, policy, readWithin)
+	call, targets, err := s.call(ctx, policy, lookEvery)
 	if err != nil {
 		return nil, err
 	}
@@ -288,26 +271,24 @@ func (w *watching) next(c *xds.Canary, now time.Time) (store.RolloutState, strin
 
 // canaryStatus is how the canary of a policy stands, nil if there is none.
 func (s *server) canaryStatus(policy string, now time.Time) *CanaryStatus {
-	st := &CanaryStatus{Seen: []canary.Rule{}}
-	if st.Revision, st.Canary = s.xds.Ledger().Canary(policy); st.Revision == 0 {
+	number, c := s.xds.Ledger().Canary(policy)
+	if number == 0 {
 		return nil
 	}
 	s.watched.mu.Lock()
 	defer s.watched.mu.Unlock()
 	w := s.watched.of[policy]
-	if w == nil || w.revision != st.Revision {
+	if w == nil || w.revision != number {
 		w = &watching{since: now}
 	}
-	st.Seen = w.Rules()
-	switch state, why := w.next(&st.Canary, now); {
+	st := &CanaryStatus{Revision: number, Canary: c, Seen: w.Rules(), Says: "waits for promote or abort"}
+	switch state, why := w.next(&c, now); {
 	case state == store.Stalled:
 		st.Says = "stalled, waits for promote or abort: " + why
-	case st.PromoteAfter == 0:
-		st.Says = "waits for promote or abort"
-	case why != "":
+	case c.PromoteAfter > 0 && why != "":
 		st.Says = "waits: " + why
-	default:
-		st.Says = fmt.Sprintf("promoted by itself after %s, at %s", st.PromoteAfter, w.since.Add(st.PromoteAfter).UTC().Format(time.TimeOnly+"Z"))
+	case c.PromoteAfter > 0:
+		st.Says = fmt.Sprintf("promoted by itself after %s, at %s", c.PromoteAfter, w.since.Add(c.PromoteAfter).UTC().Format(time.TimeOnly+"Z"))
 	}
 	return st
 }

@@ -113,9 +113,9 @@ func TestCanaryIsPromotedByItself(t *testing.T) {
 	require.Contains(t, page, "\nsluice_canaries_stalled 0\n")
 
 	st = f.look(30*time.Second, 80, 8, 8)
-	require.Equal(t, "per-user denies 10.0 % of 80 requests there, 10.0 % of 160 requests elsewhere", st.Seen[0].String())
+	require.Equal(t, "per-user denies 10.0 % of 80 requests there, 10.0 % of 160 elsewhere", st.Seen[0].String())
 	st = f.look(30*time.Second, 0, 0, 0)
-	require.Equal(t, "waits: no rule has decided 100 requests yet both there and elsewhere", st.Says)
+	require.Equal(t, "waits: no rule has decided 100 requests there yet", st.Says)
 	require.Equal(t, store.Canary, f.state(number))
 	require.Nil(t, f.look(5*time.Second, 40, 4, 4))
 	require.Equal(t, store.Promoted, f.state(number))
@@ -132,7 +132,7 @@ func TestCanaryStalls(t *testing.T) {
 		then   func(f *canaryFixture)
 		why    string
 	}{
-		"denies too much": {nil, func(f *canaryFixture) { f.look(time.Minute, 200, 30, 2) }, "per-user denies 15.0 % of 200 requests there, 1.0 % of 400 requests elsewhere"},
+		"denies too much": {nil, func(f *canaryFixture) { f.look(time.Minute, 200, 30, 2) }, "per-user denies 15.0 % of 200 requests there, 1.0 % of 400 elsewhere"},
 		"refused":         {func(f *canaryFixture) { f.proxies[f.chosen].refuses.Store(true) }, func(*canaryFixture) {}, "refused by %s"},
 		"crashed": {nil, func(f *canaryFixture) {
 			f.look(2*time.Second, 0, 0, 0)

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
@@ -56,10 +57,10 @@ func (s *server) registerXDS(registry *prometheus.Registry) {
 		func(l *xds.Ledger) float64 { return float64(l.Untaken()) })
 	gauge("proxies_ahead", "Connected proxies with a newer revision of this store, which this serve does not have.",
 		func(l *xds.Ledger) float64 { n, _ := l.Ahead(); return float64(n) })
-	gauge("canaries", "Policies with a canary, which waits to be promoted or aborted.",
-		func(l *xds.Ledger) float64 { all, _ := l.Canaries(); return float64(all) })
-	gauge("canaries_stalled", "Canaries that are not promoted by themselves any more: a proxy refused one, crashed, or denies too much.",
-		func(l *xds.Ledger) float64 { _, stalled := l.Canaries(); return float64(stalled) })
+	gauge("canaries", "Canaries that wait to be promoted or aborted.",
+		func(l *xds.Ledger) float64 { return float64(l.Canaries(store.Canary)) })
+	gauge("canaries_stalled", "Canaries that have stalled: a proxy refused one, its filter crashed, or it denies too much.",
+		func(l *xds.Ledger) float64 { return float64(l.Canaries(store.Stalled)) })
 	gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.",
 		func(l *xds.Ledger) float64 { return float64(len(l.Damaged(""))) })
 	gauge("revision", "The newest revision, 0 before the first.",

@@ -28,20 +28,16 @@ type Count struct {
 
 func (c Count) percent() float64 { return 100 * float64(c.Denied) / float64(max(c.Requests, 1)) }
 
-func (c Count) String() string { return fmt.Sprintf("%.1f %% of %d requests", c.percent(), c.Requests) }
-
 // Rule is what a rule has decided on both sides.
 type Rule struct {
 	Rule   string `json:"rule"`
 	Canary Count  `json:"canary"`
-	Others *Count `json:"others,omitempty"` // nil: they have no such rule
+	Others Count  `json:"others"`
 }
 
 func (r *Rule) String() string {
-	if r.Others == nil {
-		return fmt.Sprintf("%s denies %s there; others do not have it", r.Rule, r.Canary)
-	}
-	return fmt.Sprintf("%s denies %s there, %s elsewhere", r.Rule, r.Canary, *r.Others)
+	return fmt.Sprintf("%s denies %.1f %% of %d requests there, %.1f %% of %d elsewhere", r.Rule,
+		r.Canary.percent(), r.Canary.Requests, r.Others.percent(), r.Others.Requests)
 }
 
 // Sample is what a proxy has counted since it started.
@@ -52,7 +48,7 @@ type Sample struct {
 	Rules    map[string]Count
 }
 
-// Sight is what has been seen of a canary. The zero value has seen nothing.
+// Sight is what has been seen of a canary.
 type Sight struct {
 	Ended string // a proxy of the canary of which a VM has ended, the first such
 	last  map[string]look
@@ -64,36 +60,30 @@ type look struct {
 	at, first time.Time // first: of the looks in a row at this revision
 }
 
+// NewSight returns one that has seen nothing.
+func NewSight() Sight { return Sight{last: map[string]look{}, rules: map[string]*Rule{}} }
+
 // Add adds a sample of a proxy.
 func (s *Sight) Add(proxy string, at time.Time, n Sample) {
-	if s.last == nil {
-		s.last, s.rules = map[string]look{}, map[string]*Rule{}
-	}
 	was, seen := s.last[proxy]
-	if seen = seen && was.Revision == n.Revision; !seen {
-		was = look{first: at}
+	if !seen || was.Revision != n.Revision {
+		s.last[proxy] = look{n, at, at}
+		return
 	}
 	s.last[proxy] = look{n, at, was.first}
 	for name, now := range n.Rules {
-		r := s.rules[name]
-		if r == nil {
-			r = &Rule{Rule: name}
-			s.rules[name] = r
+		r := cmp.Or(s.rules[name], &Rule{Rule: name})
+		s.rules[name] = r
+		of, before := &r.Others, was.Rules[name]
+		if n.InCanary {
+			of = &r.Canary
 		}
-		of := &r.Canary
-		if !n.InCanary {
-			r.Others = cmp.Or(r.Others, &Count{})
-			of = r.Others
-		}
-		before := was.Rules[name]
 		if now.Requests < before.Requests || now.Denied < before.Denied {
 			before = Count{} // the proxy has started anew
 		}
-		if seen {
-			of.Requests, of.Denied = of.Requests+now.Requests-before.Requests, of.Denied+now.Denied-before.Denied
-		}
+		of.Requests, of.Denied = of.Requests+now.Requests-before.Requests, of.Denied+now.Denied-before.Denied
 	}
-	if seen && n.InCanary && was.at.Sub(was.first) >= settling && n.VMStarts != was.VMStarts {
+	if n.InCanary && was.at.Sub(was.first) >= settling && n.VMStarts != was.VMStarts {
 		s.Ended = cmp.Or(s.Ended, proxy)
 	}
 }
@@ -108,18 +98,22 @@ func (s *Sight) Rules() []Rule {
 }
 
 // Judge says which rule denies a share that is more than maxDenied percentage points above
-// that of the others, or what is missing for a judgement.
+// that of the others, or what is missing for a judgement. Where the others have too few
+// requests of a rule, or do not have it, their share counts as 0.
 func (s *Sight) Judge(maxDenied float64) (bad, missing string) {
-	missing = fmt.Sprintf("no rule has decided %d requests yet both there and elsewhere", enough)
+	missing = fmt.Sprintf("no rule has decided %d requests there yet", enough)
 	for _, r := range s.Rules() {
-		others := cmp.Or(r.Others, &Count{})
-		if r.Canary.Requests < enough || r.Others != nil && others.Requests < enough {
-			continue
+		most := maxDenied
+		if r.Others.Requests >= enough {
+			most += r.Others.percent()
 		}
-		if r.Canary.percent() > others.percent()+maxDenied {
+		switch {
+		case r.Canary.Requests < enough:
+		case r.Canary.percent() > most:
 			return r.String(), ""
+		default:
+			missing = ""
 		}
-		missing = ""
 	}
 	return "", missing
 }

@@ -97,17 +97,14 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 	return number, c
 }
 
-// Canaries returns how many policies have a canary, and how many of these have stalled.
-func (l *Ledger) Canaries() (all, stalled int) {
+// Canaries returns how many policies have a canary that stands so.
+func (l *Ledger) Canaries(state store.RolloutState) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, t := range l.tracks {
-		if r := t.canary(); r != nil {
-			all++
-			if r.State == store.Stalled {
-				stalled++
-			}
+		if r := t.canary(); r != nil && r.State == state {
+			n++
 		}
 	}
-	return all, stalled
+	return n
 }
