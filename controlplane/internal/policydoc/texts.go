@@ -4,7 +4,7 @@ package policydoc
 // reference print them.
 var texts = map[string]string{
 	"policy.name":      "Names the policy where a control plane has several: letters, digits, - and _, at most 63.",
-	"policy.proxies":   "Which proxies the policy is for: those that fit all of this, and for the policy default, which has none, those that no other takes. In patterns * stands for any characters, or none.",
+	"policy.proxies":   "Which proxies the policy is for: those that fit all of this. Every policy has it but default, which is for the proxies that no other takes. In patterns * stands for any characters, or none.",
 	"proxies.node":     "Pattern of the node id.",
 	"proxies.cluster":  "Pattern of the node's cluster, which the proxy states itself.",
 	"proxies.metadata": "Patterns of texts in the node's metadata, which the proxy states itself, by name; outer.inner is a name inside a struct. At most 8.",
@@ -121,7 +121,7 @@ var texts = map[string]string{
 	"requests.jwt":      "A claim that Envoy's jwt_authn filter has verified.",
 	"requests.property": "An attribute of Envoy, by the segments of its path: dynamic metadata, filter state and what else Envoy or its filters set.",
 	"requests.header":   "A request header. Two different values are no number.",
-	"requests.trusted":  "A proxy in front sets or removes this header, or attribute that a client could choose; required for these.",
+	"requests.trusted":  "Says that a proxy in front sets or removes this header, or attribute that a client could choose; such places require it.",
 	"requests.default":  "For a request that says no whole number in digits.",
 	"requests.max":      "A larger number counts as this. A log remembers so many requests of each key.",
 
