@@ -130,9 +130,9 @@ func (r *reader) items(v value, maxItems int) bool {
 	return false
 }
 
-// eachText calls use with every text of a list. An empty list is refused: it
-// would match every request where its writer meant none.
-func (r *reader) eachText(v value, use func(at value, s string)) {
+// eachItem calls use with every item of a list. An empty list is refused: it would match
+// every request, or no answer, where its writer meant neither.
+func (r *reader) eachItem(v value, of Shape, use func(at value)) {
 	if !r.items(v, 0) {
 		return
 	}
@@ -140,11 +140,17 @@ func (r *reader) eachText(v value, use func(at value, s string)) {
 		r.fail(v, EmptyValue)
 	}
 	for i := range v.node.Items {
-		at := v.item(i, text)
+		use(v.item(i, of))
+	}
+}
+
+// eachText calls use with every text of a list.
+func (r *reader) eachText(v value, use func(at value, s string)) {
+	r.eachItem(v, text, func(at value) {
 		if s, ok := r.text(at); ok {
 			use(at, s)
 		}
-	}
+	})
 }
 
 // Integer is the value of a number if that is exactly an integer. 10, 10.0 and

@@ -94,20 +94,6 @@ func readUnknown(r *reader, v value, s *Settle) {
 	}
 }
 
-// eachItem calls use with every item of a list, which is refused if it is empty: it
-// would hold for no answer.
-func (r *reader) eachItem(v value, of Shape, use func(at value)) {
-	if !r.items(v, 0) {
-		return
-	}
-	if len(v.node.Items) == 0 {
-		r.fail(v, EmptyValue)
-	}
-	for i := range v.node.Items {
-		use(v.item(i, of))
-	}
-}
-
 func readStatuses(r *reader, v value, a *Answer) {
 	r.eachItem(v, choice("status"), func(at value) {
 		s, ok := parseStatus(at.node)
