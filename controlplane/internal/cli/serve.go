@@ -142,12 +142,10 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		}
 		identify = func(cert *x509.Certificate, node string) (string, error) { return names.Get().SAN(cert, node) }
 	}
-	var policies store.Store
-	if o.store != "" {
-		policies, err = store.OpenEtcd(cmd.Context(), o.store, log)
-	} else {
-		policies, err = openStore(o.data)
+	if o.store != "" && !store.IsURL(o.store) {
+		return usageError(fmt.Errorf("--store %s is not a URL", o.store), "a directory is given with --data")
 	}
+	policies, err := openStoreAt(cmd.Context(), o.data+o.store, log)
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 
 	"github.com/spf13/cobra"
@@ -15,11 +17,12 @@ import (
 func newStoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "store",
-		Short: "Back up and restore what serve stores",
+		Short: "Back up, restore and move what serve stores",
 		Example: `  sluice store backup -o sluice.backup
-  sluice store restore sluice.backup --data /var/lib/sluice`,
+  sluice store restore sluice.backup --data /var/lib/sluice
+  sluice store copy /var/lib/sluice etcd://10.0.0.1:2379`,
 	}
-	cmd.AddCommand(newBackupCommand(), newRestoreCommand())
+	cmd.AddCommand(newBackupCommand(), newRestoreCommand(), newCopyCommand())
 	return cmd
 }
 
@@ -149,4 +152,51 @@ func storeHint(err error, dir string) error {
 	}
 	return withHint(err, fmt.Sprintf("sluice store restore BACKUP --data %s puts a backup there; where what is left is good enough, "+
 		"BACKUP may be the file %s there, with --drop-damaged to leave out what is not", dir, store.FileName))
+}
+
+func newCopyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "copy FROM TO",
+		Short: "Copy a store from a directory to etcd, or back",
+		Long: `Copy all revisions with their numbers, what proxies answered to them, the audit log and
+the secret to a store that is empty. Each of both is a directory, where serve must not run,
+or a URL as of serve --store; FROM may be a backup too. Stop every serve on FROM first: what
+is applied there later is not in the copy. Proxies take a serve on the copy for one on the
+same store. A copy that was cut short is refused by serve.`,
+		Example: `  sluice store copy /var/lib/sluice etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
+  sluice store copy 'etcds://etcd.corp:2379/?ca=etcd-ca.pem' /var/lib/sluice
+  sluice store copy sluice.backup etcd://10.0.0.1:2379/another`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error { return copyStore(cmd, args[0], args[1]) },
+	}
+}
+
+func copyStore(cmd *cobra.Command, from, to string) (err error) {
+	source, closeSource, err := store.OpenCopy(cmd.Context(), from)
+	if errors.Is(err, store.ErrHeld) {
+		return withHint(err, "stop sluice serve first")
+	}
+	if err != nil {
+		return storeHint(err, from)
+	}
+	defer func() { err = errors.Join(err, closeSource()) }()
+	target, err := openStoreAt(cmd.Context(), to, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, target.Close()) }()
+	c, err := store.Copy(cmd.Context(), source, target)
+	if err != nil {
+		return fmt.Errorf("copy to %s: %w", printable.Text(to), err)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "copied %s, the newest is %d\n", count(c.Revisions, "revision", "revisions"), c.Newest)
+	return nil
+}
+
+// openStoreAt opens a store at a URL or in a directory.
+func openStoreAt(ctx context.Context, at string, log *slog.Logger) (store.Store, error) {
+	if store.IsURL(at) {
+		return store.OpenEtcd(ctx, at, log)
+	}
+	return openStore(at)
 }

@@ -32,6 +32,7 @@ var printsNoData = map[string]string{
 	"sluice serve":                  "serves",
 	"sluice simulate":               "prints JSON in any case",
 	"sluice store backup":           "writes a file",
+	"sluice store copy":             "writes a store",
 	"sluice store restore":          "writes a file",
 
 	"sluice render prometheus-rules": "prints a configuration",
@@ -76,6 +77,7 @@ var failing = map[string]string{
 	"sluice simulate":               "-f NONE",
 	"sluice status":                 "--server http://127.0.0.1:1",
 	"sluice store backup":           "-o NONE --server http://127.0.0.1:1",
+	"sluice store copy":             "NONE NONE",
 	"sluice store restore":          "NONE --data NONE",
 	"sluice suggest":                "NONE --key client_ip",
 	"sluice validate":               "-f NONE",
@@ -133,7 +135,7 @@ func TestEveryCommand(t *testing.T) {
 			require.Equal(t, ExitUsage, exit, "%v", err)
 			require.NotEmpty(t, Hint(err), "%v", err)
 			if !strings.Contains(path, " import ") {
-				exit, err = runCommand(t, path, "1", "surplus")
+				exit, err = runCommand(t, path, "1", "2", "surplus")
 				require.Equal(t, ExitUsage, exit, "%v", err)
 			}
 

@@ -31,6 +31,7 @@ var cases = map[string]func(t *testing.T, open opener){
 	"a change is whole or none":   wholeOrNone,
 	"a change of many policies":   manyPolicies,
 	"large texts":                 largeTexts,
+	"rollouts":                    rollouts,
 	"replies mark both":           repliesMark,
 	"concurrent changes":          concurrentChanges,
 	"those who wait are woken":    wakes,

@@ -5,6 +5,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -97,6 +98,59 @@ func TestTwoOnOneEtcd(t *testing.T) {
 	_, err = other.Append(late, Change{Last: 21, Leads: true, Drafts: []Draft{draft("y")}})
 	require.Error(t, err, "whoever led before steps nothing")
 	require.Len(t, numbersOf(t, other, "", 0), 21)
+}
+
+// A copy either way has the same records.
+func TestCopy(t *testing.T) {
+	at, ctx := etcdtest.Start(t, 1).URL(), t.Context()
+	from := open(t, t.TempDir())
+	text := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{2}).Read(text)
+	for i := range 30 {
+		d := of([]string{"edge", DefaultPolicy}[i%2], fmt.Sprint(i))
+		if i%10 == 0 {
+			d.YAML = text
+		}
+		r, err := add(ctx, from, d)
+		require.NoError(t, err)
+		require.NoError(t, from.SaveReply(ctx, Reply{Node: fmt.Sprint(i), Revision: r.Number, Accepted: i%3 > 0}))
+		_, err = from.Record(ctx, Entry{Action: "counters set"})
+		require.NoError(t, err)
+	}
+	require.NoError(t, from.Drop(ctx, []uint64{2}))
+	_, err := from.Secret(ctx)
+	require.NoError(t, err)
+	on := openEtcd(t, at)
+	_, err = Copy(ctx, from, on)
+	require.NoError(t, err)
+	_, err = Copy(ctx, from, on)
+	require.ErrorIs(t, err, ErrNotEmpty)
+	require.NoError(t, on.Close())
+	back := open(t, t.TempDir())
+	c, err := Copy(ctx, openEtcd(t, at), back)
+	require.NoError(t, err)
+	require.Equal(t, Contents{Revisions: 29, Newest: 30, Given: 30}, c)
+	require.Equal(t, everything(t, from), everything(t, back))
+	require.NoError(t, back.commit(ctx, "", alone, func(r records) error { return r.set(metaBucket, copyingKey, []byte("yes")) }))
+	dir := filepath.Dir(back.db.Path())
+	require.NoError(t, back.Close())
+	_, err = Open(dir)
+	require.ErrorContains(t, err, "cut short")
+}
+
+func everything(t *testing.T, s keeper) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	require.NoError(t, s.view("", func(r records) error {
+		for _, bucket := range buckets {
+			for k, v := range r.descend(bucket, nil) {
+				all[bucket+" "+string(k)] = string(v)
+			}
+			all[bucket] = fmt.Sprint(r.sequence(bucket))
+		}
+		return nil
+	}))
+	return all
 }
 
 // A control plane that etcd does not answer reads what it knows, refuses changes soon, and

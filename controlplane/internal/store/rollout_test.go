@@ -5,13 +5,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/bbolt"
 )
 
 // A rollout is kept with its revision, changes with the audit log, and ends once.
-func TestRollout(t *testing.T) {
-	dir, ctx := t.TempDir(), t.Context()
-	b := open(t, dir)
+func rollouts(t *testing.T, open opener) {
+	b, ctx := open(), t.Context()
 	appendAll(t, b, "first")
 	begun := Rollout{Percent: 10, Node: "edge-3", PromoteAfter: 5 * time.Minute, MaxDenied: 2, Who: "token ci", State: Canary}
 	d := of("default", "second")
@@ -25,7 +23,7 @@ func TestRollout(t *testing.T) {
 	}
 	stands := func() *Rollout {
 		require.NoError(t, b.Close())
-		b = open(t, dir)
+		b = open()
 		list, err := b.History(ctx, DefaultPolicy, 1)
 		require.NoError(t, err)
 		return list[0].Rollout
@@ -55,8 +53,8 @@ func TestRollout(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"aborted", "stalled"}, []string{entries[0].Action, entries[1].Action}, "what is refused is not in the log")
 	require.Equal(t, []uint64{2, 2}, []uint64{entries[0].Revision, entries[1].Revision})
-	require.NoError(t, b.db.View(func(tx *bbolt.Tx) error {
-		require.Equal(t, severalFormat, string(boltTx{tx}.bucket(metaBucket).Get(formatKey)), "a release before would push it to all")
+	require.NoError(t, b.view("", func(r records) error {
+		require.Equal(t, severalFormat, string(r.value(metaBucket, formatKey)), "a release before would push it to all")
 		return nil
 	}))
 	_, err = b.Append(ctx, Change{Last: 2, Steps: []Step{{Revision: 1, State: Promoted}}})
