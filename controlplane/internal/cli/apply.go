@@ -23,8 +23,11 @@ import (
 type applyOptions struct {
 	files []string
 	serverOptions
-	wasm string
-	wait time.Duration
+	wasm         string
+	wait         time.Duration
+	canary       string
+	promoteAfter time.Duration
+	maxDenied    string
 }
 
 func newApplyCommand() *cobra.Command {
@@ -39,13 +42,19 @@ It prints which counters restart, are new or vanish, and what each proxy answers
 warns where the policy names another management port than a proxy has, or another
 cluster of the quota service.
 It exits with 1 if a proxy refuses the policy or does not answer in time. A proxy
-that refuses keeps its last good policy.`,
+that refuses keeps its last good policy.
+With --canary only a part of the policy's proxies get the revision, always the same by
+their node ids and at least one that is connected, until sluice promote or sluice abort.
+Until then apply and rollback of that policy are refused. sluice status shows what the
+canary denies, and whether it has stalled: then it is not promoted by itself.`,
 		Example: `  sluice apply -f policy.yaml
   sluice apply -f edge.yaml -f inner.yaml                        # both or none
   sluice apply -f policy.yaml --server https://sluice.example:18080 --token-file token
   sluice apply -f policy.yaml --wasm /opt/sluice/sluice-2.wasm   # also change the filter's binary
   sluice apply -f policy.yaml --wasm ''                          # back to the node's own or serve --wasm
-  sluice apply -f policy.yaml --wait 0                           # do not wait for the proxies`,
+  sluice apply -f policy.yaml --wait 0                           # do not wait for the proxies
+  sluice apply -f policy.yaml --canary 10%
+  sluice apply -f policy.yaml --canary 10% --promote-after 5m --max-denied 2%`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return apply(cmd, o) },
 	}
 	cmd.Flags().StringArrayVarP(&o.files, "file", "f", nil, "policy `FILE`, - for standard input (required); again for each further policy")
@@ -53,7 +62,34 @@ that refuses keeps its last good policy.`,
 	o.AddFlags(cmd)
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines; it goes before the node's own and serve --wasm (default: the one in force stays)")
 	addWaitFlag(cmd, &o.wait)
+	cmd.Flags().StringVar(&o.canary, "canary", "", "`SHARE` of the policy's proxies that get the revision until it is promoted or aborted, such as 10%")
+	cmd.Flags().DurationVar(&o.promoteAfter, "promote-after", 0, "promote the canary by itself after this `TIME` under watch, if no proxy has refused it, none of their filters has crashed, and no rule denies too much there")
+	cmd.Flags().StringVar(&o.maxDenied, "max-denied", "2%", "for --promote-after: how many percent of its requests a rule may deny beyond what it denies on the other proxies, from 100 requests on")
 	return cmd
+}
+
+// rollout is what the server is asked for beside the policy. The error is one of usage.
+func (o *applyOptions) rollout(cmd *cobra.Command) (url.Values, error) {
+	switch {
+	case o.canary == "" && (cmd.Flags().Changed("promote-after") || cmd.Flags().Changed("max-denied")):
+		return nil, usageError(errors.New("--promote-after and --max-denied go with --canary"), "give --canary 10%, for example")
+	case o.canary == "":
+		return url.Values{}, nil
+	case len(o.files) > 1:
+		return nil, usageError(errors.New("--canary is for one policy"), "apply the files one by one")
+	case cmd.Flags().Changed("promote-after") && o.promoteAfter < time.Second:
+		return nil, usageError(fmt.Errorf("--promote-after %s is less than 1s", o.promoteAfter), "without it the canary waits for sluice promote")
+	}
+	for flag, text := range map[string]string{"--canary": o.canary, "--max-denied": o.maxDenied} {
+		if _, err := api.ParsePercent(text); err != nil {
+			return nil, usageError(fmt.Errorf("%s %w", flag, err), "the percent sign belongs to it")
+		}
+	}
+	query := url.Values{"canary": {o.canary}, "max_denied": {o.maxDenied}}
+	if o.promoteAfter > 0 {
+		query.Set("promote_after", o.promoteAfter.String())
+	}
+	return query, nil
 }
 
 func addWaitFlag(cmd *cobra.Command, wait *time.Duration) {
@@ -75,6 +111,10 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 	if err := checkWait(o.wait); err != nil {
 		return err
 	}
+	query, err := o.rollout(cmd)
+	if err != nil {
+		return err
+	}
 	c, err := o.client()
 	if err != nil {
 		return err
@@ -91,15 +131,19 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 	if cmd.Flags().Changed("wasm") {
 		wasm = &o.wasm
 	}
-	applied, err := c.apply(cmd.Context(), files, wasm)
+	applied, err := c.apply(cmd.Context(), files, wasm, query)
 	if err != nil {
 		return err
 	}
-	return rollOut{client: c, output: o.output, wait: o.wait}.run(cmd, applied...)
+	r := rollOut{client: c, output: o.output, wait: o.wait, done: "applied"}
+	if o.canary != "" {
+		r.done += " as a canary of " + o.canary + ", until sluice promote or sluice abort"
+	}
+	return r.run(cmd, applied...)
 }
 
 // apply makes policies revisions: all of them, or none.
-func (c *client) apply(ctx context.Context, files []policyText, wasm *string) ([]api.Applied, error) {
+func (c *client) apply(ctx context.Context, files []policyText, wasm *string, query url.Values) ([]api.Applied, error) {
 	if len(files) > 1 {
 		changes := api.Changes{Wasm: wasm}
 		for _, f := range files {
@@ -113,7 +157,7 @@ func (c *client) apply(ctx context.Context, files []policyText, wasm *string) ([
 		err = c.call(ctx, http.MethodPost, "/v1/changes", nil, body, &done)
 		return done.Applied, err
 	}
-	query := url.Values{"file": {files[0].name}}
+	query.Set("file", files[0].name)
 	if wasm != nil {
 		query.Set("wasm", *wasm)
 	}
@@ -127,6 +171,7 @@ type rollOut struct {
 	client *client
 	output output
 	wait   time.Duration
+	done   string // what has become of the revisions, in words
 }
 
 // rolledOut is what apply and rollback print as JSON.
@@ -145,7 +190,7 @@ func (r rollOut) run(cmd *cobra.Command, applied ...api.Applied) error {
 	results := make([]rolledOut, len(applied))
 	for i := range applied {
 		results[i] = rolledOut{Applied: applied[i], Outcomes: []xds.ProxyOutcome{}, Missing: []xds.ProxyOutcome{}}
-		printApplied(cmd, text, &applied[i])
+		printApplied(cmd, text, &applied[i], r.done)
 	}
 	var failed error
 	for i := range results {
@@ -162,7 +207,7 @@ func (r rollOut) run(cmd *cobra.Command, applied ...api.Applied) error {
 	return errors.Join(printJSON(cmd.OutOrStdout(), map[string]any{"applied": results}), failed)
 }
 
-func printApplied(cmd *cobra.Command, text io.Writer, applied *api.Applied) {
+func printApplied(cmd *cobra.Command, text io.Writer, applied *api.Applied, done string) {
 	printChanges(text, applied.Changes)
 	of := ofPolicy(applied.Policy)
 	if applied.Changes == nil && applied.Replaces > 0 {
@@ -171,7 +216,7 @@ func printApplied(cmd *cobra.Command, text io.Writer, applied *api.Applied) {
 	for _, warning := range applied.ProxyWarnings {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning: "+of+printable.Text(warning))
 	}
-	fmt.Fprintf(text, "%srevision %d applied", of, applied.Number)
+	fmt.Fprintf(text, "%srevision %d %s", of, applied.Number, done)
 	if applied.RollbackOf != 0 {
 		fmt.Fprintf(text, ", a rollback of %d", applied.RollbackOf)
 	}

@@ -19,15 +19,15 @@ import (
 )
 
 // current returns the newest revision of a policy, nil before the first. One that is damaged
-// is passed over, as it is for proxies.
+// or was aborted is passed over, as it is for proxies.
 func (c *client) current(ctx context.Context, policy string) (*api.Revision, error) {
 	var h api.History
 	query := policyQuery(policy)
-	query.Set("limit", "10")
+	query.Set("limit", "100")
 	if err := c.call(ctx, http.MethodGet, "/v1/policies", query, nil, &h); err != nil {
 		return nil, err
 	}
-	whole := slices.IndexFunc(h.Revisions, func(r store.Summary) bool { return !r.Damaged })
+	whole := slices.IndexFunc(h.Revisions, func(r store.Summary) bool { return !r.Damaged && !r.Rollout.IsAborted() })
 	if whole < 0 {
 		return nil, nil //nolint:nilnil // there is none, which is no error
 	}

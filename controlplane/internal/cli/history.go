@@ -78,6 +78,9 @@ func note(r store.Summary) string {
 	if r.RollbackOf != 0 {
 		notes = append(notes, "rollback of "+number(r.RollbackOf))
 	}
+	if r.Rollout != nil {
+		notes = append(notes, string(r.Rollout.State))
+	}
 	if r.Wasm != "" {
 		notes = append(notes, "wasm "+r.Wasm)
 	}

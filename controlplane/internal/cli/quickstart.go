@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -182,11 +183,11 @@ func (d *demo) connected(ctx context.Context) error {
 
 // apply does what sluice apply does.
 func (d *demo) apply(name string, text []byte) error {
-	applied, err := d.client.apply(d.cmd.Context(), []policyText{{name: name, text: text}}, nil)
+	applied, err := d.client.apply(d.cmd.Context(), []policyText{{name: name, text: text}}, nil, url.Values{})
 	if err != nil {
 		return err
 	}
-	return rollOut{client: d.client, output: outputText, wait: quickstartPatience}.run(d.cmd, applied...)
+	return rollOut{client: d.client, output: outputText, wait: quickstartPatience, done: "applied"}.run(d.cmd, applied...)
 }
 
 // send sends requests to the first proxy and prints what became of them.

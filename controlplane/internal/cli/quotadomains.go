@@ -75,10 +75,10 @@ func (d *servedDomains) read() error {
 	}
 	read := map[string]bool{} // policies
 	for _, s := range list {
-		if read[s.Policy] || s.Number <= d.last {
+		if read[s.Policy] || s.Number <= d.last || s.Rollout.IsAborted() {
 			continue
 		}
-		read[s.Policy] = true
+		read[s.Policy] = !s.Rollout.Lasts() // else the others keep the one before
 		revision, err := d.policies.Get(ctx, s.Number)
 		if err != nil {
 			return err

@@ -53,5 +53,5 @@ func rollback(cmd *cobra.Command, o rollbackOptions, args []string) error {
 	if err := c.call(cmd.Context(), http.MethodPost, "/v1/rollback/"+revision, o.query(), nil, &applied); err != nil {
 		return err
 	}
-	return rollOut{client: c, output: o.output, wait: o.wait}.run(cmd, applied)
+	return rollOut{client: c, output: o.output, wait: o.wait, done: "applied"}.run(cmd, applied)
 }

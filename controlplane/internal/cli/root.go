@@ -63,6 +63,7 @@ to proxies and shows what became of it there.`,
 // commands lists the commands, in no particular order: help sorts them.
 func commands() []*cobra.Command {
 	return []*cobra.Command{
+		newAbortCommand(),
 		newApplyCommand(),
 		newAuditCommand(),
 		newCountersCommand(),
@@ -72,6 +73,7 @@ func commands() []*cobra.Command {
 		newHistoryCommand(),
 		newImageCommand(),
 		newImportCommand(),
+		newPromoteCommand(),
 		newQuickstartCommand(),
 		newQuotaCommand(),
 		newRenderCommand(),

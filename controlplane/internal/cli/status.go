@@ -25,6 +25,8 @@ sent to it last (SENT) and its last refusal, unless it has accepted a newer
 revision since. The table cuts long texts, --output json does not.
 With several policies it says of each proxy which is for it (POLICY). Proxies that no
 policy is for are counted in a line of their own.
+A canary is shown with what it waits for, and with what each rule has denied on its
+proxies and on others since serve has watched it.
 A filter module that apply --wasm has named is shown with its revision.
 Proxies that went away are shown for an hour. Where several processes use one node
 id, their addresses are shown, or their certificates where these differ.`,
@@ -48,7 +50,13 @@ func printStatus(w io.Writer, st *api.Status) error {
 	for _, p := range st.Policies {
 		of := ofPolicy(p.Policy)
 		printRevision(w, of, p.Current, "")
-		if p.Newest != nil && p.Newest.Nacked {
+		if c := p.Canary; c != nil {
+			printRevision(w, of, p.Newest, fmt.Sprintf(", a canary of %g%% on %d of %s", c.Percent, c.Runs, count(c.Connected, "proxy", "proxies")))
+			fmt.Fprintf(w, "%scanary %s\n", of, printable.Text(c.Says))
+			for _, r := range c.Seen {
+				fmt.Fprintf(w, "%scanary: %s\n", of, printable.Text(r.String()))
+			}
+		} else if p.Newest != nil && p.Newest.Nacked {
 			printRevision(w, of, p.Newest, ", refused: not current")
 		}
 		for _, number := range p.Damaged {

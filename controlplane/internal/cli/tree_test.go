@@ -41,6 +41,7 @@ var printsNoData = map[string]string{
 // failing is, for each command, a correct call that cannot succeed: nobody
 // listens at the server, and there is no such file.
 var failing = map[string]string{
+	"sluice abort":                  "--server http://127.0.0.1:1",
 	"sluice apply":                  "-f POLICY --server http://127.0.0.1:1",
 	"sluice audit":                  "--server http://127.0.0.1:1",
 	"sluice counters clean":         "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
@@ -61,6 +62,7 @@ var failing = map[string]string{
 	"sluice image push":             "127.0.0.1:1/sluice:1 --wasm NONE",
 	"sluice import envoy-ratelimit": "NONE",
 	"sluice import local-ratelimit": "NONE",
+	"sluice promote":                "--server http://127.0.0.1:1",
 	"sluice quickstart":             "--wasm NONE",
 	"sluice quota":                  "--quota-store memory --http 127.0.0.1:0 --listen 127.0.0.1:0 --quota-key-file NONE",
 	"sluice render envoy":           "-f NONE --listen 127.0.0.1:1 --upstream 127.0.0.1:2 --admin 127.0.0.1:3",

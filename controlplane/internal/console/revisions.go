@@ -36,6 +36,17 @@ func (p *policies) Several() bool {
 type revisionsView struct {
 	policies
 	Revisions []store.Summary
+	Current   uint64
+}
+
+// current is the newest revision that is for all proxies, number 0 before the first.
+func current(list []store.Summary) store.Summary {
+	for _, s := range list {
+		if !s.Rollout.Lasts() && !s.Rollout.IsAborted() {
+			return s
+		}
+	}
+	return store.Summary{}
 }
 
 func (c *console) revisions(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -43,7 +54,7 @@ func (c *console) revisions(w http.ResponseWriter, r *http.Request, v *visit) er
 	if err := c.get(r, fmt.Sprintf("/v1/policies%s&limit=%d", policyQuery(policyOf(r)), maxListed), &h); err != nil {
 		return err
 	}
-	b := revisionsView{policies{"/console/revisions", policyOf(r), h.Policies}, h.Revisions}
+	b := revisionsView{policies{"/console/revisions", policyOf(r), h.Policies}, h.Revisions, current(h.Revisions).Number}
 	return c.render(w, http.StatusOK, "revisions", view{"Revisions", "revisions", v, &b})
 }
 
@@ -82,7 +93,7 @@ func (c *console) revision(w http.ResponseWriter, r *http.Request, v *visit) err
 	if err := c.get(r, "/v1/policies"+policyQuery(policyOf(r)), &h); err != nil {
 		return err
 	}
-	b.Current = len(h.Revisions) > 0 && h.Revisions[0].Number == n
+	b.Current = current(h.Revisions).Number == n
 	at := slices.IndexFunc(h.Revisions, func(s store.Summary) bool { return s.Number == n })
 	if at >= 0 && at+1 < len(h.Revisions) {
 		b.Before = h.Revisions[at+1].Number
@@ -122,15 +133,6 @@ type rollbackView struct {
 	Difference *difference
 }
 
-// current returns the newest revision, number 0 before the first.
-func (c *console) current(r *http.Request) (store.Summary, error) {
-	var h api.History
-	if err := c.get(r, "/v1/policies"+policyQuery(policyOf(r))+"&limit=1", &h); err != nil || len(h.Revisions) == 0 {
-		return store.Summary{}, err
-	}
-	return h.Revisions[0], nil
-}
-
 func (c *console) reviewRollback(w http.ResponseWriter, r *http.Request, v *visit) error {
 	n, ok := number(r.PathValue("revision"))
 	if !ok {
@@ -140,10 +142,11 @@ func (c *console) reviewRollback(w http.ResponseWriter, r *http.Request, v *visi
 	if err := c.get(r, fmt.Sprintf("/v1/policies/%d%s", n, policyQuery(policyOf(r))), &old); err != nil {
 		return err
 	}
-	now, err := c.current(r)
-	if err != nil {
+	var h api.History
+	if err := c.get(r, "/v1/policies"+policyQuery(policyOf(r)), &h); err != nil {
 		return err
 	}
+	now := current(h.Revisions)
 	return c.render(w, http.StatusOK, "rollback", view{fmt.Sprintf("Roll back to revision %d", n), "revisions", v, &rollbackView{
 		Policy: policyOf(r), To: n, Base: now.Number, Difference: c.difference(r, now.Number, &old),
 	}})
