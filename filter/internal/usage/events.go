@@ -1,5 +1,7 @@
 package usage
 
+import "encoding/binary"
+
 // events reads a document from each event: from the data of server-sent events, or from
 // each line. It follows the HTML standard, save that the last event may lack its empty line.
 type events struct {
@@ -59,9 +61,12 @@ func (e *events) readLine(p []byte, d *document) int {
 		}
 		return 1
 	}
-	n := run(p, '\n', '\n')
+	n := 0
+	for n+8 <= len(p) && controls(binary.LittleEndian.Uint64(p[n:])) == 0 {
+		n += 8
+	}
 	for n < len(p) && p[n] != '\n' && p[n] != '\r' {
-		n += 1 + run(p[n+1:], '\n', '\n')
+		n++
 	}
 	if e.place == inData {
 		d.write(p[:n])

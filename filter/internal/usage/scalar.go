@@ -5,77 +5,104 @@ import (
 	"math/bits"
 )
 
-// run returns how many bytes come before the first a, b or control character.
-func run(p []byte, a, b byte) int {
-	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	n := 0
-	for ; n+8 <= len(p); n += 8 { // https://graphics.stanford.edu/~seander/bithacks.html#ZeroInWord
-		w := binary.LittleEndian.Uint64(p[n:])
-		isA, isB := w^(ones*uint64(a)), w^(ones*uint64(b))
-		if hits := ((w-ones*' ')&^w | (isA-ones)&^isA | (isB-ones)&^isB) & highs; hits != 0 {
-			return n + bits.TrailingZeros64(hits)/8
+// A word is eight bytes of text, of which tests mark the highest bits. A mark above the lowest may
+// be wrong: https://graphics.stanford.edu/~seander/bithacks.html#ZeroInWord
+const (
+	ones  = 0x0101010101010101
+	highs = ones << 7
+)
+
+// ends marks quotes, backslashes and control characters. With a bit flipped, a quote is the lowest
+// character that is none of these.
+func ends(w uint64) uint64 {
+	const flip = ones * ('"' ^ ' ')
+	return ((w ^ flip - ones*(' '+1)) | (w ^ ones*'\\' - ones)) & highs &^ w
+}
+
+// controls marks control characters.
+func controls(w uint64) uint64 { return (w - ones*' ') & highs &^ w }
+
+// run returns how many bytes come before the first quote, backslash or control character.
+func run(p []byte) (n int) {
+	for ; n+32 <= len(p); n += 32 {
+		q := p[n : n+32]
+		if ends(binary.LittleEndian.Uint64(q))|ends(binary.LittleEndian.Uint64(q[8:]))|
+			ends(binary.LittleEndian.Uint64(q[16:]))|ends(binary.LittleEndian.Uint64(q[24:])) != 0 {
+			break
 		}
 	}
-	for ; n < len(p) && p[n] >= ' ' && p[n] != a && p[n] != b; n++ {
+	for ; n+8 <= len(p); n += 8 {
+		if marks := ends(binary.LittleEndian.Uint64(p[n:])); marks != 0 {
+			return n + bits.TrailingZeros64(marks)/8
+		}
+	}
+	for ; n < len(p) && p[n] >= ' ' && p[n] != '"' && p[n] != '\\'; n++ {
 	}
 	return n
 }
 
 // readString reads of a string, and returns how much.
 func (d *document) readString(p []byte) int {
-	n := run(p, '"', '\\')
-	if d.isName {
-		for i := 0; i < n && d.value.rows != 0; i++ {
-			d.addToName(p[i])
+	n, size := 0, 0 // in UTF-8
+	for n < len(p) && d.state >= inString {
+		switch c := p[n]; {
+		case d.state == inHexadecimal:
+			size += d.readHexadecimal(c)
+		case d.state == inEscape:
+			size += d.readEscape(c)
+		case c == '\\':
+			d.state = inEscape
+		case c == '"':
+			d.endString()
+		case c < ' ':
+			d.fail()
+		default:
+			m := run(p[n:])
+			if d.isName {
+				d.addToName(p[n : n+m])
+			}
+			size += m
+			n += m
+			continue
 		}
-	} else if d.row != nil {
-		d.addText(n)
+		n++
 	}
-	if n == len(p) {
-		return n
+	if d.row != nil && !d.isName {
+		d.addText(size)
 	}
-	switch {
-	case p[n] == '\\':
-		d.state = inEscape
-	case p[n] != '"':
-		d.fail()
-	case d.isName:
-		d.endName()
-	default:
+	return n
+}
+
+// addToName goes on with what a name may be.
+func (d *document) addToName(p []byte) {
+	for i := 0; i < len(p) && d.value != 0; i++ {
+		d.value = d.value.with(p[i])
+	}
+}
+
+func (d *document) endString() {
+	if !d.isName {
 		d.endValue()
+		return
 	}
-	return n + 1
+	d.state, d.row = wantsColon, tree[d.value].row
 }
 
-// addToName goes on with the rows that have c next in their paths' present name.
-func (d *document) addToName(c byte) {
-	if d.value = d.value.with(c); c == '.' || c == '[' {
-		d.value.rows = 0
-	}
-}
-
-// endName finds the row whose path ends with this name.
-func (d *document) endName() {
-	d.state = wantsColon
-	for left := d.value.rows; left != 0; left &= left - 1 {
-		if r := &rows[bits.TrailingZeros64(left)]; len(r.path) == int(d.value.end) {
-			d.row = r
-		}
-	}
-}
-
-func (d *document) readEscape(c byte) {
+// readEscape reads the byte after a backslash, and returns the size of its character.
+func (d *document) readEscape(c byte) int {
 	switch c {
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		d.endEscape(0, 1)
+		return d.endEscape(0, 1)
 	case 'u':
 		d.state, d.escape = inHexadecimal, 1
 	default:
 		d.fail()
 	}
+	return 0
 }
 
-func (d *document) readHexadecimal(c byte) {
+// readHexadecimal reads a digit, and returns the size of the character that it ends.
+func (d *document) readHexadecimal(c byte) int {
 	switch {
 	case c >= '0' && c <= '9':
 		c -= '0'
@@ -83,47 +110,57 @@ func (d *document) readHexadecimal(c byte) {
 		c = (c | 0x20) - 'a' + 10
 	default:
 		d.fail()
-		return
+		return 0
 	}
 	d.escape = d.escape<<4 | rune(c)
 	switch r := d.escape - 1<<16; {
 	case r < 0: // there is more of it
+		return 0
 	case r < 0x80:
-		d.endEscape(byte(r), 1)
+		return d.endEscape(byte(r), 1)
 	case r < 0x800, r>>11 == 0xd800>>11: // of the four bytes of a surrogate pair each half has two
-		d.endEscape(0, 2)
+		return d.endEscape(0, 2)
 	default:
-		d.endEscape(0, 3)
+		return d.endEscape(0, 3)
 	}
 }
 
-// endEscape takes a character of n bytes, 0 where it is in no row's name.
-func (d *document) endEscape(c byte, n int) {
-	if d.state = inString; d.isName {
-		d.addToName(c)
-	} else if d.row != nil {
-		d.addText(n)
+// endEscape takes a character of a size, 0 where it is in no row's name.
+func (d *document) endEscape(c byte, size int) int {
+	d.state = inString
+	if d.isName {
+		d.value = d.value.with(c)
 	}
+	return size
 }
+
+// wordBytes are those of numbers, true, false and null.
+var wordBytes = func() (is [256]bool) {
+	for _, c := range []byte("0123456789.-+Eabcdefghijklmnopqrstuvwxyz") {
+		is[c] = true
+	}
+	return is
+}()
 
 // readWord reads of a number, true, false or null, and returns how much. What follows a word
 // ends it, and is not part of it.
-func (d *document) readWord(p []byte) int {
-	number := d.number
-	for n, c := range p {
-		switch {
-		case c >= '0' && c <= '9':
-			if number >= 0 && number <= maxCount {
-				number = 10*number + int64(c-'0')
-			}
-		case c >= 'a' && c <= 'z' || c == '.' || c == '-' || c == '+' || c == 'E':
-			number = -1
-		default:
-			d.takeCount(number)
-			d.endValue()
-			return n
+func (d *document) readWord(p []byte) (n int) {
+	for ; n < len(p) && wordBytes[p[n]]; n++ {
+		if d.row != nil {
+			d.addDigit(p[n])
 		}
 	}
-	d.number = number
-	return len(p)
+	if n < len(p) {
+		d.takeCount(d.number)
+		d.endValue()
+	}
+	return n
+}
+
+func (d *document) addDigit(c byte) {
+	if c < '0' || c > '9' {
+		d.number = -1
+	} else if d.number >= 0 && d.number <= maxCount {
+		d.number = 10*d.number + int64(c-'0')
+	}
 }

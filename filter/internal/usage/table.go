@@ -104,14 +104,6 @@ var rows = [...]row{
 	{ollama, ".message.thinking", text},
 }
 
-// byInitial has for each byte the rows in which a name of the root begins with it.
-var byInitial = func() (all [256]uint64) {
-	for i := range rows {
-		all[rows[i].path[1]] |= 1 << i
-	}
-	return all
-}()
-
 // maxCount is the largest count that is taken for one: beyond it JSON's numbers are inexact.
 const maxCount = 1 << 53
 
