@@ -1,7 +1,6 @@
 package scale
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,26 +12,19 @@ import (
 	"testing"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
-	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/build/xdstest"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 const (
-	resourceType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
-	proxies      = 1000 // that serve is measured with
-	retryAfter   = 50 * time.Millisecond
+	proxies    = 1000 // that serve is measured with
+	retryAfter = 50 * time.Millisecond
 )
 
 // server is one sluice serve.
@@ -86,48 +78,6 @@ func (s *server) apply(tb testing.TB, rules, revision int) {
 	run(tb, "apply", "-f", file(tb, "policy.yaml", policyOf(rules, revision)), "--server", "http://"+s.http, "--wait", "2m")
 }
 
-// follow is a proxy that accepts everything at once, counts what it accepted, and
-// connects again as soon as it can.
-func follow(ctx context.Context, tb testing.TB, address, id string, acks *atomic.Int64) {
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff: backoff.Config{BaseDelay: retryAfter, Multiplier: 1, Jitter: 0.5, MaxDelay: retryAfter},
-	}))
-	require.NoError(tb, err)
-	tb.Cleanup(func() { _ = conn.Close() })
-	held := map[string]string{}
-	go func() {
-		for ctx.Err() == nil {
-			_ = stream(ctx, conn, id, held, acks) // always ends in an error: the server's end, or ours
-			time.Sleep(retryAfter)
-		}
-	}()
-}
-
-func stream(ctx context.Context, conn *grpc.ClientConn, id string, held map[string]string, acks *atomic.Int64) error {
-	s, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx, grpc.WaitForReady(true))
-	if err != nil {
-		return err
-	}
-	next := &discoveryv3.DeltaDiscoveryRequest{
-		Node: &corev3.Node{Id: id}, TypeUrl: resourceType,
-		ResourceNamesSubscribe: []string{envoy.ResourceName}, InitialResourceVersions: held,
-	}
-	for {
-		if err := s.Send(next); err != nil {
-			return err
-		}
-		r, err := s.Recv()
-		if err != nil {
-			return err
-		}
-		for _, resource := range r.GetResources() {
-			held[resource.GetName()] = resource.GetVersion()
-			acks.Add(1)
-		}
-		next = &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resourceType, ResponseNonce: r.GetNonce()}
-	}
-}
-
 // BenchmarkServe is a change of policy until 1,000 proxies have accepted it. Then serve
 // is killed, and all of them come back at once.
 func BenchmarkServe(b *testing.B) {
@@ -136,7 +86,7 @@ func BenchmarkServe(b *testing.B) {
 			s := serve(b)
 			var acks atomic.Int64
 			for i := range proxies {
-				follow(b.Context(), b, s.xds, fmt.Sprintf("proxy-%04d", i), &acks)
+				xdstest.Follow(b, s.xds, fmt.Sprintf("proxy-%04d", i), retryAfter, func(string) { acks.Add(1) })
 			}
 			s.until(b, "sluice_proxies_connected", proxies)
 			revision, most, back := 0, 0, time.Duration(0)

@@ -1,0 +1,66 @@
+// Package xdstest has proxies that take whatever policy a control plane sends them, by the
+// thousand.
+//
+// Its invariant: a proxy says when it connects again what it holds, as Envoy does.
+package xdstest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-ratelimit/sluice/envoy"
+)
+
+const resourceType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+
+// Follow is a proxy that accepts everything at once and says of each version that it does. It
+// connects again as often as retry says, until the test ends.
+func Follow(tb testing.TB, address, node string, retry time.Duration, takes func(version string)) {
+	tb.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff: backoff.Config{BaseDelay: retry, Multiplier: 1, Jitter: 0.5, MaxDelay: retry},
+	}))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = conn.Close() })
+	ctx, held := tb.Context(), map[string]string{}
+	go func() {
+		for ctx.Err() == nil {
+			_ = stream(ctx, conn, node, held, takes) // always ends in an error: the server's end, or ours
+			time.Sleep(retry)
+		}
+	}()
+}
+
+func stream(ctx context.Context, conn *grpc.ClientConn, node string, held map[string]string, takes func(version string)) error {
+	s, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		return err
+	}
+	next := &discoveryv3.DeltaDiscoveryRequest{
+		Node: &corev3.Node{Id: node}, TypeUrl: resourceType,
+		ResourceNamesSubscribe: []string{envoy.ResourceName}, InitialResourceVersions: held,
+	}
+	for {
+		if err := s.Send(next); err != nil {
+			return err
+		}
+		r, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		for _, resource := range r.GetResources() {
+			held[resource.GetName()] = resource.GetVersion()
+			takes(resource.GetVersion())
+		}
+		next = &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resourceType, ResponseNonce: r.GetNonce()}
+	}
+}
