@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -151,4 +152,100 @@ func inCluster(t *testing.T, node string) func([]byte) []byte {
 		require.NoError(t, err)
 		return text
 	}
+}
+
+// canaryStatus is what status says of a canary.
+type canaryStatus struct {
+	Revision uint64
+	State    string
+	Says     string
+	Seen     []struct{ Canary, Others struct{ Requests uint64 } }
+}
+
+func (c *controlPlane) canary(t *testing.T) canaryStatus {
+	t.Helper()
+	var st struct {
+		Policies []struct{ Canary canaryStatus }
+	}
+	require.NoError(t, json.Unmarshal([]byte(body(t, c.url()+"/v1/status")), &st))
+	return st.Policies[0].Canary
+}
+
+// A canary that denies too much, one that its proxy refuses and one that crashes stall by
+// themselves, also where serve is killed meanwhile: no other proxy ever runs them, and abort brings
+// the revision before back within two seconds.
+func TestCanary(t *testing.T) {
+	t.Parallel()
+	const chosen, other = "edge-11", "edge-1" // of these, edge-11 is in a tenth
+	c, d, wasm := startControlPlane(t), newest(t), buildtest.Filter(t, "sluice_faults")
+	proxies := map[string]*proxy{}
+	for node, of := range map[string]driver{chosen: d, other: d, "edge-2": {name: "run"}} {
+		o := proxyOptions{node: node, xds: c.xds, wasm: wasm, workers: 1}
+		if of.envoy != "" {
+			o.manage = freeAddress(t)
+		}
+		proxies[node] = of.start(t, o)
+		c.awaitConnected(t, node)
+	}
+	policy := func(limit int) string { return perUser(fmt.Sprintf("%d/%s", limit, far)) + managed }
+	c.apply(t, policy(100_000))
+	good, users := uint64(1), 0
+	visit := func(node string, n int) (passed int) {
+		users++
+		return count(proxies[node].load(1).send(t, n, user(fmt.Sprint("u", users))), allowed)
+	}
+	onlyChosen := func() {
+		for node, p := range c.proxies(t) {
+			require.True(t, node == chosen || p.Runs == good && p.Nacked == 0, "%s: %+v", node, p)
+		}
+	}
+	stalls := func(why string, meanwhile func()) {
+		eventually(t, 20*time.Second, "the canary to stall", func() bool {
+			meanwhile()
+			onlyChosen()
+			return c.canary(t).State == "stalled"
+		})
+		require.Contains(t, c.canary(t).Says, why)
+		began := time.Now()
+		out, errs, exit := sluice(t, "abort", "--server", c.url())
+		require.Zero(t, exit, "%s%s", out, errs)
+		require.Equal(t, good, c.proxies(t)[chosen].Runs)
+		require.Less(t, time.Since(began), 2*time.Second+faultSlack())
+		require.Equal(t, 20, visit(chosen, 20))
+		onlyChosen()
+	}
+	apply := func(policy string, flags ...string) (string, int) {
+		_, errs, exit := c.tryApply(t, policy, append(flags, "--canary", "10%")...)
+		onlyChosen()
+		return errs, exit
+	}
+
+	errs, exit := apply(policy(10), "--promote-after", "3s")
+	require.Zero(t, exit, errs)
+	require.Equal(t, 10, visit(chosen, 150))
+	_, errs, exit = c.tryApply(t, policy(20))
+	require.Equal(t, 1, exit)
+	require.Contains(t, errs, "is a canary: end that first, by sluice promote or sluice abort")
+	c.kill(t)
+	c.start(t)
+	c.awaitConnected(t, chosen)
+	c.awaitConnected(t, other)
+	stalls("per-user denies ", func() { visit(chosen, 50); require.Equal(t, 50, visit(other, 50)) })
+
+	errs, exit = apply(policy(100_000)+"# again\n", "--wasm", "/not/there.wasm")
+	require.Equal(t, 1, exit)
+	require.Contains(t, errs, "was refused by 1 proxy")
+	stalls("refused by "+chosen, func() {})
+
+	errs, exit = apply(policy(10))
+	require.Zero(t, exit, errs)
+	eventually(t, 20*time.Second, "the canary to be watched", func() bool {
+		visit(chosen, 1)
+		seen := c.canary(t).Seen
+		return len(seen) > 0 && seen[0].Canary.Requests > 0
+	})
+	require.Equal(t, 503, proxies[chosen].status(t, "/", "x-user-id", "u", "x-fault", "panic"))
+	stalls("the filter of "+chosen+" has crashed", func() { visit(chosen, 1) })
+	c.apply(t, policy(7))
+	require.Equal(t, []int{7, 7}, []int{visit(chosen, 9), visit(other, 9)})
 }
