@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -45,6 +46,7 @@ type server struct {
 	refusals *refusals
 	memory   *memory
 	watched  watched
+	paths    sync.Map // management paths as texts, by revision: to read a policy takes memory and time
 	judging  turn
 	backups  turn
 	log      *slog.Logger

@@ -256,7 +256,7 @@ func (w *watching) next(c *xds.Canary, now time.Time) (store.RolloutState, strin
 	case len(c.Refused) > 0:
 		return store.Stalled, "refused by " + strings.Join(c.Refused, ", ")
 	case ended:
-		return store.Stalled, "the filter of " + proxy + " has crashed"
+		return store.Stalled, "the filter of " + proxy + " has crashed, or the proxy was restarted"
 	case c.PromoteAfter == 0 || now.Before(w.since.Add(c.PromoteAfter)) || w.waits != "":
 		return store.Canary, w.waits
 	}

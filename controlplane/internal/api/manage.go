@@ -226,12 +226,11 @@ func (s *server) managed(policy string) []xds.Managed {
 
 // targets are these proxies, each with the path in the policy it runs.
 func (s *server) targets(ctx context.Context, policy string) ([]manage.Target, error) {
-	paths := map[uint64]string{0: ""} // by revision
 	managed := s.managed(policy)
 	proxies := make([]manage.Proxy, len(managed))
 	for i, m := range managed {
-		path, known := paths[m.Runs]
-		if !known {
+		path, known := s.paths.Load(m.Runs)
+		if !known && m.Runs > 0 {
 			var err error
 			switch path, err = s.managePath(ctx, m.Runs); {
 			case errors.Is(err, store.ErrDamaged): // the proxy gets another revision soon
@@ -239,11 +238,12 @@ func (s *server) targets(ctx context.Context, policy string) ([]manage.Target, e
 			case err != nil:
 				return nil, err
 			default:
-				paths[m.Runs] = path
+				s.paths.Store(m.Runs, path)
 			}
 		}
 		p := &proxies[i]
-		p.Node, p.Revision, p.Path, p.Address, p.Peer = m.Node, m.Runs, path, m.Address, m.Peer
+		p.Node, p.Revision, p.Address, p.Peer = m.Node, m.Runs, m.Address, m.Peer
+		p.Path, _ = path.(string)
 	}
 	return manage.Targets(proxies), nil
 }

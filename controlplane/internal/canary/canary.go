@@ -18,6 +18,8 @@ const (
 	enough = 100
 	// settling is how long VMs of a revision may start after its proxy has accepted it.
 	settling = time.Second
+	// forgetAfter is how long a proxy is known that says nothing.
+	forgetAfter = time.Minute
 )
 
 // Count is what a rule has decided.
@@ -65,6 +67,7 @@ func NewSight() Sight { return Sight{last: map[string]look{}, rules: map[string]
 
 // Add adds a sample of a proxy.
 func (s *Sight) Add(proxy string, at time.Time, n Sample) {
+	maps.DeleteFunc(s.last, func(_ string, l look) bool { return at.Sub(l.at) > forgetAfter })
 	was, seen := s.last[proxy]
 	if !seen || was.Revision != n.Revision {
 		s.last[proxy] = look{n, at, at}

@@ -76,6 +76,9 @@ func TestSight(t *testing.T) {
 	require.Equal(t, "p", s.Ended)
 	require.Equal(t, Count{}, s.Rules()[0].Others)
 
+	add(2*time.Minute, 2, 12, Count{95, 1})
+	require.Equal(t, Count{25, 12}, s.Rules()[0].Canary, "it is not known any more")
+
 	others := NewSight()
 	for i := range uint64(4) {
 		others.Add("q", at.Add(time.Duration(i)*time.Minute), Sample{Revision: 1, VMStarts: i})
