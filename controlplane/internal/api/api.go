@@ -10,6 +10,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -87,9 +88,12 @@ func answer(w http.ResponseWriter, code int, body any) {
 }
 
 func (s *server) healthy(w http.ResponseWriter, r *http.Request) error {
-	if err := s.isWell(r.Context()); err != nil {
+	status := "ok"
+	if err := s.isWell(r.Context()); errors.Is(err, store.ErrCutOff) {
+		status = err.Error() // proxies are served all the same
+	} else if err != nil {
 		return err
 	}
-	answer(w, http.StatusOK, map[string]string{"status": "ok"})
+	answer(w, http.StatusOK, map[string]string{"status": status})
 	return nil
 }

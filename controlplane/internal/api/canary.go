@@ -107,7 +107,7 @@ func (s *server) end(action string, state store.RolloutState) handler {
 		}
 		caller := access.FromContext(r.Context())
 		entry := store.Entry{Who: caller.Name, From: caller.Address, Action: action}
-		number, err := s.step(r.Context(), policyOf(r), store.Step{State: state, Audit: entry})
+		number, err := s.step(r.Context(), policyOf(r), store.Step{State: state, Audit: entry}, false)
 		if err != nil {
 			return err
 		}
@@ -124,15 +124,19 @@ func (s *server) end(action string, state store.RolloutState) handler {
 }
 
 // step changes how the canary of a policy stands: that of the step's revision, 0 for any.
-func (s *server) step(ctx context.Context, policy string, step store.Step) (uint64, error) {
+// With leads it does so only while this serve leads.
+func (s *server) step(ctx context.Context, policy string, step store.Step, leads bool) (uint64, error) {
 	for {
 		_, last := s.xds.Ledger().Takers()
 		number, _ := s.xds.Ledger().Canary(policy)
+		if leads && !s.store.Leads() {
+			return 0, nil
+		}
 		if number == 0 || step.Revision != 0 && step.Revision != number {
 			return 0, conflict("there is no canary of policy %s", policy)
 		}
 		step.Revision = number
-		_, err := s.store.Append(ctx, store.Change{Last: last, Steps: []store.Step{step}})
+		_, err := s.store.Append(ctx, store.Change{Last: last, Steps: []store.Step{step}, Leads: leads})
 		if err != nil && !errors.Is(err, store.ErrConflict) {
 			return 0, err
 		}
@@ -196,7 +200,7 @@ func (s *server) watchOne(ctx context.Context, policy string, now time.Time) err
 	if state == store.Stalled {
 		step.Audit.Action = "stall"
 	}
-	_, err = s.step(ctx, policy, step)
+	_, err = s.step(ctx, policy, step, true)
 	return err
 }
 

@@ -63,6 +63,8 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, store.ErrNotFound):
 		answer(w, http.StatusNotFound, Error{Error: err.Error()})
 	case r.Context().Err() != nil: // the caller has gone
+	case errors.Is(err, store.ErrCutOff):
+		answer(w, http.StatusServiceUnavailable, Error{Error: err.Error()})
 	default:
 		if errors.Is(err, store.ErrDamaged) {
 			err = fmt.Errorf("%w: apply the policy again, or restore a backup", err)

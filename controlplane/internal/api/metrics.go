@@ -1,6 +1,8 @@
 package api
 
 import (
+	"context"
+	"errors"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -61,6 +63,12 @@ func (s *server) registerXDS(registry *prometheus.Registry) {
 		func(l *xds.Ledger) float64 { return float64(l.Canaries(store.Canary)) })
 	gauge("canaries_stalled", "Canaries that have stalled: a proxy refused one, its filter crashed, or it denies too much.",
 		func(l *xds.Ledger) float64 { return float64(l.Canaries(store.Stalled)) })
+	gauge("store_cut_off", "1 while the store on etcd is out of reach: nothing can be changed here.", func(*xds.Ledger) float64 {
+		if errors.Is(s.store.Healthy(context.Background()), store.ErrCutOff) {
+			return 1
+		}
+		return 0
+	})
 	gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.",
 		func(l *xds.Ledger) float64 { return float64(len(l.Damaged(""))) })
 	gauge("revision", "The newest revision, 0 before the first.",

@@ -24,8 +24,9 @@ const (
 type Status struct {
 	Policies []PolicyStatus    `json:"policies"` // by name
 	Proxies  []xds.ProxyStatus `json:"proxies"`
-	Untaken  int               `json:"untaken"`          // connected proxies that no policy is for
-	Behind   int               `json:"behind,omitempty"` // connected proxies with newer revisions of this store, which this serve does not have
+	Untaken  int               `json:"untaken"`           // connected proxies that no policy is for
+	CutOff   string            `json:"cut_off,omitempty"` // why nothing can be changed here: the store is out of reach
+	Behind   int               `json:"behind,omitempty"`  // connected proxies with newer revisions of this store, which this serve does not have
 }
 
 // PolicyStatus is how one policy stands.
@@ -66,6 +67,9 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) error {
 	} else {
 		st.Untaken = ledger.Untaken()
 		st.Behind, _ = ledger.Ahead()
+	}
+	if err := s.store.Healthy(r.Context()); errors.Is(err, store.ErrCutOff) {
+		st.CutOff = err.Error()
 	}
 	return s.answerLarge(w, r, len(st.Proxies)*1024+len(st.Policies)*512, st)
 }

@@ -63,6 +63,9 @@ func printStatus(w io.Writer, st *api.Status) error {
 			fmt.Fprintf(w, "%srevision %d is damaged in the store and is not pushed: apply the policy again, or restore a backup\n", of, number)
 		}
 	}
+	if st.CutOff != "" {
+		fmt.Fprintln(w, "NOTHING CAN BE CHANGED HERE: "+printable.Text(st.CutOff))
+	}
 	if st.Behind > 0 {
 		fmt.Fprintf(w, "THIS SERVE IS BEHIND %s: see STATE; restore a backup of the newer store, or apply again to replace what they run\n",
 			strings.ToUpper(count(st.Behind, "connected proxy", "connected proxies")))

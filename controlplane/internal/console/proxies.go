@@ -17,6 +17,7 @@ type proxiesView struct {
 	Several  bool // there are policies with a name
 	Untaken  int
 	Behind   int
+	CutOff   string
 	Proxies  []xds.ProxyStatus
 	Applied  string // the revision that the visitor has applied just now
 }
@@ -36,7 +37,7 @@ func (c *console) proxies(w http.ResponseWriter, r *http.Request, v *visit) erro
 	if err := c.get(r, target, &st); err != nil {
 		return err
 	}
-	b := proxiesView{Untaken: st.Untaken, Behind: st.Behind, Proxies: st.Proxies}
+	b := proxiesView{Untaken: st.Untaken, Behind: st.Behind, CutOff: st.CutOff, Proxies: st.Proxies}
 	if n, ok := number(r.URL.Query().Get("applied")); ok {
 		b.Applied = fmt.Sprintf("Revision %d is applied.", n)
 	}

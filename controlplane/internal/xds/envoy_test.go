@@ -57,12 +57,19 @@ func newFixture(t *testing.T) *fixture {
 
 func (f *fixture) start() {
 	f.t.Helper()
-	names, err := access.ParseNodeIDs("names", []byte(f.names))
-	require.NoError(f.t, err)
+	var err error
 	f.store, err = store.Open(f.dir)
 	require.NoError(f.t, err)
+	f.serve(f.store)
+}
+
+// serve starts a server on a store.
+func (f *fixture) serve(s store.Store) {
+	f.t.Helper()
+	names, err := access.ParseNodeIDs("names", []byte(f.names))
+	require.NoError(f.t, err)
 	f.server, err = New(f.t.Context(), Options{
-		Store: f.store, Keep: f.keep, Wasm: f.wasm, Log: f.log, Identify: names.SAN, ClientCAs: f.clientCAs,
+		Store: s, Keep: f.keep, Wasm: f.wasm, Log: f.log, Identify: names.SAN, ClientCAs: f.clientCAs,
 	})
 	require.NoError(f.t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -30,10 +30,11 @@ type Ledger struct {
 	lost         []uint64          // damaged revisions of which not even the policy is known, ascending
 	last         uint64            // the highest number that the store had given
 	proxies      map[store.Identity]*proxy
-	streams      int            // open ones, with a session or still without
-	streamsOf    map[string]int // the same by origin
-	maxStreams   int            // of all, and proxies that are known
-	maxStreamsOf int            // of one origin, and of one proxy
+	heard        map[string][]byte // what others told last, by control plane
+	streams      int               // open ones, with a session or still without
+	streamsOf    map[string]int    // the same by origin
+	maxStreams   int               // of all, and proxies that are known
+	maxStreamsOf int               // of one origin, and of one proxy
 	now          func() time.Time
 	era          uint64        // how often proxies were forgotten; see payload
 	changed      chan struct{} // closed and replaced at every change
@@ -55,6 +56,7 @@ type proxy struct {
 type session struct {
 	id        uint64
 	who       store.Identity
+	elsewhere bool // it has its stream at another control plane, which tells of it
 	node      node
 	place     selector.Proxy
 	track     *track // what it is offered
@@ -136,21 +138,26 @@ func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *se
 	}
 	if p == nil {
 		for len(l.proxies) >= l.maxStreams {
-			dropped = append(dropped, l.dropLongestGone())
+			gone := l.dropLongestGone()
+			if gone.Node == "" {
+				break
+			}
+			dropped = append(dropped, gone)
 		}
 		p = newProxy(store.Proxy{SAN: who.SAN, Node: who.Node})
 		l.proxies[who] = p
 	}
 	s = &session{id: id, who: who, node: n, place: n.place(who), peer: peer, connected: l.now(), replies: map[uint64]bool{}}
 	s.track = l.assign(&s.place)
+	maps.DeleteFunc(p.sessions, func(_ uint64, old *session) bool { return old.elsewhere && host(old.peer) == host(peer) }) // it has moved here
 	p.sessions[id] = s
 	p.gone = time.Time{}
 	l.broadcast()
 	return s, dropped, nil
 }
 
-// dropLongestGone makes room for a proxy. Some proxy is gone, since fewer are
-// connected than may be known.
+// dropLongestGone makes room for a proxy, if any is gone: fewer are connected here than
+// may be known, but others are connected elsewhere.
 func (l *Ledger) dropLongestGone() store.Identity {
 	var longest store.Identity
 	for id, p := range l.proxies {

@@ -188,6 +188,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.logDamage(ledger.Damaged("")...)
 	go s.follow(watching, appended)
+	go s.exchange(watching)
 	return s, nil
 }
 

@@ -20,6 +20,7 @@ type ProxyStatus struct {
 	Since     time.Time `json:"since"` // connected, or gone
 	Streams   int       `json:"streams"`
 	Processes []string  `json:"processes,omitempty"` // IP addresses, where several use the identity at once
+	Elsewhere bool      `json:"elsewhere,omitempty"` // its stream is at another control plane on the store
 	Envoy     string    `json:"envoy,omitempty"`     // its version
 	Address   string    `json:"address,omitempty"`
 	Runs      uint64    `json:"runs,omitempty"`    // what this process accepted last
@@ -75,7 +76,7 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 		}
 		st.Waiting = st.Waiting || s.inFlight
 	}
-	st.Envoy, st.Address = shown.node.version, shown.peer
+	st.Envoy, st.Address, st.Elsewhere = shown.node.version, shown.peer, shown.elsewhere
 	st.Pushed, st.Problem = shown.pushed, shown.problem
 	st.Runs = p.known.Acked
 	if st.Connected {

@@ -207,7 +207,7 @@ func (c *conversation) begin(n node) error {
 		c.log.Warn("proxy refused", "address", address, "error", status.Convert(err).Message())
 		return err
 	}
-	session, dropped, err := c.ledger.open(c.streamIDs.Add(1), who, n, address)
+	session, dropped, err := c.ledger.open(ownIDs+c.streamIDs.Add(1), who, n, address)
 	if err != nil {
 		return c.turnAway(err)
 	}
