@@ -176,6 +176,13 @@ func TestDashboardAndAlerts(t *testing.T) {
 			_, _, exit := c.tryApply(t, alertPolicy+"# changed\n", "--wasm", wasm+".none")
 			require.Equal(t, 1, exit)
 		}, nothing, func() { c.apply(t, alertPolicy+"# mended\n", "--wasm", wasm) }},
+		{"a canary that is refused", []string{"SluiceCanaryStalled"}, func() {
+			_, _, exit := c.tryApply(t, alertPolicy+"# tried\n", "--canary", "10%", "--wasm", wasm+".none")
+			require.Equal(t, 1, exit)
+		}, nothing, func() {
+			_, errs, exit := sluice(t, "abort", "--policy", "edge", "--server", c.url())
+			require.Zero(t, exit, errs)
+		}},
 		{"a proxy that no policy is for", []string{"SluiceProxiesWithoutPolicy"}, func() {
 			other = driver{}.start(t, proxyOptions{node: "other", xds: c.xds, policy: alertPolicy})
 		}, nothing, func() { other.kill() }},
@@ -207,6 +214,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	for alert := range seen {
 		eventually(t, 20*time.Second, alert+" to end", func() bool { send("/all", "alice")(); return !s.fires(t, alert) })
 	}
+	seen["SluiceServeCutOff"] = true // takes an etcd: see TestSeveralServesCutOff
 	s.requireRules(t, seen)
 	p.operate(t, "stats", "")                                    // begins what has counted nothing
 	p.status(t, "/tokens", "x-user-id", "alice", "x-wait", "3s") // holds its units while workers write
