@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -142,4 +143,39 @@ func TestManyHolds(t *testing.T) {
 	require.Zero(t, b.Metrics()["rule=.=r;.;rate_limit_holds_lost_total"])
 	require.Positive(t, b.Metrics()["rule=.=r;.;rate_limit_holds_renewed_total"])
 	require.Zero(t, b.Metrics()["rule=.=r;.;rate_limit_held_streams"])
+}
+
+// Holds are renewed in portions, each within its eighth: a worker with very many streams does not
+// stand still for all of them.
+func TestHoldsAreRenewedInPortions(t *testing.T) {
+	const count, eighth, eighths = manyStreams, 75, 9 // s
+	b := start(t, func(o *sim.Options) { o.OnCall = nil })
+	require.NoError(t, b.Configure(policy(`{"name":"r","key":[{"header":"x-user-id"}],"limits":["1000/1h"],"settle":{}}`)))
+	b.tick(t)
+	before := b.Memory(0)
+	var running []*sim.Exchange
+	for n := range count {
+		x, err := b.Start(0, asks(fmt.Sprint(n%1000)))
+		require.NoError(t, err)
+		running = append(running, x)
+	}
+	renewed := func() int { return int(b.Metrics()["rule=.=r;.;rate_limit_holds_renewed_total"]) }
+	most, longest := 0, time.Duration(0)
+	for second := range eighth * eighths {
+		had, began := renewed(), time.Now()
+		b.now += 1e9
+		b.tick(t)
+		longest = max(longest, time.Since(began))
+		most = max(most, renewed()-had)
+		require.GreaterOrEqual(t, renewed(), (second/eighth-1)*count, "after %d s", second)
+	}
+	t.Logf("of %d streams a tick renewed %d at most and took %v; memory: %d bytes each", count, most, longest, (b.Memory(0)-before)/count)
+	require.LessOrEqual(t, most, count/(eighth/2)*11/10)
+	require.LessOrEqual(t, b.Memory(0)-before, uint64(850*count))
+	for _, x := range running {
+		require.NoError(t, head(200)(x))
+		require.NoError(t, end(x))
+	}
+	b.tick(t)
+	require.Zero(t, b.Metrics()["rule=.=r;.;rate_limit_holds_lost_total"])
 }

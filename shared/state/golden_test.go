@@ -187,7 +187,7 @@ func TestGoldenHolds(t *testing.T) {
 	pass := func(seconds int64) {
 		for range seconds {
 			store.monotonicNs += second
-			table.tables.heldNow()
+			table.tables.HeldNow()
 		}
 	}
 	hold("a", 1)

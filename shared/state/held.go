@@ -54,10 +54,9 @@ func (t *Table) Renew(e *Entry, key Key, r *Receipt, now int64) (lapsed bool, st
 	return t.answer(e, key, r, now, 0, true)
 }
 
-// IsDue reports whether r has not been renewed in the present eighth.
-func (t *Table) IsDue(r *Receipt) bool {
-	return t.open && t.layout.holds && r.epoch != 0 &&
-		t.tables.heldNow() >= (int64(t.eighthOf(r))+1)*t.holdWindow().EighthNs()
+// IsDue reports whether r has not been renewed in the present eighth, by the holds' clock.
+func (t *Table) IsDue(r *Receipt, heldNs int64) bool {
+	return t.open && t.layout.holds && r.epoch != 0 && heldNs >= (int64(t.eighthOf(r))+1)*t.holdWindow().EighthNs()
 }
 
 // answer is Settle, or Renew.

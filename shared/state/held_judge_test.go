@@ -294,7 +294,7 @@ func (r *heldRun) renew(w *runWorker) {
 		}
 		var e Entry
 		r.as(w, h.key, func(k Key, now int64) {
-			if !w.table.IsDue(&h.receipt) {
+			if !w.table.IsDue(&h.receipt, w.table.tables.HeldNow()) {
 				return
 			}
 			lapsed, status := w.table.Renew(&e, k, &h.receipt, now)

@@ -163,7 +163,7 @@ func (r *heldRun) pass(beats int64) {
 		r.low = min(r.low, r.clock*stride-r.heldNs())
 		w := r.workers[r.random.IntN(len(r.workers))]
 		r.tell(w)
-		w.tables.heldNow()
+		w.tables.HeldNow()
 	}
 	r.lapse()
 }

@@ -20,8 +20,8 @@ const (
 
 var heldClockKey = []byte("sl/held")
 
-// heldNow reads the holds' clock.
-func (t *Tables) heldNow() int64 {
+// HeldNow reads the holds' clock.
+func (t *Tables) HeldNow() int64 {
 	now := t.store.Monotonic()
 	if now-t.heldReadNs < readEveryNs {
 		return heldSinceNs + now - t.stoodNs

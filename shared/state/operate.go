@@ -204,7 +204,7 @@ func (t *Table) show(e *Entry, rule []limit.Window, value []byte) Status {
 	}
 	e.Now = max(e.CallerNs, b.floorTime())
 	if t.layout.holds {
-		e.HeldNs = t.tables.heldNow()
+		e.HeldNs = t.tables.HeldNow()
 		t.lapseFloor(e)
 	}
 	return OK

@@ -205,7 +205,7 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	last := t.findTime(e)
 	e.lapses = e.lapses[:0]
 	if t.layout.holds {
-		e.HeldNs = t.tables.heldNow()
+		e.HeldNs = t.tables.HeldNow()
 		if t.lapseFloor(e) {
 			last = t.findTime(e)
 		}

@@ -183,7 +183,7 @@ func (t *Tables) Heartbeat(now int64) Status {
 		if table.open {
 			open = append(open, table)
 			if table.layout.holds {
-				t.heldNow() // says that the process runs
+				t.HeldNow() // says that the process runs
 			}
 		}
 	}

@@ -43,8 +43,8 @@ type Source interface {
 	// whether the hold had lapsed before, and been charged.
 	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
 	// Renew says that the request of a hold is still alive. It does nothing before the
-	// next eighth of the hold.
-	Renew(h *Hold, now int64) Renewal
+	// next eighth of the hold by the holds' clock.
+	Renew(h *Hold, now, heldNs int64) Renewal
 
 	// Operate carries out an operation on the windows of the subject's key, or on one.
 	Operate(s *Subject, operation string, window int, n uint32, now int64) (value int64, err error)

@@ -97,13 +97,13 @@ func (v *Verdict) Release() {
 	}
 }
 
-// Renew renews the hold where that is due.
-func (h *Hold) Renew(now, monotonicNs int64) {
+// Renew renews the hold where that is due, by the holds' clock.
+func (h *Hold) Renew(now, monotonicNs, heldNs int64) {
 	if h.lapsed || h.EndNs > 0 && monotonicNs >= h.EndNs {
 		return
 	}
 	m := &h.Rule.Metrics
-	switch h.Rule.Source.Renew(h, now) {
+	switch h.Rule.Source.Renew(h, now, heldNs) {
 	case Renewed:
 		m.HoldsRenewed++
 	case Lapsed:

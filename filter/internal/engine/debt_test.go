@@ -49,7 +49,7 @@ func (g *greedy) minutes(n int, answers time.Duration, cost func() uint32) (cost
 		}
 		if now/int64(time.Second) != (now-step)/int64(time.Second) {
 			for i := range g.running {
-				g.running[i].hold.Renew(now, now)
+				g.running[i].hold.Renew(now, now, g.engine.HeldNow())
 			}
 		}
 		g.proxy.Calls = g.proxy.Calls[:0]

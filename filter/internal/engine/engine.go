@@ -97,6 +97,9 @@ func (e *Engine) Policy() *policy.Policy { return e.policy }
 // Heartbeat keeps the engine's tables registered; call it on a tick.
 func (e *Engine) Heartbeat() { e.tables.Heartbeat(e.host.Now()) }
 
+// HeldNow reads the holds' clock, by which they are renewed.
+func (e *Engine) HeldNow() int64 { return e.tables.HeldNow() }
+
 // HasConflict reports whether another configuration of the owner has taken a counter
 // or a window away from this one, by the last Heartbeat.
 func (e *Engine) HasConflict() bool { return e.tables.HasConflict() }

@@ -12,6 +12,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/settle"
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 const (
@@ -239,31 +241,54 @@ func (p *plugin) bequeath() {
 	p.lingering = nil
 }
 
-// renew renews what streams hold and what lingers.
+// renew renews what lingers and, of the streams, what the next portion holds: all in one tick
+// would keep the worker from its requests.
 func (p *plugin) renew() {
-	if !p.canHold {
+	if p.holdNs == 0 {
 		return
 	}
 	if !p.engine.Inherit(func(h decide.Hold, endNs int64) { p.linger(lingering{h, endNs}) }) {
 		proxywasm.LogError("sluice: what lingers of earlier configurations could not be read")
 	}
 	p.endLingering(theProxy.Monotonic())
-	now, monotonic := theProxy.Now(), theProxy.Monotonic()
+	now, monotonic, held := theProxy.Now(), theProxy.Monotonic(), p.engine.HeldNow()
 	for i := range p.lingering {
 		arena.reset()
-		p.lingering[i].hold.Renew(now, monotonic)
+		p.lingering[i].hold.Renew(now, monotonic, held)
 	}
-	for _, s := range streams.buckets {
-		for ; s != nil; s = s.next {
+	for range p.portion(monotonic) {
+		p.renewsAt = (p.renewsAt + 1) % len(streams.buckets)
+		for s := streams.buckets[p.renewsAt]; s != nil; s = s.next {
 			if s.plugin != p {
 				continue
 			}
 			for i := range s.holds {
 				arena.reset() // each reads a page
-				s.holds[i].Renew(now, monotonic)
+				s.holds[i].Renew(now, monotonic, held)
 			}
 		}
 	}
+}
+
+// shortestHold is the shortest of the rules' holds, 0 if none holds.
+func shortestHold(rules []policy.Rule) (ns int64) {
+	for i := range rules {
+		if r := &rules[i]; r.Holds() && r.Mode != policy.ModeOff && (ns == 0 || r.HoldNs < ns) {
+			ns = r.HoldNs
+		}
+	}
+	return ns
+}
+
+// portion is how many buckets of streams are next. In half of the shortest eighth it is all of
+// them, so that each hold is renewed within its own, even if ticks are late.
+func (p *plugin) portion(monotonic int64) int {
+	all, since := len(streams.buckets), monotonic-p.renewedNs
+	p.renewedNs = monotonic
+	if round := p.holdNs / (2 * limit.HoldParts); since < round {
+		return int(since*int64(all)/round) + 1 // fits: it is no more than all
+	}
+	return all
 }
 
 // ended is what the proxy knows of the answer whose stream is at its end.

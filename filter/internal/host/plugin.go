@@ -74,7 +74,9 @@ type plugin struct {
 	fields      []respond.Field // of the request that is decided
 	fieldWriter respond.Fields
 	idle        []*stream        // ended streams, to be re-used
-	canHold     bool             // some rule holds
+	holdNs      int64            // the shortest hold of its rules, 0 if none holds
+	renewedNs   int64            // when holds were last renewed
+	renewsAt    int              // the bucket of streams where that ended
 	holds       []decide.Hold    // of the request that is decided
 	lingering   []lingering      // holds of requests that were reset
 	lingersNs   int64            // when the first of them ends
@@ -143,7 +145,7 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	p.reports.brief = asked == "brief"
 	asked, _ = theProxy.Attribute("xds\x00node\x00metadata\x00sluice\x00verdicts")
 	p.reports.words = asked == "all"
-	p.canHold = slices.ContainsFunc(pol.Rules, func(r policy.Rule) bool { return r.Holds() && r.Mode != policy.ModeOff })
+	p.holdNs = shortestHold(pol.Rules)
 	p.quota = newQuotaTalk(p, pol)
 	if err := proxywasm.SetTickPeriodMilliSeconds(tickMs); err != nil {
 		proxywasm.LogCritical("sluice: set the tick period: " + err.Error())

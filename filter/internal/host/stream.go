@@ -24,19 +24,23 @@ type stream struct {
 	scan   *usage.Scanner // nil where nothing of the answer is read
 
 	context uint32
-	next    *stream // whose context is alike
+	next    *stream // in the same bucket
 }
 
 // streams are those that wait for their response or its end.
 var streams = table{buckets: make([]*stream, 1024)}
 
-// table finds streams by their contexts, modulo its length.
+// table finds streams by their contexts.
 type table struct {
 	buckets []*stream
 	count   int
 }
 
-func (t *table) at(context uint32) **stream { return &t.buckets[context%uint32(len(t.buckets))] }
+// at scatters contexts, which are numbered, so that each portion of the buckets has as many.
+func (t *table) at(context uint32) **stream {
+	const golden = 0x9e3779b1 // odd: no two numbers in a row as long as the table meet
+	return &t.buckets[context*golden%uint32(len(t.buckets))]
+}
 
 // of returns the stream of a context, nil if none waits.
 func (t *table) of(context uint32) *stream {
@@ -156,7 +160,7 @@ func (p *plugin) finish(context uint32, v *decide.Verdict) types.Action {
 	if !v.Allowed {
 		return p.deny(v)
 	}
-	if p.canHold {
+	if p.holdNs > 0 {
 		p.hold(v)
 	}
 	if len(p.fields)+len(p.holds) > 0 {

@@ -106,7 +106,7 @@ func (c *Source) Held(*decide.Subject) uint32 { return 0 }
 func (c *Source) Settle(*decide.Hold, uint32, int64) (lapsed, ok bool) { return false, true }
 
 // Renew has nothing to renew.
-func (c *Source) Renew(*decide.Hold, int64) decide.Renewal { return decide.NotDue }
+func (c *Source) Renew(*decide.Hold, int64, int64) decide.Renewal { return decide.NotDue }
 
 // Recheck is Check.
 func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome { return c.Check(s, now) }

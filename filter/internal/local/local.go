@@ -120,8 +120,8 @@ func (c *Source) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool
 }
 
 // Renew moves what is held into the present eighth of the hold.
-func (c *Source) Renew(h *decide.Hold, now int64) decide.Renewal {
-	if !c.Table.IsDue(&h.Receipt) {
+func (c *Source) Renew(h *decide.Hold, now, heldNs int64) decide.Renewal {
+	if !c.Table.IsDue(&h.Receipt, heldNs) {
 		return decide.NotDue
 	}
 	lapsed, status := c.Table.Renew(&c.entry, h.Limits(), &h.Receipt, now)
