@@ -33,7 +33,9 @@ func (w *Window) Fill() int64 {
 // stamped returns the first instant at or after ns that has w's stamp.
 func (w *Window) stamped(ns int64) int64 { return withStamp(ns, int64(w.Stamp)) }
 
+// withStamp leaves the latest instants room for further stamps.
 func withStamp(ns, stamp int64) int64 {
+	ns = min(ns, maxInstant)
 	if stamp == 0 {
 		return ns + ns&1
 	}

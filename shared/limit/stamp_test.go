@@ -32,6 +32,17 @@ func TestStamps(t *testing.T) {
 	}
 }
 
+// A bucket that is never full is so however often its time is stamped anew: lapses are charged to
+// one of unknown size again and again, and configurations with another stamp write it.
+func TestStampsOfTheLatestInstant(t *testing.T) {
+	ns := maxInstant
+	for i := range int64(100) {
+		ns = withStamp(ns, []int64{foreignStamp, 0, 7, stampMask, 3}[i%5])
+		require.GreaterOrEqual(t, ns, maxInstant)
+	}
+	require.LessOrEqual(t, ns, maxInstant+stampMask)
+}
+
 func TestFill(t *testing.T) {
 	w := Window{Algorithm: TokenBucket, Limit: 3, Burst: 10, PeriodNs: second}
 	require.Equal(t, 10*second/3+1, w.Fill())
