@@ -41,6 +41,8 @@ func TestStampsOfTheLatestInstant(t *testing.T) {
 		require.GreaterOrEqual(t, ns, maxInstant)
 	}
 	require.LessOrEqual(t, ns, maxInstant+stampMask)
+	bucket := Window{Algorithm: TokenBucket, Limit: 1, Burst: 9, PeriodNs: second}
+	require.GreaterOrEqual(t, shifted(bucket, Usage{EndNs: ns}, second).EndNs, maxInstant, "nor where a floor is ahead of the clock")
 }
 
 func TestFill(t *testing.T) {

@@ -226,7 +226,7 @@ func (w *Window) Shift(u *Usage, delta int64) {
 	switch {
 	case u.EndNs == 0:
 	case w.Algorithm == TokenBucket:
-		u.EndNs = withStamp(u.EndNs+delta, stampOf(u.EndNs))
+		u.EndNs = withStamp(u.EndNs+min(delta, maxInstant-u.EndNs), stampOf(u.EndNs))
 	default:
 		u.EndNs += delta
 	}
