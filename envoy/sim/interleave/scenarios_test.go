@@ -52,7 +52,8 @@ func exactly(admitted, before int) func(*outcome) error {
 func scenarios() (list []scenario) {
 	for _, algorithm := range algorithms {
 		list = append(list, createPage(algorithm), hotKey(algorithm), roll(algorithm), refund(algorithm),
-			refundAndReset(algorithm), fullPage(algorithm), clean(algorithm), reset(algorithm), setAndIncrement(algorithm))
+			refundAndReset(algorithm), fullPage(algorithm), clean(algorithm), reset(algorithm), setAndIncrement(algorithm),
+			increments(algorithm))
 	}
 	return slices.Concat(list, changes(), special())
 }
@@ -175,6 +176,17 @@ func reset(algorithm string) scenario {
 			}
 			return expect(o.value(0) == o.admitted(), "%d admitted after the reset, %d counted", o.admitted(), o.value(0))
 		},
+	}
+}
+
+// increments: two workers increment a key's usage, and one hits the key.
+func increments(algorithm string) scenario {
+	inc := operate(now, "inc", of("user", "a")+"&n=1")
+	return scenario{
+		name: "two incs and a hit, " + algorithm, policy: rule("user", window(algorithm, 4)),
+		setUp:    []step{hit(base, "a", "")},
+		scripts:  [][]step{{inc}, {inc}, {hit(now, "a", "")}},
+		observed: []step{operate(now+5*ms, "get", of("user", "a"))}, judge: exactly(1, 3),
 	}
 }
 
