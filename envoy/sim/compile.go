@@ -69,7 +69,7 @@ func (c *compiler) compile(wasm []byte) (*filter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compile module: %w", err)
 	}
-	if _, err := check(m); err != nil {
+	if err := check(m); err != nil {
 		_ = m.Close(context.Background())
 		return nil, err
 	}

@@ -306,25 +306,19 @@ func TestModulesThatEnvoyCouldNotLoad(t *testing.T) {
 		wasm []byte
 		want string
 	}{
-		"no ABI version":       {module(nil, "malloc", "_initialize"), "it exports neither proxy_abi_version_0_2_0 nor proxy_abi_version_0_2_1"},
-		"an old ABI version":   {module(nil, "proxy_abi_version_0_1_0", "malloc", "_initialize"), "proxy_abi_version_0_2_0"},
-		"no allocator":         {module(nil, "proxy_abi_version_0_2_0", "_initialize"), "it exports neither malloc nor proxy_on_memory_allocate"},
-		"no start":             {module(nil, "proxy_abi_version_0_2_0", "malloc"), "it exports neither _initialize nor _start"},
-		"newer WASI":           {module([][3]string{{"wasi_snapshot_preview1", "path_filestat_get", "iiiii"}}, all...), "it imports wasi_snapshot_preview1.path_filestat_get, which the oldest supported Envoy (1.36) does not offer"},
-		"an unknown call":      {module([][3]string{{"env", "proxy_log", "iii"}, {"env", "proxy_remove_shared_data", "ii"}}, all...), "it imports env.proxy_remove_shared_data"},
-		"an unknown module":    {module([][3]string{{"js", "proxy_log", "iii"}}, all...), "it imports js.proxy_log"},
-		"another signature":    {module([][3]string{{"env", "proxy_log", "iI"}}, all...), "it imports env.proxy_log with parameters (i32 i64), Envoy offers (i32 i32 i32)"},
-		"log level in 0.2.0":   {module([][3]string{{"env", "proxy_get_log_level", "i"}}, all...), "it imports env.proxy_get_log_level"},
-		"something else":       {[]byte("x"), "compile module"},
-		"log level is 0.2.1's": {module([][3]string{{"env", "proxy_get_log_level", "i"}}, "proxy_abi_version_0_2_1", "malloc", "_start"), ""},
+		"no ABI version":     {module(nil, "malloc", "_initialize"), "it does not export proxy_abi_version_0_2_0"},
+		"an old ABI version": {module(nil, "proxy_abi_version_0_1_0", "malloc", "_initialize"), "proxy_abi_version_0_2_0"},
+		"no allocator":       {module(nil, "proxy_abi_version_0_2_0", "_initialize"), "it exports neither malloc nor proxy_on_memory_allocate"},
+		"no start":           {module(nil, "proxy_abi_version_0_2_0", "malloc"), "it exports neither _initialize nor _start"},
+		"newer WASI":         {module([][3]string{{"wasi_snapshot_preview1", "path_filestat_get", "iiiii"}}, all...), "it imports wasi_snapshot_preview1.path_filestat_get, which the oldest supported Envoy (1.36) does not offer"},
+		"an unknown call":    {module([][3]string{{"env", "proxy_log", "iii"}, {"env", "proxy_remove_shared_data", "ii"}}, all...), "it imports env.proxy_remove_shared_data"},
+		"an unknown module":  {module([][3]string{{"js", "proxy_log", "iii"}}, all...), "it imports js.proxy_log"},
+		"another signature":  {module([][3]string{{"env", "proxy_log", "iI"}}, all...), "it imports env.proxy_log with parameters (i32 i64), Envoy offers (i32 i32 i32)"},
+		"log level of 0.2.1": {module([][3]string{{"env", "proxy_get_log_level", "i"}}, all...), "it imports env.proxy_get_log_level"},
+		"something else":     {[]byte("x"), "compile module"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, err := sim.New(context.Background(), sim.Options{Wasm: c.wasm})
-			if c.want == "" {
-				require.NoError(t, err)
-				h.Close()
-				return
-			}
+			_, err := sim.New(context.Background(), sim.Options{Wasm: c.wasm})
 			require.ErrorContains(t, err, c.want)
 		})
 	}

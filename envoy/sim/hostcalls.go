@@ -31,8 +31,6 @@ func (v *vm) log(s []uint64) status {
 	return statusOK
 }
 
-func (v *vm) getLogLevel(s []uint64) status { return v.writeU32(s[0], uint32(v.host.logLevel)) }
-
 func (v *vm) getStatus(s []uint64) status {
 	root := v.scope().root
 	if st := v.writeU32(s[0], root.statusCode); st != statusOK {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,7 +46,7 @@ type hostCall struct {
 }
 
 // envCalls is what the oldest supported Envoy (1.36) registers for modules of
-// ABI 0.2.0; see envCalls021 for what 0.2.1 adds.
+// ABI 0.2.0, which all of our filters speak.
 var envCalls = []hostCall{
 	{name: "proxy_log", params: "iii", proxy: (*vm).log, allowed: inStart | inAlloc},
 	{name: "proxy_get_status", params: "iii", proxy: (*vm).getStatus},
@@ -104,10 +105,6 @@ func HostFunctions() []string {
 	return names
 }
 
-var envCalls021 = []hostCall{
-	{name: "proxy_get_log_level", params: "i", proxy: (*vm).getLogLevel},
-}
-
 // notOffered answers the calls that no filter of ours makes.
 func notOffered(*vm, []uint64) status { return unimplemented }
 
@@ -121,14 +118,8 @@ func pthreadEqual(_ *vm, s []uint64) {
 	}
 }
 
-// modules lists what each import module offers to a guest of an ABI version.
-func modules(abi021 bool) map[string][]hostCall {
-	env := envCalls
-	if abi021 {
-		env = slices.Concat(envCalls, envCalls021)
-	}
-	return map[string][]hostCall{"env": env, "wasi_snapshot_preview1": wasiCalls, "wasi_unstable": wasiCalls}
-}
+// modules is what each import module offers to a guest.
+var modules = map[string][]hostCall{"env": envCalls, "wasi_snapshot_preview1": wasiCalls, "wasi_unstable": wasiCalls}
 
 func (c *hostCall) types() (params, results []api.ValueType) {
 	for _, p := range c.params {
@@ -145,38 +136,36 @@ func (c *hostCall) types() (params, results []api.ValueType) {
 }
 
 // check refuses a module that the oldest supported Envoy could not link or
-// start, and says what is wrong with it. It reports whether it speaks ABI 0.2.1.
-func check(m wazero.CompiledModule) (abi021 bool, err error) {
+// start, and says what is wrong with it.
+func check(m wazero.CompiledModule) error {
 	exports := m.ExportedFunctions()
 	has := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(n string) bool { return exports[n] != nil })
 	}
 	switch {
-	case !has("proxy_abi_version_0_2_0", "proxy_abi_version_0_2_1"):
-		return false, fmt.Errorf("check module: it exports neither proxy_abi_version_0_2_0 nor proxy_abi_version_0_2_1")
+	case !has("proxy_abi_version_0_2_0"):
+		return errors.New("check module: it does not export proxy_abi_version_0_2_0")
 	case !has("malloc", "proxy_on_memory_allocate"):
-		return false, fmt.Errorf("check module: it exports neither malloc nor proxy_on_memory_allocate")
+		return errors.New("check module: it exports neither malloc nor proxy_on_memory_allocate")
 	case !has("_initialize", "_start"):
-		return false, fmt.Errorf("check module: it exports neither _initialize nor _start")
+		return errors.New("check module: it exports neither _initialize nor _start")
 	}
-	abi021 = has("proxy_abi_version_0_2_1")
 	if len(m.ImportedMemories()) > 0 {
-		return false, fmt.Errorf("check module: it imports a memory, Envoy offers none")
+		return errors.New("check module: it imports a memory, Envoy offers none")
 	}
-	offered := modules(abi021)
 	for _, f := range m.ImportedFunctions() {
 		module, name, _ := f.Import()
-		i := slices.IndexFunc(offered[module], func(c hostCall) bool { return c.name == name })
+		i := slices.IndexFunc(modules[module], func(c hostCall) bool { return c.name == name })
 		if i < 0 {
-			return false, fmt.Errorf("check module: it imports %s.%s, which the oldest supported Envoy (1.36) does not offer", module, name)
+			return fmt.Errorf("check module: it imports %s.%s, which the oldest supported Envoy (1.36) does not offer", module, name)
 		}
-		params, results := offered[module][i].types()
+		params, results := modules[module][i].types()
 		if !slices.Equal(params, f.ParamTypes()) || !slices.Equal(results, f.ResultTypes()) {
-			return false, fmt.Errorf("check module: it imports %s.%s with parameters (%s), Envoy offers (%s)",
+			return fmt.Errorf("check module: it imports %s.%s with parameters (%s), Envoy offers (%s)",
 				module, name, typeNames(f.ParamTypes()), typeNames(params))
 		}
 	}
-	return abi021, nil
+	return nil
 }
 
 func typeNames(types []api.ValueType) string {
@@ -190,10 +179,9 @@ func typeNames(types []api.ValueType) string {
 // vmKey finds the VM of a call in its context.
 type vmKey struct{}
 
-// register offers the host calls to all modules of a runtime. It always offers
-// those of ABI 0.2.1: check refuses a module of 0.2.0 that imports them.
+// register offers the host calls to all modules of a runtime.
 func register(ctx context.Context, r wazero.Runtime) error {
-	for module, calls := range modules(true) {
+	for module, calls := range modules {
 		b := r.NewHostModuleBuilder(module)
 		for i := range calls {
 			c := &calls[i]

@@ -275,7 +275,7 @@ func (h *Host) Ask(worker int, export string) (uint64, error) {
 func (h *Host) Shared() *Namespace { return h.shared }
 
 // Metrics returns the counters and gauges the filter defined, by the names it
-// gave them. Envoy puts wasmcustom. before each. Histograms are not kept.
+// gave them. Envoy puts wasmcustom. before each.
 func (h *Host) Metrics() map[string]uint64 { return h.metrics.snapshot() }
 
 // Close ends all VMs without calling them, as a stopped Envoy does, and
