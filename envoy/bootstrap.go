@@ -104,12 +104,17 @@ var bootstrapTemplate = template.Must(template.New("bootstrap").Funcs(template.F
 // from o.XDS, or static without it.
 func Bootstrap(o BootstrapOptions) ([]byte, error) {
 	view, err := newBootstrapView(o, false)
+	return render("bootstrap", bootstrapTemplate, view, err)
+}
+
+// render executes a template with a view, unless that has an error.
+func render(what string, t *template.Template, view any, err error) ([]byte, error) {
 	var out bytes.Buffer
 	if err == nil {
-		err = bootstrapTemplate.Execute(&out, view)
+		err = t.Execute(&out, view)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("render bootstrap: %w", err)
+		return nil, fmt.Errorf("render %s: %w", what, err)
 	}
 	return out.Bytes(), nil
 }

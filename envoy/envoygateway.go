@@ -1,11 +1,9 @@
 package envoy
 
 import (
-	"bytes"
 	"cmp"
 	_ "embed"
 	"errors"
-	"fmt"
 	"text/template"
 )
 
@@ -29,21 +27,14 @@ var envoyGatewayTargets = map[string]string{
 //go:embed envoygateway.yaml.tmpl
 var envoyGatewayText string
 
-var _ = template.Must(resourceTemplates.New("envoygateway").Parse(envoyGatewayText))
+var envoyGatewayTemplate = template.Must(resourceTemplates.New("envoygateway").Parse(envoyGatewayText))
 
 // EnvoyGateway writes an EnvoyExtensionPolicy as YAML for kubectl, with the
 // policy as plain YAML inside.
 func EnvoyGateway(o EnvoyGatewayOptions) ([]byte, error) {
 	o.Name = cmp.Or(o.Name, ResourceName)
 	view, err := o.view()
-	var out bytes.Buffer
-	if err == nil {
-		err = resourceTemplates.ExecuteTemplate(&out, "envoygateway", view)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("render EnvoyExtensionPolicy: %w", err)
-	}
-	return out.Bytes(), nil
+	return render("EnvoyExtensionPolicy", envoyGatewayTemplate, view, err)
 }
 
 func (o EnvoyGatewayOptions) view() (view envoyGatewayView, err error) {

@@ -1,9 +1,7 @@
 package envoy
 
 import (
-	"bytes"
 	_ "embed"
-	"fmt"
 	"strings"
 	"text/template"
 )
@@ -21,14 +19,7 @@ var filterEntryTemplate = template.Must(template.Must(bootstrapTemplate.Clone())
 // read.
 func FilterEntry(o BootstrapOptions) ([]byte, error) {
 	view, err := newBootstrapView(o, true)
-	var out bytes.Buffer
-	if err == nil {
-		err = filterEntryTemplate.Execute(&out, view)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("render filter: %w", err)
-	}
-	return out.Bytes(), nil
+	return render("filter", filterEntryTemplate, view, err)
 }
 
 // cut writes a part of the bootstrap with so many spaces less before each line.

@@ -1,7 +1,6 @@
 package envoy
 
 import (
-	"bytes"
 	"cmp"
 	_ "embed"
 	"errors"
@@ -74,14 +73,7 @@ func Istio(o IstioOptions) ([]byte, error) {
 		o.URL = o.Mount.url()
 	}
 	view, err := o.view()
-	var out bytes.Buffer
-	if err == nil {
-		err = resourceTemplates.Execute(&out, view)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("render %s: %w", o.Kind, err)
-	}
-	return out.Bytes(), nil
+	return render(o.Kind, resourceTemplates, view, err)
 }
 
 func (o IstioOptions) view() (view istioView, err error) {
