@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"strings"
@@ -19,6 +20,34 @@ var (
 	changes         = flag.Int("changes", 60, "changes of a limit under traffic, with which Envoy does not grow")
 	clusterRequests = flag.Int("cluster-requests", 100_000, "requests of cluster rules, in whose last nine tenths Envoy does not grow")
 )
+
+// memoryOf returns the bytes that validate prints for the policy: for its counters and
+// for vanished ones.
+func memoryOf(t *testing.T, policy string) (counters, vanished int64) {
+	t.Helper()
+	out, errs, exit := sluice(t, "validate", "-f", file(t, "policy.yaml", policy), "--output", "json")
+	require.Zero(t, exit, errs)
+	var v struct {
+		Memory struct {
+			Bytes    int64 `json:"bytes"`
+			Vanished int64 `json:"vanished_bytes"`
+		} `json:"memory"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &v))
+	require.NotZero(t, v.Memory.Bytes, out)
+	return v.Memory.Bytes, v.Memory.Vanished
+}
+
+// settled returns the bytes that an idle Envoy has come down to, allocated or resident.
+func settled(t *testing.T, bytes func(*testing.T) int64) int64 {
+	t.Helper()
+	lowest := bytes(t)
+	for range 5 {
+		time.Sleep(300 * time.Millisecond)
+		lowest = min(lowest, bytes(t))
+	}
+	return lowest
+}
 
 // Many more keys come than the capacity, and memory stays within what validate printed.
 func TestMoreKeysThanCapacity(t *testing.T) {

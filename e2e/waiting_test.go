@@ -29,6 +29,13 @@ func faultSlack() time.Duration {
 	return 500 * time.Millisecond
 }
 
+// withoutUpstream makes the proxy itself respond to admitted requests, so that a flood
+// measures the filter.
+func withoutUpstream(bootstrap []byte) []byte {
+	const route = "route: {cluster: upstream}"
+	return bytes.Replace(bootstrap, []byte(route), []byte(`direct_response: {status: 200, body: {inline_string: "hello\n"}}`), 1)
+}
+
 // balanced is withoutUpstream, with as many connections on each worker.
 func balanced(bootstrap []byte) []byte { return spread(withoutUpstream(bootstrap)) }
 
