@@ -273,8 +273,7 @@ func apart(takers map[string]*selector.Selector, drafts []store.Draft) error {
 				continue
 			}
 			if example, both := selector.Both(d.Proxies, other); both {
-				return &failure{code: http.StatusConflict, err: fmt.Errorf(
-					"the policies %s and %s would both be for a proxy with %s: narrow the proxies of one", d.Policy, name, example)}
+				return conflict("the policies %s and %s would both be for a proxy with %s: narrow the proxies of one", d.Policy, name, example)
 			}
 		}
 	}

@@ -33,8 +33,8 @@ type CanaryStatus struct {
 	Says string        `json:"says"` // what it waits for, in words
 }
 
-// ParsePercent reads a share such as 10%.
-func ParsePercent(text string) (float64, error) {
+// readPercent reads a share such as 10%.
+func readPercent(text string) (float64, error) {
 	n, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
 	if err != nil || !strings.HasSuffix(text, "%") || !(n > 0 && n <= 100) {
 		return 0, fmt.Errorf("%s is not a share above 0%% and up to 100%%, such as 10%%", shown(text))
@@ -44,14 +44,14 @@ func ParsePercent(text string) (float64, error) {
 
 // readRollout reads canary=10%&promote_after=5m&max_denied=2%, nil without canary.
 func readRollout(q query) (r *store.Rollout, err error) {
-	if q.get("canary") == "" {
-		if q.get("promote_after") != "" || q.get("max_denied") != "" {
-			return nil, badRequest(errors.New("promote_after and max_denied go with canary"))
-		}
-		return nil, nil
+	switch _, given := q["canary"]; {
+	case !given && q.get("promote_after")+q.get("max_denied") != "":
+		return nil, badRequest(errors.New("promote_after and max_denied go with canary"))
+	case !given:
+		return nil, nil //nolint:nilnil // all proxies at once, which is no error
 	}
 	r = &store.Rollout{MaxDenied: defaultMaxDenied, State: store.Canary}
-	if r.Percent, err = ParsePercent(q.get("canary")); err != nil {
+	if r.Percent, err = readPercent(q.get("canary")); err != nil {
 		return nil, badRequest(fmt.Errorf("canary %w", err))
 	}
 	if text := q.get("promote_after"); text != "" {
@@ -60,7 +60,7 @@ func readRollout(q query) (r *store.Rollout, err error) {
 		}
 	}
 	if text := q.get("max_denied"); text != "" {
-		if r.MaxDenied, err = ParsePercent(text); err != nil {
+		if r.MaxDenied, err = readPercent(text); err != nil {
 			return nil, badRequest(fmt.Errorf("max_denied %w", err))
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
@@ -56,8 +55,7 @@ func (s *server) judge(ctx context.Context, proposed proposal) (j judgement, err
 		return j, err
 	}
 	if n := before.revision.Number; proposed.base != nil && *proposed.base != n {
-		return j, &failure{code: http.StatusConflict, err: fmt.Errorf(
-			"revision %d has been applied since you looked: review your change again", n)}
+		return j, conflict("revision %d has been applied since you looked: review your change again", n)
 	}
 	if err := before.mayBecome(ctx, d, p); err != nil {
 		return j, err

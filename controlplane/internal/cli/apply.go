@@ -23,11 +23,8 @@ import (
 type applyOptions struct {
 	files []string
 	serverOptions
-	wasm         string
-	wait         time.Duration
-	canary       string
-	promoteAfter time.Duration
-	maxDenied    string
+	wasm string
+	wait time.Duration
 }
 
 func newApplyCommand() *cobra.Command {
@@ -62,32 +59,22 @@ canary denies, and whether it has stalled: then it is not promoted by itself.`,
 	o.AddFlags(cmd)
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines; it goes before the node's own and serve --wasm (default: the one in force stays)")
 	addWaitFlag(cmd, &o.wait)
-	cmd.Flags().StringVar(&o.canary, "canary", "", "`SHARE` of the policy's proxies that get the revision until it is promoted or aborted, such as 10%")
-	cmd.Flags().DurationVar(&o.promoteAfter, "promote-after", 0, "promote the canary by itself after this `TIME` under watch, if no proxy has refused it, none of their filters has crashed, and no rule denies too much there")
-	cmd.Flags().StringVar(&o.maxDenied, "max-denied", "2%", "for --promote-after: how many percent of its requests a rule may deny beyond what it denies on the other proxies, from 100 requests on")
+	cmd.Flags().String("canary", "", "`SHARE` of the policy's proxies that get the revision until it is promoted or aborted, such as 10%")
+	cmd.Flags().Duration("promote-after", 0, "promote the canary by itself after this `TIME` under watch, from 1s, if no proxy has refused it, none of their filters has crashed, and no rule denies too much there")
+	cmd.Flags().String("max-denied", "", "for --promote-after: `SHARE` of its requests that a rule may deny beyond what it denies on the other proxies, from 100 requests on (default 2%)")
 	return cmd
 }
 
-// rollout is what the server is asked for beside the policy. The error is one of usage.
+// rollout is what the server is asked for beside the policy.
 func (o *applyOptions) rollout(cmd *cobra.Command) (url.Values, error) {
-	switch {
-	case o.canary == "" && (cmd.Flags().Changed("promote-after") || cmd.Flags().Changed("max-denied")):
-		return nil, usageError(errors.New("--promote-after and --max-denied go with --canary"), "give --canary 10%, for example")
-	case o.canary == "":
-		return url.Values{}, nil
-	case len(o.files) > 1:
-		return nil, usageError(errors.New("--canary is for one policy"), "apply the files one by one")
-	case cmd.Flags().Changed("promote-after") && o.promoteAfter < time.Second:
-		return nil, usageError(fmt.Errorf("--promote-after %s is less than 1s", o.promoteAfter), "without it the canary waits for sluice promote")
-	}
-	for flag, text := range map[string]string{"--canary": o.canary, "--max-denied": o.maxDenied} {
-		if _, err := api.ParsePercent(text); err != nil {
-			return nil, usageError(fmt.Errorf("%s %w", flag, err), "the percent sign belongs to it")
+	query := url.Values{}
+	for flag, parameter := range map[string]string{"canary": "canary", "promote-after": "promote_after", "max-denied": "max_denied"} {
+		if f := cmd.Flags().Lookup(flag); f.Changed {
+			query.Set(parameter, f.Value.String())
 		}
 	}
-	query := url.Values{"canary": {o.canary}, "max_denied": {o.maxDenied}}
-	if o.promoteAfter > 0 {
-		query.Set("promote_after", o.promoteAfter.String())
+	if len(query) > 0 && len(o.files) > 1 {
+		return nil, usageError(errors.New("--canary is for one policy"), "apply the files one by one")
 	}
 	return query, nil
 }
@@ -136,8 +123,8 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 		return err
 	}
 	r := rollOut{client: c, output: o.output, wait: o.wait, done: "applied"}
-	if o.canary != "" {
-		r.done += " as a canary of " + o.canary + ", until sluice promote or sluice abort"
+	if share := query.Get("canary"); share != "" {
+		r.done += " as a canary of " + share + ", until sluice promote or sluice abort"
 	}
 	return r.run(cmd, applied...)
 }

@@ -47,6 +47,14 @@ func (t *track) newestOf(p stance) uint64 {
 	return 0
 }
 
+// canaryRemark says that a proxy runs the revision of a canary.
+func (s *session) canaryRemark() string {
+	if s.track.canary() != nil && s.track.newest() == s.runs {
+		return ", in the canary"
+	}
+	return ""
+}
+
 // Choose returns the node id that is to be in a canary beside those that a percentage has,
 // "" if a connected proxy of the policy is among those, or none is connected.
 func (l *Ledger) Choose(policy string, percent float64) (node string) {

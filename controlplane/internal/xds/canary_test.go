@@ -218,7 +218,7 @@ func TestRefusedCanary(t *testing.T) {
 	last.accept("three")
 }
 
-// An aborted revision ages out with its neighbours.
+// An aborted revision ages out with its neighbors.
 func TestAbortedRevisionAgesOut(t *testing.T) {
 	f := newFixture(t)
 	f.stop()

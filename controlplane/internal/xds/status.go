@@ -137,12 +137,10 @@ func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 		return fmt.Sprintf("runs revision %d, gets %d", st.Runs, st.Offered)
 	case shown.track.newestOf(shown.stance) > st.Runs:
 		return fmt.Sprintf("runs revision %d, %d is withheld: others refused it", st.Runs, shown.track.newestOf(shown.stance))
-	case shown.track.canary() != nil && shown.track.newest() == st.Runs:
-		return "connected, in the canary"
 	case st.Streams > 1:
 		return fmt.Sprintf("connected, %d streams", st.Streams)
 	}
-	return "connected"
+	return "connected" + shown.canaryRemark()
 }
 
 func untakenState(runs uint64) string {
