@@ -34,6 +34,9 @@ func (m *Asks) Append(b []byte) []byte {
 		b = appendNumber(b, 1, uint64(r.Grant))
 		b = closed(appendNumber(b, 2, uint64(r.Units)), at)
 	}
+	if m.Worker != 0 {
+		b = binary.LittleEndian.AppendUint64(append(b, tag(6, wire.Fixed64)), m.Worker)
+	}
 	return b
 }
 
@@ -74,7 +77,12 @@ func (a *Ask) append(b []byte) []byte {
 		b = appendNumber(b, 5, uint64(p.Ahead))
 		b = appendNumber(b, 6, uint64(p.Spent))
 		b = appendBool(b, 7, p.Inspect)
-		b = closed(appendBool(b, 8, p.Shadow), at)
+		b = appendBool(b, 8, p.Shadow)
+		b = appendNumber(b, 9, uint64(p.Held))
+		b = appendNumber(b, 10, p.Charged)
+		b = appendNumber(b, 11, p.Known)
+		b = appendNumber(b, 12, p.Since)
+		b = closed(appendNumber(b, 13, p.Number), at)
 	}
 	return b
 }
@@ -108,6 +116,8 @@ func (g *Grant) append(b []byte) []byte {
 	b = appendNumber(b, 5, uint64(g.WaitNs))
 	b = appendBool(b, 7, g.Leased)
 	b = appendBool(b, 8, g.Failed)
+	b = appendBool(b, 9, g.Held)
+	b = appendBool(b, 10, g.Stated)
 	var at int
 	for _, w := range g.Windows {
 		b, at = open(b, 6)
@@ -132,10 +142,7 @@ func (m *Asks) set(f field) error {
 	case 1:
 		return m.setDomain(f)
 	case 2:
-		if f.Wire != wire.Fixed64 {
-			return errType
-		}
-		m.Process = binary.LittleEndian.Uint64(f.Bytes)
+		return readFixed64(f, &m.Process)
 	case 3:
 		d, err := item(f, &m.Definitions, MaxDefinitions)
 		if err != nil {
@@ -155,6 +162,8 @@ func (m *Asks) set(f field) error {
 		}
 		*r = Return{}
 		return eachField(f.Bytes, r.set)
+	case 6:
+		return readFixed64(f, &m.Worker)
 	}
 	return nil
 }
@@ -299,6 +308,16 @@ func (p *Part) set(f field) error {
 		return readBool(f, &p.Inspect)
 	case 8:
 		return readBool(f, &p.Shadow)
+	case 9:
+		return readUint32(f, &p.Held)
+	case 10:
+		return readUint64(f, &p.Charged)
+	case 11:
+		return readUint64(f, &p.Known)
+	case 12:
+		return readUint64(f, &p.Since)
+	case 13:
+		return readUint64(f, &p.Number)
 	}
 	return nil
 }
@@ -361,6 +380,10 @@ func (g *Grant) set(f field) error {
 		return readBool(f, &g.Leased)
 	case 8:
 		return readBool(f, &g.Failed)
+	case 9:
+		return readBool(f, &g.Held)
+	case 10:
+		return readBool(f, &g.Stated)
 	case 6:
 		w, err := item(f, &g.Windows, MaxWindows)
 		if err != nil {

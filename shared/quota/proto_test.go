@@ -74,7 +74,8 @@ func TestEnumsAsPublished(t *testing.T) {
 		"Algorithm": {
 			"FIXED_WINDOW": uint64(limit.FixedWindow), "FIXED_WINDOW_PER_KEY": uint64(limit.FixedWindowPerKey),
 			"SLIDING_WINDOW_LOG": uint64(limit.SlidingWindowLog), "SLIDING_WINDOW_COUNTER": uint64(limit.SlidingWindowCounter),
-			"TOKEN_BUCKET": uint64(limit.TokenBucket), "CALENDAR": uint64(limit.Calendar), "ALGORITHM_UNSPECIFIED": 0,
+			"TOKEN_BUCKET": uint64(limit.TokenBucket), "CALENDAR": uint64(limit.Calendar),
+			"CONCURRENCY": uint64(limit.Concurrency), "ALGORITHM_UNSPECIFIED": 0,
 		},
 		"Result": {
 			"GRANTED": uint64(Granted), "DENIED": uint64(Denied), "UNAVAILABLE": uint64(Unavailable), "UNKNOWN": uint64(Unknown),
@@ -122,7 +123,7 @@ func list[T any](r *rand.Rand, least, most int, item func(*rand.Rand) T) []T {
 
 func randomAsks(r *rand.Rand) Asks {
 	return Asks{
-		Domain: []string{"", "default", "Ämter"}[r.IntN(3)], Process: number(r, 1, math.MaxUint64),
+		Domain: []string{"", "default", "Ämter"}[r.IntN(3)], Process: number(r, 1, math.MaxUint64), Worker: number(r, 1, math.MaxUint64),
 		Definitions: list(r, 0, 2, randomDefinition), Asks: list(r, 0, 4, randomAsk),
 		Returns: list(r, 0, 3, func(r *rand.Rand) Return { return Return{Grant: u32(r), Units: u32(r)} }),
 	}
@@ -146,6 +147,10 @@ func randomAsk(r *rand.Rand) Ask {
 	return Ask{ID: u32(r), Parts: list(r, 1, MaxGroup, func(r *rand.Rand) Part {
 		return Part{
 			Definition: u32(r), Key: key(r), Cost: u32(r), Waiting: u32(r), Ahead: u32(r), Spent: u32(r), Inspect: r.IntN(2) == 0, Shadow: r.IntN(2) == 0,
+			Level: Level{
+				Held: u32(r), Charged: number(r, 1, math.MaxUint64), Known: number(r, 1, math.MaxUint64),
+				Since: number(r, 1, math.MaxUint64), Number: number(r, 1, math.MaxUint64),
+			},
 		}
 	})}
 }
@@ -159,6 +164,7 @@ func randomAnswers(r *rand.Rand) Answers {
 func randomGrant(r *rand.Rand) Grant {
 	return Grant{
 		Number: u32(r), Units: u32(r), ValidNs: i64(r), Denied: r.IntN(2) == 0, Leased: r.IntN(2) == 0, Failed: r.IntN(2) == 0, WaitNs: i64(r),
+		Held: r.IntN(2) == 0, Stated: r.IntN(2) == 0,
 		Windows: list(r, 0, MaxWindows, func(r *rand.Rand) Standing { return Standing{Used: u32(r), ResetNs: i64(r)} }),
 	}
 }

@@ -39,6 +39,7 @@ type Asks struct {
 	// the proxy's process: all its workers send the same number.
 	Domain  string
 	Process uint64
+	Worker  uint64 // in the first message only: another one for each worker, and each configuration
 
 	Definitions []Definition // before the first ask that names them
 	Asks        []Ask
@@ -63,8 +64,11 @@ func Shifted(w limit.Window, key [16]byte) limit.Window {
 // replaces its definition.
 type Definition struct {
 	ID      uint32
-	Counter [16]byte       // the counter's stable identity
-	Windows []limit.Window // in the order of limit.Window.Compare; Stamp and FillNs do not travel
+	Counter [16]byte // the counter's stable identity
+	// Windows are in the order of limit.Window.Compare; Stamp, FillNs and Pays do not travel.
+	// With a limit.Concurrency the units are held until their answers are known: parts state
+	// levels, and nothing is leased.
+	Windows []limit.Window
 	// Lease is the most units that may be granted ahead of need to one proxy:
 	// LeaseOff, LeaseAuto or a number.
 	Lease uint32
@@ -97,6 +101,7 @@ type Part struct {
 	Spent   uint32
 	Inspect bool // grant nothing, only say how the key stands
 	Shadow  bool // the other parts are granted also where this one is not
+	Level        // of a definition that holds: what the worker holds and has charged
 }
 
 // Return gives back units of a grant. It is sent once, on the stream that got
@@ -141,6 +146,8 @@ type Grant struct {
 	Denied  bool
 	Failed  bool  // of a part in shadow: its key could not be decided
 	WaitNs  int64 // where Denied: until the cost passes if nobody else asks; limit.Never
+	Held    bool  // where Denied: only what is held leaves no room
+	Stated  bool  // the part's Level is noted; of a service that knows levels
 	Windows []Standing
 }
 

@@ -3,6 +3,7 @@
 package quota
 
 import (
+	"maps"
 	"reflect"
 	"strings"
 
@@ -10,7 +11,7 @@ import (
 )
 
 // unpublished are fields that do not travel.
-var unpublished = map[string]bool{"Stamp": true, "FillNs": true}
+var unpublished = map[string]bool{"Stamp": true, "FillNs": true, "Pays": true}
 
 // Shape returns a message as lists and maps by published names, without what is 0
 // or empty, so that it can be compared with what a protobuf library has read.
@@ -24,6 +25,10 @@ func shape(v reflect.Value) any {
 		fields := map[string]any{}
 		for i := range v.NumField() {
 			f, name := v.Field(i), v.Type().Field(i).Name
+			if v.Type().Field(i).Anonymous {
+				maps.Copy(fields, shape(f).(map[string]any))
+				continue
+			}
 			if unpublished[name] || isEmpty(f) {
 				continue
 			}

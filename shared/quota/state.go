@@ -10,6 +10,7 @@ type State struct {
 	// Stamps, by window, are for buckets: what one has counted may be spent at any
 	// time until its stamp, so its usage is as of then. nil = no window is a bucket.
 	Stamps []int64
+	Rows   *Rows // nil = the key holds nothing
 }
 
 // NewState returns a key that has counted nothing.
@@ -33,7 +34,7 @@ func (s *State) SetStamp(i int, stamp int64) {
 
 // Some returns the windows from one to before another. It shares the memory of s.
 func (s *State) Some(from, to int) State {
-	some := State{NowNs: s.NowNs, Windows: s.Windows[from:to], Usages: s.Usages[from:to]}
+	some := State{NowNs: s.NowNs, Windows: s.Windows[from:to], Usages: s.Usages[from:to], Rows: s.Rows}
 	if s.Stamps != nil {
 		some.Stamps = s.Stamps[from:to]
 	}
@@ -42,6 +43,11 @@ func (s *State) Some(from, to int) State {
 
 // Roll brings s to now, or leaves it where it is already later.
 func (s *State) Roll(now int64) {
+	s.lapse(now)
+	s.roll(now)
+}
+
+func (s *State) roll(now int64) {
 	now = max(now, s.NowNs)
 	for i := range s.Windows {
 		last, to := s.asOf(i), now
@@ -62,12 +68,13 @@ func (s *State) SetBack(now int64) {
 	for i := range s.Stamps {
 		s.Stamps[i] += now - s.NowNs
 	}
+	s.Rows.shift(now - s.NowNs)
 	s.NowNs = now
 }
 
 // ExpiryNs returns the instant from which s counts nothing.
 func (s *State) ExpiryNs() int64 {
-	expiry := s.NowNs
+	expiry := max(s.NowNs, s.Rows.expiryNs())
 	for i := range s.Windows {
 		expiry = max(expiry, s.Stamp(i), s.Windows[i].Expiry(&s.Usages[i], s.asOf(i)))
 	}

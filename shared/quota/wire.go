@@ -90,6 +90,16 @@ func read[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int64](f field, to *T, bound
 
 func readUint32(f field, to *uint32) error { return read(f, to, 1<<32-1) }
 
+func readUint64(f field, to *uint64) error { return read(f, to, 1<<64-1) }
+
+func readFixed64(f field, to *uint64) error {
+	if f.Wire != wire.Fixed64 {
+		return errType
+	}
+	*to = binary.LittleEndian.Uint64(f.Bytes)
+	return nil
+}
+
 func readInt64(f field, to *int64) error { return read(f, to, 1<<64-1) }
 
 func readBool(f field, to *bool) error {

@@ -1,0 +1,231 @@
+package quota
+
+import (
+	"errors"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+const (
+	// MaxRows is how many workers may hold units of one key.
+	MaxRows = 256
+	// emptyNs is how long a row that holds nothing is remembered at most, so that no late
+	// message counts twice.
+	emptyNs = 60 * second
+)
+
+var (
+	// ErrRows is for the worker that would be one too many.
+	ErrRows = errors.New("256 workers hold units of this key: another one may once one of them holds none")
+	// ErrStale is for what a worker has stated before something that is known already.
+	ErrStale = errors.New("the worker has stated another level since")
+)
+
+// Row is what one worker has stated last.
+type Row struct {
+	Worker  uint64
+	Since   uint64
+	Number  uint64
+	Charged uint64
+	Held    uint32
+	SaidNs  int64 // when it said so
+	HoldNs  int64 // for how long a silent worker holds its units
+}
+
+// dueNs is when the row goes: what it holds is charged then.
+func (r *Row) dueNs() int64 {
+	if r.Held == 0 {
+		return r.SaidNs + min(r.HoldNs, emptyNs)
+	}
+	return r.SaidNs + r.HoldNs
+}
+
+// Rows are what workers hold of a key. nil holds nothing.
+type Rows struct {
+	Rows []Row
+	// QuietNs is until when nothing is granted: the store has lost what workers had stated,
+	// and they state it anew.
+	QuietNs int64
+}
+
+// Held is how many units are held.
+func (r *Rows) Held() (units uint32) {
+	if r == nil {
+		return 0
+	}
+	for i := range r.Rows {
+		units = limit.AddSaturating(units, r.Rows[i].Held)
+	}
+	return units
+}
+
+func (r *Rows) find(worker uint64) *Row {
+	for i := range r.Rows {
+		if r.Rows[i].Worker == worker {
+			return &r.Rows[i]
+		}
+	}
+	return nil
+}
+
+// first is the index of the row that goes first, -1 where there is none.
+func (r *Rows) first() int {
+	at := -1
+	for i := range r.Rows {
+		if at < 0 || r.Rows[i].dueNs() < r.Rows[at].dueNs() {
+			at = i
+		}
+	}
+	return at
+}
+
+func (r *Rows) drop(i int) { r.Rows = append(r.Rows[:i], r.Rows[i+1:]...) }
+
+// make returns the worker's row, a new one where it has none. One that holds nothing makes
+// room.
+func (r *Rows) make(worker uint64) (*Row, error) {
+	if row := r.find(worker); row != nil {
+		return row, nil
+	}
+	if len(r.Rows) >= MaxRows {
+		oldest := -1
+		for i := range r.Rows {
+			if row := &r.Rows[i]; row.Held == 0 && (oldest < 0 || row.SaidNs < r.Rows[oldest].SaidNs) {
+				oldest = i
+			}
+		}
+		if oldest < 0 {
+			return nil, ErrRows
+		}
+		r.drop(oldest)
+	}
+	r.Rows = append(r.Rows, Row{Worker: worker})
+	return &r.Rows[len(r.Rows)-1], nil
+}
+
+// expiryNs is from when the rows need not be kept.
+func (r *Rows) expiryNs() int64 {
+	if r == nil {
+		return 0
+	}
+	expiry := r.QuietNs
+	for i := range r.Rows {
+		expiry = max(expiry, r.Rows[i].dueNs())
+	}
+	return expiry
+}
+
+func (r *Rows) shift(delta int64) {
+	if r == nil {
+		return
+	}
+	r.QuietNs += delta
+	for i := range r.Rows {
+		r.Rows[i].SaidNs += delta
+	}
+}
+
+// lapse charges what silent workers hold up to now, each at its time. The windows may be those
+// of a store, which lack limits.
+func (s *State) lapse(now int64) {
+	for s.Rows != nil {
+		i := s.Rows.first()
+		if i < 0 || s.Rows.Rows[i].dueNs() > now {
+			return
+		}
+		row := s.Rows.Rows[i]
+		s.Rows.drop(i)
+		s.roll(max(row.dueNs(), s.NowNs))
+		s.charge(row.Held)
+	}
+}
+
+// charge counts units whose log may have forgotten how many it remembers.
+func (s *State) charge(units uint32) {
+	if units == 0 {
+		return
+	}
+	for i := range s.Windows {
+		if w := &s.Windows[i]; w.Algorithm == limit.SlidingWindowLog && w.Units < limit.MaxLog {
+			own := *w
+			own.Units = limit.MaxLog
+			own.Add(&s.Usages[i], max(s.Stamp(i), s.NowNs), units)
+			continue
+		}
+		one := s.Some(i, i+1)
+		one.Add(units, Terms{})
+	}
+}
+
+// Say takes what a worker states and, where it asks for units, holds them if all windows have
+// room for them beside what is held, and slots, the limit of what is held. It charges
+// the worker's answers in any case. ok says that the part's cost is held; stated is false where
+// there was nothing to note.
+func (s *State) Say(worker uint64, p *Part, slots *limit.Window) (units uint32, ok, stated bool, err error) {
+	l, row := &p.Level, s.Rows.find(worker)
+	charged := l.Charged - l.Known
+	switch {
+	case row == nil:
+	case l.Number <= row.Number:
+		return 0, false, false, ErrStale
+	case l.Since == row.Since:
+		charged = l.Charged - row.Charged
+	}
+	units, ok = s.room(p, slots, l.Held, row)
+	if row == nil && charged == 0 && l.Held == 0 && units == 0 {
+		return 0, ok, false, nil
+	}
+	if row, err = s.Rows.make(worker); err != nil {
+		return 0, false, false, err
+	}
+	*row = Row{worker, l.Since, l.Number, l.Charged, l.Held, s.NowNs, slots.PeriodNs}
+	if s.Add(uint32(min(charged, saturated)), Terms{}); charged > 0 {
+		units, ok = s.room(p, slots, l.Held, row)
+	}
+	row.Held += units
+	return units, ok, true, nil
+}
+
+// room is how many units the part may hold beside what others hold and the worker's own.
+func (s *State) room(p *Part, slots *limit.Window, own uint32, row *Row) (units uint32, ok bool) {
+	left := s.Left(Terms{})
+	if !slots.Unlimited {
+		left = min(left, slots.Limit)
+	}
+	held := s.Rows.Held()
+	if row != nil {
+		held -= row.Held
+	}
+	held = limit.AddSaturating(held, own)
+	left -= min(left, held)
+	switch {
+	case p.Cost == 0:
+		return 0, true
+	case left < p.Cost || s.NowNs < s.Rows.QuietNs:
+		return 0, false
+	}
+	return min(left, max(p.Waiting, p.Cost)), true
+}
+
+// Unsay takes back units that a statement was granted, unless the worker has stated something
+// since.
+func (r *Rows) Unsay(worker, number uint64, units uint32) bool {
+	row := r.find(worker)
+	if row == nil || row.Number != number {
+		return false
+	}
+	row.Held -= min(units, row.Held)
+	return true
+}
+
+// HeldWaitNs is how long a cost must wait that Say did not grant. heldBack says that the windows
+// have room for it, beside what is held.
+func (s *State) HeldWaitNs(cost uint32, slots *limit.Window) (wait int64, heldBack bool) {
+	if !slots.Unlimited && cost > slots.Limit {
+		return limit.Never, false
+	}
+	if wait = s.WaitNs(cost); wait != 0 {
+		return wait, false
+	}
+	return max(limit.HeldRetryNs, s.Rows.QuietNs-s.NowNs), true
+}
