@@ -29,7 +29,7 @@ type timer struct {
 func New(tb testing.TB, now func() int64) *Service {
 	tb.Helper()
 	s := &Service{now: now}
-	service, err := quota.NewService(context.Background(), quota.Options{Store: quota.NewMemory(now), Clock: s, Secret: make([]byte, 32)})
+	service, err := quota.NewService(context.Background(), quota.Options{Store: quota.NewMemory(now).Aged(), Clock: s, Secret: make([]byte, 32)})
 	require.NoError(tb, err)
 	s.service = service
 	return s

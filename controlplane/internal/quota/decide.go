@@ -40,6 +40,8 @@ type operation struct {
 	counts  bool // CountDenied
 	kinds   []limit.Window
 	windows []limit.Window // as they hold for the key
+	slots   *limit.Window  // of what is held until an answer is known; nil = nothing is
+	worker  uint64         // that states what it holds
 	part    lease.Part     // of ask
 	charge  charge         // of undo and giveUp
 	n       uint32         // units of undo, giveUp, inc, set and inspect
@@ -70,6 +72,8 @@ type outcome struct {
 	validNs   int64
 	leased    bool // units may be kept for later requests
 	waitNs    int64
+	heldBack  bool // only what is held leaves no room
+	stated    bool // what the worker has stated is noted
 	charged   charge
 	standings []lease.Standing
 	nowNs     int64 // when it was decided, by the store's clock
@@ -117,12 +121,18 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 		for i := range s.Windows {
 			o.standings = append(o.standings, s.Standing(i))
 		}
+		if o.slots != nil {
+			o.standings = append(o.standings, lease.Standing{Used: s.Rows.Held()})
+		}
 	}
 	o.untilNs = s.EndNs()
 	return changed || o.rebased
 }
 
 func (o *operation) ask(r *record, s *lease.State) (changed bool) {
+	if o.slots != nil {
+		return o.hold(s)
+	}
 	p := &o.part
 	units, terms, ok := s.Grant(o.lease, p)
 	if terms.AgainNs != 0 && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
@@ -176,6 +186,12 @@ func countStated(s *lease.State, units uint32) {
 // giveBack uncounts units where they are still counted. Where the record has been
 // made anew since, they are gone already.
 func (o *operation) giveBack(r *record, s *lease.State) (changed bool) {
+	if o.slots != nil {
+		if o.stated = s.Rows.Unsay(o.worker, o.part.Number, o.n); o.stated {
+			o.units = o.n
+		}
+		return o.stated
+	}
 	if r.generation != o.charge.generation {
 		return false
 	}
@@ -191,7 +207,11 @@ var errUnknownWindow = errors.New("the algorithm of a window is not known: the p
 func check(d *lease.Definition) error {
 	for i := range d.Windows {
 		w := &d.Windows[i]
+		holds := w.Algorithm == limit.Concurrency && i == len(d.Windows)-1
 		switch {
+		case holds && (d.CountDenied || d.Lease != lease.LeaseOff):
+			return errors.New("what holds units until their answers takes no count_denied and no lease")
+		case holds && w.InRange():
 		case w.Algorithm < limit.FixedWindow || w.Algorithm > limit.Calendar:
 			return errUnknownWindow
 		case !w.InRange():

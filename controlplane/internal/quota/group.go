@@ -39,6 +39,8 @@ func (g *group) conclude() lease.Result {
 	result := lease.Granted
 	for i := range g.operations {
 		switch o := &g.operations[i]; {
+		case errors.Is(o.err, lease.ErrRows) && !o.part.Shadow:
+			return lease.Busy
 		case o.err != nil && !o.part.Shadow || g.stream.closed:
 			return lease.Unavailable
 		case o.denied && !o.part.Shadow:
@@ -122,10 +124,12 @@ func (g *group) grant(i int) lease.Grant {
 	if o.err != nil && o.kind == ask { // Denied is for proxies that do not know Failed
 		return lease.Grant{Failed: true, Denied: true, WaitNs: second}
 	}
-	p := lease.Grant{Denied: o.denied || o.kind == count, WaitNs: o.waitNs, Windows: o.standings}
+	p := lease.Grant{Denied: o.denied || o.kind == count, WaitNs: o.waitNs, Held: o.heldBack, Stated: o.stated, Windows: o.standings}
 	if g.result == lease.Granted && o.units > 0 {
 		p.Units, p.ValidNs, p.Leased = o.units, o.validNs, o.leased
-		p.Number = g.stream.remember(g.definitions[i], o)
+		if o.slots == nil {
+			p.Number = g.stream.remember(g.definitions[i], o)
+		}
 		g.stream.service.count.granted.Add(uint64(o.units))
 	}
 	return p

@@ -42,10 +42,11 @@ const (
 
 // definition is one that the stream has sent.
 type definition struct {
-	lease.Definition
-	prefix []byte
-	broken bool          // asks that name it are answered Unknown
-	recent *list.Element // of the stream's recent ones
+	lease.Definition               // without its Concurrency
+	slots            *limit.Window // this
+	prefix           []byte
+	broken           bool          // asks that name it are answered Unknown
+	recent           *list.Element // of the stream's recent ones
 
 	// The service's lock guards the rest.
 	grants  int // that are remembered
@@ -82,7 +83,7 @@ func (st *Stream) define(d *lease.Definition) {
 		own.broken, own.Windows = true, nil
 		st.refused("definition refused", err)
 	}
-	own.Windows = slices.Clone(own.Windows)
+	own.Windows, own.slots = split(own.Windows)
 	st.work = max(st.work, own.work())
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,6 +97,23 @@ func (st *Stream) define(d *lease.Definition) {
 	for n := st.recent.Len(); n > lease.MaxDefinitions || n > 1 && s.kept.over(st.kept, len(s.streams)); n-- {
 		st.drop(st.recent.Front().Value.(*definition))
 	}
+}
+
+// split returns windows that count, and what limits what is held until answers are known; nil
+// for nothing. Then a fixed window pays what is charged over its limit.
+func split(all []limit.Window) (windows []limit.Window, slots *limit.Window) {
+	windows = slices.Clone(all)
+	last := len(windows) - 1
+	if last < 0 || windows[last].Algorithm != limit.Concurrency {
+		return windows, nil
+	}
+	windows, slots = windows[:last], &windows[last]
+	for i := range windows {
+		if w := &windows[i]; w.IsFixed() && !w.Unlimited {
+			w.Pays = w.Limit
+		}
+	}
+	return windows, slots
 }
 
 // drop forgets a definition. Its memory is free when no grant of it is remembered.

@@ -27,6 +27,7 @@ const (
 type Memory struct {
 	now      func() int64
 	maxBytes int
+	sinceNs  int64 // since when it has its state
 
 	mu      sync.Mutex
 	values  [shards]shard // by the key's first byte
@@ -68,10 +69,17 @@ type process struct {
 // NewMemory returns an empty store with a clock, in nanoseconds since the Unix
 // epoch.
 func NewMemory(now func() int64) *Memory {
-	m := &Memory{now: now, maxBytes: maxBytes, spaces: map[string]*space{}, live: map[string][]process{}, secrets: map[string][]byte{}}
+	m := &Memory{now: now, sinceNs: now(), maxBytes: maxBytes, spaces: map[string]*space{}, live: map[string][]process{}, secrets: map[string][]byte{}}
 	for i := range m.values {
 		m.values[i].values = map[[16]byte]kept{}
 	}
+	return m
+}
+
+// Aged makes the store one that has lost nothing, however short it has been there: nobody
+// holds anything of it.
+func (m *Memory) Aged() *Memory {
+	m.sinceNs = 1
 	return m
 }
 
@@ -106,8 +114,11 @@ func (m *Memory) swap(s *Swap) Result {
 	}
 	r := Result{Value: there.value, NowNs: now}
 	switch {
-	case s.New == nil || !isNonce(there.value, s.Old):
+	case s.New == nil || !isNonce(there.value, s.Old), s.Fresh && there.value == nil && s.SinceNs != m.sinceNs:
 		r.Outcome = Differs
+		if s.Fresh && there.value == nil {
+			r.SinceNs = m.sinceNs
+		}
 	case now < s.AtNs-s.SlackNs || now > s.AtNs+s.SlackNs || now >= s.UntilNs:
 		r.Outcome = Late
 	default:

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -34,6 +35,7 @@ const AllWindows = -1
 type Found struct {
 	NowNs    int64 // by the store's clock
 	Denied   bool  // too few units were left for Inspect or Hit
+	HeldBack bool  // where Denied: only what is held leaves no room
 	WaitNs   int64 // where Denied: until they pass if nobody else asks; limit.Never
 	HadUsage bool  // of Reset: the key had counted something
 	Windows  []lease.Standing
@@ -46,9 +48,13 @@ func (s *Service) Operate(ctx context.Context, domain string, d lease.Definition
 		return Found{}, err
 	}
 	finished := make(waiter)
+	windows, slots := split(d.Windows)
+	if slots != nil && len(windows) == 0 && (what.What == Inc || what.What == Set) {
+		return Found{}, errors.New("this counts what runs, which no operation changes: reset forgets it")
+	}
 	o := operation{
 		kind:  map[What]kind{Inspect: inspect, Hit: ask, Inc: inc, Set: set, Reset: reset}[what.What],
-		kinds: d.Windows, windows: shifted(d.Windows, id), counts: d.CountDenied,
+		kinds: windows, windows: shifted(windows, id), slots: slots, counts: d.CountDenied,
 		n: what.Units, window: what.Window, part: lease.Part{Cost: what.Units},
 		key: newHasher(*s.secret.Load()).key(prefix(domain, &d.Counter), id[:]), domain: domain, owner: finished,
 	}
@@ -64,7 +70,7 @@ func (s *Service) Operate(ctx context.Context, domain string, d lease.Definition
 	if o.err != nil {
 		return Found{}, fmt.Errorf("ask the quota store: %w", o.err)
 	}
-	return Found{NowNs: o.nowNs, Denied: o.denied, WaitNs: o.waitNs, HadUsage: o.hadUsage, Windows: o.standings}, nil
+	return Found{NowNs: o.nowNs, HeldBack: o.heldBack, Denied: o.denied, WaitNs: o.waitNs, HadUsage: o.hadUsage, Windows: o.standings}, nil
 }
 
 // waiter is closed when its operation is finished.
@@ -74,6 +80,10 @@ func (w waiter) finished(*operation) { close(w) }
 
 // judge finds out whether units are left.
 func (o *operation) judge(s *lease.State, units uint32) {
+	if o.slots != nil {
+		o.judgeHeld(s, units)
+		return
+	}
 	if s.Left(lease.Terms{}) < units {
 		o.denied, o.waitNs = true, s.WaitNs(units)
 	}

@@ -73,6 +73,7 @@ type Service struct {
 	mu       sync.Mutex
 	clock    clock
 	keys     keys
+	sinceNs  int64 // since when the store has its state, as far as is known
 	open     share // of streams
 	unsent   share
 	kept     share
@@ -281,6 +282,9 @@ func (s *Service) next() (ready []*key, swaps []Swap) {
 			s.underWay++
 			ready = append(ready, k)
 			now := s.o.Clock.NowNs()
+			if k.sinceNs == 0 {
+				k.sinceNs = s.sinceNs
+			}
 			swaps = append(swaps, k.prepare(now, now+s.clock.aheadNs))
 		}
 		s.keys.ready = s.keys.ready[:0]

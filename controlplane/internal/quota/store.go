@@ -40,6 +40,10 @@ type Swap struct {
 	SlackNs  int64  // how far the store's clock may be from AtNs
 	UntilNs  int64  // the store's clock must be before this instant
 	ExpireNs int64  // when the value may be forgotten, by the store's clock
+	// Fresh says that the decision counts on there having been no value since SinceNs: where
+	// none is there, and the store has its state since another instant, it Differs.
+	Fresh   bool
+	SinceNs int64
 }
 
 // NonceBytes is the size of the random number that a value begins with. Each
@@ -66,5 +70,6 @@ type Result struct {
 	Outcome Outcome
 	Value   []byte // what is in the store, unless Swapped or Failed; nil = nothing
 	NowNs   int64  // the store's clock, unless Failed
+	SinceNs int64  // of a Fresh swap that Differs, where no value is there: since when the store has its state
 	Err     error  // of Failed
 }

@@ -20,6 +20,13 @@ import (
 //
 // A window and its usage are varints, signed ones in zigzag:
 //
+//	pays      by window: see limit.Window.Pays                    version 2, as what follows
+//	quiet     until when nothing is granted, from the time on
+//	rows      how many; each is worker (8 bytes) · since · number · charged · held ·
+//	          time − when it was said · hold: what proxies hold of the key
+//
+// Version 2 is written for keys that hold only.
+//
 //	identity  algorithm · period · offset · jitter · flags
 //	usage     used, end                                           fixed windows
 //	          used, previous                                      sliding counter
@@ -27,6 +34,7 @@ import (
 //	          limit, burst, stamp − its own stamp, end, high, low  bucket
 const (
 	version    = 1 // a release reads a version before the first one writes it
+	holding    = 2 // the version of values with rows
 	headBytes  = NonceBytes + 1 + 8 + 8 + 8 + 1
 	flagElas   = 1
 	flagSlides = 2
@@ -43,13 +51,18 @@ var (
 // does not have.
 type record struct {
 	generation uint64 // random when made; changed by what takes usages away
+	sinceNs    int64  // of a new one: since when the store has its state
 	lease.State
 }
 
 // append appends the value's bytes to b.
 func (r *record) append(b []byte, nonce uint64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, nonce)
-	b = append(b, version)
+	if r.Rows != nil {
+		b = append(b, holding)
+	} else {
+		b = append(b, version)
+	}
 	b = binary.LittleEndian.AppendUint64(b, r.generation)
 	stamp := r.NowNs
 	for i := range r.Windows {
@@ -60,6 +73,9 @@ func (r *record) append(b []byte, nonce uint64) []byte {
 	b = append(b, byte(len(r.Windows)))
 	for i := range r.Windows {
 		b = appendWindow(b, &r.Windows[i], &r.Usages[i], stamp-r.Stamp(i))
+	}
+	if r.Rows != nil {
+		b = r.appendRows(b)
 	}
 	return b
 }
@@ -121,12 +137,13 @@ func parse(b []byte) (*record, error) {
 	if len(b) < headBytes {
 		return nil, errDamage
 	}
-	if b[NonceBytes] > version {
+	v := b[NonceBytes]
+	if v > holding {
 		return nil, errNewer
 	}
 	at := func(i int) int64 { return int64(binary.LittleEndian.Uint64(b[NonceBytes+1+8*i:])) }
 	now, stamp, n := at(1), at(2), int(b[headBytes-1])
-	if b[NonceBytes] != version || n > lease.MaxWindows || now < 0 || stamp < now {
+	if v < version || n > lease.MaxWindows || now < 0 || stamp < now {
 		return nil, errDamage
 	}
 	r := &record{generation: uint64(at(0)), State: lease.NewState(now, make([]limit.Window, n))}
@@ -137,6 +154,9 @@ func parse(b []byte) (*record, error) {
 		if r.Windows[i].Algorithm == limit.TokenBucket {
 			r.SetStamp(i, stamp-before)
 		}
+	}
+	if v == holding {
+		rest.rows(r)
 	}
 	if rest.bad || len(rest.b) > 0 {
 		return nil, errDamage

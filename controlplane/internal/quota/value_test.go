@@ -51,7 +51,7 @@ func TestValueComesBack(t *testing.T) {
 	}
 	_, err = parse(append(b, 0))
 	require.ErrorIs(t, err, errDamage)
-	b[NonceBytes]++
+	b[NonceBytes] = holding + 1
 	_, err = parse(b)
 	require.ErrorIs(t, err, errNewer)
 }
@@ -59,6 +59,7 @@ func TestValueComesBack(t *testing.T) {
 func FuzzValue(f *testing.F) {
 	f.Add(example().append(nil, 1))
 	f.Add((&record{}).append(nil, 2))
+	f.Add(heldExample().append(nil, 1))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := parse(b)
 		if err != nil {

@@ -23,10 +23,16 @@ func (r *record) prepare(o *operation, now int64) (asked lease.State, err error)
 	}
 	r.Roll(now)
 	if o.kind == reset {
-		o.hadUsage = slices.ContainsFunc(r.Usages, func(u limit.Usage) bool { return !u.IsZero() })
+		o.hadUsage = r.Rows.Held() > 0 || slices.ContainsFunc(r.Usages, func(u limit.Usage) bool { return !u.IsZero() })
 		r.State, r.generation = lease.State{NowNs: r.NowNs}, random()
 	}
-	if !slices.EqualFunc(r.Windows, o.kinds, same) {
+	if o.slots != nil && r.Rows == nil {
+		r.Rows = &lease.Rows{}
+		if r.sinceNs > 0 { // nothing was there: what was stated may be lost
+			r.Rows.QuietNs = r.sinceNs + o.slots.EighthNs()
+		}
+	}
+	if !slices.EqualFunc(r.Windows, o.kinds, func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }) {
 		if err := r.arrange(o); err != nil {
 			return asked, err
 		}
@@ -56,6 +62,7 @@ func (r *record) arrange(o *operation) error {
 		return errWindows
 	}
 	s := lease.NewState(r.NowNs, windows)
+	s.Rows = r.Rows
 	for i, w := range windows {
 		var stamp int64
 		if at := find(r.Windows, w); at >= 0 {

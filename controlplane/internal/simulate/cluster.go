@@ -35,7 +35,7 @@ type timer struct {
 func newCluster(ctx context.Context, now func() int64) (*cluster, error) {
 	c := &cluster{now: now}
 	secret := make([]byte, 32) // nobody reads the store
-	service, err := quota.NewService(ctx, quota.Options{Store: quota.NewMemory(now), Clock: c, Secret: secret})
+	service, err := quota.NewService(ctx, quota.Options{Store: quota.NewMemory(now).Aged(), Clock: c, Secret: secret})
 	c.service = service
 	return c, err
 }

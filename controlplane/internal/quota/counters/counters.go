@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -109,7 +110,7 @@ func (p *Prepared) Do(ctx context.Context, s *quota.Service) (answer.Answer, err
 
 // value is the answer to an operation that decides nothing.
 func (p *Prepared) value(found *quota.Found) answer.Answer {
-	a := answer.Answer{Windows: p.windows(found), Value: new(int64)}
+	a := answer.Answer{Windows: p.windows(found), Value: new(int64), Held: p.held(found)}
 	at := p.tightest(a.Windows)
 	if p.column != quota.AllWindows {
 		at = slices.Index(p.order, p.column)
@@ -130,7 +131,7 @@ func (p *Prepared) verdict(found *quota.Found) answer.Answer {
 	allowed := !found.Denied || p.Shadow
 	a := answer.Answer{Allowed: &allowed}
 	decided := answer.Rule{
-		Rule: p.rule.Name, Key: make([]*string, len(p.parts)), Mode: "enforced", Allowed: !found.Denied, Windows: p.windows(found),
+		Rule: p.rule.Name, Key: make([]*string, len(p.parts)), Mode: "enforced", Allowed: !found.Denied, Windows: p.windows(found), Held: p.held(found),
 	}
 	for i := range p.parts {
 		decided.Key[i] = &p.parts[i]
@@ -141,7 +142,10 @@ func (p *Prepared) verdict(found *quota.Found) answer.Answer {
 	if len(decided.Windows) > 0 {
 		decided.Remaining = decided.Windows[p.tightest(decided.Windows)].Remaining
 	}
-	if found.Denied {
+	switch {
+	case found.HeldBack:
+		decided.Reason = "held"
+	case found.Denied:
 		decided.Reason = "limit"
 	}
 	if !allowed {
@@ -166,12 +170,24 @@ func (s *subject) windows(found *quota.Found) []answer.Window {
 		if !w.Unlimited {
 			most := w.Max()
 			left := most - min(st.Used, most)
+			if held := s.held(found); held != nil && w.Algorithm != limit.Concurrency {
+				left -= min(left, *held)
+			}
 			a.Limit, a.Remaining = &most, &left
 			a.From(s.rule, i, &s.Subject)
 		}
 		all = append(all, a)
 	}
 	return all
+}
+
+// held is how many units of the key are held until their answers; nil for a rule that holds
+// none.
+func (s *subject) held(found *quota.Found) *uint32 {
+	if s.Unlimited || !s.rule.Holds() {
+		return nil
+	}
+	return &found.Windows[len(found.Windows)-1].Used
 }
 
 // tightest is the index of the window with least units left.

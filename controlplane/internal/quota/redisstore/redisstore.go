@@ -53,6 +53,7 @@ type Store struct {
 	client  rueidis.Client
 	prefix  string
 	cluster bool
+	tags    []string // of a Cluster: for each slot, what a mark's name has in braces
 	lanes   lanes
 }
 
@@ -99,6 +100,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	if s.cluster {
 		s.lanes.refresh(ctx, client)
+		s.tags = s.slotTags()
 	}
 	return s, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -14,14 +15,27 @@ import (
 )
 
 // swapScript swaps KEYS[1] to ARGV[5] until the millisecond ARGV[4], if its nonce
-// is ARGV[1] and the time is from ARGV[2] to ARGV[3]; without ARGV[5] it reads.
+// is ARGV[1] and the time is from ARGV[2] to ARGV[3]; without ARGV[5] it reads. With
+// ARGV[6] nothing may have been there since that time: the mark KEYS[2] says since when the
+// server has its state.
 // Times are microseconds, which Lua's numbers hold exactly until the year 2255. The
-// answer is an outcome, the time and, unless swapped, the value.
+// answer is an outcome, the time and, unless swapped, the value and the mark.
 const swapScript = `local there = redis.call('GET', KEYS[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+local since = ''
+if ARGV[6] ~= '' and not there then
+  since = redis.call('GET', KEYS[2])
+  if not since then
+    since = string.format('%.0f', now)
+    redis.call('SET', KEYS[2], since)
+  end
+  if since ~= ARGV[6] then
+    return {1, now, there, since}
+  end
+end
 if ARGV[5] == '' or (there and string.sub(there, 1, 8) or '') ~= ARGV[1] then
-  return {1, now, there}
+  return {1, now, there, since}
 end
 if now < tonumber(ARGV[2]) or now > tonumber(ARGV[3]) then
   return {2, now, there}
@@ -46,15 +60,19 @@ const (
 // arguments are one swap as the script's key and arguments.
 type arguments struct {
 	index int
-	key   string
+	keys  []string
 	args  []string
 }
 
 // encode copies a swap: its caller may use the slices again.
 func (s *Store) encode(i int, w *quota.Swap) arguments {
 	first, last := between(w)
-	return arguments{index: i, key: s.key(w.Key), args: []string{
-		string(w.Old), decimal(first), decimal(last), decimal(expiry(w)), string(w.New),
+	key, since := s.key(w.Key), ""
+	if w.Fresh {
+		since = decimal(w.SinceNs / int64(time.Microsecond))
+	}
+	return arguments{index: i, keys: []string{key, s.mark(key)}, args: []string{
+		string(w.Old), decimal(first), decimal(last), decimal(expiry(w)), string(w.New), since,
 	}}
 }
 
@@ -91,11 +109,11 @@ func (s *Store) Swap(ctx context.Context, swaps []quota.Swap, done func(i int, r
 }
 
 func (s *Store) evalsha(a *arguments) rueidis.Completed {
-	return s.client.B().Evalsha().Sha1(swapSHA).Numkeys(1).Key(a.key).Arg(a.args...).Build()
+	return s.client.B().Evalsha().Sha1(swapSHA).Numkeys(2).Key(a.keys...).Arg(a.args...).Build()
 }
 
 func (s *Store) eval(a *arguments) rueidis.Completed {
-	return s.client.B().Eval().Script(swapScript).Numkeys(1).Key(a.key).Arg(a.args...).Build()
+	return s.client.B().Eval().Script(swapScript).Numkeys(2).Key(a.keys...).Arg(a.args...).Build()
 }
 
 // batch is swaps that travel together.
@@ -187,11 +205,31 @@ func answer(parts []rueidis.RedisMessage) (quota.Result, error) {
 		return quota.Result{}, errAnswer
 	}
 	r := quota.Result{Outcome: outcomes[code], NowNs: micros * int64(time.Microsecond)}
-	if r.Outcome == quota.Swapped || len(parts) < 3 || parts[2].IsNil() {
+	if r.Outcome == quota.Swapped || len(parts) < 3 {
 		return r, nil
+	}
+	if parts[2].IsNil() {
+		return since(r, parts[3:])
 	}
 	if r.Value, err = parts[2].AsBytes(); err != nil {
 		return quota.Result{}, errAnswer
 	}
+	return r, nil
+}
+
+// since reads since when the server has its state, where the script says it.
+func since(r quota.Result, parts []rueidis.RedisMessage) (quota.Result, error) {
+	if len(parts) == 0 {
+		return r, nil
+	}
+	text, err := parts[0].ToString()
+	if err != nil || text == "" {
+		return r, nil //nolint:nilerr // a script that says nothing of it
+	}
+	micros, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return quota.Result{}, errAnswer
+	}
+	r.SinceNs = micros * int64(time.Microsecond)
 	return r, nil
 }

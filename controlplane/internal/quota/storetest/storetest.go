@@ -31,6 +31,7 @@ func Run(t *testing.T, open func() quota.Store) {
 		"what Swap was given is free":  reuse,
 		"live processes":               live,
 		"a secret is made once":        secret,
+		"its state has a beginning":    fresh,
 		"keys and values are any byte": binaries,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -155,6 +156,24 @@ func swaps(t *testing.T, store quota.Store) {
 		require.GreaterOrEqual(t, r.NowNs, now, "%s: the clock comes with each result", step.name)
 		require.Less(t, r.NowNs, now+int64(patience), step.name)
 	}
+}
+
+// fresh: where nothing is there, the store says since when it has its state, and swaps only
+// for who knows.
+func fresh(t *testing.T, store quota.Store) {
+	key, now, value := Key(), Now(t, store), Value("a")
+	w := Write(now, key, nil, value)
+	w.Fresh, w.SinceNs = true, 1000
+	read := Do(t, store, w)
+	require.Equal(t, quota.Differs, read.Outcome)
+	require.Nil(t, read.Value)
+	require.InDelta(t, now, read.SinceNs, float64(time.Hour))
+	require.Equal(t, read.SinceNs, Do(t, store, w).SinceNs, "it is the same later")
+	w.SinceNs = read.SinceNs
+	swapped(t, Do(t, store, w))
+	w.Old, w.New = Nonce(value), Value("b")
+	w.SinceNs = 0
+	swapped(t, Do(t, store, w)) // what is there says it all
 }
 
 func clock(t *testing.T, store quota.Store) {

@@ -1,0 +1,194 @@
+package quota
+
+import (
+	"encoding/hex"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const hold = 80 * second
+
+func slots(n uint32) limit.Window {
+	return limit.Window{Algorithm: limit.Concurrency, Limit: n, PeriodNs: hold, Unlimited: n == 0}
+}
+
+// holder is a worker with an account of one key.
+type holder struct {
+	*proxy
+	lease.Account
+	number uint64
+}
+
+func (b *rig) holder(worker uint64, windows ...limit.Window) *holder {
+	p := b.proxy(b.service, define(1, lease.LeaseOff, windows...))
+	p.worker = worker
+	return &holder{proxy: p}
+}
+
+// state states the account, asks for units of it, and returns the grant.
+func (h *holder) state(units uint32, others ...lease.Part) lease.Grant {
+	h.number++
+	p := want(units)
+	p.Level = h.State(h.number, 0)
+	a := h.ask(append([]lease.Part{p}, others...)...)
+	if a.Result != lease.Granted && a.Result != lease.Denied {
+		return lease.Grant{Failed: true}
+	}
+	g := a.Grants[0]
+	if h.Answered(h.number, g.Units) {
+		h.Held += g.Units
+	}
+	return g
+}
+
+// old is a rig whose store has lost nothing.
+func old(t *testing.T) *rig {
+	b := newRig(t)
+	b.memory.Aged()
+	return b
+}
+
+func TestHeldCountsAgainstEachLimit(t *testing.T) {
+	b := old(t)
+	x, y := b.holder(1, fixed(5, minute), slots(0)), b.holder(2, fixed(5, minute), slots(0))
+	require.EqualValues(t, 3, x.state(3).Units)
+	g := y.state(3)
+	require.True(t, g.Denied && g.Held && g.Stated, "5 do not have room for 6")
+	require.EqualValues(t, second, g.WaitNs)
+	require.EqualValues(t, 2, y.state(2).Units)
+	require.Equal(t, []lease.Standing{{Used: 0, ResetNs: minute}, {Used: 5}}, y.state(1).Windows)
+
+	x.Settle(3, 3)
+	y.Settle(2, 0)
+	x.state(0)
+	g = y.state(3)
+	require.True(t, g.Denied && !g.Held, "3 are used")
+	require.EqualValues(t, minute, g.WaitNs)
+	require.EqualValues(t, 2, y.state(2).Units)
+	y.Settle(2, 40) // a debt of 37 beside 5: it is paid in 8 windows
+	require.True(t, y.state(1).Denied)
+	b.clock.advance(7 * minute)
+	require.True(t, x.state(4).Denied)
+	b.clock.advance(minute)
+	require.True(t, x.state(3).Denied)
+	require.EqualValues(t, 2, x.state(2).Units)
+}
+
+func TestSlots(t *testing.T) {
+	b := old(t)
+	x, y := b.holder(1, slots(2)), b.holder(2, slots(2))
+	require.EqualValues(t, 1, x.state(1).Units)
+	require.EqualValues(t, 1, y.state(1).Units)
+	require.True(t, x.state(1).Held)
+	x.Settle(1, 0)
+	x.state(0)
+	require.EqualValues(t, 1, y.state(1).Units)
+	b.clock.advance(hold - 1)
+	require.True(t, x.state(1).Denied)
+	b.clock.advance(1)
+	require.EqualValues(t, 2, x.state(2).Units, "y is silent")
+	require.EqualValues(t, limit.Never, x.state(3).WaitNs)
+}
+
+// TestADeniedPartHoldsNothing: the others of its ask are taken back.
+func TestADeniedPartHoldsNothing(t *testing.T) {
+	b := old(t)
+	x := b.holder(1, slots(2))
+	require.NoError(t, x.send(lease.Asks{Definitions: []lease.Definition{define(2, lease.LeaseOff, fixed(0, minute))}}))
+	g := x.state(2, lease.Part{Definition: 2, Cost: 1})
+	require.True(t, !g.Denied && g.Stated)
+	require.Zero(t, g.Units)
+	require.False(t, x.Due())
+	require.EqualValues(t, 2, x.state(2).Units)
+}
+
+// TestAStoreThatForgot: it grants nothing for an eighth of the hold, while workers state what
+// they hold. A key that was there all the time goes on.
+func TestAStoreThatForgot(t *testing.T) {
+	b := old(t)
+	x, y := b.holder(1, slots(3)), b.holder(2, slots(3))
+	x.state(2)
+	b.store.Store = NewMemory(func() int64 { return base + b.clock.now })
+	g := y.state(1)
+	require.True(t, g.Denied && g.Held)
+	require.EqualValues(t, hold/8, g.WaitNs)
+	b.clock.advance(hold/8 - 1)
+	x.state(0)
+	require.True(t, y.state(1).Denied)
+	b.clock.advance(1)
+	require.EqualValues(t, 1, y.state(1).Units)
+	require.True(t, y.state(1).Denied)
+
+	fresh := b.proxy(b.service, define(1, lease.LeaseOff, slots(3)))
+	part := want(3)
+	part.Key[0], part.Number = 1, 1
+	require.Equal(t, lease.Granted, fresh.ask(part).Result, "another key, later")
+}
+
+// TestTooManyWorkers: on_contention decides.
+func TestTooManyWorkers(t *testing.T) {
+	b := old(t)
+	for i := range uint64(lease.MaxRows) {
+		require.EqualValues(t, 1, b.holder(i+1, slots(1000)).state(1).Units)
+	}
+	last := b.holder(1000, slots(1000))
+	part := want(1)
+	part.Number = 1
+	require.Equal(t, lease.Busy, last.ask(part).Result)
+	require.EqualValues(t, 1, b.holder(7, slots(1000)).Account.State(1, 0).Number)
+}
+
+// TestOperateOnWhatIsHeld: an operator sees used and held apart.
+func TestOperateOnWhatIsHeld(t *testing.T) {
+	b := old(t)
+	d := define(1, lease.LeaseOff, fixed(5, minute), slots(0))
+	x := b.holder(1, d.Windows...)
+	x.state(3)
+	operate := func(o Operation) Found {
+		f, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, o)
+		require.NoError(t, err)
+		return f
+	}
+	f := operate(Operation{What: Inspect, Units: 3})
+	require.True(t, f.Denied && f.HeldBack)
+	require.Equal(t, []lease.Standing{{Used: 0, ResetNs: minute}, {Used: 3}}, f.Windows)
+	require.False(t, operate(Operation{What: Hit, Units: 2, Window: AllWindows}).Denied)
+	require.True(t, operate(Operation{What: Hit, Units: 1, Window: AllWindows}).Denied)
+	require.True(t, operate(Operation{What: Reset}).HadUsage)
+	require.Equal(t, []lease.Standing{{Used: 0, ResetNs: minute}, {}}, operate(Operation{What: Inspect}).Windows)
+
+	_, err := b.service.Operate(t.Context(), "d", define(1, lease.LeaseOff, slots(3)), [16]byte{}, Operation{What: Set, Units: 1})
+	require.ErrorContains(t, err, "which no operation changes")
+}
+
+func heldExample() *record {
+	r := example()
+	r.Windows[0].Pays = 9
+	r.Rows = &lease.Rows{QuietNs: r.NowNs + second, Rows: []lease.Row{
+		{Worker: 0x0102030405060708, Since: 1, Number: 300, Charged: 5, Held: 2, SaidNs: r.NowNs - ms, HoldNs: hold},
+		{Worker: 9, Since: 2, Number: 3, SaidNs: r.NowNs, HoldNs: hold},
+	}}
+	return r
+}
+
+func TestHeldValueBytes(t *testing.T) {
+	r := heldExample()
+	plain, b := example().append(nil, 1), r.append(nil, 1)
+	require.EqualValues(t, holding, b[NonceBytes])
+	require.Equal(t, plain[NonceBytes+1:], b[NonceBytes+1:len(plain)])
+	require.Equal(t, "0900000000"+"8094ebdc03"+"02"+
+		"0807060504030201"+"01ac020502c0843d80c0fc82aa02"+
+		"0900000000000000"+"020300000080c0fc82aa02", hex.EncodeToString(b[len(plain):]))
+	got, err := parse(b)
+	require.NoError(t, err)
+	require.Equal(t, r.Rows, got.Rows)
+	require.EqualValues(t, 9, got.Windows[0].Pays)
+	for n := len(plain); n < len(b); n++ {
+		_, err := parse(b[:n])
+		require.ErrorIs(t, err, errDamage, "%d bytes", n)
+	}
+}
