@@ -34,9 +34,6 @@ func (m *Asks) Append(b []byte) []byte {
 		b = appendNumber(b, 1, uint64(r.Grant))
 		b = closed(appendNumber(b, 2, uint64(r.Units)), at)
 	}
-	if m.Worker != 0 {
-		b = binary.LittleEndian.AppendUint64(append(b, tag(6, wire.Fixed64)), m.Worker)
-	}
 	return b
 }
 
@@ -82,7 +79,11 @@ func (a *Ask) append(b []byte) []byte {
 		b = appendNumber(b, 10, p.Charged)
 		b = appendNumber(b, 11, p.Known)
 		b = appendNumber(b, 12, p.Since)
-		b = closed(appendNumber(b, 13, p.Number), at)
+		b = appendNumber(b, 13, p.Number)
+		if p.Worker != 0 {
+			b = binary.LittleEndian.AppendUint64(append(b, tag(14, wire.Fixed64)), p.Worker)
+		}
+		b = closed(b, at)
 	}
 	return b
 }
@@ -162,8 +163,6 @@ func (m *Asks) set(f field) error {
 		}
 		*r = Return{}
 		return eachField(f.Bytes, r.set)
-	case 6:
-		return readFixed64(f, &m.Worker)
 	}
 	return nil
 }
@@ -318,6 +317,8 @@ func (p *Part) set(f field) error {
 		return readUint64(f, &p.Since)
 	case 13:
 		return readUint64(f, &p.Number)
+	case 14:
+		return readFixed64(f, &p.Worker)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ package quota
 // known: not a change, but how it stands. So a level that is lost, late or repeated harms
 // nothing, and any stream may carry it.
 type Level struct {
+	Worker  uint64 // who states it
 	Held    uint32 // units that it holds, without what the part asks for
 	Charged uint64 // units that answers have charged in all since statement Since
 	Known   uint64 // of these, the units that the worker knows to be counted
@@ -27,12 +28,14 @@ type Account struct {
 // State returns the level, to be sent with that number. Before that is, no answer to an
 // earlier statement grants anything. earlier are units that earlier parts of the same ask ask
 // for: they are stated as held, because they may be granted.
-func (a *Account) State(number uint64, earlier uint32) Level {
+func (a *Account) State(worker, number uint64, earlier uint32) Level {
 	if a.since == 0 {
 		a.since = number
 	}
 	a.number, a.doubt = number, true
-	a.stated = Level{Held: a.Held + a.Given + earlier, Charged: a.charged, Known: a.known, Since: a.since, Number: number}
+	a.stated = Level{
+		Worker: worker, Held: a.Held + a.Given + earlier, Charged: a.charged, Known: a.known, Since: a.since, Number: number,
+	}
 	return a.stated
 }
 

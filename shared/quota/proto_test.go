@@ -123,7 +123,7 @@ func list[T any](r *rand.Rand, least, most int, item func(*rand.Rand) T) []T {
 
 func randomAsks(r *rand.Rand) Asks {
 	return Asks{
-		Domain: []string{"", "default", "Ämter"}[r.IntN(3)], Process: number(r, 1, math.MaxUint64), Worker: number(r, 1, math.MaxUint64),
+		Domain: []string{"", "default", "Ämter"}[r.IntN(3)], Process: number(r, 1, math.MaxUint64),
 		Definitions: list(r, 0, 2, randomDefinition), Asks: list(r, 0, 4, randomAsk),
 		Returns: list(r, 0, 3, func(r *rand.Rand) Return { return Return{Grant: u32(r), Units: u32(r)} }),
 	}
@@ -148,7 +148,8 @@ func randomAsk(r *rand.Rand) Ask {
 		return Part{
 			Definition: u32(r), Key: key(r), Cost: u32(r), Waiting: u32(r), Ahead: u32(r), Spent: u32(r), Inspect: r.IntN(2) == 0, Shadow: r.IntN(2) == 0,
 			Level: Level{
-				Held: u32(r), Charged: number(r, 1, math.MaxUint64), Known: number(r, 1, math.MaxUint64),
+				Worker: number(r, 1, math.MaxUint64),
+				Held:   u32(r), Charged: number(r, 1, math.MaxUint64), Known: number(r, 1, math.MaxUint64),
 				Since: number(r, 1, math.MaxUint64), Number: number(r, 1, math.MaxUint64),
 			},
 		}

@@ -39,7 +39,6 @@ type Asks struct {
 	// the proxy's process: all its workers send the same number.
 	Domain  string
 	Process uint64
-	Worker  uint64 // in the first message only: another one for each worker, and each configuration
 
 	Definitions []Definition // before the first ask that names them
 	Asks        []Ask

@@ -161,8 +161,8 @@ func (s *State) charge(units uint32) {
 // room for them beside what is held, and slots, the limit of what is held. It charges
 // the worker's answers in any case. ok says that the part's cost is held; stated is false where
 // there was nothing to note.
-func (s *State) Say(worker uint64, p *Part, slots *limit.Window) (units uint32, ok, stated bool, err error) {
-	l, row := &p.Level, s.Rows.find(worker)
+func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool, err error) {
+	l, row := &p.Level, s.Rows.find(p.Worker)
 	charged := l.Charged - l.Known
 	switch {
 	case row == nil:
@@ -175,10 +175,10 @@ func (s *State) Say(worker uint64, p *Part, slots *limit.Window) (units uint32, 
 	if row == nil && charged == 0 && l.Held == 0 && units == 0 {
 		return 0, ok, false, nil
 	}
-	if row, err = s.Rows.make(worker); err != nil {
+	if row, err = s.Rows.make(l.Worker); err != nil {
 		return 0, false, false, err
 	}
-	*row = Row{worker, l.Since, l.Number, l.Charged, l.Held, s.NowNs, slots.PeriodNs}
+	*row = Row{l.Worker, l.Since, l.Number, l.Charged, l.Held, s.NowNs, slots.PeriodNs}
 	if s.Add(uint32(min(charged, saturated)), Terms{}); charged > 0 {
 		units, ok = s.room(p, slots, l.Held, row)
 	}
@@ -207,11 +207,17 @@ func (s *State) room(p *Part, slots *limit.Window, own uint32, row *Row) (units 
 	return min(left, max(p.Waiting, p.Cost)), true
 }
 
+// HasRoom reports whether a cost would be held.
+func (s *State) HasRoom(cost uint32, slots *limit.Window) bool {
+	_, ok := s.room(&Part{Cost: cost}, slots, 0, nil)
+	return ok
+}
+
 // Unsay takes back units that a statement was granted, unless the worker has stated something
 // since.
-func (r *Rows) Unsay(worker, number uint64, units uint32) bool {
-	row := r.find(worker)
-	if row == nil || row.Number != number {
+func (r *Rows) Unsay(l *Level, units uint32) bool {
+	row := r.find(l.Worker)
+	if row == nil || row.Number != l.Number {
 		return false
 	}
 	row.Held -= min(units, row.Held)

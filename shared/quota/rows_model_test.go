@@ -133,7 +133,7 @@ func (h *holders) tick(w *stater) {
 
 func (h *holders) send(w *stater, p Part) {
 	h.number++
-	p.Level = w.State(h.number, 0)
+	p.Level = w.State(w.id, h.number, 0)
 	w.sentNs = h.NowNs
 	lost := h.r.IntN(6) == 0 && h.NowNs-w.saidNs < holdNs/2
 	for first := true; first || h.r.IntN(6) == 0; first = false {
@@ -159,7 +159,7 @@ func (h *holders) deliver() {
 	for _, m := range due {
 		switch {
 		case m.undo:
-			h.Rows.Unsay(m.to.id, m.part.Number, m.units)
+			h.Rows.Unsay(&m.part.Level, m.units)
 		case m.back:
 			h.answered(&m)
 		default:
@@ -169,7 +169,7 @@ func (h *holders) deliver() {
 }
 
 func (h *holders) serve(m said) {
-	units, ok, stated, err := h.Say(m.to.id, &m.part, &h.slots)
+	units, ok, stated, err := h.Say(&m.part, &h.slots)
 	m.units = units
 	if err != nil {
 		return

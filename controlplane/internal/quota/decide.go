@@ -41,7 +41,6 @@ type operation struct {
 	kinds   []limit.Window
 	windows []limit.Window // as they hold for the key
 	slots   *limit.Window  // of what is held until an answer is known; nil = nothing is
-	worker  uint64         // that states what it holds
 	part    lease.Part     // of ask
 	charge  charge         // of undo and giveUp
 	n       uint32         // units of undo, giveUp, inc, set and inspect
@@ -187,7 +186,7 @@ func countStated(s *lease.State, units uint32) {
 // made anew since, they are gone already.
 func (o *operation) giveBack(r *record, s *lease.State) (changed bool) {
 	if o.slots != nil {
-		if o.stated = s.Rows.Unsay(o.worker, o.part.Number, o.n); o.stated {
+		if o.stated = s.Rows.Unsay(&o.part.Level, o.n); o.stated {
 			o.units = o.n
 		}
 		return o.stated

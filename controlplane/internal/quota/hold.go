@@ -20,7 +20,7 @@ func (o *operation) hold(s *lease.State) (changed bool) {
 		}
 		return !o.denied
 	}
-	units, ok, stated, err := s.Say(o.worker, p, o.slots)
+	units, ok, stated, err := s.Say(p, o.slots)
 	if err != nil {
 		o.err = err
 		return false

@@ -20,20 +20,18 @@ func slots(n uint32) limit.Window {
 type holder struct {
 	*proxy
 	lease.Account
-	number uint64
+	worker, number uint64
 }
 
 func (b *rig) holder(worker uint64, windows ...limit.Window) *holder {
-	p := b.proxy(b.service, define(1, lease.LeaseOff, windows...))
-	p.worker = worker
-	return &holder{proxy: p}
+	return &holder{proxy: b.proxy(b.service, define(1, lease.LeaseOff, windows...)), worker: worker}
 }
 
 // state states the account, asks for units of it, and returns the grant.
 func (h *holder) state(units uint32, others ...lease.Part) lease.Grant {
 	h.number++
 	p := want(units)
-	p.Level = h.State(h.number, 0)
+	p.Level = h.State(h.worker, h.number, 0)
 	a := h.ask(append([]lease.Part{p}, others...)...)
 	if a.Result != lease.Granted && a.Result != lease.Denied {
 		return lease.Grant{Failed: true}
@@ -139,7 +137,7 @@ func TestTooManyWorkers(t *testing.T) {
 	part := want(1)
 	part.Number = 1
 	require.Equal(t, lease.Busy, last.ask(part).Result)
-	require.EqualValues(t, 1, b.holder(7, slots(1000)).Account.State(1, 0).Number)
+	require.EqualValues(t, 1, b.holder(7, slots(1000)).Account.State(7, 1, 0).Number)
 }
 
 // TestOperateOnWhatIsHeld: an operator sees used and held apart.

@@ -47,7 +47,6 @@ type Stream struct {
 	// The service's lock guards the rest.
 	domain  *domain
 	process uint64
-	worker  uint64
 	closed  bool
 	woken   bool
 	waits   bool // in Wait
@@ -131,7 +130,7 @@ func (st *Stream) join(m *lease.Asks) error {
 		s.domains[m.Domain] = d
 	}
 	d.streams++
-	st.domain, st.process, st.worker, s.asked = d, process, m.Worker, true
+	st.domain, st.process, s.asked = d, process, true
 	s.mu.Unlock()
 	s.o.Clock.AfterFunc(0, func() { s.note(d, process) }) // the store may be silent, and asks wait for nothing
 	return nil
@@ -203,7 +202,7 @@ func (st *Stream) group(a *lease.Ask, now int64, busy bool) *group {
 		st.recent.MoveToBack(d.recent)
 		g.definitions[i] = d
 		g.operations[i] = operation{
-			lease: d.Lease, counts: d.CountDenied, kinds: d.Windows, windows: shifted(d.Windows, p.Key), slots: d.slots, worker: st.worker,
+			lease: d.Lease, counts: d.CountDenied, kinds: d.Windows, windows: shifted(d.Windows, p.Key), slots: d.slots,
 			part: *p, key: st.hasher.key(d.prefix, p.Key[:]), domain: st.domain.name, owner: g,
 		}
 	}
