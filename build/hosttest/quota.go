@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -13,6 +14,7 @@ import (
 type Quota struct {
 	now    func() int64
 	States map[[16]byte]*quota.State
+	Old    bool // it is of a release that knows no levels
 
 	asked       int
 	definitions map[*QuotaStream]map[uint32]quota.Definition
@@ -79,6 +81,10 @@ func (s *Quota) Serve(t testing.TB, st *QuotaStream) {
 }
 
 func (s *Quota) grant(st *QuotaStream, d quota.Definition, p quota.Part) quota.Grant {
+	last := len(d.Windows) - 1
+	if d.Windows[last].Algorithm == limit.Concurrency {
+		return s.hold(d.Windows[:last], &d.Windows[last], &p)
+	}
 	key := s.States[p.Key]
 	if key == nil {
 		fresh := quota.NewState(s.now(), d.Windows)
@@ -103,6 +109,35 @@ func (s *Quota) grant(st *QuotaStream, d quota.Definition, p quota.Part) quota.G
 	for i := range d.Windows {
 		g.Windows = append(g.Windows, key.Standing(i))
 	}
+	return g
+}
+
+// hold notes what a worker states, and holds what it asks for.
+func (s *Quota) hold(windows []limit.Window, slots *limit.Window, p *quota.Part) (g quota.Grant) {
+	key := s.States[p.Key]
+	if key == nil {
+		fresh := quota.NewState(s.now(), windows)
+		key = &fresh
+		key.Rows = &quota.Rows{}
+		s.States[p.Key] = key
+	}
+	key.Windows = windows
+	key.Roll(s.now())
+	if !p.Inspect {
+		units, ok, _, err := key.Say(p, slots)
+		if err != nil {
+			return quota.Grant{Failed: true}
+		}
+		g.Stated, g.Units, g.ValidNs, g.Denied = true, units, slots.EighthNs(), !ok
+		if !ok {
+			g.WaitNs, g.Held = key.HeldWaitNs(p.Cost, slots)
+		}
+	}
+	g.Stated = g.Stated && !s.Old
+	for i := range windows {
+		g.Windows = append(g.Windows, key.Standing(i))
+	}
+	g.Windows = append(g.Windows, quota.Standing{Used: key.Rows.Held()})
 	return g
 }
 

@@ -34,9 +34,10 @@ func (r *reader) fitsScope(v value, rule *Rule) {
 		if v.has("lease") {
 			r.fail(v.field("lease"), HeldLease)
 		}
-		if rule.Scope == ScopeCluster {
-			r.fail(v.field("scope"), HeldCluster)
-		} else if v.has("on_unavailable") && rule.Scope == ScopeProxy {
+		switch {
+		case rule.Scope == ScopeCluster:
+			rule.Lease = quota.LeaseOff
+		case v.has("on_unavailable"):
 			r.fail(v.field("on_unavailable"), ClusterOnly)
 		}
 		return

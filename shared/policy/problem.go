@@ -76,7 +76,6 @@ const (
 	ClusterOnly      Code = "cluster_only"       // not in a rule of scope proxy
 	HeldDenials      Code = "held_denials"       // count_denied in a rule that holds
 	HeldLease        Code = "held_lease"         // lease in a rule that holds
-	HeldCluster      Code = "held_cluster"       // scope cluster in a rule that holds
 	LeasedDenials    Code = "leased_denials"     // count_denied without lease: off
 	LeasedElastic    Code = "leased_elastic"     // elastic without lease: off
 	TimeoutRange     Code = "timeout_range"      // ns

@@ -24,6 +24,9 @@ type Receipt struct {
 	hash   uint64 // of the key, under the tables' seed
 }
 
+// InTable reports whether units were held in a table.
+func (r *Receipt) InTable() bool { return r.epoch != 0 }
+
 // Hold holds units of the key until Settle, in one compare-and-swap, whether Check lets the
 // hit pass or not. It returns the same as Commit, and the receipt.
 func (t *Table) Hold(e *Entry, units uint32, evict bool) (Receipt, Status) {

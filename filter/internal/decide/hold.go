@@ -10,6 +10,7 @@ type Hold struct {
 	Rule    *Rule
 	Receipt state.Receipt
 	Windows []limit.Window // with the limits that hold for the key
+	Level   any            // of a source that states what is held: see Subject.Level
 	EndNs   int64          // after which it is not renewed, by the monotonic clock; 0 = always
 	lapsed  bool
 }
@@ -45,6 +46,7 @@ func (v *Verdict) AppendHolds(holds []Hold) []Hold {
 	for _, s := range v.Subjects {
 		if s.Outcome == Taken && s.Rule.Policy.Holds() {
 			h := s.Rule.Hold(s.Held)
+			h.Level = s.Level
 			h.Windows = s.KeepWindows()
 			holds = append(holds, h)
 		}
@@ -97,9 +99,12 @@ func (v *Verdict) Release() {
 	}
 }
 
+// HasLapsed reports whether what the request held is charged already.
+func (h *Hold) HasLapsed() bool { return h.lapsed }
+
 // Renew renews the hold where that is due, by the holds' clock.
 func (h *Hold) Renew(now, monotonicNs, heldNs int64) {
-	if h.lapsed || h.EndNs > 0 && monotonicNs >= h.EndNs {
+	if h.lapsed || h.Level == nil && h.EndNs > 0 && monotonicNs >= h.EndNs {
 		return
 	}
 	m := &h.Rule.Metrics

@@ -2,6 +2,7 @@ package host
 
 import (
 	"encoding/binary"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -196,6 +197,9 @@ func (s *stream) settle() {
 	}
 	clear(s.holds)
 	p.settled, s.holds = settled[:0], s.holds[:0]
+	if p.quota != nil {
+		p.quota.state(s.context)
+	}
 }
 
 // linger keeps a hold until its time is over.
@@ -227,6 +231,7 @@ func (p *plugin) endLingering(monotonic int64) {
 
 // bequeath leaves what lingers to another configuration, in whatever VM.
 func (p *plugin) bequeath() {
+	p.lingering = slices.DeleteFunc(p.lingering, func(l lingering) bool { return l.hold.Level != nil }) // see quotaTalk.end
 	if len(p.lingering) == 0 {
 		return
 	}

@@ -232,6 +232,9 @@ func (p *plugin) OnTick() {
 	if p.engine != nil {
 		p.engine.Survey()
 		p.renew()
+		if p.quota != nil {
+			p.quota.state(p.context)
+		}
 		p.flushMetrics()
 		p.engine.Heartbeat()
 		p.engine.ShareDenials()

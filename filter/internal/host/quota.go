@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"encoding/binary"
 	"unsafe"
 
@@ -58,12 +59,22 @@ func (q *quotaTalk) wait(context uint32, v *decide.Verdict) bool {
 			q.hasten()
 			importActFor(context)
 		}
+		q.state(context)
 		return false
 	}
 	q.plugin.engine.Keep(v)
 	q.client.Wait(context, v, theProxy.Monotonic())
 	q.hasten()
 	return true
+}
+
+// state tells the service what has changed of what is held, in a callback of the context.
+func (q *quotaTalk) state(context uint32) {
+	if q.plugin.engine.Leases.HasNews() {
+		q.client.State(theProxy.Monotonic())
+		q.hasten()
+		importActFor(context)
+	}
 }
 
 // Resume goes on with a request that has waited.
@@ -171,10 +182,23 @@ func (q *quotaTalk) takeWord() (restore func()) {
 	return func() { leases.Silent = own }
 }
 
-// end decides what still waits.
+// end decides what still waits, and leaves what is held to another configuration of this VM:
+// its rows are stated there.
 func (q *quotaTalk) end() {
 	q.client.End(theProxy.Monotonic())
 	q.gauge(false)
+	for _, other := range plugins {
+		if heir := other.quota; heir != nil && other.engine.Policy().Domain == q.plugin.engine.Policy().Domain && bytes.Equal(heir.service, q.service) {
+			var holds []decide.Hold
+			var ends []int64
+			for _, l := range q.plugin.lingering {
+				holds, ends = append(holds, l.hold), append(ends, l.endNs)
+			}
+			heir.client.Inherit(q.client, holds, ends)
+			heir.state(heir.plugin.context)
+			return
+		}
+	}
 }
 
 // talkOf returns the talk of a root context.

@@ -40,6 +40,8 @@ type worker struct {
 	users    map[uint32]string
 	verdicts map[uint32]bool // of the requests that are decided: allowed
 	onResume func(*decide.Verdict)
+	// onDecided is called with each verdict that is final.
+	onDecided func(context uint32, v *decide.Verdict)
 }
 
 func newWorker(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) *worker {
@@ -113,6 +115,9 @@ func (w *worker) respond(context uint32, v *decide.Verdict) bool {
 		return false
 	}
 	w.verdicts[context] = v.Allowed
+	if w.onDecided != nil {
+		w.onDecided(context, v)
+	}
 	if w.engine.Leases.AsksAhead() {
 		w.client.AskAhead(w.proxy.Clock)
 	}

@@ -114,6 +114,7 @@ type waiter struct {
 
 // NewClient returns a client of a worker with cluster rules.
 func NewClient(host Host, w *Worker) *Client {
+	w.id = uint64(host.Random())<<32 | uint64(host.Random())
 	return &Client{
 		host: host, worker: w, stream: stream{defined: map[uint32]bool{}},
 		queued: map[string]*ask{}, flying: map[string]*ask{}, waiters: map[uint32]*waiter{}, pauseNs: firstPauseNs,
@@ -172,7 +173,12 @@ func (c *Client) AskAhead(now int64) {
 
 // release has the units of a part go back that its request has got and not taken.
 func (c *Client) release(p *Part) {
-	if p.grant != nil && !p.grant.Denied {
+	switch {
+	case p.grant == nil || p.grant.Denied:
+	case p.level != nil:
+		p.level.Given -= p.units
+		c.worker.state(p.level)
+	default:
 		c.giveBack(p.grant.release(p.units), p.grant.stream)
 	}
 }
@@ -224,6 +230,11 @@ func (c *Client) want(parts []Part, w *waiter) {
 func (c *Client) unqueue(a *ask) {
 	delete(c.queued, a.key)
 	c.queue = slices.DeleteFunc(c.queue, func(other *ask) bool { return other == a })
+	for i := range a.parts {
+		if l := a.parts[i].level; l != nil && l.Due() {
+			c.worker.state(l)
+		}
+	}
 }
 
 // stopWaiting has a request wait for its ask no longer.

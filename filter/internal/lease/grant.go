@@ -43,6 +43,9 @@ func (g *grant) give(p *Part) {
 		g.takers++
 		g.Units -= p.Cost
 		g.given = limit.AddSaturating(g.given, p.Cost)
+		if p.level != nil {
+			p.level.Given += p.Cost
+		}
 	}
 }
 
@@ -58,7 +61,7 @@ func (g *grant) release(units uint32) (back quota.Return) {
 // store writes units into the key's record, and of an answer what it says. It returns what
 // goes back to the service.
 func (g *grant) store(units uint32, answer bool) quota.Return {
-	c := g.part.source
+	c := g.part.source.(*Source)
 	w := c.worker
 	e, wall := &w.entry, w.host.Now()
 	for try := range state.MaxRetries {
@@ -89,7 +92,7 @@ func (g *grant) store(units uint32, answer bool) quota.Return {
 
 // note changes the record as the answer says.
 func (g *grant) note(l *state.Lease, now int64) {
-	c := g.part.source
+	c := g.part.source.(*Source)
 	l.AskedNs, l.SilentNs = 0, 0
 	if g.Failed {
 		l.SilentNs = now + silenceNs

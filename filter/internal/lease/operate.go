@@ -10,11 +10,20 @@ import (
 // Of is what this proxy knew of the subject's key when it was checked; nil for a rule that
 // leases nothing.
 func Of(s *decide.Subject) *answer.Lease {
-	c, leases := s.Rule.Source.(*Source)
-	if !leases || s.Unlimited {
+	if s.Unlimited {
 		return nil
 	}
 	h := &answer.Lease{}
+	if c, states := s.Rule.Source.(*Stated); states {
+		if c.isSilent(s) {
+			h.Silent = string(s.Rule.Policy.OnUnavailable)
+		}
+		return h
+	}
+	c, leases := s.Rule.Source.(*Source)
+	if !leases {
+		return nil
+	}
 	if e := s.Lease; e != nil { // it was checked
 		for i := range e.Grants {
 			if g := &e.Grants[i]; g.Units > 0 && g.EndNs > e.NowNs {

@@ -33,7 +33,7 @@ func appendLimits(b []byte, s *decide.Subject) []byte {
 }
 
 // definition is what the service is told of the subject's limits.
-func (c *Source) definition(s *decide.Subject) *quota.Definition {
+func (c *asking) definition(s *decide.Subject) *quota.Definition {
 	w := c.worker
 	if !c.rule.Subjects.IsSaid(&s.Subject) {
 		return &w.Definitions[c.first+uint32(s.Override+1)]

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -21,35 +20,16 @@ const (
 // leased from the quota service, in a table from which all its workers take. A request
 // that has waited for an answer has units of its own first.
 type Source struct {
-	worker *Worker
-	rule   *decide.Rule
-	table  *state.Leases
-	local  *local.Source // counts while the service is silent, if on_unavailable is local
-	first  uint32        // the definition of the rule's own limits; those of its overrides follow
+	asking
+	table *state.Leases
 
 	leases bool // units may be kept for later requests
 	refill state.Refill
 	idleNs int64 // after which units that nobody takes go back
 
-	// Of the subject that was checked last:
-	from  from
-	got   *Part       // what the service has said to its request, if that has waited
-	taken state.Grant // from leaseTable: the grant that the units were of
-
-	key    []byte         // of keyOf
-	shares []limit.Window // this proxy's share of the limits
-	usage  limit.Usage
+	taken state.Grant // of the subject that was checked last, from leaseTable: the grant that the units were of
+	usage limit.Usage
 }
-
-// from says where a subject takes its units.
-type from uint8
-
-const (
-	nowhere from = iota
-	ownGrant
-	leaseTable
-	localTable
-)
 
 // layoutOf is a hash of what makes windows the same; see limit.Window.Same.
 func layoutOf(windows []limit.Window) uint64 {
@@ -153,36 +133,6 @@ func passNs(now, waitNs, said int64) int64 {
 // knows reports whether the key's usage is known.
 func (c *Source) knows(e *state.LeaseEntry) bool {
 	return e.WrittenNs != 0 && len(e.Standings) >= len(c.rule.Subjects.Windows)
-}
-
-// checkLocal decides without the service.
-func (c *Source) checkLocal(s *decide.Subject, now int64) decide.Outcome {
-	if c.local == nil {
-		return decide.Silent
-	}
-	s.Limits.Windows = c.share(s)
-	found := c.local.Check(s, now)
-	if found != decide.Failed {
-		c.from = localTable
-	}
-	return found
-}
-
-// share is what one proxy may admit without the service: the limits, divided by
-// the number of proxies.
-func (c *Source) share(s *decide.Subject) []limit.Window {
-	proxies := max(c.worker.tables.Proxies(), 1)
-	c.shares = append(c.shares[:0], s.Windows...)
-	for i := range c.shares {
-		w := &c.shares[i]
-		if w.Limit > 0 {
-			w.Limit = max(1, w.Limit/proxies)
-		}
-		if w.Burst > 0 {
-			w.Burst = max(1, w.Burst/proxies)
-		}
-	}
-	return c.shares
 }
 
 // Take takes the cost from where Check has found it.

@@ -15,7 +15,11 @@ func (c *Client) flush(now int64) {
 	if c.resuming { // what the last of them leave goes back first
 		return
 	}
-	if c.sentNs != 0 || len(c.queue) == 0 && len(c.returns) == 0 || !c.ensureOpen(now) {
+	if c.sentNs != 0 {
+		return
+	}
+	c.queueLevels(now)
+	if len(c.queue) == 0 && len(c.returns) == 0 || !c.ensureOpen(now) {
 		return
 	}
 	m := &c.asks
@@ -23,13 +27,14 @@ func (c *Client) flush(now int64) {
 	var left []*ask
 	sent := c.sending[:0]
 	for _, a := range c.queue {
-		if len(sent) == maxAsks || c.flying[a.key] != nil {
+		if len(sent) == maxAsks || c.flying[a.key] != nil || a.isAsked() {
 			left = append(left, a)
 			continue
 		}
 		sent = append(sent, a)
 		c.lastID++
 		a.id, a.sentNs, a.stream = c.lastID, now, c.stream.number
+		a.state(c.worker, now)
 		n := len(m.Asks)
 		m.Asks = slices.Grow(m.Asks, 1)[:n+1]
 		message := &m.Asks[n]
@@ -44,6 +49,9 @@ func (c *Client) flush(now int64) {
 		m.Returns, c.returns = append(m.Returns, c.returns[:n]...), c.returns[n:]
 	}
 	if len(m.Asks) == 0 && len(m.Returns) == 0 || !c.send(m, now) {
+		for _, a := range sent {
+			a.forgo(c.worker)
+		}
 		return
 	}
 	c.queue, c.sending, c.sent = append(c.queue[:0], left...), sent, append(c.sent, sent...)
@@ -115,6 +123,7 @@ func (c *Client) Closed(now int64) {
 	c.stream.number, c.sentNs, c.returns = 0, 0, c.returns[:0]
 	c.backOff(now)
 	for _, a := range c.sent {
+		a.forgo(c.worker)
 		c.requeue(a)
 	}
 	c.sent = nil
@@ -168,6 +177,7 @@ func (c *Client) answer(said *quota.Answer) {
 	if a == nil {
 		return
 	}
+	defer a.forgo(c.worker) // of what the answer does not say
 	waiters := a.waiters
 	if next := c.queued[a.key]; next != nil && len(next.waiters) > 0 && c.concernsMore(a, said) {
 		waiters = append(waiters, next.waiters...)
@@ -220,6 +230,9 @@ func (c *Client) distribute(a *ask, i int, said *quota.Answer, waiters []*waiter
 	} else {
 		g.Grant = said.Grants[i]
 	}
+	if part.level != nil {
+		g.heard(a, i, c.worker)
+	}
 	g.bound(quota.MostWaitNs(part.definition.Windows))
 	g.endNs = a.sentNs + g.ValidNs
 	for _, st := range g.Windows {
@@ -231,6 +244,9 @@ func (c *Client) distribute(a *ask, i int, said *quota.Answer, waiters []*waiter
 				g.give(p)
 			}
 		}
+	}
+	if part.level != nil { // what nobody takes is stated as not held
+		return
 	}
 	rest := g.Units
 	if g.Units = 0; g.takers > 0 && !g.Leased { // all of it goes back at once

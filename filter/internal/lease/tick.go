@@ -21,6 +21,7 @@ func (c *Client) Tick(now int64) {
 		return w.verdict == nil
 	})
 	c.abandon(now)
+	c.renew(now)
 	if c.worker.Silent {
 		c.probe(now)
 	}
@@ -119,6 +120,7 @@ func (c *Client) abandon(now int64) {
 		}
 		if c.flying[a.key] == a {
 			delete(c.flying, a.key)
+			a.forgo(c.worker)
 		}
 	}
 	for len(c.sent) > 0 && now-c.sent[0].sentNs >= lateNs {

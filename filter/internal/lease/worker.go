@@ -28,7 +28,7 @@ type Worker struct {
 	host    Clock
 	tables  *state.Tables
 	domain  string
-	sources map[*decide.Rule]*Source
+	sources map[*decide.Rule]asks
 	proxies uint32
 
 	resumed *waiter // that goes on, nil = none does
@@ -42,30 +42,43 @@ type Worker struct {
 	lookNs int64            // when to look at the first of them
 	idleNs int64            // the shortest time after which one is idle, 0 = none is held
 	entry  state.LeaseEntry // of what is no request's
+
+	levels  map[string]*level // by their names
+	due     []*level          // to be stated
+	ending  []ending
+	id      uint64 // of who states them
+	number  uint64 // of the newest statement
+	renewNs int64  // when to look which are to be renewed
+	name    []byte // memory for a level's
 }
 
 // NewWorker returns a worker without rules.
 func NewWorker(host Clock, tables *state.Tables, domain string) *Worker {
-	return &Worker{host: host, tables: tables, domain: domain, sources: map[*decide.Rule]*Source{}, said: map[string]*quota.Definition{}}
+	return &Worker{host: host, tables: tables, domain: domain, sources: map[*decide.Rule]asks{}, said: map[string]*quota.Definition{}, levels: map[string]*level{}}
 }
 
 // Add gives a rule its source of units. fallback is the table that counts in the place of a
 // silent service, if on_unavailable is local.
 func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 	p, windows := r.Policy, r.Subjects.Windows
-	c := &Source{worker: w, rule: r, first: uint32(len(w.Definitions)), leases: p.Lease != quota.LeaseOff,
-		refill: refillOf(windows), idleNs: quota.IdleNs(windows)}
-	c.table = w.tables.Leases(r.Subjects.Counter("\x00lease", p.Capacity), layoutOf(windows), len(windows), p.Capacity)
+	a := asking{worker: w, rule: r, first: uint32(len(w.Definitions))}
 	if p.OnUnavailable == policy.UnavailableLocal {
-		c.local = local.New(r, fallback)
+		a.local = local.New(r, fallback)
 	}
 	for override := -1; override < len(p.Overrides); override++ {
 		d := r.Subjects.DefinitionOf(override)
 		d.ID = uint32(len(w.Definitions))
 		w.Definitions = append(w.Definitions, d)
 	}
-	w.sources[r] = c
-	r.Source, r.Counted = c, c.table.Table()
+	if p.Holds() {
+		w.sources[r], r.Counted = &Stated{asking: a}, fallback
+	} else {
+		table := w.tables.Leases(r.Subjects.Counter("\x00lease", p.Capacity), layoutOf(windows), len(windows), p.Capacity)
+		w.sources[r], r.Counted = &Source{
+			asking: a, table: table, leases: p.Lease != quota.LeaseOff, refill: refillOf(windows), idleNs: quota.IdleNs(windows),
+		}, table.Table()
+	}
+	r.Source = w.sources[r]
 }
 
 // SetProxies tells all workers how many proxies of the domain are alive.
@@ -81,8 +94,9 @@ type Part struct {
 	quota.Part
 	definition *quota.Definition
 	subject    *decide.Subject
-	source     *Source
-	place      state.Place
+	source     asks
+	place      state.Place // of a lease
+	level      *level      // of what is stated instead
 
 	grant *grant // the answer, nil until it has come
 	units uint32 // of it, which the request has not taken

@@ -49,7 +49,6 @@ var sentences = map[policy.Code]string{
 	policy.ClusterOnly:   "only a rule of scope cluster has it: remove it, or set scope to cluster",
 	policy.HeldDenials:   "does not go with settle and algorithm concurrency: a request that the rule denies holds nothing, and so nothing counts it: remove it",
 	policy.HeldLease:     "does not go with settle and algorithm concurrency: units that come back with a late answer fit no lease: remove it",
-	policy.HeldCluster:   "settle and algorithm concurrency count in one proxy only yet: set scope to proxy",
 	policy.LeasedDenials: "needs lease: off in a rule of scope cluster: a proxy that leases denies requests without asking, " +
 		"and those would not be counted",
 	policy.LeasedElastic: "needs lease: off in a rule of scope cluster: a unit was counted when it was leased, " +

@@ -1,0 +1,71 @@
+package lease
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// asking is what the sources of rules that ask the service have in common.
+type asking struct {
+	worker *Worker
+	rule   *decide.Rule
+	local  *local.Source // counts while the service is silent, if on_unavailable is local
+	first  uint32        // the definition of the rule's own limits; those of its overrides follow
+
+	// Of the subject that was checked last:
+	from from
+	got  *Part // what the service has said to its request, if that has waited
+
+	key    []byte         // of keyOf
+	shares []limit.Window // this proxy's share of the limits
+}
+
+// asks is a source of a rule that asks the service.
+type asks interface {
+	decide.Source
+	part(s *decide.Subject, cost uint32) Part
+	of() *asking
+}
+
+func (c *asking) of() *asking { return c }
+
+// from says where a subject takes its units.
+type from uint8
+
+const (
+	nowhere from = iota
+	ownGrant
+	leaseTable
+	localTable
+)
+
+// checkLocal decides without the service.
+func (c *asking) checkLocal(s *decide.Subject, now int64) decide.Outcome {
+	if c.local == nil {
+		return decide.Silent
+	}
+	s.Limits.Windows = c.share(s)
+	found := c.local.Check(s, now)
+	if found != decide.Failed {
+		c.from = localTable
+	}
+	return found
+}
+
+// share is what one proxy may admit without the service: the limits, divided by
+// the number of proxies.
+func (c *asking) share(s *decide.Subject) []limit.Window {
+	proxies := max(c.worker.tables.Proxies(), 1)
+	c.shares = append(c.shares[:0], s.Windows...)
+	for i := range c.shares {
+		w := &c.shares[i]
+		if w.Limit > 0 {
+			w.Limit = max(1, w.Limit/proxies)
+		}
+		if w.Burst > 0 {
+			w.Burst = max(1, w.Burst/proxies)
+		}
+	}
+	return c.shares
+}
