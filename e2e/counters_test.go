@@ -24,7 +24,10 @@ type counters struct {
 			Metrics map[string]uint64
 		}
 	}
-	Quota   *struct{ Windows []struct{ Used uint32 } } // of a rule of scope cluster
+	Quota *struct { // of a rule of scope cluster
+		Windows []struct{ Used uint32 }
+		Held    *uint32
+	}
 	Failed  int
 	Sum     *int64
 	AtLeast *int64 `json:"at_least"`
