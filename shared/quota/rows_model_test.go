@@ -46,7 +46,7 @@ type holders struct {
 	number  uint64
 	workers []*stater
 	mail    []said
-	spent   []spent
+	spent   []int64 // when answers came, of each unit
 	charged uint64 // in truth
 	losses  bool
 	kills   bool
@@ -112,7 +112,7 @@ func (h *holders) answer(w *stater) {
 	w.Settle(units, cost)
 	h.charged += uint64(cost)
 	for range cost {
-		h.spent = append(h.spent, spent{at: h.NowNs})
+		h.spent = append(h.spent, h.NowNs)
 	}
 }
 
@@ -295,16 +295,42 @@ func TestRowsNeverOver(t *testing.T) {
 	}
 }
 
-// over is the exact limiter's word on when answers came.
+// over returns the first window in which more was spent than it allows, "" if none: the exact
+// limiter's word on when answers came.
 func (h *holders) over() string {
-	f := fleet{State: h.State, spent: h.spent}
+	slices.Sort(h.spent)
 	for i := range h.Windows {
-		if h.Windows[i].Algorithm == limit.FixedWindowPerKey { // begins when the service hears of an answer
-			return ""
+		switch w := &h.Windows[i]; {
+		case w.Unlimited || w.Algorithm == limit.FixedWindowPerKey: // that begins when the service hears of an answer
+		case !stamped(w) && w.Algorithm != limit.SlidingWindowCounter:
+			counts := map[int64]uint32{}
+			for _, at := range h.spent {
+				if counts[w.End(at)]++; counts[w.End(at)] > w.Limit {
+					return fmt.Sprintf("window %d: %d units until %d", i, counts[w.End(at)], w.End(at))
+				}
+			}
+		default:
+			for from := range h.spent {
+				for to := from; to < len(h.spent); to++ {
+					if long, n := h.spent[to]-h.spent[from], int64(to-from+1); overIn(w, n, long) {
+						return fmt.Sprintf("window %d: %d units in %d ns", i, n, long)
+					}
+				}
+			}
 		}
 	}
-	if why := f.over(); why != "" {
-		return fmt.Sprint(why)
-	}
 	return ""
+}
+
+// overIn reports whether n units are more than the window allows in an interval that begins and
+// ends with one of them.
+func overIn(w *limit.Window, n, long int64) bool {
+	switch w.Algorithm {
+	case limit.SlidingWindowLog:
+		return long < w.PeriodNs && n > int64(w.Limit)
+	case limit.SlidingWindowCounter: // at most limit·(1 + x/W) + 1
+		return long <= w.PeriodNs && (n-1-int64(w.Limit))*w.PeriodNs > int64(w.Limit)*long
+	default: // at most burst and what the bucket gains
+		return (n-int64(w.Burst))*w.PeriodNs > int64(w.Limit)*long
+	}
 }

@@ -67,6 +67,10 @@ func Of(p *policy.Policy) Footprint {
 			continue
 		}
 		seen[r.Counter] = true
+		if r.Scope == policy.ScopeCluster && r.Holds() { // the service has the table
+			m.Counters++
+			continue
+		}
 		if r.Scope == policy.ScopeCluster {
 			n := len(windows)
 			geometry, bytes = part(r, state.LeaseGeometry(n, r.Capacity), state.LeaseHostBytes(n, r.Capacity))
