@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"bytes"
 	"net/http"
 	"strconv"
 	"strings"
@@ -33,8 +34,9 @@ func (o *output) append(b []byte) []byte {
 		return o.appendAnswer(b)
 	case o.line.policy != nil:
 		return append(b, `,"ok":true}`...)
-	case o.stats != nil:
-		return append(append(b, ','), o.stats[1:]...)
+	case o.stats != nil: // without the count of VMs, which are the simulation's own
+		rules, _, _ := bytes.Cut(o.stats[1:], []byte(`,"vm_starts":`))
+		return append(append(append(b, ','), rules...), '}')
 	case a.Value != nil:
 		return o.appendValue(b)
 	}
