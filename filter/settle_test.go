@@ -179,3 +179,50 @@ func TestHoldsAreRenewedInPortions(t *testing.T) {
 	b.tick(t)
 	require.Zero(t, b.Metrics()["rule=.=r;.;rate_limit_holds_lost_total"])
 }
+
+// A stream of a gigabyte and one of ten minutes are charged what they say, or an estimate of what
+// they had when they were cut, in the memory that a short one takes.
+func TestLongStreams(t *testing.T) {
+	const gigabyte, said = 1 << 30, `data: {"choices":[],"usage":{"prompt_tokens":30,"completion_tokens":500}}` + "\n\n"
+	event := func(size int) string {
+		return `data: {"choices":[{"delta":{"content":"` + strings.Repeat("four", size/4) + `"}}]}` + "\n\n"
+	}
+	b := start(t, traced, func(o *sim.Options) { o.OnCall = nil })
+	require.NoError(t, b.Configure(policy(`{"name":"r","limits":["4000000000/1h"],"cost":10,"hold":"10s","settle":{"to":"tokens"}}`)))
+	var memory uint64
+	for _, step := range []struct {
+		name, event string
+		count       int
+		pause       int64
+		last        part
+		cost, by    string
+	}{
+		{"short", event(64 << 10), 10, 0, chunk(said), "530", "answer"},
+		{"a gigabyte", event(64 << 10), gigabyte >> 16, 0, chunk(said), "530", "answer"},
+		{"a gigabyte, cut", event(64 << 10), gigabyte >> 16, 0, reset(sim.ClientGone), fmt.Sprint(gigabyte / 4), "estimate"},
+		{"ten minutes", event(4), 6000, 1e8, chunk(said), "530", "answer"},
+		{"ten minutes, cut", event(4), 6000, 1e8, reset(sim.ClientGone), "6000", "estimate"},
+	} {
+		x, err := b.Start(0, &sim.Request{})
+		require.NoError(t, err)
+		require.NoError(t, head(200, [2]string{"content-type", "text/event-stream"})(x))
+		for n := range step.count {
+			require.NoError(t, chunk(step.event)(x))
+			if b.now += step.pause; step.pause > 0 && n%10 == 0 {
+				b.tick(t)
+			}
+		}
+		require.NoError(t, step.last(x))
+		if !x.Ended() {
+			require.NoError(t, end(x))
+		}
+		require.JSONEq(t, `[{"rule":"r","held":10,"cost":`+step.cost+`,"by":"`+step.by+`"}]`, x.State()[settled], step.name)
+		if memory == 0 {
+			memory = b.Memory(0)
+		}
+		require.Equal(t, memory, b.Memory(0), step.name)
+	}
+	b.tick(t)
+	require.Zero(t, b.Metrics()["rule=.=r;.;rate_limit_holds_lost_total"])
+	require.Positive(t, b.Metrics()["rule=.=r;.;rate_limit_holds_renewed_total"])
+}
