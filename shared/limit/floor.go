@@ -102,7 +102,7 @@ func (w *Window) convertFloor(f Usage, last int64) Usage {
 		own = w.fullAt(&Usage{Tokens: level, EndNs: 1}, last)
 	}
 	full := own
-	if f.Prev == 0 { // written by a configuration without this window, from the records' own times
+	if f.Prev == 0 && !w.hasLapsed(f.EndNs, last) { // written by a configuration without this window, from the records' own times
 		full = max(full, f.EndNs)
 	}
 	if w.Stamp != 0 {

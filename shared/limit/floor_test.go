@@ -80,6 +80,23 @@ func TestTheFloorOfAnotherRate(t *testing.T) {
 	require.Equal(t, Usage{EndNs: blind.EndNs}, unknown.Start(blind, written, nil))
 }
 
+// A lapse that is charged to a bucket of unknown size leaves it empty for whoever knows it, not
+// empty for decades.
+func TestBucketsOfUnknownSizeThatLapsed(t *testing.T) {
+	written := 1000 * second
+	unknown, known := Window{Algorithm: TokenBucket, PeriodNs: second}, Window{Algorithm: TokenBucket, PeriodNs: second, Limit: 1, Burst: 10}
+	var lapsed Usage
+	for range 5 {
+		unknown.Charge(&lapsed, written, written, 1)
+	}
+	blind := unknown.Floor(lapsed, written, written)
+	inherited := known.Floor(unknown.Inherit(unknown.Start(blind, written, nil), written), written, written)
+	for name, floor := range map[string]Usage{"a floor": known.RollFloor(blind, written, written), "a key's that began from it": inherited} {
+		require.Equal(t, written+second, known.Check(ref(known.Start(floor, written, nil)), written, 1), name)
+		require.Zero(t, known.RollFloor(floor, written, written+10*second), name)
+	}
+}
+
 // The time at which a bucket would have been full under removed limits is no debt
 // under new ones. A bucket that takes 40 hours to fill is emptied, and its floor is
 // written under a much faster rate. Under the next limits it is empty, but does not

@@ -137,10 +137,20 @@ func (w *Window) fullAt(u *Usage, last int64) int64 {
 // latestFull is when the bucket of u, written at last, is full: by w's limits or
 // by those it was written with, whichever is later.
 func (w *Window) latestFull(u *Usage, last int64) int64 {
-	if w.Burst == 0 || w.Limit == 0 { // w does not know the bucket's size, or never fills it
+	switch {
+	case w.Burst == 0 || w.Limit == 0: // w does not know the bucket's size, or never fills it
 		return u.EndNs
+	case w.hasLapsed(u.EndNs, last):
+		return w.fullAt(u, last)
 	}
 	return max(u.EndNs, w.fullAt(u, last))
+}
+
+// hasLapsed reports whether a bucket that is full at an instant was charged by a configuration
+// that does not know its size: see Charge. Who knows it takes the bucket for empty when it was
+// last written, because keys would wait for that instant in vain.
+func (w *Window) hasLapsed(full, last int64) bool {
+	return w.FillNs < maxWait/2 && full > after(last, maxWait/2)
 }
 
 // missing is how many tokens the bucket of u lacks, rounded up.
