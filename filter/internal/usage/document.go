@@ -81,7 +81,7 @@ func (d *document) write(p []byte) {
 func (d *document) readMark(c byte) int {
 	state := d.state
 	switch {
-	case c == ' ' || c == '\n' || c == '\r' || c == '\t':
+	case isSpace(c):
 	case c == '"' && (state == wantsName || state == wantsNameOrEnd):
 		d.state, d.isName = inString, true
 	case c == ':' && state == wantsColon:
@@ -91,11 +91,22 @@ func (d *document) readMark(c byte) int {
 			d.state = wantsName
 		}
 		d.value, d.row = d.levels[min(d.depth, trackedDepth-1)], nil
-	case (c == '}' || c == ']') && c == d.inside[d.depth]+2 && (state == wantsComma || state == wantsNameOrEnd || state == wantsValueOrEnd):
+	case c == d.inside[d.depth]+2 && (state == wantsComma || state == wantsNameOrEnd || state == wantsValueOrEnd):
 		d.depth-- // in ASCII } comes two after {, ] two after [
 		d.endValue()
-	case state > wantsValueOrEnd:
+	case state <= wantsValueOrEnd:
+		return d.readValue(c)
+	default:
 		d.fail()
+	}
+	return 1
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\t' }
+
+// readValue reads the first byte of a value, and returns how much of it.
+func (d *document) readValue(c byte) int {
+	switch {
 	case c == '{' || c == '[':
 		d.takeCount(-1)
 		d.open(c)
