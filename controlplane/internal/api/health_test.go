@@ -18,7 +18,9 @@ var errCutOff = fmt.Errorf("%w since noon", store.ErrCutOff)
 
 func (unreachable) Healthy(context.Context) error { return errCutOff }
 
-func (unreachable) Append(context.Context, store.Change) ([]store.Revision, error) { return nil, errCutOff }
+func (unreachable) Append(context.Context, store.Change) ([]store.Revision, error) {
+	return nil, errCutOff
+}
 
 // A serve that is cut off says so, refuses changes, and counts as ready: its proxies get
 // what it knows.

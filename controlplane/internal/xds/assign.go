@@ -23,6 +23,9 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := l.recall(ctx); err != nil {
+		return err
+	}
 	before := map[string]track{}
 	for name, t := range l.tracks {
 		before[name] = *t

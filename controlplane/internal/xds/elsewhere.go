@@ -100,6 +100,34 @@ func (l *Ledger) tell() []byte {
 	return packed.Bytes()
 }
 
+// recall reads what proxies without a stream here have replied elsewhere: a control plane
+// that has died told nobody of the latest. The caller holds mu.
+func (l *Ledger) recall(ctx context.Context) error {
+	if _, others := l.store.Told(); others == nil {
+		return nil
+	}
+	list, err := l.store.Proxies(ctx)
+	for _, known := range list {
+		if p := l.proxies[known.ID()]; p == nil {
+			l.proxies[known.ID()] = newProxy(known)
+			l.proxies[known.ID()].gone = l.now()
+		} else if !p.isHere() {
+			p.known = known
+		}
+	}
+	return err
+}
+
+// isHere says whether the proxy has a stream here.
+func (p *proxy) isHere() bool {
+	for _, s := range p.sessions {
+		if !s.elsewhere {
+			return true
+		}
+	}
+	return false
+}
+
 // hear replaces the sessions elsewhere by those that other control planes tell of now.
 func (l *Ledger) hear(from map[string][]byte) error {
 	l.mu.Lock()
@@ -157,7 +185,7 @@ func (l *Ledger) hearOf(s *session, known store.Proxy) {
 			delete(p.sessions, id)
 		}
 	}
-	if !slices.ContainsFunc(slices.Collect(maps.Values(p.sessions)), func(s *session) bool { return !s.elsewhere }) {
+	if !p.isHere() {
 		p.known = known
 	}
 	s.track = l.assign(&s.place)

@@ -18,6 +18,7 @@ type hub struct {
 	mu      sync.Mutex
 	told    map[string][]byte
 	changed chan struct{}
+	marked  chan struct{} // closed and replaced when a revision is appended or marked
 }
 
 // oneOf is one of them. It is gone without a word while it is mute.
@@ -36,6 +37,24 @@ func (p *oneOf) Tell(_ context.Context, proxies []byte) error {
 		p.wake()
 	}
 	return nil
+}
+
+func (p *oneOf) SaveReply(ctx context.Context, r store.Reply) error {
+	defer p.mark()
+	return p.Store.SaveReply(ctx, r)
+}
+
+func (h *hub) mark() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(h.marked)
+	h.marked = make(chan struct{})
+}
+
+func (p *oneOf) Appended() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.marked
 }
 
 func (p *oneOf) wake() {
@@ -65,7 +84,16 @@ func two(t *testing.T) (a, b *fixture, ofA *oneOf) {
 	t.Helper()
 	s, err := store.Open(t.TempDir())
 	require.NoError(t, err)
-	h := &hub{told: map[string][]byte{}, changed: make(chan struct{})}
+	h := &hub{told: map[string][]byte{}, changed: make(chan struct{}), marked: make(chan struct{})}
+	go func() {
+		for t.Context().Err() == nil {
+			select {
+			case <-s.Appended():
+				h.mark()
+			case <-t.Context().Done():
+			}
+		}
+	}()
 	var peers []*oneOf
 	var list []*fixture
 	for _, id := range []string{"a", "b"} {
@@ -139,10 +167,16 @@ func TestProxiesElsewhere(t *testing.T) {
 	ofA.mu.Lock()
 	ofA.mute = true
 	ofA.mu.Unlock()
+	fourth := b.apply("fourth")
+	far.refuse("fourth") // a tells nobody
+	far.accept("first")
+	far2.accept("fourth")
+	near.accept("fourth")
+	b.eventually("b reads it in the store", func() bool { return len(b.status("far").Refused) == 2 && !b.status("far").Unsettled })
 	far.goOver(b)
 	far.nothingMore()
 	b.eventually("it has moved", func() bool { return !b.status("far").Elsewhere })
-	require.Equal(t, []uint64{second}, b.status("far").Refused, "what it refused elsewhere")
+	require.Equal(t, []uint64{second, fourth}, b.status("far").Refused, "what it refused elsewhere")
 	require.Equal(t, 3, b.server.Ledger().Connected(""), "each counts once")
 	third := b.apply("third")
 	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
