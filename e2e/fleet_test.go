@@ -4,7 +4,7 @@ package e2e
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
+	endian "encoding/binary"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -86,7 +86,7 @@ func (s *standing) expects(node string) uint64 {
 		return s.Current.Revision
 	}
 	hash := sha256.Sum256([]byte(node))
-	if place := float64(binary.BigEndian.Uint64(hash[:])>>11) / (1 << 53) * 100; node == s.Canary.Node || place < s.Canary.Percent {
+	if place := float64(endian.BigEndian.Uint64(hash[:])>>11) / (1 << 53) * 100; node == s.Canary.Node || place < s.Canary.Percent {
 		return s.Newest.Revision
 	}
 	return s.Current.Revision
