@@ -181,7 +181,7 @@ func (u *runner) fly(t *testing.T, proxies []*proxy, moving bool, least float64,
 	<-ctx.Done()
 	spent := u.spentMs.Load() - before
 	wg.Wait()
-	share := float64(spent) / float64((lasts-warm).Milliseconds()) / 10
+	share := float64(spent) / float64((lasts - warm).Milliseconds()) / 10
 	t.Logf("%.3f of the slots used, %d at once at most", share, u.most.Load())
 	require.LessOrEqual(t, u.most.Load(), int64(10))
 	require.GreaterOrEqual(t, share, least)

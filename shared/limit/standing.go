@@ -18,6 +18,9 @@ func (w *Window) Standing(now int64, used uint32, resetNs int64, log []int64) Us
 	switch w.Algorithm {
 	case FixedWindowPerKey:
 		u.EndNs = now + max(resetNs, 0)
+		if w.Pays > 0 && used > w.Pays { // which is when all is paid
+			u.EndNs = max(u.EndNs-int64((used-1)/w.Pays)*w.PeriodNs, now+1)
+		}
 	case SlidingWindowLog:
 		w.Shift(&u, min(resetNs-w.PeriodNs, 0))
 	case TokenBucket:

@@ -16,6 +16,9 @@ func TestStanding(t *testing.T) {
 			Algorithm: Algorithm(1 + dice.IntN(5)), Limit: 1 + dice.Uint32N(50),
 			PeriodNs: MinPeriodNs + dice.Int64N(20*second), Burst: 1 + dice.Uint32N(60), Units: 64,
 		}
+		if w.IsFixed() && dice.IntN(2) == 0 {
+			w.Pays = 1 + dice.Uint32N(3)
+		}
 		var u Usage
 		now, last := 1000*second+dice.Int64N(second), int64(0)
 		for range dice.IntN(12) {

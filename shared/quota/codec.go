@@ -75,15 +75,7 @@ func (a *Ask) append(b []byte) []byte {
 		b = appendNumber(b, 6, uint64(p.Spent))
 		b = appendBool(b, 7, p.Inspect)
 		b = appendBool(b, 8, p.Shadow)
-		b = appendNumber(b, 9, uint64(p.Held))
-		b = appendNumber(b, 10, p.Charged)
-		b = appendNumber(b, 11, p.Known)
-		b = appendNumber(b, 12, p.Since)
-		b = appendNumber(b, 13, p.Number)
-		if p.Worker != 0 {
-			b = binary.LittleEndian.AppendUint64(append(b, tag(14, wire.Fixed64)), p.Worker)
-		}
-		b = closed(b, at)
+		b = closed(p.Level.append(b), at)
 	}
 	return b
 }
@@ -307,20 +299,8 @@ func (p *Part) set(f field) error {
 		return readBool(f, &p.Inspect)
 	case 8:
 		return readBool(f, &p.Shadow)
-	case 9:
-		return readUint32(f, &p.Held)
-	case 10:
-		return readUint64(f, &p.Charged)
-	case 11:
-		return readUint64(f, &p.Known)
-	case 12:
-		return readUint64(f, &p.Since)
-	case 13:
-		return readUint64(f, &p.Number)
-	case 14:
-		return readFixed64(f, &p.Worker)
 	}
-	return nil
+	return p.Level.set(f)
 }
 
 // Decode reads a message from its bytes. It uses the memory of the message that m

@@ -179,7 +179,8 @@ func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool
 		return 0, false, false, err
 	}
 	*row = Row{l.Worker, l.Since, l.Number, l.Charged, l.Held, s.NowNs, slots.PeriodNs}
-	if s.Add(uint32(min(charged, saturated)), Terms{}); charged > 0 {
+	if charged > 0 { // a hold opens no window
+		s.Add(uint32(min(charged, saturated)), Terms{})
 		units, ok = s.room(p, slots, l.Held, row)
 	}
 	row.Held += units

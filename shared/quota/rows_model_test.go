@@ -83,7 +83,7 @@ func (h *holders) step(t *testing.T) {
 	case n == 1 && h.losses && h.r.IntN(2) == 0:
 		h.charged = 0 // but for what no worker knows to be counted
 		for _, w := range h.workers {
-			h.charged += w.Account.charged - w.known
+			h.charged += w.charged - w.known
 		}
 		h.mail = slices.DeleteFunc(h.mail, func(m said) bool { return !m.back }) // else what is repeated counts again
 		h.Usages, h.lostNs = make([]limit.Usage, len(h.Windows)), h.NowNs

@@ -206,24 +206,34 @@ var errUnknownWindow = errors.New("the algorithm of a window is not known: the p
 func check(d *lease.Definition) error {
 	for i := range d.Windows {
 		w := &d.Windows[i]
-		holds := w.Algorithm == limit.Concurrency && i == len(d.Windows)-1
+		err := checkWindow(w)
 		switch {
-		case holds && (d.CountDenied || d.Lease != lease.LeaseOff):
-			return errors.New("what holds units until their answers takes no count_denied and no lease")
-		case holds && w.InRange():
-		case w.Algorithm < limit.FixedWindow || w.Algorithm > limit.Calendar:
-			return errUnknownWindow
-		case !w.InRange():
-			return errors.New("a window is not 1 ms to 366 days or 1, 2, 3, 4, 6 or 12 months long, or its offset is not less")
-		case w.Unlimited && w.Algorithm == limit.TokenBucket && (w.Limit > 0 || w.Burst > 0):
-			return errors.New("an unlimited bucket has no limit and no burst")
-		case w.Units > limit.MaxLog:
-			return errors.New("a log remembers at most 512 units")
+		case w.Algorithm == limit.Concurrency && i == len(d.Windows)-1 && w.InRange():
+			if d.CountDenied || d.Lease != lease.LeaseOff {
+				return errors.New("what holds units until their answers takes no count_denied and no lease")
+			}
+		case err != nil:
+			return err
 		case i > 0 && d.Windows[i-1].Compare(*w) >= 0:
 			return errors.New("windows are not in order of their period, algorithm, offset, jitter and elastic, or one is there twice")
 		case d.CountDenied && (w.Algorithm == limit.TokenBucket || d.Lease != lease.LeaseOff):
 			return errors.New("count_denied takes no token bucket and no lease")
 		}
+	}
+	return nil
+}
+
+// checkWindow refuses a window that counts nothing that is known.
+func checkWindow(w *limit.Window) error {
+	switch {
+	case w.Algorithm < limit.FixedWindow || w.Algorithm > limit.Calendar:
+		return errUnknownWindow
+	case !w.InRange():
+		return errors.New("a window is not 1 ms to 366 days or 1, 2, 3, 4, 6 or 12 months long, or its offset is not less")
+	case w.Unlimited && w.Algorithm == limit.TokenBucket && (w.Limit > 0 || w.Burst > 0):
+		return errors.New("an unlimited bucket has no limit and no burst")
+	case w.Units > limit.MaxLog:
+		return errors.New("a log remembers at most 512 units")
 	}
 	return nil
 }

@@ -15,10 +15,11 @@ func (o *operation) hold(s *lease.State) (changed bool) {
 	case p.Inspect:
 		return false
 	case p.Number == 0:
-		if o.judgeHeld(s, p.Cost); !o.denied {
-			s.Add(p.Cost, lease.Terms{})
+		if o.judgeHeld(s, p.Cost); o.denied || p.Cost == 0 {
+			return false
 		}
-		return !o.denied
+		s.Add(p.Cost, lease.Terms{})
+		return true
 	}
 	units, ok, stated, err := s.Say(p, o.slots)
 	if err != nil {

@@ -89,7 +89,7 @@ func TestSlots(t *testing.T) {
 	require.True(t, x.state(1).Denied)
 	b.clock.advance(1)
 	require.EqualValues(t, 2, x.state(2).Units, "y is silent")
-	require.EqualValues(t, limit.Never, x.state(3).WaitNs)
+	require.Equal(t, limit.Never, x.state(3).WaitNs)
 }
 
 // TestADeniedPartHoldsNothing: the others of its ask are taken back.

@@ -79,7 +79,7 @@ func NewMemory(now func() int64) *Memory {
 // Aged makes the store one that has lost nothing, however short it has been there: nobody
 // holds anything of it.
 func (m *Memory) Aged() *Memory {
-	m.sinceNs = 1
+	m.sinceNs = -1
 	return m
 }
 

@@ -36,7 +36,7 @@ func (c *Stated) Check(s *decide.Subject, now int64) decide.Outcome {
 			c.from = ownGrant
 			return decide.Granted
 		}
-		if s.PassNs = passNs(now, g.grant.WaitNs, g.grant.WaitNs); g.grant.Grant.Held {
+		if s.PassNs = passNs(now, g.grant.WaitNs, g.grant.WaitNs); g.grant.Held {
 			return decide.HeldBack
 		}
 		return decide.Denied

@@ -1,0 +1,65 @@
+package simulate_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// answeredLines are requests of three users, of which each has its answer within two seconds.
+func answeredLines(seed uint64, n int) string {
+	dice := rand.New(rand.NewPCG(seed, 2))
+	var b strings.Builder
+	at := int64(1_700_000_000_000)
+	type running struct {
+		id  int
+		end int64
+	}
+	var all []running
+	for id := range n {
+		at += dice.Int64N(200)
+		left := all[:0]
+		for _, r := range all {
+			if r.end > at {
+				left = append(left, r)
+				continue
+			}
+			fmt.Fprintf(&b, `{"at_ms":%d,"answer":"%d","status":%d,"end":true}`+"\n", at, r.id, []int{200, 401}[dice.IntN(2)])
+		}
+		all = append(left, running{id, at + 1 + dice.Int64N(2000)})
+		fmt.Fprintf(&b, `{"at_ms":%d,"id":"%d","headers":{"u":"%d","x-cost":"%d"}}`+"\n", at, id, dice.IntN(3), 1+dice.IntN(3))
+	}
+	return b.String()
+}
+
+var decided = regexp.MustCompile(`"(allowed|answer|settled|reason|used|held|remaining|retry_after_ms|reset_ms)":(\[[^]]*\]|[^,}]*)`)
+
+// TestHeldOverAllProxies: three proxies hold and are charged as one is.
+func TestHeldOverAllProxies(t *testing.T) {
+	for _, rule := range []string{
+		`key: [{header: u}], algorithm: concurrency, limits: [2]`,
+		`key: [{header: u}], limits: [9/5s], cost: {header: x-cost, default: 1, max: 5}, settle: {when: {status: [401]}}`,
+		`key: [{header: u}], limits: [9/5s], algorithm: fixed_window_per_key, settle: {to: milliseconds, max: 30}`,
+		`key: [{header: u}], limits: [9/5s, 40/1m], algorithm: sliding_window_log, settle: {when: {status: [401]}}`,
+		`key: [{header: u}], limits: [9/5s], algorithm: sliding_window_counter, settle: {when: {status: [401]}}`,
+		`key: [{header: u}], limits: [{requests: 9, per: 5s, burst: 6}], algorithm: token_bucket, settle: {to: milliseconds, max: 9}`,
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			lines := answeredLines(1, *clusterLines)
+			one := simulateLines(t, policyOf([]string{"name: r, " + rule}, ""), 1, lines)
+			all := simulateLines(t, policyOf([]string{"name: r, " + rule}, ", scope: cluster"), 3, lines)
+			require.Len(t, all, len(one))
+			denied := 0
+			for i := range one {
+				require.Equal(t, decided.FindAllString(one[i], -1), decided.FindAllString(all[i], -1), "line %d:\n%s\n%s", i+1, one[i], all[i])
+				denied += strings.Count(one[i], `"allowed":false,"status"`)
+			}
+			require.Positive(t, denied)
+		})
+	}
+}
