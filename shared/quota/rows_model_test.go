@@ -47,7 +47,7 @@ type holders struct {
 	workers []*stater
 	mail    []said
 	spent   []int64 // when answers came, of each unit
-	charged uint64 // in truth
+	charged uint64  // in truth
 	losses  bool
 	kills   bool
 	lostNs  int64 // when the store has lost its state last
