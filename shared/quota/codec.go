@@ -75,7 +75,7 @@ func (a *Ask) append(b []byte) []byte {
 		b = appendNumber(b, 6, uint64(p.Spent))
 		b = appendBool(b, 7, p.Inspect)
 		b = appendBool(b, 8, p.Shadow)
-		b = closed(p.Level.append(b), at)
+		b = closed(p.appendLevel(b), at)
 	}
 	return b
 }

@@ -69,8 +69,8 @@ func (a *Account) Due() bool {
 // Idle reports whether the row holds nothing and is known to say so: nothing need be kept.
 func (a *Account) Idle() bool { return !a.Due() && a.row == 0 }
 
-// append appends the level's fields of a Part.
-func (l *Level) append(b []byte) []byte {
+// appendLevel appends the level's fields of a Part.
+func (l *Level) appendLevel(b []byte) []byte {
 	b = appendNumber(b, 9, uint64(l.Held))
 	b = appendNumber(b, 10, l.Charged)
 	b = appendNumber(b, 11, l.Known)

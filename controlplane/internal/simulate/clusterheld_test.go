@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,15 +23,13 @@ func answeredLines(seed uint64, n int) string {
 	var all []running
 	for id := range n {
 		at += dice.Int64N(200)
-		left := all[:0]
-		for _, r := range all {
-			if r.end > at {
-				left = append(left, r)
-				continue
+		all = slices.DeleteFunc(all, func(r running) bool {
+			if r.end <= at {
+				fmt.Fprintf(&b, `{"at_ms":%d,"answer":"%d","status":%d,"end":true}`+"\n", at, r.id, []int{200, 401}[dice.IntN(2)])
 			}
-			fmt.Fprintf(&b, `{"at_ms":%d,"answer":"%d","status":%d,"end":true}`+"\n", at, r.id, []int{200, 401}[dice.IntN(2)])
-		}
-		all = append(left, running{id, at + 1 + dice.Int64N(2000)})
+			return r.end <= at
+		})
+		all = append(all, running{id, at + 1 + dice.Int64N(2000)})
 		fmt.Fprintf(&b, `{"at_ms":%d,"id":"%d","headers":{"u":"%d","x-cost":"%d"}}`+"\n", at, id, dice.IntN(3), 1+dice.IntN(3))
 	}
 	return b.String()
