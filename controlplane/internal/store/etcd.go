@@ -26,8 +26,8 @@ const (
 	// lookEvery and lookWithin say how soon a store knows that it is cut off: later than
 	// members take to elect a leader.
 	lookEvery, lookWithin = time.Second, 3 * time.Second
-	// commitWithin bounds a change: longer than an election, too.
-	commitWithin = 10 * time.Second
+	// commitWithin bounds a change, and tryWithin each attempt: longer than an election, too.
+	commitWithin, tryWithin = 10 * time.Second, time.Second
 	// lease is after how many seconds of silence others take a control plane for gone.
 	lease = 10
 	// pageKeys is how many keys are read at once.
@@ -202,6 +202,8 @@ func (e *Etcd) look(ctx context.Context) {
 		e.mu.Lock()
 		if err == nil {
 			e.since = time.Now()
+		} else if time.Since(e.since) < lookWithin {
+			err = nil // members may be electing a leader
 		}
 		if (err == nil) != (e.lost == nil) {
 			e.wake(&e.change) // what was withheld may be done now
@@ -386,7 +388,7 @@ func (e *Etcd) write(ctx context.Context, leading bool, change func(records) err
 		switch code := codeOf(err); {
 		case done:
 			return nil
-		case err == nil, code == codes.Unavailable && ctx.Err() == nil:
+		case err == nil, ctx.Err() == nil && (code == codes.Unavailable || errors.Is(err, context.DeadlineExceeded)):
 		case ctx.Err() != nil, code == codes.Canceled, code == codes.DeadlineExceeded:
 			return fmt.Errorf("%w: whether the change is stored is not known: %w", ErrCutOff, explain(err))
 		default:

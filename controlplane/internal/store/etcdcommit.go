@@ -27,7 +27,10 @@ type request struct {
 // commit makes a transaction durable. done is false where somebody else's came between,
 // and, with an error, where it is not known.
 func (t *etcdTx) commit(ctx context.Context) (done bool, err error) {
-	q, err := t.request(ctx)
+	// A member waits seconds for a leader that has died meanwhile.
+	trying, cancel := context.WithTimeout(ctx, tryWithin)
+	defer cancel()
+	q, err := t.request(trying)
 	if err != nil {
 		return false, err
 	}
@@ -35,11 +38,11 @@ func (t *etcdTx) commit(ctx context.Context) (done bool, err error) {
 		return true, nil
 	}
 	for part := range slices.Chunk(q.chunks, 2) {
-		if _, err := t.client.Txn(ctx).Then(part...).Commit(); err != nil {
+		if _, err := t.client.Txn(trying).Then(part...).Commit(); err != nil {
 			return false, err
 		}
 	}
-	answer, err := t.client.Txn(ctx).If(q.compared...).Then(nest(q.ops)...).Else(q.wanted...).Commit()
+	answer, err := t.client.Txn(trying).If(q.compared...).Then(nest(q.ops)...).Else(q.wanted...).Commit()
 	switch code := codeOf(err); {
 	case err == nil && answer.Succeeded:
 		t.await(ctx, answer.Header.Revision)
@@ -55,7 +58,9 @@ func (t *etcdTx) commit(ctx context.Context) (done bool, err error) {
 		return false, err
 	}
 	for ctx.Err() == nil { // whoever answers now knows of all that was stored before
-		got, lost := t.client.Get(ctx, q.sign)
+		asking, cancel := context.WithTimeout(ctx, tryWithin)
+		got, lost := t.client.Get(asking, q.sign)
+		cancel()
 		if lost == nil && len(got.Kvs) == 1 && bytes.Equal(got.Kvs[0].Value, q.value) {
 			t.await(ctx, got.Kvs[0].ModRevision)
 			return true, nil

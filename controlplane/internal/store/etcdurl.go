@@ -46,12 +46,7 @@ func address(at string) (c clientv3.Config, root string, err error) {
 	if c.Endpoints, err = endpoints(hosts, scheme); err != nil {
 		return c, "", err
 	}
-	query, err := url.ParseQuery(u.RawQuery)
-	for name, values := range query {
-		if !slices.Contains(parameters, name) || len(values) > 1 || values[0] == "" {
-			err = fmt.Errorf("after ? a store's URL takes each of these once at most: %s", strings.Join(parameters, ", "))
-		}
-	}
+	query, err := readQuery(u.RawQuery)
 	if err != nil {
 		return c, "", err
 	}
@@ -75,6 +70,18 @@ func address(at string) (c clientv3.Config, root string, err error) {
 		root = "sluice"
 	}
 	return c, root + "/", err
+}
+
+func readQuery(raw string) (url.Values, error) {
+	query, err := url.ParseQuery(raw)
+	good := err == nil
+	for name, values := range query {
+		good = good && slices.Contains(parameters, name) && len(values) == 1 && values[0] != ""
+	}
+	if !good {
+		return nil, fmt.Errorf("after ? a store's URL takes each of these once at most: %s", strings.Join(parameters, ", "))
+	}
+	return query, nil
 }
 
 func endpoints(hosts, scheme string) (list []string, err error) {
