@@ -21,6 +21,7 @@ type controlPlane struct {
 	*child.Child
 
 	data, xds, http string   // directory and addresses
+	store           string   // URL of its store, instead of data
 	flags           []string // further flags of serve
 }
 
@@ -44,7 +45,11 @@ func (c *controlPlane) start(t *testing.T) {
 	t.Helper()
 	tokenFile := filepath.Join(filepath.Dir(c.data), "token")
 	require.NoError(t, os.WriteFile(tokenFile, []byte(token+"\n"), 0o600))
-	args := []string{"serve", "--data", c.data, "--xds", c.xds, "--http", c.http, "--manage-token-file", tokenFile}
+	where := []string{"--data", c.data}
+	if c.store != "" {
+		where = []string{"--store", c.store}
+	}
+	args := []string{"serve", where[0], where[1], "--xds", c.xds, "--http", c.http, "--manage-token-file", tokenFile}
 	var err error
 	c.Child, err = child.Start(exec.Command(built.sluice, append(args, c.flags...)...))
 	require.NoError(t, err)
