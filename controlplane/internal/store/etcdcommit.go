@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -159,4 +160,40 @@ func (q *request) pack(ctx context.Context, t *etcdTx, bucket, k string, text []
 		q.ops = append(q.ops, clientv3.OpPut(name, "", clientv3.WithIgnoreValue())) // without the lease
 	}
 	return place, nil
+}
+
+// batched is a change that waits for its transaction.
+type batched struct {
+	change func(records) error
+	done   chan error
+}
+
+// commitBatches commits changes that came while those before were under way.
+func (e *Etcd) commitBatches(ctx context.Context) {
+	for {
+		var list []batched
+		select {
+		case <-ctx.Done():
+			return
+		case first := <-e.queue:
+			list = append(list, first)
+		}
+		for more := true; more && len(list) < maxBatch; {
+			select {
+			case next := <-e.queue:
+				list = append(list, next)
+			default:
+				more = false
+			}
+		}
+		err := e.commit(ctx, "commit", alone, func(r records) (err error) {
+			for _, b := range list {
+				err = errors.Join(err, b.change(r))
+			}
+			return err
+		})
+		for _, b := range list {
+			b.done <- err
+		}
+	}
 }
