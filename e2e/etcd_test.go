@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -13,121 +12,15 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-ratelimit/sluice/build/etcdtest"
-	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 var serveRounds = flag.Int("serve-rounds", 20, "how often TestSeveralServes kills a serve or a member of etcd")
-
-// crowdBack is how long proxies may take until each has the right revision.
-const crowdBack = 5 * time.Second
-
-// crowd is proxies that know all serves, and go to the next when theirs ends.
-type crowd struct {
-	mu   sync.Mutex
-	runs map[string]uint64          // by node id
-	seen map[string]map[uint64]bool // every revision that a proxy ever got
-	last time.Time                  // when one got another revision
-}
-
-func startCrowd(t *testing.T, addresses []string, n int) *crowd {
-	t.Helper()
-	f := &crowd{runs: map[string]uint64{}, seen: map[string]map[uint64]bool{}}
-	ctx, cancel := context.WithCancel(context.Background())
-	var ended sync.WaitGroup
-	t.Cleanup(func() { cancel(); ended.Wait() })
-	var conns []*grpc.ClientConn
-	for range n {
-		for _, address := range addresses {
-			conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = conn.Close() })
-			conns = append(conns, conn)
-		}
-	}
-	for i := range n {
-		node, mine := fmt.Sprintf("%s-%d", []string{"edge", "core", "rest"}[i%3], i), conns[i*len(addresses):][:len(addresses)]
-		ended.Go(func() {
-			held := ""
-			for at := i; ctx.Err() == nil; at++ {
-				_ = f.stream(ctx, mine[at%len(mine)], node, &held) // always ends in an error
-				select {
-				case <-ctx.Done():
-				case <-time.After(50 * time.Millisecond):
-				}
-			}
-		})
-	}
-	return f
-}
-
-// stream accepts everything.
-func (f *crowd) stream(ctx context.Context, conn *grpc.ClientConn, node string, held *string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	conn.Connect()
-	s, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
-	if err != nil {
-		return err
-	}
-	next := &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: node}, TypeUrl: resourceType, ResourceNamesSubscribe: []string{envoy.ResourceName}}
-	if *held != "" {
-		next.InitialResourceVersions = map[string]string{envoy.ResourceName: *held}
-	}
-	for {
-		if err := s.Send(next); err != nil {
-			return err
-		}
-		r, err := s.Recv()
-		if err != nil {
-			return err
-		}
-		next = &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resourceType, ResponseNonce: r.GetNonce()}
-		*held = r.GetResources()[0].GetVersion()
-		number, _, _ := strings.Cut(*held, "-")
-		n, _ := strconv.ParseUint(number, 10, 64)
-		f.mu.Lock()
-		if f.runs[node] != n {
-			f.last = time.Now()
-		}
-		if f.runs[node] = n; f.seen[node] == nil {
-			f.seen[node] = map[uint64]bool{}
-		}
-		f.seen[node][n] = true
-		f.mu.Unlock()
-	}
-}
-
-const resourceType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
-
-// policyOf is the policy of a node of the crowd.
-func policyOf(node string) string {
-	policy, _, _ := strings.Cut(node, "-")
-	return strings.Replace(policy, "rest", "default", 1)
-}
-
-// wrong counts the proxies that do not run the newest revision of their policy.
-func (f *crowd) wrong(newest map[string]uint64) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for node, runs := range f.runs {
-		if runs != newest[policyOf(node)] {
-			n++
-		}
-	}
-	return n
-}
 
 // several are three serves on three members of etcd.
 type several struct {
@@ -183,15 +76,16 @@ func (s *several) history(t *testing.T) (newest map[string]uint64, policies map[
 	return nil, nil
 }
 
+// should is the newest revision of each node's policy.
+func should(newest map[string]uint64) func(node string) uint64 {
+	return func(node string) uint64 { return newest[policyOf(node)] }
+}
+
 // files are the three policies, each with a domain of its own.
 func files(t *testing.T, round int) (args []string) {
 	t.Helper()
 	for _, policy := range []string{"edge", "core", "default"} {
-		head := ""
-		if policy != "default" {
-			head = fmt.Sprintf("name: %s\nproxies: {node: \"%s-*\"}\n", policy, policy)
-		}
-		args = append(args, "-f", file(t, policy+".yaml", fmt.Sprintf("version: 1\n%sdomain: %s-%d\nrules: []\n", head, policy, round)))
+		args = append(args, "-f", file(t, policy+".yaml", fmt.Sprintf("version: 1\n%sdomain: %s-%d\nrules: []\n", headOf(policy), policy, round)))
 	}
 	return args
 }
@@ -244,7 +138,7 @@ func TestSeveralServes(t *testing.T) {
 			require.Contains(t, policies, n, "round %d: an acknowledged revision is lost: %s", round, errs)
 		}
 		eventually(t, crowdBack, fmt.Sprint("round ", round, ", victim ", victim, ": proxies on their revisions"),
-			func() bool { return s.crowd.wrong(newest) == 0 })
+			func() bool { return s.crowd.wrong(should(newest)) == 0 })
 		s.crowd.mu.Lock()
 		from := begun // or when the revision was stored: that takes a leader of etcd
 		if s.stored.After(from) {
@@ -294,12 +188,7 @@ func TestSeveralServesCutOff(t *testing.T) {
 		require.Less(t, time.Since(begun), 2*time.Second)
 	}
 	late := startCrowd(t, []string{s.serves[2].xds}, 3)
-	eventually(t, crowdBack, "a proxy that connects meanwhile to get its policy", func() bool {
-		late.mu.Lock()
-		n := len(late.runs)
-		late.mu.Unlock()
-		return n == 3 && late.wrong(newest) == 0
-	})
+	eventually(t, crowdBack, "a proxy that connects meanwhile to get its policy", func() bool { return late.wrong(should(newest)) == 0 })
 	s.members[0].Continue()
 	s.members[1].Continue()
 	eventually(t, 20*time.Second, "a change to be possible", func() bool {
@@ -307,5 +196,5 @@ func TestSeveralServesCutOff(t *testing.T) {
 		return exit == 0
 	})
 	newest, _ = s.history(t)
-	eventually(t, crowdBack, "all to get it", func() bool { return s.crowd.wrong(newest) == 0 })
+	eventually(t, crowdBack, "all to get it", func() bool { return s.crowd.wrong(should(newest)) == 0 })
 }

@@ -8,16 +8,13 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
-	"strconv"
-	"strings"
-	"sync"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/build/xdstest"
 )
 
 var (
@@ -25,48 +22,21 @@ var (
 	fleetSeed   = flag.Uint64("fleet-seed", 1, "begins what happens in the rounds")
 )
 
-const fleetSize = 1000
-
-// member is a simulated proxy that takes whatever it is sent.
-type member struct {
-	node string
-
-	mu    sync.Mutex
-	holds uint64   // the revision
-	had   []uint64 // all revisions
-}
-
-func (m *member) takes(version string) {
-	text, _, _ := strings.Cut(version, "-")
-	number, _ := strconv.ParseUint(text, 10, 64)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.holds, m.had = number, append(m.had, number)
-}
-
-// fleet is many proxies of one control plane, in three policies.
+// fleet is a crowd and some Envoys, in three policies of one control plane.
 type fleet struct {
 	*controlPlane
-	members []*member
-	real    []string // node ids of Envoys
+	crowd   *crowd
+	envoys  []string // node ids
 	random  *rand.Rand
 	limit   int
-	kept    map[string][]uint64 // by policy: revisions that a command said were applied
+	applied map[string][]uint64 // by policy: revisions that a command said were
 	slowest time.Duration       // from a change, or the return of serve, until all had what they should
 }
 
-var fleetPolicies = map[string]string{"edge": "name: edge\nproxies: {node: \"edge-*\"}\n", "core": "name: core\nproxies: {node: \"core-*\"}\n", "default": ""}
-
 // next is a text that the policy has not had yet.
-func (f *fleet) next(name string) string {
+func (f *fleet) next(policy string) string {
 	f.limit++
-	return fleetPolicies[name] + fmt.Sprintf("version: 1\nrules: [{name: all, match: {paths: [/all]}, limits: [%d/1h]}]\n", f.limit)
-}
-
-// of is the policy that is for a node.
-func of(node string) string {
-	name, _, _ := strings.Cut(node, "-")
-	return name
+	return headOf(policy) + fmt.Sprintf("version: 1\nrules: [{name: all, match: {paths: [/all]}, limits: [%d/1h]}]\n", f.limit)
 }
 
 // standing is what `sluice status` prints of a policy.
@@ -82,11 +52,9 @@ type standing struct {
 
 // expects is the revision that a node is to run.
 func (s *standing) expects(node string) uint64 {
-	if s.Canary == nil {
-		return s.Current.Revision
-	}
 	hash := sha256.Sum256([]byte(node))
-	if place := float64(endian.BigEndian.Uint64(hash[:])>>11) / (1 << 53) * 100; node == s.Canary.Node || place < s.Canary.Percent {
+	place := float64(endian.BigEndian.Uint64(hash[:])>>11) / (1 << 53) * 100
+	if s.Canary != nil && (node == s.Canary.Node || place < s.Canary.Percent) {
 		return s.Newest.Revision
 	}
 	return s.Current.Revision
@@ -110,50 +78,34 @@ func (f *fleet) standings(t *testing.T) map[string]*standing {
 	return by
 }
 
-// settle waits until each proxy runs what it should, and requires that in 5 s.
+// settle waits until each proxy runs what it should.
 func (f *fleet) settle(t *testing.T, what string) {
 	t.Helper()
 	began := time.Now()
-	wrong := ""
-	defer func() { t.Logf("%s: %s %s", what, time.Since(began).Round(time.Millisecond), wrong) }()
-	eventually(t, 5*time.Second, "all proxies to run what they should", func() bool {
-		by := f.standings(t)
-		wrong = ""
-		for _, m := range f.members {
-			m.mu.Lock()
-			holds := m.holds
-			m.mu.Unlock()
-			if want := by[of(m.node)].expects(m.node); holds != want {
-				wrong = fmt.Sprintf("%s: %s holds %d, not %d", what, m.node, holds, want)
-				return false
-			}
-		}
-		proxies := f.proxies(t)
-		for _, node := range f.real {
-			if p, want := proxies[node], by[of(node)].expects(node); !p.Connected || p.Runs != want {
-				wrong = fmt.Sprintf("%s: %s runs %d, not %d", what, node, p.Runs, want)
-				return false
-			}
-		}
-		return true
+	eventually(t, crowdBack, what+": all proxies to run what they should", func() bool {
+		by, proxies := f.standings(t), f.proxies(t)
+		should := func(node string) uint64 { return by[policyOf(node)].expects(node) }
+		return f.crowd.wrong(should) == 0 && !slices.ContainsFunc(f.envoys, func(node string) bool {
+			return !proxies[node].Connected || proxies[node].Runs != should(node)
+		})
 	})
 	f.slowest = max(f.slowest, time.Since(began))
+	t.Logf("%s: %s", what, time.Since(began).Round(time.Millisecond))
 }
 
 // change is something to do with a random policy. It says what became of it.
 func (f *fleet) change(t *testing.T) func() (what string) {
 	t.Helper()
-	names := []string{"core", "default", "edge"}
-	name := names[f.random.IntN(len(names))]
-	args, applies := []string{"promote", "--policy", name}, false
-	switch canary := f.standings(t)[name].Canary != nil; {
+	policy := []string{"core", "default", "edge"}[f.random.IntN(3)]
+	args, applies := []string{"promote", "--policy", policy}, false
+	switch canary := f.standings(t)[policy].Canary != nil; {
 	case canary && f.random.IntN(2) == 0:
 		args[0] = "abort"
 	case canary:
 	case f.random.IntN(4) == 0:
 		args[0], applies = "rollback", true
 	default:
-		args, applies = []string{"apply", "-f", file(t, "policy.yaml", f.next(name))}, true
+		args, applies = []string{"apply", "-f", file(t, "policy.yaml", f.next(policy))}, true
 		if f.random.IntN(2) == 0 {
 			args = append(args, "--canary", "10%")
 		}
@@ -163,9 +115,9 @@ func (f *fleet) change(t *testing.T) func() (what string) {
 		if exit == 0 && applies {
 			var done struct{ Revision uint64 }
 			require.NoError(t, json.Unmarshal([]byte(out), &done), out)
-			f.kept[name] = append(f.kept[name], done.Revision)
+			f.applied[policy] = append(f.applied[policy], done.Revision)
 		}
-		return fmt.Sprintf("%s of %s, exit %d", args[0], name, exit)
+		return fmt.Sprintf("%s of %s, exit %d", args[0], policy, exit)
 	}
 }
 
@@ -174,28 +126,25 @@ func (f *fleet) change(t *testing.T) func() (what string) {
 // another; and no revision is lost that a command said was applied.
 func TestFleet(t *testing.T) {
 	t.Parallel()
-	f := &fleet{controlPlane: startControlPlane(t), random: rand.New(rand.NewPCG(*fleetSeed, 1)), kept: map[string][]uint64{}}
-	for _, name := range []string{"default", "edge", "core"} {
-		f.apply(t, f.next(name), "--wasm", built.filter)
+	f := &fleet{controlPlane: startControlPlane(t), random: rand.New(rand.NewPCG(*fleetSeed, 1)), applied: map[string][]uint64{}}
+	policies := []string{"default", "edge", "core"}
+	for _, policy := range policies {
+		f.apply(t, f.next(policy), "--wasm", built.filter)
 	}
-	for _, node := range []string{"edge-real", "core-real-1", "core-real-2", "default-real"} {
+	for _, node := range []string{"edge-real", "core-real-1", "core-real-2", "rest-real"} {
 		newest(t).start(t, proxyOptions{node: node, xds: f.xds, workers: 1})
-		f.real = append(f.real, node)
+		f.envoys = append(f.envoys, node)
 	}
-	for i := range fleetSize {
-		m := &member{node: fmt.Sprintf("%s-%04d", []string{"edge", "core", "default"}[i%3], i)}
-		xdstest.Follow(t, f.xds, m.node, 200*time.Millisecond, m.takes)
-		f.members = append(f.members, m)
-	}
+	f.crowd = startCrowd(t, []string{f.xds}, 1000)
 	f.settle(t, "all connect")
 	f.slowest = 0
 	for round := range *fleetRounds {
+		change := f.change(t)
 		if round%2 == 0 {
-			f.settle(t, f.change(t)())
+			f.settle(t, change())
 			continue
 		}
-		change, killed := f.change(t), make(chan struct{})
-		after := time.Duration(f.random.IntN(400)) * time.Millisecond
+		killed, after := make(chan struct{}), time.Duration(f.random.IntN(400))*time.Millisecond
 		go func() {
 			defer close(killed)
 			time.Sleep(after)
@@ -206,17 +155,17 @@ func TestFleet(t *testing.T) {
 		f.start(t)
 		f.settle(t, what+fmt.Sprintf(", killed after %s", after))
 	}
-	for name := range fleetPolicies {
+	for _, policy := range policies {
 		var history struct{ Revisions []struct{ Revision uint64 } }
-		f.ask(t, &history, "history", "--policy", name)
+		f.ask(t, &history, "history", "--policy", policy)
 		var has []uint64
 		for _, r := range history.Revisions {
 			has = append(has, r.Revision)
 		}
-		require.Subset(t, has, f.kept[name], name)
-		for _, m := range f.members {
-			if of(m.node) == name {
-				require.Subset(t, has, m.had, "%s got a revision of another policy", m.node)
+		require.Subset(t, has, f.applied[policy], policy)
+		for node, seen := range f.crowd.seen {
+			if policyOf(node) == policy {
+				require.Subset(t, has, slices.Collect(maps.Keys(seen)), "%s got a revision of another policy", node)
 			}
 		}
 	}

@@ -22,26 +22,30 @@ import (
 
 const resourceType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 
-// Follow is a proxy that accepts everything at once and says of each version that it does. It
-// connects again as often as retry says, until the test ends.
-func Follow(tb testing.TB, address, node string, retry time.Duration, takes func(version string)) {
+// Follow is a proxy that accepts everything at once and says of each version that it does. When
+// its stream ends, it goes to the next of the addresses after retry, until the test ends.
+func Follow(tb testing.TB, addresses []string, node string, retry time.Duration, takes func(version string)) {
 	tb.Helper()
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff: backoff.Config{BaseDelay: retry, Multiplier: 1, Jitter: 0.5, MaxDelay: retry},
-	}))
-	require.NoError(tb, err)
-	tb.Cleanup(func() { _ = conn.Close() })
+	var conns []*grpc.ClientConn
+	for _, address := range addresses {
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: retry, Multiplier: 1, Jitter: 0.5, MaxDelay: retry},
+		}))
+		require.NoError(tb, err)
+		tb.Cleanup(func() { _ = conn.Close() })
+		conns = append(conns, conn)
+	}
 	ctx, held := tb.Context(), map[string]string{}
 	go func() {
-		for ctx.Err() == nil {
-			_ = stream(ctx, conn, node, held, takes) // always ends in an error: the server's end, or ours
+		for at := 0; ctx.Err() == nil; at++ {
+			_ = stream(ctx, conns[at%len(conns)], node, held, takes) // always ends in an error: the server's end, or ours
 			time.Sleep(retry)
 		}
 	}()
 }
 
 func stream(ctx context.Context, conn *grpc.ClientConn, node string, held map[string]string, takes func(version string)) error {
-	s, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx, grpc.WaitForReady(true))
+	s, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func BenchmarkServe(b *testing.B) {
 			s := serve(b)
 			var acks atomic.Int64
 			for i := range proxies {
-				xdstest.Follow(b, s.xds, fmt.Sprintf("proxy-%04d", i), retryAfter, func(string) { acks.Add(1) })
+				xdstest.Follow(b, []string{s.xds}, fmt.Sprintf("proxy-%04d", i), retryAfter, func(string) { acks.Add(1) })
 			}
 			s.until(b, "sluice_proxies_connected", proxies)
 			revision, most, back := 0, 0, time.Duration(0)
@@ -108,6 +108,40 @@ func BenchmarkServe(b *testing.B) {
 			b.ReportMetric(float64(acks.Load())/float64(b.N), "ACKs/op")
 		})
 	}
+}
+
+// BenchmarkPolicies is a change of a thousand policies, each for one proxy, in one command until
+// all have accepted it. Then serve is killed, and all come back.
+func BenchmarkPolicies(b *testing.B) {
+	s := serve(b)
+	for i := range proxies {
+		xdstest.Follow(b, []string{s.xds}, fmt.Sprintf("proxy-%04d", i), retryAfter, func(string) {})
+	}
+	revision, most, answers, back := 0, 0, time.Duration(0), time.Duration(0)
+	for b.Loop() {
+		b.StopTimer()
+		revision++
+		args := []string{"apply", "--server", "http://" + s.http, "--wait", "2m"}
+		for i := range proxies {
+			head := fmt.Sprintf("name: p%d\nproxies: {node: proxy-%04d}\n", i, i)
+			args = append(args, "-f", file(b, fmt.Sprint("p", i, ".yaml"), []byte(head+fmt.Sprintf("version: 1\nrules: [{name: r, key: [client_ip], limits: [%d/1s], capacity: 64}]\n", revision))))
+		}
+		b.StartTimer()
+		run(b, args...)
+		b.StopTimer()
+		most = max(most, buildtest.Memory(b, buildtest.StatusOf(s.Pid()), buildtest.Peak))
+		s.Kill()
+		began := time.Now()
+		s.start(b)
+		answers += time.Since(began)
+		s.until(b, "sluice_proxies_connected", proxies)
+		back += time.Since(began)
+		s.until(b, "sluice_proxies_behind", 0)
+		b.StartTimer()
+	}
+	b.ReportMetric(answers.Seconds()*1e3/float64(b.N), "ms/answers")
+	b.ReportMetric(back.Seconds()*1e3/float64(b.N), "ms/back")
+	b.ReportMetric(float64(most)/(1<<20), "MiB")
 }
 
 // BenchmarkChange is a change of the policy of a real Envoy with four workers, until its
