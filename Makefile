@@ -85,8 +85,10 @@ lint: ## golangci-lint, with the reasons in .golangci.yml
 	@lint=$$(build/fetch golangci-lint); for at in . build/measure build/release build/browser; do \
 		(cd $$at && $$lint run --config '$(CURDIR)/.golangci.yml' ./...); done
 
+# Not the scripts: each of their commands compiles the filter anew, ten times as slowly, and what
+# races in them does in the packages.
 race: build servers ## what runs natively and has goroutines, under the race detector; takes a C compiler
-	$(call with_envoys,$(newest)) $(go_test) -race -short -timeout 15m $(filter $(concurrent),$(unit:$(module)/%=./%) $(native:%=./%))
+	$(call with_envoys,$(newest)) $(go_test) -race -short -timeout 15m $(filter-out ./controlplane/cmd/sluice,$(filter $(concurrent),$(unit:$(module)/%=./%) $(native:%=./%)))
 
 e2e-all: build servers ## the end-to-end scenarios on every supported Envoy
 	$(call with_envoys,$(envoys)) SLUICE_EVERY_ENVOY=1 $(go_test) -tags long -timeout 60m ./e2e/...
