@@ -140,9 +140,16 @@ func (s *server) step(ctx context.Context, policy string, step store.Step, leads
 		if err != nil && !errors.Is(err, store.ErrConflict) {
 			return 0, err
 		}
-		if failed := s.xds.Refresh(ctx); failed != nil || err == nil {
+		failed := s.xds.Refresh(ctx)
+		switch {
+		case err == nil:
+			if failed != nil { // it goes on trying
+				s.log.Error("follow the store", "error", failed)
+			}
 			s.log.Info("canary "+string(step.State), "revision", number, "policy", policy, "who", access.Who(step.Audit.Who), "why", step.Why)
-			return number, failed
+			return number, nil
+		case failed != nil || leads: // it is judged anew then
+			return 0, failed
 		}
 	}
 }
@@ -179,11 +186,16 @@ func (s *server) watch(ctx context.Context) {
 
 // watchOne looks at the canary of a policy, if there is one, and takes the step that is due.
 func (s *server) watchOne(ctx context.Context, policy string, now time.Time) error {
-	number, c := s.xds.Ledger().Canary(policy)
+	number, _ := s.xds.Ledger().Canary(policy)
 	if number == 0 {
 		return nil
 	}
 	rows, err := s.look(ctx, policy)
+	// As it stands after that: a proxy may have refused it meanwhile.
+	again, c := s.xds.Ledger().Canary(policy)
+	if again != number {
+		return nil
+	}
 	s.watched.mu.Lock()
 	w := s.watched.of[policy]
 	if w == nil || w.revision != number {
@@ -247,6 +259,8 @@ func (w *watching) take(rows []manage.Row, err error, c *xds.Canary, now time.Ti
 		w.waits = "no proxy of it is connected"
 	case c.Runs < c.Connected:
 		w.waits = fmt.Sprintf("%d of its %d proxies run it", c.Runs, c.Connected)
+	case len(c.Gone) > 0:
+		w.waits = c.Gone[0] + " ran it and is gone"
 	case w.waits == "" && others == 0:
 		w.waits = silent[false]
 	}
@@ -259,6 +273,8 @@ func (w *watching) next(c *xds.Canary, now time.Time) (store.RolloutState, strin
 		return store.Stalled, c.Why
 	case len(c.Refused) > 0:
 		return store.Stalled, "refused by " + strings.Join(c.Refused, ", ")
+	case c.Nacked:
+		return store.Stalled, "refused by a proxy that has accepted it since, or is gone"
 	case ended:
 		return store.Stalled, "the filter of " + proxy + " has crashed, or the proxy was restarted"
 	case c.PromoteAfter == 0 || now.Before(w.since.Add(c.PromoteAfter)) || w.waits != "":

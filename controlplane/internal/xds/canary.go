@@ -75,6 +75,8 @@ type Canary struct {
 	Connected int      `json:"connected"`         // proxies that are to get it
 	Runs      int      `json:"runs"`              // of these, how many run it
 	Refused   []string `json:"refused,omitempty"` // that refused it
+	Gone      []string `json:"gone,omitempty"`    // that ran it last, and are not connected
+	Nacked    bool     `json:"-"`                 // some proxy refused it, of those that are known or not
 }
 
 // Canary returns the revision of a policy whose rollout lasts, 0 if none does.
@@ -87,9 +89,13 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 		return 0, c
 	}
 	number, c.Rollout = t.newest(), *r
+	c.Nacked = t.find(number).nacked
 	for id, p := range l.proxies {
 		if slices.Contains(p.known.Refused, number) {
 			c.Refused = append(c.Refused, id.Node)
+		}
+		if len(p.sessions) == 0 && p.known.Acked == number {
+			c.Gone = append(c.Gone, id.Node)
 		}
 		for _, s := range p.sessions {
 			if s.subscribed && s.track == t && reaches(r, id.Node) {
@@ -102,6 +108,7 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 		}
 	}
 	slices.Sort(c.Refused)
+	slices.Sort(c.Gone)
 	return number, c
 }
 

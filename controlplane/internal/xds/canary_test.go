@@ -233,3 +233,25 @@ func TestAbortedRevisionAgesOut(t *testing.T) {
 		return err == nil && len(list) == 2 && list[0].Number == 4 && list[1].Number == 3
 	})
 }
+
+// A proxy that ran a canary and went away is not one that did well.
+func TestCanaryKnowsWhoIsGone(t *testing.T) {
+	f, ids := newFixture(t), nodes(t, 2)
+	f.apply("one")
+	first, second := f.proxy(ids[0]), f.proxy(ids[1])
+	first.accept("one")
+	second.accept("one")
+	number := f.canary("two", 99)
+	first.accept("two")
+	second.accept("two")
+	canary := func() Canary { _, c := f.server.Ledger().Canary("default"); return c }
+	f.eventually("both run it", func() bool { return canary().Runs == 2 })
+	require.Empty(t, canary().Gone)
+	second.hangUpAndWait()
+	require.Equal(t, ids[1:], canary().Gone)
+	second.connect()
+	f.eventually("it is back", func() bool { return len(canary().Gone) == 0 })
+	require.NoError(t, f.store.SaveReply(t.Context(), store.Reply{Node: "elsewhere", Revision: number}))
+	f.refreshed()
+	require.True(t, canary().Nacked)
+}

@@ -175,6 +175,8 @@ func (s *session) outcome(number uint64) Outcome {
 		return Waiting
 	}
 	switch {
+	case s.holds == number:
+		return Acked // its reply is not among those that another control plane tells of
 	case want != 0 && want == s.unsendable:
 		return Unsent
 	case want != 0 && want != s.holds:

@@ -6,14 +6,19 @@ import (
 	"slices"
 )
 
+// maxDropped is how many revisions are dropped at once: a store may bound a change.
+const maxDropped = 100
+
 // prune drops the revisions that are neither among the newest nor in use.
 func (s *Server) prune(ctx context.Context) error {
 	numbers := s.ledger.removeOutdated(s.keep)
 	if len(numbers) == 0 {
 		return nil
 	}
-	if err := s.store.Drop(ctx, numbers); err != nil {
-		return fmt.Errorf("drop old revisions: %w", err)
+	for some := range slices.Chunk(numbers, maxDropped) {
+		if err := s.store.Drop(ctx, some); err != nil {
+			return fmt.Errorf("drop old revisions: %w", err)
+		}
 	}
 	s.log.Info("old revisions dropped", "count", len(numbers), "oldest", numbers[0], "newest", numbers[len(numbers)-1])
 	return nil
