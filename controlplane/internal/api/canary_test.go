@@ -11,13 +11,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/canary"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
 // counting is a proxy that says what it has counted.
 type counting struct {
 	allowed, denied, starts atomic.Uint64
 	refuses                 atomic.Bool
+	asked                   atomic.Pointer[func()] // called meanwhile
 }
 
 type canaryFixture struct {
@@ -36,6 +39,9 @@ func newCanaryFixture(t *testing.T) *canaryFixture {
 		p.starts.Store(5)
 		f.proxies[id] = p
 		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if meanwhile := p.asked.Load(); meanwhile != nil {
+				(*meanwhile)()
+			}
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"rules":[{"rule":"per-user","metrics":{"allowed":%d,"denied":%d}}],"vm_starts":%d}`, p.allowed.Load(), p.denied.Load(), p.starts.Load())
 		}))
@@ -172,6 +178,30 @@ func TestCanaryStalls(t *testing.T) {
 	}
 }
 
+// A refusal that comes while the counts are read counts, before this serve knows of it, too.
+func TestCanaryIsRefusedMeanwhile(t *testing.T) {
+	for _, isKnown := range []bool{false, true} {
+		t.Run(fmt.Sprintf("known %v", isKnown), func(t *testing.T) {
+			f := newCanaryFixture(t)
+			number := f.begin("&promote_after=1m")
+			f.look(0, 0, 0, 0)
+			f.look(30*time.Second, 200, 2, 2)
+			refuse := func() {
+				require.NoError(t, f.store.SaveReply(t.Context(), store.Reply{Node: "another", Revision: number, Text: "no"}))
+				if isKnown {
+					require.NoError(t, f.xds.Refresh(t.Context()))
+				}
+			}
+			f.proxies[f.chosen].asked.Store(&refuse)
+			f.look(time.Minute, 200, 2, 2)
+			require.NotEqual(t, store.Promoted, f.state(number))
+			f.proxies[f.chosen].asked.Store(nil)
+			f.look(time.Minute, 0, 0, 0)
+			require.Equal(t, store.Stalled, f.state(number))
+		})
+	}
+}
+
 // Where something cannot be read, a canary says so and waits.
 func TestCanaryThatCannotBeJudged(t *testing.T) {
 	f := newCanaryFixture(t)
@@ -181,6 +211,10 @@ func TestCanaryThatCannotBeJudged(t *testing.T) {
 	require.Equal(t, "waits: "+f.chosen+" does not tell whether its filter has crashed: that is too old", f.look(time.Minute, 900, 0, 0).Says)
 	f.server.fleet = nil
 	require.Equal(t, "waits: serve has no management token: start it with --manage-token-file", f.look(time.Minute, 900, 0, 0).Says)
+	f.proxies[f.chosen].starts.Store(5)
+	w := watching{Sight: canary.NewSight(), revision: number}
+	w.take(nil, nil, &xds.Canary{Connected: 1, Runs: 1, Gone: []string{"edge-9"}}, f.at)
+	require.Equal(t, "edge-9 ran it and is gone", w.waits)
 	require.Equal(t, store.Canary, f.state(number))
 	var a Applied
 	f.json("POST", "/v1/promote", "", 200, &a)

@@ -85,12 +85,13 @@ func (s shared) Audit(_ context.Context, policy string, limit int, before uint64
 
 // Secret implements Store. A damaged secret counts as none.
 func (s shared) Secret(ctx context.Context) (secret []byte, err error) {
+	fresh := make([]byte, 32)
+	_, _ = rand.Read(fresh) // never fails: see its documentation
 	err = s.commit(ctx, "read audit secret", alone, func(r records) error {
 		if secret, err = r.get(metaBucket, secretKey); err == nil {
 			return nil
 		}
-		secret = make([]byte, 32)
-		_, _ = rand.Read(secret) // never fails: see its documentation
+		secret = fresh // in each try the same
 		return r.put(metaBucket, secretKey, secret)
 	})
 	return secret, err

@@ -152,7 +152,7 @@ func (b *Bolt) Appended() <-chan struct{} {
 func (b *Bolt) Leads() bool { return true }
 
 // Tell implements Store.
-func (b *Bolt) Tell(context.Context, []byte) error { return nil }
+func (b *Bolt) Tell(context.Context, [][]byte) (int, error) { return 0, nil }
 
 // Told implements Store.
 func (b *Bolt) Told() (map[string][]byte, <-chan struct{}) { return nil, nil }
@@ -174,6 +174,7 @@ func (t boltTx) bucket(name string) *bbolt.Bucket { return t.Bucket([]byte(name)
 
 func (t boltTx) value(bucket string, k []byte) []byte      { return t.bucket(bucket).Get(k) }
 func (t boltTx) set(bucket string, k, value []byte) error  { return t.bucket(bucket).Put(k, value) }
+func (t boltTx) fix(string, []byte)                        {} // nobody else writes meanwhile
 func (t boltTx) remove(bucket string, k []byte) error      { return t.bucket(bucket).Delete(k) }
 func (t boltTx) sequence(bucket string) uint64             { return t.bucket(bucket).Sequence() }
 func (t boltTx) setSequence(bucket string, n uint64) error { return t.bucket(bucket).SetSequence(n) }

@@ -16,7 +16,7 @@ var ErrNotEmpty = errors.New("it is not empty: a copy takes a store that no serv
 var copyingKey = []byte("copying")
 
 // copiedAtOnce is how many records a transaction of a copy has.
-const copiedAtOnce = 100
+const copiedAtOnce = 20
 
 type viewer interface {
 	view(what string, do func(records) error) error

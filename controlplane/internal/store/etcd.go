@@ -14,12 +14,9 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 const (
@@ -32,8 +29,8 @@ const (
 	lease = 10
 	// pageKeys is how many keys are read at once.
 	pageKeys = 100
-	// maxBatch is how many changes share a transaction: etcd compares at most 128 keys.
-	maxBatch = 100
+	// maxBatch is how many changes share a transaction. Each compares a key and writes two.
+	maxBatch = 60
 )
 
 // Etcd is the store of several control planes. Each has a copy of all records, compressed,
@@ -54,11 +51,16 @@ type Etcd struct {
 	told    chan struct{} // the same, when another control plane tells of its proxies
 	lost    error         // why etcd is not reached
 	since   time.Time     // when it was reached last
+	refused error         // why etcd took nothing when something was written last
+	from    time.Time     // since when it does not
 	session *concurrency.Session
 	leads   *clientv3.Cmp // holds as long as this one leads, nil if it does not
 }
 
 var _ Store = (*Etcd)(nil)
+
+// connect makes the client; tests make one that loses answers.
+var connect = clientv3.New
 
 // OpenEtcd opens the store at a URL.
 func OpenEtcd(ctx context.Context, at string, log *slog.Logger) (*Etcd, error) {
@@ -74,7 +76,7 @@ func OpenEtcd(ctx context.Context, at string, log *slog.Logger) (*Etcd, error) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	e := &Etcd{root: root, id: rand.Text(), stop: stop, queue: make(chan batched), change: make(chan struct{}), told: make(chan struct{}), since: time.Now()}
 	e.shared = shared{e}
-	if e.client, err = clientv3.New(config); err == nil {
+	if e.client, err = connect(config); err == nil {
 		opening, cancel := context.WithTimeout(ctx, commitWithin)
 		defer cancel()
 		if err = e.load(opening); err == nil {
@@ -193,72 +195,6 @@ func (e *Etcd) wake(channels ...*chan struct{}) {
 	}
 }
 
-// look finds out whether etcd is reached, by a reading that takes most of its members.
-func (e *Etcd) look(ctx context.Context) {
-	for ctx.Err() == nil {
-		trying, cancel := context.WithTimeout(ctx, lookWithin)
-		_, err := e.client.Get(trying, e.key(metaBucket, formatKey))
-		cancel()
-		e.mu.Lock()
-		if err == nil {
-			e.since = time.Now()
-		} else if time.Since(e.since) < lookWithin {
-			err = nil // members may be electing a leader
-		}
-		if (err == nil) != (e.lost == nil) {
-			e.wake(&e.change) // what was withheld may be done now
-		}
-		e.lost = err
-		e.mu.Unlock()
-		pause(ctx, lookEvery)
-	}
-}
-
-func pause(ctx context.Context, long time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(long):
-	}
-}
-
-// Healthy implements Store.
-func (e *Etcd) Healthy(context.Context) error {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	if e.lost == nil {
-		return nil
-	}
-	return fmt.Errorf("%w since %s: proxies keep what they have, and nothing can be changed here: %w",
-		ErrCutOff, e.since.UTC().Format("15:04:05Z"), explain(e.lost))
-}
-
-func codeOf(err error) codes.Code {
-	var refused rpctypes.EtcdError
-	if errors.As(err, &refused) {
-		return refused.Code()
-	}
-	return status.Code(err)
-}
-
-// explain says what an error of the client means, without what was sent.
-func explain(err error) error {
-	switch codeOf(err) {
-	case codes.Unauthenticated, codes.InvalidArgument:
-		if strings.Contains(err.Error(), "authentication failed") || strings.Contains(err.Error(), "user name") {
-			return errors.New("user or password is wrong, or etcd wants one: name the user in the URL, and give --store-password-file")
-		}
-	case codes.PermissionDenied:
-		return errors.New("etcd's user may not read and write all keys under the store's prefix")
-	case codes.ResourceExhausted:
-		return fmt.Errorf("etcd takes no more: %w", err)
-	default: // as it is
-	}
-	if errors.Is(err, context.DeadlineExceeded) || codeOf(err) == codes.DeadlineExceeded {
-		return errors.New("etcd does not answer, or too few of its members do, or TLS is missing on one side")
-	}
-	return err
-}
-
 // Appended implements Store.
 func (e *Etcd) Appended() <-chan struct{} {
 	e.mu.RLock()
@@ -325,41 +261,6 @@ func (e *Etcd) commit(ctx context.Context, what string, company company, change 
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
-}
-
-// write tries a change until nobody else's comes between, and etcd has said what became
-// of it.
-func (e *Etcd) write(ctx context.Context, leading bool, change func(records) error) error {
-	ctx, cancel := context.WithTimeout(ctx, commitWithin)
-	defer cancel()
-	for {
-		if err := e.Healthy(ctx); err != nil {
-			return err
-		}
-		e.mu.RLock()
-		t := e.begin()
-		err := change(records{t})
-		if leading {
-			if t.leader = e.leads; t.leader == nil {
-				err = fmt.Errorf("%w: another control plane steps rollouts", ErrConflict)
-			}
-		}
-		e.mu.RUnlock()
-		if err != nil {
-			return err
-		}
-		done, err := t.commit(ctx)
-		switch code := codeOf(err); {
-		case done:
-			return nil
-		case err == nil, ctx.Err() == nil && (code == codes.Unavailable || errors.Is(err, context.DeadlineExceeded)):
-		case ctx.Err() != nil, code == codes.Canceled, code == codes.DeadlineExceeded:
-			return fmt.Errorf("%w: whether the change is stored is not known: %w", ErrCutOff, explain(err))
-		default:
-			return explain(err)
-		}
-		pause(ctx, 10*time.Millisecond)
-	}
 }
 
 // await waits until the copy is as new as a revision of etcd's.

@@ -77,12 +77,15 @@ func TestTwoOnOneEtcd(t *testing.T) {
 	require.NoError(t, err)
 
 	soon(t, "told", func() bool {
-		require.NoError(t, leader.Tell(ctx, []byte("proxies")))
+		_, err := leader.Tell(ctx, [][]byte{[]byte("proxies"), []byte("others")})
+		require.NoError(t, err)
 		told, _ := other.Told()
-		return string(told[leader.id]) == "proxies"
+		return string(told[leader.id+"/0"]) == "proxies" && string(told[leader.id+"/1"]) == "others"
 	})
 	_, changed := other.Told()
-	require.NoError(t, leader.Tell(ctx, []byte("more")))
+	written, err := leader.Tell(ctx, [][]byte{[]byte("more"), []byte("others")})
+	require.NoError(t, err)
+	require.Equal(t, len("more"), written, "only the part that has changed")
 	<-changed
 	mine, _ := leader.Told()
 	require.Empty(t, mine)
@@ -116,6 +119,9 @@ func TestCopy(t *testing.T) {
 		require.NoError(t, from.SaveReply(ctx, Reply{Node: fmt.Sprint(i), Revision: r.Number, Accepted: i%3 > 0}))
 		_, err = from.Record(ctx, Entry{Action: "counters set"})
 		require.NoError(t, err)
+	}
+	for i := range 100 { // more than etcd compares at once
+		require.NoError(t, from.SaveReply(ctx, Reply{Node: fmt.Sprint("n", i), Revision: 1}))
 	}
 	require.NoError(t, from.Drop(ctx, []uint64{2}))
 	_, err := from.Secret(ctx)
@@ -184,7 +190,8 @@ func TestCutOff(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, numbersOf(t, e, "", 0), int(last)+1, "what was refused is nowhere")
 			soon(t, "it tells again", func() bool {
-				require.NoError(t, e.Tell(ctx, []byte(name)))
+				_, err := e.Tell(ctx, [][]byte{[]byte(name)})
+				require.NoError(t, err)
 				return string(e.told1()) == name
 			})
 		})
@@ -195,7 +202,7 @@ func TestCutOff(t *testing.T) {
 func (e *Etcd) told1() []byte {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return e.copy.get(replicaBucket, e.id).value
+	return e.copy.get(replicaBucket, e.id+"/0").value
 }
 
 // Chunks of a change that came to nothing do not stay.
@@ -255,6 +262,9 @@ func TestCredentials(t *testing.T) {
 		return name
 	}
 	hosts := cluster[0].Addr
+	rooted, err := clientv3.New(clientv3.Config{Endpoints: []string{hosts}, Username: "root", Password: "hunter2"})
+	require.NoError(t, err)
+	defer rooted.Close()
 	for at, want := range map[string]string{
 		"etcd://" + hosts: "user or password is wrong, or etcd wants one",
 		"etcd://joe@" + hosts + "/mine?password_file=" + file("hunter3"):  "user or password is wrong",
@@ -270,4 +280,19 @@ func TestCredentials(t *testing.T) {
 	}
 	joe := openEtcd(t, "etcd://joe@"+hosts+"/mine?password_file="+file("hunter2\n"))
 	appendAll(t, joe, "a")
+
+	// Who may only read is cut off from the first write on, until it may write.
+	may := func(what clientv3.PermissionType) {
+		_, err := rooted.RoleGrantPermission(ctx, "sluice", "mine/", clientv3.GetPrefixRangeEnd("mine/"), what)
+		require.NoError(t, err)
+	}
+	may(clientv3.PermissionType(clientv3.PermRead))
+	_, err = add(ctx, joe, draft("b"))
+	require.ErrorIs(t, err, ErrCutOff)
+	require.ErrorContains(t, err, "nothing is stored: etcd's user may not read and write all keys")
+	pause(ctx, 2*lookEvery)
+	require.ErrorIs(t, joe.Healthy(ctx), ErrCutOff, "it can be read")
+	may(clientv3.PermissionType(clientv3.PermReadWrite))
+	soon(t, "it may write", func() bool { return joe.Healthy(ctx) == nil })
+	appendAll(t, joe, "b")
 }

@@ -8,10 +8,95 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 )
+
+// sign is a key that has this value only if a transaction is stored.
+type sign struct {
+	bucket, k string
+	value     []byte
+}
+
+// shows says whether a copy has the sign.
+func (s sign) shows(copy mirror) bool {
+	return s.bucket != "" && bytes.Equal(copy.get(s.bucket, s.k).value, s.value)
+}
+
+// write tries a change until nobody else's comes between, and etcd has said what became
+// of it.
+func (e *Etcd) write(ctx context.Context, leading bool, change func(records) error) error {
+	ctx, cancel := context.WithTimeout(ctx, commitWithin)
+	defer cancel()
+	var doubts []sign // of tries that etcd did not answer: it may store one later
+	for {
+		if err := e.Healthy(ctx); err != nil {
+			if len(doubts) > 0 {
+				err = fmt.Errorf("%s: %w", standing(doubts), err)
+			}
+			return err
+		}
+		t, err := e.try(leading, doubts, change)
+		if t == nil || err != nil {
+			return err
+		}
+		done, err := t.commit(ctx, &doubts)
+		switch code := codeOf(err); {
+		case done:
+			return nil
+		case err == nil, ctx.Err() == nil && (code == codes.Unavailable || errors.Is(err, context.DeadlineExceeded)):
+		case len(doubts) > 0, ctx.Err() != nil, code == codes.Canceled, code == codes.DeadlineExceeded,
+			code == codes.ResourceExhausted, code == codes.PermissionDenied:
+			return fmt.Errorf("%w: %s: %w", ErrCutOff, standing(doubts), explain(err))
+		default:
+			return explain(err)
+		}
+		pause(ctx, 10*time.Millisecond)
+	}
+}
+
+// standing says what is known of a change that was given up.
+func standing(doubts []sign) string {
+	if len(doubts) > 0 {
+		return "whether the change is stored is not known"
+	}
+	return "nothing is stored"
+}
+
+// try makes a change of the copy as it is now. It returns no transaction where the copy has
+// what an earlier try stored.
+func (e *Etcd) try(leading bool, earlier []sign, change func(records) error) (*etcdTx, error) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if slices.ContainsFunc(earlier, func(s sign) bool { return s.shows(e.copy) }) {
+		return nil, nil //nolint:nilnil // there is nothing left to commit
+	}
+	t := e.begin()
+	if err := change(records{t}); err != nil {
+		return nil, err
+	}
+	if leading {
+		if t.leader = e.leads; t.leader == nil {
+			return nil, fmt.Errorf("%w: another control plane steps rollouts", ErrConflict)
+		}
+	}
+	t.freeze()
+	return t, nil
+}
+
+// transact gives a transaction its time: a member waits seconds for a leader that has died
+// meanwhile.
+func (e *Etcd) transact(ctx context.Context, compared []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	trying, cancel := context.WithTimeout(ctx, tryWithin)
+	defer cancel()
+	answer, err := e.client.Txn(trying).If(compared...).Then(then...).Else(otherwise...).Commit()
+	if err != nil || answer.Succeeded {
+		e.note(err)
+	}
+	return answer, err
+}
 
 // request is a transaction as etcd gets it.
 type request struct {
@@ -20,30 +105,26 @@ type request struct {
 	ops      []clientv3.Op
 	chunks   []clientv3.Op // written before
 	lease    clientv3.LeaseID
-	inline   int    // bytes of texts in ops
-	sign     string // a key that has this value only if the transaction is stored
-	value    []byte
+	inline   int // bytes of texts in ops
+	sign     sign
 }
 
-// commit makes a transaction durable. done is false where somebody else's came between,
-// and, with an error, where it is not known.
-func (t *etcdTx) commit(ctx context.Context) (done bool, err error) {
-	// A member waits seconds for a leader that has died meanwhile.
-	trying, cancel := context.WithTimeout(ctx, tryWithin)
-	defer cancel()
-	q, err := t.request(trying)
-	if err != nil {
-		return false, err
-	}
-	if len(q.ops) == 0 {
-		return true, nil
+// commit makes a transaction durable. done is false where somebody else's came between, and,
+// with an error, where it is not stored. Where that is not known, doubts gets its sign.
+func (t *etcdTx) commit(ctx context.Context, doubts *[]sign) (done bool, err error) {
+	q, err := t.request(ctx)
+	if err != nil || len(q.ops) == 0 {
+		return err == nil, err
 	}
 	for part := range slices.Chunk(q.chunks, 2) {
-		if _, err := t.client.Txn(trying).Then(part...).Commit(); err != nil {
+		if _, err := t.transact(ctx, nil, part, nil); err != nil {
 			return false, err
 		}
 	}
-	answer, err := t.client.Txn(trying).If(q.compared...).Then(nest(q.ops)...).Else(q.wanted...).Commit()
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	answer, err := t.transact(ctx, q.compared, nest(q.ops), q.wanted)
 	switch code := codeOf(err); {
 	case err == nil && answer.Succeeded:
 		t.await(ctx, answer.Header.Revision)
@@ -55,21 +136,27 @@ func (t *etcdTx) commit(ctx context.Context) (done bool, err error) {
 			}
 		}
 		return false, nil
-	case q.sign == "" || code == codes.InvalidArgument || code == codes.ResourceExhausted || code == codes.PermissionDenied:
+	case code == codes.InvalidArgument || code == codes.PermissionDenied:
 		return false, err
 	}
-	for ctx.Err() == nil { // whoever answers now knows of all that was stored before
+	before := *doubts
+	*doubts = append(*doubts, q.sign)
+	for q.sign.bucket != "" && ctx.Err() == nil { // whoever answers now knows of all that was stored before
 		asking, cancel := context.WithTimeout(ctx, tryWithin)
-		got, lost := t.client.Get(asking, q.sign)
+		got, lost := t.client.Get(asking, t.key(q.sign.bucket, []byte(q.sign.k)))
 		cancel()
-		if lost == nil && len(got.Kvs) == 1 && bytes.Equal(got.Kvs[0].Value, q.value) {
+		switch {
+		case lost != nil:
+			pause(ctx, lookEvery/10)
+			continue
+		case len(got.Kvs) == 1 && bytes.Equal(got.Kvs[0].Value, q.sign.value):
 			t.await(ctx, got.Kvs[0].ModRevision)
 			return true, nil
+		case codeOf(err) == codes.ResourceExhausted: // an answer, which also one that was stored can get
+			*doubts = before
+			return false, err
 		}
-		if lost == nil {
-			return false, nil
-		}
-		pause(ctx, lookEvery/10)
+		return false, nil
 	}
 	return false, err
 }
@@ -93,11 +180,14 @@ func (t *etcdTx) request(ctx context.Context) (q request, err error) {
 		q.compared = append(q.compared, *t.leader)
 	}
 	for bucket := range t.given {
-		q.compare(t.key(sequenceBucket, []byte(bucket)), t.copy.get(sequenceBucket, bucket))
+		q.compare(t.key(sequenceBucket, []byte(bucket)), t.read(sequenceBucket, bucket))
+	}
+	for _, at := range t.fixed {
+		q.compare(t.key(at[0], []byte(at[1])), t.read(at[0], at[1]))
 	}
 	for _, bucket := range slices.Sorted(maps.Keys(t.written)) {
 		for _, k := range slices.Sorted(maps.Keys(t.written[bucket])) {
-			name, value, old := t.key(bucket, []byte(k)), t.written[bucket][k], t.copy.get(bucket, k)
+			name, value, old := t.key(bucket, []byte(k)), t.written[bucket][k], t.read(bucket, k)
 			if value == nil {
 				q.remove(t, bucket, name, k, old)
 				continue
@@ -109,8 +199,8 @@ func (t *etcdTx) request(ctx context.Context) (q request, err error) {
 				if value, err = q.pack(ctx, t, bucket, k, value); err != nil {
 					return q, err
 				}
-			} else if len(value) > len(q.value) {
-				q.sign, q.value = name, value
+			} else if bucket == auditBucket || q.sign.bucket != auditBucket && len(value) > len(q.sign.value) {
+				q.sign = sign{bucket, k, value} // nobody changes an entry but who made it
 			}
 			q.ops = append(q.ops, clientv3.OpPut(name, string(value)))
 		}
@@ -145,8 +235,11 @@ func (q *request) pack(ctx context.Context, t *etcdTx, bucket, k string, text []
 		return packed.Bytes(), nil
 	}
 	if q.lease == 0 {
-		granted, err := t.client.Grant(ctx, chunkLease)
+		trying, cancel := context.WithTimeout(ctx, tryWithin)
+		granted, err := t.client.Grant(trying, chunkLease)
+		cancel()
 		if err != nil {
+			t.note(err)
 			return nil, err
 		}
 		q.lease = granted.ID

@@ -3,7 +3,10 @@ package store
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
+	"slices"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -59,17 +62,22 @@ func (e *Etcd) Leads() bool {
 }
 
 // Tell implements Store.
-func (e *Etcd) Tell(ctx context.Context, proxies []byte) error {
-	e.mu.RLock()
-	session, told := e.session, e.copy.get(replicaBucket, e.id)
-	e.mu.RUnlock()
-	if session == nil || told.mod > 0 && bytes.Equal(told.value, proxies) {
-		return nil
+func (e *Etcd) Tell(ctx context.Context, parts [][]byte) (written int, err error) {
+	for i, part := range slices.Backward(parts) { // what moves to a part more is there before it leaves its own
+		k := fmt.Sprintf("%s/%d", e.id, i)
+		e.mu.RLock()
+		session, told := e.session, e.copy.get(replicaBucket, k)
+		e.mu.RUnlock()
+		if session == nil || told.mod > 0 && bytes.Equal(told.value, part) {
+			continue
+		}
+		put := clientv3.OpPut(e.key(replicaBucket, []byte(k)), string(part), clientv3.WithLease(session.Lease()))
+		if _, err := e.transact(ctx, nil, []clientv3.Op{put}, nil); err != nil {
+			return written, explain(err)
+		}
+		written += len(part)
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookWithin)
-	defer cancel()
-	_, err := e.client.Put(ctx, e.key(replicaBucket, []byte(e.id)), string(proxies), clientv3.WithLease(session.Lease()))
-	return explain(err)
+	return written, nil
 }
 
 // Told implements Store.
@@ -78,10 +86,10 @@ func (e *Etcd) Told() (proxies map[string][]byte, changed <-chan struct{}) {
 	defer e.mu.RUnlock()
 	proxies = map[string][]byte{}
 	if s := e.copy.shelves[replicaBucket]; s != nil {
-		for id, i := range s.items {
-			proxies[id] = i.value
+		for part, i := range s.items {
+			proxies[part] = i.value
 		}
 	}
-	maps.DeleteFunc(proxies, func(id string, _ []byte) bool { return id == e.id })
+	maps.DeleteFunc(proxies, func(part string, _ []byte) bool { return strings.HasPrefix(part, e.id+"/") })
 	return proxies, e.told
 }

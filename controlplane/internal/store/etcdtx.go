@@ -21,7 +21,7 @@ import (
 //	chunk       name/bucket/number/part → bytes. They are written before the transaction that
 //	            names them, under a lease that it takes away: those of one that failed end with it
 //	sequence    bucket → the highest number that was given in it
-//	replica     control plane → what it tells of its proxies, under its lease
+//	replica     control plane/part → what it tells of its proxies, under its lease
 //	leader      the election of the control plane that steps rollouts
 const (
 	chunkBucket    = "chunk"
@@ -34,7 +34,7 @@ const (
 	maxChunk   = 512 << 10 // etcd takes requests up to 1.5 MiB
 	maxInline  = 4 << 10   // of one text
 	maxInlines = 256 << 10 // of all texts of a transaction
-	maxOps     = 64        // etcd takes 128 on each level
+	maxOps     = 64        // etcd takes 128 on each level, less those of the level above
 	chunkLease = 60        // seconds
 )
 
@@ -111,11 +111,36 @@ type etcdTx struct {
 	*Etcd
 	written map[string]map[string][]byte // by bucket and key, nil: removed
 	given   map[string]bool              // buckets whose sequence was read
+	fixed   [][2]string                  // bucket and key of what else must not change
+	frozen  map[[2]string]item           // by bucket and key, what is compared
 	leader  *clientv3.Cmp                // holds as long as the change may be made, nil: for ever
 }
 
 func (e *Etcd) begin() *etcdTx {
 	return &etcdTx{Etcd: e, written: map[string]map[string][]byte{}, given: map[string]bool{}}
+}
+
+// freeze keeps what is to be compared: the copy goes on once the caller gives back its lock.
+func (t *etcdTx) freeze() {
+	t.frozen = map[[2]string]item{}
+	for bucket := range t.given {
+		t.frozen[[2]string{sequenceBucket, bucket}] = t.copy.get(sequenceBucket, bucket)
+	}
+	for _, at := range t.fixed {
+		t.frozen[at] = t.copy.get(at[0], at[1])
+	}
+	for bucket, values := range t.written {
+		for k := range values {
+			t.frozen[[2]string{bucket, k}] = t.copy.get(bucket, k)
+		}
+	}
+}
+
+// read is an item as the change read it.
+func (t *etcdTx) read(bucket, k string) item { return t.frozen[[2]string{bucket, k}] }
+
+func (t *etcdTx) fix(bucket string, k []byte) {
+	t.fixed = append(t.fixed, [2]string{bucket, string(k)})
 }
 
 func (t *etcdTx) value(bucket string, k []byte) []byte {

@@ -107,11 +107,16 @@ func tlsOf(query url.Values) (*tls.Config, error) {
 		}
 	}
 	if query.Has("cert") || query.Has("key") {
-		pair, err := tls.LoadX509KeyPair(query.Get("cert"), query.Get("key"))
-		if err != nil {
-			return nil, fmt.Errorf("read the certificate for etcd: %w", err)
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // it may have been renewed
+			pair, err := tls.LoadX509KeyPair(query.Get("cert"), query.Get("key"))
+			if err != nil {
+				return nil, fmt.Errorf("read the certificate for etcd: %w", err)
+			}
+			return &pair, nil
 		}
-		c.Certificates = []tls.Certificate{pair}
+		if _, err := c.GetClientCertificate(nil); err != nil {
+			return nil, err
+		}
 	}
 	return c, nil
 }

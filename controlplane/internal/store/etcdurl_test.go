@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 func TestURLs(t *testing.T) {
@@ -47,4 +49,21 @@ func TestURLs(t *testing.T) {
 		require.ErrorContains(t, err, want, at)
 		require.NotContains(t, err.Error(), "hunter2")
 	}
+}
+
+// A client's certificate that was renewed is taken at the next handshake.
+func TestRenewedCertificate(t *testing.T) {
+	cert, key := buildtest.Certificate(t)
+	c, _, err := address("etcds://a:1/?cert=" + cert + "&key=" + key)
+	require.NoError(t, err)
+	first, err := c.TLS.GetClientCertificate(nil)
+	require.NoError(t, err)
+	newer, newKey := buildtest.Certificate(t)
+	require.NoError(t, os.Rename(newer, cert))
+	_, err = c.TLS.GetClientCertificate(nil)
+	require.ErrorContains(t, err, "read the certificate for etcd", "half of it is renewed")
+	require.NoError(t, os.Rename(newKey, key))
+	second, err := c.TLS.GetClientCertificate(nil)
+	require.NoError(t, err)
+	require.NotEqual(t, first.Certificate, second.Certificate)
 }

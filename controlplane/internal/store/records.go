@@ -57,6 +57,7 @@ func key(number uint64) []byte { return binary.BigEndian.AppendUint64(nil, numbe
 type tx interface {
 	value(bucket string, k []byte) []byte // valid within the transaction, nil: none
 	set(bucket string, k, value []byte) error
+	fix(bucket string, k []byte) // the transaction fails, and is tried again, if that changes meanwhile
 	remove(bucket string, k []byte) error
 	descend(bucket string, below []byte) iter.Seq2[[]byte, []byte] // from the last key on; nil is no bound
 	sequence(bucket string) uint64

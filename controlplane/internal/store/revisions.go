@@ -14,6 +14,7 @@ import (
 // Append implements Store.
 func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
 	var revisions []Revision
+	now := time.Now().UTC() // in each try the same
 	company := alone
 	if c.Leads {
 		company = leading
@@ -28,14 +29,14 @@ func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
 			return err
 		}
 		for i := range c.Drafts {
-			revision, err := r.append(&c.Drafts[i])
+			revision, err := r.append(&c.Drafts[i], now)
 			if err != nil {
 				return err
 			}
 			revisions = append(revisions, revision)
 		}
 		for i := range c.Steps {
-			if err := r.step(&c.Steps[i]); err != nil {
+			if err := r.step(&c.Steps[i], c.Leads); err != nil {
 				return err
 			}
 		}
@@ -49,14 +50,14 @@ func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
 }
 
 // append makes a draft a revision.
-func (r records) append(d *Draft) (Revision, error) {
+func (r records) append(d *Draft, now time.Time) (Revision, error) {
 	number, err := r.next(revisionsBucket)
 	if err != nil {
 		return Revision{}, err
 	}
 	revision := Revision{YAML: bytes.Clone(d.YAML), JSON: bytes.Clone(d.JSON), Summary: Summary{
 		Number: number, Policy: cmp.Or(d.Policy, DefaultPolicy), Proxies: d.Proxies,
-		File: d.File, Wasm: d.Wasm, RollbackOf: d.RollbackOf, Created: time.Now().UTC(),
+		File: d.File, Wasm: d.Wasm, RollbackOf: d.RollbackOf, Created: now,
 		SHA256: fmt.Sprintf("%x", sha256.Sum256(d.YAML)), Bytes: len(d.YAML), Rollout: d.Rollout,
 	}}
 	stored, entry := revision.Summary, d.Audit
@@ -77,14 +78,21 @@ func (r records) append(d *Draft) (Revision, error) {
 	)
 }
 
-// step changes how the rollout of a revision stands.
-func (r records) step(s *Step) error {
+// step changes how the rollout of a revision stands. One that nobody asked for promotes
+// nothing that a proxy has refused by then.
+func (r records) step(s *Step, byItself bool) error {
 	var of Summary
 	if err := r.getJSON(revisionsBucket, key(s.Revision), &of); err != nil {
 		return err
 	}
 	if !of.Rollout.Lasts() {
 		return fmt.Errorf("%w: no canary of revision %d lasts", ErrConflict, s.Revision)
+	}
+	if byItself && s.State == Promoted {
+		if r.value(nackedBucket, key(s.Revision)) != nil {
+			return fmt.Errorf("%w: a proxy has refused revision %d", ErrConflict, s.Revision)
+		}
+		r.fix(nackedBucket, key(s.Revision))
 	}
 	of.Rollout.State, of.Rollout.Why = s.State, s.Why
 	entry := s.Audit

@@ -80,10 +80,11 @@ type Store interface {
 	Healthy(ctx context.Context) error
 	// Leads says whether, of all control planes on the store, this one steps rollouts.
 	Leads() bool
-	// Tell tells the other control planes of this one's proxies, until it is gone.
-	Tell(ctx context.Context, proxies []byte) error
-	// Told returns what each other control plane told last, and a channel that is closed
-	// when one tells more, or is gone; nil where there can be no other.
+	// Tell tells the other control planes of this one's proxies, until it is gone, in parts
+	// of which there are never fewer than before. It returns how many bytes that wrote.
+	Tell(ctx context.Context, parts [][]byte) (written int, err error)
+	// Told returns each part that the other control planes told last, and a channel that is
+	// closed when one tells more, or is gone; nil where there can be no other.
 	Told() (proxies map[string][]byte, changed <-chan struct{})
 	// Backup returns a copy of everything as of now, for Restore, and its length.
 	Backup(ctx context.Context) (io.ReadCloser, int64, error)

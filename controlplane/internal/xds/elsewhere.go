@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"net"
 	"slices"
@@ -20,8 +21,14 @@ import (
 // apply, canaries and counters know the proxies of all.
 
 const (
-	// tellEvery is how often a control plane tells at most.
-	tellEvery = 50 * time.Millisecond
+	// tellEvery is how often a control plane tells at most, and tellBytes how much a second.
+	tellEvery, tellBytes = 50 * time.Millisecond, 250_000
+	// tellAgain is after how long it tells what it could not.
+	tellAgain = time.Second
+	// maxPart is the most that is told in one piece.
+	maxPart = 512 << 10
+	// maxParts ends that where a single proxy takes more.
+	maxParts = 1024
 	// maxTold is how many replies of a session are told, the latest.
 	maxTold = 4
 	// ownIDs is what the ids of sessions with a stream here are above: they are younger
@@ -80,19 +87,35 @@ func (t *told) session(id uint64) *session {
 	}
 }
 
-// tell returns the sessions with a stream here.
-func (l *Ledger) tell() []byte {
+// tell returns the sessions with a stream here, in parts: each proxy stays in its part until
+// one is larger than maxPart, and they become twice as many.
+func (l *Ledger) tell() (parts [][]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := []told{}
-	for _, id := range slices.SortedFunc(maps.Keys(l.proxies), store.Identity.Compare) {
-		p := l.proxies[id]
-		for _, n := range slices.Sorted(maps.Keys(p.sessions)) {
-			if s := p.sessions[n]; !s.elsewhere {
-				list = append(list, s.tell(p.known))
+	for {
+		lists := make([][]told, max(l.parts, 1))
+		for _, id := range slices.SortedFunc(maps.Keys(l.proxies), store.Identity.Compare) {
+			p, hash := l.proxies[id], fnv.New32a()
+			_, _ = hash.Write([]byte(id.SAN + "\x00" + id.Node)) // a hash never fails
+			list := &lists[hash.Sum32()%uint32(len(lists))]
+			for _, n := range slices.Sorted(maps.Keys(p.sessions)) {
+				if s := p.sessions[n]; !s.elsewhere {
+					*list = append(*list, s.tell(p.known))
+				}
 			}
 		}
+		parts = nil
+		for _, list := range lists {
+			parts = append(parts, pack(list))
+		}
+		if l.parts = len(parts); l.parts >= maxParts || !slices.ContainsFunc(parts, func(part []byte) bool { return len(part) > maxPart }) {
+			return parts
+		}
+		l.parts *= 2
 	}
+}
+
+func pack(list []told) []byte {
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
 	_ = json.NewEncoder(w).Encode(list) // a buffer takes all
@@ -200,6 +223,8 @@ func host(peer string) string {
 // exchange tells other control planes on the store of the proxies here, and hears of
 // theirs, until ctx ends.
 func (s *Server) exchange(ctx context.Context) {
+	var next time.Time // before which nothing is told
+	failed := false
 	for ctx.Err() == nil {
 		// Taken before telling and hearing, so that no change falls in between.
 		changed := s.ledger.changes()
@@ -210,13 +235,25 @@ func (s *Server) exchange(ctx context.Context) {
 		if err := s.ledger.hear(from); err != nil {
 			s.log.Error("hear of other proxies", "error", err)
 		}
-		if err := s.store.Tell(ctx, s.ledger.tell()); err != nil && ctx.Err() == nil {
-			s.log.Warn("tell of proxies", "error", err) // again once the store is back, which is a change
+		if !time.Now().Before(next) {
+			written, err := s.store.Tell(ctx, s.ledger.tell())
+			if err != nil && !failed && ctx.Err() == nil {
+				s.log.Warn("tell of proxies, and again each second until it succeeds", "error", err)
+			}
+			next = time.Now().Add(time.Duration(written) * time.Second / tellBytes)
+			if failed = err != nil; failed {
+				next = time.Now().Add(tellAgain)
+			}
+		}
+		var again <-chan time.Time
+		if wait := time.Until(next); wait > 0 {
+			again = time.After(wait)
 		}
 		select {
 		case <-ctx.Done():
 		case <-changed:
 		case <-more:
+		case <-again:
 		}
 		select {
 		case <-ctx.Done():

@@ -2,14 +2,19 @@ package xds
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -27,16 +32,26 @@ type oneOf struct {
 	*hub
 	id   string
 	mute bool
+
+	tells int // how often it told
+	fails int // how often it cannot
+	wrote int // what it says each time
 }
 
-func (p *oneOf) Tell(_ context.Context, proxies []byte) error {
+func (p *oneOf) Tell(_ context.Context, parts [][]byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.mute && string(p.told[p.id]) != string(proxies) {
-		p.told[p.id] = proxies
-		p.wake()
+	if p.tells++; p.fails > 0 {
+		p.fails--
+		return 0, errors.New("etcd is busy")
 	}
-	return nil
+	for i, part := range parts {
+		if k := fmt.Sprint(p.id, "/", i); !p.mute && string(p.told[k]) != string(part) {
+			p.told[k] = part
+			p.wake()
+		}
+	}
+	return p.wrote, nil
 }
 
 func (p *oneOf) SaveReply(ctx context.Context, r store.Reply) error {
@@ -66,7 +81,7 @@ func (p *oneOf) Told() (map[string][]byte, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	others := maps.Clone(p.told)
-	delete(others, p.id)
+	maps.DeleteFunc(others, p.isOwn)
 	return others, p.changed
 }
 
@@ -75,9 +90,11 @@ func (p *oneOf) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mute = true
-	delete(p.told, p.id)
+	maps.DeleteFunc(p.told, p.isOwn)
 	p.wake()
 }
+
+func (p *oneOf) isOwn(part string, _ []byte) bool { return strings.HasPrefix(part, p.id+"/") }
 
 // two are control planes on one store.
 func two(t *testing.T) (a, b *fixture, ofA *oneOf) {
@@ -205,4 +222,89 @@ func TestRevisionsInUseElsewhere(t *testing.T) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	require.True(t, l.inUse()[number])
+}
+
+// What could not be told is told again without another change, and a telling that writes
+// much is followed by a pause.
+func TestTellingAgain(t *testing.T) {
+	a, b, ofA := two(t)
+	ofA.mu.Lock()
+	ofA.fails = 1
+	ofA.mu.Unlock()
+	a.apply("first")
+	a.proxy("far").accept("first")
+	b.eventually("b knows all the same", func() bool { return b.server.Ledger().Connected("") == 1 && b.status("far").Runs == 1 })
+
+	ofA.mu.Lock()
+	ofA.wrote = tellBytes / 2
+	before := ofA.tells
+	ofA.mu.Unlock()
+	l, begun := a.server.Ledger(), time.Now()
+	for time.Since(begun) < 1200*time.Millisecond {
+		l.mu.Lock()
+		l.broadcast()
+		l.mu.Unlock()
+		time.Sleep(tellEvery / 5)
+	}
+	took := time.Since(begun)
+	ofA.mu.Lock()
+	defer ofA.mu.Unlock()
+	require.LessOrEqual(t, ofA.tells-before, 2+int(took/(500*time.Millisecond)))
+	require.Greater(t, ofA.tells, before)
+}
+
+// A large fleet is told in parts that etcd takes, and a proxy stays in its part.
+func TestTellingInParts(t *testing.T) {
+	l := newFixture(t).server.Ledger()
+	random := rand.New(rand.NewPCG(1, 2))
+	add := func(from, to, size int) {
+		for i := from; i < to; i++ {
+			text := make([]byte, size)
+			for j := range text {
+				text[j] = byte(' ' + 1 + random.IntN(90))
+			}
+			id := fmt.Sprint("n", i)
+			_, _, err := l.open(uint64(ownIDs+i), store.Identity{Node: id}, node{id: id, version: string(text)}, fmt.Sprint("10.0.0.1:", i+1))
+			require.NoError(t, err)
+		}
+	}
+	add(0, 60, 32<<10)
+	parts := l.tell()
+	require.Greater(t, len(parts), 3)
+	from := map[string][]byte{}
+	for i, part := range parts {
+		require.LessOrEqual(t, len(part), maxPart)
+		from[fmt.Sprint("a/", i)] = part
+	}
+	add(60, 61, 1)
+	changed := 0
+	for i, part := range l.tell() {
+		if string(part) != string(parts[i]) {
+			changed++
+		}
+	}
+	require.Equal(t, 1, changed)
+	other := newFixture(t).server.Ledger()
+	require.NoError(t, other.hear(from))
+	require.Len(t, other.proxies, 60)
+}
+
+// Of two sessions of a process the younger counts; once that has ended, so does the other.
+func TestOlderElsewhere(t *testing.T) {
+	l, who := newFixture(t).server.Ledger(), store.Identity{Node: "n"}
+	s, _, err := l.open(ownIDs+1, who, node{id: "n"}, "127.0.0.1:2")
+	require.NoError(t, err)
+	from := map[string][]byte{"a/0": pack([]told{{Place: selector.Proxy{Node: "n"}, Peer: "127.0.0.1:1", Connected: time.Now().Add(-time.Hour)}})}
+	require.NoError(t, l.hear(from))
+	require.Len(t, l.proxies[who].sessions, 1)
+	l.close(s)
+	require.NoError(t, l.hear(from))
+	require.Len(t, l.proxies[who].sessions, 1)
+}
+
+// Another control plane tells of a few replies. What a proxy holds it has accepted.
+func TestOutcomeWithoutTheReply(t *testing.T) {
+	known := &track{revisions: []mark{{number: 1, acked: true}, {number: 2, acked: true, nacked: true}}}
+	s := session{subscribed: true, track: known, stance: stance{acked: 2}, runs: 2, holds: 2, replies: map[uint64]bool{}}
+	require.Equal(t, Acked, s.outcome(2))
 }

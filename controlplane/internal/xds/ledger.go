@@ -30,7 +30,8 @@ type Ledger struct {
 	lost         []uint64          // damaged revisions of which not even the policy is known, ascending
 	last         uint64            // the highest number that the store had given
 	proxies      map[store.Identity]*proxy
-	heard        map[string][]byte // what others told last, by control plane
+	heard        map[string][]byte // what others told last, by control plane and part
+	parts        int               // in which others are told
 	streams      int               // open ones, with a session or still without
 	streamsOf    map[string]int    // the same by origin
 	maxStreams   int               // of all, and proxies that are known
@@ -180,6 +181,7 @@ func (l *Ledger) close(s *session) {
 	if len(p.sessions) == 0 {
 		p.gone = l.now()
 	}
+	l.heard = nil // hearOf may have put aside a session elsewhere that counts now
 	l.broadcast()
 }
 

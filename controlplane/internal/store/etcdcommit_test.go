@@ -1,0 +1,174 @@
+//go:build etcd
+
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/sluice-ratelimit/sluice/build/etcdtest"
+)
+
+// A change compares what it read, not what the copy has by the time of the commit.
+func TestEtcdComparesWhatWasRead(t *testing.T) {
+	at, ctx := etcdtest.Start(t, 1).URL(), t.Context()
+	a, b := openEtcd(t, at), openEtcd(t, at)
+	appendAll(t, a, "first")
+	require.NoError(t, a.SaveReply(ctx, Reply{Node: "n", Revision: 1, Accepted: true}))
+	for range 20 {
+		last, err := a.Last(ctx)
+		require.NoError(t, err)
+		tx, err := a.try(false, nil, func(r records) error {
+			_, err := r.append(&Draft{YAML: []byte("rival")}, time.Now())
+			return err
+		})
+		require.NoError(t, err)
+		soon(t, "b has it", func() bool { n, _ := b.Last(ctx); return n == last })
+		_, err = b.Append(ctx, Change{Last: last, Drafts: []Draft{draft("acknowledged")}})
+		require.NoError(t, err)
+		soon(t, "a has it", func() bool { n, _ := a.Last(ctx); return n == last+1 })
+		var doubts []sign
+		done, err := tx.commit(ctx, &doubts)
+		require.NoError(t, err)
+		require.False(t, done)
+		r, err := a.Get(ctx, last+1)
+		require.NoError(t, err)
+		require.Equal(t, "acknowledged", string(r.YAML))
+	}
+	// The map itself is read under its lock: the race detector looks.
+	var both sync.WaitGroup
+	for _, e := range []*Etcd{a, b} {
+		both.Go(func() {
+			for i := range 30 {
+				_, err := add(ctx, e, draft(fmt.Sprint(i)))
+				require.NoError(t, err)
+			}
+		})
+	}
+	both.Wait()
+}
+
+// late is a client whose first transaction that stores something is answered by an error,
+// and stored before the next one.
+type late struct {
+	clientv3.KV
+	mu   sync.Mutex
+	left int
+	held clientv3.Txn
+}
+
+type lateTxn struct {
+	clientv3.Txn
+	of *late
+}
+
+func (l *late) Txn(ctx context.Context) clientv3.Txn {
+	return &lateTxn{l.KV.Txn(context.WithoutCancel(ctx)), l}
+}
+
+func (t *lateTxn) If(c ...clientv3.Cmp) clientv3.Txn  { t.Txn = t.Txn.If(c...); return t }
+func (t *lateTxn) Then(o ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Then(o...); return t }
+func (t *lateTxn) Else(o ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(o...); return t }
+
+func (t *lateTxn) Commit() (*clientv3.TxnResponse, error) {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	if t.of.left > 0 {
+		t.of.left--
+		t.of.held = t.Txn
+		return nil, context.DeadlineExceeded
+	}
+	if t.of.held != nil {
+		if _, err := t.of.held.Commit(); err != nil {
+			return nil, err
+		}
+		t.of.held = nil
+	}
+	return t.Txn.Commit()
+}
+
+// A change that etcd stores after its answer was waited for, and after it said that there is
+// no such thing, is made once, and its author learns what is stored.
+func TestEtcdStoresLate(t *testing.T) {
+	ctx, l := t.Context(), &late{}
+	connect = func(c clientv3.Config) (*clientv3.Client, error) {
+		client, err := clientv3.New(c)
+		if err == nil {
+			l.KV, client.KV = client.KV, l
+		}
+		return client, err
+	}
+	defer func() { connect = clientv3.New }()
+	e := openEtcd(t, etcdtest.Start(t, 1).URL())
+	soon(t, "its election is over", e.Leads)
+	lose := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.left = 1
+	}
+	lose()
+	list, err := e.Append(ctx, Change{Drafts: []Draft{draft("once")}})
+	require.NoError(t, err)
+	r, err := e.Get(ctx, 1)
+	require.NoError(t, err)
+	require.Equal(t, r.Summary, list[0].Summary)
+	require.Equal(t, []uint64{1}, numbersOf(t, e, "", 0))
+	entries, err := e.Audit(ctx, "", 0, 0)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	lose()
+	id, err := e.Record(ctx, Entry{Action: "counters set"})
+	require.NoError(t, err)
+	entries, err = e.Audit(ctx, "", 0, 0)
+	require.NoError(t, err)
+	require.Len(t, entries, 2)
+	require.Equal(t, id, entries[0].ID)
+	lose()
+	secret, err := e.Secret(ctx)
+	require.NoError(t, err)
+	same, err := e.Secret(ctx)
+	require.NoError(t, err)
+	require.Equal(t, same, secret)
+}
+
+// A fleet replies at once.
+func TestEtcdTakesManyReplies(t *testing.T) {
+	e, ctx := openEtcd(t, etcdtest.Start(t, 1).URL()), t.Context()
+	var all sync.WaitGroup
+	errs := make(chan error, 400)
+	for i := range cap(errs) {
+		all.Go(func() { errs <- e.SaveReply(ctx, Reply{Node: fmt.Sprint(i), Revision: uint64(i + 1)}) })
+	}
+	all.Wait()
+	for range cap(errs) {
+		require.NoError(t, <-errs)
+	}
+	list, err := e.Proxies(ctx)
+	require.NoError(t, err)
+	require.Len(t, list, cap(errs))
+}
+
+// Nothing that a proxy has refused is promoted by itself, not even in the same moment.
+func TestEtcdRefusedMeanwhile(t *testing.T) {
+	e, ctx := openEtcd(t, etcdtest.Start(t, 1).URL()), t.Context()
+	soon(t, "it leads", e.Leads)
+	d := draft("careful")
+	d.Rollout = &Rollout{Percent: 10, State: Canary}
+	_, err := add(ctx, e, d)
+	require.NoError(t, err)
+	tx, err := e.try(true, nil, func(r records) error { return r.step(&Step{Revision: 1, State: Promoted}, true) })
+	require.NoError(t, err)
+	require.NoError(t, e.SaveReply(ctx, Reply{Node: "n", Revision: 1}))
+	var doubts []sign
+	done, err := tx.commit(ctx, &doubts)
+	require.NoError(t, err)
+	require.False(t, done)
+	_, err = e.Append(ctx, Change{Last: 1, Leads: true, Steps: []Step{{Revision: 1, State: Promoted}}})
+	require.ErrorIs(t, err, ErrConflict)
+}
