@@ -143,7 +143,7 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		identify = func(cert *x509.Certificate, node string) (string, error) { return names.Get().SAN(cert, node) }
 	}
 	if o.store != "" && !store.IsURL(o.store) {
-		return usageError(fmt.Errorf("--store %s is not a URL", o.store), "a directory is given with --data")
+		return usageError(errors.New("--store is not a URL"), "etcd://HOST:PORT,… is one; a directory is given with --data")
 	}
 	policies, err := openStoreAt(cmd.Context(), o.data+o.store, log)
 	if err != nil {
