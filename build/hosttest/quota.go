@@ -73,10 +73,31 @@ func (s *Quota) Serve(t testing.TB, st *QuotaStream) {
 			}
 			answer.Grants = append(answer.Grants, g)
 		}
+		if answer.Result == quota.Denied {
+			s.undo(st, &a, answer.Grants)
+		}
 		answers.Answers = append(answers.Answers, answer)
 	}
 	if len(m.Asks) > 0 {
 		st.Answers = append(st.Answers, answers.Append(nil))
+	}
+}
+
+// undo takes back what some parts of a denied ask were granted.
+func (s *Quota) undo(st *QuotaStream, a *quota.Ask, grants []quota.Grant) {
+	for i := range grants {
+		g, p := &grants[i], &a.Parts[i]
+		switch {
+		case g.Units == 0:
+			continue
+		case g.Stated:
+			g.Stated = s.States[p.Key].Rows.Unsay(&p.Level, g.Units)
+		default:
+			of := &s.grants[st][g.Number-1]
+			of.state.Refund(&of.charge, of.units, true)
+			of.units = 0
+		}
+		g.Units, g.Number, g.Leased = 0, 0, false
 	}
 }
 

@@ -126,10 +126,11 @@ func (g *grant) heard(a *ask, i int, w *Worker) {
 	switch {
 	case l.asked != a:
 		g.Failed = true
+	case !last: // the later part has stated the level anew
 	case !g.Stated: // or a service that knows no levels
 		g.Failed = true
 		l.silentNs = g.nowNs + silenceNs
-	case last:
+	default:
 		l.Answered(p.Number, g.Units)
 	}
 	if last && l.asked == a {

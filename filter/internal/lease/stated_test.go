@@ -201,6 +201,19 @@ func TestAnOlderService(t *testing.T) {
 	require.False(t, w.verdicts[first])
 }
 
+// TestADenialOfTwoRulesOfACounter: what is taken back of one is no service that is silent.
+func TestADenialOfTwoRulesOfACounter(t *testing.T) {
+	rule := `"scope":"cluster","counter":"c","key":[{"header":"u"}],"limits":["3/1m"],"settle":{},"on_unavailable":"allow"}`
+	w, s := holdingPair(t, `{"name":"a",`+rule+`,{"name":"b",`+rule)
+	for n := range 4 {
+		id := w.request("a")
+		w.exchange(s)
+		require.Contains(t, w.verdicts, id)
+		require.Equal(t, n == 0, w.verdicts[id], "request %d", n)
+		require.EqualValues(t, 2, held(s))
+	}
+}
+
 // TestALaterConfigurationStates: what lingers of an earlier one is free at its end.
 func TestALaterConfigurationStates(t *testing.T) {
 	w, s := holdingPair(t, slotRule)
@@ -235,6 +248,11 @@ func TestSlotsWhateverHappens(t *testing.T) {
 		s := hosttest.NewQuota(func() int64 { return clock })
 		rule := `{"name":"r","scope":"cluster","key":[{"header":"u"}],"algorithm":"concurrency","limits":["3"],"hold":"80s","on_unavailable":"deny"},` +
 			`{"name":"q","scope":"cluster","key":[{"header":"v"}],"missing_key":"skip","algorithm":"concurrency","limits":["2"],"on_unavailable":"deny"}`
+		if seed%2 == 0 { // a request takes two slots of a counter
+			rule = strings.Replace(rule, `["3"]`, `["6"],"counter":"c"`, 1)
+			first, _, _ := strings.Cut(rule, "},{")
+			rule += "," + strings.Replace(first, `"r"`, `"s"`, 1) + "}"
+		}
 		var workers []*holding
 		for i := range 4 {
 			workers = append(workers, newHolding(t, proxies[i/2], rule, uint32(seed)+uint32(i)))
