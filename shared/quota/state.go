@@ -75,6 +75,9 @@ func (s *State) SetBack(now int64) {
 // ExpiryNs returns the instant from which s counts nothing.
 func (s *State) ExpiryNs() int64 {
 	expiry := max(s.NowNs, s.Rows.expiryNs())
+	if s.Rows.Held() > 0 { // it is charged then
+		expiry += MostWaitNs(s.Windows)
+	}
 	for i := range s.Windows {
 		expiry = max(expiry, s.Stamp(i), s.Windows[i].Expiry(&s.Usages[i], s.asOf(i)))
 	}

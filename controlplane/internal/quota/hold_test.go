@@ -113,8 +113,8 @@ func TestAStoreThatForgot(t *testing.T) {
 	b.store.Store = NewMemory(func() int64 { return base + b.clock.now })
 	g := y.state(1)
 	require.True(t, g.Denied && g.Held)
-	require.EqualValues(t, hold/8, g.WaitNs)
-	b.clock.advance(hold/8 - 1)
+	require.EqualValues(t, hold/8+restateNs, g.WaitNs)
+	b.clock.advance(hold/8 + restateNs - 1)
 	x.state(0)
 	require.True(t, y.state(1).Denied)
 	b.clock.advance(1)
@@ -125,6 +125,30 @@ func TestAStoreThatForgot(t *testing.T) {
 	part := want(3)
 	part.Key[0], part.Number = 1, 1
 	require.Equal(t, lease.Granted, fresh.ask(part).Result, "another key, later")
+}
+
+// TestAStoresClockSetBack: what nobody has lost is not quiet until the clock is there again.
+func TestAStoresClockSetBack(t *testing.T) {
+	b := newRig(t)
+	b.clock.now = 3600 * second
+	b.store.Store = NewMemory(func() int64 { return base + b.clock.now })
+	x := b.holder(1, slots(3))
+	require.True(t, x.state(1).Denied)
+	b.clock.now = 0
+	b.service = b.another(0)
+	x = b.holder(1, slots(3))
+	require.EqualValues(t, hold/8+restateNs, x.state(1).WaitNs)
+	b.clock.advance(hold/8 + restateNs)
+	require.EqualValues(t, 1, x.state(1).Units)
+}
+
+// TestALostHoldIsCharged: also if nobody asks for long after its end.
+func TestALostHoldIsCharged(t *testing.T) {
+	b := old(t)
+	x, y := b.holder(1, fixed(5, 3600*second), slots(0)), b.holder(2, fixed(5, 3600*second), slots(0))
+	x.state(5)
+	b.clock.advance(hold + 60*second)
+	require.True(t, y.state(1).Denied)
 }
 
 // TestTooManyWorkers: on_contention decides.

@@ -103,6 +103,7 @@ func (m *Memory) swap(s *Swap) Result {
 	if now >= m.sweepNs || now < m.sweepNs-linger { // or the clock was set back
 		m.sweep(now)
 	}
+	m.sinceNs = min(m.sinceNs, now) // the clock was set back
 	in := &m.values[s.Key[0]]
 	there, held := in.values[s.Key]
 	takes := 0

@@ -12,6 +12,10 @@ import (
 // room for it.
 var errWindows = errors.New("the key counts in 16 windows of other definitions: more are refused until one of them ends")
 
+// restateNs is how much later than each eighth of the hold a worker states what it holds, at
+// most: it looks each second, at a tick each second, and asks again after a timeout.
+const restateNs = 4 * second
+
 // prepare brings the record to the time now and puts the operation's windows first.
 // Others stay behind them, with what they have counted, until they have ended. It returns
 // those of the operation, as they hold for its key.
@@ -29,7 +33,7 @@ func (r *record) prepare(o *operation, now int64) (asked lease.State, err error)
 	if o.slots != nil && r.Rows == nil {
 		r.Rows = &lease.Rows{}
 		if r.sinceNs > 0 { // nothing was there: what was stated may be lost
-			r.Rows.QuietNs = r.sinceNs + o.slots.EighthNs()
+			r.Rows.QuietNs = r.sinceNs + o.slots.EighthNs() + restateNs
 		}
 	}
 	if !slices.EqualFunc(r.Windows, o.kinds, func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }) {

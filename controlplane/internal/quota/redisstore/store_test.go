@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -36,6 +37,26 @@ func forAll(t *testing.T, test func(t *testing.T, b redistest.Binary)) {
 			test(t, b)
 		})
 	}
+}
+
+// TestAClockSetBack: what a server has lost nothing of is not taken for lost until its clock has
+// come so far again.
+func TestAClockSetBack(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b redistest.Binary) {
+		server := redistest.Start(t, b)
+		store := open(t, "redis://"+server.Addr())
+		now := storetest.Now(t, store)
+		w := storetest.Write(now, storetest.Key(), nil, storetest.Value("a"))
+		w.Fresh = true
+		storetest.Do(t, store, w)
+		mark := server.Do("KEYS", "*since")
+		server.Do("SET", mark, strconv.FormatInt(now/1000+3600_000_000, 10))
+		r := storetest.Do(t, store, w)
+		require.Equal(t, quota.Differs, r.Outcome)
+		require.InDelta(t, now, r.SinceNs, float64(time.Minute))
+		require.Equal(t, r.SinceNs, storetest.Do(t, store, w).SinceNs)
+	})
 }
 
 func TestConformance(t *testing.T) {

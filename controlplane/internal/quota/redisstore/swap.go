@@ -17,7 +17,7 @@ import (
 // swapScript swaps KEYS[1] to ARGV[5] until the millisecond ARGV[4], if its nonce
 // is ARGV[1] and the time is from ARGV[2] to ARGV[3]; without ARGV[5] it reads. With
 // ARGV[6] nothing may have been there since that time: the mark KEYS[2] says since when the
-// server has its state.
+// server has its state, by a clock that was not set back since.
 // Times are microseconds, which Lua's numbers hold exactly until the year 2255. The
 // answer is an outcome, the time and, unless swapped, the value and the mark.
 const swapScript = `local there = redis.call('GET', KEYS[1])
@@ -26,7 +26,7 @@ local now = time[1] * 1000000 + time[2]
 local since = ''
 if ARGV[6] ~= '' and not there then
   since = redis.call('GET', KEYS[2])
-  if not since then
+  if not since or tonumber(since) > now then
     since = string.format('%.0f', now)
     redis.call('SET', KEYS[2], since)
   end
