@@ -3,6 +3,7 @@ package quota
 import (
 	"encoding/binary"
 
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/wire"
 )
 
@@ -40,7 +41,7 @@ func (a *Account) State(worker, number uint64, earlier uint32) Level {
 	}
 	a.number, a.doubt = number, true
 	a.stated = Level{
-		Worker: worker, Held: a.Held + a.Given + earlier, Charged: a.charged, Known: a.known, Since: a.since, Number: number,
+		Worker: worker, Held: limit.AddSaturating(a.Held+a.Given, earlier), Charged: a.charged, Known: a.known, Since: a.since, Number: number,
 	}
 	return a.stated
 }
@@ -51,7 +52,7 @@ func (a *Account) Answered(number uint64, units uint32) (ok bool) {
 	if number != a.number || !a.doubt {
 		return false
 	}
-	a.known, a.row, a.doubt = a.stated.Charged, a.stated.Held+units, false
+	a.known, a.row, a.doubt = a.stated.Charged, limit.AddSaturating(a.stated.Held, units), false
 	return true
 }
 

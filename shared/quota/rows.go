@@ -49,12 +49,17 @@ type Rows struct {
 }
 
 // Held is how many units are held.
-func (r *Rows) Held() (units uint32) {
+func (r *Rows) Held() (units uint32) { return r.beside(nil) }
+
+// beside is how many units other rows hold.
+func (r *Rows) beside(row *Row) (units uint32) {
 	if r == nil {
 		return 0
 	}
 	for i := range r.Rows {
-		units = limit.AddSaturating(units, r.Rows[i].Held)
+		if other := &r.Rows[i]; other != row {
+			units = limit.AddSaturating(units, other.Held)
+		}
 	}
 	return units
 }
@@ -160,19 +165,20 @@ func (s *State) charge(units uint32) {
 // Say takes what a worker states and, where it asks for units, holds them if all windows have
 // room for them beside what is held, and slots, the limit of what is held. It charges
 // the worker's answers in any case. ok says that the part's cost is held; stated is false where
-// there was nothing to note.
+// there was nothing to note: a denied request leaves no row. Who states that it holds nothing
+// has one, so that nothing older counts.
 func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool, err error) {
 	l, row := &p.Level, s.Rows.find(p.Worker)
-	charged := l.Charged - l.Known
+	charged := l.Charged - min(l.Known, l.Charged)
 	switch {
 	case row == nil:
 	case l.Number <= row.Number:
 		return 0, false, false, ErrStale
 	case l.Since == row.Since:
-		charged = l.Charged - row.Charged
+		charged = l.Charged - min(row.Charged, l.Charged)
 	}
 	units, ok = s.room(p, slots, l.Held, row)
-	if row == nil && charged == 0 && l.Held == 0 && units == 0 {
+	if row == nil && charged == 0 && l.Held == 0 && units == 0 && p.Cost > 0 {
 		return 0, ok, false, nil
 	}
 	if row, err = s.Rows.make(l.Worker); err != nil {
@@ -183,7 +189,7 @@ func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool
 		s.Add(uint32(min(charged, saturated)), Terms{})
 		units, ok = s.room(p, slots, l.Held, row)
 	}
-	row.Held += units
+	row.Held = limit.AddSaturating(row.Held, units)
 	return units, ok, true, nil
 }
 
@@ -193,11 +199,7 @@ func (s *State) room(p *Part, slots *limit.Window, own uint32, row *Row) (units 
 	if !slots.Unlimited {
 		left = min(left, slots.Limit)
 	}
-	held := s.Rows.Held()
-	if row != nil {
-		held -= row.Held
-	}
-	held = limit.AddSaturating(held, own)
+	held := limit.AddSaturating(s.Rows.beside(row), own)
 	left -= min(left, held)
 	switch {
 	case p.Cost == 0:

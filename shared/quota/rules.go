@@ -177,6 +177,12 @@ func (s *State) Left(t Terms) uint32 {
 	return left
 }
 
+// free is Left beside what workers hold whose policy settles already.
+func (s *State) free(t Terms) uint32 {
+	left := s.Left(t)
+	return left - min(left, s.Rows.Held())
+}
+
 // leftIn returns what a window has left if units count as spent at the instant end,
 // or at the bucket's stamp if that is later. What a bucket gains until then cannot be
 // spent before, and units may be spent now. So that gain must be there twice: as the
@@ -215,9 +221,9 @@ func (s *State) Grant(lease uint32, p *Part) (units uint32, t Terms, ok bool) {
 	if t.AgainNs != 0 {
 		return 0, t, false
 	}
-	left := s.Left(t)
+	left := s.free(t)
 	if left < p.Cost && t.EndNs != 0 {
-		if now := s.Left(Terms{}); now >= p.Cost {
+		if now := s.free(Terms{}); now >= p.Cost {
 			left, t = now, Terms{}
 		}
 	}

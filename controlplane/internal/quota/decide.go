@@ -147,6 +147,9 @@ func (o *operation) ask(r *record, s *lease.State) (changed bool) {
 	case p.Inspect:
 	case !ok && p.Cost > 0:
 		o.denied, o.waitNs = true, s.WaitNs(p.Cost)
+		if o.waitNs == 0 { // only what workers of another policy hold leaves no room
+			o.waitNs = limit.HeldRetryNs
+		}
 		if o.counts && !p.Shadow { // one in shadow counts only once no other part has denied
 			o.countDenied(s)
 			changed = true

@@ -124,7 +124,7 @@ func (g *group) grant(i int) lease.Grant {
 	if o.err != nil && o.kind == ask { // Denied is for proxies that do not know Failed
 		return lease.Grant{Failed: true, Denied: true, WaitNs: second}
 	}
-	p := lease.Grant{Denied: o.denied || o.kind == count, WaitNs: o.waitNs, Held: o.heldBack, Stated: o.stated, Windows: o.standings}
+	p := lease.Grant{Denied: o.denied || o.kind == count, WaitNs: o.waitNs, Held: o.heldBack, Stated: o.stated && o.err == nil, Windows: o.standings}
 	if g.result == lease.Granted && o.units > 0 {
 		p.Units, p.ValidNs, p.Leased = o.units, o.validNs, o.leased
 		if o.slots == nil {

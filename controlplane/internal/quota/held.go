@@ -38,6 +38,7 @@ const (
 	definitionBytes = 400
 	windowBytes     = 64
 	grantBytes      = 128
+	rowBytes        = 56
 )
 
 // definition is one that the stream has sent.

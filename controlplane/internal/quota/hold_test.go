@@ -151,11 +151,41 @@ func TestALostHoldIsCharged(t *testing.T) {
 	require.True(t, y.state(1).Denied)
 }
 
+// TestAStoreThatFailsToTakeBack: the worker hears that its row may hold too much.
+func TestAStoreThatFailsToTakeBack(t *testing.T) {
+	b := old(t)
+	x := b.holder(1, slots(2))
+	require.NoError(t, x.send(lease.Asks{Definitions: []lease.Definition{define(2, lease.LeaseOff, fixed(0, minute))}}))
+	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+		if len(swaps) > 1 || swaps[0].Old == nil {
+			return false
+		}
+		done(0, Result{Outcome: Failed, Err: errContended})
+		return true
+	}
+	require.False(t, x.state(2, lease.Part{Definition: 2, Cost: 1}).Stated)
+}
+
+// TestLeasesBesideWhatIsHeld: while a policy that settles is rolled out, workers without it lease
+// what is left.
+func TestLeasesBesideWhatIsHeld(t *testing.T) {
+	b := old(t)
+	x, y := b.holder(1, fixed(5, minute), slots(0)), b.proxy(b.service, define(1, lease.LeaseAuto, fixed(5, minute)))
+	x.state(3)
+	a := y.ask(want(3))
+	require.Equal(t, lease.Denied, a.Result)
+	require.EqualValues(t, second, a.Grants[0].WaitNs)
+	require.EqualValues(t, 2, y.ask(want(2)).Grants[0].Units)
+}
+
 // TestTooManyWorkers: on_contention decides.
 func TestTooManyWorkers(t *testing.T) {
 	b := old(t)
 	for i := range uint64(lease.MaxRows) {
 		require.EqualValues(t, 1, b.holder(i+1, slots(1000)).state(1).Units)
+	}
+	for _, k := range b.service.keys.byID {
+		require.Greater(t, k.size(), lease.MaxRows*rowBytes, "the cache is bounded in bytes")
 	}
 	last := b.holder(1000, slots(1000))
 	part := want(1)

@@ -1,0 +1,48 @@
+package quota
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// TestSums: what workers state wraps around nowhere.
+func TestSums(t *testing.T) {
+	slots := &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
+	s := at(base, 0, fixed(100, second))
+	s.Rows = &Rows{Rows: []Row{{Worker: 1, Held: saturated, SaidNs: s.NowNs, HoldNs: holdNs}, {Worker: 2, Held: 5, SaidNs: s.NowNs, HoldNs: holdNs}}}
+	_, ok, _, err := s.Say(&Part{Cost: 1, Waiting: 1, Level: Level{Worker: 1, Number: 1}}, slots)
+	require.NoError(t, err)
+	require.False(t, ok, "the other has all 5")
+	for n, l := range []Level{{Number: 2, Since: 2, Known: 9}, {Number: 3, Since: 2, Charged: 4}, {Number: 4, Since: 2, Charged: 3}} {
+		l.Worker = 1
+		_, _, _, err = s.Say(&Part{Level: l}, slots)
+		require.NoError(t, err)
+		require.EqualValues(t, []int{0, 4, 4}[n], s.Usages[0].Used)
+	}
+	a := Account{Held: 1}
+	require.EqualValues(t, saturated, a.State(1, 1, saturated).Held)
+	a.Answered(1, 1)
+	require.True(t, a.Due())
+}
+
+// TestWhoHoldsNothingIsNoted: no older statement counts after it. A denial leaves no row.
+func TestWhoHoldsNothingIsNoted(t *testing.T) {
+	slots := &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
+	s := at(base, 0)
+	s.Rows = &Rows{}
+	say := func(cost uint32, l Level) (bool, error) {
+		_, _, stated, err := s.Say(&Part{Cost: cost, Waiting: cost, Level: l}, slots)
+		return stated, err
+	}
+	stated, err := say(6, Level{Worker: 1, Number: 1})
+	require.NoError(t, err)
+	require.False(t, stated)
+	stated, err = say(0, Level{Worker: 1, Number: 3})
+	require.NoError(t, err)
+	require.True(t, stated)
+	_, err = say(0, Level{Worker: 1, Number: 2, Held: 3})
+	require.ErrorIs(t, err, ErrStale)
+}
