@@ -67,6 +67,10 @@ func (s *Quota) Serve(t testing.TB, st *QuotaStream) {
 		answer := quota.Answer{ID: a.ID, Result: quota.Granted}
 		for _, p := range a.Parts {
 			require.Contains(t, defs, p.Definition)
+			if s.Old && holds(defs[p.Definition].Windows) {
+				answer = quota.Answer{ID: a.ID, Result: quota.Unknown}
+				break
+			}
 			g := s.grant(st, defs[p.Definition], p)
 			if g.Denied && !p.Shadow {
 				answer.Result = quota.Denied
@@ -102,8 +106,7 @@ func (s *Quota) undo(st *QuotaStream, a *quota.Ask, grants []quota.Grant) {
 }
 
 func (s *Quota) grant(st *QuotaStream, d quota.Definition, p quota.Part) quota.Grant {
-	last := len(d.Windows) - 1
-	if d.Windows[last].Algorithm == limit.Concurrency {
+	if last := len(d.Windows) - 1; holds(d.Windows) {
 		return s.hold(d.Windows[:last], &d.Windows[last], &p)
 	}
 	key := s.States[p.Key]
@@ -133,6 +136,10 @@ func (s *Quota) grant(st *QuotaStream, d quota.Definition, p quota.Part) quota.G
 	return g
 }
 
+func holds(windows []limit.Window) bool {
+	return windows[len(windows)-1].Algorithm == limit.Concurrency
+}
+
 // hold notes what a worker states, and holds what it asks for.
 func (s *Quota) hold(windows []limit.Window, slots *limit.Window, p *quota.Part) (g quota.Grant) {
 	key := s.States[p.Key]
@@ -154,7 +161,6 @@ func (s *Quota) hold(windows []limit.Window, slots *limit.Window, p *quota.Part)
 			g.WaitNs, g.Held = key.HeldWaitNs(p.Cost, slots)
 		}
 	}
-	g.Stated = g.Stated && !s.Old
 	for i := range windows {
 		g.Windows = append(g.Windows, key.Standing(i))
 	}

@@ -28,6 +28,10 @@ type level struct {
 // than a request waits.
 const forgetNs = 10_000_000_000
 
+// maxLevels is how many keys a worker states: a service that cannot answer leaves each in
+// doubt. on_unavailable decides about one more.
+const maxLevels = 1 << 16
+
 // holdNs is how long the service holds the units of a worker that states nothing.
 func (l *level) holdNs() int64 { return l.definition.Windows[len(l.definition.Windows)-1].PeriodNs }
 
@@ -73,15 +77,24 @@ func (w *Worker) HasNews() bool { return len(w.due) > 0 }
 func (c *Client) State(now int64) { c.flush(now) }
 
 // queueLevels queues an ask for nothing for each level that is to be stated, unless an ask is
-// queued already that states it.
+// queued already that states it. They take half a message: requests wait for the rest.
 func (c *Client) queueLevels(now int64) {
-	for _, l := range c.worker.due {
-		if l.listed = false; l.asked == nil && l.silentNs <= now && l.isDue(now) {
-			c.want([]Part{{definition: l.definition, level: l, Part: quota.Part{Definition: l.definition.ID, Key: l.key}}}, nil)
+	due, room, n := c.worker.due, maxAsks/2, 0
+	for _, a := range c.queue {
+		if len(a.waiters) == 0 && a.parts[0].level != nil {
+			room--
 		}
 	}
-	clear(c.worker.due)
-	c.worker.due = c.worker.due[:0]
+	for ; n < len(due) && room > 0; n++ {
+		l := due[n]
+		if l.listed = false; l.asked == nil && l.silentNs <= now && l.isDue(now) {
+			c.want([]Part{{definition: l.definition, level: l, Part: quota.Part{Definition: l.definition.ID, Key: l.key}}}, nil)
+			room--
+		}
+	}
+	left := copy(due, due[n:])
+	clear(due[left:])
+	c.worker.due = due[:left]
 }
 
 // isAsked reports whether an ask is under way that states one of the levels.
@@ -96,6 +109,7 @@ func (a *ask) state(w *Worker, now int64) {
 		if p.level == nil {
 			continue
 		}
+		p.level = w.present(p.level)
 		for _, before := range a.parts[:i] {
 			if before.level == p.level {
 				earlier = limit.AddSaturating(earlier, before.Waiting)
@@ -108,11 +122,13 @@ func (a *ask) state(w *Worker, now int64) {
 }
 
 // forgo ends the wait for an ask's answer: one that comes later grants nothing of levels.
+// They are stated anew, without a worker only once renew looks: the service refuses them now.
 func (a *ask) forgo(w *Worker) {
 	for i := range a.parts {
 		if l := a.parts[i].level; l != nil && l.asked == a {
-			l.asked = nil
-			w.state(l)
+			if l.asked = nil; w != nil {
+				w.state(l)
+			}
 		}
 	}
 }

@@ -12,8 +12,9 @@ import (
 // known: each request asks for its cost, and nothing is leased.
 type Stated struct {
 	asking
-	nowNs int64
-	usage limit.Usage
+	nowNs    int64
+	usage    limit.Usage
+	unstated bool // there are too many levels for one of the subject's key
 }
 
 // part is what is asked for the subject's key.
@@ -57,14 +58,16 @@ func (c *Stated) Check(s *decide.Subject, now int64) decide.Outcome {
 
 // isSilent reports whether the service answers nothing, or nothing about this key.
 func (c *Stated) isSilent(s *decide.Subject) bool {
-	if c.worker.Silent || len(c.worker.levels) == 0 {
+	c.unstated = false
+	if len(c.worker.levels) == 0 {
 		return c.worker.Silent
 	}
 	d := c.definition(s)
 	c.key = append(c.key[:0], d.Counter[:]...)
 	key := c.rule.Subjects.QuotaKey(&s.Subject)
 	l := c.worker.levels[string(append(c.key, key[:]...))]
-	return l != nil && l.silentNs > c.nowNs
+	c.unstated = l == nil && len(c.worker.levels) >= maxLevels
+	return c.worker.Silent || c.unstated || l != nil && l.silentNs > c.nowNs
 }
 
 // Recheck is Check.
@@ -82,7 +85,7 @@ func (c *Stated) Take(s *decide.Subject) decide.Outcome {
 		return decide.Taken
 	case localTable:
 		taken := c.local.Take(s)
-		if taken == decide.Taken {
+		if taken == decide.Taken && !c.unstated {
 			l := c.part(s, 0).level
 			l.Held += s.Cost
 			s.Level = l

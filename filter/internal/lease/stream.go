@@ -15,7 +15,7 @@ func (c *Client) flush(now int64) {
 	if c.resuming { // what the last of them leave goes back first
 		return
 	}
-	if c.sentNs != 0 {
+	if c.sentNs != 0 || c.stream.number == 0 && now < c.reopenNs {
 		return
 	}
 	c.queueLevels(now)
@@ -26,18 +26,21 @@ func (c *Client) flush(now int64) {
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
 	var left []*ask
 	sent := c.sending[:0]
+	room := quota.MaxMessageBytes - domainBytes - returnBytes*maxReturns
 	for _, a := range c.queue {
-		if len(sent) == maxAsks || c.flying[a.key] != nil || a.isAsked() {
+		n := c.mostBytes(a)
+		if len(sent) == maxAsks || n > room || c.flying[a.key] != nil || a.isAsked() {
 			left = append(left, a)
 			continue
 		}
+		room -= n
 		sent = append(sent, a)
 		c.lastID++
 		a.id, a.sentNs, a.stream = c.lastID, now, c.stream.number
 		a.state(c.worker, now)
-		n := len(m.Asks)
-		m.Asks = slices.Grow(m.Asks, 1)[:n+1]
-		message := &m.Asks[n]
+		at := len(m.Asks)
+		m.Asks = slices.Grow(m.Asks, 1)[:at+1]
+		message := &m.Asks[at]
 		*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
 		for i := range a.parts {
 			c.define(a.parts[i].definition)
@@ -59,6 +62,25 @@ func (c *Client) flush(now int64) {
 		delete(c.queued, a.key)
 		c.flying[a.key] = a
 	}
+}
+
+// What a message takes at most: who asks, a return, a part with its share of the ask, and a window
+// or the rest of a definition.
+const (
+	domainBytes = 256
+	returnBytes = 14
+	partBytes   = 128
+	windowBytes = 48
+)
+
+// mostBytes is how much of a message the ask takes at most.
+func (c *Client) mostBytes(a *ask) (n int) {
+	for i := range a.parts {
+		if n += partBytes; !c.stream.defined[a.parts[i].Definition] {
+			n += windowBytes * (1 + len(a.parts[i].definition.Windows))
+		}
+	}
+	return n
 }
 
 // send sends a message, and in a stream's first one who asks.
@@ -177,7 +199,7 @@ func (c *Client) answer(said *quota.Answer) {
 	if a == nil {
 		return
 	}
-	defer a.forgo(c.worker) // of what the answer does not say
+	defer a.forgo(nil) // of what the answer does not say
 	waiters := a.waiters
 	if next := c.queued[a.key]; next != nil && len(next.waiters) > 0 && c.concernsMore(a, said) {
 		waiters = append(waiters, next.waiters...)
