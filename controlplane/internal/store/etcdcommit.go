@@ -21,8 +21,8 @@ type sign struct {
 }
 
 // shows says whether a copy has the sign.
-func (s sign) shows(copy mirror) bool {
-	return s.bucket != "" && bytes.Equal(copy.get(s.bucket, s.k).value, s.value)
+func (s sign) shows(in mirror) bool {
+	return s.bucket != "" && bytes.Equal(in.get(s.bucket, s.k).value, s.value)
 }
 
 // write tries a change until nobody else's comes between, and etcd has said what became
