@@ -54,7 +54,7 @@ func (s *several) history(t *testing.T) (newest map[string]uint64, policies map[
 			continue
 		}
 		for _, policy := range []string{"edge", "core", "default"} {
-			out, errs, exit := sluice(t, "history", "--policy", policy, "--server", c.url(), "-o", "json")
+			out, errs, exit := sluice(t, "history", "--policy", policy, "--limit", "0", "--server", c.url(), "-o", "json")
 			require.Zero(t, exit, errs)
 			var list struct {
 				Revisions []struct {
