@@ -82,7 +82,7 @@ func TestAnswersOverAllProxies(t *testing.T) {
 	}
 	require.Equal(t, []int16{http.StatusTooManyRequests}, proxies[0].load(1).send(t, 1, func(int) request { return request{"/login", "x-user-id", "first"} }),
 		"a new store grants nothing before each process has stated what it holds")
-	time.Sleep(1500 * time.Millisecond)
+	time.Sleep(5500 * time.Millisecond) // an eighth of hold, and 4 s
 
 	u.reached.Store(0)
 	for _, user := range []string{"a", "b"} {
