@@ -129,6 +129,9 @@ func TestRunningRequestsKeepTheirSlots(t *testing.T) {
 		w.tick()
 		w.exchange(s)
 		require.EqualValues(t, 1, held(s))
+		for _, key := range s.States {
+			require.LessOrEqual(t, w.proxy.Clock-key.Rows.Rows[0].SaidNs, 12*second, "a store that has lost its state waits for an eighth and 4 s")
+		}
 	}
 	require.Less(t, s.Asked(), 33)
 	w.proxy.Clock += 81 * second
