@@ -23,7 +23,7 @@ func TestSums(t *testing.T) {
 		require.EqualValues(t, []int{0, 4, 4}[n], s.Usages[0].Used)
 	}
 	a := Account{Held: 1}
-	require.EqualValues(t, saturated, a.State(1, 1, saturated).Held)
+	require.Equal(t, uint32(saturated), a.State(1, 1, saturated).Held)
 	a.Answered(1, 1)
 	require.True(t, a.Due())
 }

@@ -195,6 +195,25 @@ func TestASilentServiceIsStatedToLater(t *testing.T) {
 	require.Zero(t, held(s))
 }
 
+// TestAForgottenLevelIsNotStated: an ask that was queued for long states the key's new one.
+func TestAForgottenLevelIsNotStated(t *testing.T) {
+	w, s := holdingPair(t, localRule)
+	w.engine.Leases.Silent, w.down = true, true
+	hold := w.request("a")
+	w.client.State(w.proxy.Clock) // it is queued
+	w.answer(hold, 0)
+	for range 15 {
+		w.proxy.Clock += second
+		w.tick()
+	}
+	w.request("a")
+	w.down = false
+	w.proxy.Clock += 2 * second
+	w.tick() // it probes
+	w.exchange(s)
+	require.EqualValues(t, 1, held(s))
+}
+
 // TestAnOlderService: it knows no levels, and is as good as silent. Nothing asks it for ever.
 func TestAnOlderService(t *testing.T) {
 	w, s := holdingPair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"algorithm":"concurrency","limits":["3"],"on_unavailable":"deny"}`)
