@@ -119,3 +119,17 @@ func TestWaitOfACountedDenialAfterAWildClock(t *testing.T) {
 		}
 	}
 }
+
+// TestHeldWaitsASecond: whom only requests in flight deny is told 1 s, also by a worker that
+// read the clock a moment before the one that holds.
+func TestHeldWaitsASecond(t *testing.T) {
+	for _, rule := range []string{`"algorithm":"concurrency","limits":["1"]`, `"limits":["1/1h"],"settle":{}`} {
+		p := hosttest.New()
+		e := compileJSON(t, p, `{"name":"r",`+rule+`}`)
+		require.True(t, e.Decide().Allowed)
+		p.Clock--
+		v := e.Decide()
+		require.False(t, v.Allowed)
+		require.Equal(t, limit.HeldRetryNs, v.RetryNs, rule)
+	}
+}

@@ -37,15 +37,15 @@ func (c *Source) evicts() bool { return c.full == policy.FullInherit }
 
 // Check reads the key's record.
 func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
-	return c.checked(s, c.Table.Read(&s.Record, s.Limits, now))
+	return c.checked(s, now, c.Table.Read(&s.Record, s.Limits, now))
 }
 
 // Recheck is Check without hashing the key again.
 func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome {
-	return c.checked(s, c.Table.Reread(&s.Record, s.Limits, now))
+	return c.checked(s, now, c.Table.Reread(&s.Record, s.Limits, now))
 }
 
-func (c *Source) checked(s *decide.Subject, read state.Status) decide.Outcome {
+func (c *Source) checked(s *decide.Subject, now int64, read state.Status) decide.Outcome {
 	if s.Known = read == state.OK; !s.Known {
 		return decide.Failed
 	}
@@ -59,6 +59,7 @@ func (c *Source) checked(s *decide.Subject, read state.Status) decide.Outcome {
 	}
 	switch {
 	case e.HeldBack:
+		s.PassNs = now + limit.HeldRetryNs // the record may be of a worker that read the clock later
 		return decide.HeldBack
 	case s.PassNs == limit.Never || s.PassNs > e.Now:
 		return decide.Denied
