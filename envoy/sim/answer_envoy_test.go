@@ -175,13 +175,14 @@ func (c *envoyCourier) send(a asked, name string) conveyed {
 	for _, f := range a.headers {
 		r.Header.Set(f[0], f[1])
 	}
-	x := &envoyConveyed{c: c, name: name, cancel: cancel, answer: make(chan string, 1)}
-	go func() { x.answer <- c.fetch(r) }()
+	x := &envoyConveyed{c: c, name: name, cancel: cancel, begun: make(chan struct{}), answer: make(chan string, 1)}
+	go func() { x.answer <- c.fetch(r, x.begun) }()
 	return x
 }
 
-func (c *envoyCourier) fetch(r *http.Request) string {
+func (c *envoyCourier) fetch(r *http.Request, begun chan<- struct{}) string {
 	res, err := c.client.Do(r)
+	close(begun)
 	if err != nil {
 		return "reset"
 	}
@@ -202,7 +203,9 @@ type envoyConveyed struct {
 	c      *envoyCourier
 	name   string
 	cancel context.CancelFunc
+	begun  chan struct{} // closed when the answer has begun here, or there is none
 	answer chan string
+	amid   bool // the upstream has begun it
 }
 
 func (x *envoyConveyed) got() string { defer x.cancel(); return <-x.answer }
@@ -210,9 +213,13 @@ func (x *envoyConveyed) got() string { defer x.cancel(); return <-x.answer }
 func (x *envoyConveyed) do(s step) {
 	switch s.verb {
 	case "leave":
+		if x.amid {
+			<-x.begun // Envoy has sent it, which takes a moment to arrive
+		}
 		x.cancel()
 	case "wait":
 	default:
+		x.amid = true
 		x.c.dispatch.post(x.name) <- s
 	}
 }
