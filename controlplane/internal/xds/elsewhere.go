@@ -88,24 +88,12 @@ func (t *told) session(id uint64) *session {
 }
 
 // tell returns the sessions with a stream here, in parts: each proxy stays in its part until
-// one is larger than maxPart, and they become twice as many.
+// one is larger than maxPart, and they become twice as many. Packing them takes a while, in
+// which the ledger is not kept from its proxies.
 func (l *Ledger) tell() (parts [][]byte) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for {
-		lists := make([][]told, max(l.parts, 1))
-		for _, id := range slices.SortedFunc(maps.Keys(l.proxies), store.Identity.Compare) {
-			p, hash := l.proxies[id], fnv.New32a()
-			_, _ = hash.Write([]byte(id.SAN + "\x00" + id.Node)) // a hash never fails
-			list := &lists[hash.Sum32()%uint32(len(lists))]
-			for _, n := range slices.Sorted(maps.Keys(p.sessions)) {
-				if s := p.sessions[n]; !s.elsewhere {
-					*list = append(*list, s.tell(p.known))
-				}
-			}
-		}
 		parts = nil
-		for _, list := range lists {
+		for _, list := range l.toTell() {
 			parts = append(parts, pack(list))
 		}
 		if l.parts = len(parts); l.parts >= maxParts || !slices.ContainsFunc(parts, func(part []byte) bool { return len(part) > maxPart }) {
@@ -113,6 +101,23 @@ func (l *Ledger) tell() (parts [][]byte) {
 		}
 		l.parts *= 2
 	}
+}
+
+func (l *Ledger) toTell() [][]told {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lists := make([][]told, max(l.parts, 1))
+	for _, id := range slices.SortedFunc(maps.Keys(l.proxies), store.Identity.Compare) {
+		p, hash := l.proxies[id], fnv.New32a()
+		_, _ = hash.Write([]byte(id.SAN + "\x00" + id.Node)) // a hash never fails
+		list := &lists[hash.Sum32()%uint32(len(lists))]
+		for _, n := range slices.Sorted(maps.Keys(p.sessions)) {
+			if s := p.sessions[n]; !s.elsewhere {
+				*list = append(*list, s.tell(p.known))
+			}
+		}
+	}
+	return lists
 }
 
 func pack(list []told) []byte {
@@ -153,9 +158,7 @@ func (p *proxy) isHere() bool {
 
 // hear replaces the sessions elsewhere by those that other control planes tell of now.
 func (l *Ledger) hear(from map[string][]byte) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if maps.EqualFunc(from, l.heard, bytes.Equal) {
+	if l.hasHeard(from) {
 		return nil
 	}
 	var list []told
@@ -170,6 +173,8 @@ func (l *Ledger) hear(from map[string][]byte) error {
 		}
 		list = append(list, more...)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.heard = from
 	before := map[store.Identity]bool{}
 	for id, p := range l.proxies {
@@ -192,6 +197,12 @@ func (l *Ledger) hear(from map[string][]byte) error {
 	}
 	l.broadcast()
 	return nil
+}
+
+func (l *Ledger) hasHeard(from map[string][]byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.EqualFunc(from, l.heard, bytes.Equal)
 }
 
 // hearOf adds a session elsewhere, in place of an older one of the same process.
