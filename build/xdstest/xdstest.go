@@ -29,7 +29,8 @@ func Follow(tb testing.TB, addresses []string, node string, retry time.Duration,
 	var conns []*grpc.ClientConn
 	for _, address := range addresses {
 		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{BaseDelay: retry, Multiplier: 1, Jitter: 0.5, MaxDelay: retry},
+			Backoff:           backoff.Config{BaseDelay: retry, Multiplier: 1, Jitter: 0.5, MaxDelay: retry},
+			MinConnectTimeout: 10 * time.Second, // else it is retry: a server to which all come at once takes longer
 		}))
 		require.NoError(tb, err)
 		tb.Cleanup(func() { _ = conn.Close() })
