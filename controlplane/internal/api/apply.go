@@ -108,15 +108,14 @@ func (s *server) applySeveral(w http.ResponseWriter, r *http.Request) error {
 
 // wasmInForce is the wasm path of the newest revision that no proxy has refused, or that is
 // current all the same.
-func (s *server) wasmInForce(ctx context.Context, policy string) (string, error) {
-	list, err := s.standing(ctx, policy)
+func (s *server) wasmInForce(policy string, standing []store.Summary) string {
 	current := s.xds.Ledger().Current(policy)
-	for _, r := range list {
+	for _, r := range standing {
 		if !r.Damaged && (!r.Nacked || r.Number == current) {
-			return r.Wasm, err
+			return r.Wasm
 		}
 	}
-	return "", err
+	return ""
 }
 
 // rollback handles POST /v1/rollback/{revision}?policy=NAME&base=REVISION: a new revision
@@ -218,10 +217,13 @@ func (s *server) append(ctx context.Context, list []proposal) ([]Applied, error)
 	takers, last := s.xds.Ledger().Takers()
 	behind, above := s.xds.Ledger().Ahead()
 	change := store.Change{Last: last, Above: above}
+	standing, err := s.standing(ctx, "") // once: a change may be of a thousand policies
+	if err != nil {
+		return nil, err
+	}
 	judged := make([]judgement, len(list))
 	for i, p := range list {
-		var err error
-		if judged[i], err = s.judge(ctx, p); err != nil {
+		if judged[i], err = s.judge(ctx, p, standing); err != nil {
 			return nil, err
 		}
 		d := judged[i].draft

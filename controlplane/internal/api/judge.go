@@ -30,7 +30,8 @@ type judgement struct {
 }
 
 // judge reads a proposal, and compares it with the revision that it replaces.
-func (s *server) judge(ctx context.Context, proposed proposal) (j judgement, err error) {
+// standing are the revisions of all policies that were not aborted.
+func (s *server) judge(ctx context.Context, proposed proposal, standing []store.Summary) (j judgement, err error) {
 	d := proposed.draft
 	p, doc, warnings, err := policyfile.Read(d.File, d.YAML)
 	if err != nil {
@@ -45,12 +46,18 @@ func (s *server) judge(ctx context.Context, proposed proposal) (j judgement, err
 	if err := s.settled(d.Policy); err != nil {
 		return j, err
 	}
+	var own []store.Summary
+	for _, r := range standing {
+		if r.Policy == d.Policy || r.Damaged { // whose that is, nobody knows
+			own = append(own, r)
+		}
+	}
 	if proposed.wasm != nil {
 		d.Wasm = *proposed.wasm
-	} else if d.Wasm, err = s.wasmInForce(ctx, d.Policy); err != nil {
-		return j, err
+	} else {
+		d.Wasm = s.wasmInForce(d.Policy, own)
 	}
-	before, err := s.current(ctx, d.Policy)
+	before, err := s.current(ctx, own)
 	if err != nil {
 		return j, err
 	}
@@ -82,12 +89,11 @@ type current struct {
 	policy   *policy.Policy // nil where there is none, or none that this release reads
 }
 
-func (s *server) current(ctx context.Context, policy string) (current, error) {
-	list, err := s.standing(ctx, policy)
-	if err != nil || len(list) == 0 {
-		return current{}, err
+// current reads the newest of a policy's revisions.
+func (s *server) current(ctx context.Context, list []store.Summary) (c current, err error) {
+	if len(list) == 0 {
+		return c, nil
 	}
-	c := current{}
 	switch c.revision, err = s.store.Get(ctx, list[0].Number); {
 	case errors.Is(err, store.ErrDamaged): // a new one is the cure
 		c.revision.Summary = list[0]

@@ -30,11 +30,15 @@ func (s *server) ofCluster(ctx context.Context, policy string, op manage.Operati
 	if !op.Keyed {
 		return nil, nil
 	}
+	list, err := s.standing(ctx, policy)
+	if err != nil {
+		return nil, err
+	}
 	free, err := s.judging.take(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.current(ctx, policy)
+	c, err := s.current(ctx, list)
 	free()
 	if err != nil || c.policy == nil { // the proxies say what they make of the rule
 		return nil, err
