@@ -71,9 +71,10 @@ func (s *stream) beginScan() {
 		return
 	}
 	scans++
-	s.scan = new(usage.Scanner)
 	if n := len(p.scans); n > 0 {
 		s.scan, p.scans = p.scans[n-1], p.scans[:n-1]
+	} else {
+		s.scan = new(usage.Scanner)
 	}
 	contentType, _ := theProxy.header(mapResponseHeaders, "content-type")
 	encoding, _ := theProxy.header(mapResponseHeaders, "content-encoding")
