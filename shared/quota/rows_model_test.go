@@ -139,7 +139,7 @@ func (h *holders) send(w *stater, p Part) {
 	for first := true; first || h.r.IntN(6) == 0; first = false {
 		late := h.r.Int64N([]int64{ms, ms, 80 * ms, 3 * second}[h.r.IntN(4)])
 		if h.NowNs-w.saidNs > holdNs/16 {
-			late = 0 // who does not get through for long is silent: that is another test
+			late = 0 // the service takes a worker for silent that it does not hear for long: another test
 		}
 		if !lost {
 			h.mail = append(h.mail, said{to: w, part: p, due: h.NowNs + late, sent: h.NowNs})

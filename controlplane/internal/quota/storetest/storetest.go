@@ -158,8 +158,8 @@ func swaps(t *testing.T, store quota.Store) {
 	}
 }
 
-// fresh: where nothing is there, the store says since when it has its state, and swaps only
-// for who knows.
+// fresh: where nothing is there, the store says since when it has its state. It writes there
+// only for a caller that names that instant.
 func fresh(t *testing.T, store quota.Store) {
 	key, now, value := Key(), Now(t, store), Value("a")
 	w := Write(now, key, nil, value)
