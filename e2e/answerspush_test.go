@@ -16,7 +16,7 @@ const (
 version: 1
 ` + managed + `rules:
   - {name: counted, match: {paths: [/edges]}, key: [{header: x-user-id}], limits: [100/` + far + `], settle: {}}
-  - {name: in-flight, match: {paths: [/flight]}, algorithm: concurrency, limits: [10], hold: 10s}
+  - {name: in-flight, match: {paths: [/flight, /flight/*]}, algorithm: concurrency, limits: [10], hold: 10s}
 `
 	withBodies = withoutBodies + `  - {name: tokens, match: {paths: [/edges]}, key: [{header: x-user-id}], limits: [1000/` + far + `], cost: 10, settle: {to: tokens}}
 `
