@@ -77,6 +77,7 @@ func startQuickstart(t *testing.T, flags ...string) (server string, suggested []
 		<-c.Done()
 	})
 	require.NoError(t, c.Until(t.Context(), "serve", func() bool { return strings.Contains(c.Log(), "/stats/prometheus") }))
+	require.NotContains(t, c.Log(), "warning")
 	found := consoleAt.FindStringSubmatch(c.Log())
 	require.NotNil(t, found)
 	_, rest, _ := strings.Cut(c.Log(), "It serves until Ctrl-C")

@@ -47,7 +47,7 @@ type Options struct {
 	Upstream *url.URL
 	Timeout  time.Duration // until the upstream begins to answer; default 15 s
 
-	// Cluster returns the service that the filter may open gRPC streams to, by the
+	// Cluster returns the service that the filter may open gRPC streams to, under any
 	// name that a policy gives it; nil = there is none. The caller closes it after the
 	// Proxy.
 	Cluster func(name string) grpc.ClientConnInterface

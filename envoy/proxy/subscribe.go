@@ -163,6 +163,9 @@ func (c *subscriber) first() *discoveryv3.DeltaDiscoveryRequest {
 	if c.Manage != "" {
 		about["manage"] = text(c.Manage)
 	}
+	if c.proxy.options.Cluster != nil {
+		about["quota_cluster"] = text("*") // see Options.Cluster
+	}
 	r := &discoveryv3.DeltaDiscoveryRequest{
 		Node: &corev3.Node{
 			Id: c.Node, Cluster: "sluice", UserAgentName: "sluice",

@@ -119,7 +119,8 @@ func TestApplyNamesProxiesOfAnotherQuotaCluster(t *testing.T) {
 	m.proxyWith("edge-0", map[string]any{}, always)
 	m.proxyWith("edge-1", map[string]any{"quota_cluster": "sluice_quota"}, always)
 	m.proxyWith("edge-2", map[string]any{"quota_cluster": "quota_eu"}, always)
-	require.Eventually(t, func() bool { return len(m.xds.Ledger().Managed()) == 3 }, time.Minute, time.Millisecond)
+	m.proxyWith("edge-3", map[string]any{"quota_cluster": "*"}, always)
+	require.Eventually(t, func() bool { return len(m.xds.Ledger().Managed()) == 4 }, time.Minute, time.Millisecond)
 	require.Empty(t, on(""), "no rule asks the quota service")
 	require.Equal(t, []string{`quota.cluster is "quota_eu", but the quota service's cluster in the Envoy of edge-1 is "sluice_quota": ` +
 		"on_unavailable will decide rules of scope cluster",

@@ -23,7 +23,7 @@ func misfits(p *policy.Policy, proxies []xds.Managed) (warnings []string) {
 	if !slices.ContainsFunc(p.Rules, func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }) {
 		return warnings
 	}
-	names, first = lacking(proxies, func(m xds.Managed) bool { return m.Quota != "" && m.Quota != p.Quota.Cluster })
+	names, first = lacking(proxies, func(m xds.Managed) bool { return m.Quota != "" && m.Quota != "*" && m.Quota != p.Quota.Cluster })
 	if names != "" {
 		warnings = append(warnings, fmt.Sprintf("quota.cluster is %s, but the quota service's cluster in the Envoy of %s is %s: on_unavailable will decide rules of scope cluster",
 			shown(p.Quota.Cluster), names, shown(first.Quota)))

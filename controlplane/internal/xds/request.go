@@ -47,7 +47,7 @@ type node struct {
 	vmID    string // metadata sluice.vm_id
 	runtime string // metadata sluice.runtime
 	manage  string // metadata sluice.manage: its address for management requests
-	quota   string // metadata sluice.quota_cluster: Envoy's cluster of the quota service
+	quota   string // metadata sluice.quota_cluster: Envoy's cluster of the quota service, * for any name
 
 	cluster string            // the node's own, which a selector may ask about, cut
 	texts   map[string]string // the same of texts in its metadata, see maxTextBytes
