@@ -15,7 +15,7 @@ type Level struct {
 	Held    uint32 // units that it holds, without what the part asks for
 	Charged uint64 // units that answers have charged in all since statement Since
 	Known   uint64 // of these, the units that the worker knows to be counted
-	Since   uint64
+	Since   uint64 // this one where no earlier one may be under way
 	Number  uint64 // of the statement: it grows with each of the worker's; 0 = none
 }
 
@@ -53,6 +53,9 @@ func (a *Account) Answered(number uint64, units uint32) (ok bool) {
 		return false
 	}
 	a.known, a.row, a.doubt = a.stated.Charged, limit.AddSaturating(a.stated.Held, units), false
+	if a.Idle() {
+		*a = Account{}
+	}
 	return true
 }
 

@@ -166,7 +166,8 @@ func (s *State) charge(units uint32) {
 // room for them beside what is held, and slots, the limit of what is held. It charges
 // the worker's answers in any case. ok says that the part's cost is held; stated is false where
 // there was nothing to note: a denied request leaves no row. Who states that it holds nothing
-// has one, so that nothing older counts.
+// has one, and so has a worker of which something older may be under way, so that it does not
+// count.
 func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool, err error) {
 	l, row := &p.Level, s.Rows.find(p.Worker)
 	charged := l.Charged - min(l.Known, l.Charged)
@@ -178,7 +179,7 @@ func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool
 		charged = l.Charged - min(row.Charged, l.Charged)
 	}
 	units, ok = s.room(p, slots, l.Held, row)
-	if row == nil && charged == 0 && l.Held == 0 && units == 0 && p.Cost > 0 {
+	if row == nil && charged == 0 && l.Held == 0 && units == 0 && p.Cost > 0 && l.Since == l.Number {
 		return 0, ok, false, nil
 	}
 	if row, err = s.Rows.make(l.Worker); err != nil {

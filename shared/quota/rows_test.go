@@ -37,12 +37,21 @@ func TestWhoHoldsNothingIsNoted(t *testing.T) {
 		_, _, stated, err := s.Say(&Part{Cost: cost, Waiting: cost, Level: l}, slots)
 		return stated, err
 	}
-	stated, err := say(6, Level{Worker: 1, Number: 1})
-	require.NoError(t, err)
-	require.False(t, stated)
-	stated, err = say(0, Level{Worker: 1, Number: 3})
-	require.NoError(t, err)
-	require.True(t, stated)
-	_, err = say(0, Level{Worker: 1, Number: 2, Held: 3})
-	require.ErrorIs(t, err, ErrStale)
+	for n, c := range []struct {
+		cost  uint32
+		level Level
+		noted bool
+	}{
+		{6, Level{Worker: 1, Since: 3, Number: 3}, false},
+		{0, Level{Worker: 1, Since: 3, Number: 3}, true},
+		{6, Level{Worker: 2, Since: 2, Number: 3}, true}, // 2 may be under way
+	} {
+		stated, err := say(c.cost, c.level)
+		require.NoError(t, err)
+		require.Equal(t, c.noted, stated, n)
+	}
+	for worker := range uint64(2) {
+		_, err := say(0, Level{Worker: worker + 1, Number: 2, Held: 3})
+		require.ErrorIs(t, err, ErrStale)
+	}
 }
