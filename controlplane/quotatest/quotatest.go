@@ -15,10 +15,15 @@ import (
 
 // Service is a quota service.
 type Service struct {
+	tb      testing.TB
 	service *quota.Service
+	store   *store
 	now     func() int64
 	timers  []timer
 }
+
+// store is in memory, and may lose it.
+type store struct{ *quota.Memory }
 
 type timer struct {
 	atNs int64
@@ -28,12 +33,20 @@ type timer struct {
 // New returns a service with that clock.
 func New(tb testing.TB, now func() int64) *Service {
 	tb.Helper()
-	s := &Service{now: now}
-	service, err := quota.NewService(context.Background(), quota.Options{Store: quota.NewMemory(now).Aged(), Clock: s, Secret: make([]byte, 32)})
-	require.NoError(tb, err)
-	s.service = service
+	s := &Service{tb: tb, now: now, store: &store{quota.NewMemory(now).Aged()}}
+	s.Restart()
 	return s
 }
+
+// Restart puts a new service before the store. Streams of the one before are to be closed.
+func (s *Service) Restart() {
+	service, err := quota.NewService(context.Background(), quota.Options{Store: s.store, Clock: s, Secret: make([]byte, 32)})
+	require.NoError(s.tb, err)
+	s.service = service
+}
+
+// Forget has the store lose all that it knows.
+func (s *Service) Forget() { s.store.Memory = quota.NewMemory(s.now) }
 
 // NowNs implements quota.Clock.
 func (s *Service) NowNs() int64 { return s.now() }

@@ -41,6 +41,13 @@ type scenario struct {
 	// strands is how many units may stay counted though nobody has spent them: a refund
 	// may come after the stream that got the units has let go of them.
 	strands int
+
+	// Of rules that hold units until answers are known:
+
+	slots  uint32                  // how many units are held at once, in some execution
+	most   uint32                  // that were
+	prompt bool                    // no second passes while somebody has something to do
+	fates  func(w *world) []action // what may become of workers and the service
 }
 
 // all makes each worker get so many of a request.
@@ -59,7 +66,7 @@ func clusterRule(name, header, limits string) string {
 
 var (
 	a, b     = request{user: "a"}, request{user: "b"}
-	at, bt   = request{"a", "t"}, request{"b", "t"}
+	at, bt   = request{user: "a", tenant: "t"}, request{user: "b", tenant: "t"}
 	someTime = []int64{15 * ms, 120 * ms}
 )
 
@@ -104,6 +111,12 @@ func (w *world) judge() error {
 		}
 	}
 	for name, k := range w.keys {
+		if k.holds() {
+			if err := w.judgeHeld(name, k); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			continue
+		}
 		hits := slices.DeleteFunc(slices.Clone(w.admitted), func(a admission) bool { return a.key != name })
 		slices.SortFunc(hits, func(a, b admission) int { return cmp.Compare(a.latest, b.latest) })
 		for i := range k.definition.Windows {
@@ -123,7 +136,7 @@ func (w *world) judge() error {
 				least++
 			}
 		}
-		switch used := w.used(k); {
+		switch used := int(w.standings(k)[0].Used); {
 		case used < least:
 			return fmt.Errorf("%s: %d were admitted, %d are counted", name, least, used)
 		case used > most && !w.lost:
@@ -179,8 +192,8 @@ func over(w *limit.Window, hits []admission) error {
 	return nil
 }
 
-// used asks the service how much of a key it has counted.
-func (w *world) used(k key) int {
+// standings asks the service how a key stands.
+func (w *world) standings(k key) []quota.Standing {
 	st := w.service.Open(w.t)
 	m := quota.Asks{
 		Domain: w.workers[0].engine.Policy().Domain, Process: 1, Definitions: []quota.Definition{k.definition},
@@ -189,7 +202,7 @@ func (w *world) used(k key) int {
 	require.NoError(w.t, st.Receive(m.Append(nil)))
 	var answers quota.Answers
 	require.NoError(w.t, answers.Decode(st.Next()))
-	return int(answers.Answers[0].Grants[0].Windows[0].Used)
+	return answers.Answers[0].Grants[0].Windows
 }
 
 // explore runs a scenario in many orders.
@@ -208,7 +221,7 @@ func explore(t testing.TB, c *scenario) *explorer {
 
 func TestRaces(t *testing.T) {
 	executions, choices := 0, 0
-	for _, c := range scenarios() {
+	for _, c := range append(scenarios(), held()...) {
 		if *flagOnly != "" && *flagOnly != c.name {
 			continue
 		}
@@ -218,9 +231,10 @@ func TestRaces(t *testing.T) {
 			choices += x.accesses
 			t.Logf("%d executions, %d choices", x.executions, x.accesses)
 			require.NoError(t, x.failure)
+			require.Equal(t, c.slots, c.most, "units held at once")
 		})
 	}
 	if *flagOnly == "" && !t.Failed() {
-		t.Logf("%d executions of %d races of two proxies and a quota service: %d choices", executions, len(scenarios()), choices)
+		t.Logf("%d executions of %d races of two proxies and a quota service: %d choices", executions, len(scenarios())+len(held()), choices)
 	}
 }

@@ -2,18 +2,13 @@ package races
 
 import (
 	"fmt"
-	"iter"
 	"slices"
 	"testing"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/controlplane/quotatest"
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
-	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
-	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 const (
@@ -46,6 +41,8 @@ type world struct {
 	lost     bool // some message, and units with it
 	admitted []admission
 	keys     map[string]key // that were asked for, by their name
+	policy   *policy.Policy
+	holders
 }
 
 // admission is a hit that was admitted, between the instant by which it was decided
@@ -63,29 +60,13 @@ type key struct {
 	alone      bool // it does not: the key counts in a proxy
 }
 
-// worker is one worker of a proxy, and its engine's host.
-type worker struct {
-	*hosttest.Proxy
-	world  *world
-	id     int
-	engine *engine.Engine
-	client *lease.Client
-	stream *stream // nil = none is open
-	random uint32
-	script []request
-	ticks  int64 // when the next is due
-
-	yield  func(struct{}) bool
-	resume func() (struct{}, bool) // nil = in no callback
-
-	next    uint32
-	waiting map[uint32]request
-	headers request
-	readNs  int64 // when it last read the clock
+// request is a request of a user to a tenant. Its answer is charged so much of each unit that it
+// holds, and where its client resets it, the upstream may be at work on it for a while.
+type request struct {
+	user, tenant string
+	charged      uint32
+	reset        bool
 }
-
-// request is a request of a user to a tenant.
-type request struct{ user, tenant string }
 
 // stream is a worker's stream to the service.
 type stream struct {
@@ -95,7 +76,7 @@ type stream struct {
 }
 
 func newWorld(t testing.TB, c *scenario, p *policy.Policy) *world {
-	w := &world{t: t, scenario: c, now: 1000*hour + c.start, keys: map[string]key{}}
+	w := &world{t: t, scenario: c, now: 1000*hour + c.start, keys: map[string]key{}, policy: p, holders: newHolders()}
 	w.service = quotatest.New(t, func() int64 { return w.now })
 	var proxy *hosttest.Proxy
 	for id := range workers {
@@ -104,10 +85,7 @@ func newWorld(t testing.TB, c *scenario, p *policy.Policy) *world {
 			proxy.Clock = w.now
 		}
 		k := &worker{Proxy: proxy, world: w, id: id, random: uint32(id + 1), waiting: map[uint32]request{}}
-		k.engine = engine.New(p, k, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-		k.engine.Leases.TimeoutNs = timeoutNs
-		k.client = lease.NewClient(k, k.engine.Leases)
-		k.ticks = w.now + second
+		k.start()
 		w.workers = append(w.workers, k)
 	}
 	return w
@@ -142,7 +120,7 @@ func (w *world) scripts(scripts [workers][]request) {
 // quiet reports whether nothing more happens by itself.
 func (w *world) quiet() bool {
 	for _, k := range w.workers {
-		if len(k.script) > 0 || len(k.waiting) > 0 {
+		if len(k.script) > 0 || len(k.waiting) > 0 || k.first() >= 0 {
 			return false
 		}
 	}
@@ -172,7 +150,7 @@ func (w *world) actions() (list []action) {
 			list = append(list, action{fmt.Sprint("the service answers worker ", k.id), func() { w.serve(k.stream, 1) }})
 		}
 	}
-	return list
+	return append(list, w.answers()...)
 }
 
 // others are what time and the network do: never the natural thing while there is
@@ -180,10 +158,16 @@ func (w *world) actions() (list []action) {
 func (w *world) others() (list []action) {
 	if w.passed < 12 {
 		for _, ns := range w.scenario.times {
+			if ns >= second && w.scenario.prompt && w.due() {
+				continue
+			}
 			list = append(list, action{fmt.Sprint(ns/ms, " ms pass"), func() { w.passed++; w.pass(ns) }})
 		}
 	} else {
 		list = append(list, action{"time passes", func() { w.pass(20 * ms) }})
+	}
+	if w.scenario.fates != nil && w.faults < 2 {
+		list = append(list, w.scenario.fates(w)...)
 	}
 	if !w.scenario.faults || w.faults == 2 {
 		return list
@@ -197,7 +181,8 @@ func (w *world) others() (list []action) {
 		if len(st.out) > 0 {
 			list = append(list,
 				action{fmt.Sprint("an answer to worker ", k.id, " is lost"), func() { w.faults++; w.serve(st, 1); w.cut(st) }},
-				action{fmt.Sprint("a message of worker ", k.id, " is repeated"), func() { w.faults++; w.lost = true; w.serve(st, 2) }})
+				action{fmt.Sprint("a message of worker ", k.id, " is repeated"), func() { w.faults++; w.lost = true; w.serve(st, 2) }},
+				action{fmt.Sprint("a message of worker ", k.id, " is late"), func() { w.faults++; w.delay(st) }})
 		}
 	}
 	return list
@@ -215,6 +200,7 @@ func (w *world) pass(ns int64) {
 
 // serve lets the service take the stream's first message, so many times.
 func (w *world) serve(st *stream, times int) {
+	w.note(st.out[0])
 	for range times {
 		if err := st.service.Receive(st.out[0]); err != nil {
 			w.t.Fatal(err)
@@ -262,138 +248,4 @@ func (w *world) settle(ns int64) {
 		}
 		w.pass(max(next-w.now, ms))
 	}
-}
-
-// call begins a callback of the worker.
-func (k *worker) call(f func()) {
-	k.resume, _ = iter.Pull(func(yield func(struct{}) bool) {
-		k.yield = yield
-		f()
-	})
-	k.goOn()
-}
-
-// goOn lets the worker run to its next access to shared data.
-func (k *worker) goOn() {
-	k.world.last = k.id
-	if _, more := k.resume(); !more {
-		k.resume = nil
-		k.ticks = min(k.ticks, k.world.now+int64(k.client.Period())*ms)
-	}
-}
-
-func (k *worker) begin() {
-	k.next++
-	k.waiting[k.next] = k.script[0]
-	k.script = k.script[1:]
-	k.headers = k.waiting[k.next]
-	k.respond(k.next, k.engine.Decide())
-}
-
-func (k *worker) respond(context uint32, v *decide.Verdict) bool {
-	r := k.waiting[context]
-	if v.Pending {
-		k.engine.Keep(v)
-		for _, want := range k.engine.Leases.AppendParts(nil, v) {
-			name := [...]string{r.user, r.tenant}[want.Definition]
-			k.world.keys[name] = key{k.engine.Leases.Definitions[want.Definition], want.Key, false}
-		}
-		k.client.Wait(context, v, k.world.now)
-		return false
-	}
-	delete(k.waiting, context)
-	if v.Allowed {
-		for _, key := range []string{r.user, r.tenant} {
-			if key != "" {
-				k.world.admitted = append(k.world.admitted, admission{key, k.readNs, k.world.now})
-			}
-		}
-		k.admitAlone(v)
-	}
-	if k.engine.Leases.AsksAhead() {
-		k.client.AskAhead(k.world.now)
-	}
-	return true
-}
-
-func (k *worker) hear() {
-	st := k.stream
-	if st.closed {
-		k.stream = nil
-		k.client.Closed(k.world.now)
-		return
-	}
-	message := st.in[0]
-	st.in = st.in[1:]
-	if err := k.client.Receive(message, k.world.now); err != nil {
-		k.world.t.Fatal(err)
-	}
-}
-
-func (k *worker) tick() {
-	k.ticks = k.world.now + second
-	k.client.Tick(k.world.now)
-}
-
-// Now notes the time.
-func (k *worker) Now() int64 {
-	k.readNs = k.world.now
-	return k.readNs
-}
-
-// Monotonic notes the time.
-func (k *worker) Monotonic() int64 {
-	k.readNs = k.world.now
-	return k.readNs
-}
-
-// Get and Set stop the worker.
-func (k *worker) Get(key []byte) ([]byte, uint32, state.Status) {
-	k.park()
-	return k.Proxy.Get(key)
-}
-
-func (k *worker) Set(key, value []byte, cas uint32) state.Status {
-	k.park()
-	return k.Proxy.Set(key, value, cas)
-}
-
-func (k *worker) park() {
-	if k.resume != nil {
-		k.yield(struct{}{})
-	}
-}
-
-func (k *worker) Header(name string) (string, bool) {
-	value := map[string]string{"u": k.headers.user, "t": k.headers.tenant}[name]
-	return value, value != ""
-}
-
-func (k *worker) Resume(context uint32, v *decide.Verdict) bool {
-	k.headers = k.waiting[context]
-	k.engine.Resume(v)
-	return k.respond(context, v)
-}
-
-func (k *worker) Free(v *decide.Verdict) { k.engine.Free(v) }
-
-func (k *worker) Random() uint32 {
-	k.random = k.random*1664525 + 1013904223
-	return k.random
-}
-
-func (k *worker) Open() bool {
-	k.stream = &stream{service: k.world.service.Open(k.world.t)}
-	return true
-}
-
-func (k *worker) Cancel() {
-	k.world.lost = true
-	k.stream.service.Close()
-	k.stream = nil
-}
-
-func (k *worker) Send(message []byte) bool {
-	k.stream.out = append(k.stream.out, slices.Clone(message))
-	return true
 }

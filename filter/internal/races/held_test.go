@@ -1,0 +1,324 @@
+package races
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const (
+	holdNs   = 10 * second
+	lingerNs = second
+)
+
+// holders is what an exact limiter knows of requests that hold units until their answers.
+type holders struct {
+	gone    []run             // of workers that have ended
+	charged map[string]uint32 // by answers, of each key
+	heard   map[row]statement
+	late    []*stream // workers have given them up, with messages under way
+	wrong   error
+}
+
+func newHolders() holders {
+	return holders{charged: map[string]uint32{}, heard: map[row]statement{}}
+}
+
+// run is a request that holds units of one key.
+type run struct {
+	request
+	context uint32
+	key     string
+	row     row
+	hold    decide.Hold
+	endNs   int64 // until when the upstream may be at work on it; 0 = there is no answer yet
+}
+
+// row is where the service notes what a worker holds of a key.
+type row struct {
+	worker uint64
+	key    [16]byte
+}
+
+// statement is the newest that the service has heard of a row.
+type statement struct {
+	number uint64
+	atNs   int64
+}
+
+func slotRule(name, header string, slots int) string {
+	return fmt.Sprintf(`{"name":%q,"scope":"cluster","key":[{"header":%q}],"missing_key":"skip","algorithm":"concurrency","limits":["%d"],"hold":"10s","on_unavailable":"deny"}`, name, header, slots)
+}
+
+func settleRule(limits string) string {
+	return `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":[` + limits + `],"settle":{},"hold":"10s","on_unavailable":"deny"}`
+}
+
+// held are the races for units that are held until answers are known.
+func held() []scenario {
+	free, paid, reset := request{user: "a"}, request{user: "a", charged: 1}, request{user: "a", reset: true}
+	times := []int64{15 * ms, 700 * ms}
+	return []scenario{
+		{name: "the last slot", rules: slotRule("r", "u", 2), scripts: all(3, free), times: times, slots: 2},
+		{name: "the last slot, messages lost", rules: slotRule("r", "u", 2), scripts: all(3, free), times: times, faults: true, slots: 2},
+		{name: "an answer crosses asks", rules: settleRule(`"3/1h"`), scripts: all(3, paid, free), times: times, keeps: true, slots: 3},
+		{name: "an answer crosses asks, messages lost", rules: settleRule(`"3/1h"`), scripts: all(3, paid, free), times: times, keeps: true, faults: true, slots: 3},
+		{name: "slots of two rules", rules: slotRule("r", "u", 2) + "," + slotRule("q", "t", 1), scripts: all(2, at, free), times: times, faults: true, slots: 2},
+		{name: "a VM traps", rules: settleRule(`"3/1h"`), scripts: all(2, free, paid), times: []int64{15 * ms, 4 * second}, keeps: true, strands: 3, slots: 3, fates: (*world).traps},
+		{name: "a worker ends", rules: slotRule("r", "u", 2), scripts: all(2, reset, free), times: []int64{15 * ms, 1100 * ms}, faults: true, slots: 2, fates: (*world).ends},
+		{name: "a service loses its state", rules: slotRule("r", "u", 2), before: all(1, free), scripts: all(2, reset, free), times: []int64{15 * ms, 1300 * ms}, prompt: true, slots: 2, fates: (*world).losesState},
+		{name: "a configuration hands over", rules: slotRule("r", "u", 2), scripts: all(2, reset, free), times: times, faults: true, slots: 2, fates: (*world).handsOver},
+	}
+}
+
+// holds reports whether units of the key are held until answers are known.
+func (k *key) holds() bool {
+	return k.definition.Windows[len(k.definition.Windows)-1].Algorithm == limit.Concurrency
+}
+
+// isHeld reports whether the run counts as held: it is not over, and not lost, which the service
+// says of those whose worker it has not heard of for their hold.
+func (w *world) isHeld(r *run) bool {
+	return (r.endNs == 0 || w.now < r.endNs) && w.now < w.heard[r.row].atNs+holdNs
+}
+
+// count is how many units of a key are held and charged.
+func (w *world) count(name string) (held, charged uint32) {
+	charged = w.charged[name]
+	for i := range w.gone {
+		switch r := &w.gone[i]; {
+		case r.key != name:
+		case w.isHeld(r):
+			held++
+		case r.endNs == 0:
+			charged++
+		}
+	}
+	for _, k := range w.workers {
+		for i := range k.runs {
+			if r := &k.runs[i]; r.key == name && w.isHeld(r) {
+				held++
+			}
+		}
+	}
+	return held, charged
+}
+
+// hold notes what an admitted request holds, and whether that is too much.
+func (k *worker) hold(context uint32, r request, holds []decide.Hold) {
+	w := k.world
+	for i, name := range []string{r.user, r.tenant}[:len(holds)] {
+		k.runs = append(k.runs, run{r, context, name, row{k.row, w.keys[name].hash}, holds[i], 0})
+		held, charged := w.count(name)
+		w.scenario.most = max(w.scenario.most, held)
+		windows := w.keys[name].definition.Windows
+		for i := range windows {
+			v, n := &windows[i], held
+			if v.Algorithm != limit.Concurrency {
+				n += charged
+			}
+			if !v.Unlimited && n > v.Limit && w.wrong == nil {
+				w.wrong = fmt.Errorf("%d units of %d are held and %d charged: of %s", held, v.Limit, charged, name)
+			}
+		}
+	}
+}
+
+// answers are the ends of requests, each worker's in their order, and what arrives late.
+func (w *world) answers() (list []action) {
+	for _, k := range w.workers {
+		if i := k.first(); k.resume == nil && i >= 0 {
+			list = append(list, action{fmt.Sprint("a request of worker ", k.id, " ends"), func() { k.call(func() { k.answer(k.runs[i].context) }) }})
+		}
+	}
+	for _, st := range w.late {
+		if len(st.out) > 0 {
+			list = append(list, action{"what is late arrives", func() {
+				w.note(st.out[0])
+				require.NoError(w.t, st.service.Receive(st.out[0]))
+				st.out = st.out[1:]
+			}})
+		}
+	}
+	return list
+}
+
+// first is the index of the oldest run that has no answer, -1 where there is none.
+func (k *worker) first() int {
+	return slices.IndexFunc(k.runs, func(r run) bool { return r.endNs == 0 })
+}
+
+// answer ends a request: what it holds is settled, or lingers.
+func (k *worker) answer(context uint32) {
+	k.settle(func(r *run) bool {
+		if r.context != context {
+			return false
+		}
+		if r.reset {
+			r.endNs = k.world.now + lingerNs
+		}
+		return !r.reset
+	})
+	k.state()
+}
+
+func (k *worker) endLingering() {
+	k.settle(func(r *run) bool { return r.endNs != 0 && k.world.now >= r.endNs })
+}
+
+func (k *worker) settle(isOver func(r *run) bool) {
+	all := k.runs
+	k.runs = nil
+	for i := range all {
+		r := &all[i]
+		if !isOver(r) {
+			k.runs = append(k.runs, *r)
+			continue
+		}
+		r.hold.Settle(r.charged, decide.ByAnswer, k.world.now)
+		k.world.charged[r.key] += r.charged
+	}
+}
+
+// state tells the service what has changed.
+func (k *worker) state() {
+	if k.engine.Leases.HasNews() {
+		k.client.State(k.world.now)
+	}
+}
+
+// note notes what the service hears.
+func (w *world) note(message []byte) {
+	var m quota.Asks
+	require.NoError(w.t, m.Decode(message))
+	for _, ask := range m.Asks {
+		for _, p := range ask.Parts {
+			if of := (row{p.Worker, p.Key}); p.Number > w.heard[of].number {
+				w.heard[of] = statement{p.Number, w.now}
+			}
+		}
+	}
+}
+
+// delay has the worker give its stream up while what it has sent is under way.
+func (w *world) delay(st *stream) {
+	w.lost = true
+	w.late = append(w.late, &stream{service: st.service, out: st.out})
+	st.out, st.in, st.closed = nil, nil, true
+}
+
+// due reports whether somebody has something to do beside requests and answers.
+func (w *world) due() bool {
+	return slices.ContainsFunc(w.workers, func(k *worker) bool {
+		st := k.stream
+		return k.resume != nil || w.now >= k.ticks || st != nil && (st.closed || len(st.in)+len(st.out) > 0)
+	})
+}
+
+// traps are the ends of VMs with all that they hold: others are made in their place.
+func (w *world) traps() (list []action) {
+	for _, k := range w.workers {
+		if k.resume == nil && len(k.runs) > 0 {
+			list = append(list, action{fmt.Sprint("the VM of worker ", k.id, " traps"), func() {
+				w.faults++
+				k.leave()
+				clear(k.waiting)
+				k.start()
+			}})
+		}
+	}
+	return list
+}
+
+// leave has the worker go without a word.
+func (k *worker) leave() {
+	k.world.gone = append(k.world.gone, k.runs...)
+	if k.runs = nil; k.stream != nil {
+		k.Cancel()
+	}
+}
+
+// ends are those of workers whose requests are over but for what lingers.
+func (w *world) ends() (list []action) {
+	for _, k := range w.workers {
+		if k.mayEnd() {
+			list = append(list, action{fmt.Sprint("worker ", k.id, " ends"), func() { w.faults++; k.end() }})
+		}
+	}
+	return list
+}
+
+func (k *worker) mayEnd() bool {
+	return !k.ended && k.resume == nil && len(k.waiting) == 0 && k.first() < 0
+}
+
+func (k *worker) end() {
+	k.client.End(k.world.now)
+	k.leave()
+	k.ended, k.script, k.ticks = true, nil, math.MaxInt64
+}
+
+// handsOver is the end of the first worker of a proxy, as a configuration in the VM of the second.
+func (w *world) handsOver() (list []action) {
+	for i := 0; i < workers; i += 2 {
+		old, heir := w.workers[i], w.workers[i+1]
+		if !old.mayEnd() || heir.resume != nil {
+			continue
+		}
+		list = append(list, action{fmt.Sprint("worker ", old.id, " hands over"), func() {
+			w.faults++
+			var holds []decide.Hold
+			var ends []int64
+			for _, r := range old.runs {
+				holds, ends = append(holds, r.hold), append(ends, r.endNs)
+			}
+			old.end()
+			heir.client.Inherit(old.client, holds, ends)
+			heir.state()
+		}})
+	}
+	return list
+}
+
+// losesState is a store that forgets all, and a service that is made anew.
+func (w *world) losesState() []action {
+	return []action{
+		{"the store loses its state", func() { w.faults++; w.service.Forget() }},
+		{"the service loses its state", func() {
+			w.faults++
+			for _, k := range w.workers {
+				if k.stream != nil && !k.stream.closed {
+					w.cut(k.stream)
+				}
+			}
+			w.service.Forget()
+			w.service.Restart()
+		}},
+	}
+}
+
+// judgeHeld says what is wrong at the end with a key of which all that was held is settled.
+func (w *world) judgeHeld(name string, k key) error {
+	standings := w.standings(k)
+	_, charged := w.count(name)
+	used, held := standings[0].Used, standings[len(standings)-1].Used
+	switch most := charged + uint32(w.scenario.strands); {
+	case w.wrong != nil:
+		return w.wrong
+	case held > 0:
+		return fmt.Errorf("%d units are held for ever", held)
+	case !w.scenario.keeps:
+		return nil
+	case used < charged:
+		return fmt.Errorf("%d were charged, %d are counted", charged, used)
+	case used > most:
+		return fmt.Errorf("%d were charged, %d are counted, %d at most", charged, used, most)
+	}
+	return nil
+}

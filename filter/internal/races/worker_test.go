@@ -1,0 +1,186 @@
+package races
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// worker is one worker of a proxy, and its engine's host.
+type worker struct {
+	*hosttest.Proxy
+	world  *world
+	id     int
+	engine *engine.Engine
+	client *lease.Client
+	stream *stream // nil = none is open
+	random uint32
+	row    uint64 // by which the service knows what the client states
+	script []request
+	ticks  int64 // when the next is due
+	ended  bool
+	runs   []run
+
+	yield  func(struct{}) bool
+	resume func() (struct{}, bool) // nil = in no callback
+
+	next    uint32
+	waiting map[uint32]request
+	headers request
+	readNs  int64 // when it last read the clock
+}
+
+// start gives the worker a configuration that knows nothing.
+func (k *worker) start() {
+	k.engine = engine.New(k.world.policy, k, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+	k.engine.Leases.TimeoutNs = timeoutNs
+	next := worker{random: k.random}
+	k.row = uint64(next.Random())<<32 | uint64(next.Random())
+	k.client = lease.NewClient(k, k.engine.Leases)
+	k.ticks = k.world.now + second
+}
+
+// call begins a callback of the worker.
+func (k *worker) call(f func()) {
+	k.resume, _ = iter.Pull(func(yield func(struct{}) bool) {
+		k.yield = yield
+		f()
+	})
+	k.goOn()
+}
+
+// goOn lets the worker run to its next access to shared data.
+func (k *worker) goOn() {
+	k.world.last = k.id
+	if _, more := k.resume(); !more {
+		k.resume = nil
+		k.ticks = min(k.ticks, k.world.now+int64(k.client.Period())*ms)
+	}
+}
+
+func (k *worker) begin() {
+	k.endLingering()
+	k.next++
+	k.waiting[k.next] = k.script[0]
+	k.script = k.script[1:]
+	k.headers = k.waiting[k.next]
+	k.respond(k.next, k.engine.Decide())
+}
+
+func (k *worker) respond(context uint32, v *decide.Verdict) bool {
+	r := k.waiting[context]
+	if v.Pending {
+		k.engine.Keep(v)
+		for _, want := range k.engine.Leases.AppendParts(nil, v) {
+			name := [...]string{r.user, r.tenant}[want.Definition]
+			k.world.keys[name] = key{k.engine.Leases.Definitions[want.Definition], want.Key, false}
+		}
+		k.client.Wait(context, v, k.world.now)
+		return false
+	}
+	delete(k.waiting, context)
+	if holds := v.AppendHolds(nil); v.Allowed && len(holds) > 0 {
+		k.hold(context, r, holds)
+	} else if v.Allowed {
+		for _, key := range []string{r.user, r.tenant} {
+			if key != "" {
+				k.world.admitted = append(k.world.admitted, admission{key, k.readNs, k.world.now})
+			}
+		}
+		k.admitAlone(v)
+	}
+	if k.engine.Leases.AsksAhead() {
+		k.client.AskAhead(k.world.now)
+	}
+	k.state()
+	return true
+}
+
+func (k *worker) hear() {
+	st := k.stream
+	if st.closed {
+		k.stream = nil
+		k.client.Closed(k.world.now)
+		return
+	}
+	message := st.in[0]
+	st.in = st.in[1:]
+	if err := k.client.Receive(message, k.world.now); err != nil {
+		k.world.t.Fatal(err)
+	}
+}
+
+func (k *worker) tick() {
+	k.ticks = k.world.now + second
+	k.client.Tick(k.world.now)
+	k.endLingering()
+	k.state()
+}
+
+// Now notes the time.
+func (k *worker) Now() int64 {
+	k.readNs = k.world.now
+	return k.readNs
+}
+
+// Monotonic notes the time.
+func (k *worker) Monotonic() int64 {
+	k.readNs = k.world.now
+	return k.readNs
+}
+
+// Get and Set stop the worker.
+func (k *worker) Get(key []byte) ([]byte, uint32, state.Status) {
+	k.park()
+	return k.Proxy.Get(key)
+}
+
+func (k *worker) Set(key, value []byte, cas uint32) state.Status {
+	k.park()
+	return k.Proxy.Set(key, value, cas)
+}
+
+func (k *worker) park() {
+	if k.resume != nil {
+		k.yield(struct{}{})
+	}
+}
+
+func (k *worker) Header(name string) (string, bool) {
+	value := map[string]string{"u": k.headers.user, "t": k.headers.tenant}[name]
+	return value, value != ""
+}
+
+func (k *worker) Resume(context uint32, v *decide.Verdict) bool {
+	k.headers = k.waiting[context]
+	k.engine.Resume(v)
+	return k.respond(context, v)
+}
+
+func (k *worker) Free(v *decide.Verdict) { k.engine.Free(v) }
+
+func (k *worker) Random() uint32 {
+	k.random = k.random*1664525 + 1013904223
+	return k.random
+}
+
+func (k *worker) Open() bool {
+	k.stream = &stream{service: k.world.service.Open(k.world.t)}
+	return true
+}
+
+func (k *worker) Cancel() {
+	k.world.lost = true
+	k.stream.service.Close()
+	k.stream = nil
+}
+
+func (k *worker) Send(message []byte) bool {
+	k.stream.out = append(k.stream.out, slices.Clone(message))
+	return true
+}
