@@ -64,17 +64,29 @@ func settleRule(limits string) string {
 func held() []scenario {
 	free, paid, reset := request{user: "a"}, request{user: "a", charged: 1}, request{user: "a", reset: true}
 	times := []int64{15 * ms, 700 * ms}
-	return []scenario{
-		{name: "the last slot", rules: slotRule("r", "u", 2), scripts: all(3, free), times: times, slots: 2},
-		{name: "the last slot, messages lost", rules: slotRule("r", "u", 2), scripts: all(3, free), times: times, faults: true, slots: 2},
-		{name: "an answer crosses asks", rules: settleRule(`"3/1h"`), scripts: all(3, paid, free), times: times, keeps: true, slots: 3},
-		{name: "an answer crosses asks, messages lost", rules: settleRule(`"3/1h"`), scripts: all(3, paid, free), times: times, keeps: true, faults: true, slots: 3},
-		{name: "slots of two rules", rules: slotRule("r", "u", 2) + "," + slotRule("q", "t", 1), scripts: all(2, at, free), times: times, faults: true, slots: 2},
-		{name: "a VM traps", rules: settleRule(`"3/1h"`), scripts: all(2, free, paid), times: []int64{15 * ms, 4 * second}, keeps: true, strands: 3, slots: 3, fates: (*world).traps},
-		{name: "a worker ends", rules: slotRule("r", "u", 2), scripts: all(2, reset, free), times: []int64{15 * ms, 1100 * ms}, faults: true, slots: 2, fates: (*world).ends},
-		{name: "a service loses its state", rules: slotRule("r", "u", 2), before: all(1, free), scripts: all(2, reset, free), times: []int64{15 * ms, 1300 * ms}, prompt: true, slots: 2, fates: (*world).losesState},
-		{name: "a configuration hands over", rules: slotRule("r", "u", 2), scripts: all(2, reset, free), times: times, faults: true, slots: 2, fates: (*world).handsOver},
+	slots, logins := slotRule("r", "u", 2), settleRule(`"3/1h"`)
+	list := []scenario{
+		{name: "the last slot", rules: slots, scripts: all(3, free)},
+		{name: "the last slot, messages lost", rules: slots, scripts: all(3, free), faults: true},
+		{name: "an answer crosses asks", rules: logins, scripts: all(3, paid, free), keeps: true},
+		{name: "an answer crosses asks, messages lost", rules: logins, scripts: all(3, paid, free), keeps: true, faults: true},
+		{name: "slots of two rules", rules: slots + "," + slotRule("q", "t", 1), scripts: all(2, at, free), faults: true},
+		{name: "a configuration hands over", rules: slots, scripts: all(2, reset, free), faults: true, fates: (*world).handsOver},
 	}
+	for i := range list { // all that ends is stated by somebody
+		list[i].times, list[i].quiet = times, 5*second
+	}
+	list = append(list,
+		scenario{name: "a VM traps", rules: logins, scripts: all(2, free, paid), times: []int64{15 * ms, 4 * second}, keeps: true, strands: 3, fates: (*world).traps},
+		scenario{name: "a worker ends", rules: slots, scripts: all(2, reset, free), times: []int64{15 * ms, 1100 * ms}, faults: true, fates: (*world).ends},
+		scenario{name: "a service loses its state", rules: slots, before: all(1, free), scripts: all(2, reset, free), times: []int64{15 * ms, 1300 * ms}, prompt: true, fates: (*world).losesState},
+	)
+	for i := range list {
+		if list[i].slots = 2; list[i].keeps {
+			list[i].slots = 3
+		}
+	}
+	return list
 }
 
 // holds reports whether units of the key are held until answers are known.

@@ -46,6 +46,7 @@ type scenario struct {
 
 	slots  uint32                  // how many units are held at once, in some execution
 	most   uint32                  // that were
+	quiet  int64                   // after what time nothing is held, quietNs if 0
 	prompt bool                    // no second passes while somebody has something to do
 	fates  func(w *world) []action // what may become of workers and the service
 }

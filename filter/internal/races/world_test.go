@@ -1,6 +1,7 @@
 package races
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -107,7 +108,7 @@ func (w *world) execute(c *chooser) error {
 		}
 		c.choose(list).do()
 	}
-	w.settle(quietNs)
+	w.settle(cmp.Or(w.scenario.quiet, quietNs))
 	return w.judge()
 }
 
