@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,10 +77,23 @@ type demo struct {
 	xds    string
 	echo   string // URL of the upstream
 	planes []*dataPlane
+	failed chan error // of the control plane
+	ends   []func() error
+}
+
+// later has something done at the end, the last first.
+func (d *demo) later(f func() error) { d.ends = append(d.ends, f) }
+
+func (d *demo) end() {
+	for _, f := range slices.Backward(d.ends) {
+		if err := f(); err != nil {
+			d.log.Error("stop the quickstart", "error", err)
+		}
+	}
 }
 
 func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
-	d := &demo{cmd: cmd, out: cmd.OutOrStdout()}
+	d := &demo{cmd: cmd, out: cmd.OutOrStdout(), failed: make(chan error, 1)}
 	// Only warnings are logged, so that the transcript stands out.
 	d.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	data, err := os.MkdirTemp("", "sluice-quickstart-")
@@ -87,17 +101,13 @@ func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
 		return fmt.Errorf("make data directory: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
-	stopControlPlane, failed, err := d.startControlPlane(data)
-	if err != nil {
+	defer d.end()
+	if err := d.startControlPlane(data); err != nil {
 		return err
 	}
-	defer stopControlPlane()
-	stopUpstream, err := d.startUpstream()
-	if err != nil {
+	if err := d.startUpstream(); err != nil {
 		return err
 	}
-	defer stopUpstream()
-	defer d.stopPlanes()
 	if err := d.startPlanes(o); err != nil {
 		return err
 	}
@@ -112,7 +122,7 @@ func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
 	select {
 	case <-cmd.Context().Done():
 		return nil
-	case err := <-failed:
+	case err := <-d.failed:
 		return err
 	}
 }

@@ -14,9 +14,6 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/console"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
@@ -29,7 +26,6 @@ type dataPlane struct {
 	url   string
 	admin string
 	ready func(context.Context) error
-	stop  func()
 }
 
 // get sends a request and returns the response's status and headers.
@@ -53,72 +49,68 @@ func (p *dataPlane) get(ctx context.Context, path string, header http.Header) (i
 
 func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-// listenNear opens a listener at an address, or at another port if that is
-// taken.
-func listenNear(address string) (net.Listener, error) {
-	if l, err := net.Listen("tcp", address); err == nil {
-		return l, nil
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// listen opens a listener at an address, or at another port if that is taken, until the end.
+func (d *demo) listen(address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
+		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
+		}
 	}
+	d.later(func() error { _ = l.Close(); return nil }) // who serves on it may have closed it
 	return l, nil
 }
 
-func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error, err error) {
-	kept, err := openStore(data)
+// free returns an address that can be bound now, that one if it can.
+func (d *demo) free(address string) string {
+	l, err := d.listen(address)
 	if err != nil {
-		return nil, nil, err
+		return address
 	}
-	token := rand.Text()
-	policies := managedStore{kept, manageSection(token)}
-	web, err := listenNear(defaultHTTP)
-	if err != nil {
-		return nil, nil, errors.Join(err, policies.Close())
-	}
-	stream, err := listenNear(defaultXDS)
-	if err != nil {
-		return nil, nil, errors.Join(err, web.Close(), policies.Close())
-	}
-	push, err := xds.New(d.cmd.Context(), xds.Options{Store: policies, Log: d.log})
-	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("start xDS server: %w", err), stream.Close(), web.Close(), policies.Close())
-	}
-	q, err := (&quotaOptions{store: quotaMemory}).open(d.cmd.Context(), d.log, nil, nil)
-	if err != nil {
-		return nil, nil, errors.Join(err, stream.Close(), web.Close(), policies.Close())
-	}
-	d.server, d.xds = "http://"+web.Addr().String(), stream.Addr().String()
-	// It outlives the command's context: the data plane goes first.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))
-	pages := console.New(console.Options{Log: d.log, API: api.New(ctx, api.Options{
-		Store: policies, XDS: push, Fleet: quickstartFleet(token, web.Addr(), stream.Addr()),
-		Quota: api.Quota{Service: q.service, Private: true}, Log: d.log, Collectors: q.collectors(),
-	})})
-	s := servers{log: d.log, push: push, quotas: q, proxies: "xds", httpListener: web, xdsListener: stream, handler: pages}
-	ended := make(chan error, 1)
-	gone := make(chan struct{})
-	go func() { defer close(gone); ended <- s.run(ctx) }()
-	d.client, err = (&clientOptions{server: d.server}).client()
-	return func() {
-		cancel()
-		<-gone
-		if err := policies.Close(); err != nil {
-			d.log.Error("close the control plane", "error", err)
-		}
-	}, ended, err
+	_ = l.Close()
+	return l.Addr().String()
 }
 
-func (d *demo) startUpstream() (stop func(), err error) {
-	l, err := listenNear("127.0.0.1:0")
+func (d *demo) startControlPlane(data string) error {
+	kept, err := openStore(data)
 	if err != nil {
-		return nil, err
+		return err
+	}
+	d.later(kept.Close)
+	s := servers{log: d.log, proxies: "xds"}
+	if s.httpListener, err = d.listen(defaultHTTP); err != nil {
+		return err
+	}
+	if s.xdsListener, err = d.listen(defaultXDS); err != nil {
+		return err
+	}
+	token := rand.Text()
+	fleet := quickstartFleet(token, s.httpListener.Addr(), s.xdsListener.Addr())
+	// It outlives the command's context: the data plane goes first.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))
+	gone := make(chan struct{})
+	d.later(func() error { cancel(); <-gone; return nil })
+	o := serveOptions{quotas: quotaOptions{store: quotaMemory}}
+	if err := o.start(ctx, &s, managedStore{kept, manageSection(token)}, fleet, nil); err != nil {
+		close(gone)
+		return err
+	}
+	go func() { defer close(gone); d.failed <- s.run(ctx) }()
+	d.server, d.xds = "http://"+s.httpListener.Addr().String(), s.xdsListener.Addr().String()
+	d.client, err = (&clientOptions{server: d.server}).client()
+	return err
+}
+
+func (d *demo) startUpstream() error {
+	l, err := d.listen("127.0.0.1:0")
+	if err != nil {
+		return err
 	}
 	d.echo = "http://" + l.Addr().String()
 	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(echo)}
 	go func() { _ = s.Serve(l) }() // ends with Close below
-	return func() { _ = s.Close() }, nil
+	d.later(s.Close)
+	return nil
 }
 
 // echo answers with the request it got.
@@ -130,121 +122,101 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, io.LimitReader(r.Body, 64<<10))
 }
 
-// startPlanes starts the proxies. Those that it could start are to be stopped also
-// after an error.
+// startPlanes starts the proxies.
 func (d *demo) startPlanes(o quickstartOptions) error {
-	for i := range quickstartProxies {
-		node := fmt.Sprint("proxy-", i+1)
-		listen, admin := loopback(quickstartPort+i), loopback(quickstartAdmin+i)
-		var p *dataPlane
-		var err error
-		if o.envoy != "" {
-			p, err = d.startEnvoy(o.envoy, o.wasm, node, listen, admin)
-		} else {
-			p, err = d.startProxy(o.wasm, node, listen, admin)
+	start := d.startProxy
+	if o.envoy != "" {
+		start = func(filter string, p *dataPlane, listen, admin string) error {
+			return d.startEnvoy(o.envoy, filter, p, listen, admin)
 		}
-		if err != nil {
+	}
+	for i := range quickstartProxies {
+		p := &dataPlane{node: fmt.Sprint("proxy-", i+1)}
+		if err := start(o.wasm, p, loopback(quickstartPort+i), loopback(quickstartAdmin+i)); err != nil {
 			return err
 		}
-		p.node = node
 		d.planes = append(d.planes, p)
 	}
 	return nil
 }
 
-func (d *demo) stopPlanes() {
-	for _, p := range d.planes {
-		p.stop()
-	}
-}
-
-func (d *demo) startProxy(filter, node, listen, adminListen string) (*dataPlane, error) {
+func (d *demo) startProxy(filter string, plane *dataPlane, listen, adminListen string) error {
 	wasm, err := readFilter(filter)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	upstream, err := proxy.ParseUpstream(d.echo)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	requests, err := listenNear(listen)
+	requests, err := d.listen(listen)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	admin, err := listenNear(adminListen)
+	admin, err := d.listen(adminListen)
 	if err != nil {
-		return nil, errors.Join(err, requests.Close())
+		return err
 	}
 	quota, err := (&serviceOptions{xds: []string{d.xds}}).connect()
 	if err != nil {
-		return nil, errors.Join(err, requests.Close(), admin.Close())
+		return err
 	}
+	d.later(quota.Close)
 	p, err := proxy.New(d.cmd.Context(), proxy.Options{
 		Wasm: wasm, ReadFile: readFilterFile, Workers: quickstartWorkers, Upstream: upstream, CacheDir: compiledFilters(), Log: d.log,
 		Cluster: func(string) grpc.ClientConnInterface { return quota },
 	})
 	if err != nil {
-		return nil, errors.Join(err, quota.Close(), requests.Close(), admin.Close())
+		return err
 	}
 	ctx, cancel := context.WithCancel(d.cmd.Context())
 	ended := make(chan error, 2)
 	go func() {
-		ended <- p.Subscribe(ctx, proxy.Subscription{Addresses: []string{d.xds}, Node: node, Manage: requests.Addr().String()})
+		ended <- p.Subscribe(ctx, proxy.Subscription{Addresses: []string{d.xds}, Node: plane.node, Manage: requests.Addr().String()})
 	}()
 	go func() { ended <- p.Serve(ctx, requests, admin) }()
-	return &dataPlane{
-		what: fmt.Sprintf("the filter on wazero, %d workers", quickstartWorkers),
-		url:  "http://" + requests.Addr().String(), admin: "http://" + admin.Addr().String(),
-		ready: func(ctx context.Context) error {
-			select {
-			case <-p.Ready():
-				return nil
-			case <-ctx.Done():
-				return fmt.Errorf("wait for the policy: %w", ctx.Err())
-			}
-		},
-		stop: func() {
-			cancel()
-			if err := errors.Join(<-ended, <-ended); err != nil {
-				d.log.Error("stop the proxy", "error", err)
-			}
-			p.Close()
-			_ = quota.Close()
-		},
-	}, nil
+	d.later(func() error {
+		defer p.Close()
+		cancel()
+		return errors.Join(<-ended, <-ended)
+	})
+	plane.what = fmt.Sprintf("the filter on wazero, %d workers", quickstartWorkers)
+	plane.url, plane.admin = "http://"+requests.Addr().String(), "http://"+admin.Addr().String()
+	plane.ready = func(ctx context.Context) error {
+		select {
+		case <-p.Ready():
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the policy: %w", ctx.Err())
+		}
+	}
+	return nil
 }
 
-func (d *demo) startEnvoy(binary, filter, node, listen, admin string) (*dataPlane, error) {
+func (d *demo) startEnvoy(binary, filter string, plane *dataPlane, listen, admin string) error {
 	wasm, err := filterFile(filter, d.cmd.ErrOrStderr())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	version, err := proc.Version(d.cmd.Context(), binary)
 	if err != nil {
-		return nil, withHint(err, "--envoy names an Envoy binary; make run ENVOY=1 brings one")
-	}
-	free, err := listenNear("127.0.0.1:0") // the bootstrap names the port
-	if err != nil {
-		return nil, err
-	}
-	manage := free.Addr().String()
-	if err := free.Close(); err != nil {
-		return nil, err
+		return withHint(err, "--envoy names an Envoy binary; make run ENVOY=1 brings one")
 	}
 	bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
-		Plugin: envoy.Plugin{Wasm: wasm, Envoy: version}, Node: node, XDS: []string{d.xds}, Upstream: strings.TrimPrefix(d.echo, "http://"),
-		Listen: freeNear(listen), Admin: freeNear(admin), Manage: manage,
+		Plugin: envoy.Plugin{Wasm: wasm, Envoy: version}, Node: plane.node, XDS: []string{d.xds}, Upstream: strings.TrimPrefix(d.echo, "http://"),
+		Listen: d.free(listen), Admin: d.free(admin), Manage: d.free("127.0.0.1:0"),
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	child, err := proc.Start(d.cmd.Context(), proc.Options{
 		Binary: binary, Bootstrap: bootstrap, Concurrency: quickstartWorkers, LogLevel: "error", LogTo: d.cmd.ErrOrStderr(),
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	plane := &dataPlane{what: fmt.Sprintf("Envoy %s, %d workers", version, quickstartWorkers)}
+	d.later(child.Stop)
+	plane.what = fmt.Sprintf("Envoy %s, %d workers", version, quickstartWorkers)
 	plane.ready = func(ctx context.Context) error {
 		if err := child.WaitReady(ctx); err != nil {
 			return err
@@ -253,21 +225,5 @@ func (d *demo) startEnvoy(binary, filter, node, listen, admin string) (*dataPlan
 		plane.url, plane.admin = "http://"+address, child.Admin()
 		return err
 	}
-	plane.stop = func() {
-		if err := child.Stop(); err != nil {
-			d.log.Error("stop Envoy", "error", err)
-		}
-	}
-	return plane, nil
-}
-
-// freeNear returns an address that can be bound, or one with a port of the
-// system's choice.
-func freeNear(address string) string {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return "127.0.0.1:0"
-	}
-	_ = l.Close()
-	return address
+	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/console"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
@@ -176,26 +177,32 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	if err != nil {
 		return err
 	}
-	q, err := o.quotas.open(cmd.Context(), log, guard.proxyCAs, policies)
-	if err != nil {
+	s := servers{
+		log: log, guard: guard, proxies: "xds",
+		httpListener: conns.Bound(httpListener, share.HTTP), xdsListener: conns.Bound(xdsListener, share.XDS),
+	}
+	if err := o.start(cmd.Context(), &s, policies, fleet, identify); err != nil {
 		return err
 	}
-	push, err := xds.New(cmd.Context(), xds.Options{
-		Store: policies, Keep: o.keep, Wasm: o.wasm, Log: log, Identify: identify, ClientCAs: guard.proxyCAs,
+	return s.run(cmd.Context())
+}
+
+// start makes what answers on the listeners.
+func (o *serveOptions) start(ctx context.Context, s *servers, policies store.Store, fleet *manage.Fleet, identify func(*x509.Certificate, string) (string, error)) (err error) {
+	if s.quotas, err = o.quotas.open(ctx, s.log, s.guard.proxyCAs, policies); err != nil {
+		return err
+	}
+	s.push, err = xds.New(ctx, xds.Options{
+		Store: policies, Keep: o.keep, Wasm: o.wasm, Log: s.log, Identify: identify, ClientCAs: s.guard.proxyCAs,
 	})
 	if err != nil {
 		return fmt.Errorf("start xDS server: %w", err)
 	}
-	defer push.Stop()
-	pages := console.New(console.Options{Access: guard.identify != nil, Log: log, API: api.New(cmd.Context(), api.Options{
-		Store: policies, XDS: push, Identify: guard.identify, Fleet: fleet, Quota: o.quotas.forAPI(q), Log: log, Collectors: q.collectors(),
+	s.handler = console.New(console.Options{Access: s.guard.identify != nil, Log: s.log, API: api.New(ctx, api.Options{
+		Store: policies, XDS: s.push, Identify: s.guard.identify, Fleet: fleet, Quota: o.quotas.forAPI(s.quotas), Log: s.log,
+		Collectors: s.quotas.collectors(),
 	})})
-	s := servers{
-		log: log, push: push, guard: guard, quotas: q, proxies: "xds",
-		httpListener: conns.Bound(httpListener, share.HTTP), xdsListener: conns.Bound(xdsListener, share.XDS),
-		handler: pages,
-	}
-	return s.run(cmd.Context())
+	return nil
 }
 
 func openStore(dir string) (*store.Bolt, error) {
