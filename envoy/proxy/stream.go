@@ -79,8 +79,7 @@ func (s *stream) run(ctx context.Context, conn grpc.ClientConnInterface, method 
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
-	why := status.Convert(err)
-	s.in.Close(0, uint32(why.Code()), why.Message(), nil)
+	s.in.Close(0, uint32(status.Code(err)))
 	s.in.Deliver()
 }
 

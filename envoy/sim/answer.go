@@ -278,8 +278,6 @@ func (x *Exchange) responseHeaders(h headers, res *Response, end bool) {
 	case st.reply != nil:
 		// A reply in place of a response goes out as it is.
 		x.end(st.direct(st.reply), nil)
-	case st.reset:
-		x.end(closed("wasm_close_stream"), nil)
 	case (action != 0 || v.stopIteration) && !st.resumed:
 		x.end(nil, ErrPaused)
 	default:
@@ -293,61 +291,41 @@ func (x *Exchange) responseHeaders(h headers, res *Response, end bool) {
 	}
 }
 
-// body shows the filter a part of the body, and ends the exchange with the last one.
+// body shows the filter a part of the body, and ends the exchange with the last one, or where
+// the filter does not let it through.
 func (x *Exchange) body(b []byte, end bool) {
-	st := x.scope.stream
-	st.chunk = b
-	x.show(callResponseBody, len(b), boolean(end))
-	st.chunk = nil
-	if x.phase == inCallback {
-		st.sent += len(b)
-		x.goOn(end)
-	}
-}
-
-// trailers shows the filter trailers, and ends the exchange.
-func (x *Exchange) trailers(fields [][2]string) {
-	st := x.scope.stream
-	for _, f := range fields {
-		st.trailers.add(strings.ToLower(f[0]), f[1])
-	}
-	st.showTrailers = true
-	x.show(callResponseTrailers, len(st.trailers), 0)
-	st.showTrailers = false
-	if x.phase == inCallback {
-		x.response.Trailers = append([][2]string(nil), st.trailers...)
-		if code, err := strconv.Atoi(first(st.trailers.get("grpc-status"))); err == nil {
-			x.response.GRPCStatus = code
-		}
-		x.goOn(true)
-	}
-}
-
-// show tells the filter of a part of the answer. It ends the exchange unless the filter
-// lets the part through.
-func (x *Exchange) show(callback, size int, end uint64) {
 	sc := x.scope
 	st, v := sc.stream, sc.vm
-	x.phase = inCallback
-	action := v.enter(sc, callback, uint64(sc.id), uint64(size), end)
+	x.phase, st.chunk = inCallback, b
+	action := v.enter(sc, callResponseBody, uint64(sc.id), uint64(len(b)), boolean(end))
+	st.chunk = nil
 	switch {
 	case v.dead():
 		x.cut("wasm_fail_stream", 0)
 	case st.reply != nil: // too late for another answer
 		x.cut(st.reply.details, 0)
-	case st.reset:
-		x.cut("wasm_close_stream", 0)
 	case action != 0 && !st.resumed:
 		x.end(nil, ErrPaused)
+	default:
+		if st.sent += len(b); end {
+			x.end(x.response, nil)
+			return
+		}
+		x.phase = answering
 	}
 }
 
-func (x *Exchange) goOn(end bool) {
-	if end {
-		x.end(x.response, nil)
-		return
+// trailers ends the exchange. The filter sees them when it logs.
+func (x *Exchange) trailers(fields [][2]string) {
+	st := x.scope.stream
+	for _, f := range fields {
+		st.trailers.add(strings.ToLower(f[0]), f[1])
 	}
-	x.phase = answering
+	x.response.Trailers = append([][2]string(nil), st.trailers...)
+	if code, err := strconv.Atoi(first(st.trailers.get("grpc-status"))); err == nil {
+		x.response.GRPCStatus = code
+	}
+	x.end(x.response, nil)
 }
 
 // cut ends the exchange where it is, without more of an answer.

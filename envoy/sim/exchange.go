@@ -139,8 +139,6 @@ func (x *Exchange) requestHeaders() {
 		x.end(st.failed(), nil)
 	case st.reply != nil:
 		x.sendReply(st.reply)
-	case st.reset:
-		x.end(closed("wasm_close_stream"), nil)
 	case (action != 0 || v.stopIteration) && !st.resumed:
 		x.pause()
 	default:
@@ -181,11 +179,7 @@ func (x *Exchange) move(to phase) {
 
 // settle does what the filter asked for in another callback than the request's own.
 func (x *Exchange) settle() {
-	switch {
-	case x.phase == inCallback || x.phase == ended:
-	case x.scope.stream.reset:
-		x.cut("wasm_close_stream", 0)
-	case x.scope.stream.resumed && x.phase == paused:
+	if x.phase == paused && x.scope.stream.resumed {
 		x.move(onward)
 	}
 }

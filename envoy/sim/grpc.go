@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"errors"
-
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 )
@@ -33,19 +31,16 @@ type grpcStream struct {
 	token  uint32
 	peer   Peer // nil once it is of no more use
 
-	heard        bool // its headers
 	finished     bool // the peer knows that nothing follows
 	localClosed  bool
 	remoteClosed bool
 	lastDue      int64
 }
 
-// Tokens count in fours, so that the kind of a call can be seen.
+// Tokens of streams are as Envoy's, where the kind of a call can be seen.
 const (
-	tokenStep   = 4
-	tokenKind   = 3
-	tokenCall   = 1
-	tokenStream = 2
+	tokenStep  = 4
+	tokenFirst = 2
 )
 
 func (v *vm) grpcStream(s []uint64) status {
@@ -56,16 +51,16 @@ func (v *vm) grpcStream(s []uint64) status {
 	if !ok || !ok2 || !ok3 || !ok4 {
 		return invalidMemory
 	}
-	cluster, st := v.cluster(target)
-	if st != statusOK {
-		return st
+	to := &corev3.GrpcService{}
+	if err := proto.Unmarshal(target, to); err != nil || to.GetEnvoyGrpc() == nil {
+		return badArgument
 	}
 	v.nextToken += tokenStep
 	stream := &grpcStream{thread: v.thread, root: v.scope().root, token: v.nextToken}
-	call := Call{VM: v.id, Cluster: cluster, Service: string(service), Method: string(method), Metadata: unmarshalPairs(pairs)}
+	call := Call{VM: v.id, Cluster: to.GetEnvoyGrpc().GetClusterName(), Service: string(service), Method: string(method), Metadata: unmarshalPairs(pairs)}
 	if !stream.dial(call) {
 		// The filter hears of the end of a stream whose token it never got.
-		v.later(func() { stream.close(letter{status: grpcUnavailable, reason: "Cluster not available"}) })
+		v.later(func() { stream.close(grpcUnavailable) })
 		return internalFailure
 	}
 	if stream.root.grpc == nil {
@@ -73,21 +68,6 @@ func (v *vm) grpcStream(s []uint64) status {
 	}
 	stream.root.grpc[stream.token] = stream
 	return v.writeU32(s[8], stream.token)
-}
-
-// cluster reads a GrpcService, or the name of a cluster.
-func (v *vm) cluster(target []byte) (string, status) {
-	service := &corev3.GrpcService{}
-	if err := proto.Unmarshal(target, service); err != nil {
-		return "", parseFailure // unless it is the name of a cluster, which old filters passed
-	}
-	switch {
-	case service.TargetSpecifier == nil:
-		panic(errors.New("proxy_grpc_stream: the service has no target; Envoy ends itself"))
-	case service.GetEnvoyGrpc() == nil:
-		return "", badArgument
-	}
-	return service.GetEnvoyGrpc().GetClusterName(), statusOK
 }
 
 func (s *grpcStream) dial(c Call) bool {
@@ -101,16 +81,10 @@ func (s *grpcStream) dial(c Call) bool {
 
 // grpcToken finds a stream of the configuration that calls.
 func (v *vm) grpcToken(token uint64) (*grpcStream, status) {
-	switch uint32(token) & tokenKind {
-	case tokenStream:
-		if s := v.scope().root.grpc[uint32(token)]; s != nil {
-			return s, statusOK
-		}
-		return nil, notFound
-	case tokenCall:
-		return nil, notFound
+	if s := v.scope().root.grpc[uint32(token)]; s != nil {
+		return s, statusOK
 	}
-	return nil, badArgument
+	return nil, notFound
 }
 
 // grpcSend answers OK also for a stream that the other end has closed. Envoy then
@@ -119,9 +93,6 @@ func (v *vm) grpcSend(s []uint64) status {
 	message, ok := v.read(s[1], s[2])
 	if !ok {
 		return invalidMemory
-	}
-	if uint32(s[0])&tokenKind == tokenCall {
-		return badArgument
 	}
 	stream, st := v.grpcToken(s[0])
 	if st != statusOK || stream.peer == nil || stream.finished {
@@ -182,44 +153,24 @@ func (s *grpcStream) hear(l letter) {
 	if s.root.grpc[s.token] != s || s.remoteClosed {
 		return
 	}
-	if !s.heard {
-		s.heard = true
-		pairs := l.pairs
-		if l.message != nil || l.ends {
-			pairs = nil
-		}
-		s.tell(callGRPCInitialMetadata, mapGRPCInitial, pairs)
+	if l.ends {
+		s.close(l.status)
+		return
 	}
-	switch {
-	case l.message != nil:
-		s.root.message = l.message
-		s.root.vm.later(func() { s.root.message = nil })
-		s.root.vm.enter(s.root, callGRPCReceive, uint64(s.root.id), uint64(s.token), uint64(len(l.message)))
-	case l.ends:
-		s.tell(callGRPCTrailingMetadata, mapGRPCTrailing, l.pairs)
-		s.close(l)
-	}
-}
-
-// tell shows the filter metadata.
-func (s *grpcStream) tell(callback, kind int, pairs headers) {
-	at := &s.root.metadata[kind-mapGRPCInitial]
-	*at = &pairs
-	s.root.vm.enter(s.root, callback, uint64(s.root.id), uint64(s.token), uint64(len(pairs)))
-	*at = nil
+	s.root.message = l.message
+	s.root.vm.later(func() { s.root.message = nil })
+	s.root.vm.enter(s.root, callGRPCReceive, uint64(s.root.id), uint64(s.token), uint64(len(l.message)))
 }
 
 // close tells the filter that the other end has closed.
-func (s *grpcStream) close(l letter) {
+func (s *grpcStream) close(status uint32) {
 	s.remoteClosed = true
 	root := s.root
-	root.statusCode, root.statusMessage = l.status, l.reason
 	root.vm.later(func() {
-		root.statusMessage = ""
 		if s.localClosed {
 			delete(root.grpc, s.token)
 		}
 	})
-	root.vm.enter(root, callGRPCClose, uint64(root.id), uint64(s.token), uint64(l.status))
+	root.vm.enter(root, callGRPCClose, uint64(root.id), uint64(s.token), uint64(status))
 	s.peer = nil
 }

@@ -6,17 +6,12 @@ const (
 	mapRequestHeaders   = 0
 	mapResponseHeaders  = 2
 	mapResponseTrailers = 3
-	mapGRPCInitial      = 4
-	mapGRPCTrailing     = 5
 	mapLast             = 7
 )
 
 // headerMap returns the map of a type, or nil where the real host has none:
 // request headers are gone once the request went on.
 func (v *vm) headerMap(kind uint32) *headers {
-	if kind == mapGRPCInitial || kind == mapGRPCTrailing {
-		return v.scope().root.metadata[kind-mapGRPCInitial]
-	}
 	st := v.scope().stream
 	if st == nil {
 		return nil
@@ -26,7 +21,7 @@ func (v *vm) headerMap(kind uint32) *headers {
 		return &st.request
 	case kind == mapResponseHeaders && (st.showResponse || st.logging):
 		return &st.response
-	case kind == mapResponseTrailers && (st.showTrailers || st.logging):
+	case kind == mapResponseTrailers && st.logging:
 		return &st.trailers
 	}
 	return nil

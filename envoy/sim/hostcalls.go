@@ -3,10 +3,8 @@ package sim
 // The proxy-wasm calls, but those for headers, properties and metrics. Each unpacks its arguments, acts, and writes its results once.
 
 const (
-	streamRequest    = 0
-	streamResponse   = 1
-	streamDownstream = 2
-	streamUpstream   = 3
+	streamRequest  = 0
+	streamResponse = 1
 )
 
 const (
@@ -29,14 +27,6 @@ func (v *vm) log(s []uint64) status {
 	}
 	v.say(level, string(message))
 	return statusOK
-}
-
-func (v *vm) getStatus(s []uint64) status {
-	root := v.scope().root
-	if st := v.writeU32(s[0], root.statusCode); st != statusOK {
-		return st
-	}
-	return v.giveString(root.statusMessage, s[1], s[2])
 }
 
 func (v *vm) currentTime(s []uint64) status {
@@ -148,42 +138,13 @@ func (v *vm) setEffectiveContext(s []uint64) status {
 	return statusOK
 }
 
-// done ends a root context that had asked for time to end.
-func (v *vm) done([]uint64) status {
-	root := v.scope().root
-	if !root.pending {
-		return notFound
-	}
-	root.pending = false
-	v.later(func() { v.remove(root) })
-	return statusOK
-}
-
 func (v *vm) continueStream(s []uint64) status {
-	st := v.scope().stream
-	switch uint32(s[0]) {
-	case streamRequest, streamResponse:
-		if st != nil {
-			st.resumed = true
-			st.showRequest = false
-			v.later(st.exchange.settle)
-		}
-		return statusOK
-	case streamDownstream:
-		return statusOK
-	case streamUpstream:
+	if kind := uint32(s[0]); kind != streamRequest && kind != streamResponse {
 		return unimplemented
 	}
-	return badArgument
-}
-
-func (v *vm) closeStream(s []uint64) status {
-	kind := uint32(s[0])
-	if kind > streamUpstream {
-		return badArgument
-	}
-	if st := v.scope().stream; st != nil && kind <= streamResponse {
-		st.reset = true
+	if st := v.scope().stream; st != nil {
+		st.resumed = true
+		st.showRequest = false
 		v.later(st.exchange.settle)
 	}
 	return statusOK

@@ -19,7 +19,6 @@ const (
 	notFound            status = 1
 	badArgument         status = 2
 	serializationFailed status = 3
-	parseFailure        status = 4
 	invalidMemory       status = 6
 	casMismatch         status = 8
 	internalFailure     status = 10
@@ -49,7 +48,7 @@ type hostCall struct {
 // ABI 0.2.0, which all of our filters speak.
 var envCalls = []hostCall{
 	{name: "proxy_log", params: "iii", proxy: (*vm).log, allowed: inStart | inAlloc},
-	{name: "proxy_get_status", params: "iii", proxy: (*vm).getStatus},
+	{name: "proxy_get_status", params: "iii", proxy: notOffered},
 	{name: "proxy_set_property", params: "iiii", proxy: (*vm).setProperty},
 	{name: "proxy_get_property", params: "iiii", proxy: (*vm).getProperty},
 	{name: "proxy_send_local_response", params: "iiiiiiii", proxy: (*vm).sendLocalResponse},
@@ -82,10 +81,10 @@ var envCalls = []hostCall{
 	{name: "proxy_record_metric", params: "iI", proxy: (*vm).recordMetric},
 	{name: "proxy_get_metric", params: "ii", proxy: (*vm).getMetric},
 	{name: "proxy_set_effective_context", params: "i", proxy: (*vm).setEffectiveContext},
-	{name: "proxy_done", params: "", proxy: (*vm).done},
+	{name: "proxy_done", params: "", proxy: notOffered},
 	{name: "proxy_call_foreign_function", params: "iiiiii", proxy: foreignFunction},
 	{name: "proxy_continue_stream", params: "i", proxy: (*vm).continueStream},
-	{name: "proxy_close_stream", params: "i", proxy: (*vm).closeStream},
+	{name: "proxy_close_stream", params: "i", proxy: notOffered},
 	{name: "envoy_resolve_dns", params: "iii", proxy: notOffered},
 	{name: "pthread_equal", params: "ii", other: pthreadEqual, result: true},
 	{name: "emscripten_notify_memory_growth", params: "i", other: func(*vm, []uint64) {}, allowed: inStart},
@@ -147,8 +146,8 @@ func check(m wazero.CompiledModule) error {
 		return errors.New("check module: it does not export proxy_abi_version_0_2_0")
 	case !has("malloc", "proxy_on_memory_allocate"):
 		return errors.New("check module: it exports neither malloc nor proxy_on_memory_allocate")
-	case !has("_initialize", "_start"):
-		return errors.New("check module: it exports neither _initialize nor _start")
+	case !has("_initialize"):
+		return errors.New("check module: it does not export _initialize")
 	}
 	if len(m.ImportedMemories()) > 0 {
 		return errors.New("check module: it imports a memory, Envoy offers none")

@@ -17,11 +17,9 @@ type mail struct {
 type letter struct {
 	due     int64 // by the monotonic clock
 	stream  *grpcStream
-	message []byte // nil: headers, or with a status trailers
-	pairs   headers
-	ends    bool
+	message []byte
+	ends    bool // with this status, in place of a message
 	status  uint32
-	reason  string
 }
 
 func (m *mail) post(l letter) {
@@ -65,23 +63,14 @@ func (m *mail) due() int64 {
 // delay is over and somebody delivers: Deliver, Host.TickDue.
 type Inbox struct{ stream *grpcStream }
 
-// Headers are the stream's initial metadata. Without them the filter hears of
-// headers with nothing in them.
-func (i *Inbox) Headers(after time.Duration, pairs [][2]string) {
-	i.post(after, letter{pairs: pairs})
-}
-
 // Message is one message. It keeps the bytes.
 func (i *Inbox) Message(after time.Duration, message []byte) {
-	if message == nil {
-		message = []byte{}
-	}
 	i.post(after, letter{message: message})
 }
 
-// Close ends the stream with a gRPC status, a reason and trailers.
-func (i *Inbox) Close(after time.Duration, status uint32, reason string, trailers [][2]string) {
-	i.post(after, letter{ends: true, status: status, reason: reason, pairs: trailers})
+// Close ends the stream with a gRPC status.
+func (i *Inbox) Close(after time.Duration, status uint32) {
+	i.post(after, letter{ends: true, status: status})
 }
 
 func (i *Inbox) post(after time.Duration, l letter) {

@@ -212,7 +212,7 @@ func responseProperty(st *stream, path []byte) (string, status) {
 	if st.showResponse || st.logging {
 		h = st.response
 	}
-	if st.showTrailers || st.logging {
+	if st.logging {
 		trailers = st.trailers
 	}
 	if string(field) == "headers" {

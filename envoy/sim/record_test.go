@@ -57,7 +57,6 @@ var scenarios = []scenario{
 	{"deny from a message", []talk{{name: "a", do: "pause|open quota|send echo reply a 429;reply a 430;resume a"}}},
 	{"resume twice", []talk{{name: "a", do: "pause|open quota|send echo resume a;resume a"}}},
 	{"resume, then deny", []talk{{name: "a", do: "pause|open quota|send echo resume a;reply a 429"}}},
-	{"reset from a message", []talk{{name: "a", do: "pause|open quota|send echo reset a"}}},
 	{"deny oneself", []talk{{name: "a", do: "reply a 429|reply a 430"}}},
 	{"resume oneself", []talk{{name: "a", do: "pause|resume a"}}},
 	{"with a body", []talk{
@@ -71,21 +70,19 @@ var scenarios = []scenario{
 	{"deny three at once", crowd(3, many(3, "reply %s 429"))},
 	{"deny and resume by turns", crowd(4, "reply r0 429;resume r1;reply r2 429;resume r3")},
 	{"two messages", []talk{{name: "a", do: "pause|open quota|send both path a;buffer/resume a"}}},
-	{"the server closes", []talk{{name: "a", do: "pause|onclose status+reply a 503|open quota|send close 9"}}},
-	{"the server closes well", []talk{{name: "a", do: "pause|onclose status+half+half+resume a|open quota|send close 0"}}},
+	{"the server closes", []talk{{name: "a", do: "pause|onclose reply a 503|open quota|send close 9"}}},
+	{"the server closes well", []talk{{name: "a", do: "pause|onclose half+half+resume a|open quota|send close 0"}}},
 	{"after half", []talk{{name: "a", do: "pause|open quota|send later echo resume a|half|send echo nothing|half"}}},
 	{"last message", []talk{{name: "a", do: "pause|open quota|last later echo resume a|send echo nothing"}}},
 	{"half, then the server closes", []talk{{name: "a", do: "pause|onclose send no+half+resume a|open quota|half"}}},
 	{"cancel in close", []talk{{name: "a", do: "pause|onclose cancel+send no+resume a|open quota|send close 3"}}},
 	{"cancel", []talk{{name: "a", do: "open quota|send echo what is this|cancel|send no|half|cancel"}}},
 	{"cancel in a message", []talk{{name: "a", do: "pause|open quota|send both cancel;send no;resume a/what is this"}}},
-	{"wrong tokens", []talk{{name: "a", do: "sendto 0 x|sendto 1 x|sendto 3 x|sendto 5 x|sendto 2 x|sendto 4002 x|halfof 0|halfof 1|halfof 3|halfof 5|halfof 4002|" +
-		"cancelof 0|cancelof 1|cancelof 3|cancelof 5|cancelof 4002|effective 4000000"}}},
-	{"no such cluster", []talk{{name: "a", do: "pause|onclose status+resume a|open nowhere"}}},
-	{"not a service", []talk{{name: "a", do: "raw nowhere"}}},
-	{"connection refused", []talk{{name: "a", do: "pause|onclose status+half+resume a|open refused|send x"}}},
+	{"wrong tokens", []talk{{name: "a", do: "sendto 2 x|sendto 4002 x|halfof 4002|cancelof 4002|effective 4000000"}}},
+	{"no such cluster", []talk{{name: "a", do: "pause|onclose resume a|open nowhere"}}},
+	{"connection refused", []talk{{name: "a", do: "pause|onclose half+resume a|open refused|send x"}}},
 	{"the client goes", []talk{{name: "a", do: "pause|open quota", until: "open quota 0"}, {leave: "a", until: "delete a"}, {name: "b", do: "resume a|reply a 429|path a"}}},
-	{"the server goes", []talk{{name: "a", do: "pause|onclose status+half+resume a|open dying|send die"}}},
+	{"the server goes", []talk{{name: "a", do: "pause|onclose half+resume a|open dying|send die"}}},
 	{"a trap leaves others waiting", []talk{{name: "a", do: "pause|tick 1000000", until: "tick"}, {name: "b", do: "trap"}}},
 }
 
@@ -173,7 +170,7 @@ type peer struct{ in *sim.Inbox }
 
 func (p peer) Cancel()             {}
 func (p peer) Send(message []byte) { p.answer(0, string(message)) }
-func (p peer) CloseSend()          { p.in.Close(0, 0, "", [][2]string{{"grpc-status", "0"}}) }
+func (p peer) CloseSend()          { p.in.Close(0, 0) }
 
 func (p peer) answer(after time.Duration, message string) {
 	word, rest, _ := strings.Cut(message, " ")
@@ -181,22 +178,17 @@ func (p peer) answer(after time.Duration, message string) {
 	case "later":
 		p.answer(after+pause, rest)
 	case "echo":
-		p.say(after, rest)
+		p.in.Message(after, []byte(rest))
 	case "both":
 		first, second, _ := strings.Cut(rest, "/")
-		p.say(after, first)
-		p.say(after, second)
+		p.in.Message(after, []byte(first))
+		p.in.Message(after, []byte(second))
 	case "close":
 		code, _ := strconv.Atoi(rest)
-		p.in.Close(after, uint32(code), "asked to", [][2]string{{"grpc-status", rest}})
+		p.in.Close(after, uint32(code))
 	case "die":
-		p.in.Close(after, 14, "reset", [][2]string{{"grpc-status", "14"}})
+		p.in.Close(after, 14)
 	}
-}
-
-func (p peer) say(after time.Duration, message string) {
-	p.in.Headers(after, [][2]string{{":status", "200"}, {"content-type", "application/grpc"}})
-	p.in.Message(after, []byte(message))
 }
 
 func dial(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
@@ -204,7 +196,7 @@ func dial(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
 	case "nowhere":
 		return nil, errors.New("no such cluster")
 	case "refused":
-		in.Close(pause, 14, "connection refused", [][2]string{{"grpc-status", "14"}})
+		in.Close(pause, 14)
 	}
 	return peer{in}, nil
 }

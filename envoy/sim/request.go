@@ -67,7 +67,7 @@ type Faults struct {
 // Response is what the client gets.
 type Response struct {
 	Local    bool // the filter answered, or its VM failed; not the upstream
-	Reset    bool // the stream was closed, by the filter or by the client: there is no response, or its body is missing
+	Reset    bool // the stream was closed, by the filter's late answer or by the client: there is no response, or its body is missing
 	Status   int
 	Headers  [][2]string // without :status
 	Body     []byte

@@ -17,14 +17,10 @@ type scope struct {
 	tickDue       int64
 	streams       int  // requests under way
 	retired       bool // another configuration has taken its place
-	pending       bool // it answered on_done with "not yet"
 
 	// Of a root's gRPC streams, see grpc.go.
-	grpc          map[uint32]*grpcStream // by token
-	message       []byte                 // that it is told of
-	metadata      [2]*headers            // initial and trailing, likewise
-	statusCode    uint32                 // of the last close
-	statusMessage string
+	grpc    map[uint32]*grpcStream // by token
+	message []byte                 // that it is told of
 }
 
 // stream is what a request's context knows.
@@ -37,12 +33,10 @@ type stream struct {
 	chunk        []byte  // of its body, while the guest is shown it
 	showRequest  bool    // the request headers can be read and changed
 	showResponse bool
-	showTrailers bool
 	logging      bool
 	ended        bool
 	grpc         bool
 	resumed      bool
-	reset        bool
 	trapped      bool // in its own callback, not in one inside
 	reply        *localReply
 	status       int
@@ -104,7 +98,7 @@ func (v *vm) end(sc *scope) {
 	v.spare = append(v.spare, sc)
 	root.streams--
 	if root.retired && root.streams == 0 {
-		v.shutdown(root)
+		v.remove(root)
 	}
 }
 
@@ -112,20 +106,13 @@ func (v *vm) end(sc *scope) {
 func (v *vm) retire(root *scope) {
 	root.retired = true
 	if root.streams == 0 {
-		v.shutdown(root)
+		v.remove(root)
 	}
-}
-
-func (v *vm) shutdown(root *scope) {
-	if v.on[callDone] != nil && v.failed == nil && v.enter(root, callDone, uint64(root.id)) == 0 && v.failed == nil {
-		root.pending = true // until it calls proxy_done
-		return
-	}
-	v.remove(root)
 }
 
 // remove deletes a root, and the VM with its last one.
 func (v *vm) remove(root *scope) {
+	v.enter(root, callDone, uint64(root.id))
 	v.enter(root, callDelete, uint64(root.id))
 	delete(v.scopes, root.id)
 	root.hangUp()

@@ -83,12 +83,11 @@ func TestGRPC(t *testing.T) {
 	require.Empty(t, res.Body)
 }
 
-func TestPauseAndClose(t *testing.T) {
+func TestPause(t *testing.T) {
 	b := setUp(t)
 	_, err := b.Serve(0, &sim.Request{Headers: [][2]string{{"x-do", "on;pause"}}})
 	require.ErrorIs(t, err, sim.ErrPaused)
 	require.Equal(t, 200, b.serve(0, "on;pause;resume").Status)
-	require.True(t, b.serve(0, "on;close").Reset)
 	require.Equal(t, []string{"ok"}, b.do(0, "say"), "the worker goes on")
 }
 

@@ -3,8 +3,8 @@
 //
 // Its invariant: to the filter it looks like Envoy 1.36, the oldest one
 // supported. It offers no more, returns the same status numbers, and keeps the
-// order of callbacks; where it cannot, it says so and does not guess. Of bodies and trailers it
-// shows the filter those of responses. Of all calls to clusters it knows gRPC streams,
+// order of callbacks; where it cannot, it says so and does not guess. Of bodies it
+// shows the filter those of responses, and their trailers when it logs. Of all calls to clusters it knows gRPC streams,
 // to whatever Options.Dial reaches.
 //
 // A thread runs one callback at a time. A request that the filter has paused leaves

@@ -21,22 +21,18 @@ const (
 	callRequestHeaders
 	callResponseHeaders
 	callResponseBody
-	callResponseTrailers
 	callLog
 	callDone
 	callDelete
-	callGRPCInitialMetadata
 	callGRPCReceive
-	callGRPCTrailingMetadata
 	callGRPCClose
 	callbacks
 )
 
 var callbackNames = [callbacks]string{
 	"proxy_on_context_create", "proxy_on_vm_start", "proxy_on_configure", "proxy_on_tick",
-	"proxy_on_request_headers", "proxy_on_response_headers", "proxy_on_response_body", "proxy_on_response_trailers", "proxy_on_log", "proxy_on_done",
-	"proxy_on_delete", "proxy_on_grpc_receive_initial_metadata",
-	"proxy_on_grpc_receive", "proxy_on_grpc_receive_trailing_metadata", "proxy_on_grpc_close",
+	"proxy_on_request_headers", "proxy_on_response_headers", "proxy_on_response_body", "proxy_on_log", "proxy_on_done",
+	"proxy_on_delete", "proxy_on_grpc_receive", "proxy_on_grpc_close",
 }
 
 // vm is one instance of the filter. Its thread's lock guards it.
@@ -78,7 +74,7 @@ type vm struct {
 
 // instantiate starts a VM as far as its _initialize.
 func (h *Host) instantiate(id int, f *filter, heard *[]string) (*vm, error) {
-	v := &vm{host: h, id: id, filter: f, scopes: map[uint32]*scope{}, nextID: 1, nextToken: tokenStream, heard: heard}
+	v := &vm{host: h, id: id, filter: f, scopes: map[uint32]*scope{}, nextID: 1, nextToken: tokenFirst, heard: heard}
 	v.ctx = context.WithValue(h.ctx, vmKey{}, v)
 	if h.seed != 0 {
 		var seed [32]byte
@@ -113,28 +109,10 @@ func (h *Host) instantiate(id int, f *filter, heard *[]string) (*vm, error) {
 func (v *vm) initialize() error {
 	v.restricted = inStart
 	defer func() { v.restricted = 0 }()
-	run := func(name string, args ...uint64) (bool, error) {
-		f := v.module.ExportedFunction(name)
-		if f == nil {
-			return false, nil
-		}
-		if _, err := f.Call(v.ctx, args...); err != nil {
-			v.fail(name, err)
-			return true, v.failed
-		}
-		return true, nil
+	if _, err := v.module.ExportedFunction("_initialize").Call(v.ctx); err != nil {
+		v.fail("_initialize", err)
 	}
-	if found, err := run("_initialize"); err != nil {
-		return err
-	} else if !found {
-		_, err := run("_start")
-		return err
-	}
-	if found, err := run("main", 0, 0); found || err != nil {
-		return err
-	}
-	_, err := run("__main_void")
-	return err
+	return v.failed
 }
 
 // maxNested is how many callbacks fit into each other before Envoy's stack is full

@@ -89,7 +89,7 @@ func (c *cluster) dial(_ sim.Call, in *sim.Inbox) (sim.Peer, error) {
 // lost ends the stream as a broken connection does.
 func (p *caller) lost() {
 	const unavailable = 14
-	p.inbox.Close(0, unavailable, "the quota service cannot be reached", nil)
+	p.inbox.Close(0, unavailable)
 }
 
 // answer brings what the service has said.
@@ -113,7 +113,7 @@ func (p *caller) Send(message []byte) {
 		return
 	}
 	if err := p.stream.Receive(message); err != nil {
-		p.inbox.Close(0, uint32(status.Code(err)), err.Error(), nil)
+		p.inbox.Close(0, uint32(status.Code(err)))
 		p.Cancel()
 	}
 }

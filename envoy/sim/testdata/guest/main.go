@@ -60,7 +60,6 @@ type plugin struct {
 	types.DefaultPluginContext
 	id     uint32
 	config string
-	asked  bool
 }
 
 func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
@@ -98,16 +97,11 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 
 func (p *plugin) OnTick() {
 	proxywasm.LogInfof("tick %s", p.config)
-	if p.asked {
-		proxywasm.PluginDone()
-		p.asked = false
-	}
 }
 
 func (p *plugin) OnPluginDone() bool {
 	proxywasm.LogInfof("done %s", p.config)
-	p.asked = strings.Contains(p.config, "linger")
-	return !p.asked
+	return true
 }
 
 func (p *plugin) NewHttpContext(id uint32) types.HttpContext { return &request{plugin: p, id: id} }
@@ -182,8 +176,6 @@ func (r *request) step(n int, end bool, w []string) string {
 		r.action = types.ActionPause
 	case "resume":
 		return answer("ok", proxywasm.ResumeHttpRequest())
-	case "close":
-		return answer("ok", closeRequest())
 	case "log":
 		r.log = true
 	case "say":
@@ -263,16 +255,6 @@ func (r *request) step(n int, end bool, w []string) string {
 		return "what is " + w[0]
 	}
 	return "ok"
-}
-
-//go:wasmimport env proxy_close_stream
-func closeStream(kind uint32) uint32
-
-func closeRequest() error {
-	if closeStream(0) != 0 {
-		return types.ErrorInternalFailure
-	}
-	return nil
 }
 
 func metric(w []string) string {

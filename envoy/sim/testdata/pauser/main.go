@@ -15,17 +15,11 @@ import (
 
 func main() {}
 
-//go:wasmimport env proxy_get_status
-func lastStatus(code *uint32, text unsafe.Pointer, size *uint32) uint32
-
 //go:wasmimport env proxy_set_effective_context
 func setEffectiveContext(id uint32) uint32
 
 //go:wasmimport env proxy_continue_stream
 func continueStream(kind uint32) uint32
-
-//go:wasmimport env proxy_close_stream
-func closeStream(kind uint32) uint32
 
 //go:wasmimport env proxy_send_local_response
 func localResponse(code uint32, details *byte, detailsSize uint32, body *byte, bodySize uint32, headers *byte, headersSize uint32, grpc int32) uint32
@@ -106,23 +100,11 @@ func onTicked(id uint32) {
 	steps(onTick, ";")
 }
 
-//go:wasmexport proxy_on_grpc_receive_initial_metadata
-func onInitialMetadata(id, token, n uint32) {
-	kind, status := raw.Header(4, "content-type")
-	raw.Say("grpc_initial_metadata", name(id), token, n > 0, kind, status)
-}
-
 //go:wasmexport proxy_on_grpc_receive
 func onReceive(id, token, size uint32) {
 	text, status := raw.Buffer(5)
 	raw.Say("grpc_receive", name(id), token, size, status)
 	steps(text, ";")
-}
-
-//go:wasmexport proxy_on_grpc_receive_trailing_metadata
-func onTrailingMetadata(id, token, n uint32) {
-	grpc, status := raw.Header(5, "grpc-status")
-	raw.Say("grpc_trailing_metadata", name(id), token, n > 0, grpc, status)
 }
 
 //go:wasmexport proxy_on_grpc_close
@@ -151,8 +133,8 @@ func steps(do, parting string) (action uint32) {
 			action = 1
 		case "trap":
 			panic("asked to")
-		case "open", "raw":
-			raw.Say(s, open(verb, rest), token)
+		case "open":
+			raw.Say(s, open(rest), token)
 		case "send":
 			raw.Say(s, grpcSend(token, unsafe.StringData(rest), uint32(len(rest)), 0))
 		case "last":
@@ -169,8 +151,6 @@ func steps(do, parting string) (action uint32) {
 			raw.Say(s, grpcCancel(uint32(n)))
 		case "resume":
 			raw.Say(s, as(first, func() uint32 { return continueStream(0) }))
-		case "reset":
-			raw.Say(s, as(first, func() uint32 { return closeStream(0) }))
 		case "reply":
 			code, _ := strconv.Atoi(second)
 			body := "from the filter"
@@ -197,11 +177,6 @@ func steps(do, parting string) (action uint32) {
 		case "buffer":
 			text, status := raw.Buffer(5)
 			raw.Say(s, text, status)
-		case "status":
-			var code, at, size uint32
-			status := lastStatus(&code, unsafe.Pointer(&at), &size)
-			raw.Taken(at, size) // the text differs from version to version
-			raw.Say(s, code, status)
 		default:
 			raw.Say("what is", s)
 		}
@@ -217,13 +192,10 @@ func as(who string, do func() uint32) string {
 	return fmt.Sprint(effective, status)
 }
 
-// open opens a stream to a cluster, named in a GrpcService or by itself.
-func open(how, cluster string) uint32 {
-	target := cluster
-	if how == "open" {
-		envoyGRPC := "\x0a" + string(rune(len(cluster))) + cluster
-		target = "\x0a" + string(rune(len(envoyGRPC))) + envoyGRPC
-	}
+// open opens a stream to a cluster, named in a GrpcService.
+func open(cluster string) uint32 {
+	envoyGRPC := "\x0a" + string(rune(len(cluster))) + cluster
+	target := "\x0a" + string(rune(len(envoyGRPC))) + envoyGRPC
 	const service, method = "test.Commands", "Talk"
 	return grpcStream(unsafe.StringData(target), uint32(len(target)), unsafe.StringData(service), uint32(len(service)),
 		unsafe.StringData(method), uint32(len(method)), nil, 0, &token)

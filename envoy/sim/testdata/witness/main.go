@@ -62,12 +62,6 @@ func onResponseBody(id, size, end uint32) uint32 {
 	return 0
 }
 
-//go:wasmexport proxy_on_response_trailers
-func onResponseTrailers(id, n uint32) uint32 {
-	raw.Say("response_trailers", names[id], n, maps(), attributes())
-	return 0
-}
-
 //go:wasmexport proxy_on_log
 func onLog(id uint32) {
 	if id != root {

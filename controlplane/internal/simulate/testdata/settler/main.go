@@ -20,10 +20,9 @@ func setProperty(path *byte, size uint32, value *byte, valueSize uint32) uint32
 func setTickPeriod(ms uint32) uint32
 
 var (
-	ticks   int
-	began   = map[uint32]int{}
-	bytes   = map[uint32]uint32{}
-	trailer = map[uint32]string{}
+	ticks int
+	began = map[uint32]int{}
+	bytes = map[uint32]uint32{}
 )
 
 func say(name, value string) {
@@ -59,15 +58,10 @@ func onResponseBody(id, size, _ uint32) uint32 {
 	return 0
 }
 
-//go:wasmexport proxy_on_response_trailers
-func onResponseTrailers(id, _ uint32) uint32 {
-	trailer[id], _ = raw.Header(3, "x-cost")
-	return 0
-}
-
 //go:wasmexport proxy_on_log
 func onLog(id uint32) {
 	status, _ := raw.Header(2, ":status")
-	say("sluice.settled", fmt.Sprintf(`[{"rule":"r","held":1,"cost":%d,"by":"%s,%s,%d,%d"}]`, bytes[id], status, trailer[id], ticks-began[id], len(began)))
+	trailer, _ := raw.Header(3, "x-cost")
+	say("sluice.settled", fmt.Sprintf(`[{"rule":"r","held":1,"cost":%d,"by":"%s,%s,%d,%d"}]`, bytes[id], status, trailer, ticks-began[id], len(began)))
 	delete(began, id)
 }
