@@ -147,7 +147,8 @@ $(out)/measure: $(call files,build/measure)
 	@$(GO) build -C build/measure -o '$(CURDIR)/$@' .
 
 size: build $(out)/measure ## how large the filter is, and how long loading it blocks Envoy
-	@envoy=$$(build/fetch envoy-$(ENVOY_VERSION)); $(out)/measure size --envoy $$envoy $(filter)
+	@wc -c $(filter)
+	@envoy=$$(build/fetch envoy-$(ENVOY_VERSION)); $(out)/measure decision --envoy $$envoy --cases '^load-sluice$$' --rounds 3 --wasm $(filter)
 
 bench: build $(out)/measure ## what a decision costs, for docs/performance.md; CASES=REGEXP, ROUNDS=N or A=WASM B=WASM: a part
 	$(call bench_of,decision) --wasm $(or $(B),$(filter)) $(if $(A),--against $(A)) $(part)

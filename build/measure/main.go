@@ -1,5 +1,5 @@
 // The measure command measures what the product claims, and prints it as tables: what
-// a decision costs in Envoy, what limits over all Envoys cost, the size of the filter.
+// a decision costs in Envoy, with loading the filter, and what limits over all Envoys cost.
 // What else is measured are benchmarks, in the folders libraries and scale.
 //
 // Its invariant: it is a module of its own, so that what it links reaches no user of
@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/build/measure/decision"
-	"github.com/sluice-ratelimit/sluice/build/measure/loading"
 )
 
 func main() {
@@ -26,7 +25,7 @@ func main() {
 		Use: "measure", Short: "Measure the product, from the root of its repository",
 		SilenceErrors: true, SilenceUsage: true,
 	}
-	root.AddCommand(decision.Command(), decision.ClusterCommand(), loading.SizeCommand())
+	root.AddCommand(decision.Command(), decision.ClusterCommand())
 	err := root.ExecuteContext(ctx)
 	stop()
 	if err != nil {

@@ -19,7 +19,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-ratelimit/sluice/build/measure/loading"
 	"github.com/sluice-ratelimit/sluice/build/measure/machine"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
@@ -159,7 +158,9 @@ func (b *bench) decision(ctx context.Context, which *regexp.Regexp) error {
 			}
 		}
 	}
-	fmt.Printf("\n%s\n%s", f.caseTable(), f.others())
+	if len(f.cases) > 0 {
+		fmt.Printf("\n%s\n%s", f.caseTable(), f.others())
+	}
 	if b.against == "" { // the bounds are of what is added to no filter
 		fmt.Printf("\n%s\n%s", f.loadTable(), f.targets())
 	}
@@ -178,14 +179,14 @@ func (b *bench) load(ctx context.Context, l *loaded) (err error) {
 			return err
 		}
 	}
-	got, err := loading.Measure(ctx, b.envoy, loadWorkers, plugin, l.changed, func(pid int) error { return machine.Pin(pid, b.allCores...) })
+	got, err := b.loading(ctx, loadWorkers, plugin, l.changed)
 	if err != nil {
 		return err
 	}
-	l.blockedMs = append(l.blockedMs, got.Blocked.Seconds()*1e3)
-	l.grownMiB = append(l.grownMiB, float64(got.Grown)/(1<<20))
+	l.blockedMs = append(l.blockedMs, got.blocked.Seconds()*1e3)
+	l.grownMiB = append(l.grownMiB, float64(got.grown)/(1<<20))
 	if l.changed != "" {
-		l.changedMs = append(l.changedMs, got.Changed.Seconds()*1e3)
+		l.changedMs = append(l.changedMs, got.changed.Seconds()*1e3)
 	}
 	return nil
 }

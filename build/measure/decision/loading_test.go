@@ -1,4 +1,4 @@
-package loading_test
+package decision
 
 import (
 	"os"
@@ -8,23 +8,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/measure/loading"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
-func TestMeasure(t *testing.T) {
+func TestLoading(t *testing.T) {
 	binary, err := proc.Find()
 	require.NoError(t, err)
+	b := &bench{envoy: binary}
+	require.NoError(t, b.start())
+	defer b.close()
 	plugin := envoy.Plugin{Wasm: filepath.Join(t.TempDir(), "smallest.wasm"), Policy: []byte("1")}
 	require.NoError(t, os.WriteFile(plugin.Wasm, []byte(buildtest.Smallest), 0o600))
-	got, err := loading.Measure(t.Context(), binary, 2, plugin, "2", nil)
+	got, err := b.loading(t.Context(), 2, plugin, "2")
 	require.NoError(t, err)
-	require.Positive(t, got.Blocked)
-	require.Positive(t, got.Changed)
-	require.Positive(t, got.Grown)
+	require.Positive(t, got.blocked)
+	require.Positive(t, got.changed)
+	require.Positive(t, got.grown)
 
 	require.NoError(t, os.WriteFile(plugin.Wasm, nil, 0o600))
-	_, err = loading.Measure(t.Context(), binary, 1, plugin, "", nil)
+	_, err = b.loading(t.Context(), 1, plugin, "")
 	require.ErrorContains(t, err, "Envoy refused it")
 }

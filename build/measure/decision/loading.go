@@ -1,10 +1,4 @@
-// Package loading measures what it takes a running Envoy to load a filter: for how
-// long its main thread does nothing else, and the memory it has afterwards.
-//
-// Its invariant: the same Envoy is asked before and after, so that the filter alone
-// is measured. It must not import the filter or the control plane: it loads any
-// module.
-package loading
+package decision
 
 import (
 	"context"
@@ -20,8 +14,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
-// bootstrap is an Envoy without listeners that reads them from a file.
-const bootstrap = `
+// lateBootstrap is an Envoy without listeners that reads them from a file.
+const lateBootstrap = `
 node: {id: loading, cluster: loading}
 admin:
   address: {socket_address: {address: 127.0.0.1, port_value: 0}}
@@ -31,8 +25,8 @@ dynamic_resources:
     path_config_source: {path: %q}
 `
 
-// listeners is that file with one listener, whose filter is given as JSON.
-const listeners = `
+// lateListener is that file with one listener, whose filter is given as JSON.
+const lateListener = `
 version_info: "%d"
 resources:
 - "@type": type.googleapis.com/envoy.config.listener.v3.Listener
@@ -51,82 +45,66 @@ resources:
 `
 
 const (
-	// timeout is how long a load may take before it is given up.
-	timeout = time.Minute
+	// loadTime is how long a load may take before it is given up.
+	loadTime = time.Minute
 	// settleTime is how long memory is given to come to rest.
 	settleTime = 500 * time.Millisecond
 )
 
-// Result is what one load took.
-type Result struct {
-	Blocked time.Duration // longest time without an answer of the main thread while it loaded the module
-	Changed time.Duration // the same while it took the changed policy
-	Grown   uint64        // bytes resident more than before the module
+// loading is what it takes a running Envoy to load a filter.
+type loading struct {
+	blocked time.Duration // longest time without an answer of the main thread while it loaded the module
+	changed time.Duration // the same while it took the changed policy
+	grown   uint64        // bytes resident more than before the module
 }
 
-// Measure starts an Envoy and gives it a listener with the filter while it serves.
-// It then changes the policy, unless changed is empty. It asks the admin interface
-// all the while, which the main thread alone answers. It calls started, if not nil,
-// with the process before anything else.
-func Measure(ctx context.Context, binary string, workers int, plugin envoy.Plugin, changed string, started func(pid int) error) (r Result, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// loading starts an Envoy, gives it a listener with the filter while it serves, and then changes
+// the policy, unless changed is empty. It asks the admin interface all the while, which the main
+// thread alone answers.
+func (b *bench) loading(ctx context.Context, workers int, plugin envoy.Plugin, changed string) (got loading, err error) {
+	ctx, cancel := context.WithTimeout(ctx, loadTime)
 	defer cancel()
-	dir, err := os.MkdirTemp("", "loading-")
-	if err != nil {
-		return r, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	l := load{listeners: filepath.Join(dir, "lds.yaml")}
+	l := late{listeners: filepath.Join(b.dir, "lds.yaml")}
 	if err := replace(l.listeners, []byte(`{version_info: "1", resources: []}`)); err != nil {
-		return r, err
+		return got, err
 	}
-	l.process, err = proc.Start(ctx, proc.Options{Binary: binary, Bootstrap: fmt.Appendf(nil, bootstrap, l.listeners), Concurrency: workers})
-	if err != nil {
-		return r, err
+	if l.process, err = b.startEnvoy(ctx, fmt.Appendf(nil, lateBootstrap, l.listeners), workers); err != nil {
+		return got, err
 	}
 	defer func() { err = errors.Join(err, l.process.Kill()) }()
-	if started != nil {
-		if err := started(l.process.Pid()); err != nil {
-			return r, err
-		}
+	if err := l.process.WaitReady(ctx); err != nil {
+		return got, err
 	}
-	return l.measure(ctx, plugin, changed)
+	before, err := l.settled()
+	if err != nil {
+		return got, err
+	}
+	if got.blocked, err = l.give(ctx, plugin, 2); err != nil {
+		return got, err
+	}
+	after, err := l.settled()
+	got.grown = after - min(before, after)
+	if err == nil && changed != "" {
+		plugin.Policy = []byte(changed)
+		got.changed, err = l.give(ctx, plugin, 3)
+	}
+	return got, err
 }
 
-// load is an Envoy that a filter is loaded into.
-type load struct {
+// late is an Envoy that a filter is loaded into.
+type late struct {
 	process   *proc.Process
 	listeners string // file
 }
 
-func (l load) measure(ctx context.Context, plugin envoy.Plugin, changed string) (r Result, err error) {
-	if err := l.process.WaitReady(ctx); err != nil {
-		return r, err
-	}
-	before, err := l.settled()
-	if err != nil {
-		return r, err
-	}
-	if r.Blocked, err = l.give(ctx, plugin, 2); err != nil {
-		return r, err
-	}
-	after, err := l.settled()
-	r.Grown = after - min(before, after)
-	if err == nil && changed != "" {
-		plugin.Policy = []byte(changed)
-		r.Changed, err = l.give(ctx, plugin, 3)
-	}
-	return r, err
-}
-
-func (l load) settled() (uint64, error) {
+func (l late) settled() (uint64, error) {
 	time.Sleep(settleTime)
 	return l.process.RSS()
 }
 
 // give has Envoy take the listener with a filter, as that version of its
 // listeners, and returns the longest wait for an answer.
-func (l load) give(ctx context.Context, plugin envoy.Plugin, version uint64) (longest time.Duration, err error) {
+func (l late) give(ctx context.Context, plugin envoy.Plugin, version uint64) (longest time.Duration, err error) {
 	config, err := plugin.ExtensionConfig()
 	if err != nil {
 		return 0, err
@@ -135,7 +113,7 @@ func (l load) give(ctx context.Context, plugin envoy.Plugin, version uint64) (lo
 	if err != nil {
 		return 0, fmt.Errorf("marshal filter: %w", err)
 	}
-	if err := replace(l.listeners, fmt.Appendf(nil, listeners, version, config.Name, filter)); err != nil {
+	if err := replace(l.listeners, fmt.Appendf(nil, lateListener, version, config.Name, filter)); err != nil {
 		return 0, err
 	}
 	const taken, refused = "listener_manager.lds.update_success", "listener_manager.lds.update_rejected"
