@@ -37,6 +37,7 @@ type run struct {
 	key     string
 	row     row
 	hold    decide.Hold
+	dueNs   int64 // no answer comes before
 	endNs   int64 // until when the upstream may be at work on it; 0 = there is no answer yet
 }
 
@@ -65,13 +66,17 @@ func held() []scenario {
 	free, paid, reset := request{user: "a"}, request{user: "a", charged: 1}, request{user: "a", reset: true}
 	times := []int64{15 * ms, 700 * ms}
 	slots, logins := slotRule("r", "u", 2), settleRule(`"3/1h"`)
+	var asks []request
+	for n := range 6 {
+		asks = append(asks, request{user: "a", atNs: int64(n+1) * 2 * second})
+	}
 	list := []scenario{
 		{name: "the last slot", rules: slots, scripts: all(3, free)},
 		{name: "the last slot, messages lost", rules: slots, scripts: all(3, free), faults: true},
 		{name: "an answer crosses asks", rules: logins, scripts: all(3, paid, free), keeps: true},
 		{name: "an answer crosses asks, messages lost", rules: logins, scripts: all(3, paid, free), keeps: true, faults: true},
 		{name: "slots of two rules", rules: slots + "," + slotRule("q", "t", 1), scripts: all(2, at, free), faults: true},
-		{name: "a configuration hands over", rules: slots, scripts: all(2, reset, free), faults: true, fates: (*world).handsOver},
+		{name: "a configuration hands over", rules: slots, scripts: [workers][]request{{free, reset}, {free}, {reset, free}, {free}}, faults: true, fates: (*world).handsOver},
 	}
 	for i := range list { // all that ends is stated by somebody
 		list[i].times, list[i].quiet = times, 5*second
@@ -79,7 +84,11 @@ func held() []scenario {
 	list = append(list,
 		scenario{name: "a VM traps", rules: logins, scripts: all(2, free, paid), times: []int64{15 * ms, 4 * second}, keeps: true, strands: 3, fates: (*world).traps},
 		scenario{name: "a worker ends", rules: slots, scripts: all(2, reset, free), times: []int64{15 * ms, 1100 * ms}, faults: true, fates: (*world).ends},
-		scenario{name: "a service loses its state", rules: slots, before: all(1, free), scripts: all(2, reset, free), times: []int64{15 * ms, 1300 * ms}, prompt: true, fates: (*world).losesState},
+		scenario{
+			name: "a service loses its state", rules: slots, times: []int64{1300 * ms, 15 * ms}, prompt: true, fates: (*world).losesState, scripts: [workers][]request{
+				{{user: "a", lastNs: 12 * second}}, {{user: "a", lastNs: 12 * second}}, asks, asks,
+			},
+		},
 	)
 	for i := range list {
 		if list[i].slots = 2; list[i].keeps {
@@ -97,7 +106,7 @@ func (k *key) holds() bool {
 // isHeld reports whether the run counts as held: it is not over, and not lost, which the service
 // says of those whose worker it has not heard of for their hold.
 func (w *world) isHeld(r *run) bool {
-	return (r.endNs == 0 || w.now < r.endNs) && w.now < w.heard[r.row].atNs+holdNs
+	return (r.endNs == 0 || w.now < r.endNs) && (w.scenario.prompt || w.now < w.heard[r.row].atNs+holdNs)
 }
 
 // count is how many units of a key are held and charged.
@@ -126,7 +135,7 @@ func (w *world) count(name string) (held, charged uint32) {
 func (k *worker) hold(context uint32, r request, holds []decide.Hold) {
 	w := k.world
 	for i, name := range []string{r.user, r.tenant}[:len(holds)] {
-		k.runs = append(k.runs, run{r, context, name, row{k.row, w.keys[name].hash}, holds[i], 0})
+		k.runs = append(k.runs, run{r, context, name, row{k.row, w.keys[name].hash}, holds[i], w.now + r.lastNs, 0})
 		held, charged := w.count(name)
 		w.scenario.most = max(w.scenario.most, held)
 		windows := w.keys[name].definition.Windows
@@ -145,7 +154,7 @@ func (k *worker) hold(context uint32, r request, holds []decide.Hold) {
 // answers are the ends of requests, each worker's in their order, and what arrives late.
 func (w *world) answers() (list []action) {
 	for _, k := range w.workers {
-		if i := k.first(); k.resume == nil && i >= 0 {
+		if i := k.first(); k.resume == nil && i >= 0 && w.now >= k.runs[i].dueNs {
 			list = append(list, action{fmt.Sprint("a request of worker ", k.id, " ends"), func() { k.call(func() { k.answer(k.runs[i].context) }) }})
 		}
 	}

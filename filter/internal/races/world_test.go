@@ -36,6 +36,7 @@ type world struct {
 	now      int64
 	service  *quotatest.Service
 	workers  []*worker
+	beganNs  int64
 	last     int // the worker that ran last
 	passed   int // times that time has passed by choice
 	faults   int
@@ -67,6 +68,7 @@ type request struct {
 	user, tenant string
 	charged      uint32
 	reset        bool
+	atNs, lastNs int64 // it comes so long after the beginning at the earliest, and so long before its answer
 }
 
 // stream is a worker's stream to the service.
@@ -99,6 +101,7 @@ func (w *world) execute(c *chooser) error {
 		w.settle(0)
 	}
 	w.scripts(w.scenario.scripts)
+	w.beganNs = w.now
 	w.now += w.scenario.pause
 	w.pass(0)
 	for !w.quiet() {
@@ -142,7 +145,7 @@ func (w *world) actions() (list []action) {
 		if w.now >= k.ticks {
 			list = append(list, action{fmt.Sprint("worker ", k.id, " ticks"), func() { k.call(k.tick) }})
 		}
-		if len(k.script) > 0 {
+		if len(k.script) > 0 && w.now >= w.beganNs+k.script[0].atNs {
 			list = append(list, action{fmt.Sprint("worker ", k.id, " gets ", k.script[0]), func() { k.call(k.begin) }})
 		}
 	}
