@@ -99,6 +99,7 @@ type outcome struct {
 	steps    [maxWorkers][]string
 	observed []string
 	keys     int // in shared data
+	most     int // requests that ran at once
 }
 
 func (o *outcome) String() string { return fmt.Sprint(o.steps, o.observed, o.keys) }
@@ -133,6 +134,7 @@ func (o *outcome) value(i int) int {
 // bench is a simulated proxy with the compiled filter. A scheduler controls its
 // workers. Each worker has its own clock.
 type bench struct {
+	t *testing.T
 	*sim.Host
 	*interleave.Scheduler
 	empty    *sim.Saved
@@ -144,14 +146,15 @@ type bench struct {
 	outside int64 // the clock while no script runs
 	log     []string
 	outcome outcome
+	quota   talk
 }
 
 func newBench(t *testing.T, wasm []byte) *bench {
 	t.Helper()
-	b := &bench{}
+	b := &bench{t: t}
 	b.Scheduler = interleave.New(func() *sim.Namespace { return b.Shared() })
 	h, err := sim.New(context.Background(), sim.Options{
-		Wasm: wasm, Workers: maxWorkers + 1, VMID: "sluice", PluginName: "sluice", RootID: "sluice", Seed: 1,
+		Dial: b.dial, Wasm: wasm, Workers: maxWorkers + 1, VMID: "sluice", PluginName: "sluice", RootID: "sluice", Seed: 1,
 		CacheDir: buildtest.CacheDir(), OnShared: b.Park, LogLevel: sim.Error,
 		Now: func() int64 {
 			if worker := b.Running(); worker != interleave.Nobody {
@@ -180,7 +183,7 @@ func manageable(rules string) []byte {
 func (b *bench) space(t *testing.T, c *scenario, judge func() error) interleave.Space {
 	t.Helper()
 	b.Shared().Restore(b.empty)
-	b.next = manageable(c.next)
+	b.next, b.quota = manageable(c.next), newTalk(t)
 	for i := range b.policies {
 		b.policies[i] = append(manageable(c.policy), strings.Repeat(" ", i)...)
 	}
@@ -233,6 +236,7 @@ func (b *bench) start(c *scenario, saved *sim.Saved) {
 		b.outcome.steps[worker] = b.outcome.steps[worker][:0]
 	}
 	b.Shared().Restore(saved)
+	b.quota = newTalk(b.t)
 	if !c.anew && c.next == "" {
 		return
 	}
@@ -252,7 +256,7 @@ func (b *bench) start(c *scenario, saved *sim.Saved) {
 
 // observe runs the observer's steps.
 func (b *bench) observe(c *scenario) {
-	b.outcome.keys = b.Shared().Len()
+	b.outcome.keys, b.outcome.most = b.Shared().Len(), b.quota.most
 	b.outcome.observed = b.outcome.observed[:0]
 	for _, s := range c.observed {
 		b.outside = s.at

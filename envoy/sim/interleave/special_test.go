@@ -10,6 +10,7 @@ func special() []scenario {
 	all.name, all.policy = "hot key, five windows of one rule", rule("user", layered...)
 	return []scenario{
 		all,
+		lastSlot(),
 		{
 			name: "create race of the directory, 2 workers", policy: rule("user", window("fixed_window", 1)), anew: true,
 			scripts:  [][]step{{hit(now, "a", "")}, {hit(now+ms, "a", "")}},
