@@ -3,8 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -88,28 +86,3 @@ func (s *share) Set(text string) error {
 
 // Type names the flag's value in help.
 func (s *share) Type() string { return "share" }
-
-// progress shows on a terminal how far the logs are read, and returns what ends that.
-func progress(cmd *cobra.Command) (show func(*accesslog.Stats), end func()) {
-	to, next := cmd.ErrOrStderr(), time.Now()
-	if !isTerminal(to) {
-		return func(*accesslog.Stats) {}, func() {}
-	}
-	return func(s *accesslog.Stats) {
-		if now := time.Now(); now.After(next) {
-			next = now.Add(100 * time.Millisecond)
-			fmt.Fprintf(to, "\r%d requests until %s\x1b[K", s.Requests, moment(accesslog.Time(s.LastNs)))
-		}
-	}, func() { fmt.Fprint(to, "\r\x1b[K") }
-}
-
-// isTerminal says whether people see what is written, as it comes, on a terminal that
-// can write over it.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
-}

@@ -103,9 +103,8 @@ func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer
 	if err != nil {
 		return err
 	}
-	show, end := progress(cmd)
 	r := replay.Options{
-		Log: read, Proxies: o.proxies, Unknown: float64(o.log.unknown), CacheDir: compiledFilters(), Progress: show,
+		Log: read, Proxies: o.proxies, Unknown: float64(o.log.unknown), CacheDir: compiledFilters(),
 		Warn: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 	}
 	if r.Policy, err = replayFile(cmd, o.policy); err != nil {
@@ -122,7 +121,6 @@ func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer
 		return err
 	}
 	result, err := replay.Run(cmd.Context(), r)
-	end()
 	if err != nil {
 		return logError(err)
 	}

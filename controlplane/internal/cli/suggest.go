@@ -70,15 +70,13 @@ func (o *suggestOptions) run(cmd *cobra.Command, logs []string) error {
 	if err != nil {
 		return err
 	}
-	show, end := progress(cmd)
 	s, err := replay.Suggest(cmd.Context(), replay.SuggestOptions{
 		Options: replay.Options{
-			Log: read, Unknown: float64(o.log.unknown), Wasm: wasm, CacheDir: compiledFilters(), Progress: show,
+			Log: read, Unknown: float64(o.log.unknown), Wasm: wasm, CacheDir: compiledFilters(),
 			Warn: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 		},
 		Key: o.key, Periods: o.per, Most: float64(o.most),
 	})
-	end()
 	var problems policyfile.Errors
 	switch {
 	case errors.As(err, &problems):

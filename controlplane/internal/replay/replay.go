@@ -32,7 +32,6 @@ type Options struct {
 	Proxies  int    // 0 = 1; requests go to them in turn
 	CacheDir string // keeps the compiled filter
 	Warn     func(string)
-	Progress func(*accesslog.Stats) // called now and then
 }
 
 // File is a policy.
@@ -44,7 +43,6 @@ type File struct {
 const (
 	tooManyRequests = 429
 	seed            = 1
-	showEvery       = 1024 // requests
 )
 
 // ErrNoRequests is the error of logs in which no line is a whole request.
@@ -157,9 +155,6 @@ func (r *run) decide(ctx context.Context, line *accesslog.Request) error {
 		if err := r.start(ctx, line.Ns); err != nil {
 			return err
 		}
-	}
-	if r.Progress != nil && r.log.Requests%showEvery == 0 {
-		r.Progress(&r.log.Stats)
 	}
 	var decisions [2]decision
 	asked := answered(request(line), line)
