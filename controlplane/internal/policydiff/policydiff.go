@@ -88,18 +88,13 @@ func (c *Change) windows() (s string) {
 // limit.Window.Same holds. Rules that are off keep their counters. An old
 // policy of nil had none.
 func Between(before, after *policy.Policy) []Change {
-	was := map[string]*policy.Rule{}
 	var old []*policy.Rule
 	if before != nil {
 		old = counters(before)
 	}
-	for _, r := range old {
-		was[r.Counter] = r
-	}
+	was, is := byCounter(old), byCounter(counters(after))
 	changes := []Change{}
-	is := map[string]bool{}
 	for _, r := range counters(after) {
-		is[r.Counter] = true
 		c := Change{Counter: r.Counter, Fate: New}
 		if other := was[r.Counter]; other != nil {
 			c.Fate, c.Why = Kept, identityChange(before, other, after, r)
@@ -112,18 +107,26 @@ func Between(before, after *policy.Policy) []Change {
 		changes = append(changes, c)
 	}
 	for _, r := range old {
-		if !is[r.Counter] {
+		if is[r.Counter] == nil {
 			changes = append(changes, Change{Counter: r.Counter, Fate: Vanished})
 		}
 	}
 	if before != nil && before.Domain == after.Domain {
-		findRenamed(changes, was, after)
+		findRenamed(changes, was, is)
 	}
 	for i := range changes {
 		c := &changes[i]
 		c.Keeps, c.Text = c.keeps(), c.text()
 	}
 	return changes
+}
+
+func byCounter(rules []*policy.Rule) map[string]*policy.Rule {
+	of := map[string]*policy.Rule{}
+	for _, r := range rules {
+		of[r.Counter] = r
+	}
+	return of
 }
 
 // counters returns one rule for each counter: all rules that share it define it
@@ -177,34 +180,22 @@ func windowChanges(old, r *policy.Rule) []WindowChange {
 
 // findRenamed pairs a new counter with a vanished one that is the same but for
 // its name, where there is no other choice.
-func findRenamed(changes []Change, was map[string]*policy.Rule, after *policy.Policy) {
-	type pair struct{ news, vanished []int }
-	like := map[string]*pair{}
-	is := map[string]*policy.Rule{}
-	for _, r := range counters(after) {
-		is[r.Counter] = r
-	}
-	of := func(r *policy.Rule) *pair {
-		text := counterText(r)
-		if like[text] == nil {
-			like[text] = &pair{}
-		}
-		return like[text]
-	}
+func findRenamed(changes []Change, was, is map[string]*policy.Rule) {
+	news, vanished := map[string][]*Change{}, map[string][]*Change{}
 	for i := range changes {
 		switch c := &changes[i]; c.Fate {
 		case New:
-			p := of(is[c.Counter])
-			p.news = append(p.news, i)
+			text := counterText(is[c.Counter])
+			news[text] = append(news[text], c)
 		case Vanished:
-			p := of(was[c.Counter])
-			p.vanished = append(p.vanished, i)
+			text := counterText(was[c.Counter])
+			vanished[text] = append(vanished[text], c)
 		default: // under the name it had
 		}
 	}
-	for _, p := range like {
-		if len(p.news) == 1 && len(p.vanished) == 1 {
-			changes[p.news[0]].Renamed = changes[p.vanished[0]].Counter
+	for text, list := range news {
+		if gone := vanished[text]; len(list) == 1 && len(gone) == 1 {
+			list[0].Renamed = gone[0].Counter
 		}
 	}
 }
