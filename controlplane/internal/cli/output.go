@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
-	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 
@@ -48,27 +46,8 @@ func printJSON(w io.Writer, value any) error {
 	if err := e.Encode(value); err != nil {
 		return err
 	}
-	_, err := io.WriteString(w, escapeUnprintable(text.String()))
+	_, err := io.WriteString(w, printable.JSON(text.String(), unprintable))
 	return err
-}
-
-func escapeUnprintable(text string) string {
-	if !strings.ContainsFunc(text, unprintable) {
-		return text
-	}
-	var b strings.Builder
-	for _, r := range text {
-		switch {
-		case !unprintable(r):
-			b.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-	}
-	return b.String()
 }
 
 // unprintable reports a character that is not printable. In JSON, line ends apart,

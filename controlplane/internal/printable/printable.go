@@ -5,8 +5,10 @@
 package printable
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -23,6 +25,24 @@ func Text(text string) string {
 // Is reports whether the text is UTF-8 that can be printed as it is.
 func Is(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// JSON returns the JSON text with an escape for each character for which that says so.
+func JSON(text string, escape func(rune) bool) string {
+	if !strings.ContainsFunc(text, escape) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if !escape(r) {
+			b.WriteRune(r)
+			continue
+		}
+		for _, half := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&b, `\u%04x`, half)
+		}
+	}
+	return b.String()
 }
 
 const cutMark = "…"

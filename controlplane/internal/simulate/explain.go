@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
@@ -75,19 +76,7 @@ func (r *Request) Header() string {
 	if err != nil {
 		panic(err) // texts and lists of texts
 	}
-	var b strings.Builder
-	for _, c := range string(text) {
-		switch {
-		case c < utf8.RuneSelf:
-			b.WriteRune(c)
-		case c > 0xffff:
-			c -= 0x10000
-			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+c>>10, 0xdc00+c&0x3ff)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, c)
-		}
-	}
-	return b.String()
+	return printable.JSON(string(text), func(r rune) bool { return r >= utf8.RuneSelf })
 }
 
 // Explain asks the compiled filter what a policy makes of a request. Its counters
