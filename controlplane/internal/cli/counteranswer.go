@@ -24,21 +24,14 @@ func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
 	if o.op.Name == "top" {
 		return printDenials(w, report)
 	}
-	table, holds, failed := [][]string{counterHeads(o.op)}, "", []string(nil)
+	table, holds := append([][]string{counterHeads(o.op)}, answerCells(o.op, report)...), ""
 	if report.Quota != nil {
-		table = append(table, counterCells(o.op, manage.Row{Asked: manage.Asked{Proxy: quotaService}, Answer: *report.Quota})...)
 		holds = "holds "
 	}
+	var failed []string
 	for _, r := range report.Proxies {
-		switch {
-		case r.Error != "":
-			table, failed = append(table, []string{r.Proxy, "failed: " + r.Error}), append(failed, r.Proxy)
-		case r.Silent != "":
-			table = append(table, []string{r.Proxy, holds + strconv.FormatInt(*r.Value, 10) + "; " + silentText(r.Silent), windowsText(r.Windows)})
-		case holds != "":
-			table = append(table, []string{r.Proxy, holds + strconv.FormatInt(*r.Value, 10)})
-		default:
-			table = append(table, counterCells(o.op, r)...)
+		if r.Error != "" {
+			failed = append(failed, r.Proxy)
 		}
 	}
 	switch unknown := strings.Join(failed, ", "); {
@@ -54,6 +47,27 @@ func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
 	}
 	_, err := fmt.Fprintln(w, printable.Text(report.Note))
 	return err
+}
+
+// answerCells are the lines of all answers, first that of the quota service: then those of
+// the proxies say what they hold.
+func answerCells(op manage.Operation, report *api.Counters) (table [][]string) {
+	if report.Quota != nil {
+		table = counterCells(op, manage.Row{Asked: manage.Asked{Proxy: quotaService}, Answer: *report.Quota})
+	}
+	for _, r := range report.Proxies {
+		switch {
+		case r.Error != "":
+			table = append(table, []string{r.Proxy, "failed: " + r.Error})
+		case report.Quota == nil:
+			table = append(table, counterCells(op, r)...)
+		case r.Silent != "":
+			table = append(table, []string{r.Proxy, "holds " + strconv.FormatInt(*r.Value, 10) + "; " + silentText(r.Silent), windowsText(r.Windows)})
+		default:
+			table = append(table, []string{r.Proxy, "holds " + strconv.FormatInt(*r.Value, 10)})
+		}
+	}
+	return table
 }
 
 func counterHeads(op manage.Operation) []string {

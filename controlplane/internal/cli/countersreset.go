@@ -106,15 +106,8 @@ func (o *countersOptions) printResets(w io.Writer, done []clientReset, failed []
 			table = append(table, []string{d.Rule, key, "", "failed: " + d.Error})
 			continue
 		}
-		for _, r := range d.rows() {
-			switch {
-			case r.Error != "":
-				table = append(table, []string{d.Rule, key, r.Proxy, "failed: " + r.Error})
-			case d.Quota != nil && r.Proxy != quotaService:
-				table = append(table, []string{d.Rule, key, r.Proxy, fmt.Sprint("holds ", *r.Value)})
-			default:
-				table = append(table, append([]string{d.Rule, key}, counterCells(o.op, r)[0]...))
-			}
+		for _, cells := range answerCells(o.op, d.Counters) {
+			table = append(table, append([]string{d.Rule, key}, cells...))
 		}
 	}
 	for _, f := range failed {
@@ -135,19 +128,11 @@ func (o *countersOptions) printResets(w io.Writer, done []clientReset, failed []
 	return nil
 }
 
-// rows are the answers, first that of the quota service if there is one.
-func (d *clientReset) rows() []manage.Row {
-	if d.Quota == nil {
-		return d.Proxies
-	}
-	return append([]manage.Row{{Asked: manage.Asked{Proxy: quotaService}, Answer: *d.Quota}}, d.Proxies...)
-}
-
 // judgeResets is the error where something failed, or where nothing was reset.
 func (o *countersOptions) judgeResets(done []clientReset, failed []manage.Asked) error {
 	unknown, reset := len(failed), false
 	for _, d := range done {
-		if d.Error != "" || slices.ContainsFunc(d.rows(), func(r manage.Row) bool { return r.Error != "" || r.Silent != "" }) {
+		if d.Error != "" || slices.ContainsFunc(d.Proxies, func(r manage.Row) bool { return r.Error != "" || r.Silent != "" }) {
 			unknown++
 			continue
 		}
