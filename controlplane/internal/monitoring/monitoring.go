@@ -14,91 +14,38 @@ import (
 //go:embed rules.yaml
 var Rules []byte
 
-// The shapes of the dashboard are Grafana's.
-type (
-	dashboard struct {
-		UID           string         `json:"uid"`
-		Title         string         `json:"title"`
-		Tags          []string       `json:"tags"`
-		SchemaVersion int            `json:"schemaVersion"`
-		Refresh       string         `json:"refresh"`
-		Time          span           `json:"time"`
-		Annotations   map[string]any `json:"annotations"`
-		Templating    map[string]any `json:"templating"`
-		Panels        []panel        `json:"panels"`
-	}
-	span struct {
-		From string `json:"from"`
-		To   string `json:"to"`
-	}
-	variable struct {
-		Name       string  `json:"name"`
-		Type       string  `json:"type"`
-		Query      string  `json:"query"`
-		Datasource *source `json:"datasource,omitempty"`
-		Refresh    int     `json:"refresh"`
-		IncludeAll bool    `json:"includeAll"`
-		Multi      bool    `json:"multi"`
-		AllValue   string  `json:"allValue,omitempty"`
-	}
-	source struct {
-		Type string `json:"type"`
-		UID  string `json:"uid"`
-	}
-	panel struct {
-		ID          int      `json:"id"`
-		Type        string   `json:"type"`
-		Title       string   `json:"title"`
-		GridPos     grid     `json:"gridPos"`
-		Datasource  *source  `json:"datasource,omitempty"`
-		FieldConfig *fields  `json:"fieldConfig,omitempty"`
-		Targets     []target `json:"targets,omitempty"`
-	}
-	grid struct {
-		X int `json:"x"`
-		Y int `json:"y"`
-		W int `json:"w"`
-		H int `json:"h"`
-	}
-	fields struct {
-		Defaults  defaults `json:"defaults"`
-		Overrides []any    `json:"overrides"`
-	}
-	defaults struct {
-		Unit string `json:"unit"`
-		Min  int    `json:"min"`
-	}
-	target struct {
-		RefID        string  `json:"refId"`
-		Datasource   *source `json:"datasource"`
-		Expr         string  `json:"expr"`
-		LegendFormat string  `json:"legendFormat"`
-	}
-)
+// object is one of Grafana's.
+type object = map[string]any
 
-var prometheus = &source{"prometheus", "${datasource}"}
+var prometheus = object{"type": "prometheus", "uid": "${datasource}"}
 
 // Dashboard returns the dashboard as JSON. Grafana asks for the data source on import.
 func Dashboard() ([]byte, error) {
-	d := dashboard{
-		UID: "sluice", Title: "sluice", Tags: []string{"sluice"}, SchemaVersion: 39, Refresh: "30s", Time: span{"now-1h", "now"},
-		Annotations: map[string]any{"list": []any{}},
-		Templating: map[string]any{"list": []variable{
-			{Name: "datasource", Type: "datasource", Query: "prometheus", Refresh: 1},
-			{Name: "rule", Type: "query", Query: "label_values(rate_limit_memory_usage_bytes, rule)", Datasource: prometheus,
-				Refresh: 2, IncludeAll: true, Multi: true, AllValue: ".*"},
-		}},
+	var panels []object
+	add := func(x, y, w, h int, panel object) {
+		panel["id"], panel["gridPos"] = len(panels)+1, object{"x": x, "y": y, "w": w, "h": h}
+		panels = append(panels, panel)
 	}
 	y := 0
 	for _, r := range rows {
-		d.add(panel{Type: "row", Title: r.title, GridPos: grid{0, y, width, 1}})
+		add(0, y, width, 1, object{"type": "row", "title": r.title})
 		y++
 		for i, c := range r.charts {
-			d.add(c.panel(grid{i % 3 * chartWidth, y + i/3*chartHeight, chartWidth, chartHeight}))
+			add(i%3*chartWidth, y+i/3*chartHeight, chartWidth, chartHeight, c.panel())
 		}
 		y += (len(r.charts) + 2) / 3 * chartHeight
 	}
-	text, err := json.MarshalIndent(d, "", "  ")
+	text, err := json.MarshalIndent(object{
+		"uid": "sluice", "title": "sluice", "tags": []string{"sluice"}, "schemaVersion": 39, "refresh": "30s",
+		"time": object{"from": "now-1h", "to": "now"}, "annotations": object{"list": []any{}}, "panels": panels,
+		"templating": object{"list": []object{
+			{"name": "datasource", "type": "datasource", "query": "prometheus", "refresh": 1, "includeAll": false, "multi": false},
+			{
+				"name": "rule", "type": "query", "query": "label_values(rate_limit_memory_usage_bytes, rule)", "datasource": prometheus,
+				"refresh": 2, "includeAll": true, "multi": true, "allValue": ".*",
+			},
+		}},
+	}, "", "  ")
 	return append(text, '\n'), err
 }
 
@@ -109,16 +56,13 @@ const (
 	chartHeight = 8
 )
 
-func (d *dashboard) add(p panel) {
-	p.ID = len(d.Panels) + 1
-	d.Panels = append(d.Panels, p)
-}
-
-func (c chart) panel(at grid) panel {
-	p := panel{Type: "timeseries", Title: c.title, GridPos: at, Datasource: prometheus,
-		FieldConfig: &fields{Defaults: defaults{Unit: c.unit}, Overrides: []any{}}}
+func (c chart) panel() object {
+	var targets []object
 	for i, q := range c.queries {
-		p.Targets = append(p.Targets, target{fmt.Sprintf("%c", 'A'+i), prometheus, q.expr, q.legend})
+		targets = append(targets, object{"refId": fmt.Sprintf("%c", 'A'+i), "datasource": prometheus, "expr": q.expr, "legendFormat": q.legend})
 	}
-	return p
+	return object{
+		"type": "timeseries", "title": c.title, "datasource": prometheus, "targets": targets,
+		"fieldConfig": object{"defaults": object{"unit": c.unit, "min": 0}, "overrides": []any{}},
+	}
 }

@@ -35,7 +35,14 @@ func TestMetricsExist(t *testing.T) {
 func TestDashboardIsLaidOut(t *testing.T) {
 	text, err := Dashboard()
 	require.NoError(t, err)
-	var d dashboard
+	var d struct {
+		Panels []struct {
+			ID          int
+			Title, Type string
+			GridPos     struct{ X, Y, W, H int }
+			Targets     []any
+		}
+	}
 	require.NoError(t, json.Unmarshal(text, &d))
 	taken, ids := map[[2]int]string{}, map[int]bool{}
 	for _, p := range d.Panels {
