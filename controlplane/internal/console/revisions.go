@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -81,25 +82,33 @@ func (d *difference) Restarts() bool {
 }
 
 func (c *console) revision(w http.ResponseWriter, r *http.Request, v *visit) error {
-	n, ok := number(r.PathValue("revision"))
-	if !ok {
-		return c.unknown(w, r, v)
-	}
 	b := revisionView{}
-	if err := c.get(r, fmt.Sprintf("/v1/policies/%d%s", n, policyQuery(policyOf(r))), &b.Revision); err != nil {
-		return err
+	list, ok, err := c.readRevision(r, &b.Revision)
+	if err != nil || !ok {
+		return cmp.Or(err, c.unknown(w, r, v))
 	}
-	var h api.History
-	if err := c.get(r, "/v1/policies"+policyQuery(policyOf(r)), &h); err != nil {
-		return err
-	}
-	b.Current = current(h.Revisions).Number == n
-	at := slices.IndexFunc(h.Revisions, func(s store.Summary) bool { return s.Number == n })
-	if at >= 0 && at+1 < len(h.Revisions) {
-		b.Before = h.Revisions[at+1].Number
+	b.Current = current(list).Number == b.Number
+	at := slices.IndexFunc(list, func(s store.Summary) bool { return s.Number == b.Number })
+	if at >= 0 && at+1 < len(list) {
+		b.Before = list[at+1].Number
 		b.Difference = c.difference(r, b.Before, &b.Revision)
 	}
-	return c.render(w, http.StatusOK, "revision", view{fmt.Sprintf("Revision %d", n), "revisions", v, &b})
+	return c.render(w, http.StatusOK, "revision", view{fmt.Sprintf("Revision %d", b.Number), "revisions", v, &b})
+}
+
+// readRevision reads the revision in the path, and all revisions of its policy. It is not
+// ok where that is no number.
+func (c *console) readRevision(r *http.Request, into *api.Revision) (list []store.Summary, ok bool, err error) {
+	n, ok := number(r.PathValue("revision"))
+	if !ok {
+		return nil, false, nil
+	}
+	if err := c.get(r, fmt.Sprintf("/v1/policies/%d%s", n, policyQuery(policyOf(r))), into); err != nil {
+		return nil, false, err
+	}
+	var h api.History
+	err = c.get(r, "/v1/policies"+policyQuery(policyOf(r)), &h)
+	return h.Revisions, true, err
 }
 
 // difference compares a policy with a revision.
@@ -134,21 +143,14 @@ type rollbackView struct {
 }
 
 func (c *console) reviewRollback(w http.ResponseWriter, r *http.Request, v *visit) error {
-	n, ok := number(r.PathValue("revision"))
-	if !ok {
-		return c.unknown(w, r, v)
-	}
 	var old api.Revision
-	if err := c.get(r, fmt.Sprintf("/v1/policies/%d%s", n, policyQuery(policyOf(r))), &old); err != nil {
-		return err
+	list, ok, err := c.readRevision(r, &old)
+	if err != nil || !ok {
+		return cmp.Or(err, c.unknown(w, r, v))
 	}
-	var h api.History
-	if err := c.get(r, "/v1/policies"+policyQuery(policyOf(r)), &h); err != nil {
-		return err
-	}
-	now := current(h.Revisions)
-	return c.render(w, http.StatusOK, "rollback", view{fmt.Sprintf("Roll back to revision %d", n), "revisions", v, &rollbackView{
-		Policy: policyOf(r), To: n, Base: now.Number, Difference: c.difference(r, now.Number, &old),
+	now := current(list)
+	return c.render(w, http.StatusOK, "rollback", view{fmt.Sprintf("Roll back to revision %d", old.Number), "revisions", v, &rollbackView{
+		Policy: policyOf(r), To: old.Number, Base: now.Number, Difference: c.difference(r, now.Number, &old),
 	}})
 }
 

@@ -86,12 +86,3 @@ func (r Rule) Lines() []chart.Line[float64] {
 func rateText(v float64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0")
 }
-
-// AllowedText is how many requests were allowed.
-func (c Counts) AllowedText() string { return rateText(c.Allowed) }
-
-// DeniedText is how many requests were denied.
-func (c Counts) DeniedText() string { return rateText(c.Denied) }
-
-// ShadowText is how many requests would have been denied.
-func (c Counts) ShadowText() string { return rateText(c.Shadow) }
