@@ -69,27 +69,38 @@ func (s *server) counters(op manage.Operation) handler {
 		if err != nil {
 			return badRequest(err)
 		}
-		switch prepared, err := s.ofCluster(r.Context(), policy, op, query); {
-		case err != nil:
-			return err
-		case prepared != nil:
-			return s.clusterCounters(w, r, policy, op, prepared, query, timeout)
-		}
-		call, targets, err := s.call(r.Context(), policy, timeout)
+		prepared, err := s.ofCluster(r.Context(), policy, op, query)
 		if err != nil {
 			return err
 		}
-		defer call.End()
-		settle := func(string) {}
-		if op.Changes {
-			if settle, err = s.record(r.Context(), policy, op, query); err != nil {
+		var call *manage.Call
+		var targets []manage.Target
+		if prepared == nil || s.fleet != nil {
+			if call, targets, err = s.call(r.Context(), policy, timeout); err != nil {
 				return err
 			}
+			defer call.End()
 		}
-		begin(w)
-		rows := call.Counters(r.Context(), targets, op, query)
-		settle(outcome(rows))
-		_ = json.NewEncoder(w).Encode(NewCounters(op, rows)) // the caller has gone if this fails
+		settle, err := s.record(r.Context(), policy, op, query)
+		if err != nil {
+			return err
+		}
+		var c Counters
+		if prepared != nil {
+			done, err := s.quota.do(r.Context(), op, prepared, timeout, settle)
+			if err != nil {
+				return err
+			}
+			begin(w)
+			c = clusterCounters(r.Context(), call, targets, op, query)
+			c.Quota = &done
+		} else {
+			begin(w)
+			rows := call.Counters(r.Context(), targets, op, query)
+			settle(outcome(rows))
+			c = NewCounters(op, rows)
+		}
+		_ = json.NewEncoder(w).Encode(c) // the caller has gone if this fails
 		return nil
 	}
 }
@@ -271,9 +282,12 @@ func (s *server) managePath(ctx context.Context, number uint64) (string, error) 
 	return p.Manage.Path, nil
 }
 
-// record puts an operation into the audit log before it is done. settle adds its
-// outcome.
+// record puts an operation that changes something into the audit log before it is done.
+// settle adds its outcome.
 func (s *server) record(ctx context.Context, policy string, op manage.Operation, query url.Values) (settle func(outcome string), err error) {
+	if !op.Changes {
+		return func(string) {}, nil
+	}
 	text, err := s.auditText(ctx, query)
 	if err != nil {
 		return nil, err

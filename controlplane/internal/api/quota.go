@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -52,7 +51,10 @@ func (s *server) ofCluster(ctx context.Context, policy string, op manage.Operati
 		o.N = uint32(n)
 	}
 	prepared, err := counters.Prepare(c.policy, o)
-	return prepared, badRequest(err)
+	if err != nil {
+		return nil, badRequest(err)
+	}
+	return prepared, s.quota.check()
 }
 
 // Notes of answers about rules of scope cluster.
@@ -61,53 +63,18 @@ const (
 	noteUnknown = "what proxies hold is not known: serve has no --manage-token-file"
 )
 
-// clusterCounters has the quota service do the operation, and asks the proxies what
-// they hold beside it.
-func (s *server) clusterCounters(
-	w http.ResponseWriter, r *http.Request, policy string, op manage.Operation, prepared *counters.Prepared, query url.Values, timeout time.Duration,
-) error {
-	if err := s.quota.check(); err != nil {
-		return err
-	}
-	var call *manage.Call
-	var targets []manage.Target
-	if s.fleet != nil {
-		var err error
-		if call, targets, err = s.call(r.Context(), policy, timeout); err != nil {
-			return err
-		}
-		defer call.End()
-	}
-	settle := func(string) {}
-	if op.Changes {
-		var err error
-		if settle, err = s.record(r.Context(), policy, op, query); err != nil {
-			return err
-		}
-	}
-	done, err := s.quota.do(r.Context(), op, prepared, timeout)
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) { // it goes on
-		settle("not known whether it was done: " + err.Error())
-		return &failure{code: http.StatusGatewayTimeout, err: err}
-	}
-	if err != nil {
-		settle("failed: " + err.Error())
-		return &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: "1"}
-	}
-	settle("done by the quota service")
-	begin(w)
-	c := NewCounters(manage.Leased, []manage.Row{})
+// clusterCounters says what the proxies hold beside what the quota service has answered;
+// call is nil where they cannot be asked.
+func clusterCounters(ctx context.Context, call *manage.Call, targets []manage.Target, op manage.Operation, query url.Values) Counters {
+	rows, note := []manage.Row{}, noteUnknown
 	if call != nil {
-		c = NewCounters(manage.Leased, call.Counters(r.Context(), targets, manage.Leased, url.Values{"rule": query["rule"], "key": query["key"]}))
-	} else {
-		c.Note = noteUnknown
+		rows, note = call.Counters(ctx, targets, manage.Leased, url.Values{"rule": query["rule"], "key": query["key"]}), ""
 	}
-	if op.Name == "set" || op.Name == "reset" {
+	c := NewCounters(manage.Leased, rows)
+	if c.Op, c.Note = op.Wire, note; op.Name == "set" || op.Name == "reset" {
 		c.Note = noteLeased
 	}
-	c.Op, c.Quota = op.Wire, &done
-	_ = json.NewEncoder(w).Encode(c) // the caller has gone if this fails
-	return nil
+	return c
 }
 
 // check says why the service does not have the proxies' counters.
@@ -124,17 +91,26 @@ func (q *Quota) check() error {
 	return &failure{code: http.StatusNotImplemented, err: err}
 }
 
-// do returns the answer with times in milliseconds.
-func (q *Quota) do(ctx context.Context, op manage.Operation, prepared *counters.Prepared, timeout time.Duration) (counted.Answer, error) {
+// do does an operation, and settles it. It returns the answer with times in milliseconds.
+func (q *Quota) do(ctx context.Context, op manage.Operation, prepared *counters.Prepared, timeout time.Duration, settle func(string)) (counted.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	done, err := prepared.Do(ctx, q.Service)
-	if err != nil {
-		return counted.Answer{}, err
+	var rounded counted.Answer
+	if err == nil {
+		var ok bool
+		if rounded, ok = manage.ReadAnswer(op, done.Append(nil)); !ok {
+			err = errors.New("the quota service gave no answer")
+		}
 	}
-	rounded, ok := manage.ReadAnswer(op, done.Append(nil))
-	if !ok {
-		return counted.Answer{}, errors.New("the quota service gave no answer")
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled): // it goes on
+		settle("not known whether it was done: " + err.Error())
+		return rounded, &failure{code: http.StatusGatewayTimeout, err: err}
+	case err != nil:
+		settle("failed: " + err.Error())
+		return rounded, &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: "1"}
 	}
+	settle("done by the quota service")
 	return rounded, nil
 }
