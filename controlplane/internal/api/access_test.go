@@ -189,8 +189,9 @@ func TestManageAndWasmNeedAdmin(t *testing.T) {
 	code, text := first.as("apply", "POST", "/v1/policies", good)
 	require.Equal(t, http.StatusForbidden, code)
 	require.Contains(t, text, "to replace revision 1, whose manage section this release cannot read, needs the role admin")
-	code, _ = first.as("admin", "POST", "/v1/policies", good)
+	code, text = first.as("admin", "POST", "/v1/policies", good)
 	require.Equal(t, http.StatusCreated, code)
+	require.Contains(t, text, `"changes":null`)
 }
 
 // Two callers race: an admin takes management away, another restores it from

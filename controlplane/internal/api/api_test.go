@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/envoy"
@@ -117,21 +118,30 @@ func (f *fixture) proxy(id string, accept func(number int) bool) {
 	f.proxyWith(id, nil, accept)
 }
 
+// subscribe opens a stream of a proxy that holds a version, "" for none.
+func (f *fixture) subscribe(node *corev3.Node, version string) extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsClient {
+	f.t.Helper()
+	conn, err := grpc.NewClient(f.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(f.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	f.t.Cleanup(func() { cancel(); _ = conn.Close() })
+	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
+	require.NoError(f.t, err)
+	first := &discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName}}
+	if version != "" {
+		first.InitialResourceVersions = map[string]string{envoy.ResourceName: version}
+	}
+	require.NoError(f.t, stream.Send(first))
+	return stream
+}
+
 // proxyWith is proxy with fields of sluice's in the node's metadata.
 func (f *fixture) proxyWith(id string, fields map[string]any, accept func(number int) bool) {
 	t := f.t
 	t.Helper()
 	metadata, err := structpb.NewStruct(map[string]any{"sluice": fields})
 	require.NoError(t, err)
-	conn, err := grpc.NewClient(f.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(func() { cancel(); _ = conn.Close() })
-	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
-	require.NoError(t, err)
-	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{
-		Node: &corev3.Node{Id: id, Metadata: metadata}, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
-	}))
+	stream := f.subscribe(&corev3.Node{Id: id, Metadata: metadata}, "")
 	go func() {
 		for {
 			r, err := stream.Recv()
@@ -159,66 +169,38 @@ func (f *fixture) proxyWith(id string, fields map[string]any, accept func(number
 	}, 2*time.Minute, time.Millisecond)
 }
 
-func TestBadRequests(t *testing.T) {
+// The API refuses a policy with the very problems that validate prints.
+func TestBadPolicies(t *testing.T) {
 	f := newFixture(t, "")
-	var a Applied
-	f.json("POST", "/v1/policies", good, 201, &a)
-	large := good + strings.Repeat("# padding\n", policy.MaxBytes/5)
-	for _, tc := range []struct {
-		method, path, body string
-		code               int
-		want               string
-	}{
-		{"POST", "/v1/policies", large, 413, "1 MiB"},
-		{"POST", "/v1/policies", "", 422, "not valid"},
-		{"POST", "/v1/policies", "version: [", 422, "not valid"},
-		{"POST", "/v1/policies", "version: 1\nrules: []\nrevision: \"9\"\n", 422, "not valid"},
-		{"GET", "/v1/policies/7", "", 404, "no such revision"},
-		{"GET", "/v1/policies/0", "", 400, `"0" is not a revision`},
-		{"GET", "/v1/policies/x", "", 400, `"x" is not a revision`},
-		{"GET", "/v1/policies/previous", "", 404, "none before the current one"},
-		{"POST", "/v1/rollback/7", "", 404, "no such revision"},
-		{"GET", "/v1/revisions/7/wait", "", 404, "no such revision"},
-		{"GET", "/v1/revisions/1/wait?timeout=1h", "", 400, "10m"},
-		{"DELETE", "/v1/policies/1", "", 404, "no DELETE"},
-		{"GET", "/nowhere", "", 404, "no GET /nowhere"},
-	} {
-		var e Error
-		f.json(tc.method, tc.path, tc.body, tc.code, &e)
-		require.Contains(t, e.Error, tc.want, tc.path)
+	for _, text := range []string{"", "version: [", "version: 1\nrules: []\nrevision: \"9\"\n", "version: 1\nrules: [{nam: a}]\nsurprise: 1\n"} {
+		_, _, _, err := policyfile.Read("p.yaml", []byte(text))
+		var want policyfile.Errors
+		require.ErrorAs(t, err, &want)
+		var got Error
+		f.json("POST", "/v1/policies?file=p.yaml", text, 422, &got)
+		require.Equal(t, Error{Error: "policy is not valid", Problems: Problems(want)}, got)
 	}
-	list, err := f.store.History(t.Context(), "", 0)
-	require.NoError(t, err)
-	require.Len(t, list, 1, "nothing that was refused is stored")
+	var e Error
+	f.json("POST", "/v1/policies", good+strings.Repeat("# padding\n", policy.MaxBytes/5), 413, &e)
+	require.Contains(t, e.Error, "1 MiB")
 }
 
-func TestStatusAndMetrics(t *testing.T) {
+// The script proxies.txtar has what status says of proxies that refuse a revision.
+func TestMetricsOfARefusal(t *testing.T) {
 	f := newFixture(t, "")
-	var st Status
-	f.json("GET", "/v1/status", "", 200, &st)
-	require.Empty(t, st.Policies)
-	require.NotNil(t, st.Proxies)
 	f.proxy("e1", func(n int) bool { return n == 1 })
 	var a Applied
 	f.json("POST", "/v1/policies?wasm=/opt/good.wasm", good, 201, &a)
 	require.Equal(t, 1, a.Proxies)
 	settled := func(acked, nacked uint64) {
 		require.Eventually(t, func() bool {
-			st = Status{}
-			f.json("GET", "/v1/status", "", 200, &st)
-			p := st.Proxies[0]
+			p := f.xds.Ledger().Proxies()[0]
 			return p.Acked == acked && p.Nacked == nacked && !p.Waiting && !p.Unsettled
 		}, 2*time.Minute, 5*time.Millisecond)
 	}
 	settled(1, 0)
 	f.json("POST", "/v1/policies?wasm=/opt/bad.wasm", good, 201, &a)
 	settled(1, 2)
-	require.Equal(t, uint64(1), st.Policies[0].Current.Number, "a refused revision is not current")
-	require.Equal(t, uint64(2), st.Policies[0].Newest.Number)
-	require.True(t, st.Policies[0].Newest.Nacked)
-	require.Equal(t, "refused revision 2, runs 1", st.Proxies[0].State)
-	require.Equal(t, "Unable to create Wasm plugin sluice", st.Proxies[0].NackText)
-
 	code, text := f.do("GET", "/metrics", "")
 	require.Equal(t, 200, code)
 	for _, line := range []string{

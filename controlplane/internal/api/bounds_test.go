@@ -53,9 +53,21 @@ func TestTextFromOutsideIsChecked(t *testing.T) {
 		{"GET", "/v1/policies/" + long, "is not a revision"},
 		{"GET", "/v1/revisions/1/wait?timeout=" + long, "is not a duration"},
 		{"GET", "/v1/policies?" + long + "=1", "no parameter"},
+		{"GET", "/v1/policies/0", `"0" is not a revision`},
+		{"GET", "/v1/policies/x", `"x" is not a revision`},
+		{"GET", "/v1/revisions/1/wait?timeout=1h", "10m"},
+		{"GET", "/v1/policies/7", "no such revision"},
+		{"POST", "/v1/rollback/7", "no such revision"},
+		{"GET", "/v1/revisions/7/wait", "no such revision"},
+		{"GET", "/nowhere", "no GET /nowhere"},
+		{"DELETE", "/v1/policies/1", "no DELETE"},
 	} {
 		code, text := f.do(tc.method, tc.path, good)
-		require.Equal(t, http.StatusBadRequest, code, "%s: %s", tc.path, text)
+		want := http.StatusBadRequest
+		if strings.HasPrefix(tc.want, "no such") || strings.HasPrefix(tc.want, "no GET") || strings.HasPrefix(tc.want, "no DELETE") {
+			want = http.StatusNotFound
+		}
+		require.Equal(t, want, code, "%s: %s", tc.path, text)
 		var e Error
 		f.decode(text, &e)
 		require.Contains(t, e.Error, tc.want, tc.path)

@@ -86,26 +86,8 @@ func (m *managedFixture) counters(op string, form url.Values, code int, into any
 	decode(m.t, text, into)
 }
 
-// Proxies of another management port than the policy's are named, and get it all the same.
-func TestApplyNamesProxiesOfAnotherManagePort(t *testing.T) {
-	m := newManagedFixture(t)
-	on := func(port string) []string {
-		m.t.Helper()
-		var a Applied
-		m.json("POST", "/v1/policies", strings.Replace(managed, "manage: {", "manage: {"+port, 1), 201, &a)
-		return a.ProxyWarnings
-	}
-	require.Empty(t, on("port: 9902, "), "no proxy")
-	m.proxyAt("edge-0", "")
-	m.proxyAt("edge-1", "127.0.0.1:9902")
-	m.proxyAt("edge-2", "https://edge-2.example.com:9902")
-	require.Empty(t, on("port: 9902, "))
-	require.Empty(t, on(""), "the policy leaves the port to the proxies")
-	require.Equal(t, []string{"manage.port is 9903, but the management listener of edge-1, edge-2 is on another port " +
-		`("127.0.0.1:9902"): it will answer no request`}, on("port: 9903, "))
-}
-
-// So are those whose Envoy has the quota service under another name than the policy.
+// Proxies whose Envoy has the quota service under another name than the policy are named, and get it all
+// the same. The script proxies.txtar has those of another management port.
 func TestApplyNamesProxiesOfAnotherQuotaCluster(t *testing.T) {
 	m := newManagedFixture(t)
 	on := func(rule string) []string {

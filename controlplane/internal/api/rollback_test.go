@@ -8,43 +8,31 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
+// A rollback goes to the newest that was accepted, or else the one before. One after a
+// rollback goes further back, and not to what was rolled back.
 func TestRollbackToPrevious(t *testing.T) {
 	f := newFixture(t, "")
-	var e Error
 	var a Applied
-	f.json("POST", "/v1/policies", good, 201, &a)
-	f.json("POST", "/v1/rollback/previous", "", 404, &e)
-	require.Contains(t, e.Error, "none before the current one")
-	f.json("POST", "/v1/policies", good, 201, &a)
-	f.json("POST", "/v1/policies", good, 201, &a)
-	f.json("POST", "/v1/rollback/previous", "", 201, &a)
-	require.Equal(t, uint64(2), a.RollbackOf, "nobody has accepted any: the one before")
-	require.NoError(t, f.store.SaveReply(t.Context(), store.Reply{Node: "e1", Revision: 1, Accepted: true}))
-	f.json("POST", "/v1/rollback/previous", "", 201, &a)
-	require.Equal(t, uint64(1), a.RollbackOf, "the newest accepted")
-}
-
-// A rollback after a rollback goes further back, and not to what was rolled back.
-func TestRollbackTwice(t *testing.T) {
-	f := newFixture(t, "")
-	var a Applied
-	accepted := func() {
-		require.NoError(t, f.store.SaveReply(t.Context(), store.Reply{Node: "e1", Revision: a.Number, Accepted: true}))
+	accepted := func(number uint64) {
+		require.NoError(t, f.store.SaveReply(t.Context(), store.Reply{Node: "e1", Revision: number, Accepted: true}))
 	}
+	apply := func() { f.json("POST", "/v1/policies", good, 201, &a) }
 	back := func(want uint64) {
 		t.Helper()
 		f.json("POST", "/v1/rollback/previous", "", 201, &a)
 		require.Equal(t, want, a.RollbackOf)
-		accepted()
 	}
-	for range 3 {
-		f.json("POST", "/v1/policies", good, 201, &a)
-		accepted()
+	apply()
+	apply()
+	apply()
+	back(2) // revision 4: nobody has accepted any
+	for n := range a.Number {
+		accepted(n + 1)
 	}
-	back(2) // revision 4
-	f.json("POST", "/v1/policies", good, 201, &a)
-	accepted()
+	apply()
+	accepted(a.Number)
 	back(4)
+	accepted(a.Number)
 	back(1) // revision 4 is 2
 	var e Error
 	f.json("POST", "/v1/rollback/previous", "", 404, &e)

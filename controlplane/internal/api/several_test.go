@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -11,15 +10,10 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
-	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 // named is a policy of that name for those proxies.
@@ -77,23 +71,6 @@ func TestSeveralPolicies(t *testing.T) {
 	require.Equal(t, http.StatusConflict, code, "a rollback brings the proxies of then back: %s", text)
 }
 
-// subscribe opens a stream of a proxy that holds a version, "" for none.
-func (f *fixture) subscribe(version string) extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsClient {
-	f.t.Helper()
-	conn, err := grpc.NewClient(f.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(f.t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	f.t.Cleanup(func() { cancel(); _ = conn.Close() })
-	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
-	require.NoError(f.t, err)
-	first := &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "e1"}, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName}}
-	if version != "" {
-		first.InitialResourceVersions = map[string]string{envoy.ResourceName: version}
-	}
-	require.NoError(f.t, stream.Send(first))
-	return stream
-}
-
 // The next change on a serve that is behind gets a number above what proxies run, and says
 // what it replaces.
 func TestApplyWhereServeIsBehind(t *testing.T) {
@@ -118,9 +95,9 @@ func TestApplyWhereServeIsBehind(t *testing.T) {
 	for range 3 {
 		newer.json("POST", "/v1/policies", good, http.StatusCreated, new(Applied))
 	}
-	pushed, err := newer.subscribe("").Recv()
+	pushed, err := newer.subscribe(&corev3.Node{Id: "e1"}, "").Recv()
 	require.NoError(t, err)
-	stream := older.subscribe(pushed.GetSystemVersionInfo())
+	stream := older.subscribe(&corev3.Node{Id: "e1"}, pushed.GetSystemVersionInfo())
 	var st Status
 	require.Eventually(t, func() bool {
 		older.json("GET", "/v1/status", "", http.StatusOK, &st)
@@ -138,51 +115,19 @@ func TestApplyWhereServeIsBehind(t *testing.T) {
 	require.Contains(t, pushed.GetSystemVersionInfo(), "4-")
 }
 
-func TestPoliciesHaveTracksOfTheirOwn(t *testing.T) {
+// The script policies.txtar has what else is one policy's own.
+func TestProxiesThatNoPolicyIsFor(t *testing.T) {
 	f := newFixture(t, "")
-	accept := func(int) bool { return true }
 	f.json("POST", "/v1/policies", named("edge", "edge-*"), http.StatusCreated, new(Applied))
-	f.proxy("edge-1", accept)
-	f.proxy("core-1", accept)
+	f.proxy("core-1", func(int) bool { return true })
 	var st Status
-	require.Eventually(t, func() bool {
-		f.json("GET", "/v1/status", "", http.StatusOK, &st)
-		return len(st.Proxies) == 2 && st.Proxies[1].Runs == 1 && st.Untaken == 1
-	}, 2*time.Minute, 5*time.Millisecond)
-	require.Equal(t, "no policy is for it: its bootstrap decides", st.Proxies[0].State)
+	f.json("GET", "/v1/status", "", http.StatusOK, &st)
+	require.Equal(t, 1, st.Untaken)
 	_, metrics := f.do("GET", "/metrics", "")
 	require.Contains(t, metrics, "sluice_proxies_without_policy 1\n")
-
-	var applied Applied
-	f.json("POST", "/v1/policies", good, http.StatusCreated, &applied)
-	require.Equal(t, 1, applied.Proxies, "the one that edge does not take")
-	require.Nil(t, applied.Changes, "it replaces nothing")
-	f.json("POST", "/v1/policies?base=1", strings.Replace(named("edge", "edge-*"), "10/1m", "20/1m", 1), http.StatusCreated, &applied)
-	require.Equal(t, uint64(3), applied.Number)
-	require.NotNil(t, applied.Changes)
-	var h History
-	f.json("GET", "/v1/policies?policy=edge", "", http.StatusOK, &h)
-	require.Equal(t, []uint64{3, 1}, []uint64{h.Revisions[0].Number, h.Revisions[1].Number})
-	require.Equal(t, []string{"default", "edge"}, h.Policies)
 	var r Revision
-	f.json("GET", "/v1/policies/current", "", http.StatusOK, &r)
-	require.Equal(t, uint64(2), r.Number)
 	f.json("GET", "/v1/policies/current?policy=edge", "", http.StatusOK, &r)
-	require.Equal(t, uint64(3), r.Number)
 	require.NotContains(t, string(r.Policy), "edge-*", "proxies do not get whom a policy is for")
-	code, text := f.do("GET", "/v1/policies/current?policy=core", "")
-	require.Equal(t, http.StatusNotFound, code)
-	require.Contains(t, text, `nothing has been applied to policy \"core\": there are default, edge`)
-	f.json("POST", "/v1/rollback/previous?policy=edge", "", http.StatusCreated, &applied)
-	require.Equal(t, []uint64{4, 1}, []uint64{applied.Number, applied.RollbackOf})
-	require.Eventually(t, func() bool {
-		f.json("GET", "/v1/status?policy=edge", "", http.StatusOK, &st)
-		return len(st.Proxies) == 1 && st.Proxies[0].Runs == 4
-	}, 2*time.Minute, 5*time.Millisecond)
-	require.Len(t, st.Policies, 1)
-	require.Equal(t, uint64(4), st.Policies[0].Current.Number)
-	require.Equal(t, "edge-*", st.Policies[0].For.Node)
-	_, text = f.do("GET", "/v1/revisions/4/wait?policy=edge&timeout=5s", "")
-	require.Contains(t, text, `"node":"edge-1"`)
+	_, text := f.do("GET", "/v1/revisions/1/wait?policy=edge&timeout=5s", "")
 	require.NotContains(t, text, "core-1")
 }
