@@ -1,6 +1,7 @@
 package state
 
 import (
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -10,6 +11,15 @@ import (
 )
 
 const raceWorkers = 8
+
+// inParallel runs do once for each of so many workers, all at a time.
+func inParallel(workers int, do func(worker int)) {
+	var wait sync.WaitGroup
+	for n := range workers {
+		wait.Go(func() { do(n) })
+	}
+	wait.Wait()
+}
 
 // race runs do in each of raceWorkers workers, which have their own tables over one store.
 func race(store Store, do func(worker int, tables *Tables)) {

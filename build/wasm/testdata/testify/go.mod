@@ -1,3 +1,0 @@
-module github.com/stretchr/testify
-
-go 1.25
