@@ -210,7 +210,7 @@ var dependencies = map[string][]*node{
 		never(given("hold"), not(holds)),
 		never(given("max_hold"), not(holds)),
 		never(holds, is("count_denied", true)),
-		never(holds, is("scope", "cluster")),
+		never(holds, given("lease")),
 	},
 	"cost": {
 		{AnyOf: []*node{given("header"), given("query"), given("request_bytes")}},
