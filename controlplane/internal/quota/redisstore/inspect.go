@@ -18,18 +18,18 @@ func Inspect(url string) (Needs, error) {
 	if err != nil {
 		return Needs{}, err
 	}
-	needs := Needs{TLS: a.tls, CA: a.query.Get("ca") != "", Password: a.password != ""}
-	for _, host := range a.hosts {
+	needs := Needs{TLS: a.TLS, CA: a.Query.Get("ca") != "", Password: a.Password != ""}
+	for _, host := range a.Hosts {
 		_, port, _ := net.SplitHostPort(host)
 		needs.Ports = append(needs.Ports, port)
 	}
 	if a.form != single {
-		needs.Ports = append(needs.Ports, defaultPort) // of servers that only the others name
+		needs.Ports = append(needs.Ports, serverPort) // of servers that only the others name
 	}
 	slices.Sort(needs.Ports)
 	needs.Ports = slices.Compact(needs.Ports)
 	for _, name := range []string{"ca", "cert", "key", "sentinel_password_file"} {
-		if file := a.query.Get(name); file != "" {
+		if file := a.Query.Get(name); file != "" {
 			needs.Files = append(needs.Files, file)
 		}
 	}

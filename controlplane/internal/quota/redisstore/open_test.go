@@ -60,7 +60,7 @@ func TestTLSAndPassword(t *testing.T) {
 		{"another name", "rediss://" + host + tls + "&server_name=example.org", right, "certificate"},
 		{"no TLS", "redis://" + host, right, "the quota store"},
 		{"a certificate without its key", "rediss://" + host + tls + "&cert=" + url.QueryEscape(cert), right,
-			"read the certificate for the quota store"},
+			"read the certificate for the store"},
 		{"a CA that is none", "rediss://" + host + "?ca=" + url.QueryEscape(right), right, "holds no certificate in PEM"},
 		{"a certificate", "rediss://" + host + withCertificate, right, ""},
 		{mutual, "rediss://" + host + withCertificate, right, ""},
