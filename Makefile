@@ -101,9 +101,10 @@ e2e-console: build ## the console in a real Chromium, on the newest Envoy; SHOTS
 		SLUICE_CLI='$(CURDIR)/$(cli)' SLUICE_FILTER='$(CURDIR)/$(filter)' SLUICE_SHOTS='$(if $(SHOTS),$(CURDIR)/docs/img)' \
 		$(GO) test -C build/browser -count=1 $(flags) -timeout 10m ./...
 
-e2e-etcd: build ## the store on a real etcd, and three serves on three whose members and serves die; building etcd takes a minute, once; ROUNDS=20
-	etcd=$$(build/fetch etcd); $(call with_envoys,$(newest)) SLUICE_ETCD=$$etcd $(go_test) -tags etcd -run 'Etcd|CutOff|Chunks|Credentials|Copy|SeveralServes' -timeout 20m \
-		./controlplane/internal/store ./e2e -args $(if $(ROUNDS),-serve-rounds $(ROUNDS))
+e2e-etcd: build ## the store on a real etcd, and three serves on three members and beside Envoys, of which each may die or be cut off; building etcd takes a minute, once; ROUNDS=20
+	etcd=$$(build/fetch etcd); $(call with_envoys,$(newest)); export SLUICE_ENVOY SLUICE_ETCD=$$etcd; \
+		$(go_test) -tags etcd -run 'Etcd|CutOff|Chunks|Credentials|Copy' -timeout 20m ./controlplane/internal/store && \
+		$(go_test) -tags etcd -run SeveralServes -timeout 20m ./e2e $(if $(ROUNDS),-serve-rounds $(ROUNDS))
 
 # Envoy Gateway has ports that nothing changes, so the test has a network of its own.
 e2e-gateway: build $(released)/SHA256SUMS ## what `render envoy-gateway` writes, on the real Envoy Gateway, without a cluster; building that takes minutes, once

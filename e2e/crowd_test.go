@@ -3,12 +3,18 @@
 package e2e
 
 import (
+	"crypto/sha256"
+	endian "encoding/binary"
+	"encoding/json"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/xdstest"
 )
@@ -16,8 +22,8 @@ import (
 // crowdBack is how long proxies may take until each has the right revision.
 const crowdBack = 5 * time.Second
 
-// crowd is simulated proxies that know all serves, and go to the next when theirs ends. A third
-// each is for the policies edge, core and default.
+// crowd is simulated proxies that know all serves, and go to the next when theirs ends: a third
+// each for the policies edge, core and default. Envoys may join them.
 type crowd struct {
 	size int
 
@@ -38,9 +44,29 @@ func startCrowd(t *testing.T, addresses []string, n int) *crowd {
 	return f
 }
 
+// join makes an Envoy one of the crowd: it is asked all the time what it runs.
+func (f *crowd) join(t *testing.T, node string, p *proxy) {
+	t.Helper()
+	f.mu.Lock()
+	f.size++
+	f.mu.Unlock()
+	version := regexp.MustCompile(`"version_info": "([^"]*)"`)
+	go func() {
+		for ; t.Context().Err() == nil; time.Sleep(50 * time.Millisecond) {
+			dump, err := p.envoy.Get(t.Context(), "/config_dump?resource=ecds_filters")
+			if is := version.FindSubmatch(dump); err == nil && is != nil {
+				f.takes(node, string(is[1]))
+			}
+		}
+	}()
+}
+
 func (f *crowd) takes(node, version string) {
 	number, _, _ := strings.Cut(version, "-")
-	n, _ := strconv.ParseUint(number, 10, 64)
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return // an Envoy that has nothing yet
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.runs[node] != n {
@@ -50,6 +76,17 @@ func (f *crowd) takes(node, version string) {
 		f.seen[node] = map[uint64]bool{}
 	}
 	f.seen[node][n] = true
+}
+
+// got goes through all revisions that a proxy ever got.
+func (f *crowd) got(see func(node string, revision uint64)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for node, seen := range f.seen {
+		for revision := range seen {
+			see(node, revision)
+		}
+	}
 }
 
 // policyOf is the policy of a node of the crowd.
@@ -77,4 +114,46 @@ func (f *crowd) wrong(should func(node string) uint64) (n int) {
 		}
 	}
 	return n
+}
+
+// standing is what `sluice status` prints of a policy.
+type standing struct {
+	Policy  string
+	Current struct{ Revision uint64 }
+	Newest  struct{ Revision uint64 }
+	Canary  *struct {
+		Percent float64
+		Node    string
+		State   string
+		Says    string
+	}
+}
+
+// expects is the revision that a node is to run.
+func (s *standing) expects(node string) uint64 {
+	hash := sha256.Sum256([]byte(node))
+	place := float64(endian.BigEndian.Uint64(hash[:])>>11) / (1 << 53) * 100
+	if s.Canary != nil && (node == s.Canary.Node || place < s.Canary.Percent) {
+		return s.Newest.Revision
+	}
+	return s.Current.Revision
+}
+
+// ask is a command whose answer is JSON.
+func (c *controlPlane) ask(t *testing.T, into any, args ...string) {
+	t.Helper()
+	out, errs, exit := sluice(t, append(args, "--server", c.url(), "-o", "json")...)
+	require.Zero(t, exit, "%v: %s", args, errs)
+	require.NoError(t, json.Unmarshal([]byte(out), into))
+}
+
+func (c *controlPlane) standings(t *testing.T) map[string]*standing {
+	t.Helper()
+	var status struct{ Policies []*standing }
+	c.ask(t, &status, "status")
+	by := map[string]*standing{}
+	for _, s := range status.Policies {
+		by[s.Policy] = s
+	}
+	return by
 }

@@ -4,18 +4,19 @@ package e2e
 
 import (
 	"bytes"
-	"encoding/json"
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/sluice-ratelimit/sluice/build/etcdtest"
 )
@@ -25,153 +26,250 @@ var serveRounds = flag.Int("serve-rounds", 20, "how often TestSeveralServes kill
 // several are three serves on three members of etcd.
 type several struct {
 	members etcdtest.Cluster
+	etcd    *clientv3.Client
 	serves  []*controlPlane
+	gates   [][]*gate // of each serve, one before each member
+	stand   []int     // serves, in the order in which they are to lead
 	crowd   *crowd
-	stored  time.Time // when the newest revision was, as far as history was read
+	envoys  map[string]*proxy // by node id
+	random  *rand.Rand
+	acked   map[uint64]bool // revisions of which a command said that they were applied or promoted
+	slowest time.Duration   // until proxies were right
 }
 
 func startSeveral(t *testing.T, proxies int) *several {
 	t.Helper()
-	s := &several{members: etcdtest.Start(t, 3)}
-	var addresses []string
-	for range 3 {
-		c := &controlPlane{data: t.TempDir() + "/data", store: s.members.URL(), xds: freeAddress(t), http: freeAddress(t), flags: []string{"--wasm", "/f.wasm"}}
-		c.start(t)
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	s := &several{members: etcdtest.Start(t, 3), envoys: map[string]*proxy{}, random: rand.New(rand.NewPCG(seed, 0)), acked: map[uint64]bool{}}
+	var err error
+	s.etcd, err = clientv3.New(clientv3.Config{Endpoints: []string{s.members[0].Addr, s.members[1].Addr, s.members[2].Addr}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.etcd.Close() })
+	for i := range 3 {
+		var gates []*gate
+		var hosts []string
+		for _, m := range s.members {
+			g := newGate(t, m.Addr)
+			gates, hosts = append(gates, g), append(hosts, g.address())
+		}
+		c := &controlPlane{data: t.TempDir() + "/data", store: "etcd://" + strings.Join(hosts, ","), xds: freeAddress(t), http: freeAddress(t), flags: []string{"--wasm", built.filter}}
+		s.gates, s.serves = append(s.gates, gates), append(s.serves, c)
+		s.standsAgain(t, i, func() { c.start(t) })
 		t.Cleanup(func() { c.kill(t) })
-		s.serves, addresses = append(s.serves, c), append(addresses, c.xds)
 	}
-	s.crowd = startCrowd(t, addresses, proxies)
+	s.crowd = startCrowd(t, s.order(0), proxies)
 	return s
 }
 
-// history returns the newest revisions of each policy and the policy of each revision,
-// as the first serve that runs has them.
-func (s *several) history(t *testing.T) (newest map[string]uint64, policies map[uint64]string) {
-	t.Helper()
-	newest, policies = map[string]uint64{}, map[uint64]string{}
-	for _, c := range s.serves {
-		if !c.Running() {
-			continue
-		}
-		for _, policy := range []string{"edge", "core", "default"} {
-			out, errs, exit := sluice(t, "history", "--policy", policy, "--limit", "0", "--server", c.url(), "-o", "json")
-			require.Zero(t, exit, errs)
-			var list struct {
-				Revisions []struct {
-					Revision uint64
-					Created  time.Time
-				}
-			}
-			require.NoError(t, json.Unmarshal([]byte(out), &list))
-			for _, r := range list.Revisions {
-				policies[r.Revision] = policy
-				if newest[policy] = max(newest[policy], r.Revision); r.Created.After(s.stored) {
-					s.stored = r.Created
-				}
-			}
-		}
-		return newest, policies
+// order are the addresses of all serves, from one on.
+func (s *several) order(first int) (addresses []string) {
+	for i := range s.serves {
+		addresses = append(addresses, s.serves[(first+i)%len(s.serves)].xds)
 	}
-	require.Fail(t, "no serve runs")
-	return nil, nil
+	return addresses
 }
 
-// should is the newest revision of each node's policy.
-func should(newest map[string]uint64) func(node string) uint64 {
-	return func(node string) uint64 { return newest[policyOf(node)] }
-}
-
-// files are the three policies, each with a domain of its own.
-func files(t *testing.T, round int) (args []string) {
+// standsAgain waits until a serve that comes or comes back stands for leader, behind the others.
+func (s *several) standsAgain(t *testing.T, i int, comes func()) {
 	t.Helper()
-	for _, policy := range []string{"edge", "core", "default"} {
-		args = append(args, "-f", file(t, policy+".yaml", fmt.Sprintf("version: 1\n%sdomain: %s-%d\nrules: []\n", headOf(policy), policy, round)))
+	last := func() int64 {
+		got, err := s.etcd.Get(t.Context(), "sluice/leader/", clientv3.WithLastCreate()...)
+		require.NoError(t, err)
+		if len(got.Kvs) == 0 {
+			return 0
+		}
+		return got.Kvs[0].CreateRevision
+	}
+	before := last()
+	comes()
+	eventually(t, 20*time.Second, "it to stand for leader", func() bool { return last() > before })
+	s.stand = append(slices.DeleteFunc(s.stand, func(j int) bool { return i == j }), i)
+}
+
+// runs is the first serve that does.
+func (s *several) runs(t *testing.T) *controlPlane {
+	t.Helper()
+	i := slices.IndexFunc(s.serves, func(c *controlPlane) bool { return c.Running() })
+	require.GreaterOrEqual(t, i, 0, "no serve runs")
+	return s.serves[i]
+}
+
+var policies = []string{"edge", "core", "default", "gate"}
+
+// history returns the policy of each revision, and what became of its rollout.
+func (s *several) history(t *testing.T) (policy, rollout map[uint64]string) {
+	t.Helper()
+	policy, rollout = map[uint64]string{}, map[uint64]string{}
+	for _, name := range policies {
+		var list struct {
+			Revisions []struct {
+				Revision uint64
+				Rollout  struct{ State string }
+			}
+		}
+		s.runs(t).ask(t, &list, "history", "--policy", name, "--limit", "0")
+		for _, r := range list.Revisions {
+			policy[r.Revision], rollout[r.Revision] = name, r.Rollout.State
+		}
+	}
+	return policy, rollout
+}
+
+// should is what each proxy is to run.
+func (s *several) should(t *testing.T) func(node string) uint64 {
+	t.Helper()
+	by := s.runs(t).standings(t)
+	return func(node string) uint64 { return by[policyOf(node)].expects(node) }
+}
+
+// changed is when the newest change was stored.
+func (s *several) changed(t *testing.T) time.Time {
+	t.Helper()
+	var log struct{ Entries []struct{ At time.Time } }
+	s.runs(t).ask(t, &log, "audit", "--limit", "1")
+	return log.Entries[0].At
+}
+
+// settle waits until each proxy runs what it should, and requires that the last one did soon
+// after a moment, or after the change was stored: that takes a leader of etcd.
+func (s *several) settle(t *testing.T, from time.Time, bound time.Duration, what string) {
+	t.Helper()
+	eventually(t, bound, what+": proxies on their revisions", func() bool {
+		return s.crowd.wrong(s.should(t)) == 0
+	})
+	if stored := s.changed(t); stored.After(from) {
+		from = stored
+	}
+	s.crowd.mu.Lock()
+	took := s.crowd.last.Sub(from)
+	s.crowd.mu.Unlock()
+	t.Logf("%s: the last proxy was right after %s", what, took)
+	require.Less(t, took, bound, what)
+	s.slowest = max(s.slowest, took)
+}
+
+// onlyIn requires that nobody else than the proxies of a canary ever got it.
+func (s *several) onlyIn(t *testing.T, canary *standing) {
+	t.Helper()
+	s.crowd.got(func(node string, revision uint64) {
+		if revision == canary.Newest.Revision {
+			require.Equal(t, revision, canary.expects(node), "%s is not in the canary of %d", node, revision)
+		}
+	})
+}
+
+// files are policies, each with a domain of its own.
+func files(t *testing.T, round int, of ...string) (args []string) {
+	t.Helper()
+	for _, policy := range of {
+		rules := "version: 1\nrules: []\n"
+		if policy == "gate" {
+			rules = perUser("1000000/"+far) + managed
+		}
+		args = append(args, "-f", file(t, policy+".yaml", fmt.Sprintf("%sdomain: %s-%d\n%s", headOf(policy), policy, round, rules)))
 	}
 	return args
 }
 
-// A serve or a member of etcd dies by kill -9 in the middle of each apply: no acknowledged
-// revision is lost, no proxy gets one of another policy, and each is soon on the right one.
+// Serves and members of etcd die by kill -9 in the middle of changes, and of what becomes of
+// canaries by itself; serves are cut off from etcd. No acknowledged revision is lost, no proxy
+// gets one of another policy or of a canary that it is not in, and each is soon on the right one.
 func TestSeveralServes(t *testing.T) {
 	s := startSeveral(t, 1000)
-	seed := rand.Uint64()
-	t.Log("seed", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	_, errs, exit := sluice(t, append([]string{"apply", "--server", s.serves[0].url()}, files(t, 0)...)...)
+	_, errs, exit := sluice(t, append([]string{"apply", "--server", s.serves[0].url()}, files(t, 0, policies...)...)...)
 	require.Zero(t, exit, errs)
+	for i, node := range []string{inTheTenth, "gate-1", chosenGate} { // those of gate begin at the second serve
+		s.envoys[node] = newest(t).start(t, proxyOptions{node: node, xds: strings.Join(s.order(min(i, 1)), ","), workers: 1, manage: freeAddress(t)})
+		s.crowd.join(t, node, s.envoys[node])
+	}
 	eventually(t, time.Minute, "all proxies to connect", func() bool {
-		return strings.Contains(body(t, s.serves[1].url()+"/metrics"), "\nsluice_proxies_connected 1000\n")
+		return strings.Contains(body(t, s.serves[1].url()+"/metrics"), "\nsluice_proxies_connected 1003\n")
 	})
-	acknowledged := map[uint64]bool{}
-	slowest, failures := time.Duration(0), []string{}
+	for row, tc := range trials {
+		s.try(t, row, tc)
+	}
 	for round := range *serveRounds {
-		asked := s.serves[random.IntN(3)]
-		var stdout, stderr bytes.Buffer
-		applied := make(chan error)
-		args := append([]string{"apply", "--server", asked.url(), "--wait", "20s"}, files(t, round+1)...)
-		cmd := exec.CommandContext(t.Context(), built.sluice, args...)
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		go func() { applied <- cmd.Run() }()
-		time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
-		victim := random.IntN(6)
-		if victim < 3 {
-			s.members[victim].Kill()
-		} else {
-			s.serves[victim-3].kill(t)
-		}
-		begun := time.Now()
-		<-applied // what it says counts
-		out, errs := stdout.String(), stderr.String()
-		for _, line := range strings.Split(out, "\n") {
-			if number, ok := strings.CutSuffix(line[strings.LastIndex(line, "revision ")+1:], " applied"); ok {
-				n, err := strconv.ParseUint(strings.TrimPrefix(number, "evision "), 10, 64)
-				require.NoError(t, err, line)
-				acknowledged[n] = true
-			}
-		}
-		if _, failed, has := strings.Cut(errs, "error: "); has {
-			failures = append(failures, failed)
-		}
-		waited := time.Since(begun)
-		newest, policies := s.history(t)
-		for n := range acknowledged {
-			require.Contains(t, policies, n, "round %d: an acknowledged revision is lost: %s", round, errs)
-		}
-		eventually(t, crowdBack, fmt.Sprint("round ", round, ", victim ", victim, ": proxies on their revisions"),
-			func() bool { return s.crowd.wrong(should(newest)) == 0 })
-		s.crowd.mu.Lock()
-		from := begun // or when the revision was stored: that takes a leader of etcd
-		if s.stored.After(from) {
-			from = s.stored
-		}
-		took := s.crowd.last.Sub(from)
-		s.crowd.mu.Unlock()
-		t.Logf("round %d: killed %d, asked serve %s, apply ended after %s, the last proxy was right after %s", round, victim, asked.http, waited, took)
-		require.Less(t, took, crowdBack, "round %d, victim %d", round, victim)
-		slowest = max(slowest, took)
-		if victim < 3 {
-			s.members[victim].Restart()
-		} else {
-			s.serves[victim-3].start(t)
-		}
-		_, policies = s.history(t)
-		for node, numbers := range maps.All(s.crowd.seen) {
-			for n := range numbers {
-				require.Equal(t, policyOf(node), policies[n], "revision %d at %s", n, node)
-			}
+		s.round(t, round+1)
+	}
+	require.NotEmpty(t, s.acked)
+	t.Logf("%d revisions acknowledged, proxies right at most %s after a fault", len(s.acked), s.slowest)
+}
+
+// inTheTenth is in a canary of 10% by its hash, chosenGate because no other of its policy is.
+const inTheTenth, chosenGate = "core-envoy-13", "gate-2"
+
+// round kills a serve or a member in the middle of an apply or, each third time, of the end of
+// a canary.
+func (s *several) round(t *testing.T, round int) {
+	asked, args, done := s.serves[s.random.IntN(3)], append([]string{"apply"}, files(t, round, policies...)...), "applied"
+	var canary *standing
+	if round%3 == 0 {
+		_, errs, exit := sluice(t, append([]string{"apply", "--canary", "10%", "--server", asked.url()}, files(t, round, "core")...)...)
+		require.Zero(t, exit, errs)
+		canary = asked.standings(t)["core"]
+		args, done = []string{"promote", "--policy", "core"}, "promoted"
+		if s.random.IntN(2) == 0 {
+			args[0], done = "abort", "in force again"
 		}
 	}
-	require.NotEmpty(t, acknowledged)
-	t.Logf("%d revisions acknowledged in %d rounds, proxies right at most %s after a kill; what apply failed with: %q", len(acknowledged), *serveRounds, slowest, failures)
+	out, errs, begun, heal := s.amid(t, append(args, "--server", asked.url(), "--wait", "20s")...)
+	what := fmt.Sprintf("round %d, %s %s", round, args[0], errs)
+	policy, rollout := s.history(t)
+	for _, n := range regexp.MustCompile(`revision (\d+) `+done).FindAllStringSubmatch(out, -1) {
+		number, err := strconv.ParseUint(n[1], 10, 64)
+		require.NoError(t, err)
+		s.acked[number] = true
+		if args[0] == "promote" {
+			require.Equal(t, "promoted", rollout[number], what)
+		} else if args[0] == "abort" {
+			require.Equal(t, "aborted", rollout[canary.Newest.Revision], what)
+		}
+	}
+	for n := range s.acked {
+		require.Contains(t, policy, n, "an acknowledged revision is lost: "+what)
+	}
+	s.settle(t, begun, crowdBack, what)
+	heal()
+	policy, rollout = s.history(t)
+	s.crowd.got(func(node string, n uint64) { require.Equal(t, policyOf(node), policy[n], "revision %d at %s", n, node) })
+	if canary != nil && rollout[canary.Newest.Revision] != "promoted" {
+		s.onlyIn(t, canary)
+		_, _, _ = sluice(t, "abort", "--policy", "core", "--server", s.serves[0].url()) // where it lasts
+	}
+}
+
+// amid runs a command, and kills a serve or a member in the middle of it. It returns what the
+// command prints, with its last error and what befell it, and when that began.
+func (s *several) amid(t *testing.T, args ...string) (out, errs string, begun time.Time, heal func()) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	ended := make(chan error)
+	cmd := exec.CommandContext(t.Context(), built.sluice, args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	go func() { ended <- cmd.Run() }()
+	time.Sleep(time.Duration(s.random.IntN(200)) * time.Millisecond)
+	victim := s.random.IntN(6)
+	if victim < 3 {
+		s.members[victim].Kill()
+		heal = s.members[victim].Restart
+	} else {
+		s.serves[victim-3].kill(t)
+		heal = func() { s.standsAgain(t, victim-3, func() { s.serves[victim-3].start(t) }) }
+	}
+	begun = time.Now()
+	<-ended // what it says counts
+	_, failed, _ := strings.Cut(stderr.String(), "error: ")
+	errs = fmt.Sprintf("with %d killed ended after %s %q", victim, time.Since(begun).Round(time.Millisecond), failed)
+	return stdout.String(), errs, begun, heal
 }
 
 // Serves that most members of etcd do not answer serve what they know, refuse changes, and
 // say so.
 func TestSeveralServesCutOff(t *testing.T) {
 	s := startSeveral(t, 30)
-	_, errs, exit := sluice(t, append([]string{"apply", "--server", s.serves[0].url()}, files(t, 0)...)...)
+	_, errs, exit := sluice(t, append([]string{"apply", "--server", s.serves[0].url()}, files(t, 0, policies...)...)...)
 	require.Zero(t, exit, errs)
-	newest, _ := s.history(t)
 	s.members[0].Stop()
 	s.members[1].Stop()
 	for _, c := range s.serves {
@@ -182,19 +280,18 @@ func TestSeveralServesCutOff(t *testing.T) {
 		require.Contains(t, body(t, c.url()+"/metrics"), "\nsluice_store_cut_off 1\n")
 		require.True(t, answered(c.url()+"/healthz"))
 		begun := time.Now()
-		_, errs, exit := sluice(t, append([]string{"apply", "--server", c.url()}, files(t, 1)...)...)
+		_, errs, exit := sluice(t, append([]string{"apply", "--server", c.url()}, files(t, 1, policies...)...)...)
 		require.Equal(t, 1, exit)
 		require.Contains(t, errs, "cut off from etcd since")
 		require.Less(t, time.Since(begun), 2*time.Second)
 	}
 	late := startCrowd(t, []string{s.serves[2].xds}, 3)
-	eventually(t, crowdBack, "a proxy that connects meanwhile to get its policy", func() bool { return late.wrong(should(newest)) == 0 })
+	eventually(t, crowdBack, "a proxy that connects meanwhile to get its policy", func() bool { return late.wrong(s.should(t)) == 0 })
 	s.members[0].Continue()
 	s.members[1].Continue()
 	eventually(t, 20*time.Second, "a change to be possible", func() bool {
-		_, _, exit := sluice(t, append([]string{"apply", "--server", s.serves[2].url()}, files(t, 2)...)...)
+		_, _, exit := sluice(t, append([]string{"apply", "--server", s.serves[2].url()}, files(t, 2, policies...)...)...)
 		return exit == 0
 	})
-	newest, _ = s.history(t)
-	eventually(t, crowdBack, "all to get it", func() bool { return s.crowd.wrong(should(newest)) == 0 })
+	eventually(t, crowdBack, "all to get it", func() bool { return s.crowd.wrong(s.should(t)) == 0 })
 }

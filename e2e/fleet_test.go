@@ -3,12 +3,9 @@
 package e2e
 
 import (
-	"crypto/sha256"
-	endian "encoding/binary"
 	"encoding/json"
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -37,45 +34,6 @@ type fleet struct {
 func (f *fleet) next(policy string) string {
 	f.limit++
 	return headOf(policy) + fmt.Sprintf("version: 1\nrules: [{name: all, match: {paths: [/all]}, limits: [%d/1h]}]\n", f.limit)
-}
-
-// standing is what `sluice status` prints of a policy.
-type standing struct {
-	Policy  string
-	Current struct{ Revision uint64 }
-	Newest  struct{ Revision uint64 }
-	Canary  *struct {
-		Percent float64
-		Node    string
-	}
-}
-
-// expects is the revision that a node is to run.
-func (s *standing) expects(node string) uint64 {
-	hash := sha256.Sum256([]byte(node))
-	place := float64(endian.BigEndian.Uint64(hash[:])>>11) / (1 << 53) * 100
-	if s.Canary != nil && (node == s.Canary.Node || place < s.Canary.Percent) {
-		return s.Newest.Revision
-	}
-	return s.Current.Revision
-}
-
-func (f *fleet) ask(t *testing.T, into any, args ...string) {
-	t.Helper()
-	out, errs, exit := sluice(t, append(args, "--server", f.url(), "-o", "json")...)
-	require.Zero(t, exit, "%v: %s", args, errs)
-	require.NoError(t, json.Unmarshal([]byte(out), into))
-}
-
-func (f *fleet) standings(t *testing.T) map[string]*standing {
-	t.Helper()
-	var status struct{ Policies []*standing }
-	f.ask(t, &status, "status")
-	by := map[string]*standing{}
-	for _, s := range status.Policies {
-		by[s.Policy] = s
-	}
-	return by
 }
 
 // settle waits until each proxy runs what it should.
@@ -131,11 +89,11 @@ func TestFleet(t *testing.T) {
 	for _, policy := range policies {
 		f.apply(t, f.next(policy), "--wasm", built.filter)
 	}
+	f.crowd = startCrowd(t, []string{f.xds}, 1000)
 	for _, node := range []string{"edge-real", "core-real-1", "core-real-2", "rest-real"} {
-		newest(t).start(t, proxyOptions{node: node, xds: f.xds, workers: 1})
+		f.crowd.join(t, node, newest(t).start(t, proxyOptions{node: node, xds: f.xds, workers: 1}))
 		f.envoys = append(f.envoys, node)
 	}
-	f.crowd = startCrowd(t, []string{f.xds}, 1000)
 	f.settle(t, "all connect")
 	f.slowest = 0
 	for round := range *fleetRounds {
@@ -163,11 +121,11 @@ func TestFleet(t *testing.T) {
 			has = append(has, r.Revision)
 		}
 		require.Subset(t, has, f.applied[policy], policy)
-		for node, seen := range f.crowd.seen {
+		f.crowd.got(func(node string, revision uint64) {
 			if policyOf(node) == policy {
-				require.Subset(t, has, slices.Collect(maps.Keys(seen)), "%s got a revision of another policy", node)
+				require.Contains(t, has, revision, "%s got a revision of another policy", node)
 			}
-		}
+		})
 	}
 	t.Logf("the slowest was settled after %s", f.slowest)
 }
