@@ -62,3 +62,51 @@ func TestHeldOverAllProxies(t *testing.T) {
 		})
 	}
 }
+
+// TestALongRequestHoldsNothingAnyMore: what it holds ends hold after max_hold, and at most an
+// eighth later, in one proxy as over all. It is charged then, and its answer changes nothing.
+func TestALongRequestHoldsNothingAnyMore(t *testing.T) {
+	const hold, maxHold, answered = 10, 20, 50
+	var b strings.Builder
+	line := func(second int, text string) {
+		fmt.Fprintf(&b, `{"at_ms":%d,%s}`+"\n", 1_700_000_000_000+1000*int64(second), text)
+	}
+	line(0, `"id":"long"`)
+	for second := 1; second < 60; second++ {
+		if second == answered {
+			line(second, `"answer":"long","status":401,"end":true`)
+		}
+		line(second, `"op":"get","rule":"r"`)
+	}
+	for _, c := range []struct {
+		rule, first, then string
+	}{
+		{`algorithm: concurrency, limits: [9]`, `"remaining":8`, `"remaining":9`},
+		{`limits: [9/1d], cost: 2, settle: {when: {status: [401]}}`, `"used":0,"remaining":7`, `"used":2,"remaining":7`},
+		{`algorithm: token_bucket, limits: [9/366d], cost: 2, settle: {when: {status: [200]}}`, `"used":0,"remaining":7`, `"used":2,"remaining":7`},
+	} {
+		t.Run(c.rule, func(t *testing.T) {
+			rule := fmt.Sprintf("name: r, hold: %ds, max_hold: %ds, %s", hold, maxHold, c.rule)
+			for scope, proxies := range map[string]int{"": 1, ", scope: cluster": 3} {
+				ended := 0
+				for i, out := range simulateLines(t, policyOf([]string{rule}, scope), proxies, b.String())[1:] {
+					second := i + 1
+					if second > answered {
+						second--
+					}
+					switch {
+					case strings.Contains(out, `"answer"`):
+					case ended > 0:
+						require.Contains(t, out, c.then)
+					case strings.Contains(out, c.then):
+						ended = second
+					default:
+						require.Contains(t, out, c.first)
+					}
+				}
+				require.GreaterOrEqual(t, ended, maxHold+hold, scope)
+				require.LessOrEqual(t, ended, maxHold+hold+hold/8+1, scope)
+			}
+		})
+	}
+}

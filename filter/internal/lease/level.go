@@ -213,7 +213,7 @@ func (c *Client) Inherit(from *Client, lingering []decide.Hold, endsNs []int64) 
 	}
 	w.ending = append(w.ending, old.ending...)
 	for i, h := range lingering {
-		if l, ok := h.Level.(*level); ok {
+		if l, ok := h.Level.(*level); ok && !h.HasLapsed() {
 			w.ending = append(w.ending, ending{l, h.Receipt.Units, endsNs[i]})
 		}
 	}

@@ -137,11 +137,12 @@ func (c *Stated) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool
 // Renew has a hold lapse that was not to be renewed any more. Levels are renewed by the
 // client's tick.
 func (c *Stated) Renew(h *decide.Hold, now, heldNs int64) decide.Renewal {
-	if h.Receipt.InTable() {
+	ends, monotonic := h.EndNs > 0, c.worker.host.Monotonic()
+	if h.Receipt.InTable() && (!ends || monotonic < h.EndNs) {
 		c.local.Renew(h, now, heldNs)
 	}
 	l, isStated := h.Level.(*level)
-	if !isStated || h.EndNs == 0 || c.worker.host.Monotonic() < h.EndNs+l.holdNs() {
+	if !isStated || !ends || monotonic < h.EndNs+l.holdNs() {
 		return decide.NotDue
 	}
 	l.Settle(h.Receipt.Units, h.Receipt.Units)
