@@ -40,8 +40,6 @@ const (
 	// maxResumed is how many requests one callback resumes: Envoy resumes a request
 	// inside the call, and 300 of them have overflowed a VM's stack.
 	maxResumed = 64
-	// maxAsks is how many asks one message has at most; see quota.MaxMessageBytes.
-	maxAsks = 128
 	// maxReturns is how many grants one message returns.
 	maxReturns = 1024
 
@@ -209,7 +207,7 @@ func (c *Client) want(parts []Part, w *waiter) {
 		a = &ask{key: string(c.key), parts: slices.Clone(parts)}
 		c.queued[a.key] = a
 		if w == nil {
-			c.queue = append([]*ask{a}, c.queue...) // before first contacts
+			c.queue = slices.Insert(c.queue, 0, a) // before first contacts
 		} else {
 			c.queue = append(c.queue, a)
 		}

@@ -269,6 +269,13 @@ func TestLevelsAreBounded(t *testing.T) {
 	w.exchange(s)
 	require.LessOrEqual(t, s.Asked(), 1<<16+2)
 	require.GreaterOrEqual(t, s.Asked(), 1<<16)
+
+	// All are renewed at once in as many round trips as fit a store's quiet time by far.
+	w.proxy.Clock += 10 * second
+	w.tick()
+	asked := s.Asked()
+	require.LessOrEqual(t, w.serve(s, 1000), 130)
+	require.Equal(t, 1<<16, s.Asked()-asked)
 }
 
 // TestMessagesAreShort: however many levels are stated at once.

@@ -26,10 +26,10 @@ func (c *Client) flush(now int64) {
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
 	var left []*ask
 	sent := c.sending[:0]
-	room := quota.MaxMessageBytes - domainBytes - returnBytes*maxReturns
+	room := roomBytes - returnBytes*min(len(c.returns), maxReturns)
 	for _, a := range c.queue {
 		n := c.mostBytes(a)
-		if len(sent) == maxAsks || n > room || c.flying[a.key] != nil || a.isAsked() {
+		if n > room || c.flying[a.key] != nil || a.isAsked() {
 			left = append(left, a)
 			continue
 		}
@@ -71,6 +71,9 @@ const (
 	returnBytes = 14
 	partBytes   = 128
 	windowBytes = 48
+
+	roomBytes = quota.MaxMessageBytes - domainBytes
+	mostAsks  = roomBytes / partBytes // of one part each
 )
 
 // mostBytes is how much of a message the ask takes at most.
