@@ -249,10 +249,3 @@ func randomWords(n int) string {
 	}
 	return text.String()
 }
-
-func TestRenderedFileNames(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "bad.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nrules: 1\n"), 0o600))
-	_, _, err := runRender(t, "", "istio", "--url", "oci://a/b", "-f", file)
-	require.ErrorContains(t, err, file+":2:8: rules")
-}

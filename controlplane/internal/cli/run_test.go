@@ -111,36 +111,8 @@ func statusOf(t *testing.T, address string) int {
 	return response.StatusCode
 }
 
-func TestRunFromFile(t *testing.T) {
-	hangups := make(chan os.Signal, 1) // or the signal would end the test
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
-	hangup := func() { require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGHUP)) }
-
-	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	defer upstream.Close()
-	const text = "version: 1\nrules: [{name: all, algorithm: fixed_window_per_key, limits: [%d/1h]}]\n"
-	policy := file(t, "policy.yaml", fmt.Sprintf(text, 1))
-	c := start(t, newRunCommand(), "-f", policy, "--upstream", upstream.URL, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--wasm", needFilter(t))
-	address, admin := c.find(t, `msg=serving listen=(\S+)`), c.find(t, `admin=(\S+)`)
-	require.Equal(t, []int{200, 429, 200}, []int{statusOf(t, address), statusOf(t, address), statusOf(t, admin+"/healthz")})
-
-	require.NoError(t, os.WriteFile(policy, []byte("version: 1\nrules: [{name: all, limits: [0/0s], color: red}]\n"), 0o600))
-	hangup()
-	c.find(t, `the policy before stays in force`)
-	c.find(t, `policy.yaml:2:\d+: rules\[0\]\.limits`)
-	c.find(t, `policy.yaml:2:\d+: rules\[0\]\.color`)
-	require.Equal(t, http.StatusTooManyRequests, statusOf(t, address))
-
-	require.NoError(t, os.WriteFile(policy, fmt.Appendf(nil, text, 2), 0o600))
-	hangup()
-	c.find(t, `policy in force`)
-	require.Equal(t, []int{200, 429}, []int{statusOf(t, address), statusOf(t, address)})
-	require.NoError(t, c.end(t))
-}
-
-// TestRunFromBoth: the file's policy is in force until the control plane has
-// given one.
+// A policy file is read again on a signal, if it is any good, and its policy is in force
+// until the control plane has given one.
 func TestRunFromBoth(t *testing.T) {
 	hangups := make(chan os.Signal, 1) // or the signal would end the test
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -160,6 +132,12 @@ func TestRunFromBoth(t *testing.T) {
 	address, admin := c.find(t, `msg=serving listen=(\S+)`), c.find(t, `admin=(\S+)`)
 	require.Equal(t, []int{200, 429, 200}, []int{statusOf(t, address), statusOf(t, address), statusOf(t, admin+"/healthz")},
 		"no control plane, and never without limits")
+	require.NoError(t, os.WriteFile(policy, []byte("version: 1\nrules: [{name: all, limits: [0/0s], color: red}]\n"), 0o600))
+	hangup()
+	c.find(t, `the policy before stays in force`)
+	c.find(t, `policy.yaml:2:\d+: rules\[0\]\.limits`)
+	c.find(t, `policy.yaml:2:\d+: rules\[0\]\.color`)
+	require.Equal(t, http.StatusTooManyRequests, statusOf(t, address))
 	require.NoError(t, os.WriteFile(policy, fmt.Appendf(nil, text, 2), 0o600))
 	hangup()
 	c.find(t, `policy in force.* file=`)
