@@ -84,7 +84,7 @@ func floods() map[string][][]byte {
 func TestQuotaFlood(t *testing.T) {
 	for name, messages := range floods() {
 		t.Run(name, func(t *testing.T) {
-			s := startLimited(t, 0)
+			s := startServe(t, t.TempDir())
 			algorithm := limit.FixedWindow
 			if name == "logs" {
 				algorithm = limit.SlidingWindowLog

@@ -199,7 +199,7 @@ func large() string {
 }
 
 func TestHostileStreams(t *testing.T) {
-	s := startLimited(t, 0)
+	s := startServe(t, t.TempDir())
 	_, err := s.apply(large())
 	require.NoError(t, err)
 	s.honest(t, "before")

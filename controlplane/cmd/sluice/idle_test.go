@@ -1,57 +1,27 @@
 package main
 
 import (
-	"bytes"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
-// startLimited starts serve with a limit of open files, 0 for none of its own.
-func startLimited(t *testing.T, files int, flags ...string) server {
-	t.Helper()
-	free, err := ports.Free(2)
-	require.NoError(t, err)
-	var addresses [2]string
-	for i, port := range free {
-		addresses[i] = fmt.Sprint("127.0.0.1:", port)
-	}
-	script := `exec "$0" "$@"`
-	if files > 0 {
-		script = fmt.Sprintf("ulimit -n %d; ", files) + script
-	}
-	cmd := exec.Command("sh", append([]string{"-c", script, os.Args[0], "serve", "--data", t.TempDir(),
-		"--http", addresses[0], "--xds", addresses[1], "--wasm", "/f.wasm"}, flags...)...)
-	cmd.Env = append(os.Environ(), asSluice+"=1", buildtest.Collecting)
-	var log bytes.Buffer
-	cmd.Stderr = &log
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		require.Less(t, log.Len(), 4<<20, "lines of the log are bounded")
-	})
-	require.Eventually(t, func() bool { return answers(addresses[0]) }, patience, 5*time.Millisecond)
-	return server{url: "http://" + addresses[0], xds: addresses[1], process: cmd.Process}
-}
+// fewFiles is what a shell runs to let serve open few files.
+const fewFiles = "ulimit -n 64; "
 
 // Connections that do nothing keep nobody out, however few files serve may open.
 func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
-	s := startLimited(t, 64)
+	s := startWith(t, fewFiles, t.TempDir())
 	_, err := s.apply("version: 1\nrules: []\n")
 	require.NoError(t, err)
 	s.idle(t)
@@ -60,7 +30,7 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 // The same with TLS, which none of the idle ones ever finishes.
 func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
 	file, config := selfSigned(t)
-	s := startLimited(t, 64, "--tls-cert", file, "--tls-key", file, "--xds-client-ca", file)
+	s := startWith(t, fewFiles, t.TempDir(), "--tls-cert", file, "--tls-key", file, "--xds-client-ca", file)
 	s.url, s.tls = "https"+strings.TrimPrefix(s.url, "http"), config
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}}
 	response, err := client.Post(s.url+"/v1/policies", "application/yaml", strings.NewReader("version: 1\nrules: []\n"))

@@ -12,8 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 // command is this program as the command itself.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,23 +26,31 @@ type server struct {
 	process *os.Process
 }
 
-// startServe starts serve on a directory, by a command that runs another one if
-// one is given.
-func startServe(t *testing.T, dir string, wrapper ...string) server {
+// startServe starts serve on a directory, with more flags if any are given.
+func startServe(t *testing.T, dir string, flags ...string) server {
+	t.Helper()
+	return startWith(t, "", dir, flags...)
+}
+
+// startWith does so in a shell that runs a command first.
+func startWith(t *testing.T, first, dir string, flags ...string) server {
 	t.Helper()
 	free, err := ports.Free(2)
 	require.NoError(t, err)
 	web, xds := fmt.Sprint("127.0.0.1:", free[0]), fmt.Sprint("127.0.0.1:", free[1])
-	args := slices.Concat(wrapper, []string{os.Args[0], "serve", "--data", dir, "--http", web, "--xds", xds})
-	cmd := exec.Command(args[0], args[1:]...)
+	cmd := exec.Command("sh", append([]string{"-c", first + `exec "$0" "$@"`, os.Args[0], "serve", "--data", dir,
+		"--http", web, "--xds", xds, "--wasm", "/f.wasm"}, flags...)...)
 	cmd.Env = append(os.Environ(), asSluice+"=1", buildtest.Collecting)
 	var log bytes.Buffer
 	cmd.Stderr = &log
 	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	s := server{url: "http://" + web, xds: xds, process: cmd.Process}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		require.Less(t, log.Len(), 4<<20, "lines of the log are bounded")
+	})
 	require.Eventually(t, func() bool { return answers(web) }, patience, 5*time.Millisecond)
-	return s
+	return server{url: "http://" + web, xds: xds, process: cmd.Process}
 }
 
 func (s server) apply(text string) (int, error) {

@@ -17,7 +17,7 @@ import (
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s := startServe(t, dir, "sh", "-c", `ulimit -S -f 2048; exec "$@"`, "sh")
+	s := startWith(t, "ulimit -S -f 2048; ", dir)
 	acknowledged := map[int]string{}
 	fill := func() {
 		t.Helper()
