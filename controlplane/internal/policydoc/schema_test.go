@@ -3,18 +3,22 @@ package policydoc
 import (
 	"bytes"
 	"flag"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -157,36 +161,96 @@ var fieldNames = func() (names []string) {
 	return names
 }()
 
-// Whatever the reader accepts the schema accepts, over policies that are valid
-// ones changed at random.
-func TestSchemaRefusesNothingValid(t *testing.T) {
-	s := compiled(t)
-	policies := validPolicies(t)
+// mutated calls each with policies that are valid ones changed at random, so many times each.
+func mutated(t *testing.T, times int, each func(name string, text []byte)) {
+	t.Helper()
 	dice := rand.New(rand.NewPCG(1, 2))
-	valid, invalid, refused := 0, 0, 0
-	for name, original := range policies {
-		text := policy.AppendJSON(nil, original)
-		for range 300 {
+	policies := validPolicies(t)
+	for _, name := range slices.Sorted(maps.Keys(policies)) {
+		text := policy.AppendJSON(nil, policies[name])
+		for range times {
 			n, err := policy.ParseJSON(text)
 			require.NoError(t, err)
 			for range 1 + dice.IntN(2) {
 				mutate(t, dice, n)
 			}
-			verdict := accepts(t, s, n)
-			if _, errs := policy.Read(n); len(errs) == 0 {
-				valid++
-				require.NoError(t, verdict, "%s: %s", name, policy.AppendJSON(nil, n))
-				continue
-			}
-			invalid++
-			if verdict != nil {
-				refused++
-			}
+			each(name, policy.AppendJSON(nil, n))
 		}
 	}
+}
+
+// Whatever the reader accepts the schema accepts.
+func TestSchemaRefusesNothingValid(t *testing.T) {
+	s := compiled(t)
+	valid, invalid, refused := 0, 0, 0
+	mutated(t, 300, func(name string, text []byte) {
+		n, err := policy.ParseJSON(text)
+		require.NoError(t, err)
+		verdict := accepts(t, s, n)
+		if _, errs := policy.Read(n); len(errs) == 0 {
+			valid++
+			require.NoError(t, verdict, "%s: %s", name, text)
+			return
+		}
+		invalid++
+		if verdict != nil {
+			refused++
+		}
+	})
 	t.Logf("%d changed policies stayed valid; of %d that did not the schema refuses %d", valid, invalid, refused)
 	require.Greater(t, valid, 300)
 	require.Greater(t, 10*refused, 9*invalid, "what the schema is for")
+}
+
+// What a person may write, in YAML or JSON, and what the filter takes is the same: the
+// judgement, and the policy that comes of it.
+func TestFilterTakesWhatValidateTakes(t *testing.T) {
+	h, err := sim.New(t.Context(), sim.Options{Wasm: buildtest.Wasm(t), CacheDir: buildtest.CacheDir(), PluginName: "sluice"})
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	taken, refused, shown := 0, 0, 0
+	mutated(t, 100, func(_ string, text []byte) {
+		p, n, _, err := policyfile.Read("p.json", text)
+		q, m, _, err2 := policyfile.Read("p.yaml", asYAML(t, text))
+		require.Equal(t, err == nil, err2 == nil, "%s\n%v\n%v", text, err, err2)
+		require.Equal(t, p, q, "%s", text)
+		if tree, _ := policy.ParseJSON(text); err == nil || bytes.Equal(policy.PushedJSON(tree), text) { // the rest is not the filter's
+			if shown++; shown%20 == 0 { // a machine of its own for each makes this slow
+				require.Equal(t, err == nil, h.Configure(policy.PushedJSON(tree)) == nil, "%s\n%v", text, err)
+			}
+		}
+		if err != nil {
+			refused++
+			return
+		}
+		taken++
+		require.Equal(t, policy.AppendJSON(nil, n), policy.AppendJSON(nil, m), "%s", text)
+		tree, err := policy.ParseJSON(policy.PushedJSON(n))
+		require.NoError(t, err, "%s", text)
+		again, problems := policy.ReadPushed(tree)
+		require.Empty(t, problems, "%s", text)
+		require.Equal(t, p, again, "%s", text)
+	})
+	t.Log(taken, "policies taken,", refused, "refused")
+	require.Greater(t, taken, 150)
+}
+
+// asYAML writes JSON as the YAML that a person might.
+func asYAML(t *testing.T, text []byte) []byte {
+	t.Helper()
+	var n yaml.Node
+	require.NoError(t, yaml.Unmarshal(text, &n))
+	var plain func(n *yaml.Node)
+	plain = func(n *yaml.Node) {
+		n.Style = 0
+		for _, c := range n.Content {
+			plain(c)
+		}
+	}
+	plain(&n)
+	out, err := yaml.Marshal(&n)
+	require.NoError(t, err)
+	return out
 }
 
 // What a schema can tell, this one does: every form, once wrong.
