@@ -27,11 +27,10 @@ type Listener struct {
 	net.Listener
 	maxOpen int
 
-	mu     sync.Mutex
-	open   map[*Conn]struct{}
-	of     map[string]int // open ones by address
-	kept   map[string]int // of these, the kept ones
-	closed uint64
+	mu   sync.Mutex
+	open map[*Conn]struct{}
+	of   map[string]int // open ones by address
+	kept map[string]int // of these, the kept ones
 }
 
 // Bound returns a listener that has at most maxOpen connections open.
@@ -39,13 +38,6 @@ func Bound(l net.Listener, maxOpen int) *Listener {
 	return &Listener{
 		Listener: l, maxOpen: maxOpen, open: map[*Conn]struct{}{}, of: map[string]int{}, kept: map[string]int{},
 	}
-}
-
-// Closed returns how many connections were closed because there was no room.
-func (l *Listener) Closed() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.closed
 }
 
 // Accept implements net.Listener.
@@ -75,7 +67,6 @@ func (l *Listener) admit(c *Conn) bool {
 		l.mu.Unlock()
 		return true
 	}
-	l.closed++
 	v := l.victim(c)
 	if v == nil {
 		l.mu.Unlock()

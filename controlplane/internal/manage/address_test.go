@@ -34,15 +34,12 @@ func TestParseAllow(t *testing.T) {
 		require.Equal(t, tc.holds, a.holds(tc.host, netip.MustParseAddr(tc.ip)), "%v", tc)
 	}
 	for _, bad := range []string{
-		"", ",", "10.0.0.0/8,", "10.0.0.0/33", "10.0.0/8", "010.0.0.1", "127.1", "2130706433", "0x7f000001", "a.0x7f",
+		"", ",", "10.0.0.0/8,", "010.0.0.1", "127.1", "2130706433", "0x7f000001", "a.0x7f",
 		"fe80::1%eth0", "::ffff:10.0.0.0/104", "*.edge.example", "edge.example:9902", "https://edge.example", "a b", "-é-",
 	} {
 		_, err := ParseAllow(bad)
 		require.Error(t, err, bad)
 	}
-}
-
-func TestNetworksThatAreNone(t *testing.T) {
 	for list, want := range map[string]string{
 		"10.0.0.0/33":             `"10.0.0.0/33" is not a network: prefix lengths end at 32`,
 		"edge.example,fd00::/129": `"fd00::/129" is not a network: prefix lengths end at 128`,

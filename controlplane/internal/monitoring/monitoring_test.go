@@ -1,7 +1,6 @@
 package monitoring
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,37 +27,6 @@ func TestMetricsExist(t *testing.T) {
 	used := slices.Concat(metric.FindAllString(string(text), -1), metric.FindAllString(string(Rules), -1))
 	require.Subset(t, listed, used)
 	require.GreaterOrEqual(t, len(used), 50)
-}
-
-// Panels stand beside and below each other, each with an id of its own, and none
-// without a query.
-func TestDashboardIsLaidOut(t *testing.T) {
-	text, err := Dashboard()
-	require.NoError(t, err)
-	var d struct {
-		Panels []struct {
-			ID          int
-			Title, Type string
-			GridPos     struct{ X, Y, W, H int }
-			Targets     []any
-		}
-	}
-	require.NoError(t, json.Unmarshal(text, &d))
-	taken, ids := map[[2]int]string{}, map[int]bool{}
-	for _, p := range d.Panels {
-		require.False(t, ids[p.ID], p.Title)
-		ids[p.ID] = true
-		require.Equal(t, p.Type == "row", len(p.Targets) == 0, p.Title)
-		require.LessOrEqual(t, p.GridPos.X+p.GridPos.W, width, p.Title)
-		for x := range p.GridPos.W {
-			for y := range p.GridPos.H {
-				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
-				require.Empty(t, taken[at], p.Title)
-				taken[at] = p.Title
-			}
-		}
-	}
-	require.Greater(t, len(ids), 15)
 }
 
 // Each alert has its times in a test of promtool's.

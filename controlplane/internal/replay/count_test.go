@@ -11,12 +11,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-func TestUses(t *testing.T) {
-	u := Uses{1: 90, 7: 9, 19: 1}
-	d := u.Distribution()
-	require.Equal(t, []uint32{1, 1, 7, 19, 19}, []uint32{d.P50, d.P90, d.P99, d.P999, d.Max})
-}
-
 // Windows of months are told apart by the calendar.
 func TestUseByMonths(t *testing.T) {
 	left, room := int64(1), 100

@@ -42,15 +42,20 @@ func TestLogsWithoutFigures(t *testing.T) {
 	require.Contains(t, disorder.Hint, "--sort")
 }
 
-// A policy in shadow mode denies nobody; whom it would deny is told beside it.
-func TestAgainstAShadowPolicy(t *testing.T) {
+// What only one of two policies denies is told, and what one denies is the same beside another. A
+// policy in shadow mode denies nobody; whom it would deny is told beside it.
+func TestAgainst(t *testing.T) {
 	const enforced = `{version: 1, rules: [{name: b, key: [client_ip], limits: ["7/1s"]}]}`
 	lines := traffic(2, 2000)
 	o := options(t, `{version: 1, rules: [{name: a, key: [{header: x-user-id}], limits: ["2/1s"]}]}`, lines)
 	o.Against = &File{"other.yaml", []byte(enforced)}
 	want, err := Run(t.Context(), o)
 	require.NoError(t, err)
+	require.Positive(t, want.Alone)
 	require.Positive(t, want.Against.Alone)
+	require.Equal(t, want.Denied-want.Alone, want.Against.Denied-want.Against.Alone, "what both deny")
+	require.Equal(t, want.Against.Alone, want.Against.Rules[0].Alone.Requests)
+	require.Equal(t, want.Against.Rules[0].Alone.Clients, int64(len(want.Against.Rules[0].Alone.Top)))
 
 	o.Against.Text = []byte(strings.Replace(enforced, "name: b", "name: b, mode: shadow", 1))
 	shadow, err := Run(t.Context(), o)
@@ -71,6 +76,7 @@ func TestAgainstAShadowPolicy(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, same.Against.ShadowAlone)
 	require.Equal(t, same.Denied, same.Alone)
+	require.Equal(t, want.Against.Denied, same.Denied, "the same beside another policy")
 }
 
 // A request that rules deny both for real and in shadow is denied, and no more.

@@ -197,24 +197,6 @@ func sum(list []int64) (n int64) {
 	return n
 }
 
-func TestAgainst(t *testing.T) {
-	lines := traffic(2, 2000)
-	o := options(t, `{version: 1, rules: [{name: a, key: [{header: x-user-id}], limits: ["2/1s"]}]}`, lines)
-	o.Against = &File{"other.yaml", []byte(`{version: 1, rules: [{name: b, key: [client_ip], limits: ["7/1s"]}]}`)}
-	both, err := Run(t.Context(), o)
-	require.NoError(t, err)
-	require.Positive(t, both.Alone)
-	require.Positive(t, both.Against.Alone)
-	require.Equal(t, both.Denied-both.Alone, both.Against.Denied-both.Against.Alone, "what both deny")
-	require.Equal(t, both.Against.Alone, both.Against.Rules[0].Alone.Requests)
-	require.Equal(t, both.Against.Rules[0].Alone.Clients, int64(len(both.Against.Rules[0].Alone.Top)))
-
-	o.Policy, o.Against = *o.Against, nil
-	alone, err := Run(t.Context(), o)
-	require.NoError(t, err)
-	require.Equal(t, alone.Denied, both.Against.Denied)
-}
-
 // Each proxy counts for itself, but for rules of scope cluster.
 func TestProxies(t *testing.T) {
 	lines := make([]logged, 100)

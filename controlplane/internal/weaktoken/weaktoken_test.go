@@ -44,10 +44,3 @@ func TestWeak(t *testing.T) {
 		require.False(t, weak, "not a digest: %s", no)
 	}
 }
-
-func BenchmarkWeak(b *testing.B) {
-	strong := digest(rand.Text())
-	for b.Loop() {
-		Weak(strong)
-	}
-}
