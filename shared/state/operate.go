@@ -107,7 +107,7 @@ func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status
 // live counts the keys of the entry's page that count something.
 func (t *Table) live(e *Entry) (keys uint64) {
 	for slot := range t.layout.Slots {
-		if !e.page.free(&t.layout, slot) && t.expiry(e, slot) > e.Now {
+		if !e.page.free(&t.layout, slot) && t.expiry(e, slot) > e.CallerNs {
 			keys++
 		}
 	}
@@ -128,7 +128,7 @@ func (t *Table) Live(e *Entry, rule []limit.Window, now int64, value []byte) uin
 func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, status Status) {
 	return t.each(e, rule, now, func() (changes uint64) {
 		for slot := range t.layout.Slots {
-			if !e.page.free(&t.layout, slot) && t.expiry(e, slot) <= e.Now {
+			if !e.page.free(&t.layout, slot) && t.expiry(e, slot) <= e.CallerNs { // the floor may be ahead
 				t.remove(e, slot)
 				changes++
 			}
