@@ -81,39 +81,6 @@ func (d *desk) requireStands(key string, used, held uint32, message string) {
 	require.Equal(d, []uint32{used, held}, []uint32{u, h}, message)
 }
 
-// TestAnAnswerCharges: what is held counts against the limit, and only the answer charges
-// the windows.
-func TestAnAnswerCharges(t *testing.T) {
-	d := newDesk(t, 64, aligned(5, 60*second, 0), holding())
-	var runs []Receipt
-	for range 5 {
-		r, ok := d.hold("a", 1)
-		require.True(t, ok)
-		runs = append(runs, r)
-	}
-	d.requireStands("a", 0, 5, "all hold")
-	wait, held := d.check("a", 1)
-	require.Equal(t, limit.HeldRetryNs, wait)
-	require.True(t, held, "only what is held denies")
-	require.False(t, d.settle("a", runs[0], 0))
-	require.False(t, d.settle("a", runs[1], 1))
-	d.requireStands("a", 1, 3, "one failed, one did not")
-	_, ok := d.hold("a", 1)
-	require.True(t, ok)
-	_, ok = d.hold("a", 1)
-	require.False(t, ok)
-	for _, r := range runs[2:] {
-		d.settle("a", r, 1)
-	}
-	d.requireStands("a", 4, 1, "all but the last have failed")
-	runs[0].Units = 0
-	d.settle("a", runs[0], 7)
-	d.requireStands("a", 11, 1, "more than it held")
-	wait, held = d.check("a", 1)
-	require.False(t, held, "the window denies by itself")
-	require.Positive(t, wait)
-}
-
 // TestLostHoldsAreCharged: units that nobody settles are charged after eight to nine
 // eighths of the hold, whoever looks; those that are renewed are not.
 func TestLostHoldsAreCharged(t *testing.T) {
@@ -138,82 +105,6 @@ func TestLostHoldsAreCharged(t *testing.T) {
 	d.requireStands("a", 3, 0, "settled")
 	d.pass(600 * second)
 	d.requireStands("a", 0, 0, "in another window")
-}
-
-// TestAStoppedProcessLosesNothing: the time in which no stream could say that it is alive
-// does not count.
-func TestAStoppedProcessLosesNothing(t *testing.T) {
-	d := newDesk(t, 64, inFlight())
-	for range 3 {
-		_, ok := d.hold("a", 1)
-		require.True(t, ok)
-	}
-	d.now += 3600 * second
-	d.store.monotonicNs += 3600 * second
-	_, ok := d.hold("a", 1)
-	require.False(t, ok)
-	wait, held := d.check("a", 1)
-	require.Equal(t, []any{limit.HeldRetryNs, true}, []any{wait, held})
-	d.pass(12 * second)
-	_, ok = d.hold("a", 3)
-	require.True(t, ok, "all three are lost by now")
-}
-
-// TestHoldsUnderAWallClockThatIsSet: holds know the monotonic clock alone. No slot is free too
-// early, and one that is lost is free on time.
-func TestHoldsUnderAWallClockThatIsSet(t *testing.T) {
-	for _, set := range []int64{3600 * second, -3600 * second} {
-		d := newDesk(t, 64, inFlight())
-		d.now += 5000 * second
-		var held []Receipt
-		for range 3 {
-			r, ok := d.hold("a", 1)
-			require.True(t, ok)
-			held = append(held, r)
-		}
-		d.now += set
-		_, ok := d.hold("a", 1)
-		require.False(t, ok, "none is free")
-		require.False(t, d.settle("a", held[0], 0))
-		_, ok = d.hold("a", 1)
-		require.True(t, ok, "one is free")
-		_, ok = d.hold("a", 1)
-		require.False(t, ok, "no more is")
-		d.pass(9 * second)
-		_, ok = d.hold("a", 1)
-		require.False(t, ok, "none is lost yet")
-		d.pass(3 * second)
-		_, ok = d.hold("a", 3)
-		require.True(t, ok, "all are lost")
-	}
-}
-
-// TestHoldsOfEvictedKeys: a key that was evicted is held back by what it holds, settles
-// to the floor or to its new record, and in the end nothing is held.
-func TestHoldsOfEvictedKeys(t *testing.T) {
-	d := newDesk(t, 2, aligned(5, 600*second, 0), holding())
-	a, ok := d.hold("a", 3)
-	require.True(t, ok)
-	var others []Receipt
-	for _, key := range []string{"b", "c", "d"} {
-		r, ok := d.hold(key, 1)
-		require.True(t, ok, key)
-		others = append(others, r)
-	}
-	require.Equal(t, 2, d.table.layout.Slots)
-	used, held := d.stands("a")
-	require.Zero(t, used)
-	require.GreaterOrEqual(t, held, uint32(3))
-	_, ok = d.hold("a", 3)
-	require.False(t, ok)
-	d.settle("a", a, 2)
-	used, _ = d.stands("a")
-	require.GreaterOrEqual(t, used, uint32(2), "of the floor")
-	for i, key := range []string{"b", "c", "d"} {
-		d.settle(key, others[i], 0)
-	}
-	_, held = d.stands("a")
-	require.Zero(t, held)
 }
 
 // TestReceiptsOfBefore: a receipt from before its counter's policy settled nothing for a
