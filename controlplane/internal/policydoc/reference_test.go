@@ -74,9 +74,6 @@ func (r *reference) section(b *strings.Builder, name string, o *node) {
 	}
 	places := r.places[name]
 	fmt.Fprintf(b, "\n## %s\n\n", name)
-	if len(places) > 1 {
-		fmt.Fprintf(b, "Also at %s.\n\n", code(places[1:]...))
-	}
 	if o.MaxProperties == 1 {
 		b.WriteString("Exactly one of these fields.\n\n")
 	}

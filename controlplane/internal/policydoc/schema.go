@@ -127,7 +127,7 @@ func typeOf(at string, s policy.Shape) *node {
 	case policy.FormDuration:
 		return &node{Type: "string", Pattern: durationPattern, PatternError: "must be " + message.Shape(s), says: "duration"}
 	case policy.FormPeriod:
-		return &node{Type: "string", Pattern: periodPattern, PatternError: "must be " + message.Shape(s), says: "duration, or `minute`, `15 minutes` and the like"}
+		return &node{Type: "string", Pattern: periodPattern, PatternError: "must be " + message.Shape(s), says: "duration such as 1h30m or 2w, or `15 minutes`"}
 	case policy.FormWord:
 		return word(s.Words...)
 	case policy.FormInteger:
@@ -145,10 +145,10 @@ func typeOf(at string, s policy.Shape) *node {
 	case policy.FormTexts:
 		return &node{
 			Type: "object", AdditionalProperties: anyText, MinProperties: 1, MaxProperties: policy.MaxMetadata,
-			says: "object from names to texts such as {env: prod}",
+			says: "such as {env: prod}",
 		}
 	case policy.FormPatterns:
-		return headers(text("text", headerValuePattern), 1, "object from header names to patterns such as {x-tier: gold}")
+		return headers(text("text", headerValuePattern), 1, "such as {x-tier: gold}")
 	default:
 		return &node{AnyOf: choices[s.Of]}
 	}

@@ -80,10 +80,10 @@ var items = map[string]*node{
 	"network":            text("address or network", `^[0-9A-Fa-f:.]+(?:/[0-9]+)?$`),
 	"segment":            anyText,
 	"pattern":            text("pattern", keyPatternPattern),
-	"limit":              {AnyOf: append(windowForms, slotsForms...)},
+	"limit":              {says: "[limit](#limit), \"10/minute\", [slots](#slots) or a number of them", AnyOf: append(windowForms, slotsForms...)},
 	"key":                {says: "[key](#key)", AnyOf: []*node{word(policy.BareKeys()...), object("key")}},
 	"status":             {AnyOf: []*node{integer(100, 599), text(`text such as "4xx" or "400-499"`, `^[1-5](?:xx|[0-9][0-9](?:-[1-5][0-9][0-9])?)$`)}},
-	"answer_grpc_status": {AnyOf: []*node{word(policy.GRPCStatuses...), integer(0, 16)}},
+	"answer_grpc_status": {says: "gRPC statuses such as `unavailable` or 14", AnyOf: []*node{word(policy.GRPCStatuses...), integer(0, 16)}},
 }
 
 // choices are the forms of values that have several.
@@ -95,8 +95,8 @@ var choices = map[string][]*node{
 	"one_cost":         {integer(1, math.MaxUint32), object("cost")},
 	"header":           {text("text", tokenPattern), object("header")},
 	"path":             {word("full"), object("path")},
-	"response_headers": {headers(anyText, 0, "object from header names to texts")},
-	"grpc_status":      {{Enum: policy.GRPCStatuses[1:], says: "a status as in [answer](#answer) but `ok`"}, integer(1, 16)},
+	"response_headers": {headers(anyText, 0, "such as {x-left: few}")},
+	"grpc_status":      {{Enum: policy.GRPCStatuses[1:], says: "gRPC status such as `unavailable`"}, integer(1, 16)},
 	"claim":            {anyText, list(anyText, 1, 0)},
 	"utc_offset":       {text(`text such as "+02:00"`, `^(?:[+-](?:0[0-9]|1[01]):[0-5][0-9]|[+-]12:00|\+1[23]:[0-5][0-9]|\+14:00)$`)},
 	"settle_to": {word(string(policy.SettleCost), string(policy.SettleTokens), string(policy.SettleInputTokens), string(policy.SettleOutputTokens),
