@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/sluice-ratelimit/sluice/build/etcdtest"
@@ -294,4 +295,57 @@ func TestSeveralServesCutOff(t *testing.T) {
 		return exit == 0
 	})
 	eventually(t, crowdBack, "all to get it", func() bool { return s.crowd.wrong(s.should(t)) == 0 })
+}
+
+// An etcd without space takes no changes until it has some again: a serve says so, also one that
+// starts meanwhile, and serves what it knows.
+func TestSeveralServesOnAFullEtcd(t *testing.T) {
+	etcd := etcdtest.Start(t, 1, "--quota-backend-bytes", fmt.Sprint(4<<20))
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd[0].Addr}})
+	require.NoError(t, err)
+	defer client.Close()
+	c := &controlPlane{data: t.TempDir() + "/data", store: etcd.URL(), xds: freeAddress(t), http: freeAddress(t), flags: []string{"--wasm", "/f.wasm"}}
+	c.start(t)
+	t.Cleanup(func() { c.kill(t) })
+	crowd := startCrowd(t, []string{c.xds}, 30)
+	apply := func(round int) (string, int) {
+		_, errs, exit := sluice(t, append([]string{"apply", "--server", c.url()}, files(t, round, policies...)...)...)
+		return errs, exit
+	}
+	errs, exit := apply(1)
+	require.Zero(t, exit, errs)
+	before := c.standings(t)
+	should := func(node string) uint64 { return before[policyOf(node)].expects(node) }
+	for i := 0; err == nil; i++ {
+		_, err = client.Put(t.Context(), fmt.Sprint("others/", i), strings.Repeat("x", 512<<10))
+	}
+	require.ErrorIs(t, err, rpctypes.ErrNoSpace)
+	errs, exit = apply(2)
+	require.Equal(t, 1, exit)
+	require.Contains(t, errs, "nothing is stored: etcd takes no more: etcdserver: mvcc: database space exceeded")
+	for range 2 {
+		eventually(t, 10*time.Second, "it to say so", func() bool {
+			out, _, _ := sluice(t, "status", "--server", c.url())
+			return regexp.MustCompile(`NOTHING CAN BE CHANGED HERE: cut off from etcd since .*space exceeded`).MatchString(out)
+		})
+		require.Contains(t, body(t, c.url()+"/metrics"), "\nsluice_store_cut_off 1\n")
+		late := startCrowd(t, []string{c.xds}, 3)
+		eventually(t, crowdBack, "those that connect to get what it knows", func() bool { return late.wrong(should) == 0 })
+		c.kill(t)
+		c.start(t)
+	}
+	deleted, err := client.Delete(t.Context(), "others/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	_, err = client.Compact(t.Context(), deleted.Header.Revision, clientv3.WithCompactPhysical())
+	require.NoError(t, err)
+	_, err = client.Defragment(t.Context(), etcd[0].Addr)
+	require.NoError(t, err)
+	_, err = client.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
+	require.NoError(t, err)
+	eventually(t, 5*time.Second, "a change to be possible", func() bool { _, exit := apply(3); return exit == 0 })
+	require.Equal(t, before["edge"].Current.Revision+4, c.standings(t)["edge"].Current.Revision, "what was refused is nowhere")
+	eventually(t, crowdBack, "all to get it", func() bool {
+		now := c.standings(t)
+		return crowd.wrong(func(node string) uint64 { return now[policyOf(node)].expects(node) }) == 0
+	})
 }

@@ -17,7 +17,10 @@ import (
 func (e *Etcd) campaign(ctx context.Context) {
 	for ctx.Err() == nil {
 		trying, cancel := context.WithCancel(ctx)
-		if session, err := concurrency.NewSession(e.client, concurrency.WithTTL(lease), concurrency.WithContext(trying)); err == nil {
+		session, err := concurrency.NewSession(e.client, concurrency.WithTTL(lease), concurrency.WithContext(trying))
+		if err != nil {
+			e.note(err) // a full etcd gives no lease
+		} else {
 			e.setSession(session, nil)
 			e.stand(trying, session)
 			e.setSession(nil, nil)
