@@ -101,9 +101,9 @@ e2e-console: build ## the console in a real Chromium, on the newest Envoy; SHOTS
 		SLUICE_CLI='$(CURDIR)/$(cli)' SLUICE_FILTER='$(CURDIR)/$(filter)' SLUICE_SHOTS='$(if $(SHOTS),$(CURDIR)/docs/img)' \
 		$(GO) test -C build/browser -count=1 $(flags) -timeout 10m ./...
 
-e2e-etcd: build ## the store on a real etcd, and three serves on three members and beside Envoys, of which each may die or be cut off; building etcd takes a minute, once; ROUNDS=20
+e2e-etcd: build ## the store on a real etcd, its page, and three serves on three members and beside Envoys, of which each may die or be cut off; building etcd takes a minute, once; ROUNDS=20
 	etcd=$$(build/fetch etcd); $(call with_envoys,$(newest)); export SLUICE_ENVOY SLUICE_ETCD=$$etcd; \
-		$(go_test) -tags etcd -run 'Etcd|CutOff|Chunks|Credentials|Copy' -timeout 20m ./controlplane/internal/store && \
+		$(go_test) -tags etcd -run 'Etcd|CutOff|Chunks|Credentials|Copy' -timeout 20m ./controlplane/internal/store ./docs && \
 		$(go_test) -tags etcd -run SeveralServes -timeout 20m ./e2e $(if $(ROUNDS),-serve-rounds $(ROUNDS))
 
 # Envoy Gateway has ports that nothing changes, so the test has a network of its own.

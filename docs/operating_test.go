@@ -26,6 +26,7 @@ import (
 // systemctl does what the page asks systemd for: it runs the unit's ExecStart.
 const systemctl = `#!/bin/bash
 set -eu
+[ "$1" = daemon-reload ] && exit
 unit="$ROOT/etc/systemd/system/${*: -1}.service"
 if [ -e "$ROOT/serve.pid" ]; then
 	kill "$(cat "$ROOT/serve.pid")"
@@ -48,10 +49,11 @@ exec %s --use-dynamic-base-id --concurrency 2 "$@" >>"$ROOT/envoy.log" 2>&1
 type page struct {
 	root    string
 	files   string // folder for the page's files
+	etcd    bool   // there is one: commands for it are run, too
 	rewrite *strings.Replacer
 }
 
-func newPage(t *testing.T, files string) page {
+func newPage(t *testing.T, files string, more ...string) page {
 	t.Helper()
 	root := t.TempDir()
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -62,7 +64,7 @@ func newPage(t *testing.T, files string) page {
 	// At each place the first text that fits is replaced.
 	_, upstreamPort, err := net.SplitHostPort(upstream.Listener.Addr().String())
 	require.NoError(t, err)
-	p := page{root, files, strings.NewReplacer(
+	p := page{root, files, false, strings.NewReplacer(append(more,
 		"127.0.0.1:18080", "127.0.0.1:"+port(0), "127.0.0.1:18000", "127.0.0.1:"+port(1),
 		"0.0.0.0, port_value: 10000", "127.0.0.1, port_value: "+port(2),
 		"port_value: 9901", "port_value: "+port(3), "port_value: 8080", "port_value: "+upstreamPort,
@@ -74,8 +76,8 @@ func newPage(t *testing.T, files string) page {
 		"127.0.0.1:8080", upstream.Listener.Addr().String(),
 		"control.example.com", "localhost", "10.0.0.0/24", "127.0.0.0/8", "10.0.0.7", "127.0.0.1",
 		" /etc/", " "+root+"/etc/", " /usr/", " "+root+"/usr/", "=/usr/", "="+root+"/usr/",
-		" /var/", " "+root+"/var/", "=/var/", "="+root+"/var/",
-	)}
+		" /var/", " "+root+"/var/", "=/var/", "="+root+"/var/", "=/etc/", "="+root+"/etc/",
+	)...)}
 	p.write(t, "usr/local/bin/systemctl", systemctl, 0o755)
 	envoy, err := proc.Find()
 	require.NoError(t, err)
@@ -101,9 +103,10 @@ func (p page) steps(t *testing.T, d doc) (list []step) {
 	t.Helper()
 	for _, f := range d.fences() {
 		switch {
+		case f.file == "etcd" && !p.etcd:
 		case f.lang == "sh":
 			list = append(list, step{fence: f})
-		case f.lang == "text" && f.file == "":
+		case f.lang == "text" && (f.file == "" || f.file == "etcd"):
 			list[len(list)-1].shows = strings.Split(strings.TrimSpace(f.text), "\n")
 		case strings.HasSuffix(f.file, ".service"):
 			p.write(t, filepath.Join("etc/systemd/system", f.file), p.rewrite.Replace(f.text), 0o644)

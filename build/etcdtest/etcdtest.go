@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,6 +30,7 @@ type Member struct {
 	t      testing.TB
 	path   string
 	args   []string
+	scheme string // of clients' URLs
 	health string
 }
 
@@ -36,7 +38,7 @@ type Member struct {
 type Cluster []*Member
 
 // Start starts a cluster of n members, with these arguments more, and returns when each
-// answers. The program is the one that SLUICE_ETCD names, or that build/fetch etcd makes.
+// answers. With --cert-file among them it takes TLS alone. The program is the one that SLUICE_ETCD names, or that build/fetch etcd makes.
 func Start(t testing.TB, n int, args ...string) Cluster {
 	t.Helper()
 	path := os.Getenv("SLUICE_ETCD")
@@ -50,16 +52,20 @@ func Start(t testing.TB, n int, args ...string) Cluster {
 	require.NoError(t, err)
 	var c Cluster
 	var peers []string
+	scheme := "http"
+	if slices.Contains(args, "--cert-file") {
+		scheme = "https"
+	}
 	for i := range n {
 		peers = append(peers, fmt.Sprintf("m%d=http://127.0.0.1:%d", i, free[n+i]))
 	}
 	for i := range n {
-		m := &Member{t: t, path: path, Addr: fmt.Sprint("127.0.0.1:", free[i]), health: fmt.Sprint("http://127.0.0.1:", free[2*n+i])}
+		m := &Member{t: t, path: path, scheme: scheme, Addr: fmt.Sprint("127.0.0.1:", free[i]), health: fmt.Sprint("http://127.0.0.1:", free[2*n+i])}
 		_, peer, _ := strings.Cut(peers[i], "=")
 		m.args = append([]string{
 			"--name", fmt.Sprint("m", i), "--data-dir", t.TempDir(), "--initial-cluster", strings.Join(peers, ","), "--log-level", "error",
 			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--listen-metrics-urls", m.health,
-			"--listen-client-urls", "http://" + m.Addr, "--advertise-client-urls", "http://" + m.Addr,
+			"--listen-client-urls", scheme + "://" + m.Addr, "--advertise-client-urls", scheme + "://" + m.Addr,
 		}, args...)
 		t.Cleanup(func() {
 			if m.Child != nil {
@@ -81,7 +87,7 @@ func (c Cluster) URL() string {
 	for _, m := range c {
 		hosts = append(hosts, m.Addr)
 	}
-	return "etcd://" + strings.Join(hosts, ",")
+	return strings.Replace(c[0].scheme, "http", "etcd", 1) + "://" + strings.Join(hosts, ",")
 }
 
 func (m *Member) start() {
