@@ -162,7 +162,7 @@ type canaryStatus struct {
 	Seen     []struct{ Canary, Others struct{ Requests uint64 } }
 }
 
-func (c *controlPlane) canary(t *testing.T) canaryStatus {
+func (c *controlPlane) canaryStatus(t *testing.T) canaryStatus {
 	t.Helper()
 	var st struct {
 		Policies []struct{ Canary canaryStatus }
@@ -171,81 +171,119 @@ func (c *controlPlane) canary(t *testing.T) canaryStatus {
 	return st.Policies[0].Canary
 }
 
+// canaryRig is a control plane with an Envoy that is in a tenth of its proxies, one that is not,
+// and a simulated one.
+type canaryRig struct {
+	*controlPlane
+	proxies map[string]*proxy
+	users   int
+}
+
+const chosen, other = "edge-11", "edge-1"
+
+// good is the revision that all but the canary keep.
+const good = uint64(1)
+
+// visit sends requests of a new user, and returns how many pass.
+func (r *canaryRig) visit(t *testing.T, node string, n int) (passed int) {
+	t.Helper()
+	r.users++
+	return count(r.proxies[node].load(1).send(t, n, user(fmt.Sprint("u", r.users))), allowed)
+}
+
+func (r *canaryRig) onlyChosen(t *testing.T) {
+	t.Helper()
+	for node, p := range r.controlPlane.proxies(t) {
+		require.True(t, node == chosen || p.Runs == good && p.Nacked == 0, "%s: %+v", node, p)
+	}
+}
+
+func (r *canaryRig) canary(t *testing.T, policy string, flags ...string) (errs string, exit int) {
+	t.Helper()
+	_, errs, exit = r.tryApply(t, policy, append(flags, "--canary", "10%")...)
+	r.onlyChosen(t)
+	return errs, exit
+}
+
+func (r *canaryRig) stalls(t *testing.T, why string, meanwhile func()) {
+	t.Helper()
+	eventually(t, 20*time.Second, "the canary to stall", func() bool {
+		meanwhile()
+		r.onlyChosen(t)
+		return r.canaryStatus(t).State == "stalled"
+	})
+	require.Contains(t, r.canaryStatus(t).Says, why)
+}
+
+// aborts requires that the revision before is back soon.
+func (r *canaryRig) aborts(t *testing.T, what string) {
+	t.Helper()
+	watch := buildtest.StartStopwatch(r.Pid(), r.proxies[chosen].envoy.Pid())
+	out, errs, exit := sluice(t, "abort", "--server", r.url())
+	require.Zero(t, exit, "%s%s", out, errs)
+	require.Equal(t, good, r.controlPlane.proxies(t)[chosen].Runs)
+	require.Equal(t, 20, r.visit(t, chosen, 20))
+	require.Less(t, watch.Elapsed(), 2*time.Second, "%s: %s", what, watch)
+	t.Logf("%s: back after %s", what, watch)
+	r.onlyChosen(t)
+}
+
 // A canary that denies too much, one that its proxy refuses and one that crashes stall by
-// themselves, also where serve is killed meanwhile: no other proxy ever runs them, and abort brings
-// the revision before back within two seconds.
+// themselves, also where serve is killed meanwhile: no other proxy ever runs them. Abort brings
+// the revision before back within two seconds, also one with another filter.
 func TestCanary(t *testing.T) {
 	t.Parallel()
-	const chosen, other = "edge-11", "edge-1" // of these, edge-11 is in a tenth
-	c, d, wasm := startControlPlane(t), newest(t), buildtest.Filter(t, "sluice_faults")
-	proxies := map[string]*proxy{}
-	for node, of := range map[string]driver{chosen: d, other: d, "edge-2": {name: "run"}} {
-		o := proxyOptions{node: node, xds: c.xds, wasm: wasm, workers: 1}
+	r, wasm := &canaryRig{controlPlane: startControlPlane(t), proxies: map[string]*proxy{}}, buildtest.Filter(t, "sluice_faults")
+	for node, of := range map[string]driver{chosen: newest(t), other: newest(t), "edge-2": {name: "run"}} {
+		o := proxyOptions{node: node, xds: r.xds, wasm: wasm, workers: 1}
 		if of.envoy != "" {
 			o.manage = freeAddress(t)
 		}
-		proxies[node] = of.start(t, o)
-		c.awaitConnected(t, node)
+		r.proxies[node] = of.start(t, o)
+		r.awaitConnected(t, node)
 	}
 	policy := func(limit int) string { return perUser(fmt.Sprintf("%d/%s", limit, far)) + managed }
-	c.apply(t, policy(100_000))
-	good, users := uint64(1), 0
-	visit := func(node string, n int) (passed int) {
-		users++
-		return count(proxies[node].load(1).send(t, n, user(fmt.Sprint("u", users))), allowed)
-	}
-	onlyChosen := func() {
-		for node, p := range c.proxies(t) {
-			require.True(t, node == chosen || p.Runs == good && p.Nacked == 0, "%s: %+v", node, p)
-		}
-	}
-	stalls := func(why string, meanwhile func()) {
-		eventually(t, 20*time.Second, "the canary to stall", func() bool {
-			meanwhile()
-			onlyChosen()
-			return c.canary(t).State == "stalled"
-		})
-		require.Contains(t, c.canary(t).Says, why)
-		began := time.Now()
-		out, errs, exit := sluice(t, "abort", "--server", c.url())
-		require.Zero(t, exit, "%s%s", out, errs)
-		require.Equal(t, good, c.proxies(t)[chosen].Runs)
-		require.Less(t, time.Since(began), 2*time.Second+faultSlack())
-		require.Equal(t, 20, visit(chosen, 20))
-		onlyChosen()
-	}
-	apply := func(policy string, flags ...string) (string, int) {
-		_, errs, exit := c.tryApply(t, policy, append(flags, "--canary", "10%")...)
-		onlyChosen()
-		return errs, exit
-	}
+	r.apply(t, policy(100_000))
 
-	errs, exit := apply(policy(10), "--promote-after", "3s")
+	errs, exit := r.canary(t, policy(10), "--promote-after", "3s")
 	require.Zero(t, exit, errs)
-	require.Equal(t, 10, visit(chosen, 150))
-	_, errs, exit = c.tryApply(t, policy(20))
+	require.Equal(t, 10, r.visit(t, chosen, 150))
+	_, errs, exit = r.tryApply(t, policy(20))
 	require.Equal(t, 1, exit)
 	require.Contains(t, errs, "is a canary: end that first, by sluice promote or sluice abort")
-	c.kill(t)
-	c.start(t)
-	c.awaitConnected(t, chosen)
-	c.awaitConnected(t, other)
-	stalls("per-user denies ", func() { visit(chosen, 50); require.Equal(t, 50, visit(other, 50)) })
+	r.kill(t)
+	r.start(t)
+	r.awaitConnected(t, chosen)
+	r.awaitConnected(t, other)
+	r.stalls(t, "per-user denies ", func() { r.visit(t, chosen, 50); require.Equal(t, 50, r.visit(t, other, 50)) })
+	r.aborts(t, "a limit")
 
-	errs, exit = apply(policy(100_000)+"# again\n", "--wasm", "/not/there.wasm")
+	errs, exit = r.canary(t, policy(100_000)+"# again\n", "--wasm", "/not/there.wasm")
 	require.Equal(t, 1, exit)
 	require.Contains(t, errs, "was refused by 1 proxy")
-	stalls("refused by "+chosen, func() {})
+	r.stalls(t, "refused by "+chosen, func() {})
+	r.aborts(t, "a refusal")
 
-	errs, exit = apply(policy(10))
+	errs, exit = r.canary(t, policy(10))
 	require.Zero(t, exit, errs)
 	eventually(t, 20*time.Second, "the canary to be watched", func() bool {
-		visit(chosen, 1)
-		seen := c.canary(t).Seen
+		r.visit(t, chosen, 1)
+		seen := r.canaryStatus(t).Seen
 		return len(seen) > 0 && seen[0].Canary.Requests > 0
 	})
-	require.Equal(t, 503, proxies[chosen].status(t, "/", "x-user-id", "u", "x-fault", "panic"))
-	stalls("the filter of "+chosen+" has crashed", func() { visit(chosen, 1) })
-	c.apply(t, policy(7))
-	require.Equal(t, []int{7, 7}, []int{visit(chosen, 9), visit(other, 9)})
+	panics := func() int { return r.proxies[chosen].status(t, "/", "x-user-id", "u", "x-fault", "panic") }
+	require.Equal(t, 503, panics())
+	r.stalls(t, "the filter of "+chosen+" has crashed", func() { r.visit(t, chosen, 1) })
+	r.aborts(t, "a crash")
+
+	errs, exit = r.canary(t, policy(10), "--wasm", built.filter)
+	require.Zero(t, exit, errs)
+	require.Equal(t, 10, r.visit(t, chosen, 20))
+	require.Equal(t, 200, panics(), "this filter has no faults")
+	r.aborts(t, "another filter")
+	require.Equal(t, 503, panics(), "it is the one before")
+	eventually(t, 5*time.Second, "it to be made anew", func() bool { return r.visit(t, chosen, 1) == 1 })
+
+	r.apply(t, policy(7))
+	require.Equal(t, []int{7, 7}, []int{r.visit(t, chosen, 9), r.visit(t, other, 9)})
 }
