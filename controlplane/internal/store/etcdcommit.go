@@ -82,7 +82,6 @@ func (e *Etcd) try(leading bool, earlier []sign, change func(records) error) (*e
 			return nil, fmt.Errorf("%w: another control plane steps rollouts", ErrConflict)
 		}
 	}
-	t.freeze()
 	return t, nil
 }
 
@@ -179,15 +178,12 @@ func (t *etcdTx) request(ctx context.Context) (q request, err error) {
 	if t.leader != nil {
 		q.compared = append(q.compared, *t.leader)
 	}
-	for bucket := range t.given {
-		q.compare(t.key(sequenceBucket, []byte(bucket)), t.read(sequenceBucket, bucket))
-	}
-	for _, at := range t.fixed {
-		q.compare(t.key(at[0], []byte(at[1])), t.read(at[0], at[1]))
+	for at, old := range t.fixed {
+		q.compare(t.key(at.bucket, []byte(at.k)), old)
 	}
 	for _, bucket := range slices.Sorted(maps.Keys(t.written)) {
 		for _, k := range slices.Sorted(maps.Keys(t.written[bucket])) {
-			name, value, old := t.key(bucket, []byte(k)), t.written[bucket][k], t.read(bucket, k)
+			name, value, old := t.key(bucket, []byte(k)), t.written[bucket][k], t.before[recordKey{bucket, k}]
 			if value == nil {
 				q.remove(t, bucket, name, k, old)
 				continue

@@ -110,37 +110,20 @@ func (m mirror) remove(bucket, k string) {
 type etcdTx struct {
 	*Etcd
 	written map[string]map[string][]byte // by bucket and key, nil: removed
-	given   map[string]bool              // buckets whose sequence was read
-	fixed   [][2]string                  // bucket and key of what else must not change
-	frozen  map[[2]string]item           // by bucket and key, what is compared
+	fixed   map[recordKey]item           // what must not change, as the change read it
+	before  map[recordKey]item           // what was where the change writes: the copy goes on
 	leader  *clientv3.Cmp                // holds as long as the change may be made, nil: for ever
 }
 
+// recordKey is a bucket and a key.
+type recordKey struct{ bucket, k string }
+
 func (e *Etcd) begin() *etcdTx {
-	return &etcdTx{Etcd: e, written: map[string]map[string][]byte{}, given: map[string]bool{}}
+	return &etcdTx{Etcd: e, written: map[string]map[string][]byte{}, fixed: map[recordKey]item{}, before: map[recordKey]item{}}
 }
-
-// freeze keeps what is to be compared: the copy goes on once the caller gives back its lock.
-func (t *etcdTx) freeze() {
-	t.frozen = map[[2]string]item{}
-	for bucket := range t.given {
-		t.frozen[[2]string{sequenceBucket, bucket}] = t.copy.get(sequenceBucket, bucket)
-	}
-	for _, at := range t.fixed {
-		t.frozen[at] = t.copy.get(at[0], at[1])
-	}
-	for bucket, values := range t.written {
-		for k := range values {
-			t.frozen[[2]string{bucket, k}] = t.copy.get(bucket, k)
-		}
-	}
-}
-
-// read is an item as the change read it.
-func (t *etcdTx) read(bucket, k string) item { return t.frozen[[2]string{bucket, k}] }
 
 func (t *etcdTx) fix(bucket string, k []byte) {
-	t.fixed = append(t.fixed, [2]string{bucket, string(k)})
+	t.fixed[recordKey{bucket, string(k)}] = t.copy.get(bucket, string(k))
 }
 
 func (t *etcdTx) value(bucket string, k []byte) []byte {
@@ -188,7 +171,7 @@ func (t *etcdTx) write(bucket string, k, value []byte) error {
 	if t.written[bucket] == nil {
 		t.written[bucket] = map[string][]byte{}
 	}
-	t.written[bucket][string(k)] = value
+	t.written[bucket][string(k)], t.before[recordKey{bucket, string(k)}] = value, t.copy.get(bucket, string(k))
 	return nil
 }
 
@@ -202,7 +185,7 @@ func (t *etcdTx) set(bucket string, k, value []byte) error {
 func (t *etcdTx) remove(bucket string, k []byte) error { return t.write(bucket, k, nil) }
 
 func (t *etcdTx) sequence(bucket string) uint64 {
-	t.given[bucket] = true
+	t.fix(sequenceBucket, []byte(bucket))
 	n, _ := strconv.ParseUint(string(t.value(sequenceBucket, []byte(bucket))), 10, 64)
 	return n
 }
