@@ -90,7 +90,7 @@ var ofEveryVersion = []string{
 	"TestFreshKeys", "TestRaisedLimitLetsTheDifferenceThrough", "TestListenerThatIsNotReadyForLong", "TestMatchPaths", "TestHosts",
 	"TestForwardedForIsNotBelieved", "TestWhoTheClientIs", "TestKeyProperty", "TestGRPCResponse", "TestUpstreamFields", "TestAccessLogOfThePage",
 	"TestEnvoyGateway", "TestAnotherBinaryKeepsTheCounters", "TestReloadAfterATrap", "TestTraps",
-	"TestAnswers", "TestPushedBodies", "TestModels",
+	"TestAnswers", "TestPushedBodies", "TestModels", "TestAnswersOverAllProxies", "TestAnswersFaultsOverAllProxies",
 }
 
 // envoys returns the Envoys that the test runs on.
@@ -126,6 +126,14 @@ func each(t *testing.T, scenario func(t *testing.T, d driver)) {
 func eachEnvoy(t *testing.T, scenario func(t *testing.T, d driver)) {
 	t.Helper()
 	together(t, envoys(t), scenario)
+}
+
+// inTurn runs a scenario on one Envoy after the other.
+func inTurn(t *testing.T, scenario func(t *testing.T, d driver)) {
+	t.Helper()
+	for _, d := range envoys(t) {
+		t.Run(d.name, func(t *testing.T) { scenario(t, d) })
+	}
 }
 
 func together(t *testing.T, on []driver, scenario func(t *testing.T, d driver)) {

@@ -108,12 +108,17 @@ func newTrapRig(t *testing.T, d driver) *trapRig {
 	t.Cleanup(behind.Close)
 	r.proxy = d.start(t, proxyOptions{
 		wasm: buildtest.Filter(t, "sluice_faults"), workers: 4, quota: r.gate.address(), upstream: behind.URL, policy: trapPolicy,
-		edit: func(bootstrap []byte) []byte {
-			const place = "use_remote_address: true"
-			return bytes.Replace(spread(bootstrap), []byte(place), []byte("stream_idle_timeout: "+trapIdle.String()+"\n          "+place), 1)
-		},
+		edit: idleAfter(trapIdle),
 	})
 	return r
+}
+
+// idleAfter has Envoy end streams that a trap has left paused.
+func idleAfter(idle time.Duration) func(bootstrap []byte) []byte {
+	return func(bootstrap []byte) []byte {
+		const place = "use_remote_address: true"
+		return bytes.Replace(spread(bootstrap), []byte(place), []byte("stream_idle_timeout: "+idle.String()+"\n          "+place), 1)
+	}
 }
 
 // A trap ends the requests of one worker, for a second or a second and a half at most. It
