@@ -16,3 +16,10 @@ func planted(fault string, key []byte) bool {
 	name, _ := theProxy.Header("x-fault")
 	return name == fault
 }
+
+// reportsWhole reports whether the node's metadata asks for whole verdicts, with keys. Only a
+// simulated host can ask the filter of a release for them.
+func reportsWhole() bool {
+	_, asked := theProxy.Attribute("xds\x00node\x00metadata\x00sluice\x00report")
+	return asked
+}

@@ -142,6 +142,7 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	p.confine()
 	var asked string
 	asked, p.reports.whole = theProxy.Attribute("sluice\x00trace")
+	p.reports.whole = p.reports.whole || reportsWhole()
 	p.reports.brief = asked == "brief"
 	asked, _ = theProxy.Attribute("xds\x00node\x00metadata\x00sluice\x00verdicts")
 	p.reports.words = asked == "all"
