@@ -77,19 +77,28 @@ func (w *Worker) HasNews() bool { return len(w.due) > 0 }
 func (c *Client) State(now int64) { c.flush(now) }
 
 // queueLevels queues an ask for nothing for each level that is to be stated, unless an ask is
-// queued already that states it. They take what requests leave of a message, at least half. So
-// maxLevels that are due at once take 129 messages: with round trips of up to 20 ms a store that
-// has lost its state hears of all of them before it grants units.
+// queued already that states it. They take what requests leave of a message, at least half, and
+// wait for answers before there are more. So maxLevels that are due at once take 129 messages:
+// with round trips of up to 20 ms a store that has lost its state hears of all of them before it
+// grants units.
 func (c *Client) queueLevels(now int64) {
-	waiting, queued := 0, 0
+	due, waiting, stating, n := c.worker.due, 0, 0, 0
+	if len(due) == 0 {
+		return
+	}
 	for _, a := range c.queue {
 		if len(a.waiters) > 0 {
 			waiting++
-		} else if a.parts[0].level != nil {
-			queued++
 		}
 	}
-	due, room, n := c.worker.due, max(mostAsks/2, mostAsks-waiting)-queued, 0
+	for _, asks := range [...][]*ask{c.queue, c.sent} {
+		for _, a := range asks {
+			if len(a.waiters) == 0 && a.parts[0].level != nil {
+				stating++
+			}
+		}
+	}
+	room := max(mostAsks/2, mostAsks-waiting) - stating
 	for ; n < len(due) && room > 0; n++ {
 		l := due[n]
 		if l.listed = false; l.asked == nil && l.silentNs <= now && l.isDue(now) {
