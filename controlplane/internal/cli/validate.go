@@ -93,6 +93,7 @@ expect up to %s of memory in one Envoy; at worst %s, while the windows of rename
 		what         string
 	}{
 		{m.ExpressionBytes, 1, "for regular expressions"}, {m.ScanBytes, 1, "for reading answers"},
+		{m.StatedBytes, 1 << 20, "for what it states to the quota service"},
 		{m.DenialBytes, 1 << 20, "for the keys denied most"},
 	} {
 		if of.bytes >= of.least {

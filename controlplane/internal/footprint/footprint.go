@@ -31,6 +31,8 @@ type Footprint struct {
 	// it, and ScanBytes the most that reading answers takes in each worker.
 	HeldBytes uint64 `json:"held_bytes,omitempty"`
 	ScanBytes uint64 `json:"scan_bytes,omitempty"`
+	// StatedBytes is the most that a worker keeps of what it states to the quota service.
+	StatedBytes uint64 `json:"stated_bytes,omitempty"`
 	// DenialBytes is what the keys denied most take in each worker, once all rules deny.
 	DenialBytes uint64 `json:"denial_bytes,omitempty"`
 }
@@ -43,6 +45,9 @@ const (
 	// scannedStreams is how many answers a worker reads at once, and scannedBytes what it
 	// keeps of one.
 	scannedStreams, scannedBytes = 16_384, 4 << 10
+	// statedKeys is of how many keys a worker states what it holds, and statedBytes what it
+	// keeps of one: 330 bytes, and what a VM grows beyond its need.
+	statedKeys, statedBytes = 1 << 16, 1 << 10
 )
 
 // Of returns what the policy takes.
@@ -95,6 +100,13 @@ func (m *Footprint) hold(r *policy.Rule) {
 	}
 	if r.Settle != nil && r.Settle.To.Tokens() {
 		m.ScanBytes = scannedStreams * scannedBytes
+	}
+	if r.Holds() && r.Scope == policy.ScopeCluster {
+		most := uint64(statedKeys)
+		if len(r.Key) == 0 {
+			most = 1
+		}
+		m.StatedBytes = min(m.StatedBytes+most*statedBytes, statedKeys*statedBytes)
 	}
 }
 

@@ -1,15 +1,20 @@
 package footprint
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/quotatest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/top"
 )
@@ -240,4 +245,93 @@ func growsWithDenials(t *testing.T, every int) {
 		}
 		require.LessOrEqual(t, grown-without, bound)
 	}
+}
+
+// service is a quota service that cannot be reached until it is up.
+type service struct {
+	*quotatest.Service
+	t      *testing.T
+	up     bool
+	stated int
+}
+
+type peer struct {
+	*quotatest.Stream
+	of *service
+	in *sim.Inbox
+}
+
+func (s *service) dial(_ sim.Call, in *sim.Inbox) (sim.Peer, error) {
+	if !s.up {
+		return nil, errors.New("down")
+	}
+	return &peer{s.Open(s.t), s, in}, nil
+}
+
+func (p *peer) Send(message []byte) {
+	require.NoError(p.of.t, p.Receive(message))
+	for answer := p.Next(); answer != nil; answer = p.Next() {
+		var m quota.Answers
+		require.NoError(p.of.t, m.Decode(answer))
+		p.of.stated += len(m.Answers)
+		p.in.Message(time.Millisecond, answer)
+	}
+}
+
+func (p *peer) CloseSend() {}
+func (p *peer) Cancel()    { p.Close() }
+
+// As many keys as a worker states take no more than Of says, while the service is silent and when
+// all are stated at once.
+func TestStatedKeysStayWithinTheFootprint(t *testing.T) {
+	const rule = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["9/1h"],"settle":{}}`
+	now := int64(1e18)
+	s := &service{Service: quotatest.New(t, func() int64 { return now }), t: t}
+	host, err := sim.New(t.Context(), sim.Options{
+		Wasm: buildtest.Wasm(t), Workers: 1, VMID: "sluice", PluginName: "sluice", Seed: 1, CacheDir: buildtest.CacheDir(),
+		Now: func() int64 { return now }, Dial: s.dial,
+	})
+	require.NoError(t, err)
+	t.Cleanup(host.Close)
+	require.NoError(t, host.Configure([]byte(`{"version":1,"rules":[`+rule+`]}`)))
+	pass := func(ns int64) {
+		now += ns
+		s.Due()
+		host.TickDue()
+	}
+	request := func(key int) *sim.Exchange {
+		x, err := host.Start(0, &sim.Request{Headers: [][2]string{{"u", strconv.Itoa(key)}}})
+		require.NoError(t, err)
+		return x
+	}
+	for x := request(0); x.Paused(); {
+		pass(1e7)
+	}
+	before := host.Memory(0)
+	for key := range statedKeys + 100 {
+		_, err := request(key).Finish()
+		require.NoError(t, err)
+	}
+	silent := host.Memory(0) - before
+	s.up = true
+	pass(1e9)
+	trips := 0
+	for ; s.stated < statedKeys && trips < 1000; trips++ {
+		pass(1e7)
+	}
+	grown, bound := host.Memory(0)-before, of(t, rule).StatedBytes
+	t.Logf("a worker grew by %d KiB, and by %d KiB in the %d round trips in which all was stated; validate says %d", silent>>10, grown>>10, trips, bound>>10)
+	require.LessOrEqual(t, grown, bound)
+	require.LessOrEqual(t, trips, 140, "in time for a store that has lost its state")
+}
+
+// What a worker keeps of the keys that it states: of one where a rule has no key.
+func TestMemoryOfStatedKeys(t *testing.T) {
+	const rule = `{"name":"a","scope":"cluster","limits":["9/1s"],"settle":{}`
+	require.EqualValues(t, 64<<20, of(t, rule+`,"key":["host"]}`).StatedBytes)
+	require.EqualValues(t, 64<<20, of(t, rule+`,"key":["host"]},`+strings.Replace(rule, `"a"`, `"b"`, 1)+`,"key":["host"]}`).StatedBytes)
+	require.EqualValues(t, 1<<10, of(t, rule+`}`).StatedBytes)
+	require.Zero(t, of(t, strings.Replace(rule, "cluster", "proxy", 1)+`}`).StatedBytes)
+	require.Zero(t, of(t, strings.Replace(rule, `,"settle":{}`, "", 1)+`}`).StatedBytes)
+	require.Zero(t, of(t, rule+`,"mode":"off"}`).StatedBytes)
 }
