@@ -82,8 +82,8 @@ func (g *group) answer() {
 		st.goOn()
 	}
 	s.count.answered(g.result, s.o.Clock.NowNs()-g.startNs)
-	for i := range g.operations { // what could not be undone
-		if o := &g.operations[i]; o.kind == undo {
+	for i := range g.operations { // what could not be undone, and no statement to come takes back
+		if o := &g.operations[i]; o.kind == undo && o.slots == nil {
 			s.count.lost.Add(uint64(o.n - o.units))
 		}
 	}

@@ -104,6 +104,21 @@ func TestADeniedPartHoldsNothing(t *testing.T) {
 	require.EqualValues(t, 2, x.state(2).Units)
 }
 
+// TestADeniedPairOfAKey: what the first part was granted goes with the worker's next statement, so
+// it is not lost.
+func TestADeniedPairOfAKey(t *testing.T) {
+	b := old(t)
+	x := b.holder(1, slots(2))
+	first, second := want(2), want(1)
+	first.Level, second.Level = x.State(1, 1, 0), x.State(1, 2, 2)
+	require.Equal(t, lease.Denied, x.ask(first, second).Result)
+	require.True(t, x.Answered(2, 0))
+	require.True(t, x.Due())
+	require.Zero(t, b.service.count.lost.Load())
+	x.number = 2
+	require.EqualValues(t, 2, x.state(2).Units)
+}
+
 // TestAStoreThatForgot: it grants nothing for an eighth of the hold, while workers state what
 // they hold. A key that was there all the time goes on.
 func TestAStoreThatForgot(t *testing.T) {
