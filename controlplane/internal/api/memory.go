@@ -97,8 +97,8 @@ func newTurn(wait time.Duration) turn { return turn{make(chan struct{}, 1), wait
 
 // take waits for the turn until the caller has gone or too long.
 func (t turn) take(ctx context.Context) (free func(), err error) {
-	timeout := time.NewTimer(t.wait)
-	defer timeout.Stop()
+	waiting, leave := context.WithTimeoutCause(ctx, t.wait, errBusy)
+	defer leave()
 	select {
 	case t.held <- struct{}{}:
 		if err := ctx.Err(); err != nil {
@@ -106,9 +106,7 @@ func (t turn) take(ctx context.Context) (free func(), err error) {
 			return nil, err
 		}
 		return func() { <-t.held }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-timeout.C:
-		return nil, errBusy
+	case <-waiting.Done():
+		return nil, context.Cause(waiting)
 	}
 }

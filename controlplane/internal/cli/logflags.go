@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
 )
 
 // logFlags say how access logs are read.
@@ -33,9 +34,13 @@ func (l *logFlags) AddFlags(cmd *cobra.Command) {
 	flags.Var(&l.unknown, "unknown-at-most", "share of lines that may be of another format, or too far from their place")
 }
 
-// options returns what to read.
-func (l *logFlags) options(cmd *cobra.Command, files []string) (accesslog.Options, error) {
-	o := accesslog.Options{Names: files, In: cmd.InOrStdin(), Format: l.format, Map: map[string]string{}, Sort: l.sort}
+// options returns what to read, and the filter that runs over it.
+func (l *logFlags) options(cmd *cobra.Command, files []string, wasm string) (o replay.Options, err error) {
+	o = replay.Options{
+		Log:     accesslog.Options{Names: files, In: cmd.InOrStdin(), Format: l.format, Map: map[string]string{}, Sort: l.sort},
+		Unknown: float64(l.unknown), CacheDir: compiledFilters(),
+		Warn: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
+	}
 	if l.sort < 0 {
 		return o, usageError(fmt.Errorf("--sort %s is below 0", l.sort), "the default is 30s")
 	}
@@ -48,9 +53,10 @@ func (l *logFlags) options(cmd *cobra.Command, files []string) (accesslog.Option
 		if err := accesslog.CheckField(field); err != nil {
 			return o, usageError(fmt.Errorf("--map: %w", err), "write one such as --map header:x-user-id=user")
 		}
-		o.Map[field] = name
+		o.Log.Map[field] = name
 	}
-	return o, nil
+	o.Wasm, err = readFilter(wasm)
+	return o, err
 }
 
 // logError adds the way out to an error about a log.

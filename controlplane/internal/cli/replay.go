@@ -99,14 +99,11 @@ func withPage(name string, run func(io.Writer) error) error {
 }
 
 func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer) error {
-	read, err := o.log.options(cmd, logs)
+	r, err := o.log.options(cmd, logs, o.wasm)
 	if err != nil {
 		return err
 	}
-	r := replay.Options{
-		Log: read, Proxies: o.proxies, Unknown: float64(o.log.unknown), CacheDir: compiledFilters(),
-		Warn: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
-	}
+	r.Proxies = o.proxies
 	if r.Policy, err = replayFile(cmd, o.policy); err != nil {
 		return err
 	}
@@ -116,9 +113,6 @@ func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer
 			return err
 		}
 		r.Against = &other
-	}
-	if r.Wasm, err = readFilter(o.wasm); err != nil {
-		return err
 	}
 	result, err := replay.Run(cmd.Context(), r)
 	if err != nil {

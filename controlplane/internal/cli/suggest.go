@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
@@ -62,21 +61,11 @@ which logs.`,
 }
 
 func (o *suggestOptions) run(cmd *cobra.Command, logs []string) error {
-	read, err := o.log.options(cmd, logs)
+	read, err := o.log.options(cmd, logs, o.wasm)
 	if err != nil {
 		return err
 	}
-	wasm, err := readFilter(o.wasm)
-	if err != nil {
-		return err
-	}
-	s, err := replay.Suggest(cmd.Context(), replay.SuggestOptions{
-		Options: replay.Options{
-			Log: read, Unknown: float64(o.log.unknown), Wasm: wasm, CacheDir: compiledFilters(),
-			Warn: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
-		},
-		Key: o.key, Periods: o.per, Most: float64(o.most),
-	})
+	s, err := replay.Suggest(cmd.Context(), replay.SuggestOptions{Options: read, Key: o.key, Periods: o.per, Most: float64(o.most)})
 	var problems policyfile.Errors
 	switch {
 	case errors.As(err, &problems):
