@@ -26,13 +26,13 @@ type server struct {
 	process *os.Process
 }
 
-// startServe starts serve on a directory, with more flags if any are given.
-func startServe(t *testing.T, dir string, flags ...string) server {
+// startServe starts serve on a directory.
+func startServe(t *testing.T, dir string) server {
 	t.Helper()
-	return startWith(t, "", dir, flags...)
+	return startWith(t, "", dir)
 }
 
-// startWith does so in a shell that runs a command first.
+// startWith does so in a shell that runs a command first, with more flags if any are given.
 func startWith(t *testing.T, first, dir string, flags ...string) server {
 	t.Helper()
 	free, err := ports.Free(2)
