@@ -32,6 +32,20 @@ var kinds = []struct {
 	{"denied", keyedBy(`"limits":["1/366d"]`), "header time get set_property reply", 1},
 	{"three rules", `{"name":"a","key":[{"header":"x-user-id"}],"limits":["1000000/1h"]},` +
 		`{"name":"b","key":["client_ip"],"limits":["1000000/1h"]},{"name":"c","limits":["1000000/1h"]}`, "header property time get get get set set set", 0},
+	{"windows of all algorithms", keyedBy(layers(1_000_000)), "header time get set", 0},
+	{"an override", keyedBy(layers(0) + `,"overrides":[{"key":["~u.*"],"limits":["1000000/1h"]}]`), "header time get set", 0},
+	{"an unlimited key", keyedBy(`"limits":["0/1h"],"overrides":[{"key":["user-*"],"unlimited":true}]`), "header time", 0},
+	{"denied by one of all", keyedBy(layers(1)), "header time get set_property reply", 1},
+	{"a denial that counts", keyedBy(`"limits":["1/366d"],"count_denied":true`), "header time get set set_property reply", 1},
+	{"shadow", keyedBy(layers(1) + `,"mode":"shadow"`), "header time get set_property", 0},
+	{"outside the share", keyedBy(layers(1) + `,"enforce_percent":0`), "header time get set_property", 0},
+}
+
+// layers are windows of each algorithm, the first with a limit of so many.
+func layers(n int) string {
+	return fmt.Sprintf(`"limits":["%d/1h",{"requests":1000000,"per":"1d","offset":"4h","jitter":20},
+		{"requests":1000000,"per":"1m","algorithm":"fixed_window_per_key"},{"requests":500,"per":"2m","algorithm":"sliding_window_log"},
+		{"requests":1000000,"per":"3m","algorithm":"sliding_window_counter"},{"requests":1000000,"per":"4m","algorithm":"token_bucket"}]`, n)
 }
 
 func keyedBy(rest string) string { return `{"name":"r","key":[{"header":"x-user-id"}],` + rest + `}` }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -84,53 +83,6 @@ func policy(rules string) []byte { return []byte(`{"version":1,"rules":[` + rule
 var alice = &sim.Request{Headers: [][2]string{{"x-user-id", "alice"}}}
 
 const perUser = `{"name":"per-user","key":[{"header":"x-user-id"}],"limits":["2/1h","9/1d"]}`
-
-// A request makes exactly these host calls.
-func TestHostCallsOfARequest(t *testing.T) {
-	b := start(t)
-	require.NoError(t, b.Configure(policy(perUser)))
-	require.Equal(t, 200, b.serve(t, 0, alice).Status)
-	require.Equal(t, 200, b.serve(t, 0, alice).Status)
-	require.Equal(t, []string{"get_header_map_value", "get_current_time_nanoseconds", "get_shared_data", "set_shared_data"}, b.calls)
-	require.Equal(t, 429, b.serve(t, 0, alice).Status)
-	require.Equal(t, []string{"get_header_map_value", "get_current_time_nanoseconds", "get_shared_data", "set_property", "send_local_response"}, b.calls)
-	require.Equal(t, 200, b.serve(t, 0, &sim.Request{}).Status)
-	require.Equal(t, []string{"get_header_map_value"}, b.calls)
-}
-
-// The windows of a rule share a record, whatever their algorithms: one get, one set.
-func TestHostCallsOfSeveralAlgorithms(t *testing.T) {
-	const layered = `"key":[{"header":"x-user-id"}],"limits":["2/1h",{"requests":9,"per":"1d","offset":"4h","jitter":20},
-		{"requests":9,"per":"1m","algorithm":"fixed_window_per_key"},{"requests":9,"per":"2m","algorithm":"sliding_window_log"},
-		{"requests":9,"per":"3m","algorithm":"sliding_window_counter"}`
-	const bucket = `,{"requests":9,"per":"4m","algorithm":"token_bucket","burst":20}`
-	before := []string{"get_header_map_value", "get_current_time_nanoseconds", "get_shared_data"}
-	for _, c := range []struct {
-		name, rule string
-		denied     []string // calls after the first get
-		status     int
-	}{
-		{"enforced", layered + bucket + `]`, []string{"set_property", "send_local_response"}, 429},
-		{"overridden", layered + bucket + `],"overrides":[{"key":["~a.*"],"limits":["2/1h"]}]`, []string{"set_property", "send_local_response"}, 429},
-		{"denials counted", layered + `],"count_denied":true`, []string{"set_shared_data", "set_property", "send_local_response"}, 429},
-		{"shadow", layered + bucket + `],"mode":"shadow"`, []string{"set_property"}, 200},
-		{"outside the share", layered + bucket + `],"enforce_percent":0`, []string{"set_property"}, 200},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			b := start(t)
-			require.NoError(t, b.Configure(policy(`{"name":"r",`+c.rule+`}`)))
-			require.Equal(t, 200, b.serve(t, 0, alice).Status)
-			require.Equal(t, 200, b.serve(t, 0, alice).Status)
-			require.Equal(t, append(slices.Clone(before), "set_shared_data"), b.calls)
-			require.Equal(t, c.status, b.serve(t, 0, alice).Status)
-			require.Equal(t, append(slices.Clone(before), c.denied...), b.calls)
-		})
-	}
-	b := start(t)
-	require.NoError(t, b.Configure(policy(`{"name":"r","key":[{"header":"x-user-id"}],"limits":["0/1h"],"overrides":[{"key":["alice"],"unlimited":true}]}`)))
-	require.Equal(t, 200, b.serve(t, 0, alice).Status)
-	require.Equal(t, []string{"get_header_map_value", "get_current_time_nanoseconds"}, b.calls, "an unlimited key has no record")
-}
 
 func TestRefusedPolicyWritesNothing(t *testing.T) {
 	for _, bad := range []string{

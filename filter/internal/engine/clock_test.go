@@ -98,28 +98,6 @@ func TestWildClockBesideADenial(t *testing.T) {
 	}
 }
 
-// Where a denial is counted, the wait is the one from the new count, also where
-// a wild clock's was longer.
-func TestWaitOfACountedDenialAfterAWildClock(t *testing.T) {
-	for _, window := range []string{
-		`"algorithm":"fixed_window"`, `"algorithm":"fixed_window","jitter":50`, `"algorithm":"fixed_window_per_key"`,
-		`"algorithm":"fixed_window_per_key","elastic":true`, `"algorithm":"sliding_window_log"`, `"algorithm":"sliding_window_counter"`,
-	} {
-		for _, phase := range []int64{0, 1, 3, 7, 9} {
-			p := hosttest.New()
-			e := compileJSON(t, p, `{"name":"r","count_denied":true,"limits":[{"requests":1,"per":"10s",`+window+`}]}`)
-			p.Clock = 1_000_000_000e9 + phase*1e9
-			require.True(t, e.Decide().Allowed)
-			p.Clock = 500_000_004e9
-			v := e.Decide()
-			require.False(t, v.Allowed)
-			require.EqualValues(t, 1, e.rules.List[0].Metrics.ClockRebased)
-			w := watch{t: t, p: p, e: e, rules: `{"name":"r","count_denied":true,"limits":[{"requests":1,"per":"10s",` + window + `}]}`}
-			w.waits(v)
-		}
-	}
-}
-
 // TestHeldWaitsASecond: whom only requests in flight deny is told 1 s, also by a worker that
 // read the clock a moment before the one that holds.
 func TestHeldWaitsASecond(t *testing.T) {

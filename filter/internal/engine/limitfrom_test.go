@@ -57,30 +57,6 @@ func TestARequestSaysItsLimit(t *testing.T) {
 	}
 }
 
-// A change of the number keeps what was counted: a larger one admits at once, a smaller one
-// denies at once, and so for each of a key's requests.
-func TestANumberThatChangesKeepsWhatWasCounted(t *testing.T) {
-	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter"} {
-		p := hosttest.New()
-		p.Clock = 0
-		e := compileJSON(t, p, `{"name":"r","algorithm":"`+algorithm+`","key":[{"header":"u"}],"limits":[`+fromClaim+`],
-			"overrides":[{"key":["b"],"limits":["1/1m"]}]}`)
-		for _, step := range []struct {
-			user, rpm string
-			passed    int
-		}{{"a", "2", 2}, {"a", "6", 4}, {"a", "5", 0}, {"a", "7", 1}, {"a", "", 0}, {"a", "9", 2}, {"b", "9", 1}, {"c", "4", 4}} {
-			claim(t, p, step.user, step.rpm)
-			passed := 0
-			for e.Decide().Allowed {
-				passed++
-			}
-			require.Equal(t, step.passed, passed, "%s: %v", algorithm, step)
-		}
-		claim(t, p, "a", "5")
-		require.Equal(t, []string{`"r";q=5;w=60`, `"r";r=0`}, []string{fields("ietf", e.Decide())[2][1], fields("ietf", e.Decide())[3][1][:7]}, algorithm)
-	}
-}
-
 // An operation knows no request, so the default holds for it, and it says so. It counts in
 // the key's record all the same.
 func TestOperationsOnALimitFromTheRequest(t *testing.T) {
