@@ -16,7 +16,7 @@ func civilSpan(w Window, at int64) (start, end int64) {
 	return first.Add(shift).UnixNano(), first.AddDate(0, months, 0).Add(shift).UnixNano()
 }
 
-// TestCalendarAgainstTheTimePackage goes through all windows from 1970 to 2260.
+// TestCalendarAgainstTheTimePackage goes through all windows from 1969 to 2260.
 func TestCalendarAgainstTheTimePackage(t *testing.T) {
 	for _, months := range []int64{1, 2, 3, 4, 6, 12} {
 		for _, offset := range []time.Duration{0, 1, 14 * 24 * time.Hour, 28*24*time.Hour - 1} {
@@ -26,7 +26,7 @@ func TestCalendarAgainstTheTimePackage(t *testing.T) {
 				require.Equal(t, months, w.Months())
 				require.Equal(t, int64(offset-east), w.ShiftNs())
 				zone := time.FixedZone("", int(east/time.Second))
-				for start := time.Date(1970, 1, 1, 0, 0, 0, 0, zone); start.Year() <= 2260; start = start.AddDate(0, int(months), 0) {
+				for start := time.Date(1969, 1, 1, 0, 0, 0, 0, zone); start.Year() <= 2260; start = start.AddDate(0, int(months), 0) {
 					from := start.Add(offset).UnixNano()
 					to := start.AddDate(0, int(months), 0).Add(offset).UnixNano()
 					for _, at := range []int64{from, from + 1, from + (to-from)/2, to - 1} {
@@ -39,30 +39,6 @@ func TestCalendarAgainstTheTimePackage(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-func TestCalendarSpan(t *testing.T) {
-	const hours = int64(time.Hour)
-	for name, c := range map[string]struct {
-		window         Window
-		at, start, end string
-	}{
-		"a leap day":              {NewCalendar(1, 0, 0), "2024-02-29T23:59:59Z", "2024-02-01T00:00:00Z", "2024-03-01T00:00:00Z"},
-		"no leap year":            {NewCalendar(1, 0, 0), "2100-02-28T12:00:00Z", "2100-02-01T00:00:00Z", "2100-03-01T00:00:00Z"},
-		"a quarter":               {NewCalendar(3, 0, 0), "2026-05-31T00:00:00Z", "2026-04-01T00:00:00Z", "2026-07-01T00:00:00Z"},
-		"a year of UTC+8":         {NewCalendar(12, 0, 8*hours), "2025-12-31T16:00:00Z", "2025-12-31T16:00:00Z", "2026-12-31T16:00:00Z"},
-		"from the 15th":           {NewCalendar(1, 14*day, 0), "2026-03-14T23:59:59Z", "2026-02-15T00:00:00Z", "2026-03-15T00:00:00Z"},
-		"from the 15th of UTC-5":  {NewCalendar(1, 14*day, -5*hours), "2026-03-15T05:00:00Z", "2026-03-15T05:00:00Z", "2026-04-15T05:00:00Z"},
-		"a year before the epoch": {NewCalendar(12, 28*day-second, 0), "1970-01-01T00:00:00Z", "1969-01-28T23:59:59Z", "1970-01-28T23:59:59Z"},
-	} {
-		at := func(s string) int64 {
-			when, err := time.Parse(time.RFC3339, s)
-			require.NoError(t, err)
-			return when.UnixNano()
-		}
-		start, end := c.window.Span(at(c.at))
-		require.Equal(t, [2]int64{at(c.start), at(c.end)}, [2]int64{start, end}, name)
 	}
 }
 

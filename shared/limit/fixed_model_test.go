@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // event is one counted hit.
@@ -196,19 +194,4 @@ func TestTheFixedWindowsAgainstTheReference(t *testing.T) {
 	for seed := range uint64(6) {
 		runCourses(t, 34+seed, "fixed windows", randomWindow, relimitAny, func(w Window) reference { return &fixedReference{window: w} })
 	}
-}
-
-func FuzzStart(f *testing.F) {
-	f.Add(int64(0), second, int64(0))
-	f.Add(int64(-1), MinPeriodNs, MinPeriodNs-1)
-	f.Add(int64(math.MaxInt64/2), MaxPeriodNs, int64(5))
-	f.Fuzz(func(t *testing.T, now, period, offset int64) {
-		if period < MinPeriodNs || period > MaxPeriodNs || offset < 0 || offset >= period ||
-			now < math.MinInt64/2 || now > math.MaxInt64/2 {
-			return
-		}
-		w := aligned(1, period, offset)
-		require.Equal(t, gridStart(w, now).Int64(), w.start(now))
-		require.True(t, w.start(now) <= now && now < w.End(now))
-	})
 }
