@@ -14,7 +14,7 @@ import (
 const head = `# Policy reference
 
 Every field of the policy file, of which [policy.md](policy.md) has examples. Where no type is given, it is text, or true or
-false. A name is 1 to 128 bytes of text without control characters or spaces at its ends.
+false.
 `
 
 // The reference page has a line for every field, and every text is one of a field.
