@@ -17,6 +17,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 )
 
 const (
@@ -73,6 +75,10 @@ func OpenEtcd(ctx context.Context, at string, log *slog.Logger) (*Etcd, error) {
 	}
 	config.Logger = zap.NewNop() // it would log addresses with users
 	config.DialTimeout, config.DialKeepAliveTime, config.DialKeepAliveTimeout = commitWithin/2, lookWithin, lookWithin
+	// By default gRPC tries a member that was gone for long after two minutes, and others may be gone by then.
+	config.DialOptions = append(config.DialOptions, grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff: backoff.Config{BaseDelay: lookEvery / 10, Multiplier: 2, Jitter: 0.2, MaxDelay: lookEvery / 2}, MinConnectTimeout: lookWithin,
+	}))
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	e := &Etcd{root: root, id: rand.Text(), stop: stop, queue: make(chan batched), change: make(chan struct{}), told: make(chan struct{}), since: time.Now()}
 	e.shared = shared{e}

@@ -167,7 +167,7 @@ func TestCutOff(t *testing.T) {
 	appendAll(t, e, "a")
 	for name, fault := range map[string][2]func(){
 		"silent": {cluster[0].Stop, cluster[0].Continue},
-		"killed": {cluster[0].Kill, cluster[0].Restart},
+		"killed": {func() { cluster[0].Kill(); pause(ctx, 20*time.Second) }, cluster[0].Restart}, // gRPC's own pauses are long by then
 	} {
 		t.Run(name, func(t *testing.T) {
 			last, err := e.Last(ctx)
@@ -185,7 +185,9 @@ func TestCutOff(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "a", string(r.YAML))
 			fault[1]()
+			begun = time.Now()
 			soon(t, "it is back", func() bool { return e.Healthy(ctx) == nil })
+			require.Less(t, time.Since(begun), lookWithin)
 			_, err = add(ctx, e, draft("b"))
 			require.NoError(t, err)
 			require.Len(t, numbersOf(t, e, "", 0), int(last)+1, "what was refused is nowhere")
