@@ -22,6 +22,7 @@ type visit struct {
 	http2   bool
 	leaves  leaving
 	resets  bool     // the proxy does, after 0.2 s
+	breaks  bool     // the upstream breaks the protocol
 	want    int      // the status; 0 = the answer has no end
 	charged [5]int64 // by edgesRules
 }
@@ -56,9 +57,10 @@ var visits = []visit{
 	{name: "the client leaves amid the answer", do: "chunks", leaves: amid, charged: [5]int64{1, 0, 0, 0, 5}},
 	{name: "the client leaves amid a gRPC stream", http2: true, do: "grpc 0", route: "http2", header: grpcType, leaves: amid, charged: [5]int64{1, 0, 1, 0, 5}},
 	{name: "the upstream resets before the answer", do: "reset", want: 503, charged: [5]int64{1, 1, 0, 1}},
-	{name: "the upstream resets amid the answer", do: "chunk-reset", charged: [5]int64{1, 0, 0, 0, 15}},
+	{name: "the upstream resets amid the answer", do: "chunk-reset", breaks: true, charged: [5]int64{1, 0, 0, 0, 15}},
 	{name: "the upstream resets amid a gRPC stream", http2: true, do: "chunk-reset", route: "http2", header: grpcType, charged: [5]int64{1, 0, 1, 0, 15}},
 	{name: "the upstream resets over HTTP/2", do: "reset", route: "http2", want: 503, charged: [5]int64{1, 1, 0, 1}},
+	{name: "the upstream garbles the answer", do: "garbage", breaks: true, want: 502, charged: [5]int64{1, 1, 0, 1}},
 	{name: "a timeout", do: "200", route: "timeout", resets: true, want: 504, charged: [5]int64{1, 1}},
 	{name: "a timeout amid the answer", do: "chunks", route: "timeout", resets: true, charged: [5]int64{1, 0, 0, 0, 5}},
 	{name: "an idle stream", do: "200", route: "idle", resets: true, want: 504, charged: [5]int64{1, 1}},
@@ -73,7 +75,7 @@ var visits = []visit{
 }
 
 // lingers reports whether the proxy resets the upstream, which may go on.
-func (v *visit) lingers() bool { return v.leaves != stays || v.resets }
+func (v *visit) lingers() bool { return v.leaves != stays || v.resets || v.breaks }
 
 // late is how a visit ends that is to be cut off amid the answer, where a busy machine comes
 // to that too late: the client after the end, the proxy before the begin.

@@ -103,7 +103,7 @@ func (f *flight) share(t *testing.T, from, to time.Time) float64 {
 		}
 		begin := time.UnixMicro(int64(start * 1e6))
 		end := begin.Add(time.Duration(ms) * time.Millisecond)
-		if details == "max_duration_timeout" || slices.Contains([]string{"DC", "DR", "UT", "SI"}, flags) {
+		if details == "max_duration_timeout" || slices.Contains([]string{"DC", "DR", "UT", "SI", "UPE"}, flags) {
 			end = end.Add(linger)
 		}
 		if begin.Before(from) {

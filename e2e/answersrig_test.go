@@ -101,6 +101,8 @@ func (a *answering) do(w http.ResponseWriter, r *http.Request, took time.Duratio
 		}
 	case "websocket":
 		upgraded(w, took, over)
+	case "garbage":
+		garbled(w, took, over)
 	default:
 		time.Sleep(took)
 		status, _ := strconv.Atoi(what)
@@ -134,6 +136,18 @@ func upgraded(w http.ResponseWriter, took time.Duration, over func()) {
 	defer c.Close()
 	_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
 	go func() { _, _ = io.Copy(c, c) }()
+	time.Sleep(took)
+	over()
+}
+
+// garbled writes what is no answer, and works on.
+func garbled(w http.ResponseWriter, took time.Duration, over func()) {
+	c, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, "no answer\r\n\r\n")
 	time.Sleep(took)
 	over()
 }

@@ -4,4 +4,4 @@ package e2e
 
 import "time"
 
-const inFlightFor = 8 * time.Second
+const inFlightFor = 12 * time.Second

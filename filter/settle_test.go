@@ -27,6 +27,11 @@ func chunk(text string) part {
 
 func end(x *sim.Exchange) error { return x.Chunk(nil, true) }
 
+func garbled(x *sim.Exchange) error {
+	_, err := x.Answer(&sim.Response{Status: 502, Details: "upstream_reset_before_response_started{protocol_error}", Flags: 1 << 23}, true)
+	return err
+}
+
 func trailers(name, value string) part {
 	return func(x *sim.Exchange) error { return x.Trailers([][2]string{{name, value}}) }
 }
@@ -57,6 +62,7 @@ func TestSettle(t *testing.T) {
 		{"the client leaves an answer", failures, []part{head(200), reset(sim.ClientGone)}, "0", "none"},
 		{"the upstream breaks off", failures, []part{reset(sim.UpstreamReset)}, "10", "cost"},
 		{"the upstream breaks off, free", noAnswer, []part{reset(sim.UpstreamReset)}, "0", "none"},
+		{"the upstream garbles its answer", failures, []part{garbled}, "10", "cost"},
 		{"the upstream takes too long", failures, []part{reset(sim.UpstreamTimeout)}, "0", "none"},
 		{"redirected inside", "", []part{func(x *sim.Exchange) error { return x.Redirect(&sim.Response{Status: 302}) }}, "0", "none"},
 

@@ -83,8 +83,9 @@ func (s *stream) beginScan() {
 
 // abandonedFlags are the proxy's flags of requests that it has reset at the upstream, which may
 // be at work on them still: the client's connection or stream has ended or broken the
-// protocol, a time was up, or the proxy had to save memory.
+// protocol, the upstream has broken it, a time was up, or the proxy had to save memory.
 const abandonedFlags = 1<<14 | 1<<28 | 1<<18 | // the client
+	1<<23 | // the upstream
 	1<<2 | 1<<16 | 1<<19 | 1<<22 | // times
 	1<<3 | 1<<25 // the proxy
 
@@ -93,8 +94,9 @@ func abandoned(details string) bool {
 	return theProxy.amount("response\x00flags")&abandonedFlags != 0 || details == "max_duration_timeout" // which has no flag
 }
 
-// brokenFlags are the proxy's flags of a request that an upstream has taken and broken off.
-const brokenFlags = 1<<4 | 1<<6
+// brokenFlags are the proxy's flags of a request that an upstream has taken and broken off, or
+// answered with what is no answer.
+const brokenFlags = 1<<4 | 1<<6 | 1<<23
 
 // statusSwitching is of an answer that is not one: its body is another protocol's.
 const statusSwitching = 101
