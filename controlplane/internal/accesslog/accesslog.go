@@ -19,7 +19,10 @@ import (
 // Request is one line of a log. Texts that the line lacks are empty.
 type Request struct {
 	Ns       int64 // when it began; where the log says only when it ended, then
+	TookNs   int64 // until its end; 0 = unknown, as are bytes
 	Status   int   // 0 = unknown
+	Received int64 // bytes of the request's body
+	Sent     int64 // bytes of the answer's
 	Method   string
 	Host     string
 	Path     string // as Envoy routes it, with its query
@@ -36,6 +39,7 @@ type Options struct {
 	Format string            // the name of a format, or its text; empty = recognize it
 	Map    map[string]string // what a field is called in the log, by the field's name
 	Fields []string          // that the reader of the requests needs, beside the time
+	Wanted []string          // those that it takes where the log has them
 
 	Sort time.Duration // how far from its place a line may stand
 }
@@ -50,7 +54,9 @@ const (
 	FieldClientIP = "client_ip"
 	FieldStatus   = "status"
 	FieldRoute    = "route"
-	fieldTook     = "duration"
+	FieldTook     = "duration"
+	FieldReceived = "request_bytes"
+	FieldSent     = "response_bytes"
 
 	headerPrefix   = "header:"
 	jwtPrefix      = "jwt:"
@@ -76,6 +82,7 @@ var (
 	operators = map[string]string{
 		FieldTime: "START_TIME", FieldMethod: "REQ(:METHOD)", FieldHost: "REQ(:AUTHORITY)", FieldPath: "REQ(:PATH)",
 		FieldQuery: "REQ(:PATH)", FieldClientIP: "DOWNSTREAM_REMOTE_ADDRESS", FieldStatus: "RESPONSE_CODE", FieldRoute: "ROUTE_NAME",
+		FieldReceived: "BYTES_RECEIVED", FieldSent: "BYTES_SENT",
 	}
 	variables = map[string]string{
 		FieldTime: "time_iso8601", FieldMethod: "request_method", FieldHost: "http_host", FieldPath: "request_uri",
@@ -94,5 +101,6 @@ func CheckField(name string) error {
 		}
 	}
 	return fmt.Errorf("%q is no field of a request: there are time, method, host, path, client_ip, status, route, "+
+		"request_bytes, response_bytes, "+
 		"header:NAME, jwt:PROVIDER:CLAIM and property:PATH", name)
 }

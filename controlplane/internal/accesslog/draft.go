@@ -24,7 +24,6 @@ var (
 // draft is a request while its line is read.
 type draft struct {
 	Request
-	took  int64
 	atEnd bool
 }
 
@@ -67,13 +66,21 @@ func (d *draft) set(p *place, text, part string) (ok bool) {
 		d.atEnd = p.end
 		d.Ns, ok = p.time(text)
 		return ok
-	case fieldTook:
+	case FieldTook:
 		took, err := time.ParseDuration(text) // 1.5ms, as Caddy may write it
 		if n, isNumber := strconv.ParseFloat(text, 64); isNumber == nil {
 			took, err = time.Duration(min(n, math.MaxInt32)*float64(p.unit)), nil
 		}
-		d.took = int64(took)
+		d.TookNs = int64(took)
 		return err == nil && took >= 0
+	case FieldReceived, FieldSent:
+		n, err := strconv.ParseInt(text, 10, 64)
+		if p.field == FieldSent {
+			d.Sent = n
+		} else {
+			d.Received = n
+		}
+		return err == nil && n >= 0
 	case FieldStatus:
 		n, err := strconv.Atoi(text)
 		d.Status = n
@@ -145,7 +152,7 @@ func (d *draft) end(places []*place) (err error) {
 		}
 	}
 	if d.atEnd {
-		d.Ns -= d.took
+		d.Ns -= d.TookNs
 	}
 	if d.Path != "" {
 		_, path := cutTarget(d.Path)

@@ -32,6 +32,28 @@ const (
 		`"RequestMethod":"GET","RequestPath":"/v1/a?b=c","StartUTC":"2026-01-31T12:00:01Z","request_X-User-Id":"ann","time":"2026-01-31T12:00:09Z"}`
 )
 
+// TestAnswers: how long an answer took and how many bytes there were, where it is wanted.
+func TestAnswers(t *testing.T) {
+	for line, want := range map[string][3]int64{ // ms, bytes received and sent; 0 = unknown
+		envoyLine: {3, 0, 154}, istioLine: {3, 0, 154}, apisixLine: {1000, 0, 12}, combinedStart: {0, 0, 12}, albStart: {},
+		caddyLine: {500, 0, 0}, traefikLine: {500, 0, 0}, combinedStart + ` 94 1.000 [web-80] [] 10.1.2.3:8080 12 0.9 200 6f1a`: {1000, 0, 12},
+		`192.0.2.7 - - [31/Jan/2026:12:00:02 +0000] "GET / HTTP/1.1" 304 -`:                                                                  {},
+		`{"start_time":"2026-01-31T12:00:00Z","method":"GET","path":"/","response_code":200,"duration":7,"bytes_received":5,"bytes_sent":6}`: {7, 5, 6},
+		`{"time_iso8601":"2026-01-31T12:00:00Z","request":"GET / HTTP/1.1","status":200,"request_time":0.007,"bytes_sent":6}`:                {7, 0, 0},
+	} {
+		o := accesslog.Options{Names: []string{file(t, line+"\n")}, Wanted: []string{accesslog.FieldTook, accesslog.FieldReceived, accesslog.FieldSent}}
+		all, _, err := readAll(t, o)
+		require.NoError(t, err, line)
+		require.Len(t, all, 1, line)
+		require.Equal(t, want, [3]int64{all[0].TookNs / 1e6, all[0].Received, all[0].Sent}, line)
+	}
+	all, _, err := readAll(t, accesslog.Options{
+		Names: []string{file(t, caddyLine+"\n")}, Wanted: []string{accesslog.FieldSent}, Map: map[string]string{accesslog.FieldSent: "size"},
+	})
+	require.NoError(t, err)
+	require.EqualValues(t, 12, all[0].Sent)
+}
+
 // What these write is known at sight or by the format that is said, with the time at which
 // each request began.
 func TestFormats(t *testing.T) {
@@ -94,6 +116,7 @@ func TestFormats(t *testing.T) {
 		all, stats, err := readAll(t, o)
 		require.NoError(t, err, c.line)
 		require.Len(t, all, 1, c.line)
+		want.TookNs = all[0].TookNs // see TestAnswers
 		require.Equal(t, want, *all[0], c.line)
 		require.True(t, o.Format != "" || stats.Readings[0].Format == c.format, c.line)
 	}

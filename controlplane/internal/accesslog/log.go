@@ -119,7 +119,7 @@ func (l *Log) recognize(s *source, sample []string) (err error) {
 		}
 		reading.Fields[p.field] = p.name
 	}
-	if took := find(s.places, fieldTook); took != nil {
+	if took := find(s.places, FieldTook); took != nil && find(s.places, FieldTime).end {
 		reading.Fields[FieldTime] += " - " + took.name
 	}
 	if l.options.Format == "" {
@@ -236,11 +236,17 @@ func (l *Log) end() error {
 	return io.EOF
 }
 
+// Has reports whether a line so far has had the field.
+func (l *Log) Has(field string) bool {
+	return slices.ContainsFunc(l.places, func(p *place) bool { return p.had && p.field == field })
+}
+
 // settle counts a request that goes out. One that is late gets the time of the one
-// before it.
+// before it, and ends when it did.
 func (l *Log) settle(r *Request) {
 	if r.Ns < l.LastNs {
 		l.Late++
+		r.TookNs = max(r.TookNs-(l.LastNs-r.Ns), 0)
 		r.Ns = l.LastNs
 	}
 	if l.Requests == 0 {

@@ -12,7 +12,7 @@ import (
 type meaning struct {
 	field  string
 	time   func(string) (ns int64, ok bool) // of a time
-	unit   time.Duration                    // of a duration
+	unit   time.Duration                    // of a duration, and of that beside a time
 	end    bool                             // the time is that of the request's end
 	line   bool                             // the value is a request line; the field is a part of it
 	bare   bool                             // the path lacks the query
@@ -34,12 +34,14 @@ func meaningOf(field string) meaning {
 // Caddy, Cloudflare and Traefik write. Logs that name their fields have the rest.
 var names = []struct {
 	meaning
-	took  string // of a time of the end: what says there how many seconds the request took
+	took  string // of a time: what says there how long the request took
 	names []string
 }{
-	{meaning{field: FieldTime, time: anyTime}, "", strings.Fields("start_time startutc edgestarttimestamp request_creation_time")},
-	{meaning{field: FieldTime, time: anyTime, end: true}, "request_time", strings.Fields("msec time_iso8601 time_local")},
-	{meaning{field: FieldTime, time: anyTime, end: true}, "duration", strings.Fields("ts")},
+	{meaning{field: FieldTime, time: anyTime, unit: time.Millisecond}, "duration", strings.Fields("start_time")},
+	{meaning{field: FieldTime, time: anyTime, unit: time.Nanosecond}, "duration", strings.Fields("startutc")},
+	{meaning{field: FieldTime, time: anyTime}, "", strings.Fields("edgestarttimestamp request_creation_time")},
+	{meaning{field: FieldTime, time: anyTime, end: true, unit: time.Second}, "request_time", strings.Fields("msec time_iso8601 time_local")},
+	{meaning{field: FieldTime, time: anyTime, end: true, unit: time.Second}, "duration", strings.Fields("ts")},
 	{meaning{field: FieldTime, time: anyTime}, "", strings.Fields("timestamp @timestamp time")},
 	{meaning{field: FieldMethod}, "", strings.Fields("method request_method :method req_method requestmethod request.method clientrequestmethod cs-method")},
 	{meaning{field: FieldMethod, line: true}, "", strings.Fields("request url_request")},
@@ -52,6 +54,8 @@ var names = []struct {
 		"request.client_ip request.remote_ip clientip c-ip")},
 	{meaning{field: FieldStatus}, "", strings.Fields("response_code status responsecode status_code downstreamstatus edgeresponsestatus sc-status")},
 	{meaning{field: FieldRoute}, "", strings.Fields("route_name")},
+	{meaning{field: FieldReceived}, "", strings.Fields("requestcontentsize")},
+	{meaning{field: FieldSent}, "", strings.Fields("body_bytes_sent downstreamcontentsize edgeresponsebodybytes")},
 }
 
 // headerNames are what JSON logs call a header.
@@ -86,7 +90,7 @@ func meaningsOf(name string) (meanings []meaning) {
 		meanings = append(meanings, meaningOf(HeaderField(strings.TrimSuffix(header, ")"))))
 	}
 	if name == "request_time" {
-		meanings = append(meanings, meaning{field: fieldTook, unit: time.Second})
+		meanings = append(meanings, meaning{field: FieldTook, unit: time.Second})
 	}
 	return meanings
 }
@@ -99,7 +103,7 @@ func (p *place) better(than *place) bool {
 
 // always are the fields that each log is asked for: whether a line is of a request
 // does not depend on who reads it.
-var always = []string{FieldTime, fieldTook, FieldStatus, FieldMethod, FieldPath}
+var always = []string{FieldTime, FieldTook, FieldStatus, FieldMethod, FieldPath}
 
 // choose picks one place of each field that is wanted: where Map says, or the surest.
 func (o *Options) choose(places []place, called func(said string) (*place, error)) ([]*place, error) {
@@ -122,13 +126,13 @@ func (o *Options) choose(places []place, called func(said string) (*place, error
 			p.meaning = meaningOf(field)
 		}
 	}
-	if t := best[FieldTime]; t == nil || !t.end {
-		delete(best, fieldTook)
+	if t := best[FieldTime]; (t == nil || !t.end) && !slices.Contains(o.Wanted, FieldTook) {
+		delete(best, FieldTook)
 	}
 	chosen := []*place{}
 	for field, p := range best {
 		p.needed = slices.ContainsFunc(o.Fields, func(f string) bool { return find([]*place{p}, f) != nil })
-		if p.needed || slices.Contains(always, field) {
+		if p.needed || slices.Contains(always, field) || slices.Contains(o.Wanted, field) {
 			chosen = append(chosen, p)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -54,9 +53,13 @@ func (o *Options) newObject(sample []string) (*object, error) {
 	for i := range names {
 		for _, name := range names[i].names {
 			if add(name, names[i].meaning) && names[i].took != "" {
-				add(names[i].took, meaning{field: fieldTook, unit: time.Second})
+				add(names[i].took, meaning{field: FieldTook, unit: names[i].unit})
 			}
 		}
+	}
+	if _, ofEnvoy := has["bytes_received"]; ofEnvoy { // nginx counts headers in what it calls bytes_sent
+		add("bytes_received", meaning{field: FieldReceived})
+		add("bytes_sent", meaning{field: FieldSent})
 	}
 	for _, field := range o.Fields {
 		if header, ok := strings.CutPrefix(field, headerPrefix); ok {

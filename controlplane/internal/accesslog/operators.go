@@ -58,7 +58,7 @@ func operatorMeaning(name string) (t meaning, err error) {
 		t = meaning{field: FieldTime, end: command == "EMIT_TIME"}
 		t.time, t.layout, err = timeOf(name, argument)
 	case "DURATION":
-		t = meaning{field: fieldTook, unit: time.Millisecond}
+		t = meaning{field: FieldTook, unit: time.Millisecond}
 	case "REQ", "REQUEST_HEADER":
 		t = meaningOf(requestHeader(argument))
 	case "PATH":

@@ -96,6 +96,7 @@ func (o Options) run(ctx context.Context, sides []*side) (r *run, err error) {
 			return nil, err
 		}
 		r.Log.Fields = append(r.Log.Fields, Fields(p)...)
+		r.Log.Wanted = append(r.Log.Wanted, answerFields(p)...)
 		if s.policy == nil {
 			s.policy = p
 		}
@@ -157,9 +158,13 @@ func (r *run) decide(ctx context.Context, line *accesslog.Request) error {
 		}
 	}
 	var decisions [2]decision
-	asked := answered(request(line), line)
+	asked, answer, took := request(line), answerOf(line), int64(0)
+	if len(r.Log.Wanted) > 0 { // else nothing waits for it
+		measure(asked, line)
+		took = line.TookNs
+	}
 	for i, s := range r.sides {
-		briefs, denied, err := s.fleet.Serve(line.Ns, asked)
+		briefs, denied, err := s.fleet.Serve(line.Ns, asked, answer, took)
 		if err != nil {
 			return err
 		}
@@ -191,7 +196,10 @@ func (r *run) warn() error {
 	}
 	for _, s := range r.sides {
 		r.warnings = append(r.warnings, grainWarnings(s.policy, r.log.GrainNs)...)
-		r.warnings = append(r.warnings, settleWarnings(s.policy, r.log.NoStatus)...)
+		r.warnings = append(r.warnings, settleWarnings(s.policy, r.log)...)
+		if n := s.fleet.Hurried; n > 0 {
+			r.warnings = append(r.warnings, fmt.Sprintf("%s: %d answers came early, because too many requests ran at once", s.Name, n))
+		}
 		for i := range s.rules {
 			rule := s.rules[i].rule
 			evicted, err := s.fleet.Counted(rule.Name, "evicted")

@@ -1,47 +1,85 @@
 package replay
 
 import (
+	"encoding/binary"
+	"time"
+
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// answered has the upstream give the answer that the log has: a status, at once. Of a line
-// without one it is 200.
-func answered(s *sim.Request, line *accesslog.Request) *sim.Request {
-	if line.Status >= 200 {
-		s.Upstream = func(*sim.Request) (*sim.Response, error) { return &sim.Response{Status: line.Status}, nil }
+// answerFields lists what a policy waits for of answers.
+func answerFields(p *policy.Policy) (fields []string) {
+	for i := range p.Rules {
+		r := &p.Rules[i]
+		if !r.Holds() || r.Mode == policy.ModeOff {
+			continue
+		}
+		fields = append(fields, accesslog.FieldTook)
+		if r.Settle != nil && bytesFields[r.Settle.To] != "" {
+			fields = append(fields, bytesFields[r.Settle.To])
+		}
 	}
-	return s
+	return fields
+}
+
+var bytesFields = map[policy.Settled]string{
+	policy.SettleRequestBytes: accesslog.FieldReceived, policy.SettleResponseBytes: accesslog.FieldSent,
+}
+
+// measure has the proxy know how many bytes the log says that there were.
+func measure(s *sim.Request, line *accesslog.Request) {
+	for path, n := range map[string]int64{"request.size": line.Received, "response.size": line.Sent} {
+		if n > 0 {
+			if s.Properties == nil {
+				s.Properties = map[string][]byte{}
+			}
+			s.Properties[path] = binary.LittleEndian.AppendUint64(nil, uint64(n))
+		}
+	}
+}
+
+// answerOf is the answer that the log has. Of a line without a status it is 200.
+func answerOf(line *accesslog.Request) *sim.Response {
+	if line.Status >= 200 {
+		return &sim.Response{Status: line.Status}
+	}
+	return &sim.Response{Status: 200}
 }
 
 // settleWarnings name the rules that wait for what the log does not have of answers.
-func settleWarnings(p *policy.Policy, noStatus bool) (warnings []string) {
+func settleWarnings(p *policy.Policy, log *accesslog.Log) (warnings []string) {
 	for i := range p.Rules {
 		r := &p.Rules[i]
-		if lacks := lacking(r, noStatus); lacks != "" && r.Mode != policy.ModeOff {
+		switch lacks := lacking(r, log); {
+		case r.Mode == policy.ModeOff:
+		case lacks != "":
 			warnings = append(warnings, "rule "+r.Name+": its figures cannot be told, because the log lacks "+lacks)
+		case r.Concurrency() && log.GrainNs >= int64(100*time.Millisecond):
+			warnings = append(warnings, "rule "+r.Name+": the log's clock of "+time.Duration(log.GrainNs).String()+
+				" is coarse: requests of one instant look as if they ran at once, so more are denied here than by a proxy")
 		}
 	}
 	return warnings
 }
 
-// lacking is what a rule waits for that replay does not know.
-func lacking(r *policy.Rule, noStatus bool) string {
+// lacking is what a rule waits for that the log does not say.
+func lacking(r *policy.Rule, log *accesslog.Log) string {
 	switch s := r.Settle; {
-	case r.Concurrency():
-		return "how many requests ran at once"
+	case r.Concurrency() && !log.Has(accesslog.FieldTook):
+		return "times of answers"
 	case s == nil:
 		return ""
-	case len(s.When.Status) > 0 && noStatus:
+	case len(s.When.Status) > 0 && log.NoStatus:
 		return "statuses"
 	case len(s.When.GRPCStatus) > 0:
 		return "gRPC statuses"
 	case len(s.When.Headers) > 0, s.To == policy.SettleHeader, s.To == policy.SettleTrailer:
 		return "headers and trailers of answers"
-	case s.To == policy.SettleRequestBytes, s.To == policy.SettleResponseBytes:
+	case bytesFields[s.To] != "" && !log.Has(bytesFields[s.To]):
 		return "bytes of bodies"
-	case s.To == policy.SettleMilliseconds:
+	case s.To == policy.SettleMilliseconds && !log.Has(accesslog.FieldTook):
 		return "times of answers"
 	case s.To.Tokens():
 		return "tokens"

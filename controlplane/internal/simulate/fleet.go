@@ -15,6 +15,8 @@ import (
 type Fleet struct {
 	simulation
 	unticked int // requests since the last tick
+
+	Hurried int // requests whose answers came early, because too many ran at once
 }
 
 // requestsPerTick is how many requests go without the tick that collects garbage and
@@ -57,10 +59,10 @@ func (f *Fleet) Counted(rule, metric string) (n uint64, err error) {
 	return n, nil
 }
 
-// Serve takes a request at an instant through the next proxy in turn. Of an instant
-// before that of the last request, the last one's holds. The briefs, of
-// answer.CutBrief, are empty where no rule matched.
-func (f *Fleet) Serve(ns int64, r *sim.Request) (briefs string, denied bool, err error) {
+// Serve takes a request at an instant through the next proxy in turn, and has the upstream
+// answer it after tookNs. Of an instant before that of the last request, the last one's holds.
+// The briefs, of answer.CutBrief, are empty where no rule matched.
+func (f *Fleet) Serve(ns int64, r *sim.Request, answer *sim.Response, tookNs int64) (briefs string, denied bool, err error) {
 	f.pass(max(ns, f.now))
 	if f.unticked++; f.unticked == requestsPerTick {
 		f.unticked = 0
@@ -68,7 +70,23 @@ func (f *Fleet) Serve(ns int64, r *sim.Request) (briefs string, denied bool, err
 	}
 	host := f.hosts[f.turn]
 	f.turn = (f.turn + 1) % len(f.hosts)
-	response, err := f.exchange(host, 0, r)
+	x, err := f.begin(host, 0, r)
+	if err != nil {
+		return "", false, err
+	}
+	if briefs := x.State()[briefState]; tookNs > 0 && briefs != "" && !x.Ended() {
+		if len(f.holding) == maxOpen {
+			f.holding[0].end()
+			f.holding, f.Hurried = f.holding[1:], f.Hurried+1
+		}
+		f.holdOn(holding{x, f.now + tookNs, answer})
+		return briefs, false, host.Failed(0)
+	}
+	_, err = x.Answer(answer, true)
+	if err != nil {
+		return "", false, err
+	}
+	response, err := x.Finish()
 	if err != nil {
 		return "", false, err
 	}

@@ -17,10 +17,32 @@ const settledState = "sluice.settled"
 // longestLingerNs is how long a proxy may have something to do after its last answer.
 const longestLingerNs = int64(time.Minute + 2*time.Second)
 
-// holding is a request that no line answers: its client leaves when its hold is over.
+// holding is a request that no line answers: its client leaves when its hold is over, or the
+// upstream answers then.
 type holding struct {
 	x       *sim.Exchange
 	untilNs int64
+	answer  *sim.Response // nil: the client leaves
+}
+
+// end ends the request. What has ended stays as it is.
+func (h *holding) end() {
+	if h.answer == nil {
+		_ = h.x.Reset(sim.ClientGone) // which can always be
+	} else {
+		_, _ = h.x.Answer(h.answer, true)
+	}
+}
+
+// holdOn keeps a request, in the order of their ends.
+func (s *simulation) holdOn(h holding) {
+	i, _ := slices.BinarySearchFunc(s.holding, h, func(a, b holding) int {
+		if a.untilNs <= b.untilNs {
+			return -1
+		}
+		return 1
+	})
+	s.holding = slices.Insert(s.holding, i, h)
 }
 
 // keep keeps a request until its lines of answer have come or, where none do, for as long as
@@ -40,14 +62,7 @@ func (s *simulation) keep(l *line, x *sim.Exchange) (bool, error) {
 		if hold == 0 {
 			return false, nil
 		}
-		h := holding{x, s.now + hold}
-		i, _ := slices.BinarySearchFunc(s.holding, h, func(a, b holding) int {
-			if a.untilNs <= b.untilNs {
-				return -1
-			}
-			return 1
-		})
-		s.holding = slices.Insert(s.holding, i, h)
+		s.holdOn(holding{x: x, untilNs: s.now + hold})
 	}
 	if len(s.open)+len(s.holding) > maxOpen {
 		return false, fmt.Errorf("more than %d requests wait for their answers", maxOpen)
@@ -71,10 +86,10 @@ func (s *simulation) hold(report string) (ns int64) {
 	return ns
 }
 
-// release has the clients leave whose requests have held for long enough.
+// release ends the requests that have held for long enough.
 func (s *simulation) release() {
 	for len(s.holding) > 0 && s.holding[0].untilNs <= s.now {
-		_ = s.holding[0].x.Reset(sim.ClientGone) // which can always be
+		s.holding[0].end()
 		s.holding = s.holding[1:]
 		s.activeUntil = max(s.activeUntil, s.now+longestLingerNs)
 	}
