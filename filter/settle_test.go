@@ -176,7 +176,7 @@ func TestHoldsAreRenewedInPortions(t *testing.T) {
 		require.GreaterOrEqual(t, renewed(), (second/eighth-1)*count, "after %d s", second)
 	}
 	t.Logf("of %d streams a tick renewed %d at most and took %v; memory: %d bytes each", count, most, longest, (b.Memory(0)-before)/count)
-	require.LessOrEqual(t, most, count/(eighth/2)*11/10)
+	require.LessOrEqual(t, most, count/(eighth-2)*11/10)
 	require.LessOrEqual(t, b.Memory(0)-before, uint64(850*count))
 	for _, x := range running {
 		require.NoError(t, head(200)(x))

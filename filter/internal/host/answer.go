@@ -288,12 +288,14 @@ func shortestHold(rules []policy.Rule) (ns int64) {
 	return ns
 }
 
-// portion is how many buckets of streams are next. In half of the shortest eighth it is all of
-// them, so that each hold is renewed within its own, even if ticks are late.
+// portion is how many buckets of streams are next. In the shortest eighth but two ticks it is all
+// of them, so that each hold is renewed within its own, even if ticks are late. The shortest hold of
+// all, 10 s, has an eighth of little more than a tick: in each, all are renewed.
 func (p *plugin) portion(monotonic int64) int {
 	all, since := len(streams.buckets), monotonic-p.renewedNs
 	p.renewedNs = monotonic
-	if round := p.holdNs / (2 * limit.HoldParts); since < round {
+	eighth := p.holdNs / limit.HoldParts
+	if round := max(eighth/2, eighth-2*tickMs*1e6); since < round {
 		return int(since*int64(all)/round) + 1 // fits: it is no more than all
 	}
 	return all
