@@ -41,10 +41,15 @@ func (l *level) isDue(now int64) bool {
 	return l.Due() || !l.Idle() && now-l.saidNs >= l.holdNs()/limit.HoldParts
 }
 
+// find returns the level of a key, nil where there is none.
+func (w *Worker) find(d *quota.Definition, key [16]byte) *level {
+	w.name = append(append(w.name[:0], d.Counter[:]...), key[:]...)
+	return w.levels[string(w.name)]
+}
+
 // levelOf returns the level of a key, a new one where there is none.
 func (w *Worker) levelOf(d *quota.Definition, key [16]byte, now int64) *level {
-	w.name = append(append(w.name[:0], d.Counter[:]...), key[:]...)
-	l := w.levels[string(w.name)]
+	l := w.find(d, key)
 	if l == nil {
 		l = &level{name: string(w.name), worker: w.id, key: key}
 		w.levels[l.name] = l

@@ -56,10 +56,8 @@ func (c *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64
 
 // Clean frees what counts nothing: where a lease holds nothing, too.
 func (c *Source) Clean(now int64) (freed uint64, status state.Status) {
-	if c.local != nil {
-		if freed, status = c.local.Clean(now); status != state.OK {
-			return freed, status
-		}
+	if freed, status = c.asking.Clean(now); status != state.OK {
+		return freed, status
 	}
 	leased, status := c.table.Clean(&c.worker.entry, now, c.worker.host.Monotonic())
 	return freed + leased, status
@@ -68,11 +66,9 @@ func (c *Source) Clean(now int64) (freed uint64, status state.Status) {
 // Stats counts the keys of the leases, and the pages of both tables: those that count here
 // while the service is silent are among the leases.
 func (c *Source) Stats(now int64) (s state.Stats, status state.Status) {
-	var without state.Stats
-	if c.local != nil {
-		if without, status = c.local.Stats(now); status != state.OK {
-			return s, status
-		}
+	without, status := c.asking.Stats(now)
+	if status != state.OK {
+		return s, status
 	}
 	s, status = c.table.Stats(&c.worker.entry, now, c.worker.host.Monotonic())
 	s.Pages += without.Pages
@@ -82,10 +78,7 @@ func (c *Source) Stats(now int64) (s state.Stats, status state.Status) {
 
 // Tables are what the source leases in, and what counts in the place of a silent service.
 func (c *Source) Tables() []*state.Table {
-	if c.local == nil {
-		return []*state.Table{c.table.Table()}
-	}
-	return []*state.Table{c.table.Table(), c.local.Table}
+	return append([]*state.Table{c.table.Table()}, c.asking.Tables()...)
 }
 
 // Live counts the leases of a page that hold something, as in Stats.

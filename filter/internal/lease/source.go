@@ -60,7 +60,7 @@ func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 	s.Record.Now, s.Record.Rebased, s.Record.FromFloor = now, false, false
 	e.NowNs = c.worker.host.Monotonic()
 	c.from, c.got = nowhere, c.worker.got(s)
-	if g := c.got; g != nil && (g.grant.Denied || g.units >= s.Cost && e.NowNs < g.grant.endNs) {
+	if g := c.got; g.suffices(s.Cost, e.NowNs) {
 		e.WrittenNs, e.Standings = g.grant.nowNs, append(e.Standings[:0], g.grant.standings...)
 		if s.Known, s.PassNs = c.knows(e), now; g.grant.Denied {
 			s.PassNs = passNs(now, g.grant.WaitNs, g.grant.WaitNs)
@@ -108,11 +108,7 @@ func (c *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
 	}
 	short := w.short(s)
 	if c.isSilent(s.Lease) || short == decide.Silent {
-		found := c.checkLocal(s, now)
-		if c.from == localTable {
-			c.rule.Metrics.Unavailable++
-		}
-		return found
+		return c.alone(s, now)
 	}
 	return short
 }
@@ -205,9 +201,6 @@ func (c *Source) Refund(s *decide.Subject, now int64) bool {
 	}
 	return false
 }
-
-// Persist does nothing: a lease of another epoch of the clock is dropped where it is read.
-func (c *Source) Persist(*decide.Subject) {}
 
 // Usage says how the key stands over all proxies, by the last answer.
 func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {

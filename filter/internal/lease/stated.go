@@ -31,7 +31,7 @@ func (c *Stated) Check(s *decide.Subject, now int64) decide.Outcome {
 	s.Record.Now, s.Record.Rebased, s.Record.FromFloor, s.Known, s.PassNs = now, false, false, false, now
 	c.nowNs = c.worker.host.Monotonic()
 	c.from, c.got = nowhere, c.worker.got(s)
-	if g := c.got; g != nil && (g.grant.Denied || g.units >= s.Cost && c.nowNs < g.grant.endNs) {
+	if g := c.got; g.suffices(s.Cost, c.nowNs) {
 		s.Known = len(g.grant.standings) >= len(c.rule.Subjects.Windows)
 		if !g.grant.Denied {
 			c.from = ownGrant
@@ -47,11 +47,7 @@ func (c *Stated) Check(s *decide.Subject, now int64) decide.Outcome {
 	}
 	short := c.worker.short(s)
 	if c.isSilent(s) || short == decide.Silent {
-		found := c.checkLocal(s, now)
-		if c.from == localTable {
-			c.rule.Metrics.Unavailable++
-		}
-		return found
+		return c.alone(s, now)
 	}
 	return short
 }
@@ -62,10 +58,7 @@ func (c *Stated) isSilent(s *decide.Subject) bool {
 	if len(c.worker.levels) == 0 {
 		return c.worker.Silent
 	}
-	d := c.definition(s)
-	c.key = append(c.key[:0], d.Counter[:]...)
-	key := c.rule.Subjects.QuotaKey(&s.Subject)
-	l := c.worker.levels[string(append(c.key, key[:]...))]
+	l := c.worker.find(c.definition(s), c.rule.Subjects.QuotaKey(&s.Subject))
 	c.unstated = l == nil && len(c.worker.levels) >= maxLevels
 	return c.worker.Silent || c.unstated || l != nil && l.silentNs > c.nowNs
 }
@@ -150,9 +143,6 @@ func (c *Stated) Renew(h *decide.Hold, now, heldNs int64) decide.Renewal {
 	return decide.Lapsed
 }
 
-// Persist does nothing: there is no record.
-func (c *Stated) Persist(*decide.Subject) {}
-
 // Held is what all proxies hold of the key, by the last answer.
 func (c *Stated) Held(s *decide.Subject) uint32 {
 	switch {
@@ -188,33 +178,4 @@ func (c *Stated) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64
 		return 0, local.ErrStore
 	}
 	return 0, nil
-}
-
-// Clean frees what counts nothing while the service is silent.
-func (c *Stated) Clean(now int64) (freed uint64, status state.Status) {
-	if c.local == nil {
-		return 0, state.OK
-	}
-	return c.local.Clean(now)
-}
-
-// Stats counts the keys that count here while the service is silent.
-func (c *Stated) Stats(now int64) (s state.Stats, status state.Status) {
-	if c.local == nil {
-		return s, state.OK
-	}
-	return c.local.Stats(now)
-}
-
-// Tables are what counts in the place of a silent service.
-func (c *Stated) Tables() []*state.Table {
-	if c.local == nil {
-		return nil
-	}
-	return c.local.Tables()
-}
-
-// Live counts the keys of a page of that.
-func (c *Stated) Live(t *state.Table, now int64, page []byte) uint64 {
-	return c.local.Live(t, now, page)
 }

@@ -102,6 +102,11 @@ type Part struct {
 	units uint32 // of it, which the request has not taken
 }
 
+// suffices reports whether the service has denied so much, or the request has as many units.
+func (p *Part) suffices(cost uint32, now int64) bool {
+	return p != nil && (p.grant.Denied || p.units >= cost && now < p.grant.endNs)
+}
+
 // AppendParts appends what the pending verdict waits for: one part for each key. Shadow
 // rules count last.
 func (w *Worker) AppendParts(dst []Part, v *decide.Verdict) []Part {
