@@ -205,11 +205,10 @@ func (c *Client) want(parts []Part, w *waiter) {
 	switch {
 	case a == nil:
 		a = &ask{key: string(c.key), parts: slices.Clone(parts)}
-		c.queued[a.key] = a
+		c.queued[a.key], c.queue = a, append(c.queue, a)
 		if w == nil {
-			c.queue = slices.Insert(c.queue, 0, a) // before first contacts
-		} else {
-			c.queue = append(c.queue, a)
+			copy(c.queue[1:], c.queue) // before first contacts
+			c.queue[0] = a
 		}
 	case w != nil:
 		for i := range a.parts {

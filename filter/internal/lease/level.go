@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"slices"
 	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
@@ -118,7 +117,12 @@ func (c *Client) queueLevels(now int64) {
 
 // isAsked reports whether an ask is under way that states one of the levels.
 func (a *ask) isAsked() bool {
-	return slices.ContainsFunc(a.parts, func(p Part) bool { return p.level != nil && p.level.asked != nil })
+	for i := range a.parts {
+		if l := a.parts[i].level; l != nil && l.asked != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // state puts the levels of the ask's keys, as they are now, into its parts.
@@ -156,8 +160,10 @@ func (a *ask) forgo(w *Worker) {
 // last statement alone.
 func (g *grant) heard(a *ask, i int, w *Worker) {
 	p := &a.parts[i]
-	l := p.level
-	last := !slices.ContainsFunc(a.parts[i+1:], func(q Part) bool { return q.level == l })
+	l, last := p.level, true
+	for j := i + 1; j < len(a.parts); j++ {
+		last = last && a.parts[j].level != l
+	}
 	switch {
 	case l.asked != a:
 		g.Failed = true
@@ -181,14 +187,16 @@ func (c *Client) renew(now int64) {
 		return
 	}
 	w.renewNs = now + maxLookNs
-	w.ending = slices.DeleteFunc(w.ending, func(e ending) bool {
+	left := w.ending[:0]
+	for _, e := range w.ending {
 		if e.endNs > now {
-			return false
+			left = append(left, e)
+			continue
 		}
 		e.level.Settle(e.units, 0)
 		w.state(e.level)
-		return true
-	})
+	}
+	w.ending = left
 	for name, l := range w.levels {
 		switch {
 		case l.isDue(now):
