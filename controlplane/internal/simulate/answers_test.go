@@ -1,62 +1,10 @@
 package simulate_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-// TestAnswers: the filter sees each part of an answer at its time, and the line that settles
-// prints what it says.
-func TestAnswers(t *testing.T) {
-	out, err := run(t, "version: 1\nrules: [{name: r, limits: [900/1h], cost: 5, settle: {to: {trailer: x-cost}, when: {status: [503]}}}]\n", `{"at_ms":0,"id":"a"}
-{"at_ms":0,"id":"b"}
-{"at_ms":0,"id":"c"}
-{"at_ms":7500,"answer":"a","status":503,"chunk":"no","trailers":{"X-Cost":"7"},"end":true}
-{"at_ms":7500,"answer":"b","reset":"upstream"}
-{"at_ms":7500,"answer":"c","status":204,"trailers":{"X-Cost":"7"}}
-`, 1)
-	require.NoError(t, err)
-	require.Equal(t, []string{
-		`{"at_ms":7500,"answer":"a","headers":{},"settled":[{"rule":"r","held":5,"cost":7,"by":"answer"}]}`,
-		`{"at_ms":7500,"answer":"b","settled":[{"rule":"r","held":5,"cost":5,"by":"cost"}]}`,
-		`{"at_ms":7500,"answer":"c","headers":{},"settled":[{"rule":"r","held":5,"cost":0,"by":"none"}]}`,
-		``,
-	}, strings.Split(out, "\n")[3:])
-}
-
-// TestOpenForHours: the filter ticks while a request is open, and nothing takes long while none is;
-// one that no line answers holds for as long as its rule says.
-func TestOpenForHours(t *testing.T) {
-	out, err := run(t, "version: 1\nrules: [{name: r, algorithm: concurrency, limits: [1], hold: 10s}]\n", `{"at":"2026-01-01T00:00:00Z","id":"a"}
-{"at":"2026-01-01T06:00:00Z"}
-{"at":"2026-01-01T06:00:00Z","answer":"a","status":101,"end":true}
-{"at":"2126-01-01T00:00:00Z"}
-{"at":"2126-01-01T00:00:09Z"}
-{"at":"2126-01-01T00:00:13Z"}
-`, 1)
-	require.NoError(t, err)
-	require.Equal(t, []string{"200", "429", "", "200", "429", "200"}, statuses(t, out))
-}
-
-// TestHeadersOfAnAnswer: what the filter adds to a response, the line with the status has; a
-// denial has it at once, and its answer nothing.
-func TestHeadersOfAnAnswer(t *testing.T) {
-	out, err := run(t, "version: 1\nheaders: x-ratelimit\nrules: [{name: r, limits: [1/1s]}]\n", `{"at_ms":0,"id":"a"}
-{"at_ms":0,"id":"b"}
-{"at_ms":1,"answer":"a","status":200}
-{"at_ms":1,"answer":"a","end":true}
-{"at_ms":1,"answer":"b","status":200,"end":true}
-`, 1)
-	require.NoError(t, err)
-	lines := strings.Split(out, "\n")
-	require.Contains(t, lines[0], `"allowed":true,"status":200,`)
-	require.Contains(t, lines[0], `"headers":{}}`)
-	require.Contains(t, lines[1], `"headers":{"retry-after":"1","x-ratelimit-limit":"1`)
-	require.Contains(t, lines[2], `{"at_ms":1,"answer":"a","headers":{"x-ratelimit-limit":"1`)
-	require.Equal(t, []string{`{"at_ms":1,"answer":"a"}`, `{"at_ms":1,"answer":"b","headers":{}}`, ``}, lines[3:])
-}
 
 func TestBadAnswersWriteNothing(t *testing.T) {
 	for _, c := range []struct{ line, want string }{

@@ -55,32 +55,6 @@ func TestOperationsOnClusterRules(t *testing.T) {
 	require.Zero(t, lines[12].Windows[0].Used)
 }
 
-// An operation takes the default of a limit that requests say, or the one that it is given, at
-// a proxy as at the quota service.
-func TestOperationsOnLimitsThatRequestsSay(t *testing.T) {
-	for _, scope := range []string{"proxy", "cluster, lease: off"} {
-		policy := "{version: 1, rules: [{name: r, scope: " + scope + ", key: [{header: u}], limits: [{requests: {header: l, trusted: true, default: 3, max: 9}, per: 1h}]}]}"
-		out := simulateLines(t, policy, 1, strings.Join([]string{
-			`{"at_ms":1,"headers":{"u":"a","l":"7"}}`,
-			`{"at_ms":1,"op":"hit","rule":"r","key":["a"],"n":3,"limits":[7]}`,
-			`{"at_ms":1,"op":"get","rule":"r","key":["a"]}`,
-			`{"at_ms":1,"op":"get","rule":"r","key":["a"],"limits":[70]}`,
-			`{"at_ms":1,"op":"peek","rule":"r","key":["a"],"n":4,"limits":[7]}`,
-			`{"at_ms":1,"op":"peek","rule":"r","key":["a"],"n":3,"limits":[7]}`,
-		}, "\n"))
-		for i, want := range []string{
-			`"remaining":6,"windows":[{"limit":7,"limit_from":"header:l","per_ms":3600000,"used":1,`,
-			`"allowed":true,"status":200,`,
-			`"value":4,"windows":[{"limit":3,"limit_from":"header:l","limit_is":"default","per_ms":3600000,"used":4,"remaining":0,`,
-			`"value":4,"windows":[{"limit":9,"limit_from":"header:l","limit_is":"max","per_ms":3600000,"used":4,"remaining":5,`,
-			`"allowed":false,"status":429,`,
-			`"allowed":true,"status":200,`,
-		} {
-			require.Contains(t, out[i], want, "%s: %d", scope, i)
-		}
-	}
-}
-
 // TestOperationsNameTheKeyAsTheFilterDoes: the same counter, key and limits.
 func TestOperationsNameTheKeyAsTheFilterDoes(t *testing.T) {
 	long := strings.Repeat("x", 9000)

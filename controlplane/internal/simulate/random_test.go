@@ -80,17 +80,3 @@ func TestRandomRulesWithoutALease(t *testing.T) {
 	}
 	require.Greater(t, denied, 30**clusterPolicies)
 }
-
-// What costs nothing passes without an ask.
-func TestACostOfNothingAsksNobody(t *testing.T) {
-	for _, lease := range []string{"auto", "off"} {
-		policy := "version: 1\nrules: [{name: r, scope: cluster, lease: " + lease + ", key: [{header: u}], limits: [1/10s], cost: {header: c, min: 0, max: 5}}]\n"
-		lines := ""
-		for _, cost := range "0100" {
-			lines += fmt.Sprintf(`{"at_ms":1700000000000,"headers":{"u":"a","c":"%c"},"fail":"%s"}`+"\n", cost, map[rune]string{'0': "quota"}[cost])
-		}
-		for _, line := range simulateLines(t, policy, 2, strings.ReplaceAll(lines, `,"fail":""`, "")) {
-			require.Contains(t, line, `"allowed":true,"status":200`)
-		}
-	}
-}
