@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
@@ -82,43 +83,6 @@ func TestBadLogs(t *testing.T) {
 	}
 }
 
-// The hint has the names that the log has itself.
-func TestLackingField(t *testing.T) {
-	const logged = "have it logged, by Envoy as %REQ(X-USER-ID)%, by nginx as $http_x_user_id; if the log has it under another name, say " +
-		"--map header:x-user-id=NAME with one of "
-	for line, names := range map[string]string{
-		combinedLine: "remote_addr, remote_user, time_local, request, status, body_bytes_sent, http_referer, http_user_agent",
-		"#Fields: date time c-ip\n2026-01-31 12:00:01 192.0.2.7\n": "date time, c-ip",
-	} {
-		_, _, err := readAll(t, accesslog.Options{Names: []string{file(t, line)}, Fields: []string{"header:x-user-id"}})
-		var lacking *accesslog.Error
-		require.ErrorAs(t, err, &lacking)
-		require.ErrorContains(t, err, "does not have the field header:x-user-id")
-		require.Equal(t, logged+names, lacking.Hint)
-	}
-}
-
-// A name that no line has, and a time that no log has yet.
-func TestMistakenNameAndTime(t *testing.T) {
-	line := `{"start_time":"2026-01-31T12:00:00Z","who":"alice"}` + "\n"
-	name := file(t, strings.Repeat(line, 10)+strings.ReplaceAll(line, "2026", "2199"))
-	o := accesslog.Options{Names: []string{name}, Fields: []string{"header:x-user-id"}, Map: map[string]string{"header:x-user-id": "whom"}}
-	_, _, err := readAll(t, o)
-	require.EqualError(t, err, `--map header:x-user-id=whom: no line has a value of "whom"`)
-	var mistaken *accesslog.Error
-	require.ErrorAs(t, err, &mistaken)
-	require.Equal(t, "lines have start_time, who", mistaken.Hint)
-	o.Map["path"] = "where" // read of every line, whatever is needed
-	o.Map["header:x-user-id"] = "who"
-	_, _, err = readAll(t, o)
-	require.EqualError(t, err, `--map path=where: no line has a value of "where"`)
-	delete(o.Map, "path")
-	all, stats, err := readAll(t, o)
-	require.NoError(t, err)
-	require.Len(t, all, 10)
-	require.EqualValues(t, 1, stats.Unknown)
-}
-
 // Lines stand in the order of completion, and several files at once.
 func TestOrder(t *testing.T) {
 	line := func(second, ms int) string {
@@ -168,14 +132,7 @@ func TestPipe(t *testing.T) {
 }
 
 func FuzzLines(f *testing.F) {
-	f.Add(combinedLine, "")
-	f.Add(`{"start_time":"2026-01-31T12:00:00Z","method":"GET","path":"/"}`, "json")
-	f.Add(`[2026-01-31T12:00:00.123Z] "a b"`, `[%START_TIME%] "%REQ(X)%"`)
-	f.Add("1769860801.500 a", `$msec $http_x`)
-	f.Add("#Fields: date time cs(x)\n2026-01-31 12:00:01 a\n", "")
-	f.Add("2026-01-31 12:00:01 a b\n", `%START_TIME(%Y-%m-%d %H:%M:%S)% %REQ(X)% %REQ(:PATH)%`)
-	f.Add(caddyLine+"\n", "")
-	f.Add(albStart+"\n", "alb")
+	logs(f, func(_ string, o accesslog.Options, log string, _ *txtar.File) { f.Add(log, o.Format) }, func(string, *txtar.Archive) {})
 	f.Fuzz(func(t *testing.T, lines, format string) {
 		l, err := accesslog.Open(t.Context(), accesslog.Options{
 			Names: []string{"-"}, In: strings.NewReader(lines), Format: format, Fields: []string{"header:x"}, Map: map[string]string{"header:x": "x"},

@@ -1,0 +1,95 @@
+package accesslog_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+)
+
+var update = flag.Bool("update", false, "write what comes of the logs of testdata into their files")
+
+// logs reads files that have logs, each under how it is to be read and before what comes of it.
+func logs(t testing.TB, each func(file string, o accesslog.Options, log string, comesTo *txtar.File), after func(file string, all *txtar.Archive)) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/logs/*.txtar")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, name := range files {
+		all, err := txtar.ParseFile(name)
+		require.NoError(t, err)
+		for i := 0; i < len(all.Files); i += 2 {
+			var o accesslog.Options
+			require.NoError(t, json.Unmarshal([]byte(all.Files[i].Name), &o), all.Files[i].Name)
+			each(name, o, string(all.Files[i].Data), &all.Files[i+1])
+		}
+		after(name, all)
+	}
+}
+
+func TestLogs(t *testing.T) {
+	logs(t, func(name string, o accesslog.Options, log string, comesTo *txtar.File) {
+		o.Names = []string{file(t, log)}
+		all, stats, err := readAll(t, o)
+		got := strings.ReplaceAll(told(all, &stats, err), o.Names[0], "access.log")
+		if *update {
+			comesTo.Data = []byte(got)
+		}
+		require.Equal(t, string(comesTo.Data), got, "%s: %+v\n%s", name, o, log)
+	}, func(name string, all *txtar.Archive) {
+		if *update {
+			require.NoError(t, os.WriteFile(name, txtar.Format(all), 0o644))
+		}
+	})
+}
+
+// told is the requests of a log and what is said of it, or the error.
+func told(all []*accesslog.Request, stats *accesslog.Stats, err error) string {
+	var b strings.Builder
+	for _, r := range all {
+		fmt.Fprintf(&b, "%s status %d", accesslog.Time(r.Ns).Format("15:04:05.999999999"), r.Status)
+		for _, f := range append([][2]string{{"method", r.Method}, {"path", r.Path}, {"host", r.Host}, {"client_ip", r.ClientIP}, {"route", r.Route}},
+			append(r.Headers, r.Values...)...) {
+			if f[1] != "" {
+				fmt.Fprintf(&b, ", %s %q", f[0], f[1])
+			}
+		}
+		b.WriteByte('\n')
+	}
+	if err = cmp.Or(err, stats.CheckUnknown(1)); err != nil {
+		fmt.Fprintln(&b, "error:", err)
+		var known *accesslog.Error
+		if errors.As(err, &known) && known.Hint != "" {
+			fmt.Fprintln(&b, "hint:", known.Hint)
+		}
+		return b.String()
+	}
+	for _, r := range stats.Readings {
+		fmt.Fprintln(&b, r.Format, r.Fields)
+	}
+	fmt.Fprintln(&b, "clock of", time.Duration(stats.GrainNs))
+	if stats.Example != nil {
+		fmt.Fprintf(&b, "%d unknown, line %d: %s\n", stats.Unknown, stats.Example.Number, stats.Example.Why)
+	}
+	if n := stats.NoHTTP + stats.Refused; n > 0 {
+		fmt.Fprintf(&b, "%d no request, %d refused %q\n", stats.NoHTTP, stats.Refused, stats.BadPath)
+	}
+	if stats.NoStatus {
+		b.WriteString("no status\n")
+	}
+	if stats.Empty != nil {
+		fmt.Fprintln(&b, "nowhere:", stats.Empty)
+	}
+	return b.String()
+}
