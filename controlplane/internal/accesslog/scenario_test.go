@@ -42,7 +42,7 @@ func TestLogs(t *testing.T) {
 	logs(t, func(name string, o accesslog.Options, log string, comesTo *txtar.File) {
 		o.Names = []string{file(t, log)}
 		all, stats, err := readAll(t, o)
-		got := strings.ReplaceAll(told(all, &stats, err), o.Names[0], "access.log")
+		got := strings.ReplaceAll(told(all, len(o.Wanted) > 0, &stats, err), o.Names[0], "access.log")
 		if *update {
 			comesTo.Data = []byte(got)
 		}
@@ -55,7 +55,7 @@ func TestLogs(t *testing.T) {
 }
 
 // told is the requests of a log and what is said of it, or the error.
-func told(all []*accesslog.Request, stats *accesslog.Stats, err error) string {
+func told(all []*accesslog.Request, answers bool, stats *accesslog.Stats, err error) string {
 	var b strings.Builder
 	for _, r := range all {
 		fmt.Fprintf(&b, "%s status %d", accesslog.Time(r.Ns).Format("15:04:05.999999999"), r.Status)
@@ -64,6 +64,9 @@ func told(all []*accesslog.Request, stats *accesslog.Stats, err error) string {
 			if f[1] != "" {
 				fmt.Fprintf(&b, ", %s %q", f[0], f[1])
 			}
+		}
+		if answers {
+			fmt.Fprintf(&b, ", took %s, received %d, sent %d", time.Duration(r.TookNs), r.Received, r.Sent)
 		}
 		b.WriteByte('\n')
 	}
