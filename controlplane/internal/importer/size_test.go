@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
 )
 
 // TestTooLargeForOnePolicy: the configuration is at fault, not the importer.
@@ -17,7 +15,7 @@ func TestTooLargeForOnePolicy(t *testing.T) {
 	for i := range 12_000 {
 		fmt.Fprintf(&text, "- {key: k%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
 	}
-	made, err := importer.EnvoyRatelimit([]importer.File{{Name: "f", Text: []byte(text.String())}}, importer.Options{})
+	made, err := service(text.String())
 	require.ErrorContains(t, err, "bytes, and the maximum is 1048576 (1 MiB): split the file by domain or descriptor")
 	require.NotContains(t, err.Error(), "fault of this import")
 	require.Empty(t, made.Policy)
@@ -34,8 +32,12 @@ func TestBombs(t *testing.T) {
 	for i := range 10_001 {
 		fmt.Fprintf(&values, "- {key: tenant, value: v%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
 	}
+	overrides := "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+	for i := range 1001 {
+		overrides += "- {key: a, value: v" + strings.Repeat("x", i) + "}\n"
+	}
 	read := func(text string) error {
-		_, err := importer.EnvoyRatelimit([]importer.File{{Name: "f", Text: []byte(text)}}, importer.Options{})
+		_, err := service(text)
 		return err
 	}
 	most := "domain: d\ndescriptors:\n" + values.String()[:strings.LastIndex(values.String(), "- ")]
@@ -45,6 +47,7 @@ func TestBombs(t *testing.T) {
 		"depth":   {"domain: d\ndescriptors: " + strings.Repeat("[{key: a, descriptors: ", 5000) + strings.Repeat("}]", 5000), "deep"},
 		"integer": {"domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1" + strings.Repeat("0", 100_000) + "}}]", "whole number from 0"},
 		"parts":   {strings.Repeat("a: 1\n---\n", 100_000), "more than 100 documents"},
+		"rules":   {overrides, "a makes a rule with 1001 overrides, the maximum is 1000: import fewer values, or fewer with a limit of their own"},
 		"values":  {"domain: d\ndescriptors:\n" + values.String(), "tenant has more than 10000 values with a limit"},
 		"size":    {"domain: d\n" + strings.Repeat("#\n", 1<<20), "the most is 1048576"},
 	} {

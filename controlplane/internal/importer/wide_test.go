@@ -13,6 +13,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
 )
 
+// on enables a filter for all requests.
+const on = `filter_enabled: {default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 100}}, rate_limited_as_resource_exhausted: true`
+
 // bucket7 is a bucket of seven a minute.
 const bucket7 = `token_bucket: {max_tokens: 7, tokens_per_fill: 7, fill_interval: 60s}`
 
@@ -44,7 +47,7 @@ func TestDeniesNobodyElse(t *testing.T) {
 		"an unknown formatter": limited("{key: who}", near("who", "%CEL(request.id)%")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			made, err := filter(text, importer.Options{})
+			made, err := importer.LocalRatelimit(importer.File{Name: "f.yaml", Text: []byte(text)}, importer.Options{})
 			require.NoError(t, err)
 			var requests bytes.Buffer
 			for i := range 300 { // two of each of 150 clients
@@ -71,50 +74,4 @@ func decide(t *testing.T, wasm, policy []byte, requests *bytes.Buffer) (allowed 
 		allowed = append(allowed, answer.Allowed)
 	}
 	return allowed
-}
-
-// A rule whose broader bucket would take requests that are not its own is off.
-func TestOffTogetherWithTheBroader(t *testing.T) {
-	route := func(match, config string) string {
-		return `{match: {` + match + `}, route: {cluster: c}, typed_per_filter_config: {local: {` + localType + `, stat_prefix: own, ` + on + `, ` + config + `}}}`
-	}
-	listener := func(routes string) string {
-		return `{name: front, filter_chains: [{filters: [{typed_config: {http_filters: [{name: local, typed_config: {` + localType + `, stat_prefix: rest, ` + on + `, ` + bucket7 +
-			`}}], route_config: {virtual_hosts: [{domains: ["*"], routes: [` + routes + `]}]}}}]}]}`
-	}
-	const slow = `token_bucket: {max_tokens: 5, tokens_per_fill: 5, fill_interval: 60s}`
-	var many strings.Builder
-	for i := range 101 {
-		fmt.Fprintf(&many, "{match: {path: /r%d}, route: {cluster: c}}, ", i)
-	}
-	for name, tt := range map[string]struct {
-		text string
-		off  []string
-	}{
-		"more routes than a rule leaves out":       {listener(many.String() + route("prefix: /", slow)), []string{"rest", "own"}},
-		"a descriptor by the query":                {limited("{key: query_match, value: q}", "{query_parameter_value_match: {descriptor_value: q, query_parameters: [{name: a, present_match: true}]}}"), []string{"others", "query_match_q"}},
-		"a limit from metadata":                    {strings.Replace(limited("{key: remote_address}", "{remote_address: {}}"), "[{actions", "[{limit: {dynamic_metadata: {metadata_key: {key: k, path: [{key: p}]}}}, actions", 1), []string{"others", "remote_address"}},
-		"a path with its query":                    {limited("{key: header_match, value: m}", "{header_value_match: {descriptor_value: m, headers: [{name: ':path', string_match: {prefix: '/a?'}}]}}"), []string{"others", "header_match_m"}},
-		"an earlier route by the query":            {listener(route("prefix: /a, query_parameters: [{name: a, present_match: true}]", slow) + ", " + route("prefix: /a", slow)), []string{"own", "own-2"}},
-		"the listener's, a route takes all":        {listener("{match: {path: /a}, route: {cluster: c}}, " + route("prefix: /", slow)), []string{"rest"}},
-		"a value that no path of a policy can say": {limited("{key: path}], "+bucket7+"}, {entries: [{key: path, value: '/a?b'}", "{request_headers: {header_name: ':path', descriptor_key: path}}"), []string{"path", "path_/a?b", "others"}},
-		"only such a value":                        {limited("{key: path, value: '/a?b'}", "{request_headers: {header_name: ':path', descriptor_key: path}}"), []string{"path_/a?b", "others"}},
-		"a disabled filter":                        {strings.Replace(listener(""), "http_filters: [{", "http_filters: [{disabled: true, ", 1), []string{"rest"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			made, err := filter(tt.text, importer.Options{})
-			require.NoError(t, err)
-			var off []string
-			for _, rule := range strings.Split(string(made.Policy), "- name: ")[1:] {
-				if strings.Contains(rule, `mode: "off"`) {
-					before, _, _ := strings.Cut(rule, "\n")
-					off = append(off, before)
-				}
-			}
-			require.ElementsMatch(t, tt.off, off, string(made.Policy))
-		})
-	}
-	made, err := filter(listener(`{match: {prefix: /b}, route: {cluster: c}, typed_per_filter_config: {local: {"@type": type.googleapis.com/envoy.config.route.v3.FilterConfig, disabled: true}}}`), importer.Options{})
-	require.NoError(t, err)
-	require.Contains(t, string(made.Policy), "exempt:\n      - {paths: [/b*]}")
 }
