@@ -138,6 +138,30 @@ var fieldCases = map[string]fieldCase{
 - {name: $, match: {@}, key: [⟦{first_of: [{header: u}, {header: v}]}|{header: u}⟧], limits: [1/FAR]}`, "", []fieldStep{
 		{"/ v=a", "200", "200"}, {"/ v=a", "429", "200"}, {"/ u=a", "200", "200"},
 	}},
+	"key.address": {`
+- {name: $, match: {@}, key: [⟦address: {header: a}|header: a⟧], limits: [1/FAR]}`, "", []fieldStep{
+		{"/ a=192.0.2.7:80", "200", "200"}, {"/ a=192.0.2.7", "429", "200"},
+	}},
+	"address.header": {`
+- {name: $, match: {@}, key: [address: {⟦header: a|header: b⟧}], missing_key: deny, limits: [1/FAR]}`, "", []fieldStep{
+		{"/ a=192.0.2.7", "200", "429"},
+	}},
+	"address.v4_prefix": {`
+- {name: $, match: {@}, key: [address: {header: a, ⟦v4_prefix: 24⟧}], limits: [1/FAR]}`, "", []fieldStep{
+		{"/ a=192.0.2.7", "200", "200"}, {"/ a=192.0.2.8", "429", "200"},
+	}},
+	"address.v6_prefix": {`
+- {name: $, match: {@}, key: [address: {header: a, ⟦v6_prefix: 48⟧}], limits: [1/FAR]}`, "", []fieldStep{
+		{"/ a=2001:db8:0:1::1", "200", "200"}, {"/ a=2001:db8:0:2::1", "429", "200"},
+	}},
+	"header.name": {`
+- {name: $, match: {@}, key: [header: {⟦name: authorization|name: other⟧, scheme: bearer}], missing_key: deny, limits: [1/FAR]}`, "", []fieldStep{
+		{"/ authorization=Bearer␣k", "200", "429"}, {"/ authorization=bearer␣␣k", "429", "429"}, {"/ authorization=Bearer␣other", "200", "429"},
+	}},
+	"header.scheme": {`
+- {name: $, match: {@}, key: [header: {name: authorization, ⟦scheme: bearer|scheme: basic⟧}], missing_key: deny, limits: [1/FAR]}`, "", []fieldStep{
+		{"/ authorization=Bearer␣k", "200", "429"},
+	}},
 	"client_ip.v4_prefix": {`
 - {name: $, match: {@}, key: [{client_ip: {⟦v4_prefix: 24⟧}}], limits: [1/FAR]}`, "", []fieldStep{
 		{"/", "200", "200"}, {"/ :from=127.0.0.200", "429", "200"}, {"/ :from=127.0.1.1", "200", "200"},

@@ -27,7 +27,7 @@ type fieldCase struct {
 
 // fieldStep is a request and what it sees with the field and without. The request is
 // a text such as "POST /x?y=1 x-user-id=alice"; ":host=a", ":from=127.0.0.2", ":body=9",
-// so many bytes, and ":wait=1s" may be among its headers. What it sees is a status or a header's value,
+// so many bytes, and ":wait=1s" may be among its headers, and ␣ is a blank. What it sees is a status or a header's value,
 // or after "~" a part of it; "" is not checked.
 type fieldStep struct{ request, with, without string }
 
@@ -82,7 +82,7 @@ func (p *proxy) see(t *testing.T, request, host, what string) string {
 			time.Sleep(wait)
 			continue
 		}
-		headers = append(headers, name, value)
+		headers = append(headers, name, strings.ReplaceAll(value, "␣", " "))
 	}
 	res, body := p.get(t, words[0], headers...)
 	switch what {

@@ -27,6 +27,30 @@ func TestValuesThatTheProxyDoesNotReturn(t *testing.T) {
 	}
 }
 
+// A cost that an upstream may read otherwise than the filter is max.
+func TestCostsThatCanBeReadOtherwise(t *testing.T) {
+	for text, want := range map[string]uint32{
+		"": 20, "25": 25, "500": 500, "0500": 500, "000000000000000000000500": 500, "9999": 500, "500, 500": 500, "20, 500": 500, "+500": 500, "500.0": 500, "5e2": 500, "-5": 500,
+	} {
+		p := hosttest.New()
+		e := compileJSON(t, p, `{"name":"r","limits":["9999/1h"],"cost":{"header":"c","default":20,"max":500}},
+			{"name":"s","limits":["9999/1h"],"cost":{"query":"page_size","default":20,"max":500}}`)
+		if text != "" {
+			p.With("c", text, ":path", "/?page_size="+strings.NewReplacer("+", "%2B", ", ", "&page_size=").Replace(text))
+		}
+		v := e.Decide()
+		require.Equal(t, []uint32{want, want}, []uint32{v.Subjects[0].Cost, v.Subjects[1].Cost}, text)
+	}
+	for query, want := range map[string]uint32{
+		"page%5Fsize=25": 25, "page_size=": 500, "page_size": 500, "page_size=%2025": 500, "page_size=1&x=1;page_size=5": 500, "Page_Size=5": 500, "page_size[]=5": 500, "page_size%00=5": 500,
+	} {
+		p := hosttest.New()
+		p.With(":path", "/?"+query)
+		e := compileJSON(t, p, `{"name":"s","limits":["9999/1h"],"cost":{"query":"page_size","default":20,"max":500}}`)
+		require.Equal(t, want, e.Decide().Subjects[0].Cost, query)
+	}
+}
+
 // A header costs one call; only one with a comma in it costs a second, and only
 // one that is repeated a third.
 func TestCallsForARepeatedHeader(t *testing.T) {
