@@ -78,21 +78,47 @@ func (p *plain) hit(key string, now int64, cost uint32) (allowed bool, retry tim
 	return false, time.Duration(pass - now)
 }
 
+// clean forgets the keys of which nothing counts any more.
+func (p *plain) clean(now int64) (freed int) {
+	for key, k := range p.keys {
+		live := false
+		for i, w := range p.windows {
+			live = live || w.Expiry(&k.usage[i], k.last) > now
+		}
+		if !live {
+			p.floor = max(p.floor, now, k.last)
+			delete(p.keys, key)
+			freed++
+		}
+	}
+	return freed
+}
+
 // same requires that both have the same usage of the key.
 func (p *plain) same(t *testing.T, l *Limiter, key string, now int64, at string) {
 	t.Helper()
 	k := p.at(key, now)
-	lowest := uint32(1<<32 - 1)
+	lowest, tightest := uint32(1<<32-1), Usage{}
+	ends := time.Time{}
 	for i, u := range l.Detail(key, nil) {
 		w := p.windows[i]
 		want := Usage{
-			Period: time.Duration(w.PeriodNs), Limit: w.Max(), Used: w.Count(&k.usage[i], k.last),
+			Period: time.Duration(w.LengthNs(k.last)), Limit: w.Max(), Used: w.Count(&k.usage[i], k.last),
 			Remaining: w.Remaining(&k.usage[i], k.last), ResetAt: time.Unix(0, w.Reset(&k.usage[i], k.last)),
 		}
 		require.Equal(t, want, u, "%s: window %d, key %s", at, i, key)
-		lowest = min(lowest, u.Remaining)
+		if i == 0 || u.Remaining < lowest {
+			lowest, tightest, ends = u.Remaining, u, u.ResetAt
+			if onGrid := w.Algorithm == limit.FixedWindow || w.OnGrid(); !onGrid && k.usage[i].IsZero() {
+				ends = time.Time{} // nothing is open
+			}
+		}
 	}
-	require.Equal(t, lowest, l.Peek(key).Remaining)
+	peeked := l.Peek(key)
+	require.Equal(t, []uint32{lowest, tightest.Limit}, []uint32{peeked.Remaining, peeked.Limit}, at)
+	require.Equal(t, tightest.ResetAt, peeked.ResetAt, at)
+	require.Equal(t, tightest.Used, l.Get(key), at)
+	require.Equal(t, ends, l.ExpiresAt(key), at)
 }
 
 // randomWindows adds one to three windows to b.
@@ -100,7 +126,7 @@ func randomWindows(r *rand.Rand, b *Builder) {
 	for i := range 1 + r.IntN(3) {
 		per := time.Duration(1+r.IntN(50))*time.Millisecond + time.Duration(i) // all differ
 		units := uint32(r.IntN(12))
-		switch r.IntN(6) {
+		switch r.IntN(7) {
 		case 0:
 			b.Window(per, units)
 		case 1:
@@ -117,6 +143,8 @@ func randomWindows(r *rand.Rand, b *Builder) {
 			} else {
 				b.TokenBucket(per, units, Burst(1+uint32(r.IntN(12))))
 			}
+		case 6:
+			b.Months([]int{1, 2, 3, 4, 6, 12}[i], units, Offset(time.Duration(r.IntN(27))*24*time.Hour), UTCOffset(time.Duration(r.IntN(14))*time.Hour))
 		}
 	}
 }
@@ -178,10 +206,17 @@ func TestLimiterIsTheArithmetic(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, have != nil, had, at)
 			case 3:
-				require.LessOrEqual(t, l.Stats().Keys, uint64(len(p.keys)))
+				freed := p.clean(now)
+				require.EqualValues(t, len(p.keys), l.Stats().Keys, at)
+				require.EqualValues(t, freed, l.Clean(), at)
 			default:
+				before := l.PeekN(key, units)
 				ok, retry := p.hit(key, now, units)
 				got := l.HitN(key, units)
+				require.Equal(t, ok, before.Allowed, at)
+				if !p.countDenied {
+					require.Equal(t, retry, before.RetryAfter, at)
+				}
 				require.Equal(t, ok, got.Allowed, at)
 				require.Equal(t, retry, got.RetryAfter, at)
 				if ok {
