@@ -44,18 +44,14 @@ func (d *desk) pass(ns int64) {
 	}
 }
 
-func (d *desk) check(key string, units uint32) (waitNs int64, held bool) {
+// read reads the key's usage into the desk's entry.
+func (d *desk) read(key string) {
 	require.Equal(d, OK, d.table.Read(&d.entry, keyed(d.table, []byte(key)), d.now))
-	at := d.table.Check(&d.entry, units)
-	if at == limit.Never {
-		return limit.Never, d.entry.HeldBack
-	}
-	return at - d.entry.Now, d.entry.HeldBack
 }
 
 // hold holds units if they fit.
 func (d *desk) hold(key string, units uint32) (r Receipt, ok bool) {
-	if wait, _ := d.check(key, units); wait != 0 {
+	if d.read(key); d.table.Check(&d.entry, units) != d.entry.Now {
 		return Receipt{}, false
 	}
 	r, status := d.table.Hold(&d.entry, units, true)
@@ -71,7 +67,7 @@ func (d *desk) settle(key string, r Receipt, cost uint32) (lapsed bool) {
 
 // stands returns what the key has used in its first window, and what it holds.
 func (d *desk) stands(key string) (used, held uint32) {
-	d.check(key, 0)
+	d.read(key)
 	return d.table.Usage(&d.entry, 0).Used, d.table.Held(&d.entry)
 }
 
@@ -145,7 +141,7 @@ func TestLostHoldsOfEvictedKeysAreChargedInTime(t *testing.T) {
 	d.settle("c", c, 0)
 	_, ok = d.hold("b", 1) // evicts c
 	require.True(t, ok)
-	d.check("b", 0)
+	d.read("b")
 	require.Equal(t, OK, d.table.Set(&d.entry, AllWindows, 0, false))
 	d.pass(91 * second)
 	used, _ := d.stands("a")
