@@ -78,19 +78,23 @@ func (s *server) statusOf(ctx context.Context, policy string) (st PolicyStatus, 
 	ledger := s.xds.Ledger()
 	st = PolicyStatus{Policy: policy, Damaged: ledger.Damaged(policy), Connected: ledger.Connected(policy), Canary: s.canaryStatus(policy, time.Now())}
 	number := ledger.Current(policy)
-	list, err := s.store.History(ctx, policy, 1)
-	if err == nil && len(list) > 0 && list[0].Number != number {
-		list, err = s.standing(ctx, policy)
+	inForce := func(s store.Summary) bool { return s.Number == number }
+	var list []store.Summary // as far back as the revision in force, which is among the newest
+	for limit, isAll := 1, false; !isAll && !slices.ContainsFunc(list, inForce); limit *= 16 {
+		if list, err = s.store.History(ctx, policy, limit); err != nil {
+			return st, err
+		}
+		isAll, list = len(list) < limit, slices.DeleteFunc(list, aborted)
 	}
-	if err != nil || len(list) == 0 {
-		return st, err
+	if len(list) == 0 {
+		return st, nil
 	}
 	newest := list[0]
 	st.For = newest.Proxies
 	if newest.Number != number {
 		st.Newest = &newest
 	}
-	if i := slices.IndexFunc(list, func(s store.Summary) bool { return s.Number == number }); i >= 0 {
+	if i := slices.IndexFunc(list, inForce); i >= 0 {
 		st.Current = &list[i]
 	}
 	return st, nil
