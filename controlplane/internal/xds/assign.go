@@ -116,18 +116,7 @@ func (l *Ledger) isUntaken(s *session) bool {
 
 // Untaken returns how many connected proxies want a policy, and none is for them.
 func (l *Ledger) Untaken() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := 0
-	for _, p := range l.proxies {
-		for _, s := range p.sessions {
-			if s.subscribed && l.isUntaken(s) {
-				n++
-				break
-			}
-		}
-	}
-	return n
+	return l.count(func(_ *proxy, s *session) bool { return s.subscribed && l.isUntaken(s) })
 }
 
 // Policies returns the names of all policies with a revision, sorted.

@@ -97,14 +97,12 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 		if len(p.sessions) == 0 && p.known.Acked == number {
 			c.Gone = append(c.Gone, id.Node)
 		}
-		for _, s := range p.sessions {
-			if s.subscribed && s.track == t && reaches(r, id.Node) {
-				c.Connected++
-				if s.runs == number {
-					c.Runs++
-				}
-				break
-			}
+		gets := func(s *session) bool { return s.subscribed && s.track == t && reaches(r, id.Node) }
+		if p.has(gets) {
+			c.Connected++
+		}
+		if p.has(func(s *session) bool { return gets(s) && s.runs == number }) {
+			c.Runs++
 		}
 	}
 	slices.Sort(c.Refused)

@@ -147,14 +147,7 @@ func (l *Ledger) recall(ctx context.Context) error {
 }
 
 // isHere says whether the proxy has a stream here.
-func (p *proxy) isHere() bool {
-	for _, s := range p.sessions {
-		if !s.elsewhere {
-			return true
-		}
-	}
-	return false
-}
+func (p *proxy) isHere() bool { return p.has(func(s *session) bool { return !s.elsewhere }) }
 
 // hear replaces the sessions elsewhere by those that other control planes tell of now.
 func (l *Ledger) hear(from map[string][]byte) error {

@@ -102,15 +102,7 @@ func (l *Ledger) hasLeft(id store.Identity, from *track) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.proxies[id]
-	if p == nil || len(p.sessions) == 0 {
-		return false
-	}
-	for _, s := range p.sessions {
-		if s.track == from {
-			return false
-		}
-	}
-	return true
+	return p != nil && len(p.sessions) > 0 && !p.has(func(s *session) bool { return s.track == from })
 }
 
 // outcomes returns the outcome at every proxy that is connected, of the revision's policy,

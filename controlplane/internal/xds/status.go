@@ -49,18 +49,28 @@ func (l *Ledger) Proxies() []ProxyStatus {
 // Connected returns how many proxies have a stream, "" for all, else of those that a
 // policy is for.
 func (l *Ledger) Connected(policy string) int {
+	return l.count(func(_ *proxy, s *session) bool { return policy == "" || s.track.name == policy })
+}
+
+// count returns how many proxies have such a session.
+func (l *Ledger) count(is func(*proxy, *session) bool) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := 0
 	for _, p := range l.proxies {
-		for _, s := range p.sessions {
-			if policy == "" || s.track.name == policy {
-				n++
-				break
-			}
+		if p.has(func(s *session) bool { return is(p, s) }) {
+			n++
 		}
 	}
 	return n
+}
+
+func (p *proxy) has(is func(*session) bool) bool {
+	for _, s := range p.sessions {
+		if is(s) {
+			return true
+		}
+	}
+	return false
 }
 
 func (l *Ledger) status(p *proxy) ProxyStatus {
@@ -185,20 +195,10 @@ func (l *Ledger) Newest() (newest uint64) {
 // Behind returns how many connected proxies do not run the newest revision, or not in
 // each filter that asks for one.
 func (l *Ledger) Behind() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := 0
-	for _, p := range l.proxies {
-		unserved := len(p.unserved()) > 0
-		for _, s := range p.sessions {
-			newest := s.track.newestOf(s.stance)
-			if s.subscribed && s.runs != newest && !s.isAhead() || unserved && newest > 0 {
-				n++
-				break
-			}
-		}
-	}
-	return n
+	return l.count(func(p *proxy, s *session) bool {
+		newest := s.track.newestOf(s.stance)
+		return s.subscribed && s.runs != newest && !s.isAhead() || newest > 0 && len(p.unserved()) > 0
+	})
 }
 
 // unserved are the names that the proxy asks for and that are not served.
@@ -211,12 +211,7 @@ func (p *proxy) unserved() (names []string) {
 
 // strays reports whether the proxy asks for something, and not for the policy.
 func (p *proxy) strays() bool {
-	for _, s := range p.sessions {
-		if s.subscribed {
-			return false
-		}
-	}
-	return len(p.unserved()) > 0
+	return len(p.unserved()) > 0 && !p.has(func(s *session) bool { return s.subscribed })
 }
 
 func asksFor(unserved []string) string {
