@@ -57,8 +57,8 @@ func (w *Worker) levelOf(d *quota.Definition, key [16]byte, now int64) *level {
 	return l
 }
 
-// present returns the level that stands for l by now: it may have been forgotten.
-func (w *Worker) present(l *level) *level {
+// remember returns the level of l's key by now: l again where it was forgotten.
+func (w *Worker) remember(l *level) *level {
 	if other := w.levels[l.name]; other != nil {
 		return other
 	}
@@ -86,23 +86,20 @@ func (c *Client) State(now int64) { c.flush(now) }
 // with round trips of up to 20 ms a store that has lost its state hears of all of them before it
 // grants units.
 func (c *Client) queueLevels(now int64) {
-	due, waiting, stating, n := c.worker.due, 0, 0, 0
+	due, stating, others, n := c.worker.due, 0, 0, 0
 	if len(due) == 0 {
 		return
-	}
-	for _, a := range c.queue {
-		if len(a.waiters) > 0 {
-			waiting++
-		}
 	}
 	for _, asks := range [...][]*ask{c.queue, c.sent} {
 		for _, a := range asks {
 			if len(a.waiters) == 0 && a.parts[0].level != nil {
 				stating++
+			} else {
+				others++
 			}
 		}
 	}
-	room := max(mostAsks/2, mostAsks-waiting) - stating
+	room := max(mostAsks/2, mostAsks-others) - stating
 	for ; n < len(due) && room > 0; n++ {
 		l := due[n]
 		if l.listed = false; l.asked == nil && l.silentNs <= now && l.isDue(now) {
@@ -132,7 +129,7 @@ func (a *ask) state(w *Worker, now int64) {
 		if p.level == nil {
 			continue
 		}
-		p.level = w.present(p.level)
+		p.level = w.remember(p.level)
 		for _, before := range a.parts[:i] {
 			if before.level == p.level {
 				earlier = limit.AddSaturating(earlier, before.Waiting)

@@ -117,7 +117,7 @@ func (c *Stated) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool
 	if !isStated {
 		return lapsed, ok
 	}
-	l = c.worker.present(l)
+	l = c.worker.remember(l)
 	if units := h.Receipt.Units; h.HasLapsed() {
 		l.Settle(0, cost-min(cost, units))
 	} else {
