@@ -29,7 +29,7 @@ func (c *chooser) choose(list []action) *action {
 		chosen = c.dice.IntN(len(list))
 	}
 	c.made = append(c.made, choice{chosen, len(list)})
-	c.trace = append(c.trace, list[chosen].name)
+	c.trace = append(c.trace, fmt.Sprint(list[chosen].name...))
 	return &list[chosen]
 }
 

@@ -155,12 +155,12 @@ func (k *worker) hold(context uint32, r request, holds []decide.Hold) {
 func (w *world) answers() (list []action) {
 	for _, k := range w.workers {
 		if i := k.first(); k.resume == nil && i >= 0 && w.now >= k.runs[i].dueNs {
-			list = append(list, action{fmt.Sprint("a request of worker ", k.id, " ends"), func() { k.call(func() { k.answer(k.runs[i].context) }) }})
+			list = append(list, action{[]any{"a request of worker ", k.id, " ends"}, func() { k.call(func() { k.answer(k.runs[i].context) }) }})
 		}
 	}
 	for _, st := range w.late {
 		if len(st.out) > 0 {
-			list = append(list, action{"what is late arrives", func() {
+			list = append(list, action{[]any{"what is late arrives"}, func() {
 				w.note(st.out[0])
 				require.NoError(w.t, st.service.Receive(st.out[0]))
 				st.out = st.out[1:]
@@ -246,7 +246,7 @@ func (w *world) due() bool {
 func (w *world) traps() (list []action) {
 	for _, k := range w.workers {
 		if k.resume == nil && len(k.runs) > 0 {
-			list = append(list, action{fmt.Sprint("the VM of worker ", k.id, " traps"), func() {
+			list = append(list, action{[]any{"the VM of worker ", k.id, " traps"}, func() {
 				w.faults++
 				k.leave()
 				clear(k.waiting)
@@ -269,7 +269,7 @@ func (k *worker) leave() {
 func (w *world) ends() (list []action) {
 	for _, k := range w.workers {
 		if k.mayEnd() {
-			list = append(list, action{fmt.Sprint("worker ", k.id, " ends"), func() { w.faults++; k.end() }})
+			list = append(list, action{[]any{"worker ", k.id, " ends"}, func() { w.faults++; k.end() }})
 		}
 	}
 	return list
@@ -292,7 +292,7 @@ func (w *world) handsOver() (list []action) {
 		if !old.mayEnd() || heir.resume != nil {
 			continue
 		}
-		list = append(list, action{fmt.Sprint("worker ", old.id, " hands over"), func() {
+		list = append(list, action{[]any{"worker ", old.id, " hands over"}, func() {
 			w.faults++
 			var holds []decide.Hold
 			var ends []int64
@@ -310,8 +310,8 @@ func (w *world) handsOver() (list []action) {
 // losesState is a store that forgets all, and a service that is made anew.
 func (w *world) losesState() []action {
 	return []action{
-		{"the store loses its state", func() { w.faults++; w.service.Forget() }},
-		{"the service loses its state", func() {
+		{[]any{"the store loses its state"}, func() { w.faults++; w.service.Forget() }},
+		{[]any{"the service loses its state"}, func() {
 			w.faults++
 			for _, k := range w.workers {
 				if k.stream != nil && !k.stream.closed {

@@ -2,7 +2,6 @@ package races
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"testing"
 
@@ -25,7 +24,7 @@ const (
 
 // action is something that may happen next.
 type action struct {
-	name string
+	name []any // printed once it is chosen
 	do   func()
 }
 
@@ -137,21 +136,21 @@ func (w *world) actions() (list []action) {
 		k := w.workers[(w.last+i)%workers]
 		switch {
 		case k.resume != nil:
-			list = append(list, action{fmt.Sprint("worker ", k.id, " goes on"), k.goOn})
+			list = append(list, action{[]any{"worker ", k.id, " goes on"}, k.goOn})
 			continue
 		case k.stream != nil && (len(k.stream.in) > 0 || k.stream.closed):
-			list = append(list, action{fmt.Sprint("worker ", k.id, " hears"), func() { k.call(k.hear) }})
+			list = append(list, action{[]any{"worker ", k.id, " hears"}, func() { k.call(k.hear) }})
 		}
 		if w.now >= k.ticks {
-			list = append(list, action{fmt.Sprint("worker ", k.id, " ticks"), func() { k.call(k.tick) }})
+			list = append(list, action{[]any{"worker ", k.id, " ticks"}, func() { k.call(k.tick) }})
 		}
 		if len(k.script) > 0 && w.now >= w.beganNs+k.script[0].atNs {
-			list = append(list, action{fmt.Sprint("worker ", k.id, " gets ", k.script[0]), func() { k.call(k.begin) }})
+			list = append(list, action{[]any{"worker ", k.id, " gets ", k.script[0]}, func() { k.call(k.begin) }})
 		}
 	}
 	for _, k := range w.workers {
 		if st := k.stream; st != nil && len(st.out) > 0 {
-			list = append(list, action{fmt.Sprint("the service answers worker ", k.id), func() { w.serve(k.stream, 1) }})
+			list = append(list, action{[]any{"the service answers worker ", k.id}, func() { w.serve(k.stream, 1) }})
 		}
 	}
 	return append(list, w.answers()...)
@@ -165,10 +164,10 @@ func (w *world) others() (list []action) {
 			if ns >= second && w.scenario.prompt && w.due() {
 				continue
 			}
-			list = append(list, action{fmt.Sprint(ns/ms, " ms pass"), func() { w.passed++; w.pass(ns) }})
+			list = append(list, action{[]any{ns / ms, " ms pass"}, func() { w.passed++; w.pass(ns) }})
 		}
 	} else {
-		list = append(list, action{"time passes", func() { w.pass(20 * ms) }})
+		list = append(list, action{[]any{"time passes"}, func() { w.pass(20 * ms) }})
 	}
 	if w.scenario.fates != nil && w.faults < 2 {
 		list = append(list, w.scenario.fates(w)...)
@@ -181,12 +180,12 @@ func (w *world) others() (list []action) {
 		if st == nil || st.closed {
 			continue
 		}
-		list = append(list, action{fmt.Sprint("the stream of worker ", k.id, " is cut"), func() { w.faults++; w.cut(st) }})
+		list = append(list, action{[]any{"the stream of worker ", k.id, " is cut"}, func() { w.faults++; w.cut(st) }})
 		if len(st.out) > 0 {
 			list = append(list,
-				action{fmt.Sprint("an answer to worker ", k.id, " is lost"), func() { w.faults++; w.serve(st, 1); w.cut(st) }},
-				action{fmt.Sprint("a message of worker ", k.id, " is repeated"), func() { w.faults++; w.lost = true; w.serve(st, 2) }},
-				action{fmt.Sprint("a message of worker ", k.id, " is late"), func() { w.faults++; w.delay(st) }})
+				action{[]any{"an answer to worker ", k.id, " is lost"}, func() { w.faults++; w.serve(st, 1); w.cut(st) }},
+				action{[]any{"a message of worker ", k.id, " is repeated"}, func() { w.faults++; w.lost = true; w.serve(st, 2) }},
+				action{[]any{"a message of worker ", k.id, " is late"}, func() { w.faults++; w.delay(st) }})
 		}
 	}
 	return list
