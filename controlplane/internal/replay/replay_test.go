@@ -212,54 +212,6 @@ func TestProxies(t *testing.T) {
 	}
 }
 
-// A report shows no credential, but tells those of a rule apart.
-func TestNoCredentialIsReported(t *testing.T) {
-	lines := []logged{}
-	for i, path := range []string{"/?access_token=s3cret1", "/?access_token=s3cret2", "/?access_token=s3cret2", "/?access_token=s3cret2"} {
-		lines = append(lines, logged{noonMs + int64(i), "u", path, "192.0.2.1", 200})
-	}
-	report, err := Run(t.Context(), options(t, `{version: 1, rules: [{name: a, key: [client_ip, {query: access_token}], limits: ["1/1h"]}]}`, lines))
-	require.NoError(t, err)
-	text, err := json.Marshal(report)
-	require.NoError(t, err)
-	require.NotContains(t, string(text), "s3cret")
-	require.Equal(t, "192.0.2.1, hidden:2", KeyText(report.Rules[0].Top[0].Key))
-}
-
-func TestAPolicyNeedsItsFields(t *testing.T) {
-	for _, c := range []struct{ rule, field string }{
-		{`key: [{header: x-other}]`, "header:x-other"},
-		{`match: {hosts: [a]}`, "host"},
-		{`exempt: [{headers: {x-a: "*"}}]`, "header:x-a"},
-		{`cost: {header: x-cost}`, "header:x-cost"},
-		{`cost: [{match: {headers: {x-tier: a}}, cost: 2}]`, "header:x-tier"},
-		{`cost: [{match: {methods: [GET]}, cost: {header: x-cost}}]`, "header:x-cost"},
-	} {
-		o := options(t, `{version: 1, rules: [{name: a, limits: ["10/1h"], `+c.rule+`}]}`, traffic(1, 1))
-		_, err := Run(t.Context(), o)
-		require.ErrorContains(t, err, "does not have the field "+c.field+",", c.rule)
-	}
-	o := options(t, `{version: 1, exempt: [{headers: {x-probe: "1"}}], rules: [{name: a, limits: ["10/1h"]}]}`, traffic(1, 1))
-	_, err := Run(t.Context(), o)
-	require.ErrorContains(t, err, "does not have the field header:x-probe")
-	o = options(t, `{version: 1, rules: [{name: a, limits: [{requests: {jwt: {provider: p, claim: rpm}, default: 1, max: 9}, per: 1h}]}]}`, traffic(1, 1))
-	_, err = Run(t.Context(), o)
-	require.ErrorContains(t, err, "does not have the field jwt:p:rpm")
-}
-
-// A limit that requests say is read from the log.
-func TestALimitThatTheLogSays(t *testing.T) {
-	var lines []logged
-	for i, said := range []string{"2", "2", "2", "4", "many", "70"} {
-		lines = append(lines, logged{noonMs + int64(i), said, "/", "192.0.2.1", 200})
-	}
-	report, err := Run(t.Context(), options(t,
-		`{version: 1, rules: [{name: a, key: [client_ip], limits: [{requests: {header: x-user-id, trusted: true, default: 3, max: 5}, per: 1h}]}]}`, lines))
-	require.NoError(t, err)
-	require.EqualValues(t, 2, report.Denied, "the third of 2, and the one that says no number")
-	require.Equal(t, Use{Limit: "0", Units: 5, From: "header:x-user-id", PeriodNs: int64(time.Hour)}, withoutDistribution(report.Rules[0].Use[0]))
-}
-
 // Every kind of key part reads something of the log.
 func TestEveryKeyPartHasAField(t *testing.T) {
 	kinds := map[string]struct{ part, field string }{
@@ -277,24 +229,6 @@ func TestEveryKeyPartHasAField(t *testing.T) {
 		require.Equal(t, strings.Fields(c.field), Fields(p), kind.Name)
 		require.NotEmpty(t, c.field, kind.Name)
 	}
-}
-
-func TestALimitFinerThanTheClock(t *testing.T) {
-	policy := `{version: 1, rules: [{name: a, limits: ["10/1s", "100/1m", {requests: 600, per: 1m, algorithm: token_bucket, burst: 5}]}]}`
-	lines := traffic(1, 10)
-	o := options(t, policy, lines)
-	report, err := Run(t.Context(), o)
-	require.NoError(t, err)
-	require.Empty(t, report.Warnings)
-	for i := range lines {
-		lines[i].atMs -= lines[i].atMs % 1000
-	}
-	o = options(t, policy, lines)
-	report, err = Run(t.Context(), o)
-	require.NoError(t, err)
-	require.Len(t, report.Warnings, 2)
-	require.Contains(t, report.Warnings[0], "limit 0 is finer than the log's clock of 1s")
-	require.Contains(t, report.Warnings[1], "limit 2")
 }
 
 func TestEvictionIsWarnedOf(t *testing.T) {

@@ -1,0 +1,69 @@
+package replay_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/report"
+)
+
+var update = flag.Bool("update", false, "write what comes of the logs of testdata into their files")
+
+// Each file has policies, each before a log and what it makes of it.
+func TestReplays(t *testing.T) {
+	wasm := buildtest.Wasm(t)
+	files, err := filepath.Glob("testdata/replays/*.txtar")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, name := range files {
+		all, err := txtar.ParseFile(name)
+		require.NoError(t, err)
+		for i := 0; i < len(all.Files); i += 3 {
+			policy, log, comesTo := all.Files[i], filepath.Join(t.TempDir(), "log"), &all.Files[i+2]
+			require.NoError(t, os.WriteFile(log, all.Files[i+1].Data, 0o600))
+			r, err := replay.Run(t.Context(), replay.Options{
+				Log: accesslog.Options{Names: []string{log}, Sort: time.Second}, Policy: replay.File{Name: policy.Name, Text: policy.Data},
+				Unknown: 0.1, Wasm: wasm, CacheDir: buildtest.CacheDir(),
+			})
+			got := strings.ReplaceAll(said(t, r, err), log, "log")
+			if *update {
+				comesTo.Data = []byte(got)
+			}
+			require.Equal(t, string(comesTo.Data), got, "%s: %s", name, policy.Data)
+		}
+		if *update {
+			require.NoError(t, os.WriteFile(name, txtar.Format(all), 0o644))
+		}
+	}
+}
+
+// said is a report, and how much is used of each limit, or the error.
+func said(t *testing.T, r *replay.Report, err error) string {
+	t.Helper()
+	if err != nil {
+		return "error: " + err.Error() + "\n"
+	}
+	var b strings.Builder
+	require.NoError(t, report.Text(&b, r))
+	for i := range r.Rules {
+		for _, u := range r.Rules[i].Use {
+			fmt.Fprintf(&b, "%s, limit %s of %d %s: half use %d, one %d\n", r.Rules[i].Rule, u.Limit, u.Units, u.From, u.P50, u.Max)
+		}
+	}
+	text, err := json.Marshal(r)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "s3cret", "as a credential")
+	return b.String()
+}
