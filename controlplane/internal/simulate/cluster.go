@@ -218,15 +218,6 @@ func (s *simulation) happen() {
 	s.release()
 }
 
-// exchange takes a request through a proxy.
-func (s *simulation) exchange(host *sim.Host, worker int, r *sim.Request) (*sim.Response, error) {
-	x, err := s.begin(host, worker, r)
-	if err != nil {
-		return nil, err
-	}
-	return x.Finish()
-}
-
 // begin takes a request to the upstream, unless the proxy answers. While it waits for the
 // quota service, time passes.
 func (s *simulation) begin(host *sim.Host, worker int, r *sim.Request) (*sim.Exchange, error) {
