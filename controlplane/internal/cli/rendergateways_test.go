@@ -35,32 +35,6 @@ func runRender(t *testing.T, stdin string, args ...string) (stdout, stderr strin
 
 const onePolicy = "version: 1\nrules: [{name: all, limits: [10/1s]}]\n"
 
-func TestRenderIstio(t *testing.T) {
-	stdout, stderr, err := runRender(t, onePolicy, "istio", "-f", "-", "--kind", "traffic-extension", "--name", "limits", "-n", "shop",
-		"--url", "oci://r.example/sluice:1", "--sha256", strings.Repeat("a", 64), "--pull-secret", "registry",
-		"--phase", "authn", "--priority", "0", "--mode", "client-and-server", "--port", "80,81", "--port", "82", "--selector", "app=shop",
-		"--selector", "tier=", "--fail-strategy", "close")
-	require.NoError(t, err)
-	require.Empty(t, stderr)
-	zero := int32(0)
-	want, err := envoy.Istio(envoy.IstioOptions{
-		Object: envoy.Object{Name: "limits", Namespace: "shop"}, Kind: envoy.TrafficExtensionKind, Policy: []byte(onePolicy),
-		Fetch: envoy.Fetch{URL: "oci://r.example/sluice:1", SHA256: strings.Repeat("a", 64), PullSecret: "registry"},
-		Phase: "AUTHN", Priority: &zero, Mode: "CLIENT_AND_SERVER", Ports: []int{80, 81, 82}, Selector: map[string]string{"app": "shop", "tier": ""}, FailStrategy: "FAIL_CLOSE",
-	})
-	require.NoError(t, err)
-	require.Equal(t, string(want), stdout)
-
-	stdout, stderr, err = runRender(t, onePolicy, "istio", "-f", "-", "--url", "oci://r.example/sluice:1", "--target", "Gateway/edge", "--target", "Service/shop")
-	require.NoError(t, err)
-	require.Equal(t, "warning: without --sha256 whoever controls the URL decides what runs in the proxies, and a change of policy may fetch another binary\n", stderr)
-	want, err = envoy.Istio(envoy.IstioOptions{
-		Policy: []byte(onePolicy), Fetch: envoy.Fetch{URL: "oci://r.example/sluice:1"}, Targets: []string{"Gateway/edge", "Service/shop"},
-	})
-	require.NoError(t, err)
-	require.Equal(t, string(want), stdout)
-}
-
 // TestRenderConfigMap: a ConfigMap holds a mebibyte, and not a byte more.
 func TestRenderConfigMap(t *testing.T) {
 	module := func(bytes int) string {
@@ -84,19 +58,6 @@ func TestRenderConfigMap(t *testing.T) {
 	require.EqualError(t, err, "the filter has 1048577 bytes: a ConfigMap holds at most 1048576")
 	_, _, err = render(filepath.Join(t.TempDir(), "none.wasm"))
 	require.ErrorIs(t, err, os.ErrNotExist)
-}
-
-func TestRenderEnvoyGateway(t *testing.T) {
-	stdout, stderr, err := runRender(t, onePolicy, "envoy-gateway", "-f", "-", "--name", "limits", "-n", "shop", "--url", "https://a/b",
-		"--sha256", strings.Repeat("a", 64), "--target", "Gateway/edge/http", "--fail-open")
-	require.NoError(t, err)
-	require.Empty(t, stderr)
-	want, err := envoy.EnvoyGateway(envoy.EnvoyGatewayOptions{
-		Object: envoy.Object{Name: "limits", Namespace: "shop"}, Policy: []byte(onePolicy), Targets: []string{"Gateway/edge/http"}, FailOpen: true,
-		Fetch: envoy.Fetch{URL: "https://a/b", SHA256: strings.Repeat("a", 64)},
-	})
-	require.NoError(t, err)
-	require.Equal(t, string(want), stdout)
 }
 
 const clusterPolicy = "version: 1\nrules: [{name: all, scope: cluster, limits: [10/1s]}]\n"
@@ -138,47 +99,6 @@ func TestRenderQuotaCluster(t *testing.T) {
 	stdout, _, err := runRender(t, onePolicy, "istio", "-f", "-", "--url", "oci://a/b")
 	require.NoError(t, err)
 	require.NotContains(t, stdout, "quota")
-}
-
-func TestRenderResourceRefuses(t *testing.T) {
-	istio := []string{"istio", "-f", "-", "--url", "oci://a/b"}
-	gateway := []string{"envoy-gateway", "-f", "-", "--url", "oci://a/b", "--target", "Gateway/a"}
-	with := func(base []string, more ...string) []string { return append(base[:len(base):len(base)], more...) }
-	for name, tc := range map[string]struct {
-		args  []string
-		stdin string
-		want  string
-		usage bool
-	}{
-		"no policy":            {[]string{"istio", "--url", "oci://a/b"}, "", `required flag(s) "file" not set`, true},
-		"no url":               {[]string{"istio", "-f", "-"}, onePolicy, "neither --url nor --wasm-configmap", true},
-		"no url of an image":   {[]string{"envoy-gateway", "-f", "-", "--target", "Gateway/a"}, onePolicy, `required flag(s) "url" not set`, true},
-		"url and ConfigMap":    {with(istio, "--wasm-configmap", "a"), onePolicy, "--url and --wasm-configmap", true},
-		"file of a url":        {with(istio, "--wasm", "a"), onePolicy, "--wasm without --wasm-configmap", true},
-		"no target":            {[]string{"envoy-gateway", "-f", "-", "--url", "oci://a/b"}, onePolicy, `required flag(s) "target" not set`, true},
-		"bad policy":           {istio, "version: 1\nrules: [{nam: all}]\n", "standard input:2:10: rules[0].nam", false},
-		"revision in a policy": {istio, "version: 1\nrevision: a\n", "revision", false},
-		"bad url":              {with(istio, "--url", "sluice:1"), onePolicy, `url "sluice:1": want one of`, true},
-		"kind":                 {with(istio, "--kind", "WasmPlugin"), onePolicy, `invalid argument "WasmPlugin" for "--kind" flag: must be wasm-plugin or traffic-extension`, true},
-		"phase":                {with(istio, "--phase", "first"), onePolicy, `invalid argument "first" for "--phase" flag: must be authn, authz or stats`, true},
-		"empty phase":          {with(istio, "--phase", ""), onePolicy, `invalid argument "" for "--phase" flag: must be authn, authz or stats`, true},
-		"mode":                 {with(istio, "--mode", "both"), onePolicy, `invalid argument "both" for "--mode" flag: must be client, server or client-and-server`, true},
-		"fail strategy":        {with(istio, "--fail-strategy", "never"), onePolicy, `invalid argument "never" for "--fail-strategy" flag: must be reload, close or open`, true},
-		"selector":             {with(istio, "--selector", "app"), onePolicy, `--selector "app": want LABEL=VALUE`, true},
-		"selector twice":       {with(istio, "--selector", "a=b", "--selector", "a=c"), onePolicy, "the label is given twice", true},
-		"both":                 {with(istio, "--selector", "a=b", "--target", "Gateway/a"), onePolicy, "a selector and targets", true},
-		"file for the gateway": {with(gateway, "--url", "file:///a"), onePolicy, "want one of oci://", true},
-		"quota of no rule":     {with(istio, "--quota-cluster", "a"), onePolicy, "--quota-cluster, but no rule of the policy has scope cluster", true},
-		"quota on two lines":   {with(gateway, "--quota-cluster", "a\nkind: b"), clusterPolicy, "quota cluster", true},
-		"bad gateway policy":   {gateway, "version: 2\n", "version", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			stdout, _, err := runRender(t, tc.stdin, tc.args...)
-			require.ErrorContains(t, err, tc.want)
-			require.Empty(t, stdout)
-			require.Equal(t, tc.usage, ExitCode(err) == ExitUsage)
-		})
-	}
 }
 
 // policiesForKubernetes are texts that YAML 1.1 reads otherwise than a policy
