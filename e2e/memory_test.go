@@ -17,7 +17,6 @@ var (
 	floodKeys = flag.Int("flood-keys", 25_000, "keys that come to a capacity of a third of them, or of 65,536; three times the capacity fill all slots")
 	renames   = flag.Int("renames", 60, "times that a rule is renamed under traffic")
 
-	changes         = flag.Int("changes", 60, "changes of a limit under traffic, with which Envoy does not grow")
 	clusterRequests = flag.Int("cluster-requests", 100_000, "requests of cluster rules, in whose last nine tenths Envoy does not grow")
 )
 
@@ -82,14 +81,18 @@ func flooded(d driver) driver {
 	return d
 }
 
-// grownBy has revision after revision come under traffic, and returns by how many bytes
-// Envoy has grown.
-func (s site) grownBy(t *testing.T, revisions int, policy func(i int) string, nth func(i int) request, bytes func(*testing.T) int64) int64 {
-	t.Helper()
+// Revision after revision renames the only rule under traffic. Memory stays within what
+// validate printed for tables in use and vanished ones.
+func TestRenames(t *testing.T) {
+	s := siteOf(t, flooded(newest(t)))
+	policy := func(i int) string {
+		return s.inDomain(strings.Replace(perUser("5/"+far), "per-user", fmt.Sprint("rule-", i), 1))
+	}
+	nth := func(i int) request { return request{direct, "x-user-id", fmt.Sprint("k", i)} }
 	s.control.apply(t, policy(0))
 	first, l := s.runs(t), s.load(8)
 	l.send(t, 5_000, func(int) request { return nth(0) })
-	before := settled(t, bytes)
+	before := settled(t, s.allocated)
 	stop, stopped := make(chan struct{}), make(chan error)
 	go func() {
 		var err error
@@ -104,35 +107,16 @@ func (s site) grownBy(t *testing.T, revisions int, policy func(i int) string, nt
 		}
 		stopped <- err
 	}()
-	for i := 1; i <= revisions; i++ {
+	for i := 1; i <= *renames; i++ {
 		s.control.push(t, policy(i))
 	}
-	eventually(t, time.Minute, "the last revision to run", func() bool { return s.runs(t) == first+uint64(revisions) })
+	eventually(t, time.Minute, "the last revision to run", func() bool { return s.runs(t) == first+uint64(*renames) })
 	close(stop)
 	require.NoError(t, <-stopped)
-	return settled(t, bytes) - before
-}
-
-// Revision after revision renames the only rule under traffic. Memory stays within what
-// validate printed for tables in use and vanished ones.
-func TestRenames(t *testing.T) {
-	s := siteOf(t, flooded(newest(t)))
-	policy := func(i int) string {
-		return s.inDomain(strings.Replace(perUser("5/"+far), "per-user", fmt.Sprint("rule-", i), 1))
-	}
-	grown := s.grownBy(t, *renames, policy, func(i int) request { return request{direct, "x-user-id", fmt.Sprint("k", i)} }, s.allocated)
+	grown := settled(t, s.allocated) - before
 	counters, vanished := memoryOf(t, policy(0))
 	t.Logf("%d renames: grown by %d bytes, validate printed %d and %d for vanished ones", *renames, grown, counters, vanished)
 	require.LessOrEqual(t, grown, counters+vanished)
-}
-
-// Revision after revision raises a limit under traffic. Envoy does not grow.
-func TestEnvoyDoesNotGrowWithChanges(t *testing.T) {
-	s := siteOf(t, flooded(newest(t)))
-	policy := func(i int) string { return s.inDomain(perUser(fmt.Sprintf("%d/%s", 5+i, far))) }
-	grown := s.grownBy(t, *changes, policy, func(i int) request { return request{direct, "x-user-id", fmt.Sprint("k", i%1000)} }, s.resident)
-	t.Logf("%d changes: grown by %d KiB", *changes, grown>>10)
-	require.Less(t, grown, int64(5<<20))
 }
 
 // A hot key on leases, keys that are asked for once, and keys that are denied: after the
