@@ -2,8 +2,13 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,6 +48,82 @@ func TestManagementOverTLS(t *testing.T) {
 	r = control.counters(t, "get", "--rule", "per-user", "--key", "alice")
 	require.Equal(t, 1, r.Failed)
 	require.Contains(t, r.Proxies[0].Error, "certificate")
+}
+
+// A worker of a real Envoy looks at ten wrong tokens of an address in a second. While
+// 250 addresses guess, each other one is served.
+func TestWrongTokens(t *testing.T) {
+	p := newest(t).listen(t, proxyOptions{policy: perUser("3/"+far) + managed, workers: 1})
+	for _, version := range []int{1, 2} {
+		t.Run(fmt.Sprint("HTTP/", version), func(t *testing.T) {
+			dialer := func(address string) *http.Transport {
+				protocols := new(http.Protocols)
+				protocols.SetHTTP1(version == 1)
+				protocols.SetUnencryptedHTTP2(version == 2)
+				from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+				transport := &http.Transport{DialContext: from.DialContext, Protocols: protocols}
+				t.Cleanup(transport.CloseIdleConnections)
+				return transport
+			}
+			ask := func(c *http.Transport, authorization string) *http.Response {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.address+"/.sluice/counters/stats", http.NoBody)
+				require.NoError(t, err)
+				r.Header.Set("Authorization", authorization)
+				res, err := c.RoundTrip(r)
+				require.NoError(t, err)
+				require.NoError(t, res.Body.Close())
+				require.Equal(t, version, res.ProtoMajor)
+				return res
+			}
+			attackers := make([]*http.Transport, 250)
+			for i := range attackers {
+				attackers[i] = dialer(fmt.Sprint("127.0.", version, ".", i+1))
+			}
+			began, statuses := time.Now(), map[int]int{}
+			for i := range 20 * len(attackers) {
+				res := ask(attackers[i%len(attackers)], fmt.Sprint("Bearer wrong-", i))
+				statuses[res.StatusCode]++
+				if res.StatusCode == http.StatusTooManyRequests {
+					require.Equal(t, "1", res.Header.Get("Retry-After"))
+				}
+				if i%50 == 0 { // among them
+					operator := dialer(fmt.Sprint("127.1.", version, ".", i/50+1))
+					require.Equal(t, http.StatusOK, ask(operator, bearer).StatusCode)
+				}
+			}
+			for i := range 100 { // one address alone
+				statuses[ask(attackers[0], fmt.Sprint("Bearer wrong-", i)).StatusCode]++
+			}
+			seconds := int(time.Since(began)/time.Second) + 2
+			require.Positive(t, statuses[429], "%v", statuses)
+			require.LessOrEqual(t, statuses[401], 10*seconds*len(attackers), "%v", statuses)
+			require.Equal(t, 20*len(attackers)+100, statuses[401]+statuses[429])
+			require.Equal(t, 401, ask(dialer("127.2.0.1"), "Bearer "+strings.Repeat("k", 1025)).StatusCode)
+		})
+	}
+}
+
+// behindAProxy has an Envoy take the client's address from another proxy.
+func behindAProxy(bootstrap []byte) []byte {
+	return []byte(strings.Replace(string(bootstrap), "use_remote_address: true", "use_remote_address: true\n          xff_num_trusted_hops: 1", 1))
+}
+
+// Behind another proxy the client's address is the one that proxy names, and an IPv6
+// network of 64 bits is one address.
+func TestWrongTokensThroughAProxy(t *testing.T) {
+	p := newest(t).listen(t, proxyOptions{policy: perUser("3/"+far) + managed, workers: 1, edit: behindAProxy})
+	ask := func(address, authorization string) int {
+		return p.status(t, "/.sluice/counters/stats", ":method", "POST", "authorization", authorization, "x-forwarded-for", address)
+	}
+	limited := 0
+	for i := range 500 {
+		if ask(fmt.Sprintf("2001:db8::%x", i+1), "Bearer wrong") == http.StatusTooManyRequests {
+			limited++
+		}
+	}
+	require.Positive(t, limited)
+	require.Equal(t, http.StatusOK, ask("2001:db8:0:1::1", bearer))
+	require.Equal(t, http.StatusOK, ask("192.0.2.1", bearer))
 }
 
 // A request is a management request if its path is one after the proxy has normalised

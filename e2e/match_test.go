@@ -1,14 +1,10 @@
 package e2e
 
 import (
-	"bufio"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -37,33 +33,6 @@ func (p *proxy) raw(t *testing.T, target string, lines ...string) *http.Response
 	res := p.exchange(t, text+strings.Join(append(lines, "", ""), "\r\n"))
 	require.NotNil(t, res, target)
 	return res
-}
-
-// exchange sends a head on a new connection and returns the response, nil if the
-// connection was closed without one.
-func (p *proxy) exchange(t *testing.T, head string) *http.Response {
-	t.Helper()
-	c, err := net.Dial("tcp", p.address)
-	require.NoError(t, err)
-	defer c.Close()
-	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
-	_, _ = c.Write([]byte(head)) // the proxy may close the connection first
-	res, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "no response: %.80q", head)
-		return nil
-	}
-	res.Body.Close()
-	return res
-}
-
-// statusOf is the status of the response to a head, 0 if there is none.
-func (p *proxy) statusOf(t *testing.T, head string) int {
-	t.Helper()
-	if res := p.exchange(t, head); res != nil {
-		return res.StatusCode
-	}
-	return 0
 }
 
 // The rule for a path applies, however a client spells the path.

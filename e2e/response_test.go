@@ -26,6 +26,11 @@ rules:
       content_type: text/html; charset=utf-8
       headers: {X-Reason: "%RULE%", x-left: "%REMAINING%/%LIMIT%", x-wait: "in %RETRY_AFTER% s", x-plain: "yes"}
       grpc_status: unavailable
+  - name: waits
+    match: {paths: [/waits]}
+    algorithm: fixed_window_per_key
+    limits: [1/1h]
+    response: {status: 400, body: "", headers: {x-wait: "%RETRY_AFTER%"}, grpc_status: 9}
   - name: plain
     match: {paths: [/plain]}
     limits: [0/1h]
