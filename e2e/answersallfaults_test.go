@@ -17,7 +17,7 @@ const (
 	// each proxy has a third of the clients, and each of their requests may hold 5 units: they
 	// are charged in full where nobody sees the answers.
 	lostUnits = 60 / 3 * 5
-	// lateRequests is how many requests a proxy may send on that it had decided when it was
+	// lateRequests is how many requests a proxy sends on at most that it had decided when it was
 	// stopped, while others have their slots by now: one a worker.
 	lateRequests = workers
 )

@@ -267,15 +267,17 @@ func (s *scriptedRun) logOf(n int) map[string][2]string {
 	return all
 }
 
-// comparable leaves out of a verdict times, which each of both has in another unit.
-func comparable(t *testing.T, text string) map[string]any {
+// timeless leaves out of a verdict times, which each of both has in another unit.
+func timeless(t *testing.T, text string) map[string]any {
 	t.Helper()
 	var v map[string]any
 	require.NoError(t, json.Unmarshal([]byte(text), &v), text)
 	verdict := map[string]any{"allowed": v["allowed"], "denied_by": v["denied_by"], "rules": v["rules"]}
 	for _, r := range v["rules"].([]any) {
 		for _, w := range r.(map[string]any)["windows"].([]any) {
-			maps.DeleteFunc(w.(map[string]any), func(name string, _ any) bool { return strings.HasPrefix(name, "reset_") || strings.HasPrefix(name, "per_") })
+			maps.DeleteFunc(w.(map[string]any), func(name string, _ any) bool {
+				return strings.HasPrefix(name, "reset_") || strings.HasPrefix(name, "per_")
+			})
 		}
 	}
 	return verdict
@@ -314,7 +316,7 @@ func TestAnswersAsSimulated(t *testing.T) {
 			var in struct{ ID, Answer string }
 			require.NoError(t, json.Unmarshal([]byte(s.lines[i]), &in))
 			if in.ID != "" {
-				require.Equal(t, comparable(t, line), comparable(t, told[in.ID][0]), "line %d: %s\n%s\n%s", i+1, s.lines[i], line, told[in.ID][0])
+				require.Equal(t, timeless(t, line), timeless(t, told[in.ID][0]), "line %d: %s\n%s\n%s", i+1, s.lines[i], line, told[in.ID][0])
 				if strings.Contains(line, `"allowed":false,"status"`) {
 					denied++
 				}
