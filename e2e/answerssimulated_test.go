@@ -88,7 +88,6 @@ type scriptedRun struct {
 	client  *http.Transport
 	arrived chan *scriptedRequest
 	open    []*scriptedRequest
-	from    time.Time
 	lines   []string // of simulate's input
 }
 
@@ -122,7 +121,7 @@ func (s *scriptedRun) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // line notes a line of simulate's input.
 func (s *scriptedRun) line(fields map[string]any) {
-	fields["at_ms"] = s.from.UnixMilli() + int64(len(s.lines))
+	fields["at_ms"] = time.Now().UnixMilli()
 	text, err := json.Marshal(fields)
 	require.NoError(s.t, err)
 	s.lines = append(s.lines, string(text))
@@ -296,7 +295,7 @@ func TestAnswersAsSimulated(t *testing.T) {
 		}
 	}
 	eachEnvoy(t, func(t *testing.T, d driver) {
-		s := &scriptedRun{t: t, dice: rand.New(rand.NewPCG(1, 2)), from: time.Now(), arrived: make(chan *scriptedRequest)}
+		s := &scriptedRun{t: t, dice: rand.New(rand.NewPCG(1, 2)), arrived: make(chan *scriptedRequest)}
 		s.client = &http.Transport{Protocols: protocols(1), DisableCompression: true, MaxIdleConnsPerHost: 100}
 		defer s.client.CloseIdleConnections()
 		upstream := &answering{Server: httptest.NewUnstartedServer(s)}
