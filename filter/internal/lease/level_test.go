@@ -1,0 +1,54 @@
+package lease_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestLevelsAreBounded: a client that invents keys while the service is silent takes no more
+// memory, and when it is back, requests do not wait for all of them to be stated.
+func TestLevelsAreBounded(t *testing.T) {
+	w, s := holdingPair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"algorithm":"concurrency","limits":["4"],"capacity":200000,"hold":"80s","on_unavailable":"local"}`)
+	w.engine.Leases.Silent, w.down = true, true
+	for n := range 1<<16 + 100 {
+		w.request(strconv.Itoa(n))
+	}
+	require.Equal(t, 1<<16+100, w.admitted())
+	w.down = false
+	w.proxy.Clock += second
+	w.tick()
+	w.exchange(s)
+	w.proxy.Clock += second
+	w.tick()
+	id := w.request("0")
+	w.serve(s, 2)
+	require.Contains(t, w.verdicts, id)
+	w.exchange(s)
+	require.LessOrEqual(t, s.Asked(), 1<<16+2)
+	require.GreaterOrEqual(t, s.Asked(), 1<<16)
+
+	// All are renewed at once in as many round trips as fit a store's quiet time by far.
+	w.proxy.Clock += 10 * second
+	w.tick()
+	asked := s.Asked()
+	require.LessOrEqual(t, w.serve(s, 1000), 130)
+	require.Equal(t, 1<<16, s.Asked()-asked)
+}
+
+// TestMessagesAreShort: however many levels are stated at once.
+func TestMessagesAreShort(t *testing.T) {
+	var rules []string
+	for n := range 16 {
+		rules = append(rules, fmt.Sprintf(`{"name":"r%d","scope":"cluster","key":[{"header":"u"}],"algorithm":"concurrency","limits":["4"]}`, n))
+	}
+	w, s := holdingPair(t, strings.Join(rules, ","))
+	for n := range 300 {
+		w.request(strconv.Itoa(n)) // Send looks at the length
+	}
+	w.exchange(s)
+	require.Equal(t, 300, w.admitted())
+}
