@@ -69,9 +69,6 @@ func (s *Set) Compile(text string) (*Automaton, error) {
 	return a, err
 }
 
-// Bytes returns the memory of all tables in bytes.
-func (s *Set) Bytes() int { return s.bytes }
-
 func (s *Set) compile(text string) (*Automaton, error) {
 	b := builder{work: min(maxWork, maxSetWork-s.work)}
 	left := b.work
