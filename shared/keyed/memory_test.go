@@ -69,21 +69,6 @@ func TestAnIdleLimiterIsSmall(t *testing.T) {
 	require.Less(t, used, l.MaxBytes()/100)
 }
 
-func TestFewNewKeysFindNoRoom(t *testing.T) {
-	const capacity = 100_000
-	l, _ := build(t, New().Window(time.Hour, 9).Capacity(capacity).OnFull(Deny))
-	for i := range capacity {
-		l.Hit(fmt.Sprint(i))
-	}
-	require.Less(t, l.Stats().Full, uint64(capacity/50))
-
-	exact, _ := build(t, New().Window(time.Hour, 9).Capacity(32).OnFull(Deny))
-	for i := range 32 {
-		require.True(t, exact.Hit(fmt.Sprint(i)).Allowed)
-	}
-	require.False(t, exact.Hit("one more").Allowed)
-}
-
 func TestHitsAllocateNothing(t *testing.T) {
 	long := string(make([]byte, 5000))
 	for name, b := range map[string]*Builder{
