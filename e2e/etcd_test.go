@@ -221,9 +221,10 @@ func (s *several) round(t *testing.T, round int) {
 		number, err := strconv.ParseUint(n[1], 10, 64)
 		require.NoError(t, err)
 		s.acked[number] = true
-		if args[0] == "promote" {
+		switch args[0] {
+		case "promote":
 			require.Equal(t, "promoted", rollout[number], what)
-		} else if args[0] == "abort" {
+		case "abort":
 			require.Equal(t, "aborted", rollout[canary.Newest.Revision], what)
 		}
 	}
