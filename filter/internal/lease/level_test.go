@@ -52,3 +52,39 @@ func TestMessagesAreShort(t *testing.T) {
 	w.exchange(s)
 	require.Equal(t, 300, w.admitted())
 }
+
+// TestUnitsOfRequestsThatHaveNotGoneOn: a worker states them as held. Of many requests it lets some
+// go on in a callback, and the others in the next.
+func TestUnitsOfRequestsThatHaveNotGoneOn(t *testing.T) {
+	w, s := holdingPair(t, strings.Replace(slotRule, `"3"`, `"100"`, 1))
+	for range 100 {
+		w.request("a")
+	}
+	w.exchange(s)
+	require.Len(t, w.holds, 65)
+	w.answer(1, 0)
+	s.Serve(t, w.stream)
+	require.EqualValues(t, 99, held(s))
+	w.deliver()
+	require.Len(t, w.holds, 99)
+}
+
+// TestManyRequestsKeepNoSlot: however many wait to ask, what has ended is stated with the next
+// message.
+func TestManyRequestsKeepNoSlot(t *testing.T) {
+	w, s := holdingPair(t, slotRule)
+	w.request("ends")
+	w.exchange(s)
+	for n := range 600 {
+		w.request(strconv.Itoa(n))
+	}
+	w.answer(1, 0)
+	require.EqualValues(t, 1, held(s))
+	w.serve(s, 2)
+	for _, key := range s.States {
+		if len(key.Rows.Rows) == 1 && key.Rows.Rows[0].Held == 0 {
+			return
+		}
+	}
+	require.Fail(t, "the slot is held still")
+}
