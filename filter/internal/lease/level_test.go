@@ -88,3 +88,24 @@ func TestManyRequestsKeepNoSlot(t *testing.T) {
 	}
 	require.Fail(t, "the slot is held still")
 }
+
+// TestALateAnswerIsCharged: what costs more than max_hold has charged, also once the level of its
+// key was forgotten and another request has made a new one.
+func TestALateAnswerIsCharged(t *testing.T) {
+	w, s := holdingPair(t, strings.Replace(loginRule, `3/1m`, `9/1d`, 1))
+	w.request("a")
+	w.exchange(s)
+	w.holds[1][0].EndNs = w.proxy.Clock
+	for range 100 {
+		w.proxy.Clock += second
+		w.renew()
+		w.exchange(s)
+	}
+	w.request("a")
+	w.exchange(s)
+	w.answer(1, 5)
+	w.exchange(s)
+	for _, key := range s.States {
+		require.EqualValues(t, 5, key.Usages[0].Used)
+	}
+}
