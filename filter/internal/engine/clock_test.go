@@ -109,5 +109,6 @@ func TestHeldWaitsASecond(t *testing.T) {
 		v := e.Decide()
 		require.False(t, v.Allowed)
 		require.Equal(t, limit.HeldRetryNs, v.RetryNs, rule)
+		require.Equal(t, "held", v.Subjects[0].Reason())
 	}
 }
