@@ -106,6 +106,8 @@ func (u *URL) readQuery(raw string, f *Form) (err error) {
 			return fmt.Errorf("after ? a store's URL takes each of these once at most: %s", strings.Join(takes, ", "))
 		case slices.Contains(ofTLS, name) && !u.TLS:
 			return fmt.Errorf("%s are for TLS: %s", strings.Join(ofTLS, ", "), f.Usage)
+		case slices.Contains(ofTLS, name) && values[0] == "":
+			return fmt.Errorf("%s= in a store's URL is empty: give it a value, or leave it out", name)
 		}
 	}
 	return nil

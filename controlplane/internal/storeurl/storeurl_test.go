@@ -31,6 +31,7 @@ func TestBadFiles(t *testing.T) {
 	_, key := buildtest.Certificate(t)
 	for query, want := range map[string]string{
 		"ca=" + key: "holds no certificate",
+		"ca=":       "ca= in a store's URL is empty",
 		"ca=/no":    "read the store's CA",
 		"cert=/no":  "read the certificate for the store",
 		"key=/no":   "read the certificate for the store",
