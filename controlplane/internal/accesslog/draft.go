@@ -59,6 +59,9 @@ func (p *place) kind() string {
 	return p.field
 }
 
+// maxTook is the longest that a request can have taken, 24 days: what is longer counts as that.
+const maxTook = math.MaxInt32 * time.Millisecond
+
 // set sets a field. It reports whether the text is one of its values.
 func (d *draft) set(p *place, text, part string) (ok bool) {
 	switch p.field {
@@ -69,9 +72,9 @@ func (d *draft) set(p *place, text, part string) (ok bool) {
 	case FieldTook:
 		took, err := time.ParseDuration(text) // 1.5ms, as Caddy may write it
 		if n, isNumber := strconv.ParseFloat(text, 64); isNumber == nil {
-			took, err = time.Duration(min(n, math.MaxInt32)*float64(p.unit)), nil
+			took, err = time.Duration(min(n*float64(p.unit), float64(maxTook))), nil
 		}
-		d.TookNs = int64(took)
+		d.TookNs = int64(min(took, maxTook))
 		return err == nil && took >= 0
 	case FieldReceived, FieldSent:
 		n, err := strconv.ParseInt(text, 10, 64)
