@@ -42,7 +42,7 @@ func measure(s *sim.Request, line *accesslog.Request) {
 
 // answerOf is the answer that the log has. Of a line without a status it is 200.
 func answerOf(line *accesslog.Request) *sim.Response {
-	if line.Status >= 200 {
+	if line.Status > 100 {
 		return &sim.Response{Status: line.Status}
 	}
 	return &sim.Response{Status: 200}
