@@ -158,7 +158,7 @@ func (r *run) decide(ctx context.Context, line *accesslog.Request) error {
 		}
 	}
 	var decisions [2]decision
-	asked, answer, took := request(line), answerOf(line), int64(0)
+	asked, answer, took := request(line), answerOf(line, r.log), int64(0)
 	if len(r.Log.Wanted) > 0 { // else nothing waits for it
 		measure(asked, line)
 		took = line.TookNs

@@ -40,10 +40,14 @@ func measure(s *sim.Request, line *accesslog.Request) {
 	}
 }
 
-// answerOf is the answer that the log has. Of a line without a status it is 200.
-func answerOf(line *accesslog.Request) *sim.Response {
-	if line.Status > 100 {
+// answerOf is the answer that a line has, nil for the status 0 of Envoy: there was none. In a log
+// without statuses it is 200.
+func answerOf(line *accesslog.Request, log *accesslog.Log) *sim.Response {
+	switch {
+	case line.Status > 100:
 		return &sim.Response{Status: line.Status}
+	case log.Has(accesslog.FieldStatus):
+		return nil
 	}
 	return &sim.Response{Status: 200}
 }

@@ -60,7 +60,7 @@ func (f *Fleet) Counted(rule, metric string) (n uint64, err error) {
 }
 
 // Serve takes a request at an instant through the next proxy in turn, and has the upstream
-// answer it after tookNs. Of an instant before that of the last request, the last one's holds.
+// answer it after tookNs, or the client leave where there is no answer. Of an instant before that of the last request, the last one's holds.
 // The briefs, of answer.CutBrief, are empty where no rule matched.
 func (f *Fleet) Serve(ns int64, r *sim.Request, answer *sim.Response, tookNs int64) (briefs string, denied bool, err error) {
 	f.pass(max(ns, f.now))
@@ -74,7 +74,8 @@ func (f *Fleet) Serve(ns int64, r *sim.Request, answer *sim.Response, tookNs int
 	if err != nil {
 		return "", false, err
 	}
-	if briefs := x.State()[briefState]; tookNs > 0 && briefs != "" && !x.Ended() {
+	ended := x.Ended()
+	if briefs := x.State()[briefState]; tookNs > 0 && briefs != "" && !ended {
 		if len(f.holding) == maxOpen {
 			f.holding[0].end()
 			f.holding, f.Hurried = f.holding[1:], f.Hurried+1
@@ -82,7 +83,11 @@ func (f *Fleet) Serve(ns int64, r *sim.Request, answer *sim.Response, tookNs int
 		f.holdOn(holding{x, f.now + tookNs, answer})
 		return briefs, false, host.Failed(0)
 	}
-	_, err = x.Answer(answer, true)
+	if answer == nil {
+		err = x.Reset(sim.ClientGone)
+	} else {
+		_, err = x.Answer(answer, true)
+	}
 	if err != nil {
 		return "", false, err
 	}
@@ -94,8 +99,8 @@ func (f *Fleet) Serve(ns int64, r *sim.Request, answer *sim.Response, tookNs int
 	if err := host.Failed(0); err != nil {
 		return "", false, err
 	}
-	if response.Local && !reported && strings.HasPrefix(response.Details, "rate_limited") {
+	if ended && !reported && strings.HasPrefix(response.Details, "rate_limited") {
 		return "", false, errors.New("this filter cannot report in brief: it is older than this program")
 	}
-	return briefs, response.Local && reported, nil
+	return briefs, ended && reported, nil
 }

@@ -31,6 +31,7 @@ func TestScenarios(t *testing.T) {
 				texts[f.Name] = string(f.Data)
 				require.NoError(t, os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600))
 			}
+			require.NotEmpty(t, texts["output.jsonl"])
 			var out bytes.Buffer
 			require.NoError(t, simulate.Run(t.Context(), simulate.Options{
 				Wasm: compiled(t), Policy: filepath.Join(dir, "policy.yaml"), Requests: strings.NewReader(texts["requests.jsonl"]), Dir: dir,

@@ -98,10 +98,10 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 			c.Gone = append(c.Gone, id.Node)
 		}
 		gets := func(s *session) bool { return s.subscribed && s.track == t && reaches(r, id.Node) }
-		if p.has(gets) {
-			c.Connected++
+		if !p.has(gets) {
+			continue
 		}
-		if p.has(func(s *session) bool { return gets(s) && s.runs == number }) {
+		if c.Connected++; !p.has(func(s *session) bool { return gets(s) && s.runs != number }) {
 			c.Runs++
 		}
 	}

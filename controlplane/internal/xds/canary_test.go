@@ -255,3 +255,20 @@ func TestCanaryKnowsWhoIsGone(t *testing.T) {
 	f.refreshed()
 	require.True(t, canary().Nacked)
 }
+
+// A proxy of two filters runs a canary once both do.
+func TestCanaryOfTwoFilters(t *testing.T) {
+	f := newFixture(t)
+	f.apply("one")
+	both := []*proxyClient{f.proxy("p"), f.proxy("p")}
+	for _, p := range both {
+		p.accept("one")
+	}
+	f.canary("two", 99)
+	runs := func() int { _, c := f.server.Ledger().Canary("default"); return c.Runs }
+	both[0].accept("two")
+	both[0].nothingMore()
+	require.Zero(t, runs())
+	both[1].accept("two")
+	f.eventually("it runs", func() bool { return runs() == 1 })
+}
