@@ -38,7 +38,8 @@ type Member struct {
 type Cluster []*Member
 
 // Start starts a cluster of n members, with these arguments more, and returns when each
-// answers. With --cert-file among them it takes TLS alone. The program is the one that SLUICE_ETCD names, or that build/fetch etcd makes.
+// answers. With --cert-file among them it takes TLS alone. The program is the one that
+// SLUICE_ETCD names, or that build/fetch etcd makes.
 func Start(t testing.TB, n int, args ...string) Cluster {
 	t.Helper()
 	path := os.Getenv("SLUICE_ETCD")

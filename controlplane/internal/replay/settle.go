@@ -30,14 +30,14 @@ var bytesFields = map[policy.Settled]string{
 
 // measure has the proxy know how many bytes the log says that there were.
 func measure(s *sim.Request, line *accesslog.Request) {
-	for path, n := range map[string]int64{"request.size": line.Received, "response.size": line.Sent} {
-		if n > 0 {
-			if s.Properties == nil {
-				s.Properties = map[string][]byte{}
-			}
-			s.Properties[path] = binary.LittleEndian.AppendUint64(nil, uint64(n))
-		}
+	if line.Received+line.Sent == 0 {
+		return
 	}
+	if s.Properties == nil {
+		s.Properties = map[string][]byte{}
+	}
+	s.Properties["request.size"] = binary.LittleEndian.AppendUint64(nil, uint64(line.Received))
+	s.Properties["response.size"] = binary.LittleEndian.AppendUint64(nil, uint64(line.Sent))
 }
 
 // answerOf is the answer that a line has, nil for the status 0 of Envoy: there was none. In a log

@@ -60,8 +60,9 @@ func (f *Fleet) Counted(rule, metric string) (n uint64, err error) {
 }
 
 // Serve takes a request at an instant through the next proxy in turn, and has the upstream
-// answer it after tookNs, or the client leave where there is no answer. Of an instant before that of the last request, the last one's holds.
-// The briefs, of answer.CutBrief, are empty where no rule matched.
+// answer it after tookNs, or the client leave where there is no answer. Of an instant before that
+// of the last request, the last one's holds. The briefs, of answer.CutBrief, are empty where no
+// rule matched.
 func (f *Fleet) Serve(ns int64, r *sim.Request, answer *sim.Response, tookNs int64) (briefs string, denied bool, err error) {
 	f.pass(max(ns, f.now))
 	if f.unticked++; f.unticked == requestsPerTick {
