@@ -150,7 +150,7 @@ func (in *source) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders)
 	}
 	ways := one(entry{key: a.GetDescriptorKey(), part: &p})
 	if a.GetSkipIfAbsent() && p.kind == "header" {
-		ways = append(ways, descriptor{scope: scope{match: match{Headers: map[string]string{p.name: "!"}}}})
+		ways = append(ways, descriptor{scope: scope{match: match{p.String(): {"!"}}}})
 	}
 	return ways
 }
@@ -207,7 +207,7 @@ func (in *source) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMa
 	switch {
 	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
 		d.match, d.exempt = s.match, s.exempt
-	case len(s.exempt) > 0 || s.match.empty():
+	case len(s.exempt) > 0 || len(s.match) == 0:
 		d.cannot("Envoy sends it where its headers do not match, and some of them are inverted. A match cannot say that.")
 	default:
 		d.exempt = []match{s.match}
@@ -245,12 +245,12 @@ func (in *source) readMetadata(a any, descriptorKey string, key *metadatav3.Meta
 // of some networks, or for all others.
 func (in *source) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddressMatch) []descriptor {
 	d := fixed("remote_address_match", a)
-	var m match
+	var networks []string
 	for _, r := range a.GetAddressMatcher().GetRanges() {
-		m.ClientIPs = append(m.ClientIPs, in.readCIDRRange(r)...)
+		networks = append(networks, in.readCIDRRange(r)...)
 	}
-	switch {
-	case m.empty():
+	switch m := (match{clientIP.kind: networks}); {
+	case networks == nil:
 		d.cannot("Its address_matcher has no ranges.")
 	case a.GetAddressMatcher().GetInvertMatch():
 		d.exempt = []match{m}

@@ -80,9 +80,11 @@ func (c *cell) holds(other *cell, free []bool) bool {
 // unmatched reports which parts are free: no match can restrict them to a
 // cell's patterns, so the overrides of its rule have to.
 func (d *descriptor) unmatched(c *cell) []bool {
-	list, m := make([]bool, len(c.patterns)), d.match.clone()
+	list, m := make([]bool, len(c.patterns)), d.match
 	for i, p := range d.parts() {
-		list[i] = !p.restrict(&m, c.patterns[i])
+		var matched bool
+		m, matched = p.restrict(m, c.patterns[i])
+		list[i] = !matched
 	}
 	return list
 }
@@ -177,7 +179,7 @@ func (d *descriptor) possible(cells []cell, n *notes) []cell {
 func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]bool, n *notes) (rule, bool) {
 	c := &cells[at]
 	m := &maker{descriptor: d, cell: c, notes: n, parts: d.parts()}
-	m.rule = rule{Name: clip(c.name, 100), quota: c.quota, Match: d.match.clone(), Exempt: slices.Clone(d.exempt),
+	m.rule = rule{Name: clip(c.name, 100), quota: c.quota, Match: d.match, Exempt: slices.Clone(d.exempt),
 		Cost: d.cost, CountDenied: d.cost > 0 && c.quota.algorithm == ""}
 	m.place()
 	if why := d.unsayable(c); why != "" {
@@ -248,13 +250,14 @@ func (m *maker) off() {
 func (m *maker) place() {
 	for i, p := range m.parts {
 		v := m.cell.patterns[i]
-		matched := p.restrict(&m.rule.Match, v)
+		var matched bool
+		m.rule.Match, matched = p.restrict(m.rule.Match, v)
 		if v.kind == exactly && matched {
 			continue
 		}
 		if m.cell.shared[i] {
 			if !matched {
-				m.note("Values of " + strings.TrimSpace(p.kind+" "+p.name) + " that fit " + v.text + " share one counter there. A rule cannot say that.")
+				m.note("Values of " + p.String() + " that fit " + v.text + " share one counter there. A rule cannot say that.")
 				m.off()
 			}
 			continue
@@ -288,17 +291,21 @@ func (m *maker) except(c *cell, inside bool) bool {
 	var beyond match // of parts that are not in the key
 	for i, p := range m.parts {
 		if !slices.Contains(m.kept, i) && !m.cell.patterns[i].within(c.patterns[i]) {
-			if !p.restrict(&beyond, c.patterns[i]) {
+			var ok bool
+			if beyond, ok = p.restrict(beyond, c.patterns[i]); !ok {
 				m.note("This rule should leave out requests of " + c.name + ", and cannot say so.")
 				m.off()
 			}
 		}
 	}
 	switch {
-	case !beyond.empty():
+	case len(beyond) > 0:
 		for at, i := range m.kept {
-			if patterns[at] != "*" && !m.parts[i].restrict(&beyond, c.patterns[i]) {
-				m.note("This rule should leave out requests of " + c.name + ", and leaves out more.")
+			if patterns[at] != "*" {
+				var ok bool
+				if beyond, ok = m.parts[i].restrict(beyond, c.patterns[i]); !ok {
+					m.note("This rule should leave out requests of " + c.name + ", and leaves out more.")
+				}
 			}
 		}
 		m.rule.Exempt = append(m.rule.Exempt, beyond)

@@ -197,7 +197,7 @@ func (in *source) readSelector(d *descriptor, o *gatewaySelector) {
 			in.select1(d, p, h)
 		}
 	}
-	var methods match
+	var methods []string
 	for _, m := range o.Methods { // any of them
 		switch {
 		case m.Invert && len(o.Methods) > 1:
@@ -205,13 +205,13 @@ func (in *source) readSelector(d *descriptor, o *gatewaySelector) {
 		case m.Invert:
 			d.restrict(method, pattern{exactly, m.Value}, true)
 		case isOf(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
-			methods.Methods = append(methods.Methods, m.Value)
+			methods = append(methods, m.Value)
 		default:
 			in.failField(m, "value", "must be a method such as GET, not "+strconv.Quote(m.Value))
 		}
 	}
-	if !d.match.and(methods) {
-		d.cannot("Two of its selectors are for other methods.")
+	if methods != nil {
+		d.scope = d.and(scope{match: match{method.kind: methods}}, "Two of its selectors are for other methods.")
 	}
 	for _, q := range o.Query {
 		in.select1(d, part{kind: "query", name: q.Name}, q)

@@ -133,7 +133,7 @@ func (l *localImport) all(filters []filterConfig) {
 			switch {
 			case o == nil && !disabled:
 				continue
-			case r.scope.match.empty():
+			case len(r.scope.match) == 0:
 				rest.cannot("It is for the requests of routes without a configuration of their own, and an exempt cannot say which those " +
 					"are.")
 			default:

@@ -11,9 +11,9 @@ func (d *descriptor) others(rules []rule) bool {
 	own := d.exempt
 	for i := range rules {
 		m, ok := rules[i].limits(own)
-		m = m.without(&d.match)
+		m = m.without(d.match)
 		switch {
-		case ok && m.empty():
+		case ok && len(m) == 0:
 			return false
 		case ok:
 			d.exempt = append(slices.Clip(d.exempt), m)
@@ -29,13 +29,13 @@ const othersUnknown = "It is only for requests without a descriptor, and an exem
 // limits says which requests a rule limits, of those that an exemption leaves.
 // It is not ok where no match can say that, as for a rule that is off.
 func (r *rule) limits(exempt []match) (m match, ok bool) {
-	m = r.Match.clone()
+	m = r.Match
 	for _, p := range r.Key {
 		switch {
-		case p.kind == "header" && !m.has(p.name):
-			m.and(match{Headers: map[string]string{p.name: "*"}})
+		case p.kind == "header" && m[p.String()] == nil:
+			m, _ = m.and(match{p.String(): {"*"}})
 		case p.kind == "query", p.kind == "property":
-			return match{}, false
+			return nil, false
 		}
 	}
 	beyond := slices.ContainsFunc(r.Exempt, func(m match) bool {

@@ -44,17 +44,20 @@ func (p part) is(q part) bool {
 	return p.kind == q.kind && p.name == q.name && p.v4 == q.v4 && p.v6 == q.v6 && slices.Equal(p.path, q.path)
 }
 
+// String names the part, and its condition in a match.
+func (p part) String() string { return strings.TrimSpace(p.kind + " " + p.name) }
+
 // MarshalYAML writes the part as an item of a rule's key.
 func (p part) MarshalYAML() (any, error) {
 	switch p.kind {
 	case "client_ip":
-		return map[string]map[string]int{p.kind: {"v4_prefix": p.v4, "v6_prefix": p.v6}}, nil
+		return map[string]any{p.kind: map[string]int{"v4_prefix": p.v4, "v6_prefix": p.v6}}, nil
 	case "path":
-		return map[string]string{p.kind: "full"}, nil
+		return map[string]any{p.kind: "full"}, nil
 	case "property":
-		return map[string][]string{p.kind: p.path}, nil
+		return map[string]any{p.kind: p.path}, nil
 	case "header", "query":
-		return map[string]string{p.kind: p.name}, nil
+		return map[string]any{p.kind: p.name}, nil
 	}
 	return p.kind, nil
 }
@@ -119,32 +122,28 @@ func (p part) pathOf(v pattern) (text string, ok bool) {
 	return v.path()
 }
 
-// restrict adds to a match that the part fits a pattern. It reports whether the
-// match can say that.
-func (p part) restrict(m *match, v pattern) (done bool) {
+// restrict is a match in which the part fits a pattern too. It is not ok if no match can
+// say that.
+func (p part) restrict(m match, v pattern) (restricted match, ok bool) {
 	if v.kind == anyValue {
-		return true
-	}
-	if p.kind == "header" {
-		return m.and(match{Headers: map[string]string{p.name: v.value()}})
+		return m, true
 	}
 	text, ok := p.listed(v)
-	list := m.list(p.kind)
-	if !ok || len(*list) > 0 {
-		return false
+	if !ok || p.kind != "header" && m[p.kind] != nil {
+		return m, false
 	}
-	*list = []string{text}
-	return true
+	return m.and(match{p.String(): {text}})
 }
 
 // listed writes a pattern over the part as lists of a match have it. It is not ok where
 // none has.
 func (p part) listed(v pattern) (text string, ok bool) {
-	if p.kind == "path" {
-		return p.pathOf(v)
-	}
 	text = p.spell(v).text
 	switch p.kind {
+	case "path":
+		return p.pathOf(v)
+	case "header":
+		return v.value(), true
 	case "method":
 		ok = isOf(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
 	case "host":
@@ -181,76 +180,49 @@ func withoutPort(text string) string {
 	return text
 }
 
-// match is a rule's match, or one exemption.
-type match struct {
-	Hosts     []string          `yaml:"hosts,omitempty"`
-	Methods   []string          `yaml:"methods,omitempty"`
-	Paths     []string          `yaml:"paths,omitempty"`
-	Headers   map[string]string `yaml:"headers,omitempty"`
-	ClientIPs []string          `yaml:"client_ips,omitempty"`
-}
+// match is a rule's match, or one exemption: for each part with a condition, by its name,
+// the values of which one fits. It is not changed once it is made.
+type match map[string][]string
 
 // MarshalYAML writes the match on a line.
 func (m match) MarshalYAML() (any, error) {
-	type plain match
-	return flow(plain(m)), nil
-}
-
-// IsZero has a match without conditions left out.
-func (m match) IsZero() bool { return m.empty() }
-
-func (m *match) has(header string) bool { return m.Headers[header] != "" }
-
-func (m *match) empty() bool {
-	return len(m.Hosts)+len(m.Methods)+len(m.Paths)+len(m.Headers)+len(m.ClientIPs) == 0
-}
-
-func (m *match) clone() match {
-	return match{slices.Clone(m.Hosts), slices.Clone(m.Methods), slices.Clone(m.Paths), maps.Clone(m.Headers), slices.Clone(m.ClientIPs)}
-}
-
-// listed are the parts with a list in a match, which holds if one of its entries does.
-var listed = []string{"host", "method", "path", "client_ip"}
-
-// list is the list of such a part.
-func (m *match) list(part string) *[]string {
-	return map[string]*[]string{"host": &m.Hosts, "method": &m.Methods, "path": &m.Paths, "client_ip": &m.ClientIPs}[part]
+	headers := map[string]string{}
+	for part, values := range m {
+		if name, ok := strings.CutPrefix(part, "header "); ok {
+			headers[name] = values[0]
+		}
+	}
+	return flow(struct {
+		Hosts     []string          `yaml:"hosts,omitempty"`
+		Methods   []string          `yaml:"methods,omitempty"`
+		Paths     []string          `yaml:"paths,omitempty"`
+		Headers   map[string]string `yaml:"headers,omitempty"`
+		ClientIPs []string          `yaml:"client_ips,omitempty"`
+	}{m["host"], m["method"], m["path"], headers, m["client_ip"]}), nil
 }
 
 // without is the match without the conditions that another one has too.
-func (m *match) without(other *match) match {
-	left := m.clone()
-	for _, part := range listed {
-		if list := left.list(part); slices.Equal(*list, *other.list(part)) {
-			*list = nil
-		}
-	}
-	maps.DeleteFunc(left.Headers, func(name, value string) bool { return other.Headers[name] == value })
+func (m match) without(other match) match {
+	left := maps.Clone(m)
+	maps.DeleteFunc(left, func(part string, values []string) bool { return slices.Equal(values, other[part]) })
 	return left
 }
 
-// and adds the conditions of another match. It reports whether it did: a match
-// has one list for each part, so both may not restrict the same one.
-func (m *match) and(other match) (done bool) {
-	for _, part := range listed {
-		switch list, more := m.list(part), *other.list(part); {
-		case len(*list) == 0:
-			*list = slices.Clone(more)
-		case len(more) == 0 || slices.Equal(*list, more):
-		case part == "path" && len(*list) == 1 && len(more) == 1 && pathWithin(more[0], (*list)[0]):
-			*list = slices.Clone(more)
-		case part != "path" || len(*list) > 1 || len(more) > 1 || !pathWithin((*list)[0], more[0]):
-			return false
+// and has the conditions of both matches. It is not ok, and has those of m alone, for a part
+// on which they differ.
+func (m match) and(other match) (both match, ok bool) {
+	both, ok = match{}, true
+	maps.Copy(both, m)
+	for part, more := range other {
+		switch has := m[part]; {
+		case has == nil:
+			both[part] = more
+		case slices.Equal(has, more):
+		case part == "path" && len(has) == 1 && len(more) == 1 && pathWithin(more[0], has[0]):
+			both[part] = more
+		case part != "path" || len(has) > 1 || len(more) > 1 || !pathWithin(has[0], more[0]):
+			ok = false
 		}
 	}
-	for name, value := range other.Headers {
-		if m.has(name) && m.Headers[name] != value {
-			return false
-		}
-		if m.Headers == nil {
-			m.Headers = map[string]string{}
-		}
-		m.Headers[name] = value
-	}
-	return true
+	return both, ok
 }

@@ -28,12 +28,10 @@ func (s *scope) note(text string) { s.notes = append(s.notes, text) }
 // and is for the requests of both scopes; clash is unknown where one match
 // cannot say both.
 func (s scope) and(other scope, clash string) scope {
-	all := scope{
-		match: s.match.clone(), exempt: slices.Concat(s.exempt, other.exempt),
-		unknown: slices.Clone(s.unknown), notes: slices.Concat(s.notes, other.notes),
-	}
-	if !all.match.and(other.match) {
-		all.unknown = append(all.unknown, clash)
+	both, ok := s.match.and(other.match)
+	all := scope{both, slices.Concat(s.exempt, other.exempt), slices.Clone(s.unknown), slices.Concat(s.notes, other.notes)}
+	if !ok {
+		all.cannot(clash)
 	}
 	all.unknown = append(all.unknown, other.unknown...)
 	return all
@@ -41,9 +39,9 @@ func (s scope) and(other scope, clash string) scope {
 
 // restrict adds a condition on a part of the request.
 func (s *scope) restrict(p part, v pattern, inverted bool) {
-	m := &s.match
+	m := s.match
 	if inverted {
-		m = &match{}
+		m = nil
 	}
 	if p.kind == "host" && v.kind == exactly && withoutPort(v.text) != v.text {
 		s.note("The host " + v.text + " is compared without its port here.")
@@ -59,11 +57,13 @@ func (s *scope) restrict(p part, v pattern, inverted bool) {
 		}
 		v = path
 	}
-	switch {
-	case !p.restrict(m, v):
-		s.cannot("A match cannot say a condition on " + strings.TrimSpace(p.kind+" "+p.name) + ", or not twice.")
+	switch m, ok := p.restrict(m, v); {
+	case !ok:
+		s.cannot("A match cannot say a condition on " + p.String() + ", or not twice.")
 	case inverted:
-		s.exempt = append(s.exempt, *m)
+		s.exempt = append(s.exempt, m)
+	default:
+		s.match = m
 	}
 }
 
@@ -121,11 +121,12 @@ func (in *source) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
 		if (!isPresence || presence.PresentMatch) == inverted {
 			value = "!"
 		}
-		if !s.match.and(match{Headers: map[string]string{p.name: value}}) {
+		var ok bool
+		if s.match, ok = s.match.and(match{p.String(): {value}}); !ok {
 			s.cannot("There are two conditions on the header " + name + ", and a match holds one.")
 		}
-	case inverted && p.kind == "header" && s.match.has(name) && !missingIsEmpty:
-		s.exempt = append(s.exempt, match{Headers: map[string]string{p.name: v.value()}})
+	case inverted && p.kind == "header" && s.match[p.String()] != nil && !missingIsEmpty:
+		s.exempt = append(s.exempt, match{p.String(): {v.value()}})
 	default:
 		s.restrict(p, v, inverted)
 	}
@@ -192,7 +193,7 @@ func stringPattern(as, text string, fold bool) pattern {
 // leaveOut takes the requests of an earlier route out of a later one, if they
 // may be the same.
 func (s *scope) leaveOut(own, earlier *scope) {
-	a, b := own.match.Paths, earlier.match.Paths
+	a, b := own.match["path"], earlier.match["path"]
 	if len(a) > 0 && len(b) > 0 && pathsApart(a[0], b[0]) {
 		return
 	}
@@ -200,7 +201,7 @@ func (s *scope) leaveOut(own, earlier *scope) {
 		s.cannot("An earlier route takes some of these requests, by conditions that an exempt cannot say.")
 		return
 	}
-	if !earlier.match.empty() {
+	if len(earlier.match) > 0 {
 		s.exempt = append(s.exempt, earlier.match)
 	}
 }

@@ -181,7 +181,7 @@ func (in *source) hosts(s *site) []virtualHost {
 	all := decodeOnce[*routev3.RouteConfiguration](in, s.routing, "")
 	for i, o := range all.GetVirtualHosts() {
 		h := virtualHost{scope: hostScope(o.GetDomains(), in.notes), limits: o.GetRateLimits()}
-		var others match // hosts of which Envoy finds another virtual host, as it takes the longest domain that fits
+		var others []string // hosts of which Envoy finds another virtual host, as it takes the longest domain that fits
 		for j, other := range all.GetVirtualHosts() {
 			for _, domain := range other.GetDomains() {
 				at := hostScope([]string{domain}, &notes{})
@@ -190,12 +190,12 @@ func (in *source) hosts(s *site) []virtualHost {
 				case len(at.unknown) > 0:
 					h.scope.cannot("Another virtual host takes the requests to " + domain + ", and an exempt cannot say that.")
 				default:
-					others.Hosts = append(others.Hosts, at.match.Hosts...)
+					others = append(others, at.match[host.kind]...)
 				}
 			}
 		}
-		if !others.empty() {
-			h.scope.exempt = append(h.scope.exempt, others)
+		if others != nil {
+			h.scope.exempt = append(h.scope.exempt, match{host.kind: others})
 		}
 		h.routes = in.routes(o, h.scope, in.configsOf(all))
 		list = append(list, h)
@@ -215,6 +215,7 @@ func hostScope(domains []string, n *notes) (s scope) {
 	if slices.Contains(domains, "*") {
 		return s
 	}
+	var hosts []string
 	for _, d := range domains {
 		name := withoutPort(d)
 		if name != d {
@@ -222,9 +223,12 @@ func hostScope(domains []string, n *notes) (s scope) {
 		}
 		if !isHost(strings.TrimPrefix(name, "*.")) {
 			s.cannot("The host " + d + " has a wildcard that no match here has.")
-		} else if !slices.Contains(s.match.Hosts, name) {
-			s.match.Hosts = append(s.match.Hosts, name)
+		} else if !slices.Contains(hosts, name) {
+			hosts = append(hosts, name)
 		}
+	}
+	if hosts != nil {
+		s.match = match{host.kind: hosts}
 	}
 	return s
 }
@@ -239,7 +243,7 @@ func (in *source) routes(host *routev3.VirtualHost, ofHost scope, ofAll []filter
 		in.readRouteMatch(&own, o.GetMatch())
 		all := own
 		for i := range before {
-			if b := &before[i]; b.match.empty() && len(b.exempt)+len(b.unknown) == 0 {
+			if b := &before[i]; len(b.match) == 0 && len(b.exempt)+len(b.unknown) == 0 {
 				in.notes.add(in.at(o), "an earlier route takes all requests, so there is no rule for this one and those behind it")
 				return list
 			}
