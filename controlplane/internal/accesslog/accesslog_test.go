@@ -132,7 +132,7 @@ func TestPipe(t *testing.T) {
 }
 
 func FuzzLines(f *testing.F) {
-	logs(f, func(_ string, o accesslog.Options, log string, _ *txtar.File) { f.Add(log, o.Format) }, func(string, *txtar.Archive) {})
+	logs(f, func(o accesslog.Options, log string, _ *txtar.File) { f.Add(log, o.Format) })
 	f.Fuzz(func(t *testing.T, lines, format string) {
 		l, err := accesslog.Open(t.Context(), accesslog.Options{
 			Names: []string{"-"}, In: strings.NewReader(lines), Format: format, Fields: []string{"header:x"}, Map: map[string]string{"header:x": "x"},

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,42 +13,29 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 )
 
 var update = flag.Bool("update", false, "write what comes of the logs of testdata into their files")
 
-// logs reads files that have logs, each under how it is to be read and before what comes of it.
-func logs(t testing.TB, each func(file string, o accesslog.Options, log string, comesTo *txtar.File), after func(file string, all *txtar.Archive)) {
+// logs reads archives that have logs, each under how it is to be read and before what comes of it.
+func logs(t testing.TB, each func(o accesslog.Options, log string, comesTo *txtar.File)) {
 	t.Helper()
-	files, err := filepath.Glob("testdata/logs/*.txtar")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, name := range files {
-		all, err := txtar.ParseFile(name)
-		require.NoError(t, err)
-		for i := 0; i < len(all.Files); i += 2 {
+	buildtest.Archives(t, "testdata/logs/*.txtar", *update, func(files []txtar.File) {
+		for i := 0; i < len(files); i += 2 {
 			var o accesslog.Options
-			require.NoError(t, json.Unmarshal([]byte(all.Files[i].Name), &o), all.Files[i].Name)
-			each(name, o, string(all.Files[i].Data), &all.Files[i+1])
+			require.NoError(t, json.Unmarshal([]byte(files[i].Name), &o), files[i].Name)
+			each(o, string(files[i].Data), &files[i+1])
 		}
-		after(name, all)
-	}
+	})
 }
 
 func TestLogs(t *testing.T) {
-	logs(t, func(name string, o accesslog.Options, log string, comesTo *txtar.File) {
+	logs(t, func(o accesslog.Options, log string, comesTo *txtar.File) {
 		o.Names = []string{file(t, log)}
 		all, stats, err := readAll(t, o)
-		got := strings.ReplaceAll(told(all, len(o.Wanted) > 0, &stats, err), o.Names[0], "access.log")
-		if *update {
-			comesTo.Data = []byte(got)
-		}
-		require.Equal(t, string(comesTo.Data), got, "%s: %+v\n%s", name, o, log)
-	}, func(name string, all *txtar.Archive) {
-		if *update {
-			require.NoError(t, os.WriteFile(name, txtar.Format(all), 0o644))
-		}
+		comesTo.Data = []byte(strings.ReplaceAll(told(all, len(o.Wanted) > 0, &stats, err), o.Names[0], "access.log"))
 	})
 }
 

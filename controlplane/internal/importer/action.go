@@ -25,7 +25,7 @@ func (in *source) readRateLimit(o *routev3.RateLimit, stage uint32) []descriptor
 			strconv.Itoa(int(stage))+": it belongs to another filter, and the import made nothing of it")
 		return nil
 	}
-	d := descriptor{place: in.at(o)}
+	d := descriptor{place: in.at(o, "")}
 	if o.GetLimit() != nil {
 		d.cannot("Envoy may send another limit from metadata, and a policy cannot say that.")
 	}

@@ -57,29 +57,26 @@ func (in *source) fail(n *policy.Node, path, message string) {
 	}
 }
 
+// of is the object that a message was decoded from, or the value of its field if it has it.
+func (in *source) of(m any, field string) origin {
+	o := in.origins[m]
+	if n := fieldOf(o.node, field); n != nil {
+		return origin{n, join(o.path, field)}
+	}
+	return origin{o.node, join(o.path, field)}
+}
+
 // failField makes a field of a decoded message a problem.
 func (in *source) failField(m any, field, message string) {
-	o := in.origins[m]
-	n := fieldOf(o.node, field)
-	if n == nil {
-		n = o.node
-	}
-	in.fail(n, join(o.path, field), message)
+	o := in.of(m, field)
+	in.fail(o.node, o.path, message)
 }
-
-// at is the place of a decoded message.
-func (in *source) at(m any) place { return in.placeOf(in.origins[m].node) }
 
 // note adds a note about a field of a decoded message.
-func (in *source) note(m any, field, text string) { in.notes.add(in.atField(m, field), text) }
+func (in *source) note(m any, field, text string) { in.notes.add(in.at(m, field), text) }
 
-// atField is the place of a message's field, or of the message that lacks it.
-func (in *source) atField(m any, field string) place {
-	if n := fieldOf(in.origins[m].node, field); n != nil {
-		return in.placeOf(n)
-	}
-	return in.at(m)
-}
+// at is the place of a message's field, or of the message that lacks it.
+func (in *source) at(m any, field string) place { return in.placeOf(in.of(m, field).node) }
 
 func (in *source) placeOf(n *policy.Node) place {
 	return place{File: in.file, Line: n.Line, Column: n.Column}
@@ -128,17 +125,12 @@ func (in *source) scalar(n *policy.Node, path string, m protoreflect.Message, fd
 		if fd.IsList() {
 			text = slices.Concat([]byte("["), text, []byte("]"))
 		}
-		one := m.New()
-		text = slices.Concat([]byte(`{"`+string(fd.Name())+`":`), text, []byte("}"))
-		if err := protojson.Unmarshal(text, one.Interface()); err != nil {
-			return err
+		one := m.New().Interface()
+		err := protojson.Unmarshal(slices.Concat([]byte(`{"`+string(fd.Name())+`":`), text, []byte("}")), one)
+		if err == nil {
+			proto.Merge(m.Interface(), one)
 		}
-		if fd.IsList() {
-			m.Mutable(fd).List().Append(one.Get(fd).List().Get(0))
-		} else {
-			m.Set(fd, one.Get(fd))
-		}
-		return nil
+		return err
 	})
 }
 
@@ -282,8 +274,5 @@ func shown(n *policy.Node) string {
 }
 
 func join(path, field string) string {
-	if path == "" {
-		return field
-	}
-	return path + "." + field
+	return strings.Trim(path+"."+field, ".")
 }

@@ -201,7 +201,7 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 	}) {
 		if a.route != nil {
 			if own := ownOf(a.route); own.GetDomain() != "" && own.GetDomain() != d.domain {
-				n.add(in.at(own), "this route asks for the domain "+own.GetDomain()+": the import made nothing of its "+
+				n.add(in.at(own, ""), "this route asks for the domain "+own.GetDomain()+": the import made nothing of its "+
 					"rate_limits")
 				continue
 			}

@@ -132,14 +132,14 @@ func (in *source) gatewayRules(o *gatewayRules, name string, local bool) []rule 
 	}
 	var open []made
 	for i, r := range o.Rules {
-		d := descriptor{place: in.at(r)}
+		d := descriptor{place: in.at(r, "")}
 		for _, s := range r.Selectors {
 			in.readSelector(&d, s)
 		}
 		if r.Cost != nil {
 			d.readCost(r.Cost)
 		}
-		c := cell{name: name + "-" + strconv.Itoa(i+1), place: in.at(r), quota: in.gatewayQuota(r, local),
+		c := cell{name: name + "-" + strconv.Itoa(i+1), place: in.at(r, ""), quota: in.gatewayQuota(r, local),
 			patterns: make([]pattern, len(d.parts()))}
 		c.shared = make([]bool, len(c.patterns))
 		if local && len(r.Selectors) == 0 {
@@ -171,14 +171,14 @@ func (d *descriptor) readCost(o *gatewayCost) {
 
 func (in *source) gatewayQuota(r *gatewayRule, local bool) *quota {
 	if r.Limit == nil {
-		in.fail(in.origins[r].node, in.origins[r].path, "a rule needs a limit")
+		in.failField(r, "", "a rule needs a limit")
 		return nil
 	}
 	unit := strings.ToLower(r.Limit.Unit)
 	if units[unit] == "" {
 		in.failField(r.Limit, "unit", "must be Second, Minute, Hour, Day, Week, Month or Year, not "+strconv.Quote(r.Limit.Unit))
 	}
-	q := &quota{numbers: numbers{requests: uint64(r.Limit.Requests), per: unit}, shadow: r.Shadow, place: in.at(r.Limit)}
+	q := &quota{numbers: numbers{requests: uint64(r.Limit.Requests), per: unit}, shadow: r.Shadow, place: in.at(r.Limit, "")}
 	if r.Limit.Metadata != nil {
 		q.unknown = []string{"Envoy may take another limit from metadata, and a policy cannot say that."}
 	}

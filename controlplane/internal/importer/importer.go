@@ -115,17 +115,9 @@ func finish(d *draft, notes *notes, keys *keyParts) (Imported, error) {
 			"the policy would have %d bytes, and the maximum is %d (1 MiB): split the file by domain or descriptor, and "+
 				"import the pieces", len(text), policy.MaxBytes)
 	}
-	if problems := check(text); len(problems) > 0 {
+	if _, _, _, err := policyfile.Read("imported policy", text); err != nil {
 		return Imported{Policy: text, Notes: notes.list},
-			fmt.Errorf("the policy is not valid, which is a fault of this import, not of the file: %w", problems)
+			fmt.Errorf("the policy is not valid, which is a fault of this import, not of the file: %w", err)
 	}
 	return Imported{Policy: text, Notes: notes.list}, nil
-}
-
-// check validates the policy.
-func check(text []byte) policyfile.Errors {
-	_, _, _, err := policyfile.Read("imported policy", text)
-	var problems policyfile.Errors
-	errors.As(err, &problems)
-	return problems
 }

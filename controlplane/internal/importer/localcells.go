@@ -22,7 +22,7 @@ func (in *source) localCells(o *localv3.LocalRateLimit, entries []entry, made ma
 			continue
 		}
 		made[d] = true
-		c := cell{place: in.at(d), quota: in.readBucket(d.GetTokenBucket())}
+		c := cell{place: in.at(d, ""), quota: in.readBucket(d.GetTokenBucket())}
 		open := false
 		var names []string
 		for i, e := range d.GetEntries() {
@@ -69,7 +69,7 @@ func (in *source) readBucket(o *typev3.TokenBucket) *quota {
 	if o == nil {
 		return nil
 	}
-	q := &quota{place: in.at(o), numbers: numbers{algorithm: "token_bucket", requests: 1, burst: uint64(o.GetMaxTokens())}}
+	q := &quota{place: in.at(o, ""), numbers: numbers{algorithm: "token_bucket", requests: 1, burst: uint64(o.GetMaxTokens())}}
 	if n := o.GetTokensPerFill(); n != nil {
 		q.requests = uint64(n.GetValue())
 	}

@@ -163,7 +163,7 @@ func (l *localImport) all(filters []filterConfig) {
 	for o, in := range read {
 		for _, d := range o.GetDescriptors() {
 			if !l.made[d] {
-				l.notes.add(in.at(d), "no rate_limits make this descriptor, so there is no rule for it")
+				l.notes.add(in.at(d, ""), "no rate_limits make this descriptor, so there is no rule for it")
 			}
 		}
 	}
@@ -189,7 +189,7 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 		in.note(o, "disabled", "the filter is disabled, and its rules are off.")
 	}
 	if o.GetLocalClusterRateLimit() != nil {
-		in.notes.addUnlessCluster(in.atField(o, "local_cluster_rate_limit"), "local_cluster_rate_limit: each Envoy counts for itself, and "+
+		in.notes.addUnlessCluster(in.at(o, "local_cluster_rate_limit"), "local_cluster_rate_limit: each Envoy counts for itself, and "+
 			"the limit is not divided by their number: --scope cluster makes rules that count over all")
 	}
 	l.draft.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), l.draft.headers)
@@ -210,10 +210,10 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 		in.note(o, "token_bucket", "the token bucket has no fill_interval: Envoy ignores it, and there is no rule for it")
 	}
 	for i := range rules {
-		rules[i].identity = in.at(o)
+		rules[i].identity = in.at(o, "")
 	}
 	if o.GetLocalRateLimitPerDownstreamConnection() {
-		l.perConnection(in.atField(o, "local_rate_limit_per_downstream_connection"), rules)
+		l.perConnection(in.at(o, "local_rate_limit_per_downstream_connection"), rules)
 	}
 	e.apply(rules, l.notes)
 	l.draft.rules = append(l.draft.rules, rules...)

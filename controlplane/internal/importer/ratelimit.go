@@ -163,7 +163,7 @@ func (in *source) noteCalendar(unit string) {
 // addAll adds descriptors; those of several files of a domain come together.
 func (t *tree) addAll(in *source, list []*theirDescriptor) {
 	for _, d := range list {
-		c := &tree{key: d.Key, value: d.Value, share: d.ShareThreshold, place: in.at(d)}
+		c := &tree{key: d.Key, value: d.Value, share: d.ShareThreshold, place: in.at(d, "")}
 		c.path = strings.TrimPrefix(t.path+"."+c.name(), ".")
 		if c.key == "" {
 			in.failField(d, "key", "a descriptor needs a key")
@@ -172,8 +172,7 @@ func (t *tree) addAll(in *source, list []*theirDescriptor) {
 			in.note(d, "key", "the key "+c.key+" is taken literally: only values have wildcards")
 		}
 		if !t.add(c) {
-			o := in.origins[d]
-			in.fail(o.node, o.path, "the descriptor "+c.path+" is given twice, which envoyproxy/ratelimit refuses: keep one")
+			in.failField(d, "", "the descriptor "+c.path+" is given twice, which envoyproxy/ratelimit refuses: keep one")
 			continue
 		}
 		if c.share && !c.isWildcard() {
@@ -188,11 +187,11 @@ func (t *tree) addQuota(in *source, d *theirDescriptor) {
 	limit := d.RateLimit
 	if limit == nil {
 		if d.ShadowMode || d.QuotaMode {
-			in.notes.add(in.at(d), t.path+" has a mode and no rate_limit: the import made nothing of the mode")
+			in.notes.add(in.at(d, ""), t.path+" has a mode and no rate_limit: the import made nothing of the mode")
 		}
 		return
 	}
-	t.place, t.limit = in.at(limit), limit
+	t.place, t.limit = in.at(limit, ""), limit
 	unit := strings.ToLower(limit.Unit)
 	_, known := units[unit]
 	switch {

@@ -244,7 +244,7 @@ func (in *source) routes(host *routev3.VirtualHost, ofHost scope, ofAll []filter
 		all := own
 		for i := range before {
 			if b := &before[i]; len(b.match) == 0 && len(b.exempt)+len(b.unknown) == 0 {
-				in.notes.add(in.at(o), "an earlier route takes all requests, so there is no rule for this one and those behind it")
+				in.notes.add(in.at(o, ""), "an earlier route takes all requests, so there is no rule for this one and those behind it")
 				return list
 			}
 			all.leaveOut(&own, &before[i])
