@@ -1,18 +1,11 @@
 package importer_test
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
 )
 
 // bucket is a descriptor of the local filter: a value for each of its keys,
@@ -22,31 +15,12 @@ type bucket struct {
 	burst        int
 }
 
-// fits reports whether a request's entries are of the descriptor.
-func (b *bucket) fits(keys, values []string) bool {
-	if !slices.Equal(b.keys, keys) {
-		return false
-	}
-	for i := range values {
-		if b.values[i] != "" && b.values[i] != values[i] {
-			return false
-		}
-	}
-	return true
-}
-
 // Envoy takes the descriptor with exactly the request's values, else one with
 // empty values that fits. Here only first values are empty, so that there is
 // never a choice between two of those.
 func TestDecidesAsTheLocalFilter(t *testing.T) {
-	wasm := buildtest.Wasm(t)
 	sequences := [][]string{{"ka"}, {"kb"}, {"ka", "kb"}, {"kb", "ka"}, {"kc", "ka"}}
-	configurations, compared := 15, 0
-	if testing.Short() {
-		configurations = 4
-	}
-	for seed := range uint64(configurations) {
-		r := rand.New(rand.NewPCG(seed, 9))
+	decidesAs(t, 15, true, func(r *rand.Rand) (string, func() (map[string]string, []string)) {
 		yaml := &strings.Builder{}
 		yaml.WriteString(`stat_prefix: all
 token_bucket: {max_tokens: 5000000, tokens_per_fill: 1, fill_interval: 3600s}
@@ -77,22 +51,14 @@ rate_limits:
 			}
 			fmt.Fprintf(yaml, "    token_bucket: {max_tokens: %d, tokens_per_fill: 1, fill_interval: %ds}\n", b.burst, 3600*(1+r.IntN(2)))
 		}
-		made, err := importer.LocalRatelimit(importer.File{Name: "f.yaml", Text: []byte(yaml.String())}, importer.Options{})
-		require.NoError(t, err, "seed %d\n%s", seed, yaml)
-
-		var input bytes.Buffer
-		var want [][]string
 		used := map[string]int{}
-		for range 60 {
+		return yaml.String(), func() (map[string]string, []string) {
 			headers := map[string]string{}
 			for _, key := range []string{"ka", "kb", "kc"} {
 				if v := []string{"-", "x", "y", "z*", "zz"}[r.IntN(5)]; v != "-" {
 					headers["x-"+key] = v
 				}
 			}
-			line, err := json.Marshal(map[string]any{"at_ms": 1000, "headers": headers})
-			require.NoError(t, err)
-			input.Write(append(line, '\n'))
 			used["all"]++
 			list := []string{fmt.Sprintf("5000000 used %d", used["all"])}
 			for _, keys := range sequences {
@@ -100,12 +66,9 @@ rate_limits:
 					list = append(list, line)
 				}
 			}
-			slices.Sort(list)
-			want = append(want, list)
+			return headers, list
 		}
-		compared += compare(t, wasm, made.Policy, &input, want, func() string { return fmt.Sprintf("seed %d\n%s\n%s", seed, yaml, made.Policy) })
-	}
-	require.Greater(t, compared, 500*configurations/15)
+	})
 }
 
 // taken takes a token for one descriptor of a request; "" where none is asked.
@@ -119,8 +82,10 @@ func taken(buckets []bucket, keys []string, headers map[string]string, used map[
 		values = append(values, v)
 	}
 	at := slices.IndexFunc(buckets, func(b bucket) bool { return slices.Equal(b.keys, keys) && slices.Equal(b.values, values) })
-	if at < 0 {
-		at = slices.IndexFunc(buckets, func(b bucket) bool { return slices.Contains(b.values, "") && b.fits(keys, values) })
+	if at < 0 { // of values that are empty the first one is
+		at = slices.IndexFunc(buckets, func(b bucket) bool {
+			return slices.Equal(b.keys, keys) && b.values[0] == "" && slices.Equal(b.values[1:], values[1:])
+		})
 	}
 	if at < 0 {
 		return ""

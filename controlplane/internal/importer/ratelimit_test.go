@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -113,59 +114,58 @@ func (t *theirs) generate(r *rand.Rand, yaml *strings.Builder, indent string, de
 // A policy made of a random configuration has, for every request, the limits
 // that the service would have for it, counted for the same values.
 func TestDecidesAsTheService(t *testing.T) {
-	wasm := buildtest.Wasm(t)
-	const requests, base = 80, 1_000_000
-	trees := 25
-	if testing.Short() {
-		trees = 5
-	}
-	compared := 0
-	for seed := range uint64(trees) {
-		r := rand.New(rand.NewPCG(seed, 7))
-		root, limit := &theirs{}, base
+	decidesAs(t, 25, false, func(r *rand.Rand) (string, func() (map[string]string, []string)) {
+		root, limit, used := &theirs{}, 1_000_000, map[string]int{}
 		yaml := &strings.Builder{}
 		yaml.WriteString("domain: d\ndescriptors:\n")
 		root.generate(r, yaml, "  ", 3, &limit)
-		made, err := importer.EnvoyRatelimit([]importer.File{{Name: "c.yaml", Text: []byte(yaml.String())}}, importer.Options{})
-		if limit == base {
-			require.ErrorIs(t, err, importer.ErrNothing)
-			continue
-		}
-		require.NoError(t, err, "seed %d\n%s", seed, yaml)
-
-		var input bytes.Buffer
-		var want [][]string
-		used := map[string]int{}
-		for range requests {
+		return yaml.String(), func() (map[string]string, []string) {
 			values := map[string]string{}
 			for _, key := range []string{"ka", "kb"} {
 				if v := []string{"-", "x", "xy", "xay", "y", "abc", "aXbXc", "z"}[r.IntN(8)]; v != "-" {
 					values[key] = v
 				}
 			}
-			line, err := json.Marshal(map[string]any{"at_ms": 1000, "headers": values})
-			require.NoError(t, err)
-			input.Write(append(line, '\n'))
-			want = append(want, expected(root, values, used))
+			return values, expected(root, values, used)
 		}
-		compared += compare(t, wasm, made.Policy, &input, want, func() string { return fmt.Sprintf("seed %d\n%s\n%s", seed, yaml, made.Policy) })
-	}
-	require.Greater(t, compared, 40*trees)
+	})
 }
 
-// compare runs the requests through the filter with a policy, and compares the
-// limits and usage in simulate's output with the expected ones.
-func compare(t *testing.T, wasm, policy []byte, requests *bytes.Buffer, want [][]string, about func() string) (compared int) {
+// decidesAs makes policies of random configurations, and compares the limits and usage that
+// they have for requests with those that the limiter has.
+func decidesAs(t *testing.T, configurations int, filter bool,
+	configure func(r *rand.Rand) (text string, request func() (headers map[string]string, want []string))) {
 	t.Helper()
-	lines := simulated(t, wasm, policy, requests)
-	for i := range want {
-		require.True(t, lines.Scan())
-		if got := seen(t, lines.Bytes()); !slices.Equal(want[i], got) {
-			require.Equal(t, want[i], got, "request %d %s\n%s", i, lines.Text(), about())
-		}
-		compared += len(want[i])
+	wasm, compared := buildtest.Wasm(t), 0
+	if testing.Short() {
+		configurations /= 4
 	}
-	return compared
+	for seed := range uint64(configurations) {
+		text, request := configure(rand.New(rand.NewPCG(seed, 7)))
+		e := example{Filter: filter, files: []importer.File{{Name: "c.yaml", Text: []byte(text)}}}
+		made, err := e.run()
+		if errors.Is(err, importer.ErrNothing) {
+			made.Policy, err = []byte("version: 1\nrules: []\n"), nil
+		}
+		require.NoError(t, err, "seed %d\n%s", seed, text)
+		var input bytes.Buffer
+		var want [][]string
+		for range 80 {
+			headers, limits := request()
+			line, err := json.Marshal(map[string]any{"at_ms": 1000, "headers": headers})
+			require.NoError(t, err)
+			input.Write(append(line, '\n'))
+			slices.Sort(limits)
+			want = append(want, limits)
+		}
+		lines := simulated(t, wasm, made.Policy, &input)
+		for i := range want {
+			require.True(t, lines.Scan())
+			require.Equal(t, want[i], seen(t, lines.Bytes()), "seed %d, request %d %s\n%s\n%s", seed, i, lines.Text(), text, made.Policy)
+			compared += len(want[i])
+		}
+	}
+	require.Greater(t, compared, 40*configurations)
 }
 
 // simulated runs the requests through the filter with a policy, and returns what simulate
@@ -204,7 +204,6 @@ func expected(root *theirs, values map[string]string, used map[string]int) []str
 		}
 	}
 	walk(nil)
-	slices.Sort(list)
 	return list
 }
 
