@@ -1,13 +1,16 @@
 package footprint
 
 import (
+	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
@@ -15,90 +18,57 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
-	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/top"
 )
 
+var update = flag.Bool("update", false, "write what policies take into testdata")
+
+// read reads the rules of a policy.
+func read(t *testing.T, rules string) (p *policy.Policy, text []byte, problems []policy.Problem) {
+	t.Helper()
+	text = []byte(`{"version":1,"rules":[` + rules + `]}`)
+	doc, err := policy.ParseJSON(text)
+	require.NoError(t, err)
+	p, problems = policy.Read(doc)
+	return p, text, problems
+}
+
 func of(t *testing.T, rules string) Footprint {
 	t.Helper()
-	doc, err := policy.ParseJSON([]byte(`{"version":1,"rules":[` + rules + `]}`))
-	require.NoError(t, err)
-	p, problems := policy.Read(doc)
+	p, _, problems := read(t, rules)
 	require.Empty(t, problems)
 	return Of(p)
 }
 
-// The memory is that of the algorithm's records at the largest limit of any key.
-func TestMemoryOfAlgorithms(t *testing.T) {
-	bytes := func(rules string) uint64 { return of(t, rules).Bytes }
-	fixed := bytes(`{"name":"a","key":["host"],"limits":["9/1s"]}`)
-	short := bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"algorithm":"sliding_window_log"}`)
-	long := bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"algorithm":"sliding_window_log","overrides":[{"key":["a"],"limits":["512/1s"]}]}`)
-	shared := bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"algorithm":"sliding_window_log"},{"name":"b","counter":"a","key":["host"],"limits":["512/1s"],"algorithm":"sliding_window_log","mode":"off"}`)
-	require.Greater(t, short, fixed)
-	require.Greater(t, long, 65536*512*7*uint64(1))
-	require.Equal(t, long, shared)
-	require.Equal(t, fixed, bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"overrides":[{"key":["a"],"limits":["4294967295/1s"]}]}`))
+// Each row of the archive has rules, and before the next one what they take.
+func TestRows(t *testing.T) {
+	buildtest.Archives(t, "testdata/rows.txtar", *update, func(files []txtar.File) {
+		for i := 0; i < len(files); i += 2 {
+			text, err := json.Marshal(of(t, string(files[i].Data)))
+			require.NoError(t, err)
+			files[i+1].Data = append(text, '\n')
+		}
+	})
 }
 
-// A rule of scope cluster keeps leases, and with on_unavailable: local an ordinary
-// table too.
-func TestMemoryOfLeases(t *testing.T) {
-	const rule = `{"name":"a","key":["host"],"limits":["9/1s","9/1m"],"capacity":1000`
-	one := of(t, rule+`}`)
-	require.Zero(t, one.LeaseBytes)
-	require.Zero(t, one.StandbyBytes)
-	deny := of(t, rule+`,"scope":"cluster","on_unavailable":"deny"}`)
-	require.Equal(t, state.LeaseHostBytes(2, 1000), deny.LeaseBytes)
-	require.Greater(t, deny.LeaseBytes, uint64(1000*(72+2*12)), "72 bytes a key and 12 a window")
-	require.Equal(t, deny.LeaseBytes, deny.Bytes)
-	require.Equal(t, state.LeaseGeometry(2, 1000).TotalSlots(), deny.Slots)
-	require.Equal(t, state.WaitingTables*deny.LeaseBytes, deny.VanishedBytes)
-	require.Zero(t, deny.StandbyBytes)
-	local := of(t, rule+`,"scope":"cluster","lease":"off"}`)
-	require.Equal(t, one.Bytes, local.StandbyBytes)
-	require.Equal(t, deny.Bytes+one.Bytes, local.Bytes)
-	require.Equal(t, deny.Slots, local.Slots)
-	require.Equal(t, uint64(1000), local.Keys)
-	require.Zero(t, of(t, rule+`,"scope":"cluster","mode":"off"}`).Bytes)
-
-	second := strings.Replace(rule, `"a"`, `"b","counter":"a"`, 1) + `,"scope":"cluster"}`
-	shared := of(t, rule+`,"scope":"cluster","on_unavailable":"deny"},`+second+`,`+strings.Replace(second, `"b"`, `"c"`, 1))
-	require.Equal(t, local.Bytes, shared.Bytes, "rules of one counter share both tables")
-	require.Equal(t, 1, shared.Counters)
-}
-
-// A rule without a key has one record, and so one page, whatever its capacity is.
-func TestMemoryOfRulesWithoutAKey(t *testing.T) {
-	const rule = `{"name":"a","limits":["9/1s"]`
-	for name, fields := range map[string]string{
-		"default capacity": `}`, "capacity of a page": `,"capacity":5}`,
-		"cluster": `,"scope":"cluster"}`, "cluster alone": `,"scope":"cluster","on_unavailable":"deny"}`,
-	} {
-		one := of(t, rule+fields)
-		require.EqualValues(t, 1, one.Keys, name)
-		require.LessOrEqual(t, one.Slots, uint64(32), name)
-		require.Less(t, one.Bytes, uint64(8<<10), name)
-		require.LessOrEqual(t, one.VanishedBytes, state.WaitingTables*one.Bytes, name)
-	}
-	keyed := of(t, `{"name":"a","key":["host"],"limits":["9/1s"]}`)
-	both := of(t, rule+`},{"name":"b","key":["host"],"limits":["9/1s"]}`)
-	require.Equal(t, keyed.Keys+1, both.Keys)
-	require.Equal(t, keyed.Bytes+of(t, rule+`}`).Bytes, both.Bytes)
-	require.Equal(t, keyed.VanishedBytes, both.VanishedBytes)
+// worker is a proxy of one worker with rules.
+func worker(t *testing.T, rules string, now *int64, dial func(sim.Call, *sim.Inbox) (sim.Peer, error)) *sim.Host {
+	t.Helper()
+	host, err := sim.New(t.Context(), sim.Options{
+		Wasm: buildtest.Wasm(t), Workers: 1, VMID: "sluice", PluginName: "sluice", Seed: 1, CacheDir: buildtest.CacheDir(),
+		Now: func() int64 { return *now }, Dial: dial,
+	})
+	require.NoError(t, err)
+	t.Cleanup(host.Close)
+	require.NoError(t, host.Configure([]byte(`{"version":1,"rules":[`+rules+`]}`)))
+	return host
 }
 
 // What requests make of a rule without a key stays within the footprint.
 func TestARuleWithoutAKeyStaysWithinTheFootprint(t *testing.T) {
 	const rules = `{"name":"r","limits":["9/1h"]}`
 	now := int64(1)
-	host, err := sim.New(t.Context(), sim.Options{
-		Wasm: buildtest.Wasm(t), Workers: 1, VMID: "sluice", PluginName: "sluice", Seed: 1, CacheDir: buildtest.CacheDir(),
-		Now: func() int64 { return now },
-	})
-	require.NoError(t, err)
-	t.Cleanup(host.Close)
-	require.NoError(t, host.Configure([]byte(`{"version":1,"rules":[`+rules+`]}`)))
+	host := worker(t, rules, &now, nil)
 	serve := func(i int) {
 		_, err := host.Serve(0, &sim.Request{Headers: [][2]string{{":path", fmt.Sprint("/", i)}, {":authority", fmt.Sprint(i)}}})
 		require.NoError(t, err)
@@ -112,39 +82,6 @@ func TestARuleWithoutAKeyStaysWithinTheFootprint(t *testing.T) {
 	t.Logf("%d entries of %d bytes, validate says %d", host.Shared().Len()-entries, grown, bound)
 	require.Positive(t, grown)
 	require.LessOrEqual(t, uint64(grown), bound)
-}
-
-// What a rule that waits for answers takes: what is held stands in its records, a receipt is
-// kept of each running request, and only tokens are read from answers.
-func TestMemoryOfAnswers(t *testing.T) {
-	const rule = `{"name":"a","key":["host"],"limits":["9/1s"]`
-	plain, bytes := of(t, rule+`}`), of(t, rule+`,"settle":{"to":"response_bytes"}}`)
-	require.Zero(t, plain.HeldBytes+plain.ScanBytes)
-	require.EqualValues(t, heldStreamBytes, bytes.HeldBytes)
-	require.Zero(t, bytes.ScanBytes)
-	require.Greater(t, bytes.Bytes, plain.Bytes)
-	for _, to := range []string{"tokens", "input_tokens", "output_tokens"} {
-		require.EqualValues(t, 16_384*4096, of(t, rule+`,"settle":{"to":"`+to+`"}}`).ScanBytes)
-	}
-	slots := of(t, `{"name":"a","key":["host"],"algorithm":"concurrency","limits":[9]}`)
-	require.EqualValues(t, heldStreamBytes, slots.HeldBytes)
-	require.Zero(t, slots.ScanBytes)
-	off := of(t, rule+`,"settle":{"to":"tokens"},"mode":"off"}`)
-	require.Zero(t, off.HeldBytes+off.ScanBytes)
-}
-
-// Equal expressions count once.
-func TestMemoryOfExpressions(t *testing.T) {
-	memory := func(match string) uint64 {
-		return of(t, `{"name":"a","key":["host"],"limits":["1/1s"],`+match+`}`).ExpressionBytes
-	}
-	one := memory(`"match":{"paths":["~/a+"]}`)
-	require.Zero(t, memory(`"match":{"paths":["/a*"]}`))
-	require.Greater(t, one, uint64(256<<10))
-	require.Equal(t, one, memory(`"match":{"headers":{"h":"~/a+"}},"exempt":[{"paths":["~/a+"]}],"overrides":[{"key":["~/a+"],"unlimited":true}]`))
-	require.Equal(t, one, of(t, `{"name":"a","limits":["9/1s"],"cost":[{"match":{"paths":["~/a+"]},"cost":2}]}],"exempt":[{"paths":["~/a+"]}`).ExpressionBytes)
-	require.Equal(t, one, memory(`"settle":{"when":{"headers":{"h":"~/a+"}}}`))
-	require.Greater(t, memory(`"match":{"headers":{"h":"~/a+"}},"overrides":[{"key":["~/b+"],"unlimited":true}]`), one)
 }
 
 // The tables of a policy's expressions stay within what validate prints of them.
@@ -162,21 +99,16 @@ func TestWorkersStayWithinTheFootprint(t *testing.T) {
 		for i := range size {
 			list = append(list, fmt.Sprintf(path, i))
 		}
-		p, text, problems := read(t, list)
+		p, text, problems := read(t, matching(list))
 		if len(problems) > 0 { // as many as are taken
 			_, err := fmt.Sscanf(problems[0].Path, "rules[0].match.paths[%d]", &size)
 			require.NoError(t, err)
 			list = list[:size]
-			p, text, problems = read(t, list)
+			p, text, problems = read(t, matching(list))
 		}
 		require.Empty(t, problems)
-		host, err := sim.New(t.Context(), sim.Options{
-			Wasm: buildtest.Wasm(t), Workers: 1, VMID: "sluice", PluginName: "sluice", Seed: 1, CacheDir: buildtest.CacheDir(),
-			Now: func() int64 { return 1 },
-		})
-		require.NoError(t, err)
-		t.Cleanup(host.Close)
-		require.NoError(t, host.Configure([]byte(`{"version":1,"rules":[{"name":"r","limits":["9/1h"]}]}`)))
+		now := int64(1)
+		host := worker(t, `{"name":"r","limits":["9/1h"]}`, &now, nil)
 		before := host.Memory(0)
 		require.NoError(t, host.Configure(text))
 		grown, bound := host.Memory(0)-before, Of(p).ExpressionBytes
@@ -185,64 +117,37 @@ func TestWorkersStayWithinTheFootprint(t *testing.T) {
 	}
 }
 
-func read(t *testing.T, paths []string) (*policy.Policy, []byte, []policy.Problem) {
-	text := []byte(`{"version":1,"rules":[{"name":"r","limits":["9/1h"],"match":{"paths":[` + strings.Join(paths, ",") + `]}}]}`)
-	doc, err := policy.ParseJSON(text)
-	require.NoError(t, err)
-	p, problems := policy.Read(doc)
-	return p, text, problems
+func matching(paths []string) string {
+	return `{"name":"r","limits":["9/1h"],"match":{"paths":[` + strings.Join(paths, ",") + `]}}`
 }
 
 // Rules that deny more keys than are kept take no more than Of says, however many
 // denials lie between two ticks.
 func TestDenialBytes(t *testing.T) {
-	for _, every := range []int{16, 48} {
-		growsWithDenials(t, every)
+	rules := make([]string, top.MaxRules+10)
+	for i := range rules {
+		rules[i] = fmt.Sprintf(`{"name":"r%d","key":[{"header":"u"}],"limits":["0/1h"],"capacity":8}`, i)
 	}
-}
-
-func growsWithDenials(t *testing.T, every int) {
-	t.Helper()
-	without := uint64(0) // what such a request takes itself
-	for _, report := range []string{"off", "hash"} {
-		var rules []string
-		for i := range top.MaxRules + 10 {
-			rules = append(rules, fmt.Sprintf(`{"name":"r%d","key":[{"header":"u"}],"limits":["0/1h"],"capacity":8}`, i))
-		}
-		text := []byte(`{"version":1,"report_keys":"` + report + `","rules":[` + strings.Join(rules, ",") + `]}`)
-		doc, err := policy.ParseJSON(text)
-		require.NoError(t, err)
-		p, problems := policy.Read(doc)
-		require.Empty(t, problems)
+	grows := func(rules string, every int) (grown uint64) {
 		now := int64(1)
-		host, err := sim.New(t.Context(), sim.Options{
-			Wasm: buildtest.Wasm(t), Workers: 1, VMID: "sluice", PluginName: "sluice", Seed: 1, CacheDir: buildtest.CacheDir(),
-			Now: func() int64 { return now },
-		})
-		require.NoError(t, err)
-		t.Cleanup(host.Close)
-		require.NoError(t, host.Configure(text))
-		serve := func(key string) {
-			_, err := host.Serve(0, &sim.Request{Headers: [][2]string{{"u", strings.Repeat("k", 40) + key}}})
+		host := worker(t, rules, &now, nil)
+		before := host.Memory(0)
+		for i := range 3 * top.MaxKeys / 2 {
+			now += 1e9
+			_, err := host.Serve(0, &sim.Request{Headers: [][2]string{{"u", strings.Repeat("k", 40) + strconv.Itoa(i)}}})
 			require.NoError(t, err)
-		}
-		deny := func() {
-			for i := range 3 * top.MaxKeys / 2 {
-				now += 1e9
-				serve(fmt.Sprint(i))
-				if i%every == every-1 {
-					require.NoError(t, host.Tick(0))
-				}
+			if i%every == every-1 {
+				require.NoError(t, host.Tick(0))
 			}
 		}
-		before := host.Memory(0)
-		deny()
-		grown, bound := host.Memory(0)-before, Of(p).DenialBytes
-		t.Logf("%s, a tick every %d denials: a worker grew by %d KiB, validate says %d", report, every, grown>>10, bound>>10)
-		if report == "off" {
-			require.Zero(t, bound)
-			without = grown
-		}
+		return host.Memory(0) - before
+	}
+	hashed, off := strings.Join(rules, ","), strings.Join(rules, ",")+`],"report_keys":"off","exempt":[`
+	require.Zero(t, of(t, off).DenialBytes)
+	for _, every := range []int{16, 48} {
+		without, grown, bound := grows(off, every), grows(hashed, every), of(t, hashed).DenialBytes
+		t.Logf("a tick every %d denials: a worker grew by %d KiB, of which %d KiB without the keys, validate says %d",
+			every, grown>>10, without>>10, bound>>10)
 		require.LessOrEqual(t, grown-without, bound)
 	}
 }
@@ -287,13 +192,7 @@ func TestStatedKeysStayWithinTheFootprint(t *testing.T) {
 	const rule = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["9/1h"],"settle":{}}`
 	now := int64(1e18)
 	s := &service{Service: quotatest.New(t, func() int64 { return now }), t: t}
-	host, err := sim.New(t.Context(), sim.Options{
-		Wasm: buildtest.Wasm(t), Workers: 1, VMID: "sluice", PluginName: "sluice", Seed: 1, CacheDir: buildtest.CacheDir(),
-		Now: func() int64 { return now }, Dial: s.dial,
-	})
-	require.NoError(t, err)
-	t.Cleanup(host.Close)
-	require.NoError(t, host.Configure([]byte(`{"version":1,"rules":[`+rule+`]}`)))
+	host := worker(t, rule, &now, s.dial)
 	pass := func(ns int64) {
 		now += ns
 		s.Due()
@@ -323,15 +222,4 @@ func TestStatedKeysStayWithinTheFootprint(t *testing.T) {
 	t.Logf("a worker grew by %d KiB, and by %d KiB in the %d round trips in which all was stated; validate says %d", silent>>10, grown>>10, trips, bound>>10)
 	require.LessOrEqual(t, grown, bound)
 	require.LessOrEqual(t, trips, 140, "in time for a store that has lost its state")
-}
-
-// What a worker keeps of the keys that it states: of one where a rule has no key.
-func TestMemoryOfStatedKeys(t *testing.T) {
-	const rule = `{"name":"a","scope":"cluster","limits":["9/1s"],"settle":{}`
-	require.EqualValues(t, 64<<20, of(t, rule+`,"key":["host"]}`).StatedBytes)
-	require.EqualValues(t, 64<<20, of(t, rule+`,"key":["host"]},`+strings.Replace(rule, `"a"`, `"b"`, 1)+`,"key":["host"]}`).StatedBytes)
-	require.EqualValues(t, 1<<10, of(t, rule+`}`).StatedBytes)
-	require.Zero(t, of(t, strings.Replace(rule, "cluster", "proxy", 1)+`}`).StatedBytes)
-	require.Zero(t, of(t, strings.Replace(rule, `,"settle":{}`, "", 1)+`}`).StatedBytes)
-	require.Zero(t, of(t, rule+`,"mode":"off"}`).StatedBytes)
 }
