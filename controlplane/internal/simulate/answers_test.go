@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
 func TestBadAnswersWriteNothing(t *testing.T) {
@@ -38,7 +40,7 @@ func TestBadAnswersWriteNothing(t *testing.T) {
 {"at_ms":0,"answer":"done","reset":"client"}
 {"at_ms":0,"id":"begun"}
 {"at_ms":4,"answer":"begun","status":200}
-`+c.line+"\n"+`{"at_ms":9}`+"\n", 1)
+`+c.line+"\n"+`{"at_ms":9}`+"\n", simulate.Options{})
 		require.ErrorContains(t, err, "line 6: "+c.want, c.line)
 		require.Empty(t, out, c.line)
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
 // A client that stays below every window's rate is denied for at most 10 s after its
@@ -21,11 +23,8 @@ func TestTheClockIsSetBack(t *testing.T) {
 				}
 				fmt.Fprintf(&requests, `{"at_ms":%d,"headers":{"k":"a"}}`+"\n", at)
 			}
-			out, err := run(t, `
-version: 1
-rules:
-  - {name: api, scope: `+scope+`, key: [{header: k}], limits: [20/1s, 100000/1d]}
-`, requests.String(), 2)
+			out, err := run(t, "{version: 1, rules: [{name: api, scope: "+scope+", key: [{header: k}], limits: [20/1s, 100000/1d]}]}",
+				requests.String(), simulate.Options{Workers: 2})
 			require.NoError(t, err)
 			require.Equal(t, 323, strings.Count(out, `"status":200`), "scope %s, set back by %d ms", scope, backMs)
 		}

@@ -1,35 +1,13 @@
 package simulate_test
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
-	"testing"
-
-	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
 var clusterLines = flag.Int("cluster-lines", 500, "how many random requests are compared for each algorithm")
-
-// simulateLines runs lines over proxies and returns what each came to.
-func simulateLines(t *testing.T, policy string, proxies int, lines string) []string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "policy.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(policy), 0o600))
-	var out bytes.Buffer
-	require.NoError(t, simulate.Run(t.Context(), simulate.Options{
-		Wasm: compiled(t), Policy: file, Requests: strings.NewReader(lines), Workers: 1, Proxies: proxies, Seed: 1,
-		CacheDir: buildtest.CacheDir(), Log: func(m string) { t.Log(m) },
-	}, &out))
-	return strings.Split(strings.TrimSpace(out.String()), "\n")
-}
 
 // randomLines are requests of three users over three proxies, which come in bursts.
 func randomLines(seed uint64, n int) string {

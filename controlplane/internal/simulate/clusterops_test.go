@@ -11,50 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOperationsOnClusterRules: they act on what the quota service has counted for
-// all proxies, and say what these hold beside it.
-func TestOperationsOnClusterRules(t *testing.T) {
-	const policy = `{version: 1, rules: [{name: r, scope: cluster, key: [{header: u}], limits: ["1000/1h"]}]}`
-	out := simulateLines(t, policy, 2, strings.Join([]string{
-		`{"at_ms":1,"headers":{"u":"a"},"proxy":0}`, `{"at_ms":2,"headers":{"u":"a"},"proxy":0}`, `{"at_ms":3,"headers":{"u":"a"},"proxy":1}`,
-		`{"at_ms":3,"op":"get","rule":"r","key":["a"]}`,
-		`{"at_ms":3,"op":"get","rule":"r","key":["a"],"proxy":1}`,
-		`{"at_ms":3,"op":"get","rule":"r","key":["b"]}`,
-		`{"at_ms":4,"op":"set","rule":"r","key":["a"],"n":998}`,
-		`{"at_ms":4,"op":"peek","rule":"r","key":["a"],"n":3}`,
-		`{"at_ms":4,"op":"hit","rule":"r","key":["a"],"n":2}`,
-		`{"at_ms":4,"op":"inc","rule":"r","key":["a"],"n":5,"window":"0"}`,
-		`{"at_ms":4,"op":"expires_at","rule":"r","key":["a"]}`,
-		`{"at_ms":4,"op":"reset","rule":"r","key":["a"]}`,
-		`{"at_ms":4,"op":"reset","rule":"r","key":["a"]}`,
-	}, "\n"))
-	type line struct {
-		Value   *int64
-		Allowed *bool
-		Retry   int64 `json:"retry_after_ms"`
-		Leased  int64
-		Windows []struct{ Used uint32 }
-	}
-	lines := make([]line, len(out))
-	for i := range out {
-		require.NoError(t, json.Unmarshal([]byte(out[i]), &lines[i]), out[i])
-	}
-	all := lines[3]
-	require.Greater(t, *all.Value, int64(3), "leased units count as used")
-	require.Equal(t, *all.Value-3, all.Leased, "all but those spent are held")
-	require.Less(t, lines[4].Leased, all.Leased, "by one proxy")
-	require.Zero(t, *lines[5].Value)
-	require.EqualValues(t, 998, *lines[6].Value)
-	require.False(t, *lines[7].Allowed)
-	require.EqualValues(t, 3600_000-4, lines[7].Retry)
-	require.True(t, *lines[8].Allowed)
-	require.EqualValues(t, 1005, *lines[9].Value)
-	require.EqualValues(t, 3600_000, *lines[10].Value)
-	require.EqualValues(t, 1, *lines[11].Value)
-	require.Zero(t, *lines[12].Value)
-	require.Zero(t, lines[12].Windows[0].Used)
-}
-
 // TestOperationsNameTheKeyAsTheFilterDoes: the same counter, key and limits.
 func TestOperationsNameTheKeyAsTheFilterDoes(t *testing.T) {
 	long := strings.Repeat("x", 9000)

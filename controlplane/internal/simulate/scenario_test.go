@@ -1,11 +1,11 @@
 package simulate_test
 
 import (
-	"bytes"
+	"cmp"
+	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write what comes of the scenarios into their files")
 
-// Each scenario says what comes of lines, to the byte.
+// Each scenario says what comes of lines, to the byte, and of cluster.yaml the same.
 func TestScenarios(t *testing.T) {
 	buildtest.Archives(t, "testdata/scenario/*.txtar", *update, func(files []txtar.File) {
 		dir, texts := t.TempDir(), map[string]string{}
@@ -28,11 +28,14 @@ func TestScenarios(t *testing.T) {
 		output := &files[len(files)-1]
 		require.Equal(t, "output.jsonl", output.Name)
 		require.NotEmpty(t, texts["requests.jsonl"])
-		var out bytes.Buffer
-		require.NoError(t, simulate.Run(t.Context(), simulate.Options{
-			Wasm: compiled(t), Policy: filepath.Join(dir, "policy.yaml"), Requests: strings.NewReader(texts["requests.jsonl"]), Dir: dir,
-			Workers: 2, Seed: 1, CacheDir: buildtest.CacheDir(), Log: func(message string) { t.Log(message) },
-		}, &out))
-		output.Data = out.Bytes()
+		o := simulate.Options{Workers: 2, Dir: dir}
+		require.NoError(t, json.Unmarshal([]byte(cmp.Or(texts["options.json"], "{}")), &o))
+		out, err := run(t, texts["policy.yaml"], texts["requests.jsonl"], o)
+		require.NoError(t, err)
+		if output.Data = []byte(out); texts["cluster.yaml"] != "" {
+			same, err := run(t, texts["cluster.yaml"], texts["requests.jsonl"], o)
+			require.NoError(t, err)
+			require.Equal(t, out, same)
+		}
 	})
 }

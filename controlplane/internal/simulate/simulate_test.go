@@ -2,9 +2,6 @@ package simulate_test
 
 import (
 	"bytes"
-	"context"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -25,18 +22,25 @@ func compiled(t *testing.T) []byte {
 	return filter
 }
 
-func run(t *testing.T, policy, requests string, workers int) (string, error) {
+// run simulates lines by a policy, with a worker and a proxy if the options say nothing else.
+func run(t *testing.T, policy, requests string, o simulate.Options) (string, error) {
 	t.Helper()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "policy.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(policy), 0o600))
+	o.Wasm, o.Seed, o.CacheDir, o.Log = compiled(t), 1, buildtest.CacheDir(), func(message string) { t.Log(message) }
+	o.Policy, o.Text, o.Requests, o.Workers = "policy.yaml", []byte(policy), strings.NewReader(requests), max(o.Workers, 1)
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
 	var out bytes.Buffer
-	err := simulate.Run(context.Background(), simulate.Options{
-		Wasm: compiled(t), Policy: file, Requests: strings.NewReader(requests), Dir: dir,
-		Workers: workers, Seed: 1, CacheDir: buildtest.CacheDir(),
-		Log: func(message string) { t.Log(message) },
-	}, &out)
+	err := simulate.Run(t.Context(), o, &out)
 	return out.String(), err
+}
+
+// simulateLines returns what each line came to over some proxies.
+func simulateLines(t *testing.T, policy string, proxies int, lines string) []string {
+	t.Helper()
+	out, err := run(t, policy, lines, simulate.Options{Proxies: proxies})
+	require.NoError(t, err)
+	return strings.Split(strings.TrimSpace(out), "\n")
 }
 
 func TestBadInputWritesNothing(t *testing.T) {
@@ -68,7 +72,7 @@ func TestBadInputWritesNothing(t *testing.T) {
 		{`{"at_ms":1,"metadata":{"ns":7}}`, "metadata: must be an object, not number"},
 		{`{"at_ms":1,"headers":{"a":1}}`, "headers"},
 	} {
-		out, err := run(t, policy, `{"at_ms":0}`+"\n"+c.line+"\n"+`{"at_ms":9}`+"\n", 2)
+		out, err := run(t, policy, `{"at_ms":0}`+"\n"+c.line+"\n"+`{"at_ms":9}`+"\n", simulate.Options{Workers: 2})
 		require.ErrorContains(t, err, "line 2: "+c.want, c.line)
 		require.Empty(t, out, c.line)
 	}
@@ -81,7 +85,7 @@ func TestInputIsBounded(t *testing.T) {
 		strings.Repeat("\n", 1_000_000) + `{"at_ms":0}`,
 		strings.Repeat(strings.Repeat(" ", 1<<20-1)+"\n", 128) + "\n",
 	} {
-		out, err := run(t, policy, lines, 1)
+		out, err := run(t, policy, lines, simulate.Options{})
 		require.ErrorContains(t, err, "simulate fewer at a time")
 		require.Empty(t, out)
 	}

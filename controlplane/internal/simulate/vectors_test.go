@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
 // Cases from the tests of other rate limiters, each with its source: lines on one rule, and what
@@ -40,7 +41,7 @@ func TestVectors(t *testing.T) {
 			for _, l := range v.Lines {
 				in.Write(append(l.In, '\n'))
 			}
-			out, err := run(t, "version: 1\nrules: [{name: r, cost: {header: x-cost, min: 0, max: 4294967295}, "+v.Rule+"}]\n", in.String(), 1)
+			out, err := run(t, "version: 1\nrules: [{name: r, cost: {header: x-cost, min: 0, max: 4294967295}, "+v.Rule+"}]\n", in.String(), simulate.Options{})
 			require.NoError(t, err)
 			if v.Denied != nil {
 				require.Equal(t, *v.Denied, strings.Count(out, `"allowed":false,"status"`))
