@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,32 +10,23 @@ import (
 
 // One client's bursts do not set everybody's limit, whatever share may be denied.
 func TestSuggestSetsAScraperApart(t *testing.T) {
-	for clients, apart := range map[int]*Apart{8: nil, 40: {Clients: 1, Least: 200, Others: 12}} {
-		var lines []logged
-		for minute := range int64(5) {
-			for i := range clients {
-				for j := range int64(12 - i%8) {
-					lines = append(lines, logged{noonMs + minute*60_000 + j, fmt.Sprint("u", i), "/", "192.0.2.1", 200})
-				}
-			}
-			for j := range int64(200) {
-				lines = append(lines, logged{noonMs + minute*60_000 + 20 + j, "scraper", "/", "192.0.2.2", 200})
-			}
+	var lines []logged
+	for minute := range int64(5) {
+		at := noonMs + minute*60_000
+		for i := range 40 {
+			lines = append(lines, slices.Repeat([]logged{{at, fmt.Sprint("u", i), "/", "192.0.2.1", 200}}, 12-i%8)...)
 		}
-		for _, most := range []float64{0, 0.001} {
-			o := SuggestOptions{Options: options(t, "", lines), Key: []string{"header:x-user-id"}, Periods: []string{"1m"}, Most: most}
-			s, err := Suggest(t.Context(), o)
-			require.NoError(t, err)
-			require.Equal(t, apart, s.Limits[0].Apart)
-			require.EqualValues(t, 200, s.Limits[0].Most.Max, "shown all the same")
-			if apart == nil {
-				require.EqualValues(t, 200, s.Limits[0].Units, "nobody is unlike so few")
-				continue
-			}
-			require.EqualValues(t, 12, s.Limits[0].Units)
-			require.EqualValues(t, 5*(200-12), s.Replay.Shadow)
-			require.EqualValues(t, 1, s.Replay.Rules[0].DeniedClients)
-		}
+		lines = append(lines, slices.Repeat([]logged{{at + 20, "scraper", "/", "192.0.2.2", 200}}, 200)...)
+	}
+	for _, most := range []float64{0, 0.001} {
+		o := SuggestOptions{Options: options(t, "", lines), Key: []string{"header:x-user-id"}, Periods: []string{"1m"}, Most: most}
+		s, err := Suggest(t.Context(), o)
+		require.NoError(t, err)
+		require.Equal(t, &Apart{Clients: 1, Least: 200, Others: 12}, s.Limits[0].Apart)
+		require.EqualValues(t, 200, s.Limits[0].Most.Max, "shown all the same")
+		require.EqualValues(t, 12, s.Limits[0].Units)
+		require.EqualValues(t, 5*(200-12), s.Replay.Shadow)
+		require.EqualValues(t, 1, s.Replay.Rules[0].DeniedClients)
 	}
 }
 
