@@ -55,8 +55,7 @@ canary denies, and whether it has stalled: then it is not promoted by itself.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return apply(cmd, o) },
 	}
 	cmd.Flags().StringArrayVarP(&o.files, "file", "f", nil, "policy `FILE`, - for standard input (required); again for each further policy")
-	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
-	o.AddFlags(cmd)
+	o.AddFlags(cmd, "")
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines; it goes before the node's own and serve --wasm (default: the one in force stays)")
 	addWaitFlag(cmd, &o.wait)
 	cmd.Flags().String("canary", "", "`SHARE` of the policy's proxies that get the revision until it is promoted or aborted, such as 10%")

@@ -17,14 +17,12 @@ import (
 // listOptions are the flags of a command that lists the newest entries.
 type listOptions struct {
 	serverOptions
-	policyOptions
 	limit int
 }
 
 // AddFlags adds the flags, with what holds without --policy.
 func (o *listOptions) AddFlags(cmd *cobra.Command, without string) {
-	o.serverOptions.AddFlags(cmd)
-	o.policyOptions.AddFlags(cmd, without)
+	o.serverOptions.AddFlags(cmd, without)
 	cmd.Flags().IntVar(&o.limit, "limit", 20, "how many to list at most, 0 for all")
 }
 

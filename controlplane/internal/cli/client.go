@@ -195,25 +195,21 @@ func keyPair(cert, key string) (tls.Certificate, error) {
 // serverOptions are the flags of a command that prints what the server answers.
 type serverOptions struct {
 	clientOptions
-	output output
+	output     output
+	policyName string
 }
 
-// AddFlags adds the flags.
-func (o *serverOptions) AddFlags(cmd *cobra.Command) {
+// AddFlags adds the flags, with --policy if something is said to hold without it.
+func (o *serverOptions) AddFlags(cmd *cobra.Command, withoutPolicy string) {
 	o.clientOptions.AddFlags(cmd)
 	o.output.AddFlags(cmd)
-}
-
-// policyOptions say which policy a command is about.
-type policyOptions struct{ name string }
-
-// AddFlags adds --policy.
-func (o *policyOptions) AddFlags(cmd *cobra.Command, without string) {
-	cmd.Flags().StringVar(&o.name, "policy", "", "`NAME` of the policy (default: "+without+")")
+	if withoutPolicy != "" {
+		cmd.Flags().StringVar(&o.policyName, "policy", "", "`NAME` of the policy (default: "+withoutPolicy+")")
+	}
 }
 
 // query is what the server is asked with.
-func (o *policyOptions) query() url.Values { return policyQuery(o.name) }
+func (o *serverOptions) query() url.Values { return policyQuery(o.policyName) }
 
 func policyQuery(name string) url.Values {
 	query := url.Values{}

@@ -37,7 +37,7 @@ counted. Nothing is applied.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return diffPolicies(cmd, o) },
 	}
 	o.policyInput.AddFlags(cmd)
-	o.serverOptions.AddFlags(cmd)
+	o.serverOptions.AddFlags(cmd, "")
 	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 if the texts differ")
 	return cmd
 }

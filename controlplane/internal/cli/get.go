@@ -13,7 +13,6 @@ import (
 
 func newGetCommand() *cobra.Command {
 	var o serverOptions
-	var of policyOptions
 	cmd := &cobra.Command{
 		Use:   "get [REVISION]",
 		Short: "Print a revision's policy as it was given",
@@ -27,14 +26,13 @@ func newGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return show(cmd, &o, "/v1/policies/"+revision, of.query(), func(w io.Writer, r *api.Revision) error {
+			return show(cmd, &o, "/v1/policies/"+revision, o.query(), func(w io.Writer, r *api.Revision) error {
 				_, err := fmt.Fprint(w, r.YAML)
 				return err
 			})
 		},
 	}
-	o.AddFlags(cmd)
-	of.AddFlags(cmd, store.DefaultPolicy)
+	o.AddFlags(cmd, store.DefaultPolicy)
 	return cmd
 }
 

@@ -37,7 +37,7 @@ func history(cmd *cobra.Command, o listOptions) error {
 	}
 	return show(cmd, &o.serverOptions, "/v1/policies", query, func(w io.Writer, h *api.History) error {
 		if len(h.Revisions) == 0 {
-			_, err := fmt.Fprintln(w, nothingApplied(o.name, h.Policies))
+			_, err := fmt.Fprintln(w, nothingApplied(o.policyName, h.Policies))
 			return err
 		}
 		rows := [][]string{{"REVISION", "APPLIED", "PROXIES", "FILE", "BYTES", "SHA-256", "NOTE"}}

@@ -45,7 +45,6 @@ func (o *importOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringArrayVar(&o.keys, "key", nil, "`KEY=PART` that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or host; may be given again")
 	addWordFlag(cmd, &o.scope, "scope", "", string(policy.ScopeProxy), "`SCOPE` of the rules: proxy, each Envoy counts for itself; or cluster, all count together, which takes a quota service",
 		string(policy.ScopeProxy), string(policy.ScopeCluster))
-	_ = cmd.MarkFlagFilename("routes", "yaml", "yml", "json")
 }
 
 func newImportEnvoyRatelimitCommand() *cobra.Command {

@@ -87,8 +87,7 @@ func (o *listenOptions) open() ([]openAddress, error) {
 	for _, a := range []openAddress{web, stream} {
 		host, _, err := net.SplitHostPort(a.address)
 		if err != nil {
-			return nil, usageError(fmt.Errorf("%s %q is not an address", a.flag, a.address),
-				"give HOST:PORT, for example "+defaultHTTP)
+			return nil, usageError(fmt.Errorf("%s %q is not an address", a.flag, a.address), addressHint)
 		}
 		if a.danger != "" && !manage.IsLoopback(host) {
 			open = append(open, a)
@@ -97,17 +96,22 @@ func (o *listenOptions) open() ([]openAddress, error) {
 	return open, nil
 }
 
+const addressHint = "give HOST:PORT, for example " + defaultHTTP
+
 // listen opens a listener for a flag's address.
 func listen(flag, address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
+	var l net.Listener
+	_, _, err := net.SplitHostPort(address) // net.Listen takes an empty one, too
+	if err == nil {
+		l, err = net.Listen("tcp", address)
+	}
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, withHint(fmt.Errorf("listen on %s: the port is in use", address),
 			"something else listens there: choose another port with "+flag)
 	}
 	var invalid *net.AddrError
 	if errors.As(err, &invalid) {
-		return nil, usageError(fmt.Errorf("%s %q is not an address: %s", flag, address, invalid.Err),
-			"give HOST:PORT, for example "+defaultHTTP)
+		return nil, usageError(fmt.Errorf("%s %q is not an address: %s", flag, address, invalid.Err), addressHint)
 	}
 	if err != nil {
 		return nil, withHint(fmt.Errorf("listen: %w", err), flag+" says where to listen")

@@ -23,7 +23,6 @@ const manageURLHint = "give scheme, address and the policy's manage.path, for ex
 // with --proxy, from here.
 type manageOptions struct {
 	serverOptions
-	of          policyOptions
 	proxy       string
 	manageToken string
 	insecure    bool
@@ -32,8 +31,7 @@ type manageOptions struct {
 
 // AddFlags adds the flags of commands that ask all proxies or one.
 func (o *manageOptions) AddFlags(cmd *cobra.Command) {
-	o.serverOptions.AddFlags(cmd)
-	o.of.AddFlags(cmd, store.DefaultPolicy)
+	o.serverOptions.AddFlags(cmd, store.DefaultPolicy)
 	f := cmd.Flags()
 	f.StringVar(&o.proxy, "proxy", "", "`URL` of one proxy's management path, to ask it from here instead of --server")
 	f.StringVar(&o.manageToken, "manage-token-file", "", "with --proxy: `FILE` with the bearer token whose SHA-256 is the policy's manage.token_sha256")
@@ -78,7 +76,7 @@ type asker struct {
 func (o *manageOptions) asker(cmd *cobra.Command) (*asker, error) {
 	if o.proxy == "" {
 		c, err := o.client()
-		return &asker{server: c, policy: o.of.query(), timeout: o.timeout}, err
+		return &asker{server: c, policy: o.query(), timeout: o.timeout}, err
 	}
 	u, err := parseManageURL(o.proxy)
 	if err != nil {

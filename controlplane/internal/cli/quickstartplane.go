@@ -8,15 +8,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
-	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
 // dataPlane is one proxy with the filter in front of the upstream, in either host.
@@ -46,8 +42,6 @@ func (p *dataPlane) get(ctx context.Context, path string, header http.Header) (i
 	}
 	return response.StatusCode, response.Header, nil
 }
-
-func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
 // listen opens a listener at an address, or at another port if that is taken, until the end.
 func (d *demo) listen(address string) (net.Listener, error) {
@@ -124,106 +118,67 @@ func echo(w http.ResponseWriter, r *http.Request) {
 
 // startPlanes starts the proxies.
 func (d *demo) startPlanes(o quickstartOptions) error {
-	start := d.startProxy
-	if o.envoy != "" {
-		start = func(filter string, p *dataPlane, listen, admin string) error {
-			return d.startEnvoy(o.envoy, filter, p, listen, admin)
-		}
-	}
 	for i := range quickstartProxies {
-		p := &dataPlane{node: fmt.Sprint("proxy-", i+1)}
-		if err := start(o.wasm, p, loopback(quickstartPort+i), loopback(quickstartAdmin+i)); err != nil {
-			return err
+		listen, admin := d.free(fmt.Sprint("127.0.0.1:", quickstartPort+i)), d.free(fmt.Sprint("127.0.0.1:", quickstartAdmin+i))
+		p := &dataPlane{
+			node: fmt.Sprint("proxy-", i+1), url: "http://" + listen, admin: "http://" + admin,
+			what: fmt.Sprintf("the filter on wazero, %d workers", quickstartWorkers), ready: func(context.Context) error { return nil },
 		}
 		d.planes = append(d.planes, p)
-	}
-	return nil
-}
-
-func (d *demo) startProxy(filter string, plane *dataPlane, listen, adminListen string) error {
-	wasm, err := readFilter(filter)
-	if err != nil {
-		return err
-	}
-	upstream, err := proxy.ParseUpstream(d.echo)
-	if err != nil {
-		return err
-	}
-	requests, err := d.listen(listen)
-	if err != nil {
-		return err
-	}
-	admin, err := d.listen(adminListen)
-	if err != nil {
-		return err
-	}
-	quota, err := (&serviceOptions{xds: []string{d.xds}}).connect()
-	if err != nil {
-		return err
-	}
-	d.later(quota.Close)
-	p, err := proxy.New(d.cmd.Context(), proxy.Options{
-		Wasm: wasm, ReadFile: readFilterFile, Workers: quickstartWorkers, Upstream: upstream, CacheDir: compiledFilters(), Log: d.log,
-		Cluster: func(string) grpc.ClientConnInterface { return quota },
-	})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(d.cmd.Context())
-	ended := make(chan error, 2)
-	go func() {
-		ended <- p.Subscribe(ctx, proxy.Subscription{Addresses: []string{d.xds}, Node: plane.node, Manage: requests.Addr().String()})
-	}()
-	go func() { ended <- p.Serve(ctx, requests, admin) }()
-	d.later(func() error {
-		defer p.Close()
-		cancel()
-		return errors.Join(<-ended, <-ended)
-	})
-	plane.what = fmt.Sprintf("the filter on wazero, %d workers", quickstartWorkers)
-	plane.url, plane.admin = "http://"+requests.Addr().String(), "http://"+admin.Addr().String()
-	plane.ready = func(ctx context.Context) error {
-		select {
-		case <-p.Ready():
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the policy: %w", ctx.Err())
+		start := d.startProxy
+		if o.envoy != "" {
+			start = d.startEnvoy
+		}
+		if err := start(o, p, listen, admin); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (d *demo) startEnvoy(binary, filter string, plane *dataPlane, listen, admin string) error {
-	wasm, err := filterFile(filter, d.cmd.ErrOrStderr())
+func (d *demo) startProxy(o quickstartOptions, plane *dataPlane, listen, admin string) error {
+	r, err := (&runOptions{
+		services: serviceOptions{xds: []string{d.xds}, node: plane.node}, upstream: d.echo,
+		listen: listen, admin: admin, wasm: o.wasm, workers: quickstartWorkers,
+	}).start(d.cmd, d.log)
 	if err != nil {
 		return err
 	}
-	version, err := proc.Version(d.cmd.Context(), binary)
+	r.from.Manage = listen
+	ctx, cancel := context.WithCancel(d.cmd.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.run(ctx) }()
+	d.later(func() error {
+		defer r.close()
+		cancel()
+		return <-ended
+	})
+	return nil
+}
+
+func (d *demo) startEnvoy(o quickstartOptions, plane *dataPlane, listen, admin string) error {
+	wasm, err := filterFile(o.wasm, d.cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	version, err := proc.Version(d.cmd.Context(), o.envoy)
 	if err != nil {
 		return withHint(err, "--envoy names an Envoy binary; make run ENVOY=1 brings one")
 	}
 	bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
 		Plugin: envoy.Plugin{Wasm: wasm, Envoy: version}, Node: plane.node, XDS: []string{d.xds}, Upstream: strings.TrimPrefix(d.echo, "http://"),
-		Listen: d.free(listen), Admin: d.free(admin), Manage: d.free("127.0.0.1:0"),
+		Listen: listen, Admin: admin, Manage: d.free("127.0.0.1:0"),
 	})
 	if err != nil {
 		return err
 	}
 	child, err := proc.Start(d.cmd.Context(), proc.Options{
-		Binary: binary, Bootstrap: bootstrap, Concurrency: quickstartWorkers, LogLevel: "error", LogTo: d.cmd.ErrOrStderr(),
+		Binary: o.envoy, Bootstrap: bootstrap, Concurrency: quickstartWorkers, LogLevel: "error", LogTo: d.cmd.ErrOrStderr(),
 	})
 	if err != nil {
 		return err
 	}
 	d.later(child.Stop)
-	plane.what = fmt.Sprintf("Envoy %s, %d workers", version, quickstartWorkers)
-	plane.ready = func(ctx context.Context) error {
-		if err := child.WaitReady(ctx); err != nil {
-			return err
-		}
-		address, err := child.Listener(ctx, envoy.ListenerName)
-		plane.url, plane.admin = "http://"+address, child.Admin()
-		return err
-	}
+	plane.what, plane.ready = fmt.Sprintf("Envoy %s, %d workers", version, quickstartWorkers), child.WaitReady
 	return nil
 }

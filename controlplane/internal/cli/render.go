@@ -54,7 +54,6 @@ func (o *proxyOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&b.Plugin.Envoy, "envoy-version", envoy.NewestVersion, "oldest `VERSION` of Envoy that is to read it, such as 1.36")
 	flags.StringVar(&b.AccessLog, "access-log", "/dev/stdout", "`FILE` on the proxy's machine for a line a request with the verdict, the client's address and the keys' headers, empty for none")
 	addFileFlag(cmd, &o.file, "policy `FILE` to bake in, - for standard input (default: one that limits nothing)")
-	_ = cmd.MarkFlagFilename("wasm", "wasm")
 }
 
 func newRenderEnvoyCommand() *cobra.Command {

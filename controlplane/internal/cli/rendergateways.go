@@ -105,7 +105,6 @@ func (o *renderIstioOptions) AddFlags(cmd *cobra.Command) {
 	flags.IntSliceVar(&o.ports, "port", nil, "`PORT` of the service that is limited; may be repeated (default: all)")
 	addWordFlag(cmd, &o.fail, "fail-strategy", "", "reload", "`STRATEGY` where the filter cannot run: reload, close or open",
 		"reload", "close", "open")
-	_ = cmd.MarkFlagFilename("wasm", "wasm")
 }
 
 func newRenderIstioCommand() *cobra.Command {

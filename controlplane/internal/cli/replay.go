@@ -31,11 +31,9 @@ func (o *replayOptions) AddFlags(cmd *cobra.Command) {
 	addFileFlag(cmd, &o.policy, "policy `FILE` (required)")
 	flags := cmd.Flags()
 	flags.StringVar(&o.against, "against", "", "`FILE` of another policy: say whom it would newly deny, and whom no longer")
-	_ = cmd.MarkFlagFilename("against", "yaml", "yml", "json")
 	flags.IntVar(&o.proxies, "proxies", 1, "`NUMBER` of proxies; requests go to them in turn")
 	addWasmFlag(cmd, &o.wasm, "")
 	flags.StringVar(&o.html, "html", "", "also write a page with charts to this `FILE`; it names clients")
-	_ = cmd.MarkFlagFilename("html", "html")
 	o.log.AddFlags(cmd)
 	o.output.AddFlags(cmd)
 }

@@ -90,14 +90,18 @@ func commands() []*cobra.Command {
 	}
 }
 
-// complete gives each command what most need: flags that are what their usage says, no
-// arguments unless it says so, a usage error for wrong ones, and help for a group without a
+// complete gives each command what most need: flags that are required where their usage
+// says so, no arguments unless it says so, a usage error for wrong ones, and help for a group without a
 // subcommand.
 func complete(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && cmd.RunE == nil {
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { markFlag(cmd, f) })
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if strings.Contains(f.Usage, "(required)") {
+			_ = cmd.MarkFlagRequired(f.Name)
+		}
+	})
 	check := cmd.Args
 	if check == nil {
 		check = cobra.NoArgs

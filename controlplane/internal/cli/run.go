@@ -79,62 +79,12 @@ func run(cmd *cobra.Command, o runOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	upstream, err := proxy.ParseUpstream(o.upstream)
-	if err != nil {
-		return usageError(fmt.Errorf("--upstream: %w", err), "give something like http://127.0.0.1:8080")
-	}
-	var first []byte
-	if o.file != "" {
-		if first, err = readPolicyJSON(cmd, o.file, len(o.services.xds)+len(o.services.quota) > 0); err != nil {
-			return err
-		}
-	}
-	subscription, err := o.services.subscription()
+	r, err := o.start(cmd, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
 	if err != nil {
 		return err
 	}
-	wasm, err := readFilter(o.wasm)
-	if err != nil {
-		return withHint(err, "make build makes the filter, build/out/sluice.wasm")
-	}
-	listeners, err := o.open()
-	if err != nil {
-		return err
-	}
-	defer listeners.close()
-
-	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-	options := proxy.Options{
-		Wasm: wasm, ReadFile: readFilterFile, Workers: o.workers, Upstream: upstream, CacheDir: compiledFilters(), Log: log,
-	}
-	if o.wasm != "" {
-		if options.WasmName, err = filepath.Abs(o.wasm); err != nil {
-			return fmt.Errorf("find the filter: %w", err)
-		}
-	}
-	quota, err := o.services.connect()
-	if err != nil {
-		return err
-	}
-	if quota != nil {
-		defer quota.Close()
-		options.Cluster = func(string) grpc.ClientConnInterface { return quota } // whatever the policy calls it
-	}
-	p, err := proxy.New(cmd.Context(), options)
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	if host, _, _ := net.SplitHostPort(o.admin); o.admin != "" && !manage.IsLoopback(host) {
-		log.Warn("anyone who reaches --admin can read the names of rules and how often they deny", "admin", o.admin)
-	}
-	r := runner{cmd: cmd, proxy: p, log: log, file: o.file, hasQuota: quota != nil}
-	if o.file != "" {
-		if _, err := p.Configure(first); err != nil {
-			return err
-		}
-	}
-	return r.run(subscription, listeners)
+	defer r.close()
+	return r.run(cmd.Context())
 }
 
 func (o *runOptions) check() error {
@@ -149,117 +99,159 @@ func (o *runOptions) check() error {
 	case o.workers < 1 || o.workers > maxWorkers:
 		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "as many as processors is a good choice")
 	}
-	var admin []string
-	if o.admin != "" {
-		admin = []string{o.admin}
-	}
-	for _, f := range []struct {
-		flag      string
-		addresses []string
+	for _, s := range []struct {
+		flag, danger string
+		addresses    []string
 	}{
-		{"--listen", []string{o.listen}}, {"--admin", admin}, {"--xds", o.services.xds}, {"--quota", o.services.quota},
+		{"--xds", "anyone on the way could read and change the policy", o.services.xds},
+		{"--quota", "anyone on the way could answer in its place", o.services.quota},
 	} {
-		for _, address := range f.addresses {
-			if _, _, err := net.SplitHostPort(address); err != nil {
-				return usageError(fmt.Errorf("%s %q is not an address", f.flag, address), "give HOST:PORT, for example 127.0.0.1:10000")
+		for _, address := range s.addresses {
+			switch host, _, err := net.SplitHostPort(address); {
+			case err != nil:
+				return usageError(fmt.Errorf("%s %q is not an address", s.flag, address), addressHint)
+			case o.services.tls.CA == "" && !o.insecure && !manage.IsLoopback(host):
+				return usageError(fmt.Errorf("%s %s is not a loopback address: %s", s.flag, address, s.danger),
+					"give --xds-ca, and --xds-cert and --xds-key where the server asks for them; --insecure allows it nevertheless")
 			}
 		}
 	}
-	if err := o.services.check(); err != nil || o.insecure {
-		return err
-	}
-	return o.services.checkExposed()
+	return o.services.check()
 }
 
-// runListeners are what run accepts on.
-type runListeners struct{ requests, admin net.Listener }
-
-func (o *runOptions) open() (runListeners, error) {
-	var l runListeners
-	var err error
-	if l.requests, err = listen("--listen", o.listen); err != nil || o.admin == "" {
-		return l, err
+// start makes the proxy and opens what it accepts on.
+func (o *runOptions) start(cmd *cobra.Command, log *slog.Logger) (r *runner, err error) {
+	r = &runner{cmd: cmd, log: log, file: o.file, hasQuota: len(o.services.xds)+len(o.services.quota) > 0}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	options := proxy.Options{ReadFile: readFilterFile, Workers: o.workers, CacheDir: compiledFilters(), Log: log}
+	if options.Upstream, err = proxy.ParseUpstream(o.upstream); err != nil {
+		return r, usageError(fmt.Errorf("--upstream: %w", err), "give something like http://127.0.0.1:8080")
 	}
-	if l.admin, err = listen("--admin", o.admin); err != nil {
-		l.close()
+	var first []byte
+	if o.file != "" {
+		if first, err = r.readPolicy(); err != nil {
+			return r, err
+		}
 	}
-	return l, err
+	if r.from, err = o.services.subscription(); err != nil {
+		return r, err
+	}
+	if options.Wasm, err = readFilter(o.wasm); err != nil {
+		return r, withHint(err, "make build makes the filter, build/out/sluice.wasm")
+	}
+	if o.wasm != "" {
+		if options.WasmName, err = filepath.Abs(o.wasm); err != nil {
+			return r, fmt.Errorf("find the filter: %w", err)
+		}
+	}
+	if r.requests, err = listen("--listen", o.listen); err != nil {
+		return r, err
+	}
+	if o.admin != "" {
+		if r.admin, err = listen("--admin", o.admin); err != nil {
+			return r, err
+		}
+		if host, _, _ := net.SplitHostPort(o.admin); !manage.IsLoopback(host) {
+			log.Warn("anyone who reaches --admin can read the names of rules and how often they deny", "admin", o.admin)
+		}
+	}
+	if r.quota, err = o.services.connect(); err != nil {
+		return r, err
+	}
+	if r.quota != nil {
+		options.Cluster = func(string) grpc.ClientConnInterface { return r.quota } // whatever the policy calls it
+	}
+	if r.proxy, err = proxy.New(cmd.Context(), options); err == nil && o.file != "" {
+		_, err = r.proxy.Configure(first)
+	}
+	return r, err
 }
 
-func (l runListeners) close() {
-	for _, listener := range []net.Listener{l.requests, l.admin} {
-		if listener != nil {
-			_ = listener.Close() // Serve may have closed it already
+// runner serves with a policy from either source, or both.
+type runner struct {
+	cmd      *cobra.Command
+	log      *slog.Logger
+	file     string // empty if there is none
+	from     proxy.Subscription
+	hasQuota bool
+
+	proxy           *proxy.Proxy
+	quota           *grpc.ClientConn // nil if there is none
+	requests, admin net.Listener     // admin may be nil
+}
+
+func (r *runner) close() {
+	if r.proxy != nil {
+		r.proxy.Close()
+	}
+	if r.quota != nil {
+		_ = r.quota.Close()
+	}
+	for _, l := range []net.Listener{r.requests, r.admin} {
+		if l != nil {
+			_ = l.Close() // Serve may have closed it already
 		}
 	}
 }
 
-// readPolicyJSON reads a policy file, prints its warnings and returns what the
-// filter gets. hasQuota says that there is a quota service.
-func readPolicyJSON(cmd *cobra.Command, file string, hasQuota bool) ([]byte, error) {
-	read, err := (&policyInput{file: file, noDash: true}).read(cmd)
+// readPolicy reads the policy file, prints its warnings and returns what the filter gets.
+func (r *runner) readPolicy() ([]byte, error) {
+	read, err := (&policyInput{file: r.file, noDash: true}).read(r.cmd)
 	if err != nil {
 		return nil, err
 	}
-	if read.policy.Quota != nil && !hasQuota {
+	if read.policy.Quota != nil && !r.hasQuota {
 		return nil, usageError(errors.New("the policy has quota or rules of scope cluster, but there is no quota service"), "give --quota HOST:PORT")
 	}
 	return read.json(), nil
 }
 
-// runner serves with a policy from either source, or both.
-type runner struct {
-	cmd   *cobra.Command
-	proxy *proxy.Proxy
-	log   *slog.Logger
-	file  string // empty if there is none
-
-	hasQuota bool
-}
-
-// run serves until the command's context ends.
-func (r runner) run(s proxy.Subscription, listeners runListeners) error {
-	ctx, stop := context.WithCancel(r.cmd.Context())
+// run serves until the context ends.
+func (r *runner) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	defer func() { stop(); background.Wait() }()
 	if r.file != "" {
 		hangups := make(chan os.Signal, 1)
 		signal.Notify(hangups, syscall.SIGHUP)
 		defer signal.Stop(hangups)
-		background.Go(func() { r.watch(ctx, hangups) })
+		background.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-hangups:
+					r.reread()
+				}
+			}
+		})
 	}
-	if len(s.Addresses) == 0 {
-		return r.serve(ctx, listeners)
+	if len(r.from.Addresses) == 0 {
+		return r.serve(ctx)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- r.proxy.Subscribe(ctx, s) }()
+	go func() { ended <- r.proxy.Subscribe(ctx, r.from) }()
 	select {
 	case <-r.proxy.Ready():
 	case err := <-ended:
 		return err
 	case <-time.After(firstPolicyWithin):
-		r.log.Warn("no policy from the control plane yet: NOTHING IS LIMITED until there is one; -f would give one for the meantime", "xds", strings.Join(s.Addresses, ","))
+		r.log.Warn("no policy from the control plane yet: NOTHING IS LIMITED until there is one; -f would give one for the meantime",
+			"xds", strings.Join(r.from.Addresses, ","))
 	}
-	err := r.serve(ctx, listeners)
+	err := r.serve(ctx)
 	stop()
 	return errors.Join(err, <-ended)
 }
 
-func (r runner) watch(ctx context.Context, hangups <-chan os.Signal) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hangups:
-			r.reread()
-		}
-	}
-}
-
 // reread takes the policy file as it is now, if it is any good.
-func (r runner) reread() {
+func (r *runner) reread() {
 	var inForce bool
-	text, err := readPolicyJSON(r.cmd, r.file, r.hasQuota)
+	text, err := r.readPolicy()
 	if err == nil {
 		inForce, err = r.proxy.Configure(text)
 	}
@@ -277,11 +269,11 @@ func (r runner) reread() {
 	r.log.Error("the policy before stays in force", "file", r.file)
 }
 
-func (r runner) serve(ctx context.Context, l runListeners) error {
-	attributes := []any{"listen", l.requests.Addr().String()}
-	if l.admin != nil {
-		attributes = append(attributes, "admin", l.admin.Addr().String())
+func (r *runner) serve(ctx context.Context) error {
+	attributes := []any{"listen", r.requests.Addr().String()}
+	if r.admin != nil {
+		attributes = append(attributes, "admin", r.admin.Addr().String())
 	}
 	r.log.Info("serving", attributes...)
-	return r.proxy.Serve(ctx, l.requests, l.admin)
+	return r.proxy.Serve(ctx, r.requests, r.admin)
 }

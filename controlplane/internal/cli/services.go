@@ -4,16 +4,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
@@ -47,22 +44,6 @@ func (o *serviceOptions) check() error {
 		return usageError(errors.New("--xds-cert and --xds-key need --xds-ca"), "TLS needs the certificate authority of the server")
 	case (o.tls.Cert == "") != (o.tls.Key == ""):
 		return usageError(errors.New("--xds-cert and --xds-key belong together"), "give both or none")
-	}
-	return nil
-}
-
-// checkExposed refuses servers that would be reached over a network without TLS.
-func (o *serviceOptions) checkExposed() error {
-	exposed := func(address string) bool {
-		host, _, _ := net.SplitHostPort(address)
-		return o.tls.CA == "" && !manage.IsLoopback(host)
-	}
-	const hint = "give --xds-ca, and --xds-cert and --xds-key where the server asks for them; --insecure allows it nevertheless"
-	if i := slices.IndexFunc(o.xds, exposed); i >= 0 {
-		return usageError(fmt.Errorf("--xds %s is not a loopback address: anyone on the way could read and change the policy", o.xds[i]), hint)
-	}
-	if i := slices.IndexFunc(o.quota, exposed); i >= 0 {
-		return usageError(fmt.Errorf("--quota %s is not a loopback address: anyone on the way could answer in its place", o.quota[i]), hint)
 	}
 	return nil
 }

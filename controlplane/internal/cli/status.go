@@ -15,7 +15,6 @@ import (
 
 func newStatusCommand() *cobra.Command {
 	var o serverOptions
-	var of policyOptions
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the current revision and what each proxy runs",
@@ -35,11 +34,10 @@ id, their addresses are shown, or their certificates where these differ.`,
   sluice status --policy edge
   sluice status --output json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(cmd, &o, "/v1/status", of.query(), printStatus)
+			return show(cmd, &o, "/v1/status", o.query(), printStatus)
 		},
 	}
-	o.AddFlags(cmd)
-	of.AddFlags(cmd, "all")
+	o.AddFlags(cmd, "all")
 	return cmd
 }
 

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"io"
@@ -171,36 +170,4 @@ func TestEveryGroup(t *testing.T) {
 		require.NotEmpty(t, Hint(err))
 	})
 	require.Greater(t, groups, 3)
-}
-
-// Shells are told the words a flag takes.
-func TestCompletion(t *testing.T) {
-	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		exit, err := runCommand(t, "sluice completion", shell)
-		require.Equal(t, ExitOK, exit, "%v", err)
-	}
-	words := map[string]string{
-		"output": "text json", "kind": "wasm-plugin traffic-extension", "fail-strategy": "reload close open",
-		"mode": "client server client-and-server", "phase": "authn authz stats", "form": "compat artifact",
-	}
-	seen := map[string]bool{}
-	for _, cmd := range leaves() {
-		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			want, has := words[f.Name]
-			if !has {
-				return
-			}
-			seen[f.Name] = true
-			root := NewRootCommand()
-			var out bytes.Buffer
-			root.SetOut(&out)
-			root.SetErr(io.Discard)
-			root.SetArgs(append(append([]string{cobra.ShellCompNoDescRequestCmd}, strings.Fields(cmd.CommandPath())[1:]...), "--"+f.Name, ""))
-			require.NoError(t, root.Execute())
-			for _, word := range strings.Fields(want) {
-				require.Contains(t, strings.Fields(out.String()), word, "%s --%s", cmd.CommandPath(), f.Name)
-			}
-		})
-	}
-	require.Len(t, seen, len(words))
 }

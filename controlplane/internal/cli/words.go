@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // word is a flag's value that is one of a few words.
@@ -15,12 +14,11 @@ type word struct {
 	words []string
 }
 
-// addWordFlag adds a flag that takes one of these words, which shells complete. Otherwise is
-// what holds without the flag, and may be none of them.
+// addWordFlag adds a flag that takes one of these words. Otherwise is what holds without the
+// flag, and may be none of them.
 func addWordFlag(cmd *cobra.Command, value *string, name, shorthand, otherwise, usage string, words ...string) {
 	*value = otherwise
 	cmd.Flags().VarP(&word{value, words}, name, shorthand, usage)
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // String, Set and Type make word a flag's value.
@@ -38,13 +36,3 @@ func (w *word) Set(text string) error {
 
 // Type names the flag's value in help where its usage does not.
 func (w *word) Type() string { return "word" }
-
-// markFlag has a flag be required, or completed with folders, where its usage says so.
-func markFlag(cmd *cobra.Command, f *pflag.Flag) {
-	if strings.Contains(f.Usage, "(required)") {
-		_ = cmd.MarkFlagRequired(f.Name)
-	}
-	if kind, _ := pflag.UnquoteUsage(f); kind == "DIR" {
-		_ = cmd.MarkFlagDirname(f.Name)
-	}
-}
