@@ -258,26 +258,18 @@ func show[T any](cmd *cobra.Command, o *serverOptions, path string, query url.Va
 func (c *client) call(ctx context.Context, method, path string, query url.Values, body []byte, result any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	answer, err := c.open(ctx, method, path, query, "application/yaml", body)
-	if err != nil {
-		return err
-	}
-	defer answer.Close()
-	if err := decoder(answer).Decode(result); err != nil {
-		return withHint(fmt.Errorf("read answer of %s: %w", c.base.Redacted(), err), notOurs)
-	}
-	return nil
+	return c.ask(ctx, method, path, query, "application/yaml", body, result)
 }
 
-// ask has the server ask proxies, which may take longer than its own answers do.
-func (c *client) ask(ctx context.Context, path string, query url.Values, kind, body string, result any) error {
-	answer, err := c.open(ctx, http.MethodPost, path, query, kind, []byte(body))
+// ask is call without its timeout: where serve asks proxies, they take longer than it does.
+func (c *client) ask(ctx context.Context, method, path string, query url.Values, kind string, body []byte, result any) error {
+	answer, err := c.open(ctx, method, path, query, kind, body)
 	if err != nil {
 		return err
 	}
 	defer answer.Close()
 	switch err := decoder(answer).Decode(result); {
-	case ctx.Err() != nil:
+	case errors.Is(ctx.Err(), context.Canceled):
 		return errInterrupted
 	case err != nil:
 		return c.notOurs()

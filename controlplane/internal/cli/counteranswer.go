@@ -24,7 +24,7 @@ func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
 	if o.op.Name == "top" {
 		return printDenials(w, report)
 	}
-	table, holds := append([][]string{counterHeads(o.op)}, answerCells(o.op, report)...), ""
+	table, holds := append([][]string{operationTexts[o.op.Name].heads}, answerCells(o.op, report)...), ""
 	if report.Quota != nil {
 		holds = "holds "
 	}
@@ -68,22 +68,6 @@ func answerCells(op manage.Operation, report *api.Counters) (table [][]string) {
 		}
 	}
 	return table
-}
-
-func counterHeads(op manage.Operation) []string {
-	switch op.Name {
-	case "hit", "peek":
-		return []string{"PROXY", "ANSWER", "WINDOWS"}
-	case "expires-at":
-		return []string{"PROXY", "EXPIRES AT", "WINDOWS"}
-	case "reset":
-		return []string{"PROXY", "ANSWER"}
-	case "clean":
-		return []string{"PROXY", "FREED"}
-	case "stats":
-		return []string{"PROXY", "RULE", "KEYS", "CAPACITY", "BYTES", "ALLOWED", "DENIED", "SHADOW DENIED", "EVICTED", "FLOOR DENIED"}
-	}
-	return []string{"PROXY", "USED", "WINDOWS"}
 }
 
 // counterCells are the lines of one proxy: one, but for stats.

@@ -12,19 +12,53 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// operationHelp is what help says of an operation.
-var operationHelp = map[string]struct{ short, example string }{
-	"hit":        {"Count a hit as a request would, and say whether it was allowed", "--n 3"},
-	"peek":       {"Say whether a hit would be allowed, without counting it", ""},
-	"get":        {"Show what is used", ""},
-	"inc":        {"Count units without asking whether they are allowed", "--n 5"},
-	"set":        {"Set what is used", "--n 0 --window daily"},
-	"reset":      {"Forget a key, in all windows", ""},
-	"expires-at": {"Show when a key's tightest window starts anew", ""},
-	"clean":      {"Free expired keys of a rule or of all", ""},
-	"stats":      {"Show keys, memory and metrics of a rule or of all", ""},
-	"top":        {"Show the keys that a rule or all rules deny most", ""},
+// operationTexts are what help says of an operation, what its example has, and the heads of
+// the table of its answers.
+var operationTexts = map[string]struct {
+	short, more, example string
+	heads                []string
+}{
+	"hit":  {short: "Count a hit as a request would, and say whether it was allowed", example: " --n 3", heads: []string{"PROXY", "ANSWER", "WINDOWS"}},
+	"peek": {short: "Say whether a hit would be allowed, without counting it", heads: []string{"PROXY", "ANSWER", "WINDOWS"}},
+	"get":  {short: "Show what is used", heads: usedHeads},
+	"inc":  {short: "Count units without asking whether they are allowed", example: " --n 5", heads: usedHeads},
+	"set":  {short: "Set what is used", example: " --n 0 --window daily", heads: usedHeads},
+	"reset": {
+		short: "Forget a key, in all windows", heads: []string{"PROXY", "ANSWER"},
+		more: `. The client is described by --key, or by one of its requests, as for sluice
+counters find, in --rule or in --all-rules: in every rule that has a key of its own for
+it, and not in counters that it shares with other clients.
+
+Exits 1 if there was no such key.`,
+	},
+	"expires-at": {short: "Show when a key's tightest window starts anew", heads: []string{"PROXY", "EXPIRES AT", "WINDOWS"}},
+	"clean":      {short: "Free expired keys of a rule or of all", heads: []string{"PROXY", "FREED"}},
+	"stats": {
+		short: "Show keys, memory and metrics of a rule or of all",
+		more: `.
+
+Keys and bytes are the proxy's; metrics (all of them with --output json) are
+what all its workers have counted, those that did not answer up to a second ago.`,
+		heads: []string{"PROXY", "RULE", "KEYS", "CAPACITY", "BYTES", "ALLOWED", "DENIED", "SHADOW DENIED", "EVICTED", "FLOOR DENIED"},
+	},
+	"top": {
+		short: "Show the keys that a rule or all rules deny most",
+		more: `: those of the last 10 to 20
+minutes, of all proxies and their workers together, up to 32 of each rule. MODE says
+whether the rule's denials are enforced, or are in shadow mode and deny nobody; with
+enforce_percent, or where proxies run other policies, it is partly enforced.
+
+Each was denied DENIED times for certain, and up to ERROR times more. With few keys
+ERROR is 0; with many that are denied seldom, what is kept of one is in part what was
+kept of others.
+
+The policy's report_keys says how keys are shown: as hashes, by default, or plain, or
+not at all. With report_keys: hash in the policy a key has the same hash on all
+proxies of a control plane, without the field another one on each.`,
+	},
 }
+
+var usedHeads = []string{"PROXY", "USED", "WINDOWS"}
 
 // countersOptions are the flags of one operation.
 type countersOptions struct {
@@ -72,49 +106,24 @@ Exits 1 unless every proxy did it, and if reset found no such key on any of them
 }
 
 func newOperationCommand(op manage.Operation) *cobra.Command {
-	o := countersOptions{op: op}
-	help := operationHelp[op.Name]
-	use := "sluice counters " + op.Name
+	o, text := countersOptions{op: op}, operationTexts[op.Name]
+	use := "  sluice counters " + op.Name
 	if op.Keyed {
 		use += " --rule per-user --key alice"
 	}
-	if help.example != "" {
-		use += " " + help.example
-	}
+	use += text.example
 	cmd := &cobra.Command{
-		Use:   op.Name,
-		Short: help.short,
-		Example: "  " + use + "\n" +
-			"  " + use + " --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token",
-		RunE: func(cmd *cobra.Command, _ []string) error { return counters(cmd, o) },
+		Use:     op.Name,
+		Short:   text.short,
+		Long:    text.short + text.more,
+		Example: use + "\n" + use + " --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return counters(cmd, o) },
 	}
 	if op.Name != op.Wire {
 		cmd.Aliases = []string{op.Wire}
 	}
-	if op.Name == "top" {
-		cmd.Long = help.short + `: those of the last 10 to 20
-minutes, of all proxies and their workers together, up to 32 of each rule. MODE says
-whether the rule's denials are enforced, or are in shadow mode and deny nobody; with
-enforce_percent, or where proxies run other policies, it is partly enforced.
-
-Each was denied DENIED times for certain, and up to ERROR times more. With few keys
-ERROR is 0; with many that are denied seldom, what is kept of one is in part what was
-kept of others.
-
-The policy's report_keys says how keys are shown: as hashes, by default, or plain, or
-not at all. With report_keys: hash in the policy a key has the same hash on all
-proxies of a control plane, without the field another one on each.`
-	}
 	if op.Name == "reset" {
-		cmd.Long = help.short + `. The client is described by --key, or by one of its requests, as for sluice
-counters find, in --rule or in --all-rules: in every rule that has a key of its own for
-it, and not in counters that it shares with other clients.
-
-Exits 1 if there was no such key.`
 		cmd.Example += "\n  sluice counters reset --all-rules --header x-user-id=alice --client-ip 192.0.2.7"
-	}
-	if op.Name == "stats" {
-		cmd.Long = help.short + ".\n\nKeys and bytes are the proxy's; metrics (all of them with --output json) are\nwhat all its workers have counted, those that did not answer up to a second ago."
 	}
 	o.AddFlags(cmd)
 	return cmd

@@ -132,32 +132,13 @@ func (c *clientCounter) addDenials(k *clientKey, top *api.Counters) {
 	}
 }
 
-// takesDefault reports whether some counter of the rule, of "" of any, was asked at the
-// default of a limit that requests say: the client's requests may say another.
-func (r *clientReport) takesDefault(rule string) bool {
-	isDefault := func(w answer.Window) bool { return w.LimitIs == answer.LimitDefault }
-	return slices.ContainsFunc(r.Rules, func(k *clientKey) bool {
-		return (rule == "" || rule == k.Rule) && slices.ContainsFunc(k.Counters, func(c clientCounter) bool {
-			return slices.ContainsFunc(c.Windows, isDefault)
-		})
-	})
-}
-
 func (r *clientReport) print(w io.Writer) error {
 	var b strings.Builder
-	deniedBy := slices.Clone(r.DeniedBy)
-	for i, rule := range deniedBy {
-		if r.takesDefault(rule) {
-			deniedBy[i] += " (at its default limit)"
-		}
-	}
 	switch {
-	case len(deniedBy) > 0:
-		fmt.Fprintf(&b, "denied now by %s\n", printable.Text(strings.Join(deniedBy, ", ")))
+	case len(r.DeniedBy) > 0:
+		fmt.Fprintf(&b, "denied now by %s\n", printable.Text(strings.Join(r.DeniedBy, ", ")))
 	case r.isPartial():
 		b.WriteString("not known whether a rule denies this client now\n")
-	case r.takesDefault(""):
-		b.WriteString("no rule denies this client now, at the default limits\n")
 	default:
 		b.WriteString("no rule denies this client now\n")
 	}

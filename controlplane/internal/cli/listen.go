@@ -3,20 +3,22 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 )
 
 // proxyListener says how a command names its listener for proxies.
-type proxyListener struct{ flag, ca, danger string }
+type proxyListener struct{ name, flag, ca, danger string }
 
 // xdsListener is serve's.
 var xdsListener = proxyListener{
-	flag: "--xds", ca: "xds-client-ca",
+	name: "xds", flag: "--xds", ca: "xds-client-ca",
 	danger: "anyone who reaches it could read the policy and pose as a proxy",
 }
 
@@ -94,6 +96,26 @@ func (o *listenOptions) open() ([]openAddress, error) {
 		}
 	}
 	return open, nil
+}
+
+// listen opens the two listeners, within what files the process may open.
+func (o *listenOptions) listen(log *slog.Logger, guard guard) (*servers, error) {
+	share, err := conns.Share()
+	if err != nil {
+		return nil, err
+	}
+	web, err := listen("--http", o.http)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := listen(o.proxies.flag, o.xds)
+	if err != nil {
+		return nil, errors.Join(err, web.Close())
+	}
+	return &servers{
+		log: log, guard: guard, proxies: o.proxies.name,
+		httpListener: conns.Bound(web, share.HTTP), xdsListener: conns.Bound(stream, share.XDS),
+	}, nil
 }
 
 const addressHint = "give HOST:PORT, for example " + defaultHTTP

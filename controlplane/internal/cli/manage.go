@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -112,7 +113,7 @@ func (a *asker) counters(ctx context.Context, op manage.Operation, query url.Val
 	maps.Copy(form, a.policy)
 	form.Set("timeout", a.timeout.String())
 	report, of := new(api.Counters), op // of is of the proxies' answers
-	if err := a.server.ask(ctx, "/v1/counters/"+op.Name, nil, "application/x-www-form-urlencoded", form.Encode(), report); err != nil {
+	if err := a.server.ask(ctx, http.MethodPost, "/v1/counters/"+op.Name, nil, "application/x-www-form-urlencoded", []byte(form.Encode()), report); err != nil {
 		return nil, err
 	}
 	whole := true
@@ -140,7 +141,7 @@ func (a *asker) explain(ctx context.Context, described string) ([]manage.Explain
 	}
 	report, query := new(api.Explanations), maps.Clone(a.policy)
 	query.Set("timeout", a.timeout.String())
-	if err := a.server.ask(ctx, "/v1/explain", query, "application/json", described, report); err != nil {
+	if err := a.server.ask(ctx, http.MethodPost, "/v1/explain", query, "application/json", []byte(described), report); err != nil {
 		return nil, err
 	}
 	for i := range report.Proxies {

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 )
 
 const (
@@ -17,7 +16,7 @@ const (
 
 // quotaListener says how quota names its listener for proxies.
 var quotaListener = proxyListener{
-	flag: "--listen", ca: "client-ca",
+	name: "quota", flag: "--listen", ca: "client-ca",
 	danger: "anyone who reaches it could take the units of all proxies",
 }
 
@@ -74,28 +73,16 @@ func runQuota(cmd *cobra.Command, o quotaCommandOptions) error {
 	if err != nil {
 		return err
 	}
-	web, err := listen("--http", o.http)
+	s, err := o.listen(log, guard)
 	if err != nil {
 		return err
 	}
-	defer web.Close()
-	stream, err := listen("--listen", o.xds)
-	if err != nil {
+	defer s.close()
+	if s.quotas, err = o.quotas.open(cmd.Context(), log, guard.proxyCAs, nil); err != nil {
 		return err
 	}
-	defer stream.Close()
-	share, err := conns.Share()
-	if err != nil {
-		return err
-	}
-	q, err := o.quotas.open(cmd.Context(), log, guard.proxyCAs, nil)
-	if err != nil {
-		return err
-	}
-	s := servers{
-		log: log, guard: guard, quotas: q, proxies: "quota",
-		httpListener: conns.Bound(web, share.HTTP), xdsListener: conns.Bound(stream, share.XDS),
-		handler: api.NewMetrics(api.Options{Identify: guard.identify, Log: log, Healthy: q.service.Healthy, Collectors: q.collectors()}),
-	}
+	s.handler = api.NewMetrics(api.Options{
+		Identify: guard.identify, Log: log, Healthy: s.quotas.service.Healthy, Collectors: s.quotas.collectors(),
+	})
 	return s.run(cmd.Context())
 }

@@ -158,30 +158,16 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	if name, mode := store.Exposed(o.data); o.data != "" && name != "" {
 		log.Warn("everybody on this machine may change the store: chmod o-w", "name", name, "mode", mode.String())
 	}
-	httpListener, err := listen("--http", o.http)
+	s, err := o.listen(log, guard)
 	if err != nil {
 		return err
 	}
-	defer httpListener.Close()
-	xdsListener, err := listen("--xds", o.xds)
+	defer s.close()
+	fleet, err := o.manage.fleet(cmd, log, s.httpListener.Addr(), s.xdsListener.Addr())
 	if err != nil {
 		return err
 	}
-	defer xdsListener.Close()
-	share, err := conns.Share()
-	if err != nil {
-		return err
-	}
-
-	fleet, err := o.manage.fleet(cmd, log, httpListener.Addr(), xdsListener.Addr())
-	if err != nil {
-		return err
-	}
-	s := servers{
-		log: log, guard: guard, proxies: "xds",
-		httpListener: conns.Bound(httpListener, share.HTTP), xdsListener: conns.Bound(xdsListener, share.XDS),
-	}
-	if err := o.start(cmd.Context(), &s, policies, fleet, identify); err != nil {
+	if err := o.start(cmd.Context(), s, policies, fleet, identify); err != nil {
 		return err
 	}
 	return s.run(cmd.Context())
@@ -229,8 +215,13 @@ type servers struct {
 	xdsListener  net.Listener
 }
 
+func (s *servers) close() {
+	_ = s.httpListener.Close() // run may have closed them
+	_ = s.xdsListener.Close()
+}
+
 // run serves until ctx ends, then lets what is under way finish.
-func (s servers) run(ctx context.Context) error {
+func (s *servers) run(ctx context.Context) error {
 	// Canceled when serve stops, so that waits for proxies end at once.
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
@@ -280,7 +271,7 @@ func (s servers) run(ctx context.Context) error {
 }
 
 // grpcServer makes the server for proxies. What it does besides ends with ctx.
-func (s servers) grpcServer(ctx context.Context) *grpc.Server {
+func (s *servers) grpcServer(ctx context.Context) *grpc.Server {
 	options := xds.ServerOptions(s.guard.xds)
 	if s.quotas != nil {
 		options = append(options, s.quotas.serverOptions(s.push == nil)...)
@@ -296,7 +287,7 @@ func (s servers) grpcServer(ctx context.Context) *grpc.Server {
 	return server
 }
 
-func (s servers) serveHTTP(web *http.Server) error {
+func (s *servers) serveHTTP(web *http.Server) error {
 	if s.guard.http != nil {
 		return web.ServeTLS(s.httpListener, "", "")
 	}
