@@ -8,15 +8,13 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
-	"strings"
+	"slices"
 	"testing"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 // imageRegistry is a registry with a password.
@@ -49,75 +47,48 @@ func pushImage(t *testing.T, args ...string) (string, error) {
 }
 
 func TestImagePush(t *testing.T) {
-	a := newAuthority()
-	cert, key := a.issue("registry.test")
-	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
+	server, local := imageRegistry(t), imageRegistry(t)
+	ca, key := buildtest.Certificate(t)
+	pair, err := tls.LoadX509KeyPair(ca, key)
 	require.NoError(t, err)
-	server := imageRegistry(t)
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	defer server.Close()
-	image := strings.TrimPrefix(server.URL, "https://") + "/shop/sluice:1.0.0"
-	ca, password := file(t, "ca.pem", a.pem), file(t, "password", "open sesame\n")
-	wasm := file(t, "sluice.wasm", "\x00asm")
+	local.Start() // a registry on this machine needs no TLS; wasmimage.OnlyTLS holds what others need
+	defer local.Close()
+	image, here := server.Listener.Addr().String()+"/shop/sluice:1.0.0", local.Listener.Addr().String()+"/sluice:1"
+	password, wasm := file(t, "password", "open sesame\n"), file(t, "sluice.wasm", "\x00asm")
+	secret := []string{"--username", "ci", "--password-file", password}
 
 	digests := map[string]bool{}
-	for _, form := range []string{"compat", "artifact"} {
-		out, err := pushImage(t, image, "--form", form, "--wasm", wasm, "--ca", ca, "--username", "ci", "--password-file", password, "-o", "json")
+	for _, args := range [][]string{{image, "--ca", ca}, {image, "--ca", ca, "--form", "artifact"}, {here}} {
+		out, err := pushImage(t, slices.Concat(args, secret, []string{"--wasm", wasm, "-o", "json"})...)
 		require.NoError(t, err)
 		var done pushed
 		require.NoError(t, json.Unmarshal([]byte(out), &done))
-		require.Equal(t, image, done.Image)
+		require.Equal(t, args[0], done.Image)
+		require.Equal(t, "oci://"+args[0]+"@"+done.Digest, done.URL)
 		digests[done.Digest] = true
-		_, err = envoy.Istio(envoy.IstioOptions{
-			Object: envoy.Object{Name: "sluice"}, Fetch: envoy.Fetch{URL: done.URL}, Policy: []byte("version: 1\nrules: []\n"),
-		})
-		require.NoError(t, err, "render takes the URL")
 	}
-	require.Len(t, digests, 2)
+	require.Len(t, digests, 2, "of the two forms")
 
 	for _, c := range []struct {
-		name, says, hint string
-		args             []string
+		says, hint string
+		code       int
+		args       []string
 	}{
-		{"no password", "401 Unauthorized", "--password-file", []string{"--ca", ca}},
-		{"wrong password", "401 Unauthorized", "--password-file", []string{"--ca", ca, "--username", "ci", "--password-file", wasm}},
-		{"unknown authority", "certificate signed by unknown authority", "--ca", []string{"--username", "ci", "--password-file", password}},
+		{"401 Unauthorized", "--password-file", ExitFailed, []string{image, "--ca", ca}},
+		{"401 Unauthorized", "--password-file", ExitFailed, []string{image, "--ca", ca, "--username", "ci", "--password-file", wasm}},
+		{"certificate signed by unknown authority", "--ca", ExitFailed, append([]string{image}, secret...)},
+		{"is not REGISTRY/IMAGE:TAG", "name all three", ExitUsage, []string{"sluice:1"}},
+		{"is not REGISTRY/IMAGE:TAG", "name all three", ExitUsage, []string{"registry.example.com/sluice"}},
+		{"belong together", "give both", ExitUsage, []string{image, "--username", "ci"}},
+		{"must be compat or artifact", "--help", ExitUsage, []string{image, "--form", "zip"}},
 	} {
-		_, err := pushImage(t, append([]string{image, "--wasm", wasm}, c.args...)...)
-		require.ErrorContains(t, err, c.says, c.name)
-		require.Contains(t, Hint(err), c.hint, c.name)
+		_, err := pushImage(t, append(c.args, "--wasm", wasm)...)
+		require.ErrorContains(t, err, c.says)
+		require.Contains(t, Hint(err), c.hint)
+		require.Equal(t, c.code, ExitCode(err))
 		require.NotContains(t, err.Error(), "sesame")
-	}
-}
-
-// A registry on this machine needs no TLS; wasmimage.OnlyTLS holds what others need.
-func TestImagePushWithoutTLS(t *testing.T) {
-	server := imageRegistry(t)
-	server.Start()
-	defer server.Close()
-	image := strings.TrimPrefix(server.URL, "http://") + "/sluice:1"
-	wasm, password := file(t, "sluice.wasm", "\x00asm"), file(t, "password", "open sesame")
-	out, err := pushImage(t, image, "--username", "ci", "--password-file", password, "--wasm", wasm)
-	require.NoError(t, err)
-	require.Contains(t, out, "for render: --url oci://"+image+"@sha256:")
-
-	ref, err := name.ParseReference(image)
-	require.NoError(t, err)
-	_, err = remote.Image(ref)
-	require.ErrorContains(t, err, "401 Unauthorized", "the registry has a password")
-}
-
-func TestImagePushUsage(t *testing.T) {
-	wasm := file(t, "sluice.wasm", "\x00asm")
-	for _, args := range [][]string{
-		{"sluice:1"}, // no registry
-		{"registry.example.com/sluice"},
-		{"registry.example.com/sluice:1", "--form", "zip"},
-		{"registry.example.com/sluice:1", "--username", "ci"},
-	} {
-		_, err := pushImage(t, append(args, "--wasm", wasm)...)
-		require.Equal(t, ExitUsage, ExitCode(err), "%v: %v", args, err)
-		require.NotEmpty(t, Hint(err))
 	}
 }

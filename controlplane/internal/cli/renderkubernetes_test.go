@@ -1,8 +1,9 @@
 package cli
 
 import (
-	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/redistest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/kubernetes"
 )
@@ -44,15 +46,14 @@ func containersOf(t *testing.T, manifests string) map[string]container {
 
 func TestContainersOfRenderKubernetesStart(t *testing.T) {
 	redis := redistest.Start(t, redistest.Redis(t)[0])
-	a := newAuthority()
-	g := &guarded{t: t, dir: t.TempDir()}
-	g.write("xds-client-ca", a.pem)
-	g.write("quota-domains", "* shop\n")
-	g.write("http-client-ca", a.pem)
-	cert, key := a.issue("server.test")
-	g.write("tls.crt", cert)
-	g.write("tls.key", key)
-	g.write("access", fmt.Sprintf("token ci apply %s\n", digestOf("token of ci")))
+	cert, key := buildtest.Certificate(t)
+	dir := t.TempDir()
+	for name, from := range map[string]string{"xds-client-ca": cert, "http-client-ca": cert, "tls.crt": cert, "tls.key": key} {
+		require.NoError(t, os.Symlink(from, filepath.Join(dir, name)))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "quota-domains"), []byte("* shop\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "access"), []byte("certificate ci.test apply\n"), 0o600))
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting(t, cert)}}
 	text, _, err := runRender(t, "", "kubernetes", "--image", "sluice", "-n", "sluice", "--proxies", "edge",
 		"--serve-file", "http-client-ca", "--quota-file", "http-client-ca", "--quota-store", "redis://"+redis.Addr())
 	require.NoError(t, err)
@@ -62,14 +63,14 @@ func TestContainersOfRenderKubernetesStart(t *testing.T) {
 		c := containers[kind]
 		require.NotEmpty(t, c.Args, kind)
 		for i, arg := range c.Args {
-			arg = strings.ReplaceAll(arg, kubernetes.Dir, g.dir)
-			arg = strings.ReplaceAll(arg, kubernetes.Data, g.path("data"))
+			arg = strings.ReplaceAll(arg, kubernetes.Dir, dir)
+			arg = strings.ReplaceAll(arg, kubernetes.Data, filepath.Join(dir, "data"))
 			c.Args[i] = port.ReplaceAllString(arg, "=:0")
 		}
 		running := start(t, NewRootCommand(), c.Args...)
 		address := running.find(t, `http=\S*:([0-9]+)`)
 		require.Equal(t, "HTTPS", c.ReadinessProbe.HTTPGet.Scheme)
-		response, err := g.client(a, "").Get("https://127.0.0.1:" + address + c.ReadinessProbe.HTTPGet.Path)
+		response, err := client.Get("https://127.0.0.1:" + address + c.ReadinessProbe.HTTPGet.Path)
 		require.NoError(t, err)
 		require.NoError(t, response.Body.Close())
 		require.Equal(t, http.StatusOK, response.StatusCode, kind)
