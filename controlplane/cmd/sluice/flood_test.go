@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -111,17 +110,10 @@ func TestQuotaFlood(t *testing.T) {
 // honestAsks asks as a proxy does, one after the other, and returns how long each took.
 func (s server) honestAsks(t *testing.T) (took []time.Duration) {
 	t.Helper()
-	stream, err := s.connection(t, honestIP).NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
-		leaseMethod, grpc.ForceCodec(bytesCodec{}))
-	require.NoError(t, err)
-	m := firstMessage("shop")
+	ask, _ := s.leases(t)
 	for until := time.Now().Add(floodFor); time.Now().Before(until); time.Sleep(2 * time.Millisecond) {
 		watch := buildtest.StartStopwatch(s.process.Pid)
-		m.Asks = []quota.Ask{{ID: 1, Parts: []quota.Part{{Definition: 1, Cost: 1, Waiting: 1}}}}
-		require.NoError(t, stream.SendMsg(m.Append(nil)))
-		m = quota.Asks{}
-		var b []byte
-		require.NoError(t, stream.RecvMsg(&b))
+		ask()
 		took = append(took, watch.Elapsed())
 		if buildtest.Memory(t, buildtest.StatusOf(s.process.Pid), buildtest.Resident) > mostFlooded {
 			break

@@ -4,9 +4,6 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
-	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,38 +13,24 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// fewFiles is what a shell runs to let serve open few files.
-const fewFiles = "ulimit -n 64; "
-
-// Connections that do nothing keep nobody out, however few files serve may open.
+// Connections that do nothing keep nobody out, however few files serve may open; with TLS,
+// those that never finish a handshake.
 func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
-	s := startWith(t, fewFiles, t.TempDir())
-	_, err := s.apply("version: 1\nrules: []\n")
+	cert, key := buildtest.Certificate(t)
+	pair, err := tls.LoadX509KeyPair(cert, key) // the authority's, serve's and the proxy's
 	require.NoError(t, err)
-	s.idle(t)
-}
-
-// The same with TLS, which none of the idle ones ever finishes.
-func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
-	file, config := selfSigned(t)
-	s := startWith(t, fewFiles, t.TempDir(), "--tls-cert", file, "--tls-key", file, "--xds-client-ca", file)
-	s.url, s.tls = "https"+strings.TrimPrefix(s.url, "http"), config
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}}
-	response, err := client.Post(s.url+"/v1/policies", "application/yaml", strings.NewReader("version: 1\nrules: []\n"))
-	require.NoError(t, err)
-	require.NoError(t, response.Body.Close())
-	s.idle(t)
-}
-
-// selfSigned makes one certificate for all: the authority, serve and the proxy.
-// The file holds it and its key.
-func selfSigned(t *testing.T) (file string, config *tls.Config) {
-	t.Helper()
-	pair := buildtest.Issue(nil, []string{"edge.test"})
-	public, private := buildtest.PEM(pair)
-	file = filepath.Join(t.TempDir(), "both.pem")
-	require.NoError(t, os.WriteFile(file, []byte(public+private), 0o600))
-	return file, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: buildtest.Pool(pair), Certificates: []tls.Certificate{*pair}}
+	for name, flags := range map[string][]string{"plain": nil, "TLS": {"--tls-cert", cert, "--tls-key", key, "--xds-client-ca", cert}} {
+		t.Run(name, func(t *testing.T) {
+			s := startWith(t, "ulimit -n 64; ", t.TempDir(), flags...)
+			if flags != nil {
+				s.url = "https" + strings.TrimPrefix(s.url, "http")
+				s.tls = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: buildtest.Pool(&pair), Certificates: []tls.Certificate{pair}}
+			}
+			_, err := s.apply("version: 1\nrules: []\n")
+			require.NoError(t, err)
+			s.idle(t)
+		})
+	}
 }
 
 // idle has 80 connections do nothing in each way there is, beside honest callers.

@@ -77,22 +77,3 @@ func TestSignalsEndReading(t *testing.T) {
 		}
 	}
 }
-
-// TestEndlessPolicyTakesNoMemory: a link to a device, a pipe and a path out of
-// the folder are refused before anything of them is read.
-func TestEndlessPolicyTakesNoMemory(t *testing.T) {
-	dir := t.TempDir()
-	good := goodPolicy(t, dir)
-	require.NoError(t, os.Symlink("/dev/zero", filepath.Join(dir, "zero.yaml")))
-	for _, file := range []string{"zero.yaml", "/dev/zero", "../../../../../../../../dev/zero"} {
-		requests := filepath.Join(dir, "requests.jsonl")
-		require.NoError(t, os.WriteFile(requests, []byte(`{"at_ms":0,"op":"policy","file":"`+file+`"}`), 0o600))
-		var stderr bytes.Buffer
-		cmd := command(t, &stderr, "simulate", "-f", good, "-r", requests)
-		peak := filepath.Join(dir, "peak")
-		cmd.Env = append(cmd.Env, buildtest.StatusInto(peak))
-		require.Error(t, cmd.Run())
-		require.Contains(t, stderr.String(), "error: line 1: ")
-		buildtest.Below(t, buildtest.Memory(t, peak, buildtest.Peak), 200<<20)
-	}
-}

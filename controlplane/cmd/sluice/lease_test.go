@@ -55,21 +55,29 @@ func firstMessage(domain string) quota.Asks {
 	}
 }
 
-// TestQuotaBesideXDS: a proxy's asks are small and many, and the xDS server's bound on
-// small frames does not slow them down.
-func TestQuotaBesideXDS(t *testing.T) {
-	conn := startServe(t, t.TempDir()).connection(t, honestIP)
-	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
-		"/"+quota.Service+"/"+quota.Method, grpc.ForceCodec(bytesCodec{}))
+// leases opens a stream, on which ask asks for a unit as a proxy does.
+func (s server) leases(t *testing.T) (ask func(), stream grpc.ClientStream) {
+	t.Helper()
+	stream, err := s.connection(t, honestIP).NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
+		leaseMethod, grpc.ForceCodec(bytesCodec{}))
 	require.NoError(t, err)
 	m := firstMessage("shop")
-	start := time.Now()
-	for i := range 3000 {
-		m.Asks = []quota.Ask{{ID: uint32(i), Parts: []quota.Part{{Definition: 1, Cost: 1, Waiting: 1}}}}
+	return func() {
+		m.Asks = []quota.Ask{{ID: 1, Parts: []quota.Part{{Definition: 1, Cost: 1, Waiting: 1}}}}
 		require.NoError(t, stream.SendMsg(m.Append(nil)))
 		m = quota.Asks{}
 		var b []byte
 		require.NoError(t, stream.RecvMsg(&b))
+	}, stream
+}
+
+// TestQuotaBesideXDS: a proxy's asks are small and many, and the xDS server's bound on
+// small frames does not slow them down.
+func TestQuotaBesideXDS(t *testing.T) {
+	ask, _ := startServe(t, t.TempDir()).leases(t)
+	start := time.Now()
+	for range 3000 {
+		ask()
 	}
 	require.Less(t, time.Since(start), 20*time.Second, "bounded, it takes 25 seconds")
 }
@@ -77,7 +85,7 @@ func TestQuotaBesideXDS(t *testing.T) {
 func exchange(conn *grpc.ClientConn, message []byte) (quota.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+quota.Service+"/"+quota.Method)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, leaseMethod)
 	if err != nil {
 		return quota.Answer{}, err
 	}
@@ -99,16 +107,11 @@ func exchange(conn *grpc.ClientConn, message []byte) (quota.Answer, error) {
 // end by themselves.
 func TestQuotaDrains(t *testing.T) {
 	s := startServe(t, t.TempDir())
-	stream, err := s.connection(t, honestIP).NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
-		"/"+quota.Service+"/"+quota.Method, grpc.ForceCodec(bytesCodec{}))
-	require.NoError(t, err)
-	m := firstMessage("shop")
-	m.Asks = []quota.Ask{{ID: 1, Parts: []quota.Part{{Definition: 1, Cost: 1, Waiting: 1}}}}
-	require.NoError(t, stream.SendMsg(m.Append(nil)))
-	var b []byte
-	require.NoError(t, stream.RecvMsg(&b))
+	ask, stream := s.leases(t)
+	ask()
 	require.NoError(t, s.process.Signal(syscall.SIGTERM))
-	err = stream.RecvMsg(&b)
+	var b []byte
+	err := stream.RecvMsg(&b)
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.ErrorContains(t, err, "the quota service is shutting down")
 	_, err = s.process.Wait()

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -17,10 +16,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
-	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 // proxy ADDRESS ID accepts|refuses|refuses=N|silent [manage=ADDRESS] [CERT KEY CA]
@@ -33,8 +30,6 @@ func proxyCommand(ts *testscript.TestScript, neg bool, args []string) {
 		sluice["manage"] = strings.TrimPrefix(args[3], "manage=")
 		args = append(args[:3:3], args[4:]...)
 	}
-	metadata, err := structpb.NewStruct(map[string]any{"sluice": sluice})
-	ts.Check(err)
 	creds, san := insecure.NewCredentials(), ""
 	if len(args) > 3 {
 		creds, san = clientTLS(ts, args[3], args[4], args[5])
@@ -47,9 +42,7 @@ func proxyCommand(ts *testscript.TestScript, neg bool, args []string) {
 	defer stopTrying()
 	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
 	if err == nil {
-		err = stream.Send(&discoveryv3.DeltaDiscoveryRequest{
-			Node: &corev3.Node{Id: id, Metadata: metadata}, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
-		})
+		err = stream.Send(first(id, sluice))
 	}
 	if neg {
 		if err == nil {

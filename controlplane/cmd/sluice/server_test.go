@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -53,30 +55,32 @@ func startWith(t *testing.T, first, dir string, flags ...string) server {
 	return server{url: "http://" + web, xds: xds, process: cmd.Process}
 }
 
+// ask sends a request as a caller does who is new.
+func (s server) ask(ctx context.Context, method, path, body string) (code int, answer []byte, err error) {
+	request, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	request.Header.Set("Content-Type", "application/yaml")
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: s.tls}}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	answer, err = io.ReadAll(response.Body)
+	return response.StatusCode, answer, err
+}
+
 func (s server) apply(text string) (int, error) {
-	response, err := http.Post(s.url+"/v1/policies", "application/yaml", strings.NewReader(text))
+	code, answer, err := s.ask(context.Background(), http.MethodPost, "/v1/policies", text)
 	if err != nil {
 		return 0, err
 	}
-	defer response.Body.Close()
-	var a struct {
-		Revision int `json:"revision"`
+	if code != http.StatusCreated {
+		return 0, fmt.Errorf("answered %d", code)
 	}
-	if err := json.NewDecoder(response.Body).Decode(&a); err != nil {
-		return 0, err
-	}
-	if response.StatusCode != http.StatusCreated {
-		return 0, fmt.Errorf("answered %s", response.Status)
-	}
-	return a.Revision, nil
-}
-
-// get reads a JSON answer.
-func (s server) get(t *testing.T, path string, into any) {
-	t.Helper()
-	response, err := http.Get(s.url + path)
-	require.NoError(t, err)
-	defer response.Body.Close()
-	require.Equal(t, http.StatusOK, response.StatusCode, path)
-	require.NoError(t, json.NewDecoder(response.Body).Decode(into))
+	var a struct{ Revision int }
+	err = json.Unmarshal(answer, &a)
+	return a.Revision, err
 }

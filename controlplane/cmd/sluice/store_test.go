@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -55,20 +56,19 @@ func TestFullDisk(t *testing.T) {
 
 func (s server) code(t *testing.T, path string) int {
 	t.Helper()
-	response, err := http.Get(s.url + path)
+	code, _, err := s.ask(t.Context(), http.MethodGet, path, "")
 	require.NoError(t, err)
-	defer response.Body.Close()
-	return response.StatusCode
+	return code
 }
 
 // check compares what is stored with what was acknowledged, revision by revision.
 func (s server) check(t *testing.T, acknowledged map[int]string) {
 	t.Helper()
 	for revision, text := range acknowledged {
-		var r struct {
-			YAML string `json:"yaml"`
-		}
-		s.get(t, fmt.Sprint("/v1/policies/", revision), &r)
+		var r struct{ YAML string }
+		_, answer, err := s.ask(t.Context(), http.MethodGet, fmt.Sprint("/v1/policies/", revision), "")
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(answer, &r))
 		require.Equal(t, text, r.YAML, "revision %d", revision)
 	}
 }
