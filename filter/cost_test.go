@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
@@ -38,6 +39,12 @@ var kinds = []struct {
 	{"denied by one of all", keyedBy(layers(1)), "header time get set_property reply", 1},
 	{"a denial that counts", keyedBy(`"limits":["1/366d"],"count_denied":true`), "header time get set set_property reply", 1},
 	{"shadow", keyedBy(layers(1) + `,"mode":"shadow"`), "header time get set_property", 0},
+	{"what is matched", `{"name":"r","limits":["1000000/1h"],"cost":{"header":"c"},"exempt":[{"methods":["POST"]},{"paths":["/v2*","/v3"]},{"hosts":["a","*.b"]}],
+		"match":{"client_ips":["10.0.0.0/8","192.0.0.0/16"],"paths":["/v1/*"],"headers":{"x-user-id":"~u.*"}}}`, "header property property header header property time get set", 0},
+	{"what is text", `{"name":"r","key":[{"query":"q"},{"cookie":"c"},"route",{"path":{"segment":2}},
+		{"property":["request","protocol"]},{"first_of":[{"header":"none"},{"query":"q"}]}],"cost":{"query":"n"},"limits":["1000000/1h"]}`,
+		"header property property property header time get set", 0},
+	{"a missing key", `{"name":"r","key":[{"header":"none"}],"missing_key":"deny","limits":["1/1h"]}`, "header time set_property reply", 0},
 	{"outside the share", keyedBy(layers(1) + `,"enforce_percent":0`), "header time get set_property", 0},
 }
 
@@ -109,9 +116,14 @@ func newLoad(tb testing.TB, rules string, change ...func(*sim.Options)) *load {
 	tb.Cleanup(h.Close)
 	require.NoError(tb, h.Configure(policy(rules)))
 	l.host = h
+	claims, err := structpb.NewStruct(map[string]any{"p": map[string]any{"sub": "alice"}})
+	require.NoError(tb, err)
 	for i := range manyKeys {
 		l.requests = append(l.requests, &sim.Request{
-			ClientIP: fmt.Sprintf("192.0.%d.%d", 2+i/250, 1+i%250), Headers: [][2]string{{"x-user-id", fmt.Sprint("user-", i)}},
+			ClientIP: fmt.Sprintf("192.0.%d.%d", 2+i/250, 1+i%250), Path: "/v1/x/y?q=a&n=2",
+			Headers:    [][2]string{{"x-user-id", fmt.Sprint("user-", i)}, {"cookie", "b=1; c=2"}, {"c", "3"}},
+			Properties: map[string][]byte{"xds.route_name": []byte("main")},
+			Metadata:   map[string]*structpb.Struct{jwt: claims},
 		})
 	}
 	l.serve(tb, manyKeys)

@@ -1,72 +1,13 @@
 package engine
 
 import (
-	"encoding/json"
-	"fmt"
-	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
-	"github.com/sluice-ratelimit/sluice/shared/steptest"
 )
-
-// definedLimit is a limit of a policy.
-type definedLimit struct {
-	Algorithm string `json:"algorithm"`
-	Requests  uint32 `json:"requests"`
-	Per       string `json:"per"`
-	Offset    string `json:"offset,omitempty"`
-	Jitter    int    `json:"jitter,omitempty"`
-	Elastic   bool   `json:"elastic,omitempty"`
-	Burst     uint32 `json:"burst,omitempty"`
-}
-
-// TestTheClockSteps: as in shared/state, on the paths that a request takes.
-func TestTheClockSteps(t *testing.T) {
-	steptest.Judge(t, 300, func(windows []limit.Window, capacity uint32, clock *steptest.Clock) steptest.Limiter {
-		limits := make([]definedLimit, len(windows))
-		for i, w := range windows {
-			limits[i] = definedLimit{
-				policy.AlgorithmName(w.Algorithm), w.Limit, policy.PeriodOf(w), time.Duration(w.OffsetNs).String(),
-				int(w.Jitter), w.Elastic, 0,
-			}
-			if w.Algorithm == limit.Calendar {
-				limits[i].Offset = time.Duration(w.ShiftNs()).String()
-			}
-			if w.OffsetNs == 0 {
-				limits[i].Offset = ""
-			}
-			if w.Algorithm == limit.TokenBucket {
-				limits[i].Burst = w.Burst
-			}
-		}
-		text, err := json.Marshal(limits)
-		require.NoError(t, err)
-		p := hosttest.New()
-		e := compileJSON(t, p, fmt.Sprintf(`{"name":"r","key":[{"header":"u"}],"cost":{"header":"cost","max":9},"capacity":%d,"limits":%s}`, capacity, text))
-		at := func(key int, cost uint32) {
-			p.Calls, p.Clock = nil, clock.Ns
-			p.With("u", strconv.Itoa(key), "cost", strconv.Itoa(int(cost)))
-		}
-		return steptest.Limiter{
-			Hit: func(key int, cost uint32) bool {
-				at(key, cost)
-				return e.Decide().Allowed
-			},
-			OfKey: func(w limit.Window, key int) limit.Window {
-				at(key, 1)
-				a := e.Peek().Subjects[0]
-				jitter, _ := a.Rule.Subjects.Hash(&a.Subject)
-				return w.Shifted(w.KeyShift(jitter))
-			},
-		}
-	})
-}
 
 // What a wild clock wrote is moved to the present by the first request that is
 // denied, also in the record of a rule that would have let it pass: that

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"maps"
 	"math/rand/v2"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,44 +36,25 @@ func decideAll(t *testing.T, in hosttest.Tape) (requests int) {
 	rules := in.Rules(small)
 	p := hosttest.New()
 	p.Clock = 1_700_000_000_123_456_789
-	w := watch{t, p, compileJSON(t, p, rules), rules, model{}, map[admission]*admitted{}, false}
-	rival := compileJSON(t, p, rules)
-	races := !backwards && in.Next()%4 == 0
-	w.operated = in.Next()%8 == 0
+	w := watch{t, p, compileJSON(t, p, rules), rules, model{}}
 	for step := 0; step < 60 && len(in) > 0; step++ {
 		in.Request(p, backwards)
-		if w.operated && in.Next()%4 == 0 {
-			w.operate(&in)
-		}
 		if !backwards { // a stolen write leaves a wild clock's record to the next request
 			p.Steal = max(0, in.Next()-250)
 		}
-		raced := false
-		if races && in.Next()%2 == 0 { // another worker has the same request, between two of our commits
-			p.After = func(key string) {
-				if strings.HasPrefix(key, "sl/") {
-					p.After, raced = nil, true
-					w.admit(rival.Decide())
-				}
-			}
-		}
 		before, rebased := maps.Clone(p.Store), w.rebased()
 		v := w.e.Decide()
-		p.Steal, p.After = 0, nil
+		p.Steal = 0
 		w.said(v)
-		switch {
-		case raced:
-			w.admit(v)
-		case v.Allowed:
+		if v.Allowed {
 			require.LessOrEqual(t, w.changes(before), len(v.Subjects))
-			w.admit(v)
-		default:
+		} else {
 			if w.rebased() == rebased {
 				require.LessOrEqual(t, w.changes(before), countedDenials(v), "a denied request wrote: %s", rules)
 			}
 			w.waits(v)
 		}
-		if !small && !races && !w.operated {
+		if !small {
 			w.agrees(v)
 		}
 		requests++
@@ -83,27 +63,11 @@ func decideAll(t *testing.T, in hosttest.Tape) (requests int) {
 }
 
 type watch struct {
-	t        *testing.T
-	p        *proxy
-	e        *Engine
-	rules    string
-	model    model
-	admitted map[admission]*admitted
-	operated bool // operations have a hand in it: what was admitted is not all
-}
-
-// operate does anything to the counters, and takes any answer but nonsense.
-func (w *watch) operate(in *hosttest.Tape) {
-	op := Operation{
-		Name: hosttest.Pick(in, Operations...), Rule: hosttest.Pick(in, "r0", "r1", "r2", ""), Window: hosttest.Pick(in, "", "", "0", "1", "9"),
-		N: hosttest.Pick(in, uint32(0), 1, 2, 5, 1<<32-1),
-	}
-	for range in.Next() % 3 {
-		op.Key = append(op.Key, hosttest.Pick(in, hosttest.Hostile...))
-	}
-	if text, err := w.e.Operate(op); err == nil {
-		require.True(w.t, json.Valid(text), "%v: %s", op, text)
-	}
+	t     *testing.T
+	p     *proxy
+	e     *Engine
+	rules string
+	model model
 }
 
 func (w *watch) rebased() (n uint64) {
@@ -142,30 +106,6 @@ func countedDenials(v *decide.Verdict) (n int) {
 		}
 	}
 	return n
-}
-
-// admit: no window of an exact algorithm admits more to a key than its limit.
-func (w *watch) admit(v *decide.Verdict) {
-	if !v.Allowed {
-		return
-	}
-	for i := range v.Subjects {
-		t := v.Subjects[i]
-		require.False(w.t, !t.Shadow && t.Reason() == "on_full" && t.Rule.Policy.OnFull == policy.FullDeny, w.rules)
-		if t.Cost == 0 || t.Reason() != "" || t.Unlimited {
-			continue
-		}
-		for j, window := range t.Limits.Windows {
-			at := admission{t.Rule.Policy.Name, string(t.Key.Bytes), j}
-			if w.admitted[at] == nil {
-				w.admitted[at] = &admitted{}
-			}
-			w.admitted[at].add(window, t.Record.Now, t.Cost)
-			if w.rebased() == 0 && !w.operated && !t.Shadow && !window.Unlimited && !t.Rule.Policy.CountDenied {
-				require.True(w.t, w.admitted[at].within(window), "%s: %v %v", w.rules, window, w.admitted[at])
-			}
-		}
-	}
 }
 
 // waits: after the wait that a denial names the same request passes, a

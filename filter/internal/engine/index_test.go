@@ -108,29 +108,3 @@ func TestIndexReadsNoMoreThanRulesNeed(t *testing.T) {
 		require.Equal(t, c.calls, calls, c.path)
 	}
 }
-
-func manyRules(n int) string {
-	var list []string
-	for i := range n {
-		list = append(list, fmt.Sprintf(`{"name":"r%d","match":{"hosts":["h%d.example"],"paths":["/v1/r%d/*"]},"limits":["4000000000/1h"],"capacity":16}`, i, i, i))
-	}
-	return strings.Join(list, ",")
-}
-
-// BenchmarkRules is what finding and deciding the last of so many rules takes.
-func BenchmarkRules(b *testing.B) {
-	for _, n := range []int{10, 100, 1000, 8000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := &hosttest.Steady{Proxy: hosttest.New()}
-			s.With(":authority", fmt.Sprintf("h%d.example", n-1), ":path", fmt.Sprintf("/v1/r%d/x", n-1))
-			e := compileJSON(b, s, manyRules(n))
-			if !e.Decide().Matched() {
-				b.Fatal("the last rule does not match")
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				e.Decide()
-			}
-		})
-	}
-}

@@ -51,33 +51,6 @@ func TestCostsThatCanBeReadOtherwise(t *testing.T) {
 	}
 }
 
-// A header costs one call; only one with a comma in it costs a second, and only
-// one that is repeated a third.
-func TestCallsForARepeatedHeader(t *testing.T) {
-	const rules = `{"name":"r","limits":["0/1h"],"match":{"headers":{"h":"a"}}},{"name":"s","limits":["0/1h"],"match":{"headers":{"h":"b"}}}`
-	for _, c := range []struct {
-		headers []string
-		want    []string
-	}{
-		{nil, []string{"joined h"}},
-		{[]string{"h", "x"}, []string{"joined h"}},
-		{[]string{"h", "x,y"}, []string{"joined h", "header h"}},
-		{[]string{"h", " x "}, []string{"joined h"}},
-		{[]string{"h", "x, y"}, []string{"joined h", "header h"}},
-		{[]string{"h", "x", "h", "y"}, []string{"joined h", "header h", "headers"}},
-		{[]string{"h", "x ", "h", " y"}, []string{"joined h", "header h", "headers"}},
-	} {
-		p := hosttest.New()
-		e := compileJSON(t, p, rules)
-		for range 2 {
-			p.With(c.headers...)
-			p.Calls = nil
-			e.Decide()
-			require.Equal(t, c.want, p.Calls, "%v", c.headers)
-		}
-	}
-}
-
 // A value that is too long for an expression counts against the client: it is
 // taken to match, not to exempt, and to have no higher limit.
 func TestTooLongForAnExpression(t *testing.T) {
