@@ -112,7 +112,10 @@ func (a *address) secrets(passwordFile string) (err error) {
 
 // option is what the client is started with.
 func (a *address) option() (rueidis.ClientOption, error) {
-	o := limited(clientOption(), a.form)
+	o := clientOption()
+	if o.DialCtxFn = dial(mostReply); a.form == cluster {
+		o.DialCtxFn = dial(mostOfCluster)
+	}
 	o.InitAddress = a.Hosts
 	o.Username, o.Password, o.SelectDB = a.User, a.Password, a.database
 	o.ForceSingleClient = a.form == single

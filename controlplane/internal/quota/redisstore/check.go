@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
+	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -89,19 +89,9 @@ func (a about) fit(want form) error {
 	return nil
 }
 
+// older reports whether a version such as 7.2.4 is; one that cannot be read is not.
 func older(version string, than [2]int) bool {
-	parts := strings.SplitN(version, ".", 3)
-	for i, least := range than {
-		if i >= len(parts) {
-			return false
-		}
-		n, err := strconv.Atoi(parts[i])
-		if err != nil || n > least {
-			return false
-		}
-		if n < least {
-			return true
-		}
-	}
-	return false
+	var is [2]int
+	n, _ := fmt.Sscanf(version, "%d.%d", &is[0], &is[1])
+	return n == 2 && slices.Compare(is[:], than[:]) < 0
 }

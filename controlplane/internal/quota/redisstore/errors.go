@@ -16,7 +16,6 @@ import (
 
 var (
 	errLate   = errors.New("the quota store did not answer in time")
-	errBusy   = errors.New("the quota store has too many swaps under way")
 	errClosed = errors.New("the quota store is closed")
 )
 

@@ -2,8 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // Redis names scripts by SHA-1
-	"encoding/hex"
 	"fmt"
 	"strconv"
 
@@ -14,29 +12,20 @@ import (
 
 // liveScript notes ARGV[1] in the sorted set KEYS[1] by time, drops what is older
 // than ARGV[2] milliseconds, or newer than now because the clock was set back, and counts.
-const liveScript = `local time = redis.call('TIME')
+var liveScript = rueidis.NewLuaScript(`local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], now + ARGV[2], '+inf')
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return redis.call('ZCARD', KEYS[1])`
-
-var liveSHA = sha(liveScript)
-
-func sha(script string) string {
-	sum := sha1.Sum([]byte(script)) //nolint:gosec // see the import
-	return hex.EncodeToString(sum[:])
-}
+return redis.call('ZCARD', KEYS[1])`)
 
 // Live is quota.Store's.
 func (s *Store) Live(ctx context.Context, domain string, process uint64) (int, error) {
 	args := []string{strconv.FormatUint(process, 36), strconv.FormatInt(quota.LiveFor.Milliseconds(), 10)}
-	key := s.prefix + "live:" + domain
-	r := s.do(ctx, s.client.B().Evalsha().Sha1(liveSHA).Numkeys(1).Key(key).Arg(args...).Build())
-	if refused, ok := rueidis.IsRedisErr(r.Error()); ok && refused.IsNoScript() {
-		r = s.do(ctx, s.client.B().Eval().Script(liveScript).Numkeys(1).Key(key).Arg(args...).Build())
-	}
+	r := within(ctx, func() rueidis.RedisResult {
+		return liveScript.Exec(ctx, s.client, []string{s.prefix + "live:" + domain}, args)
+	})
 	n, err := r.AsInt64()
 	if err != nil {
 		return 0, fmt.Errorf("note a live process: %w", explain(err))
@@ -62,11 +51,15 @@ func (s *Store) Secret(ctx context.Context, name string, fresh func() []byte) ([
 	return secret, nil
 }
 
-// do carries one command out by the context's deadline, which the client alone keeps
-// only while it is connected.
 func (s *Store) do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	return within(ctx, func() rueidis.RedisResult { return s.client.Do(ctx, command) })
+}
+
+// within ends by the context's deadline, which the client alone keeps only while it is
+// connected.
+func within(ctx context.Context, do func() rueidis.RedisResult) rueidis.RedisResult {
 	c := make(chan rueidis.RedisResult, 1)
-	go func() { c <- s.client.Do(ctx, command) }()
+	go func() { c <- do() }()
 	select {
 	case r := <-c:
 		return r

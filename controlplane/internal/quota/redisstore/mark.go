@@ -13,6 +13,8 @@ func (s *Store) mark(key string) string {
 	return name
 }
 
+const slots = 16384
+
 func (s *Store) slot(key string) uint16 {
 	command := s.client.B().Get().Key(key).Build()
 	return command.Slot() & (slots - 1)

@@ -142,22 +142,6 @@ func TestPrefix(t *testing.T) {
 	}
 }
 
-// Of two that make a secret, the faster one's stays.
-func TestSecretOfAnother(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t, redistest.Redis(t)[0])
-	store := open(t, "redis://"+server.Addr())
-	got, err := store.Secret(t.Context(), "name", func() []byte {
-		first, err := store.Secret(t.Context(), "name", func() []byte { return []byte("first") })
-		require.NoError(t, err)
-		require.Equal(t, "first", string(first))
-		return []byte("second")
-	})
-	require.NoError(t, err)
-	require.Equal(t, "first", string(got))
-	require.Equal(t, "-1", server.Do("PTTL", "sluice:secret:name"), "it does not expire")
-}
-
 func TestNobodyThere(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"redis", "redis+cluster", "redis+sentinel"} {

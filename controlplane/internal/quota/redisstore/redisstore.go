@@ -54,7 +54,6 @@ type Store struct {
 	prefix  string
 	cluster bool
 	tags    []string // of a Cluster: for each slot, what a mark's name has in braces
-	lanes   lanes
 }
 
 var _ quota.Store = (*Store)(nil)
@@ -65,7 +64,6 @@ func clientOption() rueidis.ClientOption {
 		DisableCache:      true,
 		AlwaysPipelining:  true, // else a late answer costs the connection
 		PipelineMultiplex: -1,   // one connection a server: longer pipelines
-		RingScaleEachConn: ringScale,
 		Dialer:            net.Dialer{Timeout: dialTimeout, KeepAlive: pingEvery},
 		ConnWriteTimeout:  silentFor,
 		ClientName:        "sluice",
@@ -90,7 +88,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the quota store: %w", explain(err))
 	}
-	s := &Store{client: client, prefix: a.prefix(), cluster: a.form == cluster, lanes: lanes{whole: newLane()}}
+	s := &Store{client: client, prefix: a.prefix(), cluster: a.form == cluster}
 	log := o.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -99,7 +97,6 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("open the quota store: %w", err), s.Close())
 	}
 	if s.cluster {
-		s.lanes.refresh(ctx, client)
 		s.tags = s.slotTags()
 	}
 	return s, nil

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"net"
 	"strconv"
-
-	"github.com/redis/rueidis"
 )
 
 // The client makes room for as much as a reply announces, and a server that is broken or
@@ -152,13 +150,4 @@ func (r *replies) number() int64 {
 		return -1
 	}
 	return int64(n)
-}
-
-// limited makes the client's connections end at replies that are too large.
-func limited(o rueidis.ClientOption, f form) rueidis.ClientOption {
-	o.DialCtxFn = dial(mostReply)
-	if f == cluster {
-		o.DialCtxFn = dial(mostOfCluster)
-	}
-	return o
 }

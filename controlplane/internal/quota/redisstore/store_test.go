@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,14 +60,24 @@ func TestAClockSetBack(t *testing.T) {
 	})
 }
 
+// What a store does costs nothing that the server forgets its scripts all the time.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	forAll(t, func(t *testing.T, b redistest.Binary) {
 		server := redistest.Start(t, b)
+		ctx, cancel := context.WithCancel(t.Context())
+		var flushing sync.WaitGroup
+		flushing.Go(func() {
+			for ; ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+				server.Do("SCRIPT", "FLUSH")
+			}
+		})
 		storetest.Run(t, func() quota.Store {
 			store, err := try(t, redisstore.Options{URL: "redis://" + server.Addr()})
 			require.NoError(t, err)
 			return store
 		})
+		cancel()
+		flushing.Wait()
 	})
 }

@@ -2,9 +2,11 @@ package redisstore
 
 import (
 	"context"
+	"crypto/sha1" //nolint:gosec // see swapSHA
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -19,7 +21,7 @@ import (
 // ARGV[6] nothing may have been there since that time: the mark KEYS[2] says since when the
 // server has its state, by a clock that was not set back since.
 // Times are microseconds, which Lua's numbers hold exactly until the year 2255. The
-// answer is an outcome, the time and, unless swapped, the value and the mark.
+// answer is an outcome, the time, the value unless swapped, and the mark or 0.
 const swapScript = `local there = redis.call('GET', KEYS[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -31,205 +33,129 @@ if ARGV[6] ~= '' and not there then
     redis.call('SET', KEYS[2], since)
   end
   if since ~= ARGV[6] then
-    return {1, now, there, since}
+    return {1, now, there, tonumber(since) or 0}
   end
 end
 if ARGV[5] == '' or (there and string.sub(there, 1, 8) or '') ~= ARGV[1] then
-  return {1, now, there, since}
+  return {1, now, there, tonumber(since) or 0}
 end
 if now < tonumber(ARGV[2]) or now > tonumber(ARGV[3]) then
-  return {2, now, there}
+  return {2, now, there, 0}
 end
 redis.call('SET', KEYS[1], ARGV[5], 'PXAT', ARGV[4])
-return {0, now}`
+return {0, now, false, 0}`
 
-var swapSHA = sha(swapScript)
+var swapSHA = fmt.Sprintf("%x", sha1.Sum([]byte(swapScript))) //nolint:gosec // Redis names scripts so
 
 // outcomes are those of the script's answers.
 var outcomes = [...]quota.Outcome{quota.Swapped, quota.Differs, quota.Late}
 
-const (
-	// maxBatch is how many swaps travel together and answer together.
-	maxBatch = 256
-	// maxUnderWay is how many batches may wait for one server. The client's ring
-	// has room for more, so that it never blocks.
-	maxUnderWay = 1 << (ringScale - 1)
-	ringScale   = 10
-)
+// maxBatch is how many swaps travel together and answer together.
+const maxBatch = 256
 
-// arguments are one swap as the script's key and arguments.
-type arguments struct {
-	index int
-	keys  []string
-	args  []string
+// Swap is quota.Store's. In a Cluster each swap goes alone, so that a silent server holds up
+// no other's: the client finds its server, and puts what goes there into one pipeline.
+func (s *Store) Swap(ctx context.Context, swaps []quota.Swap, done func(i int, r quota.Result)) {
+	most := maxBatch
+	if s.cluster {
+		most = 1
+	}
+	for from := 0; from < len(swaps); from += most {
+		var b batch
+		for i := from; i < min(from+most, len(swaps)); i++ {
+			b = append(b, s.encode(&swaps[i]))
+		}
+		go s.run(ctx, b, func(i int, r quota.Result) { done(from+i, r) })
+	}
 }
 
+// batch is swaps that travel together, each as the script's keys and arguments.
+type batch []rueidis.LuaExec
+
 // encode copies a swap: its caller may use the slices again.
-func (s *Store) encode(i int, w *quota.Swap) arguments {
-	first, last := between(w)
-	key, since := s.key(w.Key), ""
+func (s *Store) encode(w *quota.Swap) rueidis.LuaExec {
+	const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
+	key, since := s.prefix+base64.RawURLEncoding.EncodeToString(w.Key[:]), ""
 	if w.Fresh {
-		since = decimal(w.SinceNs / int64(time.Microsecond))
+		since = decimal(w.SinceNs / micro)
 	}
-	return arguments{index: i, keys: []string{key, s.mark(key)}, args: []string{
-		string(w.Old), decimal(first), decimal(last), decimal(expiry(w)), string(w.New), since,
+	first, last := ceilDiv(w.AtNs-w.SlackNs, micro), (w.AtNs+min(w.SlackNs, math.MaxInt64-w.AtNs))/micro
+	return rueidis.LuaExec{Keys: []string{key, s.mark(key)}, Args: []string{
+		string(w.Old), decimal(first), decimal(min(last, ceilDiv(w.UntilNs, micro)-1)),
+		decimal(max(ceilDiv(w.ExpireNs, milli), 1)), // Redis knows none before
+		string(w.New), since,
 	}}
 }
 
-func (s *Store) key(key [16]byte) string {
-	return s.prefix + base64.RawURLEncoding.EncodeToString(key[:])
+func ceilDiv(a, b int64) int64 {
+	q := a / b
+	if a%b > 0 {
+		q++
+	}
+	return q
 }
 
-// Swap is quota.Store's. Batches to one server go in one pipeline; each answers
-// alone, so that a silent server of a Cluster holds up no other.
-func (s *Store) Swap(ctx context.Context, swaps []quota.Swap, done func(i int, r quota.Result)) {
-	open := map[*lane]*batch{}
-	for i := range swaps {
-		a := s.encode(i, &swaps[i])
-		command := s.evalsha(&a)
-		l := s.lanes.of(command.Slot())
-		b := open[l]
-		if b == nil {
-			b = &batch{store: s, lane: l, done: done}
-			open[l] = b
-		}
-		b.swaps = append(b.swaps, a)
-		b.commands = append(b.commands, command)
-		if len(b.swaps) == maxBatch {
-			go b.run(ctx)
-			delete(open, l)
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+
+// run carries a batch out and settles it by the context's deadline. The client gets no
+// deadline: it would give up commands that it has sent, and their room.
+func (s *Store) run(ctx context.Context, b batch, done func(i int, r quota.Result)) {
+	var settled atomic.Bool
+	settle := func(of func(i int) quota.Result) {
+		if settled.CompareAndSwap(false, true) {
+			for i := range b {
+				done(i, of(i))
+			}
 		}
 	}
-	for _, b := range open {
-		go b.run(ctx)
-	}
-	if s.cluster {
-		s.lanes.refresh(ctx, s.client)
-	}
-}
-
-func (s *Store) evalsha(a *arguments) rueidis.Completed {
-	return s.client.B().Evalsha().Sha1(swapSHA).Numkeys(2).Key(a.keys...).Arg(a.args...).Build()
-}
-
-func (s *Store) eval(a *arguments) rueidis.Completed {
-	return s.client.B().Eval().Script(swapScript).Numkeys(2).Key(a.keys...).Arg(a.args...).Build()
-}
-
-// batch is swaps that travel together.
-type batch struct {
-	store    *Store
-	lane     *lane
-	swaps    []arguments
-	commands []rueidis.Completed
-	done     func(i int, r quota.Result)
-	settled  atomic.Bool
-}
-
-// run carries the batch out and settles it by the context's deadline. The client
-// gets no deadline: it would give up commands that it has sent, and their room.
-func (b *batch) run(ctx context.Context) {
-	select {
-	case b.lane.room <- struct{}{}:
-		defer func() { <-b.lane.room }()
-	case <-ctx.Done():
-		b.fail(errBusy)
+	late := func() { settle(func(int) quota.Result { return failed(explain(ctx.Err())) }) }
+	if ctx.Err() != nil {
+		late()
 		return
 	}
-	if err := ctx.Err(); err != nil {
-		b.fail(explain(err))
-		return
+	defer context.AfterFunc(ctx, late)()
+	commands, again := make([]rueidis.Completed, 0, len(b)), []rueidis.Completed(nil)
+	for _, w := range b {
+		commands = append(commands, s.client.B().Evalsha().Sha1(swapSHA).Numkeys(2).Key(w.Keys...).Arg(w.Args...).Build())
 	}
-	stop := context.AfterFunc(ctx, func() { b.fail(explain(ctx.Err())) })
-	results := b.store.client.DoMulti(context.Background(), b.commands...)
-	b.loadScript(results)
-	stop()
-	if b.settled.CompareAndSwap(false, true) {
-		for i := range b.swaps {
-			b.done(b.swaps[i].index, result(results[i]))
-		}
-	}
-}
-
-// loadScript sends the swaps again whose server did not know the script.
-func (b *batch) loadScript(results []rueidis.RedisResult) {
-	var again []rueidis.Completed
-	var which []int
-	for i := range results {
+	results := s.client.DoMulti(context.Background(), commands...)
+	var unknown []int // their server did not know the script
+	for i, w := range b {
 		if refused, ok := rueidis.IsRedisErr(results[i].Error()); ok && refused.IsNoScript() {
-			again = append(again, b.store.eval(&b.swaps[i]))
-			which = append(which, i)
+			again = append(again, s.client.B().Eval().Script(swapScript).Numkeys(2).Key(w.Keys...).Arg(w.Args...).Build())
+			unknown = append(unknown, i)
 		}
 	}
-	if len(again) == 0 || b.settled.Load() {
-		return
+	if len(again) > 0 && !settled.Load() {
+		for i, r := range s.client.DoMulti(context.Background(), again...) {
+			results[unknown[i]] = r
+		}
 	}
-	for i, r := range b.store.client.DoMulti(context.Background(), again...) {
-		results[which[i]] = r
-	}
+	settle(func(i int) quota.Result { return result(results[i]) })
 }
 
-func (b *batch) fail(err error) {
-	if b.settled.CompareAndSwap(false, true) {
-		for i := range b.swaps {
-			b.done(b.swaps[i].index, quota.Result{Outcome: quota.Failed, Err: err})
-		}
-	}
-}
+func failed(err error) quota.Result { return quota.Result{Outcome: quota.Failed, Err: err} }
+
+var errAnswer = errors.New("read the quota store's answer: it is not the script's")
 
 // result reads the script's answer.
 func result(r rueidis.RedisResult) quota.Result {
 	parts, err := r.ToArray()
 	if err != nil {
-		return quota.Result{Outcome: quota.Failed, Err: explain(err)}
+		return failed(explain(err))
 	}
-	read, err := answer(parts)
-	if err != nil {
-		return quota.Result{Outcome: quota.Failed, Err: fmt.Errorf("read the quota store's answer: %w", err)}
+	if len(parts) != 4 {
+		return failed(errAnswer)
 	}
-	return read
-}
-
-var errAnswer = errors.New("it is not the script's")
-
-func answer(parts []rueidis.RedisMessage) (quota.Result, error) {
-	if len(parts) < 2 {
-		return quota.Result{}, errAnswer
+	var n [4]int64
+	for _, i := range []int{0, 1, 3} {
+		if n[i], err = parts[i].AsInt64(); err != nil {
+			return failed(errAnswer)
+		}
 	}
-	code, err := parts[0].AsInt64()
-	if err != nil || code < 0 || code >= int64(len(outcomes)) {
-		return quota.Result{}, errAnswer
+	value, err := parts[2].AsBytes()
+	if err != nil && !rueidis.IsRedisNil(err) || n[0] < 0 || n[0] >= int64(len(outcomes)) {
+		return failed(errAnswer)
 	}
-	micros, err := parts[1].AsInt64()
-	if err != nil {
-		return quota.Result{}, errAnswer
-	}
-	r := quota.Result{Outcome: outcomes[code], NowNs: micros * int64(time.Microsecond)}
-	if r.Outcome == quota.Swapped || len(parts) < 3 {
-		return r, nil
-	}
-	if parts[2].IsNil() {
-		return since(r, parts[3:])
-	}
-	if r.Value, err = parts[2].AsBytes(); err != nil {
-		return quota.Result{}, errAnswer
-	}
-	return r, nil
-}
-
-// since reads since when the server has its state, where the script says it.
-func since(r quota.Result, parts []rueidis.RedisMessage) (quota.Result, error) {
-	if len(parts) == 0 {
-		return r, nil
-	}
-	text, err := parts[0].ToString()
-	if err != nil || text == "" {
-		return r, nil //nolint:nilerr // a script that says nothing of it
-	}
-	micros, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return quota.Result{}, errAnswer
-	}
-	r.SinceNs = micros * int64(time.Microsecond)
-	return r, nil
+	return quota.Result{Outcome: outcomes[n[0]], Value: value, NowNs: n[1] * int64(time.Microsecond), SinceNs: n[3] * int64(time.Microsecond)}
 }
