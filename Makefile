@@ -144,23 +144,22 @@ releaser: # it finds TinyGo by its own source, hence no -trimpath
 	@$(GO) build -C build/release -o '$(CURDIR)/$(out)/releaser' .
 
 # What measures is a module of its own: what it links reaches no user.
-$(out)/measure: $(call files,build/measure)
-	@$(GO) build -C build/measure -o '$(CURDIR)/$@' .
+$(out)/measure: $(wildcard build/measure/decision/*_test.go) $(call files,envoy)
+	@$(GO) test -C build/measure -c -o '$(CURDIR)/$@' ./decision
 
 size: build $(out)/measure ## how large the filter is, and how long loading it blocks Envoy
 	@wc -c $(filter)
-	@envoy=$$(build/fetch envoy-$(ENVOY_VERSION)); $(out)/measure decision --envoy $$envoy --cases '^load-sluice$$' --rounds 3 --wasm $(filter)
+	@ENVOY_PATH=$$(build/fetch envoy-$(ENVOY_VERSION)) $(out)/measure -test.run '^TestDecision$$/^load-sluice$$' -rounds 3
 
 bench: build $(out)/measure ## what a decision costs, for docs/performance.md; CASES=REGEXP, ROUNDS=N or A=WASM B=WASM: a part
-	$(call bench_of,decision) --wasm $(or $(B),$(filter)) $(if $(A),--against $(A)) $(part)
+	$(call bench_of,TestDecision) $(if $(A),-against '$(A)') $(if $(B),-wasm '$(B)')
 	$(if $(CASES)$(ROUNDS)$(A)$(B),,@$(MAKE) --no-print-directory bench-cluster)
 
 bench-cluster: build $(out)/measure ## what limits over three Envoys cost, for docs/cluster.md; CASES=REGEXP or ROUNDS=N: a part
-	$(call bench_of,cluster) --sluice $(cli) --wasm $(filter) $(part)
+	$(call bench_of,TestCluster)
 
-bench_of = envoy=$$(build/fetch envoy-$(ENVOY_VERSION)); ratelimit=$$(build/fetch ratelimit); redis=$$(build/fetch redis); \
-	$(out)/measure $(1) --envoy $$envoy --ratelimit $$ratelimit --redis $$redis
-part = $(if $(CASES),--cases '$(CASES)') $(if $(ROUNDS),--rounds $(ROUNDS))
+bench_of = envoy=$$(build/fetch envoy-$(ENVOY_VERSION)); ratelimit=$$(build/fetch ratelimit); build/fetch redis >/dev/null; \
+	ENVOY_PATH=$$envoy $(out)/measure -test.run '^$(1)$$/$(or $(CASES),.)' -rounds $(or $(ROUNDS),5) -ratelimit $$ratelimit
 
 bench-keyed: ## the Go library beside others, for docs/library.md: ROUNDS=7
 	$(GO) test -C build/measure -run '^$$' -bench . -count $(or $(ROUNDS),7) ./libraries
