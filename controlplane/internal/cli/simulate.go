@@ -20,6 +20,7 @@ type simulateOptions struct {
 	requests string
 	workers  int
 	proxies  int
+	seed     uint64
 	wasm     string
 }
 
@@ -31,6 +32,7 @@ func (o *simulateOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVarP(&o.requests, "requests", "r", "-", "`FILE` of requests, one JSON object a line; - = standard input")
 	flags.IntVar(&o.workers, "workers", 1, "`NUMBER` of workers that share the counters; requests go to them in turn")
 	flags.IntVar(&o.proxies, "proxies", 1, "`NUMBER` of proxies, with so many workers each; requests go to them in turn")
+	flags.Uint64Var(&o.seed, "seed", 1, "`NUMBER` that seeds the hash of the counter tables, from 1")
 }
 
 func newSimulateCommand() *cobra.Command {
@@ -82,6 +84,9 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 	if o.proxies < 1 || o.proxies*o.workers > maxWorkers {
 		return usageError(fmt.Errorf("--proxies %d with --workers %d: all proxies together have from 1 to %d workers", o.proxies, o.workers, maxWorkers), "the default is 1")
 	}
+	if o.seed == 0 {
+		return usageError(errors.New("--seed 0 is no seed"), "give a number from 1")
+	}
 	if o.policy == "-" {
 		return usageError(errors.New("-f - is not possible here"), "give the policy as a file; requests come from standard input without -r")
 	}
@@ -103,7 +108,7 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 	}
 	return simulate.Run(cmd.Context(), simulate.Options{
 		Wasm: wasm, Policy: o.policy, Requests: requests, Dir: dir,
-		Workers: o.workers, Proxies: o.proxies, Seed: 1, CacheDir: compiledFilters(),
+		Workers: o.workers, Proxies: o.proxies, Seed: o.seed, CacheDir: compiledFilters(),
 		Log: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 	}, cmd.OutOrStdout())
 }
