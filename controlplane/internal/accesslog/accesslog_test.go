@@ -51,27 +51,39 @@ func file(t *testing.T, content string) string {
 	return name
 }
 
+// zipped and squeezed pack a log by gzip and by Zstandard.
+func zipped(t *testing.T, content string) string {
+	t.Helper()
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, err := io.WriteString(z, content)
+	require.NoError(t, errors.Join(err, z.Close()))
+	return packed.String()
+}
+
+func squeezed(t *testing.T, content string) string {
+	t.Helper()
+	encoder, err := zstd.NewWriter(nil)
+	require.NoError(t, err)
+	return string(encoder.EncodeAll([]byte(content), nil))
+}
+
 var noon = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC).UnixNano()
 
 const combinedLine = `192.0.2.7 - - [31/Jan/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 12 "-" "curl"` + "\n"
 
 func TestBadLogs(t *testing.T) {
-	var packed bytes.Buffer
-	z := gzip.NewWriter(&packed)
+	var many strings.Builder
 	for i := range 20000 {
-		fmt.Fprintf(z, strings.Replace(combinedLine, "curl", "curl %d", 1), i*7919)
+		many.WriteString(strings.Replace(combinedLine, "curl", fmt.Sprint("curl ", i*7919), 1))
 	}
-	require.NoError(t, z.Close())
-	cut := packed.String()[:packed.Len()/2]
-	damaged := bytes.Clone(packed.Bytes())
-	damaged[len(damaged)-6] ^= 1
+	packed := zipped(t, many.String())
 	for name, c := range map[string]struct{ content, want string }{
 		"empty":             {"", "has no lines"},
 		"text":              {"hello\nworld\n", `has lines of no known format, such as "hello"`},
 		"binary":            {strings.Repeat("\x00\x01\xff\x80", 300_000), "has lines of no known format"},
 		"no line ends":      {combinedLine + strings.Repeat("x", 17<<20), "16777216 bytes without the end of a line"},
-		"cut gzip":          {cut, "cut off"},
-		"damaged gzip":      {string(damaged), "is damaged: gzip: invalid checksum"},
+		"cut gzip":          {packed[:len(packed)/2], "cut off"},
 		"xz":                {"\xfd7zXZ\x00....", "packed with xz"},
 		"half another log":  {strings.Repeat(combinedLine, 2000) + strings.Repeat("x\n", 30000), "are of another format; line 2001"},
 		"damaged zstandard": {"\x28\xb5\x2f\xfd" + strings.Repeat("x", 1000), "is damaged"},
@@ -88,16 +100,8 @@ func TestOrder(t *testing.T) {
 	line := func(second, ms int) string {
 		return fmt.Sprintf(`{"start_time":"2026-01-31T12:00:%02d.%03dZ","method":"GET","path":"/%d"}`+"\n", second, ms, 1000*second+ms)
 	}
-	dir := t.TempDir()
-	one, two := filepath.Join(dir, "1.gz"), filepath.Join(dir, "2.zst")
-	var packed bytes.Buffer
-	z := gzip.NewWriter(&packed)
-	_, err := io.WriteString(z, line(10, 5)+line(9, 0)+line(30, 0)+line(1, 0)+line(31, 0))
-	require.NoError(t, errors.Join(err, z.Close()))
-	require.NoError(t, os.WriteFile(one, packed.Bytes(), 0o600))
-	encoder, err := zstd.NewWriter(nil)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(two, encoder.EncodeAll([]byte(line(2, 1)+line(10, 4)+line(12, 0)), nil), 0o600))
+	one := file(t, zipped(t, line(10, 5)+line(9, 0)+line(30, 0)+line(1, 0)+line(31, 0)))
+	two := file(t, squeezed(t, line(2, 1)+line(10, 4)+line(12, 0)))
 	all, stats, err := readAll(t, accesslog.Options{Names: []string{one, two}, Fields: []string{"path"}, Sort: 5 * time.Second})
 	require.NoError(t, err)
 	var paths []string
