@@ -121,7 +121,7 @@ func product(list, ways []descriptor) []descriptor {
 	for _, way := range ways {
 		for _, d := range list {
 			d.entries = slices.Concat(d.entries, way.entries)
-			d.scope = d.and(way.scope, "Its actions set two conditions on one part of the request, and a match holds one.")
+			d.scope = d.and(way.scope)
 			all = append(all, d)
 		}
 	}

@@ -46,8 +46,7 @@ func (d *descriptor) keys() string {
 
 // in limits the descriptor to a scope.
 func (d descriptor) in(s scope) descriptor {
-	d.scope = d.and(s, "Its route and its actions have conditions on the same part of the request, and a match "+
-		"holds one.")
+	d.scope = d.and(s)
 	return d
 }
 

@@ -126,32 +126,22 @@ func (in *source) gateway(n *policy.Node) (list []rule) {
 // requests of no other rule.
 func (in *source) gatewayRules(o *gatewayRules, name string, local bool) []rule {
 	var list []rule
-	type made struct {
-		descriptor
-		cell
-	}
-	var open []made
-	for i, r := range o.Rules {
-		d := descriptor{place: in.at(r, "")}
-		for _, s := range r.Selectors {
-			in.readSelector(&d, s)
-		}
-		if r.Cost != nil {
-			d.readCost(r.Cost)
-		}
-		c := cell{name: name + "-" + strconv.Itoa(i+1), place: in.at(r, ""), quota: in.gatewayQuota(r, local),
-			patterns: make([]pattern, len(d.parts()))}
-		c.shared = make([]bool, len(c.patterns))
-		if local && len(r.Selectors) == 0 {
-			open = append(open, made{d, c})
-			continue
-		}
-		list = append(list, d.rules([]cell{c}, in.notes)...)
-	}
-	limited := slices.Clone(list)
-	for _, m := range open {
-		if m.others(limited) {
-			list = append(list, m.rules([]cell{m.cell}, in.notes)...)
+	for _, open := range []bool{false, true} {
+		limited := list
+		for i, r := range o.Rules {
+			d := descriptor{place: in.at(r, "")}
+			if open != (local && len(r.Selectors) == 0) || open && !d.others(limited) {
+				continue
+			}
+			for _, s := range r.Selectors {
+				in.readSelector(&d, s)
+			}
+			if r.Cost != nil {
+				d.readCost(r.Cost)
+			}
+			c := nothing(d.entries)
+			c.name, c.place, c.quota = name+"-"+strconv.Itoa(i+1), d.place, in.gatewayQuota(r, local)
+			list = append(list, d.rules([]cell{c}, in.notes)...)
 		}
 	}
 	return list
@@ -211,7 +201,7 @@ func (in *source) readSelector(d *descriptor, o *gatewaySelector) {
 		}
 	}
 	if methods != nil {
-		d.scope = d.and(scope{match: match{method.kind: methods}}, "Two of its selectors are for other methods.")
+		d.scope = d.and(scope{match: match{method.kind: methods}})
 	}
 	for _, q := range o.Query {
 		in.select1(d, part{kind: "query", name: q.Name}, q)

@@ -17,7 +17,7 @@ type tree struct {
 	of         map[pair]*tree     // the children
 	byKey      map[string][]*tree // the same
 	reached    bool               // a descriptor leads to it
-	limit      *theirLimit
+	limit      theirLimit
 }
 
 type pair struct{ key, value string }
@@ -191,7 +191,7 @@ func (t *tree) addQuota(in *source, d *theirDescriptor) {
 		}
 		return
 	}
-	t.place, t.limit = in.at(limit, ""), limit
+	t.place, t.limit = in.at(limit, ""), *limit
 	unit := strings.ToLower(limit.Unit)
 	_, known := units[unit]
 	switch {
@@ -233,12 +233,12 @@ func (t *tree) all() (list []*tree) {
 func (t *tree) replace() {
 	by, all := map[string]*tree{}, t.all()
 	for _, c := range all {
-		for _, r := range c.limit.replaces() {
+		for _, r := range c.limit.Replaces {
 			by[r.Name] = c
 		}
 	}
 	for _, c := range all {
-		if c.limit == nil || by[c.limit.Name] == nil || !c.quota.limits() {
+		if by[c.limit.Name] == nil || !c.quota.limits() {
 			continue
 		}
 		why := &c.quota.unknown
@@ -248,11 +248,4 @@ func (t *tree) replace() {
 		*why = append(*why, by[c.limit.Name].path+" replaces this limit: a request with both counts there in that alone. Give the rule "+
 			"an exempt with what makes the other apply.")
 	}
-}
-
-func (l *theirLimit) replaces() []*theirReplaced {
-	if l == nil {
-		return nil
-	}
-	return l.Replaces
 }

@@ -25,13 +25,12 @@ func (s *scope) cannot(why string) { s.unknown = append(s.unknown, why) }
 
 func (s *scope) note(text string) { s.notes = append(s.notes, text) }
 
-// and is for the requests of both scopes; clash is unknown where one match
-// cannot say both.
-func (s scope) and(other scope, clash string) scope {
+// and is for the requests of both scopes.
+func (s scope) and(other scope) scope {
 	both, ok := s.match.and(other.match)
 	all := scope{both, slices.Concat(s.exempt, other.exempt), slices.Clone(s.unknown), slices.Concat(s.notes, other.notes)}
 	if !ok {
-		all.cannot(clash)
+		all.cannot("It is for requests with two conditions on one part, and a match holds one.")
 	}
 	all.unknown = append(all.unknown, other.unknown...)
 	return all

@@ -251,8 +251,7 @@ func (in *source) routes(host *routev3.VirtualHost, ofHost scope, ofAll []filter
 		}
 		before = append(before, own)
 		list = append(list, &hostRoute{
-			scope: ofHost.and(all, "Its virtual host and its route have conditions on the same header, and a match holds "+
-				"one."),
+			scope:   ofHost.and(all),
 			limits:  o.GetRoute().GetRateLimits(),
 			include: o.GetRoute().GetIncludeVhRateLimits().GetValue(), //nolint:staticcheck // configurations still have it
 			own:     slices.Concat(in.configsOf(o), in.configsOf(host), ofAll),
