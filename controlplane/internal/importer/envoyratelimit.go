@@ -1,7 +1,6 @@
 package importer
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -30,42 +29,32 @@ const eachEnvoy = "envoyproxy/ratelimit counts in one store for all proxies. Her
 // EnvoyRatelimit imports the configuration of the envoyproxy/ratelimit service:
 // the files of one domain.
 func EnvoyRatelimit(files []File, o Options) (Imported, error) {
-	n := &notes{cluster: o.Cluster}
-	keys, err := o.parts()
-	if err != nil {
-		return Imported{}, err
-	}
-	root, d, e := &tree{}, &draft{from: "envoyproxy/ratelimit"}, &enforcement{}
-	opened := make([]*source, len(files))
-	for i, f := range files {
-		if opened[i], err = open(f, n); err != nil {
-			return Imported{}, err
-		}
-	}
-	if made, are, err := gatewayPolicies(opened, o, keys); are {
-		return made, err
-	}
-	for _, in := range opened {
-		if in.refuse(true); n.err() == nil {
+	return run("envoyproxy/ratelimit", files, o, (*job).service)
+}
+
+func (j *job) service() (err error) {
+	root, e := &tree{}, &enforcement{}
+	for _, in := range j.files {
+		if in.refuse(true); j.notes.err() == nil {
 			for _, document := range resources(in.root) {
-				in.readDomain(document, root, &d.domain)
+				in.readDomain(document, root, &j.domain)
 			}
 		}
 	}
-	n.addUnlessCluster(place{}, eachEnvoy)
+	j.notes.addUnlessCluster(place{}, eachEnvoy)
 	root.replace()
 	var all []descriptor
-	if o.Routes == nil {
-		all = guessBelow([]*tree{root}, descriptor{}, keys, n)
-	} else if all, err = routedDescriptors(d, e, o, n); err != nil {
-		return Imported{}, cmp.Or(n.err(), err)
+	if j.Routes == nil {
+		all = guessBelow([]*tree{root}, descriptor{}, j.keys, j.notes)
+	} else if all, err = j.routed(e); err != nil {
+		return err
 	}
 	for i := range all {
-		d.rules = append(d.rules, all[i].rules(root.cells(all[i].entries), n)...)
+		j.rules = append(j.rules, all[i].rules(root.cells(all[i].entries), j.notes)...)
 	}
-	root.unreached(n)
-	e.apply(d.rules, n)
-	return finish(d, n, keys)
+	root.unreached(j.notes)
+	e.apply(j.rules, j.notes)
+	return nil
 }
 
 // readDomain adds the descriptors of a file to those of its domain.
@@ -153,28 +142,27 @@ func (t *tree) unreached(n *notes) {
 	}
 }
 
-// routedDescriptors reads the descriptors that Envoy's routes make, and what
-// its rate limit filter says.
-func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descriptor, error) {
-	in, err := openEnvoy(*o.Routes, n)
+// routed reads the descriptors that Envoy's routes make, and what its rate limit filter says.
+func (j *job) routed(e *enforcement) (all []descriptor, err error) {
+	in, err := openEnvoy(*j.Routes, j.notes)
 	if err != nil {
 		return nil, err
 	}
-	ofDomain := func(c *policy.Node) bool { return textOf(c, "domain") == d.domain }
-	isFilter := func(c filterConfig) bool { return isConfig[*ratelimitv3.RateLimit](c) }
+	ofDomain := func(c *policy.Node) bool { return textOf(c, "domain") == j.domain }
+	isFilter := isConfig[*ratelimitv3.RateLimit]
 	list := sites(in)
-	at, err := choose(list, o.Listener, func(s *site) bool {
+	at, err := choose(list, j.Listener, func(s *site) bool {
 		return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isFilter(c) && ofDomain(c.node) })
 	})
 	if at == nil && err == nil {
-		at, err = choose(list, o.Listener, func(s *site) bool { return !slices.ContainsFunc(s.filters, isFilter) && s.limited() })
+		at, err = choose(list, j.Listener, func(s *site) bool { return !slices.ContainsFunc(s.filters, isFilter) && s.limited() })
 	}
 	if err != nil {
 		return nil, err
 	}
 	if at == nil {
 		return nil, policyfile.Errors{{File: in.file, Message: "there are no rate_limits, or no filter " +
-			"envoy.filters.http.ratelimit with the domain " + d.domain}}
+			"envoy.filters.http.ratelimit with the domain " + j.domain}}
 	}
 	filter := config[*ratelimitv3.RateLimit](in, at.filters, ofDomain)
 	if filter != nil {
@@ -183,9 +171,8 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 				"header such as x-envoy-internal separates them")
 		}
 		*e = *in.readEnforcement(filter, 100, filter.GetRateLimitedStatus())
-		d.headers = headersField(filter.GetEnableXRatelimitHeaders())
+		j.headers = headersField(filter.GetEnableXRatelimitHeaders())
 	}
-	var all []descriptor
 	for _, limit := range filter.GetRateLimits() {
 		all = append(all, in.readRateLimit(limit, filter.GetStage())...)
 	}
@@ -200,9 +187,8 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 		return ownOf(r).GetRateLimits(), int32(ownOf(r).GetVhRateLimits())
 	}) {
 		if a.route != nil {
-			if own := ownOf(a.route); own.GetDomain() != "" && own.GetDomain() != d.domain {
-				n.add(in.at(own, ""), "this route asks for the domain "+own.GetDomain()+": the import made nothing of its "+
-					"rate_limits")
+			if own := ownOf(a.route); own.GetDomain() != "" && own.GetDomain() != j.domain {
+				in.note(own, "", "this route asks for the domain "+own.GetDomain()+": the import made nothing of its rate_limits")
 				continue
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"reflect"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -68,28 +67,25 @@ type gatewayMatch struct {
 	Invert bool   `yaml:"invert"`
 }
 
-// gatewayPolicies imports files of BackendTrafficPolicies, if they have any. Other limits
-// beside them are a problem: a policy is made of one kind.
-func gatewayPolicies(files []*source, o Options, keys *keyParts) (made Imported, are bool, err error) {
-	const kind = "BackendTrafficPolicy"
-	d := &draft{from: kind}
-	if !slices.ContainsFunc(files, func(in *source) bool { return len(ofKind(in.root, kind)) > 0 }) {
-		return made, false, nil
+const trafficPolicy = "BackendTrafficPolicy"
+
+// trafficPolicies makes rules of BackendTrafficPolicies. Other limits beside them are a
+// problem: a policy is made of one kind.
+func (j *job) trafficPolicies() error {
+	j.from = trafficPolicy
+	if j.Routes != nil || j.Listener != "" {
+		return errors.New("a " + trafficPolicy + " names its requests itself: leave out --routes and --listener")
 	}
-	if o.Routes != nil || o.Listener != "" {
-		return made, true, errors.New("a " + kind + " names its requests itself: leave out --routes and --listener")
-	}
-	for _, in := range files {
+	for _, in := range j.files {
 		for _, n := range resources(in.root) {
-			if textOf(n, "kind") == kind {
-				d.rules = append(d.rules, in.gateway(n)...)
+			if textOf(n, "kind") == trafficPolicy {
+				j.rules = append(j.rules, in.gateway(n)...)
 			} else {
-				in.fail(n, "", "is no "+kind+", and others are: import each kind by itself")
+				in.fail(n, "", "is no "+trafficPolicy+", and others are: import each kind by itself")
 			}
 		}
 	}
-	made, err = finish(d, files[0].notes, keys)
-	return made, true, err
+	return nil
 }
 
 // gateway makes rules of a BackendTrafficPolicy.

@@ -86,38 +86,71 @@ func (n *notes) addUnlessCluster(at place, message string) {
 // place is a problem's place, without a problem.
 type place = policyfile.Problem
 
-// finish sorts the notes, writes the policy and validates it.
-func finish(d *draft, notes *notes, keys *keyParts) (Imported, error) {
-	if err := cmp.Or(notes.err(), keys.unused()); err != nil {
+// job is one import.
+type job struct {
+	Options
+	draft
+	files []*source
+	notes *notes
+	keys  *keyParts
+}
+
+// run imports BackendTrafficPolicies, or else what read makes rules of.
+func run(from string, files []File, o Options, read func(j *job) error) (Imported, error) {
+	j := &job{Options: o, draft: draft{from: from}, notes: &notes{cluster: o.Cluster}}
+	var err error
+	if j.keys, err = o.parts(); err != nil {
 		return Imported{}, err
 	}
-	if len(d.rules) == 0 {
-		return Imported{Notes: notes.list}, ErrNothing
+	for _, f := range files {
+		in, err := open(f, j.notes)
+		if err != nil {
+			return Imported{}, err
+		}
+		j.files = append(j.files, in)
 	}
-	for _, r := range d.rules {
+	if slices.ContainsFunc(j.files, func(in *source) bool { return len(ofKind(in.root, trafficPolicy)) > 0 }) {
+		read = (*job).trafficPolicies
+	}
+	if err := read(j); err != nil {
+		return Imported{}, cmp.Or(j.notes.err(), err)
+	}
+	return j.finish()
+}
+
+// finish sorts the notes, writes the policy and validates it.
+func (j *job) finish() (Imported, error) {
+	notes := j.notes
+	if err := cmp.Or(notes.err(), j.keys.unused()); err != nil {
+		return Imported{}, err
+	}
+	none := Imported{Notes: notes.list}
+	if len(j.rules) == 0 {
+		return none, ErrNothing
+	}
+	for _, r := range j.rules {
 		if n := len(r.Overrides); n > policy.MaxOverrides {
 			at := r.quota.place
 			at.Message = fmt.Sprintf("%s makes a rule with %d overrides, the maximum is %d: "+
 				"import fewer values, or fewer with a limit of their own", r.Name, n, policy.MaxOverrides)
-			return Imported{Notes: notes.list}, policyfile.Errors{at}
+			return none, policyfile.Errors{at}
 		}
 	}
-	d.nameRules()
+	j.nameRules()
 	if notes.cluster {
-		d.overAll()
+		j.overAll()
 	}
 	slices.SortStableFunc(notes.list, func(a, b policyfile.Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
-	text := d.write(notes.list)
+	text := j.write(notes.list)
 	if len(text) > policy.MaxBytes {
-		return Imported{Notes: notes.list}, fmt.Errorf(
-			"the policy would have %d bytes, and the maximum is %d (1 MiB): split the file by domain or descriptor, and "+
-				"import the pieces", len(text), policy.MaxBytes)
+		return none, fmt.Errorf("the policy would have %d bytes, and the maximum is %d (1 MiB): split the file by domain or "+
+			"descriptor, and import the pieces", len(text), policy.MaxBytes)
 	}
+	made := Imported{Policy: text, Notes: notes.list}
 	if _, _, _, err := policyfile.Read("imported policy", text); err != nil {
-		return Imported{Policy: text, Notes: notes.list},
-			fmt.Errorf("the policy is not valid, which is a fault of this import, not of the file: %w", err)
+		return made, fmt.Errorf("the policy is not valid, which is a fault of this import, not of the file: %w", err)
 	}
-	return Imported{Policy: text, Notes: notes.list}, nil
+	return made, nil
 }

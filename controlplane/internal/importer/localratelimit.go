@@ -15,63 +15,44 @@ import (
 // LocalRatelimit imports Envoy's local rate limit filter: its configuration,
 // or that of an Envoy that has it.
 func LocalRatelimit(f File, o Options) (Imported, error) {
-	n := &notes{cluster: o.Cluster}
-	keys, err := o.parts()
-	if err != nil {
-		return Imported{}, err
-	}
-	in, err := open(f, n)
-	if err != nil {
-		return Imported{}, err
-	}
-	if made, are, err := gatewayPolicies([]*source{in}, o, keys); are {
-		return made, err
-	}
-	if err := in.asEnvoy(); err != nil {
-		return Imported{}, err
-	}
-	l := &localImport{in: in, routes: in, draft: &draft{from: "Envoy's local rate limit filter"}, notes: n, keys: keys,
-		made: map[*commonv3.LocalRateLimitDescriptor]bool{}}
-	if err := l.read(o); err != nil {
-		return Imported{}, err
-	}
-	if len(l.draft.rules) == 0 && n.err() == nil {
-		if err := in.nothing(in.root); err != nil {
-			return Imported{}, err
-		}
-	}
-	return finish(l.draft, n, keys)
+	return run("Envoy's local rate limit filter", []File{f}, o, (*job).local)
 }
 
-// read makes rules of a filter alone, or of the listener that is chosen.
-func (l *localImport) read(o Options) error {
-	files := []*source{l.in}
-	if o.Routes != nil {
-		given, err := openEnvoy(*o.Routes, l.notes)
+// local makes rules of a filter alone, or of the listener that is chosen.
+func (j *job) local() error {
+	in := j.files[0]
+	if err := in.asEnvoy(); err != nil {
+		return err
+	}
+	if j.Routes != nil {
+		given, err := openEnvoy(*j.Routes, j.notes)
 		if err != nil {
 			return err
 		}
-		files = append(files, given)
+		j.files = append(j.files, given)
 	}
-	alone, wants := l.in.alone(), limitedLocally
+	alone, wants := in.alone(), limitedLocally
 	if alone.node != nil {
 		wants = func(s *site) bool { return s.limited() || limitedLocally(s) }
 	}
-	at, err := choose(sites(files...), o.Listener, wants)
+	at, err := choose(sites(j.files...), j.Listener, wants)
 	switch {
 	case err != nil:
 		return err
 	case at == nil:
-		at = &site{in: l.in}
+		at = &site{in: in}
 	}
 	if alone.node != nil {
 		at.filters = []filterConfig{alone}
 	}
-	if o.Routes != nil && at.in != files[1] {
-		l.notes.add(place{}, o.Routes.Name+": nothing is made of these routes: the listener has routes of its own, or these have no rate_limits")
+	if j.Routes != nil && at.in != j.files[1] {
+		j.notes.add(place{}, j.Routes.Name+": nothing is made of these routes: the listener has routes of its own, or these have no rate_limits")
 	}
-	l.routes, l.hosts = at.in, at.in.hosts(at)
+	l := &localImport{job: j, in: in, routes: at.in, hosts: at.in.hosts(at), made: map[*commonv3.LocalRateLimitDescriptor]bool{}}
 	l.all(at.filters)
+	if len(j.rules) == 0 && j.notes.err() == nil {
+		return in.nothing(in.root)
+	}
 	return nil
 }
 
@@ -98,19 +79,17 @@ func hasBucket(n *policy.Node) bool {
 const localMessage = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
 
 func limitedLocally(s *site) bool {
-	isLocal := func(c filterConfig) bool { return isConfig[*localv3.LocalRateLimit](c) }
+	isLocal := isConfig[*localv3.LocalRateLimit]
 	return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isLocal(c) && hasBucket(c.node) }) ||
 		contains(s.routing, func(n *policy.Node) bool { return isLocal(configOf("", n)) })
 }
 
 // localImport makes rules of the configurations of one listener.
 type localImport struct {
+	*job
 	in     *source // of the filter
 	routes *source // of the routes
 	hosts  []virtualHost
-	draft  *draft
-	notes  *notes
-	keys   *keyParts
 	made   map[*commonv3.LocalRateLimitDescriptor]bool // those that requests may be of
 }
 
@@ -149,8 +128,8 @@ func (l *localImport) all(filters []filterConfig) {
 	}
 	read := map[*localv3.LocalRateLimit]*source{} // by configuration, which several routes may have
 	for _, c := range filters {
-		if c.message == localMessage && c.node != nil {
-			filter := decodeOnce[*localv3.LocalRateLimit](l.in, c.node, pathOf(c.node, l.in.root))
+		if isConfig[*localv3.LocalRateLimit](c) {
+			filter := decodeOnce[*localv3.LocalRateLimit](l.in, c.node)
 			l.config(filter, l.in, rest, c.disabled, func(r *hostRoute) bool { o, disabled := l.own(r, filters); return o == nil && !disabled })
 			read[filter] = l.in
 		}
@@ -169,14 +148,6 @@ func (l *localImport) all(filters []filterConfig) {
 	}
 }
 
-// pathOf is the path of a filter's configuration in messages.
-func pathOf(n, root *policy.Node) string {
-	if n == root {
-		return ""
-	}
-	return "LocalRateLimit"
-}
-
 // config makes the rules of one configuration, for the requests of a scope and
 // the routes that use accepts.
 func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests scope, disabled bool, use func(*hostRoute) bool) {
@@ -192,7 +163,7 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 		in.notes.addUnlessCluster(in.at(o, "local_cluster_rate_limit"), "local_cluster_rate_limit: each Envoy counts for itself, and "+
 			"the limit is not divided by their number: --scope cluster makes rules that count over all")
 	}
-	l.draft.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), l.draft.headers)
+	l.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), l.headers)
 	var rules []rule
 	for _, d := range l.descriptors(o, in, requests, use) {
 		rules = append(rules, d.rules(in.localCells(o, d.entries, l.made), l.notes)...)
@@ -216,7 +187,7 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 		l.perConnection(in.at(o, "local_rate_limit_per_downstream_connection"), rules)
 	}
 	e.apply(rules, l.notes)
-	l.draft.rules = append(l.draft.rules, rules...)
+	l.rules = append(l.rules, rules...)
 }
 
 var connectionID = part{kind: "property", path: []string{"connection", "id"}}

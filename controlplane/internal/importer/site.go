@@ -125,22 +125,25 @@ func typeOf(url string) string { return url[strings.LastIndexByte(url, '/')+1:] 
 // config decodes the first of these configurations that is an M and fits; nil
 // if none is.
 func config[M proto.Message](in *source, list []filterConfig, fits func(n *policy.Node) bool) (m M) {
-	name := m.ProtoReflect().Descriptor().FullName()
 	for _, c := range list {
-		if c.message == string(name) && c.node != nil && (fits == nil || fits(c.node)) {
-			return decodeOnce[M](in, c.node, string(name.Name()))
+		if isConfig[M](c) && (fits == nil || fits(c.node)) {
+			return decodeOnce[M](in, c.node)
 		}
 	}
 	return m
 }
 
 // decodeOnce decodes an object by the type M, once.
-func decodeOnce[M proto.Message](in *source, n *policy.Node, path string) (m M) {
+func decodeOnce[M proto.Message](in *source, n *policy.Node) (m M) {
 	if known, ok := in.decoded[n]; ok {
 		return known.(M)
 	}
 	made := m.ProtoReflect().New()
 	in.decoded[n] = made.Interface()
+	path := string(made.Descriptor().Name())
+	if n == in.root || fieldOf(n, "virtual_hosts") != nil {
+		path = "" // its fields are known without it
+	}
 	in.message(n, path, made)
 	return made.Interface().(M)
 }
@@ -178,7 +181,7 @@ func (in *source) hosts(s *site) []virtualHost {
 		return nil
 	}
 	var list []virtualHost
-	all := decodeOnce[*routev3.RouteConfiguration](in, s.routing, "")
+	all := decodeOnce[*routev3.RouteConfiguration](in, s.routing)
 	for i, o := range all.GetVirtualHosts() {
 		h := virtualHost{scope: hostScope(o.GetDomains(), in.notes), limits: o.GetRateLimits()}
 		var others []string // hosts of which Envoy finds another virtual host, as it takes the longest domain that fits
