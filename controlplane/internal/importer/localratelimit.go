@@ -93,25 +93,19 @@ type localImport struct {
 	made   map[*commonv3.LocalRateLimitDescriptor]bool // those that requests may be of
 }
 
-// own is a route's configuration, or that of its virtual host; disabled where it
-// switches the filter off.
-func (l *localImport) own(r *hostRoute, filters []filterConfig) (o *localv3.LocalRateLimit, disabled bool) {
-	o = config[*localv3.LocalRateLimit](l.routes, r.own, nil)
-	return o, o == nil && slices.ContainsFunc(r.own, func(c filterConfig) bool {
-		return c.disabled && slices.ContainsFunc(filters, func(f filterConfig) bool { return f.name == c.name && f.message == localMessage })
-	})
-}
-
 // all makes the rules of the filters' configurations, and of those of routes.
 func (l *localImport) all(filters []filterConfig) {
-	var rest scope // requests of no route with a configuration of its own
+	var rest scope // requests of no route with a configuration of its own, or that switches the filter off
 	var routes []*hostRoute
+	isLeft := func(c filterConfig) bool {
+		return c.disabled && slices.ContainsFunc(filters, func(f filterConfig) bool { return f.name == c.name && f.message == localMessage })
+	}
 	for _, h := range l.hosts {
 		for _, r := range h.routes {
-			o, disabled := l.own(r, filters)
+			r.local = config[*localv3.LocalRateLimit](l.routes, r.own, nil)
+			r.apart = r.local != nil || slices.ContainsFunc(r.own, isLeft)
 			switch {
-			case o == nil && !disabled:
-				continue
+			case !r.apart:
 			case len(r.scope.match) == 0:
 				rest.cannot("It is for the requests of routes without a configuration of their own, and an exempt cannot say which those " +
 					"are.")
@@ -121,28 +115,26 @@ func (l *localImport) all(filters []filterConfig) {
 					rest.note("It leaves out more requests than there, where the condition of a route is one that an exempt cannot say.")
 				}
 			}
-			if o != nil {
+			if r.local != nil {
 				routes = append(routes, r)
 			}
 		}
 	}
-	read := map[*localv3.LocalRateLimit]*source{} // by configuration, which several routes may have
 	for _, c := range filters {
 		if isConfig[*localv3.LocalRateLimit](c) {
-			filter := decodeOnce[*localv3.LocalRateLimit](l.in, c.node)
-			l.config(filter, l.in, rest, c.disabled, func(r *hostRoute) bool { o, disabled := l.own(r, filters); return o == nil && !disabled })
-			read[filter] = l.in
+			l.config(decodeOnce[*localv3.LocalRateLimit](l.in, c.node), l.in, rest, c.disabled, func(r *hostRoute) bool { return !r.apart })
 		}
 	}
 	for _, route := range routes {
-		o, _ := l.own(route, filters)
-		l.config(o, l.routes, route.scope, false, func(r *hostRoute) bool { return r == route })
-		read[o] = l.routes
+		l.config(route.local, l.routes, route.scope, false, func(r *hostRoute) bool { return r == route })
 	}
-	for o, in := range read {
-		for _, d := range o.GetDescriptors() {
-			if !l.made[d] {
-				l.notes.add(in.at(d, ""), "no rate_limits make this descriptor, so there is no rule for it")
+	for _, in := range l.files {
+		for _, m := range in.decoded {
+			o, _ := m.(*localv3.LocalRateLimit)
+			for _, d := range o.GetDescriptors() {
+				if !l.made[d] {
+					in.note(d, "", "no rate_limits make this descriptor, so there is no rule for it")
+				}
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	localv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/local_ratelimit/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -173,6 +174,9 @@ type hostRoute struct {
 	limits  []*routev3.RateLimit
 	own     []filterConfig // of the route, then of what it is in
 	include bool           // the virtual host's limits too
+
+	local *localv3.LocalRateLimit // its own configuration of that filter
+	apart bool                    // it has one, or switches the filter off
 }
 
 // hosts decodes the virtual hosts of a site.
