@@ -1,9 +1,9 @@
 package simulate
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -105,88 +105,64 @@ const (
 
 // reader reads and checks lines.
 type reader struct {
-	in      *bufio.Reader
+	text    []byte // of all lines
+	rest    []byte // of those to come
 	dir     string // of the policy files that lines name, in it or below
 	workers int
 	proxies int
 	number  int // of the last line
-	bytes   int // read so far
 
 	asked map[string]*asked // by id
-	spool *os.File          // what is read goes there too, while set
-	kept  *os.File          // what is read again
-	known bool              // all lines have been read and checked: they are read again
+	known bool              // all lines have been checked
+}
+
+// newReader reads the requests, as many as there may be and a byte more.
+func newReader(ctx context.Context, o Options) (*reader, error) {
+	text, err := io.ReadAll(io.LimitReader(input.Until(ctx, o.Requests), maxInputBytes+1))
+	if err != nil && !errors.Is(err, input.ErrInterrupted) {
+		err = fmt.Errorf("read requests: %w", err)
+	}
+	return &reader{text: text, rest: text, dir: o.Dir, workers: o.Workers, proxies: o.Proxies}, err
 }
 
 // next returns the next line, io.EOF behind the last.
 func (r *reader) next() (line, error) {
-	for {
-		text, err := r.in.ReadSlice('\n')
+	for len(r.rest) > 0 {
+		var text []byte
+		text, r.rest, _ = bytes.Cut(r.rest, []byte("\n"))
 		r.number++
-		r.bytes += len(text)
-		if r.spool != nil {
-			if _, err := r.spool.Write(text); err != nil {
-				return line{}, fmt.Errorf("keep requests: %w", err)
-			}
-		}
 		switch {
-		case errors.Is(err, bufio.ErrBufferFull):
+		case len(text) >= maxLineBytes:
 			return line{}, fmt.Errorf("line %d: it has more than the %d bytes that a line may have", r.number, maxLineBytes)
-		case errors.Is(err, input.ErrInterrupted):
-			return line{}, err
-		case err != nil && !errors.Is(err, io.EOF):
-			return line{}, fmt.Errorf("read requests: %w", err)
-		case r.bytes > maxInputBytes || r.number > maxLines && len(text) > 0:
+		case len(r.text)-len(r.rest) > maxInputBytes || r.number > maxLines:
 			return line{}, fmt.Errorf("line %d: the requests are more than %d lines or %d bytes: simulate fewer at a time", r.number, maxLines, maxInputBytes)
 		}
-		if text = bytes.TrimSpace(text); len(text) > 0 {
-			l, err := r.read(text)
-			if err == nil && !r.known {
-				err = r.check(&l)
-			}
-			if err != nil {
-				return line{}, fmt.Errorf("line %d: %w", r.number, err)
-			}
-			return l, nil
+		if text = bytes.TrimSpace(text); len(text) == 0 {
+			continue
+		}
+		l, err := r.read(text)
+		if err == nil && !r.known {
+			err = r.check(&l)
 		}
 		if err != nil {
-			return line{}, io.EOF
+			err = fmt.Errorf("line %d: %w", r.number, err)
 		}
+		return l, err
 	}
+	return line{}, io.EOF
 }
 
-// foresee reads and checks all that is left, for what is to be known of later lines, and has
-// it read again.
+// foresee checks all that is left, for what is to be known of later lines.
 func (r *reader) foresee() (err error) {
-	if r.known {
-		return nil
-	}
-	if r.spool, err = os.CreateTemp("", "sluice-simulate-"); err != nil {
-		return fmt.Errorf("keep requests: %w", err)
-	}
-	number, size := r.number, r.bytes
-	for err == nil {
+	rest, number := r.rest, r.number
+	for err == nil && !r.known {
 		_, err = r.next()
 	}
-	if !errors.Is(err, io.EOF) {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	if _, err := r.spool.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("read requests again: %w", err)
-	}
-	r.in.Reset(r.spool)
-	r.spool, r.kept, r.number, r.bytes, r.known = nil, r.spool, number, size, true
+	r.rest, r.number, r.known = rest, number, true
 	return nil
-}
-
-// close ends what foresee has begun.
-func (r *reader) close() {
-	for _, file := range []*os.File{r.spool, r.kept} {
-		if file != nil {
-			_ = file.Close()
-			_ = os.Remove(file.Name())
-		}
-	}
 }
 
 // kinds are what a line may be, and the fields that each has beside op and its time. A

@@ -91,9 +91,10 @@ func (o Options) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	o.Proxies = max(o.Proxies, 1)
-	in := bufio.NewReaderSize(input.Until(ctx, o.Requests), maxLineBytes)
-	r := &reader{in: in, dir: o.Dir, workers: o.Workers, proxies: o.Proxies}
-	defer r.close()
+	r, err := newReader(ctx, o)
+	if err != nil {
+		return err
+	}
 	s := &simulation{turns: make([]int, o.Proxies), interrupted: ctx.Done()}
 	defer s.close()
 	w := bufio.NewWriter(out)
