@@ -8,20 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTooLargeForOnePolicy: the configuration is at fault, not the importer.
-func TestTooLargeForOnePolicy(t *testing.T) {
-	var text strings.Builder
-	text.WriteString("domain: d\ndescriptors:\n")
-	for i := range 12_000 {
-		fmt.Fprintf(&text, "- {key: k%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
-	}
-	made, err := service(text.String())
-	require.ErrorContains(t, err, "bytes, and the maximum is 1048576 (1 MiB): split the file by domain or descriptor")
-	require.NotContains(t, err.Error(), "fault of this import")
-	require.Empty(t, made.Policy)
-}
-
-// TestBombs: what grows when it is read is refused in a moment.
+// TestBombs: what grows when it is read is refused in a moment, and nothing is made of it. That one policy
+// has no room for it is said of the configuration.
 func TestBombs(t *testing.T) {
 	var laughs strings.Builder
 	laughs.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")
@@ -36,12 +24,13 @@ func TestBombs(t *testing.T) {
 	for i := range 1001 {
 		overrides += "- {key: a, value: v" + strings.Repeat("x", i) + "}\n"
 	}
-	read := func(text string) error {
-		_, err := service(text)
-		return err
+	var keys strings.Builder
+	for i := range 12_000 {
+		fmt.Fprintf(&keys, "- {key: k%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
 	}
 	most := "domain: d\ndescriptors:\n" + values.String()[:strings.LastIndex(values.String(), "- ")]
-	require.NoError(t, read(most))
+	_, err := service(most)
+	require.NoError(t, err)
 	for name, tc := range map[string]struct{ text, want string }{
 		"aliases": {laughs.String() + "domain: d\n", "an alias counts each time it is used"},
 		"depth":   {"domain: d\ndescriptors: " + strings.Repeat("[{key: a, descriptors: ", 5000) + strings.Repeat("}]", 5000), "deep"},
@@ -49,8 +38,12 @@ func TestBombs(t *testing.T) {
 		"parts":   {strings.Repeat("a: 1\n---\n", 100_000), "more than 100 documents"},
 		"rules":   {overrides, "a makes a rule with 1001 overrides, the maximum is 1000: import fewer values, or fewer with a limit of their own"},
 		"values":  {"domain: d\ndescriptors:\n" + values.String(), "tenant has more than 10000 values with a limit"},
+		"policy":  {"domain: d\ndescriptors:\n" + keys.String(), "bytes, and the maximum is 1048576 (1 MiB): split the file by domain or descriptor"},
 		"size":    {"domain: d\n" + strings.Repeat("#\n", 1<<20), "the most is 1048576"},
 	} {
-		require.ErrorContains(t, read(tc.text), tc.want, name)
+		made, err := service(tc.text)
+		require.ErrorContains(t, err, tc.want, name)
+		require.NotContains(t, err.Error(), "fault of this import", name)
+		require.Empty(t, made.Policy, name)
 	}
 }
