@@ -24,7 +24,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
-	"github.com/sluice-ratelimit/sluice/examples"
 )
 
 // needFilter builds the filter and returns its file.
@@ -245,11 +244,4 @@ func TestQuickstartWithEnvoy(t *testing.T) {
 	require.Equal(t, 2, strings.Count(c.out.String(), "429 denied"), "%s", &c.out)
 	require.Equal(t, 7, strings.Count(c.out.String(), "200 allowed"), "%s", &c.out)
 	require.Contains(t, c.out.String(), "10 of 14 were allowed.")
-}
-
-// TestQuickstartPolicy: the embedded policies have the limits that the transcript names.
-func TestQuickstartPolicy(t *testing.T) {
-	require.Equal(t, 1, bytes.Count(examples.Quickstart, []byte(quickstartLimit)))
-	require.Equal(t, 1, bytes.Count(examples.Cluster, []byte(quickstartRaised)))
-	require.Equal(t, 1, bytes.Count(examples.Cluster, []byte(quickstartShared)))
 }

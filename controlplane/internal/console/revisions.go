@@ -70,7 +70,6 @@ type revisionView struct {
 // difference is what a change of the policy means, or why that cannot be said.
 type difference struct {
 	From    uint64              // the revision before
-	Words   []string            // a sentence each
 	Changes []policydiff.Change // what becomes of counters
 	Diff    string              // of the texts
 	Unknown string
@@ -124,13 +123,13 @@ func (c *console) difference(r *http.Request, before uint64, after *api.Revision
 	text := diff.Diff("before", []byte(old.YAML), "after", []byte(after.YAML))
 	_, hunks, _ := bytes.Cut(text, []byte("\n")) // the line of a command that was never given
 	d.Diff = string(hunks)
-	was, wasTree, _, err := policyfile.Read(old.File, []byte(old.YAML))
-	is, isTree, _, err2 := policyfile.Read(after.File, []byte(after.YAML))
+	was, _, _, err := policyfile.Read(old.File, []byte(old.YAML))
+	is, _, _, err2 := policyfile.Read(after.File, []byte(after.YAML))
 	if err = errors.Join(err, err2); err != nil { // another release has accepted it
 		d.Unknown = "What becomes of counters is not known: " + err.Error()
 		return d
 	}
-	d.Changes, d.Words = policydiff.Between(was, is), policydiff.Words(wasTree, isTree)
+	d.Changes = policydiff.Between(was, is)
 	return d
 }
 
