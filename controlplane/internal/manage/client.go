@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -45,35 +46,32 @@ type Client struct {
 }
 
 // Counters has the proxy do the operation.
-func (c *Client) Counters(ctx context.Context, at *url.URL, op Operation, query url.Values) (a answer.Answer, err error) {
-	err = c.post(ctx, at, "counters/"+op.Wire, query, nil, func(text []byte) error {
-		var ok bool
-		a, ok = ReadAnswer(op, text)
-		return c.take(at, &a, ok)
-	})
-	return a, err
+func (c *Client) Counters(ctx context.Context, at *url.URL, op Operation, query url.Values) (answer.Answer, error) {
+	return ask(ctx, c, at, "counters/"+op.Wire, query, nil, func(text []byte) (answer.Answer, bool) { return ReadAnswer(op, text) })
 }
 
 // Explain has the proxy explain the described request.
-func (c *Client) Explain(ctx context.Context, at *url.URL, described string) (x answer.Explanation, err error) {
-	header := http.Header{RequestHeader: {described}}
-	err = c.post(ctx, at, "explain", nil, header, func(text []byte) error {
-		var ok bool
-		x, ok = ReadExplanation(text)
-		return c.take(at, &x, ok)
-	})
-	return x, err
+func (c *Client) Explain(ctx context.Context, at *url.URL, described string) (answer.Explanation, error) {
+	return ask(ctx, c, at, "explain", nil, http.Header{http.CanonicalHeaderKey(RequestHeader): {described}}, ReadExplanation)
 }
 
-// take judges an answer that was read.
-func (c *Client) take(at *url.URL, answer any, ok bool) error {
-	switch {
-	case !ok:
-		return &Failure{at.Host + " answers, but not as a management path does", noManageHint}
-	case c.keep != nil:
-		return c.keep(answer)
+// ask makes one management request, and reads and judges its answer.
+func ask[A any](ctx context.Context, c *Client, at *url.URL, path string, query url.Values, header http.Header, read func([]byte) (A, bool)) (a A, err error) {
+	err = c.post(ctx, at, path, query, header, func(text []byte) error {
+		var ok bool
+		a, ok = read(text)
+		switch {
+		case !ok:
+			return &Failure{at.Host + " answers, but not as a management path does", noManageHint}
+		case c.keep != nil:
+			return c.keep(a)
+		}
+		return nil
+	})
+	if err != nil {
+		return *new(A), err // what there is no room for goes
 	}
-	return nil
+	return a, nil
 }
 
 // post makes one management request and reads its answer.
@@ -92,9 +90,7 @@ func (c *Client) post(
 	if err != nil {
 		return fmt.Errorf("make request to %s", at.Host) // the cause has the key in it
 	}
-	for name, values := range header {
-		request.Header[http.CanonicalHeaderKey(name)] = values
-	}
+	maps.Copy(request.Header, header)
 	request.Header.Set("Authorization", "Bearer "+c.Token)
 	transport := c.transport(at)
 	defer transport.CloseIdleConnections()

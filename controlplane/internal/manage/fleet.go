@@ -52,14 +52,6 @@ type Asked struct {
 	Hint     string `json:"hint,omitempty"`
 }
 
-func (t *Target) asked() Asked {
-	a := Asked{Proxy: t.Node, Revision: t.Revision}
-	if t.URL != nil {
-		a.URL = t.URL.String()
-	}
-	return a
-}
-
 func (a *Asked) fail(err error) {
 	a.Error = err.Error()
 	var f *Failure
@@ -120,16 +112,9 @@ func (c *Call) End() { c.fleet.calls.Free(c.who, 1) }
 // Counters has every proxy do the operation and returns a row for each.
 func (c *Call) Counters(ctx context.Context, targets []Target, op Operation, query url.Values) []Row {
 	rows := make([]Row, len(targets))
-	c.each(ctx, targets, func(ctx context.Context, i int, err error) {
-		row := &rows[i]
-		row.Asked = targets[i].asked()
-		if err == nil {
-			row.Answer, err = c.of(&targets[i]).Counters(ctx, targets[i].URL, op, query)
-		}
-		if err != nil {
-			row.Answer = answer.Answer{}
-			row.fail(err)
-		}
+	c.each(ctx, targets, func(i int) *Asked { return &rows[i].Asked }, func(ctx context.Context, i int, client *Client) (err error) {
+		rows[i].Answer, err = client.Counters(ctx, targets[i].URL, op, query)
+		return err
 	})
 	return rows
 }
@@ -137,42 +122,48 @@ func (c *Call) Counters(ctx context.Context, targets []Target, op Operation, que
 // Explain has every proxy explain the described request.
 func (c *Call) Explain(ctx context.Context, targets []Target, described string) []ExplainRow {
 	rows := make([]ExplainRow, len(targets))
-	c.each(ctx, targets, func(ctx context.Context, i int, err error) {
-		row := &rows[i]
-		row.Asked = targets[i].asked()
-		if err == nil {
-			row.Explanation, err = c.of(&targets[i]).Explain(ctx, targets[i].URL, described)
-		}
-		if err != nil {
-			row.Explanation = answer.Explanation{}
-			row.fail(err)
-		}
+	c.each(ctx, targets, func(i int) *Asked { return &rows[i].Asked }, func(ctx context.Context, i int, client *Client) (err error) {
+		rows[i].Explanation, err = client.Explain(ctx, targets[i].URL, described)
+		return err
 	})
 	return rows
 }
 
-// each calls do for every target, some at a time, with an error for a target that
-// is not to be asked. It returns when all calls have.
-func (c *Call) each(ctx context.Context, targets []Target, do func(ctx context.Context, i int, err error)) {
+// each has do ask every target, some at a time, and notes whom and what went wrong. It
+// returns when all have been asked.
+func (c *Call) each(ctx context.Context, targets []Target, asked func(int) *Asked, do func(context.Context, int, *Client) error) {
 	limited, cancel := context.WithTimeoutCause(ctx, MaxCall, &Failure{
 		"not asked: the others took " + MaxCall.String(), "--timeout says how long each may take",
 	})
 	defer cancel()
+	one := func(i int, err error) {
+		t, a := &targets[i], asked(i)
+		a.Proxy, a.Revision = t.Node, t.Revision
+		if t.URL != nil {
+			a.URL = t.URL.String()
+		}
+		if err == nil {
+			err = do(limited, i, c.of(t))
+		}
+		if err != nil {
+			a.fail(err)
+		}
+	}
 	var all sync.WaitGroup
 	defer all.Wait()
 	for i, t := range targets {
 		if t.Err != nil {
-			do(limited, i, t.Err)
+			one(i, t.Err)
 			continue
 		}
 		select {
 		case c.fleet.asked <- struct{}{}:
 			all.Go(func() {
 				defer func() { <-c.fleet.asked }()
-				do(limited, i, context.Cause(limited))
+				one(i, context.Cause(limited))
 			})
 		case <-limited.Done():
-			do(limited, i, context.Cause(limited))
+			one(i, context.Cause(limited))
 		}
 	}
 }
