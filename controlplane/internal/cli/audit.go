@@ -35,7 +35,7 @@ func (o *listOptions) check() error {
 
 func newAuditCommand() *cobra.Command {
 	var o listOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "audit",
 		Short: "List who changed what, the newest first",
 		Long: `List the changes that the control plane has stored and the backups that it sent:
@@ -44,9 +44,7 @@ when, who asked, from which address, and what for. The log keeps 10,000 entries.
   sluice audit --limit 5 --policy edge
   sluice audit --limit 0 --output json   # all of them`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return audit(cmd, o) },
-	}
-	o.AddFlags(cmd, "all")
-	return cmd
+	}, func(cmd *cobra.Command) { o.AddFlags(cmd, "all") })
 }
 
 func audit(cmd *cobra.Command, o listOptions) error {

@@ -29,7 +29,7 @@ func newCountersFindCommand() *cobra.Command {
 		requestOptions
 		manageOptions
 	}
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "find",
 		Short: "Find a client's counters in all rules, what denies it, and how to free it",
 		Long: `Find the counters of a client that is described by one of its requests, as for
@@ -82,10 +82,7 @@ Exits 1 if no rule has a key of the client.`,
 			}
 			return err
 		},
-	}
-	o.requestOptions.AddFlags(cmd)
-	o.manageOptions.AddFlags(cmd)
-	return cmd
+	}, o.requestOptions.AddFlags, o.manageOptions.AddFlags)
 }
 
 // isPartial reports whether some counters are not known.

@@ -13,7 +13,7 @@ import (
 
 func newGetCommand() *cobra.Command {
 	var o serverOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "get [REVISION]",
 		Short: "Print a revision's policy as it was given",
 		Example: `  sluice get
@@ -31,9 +31,7 @@ func newGetCommand() *cobra.Command {
 				return err
 			})
 		},
-	}
-	o.AddFlags(cmd, store.DefaultPolicy)
-	return cmd
+	}, func(cmd *cobra.Command) { o.AddFlags(cmd, store.DefaultPolicy) })
 }
 
 // revisionIn returns the revision that is the argument, or one by name.

@@ -15,16 +15,14 @@ import (
 
 func newHistoryCommand() *cobra.Command {
 	var o listOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "history",
 		Short: "List revisions, the newest first",
 		Example: `  sluice history
   sluice history --limit 5 --policy edge
   sluice history --output json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return history(cmd, o) },
-	}
-	o.AddFlags(cmd, store.DefaultPolicy)
-	return cmd
+	}, func(cmd *cobra.Command) { o.AddFlags(cmd, store.DefaultPolicy) })
 }
 
 func history(cmd *cobra.Command, o listOptions) error {

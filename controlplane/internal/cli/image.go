@@ -53,7 +53,7 @@ func (o *imagePushOptions) AddFlags(cmd *cobra.Command) {
 
 func newImagePushCommand() *cobra.Command {
 	var o imagePushOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "push REGISTRY/IMAGE:TAG",
 		Short: "Push the filter as an image and print its digest",
 		Long: `Push the filter inside this program to a registry, from which Istio and Envoy
@@ -66,9 +66,7 @@ a credential helper stored.`,
   sluice image push registry.example.com/sluice:1.0.0 --ca ca.pem --username ci --password-file password`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return imagePush(cmd, args[0], o) },
-	}
-	o.AddFlags(cmd)
-	return cmd
+	}, o.AddFlags)
 }
 
 // pushed is what image push prints as JSON.

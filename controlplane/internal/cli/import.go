@@ -49,7 +49,7 @@ func (o *importOptions) AddFlags(cmd *cobra.Command) {
 
 func newImportEnvoyRatelimitCommand() *cobra.Command {
 	var o importOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "envoy-ratelimit (FILE|-)...",
 		Short: "Translate a configuration of envoyproxy/ratelimit",
 		Long: `Translate the files of one domain of the envoyproxy/ratelimit service into a policy;
@@ -68,14 +68,12 @@ A BackendTrafficPolicy needs no routes.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return importFrom(cmd, o, args, importer.EnvoyRatelimit)
 		},
-	}
-	o.AddFlags(cmd)
-	return cmd
+	}, o.AddFlags)
 }
 
 func newImportLocalRatelimitCommand() *cobra.Command {
 	var o importOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "local-ratelimit (FILE|-)",
 		Short: "Translate a configuration of Envoy's local rate limit filter",
 		Long: `Translate the configuration of Envoy's local rate limit filter into a policy; - is
@@ -94,9 +92,7 @@ and --key say what the keys of its descriptors are, as in import envoy-ratelimit
 				return importer.LocalRatelimit(files[0], o)
 			})
 		},
-	}
-	o.AddFlags(cmd)
-	return cmd
+	}, o.AddFlags)
 }
 
 // importFrom reads the files, and prints the policy and the notes.

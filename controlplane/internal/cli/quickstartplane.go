@@ -43,23 +43,14 @@ func (p *dataPlane) get(ctx context.Context, path string, header http.Header) (i
 	return response.StatusCode, response.Header, nil
 }
 
-// listen opens a listener at an address, or at another port if that is taken, until the end.
-func (d *demo) listen(address string) (net.Listener, error) {
+// free returns an address that can be bound now, that one if it can.
+func free(address string) string {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			return nil, fmt.Errorf("listen: %w", err)
-		}
+		l, err = net.Listen("tcp", "127.0.0.1:0")
 	}
-	d.later(func() error { _ = l.Close(); return nil }) // who serves on it may have closed it
-	return l, nil
-}
-
-// free returns an address that can be bound now, that one if it can.
-func (d *demo) free(address string) string {
-	l, err := d.listen(address)
 	if err != nil {
-		return address
+		return address // whoever listens there says why it cannot be
 	}
 	_ = l.Close()
 	return l.Addr().String()
@@ -71,13 +62,11 @@ func (d *demo) startControlPlane(data string) error {
 		return err
 	}
 	d.later(kept.Close)
-	s := servers{log: d.log, proxies: "xds"}
-	if s.httpListener, err = d.listen(defaultHTTP); err != nil {
+	s, err := (&listenOptions{proxies: xdsListener, http: free(defaultHTTP), xds: free(defaultXDS)}).listen(d.log, guard{})
+	if err != nil {
 		return err
 	}
-	if s.xdsListener, err = d.listen(defaultXDS); err != nil {
-		return err
-	}
+	d.later(func() error { s.close(); return nil })
 	token := rand.Text()
 	fleet := quickstartFleet(token, s.httpListener.Addr(), s.xdsListener.Addr())
 	// It outlives the command's context: the data plane goes first.
@@ -85,7 +74,7 @@ func (d *demo) startControlPlane(data string) error {
 	gone := make(chan struct{})
 	d.later(func() error { cancel(); <-gone; return nil })
 	o := serveOptions{quotas: quotaOptions{store: quotaMemory}}
-	if err := o.start(ctx, &s, managedStore{kept, manageSection(token)}, fleet, nil); err != nil {
+	if err := o.start(ctx, s, managedStore{kept, manageSection(token)}, fleet, nil); err != nil {
 		close(gone)
 		return err
 	}
@@ -96,9 +85,9 @@ func (d *demo) startControlPlane(data string) error {
 }
 
 func (d *demo) startUpstream() error {
-	l, err := d.listen("127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return err
+		return fmt.Errorf("listen: %w", err)
 	}
 	d.echo = "http://" + l.Addr().String()
 	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(echo)}
@@ -119,7 +108,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 // startPlanes starts the proxies.
 func (d *demo) startPlanes(o quickstartOptions) error {
 	for i := range quickstartProxies {
-		listen, admin := d.free(fmt.Sprint("127.0.0.1:", quickstartPort+i)), d.free(fmt.Sprint("127.0.0.1:", quickstartAdmin+i))
+		listen, admin := free(fmt.Sprint("127.0.0.1:", quickstartPort+i)), free(fmt.Sprint("127.0.0.1:", quickstartAdmin+i))
 		p := &dataPlane{
 			node: fmt.Sprint("proxy-", i+1), url: "http://" + listen, admin: "http://" + admin,
 			what: fmt.Sprintf("the filter on wazero, %d workers", quickstartWorkers), ready: func(context.Context) error { return nil },
@@ -167,7 +156,7 @@ func (d *demo) startEnvoy(o quickstartOptions, plane *dataPlane, listen, admin s
 	}
 	bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
 		Plugin: envoy.Plugin{Wasm: wasm, Envoy: version}, Node: plane.node, XDS: []string{d.xds}, Upstream: strings.TrimPrefix(d.echo, "http://"),
-		Listen: listen, Admin: admin, Manage: d.free("127.0.0.1:0"),
+		Listen: listen, Admin: admin, Manage: free("127.0.0.1:0"),
 	})
 	if err != nil {
 		return err

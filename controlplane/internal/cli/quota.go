@@ -27,7 +27,7 @@ type quotaCommandOptions struct {
 
 func newQuotaCommand() *cobra.Command {
 	o := quotaCommandOptions{listenOptions: listenOptions{proxies: quotaListener}}
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "quota",
 		Short: "Run a quota service for rules of scope cluster",
 		Long: `Run a quota service alone: proxies lease units of rules with "scope: cluster"
@@ -51,10 +51,7 @@ without TLS and --access.`,
       --tls-cert server.pem --tls-key server.key --client-ca proxies.pem --quota-domains domains --access access`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return unlessStopped(cmd.Context(), runQuota(cmd, o)) },
-	}
-	o.AddFlags(cmd, defaultQuotaHTTP, defaultQuota)
-	o.quotas.AddFlags(cmd, "memory|URL", "needed with --client-ca")
-	return cmd
+	}, func(cmd *cobra.Command) { o.AddFlags(cmd, defaultQuotaHTTP, defaultQuota) }, func(cmd *cobra.Command) { o.quotas.AddFlags(cmd, "memory|URL", "needed with --client-ca") })
 }
 
 func runQuota(cmd *cobra.Command, o quotaCommandOptions) error {

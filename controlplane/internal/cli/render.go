@@ -89,7 +89,7 @@ of -f is in force until it answers. Without --xds the policy of -f is static.`,
 
 func newRenderFilterCommand() *cobra.Command {
 	var o proxyOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "filter [-f POLICY] [--xds HOST:PORT --node ID] [--manage IP:PORT]",
 		Short: "Write what an Envoy configuration of your own lacks",
 		Long: `Write what an Envoy configuration of your own lacks, as three YAML documents: the
@@ -108,9 +108,7 @@ level. docs/envoy.md shows where each goes.`,
 			}
 			return o.render(cmd, envoy.FilterEntry)
 		},
-	}
-	o.AddFlags(cmd)
-	return cmd
+	}, o.AddFlags)
 }
 
 // render writes a configuration of the policy and the flags.

@@ -109,7 +109,7 @@ func (o *renderIstioOptions) AddFlags(cmd *cobra.Command) {
 
 func newRenderIstioCommand() *cobra.Command {
 	var o renderIstioOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "istio -f POLICY {--url URL | --wasm-configmap NAME} [--target KIND/NAME | --selector LABEL=VALUE]",
 		Short: "Write a WasmPlugin or a TrafficExtension for Istio",
 		Long: `Write a resource to standard output that has Istio load the filter into its
@@ -131,9 +131,7 @@ application makes itself are limited too.`,
   # Without a registry: the filter in a ConfigMap, which the output's comment says how to mount
   sluice render istio -f policy.yaml -n edge --target Gateway/edge --wasm-configmap sluice-1.0.0`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return renderIstio(cmd, o) },
-	}
-	o.AddFlags(cmd)
-	return cmd
+	}, o.AddFlags)
 }
 
 func renderIstio(cmd *cobra.Command, o renderIstioOptions) error {
@@ -217,7 +215,7 @@ func (o *renderEnvoyGatewayOptions) AddFlags(cmd *cobra.Command) {
 
 func newRenderEnvoyGatewayCommand() *cobra.Command {
 	var o renderEnvoyGatewayOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "envoy-gateway -f POLICY --url URL --target KIND/NAME",
 		Short: "Write an EnvoyExtensionPolicy for Envoy Gateway",
 		Long: `Write a resource to standard output that has Envoy Gateway load the filter into
@@ -238,9 +236,7 @@ URL, such as the same with ?x behind it, is fetched at once.`,
   sluice render envoy-gateway -f policy.yaml -n shop --target HTTPRoute/shop \
     --url https://files.example/sluice.wasm --sha256 "$(sha256sum < sluice.wasm | cut -c1-64)"`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return renderEnvoyGateway(cmd, o) },
-	}
-	o.AddFlags(cmd)
-	return cmd
+	}, o.AddFlags)
 }
 
 func renderEnvoyGateway(cmd *cobra.Command, o renderEnvoyGatewayOptions) error {

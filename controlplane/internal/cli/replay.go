@@ -40,7 +40,7 @@ func (o *replayOptions) AddFlags(cmd *cobra.Command) {
 
 func newReplayCommand() *cobra.Command {
 	var o replayOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "replay LOG... -f POLICY",
 		Short: "Show what a policy would have denied of the requests in access logs",
 		Long: `Run the compiled filter over access logs, each line in its own time, and print how
@@ -57,9 +57,7 @@ Clients are printed as the log has them: keep the output as you keep the log.`,
   sluice replay app.json -f policy.yaml --map header:x-user-id=user.id --output json`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: o.run,
-	}
-	o.AddFlags(cmd)
-	return cmd
+	}, o.AddFlags)
 }
 
 func (o *replayOptions) run(cmd *cobra.Command, logs []string) error {

@@ -37,7 +37,7 @@ func (o *simulateOptions) AddFlags(cmd *cobra.Command) {
 
 func newSimulateCommand() *cobra.Command {
 	var o simulateOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "simulate -f POLICY [-r REQUESTS.jsonl]",
 		Short: "Show what the filter decides for requests at given times",
 		Long: `Run the compiled filter over requests with given times, without a proxy, and
@@ -72,9 +72,7 @@ not valid, nothing is printed but what is wrong with it.`,
 
   echo '{"at_ms":0,"op":"set","rule":"per-user","key":["alice"],"n":5}' | sluice simulate -f policy.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
-	}
-	o.AddFlags(cmd)
-	return cmd
+	}, o.AddFlags)
 }
 
 func (o *simulateOptions) run(cmd *cobra.Command) error {

@@ -15,7 +15,7 @@ import (
 
 func newStatusCommand() *cobra.Command {
 	var o serverOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "status",
 		Short: "Show the current revision and what each proxy runs",
 		Long: `Show the current revision, which is the one a new proxy gets, and for each proxy
@@ -36,9 +36,7 @@ id, their addresses are shown, or their certificates where these differ.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd, &o, "/v1/status", o.query(), printStatus)
 		},
-	}
-	o.AddFlags(cmd, "all")
-	return cmd
+	}, func(cmd *cobra.Command) { o.AddFlags(cmd, "all") })
 }
 
 func printStatus(w io.Writer, st *api.Status) error {

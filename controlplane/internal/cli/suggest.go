@@ -37,7 +37,7 @@ func (o *suggestOptions) AddFlags(cmd *cobra.Command) {
 
 func newSuggestCommand() *cobra.Command {
 	var o suggestOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "suggest LOG... --key PART",
 		Short: "Suggest limits that the requests in access logs would have stayed within",
 		Long: `Read access logs, count what each client uses in each period, and print a policy in
@@ -55,9 +55,7 @@ which logs.`,
   sluice replay access.log -f shadow.yaml`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: o.run,
-	}
-	o.AddFlags(cmd)
-	return cmd
+	}, o.AddFlags)
 }
 
 func (o *suggestOptions) run(cmd *cobra.Command, logs []string) error {

@@ -21,7 +21,7 @@ type validateOptions struct {
 
 func newValidateCommand() *cobra.Command {
 	var o validateOptions
-	cmd := &cobra.Command{
+	return with(&cobra.Command{
 		Use:   "validate -f FILE",
 		Short: "Check a policy and print every problem with its place",
 		Long: `Check a policy exactly as the control plane and the filter do. Every problem is
@@ -30,10 +30,7 @@ printed with file, line, column, path and what would be right.`,
   sluice validate -f - < policy.yaml
   sluice validate -f policy.yaml --output json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return validate(cmd, o) },
-	}
-	o.AddFlags(cmd)
-	o.output.AddFlags(cmd)
-	return cmd
+	}, o.AddFlags, o.output.AddFlags)
 }
 
 // validation is what validate prints as JSON.
