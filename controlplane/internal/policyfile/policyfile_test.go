@@ -88,17 +88,6 @@ func TestYAMLReadings(t *testing.T) {
 	}
 }
 
-func TestReadKeepsPositions(t *testing.T) {
-	_, n, _, err := policyfile.Read("p", []byte("version: 1\nrules:\n  - name: é\n    limits: [ 1/1s ]\n"))
-	require.NoError(t, err)
-	rules := n.Fields[1]
-	require.Equal(t, [2]int{2, 1}, [2]int{rules.Line, rules.Column})
-	rule := rules.Value.Items[0]
-	require.Equal(t, [2]int{3, 5}, [2]int{rule.Line, rule.Column})
-	limit := rule.Fields[1].Value.Items[0]
-	require.Equal(t, [2]int{4, 15}, [2]int{limit.Line, limit.Column})
-}
-
 // Both ways a policy can arrive, as a file and as the JSON made of it, lead to
 // the same tree and the same judgement.
 func FuzzYAML(f *testing.F) {

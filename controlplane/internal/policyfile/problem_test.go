@@ -80,21 +80,3 @@ func TestBounds(t *testing.T) {
 	require.Len(t, errs, 1001)
 	require.Equal(t, "and 9001 more problems", errs[1000].String())
 }
-
-func TestProblemString(t *testing.T) {
-	tests := []struct {
-		in   Problem
-		want string
-	}{
-		{Problem{File: "p.yaml", Line: 3, Column: 7, Path: "rules[0].limits[0]", Message: "m"}, "p.yaml:3:7: rules[0].limits[0]: m"},
-		{Problem{File: "p.yaml", Line: 3, Message: "m"}, "p.yaml:3: m"},
-		{Problem{File: "p.yaml", Message: "m"}, "p.yaml: m"},
-		{Problem{Line: 3, Column: 7, Message: "m"}, "3:7: m"},
-		{Problem{Path: "a", Message: "m"}, "a: m"},
-		{Problem{Message: "m"}, "m"},
-	}
-	for _, tt := range tests {
-		require.Equal(t, tt.want, tt.in.String())
-	}
-	require.EqualError(t, Errors{tests[0].in, tests[5].in}, "p.yaml:3:7: rules[0].limits[0]: m\nm")
-}
