@@ -32,25 +32,19 @@ func newApplyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE [-f FILE]...",
 		Short: "Store a policy as a new revision and push it to its proxies",
-		Long: `Check a policy, store it as a new revision and push it to every connected proxy that
-the policy is for: those that proxies in the file says, or that no other policy takes.
-Of several files either all become revisions together, or none does.
-It prints which counters restart, are new or vanish, and what each proxy answers. It
-warns where the policy names another management port than a proxy has, or another
-cluster of the quota service.
-It exits with 1 if a proxy refuses the policy or does not answer in time. A proxy
-that refuses keeps its last good policy.
-With --canary only a part of the policy's proxies get the revision, always the same by
-their node ids and at least one that is connected, until sluice promote or sluice abort.
-Until then apply and rollback of that policy are refused. sluice status shows what the
-canary denies, and whether it has stalled: then it is not promoted by itself.`,
-		Example: `  sluice apply -f policy.yaml
-  sluice apply -f edge.yaml -f inner.yaml                        # both or none
-  sluice apply -f policy.yaml --server https://sluice.example:18080 --token-file token
+		Long: `Check a policy, store it as a new revision and push it to every connected proxy that it
+is for: those that proxies in the file says, or that no other policy takes. Of several
+files all become revisions together, or none does. It prints which counters restart, are
+new or vanish, and what each proxy answers.
+It exits with 1 if a proxy refuses the policy, and so keeps its last good one, or does
+not answer in time.
+With --canary only a part of the policy's proxies get the revision, at least one that is
+connected, until sluice promote or sluice abort. Until then apply and rollback of that
+policy are refused. sluice status shows what the canary denies, and whether it has
+stalled: then it is not promoted by itself.`,
+		Example: `  sluice apply -f edge.yaml -f inner.yaml --server https://sluice.example:18080 --token-file token
   sluice apply -f policy.yaml --wasm /opt/sluice/sluice-2.wasm   # also change the filter's binary
   sluice apply -f policy.yaml --wasm ''                          # back to the node's own or serve --wasm
-  sluice apply -f policy.yaml --wait 0                           # do not wait for the proxies
-  sluice apply -f policy.yaml --canary 10%
   sluice apply -f policy.yaml --canary 10% --promote-after 5m --max-denied 2%`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return apply(cmd, o) },
 	}

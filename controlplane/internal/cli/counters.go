@@ -81,22 +81,15 @@ the policy turns on:
 
 The control plane asks every proxy that is connected (sluice render envoy
 --manage tells it where) and has the management token: sluice serve
---manage-token-file. What each answers, what went wrong and the sum are printed.
-Counters are each proxy's own. Changes are in the audit log.
+--manage-token-file. Changes are in the audit log. With --proxy one proxy is asked
+from here, with the token in a file; nothing of that is in the audit log.
 
 The counters of a rule of scope cluster are the quota service's. The control plane
-asks it, which takes no management token: its own, or with sluice serve
---quota-store URL the one on that store. The proxies then say what they hold: units
-that count as used and that they may still spend, for 10 seconds at most. So set and
-reset are exact after 10 seconds.
-
-With --proxy one proxy is asked from here, with the token in a file; nothing of
-that is in the audit log.
+asks its own, or with sluice serve --quota-store URL the one on that store. The
+proxies then say what they hold: units that count as used and that they may still
+spend, for 10 seconds at most. So set and reset are exact after 10 seconds.
 
 Exits 1 unless every proxy did it, and if reset found no such key on any of them.`,
-		Example: `  sluice counters find --header x-user-id=alice --client-ip 192.0.2.7
-  sluice counters get --rule per-user --key alice
-  sluice counters stats --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token`,
 	}
 	for _, op := range manage.Operations {
 		cmd.AddCommand(newOperationCommand(op))

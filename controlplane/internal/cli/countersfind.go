@@ -36,12 +36,11 @@ func newCountersFindCommand() *cobra.Command {
 sluice explain. For each rule: the key that the client has in it, or why it has none;
 what is used of each window, and whether it denies the client now; how often it has
 lately, if the key is one that counters top shows; and the command that frees it.
+Nothing is counted.
 
 Rules that are not for the described request are shown too, with the key that the
-client has in them: often only the client's name is known. Nothing is counted.
-
-A credential is never printed, only the hash that counters top shows of the key.
-sluice counters reset takes the same description instead of --key.
+client has in them. A credential is never printed, only the hash that counters top
+shows of the key.
 
 Exits 1 if no rule has a key of the client.`,
 		Example: `  sluice counters find --header x-user-id=alice --client-ip 192.0.2.7

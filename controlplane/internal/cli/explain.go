@@ -27,15 +27,10 @@ the others do not, by which key it counts, which override holds, and how much is
 left of each limit. Nothing is counted.
 
 With -f the filter runs here, on a policy file, with empty counters. --proxy asks
-one running proxy, --server all that the control plane knows, like sluice counters
-through the management path; so does SLUICE_SERVER where none of the three is given.
-
-The request is described by flags, or by JSON like a line of simulate. Values are
-printed only where they are part of a key. Give paths as the proxy normalises them.`,
-		Example: `  sluice explain -f policy.yaml --host api.example.com --path /v1/orders --header 'x-user-id: alice'
-
-  sluice explain -f policy.yaml --request '{"path":"/v1/orders","headers":{"x-user-id":"alice"}}'
-
+one running proxy, --server all that the control plane knows, like sluice counters;
+so does SLUICE_SERVER where none of the three is given. Values are printed only where
+they are part of a key.`,
+		Example: `  sluice explain -f policy.yaml --request '{"path":"/v1/orders","headers":{"x-user-id":"alice"}}'
   sluice explain --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token \
       --client-ip 192.0.2.7 --method POST --host api.example.com --path /v1/orders --header 'x-user-id: alice'`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return explain(cmd, o) },

@@ -22,9 +22,8 @@ import (
 
 func newImageCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "image",
-		Short:   "Put the filter into an image registry",
-		Example: `  sluice image push registry.example.com/sluice:1.0.0`,
+		Use:   "image",
+		Short: "Put the filter into an image registry",
 	}
 	cmd.AddCommand(newImagePushCommand())
 	return cmd

@@ -21,9 +21,6 @@ func newImportCommand() *cobra.Command {
 Notes on standard error, and comments in the policy, say what a policy cannot do.
 Read them before you apply the policy. Some rules may be off, where the
 configuration does not say which requests they are for.`,
-		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
-  sluice import local-ratelimit envoy.yaml > policy.yaml
-  sluice validate -f policy.yaml`,
 	}
 	cmd.AddCommand(newImportEnvoyRatelimitCommand(), newImportLocalRatelimitCommand())
 	return cmd
@@ -62,7 +59,6 @@ key is taken for a header, x_user for x-user, and a note says so. A rule for a k
 whose value Envoy's routes choose, such as generic_key, is off until it has a match.
 A BackendTrafficPolicy needs no routes.`,
 		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
-
   sluice import envoy-ratelimit config.yaml --key user=header:x-user-id --key tenant=query:tenant`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -81,10 +77,7 @@ standard input. The file is a configuration or dump of Envoy, a listener or rout
 it, only that of the filter, an EnvoyFilter or a BackendTrafficPolicy. Where routes
 are apart from their listener, give them as --routes. For the filter alone, --routes
 and --key say what the keys of its descriptors are, as in import envoy-ratelimit.`,
-		Example: `  sluice import local-ratelimit envoy.yaml > policy.yaml
-
-  sluice import local-ratelimit envoy.yaml --listener 0.0.0.0:10000
-
+		Example: `  sluice import local-ratelimit envoy.yaml --listener 0.0.0.0:10000 > policy.yaml
   sluice import local-ratelimit filter.yaml --key client_id=header:x-client-id`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -36,16 +36,12 @@ survive each other. It answers /healthz and /metrics over HTTP, logs to standard
 error and ends on SIGINT or SIGTERM, once open asks are answered.
 
 With --quota-store memory it must be the only one of its proxies, and what was
-counted is lost with it. A password in the URL is never logged; better is
---quota-password-file.
+counted is lost with it.
 
 With --client-ca every proxy needs a certificate, and --quota-domains says which
 domains of policies a certificate may ask for, one line each, with * and {id} as in
 serve's --node-names, such as: spiffe://corp/edge/* shop. With --quota-domains any
-each certificate may use up, or lock, every counter of the store.
-
-An address that is not loopback is refused without TLS and --client-ca, for HTTP
-without TLS and --access.`,
+each certificate may use up, or lock, every counter of the store.`,
 		Example: `  sluice quota
   sluice quota --listen 0.0.0.0:18001 --http 0.0.0.0:18081 --quota-store redis://redis.corp:6379 \
       --tls-cert server.pem --tls-key server.key --client-ca proxies.pem --quota-domains domains --access access`,

@@ -24,10 +24,6 @@ func newRenderCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render",
 		Short: "Write the configuration of proxies, Kubernetes, Grafana and Prometheus",
-		Example: `  sluice render envoy -f policy.yaml --listen 127.0.0.1:10000 \
-    --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 > envoy.yaml
-  sluice render istio -f policy.yaml --url oci://registry.example/sluice:1.0.0
-  sluice render envoy-gateway -f policy.yaml --url oci://registry.example/sluice:1.0.0 --target Gateway/edge`,
 	}
 	cmd.AddCommand(newRenderEnvoyCommand(), newRenderFilterCommand(), newRenderIstioCommand(), newRenderEnvoyGatewayCommand(),
 		newRenderKubernetesCommand(), newRenderGrafanaCommand(), newRenderPrometheusRulesCommand())
@@ -67,14 +63,9 @@ upstream, and Envoy's admin interface.
 With --xds the policy comes from the control plane. The listener stays closed until
 the control plane has answered, for at most three seconds. From then on the policy
 of -f is in force until it answers. Without --xds the policy of -f is static.`,
-		Example: `  # A proxy that gets its policy from a control plane, and has one to start with
-  sluice render envoy --xds 127.0.0.1:18000 --node edge-1 -f policy.yaml \
+		Example: `  sluice render envoy --xds 127.0.0.1:18000 --node edge-1 -f policy.yaml \
     --listen 0.0.0.0:10000 --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 > envoy.yaml
-  envoy -c envoy.yaml
-
-  # A fixed policy, no control plane
-  sluice render envoy -f policy.yaml --listen 127.0.0.1:10000 \
-    --upstream api.example.com:80 --admin 127.0.0.1:9901 > envoy.yaml`,
+  envoy -c envoy.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.render(cmd, envoy.Bootstrap)
 		},
@@ -95,13 +86,8 @@ func newRenderFilterCommand() *cobra.Command {
 		Long: `Write what an Envoy configuration of your own lacks, as three YAML documents: the
 entry of http_filters, what belongs beside http_filters, and what belongs to the top
 level. docs/envoy.md shows where each goes.`,
-		Example: `  sluice render filter -f policy.yaml --wasm /usr/lib/sluice/sluice.wasm
-
-  # The policy comes from one of two control planes
-  sluice render filter --xds 10.0.0.1:18000,10.0.0.2:18000 --xds-ca ca.pem --node edge-1
-
-  # With a listener on which operators read counters
-  sluice render filter -f policy.yaml --manage 127.0.0.1:9902`,
+		Example: `  sluice render filter -f policy.yaml --wasm /usr/lib/sluice/sluice.wasm --manage 127.0.0.1:9902
+  sluice render filter --xds 10.0.0.1:18000,10.0.0.2:18000 --xds-ca ca.pem --node edge-1`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.file == "" && len(o.services.xds) == 0 {
 				return usageError(errors.New("neither a policy nor a control plane to get it from"), "give -f FILE or --xds HOST:PORT")

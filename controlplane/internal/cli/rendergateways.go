@@ -121,12 +121,9 @@ application makes itself are limited too.`,
   sluice render istio -f policy.yaml -n edge --target Gateway/edge \
     --url oci://registry.example/sluice:1.0.0 | kubectl apply -f -
 
-  # What comes in at port 8080 of the pods of one application
+  # What comes in at port 8080 of the pods of one application, with the newer resource
   sluice render istio -f policy.yaml -n shop --selector app=shop --mode server --port 8080 \
-    --url https://files.example/sluice.wasm --sha256 "$(sha256sum < sluice.wasm | cut -c1-64)"
-
-  # The newer resource
-  sluice render istio --kind traffic-extension -f policy.yaml --url file:///opt/sluice/sluice.wasm
+    --kind traffic-extension --url file:///opt/sluice/sluice.wasm
 
   # Without a registry: the filter in a ConfigMap, which the output's comment says how to mount
   sluice render istio -f policy.yaml -n edge --target Gateway/edge --wasm-configmap sluice-1.0.0`,
@@ -228,11 +225,8 @@ takes no other change.
 
 After more than ten failed fetches of one --url Envoy Gateway waits about an hour. Another
 URL, such as the same with ?x behind it, is fetched at once.`,
-		Example: `  # All routes of a Gateway
-  sluice render envoy-gateway -f policy.yaml -n edge --target Gateway/edge \
+		Example: `  sluice render envoy-gateway -f policy.yaml -n edge --target Gateway/edge \
     --url oci://registry.example/sluice:1.0.0 | kubectl apply -f -
-
-  # One route, from a web server
   sluice render envoy-gateway -f policy.yaml -n shop --target HTTPRoute/shop \
     --url https://files.example/sluice.wasm --sha256 "$(sha256sum < sluice.wasm | cut -c1-64)"`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return renderEnvoyGateway(cmd, o) },

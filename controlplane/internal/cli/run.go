@@ -47,18 +47,14 @@ for a first try and for tests. Put an Envoy at the edge.
 
 The policy comes from a file, read again on SIGHUP, or from sluice serve. A refused
 policy changes nothing: the last good one stays in force, also while the control
-plane is away. With both, the file's policy is in force until the control plane has
-sent one. With --xds alone the proxy waits three seconds for the first policy and
+plane is away. With --xds alone the proxy waits three seconds for the first policy and
 then SERVES WITHOUT LIMITS until there is one, with a warning: give -f as well where
 that must not happen.
 
 The client's address is that of its connection, whatever x-forwarded-for says, and
-paths are normalized as in an Envoy that sluice render set up. It speaks HTTP/1;
-websockets and other upgrades do not pass. The head of a request has at most 64 KiB
-and 10 seconds, the upstream 15 seconds to begin its response. There are 4,096
-connections; one more waits. Nothing ends a slow body. Logs go to standard error.`,
+paths are normalized as in an Envoy that sluice render set up. It speaks HTTP/1, with
+4,096 connections; nothing ends a slow body.`,
 		Example: `  sluice run -f policy.yaml --upstream http://127.0.0.1:8080
-  sluice run -f policy.yaml --upstream http://127.0.0.1:8080 --listen 127.0.0.1:0   # a port of the system's choice, see the log
   sluice run --xds 127.0.0.1:18000 -f policy.yaml --node edge-1 --upstream http://127.0.0.1:8080 --admin 127.0.0.1:9901
   sluice run --xds sluice-1.example:18000,sluice-2.example:18000 --xds-ca ca.pem --xds-cert proxy.pem --xds-key proxy.key --upstream http://127.0.0.1:8080`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, o) },

@@ -13,13 +13,11 @@ func newSchemaCommand() *cobra.Command {
 		Use:   "schema",
 		Short: "Print the JSON Schema of the policy file, for editors",
 		Long: `Print the JSON Schema (draft 2020-12) of the policy file, by which editors complete
-and check it. An editor with the YAML language server takes it from a line at the
-top of the policy:
+and check it. The YAML language server takes it from a line at the top of the policy:
 
   # yaml-language-server: $schema=policy.schema.json
 
-The schema accepts every valid policy. It does not find all that sluice validate
-finds: names that must differ, for example, or an override's unknown window.`,
+It accepts every valid policy, and does not find all that sluice validate finds.`,
 		Example: `  sluice schema > policy.schema.json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			text, err := policydoc.JSONSchema()

@@ -61,27 +61,23 @@ certificate that the file gives a role:
 
 The roles are read, apply (also apply and roll back) and admin (also change the
 manage section and the wasm path). A role as edge:apply is for the policy edge alone;
-several are separated by commas. With --xds-client-ca every proxy needs a
-certificate; it opens nothing but xDS. The certificate, the authorities and the
-access file are read again when they change.
+several are separated by commas. The certificate, the authorities and the access file
+are read again when they change.
 
 With --store several of them share a store on etcd: etcd://HOST:PORT,HOST:PORT,…, or
 etcds:// for TLS, with USER@ before the hosts, /PREFIX of the keys behind them (sluice), and
 ?ca=FILE&cert=FILE&key=FILE&server_name=NAME&password_file=FILE. Any takes any command. One
 that does not reach etcd pushes what it knows, and changes nothing.
 
-An address that is not loopback is refused without TLS and, for HTTP, --access;
-for xDS, --xds-client-ca. On loopback without --access anyone may call as an
-admin, and HTTP requests must name localhost or an address as their host.
+On loopback without --access anyone may call as an admin, and HTTP requests must name
+localhost or an address as their host.
 
-Where proxies need a certificate, a proxy's node id must be a DNS or URI name in
-its own. --node-names grants further ids, one line each, where * and {id} stand for
-characters of a label or segment, and {id} for the same on both sides:
+With --xds-client-ca a proxy's node id must be a DNS or URI name in its certificate.
+--node-names grants further ids, one line each, where * and {id} stand for characters
+of a label or segment, and {id} for the same on both sides:
 
   {id}.edge.corp {id}       # edge-1.edge.corp may call itself edge-1`,
-		Example: `  sluice serve --data /var/lib/sluice
-  sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
-  sluice serve --store etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
+		Example: `  sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
   sluice serve --store 'etcds://sluice@etcd.corp:2379/prod?ca=/etc/sluice/etcd-ca&password_file=/etc/sluice/etcd-password'
   sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \
       --tls-cert server.pem --tls-key server.key --xds-client-ca proxies.pem --access access`,

@@ -63,13 +63,9 @@ policy changes the policy; its file is in the folder of the requests or below.
 
 A line has at most 1 MiB, all lines together 128 MiB and a million requests. If one is
 not valid, nothing is printed but what is wrong with it.`,
-		Example: `  sluice simulate -f policy.yaml -r requests.jsonl
-
-  echo '{"at_ms":0,"headers":{"x-user-id":"alice"}}' | sluice simulate -f policy.yaml
-
+		Example: `  echo '{"at_ms":0,"headers":{"x-user-id":"alice"}}' | sluice simulate -f policy.yaml
   (echo '{"at_ms":0,"id":"a"}'; echo '{"at_ms":9,"answer":"a","status":401,"end":true}') |
     sluice simulate -f policy.yaml
-
   echo '{"at_ms":0,"op":"set","rule":"per-user","key":["alice"],"n":5}' | sluice simulate -f policy.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}, o.AddFlags)

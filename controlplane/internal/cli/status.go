@@ -22,11 +22,8 @@ func newStatusCommand() *cobra.Command {
 how it stands (STATE), the revision its process accepted last (RUNS), the one
 sent to it last (SENT) and its last refusal, unless it has accepted a newer
 revision since. The table cuts long texts, --output json does not.
-With several policies it says of each proxy which is for it (POLICY). Proxies that no
-policy is for are counted in a line of their own.
 A canary is shown with what it waits for, and with what each rule has denied on its
 proxies and on others since serve has watched it.
-A filter module that apply --wasm has named is shown with its revision.
 Proxies that went away are shown for an hour. Where several processes use one node
 id, their addresses are shown, or their certificates where these differ.`,
 		Example: `  sluice status

@@ -18,9 +18,6 @@ func newStoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "store",
 		Short: "Back up, restore and move what serve stores",
-		Example: `  sluice store backup -o sluice.backup
-  sluice store restore sluice.backup --data /var/lib/sluice
-  sluice store copy /var/lib/sluice etcd://10.0.0.1:2379`,
 	}
 	cmd.AddCommand(newBackupCommand(), newRestoreCommand(), newCopyCommand())
 	return cmd

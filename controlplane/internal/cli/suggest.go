@@ -47,9 +47,8 @@ denied, as the compiled filter decides. Up to a hundredth of the clients, each o
 which uses more than three times what any other does, sets no limit and is counted
 apart.
 
-Use is counted in periods that are aligned to the clock, as a fixed_window counts.
-Limits are rounded up to two digits. The logs are read twice; see sluice replay for
-which logs.`,
+Use is counted in periods aligned to the clock, as a fixed_window counts, and limits are
+rounded up to two digits. The logs are read twice; see sluice replay for which logs.`,
 		Example: `  sluice suggest access.log --key header:x-user-id > shadow.yaml
   sluice suggest access.log*.gz --key client_ip --per 1s,1m,1h --deny-at-most 0.01%
   sluice replay access.log -f shadow.yaml`,
