@@ -13,59 +13,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// answerFieldCases are the fields that matter once the answer is known. After an answer they
-// wait, as the proxy settles when it has sent it.
-var answerFieldCases = map[string]fieldCase{
-	"rule.settle": {`
-- {name: $, match: {@}, limits: [1/FAR], ⟦settle: {when: {status: [401]}}⟧}`, "", []fieldStep{
-		{"/", "200", "200"}, {"/ :wait=300ms", "200", "429"},
-	}},
-	"settle.to": {`
-- {name: $, match: {@}, limits: [5/FAR], settle: {⟦to: request_bytes|to: cost⟧}}`, "", []fieldStep{
-		{"POST / :body=5", "200", "200"}, {"/ :wait=300ms", "429", "200"},
-	}},
-	"settle.when": {`
-- {name: $, match: {@}, limits: [1/FAR], settle: {⟦when: {status: [401]}⟧}}`, "", []fieldStep{
-		{"/", "200", "200"}, {"/ :wait=300ms", "200", "429"},
-	}},
-	"settle.unknown": {`
-- {name: $, match: {@}, limits: [1/FAR], settle: {to: {header: x-cost}, ⟦unknown: 0⟧}}`, "", []fieldStep{
-		{"/", "200", "200"}, {"/ :wait=300ms", "200", "429"},
-	}},
-	"settle.max": {`
-- {name: $, match: {@}, limits: [3/FAR], settle: {to: {header: x-cost}, ⟦max: 2⟧}}`, "", []fieldStep{
-		{"/ x-send=x-cost:3", "200", "200"}, {"/ :wait=300ms", "200", "429"},
-	}},
-	"settle.identity": {`
-- {name: $, match: {@}, limits: [1000/FAR], settle: {to: tokens, ⟦identity: false⟧}}`, "x-accepted", []fieldStep{
-		{"/ accept-encoding=br", "br", "none"},
-	}},
-	"settle_to.header": {`
-- {name: $, match: {@}, limits: [3/FAR], settle: {to: ⟦{header: x-cost}|{header: x-other}⟧}}`, "", []fieldStep{
-		{"/ x-send=x-cost:3", "200", "200"}, {"/ :wait=300ms", "429", "200"},
-	}},
-	"settle_to.trailer": {`
-- {name: $, match: {@}, limits: [3/FAR], settle: {to: ⟦{trailer: x-cost}|{header: x-cost}⟧}}`, "", []fieldStep{
-		{"/ x-send=x-cost:3", "200", "200"}, {"/ :wait=300ms", "200", "429"},
-	}},
-	"answer.status": {`
-- {name: $, match: {@}, limits: [1/FAR], settle: {when: {⟦status: [401]|status: ["2xx"]⟧}}}`, "", []fieldStep{
-		{"/ x-status=401", "401", "401"}, {"/ :wait=300ms", "429", "200"},
-	}},
-	"answer.grpc_status": {`
-- {name: $, match: {@}, limits: [1/FAR], settle: {when: {⟦grpc_status: [permission_denied]⟧}}}`, "", []fieldStep{
-		{"/ x-send=grpc-status:0", "200", "200"}, {"/ :wait=300ms x-send=grpc-status:7", "200", "429"}, {"/ :wait=300ms", "429", "429"},
-	}},
-	"answer.headers": {`
-- {name: $, match: {@}, limits: [1/FAR], settle: {when: {⟦headers: {x-kind: paid}⟧}}}`, "", []fieldStep{
-		{"/ x-send=x-kind:free", "200", "200"}, {"/ :wait=300ms x-send=x-kind:paid", "200", "429"}, {"/ :wait=300ms", "429", "429"},
-	}},
-	"slots.requests": {`
-- {name: $, match: {@}, algorithm: concurrency, limits: [{⟦requests: 0|requests: 1⟧}]}`, "", []fieldStep{
-		{"/", "429", "200"},
-	}},
-}
-
 // Clients that leave before their answer: what it costs, and how long they keep a slot.
 func TestFieldsOfClientsThatLeave(t *testing.T) {
 	const policy = `

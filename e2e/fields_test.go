@@ -2,11 +2,11 @@ package e2e
 
 import (
 	"fmt"
-	"iter"
-	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +18,7 @@ import (
 // fieldCase shows what a field of the policy does: the same requests get different
 // responses with the field and with another value or none.
 type fieldCase struct {
+	field string
 	// rules are those of a policy. ⟦with|without⟧ is the text with the field and the
 	// text without it. $ is the field's name, and @ matches the host of the requests.
 	rules string
@@ -25,48 +26,79 @@ type fieldCase struct {
 	steps []fieldStep
 }
 
-// fieldStep is a request and what it sees with the field and without. The request is
-// a text such as "POST /x?y=1 x-user-id=alice"; ":host=a", ":from=127.0.0.2", ":body=9",
-// so many bytes, and ":wait=1s" may be among its headers, and ␣ is a blank. What it sees is a status or a header's value,
-// or after "~" a part of it; "" is not checked.
-type fieldStep struct{ request, with, without string }
+// fieldStep is a request, how long after the one before it comes at least, and what it sees
+// with the field and without.
+type fieldStep struct {
+	request, with, without string
+	wait                   time.Duration
+}
 
-var fieldText = regexp.MustCompile(`⟦([^|⟧]*)\|?([^⟧]*)⟧`)
+var fieldText, waitText = regexp.MustCompile(`⟦([^|⟧]*)\|?([^⟧]*)⟧`), regexp.MustCompile(` :wait=(\w+)`)
+
+// allFieldCases reads fieldCases. After the rules of a case comes "FIELD SEE: STEP; STEP". A step
+// is "REQUEST → WITH|WITHOUT", or "REQUEST → BOTH". A request is a text such as "POST /x?y=1
+// x-user-id=alice"; ":host=a", ":from=127.0.0.2", ":body=9", so many bytes, and ":wait=1s" may be
+// among its headers, and ␣ is a blank. What it sees is a status or a header's value, or after "~"
+// a part of it.
+var allFieldCases = sync.OnceValue(func() (list []fieldCase) {
+	rules := ""
+	for line := range strings.Lines(fieldCases) {
+		head, steps, ends := strings.Cut(strings.TrimSpace(line), ": ")
+		if strings.HasPrefix(line, "- ") {
+			rules += line
+			continue
+		} else if !ends {
+			continue
+		}
+		c := fieldCase{rules: rules}
+		c.field, c.see, _ = strings.Cut(head, " ")
+		for _, text := range strings.Split(steps, "; ") {
+			request, sees, _ := strings.Cut(strings.ReplaceAll(text, `\n`, "\n"), " → ")
+			s := fieldStep{request: waitText.ReplaceAllString(request, "")}
+			if m := waitText.FindStringSubmatch(request); m != nil {
+				s.wait, _ = time.ParseDuration(m[1])
+			}
+			var differs bool
+			if s.with, s.without, differs = strings.Cut(sees, "|"); !differs {
+				s.without = s.with
+			}
+			c.steps = append(c.steps, s)
+		}
+		list, rules = append(list, c), ""
+	}
+	return list
+})
 
 func hostOf(field string) string { return strings.ReplaceAll(field, "_", "-") + ".example" }
 
 // text returns the rules with the field, or without it.
-func (c fieldCase) text(field string, with bool) string {
-	text := strings.NewReplacer("$", field, "@", "hosts: ["+hostOf(field)+"]", "FAR", far).Replace(strings.Trim(c.rules, "\n"))
+func (c fieldCase) text(with bool) string {
+	text := strings.NewReplacer("$", c.field, "@", "hosts: ["+hostOf(c.field)+"]", "FAR", far).Replace(c.rules)
 	choice := "$2"
 	if with {
 		choice = "$1"
 	}
 	text = fieldText.ReplaceAllString(text, choice)
-	return strings.NewReplacer(", , ", ", ", "{, ", "{").Replace(text) + "\n"
+	return strings.NewReplacer(", , ", ", ", "{, ", "{").Replace(text)
 }
 
-func (c fieldCase) walk(t *testing.T, p *proxy, field string, with bool) {
+// require sends the request of a step.
+func (c fieldCase) require(t *testing.T, p *proxy, step int, with bool) {
 	t.Helper()
-	for i, s := range c.steps {
-		want := s.without
-		if with {
-			want = s.with
-		}
-		if want == "" {
-			continue
-		}
-		seen := p.see(t, s.request, hostOf(field), c.see)
-		at := fmt.Sprintf("%s, with it %t, step %d: %s", field, with, i, s.request)
-		if part, ok := strings.CutPrefix(want, "~"); ok {
-			require.Contains(t, seen, part, at)
-		} else {
-			require.Equal(t, want, seen, at)
-		}
+	s := c.steps[step]
+	want := s.without
+	if with {
+		want = s.with
+	}
+	seen, at := p.see(t, s.request, hostOf(c.field), c.see), fmt.Sprintf("%s, with it %t, step %d: %s", c.field, with, step, s.request)
+	if part, ok := strings.CutPrefix(want, "~"); ok {
+		require.Contains(t, seen, part, at)
+	} else {
+		require.Equal(t, want, seen, at)
 	}
 }
 
-// see sends a fieldStep's request on a connection of its own, and returns the response's
+// see sends such a request on a connection of its own, and returns the response's
 // status, body or header, as what says.
 func (p *proxy) see(t *testing.T, request, host, what string) string {
 	t.Helper()
@@ -76,12 +108,6 @@ func (p *proxy) see(t *testing.T, request, host, what string) string {
 	}
 	for _, word := range words[1:] {
 		name, value, _ := strings.Cut(word, "=")
-		if name == ":wait" {
-			wait, err := time.ParseDuration(value)
-			require.NoError(t, err)
-			time.Sleep(wait)
-			continue
-		}
 		headers = append(headers, name, strings.ReplaceAll(value, "␣", " "))
 	}
 	res, body := p.get(t, words[0], headers...)
@@ -94,31 +120,26 @@ func (p *proxy) see(t *testing.T, request, host, what string) string {
 	return strings.Join(res.Header.Values(what), ", ")
 }
 
-// allFieldCases are those of all files.
-func allFieldCases() iter.Seq2[string, fieldCase] {
-	return func(yield func(string, fieldCase) bool) {
-		for _, cases := range []map[string]fieldCase{fieldCases, answerFieldCases} {
-			for field, c := range cases {
-				if !yield(field, c) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // TestFields shows, on every proxy, the effect of each field with two policies that
 // differ only in the fields.
 func TestFields(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
+		cases := allFieldCases()
 		for _, with := range []bool{true, false} {
-			text := "version: 1\nheaders: ietf\nrules:\n"
-			for field, c := range allFieldCases() {
-				text += c.text(field, with)
+			text, last := "version: 1\nheaders: ietf\nrules:\n", make([]time.Time, len(cases))
+			for _, c := range cases {
+				text += c.text(with)
 			}
 			s := serve(t, d, text)
-			for field, c := range allFieldCases() {
-				c.walk(t, s.proxy, field, with)
+			for step, more := 0, true; more; step++ { // of each, so that they wait at the same time
+				more = false
+				for i, c := range cases {
+					if step < len(c.steps) {
+						time.Sleep(time.Until(last[i].Add(c.steps[step].wait)))
+						c.require(t, s.proxy, step, with)
+						last[i], more = time.Now(), true
+					}
+				}
 			}
 		}
 	})
@@ -127,25 +148,24 @@ func TestFields(t *testing.T) {
 // Every field of the policy has one scenario, and no scenario would be the same
 // without its field.
 func TestEveryFieldHasAScenario(t *testing.T) {
-	fields, cases := map[string]bool{}, maps.Collect(allFieldCases())
+	scenarios := map[string]bool{}
+	for field := range fieldScenarios {
+		scenarios[field] = true
+	}
+	for _, c := range allFieldCases() {
+		require.False(t, scenarios[c.field], "%s has two", c.field)
+		scenarios[c.field] = true
+		require.NotEqual(t, c.text(true), c.text(false), c.field)
+		require.True(t, slices.ContainsFunc(c.steps, func(s fieldStep) bool { return s.with != s.without }), "%s: the scenario shows no effect of the field", c.field)
+		_, name, _ := strings.Cut(c.field, ".")
+		require.Contains(t, c.text(true), name, "the scenario is about another field")
+	}
+	fields := 0
 	for _, o := range policy.Schema() {
 		for _, f := range o.Fields {
-			field := o.Name + "." + f.Name
-			fields[field] = true
-			c, listed := cases[field]
-			require.True(t, listed || fieldScenarios[field] != nil, "%s has no scenario: add one to fieldCases or fieldScenarios", field)
-			if !listed {
-				continue
-			}
-			require.Nil(t, fieldScenarios[field], "%s has two", field)
-			require.NotEqual(t, c.text(field, true), c.text(field, false), field)
-			differs := false
-			for _, s := range c.steps {
-				differs = differs || s.with != s.without
-			}
-			require.True(t, differs, "%s: the scenario shows no effect of the field", field)
-			require.Contains(t, c.text(field, true), f.Name, "the scenario is about another field")
+			fields++
+			require.True(t, scenarios[o.Name+"."+f.Name], "%s.%s has no scenario: add one to fieldCases or fieldScenarios", o.Name, f.Name)
 		}
 	}
-	require.Len(t, fields, len(cases)+len(fieldScenarios), "a scenario is for no field")
+	require.Len(t, scenarios, fields, "a scenario is for no field")
 }

@@ -1,7 +1,0 @@
-//go:build long
-
-package e2e
-
-import "time"
-
-const inFlightFor = time.Minute
