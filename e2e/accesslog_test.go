@@ -22,17 +22,16 @@ func TestAccessLogOfThePage(t *testing.T) {
 	require.NoError(t, err)
 	page := pageLog.FindStringSubmatch(string(text))
 	require.NotNil(t, page, "docs/envoy.md has no access log in this form")
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			log := filepath.Join(t.TempDir(), "access.log")
-			p := d.listen(t, proxyOptions{policy: `
+	everyEnvoy(t, func(t *testing.T, d driver) {
+		log := filepath.Join(t.TempDir(), "access.log")
+		p := d.listen(t, proxyOptions{policy: `
 version: 1
 rules:
   - {name: per-user, match: {paths: ["/a*"]}, key: [{header: x-user-id}], limits: [1/366d]}
   - {name: per-address, match: {paths: [/a]}, key: [client_ip], limits: [9/366d]}
   - {name: trial, match: {paths: [/a/b]}, mode: shadow, limits: [0/366d]}
 `, edit: func(bootstrap []byte) []byte {
-				return []byte(strings.Replace(string(bootstrap), "          stat_prefix: ingress\n", `          stat_prefix: ingress
+			return []byte(strings.Replace(string(bootstrap), "          stat_prefix: ingress\n", `          stat_prefix: ingress
           access_log:
           - name: envoy.access_loggers.file
             typed_config:
@@ -40,18 +39,17 @@ rules:
               path: `+log+`
               log_format:
 `+strings.ReplaceAll("\n"+page[1], "\n    ", "\n              ")[1:]+"\n", 1))
-			}})
-			for _, path := range []string{"/a x-user-id=alice", "/a x-user-id=alice", "/a/b x-user-id=bob"} {
-				p.see(t, path, "h", "")
-			}
-			var lines []string
-			eventually(t, 20*time.Second, "the access log", func() bool {
-				text, err := os.ReadFile(log)
-				require.NoError(t, err)
-				lines = strings.Split(strings.TrimSpace(string(text)), "\n")
-				return strings.Contains(string(text), "trial")
-			})
-			require.Subset(t, lines, page[2:])
+		}})
+		for _, path := range []string{"/a x-user-id=alice", "/a x-user-id=alice", "/a/b x-user-id=bob"} {
+			p.see(t, path, "h", "")
+		}
+		var lines []string
+		eventually(t, 20*time.Second, "the access log", func() bool {
+			text, err := os.ReadFile(log)
+			require.NoError(t, err)
+			lines = strings.Split(strings.TrimSpace(string(text)), "\n")
+			return strings.Contains(string(text), "trial")
 		})
-	}
+		require.Subset(t, lines, page[2:])
+	})
 }

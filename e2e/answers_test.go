@@ -2,66 +2,92 @@ package e2e
 
 import (
 	"net/http"
-	"net/http/httptest"
-	"strconv"
-	"sync/atomic"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// logins is an upstream whose answer a request asks for, after a while.
-type logins struct {
-	*httptest.Server
-	reached, running, most atomic.Int64
-}
-
-func startLogins(t *testing.T) *logins {
-	l := &logins{}
-	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/ready" {
-			return
-		}
-		l.reached.Add(1)
-		now := l.running.Add(1)
-		defer l.running.Add(-1)
-		for most := l.most.Load(); now > most && !l.most.CompareAndSwap(most, now); most = l.most.Load() {
-		}
-		time.Sleep(50 * time.Millisecond)
-		status, _ := strconv.Atoi(r.Header.Get("answer"))
-		w.WriteHeader(status)
-	}))
-	t.Cleanup(l.Close)
-	return l
-}
-
 const failedLogins = `
 version: 1
-rules:
-  - name: failed-logins
-    match: {paths: [/login]}
-    limits: [5/366d]
-    settle: {when: {status: [401, 403]}}
+` + managed + `rules:
+  - {name: failed-logins, match: {paths: [/login]}, limits: [5/366d], settle: {when: {status: [401, 403]}}}
+  - {name: some-fail, match: {paths: [/some]}, limits: [5/366d], settle: {when: {status: [401, 403]}}}
 `
 
-// TestFailedLogins: of many logins at once that all fail, exactly as many reach the upstream
-// as the limit has; those that succeed are not counted.
+// TestFailedLogins: exactly those that fail count in the end, and never more than the limit
+// run or have failed. Whom only others in flight deny may try again after 1 s.
 func TestFailedLogins(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
-		l := startLogins(t)
-		p := d.start(t, proxyOptions{policy: failedLogins, upstream: l.URL})
-		for range 3 { // of which none is counted
-			statuses := p.load(5).send(t, 5, func(int) request { return request{"/login", "answer", "200"} })
-			require.Equal(t, 5, count(statuses, 200))
+		log, upstream := filepath.Join(t.TempDir(), "access"), startAnswering(t)
+		upstream.took = 40 * time.Millisecond
+		p := d.start(t, proxyOptions{policy: failedLogins, upstream: upstream.URL, edit: func(b []byte) []byte {
+			return logged(b, log, "%RESPONSE_CODE% %FILTER_STATE(wasm.sluice.verdict:PLAIN)%")
+		}})
+		held := p.succeedAtOnce(t, 40)
+		require.Positive(t, held)
+		require.Zero(t, used(t, p, "failed-logins"))
+		if d.envoy != "" {
+			eventually(t, 20*time.Second, "the access log", func() bool {
+				text, err := os.ReadFile(log)
+				require.NoError(t, err)
+				return strings.Count(string(text), "429 failed-logins=denied:held\n") == held
+			})
 		}
-		require.EqualValues(t, 15, l.reached.Swap(0))
-		statuses := p.load(100).send(t, 100, func(int) request { return request{"/login", "answer", "401"} })
-		require.Equal(t, 5, count(statuses, 401))
-		require.Equal(t, 95, count(statuses, 429))
-		require.EqualValues(t, 5, l.reached.Load())
-		require.LessOrEqual(t, l.most.Load(), int64(5))
-		statuses = p.load(4).send(t, 20, func(int) request { return request{"/login", "answer", "200"} })
-		require.Equal(t, 20, count(statuses, 429))
+		requireOver := func(path, rule string) {
+			require.EqualValues(t, 5, used(t, p, rule))
+			require.Equal(t, 20, count(p.load(4).send(t, 20, func(int) request { return request{path, "x-do", "200"} }), denied))
+			require.Equal(t, 5, upstream.failed)
+			require.LessOrEqual(t, upstream.most, 5)
+		}
+		upstream.forget(t)
+		statuses := p.load(100).send(t, 100, func(int) request { return request{"/login", "x-do", "401"} })
+		require.Equal(t, []int{5, 95}, []int{count(statuses, 401), count(statuses, denied)})
+		require.Equal(t, 5, upstream.reached)
+		requireOver("/login", "failed-logins")
+
+		upstream.forget(t)
+		for round := 0; upstream.failed < 5; round++ {
+			require.Less(t, round, 50)
+			p.load(12).send(t, 24, func(i int) request { return request{"/some", "x-do", []string{"200", "401", "401"}[i%3]} })
+		}
+		requireOver("/some", "some-fail")
 	})
+}
+
+// logged has an Envoy write a line of that format about each request.
+func logged(bootstrap []byte, path, format string) []byte {
+	const prefix = "          stat_prefix: ingress\n"
+	return []byte(strings.Replace(string(bootstrap), prefix, prefix+
+		"          access_log: [{name: file, typed_config: {'@type': type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: "+path+
+		`, log_format: {text_format_source: {inline_string: "`+format+`\n"}}}}]`+"\n", 1))
+}
+
+// succeedAtOnce sends logins that all succeed, and returns how many were told to try again.
+func (p *proxy) succeedAtOnce(t *testing.T, n int) (held int) {
+	t.Helper()
+	told := make(chan string, n)
+	for range n {
+		go func() {
+			res, _, err := p.try("/login", "x-do", "200")
+			switch {
+			case err != nil:
+				told <- err.Error()
+			case res.StatusCode == http.StatusTooManyRequests:
+				told <- res.Header.Get("retry-after")
+			default:
+				told <- ""
+			}
+		}()
+	}
+	for range n {
+		if after := <-told; after != "" {
+			require.Equal(t, "1", after)
+			held++
+		}
+	}
+	return held
 }

@@ -99,9 +99,9 @@ type clients struct {
 	http2    []*http.Transport
 }
 
-func (r *answerRig) newClients(t *testing.T) *clients {
+func newClients(t *testing.T, address string, upstream *answering) *clients {
 	t.Helper()
-	c := &clients{address: r.address, upstream: r.upstream}
+	c := &clients{address: address, upstream: upstream}
 	c.http1 = &http.Transport{Protocols: protocols(1), MaxIdleConnsPerHost: 300, DisableCompression: true}
 	t.Cleanup(c.http1.CloseIdleConnections)
 	for range 2 * workers {
@@ -119,7 +119,11 @@ func (c *clients) visit(ctx context.Context, v *visit, path, id string, took tim
 	if v.leaves == before {
 		defer c.upstream.onArrival(id, cancel)()
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.address+path, strings.NewReader("a body"))
+	text := "a body"
+	if v.do == "echo" {
+		text = strings.Repeat("0123456789", 20_000)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.address+path, strings.NewReader(text))
 	if err != nil {
 		return 0
 	}
@@ -148,7 +152,10 @@ func (c *clients) visit(ctx context.Context, v *visit, path, id string, took tim
 			_, _ = io.ReadFull(res.Body, make([]byte, 5))
 			cancel()
 		}
-		_, err = io.Copy(io.Discard, res.Body)
+		got := []byte{}
+		if got, err = io.ReadAll(res.Body); v.do == "echo" && res.StatusCode == http.StatusOK && string(got) != text {
+			return 0
+		}
 	}
 	if err != nil {
 		return 0

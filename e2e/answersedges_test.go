@@ -35,7 +35,7 @@ var edgesRules = [5]string{"all", "errors", "missing", "cost", "bytes"}
 
 // charged: each way in which an answer may end, or not, is charged as it has to, once.
 func (r *answerRig) charged(t *testing.T) {
-	c := r.newClients(t)
+	c := newClients(t, r.address, r.upstream)
 	statuses := make([]int, len(visits))
 	var wg sync.WaitGroup
 	for i := range visits {

@@ -22,13 +22,22 @@ const lostFor = 10*time.Second*9/8 + time.Second
 func TestAnswersFaults(t *testing.T) {
 	t.Parallel()
 	eachEnvoy(t, func(t *testing.T, d driver) {
-		r := newAnswerRig(t, d, proxyOptions{policy: edgesPolicy, wasm: buildtest.Filter(t, "sluice_faults"), edit: func(bootstrap []byte) []byte {
-			return bytes.Replace(bootstrap, []byte("common_http_protocol_options: {"), []byte("common_http_protocol_options: {max_connection_duration: 20s, "), 1)
-		}})
-		t.Run("clients' connections break", r.connectionsBreak)
-		t.Run("it stands still", r.standsStill)
-		t.Run("a VM traps", r.vmTraps)
-		t.Run("it is killed", func(t *testing.T) { r.killed(t, d) })
+		rig := func(t *testing.T) *answerRig {
+			t.Parallel()
+			return newAnswerRig(t, d, proxyOptions{policy: edgesPolicy, wasm: buildtest.Filter(t, "sluice_faults"), edit: func(bootstrap []byte) []byte {
+				return bytes.Replace(bootstrap, []byte("common_http_protocol_options: {"), []byte("common_http_protocol_options: {max_connection_duration: 20s, "), 1)
+			}})
+		}
+		t.Run("first", func(t *testing.T) {
+			r := rig(t)
+			t.Run("clients' connections break", r.connectionsBreak)
+			t.Run("it stands still", r.standsStill)
+		})
+		t.Run("second", func(t *testing.T) {
+			r := rig(t)
+			t.Run("a VM traps", r.vmTraps)
+			t.Run("it is killed", func(t *testing.T) { r.killed(t, d) })
+		})
 	})
 }
 
@@ -69,12 +78,12 @@ func (r *answerRig) connectionsBreak(t *testing.T) {
 // standsStill: nothing lapses while nobody can say that a request is alive.
 func (r *answerRig) standsStill(t *testing.T) {
 	lost := r.operate(t, "stats", "rule=in-flight").Rules[0].Metrics["holds_lost"]
-	f := r.during(t, visits, 45*time.Second, func() {
+	f := r.during(t, visits, 30*time.Second, func() {
 		require.NoError(t, r.envoy.Signal(syscall.SIGSTOP))
-		time.Sleep(30 * time.Second)
+		time.Sleep(15 * time.Second) // longer than lostFor
 		require.NoError(t, r.envoy.Signal(syscall.SIGCONT))
 	})
-	share := f.share(t, f.begin.Add(35*time.Second), f.begin.Add(45*time.Second))
+	share := f.share(t, f.begin.Add(20*time.Second), f.begin.Add(30*time.Second))
 	t.Logf("%s: %.1f %% of the slots used afterwards", t.Name(), 100*share)
 	require.GreaterOrEqual(t, share, 0.97)
 	require.Equal(t, lost, r.operate(t, "stats", "rule=in-flight").Rules[0].Metrics["holds_lost"])
@@ -83,7 +92,7 @@ func (r *answerRig) standsStill(t *testing.T) {
 
 // vmTraps: the slots of the worker whose VM traps are lost for the time of a hold.
 func (r *answerRig) vmTraps(t *testing.T) {
-	const lasts = 30 * time.Second
+	const lasts = 25 * time.Second
 	var trapped time.Time
 	f := r.during(t, visits, lasts, func() {
 		require.Equal(t, 503, r.status(t, "/flight", "x-do", "200", "x-fault", "panic-counted", "connection", "close"))
@@ -103,7 +112,7 @@ func (r *answerRig) killed(t *testing.T, d driver) {
 	through.proxy = new(proxy)
 	*through.proxy = *r.proxy
 	through.address = g.address()
-	through.during(t, visits[:1], 25*time.Second, func() {
+	through.during(t, visits[:1], 15*time.Second, func() {
 		r.kill()
 		r.proxy = r.another(t, d, proxyOptions{policy: edgesPolicy})
 		g.lead(r.address)

@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	slots  = 10
-	linger = time.Second
+	slots       = 10
+	linger      = time.Second
+	inFlightFor = 12 * time.Second
 )
 
 // flight is a load on the slots of a rule.
@@ -34,7 +35,7 @@ type flight struct {
 func (r *answerRig) fly(ctx context.Context, t *testing.T, n int, visits []visit) *flight {
 	t.Helper()
 	r.upstream.forget(t)
-	f := &flight{rig: r, clients: r.newClients(t), visits: visits, begin: time.Now()}
+	f := &flight{rig: r, clients: newClients(t, r.address, r.upstream), visits: visits, begin: time.Now()}
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
@@ -123,7 +124,7 @@ func (r *answerRig) requireAllFree(t *testing.T) {
 	r.requireNothingHeld(t, "in-flight", "")
 	r.requireGauges(t, "in-flight")
 	r.upstream.forget(t)
-	c := r.newClients(t)
+	c := newClients(t, r.address, r.upstream)
 	var wg sync.WaitGroup
 	statuses := make([]int, 2*slots)
 	for i := range statuses {
@@ -142,7 +143,7 @@ func (r *answerRig) requireAllFree(t *testing.T) {
 // slots, on an Envoy with all its ways to end a request.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-	eachEnvoy(t, func(t *testing.T, d driver) {
+	everyEnvoy(t, func(t *testing.T, d driver) {
 		r := newAnswerRig(t, d, proxyOptions{policy: edgesPolicy})
 		t.Run("charged", r.charged)
 		t.Run("in flight", r.inFlight)

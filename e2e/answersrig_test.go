@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,13 +21,17 @@ import (
 )
 
 // answering is an upstream that gives each request the answer for which it asks, in the time
-// for which it asks, and that works on where the proxy has reset it: see do.
+// for which it asks, and that works on where the proxy has reset it: see do. It counts what
+// runs, what has failed with 401, and how many of both there were at most.
 type answering struct {
 	*httptest.Server
-	mu            sync.Mutex
-	running, most int
-	reached       int
-	arrivals      map[string]func() // what clients do once their request is here, by id
+	took                           time.Duration // where a request asks for none
+	mu                             sync.Mutex
+	running, failed, most, reached int
+	busy                           time.Duration // of all that ran together, until
+	changed                        time.Time
+	costs                          atomic.Int64      // by the header x-cost of what was answered
+	arrivals                       map[string]func() // what clients do once their request is here, by id
 }
 
 func startAnswering(t *testing.T) *answering {
@@ -49,24 +55,47 @@ func (a *answering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/ready" {
 		return
 	}
-	a.mu.Lock()
-	a.running++
-	a.reached++
-	a.most = max(a.most, a.running)
-	arrived := a.arrivals[r.Header.Get("x-id")]
-	a.mu.Unlock()
-	over := sync.OnceFunc(func() { // before the answer's last byte goes out
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.running--
-	})
+	arrived, failing := a.change(1, 0, r.Header.Get("x-id")), 0
+	if r.Header.Get("x-do") == "401" {
+		failing = 1
+	}
+	over := sync.OnceFunc(func() { a.change(-1, failing, "") }) // before the answer's last byte goes out
 	defer over()
 	if arrived != nil {
 		arrived()
 	}
-	_, _ = io.Copy(io.Discard, r.Body)
-	ms, _ := strconv.Atoi(r.Header.Get("x-ms"))
-	a.do(w, r, time.Duration(ms)*time.Millisecond, over)
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	took := a.took
+	if ms, err := strconv.Atoi(r.Header.Get("x-ms")); err == nil {
+		took = time.Duration(ms) * time.Millisecond
+	}
+	a.do(w, r, took, over)
+}
+
+// change counts a request that begins, or that ends and has failed or not. It returns what the
+// client of that id does once its request is here.
+func (a *answering) change(running, failed int, id string) (arrived func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	a.busy += time.Duration(a.running) * now.Sub(a.changed)
+	a.changed = now
+	a.running += running
+	a.failed += failed
+	a.reached += max(running, 0)
+	a.most = max(a.most, a.running+a.failed)
+	return a.arrivals[id]
+}
+
+// since returns for how long requests have run, all together, and how many at once since it
+// was called before.
+func (a *answering) since() (busy time.Duration, most int) {
+	a.change(0, 0, "")
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	most, a.most = a.most, a.running
+	return a.busy, most
 }
 
 // do answers as x-do says, after so long: with a status or by one of these words.
@@ -77,6 +106,8 @@ func (a *answering) do(w http.ResponseWriter, r *http.Request, took time.Duratio
 	case "reset":
 		time.Sleep(took)
 		panic(http.ErrAbortHandler)
+	case "echo":
+		_, _ = io.Copy(w, r.Body)
 	case "chunk-reset":
 		chunks(w, took)
 		panic(http.ErrAbortHandler)
@@ -109,6 +140,10 @@ func (a *answering) do(w http.ResponseWriter, r *http.Request, took time.Duratio
 		for _, line := range r.Header.Values("x-send") {
 			name, value, _ := strings.Cut(line, ": ")
 			w.Header().Set(name, value)
+			if name == "x-cost" {
+				cost, _ := strconv.Atoi(value)
+				a.costs.Add(int64(cost))
+			}
 		}
 		w.Header().Set("x-accepted", r.Header.Get("accept-encoding"))
 		w.WriteHeader(status)
@@ -172,7 +207,7 @@ func (a *answering) forget(t *testing.T) {
 		defer a.mu.Unlock()
 		idle := a.running == 0
 		if idle {
-			a.most, a.reached = 0, 0
+			a.failed, a.most, a.reached = 0, 0, 0
 		}
 		return idle
 	})
@@ -207,12 +242,10 @@ func answerRoutes(bootstrap []byte, address, accessLog string) []byte {
 	for _, r := range answeringRoutes {
 		routes += fmt.Sprintf("\n              - {match: {prefix: /, headers: [{name: x-route, string_match: {exact: %s}}]}, %s}", r.name, r.action)
 	}
-	text := string(spread(bootstrap))
+	text := string(logged(spread(bootstrap), accessLog, "%START_TIME(%s.%6f)% %DURATION% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %REQ(:PATH)%"))
 	for _, edit := range [][2]string{
 		{route, routes},
-		{manager, manager + "\n          http_protocol_options: {enable_trailers: true}\n          upgrade_configs: [{upgrade_type: websocket}]\n" +
-			"          access_log: [{name: file, typed_config: {'@type': type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: " + accessLog +
-			`, log_format: {text_format_source: {inline_string: "%START_TIME(%s.%6f)% %DURATION% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %REQ(:PATH)%\n"}}}}]`},
+		{manager, manager + "\n          http_protocol_options: {enable_trailers: true}\n          upgrade_configs: [{upgrade_type: websocket}]"},
 		{cluster, cluster + "    circuit_breakers: {thresholds: [{max_retries: 1000}]}\n    " + fmt.Sprintf(options, "http_protocol_options: {enable_trailers: true}") + "\n"},
 		{first, first + `
           - name: before

@@ -3,18 +3,14 @@
 package e2e
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
-	"net"
 	"testing"
-	"text/template"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/e2e/attack"
-	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
 var attackCapacity = flag.Int("attack-capacity", 200, "capacity of the limiters that are attacked on Envoy with up to 100 times as many keys")
@@ -101,78 +97,29 @@ func (p *proxy) attack(t *testing.T, times, capacity int) (o attack.Outcome, gro
 	return o, grown
 }
 
-// nativeBootstrap has Envoy's own limiter before an upstream. The upstream is another
-// listener of the same Envoy, because the limiter does nothing on a route without an
-// upstream.
-var nativeBootstrap = template.Must(template.New("").Parse(`
-admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
-static_resources:
-  listeners:
-  - name: ingress
-    address: {socket_address: {address: 127.0.0.1, port_value: 0}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: ingress
-          route_config:
-            virtual_hosts:
-            - {name: all, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: upstream}}]}
-          http_filters:
-          - name: envoy.filters.http.local_ratelimit
-            typed_config:
-              "@type": type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit
-              stat_prefix: native
-              max_dynamic_descriptors: {{.Capacity}}
-              always_consume_default_token_bucket: false
-              token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 86400s}
-              filter_enabled: {default_value: {numerator: 100, denominator: HUNDRED}}
-              filter_enforced: {default_value: {numerator: 100, denominator: HUNDRED}}
-              rate_limits: [{actions: [{request_headers: {header_name: x-user-id, descriptor_key: user}}]}]
-              descriptors:
-              - entries: [{key: user}]
-                token_bucket: {max_tokens: {{.Limit}}, tokens_per_fill: {{.Limit}}, fill_interval: 86400s}
-          - name: envoy.filters.http.router
-            typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
-  - name: upstream
-    address: {socket_address: {address: 127.0.0.1, port_value: {{.Port}}}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: upstream
-          route_config:
-            virtual_hosts:
-            - {name: all, domains: ["*"], routes: [{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: "hello\n"}}}]}
-          http_filters:
-          - name: envoy.filters.http.router
-            typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
-  clusters:
-  - name: upstream
-    load_assignment:
-      cluster_name: upstream
-      endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: {{.Port}}}}}}]}]
-`))
+// native is Envoy's own limiter, where the filter would stand.
+const native = `
+"@type": type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit
+stat_prefix: native
+max_dynamic_descriptors: %d
+always_consume_default_token_bucket: false
+token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 86400s}
+filter_enabled: {default_value: {numerator: 100, denominator: HUNDRED}}
+filter_enforced: {default_value: {numerator: 100, denominator: HUNDRED}}
+rate_limits: [{actions: [{request_headers: {header_name: x-user-id, descriptor_key: user}}]}]
+descriptors:
+- entries: [{key: user}]
+  token_bucket: {max_tokens: %[2]d, tokens_per_fill: %[2]d, fill_interval: 86400s}
+`
 
-// startNative starts an Envoy with its own limiter.
+// startNative starts an Envoy with its own limiter, which does nothing on a route without an
+// upstream.
 func (d driver) startNative(t *testing.T, capacity int) *proxy {
 	t.Helper()
-	var bootstrap bytes.Buffer
-	_, port, err := net.SplitHostPort(freeAddress(t))
-	require.NoError(t, err)
-	require.NoError(t, nativeBootstrap.Execute(&bootstrap, struct {
-		Capacity, Limit int
-		Port            string
-	}{capacity, attackLimit, port}))
-	e, err := proc.Start(t.Context(), proc.Options{Binary: d.envoy, Bootstrap: bootstrap.Bytes(), Concurrency: workers})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = e.Kill() })
-	require.NoError(t, e.WaitReady(t.Context()), e.Log())
-	address, err := e.Listener(t.Context(), "ingress")
-	require.NoError(t, err)
-	p := &proxy{address: address, admin: e.Admin(), envoy: e, log: e.Log, kill: func() { _ = e.Kill() }}
-	p.await(t)
-	return p
+	return d.start(t, proxyOptions{policy: "version: 1\n", edit: func(bootstrap []byte) []byte {
+		return edited(t, bootstrap, func(static object) {
+			filter := managerOf(listenersOf(static)[0])["http_filters"].([]any)[0].(object)
+			filter["name"], filter["typed_config"] = "native", unmarshaled(t, fmt.Sprintf(native, capacity, attackLimit))
+		})
+	}})
 }

@@ -7,7 +7,7 @@ import (
 )
 
 func TestRaisedLimitLetsTheDifferenceThrough(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
+	everyProxy(t, func(t *testing.T, d driver) {
 		s := serve(t, d, perUser("100/"+far))
 		l := s.load(16)
 		require.Equal(t, 100, count(l.send(t, 300, user("alice")), allowed))

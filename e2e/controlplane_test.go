@@ -25,17 +25,17 @@ type controlPlane struct {
 	flags           []string // further flags of serve
 }
 
-// startControlPlane starts a control plane for this test alone.
-func startControlPlane(t *testing.T) *controlPlane {
+// startControlPlane starts a control plane for this test alone, with further flags of serve.
+func startControlPlane(t *testing.T, flags ...string) *controlPlane {
 	t.Helper()
-	c := newControlPlane(t, t.TempDir())
+	c := newControlPlane(t, t.TempDir(), flags...)
 	t.Cleanup(func() { c.kill(t) })
 	return c
 }
 
-func newControlPlane(t *testing.T, dir string) *controlPlane {
+func newControlPlane(t *testing.T, dir string, flags ...string) *controlPlane {
 	t.Helper()
-	c := &controlPlane{data: filepath.Join(dir, "data"), xds: freeAddress(t), http: freeAddress(t)}
+	c := &controlPlane{data: filepath.Join(dir, "data"), xds: freeAddress(t), http: freeAddress(t), flags: flags}
 	c.start(t)
 	return c
 }

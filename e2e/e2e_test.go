@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/build/wasm"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
@@ -57,17 +57,18 @@ func run(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	built.dir = dir
 	built.sluice = filepath.Join(dir, "sluice")
-	built.filter = filepath.Join(dir, "sluice.wasm")
 	cmd := exec.Command("go", "build", "-ldflags=-w", "-o", built.sluice, "./controlplane/cmd/sluice")
 	cmd.Dir = buildtest.Root()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "compile sluice: %v\n%s", err, out)
 		return 1
 	}
-	if err := buildtest.Compile(buildtest.Root(), built.filter); err != nil {
+	built.filter = filepath.Join(dir, "sluice.wasm")
+	if err := wasm.Compile(buildtest.Root(), built.filter); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	go func() { _, _ = wasm.Filter(buildtest.Root(), "sluice_faults") }() // it is ready when a test asks for it
 	defer stopSites()
 	return m.Run()
 }
@@ -82,23 +83,14 @@ type driver struct {
 // version is that of the driver's Envoy.
 func (d driver) version() string { return strings.TrimPrefix(d.name, "envoy-") }
 
-// ofEveryVersion are the scenarios in which Envoy's versions have differed or are most
-// likely to. The others run only on the newest Envoy that the environment names,
-// unless SLUICE_EVERY_ENVOY is set: an Envoy compiles the filter for ten seconds of
-// processor time.
-var ofEveryVersion = []string{
-	"TestFreshKeys", "TestRaisedLimitLetsTheDifferenceThrough", "TestListenerThatIsNotReadyForLong", "TestMatchPaths", "TestHosts",
-	"TestForwardedForIsNotBelieved", "TestWhoTheClientIs", "TestKeyProperty", "TestGRPCResponse", "TestUpstreamFields", "TestAccessLogOfThePage",
-	"TestEnvoyGateway", "TestAnotherBinaryKeepsTheCounters", "TestReloadAfterATrap", "TestTraps",
-	"TestAnswers", "TestPushedBodies", "TestModels", "TestAnswersOverAllProxies", "TestAnswersFaultsOverAllProxies",
-}
-
-// envoys returns the Envoys that the test runs on.
-func envoys(t *testing.T) (list []driver) {
+// envoys returns the newest Envoy that the environment names, or all of them, for scenarios in
+// which Envoy's versions have differed or are most likely to: an Envoy compiles the filter for
+// ten seconds of processor time. SLUICE_EVERY_ENVOY has each scenario run on all.
+func envoys(t *testing.T, all bool) (list []driver) {
 	t.Helper()
 	paths, err := proc.All()
 	require.NoError(t, err)
-	if name, _, _ := strings.Cut(t.Name(), "/"); os.Getenv("SLUICE_EVERY_ENVOY") == "" && !slices.Contains(ofEveryVersion, name) {
+	if !all && os.Getenv("SLUICE_EVERY_ENVOY") == "" {
 		paths = paths[len(paths)-1:]
 	}
 	for _, path := range paths {
@@ -112,28 +104,30 @@ func envoys(t *testing.T) (list []driver) {
 // newest returns the newest Envoy, for tests that are too long to run on each.
 func newest(t *testing.T) driver {
 	t.Helper()
-	all := envoys(t)
+	all := envoys(t, false)
 	return all[len(all)-1]
 }
 
-// each runs a scenario on the simulator and on the Envoys, at the same time.
+// each runs a scenario on the simulator and on the newest Envoy, at the same time, everyProxy on
+// the simulator and all Envoys, eachEnvoy and everyEnvoy without the simulator.
 func each(t *testing.T, scenario func(t *testing.T, d driver)) {
 	t.Helper()
-	together(t, append([]driver{{name: "sim"}}, envoys(t)...), scenario)
+	together(t, append([]driver{{name: "sim"}}, envoys(t, false)...), scenario)
 }
 
-// eachEnvoy runs a scenario on the Envoys, at the same time.
+func everyProxy(t *testing.T, scenario func(t *testing.T, d driver)) {
+	t.Helper()
+	together(t, append([]driver{{name: "sim"}}, envoys(t, true)...), scenario)
+}
+
 func eachEnvoy(t *testing.T, scenario func(t *testing.T, d driver)) {
 	t.Helper()
-	together(t, envoys(t), scenario)
+	together(t, envoys(t, false), scenario)
 }
 
-// inTurn runs a scenario on one Envoy after the other.
-func inTurn(t *testing.T, scenario func(t *testing.T, d driver)) {
+func everyEnvoy(t *testing.T, scenario func(t *testing.T, d driver)) {
 	t.Helper()
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) { scenario(t, d) })
-	}
+	together(t, envoys(t, true), scenario)
 }
 
 func together(t *testing.T, on []driver, scenario func(t *testing.T, d driver)) {
@@ -246,18 +240,3 @@ var upstream = sync.OnceValue(func() *httptest.Server {
 		_, _ = io.WriteString(w, cmp.Or(r.Header.Get("x-body"), "hello\n"))
 	}))
 })
-
-// ofEveryVersion lists only tests that exist, also after one is renamed.
-func TestScenariosOfEveryVersionExist(t *testing.T) {
-	files, err := filepath.Glob("*_test.go")
-	require.NoError(t, err)
-	var all []byte
-	for _, name := range files {
-		text, err := os.ReadFile(name)
-		require.NoError(t, err)
-		all = append(all, text...)
-	}
-	for _, name := range ofEveryVersion {
-		require.Contains(t, string(all), "func "+name+"(t *testing.T)")
-	}
-}

@@ -266,38 +266,6 @@ func (s *several) amid(t *testing.T, args ...string) (out, errs string, begun ti
 	return stdout.String(), errs, begun, heal
 }
 
-// Serves that most members of etcd do not answer serve what they know, refuse changes, and
-// say so.
-func TestSeveralServesCutOff(t *testing.T) {
-	s := startSeveral(t, 30)
-	_, errs, exit := sluice(t, append([]string{"apply", "--server", s.serves[0].url()}, files(t, 0, policies...)...)...)
-	require.Zero(t, exit, errs)
-	s.members[0].Stop()
-	s.members[1].Stop()
-	for _, c := range s.serves {
-		eventually(t, 20*time.Second, "it to say so", func() bool {
-			out, _, _ := sluice(t, "status", "--server", c.url())
-			return strings.Contains(out, "NOTHING CAN BE CHANGED HERE: cut off from etcd since")
-		})
-		require.Contains(t, body(t, c.url()+"/metrics"), "\nsluice_store_cut_off 1\n")
-		require.True(t, answered(c.url()+"/healthz"))
-		begun := time.Now()
-		_, errs, exit := sluice(t, append([]string{"apply", "--server", c.url()}, files(t, 1, policies...)...)...)
-		require.Equal(t, 1, exit)
-		require.Contains(t, errs, "cut off from etcd since")
-		require.Less(t, time.Since(begun), 2*time.Second)
-	}
-	late := startCrowd(t, []string{s.serves[2].xds}, 3)
-	eventually(t, crowdBack, "a proxy that connects meanwhile to get its policy", func() bool { return late.wrong(s.should(t)) == 0 })
-	s.members[0].Continue()
-	s.members[1].Continue()
-	eventually(t, 20*time.Second, "a change to be possible", func() bool {
-		_, _, exit := sluice(t, append([]string{"apply", "--server", s.serves[2].url()}, files(t, 2, policies...)...)...)
-		return exit == 0
-	})
-	eventually(t, crowdBack, "all to get it", func() bool { return s.crowd.wrong(s.should(t)) == 0 })
-}
-
 // An etcd without space takes no changes until it has some again: a serve says so, also one that
 // starts meanwhile, and serves what it knows.
 func TestSeveralServesOnAFullEtcd(t *testing.T) {

@@ -29,7 +29,7 @@ var freshKeys = flag.Int("fresh-keys", 500, "keys whose records all workers race
 func TestFreshKeys(t *testing.T) {
 	const times = 20
 	keys := *freshKeys
-	each(t, func(t *testing.T, d driver) {
+	everyProxy(t, func(t *testing.T, d driver) {
 		s := serve(t, d, perUser("1/"+far))
 		// The requests for one key follow each other at once, over different
 		// connections, so that workers race to create its record.

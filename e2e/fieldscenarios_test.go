@@ -199,6 +199,7 @@ func TestFieldScope(t *testing.T) {
 
 // Two planted faults: reads of counters fail, and no write wins its race.
 func TestFieldOnErrorAndContention(t *testing.T) {
+	t.Parallel()
 	const policy = `
 version: 1
 rules:

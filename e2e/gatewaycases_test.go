@@ -24,7 +24,7 @@ import (
 // TestEnvoyGateway runs the real Envoy Gateway on what `sluice render envoy-gateway`
 // writes. Each step goes on where the one before it has ended.
 func TestEnvoyGateway(t *testing.T) {
-	for _, d := range envoys(t) {
+	for _, d := range envoys(t, true) {
 		t.Run(d.name, func(t *testing.T) {
 			g := startGateway(t, d)
 			for _, step := range []struct {

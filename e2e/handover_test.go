@@ -18,22 +18,20 @@ import (
 func TestListenerThatIsNotReadyForLong(t *testing.T) {
 	t.Parallel()
 	const waits = 8 * time.Second
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			s := siteOf(t, d)
-			p := s.listen(t, proxyOptions{policy: perUser("5/" + far)})
-			require.Equal(t, 5, count(p.load(4).send(t, 20, user("alice")), allowed))
-			const updates = "listener_manager.listener_in_place_updated"
-			began, before := time.Now(), s.stat(t, updates)
-			s.offer(t, late(t, bootstrapOf(t, s.inDomain(perUser("5/"+far+", 50/365d"))), waits))
-			eventually(t, time.Minute, "the new listener", func() bool {
-				require.Zero(t, count(p.load(4).send(t, 8, user("alice")), allowed))
-				return s.stat(t, updates) > before && s.stat(t, "listener_manager.total_listeners_warming") == 0
-			})
-			require.Greater(t, time.Since(began), 7*time.Second, "it was not ready all the time")
-			require.Zero(t, count(p.load(16).send(t, 64, user("alice")), allowed))
+	everyEnvoy(t, func(t *testing.T, d driver) {
+		s := siteOf(t, d)
+		p := s.listen(t, proxyOptions{policy: perUser("5/" + far)})
+		require.Equal(t, 5, count(p.load(4).send(t, 20, user("alice")), allowed))
+		const updates = "listener_manager.listener_in_place_updated"
+		began, before := time.Now(), s.stat(t, updates)
+		s.offer(t, late(t, bootstrapOf(t, s.inDomain(perUser("5/"+far+", 50/365d"))), waits))
+		eventually(t, time.Minute, "the new listener", func() bool {
+			require.Zero(t, count(p.load(4).send(t, 8, user("alice")), allowed))
+			return s.stat(t, updates) > before && s.stat(t, "listener_manager.total_listeners_warming") == 0
 		})
-	}
+		require.Greater(t, time.Since(began), 7*time.Second, "it was not ready all the time")
+		require.Zero(t, count(p.load(16).send(t, 64, user("alice")), allowed))
+	})
 }
 
 // listenerList is a file from which an Envoy reads listeners.

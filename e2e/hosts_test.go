@@ -76,30 +76,28 @@ func TestHosts(t *testing.T) {
 		spellings[i], err = strconv.Unquote(quoted)
 		require.NoError(t, err, line)
 	}
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			addresses := startHosts(t, d)
-			seen := make([][8]string, len(spellings))
-			var wg sync.WaitGroup
-			for column := range seen[0] {
-				wg.Go(func() {
-					m := &hostMode{proxy: proxy{address: addresses[column%4]}, name: fmt.Sprint(column), http2: column >= 4, counted: map[string]int{"api": units}}
-					for i, spelling := range spellings {
-						seen[i][column] = m.ask(t, spelling)
-					}
-				})
-			}
-			wg.Wait()
-			var out strings.Builder
-			for i, s := range seen {
-				fmt.Fprintf(&out, "%-45q %-6s %-6s %-6s %-6s | %-6s %-6s %-6s %s\n", spellings[i], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7])
-			}
-			if *updateHosts {
-				require.NoError(t, os.WriteFile(hostTable, []byte(out.String()), 0o600))
-			}
-			require.Equal(t, string(text), out.String())
-		})
-	}
+	everyEnvoy(t, func(t *testing.T, d driver) {
+		addresses := startHosts(t, d)
+		seen := make([][8]string, len(spellings))
+		var wg sync.WaitGroup
+		for column := range seen[0] {
+			wg.Go(func() {
+				m := &hostMode{proxy: proxy{address: addresses[column%4]}, name: fmt.Sprint(column), http2: column >= 4, counted: map[string]int{"api": units}}
+				for i, spelling := range spellings {
+					seen[i][column] = m.ask(t, spelling)
+				}
+			})
+		}
+		wg.Wait()
+		var out strings.Builder
+		for i, s := range seen {
+			fmt.Fprintf(&out, "%-45q %-6s %-6s %-6s %-6s | %-6s %-6s %-6s %s\n", spellings[i], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7])
+		}
+		if *updateHosts {
+			require.NoError(t, os.WriteFile(hostTable, []byte(out.String()), 0o600))
+		}
+		require.Equal(t, string(text), out.String())
+	})
 }
 
 // hostMode is a way to send spellings: to one listener, by one version of HTTP.

@@ -17,7 +17,7 @@ import (
 
 // Keys of Envoy's properties, and of those that the simulator has.
 func TestKeyProperty(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
+	everyProxy(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
 version: 1
 `+managed+`rules:
@@ -150,32 +150,30 @@ var jwtSteps = []struct {
 }
 
 func TestKeyJWTAndRoute(t *testing.T) {
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			k := newTokens(t)
-			p := d.listen(t, proxyOptions{policy: jwtPolicy, edit: func(b []byte) []byte {
-				text := strings.Replace(k.verified(t, b), "- match: {prefix: /}\n                route:", "- {match: {path: /named}, route: {cluster: upstream}, name: named}\n"+
-					"              - {match: {path: /attribute}, route: {cluster: upstream}, name: by attribute}\n"+
-					"              - {match: {path: /route, headers: [{name: named, present_match: true}]}, route: {cluster: upstream}, name: everything}\n"+
-					"              - match: {prefix: /}\n                route:", 1)
-				return []byte(text)
-			}})
-			for i, s := range jwtSteps {
-				require.Equal(t, s.want, p.status(t, "/", "authorization", k.sign(t, s.claims)), "step %d: %s", i, s.claims)
-			}
-			require.Equal(t, 401, p.status(t, "/", "authorization", newTokens(t).sign(t, `{"iss":"me","sub":"forged"}`)))
-			p.walk(t, []step{
-				{allowed, "/", nil},
-				{allowed, "/", nil},
-				{allowed, "/route", []string{"named", "1"}},
-				{denied, "/route", []string{"named", "1"}},
-				{allowed, "/route", nil},
-				{allowed, "/route", nil},
-				{allowed, "/attribute", nil},
-				{denied, "/attribute", nil},
-			})
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		k := newTokens(t)
+		p := d.listen(t, proxyOptions{policy: jwtPolicy, edit: func(b []byte) []byte {
+			text := strings.Replace(k.verified(t, b), "- match: {prefix: /}\n                route:", "- {match: {path: /named}, route: {cluster: upstream}, name: named}\n"+
+				"              - {match: {path: /attribute}, route: {cluster: upstream}, name: by attribute}\n"+
+				"              - {match: {path: /route, headers: [{name: named, present_match: true}]}, route: {cluster: upstream}, name: everything}\n"+
+				"              - match: {prefix: /}\n                route:", 1)
+			return []byte(text)
+		}})
+		for i, s := range jwtSteps {
+			require.Equal(t, s.want, p.status(t, "/", "authorization", k.sign(t, s.claims)), "step %d: %s", i, s.claims)
+		}
+		require.Equal(t, 401, p.status(t, "/", "authorization", newTokens(t).sign(t, `{"iss":"me","sub":"forged"}`)))
+		p.walk(t, []step{
+			{allowed, "/", nil},
+			{allowed, "/", nil},
+			{allowed, "/route", []string{"named", "1"}},
+			{denied, "/route", []string{"named", "1"}},
+			{allowed, "/route", nil},
+			{allowed, "/route", nil},
+			{allowed, "/attribute", nil},
+			{denied, "/attribute", nil},
 		})
-	}
+	})
 	t.Run("sim", func(t *testing.T) {
 		var in strings.Builder
 		for _, s := range jwtSteps {

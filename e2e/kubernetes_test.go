@@ -14,26 +14,24 @@ func TestWasmPluginsSideBySide(t *testing.T) {
 	policy := func(domain, path, limit string) string {
 		return "version: 1\n" + domain + "rules: [{name: per-user, match: {paths: [" + path + "]}, key: [{header: x-user-id}], limits: [" + limit + "]}]\n"
 	}
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			first := policy("", "/a", "4/"+far)
-			p := d.start(t, proxyOptions{policy: first, edit: func(bootstrap []byte) []byte {
-				chain := []any{asPlugin(t, "first", first), asPlugin(t, "window", policy("", "/b", "2/300d")),
-					asPlugin(t, "alike", policy("", "/c", "6/"+far)), asPlugin(t, "separate", policy("domain: other\n", "/d", "3/"+far))}
-				return edited(t, bootstrap, func(static object) {
-					manager := managerOf(listenersOf(static)[0])
-					manager["http_filters"] = append(chain, manager["http_filters"].([]any)[1:]...)
-				})
-			}})
-			for _, step := range []struct {
-				path string
-				want int
-			}{{"/a", 4}, {"/b", 2}, {"/c", 6 - 4}, {"/d", 3}, {"/a", 0}, {"/e", 40}} {
-				statuses := p.load(4).send(t, 40, func(int) request { return request{step.path, "x-user-id", "alice"} })
-				require.Equal(t, step.want, count(statuses, allowed), step.path)
-			}
-		})
-	}
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		first := policy("", "/a", "4/"+far)
+		p := d.start(t, proxyOptions{policy: first, edit: func(bootstrap []byte) []byte {
+			chain := []any{asPlugin(t, "first", first), asPlugin(t, "window", policy("", "/b", "2/300d")),
+				asPlugin(t, "alike", policy("", "/c", "6/"+far)), asPlugin(t, "separate", policy("domain: other\n", "/d", "3/"+far))}
+			return edited(t, bootstrap, func(static object) {
+				manager := managerOf(listenersOf(static)[0])
+				manager["http_filters"] = append(chain, manager["http_filters"].([]any)[1:]...)
+			})
+		}})
+		for _, step := range []struct {
+			path string
+			want int
+		}{{"/a", 4}, {"/b", 2}, {"/c", 6 - 4}, {"/d", 3}, {"/a", 0}, {"/e", 40}} {
+			statuses := p.load(4).send(t, 40, func(int) request { return request{step.path, "x-user-id", "alice"} })
+			require.Equal(t, step.want, count(statuses, allowed), step.path)
+		}
+	})
 }
 
 // asPlugin returns the filter with a policy as Istio configures a WasmPlugin of that name.

@@ -36,19 +36,17 @@ var saidSteps = []struct {
 // A token that jwt_authn has verified says its tenant's limit. A limit that clients could
 // choose is refused.
 func TestALimitThatTheTokenSays(t *testing.T) {
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			k := newTokens(t)
-			p := d.listen(t, proxyOptions{policy: saidPolicy, edit: func(b []byte) []byte { return []byte(k.verified(t, b)) }})
-			for i, s := range saidSteps {
-				r, _ := p.get(t, "/rpm", "authorization", k.sign(t, s.claims))
-				require.Equal(t, s.want, r.StatusCode, "step %d: %s", i, s.claims)
-				policy, left := r.Header.Get("ratelimit-policy"), r.Header.Get("ratelimit")
-				require.Equal(t, s.field, strings.Split(policy, ";w")[0]+strings.TrimPrefix(strings.Split(left, ";t")[0], `"rpm"`), "step %d: %s", i, s.claims)
-			}
-			require.Equal(t, 401, p.status(t, "/rpm", "authorization", newTokens(t).sign(t, `{"iss":"me","sub":"a","rpm":6}`)))
-		})
-	}
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		k := newTokens(t)
+		p := d.listen(t, proxyOptions{policy: saidPolicy, edit: func(b []byte) []byte { return []byte(k.verified(t, b)) }})
+		for i, s := range saidSteps {
+			r, _ := p.get(t, "/rpm", "authorization", k.sign(t, s.claims))
+			require.Equal(t, s.want, r.StatusCode, "step %d: %s", i, s.claims)
+			policy, left := r.Header.Get("ratelimit-policy"), r.Header.Get("ratelimit")
+			require.Equal(t, s.field, strings.Split(policy, ";w")[0]+strings.TrimPrefix(strings.Split(left, ";t")[0], `"rpm"`), "step %d: %s", i, s.claims)
+		}
+		require.Equal(t, 401, p.status(t, "/rpm", "authorization", newTokens(t).sign(t, `{"iss":"me","sub":"a","rpm":6}`)))
+	})
 	t.Run("sim", func(t *testing.T) {
 		var in strings.Builder
 		var want []int

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,9 +21,7 @@ func TestManagementOverTLS(t *testing.T) {
 	t.Parallel()
 	d := newest(t)
 	cert, key := buildtest.Certificate(t)
-	control := &controlPlane{data: filepath.Join(t.TempDir(), "data"), xds: freeAddress(t), http: freeAddress(t), flags: []string{"--manage-ca", cert}}
-	control.start(t)
-	t.Cleanup(func() { control.kill(t) })
+	control := startControlPlane(t, "--manage-ca", cert)
 	p := d.start(t, proxyOptions{node: "edge-1", xds: control.xds, manage: freeAddress(t), manageCert: cert, manageKey: key})
 	control.awaitConnected(t, "edge-1")
 	_, errs, exit := control.tryApply(t, perUser("3/"+far)+managed)

@@ -37,7 +37,7 @@ func (p *proxy) raw(t *testing.T, target string, lines ...string) *http.Response
 
 // The rule for a path applies, however a client spells the path.
 func TestMatchPaths(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
+	everyProxy(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
 version: 1
 rules:
@@ -71,7 +71,7 @@ func TestForwardedForIsNotBelieved(t *testing.T) {
 version: 1
 rules: [{name: r, key: [client_ip], limits: [1/` + far + `]}]
 `
-	each(t, func(t *testing.T, d driver) {
+	everyProxy(t, func(t *testing.T, d driver) {
 		s := serve(t, d, policy)
 		for i, forwarded := range []string{"", "203.0.113.9", "203.0.113.10, 127.0.0.1", "127.0.0.2", "[::1]:80", "unknown", ","} {
 			var headers []string
@@ -98,7 +98,7 @@ func TestWhoTheClientIs(t *testing.T) {
 		tcp    = "    listener_filters:\n    - name: proxy_protocol\n      typed_config: {\"@type\": " +
 			"type.googleapis.com/envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol, allow_requests_without_proxy_protocol: true}\n"
 	)
-	for _, d := range envoys(t) {
+	for _, d := range envoys(t, true) {
 		for name, c := range map[string]struct {
 			old, set string
 			prefix   string      // of client_ip

@@ -122,6 +122,7 @@ func TestRenames(t *testing.T) {
 // A hot key on leases, keys that are asked for once, and keys that are denied: after the
 // first tenth of the requests Envoy does not grow.
 func TestEnvoyDoesNotGrowWithClusterRules(t *testing.T) {
+	t.Parallel()
 	service := startQuota(t, "memory")
 	p := newest(t).start(t, proxyOptions{quota: service.address, edit: withoutUpstream, policy: clusterPolicy +
 		"  - {name: hot, scope: cluster, key: [{header: x-user-id}], limits: [100000000/1h]}\n" +

@@ -37,53 +37,51 @@ rules:
 // says so, and have counters of their own but for rules of scope cluster in one domain.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			c := startControlPlane(t)
-			proxies := map[string]*proxy{}
-			for _, node := range []string{"edge-1", "core-1", "core-2"} {
-				proxies[node] = d.start(t, proxyOptions{node: node, xds: c.xds, edit: inCluster(t, node)})
-				c.awaitConnected(t, node)
-			}
-			passes := func(node, path, user string) (n int) {
-				for range 12 {
-					if proxies[node].status(t, path, "x-user-id", user) == 200 {
-						n++
-					}
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		c := startControlPlane(t)
+		proxies := map[string]*proxy{}
+		for _, node := range []string{"edge-1", "core-1", "core-2"} {
+			proxies[node] = d.start(t, proxyOptions{node: node, xds: c.xds, edit: inCluster(t, node)})
+			c.awaitConnected(t, node)
+		}
+		passes := func(node, path, user string) (n int) {
+			for range 12 {
+				if proxies[node].status(t, path, "x-user-id", user) == 200 {
+					n++
 				}
-				return n
 			}
-			edge := file(t, "edge.yaml", named("edge", `{node: "edge-*"}`, 3, 10))
-			core := file(t, "core.yaml", named("core", `{node: "core-*", cluster: inner, metadata: {LABELS.tier: "g*"}, trust: metadata}`, 5, 10))
-			out, errs, exit := sluice(t, "apply", "-f", edge, "-f", core, "--server", c.url())
-			require.Zero(t, exit, "%s%s", out, errs)
-			require.Contains(t, out, "policy edge: revision 1 applied\npolicy core: revision 2 applied\n")
-			c.apply(t, named("", "", 7, 10))
-			require.Equal(t, []int{3, 5, 7}, []int{passes("edge-1", "/own", "a"), passes("core-1", "/own", "a"), passes("core-2", "/own", "a")})
-			// What is counted over all proxies of the domain is one counter, whatever the policy.
-			require.Equal(t, 10, passes("edge-1", "/shared", "s"))
-			require.Zero(t, passes("core-1", "/shared", "s")+passes("core-2", "/shared", "s"))
+			return n
+		}
+		edge := file(t, "edge.yaml", named("edge", `{node: "edge-*"}`, 3, 10))
+		core := file(t, "core.yaml", named("core", `{node: "core-*", cluster: inner, metadata: {LABELS.tier: "g*"}, trust: metadata}`, 5, 10))
+		out, errs, exit := sluice(t, "apply", "-f", edge, "-f", core, "--server", c.url())
+		require.Zero(t, exit, "%s%s", out, errs)
+		require.Contains(t, out, "policy edge: revision 1 applied\npolicy core: revision 2 applied\n")
+		c.apply(t, named("", "", 7, 10))
+		require.Equal(t, []int{3, 5, 7}, []int{passes("edge-1", "/own", "a"), passes("core-1", "/own", "a"), passes("core-2", "/own", "a")})
+		// What is counted over all proxies of the domain is one counter, whatever the policy.
+		require.Equal(t, 10, passes("edge-1", "/shared", "s"))
+		require.Zero(t, passes("core-1", "/shared", "s")+passes("core-2", "/shared", "s"))
 
-			// A revision for other proxies moves them; what was counted in the domain stays.
-			out, errs, exit = sluice(t, "apply", "-f", file(t, "core.yaml", named("core", `{node: "core-*"}`, 9, 10)), "--server", c.url())
-			require.Zero(t, exit, "%s%s", out, errs)
-			require.Contains(t, out, "core-2 ")
-			require.NotContains(t, out, "edge-1 ")
-			require.Equal(t, []int{0, 4, 2}, []int{passes("edge-1", "/own", "a"), passes("core-1", "/own", "a"), passes("core-2", "/own", "a")})
+		// A revision for other proxies moves them; what was counted in the domain stays.
+		out, errs, exit = sluice(t, "apply", "-f", file(t, "core.yaml", named("core", `{node: "core-*"}`, 9, 10)), "--server", c.url())
+		require.Zero(t, exit, "%s%s", out, errs)
+		require.Contains(t, out, "core-2 ")
+		require.NotContains(t, out, "edge-1 ")
+		require.Equal(t, []int{0, 4, 2}, []int{passes("edge-1", "/own", "a"), passes("core-1", "/own", "a"), passes("core-2", "/own", "a")})
 
-			// What could be for one proxy twice changes nothing, and a serve that is killed
-			// comes back with all of it.
-			_, errs, exit = c.tryApply(t, named("both", `{node: "*-1"}`, 1, 1))
-			require.Equal(t, 1, exit)
-			require.Contains(t, errs, `would both be for a proxy with node "core-1"`)
-			c.kill(t)
-			c.start(t)
-			for node, revision := range map[string]uint64{"edge-1": 1, "core-1": 4, "core-2": 4} {
-				eventually(t, time.Minute, node+" to be back", func() bool { p := c.proxies(t)[node]; return p.Connected && p.Runs == revision && !p.Waiting })
-			}
-			require.Equal(t, 3, passes("edge-1", "/own", "b"))
-		})
-	}
+		// What could be for one proxy twice changes nothing, and a serve that is killed
+		// comes back with all of it.
+		_, errs, exit = c.tryApply(t, named("both", `{node: "*-1"}`, 1, 1))
+		require.Equal(t, 1, exit)
+		require.Contains(t, errs, `would both be for a proxy with node "core-1"`)
+		c.kill(t)
+		c.start(t)
+		for node, revision := range map[string]uint64{"edge-1": 1, "core-1": 4, "core-2": 4} {
+			eventually(t, time.Minute, node+" to be back", func() bool { p := c.proxies(t)[node]; return p.Connected && p.Runs == revision && !p.Waiting })
+		}
+		require.Equal(t, 3, passes("edge-1", "/own", "b"))
+	})
 }
 
 // A policy may be for those whose certificate has a name, whatever they call themselves.

@@ -214,7 +214,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	for alert := range seen {
 		eventually(t, 20*time.Second, alert+" to end", func() bool { send("/all", "alice")(); return !s.fires(t, alert) })
 	}
-	seen["SluiceServeCutOff"] = true // takes an etcd: see TestSeveralServesCutOff
+	seen["SluiceServeCutOff"] = true // takes an etcd: see TestCutOff of the store and of the API
 	s.requireRules(t, seen)
 	p.operate(t, "stats", "")                                    // begins what has counted nothing
 	p.status(t, "/tokens", "x-user-id", "alice", "x-wait", "3s") // holds its units while workers write

@@ -4,7 +4,7 @@ package e2e
 
 import (
 	"fmt"
-	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,11 +19,7 @@ func TestQuotaPair(t *testing.T) {
 	t.Parallel()
 	store := "redis://" + redistest.Start(t, redistest.Redis(t)[0]).Addr()
 	services := []*quotaService{startQuota(t, store), startQuota(t, store)}
-	c := &controlPlane{
-		data: filepath.Join(t.TempDir(), "data"), xds: freeAddress(t), http: freeAddress(t), flags: []string{"--quota-store", store},
-	}
-	c.start(t)
-	t.Cleanup(func() { c.kill(t) })
+	c := startControlPlane(t, "--quota-store", store)
 	d, proxies := newest(t), make([]*proxy, 3)
 	for i := range proxies {
 		node := fmt.Sprint("edge-", i)
@@ -34,6 +30,7 @@ func TestQuotaPair(t *testing.T) {
 	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies, 9000) })
 	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies, 3000) })
 	t.Run("denied by a rule of the proxy", func(t *testing.T) { deniedBesideTheCluster(t, c, proxies) })
+	t.Run("pushes while requests run", func(t *testing.T) { pushesFreeSlots(t, c, proxies[0]) })
 	for _, s := range services {
 		require.Regexp(t, `(?m)^sluice_quota_asks_total\{result="granted"\} [1-9]`, body(t, "http://"+s.http+"/metrics"))
 	}
@@ -57,4 +54,28 @@ func deniedBesideTheCluster(t *testing.T, c *controlPlane, proxies []*proxy) {
 		require.GreaterOrEqual(t, used, want)
 		return used == want
 	})
+}
+
+// Requests of a policy that is replaced while they run free their slots, without waiting for
+// the end of the hold.
+func pushesFreeSlots(t *testing.T, c *controlPlane, p *proxy) {
+	t.Helper()
+	apply := func(n int) {
+		c.apply(t, clusterPolicy+fmt.Sprintf("  - {name: in-flight, scope: cluster, algorithm: concurrency, limits: [%d], hold: 20s}\n", n))
+	}
+	slow := func(int) request { return request{"/", "x-wait", "500ms"} }
+	apply(100)
+	eventually(t, 10*time.Second, "slots to be granted", func() bool { return p.load(1).send(t, 1, slow)[0] == allowed })
+	for round := range 5 {
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			require.Equal(t, 240, count(p.load(60).send(t, 240, slow), allowed))
+		})
+		time.Sleep(300 * time.Millisecond)
+		apply(101 + round)
+		wg.Wait()
+		eventually(t, 4*time.Second, "all slots to be free", func() bool {
+			return *c.counters(t, "get", "--rule", "in-flight").Quota.Held == 0
+		})
+	}
 }

@@ -56,25 +56,23 @@ func TestRefusedRevision(t *testing.T) {
 // back.
 func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
 	t.Parallel()
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			c := startControlPlane(t)
-			_, errs, exit := c.tryApply(t, perUser("40/"+far))
-			require.Zero(t, exit, errs)
-			c.kill(t)
-			management := &proxy{address: freeAddress(t)}
-			_, port, _ := strings.Cut(management.address, ":")
-			policy := perUser("30/"+far) + strings.Replace(managed, "{", "{port: "+port+", ", 1)
-			p := d.start(t, proxyOptions{node: "edge", xds: c.xds, policy: policy, manage: management.address})
-			require.Equal(t, 30, count(p.load(8).send(t, 100, user("alice")), allowed))
-			require.EqualValues(t, 30, management.operate(t, "get", "rule=per-user&key=alice").Value)
-			c.start(t)
-			eventually(t, time.Minute, "the proxy to run the served policy", func() bool {
-				return c.proxies(t)["edge"].Runs == 1
-			})
-			require.Equal(t, 10, count(p.load(8).send(t, 100, user("alice")), allowed))
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		c := startControlPlane(t)
+		_, errs, exit := c.tryApply(t, perUser("40/"+far))
+		require.Zero(t, exit, errs)
+		c.kill(t)
+		management := &proxy{address: freeAddress(t)}
+		_, port, _ := strings.Cut(management.address, ":")
+		policy := perUser("30/"+far) + strings.Replace(managed, "{", "{port: "+port+", ", 1)
+		p := d.start(t, proxyOptions{node: "edge", xds: c.xds, policy: policy, manage: management.address})
+		require.Equal(t, 30, count(p.load(8).send(t, 100, user("alice")), allowed))
+		require.EqualValues(t, 30, management.operate(t, "get", "rule=per-user&key=alice").Value)
+		c.start(t)
+		eventually(t, time.Minute, "the proxy to run the served policy", func() bool {
+			return c.proxies(t)["edge"].Runs == 1
 		})
-	}
+		require.Equal(t, 10, count(p.load(8).send(t, 100, user("alice")), allowed))
+	})
 }
 
 // kill -9 during applies loses no acknowledged revision. The proxy keeps enforcing

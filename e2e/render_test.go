@@ -25,32 +25,30 @@ func TestRenderedBootstraps(t *testing.T) {
 		require.Zero(t, exit, errs)
 		return bootstrap
 	}
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			static := render("-f", filepath.Join(buildtest.Root(), "examples", "quickstart.yaml"), "--envoy-version", d.version())
-			// The filter is compiled once, by the Envoy that refuses below.
-			ecds := render("-f", managed, "--wasm", file(t, "smallest.wasm", buildtest.Smallest), "--manage", "127.0.0.1:9902", "--xds", "localhost:18000", "--node", "edge", "--envoy-version", d.version())
-			require.NoError(t, proc.Validate(ctx, d.envoy, []byte(ecds)))
-			s := siteOf(t, d)
-			for said, given := range map[string]any{
-				"policy refused: version: unknown_version":        wrapped("StringValue", `{"version": 7, "rules": []}`),
-				"the filter reads JSON, not YAML":                 wrapped("StringValue", "version: 1\nrules: []\n"),
-				"put it as JSON into google.protobuf.StringValue": wrapped("Struct", map[string]any{"version": 1, "rules": []any{}}),
-			} {
-				const refused = "listener_manager.lds.update_rejected"
-				before, refusals := strings.Count(s.log(), said), s.stat(t, refused)
-				s.offer(t, edited(t, []byte(static), func(static object) {
-					filter := managerOf(listenersOf(static)[0])["http_filters"].([]any)[0].(map[string]any)
-					filter["typed_config"].(map[string]any)["config"].(map[string]any)["configuration"] = given
-				}))
-				eventually(t, 20*time.Second, "the filter to refuse", func() bool {
-					return strings.Count(s.log(), said) > before && s.stat(t, refused) > refusals
-				})
-			}
-		})
-	}
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		static := render("-f", filepath.Join(buildtest.Root(), "examples", "quickstart.yaml"), "--envoy-version", d.version())
+		// The filter is compiled once, by the Envoy that refuses below.
+		ecds := render("-f", managed, "--wasm", file(t, "smallest.wasm", buildtest.Smallest), "--manage", "127.0.0.1:9902", "--xds", "localhost:18000", "--node", "edge", "--envoy-version", d.version())
+		require.NoError(t, proc.Validate(ctx, d.envoy, []byte(ecds)))
+		s := siteOf(t, d)
+		for said, given := range map[string]any{
+			"policy refused: version: unknown_version":        wrapped("StringValue", `{"version": 7, "rules": []}`),
+			"the filter reads JSON, not YAML":                 wrapped("StringValue", "version: 1\nrules: []\n"),
+			"put it as JSON into google.protobuf.StringValue": wrapped("Struct", map[string]any{"version": 1, "rules": []any{}}),
+		} {
+			const refused = "listener_manager.lds.update_rejected"
+			before, refusals := strings.Count(s.log(), said), s.stat(t, refused)
+			s.offer(t, edited(t, []byte(static), func(static object) {
+				filter := managerOf(listenersOf(static)[0])["http_filters"].([]any)[0].(map[string]any)
+				filter["typed_config"].(map[string]any)["config"].(map[string]any)["configuration"] = given
+			}))
+			eventually(t, 20*time.Second, "the filter to refuse", func() bool {
+				return strings.Count(s.log(), said) > before && s.stat(t, refused) > refusals
+			})
+		}
+	})
 }
 
 // wrapped is a value as a well-known protobuf type.

@@ -43,7 +43,7 @@ rules:
 // A gRPC client gets a trailers-only response: 200, with the gRPC status and the body
 // as message among the headers.
 func TestGRPCResponse(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
+	everyProxy(t, func(t *testing.T, d driver) {
 		s := serve(t, d, responses)
 		for _, version := range d.versions() {
 			for _, c := range []struct{ path, contentType, status, message string }{
@@ -90,7 +90,7 @@ func TestGRPCResponse(t *testing.T) {
 // The fields of an upstream's own limits are kept, and the client sees the tighter of
 // both limits.
 func TestUpstreamFields(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
+	everyProxy(t, func(t *testing.T, d driver) {
 		p := d.listen(t, proxyOptions{policy: `
 version: 1
 headers: both

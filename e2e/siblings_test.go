@@ -12,38 +12,36 @@ import (
 // names. They split and count separately.
 func TestFiltersOfOneName(t *testing.T) {
 	t.Parallel()
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			first := perUser("5/" + far)
-			second := perUser("50/365d")
-			s := siteOf(t, d)
-			p := s.listen(t, proxyOptions{policy: first, edit: func(bootstrap []byte) []byte {
-				return withSecondListener(t, bootstrap, s.inDomain(second))
-			}})
-			other := load{s.listener(t, 1), 4}
-			// Both count at first. The older one notices the conflict because it still gets
-			// requests some seconds after the newer one has begun to count.
-			round := func(key string) [2]int {
-				passed, otherPassed := 0, 0
-				for range 10 {
-					passed += count(p.load(4).send(t, 20, user(key)), allowed)
-					otherPassed += count(other.send(t, 20, user(key)), allowed)
-				}
-				return [2]int{passed, otherPassed}
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		first := perUser("5/" + far)
+		second := perUser("50/365d")
+		s := siteOf(t, d)
+		p := s.listen(t, proxyOptions{policy: first, edit: func(bootstrap []byte) []byte {
+			return withSecondListener(t, bootstrap, s.inDomain(second))
+		}})
+		other := load{s.listener(t, 1), 4}
+		// Both count at first. The older one notices the conflict because it still gets
+		// requests some seconds after the newer one has begun to count.
+		round := func(key string) [2]int {
+			passed, otherPassed := 0, 0
+			for range 10 {
+				passed += count(p.load(4).send(t, 20, user(key)), allowed)
+				otherPassed += count(other.send(t, 20, user(key)), allowed)
 			}
-			rounds := 0
-			apart := func() bool {
-				rounds++
-				return round(fmt.Sprint("early-", rounds)) == [2]int{5, 50}
-			}
-			require.Eventually(t, apart, time.Minute, time.Second)
-			// All workers know it by their next tick.
-			time.Sleep(2 * time.Second)
-			for i := range 3 {
-				require.Equal(t, [2]int{5, 50}, round(fmt.Sprint("late-", i)))
-			}
-		})
-	}
+			return [2]int{passed, otherPassed}
+		}
+		rounds := 0
+		apart := func() bool {
+			rounds++
+			return round(fmt.Sprint("early-", rounds)) == [2]int{5, 50}
+		}
+		require.Eventually(t, apart, time.Minute, time.Second)
+		// All workers know it by their next tick.
+		time.Sleep(2 * time.Second)
+		for i := range 3 {
+			require.Equal(t, [2]int{5, 50}, round(fmt.Sprint("late-", i)))
+		}
+	})
 }
 
 // withSecondListener adds a listener with a filter of the same name and another

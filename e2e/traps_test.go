@@ -28,8 +28,9 @@ const (
 // and a half after the VM's last start. Until then its worker answers 503. What is counted
 // stays counted, in sluice run as in Envoy.
 func TestReloadAfterATrap(t *testing.T) {
+	t.Parallel()
 	wasm := buildtest.Filter(t, "sluice_faults")
-	each(t, func(t *testing.T, d driver) {
+	everyProxy(t, func(t *testing.T, d driver) {
 		p := d.start(t, proxyOptions{wasm: wasm, workers: 1, policy: "version: 1\nrules: [{name: all, match: {paths: [/all]}, limits: [5/" + far + "]}]\n"})
 		made := p.vmStarts(t)
 		for i, step := range []struct {
@@ -125,14 +126,12 @@ func idleAfter(idle time.Duration) func(bootstrap []byte) []byte {
 // costs no counter a unit, and processor time neither where each request traps.
 func TestTraps(t *testing.T) {
 	t.Parallel()
-	for _, d := range envoys(t) {
-		t.Run(d.name, func(t *testing.T) {
-			r := newTrapRig(t, d)
-			t.Run("around 10,000 requests", r.underLoad)
-			t.Run("while requests wait", r.whileRequestsWait)
-			t.Run("at each request", r.atEachRequest)
-		})
-	}
+	everyEnvoy(t, func(t *testing.T, d driver) {
+		r := newTrapRig(t, d)
+		t.Run("around 10,000 requests", r.underLoad)
+		t.Run("while requests wait", r.whileRequestsWait)
+		t.Run("at each request", r.atEachRequest)
+	})
 }
 
 const trapConnections = 16

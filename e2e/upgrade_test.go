@@ -21,7 +21,7 @@ import (
 func TestAnotherBinaryKeepsTheCounters(t *testing.T) {
 	t.Parallel()
 	earlier := earlierFilter(t)
-	each(t, func(t *testing.T, d driver) {
+	everyProxy(t, func(t *testing.T, d driver) {
 		limited := func(limit int) string { return oneRule(fmt.Sprintf("limits: [%d/%s]", limit, far)) }
 		s := serve(t, d, limited(1_000_000))
 		var sent []int16

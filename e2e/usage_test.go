@@ -188,7 +188,7 @@ var modelChunks = []struct {
 // and those that say nothing what is estimated. Who hangs up pays, too.
 func TestModels(t *testing.T) {
 	answers := modelAnswers(t)
-	eachEnvoy(t, func(t *testing.T, d driver) {
+	everyEnvoy(t, func(t *testing.T, d driver) {
 		m := startModels(t, answers)
 		p := d.start(t, proxyOptions{policy: modelPolicy, upstream: m.URL})
 		t.Run("charged", func(t *testing.T) { m.charged(t, p) })

@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/http"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -51,6 +53,7 @@ type waitingRig struct {
 	control *controlPlane
 	service *quotaService
 	gate    *gate
+	behind  *answering // what "/echo" gets to
 	users   int
 }
 
@@ -70,6 +73,7 @@ rules:
 // A request that waits is answered within the timeout and 20 ms, whatever happens, and
 // goes on as it came.
 func TestWaiting(t *testing.T) {
+	t.Parallel()
 	w := newWaitingRig(t)
 	t.Run("no answer", func(t *testing.T) {
 		w.gate.hold()
@@ -157,12 +161,41 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
+// shapes are requests with more than headers.
+func (w *waitingRig) shapes(t *testing.T) {
+	c := newClients(t, w.address, w.behind)
+	for _, v := range []visit{
+		{name: "a body", do: "echo", route: "redirect", want: allowed},
+		{name: "gRPC", do: "grpc 0", http2: true, route: "http2", header: grpcType, want: allowed},
+		{name: "a websocket", do: "websocket", route: "redirect", header: "upgrade: websocket", want: http.StatusSwitchingProtocols},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			ask := func(user string) int {
+				return c.visit(t.Context(), &v, "/echo", "", 300*time.Millisecond, "x-user-id: "+user)
+			}
+			w.recover(t)
+			w.gate.hold()
+			began, user := time.Now(), w.user()
+			time.AfterFunc(faultTimeout/4, w.gate.open)
+			require.Equal(t, v.want, ask(user))
+			require.GreaterOrEqual(t, time.Since(began), faultTimeout/4, "it has waited")
+			require.Equal(t, denied, ask(user))
+			w.gate.hold()
+			require.Equal(t, denied, ask(w.user()), "without an answer")
+			w.gate.open()
+		})
+	}
+}
+
 func newWaitingRig(t *testing.T) *waitingRig {
 	t.Helper()
-	w := &waitingRig{control: startControlPlane(t), service: startQuota(t, quotaMemory)}
+	w := &waitingRig{control: startControlPlane(t), service: startQuota(t, quotaMemory), behind: startAnswering(t)}
 	w.gate = newGate(t, w.service.address)
 	w.proxy = newest(t).start(t, proxyOptions{
-		node: "edge", xds: w.control.xds, quota: w.gate.address(), edit: echoes(t), workers: 4,
+		node: "edge", xds: w.control.xds, quota: w.gate.address(), upstream: w.behind.URL, workers: 4,
+		edit: func(bootstrap []byte) []byte { // what has no x-route is answered at once
+			return withoutUpstream(answerRoutes(bootstrap, w.behind.Listener.Addr().String(), filepath.Join(t.TempDir(), "access")))
+		},
 	})
 	w.control.awaitConnected(t, "edge")
 	w.control.push(t, fmt.Sprintf(waitingPolicy, faultTimeout))
