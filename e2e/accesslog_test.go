@@ -18,6 +18,7 @@ var pageLog = regexp.MustCompile(`(?s)\n    log_format:\n(.*?)\n\n    (429 [^\n]
 
 // An Envoy with the page's format for an access log writes the page's lines.
 func TestAccessLogOfThePage(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "docs", "envoy.md"))
 	require.NoError(t, err)
 	page := pageLog.FindStringSubmatch(string(text))

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"sync"
@@ -23,11 +22,11 @@ version: 1
   - {name: stays, match: {paths: [/stays]}, algorithm: concurrency, limits: [{requests: 1, name: slots}], linger: 1m}
   - {name: goes, match: {paths: [/goes]}, algorithm: concurrency, limits: [{requests: 1}], linger: 0s}
 `
-	d := newest(t)
-	m := startModels(t, modelAnswers(t))
-	p := d.start(t, proxyOptions{policy: policy, upstream: m.URL})
+	upstream := startAnswering(t)
+	p := newest(t).start(t, proxyOptions{policy: policy, upstream: upstream.URL})
+	c := newClients(t, p.address, upstream)
 	for _, path := range []string{"/free", "/charged", "/stays", "/goes"} {
-		require.NoError(t, m.hangUp(p, path, "chat", path, 0))
+		require.Zero(t, c.visit(t.Context(), &visit{leaves: before}, path, path, time.Second))
 	}
 	require.Zero(t, used(t, p, "free"))
 	require.EqualValues(t, 1, used(t, p, "charged"))
@@ -48,31 +47,21 @@ rules:
   - {name: runs, match: {paths: [/runs]}, algorithm: concurrency, limits: [1], hold: 10s, max_hold: 10s}
   - {name: keeps, match: {paths: [/keeps]}, algorithm: concurrency, limits: [1], hold: 10s}
 `
-	d := newest(t)
-	m := startModels(t, modelAnswers(t))
-	p := d.start(t, proxyOptions{
-		policy: policy, upstream: m.URL, workers: 1, wasm: buildtest.Filter(t, "sluice_faults"),
+	upstream := startAnswering(t)
+	p := newest(t).start(t, proxyOptions{
+		policy: policy, upstream: upstream.URL, workers: 1, wasm: buildtest.Filter(t, "sluice_faults"),
 		edit: func(b []byte) []byte {
 			return []byte(strings.Replace(string(b), "route: {cluster: upstream", "route: {timeout: 0s, cluster: upstream", 1))
 		},
 	})
-	ctx, leave := context.WithCancel(t.Context())
+	over := make(chan struct{}) // of the requests
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer leave()
+	defer close(over)
 	run := func(path string) {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+path, http.NoBody)
-		require.NoError(t, err)
-		r.Header.Set("x-answer", "chat")
-		r.Header.Set("x-stop", "0")
-		r.Header.Set("x-user-id", path)
 		arrived := make(chan struct{})
-		m.arrived.Store(path, arrived)
-		wg.Go(func() {
-			if res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r); err == nil {
-				_ = res.Body.Close()
-			}
-		})
+		defer upstream.onArrival(path, func() { close(arrived); <-over })()
+		wg.Go(func() { _, _, _ = p.try(path, "x-id", path) })
 		<-arrived
 		require.Equal(t, denied, p.status(t, path))
 	}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"log"
@@ -146,7 +147,7 @@ func (a *answering) do(w http.ResponseWriter, r *http.Request, took time.Duratio
 			}
 		}
 		w.Header().Set("x-accepted", r.Header.Get("accept-encoding"))
-		w.WriteHeader(status)
+		w.WriteHeader(cmp.Or(status, http.StatusOK))
 		_, _ = io.WriteString(w, more)
 	}
 }

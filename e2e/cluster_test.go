@@ -96,26 +96,6 @@ func oneLimitOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy, req
 	}
 }
 
-// TestTwoPoliciesAtOnce: two Envoys have other windows for one rule, as in a rollout, and
-// ask in turn. Each policy keeps its limit.
-func TestTwoPoliciesAtOnce(t *testing.T) {
-	d, service := newest(t), startQuota(t, "memory")
-	var proxies []*proxy
-	for _, limits := range []string{"10/180d", "10/" + far} {
-		proxies = append(proxies, d.start(t, proxyOptions{policy: clusterPolicy + clusterRule(limits, ", lease: off"), quota: service.address}))
-	}
-	statuses := make([][]int16, len(proxies))
-	for range 60 {
-		for i, p := range proxies {
-			statuses[i] = append(statuses[i], p.load(1).send(t, 1, user("both"))...)
-		}
-	}
-	for i := range proxies {
-		require.LessOrEqual(t, count(statuses[i], allowed), 10, "proxy %d", i)
-		require.Positive(t, count(statuses[i], allowed), "proxy %d", i)
-	}
-}
-
 // A policy without a cluster rule does not connect to the quota service.
 func noConnectionWithoutClusterRules(t *testing.T, c *controlPlane, proxies []*proxy) {
 	t.Helper()

@@ -17,12 +17,6 @@ type counters struct {
 		Proxy, Error string
 		Value        *int64
 		Windows      []struct{ Used, Remaining uint32 }
-		Allowed      *bool
-		Stats        []struct {
-			Rule    string
-			Keys    uint64
-			Metrics map[string]uint64
-		}
 	}
 	Quota *struct { // of a rule of scope cluster
 		Windows []struct{ Used uint32 }
@@ -45,8 +39,9 @@ func (c *controlPlane) counters(t *testing.T, args ...string) (result counters) 
 	return result
 }
 
-// Every command of `sluice counters` acts on three Envoys of four workers, through the
-// listeners that `render envoy --manage` gives them. Later requests see the changes.
+// `sluice counters` acts on three Envoys of four workers, through the listeners that
+// `render envoy --manage` gives them. Later requests see the changes. A proxy that is gone is
+// reported.
 func countersCommand(t *testing.T, control *controlPlane, envoys []*proxy) {
 	t.Helper()
 	control.apply(t, oneRule("algorithm: fixed_window_per_key, limits: [100/1h], capacity: 1000"))
@@ -63,41 +58,17 @@ func countersCommand(t *testing.T, control *controlPlane, envoys []*proxy) {
 		require.Len(t, r.Proxies, len(envoys))
 		return r
 	}
-
 	require.EqualValues(t, 0, *alice("get").Sum)
 	require.EqualValues(t, 120, *alice("inc", "--n", "40").Sum)
 	require.Equal(t, [3]int{60, 60, 60}, admitted())
 	require.EqualValues(t, 300, *alice("get").Sum)
-	for _, p := range alice("set", "--n", "90").Proxies {
-		require.EqualValues(t, 10, p.Windows[0].Remaining)
-	}
-	for _, p := range alice("peek", "--n", "11").Proxies {
-		require.False(t, *p.Allowed)
-	}
-	for _, p := range alice("hit", "--n", "3").Proxies {
-		require.True(t, *p.Allowed)
-	}
-	require.Equal(t, [3]int{7, 7, 7}, admitted())
-	for _, p := range alice("expires-at").Proxies {
-		require.InDelta(t, time.Now().Add(time.Hour).UnixMilli(), *p.Value, float64(time.Minute.Milliseconds()))
-	}
-	for _, p := range control.counters(t, "stats", "--rule", "per-user").Proxies {
-		require.EqualValues(t, 1, p.Stats[0].Keys)
-		require.Contains(t, p.Stats[0].Metrics, "floor_denied")
-	}
+	require.EqualValues(t, 10, alice("set", "--n", "90").Proxies[2].Windows[0].Remaining)
+	require.Equal(t, [3]int{10, 10, 10}, admitted())
 	require.Zero(t, *control.counters(t, "clean").Sum, "alice's window has not ended")
 	for _, p := range alice("reset").Proxies {
 		require.EqualValues(t, 1, *p.Value, "there was a record")
 	}
 	require.Equal(t, [3]int{100, 100, 100}, admitted())
-
-	// A key whose window has ended is cleaned. A proxy that is gone is reported.
-	control.apply(t, oneRule("algorithm: fixed_window_per_key, limits: [2/1s], capacity: 1000"))
-	alice("inc", "--n", "1")
-	eventually(t, 20*time.Second, "the windows to end", func() bool {
-		return *alice("expires-at").Proxies[0].Value == 0 && *alice("get").Sum == 0
-	})
-	require.EqualValues(t, 3, *control.counters(t, "clean").Sum)
 	envoys[2].kill()
 	eventually(t, time.Minute, "the control plane to miss one", func() bool {
 		r := control.counters(t, "inc", "--rule", "per-user", "--key", "bob", "--timeout", "5s")

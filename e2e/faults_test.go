@@ -85,49 +85,13 @@ func (f *faultRig) eachGate(do func(g *gate)) {
 	}
 }
 
-// faultRow is what clients saw of a fault, in all its runs together.
-type faultRow struct {
-	Fault    string
-	Runs     int
-	Requests int
-	Rate     float64 // requests a second, of the slowest run
-	Admitted int
-	Failed   int
-	Ended    int // requests that died with the proxy that had them
-	Over     int // units over a limit, on_unavailable: deny
-	MayOver  int
-	Local    int // the same, on_unavailable: local
-	MayLocal int
-	WaitMs   float64 // the longest, without what the machine added
-	TookMs   float64 // the longest as a client sees it
-}
-
-// line is its row of the table that make faults prints.
-func (r *faultRow) line() string {
-	over := func(units, may int) string {
-		switch {
-		case units > may:
-			return fmt.Sprintf("**%d**, promised ≤ %d", units, may)
-		case may > 0:
-			return fmt.Sprintf("%d of ≤ %d", units, may)
-		}
-		return fmt.Sprint(units)
-	}
-	failed := fmt.Sprint(r.Failed)
-	if r.Ended > 0 {
-		failed += fmt.Sprintf(", and %d that it had", r.Ended)
-	}
-	return fmt.Sprintf("| %s | %d | %d | %.0f | %s | %s | %s | %.0f | %.0f |", r.Fault, r.Runs, r.Requests, r.Rate, failed,
-		over(r.Over, r.MayOver), over(r.Local, r.MayLocal), r.WaitMs, r.TookMs)
-}
-
 const (
 	faultBefore = time.Second     // of load
 	faultAfter  = 4 * time.Second // until the services are used again
 )
 
-// run lets a fault happen once, and adds to its row what came of it.
-func (f *faultRig) run(t *testing.T, c fault, row *faultRow) {
+// run lets a fault happen once, and judges what came of it.
+func (f *faultRig) run(t *testing.T, c fault) {
 	t.Helper()
 	f.names++
 	f.load.take(fmt.Sprintf("%d-%d", f.names, time.Now().UnixNano()))
@@ -143,55 +107,40 @@ func (f *faultRig) run(t *testing.T, c fault, row *faultRow) {
 	load.Wait()
 	took := time.Since(began)
 	all, beside := f.load.take("")
-	f.judge(t, c, row, all, beside, took)
-}
-
-func (f *faultRig) judge(t *testing.T, c fault, row *faultRow, all, beside []exchange, took time.Duration) {
-	t.Helper()
-	rate := float64(len(all)) / took.Seconds()
-	if row.Runs++; row.Rate == 0 || rate < row.Rate {
-		row.Rate = rate
-	}
-	row.Requests += len(all)
 	var moving []exchange // requests that no stopped proxy held
-	admittedLate := map[string]bool{}
+	ended, failed, admittedLate := 0, 0, map[string]bool{}
 	for _, e := range all {
 		switch {
 		case e.excused:
-			row.Ended++
+			ended++
 		case e.status == allowed:
-			row.Admitted++
 			if e.from > time.Now().Add(-faultAfter/2).UnixNano() {
 				admittedLate[e.rule] = true
 			}
 		case e.status != denied:
-			row.Failed++
+			failed++
 			t.Logf("%s: %s of proxy %d came to %d after %s", c.Name, e.rule, e.proxy, e.status, time.Duration(e.until-e.from))
 		}
 		if e.proxy != 0 || !f.stood(e) {
 			moving = append(moving, e)
 		}
 	}
+	wait, longest := waits(moving, beside)
+	said := fmt.Sprintf("%s: %d requests, %.0f a second, %d failed, %d ended with their proxy, waited %s of %s",
+		c.Name, len(all), float64(len(all))/took.Seconds(), failed, ended, wait, longest)
 	for _, r := range faultLimits {
+		over, may := overFar(all, r), c.losses*r.limit
 		switch r.name {
 		case "local":
-			over, may := overFar(all, r), f.cutOff(c, all)*max(1, r.limit/len(f.proxies))+c.losses*r.limit
-			row.Local, row.MayLocal = max(row.Local, over), max(row.MayLocal, may)
-			assert.LessOrEqual(t, over, may, c.Name)
+			may += f.cutOff(c, all) * max(1, r.limit/len(f.proxies))
 		case "second":
-			over := overWindows(all, r)
-			row.Over = max(row.Over, over)
-			assert.LessOrEqual(t, over, c.losses*r.limit, "%s: %s", c.Name, r.name)
-		default:
-			over, may := overFar(all, r), c.losses*r.limit
-			row.Over, row.MayOver = max(row.Over, over), max(row.MayOver, may)
-			assert.LessOrEqual(t, over, may, "%s: %s", c.Name, r.name)
+			over = overWindows(all, r)
 		}
+		assert.LessOrEqual(t, over, may, "%s: %s", c.Name, r.name)
+		said += fmt.Sprintf("; %s over by %d of %d units", r.name, over, may)
 	}
-	wait, longest := waits(moving, beside)
-	row.WaitMs = max(row.WaitMs, float64(wait.Microseconds())/1000)
-	row.TookMs = max(row.TookMs, float64(longest.Microseconds())/1000)
-	assert.Zero(t, row.Failed, c.Name)
+	t.Log(said)
+	assert.Zero(t, failed, c.Name)
 	assert.Less(t, wait, faultWait+faultSlack(), c.Name)
 	assert.Len(t, admittedLate, len(faultLimits), "%s: all rules lease again", c.Name)
 }
@@ -243,16 +192,14 @@ func (f *faultRig) runAll(t *testing.T, list []fault) {
 	t.Helper()
 	which := regexp.MustCompile(*faultNames)
 	warmUp := fault{Name: "warm up", cut: len(f.proxies), losses: 1, happen: func(*testing.T, *faultRig) {}}
-	f.run(t, warmUp, &faultRow{})
+	f.run(t, warmUp)
 	for _, c := range list {
 		if *faultRuns == 0 && !c.short || !which.MatchString(c.Name) {
 			continue
 		}
-		row := faultRow{Fault: c.Name}
 		for range max(1, *faultRuns) {
-			f.run(t, c, &row)
+			f.run(t, c)
 		}
-		t.Log(row.line())
 	}
 }
 

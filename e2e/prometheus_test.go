@@ -166,11 +166,14 @@ func TestDashboardAndAlerts(t *testing.T) {
 		again  func() // until the alerts fire
 		mend   func()
 	}{
-		{"a client is denied", []string{"SluiceDenialShare"}, nothing, send("/busy", "alice"), nothing},
-		{"keys without room", []string{"SluiceTableFull", "SluiceTableNearlyFull"}, nothing, invent("/small"), nothing},
-		{"keys without a record", []string{"SluiceFloorDenials"}, nothing, invent("/tiny"), nothing},
-		{"calls into Envoy that fail", []string{"SluiceErrors"}, nothing, func() { p.status(t, "/busy", "x-user-id", "bob", "x-fault", "reads-fail") }, nothing},
-		{"answers without tokens", []string{"SluiceAnswersEstimated"}, nothing, send("/tokens", "alice"), nothing},
+		{"clients are denied, by keys without room and without a record, too, calls into Envoy fail, and answers say no tokens", []string{
+			"SluiceDenialShare", "SluiceTableFull", "SluiceTableNearlyFull", "SluiceFloorDenials", "SluiceErrors", "SluiceAnswersEstimated",
+		}, nothing, func() {
+			p.status(t, "/busy", "x-user-id", "bob", "x-fault", "reads-fail")
+			for _, send := range []func(){send("/busy", "alice"), invent("/small"), invent("/tiny"), send("/tokens", "alice")} {
+				send()
+			}
+		}, nothing},
 		{"a panic", []string{"SluicePanics"}, func() { p.status(t, "/", "x-fault", "panic") }, reconnect, nothing},
 		{"a filter that is not there", []string{"SluiceRevisionRefused", "SluiceProxiesBehind"}, func() {
 			_, _, exit := c.tryApply(t, alertPolicy+"# changed\n", "--wasm", wasm+".none")

@@ -5,5 +5,6 @@ package e2e
 import "testing"
 
 func TestQuickstartWithEnvoys(t *testing.T) {
+	t.Parallel()
 	quickstartHasFigures(t, "--envoy", newest(t).envoy)
 }
