@@ -8,49 +8,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// arena is a store that does not allocate for existing keys: its reads share one
-// buffer, but for the holds' clock, which is read while a page is at hand.
-type arena struct {
-	values      map[string]*stored
-	cas         uint32
-	buffer      []byte
-	clock       []byte
-	monotonicNs int64
-}
-
-func (a *arena) Get(key []byte) ([]byte, uint32, Status) {
-	s := a.values[string(key)]
-	if s == nil {
-		return nil, 0, NotFound
-	}
-	buffer := &a.buffer
-	if string(key) == string(heldClockKey) {
-		buffer = &a.clock
-	}
-	*buffer = append((*buffer)[:0], s.value...)
-	return *buffer, s.cas, OK
-}
-
-func (a *arena) Set(key, value []byte, cas uint32) Status {
-	s := a.values[string(key)]
-	switch {
-	case s == nil:
-		s = new(stored)
-		a.values[string(key)] = s
-	case cas != 0 && cas != s.cas:
-		return Mismatch
-	}
-	a.cas++
-	s.value, s.cas = append(s.value[:0], value...), a.cas
-	return OK
-}
-
-func (a *arena) Now() int64 { return 0 }
-
-func (a *arena) Monotonic() int64 { return a.monotonicNs }
-
 func hotPath(t testing.TB, windows ...limit.Window) (decide func() Status) {
-	store := &arena{values: make(map[string]*stored)}
+	store := &view{memory: newMemory()}
 	table := configured(store, "o", 1, definition("x", 4096, windows...))
 	e := new(Entry)
 	for n := range 2_000 {
@@ -120,13 +79,13 @@ func TestHoldsDoNotAllocate(t *testing.T) {
 	hold.Limit, hold.Unlimited = 1<<31, false
 	shapes["in flight"] = []limit.Window{hold}
 	for name, windows := range shapes {
-		store := &arena{values: make(map[string]*stored)}
+		store := &view{memory: newMemory()}
 		table := configured(store, "o", 1, definition("x", 2, windows...))
 		keys := []Key{keyed(table, []byte("a")), keyed(table, []byte("b")), keyed(table, []byte("c"))}
 		e, now := new(Entry), 100*second
 		stream := func() { // an eighth
 			now += second
-			store.monotonicNs += second
+			store.mono += second
 			for i, key := range keys {
 				require.Equal(t, OK, table.Read(e, key, now))
 				waits := table.Check(e, 1) != e.Now // an int64 in an interface is allocated
@@ -152,7 +111,7 @@ func TestHoldsDoNotAllocate(t *testing.T) {
 // A new key in a full page reads every record of the page.
 func TestEvictionDoesNotAllocate(t *testing.T) {
 	for name, windows := range windowsOf(1 << 31) {
-		store := &arena{values: make(map[string]*stored)}
+		store := &view{memory: newMemory()}
 		table := configured(store, "o", 1, definition("x", 4, windows...))
 		e, keys := new(Entry), make([]Key, 64)
 		for n := range keys {

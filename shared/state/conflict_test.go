@@ -1,7 +1,6 @@
 package state
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -110,41 +109,4 @@ func TestWorkersSplitTogether(t *testing.T) {
 			require.EqualValues(t, 5, before[0]+uint32(passed), "they count together")
 		})
 	}
-}
-
-// Two siblings have no counter in common, and each has more counters than tables
-// may wait. Once the older sibling has split, no count is lost.
-func TestSiblingsOfManyCounters(t *testing.T) {
-	store, now, key := newMemory(), 100*second, []byte("k")
-	of := func(ns int64, first int) *Tables {
-		tables := NewTables(store, seeded(1), OwnerID("o"), ns)
-		tables.SetSplitOwner(OwnerID(fmt.Sprint("split", ns)))
-		for n := range 2 * WaitingTables {
-			tables.Table(definition(fmt.Sprint(first+n), 4, aligned(3, anHour, 0)))
-		}
-		return tables
-	}
-	older, newer := of(1, 0), of(2, 1000)
-	serve := func(tables *Tables) (passed int) {
-		for _, table := range tables.tables {
-			if hit(t, table, key, now, 1) {
-				passed++
-			}
-		}
-		return passed
-	}
-	serve(older)
-	serve(newer)
-	require.Equal(t, OK, older.Heartbeat(now))
-	require.True(t, older.HasConflict())
-	older.Split()
-	passed := map[*Tables]int{}
-	for range 10 {
-		for _, tables := range []*Tables{older, newer} {
-			passed[tables] += serve(tables)
-			require.Equal(t, OK, tables.Heartbeat(now))
-		}
-	}
-	require.LessOrEqual(t, passed[older], 3*2*WaitingTables)
-	require.Equal(t, 2*2*WaitingTables, passed[newer], "one hit of each key was counted before")
 }

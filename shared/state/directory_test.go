@@ -26,13 +26,6 @@ func TestTablesThatAreNeverReadWriteNothing(t *testing.T) {
 	require.Empty(t, store.values)
 }
 
-func TestOneTableForOneCounter(t *testing.T) {
-	tables := NewTables(newMemory(), seeded(1), 1, 1)
-	def := definition("x", 100, aligned(5, second, 0))
-	first, second := tables.Table(def), tables.Table(def)
-	require.Same(t, first, second)
-}
-
 func TestAThousandRenamesStaySmall(t *testing.T) {
 	store := newMemory()
 	now := 1000 * second
@@ -100,23 +93,6 @@ func TestWindowsChangedByTheirOnlyOwnerKeepWhatRemains(t *testing.T) {
 	again := configured(store, "o", 5, definition("x", 100, hour, day))
 	require.Equal(t, []uint32{0, 4}, used(t, again, key, now), "a dropped window comes back empty")
 	require.Len(t, store.directory(t).tables, 1)
-}
-
-// In one proxy each policy has a table of its own. Over the cluster each has windows of its
-// own in one value: see TestTwoPoliciesInTurn of controlplane/internal/quota.
-func TestTwoPoliciesInTurnInOneProxy(t *testing.T) {
-	store := newMemory()
-	tables := [2]*Table{
-		configured(store, "a", 1, definition("x", 100, aligned(10, anHour, 0))),
-		configured(store, "b", 2, definition("x", 100, aligned(10, 2*anHour, 0))),
-	}
-	admitted := [2]int{}
-	for i := range 120 {
-		if hit(t, tables[i%2], []byte("k"), second, 1) {
-			admitted[i%2]++
-		}
-	}
-	require.Equal(t, [2]int{10, 10}, admitted)
 }
 
 func TestALateWorkerDoesNotUndoANewerLayout(t *testing.T) {

@@ -44,29 +44,6 @@ func TestGeometry(t *testing.T) {
 		require.Equal(t, c.want, got, "capacity %d", c.capacity)
 		require.GreaterOrEqual(t, got.TotalSlots(), uint64(c.capacity))
 	}
-}
-
-func TestSizes(t *testing.T) {
-	for _, c := range []struct {
-		windows []limit.Window
-		slots   int
-		bytes   int
-	}{
-		{nil, 1, 20 + 14},
-		{oneWindow, 32, 20 + 20 + 4 + 32*(4+10+4)},
-		{[]limit.Window{perKey(5, second)}, 32, 20 + 20 + 12 + 32*(4+10+12)},
-		{append(oneWindow, perKey(5, second)), 32, 20 + 40 + 16 + 32*(4+10+16)},
-		{manyWindows, 16, 20 + 100 + 60 + 16*(4+10+60)},
-		{[]limit.Window{slidingLog(limit.MaxLog, second)}, 4, 20 + 20 + 12 + 4*(4+10+2+7*512)},
-		{[]limit.Window{slidingCounter(5, second)}, 32, 20 + 20 + 8 + 32*(4+10+8)},
-		{[]limit.Window{tokenBucket(5, 5, second)}, 32, 20 + 20 + 16 + 32*(4+10+20)},
-		{[]limit.Window{jittered(second, 1)}, 32, 20 + 20 + 12 + 32*(4+10+12)},
-		{[]limit.Window{elastic(second)}, 32, 20 + 20 + 12 + 32*(4+10+12)},
-	} {
-		l := NewLayout(c.windows, c.slots)
-		require.Equal(t, c.bytes, l.ValueBytes())
-		require.Len(t, newPage(&l, 1), c.bytes)
-	}
 	require.EqualValues(t, 2926*(96+620+124), HostBytes(oneWindow, 65536), "about 38 bytes a key")
 	require.EqualValues(t, 96+62+12, HostBytes(oneWindow, 1))
 }

@@ -37,190 +37,215 @@ func golden(t *testing.T, name string) []byte {
 	return b
 }
 
-// goldenTable fills a page of three slots with four keys, so that it has a floor
+// page is the key of the desk's only page.
+func (d *desk) page() []byte {
+	at := d.table.pageKey(0)
+	return at[:]
+}
+
+func goldenDefinition() Definition {
+	return definition("x", 3, aligned(9, second, 0), perKey(5, 2*second), aligned(20, 60*second, 7*second))
+}
+
+// fillGolden fills a page of three slots with four keys, so that it has a floor
 // and a sliding window, and adds a counter of another owner.
-func goldenTable(t *testing.T, store Store) *Table {
-	def := definition("x", 3, aligned(9, second, 0), perKey(5, 2*second), aligned(20, 60*second, 7*second))
-	table := configured(store, "o", 90*second, def)
-	other := configured(store, "p", 91*second, definition("y", 70, perKey(5, 2*second)))
-	require.True(t, hit(t, other, []byte("a"), 99*second, 2))
+func fillGolden(d *desk) {
+	other := configured(d.store, "p", 91*second, definition("y", 70, perKey(5, 2*second)))
+	require.True(d, hit(d, other, []byte("a"), 99*second, 2))
 	for i, key := range []string{"a", "b", "c", "d"} {
-		require.True(t, hit(t, table, []byte(key), 100*second+int64(i)*ms, uint32(2+i/2)))
+		require.True(d, hit(d, d.table, []byte(key), 100*second+int64(i)*ms, uint32(2+i/2)))
 	}
-	return table
+	require.Equal(d, "sl/000100000000", string(d.page()))
 }
 
-func TestGoldenBytes(t *testing.T) {
-	store := newMemory()
-	table := goldenTable(t, store)
-	at, _ := table.place(table.hash([]byte("a")))
-	require.Equal(t, "sl/000100000000", string(at[:]))
-	requireGolden(t, "page", store.bytes(at[:]))
-	requireGolden(t, "directory", store.bytes(directoryKey))
-	requireGolden(t, "seed", store.bytes(seedKey))
-	for key := range store.values {
-		require.LessOrEqual(t, len(key), 15, "a longer key costs the host a second allocation")
-		require.True(t, strings.HasPrefix(key, "sl"), key)
+func usagesDefinition() Definition {
+	elastic := elastic(7 * second)
+	elastic.Limit = 9
+	jittered := jittered(10*second, 30)
+	jittered.Limit, jittered.OffsetNs = 9, 3*second
+	return definition("x", 2, slidingCounter(9, second), slidingLog(5, 2*second), tokenBucket(20, 3, 5*second), elastic, jittered)
+}
+
+// fillUsages fills a page of two slots with three keys, so that it has usages and
+// floors of every kind, and a key that was reset.
+func fillUsages(d *desk) {
+	for i, key := range []string{"a", "b", "c"} {
+		require.True(d, hit(d, d.table, []byte(key), 100*second+int64(i)*300*ms, uint32(1+i)))
 	}
+	require.True(d, hit(d, d.table, []byte("c"), 101*second+500*ms, 1))
+	d.now = 101*second + 600*ms
+	d.reset("b")
 }
 
-// TestGoldenBytesAreRead reads the golden files, not what this build writes.
-func TestGoldenBytesAreRead(t *testing.T) {
-	store := newMemory()
-	store.Set(seedKey, golden(t, "seed"), 0)
-	store.Set(directoryKey, golden(t, "directory"), 0)
-	store.Set([]byte("sl/000100000000"), golden(t, "page"), 0)
-	table := configured(store, "o", 90*second, definition("x", 3, aligned(9, second, 0), perKey(5, 2*second), aligned(20, 60*second, 7*second)))
-	now := 100*second + 4*ms
-	require.Equal(t, []uint32{2, 2, 2}, used(t, table, []byte("b"), now))
-	require.Equal(t, []uint32{3, 3, 3}, used(t, table, []byte("c"), now))
-	require.Equal(t, []uint32{3, 3, 3}, used(t, table, []byte("d"), now))
-	var e Entry
-	require.Equal(t, OK, table.Read(&e, keyed(table, []byte("a")), now))
-	require.True(t, e.FromFloor)
-	require.Equal(t, []uint32{2, 2, 2}, used(t, table, []byte("a"), now))
-	require.Equal(t, 102*second, e.usage[1].EndNs)
+// fillHolds has keys hold: one that was evicted, one that began from that floor, one that
+// was reset and one that has lapsed.
+func fillHolds(d *desk) {
+	d.now = 177 * second
+	d.hold("a", 1)
+	d.pass(11 * second)
+	d.hold("b", 2)
+	c, _ := d.hold("c", 3) // evicts a
+	d.settle("c", c, 3)
+	d.pass(11 * second)
+	d.hold("d", 4) // evicts c, and shares a's
+	d.reset("b")
+	d.hold("b", 5)
 }
 
-// TestDamagedPages: a page that this build cannot read is refused and not changed.
-func TestDamagedPages(t *testing.T) {
-	definitionAt := func(i, offset int) int { return headBytes + i*windowBytes + offset }
-	for name, damage := range map[string]func(b []byte) []byte{
-		"empty":                  func(b []byte) []byte { return nil },
-		"cut in the header":      func(b []byte) []byte { return b[:headBytes-1] },
-		"cut in the definitions": func(b []byte) []byte { return b[:definitionAt(1, 3)] },
-		"cut in the last record": func(b []byte) []byte { return b[:len(b)-1] },
-		"a byte too long":        func(b []byte) []byte { return append(b, 0) },
-		"version 0":              func(b []byte) []byte { b[offVersion] = 0; return b },
-		"a newer version":        func(b []byte) []byte { b[offVersion] = 2; return b },
-		"kind":                   func(b []byte) []byte { b[offKind] = 9; return b },
-		"no slots":               func(b []byte) []byte { b[offSlots] = 0; return b },
-		"other slots":            func(b []byte) []byte { b[offSlots] = 4; return b },
-		"fewer windows":          func(b []byte) []byte { b[offWindows] = 2; return b },
-		"too many windows":       func(b []byte) []byte { b[offWindows] = 17; return b },
-		"spare":                  func(b []byte) []byte { b[offSpare] = 1; return b },
-		"floor time":             func(b []byte) []byte { b[offFloorTime+7] = 0x80; return b },
-		"algorithm":              func(b []byte) []byte { b[definitionAt(0, 0)] = 200; return b },
-		"algorithm 0":            func(b []byte) []byte { b[definitionAt(0, 0)] = 0; return b },
-		"flags":                  func(b []byte) []byte { b[definitionAt(0, 1)] = 1; return b },
-		"definition's spare":     func(b []byte) []byte { b[definitionAt(0, 2)] = 1; return b },
-		"period too short":       func(b []byte) []byte { le.PutUint64(b[definitionAt(0, 4):], 999_999); return b },
-		"period too long": func(b []byte) []byte {
-			le.PutUint64(b[definitionAt(0, 4):], uint64(limit.MaxPeriodNs)+1)
-			return b
-		},
-		"period negative": func(b []byte) []byte { b[definitionAt(0, 11)] = 0x80; return b },
-		"offset of a period": func(b []byte) []byte {
-			le.PutUint64(b[definitionAt(0, 12):], uint64(second))
-			return b
-		},
-		"offset negative":               func(b []byte) []byte { b[definitionAt(0, 19)] = 0x80; return b },
-		"other windows, the same epoch": func(b []byte) []byte { le.PutUint64(b[definitionAt(0, 4):], uint64(3*second)); return b },
-		"an unknown epoch":              func(b []byte) []byte { le.PutUint32(b[offEpoch:], 77); return b },
-	} {
-		t.Run(name, func(t *testing.T) {
-			store := newMemory()
-			table := goldenTable(t, store)
-			at, _ := table.place(table.hash([]byte("a")))
-			damaged := damage(store.bytes(at[:]))
-			store.Set(at[:], damaged, 0)
-			writes := store.writes
-			require.Equal(t, Failed, table.Read(new(Entry), keyed(table, []byte("a")), 100*second))
-			require.Equal(t, writes, store.writes)
-			require.Equal(t, string(damaged), string(store.bytes(at[:])))
-		})
-	}
-}
-
-func TestDamagedDirectoryAndSeed(t *testing.T) {
-	for name, c := range map[string]struct {
-		key    []byte
-		damage func(b []byte) []byte
+// TestGolden: every kind of usage, floor and record, the directory and the seed are written as
+// the golden bytes, and read from them.
+func TestGolden(t *testing.T) {
+	for _, c := range []struct {
+		page, directory string
+		def             Definition
+		fill            func(*desk)
+		now             int64
+		want            map[string][]uint32
 	}{
-		"directory: empty":            {directoryKey, func(b []byte) []byte { return nil }},
-		"directory: version":          {directoryKey, func(b []byte) []byte { b[0] = 2; return b }},
-		"directory: kind":             {directoryKey, func(b []byte) []byte { b[1] = 1; return b }},
-		"directory: more tables":      {directoryKey, func(b []byte) []byte { b[2]++; return b }},
-		"directory: fewer tables":     {directoryKey, func(b []byte) []byte { b[2]--; return b }},
-		"directory: cut":              {directoryKey, func(b []byte) []byte { return b[:len(b)-1] }},
-		"directory: too long":         {directoryKey, func(b []byte) []byte { return append(b, 0) }},
-		"directory: no slots":         {directoryKey, func(b []byte) []byte { b[directoryHeadBytes+18] = 0; return b }},
-		"directory: too many windows": {directoryKey, func(b []byte) []byte { b[directoryHeadBytes+19] = 17; return b }},
-		"directory: no pages":         {directoryKey, func(b []byte) []byte { le.PutUint32(b[directoryHeadBytes+20:], 0); return b }},
-		"directory: base past epoch":  {directoryKey, func(b []byte) []byte { le.PutUint32(b[directoryHeadBytes+24:], 99); return b }},
-		"directory: more owners":      {directoryKey, func(b []byte) []byte { b[directoryHeadBytes+49] = 1; return b }},
-		"seed: version":               {seedKey, func(b []byte) []byte { b[0] = 2; return b }},
-		"seed: kind":                  {seedKey, func(b []byte) []byte { b[1] = 2; return b }},
-		"seed: cut":                   {seedKey, func(b []byte) []byte { return b[:len(b)-1] }},
+		{"page", "directory", goldenDefinition(), fillGolden, 100*second + 4*ms, map[string][]uint32{
+			"a": {2, 2, 2}, // from the floor
+			"b": {2, 2, 2}, "c": {3, 3, 3}, "d": {3, 3, 3},
+		}},
+		{"usages", "usages-directory", usagesDefinition(), fillUsages, 101*second + 700*ms, map[string][]uint32{
+			"a": {0, 1, 0, 1, 1}, // from the floor; its token has been refilled
+			"b": {0, 0, 0, 0, 0}, // reset
+			"c": {1, 4, 4, 4, 4}, // came into a full page and has 3 + 1 units, on an empty floor
+		}},
+		{"holds", "holds-directory", definition("x", 2, perKey(9, 60*second), holding()), fillHolds, 199 * second, map[string][]uint32{
+			"a": {3, 1}, // from the floor
+			"b": {0, 5}, // reset
+			"d": {0, 5}, // its own and the floor's, before it evicted
+		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			store := newMemory()
-			goldenTable(t, store)
-			damaged := c.damage(store.bytes(c.key))
-			store.Set(c.key, damaged, 0)
-			writes := store.writes
-			table := configured(store, "q", 1, definition("new", 3, aligned(9, ms, 0)))
-			require.Equal(t, Failed, table.Read(new(Entry), keyed(table, []byte("a")), 1))
-			require.Equal(t, writes, store.writes)
-		})
-	}
-}
-
-func heldDefinition() Definition {
-	return definition("x", 2, perKey(9, 60*second), holding())
-}
-
-// TestGoldenHolds: what records and the floor hold is written as the golden bytes and read
-// from them: of a key that was evicted, of one that began from that floor, of one that was
-// reset and of one that has lapsed.
-func TestGoldenHolds(t *testing.T) {
-	store := newMemory()
-	store.monotonicNs = 77 * second
-	table := configured(store, "o", 90*second, heldDefinition())
-	var e Entry
-	hold := func(key string, units uint32) Receipt {
-		require.Equal(t, OK, table.Read(&e, keyed(table, []byte(key)), 100*second+store.monotonicNs))
-		r, status := table.Hold(&e, units, true)
-		require.Equal(t, OK, status)
-		return r
-	}
-	pass := func(seconds int64) {
-		for range seconds {
-			store.monotonicNs += second
-			table.tables.HeldNow()
+		d := &desk{T: t, store: newMemory()}
+		d.store.monotonicNs = 77 * second
+		d.table = configured(d.store, "o", 90*second, c.def)
+		c.fill(d)
+		files := map[string][]byte{"seed": seedKey, c.directory: directoryKey, c.page: d.page()}
+		if c.page == "holds" {
+			files["holds-clock"] = heldClockKey
+		}
+		released := newMemory()
+		released.monotonicNs = d.store.monotonicNs
+		for name, key := range files {
+			requireGolden(t, name, d.store.bytes(key))
+			released.Set(key, golden(t, name), 0)
+		}
+		for key := range d.store.values {
+			require.LessOrEqual(t, len(key), 15, "a longer key costs the host a second allocation")
+			require.True(t, strings.HasPrefix(key, "sl"), key)
+		}
+		table := configured(released, "o", 90*second, c.def)
+		for key, want := range c.want {
+			require.Equal(t, want, used(t, table, []byte(key), c.now), "%s: %s", c.page, key)
+		}
+		d.store, d.table, d.now = released, table, c.now
+		if d.read("a"); c.page == "holds" {
+			d.pass(70 * second)
+			d.requireStands("d", 1, 4, "a's has lapsed")
+		} else {
+			require.True(t, d.entry.FromFloor)
 		}
 	}
-	hold("a", 1)
-	pass(11)
-	hold("b", 2)
-	c := hold("c", 3) // evicts a
-	_, status := table.Settle(&e, keyed(table, []byte("c")), c, 100*second+store.monotonicNs, 3)
-	require.Equal(t, OK, status)
-	pass(11)
-	hold("d", 4) // evicts c, and shares a's
-	require.Equal(t, OK, table.Read(&e, keyed(table, []byte("b")), 100*second+store.monotonicNs))
-	_, status = table.Reset(&e, true)
-	require.Equal(t, OK, status)
-	hold("b", 5)
-	at, _ := table.place(table.hash([]byte("a")))
-	requireGolden(t, "holds", store.bytes(at[:]))
-	requireGolden(t, "holds-directory", store.bytes(directoryKey))
-	requireGolden(t, "holds-clock", store.bytes(heldClockKey))
+}
 
-	released := newMemory()
-	for name, key := range map[string][]byte{"seed": seedKey, "holds-directory": directoryKey, "holds": at[:], "holds-clock": heldClockKey} {
-		released.Set(key, golden(t, name), 0)
+// TestDamaged: what this build cannot read is refused and not changed.
+func TestDamaged(t *testing.T) {
+	type damage func(b []byte) []byte
+	set := func(at int, bytes ...byte) damage {
+		return func(b []byte) []byte { copy(b[at:], bytes); return b }
 	}
-	released.monotonicNs = store.monotonicNs
-	table = configured(released, "o", 90*second, heldDefinition())
-	stands := func(key string) []uint32 {
-		require.Equal(t, OK, table.Read(&e, keyed(table, []byte(key)), 100*second+released.monotonicNs))
-		return []uint32{table.Usage(&e, 0).Used, table.Held(&e)}
+	u64 := func(v int64) []byte { return le.AppendUint64(nil, uint64(v)) }
+	window := func(i, offset int, bytes ...byte) damage { return set(headBytes+i*windowBytes+offset, bytes...) }
+	table := func(offset int, bytes ...byte) damage { return set(directoryHeadBytes+offset, bytes...) }
+	add := func(at int, n byte) damage { return func(b []byte) []byte { b[at] += n; return b } }
+	resized := func(n int) damage {
+		return func(b []byte) []byte { return append(b, 0)[:max(len(b)+n, 0)] }
 	}
-	require.Equal(t, []uint32{3, 1}, stands("a"), "from the floor")
-	require.Equal(t, []uint32{0, 5}, stands("b"), "reset")
-	require.Equal(t, []uint32{0, 5}, stands("d"), "its own and the floor's, before it evicted")
-	store = released
-	pass(70)
-	require.Equal(t, []uint32{1, 4}, stands("d"), "a's has lapsed")
+	const flags, extra, period, offset = 1, 2, 4, 12
+	for _, of := range []struct {
+		name string
+		key  []byte // nil: the page's
+		def  Definition
+		fill func(*desk)
+		by   map[string]damage
+	}{
+		{"page", nil, goldenDefinition(), fillGolden, map[string]damage{
+			"empty": resized(-1 << 20), "cut in the header": func(b []byte) []byte { return b[:headBytes-1] },
+			"cut in the definitions": func(b []byte) []byte { return b[:headBytes+windowBytes+3] },
+			"cut in the last record": resized(-1), "a byte too long": resized(1),
+			"version 0": set(offVersion, 0), "a newer version": set(offVersion, 2), "kind": set(offKind, 9), "no slots": set(offSlots, 0),
+			"other slots": set(offSlots, 4), "fewer windows": set(offWindows, 2), "too many windows": set(offWindows, 17),
+			"spare": set(offSpare, 1), "floor time": set(offFloorTime+7, 0x80),
+			"algorithm": window(0, 0, 200), "algorithm 0": window(0, 0, 0), "flags": window(0, flags, 1), "definition's spare": window(0, extra, 1),
+			"period too short": window(0, period, u64(999_999)...), "period too long": window(0, period, u64(limit.MaxPeriodNs+1)...),
+			"period negative": window(0, period+7, 0x80), "offset of a period": window(0, offset, u64(second)...),
+			"offset negative": window(0, offset+7, 0x80), "other windows, the same epoch": window(0, period, u64(3*second)...),
+			"an unknown epoch": set(offEpoch, 77, 0, 0, 0),
+		}},
+		{"definition", nil, usagesDefinition(), fillUsages, map[string]damage{
+			"a counter that is elastic": window(0, flags, elasticBit), "a log that is elastic": window(1, flags, elasticBit),
+			"a bucket that is elastic": window(2, flags, elasticBit), "an unknown flag": window(3, flags, 2),
+			"an unknown flag beside a known": window(3, flags, 3), "a fixed window that is elastic": window(4, flags, elasticBit),
+			"a counter with jitter": window(0, extra, 1), "a bucket with units": window(2, extra, 1), "a per-key window with jitter": window(3, extra, 1),
+			"a jitter above 100": window(4, extra, 101), "a jitter that only a byte holds": window(4, extra+1, 1),
+			"a log of more than 512 units": window(1, extra+1, 3), "a log of other units": window(1, extra, 6),
+			"no jitter, the size of one": window(4, extra, 0), "a newer algorithm": window(4, 0, 6),
+		}},
+		{"directory", directoryKey, goldenDefinition(), fillGolden, map[string]damage{
+			"empty": resized(-1 << 20), "version": set(0, 2), "kind": set(1, 1), "more tables": add(2, 1), "fewer tables": add(2, 255),
+			"cut": resized(-1), "too long": resized(1), "no slots": table(18, 0), "too many windows": table(19, 17), "no pages": table(20, 0, 0, 0, 0),
+			"base past epoch": table(24, 99, 0, 0, 0), "more owners": table(49, 1),
+		}},
+		{"seed", seedKey, goldenDefinition(), fillGolden, map[string]damage{"version": set(0, 2), "kind": set(1, 2), "cut": resized(-1)}},
+		{"heartbeats", heartbeatsKey, goldenDefinition(), func(d *desk) {
+			fillGolden(d)
+			require.Equal(d, OK, d.table.tables.Heartbeat(100*second))
+		}, map[string]damage{
+			"empty": resized(-1 << 20), "version": set(0, 2), "kind": set(1, 2), "cut": resized(-1), "more owners": add(2, 1),
+		}},
+	} {
+		for name, damage := range of.by {
+			t.Run(of.name+": "+name, func(t *testing.T) {
+				d := &desk{T: t, store: newMemory()}
+				d.table = configured(d.store, "o", 90*second, of.def)
+				of.fill(d)
+				key := of.key
+				if key == nil {
+					key = d.page()
+				}
+				damaged := damage(d.store.bytes(key))
+				d.store.Set(key, damaged, 0)
+				writes, fresh := d.store.cas, configured(d.store, "q", 1, definition("new", 3, aligned(9, ms, 0)))
+				switch of.name {
+				case "directory", "seed": // this worker has read them
+					require.Equal(t, Failed, fresh.Read(new(Entry), keyed(fresh, []byte("a")), 1))
+				case "heartbeats":
+					require.Equal(t, Failed, d.table.tables.Heartbeat(100*second+2*RoundNs))
+					require.Equal(t, string(damaged), string(d.store.bytes(key)))
+					require.True(t, hit(t, d.table, []byte("new"), 101*second, 1), "counting goes on")
+					return
+				default:
+					require.Equal(t, Failed, d.table.Read(new(Entry), keyed(d.table, []byte("a")), 102*second))
+				}
+				require.Equal(t, writes, d.store.cas, "nothing is written")
+			})
+		}
+	}
+}
+
+// TestTablesOfANewerBuildAreLeftAlone: after a rollback the older filter finds tables with
+// windows that only the newer one knows. It leaves them as they are, and its other counters go on.
+func TestTablesOfANewerBuildAreLeftAlone(t *testing.T) {
+	d := &desk{T: t, store: newMemory()}
+	d.table = configured(d.store, "o", 90*second, goldenDefinition())
+	fillGolden(d)
+	newer := d.store.bytes(directoryKey)
+	newer[directoryHeadBytes+tableHeadBytes] = 200
+	d.store.Set(directoryKey, newer, 0)
+
+	table := configured(d.store, "q", 1, definition("new", 3, aligned(9, ms, 0)))
+	require.Equal(t, OK, table.Read(new(Entry), keyed(table, []byte("a")), 3600*second))
+	require.Len(t, d.store.directory(t).tables, 3)
+	require.Equal(t, newer[directoryHeadBytes:], d.store.bytes(directoryKey)[directoryHeadBytes:len(newer)])
 }

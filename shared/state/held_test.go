@@ -59,6 +59,13 @@ func (d *desk) hold(key string, units uint32) (r Receipt, ok bool) {
 	return r, true
 }
 
+func (d *desk) reset(key string) {
+	d.read(key)
+	had, status := d.table.Reset(&d.entry, true)
+	require.True(d, had)
+	require.Equal(d, OK, status)
+}
+
 func (d *desk) settle(key string, r Receipt, cost uint32) (lapsed bool) {
 	lapsed, status := d.table.Settle(&d.entry, keyed(d.table, []byte(key)), r, d.now, cost)
 	require.Equal(d, OK, status)
@@ -146,4 +153,60 @@ func TestLostHoldsOfEvictedKeysAreChargedInTime(t *testing.T) {
 	d.pass(91 * second)
 	used, _ := d.stands("a")
 	require.GreaterOrEqual(t, used, uint32(5), "the window of the 4 has been moved on by the one that was lost")
+}
+
+// TestHoldingOfAllVMs: the sum is of the VMs that give signs of life.
+func TestHoldingOfAllVMs(t *testing.T) {
+	d := newDesk(t, 64, inFlight())
+	share := func(vm uint64, units int64) int64 {
+		all, status := d.table.tables.ShareHolding(7, vm, Holding{units, 1})
+		require.Equal(t, OK, status)
+		return all.Units
+	}
+	require.EqualValues(t, 3, share(1, 3))
+	require.EqualValues(t, 5, share(2, 2))
+	require.EqualValues(t, 4, share(1, 2))
+	for range 6 { // the second has trapped
+		d.pass(second)
+		share(1, 2)
+	}
+	require.EqualValues(t, 2, share(1, 2))
+	all, _ := d.table.tables.ShareHolding(7, 1, Holding{})
+	require.Zero(t, all)
+	all, _ = d.table.tables.ShareHolding(8, 1, Holding{1, 1})
+	require.Equal(t, Holding{1, 1}, all, "of another rule")
+}
+
+// TestLingeringIsLeft: another configuration of the same owner settles, once, what one that
+// ends has left; those of other owners or without the counter do not.
+func TestLingeringIsLeft(t *testing.T) {
+	d := newDesk(t, 64, inFlight())
+	var left []Lingering
+	for i := range 2 {
+		r, ok := d.hold("a", 1)
+		require.True(t, ok)
+		left = append(left, Lingering{r, d.store.monotonicNs + int64(i)})
+	}
+	require.Equal(t, OK, d.table.tables.LeaveLingering([]*Table{d.table, d.table}, left))
+	take := func(table *Table) (taken []Lingering) {
+		require.Equal(t, OK, table.tables.TakeLingering(func(of *Table, l Lingering) {
+			require.Same(t, table, of)
+			taken = append(taken, l)
+		}))
+		return taken
+	}
+	require.Empty(t, take(configured(d.store, "another", 2, definition("x", 64, inFlight()))))
+	require.Empty(t, take(configured(d.store, "o", 2, definition("y", 64, inFlight()))))
+	d.table = configured(d.store, "o", 2, definition("x", 64, inFlight()))
+	require.Equal(t, left, take(d.table))
+	require.Empty(t, take(d.table), "it is taken once")
+	for _, l := range left {
+		require.False(t, d.settle("a", l.Receipt, 0))
+	}
+	d.requireStands("a", 0, 0, "all slots are free")
+
+	require.Equal(t, OK, d.table.tables.LeaveLingering([]*Table{d.table}, left[:1]))
+	d.pass(60 * second)
+	require.Empty(t, take(configured(d.store, "another", 2, definition("x", 64, inFlight()))))
+	require.Empty(t, take(d.table), "nobody took it for long")
 }

@@ -2,39 +2,10 @@ package state
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-// Registering tables has the same result with and without a lookup.
-func TestLookupChangesNothing(t *testing.T) {
-	for seed := range uint64(200) {
-		dice := rand.New(rand.NewPCG(seed, 0))
-		var plain, found directory
-		now := int64(1)
-		for range 5 {
-			now += int64(dice.IntN(10)) * second
-			self := owner{uint64(dice.IntN(3)), now}
-			var defs []Definition
-			for n := range 1 + dice.IntN(20) {
-				defs = append(defs, definition(fmt.Sprint(n%15), uint32(100+dice.IntN(2)), aligned(5, int64(1+dice.IntN(3))*second, 0)))
-			}
-			for _, d := range []*directory{&plain, &found} {
-				d.release(self, func(CounterID) bool { return seed%2 == 0 }, now)
-			}
-			plain.prepare(0)
-			found.prepare(minSearches)
-			require.Nil(t, plain.found)
-			require.NotNil(t, found.found)
-			for i := range defs {
-				require.Equal(t, *plain.register(self, &defs[i], now), *found.register(self, &defs[i], now), "seed %d", seed)
-			}
-			require.Equal(t, plain.append(nil), found.append(nil), "seed %d", seed)
-		}
-	}
-}
 
 // The first hits of many tables write the directory only a few times, and those of
 // another worker find all tables registered.

@@ -23,9 +23,8 @@ const (
 // number.
 type memory struct {
 	mu          sync.Mutex
-	values      map[string]stored
+	values      map[string]*stored
 	cas         uint32
-	writes      int
 	monotonicNs int64
 	clock       func() int64 // nil = it stands where its callers' clocks do
 }
@@ -35,28 +34,34 @@ type stored struct {
 	cas   uint32
 }
 
-func newMemory() *memory { return &memory{values: make(map[string]stored)} }
+func newMemory() *memory { return &memory{values: make(map[string]*stored)} }
 
-func (m *memory) Get(key []byte) ([]byte, uint32, Status) {
+func (m *memory) Get(key []byte) ([]byte, uint32, Status) { return m.read(nil, key) }
+
+// read appends the value to b.
+func (m *memory) read(b, key []byte) ([]byte, uint32, Status) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s, ok := m.values[string(key)]
-	if !ok {
+	s := m.values[string(key)]
+	if s == nil {
 		return nil, 0, NotFound
 	}
-	return append([]byte(nil), s.value...), s.cas, OK
+	return append(b, s.value...), s.cas, OK
 }
 
 func (m *memory) Set(key, value []byte, cas uint32) Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s, exists := m.values[string(key)]
-	if exists && cas != 0 && cas != s.cas {
+	s := m.values[string(key)]
+	switch {
+	case s == nil:
+		s = new(stored)
+		m.values[string(key)] = s
+	case cas != 0 && cas != s.cas:
 		return Mismatch
 	}
 	m.cas++
-	m.writes++
-	m.values[string(key)] = stored{append(s.value[:0], value...), m.cas}
+	s.value, s.cas = append(s.value[:0], value...), m.cas
 	return OK
 }
 
@@ -70,6 +75,28 @@ func (m *memory) Now() int64 {
 	}
 	return m.clock()
 }
+
+// view is a worker's access to memory, which does not allocate: what it has read lasts for
+// the next 63 reads, far longer than a request.
+type view struct {
+	*memory
+	now, mono int64
+	ring      [64][]byte
+	next      int
+}
+
+func (v *view) Get(key []byte) (value []byte, cas uint32, status Status) {
+	v.next = (v.next + 1) % len(v.ring)
+	value, cas, status = v.read(v.ring[v.next][:0], key)
+	if status == OK {
+		v.ring[v.next] = value
+	}
+	return value, cas, status
+}
+
+func (v *view) Now() int64 { return v.now }
+
+func (v *view) Monotonic() int64 { return v.mono }
 
 // bytes returns the value of a key, nil if there is none.
 func (m *memory) bytes(key []byte) []byte {

@@ -61,3 +61,26 @@ func TestConvertKeepsRecordsAndFloor(t *testing.T) {
 	again := got.convert(&to, &reversed, 9).convert(&reversed, &to, 8)
 	require.Equal(t, got, again, "another order loses nothing")
 }
+
+// Reading and denying a key in a page that does not exist yet does not create the
+// page, and the empty page that stands for it is never written.
+func TestAMissingPageIsNotMade(t *testing.T) {
+	store := &view{memory: newMemory()}
+	table := configured(store, "o", 1, definition("x", 1<<20, aligned(5, second, 0), perKey(7, 9*second)))
+	key := keyed(table, []byte("k"))
+	e := new(Entry)
+	require.Equal(t, OK, table.Read(e, key, second))
+	values := len(store.values)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if table.Read(e, key, second) != OK || table.Check(e, 9) == e.Now {
+			t.Error("not denied")
+		}
+	}))
+	require.Len(t, store.values, values, "nothing is written")
+
+	require.Equal(t, OK, table.Commit(e, 2, true))
+	require.True(t, hit(t, table, []byte("other"), second, 3), "in another page")
+	require.Equal(t, []uint32{2, 2}, used(t, table, []byte("k"), second))
+	require.Equal(t, []uint32{3, 3}, used(t, table, []byte("other"), second))
+	require.Equal(t, []uint32{0, 0}, used(t, table, []byte("third"), second))
+}
