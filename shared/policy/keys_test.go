@@ -2,7 +2,6 @@ package policy_test
 
 import (
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 
@@ -11,76 +10,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-func TestReadKeys(t *testing.T) {
-	data, err := os.ReadFile("testdata/keys.json")
-	require.NoError(t, err)
-	p, errs := policy.Read(parse(t, string(data)))
-	require.Empty(t, messages(errs))
-
-	var networks []netip.Prefix
-	for _, text := range []string{
-		"192.0.2.7/32", "10.0.0.0/8", "2001:db8::/32", "::1/128", "192.0.2.0/24", "192.0.2.9/32", "0.0.0.0/0", "::/0",
-	} {
-		networks = append(networks, netip.MustParsePrefix(text))
-	}
-	r := &p.Rules[0]
-	require.Equal(t, policy.Match{
-		Hosts: []string{"api.example", "*.shop.example", "[2001:db8::1]", "192.0.2.1"},
-		Paths: []policy.Pattern{
-			{Kind: policy.Prefix, Text: "/café/"}, {Kind: policy.Exact, Text: "/a b"}, {Kind: policy.Exact, Text: "/x*"},
-			expression("/%20+"), {Kind: policy.Exact, Text: "/100%"},
-		},
-		ClientIPs: networks,
-	}, r.Match)
-	require.Equal(t, []policy.Match{
-		{Methods: []string{"OPTIONS"}},
-		{
-			Headers:   []policy.HeaderMatch{{Name: "x-probe", Value: policy.Pattern{Kind: policy.Present}}},
-			ClientIPs: []netip.Prefix{netip.MustParsePrefix("10.1.2.0/24")},
-		},
-	}, r.Exempt)
-	require.Equal(t, []policy.KeyPart{
-		{Kind: policy.KeyQuery, Name: "a b"},
-		{Kind: policy.KeyCookie, Name: "sid"},
-		{Kind: policy.KeyRoute},
-		{Kind: policy.KeyRoute},
-		{Kind: policy.KeyJWT, Name: "payload", Path: []string{"sub"}},
-		{Kind: policy.KeyJWT, Name: "p", Path: []string{"org", "a.b"}},
-		{Kind: policy.KeyProperty, Path: []string{"connection", "uri_san_peer_certificate"}},
-		{Kind: policy.KeyFirstOf, Of: []policy.KeyPart{
-			{Kind: policy.KeyHeader, Name: "x-api-key"},
-			{Kind: policy.KeyQuery, Name: "key"},
-			{Kind: policy.KeyJWT, Name: "p", Path: []string{"sub"}},
-			{Kind: policy.KeyProperty, Path: []string{"source", "port"}},
-			{Kind: policy.KeyPath, Segment: 2},
-			{Kind: policy.KeyClientIP, V4Prefix: 24, V6Prefix: 64},
-		}},
-		{Kind: policy.KeyFirstOf, Of: []policy.KeyPart{{Kind: policy.KeyCookie, Name: "sid"}, {Kind: policy.KeyHost}}},
-	}, r.Key)
-	require.Equal(t, policy.Cost{Query: "n", Default: 2, Min: 0, Max: 100}, r.Cost)
-	texts := func(i int) (list []string) {
-		for _, p := range r.Overrides[i].Key[7:] {
-			list = append(list, p.Text)
-		}
-		return list
-	}
-	require.Equal(t, []string{"client_ip=192.0.2.0/24", "host=api.example"}, texts(0))
-	require.Equal(t, []string{"header:x-api-key=gold-", "host=api."}, texts(1))
-	require.Equal(t, []string{"path:2=a b", ".*"}, texts(2))
-	require.Equal(t, []string{"head", "x"}, texts(3))
-	require.Equal(t, "/a b", p.Rules[1].Overrides[0].Key[0].Text)
-	require.Empty(t, p.Rules[1].Exempt)
-
-	// Counters are found by this text: it stays.
-	require.Equal(t, "query:3:a b,cookie:3:sid,route,route,jwt:7:payload:1:3:sub,jwt:1:p:2:3:org:3:a.b,"+
-		"property:2:10:connection:24:uri_san_peer_certificate,"+
-		"first_of:6(header:9:x-api-key,query:3:key,jwt:1:p:1:3:sub,property:2:6:source:4:port,path:2,client_ip:24:64),"+
-		"first_of:2(cookie:3:sid,host)", r.KeyDefinition())
-}
-
-func TestNewKeyDefinitionsAreUnambiguous(t *testing.T) {
+func TestKeyDefinitionsAreUnambiguous(t *testing.T) {
 	query := func(name string) policy.KeyPart { return policy.KeyPart{Kind: policy.KeyQuery, Name: name} }
-	host, route := policy.KeyPart{Kind: policy.KeyHost}, policy.KeyPart{Kind: policy.KeyRoute}
+	header := func(name string) policy.KeyPart { return policy.KeyPart{Kind: policy.KeyHeader, Name: name} }
+	host, method, route := policy.KeyPart{Kind: policy.KeyHost}, policy.KeyPart{Kind: policy.KeyMethod}, policy.KeyPart{Kind: policy.KeyRoute}
 	property := func(path ...string) policy.KeyPart { return policy.KeyPart{Kind: policy.KeyProperty, Path: path} }
 	jwt := func(provider string, path ...string) policy.KeyPart {
 		return policy.KeyPart{Kind: policy.KeyJWT, Name: provider, Path: path}
@@ -90,7 +23,10 @@ func TestNewKeyDefinitionsAreUnambiguous(t *testing.T) {
 	}
 	seen := map[string]int{}
 	for i, key := range [][]policy.KeyPart{
-		{query("a")}, {{Kind: policy.KeyCookie, Name: "a"}}, {{Kind: policy.KeyHeader, Name: "a"}}, {{Kind: policy.KeyHeader, Name: "a", Scheme: "b"}},
+		nil, {host}, {method}, {{Kind: policy.KeyPath}}, {{Kind: policy.KeyPath, Segment: 1}}, {host, method}, {method, host},
+		{header("host")}, {header("a,host")}, {header("a"), host}, {header("a"), header("b")}, {header("a,header:1:b")},
+		{{Kind: policy.KeyClientIP, V4Prefix: 2, V6Prefix: 41}}, {{Kind: policy.KeyClientIP, V4Prefix: 24, V6Prefix: 1}},
+		{query("a")}, {{Kind: policy.KeyCookie, Name: "a"}}, {header("a")}, {{Kind: policy.KeyHeader, Name: "a", Scheme: "b"}},
 		{{Kind: policy.KeyAddress, Name: "a", V4Prefix: 32}}, {{Kind: policy.KeyAddress, Name: "a", V6Prefix: 32}}, {query("a"), query("b")}, {query("a,query:1:b")},
 		{route}, {property("route_name")}, {property("a", "b")}, {property("a.b")}, {property("a"), property("b")}, {property("a:1:b")},
 		{jwt("a", "b")}, {jwt("a", "b", "c")}, {jwt("a", "b:1:c")}, {jwt("a:1:1:b")}, {jwt("b", "a")},

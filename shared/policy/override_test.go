@@ -2,7 +2,6 @@ package policy_test
 
 import (
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,76 +9,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
-
-// layeredKey is the key of the rules of counter "layers" in full.json.
-var layeredKey = []policy.KeyPart{{Kind: policy.KeyHost}, {Kind: policy.KeyHeader, Name: "x-plan"}}
-
-// layeredLimits are the limits of rule "layers" in full.json; the log remembers
-// 7 units because the other rule of the counter allows as many.
-func layeredLimits() []policy.Limit {
-	return []policy.Limit{
-		{Window: limit.Window{Algorithm: limit.TokenBucket, Limit: 10, PeriodNs: second, Burst: 10}},
-		{Name: "minutes", Window: limit.Window{Algorithm: limit.TokenBucket, Limit: 20, PeriodNs: minute, Burst: 30}},
-		{Window: limit.Window{Algorithm: limit.TokenBucket, PeriodNs: hour}},
-		{Window: limit.Window{Algorithm: limit.SlidingWindowLog, Limit: 5, PeriodNs: second, Units: 7}},
-		{Window: limit.Window{Algorithm: limit.SlidingWindowCounter, Limit: 40, PeriodNs: second}},
-		{Window: limit.Window{Algorithm: limit.FixedWindow, Limit: 50, PeriodNs: day, OffsetNs: 4 * hour, Jitter: 25}},
-		{Window: limit.Window{Algorithm: limit.FixedWindow, Limit: 60, PeriodNs: day, Jitter: 100}},
-		{Window: limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: 70, PeriodNs: day}},
-		{Window: limit.Window{
-			Algorithm: limit.Calendar, Limit: 80, PeriodNs: 3 * limit.MonthNs, OffsetNs: 14*day + 5*hour + limit.EastNs,
-		}},
-	}
-}
-
-// overridden is the limits with all windows unlimited but those given.
-func overridden(limits []policy.Limit, set map[int]limit.Window) []policy.Limit {
-	for i := range limits {
-		limits[i].Unlimited = true
-		if w, found := set[i]; found {
-			limits[i].Window = w
-		}
-	}
-	return limits
-}
-
-func layers() policy.Rule {
-	return policy.Rule{
-		Name: "layers", Counter: "layers", Key: layeredKey, MissingKey: policy.MissingShare,
-		Limits: layeredLimits(),
-		Overrides: []policy.Override{
-			{Key: []policy.Pattern{{Kind: policy.Suffix, Text: ".gold.example"}, {Kind: policy.Any}}, Unlimited: true},
-			{
-				Key: []policy.Pattern{{Kind: policy.Exact, Text: "*"}, expression("Pro|team")},
-				Limits: overridden(layeredLimits(), map[int]limit.Window{
-					1: {Algorithm: limit.TokenBucket, Limit: 8, PeriodNs: minute, Burst: 8},
-					3: {Algorithm: limit.SlidingWindowLog, Limit: 6, PeriodNs: second, Units: 7},
-					5: {Algorithm: limit.FixedWindow, Limit: 7, PeriodNs: day, OffsetNs: 4 * hour, Jitter: 25},
-					8: {Algorithm: limit.Calendar, Limit: 9, PeriodNs: 3 * limit.MonthNs, OffsetNs: 14*day + 5*hour + limit.EastNs},
-				}),
-			},
-			{
-				Key: []policy.Pattern{{Kind: policy.Prefix, Text: "api"}, {Kind: policy.Exact, Text: "!x"}},
-				Limits: overridden(layeredLimits(), map[int]limit.Window{
-					0: {Algorithm: limit.TokenBucket, Limit: 9, PeriodNs: second, Burst: 90},
-				}),
-			},
-		},
-		Cost: policy.Cost{Fixed: 1}, Mode: policy.ModeEnforce, EnforcePercent: 25, Capacity: 65536,
-		OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny,
-	}
-}
-
-func more() policy.Rule {
-	l := layeredLimits()
-	l[1].Name, l[1].Burst, l[3].Limit = "", 20, 7
-	l[0], l[1], l[2], l[3] = l[3], l[0], l[1], l[2]
-	return policy.Rule{
-		Name: "more", Counter: "layers", Key: layeredKey, MissingKey: policy.MissingShare, Limits: l,
-		Cost: policy.Cost{Fixed: 1}, Mode: policy.ModeShadow, EnforcePercent: 100, Capacity: 65536,
-		OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny,
-	}
-}
 
 // wellFormed checks what everyone who reads a policy relies on.
 func wellFormed(t *testing.T, p *policy.Policy) {
@@ -144,14 +73,6 @@ func fits(t *testing.T, w limit.Window) {
 	require.True(t, !is(limit.SlidingWindowLog) || w.Limit <= uint32(w.Units) && w.Units <= limit.MaxLog)
 }
 
-func TestFullIsWellFormed(t *testing.T) {
-	data, err := os.ReadFile("testdata/full.json")
-	require.NoError(t, err)
-	p, errs := policy.Read(parse(t, string(data)))
-	require.Empty(t, messages(errs))
-	wellFormed(t, p)
-}
-
 // A log remembers as much as any key of any rule of its counter may use.
 func TestUnits(t *testing.T) {
 	p := valid(t, "d", `{"name":"a","key":["host"],"algorithm":"sliding_window_log","limits":["5/1s","0/1m"],"overrides":[{"key":["a"],"limits":["9/1s"]},{"key":["b"],"limits":["3/1m"]}]},
@@ -178,4 +99,12 @@ func valid(t *testing.T, domain, rules string) *policy.Policy {
 	p, errs := policy.Read(parse(t, `{"version":1,"domain":"`+domain+`","rules":[`+rules+`]}`))
 	require.Empty(t, messages(errs))
 	return p
+}
+
+// A rule that holds nothing has none of it.
+func TestHoldsNothing(t *testing.T) {
+	r := valid(t, "d", `{"name":"a","limits":["9/1s"]}`).Rules[0]
+	require.False(t, r.Holds())
+	require.False(t, r.Concurrency())
+	require.Zero(t, r.HoldNs+r.MaxHoldNs+r.LingerNs)
 }
