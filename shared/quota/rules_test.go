@@ -133,6 +133,8 @@ func TestGrant(t *testing.T) {
 		{"an unlimited window", at(base, 60, fixed(100, minute), limit.Window{
 			Algorithm: limit.FixedWindow, PeriodNs: 2 * minute, Unlimited: true,
 		}), LeaseAuto, ask(1, 4, 1000), 13, true},
+		{"most ahead", at(0, 0, fixed(1<<32-1, minute)), LeaseAuto, ask(0, 0, 1<<32-1), 1<<30 - 1, true},
+		{"a window shorter than a lease", at(0, 0, fixed(1000, 50*ms)), LeaseAuto, ask(1, 1, 10), 11, true},
 		{"a limit of 0", at(base, 0, fixed(0, minute)), LeaseAuto, ask(1, 1, 0), 0, false},
 		{"a bucket holds back its gain until the lease ends", at(base, 0, bucket(100, second, 1000)), LeaseAuto, ask(1, 2000, 0), 990, true},
 		{"all of a bucket, without a lease", at(base, 0, bucket(100, second, 1000)), LeaseAuto, ask(1000, 1000, 0), 1000, true},
@@ -227,27 +229,6 @@ func TestRefundTooLate(t *testing.T) {
 		s.Refund(&c, 5, false)
 		require.Equal(t, before, s.Left(Terms{}), name)
 	}
-}
-
-// One grant gives a quarter of what is left ahead of need, and nothing of less than 16.
-func TestGrantsAheadOfNeed(t *testing.T) {
-	for units, ahead := range map[uint32]uint32{0: 0, 1: 0, 15: 0, 16: 4, 17: 4, 100: 25, 1<<32 - 1: 1<<30 - 1} {
-		w := limit.Window{Algorithm: limit.FixedWindow, Limit: units, PeriodNs: 60 * second}
-		s := NewState(0, []limit.Window{w})
-		granted, terms, ok := s.Grant(LeaseAuto, &Part{Ahead: 1<<32 - 1})
-		require.True(t, ok)
-		require.Equal(t, ahead, granted)
-		if units > 0 {
-			require.Equal(t, LeaseNs(&w), terms.EndNs)
-		}
-	}
-	short := limit.Window{Algorithm: limit.SlidingWindowLog, Limit: 9, Units: 9, PeriodNs: 9999 * ms}
-	require.False(t, Leases(&short))
-	short = limit.Window{Algorithm: limit.FixedWindow, Limit: 1000, PeriodNs: 50 * ms}
-	require.True(t, Leases(&short))
-	s := NewState(0, []limit.Window{short})
-	granted, _, _ := s.Grant(LeaseAuto, &Part{Cost: 1, Waiting: 1, Ahead: 10})
-	require.EqualValues(t, 11, granted)
 }
 
 // TestLeasedBucket: all that is leased from a bucket while the first lease lasts is
