@@ -42,29 +42,6 @@ func TestRefundPerKey(t *testing.T) {
 	}
 }
 
-func TestMergeFloors(t *testing.T) {
-	a, k := aligned(5, 10*ms, 0), perKey(5, 10*ms)
-	require.Equal(t, Usage{Used: 3}, a.MergeFloors(Usage{Used: 3}, Usage{Used: 2}))
-	require.Equal(t, Usage{Used: 3}, a.MergeFloors(Usage{Used: 2}, Usage{Used: 3}))
-	require.Equal(t, Usage{Used: 3}, a.MergeFloors(Usage{}, Usage{Used: 3}))
-	require.Equal(t, Usage{Used: 3, EndNs: 50}, k.MergeFloors(Usage{Used: 3, EndNs: 40}, Usage{Used: 2, EndNs: 50}), "the larger of each field")
-	require.Equal(t, Usage{Used: 3, EndNs: 50}, k.MergeFloors(Usage{}, Usage{Used: 3, EndNs: 50, Slides: true}), "a floor never slides")
-}
-
-func TestInherit(t *testing.T) {
-	a, k := aligned(5, 10*ms, 0), perKey(5, 10*ms)
-	require.Equal(t, Usage{Used: 3}, a.Inherit(Usage{Used: 3}, 41*ms))
-	require.Equal(t, Usage{}, k.Inherit(Usage{}, 41*ms), "no floor, no window")
-	require.Equal(t, Usage{Used: 3, EndNs: 51 * ms, Slides: true}, k.Inherit(Usage{Used: 3, EndNs: 43 * ms}, 41*ms))
-}
-
-func TestShift(t *testing.T) {
-	k := perKey(5, 10*ms)
-	require.Equal(t, Usage{Used: 3, EndNs: 7, Slides: true}, shifted(k, Usage{Used: 3, EndNs: 10, Slides: true}, -3))
-	require.Equal(t, Usage{Used: 3}, shifted(aligned(5, 10*ms, 0), Usage{Used: 3}, -3))
-	require.Equal(t, Usage{}, shifted(k, Usage{}, 3), "a shift opens no window")
-}
-
 // From 93 ms, 3 ms into a period, back to 41 ms.
 func TestSetBack(t *testing.T) {
 	grid := aligned(5, 10*ms, 2*ms)
