@@ -42,7 +42,7 @@ func (r records) appendEntry(e *Entry) (err error) {
 
 // Record implements Store.
 func (s shared) Record(ctx context.Context, e Entry) (id uint64, err error) {
-	err = s.commit(ctx, "record "+e.Action, alone, func(r records) error { return r.appendEntry(&e) })
+	err = s.commit(ctx, "record "+e.Action, false, func(r records) error { return r.appendEntry(&e) })
 	if err != nil {
 		return 0, err
 	}
@@ -51,7 +51,7 @@ func (s shared) Record(ctx context.Context, e Entry) (id uint64, err error) {
 
 // Settle implements Store.
 func (s shared) Settle(ctx context.Context, id uint64, outcome string) error {
-	return s.commit(ctx, fmt.Sprintf("settle audit entry %d", id), alone, func(r records) error {
+	return s.commit(ctx, fmt.Sprintf("settle audit entry %d", id), false, func(r records) error {
 		var e Entry
 		if err := r.getJSON(auditBucket, key(id), &e); errors.Is(err, ErrNotFound) {
 			return nil
@@ -71,7 +71,7 @@ func (s shared) Audit(_ context.Context, policy string, limit int, before uint64
 			e := Entry{ID: id}
 			if err := r.getJSON(auditBucket, key(id), &e); err != nil {
 				e.Outcome = err.Error()
-			} else if !e.about(policy) {
+			} else if policy != "" && e.Policy != policy {
 				continue
 			}
 			if list = append(list, e); len(list) == limit {
@@ -87,7 +87,7 @@ func (s shared) Audit(_ context.Context, policy string, limit int, before uint64
 func (s shared) Secret(ctx context.Context) (secret []byte, err error) {
 	fresh := make([]byte, 32)
 	_, _ = rand.Read(fresh) // never fails: see its documentation
-	err = s.commit(ctx, "read audit secret", alone, func(r records) error {
+	err = s.commit(ctx, "read audit secret", false, func(r records) error {
 		if secret, err = r.get(metaBucket, secretKey); err == nil {
 			return nil
 		}

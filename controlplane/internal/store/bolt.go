@@ -18,8 +18,9 @@ const FileName = "sluice.db"
 // Bolt is the embedded store: one file, and a small one beside it; see LastName.
 type Bolt struct {
 	shared
-	db   *database
-	last *last
+	db    *database
+	last  *last
+	batch func(func(*bbolt.Tx) error) error // the database's
 
 	mu     sync.Mutex
 	change chan struct{} // closed and replaced at every Append
@@ -56,38 +57,29 @@ func (b *Bolt) view(what string, do func(records) error) error {
 	return nil
 }
 
-func (b *Bolt) commit(ctx context.Context, what string, company company, change func(records) error) error {
-	if company == inBatch {
-		return b.write(ctx, what, b.db.Batch, change)
-	}
-	return b.write(ctx, what, b.db.Update, change)
-}
-
-// write makes a change durable, and then the record of it. run is the database's Update
-// or Batch.
-func (b *Bolt) write(ctx context.Context, what string, run func(func(*bbolt.Tx) error) error, change func(records) error) error {
+// commit makes a change durable, and then the record of it. Changes that come at once share a
+// write: a fleet replies within the same second.
+func (b *Bolt) commit(ctx context.Context, what string, _ bool, change func(records) error) error {
 	if err := errors.Join(ctx.Err(), b.inPlace()); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	var reached position
 	var refused error // by change itself, so it says nothing about the disk
-	err := run(func(tx *bbolt.Tx) error {
+	err := b.batch(func(tx *bbolt.Tx) error {
 		refused = change(boltRecords(tx))
 		reached = positionOf(tx)
 		return refused
 	})
+	if err == nil {
+		err = b.last.advance(reached)
+	}
+	if err == nil {
+		return nil
+	}
 	if refused == nil {
-		if err == nil {
-			err = b.last.advance(reached)
-		}
-		if err != nil {
-			b.setFailed(err)
-		}
+		b.setFailed(err)
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 const (
@@ -124,7 +116,7 @@ func (b *Bolt) Healthy(ctx context.Context) error {
 // room where that does not.
 func (b *Bolt) probe(ctx context.Context) error {
 	for _, size := range []int{probeBytes, 0} {
-		err := b.commit(ctx, "try the disk", alone, func(r records) error {
+		err := b.commit(ctx, "try the disk", false, func(r records) error {
 			return r.put(metaBucket, probeKey, make([]byte, size))
 		})
 		if err != nil {

@@ -34,7 +34,6 @@ var cases = map[string]func(t *testing.T, open opener){
 	"rollouts":                    rollouts,
 	"replies mark both":           repliesMark,
 	"concurrent changes":          concurrentChanges,
-	"those who wait are woken":    wakes,
 	"audit":                       audit,
 	"the audit log is bounded":    auditIsBounded,
 	"a secret is made once":       secretIsMadeOnce,
@@ -301,22 +300,6 @@ func concurrentChanges(t *testing.T, open opener) {
 	require.Len(t, proxies, 8)
 }
 
-func wakes(t *testing.T, open opener) {
-	s := open()
-	before := s.Appended()
-	appendAll(t, s, "x")
-	select {
-	case <-before:
-	case <-time.After(10 * time.Second):
-		t.Fatal("still open")
-	}
-	select {
-	case <-s.Appended():
-		t.Fatal("closed before the next one")
-	default:
-	}
-}
-
 func audit(t *testing.T, open opener) {
 	s, ctx := open(), t.Context()
 	d := draft("a")
@@ -329,7 +312,7 @@ func audit(t *testing.T, open opener) {
 	_, err = s.Record(ctx, Entry{Action: "backup"})
 	require.NoError(t, err)
 	require.NoError(t, s.Settle(ctx, 2, "2 of 2 proxies"))
-	require.NoError(t, s.commit(ctx, "", alone, func(r records) error { return r.set(auditBucket, key(3), []byte("else")) }))
+	require.NoError(t, s.commit(ctx, "", false, func(r records) error { return r.set(auditBucket, key(3), []byte("else")) }))
 	require.NoError(t, s.Close())
 
 	s = open()
@@ -352,7 +335,7 @@ func auditIsBounded(t *testing.T, open opener) {
 	s, ctx := open(), t.Context()
 	const steps = 10
 	for range steps {
-		require.NoError(t, s.commit(ctx, "", alone, func(r records) error {
+		require.NoError(t, s.commit(ctx, "", false, func(r records) error {
 			for range maxEntries / steps {
 				if err := r.appendEntry(&Entry{Action: "apply"}); err != nil {
 					return err

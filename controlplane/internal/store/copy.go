@@ -54,7 +54,7 @@ func Copy(ctx context.Context, from viewer, to Store) (c Contents, err error) {
 	if err := from.view("copy", func(r records) error { c = r.contents(); return flawless(r.flaws()) }); err != nil {
 		return c, err
 	}
-	err = target.commit(ctx, "copy", alone, func(r records) error {
+	err = target.commit(ctx, "copy", false, func(r records) error {
 		if r.sequence(revisionsBucket) > 0 || r.sequence(auditBucket) > 0 || r.value(metaBucket, secretKey) != nil {
 			return ErrNotEmpty
 		}
@@ -70,7 +70,7 @@ func Copy(ctx context.Context, from viewer, to Store) (c Contents, err error) {
 				k, value := bytes.Clone(k), bytes.Clone(value)
 				list = append(list, func(to records) error { return to.set(bucket, k, value) })
 				if len(list) == copiedAtOnce {
-					if err := target.commit(ctx, "copy", alone, together(list)); err != nil {
+					if err := target.commit(ctx, "copy", false, together(list)); err != nil {
 						return err
 					}
 					list = nil
@@ -80,7 +80,7 @@ func Copy(ctx context.Context, from viewer, to Store) (c Contents, err error) {
 				list = append(list, func(to records) error { return to.setSequence(bucket, n) })
 			}
 		}
-		return target.commit(ctx, "copy", alone, together(append(list, func(to records) error { return to.remove(metaBucket, copyingKey) })))
+		return target.commit(ctx, "copy", false, together(append(list, func(to records) error { return to.remove(metaBucket, copyingKey) })))
 	})
 }
 

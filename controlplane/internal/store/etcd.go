@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,10 +28,6 @@ const (
 	commitWithin, tryWithin = 10 * time.Second, time.Second
 	// lease is after how many seconds of silence others take a control plane for gone.
 	lease = 10
-	// pageKeys is how many keys are read at once.
-	pageKeys = 100
-	// maxBatch is how many changes share a transaction. Each compares a key and writes two.
-	maxBatch = 60
 )
 
 // Etcd is the store of several control planes. Each has a copy of all records, compressed,
@@ -45,7 +40,6 @@ type Etcd struct {
 	id     string // of this control plane
 	stop   context.CancelFunc
 	ended  sync.WaitGroup
-	queue  chan batched
 
 	mu      sync.RWMutex
 	copy    mirror
@@ -80,20 +74,20 @@ func OpenEtcd(ctx context.Context, at string, log *slog.Logger) (*Etcd, error) {
 		Backoff: backoff.Config{BaseDelay: lookEvery / 10, Multiplier: 2, Jitter: 0.2, MaxDelay: lookEvery / 2}, MinConnectTimeout: lookWithin,
 	}))
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	e := &Etcd{root: root, id: rand.Text(), stop: stop, queue: make(chan batched), change: make(chan struct{}), told: make(chan struct{}), since: time.Now()}
+	e := &Etcd{root: root, id: rand.Text(), stop: stop, change: make(chan struct{}), told: make(chan struct{}), since: time.Now()}
 	e.shared = shared{e}
 	if e.client, err = connect(config); err == nil {
 		opening, cancel := context.WithTimeout(ctx, commitWithin)
 		defer cancel()
 		if err = e.load(opening); err == nil {
 			e.ended.Go(func() { e.follow(running, log) })
-			err = e.commit(opening, "open", alone, records.begin)
+			err = e.commit(opening, "open", false, records.begin)
 		}
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open the store on etcd at %s: %w", strings.Join(config.Endpoints, ","), explain(err)), e.Close())
 	}
-	for _, run := range []func(context.Context){e.look, e.campaign, e.commitBatches} {
+	for _, run := range []func(context.Context){e.look, e.campaign} {
 		e.ended.Go(func() { run(running) })
 	}
 	return e, nil
@@ -122,28 +116,16 @@ func (e *Etcd) Close() error {
 
 // load reads everything.
 func (e *Etcd) load(ctx context.Context) error {
-	fresh := mirror{shelves: map[string]*shelf{}}
-	from, end := e.root, clientv3.GetPrefixRangeEnd(e.root)
-	for {
-		page, err := e.client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(pageKeys), clientv3.WithRev(fresh.revision))
-		if err != nil {
-			return err
-		}
-		if fresh.revision == 0 {
-			fresh.revision = page.Header.Revision
-		}
-		for _, kv := range page.Kvs {
-			bucket, k := e.split(kv.Key)
-			fresh.put(bucket, k, item{kv.Value, kv.ModRevision})
-			from = string(kv.Key) + "\x00"
-		}
-		if !page.More {
-			break
-		}
+	all, err := e.client.Get(ctx, e.root, clientv3.WithPrefix())
+	if err != nil {
+		return err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.copy = fresh
+	e.copy = mirror{map[string]map[string]item{}, all.Header.Revision}
+	for _, kv := range all.Kvs {
+		e.copy.put(e.split(kv.Key), item{kv.Value, kv.ModRevision})
+	}
 	e.wake(&e.change, &e.told)
 	return nil
 }
@@ -176,13 +158,13 @@ func (e *Etcd) apply(events []*clientv3.Event, revision int64) {
 	defer e.mu.Unlock()
 	woken := []*chan struct{}{}
 	for _, event := range events {
-		bucket, k := e.split(event.Kv.Key)
+		at := e.split(event.Kv.Key)
 		if event.Type == clientv3.EventTypeDelete {
-			e.copy.remove(bucket, k)
+			delete(e.copy.buckets[at.bucket], at.k)
 		} else {
-			e.copy.put(bucket, k, item{event.Kv.Value, event.Kv.ModRevision})
+			e.copy.put(at, item{event.Kv.Value, event.Kv.ModRevision})
 		}
-		switch bucket {
+		switch at.bucket {
 		case revisionsBucket, ackedBucket, nackedBucket:
 			woken = append(woken, &e.change)
 		case replicaBucket:
@@ -232,9 +214,9 @@ func (e *Etcd) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 func (e *Etcd) frozen() *Etcd {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	now := &Etcd{root: e.root, copy: mirror{shelves: map[string]*shelf{}}}
-	for bucket, s := range e.copy.shelves {
-		now.copy.shelves[bucket] = &shelf{slices.Clone(s.keys), maps.Clone(s.items)}
+	now := &Etcd{root: e.root, copy: mirror{buckets: map[string]map[string]item{}}}
+	for name, bucket := range e.copy.buckets {
+		now.copy.buckets[name] = maps.Clone(bucket)
 	}
 	return now
 }
@@ -249,21 +231,8 @@ func (e *Etcd) view(what string, do func(records) error) error {
 	return nil
 }
 
-func (e *Etcd) commit(ctx context.Context, what string, company company, change func(records) error) error {
-	var err error
-	switch company {
-	case inBatch:
-		b := batched{change, make(chan error, 1)}
-		select {
-		case e.queue <- b:
-			err = <-b.done
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-	case alone, leading:
-		err = e.write(ctx, company == leading, change)
-	}
-	if err != nil {
+func (e *Etcd) commit(ctx context.Context, what string, leads bool, change func(records) error) error {
+	if err := e.write(ctx, leads, change); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil

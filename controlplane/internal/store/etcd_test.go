@@ -137,7 +137,7 @@ func TestCopy(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Contents{Revisions: 29, Newest: 30, Given: 30}, c)
 	require.Equal(t, everything(t, from), everything(t, back))
-	require.NoError(t, back.commit(ctx, "", alone, func(r records) error { return r.set(metaBucket, copyingKey, []byte("yes")) }))
+	require.NoError(t, back.commit(ctx, "", false, func(r records) error { return r.set(metaBucket, copyingKey, []byte("yes")) }))
 	dir := filepath.Dir(back.db.Path())
 	require.NoError(t, back.Close())
 	_, err = Open(dir)

@@ -115,8 +115,8 @@ func (t *etcdTx) commit(ctx context.Context, doubts *[]sign) (done bool, err err
 	if err != nil || len(q.ops) == 0 {
 		return err == nil, err
 	}
-	for part := range slices.Chunk(q.chunks, 2) {
-		if _, err := t.transact(ctx, nil, part, nil); err != nil {
+	for _, chunk := range q.chunks {
+		if _, err := t.transact(ctx, nil, []clientv3.Op{chunk}, nil); err != nil {
 			return false, err
 		}
 	}
@@ -214,8 +214,8 @@ func (q *request) remove(t *etcdTx, bucket, name, k string, old item) {
 		return
 	}
 	q.ops = append(q.ops, clientv3.OpDelete(name))
-	if chunks, parts := chunksOf(bucket, k, old.value); parts > 0 {
-		q.ops = append(q.ops, clientv3.OpDelete(t.key(chunkBucket, []byte(chunks)), clientv3.WithPrefix()))
+	if chunk := chunkOf(bucket, k, old.value); chunk != "" {
+		q.ops = append(q.ops, clientv3.OpDelete(t.key(chunkBucket, []byte(chunk))))
 	}
 }
 
@@ -240,49 +240,9 @@ func (q *request) pack(ctx context.Context, t *etcdTx, bucket, k string, text []
 		}
 		q.lease = granted.ID
 	}
-	parts := slices.Collect(slices.Chunk(packed.Bytes()[1:], maxChunk))
-	place := fmt.Appendf([]byte{1}, "%x %d", q.lease, len(parts))
-	chunks, _ := chunksOf(bucket, k, place)
-	for i, part := range parts {
-		name := t.key(chunkBucket, fmt.Appendf(nil, "%s%d", chunks, i))
-		q.chunks = append(q.chunks, clientv3.OpPut(name, string(part), clientv3.WithLease(q.lease)))
-		q.ops = append(q.ops, clientv3.OpPut(name, "", clientv3.WithIgnoreValue())) // without the lease
-	}
+	place := fmt.Appendf([]byte{1}, "%x 1", q.lease)
+	name := t.key(chunkBucket, []byte(chunkOf(bucket, k, place)))
+	q.chunks = append(q.chunks, clientv3.OpPut(name, string(packed.Bytes()[1:]), clientv3.WithLease(q.lease)))
+	q.ops = append(q.ops, clientv3.OpPut(name, "", clientv3.WithIgnoreValue())) // without the lease
 	return place, nil
-}
-
-// batched is a change that waits for its transaction.
-type batched struct {
-	change func(records) error
-	done   chan error
-}
-
-// commitBatches commits changes that came while those before were under way.
-func (e *Etcd) commitBatches(ctx context.Context) {
-	for {
-		var list []batched
-		select {
-		case <-ctx.Done():
-			return
-		case first := <-e.queue:
-			list = append(list, first)
-		}
-		for more := true; more && len(list) < maxBatch; {
-			select {
-			case next := <-e.queue:
-				list = append(list, next)
-			default:
-				more = false
-			}
-		}
-		err := e.commit(ctx, "commit", alone, func(r records) (err error) {
-			for _, b := range list {
-				err = errors.Join(err, b.change(r))
-			}
-			return err
-		})
-		for _, b := range list {
-			b.done <- err
-		}
-	}
 }

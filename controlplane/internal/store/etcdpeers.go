@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -88,11 +87,10 @@ func (e *Etcd) Told() (proxies map[string][]byte, changed <-chan struct{}) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	proxies = map[string][]byte{}
-	if s := e.copy.shelves[replicaBucket]; s != nil {
-		for part, i := range s.items {
+	for part, i := range e.copy.buckets[replicaBucket] {
+		if !strings.HasPrefix(part, e.id+"/") {
 			proxies[part] = i.value
 		}
 	}
-	maps.DeleteFunc(proxies, func(part string, _ []byte) bool { return strings.HasPrefix(part, e.id+"/") })
 	return proxies, e.told
 }

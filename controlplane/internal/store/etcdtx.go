@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,9 +18,9 @@ import (
 // Keys on etcd are the store's prefix, a bucket and a key of records; numbers have twenty
 // digits. Values are those of records, but for texts:
 //
-//	yaml, json  a byte, then the text by gzip (0), or the name of its chunks and how many there are (1)
-//	chunk       name/bucket/number/part → bytes. They are written before the transaction that
-//	            names them, under a lease that it takes away: those of one that failed end with it
+//	yaml, json  a byte, then the text by gzip (0), or the name of its chunk, and 1 for one (1)
+//	chunk       name/bucket/number/0 → bytes. It is written before the transaction that names
+//	            it, under a lease that it takes away: that of one that failed ends with it
 //	sequence    bucket → the highest number that was given in it
 //	replica     control plane/part → what it tells of its proxies, under its lease
 //	leader      the election of the control plane that steps rollouts
@@ -31,8 +32,7 @@ const (
 )
 
 const (
-	maxChunk   = 512 << 10 // etcd takes requests up to 1.5 MiB
-	maxInline  = 4 << 10   // of one text
+	maxInline  = 4 << 10   // of one text; etcd takes requests up to 1.5 MiB, and so any chunk
 	maxInlines = 256 << 10 // of all texts of a transaction
 	maxOps     = 64        // etcd takes 128 on each level, less those of the level above
 	chunkLease = 60        // seconds
@@ -52,25 +52,22 @@ func (e *Etcd) key(bucket string, k []byte) string {
 	return e.root + bucket + "/" + string(k)
 }
 
+// recordKey is a bucket and a key.
+type recordKey struct{ bucket, k string }
+
 // split is the reverse of key.
-func (e *Etcd) split(name []byte) (bucket, k string) {
-	bucket, k, _ = strings.Cut(string(name[len(e.root):]), "/")
-	if n, err := strconv.ParseUint(k, 10, 64); isNumbered(bucket) && err == nil {
-		k = string(key(n))
+func (e *Etcd) split(name []byte) (at recordKey) {
+	at.bucket, at.k, _ = strings.Cut(string(name[len(e.root):]), "/")
+	if n, err := strconv.ParseUint(at.k, 10, 64); isNumbered(at.bucket) && err == nil {
+		at.k = string(key(n))
 	}
-	return bucket, k
+	return at
 }
 
 // mirror is a copy of all that is on etcd.
 type mirror struct {
-	shelves  map[string]*shelf
+	buckets  map[string]map[string]item
 	revision int64 // of etcd's, as of which it is
-}
-
-// shelf is a bucket.
-type shelf struct {
-	keys  []string // ascending
-	items map[string]item
 }
 
 type item struct {
@@ -78,32 +75,13 @@ type item struct {
 	mod   int64 // etcd's revision that wrote it, 0: there is none
 }
 
-func (m mirror) get(bucket, k string) item {
-	if s := m.shelves[bucket]; s != nil {
-		return s.items[k]
-	}
-	return item{}
-}
+func (m mirror) get(bucket, k string) item { return m.buckets[bucket][k] }
 
-func (m mirror) put(bucket, k string, i item) {
-	s := m.shelves[bucket]
-	if s == nil {
-		s = &shelf{items: map[string]item{}}
-		m.shelves[bucket] = s
+func (m mirror) put(at recordKey, i item) {
+	if m.buckets[at.bucket] == nil {
+		m.buckets[at.bucket] = map[string]item{}
 	}
-	if at, found := slices.BinarySearch(s.keys, k); !found {
-		s.keys = slices.Insert(s.keys, at, k)
-	}
-	s.items[k] = i
-}
-
-func (m mirror) remove(bucket, k string) {
-	if s := m.shelves[bucket]; s != nil {
-		if at, found := slices.BinarySearch(s.keys, k); found {
-			s.keys = slices.Delete(s.keys, at, at+1)
-			delete(s.items, k)
-		}
-	}
+	m.buckets[at.bucket][at.k] = i
 }
 
 // etcdTx is a transaction under way. It reads the copy, whose lock the caller holds.
@@ -114,9 +92,6 @@ type etcdTx struct {
 	before  map[recordKey]item           // what was where the change writes: the copy goes on
 	leader  *clientv3.Cmp                // holds as long as the change may be made, nil: for ever
 }
-
-// recordKey is a bucket and a key.
-type recordKey struct{ bucket, k string }
 
 func (e *Etcd) begin() *etcdTx {
 	return &etcdTx{Etcd: e, written: map[string]map[string][]byte{}, fixed: map[recordKey]item{}, before: map[recordKey]item{}}
@@ -141,11 +116,8 @@ func (t *etcdTx) value(bucket string, k []byte) []byte {
 // which none with a seal is.
 func (t *etcdTx) text(bucket string, k, value []byte) []byte {
 	packed := value[1:]
-	if chunks, parts := chunksOf(bucket, string(k), value); parts > 0 {
-		packed = nil
-		for i := range parts {
-			packed = append(packed, t.copy.get(chunkBucket, fmt.Sprint(chunks, i)).value...)
-		}
+	if chunk := chunkOf(bucket, string(k), value); chunk != "" {
+		packed = t.copy.get(chunkBucket, chunk).value
 	}
 	unpacked, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
@@ -158,13 +130,13 @@ func (t *etcdTx) text(bucket string, k, value []byte) []byte {
 	return text
 }
 
-// chunksOf returns what the names of a text's chunks begin with, and how many it has.
-func chunksOf(bucket, k string, value []byte) (names string, parts int) {
-	if isText(bucket) && len(value) > 0 && value[0] == 1 {
-		_, _ = fmt.Sscan(string(value[1:]), &names, &parts)
-		names = fmt.Sprintf("%s/%s/%d/", names, bucket, binary.BigEndian.Uint64([]byte(k)))
+// chunkOf returns the name of a text's chunk, "" where it has none.
+func chunkOf(bucket, k string, value []byte) string {
+	if !isText(bucket) || len(value) == 0 || value[0] == 0 {
+		return ""
 	}
-	return names, parts
+	name, _, _ := strings.Cut(string(value[1:]), " ")
+	return fmt.Sprintf("%s/%s/%d/0", name, bucket, binary.BigEndian.Uint64([]byte(k)))
 }
 
 func (t *etcdTx) write(bucket string, k, value []byte) error {
@@ -195,29 +167,17 @@ func (t *etcdTx) setSequence(bucket string, n uint64) error {
 }
 
 func (t *etcdTx) descend(bucket string, below []byte) iter.Seq2[[]byte, []byte] {
-	var old, own []string
-	if s := t.copy.shelves[bucket]; s != nil {
-		old = s.keys
-	}
-	for k := range t.written[bucket] {
-		if _, found := slices.BinarySearch(old, k); !found {
-			own = append(own, k)
+	var keys []string
+	for _, all := range []iter.Seq[string]{maps.Keys(t.copy.buckets[bucket]), maps.Keys(t.written[bucket])} {
+		for k := range all {
+			if below == nil || k < string(below) {
+				keys = append(keys, k)
+			}
 		}
 	}
-	slices.Sort(own)
-	if below != nil {
-		at, _ := slices.BinarySearch(old, string(below))
-		mine, _ := slices.BinarySearch(own, string(below))
-		old, own = old[:at], own[:mine]
-	}
+	slices.Sort(keys)
 	return func(yield func(k, value []byte) bool) {
-		for i, j := len(old)-1, len(own)-1; i >= 0 || j >= 0; {
-			k := ""
-			if j < 0 || i >= 0 && old[i] > own[j] {
-				k, i = old[i], i-1
-			} else {
-				k, j = own[j], j-1
-			}
+		for _, k := range slices.Backward(slices.Compact(keys)) {
 			if value := t.value(bucket, []byte(k)); value != nil && !yield([]byte(k), value) {
 				return
 			}

@@ -29,8 +29,6 @@ func TestURLs(t *testing.T) {
 	for at, want := range map[string]string{
 		"http://a:2379":                       "a store's URL is etcd://HOST:PORT",
 		"etcd://a":                            "HOST:PORT",
-		"etcd://":                             "HOST:PORT",
-		"etcd://a:2379,b":                     "HOST:PORT",
 		"etcd://joe:hunter2@a:1":              "holds no password",
 		"etcd://joe@a:1":                      "a user and a password",
 		"etcd://a:1/?password_file=" + secret: "a user and a password",

@@ -36,6 +36,11 @@ func (p position) String() string {
 	return fmt.Sprintf(positionText, p.Transaction, p.Revision, p.Entry)
 }
 
+// highest has the highest of each number.
+func (p position) highest(q position) position {
+	return position{max(p.Transaction, q.Transaction), max(p.Revision, q.Revision), max(p.Entry, q.Entry)}
+}
+
 func positionOf(tx *bbolt.Tx) position {
 	r := boltRecords(tx)
 	return position{uint64(tx.ID()), r.sequence(revisionsBucket), r.sequence(auditBucket)}
@@ -100,14 +105,9 @@ func (l *last) check(has position) error {
 func (l *last) advance(p position) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p.Transaction <= l.known.Transaction {
+	if p = p.highest(l.known); p == l.known {
 		return nil
 	}
-	return l.set(p)
-}
-
-// set is advance that may go back. The caller has the file to itself.
-func (l *last) set(p position) error {
 	turn := l.turn + 1
 	_, err := l.f.WriteAt(fmt.Appendf(nil, "%-*s", slotBytes, record(turn, p)), int64(turn%2)*slotBytes)
 	if err = errors.Join(err, l.f.Sync()); err != nil {

@@ -47,7 +47,7 @@ func openDir(dir string, readOnly bool) (*Bolt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", file, err)
 	}
-	b := &Bolt{db: db, change: make(chan struct{})}
+	b := &Bolt{db: db, batch: db.Batch, change: make(chan struct{})}
 	b.shared = shared{b}
 	if b.last, err = openLast(lastFile, readOnly); err == nil {
 		err = b.last.check(db.position())
@@ -136,7 +136,10 @@ func (d *database) open(file string, readOnly bool) (err error) {
 	})
 	var system syscall.Errno
 	switch {
-	case err == nil || errors.As(err, &system):
+	case err == nil:
+		d.MaxBatchDelay = 2 * time.Millisecond
+		return nil
+	case errors.As(err, &system):
 		return err
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return ErrHeld
@@ -222,7 +225,7 @@ func checkLayout(tx *bbolt.Tx) error {
 
 func (r records) checkFormat() error {
 	switch found := string(r.value(metaBucket, formatKey)); {
-	case found != format && found != severalFormat:
+	case found != format && found != oldFormat:
 		return fmt.Errorf("store format %q is not %s: it was written by another release", found, format)
 	case r.value(metaBucket, copyingKey) != nil:
 		return errors.New("a copy to this store was cut short: delete what is there, and copy again")

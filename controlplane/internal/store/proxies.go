@@ -6,11 +6,10 @@ import (
 	"fmt"
 )
 
-// SaveReply implements Store. Replies that come at once share a write: a fleet
-// replies within the same second.
+// SaveReply implements Store.
 func (s shared) SaveReply(ctx context.Context, reply Reply) error {
 	what := fmt.Sprintf("save reply to revision %d", reply.Revision)
-	return s.commit(ctx, what, inBatch, func(r records) error {
+	return s.commit(ctx, what, false, func(r records) error {
 		marks := nackedBucket
 		if reply.Accepted {
 			marks = ackedBucket
@@ -38,5 +37,5 @@ func (s shared) Proxies(context.Context) ([]Proxy, error) {
 
 // Forget implements Store.
 func (s shared) Forget(ctx context.Context, id Identity) error {
-	return s.commit(ctx, "forget proxy", inBatch, func(r records) error { return r.delete(id.key(), proxiesBucket) })
+	return s.commit(ctx, "forget proxy", false, func(r records) error { return r.delete(id.key(), proxiesBucket) })
 }

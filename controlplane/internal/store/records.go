@@ -10,11 +10,10 @@ import (
 )
 
 // format is the number of the layout below. A store in another format is refused, but
-// for severalFormat: the same layout with policies that have names, or with rollouts. A
-// release before these would push such a revision to all proxies.
+// for oldFormat, whose policies have no names and no rollouts.
 // All values but the format are sealed.
 //
-//	meta       "format" → "3" or "4", "audit_secret" → 32 bytes; "probe" → what Healthy tried to write
+//	meta       "format" → "4", "audit_secret" → 32 bytes; "probe" → what Healthy tried to write
 //	revisions  number, 8 bytes big-endian → Summary as JSON, without marks
 //	yaml       number → the text as given
 //	json       number → what proxies get
@@ -23,8 +22,8 @@ import (
 //	proxies    Identity.key → Proxy as JSON
 //	audit      id, 8 bytes big-endian → Entry as JSON
 const (
-	format        = "3"
-	severalFormat = "4"
+	format    = "4"
+	oldFormat = "3"
 )
 
 const (

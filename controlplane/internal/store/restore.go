@@ -75,12 +75,8 @@ func Restore(backup, dir string, dropDamaged bool) (r Restored, err error) {
 	if err != nil {
 		return r, fmt.Errorf("restore %s: %w", backup, err)
 	}
-	return r, record.set(placed)
-}
-
-// highest has the highest of each number.
-func (p position) highest(q position) position {
-	return position{max(p.Transaction, q.Transaction), max(p.Revision, q.Revision), max(p.Entry, q.Entry)}
+	record.known = position{} // the transaction goes back
+	return r, record.advance(placed)
 }
 
 // mend makes a copy of a backup what the directory is to have: without what is

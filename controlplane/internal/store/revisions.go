@@ -15,11 +15,7 @@ import (
 func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
 	var revisions []Revision
 	now := time.Now().UTC() // in each try the same
-	company := alone
-	if c.Leads {
-		company = leading
-	}
-	err := s.commit(ctx, "append revision", company, func(r records) error {
+	err := s.commit(ctx, "append revision", c.Leads, func(r records) error {
 		revisions = nil
 		last := r.sequence(revisionsBucket)
 		if last != c.Last {
@@ -60,18 +56,11 @@ func (r records) append(d *Draft, now time.Time) (Revision, error) {
 		File: d.File, Wasm: d.Wasm, RollbackOf: d.RollbackOf, Created: now,
 		SHA256: fmt.Sprintf("%x", sha256.Sum256(d.YAML)), Bytes: len(d.YAML), Rollout: d.Rollout,
 	}}
-	stored, entry := revision.Summary, d.Audit
+	entry := d.Audit
 	entry.Revision, entry.Policy = number, revision.Policy
-	if stored.Policy != DefaultPolicy || stored.Rollout != nil {
-		if err := r.set(metaBucket, formatKey, []byte(severalFormat)); err != nil {
-			return Revision{}, err
-		}
-	}
-	if stored.Policy == DefaultPolicy {
-		stored.Policy = "" // as releases before wrote it
-	}
 	return revision, errors.Join(
-		r.putJSON(revisionsBucket, key(number), stored),
+		r.set(metaBucket, formatKey, []byte(format)),
+		r.putJSON(revisionsBucket, key(number), revision.Summary),
 		r.put(yamlBucket, key(number), d.YAML),
 		r.put(jsonBucket, key(number), d.JSON),
 		r.appendEntry(&entry),
@@ -162,7 +151,7 @@ func (r records) summary(number uint64) (s Summary, err error) {
 // Drop implements Store. The file does not shrink: what comes next uses the
 // pages again.
 func (s shared) Drop(ctx context.Context, numbers []uint64) error {
-	return s.commit(ctx, "drop revisions", alone, func(r records) error {
+	return s.commit(ctx, "drop revisions", false, func(r records) error {
 		seen := map[string]bool{}
 		for number := range r.newest(revisionsBucket, 0) {
 			s, err := r.summary(number)

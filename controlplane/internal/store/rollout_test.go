@@ -58,10 +58,6 @@ func rollouts(t *testing.T, open opener) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"aborted", "stalled"}, []string{entries[0].Action, entries[1].Action}, "what is refused is not in the log")
 	require.Equal(t, []uint64{2, 2}, []uint64{entries[0].Revision, entries[1].Revision})
-	require.NoError(t, b.view("", func(r records) error {
-		require.Equal(t, severalFormat, string(r.value(metaBucket, formatKey)), "a release before would push it to all")
-		return nil
-	}))
 	_, err = b.Append(ctx, Change{Last: 2, Steps: []Step{{Revision: 1, State: Promoted}}})
 	require.ErrorIs(t, err, ErrConflict, "it never was a canary")
 	_, err = b.Append(ctx, Change{Last: 2, Steps: []Step{{Revision: 9, State: Promoted}}})

@@ -17,7 +17,6 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
@@ -97,20 +96,12 @@ type shared struct{ backend }
 // backend keeps records.
 type backend interface {
 	view(what string, do func(records) error) error
-	// commit runs a change, again where another one came between. When it returns, what
-	// the change wrote is durable; where it returned an error, nothing of it is.
-	commit(ctx context.Context, what string, company company, change func(records) error) error
+	// commit runs a change, again where another one came between or shares its transaction.
+	// When it returns, what the change wrote is durable; where it returned an error, nothing
+	// of it is. With leads it is one only while this control plane leads.
+	commit(ctx context.Context, what string, leads bool, change func(records) error) error
 	appended() // wakes those that wait for Store.Appended
 }
-
-// company says whether a change may share a transaction with others.
-type company int
-
-const (
-	alone   company = iota
-	leading         // alone, and only while this control plane leads
-	inBatch
-)
 
 // DefaultPolicy is the policy of what was stored before policies had names.
 const DefaultPolicy = "default"
@@ -183,17 +174,10 @@ type Entry struct {
 	Who      string    `json:"who"`              // token or certificate, "" where anyone may call
 	From     string    `json:"from,omitempty"`   // address of the caller
 	Action   string    `json:"action"`           // apply, rollback, counters set, …
-	Policy   string    `json:"policy,omitempty"` // "": about none, or the default before policies had names
+	Policy   string    `json:"policy,omitempty"` // "": about none
 	Revision uint64    `json:"revision,omitempty"`
 	Text     string    `json:"text,omitempty"`    // what changes, in short
 	Outcome  string    `json:"outcome,omitempty"` // once it is known
-}
-
-// about says whether the entry is about the policy. Those of the time before policies
-// had names are about the default, if about any.
-func (e *Entry) about(policy string) bool {
-	isOld := e.Policy == "" && (e.Action == "apply" || e.Action == "rollback" || strings.HasPrefix(e.Action, "counters "))
-	return policy == "" || e.Policy == policy || isOld && policy == DefaultPolicy
 }
 
 // maxEntries bounds the audit log: the oldest entries go first.
