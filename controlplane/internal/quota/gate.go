@@ -1,9 +1,10 @@
 package quota
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 )
 
@@ -14,7 +15,7 @@ type gate struct {
 	mu      sync.Mutex
 	free    int
 	had     int64 // of the stream that entered last, when it did
-	waiting fewestFirst
+	waiting []*pass
 }
 
 func newGate() gate { return gate{free: runtime.GOMAXPROCS(0)} }
@@ -23,7 +24,6 @@ func newGate() gate { return gate{free: runtime.GOMAXPROCS(0)} }
 type pass struct {
 	had  int64         // bytes; one that was idle counts as if it had had as many as the last one
 	next chan struct{} // it is its turn
-	at   int           // index among those that wait, -1 = it does not
 }
 
 func newPass() pass { return pass{next: make(chan struct{}, 1)} }
@@ -38,7 +38,7 @@ func (g *gate) enter(ctx context.Context, p *pass) error {
 		g.mu.Unlock()
 		return nil
 	}
-	heap.Push(&g.waiting, p)
+	g.waiting = append(g.waiting, p)
 	g.mu.Unlock()
 	select {
 	case <-p.next:
@@ -46,10 +46,7 @@ func (g *gate) enter(ctx context.Context, p *pass) error {
 	case <-ctx.Done():
 	}
 	g.mu.Lock()
-	waits := p.at >= 0
-	if waits {
-		heap.Remove(&g.waiting, p.at)
-	}
+	waits := g.forget(p)
 	g.mu.Unlock()
 	if !waits { // the turn has come meanwhile
 		<-p.next
@@ -67,30 +64,17 @@ func (g *gate) leave(p *pass, n int) {
 		g.free++
 		return
 	}
-	next := heap.Pop(&g.waiting).(*pass)
+	next := slices.MinFunc(g.waiting, func(p, q *pass) int { return cmp.Compare(p.had, q.had) })
+	g.forget(next)
 	g.had = next.had
 	next.next <- struct{}{}
 }
 
-// fewestFirst is a heap.Interface.
-type fewestFirst []*pass
-
-func (f fewestFirst) Len() int           { return len(f) }
-func (f fewestFirst) Less(i, j int) bool { return f[i].had < f[j].had }
-func (f fewestFirst) Swap(i, j int) {
-	f[i], f[j] = f[j], f[i]
-	f[i].at, f[j].at = i, j
-}
-func (f *fewestFirst) Push(x any) {
-	p := x.(*pass)
-	p.at = len(*f)
-	*f = append(*f, p)
-}
-func (f *fewestFirst) Pop() any {
-	last := len(*f) - 1
-	p := (*f)[last]
-	(*f)[last] = nil
-	*f = (*f)[:last]
-	p.at = -1
-	return p
+// forget reports whether the pass has waited.
+func (g *gate) forget(p *pass) bool {
+	at := slices.Index(g.waiting, p)
+	if at >= 0 {
+		g.waiting = slices.Delete(g.waiting, at, at+1)
+	}
+	return at >= 0
 }

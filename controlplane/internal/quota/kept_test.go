@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -147,22 +146,18 @@ func TestPieces(t *testing.T) {
 		if random.IntN(2) == 0 {
 			text = text[:random.IntN(len(text)+1)]
 		}
-		var data mem.BufferSlice
-		for rest := text; len(rest) > 0; {
-			n := 1 + random.IntN(len(rest))
-			data, rest = append(data, mem.SliceBuffer(rest[:n])), rest[n:]
-		}
-		var in incoming
-		in.rest.Reset(data)
 		size := 1 + random.IntN(2000)
 		var got lease.Asks
 		var err error
-		for last := false; !last && err == nil; {
-			var piece []byte
-			piece, last = in.next(size)
+		for rest := message(text); err == nil; {
+			var piece message
+			piece, rest = cut(rest, size)
 			var of lease.Asks
 			err = of.Decode(piece)
 			got.Asks, got.Returns = append(got.Asks, of.Asks...), append(got.Returns, of.Returns...)
+			if len(rest) == 0 {
+				break
+			}
 		}
 		var want lease.Asks
 		require.Equal(t, want.Decode(text), err)

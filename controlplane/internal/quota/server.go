@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -55,51 +54,26 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 
 // Unmarshal implements encoding.CodecV2.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	in, ok := v.(*incoming)
+	m, ok := v.(*message)
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	in.rest.Reset(data) // holds on to data until it is read
+	*m = data.Materialize()
 	return nil
 }
 
-// incoming is a message that is read in pieces, so that the stream does not hold all of
-// it until its turn.
-type incoming struct {
-	rest   mem.Reader
-	buffer []byte
-	begun  int // bytes at the buffer's end that begin a field
-}
-
-// next returns the next fields, which are a message too, and whether they are the last
-// ones. They have about that size.
-func (in *incoming) next(size int) (piece []byte, last bool) {
-	n := copy(in.buffer, in.buffer[len(in.buffer)-in.begun:])
-	in.buffer = in.buffer[:n]
-	for ; ; size *= 2 {
-		in.fill(size)
-		last = in.rest.Remaining() == 0
-		whole := 0
-		for n := 0; n >= 0 && whole < len(in.buffer); whole += max(n, 0) {
-			_, _, n = protowire.ConsumeField(in.buffer[whole:])
+// cut returns the first fields of a message, which are a message too and have about that
+// size, and the rest.
+func cut(m message, size int) (piece, rest message) {
+	at := 0
+	for at < min(size, len(m)) {
+		_, _, n := protowire.ConsumeField(m[at:])
+		if n < 0 { // whoever reads it says so
+			return m, nil
 		}
-		switch {
-		case last: // if the end is no field, whoever reads it says so
-			in.begun = 0
-			return in.buffer, true
-		case whole > 0:
-			in.begun = len(in.buffer) - whole
-			return in.buffer[:whole], false
-		}
+		at += n
 	}
-}
-
-// fill reads on until so much is in the buffer.
-func (in *incoming) fill(size int) {
-	had := len(in.buffer)
-	size = min(size, had+in.rest.Remaining())
-	in.buffer = slices.Grow(in.buffer, max(size-had, 0))[:max(size, had)]
-	_, _ = io.ReadFull(&in.rest, in.buffer[had:]) // that much is there
+	return m[:at], m[at:]
 }
 
 // Guest is a connection as the listener's server sees it.
@@ -233,11 +207,11 @@ func (s *Server) run(c *conversation, guest Guest) error {
 
 // receive takes messages until the stream ends.
 func (c *conversation) receive() {
-	var in incoming
 	for first := true; ; first = false {
-		err := c.RecvMsg(&in)
+		var m message
+		err := c.RecvMsg(&m)
 		if err == nil {
-			err = c.takeAll(&in)
+			err = c.takeAll(m)
 		}
 		if err != nil {
 			c.failed <- err
@@ -254,17 +228,14 @@ func (c *conversation) receive() {
 const pieceBytes = 1 << 10
 
 // takeAll takes a message, piece by piece.
-func (c *conversation) takeAll(in *incoming) error {
-	defer in.rest.Close()
-	if n := in.rest.Remaining(); n > lease.MaxMessageBytes {
-		return c.Receive(make([]byte, lease.MaxMessageBytes+1)) // says so
+func (c *conversation) takeAll(m message) error {
+	if len(m) > lease.MaxMessageBytes {
+		return c.Receive(m) // says so
 	}
 	for {
-		piece, last := in.next(pieceBytes / max(1, c.work/4))
-		if err := c.take(piece); err != nil || last {
-			if cap(in.buffer) > 4*pieceBytes {
-				in.buffer = nil
-			}
+		var piece message
+		piece, m = cut(m, pieceBytes/max(1, c.work/4))
+		if err := c.take(piece); err != nil || len(m) == 0 {
 			return err
 		}
 	}

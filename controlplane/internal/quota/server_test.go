@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -54,7 +53,6 @@ type worker struct {
 	stream grpc.ClientStream
 	conn   *grpc.ClientConn
 	cancel context.CancelFunc
-	in     incoming
 }
 
 func dial(t testing.TB, address string, d ...lease.Definition) *worker {
@@ -73,12 +71,11 @@ func dial(t testing.TB, address string, d ...lease.Definition) *worker {
 func (w *worker) send(m lease.Asks) error { return w.stream.SendMsg(message(m.Append(nil))) }
 
 func (w *worker) receive(m *lease.Answers) error {
-	if err := w.stream.RecvMsg(&w.in); err != nil {
+	var text message
+	if err := w.stream.RecvMsg(&text); err != nil {
 		return err
 	}
-	defer w.in.rest.Close()
-	text, err := io.ReadAll(&w.in.rest)
-	return errors.Join(err, m.Decode(text))
+	return m.Decode(text)
 }
 
 func (w *worker) end() {

@@ -68,13 +68,13 @@ func (r *record) arrange(o *operation) error {
 	s := lease.NewState(r.NowNs, windows)
 	s.Rows = r.Rows
 	for i, w := range windows {
-		var stamp int64
+		bucket, stamp := w.Algorithm == limit.TokenBucket, int64(0)
 		if at := find(r.Windows, w); at >= 0 {
 			s.Usages[i], stamp = r.Usages[at], r.Stamp(at)
-		} else {
-			s.Usages[i], stamp = r.known(&o.windows[i])
+		} else if bucket {
+			s.Usages[i], stamp = r.known(&w)
 		}
-		if w.Algorithm == limit.TokenBucket {
+		if bucket {
 			s.SetStamp(i, stamp)
 		}
 	}
@@ -87,84 +87,22 @@ func find(windows []limit.Window, w limit.Window) int {
 	return slices.IndexFunc(windows, func(v limit.Window) bool { return same(v, w) })
 }
 
-// known returns what a new window begins with: the most that one of the same algorithm
-// has surely counted in the new one's current span. A key's own window has no span
-// before its first unit, so it begins empty.
+// known returns what a new bucket begins with: the tokens of another of its period, and none
+// of its debt. How much one of another period lacks depends on its limits.
 func (r *record) known(w *limit.Window) (most limit.Usage, stamp int64) {
 	stamp = r.NowNs
-	for i := range r.Windows {
-		v, u, of := &r.Windows[i], limit.Usage{}, r.NowNs
-		if named(v) != named(w) || r.Usages[i].IsZero() {
-			continue
-		}
-		switch w.Algorithm {
-		case limit.FixedWindow, limit.Calendar, limit.SlidingWindowCounter:
-			start, _ := w.Span(r.NowNs)
-			u = w.Set(r.NowNs, r.countedSince(i, start))
-		case limit.SlidingWindowLog:
-			u = r.loggedSince(i, w)
-		case limit.TokenBucket:
-			u, of = r.tokens(i, w), r.Stamp(i)
-		default:
-		}
-		if w.Count(&u, of) > w.Count(&most, stamp) {
-			most, stamp = u, of
+	for i, v := range r.Windows {
+		if u, of := r.Usages[i], r.Stamp(i); v.Algorithm == limit.TokenBucket && v.PeriodNs == w.PeriodNs && !u.IsZero() {
+			if u.Tokens.Hi < 0 {
+				u.Tokens = limit.Tokens{}
+			}
+			w.Roll(&u, of, of) // no more than w holds
+			if w.Count(&u, of) > w.Count(&most, stamp) {
+				most, stamp = u, of
+			}
 		}
 	}
 	return most, stamp
-}
-
-// named is the algorithm as a policy names it.
-func named(w *limit.Window) limit.Algorithm {
-	if w.Algorithm == limit.Calendar {
-		return limit.FixedWindow
-	}
-	return w.Algorithm
-}
-
-// countedSince is how many units an aligned window has counted of which all came after
-// start.
-func (r *record) countedSince(i int, start int64) (units uint32) {
-	v, u := &r.Windows[i], &r.Usages[i]
-	begin, _ := v.Span(r.NowNs)
-	if u.EndNs != 0 { // of a key's own grid
-		begin = u.EndNs - v.PeriodNs
-	}
-	if begin >= start {
-		units = u.Used
-	}
-	if begin-v.PeriodNs >= start {
-		units = limit.AddSaturating(units, u.Prev)
-	}
-	return units
-}
-
-// loggedSince returns those units of a log that came in w's period, even if they were
-// leased, which count as of the lease's end.
-func (r *record) loggedSince(i int, w *limit.Window) (u limit.Usage) {
-	v, leased := &r.Windows[i], int64(0)
-	if lease.Leases(v) {
-		leased = lease.LeaseNs(v)
-	}
-	for _, t := range r.Usages[i].Log {
-		if t-leased > r.NowNs-w.PeriodNs {
-			w.Add(&u, min(t, r.NowNs), 1)
-		}
-	}
-	return u
-}
-
-// tokens returns w with the tokens that a bucket of the same period holds, and without
-// its debt. How much one of another period lacks depends on its limits.
-func (r *record) tokens(i int, w *limit.Window) (u limit.Usage) {
-	if r.Windows[i].PeriodNs != w.PeriodNs {
-		return u
-	}
-	if u = r.Usages[i]; u.Tokens.Hi < 0 {
-		u.Tokens = limit.Tokens{}
-	}
-	w.Roll(&u, r.Stamp(i), r.Stamp(i)) // no more than w holds
-	return u
 }
 
 // keepLogs has no log forget units because the operation's definition remembers fewer.
