@@ -65,19 +65,6 @@ func TestChangedFileIsReadAgain(t *testing.T) {
 	require.Equal(t, "six", f.later(Interval))
 }
 
-// Two writes within one tick of the file system's clock leave one time of
-// modification.
-func TestSecondWriteOfTheSameInstantIsSeen(t *testing.T) {
-	f := newFixture(t)
-	info, err := os.Stat(f.file)
-	require.NoError(t, err)
-	f.clock = info.ModTime().Add(time.Millisecond)
-	f.value.looked = f.clock
-	f.write("two")
-	require.NoError(t, os.Chtimes(f.file, time.Time{}, info.ModTime()))
-	require.Equal(t, "two", f.later(Interval))
-}
-
 func TestBadFileChangesNothing(t *testing.T) {
 	f := newFixture(t)
 	f.write("bad\x1b")
@@ -145,10 +132,7 @@ func TestPipeInstead(t *testing.T) {
 	require.NoError(t, os.Remove(f.file))
 	require.NoError(t, syscall.Mkfifo(f.file, 0o600))
 	read := make(chan error, 1)
-	go func() {
-		_, err := f.value.read()
-		read <- err
-	}()
+	go func() { read <- f.value.read() }()
 	select {
 	case err := <-read:
 		require.ErrorAs(t, err, new(*input.Irregular))
