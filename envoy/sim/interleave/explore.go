@@ -16,10 +16,8 @@ type Bounds struct {
 type Result struct {
 	Executions int  // executions of the search, no two of them equal
 	Exhaustive bool // there are no other executions
-	Redundant  int  // executions that were begun and then equalled an earlier one
 	Random     int  // random executions
-	Accesses   int  // accesses of all executions
-	Longest    int  // accesses of the longest execution
+	Accesses   int  // of all executions
 	Failure    *Failure
 }
 
@@ -78,7 +76,6 @@ func (s *Scheduler) extend(space *Space, path []node, r *Result) []node {
 		if at == len(path) {
 			n, awake := s.newNode(path)
 			if !awake {
-				r.Redundant++
 				s.abandon()
 				return path
 			}
@@ -86,8 +83,8 @@ func (s *Scheduler) extend(space *Space, path []node, r *Result) []node {
 		}
 		n := &path[at]
 		if at < known && (!s.alive.has(n.chosen) || s.pending[n.chosen].key != n.pending[n.chosen].key) {
+			r.Failure = s.failure(errors.New("the same choices led to another execution: it depends on something else"))
 			s.abandon()
-			r.Failure = &Failure{Choices: choices(path[:at+1]), Err: errors.New("the same choices led to another execution: it depends on something else")}
 			return path
 		}
 		if at >= known {
@@ -106,16 +103,8 @@ func (s *Scheduler) extend(space *Space, path []node, r *Result) []node {
 	}
 	r.Executions++
 	r.Accesses += len(s.events)
-	r.Longest = max(r.Longest, len(s.events))
 	r.Failure = s.judge(space)
 	return path
-}
-
-func choices(path []node) (list []int) {
-	for i := range path {
-		list = append(list, path[i].chosen)
-	}
-	return list
 }
 
 // newNode returns the node at the end of the path. awake is false if every execution
@@ -157,7 +146,6 @@ func (s *Scheduler) random(space *Space, b Bounds, r *Result) {
 		}
 		r.Random++
 		r.Accesses += len(s.events)
-		r.Longest = max(r.Longest, len(s.events))
 		r.Failure = s.judge(space)
 	}
 }

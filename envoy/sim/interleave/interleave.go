@@ -14,7 +14,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
+	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
@@ -164,55 +164,37 @@ func (s *Scheduler) judge(space *Space) *Failure {
 	if err == nil {
 		return nil
 	}
+	return s.failure(err)
+}
+
+func (s *Scheduler) failure(err error) *Failure {
 	f := &Failure{Err: err}
 	for _, e := range s.events {
-		f.Choices = append(f.Choices, e.worker)
-		f.Trace = append(f.Trace, e.String())
+		f.Choices += strconv.Itoa(e.worker)
+		f.trace += "\n" + e.String()
 	}
 	return f
 }
 
 // Failure is an execution that was judged wrong.
 type Failure struct {
-	Choices []int    // the worker at each access, for Replay
-	Trace   []string // the accesses
+	Choices string // the worker at each access, one digit each, for Replay
 	Err     error
+	trace   string // the accesses
 }
 
-func (f *Failure) Error() string {
-	return fmt.Sprintf("%v\nchoices %s\n%s", f.Err, Text(f.Choices), strings.Join(f.Trace, "\n"))
-}
+func (f *Failure) Error() string { return fmt.Sprintf("%v\nchoices %s%s", f.Err, f.Choices, f.trace) }
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Text writes choices as one digit each.
-func Text(choices []int) string {
-	b := make([]byte, len(choices))
-	for i, c := range choices {
-		b[i] = '0' + byte(c)
-	}
-	return string(b)
-}
-
-// Parse reads what Text has written.
-func Parse(text string) (choices []int, err error) {
-	for i, c := range []byte(text) {
-		if c < '0' || c >= '0'+MaxWorkers {
-			return nil, fmt.Errorf("parse choices: %q at %d is no worker, want a digit from 0 to %d", c, i, MaxWorkers-1)
-		}
-		choices = append(choices, int(c-'0'))
-	}
-	return choices, nil
-}
-
 // Replay runs the execution with these choices. If they end, or name a worker that
-// has finished, the first remaining worker goes.
-func (s *Scheduler) Replay(space Space, choices []int) *Failure {
+// is not there, the first remaining worker goes.
+func (s *Scheduler) Replay(space Space, choices string) *Failure {
 	s.begin(&space)
 	for at := 0; s.alive != 0; at++ {
 		worker := s.alive.first()
-		if at < len(choices) && s.alive.has(choices[at]) {
-			worker = choices[at]
+		if at < len(choices) && choices[at] >= '0' && s.alive.has(int(choices[at]-'0')) {
+			worker = int(choices[at] - '0')
 		}
 		s.step(worker)
 	}
