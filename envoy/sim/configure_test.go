@@ -1,7 +1,6 @@
 package sim_test
 
 import (
-	"context"
 	"encoding/binary"
 	"strings"
 	"testing"
@@ -52,20 +51,14 @@ func TestRefusedConfigurationChangesNothing(t *testing.T) {
 	}
 }
 
-func TestRefusedStart(t *testing.T) {
-	h, err := sim.New(context.Background(), sim.Options{Wasm: guest, VMConfiguration: []byte("refuse"), CacheDir: cacheDir})
+// A host without a running configuration says so, and a closed one starts no VM: its filter may be gone.
+func TestNothingIsConfigured(t *testing.T) {
+	h, err := sim.New(t.Context(), sim.Options{Wasm: guest, VMConfiguration: []byte("refuse"), CacheDir: cacheDir})
 	require.NoError(t, err)
-	defer h.Close()
 	require.ErrorContains(t, h.Configure(nil), "proxy_on_vm_start returned false")
 	_, err = h.Serve(0, &sim.Request{})
 	require.EqualError(t, err, "serve on worker 0: nothing is configured")
-}
-
-// A closed host starts no VM: its filter may be gone.
-func TestClosedHost(t *testing.T) {
-	h, err := sim.New(context.Background(), sim.Options{Wasm: guest, CacheDir: cacheDir})
-	require.NoError(t, err)
-	require.NoError(t, h.Configure([]byte("one")))
+	require.EqualError(t, h.ConfigureWorker(0, nil), "configure worker: nothing is configured")
 	h.Close()
 	for _, err := range []error{h.Configure([]byte("two")), h.ConfigureWorker(0, nil), h.Replace(guest, nil)} {
 		require.EqualError(t, err, "the host is closed")
@@ -83,17 +76,13 @@ func TestCanarySharesTheStore(t *testing.T) {
 func TestOldConfigurationServesItsRequests(t *testing.T) {
 	b := setUp(t)
 	b.heard()
-	res := b.serve(0, "on", func(r *sim.Request) {
-		r.Headers = append(r.Headers, [2]string{"x-then", "config"})
-		r.Upstream = func(*sim.Request) (*sim.Response, error) {
-			require.NoError(t, b.Configure([]byte("second")))
-			require.Equal(t, []string{"second"}, b.do(0, "config"), "another request meanwhile")
-			for _, line := range b.heard() {
-				require.NotContains(t, line, "0 info done")
-			}
-			return &sim.Response{Status: 200}, nil
+	res := b.serve(0, "on", header("x-then", "config"), upstream(func() {
+		require.NoError(t, b.Configure([]byte("second")))
+		require.Equal(t, []string{"second"}, b.do(0, "config"), "another request meanwhile")
+		for _, line := range b.heard() {
+			require.NotContains(t, line, "0 info done")
 		}
-	})
+	}))
 	require.Contains(t, res.Headers, [2]string{"x-then", "first"})
 	require.Equal(t, []string{"0 info done first"}, b.heard(), "it ends with its last request")
 }
@@ -101,29 +90,27 @@ func TestOldConfigurationServesItsRequests(t *testing.T) {
 func TestReplaceKeepsTheStore(t *testing.T) {
 	b := setUp(t, workers(2))
 	require.Equal(t, []string{"1", "ok", "-1"}, b.do(0, "version;set k v 0;mallocs"))
-	b.heard()
-	res := b.serve(0, "on", func(r *sim.Request) {
-		r.Headers = append(r.Headers, [2]string{"x-then", "version"})
-		r.Upstream = func(*sim.Request) (*sim.Response, error) {
-			require.NoError(t, b.Replace(arena, []byte("first")))
-			require.Equal(t, []string{"2", "v 1"}, b.do(0, "version;get k"))
-			return &sim.Response{Status: 200}, nil
-		}
-	})
+	res := b.serve(0, "on", header("x-then", "version"), upstream(func() {
+		require.NoError(t, b.Replace(arena, []byte("first")))
+		require.Equal(t, []string{"2", "v 1"}, b.do(0, "version;get k"))
+	}))
 	require.Contains(t, res.Headers, [2]string{"x-then", "1"})
 	heard := b.heard()
 	require.Equal(t, "0 info done first", heard[len(heard)-1], "the old VM ends with its last request")
+
+	require.NoError(t, b.Replace(arena, []byte("first")))
+	require.Empty(t, b.heard(), "it is the same")
+	require.NoError(t, b.Replace(arena, []byte("second")))
+	require.ErrorContains(t, b.Replace([]byte("no wasm"), []byte("x")), "compile module")
+	require.Error(t, b.Replace(guest, []byte("refuse=x")))
+	require.Equal(t, []string{"2", "second"}, b.do(0, "version;config"))
 }
 
 func TestMallocGoesBeforeTheAllocatorOfTheSDK(t *testing.T) {
 	b := setUp(t, func(o *sim.Options) { o.Wasm = arena })
 	require.NotEqual(t, []string{"0"}, b.do(0, "mallocs"))
-}
-
-func TestAllocatorMustNotCallTheHost(t *testing.T) {
-	b := setUp(t, func(o *sim.Options) { o.Wasm = arena })
 	b.heard()
-	require.Equal(t, 503, b.serve(0, "wild;get no;header x-do").Status)
+	require.Equal(t, 503, b.serve(0, "wild;get no;header x-do").Status, "it must not call the host")
 	require.Contains(t, strings.Join(b.heard(), "\n"), "restricted_callback: proxy_get_current_time_nanoseconds is not allowed while the VM allocates memory")
 }
 
@@ -136,22 +123,6 @@ func TestWorkerMayFailWhereTheCanaryDidNot(t *testing.T) {
 	require.NoError(t, b.Configure([]byte("third")))
 	require.Equal(t, []string{"third"}, b.do(0, "config"))
 	require.NoError(t, b.Failed(0))
-}
-
-func TestReplaceByTheSame(t *testing.T) {
-	b := setUp(t)
-	b.heard()
-	require.NoError(t, b.Replace(guest, []byte("first")))
-	require.Empty(t, b.heard())
-	require.NoError(t, b.Replace(guest, []byte("second")))
-	require.Equal(t, []string{"second"}, b.do(0, "config"))
-}
-
-func TestRefusedReplacement(t *testing.T) {
-	b := setUp(t)
-	require.ErrorContains(t, b.Replace([]byte("no wasm"), []byte("x")), "compile module")
-	require.Error(t, b.Replace(arena, []byte("refuse=x")))
-	require.Equal(t, []string{"1", "first"}, b.do(0, "version;config"))
 }
 
 func TestStoreIsSharedByVMID(t *testing.T) {
@@ -177,8 +148,7 @@ func TestPanicEndsTheVMOnly(t *testing.T) {
 		"Go sleeps before it prints a panic, and an old host has no sleep: the message is lost")
 	require.ErrorContains(t, b.Failed(0), "vm failed in proxy_on_request_headers")
 	require.Equal(t, 503, b.serve(0, "get k").Status)
-	grpc := b.serve(0, "", func(r *sim.Request) { r.Headers = append(r.Headers, [2]string{"content-type", "application/grpc"}) })
-	require.Equal(t, 14, grpc.GRPCStatus)
+	require.Equal(t, 14, b.serve(0, "", header("content-type", "application/grpc")).GRPCStatus)
 	require.Equal(t, []string{"v 1"}, b.do(1, "get k"), "the other worker goes on")
 
 	b.at(1e9)
@@ -220,37 +190,15 @@ func TestReload(t *testing.T) {
 	}
 }
 
-func TestPanicInTheResponse(t *testing.T) {
+func TestEndWhileARequestIsUnderWay(t *testing.T) {
 	b := setUp(t)
-	res := b.serve(0, "on", func(r *sim.Request) { r.Headers = append(r.Headers, [2]string{"x-then", "panic"}) })
-	require.Equal(t, 503, res.Status)
-	require.True(t, res.Local)
-}
-
-func TestPanicWhileAnotherRequestIsUnderWay(t *testing.T) {
-	b := setUp(t)
-	res := b.serve(0, "on", func(r *sim.Request) {
-		r.Upstream = func(*sim.Request) (*sim.Response, error) {
-			b.serve(0, "panic")
-			b.at(1e9)
-			require.Equal(t, []string{"first"}, b.do(0, "config"))
-			return &sim.Response{Status: 200}, nil
-		}
-	})
-	require.Equal(t, 503, res.Status)
+	require.Equal(t, 503, b.serve(0, "on", upstream(func() {
+		b.serve(0, "panic")
+		b.at(1e9)
+		require.Equal(t, []string{"first"}, b.do(0, "config"))
+	})).Status)
 	require.Equal(t, []string{"first"}, b.do(0, "config"))
-}
-
-func TestCloseWhileARequestIsUnderWay(t *testing.T) {
-	b := setUp(t)
-	res := b.serve(0, "on", func(r *sim.Request) {
-		r.Headers = append(r.Headers, [2]string{"x-then", "get k"})
-		r.Upstream = func(*sim.Request) (*sim.Response, error) {
-			b.Close()
-			return &sim.Response{Status: 200}, nil
-		}
-	})
-	require.Equal(t, 503, res.Status)
+	require.Equal(t, 503, b.serve(0, "on", upstream(b.Close)).Status)
 	require.Equal(t, 503, b.serve(0, "get k").Status)
 }
 
@@ -292,19 +240,16 @@ func TestModulesThatEnvoyCouldNotLoad(t *testing.T) {
 		wasm []byte
 		want string
 	}{
-		"no ABI version":     {module(nil, "malloc", "_initialize"), "it does not export proxy_abi_version_0_2_0"},
-		"an old ABI version": {module(nil, "proxy_abi_version_0_1_0", "malloc", "_initialize"), "proxy_abi_version_0_2_0"},
-		"no allocator":       {module(nil, "proxy_abi_version_0_2_0", "_initialize"), "it exports neither malloc nor proxy_on_memory_allocate"},
-		"no start":           {module(nil, "proxy_abi_version_0_2_0", "malloc"), "it does not export _initialize"},
-		"newer WASI":         {module([][3]string{{"wasi_snapshot_preview1", "path_filestat_get", "iiiii"}}, all...), "it imports wasi_snapshot_preview1.path_filestat_get, which the oldest supported Envoy (1.36) does not offer"},
-		"an unknown call":    {module([][3]string{{"env", "proxy_log", "iii"}, {"env", "proxy_remove_shared_data", "ii"}}, all...), "it imports env.proxy_remove_shared_data"},
-		"an unknown module":  {module([][3]string{{"js", "proxy_log", "iii"}}, all...), "it imports js.proxy_log"},
-		"another signature":  {module([][3]string{{"env", "proxy_log", "iI"}}, all...), "it imports env.proxy_log with parameters (i32 i64), Envoy offers (i32 i32 i32)"},
-		"log level of 0.2.1": {module([][3]string{{"env", "proxy_get_log_level", "i"}}, all...), "it imports env.proxy_get_log_level"},
-		"something else":     {[]byte("x"), "compile module"},
+		"no ABI version":    {module(nil, "malloc", "_initialize"), "it does not export proxy_abi_version_0_2_0"},
+		"no allocator":      {module(nil, "proxy_abi_version_0_2_0", "_initialize"), "it exports neither malloc nor proxy_on_memory_allocate"},
+		"no start":          {module(nil, "proxy_abi_version_0_2_0", "malloc"), "it does not export _initialize"},
+		"newer WASI":        {module([][3]string{{"wasi_snapshot_preview1", "path_filestat_get", "iiiii"}}, all...), "it imports wasi_snapshot_preview1.path_filestat_get, which the oldest supported Envoy (1.36) does not offer"},
+		"an unknown call":   {module([][3]string{{"env", "proxy_log", "iii"}, {"env", "proxy_remove_shared_data", "ii"}}, all...), "it imports env.proxy_remove_shared_data"},
+		"another signature": {module([][3]string{{"env", "proxy_log", "iI"}}, all...), "it imports env.proxy_log with parameters (i32 i64), Envoy offers (i32 i32 i32)"},
+		"something else":    {[]byte("x"), "compile module"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := sim.New(context.Background(), sim.Options{Wasm: c.wasm})
+			_, err := sim.New(t.Context(), sim.Options{Wasm: c.wasm})
 			require.ErrorContains(t, err, c.want)
 		})
 	}
@@ -322,9 +267,4 @@ func TestConfigureWorkerReachesOneThread(t *testing.T) {
 	require.NoError(t, b.Configure([]byte("first")))
 	require.Equal(t, []string{"first"}, b.do(1, "config"), "the update that all have brings the one back in line")
 	require.EqualError(t, b.ConfigureWorker(2, nil), "find worker 2: there are workers 0 to 1")
-
-	h, err := sim.New(context.Background(), sim.Options{Wasm: guest, CacheDir: cacheDir})
-	require.NoError(t, err)
-	defer h.Close()
-	require.EqualError(t, h.ConfigureWorker(0, nil), "configure worker: nothing is configured")
 }

@@ -19,9 +19,7 @@ import (
 // another version.
 var (
 	guest, arena, pauser, witness []byte
-	cacheDir                      string
-	pauserFile                    string
-	witnessFile                   string
+	cacheDir, wasmDir             string
 )
 
 func TestMain(m *testing.M) {
@@ -35,17 +33,11 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	cacheDir = filepath.Join(dir, "cache")
-	for file, wasm := range map[string]*[]byte{"guest.wasm": &guest, "arena.wasm": &arena, "pauser.wasm": &pauser, "witness.wasm": &witness} {
-		source := "guest"
-		switch file {
-		case "pauser.wasm":
-			source, pauserFile = "pauser", filepath.Join(dir, file)
-		case "witness.wasm":
-			source, witnessFile = "witness", filepath.Join(dir, file)
-		}
-		out := filepath.Join(dir, file)
-		build := exec.Command("go", "build", "-tags", strings.TrimSuffix(file, ".wasm"), "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./testdata/"+source)
+	wasmDir, cacheDir = dir, filepath.Join(dir, "cache")
+	for name, wasm := range map[string]*[]byte{"guest": &guest, "arena": &arena, "pauser": &pauser, "witness": &witness} {
+		source := strings.Replace(name, "arena", "guest", 1)
+		out := filepath.Join(dir, name+".wasm")
+		build := exec.Command("go", "build", "-tags", name, "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./testdata/"+source)
 		build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 		if text, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build guest: %v\n%s", err, text)
@@ -112,10 +104,8 @@ func (b *bench) note(list *[]string, line string) {
 
 // heard returns the log lines since it was last asked, and calls the host
 // calls.
-func (b *bench) heard() []string { return b.take(&b.lines) }
-func (b *bench) called() []string {
-	return b.take(&b.calls)
-}
+func (b *bench) heard() []string  { return b.take(&b.lines) }
+func (b *bench) called() []string { return b.take(&b.calls) }
 
 func (b *bench) take(list *[]string) []string {
 	b.mu.Lock()
@@ -145,3 +135,19 @@ func (b *bench) serve(worker int, steps string, change ...func(*sim.Request)) *s
 }
 
 func workers(n int) func(*sim.Options) { return func(o *sim.Options) { o.Workers = n } }
+
+// What is different about a request.
+
+func header(name, value string) func(*sim.Request) {
+	return func(r *sim.Request) { r.Headers = append(r.Headers, [2]string{name, value}) }
+}
+
+// upstream does something while the request is at its upstream, which answers 200.
+func upstream(do func()) func(*sim.Request) {
+	return func(r *sim.Request) {
+		r.Upstream = func(*sim.Request) (*sim.Response, error) {
+			do()
+			return &sim.Response{Status: 200}, nil
+		}
+	}
+}

@@ -93,8 +93,8 @@ type lab interface {
 	request(ctx context.Context, t talk) string
 }
 
-// conduct takes a lab through all scenarios and returns what it recorded.
-func conduct(t *testing.T, l lab) string {
+// requireConducted takes a lab through all scenarios, and compares or writes what it recorded.
+func requireConducted(t *testing.T, l lab, anew bool) {
 	t.Helper()
 	var b strings.Builder
 	for _, s := range scenarios {
@@ -137,7 +137,13 @@ func conduct(t *testing.T, l lab) string {
 		time.Sleep(20 * time.Millisecond) // for what nobody waits for
 		write(&b, l.log()[from:], answers)
 	}
-	return b.String()
+	file := filepath.Join("testdata", "pauser", "recorded.txt")
+	if anew {
+		require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), b.String())
 }
 
 // write puts what came of an answer of the upstream behind all else: it comes when
@@ -162,8 +168,6 @@ func write(b *strings.Builder, lines []string, answers map[string]string) {
 		fmt.Fprintf(b, "= %s %s\n", name, answers[name])
 	}
 }
-
-var golden = filepath.Join("testdata", "pauser", "recorded.txt")
 
 // peer is the server of the scenarios, in the same process.
 type peer struct{ in *sim.Inbox }
@@ -229,21 +233,9 @@ func (l simLab) request(ctx context.Context, tk talk) string {
 
 func TestAsRecorded(t *testing.T) {
 	t.Parallel()
-	b := &bench{t: t}
-	h, err := sim.New(t.Context(), sim.Options{
-		Wasm: pauser, VMID: "vm", PluginName: "plugin", RootID: "root", CacheDir: cacheDir, StreamIdle: idle,
-		Log: func(l sim.Level, _ int, m string) {
-			if l == sim.Info {
-				b.note(&b.lines, m)
-			}
-		},
-		LogLevel: sim.Info,
-		Dial:     dial,
-	})
-	require.NoError(t, err)
-	t.Cleanup(h.Close)
-	b.Host = h
-	require.NoError(t, h.Configure(nil))
+	b := setUpWitness(t, func(o *sim.Options) { o.Now, o.Dial, o.StreamIdle = nil, dial, idle })
+	require.NoError(t, b.Replace(pauser, []byte("first")))
+	b.heard()
 	stop := make(chan struct{})
 	var ticking sync.WaitGroup
 	ticking.Go(func() {
@@ -252,15 +244,12 @@ func TestAsRecorded(t *testing.T) {
 			case <-stop:
 				return
 			case <-time.After(time.Millisecond):
-				h.TickDue()
+				b.TickDue()
 			}
 		}
 	})
 	t.Cleanup(func() { close(stop); ticking.Wait() })
-	got := conduct(t, simLab{b})
-	want, err := os.ReadFile(golden)
-	require.NoError(t, err)
-	require.Equal(t, string(want), got)
+	requireConducted(t, simLab{b}, false)
 }
 
 const (

@@ -1,10 +1,10 @@
 package sim_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,16 +48,13 @@ func TestTicks(t *testing.T) {
 func TestSeveralConfigurationsTick(t *testing.T) {
 	b := setUp(t)
 	require.NoError(t, b.Configure([]byte("tick=10")))
-	b.serve(0, "on", func(r *sim.Request) {
-		r.Upstream = func(*sim.Request) (*sim.Response, error) {
-			require.NoError(t, b.Configure([]byte("tick=10 again")))
-			b.heard()
-			b.at(10e6)
-			b.TickDue()
-			require.Equal(t, []string{"0 info tick tick=10", "0 info tick tick=10 again", "-1 info tick tick=10 again"}, b.heard())
-			return &sim.Response{Status: 200}, nil
-		}
-	})
+	b.serve(0, "on", upstream(func() {
+		require.NoError(t, b.Configure([]byte("tick=10 again")))
+		b.heard()
+		b.at(10e6)
+		b.TickDue()
+		require.Equal(t, []string{"0 info tick tick=10", "0 info tick tick=10 again", "-1 info tick tick=10 again"}, b.heard())
+	}))
 }
 
 func TestMetrics(t *testing.T) {
@@ -97,68 +94,21 @@ func TestWorkersRace(t *testing.T) {
 	const n, each = 4, 200
 	b := setUp(t, workers(n), func(o *sim.Options) { o.OnCall = nil })
 	var wg sync.WaitGroup
-	won := make([]int, n)
+	var won atomic.Uint32
 	for w := range n {
 		wg.Go(func() {
 			for range each {
-				read := b.do(w, "get k")[0]
 				cas := "4294967294"
-				if _, number, ok := strings.Cut(read, " "); ok && read != "not found" {
+				if _, number, ok := strings.Cut(b.do(w, "get k")[0], "v "); ok {
 					cas = number
 				}
 				if b.do(w, "set k v "+cas)[0] == "ok" {
-					won[w]++
+					won.Add(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	sum := 0
-	for _, k := range won {
-		sum += k
-	}
 	_, cas, _ := b.Shared().Get("k")
-	require.Equal(t, uint32(sum), cas, "as many writes as compare-and-swaps that said ok")
-}
-
-// A scheduler may hold a worker between two of its calls.
-func TestOnCallMayBlock(t *testing.T) {
-	held, free := make(chan struct{}), make(chan struct{})
-	var armed sync.Once
-	b := setUp(t, workers(2), func(o *sim.Options) {
-		o.OnCall = func(vm int, call string) {
-			if vm == 0 && call == "proxy_set_shared_data" {
-				armed.Do(func() { close(held); <-free })
-			}
-		}
-	})
-	got := make(chan []string)
-	go func() { got <- b.do(0, "get k;set k a 4294967294") }()
-	<-held
-	require.Equal(t, []string{"ok"}, b.do(1, "set k b 4294967294"))
-	close(free)
-	lines := <-got
-	require.Equal(t, "not found", lines[0])
-	require.Contains(t, lines[1], "cas mismatch")
-}
-
-func BenchmarkServe(b *testing.B) {
-	h, err := sim.New(context.Background(), sim.Options{Wasm: arena, CacheDir: cacheDir})
-	require.NoError(b, err)
-	defer h.Close()
-	require.NoError(b, h.Configure(nil))
-	for _, do := range []string{"", "get k;set k v 0"} {
-		b.Run("do="+do, func(b *testing.B) {
-			r := &sim.Request{Path: "/a", ClientIP: "192.0.2.1"}
-			if do != "" {
-				r.Headers = [][2]string{{"x-do", do}}
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := h.Serve(0, r); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
+	require.Equal(t, won.Load(), cas, "as many writes as compare-and-swaps that said ok")
 }
