@@ -4,14 +4,10 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 func certificateOf(t *testing.T, sans ...string) *x509.Certificate {
@@ -128,40 +124,4 @@ func TestCheckNodeID(t *testing.T) {
 	} {
 		require.ErrorContains(t, CheckNodeID(id), want)
 	}
-}
-
-// The file and the table of docs/operating.md.
-func TestDocumentedRules(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(buildtest.Root(), "docs", "operating.md"))
-	require.NoError(t, err)
-	_, rest, ok := strings.Cut(string(page), "```text node-names\n")
-	require.True(t, ok)
-	file, rest, _ := strings.Cut(rest, "```")
-	r, err := ParseNodeIDs("node-names", []byte(file))
-	require.NoError(t, err)
-	_, rest, _ = strings.Cut(rest, "| certificate | may be | may not be |\n|---|---|---|\n")
-	table, _, _ := strings.Cut(rest, "\n\n")
-	checked := 0
-	for row := range strings.Lines(table) {
-		cells := strings.Split(row, "|")
-		cert := certificateOf(t, ids(cells[1])...)
-		for i, granted := range map[int]bool{2: true, 3: false} {
-			for _, id := range ids(cells[i]) {
-				_, err := r.SAN(cert, id)
-				require.Equal(t, granted, err == nil, "%s as %s", cells[1], id)
-				checked++
-			}
-		}
-	}
-	require.Equal(t, 8, checked)
-}
-
-// ids are the words in code of a cell.
-func ids(cell string) (list []string) {
-	for i, word := range strings.Split(cell, "`") {
-		if i%2 == 1 {
-			list = append(list, word)
-		}
-	}
-	return list
 }

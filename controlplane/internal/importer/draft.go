@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -175,11 +176,7 @@ func (r *rule) counts(other *rule) bool {
 // clip makes text fit for a rule's name: printable, without space at its ends,
 // at most size bytes long.
 func clip(text string, size int) string {
-	text = strings.TrimSpace(printable(text))
-	if len(text) > size {
-		text = strings.TrimSpace(strings.ToValidUTF8(text[:size], ""))
-	}
-	return text
+	return printable.Cut(strings.TrimSpace(printable.Text(text)), size)
 }
 
 // document is the policy as it is written.

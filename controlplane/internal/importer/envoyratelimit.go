@@ -12,6 +12,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -67,7 +68,7 @@ func (in *source) readDomain(n *policy.Node, root *tree, domain *string) {
 	case *domain != "" && *domain != name:
 		in.failField(o, "domain", "is "+name+", and that of the file before is "+*domain+": a policy has one domain, so "+
 			"import them one by one")
-	case len(name) > policy.MaxNameBytes || strings.TrimSpace(printable(name)) != name:
+	case len(name) > policy.MaxNameBytes || strings.TrimSpace(name) != name || !printable.Is(name):
 		in.failField(o, "domain", "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
 			"characters and spaces at its ends")
 	default:

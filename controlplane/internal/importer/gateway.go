@@ -110,7 +110,7 @@ func (in *source) gateway(n *policy.Node) (list []rule) {
 		if of == nil {
 			continue
 		}
-		list = append(list, in.gatewayRules(of, strings.TrimSpace(printable(name)), of == o.Local)...)
+		list = append(list, in.gatewayRules(of, clip(name, 100), of == o.Local)...)
 		if of == o.Global {
 			in.notes.addUnlessCluster(place{}, eachEnvoy)
 		}

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 // encoded is a value as YAML.
@@ -24,11 +26,11 @@ func flow(v any) *yaml.Node {
 
 const commentWidth = 94
 
-// comment writes text as lines of a comment, without characters that end a line.
+// comment writes text as lines of a comment.
 func comment(text string) string {
 	var lines []string
 	line := "#"
-	for word := range strings.FieldsSeq(printable(text)) {
+	for word := range strings.FieldsSeq(printable.Text(text)) {
 		if len(line)+1+len(word) > commentWidth {
 			lines = append(lines, line)
 			line = "#  "
@@ -36,13 +38,4 @@ func comment(text string) string {
 		line += " " + word
 	}
 	return strings.Join(append(lines, line), "\n")
-}
-
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == 0x85 || r == 0x2028 || r == 0x2029 || r == 0xfeff {
-			return ' '
-		}
-		return r
-	}, text)
 }
