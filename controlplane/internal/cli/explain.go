@@ -112,12 +112,16 @@ func (o *manageOptions) ask(cmd *cobra.Command, r *simulate.Request) ([]manage.E
 }
 
 func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) error {
+	policy, _, err := readText(cmd, "policy", o.policy, false)
+	if err != nil {
+		return err
+	}
 	wasm, err := readFilter(o.wasm)
 	if err != nil {
 		return err
 	}
 	text, err := simulate.Explain(cmd.Context(), simulate.Options{
-		Wasm: wasm, Policy: o.policy, CacheDir: compiledFilters(),
+		Wasm: wasm, Policy: o.policy, Text: policy, CacheDir: compiledFilters(),
 		Log: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 	}, r)
 	if err != nil {

@@ -84,6 +84,10 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 	if o.policy == "-" {
 		return usageError(errors.New("-f - is not possible here"), "give the policy as a file; requests come from standard input without -r")
 	}
+	text, _, err := readText(cmd, "policy", o.policy, false)
+	if err != nil {
+		return err
+	}
 	wasm, err := readFilter(o.wasm)
 	if err != nil {
 		return err
@@ -101,7 +105,7 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 		requests, dir = file, filepath.Dir(o.requests)
 	}
 	return simulate.Run(cmd.Context(), simulate.Options{
-		Wasm: wasm, Policy: o.policy, Requests: requests, Dir: dir,
+		Wasm: wasm, Policy: o.policy, Text: text, Requests: requests, Dir: dir,
 		Workers: o.workers, Proxies: o.proxies, Seed: o.seed, CacheDir: compiledFilters(),
 		Log: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 	}, cmd.OutOrStdout())

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -172,13 +170,9 @@ func decidesAs(t *testing.T, configurations int, filter bool,
 // prints.
 func simulated(t *testing.T, wasm, policy []byte, requests *bytes.Buffer) *bufio.Scanner {
 	t.Helper()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "policy.yaml")
-	require.NoError(t, os.WriteFile(file, policy, 0o600))
 	var out bytes.Buffer
 	require.NoError(t, simulate.Run(t.Context(), simulate.Options{
-		Wasm: wasm, Policy: file, Requests: requests, Dir: dir, Workers: 1, Seed: 1,
-		CacheDir: buildtest.CacheDir(), Log: func(string) {},
+		Wasm: wasm, Text: policy, Requests: requests, Workers: 1, Seed: 1, CacheDir: buildtest.CacheDir(), Log: func(string) {},
 	}, &out))
 	return bufio.NewScanner(&out)
 }

@@ -116,7 +116,7 @@ func TestReplayIsWhatSimulateDecides(t *testing.T) {
 	}
 	var out bytes.Buffer
 	require.NoError(t, simulate.Run(t.Context(), simulate.Options{
-		Wasm: o.Wasm, Policy: write(t, "policy.yaml", rules), Requests: strings.NewReader(in.String()), Workers: 1, Seed: 1,
+		Wasm: o.Wasm, Text: []byte(rules), Requests: strings.NewReader(in.String()), Workers: 1, Seed: 1,
 		CacheDir: o.CacheDir, Log: func(m string) { t.Log(m) },
 	}, &out))
 	type count struct{ requests, denied, again, shadow int64 }

@@ -82,7 +82,7 @@ func (r *Request) Header() string {
 // Explain asks the compiled filter what a policy makes of a request. Its counters
 // are empty. The answer is the filter's, an answer.Explanation in JSON.
 func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
-	p, err := o.readPolicy()
+	p, err := readPolicy(o.Policy, o.Text)
 	if err != nil {
 		return nil, err
 	}

@@ -35,8 +35,8 @@ import (
 // Options say what to simulate.
 type Options struct {
 	Wasm     []byte
-	Policy   string // file
-	Text     []byte // of the policy; nil = the file's
+	Policy   string // the name of its file
+	Text     []byte // of the policy
 	Requests io.Reader
 	Dir      string // holds the policy files that the requests name, itself or below
 	Workers  int
@@ -86,7 +86,7 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 }
 
 func (o Options) run(ctx context.Context, out io.Writer) error {
-	first, err := o.readPolicy()
+	first, err := readPolicy(o.Policy, o.Text)
 	if err != nil {
 		return err
 	}
@@ -145,17 +145,6 @@ func (s *simulation) start(ctx context.Context, o Options, trace string, p *poli
 		}
 	}
 	return s.configure(p)
-}
-
-func (o Options) readPolicy() (*policyFile, error) {
-	if o.Text != nil {
-		return readPolicy(o.Policy, o.Text)
-	}
-	text, err := input.File(o.Policy, policy.MaxBytes)
-	if err != nil {
-		return nil, fmt.Errorf("read policy: %w", err)
-	}
-	return readPolicy(o.Policy, text)
 }
 
 type simulation struct {
