@@ -60,16 +60,34 @@ func skipped(fd protoreflect.FieldDescriptor) (note string, skip bool) {
 	return "", fd.IsMap() || fd.Message() != nil && fd.Message().FullName() == "google.protobuf.Any"
 }
 
-// fieldOf is the value of an object's field by its name in protocol buffers,
-// also where it is written as in their JSON; nil if it is absent or null.
-func fieldOf(n *policy.Node, name string) *policy.Node {
-	if n == nil {
-		return nil
-	}
-	for i := range n.Fields {
-		if f := &n.Fields[i]; isField(f.Name, name) && f.Value.Kind != policy.Null {
-			return f.Value
+// fieldOf is the value of an object's field by its name in protocol buffers, also where it is
+// written as in their JSON, or of a field in it, and so on; nil if it is absent or null.
+func fieldOf(n *policy.Node, names ...string) *policy.Node {
+	for _, name := range names {
+		if n == nil {
+			break
 		}
+		at := slices.IndexFunc(n.Fields, func(f policy.Field) bool { return isField(f.Name, name) && f.Value.Kind != policy.Null })
+		if at < 0 {
+			return nil
+		}
+		n = n.Fields[at].Value
+	}
+	return n
+}
+
+// textOf is the text of such a field.
+func textOf(n *policy.Node, names ...string) string {
+	if v := fieldOf(n, names...); v != nil {
+		return v.Text
+	}
+	return ""
+}
+
+// itemsOf are the items of such a field.
+func itemsOf(n *policy.Node, names ...string) []*policy.Node {
+	if v := fieldOf(n, names...); v != nil {
+		return v.Items
 	}
 	return nil
 }

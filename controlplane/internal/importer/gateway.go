@@ -90,7 +90,7 @@ func (j *job) trafficPolicies() error {
 
 // gateway makes rules of a BackendTrafficPolicy.
 func (in *source) gateway(n *policy.Node) (list []rule) {
-	name, spec := textOf(fieldOf(n, "metadata"), "name"), fieldOf(n, "spec")
+	name, spec := textOf(n, "metadata", "name"), fieldOf(n, "spec")
 	targets := append(itemsOf(spec, "target_refs"), fieldOf(spec, "target_ref"))
 	for _, target := range append(targets, itemsOf(spec, "target_selectors")...) {
 		if target == nil {

@@ -68,11 +68,12 @@ func (in *source) asEnvoy() error {
 
 // resources are the documents of a file, also those in a List of Kubernetes.
 func resources(root *policy.Node) []*policy.Node {
+	items := fieldOf(root, "items")
 	switch {
 	case root.Kind == policy.List:
 		return root.Items
-	case textOf(root, "kind") == "List" && fieldOf(root, "items") != nil:
-		return fieldOf(root, "items").Items
+	case textOf(root, "kind") == "List" && items != nil:
+		return items.Items
 	}
 	return []*policy.Node{root}
 }
@@ -109,7 +110,7 @@ func (in *source) refuse(ofService bool) {
 	case isEnvoy, kind == "BackendTrafficPolicy", kind == "List":
 		return
 	case kind == "ConfigMap":
-		does += ": give what it holds as a file, such as that of " + getData(n)
+		does += `: give what it holds as a file, such as that of kubectl get configmap NAME -o 'jsonpath={.data.FILE\.yaml}'`
 	case kind != "":
 		does += " (" + clip(textOf(n, "api_version"), 100) + "), which the import does not read: write its limits as rules of a policy"
 	case has("rules") && has("version"):
@@ -120,18 +121,6 @@ func (in *source) refuse(ofService bool) {
 		return
 	}
 	in.fail(n, "", "this is "+does)
-}
-
-// getData is the command that prints what is in a ConfigMap.
-func getData(n *policy.Node) string {
-	name, file := textOf(fieldOf(n, "metadata"), "name"), "FILE"
-	if data := fieldOf(n, "data"); data != nil && len(data.Fields) > 0 {
-		file = data.Fields[0].Name
-	}
-	if !isHost(name) || !isHost(file) { // no text of a file becomes part of a shell's command
-		name, file = "NAME", "FILE"
-	}
-	return "kubectl get configmap " + name + " -o 'jsonpath={.data." + strings.ReplaceAll(file, ".", `\.`) + "}'"
 }
 
 // nothing says why there is no rate limit in a file: a name that is spelled
@@ -199,9 +188,9 @@ func (in *source) patched(envoyFilters []*policy.Node) *policy.Node {
 	root := envoyFilters[0]
 	filters, hosts := &policy.Node{Kind: policy.List}, &policy.Node{Kind: policy.List}
 	for _, e := range envoyFilters {
-		for _, p := range itemsOf(fieldOf(e, "spec"), "config_patches") {
-			value := fieldOf(fieldOf(p, "patch"), "value")
-			vhost := fieldOf(fieldOf(fieldOf(p, "match"), "route_configuration"), "vhost")
+		for _, p := range itemsOf(e, "spec", "config_patches") {
+			value := fieldOf(p, "patch", "value")
+			vhost := fieldOf(p, "match", "route_configuration", "vhost")
 			to := textOf(p, "apply_to")
 			switch {
 			case value == nil:
@@ -212,7 +201,7 @@ func (in *source) patched(envoyFilters []*policy.Node) *policy.Node {
 				h.Fields = append(h.Fields, value.Fields...)
 			case to == "HTTP_ROUTE":
 				match := object(p, "prefix", text(p, "/"))
-				if name := textOf(fieldOf(vhost, "route"), "name"); name != "" {
+				if name := textOf(vhost, "route", "name"); name != "" {
 					match = object(p)
 					in.notes.add(in.placeOf(p), "the patch is for the route "+name+", and the EnvoyFilter does not say for which requests "+
 						"that is: its rules are off until they have a match")
@@ -250,13 +239,6 @@ func hostOf(hosts *policy.Node, at *policy.Node, domain string) *policy.Node {
 	h := object(at, "domains", domains, "routes", &policy.Node{Kind: policy.List})
 	hosts.Items = append(hosts.Items, h)
 	return h
-}
-
-func itemsOf(n *policy.Node, field string) []*policy.Node {
-	if v := fieldOf(n, field); v != nil {
-		return v.Items
-	}
-	return nil
 }
 
 // object is an object with these names and values, at the place of a node.

@@ -64,13 +64,14 @@ func (in *source) find(n *policy.Node, listener string, listeners, routes *[]*si
 		in.find(item, listener, listeners, routes)
 	}
 	if fieldOf(n, "filter_chains") != nil {
-		listener = listenerName(n)
+		address := fieldOf(n, "address", "socket_address")
+		listener = cmp.Or(textOf(n, "name"), textOf(address, "address")+":"+textOf(address, "port_value"))
 	}
 	filters := fieldOf(n, "http_filters")
 	switch {
 	case filters != nil:
 		s := &site{name: listener, in: in, routing: fieldOf(n, "route_config")}
-		s.routes = cmp.Or(textOf(s.routing, "name"), textOf(fieldOf(n, "rds"), "route_config_name"))
+		s.routes = cmp.Or(textOf(s.routing, "name"), textOf(n, "rds", "route_config_name"))
 		if listener == "" {
 			s.name = "line " + strconv.Itoa(n.Line)
 		}
@@ -90,19 +91,6 @@ func (in *source) find(n *policy.Node, listener string, listeners, routes *[]*si
 			}
 		}
 	}
-}
-
-// listenerName is the name by which a listener is chosen.
-func listenerName(n *policy.Node) string {
-	address := fieldOf(fieldOf(n, "address"), "socket_address")
-	return cmp.Or(textOf(n, "name"), textOf(address, "address")+":"+textOf(address, "port_value"))
-}
-
-func textOf(n *policy.Node, field string) string {
-	if v := fieldOf(n, field); v != nil {
-		return v.Text
-	}
-	return ""
 }
 
 // configOf finds the configuration in a typed_config, which may be in a
@@ -158,8 +146,7 @@ func isConfig[M proto.Message](c filterConfig) bool {
 // limited reports whether any route has rate_limits.
 func (s *site) limited() bool {
 	return contains(s.routing, func(n *policy.Node) bool {
-		limits := fieldOf(n, "rate_limits")
-		return limits != nil && len(limits.Items) > 0
+		return len(itemsOf(n, "rate_limits")) > 0
 	})
 }
 
