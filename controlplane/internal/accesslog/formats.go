@@ -11,12 +11,16 @@ import (
 type format interface {
 	// read takes what a line says. An error says why the line is none of the format.
 	read(line string, d *draft) error
-	// has returns where the format has the fields, and all names in it.
-	has() ([]*place, []string)
+	has() *fields
 }
 
-func (t *text) has() ([]*place, []string)   { return t.places, t.names() }
-func (f *object) has() ([]*place, []string) { return f.places, f.names }
+// fields are those that a format has.
+type fields struct {
+	places []*place // where it has those that are asked for
+	names  []string // all, or those of the begin of the log
+}
+
+func (f *fields) has() *fields { return f }
 
 const (
 	common   = `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent`

@@ -31,7 +31,6 @@ type source struct {
 	name   string
 	lines  *lines // nil: not open yet
 	format format
-	places []*place
 	number int64
 	ns     int64    // of the next line
 	next   *Request // nil: none is read yet
@@ -108,18 +107,17 @@ func (l *Log) recognize(s *source, sample []string) (err error) {
 	if s.format, reading.Format, err = l.options.recognize(s.name, sample); err != nil {
 		return err
 	}
-	var names []string
-	s.places, names = s.format.has()
-	l.places = append(l.places, s.places...)
-	l.names = append(l.names, names...)
+	has := s.format.has()
+	l.places = append(l.places, has.places...)
+	l.names = append(l.names, has.names...)
 	for _, field := range append([]string{FieldTime}, l.options.Fields...) {
-		p := find(s.places, field)
+		p := find(has.places, field)
 		if p == nil {
-			return lacking(s.name, field, names)
+			return lacking(s.name, field, has.names)
 		}
 		reading.Fields[p.field] = p.name
 	}
-	if took := find(s.places, FieldTook); took != nil && find(s.places, FieldTime).end {
+	if took := find(has.places, FieldTook); took != nil && find(has.places, FieldTime).end {
 		reading.Fields[FieldTime] += " - " + took.name
 	}
 	if l.options.Format == "" {
@@ -161,7 +159,6 @@ func (o *Options) checkBalancer(log string, sample []string) error {
 	if err != nil {
 		return err
 	}
-	places, _ := f.has()
 	var example [2]string
 	behind := 0
 	all := count(sample, func(line string) bool {
@@ -176,7 +173,7 @@ func (o *Options) checkBalancer(log string, sample []string) error {
 		return true
 	})
 	if behind > 0 && 2*behind >= all {
-		return behindBalancer(log, find(places, FieldClientIP).name, example[0], example[1])
+		return behindBalancer(log, find(f.has().places, FieldClientIP).name, example[0], example[1])
 	}
 	return nil
 }
@@ -290,7 +287,7 @@ func (l *Log) parse(s *source, line string, err error) error {
 		err = s.format.read(line, &d)
 	}
 	if err == nil {
-		err = d.end(s.places)
+		err = d.end(s.format.has().places)
 	}
 	switch {
 	case err == nil:

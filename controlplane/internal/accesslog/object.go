@@ -11,9 +11,8 @@ import (
 
 // object is a format of lines that are JSON objects.
 type object struct {
-	places []*place
+	fields
 	byName map[string][]*place // in lower case; names inside others are joined by dots
-	names  []string            // that the format, or the begin of the log, has
 	lines  int
 }
 

@@ -12,7 +12,7 @@ type text struct {
 	before  string // the first value
 	pieces  []piece
 	escapes bool // values are escaped as by nginx and Apache: none has a raw quotation mark
-	places  []*place
+	fields
 
 	comments bool // lines that begin with # are none of the log
 
@@ -42,6 +42,7 @@ func (t *text) end(o *Options) (err error) {
 	t.left, t.right = make([]int, 2*len(t.pieces)), make([]int, 2*len(t.pieces))
 	var places []place
 	for i, p := range t.pieces {
+		t.names = append(t.names, p.name)
 		for _, m := range p.meanings {
 			places = append(places, place{name: p.name, meaning: m, piece: i})
 		}
@@ -97,13 +98,6 @@ func (t *text) cut(format string) error {
 	return nil
 }
 
-func (t *text) names() (names []string) {
-	for i := range t.pieces {
-		names = append(names, t.pieces[i].name)
-	}
-	return names
-}
-
 // find returns the place of what a person calls by the format's name, or by a header's.
 func (t *text) find(said string) (*place, error) {
 	said = strings.ToLower(strings.Trim(strings.TrimPrefix(said, "$"), "%"))
@@ -114,7 +108,7 @@ func (t *text) find(said string) (*place, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("the format has no %s, but %s", said, list(t.names()))
+	return nil, fmt.Errorf("the format has no %s, but %s", said, list(t.names))
 }
 
 // read reads a line.
