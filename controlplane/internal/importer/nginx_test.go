@@ -2,6 +2,7 @@ package importer_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"testing"
@@ -40,4 +41,15 @@ func TestLimitReqOfNginx(t *testing.T) {
 		policy := fmt.Sprintf("version: 1\nrules:\n  - name: one\n    key: [client_ip]\n    algorithm: token_bucket\n    limits: [{requests: 1, per: 1m, burst: %d}]\n", burst)
 		require.Equal(t, there, decide(t, wasm, []byte(policy), &requests), path)
 	}
+}
+
+// decide says which requests a policy allows.
+func decide(t *testing.T, wasm, policy []byte, requests *bytes.Buffer) (allowed []bool) {
+	t.Helper()
+	for lines := simulated(t, wasm, policy, requests); lines.Scan(); {
+		var answer struct{ Allowed bool }
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &answer))
+		allowed = append(allowed, answer.Allowed)
+	}
+	return allowed
 }

@@ -21,18 +21,29 @@ import (
 
 var update = flag.Bool("update", false, "write what comes of the logs of testdata into their files")
 
-// Each file has policies, each before a log and what it makes of it.
+// Each archive has policies, each alone or with another before a log and what they make of it.
 func TestReplays(t *testing.T) {
 	wasm := buildtest.Wasm(t)
 	buildtest.Archives(t, "testdata/replays/*.txtar", *update, func(files []txtar.File) {
-		for i := 0; i < len(files); i += 3 {
-			policy, log := files[i], filepath.Join(t.TempDir(), "log")
-			require.NoError(t, os.WriteFile(log, files[i+1].Data, 0o600))
-			r, err := replay.Run(t.Context(), replay.Options{
-				Log: accesslog.Options{Names: []string{log}, Sort: time.Second}, Policy: replay.File{Name: policy.Name, Text: policy.Data},
-				Unknown: 0.1, Wasm: wasm, CacheDir: buildtest.CacheDir(),
-			})
-			files[i+2].Data = []byte(strings.ReplaceAll(said(t, r, err), log, "log"))
+		var o replay.Options
+		for i := range files {
+			switch f := &files[i]; f.Name {
+			case "log":
+				log := filepath.Join(t.TempDir(), "log")
+				require.NoError(t, os.WriteFile(log, f.Data, 0o600))
+				o.Log = accesslog.Options{Names: []string{log}, Sort: time.Second}
+			case "comes to":
+				r, err := replay.Run(t.Context(), o)
+				f.Data = []byte(strings.ReplaceAll(said(t, r, err), o.Log.Names[0], "log"))
+				o = replay.Options{}
+			default:
+				policy := replay.File{Name: f.Name, Text: f.Data}
+				if o.Policy.Text != nil {
+					o.Against = &policy
+					continue
+				}
+				o = replay.Options{Policy: policy, Unknown: 0.1, Wasm: wasm, CacheDir: buildtest.CacheDir()}
+			}
 		}
 	})
 }
