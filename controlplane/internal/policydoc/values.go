@@ -66,21 +66,17 @@ var itemCounts = map[string][2]int64{
 
 var anyText = text("text", textPattern)
 
-// A limit is a window, or in a rule with algorithm concurrency a number of requests.
-var (
-	windowForms = []*node{text(`text such as "10/minute"`, limitPattern), object("limit")}
-	slotsForms  = []*node{text(`text such as "10"`, `^\s*[0-9]+\s*$`), integer(0, math.MaxUint32), object("slots")}
-)
-
 // items are the items of lists that are no plain objects.
 var items = map[string]*node{
-	"host":               text("host", hostPattern),
-	"method":             text("method", tokenPattern),
-	"path":               text("path pattern", pathPattern),
-	"network":            text("address or network", `^[0-9A-Fa-f:.]+(?:/[0-9]+)?$`),
-	"segment":            anyText,
-	"pattern":            text("pattern", keyPatternPattern),
-	"limit":              {says: "[limit](#limit), \"10/minute\", [slots](#slots) or a number of them", AnyOf: append(windowForms, slotsForms...)},
+	"host":    text("host", hostPattern),
+	"method":  text("method", tokenPattern),
+	"path":    text("path pattern", pathPattern),
+	"network": text("address or network", `^[0-9A-Fa-f:.]+(?:/[0-9]+)?$`),
+	"segment": anyText,
+	"pattern": text("pattern", keyPatternPattern),
+	"limit": {says: "[limit](#limit), \"10/minute\", [slots](#slots) or a number of them", AnyOf: []*node{ // a window, or slots of concurrency
+		text(`text such as "10/minute"`, limitPattern), object("limit"), text(`text such as "10"`, `^\s*[0-9]+\s*$`), integer(0, math.MaxUint32), object("slots"),
+	}},
 	"key":                {says: "[key](#key)", AnyOf: []*node{word(policy.BareKeys()...), object("key")}},
 	"status":             {AnyOf: []*node{integer(100, 599), text(`text such as "4xx" or "400-499"`, `^[1-5](?:xx|[0-9][0-9](?:-[1-5][0-9][0-9])?)$`)}},
 	"answer_grpc_status": {says: "gRPC statuses such as `unavailable` or 14", AnyOf: []*node{word(policy.GRPCStatuses...), integer(0, 16)}},
