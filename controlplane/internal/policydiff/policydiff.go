@@ -29,11 +29,10 @@ const (
 type Change struct {
 	Counter string         `json:"counter"`
 	Fate    Fate           `json:"fate"`
-	Why     string         `json:"why,omitempty"`          // of Restarted: what of its identity changed
-	Renamed string         `json:"renamed_from,omitempty"` // of New: the vanished counter that it may be under another name, if any
-	Windows []WindowChange `json:"windows,omitempty"`      // of Kept: the new policy's windows, then the dropped ones
-	Keeps   bool           `json:"keeps"`                  // all that was counted stays and nothing starts empty
-	Text    string         `json:"text"`                   // in a line: `counter "a": capacity 9 → 8: its counters restart`
+	Why     string         `json:"why,omitempty"`     // of Restarted: what of its identity changed
+	Windows []WindowChange `json:"windows,omitempty"` // of Kept: the new policy's windows, then the dropped ones
+	Keeps   bool           `json:"keeps"`             // all that was counted stays and nothing starts empty
+	Text    string         `json:"text"`              // in a line: `counter "a": capacity 9 → 8: its counters restart`
 }
 
 // WindowChange is what becomes of one window of a counter that is kept: Kept
@@ -57,28 +56,20 @@ func (c *Change) text() string {
 	case Vanished:
 		return s + "no rule has it any more: its counters vanish"
 	case New:
-		s += "is new and starts empty"
-		if c.Renamed != "" {
-			s += "; if it is " + strconv.Quote(c.Renamed) + " renamed, give the rule counter: " + strconv.Quote(c.Renamed) + " to keep its counters"
+		return s + "is new and starts empty"
+	default:
+		s += "kept"
+		for _, w := range c.Windows {
+			switch w.Fate {
+			case New:
+				s += "; " + message.Window(w.Window) + " is new and starts empty"
+			case Dropped:
+				s += "; " + message.Window(w.Window) + " is dropped"
+			default: // goes without saying
+			}
 		}
 		return s
-	default:
-		return s + "kept" + c.windows()
 	}
-}
-
-// windows are those of a kept counter that are not kept, behind semicolons.
-func (c *Change) windows() (s string) {
-	for _, w := range c.Windows {
-		switch w.Fate {
-		case New:
-			s += "; " + message.Window(w.Window) + " is new and starts empty"
-		case Dropped:
-			s += "; " + message.Window(w.Window) + " is dropped"
-		default: // goes without saying
-		}
-	}
-	return s
 }
 
 // Between compares what two policies count: the counters of the new one in
@@ -88,13 +79,13 @@ func (c *Change) windows() (s string) {
 // limit.Window.Same holds. Rules that are off keep their counters. An old
 // policy of nil had none.
 func Between(before, after *policy.Policy) []Change {
-	var old []*policy.Rule
-	if before != nil {
-		old = counters(before)
+	if before == nil {
+		before = &policy.Policy{}
 	}
-	was, is := byCounter(old), byCounter(counters(after))
+	old, was := counters(before)
+	now, is := counters(after)
 	changes := []Change{}
-	for _, r := range counters(after) {
+	for _, r := range now {
 		c := Change{Counter: r.Counter, Fate: New}
 		if other := was[r.Counter]; other != nil {
 			c.Fate, c.Why = Kept, identityChange(before, other, after, r)
@@ -111,9 +102,6 @@ func Between(before, after *policy.Policy) []Change {
 			changes = append(changes, Change{Counter: r.Counter, Fate: Vanished})
 		}
 	}
-	if before != nil && before.Domain == after.Domain {
-		findRenamed(changes, was, is)
-	}
 	for i := range changes {
 		c := &changes[i]
 		c.Keeps, c.Text = c.keeps(), c.text()
@@ -121,26 +109,17 @@ func Between(before, after *policy.Policy) []Change {
 	return changes
 }
 
-func byCounter(rules []*policy.Rule) map[string]*policy.Rule {
-	of := map[string]*policy.Rule{}
-	for _, r := range rules {
-		of[r.Counter] = r
-	}
-	return of
-}
-
-// counters returns one rule for each counter: all rules that share it define it
-// the same way. A rule without limits counts nothing.
-func counters(p *policy.Policy) []*policy.Rule {
-	var list []*policy.Rule
-	seen := map[string]bool{}
+// counters returns one rule for each counter, in order and by its name: all rules that share it
+// define it the same way. A rule without limits counts nothing.
+func counters(p *policy.Policy) (list []*policy.Rule, of map[string]*policy.Rule) {
+	of = map[string]*policy.Rule{}
 	for i := range p.Rules {
-		if r := &p.Rules[i]; len(r.Limits) > 0 && !seen[r.Counter] {
-			seen[r.Counter] = true
+		if r := &p.Rules[i]; len(r.Limits) > 0 && of[r.Counter] == nil {
+			of[r.Counter] = r
 			list = append(list, r)
 		}
 	}
-	return list
+	return list, of
 }
 
 // identityChange says in words why a counter is not the one it was, or nothing.
@@ -176,42 +155,6 @@ func windowChanges(old, r *policy.Rule) []WindowChange {
 		}
 	}
 	return list
-}
-
-// findRenamed pairs a new counter with a vanished one that is the same but for
-// its name, where there is no other choice.
-func findRenamed(changes []Change, was, is map[string]*policy.Rule) {
-	news, vanished := map[string][]*Change{}, map[string][]*Change{}
-	for i := range changes {
-		switch c := &changes[i]; c.Fate {
-		case New:
-			text := counterText(is[c.Counter])
-			news[text] = append(news[text], c)
-		case Vanished:
-			text := counterText(was[c.Counter])
-			vanished[text] = append(vanished[text], c)
-		default: // under the name it had
-		}
-	}
-	for text, list := range news {
-		if gone := vanished[text]; len(list) == 1 && len(gone) == 1 {
-			list[0].Renamed = gone[0].Counter
-		}
-	}
-}
-
-// counterText is the same for counters that differ in nothing but their name.
-func counterText(r *policy.Rule) string {
-	windows := r.Windows()
-	slices.SortFunc(windows, limit.Window.Compare)
-	s := r.KeyDefinition()
-	if r.Scope != policy.ScopeCluster { // the others have no capacity here
-		s += " " + itoa(r.Capacity)
-	}
-	for _, w := range windows {
-		s += " " + message.Window(w)
-	}
-	return s
 }
 
 func itoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

@@ -48,15 +48,8 @@ func TestBetween(t *testing.T) {
 		{"the same key in other words", `{"name":"a","key":["client_ip"],"limits":["10/1s"]}`,
 			`{"name":"a","key":[{"client_ip":{"v4_prefix":32}}],"limits":["10/1s"]}`, []string{`counter "a": kept`}},
 		{"rename", a, `{"name":"b","counter":"a","key":["host"],"limits":["10/1s","9/1m"]}`, []string{`counter "a": kept`}},
-		{"rename without the counter", a, `{"name":"b","key":["host"],"limits":["1/1m","1/1s"]}`, []string{
-			`counter "b": is new and starts empty; if it is "a" renamed, give the rule counter: "a" to keep its counters`,
-			`counter "a": no rule has it any more: its counters vanish`,
-		}},
 		{"replaced by something else", a, `{"name":"b","limits":["1/1s"]}`, []string{
 			`counter "b": is new and starts empty`, `counter "a": no rule has it any more: its counters vanish`,
-		}},
-		{"renamed to one of two", a, `{"name":"b","key":["host"],"limits":["10/1s","9/1m"]},{"name":"c","key":["host"],"limits":["10/1s","9/1m"]}`, []string{
-			`counter "b": is new and starts empty`, `counter "c": is new and starts empty`, `counter "a": no rule has it any more: its counters vanish`,
 		}},
 		{"windows", a, `{"name":"a","key":["host"],"limits":["10/1s",{"requests":9,"per":"1m","offset":"1s"},{"requests":9,"per":"1m","jitter":10}]}`, []string{
 			`counter "a": kept; fixed_window of 1m with offset 1s is new and starts empty; fixed_window of 1m with jitter 10% is new and starts empty; fixed_window of 1m is dropped`,
@@ -83,13 +76,6 @@ func TestBetween(t *testing.T) {
 			[]string{`counter "a": its key has other parts: its counters restart`}},
 		{"window of a cluster", c(``), strings.Replace(c(``), "1m", "1h", 1), []string{
 			`counter "a": kept; fixed_window of 1h is new and starts empty; fixed_window of 1m is dropped`,
-		}},
-		{"a cluster's rule renamed", c(``), strings.Replace(c(`,"capacity":9`), `"a"`, `"b"`, 1), []string{
-			`counter "b": is new and starts empty; if it is "a" renamed, give the rule counter: "a" to keep its counters`,
-			`counter "a": no rule has it any more: its counters vanish`,
-		}},
-		{"renamed and of another scope", a, strings.Replace(c(``), `"a"`, `"b"`, 1), []string{
-			`counter "b": is new and starts empty`, `counter "a": no rule has it any more: its counters vanish`,
 		}},
 		{"no limits", a, `{"name":"a","key":["host"],"limits":[]}`, []string{`counter "a": no rule has it any more: its counters vanish`}},
 		{"none before", ``, a, []string{`counter "a": is new and starts empty`}},
