@@ -1,10 +1,11 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,80 +15,42 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// printsNoData are the commands without --output, and why.
-var printsNoData = map[string]string{
-	"sluice import envoy-ratelimit": "prints a policy",
-	"sluice import local-ratelimit": "prints a policy",
-	"sluice quickstart":             "prints a transcript",
-	"sluice render envoy":           "prints a configuration",
-	"sluice render envoy-gateway":   "prints a resource",
-	"sluice render filter":          "prints a configuration",
-	"sluice render grafana":         "prints JSON in any case",
-	"sluice render istio":           "prints a resource",
-	"sluice render kubernetes":      "prints resources",
-	"sluice quota":                  "serves",
-	"sluice run":                    "serves",
-	"sluice schema":                 "prints JSON in any case",
-	"sluice serve":                  "serves",
-	"sluice simulate":               "prints JSON in any case",
-	"sluice store backup":           "writes a file",
-	"sluice store copy":             "writes a store",
-	"sluice store restore":          "writes a file",
+// printsNoData matches the commands without --output: they serve, or print a policy, a
+// configuration, or JSON in any case, or write a file.
+var printsNoData = regexp.MustCompile(`^sluice (import|quickstart|quota|render|run|schema|serve|simulate|store)\b`)
 
-	"sluice render prometheus-rules": "prints a configuration",
+// call is a correct one of each of these commands.
+type call struct{ args, commands string }
+
+// failing cannot succeed: nobody listens at the server, and there is no such file.
+var failing = []call{
+	{"--server http://127.0.0.1:1", "abort, audit, get, history, promote, rollback, status"},
+	{"-f POLICY --server http://127.0.0.1:1", "apply, diff"},
+	{"-o NONE --server http://127.0.0.1:1", "store backup"},
+	{
+		"--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
+		"counters clean, counters expires-at, counters get, counters hit, counters peek, counters reset, counters stats, counters top",
+	},
+	{"--rule r --n 1 --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE", "counters inc, counters set"},
+	{"--client-ip 192.0.2.7 --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE", "counters find"},
+	{"-f NONE", "render filter, simulate, validate"},
+	{"-f NONE --path /", "explain"},
+	{"-f NONE --upstream http://127.0.0.1:1", "run"},
+	{"-f NONE --listen 127.0.0.1:1 --upstream 127.0.0.1:2 --admin 127.0.0.1:3", "render envoy"},
+	{"-f NONE --url oci://a/b --target Gateway/a", "render envoy-gateway, render istio"},
+	{"NONE", "import envoy-ratelimit, import local-ratelimit"},
+	{"NONE -f NONE", "replay"},
+	{"NONE --key client_ip", "suggest"},
+	{"NONE NONE", "store copy"},
+	{"NONE --data NONE", "store restore"},
+	{"127.0.0.1:1/sluice:1 --wasm NONE", "image push"},
+	{"--wasm NONE", "quickstart"},
+	{"--quota-store memory --http 127.0.0.1:0 --listen 127.0.0.1:0 --quota-key-file NONE", "quota"},
+	{"--data POLICY/data", "serve"},
 }
 
-// failing is, for each command, a correct call that cannot succeed: nobody
-// listens at the server, and there is no such file.
-var failing = map[string]string{
-	"sluice abort":                  "--server http://127.0.0.1:1",
-	"sluice apply":                  "-f POLICY --server http://127.0.0.1:1",
-	"sluice audit":                  "--server http://127.0.0.1:1",
-	"sluice counters clean":         "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
-	"sluice counters expires-at":    "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
-	"sluice counters find":          "--client-ip 192.0.2.7 --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
-	"sluice counters get":           "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
-	"sluice counters hit":           "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
-	"sluice counters inc":           "--rule r --n 1 --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
-	"sluice counters peek":          "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
-	"sluice counters reset":         "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
-	"sluice counters set":           "--rule r --n 1 --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
-	"sluice counters stats":         "--proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
-	"sluice counters top":           "--proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
-	"sluice diff":                   "-f POLICY --server http://127.0.0.1:1",
-	"sluice explain":                "-f NONE --path /",
-	"sluice get":                    "--server http://127.0.0.1:1",
-	"sluice history":                "--server http://127.0.0.1:1",
-	"sluice image push":             "127.0.0.1:1/sluice:1 --wasm NONE",
-	"sluice import envoy-ratelimit": "NONE",
-	"sluice import local-ratelimit": "NONE",
-	"sluice promote":                "--server http://127.0.0.1:1",
-	"sluice quickstart":             "--wasm NONE",
-	"sluice quota":                  "--quota-store memory --http 127.0.0.1:0 --listen 127.0.0.1:0 --quota-key-file NONE",
-	"sluice render envoy":           "-f NONE --listen 127.0.0.1:1 --upstream 127.0.0.1:2 --admin 127.0.0.1:3",
-	"sluice render envoy-gateway":   "-f NONE --url oci://a/b --target Gateway/a",
-	"sluice render filter":          "-f NONE",
-	"sluice render grafana":         "",
-	"sluice render istio":           "-f NONE --url oci://a/b",
-	"sluice render kubernetes":      "",
-	"sluice replay":                 "NONE -f NONE",
-	"sluice rollback":               "--server http://127.0.0.1:1",
-	"sluice run":                    "-f NONE --upstream http://127.0.0.1:1",
-	"sluice schema":                 "", // never fails but where it cannot write
-	"sluice serve":                  "--data POLICY/data",
-	"sluice simulate":               "-f NONE",
-	"sluice status":                 "--server http://127.0.0.1:1",
-	"sluice store backup":           "-o NONE --server http://127.0.0.1:1",
-	"sluice store copy":             "NONE NONE",
-	"sluice store restore":          "NONE --data NONE",
-	"sluice suggest":                "NONE --key client_ip",
-	"sluice validate":               "-f NONE",
-
-	"sluice render prometheus-rules": "",
-}
-
-// succeeding is a call of each command that wants flags and cannot fail with them.
-var succeeding = map[string]string{"sluice render kubernetes": "--image a -n a --proxies b"}
+// succeeding cannot fail, but where they cannot write.
+var succeeding = []call{{"", "render grafana, render prometheus-rules, schema"}, {"--image a -n a --proxies b", "render kubernetes"}}
 
 // leaves are the commands that do something, but for those of cobra's own.
 func leaves() (list []*cobra.Command) {
@@ -120,17 +83,20 @@ func TestEveryCommand(t *testing.T) {
 	policy := file(t, "policy.yaml", "version: 1\nrules: []\n")
 	none := filepath.Join(t.TempDir(), "none")
 	place := strings.NewReplacer("POLICY", policy, "NONE", none)
-	asked := 0
+	args, succeeds := map[string]string{}, map[string]bool{}
+	for i, c := range slices.Concat(failing, succeeding) {
+		for command := range strings.SplitSeq(c.commands, ", ") {
+			args["sluice "+command], succeeds["sluice "+command] = place.Replace(c.args), i >= len(failing)
+		}
+	}
 	for _, cmd := range leaves() {
 		path := cmd.CommandPath()
 		t.Run(path, func(t *testing.T) {
-			asked++
 			require.NotEmpty(t, cmd.Short)
 			require.Contains(t, cmd.Example, path)
 			require.False(t, strings.HasSuffix(cmd.Short, "."))
 			cmd.Flags().VisitAll(func(f *pflag.Flag) { require.NotEmpty(t, f.Usage, f.Name) })
-			why, without := printsNoData[path]
-			require.Equal(t, without, cmd.Flags().Lookup("output") == nil, why)
+			require.Equal(t, printsNoData.MatchString(path), cmd.Flags().Lookup("output") == nil)
 
 			exit, err := runCommand(t, path, "--no-such-flag")
 			require.Equal(t, ExitUsage, exit, "%v", err)
@@ -139,11 +105,10 @@ func TestEveryCommand(t *testing.T) {
 				exit, err = runCommand(t, path, "1", "2", "surplus")
 				require.Equal(t, ExitUsage, exit, "%v", err)
 			}
-
-			args, known := failing[path]
-			require.True(t, known, "no call that fails is known")
-			exit, err = runCommand(t, path, strings.Fields(place.Replace(cmp.Or(args, succeeding[path])))...)
-			if args == "" {
+			require.Contains(t, args, path, "no call is known")
+			exit, err = runCommand(t, path, strings.Fields(args[path])...)
+			delete(args, path)
+			if succeeds[path] {
 				require.NoError(t, err)
 				return
 			}
@@ -151,7 +116,7 @@ func TestEveryCommand(t *testing.T) {
 			require.NotEmpty(t, Lines(err))
 		})
 	}
-	require.Len(t, failing, asked, "a command that is gone")
+	require.Empty(t, args, "commands that are gone")
 }
 
 // A group without a command is help; with a wrong one, an error.
