@@ -2,9 +2,9 @@ package docs_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -33,15 +33,13 @@ type object = map[string]any
 
 func paste(file string) error {
 	var own object
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(file + ".own") // before anything was pasted
 	if err != nil {
-		return err
+		text, err = os.ReadFile(file)
+		err = errors.Join(err, os.WriteFile(file+".own", text, 0o600))
 	}
-	if err := yaml.Unmarshal(text, &own); err != nil {
-		return err
-	}
-	rendered, err := os.ReadFile("sluice.yaml")
-	if err != nil {
+	rendered, err2 := os.ReadFile("sluice.yaml")
+	if err := errors.Join(err, err2, yaml.Unmarshal(text, &own)); err != nil {
 		return err
 	}
 	var parts [3]object
@@ -54,8 +52,7 @@ func paste(file string) error {
 	first := func(list any) object { return list.([]any)[0].(object) }
 	listener := first(own["static_resources"].(object)["listeners"])
 	manager := first(first(listener["filter_chains"])["filters"])["typed_config"].(object)
-	filters := manager["http_filters"].([]any)
-	manager["http_filters"] = append(parts[0]["http_filters"].([]any), filters[len(filters)-1]) // the router
+	manager["http_filters"] = append(parts[0]["http_filters"].([]any), manager["http_filters"].([]any)...) // before the router
 	merge(manager, parts[1])
 	merge(own, parts[2])
 	if text, err = yaml.Marshal(own); err != nil {
@@ -64,33 +61,16 @@ func paste(file string) error {
 	return os.WriteFile(file, text, 0o600)
 }
 
-// merge adds fields to an object, and entries to its lists unless they are there.
+// merge adds fields to an object, and entries to its lists.
 func merge(into, from object) {
 	for name, value := range from {
-		there, both := into[name].(object)
-		more, isObject := value.(object)
-		list, isList := value.([]any)
-		switch had, _ := into[name].([]any); {
-		case both && isObject:
-			merge(there, more)
-		case isList && had != nil:
-			for _, entry := range list {
-				if !slices.ContainsFunc(had, func(old any) bool { return sameName(old, entry) }) {
-					had = append(had, entry)
-				}
-			}
-			into[name] = had
+		switch had := into[name].(type) {
+		case object:
+			merge(had, value.(object))
+		case []any:
+			into[name] = append(had, value.([]any)...)
 		default:
 			into[name] = value
 		}
 	}
-}
-
-func sameName(a, b any) bool {
-	for _, field := range []string{"name", "tag_name"} {
-		if name := a.(object)[field]; name != nil && name == b.(object)[field] {
-			return true
-		}
-	}
-	return false
 }

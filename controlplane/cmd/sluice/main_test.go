@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -53,7 +52,6 @@ func TestScripts(t *testing.T) {
 			"lease":    lease,
 			"proxy":    proxyCommand,
 			"certs":    certs,
-			"pad":      pad,
 			"spoil":    spoil,
 			"stranger": stranger,
 			"filter":   filter,
@@ -128,19 +126,6 @@ func answers(address string) bool {
 	}
 	_ = c.Close()
 	return true
-}
-
-// pad FILE BYTES makes a file longer by comments.
-func pad(ts *testscript.TestScript, _ bool, args []string) {
-	f, err := os.OpenFile(ts.MkAbs(args[0]), os.O_APPEND|os.O_WRONLY, 0o600)
-	ts.Check(err)
-	n := 0
-	for _, r := range args[1] {
-		n = 10*n + int(r-'0')
-	}
-	_, err = f.WriteString("\n" + strings.Repeat("# padding\n", n/10))
-	ts.Check(err)
-	ts.Check(f.Close())
 }
 
 // spoil FILE TEXT changes a byte wherever the text is in the file.

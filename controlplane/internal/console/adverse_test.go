@@ -63,18 +63,24 @@ func TestAVisitorWhoLeavesIsNotLogged(t *testing.T) {
 	require.Empty(t, log.String())
 }
 
+// slow opens as many connections as there may be visits, which post a form and never end it.
+func (f *fixture) slow(path, header string) {
+	f.t.Helper()
+	for range maxVisits {
+		slow, err := net.Dial("tcp", f.server.Listener.Addr().String())
+		require.NoError(f.t, err)
+		f.t.Cleanup(func() { _ = slow.Close() })
+		_, err = fmt.Fprintf(slow, "POST %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: 100\r\n"+
+			"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken=", path, header)
+		require.NoError(f.t, err)
+	}
+}
+
 // Whoever shows no token and sends slowly keeps nobody out.
 func TestSlowFormsOfStrangersTakeNoPlace(t *testing.T) {
 	f := newFixture(t, true)
 	for _, path := range []string{"/console/login", "/console/revisions/1/rollback"} {
-		for range maxVisits {
-			slow, err := net.Dial("tcp", f.server.Listener.Addr().String())
-			require.NoError(t, err)
-			defer slow.Close()
-			_, err = fmt.Fprintf(slow, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"+
-				"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken=", path)
-			require.NoError(t, err)
-		}
+		f.slow(path, "")
 		time.Sleep(100 * time.Millisecond) // until all are being read
 		code, text := f.browser().get("/console/login")
 		require.Equal(t, http.StatusOK, code, text)
@@ -89,15 +95,7 @@ func TestSlowFormsOfOneVisitorLeavePlaces(t *testing.T) {
 	b := f.as("read")
 	at, err := url.Parse(f.server.URL)
 	require.NoError(t, err)
-	cookie := b.client.Jar.Cookies(at)[0]
-	for range maxVisits {
-		slow, err := net.Dial("tcp", f.server.Listener.Addr().String())
-		require.NoError(t, err)
-		defer slow.Close()
-		_, err = fmt.Fprintf(slow, "POST /console/policy HTTP/1.1\r\nHost: localhost\r\nCookie: %s\r\nContent-Length: 100\r\n"+
-			"Content-Type: application/x-www-form-urlencoded\r\n\r\npolicy=", cookie)
-		require.NoError(t, err)
-	}
+	f.slow("/console/policy", fmt.Sprintf("Cookie: %s\r\n", b.client.Jar.Cookies(at)[0]))
 	require.Eventually(t, func() bool {
 		code, _ := b.get("/console/revisions")
 		return code == http.StatusServiceUnavailable

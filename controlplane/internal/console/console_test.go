@@ -201,16 +201,24 @@ func TestSession(t *testing.T) {
 	require.Empty(t, b.client.Jar.Cookies(at))
 }
 
+// Over TLS the cookie is bound to the host.
 func TestSessionCookie(t *testing.T) {
 	f := newFixture(t, true)
-	b := f.browser()
-	b.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	res, err := b.client.PostForm(f.server.URL+"/console/login", url.Values{"token": {token("read")}})
-	require.NoError(t, err)
-	res.Body.Close()
-	require.Regexp(t, `^sluice-session=[0-9a-f]{64}; Path=/; Max-Age=36000; HttpOnly; SameSite=Strict$`, res.Header.Get("Set-Cookie"))
-	require.Equal(t, "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "+
-		"form-action 'self'; frame-ancestors 'none'; base-uri 'none'", res.Header.Get("Content-Security-Policy"))
+	secure := httptest.NewTLSServer(f.server.Config.Handler)
+	defer secure.Close()
+	client := secure.Client()
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	for server, cookie := range map[string]string{
+		f.server.URL: `^sluice-session=[0-9a-f]{64}; Path=/; Max-Age=36000; HttpOnly; SameSite=Strict$`,
+		secure.URL:   `^__Host-sluice-session=[0-9a-f]{64}; Path=/; Max-Age=36000; HttpOnly; Secure; SameSite=Strict$`,
+	} {
+		res, err := client.PostForm(server+"/console/login", url.Values{"token": {token("read")}})
+		require.NoError(t, err)
+		res.Body.Close()
+		require.Regexp(t, cookie, res.Header.Get("Set-Cookie"))
+		require.Equal(t, "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "+
+			"form-action 'self'; frame-ancestors 'none'; base-uri 'none'", res.Header.Get("Content-Security-Policy"))
+	}
 }
 
 func TestFormsNeedTheirToken(t *testing.T) {
@@ -351,9 +359,8 @@ func TestPoliciesOnPages(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, code)
 }
 
-// A client certificate speaks for a browser as it does for a command, and over TLS the
-// cookie is bound to the host.
-func TestOverTLS(t *testing.T) {
+// A client certificate speaks for a browser as it does for a command.
+func TestCertificates(t *testing.T) {
 	certificate := func(r *http.Request) (access.Caller, bool) {
 		known := r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && r.TLS.PeerCertificates[0].DNSNames[0] == "alice"
 		return access.Caller{Name: "certificate alice", Role: access.Apply}, known
@@ -375,15 +382,6 @@ func TestOverTLS(t *testing.T) {
 		}
 		require.Contains(t, w.Body.String(), want)
 	}
-
-	server := httptest.NewTLSServer(f.server.Config.Handler)
-	defer server.Close()
-	client := server.Client()
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	res, err := client.PostForm(server.URL+"/console/login", url.Values{"token": {token("read")}})
-	require.NoError(t, err)
-	res.Body.Close()
-	require.Regexp(t, `^__Host-sluice-session=[0-9a-f]{64}; Path=/; Max-Age=36000; HttpOnly; Secure; SameSite=Strict$`, res.Header.Get("Set-Cookie"))
 }
 
 // Without a management token, the rules' page says what to set up.
