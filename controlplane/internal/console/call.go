@@ -18,13 +18,13 @@ import (
 
 // failure is why a page cannot be had.
 type failure struct {
+	Text       string
+	Problems   []policyfile.Problem // of a policy
 	code       int
-	text       string
-	problems   []policyfile.Problem // of a policy
-	retryAfter string               // seconds, "" for none
+	retryAfter string // seconds, "" for none
 }
 
-func (f *failure) Error() string { return f.text }
+func (f *failure) Error() string { return f.Text }
 
 func isCode(err error, code int) bool {
 	var f *failure
@@ -32,7 +32,7 @@ func isCode(err error, code int) bool {
 }
 
 // errBusy says that there is no room for a visit now.
-var errBusy = &failure{code: http.StatusServiceUnavailable, text: "the console is busy: try again in 1 s", retryAfter: "1"}
+var errBusy = &failure{code: http.StatusServiceUnavailable, Text: "the console is busy: try again in 1 s", retryAfter: "1"}
 
 // call asks the API what the visitor of r may ask: its connection and its session speak
 // for it. Whether a page of another origin sent r has been seen to.
@@ -45,16 +45,16 @@ func (c *console) call(r *http.Request, method, target string, form url.Values, 
 	if form != nil {
 		asked.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	got := &recorder{header: http.Header{}}
+	got := &recorder{header: http.Header{}, code: http.StatusOK}
 	c.api.ServeHTTP(got, asked)
 	if got.code >= http.StatusBadRequest {
 		var e api.Error
-		if json.Unmarshal(got.body.Bytes(), &e) != nil {
-			e.Error = strings.TrimSpace(got.body.String())
+		if json.Unmarshal(got.Bytes(), &e) != nil {
+			e.Error = strings.TrimSpace(got.String())
 		}
-		return &failure{code: got.code, text: e.Error, problems: e.Problems, retryAfter: got.header.Get("Retry-After")}
+		return &failure{code: got.code, Text: e.Error, Problems: e.Problems, retryAfter: got.header.Get("Retry-After")}
 	}
-	if err := json.Unmarshal(got.body.Bytes(), into); err != nil {
+	if err := json.Unmarshal(got.Bytes(), into); err != nil {
 		return fmt.Errorf("read the API's answer: %w", err)
 	}
 	return nil
@@ -66,40 +66,31 @@ func (c *console) get(r *http.Request, target string, into any) error {
 
 // recorder keeps what the API answers, which the API bounds.
 type recorder struct {
+	bytes.Buffer
 	header http.Header
 	code   int
-	body   bytes.Buffer
 }
 
 func (w *recorder) Header() http.Header { return w.header }
 
-func (w *recorder) WriteHeader(code int) {
-	if w.code == 0 {
-		w.code = code
-	}
-}
-
-func (w *recorder) Write(b []byte) (int, error) {
-	w.WriteHeader(http.StatusOK)
-	return w.body.Write(b)
-}
+func (w *recorder) WriteHeader(code int) { w.code = code }
 
 // identify returns the request as the visitor's session makes it, and the visitor.
 func (c *console) identify(r *http.Request) (*http.Request, *visit, error) {
 	v := &visit{}
 	if id := sessionID(r); id != "" {
 		if ctx, ok := c.sessions.resume(r.Context(), id); ok {
-			r, v.session = r.WithContext(ctx), id
+			r, v.Session = r.WithContext(ctx), id
 		}
 	}
-	if c.access && v.session == "" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0) {
+	if c.access && v.Session == "" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0) {
 		// The API counts and logs refusals: to come without a session is none.
-		return r, nil, &failure{code: http.StatusUnauthorized, text: "sign in first"}
+		return r, nil, &failure{code: http.StatusUnauthorized, Text: "sign in first"}
 	}
 	if err := c.get(r, "/v1/caller", &v.caller); err != nil {
 		return r, nil, err
 	}
-	v.csrf = c.csrf(v)
+	v.CSRF = c.csrf(v)
 	return v.aboutOwn(r), v, nil
 }
 

@@ -74,20 +74,15 @@ func New(o Options) http.Handler {
 	}
 	mux := http.NewServeMux()
 	mux.Handle(Path, c.pages())
-	mux.Handle("GET /{$}", c.root())
-	mux.Handle("/", o.API)
-	return mux
-}
-
-// root sends browsers to the console, and all else to the API.
-func (c *console) root() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		if wantsHTML(r) {
 			http.Redirect(w, r, Path, http.StatusSeeOther)
 			return
 		}
 		c.api.ServeHTTP(w, r)
 	})
+	mux.Handle("/", o.API)
+	return mux
 }
 
 // page answers for a visitor, or returns why it cannot.
@@ -96,8 +91,8 @@ type page func(w http.ResponseWriter, r *http.Request, v *visit) error
 // visit is a request of somebody known.
 type visit struct {
 	caller  api.Caller
-	session string // "" without one: anyone may call, or a certificate does
-	csrf    string // what forms of this visitor carry
+	Session string // "" without one: anyone may call, or a certificate does
+	CSRF    string // what forms of this visitor carry
 }
 
 // MayApply says whether the visitor may change a policy.
@@ -116,12 +111,6 @@ func (v *visit) Role() string {
 	}
 	return text
 }
-
-// SignedIn says whether there is a session to end.
-func (v *visit) SignedIn() bool { return v.session != "" }
-
-// CSRF is what forms of this visitor carry.
-func (v *visit) CSRF() string { return v.csrf }
 
 func (c *console) pages() http.Handler {
 	mux := http.NewServeMux()
@@ -145,7 +134,7 @@ func (c *console) pages() http.Handler {
 	// As in the API: a page of another origin may send nothing.
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c.fail(w, r, nil, &failure{code: http.StatusForbidden, text: "cross-origin request refused"})
+		c.fail(w, r, nil, &failure{code: http.StatusForbidden, Text: "cross-origin request refused"})
 	}))
 	return secured(origin.Handler(mux))
 }
@@ -203,7 +192,7 @@ func (c *console) visited(w http.ResponseWriter, r *http.Request, v *visit, p pa
 		return err
 	}
 	if r.Method == http.MethodPost && !c.madeFor(v, r.PostForm.Get("csrf")) {
-		return &failure{code: http.StatusForbidden, text: "this form is not of your session: load the page again"}
+		return &failure{code: http.StatusForbidden, Text: "this form is not of your session: load the page again"}
 	}
 	return p(w, r, v)
 }
@@ -229,13 +218,13 @@ func parseForm(w http.ResponseWriter, r *http.Request) error {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return &failure{code: http.StatusRequestEntityTooLarge, text: "the form is larger than " + strconv.Itoa(maxForm) + " bytes"}
+		return &failure{code: http.StatusRequestEntityTooLarge, Text: "the form is larger than " + strconv.Itoa(maxForm) + " bytes"}
 	case err != nil:
-		return &failure{code: http.StatusBadRequest, text: "the form is malformed"}
+		return &failure{code: http.StatusBadRequest, Text: "the form is malformed"}
 	}
 	return nil
 }
 
 func (c *console) unknown(http.ResponseWriter, *http.Request, *visit) error {
-	return &failure{code: http.StatusNotFound, text: "there is no such page in the console"}
+	return &failure{code: http.StatusNotFound, Text: "there is no such page in the console"}
 }

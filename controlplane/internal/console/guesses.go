@@ -39,7 +39,7 @@ func (g *guesses) try(address string, look func() (wrong bool, err error)) (wron
 	now, from := g.now(), conns.Origin(address)
 	own := g.of[from]
 	if own != nil && own.TokensAt(now) < 1 {
-		return false, &failure{code: http.StatusTooManyRequests, text: "too many wrong tokens: try again in 1 s", retryAfter: strconv.Itoa(1 / guessesASecond)}
+		return false, &failure{code: http.StatusTooManyRequests, Text: "too many wrong tokens: try again in 1 s", retryAfter: strconv.Itoa(1 / guessesASecond)}
 	}
 	if wrong, err = look(); err != nil || !wrong {
 		return wrong, err

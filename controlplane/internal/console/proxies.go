@@ -8,17 +8,13 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
 // proxiesView is the proxies and what they run.
 type proxiesView struct {
+	api.Status
 	Policies []policyView
-	Several  bool // there are policies with a name
-	Untaken  int
-	Behind   int
-	CutOff   string
-	Proxies  []xds.ProxyStatus
+	Several  bool   // there are policies with a name
 	Applied  string // the revision that the visitor has applied just now
 }
 
@@ -37,7 +33,7 @@ func (c *console) proxies(w http.ResponseWriter, r *http.Request, v *visit) erro
 	if err := c.get(r, target, &st); err != nil {
 		return err
 	}
-	b := proxiesView{Untaken: st.Untaken, Behind: st.Behind, CutOff: st.CutOff, Proxies: st.Proxies}
+	b := proxiesView{Status: st}
 	if n, ok := number(r.URL.Query().Get("applied")); ok {
 		b.Applied = fmt.Sprintf("Revision %d is applied.", n)
 	}

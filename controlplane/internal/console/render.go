@@ -65,13 +65,13 @@ func (c *console) fail(w http.ResponseWriter, r *http.Request, v *visit, err err
 	var f *failure
 	if !errors.As(err, &f) {
 		c.log.Error("console", "path", r.URL.Path, "error", err)
-		f = &failure{code: http.StatusInternalServerError, text: err.Error()}
+		f = &failure{code: http.StatusInternalServerError, Text: err.Error()}
 	}
 	if f.retryAfter != "" {
 		w.Header().Set("Retry-After", f.retryAfter)
 	}
 	if !wantsHTML(r) {
-		http.Error(w, f.text, f.code)
+		http.Error(w, f.Text, f.code)
 		return
 	}
 	title := cmp.Or(http.StatusText(f.code), "Error")
@@ -79,11 +79,5 @@ func (c *console) fail(w http.ResponseWriter, r *http.Request, v *visit, err err
 		c.log.Error("render", "error", err)
 	}
 }
-
-// Text is the failure for the page.
-func (f *failure) Text() string { return f.text }
-
-// Problems are those of a policy.
-func (f *failure) Problems() any { return f.problems }
 
 func wantsHTML(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }

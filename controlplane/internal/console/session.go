@@ -119,12 +119,12 @@ func setCookie(w http.ResponseWriter, r *http.Request, id string, maxAge int) {
 // csrf is what the visitor's forms carry: other pages cannot know it.
 func (c *console) csrf(v *visit) string {
 	h := hmac.New(sha256.New, c.secret)
-	h.Write([]byte(v.session + "\x00" + v.caller.Name))
+	h.Write([]byte(v.Session + "\x00" + v.caller.Name))
 	return hex.EncodeToString(h.Sum(nil))
 }
 
 func (c *console) madeFor(v *visit, csrf string) bool {
-	return hmac.Equal([]byte(csrf), []byte(v.csrf))
+	return hmac.Equal([]byte(csrf), []byte(v.CSRF))
 }
 
 func (c *console) loginPage(w http.ResponseWriter, r *http.Request, _ *visit) error {
@@ -139,7 +139,7 @@ func (c *console) loginPage(w http.ResponseWriter, r *http.Request, _ *visit) er
 func (c *console) login(w http.ResponseWriter, r *http.Request, _ *visit) error {
 	digest, ok := access.DigestOf(r.PostForm.Get("token"))
 	if !ok {
-		return &failure{code: http.StatusBadRequest, text: "the token is too long"}
+		return &failure{code: http.StatusBadRequest, Text: "the token is too long"}
 	}
 	wrong, err := c.guesses.try(r.RemoteAddr, func() (bool, error) {
 		err := c.get(r.WithContext(access.WithToken(r.Context(), digest)), "/v1/caller", &api.Caller{})
@@ -164,7 +164,7 @@ func (c *console) login(w http.ResponseWriter, r *http.Request, _ *visit) error 
 }
 
 func (c *console) logout(w http.ResponseWriter, r *http.Request, v *visit) error {
-	c.sessions.end(v.session)
+	c.sessions.end(v.Session)
 	setCookie(w, r, "", -1)
 	http.Redirect(w, r, "/console/login", http.StatusSeeOther)
 	return nil
