@@ -123,14 +123,21 @@ func (o *clientOptions) tls(to *url.URL) (*tls.Config, error) {
 func clientTLS(authorities, ca, certificate, cert, key string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
-		pool, err := certPool(ca)
+		text, err := input.File(ca, maxSecretBytes)
+		if err == nil {
+			config.RootCAs, err = parsePool(ca, text)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", authorities, err)
 		}
-		config.RootCAs = pool
 	}
 	if cert != "" {
-		pair, err := keyPair(cert, key)
+		certText, err := input.File(cert, maxSecretBytes)
+		keyText, keyErr := input.File(key, maxSecretBytes)
+		var pair tls.Certificate
+		if err = cmp.Or(err, keyErr); err == nil {
+			pair, err = tls.X509KeyPair(certText, keyText)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", certificate, err)
 		}
@@ -169,27 +176,6 @@ func parseToken(text []byte) (string, error) {
 		return "", errors.New("must hold one line of printable ASCII without spaces")
 	}
 	return token, nil
-}
-
-func certPool(file string) (*x509.CertPool, error) {
-	text, err := input.File(file, maxSecretBytes)
-	if err != nil {
-		return nil, err
-	}
-	return parsePool(file, text)
-}
-
-// keyPair reads a certificate and its private key.
-func keyPair(cert, key string) (tls.Certificate, error) {
-	certText, err := input.File(cert, maxSecretBytes)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	keyText, err := input.File(key, maxSecretBytes)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	return tls.X509KeyPair(certText, keyText)
 }
 
 // serverOptions are the flags of a command that prints what the server answers.

@@ -56,15 +56,13 @@ func (o *requestOptions) request() (*simulate.Request, error) {
 		return nil, usageError(errors.New("there is no request to explain"), requestHint)
 	}
 	r, err := o.described()
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case r.ClientIP != "" && o.clientIP != "":
+		return nil, usageError(errors.New("both --request and --client-ip give the client's address"), "keep one")
 	}
-	if o.clientIP != "" {
-		if r.ClientIP != "" {
-			return nil, usageError(errors.New("both --request and --client-ip give the client's address"), "keep one")
-		}
-		r.ClientIP = o.clientIP
-	}
+	r.ClientIP = cmp.Or(o.clientIP, r.ClientIP)
 	if err := r.Check(); err != nil {
 		return nil, usageError(fmt.Errorf("request: %w", err), requestHint)
 	}
@@ -75,9 +73,9 @@ func (o *requestOptions) described() (*simulate.Request, error) {
 	if o.json != "" {
 		r, err := simulate.ReadRequest([]byte(o.json))
 		if err != nil {
-			return nil, usageError(fmt.Errorf("--request: %w", err), `give something like {"path":"/v1/orders","headers":{"x-user-id":"alice"}}`)
+			err = usageError(fmt.Errorf("--request: %w", err), `give something like {"path":"/v1/orders","headers":{"x-user-id":"alice"}}`)
 		}
-		return r, nil
+		return r, err
 	}
 	r := &simulate.Request{Method: o.method, Host: o.host, Path: o.path, Headers: map[string][]string{}}
 	for _, line := range o.headers {

@@ -3,8 +3,11 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -53,6 +56,19 @@ func printJSON(w io.Writer, value any) error {
 // unprintable reports a character that is not printable. In JSON, line ends apart,
 // only strings have such.
 func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
+
+// replaceFile writes a file whole or not at all: under another name at first.
+func replaceFile(name string, mode os.FileMode, write func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".sluice-*"+filepath.Ext(name))
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // what has not become the file
+	if err := errors.Join(write(f), f.Chmod(mode), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
 
 // printTable prints rows in aligned columns, an empty cell as "-".
 func printTable(w io.Writer, rows [][]string) error {

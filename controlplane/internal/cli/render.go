@@ -244,18 +244,8 @@ func writeFilter(wasm []byte) (string, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", fmt.Errorf("write filter: %w", err)
 	}
-	// Renamed into place, so that no reader sees half of it.
-	temporary, err := os.CreateTemp(dir, ".sluice-*.wasm")
-	if err != nil {
+	if err := replaceFile(path, 0o640, func(w io.Writer) error { _, err := w.Write(wasm); return err }); err != nil {
 		return "", fmt.Errorf("write filter: %w", err)
-	}
-	_, err = temporary.Write(wasm)
-	err = errors.Join(err, temporary.Chmod(0o640), temporary.Close())
-	if err == nil {
-		err = os.Rename(temporary.Name(), path)
-	}
-	if err != nil {
-		return "", fmt.Errorf("write filter: %w", errors.Join(err, os.Remove(temporary.Name())))
 	}
 	return path, nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -73,25 +72,19 @@ func (o *replayOptions) run(cmd *cobra.Command, logs []string) error {
 
 // withPage makes the file of --html before logs are read for it, and puts it in its place
 // when it is whole. Its readers are those of the log: the user alone.
-func withPage(name string, run func(io.Writer) error) error {
+func withPage(name string, run func(io.Writer) error) (err error) {
 	if name == "" {
 		return run(nil)
 	}
 	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("write --html: %w", &input.Irregular{Name: name, Mode: info.Mode()})
 	}
-	page, err := os.CreateTemp(filepath.Dir(name), ".sluice-*.html")
-	if err != nil {
+	var failed error // of what is on the page
+	err = replaceFile(name, 0o600, func(page io.Writer) error { failed = run(page); return failed })
+	if err != nil && failed == nil {
 		return fmt.Errorf("write --html: %w", err)
 	}
-	defer os.Remove(page.Name()) // what has not become the page
-	if err := errors.Join(run(page), page.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(page.Name(), name); err != nil {
-		return fmt.Errorf("write --html: %w", err)
-	}
-	return nil
+	return err
 }
 
 func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer) error {
