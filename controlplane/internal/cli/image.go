@@ -20,15 +20,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/wasmimage"
 )
 
-func newImageCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "image",
-		Short: "Put the filter into an image registry",
-	}
-	cmd.AddCommand(newImagePushCommand())
-	return cmd
-}
-
 // imagePushOptions are the flags of image push.
 type imagePushOptions struct {
 	form         string

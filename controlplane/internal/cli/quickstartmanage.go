@@ -3,14 +3,10 @@ package cli
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"net"
 	"slices"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -20,12 +16,6 @@ type managedStore struct {
 	store.Store
 
 	section []byte // a member of the policy's JSON
-}
-
-// manageSection opens counters to the token, which lives as long as the process.
-func manageSection(token string) []byte {
-	sum := sha256.Sum256([]byte(token))
-	return fmt.Appendf(nil, `"manage":{"path":"/.sluice/","token_sha256":"%s"}`, hex.EncodeToString(sum[:]))
 }
 
 // Get returns a revision as proxies get it.
@@ -42,10 +32,4 @@ func (s managedStore) Get(ctx context.Context, number uint64) (store.Revision, e
 		r.JSON = slices.Concat([]byte("{"), s.section, []byte(","), rest)
 	}
 	return r, nil
-}
-
-// quickstartFleet asks proxies on loopback alone. Own are the control plane's addresses.
-func quickstartFleet(token string, own ...net.Addr) *manage.Fleet {
-	allow, _ := manage.ParseAllow(manage.DefaultAllow) // it is well formed
-	return manage.NewFleet(manageRules(allow, own), func() manage.Credentials { return manage.Credentials{Token: token} })
 }

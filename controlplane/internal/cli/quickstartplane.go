@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
@@ -67,14 +69,17 @@ func (d *demo) startControlPlane(data string) error {
 		return err
 	}
 	d.later(func() error { s.close(); return nil })
-	token := rand.Text()
-	fleet := quickstartFleet(token, s.httpListener.Addr(), s.xdsListener.Addr())
+	token := rand.Text()                               // lives as long as the process, and is for proxies on loopback alone
+	allow, _ := manage.ParseAllow(manage.DefaultAllow) // it is well formed
+	rules := manageRules(allow, []net.Addr{s.httpListener.Addr(), s.xdsListener.Addr()})
+	fleet := manage.NewFleet(rules, func() manage.Credentials { return manage.Credentials{Token: token} })
+	section := fmt.Appendf(nil, `"manage":{"path":"/.sluice/","token_sha256":"%x"}`, sha256.Sum256([]byte(token)))
 	// It outlives the command's context: the data plane goes first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))
 	gone := make(chan struct{})
 	d.later(func() error { cancel(); <-gone; return nil })
 	o := serveOptions{quotas: quotaOptions{store: quotaMemory}}
-	if err := o.start(ctx, s, managedStore{kept, manageSection(token)}, fleet, nil); err != nil {
+	if err := o.start(ctx, s, managedStore{kept, section}, fleet, nil); err != nil {
 		close(gone)
 		return err
 	}

@@ -20,16 +20,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-func newRenderCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "render",
-		Short: "Write the configuration of proxies, Kubernetes, Grafana and Prometheus",
-	}
-	cmd.AddCommand(newRenderEnvoyCommand(), newRenderFilterCommand(), newRenderIstioCommand(), newRenderEnvoyGatewayCommand(),
-		newRenderKubernetesCommand(), newRenderGrafanaCommand(), newRenderPrometheusRulesCommand())
-	return cmd
-}
-
 // proxyOptions are the flags of what render writes for an Envoy.
 type proxyOptions struct {
 	policyInput

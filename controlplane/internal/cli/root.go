@@ -71,12 +71,14 @@ func commands() []*cobra.Command {
 		newExplainCommand(),
 		newGetCommand(),
 		newHistoryCommand(),
-		newImageCommand(),
+		group("image", "Put the filter into an image registry", newImagePushCommand()),
 		newImportCommand(),
 		newPromoteCommand(),
 		newQuickstartCommand(),
 		newQuotaCommand(),
-		newRenderCommand(),
+		group("render", "Write the configuration of proxies, Kubernetes, Grafana and Prometheus",
+			newRenderEnvoyCommand(), newRenderFilterCommand(), newRenderIstioCommand(), newRenderEnvoyGatewayCommand(),
+			newRenderKubernetesCommand(), newRenderGrafanaCommand(), newRenderPrometheusRulesCommand()),
 		newReplayCommand(),
 		newRollbackCommand(),
 		newRunCommand(),
@@ -84,10 +86,17 @@ func commands() []*cobra.Command {
 		newServeCommand(),
 		newSimulateCommand(),
 		newStatusCommand(),
-		newStoreCommand(),
+		group("store", "Back up, restore and move what serve stores", newBackupCommand(), newRestoreCommand(), newCopyCommand()),
 		newSuggestCommand(),
 		newValidateCommand(),
 	}
+}
+
+// group returns a command that only has others.
+func group(name, short string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: name, Short: short}
+	cmd.AddCommand(commands...)
+	return cmd
 }
 
 // complete gives each command what most need: flags that are required where their usage

@@ -97,13 +97,6 @@ of a label or segment, and {id} for the same on both sides:
 // defaultKeep is years of changes for most users, and at most two GiB.
 const defaultKeep = 1000
 
-func checkKeep(keep int) error {
-	if keep < 0 || keep == 1 {
-		return usageError(fmt.Errorf("--keep %d is not 0 or from 2", keep), "2 are the current revision and the one before; 0 keeps all")
-	}
-	return nil
-}
-
 // unlessStopped takes the error off a server that a signal stopped while it started: it
 // ends like one that has served.
 func unlessStopped(ctx context.Context, err error) error {
@@ -120,8 +113,8 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	if err := api.CheckWasm(o.wasm); err != nil {
 		return usageError(err, "--wasm is read by Envoy, not by this command")
 	}
-	if err := checkKeep(o.keep); err != nil {
-		return err
+	if o.keep < 0 || o.keep == 1 {
+		return usageError(fmt.Errorf("--keep %d is not 0 or from 2", o.keep), "2 are the current revision and the one before; 0 keeps all")
 	}
 	if err := o.quotas.check(o.xdsClientCA, "--xds-client-ca"); err != nil {
 		return err

@@ -14,15 +14,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
-func newStoreCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "store",
-		Short: "Back up, restore and move what serve stores",
-	}
-	cmd.AddCommand(newBackupCommand(), newRestoreCommand(), newCopyCommand())
-	return cmd
-}
-
 type backupOptions struct {
 	clientOptions
 	data string
