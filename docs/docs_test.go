@@ -280,7 +280,6 @@ func TestPoliciesAndCommands(t *testing.T) {
 	for name, check := range map[string]func([]doc) ([]string, int){
 		"policies": s.badPolicies, "commands": s.badCommands, "links": badLinks,
 		"transcripts": func(docs []doc) ([]string, int) { return s.badTranscripts(t, docs) },
-		"programs":    func(docs []doc) ([]string, int) { return badPrograms(t, docs) },
 		"tests":       func(docs []doc) ([]string, int) { return badTests(t, docs) },
 	} {
 		problems, checked := check(docs)
@@ -303,26 +302,6 @@ func badTests(t *testing.T, docs []doc) (problems []string, checked int) {
 			checked++
 			if !strings.Contains(string(out), "func "+m[1]+"\n") {
 				problems = append(problems, d.path+": there is no "+m[1])
-			}
-		}
-	}
-	return problems, checked
-}
-
-// badPrograms compiles the Go programs of the documents.
-func badPrograms(t *testing.T, docs []doc) (problems []string, checked int) {
-	for _, d := range docs {
-		for _, f := range d.fences() {
-			if f.lang != "go" {
-				continue
-			}
-			checked++
-			file := filepath.Join(t.TempDir(), "main.go")
-			require.NoError(t, os.WriteFile(file, []byte(f.text), 0o600))
-			cmd := exec.CommandContext(t.Context(), "go", "vet", file)
-			cmd.Dir = buildtest.Root()
-			if out, err := cmd.CombinedOutput(); err != nil {
-				problems = append(problems, f.at+": "+string(out))
 			}
 		}
 	}

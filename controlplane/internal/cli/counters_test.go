@@ -6,19 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 )
-
-func TestVerdictCells(t *testing.T) {
-	a, ok := manage.ReadAnswer(operationOf("peek"), []byte(`{"allowed":false,"denied_by":"r","retry_after_ns":1000001,"rules":[`+
-		`{"rule":"r","key":["a"],"mode":"enforced","allowed":false,"reason":"on_full","windows":[]},`+
-		`{"rule":"s","key":[],"mode":"shadow","allowed":false,"windows":[{"unlimited":true,"per_ns":1000000,"used":3,"reset_ns":1}]}]}`))
-	require.True(t, ok)
-	require.Equal(t, int64(2), *a.RetryMs)
-	row := manage.Row{Asked: manage.Asked{Proxy: "p"}, Answer: a}
-	require.Equal(t, []string{"p", "denied, retry after 2ms (on_full)", "3 of any number per 1ms"}, verdictCells(row))
-}
 
 // What a server answers is looked at before it is printed, and nothing of it is
 // obeyed by a terminal.

@@ -58,16 +58,15 @@ func (o *listenOptions) guard(log *slog.Logger) (guard, error) {
 	if err != nil {
 		return guard{}, err
 	}
-	g.http = serverTLS(pair, gate.ClientCAs, tls.VerifyClientCertIfGiven, "h2", "http/1.1")
-	g.xds = serverTLS(pair, nil, tls.NoClientCert, "h2")
 	if o.xdsClientCA != "" {
 		pool, err := openAuthorities(log, "--"+o.proxies.ca, o.xdsClientCA)
 		if err != nil {
 			return guard{}, err
 		}
 		g.proxyCAs = pool.Get
-		g.xds = serverTLS(pair, g.proxyCAs, tls.RequireAndVerifyClientCert, "h2")
 	}
+	g.http = serverTLS(pair, gate.ClientCAs, tls.VerifyClientCertIfGiven, "h2", "http/1.1")
+	g.xds = serverTLS(pair, g.proxyCAs, tls.RequireAndVerifyClientCert, "h2")
 	return g, nil
 }
 
@@ -137,15 +136,11 @@ func serverTLS(pair *reload.Value[*tls.Certificate], clientCAs func() *x509.Cert
 	if clientCAs == nil {
 		return config
 	}
-	config.ClientAuth = auth
-	return &tls.Config{
-		MinVersion:     tls.VersionTLS12,
-		NextProtos:     protocols,
-		GetCertificate: config.GetCertificate,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			now := config.Clone()
-			now.ClientCAs = clientCAs()
-			return now, nil
-		},
+	asking := config.Clone()
+	asking.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := config.Clone()
+		now.ClientAuth, now.ClientCAs = auth, clientCAs()
+		return now, nil
 	}
+	return asking
 }
