@@ -1,18 +1,22 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
@@ -175,4 +179,28 @@ func (d *demo) startEnvoy(o quickstartOptions, plane *dataPlane, listen, admin s
 	d.later(child.Stop)
 	plane.what, plane.ready = fmt.Sprintf("Envoy %s, %d workers", version, quickstartWorkers), child.WaitReady
 	return nil
+}
+
+// managedStore gives policies without manage one, so that the console of quickstart has
+// figures whatever is applied. What is stored stays as it was written.
+type managedStore struct {
+	store.Store
+
+	section []byte // a member of the policy's JSON
+}
+
+// Get returns a revision as proxies get it.
+func (s managedStore) Get(ctx context.Context, number uint64) (store.Revision, error) {
+	r, err := s.Store.Get(ctx, number)
+	if err != nil {
+		return r, err
+	}
+	var written struct{ Manage json.RawMessage }
+	if err := json.Unmarshal(r.JSON, &written); err != nil {
+		return r, fmt.Errorf("read revision %d: %w", number, err)
+	}
+	if rest, ok := bytes.CutPrefix(r.JSON, []byte("{")); ok && written.Manage == nil {
+		r.JSON = slices.Concat([]byte("{"), s.section, []byte(","), rest)
+	}
+	return r, nil
 }
