@@ -45,11 +45,11 @@ func (c Counts) over(seconds float64) Counts {
 // Rule is what is known of a rule: its counts since the proxies began, and how many
 // requests a second there were at each sample.
 type Rule struct {
-	Name   string
-	Total  Counts
-	Rates  []Counts           // as many as there are times
-	Keys   []answer.DeniedKey // denied most lately, up to maxKeys
-	latest int                // the sample that had it
+	Name  string
+	Total Counts
+	Rates []Counts           // as many as there are times
+	Keys  []answer.DeniedKey // denied most lately, up to maxKeys
+	came  Counts             // since the sample before
 }
 
 // Now is the newest rate.
@@ -67,7 +67,6 @@ type samples struct {
 
 	mu     sync.Mutex
 	at     time.Time
-	number int
 	times  []time.Time
 	rules  map[string]*Rule
 	order  []string
@@ -118,77 +117,58 @@ func (s *samples) addKeys(denials []answer.Denials) {
 	}
 }
 
-// add takes what the proxies have answered.
+// add takes what the proxies have answered. A proxy that was not asked before adds no
+// rate: when it counted is not known.
 func (s *samples) add(c *api.Counters) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	if s.rules == nil || now.Sub(s.at) > forgetAfter {
-		s.rules, s.last, s.times = map[string]*Rule{}, nil, nil
+	if now.Sub(s.at) > forgetAfter {
+		s.rules, s.last, s.times = nil, nil, nil
 	}
 	seconds, first := now.Sub(s.at).Seconds(), s.last == nil
-	s.at, s.number, s.failed, s.order, s.more = now, s.number+1, nil, nil, 0
-	came := map[string]Counts{}
-	totals := map[string]Counts{}
-	last := map[string]map[string]Counts{}
+	rules, last := map[string]*Rule{}, map[string]map[string]Counts{}
+	s.at, s.failed, s.order, s.more = now, nil, nil, 0
 	for _, row := range c.Proxies {
 		if row.Error != "" {
 			s.failed = append(s.failed, policyfile.Problem{Path: row.Proxy, Message: row.Error})
 			continue
 		}
-		last[row.Proxy] = s.addProxy(row.Stats, s.last[row.Proxy], came, totals)
-	}
-	s.last = last
-	if !first {
-		s.times = append(s.times, now)
-		s.times = s.times[max(0, len(s.times)-maxSamples):]
-	}
-	for _, name := range s.order {
-		r := s.rules[name]
-		if r == nil {
-			r = &Rule{Name: name}
-			s.rules[name] = r
-		}
-		r.Total, r.latest = totals[name], s.number
-		if first {
-			continue
-		}
-		r.Rates = append(r.Rates, came[name].over(seconds))
-		r.Rates = r.Rates[max(0, len(r.Rates)-len(s.times)):]
-		for len(r.Rates) < len(s.times) {
-			r.Rates = slices.Insert(r.Rates, 0, Counts{})
-		}
-	}
-	for name, r := range s.rules {
-		if r.latest != s.number {
-			delete(s.rules, name)
-		}
-	}
-}
-
-// addProxy adds up what one proxy has counted. One that was not asked before adds
-// nothing: when it counted is not known.
-func (s *samples) addProxy(stats []answer.Stats, before map[string]Counts, came, totals map[string]Counts) map[string]Counts {
-	now := map[string]Counts{}
-	for _, rule := range stats {
-		if _, known := totals[rule.Rule]; !known {
-			if len(s.order) == maxPlotted {
+		before, counted := s.last[row.Proxy], map[string]Counts{}
+		for _, rule := range row.Stats {
+			r := rules[rule.Rule]
+			switch {
+			case r == nil && len(s.order) == maxPlotted:
 				s.more++
 				continue
+			case r == nil:
+				r = &Rule{Name: rule.Rule}
+				if old := s.rules[rule.Rule]; old != nil {
+					r.Rates, r.Keys = old.Rates, old.Keys
+				}
+				rules[rule.Rule], s.order = r, append(s.order, rule.Rule)
 			}
-			s.order = append(s.order, rule.Rule)
+			m := rule.Metrics
+			counts := Counts{float64(m["allowed"]), float64(m["denied"]), float64(m["shadow_denied"])}
+			counted[rule.Rule] = counts
+			r.Total.add(counts)
+			if before != nil {
+				r.came.add(counts.since(before[rule.Rule]))
+			}
 		}
-		m := rule.Metrics
-		counts := Counts{float64(m["allowed"]), float64(m["denied"]), float64(m["shadow_denied"])}
-		now[rule.Rule] = counts
-		total, delta := totals[rule.Rule], came[rule.Rule]
-		total.add(counts)
-		if before != nil {
-			delta.add(counts.since(before[rule.Rule]))
-		}
-		totals[rule.Rule], came[rule.Rule] = total, delta
+		last[row.Proxy] = counted
 	}
-	return now
+	s.rules, s.last = rules, last
+	if first {
+		return
+	}
+	s.times = append(s.times, now)
+	s.times = s.times[max(0, len(s.times)-maxSamples):]
+	for _, r := range rules {
+		r.Rates = append(r.Rates, r.came.over(seconds))
+		r.Rates = r.Rates[max(0, len(r.Rates)-len(s.times)):]
+		r.Rates = append(make([]Counts, len(s.times)-len(r.Rates)), r.Rates...)
+	}
 }
 
 // list returns the rules in the policy's order, with the times of their rates.
