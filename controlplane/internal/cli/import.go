@@ -26,7 +26,7 @@ configuration does not say which requests they are for.`
 type importOptions struct {
 	routes   string
 	listener string
-	keys     []string
+	keys     map[string]string
 	scope    string
 }
 
@@ -35,7 +35,7 @@ func (o *importOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.routes, "routes", "", "`FILE` of Envoy with the rate_limits of its routes")
 	flags.StringVar(&o.listener, "listener", "", "`NAME` or IP:PORT of the listener, or name of the routes, where several have limits")
-	flags.StringArrayVar(&o.keys, "key", nil, "`KEY=PART` that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or host; may be given again")
+	flags.StringToStringVar(&o.keys, "key", nil, "`KEY=PART` that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or host; may be given again")
 	addWordFlag(cmd, &o.scope, "scope", "", string(policy.ScopeProxy), "`SCOPE` of the rules: proxy, each Envoy counts for itself; or cluster, all count together, which takes a quota service",
 		string(policy.ScopeProxy), string(policy.ScopeCluster))
 }
@@ -86,14 +86,7 @@ and --key say what the keys of its descriptors are, as in import envoy-ratelimit
 
 // importFrom reads the files, and prints the policy and the notes.
 func importFrom(cmd *cobra.Command, o importOptions, names []string, run func([]importer.File, importer.Options) (importer.Imported, error)) error {
-	options := importer.Options{Listener: o.listener, Keys: map[string]string{}, Cluster: o.scope == string(policy.ScopeCluster)}
-	for _, k := range o.keys {
-		key, part, ok := strings.Cut(k, "=")
-		if !ok || key == "" {
-			return usageError(fmt.Errorf("--key %s is not KEY=PART", k), "write one such as --key user=header:x-user-id")
-		}
-		options.Keys[key] = part
-	}
+	options := importer.Options{Listener: o.listener, Keys: o.keys, Cluster: o.scope == string(policy.ScopeCluster)}
 	var files []importer.File
 	for _, name := range names {
 		f, err := readImport(cmd, name)

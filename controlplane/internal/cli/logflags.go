@@ -17,7 +17,7 @@ import (
 // logFlags say how access logs are read.
 type logFlags struct {
 	format  string
-	names   []string
+	names   map[string]string
 	sort    time.Duration
 	unknown share
 }
@@ -27,7 +27,7 @@ func (l *logFlags) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&l.format, "format", "", "`FORMAT` of the logs: "+strings.Join(accesslog.FormatNames(), ", ")+
 		", or the format itself as Envoy or nginx has it (default: found out)")
-	flags.StringArrayVar(&l.names, "map", nil,
+	flags.StringToStringVar(&l.names, "map", nil,
 		"`FIELD=NAME` under which the logs have a field of a request, as header:x-user-id=user; may be given again")
 	flags.DurationVar(&l.sort, "sort", 30*time.Second, "how far from its place in time a line may stand")
 	l.unknown = 0.1
@@ -44,11 +44,7 @@ func (l *logFlags) options(cmd *cobra.Command, files []string, wasm string) (o r
 	if l.sort < 0 {
 		return o, usageError(fmt.Errorf("--sort %s is below 0", l.sort), "the default is 30s")
 	}
-	for _, m := range l.names {
-		field, name, ok := strings.Cut(m, "=")
-		if !ok || name == "" {
-			return o, usageError(fmt.Errorf("--map %s is not FIELD=NAME", m), "write one such as --map header:x-user-id=user")
-		}
+	for field, name := range l.names {
 		field = strings.ToLower(field)
 		if err := accesslog.CheckField(field); err != nil {
 			return o, usageError(fmt.Errorf("--map: %w", err), "write one such as --map header:x-user-id=user")

@@ -156,26 +156,17 @@ func logged(p *policy.Policy) (headers []string) {
 
 // warnOfAddresses warns of addresses that others reach and nothing protects.
 func warnOfAddresses(w io.Writer, b envoy.BootstrapOptions) {
-	type listed struct {
-		flag, address, danger string
-		safe                  bool
-	}
-	list := []listed{
-		{"--admin", b.Admin, "anyone who reaches it can read the configuration and stop Envoy", false},
-		{"--manage", b.Manage, "the management token and clients' keys cross the network in plain text: give --manage-cert and --manage-key", b.ManageTLS != nil},
-	}
-	for _, address := range b.Quota {
-		list = append(list, listed{"--quota", address, "anyone on the way can read which counters are used and answer in its place: give --xds-ca", b.QuotaTLS != nil})
-	}
-	for _, address := range b.XDS {
-		list = append(list, listed{"--xds", address, "anyone on the way can read the policy and replace it: give --xds-ca", b.XDSTLS != nil})
-	}
-	for _, a := range list {
-		host, _, err := net.SplitHostPort(a.address)
-		if err == nil && !a.safe && !manage.IsLoopback(host) {
-			fmt.Fprintf(w, "warning: %s %s is not a loopback address: %s\n", a.flag, a.address, a.danger)
+	warn := func(flag, danger string, safe bool, addresses ...string) {
+		for _, address := range addresses {
+			if host, _, err := net.SplitHostPort(address); err == nil && !safe && !manage.IsLoopback(host) {
+				fmt.Fprintf(w, "warning: %s %s is not a loopback address: %s\n", flag, address, danger)
+			}
 		}
 	}
+	warn("--admin", "anyone who reaches it can read the configuration and stop Envoy", false, b.Admin)
+	warn("--manage", "the management token and clients' keys cross the network in plain text: give --manage-cert and --manage-key", b.ManageTLS != nil, b.Manage)
+	warn("--quota", "anyone on the way can read which counters are used and answer in its place: give --xds-ca", b.QuotaTLS != nil, b.Quota...)
+	warn("--xds", "anyone on the way can read the policy and replace it: give --xds-ca", b.XDSTLS != nil, b.XDS...)
 }
 
 // checkManage refuses a policy that answers management requests nowhere, or not

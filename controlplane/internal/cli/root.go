@@ -110,6 +110,9 @@ func complete(cmd *cobra.Command) {
 		if strings.Contains(f.Usage, "(required)") {
 			_ = cmd.MarkFlagRequired(f.Name)
 		}
+		if f.DefValue == "[]" {
+			f.DefValue = "" // help would say that
+		}
 	})
 	check := cmd.Args
 	if check == nil {
