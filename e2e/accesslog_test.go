@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -19,9 +18,7 @@ var pageLog = regexp.MustCompile(`(?s)\n    log_format:\n(.*?)\n\n    (429 [^\n]
 // An Envoy with the page's format for an access log writes the page's lines.
 func TestAccessLogOfThePage(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "docs", "envoy.md"))
-	require.NoError(t, err)
-	page := pageLog.FindStringSubmatch(string(text))
+	page := pageLog.FindStringSubmatch(read(t, buildtest.Root(), "docs", "envoy.md"))
 	require.NotNil(t, page, "docs/envoy.md has no access log in this form")
 	everyEnvoy(t, func(t *testing.T, d driver) {
 		log := filepath.Join(t.TempDir(), "access.log")
@@ -46,10 +43,8 @@ rules:
 		}
 		var lines []string
 		eventually(t, 20*time.Second, "the access log", func() bool {
-			text, err := os.ReadFile(log)
-			require.NoError(t, err)
-			lines = strings.Split(strings.TrimSpace(string(text)), "\n")
-			return strings.Contains(string(text), "trial")
+			lines = strings.Split(strings.TrimSpace(read(t, log)), "\n")
+			return strings.Contains(read(t, log), "trial")
 		})
 		require.Subset(t, lines, page[2:])
 	})

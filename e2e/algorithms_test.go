@@ -18,7 +18,6 @@ func oneRule(fields string) string {
 // filter of an earlier commit, which cannot read a directory with an algorithm that
 // it does not know.
 func eachSeparately(t *testing.T, scenario func(t *testing.T, d driver)) {
-	t.Helper()
 	each(t, func(t *testing.T, d driver) { scenario(t, separate(d)) })
 }
 

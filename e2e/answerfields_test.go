@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -50,9 +49,7 @@ rules:
 	upstream := startAnswering(t)
 	p := newest(t).start(t, proxyOptions{
 		policy: policy, upstream: upstream.URL, workers: 1, wasm: buildtest.Filter(t, "sluice_faults"),
-		edit: func(b []byte) []byte {
-			return []byte(strings.Replace(string(b), "route: {cluster: upstream", "route: {timeout: 0s, cluster: upstream", 1))
-		},
+		edit: replacing("route: {cluster: upstream", "route: {timeout: 0s, cluster: upstream"),
 	})
 	over := make(chan struct{}) // of the requests
 	var wg sync.WaitGroup

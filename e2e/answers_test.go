@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,9 +31,7 @@ func TestFailedLogins(t *testing.T) {
 		require.Zero(t, used(t, p, "failed-logins"))
 		if d.envoy != "" {
 			eventually(t, 20*time.Second, "the access log", func() bool {
-				text, err := os.ReadFile(log)
-				require.NoError(t, err)
-				return strings.Count(string(text), "429 failed-logins=denied:held\n") == held
+				return strings.Count(read(t, log), "429 failed-logins=denied:held\n") == held
 			})
 		}
 		requireOver := func(path, rule string) {
@@ -61,14 +58,13 @@ func TestFailedLogins(t *testing.T) {
 // logged has an Envoy write a line of that format about each request.
 func logged(bootstrap []byte, path, format string) []byte {
 	const prefix = "          stat_prefix: ingress\n"
-	return []byte(strings.Replace(string(bootstrap), prefix, prefix+
+	return replacing(prefix, prefix+
 		"          access_log: [{name: file, typed_config: {'@type': type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: "+path+
-		`, log_format: {text_format_source: {inline_string: "`+format+`\n"}}}}]`+"\n", 1))
+		`, log_format: {text_format_source: {inline_string: "`+format+`\n"}}}}]`+"\n")(bootstrap)
 }
 
 // succeedAtOnce sends logins that all succeed, and returns how many were told to try again.
 func (p *proxy) succeedAtOnce(t *testing.T, n int) (held int) {
-	t.Helper()
 	told := make(chan string, n)
 	for range n {
 		go func() {

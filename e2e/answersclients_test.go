@@ -100,7 +100,6 @@ type clients struct {
 }
 
 func newClients(t *testing.T, address string, upstream *answering) *clients {
-	t.Helper()
 	c := &clients{address: address, upstream: upstream}
 	c.http1 = &http.Transport{Protocols: protocols(1), MaxIdleConnsPerHost: 300, DisableCompression: true}
 	t.Cleanup(c.http1.CloseIdleConnections)
@@ -152,7 +151,7 @@ func (c *clients) visit(ctx context.Context, v *visit, path, id string, took tim
 			_, _ = io.ReadFull(res.Body, make([]byte, 5))
 			cancel()
 		}
-		got := []byte{}
+		var got []byte
 		if got, err = io.ReadAll(res.Body); v.do == "echo" && res.StatusCode == http.StatusOK && string(got) != text {
 			return 0
 		}

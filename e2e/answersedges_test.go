@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -37,13 +36,9 @@ var edgesRules = [5]string{"all", "errors", "missing", "cost", "bytes"}
 func (r *answerRig) charged(t *testing.T) {
 	c := newClients(t, r.address, r.upstream)
 	statuses := make([]int, len(visits))
-	var wg sync.WaitGroup
-	for i := range visits {
-		wg.Go(func() {
-			statuses[i] = c.visit(t.Context(), &visits[i], "/edges", fmt.Sprint("edge-", i), 600*time.Millisecond, fmt.Sprint("x-user-id: u", i))
-		})
-	}
-	wg.Wait()
+	atOnce(len(visits), func(i int) {
+		statuses[i] = c.visit(t.Context(), &visits[i], "/edges", fmt.Sprint("edge-", i), 600*time.Millisecond, fmt.Sprint("x-user-id: u", i))
+	})
 	time.Sleep(time.Second)
 	for i := range visits {
 		held := r.operate(t, "get", fmt.Sprint("rule=each&key=u", i)).Held

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -33,31 +32,26 @@ type flight struct {
 
 // fly has n clients ask until ctx ends. One that is denied asks again soon.
 func (r *answerRig) fly(ctx context.Context, t *testing.T, n int, visits []visit) *flight {
-	t.Helper()
 	r.upstream.forget(t)
 	f := &flight{rig: r, clients: newClients(t, r.address, r.upstream), visits: visits, begin: time.Now()}
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			random := rand.New(rand.NewPCG(1, uint64(i)))
-			time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
-			for j := 0; ctx.Err() == nil; j++ {
-				v := &visits[(i+j)%len(visits)]
-				took := 50 + random.IntN(451)
-				if v.resets {
-					took = 250 + random.IntN(251)
-				}
-				for again := true; again && ctx.Err() == nil; {
-					status := f.clients.visit(context.WithoutCancel(ctx), v, "/flight", fmt.Sprint(i, "-", j), time.Duration(took)*time.Millisecond)
-					f.count(v, status)
-					if again = status == http.StatusTooManyRequests; again {
-						time.Sleep(time.Duration(100+random.IntN(200)) * time.Millisecond)
-					}
+	atOnce(n, func(i int) {
+		random := rand.New(rand.NewPCG(1, uint64(i)))
+		time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
+		for j := 0; ctx.Err() == nil; j++ {
+			v := &visits[(i+j)%len(visits)]
+			took := 50 + random.IntN(451)
+			if v.resets {
+				took = 250 + random.IntN(251)
+			}
+			for again := true; again && ctx.Err() == nil; {
+				status := f.clients.visit(context.WithoutCancel(ctx), v, "/flight", fmt.Sprint(i, "-", j), time.Duration(took)*time.Millisecond)
+				f.count(v, status)
+				if again = status == http.StatusTooManyRequests; again {
+					time.Sleep(time.Duration(100+random.IntN(200)) * time.Millisecond)
 				}
 			}
-		})
-	}
-	wg.Wait()
+		}
+	})
 	return f
 }
 
@@ -68,7 +62,6 @@ func (f *flight) count(v *visit, status int) {
 
 // requireStatuses: each visit has ended as it had to, some of each kind, or was denied.
 func (f *flight) requireStatuses(t *testing.T) {
-	t.Helper()
 	for i := range f.visits {
 		v := &f.visits[i]
 		counts, _ := f.statuses.LoadOrStore(v, new([600]atomic.Int64))
@@ -88,12 +81,9 @@ func (f *flight) requireStatuses(t *testing.T) {
 // share is how much of the slots' time was used between from and to, as the proxy's log has
 // it: from when a request came until it was over, or for linger after it was reset.
 func (f *flight) share(t *testing.T, from, to time.Time) float64 {
-	t.Helper()
 	time.Sleep(time.Second) // the log is written by then
-	text, err := os.ReadFile(f.rig.accessLog)
-	require.NoError(t, err)
 	var used time.Duration
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(read(t, f.rig.accessLog)) {
 		var start float64
 		var ms int
 		var flags, details, path string
@@ -120,19 +110,14 @@ func (f *flight) share(t *testing.T, from, to time.Time) float64 {
 
 // requireAllFree: all slots are there, and not one more.
 func (r *answerRig) requireAllFree(t *testing.T) {
-	t.Helper()
 	r.requireNothingHeld(t, "in-flight", "")
 	r.requireGauges(t, "in-flight")
 	r.upstream.forget(t)
 	c := newClients(t, r.address, r.upstream)
-	var wg sync.WaitGroup
 	statuses := make([]int, 2*slots)
-	for i := range statuses {
-		wg.Go(func() {
-			statuses[i] = c.visit(t.Context(), &visit{do: "200"}, "/flight", "", 500*time.Millisecond)
-		})
-	}
-	wg.Wait()
+	atOnce(len(statuses), func(i int) {
+		statuses[i] = c.visit(t.Context(), &visit{do: "200"}, "/flight", "", 500*time.Millisecond)
+	})
 	slices.Sort(statuses)
 	require.Equal(t, append(slices.Repeat([]int{200}, slots), slices.Repeat([]int{429}, slots)...), statuses)
 	require.Equal(t, slots, r.upstream.most)

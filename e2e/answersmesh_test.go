@@ -18,7 +18,6 @@ const answersPolicy = "version: 1\nrules:\n" +
 // requireAnswersCount requires a proxy to come to count the tokens that answers say, and the
 // requests in flight. send sends one request; headers come in pairs.
 func requireAnswersCount(t *testing.T, send func(path string, headers ...string) int) {
-	t.Helper()
 	tokens := func(user string) int {
 		return send("/answers/tokens", "x-user-id", user, "connection", "close",
 			"x-send", "content-type: application/json", "x-body", `{"usage":{"prompt_tokens":60,"completion_tokens":41}}`)

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"regexp"
 	"testing"
@@ -39,7 +38,6 @@ func TestPushedBodies(t *testing.T) {
 
 // answer asks for 34 tokens, and returns the encodings that the upstream was told of.
 func (r *answerRig) answer(t *testing.T, id string) (accepted string) {
-	t.Helper()
 	res, body := r.get(t, "/edges", "x-do", usageOf34, "x-id", id, "x-send", "content-type: application/json", "accept-encoding", "gzip", "x-user-id", "u")
 	require.Equal(t, usageOf34[len("200 "):], body)
 	return res.Header.Get("x-accepted")
@@ -63,7 +61,6 @@ func (r *answerRig) pushes(t *testing.T, control *controlPlane) {
 		return func() { close(over); <-done }
 	}
 	requireCharged := func(rule string, n int64) {
-		t.Helper()
 		eventually(t, 5*time.Second, rule, func() bool {
 			o := r.operate(t, "get", "rule="+rule+"&key=u")
 			return *o.Held == 0
@@ -122,11 +119,7 @@ func (r *answerRig) pushesUnderLoad(t *testing.T, control *controlPlane) {
 // TestWithheldBodies: a filter that needs bodies and sees none says so, and charges the
 // estimate.
 func TestWithheldBodies(t *testing.T) {
-	p := newest(t).listen(t, proxyOptions{policy: withBodies, edit: func(bootstrap []byte) []byte {
-		const callback = "proxy_on_response_body: {}, "
-		require.Contains(t, string(bootstrap), callback)
-		return bytes.Replace(bootstrap, []byte(callback), nil, 1)
-	}})
+	p := newest(t).listen(t, proxyOptions{policy: withBodies, edit: replacing("proxy_on_response_body: {}, ", "")})
 	require.Equal(t, 200, p.status(t, "/edges", "x-user-id", "u", "x-send", "content-type: application/json"))
 	eventually(t, 5*time.Second, "the metric", func() bool {
 		n, _ := p.metric(t, "rate_limit_unread_withheld_total", "tokens")

@@ -202,7 +202,6 @@ func (a *answering) onArrival(id string, then func()) (undo func()) {
 
 // forget forgets what was, while nothing runs.
 func (a *answering) forget(t *testing.T) {
-	t.Helper()
 	eventually(t, 5*time.Second, "the upstream to end", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -280,7 +279,6 @@ type answerRig struct {
 }
 
 func newAnswerRig(t *testing.T, d driver, o proxyOptions) *answerRig {
-	t.Helper()
 	r := &answerRig{upstream: startAnswering(t), accessLog: filepath.Join(t.TempDir(), "access")}
 	r.proxy = r.another(t, d, o)
 	return r
@@ -288,7 +286,6 @@ func newAnswerRig(t *testing.T, d driver, o proxyOptions) *answerRig {
 
 // another starts one more Envoy before the same upstream.
 func (r *answerRig) another(t *testing.T, d driver, o proxyOptions) *proxy {
-	t.Helper()
 	o.upstream = r.upstream.URL
 	edit := o.edit
 	o.edit = func(bootstrap []byte) []byte {
@@ -303,7 +300,6 @@ func (r *answerRig) another(t *testing.T, d driver, o proxyOptions) *proxy {
 
 // noTraps fails where the filter has trapped.
 func (r *answerRig) noTraps(t *testing.T) {
-	t.Helper()
 	for _, trap := range []string{"Uncaught", "panic", "[critical]", "Function: proxy_"} {
 		require.NotContains(t, r.log(), trap)
 	}
@@ -311,7 +307,6 @@ func (r *answerRig) noTraps(t *testing.T) {
 
 // requireNothingHeld waits until no request of the key holds anything.
 func (r *answerRig) requireNothingHeld(t *testing.T, rule, key string) {
-	t.Helper()
 	query := "rule=" + rule + key
 	eventually(t, 5*time.Second, "all holds of "+query+" to end", func() bool {
 		held := r.operate(t, "get", query).Held
@@ -322,7 +317,6 @@ func (r *answerRig) requireNothingHeld(t *testing.T, rule, key string) {
 
 // requireGauges waits until the gauges show that nothing is held.
 func (r *answerRig) requireGauges(t *testing.T, rule string) {
-	t.Helper()
 	for _, gauge := range []string{"rate_limit_held_units", "rate_limit_held_streams"} {
 		eventually(t, 5*time.Second, gauge+" to be 0", func() bool {
 			n, _ := r.metric(t, gauge, rule)

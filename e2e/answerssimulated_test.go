@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -250,15 +248,11 @@ func (s *scriptedRun) run(requests int) {
 // logOf returns what the filter has reported of each request, by its id: the verdict, and what
 // was settled.
 func (s *scriptedRun) logOf(n int) map[string][2]string {
-	var text []byte
 	eventually(s.t, 10*time.Second, "the access log", func() bool {
-		var err error
-		text, err = os.ReadFile(s.accessLog)
-		require.NoError(s.t, err)
-		return bytes.Count(text, []byte("\n")) > n // and the probe
+		return strings.Count(read(s.t, s.accessLog), "\n") > n // and the probe
 	})
 	all := map[string][2]string{}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(read(s.t, s.accessLog)) {
 		parts := strings.Split(strings.TrimSpace(line), "\t")
 		require.Len(s.t, parts, 3, line)
 		all[parts[0]] = [2]string{parts[1], parts[2]}
@@ -268,9 +262,7 @@ func (s *scriptedRun) logOf(n int) map[string][2]string {
 
 // timeless leaves out of a verdict times, which each of both has in another unit.
 func timeless(t *testing.T, text string) map[string]any {
-	t.Helper()
-	var v map[string]any
-	require.NoError(t, json.Unmarshal([]byte(text), &v), text)
+	v := decoded[map[string]any](t, text)
 	verdict := map[string]any{"allowed": v["allowed"], "denied_by": v["denied_by"], "rules": v["rules"]}
 	for _, r := range v["rules"].([]any) {
 		for _, w := range r.(map[string]any)["windows"].([]any) {
@@ -308,12 +300,10 @@ func TestAnswersAsSimulated(t *testing.T) {
 
 		told := s.logOf(requests)
 		lines := strings.Join(s.lines, "\n") + "\n"
-		out, errs, exit := sluice(t, "simulate", "--wasm", built.filter, "--workers", "1", "-f", file(t, "policy.yaml", policy.String()), "-r", file(t, "requests.jsonl", lines))
-		require.Zero(t, exit, errs)
+		out := sluiceOK(t, "simulate", "--wasm", built.filter, "--workers", "1", "-f", file(t, "policy.yaml", policy.String()), "-r", file(t, "requests.jsonl", lines))
 		var denied, settled int
 		for i, line := range strings.Split(strings.TrimSpace(out), "\n") {
-			var in struct{ ID, Answer string }
-			require.NoError(t, json.Unmarshal([]byte(s.lines[i]), &in))
+			in := decoded[struct{ ID, Answer string }](t, s.lines[i])
 			if in.ID != "" {
 				require.Equal(t, timeless(t, line), timeless(t, told[in.ID][0]), "line %d: %s\n%s\n%s", i+1, s.lines[i], line, told[in.ID][0])
 				if strings.Contains(line, `"allowed":false,"status"`) {
@@ -321,8 +311,7 @@ func TestAnswersAsSimulated(t *testing.T) {
 				}
 				continue
 			}
-			var simulated struct{ Settled json.RawMessage }
-			require.NoError(t, json.Unmarshal([]byte(line), &simulated))
+			simulated := decoded[struct{ Settled json.RawMessage }](t, line)
 			if simulated.Settled != nil {
 				require.Equal(t, string(simulated.Settled), told[in.Answer][1], "line %d: %s", i+1, s.lines[i])
 				settled++

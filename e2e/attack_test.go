@@ -75,7 +75,6 @@ func TestCardinalityAttack(t *testing.T) {
 // attack attacks the proxy with times·capacity invented keys. From a capacity of
 // weighed on, it also returns by how many bytes Envoy's allocations have grown.
 func (p *proxy) attack(t *testing.T, times, capacity int) (o attack.Outcome, grown int64) {
-	t.Helper()
 	list := attack.NewList(attack.Plan{Flood: times * capacity, Limit: attackLimit, Honest: 100, Cheaters: 20, Bursts: 10})
 	l := p.load(16)
 	l.send(t, 2000, func(int) request { return request{path: direct} }) // without a key, so that Envoy allocates its buffers
@@ -115,7 +114,6 @@ descriptors:
 // startNative starts an Envoy with its own limiter, which does nothing on a route without an
 // upstream.
 func (d driver) startNative(t *testing.T, capacity int) *proxy {
-	t.Helper()
 	return d.start(t, proxyOptions{policy: "version: 1\n", edit: func(bootstrap []byte) []byte {
 		return edited(t, bootstrap, func(static object) {
 			filter := managerOf(listenersOf(static)[0])["http_filters"].([]any)[0].(object)

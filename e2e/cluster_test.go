@@ -1,10 +1,10 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,9 +18,7 @@ func TestOneControlPlane(t *testing.T) {
 	d, c := newest(t), startControlPlane(t)
 	proxies := make([]*proxy, 3)
 	for i := range proxies {
-		node := fmt.Sprint("edge-", i)
-		proxies[i] = d.start(t, proxyOptions{node: node, xds: c.xds, manage: freeAddress(t)})
-		c.awaitConnected(t, node)
+		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), manage: freeAddress(t)})
 	}
 	t.Run("no connection", func(t *testing.T) { noConnectionWithoutClusterRules(t, c, proxies) })
 	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies, 3000) })
@@ -31,19 +29,12 @@ func TestOneControlPlane(t *testing.T) {
 
 // sendAll sends n requests to each proxy at once, and returns their statuses.
 func sendAll(t *testing.T, proxies []*proxy, n int, nth func(proxy, i int) request) [][]int16 {
-	t.Helper()
 	statuses := make([][]int16, len(proxies))
 	errs := make([]error, len(proxies))
-	var wg sync.WaitGroup
-	for i, p := range proxies {
-		wg.Go(func() {
-			statuses[i], errs[i] = p.load(8).try(n, func(j int) request { return nth(i, j) })
-		})
-	}
-	wg.Wait()
-	for _, err := range errs {
-		require.NoError(t, err)
-	}
+	atOnce(len(proxies), func(i int) {
+		statuses[i], errs[i] = proxies[i].load(8).try(n, func(j int) request { return nth(i, j) })
+	})
+	require.NoError(t, errors.Join(errs...))
 	return statuses
 }
 
@@ -57,7 +48,6 @@ const clusterPolicy = "version: 1\nquota: {timeout: 5s}\nrules:\n" // a busy mac
 // The limit holds over three Envoys of four workers, for each algorithm and with
 // several rules on a request.
 func oneLimitOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy, requests int) {
-	t.Helper()
 	for name, rules := range map[string]string{
 		"fixed window":           clusterRule("1000/"+far, ""),
 		"fixed window per key":   clusterRule("1000/"+far, ", algorithm: fixed_window_per_key"),
@@ -98,7 +88,6 @@ func oneLimitOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy, req
 
 // A policy without a cluster rule does not connect to the quota service.
 func noConnectionWithoutClusterRules(t *testing.T, c *controlPlane, proxies []*proxy) {
-	t.Helper()
 	connections := func(rules string) (n uint64) {
 		c.apply(t, clusterPolicy+rules)
 		sendAll(t, proxies, 100, func(int, int) request { return request{"/", "x-user-id", "first"} })
@@ -115,7 +104,6 @@ func noConnectionWithoutClusterRules(t *testing.T, c *controlPlane, proxies []*p
 }
 
 func freshKeysOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy, keys int) {
-	t.Helper()
 	const times = 3 // on each proxy
 	c.apply(t, strings.Replace(clusterPolicy, "version: 1", "version: 1\ndomain: fresh", 1)+clusterRule("1/"+far, ""))
 	got := sendAll(t, proxies, keys*times, func(_, i int) request {

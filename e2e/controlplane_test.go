@@ -27,14 +27,12 @@ type controlPlane struct {
 
 // startControlPlane starts a control plane for this test alone, with further flags of serve.
 func startControlPlane(t *testing.T, flags ...string) *controlPlane {
-	t.Helper()
 	c := newControlPlane(t, t.TempDir(), flags...)
 	t.Cleanup(func() { c.kill(t) })
 	return c
 }
 
 func newControlPlane(t *testing.T, dir string, flags ...string) *controlPlane {
-	t.Helper()
 	c := &controlPlane{data: filepath.Join(dir, "data"), xds: freeAddress(t), http: freeAddress(t), flags: flags}
 	c.start(t)
 	return c
@@ -42,7 +40,6 @@ func newControlPlane(t *testing.T, dir string, flags ...string) *controlPlane {
 
 // start starts serve, also again after a kill: with the same data and addresses.
 func (c *controlPlane) start(t *testing.T) {
-	t.Helper()
 	tokenFile := filepath.Join(filepath.Dir(c.data), "token")
 	require.NoError(t, os.WriteFile(tokenFile, []byte(token+"\n"), 0o600))
 	where := []string{"--data", c.data}
@@ -58,7 +55,6 @@ func (c *controlPlane) start(t *testing.T) {
 
 // kill ends serve as kill -9 does.
 func (c *controlPlane) kill(t *testing.T) {
-	t.Helper()
 	end(t, c.Child)
 }
 
@@ -66,15 +62,12 @@ func (c *controlPlane) url() string { return "http://" + c.http }
 
 // apply applies a policy and requires every connected proxy to take it.
 func (c *controlPlane) apply(t *testing.T, policy string, flags ...string) {
-	t.Helper()
-	out, errs, exit := c.tryApply(t, policy, flags...)
-	require.Zero(t, exit, "%s%s", out, errs)
+	sluiceOK(t, c.applying(t, policy, flags...)...)
 }
 
-func (c *controlPlane) tryApply(t *testing.T, policy string, flags ...string) (stdout, stderr string, exit int) {
-	t.Helper()
-	args := append([]string{"apply", "-f", file(t, "policy.yaml", policy), "--server", c.url(), "--wait", "60s"}, flags...)
-	return sluice(t, args...)
+// applying is the command that applies a policy.
+func (c *controlPlane) applying(t *testing.T, policy string, flags ...string) []string {
+	return append([]string{"apply", "-f", file(t, "policy.yaml", policy), "--server", c.url(), "--wait", "60s"}, flags...)
 }
 
 // proxyStatus is what `sluice status` prints for one proxy.
@@ -87,11 +80,7 @@ type proxyStatus struct {
 }
 
 func (c *controlPlane) proxies(t *testing.T) map[string]proxyStatus {
-	t.Helper()
-	out, errs, exit := sluice(t, "status", "--server", c.url(), "--output", "json")
-	require.Zero(t, exit, errs)
-	var status struct{ Proxies []proxyStatus }
-	require.NoError(t, json.Unmarshal([]byte(out), &status))
+	status := decoded[struct{ Proxies []proxyStatus }](t, sluiceOK(t, "status", "--server", c.url(), "--output", "json"))
 	byNode := map[string]proxyStatus{}
 	for _, p := range status.Proxies {
 		byNode[p.Node] = p
@@ -101,14 +90,20 @@ func (c *controlPlane) proxies(t *testing.T) map[string]proxyStatus {
 
 // awaitConnected waits until the proxy has a stream to the control plane.
 func (c *controlPlane) awaitConnected(t *testing.T, node string) {
-	t.Helper()
 	eventually(t, time.Minute, node+" to connect", func() bool { return c.proxies(t)[node].Connected })
+}
+
+// proxy starts a proxy of this control plane.
+func (c *controlPlane) proxy(t *testing.T, d driver, o proxyOptions) *proxy {
+	o.xds = c.xds
+	p := d.start(t, o)
+	c.awaitConnected(t, o.node)
+	return p
 }
 
 // push stores a revision over the HTTP API, without starting a process, and waits for
 // the outcome on every connected proxy.
 func (c *controlPlane) push(t *testing.T, policy string) {
-	t.Helper()
 	res, err := http.Post(c.url()+"/v1/policies?file=policy.yaml", "application/yaml", strings.NewReader(policy))
 	require.NoError(t, err)
 	var stored struct{ Number uint64 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"cmp"
-	"encoding/json"
 	"testing"
 	"time"
 
@@ -30,11 +29,10 @@ type counters struct {
 
 // counters runs `sluice counters` on all proxies of the control plane.
 func (c *controlPlane) counters(t *testing.T, args ...string) (result counters) {
-	t.Helper()
 	args = append([]string{"counters"}, args...)
 	args = append(args, "--server", c.url(), "--output", "json")
 	text, errs, exit := sluice(t, args...)
-	require.NoError(t, json.Unmarshal([]byte(text), &result), "%s%s", text, errs)
+	result = decoded[counters](t, cmp.Or(text, errs))
 	require.Equal(t, result.Failed > 0, exit != 0, errs)
 	return result
 }
@@ -43,7 +41,6 @@ func (c *controlPlane) counters(t *testing.T, args ...string) (result counters) 
 // `render envoy --manage` gives them. Later requests see the changes. A proxy that is gone is
 // reported.
 func countersCommand(t *testing.T, control *controlPlane, envoys []*proxy) {
-	t.Helper()
 	control.apply(t, oneRule("algorithm: fixed_window_per_key, limits: [100/1h], capacity: 1000"))
 	admitted := func() (each [3]int) {
 		for i, p := range envoys {
@@ -52,7 +49,6 @@ func countersCommand(t *testing.T, control *controlPlane, envoys []*proxy) {
 		return each
 	}
 	alice := func(op string, more ...string) counters {
-		t.Helper()
 		r := control.counters(t, append([]string{op, "--rule", "per-user", "--key", "alice"}, more...)...)
 		require.Zero(t, r.Failed)
 		require.Len(t, r.Proxies, len(envoys))

@@ -34,7 +34,6 @@ type crowd struct {
 }
 
 func startCrowd(t *testing.T, addresses []string, n int) *crowd {
-	t.Helper()
 	f := &crowd{size: n, runs: map[string]uint64{}, seen: map[string]map[uint64]bool{}}
 	for i := range n {
 		node, from := fmt.Sprintf("%s-%d", []string{"edge", "core", "rest"}[i%3], i), i%len(addresses)
@@ -46,7 +45,6 @@ func startCrowd(t *testing.T, addresses []string, n int) *crowd {
 
 // join makes an Envoy one of the crowd: it is asked all the time what it runs.
 func (f *crowd) join(t *testing.T, node string, p *proxy) {
-	t.Helper()
 	f.mu.Lock()
 	f.size++
 	f.mu.Unlock()
@@ -141,14 +139,10 @@ func (s *standing) expects(node string) uint64 {
 
 // ask is a command whose answer is JSON.
 func (c *controlPlane) ask(t *testing.T, into any, args ...string) {
-	t.Helper()
-	out, errs, exit := sluice(t, append(args, "--server", c.url(), "-o", "json")...)
-	require.Zero(t, exit, "%v: %s", args, errs)
-	require.NoError(t, json.Unmarshal([]byte(out), into))
+	require.NoError(t, json.Unmarshal([]byte(sluiceOK(t, append(args, "--server", c.url(), "-o", "json")...)), into))
 }
 
 func (c *controlPlane) standings(t *testing.T) map[string]*standing {
-	t.Helper()
 	var status struct{ Policies []*standing }
 	c.ask(t, &status, "status")
 	by := map[string]*standing{}

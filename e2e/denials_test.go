@@ -11,7 +11,6 @@ import (
 
 // Three Envoys of four workers know together which keys they have denied.
 func topCommand(t *testing.T, control *controlPlane, envoys []*proxy) {
-	t.Helper()
 	for _, mode := range []string{"plain", "hash"} {
 		control.apply(t, "report_keys: "+mode+"\n"+oneRule("algorithm: fixed_window_per_key, limits: [5/1h], counter: denied-"+mode))
 		alice, bob := "alice-"+mode, "bob-"+mode

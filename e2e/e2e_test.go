@@ -9,6 +9,7 @@ package e2e
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -87,7 +88,6 @@ func (d driver) version() string { return strings.TrimPrefix(d.name, "envoy-") }
 // which Envoy's versions have differed or are most likely to: an Envoy compiles the filter for
 // ten seconds of processor time. SLUICE_EVERY_ENVOY has each scenario run on all.
 func envoys(t *testing.T, all bool) (list []driver) {
-	t.Helper()
 	paths, err := proc.All()
 	require.NoError(t, err)
 	if !all && os.Getenv("SLUICE_EVERY_ENVOY") == "" {
@@ -103,7 +103,6 @@ func envoys(t *testing.T, all bool) (list []driver) {
 
 // newest returns the newest Envoy, for tests that are too long to run on each.
 func newest(t *testing.T) driver {
-	t.Helper()
 	all := envoys(t, false)
 	return all[len(all)-1]
 }
@@ -111,47 +110,58 @@ func newest(t *testing.T) driver {
 // each runs a scenario on the simulator and on the newest Envoy, at the same time, everyProxy on
 // the simulator and all Envoys, eachEnvoy and everyEnvoy without the simulator.
 func each(t *testing.T, scenario func(t *testing.T, d driver)) {
-	t.Helper()
 	together(t, append([]driver{{name: "sim"}}, envoys(t, false)...), scenario)
 }
 
 func everyProxy(t *testing.T, scenario func(t *testing.T, d driver)) {
-	t.Helper()
 	together(t, append([]driver{{name: "sim"}}, envoys(t, true)...), scenario)
 }
 
 func eachEnvoy(t *testing.T, scenario func(t *testing.T, d driver)) {
-	t.Helper()
 	together(t, envoys(t, false), scenario)
 }
 
 func everyEnvoy(t *testing.T, scenario func(t *testing.T, d driver)) {
-	t.Helper()
 	together(t, envoys(t, true), scenario)
 }
 
 func together(t *testing.T, on []driver, scenario func(t *testing.T, d driver)) {
-	t.Helper()
-	var wg sync.WaitGroup
-	for _, d := range on {
-		wg.Go(func() {
-			t.Run(d.name, func(t *testing.T) { scenario(t, d) })
-		})
-	}
-	wg.Wait()
+	atOnce(len(on), func(i int) {
+		t.Run(on[i].name, func(t *testing.T) { scenario(t, on[i]) })
+	})
 }
 
 // file writes text to a temporary file and returns its path.
 func file(t *testing.T, name, text string) string {
-	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
+// read returns the text of a file.
+func read(t *testing.T, elements ...string) string {
+	text, err := os.ReadFile(filepath.Join(elements...))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// decoded reads JSON.
+func decoded[T any](t *testing.T, text string) (v T) {
+	require.NoError(t, json.Unmarshal([]byte(text), &v), text)
+	return v
+}
+
+// atOnce does something n times at once.
+func atOnce(n int, do func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { do(i) })
+	}
+	wg.Wait()
+}
+
 // freeAddress returns a loopback address that nobody listens on.
 func freeAddress(t *testing.T) string {
-	t.Helper()
 	free, err := ports.Free(1)
 	require.NoError(t, err)
 	return fmt.Sprint("127.0.0.1:", free[0])
@@ -160,7 +170,6 @@ func freeAddress(t *testing.T) string {
 // eventually waits until ok returns true. On an idle machine that takes at most limit;
 // a busy machine gets two minutes more.
 func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) {
-	t.Helper()
 	limit += 2 * time.Minute
 	deadline := time.Now().Add(limit)
 	for !ok() {
@@ -171,7 +180,6 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 
 // start starts a program that ends with the test, and shows its log if the test fails.
 func start(t *testing.T, cmd *exec.Cmd) *child.Child {
-	t.Helper()
 	c, err := child.Start(cmd)
 	require.NoError(t, err)
 	t.Cleanup(func() { end(t, c) })
@@ -180,7 +188,6 @@ func start(t *testing.T, cmd *exec.Cmd) *child.Child {
 
 // end kills a program.
 func end(t *testing.T, c *child.Child) {
-	t.Helper()
 	_ = c.Kill()
 	if t.Failed() {
 		log := c.Log()
@@ -196,7 +203,6 @@ func answered(url string) bool {
 
 // body returns what a URL is answered with, as browsers see it.
 func body(t *testing.T, url string) string {
-	t.Helper()
 	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, http.NoBody)
 	require.NoError(t, err)
 	r.Header.Set("Accept", "text/html")
@@ -210,7 +216,6 @@ func body(t *testing.T, url string) string {
 
 // sluice runs a command of the command line to its end.
 func sluice(t *testing.T, args ...string) (stdout, stderr string, exit int) {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, built.sluice, args...)
@@ -219,6 +224,20 @@ func sluice(t *testing.T, args ...string) (stdout, stderr string, exit int) {
 	_ = cmd.Run()
 	require.NotNil(t, cmd.ProcessState, "run sluice %s", strings.Join(args, " "))
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// sluiceOK runs a command that has to succeed, and returns what it prints.
+func sluiceOK(t *testing.T, args ...string) (stdout string) {
+	stdout, stderr, exit := sluice(t, args...)
+	require.Zero(t, exit, "%v: %s%s", args, stdout, stderr)
+	return stdout
+}
+
+// sluiceRefuses runs a command that has to exit with 1 and to say this.
+func sluiceRefuses(t *testing.T, says string, args ...string) {
+	stdout, stderr, exit := sluice(t, args...)
+	require.Equal(t, 1, exit, "%v: %s%s", args, stdout, stderr)
+	require.Contains(t, stderr, says)
 }
 
 // upstream is the server behind every proxy. It sends the fields and the status that a

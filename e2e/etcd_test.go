@@ -39,7 +39,6 @@ type several struct {
 }
 
 func startSeveral(t *testing.T, proxies int) *several {
-	t.Helper()
 	seed := rand.Uint64()
 	t.Log("seed", seed)
 	s := &several{members: etcdtest.Start(t, 3), envoys: map[string]*proxy{}, random: rand.New(rand.NewPCG(seed, 0)), acked: map[uint64]bool{}}
@@ -73,7 +72,6 @@ func (s *several) order(first int) (addresses []string) {
 
 // standsAgain waits until a serve that comes or comes back stands for leader, behind the others.
 func (s *several) standsAgain(t *testing.T, i int, comes func()) {
-	t.Helper()
 	last := func() int64 {
 		got, err := s.etcd.Get(t.Context(), "sluice/leader/", clientv3.WithLastCreate()...)
 		require.NoError(t, err)
@@ -90,7 +88,6 @@ func (s *several) standsAgain(t *testing.T, i int, comes func()) {
 
 // runs is the first serve that does.
 func (s *several) runs(t *testing.T) *controlPlane {
-	t.Helper()
 	i := slices.IndexFunc(s.serves, func(c *controlPlane) bool { return c.Running() })
 	require.GreaterOrEqual(t, i, 0, "no serve runs")
 	return s.serves[i]
@@ -100,7 +97,6 @@ var policies = []string{"edge", "core", "default", "gate"}
 
 // history returns the policy of each revision, and what became of its rollout.
 func (s *several) history(t *testing.T) (policy, rollout map[uint64]string) {
-	t.Helper()
 	policy, rollout = map[uint64]string{}, map[uint64]string{}
 	for _, name := range policies {
 		var list struct {
@@ -119,14 +115,12 @@ func (s *several) history(t *testing.T) (policy, rollout map[uint64]string) {
 
 // should is what each proxy is to run.
 func (s *several) should(t *testing.T) func(node string) uint64 {
-	t.Helper()
 	by := s.runs(t).standings(t)
 	return func(node string) uint64 { return by[policyOf(node)].expects(node) }
 }
 
 // changed is when the newest change was stored.
 func (s *several) changed(t *testing.T) time.Time {
-	t.Helper()
 	var log struct{ Entries []struct{ At time.Time } }
 	s.runs(t).ask(t, &log, "audit", "--limit", "1")
 	return log.Entries[0].At
@@ -135,7 +129,6 @@ func (s *several) changed(t *testing.T) time.Time {
 // settle waits until each proxy runs what it should, and requires that the last one did soon
 // after a moment, or after the change was stored: that takes a leader of etcd.
 func (s *several) settle(t *testing.T, from time.Time, bound time.Duration, what string) {
-	t.Helper()
 	eventually(t, bound, what+": proxies on their revisions", func() bool {
 		return s.crowd.wrong(s.should(t)) == 0
 	})
@@ -152,7 +145,6 @@ func (s *several) settle(t *testing.T, from time.Time, bound time.Duration, what
 
 // onlyIn requires that nobody else than the proxies of a canary ever got it.
 func (s *several) onlyIn(t *testing.T, canary *standing) {
-	t.Helper()
 	s.crowd.got(func(node string, revision uint64) {
 		if revision == canary.Newest.Revision {
 			require.Equal(t, revision, canary.expects(node), "%s is not in the canary of %d", node, revision)
@@ -162,7 +154,6 @@ func (s *several) onlyIn(t *testing.T, canary *standing) {
 
 // files are policies, each with a domain of its own.
 func files(t *testing.T, round int, of ...string) (args []string) {
-	t.Helper()
 	for _, policy := range of {
 		rules := "version: 1\nrules: []\n"
 		if policy == "gate" {
@@ -178,8 +169,7 @@ func files(t *testing.T, round int, of ...string) (args []string) {
 // gets one of another policy or of a canary that it is not in, and each is soon on the right one.
 func TestSeveralServes(t *testing.T) {
 	s := startSeveral(t, 1000)
-	_, errs, exit := sluice(t, append([]string{"apply", "--server", s.serves[0].url()}, files(t, 0, policies...)...)...)
-	require.Zero(t, exit, errs)
+	sluiceOK(t, append([]string{"apply", "--server", s.serves[0].url()}, files(t, 0, policies...)...)...)
 	for i, node := range []string{inTheTenth, "gate-1", chosenGate} { // those of gate begin at the second serve
 		s.envoys[node] = newest(t).start(t, proxyOptions{node: node, xds: strings.Join(s.order(min(i, 1)), ","), workers: 1, manage: freeAddress(t)})
 		s.crowd.join(t, node, s.envoys[node])
@@ -206,8 +196,7 @@ func (s *several) round(t *testing.T, round int) {
 	asked, args, done := s.serves[s.random.IntN(3)], append([]string{"apply"}, files(t, round, policies...)...), "applied"
 	var canary *standing
 	if round%3 == 0 {
-		_, errs, exit := sluice(t, append([]string{"apply", "--canary", "10%", "--server", asked.url()}, files(t, round, "core")...)...)
-		require.Zero(t, exit, errs)
+		sluiceOK(t, append([]string{"apply", "--canary", "10%", "--server", asked.url()}, files(t, round, "core")...)...)
 		canary = asked.standings(t)["core"]
 		args, done = []string{"promote", "--policy", "core"}, "promoted"
 		if s.random.IntN(2) == 0 {
@@ -244,7 +233,6 @@ func (s *several) round(t *testing.T, round int) {
 // amid runs a command, and kills a serve or a member in the middle of it. It returns what the
 // command prints, with its last error and what befell it, and when that began.
 func (s *several) amid(t *testing.T, args ...string) (out, errs string, begun time.Time, heal func()) {
-	t.Helper()
 	var stdout, stderr bytes.Buffer
 	ended := make(chan error)
 	cmd := exec.CommandContext(t.Context(), built.sluice, args...)
@@ -277,21 +265,17 @@ func TestSeveralServesOnAFullEtcd(t *testing.T) {
 	c.start(t)
 	t.Cleanup(func() { c.kill(t) })
 	crowd := startCrowd(t, []string{c.xds}, 30)
-	apply := func(round int) (string, int) {
-		_, errs, exit := sluice(t, append([]string{"apply", "--server", c.url()}, files(t, round, policies...)...)...)
-		return errs, exit
+	apply := func(round int) []string {
+		return append([]string{"apply", "--server", c.url()}, files(t, round, policies...)...)
 	}
-	errs, exit := apply(1)
-	require.Zero(t, exit, errs)
+	sluiceOK(t, apply(1)...)
 	before := c.standings(t)
 	should := func(node string) uint64 { return before[policyOf(node)].expects(node) }
 	for i := 0; err == nil; i++ {
 		_, err = client.Put(t.Context(), fmt.Sprint("others/", i), strings.Repeat("x", 512<<10))
 	}
 	require.ErrorIs(t, err, rpctypes.ErrNoSpace)
-	errs, exit = apply(2)
-	require.Equal(t, 1, exit)
-	require.Contains(t, errs, "nothing is stored: etcd takes no more: etcdserver: mvcc: database space exceeded")
+	sluiceRefuses(t, "nothing is stored: etcd takes no more: etcdserver: mvcc: database space exceeded", apply(2)...)
 	for range 2 {
 		eventually(t, 10*time.Second, "it to say so", func() bool {
 			out, _, _ := sluice(t, "status", "--server", c.url())
@@ -311,7 +295,7 @@ func TestSeveralServesOnAFullEtcd(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
 	require.NoError(t, err)
-	eventually(t, 5*time.Second, "a change to be possible", func() bool { _, exit := apply(3); return exit == 0 })
+	eventually(t, 5*time.Second, "a change to be possible", func() bool { _, _, exit := sluice(t, apply(3)...); return exit == 0 })
 	require.Equal(t, before["edge"].Current.Revision+4, c.standings(t)["edge"].Current.Revision, "what was refused is nowhere")
 	eventually(t, crowdBack, "all to get it", func() bool {
 		now := c.standings(t)

@@ -42,8 +42,7 @@ func (s *several) try(t *testing.T, row int, tc trial) {
 	require.True(t, tc.fault == "member" || tc.hasIts == (s.at(t, chosenGate) == s.serves[leader].xds), what)
 	limit := map[bool]string{false: "999999/", true: "10/"}[tc.denies] + far
 	policy := file(t, "gate.yaml", fmt.Sprintf("%s%s%sdomain: gate-trial-%d\n", headOf("gate"), perUser(limit), managed, row))
-	out, errs, exit := sluice(t, "apply", "-f", policy, "--canary", "10%", "--promote-after", "4s", "--max-denied", "5%", "--server", asked.url())
-	require.Zero(t, exit, "%s%s", out, errs)
+	sluiceOK(t, "apply", "-f", policy, "--canary", "10%", "--promote-after", "4s", "--max-denied", "5%", "--server", asked.url())
 	canary := asked.standings(t)["gate"]
 	require.Equal(t, chosenGate, canary.Canary.Node)
 	number, end := canary.Newest.Revision, s.visit(t, fmt.Sprint("user-", row))
@@ -78,8 +77,7 @@ func (s *several) try(t *testing.T, row int, tc trial) {
 	if tc.denies {
 		require.Contains(t, is.Canary.Says, "per-user denies", what)
 		s.onlyIn(t, canary)
-		_, errs, exit = sluice(t, "abort", "--policy", "gate", "--server", asked.url())
-		require.Zero(t, exit, errs)
+		sluiceOK(t, "abort", "--policy", "gate", "--server", asked.url())
 		bound = 2 * time.Second
 	}
 	s.settle(t, begun, bound, what)
@@ -113,9 +111,7 @@ func (s *several) fault(t *testing.T, leader int, tc trial) (heal func()) {
 			return strings.Contains(out, "NOTHING CAN BE CHANGED HERE: cut off from etcd since")
 		})
 		for _, command := range []string{"promote", "abort"} {
-			_, errs, exit := sluice(t, command, "--policy", "gate", "--server", c.url())
-			require.Equal(t, 1, exit)
-			require.Contains(t, errs, "cut off from etcd since")
+			sluiceRefuses(t, "cut off from etcd since", command, "--policy", "gate", "--server", c.url())
 		}
 		heal = func() {
 			s.standsAgain(t, leader, func() {
@@ -144,7 +140,6 @@ func (s *several) visit(t *testing.T, who string) (end func()) {
 
 // at is the address of the serve at which an Envoy is, "" if it is at none.
 func (s *several) at(t *testing.T, node string) string {
-	t.Helper()
 	clusters, err := s.envoys[node].envoy.Get(t.Context(), "/clusters")
 	require.NoError(t, err)
 	if m := regexp.MustCompile(`sluice_xds::([^:]+:\d+)::cx_active::1\n`).FindSubmatch(clusters); m != nil {

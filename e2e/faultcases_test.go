@@ -110,12 +110,6 @@ var faults = []fault{
 			time.Sleep(time.Second)
 		}
 	}},
-	{Name: "Redis forgets its scripts (`SCRIPT FLUSH`)", happen: func(_ *testing.T, f *faultRig) {
-		for range 40 {
-			f.store.Do("SCRIPT", "FLUSH")
-			time.Sleep(50 * time.Millisecond)
-		}
-	}},
 	{Name: "Redis full (`maxmemory`, noeviction)", cut: 3, happen: func(_ *testing.T, f *faultRig) {
 		f.store.Do("CONFIG", "SET", "maxmemory", "1")
 		time.Sleep(2 * time.Second)

@@ -49,7 +49,6 @@ rules:
 
 // newFaultRig starts services on the store, and n proxies.
 func newFaultRig(t *testing.T, n int, url string) *faultRig {
-	t.Helper()
 	f := &faultRig{driver: newest(t), load: &steady{rules: faultLimits, sent: make([]int, len(faultLimits))}}
 	for range 2 {
 		f.services = append(f.services, startQuota(t, url))
@@ -59,16 +58,14 @@ func newFaultRig(t *testing.T, n int, url string) *faultRig {
 		f.proxies = append(f.proxies, nil)
 		f.load.addresses = append(f.load.addresses, "")
 	}
-	var wg sync.WaitGroup
-	for i := range f.proxies {
-		wg.Go(func() { f.startProxy(t, i) })
-	}
-	wg.Wait()
+	atOnce(n, func(i int) { f.startProxy(t, i) })
 	return f
 }
 
 func (f *faultRig) startProxy(t *testing.T, i int) {
-	f.proxies[i] = f.driver.start(t, proxyOptions{policy: faultPolicy, quota: f.gates[i].address(), workers: 2, edit: balanced})
+	f.proxies[i] = f.driver.start(t, proxyOptions{policy: faultPolicy, quota: f.gates[i].address(), workers: 2, edit: func(bootstrap []byte) []byte {
+		return spread(withoutUpstream(bootstrap))
+	}})
 	f.load.move(i, f.proxies[i].address)
 }
 
@@ -92,7 +89,6 @@ const (
 
 // run lets a fault happen once, and judges what came of it.
 func (f *faultRig) run(t *testing.T, c fault) {
-	t.Helper()
 	f.names++
 	f.load.take(fmt.Sprintf("%d-%d", f.names, time.Now().UnixNano()))
 	f.stopped = nil
@@ -189,7 +185,6 @@ func TestFaults(t *testing.T) {
 
 // runAll lets the faults happen, in a short run only those that are part of it.
 func (f *faultRig) runAll(t *testing.T, list []fault) {
-	t.Helper()
 	which := regexp.MustCompile(*faultNames)
 	warmUp := fault{Name: "warm up", cut: len(f.proxies), losses: 1, happen: func(*testing.T, *faultRig) {}}
 	f.run(t, warmUp)
@@ -205,7 +200,6 @@ func (f *faultRig) runAll(t *testing.T, list []fault) {
 
 // moveToCluster puts services whose store is a Cluster in place of those there are.
 func (f *faultRig) moveToCluster(t *testing.T, binary redistest.Binary) {
-	t.Helper()
 	f.cluster = redistest.StartCluster(t, binary)
 	f.cluster.FailOver()
 	for i, s := range f.services {
@@ -218,7 +212,6 @@ func (f *faultRig) moveToCluster(t *testing.T, binary redistest.Binary) {
 
 // withoutServices ends the services for good: each of two proxies admits its share.
 func (f *faultRig) withoutServices(t *testing.T) {
-	t.Helper()
 	for _, s := range f.services {
 		s.kill()
 	}

@@ -84,7 +84,6 @@ func (c fieldCase) text(with bool) string {
 
 // require sends the request of a step.
 func (c fieldCase) require(t *testing.T, p *proxy, step int, with bool) {
-	t.Helper()
 	s := c.steps[step]
 	want := s.without
 	if with {
@@ -101,7 +100,6 @@ func (c fieldCase) require(t *testing.T, p *proxy, step int, with bool) {
 // see sends such a request on a connection of its own, and returns the response's
 // status, body or header, as what says.
 func (p *proxy) see(t *testing.T, request, host, what string) string {
-	t.Helper()
 	words, headers := strings.Fields(request), []string{":host", host, "connection", "close"}
 	if !strings.HasPrefix(words[0], "/") {
 		headers, words = append(headers, ":method", words[0]), words[1:]

@@ -64,11 +64,8 @@ var fieldScenarios = map[string]func(t *testing.T){
 // refused applies a policy that the control plane must refuse, and requires that the
 // proxy keeps the one it runs.
 func (s site) refused(t *testing.T, policy, message string) {
-	t.Helper()
 	before := s.runs(t)
-	_, errs, exit := s.control.tryApply(t, policy)
-	require.Equal(t, 1, exit, policy)
-	require.Contains(t, errs, message)
+	sluiceRefuses(t, message, s.control.applying(t, policy)...)
 	require.Equal(t, before, s.runs(t))
 }
 
@@ -235,7 +232,6 @@ var resetText = regexp.MustCompile(`;t=(\d+)`)
 
 // reset returns the seconds to the window's end, from the response's RateLimit field.
 func (p *proxy) reset(t *testing.T, path string, headers ...string) int64 {
-	t.Helper()
 	res, _ := p.get(t, path, headers...)
 	m := resetText.FindStringSubmatch(res.Header.Get("ratelimit"))
 	require.NotNil(t, m, res.Header)

@@ -35,7 +35,6 @@ const maxSaid = 256 << 10
 
 // newGate opens a gate that ends with the test.
 func newGate(t *testing.T, services ...string) *gate {
-	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	g := &gate{listener: l, services: services, passages: map[*passage]struct{}{}}
@@ -103,7 +102,6 @@ func (g *gate) cut() {
 // replay says again to a service, on a connection of its own, what each proxy has said
 // first on its connection.
 func (g *gate) replay(t *testing.T) {
-	t.Helper()
 	for _, p := range g.list() {
 		p.mu.Lock()
 		said := bytes.Clone(p.said)

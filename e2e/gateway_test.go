@@ -48,7 +48,6 @@ type gateway struct {
 
 // startGateway starts Envoy Gateway with this Envoy for its proxies.
 func startGateway(t *testing.T, d driver) *gateway {
-	t.Helper()
 	binary := os.Getenv("SLUICE_ENVOY_GATEWAY")
 	require.NotEmpty(t, binary, "run `make e2e-gateway`, which builds Envoy Gateway, or set SLUICE_ENVOY_GATEWAY to the path of one")
 	g := &gateway{dir: t.TempDir(), tokens: newTokens(t), quota: freeAddress(t)}
@@ -76,7 +75,6 @@ func startGateway(t *testing.T, d driver) *gateway {
 
 // run starts the process in a group of its own, which ends with the test.
 func (g *gateway) run(t *testing.T, binary string) {
-	t.Helper()
 	g.cmd = exec.Command(binary, "server", "-c", g.path("config.yaml"))
 	g.cmd.Env = append(os.Environ(), "HOME="+g.path("home"), "SSL_CERT_FILE="+g.ca)
 	log, err := os.Create(g.path("log"))
@@ -108,17 +106,13 @@ func (g *gateway) explain(t *testing.T) {
 
 // log is what it and its proxies have printed so far.
 func (g *gateway) log(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile(g.path("log"))
-	require.NoError(t, err)
-	return string(text)
+	return read(t, g.path("log"))
 }
 
 func (g *gateway) path(name string) string { return filepath.Join(g.dir, name) }
 
 // write replaces a file at once: half of one would be read as it is.
 func (g *gateway) write(t *testing.T, name, text string) {
-	t.Helper()
 	next := g.path("next")
 	require.NoError(t, os.WriteFile(next, []byte(text), 0o600))
 	require.NoError(t, os.Rename(next, g.path(name)))
@@ -126,12 +120,10 @@ func (g *gateway) write(t *testing.T, name, text string) {
 
 // apply creates or replaces the resources of that name.
 func (g *gateway) apply(t *testing.T, name, text string) {
-	t.Helper()
 	g.write(t, filepath.Join("resources", name+".yaml"), text)
 }
 
 func (g *gateway) fill(t *testing.T, name string, values map[string]any) string {
-	t.Helper()
 	text, err := template.ParseFiles(filepath.Join("testdata", name))
 	require.NoError(t, err)
 	var filled bytes.Buffer
@@ -141,21 +133,18 @@ func (g *gateway) fill(t *testing.T, name string, values map[string]any) string 
 
 // base are the values of the resources beside the policies.
 func (g *gateway) base(t *testing.T, version string) map[string]any {
-	t.Helper()
 	type path struct{ Rule, Prefix string }
 	type route struct {
 		Name, Parents string
 		Paths         []path
 	}
-	read := func(name string) string {
-		text, err := os.ReadFile(g.path(filepath.Join("config", "certs", "envoy", name)))
-		require.NoError(t, err)
-		return base64.StdEncoding.EncodeToString(text)
+	certificate := func(name string) string {
+		return base64.StdEncoding.EncodeToString([]byte(read(t, g.dir, "config", "certs", "envoy", name)))
 	}
 	const web = "{name: edge, sectionName: web}"
 	return map[string]any{
 		"Version": version, "Dir": g.dir, "Bootstrap": labelPatch(t),
-		"CA": read("ca.crt"), "Cert": read("tls.crt"), "Key": read("tls.key"),
+		"CA": certificate("ca.crt"), "Cert": certificate("tls.crt"), "Key": certificate("tls.key"),
 		"Docker": pullSecret(t, host(g.images.Server)), "Keys": g.tokens.keys(t),
 		"Web": port(g.web.address), "Apart": port(g.apart.address), "Manage": port(g.manage.address),
 		"Backends": map[string]string{"web": port(host(upstream())), "grpc": port(healthServer(t))},
@@ -173,28 +162,20 @@ func (g *gateway) base(t *testing.T, version string) map[string]any {
 
 // render is what the command line writes for a policy.
 func (g *gateway) render(t *testing.T, policy string, args ...string) string {
-	t.Helper()
-	text, errs, exit := sluice(t, append([]string{"render", "envoy-gateway", "-n", "edge", "-f", file(t, "policy.yaml", policy)}, args...)...)
-	require.Zero(t, exit, errs)
+	text := sluiceOK(t, append([]string{"render", "envoy-gateway", "-n", "edge", "-f", file(t, "policy.yaml", policy)}, args...)...)
 	return text
 }
 
 // from are the flags of a filter that a web server has.
 func (g *gateway) from(t *testing.T, server *httptest.Server, name string) []string {
-	t.Helper()
-	wasm, err := os.ReadFile(g.path(filepath.Join("www", name)))
-	require.NoError(t, err)
-	return []string{"--url", server.URL + "/" + name, "--sha256", digestOf(wasm)}
+	return []string{"--url", server.URL + "/" + name, "--sha256", digestOf([]byte(read(t, g.dir, "www", name)))}
 }
 
 // serveFilter starts the servers that have the filter: two of files, with and without
 // TLS, and a registry of images with TLS and a password.
 func (g *gateway) serveFilter(t *testing.T) {
-	t.Helper()
 	for name, path := range map[string]string{"sluice.wasm": built.filter, "earlier.wasm": earlierFilter(t)} {
-		wasm, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(g.path(filepath.Join("www", name)), wasm, 0o600))
+		require.NoError(t, os.WriteFile(g.path(filepath.Join("www", name)), []byte(read(t, path)), 0o600))
 	}
 	cert, key := buildtest.Certificate(t)
 	pair, err := tls.LoadX509KeyPair(cert, key)
@@ -211,7 +192,6 @@ func (g *gateway) serveFilter(t *testing.T) {
 
 // labelPatch is the bootstrap of docs/metrics.md that makes a label of a rule's name.
 func labelPatch(t *testing.T) string {
-	t.Helper()
 	var proxy struct {
 		Spec struct{ Bootstrap any }
 	}
@@ -223,7 +203,6 @@ func labelPatch(t *testing.T) string {
 
 // healthServer is a gRPC server's address.
 func healthServer(t *testing.T) string {
-	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := grpc.NewServer()
@@ -235,7 +214,6 @@ func healthServer(t *testing.T) string {
 
 // version is that of the Envoy Gateway in the program.
 func (g *gateway) version(t *testing.T) string {
-	t.Helper()
 	program, err := buildinfo.ReadFile(g.cmd.Path)
 	require.NoError(t, err)
 	require.Equal(t, "github.com/envoyproxy/gateway", program.Main.Path)

@@ -46,7 +46,6 @@ type listenerList struct {
 // address returns where the listener is. A new listener at port 0 would get the socket
 // of one that drains.
 func (l *listenerList) address(t *testing.T, listener string) any {
-	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.addresses[listener] == nil {
@@ -59,7 +58,6 @@ func (l *listenerList) address(t *testing.T, listener string) any {
 
 // set replaces a scenario's listeners. Those of scenarios that were dropped go with it.
 func (l *listenerList) set(t *testing.T, scenario string, listeners []any) {
-	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.listeners[scenario] = listeners
@@ -74,7 +72,6 @@ func (l *listenerList) drop(scenario string) {
 
 // write writes the listeners to the file, which makes Envoy read it.
 func (l *listenerList) write(t *testing.T) {
-	t.Helper()
 	l.version++
 	all := []any{}
 	for _, listeners := range l.listeners {
@@ -91,7 +88,6 @@ func (l *listenerList) write(t *testing.T) {
 
 // late returns the bootstrap with a filter in front that delays its listener by waits.
 func late(t *testing.T, bootstrap []byte, waits time.Duration) []byte {
-	t.Helper()
 	filter := map[string]any{"name": "late", "config_discovery": map[string]any{
 		"config_source": map[string]any{
 			"resource_api_version": "V3", "initial_fetch_timeout": fmt.Sprintf("%ds", int(waits.Seconds())),
@@ -116,7 +112,6 @@ type object = map[string]any
 
 // edited returns the bootstrap with its static resources edited.
 func edited(t *testing.T, bootstrap []byte, edit func(static object)) []byte {
-	t.Helper()
 	doc := unmarshaled(t, string(bootstrap))
 	edit(doc["static_resources"].(object))
 	return marshaled(t, doc)
@@ -126,11 +121,8 @@ func listenersOf(static object) []any { return static["listeners"].([]any) }
 
 // bootstrapOf returns a static bootstrap with the policy.
 func bootstrapOf(t *testing.T, policy string) []byte {
-	t.Helper()
-	text, errs, exit := sluice(t, "render", "envoy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-		"--upstream", "127.0.0.1:9", "--wasm", built.filter, "--envoy-version", "1.36", "--access-log", "", "-f", file(t, "policy.yaml", policy))
-	require.Zero(t, exit, errs)
-	return []byte(text)
+	return []byte(sluiceOK(t, "render", "envoy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+		"--upstream", "127.0.0.1:9", "--wasm", built.filter, "--envoy-version", "1.36", "--access-log", "", "-f", file(t, "policy.yaml", policy)))
 }
 
 // managerOf returns the configuration of a listener's HTTP connection manager.
@@ -140,14 +132,12 @@ func managerOf(listener any) object {
 }
 
 func marshaled(t *testing.T, doc any) []byte {
-	t.Helper()
 	text, err := yaml.Marshal(doc)
 	require.NoError(t, err)
 	return text
 }
 
 func unmarshaled(t *testing.T, text string) (doc object) {
-	t.Helper()
 	require.NoError(t, yaml.Unmarshal([]byte(text), &doc))
 	return doc
 }

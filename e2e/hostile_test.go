@@ -69,7 +69,6 @@ func hostileHeads() (heads []string) {
 // exchange sends a head on a new connection and returns the response, nil if the
 // connection was closed without one.
 func (p *proxy) exchange(t *testing.T, head string) *http.Response {
-	t.Helper()
 	c, err := net.Dial("tcp", p.address)
 	require.NoError(t, err)
 	defer c.Close()
@@ -86,7 +85,6 @@ func (p *proxy) exchange(t *testing.T, head string) *http.Response {
 
 // statusOf is the status of the response to a head, 0 if there is none.
 func (p *proxy) statusOf(t *testing.T, head string) int {
-	t.Helper()
 	if res := p.exchange(t, head); res != nil {
 		return res.StatusCode
 	}

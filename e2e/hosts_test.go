@@ -11,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -66,9 +65,8 @@ virtual_hosts:
 // Whatever an Envoy, nginx or Go's ServeMux takes for a host, the rule for that host
 // judges, and no two spellings that they take for one are two keys.
 func TestHosts(t *testing.T) {
-	text, err := os.ReadFile(hostTable)
-	require.NoError(t, err)
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	text := read(t, hostTable)
+	lines := strings.Split(strings.TrimSpace(text), "\n")
 	spellings := make([]string, len(lines))
 	for i, line := range lines {
 		quoted, err := strconv.QuotedPrefix(line)
@@ -79,16 +77,12 @@ func TestHosts(t *testing.T) {
 	everyEnvoy(t, func(t *testing.T, d driver) {
 		addresses := startHosts(t, d)
 		seen := make([][8]string, len(spellings))
-		var wg sync.WaitGroup
-		for column := range seen[0] {
-			wg.Go(func() {
-				m := &hostMode{proxy: proxy{address: addresses[column%4]}, name: fmt.Sprint(column), http2: column >= 4, counted: map[string]int{"api": units}}
-				for i, spelling := range spellings {
-					seen[i][column] = m.ask(t, spelling)
-				}
-			})
-		}
-		wg.Wait()
+		atOnce(8, func(column int) {
+			m := &hostMode{proxy: proxy{address: addresses[column%4]}, name: fmt.Sprint(column), http2: column >= 4, counted: map[string]int{"api": units}}
+			for i, spelling := range spellings {
+				seen[i][column] = m.ask(t, spelling)
+			}
+		})
 		var out strings.Builder
 		for i, s := range seen {
 			fmt.Fprintf(&out, "%-45q %-6s %-6s %-6s %-6s | %-6s %-6s %-6s %s\n", spellings[i], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7])
@@ -96,7 +90,7 @@ func TestHosts(t *testing.T) {
 		if *updateHosts {
 			require.NoError(t, os.WriteFile(hostTable, []byte(out.String()), 0o600))
 		}
-		require.Equal(t, string(text), out.String())
+		require.Equal(t, text, out.String())
 	})
 }
 
@@ -157,7 +151,6 @@ func (m *hostMode) ask(t *testing.T, spelling string) string {
 }
 
 func remainingOf(t *testing.T, h http.Header) int {
-	t.Helper()
 	n, err := strconv.Atoi(h.Get("x-ratelimit-remaining"))
 	require.NoError(t, err)
 	return n
@@ -165,7 +158,6 @@ func remainingOf(t *testing.T, h http.Header) int {
 
 // send returns the header of the response, nothing if there is none.
 func (m *hostMode) send(t *testing.T, spelling, upstream string) http.Header {
-	t.Helper()
 	target := "/"
 	host, beside, both := strings.Cut(spelling, " + ")
 	if absolute, found := strings.CutPrefix(spelling, "GET "); found {
@@ -194,7 +186,6 @@ func (m *hostMode) send(t *testing.T, spelling, upstream string) http.Header {
 // raw2 sends a request of exactly these fields over HTTP/2, and returns the header of the
 // response, nothing where the proxy answers by closing.
 func (p *proxy) raw2(t *testing.T, fields ...string) http.Header {
-	t.Helper()
 	c, err := net.Dial("tcp", p.address)
 	require.NoError(t, err)
 	defer c.Close()
@@ -229,7 +220,6 @@ func (p *proxy) raw2(t *testing.T, fields ...string) http.Header {
 // startHosts starts an Envoy with a listener for each of the hostModes, in front of a Go
 // server and an nginx that say what they take a host for.
 func startHosts(t *testing.T, d driver) (addresses []string) {
-	t.Helper()
 	mux := http.NewServeMux()
 	for host, name := range map[string]string{"api.example.com": "api", "a.shop.example": "shop", "": "others"} {
 		mux.HandleFunc(host+"/", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("x-taken", name) })

@@ -21,16 +21,11 @@ import (
 // applyInjector has istiod put sidecars into pods, and make Deployments for Gateways, by
 // the templates of its release.
 func (m *mesh) applyInjector(t *testing.T) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(m.installed, "istiod.yaml"))
-	require.NoError(t, err)
-	for _, document := range betweenDocuments.Split(string(text), -1) {
+	for _, document := range betweenDocuments.Split(read(t, m.installed, "istiod.yaml"), -1) {
 		if strings.Contains(document, "\nkind: ConfigMap\n") && strings.Contains(document, "\n  name: istio-sidecar-injector\n") {
 			m.kube.apply(t, document)
 		}
 	}
-	ca, err := os.ReadFile(m.certs.ca)
-	require.NoError(t, err)
 	m.kube.apply(t, fmt.Sprintf(`
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingWebhookConfiguration
@@ -41,7 +36,7 @@ webhooks:
   rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}]
   admissionReviewVersions: [v1]
   sideEffects: None
-`, injectorPort, base64.StdEncoding.EncodeToString(ca)))
+`, injectorPort, base64.StdEncoding.EncodeToString([]byte(read(t, m.certs.ca)))))
 }
 
 // fromConfigMap does what `sluice render istio` writes in its comment. Istio puts the
@@ -78,14 +73,11 @@ var made = regexp.MustCompile(`\n#   kubectl create configmap (\S+) -n (\S+) --f
 
 // configMapOf is what the commands in a comment make.
 func configMapOf(t *testing.T, comment string) string {
-	t.Helper()
 	found := made.FindStringSubmatch(comment)
 	require.NotNil(t, found, comment)
 	require.Equal(t, found[1:3], found[5:7])
-	wasm, err := os.ReadFile(found[4])
-	require.NoError(t, err)
 	return fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s, namespace: %s}, binaryData: {%s: %s}, %s}",
-		found[1], found[2], found[3], base64.StdEncoding.EncodeToString(wasm), found[7])
+		found[1], found[2], found[3], base64.StdEncoding.EncodeToString([]byte(read(t, found[4]))), found[7])
 }
 
 // configMapSize: the API server takes of data what `sluice render istio` takes.
@@ -170,7 +162,6 @@ func (p *pod) configMapIn(path string) string {
 // mount puts into a proxy's folder what the kubelet would: the ConfigMap's files, behind
 // links.
 func (s *istioSite) mount(t *testing.T, proxy string, p pod) {
-	t.Helper()
 	name := p.configMapIn(envoy.ConfigMap{}.Folder())
 	require.NotEmpty(t, name, p)
 	var stored struct{ BinaryData map[string][]byte }

@@ -48,7 +48,6 @@ type mesh struct {
 
 // startMesh starts etcd, the API server and istiod.
 func startMesh(t *testing.T) *mesh {
-	t.Helper()
 	ownNetwork(t)
 	m := &mesh{dir: t.TempDir(), programs: map[string]*child.Child{}, envoy: newest(t).envoy, tokens: newTokens(t)}
 	for variable, path := range map[string]*string{"SLUICE_ISTIO": &m.installed, "SLUICE_ETCD": &m.etcd, "SLUICE_KUBE_APISERVER": &m.apiServer} {
@@ -68,7 +67,6 @@ func startMesh(t *testing.T) *mesh {
 // ownNetwork makes the loopback of the namespace work, and refuses to run in the
 // machine's own, where fixed ports are not ours.
 func ownNetwork(t *testing.T) {
-	t.Helper()
 	const how = "run `make e2e-istio`, which gives this test namespaces of its own by unshare"
 	interfaces, err := net.Interfaces()
 	require.NoError(t, err)
@@ -84,7 +82,6 @@ func ownNetwork(t *testing.T) {
 
 // startKube starts etcd and the API server.
 func (m *mesh) startKube(t *testing.T) {
-	t.Helper()
 	at, peers := fmt.Sprint("http://127.0.0.1:", etcdPort), fmt.Sprint("http://127.0.0.1:", etcdPort+1)
 	m.run(t, "etcd", nil, m.etcd, "--data-dir", filepath.Join(m.dir, "etcd"), "--listen-client-urls", at, "--advertise-client-urls", at,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers)
@@ -116,19 +113,15 @@ contexts: [{name: e2e, context: {cluster: e2e, user: e2e}}]
 
 // applyFiles applies the YAML of a folder.
 func (m *mesh) applyFiles(t *testing.T, folder ...string) {
-	t.Helper()
 	files, err := filepath.Glob(filepath.Join(append(folder, "*.yaml")...))
 	require.NoError(t, err)
 	require.NotEmpty(t, files, folder)
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		m.kube.apply(t, string(text))
+		m.kube.apply(t, read(t, file))
 	}
 }
 
 func (m *mesh) startIstiod(t *testing.T) {
-	t.Helper()
 	kubeconfig := filepath.Join(m.dir, "kubeconfig")
 	m.run(t, "istiod", []string{
 		"POD_NAME=istiod", "POD_NAMESPACE=istio-system", "CLUSTER_ID=Kubernetes", "KUBECONFIG=" + kubeconfig,
@@ -151,7 +144,6 @@ func (m *mesh) accessLog() string { return filepath.Join(m.dir, "access.log") }
 // startProxy starts pilot-agent, which starts Envoy, as in a pod of the namespace edge.
 // address is a name only. Ports for its own use begin at ports.
 func (m *mesh) startProxy(t *testing.T, kind, pod, address, labels string, ports int, env ...string) *child.Child {
-	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Join(m.dir, pod, "etc"), 0o700))
 	env = append(env, "POD_NAME="+pod, "POD_NAMESPACE=edge", "SERVICE_ACCOUNT=edge", "INSTANCE_IP="+address,
 		"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_METAJSON_LABELS="+labels, "FILE_MOUNTED_CERTS=true", "SSL_CERT_FILE="+m.certs.ca,
@@ -172,7 +164,6 @@ func (m *mesh) startProxy(t *testing.T, kind, pod, address, labels string, ports
 
 // run starts a program in a folder of its name, and ends it with the test.
 func (m *mesh) run(t *testing.T, name string, env []string, path string, args ...string) *child.Child {
-	t.Helper()
 	cmd := exec.Command(path, args...)
 	cmd.Dir, cmd.Env = filepath.Join(m.dir, name), append(os.Environ(), env...)
 	require.NoError(t, os.MkdirAll(cmd.Dir, 0o700))
@@ -181,7 +172,6 @@ func (m *mesh) run(t *testing.T, name string, env []string, path string, args ..
 }
 
 func (m *mesh) write(t *testing.T, name, text string) string {
-	t.Helper()
 	path := filepath.Join(m.dir, name)
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
@@ -189,7 +179,6 @@ func (m *mesh) write(t *testing.T, name, text string) string {
 
 // alive fails the test when a program has ended by itself.
 func (m *mesh) alive(t *testing.T) {
-	t.Helper()
 	for name, c := range m.programs {
 		require.True(t, c.Running(), "%s has ended; its log is below", name)
 	}
@@ -203,7 +192,6 @@ type certificates struct {
 }
 
 func newCertificates(t *testing.T, dir string) (c certificates) {
-	t.Helper()
 	c.ca, c.cert, c.key = filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	authority := buildtest.Issue(nil, nil)
 	leaf := buildtest.Issue(authority, []string{registryName}, func(c *x509.Certificate) {

@@ -92,7 +92,6 @@ const translated = "~istio-translated-wasmplugin"
 // limitedHosts asks istiod, as a waypoint does, and returns the hosts whose requests go
 // through a plugin.
 func (s *istioSite) limitedHosts(t *testing.T, plugin string, hosts ...string) (with []string) {
-	t.Helper()
 	connection, err := grpc.NewClient(fmt.Sprint("127.0.0.1:", discoveryPort), grpc.WithTransportCredentials(credentials.NewTLS(
 		&tls.Config{RootCAs: s.certs.pool, Certificates: []tls.Certificate{s.certs.pair}, MinVersion: tls.VersionTLS12})))
 	require.NoError(t, err)

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net"
 	"strings"
@@ -56,7 +55,6 @@ version: 1
 type tokens struct{ key *ecdsa.PrivateKey }
 
 func newTokens(t *testing.T) tokens {
-	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	return tokens{key}
@@ -66,7 +64,6 @@ func base64URL(b []byte) string { return base64.RawURLEncoding.EncodeToString(b)
 
 // keys returns the JSON Web Key Set that verifies the tokens.
 func (k tokens) keys(t *testing.T) string {
-	t.Helper()
 	public, err := k.key.PublicKey.ECDH()
 	require.NoError(t, err)
 	point := public.Bytes() // 4, x, y
@@ -74,7 +71,6 @@ func (k tokens) keys(t *testing.T) string {
 }
 
 func (k tokens) sign(t *testing.T, claims string) string {
-	t.Helper()
 	text := base64URL([]byte(`{"alg":"ES256","kid":"k"}`)) + "." + base64URL([]byte(claims))
 	sum := sha256.Sum256([]byte(text))
 	r, s, err := ecdsa.Sign(rand.Reader, k.key, sum[:])
@@ -88,7 +84,6 @@ func (k tokens) sign(t *testing.T, claims string) string {
 // verified returns a bootstrap with a jwt_authn that verifies the tokens of requests that
 // have one, before the filter.
 func (k tokens) verified(t *testing.T, bootstrap []byte) string {
-	t.Helper()
 	filter := fmt.Sprintf(`          http_filters:
           - name: envoy.filters.http.jwt_authn
             typed_config:
@@ -193,14 +188,10 @@ func TestKeyJWTAndRoute(t *testing.T) {
 // simulate runs `sluice simulate` with these requests, one a line, and returns their
 // statuses.
 func simulate(t *testing.T, policy, requests string, flags ...string) (statuses []int) {
-	t.Helper()
 	args := []string{"simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", policy), "-r", file(t, "requests.jsonl", requests)}
-	out, errs, exit := sluice(t, append(args, flags...)...)
-	require.Zero(t, exit, errs)
+	out := sluiceOK(t, append(args, flags...)...)
 	for line := range strings.Lines(out) {
-		var result struct{ Status int }
-		require.NoError(t, json.Unmarshal([]byte(line), &result))
-		statuses = append(statuses, result.Status)
+		statuses = append(statuses, decoded[struct{ Status int }](t, line).Status)
 	}
 	return statuses
 }

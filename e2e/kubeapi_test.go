@@ -28,18 +28,15 @@ var betweenDocuments = regexp.MustCompile(`(?m)^---\s*$`)
 
 // apply stores resources as `kubectl apply --server-side --validate=strict` does.
 func (k *kubeAPI) apply(t *testing.T, resources string) {
-	t.Helper()
 	k.send(t, resources, "")
 }
 
 // accepts has the API server check resources strictly, without storing them.
 func (k *kubeAPI) accepts(t *testing.T, resources string) {
-	t.Helper()
 	k.send(t, resources, "&dryRun=All")
 }
 
 func (k *kubeAPI) send(t *testing.T, resources, query string) {
-	t.Helper()
 	for _, text := range betweenDocuments.Split(resources, -1) {
 		path := k.path(t, text)
 		if path == "" {
@@ -53,7 +50,6 @@ func (k *kubeAPI) send(t *testing.T, resources, query string) {
 
 // remove deletes what apply has stored.
 func (k *kubeAPI) remove(t *testing.T, resources string) {
-	t.Helper()
 	for _, text := range betweenDocuments.Split(resources, -1) {
 		status, answer := k.call(t, http.MethodDelete, k.path(t, text), "")
 		require.Equal(t, http.StatusOK, status, answer)
@@ -62,7 +58,6 @@ func (k *kubeAPI) remove(t *testing.T, resources string) {
 
 // read decodes what the API server has stored, and is false where there is nothing.
 func (k *kubeAPI) read(t *testing.T, path string, into any) bool {
-	t.Helper()
 	status, answer := k.call(t, http.MethodGet, path, "")
 	if status == http.StatusNotFound {
 		return false
@@ -74,7 +69,6 @@ func (k *kubeAPI) read(t *testing.T, path string, into any) bool {
 
 // path is where the API server keeps a resource, "" for an empty document.
 func (k *kubeAPI) path(t *testing.T, text string) string {
-	t.Helper()
 	var object struct {
 		APIVersion string `yaml:"apiVersion"`
 		Kind       string
@@ -101,7 +95,6 @@ func (k *kubeAPI) path(t *testing.T, text string) string {
 // resource asks what the API server calls a kind. It waits, because the API server
 // takes a moment over a new kind.
 func (k *kubeAPI) resource(t *testing.T, group, kind string) (name string, namespaced bool) {
-	t.Helper()
 	eventually(t, 20*time.Second, "the API server to know "+kind+" of "+group, func() bool {
 		var list struct {
 			Resources []struct {
@@ -124,7 +117,6 @@ func (k *kubeAPI) resource(t *testing.T, group, kind string) (name string, names
 
 // call sends one request. Status 0 means that nobody answered.
 func (k *kubeAPI) call(t *testing.T, method, path, body string) (status int, answer []byte) {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second) // cleanups call it, too
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, k.url+path, bytes.NewReader([]byte(body)))

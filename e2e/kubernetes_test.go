@@ -36,7 +36,6 @@ func TestWasmPluginsSideBySide(t *testing.T) {
 
 // asPlugin returns the filter with a policy as Istio configures a WasmPlugin of that name.
 func asPlugin(t *testing.T, name, policy string) (filter any) {
-	t.Helper()
 	edited(t, bootstrapOf(t, policy), func(static object) {
 		plugin := managerOf(listenersOf(static)[0])["http_filters"].([]any)[0].(map[string]any)
 		config := plugin["typed_config"].(map[string]any)["config"].(map[string]any)

@@ -2,11 +2,11 @@ package e2e
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"testing"
 	"time"
 
@@ -30,7 +30,6 @@ type request struct {
 // send sends n requests, nth(0) to nth(n-1), over all connections, and returns the
 // status of each.
 func (l load) send(t testing.TB, n int, nth func(i int) request) []int16 {
-	t.Helper()
 	statuses, err := l.try(n, nth)
 	require.NoError(t, err)
 	return statuses
@@ -39,18 +38,9 @@ func (l load) send(t testing.TB, n int, nth func(i int) request) []int16 {
 // try is send for other goroutines than the test's.
 func (l load) try(n int, nth func(i int) request) ([]int16, error) {
 	statuses := make([]int16, n)
-	errs := make(chan error, l.connections)
-	var wg sync.WaitGroup
-	for c := range l.connections {
-		wg.Go(func() {
-			if err := l.one(statuses, c, nth); err != nil {
-				errs <- err
-			}
-		})
-	}
-	wg.Wait()
-	close(errs)
-	return statuses, <-errs // nil if the closed channel is empty
+	errs := make([]error, l.connections)
+	atOnce(l.connections, func(c int) { errs[c] = l.one(statuses, c, nth) })
+	return statuses, errors.Join(errs...)
 }
 
 // one sends every request i with i mod connections = c.

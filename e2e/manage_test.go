@@ -22,9 +22,8 @@ func TestManagementOverTLS(t *testing.T) {
 	d := newest(t)
 	cert, key := buildtest.Certificate(t)
 	control := startControlPlane(t, "--manage-ca", cert)
-	p := d.start(t, proxyOptions{node: "edge-1", xds: control.xds, manage: freeAddress(t), manageCert: cert, manageKey: key})
-	control.awaitConnected(t, "edge-1")
-	_, errs, exit := control.tryApply(t, perUser("3/"+far)+managed)
+	p := control.proxy(t, d, proxyOptions{node: "edge-1", manage: freeAddress(t), flags: []string{"--manage-cert", cert, "--manage-key", key}})
+	_, errs, exit := sluice(t, control.applying(t, perUser("3/"+far)+managed)...)
 	require.Zero(t, exit, errs)
 	require.Contains(t, errs, "manage: without port")
 
@@ -32,8 +31,7 @@ func TestManagementOverTLS(t *testing.T) {
 	require.Zero(t, r.Failed, "%v", r)
 	require.EqualValues(t, 2, *r.Sum)
 	require.Equal(t, 404, p.status(t, "/.sluice/counters/get?rule=per-user&key=alice", ":method", "POST", "authorization", bearer))
-	text, errs, exit := sluice(t, "explain", "--server", control.url(), "--header", "x-user-id: alice", "--output", "json")
-	require.Zero(t, exit, errs)
+	text := sluiceOK(t, "explain", "--server", control.url(), "--header", "x-user-id: alice", "--output", "json")
 	require.True(t, json.Valid([]byte(text)))
 	require.Contains(t, text, `"used": 2`)
 
@@ -100,15 +98,11 @@ func TestWrongTokens(t *testing.T) {
 	}
 }
 
-// behindAProxy has an Envoy take the client's address from another proxy.
-func behindAProxy(bootstrap []byte) []byte {
-	return []byte(strings.Replace(string(bootstrap), "use_remote_address: true", "use_remote_address: true\n          xff_num_trusted_hops: 1", 1))
-}
-
 // Behind another proxy the client's address is the one that proxy names, and an IPv6
 // network of 64 bits is one address.
 func TestWrongTokensThroughAProxy(t *testing.T) {
-	p := newest(t).listen(t, proxyOptions{policy: perUser("3/"+far) + managed, workers: 1, edit: behindAProxy})
+	p := newest(t).listen(t, proxyOptions{policy: perUser("3/"+far) + managed, workers: 1,
+		edit: replacing("use_remote_address: true", "use_remote_address: true\n          xff_num_trusted_hops: 1")})
 	ask := func(address, authorization string) int {
 		return p.status(t, "/.sluice/counters/stats", ":method", "POST", "authorization", authorization, "x-forwarded-for", address)
 	}

@@ -17,7 +17,6 @@ type step struct {
 }
 
 func (p *proxy) walk(t *testing.T, steps []step) {
-	t.Helper()
 	for i, s := range steps {
 		require.Equal(t, s.want, p.status(t, s.path, s.headers...), "step %d: %s %q", i, s.path, s.headers)
 	}
@@ -25,7 +24,6 @@ func (p *proxy) walk(t *testing.T, steps []step) {
 
 // raw sends a request with exactly this target and these header lines.
 func (p *proxy) raw(t *testing.T, target string, lines ...string) *http.Response {
-	t.Helper()
 	text := "GET " + target + " HTTP/1.1\r\nconnection: close\r\n"
 	if len(lines) == 0 || !strings.HasPrefix(lines[0], "host:") {
 		text += "host: a\r\n"
@@ -133,7 +131,7 @@ func TestWhoTheClientIs(t *testing.T) {
 				p := d.listen(t, proxyOptions{policy: `
 version: 1
 rules: [{name: r, match: {hosts: [client.example]}, key: [{client_ip: {` + c.prefix + `}}, path], limits: [1/` + far + `]}]
-`, edit: func(b []byte) []byte { return []byte(strings.Replace(string(b), c.old, c.set, 1)) }})
+`, edit: replacing(c.old, c.set)})
 				for i, pair := range c.pairs {
 					for j, line := range pair {
 						head := fmt.Sprintf("GET /%d HTTP/1.1\r\nhost: client.example\r\n%s\r\n\r\n", i, line)

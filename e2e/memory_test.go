@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"strings"
@@ -23,23 +22,19 @@ var (
 // memoryOf returns the bytes that validate prints for the policy: for its counters and
 // for vanished ones.
 func memoryOf(t *testing.T, policy string) (counters, vanished int64) {
-	t.Helper()
-	out, errs, exit := sluice(t, "validate", "-f", file(t, "policy.yaml", policy), "--output", "json")
-	require.Zero(t, exit, errs)
-	var v struct {
+	out := sluiceOK(t, "validate", "-f", file(t, "policy.yaml", policy), "--output", "json")
+	v := decoded[struct {
 		Memory struct {
 			Bytes    int64 `json:"bytes"`
 			Vanished int64 `json:"vanished_bytes"`
 		} `json:"memory"`
-	}
-	require.NoError(t, json.Unmarshal([]byte(out), &v))
+	}](t, out)
 	require.NotZero(t, v.Memory.Bytes, out)
 	return v.Memory.Bytes, v.Memory.Vanished
 }
 
 // settled returns the bytes that an idle Envoy has come down to, allocated or resident.
 func settled(t *testing.T, bytes func(*testing.T) int64) int64 {
-	t.Helper()
 	lowest := bytes(t)
 	for range 5 {
 		time.Sleep(300 * time.Millisecond)

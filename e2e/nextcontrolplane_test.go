@@ -23,10 +23,8 @@ func TestNextControlPlane(t *testing.T) {
 		first.apply(t, perUser("3/"+far))
 		dir := t.TempDir()
 		backup := filepath.Join(dir, "backup")
-		_, errs, exit := sluice(t, "store", "backup", "-o", backup, "--server", first.url())
-		require.Zero(t, exit, errs)
-		_, errs, exit = sluice(t, "store", "restore", backup, "--data", filepath.Join(dir, "data"))
-		require.Zero(t, exit, errs)
+		sluiceOK(t, "store", "backup", "-o", backup, "--server", first.url())
+		sluiceOK(t, "store", "restore", backup, "--data", filepath.Join(dir, "data"))
 		second := newControlPlane(t, dir)
 		t.Cleanup(func() { second.kill(t) })
 
@@ -52,8 +50,7 @@ func TestNextControlPlane(t *testing.T) {
 		first.start(t)
 		second.kill(t)
 		runs(first, 2)
-		out, errs, exit := sluice(t, "status", "--server", first.url())
-		require.Zero(t, exit, errs)
+		out := sluiceOK(t, "status", "--server", first.url())
 		require.Contains(t, out, "THIS SERVE IS BEHIND 1 CONNECTED PROXY")
 		require.Equal(t, 429, get(), "back at the first, which does not take the newer limit back")
 		first.apply(t, perUser("6/"+far))
@@ -106,7 +103,6 @@ typed_dns_resolver_config:
 
 // startNames starts a DNS server on a port of loopback, for which every name has these addresses.
 func startNames(t *testing.T, addresses [][4]byte) (port int) {
-	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { server.Close() })

@@ -39,7 +39,6 @@ type operation struct {
 
 // operate runs an operation on a new connection, so that any worker may answer it.
 func (p *proxy) operate(t *testing.T, op, query string) (answer operation) {
-	t.Helper()
 	r, err := http.NewRequest(http.MethodPost, "http://"+p.address+"/.sluice/counters/"+op+"?"+query, nil)
 	require.NoError(t, err)
 	r.Close = true

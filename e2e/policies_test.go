@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
@@ -41,8 +39,7 @@ func TestPolicies(t *testing.T) {
 		c := startControlPlane(t)
 		proxies := map[string]*proxy{}
 		for _, node := range []string{"edge-1", "core-1", "core-2"} {
-			proxies[node] = d.start(t, proxyOptions{node: node, xds: c.xds, edit: inCluster(t, node)})
-			c.awaitConnected(t, node)
+			proxies[node] = c.proxy(t, d, proxyOptions{node: node, edit: inCluster(t, node)})
 		}
 		passes := func(node, path, user string) (n int) {
 			for range 12 {
@@ -54,8 +51,7 @@ func TestPolicies(t *testing.T) {
 		}
 		edge := file(t, "edge.yaml", named("edge", `{node: "edge-*"}`, 3, 10))
 		core := file(t, "core.yaml", named("core", `{node: "core-*", cluster: inner, metadata: {LABELS.tier: "g*"}, trust: metadata}`, 5, 10))
-		out, errs, exit := sluice(t, "apply", "-f", edge, "-f", core, "--server", c.url())
-		require.Zero(t, exit, "%s%s", out, errs)
+		out := sluiceOK(t, "apply", "-f", edge, "-f", core, "--server", c.url())
 		require.Contains(t, out, "policy edge: revision 1 applied\npolicy core: revision 2 applied\n")
 		c.apply(t, named("", "", 7, 10))
 		require.Equal(t, []int{3, 5, 7}, []int{passes("edge-1", "/own", "a"), passes("core-1", "/own", "a"), passes("core-2", "/own", "a")})
@@ -64,17 +60,14 @@ func TestPolicies(t *testing.T) {
 		require.Zero(t, passes("core-1", "/shared", "s")+passes("core-2", "/shared", "s"))
 
 		// A revision for other proxies moves them; what was counted in the domain stays.
-		out, errs, exit = sluice(t, "apply", "-f", file(t, "core.yaml", named("core", `{node: "core-*"}`, 9, 10)), "--server", c.url())
-		require.Zero(t, exit, "%s%s", out, errs)
+		out = sluiceOK(t, "apply", "-f", file(t, "core.yaml", named("core", `{node: "core-*"}`, 9, 10)), "--server", c.url())
 		require.Contains(t, out, "core-2 ")
 		require.NotContains(t, out, "edge-1 ")
 		require.Equal(t, []int{0, 4, 2}, []int{passes("edge-1", "/own", "a"), passes("core-1", "/own", "a"), passes("core-2", "/own", "a")})
 
 		// What could be for one proxy twice changes nothing, and a serve that is killed
 		// comes back with all of it.
-		_, errs, exit = c.tryApply(t, named("both", `{node: "*-1"}`, 1, 1))
-		require.Equal(t, 1, exit)
-		require.Contains(t, errs, `would both be for a proxy with node "core-1"`)
+		sluiceRefuses(t, `would both be for a proxy with node "core-1"`, c.applying(t, named("both", `{node: "*-1"}`, 1, 1))...)
 		c.kill(t)
 		c.start(t)
 		for node, revision := range map[string]uint64{"edge-1": 1, "core-1": 4, "core-2": 4} {
@@ -112,12 +105,11 @@ func TestPolicyOfACertificate(t *testing.T) {
 	server := []string{"--server", "https://localhost:" + port, "--ca", path("ca.pem")}
 	eventually(t, 30*time.Second, "serve to answer", func() bool { _, _, exit := sluice(t, append([]string{"status"}, server...)...); return exit == 0 })
 	edge := file(t, "edge.yaml", named("edge", `{san: "*.edge.corp"}`, 2, 1))
-	out, errs, exit := sluice(t, append([]string{"apply", "-f", edge, "-f", file(t, "rest.yaml", named("", "", 5, 1))}, server...)...)
-	require.Zero(t, exit, "%s%s", out, errs)
+	sluiceOK(t, append([]string{"apply", "-f", edge, "-f", file(t, "rest.yaml", named("", "", 5, 1))}, server...)...)
 	for name, want := range map[string]int{"gate.edge.corp": 2, "gate.core.corp": 5} {
 		_, port, err := net.SplitHostPort(c.xds)
 		require.NoError(t, err)
-		p := d.start(t, proxyOptions{node: "gate-1", xds: "localhost:" + port, xdsTLS: []string{
+		p := d.start(t, proxyOptions{node: "gate-1", xds: "localhost:" + port, flags: []string{
 			"--xds-ca", path("ca.pem"), "--xds-cert", path(name + ".pem"), "--xds-key", path(name + ".key"),
 		}})
 		passed := 0
@@ -136,19 +128,12 @@ func inCluster(t *testing.T, node string) func([]byte) []byte {
 		return nil
 	}
 	return func(bootstrap []byte) []byte {
-		var document map[string]any
-		require.NoError(t, yaml.Unmarshal(bootstrap, &document))
-		of := document["node"].(map[string]any)
-		of["cluster"] = "inner"
-		metadata, _ := of["metadata"].(map[string]any)
-		if metadata == nil {
-			metadata = map[string]any{}
-		}
-		metadata["LABELS"] = map[string]any{"tier": "gold"}
-		of["metadata"] = metadata
-		text, err := yaml.Marshal(document)
-		require.NoError(t, err)
-		return text
+		document := unmarshaled(t, string(bootstrap))
+		node := document["node"].(object)
+		metadata, _ := node["metadata"].(object)
+		metadata["LABELS"] = object{"tier": "gold"}
+		node["cluster"] = "inner"
+		return marshaled(t, document)
 	}
 }
 
@@ -161,12 +146,8 @@ type canaryStatus struct {
 }
 
 func (c *controlPlane) canaryStatus(t *testing.T) canaryStatus {
-	t.Helper()
-	var st struct {
-		Policies []struct{ Canary canaryStatus }
-	}
-	require.NoError(t, json.Unmarshal([]byte(body(t, c.url()+"/v1/status")), &st))
-	return st.Policies[0].Canary
+	type policy struct{ Canary canaryStatus }
+	return decoded[struct{ Policies []policy }](t, body(t, c.url()+"/v1/status")).Policies[0].Canary
 }
 
 // canaryRig is a control plane with an Envoy that is in a tenth of its proxies, one that is not,
@@ -184,27 +165,22 @@ const good = uint64(1)
 
 // visit sends requests of a new user, and returns how many pass.
 func (r *canaryRig) visit(t *testing.T, node string, n int) (passed int) {
-	t.Helper()
 	r.users++
 	return count(r.proxies[node].load(1).send(t, n, user(fmt.Sprint("u", r.users))), allowed)
 }
 
 func (r *canaryRig) onlyChosen(t *testing.T) {
-	t.Helper()
 	for node, p := range r.controlPlane.proxies(t) {
 		require.True(t, node == chosen || p.Runs == good && p.Nacked == 0, "%s: %+v", node, p)
 	}
 }
 
-func (r *canaryRig) canary(t *testing.T, policy string, flags ...string) (errs string, exit int) {
-	t.Helper()
-	_, errs, exit = r.tryApply(t, policy, append(flags, "--canary", "10%")...)
-	r.onlyChosen(t)
-	return errs, exit
+// canary is the command that tries a policy.
+func (r *canaryRig) canary(t *testing.T, policy string, flags ...string) []string {
+	return r.applying(t, policy, append(flags, "--canary", "10%")...)
 }
 
 func (r *canaryRig) stalls(t *testing.T, why string, meanwhile func()) {
-	t.Helper()
 	eventually(t, 20*time.Second, "the canary to stall", func() bool {
 		meanwhile()
 		r.onlyChosen(t)
@@ -215,10 +191,8 @@ func (r *canaryRig) stalls(t *testing.T, why string, meanwhile func()) {
 
 // aborts requires that the revision before is back soon.
 func (r *canaryRig) aborts(t *testing.T, what string) {
-	t.Helper()
 	watch := buildtest.StartStopwatch(r.Pid(), r.proxies[chosen].envoy.Pid())
-	out, errs, exit := sluice(t, "abort", "--server", r.url())
-	require.Zero(t, exit, "%s%s", out, errs)
+	sluiceOK(t, "abort", "--server", r.url())
 	require.Equal(t, good, r.controlPlane.proxies(t)[chosen].Runs)
 	require.Equal(t, 20, r.visit(t, chosen, 20))
 	require.Less(t, watch.Elapsed(), 2*time.Second, "%s: %s", what, watch)
@@ -233,22 +207,19 @@ func TestCanary(t *testing.T) {
 	t.Parallel()
 	r, wasm := &canaryRig{controlPlane: startControlPlane(t), proxies: map[string]*proxy{}}, buildtest.Filter(t, "sluice_faults")
 	for node, of := range map[string]driver{chosen: newest(t), other: newest(t), "edge-2": {name: "run"}} {
-		o := proxyOptions{node: node, xds: r.xds, wasm: wasm, workers: 1}
+		o := proxyOptions{node: node, wasm: wasm, workers: 1}
 		if of.envoy != "" {
 			o.manage = freeAddress(t)
 		}
-		r.proxies[node] = of.start(t, o)
-		r.awaitConnected(t, node)
+		r.proxies[node] = r.proxy(t, of, o)
 	}
 	policy := func(limit int) string { return perUser(fmt.Sprintf("%d/%s", limit, far)) + managed }
 	r.apply(t, policy(100_000))
 
-	errs, exit := r.canary(t, policy(10), "--promote-after", "3s")
-	require.Zero(t, exit, errs)
+	sluiceOK(t, r.canary(t, policy(10), "--promote-after", "3s")...)
+	r.onlyChosen(t)
 	require.Equal(t, 10, r.visit(t, chosen, 150))
-	_, errs, exit = r.tryApply(t, policy(20))
-	require.Equal(t, 1, exit)
-	require.Contains(t, errs, "is a canary: end that first, by sluice promote or sluice abort")
+	sluiceRefuses(t, "is a canary: end that first, by sluice promote or sluice abort", r.applying(t, policy(20))...)
 	r.kill(t)
 	r.start(t)
 	r.awaitConnected(t, chosen)
@@ -256,14 +227,11 @@ func TestCanary(t *testing.T) {
 	r.stalls(t, "per-user denies ", func() { r.visit(t, chosen, 50); require.Equal(t, 50, r.visit(t, other, 50)) })
 	r.aborts(t, "a limit")
 
-	errs, exit = r.canary(t, policy(100_000)+"# again\n", "--wasm", "/not/there.wasm")
-	require.Equal(t, 1, exit)
-	require.Contains(t, errs, "was refused by 1 proxy")
+	sluiceRefuses(t, "was refused by 1 proxy", r.canary(t, policy(100_000)+"# again\n", "--wasm", "/not/there.wasm")...)
 	r.stalls(t, "refused by "+chosen, func() {})
 	r.aborts(t, "a refusal")
 
-	errs, exit = r.canary(t, policy(10))
-	require.Zero(t, exit, errs)
+	sluiceOK(t, r.canary(t, policy(10))...)
 	eventually(t, 20*time.Second, "the canary to be watched", func() bool {
 		r.visit(t, chosen, 1)
 		seen := r.canaryStatus(t).Seen
@@ -274,8 +242,8 @@ func TestCanary(t *testing.T) {
 	r.stalls(t, "the filter of "+chosen+" has crashed", func() { r.visit(t, chosen, 1) })
 	r.aborts(t, "a crash")
 
-	errs, exit = r.canary(t, policy(10), "--wasm", built.filter)
-	require.Zero(t, exit, errs)
+	sluiceOK(t, r.canary(t, policy(10), "--wasm", built.filter)...)
+	r.onlyChosen(t)
 	require.Equal(t, 10, r.visit(t, chosen, 20))
 	require.Equal(t, 200, panics(), "this filter has no faults")
 	r.aborts(t, "another filter")

@@ -36,7 +36,6 @@ scrape_configs:
 // startPrometheus starts a Prometheus with these rules that scrapes an Envoy, serve and
 // a quota service.
 func startPrometheus(t *testing.T, rules string, p *proxy, c *controlPlane, q *quotaService) *prometheus {
-	t.Helper()
 	path := prometheusBinary(t, "prometheus")
 	s := &prometheus{freeAddress(t)}
 	config := fmt.Sprintf(prometheusConfig, file(t, "rules.yaml", rules), strings.TrimPrefix(p.admin, "http://"), c.http, q.http)
@@ -49,13 +48,11 @@ func startPrometheus(t *testing.T, rules string, p *proxy, c *controlPlane, q *q
 }
 
 func promtool(t *testing.T, args ...string) {
-	t.Helper()
 	said, err := exec.CommandContext(t.Context(), prometheusBinary(t, "promtool"), args...).CombinedOutput()
 	require.NoError(t, err, "%s", said)
 }
 
 func prometheusBinary(t *testing.T, name string) string {
-	t.Helper()
 	path := os.Getenv("SLUICE_PROMETHEUS")
 	if path == "" {
 		path = filepath.Join(buildtest.Root(), "build/out/prometheus/usr/bin/prometheus")
@@ -67,7 +64,6 @@ func prometheusBinary(t *testing.T, name string) string {
 
 // get decodes the data of an answer.
 func (s *prometheus) get(t *testing.T, path string, query url.Values, into any) {
-	t.Helper()
 	answer := struct {
 		Status, Error string
 		Data          any
@@ -78,7 +74,6 @@ func (s *prometheus) get(t *testing.T, path string, query url.Values, into any) 
 
 // query returns the first value of an instant query that is a number, or "".
 func (s *prometheus) query(t *testing.T, query string) string {
-	t.Helper()
 	var data struct{ Result []struct{ Value [2]any } }
 	s.get(t, "query", url.Values{"query": {query}}, &data)
 	for _, r := range data.Result {
@@ -91,13 +86,11 @@ func (s *prometheus) query(t *testing.T, query string) string {
 
 // fires reports whether the alert fires now.
 func (s *prometheus) fires(t *testing.T, alert string) bool {
-	t.Helper()
 	return s.query(t, `ALERTS{alertstate="firing",alertname="`+alert+`"}`) != ""
 }
 
 // fired reports whether the alert fires or has ever done so.
 func (s *prometheus) fired(t *testing.T, alert string) bool {
-	t.Helper()
 	return s.query(t, `count_over_time(ALERTS{alertstate="firing",alertname="`+alert+`"}[1h])`) != ""
 }
 
@@ -138,15 +131,13 @@ func TestAlertsInTheirTimes(t *testing.T) {
 // fault is made, and ends when that is mended.
 func TestDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
-	rules, errs, exit := sluice(t, "render", "prometheus-rules")
-	require.Zero(t, exit, errs)
+	rules := sluiceOK(t, "render", "prometheus-rules")
 	promtool(t, "check", "rules", file(t, "rules.yaml", rules))
 
 	store := redistest.Start(t, redistest.Redis(t)[0])
 	c, q := startControlPlane(t), startQuota(t, "redis://"+store.Addr())
 	wasm := buildtest.Filter(t, "sluice_faults")
-	p := newest(t).start(t, proxyOptions{node: "edge", xds: c.xds, quota: q.address, wasm: wasm, workers: 2})
-	c.awaitConnected(t, "edge")
+	p := c.proxy(t, newest(t), proxyOptions{node: "edge", quota: q.address, wasm: wasm, workers: 2})
 	c.apply(t, alertPolicy, "--wasm", wasm)
 	s := startPrometheus(t, shortened(rules), p, c, q)
 
@@ -176,15 +167,12 @@ func TestDashboardAndAlerts(t *testing.T) {
 		}, nothing},
 		{"a panic", []string{"SluicePanics"}, func() { p.status(t, "/", "x-fault", "panic") }, reconnect, nothing},
 		{"a filter that is not there", []string{"SluiceRevisionRefused", "SluiceProxiesBehind"}, func() {
-			_, _, exit := c.tryApply(t, alertPolicy+"# changed\n", "--wasm", wasm+".none")
-			require.Equal(t, 1, exit)
+			sluiceRefuses(t, "", c.applying(t, alertPolicy+"# changed\n", "--wasm", wasm+".none")...)
 		}, nothing, func() { c.apply(t, alertPolicy+"# mended\n", "--wasm", wasm) }},
 		{"a canary that is refused", []string{"SluiceCanaryStalled"}, func() {
-			_, _, exit := c.tryApply(t, alertPolicy+"# tried\n", "--canary", "10%", "--wasm", wasm+".none")
-			require.Equal(t, 1, exit)
+			sluiceRefuses(t, "", c.applying(t, alertPolicy+"# tried\n", "--canary", "10%", "--wasm", wasm+".none")...)
 		}, nothing, func() {
-			_, errs, exit := sluice(t, "abort", "--policy", "edge", "--server", c.url())
-			require.Zero(t, exit, errs)
+			sluiceOK(t, "abort", "--policy", "edge", "--server", c.url())
 		}},
 		{"a proxy that no policy is for", []string{"SluiceProxiesWithoutPolicy"}, func() {
 			other = driver{}.start(t, proxyOptions{node: "other", xds: c.xds, policy: alertPolicy})
@@ -226,7 +214,6 @@ func TestDashboardAndAlerts(t *testing.T) {
 
 // requireRules requires Prometheus to have these alerts alone, and no trouble with them.
 func (s *prometheus) requireRules(t *testing.T, want map[string]bool) {
-	t.Helper()
 	var data struct {
 		Groups []struct {
 			Rules []struct{ Name, Health, LastError string }
@@ -243,16 +230,12 @@ func (s *prometheus) requireRules(t *testing.T, want map[string]bool) {
 
 // requireDashboard requires data for every query of the dashboard.
 func (s *prometheus) requireDashboard(t *testing.T) {
-	t.Helper()
-	text, errs, exit := sluice(t, "render", "grafana")
-	require.Zero(t, exit, errs)
-	var dashboard struct {
+	dashboard := decoded[struct {
 		Panels []struct {
 			Title   string
 			Targets []struct{ Expr string }
 		}
-	}
-	require.NoError(t, json.Unmarshal([]byte(text), &dashboard))
+	}](t, sluiceOK(t, "render", "grafana"))
 	variables := strings.NewReplacer("$__rate_interval", "1h", "$rule", ".*")
 	for _, panel := range dashboard.Panels {
 		for _, target := range panel.Targets {

@@ -32,21 +32,23 @@ type proxy struct {
 type proxyOptions struct {
 	node     string
 	xds      string
-	quota    string // Envoy only: address of the quota service; default: the control plane
-	policy   string // YAML; with xds, until the control plane sends one
-	wasm     string // default: the filter under test
-	upstream string // URL; default: upstream
-	workers  int    // default: workers
-	manage   string // Envoy only: address of a listener for management requests
+	quota    string   // Envoy only: address of the quota service; default: the control plane
+	policy   string   // YAML; with xds, until the control plane sends one
+	wasm     string   // default: the filter under test
+	upstream string   // URL; default: upstream
+	workers  int      // default: workers
+	manage   string   // Envoy only: address of a listener for management requests
+	flags    []string // Envoy only: more of `render envoy`
 	edit     func(bootstrap []byte) []byte
+}
 
-	xdsTLS                []string // flags for TLS to the control plane
-	manageCert, manageKey string   // of the management listener; default: plain text
+// replacing replaces a text of a bootstrap where it comes first.
+func replacing(old, text string) func(bootstrap []byte) []byte {
+	return func(bootstrap []byte) []byte { return []byte(strings.Replace(string(bootstrap), old, text, 1)) }
 }
 
 // start starts a proxy for this test alone and waits until it serves.
 func (d driver) start(t *testing.T, o proxyOptions) *proxy {
-	t.Helper()
 	p := d.launch(t.Context(), t, o)
 	t.Cleanup(func() {
 		p.kill()
@@ -59,7 +61,6 @@ func (d driver) start(t *testing.T, o proxyOptions) *proxy {
 
 // launch starts a proxy that runs until it is killed or ctx ends.
 func (d driver) launch(ctx context.Context, t *testing.T, o proxyOptions) *proxy {
-	t.Helper()
 	if o.wasm == "" {
 		o.wasm = built.filter
 	}
@@ -76,7 +77,6 @@ func (d driver) launch(ctx context.Context, t *testing.T, o proxyOptions) *proxy
 }
 
 func startSim(t *testing.T, o proxyOptions) *proxy {
-	t.Helper()
 	admin := freeAddress(t)
 	p := &proxy{address: freeAddress(t), admin: "http://" + admin}
 	args := []string{"run", "--listen", p.address, "--admin", admin, "--upstream", o.upstream, "--workers", strconv.Itoa(o.workers), "--wasm", o.wasm}
@@ -93,14 +93,13 @@ func startSim(t *testing.T, o proxyOptions) *proxy {
 }
 
 func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *proxy {
-	t.Helper()
 	args := []string{
 		"render", "envoy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 		"--upstream", o.upstream[len("http://"):], "--wasm", o.wasm,
 		"--envoy-version", d.version(), "--access-log", "",
 	}
 	if o.xds != "" {
-		args = append(append(args, "--xds", o.xds, "--node", o.node), o.xdsTLS...)
+		args = append(args, "--xds", o.xds, "--node", o.node)
 	}
 	if o.policy != "" {
 		args = append(args, "-f", file(t, "policy.yaml", o.policy))
@@ -111,11 +110,7 @@ func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *p
 	if o.manage != "" {
 		args = append(args, "--manage", o.manage)
 	}
-	if o.manageCert != "" {
-		args = append(args, "--manage-cert", o.manageCert, "--manage-key", o.manageKey)
-	}
-	bootstrap, errs, exit := sluice(t, args...)
-	require.Zero(t, exit, errs)
+	bootstrap := sluiceOK(t, append(args, o.flags...)...)
 	if o.edit != nil {
 		bootstrap = string(o.edit([]byte(bootstrap)))
 	}
@@ -133,7 +128,6 @@ func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *p
 
 // await waits until the proxy answers requests.
 func (p *proxy) await(t *testing.T) {
-	t.Helper()
 	eventually(t, time.Minute, "the proxy to serve", func() bool { return answered("http://" + p.address + "/ready") })
 }
 
@@ -144,7 +138,6 @@ func (p *proxy) load(connections int) load { return load{p.address, connections}
 // and ":method" set the host and the method, ":from" is the client's address, ":version"
 // is HTTP/1 or HTTP/2.
 func (p *proxy) get(t *testing.T, path string, headers ...string) (*http.Response, string) {
-	t.Helper()
 	res, body, err := p.try(path, headers...)
 	require.NoError(t, err)
 	return res, body
@@ -199,14 +192,12 @@ func (d driver) versions() []string {
 
 // status sends one request and returns its status.
 func (p *proxy) status(t *testing.T, path string, headers ...string) int {
-	t.Helper()
 	res, _ := p.get(t, path, headers...)
 	return res.StatusCode
 }
 
 // metric returns a sample of /stats/prometheus, and whether there is one.
 func (p *proxy) metric(t *testing.T, name, rule string) (uint64, bool) {
-	t.Helper()
 	text := p.prometheus(t)
 	sample := name + p.labels(rule) + " "
 	for line := range strings.Lines(text) {
@@ -229,13 +220,11 @@ func (p *proxy) labels(rule string) string {
 
 // prometheus returns all metrics as text.
 func (p *proxy) prometheus(t *testing.T) string {
-	t.Helper()
 	return body(t, p.admin+"/stats/prometheus")
 }
 
 // allocated returns the bytes that Envoy has allocated.
 func (p *proxy) allocated(t *testing.T) int64 {
-	t.Helper()
 	bytes, err := p.envoy.Memory(t.Context())
 	require.NoError(t, err)
 	return int64(bytes)
@@ -243,7 +232,6 @@ func (p *proxy) allocated(t *testing.T) int64 {
 
 // resident returns the bytes of Envoy's resident memory, 0 for the simulator.
 func (p *proxy) resident(t *testing.T) int64 {
-	t.Helper()
 	if p.envoy == nil {
 		return 0
 	}

@@ -19,27 +19,23 @@ var consoleAt = regexp.MustCompile(`(?m)^console +(http\S+)/console/$`)
 // those that are applied later.
 func TestQuickstartHasFigures(t *testing.T) {
 	t.Parallel()
-	quickstartHasFigures(t)
-}
-
-func quickstartHasFigures(t *testing.T, flags ...string) {
-	t.Helper()
-	server, suggested := startQuickstart(t, flags...)
-	awaitFigures(t, server, "per-tenant")
-	trySuggestions(t, suggested)
-	mine := file(t, "mine.yaml", "version: 1\nrules: [{name: mine, limits: [1/1h]}]\n")
-	_, errs, exit := sluice(t, "apply", "--server", server, "-f", mine)
-	require.Zero(t, exit, errs)
-	awaitFigures(t, server, "mine")
-	text, errs, exit := sluice(t, "get", "--server", server)
-	require.Zero(t, exit, errs)
-	require.NotContains(t, text, "manage", "a policy stays as it was written")
+	for name, flags := range map[string][]string{"run": nil, "Envoys": {"--envoy", newest(t).envoy}} {
+		t.Run(name, func(t *testing.T) {
+			server, suggested := startQuickstart(t, flags...)
+			awaitFigures(t, server, "per-tenant")
+			trySuggestions(t, suggested)
+			mine := file(t, "mine.yaml", "version: 1\nrules: [{name: mine, limits: [1/1h]}]\n")
+			sluiceOK(t, "apply", "--server", server, "-f", mine)
+			awaitFigures(t, server, "mine")
+			text := sluiceOK(t, "get", "--server", server)
+			require.NotContains(t, text, "manage", "a policy stays as it was written")
+		})
+	}
 }
 
 // trySuggestions runs the command lines that quickstart ends with. A user who types them
 // is let through at first, is denied later, and then finds the name among the keys denied.
 func trySuggestions(t *testing.T, lines []string) {
-	t.Helper()
 	run := func(line string) string {
 		out, err := exec.CommandContext(t.Context(), "bash", "-o", "pipefail", "-c", line).CombinedOutput()
 		require.NoError(t, err, "%s\n%s", line, out)
@@ -70,7 +66,6 @@ var clientText = regexp.MustCompile(`^curl -i -H 'x-\S+: (\w+)' `)
 // startQuickstart returns the URL of the control plane once the transcript is over, and the
 // command lines that it suggests.
 func startQuickstart(t *testing.T, flags ...string) (server string, suggested []string) {
-	t.Helper()
 	c := start(t, exec.Command(built.sluice, append([]string{"quickstart", "--wasm", built.filter}, flags...)...))
 	t.Cleanup(func() { // with its proxies
 		_ = c.Signal(syscall.SIGTERM)
@@ -92,7 +87,6 @@ func startQuickstart(t *testing.T, flags ...string) (server string, suggested []
 // awaitFigures waits until each proxy tells what the rule has counted, and until the
 // console shows it.
 func awaitFigures(t *testing.T, server, rule string) {
-	t.Helper()
 	eventually(t, 20*time.Second, "figures of "+rule, func() bool {
 		res, err := http.Post(server+"/v1/counters/stats", "", http.NoBody)
 		require.NoError(t, err)

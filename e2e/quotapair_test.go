@@ -22,10 +22,8 @@ func TestQuotaPair(t *testing.T) {
 	c := startControlPlane(t, "--quota-store", store)
 	d, proxies := newest(t), make([]*proxy, 3)
 	for i := range proxies {
-		node := fmt.Sprint("edge-", i)
 		both := newGate(t, services[0].address, services[1].address)
-		proxies[i] = d.start(t, proxyOptions{node: node, xds: c.xds, quota: both.address(), manage: freeAddress(t)})
-		c.awaitConnected(t, node)
+		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), quota: both.address(), manage: freeAddress(t)})
 	}
 	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies, 9000) })
 	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies, 3000) })
@@ -38,7 +36,6 @@ func TestQuotaPair(t *testing.T) {
 
 // A rule of the proxy that denies leaves the units of the cluster's limit unspent.
 func deniedBesideTheCluster(t *testing.T, c *controlPlane, proxies []*proxy) {
-	t.Helper()
 	const local = 100
 	c.apply(t, clusterPolicy+clusterRule("1000/"+far, ", counter: beside")+
 		fmt.Sprintf("  - {name: local, key: [{header: x-user-id}], limits: [%d/%s]}\n", local, far))
@@ -59,7 +56,6 @@ func deniedBesideTheCluster(t *testing.T, c *controlPlane, proxies []*proxy) {
 // Requests of a policy that is replaced while they run free their slots, without waiting for
 // the end of the hold.
 func pushesFreeSlots(t *testing.T, c *controlPlane, p *proxy) {
-	t.Helper()
 	apply := func(n int) {
 		c.apply(t, clusterPolicy+fmt.Sprintf("  - {name: in-flight, scope: cluster, algorithm: concurrency, limits: [%d], hold: 20s}\n", n))
 	}

@@ -21,7 +21,6 @@ type quotaService struct {
 
 // startQuota starts a quota service for this test alone.
 func startQuota(t *testing.T, store string) *quotaService {
-	t.Helper()
 	s := &quotaService{address: freeAddress(t), http: freeAddress(t), store: store}
 	s.start(t)
 	t.Cleanup(func() { end(t, s.Child) })
@@ -30,7 +29,6 @@ func startQuota(t *testing.T, store string) *quotaService {
 
 // start starts the service, also again after a kill: at the same address.
 func (s *quotaService) start(t *testing.T) {
-	t.Helper()
 	var err error
 	s.Child, err = child.Start(exec.Command(built.sluice, "quota", "--listen", s.address, "--http", s.http, "--quota-store", s.store))
 	require.NoError(t, err)
@@ -42,12 +40,10 @@ func (s *quotaService) kill() { _ = s.Kill() }
 
 // stop ends the service as an operator does.
 func (s *quotaService) stop(t *testing.T) {
-	t.Helper()
 	s.signal(t, syscall.SIGTERM)
 	<-s.Done()
 }
 
 func (s *quotaService) signal(t *testing.T, signal os.Signal) {
-	t.Helper()
 	require.NoError(t, s.Signal(signal))
 }

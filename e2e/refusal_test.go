@@ -25,7 +25,7 @@ func TestRefusedRevision(t *testing.T) {
 		var late *proxy
 		for i, wasm := range []string{refusing, missing} {
 			good, refused := first+uint64(2*i), first+uint64(2*i+1) // revisions
-			out, _, exit := c.tryApply(t, s.inDomain(perUser("1000/"+far)), "--wasm", wasm)
+			out, _, exit := sluice(t, c.applying(t, s.inDomain(perUser("1000/"+far)), "--wasm", wasm)...)
 			require.Equal(t, 1, exit)
 			require.Regexp(t, `edge.*(?i)NACK`, out)
 			require.Equal(t, 0, count(l.send(t, 200, user("alice")), allowed), "the old limit holds")
@@ -36,8 +36,7 @@ func TestRefusedRevision(t *testing.T) {
 			require.Equal(t, 0, count(l.send(t, 200, user("alice")), allowed), "the old limit holds")
 
 			if late == nil { // a proxy that starts now gets the last good revision
-				late = d.start(t, proxyOptions{node: "late", xds: c.xds})
-				c.awaitConnected(t, "late")
+				late = c.proxy(t, d, proxyOptions{node: "late"})
 				eventually(t, 20*time.Second, "the late proxy to run the good revision", func() bool {
 					return c.proxies(t)["late"].Runs == good
 				})
@@ -58,8 +57,7 @@ func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
 	t.Parallel()
 	eachEnvoy(t, func(t *testing.T, d driver) {
 		c := startControlPlane(t)
-		_, errs, exit := c.tryApply(t, perUser("40/"+far))
-		require.Zero(t, exit, errs)
+		c.apply(t, perUser("40/"+far))
 		c.kill(t)
 		management := &proxy{address: freeAddress(t)}
 		_, port, _ := strings.Cut(management.address, ":")
@@ -99,11 +97,10 @@ func TestControlPlaneKilled(t *testing.T) {
 			<-c.Done()
 			s.status(t, "/", "x-user-id", "nobody-in-particular")
 			c.start(t)
-			out, errs, exit := sluice(t, "get", "--server", c.url(), "--output", "json", fmt.Sprint(acknowledged))
-			require.Zero(t, exit, errs)
+			out := sluiceOK(t, "get", "--server", c.url(), "--output", "json", fmt.Sprint(acknowledged))
 			require.Contains(t, out, fmt.Sprintf("%d/%s", 100+acknowledged, far), "the acknowledged revision is stored")
 			// The revision that was in progress at the kill may be stored too.
-			if _, _, exit = sluice(t, "get", "--server", c.url(), fmt.Sprint(acknowledged+1)); exit == 0 {
+			if _, _, exit := sluice(t, "get", "--server", c.url(), fmt.Sprint(acknowledged+1)); exit == 0 {
 				acknowledged++
 			}
 		}

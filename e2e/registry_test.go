@@ -37,7 +37,6 @@ type images struct {
 }
 
 func startImages(t *testing.T, ca string, pair tls.Certificate) *images {
-	t.Helper()
 	quiet := log.New(io.Discard, "", 0)
 	all := registry.New(registry.Logger(quiet))
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -66,7 +65,6 @@ func realm(host string) string {
 
 // pullSecret is what a pull secret holds for the registry under these names.
 func pullSecret(t *testing.T, hosts ...string) string {
-	t.Helper()
 	auths := map[string]map[string]string{}
 	for _, host := range hosts {
 		auths[host] = map[string]string{"username": "ci", "password": imagePassword}
@@ -81,7 +79,6 @@ var pushedFilter = regexp.MustCompile(`(?m)^(\S+:filter-(artifact-)?v\S+)@(sha25
 // pushRelease pushes the images of a release. It returns where the filter is, by the
 // digest, for each form.
 func (r *images) pushRelease(t *testing.T) map[string]string {
-	t.Helper()
 	releaser, release := os.Getenv("SLUICE_RELEASER"), os.Getenv("SLUICE_RELEASE")
 	require.FileExists(t, filepath.Join(release, "SHA256SUMS"), "run `make e2e-gateway` or `make e2e-istio`, which make a release, "+
 		"or set SLUICE_RELEASE to the folder of one and SLUICE_RELEASER to the program that made it")
@@ -104,13 +101,10 @@ func (r *images) pushRelease(t *testing.T) map[string]string {
 
 // push pushes the filter by `sluice image push` and returns its digest.
 func (r *images) push(t *testing.T, form string) string {
-	t.Helper()
 	to := fmt.Sprint(host(r.Server), "/shop/pushed:", form)
-	out, errs, exit := sluice(t, "image", "push", to, "--form", form, "--ca", r.ca,
+	out := sluiceOK(t, "image", "push", to, "--form", form, "--ca", r.ca,
 		"--username", "ci", "--password-file", file(t, "password", imagePassword), "-o", "json")
-	require.Zero(t, exit, errs)
-	var pushed struct{ URL, Digest string }
-	require.NoError(t, json.Unmarshal([]byte(out), &pushed))
+	pushed := decoded[struct{ URL, Digest string }](t, out)
 	require.Equal(t, "oci://"+to+"@"+pushed.Digest, pushed.URL)
 	return pushed.Digest
 }
@@ -126,16 +120,10 @@ func port(address string) string {
 }
 
 // page returns a page of the documentation.
-func page(t *testing.T, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "docs", name))
-	require.NoError(t, err)
-	return string(text)
-}
+func page(t *testing.T, name string) string { return read(t, buildtest.Root(), "docs", name) }
 
 // block returns the block of YAML on a page that has this text in it.
 func block(t *testing.T, name, text string) string {
-	t.Helper()
 	for _, part := range strings.Split(page(t, name), "```")[1:] {
 		if yaml, found := strings.CutPrefix(part, "yaml\n"); found && strings.Contains(yaml, text) {
 			return yaml

@@ -47,7 +47,6 @@ func TestFiltersOfOneName(t *testing.T) {
 // withSecondListener adds a listener with a filter of the same name and another
 // policy.
 func withSecondListener(t *testing.T, bootstrap []byte, policy string) []byte {
-	t.Helper()
 	return edited(t, bootstrap, func(static object) {
 		edited(t, bootstrapOf(t, policy), func(second object) {
 			static["listeners"] = append(listenersOf(static), listenersOf(second)[0])

@@ -37,7 +37,6 @@ type sharedSite struct {
 
 // serve makes the driver's shared proxy run a policy in a new domain.
 func serve(t *testing.T, d driver, policy string) site {
-	t.Helper()
 	s := siteOf(t, d)
 	s.apply(t, policy)
 	return s
@@ -46,7 +45,6 @@ func serve(t *testing.T, d driver, policy string) site {
 // siteOf returns the driver's site with a new domain. At any time one test applies
 // policies to a site; tests that listen there run beside each other.
 func siteOf(t *testing.T, d driver) site {
-	t.Helper()
 	sitesLock.Lock()
 	scenario++
 	domain := fmt.Sprint("scenario-", scenario)
@@ -79,7 +77,6 @@ func siteOf(t *testing.T, d driver) site {
 const direct = "/direct"
 
 func startSite(t *testing.T, d driver) (s site) {
-	t.Helper()
 	dir := filepath.Join(built.dir, d.name)
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	s.control = newControlPlane(t, dir)
@@ -97,7 +94,6 @@ func startSite(t *testing.T, d driver) (s site) {
 
 // stat returns a counter or a gauge of the site's Envoy.
 func (s site) stat(t *testing.T, name string) uint64 {
-	t.Helper()
 	stats, err := s.envoy.Stats(t.Context(), "^"+regexp.QuoteMeta(name)+"$")
 	require.NoError(t, err)
 	require.Contains(t, stats, name)
@@ -111,7 +107,6 @@ const filterName = "sluice"
 // listener in an Envoy that has compiled the filter already, which takes one eight
 // seconds of processor time.
 func (d driver) listen(t *testing.T, o proxyOptions) *proxy {
-	t.Helper()
 	if d.envoy == "" {
 		return d.start(t, o)
 	}
@@ -123,7 +118,6 @@ func (d driver) listen(t *testing.T, o proxyOptions) *proxy {
 
 // listen adds the listeners of a static bootstrap to the site's Envoy.
 func (s site) listen(t *testing.T, o proxyOptions) *proxy {
-	t.Helper()
 	bootstrap := bootstrapOf(t, s.inDomain(o.policy))
 	if o.edit != nil {
 		bootstrap = o.edit(bootstrap)
@@ -140,7 +134,6 @@ func (s site) listen(t *testing.T, o proxyOptions) *proxy {
 // shared data of its own: the site's may have an earlier filter, which knows fewer
 // algorithms.
 func (s site) offer(t *testing.T, bootstrap []byte) {
-	t.Helper()
 	var listeners []any
 	edited(t, bootstrap, func(static object) { listeners = listenersOf(static) })
 	for i, l := range listeners {
@@ -161,7 +154,6 @@ func (s site) offer(t *testing.T, bootstrap []byte) {
 
 // listener returns the address of the scenario's i-th listener once there is one.
 func (s site) listener(t *testing.T, i int) (address string) {
-	t.Helper()
 	eventually(t, 20*time.Second, "the listener", func() bool {
 		var err error
 		address, err = s.envoy.Listener(t.Context(), s.listenerName(i))
@@ -174,7 +166,6 @@ func (s site) listenerName(i int) string { return fmt.Sprint(s.domain, "-", i) }
 
 // apply applies another policy in the scenario's domain.
 func (s site) apply(t *testing.T, policy string, flags ...string) {
-	t.Helper()
 	s.control.apply(t, s.inDomain(policy), flags...)
 }
 
@@ -185,7 +176,6 @@ func (s site) inDomain(policy string) string {
 
 // runs returns the number of the revision that the proxy runs.
 func (s site) runs(t *testing.T) uint64 {
-	t.Helper()
 	return s.control.proxies(t)["edge"].Runs
 }
 

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bytes"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -60,7 +59,6 @@ func TestReloadAfterATrap(t *testing.T) {
 // reloads returns how often a failed VM was made anew, failed to start, and was left as it
 // was.
 func (p *proxy) reloads(t *testing.T) (success, failure, backoff int) {
-	t.Helper()
 	text := p.prometheus(t)
 	for name, n := range map[string]*int{"success": &success, "failure": &failure, "backoff": &backoff} {
 		m := regexp.MustCompile(`(?m)^envoy_wasm_sluice_vm_reload_` + name + `(?:\{\})? (\d+)$`).FindStringSubmatch(text)
@@ -72,7 +70,6 @@ func (p *proxy) reloads(t *testing.T) (success, failure, backoff int) {
 
 // vmStarts returns how many VMs of the filter there have been, by the filter's own count.
 func (p *proxy) vmStarts(t *testing.T) int {
-	t.Helper()
 	m := regexp.MustCompile(`(?m)^rate_limit_vm_starts_total(?:\{\})? (\d+)$`).FindStringSubmatch(p.prometheus(t))
 	require.NotNil(t, m)
 	n, _ := strconv.Atoi(m[1])
@@ -96,7 +93,6 @@ quota: {timeout: 1s}
 `
 
 func newTrapRig(t *testing.T, d driver) *trapRig {
-	t.Helper()
 	r := &trapRig{waitingRig: &waitingRig{service: startQuota(t, quotaMemory)}}
 	r.gate = newGate(t, r.service.address)
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, in *http.Request) {
@@ -118,7 +114,7 @@ func newTrapRig(t *testing.T, d driver) *trapRig {
 func idleAfter(idle time.Duration) func(bootstrap []byte) []byte {
 	return func(bootstrap []byte) []byte {
 		const place = "use_remote_address: true"
-		return bytes.Replace(spread(bootstrap), []byte(place), []byte("stream_idle_timeout: "+idle.String()+"\n          "+place), 1)
+		return replacing(place, "stream_idle_timeout: "+idle.String()+"\n          "+place)(spread(bootstrap))
 	}
 }
 

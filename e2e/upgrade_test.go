@@ -6,8 +6,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -56,17 +55,9 @@ func TestAnotherBinaryKeepsTheCounters(t *testing.T) {
 // earlierFilter returns the path of an unpacked filter of an earlier commit with the
 // same format of records.
 func earlierFilter(t *testing.T) string {
-	t.Helper()
-	packed, err := os.Open(filepath.Join(buildtest.Root(), "filter", "testdata", "format1.wasm.gz"))
+	unpacked, err := gzip.NewReader(strings.NewReader(read(t, buildtest.Root(), "filter", "testdata", "format1.wasm.gz")))
 	require.NoError(t, err)
-	defer packed.Close()
-	unpacked, err := gzip.NewReader(packed)
+	wasm, err := io.ReadAll(unpacked)
 	require.NoError(t, err)
-	path := filepath.Join(t.TempDir(), "earlier.wasm")
-	wasm, err := os.Create(path)
-	require.NoError(t, err)
-	_, err = io.Copy(wasm, unpacked)
-	require.NoError(t, err)
-	require.NoError(t, wasm.Close())
-	return path
+	return file(t, "earlier.wasm", string(wasm))
 }

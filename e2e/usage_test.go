@@ -4,13 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,9 +31,7 @@ type modelAnswer struct {
 
 // modelAnswers are those on which the filter's scanner is tested.
 func modelAnswers(t *testing.T) (list []modelAnswer) {
-	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "filter/internal/usage/testdata/answers.json"))
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(text, &list))
+	list = decoded[[]modelAnswer](t, read(t, buildtest.Root(), "filter/internal/usage/testdata/answers.json"))
 	require.Greater(t, len(list), 20)
 	return list
 }
@@ -94,7 +89,6 @@ func (m models) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // ask has a user ask for an answer and returns it, or so many bytes of it, whereupon he leaves.
 func (m models) ask(t *testing.T, p *proxy, user, name string, until int, headers ...string) string {
-	t.Helper()
 	ctx, leave := context.WithTimeout(t.Context(), time.Minute)
 	defer leave()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.address+"/v1", strings.NewReader(strings.Repeat("x", questionSize)))
@@ -115,7 +109,6 @@ func (m models) ask(t *testing.T, p *proxy, user, name string, until int, header
 
 // used waits until nothing is held of a counter, and returns what is used.
 func used(t *testing.T, p *proxy, counter string) (units int64) {
-	t.Helper()
 	eventually(t, 5*time.Second, "the holds of "+counter+" to end", func() bool {
 		got := p.operate(t, "get", "rule="+counter)
 		require.NotNil(t, got.Held)

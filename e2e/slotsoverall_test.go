@@ -46,7 +46,6 @@ type answersFleet struct {
 }
 
 func startAnswersFleet(t *testing.T, d driver) *answersFleet {
-	t.Helper()
 	f := &answersFleet{answering: startAnswering(t), store: redistest.Start(t, redistest.Redis(t)[0], "--appendonly", "yes")}
 	url := "redis://" + f.store.Addr()
 	f.services = []*quotaService{startQuota(t, url), startQuota(t, url)}
@@ -145,7 +144,6 @@ func TestAnswersOverAllProxies(t *testing.T) {
 
 // fly has sixty clients ask for slots while something happens.
 func (f *answersFleet) fly(t *testing.T, m *mishap) {
-	t.Helper()
 	f.forget(t)
 	ctx, cancel := context.WithTimeout(t.Context(), m.lasts)
 	defer cancel()
@@ -219,7 +217,6 @@ func get(client *http.Client, p *proxy, headers ...string) (status int) {
 // requireCharged: in the end nothing is held, and all that answers have cost is charged, with
 // what was lost.
 func (f *answersFleet) requireCharged(t *testing.T, lost int64) {
-	t.Helper()
 	var charged int64
 	eventually(t, 12*time.Second, "all holds to end", func() bool {
 		slots, units := f.control.counters(t, "get", "--rule", "in-flight").Quota, f.control.counters(t, "get", "--rule", "cost").Quota
@@ -234,15 +231,10 @@ func (f *answersFleet) requireCharged(t *testing.T, lost int64) {
 
 // requireAllFree: all slots are there, and not one more.
 func (f *answersFleet) requireAllFree(t *testing.T) {
-	t.Helper()
-	var wg sync.WaitGroup
 	var statuses [2 * slots]int
-	for i := range statuses {
-		wg.Go(func() {
-			statuses[i] = get(http.DefaultClient, f.proxies[i%len(f.proxies)], "x-do", "200", "x-ms", "500", "x-send", "x-cost: 1")
-		})
-	}
-	wg.Wait()
+	atOnce(len(statuses), func(i int) {
+		statuses[i] = get(http.DefaultClient, f.proxies[i%len(f.proxies)], "x-do", "200", "x-ms", "500", "x-send", "x-cost: 1")
+	})
 	slices.Sort(statuses[:])
 	require.Equal(t, append(slices.Repeat([]int{allowed}, slots), slices.Repeat([]int{denied}, slots)...), statuses[:])
 }

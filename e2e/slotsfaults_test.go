@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"syscall"
 	"testing"
@@ -24,9 +23,8 @@ func TestAnswersFaults(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, d driver) {
 		rig := func(t *testing.T) *answerRig {
 			t.Parallel()
-			return newAnswerRig(t, d, proxyOptions{policy: edgesPolicy, wasm: buildtest.Filter(t, "sluice_faults"), edit: func(bootstrap []byte) []byte {
-				return bytes.Replace(bootstrap, []byte("common_http_protocol_options: {"), []byte("common_http_protocol_options: {max_connection_duration: 20s, "), 1)
-			}})
+			return newAnswerRig(t, d, proxyOptions{policy: edgesPolicy, wasm: buildtest.Filter(t, "sluice_faults"),
+				edit: replacing("common_http_protocol_options: {", "common_http_protocol_options: {max_connection_duration: 20s, ")})
 		}
 		t.Run("first", func(t *testing.T) {
 			r := rig(t)
@@ -43,7 +41,6 @@ func TestAnswersFaults(t *testing.T) {
 
 // during runs a load for so long, and then, a fault of it, after three seconds.
 func (r *answerRig) during(t *testing.T, visits []visit, lasts time.Duration, then func()) *flight {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
 	defer cancel()
 	done := make(chan struct{})
