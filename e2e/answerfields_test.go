@@ -13,6 +13,7 @@ import (
 
 // Clients that leave before their answer: what it costs, and how long they keep a slot.
 func TestFieldsOfClientsThatLeave(t *testing.T) {
+	t.Parallel()
 	const policy = `
 version: 1
 ` + managed + `rules:

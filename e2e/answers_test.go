@@ -20,6 +20,7 @@ version: 1
 // TestFailedLogins: exactly those that fail count in the end, and never more than the limit
 // run or have failed. Whom only others in flight deny may try again after 1 s.
 func TestFailedLogins(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, d driver) {
 		log, upstream := filepath.Join(t.TempDir(), "access"), startAnswering(t)
 		upstream.took = 40 * time.Millisecond

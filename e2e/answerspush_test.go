@@ -119,6 +119,7 @@ func (r *answerRig) pushesUnderLoad(t *testing.T, control *controlPlane) {
 // TestWithheldBodies: a filter that needs bodies and sees none says so, and charges the
 // estimate.
 func TestWithheldBodies(t *testing.T) {
+	t.Parallel()
 	p := newest(t).listen(t, proxyOptions{policy: withBodies, edit: replacing("proxy_on_response_body: {}, ", "")})
 	require.Equal(t, 200, p.status(t, "/edges", "x-user-id", "u", "x-send", "content-type: application/json"))
 	eventually(t, 5*time.Second, "the metric", func() bool {

@@ -65,6 +65,7 @@ virtual_hosts:
 // Whatever an Envoy, nginx or Go's ServeMux takes for a host, the rule for that host
 // judges, and no two spellings that they take for one are two keys.
 func TestHosts(t *testing.T) {
+	t.Parallel()
 	text := read(t, hostTable)
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	spellings := make([]string, len(lines))

@@ -180,14 +180,30 @@ func (s *istioSite) spend(t *testing.T, port, n int, user string) (through int) 
 	return through
 }
 
+// limits applies a limit of so many units for the length of a subtest, and requires it to hold.
+func (s *istioSite) limits(t *testing.T, port, units int, name string, flags ...string) {
+	s.with(t, s.render(t, limited(name, fmt.Sprint(units, "/", far), ""), flags...))
+	s.waitLeft(t, port, name, units)
+	require.Equal(t, units, s.spend(t, port, units+1, "alice"))
+}
+
 // life goes through what an operator does to a resource of a kind.
 func (s *istioSite) life(t *testing.T, kind string) {
 	flags := []string{"--kind", kind, "--target", "Gateway/edge"}
-	resource := s.render(t, limited(kind, "10/"+far, ""), flags...)
-	s.with(t, resource)
+	render := func(limit string, more ...string) string {
+		return s.render(t, limited(kind, limit, ""), slices.Concat(flags, more)...)
+	}
+	s.with(t, render("10/"+far))
+	other := s.files.URL + "/" + kind
+	wrong := []string{"--url", other, "--sha256", strings.Repeat("0", 64)}
+	// keeps changes the limit, and requires that what is spent stays so.
+	keeps := func(limit, more int, flags ...string) {
+		s.kube.apply(t, render(fmt.Sprint(limit, "/", far), flags...))
+		s.waitLeft(t, gatewayPort, kind, limit)
+		require.Equal(t, more, s.spend(t, gatewayPort, more+1, "alice"))
+	}
 	t.Run("the 11th request gets 429", func(t *testing.T) {
-		s.waitLeft(t, gatewayPort, kind, 10)
-		require.Equal(t, 10, s.spend(t, gatewayPort, 11, "alice"))
+		keeps(10, 10)
 		require.Equal(t, denied, s.status(t, gatewayPort, "alice"))
 	})
 	t.Run("Envoy's name of it", func(t *testing.T) {
@@ -196,35 +212,22 @@ func (s *istioSite) life(t *testing.T, kind string) {
 		require.Contains(t, dump, fmt.Sprintf("%q", name))
 		require.Contains(t, dump, `"failure_policy": "FAIL_RELOAD"`)
 	})
-	t.Run("a change keeps the counters", func(t *testing.T) {
-		s.kube.apply(t, s.render(t, limited(kind, "15/"+far, ""), flags...))
-		s.waitLeft(t, gatewayPort, kind, 15)
-		require.Equal(t, 5, s.spend(t, gatewayPort, 6, "alice"))
-	})
+	t.Run("a change keeps the counters", func(t *testing.T) { keeps(15, 5) })
 	t.Run("a refused policy leaves the limits on", func(t *testing.T) {
 		before := strings.Count(s.gateway.Log(), "policy refused: ")
-		s.kube.apply(t, strings.Replace(resource, "10/"+far, "10/1parsec", 1))
+		s.kube.apply(t, strings.Replace(render("10/"+far), "10/"+far, "10/1parsec", 1))
 		eventually(t, 60*time.Second, "the refusal", func() bool { return strings.Count(s.gateway.Log(), "policy refused: ") > before })
 		require.Equal(t, denied, s.status(t, gatewayPort, "alice"))
 		require.Equal(t, 15, s.spend(t, gatewayPort, 16, "during-"+kind))
 	})
-	t.Run("a mended policy is taken", func(t *testing.T) {
-		s.kube.apply(t, s.render(t, limited(kind, "20/"+far, ""), flags...))
-		s.waitLeft(t, gatewayPort, kind, 20)
-		require.Equal(t, 5, s.spend(t, gatewayPort, 6, "alice"))
-	})
-	other := s.files.URL + "/" + kind
+	t.Run("a mended policy is taken", func(t *testing.T) { keeps(20, 5) })
 	t.Run("another binary keeps the counters", func(t *testing.T) {
-		wasm := []byte(read(t, built.filter))
-		s.kube.apply(t, s.render(t, limited(kind, "22/"+far, ""), slices.Concat(flags, []string{"--url", other, "--sha256", digestOf(binary(wasm, "/"+kind))})...))
-		s.waitLeft(t, gatewayPort, kind, 22)
-		require.Equal(t, 2, s.spend(t, gatewayPort, 3, "alice"))
+		keeps(22, 2, "--url", other, "--sha256", digestOf(binary([]byte(read(t, built.filter)), "/"+kind)))
 	})
 	t.Run("a wrong digest stops the filter", func(t *testing.T) {
-		wrong := slices.Concat(flags, []string{"--url", other, "--sha256", strings.Repeat("0", 64)})
-		s.kube.apply(t, s.render(t, limited(kind, "22/"+far, ""), wrong...))
+		s.kube.apply(t, render("22/"+far, wrong...))
 		s.eventually(t, gatewayPort, http.StatusForbidden, "bob")
-		s.kube.apply(t, s.render(t, limited(kind, "23/"+far, ""), flags...))
+		s.kube.apply(t, render("23/"+far))
 		s.waitLeft(t, gatewayPort, kind, 23)
 		// Istio may or may not keep the VM, and the counters with it.
 		require.Contains(t, []int{1, 23}, s.spend(t, gatewayPort, 24, "alice"))
@@ -234,17 +237,14 @@ func (s *istioSite) life(t *testing.T, kind string) {
 func (s *istioSite) fromFile(t *testing.T) {
 	path := filepath.Join(s.dir, "sluice.wasm")
 	require.NoError(t, os.Link(built.filter, path))
-	s.with(t, s.render(t, limited("file", "2/"+far, ""), "--target", "Gateway/edge", "--url", "file://"+path))
-	s.waitLeft(t, gatewayPort, "file", 2)
-	require.Equal(t, 2, s.spend(t, gatewayPort, 3, "alice"))
+	s.limits(t, gatewayPort, 2, "file", "--target", "Gateway/edge", "--url", "file://"+path)
 }
 
 // targets: those of the Gateway API that limit a gateway, and those for waypoints.
 func (s *istioSite) targets(t *testing.T) {
 	policy := limited("targets", "2/"+far, "")
 	s.with(t, s.render(t, policy, "--name", "another", "--target", "Gateway/another"))
-	s.with(t, s.render(t, limited("edge", "3/"+far, ""), "--target", "Gateway/edge"))
-	s.waitLeft(t, gatewayPort, "edge", 3)
+	s.limits(t, gatewayPort, 3, "edge", "--target", "Gateway/edge")
 	for _, target := range []string{"Service/shop", "ServiceEntry/upstream"} {
 		s.kube.accepts(t, s.render(t, policy, "--target", target))
 	}
@@ -252,8 +252,7 @@ func (s *istioSite) targets(t *testing.T) {
 }
 
 func (s *istioSite) selector(t *testing.T) {
-	s.with(t, s.render(t, limited("selector", "2/"+far, ""), "--selector", "istio=edge"))
-	s.waitLeft(t, gatewayPort, "selector", 2)
+	s.limits(t, gatewayPort, 2, "selector", "--selector", "istio=edge")
 	require.Equal(t, -1, s.left(t, sidecarPort, "selector", "alice"))
 }
 
@@ -320,12 +319,10 @@ func (s *istioSite) manage(t *testing.T) {
 }
 
 func (s *istioSite) sidecar(t *testing.T) {
-	s.with(t, s.render(t, limited("sidecar", "2/"+far, ""), "--selector", "app=shop", "--mode", "server", "--port", fmt.Sprint(sidecarPort)))
-	s.waitLeft(t, sidecarPort, "sidecar", 2)
-	require.Equal(t, 2, s.spend(t, sidecarPort, 5, "alice"))
-	require.Equal(t, 5, s.spend(t, otherPort, 5, "alice"))
-	require.Equal(t, 5, s.spend(t, outgoingPort, 5, "alice"))
-	require.Equal(t, 5, s.spend(t, gatewayPort, 5, "alice"))
+	s.limits(t, sidecarPort, 2, "sidecar", "--selector", "app=shop", "--mode", "server", "--port", fmt.Sprint(sidecarPort))
+	for _, port := range []int{otherPort, outgoingPort, gatewayPort} {
+		require.Equal(t, 5, s.spend(t, port, 5, "alice"))
+	}
 }
 
 func (s *istioSite) rootNamespace(t *testing.T) {

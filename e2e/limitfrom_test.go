@@ -64,24 +64,3 @@ func TestALimitThatTheTokenSays(t *testing.T) {
 	sluiceRefuses(t, "rules[0].limits[0].requests: a client can send any header:x-limit and so choose its limit", "validate", "-f", file(t, "policy.yaml", untrusted))
 	sluiceOK(t, "validate", "-f", file(t, "policy.yaml", strings.Replace(untrusted, "header: x-limit", "header: x-limit, trusted: true", 1)))
 }
-
-// Over all proxies, too, each request is held against its own number, with leases and without.
-func TestALimitThatRequestsSayOverAllProxies(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		rule := "version: 1\nheaders: ietf\nrules: [{name: r, scope: cluster, on_unavailable: deny, lease: LEASE, key: [{header: u}], " +
-			"limits: [{requests: {header: l, trusted: true, default: 2, max: 6}, per: " + far + "}]}]\n"
-		s := serve(t, d, strings.Replace(rule, "LEASE", "auto", 1))
-		for _, user := range []string{"leased", "asked"} {
-			for i, step := range []struct {
-				said string
-				want int
-				left string
-			}{{"4", allowed, "3"}, {"4", allowed, "2"}, {"5", allowed, "2"}, {"x", denied, "0"}, {"3", denied, "0"}, {"70", allowed, "2"}, {"4", denied, "0"}, {"6", allowed, "1"}} {
-				r, _ := s.get(t, "/", "u", user, "l", step.said)
-				require.Equal(t, step.want, r.StatusCode, "%s, step %d", user, i)
-				require.Contains(t, r.Header.Get("ratelimit"), `"r";r=`+step.left+";", "%s, step %d", user, i)
-			}
-			s.apply(t, strings.Replace(rule, "LEASE", "off", 1))
-		}
-	})
-}

@@ -44,41 +44,57 @@ func (l load) try(n int, nth func(i int) request) ([]int16, error) {
 }
 
 // one sends every request i with i mod connections = c.
-func (l load) one(statuses []int16, c int, nth func(i int) request) error {
-	conn, err := net.Dial("tcp", l.address)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	in, out := bufio.NewReaderSize(conn, 64<<10), bufio.NewWriterSize(conn, 64<<10)
+func (l load) one(statuses []int16, c int, nth func(i int) request) (err error) {
+	conn := &connection{}
+	defer conn.close()
 	for i := c; i < len(statuses); i += l.connections {
-		if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-			return err
-		}
-		r := nth(i)
-		fmt.Fprintf(out, "GET %s HTTP/1.1\r\nhost: api.example.com\r\n", r.path)
+		r, line := nth(i), ""
 		if r.name != "" {
-			fmt.Fprintf(out, "%s: %s\r\n", r.name, r.value)
+			line = r.name + ": " + r.value
 		}
-		_, _ = out.WriteString("\r\n")
-		if err := out.Flush(); err != nil {
-			return fmt.Errorf("write request %d: %w", i, err)
-		}
-		if statuses[i], err = readStatus(in); err != nil {
-			return fmt.Errorf("read the answer to request %d: %w", i, err)
+		if statuses[i], err = conn.ask(l.address, r.path, line); err != nil {
+			return fmt.Errorf("request %d: %w", i, err)
 		}
 	}
 	return nil
 }
 
-// readStatus reads one response and returns its status.
-func readStatus(in *bufio.Reader) (int16, error) {
-	res, err := http.ReadResponse(in, nil)
+// connection sends one request after the other.
+type connection struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+// ask sends a request with one more header, or none, and returns the status of the response.
+func (c *connection) ask(address, path, line string) (status int16, err error) {
+	if c.conn == nil {
+		if c.conn, err = net.Dial("tcp", address); err != nil {
+			return 0, err
+		}
+		c.in = bufio.NewReaderSize(c.conn, 64<<10)
+	}
+	if line != "" {
+		line += "\r\n"
+	}
+	if err := c.conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return 0, err
+	}
+	if _, err := fmt.Fprintf(c.conn, "GET %s HTTP/1.1\r\nhost: api.example.com\r\n%s\r\n", path, line); err != nil {
+		return 0, err
+	}
+	res, err := http.ReadResponse(c.in, nil)
 	if err != nil {
 		return 0, err
 	}
 	_, err = io.Copy(io.Discard, res.Body)
 	return int16(res.StatusCode), err
+}
+
+func (c *connection) close() {
+	if c.conn != nil {
+		c.conn.Close()
+		c.conn = nil
+	}
 }
 
 // count returns how many of the statuses are status.

@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"bufio"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
 	"time"
@@ -123,8 +121,7 @@ type steadyConnection struct {
 	load   *steady
 	proxy  int
 	beside bool // no rule concerns its requests
-	conn   net.Conn
-	in     *bufio.Reader
+	connection
 }
 
 func (c *steadyConnection) run(stop <-chan struct{}, offset, every time.Duration) {
@@ -170,27 +167,7 @@ func (c *steadyConnection) sendTo(address string, e exchange) {
 }
 
 func (c *steadyConnection) exchange(address, rule, key string) (int16, error) {
-	if c.conn == nil {
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			return 0, err
-		}
-		c.conn, c.in = conn, bufio.NewReader(conn)
-	}
-	if err := c.conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		return 0, err
-	}
-	if _, err := fmt.Fprintf(c.conn, "GET /%s HTTP/1.1\r\nhost: api.example.com\r\nx-user-id: %s\r\n\r\n", rule, key); err != nil {
-		return 0, err
-	}
-	return readStatus(c.in)
-}
-
-func (c *steadyConnection) close() {
-	if c.conn != nil {
-		c.conn.Close()
-		c.conn = nil
-	}
+	return c.ask(address, "/"+rule, "x-user-id: "+key)
 }
 
 // overFar is by how much the keys of a rule whose window has not ended went over its

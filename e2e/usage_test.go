@@ -134,6 +134,7 @@ var modelChunks = []struct {
 // TestModels: answers of each API are charged what they say, whole and in chunks of any size,
 // and those that say nothing what is estimated. Who hangs up pays, too.
 func TestModels(t *testing.T) {
+	t.Parallel()
 	m := models{}
 	for _, a := range modelAnswers(t) {
 		m[a.Name] = &a
