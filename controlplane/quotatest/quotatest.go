@@ -15,6 +15,8 @@ import (
 
 // Service is a quota service.
 type Service struct {
+	Ready func(st *Stream) // called when a stream's Next has something; nil: nobody waits for it
+
 	tb      testing.TB
 	service *quota.Service
 	store   *store
@@ -73,9 +75,15 @@ type Stream struct{ stream *quota.Stream }
 // Open opens a stream.
 func (s *Service) Open(tb testing.TB) *Stream {
 	tb.Helper()
-	st, err := s.service.Open(quota.Peer{Address: "test"}, func() {})
+	st := &Stream{}
+	stream, err := s.service.Open(quota.Peer{Address: "test"}, func() {
+		if s.Ready != nil {
+			s.Ready(st)
+		}
+	})
 	require.NoError(tb, err)
-	return &Stream{st}
+	st.stream = stream
+	return st
 }
 
 // Receive takes a message.

@@ -10,9 +10,11 @@ import (
 	"testing"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/controlplane/quotatest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 const (
@@ -70,14 +72,17 @@ type Result struct {
 	Requests, Admitted int
 	Possible           int // what exact limiting would have admitted
 	Over               int // the most that any window admitted beyond its limit
-	Messages, Asks     int
+	Asks               int
 	Waiters            int // requests that waited
 	Alone              int // requests that were decided without the service
-	WaitP50, WaitP99   int64
+	WaitP99, TripNs    int64
 }
 
 // Used is the share of what was possible that was admitted.
 func (r *Result) Used() float64 { return float64(r.Admitted) / float64(max(r.Possible, 1)) }
+
+// AsksEach is how many asks there were for each request.
+func (r *Result) AsksEach() float64 { return float64(r.Asks) / float64(max(r.Requests, 1)) }
 
 // Waited is the share of requests that waited.
 func (r *Result) Waited() float64 { return float64(r.Waiters) / float64(max(r.Requests, 1)) }
@@ -113,7 +118,8 @@ type world struct {
 	now     int64
 	seq     int
 	agenda  agenda
-	service *hosttest.Quota
+	service *quotatest.Service
+	asking  map[*quotatest.Stream]*proxy
 	proxies []*proxy // their workers, one proxy's after the other's
 	result  Result
 	waits   []int64
@@ -133,7 +139,7 @@ type proxy struct {
 	host   *hosttest.Proxy
 	engine *engine.Engine
 	client *lease.Client
-	stream *hosttest.QuotaStream
+	stream *quotatest.Stream
 	random *rand.Rand
 	ticks  int64 // when the next tick is due
 	next   uint32
@@ -150,9 +156,10 @@ func Run(t testing.TB, c Config) Result {
 	t.Helper()
 	w := &world{
 		t: t, config: &c, dice: rand.New(rand.NewPCG(c.Seed, 1)), now: 42 * 24 * 3600 * second,
-		hits: map[window]int{}, wanted: map[window]int{},
+		hits: map[window]int{}, wanted: map[window]int{}, asking: map[*quotatest.Stream]*proxy{},
 	}
-	w.service = hosttest.NewQuota(func() int64 { return w.now })
+	w.service = quotatest.New(t, func() int64 { return w.now })
+	w.service.Ready = w.answered
 	most := c.Lease
 	if most == "" {
 		most = "auto"
@@ -217,9 +224,11 @@ func (w *world) until(at int64) {
 	for len(w.agenda) > 0 && w.agenda[0].at <= at {
 		e := heap.Pop(&w.agenda).(event)
 		w.now = e.at
+		w.service.Due()
 		e.do()
 	}
 	w.now = at
+	w.service.Due()
 }
 
 func (p *proxy) request(key int) {
@@ -306,42 +315,48 @@ func (p *proxy) Free(v *decide.Verdict) { p.engine.Free(v) }
 func (p *proxy) Random() uint32 { return p.random.Uint32() }
 
 func (p *proxy) Open() bool {
-	p.stream = &hosttest.QuotaStream{}
+	p.stream = p.world.service.Open(p.world.t)
+	p.world.asking[p.stream] = p
 	return true
 }
 
 func (p *proxy) Cancel() { p.stream = nil }
 
-// Send takes a message to the service and the answer back.
+// Send takes a message to the service.
 func (p *proxy) Send(message []byte) bool {
 	w, st := p.world, p.stream
-	w.result.Messages++
-	lost, lostBack := w.dice.Float64() < w.config.Loss, w.dice.Float64() < w.config.Loss
+	var m quota.Asks
+	if err := m.Decode(message); err != nil {
+		w.t.Fatal(err)
+	}
+	w.result.Asks += len(m.Asks)
+	lost := w.dice.Float64() < w.config.Loss
 	message = slices.Clone(message)
 	w.plan(w.config.TripNs/2, func() {
 		if lost {
 			p.broken(st)
-			return
+		} else if err := st.Receive(message); err != nil {
+			w.t.Fatal(err)
 		}
-		st.Asks = append(st.Asks, message)
-		w.service.Serve(w.t, st)
-		if len(st.Answers) == 0 {
-			return
-		}
-		answer := st.Answers[0]
-		st.Answers = st.Answers[1:]
-		w.plan(w.config.TripNs/2, func() {
-			if lostBack {
-				p.broken(st)
-				return
-			}
-			p.receive(st, answer)
-		})
 	})
 	return true
 }
 
-func (p *proxy) receive(st *hosttest.QuotaStream, answer []byte) {
+// answered takes the service's answers back.
+func (w *world) answered(st *quotatest.Stream) {
+	p, lost := w.asking[st], w.dice.Float64() < w.config.Loss
+	w.plan(w.config.TripNs/2, func() {
+		for answer := st.Next(); answer != nil; answer = st.Next() {
+			if lost {
+				p.broken(st)
+			} else {
+				p.receive(st, answer)
+			}
+		}
+	})
+}
+
+func (p *proxy) receive(st *quotatest.Stream, answer []byte) {
 	if p.stream != st {
 		return
 	}
@@ -352,7 +367,7 @@ func (p *proxy) receive(st *hosttest.QuotaStream, answer []byte) {
 	p.replan()
 }
 
-func (p *proxy) broken(st *hosttest.QuotaStream) {
+func (p *proxy) broken(st *quotatest.Stream) {
 	if p.stream == st {
 		p.stream = nil
 		p.host.Clock = p.world.now
@@ -368,15 +383,15 @@ func (w *world) limitOf(key int) int {
 
 func (w *world) sum() Result {
 	r := w.result
+	r.TripNs = w.config.TripNs
 	for win, wanted := range w.wanted {
 		limit := w.limitOf(win.key)
 		r.Possible += min(wanted, limit)
 		r.Over = max(r.Over, w.hits[win]-limit)
 	}
-	r.Asks = w.service.Asked()
 	slices.Sort(w.waits)
 	if n := len(w.waits); n > 0 {
-		r.WaitP50, r.WaitP99 = w.waits[n/2], w.waits[n*99/100]
+		r.WaitP99 = w.waits[n*99/100]
 	}
 	return r
 }

@@ -19,11 +19,6 @@ const (
 	second = 1000 * ms
 )
 
-type (
-	service = hosttest.Quota
-	stream  = hosttest.QuotaStream
-)
-
 // worker is one worker of a proxy.
 type worker struct {
 	t      *testing.T
@@ -134,7 +129,7 @@ func (w *worker) deliver() {
 // exchange lets the service answer all there is.
 func (w *worker) exchange(s *service) {
 	for st := w.stream; st != nil && st == w.stream && len(st.Asks) > 0; {
-		s.Serve(w.t, st)
+		s.serve(st)
 		for len(st.Answers) > 0 && st == w.stream {
 			w.deliver()
 		}
@@ -154,28 +149,7 @@ const (
 func pair(t *testing.T, rules string) (*worker, *service) {
 	proxy := hosttest.New()
 	proxy.Clock = 1000 * 60 * second
-	return newWorker(t, proxy, rules, 1), hosttest.NewQuota(func() int64 { return proxy.Clock })
-}
-
-func TestAFirstRequestWaitsAndLaterOnesDoNot(t *testing.T) {
-	w, s := pair(t, perUser)
-	first := w.request("a")
-	require.NotContains(t, w.verdicts, first)
-	require.True(t, w.client.Waiting())
-	w.exchange(s)
-	require.True(t, w.verdicts[first])
-	require.False(t, w.client.Waiting())
-
-	for range 20 { // the rate is known by now
-		w.proxy.Clock += 10 * ms
-		w.request("a")
-		w.exchange(s)
-	}
-	asked := s.Granted(w.stream)
-	w.request("a")
-	w.request("a")
-	require.Len(t, w.verdicts, 23, "decided without the service")
-	require.LessOrEqual(t, asked, 12)
+	return newWorker(t, proxy, rules, 1), newService(t, func() int64 { return proxy.Clock })
 }
 
 func TestADenialIsRemembered(t *testing.T) {
@@ -316,7 +290,7 @@ func TestALateAnswerCounts(t *testing.T) {
 	w.exchange(s)
 	first := w.request("a")
 	late := w.stream
-	s.Serve(t, late)
+	s.serve(late)
 	w.request("c") // keeps the service from being silent
 	w.proxy.Clock += 50 * ms
 	require.Len(t, late.Answers, 1)
@@ -347,7 +321,7 @@ func TestOneCallbackResumesFew(t *testing.T) {
 		w.request("a")
 	}
 	for range 2 { // the first request asks alone
-		s.Serve(t, w.stream)
+		s.serve(w.stream)
 		w.deliver()
 	}
 	require.Len(t, w.verdicts, 1+64, "no callback resumes more")
@@ -367,7 +341,7 @@ func TestWhoIsReadyAtATickWaitsNoLonger(t *testing.T) {
 		w.request("a")
 	}
 	for range 2 { // the first request asks alone
-		s.Serve(t, w.stream)
+		s.serve(w.stream)
 		w.deliver()
 	}
 	for range 15 { // 99 were granted; the rest asks again, and nobody answers

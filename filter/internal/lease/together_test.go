@@ -16,7 +16,7 @@ import (
 // serve lets the service answer messages, so many at most.
 func (w *worker) serve(s *service, most int) (messages int) {
 	for ; messages < most && len(w.stream.Asks) > 0; messages++ {
-		s.Serve(w.t, w.stream)
+		s.serve(w.stream)
 		for len(w.stream.Answers) > 0 {
 			w.deliver()
 		}
@@ -100,7 +100,7 @@ func TestADeniedShadowRuleNeedsOneAsk(t *testing.T) {
 	w, s := pair(t, `{"name":"tried","mode":"shadow","limits":["1/1m"],`+rule+`},{"name":"r","limits":["100/1m"],`+rule+`}`)
 	for n := 1; n <= 3; n++ {
 		w.request("a")
-		s.Serve(t, w.stream)
+		s.serve(w.stream)
 		w.deliver()
 		require.Equal(t, n, w.admitted())
 		require.Empty(t, w.stream.Asks)
@@ -241,7 +241,7 @@ func TestAnAskAheadIsJoined(t *testing.T) {
 	for decided := true; decided; {
 		_, decided = w.verdicts[w.request("a")]
 	}
-	s.Serve(t, w.stream)
+	s.serve(w.stream)
 	w.deliver()
 	var m quota.Asks
 	require.NoError(t, m.Decode(w.stream.Asks[0]))

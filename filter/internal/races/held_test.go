@@ -1,9 +1,11 @@
 package races
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/stretchr/testify/require"
 
@@ -66,6 +68,8 @@ func held() []scenario {
 	free, paid, reset := request{user: "a"}, request{user: "a", charged: 1}, request{user: "a", reset: true}
 	times := []int64{15 * ms, 700 * ms}
 	slots, logins := slotRule("r", "u", 2), settleRule(`"3/1h"`)
+	ofOneCounter := slotRule("r", "u", 4) + "," + slotRule("s", "u", 4)
+	ofOneCounter = strings.ReplaceAll(ofOneCounter, `"scope"`, `"counter":"c","scope"`)
 	var asks []request
 	for n := range 6 {
 		asks = append(asks, request{user: "a", atNs: int64(n+1) * 2 * second})
@@ -76,6 +80,7 @@ func held() []scenario {
 		{name: "an answer crosses asks", rules: logins, scripts: all(3, paid, free), keeps: true},
 		{name: "an answer crosses asks, messages lost", rules: logins, scripts: all(3, paid, free), keeps: true, faults: true},
 		{name: "slots of two rules", rules: slots + "," + slotRule("q", "t", 1), scripts: all(2, at, free), faults: true},
+		{name: "two slots of a counter", rules: ofOneCounter, scripts: all(2, request{user: "a", tenant: "a"}), faults: true, slots: 4},
 		{name: "a configuration hands over", rules: slots, scripts: [workers][]request{{free, reset}, {free}, {reset, free}, {free}}, faults: true, fates: (*world).handsOver},
 	}
 	for i := range list { // all that ends is stated by somebody
@@ -91,9 +96,7 @@ func held() []scenario {
 		},
 	)
 	for i := range list {
-		if list[i].slots = 2; list[i].keeps {
-			list[i].slots = 3
-		}
+		list[i].slots = cmp.Or(list[i].slots, map[bool]uint32{false: 2, true: 3}[list[i].keeps])
 	}
 	return list
 }
@@ -202,7 +205,7 @@ func (k *worker) settle(isOver func(r *run) bool) {
 			k.runs = append(k.runs, *r)
 			continue
 		}
-		r.hold.Settle(r.charged, decide.ByAnswer, k.world.now)
+		r.hold.Settle(r.charged, decide.ByAnswer, k.now())
 		k.world.charged[r.key] += r.charged
 	}
 }
@@ -210,7 +213,7 @@ func (k *worker) settle(isOver func(r *run) bool) {
 // state tells the service what has changed.
 func (k *worker) state() {
 	if k.engine.Leases.HasNews() {
-		k.client.State(k.world.now)
+		k.client.State(k.now())
 	}
 }
 
@@ -280,7 +283,7 @@ func (k *worker) mayEnd() bool {
 }
 
 func (k *worker) end() {
-	k.client.End(k.world.now)
+	k.client.End(k.now())
 	k.leave()
 	k.ended, k.script, k.ticks = true, nil, math.MaxInt64
 }
@@ -297,7 +300,7 @@ func (w *world) handsOver() (list []action) {
 			var holds []decide.Hold
 			var ends []int64
 			for _, r := range old.runs {
-				holds, ends = append(holds, r.hold), append(ends, r.endNs)
+				holds, ends = append(holds, r.hold), append(ends, r.endNs+heir.apartNs)
 			}
 			old.end()
 			heir.client.Inherit(old.client, holds, ends)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,6 +74,8 @@ var (
 
 const (
 	log20s    = `{"requests":40,"per":"20s","algorithm":"sliding_window_log"}`
+	bucket1s  = `{"requests":40,"per":"1s","algorithm":"token_bucket","burst":20}`
+	perKey    = `{"requests":40,"per":"1s","algorithm":"fixed_window_per_key"}`
 	bucket20s = `{"requests":40,"per":"20s","algorithm":"token_bucket"}`
 )
 
@@ -99,6 +102,12 @@ func scenarios() []scenario {
 		{
 			name: "a worker stands still", before: all(1, a), scripts: all(3, a), times: []int64{second, 30 * second},
 			rules: `{"name":"r","key":[{"header":"u"}],"limits":[{"requests":4,"per":"20s","algorithm":"sliding_window_log"}]}`,
+		},
+		{name: "per key", rules: clusterRule("r", "u", perKey), before: all(4, a), scripts: all(20, a), times: []int64{20 * ms, 160 * ms, 900 * ms}, faults: true},
+		{name: "small bucket", rules: clusterRule("r", "u", bucket1s), before: all(3, a), scripts: all(8, a), times: []int64{15 * ms, 200 * ms}, faults: true},
+		{
+			name: "nothing leased", keeps: true, faults: true, before: all(2, a), scripts: all(8, a, b), times: someTime,
+			rules: strings.Replace(clusterRule("r", "u", `"20/1h"`), `"deny"`, `"deny","lease":"off"`, 1),
 		},
 		{name: "two keys", rules: clusterRule("r", "u", `"24/1h"`), before: all(3, a, b), scripts: all(6, b, a), times: someTime, keeps: true, faults: true},
 	}
@@ -184,6 +193,8 @@ func over(w *limit.Window, hits []admission) error {
 				most *= 1 + (w.End(hit.latest)-w.End(from))/w.PeriodNs
 			case hit.latest-from >= w.PeriodNs:
 				most = math.MaxInt64
+			case w.Algorithm == limit.FixedWindowPerKey:
+				most *= 2
 			}
 			if n++; int64(n) > most {
 				return fmt.Errorf("more than %d are admitted in %d ms", most, (hit.latest-from)/ms)

@@ -2,7 +2,10 @@ package races
 
 import (
 	"iter"
+	"maps"
 	"slices"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
@@ -25,6 +28,9 @@ type worker struct {
 	ticks  int64 // when the next is due
 	ended  bool
 	runs   []run
+
+	apartNs int64 // its clocks from the service's
+	refused int   // streams that it cannot open
 
 	yield  func(struct{}) bool
 	resume func() (struct{}, bool) // nil = in no callback
@@ -80,7 +86,7 @@ func (k *worker) respond(context uint32, v *decide.Verdict) bool {
 			name := [...]string{r.user, r.tenant}[want.Definition]
 			k.world.keys[name] = key{k.engine.Leases.Definitions[want.Definition], want.Key, false}
 		}
-		k.client.Wait(context, v, k.world.now)
+		k.client.Wait(context, v, k.now())
 		return false
 	}
 	delete(k.waiting, context)
@@ -95,7 +101,7 @@ func (k *worker) respond(context uint32, v *decide.Verdict) bool {
 		k.admitAlone(v)
 	}
 	if k.engine.Leases.AsksAhead() {
-		k.client.AskAhead(k.world.now)
+		k.client.AskAhead(k.now())
 	}
 	k.state()
 	return true
@@ -105,33 +111,39 @@ func (k *worker) hear() {
 	st := k.stream
 	if st.closed {
 		k.stream = nil
-		k.client.Closed(k.world.now)
+		k.client.Closed(k.now())
 		return
 	}
 	message := st.in[0]
 	st.in = st.in[1:]
-	if err := k.client.Receive(message, k.world.now); err != nil {
+	if err := k.client.Receive(message, k.now()); err != nil {
 		k.world.t.Fatal(err)
 	}
 }
 
 func (k *worker) tick() {
 	k.ticks = k.world.now + second
-	k.client.Tick(k.world.now)
+	k.client.Tick(k.now())
 	k.endLingering()
 	k.state()
 }
 
+func (k *worker) now() int64 { return k.world.now + k.apartNs }
+
 // Now notes the time.
 func (k *worker) Now() int64 {
 	k.readNs = k.world.now
-	return k.readNs
+	return k.now()
 }
 
-// Monotonic notes the time.
-func (k *worker) Monotonic() int64 {
-	k.readNs = k.world.now
-	return k.readNs
+func (k *worker) Monotonic() int64 { return k.Now() }
+
+// forget is the end of the oldest request that waits.
+func (k *worker) forget() {
+	context := slices.Min(slices.Collect(maps.Keys(k.waiting)))
+	delete(k.waiting, context)
+	k.client.Forget(context)
+	k.state()
 }
 
 // Get and Set stop the worker.
@@ -157,6 +169,7 @@ func (k *worker) Header(name string) (string, bool) {
 }
 
 func (k *worker) Resume(context uint32, v *decide.Verdict) bool {
+	require.Contains(k.world.t, k.waiting, context, "its client has left")
 	k.headers = k.waiting[context]
 	k.engine.Resume(v)
 	return k.respond(context, v)
@@ -170,6 +183,10 @@ func (k *worker) Random() uint32 {
 }
 
 func (k *worker) Open() bool {
+	if k.refused > 0 {
+		k.refused--
+		return false
+	}
 	k.stream = &stream{service: k.world.service.Open(k.world.t)}
 	return true
 }

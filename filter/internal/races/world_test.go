@@ -84,9 +84,8 @@ func newWorld(t testing.TB, c *scenario, p *policy.Policy) *world {
 	for id := range workers {
 		if id%2 == 0 {
 			proxy = hosttest.New()
-			proxy.Clock = w.now
 		}
-		k := &worker{Proxy: proxy, world: w, id: id, random: uint32(id + 1), waiting: map[uint32]request{}}
+		k := &worker{Proxy: proxy, world: w, id: id, random: uint32(id + 1), waiting: map[uint32]request{}, apartNs: int64(id/2) * -13 * second}
 		k.start()
 		w.workers = append(w.workers, k)
 	}
@@ -176,11 +175,16 @@ func (w *world) others() (list []action) {
 		return list
 	}
 	for _, k := range w.workers {
+		if len(k.waiting) > 0 && k.resume == nil {
+			list = append(list, action{[]any{"a client of worker ", k.id, " leaves"}, func() { w.faults++; k.call(k.forget) }})
+		}
 		st := k.stream
 		if st == nil || st.closed {
 			continue
 		}
-		list = append(list, action{[]any{"the stream of worker ", k.id, " is cut"}, func() { w.faults++; w.cut(st) }})
+		list = append(list,
+			action{[]any{"the stream of worker ", k.id, " is cut"}, func() { w.faults++; w.cut(st) }},
+			action{[]any{"worker ", k.id, " is cut off"}, func() { w.faults++; w.cut(st); k.refused = 2 }})
 		if len(st.out) > 0 {
 			list = append(list,
 				action{[]any{"an answer to worker ", k.id, " is lost"}, func() { w.faults++; w.serve(st, 1); w.cut(st) }},
@@ -194,9 +198,6 @@ func (w *world) others() (list []action) {
 // pass lets time pass.
 func (w *world) pass(ns int64) {
 	w.now += ns
-	for _, k := range w.workers {
-		k.Clock = w.now
-	}
 	w.service.Due()
 	w.collect()
 }
