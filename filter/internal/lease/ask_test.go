@@ -301,6 +301,10 @@ func TestALateAnswerCounts(t *testing.T) {
 	w.proxy.Clock += 60 * ms
 	w.tick()
 	require.Contains(t, w.verdicts, first)
+	w.exchange(s)
+	asked := w.lastID
+	w.request("a")
+	require.Greater(t, w.lastID, asked, "the key is asked for again")
 	require.NoError(t, w.client.Receive(answer, w.proxy.Clock))
 	require.True(t, w.verdicts[w.request("a")], "the unit of the late answer is used")
 }
