@@ -15,26 +15,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 )
 
-// modelAnswer is an answer of a model's API, and what is to be read of it.
-type modelAnswer struct {
-	Name, ContentType string
-	Body              []byte
-	Usage             struct {
-		Input, Output           int64
-		InputKnown, OutputKnown bool
-		TextEvents, TextBytes   int64
-	}
-}
-
-// modelAnswers are those on which the filter's scanner is tested.
-func modelAnswers(t *testing.T) (list []modelAnswer) {
-	list = decoded[[]modelAnswer](t, read(t, buildtest.Root(), "filter/internal/usage/testdata/answers.json"))
-	require.Greater(t, len(list), 20)
-	return list
-}
+type modelAnswer hosttest.ModelAnswer
 
 const (
 	modelHeld    = 10  // by each request
@@ -43,14 +27,13 @@ const (
 
 // charge is what the answer costs: what it says, else the estimate.
 func (a *modelAnswer) charge() (input, output int64, known bool) {
-	u := &a.Usage
-	if input, output = u.Input, u.Output; !u.InputKnown {
+	if input, output = a.Input, a.Output; !a.InputKnown {
 		input = max(input, questionSize/4)
 	}
-	if !u.OutputKnown {
-		output = max(output, u.TextEvents, u.TextBytes/4)
+	if !a.OutputKnown {
+		output = max(output, a.TextEvents, a.TextBytes/4)
 	}
-	return input, output, u.InputKnown && u.OutputKnown
+	return input, output, a.InputKnown && a.OutputKnown
 }
 
 // models is an upstream that speaks the APIs of models. A request's headers say which answer
@@ -136,8 +119,8 @@ var modelChunks = []struct {
 func TestModels(t *testing.T) {
 	t.Parallel()
 	m := models{}
-	for _, a := range modelAnswers(t) {
-		m[a.Name] = &a
+	for _, a := range hosttest.ModelAnswers(t) {
+		m[a.Name] = (*modelAnswer)(&a)
 	}
 	everyEnvoy(t, func(t *testing.T, d driver) {
 		upstream := httptest.NewServer(m)
@@ -163,10 +146,10 @@ func (m models) charged(t *testing.T, p *proxy) {
 				total = max(total, modelHeld)
 			}
 			require.Equal(t, total, used(t, p, "tokens&key="+user), "%s, %s", name, c.name)
-			if a.Usage.InputKnown {
+			if a.InputKnown {
 				require.Equal(t, input, used(t, p, "input&key="+user), "%s, %s", name, c.name)
 			}
-			if a.Usage.OutputKnown {
+			if a.OutputKnown {
 				require.Equal(t, output, used(t, p, "output&key="+user), "%s, %s", name, c.name)
 			}
 		}
@@ -176,7 +159,7 @@ func (m models) charged(t *testing.T, p *proxy) {
 func (m models) hungUp(t *testing.T, p *proxy) {
 	for name, a := range m {
 		input, output, _ := a.charge()
-		most := max(input, questionSize/4) + max(output, a.Usage.TextEvents, a.Usage.TextBytes/4)
+		most := max(input, questionSize/4) + max(output, a.TextEvents, a.TextBytes/4)
 		pays := func(after int) (paid int64) {
 			user := strings.ReplaceAll(fmt.Sprint(name, "-", after), " ", "_")
 			m.ask(t, p, user, name, after, "x-stop", strconv.Itoa(after))
@@ -185,13 +168,13 @@ func (m models) hungUp(t *testing.T, p *proxy) {
 			return paid
 		}
 		half, least := len(a.Body)/2, int64(modelHeld)
-		if bytes.Contains(a.Body[:half], []byte("sage")) { // in usage or usageMetadata, which some APIs repeat
+		if strings.Contains(a.Body[:half], "sage") { // in usage or usageMetadata, which some APIs repeat
 			least = 1
 		}
 		require.GreaterOrEqual(t, pays(half), least, name)
 		all := pays(len(a.Body))
 		require.Positive(t, all, name)
-		if len(a.Body) > 0 && a.Usage.InputKnown && a.Usage.OutputKnown && a.ContentType != "application/json" {
+		if len(a.Body) > 0 && a.InputKnown && a.OutputKnown && a.ContentType != "application/json" {
 			require.Equal(t, input+output, all, "%s: all of it was there", name)
 		}
 	}

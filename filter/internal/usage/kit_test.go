@@ -4,7 +4,33 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"strings"
+	"testing"
+
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 )
+
+const (
+	jsonType   = "application/json"
+	eventsType = "text/event-stream; charset=utf-8"
+	linesType  = "application/x-ndjson"
+	framesType = "application/vnd.amazon.eventstream"
+
+	chatChunk = `{"id":"chatcmpl-B1","object":"chat.completion.chunk","created":1767225600,"model":"gpt-5-mini","service_tier":"default","system_fingerprint":null,`
+)
+
+// answer is what an API sends, and what is to be read of it.
+type answer struct {
+	name, contentType, body string
+	want                    Usage
+}
+
+func answers(t testing.TB) (list []answer) {
+	for _, a := range hosttest.ModelAnswers(t) {
+		want := Usage{a.Input, a.Output, a.InputKnown, a.OutputKnown, None, a.TextEvents, a.TextBytes, int64(len(a.Body))}
+		list = append(list, answer{a.Name, a.ContentType, a.Body, want})
+	}
+	return list
+}
 
 // scan reads an answer in chunks of a size, in one where that is 0.
 func scan(contentType, body string, size int) Usage {

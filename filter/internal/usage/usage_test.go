@@ -10,9 +10,8 @@ import (
 
 // Each answer reads the same whole, in chunks of every size, and cut in two at every byte.
 func TestAnswers(t *testing.T) {
-	for _, a := range answers {
+	for _, a := range answers(t) {
 		t.Run(a.name, func(t *testing.T) {
-			a.want.Bytes = int64(len(a.body))
 			for size := range len(a.body) {
 				require.Equal(t, a.want, scan(a.contentType, a.body, size), "in chunks of %d", size)
 				require.Equal(t, a.want, scanParts(a.contentType, a.body, size), "divided at %d", size)
@@ -24,7 +23,7 @@ func TestAnswers(t *testing.T) {
 // An answer that ends anywhere never has more than it has as a whole, nor less than its
 // counts so far.
 func TestCutAnswers(t *testing.T) {
-	for _, a := range answers {
+	for _, a := range answers(t) {
 		var last Usage
 		for n := range len(a.body) {
 			u := scan(a.contentType, a.body[:n], 0)
@@ -135,7 +134,7 @@ func TestEstimate(t *testing.T) {
 func TestMemory(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Scanner{}), uintptr(4<<10))
 	var s Scanner
-	for _, a := range answers {
+	for _, a := range answers(t) {
 		body := []byte(a.body)
 		require.Zero(t, testing.AllocsPerRun(10, func() {
 			s.Reset(a.contentType, "identity")
