@@ -33,9 +33,9 @@ func TestRenderedBootstraps(t *testing.T) {
 		require.NoError(t, proc.Validate(ctx, d.envoy, []byte(ecds)))
 		s := siteOf(t, d)
 		for said, given := range map[string]any{
-			"policy refused: version: unknown_version":        wrapped("StringValue", `{"version": 7, "rules": []}`),
-			"the filter reads JSON, not YAML":                 wrapped("StringValue", "version: 1\nrules: []\n"),
-			"put it as JSON into google.protobuf.StringValue": wrapped("Struct", map[string]any{"version": 1, "rules": []any{}}),
+			"policy refused: version: unknown_version":         wrapped("StringValue", `{"version": 7, "rules": []}`),
+			"the filter reads JSON, not YAML":                  wrapped("StringValue", "version: 1\nrules: []\n"),
+			"JSON, not YAML, in a google.protobuf.StringValue": wrapped("Struct", map[string]any{"version": 1, "rules": []any{}}),
 		} {
 			const refused = "listener_manager.lds.update_rejected"
 			before, refusals := strings.Count(s.log(), said), s.stat(t, refused)

@@ -114,28 +114,17 @@ func TestRefusedText(t *testing.T) {
 	require.NoError(t, err)
 	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(object)
 	require.NoError(t, err)
-	long, err := structpb.NewStruct(map[string]any{"rules": []any{strings.Repeat("x", 20_000)}})
-	require.NoError(t, err)
-	longWire, err := proto.Marshal(long)
-	require.NoError(t, err)
-	const yaml = "1:1: invalid_json: the filter reads JSON, not YAML: sluice render filter -f FILE writes the policy as JSON"
-	const asStruct = "put it as JSON into google.protobuf.StringValue, as sluice render filter -f FILE writes it"
+	const hint = ": the filter reads JSON, not YAML, in a google.protobuf.StringValue: sluice render filter -f FILE writes that"
 	for text, want := range map[string]string{
-		"version: 1\nrules: []\n":       yaml,
-		"# mine\nversion: 1\n":          yaml,
-		"\n\n  version: 1\n":            "3:3: invalid_json: the filter reads JSON, not YAML",
-		string(wire):                    asStruct,
-		string(longWire):                asStruct,
-		"{version: 1}":                  "1:2: invalid_json",
+		"version: 1\nrules: []\n":       "1:1: invalid_json",
+		"\n\n  version: 1\n":            "3:3: invalid_json",
+		string(wire):                    "2:1: invalid_json",
 		"\n{\"version\":1,\x01}":        "2:14: invalid_json",
 		`{"version":1,"rules":[{"a"}]}`: "1:27: invalid_json",
 	} {
 		b := start(t)
 		require.Error(t, b.Configure([]byte(text)), text)
-		log := strings.Join(b.log, "\n")
-		require.Contains(t, log, "critical: sluice: policy refused: ", text)
-		require.Contains(t, log, want, text)
-		require.Equal(t, strings.Contains(want, "YAML"), strings.Contains(log, "YAML"), text)
+		require.Contains(t, strings.Join(b.log, "\n"), "critical: sluice: policy refused: "+want+hint, text)
 	}
 }
 

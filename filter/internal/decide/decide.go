@@ -48,14 +48,19 @@ type Source interface {
 
 	// Operate carries out an operation on the windows of the subject's key, or on one.
 	Operate(s *Subject, operation string, window int, n uint32, now int64) (value int64, err error)
+	// Tables are those with what the source counts. The first has every key.
+	Tables() []Table
+}
+
+// Table is a table of a source.
+type Table interface {
+	Pages() *state.Table
 	// Clean frees what counts nothing.
 	Clean(now int64) (freed uint64, status state.Status)
-	// Stats tells what the rule's tables take and hold.
+	// Stats tells what the table takes and holds.
 	Stats(now int64) (state.Stats, state.Status)
-	// Tables are those with what the source counts.
-	Tables() []*state.Table
-	// Live is how many keys of a page of one of Tables count something.
-	Live(t *state.Table, now int64, page []byte) uint64
+	// Live is how many keys of a page count something.
+	Live(now int64, page []byte) uint64
 }
 
 // failureRetryNs is the wait that a denial for want of a decision asks for.

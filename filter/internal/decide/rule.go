@@ -41,6 +41,14 @@ func NewRule(p *policy.Policy, r *policy.Rule) Rule {
 	return rule
 }
 
+// Tables are those of the rule's source.
+func (r *Rule) Tables() []Table {
+	if r.Source == nil {
+		return nil
+	}
+	return r.Source.Tables()
+}
+
 // Metrics counts what became of one rule's requests since the engine was made.
 type Metrics struct {
 	Allowed        uint64 // requests the rule matched that went through

@@ -63,9 +63,9 @@ func (e *Engine) Survey() {
 // surveyNext goes on with a rule's tables. It reports whether that was enough for a call:
 // a table that nobody uses costs nothing, and has nothing.
 func (e *Engine) surveyNext(m *memory) (worked bool) {
-	source := m.rule.Source
-	for tables := source.Tables(); m.at < len(tables); m.at++ {
-		found, done, status := e.survey.Step(tables[m.at], func(value []byte) uint64 { return source.Live(tables[m.at], e.host.Now(), value) })
+	for tables := m.rule.Tables(); m.at < len(tables); m.at++ {
+		table := tables[m.at]
+		found, done, status := e.survey.Step(table.Pages(), func(value []byte) uint64 { return table.Live(e.host.Now(), value) })
 		if e.survey.Begun() {
 			return true
 		}
@@ -73,8 +73,9 @@ func (e *Engine) surveyNext(m *memory) (worked bool) {
 			m.sum, m.at = state.Found{}, 0
 			return worked
 		}
-		m.sum.Bytes += found.Bytes
-		m.sum.Keys += found.Keys
+		if m.sum.Bytes += found.Bytes; m.at == 0 {
+			m.sum.Keys = found.Keys
+		}
 		worked = worked || done
 	}
 	if worked || !m.known || m.found != (state.Found{}) {

@@ -148,8 +148,8 @@ func (e *Engine) clean(rule string) ([]byte, error) {
 	}
 	sum := int64(0)
 	for i := range list {
-		if source := list[i].Source; source != nil {
-			freed, status := source.Clean(e.host.Now())
+		for _, table := range list[i].Tables() {
+			freed, status := table.Clean(e.host.Now())
 			if status != state.OK {
 				return nil, local.ErrStore
 			}
@@ -169,13 +169,17 @@ func (e *Engine) stats(rule string) ([]byte, error) {
 	stats := make([]answer.Stats, len(list))
 	for i := range list {
 		p := list[i].Policy
-		stats[i] = answer.Stats{Rule: p.Name, Capacity: uint64(p.Capacity)}
-		if source := list[i].Source; source != nil {
-			t, status := source.Stats(e.host.Now())
+		s := &stats[i]
+		*s = answer.Stats{Rule: p.Name, Capacity: uint64(p.Capacity)}
+		for j, table := range list[i].Tables() {
+			t, status := table.Stats(e.host.Now())
 			if status != state.OK {
 				return nil, local.ErrStore
 			}
-			stats[i].Keys, stats[i].Slots, stats[i].Pages, stats[i].Bytes = t.Keys, t.Slots, t.Pages, t.Bytes
+			if j == 0 {
+				s.Keys, s.Slots = t.Keys, t.Slots
+			}
+			s.Pages, s.Bytes = s.Pages+t.Pages, s.Bytes+t.Bytes
 		}
 	}
 	starts := e.host.Counted("", "", VMStarts.Metric)

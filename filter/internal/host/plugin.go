@@ -158,7 +158,8 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 func readPolicy(text string) (*policy.Policy, bool) {
 	doc, err := policy.ParseJSON(text)
 	if err != nil {
-		proxywasm.LogCritical("sluice: policy refused: " + unreadable(text, err))
+		proxywasm.LogCritical("sluice: policy refused: " + err.Error() + ": the filter reads JSON, not YAML, in a " +
+			"google.protobuf.StringValue: sluice render filter -f FILE writes that")
 		return nil, false
 	}
 	pol, problems := policy.ReadPushed(doc)

@@ -4,7 +4,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // asking is what the sources of rules that ask the service have in common.
@@ -84,31 +83,10 @@ func (c *asking) share(s *decide.Subject) []limit.Window {
 // dropped where it is read.
 func (*asking) Persist(*decide.Subject) {}
 
-// Clean frees what counts nothing of what was counted without the service.
-func (c *asking) Clean(now int64) (freed uint64, status state.Status) {
-	if c.local == nil {
-		return 0, state.OK
-	}
-	return c.local.Clean(now)
-}
-
-// Stats counts its keys.
-func (c *asking) Stats(now int64) (s state.Stats, status state.Status) {
-	if c.local == nil {
-		return s, state.OK
-	}
-	return c.local.Stats(now)
-}
-
-// Tables are where it is counted.
-func (c *asking) Tables() []*state.Table {
+// Tables are where the proxy counts without the service.
+func (c *asking) Tables() []decide.Table {
 	if c.local == nil {
 		return nil
 	}
 	return c.local.Tables()
-}
-
-// Live counts the keys of a page of it.
-func (c *asking) Live(t *state.Table, now int64, page []byte) uint64 {
-	return c.local.Live(t, now, page)
 }

@@ -54,37 +54,25 @@ func (c *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64
 	return int64(e.Left(e.NowNs)) + c.leftSaid(s, now), nil
 }
 
-// Clean frees what counts nothing: where a lease holds nothing, too.
-func (c *Source) Clean(now int64) (freed uint64, status state.Status) {
-	if freed, status = c.asking.Clean(now); status != state.OK {
-		return freed, status
-	}
-	leased, status := c.table.Clean(&c.worker.entry, now, c.worker.host.Monotonic())
-	return freed + leased, status
+// Tables are what the source leases in, and what counts in the place of a silent service: of keys
+// that are among the leases.
+func (c *Source) Tables() []decide.Table {
+	return append([]decide.Table{(*leases)(c)}, c.asking.Tables()...)
 }
 
-// Stats counts the keys of the leases, and the pages of both tables: those that count here
-// while the service is silent are among the leases.
-func (c *Source) Stats(now int64) (s state.Stats, status state.Status) {
-	without, status := c.asking.Stats(now)
-	if status != state.OK {
-		return s, status
-	}
-	s, status = c.table.Stats(&c.worker.entry, now, c.worker.host.Monotonic())
-	s.Pages += without.Pages
-	s.Bytes += without.Bytes
-	return s, status
+// leases are a source's as a table.
+type leases Source
+
+func (c *leases) Pages() *state.Table { return c.table.Table() }
+
+func (c *leases) Clean(now int64) (freed uint64, status state.Status) {
+	return c.table.Clean(&c.worker.entry, now, c.worker.host.Monotonic())
 }
 
-// Tables are what the source leases in, and what counts in the place of a silent service.
-func (c *Source) Tables() []*state.Table {
-	return append([]*state.Table{c.table.Table()}, c.asking.Tables()...)
+func (c *leases) Stats(now int64) (state.Stats, state.Status) {
+	return c.table.Stats(&c.worker.entry, now, c.worker.host.Monotonic())
 }
 
-// Live counts the leases of a page that hold something, as in Stats.
-func (c *Source) Live(t *state.Table, now int64, page []byte) uint64 {
-	if t != c.table.Table() {
-		return 0
-	}
+func (c *leases) Live(now int64, page []byte) uint64 {
 	return c.table.Live(&c.worker.entry, now, c.worker.host.Monotonic(), page)
 }

@@ -202,10 +202,13 @@ func (c *Source) Stats(now int64) (state.Stats, state.Status) {
 	return c.Table.Stats(&c.entry, c.rule, now)
 }
 
-// Tables are the tables in which the source counts.
-func (c *Source) Tables() []*state.Table { return []*state.Table{c.Table} }
+// Tables are the source itself.
+func (c *Source) Tables() []decide.Table { return []decide.Table{c} }
 
-// Live counts the live keys of a page of a table.
-func (c *Source) Live(_ *state.Table, now int64, page []byte) uint64 {
+// Pages is the table.
+func (c *Source) Pages() *state.Table { return c.Table }
+
+// Live counts the live keys of a page.
+func (c *Source) Live(now int64, page []byte) uint64 {
 	return c.Table.Live(&c.entry, c.rule, now, page)
 }
