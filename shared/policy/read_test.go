@@ -16,13 +16,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-const (
-	second = int64(1_000_000_000)
-	minute = 60 * second
-	hour   = 60 * minute
-	day    = 24 * hour
-)
-
 func parse(t *testing.T, text string) *policy.Node {
 	t.Helper()
 	n, err := policy.ParseJSON([]byte(text))

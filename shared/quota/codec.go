@@ -1,387 +1,164 @@
 package quota
 
-import (
-	"encoding/binary"
-	"unicode/utf8"
-
-	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/wire"
-)
+import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // maxItems is no bound of its own: a message of MaxMessageBytes has fewer items.
 const maxItems = MaxMessageBytes
 
 // Append appends the message's bytes to b.
 func (m *Asks) Append(b []byte) []byte {
-	if m.Domain != "" {
-		b = binary.AppendUvarint(append(b, tag(1, wire.Bytes)), uint64(len(m.Domain)))
-		b = append(b, m.Domain...)
-	}
-	if m.Process != 0 {
-		b = binary.LittleEndian.AppendUint64(append(b, tag(2, wire.Fixed64)), m.Process)
-	}
-	var at int
-	for i := range m.Definitions {
-		b, at = open(b, 3)
-		b = closed(m.Definitions[i].append(b), at)
-	}
-	for i := range m.Asks {
-		b, at = open(b, 4)
-		b = closed(m.Asks[i].append(b), at)
-	}
-	for _, r := range m.Returns {
-		b, at = open(b, 5)
-		b = appendNumber(b, 1, uint64(r.Grant))
-		b = closed(appendNumber(b, 2, uint64(r.Units)), at)
-	}
-	return b
-}
-
-func (d *Definition) append(b []byte) []byte {
-	b = appendNumber(b, 1, uint64(d.ID))
-	b = appendKey(b, 2, &d.Counter)
-	var at int
-	for i := range d.Windows {
-		b, at = open(b, 3)
-		b = closed(appendWindow(b, &d.Windows[i]), at)
-	}
-	b = appendNumber(b, 4, uint64(d.Lease))
-	return appendBool(b, 5, d.CountDenied)
-}
-
-func appendWindow(b []byte, w *limit.Window) []byte {
-	b = appendNumber(b, 1, uint64(w.Algorithm))
-	b = appendNumber(b, 2, uint64(w.Limit))
-	b = appendNumber(b, 3, uint64(w.PeriodNs))
-	b = appendNumber(b, 4, uint64(w.OffsetNs))
-	b = appendNumber(b, 5, uint64(w.Jitter))
-	b = appendBool(b, 6, w.Elastic)
-	b = appendNumber(b, 7, uint64(w.Burst))
-	b = appendNumber(b, 8, uint64(w.Units))
-	return appendBool(b, 9, w.Unlimited)
-}
-
-func (a *Ask) append(b []byte) []byte {
-	b = appendNumber(b, 1, uint64(a.ID))
-	var at int
-	for i := range a.Parts {
-		p := &a.Parts[i]
-		b, at = open(b, 2)
-		b = appendNumber(b, 1, uint64(p.Definition))
-		b = appendKey(b, 2, &p.Key)
-		b = appendNumber(b, 3, uint64(p.Cost))
-		b = appendNumber(b, 4, uint64(p.Waiting))
-		b = appendNumber(b, 5, uint64(p.Ahead))
-		b = appendNumber(b, 6, uint64(p.Spent))
-		b = appendBool(b, 7, p.Inspect)
-		b = appendBool(b, 8, p.Shadow)
-		b = closed(p.appendLevel(b), at)
-	}
-	return b
+	c := coder{b: b}
+	m.fields(&c)
+	return c.b
 }
 
 // Append appends the message's bytes to b.
 func (m *Answers) Append(b []byte) []byte {
-	var at int
-	for i := range m.Answers {
-		b, at = open(b, 1)
-		b = closed(m.Answers[i].append(b), at)
-	}
-	return appendNumber(b, 2, uint64(m.Proxies))
-}
-
-func (a *Answer) append(b []byte) []byte {
-	b = appendNumber(b, 1, uint64(a.ID))
-	b = appendNumber(b, 2, uint64(a.Result))
-	var at int
-	for i := range a.Grants {
-		b, at = open(b, 3)
-		b = closed(a.Grants[i].append(b), at)
-	}
-	return b
-}
-
-func (g *Grant) append(b []byte) []byte {
-	b = appendNumber(b, 1, uint64(g.Number))
-	b = appendNumber(b, 2, uint64(g.Units))
-	b = appendNumber(b, 3, uint64(g.ValidNs))
-	b = appendBool(b, 4, g.Denied)
-	b = appendNumber(b, 5, uint64(g.WaitNs))
-	b = appendBool(b, 7, g.Leased)
-	b = appendBool(b, 8, g.Failed)
-	b = appendBool(b, 9, g.Held)
-	b = appendBool(b, 10, g.Stated)
-	var at int
-	for _, w := range g.Windows {
-		b, at = open(b, 6)
-		b = appendNumber(b, 1, uint64(w.Used))
-		b = closed(appendNumber(b, 2, uint64(w.ResetNs)), at)
-	}
-	return b
+	c := coder{b: b}
+	m.fields(&c)
+	return c.b
 }
 
 // Decode reads a message from its bytes. It uses the memory of the message that m
 // held before, and keeps nothing of b. Fields that it does not know are skipped.
 func (m *Asks) Decode(b []byte) error {
-	*m = Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
-	if len(b) > MaxMessageBytes {
-		return errLong
+	c := reader(b)
+	for c.next() {
+		m.fields(&c)
 	}
-	return eachField(b, m.set)
-}
-
-func (m *Asks) set(f field) error {
-	switch f.ID {
-	case 1:
-		return m.setDomain(f)
-	case 2:
-		return readFixed64(f, &m.Process)
-	case 3:
-		d, err := item(f, &m.Definitions, MaxDefinitions)
-		if err != nil {
-			return err
-		}
-		return d.decode(f.Bytes)
-	case 4:
-		a, err := item(f, &m.Asks, maxItems)
-		if err != nil {
-			return err
-		}
-		return a.decode(f.Bytes)
-	case 5:
-		r, err := item(f, &m.Returns, maxItems)
-		if err != nil {
-			return err
-		}
-		*r = Return{}
-		return eachField(f.Bytes, r.set)
-	}
-	return nil
-}
-
-func (m *Asks) setDomain(f field) error {
-	switch {
-	case f.Wire != wire.Bytes:
-		return errType
-	case len(f.Bytes) > MaxDomainBytes || !utf8.Valid(f.Bytes):
-		return errSize
-	}
-	m.Domain = string(f.Bytes)
-	return nil
-}
-
-func (r *Return) set(f field) error {
-	switch f.ID {
-	case 1:
-		return readUint32(f, &r.Grant)
-	case 2:
-		return readUint32(f, &r.Units)
-	}
-	return nil
-}
-
-func (d *Definition) decode(b []byte) error {
-	*d = Definition{Windows: d.Windows[:0]}
-	keyed := false
-	err := eachField(b, func(f field) error {
-		keyed = keyed || f.ID == 2
-		return d.set(f)
-	})
-	switch {
-	case err != nil:
-		return err
-	case !keyed:
-		return errSize
-	case len(d.Windows) == 0:
-		return errBounds
-	}
-	return nil
-}
-
-func (d *Definition) set(f field) error {
-	switch f.ID {
-	case 1:
-		return readUint32(f, &d.ID)
-	case 2:
-		return readKey(f, &d.Counter)
-	case 3:
-		w, err := item(f, &d.Windows, MaxWindows)
-		if err != nil {
-			return err
-		}
-		*w = limit.Window{}
-		return eachField(f.Bytes, func(f field) error { return setWindow(w, f) })
-	case 4:
-		return readUint32(f, &d.Lease)
-	case 5:
-		return readBool(f, &d.CountDenied)
-	}
-	return nil
-}
-
-func setWindow(w *limit.Window, f field) error {
-	switch f.ID {
-	case 1:
-		return read(f, &w.Algorithm, 1<<8-1)
-	case 2:
-		return readUint32(f, &w.Limit)
-	case 3:
-		return readInt64(f, &w.PeriodNs)
-	case 4:
-		return readInt64(f, &w.OffsetNs)
-	case 5:
-		return read(f, &w.Jitter, 100)
-	case 6:
-		return readBool(f, &w.Elastic)
-	case 7:
-		return readUint32(f, &w.Burst)
-	case 8:
-		return read(f, &w.Units, 1<<16-1)
-	case 9:
-		return readBool(f, &w.Unlimited)
-	}
-	return nil
-}
-
-func (a *Ask) decode(b []byte) error {
-	*a = Ask{Parts: a.Parts[:0]}
-	if err := eachField(b, a.set); err != nil {
-		return err
-	}
-	if len(a.Parts) == 0 {
-		return errBounds
-	}
-	return nil
-}
-
-func (a *Ask) set(f field) error {
-	switch f.ID {
-	case 1:
-		return readUint32(f, &a.ID)
-	case 2:
-		p, err := item(f, &a.Parts, MaxGroup)
-		if err != nil {
-			return err
-		}
-		return p.decode(f.Bytes)
-	}
-	return nil
-}
-
-func (p *Part) decode(b []byte) error {
-	*p = Part{}
-	keyed := false
-	err := eachField(b, func(f field) error {
-		keyed = keyed || f.ID == 2
-		return p.set(f)
-	})
-	if err == nil && !keyed {
-		return errSize
-	}
-	return err
-}
-
-func (p *Part) set(f field) error {
-	switch f.ID {
-	case 1:
-		return readUint32(f, &p.Definition)
-	case 2:
-		return readKey(f, &p.Key)
-	case 3:
-		return readUint32(f, &p.Cost)
-	case 4:
-		return readUint32(f, &p.Waiting)
-	case 5:
-		return readUint32(f, &p.Ahead)
-	case 6:
-		return readUint32(f, &p.Spent)
-	case 7:
-		return readBool(f, &p.Inspect)
-	case 8:
-		return readBool(f, &p.Shadow)
-	}
-	return p.Level.set(f)
+	return c.err
 }
 
 // Decode reads a message from its bytes. It uses the memory of the message that m
 // held before, and keeps nothing of b. Fields that it does not know are skipped.
 func (m *Answers) Decode(b []byte) error {
-	*m = Answers{Answers: m.Answers[:0]}
-	if len(b) > MaxMessageBytes {
-		return errLong
+	c := reader(b)
+	for c.next() {
+		m.fields(&c)
 	}
-	return eachField(b, m.set)
+	return c.err
 }
 
-func (m *Answers) set(f field) error {
-	switch f.ID {
-	case 1:
-		a, err := item(f, &m.Answers, maxItems)
-		if err != nil {
-			return err
+func (m *Asks) fields(c *coder) {
+	c.text(1, &m.Domain, MaxDomainBytes)
+	c.fixed64(2, &m.Process)
+	for i := items(c, 3, &m.Definitions, 0, MaxDefinitions); i < len(m.Definitions); i++ {
+		in := c.inside(3)
+		for in.next() {
+			m.Definitions[i].fields(&in)
 		}
-		*a = Answer{Grants: a.Grants[:0]}
-		return eachField(f.Bytes, a.set)
-	case 2:
-		return readUint32(f, &m.Proxies)
+		c.leave(&in)
 	}
-	return nil
-}
-
-func (a *Answer) set(f field) error {
-	switch f.ID {
-	case 1:
-		return readUint32(f, &a.ID)
-	case 2:
-		return read(f, &a.Result, 1<<8-1)
-	case 3:
-		g, err := item(f, &a.Grants, MaxGroup)
-		if err != nil {
-			return err
+	for i := items(c, 4, &m.Asks, 0, maxItems); i < len(m.Asks); i++ {
+		in := c.inside(4)
+		for in.next() {
+			m.Asks[i].fields(&in)
 		}
-		*g = Grant{Windows: g.Windows[:0]}
-		return eachField(f.Bytes, g.set)
+		c.leave(&in)
 	}
-	return nil
-}
-
-func (g *Grant) set(f field) error {
-	switch f.ID {
-	case 1:
-		return readUint32(f, &g.Number)
-	case 2:
-		return readUint32(f, &g.Units)
-	case 3:
-		return readInt64(f, &g.ValidNs)
-	case 4:
-		return readBool(f, &g.Denied)
-	case 5:
-		return readInt64(f, &g.WaitNs)
-	case 7:
-		return readBool(f, &g.Leased)
-	case 8:
-		return readBool(f, &g.Failed)
-	case 9:
-		return readBool(f, &g.Held)
-	case 10:
-		return readBool(f, &g.Stated)
-	case 6:
-		w, err := item(f, &g.Windows, MaxWindows)
-		if err != nil {
-			return err
+	for i := items(c, 5, &m.Returns, 0, maxItems); i < len(m.Returns); i++ {
+		in := c.inside(5)
+		for in.next() {
+			in.u32(1, &m.Returns[i].Grant)
+			in.u32(2, &m.Returns[i].Units)
 		}
-		*w = Standing{}
-		return eachField(f.Bytes, w.set)
+		c.leave(&in)
 	}
-	return nil
 }
 
-func (s *Standing) set(f field) error {
-	switch f.ID {
-	case 1:
-		return readUint32(f, &s.Used)
-	case 2:
-		return readInt64(f, &s.ResetNs)
+func (d *Definition) fields(c *coder) {
+	c.u32(1, &d.ID)
+	c.key(2, &d.Counter)
+	for i := items(c, 3, &d.Windows, 1, MaxWindows); i < len(d.Windows); i++ {
+		in := c.inside(3)
+		for in.next() {
+			windowFields(&in, &d.Windows[i])
+		}
+		c.leave(&in)
 	}
-	return nil
+	c.u32(4, &d.Lease)
+	c.flag(5, &d.CountDenied)
+}
+
+func windowFields(c *coder, w *limit.Window) {
+	number(c, 1, &w.Algorithm, 1<<8-1)
+	c.u32(2, &w.Limit)
+	number(c, 3, &w.PeriodNs, max64)
+	number(c, 4, &w.OffsetNs, max64)
+	number(c, 5, &w.Jitter, 100)
+	c.flag(6, &w.Elastic)
+	c.u32(7, &w.Burst)
+	number(c, 8, &w.Units, 1<<16-1)
+	c.flag(9, &w.Unlimited)
+}
+
+func (a *Ask) fields(c *coder) {
+	c.u32(1, &a.ID)
+	for i := items(c, 2, &a.Parts, 1, MaxGroup); i < len(a.Parts); i++ {
+		in := c.inside(2)
+		for in.next() {
+			a.Parts[i].fields(&in)
+		}
+		c.leave(&in)
+	}
+}
+
+func (p *Part) fields(c *coder) {
+	c.u32(1, &p.Definition)
+	c.key(2, &p.Key)
+	c.u32(3, &p.Cost)
+	c.u32(4, &p.Waiting)
+	c.u32(5, &p.Ahead)
+	c.u32(6, &p.Spent)
+	c.flag(7, &p.Inspect)
+	c.flag(8, &p.Shadow)
+	c.u32(9, &p.Held)
+	number(c, 10, &p.Charged, max64)
+	number(c, 11, &p.Known, max64)
+	number(c, 12, &p.Since, max64)
+	number(c, 13, &p.Number, max64)
+	c.fixed64(14, &p.Worker)
+}
+
+func (m *Answers) fields(c *coder) {
+	for i := items(c, 1, &m.Answers, 0, maxItems); i < len(m.Answers); i++ {
+		in := c.inside(1)
+		for in.next() {
+			m.Answers[i].fields(&in)
+		}
+		c.leave(&in)
+	}
+	c.u32(2, &m.Proxies)
+}
+
+func (a *Answer) fields(c *coder) {
+	c.u32(1, &a.ID)
+	number(c, 2, &a.Result, 1<<8-1)
+	for i := items(c, 3, &a.Grants, 0, MaxGroup); i < len(a.Grants); i++ {
+		in := c.inside(3)
+		for in.next() {
+			a.Grants[i].fields(&in)
+		}
+		c.leave(&in)
+	}
+}
+
+func (g *Grant) fields(c *coder) {
+	c.u32(1, &g.Number)
+	c.u32(2, &g.Units)
+	number(c, 3, &g.ValidNs, max64)
+	c.flag(4, &g.Denied)
+	number(c, 5, &g.WaitNs, max64)
+	c.flag(7, &g.Leased)
+	c.flag(8, &g.Failed)
+	c.flag(9, &g.Held)
+	c.flag(10, &g.Stated)
+	for i := items(c, 6, &g.Windows, 0, MaxWindows); i < len(g.Windows); i++ {
+		in := c.inside(6)
+		for in.next() {
+			in.u32(1, &g.Windows[i].Used)
+			number(&in, 2, &g.Windows[i].ResetNs, max64)
+		}
+		c.leave(&in)
+	}
 }

@@ -1,11 +1,6 @@
 package quota
 
-import (
-	"encoding/binary"
-
-	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/wire"
-)
+import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // Level is what one worker of a proxy states of a key that it holds units of until answers are
 // known: not a change, but how it stands. So a level that is lost, late or repeated harms
@@ -72,34 +67,3 @@ func (a *Account) Due() bool {
 
 // Idle reports whether the row holds nothing and is known to say so: nothing need be kept.
 func (a *Account) Idle() bool { return !a.Due() && a.row == 0 }
-
-// appendLevel appends the level's fields of a Part.
-func (l *Level) appendLevel(b []byte) []byte {
-	b = appendNumber(b, 9, uint64(l.Held))
-	b = appendNumber(b, 10, l.Charged)
-	b = appendNumber(b, 11, l.Known)
-	b = appendNumber(b, 12, l.Since)
-	b = appendNumber(b, 13, l.Number)
-	if l.Worker != 0 {
-		b = binary.LittleEndian.AppendUint64(append(b, tag(14, wire.Fixed64)), l.Worker)
-	}
-	return b
-}
-
-func (l *Level) set(f field) error {
-	switch f.ID {
-	case 9:
-		return readUint32(f, &l.Held)
-	case 10:
-		return readUint64(f, &l.Charged)
-	case 11:
-		return readUint64(f, &l.Known)
-	case 12:
-		return readUint64(f, &l.Since)
-	case 13:
-		return readUint64(f, &l.Number)
-	case 14:
-		return readFixed64(f, &l.Worker)
-	}
-	return nil
-}

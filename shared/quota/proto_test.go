@@ -126,7 +126,7 @@ func TestEnumsAsPublished(t *testing.T) {
 
 // The generators reach every field's edges.
 
-func number(r *rand.Rand, edges ...uint64) uint64 {
+func edge(r *rand.Rand, edges ...uint64) uint64 {
 	switch r.IntN(4) {
 	case 0:
 		return 0
@@ -136,12 +136,12 @@ func number(r *rand.Rand, edges ...uint64) uint64 {
 	return r.Uint64N(edges[len(edges)-1]) >> r.IntN(32)
 }
 
-func u32(r *rand.Rand) uint32 { return uint32(number(r, 1, 127, 128, math.MaxUint32)) }
+func u32(r *rand.Rand) uint32 { return uint32(edge(r, 1, 127, 128, math.MaxUint32)) }
 
-func i64(r *rand.Rand) int64 { return int64(number(r, 1, 1<<62, math.MaxUint64)) }
+func i64(r *rand.Rand) int64 { return int64(edge(r, 1, 1<<62, math.MaxUint64)) }
 
 func key(r *rand.Rand) (k [16]byte) {
-	binary.LittleEndian.PutUint64(k[r.IntN(9):], number(r, 1, math.MaxUint64))
+	binary.LittleEndian.PutUint64(k[r.IntN(9):], edge(r, 1, math.MaxUint64))
 	return k
 }
 
@@ -155,7 +155,7 @@ func list[T any](r *rand.Rand, least, most int, item func(*rand.Rand) T) []T {
 
 func randomAsks(r *rand.Rand) Asks {
 	return Asks{
-		Domain: []string{"", "default", "Ämter"}[r.IntN(3)], Process: number(r, 1, math.MaxUint64),
+		Domain: []string{"", "default", "Ämter"}[r.IntN(3)], Process: edge(r, 1, math.MaxUint64),
 		Definitions: list(r, 0, 2, randomDefinition), Asks: list(r, 0, 4, randomAsk),
 		Returns: list(r, 0, 3, func(r *rand.Rand) Return { return Return{Grant: u32(r), Units: u32(r)} }),
 	}
@@ -169,8 +169,8 @@ func randomDefinition(r *rand.Rand) Definition {
 
 func randomWindow(r *rand.Rand) limit.Window {
 	return limit.Window{
-		Algorithm: limit.Algorithm(number(r, 5, math.MaxUint8)), Limit: u32(r), PeriodNs: i64(r), OffsetNs: i64(r),
-		Jitter: uint8(number(r, 1, 100)), Elastic: r.IntN(2) == 0, Burst: u32(r), Units: uint16(number(r, math.MaxUint16)),
+		Algorithm: limit.Algorithm(edge(r, 5, math.MaxUint8)), Limit: u32(r), PeriodNs: i64(r), OffsetNs: i64(r),
+		Jitter: uint8(edge(r, 1, 100)), Elastic: r.IntN(2) == 0, Burst: u32(r), Units: uint16(edge(r, math.MaxUint16)),
 		Unlimited: r.IntN(2) == 0,
 	}
 }
@@ -180,9 +180,9 @@ func randomAsk(r *rand.Rand) Ask {
 		return Part{
 			Definition: u32(r), Key: key(r), Cost: u32(r), Waiting: u32(r), Ahead: u32(r), Spent: u32(r), Inspect: r.IntN(2) == 0, Shadow: r.IntN(2) == 0,
 			Level: Level{
-				Worker: number(r, 1, math.MaxUint64),
-				Held:   u32(r), Charged: number(r, 1, math.MaxUint64), Known: number(r, 1, math.MaxUint64),
-				Since: number(r, 1, math.MaxUint64), Number: number(r, 1, math.MaxUint64),
+				Worker: edge(r, 1, math.MaxUint64),
+				Held:   u32(r), Charged: edge(r, 1, math.MaxUint64), Known: edge(r, 1, math.MaxUint64),
+				Since: edge(r, 1, math.MaxUint64), Number: edge(r, 1, math.MaxUint64),
 			},
 		}
 	})}
@@ -190,7 +190,7 @@ func randomAsk(r *rand.Rand) Ask {
 
 func randomAnswers(r *rand.Rand) Answers {
 	return Answers{Proxies: u32(r), Answers: list(r, 0, 4, func(r *rand.Rand) Answer {
-		return Answer{ID: u32(r), Result: Result(number(r, 5, math.MaxUint8)), Grants: list(r, 0, MaxGroup, randomGrant)}
+		return Answer{ID: u32(r), Result: Result(edge(r, 5, math.MaxUint8)), Grants: list(r, 0, MaxGroup, randomGrant)}
 	})}
 }
 

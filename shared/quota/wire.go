@@ -3,6 +3,7 @@ package quota
 import (
 	"encoding/binary"
 	"errors"
+	"unicode/utf8"
 
 	"github.com/sluice-ratelimit/sluice/shared/wire"
 )
@@ -16,128 +17,243 @@ var (
 	errLong   = errors.New("the message is longer than 64 KiB")
 )
 
+const (
+	max32 = 1<<32 - 1
+	max64 = 1<<64 - 1
+)
+
+// coder goes over the fields of a message in one of four ways, so that each message says once
+// which fields it has: it appends them all, or it has them forget what they held, then has the
+// one take it that was read, and in the end has them judge whether they may be absent.
+type coder struct {
+	mode mode
+	err  error
+	b    []byte // what was appended
+	at   int    // in b: where the length of an inner message belongs
+
+	rest []byte // what is to be read
+	f    wire.Field[[]byte]
+	took bool   // a field was taken since next
+	keys uint16 // numbers of keys that were read, a bit each
+}
+
+type mode uint8
+
+const (
+	appending mode = iota
+	appended
+	unread
+	forgetting
+	reading
+	judging
+)
+
+func reader(b []byte) coder {
+	c := coder{mode: unread, rest: b}
+	if len(b) > MaxMessageBytes {
+		c.err = errLong
+	}
+	return c
+}
+
+// next reports whether the fields are to be gone over, once more. Fields that were written in
+// their order are read in one go.
+//
+//go:noinline // as number
+func (c *coder) next() bool {
+	switch c.mode {
+	case appending:
+		c.mode = appended
+		return true
+	case unread:
+		c.mode = forgetting
+		return c.err == nil
+	case forgetting:
+		c.mode = reading
+		c.cut()
+	case reading:
+		if !c.took { // a field of a later release
+			c.cut()
+		}
+	default:
+		return false
+	}
+	if c.took = false; c.f.ID == 0 {
+		c.mode = judging
+	}
+	return c.err == nil
+}
+
+// cut cuts off the next field; its ID is 0 where there is none.
+func (c *coder) cut() {
+	c.took, c.f.ID = true, 0
+	if c.err == nil && len(c.rest) > 0 {
+		c.f, c.err = wire.Cut(&c.rest)
+	}
+}
+
+func (c *coder) appends() bool { return c.mode <= appended }
+
+// reads reports whether the field was read, which must be written so.
+func (c *coder) reads(id, kind byte) bool {
+	if c.mode != reading || c.f.ID != uint64(id) || c.err != nil {
+		return false
+	}
+	if c.f.Wire != kind {
+		c.err = errType
+	}
+	return c.err == nil
+}
+
 // The numbers of all fields are below 16, so a tag is one byte.
-func tag(number, kind byte) byte { return number<<3 | kind }
+func (c *coder) tag(id, kind byte) { c.b = append(c.b, id<<3|kind) }
 
-// appendNumber leaves 0 out, as proto3 does.
-func appendNumber(b []byte, number byte, v uint64) []byte {
-	if v == 0 {
-		return b
+func number[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int64](c *coder, id byte, n *T, bound uint64) {
+	*n = T(c.number(id, uint64(*n), bound))
+}
+
+// number leaves 0 out, as proto3 does.
+//
+//go:noinline // the filter would hold it sixty times
+func (c *coder) number(id byte, n, bound uint64) uint64 {
+	switch {
+	case c.appends():
+		if n != 0 {
+			c.tag(id, wire.Varint)
+			c.b = binary.AppendUvarint(c.b, n)
+		}
+	case c.mode == forgetting:
+		return 0
+	case !c.reads(id, wire.Varint):
+	case c.f.Number > bound:
+		c.err = errRange
+	default:
+		n = c.f.Number
+		c.cut()
 	}
-	return binary.AppendUvarint(append(b, tag(number, wire.Varint)), v)
+	return n
 }
 
-func appendBool(b []byte, number byte, v bool) []byte {
-	if !v {
-		return b
+//go:noinline // as number
+func (c *coder) u32(id byte, n *uint32) { *n = uint32(c.number(id, uint64(*n), max32)) }
+
+//go:noinline // as number
+func (c *coder) flag(id byte, set *bool) {
+	n := uint64(0)
+	if *set {
+		n = 1
 	}
-	return append(b, tag(number, wire.Varint), 1)
+	*set = c.number(id, n, max64) != 0
 }
 
-func appendKey(b []byte, number byte, key *[16]byte) []byte {
-	return append(append(b, tag(number, wire.Bytes), 16), key[:]...)
+//go:noinline // as number
+func (c *coder) fixed64(id byte, n *uint64) {
+	switch {
+	case c.appends() && *n != 0:
+		c.tag(id, wire.Fixed64)
+		c.b = binary.LittleEndian.AppendUint64(c.b, *n)
+	case c.mode == forgetting:
+		*n = 0
+	case c.reads(id, wire.Fixed64):
+		*n = binary.LittleEndian.Uint64(c.f.Bytes)
+		c.cut()
+	}
 }
 
-// open begins a message within a message, and returns where its length belongs.
-func open(b []byte, number byte) (_ []byte, at int) {
-	b = append(b, tag(number, wire.Bytes), 0)
-	return b, len(b) - 1
+func (c *coder) text(id byte, s *string, maxBytes int) {
+	switch {
+	case c.appends() && *s != "":
+		c.tag(id, wire.Bytes)
+		c.b = append(binary.AppendUvarint(c.b, uint64(len(*s))), *s...)
+	case c.mode == forgetting:
+		*s = ""
+	case !c.reads(id, wire.Bytes):
+	case len(c.f.Bytes) > maxBytes || !utf8.Valid(c.f.Bytes):
+		c.err = errSize
+	default:
+		*s = string(c.f.Bytes)
+		c.cut()
+	}
 }
 
-// closed writes the length of the message that open began. Almost all lengths
-// take the one byte that is there; the message moves for a longer one.
-func closed(b []byte, at int) []byte {
-	n := len(b) - at - 1
+// key is never absent.
+//
+//go:noinline // as number
+func (c *coder) key(id byte, key *[16]byte) {
+	switch {
+	case c.appends():
+		c.tag(id, wire.Bytes)
+		c.b = append(append(c.b, 16), key[:]...)
+	case c.mode == forgetting:
+		*key = [16]byte{}
+	case c.mode == judging && c.keys&(1<<id) == 0, c.reads(id, wire.Bytes) && len(c.f.Bytes) != len(key):
+		c.err = errSize
+	case c.reads(id, wire.Bytes):
+		copy(key[:], c.f.Bytes)
+		c.keys |= 1 << id
+		c.cut()
+	}
+}
+
+// items returns from which message of a list on they are to be gone over. It has made room for
+// one that is read, which may hold what it held before: its slices are used again.
+func items[T any](c *coder, id byte, list *[]T, least, most int) (from int) {
+	n := len(*list)
+	switch {
+	case c.appends():
+		return 0
+	case c.mode == forgetting:
+		*list = (*list)[:0]
+	case !c.hasItem(id, n, least, most):
+	case n < cap(*list):
+		*list = (*list)[:n+1]
+	default:
+		var zero T
+		*list = append(*list, zero)
+	}
+	return n
+}
+
+// hasItem reports whether one more was read for a list of n.
+//
+//go:noinline // as number
+func (c *coder) hasItem(id byte, n, least, most int) bool {
+	if c.mode == judging && n < least || c.reads(id, wire.Bytes) && n >= most {
+		c.err = errBounds
+	}
+	return c.reads(id, wire.Bytes)
+}
+
+// inside is the coder of a message within the message, until leave.
+//
+//go:noinline // as number
+func (c *coder) inside(id byte) coder {
+	if !c.appends() {
+		return coder{mode: unread, rest: c.f.Bytes}
+	}
+	c.tag(id, wire.Bytes)
+	return coder{b: append(c.b, 0), at: len(c.b)}
+}
+
+// leave takes an inner message. Almost all lengths take the one byte that is there; the
+// message moves for a longer one.
+//
+//go:noinline // as number
+func (c *coder) leave(in *coder) {
+	if !c.appends() {
+		c.err = in.err
+		c.cut()
+		return
+	}
+	c.b = in.b
+	n := len(c.b) - in.at - 1
 	if n < 0x80 {
-		b[at] = byte(n)
-		return b
+		c.b[in.at] = byte(n)
+		return
 	}
 	var length [5]byte
 	long := binary.AppendUvarint(length[:0], uint64(n))
-	b = append(b, long[1:]...)
-	copy(b[at+len(long):], b[at+1:at+1+n])
-	copy(b[at:], long)
-	return b
-}
-
-type field = wire.Field[[]byte]
-
-// eachField calls set for each field of a message.
-func eachField(b []byte, set func(field) error) error {
-	for len(b) > 0 {
-		f, err := wire.Cut(&b)
-		if err != nil {
-			return err
-		}
-		if err := set(f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// read puts a number of at most bound into its field.
-func read[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int64](f field, to *T, bound uint64) error {
-	switch {
-	case f.Wire != wire.Varint:
-		return errType
-	case f.Number > bound:
-		return errRange
-	}
-	*to = T(f.Number)
-	return nil
-}
-
-func readUint32(f field, to *uint32) error { return read(f, to, 1<<32-1) }
-
-func readUint64(f field, to *uint64) error { return read(f, to, 1<<64-1) }
-
-func readFixed64(f field, to *uint64) error {
-	if f.Wire != wire.Fixed64 {
-		return errType
-	}
-	*to = binary.LittleEndian.Uint64(f.Bytes)
-	return nil
-}
-
-func readInt64(f field, to *int64) error { return read(f, to, 1<<64-1) }
-
-func readBool(f field, to *bool) error {
-	var n uint64
-	err := read(f, &n, 1<<64-1)
-	*to = n != 0
-	return err
-}
-
-func readKey(f field, to *[16]byte) error {
-	switch {
-	case f.Wire != wire.Bytes:
-		return errType
-	case len(f.Bytes) != len(to):
-		return errSize
-	}
-	copy(to[:], f.Bytes)
-	return nil
-}
-
-// more returns s with one more element, which may hold what it held before: its
-// slices are used again.
-func more[T any](s []T) []T {
-	if len(s) < cap(s) {
-		return s[:len(s)+1]
-	}
-	var zero T
-	return append(s, zero)
-}
-
-// item makes room for one more of at most bound messages in a list.
-func item[T any](f field, list *[]T, bound int) (*T, error) {
-	switch {
-	case f.Wire != wire.Bytes:
-		return nil, errType
-	case len(*list) >= bound:
-		return nil, errBounds
-	}
-	*list = more(*list)
-	return &(*list)[len(*list)-1], nil
+	c.b = append(c.b, long[1:]...)
+	copy(c.b[in.at+len(long):], c.b[in.at+1:in.at+1+n])
+	copy(c.b[in.at:], long)
 }
