@@ -253,16 +253,6 @@ func ExampleLimiter_HitDetail() {
 	// Output: true 3 48
 }
 
-func ExampleBuilder_Build() {
-	_, err := keyed.New().
-		Window(time.Minute, 10).
-		TokenBucket(time.Second, 5, keyed.Offset(time.Millisecond)).
-		CountDenied().
-		Build()
-	fmt.Println(err)
-	// Output: build limiter: window 1 (TokenBucket of 1s): a token bucket cannot count denied hits: drop CountDenied or the bucket; window 1 (TokenBucket of 1s): Offset belongs to an aligned window: use Window or drop it
-}
-
 func ExampleLimiter_Middleware() {
 	l := limiter(keyed.New().Window(time.Minute, 1).Clock(noon().Now))
 	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })

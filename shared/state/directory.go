@@ -45,7 +45,7 @@ const (
 type directory struct {
 	epoch  uint32
 	tables []tableEntry
-	found  *lookup // nil = search tables one by one
+	found  lookup // see prepare
 }
 
 type tableEntry struct {

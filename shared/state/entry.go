@@ -25,7 +25,7 @@ type Entry struct {
 	Rebased   bool  // Read moved what was written before the clock was set back to the present
 	Resets    int   // windows whose usage has ended since the record was written
 	HeldBack  bool  // Check found that only what is held leaves no room
-	HeldNs    int64 // the holds' clock, where the table holds
+	HeldNs    int64 // the holds' clock, where the table holds; where it leases, the monotonic one
 
 	hash        uint64   // of the key, under the tables' seed
 	key         [15]byte // the page's, in shared data

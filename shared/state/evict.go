@@ -103,6 +103,9 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 	if e.page.wasReset(&t.layout, slot) && t.floorLives(e, e.Now) {
 		return math.MaxInt64
 	}
+	if t.layout.leases {
+		return t.leaseExpiry(e, slot)
+	}
 	at, last := int64(0), t.recordTime(e, slot)
 	e.otherLapses = e.otherLapses[:0]
 	if t.layout.holds {

@@ -91,14 +91,18 @@ type Layout struct {
 	size         int
 	counts       int  // windows that count; a Concurrency behind them holds
 	holds        bool // there is one
+	leases       bool // the only column is a lease
 }
 
 // NewLayout returns the layout of pages with that many slots.
 func NewLayout(windows []limit.Window, slots int) Layout {
 	l := Layout{Slots: slots, Windows: windows}
 	l.counts = len(windows)
-	if n := len(windows); n > 0 && windows[n-1].Algorithm == limit.Concurrency {
-		l.counts, l.holds = n-1, true
+	if n := len(windows); n > 0 {
+		l.holds, l.leases = windows[n-1].Algorithm == limit.Concurrency, windows[n-1].Algorithm == algorithmLease
+		if l.holds || l.leases {
+			l.counts--
+		}
 	}
 	l.floor = headBytes + len(windows)*windowBytes
 	usages, floors := 0, l.floor

@@ -250,24 +250,3 @@ func TestCleanKeepsLeases(t *testing.T) {
 	require.Equal(t, OK, status)
 	require.EqualValues(t, 1, freed, "of another epoch of the clock")
 }
-
-// TestCleanIsLateForASpender: between reading a lease and writing it, no clean
-// brings back what was spent.
-func TestCleanIsLateForASpender(t *testing.T) {
-	store := newMemory()
-	l, cleaner := leasesOf(store, 1, 100), leasesOf(store, 1, 100)
-	for i := range 20 {
-		key := fmt.Sprint(i)
-		e := readLease(t, l, key, leaseNow)
-		e.Grants[0] = Grant{1, 1, 2, leaseNow + second}
-		require.Equal(t, OK, l.Write(e))
-		spender := readLease(t, l, key, leaseNow)
-		spender.Take(leaseNow, 2)
-		require.Equal(t, OK, l.Write(spender))
-		stale := readLease(t, l, key, leaseNow)
-		_, status := cleaner.Clean(&LeaseEntry{}, 100*second, leaseNow)
-		require.Equal(t, OK, status)
-		require.Equal(t, Mismatch, l.Write(stale), "the page has changed")
-		require.Zero(t, readLease(t, l, key, leaseNow).Left(leaseNow))
-	}
-}

@@ -9,16 +9,9 @@ type lookup struct {
 	free uint16 // every lower number is used
 }
 
-// minSearches is how many searches pay for making a lookup.
-const minSearches = 8
-
-// prepare makes a lookup if that many searches pay for one.
-func (d *directory) prepare(searches int) {
-	d.found = nil
-	if searches < minSearches {
-		return
-	}
-	d.found = &lookup{at: make(map[CounterID][]int, len(d.tables)), used: make(map[uint16]bool, len(d.tables))}
+// prepare makes the lookup, for tablesOf and add.
+func (d *directory) prepare() {
+	d.found = lookup{at: make(map[CounterID][]int, len(d.tables)), used: make(map[uint16]bool, len(d.tables))}
 	for i := range d.tables {
 		d.found.add(&d.tables[i], i)
 	}
@@ -30,40 +23,21 @@ func (l *lookup) add(e *tableEntry, i int) {
 }
 
 // tablesOf returns the indexes of the counter's tables, in the directory's order.
-func (d *directory) tablesOf(counter CounterID) (indexes []int) {
-	if d.found != nil {
-		return d.found.at[counter]
-	}
-	for i := range d.tables {
-		if d.tables[i].counter == counter {
-			indexes = append(indexes, i)
-		}
-	}
-	return indexes
-}
+func (d *directory) tablesOf(counter CounterID) (indexes []int) { return d.found.at[counter] }
 
 // add appends a table.
 func (d *directory) add(e tableEntry) *tableEntry {
-	if d.found != nil {
-		d.found.add(&e, len(d.tables))
-	}
+	d.found.add(&e, len(d.tables))
 	d.tables = append(d.tables, e)
 	return &d.tables[len(d.tables)-1]
 }
 
 // freeNumber returns the lowest number that no table has.
 func (d *directory) freeNumber() uint16 {
-	l := d.found
-	if l == nil {
-		l = &lookup{used: make(map[uint16]bool, len(d.tables))}
-		for i := range d.tables {
-			l.used[d.tables[i].number] = true
-		}
+	for d.found.used[d.found.free] {
+		d.found.free++
 	}
-	for l.used[l.free] {
-		l.free++
-	}
-	return l.free
+	return d.found.free
 }
 
 // minAhead is how many tables must be registered before others are registered

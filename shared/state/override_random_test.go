@@ -40,98 +40,92 @@ func (m *bound) update(w limit.Window, now int64) float64 {
 // history.
 func TestRandomOverridesRefundNothingAndLockNobodyOut(t *testing.T) {
 	for seed := range uint64(5000) {
-		randomOverrides(t, seed)
+		r := &bucketRun{T: t, random: rand.New(rand.NewPCG(seed, 4)), store: newMemory()}
+		r.capacity = 1 + r.random.Uint32N(2)
+		r.play(seed)
 	}
 }
 
-func randomOverrides(t *testing.T, seed uint64) {
-	rnd := rand.New(rand.NewPCG(seed, 4))
-	some := func() limit.Window {
-		bursts, rates := []uint32{0, 1, 4, 10, 40}, []uint32{0, 1, 2, 10}
-		return tokenBucket(bursts[rnd.IntN(5)], rates[rnd.IntN(4)], second)
+type bucketRun struct {
+	*testing.T
+	random   *rand.Rand
+	store    *memory
+	capacity uint32
+	table    *Table
+	rule     []limit.Window
+	limits   [3]limit.Window // of the keys
+	known    [3]bound
+	slowest  int64
+}
+
+func (r *bucketRun) some() limit.Window {
+	bursts, rates := []uint32{0, 1, 4, 10, 40}, []uint32{0, 1, 2, 10}
+	return tokenBucket(bursts[r.random.IntN(5)], rates[r.random.IntN(4)], second)
+}
+
+func (r *bucketRun) configure(version int64) {
+	if r.rule == nil || r.random.IntN(3) == 0 {
+		r.rule = []limit.Window{r.some()}
 	}
-	store, now := newMemory(), 1000*second
-	const keys = 3
-	capacity := uint32(1 + rnd.IntN(2))
-	var rule limit.Window
+	r.rule[0].Stamp, r.rule[0].FillNs = 0, 0
 	var overrides []Override
-	var windows []limit.Window
-	var table *Table
-	known := map[string]*bound{}
-	limits := func(k string) limit.Window {
-		for _, o := range overrides {
-			if o.Keys == k {
-				return o.Windows[0]
-			}
+	for k := range r.limits {
+		if r.limits[k] = r.rule[0]; r.random.IntN(2) == 0 {
+			r.limits[k] = r.some()
+			overrides = append(overrides, Override{fmt.Sprint(k), []limit.Window{r.limits[k]}})
 		}
-		return rule
+		r.slowest = max(r.slowest, r.limits[k].Fill(), r.rule[0].Fill())
 	}
-	slowest := int64(0)
-	configure := func(version int64) {
-		if rule.PeriodNs == 0 || rnd.IntN(3) == 0 {
-			rule = some()
-		}
-		overrides = nil
-		for k := range keys {
-			if rnd.IntN(2) == 0 {
-				overrides = append(overrides, Override{fmt.Sprint(k), []limit.Window{some()}})
-			}
-		}
-		windows = Overridden([]limit.Window{rule}, overrides)
-		table = configured(store, "o", version, definition("x", capacity, rule))
-		for k := range keys {
-			own := limits(fmt.Sprint(k))
-			slowest = max(slowest, own.Fill())
-		}
-		slowest = max(slowest, rule.Fill())
+	r.table = configured(r.store, "o", version, definition("x", r.capacity, r.rule[0]))
+	r.rule = Overridden(r.rule, overrides)
+}
+
+// pass reads the key and reports whether a hit passes.
+func (r *bucketRun) passes(e *Entry, k int, now int64, cost uint32) bool {
+	key := Key{Bytes: []byte{byte(k)}, Windows: r.limits[k : k+1], Rule: r.rule}
+	require.Equal(r, OK, r.table.Read(e, key, now))
+	return r.table.Check(e, cost) == e.Now
+}
+
+func (r *bucketRun) update(now int64) {
+	for k := range r.known {
+		r.known[k].update(r.limits[k], now)
 	}
-	configure(1)
-	key := func(k string) Key {
-		return Key{Bytes: []byte(k), Windows: []limit.Window{limits(k)}, Rule: windows}
+}
+
+func (r *bucketRun) play(seed uint64) {
+	now := 1000 * second
+	for k := range r.known {
+		r.known[k] = bound{full: true, at: now}
 	}
+	r.configure(1)
+	var e Entry
 	for step := range int64(60) {
-		switch rnd.IntN(12) {
+		switch r.random.IntN(12) {
 		case 0:
-			for k, m := range known {
-				m.update(limits(k), now)
-			}
-			configure(step + 2)
-			for k, m := range known {
-				m.update(limits(k), now)
-			}
+			r.update(now)
+			r.configure(step + 2)
+			r.update(now)
 		case 1, 2:
-			now += rnd.Int64N(3 * second)
+			now += r.random.Int64N(3 * second)
 		case 3:
-			var e Entry
-			_, status := table.Clean(&e, windows, now)
-			require.Equal(t, OK, status)
+			_, status := r.table.Clean(&e, r.rule, now)
+			require.Equal(r, OK, status)
 		default:
-			k := fmt.Sprint(rnd.IntN(keys))
-			m := known[k]
-			if m == nil {
-				m = &bound{full: true, at: now}
-				known[k] = m
-			}
-			w := limits(k)
-			holds := m.update(w, now)
-			var e Entry
-			require.Equal(t, OK, table.Read(&e, key(k), now))
-			cost := uint32(1 + rnd.IntN(4))
-			if table.Check(&e, cost) != e.Now {
+			k, cost := r.random.IntN(len(r.known)), 1+r.random.Uint32N(4)
+			m := &r.known[k]
+			holds := m.update(r.limits[k], now)
+			if !r.passes(&e, k, now, cost) {
 				continue
 			}
-			require.Equal(t, OK, table.Commit(&e, cost, true))
-			require.GreaterOrEqual(t, holds+1e-3, float64(cost), "seed %d step %d key %s %+v", seed, step, k, w)
-			m.tokens, m.full, m.rate, m.at = holds-float64(cost), false, 0, now
+			require.Equal(r, OK, r.table.Commit(&e, cost, true))
+			require.GreaterOrEqual(r, holds+1e-3, float64(cost), "seed %d step %d key %d %+v", seed, step, k, r.limits[k])
+			*m = bound{tokens: holds - float64(cost), at: now}
 		}
 	}
-	now += 2 * slowest
-	for k := range keys {
-		name := fmt.Sprint(k)
-		if w := limits(name); w.Limit > 0 && w.Burst > 0 {
-			var e Entry
-			require.Equal(t, OK, table.Read(&e, key(name), now))
-			require.Equal(t, e.Now, table.Check(&e, 1), "seed %d: key %s %+v of rule %+v is locked out", seed, name, w, windows[0])
-		}
+	now += 2 * r.slowest
+	for k, w := range r.limits {
+		never := w.Limit == 0 || w.Burst == 0
+		require.True(r, never || r.passes(&e, k, now, 1), "seed %d: key %d %+v of rule %+v is locked out", seed, k, w, r.rule)
 	}
 }

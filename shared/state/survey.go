@@ -72,7 +72,7 @@ func (t *Tables) Peek() {
 		return
 	}
 	d, _ := readDirectory(value) // one that cannot be read is empty
-	d.prepare(len(unused))
+	d.prepare()
 	for _, table := range unused {
 		for _, i := range d.tablesOf(table.def.Counter) {
 			if e := &d.tables[i]; e.foreign == nil && e.hasOwner(t.self.id) {

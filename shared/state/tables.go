@@ -204,7 +204,7 @@ func (t *Tables) enter(now int64, tables []*Table) Status {
 		d.forgetFuture(now)
 		self := owner{t.self.id, pastOrOldest(t.self.configuredNs, now)}
 		d.release(self, t.keeps, now)
-		d.prepare(len(tables))
+		d.prepare()
 		conflict = t.wasDropped(d, tables)
 		split = (conflict || slices.ContainsFunc(tables, (*Table).lacksWindow)) && !t.split && d.hasOwner(t.splitOwner)
 		if split {
