@@ -31,23 +31,16 @@ func (r *Rule) leases() bool { return r.Scope == ScopeCluster && r.Lease != quot
 // leases or holds cannot do.
 func (r *reader) fitsScope(v value, rule *Rule) {
 	if r.rule.holds() {
-		if v.has("lease") {
-			r.fail(v.field("lease"), HeldLease)
-		}
-		switch {
-		case rule.Scope == ScopeCluster:
+		r.refuse(v, HeldLease, "lease")
+		if rule.Scope == ScopeCluster {
 			rule.Lease = quota.LeaseOff
-		case v.has("on_unavailable"):
-			r.fail(v.field("on_unavailable"), ClusterOnly)
+		} else {
+			r.refuse(v, ClusterOnly, "on_unavailable")
 		}
 		return
 	}
 	if rule.Scope == ScopeProxy {
-		for _, name := range [...]string{"lease", "on_unavailable"} {
-			if v.has(name) {
-				r.fail(v.field(name), ClusterOnly)
-			}
-		}
+		r.refuse(v, ClusterOnly, "lease", "on_unavailable")
 	}
 	if !rule.leases() {
 		return

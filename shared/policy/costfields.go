@@ -49,9 +49,9 @@ func readCosts(r *reader, v value, rule *Rule) {
 	}
 	for i := range v.node.Items {
 		var c MatchedCost
-		at, before := v.item(i, objectOf("matched_cost")), r.count()
+		at := v.item(i, objectOf("matched_cost"))
 		switch {
-		case !readObject(r, at, matchedCostObject, &c) || r.count() > before:
+		case !readSound(r, at, matchedCostObject, &c):
 		case !c.Match.isEmpty():
 			rule.Costs = append(rule.Costs, c)
 		case i < len(v.node.Items)-1:
@@ -72,28 +72,18 @@ func readOneCost(r *reader, v value, c *Cost) {
 		c.Fixed = uint32(r.integer(v))
 		return
 	}
-	before := r.count()
-	if !readObject(r, v, costObject, c) || r.count() > before {
+	if !readSound(r, v, costObject, c) {
 		return
 	}
-	places := 0
-	for _, name := range [...]string{"header", "query", "request_bytes"} {
-		if v.has(name) {
-			places++
-		}
-	}
-	switch {
-	case places == 0:
+	switch v.hasOf("header", "query", "request_bytes") {
+	case 0:
 		r.fail(v, CostWithoutPlace)
-	case places > 1:
+	case 1:
+	default:
 		r.fail(v, CostTwoPlaces)
 	}
 	if c.RequestBytes != nil {
-		for _, name := range [...]string{"default", "min", "max"} {
-			if v.has(name) {
-				r.fail(v.field(name), CostBoundsMisplaced)
-			}
-		}
+		r.refuse(v, CostBoundsMisplaced, "default", "min", "max")
 		*c = Cost{RequestBytes: c.RequestBytes}
 		return
 	}

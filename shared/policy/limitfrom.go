@@ -24,18 +24,12 @@ func readRequests(r *reader, v value, l *writtenLimit) {
 		return
 	}
 	var n LimitFrom
-	if before := r.count(); !readObject(r, v, requestsObject, &n) || r.count() > before {
+	if !readSound(r, v, requestsObject, &n) {
 		return
-	}
-	places := 0
-	for _, name := range [...]string{"jwt", "property", "header"} {
-		if v.has(name) {
-			places++
-		}
 	}
 	trusted := v.node.Member("trusted")
 	isTrusted := trusted != nil && trusted.Text == "true"
-	switch {
+	switch places := v.hasOf("jwt", "property", "header"); {
 	case places == 0:
 		r.fail(v, NumberWithoutPlace)
 	case places > 1:

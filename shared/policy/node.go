@@ -14,7 +14,8 @@ const (
 )
 
 // Node is a parsed document before anyone has asked what it means: the common
-// form of YAML in a file and of JSON in a plugin configuration.
+// form of YAML in a file and of JSON in a plugin configuration. All its text is UTF-8, and
+// nothing nests deeper than MaxDepth.
 type Node struct {
 	Kind   Kind
 	Text   string  // of a Bool ("true", "false"), Number (as written) or String

@@ -50,8 +50,7 @@ func readOverrides(r *reader, v value, rule *Rule) {
 }
 
 func readOverride(r *reader, v value, o *Override) {
-	before := r.count()
-	if !readObject(r, v, overrideObject, o) || r.count() > before {
+	if !readSound(r, v, overrideObject, o) {
 		return
 	}
 	switch limits := v.has("limits"); {

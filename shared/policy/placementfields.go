@@ -37,8 +37,7 @@ func placementObject() *object[Placement] {
 		{"name", text, DefaultName, readPolicyName},
 		{"proxies", objectOf("proxies"), "", func(r *reader, v value, p *Placement) {
 			p.Proxies = &Selector{}
-			before := r.count()
-			if readObject(r, v, selectorObject(), p.Proxies) && r.count() == before {
+			if readSound(r, v, selectorObject(), p.Proxies) {
 				r.checkSelector(v, p.Proxies)
 			}
 		}},
@@ -86,7 +85,7 @@ func PushedJSON(doc *Node) []byte {
 // problem the placement is not valid.
 func ReadPlacement(doc *Node) (Placement, []Problem) {
 	r, v, p := &reader{}, value{node: doc}, Placement{}
-	if !r.readable(doc) || !readObject(r, v, placementObject(), &p) || r.count() > 0 {
+	if !readSound(r, v, placementObject(), &p) {
 		return p, r.problems
 	}
 	switch {
@@ -116,13 +115,7 @@ func IsPolicyName(s string) bool {
 	return s != "" && len(s) <= MaxPolicyName && !strings.ContainsFunc(s, other)
 }
 
-func (r *reader) selectorPattern(v value) string {
-	s, ok := r.text(v)
-	if ok {
-		r.fits(v, MaxPatternBytes)
-	}
-	return s
-}
+func (r *reader) selectorPattern(v value) string { return r.textOf(v, MaxPatternBytes) }
 
 func readSelectorMetadata(r *reader, v value, s *Selector) {
 	if v.node.Kind != Object {

@@ -46,11 +46,7 @@ const (
 )
 
 var quotaObject = newObject("quota", []field[Quota]{
-	{"cluster", text, "sluice_quota", func(r *reader, v value, q *Quota) {
-		if s, ok := r.text(v); ok && r.fits(v, MaxClusterBytes) {
-			q.Cluster = s
-		}
-	}},
+	{"cluster", text, "sluice_quota", func(r *reader, v value, q *Quota) { q.Cluster = r.textOf(v, MaxClusterBytes) }},
 	{"timeout", duration, "100ms", func(r *reader, v value, q *Quota) {
 		ns, ok := r.duration(v)
 		if q.TimeoutNs = ns; ok && (ns < MinTimeoutNs || ns > MaxTimeoutNs) {
@@ -96,9 +92,7 @@ func readReportSecret(r *reader, v value, p *Policy) {
 		r.fail(v, Reserved)
 		return
 	}
-	if s, ok := r.text(v); ok && r.fits(v, ReportSecretBytes) {
-		p.ReportSecret = s
-	}
+	p.ReportSecret = r.textOf(v, ReportSecretBytes)
 }
 
 func readManagePath(r *reader, v value, m *Manage) {

@@ -43,7 +43,6 @@ const (
 	EmptyDocument Code = "empty_document" // JSON without a value
 	InvalidJSON   Code = "invalid_json"
 	TooDeep       Code = "too_deep"
-	NotUTF8       Code = "not_utf8"
 	MoreProblems  Code = "more_problems" // how many are left out
 
 	WrongValue     Code = "wrong_value" // not of the wanted shape

@@ -1,10 +1,8 @@
 package policy
 
 import (
-	"slices"
 	"sort"
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -62,10 +60,7 @@ func (r *reader) read(doc *Node) (*Policy, []Problem) {
 	r.keyPart = readKeyPart
 	v := value{node: doc, shape: required(objectOf(policyObject.Name))}
 	p := &Policy{}
-	if doc == nil {
-		v.node = &Node{}
-	}
-	if r.readable(v.node) && r.versionKnown(v) && readObject(r, v, policyObject, p) {
+	if r.versionKnown(v) && readObject(r, v, policyObject, p) {
 		r.setQuota(p)
 		r.checkRules(p)
 	}
@@ -107,6 +102,12 @@ func (r *reader) add(p Problem, at place) {
 // object at all.
 func readObject[T any](r *reader, v value, o *object[T], out *T) bool {
 	return r.object(v, o.Fields, func(i int, child value) { o.read[i](r, child, out) })
+}
+
+// readSound is readObject that reports whether there was no problem.
+func readSound[T any](r *reader, v value, o *object[T], out *T) bool {
+	before := r.count()
+	return readObject(r, v, o, out) && r.count() == before
 }
 
 func (r *reader) object(v value, known []FieldSchema, read func(i int, child value)) bool {
@@ -181,50 +182,12 @@ func (r *reader) versionKnown(v value) bool {
 	return true
 }
 
-// readable checks what no table asks: that all text is UTF-8 and nesting ends.
-func (r *reader) readable(n *Node) bool {
-	if sound(n, MaxDepth) {
-		return true
-	}
-	r.unsound(value{node: n}, MaxDepth)
-	return false
-}
-
-func sound(n *Node, depth int) bool {
-	if depth < 0 || !utf8.ValidString(n.Text) {
-		return false
-	}
-	for _, item := range n.Items {
-		if !sound(item, depth-1) {
-			return false
+// refuse reports each of the fields that the object has.
+func (r *reader) refuse(v value, code Code, names ...string) {
+	for _, name := range names {
+		if v.has(name) {
+			r.fail(v.field(name), code)
 		}
-	}
-	for i := range n.Fields {
-		if !utf8.ValidString(n.Fields[i].Name) || !sound(n.Fields[i].Value, depth-1) {
-			return false
-		}
-	}
-	return true
-}
-
-// unsound is sound with paths, which are too dear to build for every document.
-func (r *reader) unsound(v value, depth int) {
-	if depth < 0 {
-		r.fail(v, TooDeep)
-		return
-	}
-	if !utf8.ValidString(v.node.Text) {
-		r.fail(v, NotUTF8)
-	}
-	for i := range v.node.Items {
-		r.unsound(v.item(i, Shape{}), depth-1)
-	}
-	for i := range v.node.Fields {
-		f := &v.node.Fields[i]
-		if !utf8.ValidString(f.Name) {
-			r.failName(v, f, NotUTF8)
-		}
-		r.unsound(value{node: f.Value, at: v.at.field(f.Name)}, depth-1)
 	}
 }
 
@@ -241,8 +204,16 @@ func (v value) item(i int, s Shape) value {
 }
 
 // has reports whether the object names the field.
-func (v value) has(name string) bool {
-	return slices.ContainsFunc(v.node.Fields, func(f Field) bool { return f.Name == name })
+func (v value) has(name string) bool { return v.node.Member(name) != nil }
+
+// hasOf is how many of the fields the object names.
+func (v value) hasOf(names ...string) (n int) {
+	for _, name := range names {
+		if v.has(name) {
+			n++
+		}
+	}
+	return n
 }
 
 // field is the place of a field, or of its object where the field is absent.

@@ -89,8 +89,8 @@ func readRule(r *reader, v value, rule *Rule) {
 	case rule.CountDenied && slices.ContainsFunc(rule.Limits, isBucket):
 		r.fail(v.field("count_denied"), CountDenied)
 	}
-	if rule.Mode == ModeShadow && v.has("enforce_percent") {
-		r.fail(v.field("enforce_percent"), ShadowPercent)
+	if rule.Mode == ModeShadow {
+		r.refuse(v, ShadowPercent, "enforce_percent")
 	}
 	r.fitsScope(v, rule)
 	rule.setUnits()

@@ -40,10 +40,13 @@ func (r *reader) name(v value) string {
 }
 
 // shortText reads a text that names something of a request.
-func (r *reader) shortText(v value) string {
+func (r *reader) shortText(v value) string { return r.textOf(v, MaxNameBytes) }
+
+// textOf reads a text of at most so many bytes.
+func (r *reader) textOf(v value, maxBytes int) string {
 	s, ok := r.text(v)
 	if ok {
-		r.fits(v, MaxNameBytes)
+		r.fits(v, maxBytes)
 	}
 	return s
 }

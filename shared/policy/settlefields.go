@@ -71,7 +71,7 @@ func readSettle(r *reader, v value, rule *Rule) {
 func readSettleTo(r *reader, v value, s *Settle) {
 	switch v.node.Kind {
 	case Object:
-		if before := r.count(); readObject(r, v, settleToObject, s) && len(v.node.Fields) != 1 && r.count() == before {
+		if readSound(r, v, settleToObject, s) && len(v.node.Fields) != 1 {
 			r.fail(v, SettlePlaces)
 		}
 	case String:
@@ -154,17 +154,15 @@ func readLinger(r *reader, v value, rule *Rule) {
 // fields of theirs.
 func (r *reader) fitsHold(v value, rule *Rule) {
 	isConcurrency := r.rule.algorithm == limit.Concurrency
+	isKnown := r.rule.algorithm != 0
 	if !isConcurrency {
-		if v.has("linger") && r.rule.algorithm != 0 {
-			r.fail(v.field("linger"), LingerMisplaced)
+		if rule.LingerNs = 0; isKnown {
+			r.refuse(v, LingerMisplaced, "linger")
 		}
-		rule.LingerNs = 0
 	}
 	if rule.Settle == nil && !isConcurrency {
-		for _, name := range [...]string{"hold", "max_hold"} {
-			if v.has(name) && r.rule.algorithm != 0 {
-				r.fail(v.field(name), HoldMisplaced)
-			}
+		if isKnown {
+			r.refuse(v, HoldMisplaced, "hold", "max_hold")
 		}
 		rule.HoldNs, rule.MaxHoldNs = 0, 0
 		return

@@ -29,29 +29,6 @@ func rule(fields string) string {
 	return `{"version":1,"rules":[{"name":"a","limits":[]` + fields + `}]}`
 }
 
-// What only a tree built by hand can hold.
-func TestReadUnsoundTree(t *testing.T) {
-	text := func(s string) *policy.Node { return &policy.Node{Kind: policy.String, Text: s} }
-	bad := &policy.Node{Kind: policy.Object, Fields: []policy.Field{
-		{Name: "domain", Value: text("a\xff")},
-		{Name: "b\xfe", Value: &policy.Node{Kind: policy.List, Items: []*policy.Node{text("\xc0")}}},
-	}}
-	_, errs, _ := judge(bad)
-	require.Equal(t, []string{
-		`domain: is not UTF-8`, `["b\xfe"]: is not UTF-8`, `["b\xfe"][0]: is not UTF-8`,
-	}, messages(errs))
-
-	deep := text("x")
-	for range 100 {
-		deep = &policy.Node{Kind: policy.List, Items: []*policy.Node{deep}}
-	}
-	_, errs, _ = judge(deep)
-	require.Equal(t, []string{strings.Repeat("[0]", 33) + ": is nested more than 32 deep"}, messages(errs))
-
-	_, errs, _ = judge(nil)
-	require.Len(t, errs, 1)
-}
-
 // Each list and text has a largest size, which it may have.
 func TestBounds(t *testing.T) {
 	many := func(n int, item string) string { return strings.TrimSuffix(strings.Repeat(item+",", n), ",") }

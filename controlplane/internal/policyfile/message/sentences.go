@@ -15,7 +15,6 @@ import (
 var sentences = map[policy.Code]string{
 	policy.TooLarge:       "the policy is {1} bytes, the most is " + strconv.Itoa(policy.MaxBytes),
 	policy.TooDeep:        "is nested more than " + strconv.Itoa(policy.MaxDepth) + " deep",
-	policy.NotUTF8:        "is not UTF-8",
 	policy.MoreProblems:   "and {1} more problems",
 	policy.UnknownVersion: "{value} is not known to this build, which reads version " + strconv.Itoa(policy.Version),
 	policy.Reserved:       "is reserved: the control plane sets it when it pushes a policy; remove it",
