@@ -27,8 +27,7 @@ type window struct {
 	name    string
 	offset  time.Duration
 	jitter  int
-	burst   uint32
-	options [optionKinds]bool // the options that were given
+	options []string // the options that were given
 
 	utcOffset time.Duration
 }
@@ -125,36 +124,20 @@ func (b *Builder) TokenBucket(per time.Duration, tokens uint32, options ...Windo
 
 func (b *Builder) add(a limit.Algorithm, per time.Duration, units uint32, options []WindowOption) *Builder {
 	w := window{Window: limit.Window{Algorithm: a, Limit: units, PeriodNs: int64(per)}, period: per}
-	for _, o := range options {
-		w.options[o.kind] = true
-		switch o.kind {
-		case offsetOption:
-			w.offset = time.Duration(o.value)
-			w.OffsetNs = o.value
-		case utcOffsetOption:
-			w.utcOffset = time.Duration(o.value)
-		case jitterOption:
-			w.jitter = int(o.value)
-			w.Jitter = uint8(o.value)
-		case burstOption:
-			w.burst = uint32(o.value)
-		case elasticOption:
-			w.Elastic = true
-		case nameOption:
-			w.name = o.text
-		default: // there is no other
-		}
+	switch a {
+	case limit.SlidingWindowLog:
+		w.Units = uint16(min(units, limit.MaxLog))
+	case limit.TokenBucket:
+		w.Burst = units
+	default:
 	}
-	switch {
-	case a == limit.Calendar:
+	for _, o := range options {
+		w.options = append(w.options, o.name)
+		o.set(&w)
+	}
+	if a == limit.Calendar {
 		calendar := limit.NewCalendar(1, int64(w.offset), int64(w.utcOffset))
 		w.OffsetNs = calendar.OffsetNs
-	case a == limit.SlidingWindowLog:
-		w.Units = uint16(min(units, limit.MaxLog))
-	case a == limit.TokenBucket && w.options[burstOption]:
-		w.Burst = w.burst
-	case a == limit.TokenBucket:
-		w.Burst = units
 	}
 	b.windows = append(b.windows, w)
 	return b

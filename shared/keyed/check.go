@@ -3,6 +3,7 @@ package keyed
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,39 +76,40 @@ func (b *Builder) checkWindow(p *problems, i int) {
 	}
 }
 
+func (w *window) has(option string) bool { return slices.Contains(w.options, option) }
+
 // checkOptions adds what is wrong with a window's options.
 func (w *window) checkOptions(p *problems, at string) {
 	for _, o := range [...]struct {
-		kind  optionKind
 		name  string
 		owner limit.Algorithm
 		where string
 	}{
-		{utcOffsetOption, "UTCOffset", limit.Calendar, "months: use Months"},
-		{offsetOption, "Offset", limit.FixedWindow, "an aligned window: use Window"},
-		{jitterOption, "Jitter", limit.FixedWindow, "an aligned window: use Window"},
-		{elasticOption, "Elastic", limit.FixedWindowPerKey, "a window per key: use WindowPerKey"},
-		{burstOption, "Burst", limit.TokenBucket, "a token bucket: use TokenBucket"},
+		{"UTCOffset", limit.Calendar, "months: use Months"},
+		{"Offset", limit.FixedWindow, "an aligned window: use Window"},
+		{"Jitter", limit.FixedWindow, "an aligned window: use Window"},
+		{"Elastic", limit.FixedWindowPerKey, "a window per key: use WindowPerKey"},
+		{"Burst", limit.TokenBucket, "a token bucket: use TokenBucket"},
 	} {
-		if w.options[o.kind] && w.Algorithm != o.owner && (w.Algorithm != limit.Calendar || o.kind != offsetOption) {
+		if w.has(o.name) && w.Algorithm != o.owner && (w.Algorithm != limit.Calendar || o.name != "Offset") {
 			p.add("%s: %s belongs to %s or drop it", at, o.name, o.where)
 		}
 	}
 	w.checkOffsets(p, at)
-	if w.options[jitterOption] && (w.jitter < 1 || w.jitter > 100) {
+	if w.has("Jitter") && (w.jitter < 1 || w.jitter > 100) {
 		p.add("%s: a jitter of %d percent: it must be 1 to 100", at, w.jitter)
 	}
-	if w.options[burstOption] && w.burst == 0 {
+	if w.has("Burst") && w.Burst == 0 {
 		p.add("%s: a burst of 0 tokens: it must be at least 1", at)
 	}
-	if w.options[nameOption] && strings.Trim(w.name, "0123456789") == "" {
+	if w.has("Name") && strings.Trim(w.name, "0123456789") == "" {
 		p.add("%s: the name %q: it needs a character that is not a digit, because a number is an index", at, w.name)
 	}
 }
 
 func (w *window) checkOffsets(p *problems, at string) {
 	switch {
-	case !w.options[offsetOption]:
+	case !w.has("Offset"):
 	case w.Algorithm == limit.Calendar && (w.offset < 0 || int64(w.offset) >= limit.MaxOffsetNs):
 		p.add("%s: an offset of %s: it must be at least 0 and less than 28 days", at, w.offset)
 	case w.offset < 0 || w.offset >= w.period:

@@ -10,10 +10,7 @@ var policyObject = newObject("policy", []field[Policy]{
 	{"version", required(integer(Version, Version)), "", func(r *reader, v value, _ *Policy) { r.integer(v) }},
 	{"revision", name, "", readRevision},
 	{"domain", name, DefaultDomain, func(r *reader, v value, p *Policy) { p.Domain = r.name(v) }},
-	{
-		"headers", word(HeadersNone, HeadersIETF, HeadersXRateLimit, HeadersBoth), "none",
-		func(r *reader, v value, p *Policy) { p.Headers = Headers(r.word(v)) },
-	},
+	words("headers", "none", func(p *Policy) *Headers { return &p.Headers }, HeadersNone, HeadersIETF, HeadersXRateLimit, HeadersBoth),
 	{"quota", objectOf("quota"), "", func(r *reader, v value, p *Policy) {
 		p.Quota = &Quota{}
 		readObject(r, v, quotaObject, p.Quota)
@@ -24,10 +21,7 @@ var policyObject = newObject("policy", []field[Policy]{
 		p.Manage = &Manage{}
 		readObject(r, v, manageObject, p.Manage)
 	}},
-	{
-		"report_keys", word(ReportHash, ReportPlain, ReportOff), "hash",
-		func(r *reader, v value, p *Policy) { p.ReportKeys = ReportKeys(r.word(v)) },
-	},
+	words("report_keys", "hash", func(p *Policy) *ReportKeys { return &p.ReportKeys }, ReportHash, ReportPlain, ReportOff),
 	{"report_secret", text, "", readReportSecret},
 })
 

@@ -23,10 +23,7 @@ const (
 var ruleObject = newObject("rule", []field[Rule]{
 	{"name", required(name), "", func(r *reader, v value, rule *Rule) { rule.Name = r.name(v) }},
 	{"counter", name, "", func(r *reader, v value, rule *Rule) { rule.Counter = r.name(v) }},
-	{
-		"scope", word(ScopeProxy, ScopeCluster), "proxy",
-		func(r *reader, v value, rule *Rule) { rule.Scope = Scope(r.word(v)) },
-	},
+	words("scope", "proxy", func(r *Rule) *Scope { return &r.Scope }, ScopeProxy, ScopeCluster),
 	{"match", objectOf("match"), "", func(r *reader, v value, rule *Rule) { readObject(r, v, matchObject, &rule.Match) }},
 	{"exempt", listOf("match"), "", func(r *reader, v value, rule *Rule) { rule.Exempt = r.exemptions(v) }},
 	{"key", listOf("key"), "", readKey},
@@ -41,33 +38,19 @@ var ruleObject = newObject("rule", []field[Rule]{
 	{"max_hold", duration, "", func(r *reader, v value, rule *Rule) { rule.MaxHoldNs, _ = r.duration(v) }},
 	{"linger", duration, "1s", readLinger},
 	{"count_denied", boolean, "false", func(r *reader, v value, rule *Rule) { rule.CountDenied = r.boolean(v) }},
-	{
-		"mode", word(ModeEnforce, ModeShadow, ModeOff), "enforce",
-		func(r *reader, v value, rule *Rule) { rule.Mode = Mode(r.word(v)) },
-	},
+	words("mode", "enforce", func(r *Rule) *Mode { return &r.Mode }, ModeEnforce, ModeShadow, ModeOff),
 	{"enforce_percent", integer(0, 100), "100", func(r *reader, v value, rule *Rule) {
 		rule.EnforcePercent = uint8(r.integer(v))
 	}},
 	{"capacity", integer(1, MaxCapacity), "65536", func(r *reader, v value, rule *Rule) {
 		rule.Capacity = uint32(r.integer(v))
 	}},
-	{
-		"on_full", word(FullInherit, FullDeny, FullAllow), "inherit",
-		func(r *reader, v value, rule *Rule) { rule.OnFull = OnFull(r.word(v)) },
-	},
-	{
-		"on_error", word(FailAllow, FailDeny), "allow",
-		func(r *reader, v value, rule *Rule) { rule.OnError = Failure(r.word(v)) },
-	},
-	{
-		"on_contention", word(FailDeny, FailAllow), "deny",
-		func(r *reader, v value, rule *Rule) { rule.OnContention = Failure(r.word(v)) },
-	},
+	words("on_full", "inherit", func(r *Rule) *OnFull { return &r.OnFull }, FullInherit, FullDeny, FullAllow),
+	words("on_error", "allow", func(r *Rule) *Failure { return &r.OnError }, FailAllow, FailDeny),
+	words("on_contention", "deny", func(r *Rule) *Failure { return &r.OnContention }, FailDeny, FailAllow),
 	{"lease", choice("lease"), "auto", readLease},
-	{
-		"on_unavailable", word(UnavailableLocal, UnavailableAllow, UnavailableDeny), "local",
-		func(r *reader, v value, rule *Rule) { rule.OnUnavailable = OnUnavailable(r.word(v)) },
-	},
+	words("on_unavailable", "local", func(r *Rule) *OnUnavailable { return &r.OnUnavailable },
+		UnavailableLocal, UnavailableAllow, UnavailableDeny),
 	{"response", objectOf("response"), "", func(r *reader, v value, rule *Rule) {
 		readObject(r, v, responseObject, &rule.Response)
 		r.rule.givesBody = v.has("body")

@@ -88,6 +88,11 @@ type field[T any] struct {
 	read  func(r *reader, v value, out *T)
 }
 
+// words is the row of a field that is one of some words.
+func words[T any, W ~string](name, def string, to func(*T) *W, list ...W) field[T] {
+	return field[T]{name, word(list...), def, func(r *reader, v value, out *T) { *to(out) = W(r.word(v)) }}
+}
+
 // object is the table of an object that is read into a T.
 type object[T any] struct {
 	ObjectSchema
