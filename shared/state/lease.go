@@ -33,8 +33,6 @@ const (
 	leaseBytes     = 144
 	grantBytes     = 20
 	offGrants      = 8
-	offUnits       = 8  // in a grant
-	offEnd         = 12 // in a grant
 	offDenied      = offGrants + MaxGrants*grantBytes
 	offAsked       = offDenied + 20
 	offRate        = offDenied + 40
@@ -295,12 +293,9 @@ func (l *Leases) findSlot(e *LeaseEntry) {
 
 // leftOf is Lease.Left of a lease's bytes.
 func leftOf(b []byte, nowNs int64) (units uint32) {
-	for i := offGrants; i < offDenied; i += grantBytes {
-		if int64(le.Uint64(b[i+offEnd:])) > nowNs {
-			units = limit.AddSaturating(units, le.Uint32(b[i+offUnits:]))
-		}
-	}
-	return units
+	var l Lease
+	l.read(b[:leaseBytes])
+	return l.Left(nowNs)
 }
 
 // lease returns the bytes of the slot's lease.
@@ -310,7 +305,7 @@ func (l *Lease) read(b []byte) {
 	for i := range l.Grants {
 		g := b[offGrants+i*grantBytes:]
 		l.Grants[i] = Grant{
-			Stream: le.Uint32(g), Number: le.Uint32(g[4:]), Units: le.Uint32(g[offUnits:]), EndNs: int64(le.Uint64(g[offEnd:])),
+			Stream: le.Uint32(g), Number: le.Uint32(g[4:]), Units: le.Uint32(g[8:]), EndNs: int64(le.Uint64(g[12:])),
 		}
 	}
 	d := b[offDenied:]
@@ -329,8 +324,8 @@ func (l *Lease) put(b []byte) {
 		g, h := b[offGrants+i*grantBytes:], &l.Grants[i]
 		le.PutUint32(g, h.Stream)
 		le.PutUint32(g[4:], h.Number)
-		le.PutUint32(g[offUnits:], h.Units)
-		le.PutUint64(g[offEnd:], uint64(h.EndNs))
+		le.PutUint32(g[8:], h.Units)
+		le.PutUint64(g[12:], uint64(h.EndNs))
 	}
 	d := b[offDenied:]
 	le.PutUint64(d, uint64(l.DeniedNs))

@@ -2,6 +2,7 @@ package state
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
@@ -304,17 +305,6 @@ func (b page) convert(from, to *Layout, epoch uint32) page {
 	out := newPage(to, epoch)
 	le.PutUint16(out[offGeneration:], b.generation())
 	out.setFloorTime(b.floorTime())
-	for i, w := range to.Windows {
-		for j, v := range from.Windows {
-			switch {
-			case !w.Same(v):
-			case w.Algorithm == limit.Concurrency:
-				out.moveHeld(to, ofFloor, b, from, ofFloor)
-			default:
-				out.setFloor(to, i, b.floor(from, j))
-			}
-		}
-	}
 	for slot := range min(from.Slots, to.Slots) {
 		if b.free(from, slot) {
 			continue
@@ -325,18 +315,25 @@ func (b page) convert(from, to *Layout, epoch uint32) page {
 		if to.holds {
 			out.setNumber(to, slot, firstNumber)
 		}
-		for i, w := range to.Windows {
-			for j, v := range from.Windows {
-				switch {
-				case !w.Same(v):
-				case w.Algorithm == limit.Concurrency:
-					out.moveHeld(to, slot, b, from, slot)
-				case w.Algorithm == algorithmLease:
-					copy(out.lease(to, slot), b.lease(from, slot))
-				default:
-					u := refit(b.usage(from, slot, j, nil), int(w.Units))
-					out.setUsage(to, slot, i, &u)
-				}
+	}
+	for i, w := range to.Windows {
+		j := slices.IndexFunc(from.Windows, w.Same)
+		if j < 0 {
+			continue
+		}
+		for slot := ofFloor; slot < min(from.Slots, to.Slots); slot++ {
+			switch {
+			case slot != ofFloor && b.free(from, slot):
+			case w.Algorithm == limit.Concurrency:
+				out.moveHeld(to, slot, b, from, slot)
+			case w.Algorithm == algorithmLease && slot != ofFloor:
+				copy(out.lease(to, slot), b.lease(from, slot))
+			case w.Algorithm == algorithmLease: // has no floor
+			case slot == ofFloor:
+				out.setFloor(to, i, b.floor(from, j))
+			default:
+				u := refit(b.usage(from, slot, j, nil), int(w.Units))
+				out.setUsage(to, slot, i, &u)
 			}
 		}
 	}

@@ -262,23 +262,21 @@ func (t *Tables) loadSeed() Status {
 	if t.seeded {
 		return OK
 	}
-	for range MaxRetries {
-		value, _, status := t.store.Get(seedKey)
-		switch {
-		case status == NotFound:
-			fresh := make([]byte, seedBytes)
-			fresh[0], fresh[1] = seedVersion, kindSeed
-			t.random(fresh[4:])
-			if t.store.Set(seedKey, fresh, CreateOnly) == Failed {
-				return Failed
-			}
-			continue
-		case status != OK || len(value) != seedBytes || value[0] != seedVersion || value[1] != kindSeed:
-			return Failed
+	var seed []byte
+	status := Update(t.store, seedKey, func(old []byte) (next []byte, status Status) {
+		if seed = old; old == nil {
+			seed = make([]byte, seedBytes)
+			seed[0], seed[1] = seedVersion, kindSeed
+			t.random(seed[4:])
+			return seed, OK
 		}
-		t.seed = [2]uint64{le.Uint64(value[4:]), le.Uint64(value[12:])}
-		t.seeded = true
-		return OK
+		if len(old) != seedBytes || old[0] != seedVersion || old[1] != kindSeed {
+			return nil, Failed
+		}
+		return nil, OK
+	})
+	if t.seeded = status == OK; t.seeded {
+		t.seed = [2]uint64{le.Uint64(seed[4:]), le.Uint64(seed[12:])}
 	}
-	return Failed
+	return status
 }
