@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
 // metrics serves a registry of its own: the default one is global.
@@ -33,44 +33,34 @@ func (s *server) metrics() handler {
 }
 
 func (s *server) registerXDS(registry *prometheus.Registry) {
-	counter := func(name, help string, read func(xds.Counts) uint64) {
+	counter := func(name, help string, of *atomic.Uint64) {
 		opts := prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help}
-		registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return float64(read(s.xds.Counts())) }))
+		registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return float64(of.Load()) }))
 	}
-	gauge := func(name, help string, read func(*xds.Ledger) float64) {
+	l := s.xds.Ledger()
+	gauge := func(name, help string, read func() int) {
 		opts := prometheus.GaugeOpts{Namespace: "sluice", Name: name, Help: help}
-		registry.MustRegister(prometheus.NewGaugeFunc(opts, func() float64 { return read(s.xds.Ledger()) }))
+		registry.MustRegister(prometheus.NewGaugeFunc(opts, func() float64 { return float64(read()) }))
 	}
-	counter("xds_pushes_total", "Revisions pushed to proxies.",
-		func(c xds.Counts) uint64 { return c.Pushes })
-	counter("xds_acks_total", "Pushes that proxies accepted.",
-		func(c xds.Counts) uint64 { return c.Acks })
-	counter("xds_nacks_total", "Pushes that proxies refused.",
-		func(c xds.Counts) uint64 { return c.Nacks })
-	counter("xds_turned_away_total", "Streams refused because too many were open.",
-		func(c xds.Counts) uint64 { return c.TurnedAway })
-	counter("xds_foreign_node_ids_total", "Streams refused because their node id is not their certificate's.",
-		func(c xds.Counts) uint64 { return c.Foreign })
-	gauge("proxies_connected", "Proxies with an xDS stream.",
-		func(l *xds.Ledger) float64 { return float64(l.Connected("")) })
-	gauge("proxies_behind", "Connected proxies that do not run the newest revision of their policy.",
-		func(l *xds.Ledger) float64 { return float64(l.Behind()) })
-	gauge("proxies_without_policy", "Connected proxies that want a policy, and none is for them.",
-		func(l *xds.Ledger) float64 { return float64(l.Untaken()) })
+	counter("xds_pushes_total", "Revisions pushed to proxies.", &s.xds.Pushes)
+	counter("xds_acks_total", "Pushes that proxies accepted.", &s.xds.Acks)
+	counter("xds_nacks_total", "Pushes that proxies refused.", &s.xds.Nacks)
+	counter("xds_turned_away_total", "Streams refused because too many were open.", &s.xds.TurnedAway)
+	counter("xds_foreign_node_ids_total", "Streams refused because their node id is not their certificate's.", &s.xds.Foreign)
+	gauge("proxies_connected", "Proxies with an xDS stream.", func() int { return l.Connected("") })
+	gauge("proxies_behind", "Connected proxies that do not run the newest revision of their policy.", l.Behind)
+	gauge("proxies_without_policy", "Connected proxies that want a policy, and none is for them.", l.Untaken)
 	gauge("proxies_ahead", "Connected proxies with a newer revision of this store, which this serve does not have.",
-		func(l *xds.Ledger) float64 { n, _ := l.Ahead(); return float64(n) })
-	gauge("canaries", "Canaries that wait to be promoted or aborted.",
-		func(l *xds.Ledger) float64 { return float64(l.Canaries(store.Canary)) })
+		func() int { n, _ := l.Ahead(); return n })
+	gauge("canaries", "Canaries that wait to be promoted or aborted.", func() int { return l.Canaries(store.Canary) })
 	gauge("canaries_stalled", "Canaries that have stalled: a proxy refused one, its filter crashed, or it denies too much.",
-		func(l *xds.Ledger) float64 { return float64(l.Canaries(store.Stalled)) })
-	gauge("store_cut_off", "1 while the store on etcd is out of reach: nothing can be changed here.", func(*xds.Ledger) float64 {
+		func() int { return l.Canaries(store.Stalled) })
+	gauge("store_cut_off", "1 while the store on etcd is out of reach: nothing can be changed here.", func() int {
 		if errors.Is(s.store.Healthy(context.Background()), store.ErrCutOff) {
 			return 1
 		}
 		return 0
 	})
-	gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.",
-		func(l *xds.Ledger) float64 { return float64(len(l.Damaged(""))) })
-	gauge("revision", "The newest revision, 0 before the first.",
-		func(l *xds.Ledger) float64 { return float64(l.Newest()) })
+	gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.", func() int { return len(l.Damaged("")) })
+	gauge("revision", "The newest revision, 0 before the first.", func() int { return int(l.Newest()) })
 }

@@ -34,19 +34,22 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	l.lost, l.last = nil, max(l.last, last)
 	l.track(store.DefaultPolicy)
 	for _, s := range slices.Backward(list) {
-		was := before[s.Policy]
+		if s.Damaged {
+			l.lost = append(l.lost, s.Number)
+			continue
+		}
+		was, t := before[s.Policy], l.track(s.Policy)
 		known := was.find(s.Number)
 		switch {
-		case s.Damaged:
-			l.lost = append(l.lost, s.Number)
 		case s.Rollout.IsAborted():
-			t := l.track(s.Policy)
 			t.aborted = append(t.aborted, s.Number)
 		case slices.Contains(was.damaged, s.Number) || known == nil && l.isDamaged(ctx, s.Number):
-			t := l.track(s.Policy)
 			t.damaged = append(t.damaged, s.Number)
 		default:
-			l.track(s.Policy).add(&s, known)
+			if known != nil { // what the store failed to keep stays here
+				s.Acked, s.Nacked = s.Acked || known.Acked, s.Nacked || known.Nacked
+			}
+			t.revisions = append(t.revisions, s)
 		}
 	}
 	l.reassign(before)
@@ -89,9 +92,9 @@ func (l *Ledger) reassign(before map[string]track) {
 	}
 	for _, p := range l.proxies {
 		for _, s := range p.sessions {
-			if t := l.assign(&s.place); t != s.track {
+			if t := l.assign(&s.Place); t != s.track {
 				// A revision that moves a proxy to its policy asks it, as one that was there.
-				s.track, s.stance.since, s.stance.misses = t, t.before, 0
+				s.track, s.Since, s.Misses = t, t.before, 0
 			}
 		}
 	}
@@ -116,7 +119,7 @@ func (l *Ledger) isUntaken(s *session) bool {
 
 // Untaken returns how many connected proxies want a policy, and none is for them.
 func (l *Ledger) Untaken() int {
-	return l.count(func(_ *proxy, s *session) bool { return s.subscribed && l.isUntaken(s) })
+	return l.count(func(_ *proxy, s *session) bool { return s.Subscribed && l.isUntaken(s) })
 }
 
 // Policies returns the names of all policies with a revision, sorted.

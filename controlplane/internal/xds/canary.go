@@ -22,18 +22,18 @@ func reaches(r *store.Rollout, node string) bool {
 
 // canary is the rollout of the newest revision while it lasts, nil if none does.
 func (t *track) canary() *store.Rollout {
-	if t.newest() > 0 && t.revisions[len(t.revisions)-1].rollout.Lasts() {
-		return t.revisions[len(t.revisions)-1].rollout
+	if newest := t.find(t.newest()); newest != nil && newest.Rollout.Lasts() {
+		return newest.Rollout
 	}
 	return nil
 }
 
 // of returns the revisions that are for a proxy.
-func (t *track) of(p stance) []mark {
+func (t *track) of(p stance) []store.Summary {
 	if t == nil {
 		return nil
 	}
-	if r := t.canary(); r != nil && !reaches(r, p.node) {
+	if r := t.canary(); r != nil && !reaches(r, p.id) {
 		return t.revisions[:len(t.revisions)-1]
 	}
 	return t.revisions
@@ -42,14 +42,14 @@ func (t *track) of(p stance) []mark {
 // newestOf returns the number of the newest of these, 0 if there is none.
 func (t *track) newestOf(p stance) uint64 {
 	if list := t.of(p); len(list) > 0 {
-		return list[len(list)-1].number
+		return list[len(list)-1].Number
 	}
 	return 0
 }
 
 // canaryRemark says that a proxy runs the revision of a canary.
 func (s *session) canaryRemark() string {
-	if s.track.canary() != nil && s.track.newest() == s.runs {
+	if s.track.canary() != nil && s.track.newest() == s.Runs {
 		return ", in the canary"
 	}
 	return ""
@@ -89,7 +89,7 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 		return 0, c
 	}
 	number, c.Rollout = t.newest(), *r
-	c.Nacked = t.find(number).nacked
+	c.Nacked = t.find(number).Nacked
 	for id, p := range l.proxies {
 		if slices.Contains(p.known.Refused, number) {
 			c.Refused = append(c.Refused, id.Node)
@@ -97,11 +97,11 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 		if len(p.sessions) == 0 && p.known.Acked == number {
 			c.Gone = append(c.Gone, id.Node)
 		}
-		gets := func(s *session) bool { return s.subscribed && s.track == t && reaches(r, id.Node) }
+		gets := func(s *session) bool { return s.Subscribed && s.track == t && reaches(r, id.Node) }
 		if !p.has(gets) {
 			continue
 		}
-		if c.Connected++; !p.has(func(s *session) bool { return gets(s) && s.runs != number }) {
+		if c.Connected++; !p.has(func(s *session) bool { return gets(s) && s.Runs != number }) {
 			c.Runs++
 		}
 	}

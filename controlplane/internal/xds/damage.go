@@ -47,7 +47,7 @@ func (l *Ledger) withdraw(number uint64) (ok bool) {
 // logDamage logs that revisions are damaged.
 func (s *Server) logDamage(numbers ...uint64) {
 	for _, number := range numbers {
-		s.log.Error("a stored revision is damaged and is not pushed, proxies get the last good one: "+
+		s.Log.Error("a stored revision is damaged and is not pushed, proxies get the last good one: "+
 			"apply the policy again, or restore a backup", "revision", number)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -38,53 +37,19 @@ const (
 
 // told is a session as another control plane tells of it.
 type told struct {
-	Known      store.Proxy
-	Place      selector.Proxy
-	Peer       string
-	Connected  time.Time
-	Version    string          `json:",omitzero"`
-	Manage     string          `json:",omitzero"`
-	Quota      string          `json:",omitzero"`
-	Subscribed bool            `json:",omitzero"`
-	Unserved   []string        `json:",omitzero"`
-	Stranger   bool            `json:",omitzero"`
-	Acked      uint64          `json:",omitzero"` // this and the next three are its stance
-	Refused    []uint64        `json:",omitzero"`
-	Since      uint64          `json:",omitzero"`
-	Misses     int             `json:",omitzero"`
-	Ahead      uint64          `json:",omitzero"`
-	Runs       uint64          `json:",omitzero"`
-	Holds      uint64          `json:",omitzero"`
-	Pushed     uint64          `json:",omitzero"`
-	InFlight   bool            `json:",omitzero"`
-	Unsendable uint64          `json:",omitzero"`
-	Problem    string          `json:",omitzero"`
-	Replies    map[uint64]bool `json:",omitzero"`
+	Known store.Proxy
+	facts
 }
 
-func (s *session) tell(known store.Proxy) told {
-	replies := map[uint64]bool{}
-	for _, n := range slices.Backward(slices.Sorted(maps.Keys(s.replies))) {
-		if replies[n] = s.replies[n]; len(replies) == maxTold {
+// latest are the last replies, as many as are told.
+func latest(replies map[uint64]bool) map[uint64]bool {
+	kept := map[uint64]bool{}
+	for _, n := range slices.Backward(slices.Sorted(maps.Keys(replies))) {
+		if kept[n] = replies[n]; len(kept) == maxTold {
 			break
 		}
 	}
-	return told{
-		known, s.place, s.peer, s.connected.UTC(), s.node.version, s.node.manage, s.node.quota, s.subscribed, s.unserved, s.stranger,
-		s.stance.acked, s.stance.refused, s.stance.since, s.stance.misses, s.ahead, s.runs, s.holds, s.pushed, s.inFlight,
-		s.unsendable, s.problem, replies,
-	}
-}
-
-func (t *told) session(id uint64) *session {
-	return &session{
-		id: id, who: store.Identity{SAN: t.Place.SAN, Node: t.Place.Node}, elsewhere: true, place: t.Place, peer: t.Peer, connected: t.Connected,
-		node:       node{id: t.Place.Node, version: t.Version, manage: t.Manage, quota: t.Quota, cluster: t.Place.Cluster, texts: t.Place.Metadata},
-		subscribed: t.Subscribed, unserved: t.Unserved, stranger: t.Stranger,
-		stance: stance{acked: t.Acked, refused: t.Refused, since: t.Since, misses: t.Misses, node: t.Place.Node},
-		ahead:  t.Ahead, runs: t.Runs, holds: t.Holds, pushed: t.Pushed, inFlight: t.InFlight,
-		unsendable: t.Unsendable, problem: t.Problem, replies: t.Replies,
-	}
+	return kept
 }
 
 // tell returns the sessions with a stream here, in parts: each proxy stays in its part until
@@ -113,7 +78,9 @@ func (l *Ledger) toTell() [][]told {
 		list := &lists[hash.Sum32()%uint32(len(lists))]
 		for _, n := range slices.Sorted(maps.Keys(p.sessions)) {
 			if s := p.sessions[n]; !s.elsewhere {
-				*list = append(*list, s.tell(p.known))
+				t := told{p.known, s.facts}
+				t.Replies = latest(s.Replies)
+				*list = append(*list, t)
 			}
 		}
 	}
@@ -137,8 +104,7 @@ func (l *Ledger) recall(ctx context.Context) error {
 	list, err := l.store.Proxies(ctx)
 	for _, known := range list {
 		if p := l.proxies[known.ID()]; p == nil {
-			l.proxies[known.ID()] = newProxy(known)
-			l.proxies[known.ID()].gone = l.now()
+			l.proxies[known.ID()] = &proxy{known: known, sessions: map[uint64]*session{}, gone: l.now()}
 		} else if !p.isHere() {
 			p.known = known
 		}
@@ -181,7 +147,9 @@ func (l *Ledger) hear(from map[string][]byte) error {
 	}
 	slices.SortFunc(list, func(a, b told) int { return a.Connected.Compare(b.Connected) })
 	for i := range list {
-		l.hearOf(list[i].session(uint64(i)+1), list[i].Known)
+		s := &session{id: uint64(i) + 1, elsewhere: true, facts: list[i].facts}
+		s.stance.id = s.Place.Node
+		l.hearOf(s, list[i].Known)
 	}
 	for id := range before {
 		if p := l.proxies[id]; len(p.sessions) == 0 {
@@ -200,13 +168,13 @@ func (l *Ledger) hasHeard(from map[string][]byte) bool {
 
 // hearOf adds a session elsewhere, in place of an older one of the same process.
 func (l *Ledger) hearOf(s *session, known store.Proxy) {
-	p := l.proxies[s.who]
+	p := l.proxies[s.who()]
 	if p == nil {
-		p = newProxy(known)
-		l.proxies[s.who] = p
+		p = &proxy{sessions: map[uint64]*session{}}
+		l.proxies[s.who()] = p
 	}
 	for id, other := range p.sessions {
-		if isSame := host(other.peer) == host(s.peer); isSame && !other.elsewhere && other.connected.After(s.connected) {
+		if isSame := host(other.Peer) == host(s.Peer); isSame && !other.elsewhere && other.Connected.After(s.Connected) {
 			return
 		} else if isSame && other.elsewhere {
 			delete(p.sessions, id)
@@ -215,7 +183,7 @@ func (l *Ledger) hearOf(s *session, known store.Proxy) {
 	if !p.isHere() {
 		p.known = known
 	}
-	s.track = l.assign(&s.place)
+	s.track = l.assign(&s.Place)
 	p.sessions[s.id], p.gone = s, time.Time{}
 }
 
@@ -232,17 +200,17 @@ func (s *Server) exchange(ctx context.Context) {
 	for ctx.Err() == nil {
 		// Taken before telling and hearing, so that no change falls in between.
 		changed := s.ledger.changes()
-		from, more := s.store.Told()
+		from, more := s.Store.Told()
 		if more == nil {
 			return // there can be no other
 		}
 		if err := s.ledger.hear(from); err != nil {
-			s.log.Error("hear of other proxies", "error", err)
+			s.Log.Error("hear of other proxies", "error", err)
 		}
 		if !time.Now().Before(next) {
-			written, err := s.store.Tell(ctx, s.ledger.tell())
+			written, err := s.Store.Tell(ctx, s.ledger.tell())
 			if err != nil && !failed && ctx.Err() == nil {
-				s.log.Warn("tell of proxies, and again each second until it succeeds", "error", err)
+				s.Log.Warn("tell of proxies, and again each second until it succeeds", "error", err)
 			}
 			next = time.Now().Add(time.Duration(written) * time.Second / tellBytes)
 			if failed = err != nil; failed {

@@ -2,57 +2,54 @@ package xds
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
+	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 2 * time.Minute
-
-// fixture is a control plane on a real store and a real socket.
+// fixture is a control plane on a store, in time that stands still while it works.
 type fixture struct {
+	*Server
 	t     *testing.T
 	dir   string
-	wasm  string // of the server
-	keep  int
-	tls   *tls.Config
-	names string // node names, as in the file
-
-	clientCAs func() *x509.CertPool
-
-	log    *slog.Logger
-	store  *store.Bolt
-	server *Server
-	grpc   *grpc.Server
-	addr   string
+	o     Options
+	store *store.Bolt
+	ports int // of proxies so far
 }
 
-func newFixture(t *testing.T) *fixture {
-	f := &fixture{t: t, dir: t.TempDir(), wasm: "/lib/sluice.wasm", log: slog.New(slog.DiscardHandler)}
-	f.start()
-	t.Cleanup(f.stop)
-	return f
+func run(t *testing.T, test func(t *testing.T, f *fixture)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fixture{t: t, dir: t.TempDir(), o: Options{Wasm: "/lib/sluice.wasm"}}
+		f.start()
+		defer func() { f.halt() }()
+		test(t, f)
+	})
+}
+
+// settle waits until nothing goes on any more. A store takes replies together that come soon after each
+// other.
+func settle() {
+	time.Sleep(100 * time.Millisecond)
+	synctest.Wait()
 }
 
 func (f *fixture) start() {
@@ -60,67 +57,83 @@ func (f *fixture) start() {
 	var err error
 	f.store, err = store.Open(f.dir)
 	require.NoError(f.t, err)
-	f.serve(f.store)
+	f.serveOn(f.store)
 }
 
-// serve starts a server on a store.
-func (f *fixture) serve(s store.Store) {
+func (f *fixture) serveOn(s store.Store) {
 	f.t.Helper()
-	names, err := access.ParseNodeIDs("names", []byte(f.names))
+	var err error
+	f.o.Store = s
+	f.Server, err = New(f.t.Context(), f.o)
 	require.NoError(f.t, err)
-	f.server, err = New(f.t.Context(), Options{
-		Store: s, Keep: f.keep, Wasm: f.wasm, Log: f.log, Identify: names.SAN, ClientCAs: f.clientCAs,
-	})
-	require.NoError(f.t, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(f.t, err)
-	f.addr = listener.Addr().String()
-	server := grpc.NewServer(ServerOptions(f.tls)...)
-	f.server.Register(server)
-	f.grpc = server
-	go func() { _ = server.Serve(listener) }()
+	settle()
 }
 
-func (f *fixture) stop() {
-	f.server.Stop()
-	f.grpc.GracefulStop()
+func (f *fixture) halt() {
+	f.Stop()
+	settle()
 	require.NoError(f.t, f.store.Close())
 }
 
 func (f *fixture) restart() {
 	f.t.Helper()
-	f.stop()
+	f.halt()
 	f.start()
 }
 
-// add appends a revision to a store that nobody else changes.
-func add(ctx context.Context, s store.Store, d store.Draft) (store.Revision, error) {
-	last, err := s.Last(ctx)
-	if err != nil {
-		return store.Revision{}, err
+// kill starts a server on what the disk has, as after kill -9, and has the proxies come back.
+func (f *fixture) kill(proxies ...*proxyClient) {
+	f.t.Helper()
+	left := f.t.TempDir()
+	require.NoError(f.t, os.CopyFS(left, os.DirFS(f.dir)))
+	f.halt()
+	f.dir = left
+	f.start()
+	for _, p := range proxies {
+		p.connect()
 	}
-	list, err := s.Append(ctx, store.Change{Last: last, Drafts: []store.Draft{d}})
-	if err != nil {
-		return store.Revision{}, err
-	}
-	return list[0], nil
 }
 
-// apply appends a revision that proxies can tell by its domain.
-func (f *fixture) apply(domain string) uint64 {
+// logged has the server log into what it returns.
+func (f *fixture) logged() *strings.Builder {
 	f.t.Helper()
-	r, err := add(f.t.Context(), f.store, store.Draft{
-		File: "p.yaml", YAML: []byte("domain: " + domain), JSON: []byte(`{"version":1,"domain":"` + domain + `"}`),
-	})
+	lines := new(strings.Builder) // slog's handler has a lock
+	f.o.Log = slog.New(slog.NewTextHandler(lines, nil))
+	f.restart()
+	return lines
+}
+
+// add makes a draft the next revision. Proxies can tell it by its domain.
+func (f *fixture) add(domain string, d store.Draft) uint64 {
+	f.t.Helper()
+	d.YAML, d.JSON = []byte("domain: "+domain), []byte(`{"version":1,"domain":"`+domain+`"}`)
+	return f.append(store.Change{Drafts: []store.Draft{d}})[0].Number
+}
+
+// append changes a store that nobody else changes.
+func (f *fixture) append(c store.Change) []store.Revision {
+	f.t.Helper()
+	last, err := f.store.Last(f.t.Context())
 	require.NoError(f.t, err)
-	// A proxy that connects before the server knows of it would get the one before.
-	f.eventually("the server to know it", func() bool { return f.server.Ledger().Newest() >= r.Number })
-	return r.Number
+	c.Last = last
+	list, err := f.store.Append(f.t.Context(), c)
+	require.NoError(f.t, err)
+	settle()
+	return list
+}
+
+func (f *fixture) apply(domains ...string) (number uint64) {
+	f.t.Helper()
+	for _, domain := range domains {
+		number = f.add(domain, store.Draft{})
+	}
+	return number
 }
 
 func (f *fixture) status(node string) ProxyStatus {
 	f.t.Helper()
-	for _, p := range f.server.Ledger().Proxies() {
+	settle()
+	for _, p := range f.ledger.Proxies() {
 		if p.Node == node {
 			return p
 		}
@@ -129,172 +142,165 @@ func (f *fixture) status(node string) ProxyStatus {
 	return ProxyStatus{}
 }
 
-// subscribed says whether any stream of the node wants the policy.
-func (f *fixture) subscribed(node string) bool {
-	l := f.server.Ledger()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range l.proxies[store.Identity{Node: node}].sessions {
-		if s.subscribed {
-			return true
-		}
-	}
-	return false
+// state asserts the proxy's state.
+func (f *fixture) state(node, want string) ProxyStatus {
+	f.t.Helper()
+	st := f.status(node)
+	require.Equal(f.t, want, st.State)
+	return st
 }
 
-func (f *fixture) eventually(what string, check func() bool) {
+// runs asserts which revisions the nodes run.
+func (f *fixture) runs(nodes string, want ...uint64) {
 	f.t.Helper()
-	require.Eventually(f.t, check, patience, 2*time.Millisecond, what)
+	var got []uint64
+	for node := range strings.FieldsSeq(nodes) {
+		got = append(got, f.status(node).Runs)
+	}
+	require.Equal(f.t, want, got, nodes)
+}
+
+// numbers lists the revisions in the store, newest first.
+func (f *fixture) numbers() string {
+	f.t.Helper()
+	history, err := f.store.History(f.t.Context(), "", 0)
+	require.NoError(f.t, err)
+	var list []uint64
+	for _, s := range history {
+		list = append(list, s.Number)
+	}
+	return fmt.Sprint(list)
+}
+
+// outcomes are those of a revision that nobody is waited for.
+func (f *fixture) outcomes(number uint64) (list []ProxyOutcome) {
+	f.t.Helper()
+	require.Empty(f.t, f.ledger.Follow(f.t.Context(), number, func(o ProxyOutcome) { list = append(list, o) }))
+	return list
 }
 
 // proxyClient speaks Delta xDS as Envoy does: the node in the first request only,
 // what it holds likewise, every response answered by its nonce.
 type proxyClient struct {
 	f       *fixture
-	tls     *tls.Config // nil = plain text
-	from    string      // IP address, if it matters
 	node    *corev3.Node
+	names   []string // that it asks for
+	peer    peer.Peer
 	version string // of what it accepted last
-	stream  extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsClient
-	conn    *grpc.ClientConn
-	cancel  context.CancelFunc
-	got     chan *discoveryv3.DeltaDiscoveryResponse
+	stream  memoryStream
 	ended   chan error
+	hangUp  func()
+}
+
+// memoryStream is a stream whose proxy sends these requests.
+type memoryStream struct {
+	ctx      context.Context
+	requests chan request
+	got      chan any
+}
+
+func (s memoryStream) Context() context.Context { return s.ctx }
+
+func (s memoryStream) SendMsg(response any) error {
+	s.got <- response
+	return nil
+}
+
+func (s memoryStream) RecvMsg(into any) error {
+	select {
+	case *into.(*request) = <-s.requests:
+		return nil
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
+}
+
+// named makes a proxy that is not connected yet.
+func (f *fixture) named(id string) *proxyClient {
+	f.ports++
+	return &proxyClient{
+		f: f, node: &corev3.Node{Id: id}, names: []string{envoy.ResourceName}, peer: peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: f.ports}},
+	}
 }
 
 func (f *fixture) proxy(id string) *proxyClient {
 	f.t.Helper()
-	p := &proxyClient{f: f, node: &corev3.Node{Id: id}}
+	p := f.named(id)
 	p.connect()
-	f.t.Cleanup(func() { p.hangUp() })
 	return p
 }
 
-// dial opens a stream.
+// dial opens a stream, and does not say who it is.
 func (p *proxyClient) dial() {
-	t := p.f.t
-	t.Helper()
-	security := insecure.NewCredentials()
-	if p.tls != nil {
-		security = credentials.NewTLS(p.tls)
-	}
-	dialer := &net.Dialer{}
-	if p.from != "" {
-		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(p.from)}
-	}
-	var err error
-	p.conn, err = grpc.NewClient(p.f.addr, grpc.WithTransportCredentials(security),
-		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "tcp", address)
-		}))
-	require.NoError(t, err)
-	p.open()
-}
-
-// open opens a stream on the connection there is.
-func (p *proxyClient) open() {
-	t := p.f.t
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(p.conn).DeltaExtensionConfigs(ctx)
-	require.NoError(t, err)
-	p.cancel, p.stream = cancel, stream
-	got, ended := make(chan *discoveryv3.DeltaDiscoveryResponse, 100), make(chan error, 1)
-	p.got, p.ended = got, ended
+	ctx, cancel := context.WithCancel(peer.NewContext(p.f.t.Context(), &p.peer))
+	p.stream, p.ended = memoryStream{ctx, make(chan request, 1000), make(chan any, 100)}, make(chan error, 1)
+	p.hangUp = func() { cancel(); settle() }
+	server, stream, ended := p.f.Server, p.stream, p.ended
 	go func() {
-		for {
-			r, err := stream.Recv()
-			if err != nil {
-				ended <- err
-				return
-			}
-			got <- r
-		}
+		defer cancel()
+		ended <- server.serve(stream)
 	}()
+	settle()
 }
 
-// subscribe sends the first request. A process that lives on reports what it
-// holds.
-func (p *proxyClient) subscribe() {
-	p.f.t.Helper()
-	require.NoError(p.f.t, p.sendFirst())
-}
-
-func (p *proxyClient) sendFirst() error {
-	first := &discoveryv3.DeltaDiscoveryRequest{
-		Node: p.node, TypeUrl: TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
-	}
-	if p.version != "" {
-		first.InitialResourceVersions = map[string]string{envoy.ResourceName: p.version}
-	}
-	return p.stream.Send(first)
-}
-
-// connect opens a stream that the server lets in.
+// connect opens a stream. A process that lives on reports what it holds.
 func (p *proxyClient) connect() {
 	p.f.t.Helper()
 	p.dial()
-	p.subscribe()
-	p.f.eventually("session opened", func() bool {
-		for _, st := range p.f.server.Ledger().Proxies() {
-			if st.Node == p.node.GetId() && st.Connected {
-				return true
-			}
-		}
-		return false
-	})
+	first := &discoveryv3.DeltaDiscoveryRequest{Node: p.node, ResourceNamesSubscribe: p.names}
+	if p.version != "" {
+		first.InitialResourceVersions = map[string]string{envoy.ResourceName: p.version}
+	}
+	p.send(first)
 }
 
-func (p *proxyClient) hangUp() {
-	p.cancel()
-	_ = p.conn.Close()
-}
-
-// hangUpAndWait returns once the server has noticed.
-func (p *proxyClient) hangUpAndWait() {
+func (p *proxyClient) reconnect() {
 	p.f.t.Helper()
 	p.hangUp()
-	p.f.eventually("session closed", func() bool { return !p.f.status(p.node.GetId()).Connected })
+	p.connect()
+}
+
+func (p *proxyClient) send(r *discoveryv3.DeltaDiscoveryRequest) {
+	p.f.t.Helper()
+	r.TypeUrl = TypeURL
+	p.stream.requests <- read(p.f.t, r)
+	settle()
+}
+
+func (p *proxyClient) asks(subscribe, unsubscribe []string) {
+	p.f.t.Helper()
+	p.send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: subscribe, ResourceNamesUnsubscribe: unsubscribe})
 }
 
 func (p *proxyClient) receive() *discoveryv3.DeltaDiscoveryResponse {
 	p.f.t.Helper()
-	select {
-	case r := <-p.got:
-		require.Len(p.f.t, r.GetResources(), 1, "one resource a response")
-		require.Empty(p.f.t, r.GetRemovedResources())
-		require.NotEmpty(p.f.t, r.GetNonce())
-		return r
-	case err := <-p.ended:
-		require.NoError(p.f.t, err, "stream ended")
-	case <-time.After(patience):
-		require.Fail(p.f.t, "nothing was pushed")
-	}
-	return nil
+	settle()
+	require.NotEmpty(p.f.t, p.stream.got, "nothing was pushed to %s", p.node.GetId())
+	return unmarshal(p.f.t, <-p.stream.got)
 }
 
-// nothingMore asserts that nothing is pushed for a while.
-func (p *proxyClient) nothingMore() {
-	p.f.t.Helper()
-	select {
-	case r := <-p.got:
-		require.Failf(p.f.t, "pushed again", "%s", r.GetSystemVersionInfo())
-	case <-time.After(100 * time.Millisecond):
-	}
+// unmarshal reads a push as it would be on the wire.
+func unmarshal(t *testing.T, pushed any) *discoveryv3.DeltaDiscoveryResponse {
+	t.Helper()
+	parts, err := newCodec().Marshal(pushed)
+	require.NoError(t, err)
+	r := new(discoveryv3.DeltaDiscoveryResponse)
+	require.NoError(t, proto.Unmarshal(parts.Materialize(), r))
+	require.Len(t, r.GetResources(), 1, "one resource a response")
+	return r
 }
 
 func (p *proxyClient) ack(r *discoveryv3.DeltaDiscoveryResponse) {
 	p.f.t.Helper()
 	p.version = r.GetResources()[0].GetVersion()
-	require.NoError(p.f.t, p.stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResponseNonce: r.GetNonce()}))
+	p.send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()})
 }
 
 func (p *proxyClient) nack(r *discoveryv3.DeltaDiscoveryResponse) {
 	p.f.t.Helper()
-	require.NoError(p.f.t, p.stream.Send(&discoveryv3.DeltaDiscoveryRequest{
-		TypeUrl: TypeURL, ResponseNonce: r.GetNonce(),
-		ErrorDetail: &rpcstatus.Status{Code: 13, Message: "Unable to create Wasm plugin sluice"},
-	}))
+	p.send(&discoveryv3.DeltaDiscoveryRequest{
+		ResponseNonce: r.GetNonce(), ErrorDetail: &rpcstatus.Status{Code: 13, Message: "Unable to create Wasm plugin sluice"},
+	})
 }
 
 // expect receives a push and asserts which policy it is.
@@ -305,14 +311,28 @@ func (p *proxyClient) expect(domain string) *discoveryv3.DeltaDiscoveryResponse 
 	return r
 }
 
-func (p *proxyClient) accept(domain string) {
-	p.f.t.Helper()
-	p.ack(p.expect(domain))
-}
-
-func (p *proxyClient) refuse(domain string) {
+// refuse has the proxy refuse a policy, and accept the one that it gets instead.
+func (p *proxyClient) refuse(domain, instead string) {
 	p.f.t.Helper()
 	p.nack(p.expect(domain))
+	accept(instead, p)
+}
+
+// accept has all proxies receive a policy and accept it.
+func accept(domain string, proxies ...*proxyClient) {
+	for _, p := range proxies {
+		p.f.t.Helper()
+		p.ack(p.expect(domain))
+	}
+}
+
+// idle asserts that nothing is pushed to the proxies.
+func idle(proxies ...*proxyClient) {
+	for _, p := range proxies {
+		p.f.t.Helper()
+		settle()
+		require.Empty(p.f.t, p.stream.got, p.node.GetId())
+	}
 }
 
 func filterIn(t *testing.T, r *discoveryv3.DeltaDiscoveryResponse) *wasmfilterv3.Wasm {
@@ -333,24 +353,9 @@ func policyIn(t *testing.T, r *discoveryv3.DeltaDiscoveryResponse) string {
 	return text.GetValue()
 }
 
-func wasmIn(t *testing.T, r *discoveryv3.DeltaDiscoveryResponse) string {
-	t.Helper()
-	return filterIn(t, r).GetConfig().GetVmConfig().GetCode().GetLocal().GetFilename()
-}
-
 func metadata(t *testing.T, fields map[string]any) *structpb.Struct {
 	t.Helper()
 	s, err := structpb.NewStruct(map[string]any{"sluice": fields})
 	require.NoError(t, err)
 	return s
-}
-
-// revisionStamp is the text of the policy's revision field.
-func revisionStamp(t *testing.T, r *discoveryv3.DeltaDiscoveryResponse) string {
-	t.Helper()
-	_, rest, ok := strings.Cut(policyIn(t, r), `"revision":"`)
-	require.True(t, ok)
-	tag, _, ok := strings.Cut(rest, `"`)
-	require.True(t, ok)
-	return tag
 }

@@ -30,13 +30,13 @@ func (s *Server) follow(ctx context.Context, appended <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		case <-appended:
-			appended = s.store.Appended() // before reading, so that no revision falls in between
+			appended = s.Store.Appended() // before reading, so that no revision falls in between
 			err = s.Refresh(ctx)
 		case <-retry:
 			err = s.Refresh(ctx)
 		case now := <-housekeeping.C:
 			if err := s.ledger.forget(ctx, now); err != nil {
-				s.log.Error("forget proxies", "error", err)
+				s.Log.Error("forget proxies", "error", err)
 			}
 		case <-changed:
 			changed, look = nil, time.After(pruneInterval)
@@ -46,7 +46,7 @@ func (s *Server) follow(ctx context.Context, appended <-chan struct{}) {
 		// Taken before looking what is in use, so that no change falls in between.
 		changed = s.ledger.changes()
 		if err = errors.Join(err, s.prune(ctx)); err != nil && ctx.Err() == nil {
-			s.log.Error("follow the store", "error", err)
+			s.Log.Error("follow the store", "error", err)
 			retry = time.After(retryInterval)
 		}
 	}

@@ -1,12 +1,13 @@
 package xds
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -14,137 +15,188 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
+// kept asserts which revisions are left after a while.
+func (f *fixture) kept(want string) {
+	f.t.Helper()
+	time.Sleep(2 * pruneInterval)
+	require.Equal(f.t, want, f.numbers())
+}
+
+// keeping is run on a server that keeps two revisions.
+func keeping(t *testing.T, test func(t *testing.T, f *fixture)) {
+	t.Helper()
+	run(t, func(t *testing.T, f *fixture) {
+		f.o.Keep = 2
+		f.restart()
+		test(t, f)
+	})
+}
+
+// A revision is dropped soon after the last proxy has let go of it, and not only with the next one.
+func TestOldRevisionsAreDropped(t *testing.T) {
+	keeping(t, func(t *testing.T, f *fixture) {
+		quick, stuck := f.proxy("quick"), f.proxy("stuck")
+		f.apply("1")
+		accept("1", quick, stuck)
+		f.apply("2")
+		accept("2", quick)
+		pushed := stuck.expect("2") // and says nothing
+		for _, domain := range []string{"3", "4", "5", "6"} {
+			f.apply(domain)
+			accept(domain, quick)
+		}
+		f.kept("[6 5 2 1]") // what it runs, and what it was sent
+		stuck.nack(pushed)
+		stuck.refuse("6", "1") // what it fell back on was there
+		f.kept("[6 5 1]")
+		f.apply("7")
+		accept("7", quick, stuck)
+		f.kept("[7 6]")
+		f.apply("8")
+		accept("8", quick)
+		f.apply("9")
+		accept("9", quick)
+		f.apply("10")
+		accept("10", quick)
+		f.kept("[10 9 8 7]")
+		stuck.hangUp()
+		f.kept("[10 9 7]") // what it ran last
+
+		f.o.Keep = 0
+		f.restart()
+		f.apply("11", "12")
+		f.kept("[12 11 10 9 7]")
+		f.o.Keep = 2
+		f.restart()
+		f.kept("[12 11 10 7]")
+		stuck.version = "9-a-b" // which is gone
+		stuck.connect()
+		accept("12", stuck)
+	})
+}
+
+// The one that a new proxy falls back on stays, however old, and an aborted one ages out.
+func TestLastGoodRevisionIsKept(t *testing.T) {
+	keeping(t, func(t *testing.T, f *fixture) {
+		f.apply("good")
+		e := f.proxy("e1")
+		accept("good", e)
+		for _, domain := range []string{"bad 1", "bad 2", "bad 3"} {
+			f.apply(domain)
+			e.refuse(domain, "good")
+		}
+		e.hangUp()
+		require.NoError(t, f.store.Forget(t.Context(), store.Identity{Node: "e1"}))
+		f.restart() // nobody remembers the proxy
+		f.apply("worse")
+		f.kept("[5 4 1]")
+		fresh := f.proxy("fresh")
+		fresh.refuse("worse", "good")
+		aborted := f.canary("aborted", 10)
+		accept("aborted", fresh)
+		f.step(aborted, store.Aborted)
+		accept("good", fresh)
+		f.apply("better")
+		accept("better", fresh)
+		f.apply("best")
+		accept("best", fresh)
+		f.kept("[8 7]")
+	})
+}
+
 // brittle is a store that fails as often as it is told to.
 type brittle struct {
 	store.Store
 	reads, drops atomic.Int64 // how often each is to fail
 }
 
-var errBrittle = errors.New("the disk fails")
-
 func (b *brittle) History(ctx context.Context, policy string, limit int) ([]store.Summary, error) {
 	if b.reads.Add(-1) >= 0 {
-		return nil, errBrittle
+		return nil, errors.New("the disk fails")
 	}
 	return b.Store.History(ctx, policy, limit)
 }
 
 func (b *brittle) Drop(ctx context.Context, numbers []uint64) error {
 	if b.drops.Add(-1) >= 0 {
-		return errBrittle
+		return errors.New("the disk fails")
 	}
 	return b.Store.Drop(ctx, numbers)
 }
 
-// follower is a server on a store, in time that stands still while it works.
-type follower struct {
-	*Server
-	t     *testing.T
-	store *brittle
-}
-
-func follow(t *testing.T, test func(f follower)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		policies, err := store.Open(t.TempDir())
-		require.NoError(t, err)
-		b := &brittle{Store: policies}
-		s, err := New(t.Context(), Options{Store: b, Keep: 2, Wasm: "/f.wasm"})
-		require.NoError(t, err)
-		defer func() {
-			s.Stop()
-			synctest.Wait()
-			require.NoError(t, policies.Close())
-		}()
-		test(follower{s, t, b})
-	})
-}
-
-// append adds so many revisions, one after the other.
-func (f follower) append(n int) {
-	f.t.Helper()
-	for range n {
-		_, err := add(f.t.Context(), f.store, store.Draft{YAML: []byte("{}"), JSON: []byte("{}")})
-		require.NoError(f.t, err)
-		synctest.Wait()
-	}
-}
-
-// stored lists the revisions in the store, newest first.
-func (f follower) stored() string {
-	f.t.Helper()
-	history, err := f.store.Store.History(f.t.Context(), "", 0)
-	require.NoError(f.t, err)
-	list := make([]uint64, 0, len(history))
-	for _, s := range history {
-		list = append(list, s.Number)
-	}
-	return fmt.Sprint(list)
-}
-
-func (f follower) session() *session {
-	s, _, _ := f.ledger.open(1, store.Identity{Node: "n"}, node{id: "n"}, "here")
-	f.ledger.subscribe(s, 0, 0, true)
-	return s
-}
-
-func (f follower) accept(s *session, number uint64) {
-	f.t.Helper()
-	require.NoError(f.t, f.ledger.replied(f.t.Context(), s, store.Reply{Node: "n", Revision: number, Accepted: true}))
-}
-
-// A revision is dropped soon after the last proxy has let go of it, and not only
-// with the next revision.
-func TestRevisionThatComesOutOfUse(t *testing.T) {
-	for name, release := range map[string]func(f follower, s *session){
-		"accepted another": func(f follower, s *session) { f.ledger.sent(s, 3); f.accept(s, 3) },
-		"hung up":          func(f follower, s *session) { f.ledger.close(s) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			follow(t, func(f follower) {
-				f.append(1)
-				s := f.session()
-				f.ledger.sent(s, 1)
-				f.append(2)
-				require.Equal(t, "[3 2 1]", f.stored(), "the proxy may run what it was sent")
-				time.Sleep(2 * pruneInterval)
-				require.Equal(t, "[3 2 1]", f.stored())
-				if name == "accepted another" {
-					f.accept(s, 1)
-				}
-				release(f, s)
-				time.Sleep(2 * pruneInterval)
-				synctest.Wait()
-				require.Equal(t, "[3 2]", f.stored())
-			})
-		})
-	}
-}
-
 // What the store fails to do is done once it can, without another revision.
 func TestStoreThatFailsForAWhile(t *testing.T) {
-	t.Run("reading", func(t *testing.T) {
-		follow(t, func(f follower) {
-			s := f.session()
-			f.store.reads.Store(2)
-			f.append(1)
-			_, ok := f.ledger.wanted(s)
-			require.False(t, ok)
-			time.Sleep(3 * retryInterval)
-			synctest.Wait()
-			number, ok := f.ledger.wanted(s)
-			require.True(t, ok)
-			require.Equal(t, uint64(1), number)
-		})
+	keeping(t, func(t *testing.T, f *fixture) {
+		f.halt()
+		var err error
+		f.store, err = store.Open(f.dir)
+		require.NoError(t, err)
+		b := &brittle{Store: f.store}
+		f.serveOn(b)
+		e := f.proxy("e1")
+		b.reads.Store(2)
+		f.apply("one")
+		idle(e)
+		time.Sleep(3 * retryInterval)
+		accept("one", e)
+		b.drops.Store(2)
+		f.apply("two")
+		accept("two", e)
+		f.apply("three")
+		accept("three", e)
+		f.kept("[3 2 1]")
+		time.Sleep(3 * retryInterval)
+		f.kept("[3 2]")
 	})
-	t.Run("dropping", func(t *testing.T) {
-		follow(t, func(f follower) {
-			f.store.drops.Store(2)
-			f.append(3)
-			require.Equal(t, "[3 2 1]", f.stored())
-			time.Sleep(3 * retryInterval)
-			synctest.Wait()
-			require.Equal(t, "[3 2]", f.stored())
-		})
+}
+
+// spoil changes a byte of a stored policy.
+func (f *fixture) spoil(domain string) {
+	f.t.Helper()
+	file := filepath.Join(f.dir, store.FileName)
+	content, err := os.ReadFile(file)
+	require.NoError(f.t, err)
+	good := []byte(`"domain":"` + domain + `"`)
+	require.Contains(f.t, string(content), string(good))
+	opened, err := os.OpenFile(file, os.O_WRONLY, 0) // it may be mapped: it is not to become shorter
+	require.NoError(f.t, err)
+	defer opened.Close()
+	_, err = opened.WriteAt(bytes.ReplaceAll(content, good, []byte(`"domain":"`+domain[1:]+`?"`)), 0)
+	require.NoError(f.t, err)
+}
+
+func TestDamagedRevisionIsNotPushed(t *testing.T) {
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("one", "two")
+		e := f.proxy("e1")
+		accept("two", e)
+		f.apply("three")
+		accept("three", e)
+		f.halt()
+		f.spoil("three")
+		f.start()
+		require.Equal(t, []uint64{3}, f.ledger.Damaged(""))
+		e.connect() // it holds the one that is damaged
+		fresh := f.proxy("fresh")
+		accept("two", e, fresh)
+		require.Zero(t, f.ledger.Behind())
+		require.Equal(t, uint64(4), f.apply("four"))
+		accept("four", e, fresh)
+		f.o.Keep = 1
+		f.restart()
+		f.kept("[4]") // one that is damaged is dropped by age
+	})
+}
+
+// The file may be damaged while serve runs, too.
+func TestDamageFoundAtThePush(t *testing.T) {
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("one", "two")
+		f.spoil("two") // bbolt has the file mapped
+		accept("one", f.proxy("e1"))
+		require.Equal(t, []uint64{2}, f.ledger.Damaged(""))
+		f.spoil("one")
+		accept("one", f.proxy("fresh")) // what was read while it was whole is kept
+		require.Equal(t, []uint64{2}, f.ledger.Damaged(""))
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -37,45 +36,43 @@ type Ledger struct {
 	maxStreams   int               // of all, and proxies that are known
 	maxStreamsOf int               // of one origin, and of one proxy
 	now          func() time.Time
-	era          uint64        // how often proxies were forgotten; see payload
 	changed      chan struct{} // closed and replaced at every change
 	moved        chan struct{} // the same, where other sessions' offers may change
 }
 
 // proxy is one identity: usually one process, two during a hot restart.
 type proxy struct {
-	known     store.Proxy
-	sessions  map[uint64]*session
-	gone      time.Time         // since when it has no session
-	pushes    map[uint64]uint64 // by revision, how often this process pushed it; see payload
-	dropped   uint64            // the newest revision that is no longer in pushes
-	maxPushes uint64            // the highest count of such a revision
-	last      session           // the latest session, for status once it is gone
+	known    store.Proxy
+	sessions map[uint64]*session
+	gone     time.Time // since when it has no session
+	last     session   // the latest session, for status once it is gone
 }
 
 // session is one stream. Only the goroutine of that stream pushes on it.
 type session struct {
 	id        uint64
-	who       store.Identity
-	elsewhere bool // it has its stream at another control plane, which tells of it
-	node      node
-	place     selector.Proxy
+	elsewhere bool   // it has its stream at another control plane, which tells of it
 	track     *track // what it is offered
-	peer      string
-	connected time.Time
+	facts
+}
 
-	subscribed bool
-	unserved   []string // what else it asks for, at most maxUnserved
-	stranger   bool     // it came with a policy that is not served here, or not any more
-	stance     stance
-	ahead      uint64 // it came with this newer revision of the store, which is not here; 0 since it has another
-	runs       uint64 // the revision it accepted or reported last, 0 if none
-	holds      uint64 // runs, or 0 if that must be pushed again
-	pushed     uint64
-	inFlight   bool
-	unsendable uint64 // the revision that could not be written as a resource
-	problem    string // why
-	replies    map[uint64]bool
+// facts of a session, as other control planes are told them, too.
+type facts struct {
+	node
+	Peer       string
+	Connected  time.Time
+	Subscribed bool     `json:",omitzero"`
+	Unserved   []string `json:",omitzero"` // what else it asks for, at most maxUnserved
+	Stranger   bool     `json:",omitzero"` // it came with a policy that is not served here, or not any more
+	stance
+	Ahead      uint64          `json:",omitzero"` // it came with this newer revision of the store, which is not here; 0 since it has another
+	Runs       uint64          `json:",omitzero"` // the revision it accepted or reported last, 0 if none
+	Holds      uint64          `json:",omitzero"` // Runs, or 0 if that must be pushed again
+	Pushed     uint64          `json:",omitzero"`
+	InFlight   bool            `json:",omitzero"`
+	Unsendable uint64          `json:",omitzero"` // the revision that could not be written as a resource
+	Problem    string          `json:",omitzero"` // why
+	Replies    map[uint64]bool `json:",omitzero"`
 }
 
 func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
@@ -85,13 +82,11 @@ func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
 		now: time.Now, changed: make(chan struct{}), moved: make(chan struct{}),
 	}
 	known, err := s.Proxies(ctx)
+	for _, k := range known {
+		l.proxies[k.ID()] = &proxy{known: k, sessions: map[uint64]*session{}, gone: l.now()}
+	}
 	if err != nil {
 		return nil, err
-	}
-	for _, k := range known {
-		p := newProxy(k)
-		p.gone = l.now()
-		l.proxies[k.ID()] = p
 	}
 	return l, l.refresh(ctx)
 }
@@ -108,6 +103,14 @@ func (l *Ledger) broadcast() {
 func (l *Ledger) broadcastOffers() {
 	close(l.moved)
 	l.moved = make(chan struct{})
+	l.broadcast()
+}
+
+// change changes a session, and wakes all that wait on changes.
+func (l *Ledger) change(change func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change()
 	l.broadcast()
 }
 
@@ -130,9 +133,10 @@ func (l *Ledger) changes() <-chan struct{} {
 // open adds a session for a stream that admit let in, unless its proxy has as many
 // as one address may have. It returns the proxies that it dropped to stay within
 // maxStreams; the caller forgets them.
-func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *session, dropped []store.Identity, err error) {
+func (l *Ledger) open(id uint64, n node, peer string) (s *session, dropped []store.Identity, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	who := n.who()
 	p := l.proxies[who]
 	if p != nil && len(p.sessions) >= l.maxStreamsOf {
 		return nil, nil, fmt.Errorf("%d streams of %s are open, no more are served of one proxy", len(p.sessions), who.Node)
@@ -145,12 +149,12 @@ func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *se
 			}
 			dropped = append(dropped, gone)
 		}
-		p = newProxy(store.Proxy{SAN: who.SAN, Node: who.Node})
+		p = &proxy{known: store.Proxy{SAN: who.SAN, Node: who.Node}, sessions: map[uint64]*session{}}
 		l.proxies[who] = p
 	}
-	s = &session{id: id, who: who, node: n, place: n.place(who), peer: peer, connected: l.now(), replies: map[uint64]bool{}}
-	s.track = l.assign(&s.place)
-	maps.DeleteFunc(p.sessions, func(_ uint64, old *session) bool { return old.elsewhere && host(old.peer) == host(peer) }) // it has moved here
+	s = &session{id: id, facts: facts{node: n, Peer: peer, Connected: l.now().UTC(), Replies: map[uint64]bool{}}}
+	s.track = l.assign(&s.Place)
+	maps.DeleteFunc(p.sessions, func(_ uint64, old *session) bool { return old.elsewhere && host(old.Peer) == host(peer) }) // it has moved here
 	p.sessions[id] = s
 	p.gone = time.Time{}
 	l.broadcast()
@@ -167,7 +171,6 @@ func (l *Ledger) dropLongestGone() store.Identity {
 		}
 	}
 	delete(l.proxies, longest)
-	l.era++
 	return longest
 }
 
@@ -175,7 +178,7 @@ func (l *Ledger) dropLongestGone() store.Identity {
 func (l *Ledger) close(s *session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := l.proxies[s.who]
+	p := l.proxies[s.who()]
 	delete(p.sessions, s.id)
 	p.last = *s
 	if len(p.sessions) == 0 {
@@ -185,11 +188,12 @@ func (l *Ledger) close(s *session) {
 	l.broadcast()
 }
 
-// knownOf returns what is known of the session's proxy.
-func (l *Ledger) knownOf(s *session) store.Proxy {
+// knownOf returns what is known of the session's proxy, and the highest number that the
+// store has given.
+func (l *Ledger) knownOf(s *session) (known store.Proxy, last uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.proxies[s.who].known
+	return l.proxies[s.who()].known, l.last
 }
 
 // subscribe notes that the session wants the policy and holds a revision, 0 for
@@ -198,157 +202,81 @@ func (l *Ledger) knownOf(s *session) store.Proxy {
 func (l *Ledger) subscribe(s *session, holds, ahead uint64, fresh bool) (taken bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	known := l.proxies[s.who].known
-	s.subscribed = true
-	s.stance = stance{acked: known.Acked, since: s.track.newest(), node: s.who.Node}
-	s.ahead, s.runs = ahead, max(holds, ahead)
-	s.stranger = !fresh && s.runs == 0
+	known := l.proxies[s.who()].known
+	s.Subscribed = true
+	s.stance = stance{Acked: known.Acked, Since: s.track.newest(), id: s.Place.Node}
+	s.Ahead, s.Runs = ahead, max(holds, ahead)
+	s.Stranger = !fresh && s.Runs == 0
 	if !fresh {
-		s.stance.refused = slices.Clone(known.Refused)
+		s.Refused = slices.Clone(known.Refused)
 		if known.Unsettled {
-			s.stance.misses, holds = 1, 0
+			s.Misses, holds = 1, 0
 		}
 	}
-	s.holds = holds
-	if s.runs > 0 {
-		s.note(s.runs, true)
+	s.Holds = holds
+	if s.Runs > 0 {
+		s.note(s.Runs, true)
 	}
 	l.broadcast()
 	return !l.isUntaken(s)
 }
 
-func (l *Ledger) unsubscribe(s *session) {
+// wanted says which revision to push to the session now, 0 for none, and whether that
+// withdraws a refused one.
+func (l *Ledger) wanted(s *session) (number uint64, withdrawal bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.subscribed = false
-	l.broadcast()
-}
-
-// wanted says which revision to push to the session now, if any.
-func (l *Ledger) wanted(s *session) (number uint64, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.want(s)
-}
-
-// want is wanted for callers that hold mu.
-func (l *Ledger) want(s *session) (number uint64, ok bool) {
-	if !s.subscribed || s.inFlight || s.isAhead() {
+	if !s.Subscribed || s.InFlight || s.isAhead() {
 		return 0, false
 	}
 	number = s.track.offer(s.stance)
-	return number, number != 0 && number != s.holds && number != s.unsendable
-}
-
-// due is a push to make.
-type due struct {
-	number     uint64
-	withdrawal bool   // of a refused revision
-	era, times uint64 // the tag of its payload
-}
-
-// startPush returns the push to make to the session now, if any, and counts it.
-func (l *Ledger) startPush(s *session) (d due, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	number, ok := l.want(s)
-	if !ok {
-		return d, false
+	if number == s.Holds || number == s.Unsendable {
+		return 0, false
 	}
-	return due{
-		number: number, withdrawal: s.stance.hasRefused(s.track.newest()) && s.stance.misses > 0,
-		era: l.era, times: l.proxies[s.who].countPush(number),
-	}, true
+	return number, s.hasRefused(s.track.newest()) && s.Misses > 0
 }
 
-// sent notes a push. Until the proxy replies there is no other one.
-func (l *Ledger) sent(s *session, number uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s.pushed, s.inFlight = number, true
-	s.unsendable, s.problem = 0, ""
-	l.broadcast()
-}
-
-// unsent notes that a revision could not be written for this proxy.
-func (l *Ledger) unsent(s *session, number uint64, why error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s.unsendable, s.problem = number, why.Error()
-	l.broadcast()
-}
-
-// replied notes the reply to the push in flight. The error is the store's; the
-// reply counts in the ledger all the same.
-func (l *Ledger) replied(ctx context.Context, s *session, a store.Reply) error {
-	// The reply counts even if the proxy hung up right after it.
+// replied notes the reply to the push in flight, or what the proxy reports to hold: a
+// reply that was lost with an earlier connection. The error is the store's; the reply
+// counts in the ledger all the same.
+func (l *Ledger) replied(ctx context.Context, s *session, a store.Reply, inFlight bool) error {
+	// It counts even if the proxy hung up right after it.
 	err := l.store.SaveReply(context.WithoutCancel(ctx), a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.inFlight = false
-	l.settle(s, a)
-	return err
-}
-
-// reported notes that a proxy holds a revision which it was not known to have
-// accepted: its reply was lost with an earlier connection.
-func (l *Ledger) reported(ctx context.Context, s *session, number uint64) error {
-	a := store.Reply{SAN: s.who.SAN, Node: s.who.Node, Revision: number, Accepted: true, At: l.now().UTC()}
-	err := l.store.SaveReply(ctx, a)
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	s.InFlight = inFlight
 	l.settle(s, a)
 	return err
 }
 
 func (l *Ledger) settle(s *session, a store.Reply) {
-	p := l.proxies[s.who]
+	p := l.proxies[s.who()]
 	p.known = p.known.After(a)
 	if l.trackOf(a.Revision).settle(a) {
 		defer l.broadcastOffers()
 	}
-	s.ahead = 0
+	s.Ahead = 0
 	s.note(a.Revision, a.Accepted)
-	before := s.stance.refused
-	mine := store.Proxy{Acked: s.stance.acked, Refused: before}.After(a)
-	s.stance.acked, s.stance.refused = mine.Acked, mine.Refused
+	before := s.Refused
+	mine := store.Proxy{Acked: s.Acked, Refused: before}.After(a)
+	s.Acked, s.Refused = mine.Acked, mine.Refused
 	switch {
 	case a.Accepted:
-		s.runs, s.holds, s.stance.misses = a.Revision, a.Revision, 0
+		s.Runs, s.Holds, s.Misses = a.Revision, a.Revision, 0
 	case len(before) == 0 || a.Revision > slices.Max(before):
-		s.holds, s.stance.misses = 0, 1 // a new revision, counted anew
+		s.Holds, s.Misses = 0, 1 // a new revision, counted anew
 	default:
-		s.holds = 0
-		s.stance.misses++
+		s.Holds = 0
+		s.Misses++
 	}
 	l.broadcast()
 }
 
-func newProxy(known store.Proxy) *proxy {
-	return &proxy{known: known, sessions: map[uint64]*session{}, pushes: map[uint64]uint64{}}
-}
-
-// countPush counts a push of the revision and returns how many there were. Where
-// the revision is so old that its count was dropped, it returns a higher number.
-func (p *proxy) countPush(number uint64) uint64 {
-	if _, counted := p.pushes[number]; !counted && number <= p.dropped {
-		p.pushes[number] = p.maxPushes
-	}
-	p.pushes[number]++
-	times := p.pushes[number]
-	if len(p.pushes) > maxReplies {
-		oldest := slices.Min(slices.Collect(maps.Keys(p.pushes)))
-		p.dropped, p.maxPushes = max(p.dropped, oldest), max(p.maxPushes, p.pushes[oldest])
-		delete(p.pushes, oldest)
-	}
-	return times
-}
-
 // note keeps the session's reply to a revision.
 func (s *session) note(number uint64, accepted bool) {
-	s.replies[number] = accepted
-	if len(s.replies) > maxReplies {
-		delete(s.replies, slices.Min(slices.Collect(maps.Keys(s.replies))))
+	s.Replies[number] = accepted
+	if len(s.Replies) > maxReplies {
+		delete(s.Replies, slices.Min(slices.Collect(maps.Keys(s.Replies))))
 	}
 }
 
@@ -360,7 +288,6 @@ func (l *Ledger) forget(ctx context.Context, now time.Time) error {
 		if len(p.sessions) == 0 && now.Sub(p.gone) >= forgetAfter {
 			gone = append(gone, id)
 			delete(l.proxies, id)
-			l.era++
 		}
 	}
 	l.mu.Unlock()

@@ -32,9 +32,9 @@ func (l *Ledger) Managed() []Managed {
 		sessions := l.proxies[id].sessions
 		for _, n := range slices.Backward(slices.Sorted(maps.Keys(sessions))) {
 			s := sessions[n]
-			known := func(m Managed) bool { return m.Address == s.node.manage }
-			if s.subscribed && !slices.ContainsFunc(own, known) {
-				own = append(own, Managed{SAN: id.SAN, Node: id.Node, Policy: s.track.name, Address: s.node.manage, Quota: s.node.quota, Peer: s.peer, Runs: s.runs})
+			known := func(m Managed) bool { return m.Address == s.Manage }
+			if s.Subscribed && !slices.ContainsFunc(own, known) {
+				own = append(own, Managed{SAN: id.SAN, Node: id.Node, Policy: s.track.name, Address: s.Manage, Quota: s.Quota, Peer: s.Peer, Runs: s.Runs})
 			}
 		}
 		list = append(list, own...)

@@ -123,7 +123,7 @@ func (l *Ledger) outcomes(of **track, number uint64) (outcomes map[store.Identit
 	}
 	for id, p := range l.proxies {
 		for _, s := range p.sessions {
-			if s.track != *of || !s.subscribed && !p.strays() || s.track.newest() == number && s.track.newestOf(s.stance) != number {
+			if s.track != *of || !s.Subscribed && !p.strays() || s.track.newest() == number && s.track.newestOf(s.stance) != number {
 				continue
 			}
 			o := ProxyOutcome{
@@ -136,7 +136,7 @@ func (l *Ledger) outcomes(of **track, number uint64) (outcomes map[store.Identit
 					o.Fallback = good // else a newer revision is there by now
 				}
 			case Unsent:
-				o.Text = s.problem
+				o.Text = s.Problem
 			default: // nothing to add
 			}
 			if names := p.unserved(); o.Outcome != Nacked && o.Text == "" && len(names) > 0 {
@@ -151,27 +151,27 @@ func (l *Ledger) outcomes(of **track, number uint64) (outcomes map[store.Identit
 }
 
 func (s *session) outcome(number uint64) Outcome {
-	if !s.subscribed {
+	if !s.Subscribed {
 		return Unsent
 	}
 	want := s.track.offer(s.stance)
-	switch accepted, ok := s.replies[number]; {
+	switch accepted, ok := s.Replies[number]; {
 	case ok && !accepted:
 		return Nacked
-	case ok && (want != number || s.holds == number):
+	case ok && (want != number || s.Holds == number):
 		return Acked // else it is about to get it again
-	case s.isAhead() && s.ahead >= number, slices.Contains(s.track.aborted, number):
+	case s.isAhead() && s.Ahead >= number, slices.Contains(s.track.aborted, number):
 		return Superseded
 	}
-	if s.track.newest() < number || s.inFlight {
+	if s.track.newest() < number || s.InFlight {
 		return Waiting
 	}
 	switch {
-	case s.holds == number:
+	case s.Holds == number:
 		return Acked // its reply is not among those that another control plane tells of
-	case want != 0 && want == s.unsendable:
+	case want != 0 && want == s.Unsendable:
 		return Unsent
-	case want != 0 && want != s.holds:
+	case want != 0 && want != s.Holds:
 		return Waiting // about to be pushed
 	case s.track.newest() > number:
 		return Superseded

@@ -11,39 +11,20 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
-// A payload is a revision as bytes for one kind of proxy, with a tag in it. All
-// payloads of a revision share the text of its policy: up to one MiB, which a
-// fleet of a thousand, or a thousand streams of an attacker, would otherwise take
-// a thousand times.
-//
-// Envoy must never get the bytes it got before. So the second push of a revision
-// to a proxy carries the second tag, and so on. When the ledger forgets a proxy,
-// and with it how many pushes it had, a new era of tags begins.
+// A payload is a revision as bytes for one push, with a tag in it. All payloads of a
+// revision share the text of its policy: up to one MiB, which a fleet of a thousand, or
+// a thousand streams of an attacker, would otherwise take a thousand times.
 type payload struct {
 	version  string
 	resource [3][]byte // a discoveryv3.Resource, marshaled; the middle is the policy's text
 }
 
-// payloadID is what a payload's bytes depend on.
-type payloadID struct {
-	number             uint64
-	wasm, vmID, engine string // of the node
-	vmCapabilities     bool   // see envoy.TakesVMCapabilities
-	tag                string
-}
-
-func (n node) payload(number uint64, tag string) payloadID {
-	return payloadID{number, n.wasm, n.vmID, n.runtime, envoy.TakesVMCapabilities(n.version), tag}
-}
-
 const (
-	// maxPayloads bounds the payloads that are kept. A fleet with more kinds of
+	// maxConfigs bounds the configurations that are kept. A fleet with more kinds of
 	// nodes takes longer.
-	maxPayloads = 16
+	maxConfigs = 16
 	// maxTexts bounds the policies that are kept: the newest revision, and those
 	// that proxies fall back on.
 	maxTexts = 4
@@ -57,10 +38,6 @@ type cache[K comparable, V any] struct {
 	kept    map[K]V
 }
 
-func newCache[K comparable, V any](maxKept int) *cache[K, V] {
-	return &cache[K, V]{maxKept: maxKept, kept: map[K]V{}}
-}
-
 // get returns a value and builds it if it is not there.
 func (c *cache[K, V]) get(key K, build func() (V, error)) (V, error) {
 	c.mu.Lock()
@@ -72,34 +49,31 @@ func (c *cache[K, V]) get(key K, build func() (V, error)) (V, error) {
 	if err != nil {
 		return built, err
 	}
-	for old := range c.kept {
-		if len(c.kept) < c.maxKept {
-			break
-		}
-		delete(c.kept, old)
+	if len(c.kept) == c.maxKept || c.kept == nil {
+		c.kept = map[K]V{}
 	}
 	c.kept[key] = built
 	return built, nil
 }
 
-// payload returns the revision as the node gets it, with that tag.
-func (s *Server) payload(ctx context.Context, n node, number uint64, tag string) (payload, error) {
-	return s.payloads.get(n.payload(number, tag), func() (payload, error) {
-		r, err := s.revision(ctx, number)
+// revision returns a revision as the store has it.
+func (s *Server) revision(ctx context.Context, number uint64) (revision, error) {
+	return s.texts.get(number, func() (made revision, err error) {
+		r, err := s.Store.Get(ctx, number)
 		if err != nil {
-			return payload{}, err
+			return made, err
 		}
-		return newPayload(s.plugin(r, n), r, tag)
+		return s.newRevision(r)
 	})
 }
 
-// versionNow is the version of the revision for the node, without a tag.
-func (s *Server) versionNow(ctx context.Context, n node, number uint64) (string, error) {
+// payload returns the revision as the node gets it, with that tag.
+func (s *Server) payload(ctx context.Context, n *node, number uint64, tag string) (payload, error) {
 	r, err := s.revision(ctx, number)
 	if err != nil {
-		return "", err
+		return payload{}, err
 	}
-	return version(r, "", s.plugin(r, n)), nil
+	return s.newPayload(s.plugin(r, n), r, tag)
 }
 
 // response is a DeltaDiscoveryResponse in two parts: the push's own, and the

@@ -11,16 +11,16 @@ const maxDropped = 100
 
 // prune drops the revisions that are neither among the newest nor in use.
 func (s *Server) prune(ctx context.Context) error {
-	numbers := s.ledger.removeOutdated(s.keep)
+	numbers := s.ledger.removeOutdated(s.Keep)
 	if len(numbers) == 0 {
 		return nil
 	}
 	for some := range slices.Chunk(numbers, maxDropped) {
-		if err := s.store.Drop(ctx, some); err != nil {
+		if err := s.Store.Drop(ctx, some); err != nil {
 			return fmt.Errorf("drop old revisions: %w", err)
 		}
 	}
-	s.log.Info("old revisions dropped", "count", len(numbers), "oldest", numbers[0], "newest", numbers[len(numbers)-1])
+	s.Log.Info("old revisions dropped", "count", len(numbers), "oldest", numbers[0], "newest", numbers[len(numbers)-1])
 	return nil
 }
 
@@ -38,7 +38,7 @@ func (l *Ledger) removeOutdated(keep int) (numbers []uint64) {
 	for _, t := range l.tracks {
 		numbers = append(numbers, t.removeOutdated(keep, used)...)
 		if len(t.revisions) > 0 {
-			oldest = max(oldest, t.revisions[0].number)
+			oldest = max(oldest, t.revisions[0].Number)
 		}
 	}
 	for len(l.lost) > 0 && l.lost[0] < oldest {
@@ -58,7 +58,7 @@ func (l *Ledger) inUse() map[uint64]bool {
 	for _, p := range l.proxies {
 		used[p.known.Acked] = true
 		for _, s := range p.sessions {
-			used[s.runs], used[s.stance.acked], used[s.pushed] = true, true, true
+			used[s.Runs], used[s.Acked], used[s.Pushed] = true, true, true
 			used[s.track.offer(s.stance)], used[s.track.lastGood(s.stance)] = true, true
 		}
 	}

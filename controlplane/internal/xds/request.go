@@ -39,18 +39,22 @@ type request struct {
 	text         string // why, cut
 }
 
-// node is what a proxy says about itself.
+// node is what a proxy says about itself. Other control planes are told what is exported.
 type node struct {
-	id      string
-	version string // of Envoy, may be empty
-	wasm    string // metadata sluice.wasm
-	vmID    string // metadata sluice.vm_id
-	runtime string // metadata sluice.runtime
-	manage  string // metadata sluice.manage: its address for management requests
-	quota   string // metadata sluice.quota_cluster: Envoy's cluster of the quota service, * for any name
+	Place   selector.Proxy // its id, and what else selectors ask about, cut; of the metadata see maxTextBytes
+	Version string         `json:",omitzero"` // of Envoy, may be empty
+	Manage  string         `json:",omitzero"` // metadata sluice.manage: its address for management requests
+	Quota   string         `json:",omitzero"` // metadata sluice.quota_cluster: Envoy's cluster of the quota service, * for any name
+	wasm    string         // metadata sluice.wasm
+	vmID    string         // metadata sluice.vm_id
+	runtime string         // metadata sluice.runtime
+}
 
-	cluster string            // the node's own, which a selector may ask about, cut
-	texts   map[string]string // the same of texts in its metadata, see maxTextBytes
+func (n *node) who() store.Identity { return store.Identity{SAN: n.Place.SAN, Node: n.Place.Node} }
+
+// own are the fields of the struct "sluice" in its metadata.
+func (n *node) own() map[string]*string {
+	return map[string]*string{"wasm": &n.wasm, "vm_id": &n.vmID, "runtime": &n.runtime, "manage": &n.Manage, "quota_cluster": &n.Quota}
 }
 
 const (
@@ -72,28 +76,32 @@ const (
 )
 
 // check says whether the node can be served.
-func (n node) check() error {
-	if err := access.CheckNodeID(n.id); err != nil {
+func (n *node) check() error {
+	if err := access.CheckNodeID(n.Place.Node); err != nil {
 		return err
 	}
-	for name, value := range map[string]string{"wasm": n.wasm, "vm_id": n.vmID, "runtime": n.runtime, "manage": n.manage, "quota_cluster": n.quota} {
+	for name, value := range n.own() {
 		switch {
-		case len(value) > maxMetadata:
+		case len(*value) > maxMetadata:
 			return fmt.Errorf("metadata sluice.%s has more than %d bytes", name, maxMetadata)
-		case !utf8.ValidString(value) || strings.ContainsFunc(value, unicode.IsControl):
+		case !utf8.ValidString(*value) || strings.ContainsFunc(*value, unicode.IsControl):
 			return fmt.Errorf("metadata sluice.%s is not plain text in UTF-8", name)
 		}
 	}
 	return nil
 }
 
+// reader reads messages. Its error is of the first that is malformed.
+type reader struct{ err error }
+
 // fields calls visit for each field of a message, with its bytes or its value.
 // Groups, which xDS does not use, are refused: they nest.
-func fields(message []byte, visit func(number protowire.Number, text []byte, value uint64) error) error {
-	for len(message) > 0 {
+func (r *reader) fields(message []byte, visit func(number protowire.Number, text []byte, value uint64)) {
+	for len(message) > 0 && r.err == nil {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
-			return protowire.ParseError(n)
+			r.err = protowire.ParseError(n)
+			return
 		}
 		message = message[n:]
 		var text []byte
@@ -106,17 +114,35 @@ func fields(message []byte, visit func(number protowire.Number, text []byte, val
 		case protowire.Fixed32Type, protowire.Fixed64Type:
 			n = protowire.ConsumeFieldValue(number, kind, message)
 		default:
-			return errors.New("a group in a discovery request")
+			r.err = errors.New("a group in a discovery request")
+			return
 		}
 		if n < 0 {
-			return protowire.ParseError(n)
+			r.err = protowire.ParseError(n)
+			return
 		}
 		message = message[n:]
-		if err := visit(number, text, value); err != nil {
-			return err
-		}
+		visit(number, text, value)
 	}
-	return nil
+}
+
+// field returns the last field of that number, nil if there is none.
+func (r *reader) field(message []byte, number protowire.Number) (found []byte) {
+	r.fields(message, func(n protowire.Number, text []byte, _ uint64) {
+		if n == number {
+			found = text
+		}
+	})
+	return found
+}
+
+// entries visits the fields of a google.protobuf.Struct: those that are texts, and structs.
+func (r *reader) entries(message []byte, visit func(name string, text, inner []byte)) {
+	r.fields(message, func(number protowire.Number, entry []byte, _ uint64) {
+		if value := r.field(entry, 2); number == 1 {
+			visit(head(r.field(entry, 1), maxName), r.field(value, 3), r.field(value, 5))
+		}
+	})
 }
 
 // head copies the first bytes of a text, and one more than maxBytes where there
@@ -126,50 +152,40 @@ func head(text []byte, maxBytes int) string { return string(text[:min(len(text),
 // unmarshal reads a DeltaDiscoveryRequest.
 func (r *request) unmarshal(message []byte) error {
 	*r = request{size: len(message)}
-	return fields(message, func(number protowire.Number, text []byte, _ uint64) error {
+	var in reader
+	in.fields(message, func(number protowire.Number, text []byte, _ uint64) {
 		switch number {
 		case 1:
 			r.hasNode = true
-			return r.node.unmarshal(text)
+			r.node.read(&in, text)
 		case 2:
 			r.typeURL = head(text, maxName)
 		case 3:
-			r.subscribe(text)
+			if string(text) == envoy.ResourceName || string(text) == "*" {
+				r.subscribes = true
+				return
+			}
+			r.unserved = appendName(r.unserved, text)
+			r.others++
 		case 4:
-			r.unsubscribe(text)
-		case 5:
-			return r.version(text)
+			if string(text) == envoy.ResourceName {
+				r.unsubscribes = true
+			} else {
+				r.dropped = appendName(r.dropped, text)
+			}
+		case 5: // an entry of initial_resource_versions
+			if string(in.field(text, 1)) == envoy.ResourceName {
+				r.held = head(in.field(text, 2), maxName)
+			}
 		case 6:
 			r.nonce = head(text, maxName)
 		case 7:
 			r.refused = true
-			return fields(text, func(number protowire.Number, text []byte, _ uint64) error {
-				if number == 2 {
-					r.text = printable.Cut(head(text, maxNackText), maxNackText)
-				}
-				return nil
-			})
+			r.text = printable.Cut(head(in.field(text, 2), maxNackText), maxNackText)
 		default: // nothing here needs it
 		}
-		return nil
 	})
-}
-
-func (r *request) subscribe(name []byte) {
-	if string(name) == envoy.ResourceName || string(name) == "*" {
-		r.subscribes = true
-		return
-	}
-	r.unserved = appendName(r.unserved, name)
-	r.others++
-}
-
-func (r *request) unsubscribe(name []byte) {
-	if string(name) == envoy.ResourceName {
-		r.unsubscribes = true
-		return
-	}
-	r.dropped = appendName(r.dropped, name)
+	return in.err
 }
 
 // appendName keeps at most maxUnserved names.
@@ -180,135 +196,51 @@ func appendName(names []string, name []byte) []string {
 	return append(names, printable.Cut(head(name, maxName), maxShown))
 }
 
-// version reads an entry of initial_resource_versions.
-func (r *request) version(entry []byte) error {
-	name, version, err := mapEntry(entry)
-	if string(name) == envoy.ResourceName {
-		r.held = head(version, maxName)
-	}
-	return err
-}
-
-// mapEntry reads an entry of a map.
-func mapEntry(message []byte) (name, value []byte, err error) {
-	err = fields(message, func(number protowire.Number, text []byte, _ uint64) error {
+// read reads a corev3.Node.
+func (n *node) read(in *reader, message []byte) {
+	in.fields(message, func(number protowire.Number, text []byte, _ uint64) {
 		switch number {
 		case 1:
-			name = text
+			n.Place.Node = head(text, access.MaxNodeID)
 		case 2:
-			value = text
-		default: // nothing else is in one
-		}
-		return nil
-	})
-	return name, value, err
-}
-
-// unmarshal reads a corev3.Node.
-func (n *node) unmarshal(message []byte) error {
-	return fields(message, func(number protowire.Number, text []byte, _ uint64) error {
-		switch number {
-		case 1:
-			n.id = head(text, access.MaxNodeID)
-		case 2:
-			n.cluster = head(text, maxName)
+			n.Place.Cluster = head(text, maxName)
 		case 3:
-			return n.metadata(text)
-		case 8:
-			return n.build(text)
+			n.metadata(in, text)
+		case 8: // user_agent_build_version
+			var version [4]uint32 // by field number
+			in.fields(in.field(text, 1), func(number protowire.Number, _ []byte, value uint64) {
+				if number < 4 {
+					version[number] = uint32(value)
+				}
+			})
+			n.Version = fmt.Sprintf("%d.%d.%d", version[1], version[2], version[3])
 		default: // nothing here needs it
 		}
-		return nil
 	})
 }
 
 // metadata reads texts, and those of structs, within the struct that metadata is.
-func (n *node) metadata(message []byte) error {
-	left := maxTextBytes
+func (n *node) metadata(in *reader, message []byte) {
+	own, left := n.own(), maxTextBytes
 	keep := func(name string, text []byte) {
 		takes := len(name) + len(text) + perText
-		if len(name) > maxName || len(text) > maxName || takes > left {
+		if _, twice := n.Place.Metadata[name]; text == nil || twice || len(name) > maxName || len(text) > maxName || takes > left {
 			return
 		}
-		if n.texts == nil {
-			n.texts = map[string]string{}
+		if n.Place.Metadata == nil {
+			n.Place.Metadata = map[string]string{}
 		}
-		if _, twice := n.texts[name]; !twice {
-			n.texts[name] = string(text)
-			left -= takes
-		}
+		n.Place.Metadata[name] = string(text)
+		left -= takes
 	}
-	return entries(message, func(outer string, value []byte) error {
-		return fields(value, func(number protowire.Number, text []byte, _ uint64) error {
-			switch number {
-			case 3: // string_value
-				keep(outer, text)
-			case 5: // struct_value
-				return entries(text, func(name string, value []byte) error {
-					if outer == "sluice" {
-						return n.own(name, value)
-					}
-					return fields(value, func(number protowire.Number, text []byte, _ uint64) error {
-						if number == 3 {
-							keep(outer+"."+name, text)
-						}
-						return nil
-					})
-				})
-			default: // no selector asks about it
+	in.entries(message, func(outer string, text, inner []byte) {
+		keep(outer, text)
+		in.entries(inner, func(name string, text, _ []byte) {
+			if outer != "sluice" {
+				keep(outer+"."+name, text)
+			} else if into := own[name]; into != nil && text != nil {
+				*into = head(text, maxMetadata)
 			}
-			return nil
 		})
-	})
-}
-
-// place is what selectors ask about.
-func (n node) place(who store.Identity) selector.Proxy {
-	return selector.Proxy{Node: n.id, Cluster: n.cluster, SAN: who.SAN, Metadata: n.texts}
-}
-
-// own takes a field of the struct "sluice".
-func (n *node) own(name string, value []byte) error {
-	into, ok := map[string]*string{"wasm": &n.wasm, "vm_id": &n.vmID, "runtime": &n.runtime, "manage": &n.manage, "quota_cluster": &n.quota}[name]
-	if !ok {
-		return nil
-	}
-	return fields(value, func(number protowire.Number, text []byte, _ uint64) error {
-		if number == 3 { // string_value
-			*into = head(text, maxMetadata)
-		}
-		return nil
-	})
-}
-
-// entries visits the fields of a google.protobuf.Struct.
-func entries(message []byte, visit func(name string, value []byte) error) error {
-	return fields(message, func(number protowire.Number, entry []byte, _ uint64) error {
-		if number != 1 {
-			return nil
-		}
-		name, value, err := mapEntry(entry)
-		if err != nil {
-			return err
-		}
-		return visit(head(name, maxName), value)
-	})
-}
-
-// build reads a corev3.BuildVersion.
-func (n *node) build(message []byte) error {
-	return fields(message, func(number protowire.Number, text []byte, _ uint64) error {
-		if number != 1 {
-			return nil
-		}
-		var version [4]uint32 // by field number
-		err := fields(text, func(number protowire.Number, _ []byte, value uint64) error {
-			if number < 4 {
-				version[number] = uint32(value)
-			}
-			return nil
-		})
-		n.version = fmt.Sprintf("%d.%d.%d", version[1], version[2], version[3])
-		return err
 	})
 }

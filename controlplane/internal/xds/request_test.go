@@ -18,21 +18,17 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
-func read(t *testing.T, message []byte) request {
-	t.Helper()
-	var r request
-	require.NoError(t, r.unmarshal(message))
-	return r
-}
-
-func marshal(t *testing.T, r *discoveryv3.DeltaDiscoveryRequest) []byte {
+// read is what the server reads of a request.
+func read(t *testing.T, r *discoveryv3.DeltaDiscoveryRequest) (got request) {
 	t.Helper()
 	message, err := proto.Marshal(r)
 	require.NoError(t, err)
-	return message
+	require.NoError(t, got.unmarshal(message))
+	return got
 }
 
 // The first request of real Envoys, as they were started with a rendered
@@ -47,10 +43,11 @@ func TestFirstRequestOfEnvoy(t *testing.T) {
 		message, err := io.ReadAll(text)
 		require.NoError(t, err)
 		require.Less(t, 4*len(message), maxRequest, "room for the labels and annotations that Istio adds")
-		r := read(t, message)
+		var r request
+		require.NoError(t, r.unmarshal(message))
 		require.NoError(t, r.node.check())
 		require.Equal(t, request{
-			size: size, hasNode: true, node: node{id: "edge-1", cluster: "sluice", version: version, wasm: "/opt/sluice/sluice.wasm"},
+			size: size, hasNode: true, node: node{Place: selector.Proxy{Node: "edge-1", Cluster: "sluice"}, Version: version, wasm: "/opt/sluice/sluice.wasm"},
 			typeURL: TypeURL, subscribes: true,
 		}, r)
 	}
@@ -58,7 +55,7 @@ func TestFirstRequestOfEnvoy(t *testing.T) {
 
 func TestRequest(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
-	r := read(t, marshal(t, &discoveryv3.DeltaDiscoveryRequest{
+	r := read(t, &discoveryv3.DeltaDiscoveryRequest{
 		Node: &corev3.Node{
 			Id: "e1", Cluster: "c", ClientFeatures: []string{"f"},
 			Metadata: metadata(t, map[string]any{"wasm": "/n.wasm", "vm_id": "v", "runtime": "r", "manage": "m", "other": 1}),
@@ -69,19 +66,19 @@ func TestRequest(t *testing.T) {
 		TypeUrl: TypeURL, ResourceNamesSubscribe: []string{long, "b", "*"}, ResourceNamesUnsubscribe: []string{envoy.ResourceName},
 		InitialResourceVersions: map[string]string{envoy.ResourceName: "7-a-b", "z": "1"},
 		ResponseNonce:           "n", ErrorDetail: &rpcstatus.Status{Code: 13, Message: "why"},
-	}))
+	})
 	r.size = 0
 	require.Equal(t, request{
-		hasNode: true, node: node{id: "e1", cluster: "c", version: "1.40.2", wasm: "/n.wasm", vmID: "v", runtime: "r", manage: "m"},
+		hasNode: true, node: node{Place: selector.Proxy{Node: "e1", Cluster: "c"}, Version: "1.40.2", wasm: "/n.wasm", vmID: "v", runtime: "r", Manage: "m"},
 		typeURL: TypeURL, subscribes: true, unsubscribes: true, others: 2, unserved: []string{long[:maxShown-3] + "…", "b"},
 		held: "7-a-b", nonce: "n", refused: true, text: "why",
 	}, r)
 
-	r = read(t, marshal(t, &discoveryv3.DeltaDiscoveryRequest{
+	r = read(t, &discoveryv3.DeltaDiscoveryRequest{
 		Node: &corev3.Node{Id: "e1", Metadata: metadata(t, map[string]any{"wasm": 7})}, ErrorDetail: &rpcstatus.Status{Message: long},
 		ResponseNonce: long, InitialResourceVersions: map[string]string{envoy.ResourceName: long}, TypeUrl: long,
-	}))
-	require.Equal(t, node{id: "e1"}, r.node)
+	})
+	require.Equal(t, node{Place: selector.Proxy{Node: "e1"}}, r.node)
 	require.Equal(t, long[:maxNackText-3]+"…", r.text)
 	for _, kept := range []string{r.nonce, r.held, r.typeURL} {
 		require.Len(t, kept, maxName+1)
@@ -93,7 +90,7 @@ func TestTextsOfTheMetadata(t *testing.T) {
 	of := func(fields map[string]any) map[string]string {
 		whole, err := structpb.NewStruct(fields)
 		require.NoError(t, err)
-		return read(t, marshal(t, &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "e1", Metadata: whole}})).node.texts
+		return read(t, &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "e1", Metadata: whole}}).node.Place.Metadata
 	}
 	require.Equal(t, map[string]string{"env": "prod", "LABELS.app": "front"}, of(map[string]any{
 		"env": "prod", "LABELS": map[string]any{"app": "front", "n": 7, "deep": map[string]any{"er": "x"}}, "flag": true,
@@ -107,12 +104,12 @@ func TestTextsOfTheMetadata(t *testing.T) {
 }
 
 func TestNodeCheck(t *testing.T) {
-	require.NoError(t, node{id: "e1", wasm: strings.Repeat("x", maxMetadata)}.check())
+	e1 := selector.Proxy{Node: "e1"}
+	require.NoError(t, (&node{Place: e1, wasm: strings.Repeat("x", maxMetadata)}).check())
 	for want, n := range map[string]node{
-		"metadata sluice.wasm has more than 4096 bytes":           {id: "e1", wasm: strings.Repeat("x", maxMetadata+1)},
-		"metadata sluice.manage is not plain text in UTF-8":       {id: "e1", manage: "a\x1b[2J"},
-		"metadata sluice.vm_id is not plain text in UTF-8":        {id: "e1", vmID: "\xff"},
-		"metadata sluice.runtime is not plain text in UTF-8":      {id: "e1", runtime: "a\nb"},
+		"metadata sluice.wasm has more than 4096 bytes":           {Place: e1, wasm: strings.Repeat("x", maxMetadata+1)},
+		"metadata sluice.manage is not plain text in UTF-8":       {Place: e1, Manage: "a\x1b[2J"},
+		"metadata sluice.vm_id is not plain text in UTF-8":        {Place: e1, vmID: "\xff"},
 		"node id is empty: set node.id in the bootstrap or start": {},
 	} {
 		require.ErrorContains(t, n.check(), want)
@@ -125,10 +122,10 @@ func TestDeepNesting(t *testing.T) {
 	for range 5000 {
 		value = structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{value}})
 	}
-	r := read(t, marshal(t, &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{
+	r := read(t, &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{
 		Id: "e1", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"sluice": value, "other": value}},
-	}}))
-	require.Equal(t, node{id: "e1"}, r.node)
+	}})
+	require.Equal(t, node{Place: selector.Proxy{Node: "e1"}}, r.node)
 
 	groups := []byte{}
 	for range 50_000 {
@@ -171,7 +168,7 @@ func FuzzRequest(f *testing.F) {
 		require.Equal(t, want.GetNode() != nil, got.hasNode)
 		require.Equal(t, want.GetErrorDetail() != nil, got.refused)
 		if len(want.GetNode().GetId()) <= 1024 {
-			require.Equal(t, want.GetNode().GetId(), got.node.id)
+			require.Equal(t, want.GetNode().GetId(), got.node.Place.Node)
 		}
 		if len(want.GetResponseNonce()) <= maxName {
 			require.Equal(t, want.GetResponseNonce(), got.nonce)

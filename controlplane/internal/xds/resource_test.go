@@ -5,111 +5,125 @@ import (
 	"strings"
 	"testing"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-func revisionOf(t *testing.T, number uint64, policy string) revision {
+func (s *Server) revisionOf(t *testing.T, number uint64, policy string) revision {
 	t.Helper()
-	r, err := newRevision(store.Revision{Summary: store.Summary{Number: number}, JSON: []byte(policy)})
+	r, err := s.newRevision(store.Revision{Summary: store.Summary{Number: number}, JSON: []byte(policy)})
 	require.NoError(t, err)
 	return r
 }
 
-func stamped(t *testing.T, number uint64, policy, tag string) []byte {
-	t.Helper()
-	r := revisionOf(t, number, policy)
-	return append(r.head(tag), r.policy...)
-}
-
+// The control plane adds a revision to the policy, and the secret of reports where they have keys. The
+// filter reads both.
 func TestStamp(t *testing.T) {
-	for _, tc := range []struct{ in, want string }{
-		{`{"version":1}`, `{"revision":"7-a","version":1}`},
-		{"{}", `{"revision":"7-a"}`},
-		{" { } ", `{"revision":"7-a" }`},
+	s := &Server{secret: strings.Repeat("5a", policy.ReportSecretBytes/2)}
+	for in, want := range map[string]string{
+		`{"version":1}`:                      `{"revision":"7-a","version":1}`,
+		"{}":                                 `{"revision":"7-a"}`,
+		"{ }":                                `{"revision":"7-a" }`,
+		`{"version":1,"report_keys":"hash"}`: `{"revision":"7-a","report_secret":"` + s.secret + `","version":1,"report_keys":"hash"}`,
 	} {
-		got := string(stamped(t, 7, tc.in, "a"))
-		require.Equal(t, tc.want, got)
-		require.JSONEq(t, tc.want, got)
+		r := s.revisionOf(t, 7, in)
+		require.Equal(t, want, string(append(r.head("a"), r.policy...)))
 	}
 	for _, in := range []string{"", "[]", "1"} {
-		_, err := newRevision(store.Revision{JSON: []byte(in)})
+		_, err := s.newRevision(store.Revision{JSON: []byte(in)})
 		require.Error(t, err, in)
 	}
-}
-
-// TestStampIsWhatTheFilterReads pins the one field the control plane adds.
-func TestStampIsWhatTheFilterReads(t *testing.T) {
-	n, err := newNonces()
-	require.NoError(t, err)
-	tag := n.tag(math.MaxUint64, math.MaxUint64)
-	revision := "18446744073709551615-" + tag
-	require.LessOrEqual(t, len(revision), policy.MaxRevisionBytes)
-	doc, err := policy.ParseJSON(stamped(t, math.MaxUint64, `{"version":1,"rules":[]}`, tag))
+	s.process = "ffffffff"
+	s.nonces.Store(math.MaxUint64 - 1)
+	r, tag := s.revisionOf(t, math.MaxUint64, `{"version":1,"rules":[],"report_keys":"hash"}`), s.nonce()
+	doc, err := policy.ParseJSON(append(r.head(tag), r.policy...))
 	require.NoError(t, err)
 	p, problems := policy.ReadPushed(doc)
 	require.Empty(t, problems)
-	require.Equal(t, revision, p.Revision)
+	require.Equal(t, []string{"18446744073709551615-" + tag, s.secret}, []string{p.Revision, p.ReportSecret})
 }
 
+// A version tells the number and whether the content is the same, but for the tag, and of this store.
 func TestVersion(t *testing.T) {
-	p := envoy.Plugin{Wasm: "/a.wasm"}
-	r := revisionOf(t, 12, `{"version":1}`)
+	s := &Server{seal: []byte("a")}
+	p, r := envoy.Plugin{Wasm: "/a.wasm"}, s.revisionOf(t, 12, `{"version":1}`)
 	v := version(r, "abc", p)
 	require.True(t, strings.HasPrefix(v, "12-abc-"))
-	require.Equal(t, uint64(12), heldRevision(v))
-	require.True(t, sameContent(v, version(r, "", p)))
-	require.False(t, sameContent(v, version(revisionOf(t, 13, `{"version":1}`), "abc", p)))
-	require.False(t, sameContent(v, version(r, "abc", envoy.Plugin{Wasm: "/b.wasm"})), "another binary")
-	require.False(t, sameContent(v, version(revisionOf(t, 12, `{"version":1,"domain":"x"}`), "abc", p)),
-		"another policy under the same number")
-	for _, foreign := range []string{"", "v1", "-", "12", "12-abc", "99999999999999999999-a-b"} {
-		r := revisionOf(t, heldRevision(foreign), `{"version":1}`)
-		require.False(t, sameContent(foreign, version(r, "abc", p)), foreign)
+	number, same, own := s.held(v)
+	require.Equal(t, []any{uint64(12), digest(r, p), true}, []any{number, same, own})
+	secret := r
+	secret.secret = "x"
+	for what, other := range map[string]string{
+		"binary": digest(r, envoy.Plugin{Wasm: "/b.wasm"}), "secret": digest(secret, p),
+		"policy": digest(s.revisionOf(t, 12, `{"version":1,"domain":"x"}`), p),
+	} {
+		require.NotEqual(t, same, other, "another %s", what)
+	}
+	_, _, own = (&Server{seal: []byte("b")}).held(v)
+	require.False(t, own)
+	for text, want := range map[string]uint64{"1" + v: 112, "": 0, "v1": 0, "-": 0, "12": 12, "12-abc": 12, "99999999999999999999-a-b": 0} {
+		number, has, own := s.held(text)
+		require.Equal(t, want, number, text)
+		require.False(t, own || text != "1"+v && has == same)
 	}
 }
 
 func TestBinaryPrecedence(t *testing.T) {
-	s := &Server{wasm: "/server"}
-	require.Equal(t, "/revision", s.plugin(revision{wasm: "/revision"}, node{wasm: "/node"}).Wasm)
-	require.Equal(t, "/node", s.plugin(revision{}, node{wasm: "/node"}).Wasm)
-	require.Equal(t, "/server", s.plugin(revision{}, node{}).Wasm)
+	s := &Server{Options: Options{Wasm: "/server"}}
+	require.Equal(t, "/revision", s.plugin(revision{wasm: "/revision"}, &node{wasm: "/node"}).Wasm)
+	require.Equal(t, "/node", s.plugin(revision{}, &node{wasm: "/node"}).Wasm)
+	require.Equal(t, "/server", s.plugin(revision{}, &node{}).Wasm)
 }
 
-// Proxies get the secret of their reports with the policy, the same after a restart.
-// One that holds another secret is pushed to again.
+// The secret of reports is the same after a restart.
 func TestReportSecret(t *testing.T) {
-	ctx := t.Context()
-	f := newFixture(t)
-	f.apply("one")
-	r, err := f.server.revision(ctx, 1)
-	require.NoError(t, err)
-	require.Empty(t, r.secret, "a filter that does not know the field takes the policy")
-	_, err = add(ctx, f.store, store.Draft{File: "p", YAML: []byte("y"), JSON: []byte(`{"version":1,"report_keys":"hash"}`)})
-	require.NoError(t, err)
-	r, err = f.server.revision(ctx, 2)
-	require.NoError(t, err)
-	require.Regexp(t, `^[0-9a-f]{64}$`, r.secret)
-	require.Len(t, r.secret, policy.ReportSecretBytes)
-	pushed, problems := policy.ReadPushed(parsed(t, append(r.head("a"), r.policy...)))
-	require.Empty(t, problems)
-	require.Equal(t, r.secret, pushed.ReportSecret)
-	f.restart()
-	again, err := f.server.revision(ctx, 2)
-	require.NoError(t, err)
-	require.Equal(t, r.secret, again.secret)
-
-	other := r
-	other.secret = strings.Repeat("0", policy.ReportSecretBytes)
-	require.False(t, sameContent(version(r, "a", envoy.Plugin{}), version(other, "a", envoy.Plugin{})))
+	run(t, func(t *testing.T, f *fixture) {
+		require.Regexp(t, `^[0-9a-f]{64}$`, f.secret)
+		before := f.secret
+		f.restart()
+		require.Equal(t, before, f.secret)
+	})
 }
 
-func parsed(t *testing.T, text []byte) *policy.Node {
-	t.Helper()
-	doc, err := policy.ParseJSON(text)
-	require.NoError(t, err)
-	return doc
+func TestTextsAreBounded(t *testing.T) {
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("a", "b", "c", "d", "e", "f", "g", "h")
+		for number := range uint64(8) {
+			_, err := f.revision(t.Context(), number+1)
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(f.texts.kept), maxTexts)
+			require.Contains(t, f.texts.kept, number+1)
+		}
+	})
+}
+
+// The policy is put into a resource that was marshaled without it. Nodes before and since Envoy 1.40 read
+// the capabilities in different places.
+func TestPayloadIsAResource(t *testing.T) {
+	s := &Server{marker: "M"}
+	for i, text := range []string{"{}", `{"version":1}`, `{"a":"` + strings.Repeat("x", 1<<20) + `"}`} {
+		for _, version := range []string{"1.39.0", "1.40.0"} {
+			r := s.revisionOf(t, uint64(i), text)
+			plugin := envoy.Plugin{Name: envoy.ResourceName, Wasm: "/w", VMID: "{", Runtime: "r", Envoy: version}
+			e, err := s.newPayload(plugin, r, "a")
+			require.NoError(t, err)
+			plugin.Policy, plugin.Capabilities = append(r.head("a"), r.policy...), r.capabilities
+			want, err := plugin.ExtensionConfig()
+			require.NoError(t, err)
+			response, err := newResponse(e, "n")
+			require.NoError(t, err)
+			got, config := unmarshal(t, response), new(corev3.TypedExtensionConfig)
+			require.Equal(t, []string{e.version, TypeURL, "n"}, []string{got.GetSystemVersionInfo(), got.GetTypeUrl(), got.GetNonce()})
+			require.Equal(t, e.version, got.GetResources()[0].GetVersion())
+			require.NoError(t, got.GetResources()[0].GetResource().UnmarshalTo(config))
+			require.True(t, proto.Equal(want, config))
+		}
+	}
+	_, _, err := insert([]byte{10, 1, 'a'}, []byte("b"), nil, 1)
+	require.Error(t, err)
 }

@@ -90,11 +90,12 @@ package xds
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -102,6 +103,7 @@ import (
 	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -126,32 +128,30 @@ type Options struct {
 
 // Server is the xDS server. Make one with New.
 type Server struct {
-	store  store.Store
-	keep   int
-	wasm   string
-	log    *slog.Logger
+	Options
+	Counts
 	ledger *Ledger
-	nonces nonces
 	secret string // goes with policies that name report_keys; see policy.Policy.ReportSecret
-	seal   []byte // of versions; see lineage
+	seal   []byte // of versions; see held
+	marker string // stands where the policy will be; no proxy can know it
 
-	identify    func(*x509.Certificate, string) (string, error)
-	clientCAs   func() *x509.CertPool
-	verifyEvery time.Duration // how often a stream's certificate is verified again
+	configs cache[kind, *anypb.Any]
+	texts   cache[uint64, revision]
 
-	payloads *cache[payloadID, payload]
-	texts    *cache[uint64, revision]
-
+	process   string        // begins nonces
+	nonces    atomic.Uint64 // how many there were
 	streamIDs atomic.Uint64
-	pushes    atomic.Uint64
-	acks      atomic.Uint64
-	nacks     atomic.Uint64
-	turned    atomic.Uint64
-	foreign   atomic.Uint64
 
-	stop     chan struct{}
-	stopOnce sync.Once
-	cancel   context.CancelFunc
+	verifyEvery time.Duration // how often a stream's certificate is verified again
+	stop        context.Context
+	cancel      context.CancelFunc
+}
+
+// Counts are totals since the server started.
+type Counts struct {
+	Pushes, Acks, Nacks atomic.Uint64
+	TurnedAway          atomic.Uint64 // streams beyond the bound
+	Foreign             atomic.Uint64 // streams whose certificate does not grant their node id
 }
 
 // New returns a server that knows what the store knows.
@@ -165,58 +165,38 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if o.ClientCAs == nil {
 		o.ClientCAs = x509.NewCertPool
 	}
-	n, err := newNonces()
+	// It comes with the store, so it is the same after a restart and from a backup.
+	secret, err := o.Store.Secret(ctx)
 	if err != nil {
 		return nil, err
 	}
-	secret, seal, err := secrets(ctx, o.Store)
-	if err != nil {
-		return nil, err
-	}
-	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	appended := o.Store.Appended()
 	ledger, err := newLedger(ctx, o.Store)
 	if err != nil {
-		cancel()
 		return nil, fmt.Errorf("load ledger: %w", err)
 	}
+	process := make([]byte, 4)
+	_, _ = rand.Read(process) // never fails
 	s := &Server{
-		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n, secret: secret, seal: seal,
-		identify: o.Identify, clientCAs: o.ClientCAs, verifyEvery: verifyEvery,
-		payloads: newCache[payloadID, payload](maxPayloads), texts: newCache[uint64, revision](maxTexts),
-		stop: make(chan struct{}), cancel: cancel,
+		Options: o, ledger: ledger, secret: hex.EncodeToString(keyed(secret, "report_secret")), seal: keyed(secret, "version"),
+		marker: rand.Text(), process: hex.EncodeToString(process), verifyEvery: verifyEvery,
+		configs: cache[kind, *anypb.Any]{maxKept: maxConfigs}, texts: cache[uint64, revision]{maxKept: maxTexts},
 	}
+	s.stop, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.logDamage(ledger.Damaged("")...)
-	go s.follow(watching, appended)
-	go s.exchange(watching)
+	go s.follow(s.stop, appended)
+	go s.exchange(s.stop)
 	return s, nil
 }
+
+// nonce differs from those of all other pushes, of this process or an earlier one.
+func (s *Server) nonce() string { return fmt.Sprintf("%s%06x", s.process, s.nonces.Add(1)) }
 
 // Ledger is what the server knows about proxies and their replies.
 func (s *Server) Ledger() *Ledger { return s.ledger }
 
-// Counts are totals since the server started.
-type Counts struct {
-	Pushes, Acks, Nacks uint64
-	TurnedAway          uint64 // streams beyond the bound
-	Foreign             uint64 // streams whose certificate does not grant their node id
-}
-
-// Counts returns the totals so far.
-func (s *Server) Counts() Counts {
-	return Counts{
-		Pushes: s.pushes.Load(), Acks: s.acks.Load(), Nacks: s.nacks.Load(),
-		TurnedAway: s.turned.Load(), Foreign: s.foreign.Load(),
-	}
-}
-
 // Stop ends all streams, so that a graceful stop of the gRPC server can end.
-func (s *Server) Stop() {
-	s.stopOnce.Do(func() {
-		close(s.stop)
-		s.cancel()
-	})
-}
+func (s *Server) Stop() { s.cancel() }
 
 const (
 	// maxStreams bounds the streams of one connection. Envoy needs one or two.

@@ -1,8 +1,8 @@
 package xds
 
 import (
-	"fmt"
-	"io"
+	"crypto/tls"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -12,146 +12,326 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 func TestSilentWithoutARevision(t *testing.T) {
-	f := newFixture(t)
-	e := f.proxy("e1")
-	e.nothingMore()
-	f.apply("one")
-	e.accept("one")
-	f.eventually("ACK booked", func() bool { return f.status("e1").Acked == 1 })
-	require.Equal(t, Counts{Pushes: 1, Acks: 1}, f.server.Counts())
+	run(t, func(t *testing.T, f *fixture) {
+		e := f.proxy("e1")
+		idle(e)
+		f.state("e1", noPolicy)
+		f.apply("one")
+		accept("one", e)
+		require.Equal(t, []uint64{1, 1, 0}, []uint64{f.Pushes.Load(), f.Acks.Load(), f.Nacks.Load()})
+	})
 }
 
 func TestRefusedRevisionIsWithdrawn(t *testing.T) {
-	f := newFixture(t)
-	f.apply("good")
-	e := f.proxy("e1")
-	first := e.expect("good")
-	e.ack(first)
-
-	f.apply("bad")
-	e.refuse("bad")
-	again := e.expect("good")
-	require.NotEqual(t, first.GetNonce(), again.GetNonce())
-	require.NotEqual(t, revisionStamp(t, first), revisionStamp(t, again), "the same bytes would be acknowledged unseen")
-	require.True(t, strings.HasPrefix(revisionStamp(t, again), "1-"))
-	require.NotEqual(t, first.GetResources()[0].GetVersion(), again.GetResources()[0].GetVersion())
-	f.eventually("withdrawal under way", func() bool { return f.status("e1").Pushed == 1 })
-	st := f.status("e1")
-	require.True(t, st.Waiting)
-	require.Equal(t, uint64(2), st.Nacked)
-	require.Equal(t, "Unable to create Wasm plugin sluice", st.NackText)
-
-	e.ack(again)
-	f.eventually("withdrawal confirmed", func() bool { return !f.status("e1").Waiting })
-	st = f.status("e1")
-	require.Equal(t, uint64(1), st.Acked, "the confirmation is not an ACK of the refused revision")
-	require.Equal(t, uint64(2), st.Nacked)
-	e.nothingMore()
-	history, err := f.store.History(t.Context(), "", 0)
-	require.NoError(t, err)
-	require.False(t, history[0].Acked)
-	require.True(t, history[0].Nacked)
-
-	f.apply("next")
-	e.accept("next")
-	f.eventually("next one accepted", func() bool { return f.status("e1").Acked == 3 })
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("good")
+		e := f.proxy("e1")
+		first := e.expect("good")
+		e.ack(first)
+		f.apply("bad")
+		e.nack(e.expect("bad"))
+		again := e.expect("good")
+		require.NotEqual(t, first.GetNonce(), again.GetNonce())
+		require.NotEqual(t, policyIn(t, first), policyIn(t, again), "the same bytes would be acknowledged unseen")
+		require.Contains(t, policyIn(t, again), `"revision":"1-`)
+		require.NotEqual(t, first.GetResources()[0].GetVersion(), again.GetResources()[0].GetVersion())
+		st := f.state("e1", "waiting for its answer")
+		require.Equal(t, []uint64{1, 2}, []uint64{st.Pushed, st.Nacked})
+		require.Equal(t, "Unable to create Wasm plugin sluice", st.NackText)
+		e.ack(again)
+		st = f.state("e1", "refused revision 2, runs 1")
+		require.Equal(t, uint64(1), st.Acked, "the confirmation is not an ACK of the refused revision")
+		idle(e)
+		history, err := f.store.History(t.Context(), "", 0)
+		require.NoError(t, err)
+		require.Equal(t, []bool{false, true}, []bool{history[0].Acked, history[0].Nacked})
+		f.apply("next")
+		accept("next", e)
+		f.state("e1", "connected")
+	})
 }
 
 func TestAnswersCountOnlyByNonce(t *testing.T) {
-	f := newFixture(t)
-	f.apply("one")
-	e := f.proxy("e1")
-	one := e.expect("one")
-	e.ack(one)
-	f.apply("two")
-	two := e.expect("two")
-
-	e.ack(one) // late, and made up
-	require.NoError(t, e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResponseNonce: "made-up"}))
-	// A request without nonce is no answer either.
-	require.NoError(t, e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL}))
-	e.nack(two)
-	e.accept("one")
-	f.eventually("withdrawn", func() bool { s := f.status("e1"); return s.Nacked == 2 && !s.Waiting })
-	require.Equal(t, uint64(1), f.status("e1").Acked)
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("one")
+		e := f.proxy("e1")
+		one := e.expect("one")
+		e.ack(one)
+		f.apply("two")
+		two := e.expect("two")
+		e.ack(one) // late, and made up
+		e.send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: "made-up"})
+		e.send(&discoveryv3.DeltaDiscoveryRequest{}) // without a nonce, this is no answer either
+		require.True(t, f.status("e1").Waiting)
+		e.nack(two)
+		accept("one", e)
+		f.runs("e1", 1)
+	})
 }
 
 func TestSilentProxyIsNotOverrun(t *testing.T) {
-	f := newFixture(t)
-	f.apply("r1")
-	slow, quick := f.proxy("slow"), f.proxy("quick")
-	quick.accept("r1")
-	held := slow.expect("r1")
-	for i := 2; i <= 5; i++ {
-		f.apply(fmt.Sprint("r", i))
-	}
-	// The quick one may or may not see those in between; it ends at the last.
-	for f.status("quick").Acked != 5 {
-		select {
-		case r := <-quick.got:
-			quick.ack(r)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	slow.nothingMore()
-	require.True(t, f.status("slow").Waiting)
-	slow.ack(held)
-	slow.accept("r5")
-	f.eventually("caught up", func() bool { return f.status("slow").Acked == 5 })
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("one")
+		slow := f.proxy("slow")
+		held := slow.expect("one")
+		f.apply("two", "three")
+		idle(slow)
+		slow.ack(held)
+		accept("three", slow)
+		f.runs("slow", 3)
+	})
 }
 
+// A proxy that refuses everything is left alone until there is a new revision.
 func TestProxyThatRefusesEverythingIsLeftAlone(t *testing.T) {
-	f := newFixture(t)
-	ok := f.proxy("ok")
-	for i := range 4 {
-		name := fmt.Sprint("r", i)
-		f.apply(name)
-		ok.accept(name)
-	}
-	f.eventually("history", func() bool { return f.status("ok").Acked == 4 })
-	broken := f.proxy("broken")
-	broken.refuse("r3")
-	broken.refuse("r2")
-	broken.nothingMore()
-	require.Equal(t, uint64(0), f.status("broken").Acked)
-	f.apply("r4")
-	ok.accept("r4")
-	f.eventually("accepted by one", func() bool { return f.status("ok").Acked == 5 })
-	broken.refuse("r4")
-	broken.receive()
-	late := f.proxy("late")
-	late.accept("r4")
+	run(t, func(t *testing.T, f *fixture) {
+		ok := f.proxy("ok")
+		for _, domain := range []string{"one", "two", "three"} {
+			f.apply(domain)
+			accept(domain, ok)
+		}
+		broken := f.proxy("broken")
+		broken.nack(broken.expect("three"))
+		broken.nack(broken.expect("two"))
+		idle(broken)
+		f.runs("broken", 0)
+		f.apply("four")
+		accept("four", ok)
+		broken.refuse("four", "one")
+	})
 }
 
-func TestAggregatedStream(t *testing.T) {
-	f := newFixture(t)
-	f.apply("one")
-	conn, err := grpc.NewClient(f.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+// What is only true of the wire: a proxy with a certificate on an aggregated stream, which ends when
+// the server stops.
+func TestAggregatedStreamOverTLS(t *testing.T) {
+	policies, err := store.Open(t.TempDir())
 	require.NoError(t, err)
-	defer conn.Close()
-	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
+	defer policies.Close()
+	_, err = policies.Append(t.Context(), store.Change{Drafts: []store.Draft{{YAML: []byte("y"), JSON: []byte(`{"version":1}`)}}})
 	require.NoError(t, err)
-	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{
-		Node: &corev3.Node{Id: "e1"}, TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster",
-	}))
-	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{
-		TypeUrl: TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
-	}))
+	ca := buildtest.Issue(nil, nil)
+	s, err := New(t.Context(), Options{Store: policies, Wasm: "/f.wasm", ClientCAs: authority{ca}.pool})
+	require.NoError(t, err)
+	server := grpc.NewServer(ServerOptions(&tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*buildtest.Issue(ca, nil)},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: buildtest.Pool(ca),
+	})...)
+	s.Register(server)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() { _ = server.Serve(listener) }()
+	defer server.Stop()
+	open := func(node string) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
+		conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+			MinVersion: tls.VersionTLS12, RootCAs: buildtest.Pool(ca), Certificates: []tls.Certificate{*buildtest.Issue(ca, []string{"e1"})},
+		})))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+			Node: &corev3.Node{Id: node}, TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+		}))
+		return stream
+	}
+	_, err = open("e2").Recv()
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	stream := open("e1")
+	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName}}))
 	r, err := stream.Recv()
 	require.NoError(t, err)
 	require.Equal(t, TypeURL, r.GetTypeUrl())
+	require.Equal(t, "/f.wasm", filterIn(t, r).GetConfig().GetVmConfig().GetCode().GetLocal().GetFilename())
 	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResponseNonce: r.GetNonce()}))
-	f.eventually("booked", func() bool { return f.status("e1").Acked == 1 })
-
-	f.server.Stop()
+	require.Eventually(t, func() bool { return s.Ledger().Proxies()[0].Acked == 1 }, 2*time.Minute, time.Millisecond)
+	s.Stop()
 	_, err = stream.Recv()
 	require.Equal(t, codes.Unavailable, status.Code(err))
-	require.NotErrorIs(t, err, io.EOF)
+	require.ErrorContains(t, err, "control plane is shutting down")
+}
+
+func TestReconnect(t *testing.T) {
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("one")
+		e := f.proxy("e1")
+		accept("one", e)
+		e.reconnect() // what it holds is not sent again
+		idle(e)
+		f.restart()
+		st := f.state("e1", "disconnected")
+		require.Equal(t, uint64(1), st.Acked, "answers survive")
+		e.connect()
+		idle(e)
+		e.hangUp()
+		f.apply("two")
+		e.connect()
+		accept("two", e)
+
+		f.o.Wasm = "/other.wasm" // the same one with another binary is sent again
+		f.restart()
+		e.connect()
+		r := e.expect("two")
+		require.Equal(t, "/other.wasm", filterIn(t, r).GetConfig().GetVmConfig().GetCode().GetLocal().GetFilename())
+		e.ack(r)
+
+		f.apply("three") // an answer lost with the connection is made up for
+		e.version = e.expect("three").GetResources()[0].GetVersion()
+		require.Equal(t, uint64(2), f.status("e1").Acked)
+		e.reconnect()
+		require.Equal(t, uint64(3), f.status("e1").Acked)
+		idle(e)
+
+		f.apply("four") // and a refusal is given again
+		e.expect("four")
+		e.reconnect()
+		e.refuse("four", "three")
+		e.reconnect() // a refused revision is not tried again
+		idle(e)
+		f.restart()
+		e.connect()
+		idle(e)
+
+		f.apply("five") // a withdrawal that was not confirmed is sent again
+		e.nack(e.expect("five"))
+		e.expect("three")
+		e.reconnect()
+		accept("three", e)
+	})
+}
+
+func TestMixedAnswers(t *testing.T) {
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("one")
+		a, b := f.proxy("a"), f.proxy("b")
+		accept("one", a, b)
+		f.apply("two")
+		b.refuse("two", "one") // first, before a has answered
+		early := f.proxy("early")
+		accept("one", early) // withheld: refused by some, accepted by none so far
+		f.state("early", "runs revision 1, 2 is withheld: others refused it")
+		accept("two", a, early) // and lifted by the first acceptance
+		accept("two", f.proxy("late"))
+		f.runs("a b early late", 2, 1, 2, 2)
+		require.Equal(t, []uint64{0, 2}, []uint64{f.status("a").Nacked, f.status("b").Nacked})
+		idle(b)
+		b.hangUp()
+		b.version = "" // its process starts anew: what was wrong may have been repaired
+		b.connect()
+		accept("two", b)
+		f.state("b", "connected")
+	})
+}
+
+func TestResubscribingGetsItAgain(t *testing.T) {
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("one")
+		e := f.proxy("e1")
+		accept("one", e)
+		e.asks(nil, []string{envoy.ResourceName})
+		f.apply("two")
+		idle(e)
+		for range 2 {
+			e.asks([]string{envoy.ResourceName}, nil)
+			accept("two", e)
+		}
+		e.asks([]string{"another"}, nil)
+		idle(e)
+	})
+}
+
+func TestRefusedRevisionAfterRestart(t *testing.T) {
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("good")
+		e := f.proxy("e1")
+		accept("good", e)
+		f.apply("bad")
+		e.refuse("bad", "good")
+		f.restart()
+		accept("good", f.proxy("e2"))
+		e.connect()
+		idle(e)
+		f.runs("e1", 1) // it said so itself
+		e.hangUp()
+		e.version = "" // the process that refused it starts anew, and gets what is good as well
+		e.connect()
+		r := e.expect("good")
+		f.runs("e1", 0)
+		e.ack(r)
+		f.runs("e1", 1)
+	})
+}
+
+// What a proxy holds outranks what it is remembered to have refused.
+func TestReportOutranksRefusal(t *testing.T) {
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("one")
+		parent, child := f.proxy("e1"), f.proxy("e1")
+		accept("one", parent, child)
+		f.apply("two")
+		accept("two", parent)
+		child.nack(child.expect("two"))
+		child.expect("one") // and is gone before it says so
+		child.hangUp()
+		require.Equal(t, []any{uint64(2), true}, []any{f.status("e1").Nacked, f.status("e1").Unsettled})
+		for range 2 {
+			f.restart()
+			parent.connect()
+			idle(parent)
+			st := f.state("e1", "connected")
+			require.Equal(t, []uint64{2, 2}, []uint64{st.Acked, st.Offered})
+			require.Empty(t, st.Refused)
+			require.False(t, st.Unsettled)
+		}
+	})
+}
+
+// Two processes of one identity that disagree do not move each other, and the
+// one that is left after a restart of the server keeps what it runs.
+func TestProcessesThatDisagree(t *testing.T) {
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("one")
+		a, b := f.proxy("e1"), f.proxy("e1")
+		accept("one", a, b)
+		for _, domain := range []string{"two", "three"} {
+			f.apply(domain)
+			accept(domain, a)
+			b.refuse(domain, "one")
+		}
+		f.restart()
+		a.connect()
+		f.runs("e1", 3)
+		b.connect() // it is asked again: of one identity one history is remembered
+		b.refuse("three", "one")
+		idle(a)
+	})
+}
+
+// A proxy that reports what never was gets what is.
+func TestRevisionsThatNeverWere(t *testing.T) {
+	run(t, func(t *testing.T, f *fixture) {
+		f.apply("one")
+		for _, held := range []string{
+			"2-a-b", "18446744073709551615-a-b", "0-a-b", "-1-a-b", "99999999999999999999-a-b",
+			"1-a-b", "1", "1-", "3-", "\x00", strings.Repeat("1", 100_000),
+		} {
+			e := f.named("e1")
+			e.version = held
+			e.connect()
+			accept("one", e)
+			f.runs("e1", 1)
+			e.hangUp()
+		}
+		known, err := f.store.Proxies(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, uint64(1), known[0].Acked)
+	})
 }

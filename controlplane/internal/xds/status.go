@@ -79,18 +79,18 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 	for i, id := range slices.Sorted(maps.Keys(p.sessions)) {
 		s := p.sessions[id]
 		if i == 0 {
-			st.Since = s.connected
+			st.Since = s.Connected
 		}
-		if s.subscribed || !subscribed {
-			shown, subscribed = s, s.subscribed // the youngest that wants the policy, if any does
+		if s.Subscribed || !subscribed {
+			shown, subscribed = s, s.Subscribed // the youngest that wants the policy, if any does
 		}
-		st.Waiting = st.Waiting || s.inFlight
+		st.Waiting = st.Waiting || s.InFlight
 	}
-	st.Envoy, st.Address, st.Elsewhere = shown.node.version, shown.peer, shown.elsewhere
-	st.Pushed, st.Problem = shown.pushed, shown.problem
+	st.Envoy, st.Address, st.Elsewhere = shown.Version, shown.Peer, shown.elsewhere
+	st.Pushed, st.Problem = shown.Pushed, shown.Problem
 	st.Runs = p.known.Acked
 	if st.Connected {
-		st.Runs = shown.runs
+		st.Runs = shown.Runs
 		if !shown.isAhead() {
 			st.Offered = shown.track.offer(shown.stance)
 		}
@@ -123,7 +123,7 @@ func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 		return "not served: " + st.Problem
 	case len(st.Unserved) > 0:
 		return asksFor(st.Unserved)
-	case !shown.subscribed:
+	case !shown.Subscribed:
 		return "asks for no policy"
 	case len(st.Processes) > 0:
 		return fmt.Sprintf("%d processes: %s", len(st.Processes), strings.Join(st.Processes, ", "))
@@ -133,7 +133,7 @@ func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 		return shown.aheadState()
 	case l.isUntaken(shown):
 		return untakenState(st.Runs)
-	case st.Runs == 0 && shown.stranger:
+	case st.Runs == 0 && shown.Stranger:
 		return "runs a policy that is not served here"
 	case st.Runs == 0 && st.Nacked > 0:
 		return fmt.Sprintf("refused revision %d, %s", st.Nacked, noPolicy)
@@ -170,8 +170,8 @@ const overlap = time.Minute
 func (l *Ledger) processes(p *proxy) []string {
 	var addresses []string
 	for _, s := range p.sessions {
-		host, _, err := net.SplitHostPort(s.peer)
-		if err == nil && l.now().Sub(s.connected) >= overlap && !slices.Contains(addresses, host) {
+		host, _, err := net.SplitHostPort(s.Peer)
+		if err == nil && l.now().Sub(s.Connected) >= overlap && !slices.Contains(addresses, host) {
 			addresses = append(addresses, host)
 		}
 	}
@@ -197,21 +197,21 @@ func (l *Ledger) Newest() (newest uint64) {
 func (l *Ledger) Behind() int {
 	return l.count(func(p *proxy, s *session) bool {
 		newest := s.track.newestOf(s.stance)
-		return s.subscribed && s.runs != newest && !s.isAhead() || newest > 0 && len(p.unserved()) > 0
+		return s.Subscribed && s.Runs != newest && !s.isAhead() || newest > 0 && len(p.unserved()) > 0
 	})
 }
 
 // unserved are the names that the proxy asks for and that are not served.
 func (p *proxy) unserved() (names []string) {
 	for _, s := range p.sessions {
-		names = append(names, s.unserved...)
+		names = append(names, s.Unserved...)
 	}
 	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
 // strays reports whether the proxy asks for something, and not for the policy.
 func (p *proxy) strays() bool {
-	return len(p.unserved()) > 0 && !p.has(func(s *session) bool { return s.subscribed })
+	return len(p.unserved()) > 0 && !p.has(func(s *session) bool { return s.Subscribed })
 }
 
 func asksFor(unserved []string) string {
@@ -230,14 +230,14 @@ func (l *Ledger) Current(policy string) uint64 {
 func (l *Ledger) asks(s *session, wanted, dropped []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	left := slices.DeleteFunc(slices.Clone(s.unserved), func(name string) bool { return slices.Contains(dropped, name) })
+	left := slices.DeleteFunc(slices.Clone(s.Unserved), func(name string) bool { return slices.Contains(dropped, name) })
 	for _, name := range wanted {
 		if len(left) < maxUnserved && !slices.Contains(left, name) {
 			left = append(left, name)
 		}
 	}
-	if !slices.Equal(left, s.unserved) {
-		s.unserved = left
+	if !slices.Equal(left, s.Unserved) {
+		s.Unserved = left
 		l.broadcast()
 	}
 }

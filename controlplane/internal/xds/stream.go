@@ -26,13 +26,6 @@ type deltaStream interface {
 	Context() context.Context
 }
 
-// push is a response that waits for its reply.
-type push struct {
-	nonce      string
-	number     uint64
-	withdrawal bool
-}
-
 // conversation is one stream: what serve's loop knows beside the session.
 type conversation struct {
 	*Server
@@ -40,8 +33,9 @@ type conversation struct {
 	stream     deltaStream
 	connection *connection
 	address    net.Addr
-	session    *session // nil until the first request, which must carry the node
-	inFlight   push
+	session    *session         // nil until the first request, which must carry the node
+	nonce      string           // of the push that waits for its reply, empty if none does
+	withdrawal bool             // that it is
 	again      <-chan time.Time // when a push that was put off may be made
 }
 
@@ -52,7 +46,7 @@ func (s *Server) serve(stream deltaStream) error {
 		return status.Error(codes.Internal, "no peer")
 	}
 	shared := connectionOf(p)
-	c := &conversation{Server: s, log: shared.lines.Logger(s.log), stream: stream, connection: shared, address: p.Addr}
+	c := &conversation{Server: s, log: shared.lines.Logger(s.Log), stream: stream, connection: shared, address: p.Addr}
 	from := conns.Origin(p.Addr.String())
 	if err := s.ledger.admit(from); err != nil {
 		return c.turnAway(err)
@@ -64,7 +58,7 @@ func (s *Server) serve(stream deltaStream) error {
 
 // turnAway ends a stream for which there is no room.
 func (c *conversation) turnAway(why error) error {
-	c.turned.Add(1)
+	c.TurnedAway.Add(1)
 	c.log.Warn("proxy turned away", "address", c.address.String(), "error", why)
 	return status.Error(codes.ResourceExhausted, why.Error())
 }
@@ -81,7 +75,7 @@ func (c *conversation) run() error {
 			return err
 		}
 		select {
-		case <-c.stop:
+		case <-c.stop.Done():
 			return status.Error(codes.Unavailable, "control plane is shutting down")
 		case <-c.stream.Context().Done():
 			return nil
@@ -141,7 +135,7 @@ func (c *conversation) handle(r request) error {
 		if err := c.begin(r.node); err != nil {
 			return err
 		}
-	case r.hasNode && r.node.id != c.session.who.Node:
+	case r.hasNode && r.node.Place.Node != c.session.Place.Node:
 		return status.Error(codes.InvalidArgument, "the node id has changed: a stream is for one node")
 	}
 	if r.typeURL != "" && r.typeURL != TypeURL {
@@ -151,7 +145,7 @@ func (c *conversation) handle(r request) error {
 		c.replied(r)
 	}
 	if r.unsubscribes {
-		c.ledger.unsubscribe(c.session)
+		c.ledger.change(func() { c.session.Subscribed = false })
 	}
 	if r.subscribes {
 		c.subscribe(r.held)
@@ -161,13 +155,12 @@ func (c *conversation) handle(r request) error {
 	}
 	// One line for all: how many there are is up to the proxy.
 	if r.others > 0 {
-		c.log.Warn("proxy asks for resources that are not served", "proxy", c.session.who.Node,
-			"count", r.others, "first", r.unserved[0], "served", envoy.ResourceName)
+		c.log.Warn("proxy asks for resources that are not served", "count", r.others, "first", r.unserved[0], "served", envoy.ResourceName)
 	}
 	return nil
 }
 
-func (c *conversation) verify() error { return c.connection.verify(c.clientCAs) }
+func (c *conversation) verify() error { return c.connection.verify(c.ClientCAs) }
 
 // verifyAgain fires when the certificate has to be verified again, never where
 // there is none.
@@ -180,21 +173,18 @@ func (c *conversation) verifyAgain() <-chan time.Time {
 	return time.After(min(c.verifyEvery, expiry))
 }
 
-// identity is the proxy's, unless its certificate does not grant the node id.
-func (c *conversation) identity(node string) (store.Identity, error) {
+// identify finds the name in the proxy's certificate, if any, that grants its node id.
+func (c *conversation) identify(n *node) (err error) {
 	if err := c.verify(); err != nil {
-		return store.Identity{}, err
+		return err
 	}
-	chain := c.connection.certificates()
-	if chain == nil {
-		return store.Identity{Node: node}, nil
+	if chain := c.connection.certificates(); chain != nil {
+		if n.Place.SAN, err = c.Identify(chain[0], n.Place.Node); err != nil {
+			c.Foreign.Add(1)
+			return status.Error(codes.PermissionDenied, err.Error())
+		}
 	}
-	name, err := c.identify(chain[0], node)
-	if err != nil {
-		c.foreign.Add(1)
-		return store.Identity{}, status.Error(codes.PermissionDenied, err.Error())
-	}
-	return store.Identity{Node: node, SAN: name}, nil
+	return nil
 }
 
 func (c *conversation) begin(n node) error {
@@ -202,12 +192,11 @@ func (c *conversation) begin(n node) error {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	address := c.address.String()
-	who, err := c.identity(n.id)
-	if err != nil {
+	if err := c.identify(&n); err != nil {
 		c.log.Warn("proxy refused", "address", address, "error", status.Convert(err).Message())
 		return err
 	}
-	session, dropped, err := c.ledger.open(ownIDs+c.streamIDs.Add(1), who, n, address)
+	session, dropped, err := c.ledger.open(ownIDs+c.streamIDs.Add(1), n, address)
 	if err != nil {
 		return c.turnAway(err)
 	}
@@ -216,7 +205,8 @@ func (c *conversation) begin(n node) error {
 	if err := c.ledger.forgetStored(c.stream.Context(), dropped); err != nil {
 		c.log.Error("forget proxies", "error", err)
 	}
-	c.log.Info("proxy connected", "proxy", who.Node, "san", who.SAN, "address", address, "envoy", n.version)
+	c.log = c.log.With("proxy", n.Place.Node)
+	c.log.Info("proxy connected", "san", n.Place.SAN, "address", address, "envoy", n.Version)
 	return nil
 }
 
@@ -224,7 +214,7 @@ func (c *conversation) end() {
 	if c.session != nil {
 		c.connection.place.Keep(-1)
 		c.ledger.close(c.session)
-		c.log.Info("proxy disconnected", "proxy", c.session.who.Node, "san", c.session.who.SAN, "address", c.session.peer)
+		c.log.Info("proxy disconnected", "san", c.session.Place.SAN, "address", c.session.Peer)
 	}
 }
 
@@ -232,57 +222,59 @@ func (c *conversation) end() {
 // request of a stream. A proxy that subscribes again has dropped the resource in
 // between and gets it again.
 func (c *conversation) subscribe(reported string) {
+	known, last := c.ledger.knownOf(c.session)
 	held, ahead := uint64(0), uint64(0)
-	number, from := heldRevision(reported), c.lineage(reported)
-	id := c.session.who.Node
-	switch {
-	case number > 0 && from == own && c.ledger.isBeyond(number):
+	switch number, has, own := c.held(reported); {
+	case number == 0:
+	case own && number > last:
 		ahead = number
-		c.log.Error("this serve is behind: a proxy runs a newer revision of this store and keeps it", "proxy", id, "revision", number)
-	case number > 0 && from == foreign:
-		c.log.Warn("a proxy comes with a revision of another store, and gets the one of this", "proxy", id, "revision", number)
-	}
-	if number > 0 && ahead == 0 {
-		now, err := c.versionNow(c.stream.Context(), c.session.node, number)
-		if err == nil && sameContent(reported, now) {
-			held = number
-		}
+		c.log.Error("this serve is behind: a proxy runs a newer revision of this store and keeps it", "revision", number)
+	case c.isNow(number, has):
+		held = number
+	case !own:
+		c.log.Warn("a proxy comes with a revision of another store, and gets the one of this", "revision", number)
 	}
 	// What it holds now counts more than what it once refused.
-	known := c.ledger.knownOf(c.session)
 	if held > 0 && (known.Acked != held || slices.Contains(known.Refused, held)) {
-		if err := c.ledger.reported(c.stream.Context(), c.session, held); err != nil {
-			c.log.Error("save reply", "proxy", id, "revision", held, "error", err)
-		}
+		c.book(store.Reply{Revision: held, Accepted: true}, c.session.InFlight)
 	}
 	if !c.ledger.subscribe(c.session, held, ahead, reported == "") {
-		c.log.Warn("no policy is for a proxy: it keeps what it has", "proxy", id, "san", c.session.who.SAN)
+		c.log.Warn("no policy is for a proxy: it keeps what it has", "san", c.session.Place.SAN)
+	}
+}
+
+// isNow says whether this server would push the proxy the revision with that digest.
+func (c *conversation) isNow(number uint64, has string) bool {
+	r, err := c.revision(c.stream.Context(), number)
+	return err == nil && has == digest(r, c.plugin(r, &c.session.node))
+}
+
+// book notes a reply of the proxy.
+func (c *conversation) book(a store.Reply, inFlight bool) {
+	a.SAN, a.Node, a.At = c.session.Place.SAN, c.session.Place.Node, time.Now().UTC()
+	if err := c.ledger.replied(c.stream.Context(), c.session, a, inFlight); err != nil {
+		c.log.Error("save reply", "revision", a.Revision, "error", err)
 	}
 }
 
 // replied counts an ACK or NACK for the push with its nonce. Any other nonce is of
 // another stream or made up, and proves nothing.
 func (c *conversation) replied(r request) {
-	p, id := c.inFlight, c.session.who.Node
-	if r.nonce != p.nonce {
-		c.log.Warn("reply to an unknown push ignored", "proxy", id, "nonce", printable.Cut(r.nonce, maxShown))
+	number := c.session.Pushed
+	if r.nonce != c.nonce {
+		c.log.Warn("reply to an unknown push ignored", "nonce", printable.Cut(r.nonce, maxShown))
 		return
 	}
-	c.inFlight = push{}
-	a := store.Reply{
-		SAN: c.session.who.SAN, Node: id, Revision: p.number, Accepted: !r.refused, Text: r.text, At: time.Now().UTC(),
-	}
-	if a.Accepted {
-		c.acks.Add(1)
-		c.log.Info("ACK", "proxy", id, "revision", p.number, "withdrawal", p.withdrawal, "nonce", r.nonce)
+	c.nonce = ""
+	log := c.log.With("revision", number, "withdrawal", c.withdrawal, "nonce", r.nonce)
+	if r.refused {
+		c.Nacks.Add(1)
+		log.Warn("NACK", "text", r.text)
 	} else {
-		c.nacks.Add(1)
-		c.log.Warn("NACK", "proxy", id, "revision", p.number, "withdrawal", p.withdrawal, "nonce", r.nonce,
-			"text", a.Text)
+		c.Acks.Add(1)
+		log.Info("ACK")
 	}
-	if err := c.ledger.replied(c.stream.Context(), c.session, a); err != nil {
-		c.log.Error("save reply", "proxy", id, "revision", p.number, "error", err)
-	}
+	c.book(store.Reply{Revision: number, Accepted: !r.refused, Text: r.text}, false)
 }
 
 // pushDue sends what is due, one resource in one response.
@@ -290,21 +282,16 @@ func (c *conversation) pushDue() error {
 	if c.session == nil {
 		return nil
 	}
-	number, ok := c.ledger.wanted(c.session)
-	if !ok {
+	number, withdrawal := c.ledger.wanted(c.session)
+	if number == 0 {
 		return nil
 	}
 	if wait := c.connection.reservePush(number); wait > 0 {
 		c.again = time.After(wait)
 		return nil
 	}
-	due, ok := c.ledger.startPush(c.session)
-	if !ok {
-		return nil
-	}
-	number = due.number
-	id, nonce := c.session.who.Node, c.nonces.next()
-	p, err := c.payload(c.stream.Context(), c.session.node, number, c.nonces.tag(due.era, due.times))
+	nonce := c.Server.nonce() // also the tag: no push is of the bytes of another
+	p, err := c.payload(c.stream.Context(), &c.session.node, number, nonce)
 	var message response
 	if err == nil {
 		message, err = newResponse(p, nonce)
@@ -319,14 +306,17 @@ func (c *conversation) pushDue() error {
 		c.unsent(number, err)
 		return nil
 	}
-	c.inFlight = push{nonce: nonce, number: number, withdrawal: due.withdrawal}
-	c.ledger.sent(c.session, number)
-	c.pushes.Add(1)
+	c.nonce, c.withdrawal = nonce, withdrawal
+	c.ledger.change(func() {
+		s := c.session
+		s.Pushed, s.InFlight, s.Unsendable, s.Problem = number, true, 0, ""
+	})
+	c.Pushes.Add(1)
 	text := "pushed"
-	if due.withdrawal {
+	if withdrawal {
 		text = "refused revision withdrawn, pushed the last good one"
 	}
-	c.log.Info(text, "proxy", id, "revision", number, "version", p.version, "nonce", nonce)
+	c.log.Info(text, "revision", number, "version", p.version, "nonce", nonce)
 	return c.stream.SendMsg(message)
 }
 
@@ -335,6 +325,6 @@ func (c *conversation) unsent(number uint64, why error) {
 		why = errors.New("no path of the filter's wasm binary: " +
 			"give serve --wasm, apply --wasm, or sluice.wasm in the node's metadata")
 	}
-	c.log.Error("cannot push", "proxy", c.session.who.Node, "revision", number, "error", why)
-	c.ledger.unsent(c.session, number, why)
+	c.log.Error("cannot push", "revision", number, "error", why)
+	c.ledger.change(func() { c.session.Unsendable, c.session.Problem = number, why.Error() })
 }
