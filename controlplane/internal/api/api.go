@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
@@ -39,20 +40,13 @@ type Options struct {
 }
 
 type server struct {
-	store    store.Store
-	xds      *xds.Server
-	identify func(*http.Request) (access.Caller, bool)
-	fleet    *manage.Fleet
-	quota    Quota
+	Options
 	refusals *refusals
-	memory   *memory
+	held     *room.Room // of bytes for callers, see maxHeld
 	watched  watched
 	paths    sync.Map // management paths as texts, by revision: to read a policy takes memory and time
 	judging  turn
 	backups  turn
-	log      *slog.Logger
-	more     []prometheus.Collector
-	isWell   func(context.Context) error
 }
 
 // New returns the API's handler. It watches canaries until ctx ends.
@@ -76,8 +70,8 @@ func newServer(o Options) *server {
 		o.Healthy = o.Store.Healthy
 	}
 	return &server{
-		store: o.Store, xds: o.XDS, identify: o.Identify, fleet: o.Fleet, quota: o.Quota, refusals: newRefusals(o.Log),
-		watched: watched{of: map[string]*watching{}}, memory: newMemory(), judging: newTurn(maxJudgingWait), backups: newTurn(maxBackupWait), log: o.Log, more: o.Collectors, isWell: o.Healthy,
+		Options: o, refusals: newRefusals(o.Log), held: room.New(maxHeld), watched: watched{of: map[string]*watching{}},
+		judging: newTurn(maxJudgingWait), backups: newTurn(maxBackupWait),
 	}
 }
 
@@ -89,7 +83,7 @@ func answer(w http.ResponseWriter, code int, body any) {
 
 func (s *server) healthy(w http.ResponseWriter, r *http.Request) error {
 	status := "ok"
-	if err := s.isWell(r.Context()); errors.Is(err, store.ErrCutOff) {
+	if err := s.Healthy(r.Context()); errors.Is(err, store.ErrCutOff) {
 		status = err.Error() // proxies are served all the same
 	} else if err != nil {
 		return err

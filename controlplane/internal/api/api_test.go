@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,7 +64,12 @@ func newFixture(t *testing.T, token string) *fixture {
 
 func newFixtureWith(t *testing.T, with func(*Options)) *fixture {
 	t.Helper()
-	s, err := store.Open(t.TempDir())
+	return newFixtureOn(t, t.TempDir(), with)
+}
+
+func newFixtureOn(t *testing.T, dir string, with func(*Options)) *fixture {
+	t.Helper()
+	s, err := store.Open(dir)
 	require.NoError(t, err)
 	x, err := xds.New(t.Context(), xds.Options{Store: s, Wasm: "/lib/sluice.wasm"})
 	require.NoError(t, err)
@@ -104,18 +110,7 @@ func (f *fixture) json(method, path, body string, code int, into any) {
 	f.t.Helper()
 	got, text := f.do(method, path, body)
 	require.Equal(f.t, code, got, text)
-	f.decode(text, into)
-}
-
-func (f *fixture) decode(text string, into any) {
-	f.t.Helper()
-	require.NoError(f.t, json.Unmarshal([]byte(text), into), text)
-}
-
-// proxy connects and answers every push with the verdict.
-func (f *fixture) proxy(id string, accept func(number int) bool) {
-	f.t.Helper()
-	f.proxyWith(id, nil, accept)
+	decode(f.t, text, into)
 }
 
 // subscribe opens a stream of a proxy that holds a version, "" for none.
@@ -135,12 +130,16 @@ func (f *fixture) subscribe(node *corev3.Node, version string) extensionv3.Exten
 	return stream
 }
 
-// proxyWith is proxy with fields of sluice's in the node's metadata.
-func (f *fixture) proxyWith(id string, fields map[string]any, accept func(number int) bool) {
-	t := f.t
-	t.Helper()
+// proxy connects, with an address for management requests if there is one, and answers every push with
+// the verdict.
+func (f *fixture) proxy(id string, accept func(number int) bool, manage ...string) {
+	f.t.Helper()
+	fields := map[string]any{}
+	for _, address := range manage {
+		fields["manage"] = address
+	}
 	metadata, err := structpb.NewStruct(map[string]any{"sluice": fields})
-	require.NoError(t, err)
+	require.NoError(f.t, err)
 	stream := f.subscribe(&corev3.Node{Id: id, Metadata: metadata}, "")
 	go func() {
 		for {
@@ -159,14 +158,15 @@ func (f *fixture) proxyWith(id string, fields map[string]any, accept func(number
 			}
 		}
 	}()
-	require.Eventually(t, func() bool {
-		for _, p := range f.xds.Ledger().Proxies() {
-			if p.Node == id && p.Connected {
-				return true
-			}
-		}
-		return false
-	}, 2*time.Minute, time.Millisecond)
+	f.eventually(func(proxies []xds.ProxyStatus) bool {
+		return slices.ContainsFunc(proxies, func(p xds.ProxyStatus) bool { return p.Node == id && p.Connected })
+	})
+}
+
+// eventually waits until the proxies are so.
+func (f *fixture) eventually(is func(proxies []xds.ProxyStatus) bool) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool { return is(f.xds.Ledger().Proxies()) }, 2*time.Minute, time.Millisecond)
 }
 
 // The API refuses a policy with the very problems that validate prints.
@@ -193,10 +193,9 @@ func TestMetricsOfARefusal(t *testing.T) {
 	f.json("POST", "/v1/policies?wasm=/opt/good.wasm", good, 201, &a)
 	require.Equal(t, 1, a.Proxies)
 	settled := func(acked, nacked uint64) {
-		require.Eventually(t, func() bool {
-			p := f.xds.Ledger().Proxies()[0]
-			return p.Acked == acked && p.Nacked == nacked && !p.Waiting && !p.Unsettled
-		}, 2*time.Minute, 5*time.Millisecond)
+		f.eventually(func(list []xds.ProxyStatus) bool {
+			return list[0].Acked == acked && list[0].Nacked == nacked && !list[0].Waiting && !list[0].Unsettled
+		})
 	}
 	settled(1, 0)
 	f.json("POST", "/v1/policies?wasm=/opt/bad.wasm", good, 201, &a)

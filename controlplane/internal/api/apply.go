@@ -44,22 +44,13 @@ func (s *server) apply(w http.ResponseWriter, r *http.Request) error {
 	if r.URL.Query().Has("wasm") {
 		p.wasm = ptr(query.get("wasm"))
 	}
-	text, free, err := s.memory.read(w, r, policy.MaxBytes)
+	text, free, err := s.read(w, r, policy.MaxBytes, "policy is larger than %d bytes (1 MiB), the most a policy may have")
 	defer free()
 	if err != nil {
-		return unread(err, "policy is larger than %d bytes (1 MiB), the most a policy may have", policy.MaxBytes)
+		return err
 	}
 	p.draft.YAML = text
 	return s.change(w, r, given(p), one)
-}
-
-// unread is the error of a body that could not be read.
-func unread(err error, tooLarge string, maxBytes int) error {
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
-		return &failure{code: http.StatusRequestEntityTooLarge, err: fmt.Errorf(tooLarge, maxBytes)}
-	}
-	return badRequest(fmt.Errorf("read policy: %w", err))
 }
 
 // Changes is the body of POST /v1/changes: policies that become revisions together, or
@@ -88,16 +79,16 @@ func (s *server) applySeveral(w http.ResponseWriter, r *http.Request) error {
 	if _, err := readQuery(r); err != nil {
 		return err
 	}
-	text, free, err := s.memory.read(w, r, maxChanges)
+	text, free, err := s.read(w, r, maxChanges, "the policies are larger than %d bytes (8 MiB) together: apply them in parts")
 	defer free()
 	if err != nil {
-		return unread(err, "the policies are larger than %d bytes (8 MiB) together: apply them in parts", maxChanges)
+		return err
 	}
 	var changes Changes
 	body := json.NewDecoder(bytes.NewReader(text))
 	body.DisallowUnknownFields()
 	if err := body.Decode(&changes); err != nil || body.More() || len(changes.Policies) == 0 {
-		return badRequest(errors.New(`the body is not {"policies": [{"file": NAME, "yaml": TEXT}, …]}`))
+		return badRequest(`the body is not {"policies": [{"file": NAME, "yaml": TEXT}, …]}`)
 	}
 	var list []proposal
 	for _, f := range changes.Policies {
@@ -109,7 +100,7 @@ func (s *server) applySeveral(w http.ResponseWriter, r *http.Request) error {
 // wasmInForce is the wasm path of the newest revision that no proxy has refused, or that is
 // current all the same.
 func (s *server) wasmInForce(policy string, standing []store.Summary) string {
-	current := s.xds.Ledger().Current(policy)
+	current := s.XDS.Ledger().Current(policy)
 	for _, r := range standing {
 		if !r.Damaged && (!r.Nacked || r.Number == current) {
 			return r.Wasm
@@ -139,14 +130,12 @@ func (s *server) rollback(w http.ResponseWriter, r *http.Request) error {
 // given are proposals that are there already.
 func given(list ...proposal) func() ([]proposal, error) {
 	return func() ([]proposal, error) {
-		var errs []error
 		for _, p := range list {
-			errs = append(errs, checkFileName(p.draft.File))
-			if p.wasm != nil {
-				errs = append(errs, CheckWasm(*p.wasm))
+			if err := cmp.Or(checkFileName(p.draft.File), CheckWasm(*cmp.Or(p.wasm, new(string)))); err != nil {
+				return nil, badRequest("%w", err)
 			}
 		}
-		return list, badRequest(errors.Join(errs...))
+		return list, nil
 	}
 }
 
@@ -174,7 +163,7 @@ func readBase(r *http.Request) (*uint64, error) {
 	}
 	n, err := strconv.ParseUint(given.Get("base"), 10, 64)
 	if err != nil {
-		return nil, badRequest(fmt.Errorf("base %s is not the number of a revision, or 0 for none", shown(given.Get("base"))))
+		return nil, badRequest("base %s is not the number of a revision, or 0 for none", shown(given.Get("base")))
 	}
 	return &n, nil
 }
@@ -206,7 +195,7 @@ func (s *server) inTurn(ctx context.Context, proposed func() ([]proposal, error)
 			return applied, err
 		}
 		// Another control plane on the same store was faster.
-		if err := s.xds.Refresh(ctx); err != nil {
+		if err := s.XDS.Refresh(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -214,8 +203,8 @@ func (s *server) inTurn(ctx context.Context, proposed func() ([]proposal, error)
 
 // append makes all proposals revisions, or none.
 func (s *server) append(ctx context.Context, list []proposal) ([]Applied, error) {
-	takers, last := s.xds.Ledger().Takers()
-	behind, above := s.xds.Ledger().Ahead()
+	takers, last := s.XDS.Ledger().Takers()
+	behind, above := s.XDS.Ledger().Ahead()
 	change := store.Change{Last: last, Above: above}
 	standing, err := s.standing(ctx, "") // once: a change may be of a thousand policies
 	if err != nil {
@@ -229,7 +218,7 @@ func (s *server) append(ctx context.Context, list []proposal) ([]Applied, error)
 		d := judged[i].draft
 		for _, before := range judged[:i] {
 			if before.draft.Policy == d.Policy {
-				return nil, badRequest(fmt.Errorf("%s and %s are both the policy %s: give it once", shown(before.draft.File), shown(d.File), d.Policy))
+				return nil, badRequest("%s and %s are both the policy %s: give it once", shown(before.draft.File), shown(d.File), d.Policy)
 			}
 		}
 		takers[d.Policy] = d.Proxies
@@ -238,12 +227,12 @@ func (s *server) append(ctx context.Context, list []proposal) ([]Applied, error)
 	if err := apart(takers, change.Drafts); err != nil {
 		return nil, err
 	}
-	revisions, err := s.store.Append(ctx, change)
+	revisions, err := s.Store.Append(ctx, change)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.xds.Refresh(ctx); err != nil { // it goes on trying
-		s.log.Error("follow the store", "error", err)
+	if err := s.XDS.Refresh(ctx); err != nil { // it goes on trying
+		s.Log.Error("follow the store", "error", err)
 	}
 	applied := make([]Applied, len(revisions))
 	for i := range revisions {
@@ -257,8 +246,8 @@ func (s *server) append(ctx context.Context, list []proposal) ([]Applied, error)
 }
 
 func (s *server) applied(r *store.Revision, j *judgement) Applied {
-	proxies := s.xds.Ledger().Connected(r.Policy)
-	s.log.Info("revision applied", "revision", r.Number, "policy", r.Policy, "rollback_of", r.RollbackOf,
+	proxies := s.XDS.Ledger().Connected(r.Policy)
+	s.Log.Info("revision applied", "revision", r.Number, "policy", r.Policy, "rollback_of", r.RollbackOf,
 		"who", access.Who(j.draft.Audit.Who), "file", r.File, "sha256", r.SHA256, "wasm", r.Wasm, "proxies", proxies)
 	return Applied{
 		Summary: r.Summary, Warnings: Problems(j.warnings), Proxies: proxies, Changes: j.changes, Replaces: j.replaces,
@@ -275,7 +264,7 @@ func apart(takers map[string]*selector.Selector, drafts []store.Draft) error {
 				continue
 			}
 			if example, both := selector.Both(d.Proxies, other); both {
-				return conflict("the policies %s and %s would both be for a proxy with %s: narrow the proxies of one", d.Policy, name, example)
+				return refusal(http.StatusConflict, "the policies %s and %s would both be for a proxy with %s: narrow the proxies of one", d.Policy, name, example)
 			}
 		}
 	}

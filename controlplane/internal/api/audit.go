@@ -43,17 +43,22 @@ func (s *server) audit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list, err := s.store.Audit(r.Context(), query.get("policy"), int(cmp.Or(limit, defaultAudit)), before)
+	list, err := s.Store.Audit(r.Context(), query.get("policy"), int(cmp.Or(limit, defaultAudit)), before)
 	if err != nil {
 		return err
 	}
 	return s.answerLarge(w, r, len(list)*2*maxSummary, Audit{Entries: list})
 }
 
+// entryOf is an entry of the caller.
+func entryOf(ctx context.Context, action string) store.Entry {
+	caller := access.FromContext(ctx)
+	return store.Entry{Who: caller.Name, From: caller.Address, Action: action}
+}
+
 // entry says who makes a draft the next revision, and in short what changes.
 func entry(ctx context.Context, before current, d store.Draft, after *policy.Policy, changes []policydiff.Change) store.Entry {
-	caller := access.FromContext(ctx)
-	e := store.Entry{Who: caller.Name, From: caller.Address, Action: "apply"}
+	e := entryOf(ctx, "apply")
 	var parts []string
 	if d.RollbackOf > 0 {
 		e.Action = "rollback"
@@ -69,7 +74,7 @@ func entry(ctx context.Context, before current, d store.Draft, after *policy.Pol
 	if !before.revision.Proxies.Equal(d.Proxies) {
 		parts = append(parts, "for other proxies")
 	}
-	if !sameManage(before.policy, after) {
+	if manageOf(before.policy) != manageOf(after) {
 		parts = append(parts, "manage changed")
 	}
 	for _, change := range changes {

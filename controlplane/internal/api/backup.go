@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 const (
@@ -24,22 +23,21 @@ const (
 func (s *server) backup(w http.ResponseWriter, r *http.Request) error {
 	free, err := s.backups.take(r.Context())
 	if errors.Is(err, errBusy) {
-		err := errors.New("another backup is being sent: try again once that has ended")
-		return &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: "30"}
+		return later("30", errors.New("another backup is being sent: try again once that has ended"))
 	}
 	if err != nil {
 		return err
 	}
 	defer free()
 	// A backup holds every policy, and the secret that hashes keys in the audit log.
-	caller := access.FromContext(r.Context())
-	id, err := s.store.Record(r.Context(), store.Entry{Who: caller.Name, From: caller.Address, Action: "backup"})
+	entry := entryOf(r.Context(), "backup")
+	id, err := s.Store.Record(r.Context(), entry)
 	if err != nil {
 		return err
 	}
 	outcome := "none sent"
 	defer func() { s.settle(r.Context(), id, outcome) }()
-	from, size, err := s.store.Backup(r.Context())
+	from, size, err := s.Store.Backup(r.Context())
 	if err != nil {
 		return err
 	}
@@ -52,10 +50,10 @@ func (s *server) backup(w http.ResponseWriter, r *http.Request) error {
 	sent, err := io.Copy(w, from)
 	if err != nil {
 		outcome = fmt.Sprintf("sent %d of %d bytes", sent, size)
-		s.log.Warn("backup not sent in whole", "audit", id, "bytes", sent, "of", size, "error", err)
+		s.Log.Warn("backup not sent in whole", "audit", id, "bytes", sent, "of", size, "error", err)
 		return nil
 	}
 	outcome = fmt.Sprintf("sent %d bytes", size)
-	s.log.Info("backup sent", "who", access.Who(caller.Name), "from", caller.Address, "audit", id, "bytes", size)
+	s.Log.Info("backup sent", "who", access.Who(entry.Who), "from", entry.From, "audit", id, "bytes", size)
 	return nil
 }

@@ -21,7 +21,7 @@ import (
 func TestBackup(t *testing.T) {
 	f := newFixture(t, "")
 	f.json(http.MethodPost, "/v1/policies", good, http.StatusCreated, &Applied{})
-	s := &server{store: f.store, xds: f.xds, backups: newTurn(50 * time.Millisecond), log: slog.New(slog.DiscardHandler)}
+	s := &server{Options: Options{Store: f.store, XDS: f.xds, Log: slog.New(slog.DiscardHandler)}, backups: newTurn(50 * time.Millisecond)}
 	ctx := access.NewContext(t.Context(), access.Caller{Name: "alice", Address: "192.0.2.7", Role: access.Admin})
 	request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/backup", nil)
 	get := func() *httptest.ResponseRecorder {
@@ -60,7 +60,7 @@ func TestBackup(t *testing.T) {
 	require.Equal(t, "sent 1000 of "+strconv.Itoa(whole.Body.Len())+" bytes", newest().Outcome)
 
 	// What cannot be written down is not handed out.
-	s.store = recorder{f.store, &managedFixture{fixture: f, broken: true}}
+	s.Store = recorder{f.store, &managedFixture{fixture: f, broken: true}}
 	refused := get()
 	require.Equal(t, http.StatusInternalServerError, refused.Code)
 	require.Contains(t, refused.Body.String(), "disk is full")

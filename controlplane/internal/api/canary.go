@@ -46,22 +46,22 @@ func readPercent(text string) (float64, error) {
 func readRollout(q query) (r *store.Rollout, err error) {
 	switch _, given := q["canary"]; {
 	case !given && q.get("promote_after")+q.get("max_denied") != "":
-		return nil, badRequest(errors.New("promote_after and max_denied go with canary"))
+		return nil, badRequest("promote_after and max_denied go with canary")
 	case !given:
 		return nil, nil //nolint:nilnil // all proxies at once, which is no error
 	}
 	r = &store.Rollout{MaxDenied: defaultMaxDenied, State: store.Canary}
 	if r.Percent, err = readPercent(q.get("canary")); err != nil {
-		return nil, badRequest(fmt.Errorf("canary %w", err))
+		return nil, badRequest("canary %w", err)
 	}
 	if text := q.get("promote_after"); text != "" {
 		if r.PromoteAfter, err = time.ParseDuration(text); err != nil || r.PromoteAfter < time.Second {
-			return nil, badRequest(fmt.Errorf("promote_after %s is not a duration from 1s, such as 5m", shown(text)))
+			return nil, badRequest("promote_after %s is not a duration from 1s, such as 5m", shown(text))
 		}
 	}
 	if text := q.get("max_denied"); text != "" {
 		if r.MaxDenied, err = readPercent(text); err != nil {
-			return nil, badRequest(fmt.Errorf("max_denied %w", err))
+			return nil, badRequest("max_denied %w", err)
 		}
 	}
 	return r, nil
@@ -70,20 +70,20 @@ func readRollout(q query) (r *store.Rollout, err error) {
 // beginCanary fills in whom a canary of a draft reaches, and refuses one that could not be aborted.
 func (s *server) beginCanary(ctx context.Context, d *store.Draft, before current) error {
 	switch {
-	case s.xds.Ledger().Current(d.Policy) == 0:
-		return conflict("policy %s has no revision yet that the other proxies could keep: apply the first one without a canary", d.Policy)
+	case s.XDS.Ledger().Current(d.Policy) == 0:
+		return refusal(http.StatusConflict, "policy %s has no revision yet that the other proxies could keep: apply the first one without a canary", d.Policy)
 	case !before.revision.Proxies.Equal(d.Proxies):
-		return conflict("a canary cannot change which proxies policy %s is for: do that without one", d.Policy)
+		return refusal(http.StatusConflict, "a canary cannot change which proxies policy %s is for: do that without one", d.Policy)
 	}
 	r := *d.Rollout
-	r.Node, r.Who = s.xds.Ledger().Choose(d.Policy, r.Percent), access.FromContext(ctx).Name
+	r.Node, r.Who = s.XDS.Ledger().Choose(d.Policy, r.Percent), access.FromContext(ctx).Name
 	d.Rollout = &r
 	return nil
 }
 
 // settled refuses a change of a policy while a canary of it lasts.
 func (s *server) settled(policy string) error {
-	number, _ := s.xds.Ledger().Canary(policy)
+	number, _ := s.XDS.Ledger().Canary(policy)
 	if number == 0 {
 		return nil
 	}
@@ -91,11 +91,7 @@ func (s *server) settled(policy string) error {
 	if policy != store.DefaultPolicy {
 		of = " --policy " + policy
 	}
-	return conflict("revision %d of policy %s is a canary: end that first, by sluice promote%s or sluice abort%s", number, policy, of, of)
-}
-
-func conflict(format string, args ...any) error {
-	return &failure{code: http.StatusConflict, err: fmt.Errorf(format, args...)}
+	return refusal(http.StatusConflict, "revision %d of policy %s is a canary: end that first, by sluice promote%s or sluice abort%s", number, policy, of, of)
 }
 
 // end handles POST /v1/promote?policy=NAME and POST /v1/abort?policy=NAME. It answers with
@@ -105,20 +101,18 @@ func (s *server) end(action string, state store.RolloutState) handler {
 		if _, err := readQuery(r, "policy"); err != nil {
 			return err
 		}
-		caller := access.FromContext(r.Context())
-		entry := store.Entry{Who: caller.Name, From: caller.Address, Action: action}
-		number, err := s.step(r.Context(), policyOf(r), store.Step{State: state, Audit: entry}, false)
+		number, err := s.step(r.Context(), policyOf(r), store.Step{State: state, Audit: entryOf(r.Context(), action)}, false)
 		if err != nil {
 			return err
 		}
 		if state == store.Aborted {
-			number = s.xds.Ledger().Current(policyOf(r))
+			number = s.XDS.Ledger().Current(policyOf(r))
 		}
-		now, err := s.store.Get(r.Context(), number)
+		now, err := s.Store.Get(r.Context(), number)
 		if err != nil {
 			return err
 		}
-		answer(w, http.StatusOK, Applied{Summary: now.Summary, Proxies: s.xds.Ledger().Connected(now.Policy)})
+		answer(w, http.StatusOK, Applied{Summary: now.Summary, Proxies: s.XDS.Ledger().Connected(now.Policy)})
 		return nil
 	}
 }
@@ -127,26 +121,26 @@ func (s *server) end(action string, state store.RolloutState) handler {
 // With leads it does so only while this serve leads.
 func (s *server) step(ctx context.Context, policy string, step store.Step, leads bool) (uint64, error) {
 	for {
-		_, last := s.xds.Ledger().Takers()
-		number, _ := s.xds.Ledger().Canary(policy)
-		if leads && !s.store.Leads() {
+		_, last := s.XDS.Ledger().Takers()
+		number, _ := s.XDS.Ledger().Canary(policy)
+		if leads && !s.Store.Leads() {
 			return 0, nil
 		}
 		if number == 0 || step.Revision != 0 && step.Revision != number {
-			return 0, conflict("there is no canary of policy %s", policy)
+			return 0, refusal(http.StatusConflict, "there is no canary of policy %s", policy)
 		}
 		step.Revision = number
-		_, err := s.store.Append(ctx, store.Change{Last: last, Steps: []store.Step{step}, Leads: leads})
+		_, err := s.Store.Append(ctx, store.Change{Last: last, Steps: []store.Step{step}, Leads: leads})
 		if err != nil && !errors.Is(err, store.ErrConflict) {
 			return 0, err
 		}
-		failed := s.xds.Refresh(ctx)
+		failed := s.XDS.Refresh(ctx)
 		switch {
 		case err == nil:
 			if failed != nil { // it goes on trying
-				s.log.Error("follow the store", "error", failed)
+				s.Log.Error("follow the store", "error", failed)
 			}
-			s.log.Info("canary "+string(step.State), "revision", number, "policy", policy, "who", access.Who(step.Audit.Who), "why", step.Why)
+			s.Log.Info("canary "+string(step.State), "revision", number, "policy", policy, "who", access.Who(step.Audit.Who), "why", step.Why)
 			return number, nil
 		case failed != nil || leads: // it is judged anew then
 			return 0, failed
@@ -172,9 +166,9 @@ func (s *server) watch(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		for _, policy := range s.xds.Ledger().Policies() {
+		for _, policy := range s.XDS.Ledger().Policies() {
 			if err := s.watchOne(ctx, policy, time.Now()); err != nil {
-				s.log.Error("watch canary", "policy", policy, "error", err)
+				s.Log.Error("watch canary", "policy", policy, "error", err)
 			}
 		}
 		select {
@@ -186,13 +180,13 @@ func (s *server) watch(ctx context.Context) {
 
 // watchOne looks at the canary of a policy, if there is one, and takes the step that is due.
 func (s *server) watchOne(ctx context.Context, policy string, now time.Time) error {
-	number, _ := s.xds.Ledger().Canary(policy)
+	number, _ := s.XDS.Ledger().Canary(policy)
 	if number == 0 {
 		return nil
 	}
 	rows, err := s.look(ctx, policy)
 	// As it stands after that: a proxy may have refused it meanwhile.
-	again, c := s.xds.Ledger().Canary(policy)
+	again, c := s.XDS.Ledger().Canary(policy)
 	if again != number {
 		return nil
 	}
@@ -291,7 +285,7 @@ func (w *watching) next(c *xds.Canary, now time.Time) (store.RolloutState, strin
 
 // canaryStatus is how the canary of a policy stands, nil if there is none.
 func (s *server) canaryStatus(policy string, now time.Time) *CanaryStatus {
-	number, c := s.xds.Ledger().Canary(policy)
+	number, c := s.XDS.Ledger().Canary(policy)
 	if number == 0 {
 		return nil
 	}

@@ -3,7 +3,7 @@ package api
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -38,15 +38,14 @@ func newCanaryFixture(t *testing.T) *canaryFixture {
 		p, id := &counting{}, fmt.Sprintf("edge-%d", i)
 		p.starts.Store(5)
 		f.proxies[id] = p
-		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		at := listener(t, func(w http.ResponseWriter, _ *http.Request) {
 			if meanwhile := p.asked.Load(); meanwhile != nil {
 				(*meanwhile)()
 			}
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"rules":[{"rule":"per-user","metrics":{"allowed":%d,"denied":%d}}],"vm_starts":%d}`, p.allowed.Load(), p.denied.Load(), p.starts.Load())
-		}))
-		t.Cleanup(web.Close)
-		f.proxyWith(id, map[string]any{"manage": strings.TrimPrefix(web.URL, "http://")}, func(number int) bool { return number == 1 || !p.refuses.Load() })
+		})
+		f.proxy(id, func(number int) bool { return number == 1 || !p.refuses.Load() }, at)
 	}
 	f.chosen = f.xds.Ledger().Choose("default", 0.01)
 	require.NotEmpty(t, f.chosen)
@@ -69,15 +68,9 @@ func (f *canaryFixture) begin(query string) uint64 {
 // eventuallyRun waits until that many proxies run such a revision, and are settled.
 func (f *canaryFixture) eventuallyRun(which func(uint64) bool, want int) {
 	f.t.Helper()
-	require.Eventually(f.t, func() bool {
-		n := 0
-		for _, p := range f.xds.Ledger().Proxies() {
-			if p.Runs > 0 && p.Runs == p.Offered && which(p.Runs) {
-				n++
-			}
-		}
-		return n == want
-	}, 2*time.Minute, time.Millisecond)
+	f.eventually(func(list []xds.ProxyStatus) bool {
+		return want == len(slices.DeleteFunc(list, func(p xds.ProxyStatus) bool { return p.Runs == 0 || p.Runs != p.Offered || !which(p.Runs) }))
+	})
 }
 
 // look lets time pass and the server look. Each proxy has decided so many requests then.
@@ -209,7 +202,7 @@ func TestCanaryThatCannotBeJudged(t *testing.T) {
 	f.look(0, 0, 0, 0)
 	f.proxies[f.chosen].starts.Store(0)
 	require.Equal(t, "waits: "+f.chosen+" does not tell whether its filter has crashed: that is too old", f.look(time.Minute, 900, 0, 0).Says)
-	f.server.fleet = nil
+	f.server.Fleet = nil
 	require.Equal(t, "waits: serve has no management token: start it with --manage-token-file", f.look(time.Minute, 900, 0, 0).Says)
 	f.proxies[f.chosen].starts.Store(5)
 	w := watching{Sight: canary.NewSight(), revision: number}

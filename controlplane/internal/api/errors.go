@@ -36,13 +36,18 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// badRequest makes an error a 400, unless it is a failure already.
-func badRequest(err error) error {
-	var f *failure
-	if err == nil || errors.As(err, &f) {
-		return err
-	}
-	return &failure{code: http.StatusBadRequest, err: err}
+// refusal is a failure with a text of its own.
+func refusal(code int, format string, args ...any) error {
+	return &failure{code: code, err: fmt.Errorf(format, args...)}
+}
+
+func badRequest(format string, args ...any) error {
+	return refusal(http.StatusBadRequest, format, args...)
+}
+
+// later is the failure of what may succeed after so many seconds.
+func later(seconds string, err error) *failure {
+	return &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: seconds}
 }
 
 // fail answers with an error. What is no failure comes from the store.
@@ -69,7 +74,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		if errors.Is(err, store.ErrDamaged) {
 			err = fmt.Errorf("%w: apply the policy again, or restore a backup", err)
 		}
-		s.log.Error("store", "path", r.URL.Path, "error", err)
+		s.Log.Error("store", "path", r.URL.Path, "error", err)
 		answer(w, http.StatusInternalServerError, Error{Error: err.Error()})
 	}
 }

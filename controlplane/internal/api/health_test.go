@@ -26,31 +26,17 @@ func (unreachable) Append(context.Context, store.Change) ([]store.Revision, erro
 // what it knows.
 func TestCutOff(t *testing.T) {
 	f := newFixtureWith(t, func(o *Options) { o.Store = unreachable{o.Store} })
-	code, text := f.do("POST", "/v1/policies", good)
-	require.Equal(t, 503, code, text)
-	require.Contains(t, text, "cut off from etcd since noon")
-	code, text = f.do("GET", "/healthz", "")
-	require.Equal(t, 200, code)
-	require.Contains(t, text, "cut off from etcd since noon")
-	var st Status
-	f.json("GET", "/v1/status", "", 200, &st)
-	require.Equal(t, "cut off from etcd since noon", st.CutOff)
-	_, text = f.do("GET", "/metrics", "")
-	require.Contains(t, text, "\nsluice_store_cut_off 1\n")
-	_, text = newFixture(t, "").do("GET", "/metrics", "")
-	require.Contains(t, text, "\nsluice_store_cut_off 0\n")
+	f.as("", "POST /v1/policies", good, 503, "cut off from etcd since noon")
+	f.as("", "GET /healthz", "", 200, "cut off from etcd since noon")
+	f.as("", "GET /v1/status", "", 200, `"cut_off":"cut off from etcd since noon"`)
+	f.as("", "GET /metrics", "", 200, "\nsluice_store_cut_off 1\n")
+	newFixture(t, "").as("", "GET /metrics", "", 200, "\nsluice_store_cut_off 0\n")
 }
 
 func TestHealthzOfAStoreThatIsGone(t *testing.T) {
 	dir := t.TempDir()
-	s, err := store.Open(dir)
-	require.NoError(t, err)
-	f := newFixtureWith(t, func(o *Options) { o.Store = s })
-	code, text := f.do("GET", "/healthz", "")
-	require.Equal(t, 200, code, text)
+	f := newFixtureOn(t, dir, func(*Options) {})
+	f.as("", "GET /healthz", "", 200)
 	require.NoError(t, os.RemoveAll(dir))
-	code, text = f.do("GET", "/healthz", "")
-	require.Equal(t, 500, code)
-	require.Contains(t, text, "has been taken away or replaced")
-	require.NoError(t, s.Close())
+	f.as("", "GET /healthz", "", 500, "has been taken away or replaced")
 }

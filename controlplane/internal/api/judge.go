@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
@@ -62,10 +63,12 @@ func (s *server) judge(ctx context.Context, proposed proposal, standing []store.
 		return j, err
 	}
 	if n := before.revision.Number; proposed.base != nil && *proposed.base != n {
-		return j, conflict("revision %d has been applied since you looked: review your change again", n)
+		return j, refusal(http.StatusConflict, "revision %d has been applied since you looked: review your change again", n)
 	}
-	if err := before.mayBecome(ctx, d, p); err != nil {
-		return j, err
+	if what := before.handsOver(d, p); what != "" {
+		if err := missing(ctx, d.Policy, access.Admin, what); err != nil {
+			return j, err
+		}
 	}
 	if !before.revision.Proxies.Equal(d.Proxies) {
 		// Policies with a name are for others each, so it is the default that gives or takes.
@@ -78,7 +81,10 @@ func (s *server) judge(ctx context.Context, proposed proposal, standing []store.
 			return j, err
 		}
 	}
-	changes := before.changes(p)
+	var changes []policydiff.Change // nil where there is nothing to compare with
+	if before.policy != nil {
+		changes = policydiff.Between(before.policy, p)
+	}
 	d.Audit = entry(ctx, before, d, p, changes)
 	return judgement{d, p, warnings, changes, before.revision.Number}, nil
 }
@@ -94,7 +100,7 @@ func (s *server) current(ctx context.Context, list []store.Summary) (c current, 
 	if len(list) == 0 {
 		return c, nil
 	}
-	switch c.revision, err = s.store.Get(ctx, list[0].Number); {
+	switch c.revision, err = s.Store.Get(ctx, list[0].Number); {
 	case errors.Is(err, store.ErrDamaged): // a new one is the cure
 		c.revision.Summary = list[0]
 		return c, nil
@@ -102,39 +108,27 @@ func (s *server) current(ctx context.Context, list []store.Summary) (c current, 
 		return current{}, err
 	}
 	if c.policy, _, _, err = policyfile.Read(c.revision.File, c.revision.YAML); err != nil {
-		s.log.Warn("compare with the revision before", "revision", c.revision.Number, "error", err)
+		s.Log.Warn("compare with the revision before", "revision", c.revision.Number, "error", err)
 	}
 	return c, nil
 }
 
-// changes says what becomes of each counter, nil where there is no policy to
-// compare with.
-func (c current) changes(after *policy.Policy) []policydiff.Change {
-	if c.policy == nil {
-		return nil
-	}
-	return policydiff.Between(c.policy, after)
-}
-
-// mayBecome refuses a change of what the policy hands to others, unless an
-// admin makes it.
-func (c current) mayBecome(ctx context.Context, d store.Draft, after *policy.Policy) error {
+// handsOver says what a draft changes of what the policy hands to others, which an admin
+// alone may do.
+func (c current) handsOver(d store.Draft, after *policy.Policy) string {
 	switch {
 	case d.Wasm == "" && c.revision.Wasm != "":
-		return missing(ctx, d.Policy, access.Admin,
-			fmt.Sprintf("to leave out the wasm path %s of revision %d", shown(c.revision.Wasm), c.revision.Number))
+		return fmt.Sprintf("to leave out the wasm path %s of revision %d", shown(c.revision.Wasm), c.revision.Number)
 	case d.Wasm != c.revision.Wasm:
-		return missing(ctx, d.Policy, access.Admin,
-			fmt.Sprintf("to change the wasm path from %s to %s", orNone(c.revision.Wasm), shown(d.Wasm)))
+		return fmt.Sprintf("to change the wasm path from %s to %s", orNone(c.revision.Wasm), shown(d.Wasm))
 	case c.revision.Number > 0 && c.policy == nil:
-		return missing(ctx, d.Policy, access.Admin,
-			fmt.Sprintf("to replace revision %d, whose manage section this release cannot read,", c.revision.Number))
-	case !sameManage(c.policy, after):
-		return missing(ctx, d.Policy, access.Admin, "to change the manage section")
+		return fmt.Sprintf("to replace revision %d, whose manage section this release cannot read,", c.revision.Number)
+	case manageOf(c.policy) != manageOf(after):
+		return "to change the manage section"
 	case reportsPlain(after) && !reportsPlain(c.policy):
-		return missing(ctx, d.Policy, access.Admin, "to have clients' keys reported as they are (report_keys: plain)")
+		return "to have clients' keys reported as they are (report_keys: plain)"
 	}
-	return nil
+	return ""
 }
 
 func orNone(path string) string {
@@ -145,8 +139,6 @@ func orNone(path string) string {
 }
 
 func reportsPlain(p *policy.Policy) bool { return p != nil && p.ReportKeys == policy.ReportPlain }
-
-func sameManage(before, after *policy.Policy) bool { return manageOf(before) == manageOf(after) }
 
 // manageOf is the policy's manage section, zero where there is none.
 func manageOf(p *policy.Policy) policy.Manage {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/hmac"
@@ -11,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"net/url"
@@ -51,13 +49,15 @@ type Explanations struct {
 // maxForm is room for keys as long as a request's header may be, escaped.
 const maxForm = 256 << 10
 
+var formFields = []string{"policy", "rule", "key", "n", "limit", "window", "timeout"}
+
 // counters handles POST /v1/counters/{operation}. Rule and key are a form in the
 // body: keys do not belong in a URL, which ends up in logs.
 func (s *server) counters(op manage.Operation) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		form, timeout, err := s.countersForm(w, r)
 		if err != nil {
-			return badRequest(err)
+			return err
 		}
 		policy := cmp.Or(form.Get("policy"), store.DefaultPolicy)
 		if err := missing(r.Context(), policy, roleOf(op), r.Pattern); err != nil {
@@ -67,7 +67,7 @@ func (s *server) counters(op manage.Operation) handler {
 			Rule: form.Get("rule"), Key: form["key"], N: form.Get("n"), Limits: form["limit"], Window: form.Get("window"),
 		})
 		if err != nil {
-			return badRequest(err)
+			return badRequest("%w", err)
 		}
 		prepared, err := s.ofCluster(r.Context(), policy, op, query)
 		if err != nil {
@@ -75,7 +75,7 @@ func (s *server) counters(op manage.Operation) handler {
 		}
 		var call *manage.Call
 		var targets []manage.Target
-		if prepared == nil || s.fleet != nil {
+		if prepared == nil || s.Fleet != nil {
 			if call, targets, err = s.call(r.Context(), policy, timeout); err != nil {
 				return err
 			}
@@ -87,7 +87,7 @@ func (s *server) counters(op manage.Operation) handler {
 		}
 		var c Counters
 		if prepared != nil {
-			done, err := s.quota.do(r.Context(), op, prepared, timeout, settle)
+			done, err := s.Quota.do(r.Context(), op, prepared, timeout, settle)
 			if err != nil {
 				return err
 			}
@@ -133,46 +133,41 @@ func NewCounters(op manage.Operation, rows []manage.Row) Counters {
 // countersForm reads the body. The error never repeats a value.
 func (s *server) countersForm(w http.ResponseWriter, r *http.Request) (form url.Values, timeout time.Duration, err error) {
 	if r.URL.RawQuery != "" {
-		return nil, 0, errors.New("the query is not read: give policy, rule, key, n, limit, window and timeout as a form in the body")
+		return nil, 0, badRequest("the query is not read: give %s as a form in the body", strings.Join(formFields, ", "))
 	}
-	text, free, err := s.memory.read(w, r, maxForm)
+	text, free, err := s.read(w, r, maxForm, "the form is larger than %d bytes")
 	defer free()
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return nil, 0, fmt.Errorf("the form is larger than %d bytes", maxForm)
-	case err != nil:
-		return nil, 0, fmt.Errorf("read the form: %w", err)
+	if err != nil {
+		return nil, 0, err
 	}
 	const urlencoded = "application/x-www-form-urlencoded"
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != urlencoded && len(text) > 0 {
-		return nil, 0, errors.New("send the form as " + urlencoded)
+		return nil, 0, badRequest("send the form as %s", urlencoded)
 	}
-	r.Body = io.NopCloser(bytes.NewReader(text))
-	if r.ParseForm() != nil {
-		return nil, 0, errors.New("the body is not a form: rule=NAME&key=PART&key=PART, escaped as in a URL")
+	if form, err = url.ParseQuery(string(text)); err != nil {
+		return nil, 0, badRequest("the body is not a form: rule=NAME&key=PART&key=PART, escaped as in a URL")
 	}
-	for name, values := range r.PostForm {
+	for name, values := range form {
 		switch {
-		case !slices.Contains([]string{"policy", "rule", "key", "n", "limit", "window", "timeout"}, name):
-			return nil, 0, fmt.Errorf("unknown parameter %.40q: there are policy, rule, key, n, limit, window and timeout", name)
+		case !slices.Contains(formFields, name):
+			return nil, 0, badRequest("unknown parameter %.40q: there are %s", name, strings.Join(formFields, ", "))
 		case len(values) > 1 && name != "key" && name != "limit":
-			return nil, 0, fmt.Errorf("%s is given twice", name)
+			return nil, 0, badRequest("%s is given twice", name)
 		}
 	}
-	timeout, err = readTimeout(r.PostForm.Get("timeout"))
-	return r.PostForm, timeout, err
+	timeout, err = readTimeout(form.Get("timeout"))
+	return form, timeout, err
 }
 
 func readTimeout(text string) (time.Duration, error) {
-	if text == "" {
-		return manage.DefaultTimeout, nil
-	}
-	timeout, err := time.ParseDuration(text)
+	timeout, err := time.ParseDuration(cmp.Or(text, manage.DefaultTimeout.String()))
 	if err != nil {
-		return 0, fmt.Errorf("timeout %.40q is not a duration such as 5s", text)
+		return 0, badRequest("timeout %.40q is not a duration such as 5s", text)
 	}
-	return timeout, manage.CheckTimeout(timeout)
+	if err := manage.CheckTimeout(timeout); err != nil {
+		return 0, badRequest("%w", err)
+	}
+	return timeout, nil
 }
 
 // explain handles POST /v1/explain?policy=NAME&timeout=5s with the described request, a JSON
@@ -184,16 +179,16 @@ func (s *server) explain(w http.ResponseWriter, r *http.Request) error {
 	}
 	timeout, err := readTimeout(query.get("timeout"))
 	if err != nil {
-		return badRequest(err)
-	}
-	text, free, err := s.memory.read(w, r, manage.MaxDescribed)
-	defer free()
-	switch {
-	case errors.Is(err, errBusy):
 		return err
-	case err != nil || strings.ContainsFunc(string(text), func(c rune) bool { return c < ' ' || c > '~' }):
-		err = fmt.Errorf("the description must be one line of at most %d bytes of JSON in ASCII", manage.MaxDescribed)
-		return badRequest(err)
+	}
+	const form = "the description must be one line of at most %d bytes of JSON in ASCII"
+	text, free, err := s.read(w, r, manage.MaxDescribed, form)
+	defer free()
+	if err != nil {
+		return err
+	}
+	if strings.ContainsFunc(string(text), func(c rune) bool { return c < ' ' || c > '~' }) {
+		return badRequest(form, manage.MaxDescribed)
 	}
 	call, targets, err := s.call(r.Context(), policyOf(r), timeout)
 	if err != nil {
@@ -207,13 +202,12 @@ func (s *server) explain(w http.ResponseWriter, r *http.Request) error {
 
 // call begins a call of the connected proxies that a policy is for.
 func (s *server) call(ctx context.Context, policy string, timeout time.Duration) (*manage.Call, []manage.Target, error) {
-	if s.fleet == nil {
-		err := errors.New("serve has no management token: start it with --manage-token-file")
-		return nil, nil, &failure{code: http.StatusNotImplemented, err: err}
+	if s.Fleet == nil {
+		return nil, nil, refusal(http.StatusNotImplemented, "serve has no management token: start it with --manage-token-file")
 	}
-	call, err := s.fleet.Begin(holder(ctx), timeout)
+	call, err := s.Fleet.Begin(holder(ctx), timeout)
 	if err != nil {
-		return nil, nil, &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: "5"}
+		return nil, nil, later("5", err)
 	}
 	targets, err := s.targets(ctx, policy)
 	if err != nil {
@@ -232,7 +226,7 @@ func begin(w http.ResponseWriter) {
 
 // managed are the connected proxies that a policy is for.
 func (s *server) managed(policy string) []xds.Managed {
-	return slices.DeleteFunc(s.xds.Ledger().Managed(), func(m xds.Managed) bool { return m.Policy != policy })
+	return slices.DeleteFunc(s.XDS.Ledger().Managed(), func(m xds.Managed) bool { return m.Policy != policy })
 }
 
 // targets are these proxies, each with the path in the policy it runs.
@@ -262,7 +256,7 @@ func (s *server) targets(ctx context.Context, policy string) ([]manage.Target, e
 // managePath returns the path of a revision, empty if it answers no management
 // requests.
 func (s *server) managePath(ctx context.Context, number uint64) (string, error) {
-	revision, err := s.store.Get(ctx, number)
+	revision, err := s.Store.Get(ctx, number)
 	if err != nil {
 		return "", err
 	}
@@ -292,13 +286,13 @@ func (s *server) record(ctx context.Context, policy string, op manage.Operation,
 	if err != nil {
 		return nil, err
 	}
-	caller := access.FromContext(ctx)
-	entry := store.Entry{Who: caller.Name, From: caller.Address, Action: "counters " + op.Name, Policy: policy, Text: text}
-	id, err := s.store.Record(ctx, entry)
+	entry := entryOf(ctx, "counters "+op.Name)
+	entry.Policy, entry.Text = policy, text
+	id, err := s.Store.Record(ctx, entry)
 	if err != nil {
 		return nil, err
 	}
-	s.log.Info("counters", "op", op.Name, "who", access.Who(caller.Name), "from", caller.Address, "audit", id)
+	s.Log.Info("counters", "op", op.Name, "who", access.Who(entry.Who), "from", entry.From, "audit", id)
 	return func(text string) {
 		if ctx.Err() != nil {
 			text += ", until the caller had gone"
@@ -323,8 +317,8 @@ func outcome(rows []manage.Row) string {
 
 // settle adds the outcome of a recorded request, even if its caller has gone.
 func (s *server) settle(ctx context.Context, id uint64, outcome string) {
-	if err := s.store.Settle(context.WithoutCancel(ctx), id, outcome); err != nil {
-		s.log.Error("settle audit entry", "audit", id, "error", err)
+	if err := s.Store.Settle(context.WithoutCancel(ctx), id, outcome); err != nil {
+		s.Log.Error("settle audit entry", "audit", id, "error", err)
 	}
 }
 
@@ -338,7 +332,7 @@ func (s *server) auditText(ctx context.Context, query url.Values) (string, error
 		case len(query[name]) == 0:
 			continue
 		case name == "key":
-			secret, err := s.store.Secret(ctx)
+			secret, err := s.Store.Secret(ctx)
 			if err != nil {
 				return "", err
 			}

@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,7 +18,10 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 var managed = good + "manage: {path: /.sluice/, token_sha256: \"" + strings.Repeat("5a", 32) + "\"}\n"
@@ -68,46 +71,41 @@ func newManagedFixture(t *testing.T) *managedFixture {
 // revision 1.
 func (m *managedFixture) proxyAt(id, address string) {
 	m.t.Helper()
-	m.proxyWith(id, map[string]any{"manage": address}, func(int) bool { return true })
-	require.Eventually(m.t, func() bool {
-		for _, p := range m.xds.Ledger().Managed() {
-			if p.Node == id {
-				return p.Runs == 1
-			}
-		}
-		return false
-	}, 2*time.Minute, time.Millisecond)
+	m.proxy(id, func(int) bool { return true }, address)
+	m.eventually(func(list []xds.ProxyStatus) bool {
+		return slices.ContainsFunc(list, func(p xds.ProxyStatus) bool { return p.Node == id && p.Runs == 1 })
+	})
 }
 
-func (m *managedFixture) counters(op string, form url.Values, code int, into any) {
+func (m *managedFixture) counters(op, form string, code int, into any) {
 	m.t.Helper()
-	got, text := m.do("POST", "/v1/counters/"+op, form.Encode(), "Content-Type", "application/x-www-form-urlencoded")
+	got, text := m.do("POST", "/v1/counters/"+op, form, "Content-Type", "application/x-www-form-urlencoded")
 	require.Equal(m.t, code, got, text)
 	decode(m.t, text, into)
 }
 
-// Proxies whose Envoy has the quota service under another name than the policy are named, and get it all
-// the same. The script proxies.txtar has those of another management port.
-func TestApplyNamesProxiesOfAnotherQuotaCluster(t *testing.T) {
-	m := newManagedFixture(t)
-	on := func(rule string) []string {
-		m.t.Helper()
-		var a Applied
-		m.json("POST", "/v1/policies", "version: 1\nquota: {cluster: quota_eu}\nrules: [{name: r, "+rule+"limits: [1/1h]}]\n", 201, &a)
-		return a.ProxyWarnings
+// newest is the newest audit entry.
+func (m *managedFixture) newest() (e store.Entry) {
+	list, err := m.store.Audit(context.Background(), "", 1, 0)
+	if require.NoError(m.t, err); len(list) > 0 {
+		e = list[0]
 	}
-	require.Empty(t, on("scope: cluster, "), "no proxy")
-	always := func(int) bool { return true }
-	m.proxyWith("edge-0", map[string]any{}, always)
-	m.proxyWith("edge-1", map[string]any{"quota_cluster": "sluice_quota"}, always)
-	m.proxyWith("edge-2", map[string]any{"quota_cluster": "quota_eu"}, always)
-	m.proxyWith("edge-3", map[string]any{"quota_cluster": "*"}, always)
-	require.Eventually(t, func() bool { return len(m.xds.Ledger().Managed()) == 4 }, time.Minute, time.Millisecond)
-	require.Empty(t, on(""), "no rule asks the quota service")
+	return e
+}
+
+// Proxies whose Envoy has the quota service under another name than the policy are named. The script
+// proxies.txtar has those of another management port.
+func TestMisfits(t *testing.T) {
+	p, _, _, err := policyfile.Read("p.yaml", []byte("version: 1\nquota: {cluster: quota_eu}\nrules: [{name: r, scope: cluster, limits: [1/1h]}]\n"))
+	require.NoError(t, err)
+	proxies := []xds.Managed{{Node: "edge-0"}, {Node: "edge-1", Quota: "sluice_quota"}, {Node: "edge-2", Quota: "quota_eu"}, {Node: "edge-3", Quota: "*"}}
+	require.Empty(t, misfits(p, nil), "no proxy")
 	require.Equal(t, []string{`quota.cluster is "quota_eu", but the quota service's cluster in the Envoy of edge-1 is "sluice_quota": ` +
 		"on_unavailable will decide rules of scope cluster",
 		`whether the Envoy of edge-0 has the cluster "quota_eu" of the quota service is not known, because sluice.quota_cluster in the node's metadata names none: ` +
-			"without it on_unavailable will decide rules of scope cluster"}, on("scope: cluster, "))
+			"without it on_unavailable will decide rules of scope cluster"}, misfits(p, proxies))
+	p.Rules[0].Scope = policy.ScopeProxy
+	require.Empty(t, misfits(p, proxies), "no rule asks the quota service")
 }
 
 // listener is where a proxy answers management requests.
@@ -122,19 +120,11 @@ func listener(t *testing.T, answer http.HandlerFunc) string {
 // is asked, and its outcome also when the caller has gone.
 func TestCountersAreAudited(t *testing.T) {
 	m := newManagedFixture(t)
-	newest := func() store.Entry {
-		list, err := m.store.Audit(context.Background(), "", 1, 0)
-		require.NoError(t, err)
-		if len(list) == 0 {
-			return store.Entry{}
-		}
-		return list[0]
-	}
 	asked, stuck := make(chan store.Entry, 10), make(chan struct{})
 	t.Cleanup(func() { close(stuck) })
 	var wait atomic.Bool
 	at := listener(t, func(w http.ResponseWriter, r *http.Request) {
-		asked <- newest()
+		asked <- m.newest()
 		if wait.Load() {
 			select {
 			case <-stuck:
@@ -143,94 +133,59 @@ func TestCountersAreAudited(t *testing.T) {
 		}
 		_, _ = w.Write([]byte(`{"value":1,"windows":[]}`))
 	})
-	var a Applied
-	m.json("POST", "/v1/policies", managed, 201, &a)
+	m.json("POST", "/v1/policies", managed, 201, &Applied{})
 	m.proxyAt("edge-1", at)
 	m.proxyAt("edge-2", "")
 
-	var c Counters
-	form := url.Values{"rule": {"per-user"}, "key": {"alice", "x"}, "n": {"2"}}
-	m.counters("set", form, 200, &c)
-	before, after := <-asked, newest()
-	require.Equal(t, "counters set", before.Action)
-	require.Empty(t, before.Outcome)
-	require.Equal(t, "token ops", before.Who)
-	require.Equal(t, "127.0.0.1", before.From)
+	const key = "rule=per-user&key=alice&key=x"
+	m.counters("set", key+"&n=2", 200, &Counters{})
+	before, after := <-asked, m.newest()
+	require.Equal(t, store.Entry{
+		ID: after.ID, At: after.At, Who: "token ops", From: "127.0.0.1", Action: "counters set", Policy: "default", Text: before.Text,
+	}, before)
 	require.Regexp(t, `^rule="per-user" key=hmac:[0-9a-f]{32} n=2$`, before.Text)
-	require.Equal(t, before.ID, after.ID)
 	require.Equal(t, "1 of 2 proxies", after.Outcome)
 
 	// Equal keys have equal hashes, others not, however they are cut.
-	m.counters("set", form, 200, &c)
+	m.counters("set", key+"&n=2", 200, &Counters{})
 	require.Equal(t, before.Text, (<-asked).Text)
-	m.counters("set", url.Values{"rule": {"per-user"}, "key": {"alicex", ""}, "n": {"2"}}, 200, &c)
+	m.counters("set", "rule=per-user&key=alicex&key=&n=2", 200, &Counters{})
 	require.NotEqual(t, before.Text, (<-asked).Text)
 
 	// What changes nothing is not written down.
-	last := newest().ID
-	m.counters("get", form2(form, "n"), 200, &c)
+	last := m.newest().ID
+	m.counters("get", key, 200, &Counters{})
 	<-asked
-	require.Equal(t, last, newest().ID)
+	require.Equal(t, last, m.newest().ID)
 
 	// A caller who goes.
 	wait.Store(true)
 	ctx, cancel := context.WithCancel(t.Context())
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, m.url+"/v1/counters/reset", strings.NewReader(form2(form, "n").Encode()))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, m.url+"/v1/counters/reset", strings.NewReader(key))
 	require.NoError(t, err)
 	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	gone := make(chan struct{})
+	reset := make(chan store.Entry, 1)
 	go func() {
-		if res, err := http.DefaultClient.Do(request); err == nil {
-			_, _ = io.Copy(io.Discard, res.Body)
-			_ = res.Body.Close()
-		}
-		close(gone)
+		reset <- <-asked
+		cancel()
 	}()
-	require.Equal(t, "counters reset", (<-asked).Action)
-	cancel()
-	<-gone
-	require.Eventually(t, func() bool { return newest().Outcome != "" }, 2*time.Minute, time.Millisecond)
-	require.Equal(t, "0 of 2 proxies, until the caller had gone", newest().Outcome)
-
+	response, err := http.DefaultClient.Do(request)
+	if err == nil {
+		_, err = io.ReadAll(response.Body)
+	}
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, "counters reset", (<-reset).Action)
+	require.Eventually(t, func() bool { return m.newest().Outcome != "" }, 2*time.Minute, time.Millisecond)
+	require.Equal(t, "0 of 2 proxies, until the caller had gone", m.newest().Outcome)
 	require.Equal(t, "1 of 1 proxy", outcome([]manage.Row{{}}))
-	require.Equal(t, "0 of 0 proxies", outcome(nil))
 
 	// What cannot be written down is not done.
 	wait.Store(false)
 	m.broken = true
 	var e Error
-	m.counters("reset", form2(form, "n"), 500, &e)
+	m.counters("reset", key, 500, &e)
 	require.Contains(t, e.Error, "disk is full")
 	require.Empty(t, asked)
-}
-
-// form2 is a form without a field.
-func form2(form url.Values, without string) url.Values {
-	f := url.Values{}
-	for name, values := range form {
-		if name != without {
-			f[name] = values
-		}
-	}
-	return f
-}
-
-// Forms and descriptions count like policies, but for small ones.
-func TestNoRoomForForms(t *testing.T) {
-	m := newManagedFixture(t)
-	free := fill(t, m.server.memory, maxHeld)
-	large := strings.Repeat("x", 2*uncounted)
-	for path, body := range map[string]string{"/v1/counters/get": "rule=r&key=" + large, "/v1/explain": `{"path":"/` + large + `"}`} {
-		code, text := m.do("POST", path, body, "Content-Type", "application/x-www-form-urlencoded")
-		require.Equal(t, 503, code, text)
-		require.Contains(t, text, "busy")
-	}
-	code, text := m.do("POST", "/v1/counters/get", "rule=r&key=alice", "Content-Type", "application/x-www-form-urlencoded")
-	require.Equal(t, 200, code, text)
-	free()
-	code, text = m.do("POST", "/v1/counters/get", "rule=r&key="+large, "Content-Type", "application/x-www-form-urlencoded")
-	require.Equal(t, 200, code, text)
-	fill(t, m.server.memory, maxHeld)() // all is given back
 }
 
 // Each bad request has one clear error, which has no key in it.
@@ -242,40 +197,38 @@ func TestBadCounters(t *testing.T) {
 		code             int
 		want             string
 	}{
-		{"/v1/counters/get?rule=r&key=alice", form, "", 400, "the query is not read: give policy, rule, key, n, limit, window and timeout as a form in the body"},
-		{"/v1/counters/get", form, "key=alice", 400, "rule is missing"},
-		{"/v1/counters/get", "application/json", `{"rule":"alice"}`, 400, "send the form as application/x-www-form-urlencoded"},
-		{"/v1/counters/get", "multipart/form-data; boundary=b", "--b--\r\n", 400, "send the form as application/x-www-form-urlencoded"},
-		{"/v1/counters/get", "", "rule=r&key=alice", 400, "send the form as application/x-www-form-urlencoded"},
-		{"/v1/counters/get", form, "rule=r&key=alice%zz", 400, "the body is not a form"},
-		{"/v1/counters/get", form, "rule=r&rule=s", 400, "rule is given twice"},
-		{"/v1/counters/get", form, "rule=r&keys=alice", 400, `unknown parameter \"keys\"`},
-		{"/v1/counters/get", form, "rule=r&n=1", 400, "n does not go with get"},
-		{"/v1/counters/inc", form, "rule=r&limit=1", 400, "limit does not go with inc"},
-		{"/v1/counters/get", form, "rule=r&limit=-1", 400, `limit \"-1\" is not a whole number`},
-		{"/v1/counters/get", form, "rule=r" + strings.Repeat("&key=a", 17), 400, "at most 16 parts, not 17"},
-		{"/v1/counters/get", form, "rule=" + strings.Repeat("r", 129), 400, "at most 128 bytes"},
-		{"/v1/counters/get", form, "rule=r&key=" + strings.Repeat("alice", 60_000), 400, "larger than"},
-		{"/v1/counters/get", form, "rule=r&timeout=soon", 400, "is not a duration"},
-		{"/v1/counters/get", form, "rule=r&timeout=1h", 400, "up to 5m0s"},
-		{"/v1/counters/set", form, "rule=r&key=alice", 400, "n is missing"},
-		{"/v1/counters/inc", form, "rule=r&n=-1", 400, "is not a whole number"},
-		{"/v1/counters/stats", form, "rule=r&key=alice", 400, "key does not go with stats"},
-		{"/v1/counters/clean", form, "window=w", 400, "window does not go with clean"},
-		{"/v1/counters/steal", form, "", 404, "no POST"},
-		{"/v1/explain", "", strings.Repeat(" ", manage.MaxDescribed+1), 400, "at most 49152 bytes"},
-		{"/v1/explain", "", "{\r\nx-evil: 1}", 400, "one line"},
-		{"/v1/explain?timeout=0", "", "{}", 400, "above 0"},
-		{"/v1/explain?timeuot=9s", "", "{}", 400, `no parameter \"timeuot\" here: known are [`},
+		{"counters/get?rule=r&key=alice", form, "", 400, "the query is not read: give policy, rule, key, n, limit, window, timeout as a form in the body"},
+		{"counters/get", form, "key=alice", 400, "rule is missing"},
+		{"counters/get", "application/json", `{"rule":"alice"}`, 400, "send the form as application/x-www-form-urlencoded"},
+		{"counters/get", "", "rule=r&key=alice", 400, "send the form as application/x-www-form-urlencoded"},
+		{"counters/get", form, "rule=r&key=alice%zz", 400, "the body is not a form"},
+		{"counters/get", form, "rule=r&rule=s", 400, "rule is given twice"},
+		{"counters/get", form, "rule=r&keys=alice", 400, `unknown parameter \"keys\"`},
+		{"counters/get", form, "rule=r&n=1", 400, "n does not go with get"},
+		{"counters/get", form, "rule=r&limit=-1", 400, `limit \"-1\" is not a whole number`},
+		{"counters/get", form, "rule=r" + strings.Repeat("&key=a", 17), 400, "at most 16 parts, not 17"},
+		{"counters/get", form, "rule=" + strings.Repeat("r", 129), 400, "at most 128 bytes"},
+		{"counters/get", form, "rule=r&key=" + strings.Repeat("alice", 60_000), 413, "the form is larger than 262144 bytes"},
+		{"counters/get", form, "rule=r&timeout=soon", 400, "is not a duration"},
+		{"counters/get", form, "rule=r&timeout=1h", 400, "up to 5m0s"},
+		{"counters/set", form, "rule=r&key=alice", 400, "n is missing"},
+		{"counters/inc", form, "rule=r&limit=1", 400, "limit does not go with inc"},
+		{"counters/stats", form, "rule=r&key=alice", 400, "key does not go with stats"},
+		{"counters/clean", form, "window=w", 400, "window does not go with clean"},
+		{"counters/steal", form, "", 404, "no POST"},
+		{"explain", "", strings.Repeat(" ", manage.MaxDescribed+1), 413, "at most 49152 bytes"},
+		{"explain", "", "{\r\nx-evil: 1}", 400, "one line"},
+		{"explain?timeout=0", "", "{}", 400, "above 0"},
+		{"explain?timeuot=9s", "", "{}", 400, `no parameter \"timeuot\" here: known are [`},
 	} {
-		got, text := m.do("POST", tc.path, tc.body, "Content-Type", tc.kind)
+		got, text := m.do("POST", "/v1/"+tc.path, tc.body, "Content-Type", tc.kind)
 		require.Equal(t, tc.code, got, text)
 		require.Contains(t, text, tc.want)
 		require.NotContains(t, text, "alice")
 	}
 	require.NotContains(t, m.log.String(), "alice")
-	plain := newFixture(t, "")
-	got, text := plain.do("POST", "/v1/counters/stats", "", "Content-Type", form)
-	require.Equal(t, 501, got)
-	require.Contains(t, text, "start it with --manage-token-file")
+	m.server.Fleet = nil
+	var e Error
+	m.counters("stats", "", 501, &e)
+	require.Contains(t, e.Error, "start it with --manage-token-file")
 }

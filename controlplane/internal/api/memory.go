@@ -24,15 +24,7 @@ const (
 )
 
 // errBusy says that there is no room or no time for a request now.
-var errBusy = &failure{
-	code: http.StatusServiceUnavailable, retryAfter: "2",
-	err: errors.New("the server is busy with other requests: try again in 2 s"),
-}
-
-// memory counts the bytes held for callers.
-type memory struct{ held *room.Room }
-
-func newMemory() *memory { return &memory{room.New(maxHeld)} }
+var errBusy = later("2", errors.New("the server is busy with other requests: try again in 2 s"))
 
 // holder is whom room is counted for.
 func holder(ctx context.Context) string {
@@ -40,37 +32,29 @@ func holder(ctx context.Context) string {
 	return cmp.Or(caller.Name, caller.Address)
 }
 
-// take sets bytes apart until free is called, or returns errBusy.
-func (m *memory) take(who string, bytes int) (free func(), err error) {
-	if !m.held.Take(who, bytes) {
-		return nil, errBusy
-	}
-	return func() { m.held.Free(who, bytes) }, nil
-}
-
 // answerLarge answers with a body of about so many bytes as JSON. A caller may read
 // it slowly, so it counts until it is written.
 func (s *server) answerLarge(w http.ResponseWriter, r *http.Request, bytes int, body any) error {
-	free, err := s.memory.take(holder(r.Context()), min(bytes, room.OfOne(maxHeld)))
-	if err != nil {
-		return err
+	who, bytes := holder(r.Context()), min(bytes, room.OfOne(maxHeld))
+	if !s.held.Take(who, bytes) {
+		return errBusy
 	}
-	defer free()
+	defer s.held.Free(who, bytes)
 	answer(w, http.StatusOK, body)
 	return nil
 }
 
-// read reads a body of at most maxBytes. A slow caller holds room for about what
-// it sent, never for what it could send. Call free in any case.
-func (m *memory) read(w http.ResponseWriter, r *http.Request, maxBytes int) (text []byte, free func(), err error) {
+// read reads a body of at most maxBytes; tooLarge says that one is larger. A slow caller
+// holds room for about what it sent, never for what it could send. Call free in any case.
+func (s *server) read(w http.ResponseWriter, r *http.Request, maxBytes int, tooLarge string) (text []byte, free func(), err error) {
 	body := http.MaxBytesReader(w, r.Body, int64(maxBytes))
 	text = make([]byte, 0, uncounted)
 	who, taken := holder(r.Context()), 0
-	free = func() { m.held.Free(who, taken) }
+	free = func() { s.held.Free(who, taken) }
 	for {
 		if len(text) == cap(text) {
 			size := min(2*cap(text), maxBytes+1)
-			if !m.held.Take(who, size-taken) {
+			if !s.held.Take(who, size-taken) {
 				return nil, free, errBusy
 			}
 			taken = size
@@ -78,11 +62,14 @@ func (m *memory) read(w http.ResponseWriter, r *http.Request, maxBytes int) (tex
 		}
 		n, err := body.Read(text[len(text):cap(text)])
 		text = text[:len(text)+n]
-		if errors.Is(err, io.EOF) {
+		switch _, large := errors.AsType[*http.MaxBytesError](err); {
+		case err == nil:
+		case errors.Is(err, io.EOF):
 			return text, free, nil
-		}
-		if err != nil {
-			return nil, free, err
+		case large:
+			return nil, free, refusal(http.StatusRequestEntityTooLarge, tooLarge, maxBytes)
+		default:
+			return nil, free, badRequest("read the body: %w", err)
 		}
 	}
 }

@@ -21,8 +21,8 @@ func (s *server) metrics() handler {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	registry.MustRegister(s.more...)
-	if s.xds != nil {
+	registry.MustRegister(s.Collectors...)
+	if s.XDS != nil {
 		s.registerXDS(registry)
 	}
 	page := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
@@ -37,16 +37,16 @@ func (s *server) registerXDS(registry *prometheus.Registry) {
 		opts := prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help}
 		registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return float64(of.Load()) }))
 	}
-	l := s.xds.Ledger()
+	l := s.XDS.Ledger()
 	gauge := func(name, help string, read func() int) {
 		opts := prometheus.GaugeOpts{Namespace: "sluice", Name: name, Help: help}
 		registry.MustRegister(prometheus.NewGaugeFunc(opts, func() float64 { return float64(read()) }))
 	}
-	counter("xds_pushes_total", "Revisions pushed to proxies.", &s.xds.Pushes)
-	counter("xds_acks_total", "Pushes that proxies accepted.", &s.xds.Acks)
-	counter("xds_nacks_total", "Pushes that proxies refused.", &s.xds.Nacks)
-	counter("xds_turned_away_total", "Streams refused because too many were open.", &s.xds.TurnedAway)
-	counter("xds_foreign_node_ids_total", "Streams refused because their node id is not their certificate's.", &s.xds.Foreign)
+	counter("xds_pushes_total", "Revisions pushed to proxies.", &s.XDS.Pushes)
+	counter("xds_acks_total", "Pushes that proxies accepted.", &s.XDS.Acks)
+	counter("xds_nacks_total", "Pushes that proxies refused.", &s.XDS.Nacks)
+	counter("xds_turned_away_total", "Streams refused because too many were open.", &s.XDS.TurnedAway)
+	counter("xds_foreign_node_ids_total", "Streams refused because their node id is not their certificate's.", &s.XDS.Foreign)
 	gauge("proxies_connected", "Proxies with an xDS stream.", func() int { return l.Connected("") })
 	gauge("proxies_behind", "Connected proxies that do not run the newest revision of their policy.", l.Behind)
 	gauge("proxies_without_policy", "Connected proxies that want a policy, and none is for them.", l.Untaken)
@@ -56,7 +56,7 @@ func (s *server) registerXDS(registry *prometheus.Registry) {
 	gauge("canaries_stalled", "Canaries that have stalled: a proxy refused one, its filter crashed, or it denies too much.",
 		func() int { return l.Canaries(store.Stalled) })
 	gauge("store_cut_off", "1 while the store on etcd is out of reach: nothing can be changed here.", func() int {
-		if errors.Is(s.store.Healthy(context.Background()), store.ErrCutOff) {
+		if errors.Is(s.Store.Healthy(context.Background()), store.ErrCutOff) {
 			return 1
 		}
 		return 0

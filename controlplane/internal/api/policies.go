@@ -66,13 +66,13 @@ func (s *server) history(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.answerLarge(w, r, len(list)*512, History{Revisions: list, Policies: s.xds.Ledger().Policies()})
+	return s.answerLarge(w, r, len(list)*512, History{Revisions: list, Policies: s.XDS.Ledger().Policies()})
 }
 
 // list returns the newest revisions first, with known damage to their texts.
 func (s *server) list(r *http.Request, limit int) ([]store.Summary, error) {
-	list, err := s.store.History(r.Context(), policyOf(r), limit)
-	damaged := s.xds.Ledger().Damaged(policyOf(r))
+	list, err := s.Store.History(r.Context(), policyOf(r), limit)
+	damaged := s.XDS.Ledger().Damaged(policyOf(r))
 	for i := range list {
 		list[i].Damaged = list[i].Damaged || slices.Contains(damaged, list[i].Number)
 	}
@@ -81,7 +81,7 @@ func (s *server) list(r *http.Request, limit int) ([]store.Summary, error) {
 
 // standing returns a policy's revisions that were not aborted, the newest first.
 func (s *server) standing(ctx context.Context, policy string) ([]store.Summary, error) {
-	list, err := s.store.History(ctx, policy, 0)
+	list, err := s.Store.History(ctx, policy, 0)
 	return slices.DeleteFunc(list, aborted), err
 }
 
@@ -103,7 +103,7 @@ func (s *server) get(w http.ResponseWriter, r *http.Request) error {
 
 // revision reads a revision of the policy that the request is about.
 func (s *server) revision(r *http.Request, number uint64) (store.Revision, error) {
-	revision, err := s.store.Get(r.Context(), number)
+	revision, err := s.Store.Get(r.Context(), number)
 	if asked := policyOf(r); err == nil && revision.Policy != asked {
 		return store.Revision{}, fmt.Errorf("%w in policy %s: revision %d is of policy %s", store.ErrNotFound, shown(asked), number, revision.Policy)
 	}
@@ -128,15 +128,14 @@ func (s *server) number(r *http.Request) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n == 0 {
-		err = fmt.Errorf("%s is not a revision: give a number from 1, %q or %q", shown(text), Current, Previous)
-		return 0, badRequest(err)
+		return 0, badRequest("%s is not a revision: give a number from 1, %q or %q", shown(text), Current, Previous)
 	}
 	return n, nil
 }
 
 // nothing says that a policy has no revision, and which have.
 func (s *server) nothing(policy string) string {
-	names := s.xds.Ledger().Policies()
+	names := s.XDS.Ledger().Policies()
 	if len(names) == 0 {
 		return "nothing has been applied yet"
 	}
@@ -152,31 +151,21 @@ func (s *server) previous(r *http.Request) (uint64, error) {
 	if len(list) < 2 {
 		return 0, fmt.Errorf("%w: there is none before the current one", store.ErrNotFound)
 	}
-	before, known := list[0].Number, true // of a rollback: the revision whose policy it repeats
-	for _, revision := range list {
-		if revision.Number != before {
-			continue
+	at := list[0] // of a rollback: the revision whose policy it repeats
+	for at.RollbackOf != 0 {
+		i := slices.IndexFunc(list, func(s store.Summary) bool { return s.Number == at.RollbackOf && !s.Damaged })
+		if i < 0 {
+			return 0, fmt.Errorf("%w: the current revision repeats revision %d, which is gone or damaged: name a revision", store.ErrNotFound, at.RollbackOf)
 		}
-		known = !revision.Damaged || before == list[0].Number
-		if revision.RollbackOf != 0 {
-			before, known = revision.RollbackOf, false
-		}
+		at = list[i]
 	}
-	if !known {
-		return 0, fmt.Errorf("%w: the current revision repeats revision %d, which is gone or damaged: name a revision", store.ErrNotFound, before)
+	earlier := slices.DeleteFunc(list, func(s store.Summary) bool { return s.Number >= at.Number || s.Damaged })
+	switch {
+	case len(earlier) > 0:
+		i := slices.IndexFunc(earlier, func(s store.Summary) bool { return s.Acked })
+		return earlier[max(i, 0)].Number, nil
+	case at.Number == list[0].Number:
+		return 0, fmt.Errorf("%w: there is none before the current one", store.ErrNotFound)
 	}
-	earlier := slices.DeleteFunc(slices.Clone(list), func(s store.Summary) bool { return s.Number >= before })
-	if len(earlier) == 0 {
-		return 0, fmt.Errorf("%w: there is none before revision %d, whose policy the current one repeats: name a revision", store.ErrNotFound, before)
-	}
-	whole := slices.DeleteFunc(earlier, func(s store.Summary) bool { return s.Damaged })
-	for _, revision := range whole {
-		if revision.Acked {
-			return revision.Number, nil
-		}
-	}
-	if len(whole) == 0 {
-		return 0, fmt.Errorf("%w: all before the current one are damaged", store.ErrNotFound)
-	}
-	return whole[0].Number, nil
+	return 0, fmt.Errorf("%w: there is none before revision %d, whose policy the current one repeats: name a revision", store.ErrNotFound, at.Number)
 }

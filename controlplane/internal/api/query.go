@@ -25,14 +25,14 @@ type query url.Values
 func readQuery(r *http.Request, known ...string) (query, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, badRequest(errors.New("the query of the URL is malformed: escape it as NAME=VALUE&NAME=VALUE"))
+		return nil, badRequest("the query of the URL is malformed: escape it as NAME=VALUE&NAME=VALUE")
 	}
 	for name, given := range values {
 		switch {
 		case !slices.Contains(known, name):
-			return nil, badRequest(fmt.Errorf("no parameter %s here: known are %q", shown(name), known))
+			return nil, badRequest("no parameter %s here: known are %q", shown(name), known)
 		case len(given) > 1:
-			return nil, badRequest(fmt.Errorf("parameter %s is given %d times: give it once", name, len(given)))
+			return nil, badRequest("parameter %s is given %d times: give it once", name, len(given))
 		}
 	}
 	return query(values), nil
@@ -48,7 +48,7 @@ func (q query) number(name string, maximum uint64) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n < 1 || n > maximum {
-		return 0, badRequest(fmt.Errorf("%s %s is not a number from 1 to %d", name, shown(text), maximum))
+		return 0, badRequest("%s %s is not a number from 1 to %d", name, shown(text), maximum)
 	}
 	return n, nil
 }

@@ -52,9 +52,9 @@ func (s *server) ofCluster(ctx context.Context, policy string, op manage.Operati
 	}
 	prepared, err := counters.Prepare(c.policy, o)
 	if err != nil {
-		return nil, badRequest(err)
+		return nil, badRequest("%w", err)
 	}
-	return prepared, s.quota.check()
+	return prepared, s.Quota.check()
 }
 
 // Notes of answers about rules of scope cluster.
@@ -79,16 +79,13 @@ func clusterCounters(ctx context.Context, call *manage.Call, targets []manage.Ta
 
 // check says why the service does not have the proxies' counters.
 func (q *Quota) check() error {
-	var err error
 	switch {
 	case q.Service == nil:
-		err = errors.New("serve has no quota service: start it with --quota-store and the store of the one that proxies ask")
+		return refusal(http.StatusNotImplemented, "serve has no quota service: start it with --quota-store and the store of the one that proxies ask")
 	case q.Private && !q.Service.WasAsked():
-		err = errors.New("no proxy has asked the quota service of this serve: if they ask another one, start serve with its --quota-store")
-	default:
-		return nil
+		return refusal(http.StatusNotImplemented, "no proxy has asked the quota service of this serve: if they ask another one, start serve with its --quota-store")
 	}
-	return &failure{code: http.StatusNotImplemented, err: err}
+	return nil
 }
 
 // do does an operation, and settles it. It returns the answer with times in milliseconds.
@@ -106,10 +103,10 @@ func (q *Quota) do(ctx context.Context, op manage.Operation, prepared *counters.
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled): // it goes on
 		settle("not known whether it was done: " + err.Error())
-		return rounded, &failure{code: http.StatusGatewayTimeout, err: err}
+		return rounded, refusal(http.StatusGatewayTimeout, "%w", err)
 	case err != nil:
 		settle("failed: " + err.Error())
-		return rounded, &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: "1"}
+		return rounded, later("1", err)
 	}
 	settle("done by the quota service")
 	return rounded, nil

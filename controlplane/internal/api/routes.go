@@ -3,8 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -89,7 +87,7 @@ func (s *server) handler(routes []route) http.Handler {
 	// adds by itself.
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, forbidden("cross-origin request refused"))
+		s.fail(w, r, refusal(http.StatusForbidden, "cross-origin request refused"))
 	}))
 	return origin.Handler(open)
 }
@@ -99,11 +97,11 @@ func (s *server) handler(routes []route) http.Handler {
 func (s *server) identified(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		caller := access.Anyone(peer(r))
-		if s.identify != nil {
+		if s.Identify != nil {
 			var known bool
-			if caller, known = s.identify(r); !known {
+			if caller, known = s.Identify(r); !known {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="sluice"`)
-				s.fail(w, r, &failure{code: http.StatusUnauthorized, err: errors.New("bearer token missing or wrong")})
+				s.fail(w, r, refusal(http.StatusUnauthorized, "bearer token missing or wrong"))
 				return
 			}
 			caller.Address = peer(r)
@@ -137,7 +135,7 @@ func (o route) missing(r *http.Request) error {
 	case o.about == ofQuery, o.about == anyOf && r.URL.Query().Get("policy") != "":
 		return missing(r.Context(), policyOf(r), o.role, r.Pattern)
 	case caller.Role < o.role && caller.Anywhere() >= o.role:
-		return forbidden("%s needs the role %s with every policy: %s has the role %s with all", r.Pattern, o.role, caller.Name, caller.Role)
+		return refusal(http.StatusForbidden, "%s needs the role %s with every policy: %s has the role %s with all", r.Pattern, o.role, caller.Name, caller.Role)
 	}
 	return missing(r.Context(), "", o.role, r.Pattern)
 }
@@ -151,13 +149,9 @@ func missing(ctx context.Context, policy string, role access.Role, what string) 
 	case has >= role:
 		return nil
 	case len(caller.Policies) > 0 && policy != "":
-		return forbidden("%s needs the role %s with the policy %s: %s has the role %s with it", what, role, shown(policy), caller.Name, has)
+		return refusal(http.StatusForbidden, "%s needs the role %s with the policy %s: %s has the role %s with it", what, role, shown(policy), caller.Name, has)
 	}
-	return forbidden("%s needs the role %s: %s has the role %s", what, role, caller.Name, has)
-}
-
-func forbidden(format string, args ...any) error {
-	return &failure{code: http.StatusForbidden, err: fmt.Errorf(format, args...)}
+	return refusal(http.StatusForbidden, "%s needs the role %s: %s has the role %s", what, role, caller.Name, has)
 }
 
 // peer returns the address of the connection's other end, without the port.
@@ -191,13 +185,12 @@ func checkLocalName(r *http.Request) error {
 	_, err := netip.ParseAddr(host)
 	named := err != nil && host != "" && !manage.IsLoopback(host)
 	if named && r.TLS == nil && local != nil && local.IP.IsLoopback() {
-		return forbidden("host %s is not a name of loopback: use localhost or an address, or give serve an access file",
+		return refusal(http.StatusForbidden, "host %s is not a name of loopback: use localhost or an address, or give serve an access file",
 			shown(host))
 	}
 	return nil
 }
 
 func (s *server) unknown(_ http.ResponseWriter, r *http.Request) error {
-	path := printable.Cut(r.Method+" "+r.URL.Path, maxShown)
-	return &failure{code: http.StatusNotFound, err: fmt.Errorf("no %s in this API", path)}
+	return refusal(http.StatusNotFound, "no %s in this API", printable.Cut(r.Method+" "+r.URL.Path, maxShown))
 }

@@ -2,17 +2,13 @@ package api
 
 import (
 	"encoding/json"
-	"io"
-	"net/http"
-	"path/filepath"
+	"os"
 	"strings"
 	"testing"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
@@ -37,97 +33,58 @@ func change(t *testing.T, policies ...string) string {
 func TestSeveralPolicies(t *testing.T) {
 	f := newFixture(t, "")
 	var applied AppliedChanges
-	f.json("POST", "/v1/changes", change(t, named("edge", "edge-*"), good), http.StatusCreated, &applied)
+	f.json("POST", "/v1/changes", change(t, named("edge", "edge-*"), good), 201, &applied)
 	require.Len(t, applied.Applied, 2)
-	require.Equal(t, "edge", applied.Applied[0].Policy)
-	require.Equal(t, "default", applied.Applied[1].Policy)
-
+	require.Equal(t, []string{"edge", "default"}, []string{applied.Applied[0].Policy, applied.Applied[1].Policy})
 	for text, want := range map[string]struct {
 		code int
 		text string
 	}{
-		change(t, named("core", "core-*"), "version: 2"):               {http.StatusUnprocessableEntity, "policy is not valid"},
-		change(t, named("core", "core-*"), named("core", "c-*")):       {http.StatusBadRequest, "are both the policy core: give it once"},
-		change(t, named("core", "core-*"), named("inner", "*-1")):      {http.StatusConflict, `the policies core and inner would both be for a proxy with node \"core-1\": narrow the proxies of one`},
-		change(t, named("core", "core-*"), named("inner", "edge-eu-")): {http.StatusConflict, `the policies inner and edge would both be for a proxy with node \"edge-eu-\"`},
-		`{"policies": []}`:                                             {http.StatusBadRequest, "the body is not"},
-		`{"policies": [{"file": "a", "text": "b"}]}`:                   {http.StatusBadRequest, "the body is not"},
-		change(t, named("core", "core-*"), strings.Repeat("#", 9<<20)): {http.StatusRequestEntityTooLarge, "8 MiB"},
+		change(t, named("core", "core-*"), "version: 2"):               {422, "policy is not valid"},
+		change(t, named("core", "core-*"), named("core", "c-*")):       {400, "are both the policy core: give it once"},
+		change(t, named("core", "core-*"), named("inner", "*-1")):      {409, `the policies core and inner would both be for a proxy with node \"core-1\": narrow the proxies of one`},
+		change(t, named("core", "core-*"), named("inner", "edge-eu-")): {409, `the policies inner and edge would both be for a proxy with node \"edge-eu-\"`},
+		`{"policies": []}`:                                             {400, "the body is not"},
+		`{"policies": [{"file": "a", "text": "b"}]}`:                   {400, "the body is not"},
+		change(t, named("core", "core-*"), strings.Repeat("#", 9<<20)): {413, "8 MiB"},
 	} {
-		code, body := f.do("POST", "/v1/changes", text)
-		require.Equal(t, want.code, code, body)
-		require.Contains(t, body, want.text)
+		f.as("", "POST /v1/changes", text, want.code, want.text)
 	}
 	history, err := f.store.History(t.Context(), "", 0)
 	require.NoError(t, err)
 	require.Len(t, history, 2, "none of that is stored")
 
 	// Two policies may trade their proxies in one change.
-	f.json("POST", "/v1/policies", named("core", "core-*"), http.StatusCreated, new(Applied))
-	code, _ := f.do("POST", "/v1/policies", named("core", "edge-*"))
-	require.Equal(t, http.StatusConflict, code)
-	f.json("POST", "/v1/changes", change(t, named("core", "edge-*"), named("edge", "core-*")), http.StatusCreated, &applied)
-	code, text := f.do("POST", "/v1/rollback/1?policy=edge", "")
-	require.Equal(t, http.StatusConflict, code, "a rollback brings the proxies of then back: %s", text)
+	f.as("", "POST /v1/policies", named("core", "core-*"), 201)
+	f.as("", "POST /v1/policies", named("core", "edge-*"), 409)
+	f.as("", "POST /v1/changes", change(t, named("core", "edge-*"), named("edge", "core-*")), 201)
+	f.as("", "POST /v1/rollback/1?policy=edge", "", 409) // it would bring the proxies of then back
 }
 
 // The next change on a serve that is behind gets a number above what proxies run, and says
 // what it replaces.
 func TestApplyWhereServeIsBehind(t *testing.T) {
-	newer := newFixture(t, "")
-	from, _, err := newer.store.Backup(t.Context())
-	require.NoError(t, err)
-	backup := filepath.Join(t.TempDir(), "backup")
-	_, err = store.Save(backup, func(w io.Writer) error { _, err := io.Copy(w, from); return err })
-	require.NoError(t, err)
-	older := newFixtureWith(t, func(o *Options) {
-		dir := t.TempDir()
-		_, err := store.Restore(backup, dir, false)
-		require.NoError(t, err)
-		s, err := store.Open(dir)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, s.Close()) })
-		o.Store = s
-		o.XDS, err = xds.New(t.Context(), xds.Options{Store: s, Wasm: "/lib/sluice.wasm"})
-		require.NoError(t, err)
-		t.Cleanup(o.XDS.Stop)
-	})
+	dir, copied := t.TempDir(), t.TempDir()
+	newer := newFixtureOn(t, dir, func(*Options) {})
+	require.NoError(t, os.CopyFS(copied, os.DirFS(dir)))
+	older := newFixtureOn(t, copied, func(*Options) {})
 	for range 3 {
-		newer.json("POST", "/v1/policies", good, http.StatusCreated, new(Applied))
+		newer.json("POST", "/v1/policies", good, 201, &Applied{})
 	}
 	pushed, err := newer.subscribe(&corev3.Node{Id: "e1"}, "").Recv()
 	require.NoError(t, err)
 	stream := older.subscribe(&corev3.Node{Id: "e1"}, pushed.GetSystemVersionInfo())
+	older.eventually(func([]xds.ProxyStatus) bool { n, _ := older.xds.Ledger().Ahead(); return n == 1 })
 	var st Status
-	require.Eventually(t, func() bool {
-		older.json("GET", "/v1/status", "", http.StatusOK, &st)
-		return st.Behind == 1
-	}, 2*time.Minute, 5*time.Millisecond)
-	_, metrics := older.do("GET", "/metrics", "")
-	require.Contains(t, metrics, "sluice_proxies_ahead 1\n")
+	older.json("GET", "/v1/status", "", 200, &st)
+	require.Equal(t, 1, st.Behind)
+	older.as("", "GET /metrics", "", 200, "sluice_proxies_ahead 1\n")
 	var applied Applied
-	older.json("POST", "/v1/policies", good, http.StatusCreated, &applied)
+	older.json("POST", "/v1/policies", good, 201, &applied)
 	require.Equal(t, uint64(4), applied.Number)
 	require.Len(t, applied.ProxyWarnings, 1)
 	require.Contains(t, applied.ProxyWarnings[0], "this serve was behind: connected proxies ran newer revisions of this store, up to 3")
 	pushed, err = stream.Recv()
 	require.NoError(t, err)
 	require.Contains(t, pushed.GetSystemVersionInfo(), "4-")
-}
-
-// The script policies.txtar has what else is one policy's own.
-func TestProxiesThatNoPolicyIsFor(t *testing.T) {
-	f := newFixture(t, "")
-	f.json("POST", "/v1/policies", named("edge", "edge-*"), http.StatusCreated, new(Applied))
-	f.proxy("core-1", func(int) bool { return true })
-	var st Status
-	f.json("GET", "/v1/status", "", http.StatusOK, &st)
-	require.Equal(t, 1, st.Untaken)
-	_, metrics := f.do("GET", "/metrics", "")
-	require.Contains(t, metrics, "sluice_proxies_without_policy 1\n")
-	var r Revision
-	f.json("GET", "/v1/policies/current?policy=edge", "", http.StatusOK, &r)
-	require.NotContains(t, string(r.Policy), "edge-*", "proxies do not get whom a policy is for")
-	_, text := f.do("GET", "/v1/revisions/1/wait?policy=edge&timeout=5s", "")
-	require.NotContains(t, text, "core-1")
 }

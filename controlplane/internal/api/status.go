@@ -46,7 +46,7 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ledger, only := s.xds.Ledger(), query.get("policy")
+	ledger, only := s.XDS.Ledger(), query.get("policy")
 	names := ledger.Policies()
 	if only != "" {
 		if !slices.Contains(names, only) {
@@ -68,20 +68,20 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) error {
 		st.Untaken = ledger.Untaken()
 		st.Behind, _ = ledger.Ahead()
 	}
-	if err := s.store.Healthy(r.Context()); errors.Is(err, store.ErrCutOff) {
+	if err := s.Store.Healthy(r.Context()); errors.Is(err, store.ErrCutOff) {
 		st.CutOff = err.Error()
 	}
 	return s.answerLarge(w, r, len(st.Proxies)*1024+len(st.Policies)*512, st)
 }
 
 func (s *server) statusOf(ctx context.Context, policy string) (st PolicyStatus, err error) {
-	ledger := s.xds.Ledger()
+	ledger := s.XDS.Ledger()
 	st = PolicyStatus{Policy: policy, Damaged: ledger.Damaged(policy), Connected: ledger.Connected(policy), Canary: s.canaryStatus(policy, time.Now())}
 	number := ledger.Current(policy)
 	inForce := func(s store.Summary) bool { return s.Number == number }
 	var list []store.Summary // as far back as the revision in force, which is among the newest
 	for limit, isAll := 1, false; !isAll && !slices.ContainsFunc(list, inForce); limit *= 16 {
-		if list, err = s.store.History(ctx, policy, limit); err != nil {
+		if list, err = s.Store.History(ctx, policy, limit); err != nil {
 			return st, err
 		}
 		isAll, list = len(list) < limit, slices.DeleteFunc(list, aborted)
@@ -122,7 +122,7 @@ func (s *server) wait(w http.ResponseWriter, r *http.Request) error {
 	timeout := defaultWait
 	if text := query.get("timeout"); text != "" {
 		if timeout, err = time.ParseDuration(text); err != nil || timeout <= 0 || timeout > MaxWait {
-			return badRequest(fmt.Errorf("timeout %s is not a duration above 0 and up to %s", shown(text), MaxWait))
+			return badRequest("timeout %s is not a duration above 0 and up to %s", shown(text), MaxWait)
 		}
 	}
 	if _, err := s.revision(r, number); err != nil {
@@ -141,7 +141,7 @@ func (s *server) wait(w http.ResponseWriter, r *http.Request) error {
 		_ = lines.Encode(e) // the caller has gone if this fails, which ends ctx
 		_ = control.Flush()
 	}
-	missing := s.xds.Ledger().Follow(ctx, number, func(v xds.ProxyOutcome) { write(WaitEvent{Outcome: &v}) })
+	missing := s.XDS.Ledger().Follow(ctx, number, func(v xds.ProxyOutcome) { write(WaitEvent{Outcome: &v}) })
 	// Where the server stops or the caller has gone, the wait came to no end.
 	if r.Context().Err() == nil {
 		write(WaitEvent{Done: true, Missing: missing})
