@@ -26,7 +26,8 @@ func WithToken(ctx context.Context, d Digest) context.Context {
 // Identify returns the caller of a request, false for an unknown one.
 func (g Gate) Identify(r *http.Request) (Caller, bool) {
 	if d, ok := r.Context().Value(digestKey{}).(Digest); ok {
-		return g.List().bearer(d)
+		c, known := g.List().tokens[d]
+		return c, known
 	}
 	if given := r.Header.Values("Authorization"); len(given) > 0 {
 		scheme, token, _ := strings.Cut(given[0], " ")
@@ -35,10 +36,7 @@ func (g Gate) Identify(r *http.Request) (Caller, bool) {
 		}
 		return g.List().Token(strings.TrimSpace(token))
 	}
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || g.ClientCAs == nil {
-		return Caller{}, false
-	}
-	if Verify(r.TLS.PeerCertificates, g.ClientCAs()) != nil {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || g.ClientCAs == nil || Verify(r.TLS.PeerCertificates, g.ClientCAs()) != nil {
 		return Caller{}, false
 	}
 	return g.List().Certificate(r.TLS.PeerCertificates[0])

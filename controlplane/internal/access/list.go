@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -54,10 +55,7 @@ const (
 // An error joins every problem, each with its line. It never repeats what may
 // be a token.
 func ParseList(file string, text []byte) (*List, error) {
-	r := reader{
-		list:  List{tokens: map[Digest]Caller{}},
-		names: map[string]int{}, digests: map[Digest]int{}, sans: map[string]int{},
-	}
+	r := reader{list: List{tokens: map[Digest]Caller{}}, first: map[string]int{}}
 	var problems []error
 	for line, words := range lines(text) {
 		r.line = line
@@ -71,13 +69,11 @@ func ParseList(file string, text []byte) (*List, error) {
 	return &r.list, nil
 }
 
-// reader is an access file being read; the maps have the line of each.
+// reader is an access file being read.
 type reader struct {
-	list    List
-	line    int
-	names   map[string]int
-	digests map[Digest]int
-	sans    map[string]int
+	list  List
+	line  int
+	first map[string]int // lines of what may be there once
 }
 
 func (r *reader) read(words []string) error {
@@ -92,6 +88,13 @@ func (r *reader) read(words []string) error {
 	return errors.New("neither token nor certificate: " + wantLine)
 }
 
+// before is the line that has it already, 0 if none has.
+func (r *reader) before(what string) int {
+	line := r.first[what]
+	r.first[what] = cmp.Or(line, r.line)
+	return line
+}
+
 func (r *reader) token(name, roleName, sum string) error {
 	role, policies, err := ParseRoles(roleName)
 	if err != nil {
@@ -100,23 +103,21 @@ func (r *reader) token(name, roleName, sum string) error {
 	if len(name) > maxName || !isVisible(name) {
 		return fmt.Errorf("a name that is not of up to %d printable ASCII characters", maxName)
 	}
-	if first, taken := r.names[name]; taken {
-		return fmt.Errorf("token %s is on line %d already: give each a name of its own", name, first)
+	if line := r.before("token " + name); line > 0 {
+		return fmt.Errorf("token %s is on line %d already: give each a name of its own", name, line)
 	}
-	r.names[name] = r.line
-	var digest Digest
-	if text, err := hex.DecodeString(sum); err != nil || copy(digest[:], text) != len(digest) || len(text) != len(digest) {
+	digest, err := hex.DecodeString(sum)
+	if err != nil || len(digest) != sha256.Size {
 		return fmt.Errorf("token %s: SHA256HEX is not 64 hexadecimal digits: "+
 			"give what printf %%s TOKEN | sha256sum prints", name)
 	}
 	if why, weak := weaktoken.Weak(sum); weak {
 		return fmt.Errorf("token %s: anyone would guess it, %s: make one with openssl rand -hex 32", name, why)
 	}
-	if first, taken := r.digests[digest]; taken {
-		return fmt.Errorf("token %s has the digest of line %d: give each a token of its own", name, first)
+	if line := r.before(string(digest)); line > 0 {
+		return fmt.Errorf("token %s has the digest of line %d: give each a token of its own", name, line)
 	}
-	r.digests[digest] = r.line
-	r.list.tokens[digest] = Caller{Name: "token " + name, Role: role, Policies: policies}
+	r.list.tokens[Digest(digest)] = Caller{Name: "token " + name, Role: role, Policies: policies}
 	return nil
 }
 
@@ -129,10 +130,9 @@ func (r *reader) certificate(name, roleName string) error {
 	if err != nil {
 		return fmt.Errorf("certificate %q: %w", name[:min(len(name), maxName)], err)
 	}
-	if first, taken := r.sans[p.text]; taken {
-		return fmt.Errorf("certificate %s is on line %d already", name, first)
+	if line := r.before("certificate " + p.text); line > 0 {
+		return fmt.Errorf("certificate %s is on line %d already", name, line)
 	}
-	r.sans[p.text] = r.line
 	r.list.certificates = append(r.list.certificates, certificate{p, Caller{Role: role, Policies: policies}})
 	return nil
 }
@@ -160,18 +160,10 @@ func callerPattern(text string) (pattern, error) {
 	return namePattern(text)
 }
 
-// Token returns the caller that bears a token.
+// Token returns the caller that bears a token. The time of the search depends on the
+// digest, which says nothing about the token.
 func (l *List) Token(token string) (Caller, bool) {
 	digest, ok := DigestOf(token)
-	if !ok {
-		return Caller{}, false
-	}
-	return l.bearer(digest)
-}
-
-// bearer returns the caller that bears the token with the digest. The time of the
-// search depends on the digest, which says nothing about the token.
-func (l *List) bearer(d Digest) (Caller, bool) {
-	c, known := l.tokens[d]
-	return c, known
+	c, known := l.tokens[digest]
+	return c, ok && known
 }

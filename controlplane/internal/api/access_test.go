@@ -106,6 +106,7 @@ func TestRolesOfSomePolicies(t *testing.T) {
 			f.as("edge:apply", request+query, "", 403)
 		}
 	}
+	f.as("edge:apply", "GET /metrics", "", 403, "GET /metrics needs the role read with every policy: token edge:apply has the role none with all")
 	f.as("edge:apply", "GET /v1/caller", "", 200)
 	for _, policy := range []string{"default", ""} {
 		f.as("edge:admin", "POST /v1/counters/reset", "rule=per-user&key=a&policy="+policy, 403)

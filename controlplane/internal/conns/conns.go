@@ -29,15 +29,11 @@ type Listener struct {
 
 	mu   sync.Mutex
 	open map[*Conn]struct{}
-	of   map[string]int // open ones by address
-	kept map[string]int // of these, the kept ones
 }
 
 // Bound returns a listener that has at most maxOpen connections open.
 func Bound(l net.Listener, maxOpen int) *Listener {
-	return &Listener{
-		Listener: l, maxOpen: maxOpen, open: map[*Conn]struct{}{}, of: map[string]int{}, kept: map[string]int{},
-	}
+	return &Listener{Listener: l, maxOpen: maxOpen, open: map[*Conn]struct{}{}}
 }
 
 // Accept implements net.Listener.
@@ -62,68 +58,40 @@ func Origin(peer string) string { return cmp.Or(origin.Of(peer), peer) }
 // admit makes room for a connection, if it can.
 func (l *Listener) admit(c *Conn) bool {
 	l.mu.Lock()
-	if len(l.open) < l.maxOpen {
-		l.add(c)
-		l.mu.Unlock()
-		return true
+	defer l.mu.Unlock()
+	if len(l.open) == l.maxOpen {
+		v := l.victim(c)
+		if v == nil {
+			return false
+		}
+		delete(l.open, v)
+		defer v.Conn.Close() // the server finds out when it reads or writes
 	}
-	v := l.victim(c)
-	if v == nil {
-		l.mu.Unlock()
-		return false
-	}
-	l.remove(v)
-	l.add(c)
-	l.mu.Unlock()
-	_ = v.Conn.Close() // the server finds out when it reads or writes
+	l.open[c] = struct{}{}
 	return true
 }
 
-func (l *Listener) add(c *Conn) {
-	l.open[c] = struct{}{}
-	l.of[c.address]++
-}
-
-func (l *Listener) remove(c *Conn) {
-	if _, ok := l.open[c]; !ok {
-		return
-	}
-	delete(l.open, c)
-	take(l.of, c.address)
-	if c.kept() {
-		take(l.kept, c.address)
-	}
-}
-
-func take(counts map[string]int, address string) {
-	if counts[address]--; counts[address] == 0 {
-		delete(counts, address)
-	}
-}
-
 // victim chooses the connection that gives way, if any.
-func (l *Listener) victim(c *Conn) *Conn {
-	var v *Conn
+func (l *Listener) victim(c *Conn) (v *Conn) {
+	of, kept := map[string]int{}, map[string]int{} // by address: open ones, and of these the kept
 	for o := range l.open {
-		if v == nil || l.before(o, v) < 0 {
+		of[o.address]++
+		if o.uses > 0 {
+			kept[o.address]++
+		}
+	}
+	before := func(a, b *Conn) int {
+		return cmp.Or(cmp.Compare(min(a.uses, 1), min(b.uses, 1)), cmp.Compare(of[b.address], of[a.address]), cmp.Compare(a.heard.Load(), b.heard.Load()))
+	}
+	for o := range l.open {
+		if v == nil || before(o, v) < 0 {
 			v = o
 		}
 	}
-	if v != nil && v.kept() && (l.kept[c.address] > 0 || l.kept[v.address] <= l.maxOpen/5) {
+	if v.uses > 0 && (kept[c.address] > 0 || kept[v.address] <= l.maxOpen/5) {
 		return nil
 	}
 	return v
-}
-
-// before orders connections: the first one gives way first.
-func (l *Listener) before(a, b *Conn) int {
-	if a.kept() != b.kept() {
-		if b.kept() {
-			return -1
-		}
-		return 1
-	}
-	return cmp.Or(cmp.Compare(l.of[b.address], l.of[a.address]), cmp.Compare(a.heard.Load(), b.heard.Load()))
 }
 
 // Conn is a connection of a Listener.
@@ -138,22 +106,10 @@ type Conn struct {
 // Keep adds to the uses of the connection, or takes from them. While it has uses,
 // it is kept.
 func (c *Conn) Keep(uses int) {
-	l := c.listener
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	before := c.kept()
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
 	c.uses += uses
-	if _, open := l.open[c]; !open || c.kept() == before {
-		return
-	}
-	if before {
-		take(l.kept, c.address)
-	} else {
-		l.kept[c.address]++
-	}
 }
-
-func (c *Conn) kept() bool { return c.uses > 0 }
 
 // Read implements net.Conn.
 func (c *Conn) Read(b []byte) (int, error) {
@@ -169,6 +125,6 @@ func (c *Conn) Close() error {
 	err := c.Conn.Close()
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
-	c.listener.remove(c)
+	delete(c.listener.open, c)
 	return err
 }

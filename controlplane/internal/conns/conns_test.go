@@ -1,105 +1,94 @@
 package conns
 
 import (
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 2 * time.Minute
+// conn is a connection that always has something to read.
+type conn struct {
+	net.Conn
+	from   string
+	closed bool
+}
 
-// pair is both ends of a connection.
-type pair struct {
-	client net.Conn
-	server *Conn
+func (c *conn) RemoteAddr() net.Addr       { return &net.TCPAddr{IP: net.ParseIP(c.from), Port: 1} }
+func (c *conn) Read(b []byte) (int, error) { return 1, nil }
+
+func (c *conn) Close() error {
+	if c.closed {
+		return net.ErrClosed
+	}
+	c.closed = true
+	return nil
+}
+
+// queue is a listener with connections that wait at it.
+type queue struct {
+	net.Listener
+	waiting chan *conn
+}
+
+func (q queue) Accept() (net.Conn, error) {
+	if c, ok := <-q.waiting; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
 }
 
 type fixture struct {
-	t *testing.T
 	*Listener
+	waiting chan *conn
 }
 
-func newFixture(t *testing.T, maxOpen int) fixture {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	return fixture{t, Bound(l, maxOpen)}
+func newFixture(maxOpen int) *fixture {
+	waiting := make(chan *conn, 10)
+	return &fixture{Bound(queue{waiting: waiting}, maxOpen), waiting}
 }
 
-func (f fixture) dial(from string) net.Conn {
-	f.t.Helper()
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-	c, err := d.DialContext(f.t.Context(), "tcp", f.Addr().String())
-	require.NoError(f.t, err)
-	f.t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-func (f fixture) connect(from string) pair {
-	f.t.Helper()
-	client := f.dial(from)
-	server, err := f.Accept()
-	require.NoError(f.t, err)
-	require.Equal(f.t, client.LocalAddr().String(), server.RemoteAddr().String())
-	return pair{client, server.(*Conn)}
-}
-
-// closed asserts that the server closes the connection.
-func (p pair) closed(t *testing.T) {
+// connect has connections accepted, one from each address.
+func (f *fixture) connect(t *testing.T, from ...string) (list []*Conn) {
 	t.Helper()
-	require.NoError(t, p.client.SetReadDeadline(time.Now().Add(patience)))
-	_, err := p.client.Read(make([]byte, 1))
-	require.Error(t, err)
-	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	for _, address := range from {
+		f.waiting <- &conn{from: address}
+		c, err := f.Accept()
+		require.NoError(t, err)
+		list = append(list, c.(*Conn))
+	}
+	return list
 }
 
-// open asserts that the connection carries what the server writes.
-func (p pair) open(t *testing.T, why ...any) {
-	t.Helper()
-	_, err := io.WriteString(p.server, "x")
-	require.NoError(t, err, why...)
-	_, err = io.ReadFull(p.client, make([]byte, 1))
-	require.NoError(t, err, why...)
+// isClosed says which of the connections are closed.
+func isClosed(list ...*Conn) (closed []bool) {
+	for _, c := range list {
+		closed = append(closed, c.Conn.(*conn).closed)
+	}
+	return closed
 }
 
-func (p pair) says(t *testing.T, text string) {
-	t.Helper()
-	_, err := io.WriteString(p.client, text)
-	require.NoError(t, err)
-	_, err = io.ReadFull(p.server, make([]byte, len(text)))
-	require.NoError(t, err)
-}
+const a, b = "127.0.0.1", "127.0.0.2"
 
 func TestLongestSilentGivesWay(t *testing.T) {
-	f := newFixture(t, 3)
-	a, b, c := f.connect("127.0.0.1"), f.connect("127.0.0.1"), f.connect("127.0.0.1")
-	a.says(t, "x")
-	d := f.connect("127.0.0.1")
-	b.closed(t)
-	for _, p := range []pair{a, c, d} {
-		p.open(t)
-	}
-	require.NoError(t, a.server.Close())
-	f.connect("127.0.0.1")
-	c.open(t, "there was room")
+	f := newFixture(3)
+	list := f.connect(t, a, a, a)
+	_, err := list[0].Read(make([]byte, 1))
+	require.NoError(t, err)
+	list = append(list, f.connect(t, a)...)
+	require.Equal(t, []bool{false, true, false, false}, isClosed(list...))
+	require.NoError(t, list[0].Close())
+	f.connect(t, a)
+	require.Equal(t, []bool{false, false}, isClosed(list[2:]...), "there was room")
 	require.Len(t, f.open, 3)
 }
 
 func TestAddressWithMostGivesWay(t *testing.T) {
-	f := newFixture(t, 3)
-	alone := f.connect("127.0.0.2")
-	one, two := f.connect("127.0.0.1"), f.connect("127.0.0.1")
-	f.connect("127.0.0.1")
-	one.closed(t)
-	alone.open(t)
-	two.open(t)
+	f := newFixture(3)
+	list := f.connect(t, b, a, a, a)
+	require.Equal(t, []bool{false, true, false, false}, isClosed(list...))
 }
 
 func TestOrigin(t *testing.T) {
@@ -112,65 +101,71 @@ func TestOrigin(t *testing.T) {
 }
 
 func TestKeptGivesWayToAnotherAddressOnly(t *testing.T) {
-	f := newFixture(t, 10)
-	var kept []pair
+	f := newFixture(10)
+	var kept []*Conn
 	for range 10 {
-		p := f.connect("127.0.0.1")
-		p.server.Keep(1)
-		kept = append(kept, p)
+		kept = append(kept, f.connect(t, a)...)
+		kept[len(kept)-1].Keep(1)
 	}
-	refused := f.dial("127.0.0.1")
-	newcomer := f.connect("127.0.0.2") // accepts both
-	pair{client: refused}.closed(t)
-	kept[0].closed(t)
-	newcomer.open(t)
+	refused := &conn{from: a}
+	f.waiting <- refused
+	newcomer := f.connect(t, b) // accepts both
+	require.True(t, refused.closed)
+	require.Equal(t, []bool{true, false, false}, isClosed(kept[0], kept[1], newcomer[0]))
 
 	// What is not kept gives way first, whoever has it.
-	f.connect("127.0.0.1")
-	newcomer.closed(t)
-	kept[1].open(t)
+	f.connect(t, a)
+	require.Equal(t, []bool{true, false}, isClosed(newcomer[0], kept[1]))
 }
 
 func TestFairShareIsKept(t *testing.T) {
-	f := newFixture(t, 5)
-	for _, from := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"} {
-		f.connect(from).server.Keep(1)
+	f := newFixture(5)
+	for _, c := range f.connect(t, a, b, "127.0.0.3", "127.0.0.4", "127.0.0.5") {
+		c.Keep(1)
 	}
-	refused := pair{client: f.dial("127.0.0.6")}
-	go func() { _, _ = f.Accept() }() // ends with the listener
-	refused.closed(t)
+	refused := &conn{from: "127.0.0.6"}
+	f.waiting <- refused
+	close(f.waiting)
+	_, err := f.Accept()
+	require.ErrorIs(t, err, net.ErrClosed)
+	require.True(t, refused.closed)
 }
 
 func TestKeepCounts(t *testing.T) {
-	f := newFixture(t, 2)
-	p := f.connect("127.0.0.1")
-	for range 3 {
-		p.server.Keep(1)
+	f := newFixture(2)
+	list := f.connect(t, a, a)
+	list[0].Keep(3)
+	list[0].Keep(-2)
+	list = append(list, f.connect(t, a)...)
+	require.Equal(t, []bool{false, true, false}, isClosed(list...), "it has a use still")
+	list[0].Keep(-1)
+	list = append(list, f.connect(t, a)...)
+	require.Equal(t, []bool{true, true, false, false}, isClosed(list...))
+	require.NoError(t, list[2].Close())
+	require.Error(t, list[2].Close(), "closed twice")
+	list[2].Keep(1)
+	f.connect(t, a)
+	require.Equal(t, []bool{false}, isClosed(list[3:]...), "there was room")
+}
+
+func keptOf(l *Listener) (uses int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.open {
+		uses += c.uses
 	}
-	p.server.Keep(-1)
-	p.server.Keep(-1)
-	require.True(t, p.server.kept())
-	p.server.Keep(-1)
-	require.Empty(t, f.kept)
-	p.server.Keep(1)
-	require.NoError(t, p.server.Close())
-	require.Error(t, p.server.Close(), "closed twice")
-	p.server.Keep(-1)
-	require.Empty(t, f.kept)
-	require.Equal(t, map[string]int{}, f.of)
+	return uses
 }
 
 func TestRequestKeepsItsConnection(t *testing.T) {
 	for _, secure := range []bool{false, true} {
-		f := newFixture(t, 3)
+		var l *Listener
 		kept := make(chan int, 1)
 		s := httptest.NewUnstartedServer(Keep(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			kept <- len(f.kept)
+			kept <- keptOf(l)
 		})))
-		require.NoError(t, s.Listener.Close())
-		s.Listener, s.Config.ConnContext, s.EnableHTTP2 = f, Context, true
+		l = Bound(s.Listener, 3)
+		s.Listener, s.Config.ConnContext, s.EnableHTTP2 = l, Context, true
 		if secure {
 			s.StartTLS()
 		} else {
@@ -181,7 +176,7 @@ func TestRequestKeepsItsConnection(t *testing.T) {
 		require.NoError(t, r.Body.Close())
 		require.Equal(t, 1, <-kept)
 		s.Close()
-		require.Empty(t, f.kept)
+		require.Zero(t, keptOf(l))
 	}
 }
 
@@ -196,6 +191,4 @@ func TestShare(t *testing.T) {
 	}
 	_, err := share(55)
 	require.EqualError(t, err, "this process may open 55 files, it needs 56: raise ulimit -n")
-	_, err = Share()
-	require.NoError(t, err)
 }
