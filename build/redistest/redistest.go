@@ -6,11 +6,10 @@
 package redistest
 
 import (
-	"fmt"
+	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -21,61 +20,30 @@ import (
 
 // Binary is a server's program.
 type Binary struct {
-	Path    string
-	Name    string // "Redis" or "Valkey"
-	Version string // such as "7.0.15"
-	TLS     bool   // was built with it
-}
-
-func (b Binary) String() string { return b.Name + "-" + b.Version }
-
-// variables name the programs, with commas between. Where one is not set, the
-// program is the one that build/fetch installs.
-var variables = map[string]string{
-	"SLUICE_REDIS":  "build/out/redis/usr/bin/redis-server",
-	"SLUICE_VALKEY": "build/out/valkey/valkey-server",
+	Name string // "Redis" or "Valkey"
+	path string
 }
 
 // All are the servers that tests have to pass on.
 func All(t testing.TB) []Binary {
 	t.Helper()
-	return append(Redis(t), from(t, "SLUICE_VALKEY")...)
+	return append(Redis(t), find(t, "Valkey", "SLUICE_VALKEY", "valkey/valkey-server"))
 }
 
-// Redis are the Redis servers alone.
+// Redis is the Redis server alone. It was built with TLS.
 func Redis(t testing.TB) []Binary {
 	t.Helper()
-	return from(t, "SLUICE_REDIS")
+	return []Binary{find(t, "Redis", "SLUICE_REDIS", "redis/usr/bin/redis-server")}
 }
 
-func from(t testing.TB, variable string) []Binary {
+// find takes the program that the variable names, or that build/fetch installs.
+func find(t testing.TB, name, variable, path string) Binary {
 	t.Helper()
-	list := os.Getenv(variable)
-	if list == "" {
-		_, file, _, _ := runtime.Caller(0)
-		list = filepath.Join(filepath.Dir(file), "..", "..", variables[variable])
-	}
-	var all []Binary
-	for path := range strings.SplitSeq(list, ",") {
-		all = append(all, ask(t, variable, path))
-	}
-	return all
-}
-
-var versionLine = regexp.MustCompile(`^(Redis|Valkey) server v=(\S+)`)
-
-func ask(t testing.TB, variable, path string) Binary {
-	t.Helper()
-	out, err := command(t, path, "--version").Output()
-	found := versionLine.FindSubmatch(out)
-	if err != nil || found == nil {
-		require.FailNow(t, fmt.Sprintf("%s is no server (%v): run `make servers`, or set %s to the path of one", path, err, variable))
-	}
-	b := Binary{Path: path, Name: string(found[1]), Version: string(found[2])}
-	// It ends at once, either way: there is no such certificate.
-	out, _ = command(t, path, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/none", "--tls-key-file", "/none").CombinedOutput()
-	b.TLS = strings.Contains(string(out), "configure TLS")
-	return b
+	_, file, _, _ := runtime.Caller(0)
+	path = cmp.Or(os.Getenv(variable), filepath.Join(filepath.Dir(file), "..", "out", path))
+	_, err := os.Stat(path)
+	require.NoError(t, err, "run `make servers`, or set %s to the path of one", variable)
+	return Binary{name, path}
 }
 
 // command is the program with the libraries that Debian's package has beside it.

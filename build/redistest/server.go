@@ -73,7 +73,7 @@ func newServer(t testing.TB, b Binary) *Server {
 func (s *Server) Restart() {
 	s.t.Helper()
 	var err error
-	s.Child, err = child.Start(command(s.t, s.Binary.Path, s.args...))
+	s.Child, err = child.Start(command(s.t, s.Binary.path, s.args...))
 	require.NoError(s.t, err)
 	require.NoError(s.t, s.Until(s.t.Context(), "answer", func() bool {
 		_, err := s.try("PING")

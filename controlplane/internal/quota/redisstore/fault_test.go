@@ -14,7 +14,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/redistest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/storetest"
 )
 
 // A swap whose answer is lost was carried out; it fails and is not sent again.
@@ -24,15 +23,15 @@ func TestLostAnswerIsNotRepeated(t *testing.T) {
 		server := redistest.Start(t, b)
 		middle := standBetween(t, server.Addr())
 		store := open(t, middle.url())
-		now := storetest.Now(t, store) // the server knows the script
+		now := timeOf(t, store) // the server knows the script
 		server.Do("CONFIG", "RESETSTAT")
 		middle.cut()
 		const n = 50
 		swaps := make([]quota.Swap, n)
 		for i := range swaps {
-			swaps[i] = storetest.Write(now, storetest.Key(), nil, storetest.Value(fmt.Sprintf("swap number %d.", i)))
+			swaps[i] = write(now, newKey(), nil, newValue(fmt.Sprintf("swap number %d.", i)))
 		}
-		for _, r := range storetest.All(t, store, swaps) {
+		for _, r := range swapAll(t.Context(), t, store, swaps) {
 			require.Equal(t, quota.Failed, r.Outcome)
 			require.Error(t, r.Err)
 			require.Zero(t, r.NowNs)
@@ -40,7 +39,7 @@ func TestLostAnswerIsNotRepeated(t *testing.T) {
 		}
 		for i := range swaps {
 			require.Eventually(t, func() bool {
-				return bytes.Equal(swaps[i].New, storetest.Do(t, store, quota.Swap{Key: swaps[i].Key}).Value)
+				return bytes.Equal(swaps[i].New, swap(t, store, quota.Swap{Key: swaps[i].Key}).Value)
 			}, 5*time.Second, 10*time.Millisecond, "the swap was carried out")
 			require.Equal(t, 1, middle.times(swaps[i].New))
 		}
@@ -61,7 +60,7 @@ func TestStoppedServer(t *testing.T) {
 		var all sync.WaitGroup
 		start := time.Now()
 		for range 2000 { // more than the client has room for
-			w := storetest.Write(start.UnixNano(), storetest.Key(), nil, storetest.Value(""))
+			w := write(start.UnixNano(), newKey(), nil, newValue(""))
 			w.UntilNs = w.AtNs + int64(timeout)
 			swaps = append(swaps, w)
 			all.Add(1)
@@ -83,7 +82,7 @@ func TestStoppedServer(t *testing.T) {
 		_, err = store.Secret(ctx, "s", nil)
 		require.ErrorContains(t, err, "in time")
 		server.Signal(syscall.SIGCONT)
-		require.Eventually(t, func() bool { return storetest.Do(t, store, swaps[0]).Outcome != quota.Failed }, 5*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return swap(t, store, swaps[0]).Outcome != quota.Failed }, 5*time.Second, 10*time.Millisecond)
 		require.Equal(t, "0", server.Do("DBSIZE"), "nothing was written late")
 	})
 }
@@ -94,24 +93,24 @@ func TestRefusals(t *testing.T) {
 	forAll(t, func(t *testing.T, b redistest.Binary) {
 		server := redistest.Start(t, b)
 		store := open(t, "redis://"+server.Addr())
-		now, key := storetest.Now(t, store), storetest.Key()
+		now, key := timeOf(t, store), newKey()
 		for _, c := range []struct{ name, do, undo, says string }{
 			{"full", "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM: its memory is full: raise maxmemory"},
 			{"read-only", "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY: it is a replica"},
 			{"without replicas", "CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", "NOREPLICAS: it has fewer replicas"},
 		} {
 			server.Do(strings.Fields(c.do)...)
-			r := storetest.Do(t, store, storetest.Write(now, key, nil, storetest.Value("v")))
+			r := swap(t, store, write(now, key, nil, newValue("v")))
 			require.Equal(t, quota.Failed, r.Outcome, c.name)
 			require.ErrorContains(t, r.Err, c.says)
 			server.Do(strings.Fields(c.undo)...)
-			require.Equal(t, quota.Differs, storetest.Do(t, store, quota.Swap{Key: key}).Outcome, c.name)
+			require.Equal(t, quota.Differs, swap(t, store, quota.Swap{Key: key}).Outcome, c.name)
 		}
-		require.Equal(t, quota.Swapped, storetest.Do(t, store, storetest.Write(now, key, nil, storetest.Value("v"))).Outcome)
+		require.Equal(t, quota.Swapped, swap(t, store, write(now, key, nil, newValue("v"))).Outcome)
 		name := strings.TrimSpace(server.Do("KEYS", "*"))
 		server.Do("DEL", name)
 		server.Do("LPUSH", name, "x")
-		r := storetest.Do(t, store, storetest.Write(now, key, nil, storetest.Value("v")))
+		r := swap(t, store, write(now, key, nil, newValue("v")))
 		require.ErrorContains(t, r.Err, "WRONGTYPE: something else is under a key of the store")
 		require.NotContains(t, r.Err.Error(), name)
 	})

@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/redistest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/storetest"
 )
 
 // A Cluster does what one server does; when a master dies, its keys fail until a
@@ -25,7 +24,7 @@ func TestCluster(t *testing.T) {
 	forAll(t, func(t *testing.T, b redistest.Binary) {
 		c := redistest.StartCluster(t, b)
 		t.Run("conformance", func(t *testing.T) {
-			storetest.Run(t, func() quota.Store {
+			conform(t, func() quota.Store {
 				store, err := try(t, redisstore.Options{URL: c.URL()})
 				require.NoError(t, err)
 				return store
@@ -45,11 +44,11 @@ func TestCluster(t *testing.T) {
 // others are answered at once.
 func standstill(t *testing.T, store *redisstore.Store, c *redistest.Cluster) {
 	const n, timeout = 60, 200 * time.Millisecond
-	now := storetest.Now(t, store)
+	now := timeOf(t, store)
 	swaps := make([]quota.Swap, n)
 	require.Eventually(t, func() bool { // until the store knows the slots
 		for i := range swaps {
-			swaps[i] = storetest.Write(now, storetest.Key(), nil, storetest.Value(""))
+			swaps[i] = write(now, newKey(), nil, newValue(""))
 		}
 		stopped := c.Servers[0]
 		stopped.Signal(syscall.SIGSTOP)
@@ -81,7 +80,7 @@ func standstill(t *testing.T, store *redisstore.Store, c *redistest.Cluster) {
 // want of time, which a busy machine does not give.
 func failover(t *testing.T, store *redisstore.Store, c *redistest.Cluster) {
 	const counters = 48 // none of them on the master that dies: once in 10⁸ runs
-	now := storetest.Now(t, store)
+	now := timeOf(t, store)
 	var killed atomic.Bool
 	var waited, failed, left atomic.Int64
 	left.Store(counters) // that are not known to be swapped on
@@ -91,12 +90,12 @@ func failover(t *testing.T, store *redisstore.Store, c *redistest.Cluster) {
 			var old []byte
 			var longest time.Duration // between two swaps
 			failure := false
-			key, last, after := storetest.Key(), time.Now(), 0
+			key, last, after := newKey(), time.Now(), 0
 			for ; left.Load() > 0; time.Sleep(2 * time.Millisecond) {
-				value := storetest.Value("")
+				value := newValue("")
 				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 				done := make(chan quota.Result, 1)
-				store.Swap(ctx, []quota.Swap{storetest.Write(now, key, old, value)}, func(_ int, r quota.Result) { done <- r })
+				store.Swap(ctx, []quota.Swap{write(now, key, old, value)}, func(_ int, r quota.Result) { done <- r })
 				r := <-done
 				cancel()
 				switch r.Outcome {
@@ -142,17 +141,17 @@ func TestSentinel(t *testing.T) {
 		_, err = try(t, redisstore.Options{URL: at, PasswordFile: passwordFile(t, "s3cr3t-wrong")})
 		require.ErrorContains(t, err, "WRONGPASS")
 		store := open(t, strings.Replace(at, "://", "://"+url.UserPassword("", password).String()+"@", 1))
-		now, key := storetest.Now(t, store), storetest.Key()
-		first := storetest.Value("first")
-		require.Equal(t, quota.Swapped, storetest.Do(t, store, storetest.Write(now, key, nil, first)).Outcome)
+		now, key := timeOf(t, store), newKey()
+		first := newValue("first")
+		require.Equal(t, quota.Swapped, swap(t, store, write(now, key, nil, first)).Outcome)
 		require.Eventually(t, func() bool { return servers.Replica.Do("DBSIZE") == "1" }, 5*time.Second, 10*time.Millisecond)
 		servers.Master.Kill()
-		second := storetest.Value("second")
+		second := newValue("second")
 		require.Eventually(t, func() bool {
-			r := storetest.Do(t, store, storetest.Write(now, key, first, second))
+			r := swap(t, store, write(now, key, first, second))
 			return r.Outcome == quota.Swapped
 		}, 30*time.Second, 20*time.Millisecond, "an election may fail, and comes again")
-		require.Equal(t, second, storetest.Do(t, store, quota.Swap{Key: key}).Value)
+		require.Equal(t, second, swap(t, store, quota.Swap{Key: key}).Value)
 		require.Contains(t, servers.Replica.Do("INFO", "replication"), "role:master")
 	})
 }

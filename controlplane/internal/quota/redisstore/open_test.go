@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/redistest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/storetest"
 )
 
 const (
@@ -33,15 +32,8 @@ func passwordFile(t *testing.T, text string) string {
 // All ways to a server that wants TLS and a password, and the wrong ones.
 func TestTLSAndPassword(t *testing.T) {
 	t.Parallel()
-	var b redistest.Binary
-	for _, b = range redistest.All(t) {
-		if b.TLS {
-			break
-		}
-	}
-	require.True(t, b.TLS, "one of the servers was built with TLS")
 	cert, key := buildtest.Certificate(t)
-	server := redistest.StartTLS(t, b, password, cert, key)
+	server := redistest.StartTLS(t, redistest.Redis(t)[0], password, cert, key)
 	server.Do("ACL", "SETUSER", "limiter", "on", ">"+password, "~sluice:*", "+@all")
 	host, tls := server.Addr(), "?ca="+url.QueryEscape(cert)
 	withCertificate := tls + "&cert=" + url.QueryEscape(cert) + "&key=" + url.QueryEscape(key)
@@ -78,7 +70,7 @@ func TestTLSAndPassword(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err, c.name)
-		r := storetest.Do(t, store, quota.Swap{Key: storetest.Key()})
+		r := swap(t, store, quota.Swap{Key: newKey()})
 		if strings.Contains(c.url, "other") {
 			require.ErrorContains(t, r.Err, "NOPERM: the user may not do that")
 		} else {
@@ -115,7 +107,7 @@ func TestServersThatForget(t *testing.T) {
 			} else {
 				require.Contains(t, log.String(), c.warns, c.do)
 			}
-			require.Equal(t, quota.Differs, storetest.Do(t, store, quota.Swap{Key: storetest.Key()}).Outcome)
+			require.Equal(t, quota.Differs, swap(t, store, quota.Swap{Key: newKey()}).Outcome)
 			require.NoError(t, store.Close())
 		}
 	})
@@ -125,11 +117,11 @@ func TestServersThatForget(t *testing.T) {
 func TestPrefix(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, redistest.Redis(t)[0])
-	key := storetest.Key()
+	key := newKey()
 	for _, prefix := range []string{"", "?prefix=a:", "?prefix=b:"} {
 		store := open(t, "redis://"+server.Addr()+prefix)
-		w := storetest.Write(storetest.Now(t, store), key, nil, storetest.Value(""))
-		require.Equal(t, quota.Swapped, storetest.Do(t, store, w).Outcome)
+		w := write(timeOf(t, store), key, nil, newValue(""))
+		require.Equal(t, quota.Swapped, swap(t, store, w).Outcome)
 		n, err := store.Live(t.Context(), "domain", 1)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)

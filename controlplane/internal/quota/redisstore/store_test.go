@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/redistest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/storetest"
 )
 
 func open(t testing.TB, url string) *redisstore.Store {
@@ -33,7 +32,7 @@ func try(t testing.TB, o redisstore.Options) (*redisstore.Store, error) {
 // forAll runs the test beside each server's name.
 func forAll(t *testing.T, test func(t *testing.T, b redistest.Binary)) {
 	for _, b := range redistest.All(t) {
-		t.Run(b.String(), func(t *testing.T) {
+		t.Run(b.Name, func(t *testing.T) {
 			t.Parallel()
 			test(t, b)
 		})
@@ -47,17 +46,21 @@ func TestAClockSetBack(t *testing.T) {
 	forAll(t, func(t *testing.T, b redistest.Binary) {
 		server := redistest.Start(t, b)
 		store := open(t, "redis://"+server.Addr())
-		now := storetest.Now(t, store)
-		w := storetest.Write(now, storetest.Key(), nil, storetest.Value("a"))
+		now := timeOf(t, store)
+		w := write(now, newKey(), nil, newValue("a"))
 		w.Fresh = true
-		storetest.Do(t, store, w)
+		swap(t, store, w)
 		mark := server.Do("KEYS", "*since")
 		server.Do("SET", mark, strconv.FormatInt(now/1000+3600_000_000, 10))
-		r := storetest.Do(t, store, w)
+		r := swap(t, store, w)
 		require.Equal(t, quota.Differs, r.Outcome)
 		require.InDelta(t, now, r.SinceNs, float64(time.Minute))
-		require.Equal(t, r.SinceNs, storetest.Do(t, store, w).SinceNs)
+		require.Equal(t, r.SinceNs, swap(t, store, w).SinceNs)
 	})
+}
+
+func TestMemoryConforms(t *testing.T) {
+	conform(t, func() quota.Store { return quota.NewMemory(quota.SteadyClock()) })
 }
 
 // What a store does costs nothing that the server forgets its scripts all the time.
@@ -72,7 +75,7 @@ func TestConformance(t *testing.T) {
 				server.Do("SCRIPT", "FLUSH")
 			}
 		})
-		storetest.Run(t, func() quota.Store {
+		conform(t, func() quota.Store {
 			store, err := try(t, redisstore.Options{URL: "redis://" + server.Addr()})
 			require.NoError(t, err)
 			return store

@@ -1,15 +1,13 @@
-// Package storetest holds what every quota.Store must do.
-//
-// Its invariant: it uses a store through the interface alone, with the store's own
-// clock. No program may import it.
-package storetest
+package redisstore_test
 
 import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"math"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,21 +16,20 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 )
 
-// Run holds the stores that open returns to it. Each is closed by its test; they may
+// conform holds the stores that open returns to it. Each is closed by its test; they may
 // share their values.
-func Run(t *testing.T, open func() quota.Store) {
+func conform(t *testing.T, open func() quota.Store) {
 	for name, test := range map[string]func(*testing.T, quota.Store){
-		"swap":                         swaps,
-		"the clock decides":            clock,
-		"values expire":                expiry,
-		"one swap wins":                races,
-		"many at once":                 many,
-		"a context that has ended":     ended,
-		"what Swap was given is free":  reuse,
-		"live processes":               live,
-		"a secret is made once":        secret,
-		"its state has a beginning":    fresh,
-		"keys and values are any byte": binaries,
+		"swap":                        swaps,
+		"the clock decides":           clock,
+		"values expire":               expiry,
+		"one swap wins":               races,
+		"many at once":                many,
+		"a context that has ended":    ended,
+		"what Swap was given is free": reuse,
+		"live processes":              live,
+		"a secret is made once":       secret,
+		"its state has a beginning":   fresh,
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := open()
@@ -44,64 +41,48 @@ func Run(t *testing.T, open func() quota.Store) {
 
 const patience = 5 * time.Second
 
-// Do carries out one swap and waits for its result.
-func Do(t testing.TB, store quota.Store, w quota.Swap) quota.Result {
+// swap carries out one swap and waits for its result.
+func swap(t testing.TB, store quota.Store, w quota.Swap) quota.Result {
 	t.Helper()
-	return All(t, store, []quota.Swap{w})[0]
+	return swapAll(t.Context(), t, store, []quota.Swap{w})[0]
 }
 
-// All carries out swaps and waits for their results; each must come once.
-func All(t testing.TB, store quota.Store, swaps []quota.Swap) []quota.Result {
+// swapAll carries out swaps and waits for their results; each must come once.
+func swapAll(ctx context.Context, t testing.TB, store quota.Store, swaps []quota.Swap) []quota.Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return within(ctx, t, store, swaps)
-}
-
-func within(ctx context.Context, t testing.TB, store quota.Store, swaps []quota.Swap) []quota.Result {
-	t.Helper()
 	results := make([]quota.Result, len(swaps))
-	var mu sync.Mutex
-	times := make([]int, len(swaps))
+	times := make([]atomic.Int32, len(swaps))
 	var all sync.WaitGroup
 	all.Add(len(swaps))
 	store.Swap(ctx, swaps, func(i int, r quota.Result) {
-		mu.Lock()
-		defer mu.Unlock()
-		results[i] = r
-		if times[i]++; times[i] == 1 {
+		if results[i] = r; times[i].Add(1) == 1 {
 			all.Done()
 		}
 	})
 	all.Wait()
-	mu.Lock()
-	defer mu.Unlock()
 	for i := range times {
-		require.Equal(t, 1, times[i], "results of swap %d", i)
+		require.EqualValues(t, 1, times[i].Load(), "results of swap %d", i)
 	}
 	return results
 }
 
-// Key is a key that nothing else uses.
-func Key() (key [16]byte) {
+// newKey is a key that nothing else uses.
+func newKey() (key [16]byte) {
 	_, _ = rand.Read(key[:])
 	return key
 }
 
-// Value is a value with a nonce of its own.
-func Value(text string) []byte {
+// newValue is a value with a nonce of its own.
+func newValue(text string) []byte {
 	value := make([]byte, quota.NonceBytes, quota.NonceBytes+len(text))
 	_, _ = rand.Read(value)
 	return append(value, text...)
 }
 
-// Nonce is what Swap.Old takes of a value.
-func Nonce(value []byte) []byte {
-	if value == nil {
-		return nil
-	}
-	return value[:quota.NonceBytes]
-}
+// nonceOf is what Swap.Old takes of a value.
+func nonceOf(value []byte) []byte { return value[:min(len(value), quota.NonceBytes)] }
 
 func swapped(t testing.TB, r quota.Result) {
 	t.Helper()
@@ -109,26 +90,26 @@ func swapped(t testing.TB, r quota.Result) {
 	require.Equal(t, quota.Swapped, r.Outcome)
 }
 
-// Now is the store's clock.
-func Now(t testing.TB, store quota.Store) int64 {
+// timeOf is the store's clock.
+func timeOf(t testing.TB, store quota.Store) int64 {
 	t.Helper()
-	r := Do(t, store, quota.Swap{Key: Key()})
+	r := swap(t, store, quota.Swap{Key: newKey()})
 	require.NoError(t, r.Err)
 	require.Equal(t, quota.Result{Outcome: quota.Differs, NowNs: r.NowNs}, r, "a key that is not there is read")
 	return r.NowNs
 }
 
-// Write is a swap that the store's clock does not refuse.
-func Write(now int64, key [16]byte, old, value []byte) quota.Swap {
+// write is a swap that the store's clock does not refuse.
+func write(now int64, key [16]byte, old, value []byte) quota.Swap {
 	return quota.Swap{
-		Key: key, Old: Nonce(old), New: value, AtNs: now, SlackNs: int64(time.Minute),
+		Key: key, Old: nonceOf(old), New: value, AtNs: now, SlackNs: int64(time.Minute),
 		UntilNs: now + int64(time.Minute), ExpireNs: now + int64(time.Minute),
 	}
 }
 
 func swaps(t *testing.T, store quota.Store) {
-	key, now := Key(), Now(t, store)
-	a, b, c := Value("a"), Value("b"), Value("")
+	key, now := newKey(), timeOf(t, store)
+	a, b, c := newValue("a"), newValue("\x00\r\n{}\x7f\x80\xff"+strings.Repeat("\x00", 4096)), newValue("")
 	steps := []struct {
 		name  string
 		swap  quota.Swap
@@ -136,20 +117,20 @@ func swaps(t *testing.T, store quota.Store) {
 		value []byte
 	}{
 		{"read nothing", quota.Swap{Key: key}, quota.Differs, nil},
-		{"expect a value where none is", Write(now, key, a, b), quota.Differs, nil},
-		{"write the first", Write(now, key, nil, a), quota.Swapped, nil},
+		{"expect a value where none is", write(now, key, a, b), quota.Differs, nil},
+		{"write the first", write(now, key, nil, a), quota.Swapped, nil},
 		{"read it", quota.Swap{Key: key}, quota.Differs, a},
-		{"read it, expecting it", quota.Swap{Key: key, Old: Nonce(a)}, quota.Differs, a},
-		{"expect nothing where a value is", Write(now, key, nil, b), quota.Differs, a},
-		{"expect another", Write(now, key, c, b), quota.Differs, a},
-		{"swap", Write(now, key, a, b), quota.Swapped, nil},
-		{"swap again", Write(now, key, a, b), quota.Differs, b},
-		{"another key", Write(now, Key(), b, c), quota.Differs, nil},
-		{"a nonce alone is a value", Write(now, key, b, c), quota.Swapped, nil},
+		{"read it, expecting it", quota.Swap{Key: key, Old: nonceOf(a)}, quota.Differs, a},
+		{"expect nothing where a value is", write(now, key, nil, b), quota.Differs, a},
+		{"expect another", write(now, key, c, b), quota.Differs, a},
+		{"swap", write(now, key, a, b), quota.Swapped, nil},
+		{"swap again", write(now, key, a, b), quota.Differs, b},
+		{"another key", write(now, newKey(), b, c), quota.Differs, nil},
+		{"a nonce alone is a value", write(now, key, b, c), quota.Swapped, nil},
 		{"read the last", quota.Swap{Key: key}, quota.Differs, c},
 	}
 	for _, step := range steps {
-		r := Do(t, store, step.swap)
+		r := swap(t, store, step.swap)
 		require.NoError(t, r.Err, step.name)
 		require.Equal(t, step.want, r.Outcome, step.name)
 		require.Equal(t, step.value, r.Value, step.name)
@@ -161,25 +142,25 @@ func swaps(t *testing.T, store quota.Store) {
 // fresh: where nothing is there, the store says since when it has its state. It writes there
 // only for a caller that names that instant.
 func fresh(t *testing.T, store quota.Store) {
-	key, now, value := Key(), Now(t, store), Value("a")
-	w := Write(now, key, nil, value)
+	key, now, value := newKey(), timeOf(t, store), newValue("a")
+	w := write(now, key, nil, value)
 	w.Fresh, w.SinceNs = true, 1000
-	read := Do(t, store, w)
+	read := swap(t, store, w)
 	require.Equal(t, quota.Differs, read.Outcome)
 	require.Nil(t, read.Value)
 	require.InDelta(t, now, read.SinceNs, float64(time.Hour))
-	require.Equal(t, read.SinceNs, Do(t, store, w).SinceNs, "it is the same later")
+	require.Equal(t, read.SinceNs, swap(t, store, w).SinceNs, "it is the same later")
 	w.SinceNs = read.SinceNs
-	swapped(t, Do(t, store, w))
-	w.Old, w.New = Nonce(value), Value("b")
+	swapped(t, swap(t, store, w))
+	w.Old, w.New = nonceOf(value), newValue("b")
 	w.SinceNs = 0
-	swapped(t, Do(t, store, w)) // what is there says it all
+	swapped(t, swap(t, store, w)) // what is there says it all
 }
 
 func clock(t *testing.T, store quota.Store) {
 	// Far from the edges, which the time that passes meanwhile would cross.
 	const far, near = int64(time.Hour), int64(time.Minute)
-	now := Now(t, store)
+	now := timeOf(t, store)
 	for _, c := range []struct {
 		name             string
 		at, slack, until int64
@@ -195,16 +176,16 @@ func clock(t *testing.T, store quota.Store) {
 		{"no slack, a moment ago", now - int64(time.Millisecond), 0, now + far, quota.Late},
 		{"any slack, no end", 0, math.MaxInt64, math.MaxInt64, quota.Swapped},
 	} {
-		w := quota.Swap{New: Value("x"), AtNs: c.at, SlackNs: c.slack, UntilNs: c.until, ExpireNs: now + far}
-		for _, there := range [][]byte{nil, Value("there")} {
-			w.Key = Key()
+		w := quota.Swap{New: newValue("x"), AtNs: c.at, SlackNs: c.slack, UntilNs: c.until, ExpireNs: now + far}
+		for _, there := range [][]byte{nil, newValue("there")} {
+			w.Key = newKey()
 			if there != nil {
-				swapped(t, Do(t, store, Write(now, w.Key, nil, there)))
+				swapped(t, swap(t, store, write(now, w.Key, nil, there)))
 			}
-			w.Old = Nonce(there)
-			r := Do(t, store, w)
+			w.Old = nonceOf(there)
+			r := swap(t, store, w)
 			require.Equal(t, c.want, r.Outcome, "%s: %v", c.name, r.Err)
-			is := Do(t, store, quota.Swap{Key: w.Key}).Value
+			is := swap(t, store, quota.Swap{Key: w.Key}).Value
 			if c.want == quota.Late {
 				require.Equal(t, there, r.Value, "%s: what is there comes with it", c.name)
 				require.Equal(t, there, is, c.name)
@@ -214,26 +195,26 @@ func clock(t *testing.T, store quota.Store) {
 		}
 	}
 	// Another value decides before the clock does.
-	key := Key()
-	swapped(t, Do(t, store, Write(now, key, nil, Value("a"))))
-	w := Write(now, key, nil, Value("b"))
+	key := newKey()
+	swapped(t, swap(t, store, write(now, key, nil, newValue("a"))))
+	w := write(now, key, nil, newValue("b"))
 	w.UntilNs = 0
-	require.Equal(t, quota.Differs, Do(t, store, w).Outcome)
+	require.Equal(t, quota.Differs, swap(t, store, w).Outcome)
 }
 
 func expiry(t *testing.T, store quota.Store) {
 	const life = 300 * time.Millisecond
-	now := Now(t, store)
-	short, long, past := Write(now, Key(), nil, Value("short")), Write(now, Key(), nil, Value("long")), Write(now, Key(), nil, Value("past"))
+	now := timeOf(t, store)
+	short, long, past := write(now, newKey(), nil, newValue("short")), write(now, newKey(), nil, newValue("long")), write(now, newKey(), nil, newValue("past"))
 	short.ExpireNs = now + int64(life)
 	long.ExpireNs = math.MaxInt64
 	past.ExpireNs = now - int64(time.Second)
-	for _, r := range All(t, store, []quota.Swap{short, long, past}) {
+	for _, r := range swapAll(t.Context(), t, store, []quota.Swap{short, long, past}) {
 		swapped(t, r)
 	}
-	require.Nil(t, Do(t, store, quota.Swap{Key: past.Key}).Value)
+	require.Nil(t, swap(t, store, quota.Swap{Key: past.Key}).Value)
 	for {
-		r := Do(t, store, quota.Swap{Key: short.Key})
+		r := swap(t, store, quota.Swap{Key: short.Key})
 		if r.NowNs < short.ExpireNs-int64(5*time.Millisecond) {
 			require.Equal(t, short.New, r.Value)
 		} else if r.NowNs > short.ExpireNs+int64(5*time.Millisecond) {
@@ -242,16 +223,16 @@ func expiry(t *testing.T, store quota.Store) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	require.Equal(t, long.New, Do(t, store, quota.Swap{Key: long.Key}).Value)
+	require.Equal(t, long.New, swap(t, store, quota.Swap{Key: long.Key}).Value)
 	// A swap renews it, and where a value has expired, none is there.
 	short.ExpireNs = now + int64(time.Hour)
-	swapped(t, Do(t, store, short))
+	swapped(t, swap(t, store, short))
 }
 
 // races counts in values, from many goroutines: each win counts one.
 func races(t *testing.T, store quota.Store) {
 	const goroutines, each = 16, 25
-	now, key := Now(t, store), Key()
+	now, key := timeOf(t, store), newKey()
 	var all sync.WaitGroup
 	for range goroutines {
 		all.Go(func() {
@@ -261,8 +242,8 @@ func races(t *testing.T, store quota.Store) {
 				if old != nil {
 					n = binary.BigEndian.Uint64(old[quota.NonceBytes:])
 				}
-				value := binary.BigEndian.AppendUint64(Value(""), n+1)
-				switch r := Do(t, store, Write(now, key, old, value)); r.Outcome {
+				value := binary.BigEndian.AppendUint64(newValue(""), n+1)
+				switch r := swap(t, store, write(now, key, old, value)); r.Outcome {
 				case quota.Swapped:
 					won++
 					old = value
@@ -279,22 +260,22 @@ func races(t *testing.T, store quota.Store) {
 	if t.Failed() {
 		return
 	}
-	last := Do(t, store, quota.Swap{Key: key}).Value
+	last := swap(t, store, quota.Swap{Key: key}).Value
 	require.Equal(t, uint64(goroutines*each), binary.BigEndian.Uint64(last[quota.NonceBytes:]))
 }
 
 // many sends more swaps at once than travel together, half of them in vain.
 func many(t *testing.T, store quota.Store) {
 	const n = 2000
-	now := Now(t, store)
+	now := timeOf(t, store)
 	all := make([]quota.Swap, n)
 	for i := range all {
-		all[i] = Write(now, Key(), nil, Value("v"))
+		all[i] = write(now, newKey(), nil, newValue("v"))
 		if i%2 == 1 {
-			all[i].Key, all[i].Old = all[i-1].Key, Nonce(Value("another"))
+			all[i].Key, all[i].Old = all[i-1].Key, nonceOf(newValue("another"))
 		}
 	}
-	for i, r := range All(t, store, all) {
+	for i, r := range swapAll(t.Context(), t, store, all) {
 		require.NoError(t, r.Err)
 		if i%2 == 0 {
 			swapped(t, r)
@@ -305,11 +286,11 @@ func many(t *testing.T, store quota.Store) {
 }
 
 func ended(t *testing.T, store quota.Store) {
-	now := Now(t, store)
+	now := timeOf(t, store)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	w := Write(now, Key(), nil, Value("x"))
-	if r := within(ctx, t, store, []quota.Swap{w})[0]; r.Outcome != quota.Swapped {
+	w := write(now, newKey(), nil, newValue("x"))
+	if r := swapAll(ctx, t, store, []quota.Swap{w})[0]; r.Outcome != quota.Swapped {
 		require.Equal(t, quota.Failed, r.Outcome)
 		require.Error(t, r.Err)
 		require.Nil(t, r.Value)
@@ -319,20 +300,20 @@ func ended(t *testing.T, store quota.Store) {
 
 // reuse changes what it gave to Swap as soon as that returns.
 func reuse(t *testing.T, store quota.Store) {
-	now, done := Now(t, store), make(chan quota.Result, 1)
-	value := Value("right")
+	now, done := timeOf(t, store), make(chan quota.Result, 1)
+	value := newValue("right")
 	want := string(value)
-	w := []quota.Swap{Write(now, Key(), nil, value)}
+	w := []quota.Swap{write(now, newKey(), nil, value)}
 	key := w[0].Key
 	store.Swap(t.Context(), w, func(_ int, r quota.Result) { done <- r })
 	clear(value)
 	clear(w)
 	swapped(t, <-done)
-	require.Equal(t, want, string(Do(t, store, quota.Swap{Key: key}).Value))
+	require.Equal(t, want, string(swap(t, store, quota.Swap{Key: key}).Value))
 }
 
 func live(t *testing.T, store quota.Store) {
-	a, b := string(Value("a")), string(Value("b"))
+	a, b := string(newValue("a")), string(newValue("b"))
 	for i, step := range []struct {
 		domain  string
 		process uint64
@@ -347,14 +328,14 @@ func live(t *testing.T, store quota.Store) {
 }
 
 func secret(t *testing.T, store quota.Store) {
-	name := string(Value("secret"))
+	name := string(newValue("secret"))
 	var made sync.Map
 	var all sync.WaitGroup
 	results := make([][]byte, 8)
 	for i := range results {
 		all.Go(func() {
 			got, err := store.Secret(t.Context(), name, func() []byte {
-				fresh := Value("\x00\xff")
+				fresh := newValue("\x00\xff")
 				made.Store(string(fresh), true)
 				return fresh
 			})
@@ -373,22 +354,4 @@ func secret(t *testing.T, store quota.Store) {
 	got, err := store.Secret(t.Context(), name, func() []byte { t.Error("made again"); return nil })
 	require.NoError(t, err)
 	require.Equal(t, results[0], got)
-}
-
-func binaries(t *testing.T, store quota.Store) {
-	now := Now(t, store)
-	for _, b := range []byte{0, '\r', '\n', '{', '}', 0x7f, 0x80, 0xff} {
-		key := Key()
-		key[0], key[8], key[15] = b, b, b
-		first, second := Value(""), Value("")
-		for i := range first {
-			first[i], second[i] = b, b
-		}
-		second[7] ^= 1
-		first = append(first, make([]byte, 4096)...)
-		swapped(t, Do(t, store, Write(now, key, nil, first)))
-		require.Equal(t, first, Do(t, store, Write(now, key, second, second)).Value, "%x", b)
-		swapped(t, Do(t, store, Write(now, key, first, second)))
-		require.Equal(t, second, Do(t, store, quota.Swap{Key: key}).Value, "%x", b)
-	}
 }
