@@ -29,6 +29,13 @@ func bucket(n uint32, period int64, burst uint32) limit.Window {
 	return limit.Window{Algorithm: limit.TokenBucket, Limit: n, PeriodNs: period, Burst: burst}
 }
 
+// each has every algorithm.
+func each(n uint32, period int64) map[string]limit.Window {
+	return map[string]limit.Window{
+		"fixed": fixed(n, period), "per key": perKey(n, period), "counter": counter(n, period), "log": logOf(n, period), "bucket": bucket(n, period, n),
+	}
+}
+
 // asking is a proxy whose rule has these windows.
 func (b *rig) asking(windows ...limit.Window) *proxy {
 	return b.proxy(b.service, define(1, lease.LeaseOff, windows...))
@@ -136,21 +143,6 @@ func TestTheSeventeenthWindow(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, found.HadUsage, "of other definitions")
 	require.Equal(t, lease.Granted, asking(17).ask(want(10)).Result, "reset has forgotten every window")
-}
-
-// TestOperateOnADefinition: what changes a key acts on the windows of its definition.
-func TestOperateOnADefinition(t *testing.T) {
-	b := newRig(t)
-	mine, others := define(1, lease.LeaseOff, fixed(10, hour)), b.asking(perKey(10, hour))
-	others.ask(want(4))
-	for _, what := range []Operation{{What: Set, Units: 9, Window: AllWindows}, {What: Inc, Units: 1, Window: 0}, {What: Hit, Units: 0}} {
-		_, err := b.service.Operate(t.Context(), "d", mine, [16]byte{}, what)
-		require.NoError(t, err)
-		require.Equal(t, []uint32{4}, others.used())
-	}
-	_, err := b.service.Operate(t.Context(), "d", mine, [16]byte{}, Operation{What: Reset})
-	require.NoError(t, err)
-	require.Equal(t, []uint32{0}, others.used())
 }
 
 // TestNoMessageLowersACount: whatever a proxy of the domain sends, what another has used

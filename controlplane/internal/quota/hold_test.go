@@ -1,7 +1,6 @@
 package quota
 
 import (
-	"encoding/hex"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -92,7 +91,17 @@ func TestSlots(t *testing.T) {
 	require.Equal(t, limit.Never, x.state(3).WaitNs)
 }
 
-// TestADeniedPartHoldsNothing: the others of its ask are taken back.
+// TestALostHoldIsCharged: also if nobody asks for long after its end.
+func TestALostHoldIsCharged(t *testing.T) {
+	b := old(t)
+	x, y := b.holder(1, fixed(5, hour), slots(0)), b.holder(2, fixed(5, hour), slots(0))
+	x.state(5)
+	b.clock.advance(hold + 60*second)
+	require.True(t, y.state(1).Denied)
+}
+
+// TestADeniedPartHoldsNothing: the others of its ask are taken back. Where the store fails to,
+// the worker hears that its row may hold too much.
 func TestADeniedPartHoldsNothing(t *testing.T) {
 	b := old(t)
 	x := b.holder(1, slots(2))
@@ -101,6 +110,15 @@ func TestADeniedPartHoldsNothing(t *testing.T) {
 	require.True(t, !g.Denied && g.Stated)
 	require.Zero(t, g.Units)
 	require.False(t, x.Due())
+	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+		if len(swaps) > 1 {
+			return false
+		}
+		done(0, Result{Outcome: Failed, Err: errContended})
+		return true
+	}
+	require.False(t, x.state(2, lease.Part{Definition: 2, Cost: 1}).Stated)
+	b.store.bend = nil
 	require.EqualValues(t, 2, x.state(2).Units)
 }
 
@@ -155,30 +173,6 @@ func TestAStoresClockSetBack(t *testing.T) {
 	require.EqualValues(t, hold/8+restateNs, x.state(1).WaitNs)
 	b.clock.advance(hold/8 + restateNs)
 	require.EqualValues(t, 1, x.state(1).Units)
-}
-
-// TestALostHoldIsCharged: also if nobody asks for long after its end.
-func TestALostHoldIsCharged(t *testing.T) {
-	b := old(t)
-	x, y := b.holder(1, fixed(5, 3600*second), slots(0)), b.holder(2, fixed(5, 3600*second), slots(0))
-	x.state(5)
-	b.clock.advance(hold + 60*second)
-	require.True(t, y.state(1).Denied)
-}
-
-// TestAStoreThatFailsToTakeBack: the worker hears that its row may hold too much.
-func TestAStoreThatFailsToTakeBack(t *testing.T) {
-	b := old(t)
-	x := b.holder(1, slots(2))
-	require.NoError(t, x.send(lease.Asks{Definitions: []lease.Definition{define(2, lease.LeaseOff, fixed(0, minute))}}))
-	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
-		if len(swaps) > 1 || swaps[0].Old == nil {
-			return false
-		}
-		done(0, Result{Outcome: Failed, Err: errContended})
-		return true
-	}
-	require.False(t, x.state(2, lease.Part{Definition: 2, Cost: 1}).Stated)
 }
 
 // TestLeasesBesideWhatIsHeld: while a policy that settles is rolled out, workers without it lease
@@ -240,22 +234,4 @@ func heldExample() *record {
 		{Worker: 9, Since: 2, Number: 3, SaidNs: r.NowNs, HoldNs: hold},
 	}}
 	return r
-}
-
-func TestHeldValueBytes(t *testing.T) {
-	r := heldExample()
-	plain, b := example().append(nil, 1), r.append(nil, 1)
-	require.EqualValues(t, holding, b[NonceBytes])
-	require.Equal(t, plain[NonceBytes+1:], b[NonceBytes+1:len(plain)])
-	require.Equal(t, "0900000000"+"8094ebdc03"+"02"+
-		"0807060504030201"+"01ac020502c0843d80c0fc82aa02"+
-		"0900000000000000"+"020300000080c0fc82aa02", hex.EncodeToString(b[len(plain):]))
-	got, err := parse(b)
-	require.NoError(t, err)
-	require.Equal(t, r.Rows, got.Rows)
-	require.EqualValues(t, 9, got.Windows[0].Pays)
-	for n := len(plain); n < len(b); n++ {
-		_, err := parse(b[:n])
-		require.ErrorIs(t, err, errDamage, "%d bytes", n)
-	}
 }

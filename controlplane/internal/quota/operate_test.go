@@ -13,8 +13,9 @@ import (
 func TestOperate(t *testing.T) {
 	b := newRig(t)
 	d := define(1, lease.LeaseAuto, fixed(10, minute))
-	p := b.proxy(b.service, d)
+	p, others := b.proxy(b.service, d), b.asking(perKey(10, hour))
 	p.ask(want(6))
+	others.ask(want(4))
 	for _, step := range []struct {
 		what   Operation
 		denied bool
@@ -39,10 +40,12 @@ func TestOperate(t *testing.T) {
 		require.Equal(t, []lease.Standing{{Used: step.used, ResetNs: minute}}, found.Windows, "%+v", step)
 	}
 	require.Equal(t, lease.Denied, p.ask(want(2)).Result)
+	require.Equal(t, []uint32{4}, others.used(), "another definition's window")
 	found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Reset})
 	require.NoError(t, err)
 	require.True(t, found.HadUsage)
 	require.Zero(t, found.Windows[0].Used)
+	require.Zero(t, others.used()[0], "reset forgets them all")
 	found, err = b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Reset})
 	require.NoError(t, err)
 	require.False(t, found.HadUsage)

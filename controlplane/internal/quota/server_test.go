@@ -20,7 +20,6 @@ import (
 	_ "google.golang.org/grpc/encoding/proto" // the codec of other services
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -93,13 +92,7 @@ func newService(t testing.TB, store Store) *Service {
 // TestServerNeverOver: many workers over gRPC, of which some break off, and answers
 // of the store that get lost. What is admitted stays within the limit.
 func TestServerNeverOver(t *testing.T) {
-	for name, w := range map[string]limit.Window{
-		"fixed":   fixed(300, 3600*second),
-		"per key": {Algorithm: limit.FixedWindowPerKey, Limit: 300, PeriodNs: 3600 * second},
-		"counter": {Algorithm: limit.SlidingWindowCounter, Limit: 300, PeriodNs: 3600 * second},
-		"log":     {Algorithm: limit.SlidingWindowLog, Limit: 300, PeriodNs: 3600 * second, Units: 300},
-		"bucket":  {Algorithm: limit.TokenBucket, Limit: 1, PeriodNs: 3600 * second, Burst: 300},
-	} {
+	for name, w := range each(300, 240*hour) {
 		for _, most := range []uint32{lease.LeaseAuto, lease.LeaseOff} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

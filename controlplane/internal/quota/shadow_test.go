@@ -63,6 +63,7 @@ func TestAFailedShadowPart(t *testing.T) {
 	a := p.ask(fails, works)
 	require.Equal(t, lease.Granted, a.Result)
 	require.True(t, a.Grants[0].Failed)
+	require.EqualValues(t, 1, b.service.count.mismatches.Load())
 	require.EqualValues(t, 1, a.Grants[1].Units)
 
 	fails.Shadow, works.Shadow = false, true

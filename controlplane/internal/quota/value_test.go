@@ -25,35 +25,35 @@ func example() *record {
 	return r
 }
 
-// TestValueBytes: what a release has written, the next must read.
-func TestValueBytes(t *testing.T) {
-	b := example().append(nil, 0x1112131415161718)
-	require.Equal(t, ""+
-		"1817161514131211"+"01"+"0807060504030201"+"0065b171d0a29717"+"00ca7e8fd0a29717"+"05", hex.EncodeToString(b[:headBytes]))
-	require.Equal(t, "018094ebdc03c096b1020a0001c0aaacfe88dae8cb170280b09dc2df010000030380fae2cfe6dbe8cb170380b09dc2df01000000028080909f85dae8cb17028094ebdc03010480b09dc2df0100000003000580b09dc2df010000000909008090efdfcfdae8cb170080d4f4d0de0a", hex.EncodeToString(b[headBytes:]))
-}
-
-func TestValueComesBack(t *testing.T) {
-	r := example()
-	b := r.append(nil, 1)
-	got, err := parse(b)
-	require.NoError(t, err)
-	require.Equal(t, r.generation, got.generation)
-	require.Equal(t, r.Usages, got.Usages)
-	require.Equal(t, r.NowNs, got.NowNs)
-	for i := range r.Windows {
-		require.True(t, same(r.Windows[i], got.Windows[i]))
-		require.Equal(t, r.Stamp(i), got.Stamp(i))
+// TestValues: what a release has written, the next must read.
+func TestValues(t *testing.T) {
+	const nonce, plain = "1817161514131211", "08070605040302010065b171d0a2971700ca7e8fd0a2971705018094ebdc03c096b1020a0001c0aaacfe88dae8cb170280b09dc2df010000030380fa" +
+		"e2cfe6dbe8cb170380b09dc2df01000000028080909f85dae8cb17028094ebdc03010480b09dc2df0100000003000580b09dc2df010000000909008090efdfcfdae8cb170080d4f4d0de0a"
+	for r, want := range map[*record]string{
+		example(): nonce + "01" + plain,
+		heldExample(): nonce + "02" + plain + "09000000008094ebdc0302" + "080706050403020101ac020502c0843d80c0fc82aa02" +
+			"0900000000000000020300000080c0fc82aa02",
+	} {
+		b := r.append(nil, 0x1112131415161718)
+		require.Equal(t, want, hex.EncodeToString(b))
+		got, err := parse(b)
+		require.NoError(t, err)
+		require.Equal(t, []any{r.generation, r.NowNs, r.Usages, r.Rows}, []any{got.generation, got.NowNs, got.Usages, got.Rows})
+		for i := range r.Windows {
+			require.True(t, same(r.Windows[i], got.Windows[i]))
+			require.Equal(t, r.Windows[i].Pays, got.Windows[i].Pays)
+			require.Equal(t, r.Stamp(i), got.Stamp(i))
+		}
+		for n := range b {
+			_, err := parse(b[:n])
+			require.ErrorIs(t, err, errDamage, "%d bytes", n)
+		}
+		_, err = parse(append(b, 0))
+		require.ErrorIs(t, err, errDamage)
+		b[NonceBytes] = holding + 1
+		_, err = parse(b)
+		require.ErrorIs(t, err, errNewer)
 	}
-	for n := range b {
-		_, err := parse(b[:n])
-		require.ErrorIs(t, err, errDamage, "%d bytes", n)
-	}
-	_, err = parse(append(b, 0))
-	require.ErrorIs(t, err, errDamage)
-	b[NonceBytes] = holding + 1
-	_, err = parse(b)
-	require.ErrorIs(t, err, errNewer)
 }
 
 func FuzzValue(f *testing.F) {
