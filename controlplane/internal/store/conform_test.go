@@ -34,6 +34,7 @@ var cases = map[string]func(t *testing.T, open opener){
 	"rollouts":                    rollouts,
 	"replies mark both":           repliesMark,
 	"concurrent changes":          concurrentChanges,
+	"a fleet replies at once":     manyReplies,
 	"audit":                       audit,
 	"the audit log is bounded":    auditIsBounded,
 	"a secret is made once":       secretIsMadeOnce,
@@ -298,6 +299,23 @@ func concurrentChanges(t *testing.T, open opener) {
 	proxies, err := s.Proxies(ctx)
 	require.NoError(t, err)
 	require.Len(t, proxies, 8)
+}
+
+func manyReplies(t *testing.T, open opener) {
+	s, ctx := open(), t.Context()
+	appendAll(t, s, "x")
+	var all sync.WaitGroup
+	for i := range 200 {
+		all.Go(func() {
+			if err := s.SaveReply(ctx, Reply{Node: fmt.Sprint(i), Revision: 1}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	list, err := s.Proxies(ctx)
+	require.NoError(t, err)
+	require.Len(t, list, 200)
 }
 
 func audit(t *testing.T, open opener) {

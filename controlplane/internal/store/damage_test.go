@@ -24,12 +24,7 @@ func filled(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	b := open(t, dir)
-	for _, text := range []string{"first", "second", "third"} {
-		d := draft(text + strings.Repeat(" of all", 300))
-		d.File = text + ".yaml"
-		_, err := add(t.Context(), b, d)
-		require.NoError(t, err)
-	}
+	appendAll(t, b, "first"+strings.Repeat(" of all", 300), "second"+strings.Repeat(" of all", 300), "third"+strings.Repeat(" of all", 300))
 	require.NoError(t, b.SaveReply(t.Context(), Reply{Node: "edge-1", Revision: 2, Accepted: true}))
 	require.NoError(t, b.Close())
 	return dir
@@ -39,6 +34,12 @@ func filled(t *testing.T) (dir string) {
 // error that says that it is not. The others are there, and so is the next one.
 func TestAnyChangedByte(t *testing.T) {
 	dir, ctx := filled(t), t.Context()
+	var stored [4]Revision
+	b := open(t, dir)
+	for n := range stored[1:] {
+		stored[n+1], _ = b.Get(ctx, uint64(n+1))
+	}
+	require.NoError(t, b.Close())
 	file, lastFile := filepath.Join(dir, FileName), filepath.Join(dir, LastName)
 	whole, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -58,22 +59,19 @@ func TestAnyChangedByte(t *testing.T) {
 			refused++
 			continue
 		}
-		for i, text := range []string{"first", "second", "third"} {
-			r, err := b.Get(ctx, uint64(i+1))
+		for _, want := range stored[1:] {
+			r, err := b.Get(ctx, want.Number)
 			if err != nil {
 				require.ErrorIs(t, err, ErrDamaged, "byte %d", at)
-				require.ErrorContains(t, err, fmt.Sprint("revision ", i+1))
-				require.ErrorContains(t, flaw, fmt.Sprintf("not what was stored: revision %d", i+1))
+				require.ErrorContains(t, err, fmt.Sprint("revision ", want.Number))
+				require.ErrorContains(t, flaw, fmt.Sprintf("not what was stored: revision %d", want.Number))
 				damaged++
 				continue
 			}
-			require.Equal(t, text+strings.Repeat(" of all", 300), string(r.YAML), "byte %d", at)
-			require.Equal(t, `{"of":"`+string(r.YAML)+`"}`, string(r.JSON), "byte %d", at)
-			require.Equal(t, text+".yaml", r.File, "byte %d", at)
+			r.Acked = want.Acked // a damaged mark is none
+			require.Equal(t, want, r, "byte %d", at)
 		}
-		list, err := b.History(ctx, "", 0)
-		require.NoError(t, err)
-		require.Equal(t, []uint64{3, 2, 1}, []uint64{list[0].Number, list[1].Number, list[2].Number})
+		require.Equal(t, []uint64{3, 2, 1}, numbersOf(t, b, "", 0))
 		if damaged%10 == 0 {
 			r, err := add(ctx, b, draft("next"))
 			require.NoError(t, err)

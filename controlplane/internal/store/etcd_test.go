@@ -207,35 +207,6 @@ func (e *Etcd) told1() []byte {
 	return e.copy.get(replicaBucket, e.id+"/0").value
 }
 
-// Chunks of a change that came to nothing do not stay.
-func TestChunksOfNothing(t *testing.T) {
-	e, ctx := openEtcd(t, etcdtest.Start(t, 1).URL()), t.Context()
-	e.mu.RLock()
-	tx := e.begin()
-	e.mu.RUnlock()
-	q := request{}
-	text := make([]byte, 1<<20)
-	_, _ = rand.NewChaCha8([32]byte{3}).Read(text)
-	_, err := q.pack(ctx, tx, yamlBucket, string(key(7)), text)
-	require.NoError(t, err)
-	for _, op := range q.chunks {
-		_, err := e.client.Do(ctx, op)
-		require.NoError(t, err)
-	}
-	chunks := func() int64 {
-		got, err := e.client.Get(ctx, e.root+chunkBucket, clientv3.WithPrefix(), clientv3.WithCountOnly())
-		require.NoError(t, err)
-		return got.Count
-	}
-	require.Positive(t, chunks())
-	left, err := e.client.TimeToLive(ctx, q.lease)
-	require.NoError(t, err)
-	require.LessOrEqual(t, left.TTL, int64(chunkLease))
-	_, err = e.client.Revoke(ctx, q.lease) // as its end does
-	require.NoError(t, err)
-	require.Zero(t, chunks())
-}
-
 func TestCredentials(t *testing.T) {
 	cluster, ctx := etcdtest.Start(t, 1), t.Context()
 	e := openEtcd(t, cluster.URL())

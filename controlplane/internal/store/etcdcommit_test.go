@@ -4,7 +4,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -41,17 +40,6 @@ func TestEtcdComparesWhatWasRead(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "acknowledged", string(r.YAML))
 	}
-	// The map itself is read under its lock: the race detector looks.
-	var both sync.WaitGroup
-	for _, e := range []*Etcd{a, b} {
-		both.Go(func() {
-			for i := range 30 {
-				_, err := add(ctx, e, draft(fmt.Sprint(i)))
-				require.NoError(t, err)
-			}
-		})
-	}
-	both.Wait()
 }
 
 // late is a client whose first transaction that stores something is answered by an error,
@@ -135,23 +123,6 @@ func TestEtcdStoresLate(t *testing.T) {
 	same, err := e.Secret(ctx)
 	require.NoError(t, err)
 	require.Equal(t, same, secret)
-}
-
-// A fleet replies at once.
-func TestEtcdTakesManyReplies(t *testing.T) {
-	e, ctx := openEtcd(t, etcdtest.Start(t, 1).URL()), t.Context()
-	var all sync.WaitGroup
-	errs := make(chan error, 400)
-	for i := range cap(errs) {
-		all.Go(func() { errs <- e.SaveReply(ctx, Reply{Node: fmt.Sprint(i), Revision: uint64(i + 1)}) })
-	}
-	all.Wait()
-	for range cap(errs) {
-		require.NoError(t, <-errs)
-	}
-	list, err := e.Proxies(ctx)
-	require.NoError(t, err)
-	require.Len(t, list, cap(errs))
 }
 
 // Nothing that a proxy has refused is promoted by itself, not even in the same moment.

@@ -3,11 +3,8 @@ package store
 import (
 	"bytes"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,45 +37,6 @@ func files(t *testing.T, dir string) (names []string) {
 		names = append(names, e.Name())
 	}
 	return names
-}
-
-// A backup has all that was acknowledged before it began, while others append.
-func TestBackupWhileAppending(t *testing.T) {
-	dir, ctx := t.TempDir(), t.Context()
-	b := open(t, dir)
-	var mu sync.Mutex
-	acknowledged := map[uint64]string{}
-	var appliers sync.WaitGroup
-	for applier := range 3 {
-		appliers.Go(func() {
-			for i := range 30 {
-				r, err := add(ctx, b, draft(strings.Repeat("x", 20_000+100*i+applier)))
-				if err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				acknowledged[r.Number] = string(r.YAML)
-				mu.Unlock()
-			}
-		})
-	}
-	for range 8 {
-		mu.Lock()
-		before := maps.Clone(acknowledged)
-		mu.Unlock()
-		restored := t.TempDir()
-		r, err := Restore(backupOf(t, b), restored, false)
-		require.NoError(t, err)
-		require.Equal(t, Contents{Revisions: int(r.Newest), Newest: r.Newest, Given: r.Newest}, r.Contents)
-		copied := open(t, restored)
-		for number, text := range before {
-			r, err := copied.Get(ctx, number)
-			require.NoError(t, err)
-			require.Equal(t, text, string(r.YAML))
-		}
-	}
-	appliers.Wait()
-	require.ElementsMatch(t, []string{FileName, LastName}, files(t, dir))
 }
 
 func TestRestoreNeverGivesANumberAgain(t *testing.T) {
