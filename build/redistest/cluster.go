@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,13 +17,9 @@ const (
 	masters = 3
 	slots   = 16384
 	// patient is after how many milliseconds of silence a master is replaced, until
-	// FailOver: never on a busy machine.
-	patient = "10000"
-	// Failover is the same after it.
-	Failover = time.Second
+	// FailOver: never on a busy machine. failover is the same after it.
+	patient, failover = "10000", "1000"
 )
-
-var failover = strconv.FormatInt(Failover.Milliseconds(), 10)
 
 // Cluster is three masters; the replica of each follows them in Servers.
 type Cluster struct{ Servers []*Server }
@@ -79,7 +74,7 @@ func (c *Cluster) nodes(self int, bus []int) string {
 	return b.String()
 }
 
-// FailOver has the Cluster replace a master that is silent for the time of Failover.
+// FailOver has the Cluster replace a master that is silent for a second.
 func (c *Cluster) FailOver() {
 	for _, s := range c.Servers {
 		s.Do("CONFIG", "SET", "cluster-node-timeout", failover)

@@ -18,29 +18,27 @@ const aheadNs = 10 * second
 
 const second = 1_000_000_000
 
-// kind says what an operation does to a key.
-type kind uint8
+// What says what an operation does to a key.
+type What uint8
 
+// The operations. Operate takes the first ones.
 const (
-	ask     kind = iota
-	count        // count an ask in shadow that is denied
-	undo         // uncount a grant that nobody got
-	giveUp       // uncount units that a proxy returns
-	reset        // forget everything
-	set          // count n units, and nothing before
-	inc          // count n units more, whatever is left
-	inspect      // change nothing
+	Inspect What = iota // change nothing
+	Hit                 // take the units if all windows have them left: a proxy's ask, or as a request without a lease
+	Inc                 // count the units more, whatever is left
+	Set                 // as if the key had used so many units, and nothing before
+	Reset               // forget the key
+	count               // count an ask in shadow that is denied
+	undo                // uncount a grant that nobody got
+	giveUp              // uncount units that a proxy returns
 )
 
 // operation is what is to be done to one key. It can be carried out again on
 // another value, if the store has refused the first.
 type operation struct {
-	kind    kind
-	lease   uint32
-	counts  bool // CountDenied
-	kinds   []limit.Window
-	windows []limit.Window // as they hold for the key
-	slots   *limit.Window  // of what is held until an answer is known; nil = nothing is
+	what What
+	*definition
+	windows []limit.Window // its own, as they hold for the key
 	part    lease.Part     // of ask
 	charge  charge         // of undo and giveUp
 	n       uint32         // units of undo, giveUp, inc, set and inspect
@@ -94,8 +92,8 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 		return false
 	}
 	o.nowNs = s.NowNs
-	switch o.kind {
-	case ask:
+	switch o.what {
+	case Hit:
 		changed = o.ask(r, &s)
 	case count:
 		o.denied = true
@@ -104,19 +102,19 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 		}
 	case undo, giveUp:
 		changed = o.giveBack(r, &s)
-	case reset:
+	case Reset:
 		changed = true
-	case set:
+	case Set:
 		setTo(&s, o.window, o.n)
 		r.generation = random() // a return does not know which window was set since its grant
 		changed = true
-	case inc:
+	case Inc:
 		add(&s, o.window, o.n)
 		changed = true
-	case inspect:
+	case Inspect:
 		o.judge(&s, o.n)
 	}
-	if o.againNs == 0 && o.kind != giveUp {
+	if o.againNs == 0 && o.what != giveUp {
 		for i := range s.Windows {
 			o.standings = append(o.standings, s.Standing(i))
 		}
@@ -133,14 +131,14 @@ func (o *operation) ask(r *record, s *lease.State) (changed bool) {
 		return o.hold(s)
 	}
 	p := &o.part
-	units, terms, ok := s.Grant(o.lease, p)
+	units, terms, ok := s.Grant(o.Lease, p)
 	if terms.AgainNs != 0 && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
 		o.againNs = terms.AgainNs
 		return false
 	}
 	if p.Spent > 0 {
 		countStated(s, p.Spent)
-		units, terms, ok = s.Grant(o.lease, p)
+		units, terms, ok = s.Grant(o.Lease, p)
 		changed = true
 	}
 	switch {
@@ -150,7 +148,7 @@ func (o *operation) ask(r *record, s *lease.State) (changed bool) {
 		if o.waitNs == 0 { // only what workers of another policy hold leaves no room
 			o.waitNs = limit.HeldRetryNs
 		}
-		if o.counts && !p.Shadow { // one in shadow counts only once no other part has denied
+		if o.CountDenied && !p.Shadow { // one in shadow counts only once no other part has denied
 			o.countDenied(s)
 			changed = true
 		}
@@ -197,7 +195,7 @@ func (o *operation) giveBack(r *record, s *lease.State) (changed bool) {
 	if r.generation != o.charge.generation {
 		return false
 	}
-	if s.Refund(&o.charge.Charge, o.n, o.kind == undo) {
+	if s.Refund(&o.charge.Charge, o.n, o.what == undo) {
 		o.units = o.n
 	}
 	return true

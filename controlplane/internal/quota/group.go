@@ -9,13 +9,12 @@ import (
 
 // group is one ask: all its parts are granted or none, those in shadow aside.
 type group struct {
-	stream      *Stream
-	id          uint32
-	startNs     int64
-	operations  []operation
-	definitions []*definition // of the operations
-	left        int           // operations that are not finished
-	result      lease.Result
+	stream     *Stream
+	id         uint32
+	startNs    int64
+	operations []operation
+	left       int // operations that are not finished
+	result     lease.Result
 }
 
 // finished is called when an operation is. The last one decides about the group, and
@@ -60,9 +59,9 @@ func (g *group) follow() bool {
 		case o.err != nil:
 			continue
 		case g.result != lease.Granted && o.units > 0:
-			o.kind, o.charge, o.n = undo, o.charged, o.units
-		case g.result == lease.Granted && o.denied && o.counts:
-			o.kind = count
+			o.what, o.charge, o.n = undo, o.charged, o.units
+		case g.result == lease.Granted && o.denied && o.CountDenied:
+			o.what = count
 		default:
 			continue
 		}
@@ -83,7 +82,7 @@ func (g *group) answer() {
 	}
 	s.count.answered(g.result, s.o.Clock.NowNs()-g.startNs)
 	for i := range g.operations { // what could not be undone, and no statement to come takes back
-		if o := &g.operations[i]; o.kind == undo && o.slots == nil {
+		if o := &g.operations[i]; o.what == undo && o.slots == nil {
 			s.count.lost.Add(uint64(o.n - o.units))
 		}
 	}
@@ -112,7 +111,7 @@ func (g *group) look() {
 		denied := &g.operations[i]
 		for j := range g.operations {
 			o := &g.operations[j]
-			if denied.denied && o.kind == undo && o.err == nil && o.key == denied.key && slices.Equal(o.windows, denied.windows) {
+			if denied.denied && o.what == undo && o.err == nil && o.key == denied.key && slices.Equal(o.windows, denied.windows) {
 				denied.standings = o.standings
 			}
 		}
@@ -121,14 +120,14 @@ func (g *group) look() {
 
 func (g *group) grant(i int) lease.Grant {
 	o := &g.operations[i]
-	if o.err != nil && o.kind == ask { // Denied is for proxies that do not know Failed
+	if o.err != nil && o.what == Hit { // Denied is for proxies that do not know Failed
 		return lease.Grant{Failed: true, Denied: true, WaitNs: second}
 	}
-	p := lease.Grant{Denied: o.denied || o.kind == count, WaitNs: o.waitNs, Held: o.heldBack, Stated: o.stated && o.err == nil, Windows: o.standings}
+	p := lease.Grant{Denied: o.denied || o.what == count, WaitNs: o.waitNs, Held: o.heldBack, Stated: o.stated && o.err == nil, Windows: o.standings}
 	if g.result == lease.Granted && o.units > 0 {
 		p.Units, p.ValidNs, p.Leased = o.units, o.validNs, o.leased
 		if o.slots == nil {
-			p.Number = g.stream.remember(g.definitions[i], o)
+			p.Number = g.stream.remember(o)
 		}
 		g.stream.service.count.granted.Add(uint64(o.units))
 	}

@@ -44,7 +44,7 @@ const (
 // definition is one that the stream has sent.
 type definition struct {
 	lease.Definition               // without its Concurrency
-	slots            *limit.Window // this
+	slots            *limit.Window // this, of what is held until an answer is known; nil = nothing is
 	prefix           []byte
 	broken           bool          // asks that name it are answered Unknown
 	recent           *list.Element // of the stream's recent ones
@@ -64,6 +64,21 @@ func (d *definition) work() (n int) {
 	return n
 }
 
+// newDefinition says what is wrong with a definition, which then is broken.
+func newDefinition(domain string, d *lease.Definition) (*definition, error) {
+	own, err := &definition{Definition: *d, prefix: prefix(domain, &d.Counter)}, check(d)
+	if err != nil {
+		own.broken, own.Windows = true, nil
+	}
+	own.Windows, own.slots = split(own.Windows)
+	return own, err
+}
+
+// operation is one on a key of the definition.
+func (d *definition) operation(what What, h *hasher, domain string, id [16]byte, owner owner) operation {
+	return operation{what: what, definition: d, windows: shifted(d.Windows, id), key: h.key(d.prefix, id[:]), domain: domain, owner: owner}
+}
+
 // granted is what a return needs to know of a grant.
 type granted struct {
 	definition *definition
@@ -79,12 +94,10 @@ func (g *granted) bytes() int { return grantBytes + 8*len(g.charge.Ends) }
 // are too many.
 func (st *Stream) define(d *lease.Definition) {
 	s := st.service
-	own := &definition{Definition: *d, prefix: prefix(st.domain.name, &d.Counter)}
-	if err := check(d); err != nil {
-		own.broken, own.Windows = true, nil
+	own, err := newDefinition(st.domain.name, d)
+	if err != nil {
 		st.refused("definition refused", err)
 	}
-	own.Windows, own.slots = split(own.Windows)
 	st.work = max(st.work, own.work())
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,11 +145,11 @@ func (st *Stream) free(d *definition) {
 }
 
 // remember notes a grant for its return, and forgets old ones.
-func (st *Stream) remember(d *definition, o *operation) uint32 {
+func (st *Stream) remember(o *operation) uint32 {
 	s := st.service
 	now := s.o.Clock.NowNs()
-	g := granted{d, o.part.Key, o.charged, o.units, now}
-	d.grants++
+	g := granted{o.definition, o.part.Key, o.charged, o.units, now}
+	o.grants++
 	s.kept.take(&st.kept, g.bytes())
 	st.forget(now)
 	st.grants = append(st.grants, g)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 )
@@ -33,9 +32,9 @@ type Memory struct {
 	values  [shards]shard // by the key's first byte
 	bytes   int           // of all values
 	spaces  map[string]*space
-	swept   int   // shard that was looked through last for what has expired
-	sweepNs int64 // when to look through the next
-	live    map[string][]process
+	swept   int                         // shard that was looked through last for what has expired
+	sweepNs int64                       // when to look through the next
+	live    map[string]map[uint64]int64 // by domain and process, until when
 	secrets map[string][]byte
 }
 
@@ -60,16 +59,10 @@ type space struct {
 	bytes  int
 }
 
-// process is one that was noted as alive.
-type process struct {
-	number  uint64
-	untilNs int64
-}
-
 // NewMemory returns an empty store with a clock, in nanoseconds since the Unix
 // epoch.
 func NewMemory(now func() int64) *Memory {
-	m := &Memory{now: now, sinceNs: now(), maxBytes: maxBytes, spaces: map[string]*space{}, live: map[string][]process{}, secrets: map[string][]byte{}}
+	m := &Memory{now: now, sinceNs: now(), maxBytes: maxBytes, spaces: map[string]*space{}, live: map[string]map[uint64]int64{}, secrets: map[string][]byte{}}
 	for i := range m.values {
 		m.values[i].values = map[[16]byte]kept{}
 	}
@@ -170,8 +163,8 @@ func (m *Memory) sweep(now int64) {
 	m.sweepNs = now + linger/shards
 	m.swept = (m.swept + 1) % shards
 	if m.swept == 0 {
-		for domain, of := range m.live {
-			m.keepLive(domain, of, now)
+		for domain := range m.live {
+			m.keepLive(domain, now)
 		}
 	}
 	in := &m.values[m.swept]
@@ -202,25 +195,23 @@ func (m *Memory) sweepAll() {
 }
 
 // Live implements Store.
-func (m *Memory) Live(_ context.Context, domain string, number uint64) (int, error) {
+func (m *Memory) Live(_ context.Context, domain string, process uint64) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.now()
-	of := m.live[domain]
-	at := slices.IndexFunc(of, func(p process) bool { return p.number == number })
-	if at < 0 {
-		at, of = len(of), append(of, process{number: number})
+	if m.live[domain] == nil {
+		m.live[domain] = map[uint64]int64{}
 	}
-	of[at].untilNs = now + int64(LiveFor)
-	return m.keepLive(domain, of, now), nil
+	m.live[domain][process] = m.now() + int64(LiveFor)
+	return m.keepLive(domain, m.now()), nil
 }
 
-// keepLive keeps those of a domain's processes that are alive.
-func (m *Memory) keepLive(domain string, of []process, now int64) int {
-	of = slices.DeleteFunc(of, func(p process) bool {
-		return p.untilNs <= now || p.untilNs > now+int64(LiveFor) // or the clock was set back
+// keepLive forgets a domain's processes that are not alive any more, and counts the others.
+func (m *Memory) keepLive(domain string, now int64) int {
+	of := m.live[domain]
+	maps.DeleteFunc(of, func(_ uint64, untilNs int64) bool {
+		return untilNs <= now || untilNs > now+int64(LiveFor) // or the clock was set back
 	})
-	if m.live[domain] = of; len(of) == 0 {
+	if len(of) == 0 {
 		delete(m.live, domain)
 	}
 	return len(of)

@@ -16,18 +16,6 @@ type Operation struct {
 	Window int    // of Inc and Set: index in the definition, or AllWindows
 }
 
-// What is the kind of an Operation.
-type What uint8
-
-// The operations.
-const (
-	Inspect What = iota
-	Hit          // take the units if all windows have them left, as a request without a lease does
-	Inc          // count the units, whatever is left
-	Set          // as if the key had used so many units, and nothing before
-	Reset        // forget the key
-)
-
 // AllWindows makes Inc and Set act on every window.
 const AllWindows = -1
 
@@ -44,20 +32,17 @@ type Found struct {
 // Operate does something to one key. Units that proxies hold count as used; what
 // they hold when a key is set or reset they may spend until their leases end.
 func (s *Service) Operate(ctx context.Context, domain string, d lease.Definition, id [16]byte, what Operation) (Found, error) {
-	if err := check(&d); err != nil {
+	own, err := newDefinition(domain, &d)
+	if err != nil {
 		return Found{}, err
 	}
-	finished := make(waiter)
-	windows, slots := split(d.Windows)
-	if slots != nil && len(windows) == 0 && (what.What == Inc || what.What == Set) {
+	if own.slots != nil && len(own.Windows) == 0 && (what.What == Inc || what.What == Set) {
 		return Found{}, errors.New("this counts what runs, which no operation changes: reset forgets it")
 	}
-	o := operation{
-		kind:  map[What]kind{Inspect: inspect, Hit: ask, Inc: inc, Set: set, Reset: reset}[what.What],
-		kinds: windows, windows: shifted(windows, id), slots: slots, counts: d.CountDenied,
-		n: what.Units, window: what.Window, part: lease.Part{Cost: what.Units},
-		key: newHasher(*s.secret.Load()).key(prefix(domain, &d.Counter), id[:]), domain: domain, owner: finished,
-	}
+	own.Lease = lease.LeaseOff
+	finished := make(waiter)
+	o := own.operation(what.What, newHasher(*s.secret.Load()), domain, id, finished)
+	o.n, o.window, o.part = what.Units, what.Window, lease.Part{Cost: what.Units}
 	s.mu.Lock()
 	s.keys.add(&o)
 	s.mu.Unlock()

@@ -191,7 +191,6 @@ func (st *Stream) group(a *lease.Ask, now int64, busy bool) *group {
 		return g
 	}
 	g.operations = make([]operation, len(a.Parts))
-	g.definitions = make([]*definition, len(a.Parts))
 	for i := range a.Parts {
 		p := &a.Parts[i]
 		d := st.definitions[p.Definition]
@@ -200,11 +199,8 @@ func (st *Stream) group(a *lease.Ask, now int64, busy bool) *group {
 			return g
 		}
 		st.recent.MoveToBack(d.recent)
-		g.definitions[i] = d
-		g.operations[i] = operation{
-			lease: d.Lease, counts: d.CountDenied, kinds: d.Windows, windows: shifted(d.Windows, p.Key), slots: d.slots,
-			part: *p, key: st.hasher.key(d.prefix, p.Key[:]), domain: st.domain.name, owner: g,
-		}
+		g.operations[i] = d.operation(Hit, st.hasher, st.domain.name, p.Key, g)
+		g.operations[i].part = *p
 	}
 	return g
 }
@@ -292,12 +288,9 @@ func (st *Stream) giveBack(r lease.Return) {
 	if g.units = 0; units == 0 {
 		return
 	}
-	d := g.definition
-	s.keys.add(&operation{
-		kind: giveUp, kinds: d.Windows, windows: shifted(d.Windows, g.key), charge: g.charge, n: units,
-		key:    st.hasher.key(d.prefix, g.key[:]),
-		domain: st.domain.name, owner: s,
-	})
+	o := g.definition.operation(giveUp, st.hasher, st.domain.name, g.key, s)
+	o.charge, o.n = g.charge, units
+	s.keys.add(&o)
 }
 
 // finished counts what came of a return.

@@ -173,7 +173,7 @@ func TestStreamClosedWhileShadowCounts(t *testing.T) {
 func (b *rig) counting() bool {
 	for _, k := range b.service.keys.byID {
 		for _, o := range k.swap {
-			if o.kind == count {
+			if o.what == count {
 				return true
 			}
 		}

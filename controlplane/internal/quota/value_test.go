@@ -68,8 +68,8 @@ func FuzzValue(f *testing.F) {
 		again, err := parse(r.append(nil, 3))
 		require.NoError(t, err)
 		require.Equal(t, r, again)
-		d := lease.Definition{Windows: example().Windows, Lease: lease.LeaseAuto}
-		o := operation{kinds: d.Windows, windows: d.Windows, lease: d.Lease, part: lease.Part{Cost: 1, Waiting: 3, Ahead: 9}}
+		d := definition{Definition: lease.Definition{Windows: example().Windows, Lease: lease.LeaseAuto}}
+		o := operation{what: Hit, definition: &d, windows: d.Windows, part: lease.Part{Cost: 1, Waiting: 3, Ahead: 9}}
 		o.carryOut(r, base) // any value can be decided on
 	})
 }

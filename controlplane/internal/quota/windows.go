@@ -26,7 +26,7 @@ func (r *record) prepare(o *operation, now int64) (asked lease.State, err error)
 		o.rebased = true
 	}
 	r.Roll(now)
-	if o.kind == reset {
+	if o.what == Reset {
 		o.hadUsage = r.Rows.Held() > 0 || slices.ContainsFunc(r.Usages, func(u limit.Usage) bool { return !u.IsZero() })
 		r.State, r.generation = lease.State{NowNs: r.NowNs}, random()
 	}
@@ -36,12 +36,12 @@ func (r *record) prepare(o *operation, now int64) (asked lease.State, err error)
 			r.Rows.QuietNs = r.sinceNs + o.slots.EighthNs() + restateNs
 		}
 	}
-	if !slices.EqualFunc(r.Windows, o.kinds, func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }) {
+	if !slices.EqualFunc(r.Windows, o.Windows, func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }) {
 		if err := r.arrange(o); err != nil {
 			return asked, err
 		}
 	}
-	asked = r.Some(0, len(o.kinds))
+	asked = r.Some(0, len(o.Windows))
 	asked.Windows = o.windows
 	keepLogs(&asked)
 	return asked, nil
@@ -56,9 +56,9 @@ func same(v, w limit.Window) bool {
 // arrange puts the operation's windows first. It leaves the record as it is if they are
 // too many.
 func (r *record) arrange(o *operation) error {
-	windows := slices.Clip(o.kinds)
+	windows := slices.Clip(o.Windows)
 	for i, v := range r.Windows {
-		if !r.Usages[i].IsZero() && find(o.kinds, v) < 0 {
+		if !r.Usages[i].IsZero() && find(o.Windows, v) < 0 {
 			windows = append(windows, v)
 		}
 	}
