@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"strconv"
 	"strings"
@@ -239,7 +240,7 @@ func (x *Exchange) reply(reply *localReply, local bool) {
 
 // head takes the headers of an answer through the filter.
 func (x *Exchange) head(up *Response, end bool) {
-	res := &Response{Details: or(up.Details, "via_upstream"), Flags: up.Flags}
+	res := &Response{Details: cmp.Or(up.Details, "via_upstream"), Flags: up.Flags}
 	x.scope.stream.status = up.Status
 	x.responseHeaders(up.head(), res, end)
 }

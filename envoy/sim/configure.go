@@ -120,7 +120,7 @@ func (v *vm) start(configuration []byte) (*scope, error) {
 	root.configuring = true
 	defer func() { root.configuring = false }()
 	v.enter(root, callContextCreate, uint64(root.id), 0)
-	if v.on[callVMStart] != nil && v.enter(root, callVMStart, uint64(root.id), uint64(len(v.host.vmConfiguration))) == 0 {
+	if v.on[callVMStart] != nil && v.enter(root, callVMStart, uint64(root.id), uint64(len(v.host.o.VMConfiguration))) == 0 {
 		return root, v.because(callVMStart)
 	}
 	if v.on[callConfigure] != nil && v.enter(root, callConfigure, uint64(root.id), uint64(len(configuration))) == 0 {

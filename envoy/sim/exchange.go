@@ -148,12 +148,12 @@ func (x *Exchange) requestHeaders() {
 }
 
 func (x *Exchange) pause() {
-	if x.host.streamIdle == 0 && !x.scope.vm.active() {
+	if x.host.o.StreamIdle == 0 && !x.scope.vm.active() {
 		x.end(nil, ErrPaused)
 		return
 	}
 	x.phase, x.resumed = paused, make(chan struct{})
-	x.idleDue = x.host.elapsed() + x.host.streamIdle
+	x.idleDue = x.host.elapsed() + int64(x.host.o.StreamIdle)
 	x.thread.paused = append(x.thread.paused, x)
 	x.host.change()
 }

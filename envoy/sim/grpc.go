@@ -43,21 +43,16 @@ const (
 	tokenFirst = 2
 )
 
-func (v *vm) grpcStream(s []uint64) status {
-	target, ok := v.read(s[0], s[1])
-	service, ok2 := v.read(s[2], s[3])
-	method, ok3 := v.read(s[4], s[5])
-	pairs, ok4 := v.read(s[6], s[7])
-	if !ok || !ok2 || !ok3 || !ok4 {
-		return invalidMemory
-	}
+func (v *vm) grpcStream(a args) status {
 	to := &corev3.GrpcService{}
-	if err := proto.Unmarshal(target, to); err != nil || to.GetEnvoyGrpc() == nil {
+	if err := proto.Unmarshal(a.b[0], to); err != nil || to.GetEnvoyGrpc() == nil {
 		return badArgument
 	}
 	v.nextToken += tokenStep
 	stream := &grpcStream{thread: v.thread, root: v.scope().root, token: v.nextToken}
-	call := Call{VM: v.id, Cluster: to.GetEnvoyGrpc().GetClusterName(), Service: string(service), Method: string(method), Metadata: unmarshalPairs(pairs)}
+	call := Call{
+		VM: v.id, Cluster: to.GetEnvoyGrpc().GetClusterName(), Service: string(a.b[1]), Method: string(a.b[2]), Metadata: unmarshalPairs(a.b[3]),
+	}
 	if !stream.dial(call) {
 		// The filter hears of the end of a stream whose token it never got.
 		v.later(func() { stream.close(grpcUnavailable) })
@@ -67,14 +62,14 @@ func (v *vm) grpcStream(s []uint64) status {
 		stream.root.grpc = map[uint32]*grpcStream{}
 	}
 	stream.root.grpc[stream.token] = stream
-	return v.writeU32(s[8], stream.token)
+	return v.writeU32(a.s[8], stream.token)
 }
 
 func (s *grpcStream) dial(c Call) bool {
-	if s.thread == nil || s.thread.host.dial == nil { // the VM that tries a configuration calls nobody
+	if s.thread == nil || s.thread.host.o.Dial == nil { // the VM that tries a configuration calls nobody
 		return false
 	}
-	peer, err := s.thread.host.dial(c, &Inbox{s})
+	peer, err := s.thread.host.o.Dial(c, &Inbox{s})
 	s.peer = peer
 	return err == nil
 }
@@ -89,17 +84,13 @@ func (v *vm) grpcToken(token uint64) (*grpcStream, status) {
 
 // grpcSend answers OK also for a stream that the other end has closed. Envoy then
 // uses memory that it may have freed.
-func (v *vm) grpcSend(s []uint64) status {
-	message, ok := v.read(s[1], s[2])
-	if !ok {
-		return invalidMemory
-	}
-	stream, st := v.grpcToken(s[0])
+func (v *vm) grpcSend(a args) status {
+	stream, st := v.grpcToken(a.s[0])
 	if st != statusOK || stream.peer == nil || stream.finished {
 		return st
 	}
-	stream.peer.Send(append([]byte(nil), message...))
-	if uint32(s[3]) != 0 {
+	stream.peer.Send(append([]byte(nil), a.b[0]...))
+	if uint32(a.s[3]) != 0 {
 		stream.peer.CloseSend()
 		stream.finished = true
 	}
@@ -107,8 +98,8 @@ func (v *vm) grpcSend(s []uint64) status {
 }
 
 // grpcClose says that nothing follows. The filter hears on.
-func (v *vm) grpcClose(s []uint64) status {
-	stream, st := v.grpcToken(s[0])
+func (v *vm) grpcClose(a args) status {
+	stream, st := v.grpcToken(a.s[0])
 	if st != statusOK {
 		return st
 	}
@@ -123,8 +114,8 @@ func (v *vm) grpcClose(s []uint64) status {
 	return statusOK
 }
 
-func (v *vm) grpcCancel(s []uint64) status {
-	stream, st := v.grpcToken(s[0])
+func (v *vm) grpcCancel(a args) status {
+	stream, st := v.grpcToken(a.s[0])
 	if st != statusOK {
 		return st
 	}

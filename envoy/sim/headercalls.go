@@ -36,75 +36,50 @@ func (v *vm) changeableMap(kind uint32) *headers {
 	return v.headerMap(kind)
 }
 
-func (v *vm) getHeader(s []uint64) status {
-	kind := uint32(s[0])
-	if kind > mapLast {
-		return badArgument
-	}
-	key, ok := v.read(s[1], s[2])
-	if !ok {
-		return invalidMemory
-	}
-	h := v.headerMap(kind)
+func (v *vm) getHeader(a args) status {
+	h := v.headerMap(uint32(a.s[0]))
 	if h == nil {
-		if st := v.scope().stream; st != nil && st.logging {
+		if st := v.scope().stream; st != nil && st.logging && uint32(a.s[0]) <= mapLast {
 			return notFound
 		}
 		return badArgument
 	}
 	for i := range *h {
-		if equalFold((*h)[i][0], key) {
-			return v.giveString((*h)[i][1], s[3], s[4])
+		if equalFold((*h)[i][0], a.b[0]) {
+			return v.giveString((*h)[i][1], a.s[3], a.s[4])
 		}
 	}
 	return notFound
 }
 
-func (v *vm) getHeaders(s []uint64) status {
-	kind := uint32(s[0])
+func (v *vm) getHeaders(a args) status {
+	kind := uint32(a.s[0])
 	if kind > mapLast {
 		return badArgument
 	}
 	h := v.headerMap(kind)
 	if h == nil || len(*h) == 0 {
-		return v.give(nil, s[1], s[2])
+		return v.give(nil, a.s[1], a.s[2])
 	}
 	v.scratch = h.marshal(v.scratch[:0])
-	return v.give(v.scratch, s[1], s[2])
+	return v.give(v.scratch, a.s[1], a.s[2])
 }
 
-func (v *vm) addHeader(s []uint64) status {
-	kind := uint32(s[0])
-	if kind > mapLast {
-		return badArgument
-	}
-	key, ok := v.read(s[1], s[2])
-	value, ok2 := v.read(s[3], s[4])
-	if !ok || !ok2 {
-		return invalidMemory
-	}
-	h := v.changeableMap(kind)
+func (v *vm) addHeader(a args) status {
+	h := v.changeableMap(uint32(a.s[0]))
 	if h == nil {
 		return badArgument
 	}
-	h.add(strings.ToLower(string(key)), string(value))
+	h.add(strings.ToLower(string(a.b[0])), string(a.b[1]))
 	return statusOK
 }
 
-func (v *vm) removeHeader(s []uint64) status {
-	kind := uint32(s[0])
-	if kind > mapLast {
-		return badArgument
-	}
-	key, ok := v.read(s[1], s[2])
-	if !ok {
-		return invalidMemory
-	}
-	h := v.changeableMap(kind)
+func (v *vm) removeHeader(a args) status {
+	h := v.changeableMap(uint32(a.s[0]))
 	if h == nil {
 		return badArgument
 	}
-	h.remove(strings.ToLower(string(key)))
+	h.remove(strings.ToLower(string(a.b[0])))
 	return statusOK
 }
 

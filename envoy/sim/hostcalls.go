@@ -16,24 +16,20 @@ const (
 	bufferCallData             = 8
 )
 
-func (v *vm) log(s []uint64) status {
-	level := Level(uint32(s[0]))
+func (v *vm) log(a args) status {
+	level := Level(uint32(a.s[0]))
 	if level > Critical {
 		return badArgument
 	}
-	message, ok := v.read(s[1], s[2])
-	if !ok {
-		return invalidMemory
-	}
-	v.say(level, string(message))
+	v.say(level, string(a.b[0]))
 	return statusOK
 }
 
-func (v *vm) currentTime(s []uint64) status {
+func (v *vm) currentTime(a args) status {
 	if st := v.scope().stream; st != nil && st.faults.Clock {
 		return internalFailure
 	}
-	return v.writeU64(s[0], uint64(v.host.now()))
+	return v.writeU64(a.s[0], uint64(v.host.o.Now()))
 }
 
 // Access is one read or write of shared data that a VM is about to make.
@@ -44,37 +40,28 @@ type Access struct {
 }
 
 func (v *vm) access(a Access) {
-	if v.host.onShared != nil {
-		v.host.onShared(v.id, a)
+	if v.host.o.OnShared != nil {
+		v.host.o.OnShared(v.id, a)
 	}
 }
 
-func (v *vm) getSharedData(s []uint64) status {
-	key, ok := v.read(s[0], s[1])
-	if !ok {
-		return invalidMemory
-	}
-	v.access(Access{Key: key})
+func (v *vm) getSharedData(a args) status {
+	v.access(Access{Key: a.b[0]})
 	if st := v.scope().stream; st != nil && st.faults.Get {
 		return internalFailure
 	}
-	value, cas, ok := v.host.shared.get(key)
+	value, cas, ok := v.host.shared.get(a.b[0])
 	if !ok {
 		return notFound
 	}
-	if st := v.give(value, s[2], s[3]); st != statusOK {
+	if st := v.give(value, a.s[2], a.s[3]); st != statusOK {
 		return st
 	}
-	return v.writeU32(s[4], cas)
+	return v.writeU32(a.s[4], cas)
 }
 
-func (v *vm) setSharedData(s []uint64) status {
-	key, ok := v.read(s[0], s[1])
-	value, ok2 := v.read(s[2], s[3])
-	if !ok || !ok2 {
-		return invalidMemory
-	}
-	cas := uint32(s[4])
+func (v *vm) setSharedData(a args) status {
+	key, value, cas := a.b[0], a.b[1], uint32(a.s[4])
 	v.access(Access{Key: key, Write: true, CAS: cas})
 	if st := v.scope().stream; st != nil {
 		if st.faults.Set {
@@ -102,7 +89,7 @@ func (v *vm) buffer(kind uint32) ([]byte, status) {
 	case kind == bufferGRPCReceive:
 		return v.scope().root.message, statusOK
 	case kind == bufferVMConfiguration:
-		return v.host.vmConfiguration, statusOK
+		return v.host.o.VMConfiguration, statusOK
 	case kind == bufferPluginConfiguration && v.scope().configuring:
 		return v.scope().configuration, statusOK
 	case kind == bufferPluginConfiguration, kind == bufferHTTPCallResponseBody:
@@ -111,26 +98,26 @@ func (v *vm) buffer(kind uint32) ([]byte, status) {
 	return nil, statusOK
 }
 
-func (v *vm) getBuffer(s []uint64) status {
-	data, st := v.buffer(uint32(s[0]))
+func (v *vm) getBuffer(a args) status {
+	data, st := v.buffer(uint32(a.s[0]))
 	if st != statusOK {
 		return st
 	}
-	start, length, size := uint64(uint32(s[1])), uint64(uint32(s[2])), uint64(len(data))
+	start, length, size := uint64(uint32(a.s[1])), uint64(uint32(a.s[2])), uint64(len(data))
 	start = min(start, size)
-	return v.give(data[start:min(start+length, size)], s[3], s[4])
+	return v.give(data[start:min(start+length, size)], a.s[3], a.s[4])
 }
 
-func (v *vm) setTickPeriod(s []uint64) status {
+func (v *vm) setTickPeriod(a args) status {
 	root := v.scope().root
-	root.tickPeriod = int64(uint32(s[0])) * 1e6
+	root.tickPeriod = int64(uint32(a.s[0])) * 1e6
 	root.tickDue = v.host.elapsed() + root.tickPeriod
 	v.host.change()
 	return statusOK
 }
 
-func (v *vm) setEffectiveContext(s []uint64) status {
-	id := uint32(s[0])
+func (v *vm) setEffectiveContext(a args) status {
+	id := uint32(a.s[0])
 	if id != 0 && v.scopes[id] == nil {
 		return badArgument
 	}
@@ -138,8 +125,8 @@ func (v *vm) setEffectiveContext(s []uint64) status {
 	return statusOK
 }
 
-func (v *vm) continueStream(s []uint64) status {
-	if kind := uint32(s[0]); kind != streamRequest && kind != streamResponse {
+func (v *vm) continueStream(a args) status {
+	if kind := uint32(a.s[0]); kind != streamRequest && kind != streamResponse {
 		return unimplemented
 	}
 	if st := v.scope().stream; st != nil {
@@ -150,20 +137,14 @@ func (v *vm) continueStream(s []uint64) status {
 	return statusOK
 }
 
-func (v *vm) sendLocalResponse(s []uint64) status {
-	details, ok := v.read(s[1], s[2])
-	body, ok2 := v.read(s[3], s[4])
-	pairs, ok3 := v.read(s[5], s[6])
-	if !ok || !ok2 || !ok3 {
-		return invalidMemory
-	}
+func (v *vm) sendLocalResponse(a args) status {
 	if st := v.scope().stream; st != nil {
 		reply := &localReply{
-			status:     int(uint32(s[0])),
-			details:    underscored(string(details)),
-			body:       append([]byte(nil), body...),
-			headers:    unmarshalPairs(pairs),
-			grpcStatus: int32(uint32(s[7])),
+			status:     int(uint32(a.s[0])),
+			details:    underscored(string(a.b[0])),
+			body:       append([]byte(nil), a.b[1]...),
+			headers:    unmarshalPairs(a.b[2]),
+			grpcStatus: int32(uint32(a.s[7])),
 		}
 		x := st.exchange
 		v.later(func() { x.answer(reply) })

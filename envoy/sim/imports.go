@@ -32,36 +32,44 @@ const (
 	inAlloc
 )
 
-// hostCall is one function the host offers: i is a 32 bit and I a 64 bit
-// parameter. Exactly one of the functions is set; its result decides which.
+// hostCall is one function the host offers: i is a 32 bit and I a 64 bit parameter, b a
+// pointer and a size, whose bytes the function is given. Exactly one of the functions is
+// set; its result decides which.
 type hostCall struct {
 	name    string
 	params  string
 	allowed uint8
-	proxy   func(*vm, []uint64) status // a proxy-wasm status
-	wasi    func(*vm, []uint64) errno  // a WASI errno
-	other   func(*vm, []uint64)        // nothing, or puts its own result
-	result  bool                       // other puts a 32 bit result
+	proxy   func(*vm, args) status    // a proxy-wasm status
+	wasi    func(*vm, []uint64) errno // a WASI errno
+	other   func(*vm, []uint64)       // nothing, or puts its own result
+	result  bool                      // other puts a 32 bit result
+}
+
+// args are the parameters of a call, and the bytes that those in them name. They are
+// valid until the guest next runs.
+type args struct {
+	s []uint64
+	b [4][]byte
 }
 
 // envCalls is what the oldest supported Envoy (1.36) registers for modules of
 // ABI 0.2.0, which all of our filters speak.
 var envCalls = []hostCall{
-	{name: "proxy_log", params: "iii", proxy: (*vm).log, allowed: inStart | inAlloc},
+	{name: "proxy_log", params: "ib", proxy: (*vm).log, allowed: inStart | inAlloc},
 	{name: "proxy_get_status", params: "iii", proxy: notOffered},
-	{name: "proxy_set_property", params: "iiii", proxy: (*vm).setProperty},
-	{name: "proxy_get_property", params: "iiii", proxy: (*vm).getProperty},
-	{name: "proxy_send_local_response", params: "iiiiiiii", proxy: (*vm).sendLocalResponse},
-	{name: "proxy_get_shared_data", params: "iiiii", proxy: (*vm).getSharedData},
-	{name: "proxy_set_shared_data", params: "iiiii", proxy: (*vm).setSharedData},
+	{name: "proxy_set_property", params: "bb", proxy: (*vm).setProperty},
+	{name: "proxy_get_property", params: "bii", proxy: (*vm).getProperty},
+	{name: "proxy_send_local_response", params: "ibbbi", proxy: (*vm).sendLocalResponse},
+	{name: "proxy_get_shared_data", params: "biii", proxy: (*vm).getSharedData},
+	{name: "proxy_set_shared_data", params: "bbi", proxy: (*vm).setSharedData},
 	{name: "proxy_register_shared_queue", params: "iii", proxy: notOffered},
 	{name: "proxy_resolve_shared_queue", params: "iiiii", proxy: notOffered},
 	{name: "proxy_dequeue_shared_queue", params: "iii", proxy: notOffered},
 	{name: "proxy_enqueue_shared_queue", params: "iii", proxy: notOffered},
-	{name: "proxy_get_header_map_value", params: "iiiii", proxy: (*vm).getHeader},
-	{name: "proxy_add_header_map_value", params: "iiiii", proxy: (*vm).addHeader},
+	{name: "proxy_get_header_map_value", params: "ibii", proxy: (*vm).getHeader},
+	{name: "proxy_add_header_map_value", params: "ibb", proxy: (*vm).addHeader},
 	{name: "proxy_replace_header_map_value", params: "iiiii", proxy: notOffered},
-	{name: "proxy_remove_header_map_value", params: "iii", proxy: (*vm).removeHeader},
+	{name: "proxy_remove_header_map_value", params: "ib", proxy: (*vm).removeHeader},
 	{name: "proxy_get_header_map_pairs", params: "iii", proxy: (*vm).getHeaders},
 	{name: "proxy_set_header_map_pairs", params: "iii", proxy: notOffered},
 	{name: "proxy_get_header_map_size", params: "ii", proxy: notOffered},
@@ -70,13 +78,13 @@ var envCalls = []hostCall{
 	{name: "proxy_set_buffer_bytes", params: "iiiii", proxy: notOffered},
 	{name: "proxy_http_call", params: "iiiiiiiiii", proxy: notOffered},
 	{name: "proxy_grpc_call", params: "iiiiiiiiiiii", proxy: notOffered},
-	{name: "proxy_grpc_stream", params: "iiiiiiiii", proxy: (*vm).grpcStream},
+	{name: "proxy_grpc_stream", params: "bbbbi", proxy: (*vm).grpcStream},
 	{name: "proxy_grpc_close", params: "i", proxy: (*vm).grpcClose},
 	{name: "proxy_grpc_cancel", params: "i", proxy: (*vm).grpcCancel},
-	{name: "proxy_grpc_send", params: "iiii", proxy: (*vm).grpcSend},
+	{name: "proxy_grpc_send", params: "ibi", proxy: (*vm).grpcSend},
 	{name: "proxy_set_tick_period_milliseconds", params: "i", proxy: (*vm).setTickPeriod},
 	{name: "proxy_get_current_time_nanoseconds", params: "i", proxy: (*vm).currentTime},
-	{name: "proxy_define_metric", params: "iiii", proxy: (*vm).defineMetric},
+	{name: "proxy_define_metric", params: "ibi", proxy: (*vm).defineMetric},
 	{name: "proxy_increment_metric", params: "iI", proxy: (*vm).incrementMetric},
 	{name: "proxy_record_metric", params: "iI", proxy: (*vm).recordMetric},
 	{name: "proxy_get_metric", params: "ii", proxy: (*vm).getMetric},
@@ -105,26 +113,23 @@ func HostFunctions() []string {
 }
 
 // notOffered answers the calls that no filter of ours makes.
-func notOffered(*vm, []uint64) status { return unimplemented }
+func notOffered(*vm, args) status { return unimplemented }
 
-func foreignFunction(*vm, []uint64) status { return notFound }
+func foreignFunction(*vm, args) status { return notFound }
 
-func pthreadEqual(_ *vm, s []uint64) {
-	if uint32(s[0]) == uint32(s[1]) {
-		s[0] = 1
-	} else {
-		s[0] = 0
-	}
-}
+func pthreadEqual(_ *vm, s []uint64) { s[0] = boolean(uint32(s[0]) == uint32(s[1])) }
 
 // modules is what each import module offers to a guest.
 var modules = map[string][]hostCall{"env": envCalls, "wasi_snapshot_preview1": wasiCalls, "wasi_unstable": wasiCalls}
 
 func (c *hostCall) types() (params, results []api.ValueType) {
 	for _, p := range c.params {
-		if p == 'I' {
+		switch p {
+		case 'I':
 			params = append(params, api.ValueTypeI64)
-		} else {
+		case 'b':
+			params = append(params, api.ValueTypeI32, api.ValueTypeI32)
+		default:
 			params = append(params, api.ValueTypeI32)
 		}
 	}
@@ -197,19 +202,35 @@ func register(ctx context.Context, r wazero.Runtime) error {
 func (c *hostCall) function() api.GoModuleFunc {
 	return func(ctx context.Context, _ api.Module, stack []uint64) {
 		v := ctx.Value(vmKey{}).(*vm)
-		if v.host.onCall != nil {
-			v.host.onCall(v.id, c.name)
+		if v.host.o.OnCall != nil {
+			v.host.o.OnCall(v.id, c.name)
 		}
 		if v.restricted&^c.allowed != 0 {
 			panic(fmt.Errorf("restricted_callback: %s is not allowed while the VM %s", c.name, v.restriction()))
 		}
 		switch {
 		case c.proxy != nil:
-			stack[0] = uint64(c.proxy(v, stack))
+			stack[0] = uint64(c.call(v, stack))
 		case c.wasi != nil:
 			stack[0] = uint64(c.wasi(v, stack))
 		default:
 			c.other(v, stack)
 		}
 	}
+}
+
+// call reads the bytes that the guest names, and does what it asks for.
+func (c *hostCall) call(v *vm, stack []uint64) status {
+	a, at, n := args{s: stack}, 0, 0
+	for _, p := range c.params {
+		if p == 'b' {
+			var ok bool
+			if a.b[n], ok = v.read(stack[at], stack[at+1]); !ok {
+				return invalidMemory
+			}
+			at, n = at+1, n+1
+		}
+		at++
+	}
+	return c.proxy(v, a)
 }

@@ -5,36 +5,34 @@ import (
 	"sync/atomic"
 )
 
-// metrics are the counters and gauges of a process by name. VMs that define
-// the same name get the same one, each under ids of its own.
-type metrics struct {
-	mu       sync.Mutex
-	counters map[string]*atomic.Uint64
-	gauges   map[string]*atomic.Uint64
-}
-
+// The kinds of metrics. A histogram, which no filter of ours has, is none.
 const (
 	metricCounter = 0
 	metricGauge   = 1
+	metricKinds   = 2
 )
+
+// metrics are the counters and gauges of a process by name. VMs that define
+// the same name get the same one, each under ids of its own.
+type metrics struct {
+	mu  sync.Mutex
+	all [metricKinds]map[string]*atomic.Uint64
+}
 
 // metricIDs are the ids a VM was given: type in the two low bits, and a count
 // of the definitions of that type above. Defining twice allocates twice.
-type metricIDs struct {
-	counters []*atomic.Uint64
-	gauges   []*atomic.Uint64
-}
+type metricIDs [metricKinds][]*atomic.Uint64
 
-func (m *metrics) named(byName *map[string]*atomic.Uint64, name string) *atomic.Uint64 {
+func (m *metrics) named(kind uint32, name string) *atomic.Uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if *byName == nil {
-		*byName = map[string]*atomic.Uint64{}
+	if m.all[kind] == nil {
+		m.all[kind] = map[string]*atomic.Uint64{}
 	}
-	stat := (*byName)[name]
+	stat := m.all[kind][name]
 	if stat == nil {
 		stat = new(atomic.Uint64)
-		(*byName)[name] = stat
+		m.all[kind][name] = stat
 	}
 	return stat
 }
@@ -42,89 +40,65 @@ func (m *metrics) named(byName *map[string]*atomic.Uint64, name string) *atomic.
 func (m *metrics) snapshot() map[string]uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := make(map[string]uint64, len(m.counters)+len(m.gauges))
-	for _, byName := range []map[string]*atomic.Uint64{m.counters, m.gauges} {
+	values := map[string]uint64{}
+	for _, byName := range m.all {
 		for name, stat := range byName {
-			all[name] = stat.Load()
+			values[name] = stat.Load()
 		}
 	}
-	return all
+	return values
 }
 
-// lookup returns the stat of a counter or gauge id.
-func (v *vm) lookup(id uint32) *atomic.Uint64 {
-	var stats []*atomic.Uint64
-	switch id & 3 {
-	case metricCounter:
-		stats = v.metrics.counters
-	case metricGauge:
-		stats = v.metrics.gauges
+// metric returns the stat of an id.
+func (v *vm) metric(id uint64) (stat *atomic.Uint64, kind uint32, st status) {
+	if kind = uint32(id) & 3; kind >= metricKinds {
+		return nil, kind, badArgument
 	}
-	if i := int(id >> 2); i >= 1 && i <= len(stats) {
-		return stats[i-1]
+	stats := v.metrics[kind]
+	if i := int(uint32(id) >> 2); i >= 1 && i <= len(stats) {
+		return stats[i-1], kind, statusOK
 	}
-	return nil
+	return nil, kind, notFound
 }
 
-func (v *vm) defineMetric(s []uint64) status {
-	kind := uint32(s[0])
-	name, ok := v.read(s[1], s[2])
-	if !ok {
-		return invalidMemory
-	}
-	n := 0
-	all := &v.host.metrics
-	switch kind {
-	case metricCounter:
-		v.metrics.counters = append(v.metrics.counters, all.named(&all.counters, string(name)))
-		n = len(v.metrics.counters)
-	case metricGauge:
-		v.metrics.gauges = append(v.metrics.gauges, all.named(&all.gauges, string(name)))
-		n = len(v.metrics.gauges)
-	default: // a histogram, which no filter of ours has
+func (v *vm) defineMetric(a args) status {
+	kind := uint32(a.s[0])
+	if kind >= metricKinds {
 		return badArgument
 	}
-	return v.writeU32(s[3], uint32(n)<<2|kind)
+	v.metrics[kind] = append(v.metrics[kind], v.host.metrics.named(kind, string(a.b[0])))
+	return v.writeU32(a.s[3], uint32(len(v.metrics[kind]))<<2|kind)
 }
 
-func (v *vm) incrementMetric(s []uint64) status {
-	id, offset := uint32(s[0]), int64(s[1])
-	if kind := id & 3; kind > metricGauge {
-		return badArgument
-	}
-	stat := v.lookup(id)
+func (v *vm) incrementMetric(a args) status {
+	stat, kind, st := v.metric(a.s[0])
 	switch {
-	case stat == nil:
-		return notFound
-	case id&3 == metricCounter && offset <= 0:
+	case st != statusOK:
+		return st
+	case kind == metricCounter && int64(a.s[1]) <= 0:
 		return badArgument
 	}
-	stat.Add(uint64(offset))
+	stat.Add(a.s[1])
 	return statusOK
 }
 
-func (v *vm) recordMetric(s []uint64) status {
-	id, value := uint32(s[0]), s[1]
-	stat := v.lookup(id)
-	if stat == nil {
+func (v *vm) recordMetric(a args) status {
+	stat, kind, st := v.metric(a.s[0])
+	switch {
+	case st != statusOK:
 		return notFound
-	}
-	if id&3 == metricCounter {
-		stat.Add(value)
-	} else {
-		stat.Store(value)
+	case kind == metricCounter:
+		stat.Add(a.s[1])
+	default:
+		stat.Store(a.s[1])
 	}
 	return statusOK
 }
 
-func (v *vm) getMetric(s []uint64) status {
-	id := uint32(s[0])
-	if kind := id & 3; kind > metricGauge {
-		return badArgument
+func (v *vm) getMetric(a args) status {
+	stat, _, st := v.metric(a.s[0])
+	if st != statusOK {
+		return st
 	}
-	stat := v.lookup(id)
-	if stat == nil {
-		return notFound
-	}
-	return v.writeU64(s[1], stat.Load())
+	return v.writeU64(a.s[1], stat.Load())
 }

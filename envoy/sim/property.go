@@ -10,20 +10,16 @@ import (
 
 // A property path is segments with zero bytes between them.
 
-func (v *vm) getProperty(s []uint64) status {
-	path, ok := v.read(s[0], s[1])
-	if !ok {
-		return invalidMemory
-	}
-	sc := v.scope()
+func (v *vm) getProperty(a args) status {
+	path, sc := a.b[0], v.scope()
 	if value, ok := v.given(sc, path); ok {
-		return v.give(value, s[2], s[3])
+		return v.give(value, a.s[2], a.s[3])
 	}
 	value, st := v.property(sc, path)
 	if st != statusOK {
 		return st
 	}
-	return v.giveString(value, s[2], s[3])
+	return v.giveString(value, a.s[2], a.s[3])
 }
 
 // given looks a path up in the properties of the request and of the options.
@@ -33,7 +29,7 @@ func (v *vm) given(sc *scope, path []byte) ([]byte, bool) {
 			return value, true
 		}
 	}
-	return lookup(v.host.properties, path)
+	return lookup(v.host.o.Properties, path)
 }
 
 func lookup(properties map[string][]byte, path []byte) ([]byte, bool) {
@@ -63,11 +59,11 @@ func (v *vm) property(sc *scope, path []byte) (string, status) {
 	st := sc.stream
 	switch string(name) {
 	case "plugin_name":
-		return whole(v.host.pluginName, more)
+		return whole(v.host.o.PluginName, more)
 	case "plugin_root_id":
-		return whole(v.host.rootID, more)
+		return whole(v.host.o.RootID, more)
 	case "plugin_vm_id":
-		return whole(v.host.vmID, more)
+		return whole(v.host.o.VMID, more)
 	}
 	if st == nil {
 		return "", notFound
@@ -160,20 +156,6 @@ func (v *vm) requestProperty(st *stream, path []byte) (string, status) {
 		return st.measured(string(field), h)
 	case "protocol":
 		return "HTTP/1.1", statusOK
-	case "path":
-		return found(h.get(":path"))
-	case "host":
-		return found(h.get(":authority"))
-	case "scheme":
-		return found(h.get(":scheme"))
-	case "method":
-		return found(h.get(":method"))
-	case "referer":
-		return found(h.get("referer"))
-	case "useragent":
-		return found(h.get("user-agent"))
-	case "id":
-		return found(h.get("x-request-id"))
 	case "url_path", "query":
 		path, ok := h.get(":path")
 		before, query, _ := strings.Cut(path, "?")
@@ -183,7 +165,13 @@ func (v *vm) requestProperty(st *stream, path []byte) (string, status) {
 		query, _, _ = strings.Cut(query, "#")
 		return found(query, ok)
 	}
-	return "", notFound
+	return found(h.get(ofHeader[string(field)]))
+}
+
+// ofHeader are the members of the request that are headers.
+var ofHeader = map[string]string{
+	"path": ":path", "host": ":authority", "scheme": ":scheme", "method": ":method", "referer": "referer",
+	"useragent": "user-agent", "id": "x-request-id",
 }
 
 // measured is a number about the request. The duration is known at its end.
@@ -286,12 +274,7 @@ func sourceProperty(r *Request, path []byte) (string, status) {
 
 // setProperty keeps a value as filter state of the request. Only a path of one
 // segment reads it back.
-func (v *vm) setProperty(s []uint64) status {
-	path, ok := v.read(s[0], s[1])
-	value, ok2 := v.read(s[2], s[3])
-	if !ok || !ok2 {
-		return invalidMemory
-	}
+func (v *vm) setProperty(a args) status {
 	st := v.scope().stream
 	if st == nil {
 		return notFound
@@ -299,6 +282,6 @@ func (v *vm) setProperty(s []uint64) status {
 	if st.state == nil {
 		st.state = map[string]string{}
 	}
-	st.state[string(path)] = string(value)
+	st.state[string(a.b[0])] = string(a.b[1])
 	return statusOK
 }

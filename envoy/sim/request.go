@@ -3,6 +3,7 @@ package sim
 // Requests and responses; exchange.go takes one to the other.
 
 import (
+	"cmp"
 	"strconv"
 
 	"google.golang.org/protobuf/types/known/structpb"
@@ -90,19 +91,12 @@ func refuse(r *Request) *Response {
 func (st *stream) fill() {
 	r := st.in
 	st.request = append(st.request,
-		[2]string{":authority", or(r.Host, "localhost")}, [2]string{":path", or(r.Path, "/")},
-		[2]string{":method", or(r.Method, "GET")}, [2]string{":scheme", or(r.Scheme, "http")})
+		[2]string{":authority", cmp.Or(r.Host, "localhost")}, [2]string{":path", cmp.Or(r.Path, "/")},
+		[2]string{":method", cmp.Or(r.Method, "GET")}, [2]string{":scheme", cmp.Or(r.Scheme, "http")})
 	for _, f := range r.Headers {
 		st.request.add(f[0], f[1])
 	}
 	st.grpc = isGRPC(st.request)
-}
-
-func or(text, other string) string {
-	if text == "" {
-		return other
-	}
-	return text
 }
 
 // outgoing is the request as the filter left it.

@@ -72,7 +72,7 @@ func (v *vm) open(root *scope, x *Exchange, r *Request) *scope {
 	}
 	sc.id, sc.root = v.newID(), root
 	sc.stream.in, sc.stream.exchange = r, x
-	sc.stream.start, sc.stream.began = v.host.now(), v.host.elapsed()
+	sc.stream.start, sc.stream.began = v.host.o.Now(), v.host.elapsed()
 	if r.Faults != nil {
 		sc.stream.faults = *r.Faults
 	}

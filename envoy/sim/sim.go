@@ -36,6 +36,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -134,24 +135,11 @@ type Host struct {
 	compiler *compiler
 	ctx      context.Context
 
-	vmID            string
-	vmConfiguration []byte
-	pluginName      string
-	rootID          string
-	properties      map[string][]byte
-	shared          *Namespace
-	metrics         metrics
-	reloads         reloads
-	now             func() int64
-	logTo           func(Level, int, string)
-	logLevel        Level
-	withheld        []string
-	onCall          func(int, string)
-	onShared        func(int, Access)
-	dial            func(Call, *Inbox) (Peer, error)
-	changed         chan struct{}
-	streamIdle      int64
-	seed            uint64
+	o       Options
+	shared  *Namespace
+	metrics metrics
+	reloads reloads
+	changed chan struct{}
 
 	clock struct {
 		sync.Mutex
@@ -182,17 +170,12 @@ type thread struct {
 // New compiles a filter and refuses one that Envoy could not load. It starts
 // no VM: the first Configure does.
 func New(ctx context.Context, o Options) (*Host, error) {
-	h := &Host{
-		ctx: ctx, vmID: o.VMID, vmConfiguration: o.VMConfiguration, pluginName: o.PluginName, rootID: o.RootID,
-		properties: o.Properties, now: o.Now, logTo: o.Log, logLevel: o.LogLevel, onCall: o.OnCall,
-		onShared: o.OnShared, seed: o.Seed, withheld: o.Withheld, dial: o.Dial, streamIdle: int64(o.StreamIdle),
-		changed: make(chan struct{}, 1),
-	}
+	h := &Host{ctx: ctx, o: o, changed: make(chan struct{}, 1)}
 	if o.Workers < 0 {
 		return nil, fmt.Errorf("start simulator: %d workers, want at least 1", o.Workers)
 	}
-	if h.now == nil {
-		h.now = func() int64 { return time.Now().UnixNano() }
+	if h.o.Now == nil {
+		h.o.Now = func() int64 { return time.Now().UnixNano() }
 	}
 	var err error
 	if h.compiler, err = compilerOf(o.CacheDir); err != nil {
@@ -202,13 +185,9 @@ func New(ctx context.Context, o Options) (*Host, error) {
 		return nil, err
 	}
 	h.filters = []*filter{h.filter}
-	store := o.Store
-	if store == nil {
-		store = NewStore()
-	}
-	h.shared = store.Namespace(o.VMID)
+	h.shared = cmp.Or(o.Store, NewStore()).Namespace(o.VMID)
 	h.shared.hold()
-	h.clock.last, h.clock.elapsed = h.now(), int64(time.Second)
+	h.clock.last, h.clock.elapsed = h.o.Now(), int64(time.Second)
 	for id := range max(o.Workers, 1) {
 		h.threads = append(h.threads, &thread{id: id, host: h})
 	}
@@ -313,7 +292,7 @@ func (t *thread) close() {
 
 // elapsed is the monotonic clock: it follows Now, but not backwards.
 func (h *Host) elapsed() int64 {
-	now := h.now()
+	now := h.o.Now()
 	h.clock.Lock()
 	defer h.clock.Unlock()
 	if now > h.clock.last {
@@ -324,8 +303,8 @@ func (h *Host) elapsed() int64 {
 }
 
 func (h *Host) log(level Level, vm int, message string) {
-	if h.logTo != nil && level >= h.logLevel {
-		h.logTo(level, vm, message)
+	if h.o.Log != nil && level >= h.o.LogLevel {
+		h.o.Log(level, vm, message)
 	}
 }
 

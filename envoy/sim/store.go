@@ -61,12 +61,7 @@ func (n *Namespace) release() {
 
 // Get returns the value of key and the number of its last write. The value
 // must not be changed.
-func (n *Namespace) Get(key string) (value []byte, cas uint32, ok bool) {
-	n.store.mu.Lock()
-	e, ok := n.data[key]
-	n.store.mu.Unlock()
-	return e.value, e.cas, ok
-}
+func (n *Namespace) Get(key string) (value []byte, cas uint32, ok bool) { return n.get([]byte(key)) }
 
 // Set writes a copy of value unless key exists with a write number other than
 // cas. A cas of 0 always writes, and so does any cas when key does not exist.
@@ -122,13 +117,7 @@ func (n *Namespace) Bytes() int {
 // Range calls f for each key, in no order, until f returns false, over the
 // state at the time of the call: f may use the namespace.
 func (n *Namespace) Range(f func(key string, value []byte, cas uint32) bool) {
-	n.store.mu.Lock()
-	all := make(map[string]entry, len(n.data))
-	for k, e := range n.data {
-		all[k] = e
-	}
-	n.store.mu.Unlock()
-	for k, e := range all {
+	for k, e := range n.Save().data {
 		if !f(k, e.value, e.cas) {
 			return
 		}

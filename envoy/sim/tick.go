@@ -40,7 +40,7 @@ func (h *Host) Next() (ns int64, ok bool) {
 		first = min(first, t.next())
 		t.Unlock()
 	}
-	now := h.now()
+	now := h.o.Now()
 	return now + max(first-h.elapsed(), 0), first < math.MaxInt64
 }
 
@@ -63,7 +63,7 @@ func (t *thread) next() int64 {
 			}
 		}
 	}
-	if t.host.streamIdle > 0 && len(t.paused) > 0 {
+	if t.host.o.StreamIdle > 0 && len(t.paused) > 0 {
 		first = min(first, t.paused[0].idleDue)
 	}
 	return first
@@ -87,7 +87,7 @@ func (t *thread) tick(always bool) {
 // endIdle answers the requests that have been paused for too long, also those of a
 // VM that has failed: nothing else ends them.
 func (t *thread) endIdle() {
-	if t.host.streamIdle == 0 {
+	if t.host.o.StreamIdle == 0 {
 		return
 	}
 	now := t.host.elapsed()

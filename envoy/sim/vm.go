@@ -76,10 +76,10 @@ type vm struct {
 func (h *Host) instantiate(id int, f *filter, heard *[]string) (*vm, error) {
 	v := &vm{host: h, id: id, filter: f, scopes: map[uint32]*scope{}, nextID: 1, nextToken: tokenFirst, heard: heard}
 	v.ctx = context.WithValue(h.ctx, vmKey{}, v)
-	if h.seed != 0 {
+	if h.o.Seed != 0 {
 		var seed [32]byte
 		for i := range 8 {
-			seed[i] = byte(h.seed >> (8 * i))
+			seed[i] = byte(h.o.Seed >> (8 * i))
 			seed[8+i] = byte(uint64(id) >> (8 * i))
 		}
 		v.dice = rand.NewChaCha8(seed)
@@ -96,7 +96,7 @@ func (h *Host) instantiate(id int, f *filter, heard *[]string) (*vm, error) {
 		return v, errors.New("instantiate module: it has no memory")
 	}
 	for i, name := range callbackNames {
-		if !slices.Contains(h.withheld, name) {
+		if !slices.Contains(h.o.Withheld, name) {
 			v.on[i] = m.ExportedFunction(name)
 		}
 	}

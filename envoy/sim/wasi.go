@@ -135,7 +135,7 @@ func (v *vm) clockTime(s []uint64) errno {
 	var now int64
 	switch uint32(s[0]) {
 	case 0:
-		now = v.host.now()
+		now = v.host.o.Now()
 	case 1:
 		now = v.host.elapsed()
 	default:
