@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
@@ -26,20 +27,15 @@ func TestCapabilitiesRestrict(t *testing.T) {
 			capabilities []string
 			want         int
 		}{
-			{"default", nil, http.StatusOK},
-			{"all", []string{}, http.StatusOK},
+			{"default", nil, http.StatusTooManyRequests},
+			{"all", []string{}, http.StatusTooManyRequests},
 			{"one less", without, http.StatusServiceUnavailable}, // from the upstream that is not there
 		} {
 			p := start(t, ctx, binary, envoy.BootstrapOptions{
-				Plugin: envoy.Plugin{Wasm: probe, Capabilities: tc.capabilities, Envoy: version},
+				Plugin: envoy.Plugin{Wasm: buildtest.Filter(t), Policy: []byte(denying), Capabilities: tc.capabilities, Envoy: version},
 				Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0",
 			})
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, listener(t, ctx, p, envoy.ListenerName), http.NoBody)
-			require.NoError(t, err)
-			response, err := http.DefaultTransport.RoundTrip(request)
-			require.NoError(t, err)
-			require.NoError(t, response.Body.Close())
-			require.Equal(t, tc.want, response.StatusCode, tc.name)
+			require.Equal(t, tc.want, ask(t, ctx, listener(t, ctx, p, envoy.ListenerName)), tc.name)
 			require.NotContains(t, strings.ToLower(p.Log()), "deprecated", tc.name)
 			require.NoError(t, p.Kill())
 		}

@@ -3,6 +3,7 @@ package envoy_test
 import (
 	"context"
 	"net"
+	"net/http"
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
@@ -47,7 +49,7 @@ func serve(t *testing.T, address string, plugin envoy.Plugin) {
 	require.NoError(t, err)
 	grpcServer := grpc.NewServer()
 	extensionv3.RegisterExtensionConfigDiscoveryServiceServer(grpcServer, onePlugin{
-		resource: &discoveryv3.Resource{Name: config.GetName(), Version: string(plugin.Policy), Resource: packed},
+		resource: &discoveryv3.Resource{Name: config.GetName(), Version: "1", Resource: packed},
 	})
 	done := make(chan struct{})
 	go func() {
@@ -65,10 +67,11 @@ func serve(t *testing.T, address string, plugin envoy.Plugin) {
 func TestFirstRequestMeetsServedPolicy(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
 		xds := unusedAddress(t)
-		serve(t, xds, envoy.Plugin{Wasm: probe, Policy: []byte("served")})
+		serve(t, xds, envoy.Plugin{Wasm: buildtest.Filter(t), Policy: []byte(denying)})
 		p := start(t, ctx, binary, envoy.BootstrapOptions{
-			Plugin: envoy.Plugin{Wasm: probe}, Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0", XDS: []string{xds}, Node: "n",
+			Plugin: envoy.Plugin{Wasm: buildtest.Filter(t)}, Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0",
+			XDS: []string{xds}, Node: "n",
 		})
-		require.Equal(t, "served", get(t, ctx, listener(t, ctx, p, envoy.ListenerName)))
+		require.Equal(t, http.StatusTooManyRequests, ask(t, ctx, listener(t, ctx, p, envoy.ListenerName)))
 	})
 }
