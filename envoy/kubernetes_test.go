@@ -85,7 +85,7 @@ func TestResources(t *testing.T) {
 			list, err := read(got)
 			require.NoError(t, err)
 			require.Len(t, list, 1)
-			require.JSONEq(t, commentedJSON, list[0].Configuration)
+			require.JSONEq(t, commentedJSON, list[0].Policy(t))
 			held, err := json.MarshalIndent(list[0], "", "  ")
 			require.NoError(t, err)
 			requireGolden(t, name+".json", append(held, '\n'))
@@ -99,7 +99,6 @@ func TestResources(t *testing.T) {
 		"metadata":          "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {nam: a}\nspec: {url: 'oci://a/b'}",
 		"twice":             "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nspec: {url: 'oci://a/b', url: 'oci://a/b'}",
 		"envoy gateway":     "apiVersion: gateway.envoyproxy.io/v1alpha1\nkind: EnvoyExtensionPolicy\nspec: {wasm: [{code: {type: HTTP, http: {url: a}}, root: a}]}",
-		"code of no type":   "apiVersion: gateway.envoyproxy.io/v1alpha1\nkind: EnvoyExtensionPolicy\nspec: {wasm: [{code: {http: {url: a}}, config: {}}]}",
 		"version of theirs": "apiVersion: extensions.istio.io/v1\nkind: WasmPlugin\nspec: {url: 'oci://a/b'}",
 	} {
 		_, err := read([]byte(planted))

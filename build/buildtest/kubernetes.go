@@ -13,17 +13,31 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Resource is a resource as its product decodes it, and what Envoy gets to see of it.
+// Resource is a resource as its product decodes it.
 type Resource struct {
-	Kind          string
-	Namespace     string
-	Name          string // of Envoy's plugin
-	RootID        string `json:"root_id"`
-	VMID          string `json:"vm_id"`
-	FailurePolicy string `json:"failure_policy"`
-	Code          string
-	Configuration string // what the filter reads
-	Spec          json.RawMessage
+	Kind     string `json:"kind"`
+	Metadata struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	} `json:"metadata"`
+	Spec json.RawMessage `json:"spec"`
+}
+
+// Policy is the policy in a resource of Istio or Envoy Gateway.
+func (r Resource) Policy(tb testing.TB) string {
+	tb.Helper()
+	type wasm struct {
+		PluginConfig, Config json.RawMessage
+		Wasm                 json.RawMessage
+	}
+	spec, several := wasm{}, []wasm{}
+	require.NoError(tb, json.Unmarshal(r.Spec, &spec))
+	if spec.Wasm != nil && json.Unmarshal(spec.Wasm, &several) == nil {
+		return string(several[0].Config)
+	} else if spec.Wasm != nil {
+		require.NoError(tb, json.Unmarshal(spec.Wasm, &spec))
+	}
+	return string(spec.PluginConfig)
 }
 
 // Kubernetes compiles the reader of resources in envoy/testdata/kubernetes, which has the

@@ -55,7 +55,7 @@ func pushedIn(t *testing.T, read func([]byte) ([]buildtest.Resource, error), res
 	list, err := read([]byte(resource))
 	require.NoError(t, err, resource)
 	require.Len(t, list, 1)
-	tree, err := policy.ParseJSON([]byte(list[0].Configuration))
+	tree, err := policy.ParseJSON([]byte(list[0].Policy(t)))
 	require.NoError(t, err)
 	got, problems := policy.ReadPushed(tree)
 	require.Empty(t, problems, resource)

@@ -37,7 +37,7 @@ func TestKubernetesReadsTheManifests(t *testing.T) {
 		require.NoError(t, err)
 		var kinds []string
 		for _, object := range list {
-			require.Equal(t, "on", object.Namespace)
+			require.Equal(t, "on", object.Metadata.Namespace)
 			kinds = append(kinds, object.Kind)
 		}
 		require.Equal(t, tc.want, kinds)
