@@ -38,7 +38,7 @@ func TestFilterSeesAnswers(t *testing.T) {
 			case <-r.Context().Done():
 			}
 		}
-	}), func(o *proxy.Options) { o.Wasm = guest(t, "witness") })
+	}), func(o *proxy.Options) { o.Wasm = witness(t) })
 	_, err := p.Configure([]byte("{}"))
 	require.NoError(t, err)
 	said := func(path, line string) {

@@ -21,15 +21,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
-// pauser is a filter that does what a request and what messages on its stream say:
-// see envoy/sim/testdata/pauser.
-func pauser(t *testing.T) []byte { t.Helper(); return guest(t, "pauser") }
-
-// guest is a filter of envoy/sim/testdata.
-func guest(t *testing.T, name string) []byte {
+// witness is the filter of envoy/sim/testdata that does what a request and what messages on its
+// stream say, or says what it sees of an answer.
+func witness(t *testing.T) []byte {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), name+".wasm")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", file, "../sim/testdata/"+name)
+	file := filepath.Join(t.TempDir(), "witness.wasm")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", file, "../sim/testdata/witness")
 	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
@@ -86,7 +83,7 @@ func TestFilterPausesAndAsks(t *testing.T) {
 	nobody, err := grpc.NewClient(fmt.Sprint("127.0.0.1:", free[0]), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, nobody.Close()) })
-	wasm := pauser(t)
+	wasm := witness(t)
 	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }), func(o *proxy.Options) {
 		o.Wasm, o.Workers = wasm, 1
 		o.Cluster = func(name string) grpc.ClientConnInterface {

@@ -143,7 +143,7 @@ type conveyed interface {
 // place of nil it writes that.
 func requireConveyed(t *testing.T, c courier, wanted func(asked) bool, write bool) {
 	t.Helper()
-	file := filepath.Join("testdata", "witness", "recorded.txt")
+	file := filepath.Join("testdata", "witness", "answers.txt")
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	recorded := map[string]string{}

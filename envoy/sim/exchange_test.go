@@ -27,7 +27,7 @@ func (p slowPeer) Cancel()             { p.note("cancel") }
 func setUpPauser(t *testing.T, change ...func(*sim.Options)) (b *bench) {
 	t.Helper()
 	return setUp(t, append([]func(*sim.Options){func(o *sim.Options) {
-		o.Wasm, o.LogLevel, o.OnCall = pauser, sim.Info, nil
+		o.Wasm, o.LogLevel, o.OnCall = witness, sim.Info, nil
 		o.Log = func(_ sim.Level, vm int, m string) { b.note(&b.lines, fmt.Sprint(vm, " ", m)) }
 		o.Dial = func(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
 			after, err := time.ParseDuration(c.Cluster)

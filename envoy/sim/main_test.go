@@ -18,8 +18,8 @@ import (
 // guest is the test filter; arena is the same with a malloc of its own and
 // another version.
 var (
-	guest, arena, pauser, witness []byte
-	cacheDir, wasmDir             string
+	guest, arena, witness []byte
+	cacheDir, wasmDir     string
 )
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	wasmDir, cacheDir = dir, filepath.Join(dir, "cache")
-	for name, wasm := range map[string]*[]byte{"guest": &guest, "arena": &arena, "pauser": &pauser, "witness": &witness} {
+	for name, wasm := range map[string]*[]byte{"guest": &guest, "arena": &arena, "witness": &witness} {
 		source := strings.Replace(name, "arena", "guest", 1)
 		out := filepath.Join(dir, name+".wasm")
 		build := exec.Command("go", "build", "-tags", name, "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./testdata/"+source)

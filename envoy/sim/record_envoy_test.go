@@ -100,7 +100,7 @@ const recordListener = `{name: %[1]s, address: {socket_address: {address: 127.0.
         {name: before, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC,
           rules: {action: DENY, policies: {p: {permissions: [{header: {name: x-before, present_match: true}}], principals: [{any: true}]}}}}},
         {name: %[1]s, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm, config: {name: plugin, root_id: root,
-          vm_config: {vm_id: vm, runtime: envoy.wasm.runtime.v8, code: {local: {filename: %[3]s}}}}}},
+          vm_config: {vm_id: %[1]s, runtime: envoy.wasm.runtime.v8, code: {local: {filename: %[3]s}}}}}},
         {name: after, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault,
           abort: {header_abort: {}, percentage: {numerator: 100}}}},
         {name: router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}],
@@ -219,7 +219,7 @@ type envoyLab struct {
 	read   int // of the log
 }
 
-var wasmLine = regexp.MustCompile(`(?m)\[info\]\[wasm\].* wasm log(?: plugin)? root vm: (.*)$`)
+var wasmLine = regexp.MustCompile(`(?m)\[info\]\[wasm\].* wasm log(?: plugin)? root (?:talks|answers): (.*)$`)
 
 func (l *envoyLab) log() []string {
 	log := l.p.Log()
@@ -346,8 +346,9 @@ func startRecorder(t *testing.T, binary string) (*proc.Process, *dispatch) {
 		}
 		clusters += fmt.Sprintf(recordCluster, name, address[strings.LastIndex(address, ":")+1:], protocol)
 	}
-	listeners := fmt.Sprintf(recordListener, "pauser", "stream_idle_timeout: "+idle.String(), filepath.Join(wasmDir, "pauser.wasm")) + "," +
-		fmt.Sprintf(recordListener, "witness", answerOptions, filepath.Join(wasmDir, "witness.wasm"))
+	filter := filepath.Join(wasmDir, "witness.wasm")
+	listeners := fmt.Sprintf(recordListener, "talks", "stream_idle_timeout: "+idle.String(), filter) + "," +
+		fmt.Sprintf(recordListener, "answers", answerOptions, filter)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	p, err := proc.Start(ctx, proc.Options{Binary: binary, Bootstrap: fmt.Appendf(nil, recordBootstrap, listeners, clusters)})
@@ -383,8 +384,8 @@ func TestRecord(t *testing.T) {
 					require.NoError(t, err)
 					return &envoyLab{t: t, p: p, client: client, url: "http://" + address + "/"}
 				}
-				requireConducted(t, labOf("pauser"), write)
-				requireConveyed(t, &envoyCourier{envoyLab: labOf("witness"), dispatch: d}, func(a asked) bool { return !a.http1 || protocol == "HTTP1" }, write)
+				requireConducted(t, labOf("talks"), write)
+				requireConveyed(t, &envoyCourier{envoyLab: labOf("answers"), dispatch: d}, func(a asked) bool { return !a.http1 || protocol == "HTTP1" }, write)
 			})
 		}
 	}

@@ -137,7 +137,7 @@ func requireConducted(t *testing.T, l lab, anew bool) {
 		time.Sleep(20 * time.Millisecond) // for what nobody waits for
 		write(&b, l.log()[from:], answers)
 	}
-	file := filepath.Join("testdata", "pauser", "recorded.txt")
+	file := filepath.Join("testdata", "witness", "talks.txt")
 	if anew {
 		require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
 	}
@@ -234,8 +234,6 @@ func (l simLab) request(ctx context.Context, tk talk) string {
 func TestAsRecorded(t *testing.T) {
 	t.Parallel()
 	b := setUpWitness(t, func(o *sim.Options) { o.Now, o.Dial, o.StreamIdle = nil, dial, idle })
-	require.NoError(t, b.Replace(pauser, []byte("first")))
-	b.heard()
 	stop := make(chan struct{})
 	var ticking sync.WaitGroup
 	ticking.Go(func() {

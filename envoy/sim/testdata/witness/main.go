@@ -1,30 +1,115 @@
-// Command witness is the filter that says what Envoy shows of an answer: it logs each
-// callback with its arguments, and with what the attributes read in it. A request has a
-// name in its header x-name; if that has "deny" in it, the filter answers. It is exported
-// functions alone, without the SDK.
+// Command witness is the filter whose callbacks are recorded on a real Envoy. It logs each
+// callback, and is exported functions alone, without the SDK. A request has a name in its
+// header x-name.
+//
+// One with a header x-do has a talk: that says what to do, in steps parted by "|"; a message
+// on a gRPC stream says it in steps parted by ";". Each host call is logged with its status.
+//
+// Of any other request it says what Envoy shows of its answer: the arguments of callbacks, and
+// what the attributes read in them. If the name has "deny" in it, the filter answers.
 package main
 
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"unsafe"
-
-	"github.com/sluice-ratelimit/sluice/envoy/sim/testdata/raw"
 )
 
 func main() {}
 
+//go:wasmimport env proxy_log
+func hostLog(level uint32, text *byte, size uint32) uint32
+
+//go:wasmimport env proxy_get_header_map_value
+func headerValue(kind uint32, key *byte, keySize uint32, value unsafe.Pointer, size *uint32) uint32
+
+//go:wasmimport env proxy_get_buffer_bytes
+func bufferBytes(kind, start, size uint32, data unsafe.Pointer, length *uint32) uint32
+
 //go:wasmimport env proxy_get_property
 func getProperty(path *byte, size uint32, value unsafe.Pointer, valueSize *uint32) uint32
+
+//go:wasmimport env proxy_set_effective_context
+func setEffectiveContext(id uint32) uint32
+
+//go:wasmimport env proxy_continue_stream
+func continueStream(kind uint32) uint32
 
 //go:wasmimport env proxy_send_local_response
 func localResponse(code uint32, details *byte, detailsSize uint32, body *byte, bodySize uint32, headers *byte, headersSize uint32, grpc int32) uint32
 
+//go:wasmimport env proxy_set_tick_period_milliseconds
+func setTickPeriod(ms uint32) uint32
+
+//go:wasmimport env proxy_grpc_stream
+func grpcStream(target *byte, targetSize uint32, service *byte, serviceSize uint32, method *byte, methodSize uint32,
+	metadata *byte, metadataSize uint32, token *uint32) uint32
+
+//go:wasmimport env proxy_grpc_send
+func grpcSend(token uint32, message *byte, size, end uint32) uint32
+
+//go:wasmimport env proxy_grpc_close
+func grpcClose(token uint32) uint32
+
+//go:wasmimport env proxy_grpc_cancel
+func grpcCancel(token uint32) uint32
+
 var (
-	names = map[uint32]string{} // of requests
-	root  uint32
+	root    uint32
+	names   = map[uint32]string{} // of requests
+	ids     = map[string]uint32{}
+	talking []uint32 // requests that have a talk
+	token   uint32   // of the stream opened last
+	onTick  string
+	onClose string
 )
+
+// given is memory that the host fills, kept until it is read.
+var given = map[uint32][]byte{}
+
+//go:wasmexport proxy_abi_version_0_2_0
+func abiVersion() {}
+
+//go:wasmexport malloc
+func malloc(size uint32) unsafe.Pointer {
+	b := make([]byte, size)
+	at := unsafe.Pointer(unsafe.SliceData(b))
+	given[uint32(uintptr(at))] = b
+	return at
+}
+
+// taken returns what the host has put into memory that it asked for.
+func taken(at, size uint32) string {
+	b := given[at]
+	delete(given, at)
+	return string(b[:min(int(size), len(b))])
+}
+
+// say logs words with blanks between them.
+func say(words ...any) {
+	line := fmt.Sprintln(words...)
+	hostLog(2, unsafe.StringData(line), uint32(len(line)-1))
+}
+
+// header returns a value of a header map, and the host's status.
+func header(kind uint32, key string) (string, uint32) {
+	var at, size uint32
+	status := headerValue(kind, unsafe.StringData(key), uint32(len(key)), unsafe.Pointer(&at), &size)
+	return taken(at, size), status
+}
+
+// buffer returns all of a buffer, and the host's status.
+func buffer(kind uint32) (string, uint32) {
+	var at, size uint32
+	status := bufferBytes(kind, 0, 1<<20, unsafe.Pointer(&at), &size)
+	return taken(at, size), status
+}
+
+//go:wasmexport proxy_on_vm_start
+func onVMStart(_, _ uint32) uint32 { return 1 }
 
 //go:wasmexport proxy_on_configure
 func onConfigure(id, _ uint32) uint32 {
@@ -37,25 +122,38 @@ func onContextCreate(_, _ uint32) {}
 
 //go:wasmexport proxy_on_request_headers
 func onRequestHeaders(id, _, end uint32) uint32 {
-	names[id], _ = raw.Header(0, "x-name")
-	raw.Say("request_headers", names[id], end, attributes())
-	if strings.Contains(names[id], "deny") {
-		body := "from the filter"
-		localResponse(429, nil, 0, unsafe.StringData(body), uint32(len(body)), nil, 0, -1)
+	name, _ := header(0, "x-name")
+	names[id], ids[name] = name, id
+	if do, status := header(0, "x-do"); status == 0 {
+		talking = append(talking, id)
+		say("request_headers", name, end)
+		return steps(do, "|")
+	}
+	say("request_headers", name, end, attributes())
+	if strings.Contains(name, "deny") {
+		reply(429)
 	}
 	return 0
 }
 
 //go:wasmexport proxy_on_response_headers
 func onResponseHeaders(id, _, end uint32) uint32 {
-	raw.Say("response_headers", names[id], end, maps(), attributes())
+	if slices.Contains(talking, id) {
+		status, _ := header(2, ":status")
+		say("response_headers", names[id], status, end)
+	} else {
+		say("response_headers", names[id], end, maps(), attributes())
+	}
 	return 0
 }
 
 //go:wasmexport proxy_on_response_body
 func onResponseBody(id, size, end uint32) uint32 {
-	text, status := raw.Buffer(1)
-	raw.Say("response_body", names[id], size, end, fmt.Sprintf("%q", text), status, maps(), attributes())
+	if slices.Contains(talking, id) {
+		return 0
+	}
+	text, status := buffer(1)
+	say("response_body", names[id], size, end, fmt.Sprintf("%q", text), status, maps(), attributes())
 	if text == "trap" {
 		panic("asked to")
 	}
@@ -64,17 +162,135 @@ func onResponseBody(id, size, end uint32) uint32 {
 
 //go:wasmexport proxy_on_log
 func onLog(id uint32) {
-	if id != root {
-		raw.Say("log", names[id], maps(), attributes())
+	if slices.Contains(talking, id) {
+		status, _ := header(2, ":status")
+		say("log", names[id], status)
+	} else if id != root {
+		say("log", names[id], maps(), attributes())
 	}
+}
+
+//go:wasmexport proxy_on_done
+func onDone(id uint32) uint32 {
+	if slices.Contains(talking, id) {
+		say("done", names[id])
+	}
+	return 1
 }
 
 //go:wasmexport proxy_on_delete
 func onDelete(id uint32) {
-	if id != root {
-		raw.Say("delete", names[id], maps(), attributes())
-		delete(names, id)
+	if slices.Contains(talking, id) {
+		say("delete", names[id])
+	} else if id != root {
+		say("delete", names[id], maps(), attributes())
 	}
+	talking = slices.DeleteFunc(talking, func(other uint32) bool { return other == id })
+	delete(ids, names[id])
+	delete(names, id)
+}
+
+//go:wasmexport proxy_on_tick
+func onTicked(uint32) {
+	setTickPeriod(0)
+	say("tick", "root")
+	steps(onTick, ";")
+}
+
+//go:wasmexport proxy_on_grpc_receive
+func onReceive(_, token, size uint32) {
+	text, status := buffer(5)
+	say("grpc_receive", "root", token, size, status)
+	steps(text, ";")
+}
+
+//go:wasmexport proxy_on_grpc_close
+func onClosed(_, token, code uint32) {
+	say("grpc_close", "root", token, code)
+	do := onClose
+	onClose = ""
+	steps(do, ";")
+}
+
+func steps(do, parting string) (action uint32) {
+	for _, s := range strings.Split(do, parting) {
+		verb, rest, _ := strings.Cut(s, " ")
+		first, second, _ := strings.Cut(rest, " ")
+		n, _ := strconv.Atoi(first)
+		switch verb {
+		case "":
+		case "pause":
+			action = 1
+		case "trap":
+			panic("asked to")
+		case "open":
+			say(s, open(rest), token)
+		case "send":
+			say(s, grpcSend(token, unsafe.StringData(rest), uint32(len(rest)), 0))
+		case "last":
+			say(s, grpcSend(token, unsafe.StringData(rest), uint32(len(rest)), 1))
+		case "sendto":
+			say(s, grpcSend(uint32(n), unsafe.StringData(second), uint32(len(second)), 0))
+		case "half":
+			say(s, grpcClose(token))
+		case "halfof":
+			say(s, grpcClose(uint32(n)))
+		case "cancel":
+			say(s, grpcCancel(token))
+		case "cancelof":
+			say(s, grpcCancel(uint32(n)))
+		case "resume":
+			say(s, as(first, func() uint32 { return continueStream(0) }))
+		case "reply":
+			code, _ := strconv.Atoi(second)
+			say(s, as(first, func() uint32 { return reply(code) }))
+		case "all":
+			for i := range n {
+				steps(strings.ReplaceAll(strings.SplitN(s, " ", 3)[2], "R", "r"+strconv.Itoa(i)), ";")
+			}
+		case "path":
+			var path string
+			say(s, as(first, func() (status uint32) {
+				path, status = header(0, ":path")
+				return status
+			}), path)
+		case "effective":
+			say(s, setEffectiveContext(uint32(n)))
+		case "tick":
+			onTick = strings.ReplaceAll(second, "+", ";")
+			say("tick", n, setTickPeriod(uint32(n)))
+		case "onclose":
+			onClose = strings.ReplaceAll(rest, "+", ";")
+		case "buffer":
+			text, status := buffer(5)
+			say(s, text, status)
+		default:
+			say("what is", s)
+		}
+	}
+	return action
+}
+
+// as acts for another request.
+func as(who string, do func() uint32) string {
+	effective := setEffectiveContext(ids[who])
+	status := do()
+	setEffectiveContext(root)
+	return fmt.Sprint(effective, status)
+}
+
+func reply(code int) uint32 {
+	const body = "from the filter"
+	return localResponse(uint32(code), nil, 0, unsafe.StringData(body), uint32(len(body)), nil, 0, -1)
+}
+
+// open opens a stream to a cluster, named in a GrpcService.
+func open(cluster string) uint32 {
+	envoyGRPC := "\x0a" + string(rune(len(cluster))) + cluster
+	target := "\x0a" + string(rune(len(envoyGRPC))) + envoyGRPC
+	const service, method = "test.Commands", "Talk"
+	return grpcStream(unsafe.StringData(target), uint32(len(target)), unsafe.StringData(service), uint32(len(service)),
+		unsafe.StringData(method), uint32(len(method)), nil, 0, &token)
 }
 
 // maps says what the header maps have: of the request its name, of the response its
@@ -85,7 +301,7 @@ func maps() string {
 		kind uint32
 		name string
 	}{{0, "x-name"}, {2, ":status"}, {3, "x-trailer"}, {3, "grpc-status"}} {
-		value, status := raw.Header(f.kind, f.name)
+		value, status := header(f.kind, f.name)
 		if status != 0 {
 			value = fmt.Sprintf("!%d", status)
 		}
@@ -105,7 +321,7 @@ func attributes() string {
 		var at, size uint32
 		key := strings.ReplaceAll(path, ".", "\x00")
 		status := getProperty(unsafe.StringData(key), uint32(len(key)), unsafe.Pointer(&at), &size)
-		value := raw.Taken(at, size)
+		value := taken(at, size)
 		switch {
 		case status != 0:
 			value = fmt.Sprintf("!%d", status)
