@@ -15,17 +15,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 )
 
 // ErrNoEnvoy says that no Envoy binary was found anywhere.
-var ErrNoEnvoy = errors.New("no envoy binary: run make test, which installs it, or set ENVOY_PATH, or put envoy on PATH")
+var ErrNoEnvoy = errors.New("no envoy binary: run make test, which installs it, or set ENVOY_PATH, say to what build/fetch envoy-1.40.0 prints, or put envoy on PATH")
 
 // Find returns the path of the Envoy to use: ENVOY_PATH; else the newest the
-// Makefile names in SLUICE_ENVOY; else the one on PATH; else the newest one
-// installed under build/out of the module around the working directory.
+// Makefile names in SLUICE_ENVOY; else the one on PATH.
 func Find() (string, error) {
 	all, err := All()
 	if err != nil {
@@ -55,9 +52,6 @@ func All() ([]string, error) {
 	if path, err := exec.LookPath("envoy"); err == nil {
 		return []string{path}, nil
 	}
-	if path := newestInstalled(); path != "" {
-		return []string{path}, nil
-	}
 	return nil, ErrNoEnvoy
 }
 
@@ -69,45 +63,6 @@ func checked(variable string, paths ...string) ([]string, error) {
 		}
 	}
 	return paths, nil
-}
-
-// newestInstalled returns build/out/envoy-VERSION/envoy of the newest version,
-// or "" where there is none.
-func newestInstalled() string {
-	dir, err := os.Getwd()
-	if err != nil {
-		return ""
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			break
-		}
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return ""
-		}
-		dir = parent
-	}
-	found, err := filepath.Glob(filepath.Join(dir, "build", "out", "envoy-*", "envoy"))
-	if err != nil || len(found) == 0 {
-		return ""
-	}
-	return slices.MaxFunc(found, func(a, b string) int {
-		return slices.Compare(versionNumbers(a), versionNumbers(b))
-	})
-}
-
-func versionNumbers(path string) []int {
-	version := strings.TrimPrefix(filepath.Base(filepath.Dir(path)), "envoy-")
-	var numbers []int
-	for part := range strings.SplitSeq(version, ".") {
-		n, err := strconv.Atoi(part)
-		if err != nil {
-			return nil // not a release: older than any
-		}
-		numbers = append(numbers, n)
-	}
-	return numbers
 }
 
 var versionLine = regexp.MustCompile(`version: [0-9a-f]+/([^/\s]+)/`)

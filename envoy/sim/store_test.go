@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -9,61 +10,33 @@ import (
 
 // The rules of shared_data.cc in proxy-wasm-cpp-host, step by step.
 func TestStoreRules(t *testing.T) {
-	type step struct {
-		set   string // key to set, else get is read
-		cas   uint32
-		value string
-		ok    bool
-		get   string
-		want  uint32 // number of the last write
-	}
-	cases := map[string]struct {
+	// A step is "set KEY VALUE CAS", with a "!" in front if it must fail, or "get KEY VALUE CAS".
+	for name, c := range map[string]struct {
 		next  uint32
-		steps []step
+		steps []string
 	}{
-		"a key that does not exist is created whatever the number": {1, []step{
-			{set: "a", cas: 0xFFFFFFFE, value: "1", ok: true}, {get: "a", value: "1", ok: true, want: 1},
-			{set: "b", cas: 7, value: "2", ok: true}, {get: "b", value: "2", ok: true, want: 2},
-		}},
-		"a number that is never issued is create-if-absent": {1, []step{
-			{set: "a", cas: 0xFFFFFFFE, value: "1", ok: true}, {set: "a", cas: 0xFFFFFFFE, value: "2"},
-			{get: "a", value: "1", ok: true, want: 1},
-		}},
-		"zero overwrites": {1, []step{
-			{set: "a", value: "1", ok: true}, {set: "a", value: "2", ok: true}, {get: "a", value: "2", ok: true, want: 2},
-		}},
-		"the number must be that of the last write": {1, []step{
-			{set: "a", value: "1", ok: true}, {set: "a", cas: 1, value: "2", ok: true}, {set: "a", cas: 1, value: "3"},
-			{get: "a", value: "2", ok: true, want: 2},
-		}},
-		"one counter for all keys, and a mismatch takes no number": {1, []step{
-			{set: "a", value: "1", ok: true}, {set: "b", value: "1", ok: true}, {set: "a", cas: 9, value: "2"},
-			{set: "a", cas: 1, value: "3", ok: true}, {get: "a", value: "3", ok: true, want: 3}, {get: "b", value: "1", ok: true, want: 2},
-		}},
-		"the counter skips zero": {math.MaxUint32, []step{
-			{set: "a", value: "1", ok: true}, {get: "a", value: "1", ok: true, want: math.MaxUint32},
-			{set: "a", cas: math.MaxUint32, value: "2", ok: true}, {get: "a", value: "2", ok: true, want: 1},
-		}},
-		"an empty value is a value": {1, []step{
-			{get: "a"}, {set: "a", ok: true}, {get: "a", ok: true, want: 1},
-		}},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			s := NewStore()
-			s.next = c.next
-			ns := s.Namespace("vm")
-			for i, st := range c.steps {
-				if st.get == "" {
-					require.Equal(t, st.ok, ns.Set(st.set, []byte(st.value), st.cas), "step %d", i)
-					continue
-				}
-				value, cas, ok := ns.Get(st.get)
-				require.Equal(t, st.ok, ok, "step %d", i)
-				require.Equal(t, st.value, string(value), "step %d", i)
-				require.Equal(t, st.want, cas, "step %d", i)
+		"a key that does not exist is created whatever the number": {1, []string{"set a 1 4294967294", "get a 1 1", "set b 2 7", "get b 2 2"}},
+		"a number that is never issued is create-if-absent":        {1, []string{"set a 1 4294967294", "!set a 2 4294967294", "get a 1 1"}},
+		"zero overwrites": {1, []string{"set a 1 0", "set a 2 0", "get a 2 2"}},
+		"the number must be that of the last write":                {1, []string{"set a 1 0", "set a 2 1", "!set a 3 1", "get a 2 2"}},
+		"one counter for all keys, and a mismatch takes no number": {1, []string{"set a 1 0", "set b 1 0", "!set a 2 9", "set a 3 1", "get a 3 3", "get b 1 2"}},
+		"the counter skips zero":                                   {math.MaxUint32, []string{"set a 1 0", "get a 1 4294967295", "set a 2 4294967295", "get a 2 1"}},
+	} {
+		s := NewStore()
+		s.next = c.next
+		ns := s.Namespace("vm")
+		for _, step := range c.steps {
+			var verb, key, value string
+			var cas uint32
+			_, err := fmt.Sscan(step, &verb, &key, &value, &cas)
+			require.NoError(t, err)
+			if verb == "get" {
+				got, number, _ := ns.Get(key)
+				require.Equal(t, []any{value, cas}, []any{string(got), number}, "%s: %s", name, step)
+			} else {
+				require.Equal(t, verb == "set", ns.Set(key, []byte(value), cas), "%s: %s", name, step)
 			}
-		})
+		}
 	}
 }
 
