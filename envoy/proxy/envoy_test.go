@@ -11,7 +11,6 @@ import (
 	"net/textproto"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -29,16 +28,12 @@ import (
 )
 
 // besideEnvoy starts this proxy and every Envoy the tests have to pass on, each
-// with the mirror as its filter in front of one echo, and runs the test on
+// with the simulator's guest as its filter in front of one echo, and runs the test on
 // their addresses.
 func besideEnvoy(t *testing.T, test func(t *testing.T, here, there string)) {
 	t.Helper()
-	mirror := filepath.Join(t.TempDir(), "mirror.wasm")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", "-o", mirror, "./testdata/mirror")
-	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	code, err := os.ReadFile(mirror)
+	file := guest(t, "guest")
+	code, err := os.ReadFile(file)
 	require.NoError(t, err)
 
 	upstream := echo(t)
@@ -47,7 +42,7 @@ func besideEnvoy(t *testing.T, test func(t *testing.T, here, there string)) {
 	})
 	p.configure([]byte(envoy.EmptyPolicy))
 	bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
-		Plugin: envoy.Plugin{Wasm: mirror}, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Node: "n", Upstream: upstream,
+		Plugin: envoy.Plugin{Wasm: file}, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Node: "n", Upstream: upstream,
 	})
 	require.NoError(t, err)
 	binaries, err := proc.All()
@@ -99,7 +94,7 @@ func echo(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-var filterSaw = regexp.MustCompile(`(?im)^(x-filter-saw|host): .*$`)
+var filterSaw = regexp.MustCompile(`(?im)^(x-did|host): .*$`)
 
 // tell sends a request and says what became of it: that it was refused, where it redirects
 // to, or what the filter and the upstream got.
@@ -175,7 +170,8 @@ func targets(t *testing.T) map[string]string {
 	for line := range bytes.Lines(text) {
 		target, err := strconv.Unquote(`"` + strings.TrimSuffix(string(line), "\n") + `"`)
 		require.NoError(t, err, "%s", line)
-		sent[target] = "GET " + target + " HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n"
+		sent[target] = "GET " + target + " HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n" +
+			"X-Do: on;header :method;header :authority;header :path\r\n\r\n" // the guest shows the upstream what it sees
 	}
 	return sent
 }

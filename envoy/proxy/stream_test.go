@@ -21,16 +21,22 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
-// witness is the filter of envoy/sim/testdata that does what a request and what messages on its
-// stream say, or says what it sees of an answer.
-func witness(t *testing.T) []byte {
+// guest compiles a filter of envoy/sim/testdata.
+func guest(t *testing.T, name string) (file string) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "witness.wasm")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", file, "../sim/testdata/witness")
+	file = filepath.Join(t.TempDir(), name+".wasm")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", file, "../sim/testdata/"+name)
 	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
-	wasm, err := os.ReadFile(file)
+	return file
+}
+
+// witness is the one that does what a request and what messages on its stream say, or says
+// what it sees of an answer.
+func witness(t *testing.T) []byte {
+	t.Helper()
+	wasm, err := os.ReadFile(guest(t, "witness"))
 	require.NoError(t, err)
 	return wasm
 }
