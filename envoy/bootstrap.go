@@ -36,7 +36,6 @@ type BootstrapOptions struct {
 	Upstream string
 	Admin    string
 	Node     string // node id
-	Cluster  string // the node's cluster; default "sluice"
 	Manage   string // a listener of its own for management requests; empty = none
 	// ManageTLS is the certificate of that listener; nil = plain text.
 	ManageTLS *ServerTLS
@@ -152,7 +151,6 @@ func newBootstrapView(o BootstrapOptions, part bool) (bootstrapView, error) {
 	if err := o.check(); err != nil {
 		return view, err
 	}
-	view.Cluster = cmp.Or(o.Cluster, "sluice")
 	quotas := o.Quota
 	if len(quotas) == 0 {
 		quotas, view.QuotaTLS = o.XDS, o.XDSTLS

@@ -38,7 +38,7 @@ var bootstraps = map[string]BootstrapOptions{
 	"xds-manage-tls": {
 		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm", VMID: "shop", Policy: []byte(somePolicy)},
 		Listen: "127.0.0.1:10000", Upstream: "[::1]:8080", Admin: "127.0.0.1:9901",
-		XDS: []string{"control.example.com:18000"}, Node: "edge: 1", Cluster: "edge", Manage: "10.0.0.1:9902",
+		XDS: []string{"control.example.com:18000"}, Node: "edge: 1", Manage: "10.0.0.1:9902",
 		ManageTLS: &ServerTLS{Cert: "/etc/sluice/manage.pem", Key: "/etc/sluice/manage.key"},
 		XDSTLS:    &ClientTLS{CA: "/etc/sluice/ca.pem", Cert: "/etc/sluice/edge, 1.pem", Key: "/etc/sluice/edge.key"},
 	},

@@ -117,9 +117,6 @@ func (p Plugin) restrict(config *wasmv3.PluginConfig) error {
 	if names == nil {
 		names = Capabilities(p.Policy)
 	}
-	if len(names) == 0 {
-		return nil
-	}
 	allowed := make(map[string]*wasmv3.SanitizationConfig, len(names))
 	for _, name := range names {
 		allowed[name] = &wasmv3.SanitizationConfig{}

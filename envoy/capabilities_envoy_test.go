@@ -28,7 +28,6 @@ func TestCapabilitiesRestrict(t *testing.T) {
 			want         int
 		}{
 			{"default", nil, http.StatusTooManyRequests},
-			{"all", []string{}, http.StatusTooManyRequests},
 			{"one less", without, http.StatusServiceUnavailable}, // from the upstream that is not there
 		} {
 			p := start(t, ctx, binary, envoy.BootstrapOptions{

@@ -39,15 +39,12 @@ type IstioOptions struct {
 	Selector map[string]string // labels of the workloads
 	Targets  []string          // KIND/NAME; not with Selector
 
-	FailStrategy string // default FAIL_RELOAD
+	FailStrategy string // FAIL_RELOAD, FAIL_CLOSE or FAIL_OPEN; default the first
 }
 
 var (
-	istioPhases         = []string{"AUTHN", "AUTHZ", "STATS"}
-	istioModes          = []string{"CLIENT", "SERVER", "CLIENT_AND_SERVER"}
-	istioFailStrategies = []string{"FAIL_RELOAD", "FAIL_CLOSE", "FAIL_OPEN"}
-	istioWaypoint       = "istio-waypoint" // the only GatewayClass that a policy may name
-	istioTargets        = map[string]string{
+	istioWaypoint = "istio-waypoint" // the only GatewayClass that a policy may name
+	istioTargets  = map[string]string{
 		"Gateway": "gateway.networking.k8s.io", "GatewayClass": "gateway.networking.k8s.io",
 		"Service": "", "ServiceEntry": "networking.istio.io",
 	}
@@ -68,7 +65,7 @@ var resourceTemplates = template.Must(template.New("istio").Funcs(template.FuncM
 // policy as plain YAML inside.
 func Istio(o IstioOptions) ([]byte, error) {
 	o.Kind, o.Name = cmp.Or(o.Kind, WasmPluginKind), cmp.Or(o.Name, ResourceName)
-	o.FailStrategy = cmp.Or(o.FailStrategy, istioFailStrategies[0])
+	o.FailStrategy = cmp.Or(o.FailStrategy, "FAIL_RELOAD")
 	if o.Mount.Name != "" && o.URL == "" {
 		o.URL = o.Mount.url()
 	}
@@ -102,24 +99,11 @@ func (o IstioOptions) check() error {
 	if err := o.Quota.check(); err != nil {
 		return err
 	}
-	if err := o.Mount.check(o.URL); err != nil {
+	if err := o.Mount.check(); err != nil {
 		return err
 	}
 	if err := o.Fetch.check("oci://REGISTRY/IMAGE", "https://HOST/PATH", "http://HOST/PATH", "file:///PATH"); err != nil {
 		return err
-	}
-	for _, choice := range []struct {
-		what, given string
-		among       []string
-	}{
-		{"kind", o.Kind, []string{WasmPluginKind, TrafficExtensionKind}},
-		{"phase", o.Phase, append([]string{""}, istioPhases...)},
-		{"mode", o.Mode, append([]string{""}, istioModes...)},
-		{"fail strategy", o.FailStrategy, istioFailStrategies},
-	} {
-		if !slices.Contains(choice.among, choice.given) {
-			return fmt.Errorf("%s %q: want one of %s", choice.what, choice.given, strings.TrimPrefix(strings.Join(choice.among, ", "), ", "))
-		}
 	}
 	for i, port := range o.Ports {
 		if port < 1 || port > 65535 {

@@ -18,15 +18,8 @@ type Object struct {
 type Fetch struct {
 	URL        string // oci://IMAGE, https://…, http://… or, for Istio, file:///PATH
 	SHA256     string // of the image's manifest, or of the file behind http; empty = not checked
-	PullPolicy string // IfNotPresent or Always; empty = the product's default
 	PullSecret string // a Secret with registry credentials, in the resource's namespace
 }
-
-// Pull policies.
-const (
-	PullIfNotPresent = "IfNotPresent"
-	PullAlways       = "Always"
-)
 
 const (
 	maxObjectName    = 253 // an RFC 1123 subdomain
@@ -96,10 +89,6 @@ func (f Fetch) check(schemes ...string) error {
 		return errors.New("sha256 with a file:// URL: Istio does not check files, so it would promise nothing")
 	case f.SHA256 != "" && !sha256Text.MatchString(f.SHA256):
 		return fmt.Errorf("sha256 %q: want 64 digits 0-9a-f", f.SHA256)
-	case f.PullPolicy != "" && f.PullPolicy != PullIfNotPresent && f.PullPolicy != PullAlways:
-		return fmt.Errorf("pull policy %q: want %s or %s", f.PullPolicy, PullIfNotPresent, PullAlways)
-	case f.PullPolicy != "" && f.Scheme() == "file":
-		return errors.New("a pull policy with a file:// URL: nothing is pulled")
 	case f.PullSecret != "" && f.Scheme() != "oci":
 		return errors.New("a pull secret without an oci:// URL: it is for image registries")
 	}

@@ -39,14 +39,14 @@ var resources = map[string]func() ([]byte, error){
 	"istio/wasmplugin-all": func() ([]byte, error) {
 		return Istio(IstioOptions{
 			Object: Object{Name: "1e3", Namespace: "010"}, Policy: []byte(commentedPolicy), Phase: "AUTHZ", Priority: &priority, Mode: "SERVER", Ports: []int{80, 8080},
-			Fetch:    Fetch{URL: "oci://r.example/sluice@sha256:" + digest, SHA256: digest, PullPolicy: PullAlways, PullSecret: "0x1f"},
+			Fetch:    Fetch{URL: "oci://r.example/sluice@sha256:" + digest, SHA256: digest, PullSecret: "0x1f"},
 			Selector: map[string]string{"app": "on", "shop.example/tier": "1_0", "y": ""}, FailStrategy: "FAIL_CLOSE",
 		})
 	},
 	"istio/trafficextension": func() ([]byte, error) {
 		return Istio(IstioOptions{
 			Object: Object{Name: "limits", Namespace: "shop"}, Kind: TrafficExtensionKind, Policy: []byte(commentedPolicy), Phase: "STATS", Priority: &priority,
-			Fetch: Fetch{URL: "https://files.example/sluice.wasm?v=1", SHA256: digest, PullPolicy: PullIfNotPresent},
+			Fetch: Fetch{URL: "https://files.example/sluice.wasm?v=1", SHA256: digest},
 			Mode:  "CLIENT_AND_SERVER", Targets: []string{"Gateway/edge"}, FailStrategy: "FAIL_OPEN",
 		})
 	},
@@ -61,7 +61,7 @@ var resources = map[string]func() ([]byte, error){
 	"envoygateway/image": func() ([]byte, error) {
 		return EnvoyGateway(EnvoyGatewayOptions{
 			Object: Object{Namespace: "edge"}, Policy: []byte(commentedPolicy), Targets: []string{"Gateway/edge/http", "HTTPRoute/shop", "GRPCRoute/shop"},
-			Fetch: Fetch{URL: "oci://r.example/sluice:1.0.0", SHA256: digest, PullPolicy: PullAlways, PullSecret: "registry"},
+			Fetch: Fetch{URL: "oci://r.example/sluice:1.0.0", SHA256: digest, PullSecret: "registry"},
 		})
 	},
 	"envoygateway/http": func() ([]byte, error) {
@@ -127,19 +127,12 @@ func TestIstioRefuses(t *testing.T) {
 		"file folder":        {func(o *IstioOptions) { o.URL = "file:///opt/" }, "want file:///PATH"},
 		"sha256 of a file":   {func(o *IstioOptions) { o.URL, o.SHA256 = "file:///a", digest }, "Istio does not check files"},
 		"sha256":             {func(o *IstioOptions) { o.SHA256 = strings.ToUpper(digest) }, "want 64 digits 0-9a-f"},
-		"url and ConfigMap":  {func(o *IstioOptions) { o.Mount = ConfigMap{"a", "/b"} }, "a url and a ConfigMap: the filter comes from one of the two"},
 		"ConfigMap":          {func(o *IstioOptions) { o.URL, o.Mount = "", ConfigMap{"A", "/b"} }, `ConfigMap "A": want lower-case`},
 		"its file":           {func(o *IstioOptions) { o.URL, o.Mount = "", ConfigMap{"a", "/b';c"} }, "want a path without quotes and line breaks"},
 		"its file's line":    {func(o *IstioOptions) { o.URL, o.Mount = "", ConfigMap{"a", "/b\u0085c"} }, "want a path without quotes and line breaks"},
 		"its digest":         {func(o *IstioOptions) { o.URL, o.SHA256, o.Mount = "", digest, ConfigMap{"a", "/b"} }, "Istio does not check files"},
-		"pull policy":        {func(o *IstioOptions) { o.PullPolicy = "Never" }, `pull policy "Never": want IfNotPresent or Always`},
-		"file pulled":        {func(o *IstioOptions) { o.URL, o.PullPolicy = "file:///a", PullAlways }, "nothing is pulled"},
 		"secret of the web":  {func(o *IstioOptions) { o.URL, o.PullSecret = "https://a/b", "s" }, "a pull secret without an oci:// URL"},
 		"secret":             {func(o *IstioOptions) { o.PullSecret = "a b" }, `pull secret "a b": want`},
-		"kind":               {func(o *IstioOptions) { o.Kind = "EnvoyFilter" }, `kind "EnvoyFilter": want one of WasmPlugin, TrafficExtension`},
-		"phase":              {func(o *IstioOptions) { o.Phase = "FIRST" }, `phase "FIRST": want one of AUTHN, AUTHZ, STATS`},
-		"mode":               {func(o *IstioOptions) { o.Mode = "BOTH" }, `mode "BOTH": want one of CLIENT, SERVER`},
-		"fail strategy":      {func(o *IstioOptions) { o.FailStrategy = "OPEN" }, `fail strategy "OPEN": want one of FAIL_RELOAD`},
 		"port":               {func(o *IstioOptions) { o.Ports = []int{0} }, "port 0: want 1 to 65535"},
 		"port twice":         {func(o *IstioOptions) { o.Ports = []int{80, 80} }, "port 80 is given twice"},
 		"selector, targets":  {func(o *IstioOptions) { o.Selector, o.Targets = map[string]string{"a": "b"}, []string{"Gateway/a"} }, "one of the two"},

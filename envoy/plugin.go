@@ -41,7 +41,6 @@ const (
 // field is its default.
 type Plugin struct {
 	Name    string // default ResourceName
-	RootID  string // default Name
 	VMID    string // default DefaultVMID
 	Runtime string // default DefaultRuntime
 	Wasm    string // path of the filter's binary on the proxy's machine
@@ -49,8 +48,8 @@ type Plugin struct {
 	Envoy   string // version of the proxy, such as "1.40.0"; empty = any
 
 	// Capabilities is an allow-list of the host functions the module may call
-	// and of the callbacks Envoy calls; nil is what Policy needs, an empty
-	// list allows all. It must name every import of the module, WASI's too.
+	// and of the callbacks Envoy calls; nil is what Policy needs. It must name
+	// every import of the module, WASI's too.
 	Capabilities []string
 }
 
@@ -78,7 +77,7 @@ func (p Plugin) Filter() (*wasmfilterv3.Wasm, error) {
 	name := cmp.Or(p.Name, ResourceName)
 	config := &wasmv3.PluginConfig{
 		Name:          name,
-		RootId:        cmp.Or(p.RootID, name),
+		RootId:        name,
 		Configuration: configuration,
 		FailurePolicy: wasmv3.FailurePolicy_FAIL_RELOAD,
 		Vm: &wasmv3.PluginConfig_VmConfig{VmConfig: &wasmv3.VmConfig{

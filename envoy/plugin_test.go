@@ -22,7 +22,7 @@ func TestPlugins(t *testing.T) {
 	for name, p := range map[string]Plugin{
 		"defaults": {Wasm: "/lib/sluice.wasm", Policy: []byte(`{"version":1}`)},
 		"all": {
-			Name: "second", RootID: "root", VMID: "other", Runtime: "envoy.wasm.runtime.wamr",
+			Name: "second", VMID: "other", Runtime: "envoy.wasm.runtime.wamr",
 			Wasm: "/a.wasm", Policy: []byte(`{}`), Capabilities: []string{"proxy_log", "proxy_on_configure"},
 		},
 	} {
