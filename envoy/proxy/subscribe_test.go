@@ -31,29 +31,40 @@ func TestSubscribeWithoutNode(t *testing.T) {
 	require.ErrorContains(t, p.Subscribe(t.Context(), proxy.Subscription{Addresses: []string{"127.0.0.1:1"}}), "no node id")
 }
 
-// closed is a control plane that lets nobody in.
-type closed struct {
+// counted is a control plane that counts its streams, and says nothing or refuses each.
+type counted struct {
 	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
+	refusal error
 	streams atomic.Int64
 }
 
-func (c *closed) DeltaExtensionConfigs(extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
+func (c *counted) DeltaExtensionConfigs(stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
 	c.streams.Add(1)
-	return status.Error(codes.PermissionDenied, "write \x1b[31mn\" into the file"+strings.Repeat("x", 2000))
+	if c.refusal == nil {
+		<-stream.Context().Done()
+	}
+	return c.refusal
+}
+
+// start serves it until the test ends, or stop is called.
+func (c *counted) start(t *testing.T) (address string, stop func()) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := grpc.NewServer()
+	extensionv3.RegisterExtensionConfigDiscoveryServiceServer(server, c)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	return listener.Addr().String(), server.Stop
 }
 
 // TestRefusedByTheControlPlane: the log says why, once.
 func TestRefusedByTheControlPlane(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	server, refusing := grpc.NewServer(), new(closed)
-	extensionv3.RegisterExtensionConfigDiscoveryServiceServer(server, refusing)
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
-
+	refusing := &counted{refusal: status.Error(codes.PermissionDenied, "write \x1b[31mn\" into the file"+strings.Repeat("x", 2000))}
+	address, _ := refusing.start(t)
 	p := serve(t, hello)
-	subscribe(t, p, proxy.Subscription{Addresses: []string{listener.Addr().String()}})
+	subscribe(t, p, proxy.Subscription{Addresses: []string{address}})
 	require.Eventually(t, func() bool { return p.log.count("control plane refuses this proxy") == 1 }, patience, moment)
 	require.Eventually(t, func() bool { return refusing.streams.Load() > 2 }, patience, moment)
 	log := p.log.String()
@@ -63,37 +74,16 @@ func TestRefusedByTheControlPlane(t *testing.T) {
 	require.NotContains(t, log, "is away")
 }
 
-// counted is a control plane that counts its streams and says nothing.
-type counted struct {
-	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
-	streams atomic.Int64
-}
-
-func (c *counted) DeltaExtensionConfigs(stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
-	c.streams.Add(1)
-	<-stream.Context().Done()
-	return nil
-}
-
 // TestSeveralControlPlanes: the first is asked while it is there, and then the next.
 func TestSeveralControlPlanes(t *testing.T) {
 	t.Parallel()
-	var addresses []string
-	var planes [2]counted
-	var servers []*grpc.Server
-	for i := range planes {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		server := grpc.NewServer()
-		extensionv3.RegisterExtensionConfigDiscoveryServiceServer(server, &planes[i])
-		go func() { _ = server.Serve(listener) }()
-		t.Cleanup(server.Stop)
-		addresses, servers = append(addresses, listener.Addr().String()), append(servers, server)
-	}
+	var first, next counted
+	one, stop := first.start(t)
+	other, _ := next.start(t)
 	p := serve(t, hello)
-	subscribe(t, p, proxy.Subscription{Addresses: addresses})
-	require.Eventually(t, func() bool { return planes[0].streams.Load() == 1 }, patience, moment)
-	require.Zero(t, planes[1].streams.Load())
-	servers[0].Stop()
-	require.Eventually(t, func() bool { return planes[1].streams.Load() == 1 }, patience, moment)
+	subscribe(t, p, proxy.Subscription{Addresses: []string{one, other}})
+	require.Eventually(t, func() bool { return first.streams.Load() == 1 }, patience, moment)
+	require.Zero(t, next.streams.Load())
+	stop()
+	require.Eventually(t, func() bool { return next.streams.Load() == 1 }, patience, moment)
 }

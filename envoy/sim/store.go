@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"maps"
 	"sync"
 )
@@ -114,23 +115,12 @@ func (n *Namespace) Bytes() int {
 	return sum
 }
 
-// Range calls f for each key, in no order, until f returns false, over the
-// state at the time of the call: f may use the namespace.
-func (n *Namespace) Range(f func(key string, value []byte, cas uint32) bool) {
-	for k, e := range n.Save().data {
-		if !f(k, e.value, e.cas) {
-			return
-		}
-	}
-}
-
 // Snapshot returns a copy of all keys and values.
 func (n *Namespace) Snapshot() map[string][]byte {
 	all := map[string][]byte{}
-	n.Range(func(key string, value []byte, _ uint32) bool {
-		all[key] = append([]byte(nil), value...)
-		return true
-	})
+	for key, e := range n.Save().data {
+		all[key] = bytes.Clone(e.value)
+	}
 	return all
 }
 
