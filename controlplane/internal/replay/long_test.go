@@ -37,7 +37,7 @@ func TestReplayOfADay(t *testing.T) {
 		},
 		Policy: File{"policy.yaml", fmt.Appendf(nil,
 			"{version: 1, rules: [{name: r, key: [{header: x-user-id}], limits: [%d/1h], capacity: %d}]}", perHour, capacity)},
-		Wasm: compiled(t), CacheDir: buildtest.CacheDir(), Warn: func(m string) { t.Log(m) },
+		Wasm: buildtest.Wasm(t), CacheDir: buildtest.CacheDir(), Warn: func(m string) { t.Log(m) },
 	})
 	require.NoError(t, err)
 	took := time.Since(began)

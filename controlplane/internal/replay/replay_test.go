@@ -63,17 +63,6 @@ func traffic(seed uint64, n int) []logged {
 	return all
 }
 
-var filter []byte
-
-// compiled returns the filter, compiled once for all tests.
-func compiled(t *testing.T) []byte {
-	t.Helper()
-	if filter == nil {
-		filter = buildtest.Wasm(t)
-	}
-	return filter
-}
-
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	name = filepath.Join(t.TempDir(), name)
@@ -90,7 +79,7 @@ func options(t *testing.T, policy string, lines []logged) Options {
 	return Options{
 		Log:    accesslog.Options{Names: []string{write(t, "access.log", text.String())}, Sort: time.Second},
 		Policy: File{"policy.yaml", []byte(policy)}, Unknown: 0.1,
-		Wasm: compiled(t), CacheDir: buildtest.CacheDir(), Warn: func(m string) { t.Log(m) },
+		Wasm: buildtest.Wasm(t), CacheDir: buildtest.CacheDir(), Warn: func(m string) { t.Log(m) },
 	}
 }
 

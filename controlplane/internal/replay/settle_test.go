@@ -17,7 +17,7 @@ func TestInterruptedWhileAnAnswerRuns(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	const weeksNs = int64(24 * 24 * time.Hour)
-	fleet, err := simulate.NewFleet(ctx, simulate.Options{Wasm: compiled(t), Seed: seed, CacheDir: buildtest.CacheDir()}, "p.yaml",
+	fleet, err := simulate.NewFleet(ctx, simulate.Options{Wasm: buildtest.Wasm(t), Seed: seed, CacheDir: buildtest.CacheDir()}, "p.yaml",
 		[]byte("version: 1\nrules:\n  - {name: slots, algorithm: concurrency, limits: [2]}\n"), noonMs*1e6)
 	require.NoError(t, err)
 	defer fleet.Close()

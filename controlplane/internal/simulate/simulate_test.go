@@ -11,21 +11,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
-var filter []byte
-
-// compiled returns the filter, compiled once for all tests.
-func compiled(t *testing.T) []byte {
-	t.Helper()
-	if filter == nil {
-		filter = buildtest.Wasm(t)
-	}
-	return filter
-}
-
 // run simulates lines by a policy, with a worker and a proxy if the options say nothing else.
 func run(t *testing.T, policy, requests string, o simulate.Options) (string, error) {
 	t.Helper()
-	o.Wasm, o.Seed, o.CacheDir, o.Log = compiled(t), 1, buildtest.CacheDir(), func(message string) { t.Log(message) }
+	o.Wasm, o.Seed, o.CacheDir, o.Log = buildtest.Wasm(t), 1, buildtest.CacheDir(), func(message string) { t.Log(message) }
 	o.Policy, o.Text, o.Requests, o.Workers = "policy.yaml", []byte(policy), strings.NewReader(requests), max(o.Workers, 1)
 	if o.Dir == "" {
 		o.Dir = t.TempDir()
