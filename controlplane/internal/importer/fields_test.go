@@ -2,7 +2,6 @@ package importer
 
 import (
 	"flag"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -10,9 +9,12 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	localv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/local_ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
+	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 // A field that a newer Envoy adds to its types fails this test until someone
@@ -28,16 +30,14 @@ func TestEveryFieldIsDecidedOn(t *testing.T) {
 		seen[m.FullName()] = true
 		for i := range m.Fields().Len() {
 			fd := m.Fields().Get(i)
-			switch note, skip := skipped(fd); {
-			case skip && note != "":
-				lines = append(lines, string(fd.FullName())+": noted")
-			case skip:
-				lines = append(lines, string(fd.FullName())+": skipped")
-			default:
-				lines = append(lines, string(fd.FullName())+": decoded")
-				if isMessage(fd) {
-					walk(fd.Message())
-				}
+			note, skip := skipped(fd)
+			as := map[bool]string{true: "skipped", false: "decoded"}[skip]
+			if note != "" {
+				as = "noted"
+			}
+			lines = append(lines, string(fd.FullName())+": "+as)
+			if !skip && isMessage(fd) {
+				walk(fd.Message())
 			}
 		}
 	}
@@ -46,12 +46,7 @@ func TestEveryFieldIsDecidedOn(t *testing.T) {
 	}
 	slices.Sort(lines)
 	got := strings.Join(lines, "\n") + "\n"
-	if flag.Lookup("update").Value.String() == "true" {
-		require.NoError(t, os.WriteFile("testdata/fields.txt", []byte(got), 0o600))
-	}
-	want, err := os.ReadFile("testdata/fields.txt")
-	require.NoError(t, err)
-	require.Equal(t, string(want), got)
+	buildtest.Archives(t, "testdata/fields.txtar", flag.Lookup("update").Value.String() == "true", func(files []txtar.File) { files[0].Data = []byte(got) })
 	for name := range notTranslated {
 		require.Contains(t, got, string(name)+": ", "no such field")
 	}
