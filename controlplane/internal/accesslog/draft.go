@@ -21,14 +21,8 @@ var (
 	errRefused = errors.New("it has a path that Envoy answers 400")
 )
 
-// draft is a request while its line is read.
-type draft struct {
-	Request
-	atEnd bool
-}
-
 // put takes the value of a field.
-func (d *draft) put(p *place, text string) error {
+func (d *Request) put(p *place, text string) error {
 	part := text
 	if p.line && text != "" { // what was no HTTP has no such line
 		var ok bool
@@ -63,10 +57,9 @@ func (p *place) kind() string {
 const maxTook = math.MaxInt32 * time.Millisecond
 
 // set sets a field. It reports whether the text is one of its values.
-func (d *draft) set(p *place, text, part string) (ok bool) {
+func (d *Request) set(p *place, text, part string) (ok bool) {
 	switch p.field {
 	case FieldTime:
-		d.atEnd = p.end
 		d.Ns, ok = p.time(text)
 		return ok
 	case FieldTook:
@@ -139,7 +132,7 @@ func cutTarget(line string) (host, path string) {
 }
 
 // end checks the request of a line, of a format that has these places.
-func (d *draft) end(places []*place) (err error) {
+func (d *Request) end(places []*place) (err error) {
 	has := func(field string) bool { return find(places, field) != nil }
 	switch {
 	case d.Method == "" && d.Path == "" && (has(FieldMethod) || has(FieldPath)):
@@ -154,7 +147,7 @@ func (d *draft) end(places []*place) (err error) {
 			return fmt.Errorf("it has no %s", f[0])
 		}
 	}
-	if d.atEnd {
+	if find(places, FieldTime).end {
 		d.Ns -= d.TookNs
 	}
 	if d.Path != "" {

@@ -10,7 +10,7 @@ import (
 // format reads the lines of one format.
 type format interface {
 	// read takes what a line says. An error says why the line is none of the format.
-	read(line string, d *draft) error
+	read(line string, d *Request) error
 	has() *fields
 }
 
@@ -138,7 +138,7 @@ func (o *Options) recognize(log string, sample []string) (f format, name string,
 			return nil, "", err
 		}
 		n := count(sample, func(line string) bool {
-			err := t.read(line, &draft{})
+			err := t.read(line, &Request{})
 			return err == nil || errors.Is(err, errNoHTTP)
 		})
 		if n > most || best == "" && said != "" {

@@ -125,7 +125,7 @@ func (l *Log) recognize(s *source, sample []string) (err error) {
 	}
 	first, why := "", ""
 	for _, line := range sample {
-		d := &draft{}
+		d := &Request{}
 		err := s.format.read(line, d)
 		if err == nil && d.Ns != 0 {
 			s.ns = d.Ns
@@ -162,7 +162,7 @@ func (o *Options) checkBalancer(log string, sample []string) error {
 	var example [2]string
 	behind := 0
 	all := count(sample, func(line string) bool {
-		d := &draft{}
+		d := &Request{}
 		if f.read(line, d) != nil || d.ClientIP == "" {
 			return false
 		}
@@ -282,16 +282,16 @@ func (l *Log) parse(s *source, line string, err error) error {
 	if l.Lines++; l.Lines%interruptLines == 0 && l.ctx.Err() != nil {
 		return input.ErrInterrupted
 	}
-	d := draft{}
+	d := &Request{}
 	if err == nil {
-		err = s.format.read(line, &d)
+		err = s.format.read(line, d)
 	}
 	if err == nil {
 		err = d.end(s.format.has().places)
 	}
 	switch {
 	case err == nil:
-		s.next, s.ns, s.bytes = &d.Request, d.Ns, fixedBytes+len(line)
+		s.next, s.ns, s.bytes = d, d.Ns, fixedBytes+len(line)
 		s.grain = coarsest(s.grain, d.Ns)
 	case errors.Is(err, errComment):
 		l.Lines--

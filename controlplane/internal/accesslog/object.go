@@ -135,7 +135,7 @@ func (f *object) walk(prefix string, n *policy.Node, each func(string, *policy.N
 }
 
 // read reads a line.
-func (f *object) read(line string, d *draft) error {
+func (f *object) read(line string, d *Request) error {
 	n, err := policy.ParseJSON([]byte(line))
 	if err != nil || n.Kind != policy.Object {
 		return errors.New("it is no JSON object")
@@ -156,7 +156,7 @@ func (f *object) read(line string, d *draft) error {
 }
 
 // take takes a value, and of a header each value of a list.
-func (f *object) take(p *place, value *policy.Node, d *draft) error {
+func (f *object) take(p *place, value *policy.Node, d *Request) error {
 	switch value.Kind {
 	case policy.Null:
 		return nil

@@ -112,7 +112,7 @@ func (t *text) find(said string) (*place, error) {
 }
 
 // read reads a line.
-func (t *text) read(line string, d *draft) error {
+func (t *text) read(line string, d *Request) error {
 	if t.comments && strings.HasPrefix(line, "#") {
 		return errComment
 	}
