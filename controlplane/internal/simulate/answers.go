@@ -3,6 +3,7 @@ package simulate
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -30,7 +31,7 @@ func (in *fields) checkAnswer() error {
 	case in.Status == nil && in.Headers != nil:
 		return errors.New("headers: they come with the answer's status")
 	}
-	return errors.Join(in.checkEnd(), checkNames("headers", in.Headers), checkNames("trailers", in.Trailers))
+	return errors.Join(in.checkEnd(), checkNames("headers", maps.Keys(in.Headers)), checkNames("trailers", maps.Keys(in.Trailers)))
 }
 
 func (in *fields) checkEnd() error {
@@ -123,8 +124,8 @@ func sorted(all map[string]values) (list [][2]string) {
 	return list
 }
 
-func checkNames(field string, all map[string]values) error {
-	for _, name := range slices.Sorted(maps.Keys(all)) {
+func checkNames(field string, names iter.Seq[string]) error {
+	for _, name := range slices.Sorted(names) {
 		if name == "" || strings.ContainsFunc(name, notInToken) {
 			return fmt.Errorf("%s: %q is no header name", field, name)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"path"
 	"strings"
@@ -58,16 +59,12 @@ func ReadRequest(text []byte) (*Request, error) {
 // Check refuses a request that no proxy would show to the filter. No error
 // repeats a header's value.
 func (r *Request) Check() error {
-	in := &fields{Method: r.Method, Path: r.Path, ClientIP: r.ClientIP, Headers: map[string]values{}}
 	for name, list := range r.Headers {
-		in.Headers[name] = list
-		for _, v := range list {
-			if !utf8.ValidString(v) {
-				return fmt.Errorf("headers: %s is not UTF-8", name)
-			}
+		if !utf8.ValidString(strings.Join(list, " ")) {
+			return fmt.Errorf("headers: %s is not UTF-8", name)
 		}
 	}
-	return in.check()
+	return check(r.Method, r.Path, r.ClientIP, maps.Keys(r.Headers))
 }
 
 // Header is the request as the value of manage.RequestHeader: JSON in ASCII.

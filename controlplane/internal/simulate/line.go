@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"net/netip"
 	"os"
@@ -221,7 +222,7 @@ func (r *reader) read(text []byte) (line, error) {
 		l.policy, err = r.policyIn(in.File)
 		return l, err
 	}
-	return l, in.check()
+	return l, check(in.Method, in.Path, in.ClientIP, maps.Keys(in.Headers))
 }
 
 // decode decodes a line.
@@ -256,17 +257,17 @@ func (in *fields) only(has string) error {
 }
 
 // check refuses a request that no proxy would show to the filter.
-func (in *fields) check() error {
-	if _, err := netip.ParseAddr(in.ClientIP); in.ClientIP != "" && err != nil {
-		return fmt.Errorf("client_ip: %q is no IP address", in.ClientIP)
+func check(method, target, clientIP string, headers iter.Seq[string]) error {
+	_, err := netip.ParseAddr(clientIP)
+	switch {
+	case clientIP != "" && err != nil:
+		return fmt.Errorf("client_ip: %q is no IP address", clientIP)
+	case strings.ContainsFunc(method, notInToken):
+		return fmt.Errorf("method: %q is none", method)
+	case target != "" && (target[0] != '/' || strings.ContainsFunc(target, unicode.IsControl)):
+		return fmt.Errorf("path: %q is none: it begins with / and holds no control characters", target)
 	}
-	if strings.ContainsFunc(in.Method, notInToken) {
-		return fmt.Errorf("method: %q is none", in.Method)
-	}
-	if in.Path != "" && (in.Path[0] != '/' || strings.ContainsFunc(in.Path, unicode.IsControl)) {
-		return fmt.Errorf("path: %q is none: it begins with / and holds no control characters", in.Path)
-	}
-	return checkNames("headers", in.Headers)
+	return checkNames("headers", headers)
 }
 
 // limits are those that a request would say, as an operation takes them.
