@@ -23,7 +23,7 @@ func Archives(t testing.TB, pattern string, update bool, each func(files []txtar
 		each(all.Files)
 		got := txtar.Format(all)
 		if update {
-			require.NoError(t, os.WriteFile(name, got, 0o644))
+			require.NoError(t, os.WriteFile(name, got, 0o600))
 		} else {
 			require.Equal(t, string(want), string(got), name)
 		}

@@ -46,7 +46,7 @@ func TestRows(t *testing.T) {
 		for i := 0; i < len(files); i += 2 {
 			text, err := json.Marshal(of(t, string(files[i].Data)))
 			require.NoError(t, err)
-			files[i+1].Data = append(text, '\n')
+			files[i+1].Data = fmt.Appendf(nil, "%s\n", text)
 		}
 	})
 }

@@ -156,7 +156,8 @@ func TestReplayIsWhatSimulateDecides(t *testing.T) {
 	require.Len(t, report.Rules, 3)
 	for i := range report.Rules {
 		r := &report.Rules[i]
-		require.Equal(t, *want[r.Rule], count{r.Requests, r.Denied, r.Again, r.Shadow, r.Clients, r.DeniedClients}, r.Rule)
+		counted := count{r.Requests, r.Denied, r.Again, r.Shadow, r.Clients, r.DeniedClients}
+		require.Equal(t, *want[r.Rule], counted, r.Rule)
 		require.Len(t, r.Top, min(int(r.DeniedClients), topClients))
 		for _, c := range r.Top {
 			require.Equal(t, times[r.Rule+" "+KeyText(c.Key)], c.Denied)
