@@ -1,7 +1,6 @@
 package importer
 
 import (
-	"crypto/sha256"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,9 +12,9 @@ import (
 // several; nil if there is none.
 func choose(sites []*site, listener string, wants func(s *site) bool) (*site, error) {
 	var fits []*site
-	seen, ofName := map[[sha256.Size]byte]bool{}, map[string]int{}
+	seen, ofName := map[string]bool{}, map[string]int{}
 	for _, s := range sites {
-		if id := s.digest(); wants(s) && !seen[id] { // Istio has a chain for TLS and the same for plain text
+		if id := s.text(); wants(s) && !seen[id] { // Istio has a chain for TLS and the same for plain text
 			seen[id] = true
 			ofName[s.name]++
 			fits = append(fits, s)
@@ -49,8 +48,8 @@ func choose(sites []*site, listener string, wants func(s *site) bool) (*site, er
 	return nil, c
 }
 
-// digest is of what a site says, to compare it with others.
-func (s *site) digest() [sha256.Size]byte {
+// text is what a site says, to compare it with others.
+func (s *site) text() string {
 	b := []byte(s.name)
 	for _, c := range s.filters {
 		if c.node != nil {
@@ -60,7 +59,7 @@ func (s *site) digest() [sha256.Size]byte {
 	if s.routing != nil {
 		b = policy.AppendJSON(b, s.routing)
 	}
-	return sha256.Sum256(b)
+	return string(b)
 }
 
 // contains reports whether an object in the tree is wanted.

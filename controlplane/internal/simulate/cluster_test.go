@@ -4,7 +4,11 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 var clusterLines = flag.Int("cluster-lines", 500, "how many random requests are compared for each algorithm")
@@ -29,4 +33,17 @@ func randomLines(seed uint64, n int) string {
 // policyOf is a policy of the rules, each with the same scope.
 func policyOf(rules []string, scope string) string {
 	return "version: 1\nheaders: both\nrules:\n  - {" + strings.Join(rules, scope+"}\n  - {") + scope + "}\n"
+}
+
+// asOneProxy compares what lines come to over three proxies, by rules with a scope, with what one
+// proxy makes of them, and returns how many are denied.
+func asOneProxy(t *testing.T, rules []string, scope, lines string, words *regexp.Regexp) (denied int) {
+	t.Helper()
+	one, three := simulateLines(t, policyOf(rules, ""), 1, lines), simulateLines(t, policyOf(rules, scope), 3, lines)
+	require.Len(t, three, len(one))
+	for i := range one {
+		require.Equal(t, words.FindAllString(one[i], -1), words.FindAllString(three[i], -1), "line %d by %q:\n%s\n%s", i+1, rules, one[i], three[i])
+		denied += strings.Count(one[i], `"allowed":false,"status"`)
+	}
+	return denied
 }
