@@ -64,9 +64,6 @@ func (o *clientOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.key, "cert-key", "", "`FILE` with its private key")
 }
 
-// serverFromEnvironment reports whether the environment says where the control plane is.
-func serverFromEnvironment() bool { return os.Getenv(serverVariable) != "" }
-
 // errInterrupted is the error of a command that a signal ended.
 var errInterrupted = errors.New("interrupted")
 

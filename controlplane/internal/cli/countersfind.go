@@ -51,11 +51,7 @@ Exits 1 if no rule has a key of the client.`,
 			if err := o.check(cmd); err != nil {
 				return err
 			}
-			r, err := o.request()
-			if err != nil {
-				return err
-			}
-			keys, failed, a, err := o.clientKeys(cmd, r)
+			keys, failed, a, err := o.clientKeys(cmd, &o.requestOptions)
 			if err != nil {
 				return err
 			}

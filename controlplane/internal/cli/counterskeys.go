@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -55,7 +54,11 @@ type clientCounter struct {
 
 // clientKeys finds the keys of the client that the request describes, in all rules of all
 // proxies. Failed are the proxies that did not say.
-func (o *manageOptions) clientKeys(cmd *cobra.Command, r *simulate.Request) (keys []*clientKey, failed []manage.Asked, a *asker, err error) {
+func (o *manageOptions) clientKeys(cmd *cobra.Command, described *requestOptions) (keys []*clientKey, failed []manage.Asked, a *asker, err error) {
+	r, err := described.request()
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	r.Keys = true
 	rows, a, err := o.ask(cmd, r)
 	if err != nil {

@@ -33,11 +33,7 @@ func (o *countersOptions) resetClient(cmd *cobra.Command) error {
 	case len(o.subject.Key) > 0:
 		return usageError(errors.New("--key does not go with the description of a request, which has the key"), resetHint)
 	}
-	r, err := o.request.request()
-	if err != nil {
-		return err
-	}
-	keys, failed, a, err := o.clientKeys(cmd, r)
+	keys, failed, a, err := o.clientKeys(cmd, &o.request)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -46,14 +48,9 @@ they are part of a key.`,
 // environment's server is the target where no flag names one.
 func (o *explainOptions) checkTarget(cmd *cobra.Command) error {
 	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
-	asked := 0
-	for _, flag := range []string{"file", "proxy", "server"} {
-		if given(flag) {
-			asked++
-		}
-	}
+	asked := slices.DeleteFunc([]string{"file", "proxy", "server"}, func(flag string) bool { return !given(flag) })
 	switch {
-	case asked > 1 || asked == 0 && !serverFromEnvironment():
+	case len(asked) > 1 || len(asked) == 0 && os.Getenv(serverVariable) == "":
 		return usageError(errors.New("one of -f, --proxy and --server says whom to ask"),
 			"-f asks a policy file with empty counters, --proxy one running proxy, --server all that it knows")
 	case given("file"):

@@ -24,10 +24,7 @@ type guard struct {
 
 // guard reads the files that the flags name and warns of what is open.
 func (o *listenOptions) guard(log *slog.Logger) (guard, error) {
-	if err := o.check(); err != nil {
-		return guard{}, err
-	}
-	open, err := o.open()
+	open, err := o.check()
 	if err != nil {
 		return guard{}, err
 	}

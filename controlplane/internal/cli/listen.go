@@ -48,24 +48,23 @@ func (o *listenOptions) AddFlags(cmd *cobra.Command, http, proxies string) {
 	f.BoolVar(&o.insecure, "insecure", false, "allow addresses that are not loopback without protection")
 }
 
-// check refuses flags that do not go together and addresses that need more
-// protection than they have.
-func (o *listenOptions) check() error {
+// check refuses flags that do not go together, and addresses that need more protection than
+// they have: without --insecure, which lets them be open.
+func (o *listenOptions) check() (open []openAddress, err error) {
 	switch {
 	case (o.tlsCert == "") != (o.tlsKey == ""):
-		return usageError(errors.New("--tls-cert and --tls-key belong together"), "give both or none")
+		return nil, usageError(errors.New("--tls-cert and --tls-key belong together"), "give both or none")
 	case o.httpClientCA != "" && o.tlsCert == "":
-		return usageError(errors.New("--http-client-ca needs TLS"), "give --tls-cert and --tls-key too")
+		return nil, usageError(errors.New("--http-client-ca needs TLS"), "give --tls-cert and --tls-key too")
 	case o.xdsClientCA != "" && o.tlsCert == "":
-		return usageError(errors.New("--"+o.proxies.ca+" needs TLS"), "give --tls-cert and --tls-key too")
+		return nil, usageError(errors.New("--"+o.proxies.ca+" needs TLS"), "give --tls-cert and --tls-key too")
 	case o.httpClientCA != "" && o.access == "":
-		return usageError(errors.New("--http-client-ca needs --access"), "its lines certificate SAN ROLE say who may do what")
+		return nil, usageError(errors.New("--http-client-ca needs --access"), "its lines certificate SAN ROLE say who may do what")
 	}
-	open, err := o.open()
-	if err != nil || len(open) == 0 || o.insecure {
-		return err
+	if open, err = o.open(); err != nil || len(open) == 0 || o.insecure {
+		return open, err
 	}
-	return usageError(fmt.Errorf("%s %s is not a loopback address: %s", open[0].flag, open[0].address, open[0].danger),
+	return nil, usageError(fmt.Errorf("%s %s is not a loopback address: %s", open[0].flag, open[0].address, open[0].danger),
 		open[0].hint+"; --insecure allows it nevertheless")
 }
 
