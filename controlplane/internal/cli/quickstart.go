@@ -203,16 +203,11 @@ func (d *demo) apply(name string, text []byte) error {
 // send sends requests to the first proxy and prints what became of them.
 func (d *demo) send(ctx context.Context, path, user string, times int) error {
 	for range times {
-		header, who := http.Header{}, "no header"
-		if user != "" {
-			header.Set("X-User-Id", user)
-			who = "x-user-id: " + user
-		}
-		status, got, err := d.planes[0].get(ctx, path, header)
+		status, got, err := d.planes[0].get(ctx, path, http.Header{"X-User-Id": {user}})
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(d.out, "  GET %-12s %-17s → %d %-8s %s\n", path, who, status, outcome(status), fields(got))
+		fmt.Fprintf(d.out, "  GET %-12s %-17s → %d %-8s %s\n", path, "x-user-id: "+user, status, outcome(status), fields(got))
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package console
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,12 +101,7 @@ func (v *visit) aboutOwn(r *http.Request) *http.Request {
 		return r
 	}
 	query.Set("policy", slices.Min(slices.Collect(maps.Keys(v.caller.Policies))))
-	u := *r.URL
-	u.RawQuery = query.Encode()
-	r = r.WithContext(r.Context())
-	r.URL = &u
+	r = r.Clone(r.Context())
+	r.URL.RawQuery = query.Encode()
 	return r
 }
-
-// whole is the context of a request that goes on although the visitor has gone.
-func whole(r *http.Request) *http.Request { return r.WithContext(context.WithoutCancel(r.Context())) }

@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -162,7 +163,8 @@ func (c *console) rollback(w http.ResponseWriter, r *http.Request, v *visit) err
 	}
 	query := url.Values{"base": {r.PostForm.Get("base")}, "policy": {policyOf(r)}}
 	var applied api.Applied
-	if err := c.call(whole(r), http.MethodPost, fmt.Sprintf("/v1/rollback/%d?%s", n, query.Encode()), nil, &applied); err != nil {
+	whole := r.WithContext(context.WithoutCancel(r.Context())) // although the visitor may go
+	if err := c.call(whole, http.MethodPost, fmt.Sprintf("/v1/rollback/%d?%s", n, query.Encode()), nil, &applied); err != nil {
 		return err
 	}
 	http.Redirect(w, r, fmt.Sprintf("%s?applied=%d", Path, applied.Number), http.StatusSeeOther)

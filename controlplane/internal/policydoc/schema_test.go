@@ -102,15 +102,6 @@ func validPolicies(t *testing.T) map[string]*policy.Node {
 	return found
 }
 
-func TestSchemaAcceptsValidPolicies(t *testing.T) {
-	s := compiled(t)
-	policies := validPolicies(t)
-	require.Greater(t, len(policies), 10)
-	for name, n := range policies {
-		require.NoError(t, accepts(t, s, n), name)
-	}
-}
-
 // oddities are values that may stand anywhere, and rarely may.
 var oddities = []string{
 	`null`, `true`, `false`, `0`, `1`, `1.0`, `1e1`, `100`, `-1`, `1.5`, `4294967296`, `""`, `"a"`, `" a"`, `"a b"`, `"*"`, `"!"`, `"=*"`, `"~a|b"`, `"~("`, `"a*"`, `"*a"`, `"a*b"`,
@@ -182,6 +173,9 @@ func mutated(t *testing.T, times int, each func(name string, text []byte)) {
 // Whatever the reader accepts the schema accepts.
 func TestSchemaRefusesNothingValid(t *testing.T) {
 	s := compiled(t)
+	for name, n := range validPolicies(t) {
+		require.NoError(t, accepts(t, s, n), name)
+	}
 	valid, invalid, refused := 0, 0, 0
 	mutated(t, 300, func(name string, text []byte) {
 		n, err := policy.ParseJSON(text)
