@@ -108,13 +108,6 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(pasting) != "" {
-		if err := paste(os.Args[1]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "docs-")
 		if err != nil {

@@ -3,7 +3,6 @@ package docs_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -62,12 +61,8 @@ func newPage(t *testing.T, files string, more ...string) page {
 	require.NoError(t, err)
 	port := func(i int) string { return fmt.Sprint(free[i]) }
 	// At each place the first text that fits is replaced.
-	_, upstreamPort, err := net.SplitHostPort(upstream.Listener.Addr().String())
-	require.NoError(t, err)
 	p := page{root, files, false, strings.NewReplacer(append(more,
 		"127.0.0.1:18080", "127.0.0.1:"+port(0), "127.0.0.1:18000", "127.0.0.1:"+port(1),
-		"0.0.0.0, port_value: 10000", "127.0.0.1, port_value: "+port(2),
-		"port_value: 9901", "port_value: "+port(3), "port_value: 8080", "port_value: "+upstreamPort,
 		"control.example.com:18080", "localhost:"+port(0), "0.0.0.0:18080", "127.0.0.1:"+port(0),
 		"control.example.com:18000", "localhost:"+port(1), "0.0.0.0:18000", "127.0.0.1:"+port(1),
 		"0.0.0.0:10000", "127.0.0.1:"+port(2), "127.0.0.1:10000", "127.0.0.1:"+port(2),
