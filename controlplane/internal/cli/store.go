@@ -107,14 +107,11 @@ are damaged.`,
 
 func restore(cmd *cobra.Command, file string, o restoreOptions) error {
 	r, err := store.Restore(file, o.data, o.dropDamaged)
-	if errors.Is(err, store.ErrHeld) {
-		return withHint(err, "stop sluice serve first")
-	}
 	if errors.Is(err, store.ErrDamaged) && !o.dropDamaged {
 		return withHint(err, "take another backup, or leave out what is damaged with --drop-damaged")
 	}
 	if err != nil {
-		return err
+		return storeHint(err, "")
 	}
 	w := cmd.OutOrStdout()
 	fmt.Fprintf(w, "restored %s, the newest is %d\n", count(r.Revisions, "revision", "revisions"), r.Newest)
@@ -133,8 +130,11 @@ func restore(cmd *cobra.Command, file string, o restoreOptions) error {
 	return nil
 }
 
-// storeHint says what to do about a store that is damaged.
+// storeHint says what to do about a store that is held, or damaged in a directory.
 func storeHint(err error, dir string) error {
+	if errors.Is(err, store.ErrHeld) {
+		return withHint(err, "stop sluice serve first")
+	}
 	if !errors.Is(err, store.ErrDamaged) || dir == "" {
 		return err
 	}
@@ -161,9 +161,6 @@ same store. A copy that was cut short is refused by serve.`,
 
 func copyStore(cmd *cobra.Command, from, to string) (err error) {
 	source, closeSource, err := store.OpenCopy(cmd.Context(), from)
-	if errors.Is(err, store.ErrHeld) {
-		return withHint(err, "stop sluice serve first")
-	}
 	if err != nil {
 		return storeHint(err, from)
 	}
