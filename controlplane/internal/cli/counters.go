@@ -48,13 +48,9 @@ minutes, of all proxies and their workers together, up to 32 of each rule. MODE 
 whether the rule's denials are enforced, or are in shadow mode and deny nobody; with
 enforce_percent, or where proxies run other policies, it is partly enforced.
 
-Each was denied DENIED times for certain, and up to ERROR times more. With few keys
-ERROR is 0; with many that are denied seldom, what is kept of one is in part what was
-kept of others.
-
-The policy's report_keys says how keys are shown: as hashes, by default, or plain, or
-not at all. With report_keys: hash in the policy a key has the same hash on all
-proxies of a control plane, without the field another one on each.`,
+Each was denied DENIED times for certain, and up to ERROR times more. The policy's
+report_keys says how keys are shown: as hashes, by default, or plain, or not at all. With
+report_keys: hash in the policy a key has the same hash on all proxies of a control plane.`,
 	},
 }
 

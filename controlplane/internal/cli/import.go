@@ -16,9 +16,8 @@ func newImportCommand() *cobra.Command {
 	cmd := group("import", "Translate another rate limiter's configuration into a policy", newImportEnvoyRatelimitCommand(), newImportLocalRatelimitCommand())
 	cmd.Long = `Translate another rate limiter's configuration into a policy, on standard output.
 
-Notes on standard error, and comments in the policy, say what a policy cannot do.
-Read them before you apply the policy. Some rules may be off, where the
-configuration does not say which requests they are for.`
+Notes on standard error, and comments in the policy, say what a policy cannot do. Some
+rules may be off, where the configuration does not say which requests they are for.`
 	return cmd
 }
 

@@ -218,13 +218,9 @@ func newRenderEnvoyGatewayCommand() *cobra.Command {
 		Long: `Write a resource to standard output that has Envoy Gateway load the filter into
 its proxies, with the policy as plain YAML inside, comments kept.
 
-Change the binary and the policy one after the other. A proxy that has not
-fetched a binary before answers 503 where the filter in it refuses the policy,
-or nothing is limited with --fail-open. Until the policy is mended that listener
-takes no other change.
-
-After more than ten failed fetches of one --url Envoy Gateway waits about an hour. Another
-URL, such as the same with ?x behind it, is fetched at once.`,
+Change the binary and the policy one after the other: a proxy that has not fetched a
+binary before answers 503 where the filter in it refuses the policy, or limits nothing
+with --fail-open.`,
 		Example: `  sluice render envoy-gateway -f policy.yaml -n edge --target Gateway/edge \
     --url oci://registry.example/sluice:1.0.0 | kubectl apply -f -
   sluice render envoy-gateway -f policy.yaml -n shop --target HTTPRoute/shop \
