@@ -15,10 +15,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-type modelAnswer hosttest.ModelAnswer
+type modelAnswer buildtest.ModelAnswer
 
 const (
 	modelHeld    = 10  // by each request
@@ -119,7 +119,7 @@ var modelChunks = []struct {
 func TestModels(t *testing.T) {
 	t.Parallel()
 	m := models{}
-	for _, a := range hosttest.ModelAnswers(t) {
+	for _, a := range buildtest.ModelAnswers(t) {
 		m[a.Name] = (*modelAnswer)(&a)
 	}
 	everyEnvoy(t, func(t *testing.T, d driver) {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 const (
@@ -25,7 +25,7 @@ type answer struct {
 }
 
 func answers(t testing.TB) (list []answer) {
-	for _, a := range hosttest.ModelAnswers(t) {
+	for _, a := range buildtest.ModelAnswers(t) {
 		want := Usage{a.Input, a.Output, a.InputKnown, a.OutputKnown, None, a.TextEvents, a.TextBytes, int64(len(a.Body))}
 		list = append(list, answer{a.Name, a.ContentType, a.Body, want})
 	}

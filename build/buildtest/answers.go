@@ -1,4 +1,4 @@
-package hosttest
+package buildtest
 
 import (
 	"encoding/base64"
@@ -9,8 +9,6 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 // ModelAnswer is an answer of a model's API, and what is to be read of it.
@@ -24,7 +22,7 @@ type ModelAnswer struct {
 
 // ModelAnswers are those on which the filter's scanner is tested.
 func ModelAnswers(t testing.TB) (list []ModelAnswer) {
-	all, err := txtar.ParseFile(filepath.Join(buildtest.Root(), "filter/internal/usage/testdata/answers.txtar"))
+	all, err := txtar.ParseFile(filepath.Join(Root(), "filter/internal/usage/testdata/answers.txtar"))
 	require.NoError(t, err)
 	for _, f := range all.Files {
 		head := strings.Split(f.Name, " | ")
