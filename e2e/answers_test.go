@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -66,22 +65,16 @@ func logged(bootstrap []byte, path, format string) []byte {
 
 // succeedAtOnce sends logins that all succeed, and returns how many were told to try again.
 func (p *proxy) succeedAtOnce(t *testing.T, n int) (held int) {
-	told := make(chan string, n)
-	for range n {
-		go func() {
-			res, _, err := p.try("/login", "x-do", "200")
-			switch {
-			case err != nil:
-				told <- err.Error()
-			case res.StatusCode == http.StatusTooManyRequests:
-				told <- res.Header.Get("retry-after")
-			default:
-				told <- ""
-			}
-		}()
-	}
-	for range n {
-		if after := <-told; after != "" {
+	told := make([]string, n)
+	atOnce(n, func(i int) {
+		if res, _, err := p.try("/login", "x-do", "200"); err != nil {
+			told[i] = err.Error()
+		} else if res.StatusCode == denied {
+			told[i] = res.Header.Get("retry-after")
+		}
+	})
+	for _, after := range told {
+		if after != "" {
 			require.Equal(t, "1", after)
 			held++
 		}

@@ -49,11 +49,10 @@ func (r *answerRig) charged(t *testing.T) {
 		require.Equal(t, v.want, statuses[i], v.name)
 		key := fmt.Sprint("&key=u", i)
 		for j, rule := range edgesRules {
-			r.requireNothingHeld(t, rule, key)
-			require.Equal(t, v.charged[j], r.operate(t, "get", "rule="+rule+key).Value, "%s, rule %s", v.name, rule)
+			require.Equal(t, v.charged[j], used(t, r.proxy, rule+key), "%s, rule %s", v.name, rule)
 		}
 	}
-	r.requireNothingHeld(t, "each", "&key=u0")
+	used(t, r.proxy, "each&key=u0")
 	for _, rule := range append(edgesRules[:], "each") {
 		r.requireGauges(t, rule)
 	}

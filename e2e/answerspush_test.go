@@ -60,13 +60,7 @@ func (r *answerRig) pushes(t *testing.T, control *controlPlane) {
 		undo()
 		return func() { close(over); <-done }
 	}
-	requireCharged := func(rule string, n int64) {
-		eventually(t, 5*time.Second, rule, func() bool {
-			o := r.operate(t, "get", "rule="+rule+"&key=u")
-			return *o.Held == 0
-		})
-		require.Equal(t, n, r.operate(t, "get", "rule="+rule+"&key=u").Value, rule)
-	}
+	requireCharged := func(rule string, n int64) { require.Equal(t, n, used(t, r.proxy, rule+"&key=u"), rule) }
 	counted, tokens := int64(0), int64(0)
 	during := func() {} // ends what the policy before has begun
 	for _, step := range []struct {

@@ -17,8 +17,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // answering is an upstream that gives each request the answer for which it asks, in the time
@@ -132,9 +130,9 @@ func (a *answering) do(w http.ResponseWriter, r *http.Request, took time.Duratio
 			http.Redirect(w, r, "http://"+r.Host+to, http.StatusFound)
 		}
 	case "websocket":
-		upgraded(w, took, over)
+		hijacked(w, "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket", took, over)
 	case "garbage":
-		garbled(w, took, over)
+		hijacked(w, "no answer", took, over)
 	default:
 		time.Sleep(took)
 		status, _ := strconv.Atoi(what)
@@ -163,27 +161,15 @@ func chunks(w http.ResponseWriter, took time.Duration) {
 	}
 }
 
-// upgraded writes what it reads.
-func upgraded(w http.ResponseWriter, took time.Duration, over func()) {
+// hijacked writes a head of its own, works for so long, and sends back what it reads meanwhile.
+func hijacked(w http.ResponseWriter, head string, took time.Duration, over func()) {
 	c, _, err := w.(http.Hijacker).Hijack()
 	if err != nil {
 		return
 	}
 	defer c.Close()
-	_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+	_, _ = io.WriteString(c, head+"\r\n\r\n")
 	go func() { _, _ = io.Copy(c, c) }()
-	time.Sleep(took)
-	over()
-}
-
-// garbled writes what is no answer, and works on.
-func garbled(w http.ResponseWriter, took time.Duration, over func()) {
-	c, _, err := w.(http.Hijacker).Hijack()
-	if err != nil {
-		return
-	}
-	defer c.Close()
-	_, _ = io.WriteString(c, "no answer\r\n\r\n")
 	time.Sleep(took)
 	over()
 }
@@ -296,23 +282,6 @@ func (r *answerRig) another(t *testing.T, d driver, o proxyOptions) *proxy {
 		return bootstrap
 	}
 	return d.start(t, o)
-}
-
-// noTraps fails where the filter has trapped.
-func (r *answerRig) noTraps(t *testing.T) {
-	for _, trap := range []string{"Uncaught", "panic", "[critical]", "Function: proxy_"} {
-		require.NotContains(t, r.log(), trap)
-	}
-}
-
-// requireNothingHeld waits until no request of the key holds anything.
-func (r *answerRig) requireNothingHeld(t *testing.T, rule, key string) {
-	query := "rule=" + rule + key
-	eventually(t, 5*time.Second, "all holds of "+query+" to end", func() bool {
-		held := r.operate(t, "get", query).Held
-		require.NotNil(t, held)
-		return *held == 0
-	})
 }
 
 // requireGauges waits until the gauges show that nothing is held.

@@ -80,12 +80,16 @@ type proxyStatus struct {
 }
 
 func (c *controlPlane) proxies(t *testing.T) map[string]proxyStatus {
-	status := decoded[struct{ Proxies []proxyStatus }](t, sluiceOK(t, "status", "--server", c.url(), "--output", "json"))
 	byNode := map[string]proxyStatus{}
-	for _, p := range status.Proxies {
+	for _, p := range asked[struct{ Proxies []proxyStatus }](t, c, "status").Proxies {
 		byNode[p.Node] = p
 	}
 	return byNode
+}
+
+// asked is what a command of the control plane says as JSON.
+func asked[T any](t *testing.T, c *controlPlane, args ...string) T {
+	return decoded[T](t, sluiceOK(t, append(args, "--server", c.url(), "--output", "json")...))
 }
 
 // awaitConnected waits until the proxy has a stream to the control plane.

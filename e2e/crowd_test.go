@@ -5,7 +5,6 @@ package e2e
 import (
 	"crypto/sha256"
 	endian "encoding/binary"
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -13,8 +12,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/xdstest"
 )
@@ -137,16 +134,9 @@ func (s *standing) expects(node string) uint64 {
 	return s.Current.Revision
 }
 
-// ask is a command whose answer is JSON.
-func (c *controlPlane) ask(t *testing.T, into any, args ...string) {
-	require.NoError(t, json.Unmarshal([]byte(sluiceOK(t, append(args, "--server", c.url(), "-o", "json")...)), into))
-}
-
 func (c *controlPlane) standings(t *testing.T) map[string]*standing {
-	var status struct{ Policies []*standing }
-	c.ask(t, &status, "status")
 	by := map[string]*standing{}
-	for _, s := range status.Policies {
+	for _, s := range asked[struct{ Policies []*standing }](t, c, "status").Policies {
 		by[s.Policy] = s
 	}
 	return by

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -183,6 +184,19 @@ func start(t *testing.T, cmd *exec.Cmd) *child.Child {
 	c, err := child.Start(cmd)
 	require.NoError(t, err)
 	t.Cleanup(func() { end(t, c) })
+	return c
+}
+
+// startGently is start of a program that ends what it has started, if it is asked to end.
+func startGently(t *testing.T, cmd *exec.Cmd) *child.Child {
+	c := start(t, cmd)
+	t.Cleanup(func() {
+		_ = c.Signal(syscall.SIGTERM)
+		select {
+		case <-c.Done():
+		case <-time.After(20 * time.Second):
+		}
+	})
 	return c
 }
 

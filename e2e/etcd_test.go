@@ -99,14 +99,11 @@ var policies = []string{"edge", "core", "default", "gate"}
 func (s *several) history(t *testing.T) (policy, rollout map[uint64]string) {
 	policy, rollout = map[uint64]string{}, map[uint64]string{}
 	for _, name := range policies {
-		var list struct {
-			Revisions []struct {
-				Revision uint64
-				Rollout  struct{ State string }
-			}
+		type revision struct {
+			Revision uint64
+			Rollout  struct{ State string }
 		}
-		s.runs(t).ask(t, &list, "history", "--policy", name, "--limit", "0")
-		for _, r := range list.Revisions {
+		for _, r := range asked[struct{ Revisions []revision }](t, s.runs(t), "history", "--policy", name, "--limit", "0").Revisions {
 			policy[r.Revision], rollout[r.Revision] = name, r.Rollout.State
 		}
 	}
@@ -121,9 +118,7 @@ func (s *several) should(t *testing.T) func(node string) uint64 {
 
 // changed is when the newest change was stored.
 func (s *several) changed(t *testing.T) time.Time {
-	var log struct{ Entries []struct{ At time.Time } }
-	s.runs(t).ask(t, &log, "audit", "--limit", "1")
-	return log.Entries[0].At
+	return asked[struct{ Entries []struct{ At time.Time } }](t, s.runs(t), "audit", "--limit", "1").Entries[0].At
 }
 
 // settle waits until each proxy runs what it should, and requires that the last one did soon

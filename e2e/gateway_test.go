@@ -16,10 +16,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"text/template"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
@@ -29,14 +27,16 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 // gateway is a running Envoy Gateway. Its resources are files, its proxies are processes
 // of this machine.
 type gateway struct {
-	dir    string
-	cmd    *exec.Cmd
-	tokens tokens
+	*child.Child
+
+	dir, binary string
+	tokens      tokens
 
 	web, apart, manage, second *proxy // by the listeners that the test talks to
 	quota                      string // address of the quota service
@@ -50,7 +50,7 @@ type gateway struct {
 func startGateway(t *testing.T, d driver) *gateway {
 	binary := os.Getenv("SLUICE_ENVOY_GATEWAY")
 	require.NotEmpty(t, binary, "run `make e2e-gateway`, which builds Envoy Gateway, or set SLUICE_ENVOY_GATEWAY to the path of one")
-	g := &gateway{dir: t.TempDir(), tokens: newTokens(t), quota: freeAddress(t)}
+	g := &gateway{dir: t.TempDir(), binary: binary, tokens: newTokens(t), quota: freeAddress(t)}
 	free, err := ports.Free(4)
 	require.NoError(t, err)
 	for i, p := range []**proxy{&g.web, &g.apart, &g.manage, &g.second} {
@@ -69,44 +69,10 @@ func startGateway(t *testing.T, d driver) *gateway {
 	g.write(t, "config.yaml", g.fill(t, "envoygateway-config.yaml", map[string]any{"Dir": g.dir}))
 	g.write(t, "resources/base.yaml", g.fill(t, "envoygateway.yaml", g.base(t, version)))
 	g.write(t, "resources/wasm.yaml", g.fill(t, "envoygateway-wasm.yaml", map[string]any{"Dir": g.dir, "Gateway": "edge"}))
-	g.run(t, binary)
+	cmd := exec.Command(binary, "server", "-c", g.path("config.yaml"))
+	cmd.Env = append(os.Environ(), "HOME="+g.path("home"), "SSL_CERT_FILE="+g.ca)
+	g.Child = startGently(t, cmd) // and with it its proxies
 	return g
-}
-
-// run starts the process in a group of its own, which ends with the test.
-func (g *gateway) run(t *testing.T, binary string) {
-	g.cmd = exec.Command(binary, "server", "-c", g.path("config.yaml"))
-	g.cmd.Env = append(os.Environ(), "HOME="+g.path("home"), "SSL_CERT_FILE="+g.ca)
-	log, err := os.Create(g.path("log"))
-	require.NoError(t, err)
-	g.cmd.Stdout, g.cmd.Stderr, g.cmd.SysProcAttr = log, log, &syscall.SysProcAttr{Setpgid: true}
-	require.NoError(t, g.cmd.Start())
-	t.Cleanup(func() {
-		g.stop()
-		if t.Failed() {
-			g.explain(t)
-		}
-	})
-}
-
-// stop ends Envoy Gateway as an operator does, which ends its proxies, and whatever is left.
-func (g *gateway) stop() {
-	_ = g.cmd.Process.Signal(syscall.SIGTERM)
-	over := time.AfterFunc(20*time.Second, func() { _ = syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL) })
-	_ = g.cmd.Wait()
-	over.Stop()
-	_ = syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL)
-}
-
-// explain prints the end of the log.
-func (g *gateway) explain(t *testing.T) {
-	text := g.log(t)
-	t.Logf("the log of Envoy Gateway and its proxies ends:\n%s", text[max(0, len(text)-20_000):])
-}
-
-// log is what it and its proxies have printed so far.
-func (g *gateway) log(t *testing.T) string {
-	return read(t, g.path("log"))
 }
 
 func (g *gateway) path(name string) string { return filepath.Join(g.dir, name) }
@@ -214,7 +180,7 @@ func healthServer(t *testing.T) string {
 
 // version is that of the Envoy Gateway in the program.
 func (g *gateway) version(t *testing.T) string {
-	program, err := buildinfo.ReadFile(g.cmd.Path)
+	program, err := buildinfo.ReadFile(g.binary)
 	require.NoError(t, err)
 	require.Equal(t, "github.com/envoyproxy/gateway", program.Main.Path)
 	return strings.TrimPrefix(program.Main.Version, "v")

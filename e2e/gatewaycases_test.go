@@ -141,9 +141,9 @@ func refusedPolicy(t *testing.T, g *gateway) {
 	require.Contains(t, text, "20/"+far)
 	g.apply(t, "sluice", strings.ReplaceAll(text, "20/"+far, "20/1parsec"))
 	eventually(t, time.Minute, "the refusal in the log", func() bool {
-		return strings.Contains(g.log(t), "Envoy rejected the last update")
+		return strings.Contains(g.Log(), "Envoy rejected the last update")
 	})
-	require.Contains(t, g.log(t), "policy refused: ")
+	require.Contains(t, g.Log(), "policy refused: ")
 	passes(t, 15, g.web, "/v1/x", "dave")
 	require.Equal(t, denied, g.web.status(t, "/v1/x", "x-user-id", "alice"))
 

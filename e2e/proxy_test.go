@@ -182,6 +182,13 @@ func (p *proxy) try(path string, headers ...string) (res *http.Response, body st
 	return res, string(text), err
 }
 
+// noTraps fails where the filter has trapped.
+func (p *proxy) noTraps(t *testing.T) {
+	for _, trap := range []string{"Uncaught", "panic", "[critical]", "Function: proxy_"} {
+		require.NotContains(t, p.log(), trap)
+	}
+}
+
 // versions are those of HTTP that the driver's proxy speaks.
 func (d driver) versions() []string {
 	if d.envoy == "" {

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -66,11 +65,7 @@ var clientText = regexp.MustCompile(`^curl -i -H 'x-\S+: (\w+)' `)
 // startQuickstart returns the URL of the control plane once the transcript is over, and the
 // command lines that it suggests.
 func startQuickstart(t *testing.T, flags ...string) (server string, suggested []string) {
-	c := start(t, exec.Command(built.sluice, append([]string{"quickstart", "--wasm", built.filter}, flags...)...))
-	t.Cleanup(func() { // with its proxies
-		_ = c.Signal(syscall.SIGTERM)
-		<-c.Done()
-	})
+	c := startGently(t, exec.Command(built.sluice, append([]string{"quickstart", "--wasm", built.filter}, flags...)...))
 	require.NoError(t, c.Until(t.Context(), "serve", func() bool { return strings.Contains(c.Log(), "/stats/prometheus") }))
 	require.NotContains(t, c.Log(), "warning")
 	found := consoleAt.FindStringSubmatch(c.Log())

@@ -25,7 +25,7 @@ func TestQuotaPair(t *testing.T) {
 		both := newGate(t, services[0].address, services[1].address)
 		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), quota: both.address(), manage: freeAddress(t)})
 	}
-	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies, 9000) })
+	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies) })
 	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies, 3000) })
 	t.Run("denied by a rule of the proxy", func(t *testing.T) { deniedBesideTheCluster(t, c, proxies) })
 	t.Run("pushes while requests run", func(t *testing.T) { pushesFreeSlots(t, c, proxies[0]) })

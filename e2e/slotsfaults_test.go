@@ -58,11 +58,7 @@ func (r *answerRig) during(t *testing.T, visits []visit, lasts time.Duration, th
 
 func (r *answerRig) connectionsBreak(t *testing.T) {
 	g := newGate(t, r.address)
-	through := *r
-	through.proxy = new(proxy)
-	*through.proxy = *r.proxy
-	through.address = g.address()
-	through.during(t, visits, 12*time.Second, func() {
+	r.through(g).during(t, visits, 12*time.Second, func() {
 		for range 4 {
 			g.cut()
 			time.Sleep(2 * time.Second)
@@ -70,6 +66,13 @@ func (r *answerRig) connectionsBreak(t *testing.T) {
 	})
 	t.Logf("%s: %d reached the upstream", t.Name(), r.upstream.reached)
 	r.requireAllFree(t)
+}
+
+// through is the rig, which clients reach by a gate.
+func (r *answerRig) through(g *gate) *answerRig {
+	p := *r.proxy
+	p.address = g.address()
+	return &answerRig{proxy: &p, upstream: r.upstream, accessLog: r.accessLog}
 }
 
 // standsStill: nothing lapses while nobody can say that a request is alive.
@@ -105,11 +108,7 @@ func (r *answerRig) vmTraps(t *testing.T) {
 // killed: another Envoy that takes its place has all slots, and the upstream no more requests.
 func (r *answerRig) killed(t *testing.T, d driver) {
 	g := newGate(t, r.address)
-	through := *r
-	through.proxy = new(proxy)
-	*through.proxy = *r.proxy
-	through.address = g.address()
-	through.during(t, visits[:1], 15*time.Second, func() {
+	r.through(g).during(t, visits[:1], 15*time.Second, func() {
 		r.kill()
 		r.proxy = r.another(t, d, proxyOptions{policy: edgesPolicy})
 		g.lead(r.address)

@@ -121,9 +121,7 @@ func TestWaiting(t *testing.T) {
 		w.gate.open()
 		w.recover(t)
 	})
-	for _, trap := range []string{"Uncaught", "panic", "[critical]", "Function: proxy_"} {
-		require.NotContains(t, w.log(), trap)
-	}
+	w.noTraps(t)
 }
 
 // shapes are requests with more than headers.
