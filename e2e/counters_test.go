@@ -13,14 +13,11 @@ import (
 // counters is the JSON that `sluice counters` prints.
 type counters struct {
 	Proxies []struct {
-		Proxy, Error string
-		Value        *int64
-		Windows      []struct{ Used, Remaining uint32 }
+		operation
+
+		Error string
 	}
-	Quota *struct { // of a rule of scope cluster
-		Windows []struct{ Used uint32 }
-		Held    *uint32
-	}
+	Quota   *operation // of a rule of scope cluster
 	Failed  int
 	Sum     *int64
 	AtLeast *int64 `json:"at_least"`
@@ -29,9 +26,7 @@ type counters struct {
 
 // counters runs `sluice counters` on all proxies of the control plane.
 func (c *controlPlane) counters(t *testing.T, args ...string) (result counters) {
-	args = append([]string{"counters"}, args...)
-	args = append(args, "--server", c.url(), "--output", "json")
-	text, errs, exit := sluice(t, args...)
+	text, errs, exit := sluice(t, append(append([]string{"counters"}, args...), "--server", c.url(), "--output", "json")...)
 	result = decoded[counters](t, cmp.Or(text, errs))
 	require.Equal(t, result.Failed > 0, exit != 0, errs)
 	return result
@@ -58,11 +53,11 @@ func countersCommand(t *testing.T, control *controlPlane, envoys []*proxy) {
 	require.EqualValues(t, 120, *alice("inc", "--n", "40").Sum)
 	require.Equal(t, [3]int{60, 60, 60}, admitted())
 	require.EqualValues(t, 300, *alice("get").Sum)
-	require.EqualValues(t, 10, alice("set", "--n", "90").Proxies[2].Windows[0].Remaining)
+	require.EqualValues(t, 10, *alice("set", "--n", "90").Proxies[2].Windows[0].Remaining)
 	require.Equal(t, [3]int{10, 10, 10}, admitted())
 	require.Zero(t, *control.counters(t, "clean").Sum, "alice's window has not ended")
 	for _, p := range alice("reset").Proxies {
-		require.EqualValues(t, 1, *p.Value, "there was a record")
+		require.EqualValues(t, 1, p.Value, "there was a record")
 	}
 	require.Equal(t, [3]int{100, 100, 100}, admitted())
 	envoys[2].kill()

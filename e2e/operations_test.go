@@ -1,12 +1,12 @@
 package e2e
 
 import (
-	"encoding/json"
-	"io"
 	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 // The token of management requests.
@@ -18,37 +18,15 @@ const (
 
 // operation is the answer to a management request.
 type operation struct {
-	Allowed bool    `json:"allowed"`
-	Value   int64   `json:"value"`
-	Held    *uint32 `json:"held"`
-	Windows []struct {
-		Name      string `json:"name"`
-		Limit     uint32 `json:"limit"`
-		Used      uint32 `json:"used"`
-		Remaining uint32 `json:"remaining"`
-		ResetNs   int64  `json:"reset_ns"`
-	} `json:"windows"`
-	Rules []struct {
-		Rule     string            `json:"rule"`
-		Keys     uint64            `json:"keys"`
-		Capacity uint64            `json:"capacity"`
-		Bytes    uint64            `json:"bytes"`
-		Metrics  map[string]uint64 `json:"metrics"`
-	} `json:"rules"`
+	Value   int64
+	Held    *uint32
+	Windows []answer.Window
+	Rules   []answer.Stats
 }
 
-// operate runs an operation on a new connection, so that any worker may answer it.
-func (p *proxy) operate(t *testing.T, op, query string) (answer operation) {
-	r, err := http.NewRequest(http.MethodPost, "http://"+p.address+"/.sluice/counters/"+op+"?"+query, nil)
-	require.NoError(t, err)
-	r.Close = true
-	r.Header.Set("authorization", bearer)
-	res, err := http.DefaultTransport.RoundTrip(r)
-	require.NoError(t, err)
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
+// operate runs an operation on a connection that ends then, so that any worker may answer.
+func (p *proxy) operate(t *testing.T, op, query string) operation {
+	res, body := p.get(t, "/.sluice/counters/"+op+"?"+query, ":method", http.MethodPost, "authorization", bearer, "connection", "close")
 	require.Equal(t, http.StatusOK, res.StatusCode, "%s %s: %s", op, query, body)
-	require.NoError(t, json.Unmarshal(body, &answer))
-	return answer
+	return decoded[operation](t, body)
 }

@@ -66,9 +66,10 @@ func startAnswersFleet(t *testing.T, d driver) *answersFleet {
 }
 
 const (
+	flying = 30 // clients
 	// each proxy has a third of the clients, and each of their requests may hold 5 units: they
 	// are charged in full where nobody sees the answers.
-	lostUnits = 60 / 3 * 5
+	lostUnits = flying / 3 * 5
 	// lateRequests is how many requests a proxy sends on at most that it had decided when it was
 	// stopped, while others have their slots by now: one a worker.
 	lateRequests = workers
@@ -142,7 +143,7 @@ func TestAnswersOverAllProxies(t *testing.T) {
 	}
 }
 
-// fly has sixty clients ask for slots while something happens.
+// fly has clients ask for slots while something happens.
 func (f *answersFleet) fly(t *testing.T, m *mishap) {
 	f.forget(t)
 	ctx, cancel := context.WithTimeout(t.Context(), m.lasts)
@@ -150,7 +151,7 @@ func (f *answersFleet) fly(t *testing.T, m *mishap) {
 	var failures sync.Map
 	var wg sync.WaitGroup
 	begin := time.Now()
-	for i := range 60 {
+	for i := range flying {
 		client := &http.Client{Transport: &http.Transport{}}
 		defer client.CloseIdleConnections()
 		wg.Go(func() {
