@@ -143,6 +143,8 @@ func TestOperationsRefused(t *testing.T) {
 		require.EqualError(t, err, c.want)
 	}
 	require.Equal(t, 1, admits(p, e, 1, "u", "a"))
+	require.Contains(t, operate(t, e, Operation{Name: "peek", Rule: "r", Key: []string{"b"}, N: 1}),
+		`{"allowed":false,"denied_by":"r","retry_after_ns":10000000000,`)
 	for _, name := range []string{"inc", "set"} {
 		_, err := e.Operate(Operation{Name: name, Rule: "r", Key: []string{"b"}, N: 1})
 		require.EqualError(t, err, "the page of this key is full, and on_full does not evict")

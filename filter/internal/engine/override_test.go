@@ -70,20 +70,3 @@ func TestAnOverrideGivenToAnEvictedKey(t *testing.T) {
 	p.Clock += 10_000_000_000
 	require.Equal(t, 20, admits(p, next, 41, "u", "alice"), "what it gains at the new rate")
 }
-
-// Cost 0 takes no units, and is denied where the key has used too many.
-func TestCost0(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"limits":["2/1h"],"count_denied":true,
-		"cost":{"header":"x-cost","min":0},"overrides":[{"key":["shut"],"limits":["0/1h"]}]}`)
-	require.Equal(t, 9, admits(p, e, 9, "u", "a", "x-cost", "0"))
-	for key := range p.Store {
-		require.NotContains(t, key, "sl/", "nothing is counted")
-	}
-	require.Equal(t, 2, admits(p, e, 2, "u", "a", "x-cost", "1"))
-	require.Equal(t, 9, admits(p, e, 9, "u", "a", "x-cost", "0"), "used up")
-	require.Zero(t, admits(p, e, 1, "u", "a", "x-cost", "1"))
-	require.Zero(t, admits(p, e, 9, "u", "a", "x-cost", "0"), "used beyond the limit")
-	require.Equal(t, [][]uint32{{3}}, used(e.Decide()), "denied, it is not counted either")
-	require.Zero(t, admits(p, e, 9, "u", "shut", "x-cost", "0"))
-}

@@ -53,11 +53,3 @@ func sharing(a, b, both string, second ...string) string {
 	return `{"name":"a","counter":"c","key":[{"header":"u"}],"limits":["` + a + `"]` + both + `},` +
 		`{"name":"b","counter":"c","key":[{"header":"u"}],"limits":["` + b + `"]` + both + strings.Join(second, "") + `}`
 }
-
-// A shadow rule that was not asked says so.
-func TestAShadowRuleThatWasNotAsked(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"shut","limits":["0/1m"]},{"name":"trial","mode":"shadow","limits":["0/1m"]}`)
-	require.Contains(t, report(e.Decide()),
-		`{"rule":"trial","key":[],"mode":"shadow","allowed":true,"reason":"not_asked","windows":[]}`)
-}
