@@ -68,22 +68,6 @@ func TestCardinalityAttack(t *testing.T) {
 	}
 }
 
-// Of more cheaters than there are records each has been pushed out when it comes again, and
-// has nothing more for that.
-func TestMoreCheatersThanRecords(t *testing.T) {
-	const capacity = 60
-	for _, c := range attacked {
-		t.Run(c.name, func(t *testing.T) {
-			b := attackedBench(t, capacity, c.rule)
-			l := attack.NewList(attack.Plan{Limit: attackLimit, Cheaters: 4 * capacity, Bursts: 2})
-			o, _, _ := b.under(t, l, int64(attackWindow)/100/int64(l.Len()))
-			require.Zero(t, o.OverLimit)
-			require.Equal(t, attackLimit, o.CheaterMax)
-			require.Positive(t, b.Metrics()["rule=.=r;.;rate_limit_floor_denied_total"])
-		})
-	}
-}
-
 // What an attack over three windows costs honest clients: in windows per key, and in
 // sliding ones, what a key starts with counts longer. A long attack also measures
 // what larger ones cost.

@@ -3,10 +3,8 @@ package main_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -130,9 +128,8 @@ func newLoad(tb testing.TB, rules string, change ...func(*sim.Options)) *load {
 	return l
 }
 
-// serve serves n requests, one every ms, and returns the mean time of one in ns.
-func (l *load) serve(tb testing.TB, n int) (ns float64) {
-	begin := time.Now()
+// serve serves n requests, one every ms.
+func (l *load) serve(tb testing.TB, n int) {
 	for range n {
 		l.now += 1_000_000
 		x, err := l.host.Start(0, l.requests[l.served%manyKeys])
@@ -146,28 +143,5 @@ func (l *load) serve(tb testing.TB, n int) (ns float64) {
 			tb.Fatal(err)
 		}
 		l.served++
-	}
-	return float64(time.Since(begin).Nanoseconds()) / float64(n)
-}
-
-// BenchmarkRequest measures a request through the compiled filter on wazero. It takes
-// turns with a request under a rule with one window: "of-one" is the median ratio of
-// their times.
-func BenchmarkRequest(b *testing.B) {
-	const batch = 100
-	for _, kind := range kinds {
-		b.Run(kind.name, func(b *testing.B) {
-			subject, one := newLoad(b, kind.rules), newLoad(b, keyedBy(`"limits":["1000000/1h"]`))
-			var took, ratios []float64
-			for b.Loop() {
-				base, ns := one.serve(b, batch), subject.serve(b, batch)
-				took, ratios = append(took, ns), append(ratios, ns/base)
-			}
-			b.ReportMetric(0, "ns/op")
-			slices.Sort(took)
-			slices.Sort(ratios)
-			b.ReportMetric(took[len(took)/2], "ns/request")
-			b.ReportMetric(ratios[len(ratios)/2], "of-one")
-		})
 	}
 }

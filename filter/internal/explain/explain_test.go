@@ -298,32 +298,22 @@ func TestExplainLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// A described route is the one that key parts read.
-func TestExplainRoute(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"r","key":["route"],"limits":["9/1h"]}`)
-	r, err := ParseRequest(`{"path":"/","route":"main"}`)
-	require.NoError(t, err)
-	require.Contains(t, string(Explain(nil, e, p, r)), `"outcome":"matches","key":[{"part":"route","value":"main"}]`)
-}
-
-// A cost that cannot be read is said to be so.
-func TestExplainCostUnreadable(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"r","limits":["9/1h"],"cost":{"header":"c","max":7}}`)
-	for value, want := range map[string]string{"3": `"cost":3,"mode"`, "3 , 3": `"cost":3,"mode"`, "+3": `"cost":7,"cost_unreadable":true,"mode"`} {
-		p.With("c", value)
-		require.Contains(t, string(Explain(nil, e, p, described(p))), want)
-	}
-}
-
-// A value that was too long for an expression is said to be so.
-func TestExplainTooLong(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~y"}}}`)
-	for size, tooLong := range map[int]bool{automaton.MaxValueBytes: false, automaton.MaxValueBytes + 1: true} {
-		p.With("h", strings.Repeat("y", size))
-		require.Equal(t, tooLong, strings.Contains(string(Explain(nil, e, p, described(p))), `"too_long":true`), size)
+// What explain says of a request that is described.
+func TestExplainSays(t *testing.T) {
+	const cost, match = `"cost":{"header":"c","max":7}`, `"match":{"headers":{"h":"~y"}}`
+	for _, c := range []struct{ rule, description, want string }{
+		{`"key":["route"]`, `"route":"main"`, `"outcome":"matches","key":[{"part":"route","value":"main"}]`},
+		{cost, `"headers":{"c":"3"}`, `"cost":3,"mode"`},
+		{cost, `"headers":{"c":["3 "," 3"]}`, `"cost":3,"mode"`},
+		{cost, `"headers":{"c":"+3"}`, `"cost":7,"cost_unreadable":true,"mode"`},
+		{match, `"headers":{"h":"` + strings.Repeat("y", automaton.MaxValueBytes) + `"}`, `"outcome":"no_match"`},
+		{match, `"headers":{"h":"` + strings.Repeat("y", automaton.MaxValueBytes+1) + `"}`, `"too_long":true`},
+	} {
+		p := hosttest.New()
+		r, err := ParseRequest(`{"path":"/",` + c.description + `}`)
+		require.NoError(t, err)
+		text := Explain(nil, compileJSON(t, p, `{"name":"r","limits":["9/1h"],`+c.rule+`}`), p, r)
+		require.Contains(t, string(text), c.want, c.rule)
 	}
 }
 
