@@ -15,6 +15,12 @@ type Hold struct {
 	lapsed  bool
 }
 
+// Lingering is a hold whose request was reset, while its upstream may still be at work.
+type Lingering struct {
+	Hold
+	UntilNs int64 // when it is settled, by the monotonic clock
+}
+
 // Holding is what streams hold of one rule now.
 type Holding = state.Holding
 

@@ -33,12 +33,6 @@ var (
 	saysWithheld bool // it is logged once that the proxy shows no bodies
 )
 
-// lingering is a hold whose request was reset, while its upstream may still be at work.
-type lingering struct {
-	hold  decide.Hold
-	endNs int64
-}
-
 // hold keeps what the request holds.
 func (p *plugin) hold(v *decide.Verdict) {
 	p.holds = v.AppendHolds(p.holds)
@@ -187,7 +181,7 @@ func (s *stream) settle() {
 		case r.Settle != nil:
 			cost, by = settle.Cost(r, h.Receipt.Units, &a)
 		case r.LingerNs > 0 && abandoned(details):
-			p.linger(lingering{*h, theProxy.Monotonic() + r.LingerNs})
+			p.linger(decide.Lingering{Hold: *h, UntilNs: theProxy.Monotonic() + r.LingerNs})
 			continue
 		}
 		h.Settle(cost, by, now)
@@ -206,9 +200,9 @@ func (s *stream) settle() {
 }
 
 // linger keeps a hold until its time is over.
-func (p *plugin) linger(l lingering) {
-	if len(p.lingering) == 0 || l.endNs < p.lingersNs {
-		p.lingersNs = l.endNs
+func (p *plugin) linger(l decide.Lingering) {
+	if len(p.lingering) == 0 || l.UntilNs < p.lingersNs {
+		p.lingersNs = l.UntilNs
 	}
 	p.lingering = append(p.lingering, l)
 }
@@ -222,9 +216,9 @@ func (p *plugin) endLingering(monotonic int64) {
 	all, now := p.lingering, theProxy.Now()
 	p.lingering = all[:0]
 	for i := range all {
-		if l := all[i]; l.endNs <= monotonic {
+		if l := all[i]; l.UntilNs <= monotonic {
 			arena.reset() // each reads a page
-			l.hold.Settle(0, decide.ByNone, now)
+			l.Settle(0, decide.ByNone, now)
 		} else {
 			p.linger(l)
 		}
@@ -234,16 +228,8 @@ func (p *plugin) endLingering(monotonic int64) {
 
 // bequeath leaves what lingers to another configuration, in whatever VM.
 func (p *plugin) bequeath() {
-	p.lingering = slices.DeleteFunc(p.lingering, func(l lingering) bool { return l.hold.Level != nil }) // see quotaTalk.end
-	if len(p.lingering) == 0 {
-		return
-	}
-	holds := make([]decide.Hold, len(p.lingering))
-	ends := make([]int64, len(p.lingering))
-	for i, l := range p.lingering {
-		holds[i], ends[i] = l.hold, l.endNs
-	}
-	if !p.engine.Bequeath(holds, ends) {
+	p.lingering = slices.DeleteFunc(p.lingering, func(l decide.Lingering) bool { return l.Level != nil }) // see quotaTalk.end
+	if len(p.lingering) > 0 && !p.engine.Bequeath(p.lingering) {
 		proxywasm.LogError("sluice: what lingers could not be left to the next configuration, and lapses")
 	}
 	p.lingering = nil
@@ -255,14 +241,14 @@ func (p *plugin) renew() {
 	if p.holdNs == 0 {
 		return
 	}
-	if !p.engine.Inherit(func(h decide.Hold, endNs int64) { p.linger(lingering{h, endNs}) }) {
+	if !p.engine.Inherit(p.linger) {
 		proxywasm.LogError("sluice: what lingers of earlier configurations could not be read")
 	}
 	p.endLingering(theProxy.Monotonic())
 	now, monotonic, held := theProxy.Now(), theProxy.Monotonic(), p.engine.HeldNow()
 	for i := range p.lingering {
 		arena.reset()
-		p.lingering[i].hold.Renew(now, monotonic, held)
+		p.lingering[i].Renew(now, monotonic, held)
 	}
 	for range p.portion(monotonic) {
 		p.renewsAt = (p.renewsAt + 1) % len(streams.buckets)

@@ -73,12 +73,12 @@ type plugin struct {
 	context     uint32
 	fields      []respond.Field // of the request that is decided
 	fieldWriter respond.Fields
-	idle        []*stream        // ended streams, to be re-used
-	holdNs      int64            // the shortest hold of its rules, 0 if none holds
-	renewedNs   int64            // when holds were last renewed
-	renewsAt    int              // the bucket of streams where that ended
-	holds       []decide.Hold    // of the request that is decided
-	lingering   []lingering      // holds of requests that were reset
+	idle        []*stream     // ended streams, to be re-used
+	holdNs      int64         // the shortest hold of its rules, 0 if none holds
+	renewedNs   int64         // when holds were last renewed
+	renewsAt    int           // the bucket of streams where that ended
+	holds       []decide.Hold // of the request that is decided
+	lingering   []decide.Lingering
 	lingersNs   int64            // when the first of them ends
 	scans       []*usage.Scanner // idle ones
 	settled     []answer.Settled

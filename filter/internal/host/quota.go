@@ -189,12 +189,7 @@ func (q *quotaTalk) end() {
 	q.gauge(false)
 	for _, other := range plugins {
 		if heir := other.quota; heir != nil && other.engine.Policy().Domain == q.plugin.engine.Policy().Domain && bytes.Equal(heir.service, q.service) {
-			var holds []decide.Hold
-			var ends []int64
-			for _, l := range q.plugin.lingering {
-				holds, ends = append(holds, l.hold), append(ends, l.endNs)
-			}
-			heir.client.Inherit(q.client, holds, ends)
+			heir.client.Inherit(q.client, q.plugin.lingering)
 			heir.state(heir.plugin.context)
 			return
 		}

@@ -319,40 +319,29 @@ func TestAClientThatHasGoneIsNotResumed(t *testing.T) {
 	require.True(t, w.verdicts[w.request("a")], "its unit is the next request's")
 }
 
+// One callback resumes few requests. One that is ready when a tick comes may have to wait again, and
+// even then not for longer than the timeout.
 func TestOneCallbackResumesFew(t *testing.T) {
-	w, s := pair(t, `{"name":"r","scope":"cluster","limits":["100/1m"]}`)
-	for range 300 {
-		w.request("a")
+	for _, answers := range []bool{true, false} {
+		w, s := pair(t, `{"name":"r","scope":"cluster","limits":["100/1m"],"on_unavailable":"deny"}`)
+		for range 300 {
+			w.request("a")
+		}
+		for range 2 { // the first request asks alone
+			s.serve(w.stream)
+			w.deliver()
+		}
+		require.Len(t, w.verdicts, 1+64, "no callback resumes more")
+		for range 15 {
+			w.tick()
+			if answers {
+				w.exchange(s)
+			}
+			w.proxy.Clock += 10 * ms
+		}
+		require.Len(t, w.verdicts, 300)
+		require.Equal(t, 100, w.admitted())
 	}
-	for range 2 { // the first request asks alone
-		s.serve(w.stream)
-		w.deliver()
-	}
-	require.Len(t, w.verdicts, 1+64, "no callback resumes more")
-	for range 10 {
-		w.tick()
-		w.exchange(s)
-	}
-	require.Len(t, w.verdicts, 300)
-	require.Equal(t, 100, w.admitted())
-}
-
-// A request that is ready when a tick comes may have to wait again, and even then
-// not for longer than the timeout.
-func TestWhoIsReadyAtATickWaitsNoLonger(t *testing.T) {
-	w, s := pair(t, `{"name":"r","scope":"cluster","limits":["100/1m"],"on_unavailable":"deny"}`)
-	for range 300 {
-		w.request("a")
-	}
-	for range 2 { // the first request asks alone
-		s.serve(w.stream)
-		w.deliver()
-	}
-	for range 15 { // 99 were granted; the rest asks again, and nobody answers
-		w.tick()
-		w.proxy.Clock += 10 * ms
-	}
-	require.Len(t, w.verdicts, 300)
 }
 
 func TestTooManyWaiters(t *testing.T) {

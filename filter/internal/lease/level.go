@@ -213,7 +213,7 @@ type ending struct {
 
 // Inherit takes over what an earlier configuration of this VM holds and has to state.
 // What lingers it holds until its end.
-func (c *Client) Inherit(from *Client, lingering []decide.Hold, endsNs []int64) {
+func (c *Client) Inherit(from *Client, lingering []decide.Lingering) {
 	w, old := c.worker, from.worker
 	w.number = max(w.number, old.number)
 	definitions := map[*quota.Definition]*quota.Definition{}
@@ -236,9 +236,10 @@ func (c *Client) Inherit(from *Client, lingering []decide.Hold, endsNs []int64) 
 		w.state(l)
 	}
 	w.ending = append(w.ending, old.ending...)
-	for i, h := range lingering {
+	for i := range lingering {
+		h := &lingering[i]
 		if l, ok := h.Level.(*level); ok && !h.HasLapsed() {
-			w.ending = append(w.ending, ending{l, h.Receipt.Units, endsNs[i]})
+			w.ending = append(w.ending, ending{l, h.Receipt.Units, h.UntilNs})
 		}
 	}
 	clear(old.levels)

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 )
 
 // TestALongRequestLapsesOnce: what max_hold has ended frees nothing of another request's when it
@@ -21,7 +23,7 @@ func TestALongRequestLapsesOnce(t *testing.T) {
 	}
 	require.EqualValues(t, 1, s.held())
 	heir := newHolding(t, w.proxy, slotRule, 2)
-	heir.client.Inherit(w.client, w.holds[1], []int64{w.proxy.Clock + second})
+	heir.client.Inherit(w.client, []decide.Lingering{{Hold: w.holds[1][0], UntilNs: w.proxy.Clock + second}})
 	for range 3 {
 		heir.proxy.Clock += second
 		heir.tick()

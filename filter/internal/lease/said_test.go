@@ -7,10 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/hosttest"
-	"github.com/sluice-ratelimit/sluice/controlplane/quotatest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
-	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 const saidByV = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"on_unavailable":"deny",` +
@@ -64,59 +61,33 @@ func TestNumbersShareTheRecordOfASilentService(t *testing.T) {
 // More numbers than a stream has room for definitions are all decided by
 // the service itself, each by its own; and none is ever unknown to it.
 func TestMoreNumbersThanDefinitionsOnOneStream(t *testing.T) {
-	proxy := hosttest.New()
-	proxy.Clock = 1000 * 60 * second
-	service := quotatest.New(t, func() int64 { return proxy.Clock })
-	w := newWorker(t, proxy, saidByV+`,"lease":"off"}`, 1)
-	var st *quotatest.Stream
-	asks, definitions := 0, 0
-	serve := func() {
-		if st == nil {
-			st = service.Open(t)
-		}
-		for len(w.stream.Asks) > 0 {
-			message := w.stream.Asks[0]
-			w.stream.Asks = w.stream.Asks[1:]
-			var m quota.Asks
-			require.NoError(t, m.Decode(message))
-			asks, definitions = asks+len(m.Asks), definitions+len(m.Definitions)
-			require.NoError(t, st.Receive(message))
-			for answer := st.Next(); answer != nil; answer = st.Next() {
-				var a quota.Answers
-				require.NoError(t, a.Decode(answer))
-				for i := range a.Answers {
-					require.LessOrEqual(t, a.Answers[i].Result, quota.Denied)
-				}
-				require.NoError(t, w.client.Receive(answer, proxy.Clock))
-			}
-		}
-	}
+	w, s := pair(t, saidByV+`,"lease":"off"}`)
 	const numbers = 1500
 	for i := range 2 * numbers {
 		n := i % numbers
 		w.request(fmt.Sprintf("u%d %d", n, n%3+n))
-		proxy.Clock += ms / 10
+		w.proxy.Clock += ms / 10
 		if i%7 == 0 {
-			serve()
+			w.exchange(s)
 		}
 	}
-	serve()
+	w.exchange(s)
 	want := 0
 	for n := range numbers {
 		want += min(2, n%3+n)
 	}
 	require.Equal(t, want, w.admitted())
-	require.LessOrEqual(t, definitions, asks, "at most one with each ask")
+	require.LessOrEqual(t, s.defined, s.asked, "at most one with each ask")
 
 	// A few numbers are defined once, however many requests say them.
-	asks, definitions = 0, 0
+	s.asked, s.defined = 0, 0
 	for i := range 600 {
 		w.request(fmt.Sprintf("v%d %d", i, 7+i%100))
 		if i%7 == 0 {
-			serve()
+			w.exchange(s)
 		}
 	}
-	serve()
-	require.Equal(t, 600, asks)
-	require.LessOrEqual(t, definitions, 200)
+	w.exchange(s)
+	require.Equal(t, 600, s.asked)
+	require.LessOrEqual(t, s.defined, 200)
 }

@@ -14,12 +14,13 @@ import (
 // service is the quota service, and what it has been asked.
 type service struct {
 	*quotatest.Service
-	t     *testing.T
-	now   func() int64
-	keys  map[[16]byte]*asked
-	first *asked
-	asked int
-	old   bool // it is of a release that knows no levels
+	t       *testing.T
+	now     func() int64
+	keys    map[[16]byte]*asked
+	first   *asked
+	asked   int
+	defined int  // definitions that it got
+	old     bool // it is of a release that knows no levels
 }
 
 // asked is a key that somebody has asked for.
@@ -49,6 +50,7 @@ func (s *service) serve(st *stream) {
 	st.Asks = st.Asks[1:]
 	var m quota.Asks
 	require.NoError(s.t, m.Decode(message))
+	s.defined += len(m.Definitions)
 	for _, d := range m.Definitions {
 		d.Windows = slices.Clone(d.Windows)
 		st.definitions[d.ID] = d
@@ -71,6 +73,11 @@ func (s *service) serve(st *stream) {
 	require.NoError(s.t, st.service.Receive(message))
 	s.Due()
 	for answer := st.service.Next(); answer != nil; answer = st.service.Next() {
+		var answers quota.Answers
+		require.NoError(s.t, answers.Decode(answer))
+		for _, a := range answers.Answers {
+			require.NotEqual(s.t, quota.Unknown, a.Result)
+		}
 		st.Answers = append(st.Answers, answer)
 	}
 }

@@ -177,11 +177,11 @@ func TestALaterConfigurationStates(t *testing.T) {
 		w.request("a")
 	}
 	w.exchange(s)
-	lingers := w.holds[1]
+	lingers := decide.Lingering{Hold: w.holds[1][0], UntilNs: w.proxy.Clock + second}
 	w.answer(2, 0) // and the stream ends before it is heard
 	w.client.End(w.proxy.Clock)
 	heir := newHolding(t, w.proxy, slotRule, 2)
-	heir.client.Inherit(w.client, lingers, []int64{w.proxy.Clock + second})
+	heir.client.Inherit(w.client, []decide.Lingering{lingers})
 	heir.client.State(w.proxy.Clock)
 	heir.exchange(s)
 	require.EqualValues(t, 1, s.held())

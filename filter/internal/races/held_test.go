@@ -297,13 +297,12 @@ func (w *world) handsOver() (list []action) {
 		}
 		list = append(list, action{[]any{"worker ", old.id, " hands over"}, func() {
 			w.faults++
-			var holds []decide.Hold
-			var ends []int64
+			var lingering []decide.Lingering
 			for _, r := range old.runs {
-				holds, ends = append(holds, r.hold), append(ends, r.endNs+heir.apartNs)
+				lingering = append(lingering, decide.Lingering{Hold: r.hold, UntilNs: r.endNs + heir.apartNs})
 			}
 			old.end()
-			heir.client.Inherit(old.client, holds, ends)
+			heir.client.Inherit(old.client, lingering)
 			heir.state()
 		}})
 	}
