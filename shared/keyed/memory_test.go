@@ -2,10 +2,9 @@ package keyed
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -37,10 +36,9 @@ func TestMemoryIsBounded(t *testing.T) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
-			var l *Limiter
 			crowd := keys(2 * int(c.capacity))
-			used := heapOf(func() any {
-				l, _ = build(t, c.b.Capacity(c.capacity))
+			l, used := heapOf(func() *Limiter {
+				l, _ := build(t, c.b.Capacity(c.capacity))
 				use(l, crowd)
 				return l
 			})
@@ -57,9 +55,8 @@ func TestMemoryIsBounded(t *testing.T) {
 }
 
 func TestAnIdleLimiterIsSmall(t *testing.T) {
-	var l *Limiter
-	used := heapOf(func() any {
-		l, _ = build(t, New().SlidingLog(time.Hour, 512).Capacity(1<<20))
+	l, used := heapOf(func() *Limiter {
+		l, _ := build(t, New().SlidingLog(time.Hour, 512).Capacity(1<<20))
 		l.Hit("a")
 		for _, key := range keys(1000) {
 			l.Peek(key)
@@ -143,52 +140,23 @@ func (l *Limiter) allChunksExist() bool {
 	return true
 }
 
-// heapOf returns how many bytes that f allocates are still live afterwards. It reads
-// the heap's profile, because the heap's size grows by 5 kB whenever the runtime
-// starts a thread.
-func heapOf(f func() any) (bytes int64) {
-	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
-	runtime.MemProfileRate = 1
-	before := live()
-	kept := f()
-	bytes = live() - before
-	runtime.KeepAlive(kept)
-	return bytes
+// heapOf returns a limiter and how many bytes it takes: the least of several, because the
+// heap grows by 5 kB whenever the runtime starts a thread.
+func heapOf(made func() *Limiter) (l *Limiter, bytes int64) {
+	bytes = math.MaxInt64
+	for range 2 {
+		l = nil
+		before := live()
+		l = made()
+		bytes = min(bytes, live()-before)
+	}
+	return l, bytes
 }
 
-// live returns the bytes that this package has allocated and that are in use, if
-// every allocation was profiled.
-func live() (bytes int64) {
-	// The profile shows freed memory after the second collection.
+func live() int64 {
 	runtime.GC()
-	runtime.GC()
-	var records []runtime.MemProfileRecord
-	for n, ok := runtime.MemProfile(nil, false); !ok; {
-		records = make([]runtime.MemProfileRecord, n+100)
-		if n, ok = runtime.MemProfile(records, false); ok {
-			records = records[:n]
-		}
-	}
-	for _, r := range records {
-		if ours(r.Stack()) {
-			bytes += r.InUseBytes()
-		}
-	}
-	return bytes
-}
-
-// ours reports whether this package allocates at that stack. Memory for a thread or
-// goroutine of the runtime is not ours, even if our call started it.
-func ours(stack []uintptr) bool {
-	for frames, more := runtime.CallersFrames(stack), true; more; {
-		var frame runtime.Frame
-		frame, more = frames.Next()
-		switch {
-		case slices.Contains([]string{"runtime.newm", "runtime.newproc1", "runtime.gcStart"}, frame.Function):
-			return false
-		case strings.Contains(frame.Function, "/shared/keyed.(*"): // Builder, Limiter, shard, store
-			return true
-		}
-	}
-	return false
+	runtime.GC() // what a pool held
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
