@@ -10,9 +10,7 @@ import (
 
 // writtenLimit is a limit as the policy has it.
 type writtenLimit struct {
-	Name string
-	limit.Window
-	From        *LimitFrom
+	Limit
 	months      bool // the period is of whole months
 	utcOffsetNs int64
 }
@@ -130,7 +128,7 @@ func readLimit(r *reader, v value, out *Limit) {
 		r.slots(v, out)
 		return
 	}
-	l := writtenLimit{Window: limit.Window{Algorithm: r.rule.algorithm}}
+	l := writtenLimit{Limit: Limit{Window: limit.Window{Algorithm: r.rule.algorithm}}}
 	if v.node.Kind == String {
 		requests, per, code := parseLimit(v.node.Text)
 		if code != "" {
@@ -138,7 +136,7 @@ func readLimit(r *reader, v value, out *Limit) {
 			return
 		}
 		if r.period(v, per, &l); l.PeriodNs > 0 {
-			l.Limit = requests
+			l.Window.Limit = requests
 		}
 	} else if !readObject(r, v, limitObject, &l) {
 		return
@@ -146,7 +144,7 @@ func readLimit(r *reader, v value, out *Limit) {
 	if l.Algorithm != 0 {
 		r.fitsAlgorithm(v, &l)
 	}
-	*out = Limit{Name: l.Name, Window: l.Window, From: l.From}
+	*out = l.Limit
 }
 
 // distinct refuses a window that is, or is named, like one before it.
@@ -173,7 +171,7 @@ func (r *reader) fitsAlgorithm(v value, l *writtenLimit) {
 	if l.Elastic && l.Algorithm != limit.FixedWindowPerKey {
 		r.fail(v.field("elastic"), ElasticMisplaced)
 	}
-	if most := l.most(); l.Algorithm == limit.SlidingWindowLog && most > limit.MaxLog {
+	if most := l.Most(); l.Algorithm == limit.SlidingWindowLog && most > limit.MaxLog {
 		r.fail(l.placeOfMost(v), LogTooLong, itoa(int64(most)))
 	}
 	if l.Algorithm == limit.TokenBucket && l.From != nil {
@@ -184,8 +182,8 @@ func (r *reader) fitsAlgorithm(v value, l *writtenLimit) {
 	case l.Algorithm != limit.TokenBucket && burst != nil:
 		r.fail(v.field("burst"), BurstMisplaced)
 	case l.Algorithm == limit.TokenBucket && burst == nil:
-		l.Burst = l.Limit
-	case l.Algorithm == limit.TokenBucket && l.Limit > 0:
+		l.Burst = l.Window.Limit
+	case l.Algorithm == limit.TokenBucket && l.Window.Limit > 0:
 		if n, ok := burst.Integer(); ok && n == 0 {
 			r.fail(v.field("burst"), EmptyBucket)
 		}

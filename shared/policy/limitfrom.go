@@ -20,7 +20,7 @@ var requestsObject = newObject("requests", []field[LimitFrom]{
 func readRequests(r *reader, v value, l *writtenLimit) {
 	if v.node.Kind != Object {
 		v.shape = required(integer(0, math.MaxUint32))
-		l.Limit = uint32(r.integer(v))
+		l.Window.Limit = uint32(r.integer(v))
 		return
 	}
 	var n LimitFrom
@@ -42,7 +42,7 @@ func readRequests(r *reader, v value, l *writtenLimit) {
 	if n.Default > n.Max {
 		r.fail(v.field("default"), NumberDefault, itoa(int64(n.Default)), itoa(int64(n.Max)))
 	}
-	l.Limit, l.From = n.Default, &n
+	l.Window.Limit, l.From = n.Default, &n
 }
 
 // Say is the limit of a request that says n.
@@ -94,15 +94,11 @@ func (p *KeyPart) isVouchedFor() bool {
 }
 
 // Most is the most units of the limit that any request may say: without a LimitFrom those of the policy.
-func (l *Limit) Most() uint32 { return most(l.From, l.Limit) }
-
-func (l *writtenLimit) most() uint32 { return most(l.From, l.Limit) }
-
-func most(n *LimitFrom, written uint32) uint32 {
-	if n != nil {
-		return n.Max
+func (l *Limit) Most() uint32 {
+	if l.From != nil {
+		return l.From.Max
 	}
-	return written
+	return l.Limit
 }
 
 // placeOfMost is where a limit has its most.

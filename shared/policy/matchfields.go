@@ -1,38 +1,38 @@
 package policy
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 )
 
 var matchObject = newObject("match", []field[Match]{
-	{"hosts", listOf("host"), "", readHosts},
-	{"methods", listOf("method"), "", readMethods},
+	texts("hosts", "host", BadHost, parseHost, func(m *Match) *[]string { return &m.Hosts }),
+	texts("methods", "method", BadMethod, parseMethod, func(m *Match) *[]string { return &m.Methods }),
 	{"paths", listOf("path"), "", readPaths},
 	{"headers", Shape{Form: FormPatterns}, "", func(r *reader, v value, m *Match) { m.Headers = r.headerMatches(v) }},
-	{"client_ips", listOf("network"), "", readClientIPs},
+	texts("client_ips", "network", BadNetwork, parseNetwork, func(m *Match) *[]netip.Prefix { return &m.ClientIPs }),
 })
 
-func readHosts(r *reader, v value, m *Match) {
-	r.eachText(v, func(at value, s string) {
-		host, ok := parseHost(s)
-		if !ok {
-			r.fail(at, BadHost)
-		}
-		m.Hosts = append(m.Hosts, host)
-	})
+// texts is the row of a list of texts.
+func texts[E any](name, item string, code Code, parse func(string) (E, bool), to func(*Match) *[]E) field[Match] {
+	return field[Match]{name, listOf(item), "", func(r *reader, v value, m *Match) {
+		r.eachText(v, func(at value, s string) {
+			e, ok := parse(s)
+			if !ok {
+				r.fail(at, code)
+			}
+			*to(m) = append(*to(m), e)
+		})
+	}}
 }
 
 // commonMethods are those that nobody means in lower case.
 var commonMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"}
 
-func readMethods(r *reader, v value, m *Match) {
-	r.eachText(v, func(at value, s string) {
-		if upper := strings.ToUpper(s); !IsToken(s) || s != upper && slices.Contains(commonMethods, upper) {
-			r.fail(at, BadMethod)
-		}
-		m.Methods = append(m.Methods, s)
-	})
+func parseMethod(s string) (string, bool) {
+	upper := strings.ToUpper(s)
+	return s, IsToken(s) && (s == upper || !slices.Contains(commonMethods, upper))
 }
 
 func readPaths(r *reader, v value, m *Match) {
@@ -40,16 +40,6 @@ func readPaths(r *reader, v value, m *Match) {
 		if p, ok := r.pattern(at, s, parsePath, BadPath); ok {
 			m.Paths = append(m.Paths, p)
 		}
-	})
-}
-
-func readClientIPs(r *reader, v value, m *Match) {
-	r.eachText(v, func(at value, s string) {
-		network, ok := parseNetwork(s)
-		if !ok {
-			r.fail(at, BadNetwork)
-		}
-		m.ClientIPs = append(m.ClientIPs, network)
 	})
 }
 
