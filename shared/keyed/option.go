@@ -25,14 +25,14 @@ func UTCOffset(d time.Duration) WindowOption {
 // 100) of the period, so that the windows of all keys do not end at the same
 // instant. A key's constant is the same in all processes.
 func Jitter(percent int) WindowOption {
-	return WindowOption{"Jitter", func(w *window) { w.jitter, w.Window.Jitter = percent, uint8(percent) }}
+	return WindowOption{"Jitter", func(w *window) { w.jitter, w.Jitter = percent, uint8(percent) }}
 }
 
 // Burst sets how many tokens a token bucket holds when it is full, at least 1. The
 // usage of an evicted key is remembered for 73 years, which is less than a bucket
 // with a very large burst and few tokens takes to fill.
 func Burst(tokens uint32) WindowOption {
-	return WindowOption{"Burst", func(w *window) { w.Window.Burst = tokens }}
+	return WindowOption{"Burst", func(w *window) { w.Burst = tokens }}
 }
 
 // Elastic makes every counted hit move the end of a window per key to a whole period
@@ -41,7 +41,7 @@ func Burst(tokens uint32) WindowOption {
 // Source: with [Builder.CountDenied] it is the deprecated "fixed window with elastic
 // expiry" of Python limits.
 func Elastic() WindowOption {
-	return WindowOption{"Elastic", func(w *window) { w.Window.Elastic = true }}
+	return WindowOption{"Elastic", func(w *window) { w.Elastic = true }}
 }
 
 // Name names a window for [Limiter.SetWindow], [Limiter.IncWindow] and [Usage]. A
