@@ -16,16 +16,6 @@ func configured(store Store, owner string, configuredNs int64, def Definition) *
 	return NewTables(store, seeded(1), OwnerID(owner), configuredNs).Table(def)
 }
 
-func TestTablesThatAreNeverReadWriteNothing(t *testing.T) {
-	store := newMemory()
-	tables := NewTables(store, seeded(1), 1, 1)
-	for n := range 10 {
-		tables.Table(definition(fmt.Sprint(n), 100, aligned(5, second, 0)))
-	}
-	require.Equal(t, OK, tables.Heartbeat(second))
-	require.Empty(t, store.values)
-}
-
 func TestAThousandRenamesStaySmall(t *testing.T) {
 	store := newMemory()
 	now := 1000 * second

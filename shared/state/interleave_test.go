@@ -66,30 +66,25 @@ func interleavings(start func() (store Store, workers [2]func(Store), judge func
 // TestEveryOrderOfTwoHolds: there is room for one more unit, and two workers hold, settle or
 // renew at once. Each unit is held or charged once, whoever comes first.
 func TestEveryOrderOfTwoHolds(t *testing.T) {
-	const now = 100 * second
-	def := definition("x", 4, aligned(3, anHour, 0), holding())
-	type work func(table *Table, r *Receipt) (used, held int)
-	hold := func(table *Table, _ *Receipt) (used, held int) {
-		for e := new(Entry); ; {
-			require.Equal(t, OK, table.Read(e, keyed(table, []byte("k")), now))
-			if table.Check(e, 1) != e.Now {
+	type work func(d *desk, r *Receipt) (used, held int)
+	hold := func(d *desk, _ *Receipt) (used, held int) {
+		for {
+			if d.read("k"); d.table.Check(&d.entry, 1) != d.entry.Now {
 				return 0, 0
 			}
-			if _, status := table.Hold(e, 1, true); status == OK {
+			if _, status := d.table.Hold(&d.entry, 1, true); status == OK {
 				return 0, 1
 			}
 		}
 	}
-	settle := func(cost int) work {
-		return func(table *Table, r *Receipt) (used, held int) {
-			lapsed, status := table.Settle(new(Entry), keyed(table, []byte("k")), *r, now, uint32(cost))
-			require.Equal(t, OK, status)
-			require.False(t, lapsed)
-			return cost, -1
+	settle := func(cost uint32) work {
+		return func(d *desk, r *Receipt) (used, held int) {
+			require.False(t, d.settle("k", *r, cost))
+			return int(cost), -1
 		}
 	}
-	renew := func(table *Table, r *Receipt) (used, held int) {
-		lapsed, status := table.Renew(new(Entry), keyed(table, []byte("k")), r, now)
+	renew := func(d *desk, r *Receipt) (used, held int) {
+		lapsed, status := d.table.Renew(&d.entry, keyed(d.table, []byte("k")), r, d.now)
 		require.Equal(t, OK, status)
 		require.False(t, lapsed)
 		return 0, 0
@@ -103,29 +98,21 @@ func TestEveryOrderOfTwoHolds(t *testing.T) {
 		"two renewals":            {renew, renew},
 	} {
 		n := interleavings(func() (Store, [2]func(Store), func()) {
-			store := newMemory()
-			store.monotonicNs = 77 * second
-			table := configured(store, "o", 1, def)
-			var e Entry
+			d := newDesk(t, 4, aligned(3, anHour, 0), holding())
 			var receipts [2]Receipt
 			for i := range receipts {
-				require.Equal(t, OK, table.Read(&e, keyed(table, []byte("k")), now))
-				var status Status
-				receipts[i], status = table.Hold(&e, 1, true)
-				require.Equal(t, OK, status)
+				receipts[i], _ = d.hold("k", 1)
 			}
-			store.monotonicNs += second
+			d.store.monotonicNs += second
 			used, held := 0, 2
 			worker := func(i int) func(Store) {
 				return func(s Store) {
-					u, h := both[i](configured(s, "o", 1, def), &receipts[i])
+					u, h := both[i](&desk{T: t, table: configured(s, "o", 1, d.table.def), now: d.now}, &receipts[i])
 					used, held = used+u, held+h
 				}
 			}
-			return store, [2]func(Store){worker(0), worker(1)}, func() {
-				require.Equal(t, OK, table.Read(&e, keyed(table, []byte("k")), now), name)
-				require.EqualValues(t, used, table.Usage(&e, 0).Used, name)
-				require.EqualValues(t, held, table.Held(&e), name)
+			return d.store, [2]func(Store){worker(0), worker(1)}, func() {
+				d.requireStands("k", uint32(used), uint32(held), name)
 				require.True(t, used+held <= 3 || name == "a hit and a dear answer", "%s: %d, %d", name, used, held)
 			}
 		})
