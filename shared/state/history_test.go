@@ -215,7 +215,7 @@ func (r *run) read(w *runWorker) {
 	}
 	if passes {
 		w.phase, w.since = 1, r.clock
-	} else if _, cas, status := r.store.Get(w.entry.key[:]); status == OK && cas != w.entry.cas {
+	} else if page := r.store.values[string(w.entry.key[:])]; page != nil && page.cas != w.entry.cas {
 		r.found = "a denial has written"
 	}
 }

@@ -10,12 +10,12 @@ import (
 
 // observe records which windows the directory lists, if it has changed.
 func (r *run) observe() {
-	value, cas, _ := r.store.Get(directoryKey)
-	if cas == r.observed {
+	stored := r.store.values[string(directoryKey)]
+	if stored == nil || stored.cas == r.observed {
 		return
 	}
-	r.observed = cas
-	d, ok := readDirectory(value)
+	r.observed = stored.cas
+	d, ok := readDirectory(stored.value)
 	if !ok {
 		r.found = "the directory cannot be read"
 		return
