@@ -35,16 +35,10 @@ func TestClusterDefaults(t *testing.T) {
 
 func TestQuotaProblems(t *testing.T) {
 	for doc, want := range map[string]string{
-		`{"cluster":""}`: "quota.cluster: empty_value",
-		`{"cluster":7}`:  "quota.cluster: wrong_value",
 		`{"cluster":"` + strings.Repeat("a", 257) + `"}`: "quota.cluster: too_long",
 		`{"timeout":"0"}`:        "quota.timeout: timeout_range",
 		`{"timeout":"999999ns"}`: "quota.timeout: timeout_range",
 		`{"timeout":"10001ms"}`:  "quota.timeout: timeout_range",
-		`{"timeout":100}`:        "quota.timeout: wrong_value",
-		`{"timeout":"soon"}`:     "quota.timeout: bad_duration",
-		`null`:                   "quota: wrong_value",
-		`{"addr":"a"}`:           "quota.addr: unknown_field",
 	} {
 		_, problems := policy.Read(parse(t, `{"version":1,"quota":`+doc+`}`))
 		for i := range problems {
