@@ -69,10 +69,6 @@ func (m *fixedReference) used(at int64) *big.Int {
 	return number(atMost(sum, math.MaxUint32))
 }
 
-func (m *fixedReference) passes(at int64, cost uint32) bool {
-	return plus(m.used(at), number(int64(cost))).Cmp(number(int64(m.window.Limit))) <= 0
-}
-
 func (m *fixedReference) reset(at int64) *big.Int {
 	switch {
 	case m.window.Algorithm == Calendar:

@@ -17,7 +17,6 @@ import (
 type reference interface {
 	define(w Window) // changes the limits
 	used(at int64) *big.Int
-	passes(at int64, cost uint32) bool
 	reset(at int64) *big.Int
 	expiry() *big.Int // 0 where nothing counts
 	add(at int64, cost uint32)
@@ -61,6 +60,14 @@ func (c *course) rolled(at int64) Usage {
 	return rolled(c.window, u, c.last, at)
 }
 
+// passes reports whether a hit passes in the reference.
+func (c *course) passes(at int64, cost uint32) bool {
+	if bucket, ok := c.reference.(*bucketReference); ok {
+		return bucket.level(at).Cmp(times(int64(cost), c.window.PeriodNs)) >= 0
+	}
+	return plus(c.reference.used(at), number(int64(cost))).Cmp(number(int64(c.window.Limit))) <= 0
+}
+
 // look compares everything that can be read at one instant. It returns the usage,
 // and when a hit of that cost passes.
 func (c *course) look(at int64, cost uint32) (Usage, int64) {
@@ -83,8 +90,8 @@ func (c *course) look(at int64, cost uint32) (Usage, int64) {
 		if pass != Never {
 			c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d", w, at, u, cost, pass)
 		}
-	case pass < at || (pass == at) != c.reference.passes(at, cost):
-		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference now: %v", w, at, u, cost, pass, c.reference.passes(at, cost))
+	case pass < at || (pass == at) != c.passes(at, cost):
+		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference now: %v", w, at, u, cost, pass, c.passes(at, cost))
 	case pass > at:
 		c.exact(at, pass, cost)
 	}
@@ -93,13 +100,13 @@ func (c *course) look(at int64, cost uint32) (Usage, int64) {
 
 // exact requires that the hit passes at pass and not 1 ns earlier.
 func (c *course) exact(at, pass int64, cost uint32) {
-	if c.reference.passes(pass-1, cost) {
+	if c.passes(pass-1, cost) {
 		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference 1 ns earlier", c.window, at, c.usage, cost, pass)
 	}
 	if pass >= at+maxWait {
 		return // beyond the last instant
 	}
-	if !c.reference.passes(pass, cost) {
+	if !c.passes(pass, cost) {
 		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference later", c.window, at, c.usage, cost, pass)
 	}
 	if got := c.window.Check(ref(c.rolled(pass)), pass, cost); got != pass {

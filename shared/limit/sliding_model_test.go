@@ -25,10 +25,6 @@ func (m *logReference) used(at int64) *big.Int {
 	return sum
 }
 
-func (m *logReference) passes(at int64, cost uint32) bool {
-	return plus(m.used(at), number(int64(cost))).Cmp(number(int64(m.window.Limit))) <= 0
-}
-
 func (m *logReference) expiry() *big.Int {
 	newest := int64(0)
 	for _, e := range m.events {
@@ -133,10 +129,6 @@ func (m *counterReference) used(at int64) *big.Int {
 	before := m.sum(minus(now, number(1)))
 	before.Mul(before, left)
 	return plus(before.Div(before, number(m.window.PeriodNs)), m.sum(now))
-}
-
-func (m *counterReference) passes(at int64, cost uint32) bool {
-	return plus(m.used(at), number(int64(cost))).Cmp(number(int64(m.window.Limit))) <= 0
 }
 
 // end is the end of the n-th period, counted from the one that holds at as the

@@ -64,10 +64,6 @@ func (m *bucketReference) used(at int64) *big.Int {
 	return ceil(minus(m.full(), m.level(at)), number(m.window.PeriodNs))
 }
 
-func (m *bucketReference) passes(at int64, cost uint32) bool {
-	return m.level(at).Cmp(times(int64(cost), m.window.PeriodNs)) >= 0
-}
-
 func (m *bucketReference) reset(at int64) *big.Int {
 	lacks := minus(m.full(), m.level(at))
 	switch {
