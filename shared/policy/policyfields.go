@@ -42,10 +42,7 @@ const (
 var quotaObject = newObject("quota", []field[Quota]{
 	{"cluster", text, "sluice_quota", func(r *reader, v value, q *Quota) { q.Cluster = r.textOf(v, MaxClusterBytes) }},
 	{"timeout", duration, "100ms", func(r *reader, v value, q *Quota) {
-		ns, ok := r.duration(v)
-		if q.TimeoutNs = ns; ok && (ns < MinTimeoutNs || ns > MaxTimeoutNs) {
-			r.fail(v, TimeoutRange, itoa(ns))
-		}
+		q.TimeoutNs = r.durationIn(v, MinTimeoutNs, MaxTimeoutNs, TimeoutRange)
 	}},
 })
 

@@ -34,9 +34,13 @@ var ruleObject = newObject("rule", []field[Rule]{
 	{"overrides", listOf("override"), "", readOverrides},
 	{"cost", choice("cost"), "1", readCost},
 	{"settle", objectOf("settle"), "", readSettle},
-	{"hold", duration, "10m", readHold},
+	{"hold", duration, "10m", func(r *reader, v value, rule *Rule) {
+		rule.HoldNs = r.durationIn(v, MinHoldNs, MaxHoldNs, HoldRange)
+	}},
 	{"max_hold", duration, "", func(r *reader, v value, rule *Rule) { rule.MaxHoldNs, _ = r.duration(v) }},
-	{"linger", duration, "1s", readLinger},
+	{"linger", duration, "1s", func(r *reader, v value, rule *Rule) {
+		rule.LingerNs = r.durationIn(v, 0, MaxLingerNs, LingerRange)
+	}},
 	{"count_denied", boolean, "false", func(r *reader, v value, rule *Rule) { rule.CountDenied = r.boolean(v) }},
 	words("mode", "enforce", func(r *Rule) *Mode { return &r.Mode }, ModeEnforce, ModeShadow, ModeOff),
 	{"enforce_percent", integer(0, 100), "100", func(r *reader, v value, rule *Rule) {

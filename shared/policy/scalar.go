@@ -93,6 +93,15 @@ func (r *reader) boolean(v value) bool {
 // duration reads nanoseconds; 0 of what it has refused.
 func (r *reader) duration(v value) (int64, bool) { return parsed(r, v, ParseDuration) }
 
+// durationIn reads nanoseconds from low to high.
+func (r *reader) durationIn(v value, low, high int64, code Code) int64 {
+	ns, ok := r.duration(v)
+	if ok && (ns < low || ns > high) {
+		r.fail(v, code, itoa(ns))
+	}
+	return ns
+}
+
 func parsed[T any](r *reader, v value, parse func(string) (T, error)) (out T, ok bool) {
 	if v.node.Kind != String {
 		r.fail(v, WrongValue)

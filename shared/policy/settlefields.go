@@ -136,20 +136,6 @@ func readAnswerGRPCStatuses(r *reader, v value, a *Answer) {
 	})
 }
 
-func readHold(r *reader, v value, rule *Rule) {
-	ns, ok := r.duration(v)
-	if rule.HoldNs = ns; ok && (ns < MinHoldNs || ns > MaxHoldNs) {
-		r.fail(v, HoldRange, itoa(ns))
-	}
-}
-
-func readLinger(r *reader, v value, rule *Rule) {
-	ns, ok := r.duration(v)
-	if rule.LingerNs = ns; ok && ns > MaxLingerNs {
-		r.fail(v, LingerRange, itoa(ns))
-	}
-}
-
 // fitsHold checks what only rules that hold have, and gives them what depends on other
 // fields of theirs.
 func (r *reader) fitsHold(v value, rule *Rule) {
