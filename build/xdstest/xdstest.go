@@ -1,4 +1,4 @@
-// Package xdstest has proxies that take whatever policy a control plane sends them, by the
+// Package xdstest has proxies that answer whatever policy a control plane sends them, by the
 // thousand.
 //
 // Its invariant: a proxy says when it connects again what it holds, as Envoy does.
@@ -13,6 +13,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -22,9 +23,15 @@ import (
 
 const resourceType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 
-// Follow is a proxy that accepts everything at once and says of each version that it does. When
-// its stream ends, it goes to the next of the addresses after retry, until the test ends.
+// Follow is a proxy that accepts everything at once and says of each version that it does.
 func Follow(tb testing.TB, addresses []string, node string, retry time.Duration, takes func(version string)) {
+	tb.Helper()
+	Answer(tb, addresses, &corev3.Node{Id: node}, retry, func(version string) bool { takes(version); return true })
+}
+
+// Answer is a proxy that takes the versions that it is said to, and refuses others. When its stream
+// ends, it goes to the next of the addresses after retry, until the test ends.
+func Answer(tb testing.TB, addresses []string, node *corev3.Node, retry time.Duration, takes func(version string) bool) {
 	tb.Helper()
 	var conns []*grpc.ClientConn
 	for _, address := range addresses {
@@ -45,13 +52,13 @@ func Follow(tb testing.TB, addresses []string, node string, retry time.Duration,
 	}()
 }
 
-func stream(ctx context.Context, conn *grpc.ClientConn, node string, held map[string]string, takes func(version string)) error {
+func stream(ctx context.Context, conn *grpc.ClientConn, node *corev3.Node, held map[string]string, takes func(version string) bool) error {
 	s, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
 	if err != nil {
 		return err
 	}
 	next := &discoveryv3.DeltaDiscoveryRequest{
-		Node: &corev3.Node{Id: node}, TypeUrl: resourceType,
+		Node: node, TypeUrl: resourceType,
 		ResourceNamesSubscribe: []string{envoy.ResourceName}, InitialResourceVersions: held,
 	}
 	for {
@@ -62,10 +69,11 @@ func stream(ctx context.Context, conn *grpc.ClientConn, node string, held map[st
 		if err != nil {
 			return err
 		}
-		for _, resource := range r.GetResources() {
-			held[resource.GetName()] = resource.GetVersion()
-			takes(resource.GetVersion())
-		}
 		next = &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resourceType, ResponseNonce: r.GetNonce()}
+		if takes(r.GetSystemVersionInfo()) {
+			held[envoy.ResourceName] = r.GetSystemVersionInfo()
+		} else {
+			next.ErrorDetail = &rpcstatus.Status{Code: 13, Message: "Unable to create Wasm plugin sluice"}
+		}
 	}
 }

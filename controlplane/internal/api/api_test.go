@@ -2,7 +2,6 @@ package api
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,19 +14,15 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/sluice-ratelimit/sluice/build/xdstest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
-	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -47,6 +42,7 @@ type fixture struct {
 	xds    *xds.Server
 	url    string
 	grpc   string
+	hangUp func() // on all proxies, for good
 }
 
 // newFixture starts a server, one that wants the token if there is one.
@@ -88,7 +84,7 @@ func newFixtureOn(t *testing.T, dir string, with func(*Options)) *fixture {
 		stream.GracefulStop()
 		require.NoError(t, s.Close())
 	})
-	return &fixture{t: t, server: made, store: s, xds: x, url: web.URL, grpc: listener.Addr().String()}
+	return &fixture{t: t, server: made, store: s, xds: o.XDS, url: web.URL, grpc: listener.Addr().String(), hangUp: stream.Stop}
 }
 
 func (f *fixture) do(method, path, body string, header ...string) (int, string) {
@@ -113,23 +109,6 @@ func (f *fixture) json(method, path, body string, code int, into any) {
 	decode(f.t, text, into)
 }
 
-// subscribe opens a stream of a proxy that holds a version, "" for none.
-func (f *fixture) subscribe(node *corev3.Node, version string) extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsClient {
-	f.t.Helper()
-	conn, err := grpc.NewClient(f.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(f.t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	f.t.Cleanup(func() { cancel(); _ = conn.Close() })
-	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
-	require.NoError(f.t, err)
-	first := &discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName}}
-	if version != "" {
-		first.InitialResourceVersions = map[string]string{envoy.ResourceName: version}
-	}
-	require.NoError(f.t, stream.Send(first))
-	return stream
-}
-
 // proxy connects, with an address for management requests if there is one, and answers every push with
 // the verdict.
 func (f *fixture) proxy(id string, accept func(number int) bool, manage ...string) {
@@ -140,24 +119,11 @@ func (f *fixture) proxy(id string, accept func(number int) bool, manage ...strin
 	}
 	metadata, err := structpb.NewStruct(map[string]any{"sluice": fields})
 	require.NoError(f.t, err)
-	stream := f.subscribe(&corev3.Node{Id: id, Metadata: metadata}, "")
-	go func() {
-		for {
-			r, err := stream.Recv()
-			if err != nil {
-				return
-			}
-			var number int
-			_, _ = fmt.Sscanf(r.GetSystemVersionInfo(), "%d-", &number)
-			answer := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeURL, ResponseNonce: r.GetNonce()}
-			if !accept(number) {
-				answer.ErrorDetail = &rpcstatus.Status{Code: 13, Message: "Unable to create Wasm plugin sluice"}
-			}
-			if stream.Send(answer) != nil {
-				return
-			}
-		}
-	}()
+	xdstest.Answer(f.t, []string{f.grpc}, &corev3.Node{Id: id, Metadata: metadata}, time.Second, func(version string) bool {
+		var number int
+		_, _ = fmt.Sscanf(version, "%d-", &number)
+		return accept(number)
+	})
 	f.eventually(func(proxies []xds.ProxyStatus) bool {
 		return slices.ContainsFunc(proxies, func(p xds.ProxyStatus) bool { return p.Node == id && p.Connected })
 	})

@@ -179,7 +179,11 @@ func TestSlowSendersHoldNobodyUp(t *testing.T) {
 	defer c.Close()
 	_, err = io.WriteString(c, "POST /v1/policies HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nversion: 1\n")
 	require.NoError(t, err)
-	f.json("POST", "/v1/policies", good, 201, &Applied{})
+	f.as("", "POST /v1/policies", good, 201)
+	f.server.judging.wait = time.Millisecond
+	_, err = f.server.judging.take(t.Context())
+	require.NoError(t, err)
+	f.as("", "POST /v1/policies", good, 503, "busy with other requests")
 }
 
 // A caller that has gone while it waited for its turn changes nothing.

@@ -5,10 +5,11 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/xdstest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
@@ -71,9 +72,11 @@ func TestApplyWhereServeIsBehind(t *testing.T) {
 	for range 3 {
 		newer.json("POST", "/v1/policies", good, 201, &Applied{})
 	}
-	pushed, err := newer.subscribe(&corev3.Node{Id: "e1"}, "").Recv()
-	require.NoError(t, err)
-	stream := older.subscribe(&corev3.Node{Id: "e1"}, pushed.GetSystemVersionInfo())
+	got := make(chan string, 10)
+	xdstest.Follow(t, []string{newer.grpc, older.grpc}, "e1", 10*time.Millisecond, func(version string) { got <- version })
+	require.Contains(t, <-got, "3-")
+	newer.eventually(func(list []xds.ProxyStatus) bool { return list[0].Runs == 3 })
+	newer.hangUp()
 	older.eventually(func([]xds.ProxyStatus) bool { n, _ := older.xds.Ledger().Ahead(); return n == 1 })
 	var st Status
 	older.json("GET", "/v1/status", "", 200, &st)
@@ -84,7 +87,5 @@ func TestApplyWhereServeIsBehind(t *testing.T) {
 	require.Equal(t, uint64(4), applied.Number)
 	require.Len(t, applied.ProxyWarnings, 1)
 	require.Contains(t, applied.ProxyWarnings[0], "this serve was behind: connected proxies ran newer revisions of this store, up to 3")
-	pushed, err = stream.Recv()
-	require.NoError(t, err)
-	require.Contains(t, pushed.GetSystemVersionInfo(), "4-")
+	require.Contains(t, <-got, "4-")
 }
