@@ -34,7 +34,6 @@ type connection struct {
 	security credentials.AuthInfo // nil where there was no handshake
 	raw      net.Conn             // nil likewise
 	frames   *frames              // nil likewise
-	place    place
 
 	requests *rate.Limiter // bytes of requests
 	again    *rate.Limiter // pushes of what was pushed before
@@ -44,25 +43,20 @@ type connection struct {
 	pushed uint64 // the newest revision that was pushed
 }
 
-// place is a connection's place at a listener that bounds connections. The
-// listener closes connections without uses first.
-type place interface{ Keep(uses int) }
-
-// unbounded is the place at any other listener.
-type unbounded struct{}
-
-func (unbounded) Keep(int) {}
-
 func newConnection(security credentials.AuthInfo, raw net.Conn) *connection {
-	at, ok := raw.(place)
-	if !ok {
-		at = unbounded{}
-	}
 	return &connection{
-		security: security, raw: raw, place: at,
+		security: security, raw: raw,
 		requests: rate.NewLimiter(bytesPerSecond, burstBytes),
 		again:    rate.NewLimiter(1, burstAgain),
 		lines:    lograte.NewLimit(burstLines),
+	}
+}
+
+// keep adds to the uses of the connection at a listener that bounds connections, which
+// closes those without uses first.
+func (c *connection) keep(uses int) {
+	if bounded, ok := c.raw.(interface{ Keep(uses int) }); ok {
+		bounded.Keep(uses)
 	}
 }
 

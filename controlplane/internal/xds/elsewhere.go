@@ -76,8 +76,8 @@ func (l *Ledger) toTell() [][]told {
 		p, hash := l.proxies[id], fnv.New32a()
 		_, _ = hash.Write([]byte(id.SAN + "\x00" + id.Node)) // a hash never fails
 		list := &lists[hash.Sum32()%uint32(len(lists))]
-		for _, n := range slices.Sorted(maps.Keys(p.sessions)) {
-			if s := p.sessions[n]; !s.elsewhere {
+		for _, s := range p.sorted() {
+			if !s.elsewhere {
 				t := told{p.known, s.facts}
 				t.Replies = latest(s.Replies)
 				*list = append(*list, t)
@@ -95,10 +95,11 @@ func pack(list []told) []byte {
 	return packed.Bytes()
 }
 
-// recall reads what proxies without a stream here have replied elsewhere: a control plane
-// that has died told nobody of the latest. The caller holds mu.
+// recall reads what is known of proxies without a stream here: at the start, and again
+// where they may have replied elsewhere, to a control plane that has died and told nobody.
+// The caller holds mu.
 func (l *Ledger) recall(ctx context.Context) error {
-	if _, others := l.store.Told(); others == nil {
+	if _, others := l.store.Told(); others == nil && len(l.tracks) > 0 {
 		return nil
 	}
 	list, err := l.store.Proxies(ctx)

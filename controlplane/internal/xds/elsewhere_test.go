@@ -280,4 +280,5 @@ func TestOutcomeWithoutTheReply(t *testing.T) {
 	known := &track{revisions: []store.Summary{{Number: 1, Acked: true}, {Number: 2, Acked: true, Nacked: true}}}
 	s := session{track: known, facts: facts{Subscribed: true, stance: stance{Acked: 2}, Runs: 2, Holds: 2}}
 	require.Equal(t, Acked, s.outcome(2))
+	require.Equal(t, map[uint64]bool{3: true, 4: false, 5: true, 6: true}, latest(map[uint64]bool{1: true, 2: true, 3: true, 4: false, 5: true, 6: true}))
 }

@@ -107,7 +107,14 @@ func TestLastGoodRevisionIsKept(t *testing.T) {
 // brittle is a store that fails as often as it is told to.
 type brittle struct {
 	store.Store
-	reads, drops atomic.Int64 // how often each is to fail
+	reads, drops, replies atomic.Int64 // how often each is to fail
+}
+
+func (b *brittle) SaveReply(ctx context.Context, r store.Reply) error {
+	if b.replies.Add(-1) >= 0 {
+		return errors.New("the disk fails")
+	}
+	return b.Store.SaveReply(ctx, r)
 }
 
 func (b *brittle) History(ctx context.Context, policy string, limit int) ([]store.Summary, error) {
@@ -147,6 +154,11 @@ func TestStoreThatFailsForAWhile(t *testing.T) {
 		f.kept("[3 2 1]")
 		time.Sleep(3 * retryInterval)
 		f.kept("[3 2]")
+		f.apply("bad")
+		b.replies.Store(1)
+		e.refuse("bad", "three")
+		require.NoError(t, f.Refresh(t.Context()))
+		accept("three", f.proxy("later")) // the refusal counts though the store has not kept it
 	})
 }
 

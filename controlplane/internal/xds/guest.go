@@ -49,12 +49,12 @@ func (g Guest) Verify() error { return g.connection.verify(g.clientCAs) }
 // Enter notes that a stream is open, until leave is called: the connection does not
 // give way to others, and may send many small frames.
 func (g Guest) Enter() (leave func()) {
-	g.connection.place.Keep(1)
+	g.connection.keep(1)
 	if f := g.connection.frames; f != nil {
 		f.small.SetLimit(guestFrames)
 		f.small.SetBurst(guestFrames)
 	}
-	return func() { g.connection.place.Keep(-1) }
+	return func() { g.connection.keep(-1) }
 }
 
 // Close closes the connection at once, with all its streams.

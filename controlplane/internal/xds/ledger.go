@@ -81,13 +81,6 @@ func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
 		maxStreams: maxProxies, maxStreamsOf: maxProxies / share,
 		now: time.Now, changed: make(chan struct{}), moved: make(chan struct{}),
 	}
-	known, err := s.Proxies(ctx)
-	for _, k := range known {
-		l.proxies[k.ID()] = &proxy{known: k, sessions: map[uint64]*session{}, gone: l.now()}
-	}
-	if err != nil {
-		return nil, err
-	}
 	return l, l.refresh(ctx)
 }
 

@@ -29,9 +29,7 @@ func (l *Ledger) Managed() []Managed {
 	for _, id := range slices.SortedFunc(maps.Keys(l.proxies), store.Identity.Compare) {
 		var own []Managed
 		// The youngest first: it is what the proxy runs after a hot restart.
-		sessions := l.proxies[id].sessions
-		for _, n := range slices.Backward(slices.Sorted(maps.Keys(sessions))) {
-			s := sessions[n]
+		for _, s := range slices.Backward(l.proxies[id].sorted()) {
 			known := func(m Managed) bool { return m.Address == s.Manage }
 			if s.Subscribed && !slices.ContainsFunc(own, known) {
 				own = append(own, Managed{SAN: id.SAN, Node: id.Node, Policy: s.track.name, Address: s.Manage, Quota: s.Quota, Peer: s.Peer, Runs: s.Runs})

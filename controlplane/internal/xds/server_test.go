@@ -41,8 +41,8 @@ func TestRefusedRevisionIsWithdrawn(t *testing.T) {
 		e.nack(e.expect("bad"))
 		again := e.expect("good")
 		require.NotEqual(t, first.GetNonce(), again.GetNonce())
-		require.NotEqual(t, policyIn(t, first), policyIn(t, again), "the same bytes would be acknowledged unseen")
-		require.Contains(t, policyIn(t, again), `"revision":"1-`)
+		require.NotEqual(t, textOf(first), textOf(again), "the same bytes would be acknowledged unseen")
+		require.Contains(t, textOf(again), `"revision":"1-`)
 		require.NotEqual(t, first.GetResources()[0].GetVersion(), again.GetResources()[0].GetVersion())
 		st := f.state("e1", "waiting for its answer")
 		require.Equal(t, []uint64{1, 2}, []uint64{st.Pushed, st.Nacked})
@@ -150,7 +150,7 @@ func TestAggregatedStreamOverTLS(t *testing.T) {
 	r, err := stream.Recv()
 	require.NoError(t, err)
 	require.Equal(t, TypeURL, r.GetTypeUrl())
-	require.Equal(t, "/f.wasm", filterIn(t, r).GetConfig().GetVmConfig().GetCode().GetLocal().GetFilename())
+	require.Contains(t, textOf(r), "/f.wasm")
 	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResponseNonce: r.GetNonce()}))
 	require.Eventually(t, func() bool { return s.Ledger().Proxies()[0].Acked == 1 }, 2*time.Minute, time.Millisecond)
 	s.Stop()
@@ -180,7 +180,7 @@ func TestReconnect(t *testing.T) {
 		f.restart()
 		e.connect()
 		r := e.expect("two")
-		require.Equal(t, "/other.wasm", filterIn(t, r).GetConfig().GetVmConfig().GetCode().GetLocal().GetFilename())
+		require.Contains(t, textOf(r), "/other.wasm")
 		e.ack(r)
 
 		f.apply("three") // an answer lost with the connection is made up for

@@ -64,6 +64,14 @@ func (l *Ledger) count(is func(*proxy, *session) bool) (n int) {
 	return n
 }
 
+// sorted are the proxy's sessions, the youngest last.
+func (p *proxy) sorted() (list []*session) {
+	for _, id := range slices.Sorted(maps.Keys(p.sessions)) {
+		list = append(list, p.sessions[id])
+	}
+	return list
+}
+
 func (p *proxy) has(is func(*session) bool) bool {
 	for _, s := range p.sessions {
 		if is(s) {
@@ -76,8 +84,7 @@ func (p *proxy) has(is func(*session) bool) bool {
 func (l *Ledger) status(p *proxy) ProxyStatus {
 	st := ProxyStatus{Proxy: p.known, Streams: len(p.sessions), Connected: len(p.sessions) > 0, Since: p.gone}
 	shown, subscribed := &p.last, false
-	for i, id := range slices.Sorted(maps.Keys(p.sessions)) {
-		s := p.sessions[id]
+	for i, s := range p.sorted() {
 		if i == 0 {
 			st.Since = s.Connected
 		}

@@ -201,7 +201,7 @@ func (c *conversation) begin(n node) error {
 		return c.turnAway(err)
 	}
 	c.session = session
-	c.connection.place.Keep(1)
+	c.connection.keep(1)
 	if err := c.ledger.forgetStored(c.stream.Context(), dropped); err != nil {
 		c.log.Error("forget proxies", "error", err)
 	}
@@ -212,7 +212,7 @@ func (c *conversation) begin(n node) error {
 
 func (c *conversation) end() {
 	if c.session != nil {
-		c.connection.place.Keep(-1)
+		c.connection.keep(-1)
 		c.ledger.close(c.session)
 		c.log.Info("proxy disconnected", "san", c.session.Place.SAN, "address", c.session.Peer)
 	}
