@@ -102,14 +102,9 @@ func TestCanaryIsPromotedByItself(t *testing.T) {
 	st := f.look(0, 0, 0, 0)
 	require.Equal(t, []int{1, 1}, []int{st.Connected, st.Runs})
 	require.Contains(t, st.Says, "promoted by itself after 1m0s, at ")
-	var e Error
-	f.json("POST", "/v1/policies", managed, 409, &e)
-	require.Equal(t, fmt.Sprintf("revision %d of policy default is a canary: end that first, by sluice promote or sluice abort", number), e.Error)
-	f.json("POST", "/v1/rollback/1", "", 409, &e)
-	require.Contains(t, e.Error, "is a canary")
-	_, page := f.do("GET", "/metrics", "")
-	require.Contains(t, page, "\nsluice_canaries 1\n")
-	require.Contains(t, page, "\nsluice_canaries_stalled 0\n")
+	f.as("", "POST /v1/policies", managed, 409, fmt.Sprintf("revision %d of policy default is a canary: end that first, by sluice promote or sluice abort", number))
+	f.as("", "POST /v1/rollback/1", "", 409, "is a canary")
+	f.as("", "GET /metrics", "", 200, "\nsluice_canaries 1\n", "\nsluice_canaries_stalled 0\n")
 
 	st = f.look(30*time.Second, 80, 8, 8)
 	require.Equal(t, "per-user denies 10.0 % of 80 requests there, 10.0 % of 160 elsewhere", st.Seen[0].String())
@@ -155,16 +150,14 @@ func TestCanaryStalls(t *testing.T) {
 			require.Equal(t, store.Stalled, f.state(number))
 			f.look(time.Hour, 1000, 10, 10)
 			require.Equal(t, store.Stalled, f.state(number), "it stays so")
-			var e Error
-			f.json("POST", "/v1/policies", managed, 409, &e)
+			f.as("", "POST /v1/policies", managed, 409)
 			var a Applied
 			f.json("POST", "/v1/abort", "", 200, &a)
 			require.Equal(t, uint64(1), a.Number)
 			require.Equal(t, store.Aborted, f.state(number))
 			f.proxies[f.chosen].refuses.Store(false)
 			f.eventuallyRun(func(n uint64) bool { return n == 1 }, 3)
-			f.json("POST", "/v1/abort", "", 409, &e)
-			require.Equal(t, "there is no canary of policy default", e.Error)
+			f.as("", "POST /v1/abort", "", 409, "there is no canary of policy default")
 			f.json("POST", "/v1/policies", managed, 201, &a)
 			require.Equal(t, []uint64{number + 1, 1}, []uint64{a.Number, a.Replaces}, "what was aborted is not what it replaces")
 		})
@@ -220,18 +213,14 @@ func TestCanaryThatCannotBeJudged(t *testing.T) {
 // What else is refused is in the script policies.txtar.
 func TestCanaryIsRefused(t *testing.T) {
 	f := newFixture(t, "")
-	var e Error
 	for _, share := range []string{"101%25", "NaN%25"} {
-		f.json("POST", "/v1/policies?canary="+share, good, 400, &e)
-		require.Contains(t, e.Error, "is not a share above 0% and up to 100%")
+		f.as("", "POST /v1/policies?canary="+share, good, 400, "is not a share above 0% and up to 100%")
 	}
-	f.json("POST", "/v1/policies?canary=5%25", good, 409, &e)
-	require.Contains(t, e.Error, "policy default has no revision yet")
-	f.json("POST", "/v1/policies", named("edge", "edge-*"), 201, &Applied{})
-	f.json("POST", "/v1/policies?canary=5%25", named("edge", "edge-1"), 409, &e)
-	require.Contains(t, e.Error, "cannot change which proxies policy edge is for")
-	f.json("POST", "/v1/policies?canary=5%25", named("edge", "edge-*"), 201, &Applied{})
-	f.json("POST", "/v1/policies", good, 201, &Applied{})
-	f.json("POST", "/v1/abort", "", 409, &e)
-	f.json("POST", "/v1/abort?policy=edge", "", 200, &Applied{})
+	f.as("", "POST /v1/policies?canary=5%25", good, 409, "policy default has no revision yet")
+	f.as("", "POST /v1/policies", named("edge", "edge-*"), 201)
+	f.as("", "POST /v1/policies?canary=5%25", named("edge", "edge-1"), 409, "cannot change which proxies policy edge is for")
+	f.as("", "POST /v1/policies?canary=5%25", named("edge", "edge-*"), 201)
+	f.as("", "POST /v1/policies", good, 201)
+	f.as("", "POST /v1/abort", "", 409)
+	f.as("", "POST /v1/abort?policy=edge", "", 200)
 }

@@ -58,6 +58,28 @@ func TestOneHasAFifth(t *testing.T) {
 	})
 }
 
+// bounded is a connection at a listener that bounds them.
+type bounded struct {
+	net.Conn
+	uses int
+}
+
+func (b *bounded) Keep(uses int) { b.uses += uses }
+
+// A connection is kept while a stream of it has said who it is.
+func TestStreamsKeepTheirConnection(t *testing.T) {
+	run(t, func(t *testing.T, f *fixture) {
+		b, e := new(bounded), f.named("e1")
+		e.peer.AuthInfo = newConnection(nil, b)
+		e.dial()
+		require.Zero(t, b.uses)
+		e.connect()
+		require.Equal(t, 1, b.uses)
+		e.hangUp()
+		require.Zero(t, b.uses)
+	})
+}
+
 // Subscribing again and again, with or without a refusal, gets the policy as
 // often as an honest proxy needs it and then once a second.
 func TestPushingAgainIsPaced(t *testing.T) {
