@@ -63,15 +63,13 @@ func TestRate(t *testing.T) {
 	for range 1000 {
 		m.Asks = append(m.Asks, lease.Ask{Parts: []lease.Part{want(1)}})
 	}
+	result := func() lease.Result { require.NoError(t, p.send(m)); return p.take()[0].Result }
 	for range burstAsks / len(m.Asks) {
-		require.NoError(t, p.send(m))
-		require.Equal(t, lease.Granted, p.take()[0].Result)
+		require.Equal(t, lease.Granted, result())
 	}
-	require.NoError(t, p.send(m))
-	require.Equal(t, lease.Busy, p.take()[0].Result)
+	require.Equal(t, lease.Busy, result())
 	b.clock.advance(second)
-	require.NoError(t, p.send(m))
-	require.Equal(t, lease.Granted, p.take()[0].Result)
+	require.Equal(t, lease.Granted, result())
 }
 
 // slow is a store that answers when a test lets it.

@@ -41,10 +41,9 @@ func TestProxyAfter(t *testing.T) {
 	}
 	var p Proxy
 	for r := range uint64(100) {
-		p = p.After(nack(r + 1))
+		p = p.After(nack(r))
 	}
 	require.Len(t, p.Refused, maxRefused)
-	require.Equal(t, uint64(100), p.Refused[maxRefused-1])
 }
 
 func TestAnotherFormatIsRefused(t *testing.T) {
