@@ -18,7 +18,7 @@ const (
 	// as much. Alone it has three quarters of all, and leaves the rest to the others.
 	mostOfFree = 3
 	// keptBytes is what a value takes beside its bytes, which count in steps.
-	keptBytes = 112
+	keptBytes = 120
 	stepBytes = 32
 )
 
@@ -29,9 +29,9 @@ type Memory struct {
 	sinceNs  int64 // since when it has its state
 
 	mu      sync.Mutex
-	values  [shards]shard // by the key's first byte
-	bytes   int           // of all values
-	spaces  map[string]*space
+	values  [shards]shard               // by the key's first byte
+	bytes   int                         // of all values
+	spaces  map[string]int              // bytes by domain
 	swept   int                         // shard that was looked through last for what has expired
 	sweepNs int64                       // when to look through the next
 	live    map[string]map[uint64]int64 // by domain and process, until when
@@ -47,22 +47,16 @@ type shard struct {
 
 type kept struct {
 	value    []byte
-	of       *space
+	domain   string
 	expireNs int64
 }
 
 func (k *kept) size() int { return keptBytes + (len(k.value)+stepBytes-1)/stepBytes*stepBytes }
 
-// space is what the values of one domain take.
-type space struct {
-	domain string
-	bytes  int
-}
-
 // NewMemory returns an empty store with a clock, in nanoseconds since the Unix
 // epoch.
 func NewMemory(now func() int64) *Memory {
-	m := &Memory{now: now, sinceNs: now(), maxBytes: maxBytes, spaces: map[string]*space{}, live: map[string]map[uint64]int64{}, secrets: map[string][]byte{}}
+	m := &Memory{now: now, sinceNs: now(), maxBytes: maxBytes, spaces: map[string]int{}, live: map[string]map[uint64]int64{}, secrets: map[string][]byte{}}
 	for i := range m.values {
 		m.values[i].values = map[[16]byte]kept{}
 	}
@@ -116,8 +110,8 @@ func (m *Memory) swap(s *Swap) Result {
 	case now < s.AtNs-s.SlackNs || now > s.AtNs+s.SlackNs || now >= s.UntilNs:
 		r.Outcome = Late
 	default:
-		fresh := kept{bytes.Clone(s.New), m.space(s.Domain), s.ExpireNs}
-		if !m.take(fresh.of, fresh.size()-takes) {
+		fresh := kept{bytes.Clone(s.New), s.Domain, s.ExpireNs}
+		if !m.take(s.Domain, fresh.size()-takes) {
 			return Result{Outcome: Failed, Err: ErrFull}
 		}
 		in.values[s.Key] = fresh
@@ -127,26 +121,16 @@ func (m *Memory) swap(s *Swap) Result {
 	return r
 }
 
-// space returns the space of a domain.
-func (m *Memory) space(domain string) *space {
-	of := m.spaces[domain]
-	if of == nil {
-		of = &space{domain: domain}
-		m.spaces[domain] = of
-	}
-	return of
-}
-
 // take counts more bytes of a domain's values, or fewer, and reports whether there is
-// room for them. A domain without values is forgotten.
-func (m *Memory) take(of *space, more int) bool {
-	fits := more <= 0 || of.bytes+more <= mostOfFree*(m.maxBytes-m.bytes-more)
+// room for them.
+func (m *Memory) take(domain string, more int) bool {
+	fits := more <= 0 || m.spaces[domain]+more <= mostOfFree*(m.maxBytes-m.bytes-more)
 	if fits {
-		of.bytes += more
+		m.spaces[domain] += more
 		m.bytes += more
 	}
-	if of.bytes == 0 {
-		delete(m.spaces, of.domain)
+	if m.spaces[domain] == 0 {
+		delete(m.spaces, domain)
 	}
 	return fits
 }
@@ -171,7 +155,7 @@ func (m *Memory) sweep(now int64) {
 	for key, there := range in.values {
 		if there.expireNs <= now {
 			delete(in.values, key)
-			m.take(there.of, -there.size())
+			m.take(there.domain, -there.size())
 		}
 	}
 	if len(in.values) < in.most/4 {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 )
 
 // ErrNotEmpty says that a store was used before.
@@ -65,34 +64,30 @@ func Copy(ctx context.Context, from viewer, to Store) (c Contents, err error) {
 	}
 	return c, from.view("copy", func(r records) error {
 		var list []func(records) error
+		commit := func() error {
+			defer func() { list = nil }()
+			return target.commit(ctx, "copy", false, func(to records) (err error) {
+				for _, change := range list {
+					err = errors.Join(err, change(to))
+				}
+				return err
+			})
+		}
 		for _, bucket := range buckets {
 			for k, value := range r.descend(bucket, nil) {
 				k, value := bytes.Clone(k), bytes.Clone(value)
 				list = append(list, func(to records) error { return to.set(bucket, k, value) })
 				if len(list) == copiedAtOnce {
-					if err := target.commit(ctx, "copy", false, together(list)); err != nil {
+					if err := commit(); err != nil {
 						return err
 					}
-					list = nil
 				}
 			}
 			if n := r.sequence(bucket); n > 0 {
 				list = append(list, func(to records) error { return to.setSequence(bucket, n) })
 			}
 		}
-		return target.commit(ctx, "copy", false, together(append(list, func(to records) error { return to.remove(metaBucket, copyingKey) })))
+		list = append(list, func(to records) error { return to.remove(metaBucket, copyingKey) })
+		return commit()
 	})
-}
-
-// together makes several changes one.
-func together(list []func(records) error) func(records) error {
-	list = slices.Clone(list)
-	return func(r records) error {
-		for _, change := range list {
-			if err := change(r); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 }

@@ -45,10 +45,9 @@ type Etcd struct {
 	copy    mirror
 	change  chan struct{} // closed and replaced when revisions or their marks change
 	told    chan struct{} // the same, when another control plane tells of its proxies
-	lost    error         // why etcd is not reached
-	since   time.Time     // when it was reached last
-	refused error         // why etcd took nothing when something was written last
-	from    time.Time     // since when it does not
+	reached time.Time     // when etcd was, last
+	lost    trouble       // it is not reached
+	refused trouble       // it took nothing when something was written last
 	session *concurrency.Session
 	leads   *clientv3.Cmp // holds as long as this one leads, nil if it does not
 }
@@ -74,7 +73,7 @@ func OpenEtcd(ctx context.Context, at string, log *slog.Logger) (*Etcd, error) {
 		Backoff: backoff.Config{BaseDelay: lookEvery / 10, Multiplier: 2, Jitter: 0.2, MaxDelay: lookEvery / 2}, MinConnectTimeout: lookWithin,
 	}))
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	e := &Etcd{root: root, id: rand.Text(), stop: stop, change: make(chan struct{}), told: make(chan struct{}), since: time.Now()}
+	e := &Etcd{root: root, id: rand.Text(), stop: stop, change: make(chan struct{}), told: make(chan struct{}), reached: time.Now()}
 	e.shared = shared{e}
 	if e.client, err = connect(config); err == nil {
 		opening, cancel := context.WithTimeout(ctx, commitWithin)

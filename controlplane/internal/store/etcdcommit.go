@@ -92,7 +92,7 @@ func (e *Etcd) transact(ctx context.Context, compared []clientv3.Cmp, then, othe
 	defer cancel()
 	answer, err := e.client.Txn(trying).If(compared...).Then(then...).Else(otherwise...).Commit()
 	if err != nil || answer.Succeeded {
-		e.note(err)
+		e.wrote(err)
 	}
 	return answer, err
 }
@@ -235,7 +235,7 @@ func (q *request) pack(ctx context.Context, t *etcdTx, bucket, k string, text []
 		granted, err := t.client.Grant(trying, chunkLease)
 		cancel()
 		if err != nil {
-			t.note(err)
+			t.wrote(err)
 			return nil, err
 		}
 		q.lease = granted.ID

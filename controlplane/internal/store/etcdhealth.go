@@ -23,15 +23,12 @@ func (e *Etcd) look(ctx context.Context) {
 		cancel()
 		e.mu.Lock()
 		if err == nil {
-			e.since = time.Now()
-		} else if time.Since(e.since) < lookWithin {
+			e.reached = time.Now()
+		} else if time.Since(e.reached) < lookWithin {
 			err = nil // members may be electing a leader
 		}
-		if (err == nil) != (e.lost == nil) {
-			e.wake(&e.change) // what was withheld may be done now
-		}
-		e.lost = err
-		isRefused := err == nil && e.refused != nil
+		e.note(&e.lost, err, e.reached)
+		isRefused := err == nil && e.refused.why != nil
 		e.mu.Unlock()
 		if isRefused {
 			_, _ = e.transact(ctx, nil, []clientv3.Op{probe}, nil) // it notes what becomes of it
@@ -47,34 +44,43 @@ func pause(ctx context.Context, long time.Duration) {
 	}
 }
 
-// note keeps why etcd took nothing until it has taken something. Reading says nothing of
-// that: a user may be one that only reads, and a full etcd still answers.
-func (e *Etcd) note(written error) {
-	if code := codeOf(written); written != nil && code != codes.ResourceExhausted && code != codes.PermissionDenied {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if (written == nil) != (e.refused == nil) {
-		e.from = time.Now()
+// trouble is why something does not work, and since when.
+type trouble struct {
+	why   error // nil: it works
+	since time.Time
+}
+
+// note keeps a trouble. Where it begins or ends, it wakes who waits: what was withheld may be
+// done now. The caller holds mu.
+func (e *Etcd) note(t *trouble, why error, since time.Time) {
+	if (why == nil) != (t.why == nil) {
+		t.since = since
 		e.wake(&e.change)
 	}
-	e.refused = written
+	t.why = why
+}
+
+// wrote keeps why etcd took nothing until it has taken something. Reading says nothing of
+// that: a user may be one that only reads, and a full etcd still answers.
+func (e *Etcd) wrote(err error) {
+	if code := codeOf(err); err == nil || code == codes.ResourceExhausted || code == codes.PermissionDenied {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.note(&e.refused, err, time.Now())
+	}
 }
 
 // Healthy implements Store.
 func (e *Etcd) Healthy(context.Context) error {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	why, since := e.lost, e.since
-	if why == nil {
-		why, since = e.refused, e.from
+	for _, t := range []trouble{e.lost, e.refused} {
+		if t.why != nil {
+			return fmt.Errorf("%w since %s: proxies keep what they have, and nothing can be changed here: %w",
+				ErrCutOff, t.since.UTC().Format("15:04:05Z"), explain(t.why))
+		}
 	}
-	if why == nil {
-		return nil
-	}
-	return fmt.Errorf("%w since %s: proxies keep what they have, and nothing can be changed here: %w",
-		ErrCutOff, since.UTC().Format("15:04:05Z"), explain(why))
+	return nil
 }
 
 func codeOf(err error) codes.Code {

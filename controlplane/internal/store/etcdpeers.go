@@ -18,7 +18,7 @@ func (e *Etcd) campaign(ctx context.Context) {
 		trying, cancel := context.WithCancel(ctx)
 		session, err := concurrency.NewSession(e.client, concurrency.WithTTL(lease), concurrency.WithContext(trying))
 		if err != nil {
-			e.note(err) // a full etcd gives no lease
+			e.wrote(err) // a full etcd gives no lease
 		} else {
 			e.setSession(session, nil)
 			e.stand(trying, session)

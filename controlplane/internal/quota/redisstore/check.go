@@ -49,16 +49,14 @@ func (s *Store) check(ctx context.Context, want form, log *slog.Logger) error {
 type about map[string]string
 
 func info(ctx context.Context, node rueidis.Client) (about, error) {
+	text, err := node.Do(ctx, node.B().Info().Build()).ToString()
+	if err != nil {
+		return nil, err
+	}
 	found := about{}
-	for _, section := range []string{"server", "memory"} {
-		text, err := node.Do(ctx, node.B().Info().Section(section).Build()).ToString()
-		if err != nil {
-			return nil, err
-		}
-		for line := range strings.Lines(text) {
-			if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-				found[name] = value
-			}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			found[name] = value
 		}
 	}
 	return found, nil
