@@ -2,9 +2,7 @@ package main
 
 import (
 	"archive/tar"
-	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,33 +87,19 @@ func emptyImage() v1.Image {
 // commandImage has the binary, the licenses and a folder for the store. It has no shell
 // and no certificates: the flags name those to trust.
 func commandImage(dir, file, arch, version string, from source) (v1.Image, error) {
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	for _, entry := range []struct {
-		name, from  string
-		mode, owner int
-	}{
-		{"sluice", file, 0o755, 0},
-		{"licenses/" + noticesFile, filepath.Join(dir, noticesFile), 0o644, 0},
-		{"var/lib/sluice/", "", 0o700, user},
-	} {
-		header := tar.Header{Name: entry.name, Mode: int64(entry.mode), Uid: entry.owner, Gid: entry.owner, ModTime: from.time}
-		var content []byte
-		if entry.from != "" {
-			var err error
-			if content, err = os.ReadFile(entry.from); err != nil {
-				return nil, err
-			}
-		}
-		header.Size = int64(len(content))
-		if err := w.WriteHeader(&header); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(content); err != nil {
-			return nil, err
-		}
+	binary, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
 	}
-	if err := w.Close(); err != nil {
+	notices, err := os.ReadFile(filepath.Join(dir, noticesFile))
+	if err != nil {
+		return nil, err
+	}
+	layer, err := wasmimage.Layer(
+		wasmimage.Entry{Header: tar.Header{Name: "sluice", Mode: 0o755, ModTime: from.time}, Content: binary},
+		wasmimage.Entry{Header: tar.Header{Name: "licenses/" + noticesFile, Mode: 0o644, ModTime: from.time}, Content: notices},
+		wasmimage.Entry{Header: tar.Header{Name: "var/lib/sluice/", Mode: 0o700, Uid: user, Gid: user, ModTime: from.time}})
+	if err != nil {
 		return nil, err
 	}
 	img, err := mutate.ConfigFile(emptyImage(), &v1.ConfigFile{
@@ -129,12 +113,6 @@ func commandImage(dir, file, arch, version string, from source) (v1.Image, error
 			},
 		},
 	})
-	if err != nil {
-		return nil, err
-	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(archive.Bytes())), nil
-	}, tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return nil, err
 	}

@@ -233,56 +233,48 @@ func TestBillOfMaterials(t *testing.T) {
 }
 
 func TestLicenses(t *testing.T) {
+	gpl, err := assets.ReadLicenseFile("License/GPL-3.0/license.txt")
+	require.NoError(t, err)
 	for text, says := range map[string]string{
-		"":                     "has no license",
-		"Do what you are told": "is no license that is known",
-		"GPL":                  "not among the allowed",
+		"Do what you are told": "is no license that is known", string(gpl): "not among the allowed",
 	} {
-		if text == "GPL" {
-			gpl, err := licenseText("GPL-3.0")
-			require.NoError(t, err)
-			text = gpl
-		}
 		dir := t.TempDir()
-		if text != "" {
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "LICENSE"), []byte(text), 0o600))
-		}
 		_, err := identifyAll([]module{{Path: "example.com/m", Dir: dir}})
+		require.ErrorContains(t, err, "has no license")
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "LICENSE"), []byte(text), 0o600))
+		_, err = identifyAll([]module{{Path: "example.com/m", Dir: dir}})
 		require.ErrorContains(t, err, says)
 	}
 }
 
-// A key comes as openssl writes it, or as cosign keeps it, under a password.
+// A key comes in PEM by a file or a variable, as openssl writes it or as cosign keeps it,
+// under a password.
 func TestSigningKey(t *testing.T) {
 	der, err := x509.MarshalPKCS8PrivateKey(testKey(t))
 	require.NoError(t, err)
 	secret, err := encrypted.Encrypt(der, []byte("open sesame"))
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "key")
-	write := func(kind string, content []byte) {
-		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content}), 0o600))
+	for _, c := range []struct {
+		kind, password, want string
+		content              []byte
+	}{
+		{"PRIVATE KEY", "", "", der},
+		{"ENCRYPTED SIGSTORE PRIVATE KEY", "", passwordVariable, secret},
+		{"ENCRYPTED SIGSTORE PRIVATE KEY", "open sesame", "", secret},
+		{"CERTIFICATE", "", "unknown private key PEM file type: CERTIFICATE", der},
+	} {
+		text := pem.EncodeToMemory(&pem.Block{Type: c.kind, Bytes: c.content})
+		require.NoError(t, os.WriteFile(file, text, 0o600))
+		t.Setenv(passwordVariable, c.password)
+		t.Setenv("KEY_OF_TEST", string(text))
+		for _, from := range []string{file, "env://KEY_OF_TEST"} {
+			_, err := signingKey(from, io.Discard)
+			if c.want == "" {
+				require.NoError(t, err, c.kind)
+			} else {
+				require.ErrorContains(t, err, c.want)
+			}
+		}
 	}
-	write("PRIVATE KEY", der)
-	_, err = signingKey(file, io.Discard)
-	require.NoError(t, err)
-	write("ENCRYPTED SIGSTORE PRIVATE KEY", secret)
-	_, err = signingKey(file, io.Discard)
-	require.ErrorContains(t, err, passwordVariable)
-	t.Setenv(passwordVariable, "open sesame")
-	_, err = signingKey(file, io.Discard)
-	require.NoError(t, err)
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	t.Setenv("KEY_OF_TEST", string(text))
-	_, err = signingKey("env://KEY_OF_TEST", io.Discard)
-	require.NoError(t, err)
-	write("CERTIFICATE", der)
-	_, err = signingKey(file, io.Discard)
-	require.ErrorContains(t, err, "unknown private key PEM file type: CERTIFICATE")
-}
-
-// licenseText is a license's text as the classifier knows it.
-func licenseText(id string) (string, error) {
-	text, err := assets.ReadLicenseFile("License/" + id + "/license.txt")
-	return string(text), err
 }

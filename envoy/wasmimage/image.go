@@ -53,20 +53,7 @@ func New(form Form, wasm []byte) (v1.Image, error) {
 }
 
 func compat(wasm []byte) (v1.Image, error) {
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	err := w.WriteHeader(&tar.Header{Format: tar.FormatUSTAR, Typeflag: tar.TypeReg, Name: File, Mode: 0o644, Size: int64(len(wasm))})
-	if err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(wasm); err != nil {
-		return nil, err
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil }
-	layer, err := tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
+	layer, err := Layer(Entry{tar.Header{Format: tar.FormatUSTAR, Typeflag: tar.TypeReg, Name: File, Mode: 0o644}, wasm})
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +62,32 @@ func compat(wasm []byte) (v1.Image, error) {
 		return nil, err
 	}
 	return mutate.Annotations(img, map[string]string{Variant: string(Compat)}).(v1.Image), nil
+}
+
+// Entry is a file or, where its name ends with a slash, a folder.
+type Entry struct {
+	tar.Header
+	Content []byte
+}
+
+// Layer is a layer of an image.
+func Layer(entries ...Entry) (v1.Layer, error) {
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for _, e := range entries {
+		e.Size = int64(len(e.Content))
+		if err := w.WriteHeader(&e.Header); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(e.Content); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil }
+	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
 }
 
 // runtimeConfig is the second layer of an artifact: what runs the module.
