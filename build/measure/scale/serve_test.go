@@ -72,60 +72,49 @@ func get(url string) (string, error) {
 	return string(text), errors.Join(err, response.Body.Close())
 }
 
-// apply applies a policy with the command line and waits for all proxies.
-func (s *server) apply(tb testing.TB, rules, revision int) {
-	tb.Helper()
-	run(tb, "apply", "-f", file(tb, "policy.yaml", policyOf(rules, revision)), "--server", "http://"+s.http, "--wait", "2m")
+// apply is the command line that applies files and waits for all proxies.
+func (s *server) apply(files ...string) []string {
+	args := []string{"apply", "--server", "http://" + s.http, "--wait", "2m"}
+	for _, file := range files {
+		args = append(args, "-f", file)
+	}
+	return args
 }
 
-// BenchmarkServe is a change of policy until 1,000 proxies have accepted it. Then serve
-// is killed, and all of them come back at once.
+// BenchmarkServe is a change of policy until 1,000 proxies have accepted it.
 func BenchmarkServe(b *testing.B) {
 	for _, rules := range []int{10, policy.MaxRules} {
 		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
-			s := serve(b)
-			var acks atomic.Int64
-			for i := range proxies {
-				xdstest.Follow(b, []string{s.xds}, fmt.Sprintf("proxy-%04d", i), retryAfter, func(string) { acks.Add(1) })
-			}
-			s.until(b, "sluice_proxies_connected", proxies)
-			revision, most, back := 0, 0, time.Duration(0)
-			for b.Loop() {
-				revision++
-				s.apply(b, rules, revision)
-				b.StopTimer()
-				most = max(most, buildtest.Memory(b, buildtest.StatusOf(s.Pid()), buildtest.Peak))
-				began := time.Now()
-				s.Kill()
-				s.start(b)
-				s.until(b, "sluice_proxies_connected", proxies)
-				back += time.Since(began)
-				s.until(b, "sluice_proxies_behind", 0)
-				b.StartTimer()
-			}
-			b.ReportMetric(back.Seconds()*1e3/float64(b.N), "ms/back")
-			b.ReportMetric(float64(most)/(1<<20), "MiB")
-			b.ReportMetric(float64(acks.Load())/float64(b.N), "ACKs/op")
+			changes(b, func(revision int) []string { return []string{file(b, "policy.yaml", policyOf(rules, revision))} })
 		})
 	}
 }
 
 // BenchmarkPolicies is a change of a thousand policies, each for one proxy, in one command until
-// all have accepted it. Then serve is killed, and all come back.
+// all have accepted it.
 func BenchmarkPolicies(b *testing.B) {
+	changes(b, func(revision int) (files []string) {
+		for i := range proxies {
+			files = append(files, file(b, fmt.Sprint("p", i, ".yaml"), fmt.Appendf(nil, "name: p%d\nproxies: {node: proxy-%04d}\nversion: 1\n"+
+				"rules: [{name: r, key: [client_ip], limits: [%d/1s], capacity: 64}]\n", i, i, revision)))
+		}
+		return files
+	})
+}
+
+// changes applies each revision's files. Then serve is killed, and all proxies come back at once.
+func changes(b *testing.B, files func(revision int) []string) {
 	s := serve(b)
+	var acks atomic.Int64
 	for i := range proxies {
-		xdstest.Follow(b, []string{s.xds}, fmt.Sprintf("proxy-%04d", i), retryAfter, func(string) {})
+		xdstest.Follow(b, []string{s.xds}, fmt.Sprintf("proxy-%04d", i), retryAfter, func(string) { acks.Add(1) })
 	}
+	s.until(b, "sluice_proxies_connected", proxies)
 	revision, most, answers, back := 0, 0, time.Duration(0), time.Duration(0)
 	for b.Loop() {
 		b.StopTimer()
 		revision++
-		args := []string{"apply", "--server", "http://" + s.http, "--wait", "2m"}
-		for i := range proxies {
-			head := fmt.Sprintf("name: p%d\nproxies: {node: proxy-%04d}\n", i, i)
-			args = append(args, "-f", file(b, fmt.Sprint("p", i, ".yaml"), []byte(head+fmt.Sprintf("version: 1\nrules: [{name: r, key: [client_ip], limits: [%d/1s], capacity: 64}]\n", revision))))
-		}
+		args := s.apply(files(revision)...)
 		b.StartTimer()
 		run(b, args...)
 		b.StopTimer()
@@ -142,6 +131,7 @@ func BenchmarkPolicies(b *testing.B) {
 	b.ReportMetric(answers.Seconds()*1e3/float64(b.N), "ms/answers")
 	b.ReportMetric(back.Seconds()*1e3/float64(b.N), "ms/back")
 	b.ReportMetric(float64(most)/(1<<20), "MiB")
+	b.ReportMetric(float64(acks.Load())/float64(b.N), "ACKs/op")
 }
 
 // BenchmarkChange is a change of the policy of a real Envoy with four workers, until its
@@ -163,13 +153,14 @@ func BenchmarkChange(b *testing.B) {
 			require.NoError(b, e.WaitReady(b.Context()))
 			address, err := e.Listener(b.Context(), "ingress")
 			require.NoError(b, err)
-			s.apply(b, rules, 1) // from no policy at all
+			apply := func(revision int) { run(b, s.apply(file(b, "policy.yaml", policyOf(rules, revision)))...) }
+			apply(1) // from no policy at all
 			revision, blocked, held := 1, time.Duration(0), time.Duration(0)
 			for b.Loop() {
 				revision++
 				main := longest(func() error { _, err := e.Get(b.Context(), "/ready"); return err })
 				worker := longest(func() error { _, err := get("http://" + address + "/none"); return err })
-				s.apply(b, rules, revision)
+				apply(revision)
 				b.StopTimer()
 				time.Sleep(time.Second) // the ACK comes from the main thread: the workers are told behind it
 				blocked, held = blocked+main(), held+worker()
