@@ -159,7 +159,7 @@ bench-cluster: build $(out)/measure ## what limits over three Envoys cost, for d
 	$(call bench_of,TestCluster)
 
 bench_of = envoy=$$(build/fetch envoy-$(ENVOY_VERSION)); ratelimit=$$(build/fetch ratelimit); build/fetch redis >/dev/null; \
-	ENVOY_PATH=$$envoy $(out)/measure -test.run '^$(1)$$/$(or $(CASES),.)' -rounds $(or $(ROUNDS),5) -ratelimit $$ratelimit
+	ENVOY_PATH=$$envoy $(out)/measure -test.run '^$(1)$$/($(or $(CASES),.))' -rounds $(or $(ROUNDS),5) -ratelimit $$ratelimit
 
 bench-keyed: ## the Go library beside others, for docs/library.md: ROUNDS=7
 	$(GO) test -C build/measure -run '^$$' -bench . -count $(or $(ROUNDS),7) ./libraries

@@ -70,6 +70,7 @@ func TestDecision(t *testing.T) {
 			})
 		}
 	}
+	require.NotEmpty(t, found, "no case has such a name")
 	fmt.Printf("\n%s", found.tables())
 	if *against == "" { // the bounds are of what is added to no filter
 		fmt.Printf("\n%s", found.targets())
@@ -84,6 +85,7 @@ func TestCluster(t *testing.T) {
 	for _, s := range shares() {
 		t.Run(s.name, func(t *testing.T) { found[s.name] = b.share(t, s, *rounds) })
 	}
+	require.NotEmpty(t, found, "no case has such a name")
 	fmt.Printf("\n%s", bars(found))
 }
 
