@@ -46,7 +46,8 @@ func TestEveryFieldIsDecidedOn(t *testing.T) {
 	}
 	slices.Sort(lines)
 	got := strings.Join(lines, "\n") + "\n"
-	buildtest.Archives(t, "testdata/fields.txtar", flag.Lookup("update").Value.String() == "true", func(files []txtar.File) { files[0].Data = []byte(got) })
+	update := flag.Lookup("update").Value.String() == "true"
+	buildtest.Archives(t, "testdata/fields.txtar", update, func(files []txtar.File) { files[0].Data = []byte(got) })
 	for name := range notTranslated {
 		require.Contains(t, got, string(name)+": ", "no such field")
 	}

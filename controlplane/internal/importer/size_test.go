@@ -38,7 +38,7 @@ func TestBombs(t *testing.T) {
 		"parts":   {strings.Repeat("a: 1\n---\n", 100_000), "more than 100 documents"},
 		"rules":   {overrides, "a makes a rule with 1001 overrides, the maximum is 1000: import fewer values, or fewer with a limit of their own"},
 		"values":  {"domain: d\ndescriptors:\n" + values.String(), "tenant has more than 10000 values with a limit"},
-		"policy":  {"domain: d\ndescriptors:\n" + keys.String(), "bytes, and the maximum is 1048576 (1 MiB): split the file by domain or descriptor"},
+		"policy":  {"domain: d\ndescriptors:\n" + keys.String(), "bytes, and the maximum is 1048576 (1 MiB): split the file"},
 		"size":    {"domain: d\n" + strings.Repeat("#\n", 1<<20), "the most is 1048576"},
 	} {
 		made, err := service(tc.text)

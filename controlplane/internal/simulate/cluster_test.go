@@ -42,7 +42,8 @@ func asOneProxy(t *testing.T, rules []string, scope, lines string, words *regexp
 	one, three := simulateLines(t, policyOf(rules, ""), 1, lines), simulateLines(t, policyOf(rules, scope), 3, lines)
 	require.Len(t, three, len(one))
 	for i := range one {
-		require.Equal(t, words.FindAllString(one[i], -1), words.FindAllString(three[i], -1), "line %d by %q:\n%s\n%s", i+1, rules, one[i], three[i])
+		require.Equal(t, words.FindAllString(one[i], -1), words.FindAllString(three[i], -1),
+			"line %d by %q:\n%s\n%s", i+1, rules, one[i], three[i])
 		denied += strings.Count(one[i], `"allowed":false,"status"`)
 	}
 	return denied

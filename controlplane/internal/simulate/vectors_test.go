@@ -41,7 +41,8 @@ func TestVectors(t *testing.T) {
 			for _, l := range v.Lines {
 				in.Write(append(l.In, '\n'))
 			}
-			out, err := run(t, "version: 1\nrules: [{name: r, cost: {header: x-cost, min: 0, max: 4294967295}, "+v.Rule+"}]\n", in.String(), simulate.Options{})
+			policy := "version: 1\nrules: [{name: r, cost: {header: x-cost, min: 0, max: 4294967295}, " + v.Rule + "}]\n"
+			out, err := run(t, policy, in.String(), simulate.Options{})
 			require.NoError(t, err)
 			if v.Denied != nil {
 				require.Equal(t, *v.Denied, strings.Count(out, `"allowed":false,"status"`))
