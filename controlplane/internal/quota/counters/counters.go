@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // Operation is an operation on one key.
@@ -51,12 +52,16 @@ func rule(p *policy.Policy, name string) *policy.Rule {
 	return nil
 }
 
-// Prepared is an operation that can be carried out.
+// Prepared is an operation that can be carried out, on a key as the quota service knows it.
 type Prepared struct {
 	Operation
-	*subject
-	domain string
-	column int // of the window
+	policy.Subject
+	rule       *policy.Rule
+	key        [16]byte
+	definition lease.Definition
+	order      []int // definition.Windows[order[i]] is the policy's limit i
+	domain     string
+	column     int // of the window
 }
 
 // Prepare says what is wrong with an operation.
@@ -65,13 +70,18 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	if r == nil {
 		return nil, fmt.Errorf("there is no rule %q", o.Rule)
 	}
-	s, err := newSubject(p, r, o.Key, o.Limits)
-	if err != nil {
+	s := &Prepared{Operation: o, rule: r, domain: p.Domain, column: quota.AllWindows}
+	if err := r.ParseKey(&s.Subject.Key, o.Key); err != nil {
 		return nil, err
 	}
-	prepared := &Prepared{Operation: o, subject: s, domain: p.Domain, column: quota.AllWindows}
-	decides := o.Name == "hit" || o.Name == "peek"
-	switch {
+	var err error
+	if s.Said, err = r.ParseLimits(nil, o.Limits); err != nil {
+		return nil, err
+	}
+	of := p.Subjects(r)
+	of.Find(&s.Subject)
+	s.key, s.definition, s.order = of.QuotaKey(&s.Subject), of.Definition(&s.Subject), of.Order
+	switch decides := o.Name == "hit" || o.Name == "peek"; {
 	case s.Unlimited && !decides:
 		return nil, fmt.Errorf("rule %q counts nothing for this key", r.Name)
 	case o.Window != "":
@@ -79,9 +89,9 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 		if i < 0 {
 			return nil, fmt.Errorf("rule %q has no window %q", r.Name, o.Window)
 		}
-		prepared.column = s.order[i]
+		s.column = s.order[i]
 	}
-	return prepared, nil
+	return s, nil
 }
 
 // Do carries the operation out. The answer is one as the filter gives, with times in
@@ -131,10 +141,10 @@ func (p *Prepared) verdict(found *quota.Found) answer.Answer {
 	allowed := !found.Denied || p.Shadow
 	a := answer.Answer{Allowed: &allowed}
 	decided := answer.Rule{
-		Rule: p.rule.Name, Key: make([]*string, len(p.parts)), Mode: "enforced", Allowed: !found.Denied, Windows: p.windows(found), Held: p.held(found),
+		Rule: p.rule.Name, Key: make([]*string, len(p.Operation.Key)), Mode: "enforced", Allowed: !found.Denied, Windows: p.windows(found), Held: p.held(found),
 	}
-	for i := range p.parts {
-		decided.Key[i] = &p.parts[i]
+	for i := range p.Operation.Key {
+		decided.Key[i] = &p.Operation.Key[i]
 	}
 	if p.Shadow {
 		decided.Mode = "shadow"
@@ -156,25 +166,25 @@ func (p *Prepared) verdict(found *quota.Found) answer.Answer {
 }
 
 // windows are the rule's limits in policy order.
-func (s *subject) windows(found *quota.Found) []answer.Window {
+func (p *Prepared) windows(found *quota.Found) []answer.Window {
 	all := []answer.Window{}
-	for i, column := range s.order {
-		if s.Unlimited {
+	for i, column := range p.order {
+		if p.Unlimited {
 			break
 		}
-		w, st := &s.definition.Windows[column], found.Windows[column]
+		w, st := &p.definition.Windows[column], found.Windows[column]
 		a := answer.Window{
-			Name: s.rule.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
+			Name: p.rule.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
 			Used: st.Used, ResetNs: st.ResetNs,
 		}
 		if !w.Unlimited {
 			most := w.Max()
 			left := most - min(st.Used, most)
-			if held := s.held(found); held != nil && w.Algorithm != limit.Concurrency {
+			if held := p.held(found); held != nil && w.Algorithm != limit.Concurrency {
 				left -= min(left, *held)
 			}
 			a.Limit, a.Remaining = &most, &left
-			a.From(s.rule, i, &s.Subject)
+			a.From(p.rule, i, &p.Subject)
 		}
 		all = append(all, a)
 	}
@@ -183,15 +193,15 @@ func (s *subject) windows(found *quota.Found) []answer.Window {
 
 // held is how many units of the key are held until their answers; nil for a rule that holds
 // none.
-func (s *subject) held(found *quota.Found) *uint32 {
-	if s.Unlimited || !s.rule.Holds() {
+func (p *Prepared) held(found *quota.Found) *uint32 {
+	if p.Unlimited || !p.rule.Holds() {
 		return nil
 	}
 	return &found.Windows[len(found.Windows)-1].Used
 }
 
 // tightest is the index of the window with least units left.
-func (s *subject) tightest(windows []answer.Window) int {
+func (p *Prepared) tightest(windows []answer.Window) int {
 	best := 0
 	for i, w := range windows {
 		if w.Remaining != nil && (windows[best].Remaining == nil || *w.Remaining < *windows[best].Remaining) {
