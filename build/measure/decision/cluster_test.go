@@ -70,7 +70,7 @@ func freshKeys(int) func() []byte {
 
 // zipfKeys are those of 10,000 clients, of which few ask for most.
 func zipfKeys(connection int) func() []byte {
-	z := rand.NewZipf(rand.New(rand.NewPCG(uint64(connection), 1)), 1.1, 1, 9999) //nolint:gosec // no secret
+	z := rand.NewZipf(rand.New(rand.NewPCG(uint64(connection), 1)), 1.1, 1, 9999)
 	return func() []byte { return fmt.Appendf(nil, "user-%06d", z.Uint64()) }
 }
 
