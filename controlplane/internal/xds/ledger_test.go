@@ -215,6 +215,12 @@ func TestStateOfAProxyThatAsksForSomethingElse(t *testing.T) {
 		f.state("e1", "connected")
 		e.asks(nil, []string{envoy.ResourceName})
 		f.state("e1", "asks for no policy")
+		f.apply("two")
+		idle(e)
+		for range 2 { // a proxy that subscribes again gets it again
+			e.asks([]string{envoy.ResourceName}, nil)
+			accept("two", e)
+		}
 		for _, letter := range strings.Split("abcdefghijkl", "") { // what is kept of names is bounded
 			e.asks([]string{strings.Repeat(letter, 1000), letter}, nil)
 		}

@@ -78,19 +78,6 @@ func TestAnswersCountOnlyByNonce(t *testing.T) {
 	})
 }
 
-func TestSilentProxyIsNotOverrun(t *testing.T) {
-	run(t, func(t *testing.T, f *fixture) {
-		f.apply("one")
-		slow := f.proxy("slow")
-		held := slow.expect("one")
-		f.apply("two", "three")
-		idle(slow)
-		slow.ack(held)
-		accept("three", slow)
-		f.runs("slow", 3)
-	})
-}
-
 // A proxy that refuses everything is left alone until there is a new revision.
 func TestProxyThatRefusesEverythingIsLeftAlone(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
@@ -228,23 +215,6 @@ func TestMixedAnswers(t *testing.T) {
 		b.connect()
 		accept("two", b)
 		f.state("b", "connected")
-	})
-}
-
-func TestResubscribingGetsItAgain(t *testing.T) {
-	run(t, func(t *testing.T, f *fixture) {
-		f.apply("one")
-		e := f.proxy("e1")
-		accept("one", e)
-		e.asks(nil, []string{envoy.ResourceName})
-		f.apply("two")
-		idle(e)
-		for range 2 {
-			e.asks([]string{envoy.ResourceName}, nil)
-			accept("two", e)
-		}
-		e.asks([]string{"another"}, nil)
-		idle(e)
 	})
 }
 
