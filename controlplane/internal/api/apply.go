@@ -264,7 +264,8 @@ func apart(takers map[string]*selector.Selector, drafts []store.Draft) error {
 				continue
 			}
 			if example, both := selector.Both(d.Proxies, other); both {
-				return refusal(http.StatusConflict, "the policies %s and %s would both be for a proxy with %s: narrow the proxies of one", d.Policy, name, example)
+				return refusal(http.StatusConflict,
+					"the policies %s and %s would both be for a proxy with %s: narrow the proxies of one", d.Policy, name, example)
 			}
 		}
 	}

@@ -71,7 +71,8 @@ func readRollout(q query) (r *store.Rollout, err error) {
 func (s *server) beginCanary(ctx context.Context, d *store.Draft, before current) error {
 	switch {
 	case s.XDS.Ledger().Current(d.Policy) == 0:
-		return refusal(http.StatusConflict, "policy %s has no revision yet that the other proxies could keep: apply the first one without a canary", d.Policy)
+		return refusal(http.StatusConflict,
+			"policy %s has no revision yet that the other proxies could keep: apply the first one without a canary", d.Policy)
 	case !before.revision.Proxies.Equal(d.Proxies):
 		return refusal(http.StatusConflict, "a canary cannot change which proxies policy %s is for: do that without one", d.Policy)
 	}
@@ -91,7 +92,8 @@ func (s *server) settled(policy string) error {
 	if policy != store.DefaultPolicy {
 		of = " --policy " + policy
 	}
-	return refusal(http.StatusConflict, "revision %d of policy %s is a canary: end that first, by sluice promote%s or sluice abort%s", number, policy, of, of)
+	return refusal(http.StatusConflict,
+		"revision %d of policy %s is a canary: end that first, by sluice promote%s or sluice abort%s", number, policy, of, of)
 }
 
 // end handles POST /v1/promote?policy=NAME and POST /v1/abort?policy=NAME. It answers with

@@ -81,9 +81,11 @@ func clusterCounters(ctx context.Context, call *manage.Call, targets []manage.Ta
 func (q *Quota) check() error {
 	switch {
 	case q.Service == nil:
-		return refusal(http.StatusNotImplemented, "serve has no quota service: start it with --quota-store and the store of the one that proxies ask")
+		return refusal(http.StatusNotImplemented,
+			"serve has no quota service: start it with --quota-store and the store of the one that proxies ask")
 	case q.Private && !q.Service.WasAsked():
-		return refusal(http.StatusNotImplemented, "no proxy has asked the quota service of this serve: if they ask another one, start serve with its --quota-store")
+		return refusal(http.StatusNotImplemented,
+			"no proxy has asked the quota service of this serve: if they ask another one, start serve with its --quota-store")
 	}
 	return nil
 }

@@ -135,7 +135,8 @@ func (o route) missing(r *http.Request) error {
 	case o.about == ofQuery, o.about == anyOf && r.URL.Query().Get("policy") != "":
 		return missing(r.Context(), policyOf(r), o.role, r.Pattern)
 	case caller.Role < o.role && caller.Anywhere() >= o.role:
-		return refusal(http.StatusForbidden, "%s needs the role %s with every policy: %s has the role %s with all", r.Pattern, o.role, caller.Name, caller.Role)
+		return refusal(http.StatusForbidden,
+			"%s needs the role %s with every policy: %s has the role %s with all", r.Pattern, o.role, caller.Name, caller.Role)
 	}
 	return missing(r.Context(), "", o.role, r.Pattern)
 }
@@ -149,7 +150,8 @@ func missing(ctx context.Context, policy string, role access.Role, what string) 
 	case has >= role:
 		return nil
 	case len(caller.Policies) > 0 && policy != "":
-		return refusal(http.StatusForbidden, "%s needs the role %s with the policy %s: %s has the role %s with it", what, role, shown(policy), caller.Name, has)
+		return refusal(http.StatusForbidden,
+			"%s needs the role %s with the policy %s: %s has the role %s with it", what, role, shown(policy), caller.Name, has)
 	}
 	return refusal(http.StatusForbidden, "%s needs the role %s: %s has the role %s", what, role, caller.Name, has)
 }

@@ -81,7 +81,8 @@ func (l *Listener) victim(c *Conn) (v *Conn) {
 		}
 	}
 	before := func(a, b *Conn) int {
-		return cmp.Or(cmp.Compare(min(a.uses, 1), min(b.uses, 1)), cmp.Compare(of[b.address], of[a.address]), cmp.Compare(a.heard.Load(), b.heard.Load()))
+		return cmp.Or(cmp.Compare(min(a.uses, 1), min(b.uses, 1)),
+			cmp.Compare(of[b.address], of[a.address]), cmp.Compare(a.heard.Load(), b.heard.Load()))
 	}
 	for o := range l.open {
 		if v == nil || before(o, v) < 0 {

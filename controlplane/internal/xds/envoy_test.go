@@ -217,7 +217,8 @@ func (s memoryStream) RecvMsg(into any) error {
 func (f *fixture) named(id string) *proxyClient {
 	f.ports++
 	return &proxyClient{
-		f: f, node: &corev3.Node{Id: id}, names: []string{envoy.ResourceName}, peer: peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: f.ports}},
+		f: f, node: &corev3.Node{Id: id}, names: []string{envoy.ResourceName},
+		peer: peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: f.ports}},
 	}
 }
 
