@@ -51,6 +51,10 @@ func TestOperate(t *testing.T) {
 	require.False(t, found.HadUsage)
 	require.Equal(t, lease.Granted, p.ask(want(10)).Result)
 	require.True(t, b.service.WasAsked())
+	ofBucket := define(2, lease.LeaseAuto, bucket(10, minute, 10))
+	found, err = b.service.Operate(t.Context(), "d", ofBucket, [16]byte{}, Operation{What: Hit, Units: 4})
+	require.NoError(t, err)
+	require.EqualValues(t, 4, found.Windows[0].Used, "nothing is held back as for a lease")
 	require.False(t, newRig(t).service.WasAsked())
 }
 
