@@ -194,7 +194,7 @@ func (p *KeyPart) Origin() Origin {
 
 func propertyOrigin(p *KeyPart) Origin {
 	switch strings.Join(p.Path[:min(2, len(p.Path))], ".") {
-	case "request.headers", "request.referer", "request.useragent":
+	case "request.headers", "request.referer", "request.useragent", "connection.requested_server_name":
 		return Sent
 	case "connection.subject_peer_certificate", "connection.dns_san_peer_certificate",
 		"connection.uri_san_peer_certificate", "connection.sha256_peer_certificate_digest":

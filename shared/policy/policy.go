@@ -191,6 +191,17 @@ type Cost struct {
 	RequestBytes *ByteCost // nil = not so
 }
 
+// IsFixed reports whether every request costs the same.
+func (c *Cost) IsFixed() bool { return c.Header == "" && c.Query == "" && c.RequestBytes == nil }
+
+// Least is the least that a request may cost.
+func (c *Cost) Least() uint32 {
+	if c.RequestBytes != nil {
+		return c.RequestBytes.Min
+	}
+	return max(c.Fixed, c.Min)
+}
+
 // ByteCost is a unit for each PerUnit bytes of the request's body, or part of them,
 // from Min to Max: Max also where no content-length says how long it is.
 type ByteCost struct{ PerUnit, Min, Max uint32 }

@@ -51,8 +51,7 @@ type period struct {
 
 func newClients(rule *policy.Rule, left *int64, room *int) *clients {
 	c := &clients{seed: maphash.MakeSeed(), index: map[uint64]uint32{}, left: left, room: room}
-	isFixed := rule.Cost.Header == "" && rule.Cost.Query == "" && rule.Cost.RequestBytes == nil && len(rule.Costs) == 0
-	if isFixed && !rule.Holds() { // what a request cost is known without the filter
+	if rule.Cost.IsFixed() && len(rule.Costs) == 0 && !rule.Holds() { // what a request cost is known without the filter
 		for i := range rule.Limits {
 			w := rule.Limits[i].Window
 			p := period{window: w, lengthNs: w.PeriodNs, uses: Uses{}}

@@ -128,12 +128,14 @@ func (p *KeyPart) read(r *request.Request) (string, bool) {
 		return r.Cookie(p.number)
 	case policy.KeyRoute, policy.KeyJWT, policy.KeyProperty:
 		return p.attribute.Read(r)
-	default:
+	case policy.KeyPath:
 		path, present := r.Path()
 		if p.Segment == 0 || !present {
 			return path, present
 		}
 		return segment(path, p.Segment)
+	default:
+		return "", false
 	}
 }
 

@@ -107,6 +107,9 @@ var rows = [...]row{
 // maxCount is the largest count that is taken for one: beyond it JSON's numbers are inexact.
 const maxCount = 1 << 53
 
+// A tally has a bit for each count.
+var _ [64 - int(apis)*int(parts)]struct{}
+
 // tally adds up what the rows have found.
 type tally struct {
 	counts  [apis * api(parts)]int64

@@ -48,7 +48,7 @@ func (c *collector) answers(v value, r *policy.Rule) {
 // free warns of costs of 0.
 func (c *collector) free(v value, r *policy.Rule) {
 	warn := func(v value, cost policy.Cost) {
-		if leastCost(cost) == 0 {
+		if cost.Least() == 0 {
 			c.warn(v, "a request that costs 0 holds nothing, and its answer is not charged: set min to 1")
 		}
 	}

@@ -127,7 +127,7 @@ func (c *collector) tooDear(v value, r *policy.Rule) {
 			continue
 		}
 		for j := range r.Costs {
-			if cost := leastCost(r.Costs[j].Cost); cost > room {
+			if cost := r.Costs[j].Cost.Least(); cost > room {
 				c.warn(v.field("cost").item(j), at.path+" denies all that match"+each(cost))
 			}
 		}
@@ -136,18 +136,11 @@ func (c *collector) tooDear(v value, r *policy.Rule) {
 
 // cheapest is the least that any request costs.
 func cheapest(r *policy.Rule) uint32 {
-	least := leastCost(r.Cost)
+	least := r.Cost.Least()
 	for i := range r.Costs {
-		least = min(least, leastCost(r.Costs[i].Cost))
+		least = min(least, r.Costs[i].Cost.Least())
 	}
 	return least
-}
-
-func leastCost(c policy.Cost) uint32 {
-	if c.RequestBytes != nil {
-		return c.RequestBytes.Min
-	}
-	return max(c.Fixed, c.Min)
 }
 
 // value is a value of the document and its path.
