@@ -139,7 +139,7 @@ func (m models) charged(t *testing.T, p *proxy) {
 			}
 			user := strings.ReplaceAll(name+"-"+c.name, " ", "_")
 			body := m.ask(t, p, user, name, 1<<30, "x-chunk", c.size, "x-pad", c.pad)
-			require.Equal(t, string(a.Body), strings.TrimLeft(body, "\n"), "it is not changed")
+			require.Equal(t, a.Body, strings.TrimLeft(body, "\n"), "it is not changed")
 			input, output, known := a.charge()
 			total := input + output
 			if !known {
