@@ -23,7 +23,7 @@ const (
 )
 
 // coder goes over the fields of a message in one of four ways, so that each message says once
-// which fields it has: it appends them all, or it has them forget what they held, then has the
+// which fields it has: it appends them all, of a message that others may read meanwhile, or it has them forget what they held, then has the
 // one take it that was read, and in the end has them judge whether they may be absent.
 type coder struct {
 	mode mode
@@ -109,7 +109,9 @@ func (c *coder) reads(id, kind byte) bool {
 func (c *coder) tag(id, kind byte) { c.b = append(c.b, id<<3|kind) }
 
 func number[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int64](c *coder, id byte, n *T, bound uint64) {
-	*n = T(c.number(id, uint64(*n), bound))
+	if v := c.number(id, uint64(*n), bound); !c.appends() {
+		*n = T(v)
+	}
 }
 
 // number leaves 0 out, as proto3 does.
@@ -135,7 +137,7 @@ func (c *coder) number(id byte, n, bound uint64) uint64 {
 }
 
 //go:noinline // as number
-func (c *coder) u32(id byte, n *uint32) { *n = uint32(c.number(id, uint64(*n), max32)) }
+func (c *coder) u32(id byte, n *uint32) { number(c, id, n, max32) }
 
 //go:noinline // as number
 func (c *coder) flag(id byte, set *bool) {
@@ -143,7 +145,9 @@ func (c *coder) flag(id byte, set *bool) {
 	if *set {
 		n = 1
 	}
-	*set = c.number(id, n, max64) != 0
+	if n = c.number(id, n, max64); !c.appends() {
+		*set = n != 0
+	}
 }
 
 //go:noinline // as number
