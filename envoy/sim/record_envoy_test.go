@@ -333,12 +333,9 @@ func startRecorder(t *testing.T, binary string) (*proc.Process, *dispatch) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // it tells of each upgrade
 	server.Start()
 	t.Cleanup(server.Close)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, free.Close())
 	clusters := ""
 	for name, address := range map[string]string{
-		"http1": server.URL, "upstream": server.URL, "quota": serveCommands(t), "dying": serveCommands(t), "refused": free.Addr().String(),
+		"http1": server.URL, "upstream": server.URL, "quota": serveCommands(t), "dying": serveCommands(t), "refused": "127.0.0.1:1", // no test is given that port
 	} {
 		protocol := http2
 		if name == "http1" {
