@@ -47,6 +47,12 @@ func (o *countersOptions) resetClient(cmd *cobra.Command) error {
 		if k.NoKey != "" || o.allRules && k.Common {
 			continue
 		}
+		if err := k.read(cmd.Context(), a); err != nil {
+			return err
+		}
+		if k.Error == "" && !k.isCounted() {
+			continue // an unlimited key has no counter
+		}
 		one := clientReset{Rule: k.Rule, Key: k.Key}
 		one.Counters, err = a.onKey(cmd.Context(), o.op, manage.Subject{Rule: k.Rule, Key: k.parts})
 		if err != nil {
