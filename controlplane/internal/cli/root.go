@@ -8,6 +8,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -100,18 +101,19 @@ func group(name, short string, commands ...*cobra.Command) *cobra.Command {
 }
 
 // complete gives each command what most need: flags that are required where their usage
-// says so, no arguments unless it says so, a usage error for wrong ones, and help for a group without a
-// subcommand.
+// says so, no arguments unless it says so, a usage error for wrong ones, and for a group help without a
+// subcommand, with the examples of its first one.
 func complete(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && cmd.RunE == nil {
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		cmd.Example = cmp.Or(cmd.Example, cmd.Commands()[0].Example)
 	}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if strings.Contains(f.Usage, "(required)") {
 			_ = cmd.MarkFlagRequired(f.Name)
 		}
-		if f.DefValue == "[]" {
-			f.DefValue = "" // help would say that
+		if f.Value.Type() == "stringToString" {
+			f.DefValue = "" // help would say []
 		}
 	})
 	check := cmd.Args

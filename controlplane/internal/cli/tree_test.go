@@ -89,11 +89,14 @@ func TestEveryCommand(t *testing.T) {
 			args["sluice "+command], succeeds["sluice "+command] = place.Replace(c.args), i >= len(failing)
 		}
 	}
+	forEach(NewRootCommand(), func(cmd *cobra.Command) {
+		require.Contains(t, cmd.Example, cmd.CommandPath())
+		require.NotContains(t, cmd.UsageString(), "(default )")
+	})
 	for _, cmd := range leaves() {
 		path := cmd.CommandPath()
 		t.Run(path, func(t *testing.T) {
 			require.NotEmpty(t, cmd.Short)
-			require.Contains(t, cmd.Example, path)
 			require.False(t, strings.HasSuffix(cmd.Short, "."))
 			cmd.Flags().VisitAll(func(f *pflag.Flag) { require.NotEmpty(t, f.Usage, f.Name) })
 			require.Equal(t, printsNoData.MatchString(path), cmd.Flags().Lookup("output") == nil)
