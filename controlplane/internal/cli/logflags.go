@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,9 +46,17 @@ func (l *logFlags) options(cmd *cobra.Command, files []string, wasm string) (o r
 	if l.sort < 0 {
 		return o, usageError(fmt.Errorf("--sort %s is below 0", l.sort), "the default is 30s")
 	}
-	for field, name := range l.names {
-		field = strings.ToLower(field)
-		if err := accesslog.CheckField(field); err != nil {
+	for _, said := range slices.Sorted(maps.Keys(l.names)) {
+		field, name := strings.ToLower(said), l.names[said]
+		err := accesslog.CheckField(field)
+		switch {
+		case err != nil:
+		case name == "":
+			err = fmt.Errorf("%s= has no name behind it", field)
+		case o.Log.Map[field] != "":
+			err = fmt.Errorf("%s is given twice", field)
+		}
+		if err != nil {
 			return o, usageError(fmt.Errorf("--map: %w", err), "write one such as --map header:x-user-id=user")
 		}
 		o.Log.Map[field] = name
