@@ -132,6 +132,9 @@ func (b *Builder) add(a limit.Algorithm, per time.Duration, units uint32, option
 	default:
 	}
 	for _, o := range options {
+		if o.set == nil {
+			continue // a zero WindowOption
+		}
 		w.options = append(w.options, o.name)
 		o.set(&w)
 	}

@@ -74,6 +74,7 @@ func TestBuildAccepts(t *testing.T) {
 	for name, b := range map[string]*Builder{
 		"shortest":                New().Window(time.Millisecond, 1),
 		"longest, highest":        New().TokenBucket(366*24*time.Hour, 1<<32-1, Burst(1<<32-1)),
+		"an option that is none":  New().Window(time.Second, 1, WindowOption{}),
 		"limit 0":                 New().Window(time.Second, 0).SlidingLog(time.Second, 0).TokenBucket(time.Second, 0),
 		"longest log":             New().SlidingLog(time.Second, 512),
 		"sixteen":                 sixteen,

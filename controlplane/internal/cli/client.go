@@ -254,6 +254,8 @@ func (c *client) ask(ctx context.Context, method, path string, query url.Values,
 	switch err := decoder(answer).Decode(result); {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return errInterrupted
+	case ctx.Err() != nil:
+		return fmt.Errorf("read answer of %s: it is not whole after %s", c.base.Redacted(), requestTimeout)
 	case err != nil:
 		return c.notOurs()
 	}
