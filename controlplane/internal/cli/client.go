@@ -255,7 +255,7 @@ func (c *client) ask(ctx context.Context, method, path string, query url.Values,
 	case errors.Is(ctx.Err(), context.Canceled):
 		return errInterrupted
 	case ctx.Err() != nil:
-		return fmt.Errorf("read answer of %s: it is not whole after %s", c.base.Redacted(), requestTimeout)
+		return fmt.Errorf("read answer of %s: %w", c.base.Redacted(), ctx.Err())
 	case err != nil:
 		return c.notOurs()
 	}
