@@ -147,7 +147,12 @@ func (s *server) previous(r *http.Request) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	list = slices.DeleteFunc(list, aborted)
+	return before(slices.DeleteFunc(list, aborted))
+}
+
+// before is the revision before the newest of these: the newest whole one that a proxy has
+// accepted, else the newest whole one.
+func before(list []store.Summary) (uint64, error) {
 	if len(list) < 2 {
 		return 0, fmt.Errorf("%w: there is none before the current one", store.ErrNotFound)
 	}
@@ -159,13 +164,13 @@ func (s *server) previous(r *http.Request) (uint64, error) {
 		}
 		at = list[i]
 	}
-	earlier := slices.DeleteFunc(list, func(s store.Summary) bool { return s.Number >= at.Number || s.Damaged })
+	earlier := slices.DeleteFunc(slices.Clone(list), func(s store.Summary) bool { return s.Number >= at.Number || s.Damaged })
 	switch {
 	case len(earlier) > 0:
 		i := slices.IndexFunc(earlier, func(s store.Summary) bool { return s.Acked })
 		return earlier[max(i, 0)].Number, nil
 	case at.Number == list[0].Number:
-		return 0, fmt.Errorf("%w: there is none before the current one", store.ErrNotFound)
+		return 0, fmt.Errorf("%w: there is none before the current one that is whole", store.ErrNotFound)
 	}
 	return 0, fmt.Errorf("%w: there is none before revision %d, whose policy the current one repeats: name a revision", store.ErrNotFound, at.Number)
 }

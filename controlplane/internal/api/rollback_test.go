@@ -53,3 +53,9 @@ func TestRollbackAfterPruning(t *testing.T) {
 	f.as("", "POST /v1/rollback/previous", "", 404, "repeats revision 3, which is gone or damaged: name a revision")
 	f.as("", "POST /v1/rollback/2", "", 201)
 }
+
+// Damage of all that came before is said, and no rollback is spoken of where none was.
+func TestNothingWholeBefore(t *testing.T) {
+	_, err := before([]store.Summary{{Number: 3}, {Number: 2, Damaged: true}, {Number: 1, Damaged: true}})
+	require.ErrorContains(t, err, "there is none before the current one that is whole")
+}
