@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"math"
 
 	"github.com/dchest/siphash"
 
@@ -345,6 +346,22 @@ func (l *Lease) put(b []byte) {
 		le.PutUint64(b[4:], uint64(s.ResetNs))
 		b = b[standingBytes:]
 	}
+}
+
+// leaseExpiry is expiry of a lease: its record says something that would be missed, or not.
+// That are units that may be spent or returned, units that the service has not counted yet, or
+// how long not to ask it.
+func (t *Table) leaseExpiry(e *Entry, slot int) int64 {
+	var l Lease
+	l.read(e.page.lease(&t.layout, slot)[:leaseBytes])
+	missed := l.Uncharged > 0 || max(l.DeniedNs, l.AskedNs, l.SilentNs) > e.HeldNs
+	for i := range l.Grants {
+		missed = missed || l.Grants[i].Units > 0 && l.Grants[i].EndNs+strandedNs >= e.HeldNs
+	}
+	if missed && e.page.time(&t.layout, slot) <= e.HeldNs+MaxLeaseNs {
+		return math.MaxInt64
+	}
+	return 0
 }
 
 // SetProxies shares with all workers how many proxies are alive.

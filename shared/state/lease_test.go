@@ -197,7 +197,8 @@ func TestUnitsOfSeveralGrants(t *testing.T) {
 
 // TestCleanKeepsLeases: what a key holds is there after it, and is spent once.
 func TestCleanKeepsLeases(t *testing.T) {
-	l := leasesOf(newMemory(), 1, 100)
+	m := newMemory()
+	l := leasesOf(m, 1, 100)
 	later := leaseNow + second
 	records := map[string]struct {
 		Lease
@@ -223,15 +224,17 @@ func TestCleanKeepsLeases(t *testing.T) {
 			kept++
 		}
 	}
-	var e LeaseEntry
-	stats, status := l.Stats(&e, 100*second, leaseNow)
+	var e Entry
+	table := l.Table()
+	m.monotonicNs = leaseNow
+	stats, status := table.Stats(&e, table.Windows(), 100*second)
 	require.Equal(t, OK, status)
 	require.Equal(t, kept, stats.Keys)
 	require.Positive(t, stats.Pages)
 	require.Positive(t, stats.Bytes)
 	require.GreaterOrEqual(t, stats.Slots, uint64(100))
 
-	freed, status := l.Clean(&e, 100*second, leaseNow)
+	freed, status := table.Clean(&e, table.Windows(), 100*second)
 	require.Equal(t, OK, status)
 	require.Equal(t, uint64(len(records))-kept, freed)
 	for name, r := range records {
@@ -242,11 +245,13 @@ func TestCleanKeepsLeases(t *testing.T) {
 			require.Equal(t, r.Lease, found.Lease, name)
 		}
 	}
-	freed, status = l.Clean(&e, 100*second, leaseNow+3600*second)
+	m.monotonicNs = leaseNow + 3600*second
+	freed, status = table.Clean(&e, table.Windows(), 100*second)
 	require.Equal(t, OK, status)
 	require.Equal(t, kept-1, freed, "all but the units that the service has not counted")
 
-	freed, status = l.Clean(&e, 100*second, leaseNow-3600*second)
+	m.monotonicNs = leaseNow - 3600*second
+	freed, status = table.Clean(&e, table.Windows(), 100*second)
 	require.Equal(t, OK, status)
 	require.EqualValues(t, 1, freed, "of another epoch of the clock")
 }

@@ -203,9 +203,12 @@ func (t *Table) show(e *Entry, rule []limit.Window, value []byte) Status {
 		t.rebase(e, last)
 	}
 	e.Now = max(e.CallerNs, b.floorTime())
-	if t.layout.holds {
+	switch {
+	case t.layout.holds:
 		e.HeldNs = t.tables.HeldNow()
 		t.lapseFloor(e)
+	case t.layout.leases:
+		e.HeldNs = t.tables.store.Monotonic()
 	}
 	return OK
 }

@@ -30,6 +30,9 @@ type Table struct {
 // span is an aligned window that all keys share, [start, end).
 type span struct{ start, end int64 }
 
+// Windows are those of the table's definition.
+func (t *Table) Windows() []limit.Window { return t.def.Windows }
+
 // adopt sets the table's fields from its entry in the directory.
 func (t *Table) adopt(e *tableEntry) {
 	if t.open && t.number == e.number && t.base == e.base && t.epoch == e.epoch {

@@ -53,14 +53,10 @@ type Source interface {
 }
 
 // Table is a table of a source.
-type Table interface {
-	Pages() *state.Table
-	// Clean frees what counts nothing.
-	Clean(now int64) (freed uint64, status state.Status)
-	// Stats tells what the table takes and holds.
-	Stats(now int64) (state.Stats, state.Status)
-	// Live is how many keys of a page count something.
-	Live(now int64, page []byte) uint64
+type Table struct {
+	*state.Table
+	Rule  []limit.Window // the limits by which its records count
+	Entry *state.Entry   // memory of who visits all pages
 }
 
 // failureRetryNs is the wait that a denial for want of a decision asks for.

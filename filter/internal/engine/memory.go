@@ -65,7 +65,9 @@ func (e *Engine) Survey() {
 func (e *Engine) surveyNext(m *memory) (worked bool) {
 	for tables := m.rule.Tables(); m.at < len(tables); m.at++ {
 		table := tables[m.at]
-		found, done, status := e.survey.Step(table.Pages(), func(value []byte) uint64 { return table.Live(e.host.Now(), value) })
+		found, done, status := e.survey.Step(table.Table, func(value []byte) uint64 {
+			return table.Live(table.Entry, table.Rule, e.host.Now(), value)
+		})
 		if e.survey.Begun() {
 			return true
 		}

@@ -25,10 +25,7 @@ type asking struct {
 type asks interface {
 	decide.Source
 	part(s *decide.Subject, cost uint32) Part
-	of() *asking
 }
-
-func (c *asking) of() *asking { return c }
 
 // from says where a subject takes its units.
 type from uint8

@@ -57,22 +57,6 @@ func (c *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64
 // Tables are what the source leases in, and what counts in the place of a silent service: of keys
 // that are among the leases.
 func (c *Source) Tables() []decide.Table {
-	return append([]decide.Table{(*leases)(c)}, c.asking.Tables()...)
-}
-
-// leases are a source's as a table.
-type leases Source
-
-func (c *leases) Pages() *state.Table { return c.table.Table() }
-
-func (c *leases) Clean(now int64) (freed uint64, status state.Status) {
-	return c.table.Clean(&c.worker.entry, now, c.worker.host.Monotonic())
-}
-
-func (c *leases) Stats(now int64) (state.Stats, state.Status) {
-	return c.table.Stats(&c.worker.entry, now, c.worker.host.Monotonic())
-}
-
-func (c *leases) Live(now int64, page []byte) uint64 {
-	return c.table.Live(&c.worker.entry, now, c.worker.host.Monotonic(), page)
+	t := c.table.Table()
+	return append([]decide.Table{{Table: t, Rule: t.Windows(), Entry: &c.worker.visitor}}, c.asking.Tables()...)
 }

@@ -28,7 +28,6 @@ type Worker struct {
 	host    Clock
 	tables  *state.Tables
 	domain  string
-	sources map[*decide.Rule]asks
 	proxies uint32
 
 	resumed *waiter // that goes on, nil = none does
@@ -38,10 +37,11 @@ type Worker struct {
 	said   map[string]*quota.Definition // by rule and limits: those that requests have said
 	lastID uint32                       // of the newest of them
 
-	leased []leased
-	lookNs int64            // when to look at the first of them
-	idleNs int64            // the shortest time after which one is idle, 0 = none is held
-	entry  state.LeaseEntry // of what is no request's
+	leased  []leased
+	lookNs  int64            // when to look at the first of them
+	idleNs  int64            // the shortest time after which one is idle, 0 = none is held
+	entry   state.LeaseEntry // of what is no request's
+	visitor state.Entry      // of who visits all pages
 
 	levels  map[string]*level // by their names
 	due     []*level          // to be stated
@@ -54,7 +54,7 @@ type Worker struct {
 
 // NewWorker returns a worker without rules.
 func NewWorker(host Clock, tables *state.Tables, domain string) *Worker {
-	return &Worker{host: host, tables: tables, domain: domain, sources: map[*decide.Rule]asks{}, said: map[string]*quota.Definition{}, levels: map[string]*level{}}
+	return &Worker{host: host, tables: tables, domain: domain, said: map[string]*quota.Definition{}, levels: map[string]*level{}}
 }
 
 // Add gives a rule its source of units. fallback is the table that counts in the place of a
@@ -71,14 +71,13 @@ func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 		w.Definitions = append(w.Definitions, d)
 	}
 	if p.Holds() {
-		w.sources[r], r.Counted = &Stated{asking: a}, fallback
+		r.Source, r.Counted = &Stated{asking: a}, fallback
 	} else {
 		table := w.tables.Leases(r.Subjects.Counter("\x00lease", p.Capacity), layoutOf(windows), len(windows), p.Capacity)
-		w.sources[r], r.Counted = &Source{
+		r.Source, r.Counted = &Source{
 			asking: a, table: table, leases: p.Lease != quota.LeaseOff, refill: refillOf(windows), idleNs: quota.IdleNs(windows),
 		}, table.Table()
 	}
-	r.Source = w.sources[r]
 }
 
 // SetProxies tells all workers how many proxies of the domain are alive.
@@ -113,7 +112,7 @@ func (w *Worker) AppendParts(dst []Part, v *decide.Verdict) []Part {
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
 			if s.Outcome == decide.Pending && s.Shadow == shadow {
-				dst = append(dst, w.sources[s.Rule].part(s, s.Cost))
+				dst = append(dst, s.Rule.Source.(asks).part(s, s.Cost))
 			}
 		}
 	}

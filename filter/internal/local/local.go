@@ -192,23 +192,5 @@ func expiresAt(s *decide.Subject) int64 {
 	return 0
 }
 
-// Clean frees the slots of expired records and returns how many.
-func (c *Source) Clean(now int64) (freed uint64, status state.Status) {
-	return c.Table.Clean(&c.entry, c.rule, now)
-}
-
-// Stats counts live keys and pages.
-func (c *Source) Stats(now int64) (state.Stats, state.Status) {
-	return c.Table.Stats(&c.entry, c.rule, now)
-}
-
 // Tables are the source itself.
-func (c *Source) Tables() []decide.Table { return []decide.Table{c} }
-
-// Pages is the table.
-func (c *Source) Pages() *state.Table { return c.Table }
-
-// Live counts the live keys of a page.
-func (c *Source) Live(now int64, page []byte) uint64 {
-	return c.Table.Live(&c.entry, c.rule, now, page)
-}
+func (c *Source) Tables() []decide.Table { return []decide.Table{{Table: c.Table, Rule: c.rule, Entry: &c.entry}} }
