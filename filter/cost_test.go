@@ -42,6 +42,7 @@ var kinds = []struct {
 	{"what is text", `{"name":"r","key":[{"query":"q"},{"cookie":"c"},"route",{"path":{"segment":2}},
 		{"property":["request","protocol"]},{"first_of":[{"header":"none"},{"query":"q"}]}],"cost":{"query":"n"},"limits":["1000000/1h"]}`,
 		"header property property property header time get set", 0},
+	{"a claim", `{"name":"r","key":[{"jwt":{"provider":"p","claim":["sub"]}}],"limits":["1000000/1h"]}`, "property time get set", 0},
 	{"a missing key", `{"name":"r","key":[{"header":"none"}],"missing_key":"deny","limits":["1/1h"]}`, "header time set_property reply", 0},
 	{"outside the share", keyedBy(layers(1) + `,"enforce_percent":0`), "header time get set_property", 0},
 }

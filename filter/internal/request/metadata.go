@@ -18,34 +18,39 @@ import (
 
 type field = wire.Field[string]
 
-// each calls f for each field of a message, up to the end or where it is broken.
-func each(message string, f func(field)) {
-	for message != "" {
-		next, err := wire.Cut(&message)
-		if err != nil {
-			return
-		}
-		f(next)
+// cut cuts off the first field of a message that has a whole one.
+func cut(message *string) (f field, ok bool) {
+	if *message == "" {
+		return f, false
 	}
+	f, err := wire.Cut(message)
+	return f, err == nil
 }
 
 // entry returns the content of a name in a Metadata or a Struct.
 func entry(message, name string) (value string, found bool) {
-	each(message, func(f field) {
+	for {
+		f, more := cut(&message)
+		if !more {
+			return value, found
+		}
 		if f.ID != 1 || f.Wire != wire.Bytes {
-			return
+			continue
 		}
-		var halves [3]string
-		each(f.Bytes, func(half field) {
-			if half.Wire == wire.Bytes && half.ID < uint64(len(halves)) {
-				halves[half.ID] = half.Bytes
+		key, content := "", ""
+		for half, more := cut(&f.Bytes); more; half, more = cut(&f.Bytes) {
+			switch {
+			case half.Wire != wire.Bytes:
+			case half.ID == 1:
+				key = half.Bytes
+			case half.ID == 2:
+				content = half.Bytes
 			}
-		})
-		if halves[1] == name {
-			value, found = halves[2], true
 		}
-	})
-	return value, found
+		if key == name {
+			value, found = content, true
+		}
+	}
 }
 
 // metadataValue returns a value by its path, as text: a text itself, a number in
@@ -81,11 +86,11 @@ var wireOf = [7]byte{1: wire.Varint, 2: wire.Fixed64, 3: wire.Bytes, 4: wire.Var
 
 // oneOf returns the one field of a Value.
 func oneOf(value string) (last field) {
-	each(value, func(f field) {
+	for f, more := cut(&value); more; f, more = cut(&value) {
 		if f.ID < uint64(len(wireOf)) && f.Wire == wireOf[f.ID] {
 			last = f
 		}
-	})
+	}
 	return last
 }
 
@@ -94,16 +99,16 @@ func item(list, number string) (text string, found bool) {
 	if err != nil {
 		return "", false
 	}
-	each(list, func(f field) {
+	for f, more := cut(&list); more; f, more = cut(&list) {
 		if f.ID != 1 || f.Wire != wire.Bytes {
-			return
+			continue
 		}
 		if n == 0 {
-			text, found = f.Bytes, true
+			return f.Bytes, true
 		}
 		n--
-	})
-	return text, found
+	}
+	return "", false
 }
 
 func valueText(f field) (string, bool) {
