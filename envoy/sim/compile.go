@@ -14,16 +14,14 @@ type filter struct {
 	*compiler
 	module wazero.CompiledModule
 	sum    [sha256.Size]byte
-	users  int // Hosts that have not closed
 }
 
 // compiler compiles filters, each once for all Hosts of this process that keep what is
-// compiled in the same directory. It stays for the life of the process.
+// compiled in the same directory. It and they stay for the life of the process.
 type compiler struct {
 	mu      sync.Mutex
 	runtime wazero.Runtime
 	filters map[[sha256.Size]byte]*filter
-	idle    *filter // the last that lost all its users: the next Host often runs it
 }
 
 var compilers = struct {
@@ -56,13 +54,12 @@ func compilerOf(dir string) (*compiler, error) {
 	return c, nil
 }
 
-// compile returns a filter that Envoy could load. Who gets it releases it.
+// compile returns a filter that Envoy could load.
 func (c *compiler) compile(wasm []byte) (*filter, error) {
 	sum := sha256.Sum256(wasm)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f := c.filters[sum]; f != nil {
-		f.users++
 		return f, nil
 	}
 	m, err := c.runtime.CompileModule(context.Background(), wasm)
@@ -73,21 +70,7 @@ func (c *compiler) compile(wasm []byte) (*filter, error) {
 		_ = m.Close(context.Background())
 		return nil, err
 	}
-	f := &filter{compiler: c, module: m, sum: sum, users: 1}
+	f := &filter{compiler: c, module: m, sum: sum}
 	c.filters[sum] = f
 	return f, nil
-}
-
-// release is called once its VMs are closed.
-func (f *filter) release() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.users--; f.users > 0 {
-		return
-	}
-	if old := f.idle; old != nil && old != f && old.users == 0 {
-		delete(f.filters, old.sum)
-		_ = old.module.Close(context.Background())
-	}
-	f.idle = f
 }

@@ -70,12 +70,7 @@ func (h *Host) Replace(wasm []byte, configuration []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := h.update(f, configuration); err != nil {
-		f.release()
-		return err
-	}
-	h.filters = append(h.filters, f)
-	return nil
+	return h.update(f, configuration)
 }
 
 var errClosed = errors.New("the host is closed")

@@ -6,6 +6,10 @@ import (
 	"net"
 	"strconv"
 	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // A property path is segments with zero bytes between them.
@@ -82,7 +86,10 @@ func (v *vm) property(sc *scope, path []byte) (string, status) {
 	case "source":
 		return sourceProperty(st.in, rest)
 	case "metadata":
-		return metadataProperty(st.in.Metadata, rest, more)
+		if more {
+			return "", unimplemented // a part of it is bytes without a type
+		}
+		return metadata(st.in.Metadata)
 	case "route_name":
 		return whole("", more) // the router names it, after the filter
 	case "xds":
@@ -102,6 +109,15 @@ func (v *vm) property(sc *scope, path []byte) (string, status) {
 		return "", notFound
 	}
 	return whole(value, more)
+}
+
+// metadata is all of it, as the message envoy.config.core.v3.Metadata.
+func metadata(all map[string]*structpb.Struct) (string, status) {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&corev3.Metadata{FilterMetadata: all})
+	if err != nil {
+		return "", serializationFailed
+	}
+	return string(b), statusOK
 }
 
 func whole(value string, more bool) (string, status) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
@@ -91,6 +92,7 @@ func TestProperties(t *testing.T) {
 	request := func(r *sim.Request) {
 		r.Host, r.Path, r.Method, r.ClientIP, r.ClientPort = "h:80", "/p/a?x=1&y#f", "PUT", "2001:db8::1", 7
 		r.Headers = append(r.Headers, [2]string{"user-agent", "ua"}, [2]string{"referer", "re"}, [2]string{"x-request-id", "id"}, [2]string{"content-length", "3"})
+		r.Metadata = map[string]*structpb.Struct{"n": {Fields: map[string]*structpb.Value{"t": structpb.NewStringValue("x")}}}
 		r.Properties = map[string][]byte{"xds.route_name": []byte("r"), "metadata\x00filter_metadata\x00a.b\x00c": []byte("m"), "request.protocol": []byte("HTTP/2")}
 	}
 	for _, c := range [][2]string{
@@ -103,6 +105,7 @@ func TestProperties(t *testing.T) {
 		{"source|address", `"[2001:db8::1]:7"`}, {"source|port", `"\a\x00\x00\x00\x00\x00\x00\x00"`},
 		{"plugin_name", `"plugin"`}, {"plugin_root_id", `"root"`}, {"plugin_vm_id", `"vm"`}, {"plugin_name|x", "not found"},
 		{"node|id", `"n1"`}, {"node|no", "not found"}, {"xds|route_name", `"r"`}, {"metadata|filter_metadata|a.b|c", `"m"`},
+		{"metadata|filter_metadata|a", "unimplemented"}, {"metadata", `"\n\x0f\n\x01n\x12\n\n\b\n\x01t\x12\x03\x1a\x01x"`},
 		{"request", "unknown status code: 3"}, {"response", "unknown status code: 3"},
 	} {
 		require.Equal(t, c[1], b.do(0, "prop "+c[0], request)[0], c[0])

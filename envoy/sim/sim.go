@@ -4,7 +4,8 @@
 // Its invariant: to the filter it looks like Envoy 1.36, the oldest one
 // supported. It offers no more, returns the same status numbers, and keeps the
 // order of callbacks; where it cannot, it says so and does not guess. Of bodies it
-// shows the filter those of responses, and their trailers when it logs. Of all calls to clusters it knows gRPC streams,
+// shows the filter those of responses, and their trailers when it logs; of dynamic metadata
+// all of it, and no part. Of all calls to clusters it knows gRPC streams,
 // to whatever Options.Dial reaches.
 //
 // A thread runs one callback at a time. A request that the filter has paused leaves
@@ -149,7 +150,6 @@ type Host struct {
 	updates    sync.Mutex // one configuration at a time
 	closed     bool
 	filter     *filter
-	filters    []*filter // all that it has run
 	configured []byte    // what runs, nil before the first
 	threads    []*thread // the workers, then the main thread
 }
@@ -184,7 +184,6 @@ func New(ctx context.Context, o Options) (*Host, error) {
 	if h.filter, err = h.compiler.compile(o.Wasm); err != nil {
 		return nil, err
 	}
-	h.filters = []*filter{h.filter}
 	h.shared = cmp.Or(o.Store, NewStore()).Namespace(o.VMID)
 	h.shared.hold()
 	h.clock.last, h.clock.elapsed = h.o.Now(), int64(time.Second)
@@ -268,9 +267,6 @@ func (h *Host) Close() {
 	if !h.closed {
 		h.closed = true
 		h.shared.release()
-		for _, f := range h.filters {
-			f.release()
-		}
 	}
 }
 
