@@ -193,4 +193,6 @@ func expiresAt(s *decide.Subject) int64 {
 }
 
 // Tables are the source itself.
-func (c *Source) Tables() []decide.Table { return []decide.Table{{Table: c.Table, Rule: c.rule, Entry: &c.entry}} }
+func (c *Source) Tables() []decide.Table {
+	return []decide.Table{{Table: c.Table, Rule: c.rule, Entry: &c.entry}}
+}

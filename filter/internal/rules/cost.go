@@ -15,10 +15,14 @@ type matchedCost struct {
 	cost      cost
 }
 
-// cost is a compiled policy.Cost.
+// cost is a compiled policy.Cost. The length of the body that the request announces is a
+// header, too.
 type cost struct {
 	policy.Cost
-	number int // of the header or the parameter; see request.Request
+
+	number             int // of the header or the parameter; see request.Request
+	low, high, missing uint32
+	perUnit            uint64
 }
 
 // CompileCosts compiles the costs of a rule.
@@ -49,16 +53,16 @@ func (c Costs) Read(r *request.Request) (dearest uint32, unreadable bool) {
 	return dearest, unreadable
 }
 
-// compileCost gives the cost its number in the request.
 func compileCost(r *request.Request, p policy.Cost) cost {
-	c := cost{Cost: p}
-	switch {
+	c := cost{Cost: p, low: p.Min, high: p.Max, missing: p.Default, perUnit: 1}
+	switch b := p.RequestBytes; {
 	case p.Header != "":
 		c.number = r.HeaderNumber(p.Header)
 	case p.Query != "":
 		c.number = r.ParameterNumber(p.Query)
-	case p.RequestBytes != nil:
+	case b != nil:
 		c.number = r.HeaderNumber("content-length")
+		c.low, c.high, c.missing, c.perUnit = b.Min, b.Max, b.Max, uint64(b.PerUnit)
 	}
 	return c
 }
@@ -72,41 +76,20 @@ func (c *cost) read(r *request.Request) (units uint32, unreadable bool) {
 		present, doubtful bool
 	)
 	switch {
-	case c.Header != "":
-		text, present = r.JoinedHeader(c.number)
-		text, doubtful = oneOf(text)
 	case c.Query != "":
 		text, present, doubtful = r.Parameter(c.number)
-	case c.RequestBytes != nil:
-		return c.readBytes(r)
+	case c.Header != "" || c.RequestBytes != nil:
+		text, present = r.JoinedHeader(c.number)
+		text, doubtful = oneOf(text)
 	default:
 		return c.Fixed, false
 	}
 	if !present && !doubtful {
-		return c.Default, false
+		return c.missing, false
 	}
 	n, ok := ParseNumber(text)
 	if !ok || doubtful {
-		return c.Max, true
+		return c.high, true
 	}
-	return within(n, c.Min, c.Max), false
+	return max(c.low, uint32(min((n+c.perUnit-1)/c.perUnit, uint64(c.high)))), false
 }
-
-// readBytes returns the cost by the length of the body that the request announces.
-func (c *cost) readBytes(r *request.Request) (units uint32, unreadable bool) {
-	b := c.RequestBytes
-	text, present := r.JoinedHeader(c.number)
-	if !present {
-		return b.Max, false
-	}
-	text, doubtful := oneOf(text)
-	n, ok := ParseNumber(text)
-	if !ok || doubtful {
-		return b.Max, true
-	}
-	perUnit := uint64(b.PerUnit)
-	return within((n+perUnit-1)/perUnit, b.Min, b.Max), false
-}
-
-// within keeps n between the bounds.
-func within(n uint64, low, high uint32) uint32 { return max(low, uint32(min(n, uint64(high)))) }
