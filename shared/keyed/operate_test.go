@@ -1,6 +1,7 @@
 package keyed
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -11,6 +12,14 @@ import (
 type frozen struct{ time.Duration }
 
 func (f *frozen) now() time.Time { return time.Unix(0, int64(f.Duration)) }
+
+func keys(n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = "user-" + strconv.Itoa(100_000_000+i)
+	}
+	return list
+}
 
 func build(t testing.TB, b *Builder) (*Limiter, *frozen) {
 	clock := &frozen{1000 * time.Second}

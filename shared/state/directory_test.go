@@ -167,14 +167,3 @@ func TestAClockSetBackDoesNotFreezeLayouts(t *testing.T) {
 	require.Equal(t, OK, next.tables.Heartbeat(now))
 	require.Equal(t, epoch, store.directory(t).tables[0].epoch)
 }
-
-func TestTheSeedIsShared(t *testing.T) {
-	store := newMemory()
-	def := definition("x", 100, aligned(5, second, 0))
-	a := NewTables(store, seeded(1), 1, 1).Table(def)
-	b := NewTables(store, seeded(2), 2, 1).Table(def)
-	require.Equal(t, OK, a.Read(new(Entry), keyed(a, []byte("k")), 1))
-	require.Equal(t, OK, b.Read(new(Entry), keyed(b, []byte("k")), 1))
-	require.Equal(t, a.tables.seed, b.tables.seed)
-	require.NotZero(t, a.tables.seed)
-}
