@@ -1,9 +1,6 @@
 package policy
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
 const (
 	// MaxKeyParts is how many parts a key, and a first_of in it, may have.
@@ -15,19 +12,10 @@ const (
 
 // readKeyHeader reads a header's name, or an object with the scheme before its value.
 func readKeyHeader(r *reader, v value, k *KeyPart) {
-	*k = KeyPart{Kind: KeyHeader}
 	if v.node.Kind == String {
 		k.Name = r.headerName(v)
 	} else {
 		readObject(r, v, keyHeaderObject, k)
-	}
-}
-
-// part reads a key part whose value is an object.
-func part(kind KeyKind, o *object[KeyPart]) func(*reader, value, *KeyPart) {
-	return func(r *reader, v value, k *KeyPart) {
-		*k = KeyPart{Kind: kind}
-		readObject(r, v, o, k)
 	}
 }
 
@@ -60,38 +48,21 @@ func readKeyPart(r *reader, v value, k *KeyPart) {
 
 // readBareKeyPart reads a part that needs nothing but its kind: "- host".
 func readBareKeyPart(r *reader, v value, k *KeyPart) {
-	kind := slices.IndexFunc(keyKinds[:], func(k keyKind) bool { return k.word == v.node.Text })
-	if kind <= 0 || !keyKinds[kind].bare {
+	at := slices.IndexFunc(bareKinds[:], func(kind KeyKind) bool { return kind.String() == v.node.Text })
+	if at < 0 {
 		r.fail(v, WrongValue)
 		return
 	}
-	*k = KeyPart{Kind: KeyKind(kind)} // fits: there are few
+	*k = KeyPart{Kind: bareKinds[at]}
 	if k.Kind == KeyClientIP {
 		readObject(r, value{node: &Node{Kind: Object}}, clientIPObject, k)
 	}
 }
 
 func readKeyPath(r *reader, v value, k *KeyPart) {
-	*k = KeyPart{Kind: KeyPath}
 	if v.node.Kind != String || v.node.Text != "full" {
 		readObject(r, v, keyPathObject, k)
 	}
-}
-
-func readCookie(r *reader, v value, k *KeyPart) {
-	*k = KeyPart{Kind: KeyCookie, Name: r.shortText(v)}
-	if k.Name != "" && !IsToken(k.Name) {
-		r.fail(v, BadCookieName)
-	}
-}
-
-// scheme reads an authentication scheme, in lower case.
-func (r *reader) scheme(v value) string {
-	s := r.shortText(v)
-	if s != "" && !IsToken(s) {
-		r.fail(v, BadScheme)
-	}
-	return strings.ToLower(s)
 }
 
 // segments reads a list of texts that is not empty.
@@ -112,8 +83,7 @@ func (r *reader) segments(v value) (path []string) {
 // readProperty reads the path of an attribute. Those that no request has yet,
 // and those that are no single value, are refused: a rule would never apply.
 func readProperty(r *reader, v value, k *KeyPart) {
-	*k = KeyPart{Kind: KeyProperty, Path: r.segments(v)}
-	if len(k.Path) == 0 {
+	if k.Path = r.segments(v); len(k.Path) == 0 {
 		return
 	}
 	switch k.Path[0] {
@@ -141,7 +111,6 @@ func holdsMany(path []string) bool {
 
 // readFirstOf reads the parts of which the first present one counts.
 func readFirstOf(r *reader, v value, k *KeyPart) {
-	*k = KeyPart{Kind: KeyFirstOf}
 	if !r.items(v, 0) {
 		return
 	}

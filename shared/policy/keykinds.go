@@ -25,8 +25,24 @@ const (
 	KeyAddress  // Name = header, lower case, that holds an address; V4Prefix, V6Prefix
 )
 
+var keyWords = [...]string{
+	KeyHeader: "header", KeyClientIP: "client_ip", KeyHost: "host", KeyMethod: "method", KeyPath: "path", KeyQuery: "query",
+	KeyCookie: "cookie", KeyRoute: "route", KeyJWT: "jwt", KeyProperty: "property", KeyFirstOf: "first_of", KeyAddress: "address",
+}
+
 // String is what a policy calls the kind.
-func (k KeyKind) String() string { return keyKinds[k].word }
+func (k KeyKind) String() string { return keyWords[k] }
+
+// bareKinds are those that a policy may write as a word alone.
+var bareKinds = [...]KeyKind{KeyClientIP, KeyHost, KeyMethod, KeyPath, KeyRoute}
+
+// BareKeys are the key parts that a policy may write as a word alone.
+func BareKeys() (words []string) {
+	for _, kind := range bareKinds {
+		words = append(words, kind.String())
+	}
+	return words
+}
 
 // KeyPart is one part of what a rule counts by.
 type KeyPart struct {
@@ -42,19 +58,31 @@ type KeyPart struct {
 
 // keyObject is one item of "key", which has exactly one of the fields: the kinds.
 var keyObject = newObject("key", []field[KeyPart]{
-	{"header", choice("header"), "", readKeyHeader},
-	{"client_ip", objectOf("client_ip"), "", part(KeyClientIP, clientIPObject)},
-	{"host", objectOf("host"), "", part(KeyHost, hostObject)},
-	{"method", objectOf("method"), "", part(KeyMethod, methodObject)},
-	{"path", choice("path"), "", readKeyPath},
-	{"query", text, "", func(r *reader, v value, k *KeyPart) { *k = KeyPart{Kind: KeyQuery, Name: r.shortText(v)} }},
-	{"cookie", text, "", readCookie},
-	{"route", objectOf("route"), "", part(KeyRoute, routeObject)},
-	{"jwt", objectOf("jwt"), "", part(KeyJWT, jwtObject)},
-	{"property", listOf("segment"), "", readProperty},
-	{"first_of", listOf("key"), "", readFirstOf},
-	{"address", objectOf("address"), "", part(KeyAddress, addressObject)},
+	part(KeyHeader, choice("header"), readKeyHeader),
+	partObject(KeyClientIP, clientIPObject),
+	partObject(KeyHost, hostObject),
+	partObject(KeyMethod, methodObject),
+	part(KeyPath, choice("path"), readKeyPath),
+	part(KeyQuery, text, func(r *reader, v value, k *KeyPart) { k.Name = r.shortText(v) }),
+	part(KeyCookie, text, func(r *reader, v value, k *KeyPart) { k.Name = r.token(v, BadCookieName) }),
+	partObject(KeyRoute, routeObject),
+	partObject(KeyJWT, jwtObject),
+	part(KeyProperty, listOf("segment"), readProperty),
+	part(KeyFirstOf, listOf("key"), readFirstOf),
+	partObject(KeyAddress, addressObject),
 })
+
+// part is the row of a kind.
+func part(kind KeyKind, shape Shape, read func(*reader, value, *KeyPart)) field[KeyPart] {
+	return field[KeyPart]{kind.String(), shape, "", func(r *reader, v value, k *KeyPart) {
+		*k = KeyPart{Kind: kind}
+		read(r, v, k)
+	}}
+}
+
+func partObject(kind KeyKind, o *object[KeyPart]) field[KeyPart] {
+	return part(kind, objectOf(o.Name), func(r *reader, v value, k *KeyPart) { readObject(r, v, o, k) })
+}
 
 var (
 	hostObject   = newObject[KeyPart]("host", nil)
@@ -63,7 +91,7 @@ var (
 
 	keyHeaderObject = newObject("header", []field[KeyPart]{
 		{"name", required(text), "", func(r *reader, v value, k *KeyPart) { k.Name = r.headerName(v) }},
-		{"scheme", text, "", func(r *reader, v value, k *KeyPart) { k.Scheme = r.scheme(v) }},
+		{"scheme", text, "", func(r *reader, v value, k *KeyPart) { k.Scheme = strings.ToLower(r.token(v, BadScheme)) }},
 	})
 	prefixFields = []field[KeyPart]{
 		{"v4_prefix", integer(0, 32), "32", func(r *reader, v value, k *KeyPart) { k.V4Prefix = int(r.integer(v)) }},  // fits: at most 32
@@ -98,82 +126,6 @@ func keyObjects() (list []ObjectSchema) {
 	return list
 }
 
-// keyKind is what else there is to a kind of key part, but for how the filter reads it
-// of a request.
-type keyKind struct {
-	word   string // what a policy calls it
-	bare   bool   // a policy may write the word alone
-	header bool   // Name is the header that it is read from
-	// detail appends what tells two parts of the kind apart, for KeyDefinition.
-	detail func(b []byte, p *KeyPart) []byte
-	// label follows the word in Label, nil where the word says all.
-	label func(p *KeyPart) string
-	// origin says what a client can do about it, nil where it is Inherent.
-	origin func(p *KeyPart) Origin
-}
-
-var keyKinds = [...]keyKind{
-	KeyHeader:   {word: "header", header: true, detail: headerDetail, label: headerLabel, origin: sent},
-	KeyClientIP: {word: "client_ip", bare: true, detail: prefixDetail},
-	KeyHost:     {word: "host", bare: true},
-	KeyMethod:   {word: "method", bare: true},
-	KeyPath:     {word: "path", bare: true, detail: segmentDetail, label: segmentLabel},
-	KeyQuery:    {word: "query", detail: nameDetail, label: partName, origin: sent},
-	KeyCookie:   {word: "cookie", detail: nameDetail, label: partName, origin: sent},
-	KeyRoute:    {word: "route", bare: true},
-	KeyJWT:      {word: "jwt", detail: claimDetail, label: claimLabel, origin: verified},
-	KeyProperty: {word: "property", detail: pathDetail, label: pathLabel, origin: propertyOrigin},
-	KeyFirstOf:  {word: "first_of"},
-	KeyAddress:  {word: "address", header: true, detail: addressDetail, label: partName, origin: sent},
-}
-
-// BareKeys are the key parts that a policy may write as a word alone.
-func BareKeys() (words []string) {
-	for _, kind := range keyKinds {
-		if kind.bare {
-			words = append(words, kind.word)
-		}
-	}
-	return words
-}
-
-func nameDetail(b []byte, p *KeyPart) []byte { return appendSized(b, p.Name) }
-func prefixDetail(b []byte, p *KeyPart) []byte {
-	return appendNumber(appendNumber(b, p.V4Prefix), p.V6Prefix)
-}
-func addressDetail(b []byte, p *KeyPart) []byte { return prefixDetail(nameDetail(b, p), p) }
-func segmentDetail(b []byte, p *KeyPart) []byte { return appendNumber(b, p.Segment) }
-func claimDetail(b []byte, p *KeyPart) []byte   { return appendPath(nameDetail(b, p), p.Path) }
-func pathDetail(b []byte, p *KeyPart) []byte    { return appendPath(b, p.Path) }
-
-func partName(p *KeyPart) string   { return p.Name }
-func pathLabel(p *KeyPart) string  { return strings.Join(p.Path, ".") }
-func claimLabel(p *KeyPart) string { return p.Name + ":" + pathLabel(p) }
-
-func sent(*KeyPart) Origin     { return Sent }
-func verified(*KeyPart) Origin { return Verified }
-
-func headerDetail(b []byte, p *KeyPart) []byte {
-	if b = nameDetail(b, p); p.Scheme != "" {
-		b = appendSized(b, p.Scheme)
-	}
-	return b
-}
-
-func headerLabel(p *KeyPart) string {
-	if p.Scheme != "" {
-		return p.Name + ":" + p.Scheme
-	}
-	return p.Name
-}
-
-func segmentLabel(p *KeyPart) string {
-	if p.Segment > 0 {
-		return itoa(int64(p.Segment))
-	}
-	return ""
-}
-
 // Origin says what a client can do about a key part.
 type Origin uint8
 
@@ -186,13 +138,13 @@ const (
 
 // Origin returns what a client can do about the part. Of a first_of ask its parts.
 func (p *KeyPart) Origin() Origin {
-	if origin := keyKinds[p.Kind].origin; origin != nil {
-		return origin(p)
+	switch p.Kind {
+	case KeyHeader, KeyQuery, KeyCookie, KeyAddress:
+		return Sent
+	case KeyJWT:
+		return Verified
+	default: // a property, or Inherent
 	}
-	return Inherent
-}
-
-func propertyOrigin(p *KeyPart) Origin {
 	switch strings.Join(p.Path[:min(2, len(p.Path))], ".") {
 	case "request.headers", "request.referer", "request.useragent", "connection.requested_server_name":
 		return Sent
@@ -241,7 +193,7 @@ func (p *KeyPart) Network(ip netip.Addr) string {
 
 // Header is the request header that the part is read from, "" if there is none.
 func (p *KeyPart) Header() string {
-	if keyKinds[p.Kind].header {
+	if p.Kind == KeyHeader || p.Kind == KeyAddress {
 		return p.Name
 	}
 	return ""
@@ -257,12 +209,23 @@ func appendDefinitions(b []byte, parts []KeyPart) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, keyKinds[parts[i].Kind].word...)
-		switch detail := keyKinds[parts[i].Kind].detail; {
-		case detail != nil:
-			b = detail(b, &parts[i])
-		case parts[i].Kind == KeyFirstOf: // not in its row: Go allows no table that leads back to itself
-			b = append(appendDefinitions(append(appendNumber(b, len(parts[i].Of)), '('), parts[i].Of), ')')
+		p := &parts[i]
+		b = append(b, p.Kind.String()...)
+		for _, name := range [...]string{p.Name, p.Scheme} {
+			if name != "" {
+				b = appendSized(b, name)
+			}
+		}
+		switch p.Kind {
+		case KeyClientIP, KeyAddress:
+			b = appendNumber(appendNumber(b, p.V4Prefix), p.V6Prefix)
+		case KeyPath:
+			b = appendNumber(b, p.Segment)
+		case KeyJWT, KeyProperty:
+			b = appendPath(b, p.Path)
+		case KeyFirstOf:
+			b = append(appendDefinitions(append(appendNumber(b, len(p.Of)), '('), p.Of), ')')
+		default: // the names say all
 		}
 	}
 	return b
@@ -288,12 +251,16 @@ func appendPath(b []byte, path []string) []byte {
 // parts of one first_of all differ; there the text of a key is LABEL=VALUE, so
 // that one part's value is never taken for another's.
 func (p *KeyPart) Label() string {
-	if label := keyKinds[p.Kind].label; label != nil {
-		if text := label(p); text != "" {
-			return keyKinds[p.Kind].word + ":" + text
+	label := p.Kind.String()
+	for _, detail := range [...]string{p.Name, p.Scheme, strings.Join(p.Path, ".")} {
+		if detail != "" {
+			label += ":" + detail
 		}
 	}
-	return keyKinds[p.Kind].word
+	if p.Segment > 0 {
+		label += ":" + itoa(int64(p.Segment))
+	}
+	return label
 }
 
 // Cut divides a key part as people write it. Label says which of its key parts a

@@ -9,8 +9,14 @@ import (
 
 // requestsObject is "requests" of a limit where it is an object.
 var requestsObject = newObject("requests", []field[LimitFrom]{
-	{"jwt", objectOf("jwt"), "", func(r *reader, v value, n *LimitFrom) { part(KeyJWT, jwtObject)(r, v, &n.Part) }},
-	{"property", listOf("segment"), "", func(r *reader, v value, n *LimitFrom) { readProperty(r, v, &n.Part) }},
+	{"jwt", objectOf("jwt"), "", func(r *reader, v value, n *LimitFrom) {
+		n.Part = KeyPart{Kind: KeyJWT}
+		readObject(r, v, jwtObject, &n.Part)
+	}},
+	{"property", listOf("segment"), "", func(r *reader, v value, n *LimitFrom) {
+		n.Part = KeyPart{Kind: KeyProperty}
+		readProperty(r, v, &n.Part)
+	}},
 	{"header", text, "", func(r *reader, v value, n *LimitFrom) { n.Part = KeyPart{Kind: KeyHeader, Name: r.headerName(v)} }},
 	{"trusted", boolean, "false", func(r *reader, v value, _ *LimitFrom) { r.boolean(v) }},
 	{"default", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, n *LimitFrom) { n.Default = uint32(r.integer(v)) }},

@@ -88,15 +88,16 @@ func (r *reader) eachHeader(v value, mayName func(string) bool, use func(at valu
 	}
 }
 
-// headerName reads a header's name given as a value.
-func (r *reader) headerName(v value) string {
+// token reads a token of RFC 9110.
+func (r *reader) token(v value, code Code) string {
 	s, ok := r.text(v)
-	switch {
-	case !ok:
-	case !IsToken(s):
-		r.fail(v, BadHeaderName, s)
-	default:
+	if ok && !IsToken(s) {
+		r.fail(v, code, s)
+	} else if ok {
 		r.fits(v, MaxNameBytes)
 	}
-	return strings.ToLower(s)
+	return s
 }
+
+// headerName reads a header's name given as a value.
+func (r *reader) headerName(v value) string { return strings.ToLower(r.token(v, BadHeaderName)) }
