@@ -11,10 +11,10 @@ import (
 const MaxLease = math.MaxUint32 - 1
 
 func readLease(r *reader, v value, rule *Rule) {
-	switch n, ok := v.node.Integer(); {
-	case v.node.Kind == String && v.node.Text == "auto":
+	switch n, ok := v.Integer(); {
+	case v.Kind == String && v.Text == "auto":
 		rule.Lease = quota.LeaseAuto
-	case v.node.Kind == String && v.node.Text == "off":
+	case v.Kind == String && v.Text == "off":
 		rule.Lease = quota.LeaseOff
 	case ok && n >= 1 && n <= MaxLease:
 		rule.Lease = uint32(n)
@@ -56,15 +56,15 @@ func (r *reader) fitsScope(v value, rule *Rule) {
 }
 
 // sameLeases refuses rules of one counter that could not spend the same units.
-func (r *reader) sameLeases(v value, rule *Rule, other string, first *Rule) {
+func (r *reader) sameLeases(v value, rule *Rule, other value, first *Rule) {
 	switch {
 	case rule.Scope != first.Scope:
-		r.fail(v.field("scope"), CounterScope, rule.Counter, other)
+		r.failTwice(v.field("scope"), CounterScope, other, rule.Counter)
 	case rule.Scope != ScopeCluster:
 	case rule.Lease != first.Lease:
-		r.fail(v.field("lease"), CounterLease, rule.Counter, other)
+		r.failTwice(v.field("lease"), CounterLease, other, rule.Counter)
 	case rule.leases() && sameWindows(rule.Limits, first.Limits) && !sameNumbers(rule, first):
-		r.fail(v.field("limits"), CounterLimits, rule.Counter, other)
+		r.failTwice(v.field("limits"), CounterLimits, other, rule.Counter)
 	}
 }
 

@@ -31,7 +31,7 @@ var matchedCostObject = newObject("matched_cost", []field[MatchedCost]{
 })
 
 func readCost(r *reader, v value, rule *Rule) {
-	if v.node.Kind == List {
+	if v.Kind == List {
 		readCosts(r, v, rule)
 	} else {
 		readOneCost(r, v, &rule.Cost)
@@ -44,17 +44,17 @@ func readCosts(r *reader, v value, rule *Rule) {
 	if !r.items(v, MaxCosts) {
 		return
 	}
-	if len(v.node.Items) == 0 {
+	if len(v.Items) == 0 {
 		r.fail(v, EmptyValue)
 	}
-	for i := range v.node.Items {
+	for i := range v.Items {
 		var c MatchedCost
 		at := v.item(i, objectOf("matched_cost"))
 		switch {
 		case !readSound(r, at, matchedCostObject, &c):
 		case !c.Match.isEmpty():
 			rule.Costs = append(rule.Costs, c)
-		case i < len(v.node.Items)-1:
+		case i < len(v.Items)-1:
 			r.fail(at, CostForAllEarly)
 		default:
 			rule.Cost = c.Cost
@@ -67,7 +67,7 @@ func (m *Match) isEmpty() bool {
 }
 
 func readOneCost(r *reader, v value, c *Cost) {
-	if v.node.Kind == Number {
+	if v.Kind == Number {
 		v.shape = integer(1, math.MaxUint32)
 		c.Fixed = uint32(r.integer(v))
 		return

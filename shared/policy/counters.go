@@ -21,7 +21,7 @@ func (r *reader) checkRules(p *Policy) {
 	for i := range p.Rules {
 		rule, at := &p.Rules[i], r.rules[i]
 		if first, found := byName[rule.Name]; found && rule.Name != "" {
-			r.fail(at.field("name"), RuleNameTwice, rule.Name, r.rules[first].at.String())
+			r.failTwice(at.field("name"), RuleNameTwice, r.rules[first].value, rule.Name)
 		} else {
 			byName[rule.Name] = i
 		}
@@ -29,7 +29,7 @@ func (r *reader) checkRules(p *Policy) {
 			continue
 		}
 		if first, found := byCounter[rule.Counter]; found {
-			r.sameCounter(at.value, rule, r.rules[first].at.String(), &p.Rules[first])
+			r.sameCounter(at.value, rule, r.rules[first].value, &p.Rules[first])
 		} else {
 			byCounter[rule.Counter] = i
 		}
@@ -53,18 +53,18 @@ func (r *reader) checkRules(p *Policy) {
 
 // sameCounter refuses a rule that shares a counter whose records it could not
 // read: both must agree on keys, windows and capacity. Limits may differ.
-func (r *reader) sameCounter(v value, rule *Rule, other string, first *Rule) {
+func (r *reader) sameCounter(v value, rule *Rule, other value, first *Rule) {
 	if rule.KeyDefinition() != first.KeyDefinition() {
-		r.fail(v.field("key"), CounterKey, rule.Counter, other)
+		r.failTwice(v.field("key"), CounterKey, other, rule.Counter)
 	}
 	switch {
 	case rule.HoldNs != first.HoldNs:
-		r.fail(v.field("hold"), CounterHold, rule.Counter, other)
+		r.failTwice(v.field("hold"), CounterHold, other, rule.Counter)
 	case !sameWindows(rule.Limits, first.Limits):
-		r.fail(v.field("limits"), CounterWindows, rule.Counter, other)
+		r.failTwice(v.field("limits"), CounterWindows, other, rule.Counter)
 	}
 	if rule.Capacity != first.Capacity {
-		r.fail(v.field("capacity"), CounterCapacity, rule.Counter, other,
+		r.failTwice(v.field("capacity"), CounterCapacity, other, rule.Counter,
 			itoa(int64(rule.Capacity)), itoa(int64(first.Capacity)))
 	}
 	r.sameLeases(v, rule, other, first)

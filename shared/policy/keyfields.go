@@ -12,7 +12,7 @@ const (
 
 // readKeyHeader reads a header's name, or an object with the scheme before its value.
 func readKeyHeader(r *reader, v value, k *KeyPart) {
-	if v.node.Kind == String {
+	if v.Kind == String {
 		k.Name = r.headerName(v)
 	} else {
 		readObject(r, v, keyHeaderObject, k)
@@ -24,8 +24,8 @@ func readKey(r *reader, v value, rule *Rule) {
 		r.rule.anyKey = true
 		return
 	}
-	if len(v.node.Items) > 0 {
-		rule.Key = make([]KeyPart, len(v.node.Items))
+	if len(v.Items) > 0 {
+		rule.Key = make([]KeyPart, len(v.Items))
 	}
 	for i := range rule.Key {
 		readKeyPart(r, v.item(i, objectOf("key")), &rule.Key[i])
@@ -34,13 +34,13 @@ func readKey(r *reader, v value, rule *Rule) {
 
 func readKeyPart(r *reader, v value, k *KeyPart) {
 	switch {
-	case v.node.Kind == String:
+	case v.Kind == String:
 		readBareKeyPart(r, v, k)
-	case v.node.Kind != Object || len(v.node.Fields) == 0:
+	case v.Kind != Object || len(v.Fields) == 0:
 		r.fail(v, WrongValue)
 	default:
 		readObject(r, v, keyObject, k)
-		if n := len(v.node.Fields); n > 1 {
+		if n := len(v.Fields); n > 1 {
 			r.fail(v, ManyInKeyPart, itoa(int64(n)))
 		}
 	}
@@ -48,19 +48,19 @@ func readKeyPart(r *reader, v value, k *KeyPart) {
 
 // readBareKeyPart reads a part that needs nothing but its kind: "- host".
 func readBareKeyPart(r *reader, v value, k *KeyPart) {
-	at := slices.IndexFunc(bareKinds[:], func(kind KeyKind) bool { return kind.String() == v.node.Text })
+	at := slices.IndexFunc(bareKinds[:], func(kind KeyKind) bool { return kind.String() == v.Text })
 	if at < 0 {
 		r.fail(v, WrongValue)
 		return
 	}
 	*k = KeyPart{Kind: bareKinds[at]}
 	if k.Kind == KeyClientIP {
-		readObject(r, value{node: &Node{Kind: Object}}, clientIPObject, k)
+		readObject(r, valueOf(&Node{Kind: Object}), clientIPObject, k)
 	}
 }
 
 func readKeyPath(r *reader, v value, k *KeyPart) {
-	if v.node.Kind != String || v.node.Text != "full" {
+	if v.Kind != String || v.Text != "full" {
 		readObject(r, v, keyPathObject, k)
 	}
 }
@@ -70,11 +70,11 @@ func (r *reader) segments(v value) (path []string) {
 	if !r.items(v, 0) {
 		return nil
 	}
-	if n := len(v.node.Items); n == 0 || n > MaxPathSegments {
+	if n := len(v.Items); n == 0 || n > MaxPathSegments {
 		r.fail(v, WrongCount, "1", itoa(MaxPathSegments))
 		return nil
 	}
-	for i := range v.node.Items {
+	for i := range v.Items {
 		path = append(path, r.shortText(v.item(i, text)))
 	}
 	return path
@@ -114,12 +114,12 @@ func readFirstOf(r *reader, v value, k *KeyPart) {
 	if !r.items(v, 0) {
 		return
 	}
-	if n := len(v.node.Items); n < 2 || n > MaxKeyParts {
+	if n := len(v.Items); n < 2 || n > MaxKeyParts {
 		r.fail(v, WrongCount, "2", itoa(MaxKeyParts))
 		return
 	}
-	seen := map[string]string{}
-	for i := range v.node.Items {
+	seen := map[string]value{}
+	for i := range v.Items {
 		at := v.item(i, objectOf("key"))
 		var of KeyPart
 		before := r.count()
@@ -131,10 +131,10 @@ func readFirstOf(r *reader, v value, k *KeyPart) {
 		switch {
 		case of.Kind == KeyFirstOf:
 			r.fail(at, FirstOfNested)
-		case seen[label] != "":
-			r.fail(at, FirstOfTwice, label, seen[label])
+		case seen[label].Node != nil:
+			r.failTwice(at, FirstOfTwice, seen[label], label)
 		}
-		seen[label] = at.at.String()
+		seen[label] = at
 		k.Of = append(k.Of, of)
 	}
 }

@@ -107,7 +107,7 @@ var (
 	jwtObject = newObject("jwt", []field[KeyPart]{
 		{"provider", required(text), "", func(r *reader, v value, k *KeyPart) { k.Name = r.shortText(v) }},
 		{"claim", required(choice("claim")), "", func(r *reader, v value, k *KeyPart) {
-			if v.node.Kind == String {
+			if v.Kind == String {
 				k.Path = []string{r.shortText(v)}
 			} else {
 				k.Path = r.segments(v)

@@ -25,7 +25,7 @@ var limitObject = newObject("limit", []field[writtenLimit]{
 	}},
 	{"name", name, "", func(r *reader, v value, l *writtenLimit) { l.Name = r.windowName(v) }},
 	{"algorithm", word(algorithms[:]...), "", func(r *reader, v value, l *writtenLimit) {
-		if l.Algorithm = 0; v.node.Kind == String && v.node.Text == concurrency {
+		if l.Algorithm = 0; v.Kind == String && v.Text == concurrency {
 			r.fail(v, ConcurrencyInLimit)
 		} else {
 			l.Algorithm = r.algorithm(v)
@@ -34,8 +34,8 @@ var limitObject = newObject("limit", []field[writtenLimit]{
 	{"burst", integer(0, math.MaxUint32), "", func(r *reader, v value, l *writtenLimit) { l.Burst = uint32(r.integer(v)) }},
 	{"offset", duration, "", func(r *reader, v value, l *writtenLimit) { l.OffsetNs, _ = r.duration(v) }},
 	{"utc_offset", choice("utc_offset"), "", func(r *reader, v value, l *writtenLimit) {
-		ns, ok := ParseUTCOffset(v.node.Text)
-		if l.utcOffsetNs = ns; !ok || v.node.Kind != String {
+		ns, ok := ParseUTCOffset(v.Text)
+		if l.utcOffsetNs = ns; !ok || v.Kind != String {
 			r.fail(v, WrongValue)
 		}
 	}},
@@ -103,19 +103,19 @@ func readLimits(r *reader, v value, rule *Rule) {
 		return
 	}
 	start := r.count()
-	if r.rule.algorithm == limit.Concurrency && len(v.node.Items) != 1 {
+	if r.rule.algorithm == limit.Concurrency && len(v.Items) != 1 {
 		r.fail(v, ConcurrencyAlone)
 		return
 	}
-	if len(v.node.Items) > 0 {
-		rule.Limits = make([]Limit, len(v.node.Items))
+	if len(v.Items) > 0 {
+		rule.Limits = make([]Limit, len(v.Items))
 	}
 	for i := range rule.Limits {
 		at, l := v.item(i, objectOf("limit")), &rule.Limits[i]
 		before := r.count()
 		readLimit(r, at, l)
 		if r.count() == before {
-			r.distinct(at, v.at, rule.Limits[:i], l)
+			r.distinct(at, v, rule.Limits[:i], l)
 		} else {
 			*l = Limit{} // keeps the indexes of the others
 		}
@@ -129,8 +129,8 @@ func readLimit(r *reader, v value, out *Limit) {
 		return
 	}
 	l := writtenLimit{Limit: Limit{Window: limit.Window{Algorithm: r.rule.algorithm}}}
-	if v.node.Kind == String {
-		requests, per, code := parseLimit(v.node.Text)
+	if v.Kind == String {
+		requests, per, code := parseLimit(v.Text)
 		if code != "" {
 			r.fail(v, code)
 			return
@@ -148,20 +148,20 @@ func readLimit(r *reader, v value, out *Limit) {
 }
 
 // distinct refuses a window that is, or is named, like one before it.
-func (r *reader) distinct(v value, list place, before []Limit, l *Limit) {
+func (r *reader) distinct(v, list value, before []Limit, l *Limit) {
 	for i := range before {
 		other := &before[i]
 		if other.PeriodNs != 0 && other.Same(l.Window) {
-			r.failWindow(v, WindowTwice, []limit.Window{l.Window}, list.item(i).String())
+			r.failWindow(v, WindowTwice, list.Item(i), l.Window)
 		}
 		if l.Name != "" && other.Name == l.Name {
-			r.fail(v, WindowNameTwice, l.Name, list.item(i).String())
+			r.failTwice(v, WindowNameTwice, list.item(i, Shape{}), l.Name)
 		}
 	}
 }
 
-func (r *reader) failWindow(v value, code Code, windows []limit.Window, args ...string) {
-	r.add(Problem{Code: code, Line: v.node.Line, Column: v.node.Column, Node: v.node, Args: args, Windows: windows}, v.at)
+func (r *reader) failWindow(v value, code Code, first Place, windows ...limit.Window) {
+	r.add(Problem{Code: code, Line: v.Line, Column: v.Column, Node: v.Node, Windows: windows, at: v.Place, first: first})
 }
 
 // fitsAlgorithm checks a limit against its algorithm, whose fields it may have
@@ -178,7 +178,7 @@ func (r *reader) fitsAlgorithm(v value, l *writtenLimit) {
 		r.fail(v.field("requests"), NumberOfBucket)
 		return
 	}
-	switch burst := v.node.Member("burst"); {
+	switch burst := v.Member("burst"); {
 	case l.Algorithm != limit.TokenBucket && burst != nil:
 		r.fail(v.field("burst"), BurstMisplaced)
 	case l.Algorithm == limit.TokenBucket && burst == nil:

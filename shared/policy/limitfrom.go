@@ -24,7 +24,7 @@ var requestsObject = newObject("requests", []field[LimitFrom]{
 })
 
 func readRequests(r *reader, v value, l *writtenLimit) {
-	if v.node.Kind != Object {
+	if v.Kind != Object {
 		v.shape = required(integer(0, math.MaxUint32))
 		l.Window.Limit = uint32(r.integer(v))
 		return
@@ -33,7 +33,7 @@ func readRequests(r *reader, v value, l *writtenLimit) {
 	if !readSound(r, v, requestsObject, &n) {
 		return
 	}
-	trusted := v.node.Member("trusted")
+	trusted := v.Member("trusted")
 	isTrusted := trusted != nil && trusted.Text == "true"
 	switch places := v.hasOf("jwt", "property", "header"); {
 	case places == 0:

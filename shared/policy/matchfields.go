@@ -44,7 +44,7 @@ func readPaths(r *reader, v value, m *Match) {
 }
 
 func (r *reader) headerMatches(v value) (list []HeaderMatch) {
-	if v.node.Kind == Object && len(v.node.Fields) == 0 {
+	if v.Kind == Object && len(v.Fields) == 0 {
 		r.fail(v, EmptyValue)
 	}
 	r.eachHeader(v, IsToken, func(at value, name, s string) {
@@ -58,13 +58,13 @@ func (r *reader) headerMatches(v value) (list []HeaderMatch) {
 // eachHeader calls use with every text of an object from header names to texts;
 // the names are in lower case and differ.
 func (r *reader) eachHeader(v value, mayName func(string) bool, use func(at value, name, s string)) {
-	if v.node.Kind != Object {
+	if v.Kind != Object {
 		r.fail(v, WrongValue)
 		return
 	}
-	first := make(map[string]*Field, len(v.node.Fields))
-	for i := range v.node.Fields {
-		f := &v.node.Fields[i]
+	first := make(map[string]*Field, len(v.Fields))
+	for i := range v.Fields {
+		f := &v.Fields[i]
 		name := strings.ToLower(f.Name)
 		switch {
 		case !IsToken(name):
@@ -81,7 +81,7 @@ func (r *reader) eachHeader(v value, mayName func(string) bool, use func(at valu
 			continue
 		}
 		first[name] = f
-		at := value{node: f.Value, at: v.at.field(f.Name), shape: text}
+		at := value{Place{Node: f.Value}, text}
 		if s, ok := r.text(at); ok {
 			use(at, name, s)
 		}

@@ -38,11 +38,11 @@ func readOverrides(r *reader, v value, rule *Rule) {
 	if !r.items(v, MaxOverrides) {
 		return
 	}
-	if len(v.node.Items) > 0 && len(rule.Key) == 0 && !r.rule.anyKey {
+	if len(v.Items) > 0 && len(rule.Key) == 0 && !r.rule.anyKey {
 		r.fail(v, OverrideNoKey)
 		return
 	}
-	for i := range v.node.Items {
+	for i := range v.Items {
 		var o Override
 		readOverride(r, v.item(i, objectOf("override")), &o)
 		rule.Overrides = append(rule.Overrides, o)
@@ -66,11 +66,11 @@ func readOverrideKey(r *reader, v value, o *Override) {
 		return
 	}
 	parts := r.rule.Key
-	if len(v.node.Items) != len(parts) && !r.rule.anyKey {
+	if len(v.Items) != len(parts) && !r.rule.anyKey {
 		r.fail(v, PatternCount, itoa(int64(len(parts))))
 		return
 	}
-	for i := range v.node.Items {
+	for i := range v.Items {
 		at := v.item(i, text)
 		s, ok := r.text(at)
 		if !ok {
@@ -111,7 +111,7 @@ func readOverrideLimits(r *reader, v value, o *Override) {
 	if !r.items(v, MaxWindows) {
 		return
 	}
-	if len(v.node.Items) == 0 {
+	if len(v.Items) == 0 {
 		r.fail(v, EmptyValue)
 		return
 	}
@@ -119,7 +119,7 @@ func readOverrideLimits(r *reader, v value, o *Override) {
 	for i := range o.Limits {
 		o.Limits[i].Unlimited, o.Limits[i].From = true, nil
 	}
-	for i := range v.node.Items {
+	for i := range v.Items {
 		at := v.item(i, objectOf("limit"))
 		before := r.count()
 		var l Limit
@@ -137,9 +137,9 @@ func (r *reader) override(v value, limits []Limit, l Limit) {
 	at := slices.IndexFunc(limits, func(other Limit) bool { return other.Same(l.Window) })
 	switch {
 	case at < 0:
-		r.failWindow(v, NotARuleWindow, append([]limit.Window{l.Window}, windowsOf(limits)...))
+		r.failWindow(v, NotARuleWindow, Place{}, append([]limit.Window{l.Window}, windowsOf(limits)...)...)
 	case !limits[at].Unlimited:
-		r.failWindow(v, OverriddenTwice, []limit.Window{l.Window})
+		r.failWindow(v, OverriddenTwice, Place{}, l.Window)
 	case l.Name != "" && l.Name != limits[at].Name:
 		r.fail(v.field("name"), OverrideRenames)
 	default:

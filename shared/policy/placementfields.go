@@ -84,9 +84,9 @@ func PushedJSON(doc *Node) []byte {
 // ReadPlacement reads the first part of a document. It reports every problem; with any
 // problem the placement is not valid.
 func ReadPlacement(doc *Node) (Placement, []Problem) {
-	r, v, p := &reader{}, value{node: doc}, Placement{}
+	r, v, p := &reader{}, valueOf(doc), Placement{}
 	if !readSound(r, v, placementObject(), &p) {
-		return p, r.problems
+		return p, r.found(doc)
 	}
 	switch {
 	case p.Name == DefaultName && p.Proxies != nil:
@@ -94,7 +94,7 @@ func ReadPlacement(doc *Node) (Placement, []Problem) {
 	case p.Name != DefaultName && p.Proxies == nil:
 		r.fail(v.field("name"), NameWithoutProxies)
 	}
-	return p, r.problems
+	return p, r.found(doc)
 }
 
 func readPolicyName(r *reader, v value, p *Placement) {
@@ -118,24 +118,24 @@ func IsPolicyName(s string) bool {
 func (r *reader) selectorPattern(v value) string { return r.textOf(v, MaxPatternBytes) }
 
 func readSelectorMetadata(r *reader, v value, s *Selector) {
-	if v.node.Kind != Object {
+	if v.Kind != Object {
 		r.fail(v, WrongValue)
 		return
 	}
-	if n := len(v.node.Fields); n == 0 || n > MaxMetadata {
+	if n := len(v.Fields); n == 0 || n > MaxMetadata {
 		r.fail(v, WrongCount, "1", itoa(MaxMetadata))
 		return
 	}
 	s.Metadata = map[string]string{}
-	for i := range v.node.Fields {
-		f := &v.node.Fields[i]
+	for i := range v.Fields {
+		f := &v.Fields[i]
 		if _, twice := s.Metadata[f.Name]; twice {
 			r.duplicate(v, f, f)
 		}
 		if f.Name == "" || len(f.Name) > MaxNameBytes {
 			r.failName(v, f, TooLong, itoa(MaxNameBytes))
 		}
-		s.Metadata[f.Name] = r.selectorPattern(value{node: f.Value, at: v.at.field(f.Name), shape: text})
+		s.Metadata[f.Name] = r.selectorPattern(value{Place{Node: f.Value}, text})
 	}
 }
 

@@ -51,7 +51,7 @@ func (r *reader) setQuota(p *Policy) {
 	isCluster := func(rule Rule) bool { return rule.Scope == ScopeCluster }
 	if p.Quota == nil && slices.ContainsFunc(p.Rules, isCluster) {
 		p.Quota = &Quota{}
-		readObject(r, value{node: &Node{Kind: Object}}, quotaObject, p.Quota)
+		readObject(r, valueOf(&Node{Kind: Object}), quotaObject, p.Quota)
 	}
 }
 
@@ -105,8 +105,8 @@ var emptySHA256 = [32]byte{
 }
 
 func readTokenHash(r *reader, v value, m *Manage) {
-	s := v.node.Text
-	ok := v.node.Kind == String && len(s) == 2*len(m.TokenSHA256)
+	s := v.Text
+	ok := v.Kind == String && len(s) == 2*len(m.TokenSHA256)
 	for i := 0; ok && i < len(s); i += 2 {
 		ok = isHex(s[i]) && isHex(s[i+1])
 		m.TokenSHA256[i/2] = hexValue(s[i])<<4 | hexValue(s[i+1])
@@ -117,12 +117,12 @@ func readTokenHash(r *reader, v value, m *Manage) {
 }
 
 func readRules(r *reader, v value, p *Policy) {
-	if v.node.Kind == List && len(v.node.Items) > MaxRules {
+	if v.Kind == List && len(v.Items) > MaxRules {
 		r.fail(v, TooMany, itoa(MaxRules))
 	} else if !r.items(v, MaxRules) {
 		return
 	}
-	p.Rules = make([]Rule, min(len(v.node.Items), MaxRules))
+	p.Rules = make([]Rule, min(len(v.Items), MaxRules))
 	r.rules = make([]ruleAt, len(p.Rules))
 	for i := range p.Rules {
 		at := v.item(i, objectOf("rule"))

@@ -15,7 +15,10 @@ type Problem struct {
 	Node         *Node  // the value; nil where the name of a field is wrong
 	Want         Shape  // what belongs there, where the code is about the shape
 	Args         []string
+	First        string         // the path of what came first, where something is twice
 	Windows      []limit.Window // the window that is wrong, then the rule's own
+
+	at, first Place
 }
 
 // Error is "LINE:COLUMN: path: code" without the parts that are unknown.
@@ -37,7 +40,7 @@ func (p *Problem) Error() string {
 // Code says what kind of problem it is.
 type Code string
 
-// The codes, with their arguments. "other" is the path of what came first.
+// The codes, with their arguments.
 const (
 	TooLarge      Code = "too_large"      // bytes
 	EmptyDocument Code = "empty_document" // JSON without a value
@@ -68,7 +71,7 @@ const (
 	BadManagePath Code = "bad_manage_path"
 	BadTokenHash  Code = "bad_token_hash"
 
-	RuleNameTwice    Code = "rule_name_twice"    // name, other
+	RuleNameTwice    Code = "rule_name_twice"    // name
 	CountDenied      Code = "count_denied"       // with a token bucket
 	ShadowPercent    Code = "shadow_percent"     // enforce_percent in shadow mode
 	ExemptsAll       Code = "exempts_all"        // an exemption without conditions
@@ -78,13 +81,13 @@ const (
 	LeasedDenials    Code = "leased_denials"     // count_denied without lease: off
 	LeasedElastic    Code = "leased_elastic"     // elastic without lease: off
 	TimeoutRange     Code = "timeout_range"      // ns
-	CounterKey       Code = "counter_key"        // counter, other
-	CounterWindows   Code = "counter_windows"    // counter, other
-	CounterCapacity  Code = "counter_capacity"   // counter, other, both capacities
-	CounterScope     Code = "counter_scope"      // counter, other
-	CounterLease     Code = "counter_lease"      // counter, other
-	CounterLimits    Code = "counter_limits"     // counter, other; both lease
-	CounterHold      Code = "counter_hold"       // counter, other
+	CounterKey       Code = "counter_key"        // counter
+	CounterWindows   Code = "counter_windows"    // counter
+	CounterCapacity  Code = "counter_capacity"   // counter, both capacities
+	CounterScope     Code = "counter_scope"      // counter
+	CounterLease     Code = "counter_lease"      // counter
+	CounterLimits    Code = "counter_limits"     // counter; both lease
+	CounterHold      Code = "counter_hold"       // counter
 	LogsTooLong      Code = "logs_too_long"      // units of all logs
 	CostWithoutPlace Code = "cost_without_place" // neither header nor query nor request_bytes
 	CostTwoPlaces    Code = "cost_two_places"    // more than one
@@ -101,8 +104,8 @@ const (
 	MonthCount       Code = "month_count"      // count
 	MonthsMisplaced  Code = "months_misplaced" // not a fixed window; algorithm
 	WindowNameNumber Code = "window_name_number"
-	WindowNameTwice  Code = "window_name_twice" // name, other
-	WindowTwice      Code = "window_twice"      // other; Windows
+	WindowNameTwice  Code = "window_name_twice" // name
+	WindowTwice      Code = "window_twice"      // Windows
 	LogTooLong       Code = "log_too_long"      // units
 	EmptyBucket      Code = "empty_bucket"      // burst 0
 	BurstMisplaced   Code = "burst_misplaced"   // not a token bucket
@@ -151,7 +154,7 @@ const (
 	BadScheme        Code = "bad_scheme"
 	ManyInKeyPart    Code = "many_in_key_part" // fields
 	FirstOfNested    Code = "first_of_nested"
-	FirstOfTwice     Code = "first_of_twice"     // label, other
+	FirstOfTwice     Code = "first_of_twice"     // label
 	PropertyTooEarly Code = "property_too_early" // not known before the decision
 	PropertyNoValue  Code = "property_no_value"
 	OverrideNoKey    Code = "override_no_key" // the rule has none

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"sort"
-	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -58,11 +57,30 @@ type ruleAt struct {
 
 func (r *reader) read(doc *Node) (*Policy, []Problem) {
 	r.keyPart = readKeyPart
-	v := value{node: doc, shape: required(objectOf(policyObject.Name))}
+	v := value{Place{Node: doc}, required(objectOf(policyObject.Name))}
 	p := &Policy{}
 	if r.versionKnown(v) && readObject(r, v, policyObject, p) {
 		r.setQuota(p)
 		r.checkRules(p)
+	}
+	if problems := r.found(doc); len(problems) > 0 {
+		return nil, problems
+	}
+	return p, nil
+}
+
+// found are the problems of a document in its order.
+func (r *reader) found(doc *Node) []Problem {
+	if len(r.problems) == 0 {
+		return nil
+	}
+	var places []Place
+	for i := range r.problems {
+		places = append(places, r.problems[i].at, r.problems[i].first)
+	}
+	paths := doc.Paths(places)
+	for i := range r.problems {
+		r.problems[i].Path, r.problems[i].First = paths[2*i], paths[2*i+1]
 	}
 	sort.SliceStable(r.problems, func(i, j int) bool {
 		a, b := &r.problems[i], &r.problems[j]
@@ -71,31 +89,30 @@ func (r *reader) read(doc *Node) (*Policy, []Problem) {
 	if r.dropped > 0 {
 		r.problems = append(r.problems, Problem{Code: MoreProblems, Args: []string{itoa(int64(r.dropped))}})
 	}
-	if len(r.problems) > 0 {
-		return nil, r.problems
-	}
-	return p, nil
+	return r.problems
 }
 
 // count is how many problems there are so far.
 func (r *reader) count() int { return len(r.problems) + r.dropped }
 
-func (r *reader) fail(v value, code Code, args ...string) {
-	r.add(Problem{Code: code, Line: v.node.Line, Column: v.node.Column, Node: v.node, Want: v.shape, Args: args}, v.at)
+func (r *reader) fail(v value, code Code, args ...string) { r.failTwice(v, code, value{}, args...) }
+
+// failTwice reports what is like another value, which comes first.
+func (r *reader) failTwice(v value, code Code, first value, args ...string) {
+	r.add(Problem{Code: code, Line: v.Line, Column: v.Column, Node: v.Node, Want: v.shape, Args: args, at: v.Place, first: first.Place})
 }
 
 // failName reports what is wrong with the name of a field of v.
 func (r *reader) failName(v value, f *Field, code Code, args ...string) {
-	r.add(Problem{Code: code, Line: f.Line, Column: f.Column, Want: v.shape, Args: args}, v.at.field(f.Name))
+	r.add(Problem{Code: code, Line: f.Line, Column: f.Column, Want: v.shape, Args: args, at: Place{v.Node, step(f.Name)}})
 }
 
-func (r *reader) add(p Problem, at place) {
+func (r *reader) add(p Problem) {
 	if len(r.problems) == MaxProblems {
 		r.dropped++
-		return
+	} else {
+		r.problems = append(r.problems, p)
 	}
-	p.Path = at.String()
-	r.problems = append(r.problems, p)
 }
 
 // readObject reads the fields of v by their table. It reports whether v is an
@@ -111,38 +128,33 @@ func readSound[T any](r *reader, v value, o *object[T], out *T) bool {
 }
 
 func (r *reader) object(v value, known []FieldSchema, read func(i int, child value)) bool {
-	if v.node.Kind != Object {
+	if v.Kind != Object {
 		r.fail(v, WrongValue)
 		return false
 	}
 	var appeared [maxFields]int
 	first := appeared[:len(known)] // index+1 of a field's first appearance
-	for i := range v.node.Fields {
-		f := &v.node.Fields[i]
+	for i := range v.Fields {
+		f := &v.Fields[i]
 		at := indexOf(known, f.Name)
 		switch {
 		case at < 0:
 			r.failName(v, f, UnknownField, f.Name)
 		case first[at] > 0:
-			r.duplicate(v, f, &v.node.Fields[first[at]-1])
+			r.duplicate(v, f, &v.Fields[first[at]-1])
 		default:
 			first[at] = i + 1
 		}
 	}
-	around := ""
-	if len(v.node.Fields) > 0 {
-		around = v.at.String()
-	}
 	for i := range known {
-		child := value{shape: known[i].Shape, node: known[i].Default} // a default is valid, so it needs no path
+		child := value{Place{Node: known[i].Default}, known[i].Shape}
 		switch {
 		case first[i] > 0:
-			child.node = v.node.Fields[first[i]-1].Value
-			child.at = place{is: isField, around: around, name: known[i].Name}
+			child.Node = v.Fields[first[i]-1].Value
 		case child.shape.Required:
-			r.fail(value{node: v.node, at: v.at.field(known[i].Name), shape: child.shape}, MissingField)
+			r.fail(value{v.Field(known[i].Name), child.shape}, MissingField)
 			continue
-		case child.node == nil:
+		case child.Node == nil:
 			continue
 		}
 		read(i, child)
@@ -170,12 +182,12 @@ func (r *reader) duplicate(v value, f, first *Field) {
 // versionKnown holds back the other problems of a document in another version:
 // its fields mean what that version says.
 func (r *reader) versionKnown(v value) bool {
-	for _, f := range v.node.Fields {
+	for _, f := range v.Fields {
 		if f.Name != "version" || f.Value.Kind != Number {
 			continue
 		}
 		if n, ok := integerOf(f.Value.Text); !ok || n != Version {
-			r.fail(value{node: f.Value, at: v.at.field(f.Name)}, UnknownVersion)
+			r.fail(valueOf(f.Value), UnknownVersion)
 			return false
 		}
 	}
@@ -193,18 +205,18 @@ func (r *reader) refuse(v value, code Code, names ...string) {
 
 // value is a value of the document and the shape expected there.
 type value struct {
-	node  *Node
-	at    place
+	Place
 	shape Shape
 }
 
+// valueOf is a node of which no shape is expected.
+func valueOf(n *Node) value { return value{Place: Place{Node: n}} }
+
 // item is the i-th item of a list.
-func (v value) item(i int, s Shape) value {
-	return value{node: v.node.Items[i], at: v.at.item(i), shape: s}
-}
+func (v value) item(i int, s Shape) value { return value{v.Item(i), s} }
 
 // has reports whether the object names the field.
-func (v value) has(name string) bool { return v.node.Member(name) != nil }
+func (v value) has(name string) bool { return v.Member(name) != nil }
 
 // hasOf is how many of the fields the object names.
 func (v value) hasOf(names ...string) (n int) {
@@ -217,67 +229,14 @@ func (v value) hasOf(names ...string) (n int) {
 }
 
 // field is the place of a field, or of its object where the field is absent.
-func (v value) field(name string) value {
-	at := value{node: v.node, at: v.at.field(name)}
-	if n := v.node.Member(name); n != nil {
-		at.node = n
-	}
-	return at
-}
+func (v value) field(name string) value { return value{Place: v.Field(name)} }
 
 // inObject is the place of a field, or of the value itself where that is no object.
 func (v value) inObject(name string) value {
-	if v.node.Kind != Object {
+	if v.Kind != Object {
 		return v
 	}
 	return v.field(name)
-}
-
-// place is where a value stands. Its text is put together where a problem needs it.
-type place struct {
-	is     kindOfPlace
-	around string // the text of the place of the object or list that it is in
-	name   string // of a field
-	index  int    // of an item
-}
-
-type kindOfPlace uint8
-
-const (
-	isDocument kindOfPlace = iota
-	isField
-	isItem
-)
-
-// field is the place of the object's field, item that of the list's item.
-func (p place) field(name string) place { return place{is: isField, around: p.String(), name: name} }
-func (p place) item(i int) place        { return place{is: isItem, around: p.String(), index: i} }
-
-func (p place) String() string {
-	switch p.is {
-	case isField:
-		return Join(p.around, p.name)
-	case isItem:
-		return p.around + "[" + itoa(int64(p.index)) + "]"
-	default:
-		return ""
-	}
-}
-
-// Join is the path of a field: a.b, or a["b c"] where the name is no short word.
-func Join(path, name string) string {
-	plain := name != "" && Clip(name) == name
-	for i := 0; i < len(name) && plain; i++ {
-		c := name[i]
-		plain = c == '_' || c == '-' || isDigit(c) || isLetter(c)
-	}
-	switch {
-	case !plain:
-		return path + "[" + strconv.Quote(Clip(name)) + "]"
-	case path == "":
-		return name
-	}
-	return path + "." + name
 }
 
 func isDigit(c byte) bool  { return c >= '0' && c <= '9' }

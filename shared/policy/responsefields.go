@@ -50,7 +50,7 @@ func readMissingKey(r *reader, v value, rule *Rule) {
 	if !r.rule.givesBody {
 		response.Body = Template{{Text: "missing "}, {Value: ValueMissing}}
 	}
-	switch v.node.Kind {
+	switch v.Kind {
 	case Object:
 		rule.MissingKey = MissingDeny
 		readObject(r, v, missingKeyObject, &response)
@@ -69,10 +69,10 @@ func readMissingKey(r *reader, v value, rule *Rule) {
 func readBody(r *reader, v value, res *Response) {
 	isRefused := func(c rune) bool { return unicode.IsControl(c) && c != '\n' && c != '\r' && c != '\t' }
 	switch {
-	case v.node.Kind != String:
+	case v.Kind != String:
 		r.fail(v, WrongValue)
 	case !r.fits(v, MaxBodyBytes):
-	case strings.ContainsFunc(v.node.Text, isRefused):
+	case strings.ContainsFunc(v.Text, isRefused):
 		r.fail(v, ControlChar)
 	default:
 		res.Body = r.template(v)
@@ -80,7 +80,7 @@ func readBody(r *reader, v value, res *Response) {
 }
 
 func (r *reader) template(v value) Template {
-	t, ok := parseTemplate(v.node.Text)
+	t, ok := parseTemplate(v.Text)
 	if !ok {
 		r.fail(v, BadTemplate)
 	}
@@ -111,7 +111,7 @@ var takenHeaders = []string{
 }
 
 func readResponseHeaders(r *reader, v value, res *Response) {
-	if v.node.Kind == Object && len(v.node.Fields) > MaxResponseHeaders {
+	if v.Kind == Object && len(v.Fields) > MaxResponseHeaders {
 		r.fail(v, TooMany, itoa(MaxResponseHeaders))
 		return
 	}
@@ -150,9 +150,9 @@ func readGRPCStatus(r *reader, v value, res *Response) {
 
 // grpcStatus reads the name of a gRPC status or its number.
 func (r *reader) grpcStatus(v value) (number uint8, ok bool) {
-	n, ok := v.node.Integer()
-	if v.node.Kind == String {
-		n = int64(slices.Index(GRPCStatuses, v.node.Text))
+	n, ok := v.Integer()
+	if v.Kind == String {
+		n = int64(slices.Index(GRPCStatuses, v.Text))
 		ok = n >= 0
 	}
 	if !ok || n < 0 || n >= int64(len(GRPCStatuses)) {

@@ -92,9 +92,9 @@ func (r *reader) exemptions(v value) (list []Match) {
 	if !r.items(v, MaxExempt) {
 		return nil
 	}
-	for i := range v.node.Items {
+	for i := range v.Items {
 		at := v.item(i, objectOf("match"))
-		if at.node.Kind == Object && len(at.node.Fields) == 0 {
+		if at.Kind == Object && len(at.Fields) == 0 {
 			r.fail(at, ExemptsAll)
 			continue
 		}

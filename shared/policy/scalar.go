@@ -14,14 +14,14 @@ const MaxNameBytes = 128
 // lines of logs and headers, and nobody types one on purpose.
 func (r *reader) text(v value) (string, bool) {
 	switch {
-	case v.node.Kind != String:
+	case v.Kind != String:
 		r.fail(v, WrongValue)
-	case v.node.Text == "":
+	case v.Text == "":
 		r.fail(v, EmptyValue)
-	case strings.ContainsFunc(v.node.Text, unicode.IsControl):
+	case strings.ContainsFunc(v.Text, unicode.IsControl):
 		r.fail(v, ControlChar)
 	default:
-		return v.node.Text, true
+		return v.Text, true
 	}
 	return "", false
 }
@@ -53,7 +53,7 @@ func (r *reader) textOf(v value, maxBytes int) string {
 
 // fits reports whether a text is short enough.
 func (r *reader) fits(v value, maxBytes int) bool {
-	if len(v.node.Text) > maxBytes {
+	if len(v.Text) > maxBytes {
 		r.fail(v, TooLong, itoa(int64(maxBytes)))
 		return false
 	}
@@ -62,9 +62,9 @@ func (r *reader) fits(v value, maxBytes int) bool {
 
 // word reads one of the words that the shape has; "" of what it has refused.
 func (r *reader) word(v value) string {
-	if v.node.Kind == String {
+	if v.Kind == String {
 		for _, w := range v.shape.Words {
-			if w == v.node.Text {
+			if w == v.Text {
 				return w
 			}
 		}
@@ -75,8 +75,8 @@ func (r *reader) word(v value) string {
 
 // integer reads a number within the bounds of the shape; 0 of what it has refused.
 func (r *reader) integer(v value) int64 {
-	n, ok := integerOf(v.node.Text)
-	if v.node.Kind != Number || !ok || n < v.shape.Min || n > v.shape.Max {
+	n, ok := integerOf(v.Text)
+	if v.Kind != Number || !ok || n < v.shape.Min || n > v.shape.Max {
 		r.fail(v, WrongValue)
 		return 0
 	}
@@ -84,10 +84,10 @@ func (r *reader) integer(v value) int64 {
 }
 
 func (r *reader) boolean(v value) bool {
-	if v.node.Kind != Bool {
+	if v.Kind != Bool {
 		r.fail(v, WrongValue)
 	}
-	return v.node.Kind == Bool && v.node.Text == "true"
+	return v.Kind == Bool && v.Text == "true"
 }
 
 // duration reads nanoseconds; 0 of what it has refused.
@@ -103,11 +103,11 @@ func (r *reader) durationIn(v value, low, high int64, code Code) int64 {
 }
 
 func parsed[T any](r *reader, v value, parse func(string) (T, error)) (out T, ok bool) {
-	if v.node.Kind != String {
+	if v.Kind != String {
 		r.fail(v, WrongValue)
 		return out, false
 	}
-	out, err := parse(v.node.Text)
+	out, err := parse(v.Text)
 	switch {
 	case errors.Is(err, ErrLongDuration):
 		r.fail(v, LongDuration)
@@ -119,8 +119,8 @@ func parsed[T any](r *reader, v value, parse func(string) (T, error)) (out T, ok
 
 // percent reads 25 or "25%".
 func (r *reader) percent(v value) uint8 {
-	text, isText := strings.CutSuffix(v.node.Text, "%")
-	if v.node.Kind == Number && !isText || v.node.Kind == String && isText {
+	text, isText := strings.CutSuffix(v.Text, "%")
+	if v.Kind == Number && !isText || v.Kind == String && isText {
 		if n, ok := integerOf(text); ok && n >= 1 && n <= 100 {
 			return uint8(n)
 		}
@@ -132,9 +132,9 @@ func (r *reader) percent(v value) uint8 {
 // items reports whether v is a list of at most maxItems items, 0 = any number.
 func (r *reader) items(v value, maxItems int) bool {
 	switch {
-	case v.node.Kind != List:
+	case v.Kind != List:
 		r.fail(v, WrongValue)
-	case maxItems > 0 && len(v.node.Items) > maxItems:
+	case maxItems > 0 && len(v.Items) > maxItems:
 		r.fail(v, TooMany, itoa(int64(maxItems)))
 	default:
 		return true
@@ -148,10 +148,10 @@ func (r *reader) eachItem(v value, of Shape, use func(at value)) {
 	if !r.items(v, 0) {
 		return
 	}
-	if len(v.node.Items) == 0 {
+	if len(v.Items) == 0 {
 		r.fail(v, EmptyValue)
 	}
-	for i := range v.node.Items {
+	for i := range v.Items {
 		use(v.item(i, of))
 	}
 }

@@ -69,9 +69,9 @@ func readSettle(r *reader, v value, rule *Rule) {
 }
 
 func readSettleTo(r *reader, v value, s *Settle) {
-	switch v.node.Kind {
+	switch v.Kind {
 	case Object:
-		if readSound(r, v, settleToObject, s) && len(v.node.Fields) != 1 {
+		if readSound(r, v, settleToObject, s) && len(v.Fields) != 1 {
 			r.fail(v, SettlePlaces)
 		}
 	case String:
@@ -83,11 +83,11 @@ func readSettleTo(r *reader, v value, s *Settle) {
 }
 
 func readUnknown(r *reader, v value, s *Settle) {
-	n, isNumber := v.node.Integer()
-	switch u := Unknown(v.node.Text); {
+	n, isNumber := v.Integer()
+	switch u := Unknown(v.Text); {
 	case isNumber && n == 0:
 		s.Unknown = UnknownNothing
-	case v.node.Kind == String && (u == UnknownEstimate || u == UnknownCost || u == UnknownNothing):
+	case v.Kind == String && (u == UnknownEstimate || u == UnknownCost || u == UnknownNothing):
 		s.Unknown = u
 	default:
 		r.fail(v, WrongValue)
@@ -96,7 +96,7 @@ func readUnknown(r *reader, v value, s *Settle) {
 
 func readStatuses(r *reader, v value, a *Answer) {
 	r.eachItem(v, choice("status"), func(at value) {
-		s, ok := parseStatus(at.node)
+		s, ok := parseStatus(at.Node)
 		if !ok {
 			r.fail(at, BadStatus)
 		}

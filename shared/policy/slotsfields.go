@@ -18,10 +18,10 @@ var slotsObject = newObject("slots", []field[Limit]{
 // slots reads how many requests may run at once: "10", 10 or {requests: 10}.
 func (r *reader) slots(v value, out *Limit) {
 	out.Algorithm = limit.Concurrency
-	if v.node.Kind != Object {
-		n, ok := v.node.Integer()
-		if v.node.Kind == String {
-			digits, rest := cutDigits(strings.TrimSpace(v.node.Text))
+	if v.Kind != Object {
+		n, ok := v.Integer()
+		if v.Kind == String {
+			digits, rest := cutDigits(strings.TrimSpace(v.Text))
 			n, ok = int64(min(decimal(digits), math.MaxInt64)), digits != "" && rest == ""
 		}
 		if out.Limit = uint32(n); !ok || n < 0 || n > math.MaxUint32 {

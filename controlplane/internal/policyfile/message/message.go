@@ -35,7 +35,7 @@ func Of(p *policy.Problem) string {
 
 // parts are what the sentences leave open, each with what this problem puts there.
 func parts(p *policy.Problem) []string {
-	list := []string{"{want}", Shape(p.Want)}
+	list := []string{"{want}", Shape(p.Want), "{first}", p.First}
 	if p.Node != nil {
 		list = append(list, "{value}", describe(p.Node), "{count}", strconv.Itoa(len(p.Node.Items)+len(p.Node.Fields)))
 	}

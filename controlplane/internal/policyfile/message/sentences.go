@@ -10,8 +10,8 @@ import (
 
 // sentences say what is wrong and what would be right. {value} is the value as an
 // error shows it and {count} how many items it has; {1} is the problem's first
-// argument, {"1"} the same in quotes and {ns 1} the same as a duration; {window} is
-// the wrong window and {windows} are the rule's own.
+// argument, {"1"} the same in quotes and {ns 1} the same as a duration; {first} is
+// the path of what came first; {window} is the wrong window and {windows} are the rule's own.
 var sentences = map[policy.Code]string{
 	policy.TooLarge:       "the policy is {1} bytes, the most is " + strconv.Itoa(policy.MaxBytes),
 	policy.TooDeep:        "is nested more than " + strconv.Itoa(policy.MaxDepth) + " deep",
@@ -41,7 +41,7 @@ var sentences = map[policy.Code]string{
 	policy.BadTokenHash: `must be the SHA-256 of a token that is not empty, in quotes, 64 hexadecimal digits: printf %s "$TOKEN" | sha256sum`,
 	policy.TimeoutRange: "must be " + policy.FormatDuration(policy.MinTimeoutNs) + " to " + policy.FormatDuration(policy.MaxTimeoutNs) + ", not {ns 1}",
 
-	policy.RuleNameTwice: `{"1"} is the name of {2} too: names of rules must differ`,
+	policy.RuleNameTwice: `{"1"} is the name of {first} too: names of rules must differ`,
 	policy.CountDenied:   "does not go with token_bucket, where a denied request takes nothing: remove it, or use another algorithm",
 	policy.ShadowPercent: "does not go with mode shadow, which enforces nothing: remove it, or set mode to enforce",
 	policy.ExemptsAll:    "would exempt every request: give it a condition, or set mode to off",
@@ -53,16 +53,16 @@ var sentences = map[policy.Code]string{
 	policy.LeasedElastic: "needs lease: off in a rule of scope cluster: a unit was counted when it was leased, " +
 		"so spending it cannot move the end of its window",
 
-	policy.CounterKey:      `shares counter {"1"} with {2}: their keys must be the same`,
-	policy.CounterWindows:  `shares counter {"1"} with {2}: their windows (algorithm, per, offset, jitter, elastic) must be the same`,
-	policy.CounterCapacity: `shares counter {"1"} with {2}: their capacities must be the same, not {3} and {4}`,
-	policy.CounterScope: `shares counter {"1"} with {2}: their scopes must be the same, because one would count in each proxy ` +
+	policy.CounterKey:      `shares counter {"1"} with {first}: their keys must be the same`,
+	policy.CounterWindows:  `shares counter {"1"} with {first}: their windows (algorithm, per, offset, jitter, elastic) must be the same`,
+	policy.CounterCapacity: `shares counter {"1"} with {first}: their capacities must be the same, not {2} and {3}`,
+	policy.CounterScope: `shares counter {"1"} with {first}: their scopes must be the same, because one would count in each proxy ` +
 		"and the other over all: give one of them a counter of its own",
-	policy.CounterLease: `shares counter {"1"} with {2}: their lease must be the same, because a proxy spends the same units for both`,
-	policy.CounterLimits: `shares counter {"1"} and leased units with {2}: their limits and overrides must be the same, or units leased ` +
+	policy.CounterLease: `shares counter {"1"} with {first}: their lease must be the same, because a proxy spends the same units for both`,
+	policy.CounterLimits: `shares counter {"1"} and leased units with {first}: their limits and overrides must be the same, or units leased ` +
 		"under the higher limit would be spent under the lower: set lease to off in both, or give each a counter of its own",
 
-	policy.CounterHold: `shares counter {"1"} with {2}: both need settle or algorithm concurrency with the same hold, or neither may have them`,
+	policy.CounterHold: `shares counter {"1"} with {first}: both need settle or algorithm concurrency with the same hold, or neither may have them`,
 
 	policy.CostWithoutPlace:    "must name where the cost is: write {header: x-cost}, {query: cost} or {request_bytes: {per_unit: 4}}",
 	policy.CostTwoPlaces:       "has more than one of header, query and request_bytes: keep one",
@@ -87,8 +87,8 @@ var sentences = map[policy.Code]string{
 	policy.UTCOffsetMisplaced: "only a window of months or years has a UTC offset: remove it, or shift other windows by offset, " +
 		"such as 16h for days of UTC+8",
 	policy.WindowNameNumber: "{value} looks like the index of a window: use a letter",
-	policy.WindowNameTwice:  `has the name of {2}, {"1"}: names of windows must differ`,
-	policy.WindowTwice:      "is the same window as {1} ({window}): keep the one with the smaller limit",
+	policy.WindowNameTwice:  `has the name of {first}, {"1"}: names of windows must differ`,
+	policy.WindowTwice:      "is the same window as {first} ({window}): keep the one with the smaller limit",
 	policy.LogTooLong: "a sliding_window_log remembers each request, at most " + strconv.Itoa(limit.MaxLog) +
 		" of them, not {1}: use sliding_window_counter",
 	policy.LogsTooLong: "the logs remember {1} requests a key together (overrides and rules of the same counter included), " +
@@ -143,7 +143,7 @@ var sentences = map[policy.Code]string{
 
 	policy.ManyInKeyPart:    "must have one field, not {1}: make each part an item of its own",
 	policy.FirstOfNested:    "a first_of holds no other: put its parts in the list",
-	policy.FirstOfTwice:     "is never chosen: {2} is {1} too",
+	policy.FirstOfTwice:     "is never chosen: {first} is {1} too",
 	policy.PropertyTooEarly: `{"1"} is not known before the request is decided; the key part route is the name of the route`,
 	policy.PropertyNoValue:  "holds many values: name one of them, as [request, headers, x-user-id] does",
 

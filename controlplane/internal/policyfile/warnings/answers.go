@@ -10,44 +10,42 @@ import (
 
 // answers warns of a rule that waits for answers, of which some are free, or none of a
 // client that knows how.
-func (c *collector) answers(v value, r *policy.Rule) {
+func (c *collector) answers(v policy.Place, r *policy.Rule) {
 	if !r.Holds() {
 		return
 	}
-	c.free(v.field("cost"), r)
+	c.free(v.Field("cost"), r)
 	s := r.Settle
 	if s == nil {
 		c.hogged(v, r)
 		return
 	}
-	at := v.field("settle")
-	when := at.field("when")
-	isGiven := at.node.Member("unknown") != nil
+	at := v.Field("settle")
+	when := at.Field("when")
+	isGiven := at.Member("unknown") != nil
 	switch isSaid := s.To.Tokens() || s.Field != ""; {
 	case isGiven && !isSaid:
-		c.warn(at.field("unknown"), "has no effect: what "+string(s.To)+" charges is always known")
+		c.warn(at.Field("unknown"), "has no effect: what "+string(s.To)+" charges is always known")
 	case s.To.Tokens() && s.Unknown == policy.UnknownNothing:
-		c.warn(at.field("unknown"), "an answer that does not say its tokens is free, and clients choose that, "+
+		c.warn(at.Field("unknown"), "an answer that does not say its tokens is free, and clients choose that, "+
 			"such as a stream without stream_options.include_usage: write estimate")
 	}
 	if s.To.Tokens() && !s.Identity {
-		c.warn(at.field("identity"), "a compressed answer is not read, so a client that asks for one is charged by unknown: leave it out")
+		c.warn(at.Field("identity"), "a compressed answer is not read, so a client that asks for one is charged by unknown: leave it out")
 	}
 	if !s.When.NoAnswer {
-		c.warn(when.field("no_answer"), "a client that goes away before the answer is charged nothing: leave it out, "+
+		c.warn(when.Field("no_answer"), "a client that goes away before the answer is charged nothing: leave it out, "+
 			"unless only requests that were answered should count")
 	}
 	for i, h := range s.When.Headers {
-		headers := when.field("headers")
-		f := headers.node.Fields[i]
-		c.never(value{node: f.Value, path: policy.Join(headers.path, f.Name)}, neverInHeader(h.Value))
+		c.never(policy.Place{Node: when.Field("headers").Fields[i].Value}, neverInHeader(h.Value))
 	}
 	c.forgotten(v, r)
 }
 
 // free warns of costs of 0.
-func (c *collector) free(v value, r *policy.Rule) {
-	warn := func(v value, cost policy.Cost) {
+func (c *collector) free(v policy.Place, r *policy.Rule) {
+	warn := func(v policy.Place, cost policy.Cost) {
 		if cost.Least() == 0 {
 			c.warn(v, "a request that costs 0 holds nothing, and its answer is not charged: set min to 1")
 		}
@@ -56,17 +54,17 @@ func (c *collector) free(v value, r *policy.Rule) {
 		warn(v, r.Cost)
 		return
 	}
-	for i := range v.node.Items {
+	for i := range v.Items {
 		if i < len(r.Costs) {
-			warn(v.item(i).field("cost"), r.Costs[i].Cost)
+			warn(v.Item(i).Field("cost"), r.Costs[i].Cost)
 		} else {
-			warn(v.item(i).field("cost"), r.Cost)
+			warn(v.Item(i).Field("cost"), r.Cost)
 		}
 	}
 }
 
 // hogged warns of slots that one client may take from all others, once a rule.
-func (c *collector) hogged(v value, r *policy.Rule) {
+func (c *collector) hogged(v policy.Place, r *policy.Rule) {
 	if c.slotsByClient || tellsClientsApart(r.Key) {
 		return
 	}
@@ -75,7 +73,7 @@ func (c *collector) hogged(v value, r *policy.Rule) {
 	if r.MaxHoldNs == 0 {
 		message += ", and set max_hold"
 	}
-	c.warn(v.field("key"), message)
+	c.warn(v.Field("key"), message)
 }
 
 // hasSlotsByClient reports whether some rule limits how many requests of one client run.
@@ -95,14 +93,14 @@ func tellsClientsApart(key []policy.KeyPart) bool {
 }
 
 // forgotten warns of windows that forgive what answers cost beyond what was held.
-func (c *collector) forgotten(v value, r *policy.Rule) {
+func (c *collector) forgotten(v policy.Place, r *policy.Rule) {
 	cost := cheapest(r)
 	if r.Settle.To == policy.SettleCost || r.Settle.Max <= cost {
 		return
 	}
 	for i, w := range r.Limits {
 		if w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.SlidingWindowCounter {
-			c.warn(v.field("limits").item(i), "an answer may cost more than the "+strconv.FormatUint(uint64(cost), 10)+" that its request held, and a "+
+			c.warn(v.Field("limits").Item(i), "an answer may cost more than the "+strconv.FormatUint(uint64(cost), 10)+" that its request held, and a "+
 				policy.AlgorithmName(w.Algorithm)+" forgets what is over its limit as it slides: use fixed_window or token_bucket, "+
 				"where it is paid back, or set max in settle to what is held")
 		}

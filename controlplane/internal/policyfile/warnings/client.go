@@ -9,7 +9,7 @@ import (
 )
 
 // bypass warns of a rule that a client escapes by leaving out every part of its key.
-func (c *collector) bypass(v value, r *policy.Rule) {
+func (c *collector) bypass(v policy.Place, r *policy.Rule) {
 	if r.MissingKey != policy.MissingSkip || len(r.Key) == 0 {
 		return
 	}
@@ -25,7 +25,7 @@ func (c *collector) bypass(v value, r *policy.Rule) {
 			return
 		}
 	}
-	c.warn(v.field("missing_key"), "a client that leaves out "+strings.Join(names, ", ")+
+	c.warn(v.Field("missing_key"), "a client that leaves out "+strings.Join(names, ", ")+
 		" escapes this rule: set missing_key to deny or share, or add client_ip to the key")
 }
 
@@ -33,7 +33,7 @@ func (c *collector) bypass(v value, r *policy.Rule) {
 const whatToDo = ": have the proxy check, set or remove it at the edge, or "
 
 // exemptions warns of those that hold for whoever sends a header.
-func (c *collector) exemptions(v value, list []policy.Match) {
+func (c *collector) exemptions(v policy.Place, list []policy.Match) {
 	for i := range list {
 		if len(list[i].Headers) == 0 || len(list[i].ClientIPs) > 0 {
 			continue
@@ -42,16 +42,16 @@ func (c *collector) exemptions(v value, list []policy.Match) {
 		for _, h := range list[i].Headers {
 			names = append(names, h.Name)
 		}
-		c.warn(v.field("exempt").item(i), "any client can send or leave out "+strings.Join(names, ", ")+" and be exempt"+whatToDo+"add client_ips")
+		c.warn(v.Field("exempt").Item(i), "any client can send or leave out "+strings.Join(names, ", ")+" and be exempt"+whatToDo+"add client_ips")
 	}
 }
 
 // identities warns of headers that name a client, and of which a client has many or
 // makes one up.
-func (c *collector) identities(v value, key []policy.KeyPart) {
+func (c *collector) identities(v policy.Place, key []policy.KeyPart) {
 	for i := range key {
-		p, at := &key[i], v.item(i)
-		c.identities(at.field("first_of"), p.Of)
+		p, at := &key[i], v.Item(i)
+		c.identities(at.Field("first_of"), p.Of)
 		switch name := p.Header(); {
 		case name == "authorization" && p.Scheme == "":
 			c.warn(at, "a client that writes the scheme in another case, or with more spaces behind it, has a count of its own: "+
@@ -67,11 +67,11 @@ func (c *collector) identities(v value, key []policy.KeyPart) {
 }
 
 // credentials warns of keys that report_keys: plain does not show.
-func (c *collector) credentials(v value, key []policy.KeyPart) {
+func (c *collector) credentials(v policy.Place, key []policy.KeyPart) {
 	for i := range key {
-		c.credentials(v.item(i).field("first_of"), key[i].Of)
+		c.credentials(v.Item(i).Field("first_of"), key[i].Of)
 		if key[i].Kind != policy.KeyFirstOf && key[i].HasCredential() {
-			c.warn(v.item(i), key[i].Label()+" may hold a credential, which is never printed: report_keys shows this rule's keys as hashes, not plain")
+			c.warn(v.Item(i), key[i].Label()+" may hold a credential, which is never printed: report_keys shows this rule's keys as hashes, not plain")
 		}
 	}
 }
@@ -81,11 +81,11 @@ var addressHeaders = []string{"x-real-ip", "cf-connecting-ip", "cf-connecting-ip
 
 // raised warns, once a rule, of an override that allows more to whoever sends a
 // header, a parameter or a cookie.
-func (c *collector) raised(v value, r *policy.Rule) {
+func (c *collector) raised(v policy.Place, r *policy.Rule) {
 	for i := range r.Overrides {
 		o := &r.Overrides[i]
 		if names := chosen(o, r.Key); o.Raises(r) && len(names) > 0 {
-			c.warn(v.field("overrides").item(i), "any client that sends "+strings.Join(names, ", ")+" gets the higher limit"+whatToDo+
+			c.warn(v.Field("overrides").Item(i), "any client that sends "+strings.Join(names, ", ")+" gets the higher limit"+whatToDo+
 				"count by what is verified, such as a jwt claim or a client certificate")
 			return
 		}

@@ -12,13 +12,13 @@ const everyPath = `every path starts with "/"`
 
 // match warns of a rule that no request reaches, or that another spelling escapes.
 // Only what no request could disprove counts.
-func (c *collector) match(v value, r *policy.Rule, manage *policy.Manage) {
-	paths, headers := v.field("paths"), v.field("headers")
+func (c *collector) match(v policy.Place, r *policy.Rule, manage *policy.Manage) {
+	paths, headers := v.Field("paths"), v.Field("headers")
 	managed := manage != nil && len(r.Match.Paths) > 0
 	for i, p := range r.Match.Paths {
 		// "*" is the path of OPTIONS.
 		if p.Kind == policy.Regexp && !p.Automaton.Begins('/') && !p.Automaton.Begins('*') {
-			c.never(paths.item(i), everyPath)
+			c.never(paths.Item(i), everyPath)
 		}
 		managed = managed && (p.Kind == policy.Exact || p.Kind == policy.Prefix) && strings.HasPrefix(p.Text, manage.Path)
 	}
@@ -26,8 +26,7 @@ func (c *collector) match(v value, r *policy.Rule, manage *policy.Manage) {
 		c.warn(paths, "the rule applies to no request: those under "+quote(manage.Path)+" are management requests, which no rule sees")
 	}
 	for i, h := range r.Match.Headers {
-		f := headers.node.Fields[i]
-		at := value{node: f.Value, path: policy.Join(headers.path, f.Name)}
+		at := policy.Place{Node: headers.Fields[i].Value}
 		c.never(at, neverInHeader(h.Value))
 		isKey := func(p policy.KeyPart) bool { return p.Kind == policy.KeyHeader && p.Name == h.Name }
 		if h.Value.Kind == policy.Absent && r.MissingKey == policy.MissingSkip && slices.ContainsFunc(r.Key, isKey) {
@@ -41,7 +40,7 @@ func (c *collector) match(v value, r *policy.Rule, manage *policy.Manage) {
 }
 
 // never warns of a pattern that nothing matches, if there is a reason.
-func (c *collector) never(v value, why string) {
+func (c *collector) never(v policy.Place, why string) {
 	if why != "" {
 		c.warn(v, "never matches: "+why)
 	}
@@ -54,7 +53,7 @@ const maxCompared = 20 << 20
 // spellings warns of exact paths that a client can spell so that what they are of,
 // the rule or a cost, does not match and its upstream may: no proxy makes those
 // spellings one.
-func (c *collector) spellings(paths value, patterns []policy.Pattern, of string) {
+func (c *collector) spellings(paths policy.Place, patterns []policy.Pattern, of string) {
 	for i, p := range patterns {
 		if p.Kind != policy.Exact || strings.HasSuffix(p.Text, "/") || !strings.HasPrefix(p.Text, "/") {
 			continue
@@ -64,7 +63,7 @@ func (c *collector) spellings(paths value, patterns []policy.Pattern, of string)
 			return
 		}
 		if !matches {
-			c.warn(paths.item(i), "many an upstream takes "+quote(p.Text+"/")+" for this path, and the "+of+
+			c.warn(paths.Item(i), "many an upstream takes "+quote(p.Text+"/")+" for this path, and the "+of+
 				" does not: add "+quote(p.Text+"/*")+" where yours does")
 		}
 	}
@@ -80,11 +79,11 @@ func (c *collector) anyMatches(patterns []policy.Pattern, path string) bool {
 	return false
 }
 
-func (c *collector) override(v value, o *policy.Override, key []policy.KeyPart) {
+func (c *collector) override(v policy.Place, o *policy.Override, key []policy.KeyPart) {
 	for i, p := range o.Key {
-		at := v.field("key").item(i)
+		at := v.Field("key").Item(i)
 		isText := p.Kind == policy.Exact || p.Kind == policy.Prefix || p.Kind == policy.Suffix
-		if isText && !strings.Contains(at.node.Text, "%") { // an escape may be of what ends a path
+		if isText && !strings.Contains(at.Text, "%") { // an escape may be of what ends a path
 			c.never(at, neverInKey(p, &key[i]))
 		}
 	}
@@ -174,14 +173,14 @@ func neverInHeader(p policy.Pattern) string {
 }
 
 // covered warns of overrides that an earlier one always stands before.
-func (c *collector) covered(v value, overrides []policy.Override) {
+func (c *collector) covered(v policy.Place, overrides []policy.Override) {
 	for i := range overrides {
 		for j := range i {
 			if c.compared > maxCompared {
 				return
 			}
 			if c.covers(overrides[j].Key, overrides[i].Key) {
-				c.warn(v.item(i), "can never match: "+v.item(j).path+" comes first and matches every key that it does")
+				c.warnOf(v.Item(i), v.Item(j), "can never match: "+otherPlace+" comes first and matches every key that it does")
 				break
 			}
 		}

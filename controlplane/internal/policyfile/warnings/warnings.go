@@ -9,6 +9,7 @@ package warnings
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -24,26 +25,34 @@ type Warning struct {
 // read of.
 func Of(doc *policy.Node, p *policy.Policy) []Warning {
 	c := &collector{slotsByClient: hasSlotsByClient(p)}
-	root := value{node: doc}
-	rules := root.field("rules")
+	root := policy.Place{Node: doc}
+	rules := root.Field("rules")
 	isCluster := func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }
 	if len(p.Rules) == 0 {
 		c.warn(rules, "there is none: every request is allowed")
 	}
 	if p.Quota != nil && !slices.ContainsFunc(p.Rules, isCluster) {
-		c.warn(root.field("quota"), "no rule has scope cluster, so nothing asks a quota service")
+		c.warn(root.Field("quota"), "no rule has scope cluster, so nothing asks a quota service")
 	}
 	if p.Manage != nil && p.Manage.Port == 0 {
-		c.warn(root.field("manage"), "without port, management requests are answered on every listener, those of clients too: "+
+		c.warn(root.Field("manage"), "without port, management requests are answered on every listener, those of clients too: "+
 			"name the port of a listener for them alone, such as render envoy --manage makes")
 	}
 	c.exemptions(root, p.Exempt)
 	for i := range p.Rules {
 		if p.ReportKeys == policy.ReportPlain {
-			c.credentials(rules.item(i).field("key"), p.Rules[i].Key)
+			c.credentials(rules.Item(i).Field("key"), p.Rules[i].Key)
 		}
 		if p.Rules[i].Mode != policy.ModeOff {
-			c.rule(rules.item(i), &p.Rules[i], p.Manage)
+			c.rule(rules.Item(i), &p.Rules[i], p.Manage)
+		}
+	}
+	paths := doc.Paths(append(c.places, c.others...))
+	for i := range c.warnings {
+		w := &c.warnings[i]
+		w.Path = paths[i]
+		if other := paths[len(c.places)+i]; other != "" {
+			w.Message = strings.Replace(w.Message, otherPlace, other, 1)
 		}
 	}
 	slices.SortStableFunc(c.warnings, func(a, b Warning) int {
@@ -57,44 +66,51 @@ func Of(doc *policy.Node, p *policy.Policy) []Warning {
 
 // collector collects warnings.
 type collector struct {
-	warnings []Warning
-	compared int // patterns with others
+	warnings       []Warning
+	places, others []policy.Place // of each
+	compared       int            // patterns with others
 
 	slotsByClient bool // see hasSlotsByClient
 }
 
-func (c *collector) warn(v value, message string) {
+// otherPlace stands in a message for the path of another place, which warnOf has.
+const otherPlace = "{other}"
+
+func (c *collector) warn(v policy.Place, message string) { c.warnOf(v, policy.Place{}, message) }
+
+func (c *collector) warnOf(v, other policy.Place, message string) {
 	if len(c.warnings) < policy.MaxProblems {
-		c.warnings = append(c.warnings, Warning{Line: v.node.Line, Column: v.node.Column, Path: v.path, Message: message})
+		c.warnings = append(c.warnings, Warning{Line: v.Line, Column: v.Column, Message: message})
+		c.places, c.others = append(c.places, v), append(c.others, other)
 	}
 }
 
-func (c *collector) rule(v value, r *policy.Rule, manage *policy.Manage) {
+func (c *collector) rule(v policy.Place, r *policy.Rule, manage *policy.Manage) {
 	c.bypass(v, r)
 	c.exemptions(v, r.Exempt)
 	c.raised(v, r)
-	c.identities(v.field("key"), r.Key)
-	c.match(v.field("match"), r, manage)
+	c.identities(v.Field("key"), r.Key)
+	c.match(v.Field("match"), r, manage)
 	if r.Scope == policy.ScopeCluster && r.OnUnavailable == policy.UnavailableAllow {
-		c.warn(v.field("on_unavailable"), "while the quota service is silent, every request is allowed and none is counted: "+
+		c.warn(v.Field("on_unavailable"), "while the quota service is silent, every request is allowed and none is counted: "+
 			"local keeps each Envoy to its share of the limit")
 	}
 	for i := range r.Costs {
-		c.spellings(v.field("cost").item(i).field("match").field("paths"), r.Costs[i].Match.Paths, "cost")
+		c.spellings(v.Field("cost").Item(i).Field("match").Field("paths"), r.Costs[i].Match.Paths, "cost")
 	}
 	c.tooDear(v, r)
 	c.answers(v, r)
 	for i := range r.Limits {
-		c.inexact(v.field("limits").item(i), r.Limits[i])
+		c.inexact(v.Field("limits").Item(i), r.Limits[i])
 	}
-	overrides := v.field("overrides")
+	overrides := v.Field("overrides")
 	for i := range r.Overrides {
-		c.override(overrides.item(i), &r.Overrides[i], r.Key)
+		c.override(overrides.Item(i), &r.Overrides[i], r.Key)
 	}
 	c.covered(overrides, r.Overrides)
 }
 
-func (c *collector) inexact(v value, w policy.Limit) {
+func (c *collector) inexact(v policy.Place, w policy.Limit) {
 	if w.Algorithm == limit.SlidingWindowCounter && w.Most() == 1 {
 		c.warn(v, "a sliding_window_counter of 1 lets two requests through across a boundary, "+
 			"one late in a window and one early in the next: use sliding_window_log, which is exact")
@@ -106,13 +122,13 @@ func (c *collector) inexact(v value, w policy.Limit) {
 }
 
 // tooDear warns of requests that never fit a limit. An override may have room for them.
-func (c *collector) tooDear(v value, r *policy.Rule) {
+func (c *collector) tooDear(v policy.Place, r *policy.Rule) {
 	if len(r.Overrides) > 0 {
 		return
 	}
 	least := cheapest(r)
 	for i, w := range r.Limits {
-		at, room := v.field("limits").item(i), w.Max()
+		at, room := v.Field("limits").Item(i), w.Max()
 		if w.From != nil {
 			room = w.Most()
 		}
@@ -128,7 +144,7 @@ func (c *collector) tooDear(v value, r *policy.Rule) {
 		}
 		for j := range r.Costs {
 			if cost := r.Costs[j].Cost.Least(); cost > room {
-				c.warn(v.field("cost").item(j), at.path+" denies all that match"+each(cost))
+				c.warnOf(v.Field("cost").Item(j), at, otherPlace+" denies all that match"+each(cost))
 			}
 		}
 	}
@@ -141,25 +157,6 @@ func cheapest(r *policy.Rule) uint32 {
 		least = min(least, r.Costs[i].Cost.Least())
 	}
 	return least
-}
-
-// value is a value of the document and its path.
-type value struct {
-	node *policy.Node
-	path string
-}
-
-// field is the value of a field, or its object where the field is absent.
-func (v value) field(name string) value {
-	at := value{node: v.node, path: policy.Join(v.path, name)}
-	if n := v.node.Member(name); n != nil {
-		at.node = n
-	}
-	return at
-}
-
-func (v value) item(i int) value {
-	return value{node: v.node.Items[i], path: v.path + "[" + strconv.Itoa(i) + "]"}
 }
 
 // quote is s in quotes, cut where it is too long for a message.
