@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/bits"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -87,10 +88,7 @@ func cutTerm(s string) (ns uint64, rest string, ok bool) {
 
 // decimal is the value of digits, saturating.
 func decimal(digits string) uint64 {
-	n := uint64(0)
-	for i := 0; i < len(digits); i++ {
-		n = addSaturating(mulSaturating(n, 10), uint64(digits[i]-'0'))
-	}
+	n, _ := strconv.ParseUint(digits, 10, 64) // of too many the greatest
 	return n
 }
 

@@ -46,10 +46,7 @@ type jsonText struct {
 	at      int
 	tooDeep bool
 
-	// What the lists and objects around here have so far, the innermost one's last.
-	items  []*Node
-	fields []Field
-
+	members []Field // of the lists and objects around here so far, the innermost one's last
 	scratch []byte
 
 	nodes   slab[Node]
@@ -97,15 +94,14 @@ func (j *jsonText) value(depth int) *Node {
 		j.tooDeep = true
 		return nil
 	case c == '{':
-		return j.readObject(depth + 1)
+		return j.inside(j.node(Object, ""), '}', depth+1)
 	case c == '[':
-		return j.readList(depth + 1)
+		return j.inside(j.node(List, ""), ']', depth+1)
 	case c == '"':
-		s, ok := j.string()
-		if !ok {
-			return nil
+		if s, ok := j.string(); ok {
+			return j.node(String, s)
 		}
-		return j.node(String, s)
+		return nil
 	}
 	if n := numberLen(rest); n > 0 {
 		j.at += n
@@ -123,67 +119,54 @@ func (j *jsonText) value(depth int) *Node {
 	return nil
 }
 
-func (j *jsonText) readList(depth int) *Node {
-	n := j.node(List, "")
+// inside reads what a list or an object has up to its end.
+func (j *jsonText) inside(n *Node, end byte, depth int) *Node {
 	j.at++
-	if j.space(); j.take(']') {
+	if j.space(); j.take(end) {
 		return n
 	}
-	begin := len(j.items)
+	begin := len(j.members)
 	for {
+		var m Field
 		j.space()
-		item := j.value(depth)
-		if item == nil {
+		if n.Kind == Object && !j.name(&m) {
 			return nil
 		}
-		j.items = append(j.items, item)
 		j.space()
-		switch {
-		case j.take(']'):
-			n.Items = j.lists.copied(j.items[begin:])
-			j.items = j.items[:begin]
-			return n
-		case !j.take(','):
+		if m.Value = j.value(depth); m.Value == nil {
+			return nil
+		}
+		j.members = append(j.members, m)
+		if j.space(); j.take(end) {
+			break
+		}
+		if !j.take(',') {
 			return nil
 		}
 	}
+	if n.Kind == Object {
+		n.Fields = j.objects.take(len(j.members) - begin)
+		copy(n.Fields, j.members[begin:])
+	} else {
+		n.Items = j.lists.take(len(j.members) - begin)
+		for i := range n.Items {
+			n.Items[i] = j.members[begin+i].Value
+		}
+	}
+	j.members = j.members[:begin]
+	return n
 }
 
-func (j *jsonText) readObject(depth int) *Node {
-	n := j.node(Object, "")
-	j.at++
-	if j.space(); j.take('}') {
-		return n
+// name reads a field's name and the colon after it.
+func (j *jsonText) name(of *Field) (ok bool) {
+	if !strings.HasPrefix(j.rest(), `"`) {
+		return false
 	}
-	begin := len(j.fields)
-	for {
+	if of.Name, ok = j.string(); ok {
 		j.space()
-		if !strings.HasPrefix(j.rest(), `"`) {
-			return nil
-		}
-		name, ok := j.string()
-		if !ok {
-			return nil
-		}
-		if j.space(); !j.take(':') {
-			return nil
-		}
-		j.space()
-		v := j.value(depth)
-		if v == nil {
-			return nil
-		}
-		j.fields = append(j.fields, Field{Name: name, Value: v})
-		j.space()
-		switch {
-		case j.take('}'):
-			n.Fields = j.objects.copied(j.fields[begin:])
-			j.fields = j.fields[:begin]
-			return n
-		case !j.take(','):
-			return nil
-		}
+		ok = j.take(':')
 	}
+	return ok
 }
 
 // string reads the string that begins here. It is a copy: TinyGo's collector takes as long
@@ -286,13 +269,6 @@ func (s *slab[T]) take(n int) []T {
 	taken := s.free[:n:n]
 	s.free = s.free[n:]
 	return taken
-}
-
-// copied returns a copy of values.
-func (s *slab[T]) copied(values []T) []T {
-	c := s.take(len(values))
-	copy(c, values)
-	return c
 }
 
 // AppendJSON writes n as compact JSON that ParseJSON reads back as the same

@@ -24,8 +24,8 @@ var limitObject = newObject("limit", []field[writtenLimit]{
 		}
 	}},
 	{"name", name, "", func(r *reader, v value, l *writtenLimit) { l.Name = r.windowName(v) }},
-	{"algorithm", word(algorithms[:]...), "", func(r *reader, v value, l *writtenLimit) {
-		if l.Algorithm = 0; v.Kind == String && v.Text == concurrency {
+	{"algorithm", ofLimits, "", func(r *reader, v value, l *writtenLimit) {
+		if l.Algorithm = 0; v.Kind == String && v.Text == AlgorithmName(limit.Concurrency) {
 			r.fail(v, ConcurrencyInLimit)
 		} else {
 			l.Algorithm = r.algorithm(v)
@@ -52,35 +52,24 @@ func (r *reader) windowName(v value) string {
 	return s
 }
 
-// algorithms are the names of limit.FixedWindow and those behind it, which limits may
-// have each for itself.
-var algorithms = [...]string{
-	"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket",
+// algorithmNames are what a policy calls the algorithms, by their numbers. A window of
+// months is written as a fixed one.
+var algorithmNames = [...]string{
+	limit.FixedWindow: "fixed_window", limit.FixedWindowPerKey: "fixed_window_per_key", limit.SlidingWindowLog: "sliding_window_log",
+	limit.SlidingWindowCounter: "sliding_window_counter", limit.TokenBucket: "token_bucket", limit.Calendar: "fixed_window",
+	limit.Concurrency: "concurrency", // of whole rules
 }
-
-// concurrency is the name of limit.Concurrency, the algorithm of whole rules.
-const concurrency = "concurrency"
 
 // AlgorithmName is what a policy calls the algorithm.
-func AlgorithmName(a limit.Algorithm) string {
-	switch a {
-	case limit.Concurrency:
-		return concurrency
-	case limit.Calendar:
-		a = limit.FixedWindow
-	default: // has a name of its own
-	}
-	return algorithms[a-1]
-}
+func AlgorithmName(a limit.Algorithm) string { return algorithmNames[a] }
 
 // algorithm answers 0 for what it has refused.
 func (r *reader) algorithm(v value) limit.Algorithm {
-	name := r.word(v)
-	if name == concurrency {
-		return limit.Concurrency
-	}
-	return limit.Algorithm(1 + slices.Index(algorithms[:], name))
+	return limit.Algorithm(slices.Index(algorithmNames[:], r.word(v)))
 }
+
+// ofLimits are the algorithms that limits may have each for itself.
+var ofLimits = word(algorithmNames[limit.FixedWindow:limit.Calendar]...)
 
 // period sets the length of a window to per if a window may have that length.
 func (r *reader) period(v value, per Period, l *writtenLimit) {

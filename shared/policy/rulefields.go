@@ -27,7 +27,7 @@ var ruleObject = newObject("rule", []field[Rule]{
 	{"match", objectOf("match"), "", func(r *reader, v value, rule *Rule) { readObject(r, v, matchObject, &rule.Match) }},
 	{"exempt", listOf("match"), "", func(r *reader, v value, rule *Rule) { rule.Exempt = r.exemptions(v) }},
 	{"key", listOf("key"), "", readKey},
-	{"algorithm", word(append(algorithms[:], concurrency)...), "fixed_window", func(r *reader, v value, _ *Rule) {
+	{"algorithm", word(append(ofLimits.Words, AlgorithmName(limit.Concurrency))...), "fixed_window", func(r *reader, v value, _ *Rule) {
 		r.rule.algorithm = r.algorithm(v)
 	}},
 	{"limits", required(listOf("limit")), "", readLimits},

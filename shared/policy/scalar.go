@@ -182,7 +182,9 @@ func integerOf(text string) (int64, bool) {
 	digits, negative := strings.CutPrefix(text, "-")
 	exponent := 0
 	if at := strings.IndexAny(digits, "eE"); at >= 0 {
-		exponent = exponentOf(digits[at+1:])
+		const most = 1 << 28 // of more digits than a policy may have
+		exponent, _ = strconv.Atoi(digits[at+1:])
+		exponent = max(min(exponent, most), -most)
 		digits = digits[:at]
 	}
 	whole, fraction, _ := strings.Cut(digits, ".")
@@ -203,20 +205,6 @@ func integerOf(text string) (int64, bool) {
 		n = -n
 	}
 	return n, err == nil
-}
-
-// exponentOf saturates: the text may have a million digits.
-func exponentOf(text string) int {
-	const limit = 1 << 28
-	digits := strings.TrimLeft(text, "+-")
-	n := 0
-	for i := 0; i < len(digits) && n < limit; i++ {
-		n = n*10 + int(digits[i]-'0')
-	}
-	if strings.HasPrefix(text, "-") {
-		return -n
-	}
-	return n
 }
 
 // isNumber reports whether s has the syntax of a JSON number.
