@@ -93,7 +93,7 @@ func explain(cmd *cobra.Command, o explainOptions) error {
 
 // ask has the proxies explain the request.
 func (o *manageOptions) ask(cmd *cobra.Command, r *simulate.Request) ([]manage.ExplainRow, *asker, error) {
-	if r.AtNs != nil {
+	if r.When != nil {
 		return nil, nil, usageError(errors.New("--request has a time: a running proxy explains what holds now"), "remove the time, or ask a file with explain -f")
 	}
 	described := r.Header()

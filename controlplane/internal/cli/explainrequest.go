@@ -77,7 +77,7 @@ func (o *requestOptions) described() (*simulate.Request, error) {
 		}
 		return r, err
 	}
-	r := &simulate.Request{Method: o.method, Host: o.host, Path: o.path, Headers: map[string][]string{}}
+	r := &simulate.Request{Method: o.method, Host: o.host, Path: o.path, Headers: map[string]simulate.Values{}}
 	for _, line := range o.headers {
 		at := strings.IndexAny(line, ":=")
 		if at < 0 {

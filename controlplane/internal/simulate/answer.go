@@ -25,12 +25,12 @@ type output struct {
 func (o *output) append(b []byte) []byte {
 	b = append(append(append(b, `{"`...), o.line.unit...), `":`...)
 	b = append(b, o.line.time...)
-	if o.line.op != "" {
-		b = policy.AppendString(append(b, `,"op":`...), o.line.op)
+	if o.line.Op != "" {
+		b = policy.AppendString(append(b, `,"op":`...), o.line.Op)
 	}
 	a := &o.answer
 	switch {
-	case o.line.request.Answer != nil:
+	case o.line.Answer != nil:
 		return o.appendAnswer(b)
 	case o.line.policy != nil:
 		return append(b, `,"ok":true}`...)
@@ -56,8 +56,8 @@ func (o *output) append(b []byte) []byte {
 
 // appendAnswer appends what became of a part of an answer.
 func (o *output) appendAnswer(b []byte) []byte {
-	b = policy.AppendString(append(b, `,"answer":`...), *o.line.request.Answer)
-	if o.line.request.Status != nil {
+	b = policy.AppendString(append(b, `,"answer":`...), *o.line.Answer)
+	if o.line.Status != nil {
 		passed := true
 		o.answer.Allowed = &passed
 		b = append(o.appendHeaders(append(b, `,"headers":{`...)), '}')
@@ -97,7 +97,7 @@ func (o *output) statusCode() int {
 func (o *output) appendValue(b []byte) []byte {
 	value := *o.answer.Value
 	b = append(b, `,"value":`...)
-	if o.line.op == "expires_at" {
+	if o.line.Op == "expires_at" {
 		b = strconv.AppendInt(b, answer.Milliseconds(value), 10)
 		if o.times()&answer.Ns != 0 {
 			b = strconv.AppendInt(append(b, `,"value_ns":`...), value, 10)

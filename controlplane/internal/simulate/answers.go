@@ -3,7 +3,6 @@ package simulate
 import (
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -20,27 +19,27 @@ const (
 const answerFields = "answer status headers chunk trailers end reset"
 
 // checkAnswer refuses a part of an answer that no upstream gives.
-func (in *fields) checkAnswer() error {
+func (l *line) checkAnswer() error {
 	switch {
-	case in.Op != "":
+	case l.Op != "":
 		return errors.New("op: an answer has none, but " + strings.Join(strings.Fields(answerFields), ", "))
-	case in.Status == nil && in.Chunk == nil && in.Trailers == nil && in.End == nil && in.Reset == nil:
+	case l.Status == nil && l.Chunk == nil && l.Trailers == nil && l.End == nil && l.Reset == nil:
 		return errors.New("answer: the line says nothing of it: it needs status, chunk, trailers, end or reset")
-	case in.Status != nil && *in.Status != 101 && (*in.Status < 200 || *in.Status > 599):
-		return fmt.Errorf("status: %d is no status of an answer: it must be from 200 to 599, or 101", *in.Status)
-	case in.Status == nil && in.Headers != nil:
+	case l.Status != nil && *l.Status != 101 && (*l.Status < 200 || *l.Status > 599):
+		return fmt.Errorf("status: %d is no status of an answer: it must be from 200 to 599, or 101", *l.Status)
+	case l.Status == nil && l.Headers != nil:
 		return errors.New("headers: they come with the answer's status")
 	}
-	return errors.Join(in.checkEnd(), checkNames("headers", maps.Keys(in.Headers)), checkNames("trailers", maps.Keys(in.Trailers)))
+	return errors.Join(l.checkEnd(), checkNames("headers", l.Headers), checkNames("trailers", l.Trailers))
 }
 
-func (in *fields) checkEnd() error {
+func (l *line) checkEnd() error {
 	switch {
-	case in.End != nil && !*in.End:
+	case l.End != nil && !*l.End:
 		return errors.New("end: must be true, or left out where the answer goes on")
-	case in.Reset != nil && *in.Reset != resetClient && *in.Reset != resetUpstream:
-		return fmt.Errorf("reset: %q must be client or upstream", *in.Reset)
-	case in.Reset != nil && (in.End != nil || in.Trailers != nil):
+	case l.Reset != nil && *l.Reset != resetClient && *l.Reset != resetUpstream:
+		return fmt.Errorf("reset: %q must be client or upstream", *l.Reset)
+	case l.Reset != nil && (l.End != nil || l.Trailers != nil):
 		return errors.New("reset: the answer has ended on the same line")
 	}
 	return nil
@@ -53,7 +52,7 @@ const (
 )
 
 // lastPart reports whether nothing follows the line's part of the answer. Trailers are last.
-func (in *fields) lastPart() bool { return in.End != nil || in.Trailers != nil || in.Reset != nil }
+func (l *line) lastPart() bool { return l.End != nil || l.Trailers != nil || l.Reset != nil }
 
 // asked is what is known of a request with an id.
 type asked struct {
@@ -68,9 +67,9 @@ type asked struct {
 // check refuses ids that say nothing, and parts of answers out of order.
 func (r *reader) check(l *line) error {
 	switch {
-	case l.request.ID != nil:
-		return r.ask(*l.request.ID, l.ns)
-	case l.request.Answer != nil:
+	case l.ID != nil:
+		return r.ask(*l.ID, l.ns)
+	case l.Answer != nil:
 		return r.checkPart(l)
 	}
 	return nil
@@ -91,31 +90,30 @@ func (r *reader) ask(id string, ns int64) error {
 }
 
 func (r *reader) checkPart(l *line) error {
-	in := l.request
-	a := r.asked[*in.Answer]
+	a := r.asked[*l.Answer]
 	switch {
 	case a == nil:
-		return fmt.Errorf("answer: no request before has the id %q", *in.Answer)
+		return fmt.Errorf("answer: no request before has the id %q", *l.Answer)
 	case a.ended != 0:
-		return fmt.Errorf("answer: the answer to %q has ended on line %d", *in.Answer, a.ended)
+		return fmt.Errorf("answer: the answer to %q has ended on line %d", *l.Answer, a.ended)
 	case l.ns < a.ns:
-		return fmt.Errorf("%s: it is before that of the last line with %q", l.unit, *in.Answer)
+		return fmt.Errorf("%s: it is before that of the last line with %q", l.unit, *l.Answer)
 	case l.ns-a.fromNs > longestAnswerNs:
 		return fmt.Errorf("%s: an answer takes 7 days at most from its request", l.unit)
-	case in.Status != nil && a.status:
-		return fmt.Errorf("status: the answer to %q has one already", *in.Answer)
-	case in.Status == nil && !a.status && (in.Reset == nil || in.Chunk != nil):
-		return fmt.Errorf("status: the answer to %q has none yet, so it must begin with it", *in.Answer)
+	case l.Status != nil && a.status:
+		return fmt.Errorf("status: the answer to %q has one already", *l.Answer)
+	case l.Status == nil && !a.status && (l.Reset == nil || l.Chunk != nil):
+		return fmt.Errorf("status: the answer to %q has none yet, so it must begin with it", *l.Answer)
 	}
-	a.ns, a.answered, a.status = l.ns, true, a.status || in.Status != nil
-	if in.lastPart() {
+	a.ns, a.answered, a.status = l.ns, true, a.status || l.Status != nil
+	if l.lastPart() {
 		a.ended = r.number
 	}
 	return nil
 }
 
 // sorted are the fields of a map of headers, in lower case and by name.
-func sorted(all map[string]values) (list [][2]string) {
+func sorted(all map[string]Values) (list [][2]string) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		for _, value := range all[name] {
 			list = append(list, [2]string{strings.ToLower(name), value})
@@ -124,8 +122,8 @@ func sorted(all map[string]values) (list [][2]string) {
 	return list
 }
 
-func checkNames(field string, names iter.Seq[string]) error {
-	for _, name := range slices.Sorted(names) {
+func checkNames(field string, headers map[string]Values) error {
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		if name == "" || strings.ContainsFunc(name, notInToken) {
 			return fmt.Errorf("%s: %q is no header name", field, name)
 		}

@@ -130,29 +130,29 @@ func (p *caller) Cancel() {
 // operate has the quota service do an operation, and asks the line's proxy, or all,
 // what they hold of the key.
 func (s *simulation) operate(l *line, on counters.Operation, o *output) error {
-	if l.request.Fail != "" {
-		return fmt.Errorf("fail: rule %q has scope cluster: no proxy is between op %s and the quota service", on.Rule, l.op)
+	if l.Fail != "" {
+		return fmt.Errorf("fail: rule %q has scope cluster: no proxy is between op %s and the quota service", on.Rule, l.Op)
 	}
 	prepared, err := counters.Prepare(s.policy, on)
 	if err != nil {
-		return fmt.Errorf("op %s: %w", l.op, err)
+		return fmt.Errorf("op %s: %w", l.Op, err)
 	}
 	if o.answer, err = prepared.Do(context.Background(), s.cluster.service); err != nil {
-		return fmt.Errorf("op %s: %w", l.op, err)
+		return fmt.Errorf("op %s: %w", l.Op, err)
 	}
 	o.leased = new(int64)
 	for i, host := range s.hosts {
-		if l.proxy >= 0 && l.proxy != i {
+		if l.Proxy != nil && *l.Proxy != i {
 			continue
 		}
-		asked := line{op: manage.Leased.Wire, request: &fields{Rule: on.Rule, Key: on.Key}}
+		asked := line{Op: manage.Leased.Wire, Rule: on.Rule, Key: on.Key}
 		response, err := host.Serve(0, asked.toRequest())
 		if err != nil {
 			return err
 		}
 		held, ok := manage.ReadAnswer(manage.Leased, response.Body)
 		if !ok {
-			return fmt.Errorf("op %s: %s", asked.op, response.Body)
+			return fmt.Errorf("op %s: %s", asked.Op, response.Body)
 		}
 		*o.leased += *held.Value
 	}
@@ -170,7 +170,7 @@ func (s *simulation) pass(ns int64) {
 	if s.leases {
 		busy = max(busy, s.now+longestLeaseNs)
 	}
-	for !s.stopped() {
+	for s.interrupted() == nil {
 		until := busy
 		if len(s.open)+len(s.holding) > 0 {
 			until = ns
@@ -183,16 +183,6 @@ func (s *simulation) pass(ns int64) {
 		s.happen()
 	}
 	s.now = ns
-}
-
-// stopped reports whether the user has interrupted the simulation.
-func (s *simulation) stopped() bool {
-	select {
-	case <-s.interrupted:
-		return true
-	default:
-		return false
-	}
 }
 
 // next returns when something happens next without a request.

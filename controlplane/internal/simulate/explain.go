@@ -5,11 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
+	"net/netip"
 	"path"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
@@ -20,40 +21,40 @@ import (
 // Request is a request for the filter to explain. Method and path have the
 // filter's defaults.
 type Request struct {
-	Method     string              `json:"method,omitempty"`
-	Host       string              `json:"host,omitempty"`
-	Path       string              `json:"path,omitempty"`
-	Headers    map[string][]string `json:"headers,omitempty"`
-	ClientIP   string              `json:"client_ip,omitempty"`
-	Route      string              `json:"route,omitempty"`
-	Properties map[string]string   `json:"properties,omitempty"` // text alone: by path, segments joined by dots
-	Keys       bool                `json:"keys,omitempty"`       // say the key of each rule, of credentials too
+	Method     string            `json:"method,omitempty"`
+	Host       string            `json:"host,omitempty"`
+	Path       string            `json:"path,omitempty"`
+	Headers    map[string]Values `json:"headers,omitempty"`
+	ClientIP   string            `json:"client_ip,omitempty"`
+	Route      string            `json:"route,omitempty"`
+	Properties map[string]string `json:"properties,omitempty"` // text alone: by path, segments joined by dots
+	Keys       bool              `json:"keys,omitempty"`       // say the key of each rule, of credentials too
 
-	AtNs *int64 `json:"-"` // when, nil if the request does not say
+	When *int64 `json:"-"` // in nanoseconds, nil if the request does not say
 }
 
 // ReadRequest reads a request as a line of simulate has it; it needs no time.
 func ReadRequest(text []byte) (*Request, error) {
-	in, err := decode(text)
+	l, err := decode(text)
 	if err != nil {
 		return nil, err
 	}
-	if err := in.only(requestFields); err != nil {
+	if err := l.only(requestFields); err != nil {
 		return nil, err
 	}
-	r := &Request{Method: in.Method, Host: in.Host, Path: in.Path, ClientIP: in.ClientIP, Headers: map[string][]string{}, Route: in.Route, Properties: in.Properties}
-	for name, v := range in.Headers {
+	r := l.Request
+	r.Headers = map[string]Values{}
+	for name, v := range l.Headers {
 		lower := strings.ToLower(name)
 		r.Headers[lower] = append(r.Headers[lower], v...)
 	}
-	if in.AtMs != nil || in.AtNs != nil || in.At != nil {
-		l := line{request: in}
-		if err := l.readTime(in); err != nil {
+	if l.AtMs != nil || l.AtNs != nil || l.At != nil {
+		if err := l.readTime(); err != nil {
 			return nil, err
 		}
-		r.AtNs = &l.ns
+		r.When = &l.ns
 	}
-	return r, r.Check()
+	return &r, r.Check()
 }
 
 // Check refuses a request that no proxy would show to the filter. No error
@@ -64,7 +65,16 @@ func (r *Request) Check() error {
 			return fmt.Errorf("headers: %s is not UTF-8", name)
 		}
 	}
-	return check(r.Method, r.Path, r.ClientIP, maps.Keys(r.Headers))
+	_, err := netip.ParseAddr(r.ClientIP)
+	switch {
+	case r.ClientIP != "" && err != nil:
+		return fmt.Errorf("client_ip: %q is no IP address", r.ClientIP)
+	case strings.ContainsFunc(r.Method, notInToken):
+		return fmt.Errorf("method: %q is none", r.Method)
+	case r.Path != "" && (r.Path[0] != '/' || strings.ContainsFunc(r.Path, unicode.IsControl)):
+		return fmt.Errorf("path: %q is none: it begins with / and holds no control characters", r.Path)
+	}
+	return checkNames("headers", r.Headers)
 }
 
 // Header is the request as the value of manage.RequestHeader: JSON in ASCII.
@@ -84,10 +94,10 @@ func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
 		return nil, err
 	}
 	now := time.Now().UnixNano()
-	if r.AtNs != nil {
-		now = *r.AtNs
+	if r.When != nil {
+		now = *r.When
 	}
-	s := &simulation{now: now}
+	s := &simulation{now: now, interrupted: ctx.Err}
 	defer s.close()
 	o.Workers, o.Proxies, o.Seed = 1, 1, 1
 	if err := s.start(ctx, o, "", p); err != nil {

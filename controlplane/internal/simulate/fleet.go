@@ -36,7 +36,7 @@ func NewFleet(ctx context.Context, o Options, name string, text []byte, ns int64
 	if err != nil {
 		return nil, err
 	}
-	f := &Fleet{simulation: simulation{now: ns, interrupted: ctx.Done()}}
+	f := &Fleet{simulation: simulation{now: ns, interrupted: ctx.Err}}
 	o.Workers, o.Proxies = 1, max(o.Proxies, 1)
 	if err := f.start(ctx, o, traceBrief, &policyFile{p, policy.PushedJSON(node)}); err != nil {
 		f.Close()

@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -18,44 +16,25 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// line is one line of input, checked.
+// line is one line of input, with what checking it has found.
 type line struct {
-	ns      int64           // when
-	time    json.RawMessage // as given
-	unit    string          // the field it was given in: at_ms, at_ns or at
-	op      string          // empty for a request
-	proxy   int             // -1 = the next one in turn
-	worker  int             // of the proxy, -1 = the next one in turn
-	request *fields
-	policy  *policyFile // of op policy
-
-	answered bool // it is a request, and a later line has a part of its answer
-}
-
-// fields are a line as JSON has it.
-type fields struct {
+	Request
 	AtMs json.RawMessage `json:"at_ms"`
 	AtNs json.RawMessage `json:"at_ns"`
 	At   json.RawMessage `json:"at"`
 
-	Method     string            `json:"method"`
-	Host       string            `json:"host"`
-	Path       string            `json:"path"`
-	Headers    map[string]values `json:"headers"`
-	ClientIP   string            `json:"client_ip"`
-	Properties map[string]string `json:"properties"`
-	Proxy      *int              `json:"proxy"`
-	Worker     *int              `json:"worker"`
-	Fail       string            `json:"fail"`
+	Metadata map[string]map[string]any `json:"metadata"`
+	Proxy    *int                      `json:"proxy"`  // nil = the next one in turn
+	Worker   *int                      `json:"worker"` // of the proxy, nil = the next one in turn
+	Fail     string                    `json:"fail"`
 
-	Op     string   `json:"op"`
+	Op     string   `json:"op"` // empty for a request
 	Rule   string   `json:"rule"`
 	Key    []string `json:"key"`
 	N      *uint32  `json:"n"`
@@ -63,18 +42,21 @@ type fields struct {
 	Window string   `json:"window"`
 	File   string   `json:"file"`
 
-	Route    string                    `json:"route"`
-	Metadata map[string]map[string]any `json:"metadata"`
-
 	ID       *string           `json:"id"`
 	Answer   *string           `json:"answer"` // the id of a request before
 	Status   *uint32           `json:"status"`
 	Chunk    *string           `json:"chunk"`
-	Trailers map[string]values `json:"trailers"`
+	Trailers map[string]Values `json:"trailers"`
 	End      *bool             `json:"end"`
 	Reset    *string           `json:"reset"`
 
 	given map[string]json.RawMessage // all of them, by name
+
+	ns       int64           // when
+	time     json.RawMessage // as given
+	unit     string          // the field it was given in: at_ms, at_ns or at
+	policy   *policyFile     // of op policy
+	answered bool            // it is a request, and a later line has a part of its answer
 }
 
 // policyFile is a valid policy and the JSON that the filter reads.
@@ -127,30 +109,30 @@ func newReader(ctx context.Context, o Options) (*reader, error) {
 }
 
 // next returns the next line, io.EOF behind the last.
-func (r *reader) next() (line, error) {
+func (r *reader) next() (*line, error) {
 	for len(r.rest) > 0 {
 		var text []byte
 		text, r.rest, _ = bytes.Cut(r.rest, []byte("\n"))
 		r.number++
 		switch {
 		case len(text) >= maxLineBytes:
-			return line{}, fmt.Errorf("line %d: it has more than the %d bytes that a line may have", r.number, maxLineBytes)
+			return nil, fmt.Errorf("line %d: it has more than the %d bytes that a line may have", r.number, maxLineBytes)
 		case len(r.text)-len(r.rest) > maxInputBytes || r.number > maxLines:
-			return line{}, fmt.Errorf("line %d: the requests are more than %d lines or %d bytes: simulate fewer at a time", r.number, maxLines, maxInputBytes)
+			return nil, fmt.Errorf("line %d: the requests are more than %d lines or %d bytes: simulate fewer at a time", r.number, maxLines, maxInputBytes)
 		}
 		if text = bytes.TrimSpace(text); len(text) == 0 {
 			continue
 		}
 		l, err := r.read(text)
 		if err == nil && !r.known {
-			err = r.check(&l)
+			err = r.check(l)
 		}
 		if err != nil {
 			err = fmt.Errorf("line %d: %w", r.number, err)
 		}
 		return l, err
 	}
-	return line{}, io.EOF
+	return nil, io.EOF
 }
 
 // foresee checks all that is left, for what is to be known of later lines.
@@ -181,74 +163,68 @@ const (
 	times         = "at_ms at_ns at"
 )
 
-func (r *reader) read(text []byte) (line, error) {
-	in, err := decode(text)
+func (r *reader) read(text []byte) (*line, error) {
+	l, err := decode(text)
 	if err != nil {
-		return line{}, err
+		return nil, err
 	}
-	has, known := kinds[in.Op]
-	if in.Answer != nil {
+	has, known := kinds[l.Op]
+	if l.Answer != nil {
 		has = answerFields
 	}
-	l := line{request: in, op: in.Op, proxy: -1, worker: -1}
 	switch {
 	case !known:
 		ops := slices.DeleteFunc(slices.Sorted(maps.Keys(kinds)), func(op string) bool { return op == "" })
-		return l, fmt.Errorf("op: unknown operation %q: it must be %s", in.Op, strings.Join(ops, ", "))
-	case in.Op == "set" && in.N == nil:
-		return l, errors.New("n: op set needs the units to set")
-	case in.Worker != nil && (*in.Worker < 0 || *in.Worker >= r.workers):
-		return l, fmt.Errorf("worker: %d is none of the %d workers, which count from 0", *in.Worker, r.workers)
-	case in.Proxy != nil && (*in.Proxy < 0 || *in.Proxy >= r.proxies):
-		return l, fmt.Errorf("proxy: %d is none of the %d proxies, which count from 0", *in.Proxy, r.proxies)
+		return nil, fmt.Errorf("op: unknown operation %q: it must be %s", l.Op, strings.Join(ops, ", "))
+	case l.Op == "set" && l.N == nil:
+		return nil, errors.New("n: op set needs the units to set")
+	case l.Worker != nil && (*l.Worker < 0 || *l.Worker >= r.workers):
+		return nil, fmt.Errorf("worker: %d is none of the %d workers, which count from 0", *l.Worker, r.workers)
+	case l.Proxy != nil && (*l.Proxy < 0 || *l.Proxy >= r.proxies):
+		return nil, fmt.Errorf("proxy: %d is none of the %d proxies, which count from 0", *l.Proxy, r.proxies)
 	}
-	if in.Worker != nil {
-		l.worker = *in.Worker
+	_, err = faults(l.Fail)
+	if err = errors.Join(l.only(has), err); err != nil {
+		return nil, err
 	}
-	if in.Proxy != nil {
-		l.proxy = *in.Proxy
+	if err := l.readTime(); err != nil {
+		return nil, err
 	}
-	_, err = faults(in.Fail)
-	if err = errors.Join(in.only(has), err); err != nil {
-		return l, err
+	switch {
+	case l.Answer != nil:
+		err = l.checkAnswer()
+	case l.Op == "policy":
+		l.policy, err = r.policyIn(l.File)
+	default:
+		err = l.Check()
 	}
-	if err := l.readTime(in); err != nil {
-		return l, err
-	}
-	if in.Answer != nil {
-		return l, in.checkAnswer()
-	}
-	if in.Op == "policy" {
-		l.policy, err = r.policyIn(in.File)
-		return l, err
-	}
-	return l, check(in.Method, in.Path, in.ClientIP, maps.Keys(in.Headers))
+	return l, err
 }
 
 // decode decodes a line.
-func decode(text []byte) (*fields, error) {
-	in := &fields{}
+func decode(text []byte) (*line, error) {
+	l := &line{}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(in); err != nil {
+	if err := decoder.Decode(l); err != nil {
 		return nil, plain(err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("there is more than one JSON object")
 	}
-	return in, json.Unmarshal(text, &in.given)
+	return l, json.Unmarshal(text, &l.given)
 }
 
 // only refuses fields that a line of this kind would ignore.
-func (in *fields) only(has string) error {
-	for name := range in.given {
+func (l *line) only(has string) error {
+	for name := range l.given {
 		if !slices.Contains(strings.Fields(has+" op "+times), name) {
 			what := "a request"
 			switch {
-			case in.Answer != nil:
+			case l.Answer != nil:
 				what = "an answer"
-			case in.Op != "":
-				what = "op " + in.Op
+			case l.Op != "":
+				what = "op " + l.Op
 			}
 			return fmt.Errorf("%s: %s has none, but %s", name, what, strings.Join(strings.Fields(has), ", "))
 		}
@@ -256,23 +232,9 @@ func (in *fields) only(has string) error {
 	return nil
 }
 
-// check refuses a request that no proxy would show to the filter.
-func check(method, target, clientIP string, headers iter.Seq[string]) error {
-	_, err := netip.ParseAddr(clientIP)
-	switch {
-	case clientIP != "" && err != nil:
-		return fmt.Errorf("client_ip: %q is no IP address", clientIP)
-	case strings.ContainsFunc(method, notInToken):
-		return fmt.Errorf("method: %q is none", method)
-	case target != "" && (target[0] != '/' || strings.ContainsFunc(target, unicode.IsControl)):
-		return fmt.Errorf("path: %q is none: it begins with / and holds no control characters", target)
-	}
-	return checkNames("headers", headers)
-}
-
 // limits are those that a request would say, as an operation takes them.
-func (in *fields) limits() (texts []string) {
-	for _, n := range in.Limits {
+func (l *line) limits() (texts []string) {
+	for _, n := range l.Limits {
 		texts = append(texts, strconv.FormatUint(uint64(n), 10))
 	}
 	return texts
@@ -304,9 +266,9 @@ func (r *reader) policyIn(file string) (*policyFile, error) {
 	return readPolicy(filepath.Join(r.dir, file), text)
 }
 
-func (l *line) readTime(in *fields) error {
+func (l *line) readTime() error {
 	given := 0
-	for unit, raw := range map[string]json.RawMessage{"at_ms": in.AtMs, "at_ns": in.AtNs, "at": in.At} {
+	for unit, raw := range map[string]json.RawMessage{"at_ms": l.AtMs, "at_ns": l.AtNs, "at": l.At} {
 		if raw != nil {
 			given++
 			l.unit, l.time = unit, raw
@@ -343,6 +305,7 @@ const maxYear = 2200
 func plain(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
+		wrong.Field = strings.TrimPrefix(wrong.Field, "Request.")
 		what := map[reflect.Kind]string{
 			reflect.String: "text", reflect.Slice: "text or a list of texts", reflect.Map: "an object",
 			reflect.Uint32: "a whole number from 0 to 4294967295", reflect.Bool: "true",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
@@ -36,12 +37,7 @@ func (h *holding) end() {
 
 // holdOn keeps a request, in the order of their ends.
 func (s *simulation) holdOn(h holding) {
-	i, _ := slices.BinarySearchFunc(s.holding, h, func(a, b holding) int {
-		if a.untilNs <= b.untilNs {
-			return -1
-		}
-		return 1
-	})
+	i := sort.Search(len(s.holding), func(i int) bool { return s.holding[i].untilNs > h.untilNs })
 	s.holding = slices.Insert(s.holding, i, h)
 }
 
@@ -53,10 +49,10 @@ func (s *simulation) keep(l *line, x *sim.Exchange) (bool, error) {
 		if s.open == nil {
 			s.open = map[string]*sim.Exchange{}
 		}
-		s.open[*l.request.ID] = x
+		s.open[*l.ID] = x
 	} else {
 		hold := int64(0)
-		if !ended && l.op == "" {
+		if !ended && l.Op == "" {
 			hold = s.hold(x.State()[reportState])
 		}
 		if hold == 0 {
@@ -97,15 +93,14 @@ func (s *simulation) release() {
 
 // part takes a line's part of an answer through the proxy.
 func (s *simulation) part(l *line, o *output) error {
-	in := l.request
-	id := *in.Answer
+	id := *l.Answer
 	x := s.open[id]
 	if !x.Ended() { // the request was not denied
-		if err := s.pour(in, x, o); err != nil {
+		if err := s.pour(l, x, o); err != nil {
 			return fmt.Errorf("answer to %q: %w", id, err)
 		}
 	}
-	if in.lastPart() {
+	if l.lastPart() {
 		delete(s.open, id)
 		s.activeUntil = max(s.activeUntil, s.now+longestLingerNs)
 	}
@@ -123,28 +118,28 @@ func (s *simulation) part(l *line, o *output) error {
 }
 
 // pour does what the line says of the answer, in the order of an answer.
-func (s *simulation) pour(in *fields, x *sim.Exchange, o *output) error {
-	if in.Status != nil {
-		end := in.End != nil && in.Chunk == nil && in.Trailers == nil
-		response, err := x.Answer(&sim.Response{Status: int(*in.Status), Headers: sorted(in.Headers)}, end)
+func (s *simulation) pour(l *line, x *sim.Exchange, o *output) error {
+	if l.Status != nil {
+		end := l.End != nil && l.Chunk == nil && l.Trailers == nil
+		response, err := x.Answer(&sim.Response{Status: int(*l.Status), Headers: sorted(l.Headers)}, end)
 		if err != nil {
 			return err
 		}
 		o.headers = response.Headers
 	}
-	if in.Chunk != nil {
-		if err := x.Chunk([]byte(*in.Chunk), in.End != nil && in.Trailers == nil); err != nil {
+	if l.Chunk != nil {
+		if err := x.Chunk([]byte(*l.Chunk), l.End != nil && l.Trailers == nil); err != nil {
 			return err
 		}
 	}
 	switch {
-	case in.Trailers != nil:
-		return x.Trailers(sorted(in.Trailers))
-	case in.Reset != nil && *in.Reset == resetClient:
+	case l.Trailers != nil:
+		return x.Trailers(sorted(l.Trailers))
+	case l.Reset != nil && *l.Reset == resetClient:
 		return x.Reset(sim.ClientGone)
-	case in.Reset != nil:
+	case l.Reset != nil:
 		return x.Reset(sim.UpstreamReset)
-	case in.End != nil && !x.Ended():
+	case l.End != nil && !x.Ended():
 		return x.Chunk(nil, true)
 	}
 	return nil

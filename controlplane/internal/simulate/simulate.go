@@ -95,7 +95,7 @@ func (o Options) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := &simulation{turns: make([]int, o.Proxies), interrupted: ctx.Done()}
+	s := &simulation{turns: make([]int, o.Proxies), interrupted: ctx.Err}
 	defer s.close()
 	w := bufio.NewWriter(out)
 	for err == nil {
@@ -109,18 +109,18 @@ func (o Options) run(ctx context.Context, out io.Writer) error {
 
 // line reads a line and answers it.
 func (s *simulation) line(ctx context.Context, o Options, r *reader, first *policyFile, w *bufio.Writer) error {
-	if ctx.Err() != nil {
+	if s.interrupted() != nil {
 		return input.ErrInterrupted
 	}
 	l, err := r.next()
 	if err != nil {
 		return err
 	}
-	if l.request.ID != nil {
+	if l.ID != nil {
 		if err := r.foresee(); err != nil {
 			return err
 		}
-		l.answered = r.asked[*l.request.ID].answered
+		l.answered = r.asked[*l.ID].answered
 	}
 	if s.policy == nil {
 		s.now = l.ns
@@ -128,7 +128,7 @@ func (s *simulation) line(ctx context.Context, o Options, r *reader, first *poli
 			return err
 		}
 	}
-	if err := s.step(&l, w); err != nil {
+	if err := s.step(l, w); err != nil {
 		return fmt.Errorf("line %d: %w", r.number, err)
 	}
 	return nil
@@ -160,7 +160,7 @@ type simulation struct {
 	open        map[string]*sim.Exchange // requests that wait for their answers, by id
 	holding     []holding                // those that no line answers, the first to end first
 	activeUntil int64                    // proxies have something to do until then, though nothing is open
-	interrupted <-chan struct{}
+	interrupted func() error             // of the context: the user wants no more
 }
 
 func (s *simulation) addProxy(ctx context.Context, o Options, number uint64, trace string) error {
@@ -206,7 +206,7 @@ func (s *simulation) step(l *line, w *bufio.Writer) error {
 	switch {
 	case l.policy != nil:
 		err = s.configure(l.policy)
-	case l.request.Answer != nil:
+	case l.Answer != nil:
 		err = s.part(l, &o)
 	default:
 		err = s.answer(l, &o)
@@ -228,24 +228,17 @@ func (s *simulation) answer(l *line, o *output) error {
 }
 
 func (s *simulation) serve(l *line, o *output) error {
-	proxy := l.proxy
-	if proxy < 0 {
-		proxy = s.turn
-		s.turn = (s.turn + 1) % len(s.hosts)
-	}
-	host, worker := s.hosts[proxy], l.worker
-	if worker < 0 {
-		worker = s.turns[proxy]
-		s.turns[proxy] = (worker + 1) % host.Workers()
-	}
-	if l.op == "stats" { // on a tick the other workers pass on what they have counted
+	proxy := inTurn(l.Proxy, &s.turn, len(s.hosts))
+	host := s.hosts[proxy]
+	worker := inTurn(l.Worker, &s.turns[proxy], host.Workers())
+	if l.Op == "stats" { // on a tick the other workers pass on what they have counted
 		for other := range host.Workers() {
 			if err := host.Tick(other); err != nil {
 				return err
 			}
 		}
 	}
-	s.cluster.cut = l.request.Fail == failQuota
+	s.cluster.cut = l.Fail == failQuota
 	x, err := s.begin(host, worker, l.toRequest())
 	s.cluster.cut = false
 	if err != nil {
@@ -263,21 +256,31 @@ func (s *simulation) serve(l *line, o *output) error {
 		return err
 	}
 	report := []byte(response.State[reportState])
-	if l.op != "" {
+	if l.Op != "" {
 		report = response.Body
 		if response.Status != http.StatusOK {
 			var refused struct{ Error string }
 			if json.Unmarshal(report, &refused) != nil {
 				refused.Error = string(report)
 			}
-			return fmt.Errorf("op %s: %s", l.op, refused.Error)
+			return fmt.Errorf("op %s: %s", l.Op, refused.Error)
 		}
 	}
-	if l.op == "stats" {
+	if l.Op == "stats" {
 		o.stats = bytes.TrimSpace(report)
 		return nil
 	}
 	return s.verdict(l, o, report, response)
+}
+
+// inTurn is what the line names, or of so many the next.
+func inTurn(named, turn *int, of int) int {
+	if named != nil {
+		return *named
+	}
+	next := *turn
+	*turn = (next + 1) % of
+	return next
 }
 
 // verdict reads what the filter said of the line.
@@ -286,7 +289,7 @@ func (s *simulation) verdict(l *line, o *output, report []byte, response *sim.Re
 	if json.Unmarshal(report, a) != nil || a.Value == nil && a.Allowed == nil || a.Allowed != nil && !*a.Allowed && a.RetryNs == nil {
 		return fmt.Errorf("the filter gave no verdict, status %d: %s", response.Status, response.Details)
 	}
-	if l.op == "" {
+	if l.Op == "" {
 		o.status, o.headers = response.Status, response.Headers
 	}
 	return nil
@@ -294,44 +297,41 @@ func (s *simulation) verdict(l *line, o *output, report []byte, response *sim.Re
 
 // operation is the line's operation.
 func (l *line) operation() counters.Operation {
-	in := l.request
-	o := counters.Operation{Name: l.op, Rule: in.Rule, Key: in.Key, N: 1, Window: in.Window}
-	if in.N != nil {
-		o.N = *in.N
+	o := counters.Operation{Name: l.Op, Rule: l.Rule, Key: l.Key, N: 1, Window: l.Window, Limits: l.limits()}
+	if l.N != nil {
+		o.N = *l.N
 	}
-	o.Limits = in.limits()
 	return o
 }
 
 // toRequest makes the request that the filter sees. An operation is a request
 // on the management path.
 func (l *line) toRequest() *sim.Request {
-	in := l.request
-	f, _ := faults(in.Fail)
-	if l.op != "" {
-		query := url.Values{"rule": {in.Rule}, "key": in.Key, "limit": in.limits()}
-		if in.N != nil {
-			query.Set("n", strconv.FormatUint(uint64(*in.N), 10))
+	f, _ := faults(l.Fail)
+	if l.Op != "" {
+		query := url.Values{"rule": {l.Rule}, "key": l.Key, "limit": l.limits()}
+		if l.N != nil {
+			query.Set("n", strconv.FormatUint(uint64(*l.N), 10))
 		}
-		if in.Window != "" {
-			query.Set("window", in.Window)
+		if l.Window != "" {
+			query.Set("window", l.Window)
 		}
 		return &sim.Request{
-			Method: "POST", Path: path.Join(managePath, "counters", l.op) + "?" + query.Encode(),
+			Method: "POST", Path: path.Join(managePath, "counters", l.Op) + "?" + query.Encode(),
 			Headers: [][2]string{{"authorization", "Bearer " + manageToken}}, Faults: f,
 		}
 	}
 	r := &sim.Request{
-		Method: in.Method, Host: in.Host, Path: in.Path, ClientIP: in.ClientIP, Route: in.Route, Faults: f,
-		Properties: make(map[string][]byte, len(in.Properties)), Metadata: make(map[string]*structpb.Struct, len(in.Metadata)),
+		Method: l.Method, Host: l.Host, Path: l.Path, ClientIP: l.ClientIP, Route: l.Route, Faults: f,
+		Properties: make(map[string][]byte, len(l.Properties)), Metadata: make(map[string]*structpb.Struct, len(l.Metadata)),
 	}
-	for namespace, values := range in.Metadata {
+	for namespace, values := range l.Metadata {
 		r.Metadata[namespace], _ = structpb.NewStruct(values) // JSON always is one
 	}
-	for name, value := range in.Properties {
+	for name, value := range l.Properties {
 		r.Properties[name] = []byte(value)
 	}
-	r.Headers = sorted(in.Headers)
+	r.Headers = sorted(l.Headers)
 	return r
 }
 

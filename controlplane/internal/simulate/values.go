@@ -2,13 +2,13 @@ package simulate
 
 import "encoding/json"
 
-// values is a header's value or a list of them.
-type values []string
+// Values are the values of a header: in JSON one, or a list of them.
+type Values []string
 
-func (v *values) UnmarshalJSON(b []byte) error {
+func (v *Values) UnmarshalJSON(b []byte) error {
 	var one string
 	if json.Unmarshal(b, &one) == nil {
-		*v = values{one}
+		*v = Values{one}
 		return nil
 	}
 	return json.Unmarshal(b, (*[]string)(v))
