@@ -42,39 +42,31 @@ func (m *Answers) Decode(b []byte) error {
 func (m *Asks) fields(c *coder) {
 	c.text(1, &m.Domain, MaxDomainBytes)
 	c.fixed64(2, &m.Process)
-	for i := items(c, 3, &m.Definitions, 0, MaxDefinitions); i < len(m.Definitions); i++ {
-		in := c.inside(3)
-		for in.next() {
-			m.Definitions[i].fields(&in)
+	for i := -1; item(c, 3, &m.Definitions, &i, MaxDefinitions, 1<<2|1<<3); {
+		for c.next() {
+			m.Definitions[i].fields(c)
 		}
-		c.leave(&in)
 	}
-	for i := items(c, 4, &m.Asks, 0, maxItems); i < len(m.Asks); i++ {
-		in := c.inside(4)
-		for in.next() {
-			m.Asks[i].fields(&in)
+	for i := -1; item(c, 4, &m.Asks, &i, maxItems, 1<<2); {
+		for c.next() {
+			m.Asks[i].fields(c)
 		}
-		c.leave(&in)
 	}
-	for i := items(c, 5, &m.Returns, 0, maxItems); i < len(m.Returns); i++ {
-		in := c.inside(5)
-		for in.next() {
-			in.u32(1, &m.Returns[i].Grant)
-			in.u32(2, &m.Returns[i].Units)
+	for i := -1; item(c, 5, &m.Returns, &i, maxItems, 0); {
+		for c.next() {
+			c.u32(1, &m.Returns[i].Grant)
+			c.u32(2, &m.Returns[i].Units)
 		}
-		c.leave(&in)
 	}
 }
 
 func (d *Definition) fields(c *coder) {
 	c.u32(1, &d.ID)
 	c.key(2, &d.Counter)
-	for i := items(c, 3, &d.Windows, 1, MaxWindows); i < len(d.Windows); i++ {
-		in := c.inside(3)
-		for in.next() {
-			windowFields(&in, &d.Windows[i])
+	for i := -1; item(c, 3, &d.Windows, &i, MaxWindows, 0); {
+		for c.next() {
+			windowFields(c, &d.Windows[i])
 		}
-		c.leave(&in)
 	}
 	c.u32(4, &d.Lease)
 	c.flag(5, &d.CountDenied)
@@ -94,12 +86,10 @@ func windowFields(c *coder, w *limit.Window) {
 
 func (a *Ask) fields(c *coder) {
 	c.u32(1, &a.ID)
-	for i := items(c, 2, &a.Parts, 1, MaxGroup); i < len(a.Parts); i++ {
-		in := c.inside(2)
-		for in.next() {
-			a.Parts[i].fields(&in)
+	for i := -1; item(c, 2, &a.Parts, &i, MaxGroup, 1<<2); {
+		for c.next() {
+			a.Parts[i].fields(c)
 		}
-		c.leave(&in)
 	}
 }
 
@@ -121,12 +111,10 @@ func (p *Part) fields(c *coder) {
 }
 
 func (m *Answers) fields(c *coder) {
-	for i := items(c, 1, &m.Answers, 0, maxItems); i < len(m.Answers); i++ {
-		in := c.inside(1)
-		for in.next() {
-			m.Answers[i].fields(&in)
+	for i := -1; item(c, 1, &m.Answers, &i, maxItems, 0); {
+		for c.next() {
+			m.Answers[i].fields(c)
 		}
-		c.leave(&in)
 	}
 	c.u32(2, &m.Proxies)
 }
@@ -134,12 +122,10 @@ func (m *Answers) fields(c *coder) {
 func (a *Answer) fields(c *coder) {
 	c.u32(1, &a.ID)
 	number(c, 2, &a.Result, 1<<8-1)
-	for i := items(c, 3, &a.Grants, 0, MaxGroup); i < len(a.Grants); i++ {
-		in := c.inside(3)
-		for in.next() {
-			a.Grants[i].fields(&in)
+	for i := -1; item(c, 3, &a.Grants, &i, MaxGroup, 0); {
+		for c.next() {
+			a.Grants[i].fields(c)
 		}
-		c.leave(&in)
 	}
 }
 
@@ -153,12 +139,10 @@ func (g *Grant) fields(c *coder) {
 	c.flag(8, &g.Failed)
 	c.flag(9, &g.Held)
 	c.flag(10, &g.Stated)
-	for i := items(c, 6, &g.Windows, 0, MaxWindows); i < len(g.Windows); i++ {
-		in := c.inside(6)
-		for in.next() {
-			in.u32(1, &g.Windows[i].Used)
-			number(&in, 2, &g.Windows[i].ResetNs, max64)
+	for i := -1; item(c, 6, &g.Windows, &i, MaxWindows, 0); {
+		for c.next() {
+			c.u32(1, &g.Windows[i].Used)
+			number(c, 2, &g.Windows[i].ResetNs, max64)
 		}
-		c.leave(&in)
 	}
 }

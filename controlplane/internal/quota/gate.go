@@ -14,8 +14,8 @@ import (
 type gate struct {
 	mu      sync.Mutex
 	free    int
-	had     int64 // of the stream that entered last, when it did
-	waiting []*pass
+	had     int64   // of the stream that entered last, when it did
+	waiting []*pass // the next first
 }
 
 func newGate() gate { return gate{free: runtime.GOMAXPROCS(0)} }
@@ -38,7 +38,8 @@ func (g *gate) enter(ctx context.Context, p *pass) error {
 		g.mu.Unlock()
 		return nil
 	}
-	g.waiting = append(g.waiting, p)
+	at, _ := slices.BinarySearchFunc(g.waiting, p.had+1, func(q *pass, had int64) int { return cmp.Compare(q.had, had) })
+	g.waiting = slices.Insert(g.waiting, at, p)
 	g.mu.Unlock()
 	select {
 	case <-p.next:
@@ -46,9 +47,12 @@ func (g *gate) enter(ctx context.Context, p *pass) error {
 	case <-ctx.Done():
 	}
 	g.mu.Lock()
-	waits := g.forget(p)
+	at = slices.Index(g.waiting, p)
+	if at >= 0 {
+		g.waiting = slices.Delete(g.waiting, at, at+1)
+	}
 	g.mu.Unlock()
-	if !waits { // the turn has come meanwhile
+	if at < 0 { // the turn has come meanwhile
 		<-p.next
 		g.leave(p, 0)
 	}
@@ -64,17 +68,8 @@ func (g *gate) leave(p *pass, n int) {
 		g.free++
 		return
 	}
-	next := slices.MinFunc(g.waiting, func(p, q *pass) int { return cmp.Compare(p.had, q.had) })
-	g.forget(next)
+	next := g.waiting[0]
+	g.waiting[0], g.waiting = nil, g.waiting[1:]
 	g.had = next.had
 	next.next <- struct{}{}
-}
-
-// forget reports whether the pass has waited.
-func (g *gate) forget(p *pass) bool {
-	at := slices.Index(g.waiting, p)
-	if at >= 0 {
-		g.waiting = slices.Delete(g.waiting, at, at+1)
-	}
-	return at >= 0
 }

@@ -29,7 +29,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	for want, m := range map[string]lease.Asks{
 		`PermissionDenied domain "e": it may ask for d`:                           {Domain: "e"},
 		"InvalidArgument the first message of a stream must name its domain":      {},
-		"InvalidArgument read a message of 25 bytes: a list is empty or too long": {Domain: "d", Definitions: []lease.Definition{{ID: 1}}},
+		"InvalidArgument read a message of 25 bytes: a key, a counter, or all windows of a definition or parts of an ask are missing": {Domain: "d", Definitions: []lease.Definition{{ID: 1}}},
 	} {
 		err := open().send(m)
 		require.Equal(t, want, fmt.Sprint(status.Code(err), " ", status.Convert(err).Message()))
