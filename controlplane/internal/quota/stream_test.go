@@ -27,8 +27,8 @@ func TestStreamsAreBounded(t *testing.T) {
 		return &proxy{t: t, Stream: st}
 	}
 	for want, m := range map[string]lease.Asks{
-		`PermissionDenied domain "e": it may ask for d`:                           {Domain: "e"},
-		"InvalidArgument the first message of a stream must name its domain":      {},
+		`PermissionDenied domain "e": it may ask for d`:                                                                               {Domain: "e"},
+		"InvalidArgument the first message of a stream must name its domain":                                                          {},
 		"InvalidArgument read a message of 25 bytes: a key, a counter, or all windows of a definition or parts of an ask are missing": {Domain: "d", Definitions: []lease.Definition{{ID: 1}}},
 	} {
 		err := open().send(m)

@@ -3,6 +3,7 @@ package quota
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
@@ -33,12 +34,14 @@ import (
 //	          n, n × (time − last, units)                         log
 //	          limit, burst, stamp − its own stamp, end, high, low  bucket
 const (
-	version    = 1 // a release reads a version before the first one writes it
-	holding    = 2 // the version of values with rows
-	headBytes  = NonceBytes + 1 + 8 + 8 + 8 + 1
-	flagElas   = 1
-	flagSlides = 2
-	flagCut    = 4
+	version = 1 // a release reads a version before the first one writes it
+	holding = 2 // the version of values with rows
+
+	flagElas, flagSlides, flagCut = 1, 2, 4
+
+	any64      = 1<<64 - 1
+	maxInstant = 1<<63 - 1
+	maxUnits   = 1<<32 - 1
 )
 
 var (
@@ -57,50 +60,148 @@ type record struct {
 
 // append appends the value's bytes to b.
 func (r *record) append(b []byte, nonce uint64) []byte {
-	b = binary.LittleEndian.AppendUint64(b, nonce)
-	if r.Rows != nil {
-		b = append(b, holding)
-	} else {
-		b = append(b, version)
+	c := coder{b: b}
+	r.fields(&c, nonce)
+	return c.b
+}
+
+// parse reads a value.
+func parse(b []byte) (*record, error) {
+	c, r := coder{b: b, reads: true}, new(record)
+	r.fields(&c, 0)
+	if c.err == nil && len(c.b) > 0 {
+		c.err = errDamage
 	}
-	b = binary.LittleEndian.AppendUint64(b, r.generation)
-	stamp := r.NowNs
+	return r, c.err
+}
+
+func (r *record) fields(c *coder, nonce uint64) {
+	v, n, stamp := byte(version), byte(len(r.Windows)), r.NowNs
+	if r.Rows != nil {
+		v = holding
+	}
 	for i := range r.Windows {
 		stamp = max(stamp, r.Stamp(i))
 	}
-	b = binary.LittleEndian.AppendUint64(b, uint64(r.NowNs))
-	b = binary.LittleEndian.AppendUint64(b, uint64(stamp))
-	b = append(b, byte(len(r.Windows)))
-	for i := range r.Windows {
-		b = appendWindow(b, &r.Windows[i], &r.Usages[i], stamp-r.Stamp(i))
+	now := r.NowNs
+	fixed64(c, &nonce)
+	if c.byte(&v); c.err == nil && v > holding {
+		c.err = errNewer
 	}
-	if r.Rows != nil {
-		b = r.appendRows(b)
+	fixed64(c, &r.generation)
+	fixed64(c, &now)
+	fixed64(c, &stamp)
+	c.byte(&n)
+	if c.must(v >= version && n <= lease.MaxWindows && now >= 0 && stamp >= now); c.err != nil {
+		return
+	}
+	if c.reads {
+		r.State = lease.NewState(now, make([]limit.Window, n))
+	}
+	for i := range r.Windows {
+		before := stamp - r.Stamp(i)
+		c.window(&r.Windows[i], &r.Usages[i], &before, stamp-now)
+		if c.reads && r.Windows[i].Algorithm == limit.TokenBucket {
+			r.SetStamp(i, stamp-before)
+		}
+	}
+	if v == holding {
+		c.rows(r)
+	}
+}
+
+// coder goes over what a value consists of, and appends it or reads it. It writes to nothing
+// that it appends: a record has the windows of definitions.
+type coder struct {
+	b     []byte // what was appended, or is to be read
+	reads bool
+	err   error
+}
+
+// must is for what is read.
+func (c *coder) must(holds bool) {
+	if c.err == nil && !holds {
+		c.err = errDamage
+	}
+}
+
+// next is the next bytes that are read, zeros where there are too few.
+func (c *coder) next(n int) (b [8]byte) {
+	if c.must(n <= len(c.b)); c.err == nil {
+		copy(b[:], c.b[:n])
+		c.b = c.b[n:]
 	}
 	return b
 }
 
-func appendWindow(b []byte, w *limit.Window, u *limit.Usage, beforeStamp int64) []byte {
-	b = append(b, byte(w.Algorithm))
-	b = binary.AppendUvarint(b, uint64(w.PeriodNs))
-	b = binary.AppendUvarint(b, uint64(w.OffsetNs))
-	b = append(b, w.Jitter, flag(w.Elastic, flagElas)|flag(u.Slides, flagSlides)|flag(u.Cut, flagCut))
+func (c *coder) byte(v *byte) {
+	if c.reads {
+		*v = c.next(1)[0]
+	} else {
+		c.b = append(c.b, *v)
+	}
+}
+
+func fixed64[T ~uint64 | ~int64](c *coder, v *T) {
+	if b := [8]byte{}; c.reads {
+		b = c.next(len(b))
+		*v = T(binary.LittleEndian.Uint64(b[:]))
+	} else {
+		c.b = binary.LittleEndian.AppendUint64(c.b, uint64(*v))
+	}
+}
+
+// number goes over a number from 0 to bound.
+func number[T ~int | ~uint32 | ~uint64 | ~int64](c *coder, v *T, bound uint64) {
+	if !c.reads {
+		c.b = binary.AppendUvarint(c.b, uint64(*v))
+		return
+	}
+	n, size := binary.Uvarint(c.b)
+	if c.must(size > 0 && n <= bound); c.err != nil {
+		n, size = 0, 0
+	}
+	*v, c.b = T(n), c.b[size:]
+}
+
+func (c *coder) signed(v *int64) {
+	u := uint64(*v)<<1 ^ uint64(*v>>63)
+	if number(c, &u, any64); c.reads {
+		*v = int64(u>>1) ^ -int64(u&1)
+	}
+}
+
+// window goes over a window and its usage. A bucket's stamp is before the value's, at most latest.
+func (c *coder) window(w *limit.Window, u *limit.Usage, before *int64, latest int64) {
+	c.byte((*byte)(&w.Algorithm))
+	number(c, &w.PeriodNs, maxInstant)
+	number(c, &w.OffsetNs, maxInstant)
+	c.byte(&w.Jitter)
+	flags := flag(w.Elastic, flagElas) | flag(u.Slides, flagSlides) | flag(u.Cut, flagCut)
+	c.byte(&flags)
+	if c.reads {
+		w.Elastic, u.Slides, u.Cut = flags&flagElas != 0, flags&flagSlides != 0, flags&flagCut != 0
+	}
+	c.must(w.InRange() && flags <= flagElas|flagSlides|flagCut)
 	switch w.Algorithm {
+	case limit.FixedWindow, limit.FixedWindowPerKey, limit.Calendar:
+		number(c, &u.Used, maxUnits)
+		number(c, &u.EndNs, maxInstant)
 	case limit.SlidingWindowCounter:
-		b = binary.AppendUvarint(b, uint64(u.Used))
-		return binary.AppendUvarint(b, uint64(u.Prev))
+		number(c, &u.Used, maxUnits)
+		number(c, &u.Prev, maxUnits)
 	case limit.SlidingWindowLog:
-		return appendLog(b, u.Log)
+		c.log(u)
 	case limit.TokenBucket:
-		b = binary.AppendUvarint(b, uint64(w.Limit))
-		b = binary.AppendUvarint(b, uint64(w.Burst))
-		b = binary.AppendUvarint(b, uint64(beforeStamp))
-		b = binary.AppendUvarint(b, uint64(u.EndNs))
-		b = binary.AppendVarint(b, u.Tokens.Hi)
-		return binary.AppendUvarint(b, u.Tokens.Lo)
+		number(c, &w.Limit, maxUnits)
+		number(c, &w.Burst, maxUnits)
+		number(c, before, uint64(latest))
+		number(c, &u.EndNs, maxInstant)
+		c.signed(&u.Tokens.Hi)
+		number(c, &u.Tokens.Lo, any64)
+		c.must(u.Tokens.Hi < 1<<31 && u.Tokens.Hi > -1<<31)
 	default:
-		b = binary.AppendUvarint(b, uint64(u.Used))
-		return binary.AppendUvarint(b, uint64(u.EndNs))
+		c.must(false)
 	}
 }
 
@@ -111,139 +212,62 @@ func flag(is bool, bit byte) byte {
 	return 0
 }
 
-// appendLog writes units of one instant together.
-func appendLog(b []byte, log []int64) []byte {
-	instants, last := 0, int64(-1)
-	for _, t := range log {
-		if t != last {
-			instants, last = instants+1, t
+// log goes over the units of each instant together.
+func (c *coder) log(u *limit.Usage) {
+	instants, last := 0, int64(0)
+	for i, t := range u.Log {
+		if i == 0 || t != u.Log[i-1] {
+			instants++
 		}
 	}
-	b = binary.AppendUvarint(b, uint64(instants))
-	for i, last := 0, int64(0); i < len(log); {
-		n := 1
-		for i+n < len(log) && log[i+n] == log[i] {
-			n++
+	number(c, &instants, limit.MaxLog)
+	for at := 0; instants > 0 && c.err == nil; instants-- {
+		gap, n := int64(0), 0
+		if !c.reads {
+			gap = u.Log[at] - last
+			for at < len(u.Log) && u.Log[at] == last+gap {
+				at, n = at+1, n+1
+			}
 		}
-		b = binary.AppendUvarint(b, uint64(log[i]-last))
-		b = binary.AppendUvarint(b, uint64(n))
-		last, i = log[i], i+n
-	}
-	return b
-}
-
-// parse reads a value.
-func parse(b []byte) (*record, error) {
-	if len(b) < headBytes {
-		return nil, errDamage
-	}
-	v := b[NonceBytes]
-	if v > holding {
-		return nil, errNewer
-	}
-	at := func(i int) int64 { return int64(binary.LittleEndian.Uint64(b[NonceBytes+1+8*i:])) }
-	now, stamp, n := at(1), at(2), int(b[headBytes-1])
-	if v < version || n > lease.MaxWindows || now < 0 || stamp < now {
-		return nil, errDamage
-	}
-	r := &record{generation: uint64(at(0)), State: lease.NewState(now, make([]limit.Window, n))}
-	rest := reader{b: b[headBytes:], latest: stamp - now}
-	for i := range n {
-		var before int64
-		r.Windows[i], r.Usages[i], before = rest.window()
-		if r.Windows[i].Algorithm == limit.TokenBucket {
-			r.SetStamp(i, stamp-before)
+		number(c, &gap, uint64(maxInstant-last))
+		number(c, &n, limit.MaxLog)
+		last += gap
+		if c.reads {
+			c.must(n > 0 && len(u.Log)+n <= limit.MaxLog)
+			u.Log = append(u.Log, slices.Repeat([]int64{last}, n)...)
 		}
 	}
-	if v == holding {
-		rest.rows(r)
-	}
-	if rest.bad || len(rest.b) > 0 {
-		return nil, errDamage
-	}
-	return r, nil
 }
 
-// reader reads what append has written; bad says that something else is there.
-type reader struct {
-	b      []byte
-	latest int64 // from the value's time to its stamp
-	bad    bool
-}
-
-func (r *reader) byte() byte {
-	if len(r.b) == 0 {
-		r.bad = true
-		return 0
+// rows goes over what only a value with rows has.
+func (c *coder) rows(r *record) {
+	if c.reads {
+		r.Rows = &lease.Rows{QuietNs: r.NowNs}
 	}
-	c := r.b[0]
-	r.b = r.b[1:]
-	return c
-}
-
-func (r *reader) uint(bound uint64) uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 || v > bound {
-		r.bad = true
-		return 0
+	for i := range r.Windows {
+		number(c, &r.Windows[i].Pays, maxUnits)
 	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *reader) int() int64 {
-	v, n := binary.Varint(r.b)
-	if n <= 0 {
-		r.bad = true
-		return 0
+	quiet, n := max(r.Rows.QuietNs-r.NowNs, 0), len(r.Rows.Rows)
+	number(c, &quiet, uint64(maxInstant-r.NowNs))
+	number(c, &n, lease.MaxRows)
+	if c.reads {
+		r.Rows.QuietNs = r.NowNs + quiet
 	}
-	r.b = r.b[n:]
-	return v
-}
-
-const (
-	maxInstant = 1<<63 - 1
-	maxUnits   = 1<<32 - 1
-)
-
-func (r *reader) window() (w limit.Window, u limit.Usage, beforeStamp int64) {
-	w.Algorithm = limit.Algorithm(r.byte())
-	w.PeriodNs, w.OffsetNs = int64(r.uint(maxInstant)), int64(r.uint(maxInstant))
-	w.Jitter = r.byte()
-	flags := r.byte()
-	w.Elastic, u.Slides, u.Cut = flags&flagElas != 0, flags&flagSlides != 0, flags&flagCut != 0
-	r.bad = r.bad || !w.InRange() || flags > flagElas|flagSlides|flagCut
-	switch w.Algorithm {
-	case limit.FixedWindow, limit.FixedWindowPerKey, limit.Calendar:
-		u.Used, u.EndNs = uint32(r.uint(maxUnits)), int64(r.uint(maxInstant))
-	case limit.SlidingWindowCounter:
-		u.Used, u.Prev = uint32(r.uint(maxUnits)), uint32(r.uint(maxUnits))
-	case limit.SlidingWindowLog:
-		u.Log = r.log()
-	case limit.TokenBucket:
-		w.Limit, w.Burst = uint32(r.uint(maxUnits)), uint32(r.uint(maxUnits))
-		beforeStamp = int64(r.uint(uint64(r.latest)))
-		u.EndNs = int64(r.uint(maxInstant))
-		u.Tokens.Hi, u.Tokens.Lo = r.int(), r.uint(1<<64-1)
-		r.bad = r.bad || u.Tokens.Hi >= 1<<31 || u.Tokens.Hi <= -1<<31
-	default:
-		r.bad = true
-	}
-	return w, u, beforeStamp
-}
-
-func (r *reader) log() (log []int64) {
-	last := int64(0)
-	for range r.uint(limit.MaxLog) {
-		last += int64(r.uint(uint64(maxInstant - last)))
-		n := r.uint(limit.MaxLog)
-		if r.bad || n == 0 || len(log)+int(n) > limit.MaxLog {
-			r.bad = true
-			return nil
+	for i := 0; i < n && c.err == nil; i++ {
+		if c.reads {
+			r.Rows.Rows = append(r.Rows.Rows, lease.Row{SaidNs: r.NowNs})
 		}
-		for range n {
-			log = append(log, last)
+		row := &r.Rows.Rows[i]
+		age := r.NowNs - row.SaidNs
+		fixed64(c, &row.Worker)
+		number(c, &row.Since, any64)
+		number(c, &row.Number, any64)
+		number(c, &row.Charged, any64)
+		number(c, &row.Held, maxUnits)
+		number(c, &age, uint64(r.NowNs))
+		number(c, &row.HoldNs, uint64(limit.MaxPeriodNs))
+		if c.reads {
+			row.SaidNs = r.NowNs - age
 		}
 	}
-	return log
 }
