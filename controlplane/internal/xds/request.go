@@ -1,19 +1,17 @@
 package xds
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/shared/wire"
 )
 
 // maxRequest bounds a request. The first one of an Envoy has 100 KB, most of it
@@ -94,43 +92,21 @@ func (n *node) check() error {
 // reader reads messages. Its error is of the first that is malformed.
 type reader struct{ err error }
 
-// fields calls visit for each field of a message, with its bytes or its value.
-// Groups, which xDS does not use, are refused: they nest.
-func (r *reader) fields(message []byte, visit func(number protowire.Number, text []byte, value uint64)) {
+// fields calls visit for each field of a message.
+func (r *reader) fields(message []byte, visit func(f wire.Field[[]byte])) {
 	for len(message) > 0 && r.err == nil {
-		number, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			r.err = protowire.ParseError(n)
-			return
+		var f wire.Field[[]byte]
+		if f, r.err = wire.Cut(&message); r.err == nil {
+			visit(f)
 		}
-		message = message[n:]
-		var text []byte
-		var value uint64
-		switch kind {
-		case protowire.BytesType:
-			text, n = protowire.ConsumeBytes(message)
-		case protowire.VarintType:
-			value, n = protowire.ConsumeVarint(message)
-		case protowire.Fixed32Type, protowire.Fixed64Type:
-			n = protowire.ConsumeFieldValue(number, kind, message)
-		default:
-			r.err = errors.New("a group in a discovery request")
-			return
-		}
-		if n < 0 {
-			r.err = protowire.ParseError(n)
-			return
-		}
-		message = message[n:]
-		visit(number, text, value)
 	}
 }
 
 // field returns the last field of that number, nil if there is none.
-func (r *reader) field(message []byte, number protowire.Number) (found []byte) {
-	r.fields(message, func(n protowire.Number, text []byte, _ uint64) {
-		if n == number {
-			found = text
+func (r *reader) field(message []byte, number uint64) (found []byte) {
+	r.fields(message, func(f wire.Field[[]byte]) {
+		if f.ID == number {
+			found = f.Bytes
 		}
 	})
 	return found
@@ -138,9 +114,9 @@ func (r *reader) field(message []byte, number protowire.Number) (found []byte) {
 
 // entries visits the fields of a google.protobuf.Struct: those that are texts, and structs.
 func (r *reader) entries(message []byte, visit func(name string, text, inner []byte)) {
-	r.fields(message, func(number protowire.Number, entry []byte, _ uint64) {
-		if value := r.field(entry, 2); number == 1 {
-			visit(head(r.field(entry, 1), maxName), r.field(value, 3), r.field(value, 5))
+	r.fields(message, func(f wire.Field[[]byte]) {
+		if value := r.field(f.Bytes, 2); f.ID == 1 {
+			visit(head(r.field(f.Bytes, 1), maxName), r.field(value, 3), r.field(value, 5))
 		}
 	})
 }
@@ -153,8 +129,8 @@ func head(text []byte, maxBytes int) string { return string(text[:min(len(text),
 func (r *request) unmarshal(message []byte) error {
 	*r = request{size: len(message)}
 	var in reader
-	in.fields(message, func(number protowire.Number, text []byte, _ uint64) {
-		switch number {
+	in.fields(message, func(f wire.Field[[]byte]) {
+		switch text := f.Bytes; f.ID {
 		case 1:
 			r.hasNode = true
 			r.node.read(&in, text)
@@ -198,8 +174,8 @@ func appendName(names []string, name []byte) []string {
 
 // read reads a corev3.Node.
 func (n *node) read(in *reader, message []byte) {
-	in.fields(message, func(number protowire.Number, text []byte, _ uint64) {
-		switch number {
+	in.fields(message, func(f wire.Field[[]byte]) {
+		switch text := f.Bytes; f.ID {
 		case 1:
 			n.Place.Node = head(text, access.MaxNodeID)
 		case 2:
@@ -208,9 +184,9 @@ func (n *node) read(in *reader, message []byte) {
 			n.metadata(in, text)
 		case 8: // user_agent_build_version
 			var version [4]uint32 // by field number
-			in.fields(in.field(text, 1), func(number protowire.Number, _ []byte, value uint64) {
-				if number < 4 {
-					version[number] = uint32(value)
+			in.fields(in.field(text, 1), func(f wire.Field[[]byte]) {
+				if f.ID < 4 {
+					version[f.ID] = uint32(f.Number)
 				}
 			})
 			n.Version = fmt.Sprintf("%d.%d.%d", version[1], version[2], version[3])

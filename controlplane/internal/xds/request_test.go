@@ -20,6 +20,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/shared/wire"
 )
 
 // read is what the server reads of a request.
@@ -131,7 +132,7 @@ func TestDeepNesting(t *testing.T) {
 	for range 50_000 {
 		groups = protowire.AppendTag(groups, 100, protowire.StartGroupType)
 	}
-	require.ErrorContains(t, new(request).unmarshal(groups), "a group")
+	require.ErrorIs(t, new(request).unmarshal(groups), wire.ErrTag)
 }
 
 // Whatever the request, reading it takes little memory.

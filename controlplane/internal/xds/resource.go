@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -66,39 +67,59 @@ func (s *Server) plugin(r revision, n *node) envoy.Plugin {
 // kind is what of a node and a revision its configuration depends on.
 type kind struct {
 	number              uint64
+	size                int // of the policy as it is pushed
 	wasm, vmID, runtime string
 	vmCapabilities      bool // see envoy.TakesVMCapabilities
 }
 
-// config is the filter with the server's marker for a policy.
-func (s *Server) config(p envoy.Plugin, r revision) (*anypb.Any, error) {
-	return s.configs.get(kind{r.number, p.Wasm, p.VMID, p.Runtime, envoy.TakesVMCapabilities(p.Envoy)}, func() (*anypb.Any, error) {
-		p.Policy, p.Capabilities = []byte(s.marker), r.capabilities
-		config, err := p.ExtensionConfig()
+// config is the filter as a google.protobuf.Any, without its policy.
+type config struct{ before, after []byte }
+
+func (s *Server) config(p envoy.Plugin, r revision, size int) (config, error) {
+	return s.configs.get(kind{r.number, size, p.Wasm, p.VMID, p.Runtime, envoy.TakesVMCapabilities(p.Envoy)}, func() (c config, err error) {
+		p.Policy, p.Capabilities = append(bytes.Repeat([]byte(" "), size-len(s.marker)), s.marker...), r.capabilities
+		filter, err := p.ExtensionConfig()
 		if err != nil {
-			return nil, err
+			return c, err
 		}
-		packed := new(anypb.Any)
-		return packed, anypb.MarshalFrom(packed, config, proto.MarshalOptions{Deterministic: true})
+		packed, err := anypb.New(filter)
+		if err != nil {
+			return c, err
+		}
+		text, err := proto.Marshal(packed)
+		before, after, _ := bytes.Cut(text, p.Policy)
+		return config{bytes.Clone(before), bytes.Clone(after)}, err
 	})
 }
 
-// newPayload is the revision as a node gets it.
-func (s *Server) newPayload(p envoy.Plugin, r revision, tag string) (payload, error) {
-	config, err := s.config(p, r)
+// response is a discoveryv3.DeltaDiscoveryResponse with a revision, marshaled. All of a
+// revision share the text of its policy, the part in the middle: up to one MiB, which a fleet
+// of a thousand, or a thousand streams of an attacker, would otherwise take a thousand times.
+type response struct {
+	version string
+	parts   [3][]byte
+}
+
+// newResponse is the push of a revision to a node, with a nonce that is also its tag.
+func (s *Server) newResponse(p envoy.Plugin, r revision, nonce string) (made response, err error) {
+	head, version := r.head(nonce), version(r, nonce, p)
+	c, err := s.config(p, r, len(head)+len(r.policy))
 	if err != nil {
-		return payload{}, err
+		return made, err
 	}
-	version := version(r, tag, p)
-	short, err := proto.Marshal(&discoveryv3.Resource{Name: p.Name, Version: version, Resource: config})
+	outer, err := proto.Marshal(&discoveryv3.DeltaDiscoveryResponse{SystemVersionInfo: version, TypeUrl: TypeURL, Nonce: nonce})
 	if err != nil {
-		return payload{}, fmt.Errorf("marshal resource: %w", err)
+		return made, fmt.Errorf("marshal response: %w", err)
 	}
-	before, after, err := insert(short, []byte(s.marker), r.head(tag), len(r.policy))
+	inner, err := proto.Marshal(&discoveryv3.Resource{Name: p.Name, Version: version})
 	if err != nil {
-		return payload{}, fmt.Errorf("marshal resource: %w", err)
+		return made, fmt.Errorf("marshal resource: %w", err)
 	}
-	return payload{version, [3][]byte{before, r.policy, after}}, nil
+	const field = 2 // of the resource in the response, and of the filter in the resource
+	size := len(c.before) + len(head) + len(r.policy) + len(c.after)
+	inner = protowire.AppendVarint(protowire.AppendTag(inner, field, protowire.BytesType), uint64(size))
+	outer = protowire.AppendVarint(protowire.AppendTag(outer, field, protowire.BytesType), uint64(len(inner)+size))
+	return response{version, [3][]byte{slices.Concat(outer, inner, c.before, head), r.policy, c.after}}, nil
 }
 
 // head is the begin of a JSON object, with the fields that only the control plane
@@ -112,35 +133,6 @@ func (r revision) head(tag string) []byte {
 		head += ","
 	}
 	return []byte(head)
-}
-
-// insert puts a head, and room for more bytes behind it, in place of a marker that is
-// nested in a message. It returns what goes before and behind them, with the lengths of
-// all enclosing messages as they are then.
-func insert(message, marker, head []byte, more int) (before, after []byte, err error) {
-	if bytes.Equal(message, marker) {
-		return head, nil, nil
-	}
-	rest := message
-	for len(rest) > 0 {
-		number, kind, n := protowire.ConsumeTag(rest)
-		size := protowire.ConsumeFieldValue(number, kind, rest[max(n, 0):])
-		if n < 0 || size < 0 {
-			break
-		}
-		if value := rest[n : n+size]; kind == protowire.BytesType && bytes.Contains(value, marker) {
-			inner, _ := protowire.ConsumeBytes(value)
-			left, right, err := insert(inner, marker, head, more)
-			if err != nil {
-				return nil, nil, err
-			}
-			before = bytes.Clone(message[:len(message)-len(rest)+n])
-			before = protowire.AppendVarint(before, uint64(len(left)+more+len(right)))
-			return append(before, left...), append(right, rest[n+size:]...), nil
-		}
-		rest = rest[n+size:]
-	}
-	return nil, nil, errors.New("the policy is not in the resource")
 }
 
 // version is what Envoy reports when it connects again: "12-<tag>-<seal>-<digest>". The

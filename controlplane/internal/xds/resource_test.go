@@ -110,20 +110,16 @@ func TestPayloadIsAResource(t *testing.T) {
 		for _, version := range []string{"1.39.0", "1.40.0"} {
 			r := s.revisionOf(t, uint64(i), text)
 			plugin := envoy.Plugin{Name: envoy.ResourceName, Wasm: "/w", VMID: "{", Runtime: "r", Envoy: version}
-			e, err := s.newPayload(plugin, r, "a")
+			response, err := s.newResponse(plugin, r, "a")
 			require.NoError(t, err)
 			plugin.Policy, plugin.Capabilities = append(r.head("a"), r.policy...), r.capabilities
 			want, err := plugin.ExtensionConfig()
 			require.NoError(t, err)
-			response, err := newResponse(e, "n")
-			require.NoError(t, err)
 			got, config := unmarshal(t, response), new(corev3.TypedExtensionConfig)
-			require.Equal(t, []string{e.version, TypeURL, "n"}, []string{got.GetSystemVersionInfo(), got.GetTypeUrl(), got.GetNonce()})
-			require.Equal(t, e.version, got.GetResources()[0].GetVersion())
+			require.Equal(t, []string{response.version, TypeURL, "a"}, []string{got.GetSystemVersionInfo(), got.GetTypeUrl(), got.GetNonce()})
+			require.Equal(t, response.version, got.GetResources()[0].GetVersion())
 			require.NoError(t, got.GetResources()[0].GetResource().UnmarshalTo(config))
 			require.True(t, proto.Equal(want, config))
 		}
 	}
-	_, _, err := insert([]byte{10, 1, 'a'}, []byte("b"), nil, 1)
-	require.Error(t, err)
 }

@@ -103,7 +103,6 @@ import (
 	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -133,9 +132,9 @@ type Server struct {
 	ledger *Ledger
 	secret string // goes with policies that name report_keys; see policy.Policy.ReportSecret
 	seal   []byte // of versions; see held
-	marker string // stands where the policy will be; no proxy can know it
+	marker string // ends what stands where the policy will be; no proxy can know it
 
-	configs cache[kind, *anypb.Any]
+	configs cache[kind, config]
 	texts   cache[uint64, revision]
 
 	process   string        // begins nonces
@@ -180,7 +179,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{
 		Options: o, ledger: ledger, secret: hex.EncodeToString(keyed(secret, "report_secret")), seal: keyed(secret, "version"),
 		marker: rand.Text(), process: hex.EncodeToString(process), verifyEvery: verifyEvery,
-		configs: cache[kind, *anypb.Any]{maxKept: maxConfigs}, texts: cache[uint64, revision]{maxKept: maxTexts},
+		configs: cache[kind, config]{maxKept: maxConfigs}, texts: cache[uint64, revision]{maxKept: maxTexts},
 	}
 	s.stop, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.logDamage(ledger.Damaged("")...)
@@ -190,7 +189,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 }
 
 // nonce differs from those of all other pushes, of this process or an earlier one.
-func (s *Server) nonce() string { return fmt.Sprintf("%s%06x", s.process, s.nonces.Add(1)) }
+func (s *Server) nonce() string { return fmt.Sprintf("%s%08x", s.process, s.nonces.Add(1)) }
 
 // Ledger is what the server knows about proxies and their replies.
 func (s *Server) Ledger() *Ledger { return s.ledger }

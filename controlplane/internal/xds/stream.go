@@ -291,10 +291,10 @@ func (c *conversation) pushDue() error {
 		return nil
 	}
 	nonce := c.Server.nonce() // also the tag: no push is of the bytes of another
-	p, err := c.payload(c.stream.Context(), &c.session.node, number, nonce)
-	var message response
+	var push response
+	r, err := c.revision(c.stream.Context(), number)
 	if err == nil {
-		message, err = newResponse(p, nonce)
+		push, err = c.newResponse(c.plugin(r, &c.session.node), r, nonce)
 	}
 	switch {
 	case errors.Is(err, store.ErrDamaged):
@@ -316,8 +316,8 @@ func (c *conversation) pushDue() error {
 	if withdrawal {
 		text = "refused revision withdrawn, pushed the last good one"
 	}
-	c.log.Info(text, "revision", number, "version", p.version, "nonce", nonce)
-	return c.stream.SendMsg(message)
+	c.log.Info(text, "revision", number, "version", push.version, "nonce", nonce)
+	return c.stream.SendMsg(push)
 }
 
 func (c *conversation) unsent(number uint64, why error) {
