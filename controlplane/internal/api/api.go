@@ -59,7 +59,10 @@ func New(ctx context.Context, o Options) http.Handler {
 // NewMetrics returns a handler of /metrics and /healthz alone, with the API's guard.
 func NewMetrics(o Options) http.Handler {
 	s := newServer(o)
-	return s.handler([]route{{"GET /metrics", all, access.Read, s.metrics()}, {"/", inBody, access.Read, s.unknown}})
+	return s.handler([]route{
+		{"GET /metrics", all, access.Read, s.metrics(), nil, nil},
+		{"/", inBody, access.Read, s.unknown, nil, nil},
+	})
 }
 
 func newServer(o Options) *server {
@@ -81,7 +84,7 @@ func answer(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body) // the caller has gone if this fails
 }
 
-func (s *server) healthy(w http.ResponseWriter, r *http.Request) error {
+func (s *server) healthy(w http.ResponseWriter, r *request) error {
 	status := "ok"
 	if err := s.Healthy(r.Context()); errors.Is(err, store.ErrCutOff) {
 		status = err.Error() // proxies are served all the same

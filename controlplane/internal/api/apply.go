@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 const (
@@ -29,27 +28,17 @@ const (
 
 // apply handles POST /v1/policies?file=NAME&wasm=PATH&base=REVISION with the YAML as
 // body. Without wasm the path in force stays; wasm= names none. For canary see readRollout.
-func (s *server) apply(w http.ResponseWriter, r *http.Request) error {
-	query, err := readQuery(r, "file", "wasm", "base", "canary", "promote_after", "max_denied")
-	if err != nil {
+func (s *server) apply(w http.ResponseWriter, r *request) (err error) {
+	p := proposal{draft: store.Draft{File: cmp.Or(r.get("file"), defaultFile), YAML: r.body}}
+	if p.base, err = r.base(); err != nil {
 		return err
 	}
-	p := proposal{draft: store.Draft{File: cmp.Or(query.get("file"), defaultFile)}}
-	if p.base, err = readBase(r); err != nil {
+	if p.draft.Rollout, err = readRollout(r.query); err != nil {
 		return err
 	}
-	if p.draft.Rollout, err = readRollout(query); err != nil {
-		return err
+	if r.has("wasm") {
+		p.wasm = ptr(r.get("wasm"))
 	}
-	if r.URL.Query().Has("wasm") {
-		p.wasm = ptr(query.get("wasm"))
-	}
-	text, free, err := s.read(w, r, policy.MaxBytes, "policy is larger than %d bytes (1 MiB), the most a policy may have")
-	defer free()
-	if err != nil {
-		return err
-	}
-	p.draft.YAML = text
 	return s.change(w, r, given(p), one)
 }
 
@@ -75,17 +64,9 @@ type AppliedChanges struct {
 const maxChanges = 8 << 20
 
 // applySeveral handles POST /v1/changes.
-func (s *server) applySeveral(w http.ResponseWriter, r *http.Request) error {
-	if _, err := readQuery(r); err != nil {
-		return err
-	}
-	text, free, err := s.read(w, r, maxChanges, "the policies are larger than %d bytes (8 MiB) together: apply them in parts")
-	defer free()
-	if err != nil {
-		return err
-	}
+func (s *server) applySeveral(w http.ResponseWriter, r *request) error {
 	var changes Changes
-	body := json.NewDecoder(bytes.NewReader(text))
+	body := json.NewDecoder(bytes.NewReader(r.body))
 	body.DisallowUnknownFields()
 	if err := body.Decode(&changes); err != nil || body.More() || len(changes.Policies) == 0 {
 		return badRequest(`the body is not {"policies": [{"file": NAME, "yaml": TEXT}, …]}`)
@@ -111,8 +92,8 @@ func (s *server) wasmInForce(policy string, standing []store.Summary) string {
 
 // rollback handles POST /v1/rollback/{revision}?policy=NAME&base=REVISION: a new revision
 // with the content and the binary of an old one.
-func (s *server) rollback(w http.ResponseWriter, r *http.Request) error {
-	base, err := readBase(r)
+func (s *server) rollback(w http.ResponseWriter, r *request) error {
+	base, err := r.base()
 	if err != nil {
 		return err
 	}
@@ -145,7 +126,7 @@ func one(list []Applied) any { return list[0] }
 func ptr[T any](v T) *T { return &v }
 
 // change makes proposals the next revisions and answers.
-func (s *server) change(w http.ResponseWriter, r *http.Request, list func() ([]proposal, error), body func([]Applied) any) error {
+func (s *server) change(w http.ResponseWriter, r *request, list func() ([]proposal, error), body func([]Applied) any) error {
 	applied, err := s.inTurn(r.Context(), list)
 	if err != nil {
 		return err
@@ -154,16 +135,15 @@ func (s *server) change(w http.ResponseWriter, r *http.Request, list func() ([]p
 	return nil
 }
 
-// readBase reads the revision that a change must replace, 0 for the first policy. It is
-// nil where any may be replaced.
-func readBase(r *http.Request) (*uint64, error) {
-	given := r.URL.Query()
-	if !given.Has("base") {
+// base is the revision that a change must replace, 0 for the first policy. It is nil where
+// any may be replaced.
+func (q query) base() (*uint64, error) {
+	if !q.has("base") {
 		return nil, nil
 	}
-	n, err := strconv.ParseUint(given.Get("base"), 10, 64)
+	n, err := strconv.ParseUint(q.get("base"), 10, 64)
 	if err != nil {
-		return nil, badRequest("base %s is not the number of a revision, or 0 for none", shown(given.Get("base")))
+		return nil, badRequest("base %s is not the number of a revision, or 0 for none", shown(q.get("base")))
 	}
 	return &n, nil
 }

@@ -30,20 +30,16 @@ type Audit struct {
 }
 
 // audit handles GET /v1/audit?policy=NAME&limit=N&before=ID, by default of all policies.
-func (s *server) audit(w http.ResponseWriter, r *http.Request) error {
-	query, err := readQuery(r, "policy", "limit", "before")
+func (s *server) audit(w http.ResponseWriter, r *request) error {
+	limit, err := r.number("limit", MaxAudit)
 	if err != nil {
 		return err
 	}
-	limit, err := query.number("limit", MaxAudit)
+	before, err := r.number("before", math.MaxUint64)
 	if err != nil {
 		return err
 	}
-	before, err := query.number("before", math.MaxUint64)
-	if err != nil {
-		return err
-	}
-	list, err := s.Store.Audit(r.Context(), query.get("policy"), int(cmp.Or(limit, defaultAudit)), before)
+	list, err := s.Store.Audit(r.Context(), r.get("policy"), int(cmp.Or(limit, defaultAudit)), before)
 	if err != nil {
 		return err
 	}

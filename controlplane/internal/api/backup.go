@@ -20,7 +20,7 @@ const (
 
 // backup handles GET /v1/backup: a copy of the store as of now, for sluice store
 // restore. One is sent at a time: each takes its own room on the disk.
-func (s *server) backup(w http.ResponseWriter, r *http.Request) error {
+func (s *server) backup(w http.ResponseWriter, r *request) error {
 	free, err := s.backups.take(r.Context())
 	if errors.Is(err, errBusy) {
 		return later("30", errors.New("another backup is being sent: try again once that has ended"))

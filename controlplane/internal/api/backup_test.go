@@ -23,10 +23,10 @@ func TestBackup(t *testing.T) {
 	f.json(http.MethodPost, "/v1/policies", good, http.StatusCreated, &Applied{})
 	s := &server{Options: Options{Store: f.store, XDS: f.xds, Log: slog.New(slog.DiscardHandler)}, backups: newTurn(50 * time.Millisecond)}
 	ctx := access.NewContext(t.Context(), access.Caller{Name: "alice", Address: "192.0.2.7", Role: access.Admin})
-	request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/backup", nil)
+	asked := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/backup", nil)
 	get := func() *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
-		s.needs(route{role: access.Admin, handle: s.backup})(w, request)
+		s.needs(route{role: access.Admin, handle: s.backup})(w, asked)
 		return w
 	}
 	free, err := s.backups.take(t.Context())
@@ -56,7 +56,7 @@ func TestBackup(t *testing.T) {
 	require.Equal(t, "192.0.2.7", newest().From)
 	require.Equal(t, fmt.Sprintf("sent %d bytes", whole.Body.Len()), newest().Outcome)
 
-	require.NoError(t, s.backup(&cutOff{ResponseRecorder: httptest.NewRecorder(), entry: newest}, request))
+	require.NoError(t, s.backup(&cutOff{ResponseRecorder: httptest.NewRecorder(), entry: newest}, &request{Request: asked}))
 	require.Equal(t, "sent 1000 of "+strconv.Itoa(whole.Body.Len())+" bytes", newest().Outcome)
 
 	// What cannot be written down is not handed out.

@@ -72,8 +72,8 @@ func TestTextFromOutsideIsChecked(t *testing.T) {
 // A caller holds room for what it has sent and gives it back in any case.
 func TestBodiesHoldRoomForWhatTheyHave(t *testing.T) {
 	s := &server{held: room.New(maxHeld)}
-	read := func(body io.Reader) (int, error) {
-		text, free, err := s.read(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", body), policy.MaxBytes, "%d")
+	read := func(from io.Reader) (int, error) {
+		text, free, err := s.read(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", from), &body{policy.MaxBytes, "%d"})
 		free()
 		return len(text), err
 	}
@@ -111,23 +111,6 @@ func fill(t *testing.T, s *server, bytes int) (free func()) {
 type brokenReader struct{}
 
 func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
-
-func TestTurn(t *testing.T) {
-	judging := newTurn(time.Minute)
-	done, err := judging.take(t.Context())
-	require.NoError(t, err)
-	gone, leave := context.WithCancel(t.Context())
-	leave()
-	for i := range 20 { // either case of the select may come first
-		_, err = judging.take(gone)
-		require.ErrorIs(t, err, context.Canceled)
-		if i == 10 {
-			done()
-		}
-	}
-	_, err = judging.take(t.Context())
-	require.NoError(t, err, "no turn is lost")
-}
 
 // large is a policy that does not get in uncounted.
 var large = good + strings.Repeat("# padding\n", uncounted/10)

@@ -44,7 +44,7 @@ func readPercent(text string) (float64, error) {
 
 // readRollout reads canary=10%&promote_after=5m&max_denied=2%, nil without canary.
 func readRollout(q query) (r *store.Rollout, err error) {
-	switch _, given := q["canary"]; {
+	switch given := q.has("canary"); {
 	case !given && q.get("promote_after")+q.get("max_denied") != "":
 		return nil, badRequest("promote_after and max_denied go with canary")
 	case !given:
@@ -99,16 +99,13 @@ func (s *server) settled(policy string) error {
 // end handles POST /v1/promote?policy=NAME and POST /v1/abort?policy=NAME. It answers with
 // the revision that all proxies of the policy get now.
 func (s *server) end(action string, state store.RolloutState) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		if _, err := readQuery(r, "policy"); err != nil {
-			return err
-		}
-		number, err := s.step(r.Context(), policyOf(r), store.Step{State: state, Audit: entryOf(r.Context(), action)}, false)
+	return func(w http.ResponseWriter, r *request) error {
+		number, err := s.step(r.Context(), r.policy(), store.Step{State: state, Audit: entryOf(r.Context(), action)}, false)
 		if err != nil {
 			return err
 		}
 		if state == store.Aborted {
-			number = s.XDS.Ledger().Current(policyOf(r))
+			number = s.XDS.Ledger().Current(r.policy())
 		}
 		now, err := s.Store.Get(r.Context(), number)
 		if err != nil {

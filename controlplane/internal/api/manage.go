@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/hmac"
@@ -46,16 +47,20 @@ type Explanations struct {
 	Proxies []manage.ExplainRow `json:"proxies"`
 }
 
-// maxForm is room for keys as long as a request's header may be, escaped.
-const maxForm = 256 << 10
+const (
+	// maxForm is room for keys as long as a request's header may be, escaped.
+	maxForm = 256 << 10
+	// described says what explain takes.
+	described = "the description must be one line of at most %d bytes of JSON in ASCII"
+)
 
 var formFields = []string{"policy", "rule", "key", "n", "limit", "window", "timeout"}
 
 // counters handles POST /v1/counters/{operation}. Rule and key are a form in the
 // body: keys do not belong in a URL, which ends up in logs.
 func (s *server) counters(op manage.Operation) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		form, timeout, err := s.countersForm(w, r)
+	return func(w http.ResponseWriter, r *request) error {
+		form, timeout, err := r.countersForm()
 		if err != nil {
 			return err
 		}
@@ -131,20 +136,15 @@ func NewCounters(op manage.Operation, rows []manage.Row) Counters {
 }
 
 // countersForm reads the body. The error never repeats a value.
-func (s *server) countersForm(w http.ResponseWriter, r *http.Request) (form url.Values, timeout time.Duration, err error) {
+func (r *request) countersForm() (form url.Values, timeout time.Duration, err error) {
 	if r.URL.RawQuery != "" {
 		return nil, 0, badRequest("the query is not read: give %s as a form in the body", strings.Join(formFields, ", "))
 	}
-	text, free, err := s.read(w, r, maxForm, "the form is larger than %d bytes")
-	defer free()
-	if err != nil {
-		return nil, 0, err
-	}
 	const urlencoded = "application/x-www-form-urlencoded"
-	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != urlencoded && len(text) > 0 {
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != urlencoded && len(r.body) > 0 {
 		return nil, 0, badRequest("send the form as %s", urlencoded)
 	}
-	if form, err = url.ParseQuery(string(text)); err != nil {
+	if form, err = url.ParseQuery(string(r.body)); err != nil {
 		return nil, 0, badRequest("the body is not a form: rule=NAME&key=PART&key=PART, escaped as in a URL")
 	}
 	for name, values := range form {
@@ -172,31 +172,21 @@ func readTimeout(text string) (time.Duration, error) {
 
 // explain handles POST /v1/explain?policy=NAME&timeout=5s with the described request, a JSON
 // object, as body.
-func (s *server) explain(w http.ResponseWriter, r *http.Request) error {
-	query, err := readQuery(r, "policy", "timeout")
+func (s *server) explain(w http.ResponseWriter, r *request) error {
+	timeout, err := readTimeout(r.get("timeout"))
 	if err != nil {
 		return err
 	}
-	timeout, err := readTimeout(query.get("timeout"))
-	if err != nil {
-		return err
+	if bytes.ContainsFunc(r.body, func(c rune) bool { return c < ' ' || c > '~' }) {
+		return badRequest(described, manage.MaxDescribed)
 	}
-	const form = "the description must be one line of at most %d bytes of JSON in ASCII"
-	text, free, err := s.read(w, r, manage.MaxDescribed, form)
-	defer free()
-	if err != nil {
-		return err
-	}
-	if strings.ContainsFunc(string(text), func(c rune) bool { return c < ' ' || c > '~' }) {
-		return badRequest(form, manage.MaxDescribed)
-	}
-	call, targets, err := s.call(r.Context(), policyOf(r), timeout)
+	call, targets, err := s.call(r.Context(), r.policy(), timeout)
 	if err != nil {
 		return err
 	}
 	defer call.End()
 	begin(w)
-	_ = json.NewEncoder(w).Encode(Explanations{Proxies: call.Explain(r.Context(), targets, string(text))})
+	_ = json.NewEncoder(w).Encode(Explanations{Proxies: call.Explain(r.Context(), targets, string(r.body))})
 	return nil
 }
 

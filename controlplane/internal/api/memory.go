@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
 )
@@ -34,7 +36,7 @@ func holder(ctx context.Context) string {
 
 // answerLarge answers with a body of about so many bytes as JSON. A caller may read
 // it slowly, so it counts until it is written.
-func (s *server) answerLarge(w http.ResponseWriter, r *http.Request, bytes int, body any) error {
+func (s *server) answerLarge(w http.ResponseWriter, r *request, bytes int, body any) error {
 	who, bytes := holder(r.Context()), min(bytes, room.OfOne(maxHeld))
 	if !s.held.Take(who, bytes) {
 		return errBusy
@@ -44,16 +46,16 @@ func (s *server) answerLarge(w http.ResponseWriter, r *http.Request, bytes int, 
 	return nil
 }
 
-// read reads a body of at most maxBytes; tooLarge says that one is larger. A slow caller
-// holds room for about what it sent, never for what it could send. Call free in any case.
-func (s *server) read(w http.ResponseWriter, r *http.Request, maxBytes int, tooLarge string) (text []byte, free func(), err error) {
-	body := http.MaxBytesReader(w, r.Body, int64(maxBytes))
+// read reads a body. A slow caller holds room for about what it sent, never for what it could
+// send. Call free in any case.
+func (s *server) read(w http.ResponseWriter, r *http.Request, of *body) (text []byte, free func(), err error) {
+	body := http.MaxBytesReader(w, r.Body, int64(of.maxBytes))
 	text = make([]byte, 0, uncounted)
 	who, taken := holder(r.Context()), 0
 	free = func() { s.held.Free(who, taken) }
 	for {
 		if len(text) == cap(text) {
-			size := min(2*cap(text), maxBytes+1)
+			size := min(2*cap(text), of.maxBytes+1)
 			if !s.held.Take(who, size-taken) {
 				return nil, free, errBusy
 			}
@@ -67,7 +69,7 @@ func (s *server) read(w http.ResponseWriter, r *http.Request, maxBytes int, tooL
 		case errors.Is(err, io.EOF):
 			return text, free, nil
 		case large:
-			return nil, free, refusal(http.StatusRequestEntityTooLarge, tooLarge, maxBytes)
+			return nil, free, refusal(http.StatusRequestEntityTooLarge, of.tooLarge, of.maxBytes)
 		default:
 			return nil, free, badRequest("read the body: %w", err)
 		}
@@ -76,24 +78,18 @@ func (s *server) read(w http.ResponseWriter, r *http.Request, maxBytes int, tooL
 
 // turn lets one caller go on at a time. The others wait that long.
 type turn struct {
-	held chan struct{}
+	*semaphore.Weighted
 	wait time.Duration
 }
 
-func newTurn(wait time.Duration) turn { return turn{make(chan struct{}, 1), wait} }
+func newTurn(wait time.Duration) turn { return turn{semaphore.NewWeighted(1), wait} }
 
 // take waits for the turn until the caller has gone or too long.
 func (t turn) take(ctx context.Context) (free func(), err error) {
 	waiting, leave := context.WithTimeoutCause(ctx, t.wait, errBusy)
 	defer leave()
-	select {
-	case t.held <- struct{}{}:
-		if err := ctx.Err(); err != nil {
-			<-t.held
-			return nil, err
-		}
-		return func() { <-t.held }, nil
-	case <-waiting.Done():
+	if t.Acquire(waiting, 1) != nil {
 		return nil, context.Cause(waiting)
 	}
+	return func() { t.Release(1) }, nil
 }

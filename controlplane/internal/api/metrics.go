@@ -26,8 +26,8 @@ func (s *server) metrics() handler {
 		s.registerXDS(registry)
 	}
 	page := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
-	return func(w http.ResponseWriter, r *http.Request) error {
-		page.ServeHTTP(w, r)
+	return func(w http.ResponseWriter, r *request) error {
+		page.ServeHTTP(w, r.Request)
 		return nil
 	}
 }

@@ -53,12 +53,8 @@ type Revision struct {
 }
 
 // history handles GET /v1/policies?policy=NAME&limit=N.
-func (s *server) history(w http.ResponseWriter, r *http.Request) error {
-	query, err := readQuery(r, "policy", "limit")
-	if err != nil {
-		return err
-	}
-	limit, err := query.number("limit", math.MaxInt32)
+func (s *server) history(w http.ResponseWriter, r *request) error {
+	limit, err := r.number("limit", math.MaxInt32)
 	if err != nil {
 		return err
 	}
@@ -70,9 +66,9 @@ func (s *server) history(w http.ResponseWriter, r *http.Request) error {
 }
 
 // list returns the newest revisions first, with known damage to their texts.
-func (s *server) list(r *http.Request, limit int) ([]store.Summary, error) {
-	list, err := s.Store.History(r.Context(), policyOf(r), limit)
-	damaged := s.XDS.Ledger().Damaged(policyOf(r))
+func (s *server) list(r *request, limit int) ([]store.Summary, error) {
+	list, err := s.Store.History(r.Context(), r.policy(), limit)
+	damaged := s.XDS.Ledger().Damaged(r.policy())
 	for i := range list {
 		list[i].Damaged = list[i].Damaged || slices.Contains(damaged, list[i].Number)
 	}
@@ -88,7 +84,7 @@ func (s *server) standing(ctx context.Context, policy string) ([]store.Summary, 
 func aborted(s store.Summary) bool { return s.Rollout.IsAborted() }
 
 // get handles GET /v1/policies/{revision}?policy=NAME.
-func (s *server) get(w http.ResponseWriter, r *http.Request) error {
+func (s *server) get(w http.ResponseWriter, r *request) error {
 	number, err := s.number(r)
 	if err != nil {
 		return err
@@ -102,25 +98,25 @@ func (s *server) get(w http.ResponseWriter, r *http.Request) error {
 }
 
 // revision reads a revision of the policy that the request is about.
-func (s *server) revision(r *http.Request, number uint64) (store.Revision, error) {
+func (s *server) revision(r *request, number uint64) (store.Revision, error) {
 	revision, err := s.Store.Get(r.Context(), number)
-	if asked := policyOf(r); err == nil && revision.Policy != asked {
+	if asked := r.policy(); err == nil && revision.Policy != asked {
 		return store.Revision{}, fmt.Errorf("%w in policy %s: revision %d is of policy %s", store.ErrNotFound, shown(asked), number, revision.Policy)
 	}
 	return revision, err
 }
 
 // number reads the revision in a path.
-func (s *server) number(r *http.Request) (uint64, error) {
+func (s *server) number(r *request) (uint64, error) {
 	text := r.PathValue("revision")
 	switch text {
 	case Current:
-		last, err := s.standing(r.Context(), policyOf(r))
+		last, err := s.standing(r.Context(), r.policy())
 		if err != nil {
 			return 0, err
 		}
 		if len(last) == 0 {
-			return 0, fmt.Errorf("%w: %s", store.ErrNotFound, s.nothing(policyOf(r)))
+			return 0, fmt.Errorf("%w: %s", store.ErrNotFound, s.nothing(r.policy()))
 		}
 		return last[0].Number, nil
 	case Previous:
@@ -142,7 +138,7 @@ func (s *server) nothing(policy string) string {
 	return fmt.Sprintf("nothing has been applied to policy %s: there are %s", shown(policy), strings.Join(names, ", "))
 }
 
-func (s *server) previous(r *http.Request) (uint64, error) {
+func (s *server) previous(r *request) (uint64, error) {
 	list, err := s.list(r, 0)
 	if err != nil {
 		return 0, err

@@ -3,7 +3,6 @@ package api
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"path"
 	"slices"
@@ -21,24 +20,24 @@ const (
 // query has the parameters behind the ? of a URL.
 type query url.Values
 
-// readQuery reads the parameters that a request may have, each at most once.
-func readQuery(r *http.Request, known ...string) (query, error) {
-	values, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, badRequest("the query of the URL is malformed: escape it as NAME=VALUE&NAME=VALUE")
+// check refuses parameters that a request may not have, and those that are there twice.
+func (r *request) check(known []string) error {
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+		return badRequest("the query of the URL is malformed: escape it as NAME=VALUE&NAME=VALUE")
 	}
-	for name, given := range values {
+	for name, given := range r.query {
 		switch {
 		case !slices.Contains(known, name):
-			return nil, badRequest("no parameter %s here: known are %q", shown(name), known)
+			return badRequest("no parameter %s here: known are %q", shown(name), known)
 		case len(given) > 1:
-			return nil, badRequest("parameter %s is given %d times: give it once", name, len(given))
+			return badRequest("parameter %s is given %d times: give it once", name, len(given))
 		}
 	}
-	return query(values), nil
+	return nil
 }
 
 func (q query) get(name string) string { return url.Values(q).Get(name) }
+func (q query) has(name string) bool   { return url.Values(q).Has(name) }
 
 // number returns a parameter from 1, 0 if it is not given.
 func (q query) number(name string, maximum uint64) (uint64, error) {

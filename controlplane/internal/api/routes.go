@@ -12,10 +12,18 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
+// request is one that a route has read as far as its row says.
+type request struct {
+	*http.Request
+	query
+	body []byte
+}
+
 // handler answers a request, or returns why it cannot.
-type handler func(w http.ResponseWriter, r *http.Request) error
+type handler func(w http.ResponseWriter, r *request) error
 
 // route is one request of the API and the role that it needs.
 type route struct {
@@ -23,6 +31,8 @@ type route struct {
 	about   about
 	role    access.Role
 	handle  handler
+	takes   []string // parameters of the URL, each at most once; nil: none is looked at but the policy
+	body    *body    // nil: none is read
 }
 
 // about says with which policies a request needs its role.
@@ -35,33 +45,41 @@ const (
 	inBody               // with any: the handler checks those that the body names
 )
 
-// policyOf is the policy that a request is about by its URL.
-func policyOf(r *http.Request) string {
-	return cmp.Or(r.URL.Query().Get("policy"), store.DefaultPolicy)
+// policy is the one that a request is about by its URL.
+func (q query) policy() string { return cmp.Or(q.get("policy"), store.DefaultPolicy) }
+
+// body is what a request may have in it.
+type body struct {
+	maxBytes int
+	tooLarge string // says that it is larger
 }
 
 // routes lists every request but /healthz, which anyone may make. What a
 // handler changes beyond its role's reach, it checks itself.
 func (s *server) routes() []route {
 	routes := []route{
-		{"POST /v1/policies", inBody, access.Apply, s.apply},
-		{"POST /v1/changes", inBody, access.Apply, s.applySeveral},
-		{"GET /v1/policies", ofQuery, access.Read, s.history},
-		{"GET /v1/policies/{revision}", ofQuery, access.Read, s.get},
-		{"POST /v1/rollback/{revision}", ofQuery, access.Apply, s.rollback},
-		{"POST /v1/promote", ofQuery, access.Apply, s.end("promote", store.Promoted)},
-		{"POST /v1/abort", ofQuery, access.Apply, s.end("abort", store.Aborted)},
-		{"GET /v1/revisions/{revision}/wait", ofQuery, access.Read, s.wait},
-		{"GET /v1/status", anyOf, access.Read, s.status},
-		{"GET /v1/caller", inBody, access.Read, s.caller},
-		{"POST /v1/explain", ofQuery, access.Read, s.explain},
-		{"GET /v1/audit", anyOf, access.Read, s.audit},
-		{"GET /v1/backup", all, access.Admin, s.backup}, // every policy and the audit log
-		{"GET /metrics", all, access.Read, s.metrics()},
-		{"/", inBody, access.Read, s.unknown},
+		{"POST /v1/policies", inBody, access.Apply, s.apply,
+			[]string{"file", "wasm", "base", "canary", "promote_after", "max_denied"},
+			&body{policy.MaxBytes, "policy is larger than %d bytes (1 MiB), the most a policy may have"}},
+		{"POST /v1/changes", inBody, access.Apply, s.applySeveral, []string{},
+			&body{maxChanges, "the policies are larger than %d bytes (8 MiB) together: apply them in parts"}},
+		{"GET /v1/policies", ofQuery, access.Read, s.history, []string{"policy", "limit"}, nil},
+		{"GET /v1/policies/{revision}", ofQuery, access.Read, s.get, nil, nil},
+		{"POST /v1/rollback/{revision}", ofQuery, access.Apply, s.rollback, nil, nil},
+		{"POST /v1/promote", ofQuery, access.Apply, s.end("promote", store.Promoted), []string{"policy"}, nil},
+		{"POST /v1/abort", ofQuery, access.Apply, s.end("abort", store.Aborted), []string{"policy"}, nil},
+		{"GET /v1/revisions/{revision}/wait", ofQuery, access.Read, s.wait, []string{"policy", "timeout"}, nil},
+		{"GET /v1/status", anyOf, access.Read, s.status, []string{"policy"}, nil},
+		{"GET /v1/caller", inBody, access.Read, s.caller, nil, nil},
+		{"POST /v1/explain", ofQuery, access.Read, s.explain, []string{"policy", "timeout"}, &body{manage.MaxDescribed, described}},
+		{"GET /v1/audit", anyOf, access.Read, s.audit, []string{"policy", "limit", "before"}, nil},
+		{"GET /v1/backup", all, access.Admin, s.backup, nil, nil}, // every policy and the audit log
+		{"GET /metrics", all, access.Read, s.metrics(), nil, nil},
+		{"/", inBody, access.Read, s.unknown, nil, nil},
 	}
 	for _, op := range manage.Operations {
-		routes = append(routes, route{"POST /v1/counters/" + op.Name, inBody, roleOf(op), s.counters(op)})
+		routes = append(routes, route{"POST /v1/counters/" + op.Name, inBody, roleOf(op), s.counters(op),
+			nil, &body{maxForm, "the form is larger than %d bytes"}})
 	}
 	return routes
 }
@@ -113,27 +131,43 @@ func (s *server) identified(next http.Handler) http.Handler {
 	})
 }
 
-// needs lets only callers with the route's role through.
+// needs lets only callers with the route's role through, and reads what the route takes.
 func (s *server) needs(o route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		err := o.missing(r)
-		if err == nil {
-			err = o.handle(w, r)
-		}
-		if err != nil {
+		if err := s.serve(w, &request{Request: r, query: query(r.URL.Query())}, &o); err != nil {
 			s.fail(w, r, err)
 		}
 	}
 }
 
+func (s *server) serve(w http.ResponseWriter, r *request, o *route) (err error) {
+	if err := o.missing(r); err != nil {
+		return err
+	}
+	if o.takes != nil {
+		if err := r.check(o.takes); err != nil {
+			return err
+		}
+	}
+	if o.body != nil {
+		var free func()
+		r.body, free, err = s.read(w, r.Request, o.body)
+		defer free()
+		if err != nil {
+			return err
+		}
+	}
+	return o.handle(w, r)
+}
+
 // missing is the error of a caller that lacks the route's role.
-func (o route) missing(r *http.Request) error {
+func (o *route) missing(r *request) error {
 	caller := access.FromContext(r.Context())
 	switch {
 	case o.about == inBody && caller.Anywhere() >= o.role:
 		return nil
-	case o.about == ofQuery, o.about == anyOf && r.URL.Query().Get("policy") != "":
-		return missing(r.Context(), policyOf(r), o.role, r.Pattern)
+	case o.about == ofQuery, o.about == anyOf && r.get("policy") != "":
+		return missing(r.Context(), r.policy(), o.role, r.Pattern)
 	case caller.Role < o.role && caller.Anywhere() >= o.role:
 		return refusal(http.StatusForbidden,
 			"%s needs the role %s with every policy: %s has the role %s with all", r.Pattern, o.role, caller.Name, caller.Role)
@@ -172,7 +206,7 @@ type Caller struct {
 	Policies map[string]access.Role `json:"policies,omitempty"`
 }
 
-func (s *server) caller(w http.ResponseWriter, r *http.Request) error {
+func (s *server) caller(w http.ResponseWriter, r *request) error {
 	caller := access.FromContext(r.Context())
 	answer(w, http.StatusOK, Caller{caller.Name, caller.Role, caller.Policies})
 	return nil
@@ -193,6 +227,6 @@ func checkLocalName(r *http.Request) error {
 	return nil
 }
 
-func (s *server) unknown(_ http.ResponseWriter, r *http.Request) error {
+func (s *server) unknown(_ http.ResponseWriter, r *request) error {
 	return refusal(http.StatusNotFound, "no %s in this API", printable.Cut(r.Method+" "+r.URL.Path, maxShown))
 }

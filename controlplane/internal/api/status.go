@@ -41,12 +41,8 @@ type PolicyStatus struct {
 }
 
 // status handles GET /v1/status?policy=NAME, by default of all policies.
-func (s *server) status(w http.ResponseWriter, r *http.Request) error {
-	query, err := readQuery(r, "policy")
-	if err != nil {
-		return err
-	}
-	ledger, only := s.XDS.Ledger(), query.get("policy")
+func (s *server) status(w http.ResponseWriter, r *request) error {
+	ledger, only := s.XDS.Ledger(), r.get("policy")
 	names := ledger.Policies()
 	if only != "" {
 		if !slices.Contains(names, only) {
@@ -110,17 +106,13 @@ type WaitEvent struct {
 
 // wait handles GET /v1/revisions/{revision}/wait?policy=NAME&timeout=30s. It writes the
 // outcome on every connected proxy as it comes, one JSON object a line.
-func (s *server) wait(w http.ResponseWriter, r *http.Request) error {
+func (s *server) wait(w http.ResponseWriter, r *request) error {
 	number, err := s.number(r)
 	if err != nil {
 		return err
 	}
-	query, err := readQuery(r, "policy", "timeout")
-	if err != nil {
-		return err
-	}
 	timeout := defaultWait
-	if text := query.get("timeout"); text != "" {
+	if text := r.get("timeout"); text != "" {
 		if timeout, err = time.ParseDuration(text); err != nil || timeout <= 0 || timeout > MaxWait {
 			return badRequest("timeout %s is not a duration above 0 and up to %s", shown(text), MaxWait)
 		}
