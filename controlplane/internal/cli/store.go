@@ -160,11 +160,11 @@ same store. A copy that was cut short is refused by serve.`,
 }
 
 func copyStore(cmd *cobra.Command, from, to string) (err error) {
-	source, closeSource, err := store.OpenCopy(cmd.Context(), from)
+	source, err := store.OpenCopy(cmd.Context(), from)
 	if err != nil {
 		return storeHint(err, from)
 	}
-	defer func() { err = errors.Join(err, closeSource()) }()
+	defer func() { err = errors.Join(err, source.Close()) }()
 	target, err := openStoreAt(cmd.Context(), to, nil)
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ func (r records) appendEntry(e *Entry) (err error) {
 
 // Record implements Store.
 func (s shared) Record(ctx context.Context, e Entry) (id uint64, err error) {
-	err = s.commit(ctx, "record "+e.Action, false, func(r records) error { return r.appendEntry(&e) })
+	err = s.write(ctx, "record "+e.Action, func(r records) error { return r.appendEntry(&e) })
 	if err != nil {
 		return 0, err
 	}
@@ -51,7 +51,7 @@ func (s shared) Record(ctx context.Context, e Entry) (id uint64, err error) {
 
 // Settle implements Store.
 func (s shared) Settle(ctx context.Context, id uint64, outcome string) error {
-	return s.commit(ctx, fmt.Sprintf("settle audit entry %d", id), false, func(r records) error {
+	return s.write(ctx, fmt.Sprintf("settle audit entry %d", id), func(r records) error {
 		var e Entry
 		if err := r.getJSON(auditBucket, key(id), &e); errors.Is(err, ErrNotFound) {
 			return nil
@@ -66,7 +66,7 @@ func (s shared) Settle(ctx context.Context, id uint64, outcome string) error {
 // Audit implements Store. A damaged entry is listed with that as its outcome.
 func (s shared) Audit(_ context.Context, policy string, limit int, before uint64) ([]Entry, error) {
 	list := []Entry{}
-	err := s.view("list audit entries", func(r records) error {
+	err := s.read("list audit entries", func(r records) error {
 		for id := range r.newest(auditBucket, before) {
 			e := Entry{ID: id}
 			if err := r.getJSON(auditBucket, key(id), &e); err != nil {
@@ -87,7 +87,7 @@ func (s shared) Audit(_ context.Context, policy string, limit int, before uint64
 func (s shared) Secret(ctx context.Context) (secret []byte, err error) {
 	fresh := make([]byte, 32)
 	_, _ = rand.Read(fresh) // never fails: see its documentation
-	err = s.commit(ctx, "read audit secret", false, func(r records) error {
+	err = s.write(ctx, "read audit secret", func(r records) error {
 		if secret, err = r.get(metaBucket, secretKey); err == nil {
 			return nil
 		}

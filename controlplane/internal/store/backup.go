@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -112,31 +111,26 @@ func Check(file string) (c Contents, err error) {
 	return c, err
 }
 
-// flaw is a damaged record.
-type flaw struct {
-	bucket string
-	key    []byte
-}
-
-func (r records) flaws() (list []flaw) {
+// flaws lists the records that are damaged.
+func (r records) flaws() (list []recordKey) {
 	for _, bucket := range buckets {
 		for k, v := range r.descend(bucket, nil) {
 			if _, err := unseal(bucket, k, v); err != nil && bucket != metaBucket {
-				list = append(list, flaw{bucket, bytes.Clone(k)})
+				list = append(list, recordKey{bucket, string(k)})
 			}
 		}
 	}
 	return list
 }
 
-func flawless(list []flaw) error {
+func flawless(list []recordKey) error {
+	if len(list) == 0 {
+		return nil
+	}
 	const maxNames = 10
 	var names []string
-	for _, f := range list[:min(len(list), maxNames)] {
-		names = append(names, recordName(f.bucket, f.key))
-	}
-	if len(names) == 0 {
-		return nil
+	for _, at := range list[:min(len(list), maxNames)] {
+		names = append(names, at.String())
 	}
 	return damage("not what was stored: %s (%d in all)", strings.Join(names, ", "), len(list))
 }

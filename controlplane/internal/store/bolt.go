@@ -50,18 +50,13 @@ func (b *Bolt) inPlace() error {
 	return nil
 }
 
-func (b *Bolt) view(what string, do func(records) error) error {
-	if err := b.db.view(do); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
-}
+func (b *Bolt) view(do func(records) error) error { return b.db.view(do) }
 
 // commit makes a change durable, and then the record of it. Changes that come at once share a
 // write: a fleet replies within the same second.
-func (b *Bolt) commit(ctx context.Context, what string, _ bool, change func(records) error) error {
+func (b *Bolt) commit(ctx context.Context, _ bool, change func(records) error) error {
 	if err := errors.Join(ctx.Err(), b.inPlace()); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return err
 	}
 	var reached position
 	var refused error // by change itself, so it says nothing about the disk
@@ -73,13 +68,10 @@ func (b *Bolt) commit(ctx context.Context, what string, _ bool, change func(reco
 	if err == nil {
 		err = b.last.advance(reached)
 	}
-	if err == nil {
-		return nil
-	}
-	if refused == nil {
+	if err != nil && refused == nil {
 		b.setFailed(err)
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return err
 }
 
 const (
@@ -116,11 +108,9 @@ func (b *Bolt) Healthy(ctx context.Context) error {
 // room where that does not.
 func (b *Bolt) probe(ctx context.Context) error {
 	for _, size := range []int{probeBytes, 0} {
-		err := b.commit(ctx, "try the disk", false, func(r records) error {
-			return r.put(metaBucket, probeKey, make([]byte, size))
-		})
+		err := b.commit(ctx, false, func(r records) error { return r.put(metaBucket, probeKey, make([]byte, size)) })
 		if err != nil {
-			return err
+			return fmt.Errorf("try the disk: %w", err)
 		}
 	}
 	b.setFailed(nil)
@@ -166,7 +156,6 @@ func (t boltTx) bucket(name string) *bbolt.Bucket { return t.Bucket([]byte(name)
 
 func (t boltTx) value(bucket string, k []byte) []byte      { return t.bucket(bucket).Get(k) }
 func (t boltTx) set(bucket string, k, value []byte) error  { return t.bucket(bucket).Put(k, value) }
-func (t boltTx) fix(string, []byte)                        {} // nobody else writes meanwhile
 func (t boltTx) remove(bucket string, k []byte) error      { return t.bucket(bucket).Delete(k) }
 func (t boltTx) sequence(bucket string) uint64             { return t.bucket(bucket).Sequence() }
 func (t boltTx) setSequence(bucket string, n uint64) error { return t.bucket(bucket).SetSequence(n) }

@@ -139,7 +139,7 @@ func revisions(t *testing.T, open opener) {
 		_, err := s.Get(ctx, number)
 		require.ErrorIs(t, err, want)
 	}
-	require.NoError(t, s.view("", func(r records) error {
+	require.NoError(t, s.view(func(r records) error {
 		for _, bucket := range revisionBuckets {
 			require.Nil(t, r.value(bucket, key(2)), bucket)
 		}
@@ -326,7 +326,7 @@ func audit(t *testing.T, open opener) {
 	_, err = s.Record(ctx, Entry{Action: "backup"})
 	require.NoError(t, err)
 	require.NoError(t, s.Settle(ctx, 2, "2 of 2 proxies"))
-	require.NoError(t, s.commit(ctx, "", false, func(r records) error { return r.set(auditBucket, key(3), []byte("else")) }))
+	require.NoError(t, s.commit(ctx, false, func(r records) error { return r.set(auditBucket, key(3), []byte("else")) }))
 	require.NoError(t, s.Close())
 
 	s = open()
@@ -349,7 +349,7 @@ func auditIsBounded(t *testing.T, open opener) {
 	s, ctx := open(), t.Context()
 	const steps = 10
 	for range steps {
-		require.NoError(t, s.commit(ctx, "", false, func(r records) error {
+		require.NoError(t, s.commit(ctx, false, func(r records) error {
 			for range maxEntries / steps {
 				if err := r.appendEntry(&Entry{Action: "apply"}); err != nil {
 					return err

@@ -1,13 +1,13 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -28,6 +28,8 @@ const (
 	commitWithin, tryWithin = 10 * time.Second, time.Second
 	// lease is after how many seconds of silence others take a control plane for gone.
 	lease = 10
+	// pageKeys is how many keys one answer has: each may have 1.5 MiB, and gRPC takes 2 GiB.
+	pageKeys = 1000
 )
 
 // Etcd is the store of several control planes. Each has a copy of all records, compressed,
@@ -41,15 +43,17 @@ type Etcd struct {
 	stop   context.CancelFunc
 	ended  sync.WaitGroup
 
-	mu      sync.RWMutex
-	copy    mirror
-	change  chan struct{} // closed and replaced when revisions or their marks change
-	told    chan struct{} // the same, when another control plane tells of its proxies
-	reached time.Time     // when etcd was, last
-	lost    trouble       // it is not reached
-	refused trouble       // it took nothing when something was written last
-	session *concurrency.Session
-	leads   *clientv3.Cmp // holds as long as this one leads, nil if it does not
+	mu       sync.RWMutex
+	copy     *mirror
+	revision int64         // of etcd's, as of which the copy is
+	change   chan struct{} // closed and replaced when revisions or their marks change
+	told     chan struct{} // the same, when another control plane tells of its proxies
+	reached  time.Time     // when etcd was, last
+	lost     error         // why nothing can be changed here, nil: it can
+	since    time.Time     // it was so
+	refused  bool          // it can be reached, and took nothing when something was written last
+	session  *concurrency.Session
+	leads    *clientv3.Cmp // holds as long as this one leads, nil if it does not
 }
 
 var _ Store = (*Etcd)(nil)
@@ -80,7 +84,7 @@ func OpenEtcd(ctx context.Context, at string, log *slog.Logger) (*Etcd, error) {
 		defer cancel()
 		if err = e.load(opening); err == nil {
 			e.ended.Go(func() { e.follow(running, log) })
-			err = e.commit(opening, "open", false, records.begin)
+			err = e.commit(opening, false, records.begin)
 		}
 	}
 	if err != nil {
@@ -106,35 +110,40 @@ func (e *Etcd) Close() error {
 	if e.client == nil {
 		return nil
 	}
-	err := e.client.Close()
-	if errors.Is(err, context.Canceled) {
-		return nil
+	if err := e.client.Close(); !errors.Is(err, context.Canceled) {
+		return err
 	}
-	return err
+	return nil
 }
 
-// load reads everything.
+// load reads everything, as of one moment.
 func (e *Etcd) load(ctx context.Context) error {
-	all, err := e.client.Get(ctx, e.root, clientv3.WithPrefix())
-	if err != nil {
-		return err
+	all, revision := newMirror(), int64(0) // 0 is the newest
+	for from, more := e.root, true; more; {
+		page, err := e.client.Get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(e.root)),
+			clientv3.WithLimit(pageKeys), clientv3.WithRev(revision))
+		if err != nil {
+			return err
+		}
+		for _, kv := range page.Kvs {
+			all.Set(item{e.split(kv.Key), kv.Value, kv.ModRevision})
+			from = string(kv.Key) + "\x00"
+		}
+		revision, more = cmp.Or(revision, page.Header.Revision), page.More
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.copy = mirror{map[string]map[string]item{}, all.Header.Revision}
-	for _, kv := range all.Kvs {
-		e.copy.put(e.split(kv.Key), item{kv.Value, kv.ModRevision})
-	}
+	e.copy, e.revision = all, revision
 	e.wake(&e.change, &e.told)
 	return nil
 }
 
 // follow keeps the copy up to date.
 func (e *Etcd) follow(ctx context.Context, log *slog.Logger) {
-	for ctx.Err() == nil {
+	for ; ctx.Err() == nil; pause(ctx, lookEvery/5) {
 		watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 		e.mu.RLock()
-		next := e.copy.revision + 1
+		next := e.revision + 1
 		e.mu.RUnlock()
 		for got := range e.client.Watch(watching, e.root, clientv3.WithPrefix(), clientv3.WithRev(next)) {
 			if got.CompactRevision > 0 { // it was cut off for longer than etcd remembers
@@ -148,7 +157,6 @@ func (e *Etcd) follow(ctx context.Context, log *slog.Logger) {
 			e.apply(got.Events, got.Header.Revision)
 		}
 		cancel()
-		pause(ctx, lookEvery/5)
 	}
 }
 
@@ -159,9 +167,9 @@ func (e *Etcd) apply(events []*clientv3.Event, revision int64) {
 	for _, event := range events {
 		at := e.split(event.Kv.Key)
 		if event.Type == clientv3.EventTypeDelete {
-			delete(e.copy.buckets[at.bucket], at.k)
+			e.copy.Delete(item{recordKey: at})
 		} else {
-			e.copy.put(at, item{event.Kv.Value, event.Kv.ModRevision})
+			e.copy.Set(item{at, event.Kv.Value, event.Kv.ModRevision})
 		}
 		switch at.bucket {
 		case revisionsBucket, ackedBucket, nackedBucket:
@@ -170,7 +178,7 @@ func (e *Etcd) apply(events []*clientv3.Event, revision int64) {
 			woken = append(woken, &e.told)
 		}
 	}
-	e.copy.revision = max(e.copy.revision, revision)
+	e.revision = max(e.revision, revision)
 	e.wake(woken...)
 }
 
@@ -182,6 +190,18 @@ func (e *Etcd) wake(channels ...*chan struct{}) {
 	}
 }
 
+// await waits until the copy is as new as a revision of etcd's.
+func (e *Etcd) await(ctx context.Context, revision int64) {
+	for ; ctx.Err() == nil; pause(ctx, time.Millisecond) {
+		e.mu.RLock()
+		isThere := e.revision >= revision
+		e.mu.RUnlock()
+		if isThere {
+			return
+		}
+	}
+}
+
 // Appended implements Store.
 func (e *Etcd) Appended() <-chan struct{} {
 	e.mu.RLock()
@@ -190,6 +210,9 @@ func (e *Etcd) Appended() <-chan struct{} {
 }
 
 func (e *Etcd) appended() {} // follow tells of each change, whoever made it
+
+// view reads a copy.
+func (e *Etcd) view(do func(records) error) error { return do(records{e.begin()}) }
 
 // Backup implements Store.
 func (e *Etcd) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
@@ -203,49 +226,8 @@ func (e *Etcd) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 		return nil, 0, fmt.Errorf("back up: %w", err)
 	}
 	defer b.Close()
-	if _, err := Copy(ctx, e.frozen(), b); err != nil {
+	if _, err := Copy(ctx, e, b); err != nil {
 		return nil, 0, err
 	}
 	return b.Backup(ctx)
-}
-
-// frozen is the store as of now.
-func (e *Etcd) frozen() *Etcd {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	now := &Etcd{root: e.root, copy: mirror{buckets: map[string]map[string]item{}}}
-	for name, bucket := range e.copy.buckets {
-		now.copy.buckets[name] = maps.Clone(bucket)
-	}
-	return now
-}
-
-// view reads the copy.
-func (e *Etcd) view(what string, do func(records) error) error {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	if err := do(records{e.begin()}); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
-}
-
-func (e *Etcd) commit(ctx context.Context, what string, leads bool, change func(records) error) error {
-	if err := e.write(ctx, leads, change); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
-}
-
-// await waits until the copy is as new as a revision of etcd's.
-func (e *Etcd) await(ctx context.Context, revision int64) {
-	for ctx.Err() == nil {
-		e.mu.RLock()
-		isThere := e.copy.revision >= revision
-		e.mu.RUnlock()
-		if isThere {
-			return
-		}
-		pause(ctx, time.Millisecond)
-	}
 }

@@ -129,7 +129,7 @@ func TestCopy(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Contents{Revisions: 29, Newest: 30, Given: 30}, c)
 	require.Equal(t, everything(t, from), everything(t, back))
-	require.NoError(t, back.commit(ctx, "", false, func(r records) error { return r.set(metaBucket, copyingKey, []byte("yes")) }))
+	require.NoError(t, back.commit(ctx, false, func(r records) error { return r.set(metaBucket, copyingKey, []byte("yes")) }))
 	dir := filepath.Dir(back.db.Path())
 	require.NoError(t, back.Close())
 	_, err = Open(dir)
@@ -139,7 +139,7 @@ func TestCopy(t *testing.T) {
 func everything(t *testing.T, s keeper) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	require.NoError(t, s.view("", func(r records) error {
+	require.NoError(t, s.view(func(r records) error {
 		for _, bucket := range buckets {
 			for k, v := range r.descend(bucket, nil) {
 				all[bucket+" "+string(k)] = string(v)
@@ -194,9 +194,7 @@ func TestCutOff(t *testing.T) {
 
 // told1 is what others read of this control plane.
 func (e *Etcd) told1() []byte {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return e.copy.get(replicaBucket, e.id+"/0").value
+	return records{e.begin()}.value(replicaBucket, []byte(e.id+"/0"))
 }
 
 func TestCredentials(t *testing.T) {

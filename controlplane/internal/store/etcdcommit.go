@@ -2,11 +2,9 @@ package store
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -14,75 +12,65 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// sign is a key that has this value only if a transaction is stored.
-type sign struct {
-	bucket, k string
-	value     []byte
-}
+const (
+	maxOps     = 64 // etcd takes 128 on each level, less those of the level above
+	chunkLease = 60 // seconds
+)
 
-// shows says whether a copy has the sign.
-func (s sign) shows(in mirror) bool {
-	return s.bucket != "" && bytes.Equal(in.get(s.bucket, s.k).value, s.value)
-}
-
-// write tries a change until nobody else's comes between, and etcd has said what became
+// commit tries a change until nobody else's comes between, and etcd has said what became
 // of it.
-func (e *Etcd) write(ctx context.Context, leading bool, change func(records) error) error {
+func (e *Etcd) commit(ctx context.Context, leading bool, change func(records) error) error {
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()
-	var doubts []sign // of tries that etcd did not answer: it may store one later
-	for {
+	known, tried := "nothing is stored", []item{} // what is in the store where an attempt is that etcd did not answer
+	for ; ; pause(ctx, 10*time.Millisecond) {
 		if err := e.Healthy(ctx); err != nil {
-			if len(doubts) > 0 {
-				err = fmt.Errorf("%s: %w", standing(doubts), err)
+			if len(tried) > 0 {
+				err = fmt.Errorf("%s: %w", known, err)
 			}
 			return err
 		}
-		t, err := e.try(leading, doubts, change)
-		if t == nil || err != nil {
+		t := e.begin()
+		if slices.ContainsFunc(tried, t.has) {
+			return nil
+		}
+		if err := t.make(leading, change); err != nil {
 			return err
 		}
-		done, err := t.commit(ctx, &doubts)
+		done, sign, err := t.commit(ctx)
+		if sign != nil {
+			known, tried = "whether the change is stored is not known", append(tried, *sign)
+		}
 		switch code := codeOf(err); {
 		case done:
 			return nil
 		case err == nil, ctx.Err() == nil && (code == codes.Unavailable || errors.Is(err, context.DeadlineExceeded)):
-		case len(doubts) > 0, ctx.Err() != nil, code == codes.Canceled, code == codes.DeadlineExceeded,
+		case len(tried) > 0, ctx.Err() != nil, code == codes.Canceled, code == codes.DeadlineExceeded,
 			code == codes.ResourceExhausted, code == codes.PermissionDenied:
-			return fmt.Errorf("%w: %s: %w", ErrCutOff, standing(doubts), explain(err))
+			return fmt.Errorf("%w: %s: %w", ErrCutOff, known, explain(err))
 		default:
 			return explain(err)
 		}
-		pause(ctx, 10*time.Millisecond)
 	}
 }
 
-// standing says what is known of a change that was given up.
-func standing(doubts []sign) string {
-	if len(doubts) > 0 {
-		return "whether the change is stored is not known"
-	}
-	return "nothing is stored"
+// has says whether the store has what an earlier attempt stored.
+func (t *etcdTx) has(sign item) bool {
+	found, _ := t.Get(sign)
+	return sign.value != nil && bytes.Equal(found.value, sign.value)
 }
 
-// try makes a change of the copy as it is now. It returns no transaction where the copy has
-// what an earlier try stored.
-func (e *Etcd) try(leading bool, earlier []sign, change func(records) error) (*etcdTx, error) {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	if slices.ContainsFunc(earlier, func(s sign) bool { return s.shows(e.copy) }) {
-		return nil, nil //nolint:nilnil // there is nothing left to commit
+// make makes a change. With leading it is one only while this control plane leads.
+func (t *etcdTx) make(leading bool, change func(records) error) error {
+	if err := change(records{t}); err != nil || !leading {
+		return err
 	}
-	t := e.begin()
-	if err := change(records{t}); err != nil {
-		return nil, err
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.leader = t.leads; t.leader == nil {
+		return fmt.Errorf("%w: another control plane steps rollouts", ErrConflict)
 	}
-	if leading {
-		if t.leader = e.leads; t.leader == nil {
-			return nil, fmt.Errorf("%w: another control plane steps rollouts", ErrConflict)
-		}
-	}
-	return t, nil
+	return nil
 }
 
 // transact gives a transaction its time: a member waits seconds for a leader that has died
@@ -91,73 +79,99 @@ func (e *Etcd) transact(ctx context.Context, compared []clientv3.Cmp, then, othe
 	trying, cancel := context.WithTimeout(ctx, tryWithin)
 	defer cancel()
 	answer, err := e.client.Txn(trying).If(compared...).Then(then...).Else(otherwise...).Commit()
-	if err != nil || answer.Succeeded {
-		e.wrote(err)
-	}
+	e.note(err, err != nil || answer.Succeeded)
 	return answer, err
 }
 
-// request is a transaction as etcd gets it.
-type request struct {
-	compared []clientv3.Cmp
-	wanted   []clientv3.Op // read what was compared
-	ops      []clientv3.Op
-	chunks   []clientv3.Op // written before
-	lease    clientv3.LeaseID
-	inline   int // bytes of texts in ops
-	sign     sign
-}
-
 // commit makes a transaction durable. done is false where somebody else's came between, and,
-// with an error, where it is not stored. Where that is not known, doubts gets its sign.
-func (t *etcdTx) commit(ctx context.Context, doubts *[]sign) (done bool, err error) {
-	q, err := t.request(ctx)
-	if err != nil || len(q.ops) == 0 {
-		return err == nil, err
+// with an error, where it is not stored. Where that is not known, the sign is what the store
+// has if it is: a later attempt compares what it replaces, so only one of them is stored.
+func (t *etcdTx) commit(ctx context.Context) (done bool, sign *item, err error) {
+	ops, chunks, sign := t.ops()
+	if len(ops) == 0 {
+		return true, nil, nil
 	}
-	for _, chunk := range q.chunks {
-		if _, err := t.transact(ctx, nil, []clientv3.Op{chunk}, nil); err != nil {
-			return false, err
+	if err := t.putChunks(ctx, chunks); err != nil {
+		return false, nil, err
+	}
+	var compared []clientv3.Cmp
+	var otherwise []clientv3.Op
+	if t.leader != nil {
+		compared = append(compared, *t.leader)
+	}
+	for at, mod := range t.read {
+		compared = append(compared, clientv3.Compare(clientv3.ModRevision(t.key(at)), "=", mod))
+		otherwise = append(otherwise, clientv3.OpGet(t.key(at)))
+	}
+	answer, err := t.transact(ctx, compared, nest(ops), otherwise)
+	if err == nil {
+		if answer.Succeeded {
+			t.await(ctx, answer.Header.Revision)
 		}
-	}
-	if ctx.Err() != nil {
-		return false, ctx.Err()
-	}
-	answer, err := t.transact(ctx, q.compared, nest(q.ops), q.wanted)
-	switch code := codeOf(err); {
-	case err == nil && answer.Succeeded:
-		t.await(ctx, answer.Header.Revision)
-		return true, nil
-	case err == nil:
 		for _, r := range answer.Responses {
-			for _, kv := range r.GetResponseRange().Kvs {
+			for _, kv := range r.GetResponseRange().GetKvs() {
 				t.await(ctx, kv.ModRevision)
 			}
 		}
-		return false, nil
+		return answer.Succeeded, nil, nil
+	}
+	switch code := codeOf(err); {
 	case code == codes.InvalidArgument || code == codes.PermissionDenied:
-		return false, err
-	}
-	before := *doubts
-	*doubts = append(*doubts, q.sign)
-	for q.sign.bucket != "" && ctx.Err() == nil { // whoever answers now knows of all that was stored before
-		asking, cancel := context.WithTimeout(ctx, tryWithin)
-		got, lost := t.client.Get(asking, t.key(q.sign.bucket, []byte(q.sign.k)))
-		cancel()
-		switch {
-		case lost != nil:
-			pause(ctx, lookEvery/10)
-			continue
-		case len(got.Kvs) == 1 && bytes.Equal(got.Kvs[0].Value, q.sign.value):
+		return false, nil, err
+	case code == codes.ResourceExhausted && sign.value != nil: // which also one that was stored can get
+		if got, lost := t.client.Get(ctx, t.key(sign.recordKey)); lost == nil {
+			if len(got.Kvs) == 0 || !bytes.Equal(got.Kvs[0].Value, sign.value) {
+				return false, nil, err
+			}
 			t.await(ctx, got.Kvs[0].ModRevision)
-			return true, nil
-		case codeOf(err) == codes.ResourceExhausted: // an answer, which also one that was stored can get
-			*doubts = before
-			return false, err
+			return true, nil, nil
 		}
-		return false, nil
 	}
-	return false, err
+	return false, sign, err
+}
+
+// putChunks writes chunks under a lease of their own.
+func (t *etcdTx) putChunks(ctx context.Context, chunks []item) error {
+	if len(chunks) == 0 {
+		return ctx.Err()
+	}
+	trying, cancel := context.WithTimeout(ctx, tryWithin)
+	defer cancel()
+	granted, err := t.client.Grant(trying, chunkLease)
+	if err != nil {
+		t.note(err, true)
+		return err
+	}
+	for _, c := range chunks {
+		put := clientv3.OpPut(t.key(c.recordKey), string(c.value), clientv3.WithLease(granted.ID))
+		if _, err := t.transact(ctx, nil, []clientv3.Op{put}, nil); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// ops are what the transaction writes, the chunks that come before, and its sign.
+func (t *etcdTx) ops() (ops []clientv3.Op, chunks []item, sign *item) {
+	sign = &item{}
+	for at := range t.written {
+		i, isThere := t.Get(item{recordKey: at})
+		name := t.key(at)
+		switch {
+		case !isThere:
+			ops = append(ops, clientv3.OpDelete(name))
+			continue
+		case at.bucket == chunkBucket:
+			chunks = append(chunks, i)
+			ops = append(ops, clientv3.OpPut(name, "", clientv3.WithIgnoreValue())) // without the lease
+			continue
+		// Nobody changes an entry but who made it.
+		case at.bucket == auditBucket || !isText(at.bucket) && sign.bucket != auditBucket && len(i.value) > len(sign.value):
+			sign = &i
+		}
+		ops = append(ops, clientv3.OpPut(name, string(i.value)))
+	}
+	return ops, chunks, sign
 }
 
 // nest makes a transaction of more operations than etcd takes at once one of several.
@@ -170,79 +184,4 @@ func nest(ops []clientv3.Op) []clientv3.Op {
 		list = append(list, clientv3.OpTxn(nil, part, nil))
 	}
 	return list
-}
-
-// request makes the request. What it compares is each number that was given and each value
-// that another one replaces: what is new under a number of its own has no rival.
-func (t *etcdTx) request(ctx context.Context) (q request, err error) {
-	if t.leader != nil {
-		q.compared = append(q.compared, *t.leader)
-	}
-	for at, old := range t.fixed {
-		q.compare(t.key(at.bucket, []byte(at.k)), old)
-	}
-	for _, bucket := range slices.Sorted(maps.Keys(t.written)) {
-		for _, k := range slices.Sorted(maps.Keys(t.written[bucket])) {
-			name, value, old := t.key(bucket, []byte(k)), t.written[bucket][k], t.before[recordKey{bucket, k}]
-			if value == nil {
-				q.remove(t, bucket, name, k, old)
-				continue
-			}
-			if bucket != sequenceBucket && (old.mod > 0 || !isNumbered(bucket)) {
-				q.compare(name, old)
-			}
-			if isText(bucket) {
-				if value, err = q.pack(ctx, t, bucket, k, value); err != nil {
-					return q, err
-				}
-			} else if bucket == auditBucket || q.sign.bucket != auditBucket && len(value) > len(q.sign.value) {
-				q.sign = sign{bucket, k, value} // nobody changes an entry but who made it
-			}
-			q.ops = append(q.ops, clientv3.OpPut(name, string(value)))
-		}
-	}
-	return q, nil
-}
-
-func (q *request) compare(name string, old item) {
-	q.compared = append(q.compared, clientv3.Compare(clientv3.ModRevision(name), "=", old.mod))
-	q.wanted = append(q.wanted, clientv3.OpGet(name))
-}
-
-func (q *request) remove(t *etcdTx, bucket, name, k string, old item) {
-	if old.mod == 0 {
-		return
-	}
-	q.ops = append(q.ops, clientv3.OpDelete(name))
-	if chunk := chunkOf(bucket, k, old.value); chunk != "" {
-		q.ops = append(q.ops, clientv3.OpDelete(t.key(chunkBucket, []byte(chunk))))
-	}
-}
-
-// pack compresses a text, and returns what is put in its place.
-func (q *request) pack(ctx context.Context, t *etcdTx, bucket, k string, text []byte) ([]byte, error) {
-	var packed bytes.Buffer
-	packed.WriteByte(0)
-	w := gzip.NewWriter(&packed)
-	_, _ = w.Write(text) // a buffer takes all
-	_ = w.Close()
-	if packed.Len() <= maxInline && q.inline+packed.Len() <= maxInlines {
-		q.inline += packed.Len()
-		return packed.Bytes(), nil
-	}
-	if q.lease == 0 {
-		trying, cancel := context.WithTimeout(ctx, tryWithin)
-		granted, err := t.client.Grant(trying, chunkLease)
-		cancel()
-		if err != nil {
-			t.wrote(err)
-			return nil, err
-		}
-		q.lease = granted.ID
-	}
-	place := fmt.Appendf([]byte{1}, "%x 1", q.lease)
-	name := t.key(chunkBucket, []byte(chunkOf(bucket, k, place)))
-	q.chunks = append(q.chunks, clientv3.OpPut(name, string(packed.Bytes()[1:]), clientv3.WithLease(q.lease)))
-	q.ops = append(q.ops, clientv3.OpPut(name, "", clientv3.WithIgnoreValue())) // without the lease
-	return place, nil
 }

@@ -23,17 +23,16 @@ func TestEtcdComparesWhatWasRead(t *testing.T) {
 	for range 20 {
 		last, err := a.Last(ctx)
 		require.NoError(t, err)
-		tx, err := a.try(false, nil, func(r records) error {
+		tx := a.begin()
+		require.NoError(t, tx.make(false, func(r records) error {
 			_, err := r.append(&Draft{YAML: []byte("rival")}, time.Now())
 			return err
-		})
-		require.NoError(t, err)
+		}))
 		soon(t, "b has it", func() bool { n, _ := b.Last(ctx); return n == last })
 		_, err = b.Append(ctx, Change{Last: last, Drafts: []Draft{draft("acknowledged")}})
 		require.NoError(t, err)
 		soon(t, "a has it", func() bool { n, _ := a.Last(ctx); return n == last+1 })
-		var doubts []sign
-		done, err := tx.commit(ctx, &doubts)
+		done, _, err := tx.commit(ctx)
 		require.NoError(t, err)
 		require.False(t, done)
 		r, err := a.Get(ctx, last+1)
@@ -133,11 +132,10 @@ func TestEtcdRefusedMeanwhile(t *testing.T) {
 	d.Rollout = &Rollout{Percent: 10, State: Canary}
 	_, err := add(ctx, e, d)
 	require.NoError(t, err)
-	tx, err := e.try(true, nil, func(r records) error { return r.step(&Step{Revision: 1, State: Promoted}, true) })
-	require.NoError(t, err)
+	tx := e.begin()
+	require.NoError(t, tx.make(true, func(r records) error { return r.step(&Step{Revision: 1, State: Promoted}, true) }))
 	require.NoError(t, e.SaveReply(ctx, Reply{Node: "n", Revision: 1}))
-	var doubts []sign
-	done, err := tx.commit(ctx, &doubts)
+	done, _, err := tx.commit(ctx)
 	require.NoError(t, err)
 	require.False(t, done)
 	_, err = e.Append(ctx, Change{Last: 1, Leads: true, Steps: []Step{{Revision: 1, State: Promoted}}})

@@ -16,24 +16,20 @@ import (
 // look finds out whether etcd is reached, by a reading that takes most of its members, and
 // whether it takes writes again.
 func (e *Etcd) look(ctx context.Context) {
-	probe := clientv3.OpPut(e.key(metaBucket, probeKey), string(seal(metaBucket, probeKey, nil)))
-	for ctx.Err() == nil {
-		trying, cancel := context.WithTimeout(ctx, lookWithin)
-		_, err := e.client.Get(trying, e.key(metaBucket, formatKey))
-		cancel()
-		e.mu.Lock()
-		if err == nil {
-			e.reached = time.Now()
-		} else if time.Since(e.reached) < lookWithin {
-			err = nil // members may be electing a leader
-		}
-		e.note(&e.lost, err, e.reached)
-		isRefused := err == nil && e.refused.why != nil
-		e.mu.Unlock()
-		if isRefused {
+	at := recordKey{metaBucket, string(probeKey)}
+	probe := clientv3.OpPut(e.key(at), string(seal(at.bucket, probeKey, nil)))
+	for ; ctx.Err() == nil; pause(ctx, lookEvery) {
+		e.mu.RLock()
+		refused := e.refused
+		e.mu.RUnlock()
+		if refused {
 			_, _ = e.transact(ctx, nil, []clientv3.Op{probe}, nil) // it notes what becomes of it
+			continue
 		}
-		pause(ctx, lookEvery)
+		trying, cancel := context.WithTimeout(ctx, lookWithin)
+		_, err := e.client.Get(trying, e.key(at))
+		cancel()
+		e.note(err, false)
 	}
 }
 
@@ -44,43 +40,36 @@ func pause(ctx context.Context, long time.Duration) {
 	}
 }
 
-// trouble is why something does not work, and since when.
-type trouble struct {
-	why   error // nil: it works
-	since time.Time
-}
-
-// note keeps a trouble. Where it begins or ends, it wakes who waits: what was withheld may be
-// done now. The caller holds mu.
-func (e *Etcd) note(t *trouble, why error, since time.Time) {
-	if (why == nil) != (t.why == nil) {
-		t.since = since
+// note keeps why nothing can be changed. Reading says nothing of what was refused: a user may
+// be one that only reads, and a full etcd still answers. Where that begins or ends, it wakes
+// who waits: what was withheld may be done now.
+func (e *Etcd) note(err error, wrote bool) {
+	code, now := codeOf(err), time.Now()
+	refused := wrote && (code == codes.ResourceExhausted || code == codes.PermissionDenied)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err == nil || refused {
+		e.reached = now
+	}
+	if e.refused && !wrote || err != nil && !refused && (e.refused || now.Sub(e.reached) < lookWithin) {
+		return // members may be electing a leader
+	}
+	if (err == nil) != (e.lost == nil) {
+		e.since = e.reached
 		e.wake(&e.change)
 	}
-	t.why = why
-}
-
-// wrote keeps why etcd took nothing until it has taken something. Reading says nothing of
-// that: a user may be one that only reads, and a full etcd still answers.
-func (e *Etcd) wrote(err error) {
-	if code := codeOf(err); err == nil || code == codes.ResourceExhausted || code == codes.PermissionDenied {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.note(&e.refused, err, time.Now())
-	}
+	e.lost, e.refused = err, refused
 }
 
 // Healthy implements Store.
 func (e *Etcd) Healthy(context.Context) error {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	for _, t := range []trouble{e.lost, e.refused} {
-		if t.why != nil {
-			return fmt.Errorf("%w since %s: proxies keep what they have, and nothing can be changed here: %w",
-				ErrCutOff, t.since.UTC().Format("15:04:05Z"), explain(t.why))
-		}
+	if e.lost == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%w since %s: proxies keep what they have, and nothing can be changed here: %w",
+		ErrCutOff, e.since.UTC().Format("15:04:05Z"), explain(e.lost))
 }
 
 func codeOf(err error) codes.Code {

@@ -14,38 +14,27 @@ import (
 // campaign keeps this control plane among those on the store, and has it stand for the one
 // that steps rollouts.
 func (e *Etcd) campaign(ctx context.Context) {
-	for ctx.Err() == nil {
-		trying, cancel := context.WithCancel(ctx)
-		session, err := concurrency.NewSession(e.client, concurrency.WithTTL(lease), concurrency.WithContext(trying))
+	for ; ctx.Err() == nil; pause(ctx, lookEvery) {
+		session, err := concurrency.NewSession(e.client, concurrency.WithTTL(lease), concurrency.WithContext(ctx))
 		if err != nil {
-			e.wrote(err) // a full etcd gives no lease
-		} else {
-			e.setSession(session, nil)
-			e.stand(trying, session)
-			e.setSession(nil, nil)
-			leaving, done := context.WithTimeout(context.WithoutCancel(ctx), lookWithin)
-			_, _ = e.client.Revoke(leaving, session.Lease()) // it ends by itself
-			done()
+			e.note(err, true) // a full etcd gives no lease
+			continue
 		}
-		cancel()
-		pause(ctx, lookEvery)
-	}
-}
-
-// stand stands for leader until the session ends.
-func (e *Etcd) stand(ctx context.Context, session *concurrency.Session) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	context.AfterFunc(ctx, session.Orphan)
-	e.ended.Go(func() { <-session.Done(); cancel() })
-	election := concurrency.NewElection(session, e.root+leaderBucket)
-	for ctx.Err() == nil {
-		if election.Campaign(ctx, e.id) == nil {
-			leads := clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev())
-			e.setSession(session, &leads)
-			<-ctx.Done()
+		alive, cancel := context.WithCancel(ctx)
+		e.ended.Go(func() { <-session.Done(); cancel() })
+		e.setSession(session, nil)
+		election := concurrency.NewElection(session, e.root+leaderBucket)
+		for ; alive.Err() == nil; pause(alive, lookEvery) {
+			if election.Campaign(alive, e.id) == nil {
+				leads := clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev())
+				e.setSession(session, &leads)
+				<-alive.Done()
+			}
 		}
-		pause(ctx, lookEvery)
+		e.setSession(nil, nil)
+		leaving, done := context.WithTimeout(context.WithoutCancel(ctx), lookWithin)
+		_, _ = e.client.Revoke(leaving, session.Lease()) // it ends by itself
+		done()
 	}
 }
 
@@ -66,14 +55,15 @@ func (e *Etcd) Leads() bool {
 // Tell implements Store.
 func (e *Etcd) Tell(ctx context.Context, parts [][]byte) (written int, err error) {
 	for i, part := range slices.Backward(parts) { // what moves to a part more is there before it leaves its own
-		k := fmt.Sprintf("%s/%d", e.id, i)
+		at := recordKey{replicaBucket, fmt.Sprintf("%s/%d", e.id, i)}
 		e.mu.RLock()
-		session, told := e.session, e.copy.get(replicaBucket, k)
+		session := e.session
+		told, before := e.copy.Get(item{recordKey: at})
 		e.mu.RUnlock()
-		if session == nil || told.mod > 0 && bytes.Equal(told.value, part) {
+		if session == nil || before && bytes.Equal(told.value, part) {
 			continue
 		}
-		put := clientv3.OpPut(e.key(replicaBucket, []byte(k)), string(part), clientv3.WithLease(session.Lease()))
+		put := clientv3.OpPut(e.key(at), string(part), clientv3.WithLease(session.Lease()))
 		if _, err := e.transact(ctx, nil, []clientv3.Op{put}, nil); err != nil {
 			return written, explain(err)
 		}
@@ -85,12 +75,13 @@ func (e *Etcd) Tell(ctx context.Context, parts [][]byte) (written int, err error
 // Told implements Store.
 func (e *Etcd) Told() (proxies map[string][]byte, changed <-chan struct{}) {
 	e.mu.RLock()
-	defer e.mu.RUnlock()
+	changed = e.told
+	e.mu.RUnlock()
 	proxies = map[string][]byte{}
-	for part, i := range e.copy.buckets[replicaBucket] {
-		if !strings.HasPrefix(part, e.id+"/") {
-			proxies[part] = i.value
+	for part, value := range e.begin().descend(replicaBucket, nil) {
+		if !strings.HasPrefix(string(part), e.id+"/") {
+			proxies[string(part)] = value
 		}
 	}
-	return proxies, e.told
+	return proxies, changed
 }

@@ -2,16 +2,18 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
+	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"iter"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/tidwall/btree"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -31,12 +33,9 @@ const (
 	leaderBucket   = "leader"
 )
 
-const (
-	maxInline  = 4 << 10   // of one text; etcd takes requests up to 1.5 MiB, and so any chunk
-	maxInlines = 256 << 10 // of all texts of a transaction
-	maxOps     = 64        // etcd takes 128 on each level, less those of the level above
-	chunkLease = 60        // seconds
-)
+// maxInlines bounds the texts of a transaction that need no chunk: etcd takes requests up to
+// 1.5 MiB, and so any chunk.
+const maxInlines = 256 << 10
 
 func isText(bucket string) bool { return bucket == yamlBucket || bucket == jsonBucket }
 
@@ -45,15 +44,12 @@ func isNumbered(bucket string) bool {
 	return bucket == auditBucket || slices.Contains(revisionBuckets, bucket)
 }
 
-func (e *Etcd) key(bucket string, k []byte) string {
-	if isNumbered(bucket) {
-		return fmt.Sprintf("%s%s/%020d", e.root, bucket, binary.BigEndian.Uint64(k))
+func (e *Etcd) key(at recordKey) string {
+	if isNumbered(at.bucket) {
+		return fmt.Sprintf("%s%s/%020d", e.root, at.bucket, binary.BigEndian.Uint64([]byte(at.k)))
 	}
-	return e.root + bucket + "/" + string(k)
+	return e.root + at.bucket + "/" + at.k
 }
-
-// recordKey is a bucket and a key.
-type recordKey struct{ bucket, k string }
 
 // split is the reverse of key.
 func (e *Etcd) split(name []byte) (at recordKey) {
@@ -64,123 +60,133 @@ func (e *Etcd) split(name []byte) (at recordKey) {
 	return at
 }
 
-// mirror is a copy of all that is on etcd.
-type mirror struct {
-	buckets  map[string]map[string]item
-	revision int64 // of etcd's, as of which it is
-}
-
+// item is a value on etcd.
 type item struct {
+	recordKey
 	value []byte
 	mod   int64 // etcd's revision that wrote it, 0: there is none
 }
 
-func (m mirror) get(bucket, k string) item { return m.buckets[bucket][k] }
+// mirror is a copy of all that is on etcd, in order. A copy of it takes no time.
+type mirror = btree.BTreeG[item]
 
-func (m mirror) put(at recordKey, i item) {
-	if m.buckets[at.bucket] == nil {
-		m.buckets[at.bucket] = map[string]item{}
-	}
-	m.buckets[at.bucket][at.k] = i
+func newMirror() *mirror {
+	before := func(a, b item) bool { return cmp.Or(cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.k, b.k)) < 0 }
+	return btree.NewBTreeGOptions(before, btree.Options{NoLocks: true})
 }
 
-// etcdTx is a transaction under way. It reads the copy, whose lock the caller holds.
+// etcdTx is a transaction under way, on a copy of its own.
 type etcdTx struct {
 	*Etcd
-	written map[string]map[string][]byte // by bucket and key, nil: removed
-	fixed   map[recordKey]item           // what must not change, as the change read it
-	before  map[recordKey]item           // what was where the change writes: the copy goes on
-	leader  *clientv3.Cmp                // holds as long as the change may be made, nil: for ever
+	*mirror
+	read    map[recordKey]int64 // the revisions, which must not change before it is stored
+	written map[recordKey]bool
+	inline  int           // bytes of texts
+	leader  *clientv3.Cmp // holds as long as the change may be made, nil: for ever
 }
 
 func (e *Etcd) begin() *etcdTx {
-	return &etcdTx{Etcd: e, written: map[string]map[string][]byte{}, fixed: map[recordKey]item{}, before: map[recordKey]item{}}
-}
-
-func (t *etcdTx) fix(bucket string, k []byte) {
-	t.fixed[recordKey{bucket, string(k)}] = t.copy.get(bucket, string(k))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return &etcdTx{Etcd: e, mirror: e.copy.Copy(), read: map[recordKey]int64{}, written: map[recordKey]bool{}}
 }
 
 func (t *etcdTx) value(bucket string, k []byte) []byte {
-	if value, ok := t.written[bucket][string(k)]; ok {
-		return value
+	at := recordKey{bucket, string(k)}
+	found, _ := t.Get(item{recordKey: at})
+	if !t.written[at] {
+		t.read[at] = found.mod
 	}
-	value := t.copy.get(bucket, string(k)).value
-	if isText(bucket) && value != nil {
-		return t.text(bucket, k, value)
-	}
-	return value
+	return t.content(found)
 }
 
-// text returns a text as it was before it was compressed. One that is not whole is empty,
+// content is a value as it was before it was compressed. A text that is not whole is empty,
 // which none with a seal is.
-func (t *etcdTx) text(bucket string, k, value []byte) []byte {
-	packed := value[1:]
-	if chunk := chunkOf(bucket, string(k), value); chunk != "" {
-		packed = t.copy.get(chunkBucket, chunk).value
+func (t *etcdTx) content(i item) []byte {
+	if !isText(i.bucket) || i.value == nil {
+		return i.value
 	}
-	unpacked, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return []byte{}
+	packed := i.value[1:]
+	if at, isOne := chunkOf(i); isOne {
+		chunk, _ := t.Get(item{recordKey: at})
+		packed = chunk.value
 	}
-	text, err := io.ReadAll(unpacked)
-	if err != nil {
-		return []byte{}
+	if unpacked, err := gzip.NewReader(bytes.NewReader(packed)); err == nil {
+		if text, err := io.ReadAll(unpacked); err == nil {
+			return text
+		}
 	}
-	return text
+	return []byte{}
 }
 
-// chunkOf returns the name of a text's chunk, "" where it has none.
-func chunkOf(bucket, k string, value []byte) string {
-	if !isText(bucket) || len(value) == 0 || value[0] == 0 {
-		return ""
+// chunkOf returns where the chunk of a text is, if it has one.
+func chunkOf(i item) (at recordKey, isOne bool) {
+	if !isText(i.bucket) || len(i.value) == 0 || i.value[0] == 0 {
+		return at, false
 	}
-	name, _, _ := strings.Cut(string(value[1:]), " ")
-	return fmt.Sprintf("%s/%s/%d/0", name, bucket, binary.BigEndian.Uint64([]byte(k)))
-}
-
-func (t *etcdTx) write(bucket string, k, value []byte) error {
-	if t.written[bucket] == nil {
-		t.written[bucket] = map[string][]byte{}
-	}
-	t.written[bucket][string(k)], t.before[recordKey{bucket, string(k)}] = value, t.copy.get(bucket, string(k))
-	return nil
+	name, _, _ := strings.Cut(string(i.value[1:]), " ")
+	return recordKey{chunkBucket, fmt.Sprintf("%s/%s/%d/0", name, i.bucket, binary.BigEndian.Uint64([]byte(i.k)))}, true
 }
 
 func (t *etcdTx) set(bucket string, k, value []byte) error {
-	if bytes.Equal(t.value(bucket, k), value) { // a mark, mostly
-		return nil
+	at := recordKey{bucket, string(k)}
+	if isText(bucket) {
+		value = t.pack(at, value)
 	}
-	return t.write(bucket, k, bytes.Clone(value))
+	if old, _ := t.Get(item{recordKey: at}); old.value == nil || !bytes.Equal(old.value, value) { // a mark, mostly
+		t.put(item{recordKey: at, value: value})
+	}
+	return nil
 }
 
-func (t *etcdTx) remove(bucket string, k []byte) error { return t.write(bucket, k, nil) }
+func (t *etcdTx) put(i item) {
+	t.Set(i)
+	t.written[i.recordKey] = true
+}
+
+// pack compresses a text, and returns what is put in its place.
+func (t *etcdTx) pack(at recordKey, text []byte) []byte {
+	packed := bytes.NewBuffer([]byte{0})
+	w := gzip.NewWriter(packed)
+	_, _ = w.Write(text) // a buffer takes all
+	_ = w.Close()
+	if t.inline+packed.Len() <= maxInlines {
+		t.inline += packed.Len()
+		return packed.Bytes()
+	}
+	name := fmt.Appendf([]byte{1}, "%s 1", rand.Text())
+	chunk, _ := chunkOf(item{recordKey: at, value: name})
+	t.put(item{recordKey: chunk, value: packed.Bytes()[1:]})
+	return name
+}
+
+func (t *etcdTx) remove(bucket string, k []byte) error {
+	if old, found := t.Delete(item{recordKey: recordKey{bucket, string(k)}}); found {
+		t.written[old.recordKey] = true
+		if chunk, isOne := chunkOf(old); isOne {
+			return t.remove(chunk.bucket, []byte(chunk.k))
+		}
+	}
+	return nil
+}
 
 func (t *etcdTx) sequence(bucket string) uint64 {
-	t.fix(sequenceBucket, []byte(bucket))
 	n, _ := strconv.ParseUint(string(t.value(sequenceBucket, []byte(bucket))), 10, 64)
 	return n
 }
 
 func (t *etcdTx) setSequence(bucket string, n uint64) error {
-	return t.write(sequenceBucket, []byte(bucket), strconv.AppendUint(nil, n, 10))
+	return t.set(sequenceBucket, []byte(bucket), strconv.AppendUint(nil, n, 10))
 }
 
 func (t *etcdTx) descend(bucket string, below []byte) iter.Seq2[[]byte, []byte] {
-	var keys []string
-	for _, all := range []iter.Seq[string]{maps.Keys(t.copy.buckets[bucket]), maps.Keys(t.written[bucket])} {
-		for k := range all {
-			if below == nil || k < string(below) {
-				keys = append(keys, k)
-			}
-		}
+	from := recordKey{bucket, string(below)}
+	if below == nil {
+		from.bucket += "\x00" // behind all of this one
 	}
-	slices.Sort(keys)
 	return func(yield func(k, value []byte) bool) {
-		for _, k := range slices.Backward(slices.Compact(keys)) {
-			if value := t.value(bucket, []byte(k)); value != nil && !yield([]byte(k), value) {
-				return
-			}
-		}
+		t.Descend(item{recordKey: from}, func(i item) bool {
+			return i.recordKey == from || i.bucket == bucket && yield([]byte(i.k), t.content(i))
+		})
 	}
 }

@@ -45,7 +45,7 @@ func TestDirectoryOfBeforePoliciesHadNames(t *testing.T) {
 func damagedRecord(t *testing.T, open opener) {
 	s, ctx := open(), t.Context()
 	appendAll(t, s, "a", "b")
-	require.NoError(t, s.commit(ctx, "", false, func(r records) error {
+	require.NoError(t, s.commit(ctx, false, func(r records) error {
 		value := append([]byte{}, r.value(yamlBucket, key(2))...)
 		value[len(value)-1] ^= 1
 		return r.set(yamlBucket, key(2), value)

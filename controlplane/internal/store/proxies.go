@@ -9,7 +9,7 @@ import (
 // SaveReply implements Store.
 func (s shared) SaveReply(ctx context.Context, reply Reply) error {
 	what := fmt.Sprintf("save reply to revision %d", reply.Revision)
-	return s.commit(ctx, what, false, func(r records) error {
+	return s.write(ctx, what, func(r records) error {
 		marks := nackedBucket
 		if reply.Accepted {
 			marks = ackedBucket
@@ -23,7 +23,7 @@ func (s shared) SaveReply(ctx context.Context, reply Reply) error {
 // Proxies implements Store. A damaged one counts as unknown.
 func (s shared) Proxies(context.Context) ([]Proxy, error) {
 	list := []Proxy{}
-	err := s.view("list proxies", func(r records) error {
+	err := s.read("list proxies", func(r records) error {
 		for k := range r.descend(proxiesBucket, nil) {
 			var p Proxy
 			if r.getJSON(proxiesBucket, k, &p) == nil {
@@ -37,5 +37,5 @@ func (s shared) Proxies(context.Context) ([]Proxy, error) {
 
 // Forget implements Store.
 func (s shared) Forget(ctx context.Context, id Identity) error {
-	return s.commit(ctx, "forget proxy", false, func(r records) error { return r.delete(id.key(), proxiesBucket) })
+	return s.write(ctx, "forget proxy", func(r records) error { return r.delete(id.key(), proxiesBucket) })
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 )
@@ -51,12 +52,15 @@ var (
 
 func key(number uint64) []byte { return binary.BigEndian.AppendUint64(nil, number) }
 
+// recordKey is where a record is.
+type recordKey struct{ bucket, k string }
+
 // tx is a transaction of a database: values by bucket and key, and a number for each
-// bucket, the highest that was given in it.
+// bucket, the highest that was given in it. One that writes is made anew if another one has
+// changed a value or a number that it asked for by name.
 type tx interface {
 	value(bucket string, k []byte) []byte // valid within the transaction, nil: none
 	set(bucket string, k, value []byte) error
-	fix(bucket string, k []byte) // the transaction fails, and is tried again, if that changes meanwhile
 	remove(bucket string, k []byte) error
 	descend(bucket string, below []byte) iter.Seq2[[]byte, []byte] // from the last key on; nil is no bound
 	sequence(bucket string) uint64
@@ -106,12 +110,11 @@ func (r records) getJSON(bucket string, k []byte, v any) error {
 
 // delete deletes the records with a key in some buckets.
 func (r records) delete(k []byte, buckets ...string) error {
+	var errs []error
 	for _, bucket := range buckets {
-		if err := r.remove(bucket, k); err != nil {
-			return err
-		}
+		errs = append(errs, r.remove(bucket, k))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // newest gives the numbers of a bucket that are below a bound, the newest first; 0 is
@@ -157,19 +160,19 @@ func unseal(bucket string, k, value []byte) ([]byte, error) {
 			return text, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: %s is not what was stored", ErrDamaged, recordName(bucket, k))
+	return nil, fmt.Errorf("%w: %v is not what was stored", ErrDamaged, recordKey{bucket, string(k)})
 }
 
-// recordName names a record for people.
-func recordName(bucket string, k []byte) string {
+// String names the record for people.
+func (at recordKey) String() string {
 	switch {
-	case bucket == proxiesBucket:
-		return fmt.Sprintf("proxy %q", k)
-	case len(k) != 8:
-		return fmt.Sprintf("a record of %s", bucket)
-	case bucket == auditBucket:
-		return fmt.Sprintf("audit entry %d", binary.BigEndian.Uint64(k))
+	case at.bucket == proxiesBucket:
+		return fmt.Sprintf("proxy %q", at.k)
+	case len(at.k) != 8:
+		return "a record of " + at.bucket
+	case at.bucket == auditBucket:
+		return fmt.Sprintf("audit entry %d", binary.BigEndian.Uint64([]byte(at.k)))
 	default:
-		return fmt.Sprintf("revision %d (%s)", binary.BigEndian.Uint64(k), bucket)
+		return fmt.Sprintf("revision %d (%s)", binary.BigEndian.Uint64([]byte(at.k)), at.bucket)
 	}
 }

@@ -88,13 +88,13 @@ func (r *Restored) mend(tx *bbolt.Tx, given position, name string, dropDamaged b
 	if err := flawless(list); err != nil && !dropDamaged {
 		return err
 	}
-	for _, f := range list {
-		r.Dropped = append(r.Dropped, recordName(f.bucket, f.key))
-		from := []string{f.bucket}
-		if slices.Contains(textBuckets, f.bucket) {
+	for _, at := range list {
+		r.Dropped = append(r.Dropped, at.String())
+		from := []string{at.bucket}
+		if slices.Contains(textBuckets, at.bucket) {
 			from = revisionBuckets
 		}
-		if err := backup.delete(f.key, from...); err != nil {
+		if err := backup.delete([]byte(at.k), from...); err != nil {
 			return err
 		}
 	}

@@ -15,7 +15,7 @@ import (
 func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
 	var revisions []Revision
 	now := time.Now().UTC() // in each try the same
-	err := s.commit(ctx, "append revision", c.Leads, func(r records) error {
+	err := s.commit(ctx, c.Leads, func(r records) error {
 		revisions = nil
 		last := r.sequence(revisionsBucket)
 		if last != c.Last {
@@ -39,7 +39,7 @@ func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, naming("append revision", err)
 	}
 	s.appended()
 	return revisions, nil
@@ -77,11 +77,8 @@ func (r records) step(s *Step, byItself bool) error {
 	if !of.Rollout.Lasts() {
 		return fmt.Errorf("%w: no canary of revision %d lasts", ErrConflict, s.Revision)
 	}
-	if byItself && s.State == Promoted {
-		if r.value(nackedBucket, key(s.Revision)) != nil {
-			return fmt.Errorf("%w: a proxy has refused revision %d", ErrConflict, s.Revision)
-		}
-		r.fix(nackedBucket, key(s.Revision))
+	if byItself && s.State == Promoted && r.value(nackedBucket, key(s.Revision)) != nil {
+		return fmt.Errorf("%w: a proxy has refused revision %d", ErrConflict, s.Revision)
 	}
 	of.Rollout.State, of.Rollout.Why = s.State, s.Why
 	entry := s.Audit
@@ -91,7 +88,7 @@ func (r records) step(s *Step, byItself bool) error {
 
 // Last implements Store.
 func (s shared) Last(context.Context) (last uint64, err error) {
-	err = s.view("read the last number", func(r records) error {
+	err = s.read("read the last number", func(r records) error {
 		last = r.sequence(revisionsBucket)
 		return nil
 	})
@@ -100,7 +97,7 @@ func (s shared) Last(context.Context) (last uint64, err error) {
 
 // Get implements Store.
 func (s shared) Get(_ context.Context, number uint64) (revision Revision, err error) {
-	err = s.view(fmt.Sprintf("get revision %d", number), func(r records) (err error) {
+	err = s.read(fmt.Sprintf("get revision %d", number), func(r records) (err error) {
 		if revision.Summary, err = r.summary(number); err == nil {
 			revision.YAML, err = r.get(yamlBucket, key(number))
 		}
@@ -118,7 +115,7 @@ func (s shared) Get(_ context.Context, number uint64) (revision Revision, err er
 // History implements Store.
 func (s shared) History(_ context.Context, policy string, limit int) ([]Summary, error) {
 	list := []Summary{}
-	err := s.view("list revisions", func(r records) error {
+	err := s.read("list revisions", func(r records) error {
 		for number := range r.newest(revisionsBucket, 0) {
 			s, err := r.summary(number)
 			if err != nil {
@@ -149,23 +146,24 @@ func (r records) summary(number uint64) (s Summary, err error) {
 }
 
 // Drop implements Store. The file does not shrink: what comes next uses the
-// pages again.
+// pages again. What is not the newest is never that again, so it is looked for before.
 func (s shared) Drop(ctx context.Context, numbers []uint64) error {
-	return s.commit(ctx, "drop revisions", false, func(r records) error {
-		seen := map[string]bool{}
-		for number := range r.newest(revisionsBucket, 0) {
-			s, err := r.summary(number)
-			isNewest := len(seen) == 0 || err == nil && !seen[s.Policy]
-			seen[s.Policy] = true
-			if isNewest && slices.Contains(numbers, number) {
-				return fmt.Errorf("revision %d is the newest", number)
-			}
+	list, err := s.History(ctx, "", 0)
+	if err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for i, of := range list {
+		isNewest := i == 0 || !of.Damaged && !seen[of.Policy]
+		seen[of.Policy] = true
+		if isNewest && slices.Contains(numbers, of.Number) {
+			return fmt.Errorf("drop revisions: revision %d is the newest", of.Number)
 		}
+	}
+	return s.write(ctx, "drop revisions", func(r records) (err error) {
 		for _, number := range numbers {
-			if err := r.delete(key(number), revisionBuckets...); err != nil {
-				return err
-			}
+			err = errors.Join(err, r.delete(key(number), revisionBuckets...))
 		}
-		return nil
+		return err
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -95,12 +96,29 @@ type shared struct{ backend }
 
 // backend keeps records.
 type backend interface {
-	view(what string, do func(records) error) error
+	viewer
 	// commit runs a change, again where another one came between or shares its transaction.
 	// When it returns, what the change wrote is durable; where it returned an error, nothing
 	// of it is. With leads it is one only while this control plane leads.
-	commit(ctx context.Context, what string, leads bool, change func(records) error) error
+	commit(ctx context.Context, leads bool, change func(records) error) error
 	appended() // wakes those that wait for Store.Appended
+}
+
+type viewer interface {
+	view(do func(records) error) error
+}
+
+func (s shared) read(what string, do func(records) error) error { return naming(what, s.view(do)) }
+
+func (s shared) write(ctx context.Context, what string, change func(records) error) error {
+	return naming(what, s.commit(ctx, false, change))
+}
+
+func naming(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // DefaultPolicy is the policy of what was stored before policies had names.

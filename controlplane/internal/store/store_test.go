@@ -49,7 +49,7 @@ func TestProxyAfter(t *testing.T) {
 func TestAnotherFormatIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	b := open(t, dir)
-	require.NoError(t, b.commit(t.Context(), "", false, func(r records) error { return r.set(metaBucket, formatKey, []byte("99")) }))
+	require.NoError(t, b.commit(t.Context(), false, func(r records) error { return r.set(metaBucket, formatKey, []byte("99")) }))
 	require.NoError(t, b.Close())
 	for range 2 { // it is not left locked
 		_, err := Open(dir)
