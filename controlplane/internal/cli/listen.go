@@ -1,16 +1,22 @@
 package cli
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/reload"
 )
 
 // proxyListener says how a command names its listener for proxies.
@@ -138,4 +144,117 @@ func listen(flag, address string) (net.Listener, error) {
 		return nil, withHint(fmt.Errorf("listen: %w", err), flag+" says where to listen")
 	}
 	return l, nil
+}
+
+// guard is what callers of serve's two listeners must bring. Its files are
+// read again when they change.
+type guard struct {
+	http     *tls.Config                               // nil = plain text
+	xds      *tls.Config                               // nil = plain text
+	identify func(*http.Request) (access.Caller, bool) // nil = anyone may call
+	proxyCAs func() *x509.CertPool                     // nil = proxies need no certificate
+}
+
+// guard reads the files that the flags name and warns of what is open.
+func (o *listenOptions) guard(log *slog.Logger) (g guard, err error) {
+	open, err := o.check()
+	if err != nil {
+		return g, err
+	}
+	for _, a := range open {
+		log.Warn("INSECURE: "+a.flag+" "+a.address+" is open: "+a.danger, "hint", a.hint)
+	}
+	files := watchedFiles{log: log}
+	gate := access.Gate{ClientCAs: files.authorities("--http-client-ca", o.httpClientCA), List: watch(&files, "--access", o.readAccess, o.access)}
+	if gate.List != nil {
+		g.identify = gate.Identify
+	}
+	pair := watch(&files, "server certificate", o.readCertificate, o.tlsCert, o.tlsKey)
+	g.proxyCAs = files.authorities("--"+o.proxies.ca, o.xdsClientCA)
+	if pair != nil {
+		g.http = serverTLS(pair, gate.ClientCAs, tls.VerifyClientCertIfGiven, "h2", "http/1.1")
+		g.xds = serverTLS(pair, g.proxyCAs, tls.RequireAndVerifyClientCert, "h2")
+	}
+	return g, files.err
+}
+
+func (o *listenOptions) readAccess(contents [][]byte) (*access.List, error) {
+	list, err := access.ParseList(o.access, contents[0])
+	if err == nil && list.MapsCertificates() && o.httpClientCA == "" {
+		err = fmt.Errorf("%s gives roles to certificates, and without --http-client-ca none is asked for", o.access)
+	}
+	return list, err
+}
+
+// readCertificate refuses a server's certificate that is not valid now, at the start and
+// when it is read again.
+func (o *listenOptions) readCertificate(contents [][]byte) (*tls.Certificate, error) {
+	pair, err := tls.X509KeyPair(contents[0], contents[1])
+	if err != nil {
+		return nil, err
+	}
+	if now := time.Now(); now.After(pair.Leaf.NotAfter) || now.Before(pair.Leaf.NotBefore) {
+		return nil, fmt.Errorf("%s is valid only from %s to %s", o.tlsCert, moment(pair.Leaf.NotBefore), moment(pair.Leaf.NotAfter))
+	}
+	return &pair, nil
+}
+
+// watchedFiles reads what flags name, until there is an error.
+type watchedFiles struct {
+	log *slog.Logger
+	err error
+}
+
+// watch reads the files of a flag, and reads them again when they change. It is nil without
+// the flag.
+func watch[T any](w *watchedFiles, flag string, parse func(contents [][]byte) (T, error), files ...string) func() T {
+	if w.err != nil || files[0] == "" {
+		return nil
+	}
+	value, err := reload.Open(w.log, parse, files...)
+	if err != nil {
+		w.err = fmt.Errorf("read %s: %w", flag, err)
+		return nil
+	}
+	return value.Get
+}
+
+func (w *watchedFiles) authorities(flag, file string) func() *x509.CertPool {
+	return watch(w, flag, func(contents [][]byte) (*x509.CertPool, error) { return parsePool(file, contents[0]) }, file)
+}
+
+// names reads lines SAN ID. What they say holds for streams that begin afterwards.
+func (w *watchedFiles) names(flag, file string) func() *access.NodeIDs {
+	return watch(w, flag, func(contents [][]byte) (*access.NodeIDs, error) { return access.ParseNodeIDs(file, contents[0]) }, file)
+}
+
+// parsePool reads certificates in PEM.
+func parsePool(file string, text []byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, errors.New(file + " holds no PEM certificate")
+	}
+	return pool, nil
+}
+
+// serverTLS makes the configuration of a listener, with the certificate and
+// the authorities as they are at each handshake. Sessions are not resumed: each
+// connection shows its certificate anew.
+func serverTLS(pair func() *tls.Certificate, clientCAs func() *x509.CertPool, auth tls.ClientAuthType, protocols ...string) *tls.Config {
+	config := &tls.Config{
+		MinVersion:             tls.VersionTLS12,
+		NextProtos:             protocols,
+		SessionTicketsDisabled: true,
+		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair(), nil },
+	}
+	if clientCAs == nil {
+		return config
+	}
+	asking := config.Clone()
+	asking.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := config.Clone()
+		now.ClientAuth, now.ClientCAs = auth, clientCAs()
+		return now, nil
+	}
+	return asking
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/console"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/examples"
 )
 
@@ -69,9 +71,11 @@ others, and says where.`,
 
 // demo is a running quickstart.
 type demo struct {
+	quickstartOptions
 	cmd    *cobra.Command
 	out    io.Writer
 	log    *slog.Logger
+	data   string // directory of the store
 	client *client
 	server string // URL of the control plane
 	xds    string
@@ -93,30 +97,20 @@ func (d *demo) end() {
 }
 
 func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
-	d := &demo{cmd: cmd, out: cmd.OutOrStdout(), failed: make(chan error, 1)}
+	d := &demo{quickstartOptions: o, cmd: cmd, out: cmd.OutOrStdout(), failed: make(chan error, 1)}
 	// Only warnings are logged, so that the transcript stands out.
 	d.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	data, err := os.MkdirTemp("", "sluice-quickstart-")
-	if err != nil {
+	if d.data, err = os.MkdirTemp("", "sluice-quickstart-"); err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(d.data)) }()
 	defer d.end()
-	if err := d.startControlPlane(data); err != nil {
-		return err
-	}
-	if err := d.startUpstream(); err != nil {
-		return err
-	}
-	if err := d.startPlanes(o); err != nil {
-		return err
-	}
-	err = d.show()
-	if err != nil && cmd.Context().Err() != nil {
-		return errInterrupted
-	}
-	if err != nil {
-		return err
+	for _, step := range []func() error{d.startControlPlane, d.startUpstream, d.startPlanes, d.show} {
+		if err := step(); err != nil && cmd.Context().Err() != nil {
+			return errInterrupted
+		} else if err != nil {
+			return err
+		}
 	}
 	d.farewell()
 	select {
@@ -174,13 +168,7 @@ func (d *demo) connected(ctx context.Context) error {
 		if err := d.client.call(ctx, http.MethodGet, "/v1/status", nil, nil, &status); err != nil {
 			return err
 		}
-		known := 0
-		for _, p := range status.Proxies {
-			if p.Connected {
-				known++
-			}
-		}
-		if known >= quickstartProxies {
+		if len(slices.DeleteFunc(status.Proxies, func(p xds.ProxyStatus) bool { return !p.Connected })) >= quickstartProxies {
 			return nil
 		}
 		select {
@@ -203,7 +191,7 @@ func (d *demo) apply(name string, text []byte) error {
 // send sends requests to the first proxy and prints what became of them.
 func (d *demo) send(ctx context.Context, path, user string, times int) error {
 	for range times {
-		status, got, err := d.planes[0].get(ctx, path, http.Header{"X-User-Id": {user}})
+		status, got, err := d.planes[0].get(ctx, path, "x-user-id", user)
 		if err != nil {
 			return err
 		}
@@ -224,7 +212,7 @@ func (d *demo) share(ctx context.Context) error {
 	lines := make([]string, len(d.planes))
 	for i := range quickstartTurns {
 		turn := i % len(d.planes)
-		status, _, err := d.planes[turn].get(ctx, "/reports/1", http.Header{"X-Tenant": {"acme"}})
+		status, _, err := d.planes[turn].get(ctx, "/reports/1", "x-tenant", "acme")
 		if err != nil {
 			return err
 		}
@@ -256,10 +244,7 @@ func fields(h http.Header) string {
 			shown = append(shown, name+": "+value)
 		}
 	}
-	if len(shown) == 0 {
-		return "(no rate limit fields)"
-	}
-	return strings.Join(shown, "  ")
+	return cmp.Or(strings.Join(shown, "  "), "(no rate limit fields)")
 }
 
 // farewell suggests what to try. The clients are new ones, which have used nothing yet.

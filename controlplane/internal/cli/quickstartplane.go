@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -30,22 +29,19 @@ type dataPlane struct {
 	ready func(context.Context) error
 }
 
-// get sends a request and returns the response's status and headers.
-func (p *dataPlane) get(ctx context.Context, path string, header http.Header) (int, http.Header, error) {
+// get sends a request with a header and returns the response's status and headers.
+func (p *dataPlane) get(ctx context.Context, path, name, value string) (int, http.Header, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, http.NoBody)
 	if err != nil {
-		return 0, nil, fmt.Errorf("make request: %w", err)
+		return 0, nil, err
 	}
-	r.Header = header
+	r.Header.Set(name, value)
 	client := http.Client{Timeout: requestTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(r)
 	if err != nil {
 		return 0, nil, fmt.Errorf("send request: %w", err)
 	}
-	_, err = io.Copy(io.Discard, response.Body)
-	if err = errors.Join(err, response.Body.Close()); err != nil {
-		return 0, nil, fmt.Errorf("read response: %w", err)
-	}
+	_ = response.Body.Close() // the status and headers are all that is shown
 	return response.StatusCode, response.Header, nil
 }
 
@@ -62,8 +58,8 @@ func free(address string) string {
 	return l.Addr().String()
 }
 
-func (d *demo) startControlPlane(data string) error {
-	kept, err := openStore(data)
+func (d *demo) startControlPlane() error {
+	kept, err := openStore(d.data)
 	if err != nil {
 		return err
 	}
@@ -75,8 +71,7 @@ func (d *demo) startControlPlane(data string) error {
 	d.later(func() error { s.close(); return nil })
 	token := rand.Text()                               // lives as long as the process, and is for proxies on loopback alone
 	allow, _ := manage.ParseAllow(manage.DefaultAllow) // it is well formed
-	rules := manageRules(allow, []net.Addr{s.httpListener.Addr(), s.xdsListener.Addr()})
-	fleet := manage.NewFleet(rules, func() manage.Credentials { return manage.Credentials{Token: token} })
+	fleet := s.fleet(allow, func() manage.Credentials { return manage.Credentials{Token: token} })
 	section := fmt.Appendf(nil, `"manage":{"path":"/.sluice/","token_sha256":"%x"}`, sha256.Sum256([]byte(token)))
 	// It outlives the command's context: the data plane goes first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))
@@ -115,7 +110,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 }
 
 // startPlanes starts the proxies.
-func (d *demo) startPlanes(o quickstartOptions) error {
+func (d *demo) startPlanes() error {
 	for i := range quickstartProxies {
 		listen, admin := free(fmt.Sprint("127.0.0.1:", quickstartPort+i)), free(fmt.Sprint("127.0.0.1:", quickstartAdmin+i))
 		p := &dataPlane{
@@ -124,20 +119,20 @@ func (d *demo) startPlanes(o quickstartOptions) error {
 		}
 		d.planes = append(d.planes, p)
 		start := d.startProxy
-		if o.envoy != "" {
+		if d.envoy != "" {
 			start = d.startEnvoy
 		}
-		if err := start(o, p, listen, admin); err != nil {
+		if err := start(p, listen, admin); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *demo) startProxy(o quickstartOptions, plane *dataPlane, listen, admin string) error {
+func (d *demo) startProxy(plane *dataPlane, listen, admin string) error {
 	r, err := (&runOptions{
 		services: serviceOptions{xds: []string{d.xds}, node: plane.node}, upstream: d.echo,
-		listen: listen, admin: admin, wasm: o.wasm, workers: quickstartWorkers,
+		listen: listen, admin: admin, wasm: d.wasm, workers: quickstartWorkers,
 	}).start(d.cmd, d.log)
 	if err != nil {
 		return err
@@ -154,12 +149,12 @@ func (d *demo) startProxy(o quickstartOptions, plane *dataPlane, listen, admin s
 	return nil
 }
 
-func (d *demo) startEnvoy(o quickstartOptions, plane *dataPlane, listen, admin string) error {
-	wasm, err := filterFile(o.wasm, d.cmd.ErrOrStderr())
+func (d *demo) startEnvoy(plane *dataPlane, listen, admin string) error {
+	wasm, err := filterFile(d.wasm, d.cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
-	version, err := proc.Version(d.cmd.Context(), o.envoy)
+	version, err := proc.Version(d.cmd.Context(), d.envoy)
 	if err != nil {
 		return withHint(err, "--envoy names an Envoy binary; make run ENVOY=1 brings one")
 	}
@@ -171,7 +166,7 @@ func (d *demo) startEnvoy(o quickstartOptions, plane *dataPlane, listen, admin s
 		return err
 	}
 	child, err := proc.Start(d.cmd.Context(), proc.Options{
-		Binary: o.envoy, Bootstrap: bootstrap, Concurrency: quickstartWorkers, LogLevel: "error", LogTo: d.cmd.ErrOrStderr(),
+		Binary: d.envoy, Bootstrap: bootstrap, Concurrency: quickstartWorkers, LogLevel: "error", LogTo: d.cmd.ErrOrStderr(),
 	})
 	if err != nil {
 		return err

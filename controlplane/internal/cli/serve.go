@@ -2,18 +2,19 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/console"
@@ -124,13 +125,13 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	if err != nil {
 		return err
 	}
-	identify := new(access.NodeIDs).SAN
-	if o.nodeNames != "" {
-		names, err := openNames(log, "--node-names", o.nodeNames)
-		if err != nil {
-			return err
-		}
-		identify = func(cert *x509.Certificate, node string) (string, error) { return names.Get().SAN(cert, node) }
+	files := watchedFiles{log: log}
+	var identify func(*x509.Certificate, string) (string, error) // nil: by the certificate's own names
+	if names := files.names("--node-names", o.nodeNames); names != nil {
+		identify = func(cert *x509.Certificate, node string) (string, error) { return names().SAN(cert, node) }
+	}
+	if files.err != nil {
+		return files.err
 	}
 	if o.store != "" && !store.IsURL(o.store) {
 		return usageError(errors.New("--store is not a URL"), "etcd://HOST:PORT,… is one; a directory is given with --data")
@@ -152,7 +153,7 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		return err
 	}
 	defer s.close()
-	fleet, err := o.manage.fleet(cmd, log, s.httpListener.Addr(), s.xdsListener.Addr())
+	fleet, err := o.manage.fleet(cmd, s)
 	if err != nil {
 		return err
 	}
@@ -294,4 +295,66 @@ func stopGRPC(ctx context.Context, s *grpc.Server) {
 	case <-ctx.Done():
 		s.Stop()
 	}
+}
+
+// serveManageOptions say how serve asks proxies about counters.
+type serveManageOptions struct {
+	token string
+	ca    string
+	allow string
+}
+
+// AddFlags adds the flags of serve.
+func (o *serveManageOptions) AddFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.token, "manage-token-file", "", "`FILE` with the bearer token whose SHA-256 is the policy's manage.token_sha256, for sluice counters and explain; read again when it changes")
+	f.StringVar(&o.allow, "manage-allow", manage.DefaultAllow, "`NETWORK|NAME,…` of the proxies' management listeners: the token goes nowhere else")
+	f.StringVar(&o.ca, "manage-ca", "", "`FILE` with the certificates that vouch for management listeners; default: the system's; read again when it changes")
+}
+
+// fleet returns what asks the proxies, nil without a token.
+func (o *serveManageOptions) fleet(cmd *cobra.Command, s *servers) (*manage.Fleet, error) {
+	if o.token == "" {
+		for _, flag := range []string{"manage-allow", "manage-ca"} {
+			if cmd.Flags().Changed(flag) {
+				return nil, usageError(fmt.Errorf("--%s needs --manage-token-file", flag), "without a token no proxy is asked")
+			}
+		}
+		return nil, nil
+	}
+	allow, err := manage.ParseAllow(o.allow)
+	if err != nil {
+		return nil, usageError(fmt.Errorf("--manage-allow: %w", err), "give networks and names separated by commas, for example 10.0.0.0/8,edge.example.com")
+	}
+	names := []string{o.token}
+	if o.ca != "" {
+		names = append(names, o.ca)
+	}
+	files := watchedFiles{log: s.log}
+	credentials := watch(&files, "management token", readCredentials, names...)
+	return s.fleet(allow, credentials), files.err
+}
+
+// fleet sends the token to what is allowed, but to no listener of this process.
+func (s *servers) fleet(allow manage.Allow, credentials func() manage.Credentials) *manage.Fleet {
+	rules := manage.Rules{Allow: &allow}
+	for _, l := range []net.Listener{s.httpListener, s.xdsListener} {
+		if at, err := netip.ParseAddrPort(l.Addr().String()); err == nil {
+			rules.Own = append(rules.Own, at)
+		}
+	}
+	return manage.NewFleet(rules, credentials)
+}
+
+// readCredentials reads the contents of the token's file and of --manage-ca.
+func readCredentials(contents [][]byte) (manage.Credentials, error) {
+	token, err := parseToken(contents[0])
+	if err != nil {
+		return manage.Credentials{}, errors.New("--manage-token-file " + err.Error())
+	}
+	c := manage.Credentials{Token: token, TLS: &tls.Config{MinVersion: tls.VersionTLS12}}
+	if len(contents) > 1 {
+		c.TLS.RootCAs, err = parsePool("--manage-ca", contents[1])
+	}
+	return c, err
 }
