@@ -191,9 +191,6 @@ func (o *serverOptions) AddFlags(cmd *cobra.Command, withoutPolicy string) {
 	}
 }
 
-// query is what the server is asked with.
-func (o *serverOptions) query() url.Values { return policyQuery(o.policyName) }
-
 func policyQuery(name string) url.Values {
 	query := url.Values{}
 	if name != "" {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -142,31 +143,27 @@ func addKey(keys []*clientKey, said *clientKey, proxy, hash string) []*clientKey
 	return keys
 }
 
-// onKey does an operation on one of the client's keys.
-func (a *asker) onKey(ctx context.Context, op manage.Operation, s manage.Subject) (*api.Counters, error) {
+// onKey does an operation on one of the client's keys. That it failed is no reason to leave
+// out the others.
+func (a *asker) onKey(ctx context.Context, op manage.Operation, s manage.Subject) (report *api.Counters, failed string, err error) {
 	query, err := op.Query(s)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		report, err = a.counters(ctx, op, query)
 	}
-	return a.counters(ctx, op, query)
-}
-
-// ignoreFailure is nil for an error of one key, which is no reason to leave out the others.
-func ignoreFailure(err error) error {
-	if errors.Is(err, errInterrupted) {
-		return err
+	if err != nil && !errors.Is(err, errInterrupted) {
+		return nil, err.Error(), nil
 	}
-	return nil
+	return report, "", err
 }
 
 // read adds the counters of the key.
-func (k *clientKey) read(ctx context.Context, a *asker) error {
-	report, err := a.onKey(ctx, operationOf("peek"), manage.Subject{
+func (k *clientKey) read(ctx context.Context, a *asker) (err error) {
+	var report *api.Counters
+	report, k.Error, err = a.onKey(ctx, operationOf("peek"), manage.Subject{
 		Rule: k.Rule, Key: k.parts, N: strconv.FormatUint(uint64(k.cost), 10), Limits: k.limits,
 	})
-	if err != nil {
-		k.Error = err.Error()
-		return ignoreFailure(err)
+	if report == nil {
+		return err
 	}
 	if report.Quota != nil {
 		k.add(manage.Row{Asked: manage.Asked{Proxy: quotaService}, Answer: *report.Quota})
@@ -221,12 +218,12 @@ func (o *manageOptions) again(cmd *cobra.Command) (text string) {
 	return text
 }
 
+// plainWord matches what a shell takes as it stands.
+var plainWord = regexp.MustCompile(`^[-\w./:,@%+=]+$`)
+
 // shellWord is a text as a shell reads it back.
 func shellWord(text string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:,@%+=", r)
-	}
-	if text != "" && strings.IndexFunc(text, func(r rune) bool { return !plain(r) }) < 0 {
+	if plainWord.MatchString(text) {
 		return text
 	}
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"

@@ -54,11 +54,8 @@ func (o *countersOptions) resetClient(cmd *cobra.Command) error {
 			continue // an unlimited key has no counter
 		}
 		one := clientReset{Rule: k.Rule, Key: k.Key}
-		one.Counters, err = a.onKey(cmd.Context(), o.op, manage.Subject{Rule: k.Rule, Key: k.parts})
-		if err != nil {
-			if one.Error = err.Error(); ignoreFailure(err) != nil {
-				return err
-			}
+		if one.Counters, one.Error, err = a.onKey(cmd.Context(), o.op, manage.Subject{Rule: k.Rule, Key: k.parts}); err != nil {
+			return err
 		}
 		done = append(done, one)
 	}

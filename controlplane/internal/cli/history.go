@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
@@ -21,31 +24,28 @@ func newHistoryCommand() *cobra.Command {
 		Example: `  sluice history
   sluice history --limit 5 --policy edge
   sluice history --output json`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return history(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			query := policyQuery(o.policyName)
+			if o.limit > 0 {
+				query.Set("limit", strconv.Itoa(o.limit))
+			}
+			return show(cmd, &o.serverOptions, "/v1/policies", query, o.print)
+		},
 	}, func(cmd *cobra.Command) { o.AddFlags(cmd, store.DefaultPolicy) })
 }
 
-func history(cmd *cobra.Command, o listOptions) error {
-	if err := o.check(); err != nil {
+func (o *listOptions) print(w io.Writer, h *api.History) error {
+	if len(h.Revisions) == 0 {
+		_, err := fmt.Fprintln(w, nothingApplied(o.policyName, h.Policies))
 		return err
 	}
-	query := o.query()
-	if o.limit > 0 {
-		query.Set("limit", strconv.Itoa(o.limit))
+	rows := [][]string{{"REVISION", "APPLIED", "PROXIES", "FILE", "BYTES", "SHA-256", "NOTE"}}
+	for _, r := range h.Revisions {
+		rows = append(rows, []string{
+			number(r.Number), moment(r.Created), reception(r), r.File, strconv.Itoa(r.Bytes), r.SHA256[:min(12, len(r.SHA256))], note(r),
+		})
 	}
-	return show(cmd, &o.serverOptions, "/v1/policies", query, func(w io.Writer, h *api.History) error {
-		if len(h.Revisions) == 0 {
-			_, err := fmt.Fprintln(w, nothingApplied(o.policyName, h.Policies))
-			return err
-		}
-		rows := [][]string{{"REVISION", "APPLIED", "PROXIES", "FILE", "BYTES", "SHA-256", "NOTE"}}
-		for _, r := range h.Revisions {
-			rows = append(rows, []string{
-				number(r.Number), moment(r.Created), reception(r), r.File, strconv.Itoa(r.Bytes), r.SHA256[:min(12, len(r.SHA256))], note(r),
-			})
-		}
-		return printTable(w, rows)
-	})
+	return printTable(w, rows)
 }
 
 // nothingApplied says that a policy has no revision, and which policies have.
@@ -100,7 +100,7 @@ func newGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return show(cmd, &o, "/v1/policies/"+revision, o.query(), func(w io.Writer, r *api.Revision) error {
+			return show(cmd, &o, "/v1/policies/"+revision, policyQuery(o.policyName), func(w io.Writer, r *api.Revision) error {
 				_, err := fmt.Fprint(w, r.YAML)
 				return err
 			})
@@ -117,4 +117,81 @@ func revisionIn(args []string, byName string) (string, error) {
 		return "", usageError(fmt.Errorf("%q is not a revision", args[0]), "give a number from 1; sluice history lists them")
 	}
 	return args[0], nil
+}
+
+// listOptions are the flags of a command that lists the newest entries.
+type listOptions struct {
+	serverOptions
+	limit int
+}
+
+// AddFlags adds the flags, with what holds without --policy.
+func (o *listOptions) AddFlags(cmd *cobra.Command, without string) {
+	o.serverOptions.AddFlags(cmd, without)
+	cmd.Flags().IntVar(&o.limit, "limit", 20, "how many to list at most, 0 for all")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if o.limit < 0 {
+			return usageError(fmt.Errorf("--limit %d is negative", o.limit), "give 0 for all")
+		}
+		return nil
+	}
+}
+
+func newAuditCommand() *cobra.Command {
+	var o listOptions
+	return with(&cobra.Command{
+		Use:   "audit",
+		Short: "List who changed what, the newest first",
+		Long: `List the changes that the control plane has stored and the backups that it sent:
+when, who asked, from which address, and what for. The log keeps 10,000 entries.`,
+		Example: `  sluice audit
+  sluice audit --limit 5 --policy edge
+  sluice audit --limit 0 --output json   # all of them`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return audit(cmd, o) },
+	}, func(cmd *cobra.Command) { o.AddFlags(cmd, "all") })
+}
+
+func audit(cmd *cobra.Command, o listOptions) error {
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	a, err := c.audit(cmd, policyQuery(o.policyName), o.limit)
+	if err != nil {
+		return err
+	}
+	return o.output.print(cmd, a, func(w io.Writer) error {
+		if len(a.Entries) == 0 {
+			_, err := fmt.Fprintln(w, "nothing has been changed yet")
+			return err
+		}
+		rows := [][]string{{"ID", "AT", "WHO", "FROM", "ACTION", "REVISION", "WHAT", "OUTCOME"}}
+		for _, e := range a.Entries {
+			rows = append(rows, []string{
+				number(e.ID), moment(e.At), access.Who(e.Who), e.From, e.Action, number(e.Revision), e.Text, e.Outcome,
+			})
+		}
+		return printTable(w, withPolicies(rows, 5, a.Entries, func(e store.Entry) string { return e.Policy }))
+	})
+}
+
+// audit reads the newest entries, all of them if limit is 0, page by page.
+func (c *client) audit(cmd *cobra.Command, query url.Values, limit int) (api.Audit, error) {
+	all := api.Audit{Entries: []store.Entry{}}
+	for {
+		size := api.MaxAudit
+		if limit > 0 {
+			size = min(size, limit-len(all.Entries))
+		}
+		query.Set("limit", strconv.Itoa(size))
+		var page api.Audit
+		if err := c.call(cmd.Context(), http.MethodGet, "/v1/audit", query, nil, &page); err != nil {
+			return all, err
+		}
+		all.Entries = append(all.Entries, page.Entries...)
+		if len(page.Entries) < size || len(all.Entries) == limit {
+			return all, nil
+		}
+		query.Set("before", strconv.FormatUint(page.Entries[len(page.Entries)-1].ID, 10))
+	}
 }

@@ -2,13 +2,16 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
@@ -74,16 +77,11 @@ func replaceFile(name string, mode os.FileMode, write func(io.Writer) error) err
 func printTable(w io.Writer, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
+		cells := make([]string, len(row))
 		for i, cell := range row {
-			if cell == "" {
-				cell = "-"
-			}
-			if i > 0 {
-				fmt.Fprint(t, "\t")
-			}
-			fmt.Fprint(t, printable.Text(cell))
+			cells[i] = printable.Text(cmp.Or(cell, "-"))
 		}
-		fmt.Fprintln(t)
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 	return t.Flush()
 }
@@ -111,3 +109,32 @@ func count(n int, one, many string) string {
 	}
 	return strconv.Itoa(n) + " " + many
 }
+
+// word is a flag's value that is one of a few words.
+type word struct {
+	value *string
+	words []string
+}
+
+// addWordFlag adds a flag that takes one of these words. Otherwise is what holds without the
+// flag, and may be none of them.
+func addWordFlag(cmd *cobra.Command, value *string, name, shorthand, otherwise, usage string, words ...string) {
+	*value = otherwise
+	cmd.Flags().VarP(&word{value, words}, name, shorthand, usage)
+}
+
+// String, Set and Type make word a flag's value.
+func (w *word) String() string { return *w.value }
+
+// Set takes the flag's text.
+func (w *word) Set(text string) error {
+	if !slices.Contains(w.words, text) {
+		last := len(w.words) - 1
+		return errors.New("must be " + strings.Join(w.words[:last], ", ") + " or " + w.words[last])
+	}
+	*w.value = text
+	return nil
+}
+
+// Type names the flag's value in help where its usage does not.
+func (w *word) Type() string { return "word" }

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sluice-ratelimit/sluice/build"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/kubernetes"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/monitoring"
 	"github.com/sluice-ratelimit/sluice/envoy"
@@ -57,9 +59,7 @@ of -f is in force until it answers. Without --xds the policy of -f is static.`,
 		Example: `  sluice render envoy --xds 127.0.0.1:18000 --node edge-1 -f policy.yaml \
     --listen 0.0.0.0:10000 --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 > envoy.yaml
   envoy -c envoy.yaml`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.render(cmd, envoy.Bootstrap)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.render(cmd, envoy.Bootstrap) },
 	}
 	o.AddFlags(cmd)
 	b, flags := &o.bootstrap, cmd.Flags()
@@ -129,12 +129,10 @@ func (o *proxyOptions) render(cmd *cobra.Command, write func(envoy.BootstrapOpti
 		return err
 	}
 	text, err := write(b)
-	if err != nil {
-		return usageError(err, cmd.CommandPath()+" --help shows examples")
+	if err == nil {
+		warnOfAddresses(cmd.ErrOrStderr(), b)
 	}
-	warnOfAddresses(cmd.ErrOrStderr(), b)
-	_, err = cmd.OutOrStdout().Write(text)
-	return err
+	return printResource(cmd, text, err)
 }
 
 // logged are the headers in a policy's keys, each once.
@@ -239,10 +237,7 @@ func newRenderGrafanaCommand() *cobra.Command {
 		Long: `Write a Grafana dashboard to standard output, for a Prometheus that scrapes
 /stats/prometheus of each Envoy, and /metrics of serve and quota.`,
 		Example: `  sluice render grafana > sluice.json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			text, err := monitoring.Dashboard()
-			return printResource(cmd, text, err)
-		},
+		RunE:    prints(monitoring.Dashboard),
 	}
 }
 
@@ -254,8 +249,63 @@ func newRenderPrometheusRulesCommand() *cobra.Command {
 /stats/prometheus of each Envoy, and /metrics of serve and quota. Set thresholds and
 times to fit your traffic.`,
 		Example: `  sluice render prometheus-rules > sluice.rules.yaml`,
+		RunE:    prints(func() ([]byte, error) { return monitoring.Rules, nil }),
+	}
+}
+
+func newRenderKubernetesCommand() *cobra.Command {
+	var o kubernetes.Options
+	cmd := &cobra.Command{
+		Use:   "kubernetes --image IMAGE -n NAMESPACE --proxies NAMESPACE[/LABEL=VALUE] [--quota-store URL]",
+		Short: "Write the manifests that run serve and quota in Kubernetes",
+		Long: `Write manifests to standard output: serve as a StatefulSet of one replica with a
+volume and, with --quota-store, quota as a Deployment of two, each with a Service and
+a NetworkPolicy, as a user without rights.
+
+The files that they read are in two Secrets. sluice-tls is of type
+kubernetes.io/tls, with a certificate for sluice-serve.NAMESPACE.svc and
+sluice-quota.NAMESPACE.svc. The keys of sluice are named like the flags of serve
+and quota: xds-client-ca and access, with --quota-store quota-domains, and what
+--serve-file and --quota-file name.`,
+		Example: `  sluice render kubernetes --image registry.example/sluice:v0.1.0 -n sluice --proxies edge --callers ci \
+    --quota-store redis://redis.data:6379 --serve-file http-client-ca,node-names | kubectl apply -f -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return printResource(cmd, monitoring.Rules, nil)
+			if err := checkFileFlags(newServeCommand(), "serve-file", o.ServeFiles); err != nil {
+				return err
+			}
+			if err := checkFileFlags(newQuotaCommand(), "quota-file", o.QuotaFiles); err != nil {
+				return err
+			}
+			text, err := kubernetes.Manifests(o)
+			return printResource(cmd, text, err)
 		},
 	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.Image, "image", "", "`IMAGE` of the command (required)")
+	flags.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resources (required)")
+	flags.StringVar(&o.Storage, "storage", "4Gi", "`SIZE` of serve's volume")
+	flags.StringSliceVar(&o.ServeFiles, "serve-file", nil, "`FLAG` of serve whose file is in the Secret sluice; may be repeated")
+	flags.StringSliceVar(&o.QuotaFiles, "quota-file", nil, "`FLAG` of quota whose file is in the Secret sluice; may be repeated")
+	flags.StringVar(&o.QuotaStore, "quota-store", "", "`URL` of the Redis of quota (default: serve counts in memory, and there is no quota)")
+	flags.StringArrayVar(&o.Proxies, "proxies", nil, "`NAMESPACE[/LABEL=VALUE]` of pods that may reach xDS and quota; may be repeated (required)")
+	flags.StringArrayVar(&o.Callers, "callers", nil, "`NAMESPACE[/LABEL=VALUE]` of pods that may reach the HTTP APIs; may be repeated (default: none)")
+	return cmd
+}
+
+// checkFileFlags refuses what is no flag of the command with a file as its value.
+func checkFileFlags(cmd *cobra.Command, flag string, names []string) error {
+	for _, name := range names {
+		switch name {
+		case "tls-cert", "tls-key", "client-ca":
+			return usageError(fmt.Errorf("--%s %s is there already", flag, name), "the certificate is in the Secret sluice-tls, client-ca is xds-client-ca")
+		}
+		found := cmd.Flags().Lookup(name)
+		if found == nil {
+			return usageError(fmt.Errorf("--%s %s: %s has no such flag", flag, name, cmd.Name()), "see sluice "+cmd.Name()+" --help")
+		}
+		if kind, _ := pflag.UnquoteUsage(found); kind != "FILE" {
+			return usageError(errors.New("--"+flag+" "+name+" takes no file"), "see sluice "+cmd.Name()+" --help")
+		}
+	}
+	return nil
 }

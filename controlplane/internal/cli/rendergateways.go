@@ -78,6 +78,14 @@ func printResource(cmd *cobra.Command, text []byte, err error) error {
 	return err
 }
 
+// prints has a command print what a builder makes.
+func prints(build func() ([]byte, error)) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		text, err := build()
+		return printResource(cmd, text, err)
+	}
+}
+
 // renderIstioOptions are the flags of render istio.
 type renderIstioOptions struct {
 	resourceOptions

@@ -4,12 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/report"
 )
@@ -118,4 +125,148 @@ func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer
 func replayFile(cmd *cobra.Command, name string) (replay.File, error) {
 	text, shown, err := readText(cmd, "policy", name, false)
 	return replay.File{Name: shown, Text: text}, err
+}
+
+// logFlags say how access logs are read.
+type logFlags struct {
+	format  string
+	names   map[string]string
+	sort    time.Duration
+	unknown share
+}
+
+// AddFlags adds the flags.
+func (l *logFlags) AddFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&l.format, "format", "", "`FORMAT` of the logs: "+strings.Join(accesslog.FormatNames(), ", ")+
+		", or the format itself as Envoy or nginx has it (default: found out)")
+	flags.StringToStringVar(&l.names, "map", nil,
+		"`FIELD=NAME` under which the logs have a field of a request, as header:x-user-id=user; may be given again")
+	flags.DurationVar(&l.sort, "sort", 30*time.Second, "how far from its place in time a line may stand")
+	l.unknown = 0.1
+	flags.Var(&l.unknown, "unknown-at-most", "share of lines that may be of another format, or too far from their place")
+}
+
+// options returns what to read, and the filter that runs over it.
+func (l *logFlags) options(cmd *cobra.Command, files []string, wasm string) (o replay.Options, err error) {
+	o = replay.Options{
+		Log:     accesslog.Options{Names: files, In: cmd.InOrStdin(), Format: l.format, Map: map[string]string{}, Sort: l.sort},
+		Unknown: float64(l.unknown), CacheDir: compiledFilters(),
+		Warn: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
+	}
+	if l.sort < 0 {
+		return o, usageError(fmt.Errorf("--sort %s is below 0", l.sort), "the default is 30s")
+	}
+	for _, said := range slices.Sorted(maps.Keys(l.names)) {
+		field, name := strings.ToLower(said), l.names[said]
+		err := accesslog.CheckField(field)
+		switch {
+		case err != nil:
+		case name == "":
+			err = fmt.Errorf("%s= has no name behind it", field)
+		case o.Log.Map[field] != "":
+			err = fmt.Errorf("%s is given twice", field)
+		}
+		if err != nil {
+			return o, usageError(fmt.Errorf("--map: %w", err), "write one such as --map header:x-user-id=user")
+		}
+		o.Log.Map[field] = name
+	}
+	o.Wasm, err = readFilter(wasm)
+	return o, err
+}
+
+// logError adds the way out to an error about a log.
+func logError(err error) error {
+	var e *accesslog.Error
+	if errors.As(err, &e) {
+		return withHint(err, printable.Text(printable.Cut(e.Hint, maxHintBytes))) // it has names of the log
+	}
+	return err
+}
+
+const maxHintBytes = 2000
+
+// share is a part of a whole, as 0.1% or 0.001.
+type share float64
+
+// String, Set and Type make share a flag's value.
+func (s *share) String() string { return strconv.FormatFloat(100*float64(*s), 'g', 3, 64) + "%" }
+
+// Set takes the flag's text.
+func (s *share) Set(text string) error {
+	number, percent := strings.CutSuffix(text, "%")
+	n, err := strconv.ParseFloat(number, 64)
+	if percent {
+		n /= 100
+	}
+	if err != nil || !(n >= 0 && n <= 1) {
+		return errors.New("must be a share such as 0.1%")
+	}
+	*s = share(n)
+	return nil
+}
+
+// Type names the flag's value in help.
+func (s *share) Type() string { return "share" }
+
+// suggestOptions are the flags of suggest.
+type suggestOptions struct {
+	log    logFlags
+	output output
+	key    []string
+	per    []string
+	most   share
+	wasm   string
+}
+
+// AddFlags adds the flags.
+func (o *suggestOptions) AddFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&o.key, "key", nil, "`PART` of what clients are told apart by, of "+strings.Join(replay.KeyForms(), ", ")+
+		"; may be given again (required)")
+	flags.StringSliceVar(&o.per, "per", []string{"1m", "1h"}, "`PERIODS` to find limits for")
+	o.most = 0.001
+	flags.Var(&o.most, "deny-at-most", "share of requests, and of clients, that the limits may deny")
+	addWasmFlag(cmd, &o.wasm, "")
+	o.log.AddFlags(cmd)
+	o.output.AddFlags(cmd)
+}
+
+func newSuggestCommand() *cobra.Command {
+	var o suggestOptions
+	return with(&cobra.Command{
+		Use:   "suggest LOG... --key PART",
+		Short: "Suggest limits that the requests in access logs would have stayed within",
+		Long: `Read access logs, count what each client uses in each period, and print a policy in
+shadow mode whose limits would have denied no more than a share of the requests and
+of the clients. Comments say how much clients use, and what the policy would have
+denied, as the compiled filter decides. Up to a hundredth of the clients, each of
+which uses more than three times what any other does, sets no limit and is counted
+apart.
+
+Use is counted in periods aligned to the clock, as a fixed_window counts, and limits are
+rounded up to two digits. The logs are read twice; see sluice replay for which logs.`,
+		Example: `  sluice suggest access.log --key header:x-user-id > shadow.yaml
+  sluice suggest access.log*.gz --key client_ip --per 1s,1m,1h --deny-at-most 0.01%
+  sluice replay access.log -f shadow.yaml`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: o.run,
+	}, o.AddFlags)
+}
+
+func (o *suggestOptions) run(cmd *cobra.Command, logs []string) error {
+	read, err := o.log.options(cmd, logs, o.wasm)
+	if err != nil {
+		return err
+	}
+	s, err := replay.Suggest(cmd.Context(), replay.SuggestOptions{Options: read, Key: o.key, Periods: o.per, Most: float64(o.most)})
+	var problems policyfile.Errors
+	switch {
+	case errors.As(err, &problems):
+		return usageError(err, "--key and --per are as a policy has them: --key header:x-user-id --per 1m,1h")
+	case err != nil:
+		return logError(err)
+	}
+	return o.output.print(cmd, s, func(w io.Writer) error { return report.Policy(w, s) })
 }

@@ -16,19 +16,17 @@ import (
 
 // simulateOptions are the flags of simulate.
 type simulateOptions struct {
-	policy   string
+	filterOptions
 	requests string
 	workers  int
 	proxies  int
 	seed     uint64
-	wasm     string
 }
 
 // AddFlags adds the flags.
 func (o *simulateOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	addFileFlag(cmd, &o.policy, "policy `FILE` (required)")
-	addWasmFlag(cmd, &o.wasm, "")
+	o.filterOptions.AddFlags(cmd, "policy `FILE` (required)", "")
 	flags.StringVarP(&o.requests, "requests", "r", "-", "`FILE` of requests, one JSON object a line; - = standard input")
 	flags.IntVar(&o.workers, "workers", 1, "`NUMBER` of workers that share the counters; requests go to them in turn")
 	flags.IntVar(&o.proxies, "proxies", 1, "`NUMBER` of proxies, with so many workers each; requests go to them in turn")
@@ -84,15 +82,11 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 	if o.policy == "-" {
 		return usageError(errors.New("-f - is not possible here"), "give the policy as a file; requests come from standard input without -r")
 	}
-	text, _, err := readText(cmd, "policy", o.policy, false)
+	s, err := o.options(cmd)
 	if err != nil {
 		return err
 	}
-	wasm, err := readFilter(o.wasm)
-	if err != nil {
-		return err
-	}
-	requests, dir := cmd.InOrStdin(), "."
+	s.Requests, s.Dir, s.Workers, s.Proxies, s.Seed = cmd.InOrStdin(), ".", o.workers, o.proxies, o.seed
 	if o.requests != "-" {
 		file, err := input.Open(cmd.Context(), o.requests)
 		if errors.Is(err, input.ErrInterrupted) {
@@ -102,13 +96,29 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 			return fmt.Errorf("read requests: %w", err)
 		}
 		defer file.Close()
-		requests, dir = file, filepath.Dir(o.requests)
+		s.Requests, s.Dir = file, filepath.Dir(o.requests)
 	}
-	return simulate.Run(cmd.Context(), simulate.Options{
-		Wasm: wasm, Policy: o.policy, Text: text, Requests: requests, Dir: dir,
-		Workers: o.workers, Proxies: o.proxies, Seed: o.seed, CacheDir: compiledFilters(),
-		Log: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
-	}, cmd.OutOrStdout())
+	return simulate.Run(cmd.Context(), s, cmd.OutOrStdout())
+}
+
+// filterOptions are the flags of a command that runs the filter on a policy, here.
+type filterOptions struct{ policy, wasm string }
+
+// AddFlags adds the flags.
+func (o *filterOptions) AddFlags(cmd *cobra.Command, policy, condition string) {
+	addFileFlag(cmd, &o.policy, policy)
+	addWasmFlag(cmd, &o.wasm, condition)
+}
+
+// options reads the policy and the filter.
+func (o *filterOptions) options(cmd *cobra.Command) (s simulate.Options, err error) {
+	s = simulate.Options{
+		Policy: o.policy, CacheDir: compiledFilters(), Log: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
+	}
+	if s.Text, _, err = readText(cmd, "policy", o.policy, false); err == nil {
+		s.Wasm, err = readFilter(o.wasm)
+	}
+	return s, err
 }
 
 // addFileFlag adds -f, and addWasmFlag --wasm.

@@ -31,7 +31,7 @@ id, their addresses are shown, or their certificates where these differ.`,
   sluice status --policy edge
   sluice status --output json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(cmd, &o, "/v1/status", o.query(), printStatus)
+			return show(cmd, &o, "/v1/status", policyQuery(o.policyName), printStatus)
 		},
 	}, func(cmd *cobra.Command) { o.AddFlags(cmd, "all") })
 }

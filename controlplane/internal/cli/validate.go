@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -11,7 +12,10 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/footprint"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydoc"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 type validateOptions struct {
@@ -107,4 +111,103 @@ func kibibytes(bytes uint64) string {
 		return strconv.FormatFloat(float64(bytes)/(1<<20), 'f', 1, 64) + " MiB"
 	}
 	return strconv.FormatUint((bytes+1<<10-1)>>10, 10) + " KiB"
+}
+
+// policyInput is a policy a command is given.
+type policyInput struct {
+	file   string
+	noDash bool // - does not stand for standard input
+}
+
+// AddFlags adds -f.
+func (i *policyInput) AddFlags(cmd *cobra.Command) {
+	addFileFlag(cmd, &i.file, "policy `FILE`, - for standard input (required)")
+}
+
+// policyText is a policy read and found valid.
+type policyText struct {
+	name     string // of the file, without folders
+	text     []byte
+	tree     *policy.Node
+	policy   *policy.Policy
+	warnings []policyfile.Problem
+}
+
+// policyName is the name of the policy in the file.
+func (t *policyText) policyName() string {
+	head, _ := policy.SplitPlacement(t.tree)
+	placement, _ := policy.ReadPlacement(head) // it is valid
+	return placement.Name
+}
+
+// json is the policy as the filter gets it.
+func (t *policyText) json() []byte { return policy.PushedJSON(t.tree) }
+
+// read reads and judges the policy, and prints its warnings. An error may be a
+// policyfile.Errors.
+func (i *policyInput) read(cmd *cobra.Command) (policyText, error) {
+	read, err := i.judge(cmd)
+	warn(cmd, read.warnings)
+	return read, err
+}
+
+// judge is read without printing.
+func (i *policyInput) judge(cmd *cobra.Command) (policyText, error) {
+	text, shown, err := readText(cmd, "policy", i.file, !i.noDash)
+	if err != nil {
+		return policyText{}, err
+	}
+	name := "stdin.yaml"
+	if i.file != "-" {
+		name = filepath.Base(i.file)
+	}
+	p, tree, warnings, err := policyfile.Read(shown, text)
+	if err != nil {
+		return policyText{warnings: warnings}, err
+	}
+	return policyText{name: name, text: text, tree: tree, policy: p, warnings: warnings}, nil
+}
+
+// readText reads a file that is at most as large as a policy. It returns the name
+// for messages, too. With dash, - is standard input.
+func readText(cmd *cobra.Command, what, file string, dash bool) (text []byte, shown string, err error) {
+	if dash && file == "-" {
+		shown = "standard input"
+		text, err = input.All(cmd.Context(), cmd.InOrStdin(), shown, policy.MaxBytes)
+	} else {
+		shown = file
+		text, err = input.File(file, policy.MaxBytes)
+	}
+	var irregular *input.Irregular
+	switch {
+	case errors.Is(err, input.ErrInterrupted):
+		return nil, "", err
+	case dash && errors.As(err, &irregular):
+		return nil, "", withHint(fmt.Errorf("read %s: %w", what, err), "- reads standard input, also from a pipe")
+	case err != nil:
+		return nil, "", fmt.Errorf("read %s: %w", what, err)
+	}
+	return text, shown, nil
+}
+
+// warn prints warnings beside what a command prints.
+func warn(cmd *cobra.Command, warnings []policyfile.Problem) {
+	for i := range warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warnings[i].String())
+	}
+}
+
+func newSchemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of the policy file, for editors",
+		Long: `Print the JSON Schema (draft 2020-12) of the policy file, by which editors complete
+and check it. The YAML language server takes it from a line at the top of the policy:
+
+  # yaml-language-server: $schema=policy.schema.json
+
+It accepts every valid policy, and does not find all that sluice validate finds.`,
+		Example: `  sluice schema > policy.schema.json`,
+		RunE:    prints(policydoc.JSONSchema),
+	}
 }

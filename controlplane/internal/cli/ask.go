@@ -77,7 +77,7 @@ type asker struct {
 func (o *manageOptions) asker(cmd *cobra.Command) (*asker, error) {
 	if o.proxy == "" {
 		c, err := o.client()
-		return &asker{server: c, policy: o.query(), timeout: o.timeout}, err
+		return &asker{server: c, policy: policyQuery(o.policyName), timeout: o.timeout}, err
 	}
 	u, err := parseManageURL(o.proxy)
 	if err != nil {
