@@ -1,14 +1,28 @@
 package cli
 
 import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/kubernetes"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/examples"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // TestEmptyPolicyIsValid: what render bakes in without -f is a policy.
@@ -38,4 +52,191 @@ func TestWriteFilter(t *testing.T) {
 	files, err := os.ReadDir(filepath.Dir(path))
 	require.NoError(t, err)
 	require.Len(t, files, 2, "no temporary files left")
+}
+
+// container is what a test needs of a pod's first container.
+type container struct {
+	Args           []string
+	ReadinessProbe struct {
+		HTTPGet struct{ Path, Scheme string } `yaml:"httpGet"`
+	} `yaml:"readinessProbe"`
+}
+
+func containersOf(t *testing.T, manifests string) map[string]container {
+	t.Helper()
+	found := map[string]container{}
+	for document := range strings.SplitSeq(manifests, "\n---\n") {
+		var object struct {
+			Kind string
+			Spec struct {
+				Template struct {
+					Spec struct{ Containers []container }
+				}
+			}
+		}
+		require.NoError(t, yaml.Unmarshal([]byte(document), &object))
+		for _, c := range object.Spec.Template.Spec.Containers {
+			found[object.Kind] = c
+		}
+	}
+	return found
+}
+
+func TestContainersOfRenderKubernetesStart(t *testing.T) {
+	redis := redistest.Start(t, redistest.Redis(t)[0])
+	cert, key := buildtest.Certificate(t)
+	dir := t.TempDir()
+	for name, from := range map[string]string{"xds-client-ca": cert, "http-client-ca": cert, "tls.crt": cert, "tls.key": key} {
+		require.NoError(t, os.Symlink(from, filepath.Join(dir, name)))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "quota-domains"), []byte("* shop\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "access"), []byte("certificate ci.test apply\n"), 0o600))
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting(t, cert)}}
+	text, _, err := runRender(t, "", "kubernetes", "--image", "sluice", "-n", "sluice", "--proxies", "edge",
+		"--serve-file", "http-client-ca", "--quota-file", "http-client-ca", "--quota-store", "redis://"+redis.Addr())
+	require.NoError(t, err)
+	port := regexp.MustCompile(`=:1[0-9]{4}$`)
+	containers := containersOf(t, text)
+	for _, kind := range []string{"StatefulSet", "Deployment"} {
+		c := containers[kind]
+		require.NotEmpty(t, c.Args, kind)
+		for i, arg := range c.Args {
+			arg = strings.ReplaceAll(arg, kubernetes.Dir, dir)
+			arg = strings.ReplaceAll(arg, kubernetes.Data, filepath.Join(dir, "data"))
+			c.Args[i] = port.ReplaceAllString(arg, "=:0")
+		}
+		running := start(t, NewRootCommand(), c.Args...)
+		address := running.find(t, `http=\S*:([0-9]+)`)
+		require.Equal(t, "HTTPS", c.ReadinessProbe.HTTPGet.Scheme)
+		response, err := client.Get("https://127.0.0.1:" + address + c.ReadinessProbe.HTTPGet.Path)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, http.StatusOK, response.StatusCode, kind)
+		require.NoError(t, running.end(t))
+	}
+}
+
+func runRender(t *testing.T, stdin string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, warnings bytes.Buffer
+	cmd := NewRootCommand()
+	cmd.SetArgs(append([]string{"render"}, args...))
+	cmd.SetIn(strings.NewReader(stdin))
+	cmd.SetOut(&out)
+	cmd.SetErr(&warnings)
+	err = cmd.Execute()
+	return out.String(), warnings.String(), err
+}
+
+const onePolicy = "version: 1\nrules: [{name: all, limits: [10/1s]}]\n"
+
+// pushedIn is the policy in a rendered resource, as the filter reads it.
+func pushedIn(t *testing.T, read func([]byte) ([]buildtest.Resource, error), resource string) *policy.Policy {
+	t.Helper()
+	list, err := read([]byte(resource))
+	require.NoError(t, err, resource)
+	require.Len(t, list, 1)
+	tree, err := policy.ParseJSON([]byte(list[0].Policy(t)))
+	require.NoError(t, err)
+	got, problems := policy.ReadPushed(tree)
+	require.Empty(t, problems, resource)
+	return got
+}
+
+var meshes = [][]string{
+	{"istio", "-f", "-", "--url", "oci://a/b"}, {"istio", "--kind", "traffic-extension", "-f", "-", "--url", "oci://a/b"},
+	{"envoy-gateway", "--target", "Gateway/a", "-f", "-", "--url", "oci://a/b"},
+}
+
+// TestRenderQuotaCluster: the policy names the mesh's cluster, and the comment says
+// what that must be.
+func TestRenderQuotaCluster(t *testing.T) {
+	read := buildtest.Kubernetes(t)
+	const (
+		cluster = "version: 1\nrules: [{name: all, scope: cluster, limits: [10/1s]}]\n"
+		istios  = "outbound|18001||quota.shop.svc.cluster.local"
+	)
+	for name, tc := range map[string]struct{ policy, flag, want string }{
+		"none":       {cluster, istios, istios},
+		"default":    {cluster, "", "sluice_quota"},
+		"policy's":   {"quota: {cluster: mine}\n" + cluster, "", "mine"},
+		"another":    {"quota: # of the mesh\n  cluster: mine # old\n  timeout: 50ms\n" + cluster, istios, istios},
+		"no cluster": {"quota: {timeout: 50ms}\n" + cluster, istios, istios},
+		"json":       {`{"version":1,"quota":{"timeout":"50ms"},"rules":[{"name":"all","scope":"cluster","limits":["10/1s"]}]}`, istios, istios},
+		"a word":     {cluster, "off", "off"},
+	} {
+		for _, args := range meshes {
+			if tc.flag != "" {
+				args = append(slices.Clip(args), "--quota-cluster", tc.flag)
+			}
+			stdout, _, err := runRender(t, tc.policy, args...)
+			require.NoError(t, err, name)
+			got := pushedIn(t, read, stdout)
+			require.Equal(t, tc.want, got.Quota.Cluster, stdout)
+			require.Regexp(t, `\n# "?`+regexp.QuoteMeta(tc.want)+`"?, which leads to sluice quota:\n`, stdout)
+			require.Contains(t, stdout, fmt.Sprintf("less than quota.timeout (%s)", time.Duration(got.Quota.TimeoutNs)))
+		}
+	}
+	stdout, _, err := runRender(t, onePolicy, meshes[0]...)
+	require.NoError(t, err)
+	require.NotContains(t, stdout, "quota")
+}
+
+// policiesForKubernetes are texts that YAML 1.1 reads otherwise than a policy
+// file, and shapes that are hard to move under a field.
+var policiesForKubernetes = map[string]string{
+	"quickstart":    string(examples.Quickstart),
+	"words":         "version: 1\nrules: [{name: y, mode: off, limits: [1/1s]}, {name: no, mode: \"off\", limits: []}]\n",
+	"byte order":    "\uFEFFversion: 1\nrules: []\n",
+	"line ends":     "# a\r\nversion: 1\r\nrules:\r\n  # b\r\n  - name: a # c\r\n    limits: [1/1s]\r\n",
+	"anchors":       "version: 1\nrules:\n  - {name: a, match: &m {headers: {no: \"1_0\", y: on}}, limits: &l [1/1s, 2/1m]}\n  - {name: b, match: *m, limits: *l}\n",
+	"numbers":       "version: 1\nrules:\n  - {name: a, capacity: 1.6777216e7, cost: 4294967295, limits: [{requests: 10.0, per: 1d}, {requests: 1e6, per: 2d}]}\n",
+	"json":          `{"version":1,"rules":[{"name":"\ud83d\ude00 \/ 10","counter":"off","mode":"off","limits":[{"requests":5,"per":"1m","name":"1:30"}]},{"name":"10","limits":[]}]}`,
+	"json indented": "{\n\t\"version\": 1,\n\t\"rules\": [\n\t\t{\"name\": \"a\\u2028b\", \"limits\": []}\n\t]\n}\n",
+	"comments": "# head\n\n# of version\nversion: 1 # here\n# between\n\nrules: # of rules\n  # first\n\n  # really\n  - # dash\n    name: a\n" +
+		"    key: [\n      # in flow\n      {header: x}, # after\n    ]\n    limits:\n    - 1/1s\n    # foot of limits\n  # foot of rules\n# the end\n",
+	"styles": "version: 1\nrules:\n- name: |-\n    literal: yes\n  limits: []\n- name: >-\n    folded\n    text\n  limits: []\n- name: 'it''s'\n  limits: []\n" +
+		"- name: \"\\u00e9\\\"\\\\\"\n  limits: []\n- name: plain\n    on two lines\n  limits: []\n- {name: \"off\", limits: []}\n- {name: 'null', limits: []}\n",
+	"flow": "{version: 1, rules: [{name: on, limits: [10/1s]}]} # all\n",
+}
+
+// TestPolicyIsTheSameInKubernetes: the filter behind Istio and Envoy Gateway
+// reads the policy that the file has.
+func TestPolicyIsTheSameInKubernetes(t *testing.T) {
+	policiesForKubernetes["random words"] = randomWords(1000)
+	read := buildtest.Kubernetes(t)
+	for name, text := range policiesForKubernetes {
+		t.Run(name, func(t *testing.T) {
+			want, _, _, err := policyfile.Read(name, []byte(text))
+			require.NoError(t, err)
+			for _, args := range meshes {
+				stdout, _, err := runRender(t, text, args...)
+				require.NoError(t, err)
+				require.Equal(t, want, pushedIn(t, read, stdout), stdout)
+			}
+		})
+	}
+}
+
+// randomWords is a policy with rules and header names that look like something
+// else; those that a policy file takes for no text are left out.
+func randomWords(n int) string {
+	random := rand.New(rand.NewPCG(1, 2))
+	pieces := strings.Split("y n yes no on off ON Off true null ~ = << 0 1 9 0x 0o 0b 010 _ . .. - + : e E f inf .inf nan NaN 1e3 2024-01-01 T00:00:00Z /1s * # %", " ")
+	var text strings.Builder
+	text.WriteString("version: 1\nrules:\n")
+	seen := map[string]bool{}
+	for i := 0; len(seen) < n; i++ {
+		word := ""
+		for range 1 + random.IntN(4) {
+			word += pieces[random.IntN(len(pieces))]
+		}
+		rule := fmt.Sprintf("  - {name: %s, match: {headers: {%s: %s}}, limits: []}\n", word, strings.Trim(word, "=:~!*#%/ "), word)
+		if _, _, _, err := policyfile.Read("word", []byte("version: 1\nrules:\n"+rule)); err != nil || seen[word] {
+			continue
+		}
+		seen[word] = true
+		text.WriteString(rule)
+	}
+	return text.String()
 }

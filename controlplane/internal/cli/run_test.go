@@ -159,55 +159,6 @@ func TestRunFromBoth(t *testing.T) {
 	require.NoError(t, c.end(t))
 }
 
-func TestRunErrors(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer taken.Close()
-	good := file(t, "good.yaml", "version: 1\nrules: []\n")
-	bad := file(t, "bad.yaml", "version: 1\nrules: [{nam: x}]\n")
-	noWasm := file(t, "text.wasm", "\x00asm, and no more")
-	up := []string{"--upstream", "http://127.0.0.1:1"}
-	with := func(more ...string) []string { return append(up[:2:2], more...) }
-	for name, tc := range map[string]struct {
-		args []string
-		want string
-		code int
-	}{
-		"no upstream":       {[]string{"-f", good}, `required flag(s) "upstream" not set`, ExitUsage},
-		"no policy":         {with(), "no policy: give -f or --xds", ExitUsage},
-		"plain text":        {with("-f", good, "--xds", "192.0.2.1:1"), "--xds 192.0.2.1:1 is not a loopback address", ExitUsage},
-		"plain text, name":  {with("--xds", "sluice.example:1"), "--xds sluice.example:1 is not a loopback address", ExitUsage},
-		"plain text, later": {with("--xds", "127.0.0.1:1,192.0.2.1:1"), "--xds 192.0.2.1:1 is not a loopback address", ExitUsage},
-		"empty address":     {with("--xds", "127.0.0.1:1,"), `--xds "" is not an address`, ExitUsage},
-		"standard input":    {with("-f", "-"), "-f - is not possible here", ExitUsage},
-		"bad upstream":      {[]string{"-f", good, "--upstream", "localhost:80"}, `--upstream: upstream "localhost:80" is not an http or https URL`, ExitUsage},
-		"upstream path":     {[]string{"-f", good, "--upstream", "http://a/b"}, "has more than scheme, host and port", ExitUsage},
-		"workers":           {with("-f", good, "--workers", "0"), "--workers 0 is not from 1 to", ExitUsage},
-		"listen":            {with("-f", good, "--listen", "10000"), `--listen "10000" is not an address`, ExitUsage},
-		"no listen":         {with("-f", good, "--listen", ""), `--listen "" is not an address`, ExitUsage},
-		"two listens":       {with("-f", good, "--listen", "a:1 b:2"), `--listen "a:1 b:2" is not an address`, ExitUsage},
-		"node without xds":  {with("-f", good, "--node", "x"), "--node needs --xds", ExitUsage},
-		"plain text, quota": {with("-f", good, "--quota", "192.0.2.1:1"), "--quota 192.0.2.1:1 is not a loopback address", ExitUsage},
-		"TLS without xds":   {with("-f", good, "--xds-ca", "x"), "need --xds", ExitUsage},
-		"cert without ca":   {with("--xds", "127.0.0.1:1", "--xds-cert", "x"), "need --xds-ca", ExitUsage},
-		"cert without key":  {with("--xds", "127.0.0.1:1", "--xds-ca", "x", "--xds-cert", "x"), "belong together", ExitUsage},
-		"no ca":             {with("--xds", "127.0.0.1:1", "--xds-ca", "/nowhere/ca.pem"), "read --xds-ca: open /nowhere/ca.pem", ExitFailed},
-		"no policy file":    {with("-f", "/nowhere/policy.yaml"), "read policy: open /nowhere/policy.yaml", ExitFailed},
-		"bad policy":        {with("-f", bad), bad + ":2:10: rules[0].nam", ExitFailed},
-		"no wasm":           {with("-f", good, "--wasm", "/nowhere/sluice.wasm"), "open /nowhere/sluice.wasm", ExitFailed},
-		"not a wasm":        {with("-f", good, "--listen", "127.0.0.1:0", "--wasm", noWasm), "load filter: compile module", ExitFailed},
-		"port in use":       {with("-f", good, "--wasm", noWasm, "--listen", taken.Addr().String()), "the port is in use", ExitFailed},
-		"admin port in use": {with("-f", good, "--wasm", noWasm, "--listen", "127.0.0.1:0", "--admin", taken.Addr().String()), "the port is in use", ExitFailed},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := start(t, newRunCommand(), tc.args...)
-			err := <-c.done
-			require.ErrorContains(t, err, tc.want)
-			require.Equal(t, tc.code, ExitCode(err))
-		})
-	}
-}
-
 func TestQuickstart(t *testing.T) {
 	wasm := needFilter(t)
 	c := start(t, newQuickstartCommand(), "--wasm", wasm)
@@ -244,4 +195,44 @@ func TestQuickstartWithEnvoy(t *testing.T) {
 	require.Equal(t, 2, strings.Count(c.out.String(), "429 denied"), "%s", &c.out)
 	require.Equal(t, 7, strings.Count(c.out.String(), "200 allowed"), "%s", &c.out)
 	require.Contains(t, c.out.String(), "10 of 14 were allowed.")
+}
+
+func TestRunWithTLS(t *testing.T) {
+	text, secret := buildtest.PEM(buildtest.Issue(nil, []string{"ci.test"}))
+	cert, key := file(t, "cert.pem", text), file(t, "key.pem", secret)
+	control := start(t, newServeCommand(), "--data", t.TempDir(), "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0",
+		"--tls-cert", cert, "--tls-key", key, "--xds-client-ca", cert, "--http-client-ca", cert,
+		"--access", file(t, "access", "certificate ci.test apply\n"))
+	web, xds := control.find(t, `msg=serving http=(\S+)`), control.find(t, `xds=(\S+)`)
+	apply := start(t, newApplyCommand(), "-f", file(t, "policy.yaml", "version: 1\nrules: [{name: all, limits: [0/1s]}]\n"),
+		"--server", "https://"+web, "--ca", cert, "--cert", cert, "--cert-key", key)
+	require.NoError(t, <-apply.done)
+
+	const dead = "localhost:1," // is tried first, and the other's certificate is not for its name
+	common := []string{"--xds", dead + xds, "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--wasm", needFilter(t)}
+	trusted := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--xds-cert", cert, "--xds-key", key, "--node", "ci.test")...)
+	require.Equal(t, http.StatusTooManyRequests, statusOf(t, trusted.find(t, `msg=serving listen=(\S+)`)))
+	stranger := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--node", "stranger")...)
+	stranger.find(t, `control plane is away.*certificate required|no policy from the control plane yet`)
+	require.NoError(t, stranger.end(t))
+	other := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--xds-cert", cert, "--xds-key", key, "--node", "other")...)
+	other.find(t, `control plane refuses this proxy.*reason="node id .*ci.test other.* into the file of serve --node-names`)
+	require.NoError(t, other.end(t))
+	require.NoError(t, trusted.end(t))
+	require.NoError(t, control.end(t))
+}
+
+// A server that is stopped while it starts ends without an error, as later.
+func TestStoppedWhileItStarts(t *testing.T) {
+	for _, args := range [][]string{
+		{"serve", "--data", t.TempDir(), "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0"},
+		{"quota", "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0"},
+	} {
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		root := NewRootCommand()
+		root.SetArgs(args)
+		root.SetErr(io.Discard)
+		require.NoError(t, root.ExecuteContext(ctx), args)
+	}
 }
