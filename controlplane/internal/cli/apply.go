@@ -59,20 +59,6 @@ stalled: then it is not promoted by itself.`,
 	return cmd
 }
 
-// rollout is what the server is asked for beside the policy.
-func (o *applyOptions) rollout(cmd *cobra.Command) (url.Values, error) {
-	query := url.Values{}
-	for flag, parameter := range map[string]string{"canary": "canary", "promote-after": "promote_after", "max-denied": "max_denied"} {
-		if f := cmd.Flags().Lookup(flag); f.Changed {
-			query.Set(parameter, f.Value.String())
-		}
-	}
-	if len(query) > 0 && len(o.files) > 1 {
-		return nil, usageError(errors.New("--canary is for one policy"), "apply the files one by one")
-	}
-	return query, nil
-}
-
 func addWaitFlag(cmd *cobra.Command, wait *time.Duration) {
 	cmd.Flags().DurationVar(wait, "wait", 30*time.Second,
 		fmt.Sprintf("how long to wait for the proxies' answers, 0 for not at all, at most %s", api.MaxWait))
@@ -92,9 +78,14 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 	if err := checkWait(o.wait); err != nil {
 		return err
 	}
-	query, err := o.rollout(cmd)
-	if err != nil {
-		return err
+	query := url.Values{}
+	for flag, parameter := range map[string]string{"canary": "canary", "promote-after": "promote_after", "max-denied": "max_denied"} {
+		if f := cmd.Flags().Lookup(flag); f.Changed {
+			query.Set(parameter, f.Value.String())
+		}
+	}
+	if len(query) > 0 && len(o.files) > 1 {
+		return usageError(errors.New("--canary is for one policy"), "apply the files one by one")
 	}
 	c, err := o.client()
 	if err != nil {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -20,9 +19,10 @@ import (
 const quotaService = "quota service"
 
 // print prints the answers of the proxies, and the sum where there is one.
-func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
+func (o *countersOptions) print(b *strings.Builder, report *api.Counters) {
 	if o.op.Name == "top" {
-		return printDenials(w, report)
+		printDenials(b, report)
+		return
 	}
 	table, holds := append([][]string{operationTexts[o.op.Name].heads}, answerCells(o.op, report)...), ""
 	if report.Quota != nil {
@@ -42,11 +42,10 @@ func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
 	case report.Sum != nil:
 		table = append(table, []string{"sum", holds + strconv.FormatInt(*report.Sum, 10)})
 	}
-	if err := printTable(w, table); err != nil || report.Note == "" {
-		return err
+	printTable(b, table)
+	if report.Note != "" {
+		b.WriteString(printable.Text(report.Note) + "\n")
 	}
-	_, err := fmt.Fprintln(w, printable.Text(report.Note))
-	return err
 }
 
 // answerCells are the lines of all answers, first that of the quota service: then those of
@@ -154,7 +153,7 @@ func windowsText(windows []answer.Window) string {
 }
 
 // printDenials prints the keys that are denied most, and the proxies that did not say.
-func printDenials(w io.Writer, report *api.Counters) error {
+func printDenials(b *strings.Builder, report *api.Counters) {
 	table, since := [][]string{{"RULE", "MODE", "DENIED", "ERROR", "KEY"}}, int64(0)
 	for _, d := range report.Denials {
 		for _, k := range d.Keys {
@@ -164,19 +163,16 @@ func printDenials(w io.Writer, report *api.Counters) error {
 			since = d.SinceMs
 		}
 	}
-	var b strings.Builder
 	switch {
 	case len(table) > 1:
-		_ = printTable(&b, table) // a builder takes all
-		fmt.Fprintf(&b, "since %s\n", moment(time.UnixMilli(since)))
+		printTable(b, table)
+		fmt.Fprintf(b, "since %s\n", moment(time.UnixMilli(since)))
 	case report.Failed < len(report.Proxies):
 		b.WriteString("no key was denied lately\n")
 	}
 	for _, r := range report.Proxies {
 		if r.Error != "" {
-			fmt.Fprintf(&b, "%s failed: %s\n", printable.Text(r.Proxy), printable.Text(r.Error))
+			fmt.Fprintf(b, "%s failed: %s\n", printable.Text(r.Proxy), printable.Text(r.Error))
 		}
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

@@ -3,7 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -172,7 +172,7 @@ func counters(cmd *cobra.Command, o countersOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := o.output.print(cmd, report, func(w io.Writer) error { return o.print(w, report) }); err != nil {
+	if err := o.output.print(cmd, report, func(b *strings.Builder) { o.print(b, report) }); err != nil {
 		return err
 	}
 	if err := failures(report.Proxies, func(r *manage.Row) *manage.Asked { return &r.Asked }); err != nil {

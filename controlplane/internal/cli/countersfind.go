@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"slices"
 	"strconv"
@@ -46,7 +45,6 @@ Exits 1 if no rule has a key of the client.`,
 		Example: `  sluice counters find --header x-user-id=alice --client-ip 192.0.2.7
 
   sluice counters find --client-ip 192.0.2.7 --host api.example.com --path /v1/orders`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(cmd); err != nil {
 				return err
@@ -124,24 +122,21 @@ func (c *clientCounter) addDenials(k *clientKey, top *api.Counters) {
 	}
 }
 
-func (r *clientReport) print(w io.Writer) error {
-	var b strings.Builder
+func (r *clientReport) print(b *strings.Builder) {
 	switch {
 	case len(r.DeniedBy) > 0:
-		fmt.Fprintf(&b, "denied now by %s\n", printable.Text(strings.Join(r.DeniedBy, ", ")))
+		fmt.Fprintf(b, "denied now by %s\n", printable.Text(strings.Join(r.DeniedBy, ", ")))
 	case r.isPartial():
 		b.WriteString("not known whether a rule denies this client now\n")
 	default:
 		b.WriteString("no rule denies this client now\n")
 	}
 	for _, k := range r.Rules {
-		k.print(&b)
+		k.print(b)
 	}
 	for _, f := range r.Failed {
-		fmt.Fprintf(&b, "\n%s failed: %s\n", printable.Text(f.Proxy), printable.Text(f.Error))
+		fmt.Fprintf(b, "\n%s failed: %s\n", printable.Text(f.Proxy), printable.Text(f.Error))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 func (k *clientKey) print(b *strings.Builder) {
@@ -164,7 +159,7 @@ func (k *clientKey) print(b *strings.Builder) {
 	for i := range k.Counters {
 		table = append(table, k.Counters[i].cells())
 	}
-	_ = printTable(b, table) // a builder takes all
+	printTable(b, table)
 	switch {
 	case !k.isCounted():
 		b.WriteString("  nothing is counted: the key is unlimited\n")

@@ -3,8 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -63,7 +63,7 @@ func (o *countersOptions) resetClient(cmd *cobra.Command) error {
 		Resets []clientReset  `json:"resets"`
 		Failed []manage.Asked `json:"failed,omitempty"`
 	}{done, failed}
-	if err := o.output.print(cmd, &value, func(w io.Writer) error { return o.printResets(w, done, failed) }); err != nil {
+	if err := o.output.print(cmd, &value, func(b *strings.Builder) { o.printResets(b, done, failed) }); err != nil {
 		return err
 	}
 	return o.judgeResets(done, failed)
@@ -91,7 +91,7 @@ func keysOf(rule string, keys []*clientKey, failed []manage.Asked) (own []*clien
 	return nil, withHint(fmt.Errorf("there is no rule %q, or it is off", rule), "sluice counters find shows a client's keys in all rules")
 }
 
-func (o *countersOptions) printResets(w io.Writer, done []clientReset, failed []manage.Asked) error {
+func (o *countersOptions) printResets(b *strings.Builder, done []clientReset, failed []manage.Asked) {
 	table := [][]string{{"RULE", "KEY", "PROXY", "ANSWER"}}
 	for _, d := range done {
 		key := keySentence(d.Key)
@@ -107,18 +107,15 @@ func (o *countersOptions) printResets(w io.Writer, done []clientReset, failed []
 		table = append(table, []string{"", "", f.Proxy, "failed: " + f.Error})
 	}
 	if len(table) == 1 {
-		return nil
+		return
 	}
-	if err := printTable(w, table); err != nil {
-		return err
-	}
+	printTable(b, table)
 	for _, d := range done {
 		if d.Counters != nil && d.Note != "" { // the same for all rules of the quota service
-			_, err := fmt.Fprintln(w, printable.Text(d.Note))
-			return err
+			b.WriteString(printable.Text(d.Note) + "\n")
+			return
 		}
 	}
-	return nil
 }
 
 // judgeResets is the error where something failed, or where nothing was reset.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
@@ -85,7 +86,7 @@ func diffPolicies(cmd *cobra.Command, o diffOptions) error {
 	d.Diff = unified(name, text, read.name, read.text)
 	d.Differs = d.Diff != ""
 	d.Changes = counterChanges(cmd, before, read.policy)
-	if err := o.output.print(cmd, d, func(w io.Writer) error { return d.print(w, name) }); err != nil {
+	if err := o.output.print(cmd, d, func(b *strings.Builder) { d.print(b, name) }); err != nil {
 		return err
 	}
 	if o.exitCode && d.Differs {
@@ -94,23 +95,22 @@ func diffPolicies(cmd *cobra.Command, o diffOptions) error {
 	return nil
 }
 
-func (d *difference) print(w io.Writer, name string) error {
-	text := fmt.Sprintf("no difference from %s\n", name)
+func (d *difference) print(b *strings.Builder, name string) {
+	text := "no difference from " + name
 	if d.Differs {
-		text = d.Diff + "\n"
+		text = d.Diff
 	}
+	b.WriteString(text + "\n")
 	if d.Wasm != "" {
-		text += "filter module: " + printable.Text(d.Wasm) + " stays, unless apply --wasm names another\n"
+		b.WriteString("filter module: " + printable.Text(d.Wasm) + " stays, unless apply --wasm names another\n")
 	}
-	if _, err := io.WriteString(w, text); err != nil || !d.Differs || d.Changes == nil {
-		return err // where Changes is nil, a warning has said why
+	switch {
+	case !d.Differs || d.Changes == nil: // where Changes is nil, a warning has said why
+	case slices.ContainsFunc(d.Changes, func(c policydiff.Change) bool { return !c.Keeps }):
+		printChanges(b, d.Changes)
+	default:
+		b.WriteString("all counters keep what they have counted\n")
 	}
-	if slices.ContainsFunc(d.Changes, func(c policydiff.Change) bool { return !c.Keeps }) {
-		printChanges(w, d.Changes)
-		return nil
-	}
-	_, err := fmt.Fprintln(w, "all counters keep what they have counted")
-	return err
 }
 
 // unified is a diff without the line of a command that was never given.

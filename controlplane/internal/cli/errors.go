@@ -71,17 +71,16 @@ func Lines(err error) []string {
 	if errors.Is(err, errDiffers) {
 		return nil
 	}
+	lines := strings.Split(err.Error(), "\n") // errors that were joined
 	var problems policyfile.Errors
-	if !errors.As(err, &problems) {
-		lines := strings.Split(err.Error(), "\n") // errors that were joined
-		for i := range lines {
-			lines[i] = printable.Text(lines[i])
+	if errors.As(err, &problems) {
+		lines = make([]string, len(problems))
+		for i := range problems {
+			lines[i] = problems[i].String()
 		}
-		return lines
 	}
-	lines := make([]string, 0, len(problems))
-	for i := range problems {
-		lines = append(lines, printable.Text(problems[i].String()))
+	for i := range lines {
+		lines[i] = printable.Text(lines[i])
 	}
 	return lines
 }

@@ -86,7 +86,8 @@ func explain(cmd *cobra.Command, o explainOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := o.print(cmd, explainReport{Proxies: rows}); err != nil {
+	report := explainReport{Proxies: rows}
+	if err := o.output.print(cmd, report, report.print); err != nil {
 		return err
 	}
 	return failures(rows, func(r *manage.ExplainRow) *manage.Asked { return &r.Asked })
@@ -122,7 +123,8 @@ func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) erro
 	if !ok {
 		return errors.New("the filter cannot explain: is it older than this program?")
 	}
-	return o.print(cmd, explainReport{File: o.policy, Explanation: x})
+	report := explainReport{File: o.policy, Explanation: x}
+	return o.output.print(cmd, report, report.print)
 }
 
 // requestOptions describe one request.

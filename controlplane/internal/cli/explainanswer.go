@@ -2,12 +2,9 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
@@ -23,14 +20,9 @@ type explainReport struct {
 	Proxies []manage.ExplainRow `json:"proxies,omitempty"`
 }
 
-func (o *explainOptions) print(cmd *cobra.Command, r explainReport) error {
-	return o.output.print(cmd, r, func(w io.Writer) error { return printExplainReport(w, &r) })
-}
-
-func printExplainReport(w io.Writer, r *explainReport) error {
-	var b strings.Builder
+func (r *explainReport) print(b *strings.Builder) {
 	if r.File != "" {
-		printExplained(&b, "", &r.Explanation)
+		printExplained(b, "", &r.Explanation)
 		b.WriteString("The counters are empty: -f asks no proxy.\n")
 	}
 	for i, row := range r.Proxies {
@@ -42,13 +34,11 @@ func printExplainReport(w io.Writer, r *explainReport) error {
 			name += " (revision " + number(row.Revision) + ")"
 		}
 		if row.Error != "" {
-			fmt.Fprintf(&b, "%s: failed: %s\n", name, printable.Text(row.Error))
+			fmt.Fprintf(b, "%s: failed: %s\n", name, printable.Text(row.Error))
 			continue
 		}
-		printExplained(&b, name+": ", &row.Explanation)
+		printExplained(b, name+": ", &row.Explanation)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 func printExplained(b *strings.Builder, who string, x *answer.Explanation) {

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -34,10 +33,10 @@ func newHistoryCommand() *cobra.Command {
 	}, func(cmd *cobra.Command) { o.AddFlags(cmd, store.DefaultPolicy) })
 }
 
-func (o *listOptions) print(w io.Writer, h *api.History) error {
+func (o *listOptions) print(b *strings.Builder, h *api.History) {
 	if len(h.Revisions) == 0 {
-		_, err := fmt.Fprintln(w, nothingApplied(o.policyName, h.Policies))
-		return err
+		b.WriteString(nothingApplied(o.policyName, h.Policies) + "\n")
+		return
 	}
 	rows := [][]string{{"REVISION", "APPLIED", "PROXIES", "FILE", "BYTES", "SHA-256", "NOTE"}}
 	for _, r := range h.Revisions {
@@ -45,7 +44,7 @@ func (o *listOptions) print(w io.Writer, h *api.History) error {
 			number(r.Number), moment(r.Created), reception(r), r.File, strconv.Itoa(r.Bytes), r.SHA256[:min(12, len(r.SHA256))], note(r),
 		})
 	}
-	return printTable(w, rows)
+	printTable(b, rows)
 }
 
 // nothingApplied says that a policy has no revision, and which policies have.
@@ -100,10 +99,7 @@ func newGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return show(cmd, &o, "/v1/policies/"+revision, policyQuery(o.policyName), func(w io.Writer, r *api.Revision) error {
-				_, err := fmt.Fprint(w, r.YAML)
-				return err
-			})
+			return show(cmd, &o, "/v1/policies/"+revision, policyQuery(o.policyName), func(b *strings.Builder, r *api.Revision) { b.WriteString(r.YAML) })
 		},
 	}, func(cmd *cobra.Command) { o.AddFlags(cmd, store.DefaultPolicy) })
 }
@@ -160,10 +156,10 @@ func audit(cmd *cobra.Command, o listOptions) error {
 	if err != nil {
 		return err
 	}
-	return o.output.print(cmd, a, func(w io.Writer) error {
+	return o.output.print(cmd, a, func(b *strings.Builder) {
 		if len(a.Entries) == 0 {
-			_, err := fmt.Fprintln(w, "nothing has been changed yet")
-			return err
+			b.WriteString("nothing has been changed yet\n")
+			return
 		}
 		rows := [][]string{{"ID", "AT", "WHO", "FROM", "ACTION", "REVISION", "WHAT", "OUTCOME"}}
 		for _, e := range a.Entries {
@@ -171,7 +167,7 @@ func audit(cmd *cobra.Command, o listOptions) error {
 				number(e.ID), moment(e.At), access.Who(e.Who), e.From, e.Action, number(e.Revision), e.Text, e.Outcome,
 			})
 		}
-		return printTable(w, withPolicies(rows, 5, a.Entries, func(e store.Entry) string { return e.Policy }))
+		printTable(b, withPolicies(rows, 5, a.Entries, func(e store.Entry) string { return e.Policy }))
 	})
 }
 

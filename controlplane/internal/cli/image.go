@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 
@@ -94,9 +93,8 @@ func imagePush(cmd *cobra.Command, to string, o imagePushOptions) error {
 		return pushHint(fmt.Errorf("push %s: %w", tag, err))
 	}
 	done := pushed{tag.String(), digest.String(), "oci://" + tag.String() + "@" + digest.String()}
-	return o.output.print(cmd, done, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "pushed %s\ndigest %s\nfor render: --url %s\n", done.Image, done.Digest, done.URL)
-		return err
+	return o.output.print(cmd, done, func(b *strings.Builder) {
+		fmt.Fprintf(b, "pushed %s\ndigest %s\nfor render: --url %s\n", done.Image, done.Digest, done.URL)
 	})
 }
 

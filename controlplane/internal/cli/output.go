@@ -34,12 +34,15 @@ func (o *output) AddFlags(cmd *cobra.Command) {
 	addWordFlag(cmd, (*string)(o), "output", "o", string(outputText), "how to print, as `format` text or json", string(outputText), string(outputJSON))
 }
 
-// print prints a value as JSON, or as text says.
-func (o output) print(cmd *cobra.Command, value any, text func(io.Writer) error) error {
+// print prints a value as JSON, or the text of it.
+func (o output) print(cmd *cobra.Command, value any, text func(*strings.Builder)) error {
 	if o == outputJSON {
 		return printJSON(cmd.OutOrStdout(), value)
 	}
-	return text(cmd.OutOrStdout())
+	var b strings.Builder
+	text(&b)
+	_, err := io.WriteString(cmd.OutOrStdout(), b.String())
+	return err
 }
 
 // printJSON prints a value for programs. It escapes what is not printable, because
@@ -74,8 +77,8 @@ func replaceFile(name string, mode os.FileMode, write func(io.Writer) error) err
 }
 
 // printTable prints rows in aligned columns, an empty cell as "-".
-func printTable(w io.Writer, rows [][]string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+func printTable(b *strings.Builder, rows [][]string) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
@@ -83,7 +86,7 @@ func printTable(w io.Writer, rows [][]string) error {
 		}
 		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
-	return t.Flush()
+	_ = t.Flush() // a builder takes all
 }
 
 // number prints a revision, none as empty.

@@ -59,7 +59,7 @@ func free(address string) string {
 }
 
 func (d *demo) startControlPlane() error {
-	kept, err := openStore(d.data)
+	kept, err := openStore(d.cmd.Context(), d.data, nil)
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,6 @@ each certificate may use up, or lock, every counter of the store.`,
 		Example: `  sluice quota
   sluice quota --listen 0.0.0.0:18001 --http 0.0.0.0:18081 --quota-store redis://redis.corp:6379 \
       --tls-cert server.pem --tls-key server.key --client-ca proxies.pem --quota-domains domains --access access`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return unlessStopped(cmd.Context(), runQuota(cmd, o)) },
 	}, func(cmd *cobra.Command) { o.AddFlags(cmd, defaultQuotaHTTP, defaultQuota) }, func(cmd *cobra.Command) { o.quotas.AddFlags(cmd, "memory|URL", "needed with --client-ca") })
 }
@@ -141,38 +140,38 @@ func (o *quotaOptions) check(proxyCA, caFlag string) error {
 	return nil
 }
 
-// quotas is a quota service on a listener for proxies.
+// quotas is a quota service on a listener for proxies. Without one it is empty.
 type quotas struct {
 	store   quota.Store
 	service *quota.Service
 	server  *quota.Server
 }
 
-// open starts the service, nil where it is off. It stands beside the policies that
+// open starts the service, unless it is off. It stands beside the policies that
 // serve gives to proxies, or alone.
-func (o *quotaOptions) open(ctx context.Context, log *slog.Logger, proxyCAs func() *x509.CertPool, policies store.Store) (_ *quotas, err error) {
+func (o *quotaOptions) open(ctx context.Context, log *slog.Logger, proxyCAs func() *x509.CertPool, policies store.Store) (q quotas, err error) {
 	if o.store == quotaOff {
-		return nil, nil
+		return q, nil
 	}
 	options := quota.Options{Log: log}
 	if options.Secret, err = o.secret(); err != nil {
-		return nil, err
+		return q, err
 	}
 	if options.Allow, err = o.allow(log, proxyCAs, policies); err != nil {
-		return nil, err
+		return q, err
 	}
 	if options.Store, err = o.openStore(ctx, log); err != nil {
-		return nil, err
+		return q, err
 	}
 	if o.store != quotaMemory {
 		options.Settle = quota.SettleFor
 	}
-	q := quotas{store: options.Store}
+	q.store = options.Store
 	if q.service, err = quota.NewService(ctx, options); err != nil {
-		return nil, errors.Join(err, q.store.Close())
+		return quotas{}, errors.Join(err, q.store.Close())
 	}
 	q.server = quota.NewServer(q.service, func(ctx context.Context) quota.Guest { return xds.GuestOf(ctx, proxyCAs) })
-	return &q, nil
+	return q, nil
 }
 
 func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (quota.Store, error) {
@@ -219,17 +218,9 @@ func (q *quotas) serverOptions(alone bool) []grpc.ServerOption {
 	return options
 }
 
-// forAPI is the service for operations on counters.
-func (o *quotaOptions) forAPI(q *quotas) api.Quota {
-	if q == nil {
-		return api.Quota{}
-	}
-	return api.Quota{Service: q.service, Private: o.store == quotaMemory}
-}
-
 // collectors are the service's metrics.
 func (q *quotas) collectors() []prometheus.Collector {
-	if q == nil {
+	if q.service == nil {
 		return nil
 	}
 	return q.service.Collectors()

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -54,19 +53,13 @@ func (o *resourceOptions) readPolicy(cmd *cobra.Command) (text []byte, quota env
 	case o.quotaCluster != "":
 		return nil, quota, usageError(errors.New("--quota-cluster, but no rule of the policy has scope cluster"), "only such rules ask a quota service")
 	}
-	o.warn(cmd.ErrOrStderr())
+	if o.URL != "" && !strings.HasPrefix(o.URL, "file:") && o.SHA256 == "" && !strings.Contains(o.URL, "@sha256:") {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning: without --sha256 whoever controls the URL decides what runs in the proxies, and a change of policy may fetch another binary")
+	}
 	if tree, err := policy.ParseJSON(read.text); err == nil {
 		return policy.AppendJSON(nil, tree), quota, nil
 	}
 	return bytes.TrimPrefix(read.text, []byte("\uFEFF")), quota, nil
-}
-
-// warn tells what may run in the proxies without a digest.
-func (o *resourceOptions) warn(to io.Writer) {
-	if o.URL == "" || strings.HasPrefix(o.URL, "file:") || o.SHA256 != "" || strings.Contains(o.URL, "@sha256:") {
-		return
-	}
-	fmt.Fprintln(to, "warning: without --sha256 whoever controls the URL decides what runs in the proxies, and a change of policy may fetch another binary")
 }
 
 // printResource prints what a builder made.

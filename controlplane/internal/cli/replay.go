@@ -119,7 +119,10 @@ func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer
 			return err
 		}
 	}
-	return o.output.print(cmd, result, func(w io.Writer) error { return report.Text(w, result) })
+	if o.output == outputJSON {
+		return printJSON(cmd.OutOrStdout(), result)
+	}
+	return report.Text(cmd.OutOrStdout(), result)
 }
 
 func replayFile(cmd *cobra.Command, name string) (replay.File, error) {
@@ -268,5 +271,8 @@ func (o *suggestOptions) run(cmd *cobra.Command, logs []string) error {
 	case err != nil:
 		return logError(err)
 	}
-	return o.output.print(cmd, s, func(w io.Writer) error { return report.Policy(w, s) })
+	if o.output == outputJSON {
+		return printJSON(cmd.OutOrStdout(), s)
+	}
+	return report.Policy(cmd.OutOrStdout(), s)
 }

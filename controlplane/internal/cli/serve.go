@@ -136,7 +136,7 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	if o.store != "" && !store.IsURL(o.store) {
 		return usageError(errors.New("--store is not a URL"), "etcd://HOST:PORT,… is one; a directory is given with --data")
 	}
-	policies, err := openStoreAt(cmd.Context(), o.data+o.store, log)
+	policies, err := openStore(cmd.Context(), o.data+o.store, log)
 	if err != nil {
 		return err
 	}
@@ -175,30 +175,36 @@ func (o *serveOptions) start(ctx context.Context, s *servers, policies store.Sto
 		return fmt.Errorf("start xDS server: %w", err)
 	}
 	s.handler = console.New(console.Options{Access: s.guard.identify != nil, Log: s.log, API: api.New(ctx, api.Options{
-		Store: policies, XDS: s.push, Identify: s.guard.identify, Fleet: fleet, Quota: o.quotas.forAPI(s.quotas), Log: s.log,
-		Collectors: s.quotas.collectors(),
+		Store: policies, XDS: s.push, Identify: s.guard.identify, Fleet: fleet, Log: s.log,
+		Quota: api.Quota{Service: s.quotas.service, Private: o.quotas.store == quotaMemory}, Collectors: s.quotas.collectors(),
 	})})
 	return nil
 }
 
-func openStore(dir string) (*store.Bolt, error) {
-	s, err := store.Open(dir)
+// openStore opens a store at a URL or in a directory.
+func openStore(ctx context.Context, at string, log *slog.Logger) (store.Store, error) {
+	if store.IsURL(at) {
+		return store.OpenEtcd(ctx, at, log)
+	}
+	s, err := store.Open(at)
 	switch {
 	case errors.Is(err, store.ErrHeld):
-		return nil, withHint(fmt.Errorf("data directory %s is held by another sluice serve", dir),
+		return nil, withHint(fmt.Errorf("data directory %s is held by another sluice serve", at),
 			"stop that one, give this one another --data, or have both share --store etcd://…")
 	case errors.Is(err, store.ErrDamaged):
-		return nil, storeHint(err, dir)
+		return nil, storeHint(err, at)
+	case err != nil:
+		return nil, err
 	}
-	return s, err
+	return s, nil
 }
 
 // servers are the two listeners of one serve.
 type servers struct {
 	log          *slog.Logger
 	push         *xds.Server // nil = no xDS
-	quotas       *quotas     // nil = no quota service
-	proxies      string      // what the log calls the listener for proxies
+	quotas       quotas
+	proxies      string // what the log calls the listener for proxies
 	guard        guard
 	handler      http.Handler
 	httpListener net.Listener
@@ -231,7 +237,13 @@ func (s *servers) run(ctx context.Context) error {
 	stream := s.grpcServer(requests)
 
 	failed := make(chan error, 2)
-	go func() { failed <- s.serveHTTP(web) }()
+	go func() {
+		if web.TLSConfig != nil {
+			failed <- web.ServeTLS(s.httpListener, "", "")
+		} else {
+			failed <- web.Serve(s.httpListener)
+		}
+	}()
 	go func() { failed <- stream.Serve(s.xdsListener) }()
 	s.log.Info("serving", "http", s.httpListener.Addr().String(), s.proxies, s.xdsListener.Addr().String(),
 		"tls", s.guard.http != nil, "access", s.guard.identify != nil)
@@ -249,7 +261,7 @@ func (s *servers) run(ctx context.Context) error {
 	endRequests()
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
-	if s.quotas != nil {
+	if s.quotas.service != nil {
 		defer s.quotas.close(s.log) // after the last stream
 		s.quotas.service.Drain(grace)
 	}
@@ -263,25 +275,18 @@ func (s *servers) run(ctx context.Context) error {
 // grpcServer makes the server for proxies. What it does besides ends with ctx.
 func (s *servers) grpcServer(ctx context.Context) *grpc.Server {
 	options := xds.ServerOptions(s.guard.xds)
-	if s.quotas != nil {
+	if s.quotas.service != nil {
 		options = append(options, s.quotas.serverOptions(s.push == nil)...)
 	}
 	server := grpc.NewServer(options...)
 	if s.push != nil {
 		s.push.Register(server)
 	}
-	if s.quotas != nil {
+	if s.quotas.service != nil {
 		s.quotas.server.Register(server)
 		go s.quotas.server.Run(ctx)
 	}
 	return server
-}
-
-func (s *servers) serveHTTP(web *http.Server) error {
-	if s.guard.http != nil {
-		return web.ServeTLS(s.httpListener, "", "")
-	}
-	return web.Serve(s.httpListener)
 }
 
 func stopGRPC(ctx context.Context, s *grpc.Server) {

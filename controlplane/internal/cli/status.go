@@ -36,7 +36,7 @@ id, their addresses are shown, or their certificates where these differ.`,
 	}, func(cmd *cobra.Command) { o.AddFlags(cmd, "all") })
 }
 
-func printStatus(w io.Writer, st *api.Status) error {
+func printStatus(w *strings.Builder, st *api.Status) {
 	if len(st.Policies) == 0 {
 		fmt.Fprintln(w, "nothing has been applied yet")
 	}
@@ -69,7 +69,7 @@ func printStatus(w io.Writer, st *api.Status) error {
 	}
 	if len(st.Proxies) == 0 {
 		fmt.Fprintln(w, "no proxy is connected")
-		return nil
+		return
 	}
 	rows := [][]string{{"PROXY", "STATE", "SINCE", "RUNS", "SENT", "ENVOY", "LAST NACK"}}
 	of := map[string]int{}
@@ -82,7 +82,7 @@ func printStatus(w io.Writer, st *api.Status) error {
 			moment(p.Since), number(p.Runs), number(p.Pushed), p.Envoy, lastNack(p),
 		})
 	}
-	return printTable(w, withPolicies(rows, 1, st.Proxies, func(p xds.ProxyStatus) string { return p.Policy }))
+	printTable(w, withPolicies(rows, 1, st.Proxies, func(p xds.ProxyStatus) string { return p.Policy }))
 }
 
 const (

@@ -1,11 +1,9 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 
 	"github.com/spf13/cobra"
@@ -42,16 +40,15 @@ While serve is stopped, --data copies its directory.`,
 }
 
 func backup(cmd *cobra.Command, o backupOptions) error {
-	contents, err := store.Contents{}, error(nil)
+	from := backupServer
 	if o.data != "" {
-		contents, err = store.BackupDir(o.data, o.file)
-		if errors.Is(err, store.ErrHeld) {
-			return withHint(err, "sluice serve runs there: leave out --data to copy from it")
-		}
-	} else {
-		contents, err = backupServer(cmd, o)
+		from = func(*cobra.Command, backupOptions) (store.Contents, error) { return store.BackupDir(o.data, o.file) }
 	}
-	if err != nil {
+	contents, err := from(cmd, o)
+	switch {
+	case o.data != "" && errors.Is(err, store.ErrHeld):
+		return withHint(err, "sluice serve runs there: leave out --data to copy from it")
+	case err != nil:
 		return storeHint(err, o.data)
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, the newest is %d\n", printable.Text(o.file), count(contents.Revisions, "revision", "revisions"), contents.Newest)
@@ -165,7 +162,7 @@ func copyStore(cmd *cobra.Command, from, to string) (err error) {
 		return storeHint(err, from)
 	}
 	defer func() { err = errors.Join(err, source.Close()) }()
-	target, err := openStoreAt(cmd.Context(), to, nil)
+	target, err := openStore(cmd.Context(), to, nil)
 	if err != nil {
 		return err
 	}
@@ -176,12 +173,4 @@ func copyStore(cmd *cobra.Command, from, to string) (err error) {
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "copied %s, the newest is %d\n", count(c.Revisions, "revision", "revisions"), c.Newest)
 	return nil
-}
-
-// openStoreAt opens a store at a URL or in a directory.
-func openStoreAt(ctx context.Context, at string, log *slog.Logger) (store.Store, error) {
-	if store.IsURL(at) {
-		return store.OpenEtcd(ctx, at, log)
-	}
-	return openStore(at)
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -67,27 +66,28 @@ func validate(cmd *cobra.Command, o validateOptions) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s\n", o.file, count(len(read.policy.Rules), "rule", "rules"))
-	return printMemory(cmd.OutOrStdout(), footprint.Of(read.policy))
+	return o.output.print(cmd, nil, func(b *strings.Builder) {
+		fmt.Fprintf(b, "%s is valid: %s\n", o.file, count(len(read.policy.Rules), "rule", "rules"))
+		printMemory(b, footprint.Of(read.policy))
+	})
 }
 
 // printMemory says what a policy's counters take in one Envoy.
-func printMemory(w io.Writer, m footprint.Footprint) error {
+func printMemory(b *strings.Builder, m footprint.Footprint) {
 	if m.Counters == 0 {
-		_, err := fmt.Fprintln(w, "it counts nothing")
-		return err
+		b.WriteString("it counts nothing\n")
+		return
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, `%s for %s in %d slots
+	fmt.Fprintf(b, `%s for %s in %d slots
 expect up to %s of memory in one Envoy; at worst %s, while the windows of renamed or removed counters have not ended
 `, count(m.Counters, "counter", "counters"), count(int(m.Keys), "live key", "live keys"), m.Slots,
 		kibibytes(m.Bytes), kibibytes(m.Bytes+m.VanishedBytes))
 	if m.LeaseBytes > 0 {
-		fmt.Fprintf(&b, "of what to expect, %s hold what is leased, and %s count while the quota service is silent\n",
+		fmt.Fprintf(b, "of what to expect, %s hold what is leased, and %s count while the quota service is silent\n",
 			kibibytes(m.LeaseBytes), kibibytes(m.StandbyBytes))
 	}
 	if m.HeldBytes > 0 {
-		fmt.Fprintf(&b, "and %d bytes for each running request and rule that holds for it\n", m.HeldBytes)
+		fmt.Fprintf(b, "and %d bytes for each running request and rule that holds for it\n", m.HeldBytes)
 	}
 	for _, of := range []struct {
 		bytes, least uint64
@@ -98,11 +98,9 @@ expect up to %s of memory in one Envoy; at worst %s, while the windows of rename
 		{m.DenialBytes, 1 << 20, "for the keys denied most"},
 	} {
 		if of.bytes >= of.least {
-			fmt.Fprintf(&b, "and at most %s %s in each of its workers\n", kibibytes(of.bytes), of.what)
+			fmt.Fprintf(b, "and at most %s %s in each of its workers\n", kibibytes(of.bytes), of.what)
 		}
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 // kibibytes is a size, of less than 1 MiB in KiB.
