@@ -93,7 +93,7 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 	}
 	var files []policyText
 	for _, file := range o.files {
-		read, err := (&policyInput{file: file}).read(cmd)
+		read, err := readPolicy(cmd, file, true)
 		if err != nil {
 			return err
 		}

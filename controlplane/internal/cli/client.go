@@ -220,19 +220,6 @@ func withPolicies[T any](rows [][]string, at int, list []T, of func(T) string) [
 	return rows
 }
 
-// show asks the server and prints its answer: as JSON, or as text does.
-func show[T any](cmd *cobra.Command, o *serverOptions, path string, query url.Values, text func(*strings.Builder, *T)) error {
-	c, err := o.client()
-	if err != nil {
-		return err
-	}
-	answer := new(T)
-	if err := c.call(cmd.Context(), http.MethodGet, path, query, nil, answer); err != nil {
-		return err
-	}
-	return o.output.print(cmd, answer, func(b *strings.Builder) { text(b, answer) })
-}
-
 // call sends a request, with a policy as its body if any, and reads the JSON
 // answer into result.
 func (c *client) call(ctx context.Context, method, path string, query url.Values, body []byte, result any) error {

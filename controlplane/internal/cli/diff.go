@@ -23,7 +23,7 @@ import (
 )
 
 type diffOptions struct {
-	policyInput
+	file string
 	serverOptions
 	exitCode bool
 }
@@ -44,7 +44,7 @@ counted. Nothing is applied.`,
   sluice diff -f policy.yaml --output json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return diffPolicies(cmd, o) },
 	}
-	o.policyInput.AddFlags(cmd)
+	addPolicyFlag(cmd, &o.file)
 	o.serverOptions.AddFlags(cmd, "")
 	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 if the texts differ")
 	return cmd
@@ -66,7 +66,7 @@ func diffPolicies(cmd *cobra.Command, o diffOptions) error {
 	if err != nil {
 		return err
 	}
-	read, err := o.read(cmd)
+	read, err := readPolicy(cmd, o.file, true)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ import (
 
 // proxyOptions are the flags of what render writes for an Envoy.
 type proxyOptions struct {
-	policyInput
+	file      string
 	wasm      string
 	bootstrap envoy.BootstrapOptions
 	services  serviceOptions
@@ -107,7 +107,7 @@ func (o *proxyOptions) render(cmd *cobra.Command, write func(envoy.BootstrapOpti
 		b.ManageTLS = &o.manageTLS
 	}
 	if o.file != "" {
-		read, err := o.read(cmd)
+		read, err := readPolicy(cmd, o.file, true)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -92,7 +93,7 @@ func TestContainersOfRenderKubernetesStart(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "quota-domains"), []byte("* shop\n"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "access"), []byte("certificate ci.test apply\n"), 0o600))
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting(t, cert)}}
-	text, _, err := runRender(t, "", "kubernetes", "--image", "sluice", "-n", "sluice", "--proxies", "edge",
+	text, err := runRender(t, "", "kubernetes", "--image", "sluice", "-n", "sluice", "--proxies", "edge",
 		"--serve-file", "http-client-ca", "--quota-file", "http-client-ca", "--quota-store", "redis://"+redis.Addr())
 	require.NoError(t, err)
 	port := regexp.MustCompile(`=:1[0-9]{4}$`)
@@ -116,16 +117,16 @@ func TestContainersOfRenderKubernetesStart(t *testing.T) {
 	}
 }
 
-func runRender(t *testing.T, stdin string, args ...string) (stdout, stderr string, err error) {
+func runRender(t *testing.T, stdin string, args ...string) (stdout string, err error) {
 	t.Helper()
-	var out, warnings bytes.Buffer
+	var out bytes.Buffer
 	cmd := NewRootCommand()
 	cmd.SetArgs(append([]string{"render"}, args...))
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&out)
-	cmd.SetErr(&warnings)
+	cmd.SetErr(io.Discard)
 	err = cmd.Execute()
-	return out.String(), warnings.String(), err
+	return out.String(), err
 }
 
 const onePolicy = "version: 1\nrules: [{name: all, limits: [10/1s]}]\n"
@@ -169,7 +170,7 @@ func TestRenderQuotaCluster(t *testing.T) {
 			if tc.flag != "" {
 				args = append(slices.Clip(args), "--quota-cluster", tc.flag)
 			}
-			stdout, _, err := runRender(t, tc.policy, args...)
+			stdout, err := runRender(t, tc.policy, args...)
 			require.NoError(t, err, name)
 			got := pushedIn(t, read, stdout)
 			require.Equal(t, tc.want, got.Quota.Cluster, stdout)
@@ -177,7 +178,7 @@ func TestRenderQuotaCluster(t *testing.T) {
 			require.Contains(t, stdout, fmt.Sprintf("less than quota.timeout (%s)", time.Duration(got.Quota.TimeoutNs)))
 		}
 	}
-	stdout, _, err := runRender(t, onePolicy, meshes[0]...)
+	stdout, err := runRender(t, onePolicy, meshes[0]...)
 	require.NoError(t, err)
 	require.NotContains(t, stdout, "quota")
 }
@@ -210,7 +211,7 @@ func TestPolicyIsTheSameInKubernetes(t *testing.T) {
 			want, _, _, err := policyfile.Read(name, []byte(text))
 			require.NoError(t, err)
 			for _, args := range meshes {
-				stdout, _, err := runRender(t, text, args...)
+				stdout, err := runRender(t, text, args...)
 				require.NoError(t, err)
 				require.Equal(t, want, pushedIn(t, read, stdout), stdout)
 			}

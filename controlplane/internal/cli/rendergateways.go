@@ -16,7 +16,7 @@ import (
 
 // resourceOptions are the flags of all custom resources.
 type resourceOptions struct {
-	policyInput
+	file string
 	envoy.Object
 	envoy.Fetch
 	targets      []string
@@ -25,7 +25,7 @@ type resourceOptions struct {
 
 // AddFlags adds the flags; targets are known by other kinds in each product.
 func (o *resourceOptions) AddFlags(cmd *cobra.Command, urls, targets string) {
-	o.policyInput.AddFlags(cmd)
+	addPolicyFlag(cmd, &o.file)
 	flags := cmd.Flags()
 	flags.StringVar(&o.Name, "name", envoy.ResourceName, "`NAME` of the resource")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resource (default: kubectl's)")
@@ -39,7 +39,7 @@ func (o *resourceOptions) AddFlags(cmd *cobra.Command, urls, targets string) {
 // readPolicy returns the policy's text for a resource, and how its rules reach the
 // quota service. Of JSON the text is what every reader of YAML takes for the same.
 func (o *resourceOptions) readPolicy(cmd *cobra.Command) (text []byte, quota envoy.Quota, err error) {
-	read, err := o.read(cmd)
+	read, err := readPolicy(cmd, o.file, true)
 	if err != nil {
 		return nil, quota, err
 	}

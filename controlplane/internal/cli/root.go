@@ -1,4 +1,4 @@
-// Package cli is the sluice command: one file a command, each made of
+// Package cli is the sluice command: one file a subject, each command made of
 // newXCommand, which names it and its flags, an options struct, and a function
 // that does it.
 //

@@ -16,8 +16,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
@@ -133,7 +136,7 @@ func (o *runOptions) start(cmd *cobra.Command, log *slog.Logger) (r *runner, err
 			return r, err
 		}
 	}
-	if r.from, err = o.services.subscription(); err != nil {
+	if r.from, r.quota, err = o.services.open(); err != nil {
 		return r, err
 	}
 	if options.Wasm, err = readFilter(o.wasm); err != nil {
@@ -154,9 +157,6 @@ func (o *runOptions) start(cmd *cobra.Command, log *slog.Logger) (r *runner, err
 		if host, _, _ := net.SplitHostPort(o.admin); !manage.IsLoopback(host) {
 			log.Warn("anyone who reaches --admin can read the names of rules and how often they deny", "admin", o.admin)
 		}
-	}
-	if r.quota, err = o.services.connect(); err != nil {
-		return r, err
 	}
 	if r.quota != nil {
 		options.Cluster = func(string) grpc.ClientConnInterface { return r.quota } // whatever the policy calls it
@@ -196,7 +196,7 @@ func (r *runner) close() {
 
 // readPolicy reads the policy file, prints its warnings and returns what the filter gets.
 func (r *runner) readPolicy() ([]byte, error) {
-	read, err := (&policyInput{file: r.file, noDash: true}).read(r.cmd)
+	read, err := readPolicy(r.cmd, r.file, false)
 	if err != nil {
 		return nil, err
 	}
@@ -272,4 +272,68 @@ func (r *runner) serve(ctx context.Context) error {
 	}
 	r.log.Info("serving", attributes...)
 	return r.proxy.Serve(ctx, r.requests, r.admin)
+}
+
+// serviceOptions say which control plane gives a proxy its policy, and which quota
+// service leases units to it.
+type serviceOptions struct {
+	xds, quota []string
+	node       string
+	tls        envoy.ClientTLS // to both
+}
+
+// AddFlags adds the flags of a proxy, be it rendered or run. Nodes is what holds
+// without --node.
+func (o *serviceOptions) AddFlags(cmd *cobra.Command, nodes string) {
+	f := cmd.Flags()
+	f.StringSliceVar(&o.xds, "xds", nil, "`HOST:PORT` of the control plane; of several, separated by commas, the proxy takes the first that answers")
+	f.StringVar(&o.node, "node", "", "node `ID` by which the control plane knows the proxy "+nodes)
+	f.StringSliceVar(&o.quota, "quota", nil, "`HOST:PORT` of the quota service, for rules of scope cluster, or several like --xds (default: the control plane)")
+	f.StringVar(&o.tls.CA, "xds-ca", "", "`FILE` with the certificate authority of both: use TLS")
+	f.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the client certificate shown to both; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
+	f.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
+}
+
+// check refuses flags that do not go together.
+func (o *serviceOptions) check() error {
+	switch {
+	case len(o.xds)+len(o.quota) == 0 && o.tls != (envoy.ClientTLS{}):
+		return usageError(errors.New("--xds-ca, --xds-cert and --xds-key need --xds or --quota"), "give --xds HOST:PORT")
+	case o.tls.CA == "" && o.tls.Cert+o.tls.Key != "":
+		return usageError(errors.New("--xds-cert and --xds-key need --xds-ca"), "TLS needs the certificate authority of the server")
+	case (o.tls.Cert == "") != (o.tls.Key == ""):
+		return usageError(errors.New("--xds-cert and --xds-key belong together"), "give both or none")
+	}
+	return nil
+}
+
+// open returns how run gets its policy, and a connection to the quota service, nil if there
+// is none. It dials when it is first used.
+func (o *serviceOptions) open() (s proxy.Subscription, quota *grpc.ClientConn, err error) {
+	s = proxy.Subscription{Addresses: o.xds, Node: o.node}
+	addresses := o.quota
+	if len(addresses) == 0 {
+		addresses = o.xds
+	}
+	if len(addresses) == 0 {
+		return s, nil, nil
+	}
+	if s.Node == "" && len(o.xds) > 0 {
+		host, err := os.Hostname()
+		if err != nil {
+			return s, nil, withHint(fmt.Errorf("find a node id: %w", err), "give --node ID")
+		}
+		s.Node = "sluice-run-" + host
+	}
+	security := insecure.NewCredentials()
+	if o.tls.CA != "" {
+		if s.TLS, err = clientTLS("--xds-ca", o.tls.CA, "--xds-cert and --xds-key", o.tls.Cert, o.tls.Key); err != nil {
+			return s, nil, err
+		}
+		security = credentials.NewTLS(s.TLS)
+	}
+	if quota, err = proxy.Dial(addresses, grpc.WithTransportCredentials(security)); err != nil {
+		return s, nil, fmt.Errorf("connect to the quota service: %w", err)
+	}
+	return s, quota, nil
 }

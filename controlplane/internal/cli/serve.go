@@ -108,14 +108,15 @@ func unlessStopped(ctx context.Context, err error) error {
 }
 
 func serve(cmd *cobra.Command, o serveOptions) error {
-	if (o.data == "") == (o.store == "") {
+	switch wasm := api.CheckWasm(o.wasm); {
+	case (o.data == "") == (o.store == ""):
 		return usageError(errors.New("serve takes one of --data and --store"), "--data DIR keeps the store of this serve alone, --store etcd://HOST:PORT,… that of several")
-	}
-	if err := api.CheckWasm(o.wasm); err != nil {
-		return usageError(err, "--wasm is read by Envoy, not by this command")
-	}
-	if o.keep < 0 || o.keep == 1 {
+	case wasm != nil:
+		return usageError(wasm, "--wasm is read by Envoy, not by this command")
+	case o.keep < 0 || o.keep == 1:
 		return usageError(fmt.Errorf("--keep %d is not 0 or from 2", o.keep), "2 are the current revision and the one before; 0 keeps all")
+	case o.store != "" && !store.IsURL(o.store):
+		return usageError(errors.New("--store is not a URL"), "etcd://HOST:PORT,… is one; a directory is given with --data")
 	}
 	if err := o.quotas.check(o.xdsClientCA, "--xds-client-ca"); err != nil {
 		return err
@@ -132,9 +133,6 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	}
 	if files.err != nil {
 		return files.err
-	}
-	if o.store != "" && !store.IsURL(o.store) {
-		return usageError(errors.New("--store is not a URL"), "etcd://HOST:PORT,… is one; a directory is given with --data")
 	}
 	policies, err := openStore(cmd.Context(), o.data+o.store, log)
 	if err != nil {

@@ -70,16 +70,14 @@ not valid, nothing is printed but what is wrong with it.`,
 }
 
 func (o *simulateOptions) run(cmd *cobra.Command) error {
-	if o.workers < 1 || o.workers > maxWorkers {
+	switch {
+	case o.workers < 1 || o.workers > maxWorkers:
 		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "the default is 1")
-	}
-	if o.proxies < 1 || o.proxies*o.workers > maxWorkers {
+	case o.proxies < 1 || o.proxies*o.workers > maxWorkers:
 		return usageError(fmt.Errorf("--proxies %d with --workers %d: all proxies together have from 1 to %d workers", o.proxies, o.workers, maxWorkers), "the default is 1")
-	}
-	if o.seed == 0 {
+	case o.seed == 0:
 		return usageError(errors.New("--seed 0 is no seed"), "give a number from 1")
-	}
-	if o.policy == "-" {
+	case o.policy == "-":
 		return usageError(errors.New("-f - is not possible here"), "give the policy as a file; requests come from standard input without -r")
 	}
 	s, err := o.options(cmd)

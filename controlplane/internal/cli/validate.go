@@ -18,7 +18,7 @@ import (
 )
 
 type validateOptions struct {
-	policyInput
+	file   string
 	output output
 }
 
@@ -33,7 +33,7 @@ printed with file, line, column, path and what would be right.`,
   sluice validate -f - < policy.yaml
   sluice validate -f policy.yaml --output json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return validate(cmd, o) },
-	}, o.AddFlags, o.output.AddFlags)
+	}, func(cmd *cobra.Command) { addPolicyFlag(cmd, &o.file) }, o.output.AddFlags)
 }
 
 // validation is what validate prints as JSON.
@@ -46,7 +46,7 @@ type validation struct {
 }
 
 func validate(cmd *cobra.Command, o validateOptions) error {
-	read, err := o.judge(cmd)
+	read, err := judgePolicy(cmd, o.file, true)
 	var problems policyfile.Errors
 	if err != nil && !errors.As(err, &problems) {
 		return err
@@ -111,15 +111,9 @@ func kibibytes(bytes uint64) string {
 	return strconv.FormatUint((bytes+1<<10-1)>>10, 10) + " KiB"
 }
 
-// policyInput is a policy a command is given.
-type policyInput struct {
-	file   string
-	noDash bool // - does not stand for standard input
-}
-
-// AddFlags adds -f.
-func (i *policyInput) AddFlags(cmd *cobra.Command) {
-	addFileFlag(cmd, &i.file, "policy `FILE`, - for standard input (required)")
+// addPolicyFlag adds -f for the policy that a command is about.
+func addPolicyFlag(cmd *cobra.Command, file *string) {
+	addFileFlag(cmd, file, "policy `FILE`, - for standard input (required)")
 }
 
 // policyText is a policy read and found valid.
@@ -141,23 +135,23 @@ func (t *policyText) policyName() string {
 // json is the policy as the filter gets it.
 func (t *policyText) json() []byte { return policy.PushedJSON(t.tree) }
 
-// read reads and judges the policy, and prints its warnings. An error may be a
-// policyfile.Errors.
-func (i *policyInput) read(cmd *cobra.Command) (policyText, error) {
-	read, err := i.judge(cmd)
+// readPolicy reads and judges a policy, and prints its warnings. An error may be a
+// policyfile.Errors. With dash, - is standard input.
+func readPolicy(cmd *cobra.Command, file string, dash bool) (policyText, error) {
+	read, err := judgePolicy(cmd, file, dash)
 	warn(cmd, read.warnings)
 	return read, err
 }
 
-// judge is read without printing.
-func (i *policyInput) judge(cmd *cobra.Command) (policyText, error) {
-	text, shown, err := readText(cmd, "policy", i.file, !i.noDash)
+// judgePolicy is readPolicy without printing.
+func judgePolicy(cmd *cobra.Command, file string, dash bool) (policyText, error) {
+	text, shown, err := readText(cmd, "policy", file, dash)
 	if err != nil {
 		return policyText{}, err
 	}
 	name := "stdin.yaml"
-	if i.file != "-" {
-		name = filepath.Base(i.file)
+	if file != "-" {
+		name = filepath.Base(file)
 	}
 	p, tree, warnings, err := policyfile.Read(shown, text)
 	if err != nil {
