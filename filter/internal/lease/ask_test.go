@@ -226,6 +226,30 @@ func TestASilentServiceIsWaitedForOnce(t *testing.T) {
 	}
 }
 
+// The service may be silent to a worker that has asked ahead and of which no request waits: it is cut
+// off, and admits its share more.
+func TestSilenceForWhichNobodyHasWaited(t *testing.T) {
+	w, s := pair(t, strings.Replace(perUser, `"limits"`, `"on_unavailable":"local","limits"`, 1))
+	w.engine.Leases.SetProxies(2)
+	w.request("a")
+	w.exchange(s)
+	asked := w.lastID
+	for w.lastID == asked { // of the lease, until it asks for more
+		w.request("a")
+	}
+	for range 10 {
+		require.False(t, w.engine.Leases.Silent)
+		w.proxy.Clock += 10 * ms
+		w.tick()
+	}
+	require.True(t, w.engine.Leases.Silent)
+	require.Len(t, w.verdicts, w.admitted(), "all were admitted at once")
+	for range 200 {
+		w.request("a")
+	}
+	require.Equal(t, 1+50+50, w.admitted(), "what was asked for, the lease, and the share")
+}
+
 // A worker that stands still for the timeout has not heard the service, which may
 // have answered. It does not count as silent, but for once.
 func TestAStandstillIsNotSilence(t *testing.T) {
