@@ -146,6 +146,12 @@ func read(t *testing.T, elements ...string) string {
 	return string(text)
 }
 
+// replaced has another text in place of one that is there.
+func replaced(t *testing.T, text, old, with string) string {
+	require.Contains(t, text, old)
+	return strings.ReplaceAll(text, old, with)
+}
+
 // decoded reads JSON.
 func decoded[T any](t *testing.T, text string) (v T) {
 	require.NoError(t, json.Unmarshal([]byte(text), &v), text)

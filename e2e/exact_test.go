@@ -69,3 +69,5 @@ rules:
 		require.Equal(t, 3000, count(got, denied))
 	})
 }
+
+func TestRaisedLimitLetsTheDifferenceThrough(t *testing.T) { everyProxy(t, rows("changes")) }

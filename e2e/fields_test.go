@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -35,14 +36,18 @@ type fieldStep struct {
 
 var fieldText, waitText = regexp.MustCompile(`⟦([^|⟧]*)\|?([^⟧]*)⟧`), regexp.MustCompile(` :wait=(\w+)`)
 
-// allFieldCases reads fieldCases. After the rules of a case comes "FIELD SEE: STEP; STEP". A step
+// allFieldCases reads the fields whose effect two policies and a few requests can show. After the rules of a case comes "FIELD SEE: STEP; STEP". A step
 // is "REQUEST → WITH|WITHOUT", or "REQUEST → BOTH". A request is a text such as "POST /x?y=1
 // x-user-id=alice"; ":host=a", ":from=127.0.0.2", ":body=9", so many bytes, and ":wait=1s" may be
 // among its headers, and ␣ is a blank. What it sees is a status or a header's value, or after "~"
 // a part of it.
 var allFieldCases = sync.OnceValue(func() (list []fieldCase) {
 	rules := ""
-	for line := range strings.Lines(fieldCases) {
+	text, err := os.ReadFile("testdata/fields.txt")
+	if err != nil {
+		panic(err)
+	}
+	for line := range strings.Lines(string(text)) {
 		head, steps, ends := strings.Cut(strings.TrimSpace(line), ": ")
 		if strings.HasPrefix(line, "- ") {
 			rules += line
@@ -97,10 +102,9 @@ func (c fieldCase) require(t *testing.T, p *proxy, step int, with bool) {
 	}
 }
 
-// see sends such a request on a connection of its own, and returns the response's
-// status, body or header, as what says.
-func (p *proxy) see(t *testing.T, request, host, what string) string {
-	words, headers := strings.Fields(request), []string{":host", host, "connection", "close"}
+// requestOf is the path of such a request, and its headers in pairs.
+func requestOf(text string) (path string, headers []string) {
+	words := strings.Fields(text)
 	if !strings.HasPrefix(words[0], "/") {
 		headers, words = append(headers, ":method", words[0]), words[1:]
 	}
@@ -108,7 +112,14 @@ func (p *proxy) see(t *testing.T, request, host, what string) string {
 		name, value, _ := strings.Cut(word, "=")
 		headers = append(headers, name, strings.ReplaceAll(value, "␣", " "))
 	}
-	res, body := p.get(t, words[0], headers...)
+	return words[0], headers
+}
+
+// see sends such a request on a connection of its own, and returns the response's
+// status, body or header, as what says.
+func (p *proxy) see(t *testing.T, request, host, what string) string {
+	path, headers := requestOf(request)
+	res, body := p.get(t, path, append([]string{":host", host, "connection", "close"}, headers...)...)
 	switch what {
 	case "":
 		return strconv.Itoa(res.StatusCode)
@@ -164,8 +175,12 @@ func TestEveryFieldHasAScenario(t *testing.T) {
 	for _, o := range policy.Schema() {
 		for _, f := range o.Fields {
 			fields++
-			require.True(t, scenarios[o.Name+"."+f.Name], "%s.%s has no scenario: add one to fieldCases or fieldScenarios", o.Name, f.Name)
+			require.True(t, scenarios[o.Name+"."+f.Name], "%s.%s has no scenario: add one to testdata/fields.txt or fieldScenarios", o.Name, f.Name)
 		}
 	}
 	require.Len(t, scenarios, fields, "a scenario is for no field")
 }
+
+func TestGRPCResponse(t *testing.T) { everyProxy(t, rows("grpc")) }
+
+func TestUpstreamFields(t *testing.T) { everyProxy(t, rows("upstream")) }

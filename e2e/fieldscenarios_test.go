@@ -2,10 +2,8 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"regexp"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -45,125 +43,24 @@ func (s site) refused(t *testing.T, policy, message string) {
 	require.Equal(t, before, s.runs(t))
 }
 
-func TestFieldVersionAndRevision(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, "version: 1\nrules: [{name: r, limits: [0/1h]}]\n")
-		require.Equal(t, denied, s.status(t, "/"))
-		s.refused(t, "version: 2\nrules: []\n", ":1:10: version: 2 is not known")
-		s.refused(t, "rules: []\n", "version: is missing")
-		s.refused(t, "version: 1\nrevision: mine\nrules: []\n", ":2:11: revision: is reserved")
-		require.Equal(t, denied, s.status(t, "/"), "the last good policy stays")
-	})
-}
+func TestFieldVersionAndRevision(t *testing.T) { each(t, rows("versions")) }
 
-// Another domain has other counters.
-func TestFieldDomain(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, "version: 1\n")
-		for _, step := range []struct {
-			domain string
-			want   int
-		}{{"x", allowed}, {"y", allowed}, {"x", denied}, {"y", denied}} {
-			s.control.apply(t, "version: 1\ndomain: "+s.domain+step.domain+"\nrules: [{name: r, limits: [1/"+far+"]}]\n")
-			require.Equal(t, step.want, s.status(t, "/"), step.domain)
-		}
-	})
-}
+func TestFieldDomain(t *testing.T) { each(t, rows("domains")) }
 
-func TestFieldHeaders(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, "version: 1\n")
-		var admitted int                               // by one counter, though Envoy makes another VM where responses begin or cease to matter
-		for headers, want := range map[string][2]bool{ // ratelimit, x-ratelimit-limit
-			"": {}, "headers: none\n": {}, "headers: ietf\n": {true, false}, "headers: x-ratelimit\n": {false, true}, "headers: both\n": {true, true},
-		} {
-			s.apply(t, "version: 1\n"+headers+"rules: [{name: r, algorithm: fixed_window_per_key, limits: [1/"+far+"]}]\n")
-			for range 2 {
-				res, _ := s.get(t, "/")
-				if res.StatusCode == allowed {
-					admitted++
-				}
-				require.Equal(t, want, [2]bool{len(res.Header.Values("ratelimit")) == 1, res.Header.Get("x-ratelimit-limit") != ""}, headers)
-				require.Equal(t, want[0], res.Header.Get("ratelimit-policy") != "")
-				require.Equal(t, want[1], res.Header.Get("x-ratelimit-remaining") != "" && res.Header.Get("x-ratelimit-reset") != "")
-			}
-		}
-		require.Equal(t, 1, admitted)
-	})
-}
+func TestFieldHeaders(t *testing.T) { each(t, rows("headers")) }
 
-func TestFieldRulesAndMatch(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, "version: 1\nrules: [{name: r, match: {paths: [/r]}, limits: [0/1h]}]\n")
-		require.Equal(t, denied, s.status(t, "/r"))
-		require.Equal(t, allowed, s.status(t, "/"))
-		s.apply(t, "version: 1\nrules: [{name: r, limits: [0/1h]}]\n")
-		require.Equal(t, denied, s.status(t, "/r"))
-		require.Equal(t, denied, s.status(t, "/"))
-		s.apply(t, "version: 1\nexempt: [{paths: [/health]}]\nrules: [{name: r, limits: [0/1h]}, {name: s, key: [client_ip], limits: [0/1h]}]\n")
-		require.Equal(t, allowed, s.status(t, "/health"), "by each of the rules")
-		require.Equal(t, denied, s.status(t, "/"))
-		for _, empty := range []string{"version: 1\nrules: []\n", "version: 1\n"} {
-			s.apply(t, empty)
-			require.Equal(t, allowed, s.status(t, "/r"))
-		}
-	})
-}
+func TestFieldRulesAndMatch(t *testing.T) { each(t, rows("matching")) }
 
-func TestFieldManage(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, "version: 1\n")
-		_, port, err := net.SplitHostPort(s.address)
-		require.NoError(t, err)
-		const sha = ", token_sha256: "
-		upstreams := allowed // the upstream's status for any path
-		for _, c := range []struct {
-			manage        string
-			test, another int // with the token "test", at the paths /test/ and /another/
-		}{
-			{"", upstreams, upstreams},
-			{"manage: {path: /test/" + sha + tokenSHA256 + "}\n", 200, upstreams},
-			{"manage: {path: /another/" + sha + tokenSHA256 + "}\n", upstreams, 200},
-			{"manage: {path: /test/" + sha + strings.Repeat("a", 64) + "}\n", 401, upstreams},
-			{"manage: {path: /test/, port: " + port + sha + tokenSHA256 + "}\n", 200, upstreams},
-			{"manage: {path: /test/, port: 1" + sha + tokenSHA256 + "}\n", 404, upstreams},
-		} {
-			s.apply(t, "version: 1\n"+c.manage+"rules: [{name: r, limits: [1000/"+far+"]}]\n")
-			for path, want := range map[string]int{"/test/": c.test, "/another/": c.another} {
-				res, body := s.get(t, path+"counters/stats", ":method", "POST", "authorization", bearer)
-				require.Equal(t, want, res.StatusCode, "%s%s", c.manage, path)
-				if want == allowed {
-					require.Equal(t, body == "hello\n", res.Header.Get("x-upstream") != "")
-				}
-			}
-		}
-	})
-}
+func TestFieldManage(t *testing.T) { each(t, rows("manage")) }
 
-// A rule of scope cluster counts at the quota service, so it starts anew there.
+// Where the policy names no cluster that there is, on_unavailable decides.
 func TestFieldScope(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		rule := "version: 1\nrules: [{name: r, scope: proxy, limits: [1/" + far + "]}]\n"
-		s := serve(t, d, rule)
-		require.Equal(t, allowed, s.status(t, "/"))
-		s.apply(t, strings.Replace(rule, "scope: proxy, ", "", 1))
-		require.Equal(t, denied, s.status(t, "/"), "proxy is the default: the same counters")
-		s.refused(t, strings.Replace(rule, "proxy", "clutser", 1), "rules[0].scope: ")
-		s.refused(t, strings.Replace(rule, "proxy", "proxy, lease: off", 1), "rules[0].lease: only a rule of scope cluster")
-		s.refused(t, strings.Replace(rule, "proxy", "proxy, on_unavailable: deny", 1), "rules[0].on_unavailable: only a rule of scope cluster")
-		s.refused(t, "version: 1\nquota: {cluster: '', timeout: 1h}\n", "quota.timeout: must be 1ms to 10s")
-
-		cluster := strings.Replace(rule, "proxy", "cluster, on_unavailable: deny", 1)
-		s.apply(t, cluster)
-		require.Equal(t, allowed, s.status(t, "/"))
-		require.Equal(t, denied, s.status(t, "/"))
-		s.apply(t, strings.Replace(cluster, "deny", "deny, lease: off", 1))
-		require.Equal(t, denied, s.status(t, "/"), "the same counters")
-		if d.envoy == "" {
-			return // it has one service, whatever the policy calls it
-		}
-		nowhere := "version: 1\nquota: {cluster: nowhere, timeout: 20ms}"
-		s.apply(t, strings.Replace(strings.Replace(cluster, "version: 1", nowhere, 1), "deny", "allow", 1))
+	each(t, rows("scope"))
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		cluster := "version: 1\nrules: [{name: r, scope: cluster, on_unavailable: deny, limits: [1/" + far + "]}]\n"
+		s := serve(t, d, cluster)
+		require.Equal(t, []int{allowed, denied}, []int{s.status(t, "/"), s.status(t, "/")})
+		s.apply(t, replaced(t, replaced(t, cluster, "version: 1", "version: 1\nquota: {cluster: nowhere, timeout: 20ms}"), "deny", "allow"))
 		eventually(t, 2*time.Second, "on_unavailable to decide, without a service", func() bool {
 			return s.status(t, "/") == allowed // the denial before is remembered for a second
 		})

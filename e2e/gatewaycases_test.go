@@ -324,8 +324,3 @@ func overTwoProxies(t *testing.T, g *gateway) {
 	require.Equal(t, 10, passed[g.web.address]+passed[g.second.address], "%v", passed)
 	require.Len(t, passed, 2, "both proxies took part")
 }
-
-func replaced(t *testing.T, text, old, with string) string {
-	require.Contains(t, text, old)
-	return strings.ReplaceAll(text, old, with)
-}

@@ -169,7 +169,7 @@ func (m *hostMode) send(t *testing.T, spelling, upstream string) http.Header {
 		if both {
 			lines = append(lines, "host: "+beside)
 		}
-		return m.raw(t, target, lines...).Header
+		return m.raw(t, http.MethodGet, target, lines...).Header
 	}
 	if target != "/" {
 		return nil // HTTP/2 has no such target

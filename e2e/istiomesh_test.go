@@ -58,7 +58,7 @@ func startMesh(t *testing.T) *mesh {
 	m.certs = newCertificates(t, m.dir)
 	m.startKube(t)
 	m.applyFiles(t, m.installed, "crds")
-	m.kube.apply(t, meshResources(upstream().Listener.Addr().(*net.TCPAddr).Port, m.tokens.keys(t)))
+	m.kube.apply(t, meshResources(t, upstream().Listener.Addr().(*net.TCPAddr).Port, m.tokens.keys(t)))
 	m.applyInjector(t)
 	m.startIstiod(t)
 	return m

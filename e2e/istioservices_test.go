@@ -62,7 +62,7 @@ func (s *istioSite) quota(t *testing.T) {
 	service := startQuota(t, "memory")
 	_, port, err := net.SplitHostPort(service.address)
 	require.NoError(t, err)
-	s.with(t, quotaEntry(port))
+	s.with(t, strings.ReplaceAll(read(t, "testdata/istio-quota.yaml"), "QUOTA_PORT", port)) // in Kubernetes it is a Service
 	s.with(t, strings.ReplaceAll(block(t, "istio.md", "name: sluice-quota"), "quota.shop.svc.cluster.local", "quota.example"))
 	s.with(t, s.render(t, "version: 1\ndomain: shop\nheaders: ietf\nrules:\n"+
 		"- {name: everywhere, scope: cluster, key: [{header: x-user-id}], on_unavailable: deny, limits: [10/"+far+"]}\n",

@@ -20,53 +20,10 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// waypointResources are a waypoint, and a Service and a ServiceEntry behind it.
-const waypointResources = `
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata: {name: waypoint, namespace: edge}
-spec:
-  gatewayClassName: istio-waypoint
-  addresses: [{type: Hostname, value: waypoint.edge.svc.cluster.local}]
-  listeners: [{name: mesh, port: 15008, protocol: HBONE}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: waypoint, namespace: edge}
-spec:
-  selector: {gateway.networking.k8s.io/gateway-name: waypoint}
-  ports: [{name: hbone, port: 15008}]
----
-# Istio takes no waypoint for one that nobody runs.
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: waypoint, namespace: edge, labels: {kubernetes.io/service-name: waypoint}}
-addressType: IPv4
-endpoints: [{addresses: [10.9.9.7]}]
-ports: [{name: hbone, port: 15008}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: behind, namespace: edge, labels: {istio.io/use-waypoint: waypoint}}
-spec:
-  selector: {app: behind}
-  ports: [{name: http, port: 80}]
----
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {name: outside, namespace: edge, labels: {istio.io/use-waypoint: waypoint}}
-spec:
-  hosts: [outside.example]
-  addresses: [240.240.0.1]
-  resolution: STATIC
-  ports: [{number: 80, name: http, protocol: HTTP}]
-  endpoints: [{address: 127.0.0.1}]
-`
-
 // waypoint shows what istiod sends to a waypoint. The official Envoy cannot run one: its
 // listeners take filters that only Istio's own builds have.
 func (s *istioSite) waypoint(t *testing.T) {
-	s.kube.apply(t, waypointResources)
+	s.kube.apply(t, read(t, "testdata/istio-waypoint.yaml"))
 	const service, entry = "behind.edge.svc.cluster.local", "outside.example"
 	for _, c := range []struct {
 		target, namespace string

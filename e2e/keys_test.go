@@ -7,49 +7,13 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// Keys of Envoy's properties, and of those that the simulator has.
-func TestKeyProperty(t *testing.T) {
-	everyProxy(t, func(t *testing.T, d driver) {
-		s := serve(t, d, `
-version: 1
-`+managed+`rules:
-  - {name: header, match: {paths: [/header]}, key: [{property: [request, headers, x-h]}], missing_key: deny, limits: [1/`+far+`]}
-  - {name: size, match: {paths: [/size]}, key: [{property: [request, size]}], missing_key: deny, limits: [1/`+far+`]}
-  - {name: none, match: {paths: [/none]}, key: [{property: [filter_state, nothing]}], missing_key: deny, limits: [9/`+far+`]}
-  - {name: certificate, match: {paths: [/certificate]}, key: [{property: [connection, uri_san_peer_certificate]}], missing_key: deny, limits: [9/`+far+`]}
-  - {name: port, match: {paths: [/port]}, key: [{property: [destination, port]}], missing_key: deny, limits: [1/`+far+`]}
-  - {name: metadata, match: {paths: [/metadata]}, key: [{property: [metadata, filter_metadata, ns, k]}], missing_key: deny, limits: [9/`+far+`]}
-`)
-		s.walk(t, []step{
-			{allowed, "/header", []string{"x-h", "a"}},
-			{denied, "/header", []string{"x-h", "a"}},
-			{allowed, "/header", []string{"x-h", "a", "x-h", "b"}},
-			{denied, "/header", []string{"x-h", "a,b"}},
-			{denied, "/header", nil},
-			{allowed, "/header", []string{"x-h", ""}},
-			{allowed, "/size", nil},
-			{denied, "/size", nil},
-			{denied, "/none", nil},
-			{denied, "/certificate", nil},
-			{denied, "/metadata", nil},
-			{allowed, "/port", nil},
-			{denied, "/port", nil},
-		})
-		_, port, err := net.SplitHostPort(s.address)
-		require.NoError(t, err)
-		for rule, key := range map[string]string{"size": "0", "port": port} {
-			_, body := s.get(t, "/.sluice/counters/get?rule="+rule+"&key="+key, ":method", "POST", "authorization", bearer)
-			require.Contains(t, body, `{"value":1,`, "a number in a key is its text: %s", rule)
-		}
-	})
-}
+func TestKeyProperty(t *testing.T) { everyProxy(t, rows("properties")) }
 
 // tokens signs JSON Web Tokens with its key.
 type tokens struct{ key *ecdsa.PrivateKey }

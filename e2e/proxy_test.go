@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -135,8 +136,8 @@ func (p *proxy) await(t *testing.T) {
 func (p *proxy) load(connections int) load { return load{p.address, connections} }
 
 // get sends one request with these headers, given as names and values in turn. ":host"
-// and ":method" set the host and the method, ":from" is the client's address, ":version"
-// is HTTP/1 or HTTP/2.
+// and ":method" set the host and the method, ":from" is the client's address, ":proxy"
+// what a line of the PROXY protocol says, ":version" HTTP/1 or HTTP/2.
 func (p *proxy) get(t *testing.T, path string, headers ...string) (*http.Response, string) {
 	res, body, err := p.try(path, headers...)
 	require.NoError(t, err)
@@ -166,6 +167,14 @@ func (p *proxy) try(path string, headers ...string) (res *http.Response, body st
 		case ":from":
 			from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(value)}}
 			transport, own.DialContext = own, from.DialContext
+		case ":proxy": // what a balancer says of the client
+			transport, own.DialContext = own, func(ctx context.Context, network, address string) (net.Conn, error) {
+				c, err := new(net.Dialer).DialContext(ctx, network, address)
+				if err == nil {
+					_, err = fmt.Fprintf(c, "PROXY %s\r\n", value)
+				}
+				return c, err
+			}
 		case ":version":
 			transport = own
 			own.Protocols.SetHTTP1(value == "HTTP/1")

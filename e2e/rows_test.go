@@ -1,0 +1,130 @@
+package e2e
+
+import (
+	"maps"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	"github.com/stretchr/testify/require"
+)
+
+// rows is a scenario of policies, requests and what becomes of these: testdata/NAME.txtar, whose
+// files are done in their order.
+//
+//	apply, listen       a policy: of the driver's site, or of a listener of its own
+//	refused MESSAGE     a policy that the control plane refuses, with this message
+//	edit                "OLD\n=>\nNEW": what the next listen changes of its bootstrap
+//	steps [VERSION…]    requests, a line each, over the versions of HTTP that the proxy speaks of
+//	                    these; default: HTTP/1
+//	steps envoy         the same, on Envoys alone
+//
+// A step is "REQUEST → STATUS [NAME=VALUE…]": a request of see and a response with these fields,
+// of which "body" and the names of "trailers" are two; ~VALUE is a regular expression, ⏎ is between two fields of one name. In
+// front of it, "raw" sends a target as it is, and "N of" N requests over 16 connections, of which
+// as many pass as come after the arrow.
+func rows(name string) func(t *testing.T, d driver) {
+	return func(t *testing.T, d driver) {
+		archive, err := txtar.ParseFile(filepath.Join("testdata", name+".txtar"))
+		require.NoError(t, err)
+		here := sync.OnceValue(func() site { return siteOf(t, d) })
+		var p *proxy
+		var edit func([]byte) []byte
+		for _, f := range archive.Files {
+			text := strings.NewReplacer("FAR", far, "MANAGED", managed, "TOKEN_SHA256", tokenSHA256, "BEARER", "Bearer␣"+token).Replace(string(f.Data))
+			if p != nil {
+				_, port, _ := net.SplitHostPort(p.address)
+				text = strings.ReplaceAll(text, "OWN_PORT", port)
+			}
+			switch what, more, _ := strings.Cut(f.Name, " "); what {
+			case "apply":
+				s := here()
+				if strings.Contains(text, "DOMAIN") {
+					s.control.apply(t, strings.ReplaceAll(text, "DOMAIN", s.domain))
+				} else {
+					s.apply(t, text)
+				}
+				p = s.proxy
+			case "refused":
+				here().refused(t, text, more)
+			case "edit":
+				before, after, _ := strings.Cut(text, "\n=>\n")
+				edit = replacing(before, strings.TrimSuffix(after, "\n"))
+			case "listen":
+				p = d.listen(t, proxyOptions{policy: text, edit: edit})
+			case "steps":
+				versions := strings.Fields(more)
+				if more == "envoy" && d.envoy == "" {
+					continue
+				} else if len(versions) == 0 || more == "envoy" {
+					versions = []string{"HTTP/1"}
+				}
+				for line := range strings.Lines(text) {
+					for _, version := range versions {
+						if slices.Contains(d.versions(), version) && line != "\n" {
+							p.step(t, strings.TrimSpace(line), version)
+						}
+					}
+				}
+			default:
+				require.Fail(t, "no such file", f.Name)
+			}
+		}
+	}
+}
+
+// step does a line of steps.
+func (p *proxy) step(t *testing.T, line, version string) {
+	asked, want, found := strings.Cut(line, " → ")
+	require.True(t, found, line)
+	if n, of, burst := strings.Cut(asked, " of "); burst {
+		path, headers := requestOf(of)
+		sent, err := strconv.Atoi(n)
+		require.NoError(t, err)
+		got := p.load(16).send(t, sent, func(int) request { return request{path, headers[0], headers[1]} })
+		require.Equal(t, want, strconv.Itoa(count(got, allowed)), line)
+		require.Equal(t, sent, count(got, allowed)+count(got, denied), line)
+		return
+	}
+	var res *http.Response
+	var body string
+	target, isRaw := strings.CutPrefix(asked, "raw ")
+	path, headers := requestOf(target)
+	if isRaw {
+		method, lines := http.MethodGet, []string(nil)
+		for i := 0; i < len(headers); i += 2 {
+			if headers[i] == ":method" {
+				method = headers[i+1]
+			} else {
+				lines = append(lines, headers[i]+": "+headers[i+1])
+			}
+		}
+		res = p.raw(t, method, path, lines...)
+	} else {
+		res, body = p.get(t, path, append(headers, ":version", version)...)
+		require.Contains(t, res.Proto, version)
+	}
+	status, fields, _ := strings.Cut(want, " ")
+	require.Equal(t, status, strconv.Itoa(res.StatusCode), line)
+	for field := range strings.FieldsSeq(fields) {
+		name, value, _ := strings.Cut(strings.ReplaceAll(field, "␣", " "), "=")
+		seen := strings.Join(res.Header.Values(name), "⏎")
+		switch name {
+		case "body":
+			seen = body
+		case "trailers":
+			seen = strings.Join(slices.Collect(maps.Keys(res.Trailer)), "⏎")
+		}
+		if pattern, ok := strings.CutPrefix(value, "~"); ok {
+			require.Regexp(t, "^"+pattern+"$", seen, line)
+		} else {
+			require.Equal(t, value, seen, line)
+		}
+	}
+}
