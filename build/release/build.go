@@ -4,47 +4,66 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/build/wasm"
 )
 
-// run runs a command in the tree and returns what it prints.
-func run(ctx context.Context, tree string, env []string, name string, args ...string) ([]byte, error) {
+// output runs a command in the tree and returns what it prints.
+func (r *release) output(ctx context.Context, env []string, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Env = tree, append(os.Environ(), env...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
+	cmd.Dir, cmd.Env, cmd.Stderr = r.tree, append(os.Environ(), env...), os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w\n%s", name, args[0], err, stderr.String())
+		return nil, fmt.Errorf("%s %s: %w", name, args[0], err)
 	}
 	return out, nil
 }
 
-// sourceOf asks git for the commit.
-func sourceOf(ctx context.Context, tree string) (source, error) {
-	text, err := run(ctx, tree, nil, "git", "log", "-1", "--format=%H %ct")
+// readCommit asks git for the commit.
+func (r *release) readCommit(ctx context.Context) error {
+	text, err := r.output(ctx, nil, "git", "log", "-1", "--format=%H %ct")
 	if err != nil {
-		return source{}, err
+		return err
 	}
-	commit, stamp, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
-	seconds, err := strconv.ParseInt(stamp, 10, 64)
-	if err != nil {
-		return source{}, err
+	var seconds int64
+	if _, err := fmt.Sscan(string(text), &r.commit, &seconds); err != nil {
+		return fmt.Errorf("git log: %w", err)
 	}
-	changed, err := run(ctx, tree, nil, "git", "status", "--porcelain")
+	r.time = time.Unix(seconds, 0).UTC()
+	changed, err := r.output(ctx, nil, "git", "status", "--porcelain")
 	if len(changed) > 0 {
-		commit += "+changes"
+		r.commit += "+changes"
 	}
-	return source{commit, time.Unix(seconds, 0).UTC()}, err
+	return err
+}
+
+// compileFilter makes the filter that the binaries embed. It is the one that the compilers
+// here make: that of others may lie there still.
+func (r *release) compileFilter() (err error) {
+	if r.compilers, err = wasm.Compilers(); err != nil {
+		return err
+	}
+	file, err := wasm.Filter(r.tree)
+	if err != nil {
+		return err
+	}
+	if r.filter, err = os.ReadFile(file); err != nil {
+		return err
+	}
+	embedded, err := os.ReadFile(filepath.Join(r.tree, "build/out/embed/sluice.wasm"))
+	if err != nil || !bytes.Equal(embedded, r.filter) {
+		return errors.Join(err, errors.New("the filter that is built is not what the source and the compilers here make: remove build/out/sluice.wasm and run make build"))
+	}
+	return r.WriteFile(filterFile, r.filter, 0o600)
 }
 
 // environment is what a build sees, so that the builder's settings do not matter.
@@ -58,11 +77,18 @@ func environment(platform string) []string {
 
 const command = "./controlplane/cmd/sluice"
 
-func buildBinary(ctx context.Context, o options, from source, platform, out string) error {
+func (r *release) buildBinaries(ctx context.Context) error {
 	const variable = "-X github.com/sluice-ratelimit/sluice/controlplane/internal/cli.release"
-	flags := fmt.Sprintf("-s -w -buildid= %sVersion=%s %sCommit=%s", variable, o.version, variable, from.commit)
-	_, err := run(ctx, o.tree, environment(platform), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags="+flags, "-o", out, command)
-	return err
+	flags := fmt.Sprintf("-s -w -buildid= %sVersion=%s %sCommit=%s", variable, r.version, variable, r.commit)
+	for _, platform := range r.platforms {
+		fmt.Fprintln(r.log, "build", platform)
+		file := filepath.Join(r.Name(), r.binaryFile(platform))
+		_, err := r.output(ctx, environment(platform), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags="+flags, "-o", file, command)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // module is one that a binary or the filter links.
@@ -70,53 +96,53 @@ type module struct {
 	Path, Version, Sum, Dir string
 	Main                    bool
 	Replace                 *struct{ Path string }
+
+	license string // in SPDX's form
+	terms   string
 }
 
-// linkedModules returns the modules that any binary or the filter links, by path: with
-// them Go's library, which the filter has from another Go, and the filter's runtime.
-func linkedModules(ctx context.Context, o options, compilers []wasm.Compiler) ([]module, error) {
+// findModules finds the modules that any binary or the filter links: with them Go's
+// library, which the filter has from another Go, and the filter's runtime.
+func (r *release) findModules(ctx context.Context) error {
 	programs := map[string]string{"wasip1/wasm": "./filter"} // by platform
-	for _, platform := range o.platforms {
+	for _, platform := range r.platforms {
 		programs[platform] = command
 	}
-	found := map[string]module{}
+	found := map[string]module{} // by path and version
 	for platform, program := range programs {
-		text, err := run(ctx, o.tree, environment(platform), "go", "list", "-deps", "-json=Module", program)
+		text, err := r.output(ctx, environment(platform), "go", "list", "-deps", "-json=Module", program)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for packages := json.NewDecoder(bytes.NewReader(text)); packages.More(); {
-			var p struct{ Module *module }
+			var p struct{ Module module }
 			if err := packages.Decode(&p); err != nil {
-				return nil, err
-			}
-			if p.Module == nil || p.Module.Main {
-				continue
+				return err
 			}
 			if p.Module.Replace != nil {
-				return nil, fmt.Errorf("%s is replaced: a release links what go.mod names", p.Module.Path)
+				return fmt.Errorf("%s is replaced: a release links what go.mod names", p.Module.Path)
 			}
-			found[p.Module.Path] = *p.Module
+			if p.Module.Path != "" && !p.Module.Main {
+				found[p.Module.Path+"@"+p.Module.Version] = p.Module
+			}
 		}
 	}
 	for _, toolchain := range []string{"", wasm.Toolchain} {
-		text, err := run(ctx, o.tree, []string{toolchain}, "go", "env", "GOVERSION", "GOROOT")
+		text, err := r.output(ctx, []string{toolchain}, "go", "env", "GOVERSION", "GOROOT")
 		if err != nil {
-			return nil, err
+			return err
 		}
 		version, dir, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
-		found["std"+version] = module{Path: "std", Version: version, Dir: dir}
+		found["std@"+version] = module{Path: "std", Version: version, Dir: dir}
 	}
 	var tinygo module
-	text, err := run(ctx, filepath.Join(o.tree, "build", "tinygo"), nil,
-		"go", "mod", "download", "-json", "github.com/tinygo-org/tinygo@v"+compilers[0].Version)
+	text, err := r.output(ctx, nil, "go", "mod", "download", "-C", "build/tinygo", "-json", "github.com/tinygo-org/tinygo@v"+r.compilers[0].Version)
 	if err == nil {
 		err = json.Unmarshal(text, &tinygo)
 	}
-	list := []module{tinygo}
-	for _, m := range found {
-		list = append(list, m)
+	found[tinygo.Path+"@"+tinygo.Version] = tinygo
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		r.modules = append(r.modules, found[id])
 	}
-	slices.SortFunc(list, func(a, b module) int { return strings.Compare(a.Path+"@"+a.Version, b.Path+"@"+b.Version) })
-	return list, err
+	return err
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"archive/tar"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -21,59 +20,50 @@ import (
 // nameAnnotation is where a layout says which tag an image gets.
 const nameAnnotation = "org.opencontainers.image.ref.name"
 
-func tagged(tag string) layout.Option {
-	return layout.WithAnnotations(map[string]string{nameAnnotation: tag})
+func tagged(tag string, image mutate.Appendable) mutate.IndexAddendum {
+	return mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Annotations: map[string]string{nameAnnotation: tag}}}
+}
+
+func (r *release) writeLayout(dir string, images []mutate.IndexAddendum) error {
+	_, err := layout.Write(filepath.Join(r.Name(), dir), mutate.AppendManifests(empty.Index, images...))
+	return err
 }
 
 // writeImages writes the images into one OCI layout: the filter in both forms, and the
 // command for each of Linux' architectures. The latter are also archives for docker load.
-func writeImages(dir string, o options, from source) error {
-	path, err := layout.Write(filepath.Join(dir, layoutDir), empty.Index)
-	if err != nil {
-		return err
-	}
-	wasm, err := os.ReadFile(filepath.Join(dir, filterFile))
-	if err != nil {
-		return err
-	}
+func (r *release) writeImages() error {
 	for _, filter := range []struct {
 		tag  string
 		form wasmimage.Form
 	}{{"filter-", wasmimage.Compat}, {"filter-artifact-", wasmimage.Artifact}} {
-		img, err := wasmimage.New(filter.form, wasm)
+		img, err := wasmimage.New(filter.form, r.filter)
 		if err != nil {
 			return err
 		}
-		if err := path.AppendImage(img, tagged(filter.tag+o.version)); err != nil {
-			return err
-		}
+		r.images = append(r.images, tagged(filter.tag+r.version, img))
 	}
-	archive, err := name.NewTag("sluice.local/sluice:" + o.version)
-	if err != nil {
-		return fmt.Errorf("version %s is no tag: %w", o.version, err)
-	}
+	archive := name.MustParseReference("sluice.local/sluice").Context().Tag(r.version)
 	var commands []mutate.IndexAddendum
-	for _, platform := range o.platforms {
+	for _, platform := range r.platforms {
 		arch, isLinux := strings.CutPrefix(platform, "linux/")
 		if !isLinux {
 			continue
 		}
-		file := filepath.Join(dir, binaryFile(o.version, platform))
-		img, err := commandImage(dir, file, arch, o.version, from)
+		img, err := r.commandImage(platform, arch)
 		if err != nil {
 			return err
 		}
-		if err := tarball.WriteToFile(file+".image.tar", archive, img); err != nil {
+		if err := tarball.WriteToFile(filepath.Join(r.Name(), r.binaryFile(platform)+".image.tar"), archive, img); err != nil {
 			return err
 		}
 		commands = append(commands, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{
 			Platform: &v1.Platform{OS: "linux", Architecture: arch},
 		}})
 	}
-	if len(commands) == 0 {
-		return nil
+	if len(commands) > 0 {
+		r.images = append(r.images, tagged(r.version, mutate.AppendManifests(empty.Index, commands...)))
 	}
-	return path.AppendIndex(mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), commands...), tagged(o.version))
+	return r.writeLayout(layoutDir, r.images)
 }
 
 // user is nobody's number on a usual system, and that of other images without root.
@@ -86,30 +76,26 @@ func emptyImage() v1.Image {
 
 // commandImage has the binary, the licenses and a folder for the store. It has no shell
 // and no certificates: the flags name those to trust.
-func commandImage(dir, file, arch, version string, from source) (v1.Image, error) {
-	binary, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	notices, err := os.ReadFile(filepath.Join(dir, noticesFile))
+func (r *release) commandImage(platform, arch string) (v1.Image, error) {
+	binary, err := r.ReadFile(r.binaryFile(platform))
 	if err != nil {
 		return nil, err
 	}
 	layer, err := wasmimage.Layer(
-		wasmimage.Entry{Header: tar.Header{Name: "sluice", Mode: 0o755, ModTime: from.time}, Content: binary},
-		wasmimage.Entry{Header: tar.Header{Name: "licenses/" + noticesFile, Mode: 0o644, ModTime: from.time}, Content: notices},
-		wasmimage.Entry{Header: tar.Header{Name: "var/lib/sluice/", Mode: 0o700, Uid: user, Gid: user, ModTime: from.time}})
+		wasmimage.Entry{Header: tar.Header{Name: "sluice", Mode: 0o755, ModTime: r.time}, Content: binary},
+		wasmimage.Entry{Header: tar.Header{Name: "licenses/" + noticesFile, Mode: 0o644, ModTime: r.time}, Content: r.notices},
+		wasmimage.Entry{Header: tar.Header{Name: "var/lib/sluice/", Mode: 0o700, Uid: user, Gid: user, ModTime: r.time}})
 	if err != nil {
 		return nil, err
 	}
 	img, err := mutate.ConfigFile(emptyImage(), &v1.ConfigFile{
-		OS: "linux", Architecture: arch, Created: v1.Time{Time: from.time}, RootFS: v1.RootFS{Type: "layers"},
+		OS: "linux", Architecture: arch, Created: v1.Time{Time: r.time}, RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{
 			User: fmt.Sprintf("%d:%d", user, user), WorkingDir: "/", Entrypoint: []string{"/sluice"},
 			Env: []string{"PATH=/"},
 			Labels: map[string]string{
-				"org.opencontainers.image.title": "sluice", "org.opencontainers.image.version": version,
-				"org.opencontainers.image.revision": from.commit,
+				"org.opencontainers.image.title": "sluice", "org.opencontainers.image.version": r.version,
+				"org.opencontainers.image.revision": r.commit,
 			},
 		},
 	})

@@ -35,29 +35,33 @@ import (
 
 const tree = "../.."
 
-var compilers = []wasm.Compiler{{Name: "tinygo", Version: "0.39.0"}}
-
-// standIn makes all of a release but its binaries, which compiling takes minutes.
-func standIn(t *testing.T, dir string, key *ecdsa.PrivateKey) {
+// standIn makes all of a release but its binaries, which compiling takes minutes. It
+// returns the folder and the key.
+func standIn(t *testing.T) (string, *ecdsa.PrivateKey) {
 	t.Helper()
-	o := options{tree: tree, version: "v0.1.0", out: dir, platforms: allPlatforms}
-	require.NoError(t, os.WriteFile(filepath.Join(dir, filterFile), []byte("\x00asm stands in"), 0o644))
-	for _, platform := range o.platforms {
-		script := "#!/bin/sh\necho " + platform + "\n"
-		require.NoError(t, os.WriteFile(filepath.Join(dir, binaryFile(o.version, platform)), []byte(script), 0o755))
+	r := release{
+		tree: tree, version: "v0.1.0", out: filepath.Join(t.TempDir(), "v0.1.0"), log: io.Discard, platforms: []string{"linux/amd64"},
+		commit: "c0ffee", time: time.Unix(1_800_000_000, 0).UTC(), filter: []byte("\x00asm stands in"),
+		compilers: []wasm.Compiler{{Name: "tinygo", Version: "0.39.0"}},
 	}
-	host := o
-	host.platforms = []string{"linux/amd64"}
-	modules, err := linkedModules(t.Context(), host, compilers)
+	var err error
+	r.Root, err = os.OpenRoot(t.TempDir())
 	require.NoError(t, err)
-	require.NoError(t, finish(dir, o, source{"c0ffee", time.Unix(1_800_000_000, 0).UTC()}, modules, compilers, key))
-}
-
-func testKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := signingKey("", io.Discard)
+	defer r.Close()
+	r.key, err = r.readKey()
 	require.NoError(t, err)
-	return key
+	require.NoError(t, r.findModules(t.Context()))
+	require.NoError(t, r.WriteFile(filterFile, r.filter, 0o600))
+	r.platforms = allPlatforms
+	for _, platform := range r.platforms {
+		require.NoError(t, r.WriteFile(r.binaryFile(platform), []byte("#!/bin/sh\necho "+platform+"\n"), 0o700))
+	}
+	for _, dir := range []string{r.out, r.out + ".unfinished"} { // of runs before
+		require.NoError(t, os.Mkdir(dir, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "old"), nil, 0o600))
+	}
+	require.NoError(t, r.finish())
+	return r.out, r.key
 }
 
 // files returns a release's files by name.
@@ -81,27 +85,20 @@ func varies(file string) bool {
 }
 
 func TestTwoReleasesAreAlike(t *testing.T) {
-	one, two := t.TempDir(), t.TempDir()
-	standIn(t, one, testKey(t))
-	standIn(t, two, testKey(t))
+	one, _ := standIn(t)
+	two, _ := standIn(t)
 	first, second := files(t, one), files(t, two)
 	for name, text := range first {
 		if !varies(name) {
 			require.Equal(t, sha256.Sum256([]byte(text)), sha256.Sum256([]byte(second[name])), name)
 			require.NotContains(t, text, one, name)
 		}
-	}
-	require.NotEqual(t, first[sumsFile+signatureEnd], second[sumsFile+signatureEnd])
-}
-
-func TestAnyoneMayReadARelease(t *testing.T) {
-	dir := t.TempDir()
-	standIn(t, dir, testKey(t))
-	for name := range files(t, dir) {
-		info, err := os.Stat(filepath.Join(dir, name))
+		info, err := os.Stat(filepath.Join(one, name))
 		require.NoError(t, err)
-		require.EqualValues(t, 0o444, info.Mode()&0o444, name)
+		require.EqualValues(t, 0o444, info.Mode()&0o444, "everybody may read %s", name)
 	}
+	require.NotContains(t, first, "old")
+	require.NotEqual(t, first[sumsFile+signatureEnd], second[sumsFile+signatureEnd])
 }
 
 var block = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
@@ -134,8 +131,7 @@ func TestInstallPage(t *testing.T) {
 		t.Log("the page's commands are run on Linux")
 		return
 	}
-	dir := t.TempDir()
-	standIn(t, dir, testKey(t))
+	dir, _ := standIn(t)
 	commands := page(t)
 	for name, text := range files(t, dir) {
 		damaged := []byte(text)
@@ -151,8 +147,7 @@ func TestInstallPage(t *testing.T) {
 
 // What is pushed is what the layouts have, and each signature is for its image.
 func TestPush(t *testing.T) {
-	dir, key := t.TempDir(), testKey(t)
-	standIn(t, dir, key)
+	dir, key := standIn(t)
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
@@ -210,8 +205,7 @@ func TestPush(t *testing.T) {
 }
 
 func TestBillOfMaterials(t *testing.T) {
-	dir := t.TempDir()
-	standIn(t, dir, testKey(t))
+	dir, _ := standIn(t)
 	file, err := os.Open(filepath.Join(dir, sbomFile))
 	require.NoError(t, err)
 	defer file.Close()
@@ -239,18 +233,19 @@ func TestLicenses(t *testing.T) {
 		"Do what you are told": "is no license that is known", string(gpl): "not among the allowed",
 	} {
 		dir := t.TempDir()
-		_, err := identifyAll([]module{{Path: "example.com/m", Dir: dir}})
-		require.ErrorContains(t, err, "has no license")
+		r := release{modules: []module{{Path: "example.com/m", Dir: dir}}}
+		require.ErrorContains(t, r.readLicenses(), "has no license")
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "LICENSE"), []byte(text), 0o600))
-		_, err = identifyAll([]module{{Path: "example.com/m", Dir: dir}})
-		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, r.readLicenses(), says)
 	}
 }
 
 // A key comes in PEM by a file or a variable, as openssl writes it or as cosign keeps it,
 // under a password.
 func TestSigningKey(t *testing.T) {
-	der, err := x509.MarshalPKCS8PrivateKey(testKey(t))
+	key, err := (&release{log: io.Discard}).readKey()
+	require.NoError(t, err)
+	der, err := x509.MarshalPKCS8PrivateKey(key)
 	require.NoError(t, err)
 	secret, err := encrypted.Encrypt(der, []byte("open sesame"))
 	require.NoError(t, err)
@@ -269,7 +264,7 @@ func TestSigningKey(t *testing.T) {
 		t.Setenv(passwordVariable, c.password)
 		t.Setenv("KEY_OF_TEST", string(text))
 		for _, from := range []string{file, "env://KEY_OF_TEST"} {
-			_, err := signingKey(from, io.Discard)
+			_, err := (&release{signKey: from}).readKey()
 			if c.want == "" {
 				require.NoError(t, err, c.kind)
 			} else {
