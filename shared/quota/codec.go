@@ -42,20 +42,20 @@ func (m *Answers) Decode(b []byte) error {
 func (m *Asks) fields(c *coder) {
 	c.text(1, &m.Domain, MaxDomainBytes)
 	c.fixed64(2, &m.Process)
-	for i := -1; item(c, 3, &m.Definitions, &i, MaxDefinitions, 1<<2|1<<3); {
-		for c.next() {
-			m.Definitions[i].fields(c)
+	for c.list(); item(c, 3, &m.Definitions, MaxDefinitions, 1<<2|1<<3); {
+		for d := &m.Definitions[c.index()]; c.next(); {
+			d.fields(c)
 		}
 	}
-	for i := -1; item(c, 4, &m.Asks, &i, maxItems, 1<<2); {
-		for c.next() {
-			m.Asks[i].fields(c)
+	for c.list(); item(c, 4, &m.Asks, maxItems, 1<<2); {
+		for a := &m.Asks[c.index()]; c.next(); {
+			a.fields(c)
 		}
 	}
-	for i := -1; item(c, 5, &m.Returns, &i, maxItems, 0); {
-		for c.next() {
-			c.u32(1, &m.Returns[i].Grant)
-			c.u32(2, &m.Returns[i].Units)
+	for c.list(); item(c, 5, &m.Returns, maxItems, 0); {
+		for r := &m.Returns[c.index()]; c.next(); {
+			c.u32(1, &r.Grant)
+			c.u32(2, &r.Units)
 		}
 	}
 }
@@ -63,9 +63,9 @@ func (m *Asks) fields(c *coder) {
 func (d *Definition) fields(c *coder) {
 	c.u32(1, &d.ID)
 	c.key(2, &d.Counter)
-	for i := -1; item(c, 3, &d.Windows, &i, MaxWindows, 0); {
-		for c.next() {
-			windowFields(c, &d.Windows[i])
+	for c.list(); item(c, 3, &d.Windows, MaxWindows, 0); {
+		for w := &d.Windows[c.index()]; c.next(); {
+			windowFields(c, w)
 		}
 	}
 	c.u32(4, &d.Lease)
@@ -86,9 +86,9 @@ func windowFields(c *coder, w *limit.Window) {
 
 func (a *Ask) fields(c *coder) {
 	c.u32(1, &a.ID)
-	for i := -1; item(c, 2, &a.Parts, &i, MaxGroup, 1<<2); {
-		for c.next() {
-			a.Parts[i].fields(c)
+	for c.list(); item(c, 2, &a.Parts, MaxGroup, 1<<2); {
+		for p := &a.Parts[c.index()]; c.next(); {
+			p.fields(c)
 		}
 	}
 }
@@ -111,9 +111,9 @@ func (p *Part) fields(c *coder) {
 }
 
 func (m *Answers) fields(c *coder) {
-	for i := -1; item(c, 1, &m.Answers, &i, maxItems, 0); {
-		for c.next() {
-			m.Answers[i].fields(c)
+	for c.list(); item(c, 1, &m.Answers, maxItems, 0); {
+		for a := &m.Answers[c.index()]; c.next(); {
+			a.fields(c)
 		}
 	}
 	c.u32(2, &m.Proxies)
@@ -122,9 +122,9 @@ func (m *Answers) fields(c *coder) {
 func (a *Answer) fields(c *coder) {
 	c.u32(1, &a.ID)
 	number(c, 2, &a.Result, 1<<8-1)
-	for i := -1; item(c, 3, &a.Grants, &i, MaxGroup, 0); {
-		for c.next() {
-			a.Grants[i].fields(c)
+	for c.list(); item(c, 3, &a.Grants, MaxGroup, 0); {
+		for g := &a.Grants[c.index()]; c.next(); {
+			g.fields(c)
 		}
 	}
 }
@@ -139,10 +139,10 @@ func (g *Grant) fields(c *coder) {
 	c.flag(8, &g.Failed)
 	c.flag(9, &g.Held)
 	c.flag(10, &g.Stated)
-	for i := -1; item(c, 6, &g.Windows, &i, MaxWindows, 0); {
-		for c.next() {
-			c.u32(1, &g.Windows[i].Used)
-			number(c, 2, &g.Windows[i].ResetNs, max64)
+	for c.list(); item(c, 6, &g.Windows, MaxWindows, 0); {
+		for w := &g.Windows[c.index()]; c.next(); {
+			c.u32(1, &w.Used)
+			number(c, 2, &w.ResetNs, max64)
 		}
 	}
 }

@@ -44,6 +44,7 @@ type frame struct {
 	fresh bool   // it has not been gone over yet
 	rest  []byte // what is to be read
 	at    int    // in b: where its length belongs
+	item  int    // of a list in it, that is gone over or was last
 	seen  uint16 // numbers of fields that were read, a bit each
 	needs uint16 // of those that must be there
 }
@@ -226,15 +227,21 @@ func (c *coder) key(id byte, key *[16]byte) {
 	}
 }
 
-// item goes to the next message of a list, until next is over; i is its index. It has made room
-// for one that is read, which may hold what it held before: its slices are used again.
-func item[T any](c *coder, id byte, list *[]T, i *int, most int, needs uint16) bool {
-	if c.mode == first && *i < 0 {
+// list begins a list of messages, which item goes over.
+func (c *coder) list() { c.item = -1 }
+
+// index is that of the message in its list.
+func (c *coder) index() int { return c.outer[c.depth-1].item }
+
+// item goes to the next message of a list, until next is over. It has made room for one that is
+// read, which may hold what it held before: its slices are used again.
+func item[T any](c *coder, id byte, list *[]T, most int, needs uint16) bool {
+	if c.mode == first && c.item < 0 {
 		*list = (*list)[:0]
 	}
-	more := c.enter(id, i, len(*list), most, needs)
+	more := c.enter(id, len(*list), most, needs)
 	if more && c.mode != appending {
-		*list = slices.Grow(*list, 1)[:*i+1]
+		*list = slices.Grow(*list, 1)[:c.index()+1]
 	}
 	return more
 }
@@ -242,24 +249,26 @@ func item[T any](c *coder, id byte, list *[]T, i *int, most int, needs uint16) b
 // enter is item for a list of n.
 //
 //go:noinline // as number
-func (c *coder) enter(id byte, i *int, n, most int, needs uint16) bool {
+func (c *coder) enter(id byte, n, most int, needs uint16) bool {
+	inner := frame{fresh: true}
 	switch {
 	case c.mode == appending:
-		if *i++; *i == n {
+		if c.item++; c.item == n {
 			return false
 		}
 		c.tag(id, wire.Bytes)
-		c.outer[c.depth].at, c.at = c.at, len(c.b)
-		c.b, c.fresh = append(c.b, 0), true
+		inner.at = len(c.b)
+		c.b = append(c.b, 0)
 	case !c.reads(id, wire.Bytes):
 		return false
 	case n >= most:
 		c.err = errBounds
 		return false
 	default:
-		*i = n
-		c.outer[c.depth], c.frame = c.frame, frame{mode: first, fresh: true, rest: c.f.Bytes, needs: needs}
+		c.item = n
+		inner.mode, inner.rest, inner.needs = first, c.f.Bytes, needs
 	}
+	c.outer[c.depth], c.frame = c.frame, inner
 	c.depth++
 	return true
 }
@@ -281,7 +290,7 @@ func (c *coder) leave() {
 func (c *coder) close() {
 	at := c.at
 	c.depth--
-	c.at = c.outer[c.depth].at
+	c.frame = c.outer[c.depth]
 	n := len(c.b) - at - 1
 	if n < 0x80 {
 		c.b[at] = byte(n)
