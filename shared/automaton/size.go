@@ -2,6 +2,7 @@ package automaton
 
 import (
 	"regexp/syntax"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -79,20 +80,13 @@ func lastOf(text string) rune {
 	if r == '\\' {
 		r = 0o777 // the largest that is written without braces
 		if hex, found := strings.CutPrefix(text, `\x{`); found {
-			r = parseHex(hex)
+			hex, _, _ = strings.Cut(hex, "}")
+			if n, err := strconv.ParseUint(hex, 16, 31); err == nil {
+				r = rune(n)
+			} else {
+				r = unicode.MaxRune
+			}
 		}
 	}
 	return min(max(r, 0), lastWithCase)
-}
-
-// parseHex reads hexadecimal digits up to a brace. It returns unicode.MaxRune for
-// anything else.
-func parseHex(text string) (r rune) {
-	for i := 0; i < len(text) && text[i] != '}'; i++ {
-		digit := strings.IndexByte("0123456789abcdef", text[i]|0x20)
-		if r = r<<4 | rune(digit); digit < 0 || r > unicode.MaxRune {
-			return unicode.MaxRune
-		}
-	}
-	return r
 }

@@ -142,14 +142,19 @@ func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 	return t.finish(e, false)
 }
 
+// unshare makes e's page one that may be changed.
+func (e *Entry) unshare() {
+	if e.fresh {
+		e.page, e.fresh = bytes.Clone(e.page), false
+	}
+}
+
 // begin prepares e's page for a change and gives the key a record.
 func (t *Table) begin(e *Entry, evict bool) Status {
 	if e.epoch != t.epoch {
 		return Mismatch
 	}
-	if e.fresh {
-		e.page, e.fresh = bytes.Clone(e.page), false
-	}
+	e.unshare()
 	if e.slot >= 0 {
 		return OK
 	}

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"bytes"
 	"cmp"
 	"slices"
 
@@ -69,9 +68,7 @@ func (t *Table) answer(e *Entry, key Key, r *Receipt, now int64, cost uint32, re
 		if status := t.Reread(e, key, now); status != OK {
 			return false, status
 		}
-		if e.fresh {
-			e.page, e.fresh = bytes.Clone(e.page), false
-		}
+		e.unshare()
 		charge, held := cost, t.ringOf(e, r)
 		if lapsed = r.epoch == 0 || held != nil && t.hasLapsed(e, held, r); lapsed {
 			charge -= min(cost, r.Units)

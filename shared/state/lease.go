@@ -1,7 +1,6 @@
 package state
 
 import (
-	"bytes"
 	"math"
 
 	"github.com/dchest/siphash"
@@ -195,10 +194,8 @@ func (l *Leases) Table() *Table { return l.table }
 // Read finds the key's lease. wallNs is the wall clock, for the directory, and
 // nowNs the monotonic clock.
 func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
-	if !l.table.open {
-		if status := l.table.enter(wallNs); status != OK {
-			return status
-		}
+	if status := l.table.opened(wallNs); status != OK {
+		return status
 	}
 	return l.ReadAt(e, l.placeOf(key), wallNs, nowNs)
 }
@@ -257,9 +254,7 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 	if e.entry.epoch != t.epoch {
 		return Mismatch
 	}
-	if e.entry.fresh {
-		e.entry.page, e.entry.fresh = bytes.Clone(e.entry.page), false
-	}
+	e.entry.unshare()
 	if e.entry.slot < 0 {
 		l.findSlot(e)
 	}

@@ -143,10 +143,8 @@ func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, s
 func (t *Table) each(
 	e *Entry, rule []limit.Window, now int64, visit func() (changes uint64),
 ) (sum uint64, status Status) {
-	if !t.open {
-		if status := t.enter(now); status != OK {
-			return 0, status
-		}
+	if status := t.opened(now); status != OK {
+		return 0, status
 	}
 	e.CallerNs = now
 	for index := uint32(0); index < t.pages; index++ {

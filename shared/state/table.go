@@ -72,6 +72,14 @@ func (t *Table) enter(now int64) Status {
 	return t.tables.enter(now, t.tables.withOthers(t))
 }
 
+// opened registers the table if it is not.
+func (t *Table) opened(now int64) Status {
+	if t.open {
+		return OK
+	}
+	return t.enter(now)
+}
+
 func (t *Table) hash(key []byte) uint64 {
 	return siphash.Hash(t.tables.seed[0], t.tables.seed[1], key)
 }
@@ -102,10 +110,8 @@ func hexDigits(v uint32) uint64 {
 
 // load reads the page of the key with e's hash, converted to the table's layout.
 func (t *Table) load(e *Entry, now int64) Status {
-	if !t.open {
-		if status := t.enter(now); status != OK {
-			return status
-		}
+	if status := t.opened(now); status != OK {
+		return status
 	}
 	for range MaxRetries {
 		e.key, e.fingerprint = t.place(e.hash)
@@ -186,10 +192,8 @@ func (t *Table) wasSetBack(e *Entry, last int64) bool {
 // Read finds the key's record as of now, or the floor if the key has no record. If
 // the worker's clock is behind the last write, e.Now is the time of that write.
 func (t *Table) Read(e *Entry, key Key, now int64) Status {
-	if !t.open {
-		if status := t.enter(now); status != OK {
-			return status
-		}
+	if status := t.opened(now); status != OK {
+		return status
 	}
 	e.hash = t.hash(key.Bytes)
 	return t.Reread(e, key, now)

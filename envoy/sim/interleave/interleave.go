@@ -13,6 +13,7 @@ package interleave
 import (
 	"fmt"
 	"iter"
+	"math/bits"
 	"slices"
 	"strconv"
 
@@ -65,27 +66,16 @@ type set uint16
 
 func only(worker int) set            { return 1 << worker }
 func (s set) has(worker int) bool    { return s&only(worker) != 0 }
-func (s set) first() (worker int)    { return s.nth(0) }
+func (s set) first() (worker int)    { return bits.TrailingZeros16(uint16(s)) }
 func (s set) without(worker int) set { return s &^ only(worker) }
-
-func (s set) len() (n int) {
-	for ; s != 0; s &= s - 1 {
-		n++
-	}
-	return n
-}
+func (s set) len() (n int)           { return bits.OnesCount16(uint16(s)) }
 
 // nth returns the n-th smallest worker of the set, from 0.
 func (s set) nth(n int) int {
-	for worker := range MaxWorkers {
-		if s.has(worker) {
-			if n == 0 {
-				return worker
-			}
-			n--
-		}
+	for ; n > 0; n-- {
+		s &= s - 1
 	}
-	return Nobody
+	return s.first()
 }
 
 // New returns a scheduler. store returns the shared data of its workers. It is not
