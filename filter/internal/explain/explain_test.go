@@ -18,27 +18,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// explanation is the answer of Explain.
-type explanation struct {
-	Allowed  bool   `json:"allowed"`
-	DeniedBy string `json:"denied_by"`
-	RetryNs  int64  `json:"retry_after_ns"`
-
-	DependsOn []string `json:"depends_on"`
-	Rules     []struct {
-		Rule, Outcome, Why, Mode, Reason string
-		Key                              []struct {
-			Part, Value     string
-			Missing, Hidden bool
-		}
-		Cost      uint32
-		Override  *struct{ Index int }
-		Unlimited bool
-		Allowed   bool
-		Windows   []struct{ Used uint32 }
-	}
-}
-
 func compileJSON(t testing.TB, host engine.Host, rules string) *engine.Engine {
 	t.Helper()
 	return engine.New(hosttest.Policy(t, rules), host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
@@ -64,10 +43,10 @@ func described(p *hosttest.Proxy) *Request {
 	return d
 }
 
-func explain(t *testing.T, e *engine.Engine, p *hosttest.Proxy) explanation {
+// explain explains a request, without one that which the proxy is at.
+func explain(t *testing.T, e *engine.Engine, p *hosttest.Proxy, r ...*Request) (x answer.Explanation) {
 	t.Helper()
-	var x explanation
-	text := Explain(nil, e, p, described(p))
+	text := Explain(nil, e, p, append(r, described(p))[0])
 	require.NoError(t, json.Unmarshal(text, &x), "%s", text)
 	return x
 }
@@ -101,7 +80,7 @@ func TestExplainWhy(t *testing.T) {
 		p.With(c.headers...)
 		e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],`+c.rule+`}`)
 		x := explain(t, e, p)
-		require.True(t, x.Allowed)
+		require.True(t, *x.Allowed)
 		require.Equal(t, c.outcome, x.Rules[0].Outcome)
 		require.Equal(t, c.why, x.Rules[0].Why)
 	}
@@ -147,9 +126,7 @@ func TestExplainKeys(t *testing.T) {
 	require.False(t, e.Decide().Allowed)
 	r := described(p)
 	r.ClientAddress, r.Keys = "", true
-	var x answer.Explanation
-	text := Explain(nil, e, p, r)
-	require.NoError(t, json.Unmarshal(text, &x), "%s", text)
+	x := explain(t, e, p, r)
 	for i, want := range []struct {
 		key, noKey string
 		common     bool
@@ -183,7 +160,7 @@ func TestExplainRulesOfOneCounter(t *testing.T) {
 	e := compileJSON(t, p, `{"name":"a","counter":"c","limits":["3/1h"]},{"name":"b","counter":"c","limits":["3/1h"]}`)
 	require.True(t, e.Decide().Allowed)
 	x := explain(t, e, p)
-	require.False(t, x.Allowed)
+	require.False(t, *x.Allowed)
 	require.Equal(t, "b", x.DeniedBy)
 	require.EqualValues(t, 2, x.Rules[0].Windows[0].Used)
 	require.EqualValues(t, 2, x.Rules[1].Windows[0].Used)
@@ -192,11 +169,11 @@ func TestExplainRulesOfOneCounter(t *testing.T) {
 func TestExplainWithoutCounters(t *testing.T) {
 	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","limits":["3/1h"],"on_error":"deny"}`)
-	require.True(t, explain(t, e, p).Allowed)
+	require.True(t, *explain(t, e, p).Allowed)
 	require.Empty(t, p.Store, "not even a table")
 	p.Fail = "get"
 	x := explain(t, e, p)
-	require.False(t, x.Allowed)
+	require.False(t, *x.Allowed)
 	require.Equal(t, "on_error", x.Rules[0].Reason)
 }
 
@@ -228,13 +205,13 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 			v := e.Decide()
 			switch {
 			case len(x.DependsOn) == 0:
-				require.Equal(t, v.Allowed, x.Allowed, "%s", rules)
+				require.Equal(t, v.Allowed, *x.Allowed, "%s", rules)
 			case x.DeniedBy != "": // whatever the description leaves open
 				require.False(t, v.Allowed, "%s", rules)
 			}
 			if !v.Allowed && len(x.DependsOn) == 0 {
 				require.Equal(t, v.DeniedBy().Name, x.DeniedBy, "%s", rules)
-				require.Equal(t, v.RetryNs, x.RetryNs, "%s", rules)
+				require.Equal(t, v.RetryNs, *x.RetryNs, "%s", rules)
 			}
 			matched := v.Subjects
 			for i := range x.Rules {
@@ -248,9 +225,9 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 					continue
 				}
 				require.Equal(t, matched[0].Rule.Policy.Name, r.Rule)
-				require.Equal(t, matched[0].Allowed, r.Allowed, "%s", rules)
+				require.Equal(t, matched[0].Allowed, *r.Allowed, "%s", rules)
 				require.Equal(t, matched[0].Reason(), r.Reason)
-				require.Equal(t, matched[0].Cost, r.Cost)
+				require.Equal(t, matched[0].Cost, *r.Cost)
 				require.Len(t, r.Key, len(matched[0].Key.Parts))
 				matched = matched[1:]
 			}
@@ -318,9 +295,11 @@ func TestExplainSays(t *testing.T) {
 }
 
 // What follows from the description is known. What the proxy alone knows is named, and the
-// verdict depends on it unless a rule that is known denies.
+// verdict depends on it unless a rule that is known denies. For a limit the default stands in,
+// and denies nothing for certain.
 func TestExplainWhatIsNotDescribed(t *testing.T) {
 	const deny = `"missing_key":"deny","limits":["9/1h"]}`
+	const said = `"limits":[{"requests":{"jwt":{"provider":"p","claim":"rpm"},"default":0,"max":9},"per":"1h"}]`
 	for _, c := range []struct{ rules, allowed, deniedBy, dependsOn string }{
 		{`{"name":"r","key":[{"property":["request","url_path"]},{"property":["request","query"]},{"property":["request","path"]}],` + deny, "true", "", ""},
 		{`{"name":"r","key":[{"property":["request","method"]},{"property":["request","host"]},{"property":["request","headers","x-a"]}],` + deny, "true", "", ""},
@@ -354,13 +333,18 @@ func TestExplainWhatIsNotDescribed(t *testing.T) {
 		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]},{"methods":["GET"]}],"limits":["0/1h"]}`, "true", "", ""},
 		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]}],"key":["client_ip","route"],` + deny, "", "", "client_ip,route"},
 		{`{"name":"r","limits":["9/1h"]}],"exempt":[{"client_ips":["10.0.0.0/8"]}`, "", "", "client_ip"},
+		{`{"name":"r",` + said + `}`, "", "", "jwt claim rpm"},
+		{`{"name":"r","mode":"shadow",` + said + `}`, "true", "", ""},
+		{`{"name":"r",` + said + `},{"name":"s","limits":["0/1h"]}`, "false", "s", "jwt claim rpm"},
+		{`{"name":"r","key":[{"header":"x-a"}],` + said + `,"overrides":[{"key":["1"],"limits":["5/1h"]}]}`, "true", "", ""},
+		{`{"name":"r","limits":[{"requests":{"header":"x-b","trusted":true,"default":0,"max":9},"per":"1h"}]}`, "false", "r", ""},
+		{`{"name":"r","limits":[{"requests":{"header":"x-a","trusted":true,"default":0,"max":9},"per":"1h"}]}`, "true", "", ""},
 	} {
 		p := hosttest.New()
 		p.With("x-a", "1", "x-request-id", "7")
 		r := described(p)
 		r.Path, r.ClientAddress = "/x?y=1", ""
-		var x answer.Explanation
-		require.NoError(t, json.Unmarshal(Explain(nil, compileJSON(t, p, c.rules), p, r), &x), c.rules)
+		x := explain(t, compileJSON(t, p, c.rules), p, r)
 		allowed := ""
 		if x.Allowed != nil {
 			allowed = strconv.FormatBool(*x.Allowed)
@@ -368,11 +352,14 @@ func TestExplainWhatIsNotDescribed(t *testing.T) {
 		require.Equal(t, c.allowed, allowed, c.rules)
 		require.Equal(t, c.deniedBy, x.DeniedBy, c.rules)
 		require.Equal(t, c.dependsOn, strings.Join(x.DependsOn, ","), c.rules)
-		require.Equal(t, c.dependsOn != "" && allowed != "true" || strings.Contains(c.rules, `"shadow"`), x.Rules[0].Outcome == answer.NotKnown, c.rules)
+		notKnown := (c.dependsOn != "" && allowed != "true" || strings.Contains(c.rules, `"shadow"`)) && !strings.Contains(c.rules, `"default"`)
+		require.Equal(t, notKnown, x.Rules[0].Outcome == answer.NotKnown, c.rules)
 		r.Attributes = map[string]string{"source.address": "192.0.2.7:4711", "request.scheme": "https"}
-		x = answer.Explanation{}
-		require.NoError(t, json.Unmarshal(Explain(nil, compileJSON(t, p, c.rules), p, r), &x), c.rules)
+		x = explain(t, compileJSON(t, p, c.rules), p, r)
 		require.NotContains(t, x.DependsOn, "client_ip", c.rules)
 		require.NotContains(t, x.DependsOn, "property:source.address", c.rules)
 	}
+	p := hosttest.New()
+	p.Attributes = map[string]string{"metadata": hosttest.Metadata(t, `{"envoy.filters.http.jwt_authn":{"p":{"rpm":7}}}`)}
+	require.Contains(t, string(Explain(nil, compileJSON(t, p, `{"name":"r",`+said+`}`), p, described(p))), `"limit":7,"limit_from":"jwt:p:rpm","per_ns"`)
 }
