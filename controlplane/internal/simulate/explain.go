@@ -28,8 +28,8 @@ type Request struct {
 	ClientIP   string            `json:"client_ip,omitempty"`
 	Route      string            `json:"route,omitempty"`
 	Properties map[string]string `json:"properties,omitempty"` // text alone: by path, segments joined by dots
-	Keys       bool              `json:"keys,omitempty"`       // say the key of each rule, of credentials too
 
+	Keys bool   `json:"-"` // say the key of each rule, of credentials too
 	When *int64 `json:"-"` // in nanoseconds, nil if the request does not say
 }
 
@@ -79,7 +79,10 @@ func (r *Request) Check() error {
 
 // Header is the request as the value of manage.RequestHeader: JSON in ASCII.
 func (r *Request) Header() string {
-	text, err := json.Marshal(r)
+	text, err := json.Marshal(struct {
+		*Request
+		Keys bool `json:"keys,omitempty"`
+	}{r, r.Keys})
 	if err != nil {
 		panic(err) // texts and lists of texts
 	}
