@@ -50,7 +50,7 @@ func (r *reader) fitsScope(v value, rule *Rule) {
 	}
 	for i := range rule.Limits {
 		if rule.Limits[i].Elastic {
-			r.fail(v.field("limits").item(i, Shape{}).field("elastic"), LeasedElastic)
+			r.fail(value{Place: v.Field("limits").Item(i).Field("elastic")}, LeasedElastic)
 		}
 	}
 }

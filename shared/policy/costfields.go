@@ -4,7 +4,7 @@ import "math"
 
 // costObject is "cost" where it is an object.
 var costObject = newObject("cost", []field[Cost]{
-	{"header", text, "", func(r *reader, v value, c *Cost) { c.Header = r.headerName(v) }},
+	{"header", token, "", func(r *reader, v value, c *Cost) { c.Header = r.headerName(v) }},
 	{"query", text, "", func(r *reader, v value, c *Cost) { c.Query = r.shortText(v) }},
 	{"request_bytes", objectOf("request_bytes"), "", func(r *reader, v value, c *Cost) {
 		c.RequestBytes = &ByteCost{}
@@ -27,11 +27,18 @@ var byteCostObject = newObject("request_bytes", []field[ByteCost]{
 // matchedCostObject is one item of "cost" where it is a list.
 var matchedCostObject = newObject("matched_cost", []field[MatchedCost]{
 	{"match", objectOf("match"), "", func(r *reader, v value, c *MatchedCost) { readObject(r, v, matchObject, &c.Match) }},
-	{"cost", required(choice("one_cost")), "", func(r *reader, v value, c *MatchedCost) { readOneCost(r, v, &c.Cost) }},
+	{"cost", required(oneCost), "", func(r *reader, v value, c *MatchedCost) { readOneCost(r, v, &c.Cost) }},
 })
+
+// oneCost is what a request costs, costs what each does.
+var (
+	oneCost = choice("one_cost", integer(1, math.MaxUint32), objectOf("cost"))
+	costs   = choice("cost", append(oneCost.Any, listOf(objectOf("matched_cost"), 1, MaxCosts))...)
+)
 
 func readCost(r *reader, v value, rule *Rule) {
 	if v.Kind == List {
+		v.shape = &costs.Any[len(costs.Any)-1]
 		readCosts(r, v, rule)
 	} else {
 		readOneCost(r, v, &rule.Cost)
@@ -41,15 +48,12 @@ func readCost(r *reader, v value, rule *Rule) {
 // readCosts reads a list whose last item may be the cost of all other requests.
 func readCosts(r *reader, v value, rule *Rule) {
 	rule.Cost.Fixed = 1
-	if !r.items(v, MaxCosts) {
+	if !r.items(v) {
 		return
-	}
-	if len(v.Items) == 0 {
-		r.fail(v, EmptyValue)
 	}
 	for i := range v.Items {
 		var c MatchedCost
-		at := v.item(i, objectOf("matched_cost"))
+		at := v.item(i)
 		switch {
 		case !readSound(r, at, matchedCostObject, &c):
 		case !c.Match.isEmpty():
@@ -68,7 +72,7 @@ func (m *Match) isEmpty() bool {
 
 func readOneCost(r *reader, v value, c *Cost) {
 	if v.Kind == Number {
-		v.shape = integer(1, math.MaxUint32)
+		v.shape = &oneCost.Any[0]
 		c.Fixed = uint32(r.integer(v))
 		return
 	}

@@ -20,7 +20,7 @@ func readKeyHeader(r *reader, v value, k *KeyPart) {
 }
 
 func readKey(r *reader, v value, rule *Rule) {
-	if !r.items(v, MaxKeyParts) {
+	if !r.items(v) {
 		r.rule.anyKey = true
 		return
 	}
@@ -28,7 +28,7 @@ func readKey(r *reader, v value, rule *Rule) {
 		rule.Key = make([]KeyPart, len(v.Items))
 	}
 	for i := range rule.Key {
-		readKeyPart(r, v.item(i, objectOf("key")), &rule.Key[i])
+		readKeyPart(r, v.item(i), &rule.Key[i])
 	}
 }
 
@@ -67,7 +67,7 @@ func readKeyPath(r *reader, v value, k *KeyPart) {
 
 // segments reads a list of texts that is not empty.
 func (r *reader) segments(v value) (path []string) {
-	if !r.items(v, 0) {
+	if !r.isList(v) {
 		return nil
 	}
 	if n := len(v.Items); n == 0 || n > MaxPathSegments {
@@ -75,7 +75,7 @@ func (r *reader) segments(v value) (path []string) {
 		return nil
 	}
 	for i := range v.Items {
-		path = append(path, r.shortText(v.item(i, text)))
+		path = append(path, r.shortText(value{v.Item(i), &text}))
 	}
 	return path
 }
@@ -111,16 +111,12 @@ func holdsMany(path []string) bool {
 
 // readFirstOf reads the parts of which the first present one counts.
 func readFirstOf(r *reader, v value, k *KeyPart) {
-	if !r.items(v, 0) {
-		return
-	}
-	if n := len(v.Items); n < 2 || n > MaxKeyParts {
-		r.fail(v, WrongCount, "2", itoa(MaxKeyParts))
+	if !r.items(v) {
 		return
 	}
 	seen := map[string]value{}
 	for i := range v.Items {
-		at := v.item(i, objectOf("key"))
+		at := v.item(i)
 		var of KeyPart
 		before := r.count()
 		r.keyPart(r, at, &of)

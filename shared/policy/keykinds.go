@@ -58,17 +58,17 @@ type KeyPart struct {
 
 // keyObject is one item of "key", which has exactly one of the fields: the kinds.
 var keyObject = newObject("key", []field[KeyPart]{
-	part(KeyHeader, choice("header"), readKeyHeader),
+	part(KeyHeader, choice("header", token, objectOf("header")), readKeyHeader),
 	partObject(KeyClientIP, clientIPObject),
 	partObject(KeyHost, hostObject),
 	partObject(KeyMethod, methodObject),
-	part(KeyPath, choice("path"), readKeyPath),
+	part(KeyPath, choice("path", word("full"), objectOf("path")), readKeyPath),
 	part(KeyQuery, text, func(r *reader, v value, k *KeyPart) { k.Name = r.shortText(v) }),
 	part(KeyCookie, text, func(r *reader, v value, k *KeyPart) { k.Name = r.token(v, BadCookieName) }),
 	partObject(KeyRoute, routeObject),
 	partObject(KeyJWT, jwtObject),
-	part(KeyProperty, listOf("segment"), readProperty),
-	part(KeyFirstOf, listOf("key"), readFirstOf),
+	part(KeyProperty, segments, readProperty),
+	part(KeyFirstOf, listOf(objectOf("key"), 2, MaxKeyParts), readFirstOf),
 	partObject(KeyAddress, addressObject),
 })
 
@@ -85,13 +85,15 @@ func partObject(kind KeyKind, o *object[KeyPart]) field[KeyPart] {
 }
 
 var (
+	segments = listOf(textOf("segment"), 1, 0)
+
 	hostObject   = newObject[KeyPart]("host", nil)
 	methodObject = newObject[KeyPart]("method", nil)
 	routeObject  = newObject[KeyPart]("route", nil)
 
 	keyHeaderObject = newObject("header", []field[KeyPart]{
-		{"name", required(text), "", func(r *reader, v value, k *KeyPart) { k.Name = r.headerName(v) }},
-		{"scheme", text, "", func(r *reader, v value, k *KeyPart) { k.Scheme = strings.ToLower(r.token(v, BadScheme)) }},
+		{"name", required(token), "", func(r *reader, v value, k *KeyPart) { k.Name = r.headerName(v) }},
+		{"scheme", token, "", func(r *reader, v value, k *KeyPart) { k.Scheme = strings.ToLower(r.token(v, BadScheme)) }},
 	})
 	prefixFields = []field[KeyPart]{
 		{"v4_prefix", integer(0, 32), "32", func(r *reader, v value, k *KeyPart) { k.V4Prefix = int(r.integer(v)) }},  // fits: at most 32
@@ -99,14 +101,14 @@ var (
 	}
 	clientIPObject = newObject("client_ip", prefixFields)
 	addressObject  = newObject("address", append([]field[KeyPart]{
-		{"header", required(text), "", func(r *reader, v value, k *KeyPart) { k.Name = r.headerName(v) }},
+		{"header", required(token), "", func(r *reader, v value, k *KeyPart) { k.Name = r.headerName(v) }},
 	}, prefixFields...))
 	keyPathObject = newObject("path", []field[KeyPart]{
 		{"segment", required(integer(1, 64)), "", func(r *reader, v value, k *KeyPart) { k.Segment = int(r.integer(v)) }}, // fits: at most 64
 	})
 	jwtObject = newObject("jwt", []field[KeyPart]{
 		{"provider", required(text), "", func(r *reader, v value, k *KeyPart) { k.Name = r.shortText(v) }},
-		{"claim", required(choice("claim")), "", func(r *reader, v value, k *KeyPart) {
+		{"claim", required(choice("claim", text, segments)), "", func(r *reader, v value, k *KeyPart) {
 			if v.Kind == String {
 				k.Path = []string{r.shortText(v)}
 			} else {

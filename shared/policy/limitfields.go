@@ -17,7 +17,7 @@ type writtenLimit struct {
 
 // limitObject is one item of "limits" that is an object.
 var limitObject = newObject("limit", []field[writtenLimit]{
-	{"requests", required(choice("requests")), "", readRequests},
+	{"requests", required(requests), "", readRequests},
 	{"per", required(period), "", func(r *reader, v value, l *writtenLimit) {
 		if per, ok := parsed(r, v, ParsePeriod); ok {
 			r.period(v, per, l)
@@ -33,13 +33,13 @@ var limitObject = newObject("limit", []field[writtenLimit]{
 	}},
 	{"burst", integer(0, math.MaxUint32), "", func(r *reader, v value, l *writtenLimit) { l.Burst = uint32(r.integer(v)) }},
 	{"offset", duration, "", func(r *reader, v value, l *writtenLimit) { l.OffsetNs, _ = r.duration(v) }},
-	{"utc_offset", choice("utc_offset"), "", func(r *reader, v value, l *writtenLimit) {
+	{"utc_offset", choice("utc_offset", textOf("utc_offset")), "", func(r *reader, v value, l *writtenLimit) {
 		ns, ok := ParseUTCOffset(v.Text)
 		if l.utcOffsetNs = ns; !ok || v.Kind != String {
 			r.fail(v, WrongValue)
 		}
 	}},
-	{"jitter", choice("percent"), "", func(r *reader, v value, l *writtenLimit) { l.Jitter = r.percent(v) }},
+	{"jitter", choice("percent", integer(1, 100), textOf("percent")), "", func(r *reader, v value, l *writtenLimit) { l.Jitter = r.percent(v) }},
 	{"elastic", boolean, "false", func(r *reader, v value, l *writtenLimit) { l.Elastic = r.boolean(v) }},
 })
 
@@ -88,7 +88,7 @@ func (r *reader) period(v value, per Period, l *writtenLimit) {
 }
 
 func readLimits(r *reader, v value, rule *Rule) {
-	if !r.items(v, MaxWindows) {
+	if !r.items(v) {
 		return
 	}
 	start := r.count()
@@ -100,7 +100,7 @@ func readLimits(r *reader, v value, rule *Rule) {
 		rule.Limits = make([]Limit, len(v.Items))
 	}
 	for i := range rule.Limits {
-		at, l := v.item(i, objectOf("limit")), &rule.Limits[i]
+		at, l := v.item(i), &rule.Limits[i]
 		before := r.count()
 		readLimit(r, at, l)
 		if r.count() == before {
@@ -144,13 +144,13 @@ func (r *reader) distinct(v, list value, before []Limit, l *Limit) {
 			r.failWindow(v, WindowTwice, list.Item(i), l.Window)
 		}
 		if l.Name != "" && other.Name == l.Name {
-			r.failTwice(v, WindowNameTwice, list.item(i, Shape{}), l.Name)
+			r.failTwice(v, WindowNameTwice, list.item(i), l.Name)
 		}
 	}
 }
 
 func (r *reader) failWindow(v value, code Code, first Place, windows ...limit.Window) {
-	r.add(Problem{Code: code, Line: v.Line, Column: v.Column, Node: v.Node, Windows: windows, at: v.Place, first: first})
+	r.add(Problem{Code: code, Line: v.Line, Column: v.Column, Node: v.Node, Windows: windows, at: v.Place, first: first}, nil)
 }
 
 // fitsAlgorithm checks a limit against its algorithm, whose fields it may have

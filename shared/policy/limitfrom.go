@@ -13,19 +13,21 @@ var requestsObject = newObject("requests", []field[LimitFrom]{
 		n.Part = KeyPart{Kind: KeyJWT}
 		readObject(r, v, jwtObject, &n.Part)
 	}},
-	{"property", listOf("segment"), "", func(r *reader, v value, n *LimitFrom) {
+	{"property", segments, "", func(r *reader, v value, n *LimitFrom) {
 		n.Part = KeyPart{Kind: KeyProperty}
 		readProperty(r, v, &n.Part)
 	}},
-	{"header", text, "", func(r *reader, v value, n *LimitFrom) { n.Part = KeyPart{Kind: KeyHeader, Name: r.headerName(v)} }},
+	{"header", token, "", func(r *reader, v value, n *LimitFrom) { n.Part = KeyPart{Kind: KeyHeader, Name: r.headerName(v)} }},
 	{"trusted", boolean, "false", func(r *reader, v value, _ *LimitFrom) { r.boolean(v) }},
 	{"default", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, n *LimitFrom) { n.Default = uint32(r.integer(v)) }},
 	{"max", required(integer(1, math.MaxUint32)), "", func(r *reader, v value, n *LimitFrom) { n.Max = uint32(r.integer(v)) }},
 })
 
+var requests = choice("requests", required(integer(0, math.MaxUint32)), objectOf("requests"))
+
 func readRequests(r *reader, v value, l *writtenLimit) {
 	if v.Kind != Object {
-		v.shape = required(integer(0, math.MaxUint32))
+		v.shape = &requests.Any[0]
 		l.Window.Limit = uint32(r.integer(v))
 		return
 	}

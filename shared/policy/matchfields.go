@@ -9,14 +9,14 @@ import (
 var matchObject = newObject("match", []field[Match]{
 	texts("hosts", "host", BadHost, parseHost, func(m *Match) *[]string { return &m.Hosts }),
 	texts("methods", "method", BadMethod, parseMethod, func(m *Match) *[]string { return &m.Methods }),
-	{"paths", listOf("path"), "", readPaths},
+	{"paths", listOf(textOf("path"), 1, 0), "", readPaths},
 	{"headers", Shape{Form: FormPatterns}, "", func(r *reader, v value, m *Match) { m.Headers = r.headerMatches(v) }},
 	texts("client_ips", "network", BadNetwork, parseNetwork, func(m *Match) *[]netip.Prefix { return &m.ClientIPs }),
 })
 
 // texts is the row of a list of texts.
 func texts[E any](name, item string, code Code, parse func(string) (E, bool), to func(*Match) *[]E) field[Match] {
-	return field[Match]{name, listOf(item), "", func(r *reader, v value, m *Match) {
+	return field[Match]{name, listOf(textOf(item), 1, 0), "", func(r *reader, v value, m *Match) {
 		r.eachText(v, func(at value, s string) {
 			e, ok := parse(s)
 			if !ok {
@@ -81,7 +81,7 @@ func (r *reader) eachHeader(v value, mayName func(string) bool, use func(at valu
 			continue
 		}
 		first[name] = f
-		at := value{Place{Node: f.Value}, text}
+		at := value{Place{Node: f.Value}, &text}
 		if s, ok := r.text(at); ok {
 			use(at, name, s)
 		}

@@ -29,13 +29,13 @@ func (r *Rule) OverrideNames() (names []string) {
 // overrideObject is one item of "overrides".
 var overrideObject = newObject("override", []field[Override]{
 	{"name", name, "", func(r *reader, v value, o *Override) { o.Name = r.name(v) }},
-	{"key", required(listOf("pattern")), "", readOverrideKey},
-	{"limits", listOf("limit"), "", readOverrideLimits},
+	{"key", required(listOf(textOf("pattern"), 1, MaxKeyParts)), "", readOverrideKey},
+	{"limits", listOf(objectOf("limit"), 1, MaxWindows), "", readOverrideLimits},
 	{"unlimited", boolean, "false", func(r *reader, v value, o *Override) { o.Unlimited = r.boolean(v) }},
 })
 
 func readOverrides(r *reader, v value, rule *Rule) {
-	if !r.items(v, MaxOverrides) {
+	if !r.items(v) {
 		return
 	}
 	if len(v.Items) > 0 && len(rule.Key) == 0 && !r.rule.anyKey {
@@ -44,7 +44,7 @@ func readOverrides(r *reader, v value, rule *Rule) {
 	}
 	for i := range v.Items {
 		var o Override
-		readOverride(r, v.item(i, objectOf("override")), &o)
+		readOverride(r, v.item(i), &o)
 		rule.Overrides = append(rule.Overrides, o)
 	}
 }
@@ -62,7 +62,7 @@ func readOverride(r *reader, v value, o *Override) {
 }
 
 func readOverrideKey(r *reader, v value, o *Override) {
-	if !r.items(v, 0) {
+	if !r.isList(v) {
 		return
 	}
 	parts := r.rule.Key
@@ -71,7 +71,7 @@ func readOverrideKey(r *reader, v value, o *Override) {
 		return
 	}
 	for i := range v.Items {
-		at := v.item(i, text)
+		at := v.item(i)
 		s, ok := r.text(at)
 		if !ok {
 			continue
@@ -108,11 +108,7 @@ func (p *KeyPart) spelling(of Pattern) string {
 
 // readOverrideLimits gives the windows of the rule the override's numbers.
 func readOverrideLimits(r *reader, v value, o *Override) {
-	if !r.items(v, MaxWindows) {
-		return
-	}
-	if len(v.Items) == 0 {
-		r.fail(v, EmptyValue)
+	if !r.items(v) {
 		return
 	}
 	o.Limits = slices.Clone(r.rule.Limits)
@@ -120,7 +116,7 @@ func readOverrideLimits(r *reader, v value, o *Override) {
 		o.Limits[i].Unlimited, o.Limits[i].From = true, nil
 	}
 	for i := range v.Items {
-		at := v.item(i, objectOf("limit"))
+		at := v.item(i)
 		before := r.count()
 		var l Limit
 		if readLimit(r, at, &l); l.From != nil {

@@ -34,7 +34,7 @@ const (
 // The tables are made when they are asked for, so that the filter does without.
 func placementObject() *object[Placement] {
 	return newObject("policy", []field[Placement]{
-		{"name", text, DefaultName, readPolicyName},
+		{"name", textOf("policy_name"), DefaultName, readPolicyName},
 		{"proxies", objectOf("proxies"), "", func(r *reader, v value, p *Placement) {
 			p.Proxies = &Selector{}
 			if readSound(r, v, selectorObject(), p.Proxies) {
@@ -135,7 +135,7 @@ func readSelectorMetadata(r *reader, v value, s *Selector) {
 		if f.Name == "" || len(f.Name) > MaxNameBytes {
 			r.failName(v, f, TooLong, itoa(MaxNameBytes))
 		}
-		s.Metadata[f.Name] = r.selectorPattern(value{Place{Node: f.Value}, text})
+		s.Metadata[f.Name] = r.selectorPattern(value{Place{Node: f.Value}, &text})
 	}
 }
 

@@ -15,8 +15,8 @@ var policyObject = newObject("policy", []field[Policy]{
 		p.Quota = &Quota{}
 		readObject(r, v, quotaObject, p.Quota)
 	}},
-	{"rules", listOf("rule"), "", readRules},
-	{"exempt", listOf("match"), "", func(r *reader, v value, p *Policy) { p.Exempt = r.exemptions(v) }},
+	{"rules", listOf(objectOf("rule"), 0, MaxRules), "", readRules},
+	{"exempt", listOf(objectOf("match"), 0, MaxExempt), "", func(r *reader, v value, p *Policy) { p.Exempt = r.exemptions(v) }},
 	{"manage", objectOf("manage"), "", func(r *reader, v value, p *Policy) {
 		p.Manage = &Manage{}
 		readObject(r, v, manageObject, p.Manage)
@@ -56,8 +56,8 @@ func (r *reader) setQuota(p *Policy) {
 }
 
 var manageObject = newObject("manage", []field[Manage]{
-	{"path", required(text), "", readManagePath},
-	{"token_sha256", required(text), "", readTokenHash},
+	{"path", required(textOf("manage_path")), "", readManagePath},
+	{"token_sha256", required(textOf("sha256")), "", readTokenHash},
 	{"port", integer(1, math.MaxUint16), "", func(r *reader, v value, m *Manage) { m.Port = uint16(r.integer(v)) }},
 })
 
@@ -117,15 +117,13 @@ func readTokenHash(r *reader, v value, m *Manage) {
 }
 
 func readRules(r *reader, v value, p *Policy) {
-	if v.Kind == List && len(v.Items) > MaxRules {
-		r.fail(v, TooMany, itoa(MaxRules))
-	} else if !r.items(v, MaxRules) {
+	if !r.items(v) && v.Kind != List {
 		return
 	}
 	p.Rules = make([]Rule, min(len(v.Items), MaxRules))
 	r.rules = make([]ruleAt, len(p.Rules))
 	for i := range p.Rules {
-		at := v.item(i, objectOf("rule"))
+		at := v.item(i)
 		before := r.count()
 		readRule(r, at, &p.Rules[i])
 		r.rules[i] = ruleAt{value: at, sound: r.count() == before}

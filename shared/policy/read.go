@@ -18,6 +18,8 @@ const (
 	maxFields = 32
 )
 
+var document = required(objectOf("policy"))
+
 // Read makes the policy of a file. It reports every problem, not only the
 // first; with any problem the policy is nil.
 func Read(doc *Node) (*Policy, []Problem) { return (&reader{}).read(doc) }
@@ -57,7 +59,7 @@ type ruleAt struct {
 
 func (r *reader) read(doc *Node) (*Policy, []Problem) {
 	r.keyPart = readKeyPart
-	v := value{Place{Node: doc}, required(objectOf(policyObject.Name))}
+	v := value{Place{Node: doc}, &document}
 	p := &Policy{}
 	if r.versionKnown(v) && readObject(r, v, policyObject, p) {
 		r.setQuota(p)
@@ -99,15 +101,18 @@ func (r *reader) fail(v value, code Code, args ...string) { r.failTwice(v, code,
 
 // failTwice reports what is like another value, which comes first.
 func (r *reader) failTwice(v value, code Code, first value, args ...string) {
-	r.add(Problem{Code: code, Line: v.Line, Column: v.Column, Node: v.Node, Want: v.shape, Args: args, at: v.Place, first: first.Place})
+	r.add(Problem{Code: code, Line: v.Line, Column: v.Column, Node: v.Node, Args: args, at: v.Place, first: first.Place}, v.shape)
 }
 
 // failName reports what is wrong with the name of a field of v.
 func (r *reader) failName(v value, f *Field, code Code, args ...string) {
-	r.add(Problem{Code: code, Line: f.Line, Column: f.Column, Want: v.shape, Args: args, at: Place{v.Node, step(f.Name)}})
+	r.add(Problem{Code: code, Line: f.Line, Column: f.Column, Args: args, at: Place{v.Node, step(f.Name)}}, v.shape)
 }
 
-func (r *reader) add(p Problem) {
+func (r *reader) add(p Problem, want *Shape) {
+	if want != nil {
+		p.Want = *want
+	}
 	if len(r.problems) == MaxProblems {
 		r.dropped++
 	} else {
@@ -147,7 +152,7 @@ func (r *reader) object(v value, known []FieldSchema, read func(i int, child val
 		}
 	}
 	for i := range known {
-		child := value{Place{Node: known[i].Default}, known[i].Shape}
+		child := value{Place{Node: known[i].Default}, &known[i].Shape}
 		switch {
 		case first[i] > 0:
 			child.Node = v.Fields[first[i]-1].Value
@@ -206,14 +211,14 @@ func (r *reader) refuse(v value, code Code, names ...string) {
 // value is a value of the document and the shape expected there.
 type value struct {
 	Place
-	shape Shape
+	shape *Shape // nil: none is expected
 }
 
 // valueOf is a node of which no shape is expected.
 func valueOf(n *Node) value { return value{Place: Place{Node: n}} }
 
-// item is the i-th item of a list.
-func (v value) item(i int, s Shape) value { return value{v.Item(i), s} }
+// item is the i-th item of a list, whose shape v has.
+func (v value) item(i int) value { return value{v.Item(i), &v.shape.Any[0]} }
 
 // has reports whether the object names the field.
 func (v value) has(name string) bool { return v.Member(name) != nil }

@@ -18,13 +18,13 @@ const (
 
 var responseObject = newObject("response", []field[Response]{
 	{"status", integer(400, 599), "429", func(r *reader, v value, res *Response) { res.Status = uint16(r.integer(v)) }},
-	{"body", text, "", readBody},
+	{"body", textOf("body"), "", readBody},
 	{"content_type", text, "text/plain", readContentType},
 	{"headers", choice("response_headers"), "", readResponseHeaders},
 	{"grpc_status", choice("grpc_status"), "resource_exhausted", readGRPCStatus},
 })
 
-var missingKeys = word(MissingSkip, MissingDeny, MissingShare)
+var missingKeys = choice("missing_key", word(MissingSkip, MissingDeny, MissingShare), objectOf("missing_key"))
 
 // missingKeyObject is "missing_key" where it is an object.
 var missingKeyObject = newObject("missing_key", []field[Response]{
@@ -55,7 +55,7 @@ func readMissingKey(r *reader, v value, rule *Rule) {
 		rule.MissingKey = MissingDeny
 		readObject(r, v, missingKeyObject, &response)
 	case String:
-		v.shape = missingKeys
+		v.shape = &missingKeys.Any[0]
 		rule.MissingKey = MissingKey(r.word(v))
 	default:
 		r.fail(v, WrongValue)

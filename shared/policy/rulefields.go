@@ -25,14 +25,14 @@ var ruleObject = newObject("rule", []field[Rule]{
 	{"counter", name, "", func(r *reader, v value, rule *Rule) { rule.Counter = r.name(v) }},
 	words("scope", "proxy", func(r *Rule) *Scope { return &r.Scope }, ScopeProxy, ScopeCluster),
 	{"match", objectOf("match"), "", func(r *reader, v value, rule *Rule) { readObject(r, v, matchObject, &rule.Match) }},
-	{"exempt", listOf("match"), "", func(r *reader, v value, rule *Rule) { rule.Exempt = r.exemptions(v) }},
-	{"key", listOf("key"), "", readKey},
+	{"exempt", listOf(objectOf("match"), 0, MaxExempt), "", func(r *reader, v value, rule *Rule) { rule.Exempt = r.exemptions(v) }},
+	{"key", listOf(objectOf("key"), 0, MaxKeyParts), "", readKey},
 	{"algorithm", word(append(ofLimits.Words, AlgorithmName(limit.Concurrency))...), "fixed_window", func(r *reader, v value, _ *Rule) {
 		r.rule.algorithm = r.algorithm(v)
 	}},
-	{"limits", required(listOf("limit")), "", readLimits},
-	{"overrides", listOf("override"), "", readOverrides},
-	{"cost", choice("cost"), "1", readCost},
+	{"limits", required(listOf(objectOf("limit"), 0, MaxWindows)), "", readLimits},
+	{"overrides", listOf(objectOf("override"), 0, MaxOverrides), "", readOverrides},
+	{"cost", costs, "1", readCost},
 	{"settle", objectOf("settle"), "", readSettle},
 	{"hold", duration, "10m", func(r *reader, v value, rule *Rule) {
 		rule.HoldNs = r.durationIn(v, MinHoldNs, MaxHoldNs, HoldRange)
@@ -52,14 +52,14 @@ var ruleObject = newObject("rule", []field[Rule]{
 	words("on_full", "inherit", func(r *Rule) *OnFull { return &r.OnFull }, FullInherit, FullDeny, FullAllow),
 	words("on_error", "allow", func(r *Rule) *Failure { return &r.OnError }, FailAllow, FailDeny),
 	words("on_contention", "deny", func(r *Rule) *Failure { return &r.OnContention }, FailDeny, FailAllow),
-	{"lease", choice("lease"), "auto", readLease},
+	{"lease", choice("lease", word("auto", "off"), integer(1, MaxLease)), "auto", readLease},
 	words("on_unavailable", "local", func(r *Rule) *OnUnavailable { return &r.OnUnavailable },
 		UnavailableLocal, UnavailableAllow, UnavailableDeny),
 	{"response", objectOf("response"), "", func(r *reader, v value, rule *Rule) {
 		readObject(r, v, responseObject, &rule.Response)
 		r.rule.givesBody = v.has("body")
 	}},
-	{"missing_key", choice("missing_key"), "skip", readMissingKey},
+	{"missing_key", missingKeys, "skip", readMissingKey},
 })
 
 func readRule(r *reader, v value, rule *Rule) {
@@ -89,11 +89,11 @@ func readRule(r *reader, v value, rule *Rule) {
 // exemptions reads a list of matches. One without conditions would exempt every
 // request, which no one means.
 func (r *reader) exemptions(v value) (list []Match) {
-	if !r.items(v, MaxExempt) {
+	if !r.items(v) {
 		return nil
 	}
 	for i := range v.Items {
-		at := v.item(i, objectOf("match"))
+		at := v.item(i)
 		if at.Kind == Object && len(at.Fields) == 0 {
 			r.fail(at, ExemptsAll)
 			continue

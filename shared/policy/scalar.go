@@ -129,36 +129,47 @@ func (r *reader) percent(v value) uint8 {
 	return 0
 }
 
-// items reports whether v is a list of at most maxItems items, 0 = any number.
-func (r *reader) items(v value, maxItems int) bool {
-	switch {
-	case v.Kind != List:
+// isList reports whether v is a list.
+func (r *reader) isList(v value) bool {
+	if v.Kind != List {
 		r.fail(v, WrongValue)
-	case maxItems > 0 && len(v.Items) > maxItems:
-		r.fail(v, TooMany, itoa(int64(maxItems)))
+	}
+	return v.Kind == List
+}
+
+// items reports whether v is a list of as many items as its shape says. Where the shape
+// refuses an empty list, that would match every request, or no answer, and its writer
+// means neither.
+func (r *reader) items(v value) bool {
+	n, least, most := int64(len(v.Items)), v.shape.Min, v.shape.Max
+	switch {
+	case !r.isList(v):
+		return false
+	case n == 0 && least == 1:
+		r.fail(v, EmptyValue)
+	case most > 0 && n > most && least < 2:
+		r.fail(v, TooMany, itoa(most))
+	case n < least || most > 0 && n > most:
+		r.fail(v, WrongCount, itoa(least), itoa(most))
 	default:
 		return true
 	}
 	return false
 }
 
-// eachItem calls use with every item of a list. An empty list is refused: it would match
-// every request, or no answer, where its writer meant neither.
-func (r *reader) eachItem(v value, of Shape, use func(at value)) {
-	if !r.items(v, 0) {
+// eachItem calls use with every item of a list.
+func (r *reader) eachItem(v value, use func(at value)) {
+	if !r.items(v) {
 		return
 	}
-	if len(v.Items) == 0 {
-		r.fail(v, EmptyValue)
-	}
 	for i := range v.Items {
-		use(v.item(i, of))
+		use(v.item(i))
 	}
 }
 
 // eachText calls use with every text of a list.
 func (r *reader) eachText(v value, use func(at value, s string)) {
-	r.eachItem(v, text, func(at value) {
+	r.eachItem(v, func(at value) {
 		if s, ok := r.text(at); ok {
 			use(at, s)
 		}

@@ -22,30 +22,29 @@ const (
 )
 
 var settleObject = newObject("settle", []field[Settle]{
-	{"to", choice("settle_to"), string(SettleCost), readSettleTo},
+	{"to", settleTo, string(SettleCost), readSettleTo},
 	{"when", objectOf("answer"), "", func(r *reader, v value, s *Settle) { readObject(r, v, answerObject, &s.When) }},
-	{"unknown", choice("unknown"), "", readUnknown},
+	{"unknown", choice("unknown", word(UnknownEstimate, UnknownCost, UnknownNothing), integer(0, 0)), "", readUnknown},
 	{"max", integer(1, math.MaxUint32), "", func(r *reader, v value, s *Settle) { s.Max = uint32(r.integer(v)) }},
 	{"identity", boolean, "", func(r *reader, v value, s *Settle) { s.Identity = r.boolean(v) }},
 })
 
 // settleToObject is "to" where it is an object.
 var settleToObject = newObject("settle_to", []field[Settle]{
-	{"header", text, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleHeader, r.headerName(v) }},
-	{"trailer", text, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleTrailer, r.headerName(v) }},
+	{"header", token, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleHeader, r.headerName(v) }},
+	{"trailer", token, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleTrailer, r.headerName(v) }},
 })
 
 // answerObject is "when".
 var answerObject = newObject("answer", []field[Answer]{
-	{"status", listOf("status"), "", readStatuses},
-	{"grpc_status", listOf("answer_grpc_status"), "", readAnswerGRPCStatuses},
+	{"status", listOf(choice("status"), 1, 0), "", readStatuses},
+	{"grpc_status", listOf(choice("answer_grpc_status"), 1, 0), "", readAnswerGRPCStatuses},
 	{"headers", Shape{Form: FormPatterns}, "", func(r *reader, v value, a *Answer) { a.Headers = r.headerMatches(v) }},
 	{"no_answer", boolean, "true", func(r *reader, v value, a *Answer) { a.NoAnswer = r.boolean(v) }},
 })
 
-// settleWords are the choices of "to" that are no objects.
-var settleWords = word(SettleCost, SettleTokens, SettleInputTokens, SettleOutputTokens,
-	SettleRequestBytes, SettleResponseBytes, SettleMilliseconds)
+var settleTo = choice("settle_to", word(SettleCost, SettleTokens, SettleInputTokens, SettleOutputTokens,
+	SettleRequestBytes, SettleResponseBytes, SettleMilliseconds), objectOf("settle_to"))
 
 func readSettle(r *reader, v value, rule *Rule) {
 	s := &Settle{When: Answer{NoAnswer: true}}
@@ -75,7 +74,7 @@ func readSettleTo(r *reader, v value, s *Settle) {
 			r.fail(v, SettlePlaces)
 		}
 	case String:
-		v.shape = settleWords
+		v.shape = &settleTo.Any[0]
 		s.To = Settled(r.word(v))
 	default:
 		r.fail(v, WrongValue)
@@ -95,7 +94,7 @@ func readUnknown(r *reader, v value, s *Settle) {
 }
 
 func readStatuses(r *reader, v value, a *Answer) {
-	r.eachItem(v, choice("status"), func(at value) {
+	r.eachItem(v, func(at value) {
 		s, ok := parseStatus(at.Node)
 		if !ok {
 			r.fail(at, BadStatus)
@@ -129,7 +128,7 @@ func cutStatus(s string) (uint16, bool) {
 }
 
 func readAnswerGRPCStatuses(r *reader, v value, a *Answer) {
-	r.eachItem(v, choice("answer_grpc_status"), func(at value) {
+	r.eachItem(v, func(at value) {
 		if number, ok := r.grpcStatus(at); ok {
 			a.GRPCStatus = append(a.GRPCStatus, number)
 		}

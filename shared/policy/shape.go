@@ -5,8 +5,9 @@ type Shape struct {
 	Form     Form
 	Required bool
 	Words    []string // of FormWord
-	Min, Max int64    // of FormInteger
-	Of       string   // of FormObject, FormList and FormChoice: which object, item or choice
+	Min, Max int64    // of FormInteger; of FormList how many items, where a Max of 0 is any number
+	Of       string   // of FormObject, FormList, FormChoice and FormText: which object, item, choice or text
+	Any      []Shape  // of FormChoice: the forms that there are; of FormList what an item is
 }
 
 // Form is the kind of a Shape.
@@ -29,12 +30,18 @@ const (
 )
 
 func integer(low, high int64) Shape { return Shape{Form: FormInteger, Min: low, Max: high} }
-func listOf(item string) Shape      { return Shape{Form: FormList, Of: item} }
+func textOf(name string) Shape      { return Shape{Form: FormText, Of: name} }
 func objectOf(name string) Shape    { return Shape{Form: FormObject, Of: name} }
-func choice(of string) Shape        { return Shape{Form: FormChoice, Of: of} }
+
+func listOf(item Shape, least, most int64) Shape {
+	return Shape{Form: FormList, Of: item.Of, Min: least, Max: most, Any: []Shape{item}}
+}
+
+func choice(of string, forms ...Shape) Shape { return Shape{Form: FormChoice, Of: of, Any: forms} }
 
 var (
 	text     = Shape{Form: FormText}
+	token    = textOf("token") // of RFC 9110
 	name     = Shape{Form: FormName}
 	boolean  = Shape{Form: FormBool}
 	duration = Shape{Form: FormDuration}

@@ -100,7 +100,7 @@ func objects() (list properties) {
 		}
 		for _, f := range o.Fields {
 			at := o.Name + "." + f.Name
-			value := *typeOf(at, f.Shape)
+			value := *typeOf(f.Shape)
 			value.Description, value.Deprecated = texts[at], strings.HasPrefix(texts[at], "Deprecated:")
 			value.reserved = at == "policy.revision" || at == "policy.report_secret"
 			if f.Default != nil {
@@ -116,11 +116,11 @@ func objects() (list properties) {
 	return list
 }
 
-// typeOf is what the field at "OBJECT.FIELD" looks like.
-func typeOf(at string, s policy.Shape) *node {
+// typeOf is what a value of the shape looks like.
+func typeOf(s policy.Shape) *node {
 	switch s.Form {
 	case policy.FormText:
-		return text("text", cmp.Or(textPatterns[at], textPattern))
+		return text(cmp.Or(textNames[s.Of], "text"), cmp.Or(textPatterns[s.Of], textPattern))
 	case policy.FormName:
 		return &node{Type: "string", Pattern: namePattern, MaxLength: policy.MaxNameBytes, says: "name"}
 	case policy.FormDuration:
@@ -136,9 +136,9 @@ func typeOf(at string, s policy.Shape) *node {
 	case policy.FormList:
 		item := items[s.Of]
 		if item == nil {
-			item = object(s.Of)
+			item = typeOf(s.Any[0])
 		}
-		return list(item, itemCounts[at][0], itemCounts[at][1])
+		return &node{Type: "array", Items: item, MinItems: s.Min, MaxItems: s.Max}
 	case policy.FormObject:
 		return object(s.Of)
 	case policy.FormTexts:
@@ -149,7 +149,11 @@ func typeOf(at string, s policy.Shape) *node {
 	case policy.FormPatterns:
 		return headers(text("text", headerValuePattern), 1, "such as {x-tier: gold}")
 	default:
-		return &node{AnyOf: choices[s.Of]}
+		n := &node{AnyOf: choices[s.Of]}
+		for _, form := range s.Any {
+			n.AnyOf = append(n.AnyOf, typeOf(form))
+		}
+		return n
 	}
 }
 
@@ -171,11 +175,6 @@ func integer(low, high int64) *node {
 }
 
 func object(name string) *node { return &node{Ref: "#/$defs/" + name} }
-
-// list is of so many items; a most of 0 is any number.
-func list(item *node, least, most int64) *node {
-	return &node{Type: "array", Items: item, MinItems: least, MaxItems: most}
-}
 
 // headers is an object from header names to values.
 func headers(value *node, least int64, says string) *node {

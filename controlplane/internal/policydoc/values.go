@@ -26,43 +26,20 @@ const (
 	keyPatternPattern  = `^(?:\*|=.*|~.+|[^!=~*][^*]*\*?|\*[^*]+)$`
 )
 
-// textPatterns are patterns of texts, by "OBJECT.FIELD"; other texts may be
+// textPatterns are patterns of texts, by what they are of; other texts may be
 // anything.
 var textPatterns = map[string]string{
-	"policy.name":         `^[0-9A-Za-z_-]{1,63}$`,
-	"response.body":       `^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]*$`,
-	"manage.path":         `^/(?:[^/?#%\\ ]+/)+$`,
-	"manage.token_sha256": `^[0-9A-Fa-f]{64}$`,
-	"header.name":         tokenPattern,
-	"header.scheme":       tokenPattern,
-	"address.header":      tokenPattern,
-	"cost.header":         tokenPattern,
-	"requests.header":     tokenPattern,
-	"settle_to.header":    tokenPattern,
-	"settle_to.trailer":   tokenPattern,
+	"policy_name": `^[0-9A-Za-z_-]{1,63}$`,
+	"body":        `^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]*$`,
+	"manage_path": `^/(?:[^/?#%\\ ]+/)+$`,
+	"sha256":      `^[0-9A-Fa-f]{64}$`,
+	"token":       tokenPattern,
+	"utc_offset":  `^(?:[+-](?:0[0-9]|1[01]):[0-5][0-9]|[+-]12:00|\+1[23]:[0-5][0-9]|\+14:00)$`,
+	"percent":     `^[0-9]+(?:\.[0-9]+)?(?:[Ee][+-]?[0-9]+)?%$`,
 }
 
-// itemCounts are the fewest and the most items of lists, by "OBJECT.FIELD"; a
-// most of 0 is any number.
-var itemCounts = map[string][2]int64{
-	"policy.rules":       {0, policy.MaxRules},
-	"policy.exempt":      {0, policy.MaxExempt},
-	"rule.key":           {0, policy.MaxKeyParts},
-	"rule.limits":        {0, policy.MaxWindows},
-	"rule.overrides":     {0, policy.MaxOverrides},
-	"match.hosts":        {1, 0},
-	"match.client_ips":   {1, 0},
-	"rule.exempt":        {0, policy.MaxExempt},
-	"key.first_of":       {2, policy.MaxKeyParts},
-	"key.property":       {1, 0},
-	"requests.property":  {1, 0},
-	"match.methods":      {1, 0},
-	"match.paths":        {1, 0},
-	"override.key":       {1, policy.MaxKeyParts},
-	"override.limits":    {1, policy.MaxWindows},
-	"answer.status":      {1, 0},
-	"answer.grpc_status": {1, 0},
-}
+// textNames are what the reference calls some of them.
+var textNames = map[string]string{"utc_offset": `text such as "+02:00"`, "percent": `text such as "25%"`}
 
 var anyText = text("text", textPattern)
 
@@ -82,21 +59,8 @@ var items = map[string]*node{
 	"answer_grpc_status": {says: "gRPC statuses such as `unavailable` or 14", AnyOf: []*node{word(policy.GRPCStatuses...), integer(0, 16)}},
 }
 
-// choices are the forms of values that have several.
+// choices are the forms of values of which the reference says more than their shapes.
 var choices = map[string][]*node{
-	"missing_key":      {word("skip", "deny", "share"), object("missing_key")},
-	"lease":            {word("auto", "off"), integer(1, policy.MaxLease)},
-	"cost":             {integer(1, math.MaxUint32), object("cost"), list(object("matched_cost"), 1, policy.MaxCosts)},
-	"requests":         {integer(0, math.MaxUint32), object("requests")},
-	"one_cost":         {integer(1, math.MaxUint32), object("cost")},
-	"header":           {text("text", tokenPattern), object("header")},
-	"path":             {word("full"), object("path")},
 	"response_headers": {headers(anyText, 0, "such as {x-left: few}")},
 	"grpc_status":      {{Enum: policy.GRPCStatuses[1:], says: "gRPC status such as `unavailable`"}, integer(1, 16)},
-	"claim":            {anyText, list(anyText, 1, 0)},
-	"utc_offset":       {text(`text such as "+02:00"`, `^(?:[+-](?:0[0-9]|1[01]):[0-5][0-9]|[+-]12:00|\+1[23]:[0-5][0-9]|\+14:00)$`)},
-	"settle_to": {word(string(policy.SettleCost), string(policy.SettleTokens), string(policy.SettleInputTokens), string(policy.SettleOutputTokens),
-		string(policy.SettleRequestBytes), string(policy.SettleResponseBytes), string(policy.SettleMilliseconds)), object("settle_to")},
-	"unknown": {word(string(policy.UnknownEstimate), string(policy.UnknownCost), string(policy.UnknownNothing)), integer(0, 0)},
-	"percent": {integer(1, 100), text(`text such as "25%"`, `^[0-9]+(?:\.[0-9]+)?(?:[Ee][+-]?[0-9]+)?%$`)},
 }
