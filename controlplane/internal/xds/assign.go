@@ -29,7 +29,7 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	before := map[string]track{}
 	for name, t := range l.tracks {
 		before[name] = *t
-		t.revisions, t.damaged, t.aborted, t.before = nil, nil, nil, t.newest()
+		t.revisions, t.before = nil, t.newest()
 	}
 	l.lost, l.last = nil, max(l.last, last)
 	l.track(store.DefaultPolicy)
@@ -39,18 +39,12 @@ func (l *Ledger) refresh(ctx context.Context) error {
 			continue
 		}
 		was, t := before[s.Policy], l.track(s.Policy)
-		known := was.find(s.Number)
-		switch {
-		case s.Rollout.IsAborted():
-			t.aborted = append(t.aborted, s.Number)
-		case slices.Contains(was.damaged, s.Number) || known == nil && l.isDamaged(ctx, s.Number):
-			t.damaged = append(t.damaged, s.Number)
-		default:
-			if known != nil { // what the store failed to keep stays here
-				s.Acked, s.Nacked = s.Acked || known.Acked, s.Nacked || known.Nacked
-			}
-			t.revisions = append(t.revisions, s)
+		if known := was.find(s.Number); known != nil { // what the store failed to keep stays here
+			s.Acked, s.Nacked, s.Damaged = s.Acked || known.Acked, s.Nacked || known.Nacked, known.Damaged
+		} else {
+			s.Damaged = !s.Rollout.IsAborted() && l.isDamaged(ctx, s.Number)
 		}
+		t.revisions = append(t.revisions, s)
 	}
 	l.reassign(before)
 	l.broadcastOffers()
@@ -70,7 +64,7 @@ func (l *Ledger) track(policy string) *track {
 // trackOf returns the track that has the revision, nil if none has.
 func (l *Ledger) trackOf(number uint64) *track {
 	for _, t := range l.tracks {
-		if t.find(number) != nil || slices.Contains(t.damaged, number) || slices.Contains(t.aborted, number) {
+		if t.find(number) != nil {
 			return t
 		}
 	}
@@ -127,7 +121,7 @@ func (l *Ledger) Policies() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(l.tracks)), func(name string) bool {
-		return len(l.tracks[name].revisions)+len(l.tracks[name].damaged) == 0
+		return !slices.ContainsFunc(l.tracks[name].revisions, func(r store.Summary) bool { return !r.Rollout.IsAborted() })
 	})
 }
 

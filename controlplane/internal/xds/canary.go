@@ -3,6 +3,7 @@ package xds
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"iter"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -22,30 +23,26 @@ func reaches(r *store.Rollout, node string) bool {
 
 // canary is the rollout of the newest revision while it lasts, nil if none does.
 func (t *track) canary() *store.Rollout {
-	if newest := t.find(t.newest()); newest != nil && newest.Rollout.Lasts() {
-		return newest.Rollout
+	if r := first(t.backward()).Rollout; r.Lasts() {
+		return r
 	}
 	return nil
 }
 
-// of returns the revisions that are for a proxy.
-func (t *track) of(p stance) []store.Summary {
-	if t == nil {
-		return nil
+// of goes over the revisions that are for a proxy, the newest first.
+func (t *track) of(p stance) iter.Seq[*store.Summary] {
+	return func(yield func(*store.Summary) bool) {
+		canary := t.canary()
+		for r := range t.backward() {
+			if (canary == nil || r.Rollout != canary || reaches(canary, p.id)) && !yield(r) {
+				return
+			}
+		}
 	}
-	if r := t.canary(); r != nil && !reaches(r, p.id) {
-		return t.revisions[:len(t.revisions)-1]
-	}
-	return t.revisions
 }
 
 // newestOf returns the number of the newest of these, 0 if there is none.
-func (t *track) newestOf(p stance) uint64 {
-	if list := t.of(p); len(list) > 0 {
-		return list[len(list)-1].Number
-	}
-	return 0
-}
+func (t *track) newestOf(p stance) uint64 { return first(t.of(p)).Number }
 
 // canaryRemark says that a proxy runs the revision of a canary.
 func (s *session) canaryRemark() string {
@@ -88,8 +85,8 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 	if r == nil {
 		return 0, c
 	}
-	number, c.Rollout = t.newest(), *r
-	c.Nacked = t.find(number).Nacked
+	newest := first(t.backward())
+	number, c.Rollout, c.Nacked = newest.Number, *r, newest.Nacked
 	for id, p := range l.proxies {
 		if slices.Contains(p.known.Refused, number) {
 			c.Refused = append(c.Refused, id.Node)

@@ -19,7 +19,11 @@ func (l *Ledger) Damaged(policy string) []uint64 {
 	list := slices.Clone(l.lost)
 	for name, t := range l.tracks {
 		if policy == "" || policy == name {
-			list = append(list, t.damaged...)
+			for _, r := range t.revisions {
+				if r.Damaged {
+					list = append(list, r.Number)
+				}
+			}
 		}
 	}
 	slices.Sort(list)
@@ -37,8 +41,9 @@ func (l *Ledger) isDamaged(ctx context.Context, number uint64) bool {
 func (l *Ledger) withdraw(number uint64) (ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t := l.trackOf(number); t != nil && t.withdraw(number) {
-		ok = true
+	r := l.trackOf(number).find(number)
+	if ok = r != nil && !r.Damaged; ok {
+		r.Damaged = true
 		l.broadcastOffers()
 	}
 	return ok

@@ -1,10 +1,6 @@
 package xds
 
-import (
-	"slices"
-
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
-)
+import "slices"
 
 // stance is what decides which revision one proxy is offered.
 type stance struct {
@@ -22,11 +18,7 @@ const maxMisses = 2
 // offer says which revision the proxy should hold, 0 for none. The package comment has
 // the rules.
 func (t *track) offer(p stance) uint64 {
-	revisions := t.of(p)
-	if len(revisions) == 0 {
-		return 0
-	}
-	newest := revisions[len(revisions)-1]
+	newest := first(t.of(p))
 	withheld := newest.Nacked && !newest.Acked // from proxies that come later
 	switch {
 	case !p.hasRefused(newest.Number) && (newest.Number > p.Since || !withheld):
@@ -39,16 +31,17 @@ func (t *track) offer(p stance) uint64 {
 
 // lastGood is offer without the newest revision's privilege.
 func (t *track) lastGood(p stance) uint64 {
-	revisions := t.of(p)
 	// A proxy that refused something newer than what it runs stays there: what
 	// others accepted meanwhile is not proven on it.
 	refusedLater := slices.ContainsFunc(p.Refused, func(r uint64) bool { return r > p.Acked })
-	isThere := slices.ContainsFunc(revisions, func(r store.Summary) bool { return r.Number == p.Acked })
-	if refusedLater && !p.hasRefused(p.Acked) && isThere {
-		return p.Acked
+	stays := refusedLater && !p.hasRefused(p.Acked)
+	for r := range t.of(p) {
+		if stays && r.Number == p.Acked {
+			return p.Acked
+		}
 	}
 	untried := uint64(0)
-	for _, r := range slices.Backward(revisions) {
+	for r := range t.of(p) {
 		switch {
 		case p.hasRefused(r.Number):
 		case r.Acked:

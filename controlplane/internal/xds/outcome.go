@@ -155,12 +155,13 @@ func (s *session) outcome(number uint64) Outcome {
 		return Unsent
 	}
 	want := s.track.offer(s.stance)
+	of := s.track.find(number)
 	switch accepted, ok := s.Replies[number]; {
 	case ok && !accepted:
 		return Nacked
 	case ok && (want != number || s.Holds == number):
 		return Acked // else it is about to get it again
-	case s.isAhead() && s.Ahead >= number, slices.Contains(s.track.aborted, number):
+	case s.isAhead() && s.Ahead >= number, of != nil && of.Rollout.IsAborted():
 		return Superseded
 	}
 	if s.track.newest() < number || s.InFlight {

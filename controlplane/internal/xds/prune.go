@@ -37,7 +37,7 @@ func (l *Ledger) removeOutdated(keep int) (numbers []uint64) {
 	var oldest uint64
 	for _, t := range l.tracks {
 		numbers = append(numbers, t.removeOutdated(keep, used)...)
-		if len(t.revisions) > 0 {
+		if t.newest() > 0 {
 			oldest = max(oldest, t.revisions[0].Number)
 		}
 	}

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
@@ -14,29 +15,48 @@ import (
 type track struct {
 	name      string
 	before    uint64          // the newest revision before the latest look at the store
-	revisions []store.Summary // ascending, without those that are damaged
-	damaged   []uint64        // ascending
-	aborted   []uint64        // ascending: they count as absent, too
+	revisions []store.Summary // ascending
+}
+
+// counts says whether a revision counts. One that is damaged or aborted is as if it were absent.
+func counts(r *store.Summary) bool { return !r.Damaged && !r.Rollout.IsAborted() }
+
+// backward goes over the revisions that count, the newest first.
+func (t *track) backward() iter.Seq[*store.Summary] {
+	return func(yield func(*store.Summary) bool) {
+		for i := len(t.all()) - 1; i >= 0; i-- {
+			if r := &t.revisions[i]; counts(r) && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+func (t *track) all() []store.Summary {
+	if t == nil {
+		return nil
+	}
+	return t.revisions
+}
+
+// first is the first of the revisions, or one with number 0.
+func first(of iter.Seq[*store.Summary]) (first store.Summary) {
+	for r := range of {
+		return *r
+	}
+	return first
 }
 
 // newest returns the number of the newest revision, 0 if there is none.
-func (t *track) newest() uint64 {
-	if t == nil || len(t.revisions) == 0 {
-		return 0
-	}
-	return t.revisions[len(t.revisions)-1].Number
-}
+func (t *track) newest() uint64 { return first(t.backward()).Number }
 
 // current is the revision that a proxy gets which connects for the first time, 0 if
 // there is none: the newest, unless it is withheld.
 func (t *track) current() uint64 { return t.offer(stance{Since: t.newest()}) }
 
-// find returns a revision, nil if it is not there.
+// find returns a revision, also one that does not count, or nil.
 func (t *track) find(number uint64) *store.Summary {
-	if t == nil {
-		return nil
-	}
-	i, ok := slices.BinarySearchFunc(t.revisions, number, func(r store.Summary, n uint64) int { return cmp.Compare(r.Number, n) })
+	i, ok := slices.BinarySearchFunc(t.all(), number, func(r store.Summary, n uint64) int { return cmp.Compare(r.Number, n) })
 	if !ok {
 		return nil
 	}
@@ -44,13 +64,8 @@ func (t *track) find(number uint64) *store.Summary {
 }
 
 // proxies say whom the policy is for: nil for those that no other policy takes, and of a
-// policy without a revision that is whole.
-func (t *track) proxies() *selector.Selector {
-	if t == nil || len(t.revisions) == 0 {
-		return nil
-	}
-	return t.revisions[len(t.revisions)-1].Proxies
-}
+// policy without a revision that counts.
+func (t *track) proxies() *selector.Selector { return first(t.backward()).Proxies }
 
 // settle marks a revision with a reply. It reports whether that may change what others
 // are offered.
@@ -67,38 +82,28 @@ func (t *track) settle(a store.Reply) (changed bool) {
 	return changed
 }
 
-// withdraw takes a damaged revision away; ok is false if that was done before.
-func (t *track) withdraw(number uint64) (ok bool) {
-	if slices.Contains(t.damaged, number) {
-		return false
-	}
-	t.revisions = slices.DeleteFunc(slices.Clone(t.revisions), func(r store.Summary) bool { return r.Number == number })
-	t.damaged = append(t.damaged, number)
-	slices.Sort(t.damaged)
-	return true
-}
-
-// removeOutdated takes the revisions out of the list that are neither among the
-// newest ones to keep nor in use, and returns them.
+// removeOutdated takes the revisions out of the list that are neither among the newest
+// ones to keep nor in use, and returns them. Those that do not count go with those of their age.
 func (t *track) removeOutdated(keep int, used map[uint64]bool) (numbers []uint64) {
-	old := len(t.revisions) - keep
-	if len(t.revisions) == 0 {
+	old := -keep
+	for range t.backward() {
+		old++
+	}
+	if old == -keep {
 		return nil
 	}
-	kept := t.revisions[:0:0]
-	for i, r := range t.revisions {
-		if i < old && !used[r.Number] {
+	kept := false // some older one
+	t.revisions = slices.DeleteFunc(t.revisions, func(r store.Summary) bool {
+		goes := !kept
+		if counts(&r) {
+			goes = old > 0 && !used[r.Number]
+			kept = kept || !goes
+			old--
+		}
+		if goes {
 			numbers = append(numbers, r.Number)
-		} else {
-			kept = append(kept, r)
 		}
-	}
-	t.revisions = kept
-	// Those that count as absent go with those of their age.
-	for _, absent := range []*[]uint64{&t.damaged, &t.aborted} {
-		for len(*absent) > 0 && (*absent)[0] < kept[0].Number { // the newest is always kept
-			numbers, *absent = append(numbers, (*absent)[0]), (*absent)[1:]
-		}
-	}
+		return goes
+	})
 	return numbers
 }
