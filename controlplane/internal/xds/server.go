@@ -236,29 +236,17 @@ func ServerOptions(config *tls.Config) []grpc.ServerOption {
 	}
 }
 
-// Register adds the discovery services to a gRPC server.
+// Register adds the discovery services to a gRPC server, without the state-of-the-world methods:
+// there the server answers a refusal with the same version again, and that ends as an acceptance.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
-	extensionv3.RegisterExtensionConfigDiscoveryServiceServer(r, ecds{server: s})
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, ads{server: s})
-}
-
-// ecds and ads leave the state-of-the-world methods unimplemented: there the
-// server answers a refusal with the same version again, and that ends as an
-// acceptance.
-type ecds struct {
-	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
-	server *Server
-}
-
-func (e ecds) DeltaExtensionConfigs(st extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
-	return e.server.serve(st)
-}
-
-type ads struct {
-	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
-	server *Server
-}
-
-func (a ads) DeltaAggregatedResources(st discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return a.server.serve(st)
+	handle := func(_ any, stream grpc.ServerStream) error { return s.serve(stream) }
+	for service, method := range map[string]string{
+		extensionv3.ExtensionConfigDiscoveryService_ServiceDesc.ServiceName: "DeltaExtensionConfigs",
+		discoveryv3.AggregatedDiscoveryService_ServiceDesc.ServiceName:      "DeltaAggregatedResources",
+	} {
+		r.RegisterService(&grpc.ServiceDesc{
+			ServiceName: service, HandlerType: (*any)(nil),
+			Streams: []grpc.StreamDesc{{StreamName: method, Handler: handle, ServerStreams: true, ClientStreams: true}},
+		}, nil)
+	}
 }
