@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"path"
 	"slices"
@@ -25,8 +26,8 @@ func (r *request) check(known []string) error {
 	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
 		return badRequest("the query of the URL is malformed: escape it as NAME=VALUE&NAME=VALUE")
 	}
-	for name, given := range r.query {
-		switch {
+	for _, name := range slices.Sorted(maps.Keys(r.query)) {
+		switch given := r.query[name]; {
 		case !slices.Contains(known, name):
 			return badRequest("no parameter %s here: known are %q", shown(name), known)
 		case len(given) > 1:
