@@ -6,6 +6,7 @@
 package selector
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -54,120 +55,70 @@ func (s *Selector) Equal(o *Selector) bool {
 
 // match says whether the whole text fits a pattern, in which each * stands for any text.
 func match(pattern, text string) bool {
-	star, again := -1, 0 // behind the last *, and where its text could grow to
-	p, t := 0, 0
-	for t < len(text) {
-		switch {
-		case p < len(pattern) && pattern[p] == '*':
-			p++
-			star, again = p, t
-		case p < len(pattern) && pattern[p] == text[t]:
-			p, t = p+1, t+1
-		case star >= 0:
-			again++
-			p, t = star, again
-		default:
-			return false
+	begin, rest, hasStar := strings.Cut(pattern, "*")
+	text, fits := strings.CutPrefix(text, begin)
+	for hasStar && fits {
+		if begin, rest, hasStar = strings.Cut(rest, "*"); !hasStar {
+			return strings.HasSuffix(text, begin)
 		}
+		_, text, fits = strings.Cut(text, begin)
 	}
-	return strings.Trim(pattern[p:], "*") == ""
+	return fits && text == ""
 }
 
 // Both describes a proxy that both selectors match, false if there is none.
 func Both(a, b *Selector) (example string, ok bool) {
-	var parts []string
-	both := func(what, p, q string) bool {
-		if p == "" && q == "" {
-			return true
-		}
-		text, ok := meet(orAny(p), orAny(q))
-		if ok {
-			parts = append(parts, fmt.Sprintf("%s %q", what, text))
-		}
-		return ok
-	}
-	if !both("node", a.Node, b.Node) || !both("cluster", a.Cluster, b.Cluster) || !both("san", a.SAN, b.SAN) {
-		return "", false
-	}
-	names := maps.Clone(a.Metadata)
-	if names == nil {
-		names = map[string]string{}
-	}
+	asked := [][3]string{{"node", a.Node, b.Node}, {"cluster", a.Cluster, b.Cluster}, {"san", a.SAN, b.SAN}}
+	names := map[string]string{}
+	maps.Copy(names, a.Metadata)
 	maps.Copy(names, b.Metadata)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if !both("metadata "+name, a.Metadata[name], b.Metadata[name]) {
+		asked = append(asked, [3]string{"metadata " + name, a.Metadata[name], b.Metadata[name]})
+	}
+	var parts []string
+	for _, of := range asked {
+		if of[1] == "" && of[2] == "" {
+			continue
+		}
+		text, ok := meet(cmp.Or(of[1], "*"), cmp.Or(of[2], "*"))
+		if !ok {
 			return "", false
 		}
+		parts = append(parts, fmt.Sprintf("%s %q", of[0], text))
 	}
 	return strings.Join(parts, ", "), true
 }
 
-func orAny(pattern string) string {
-	if pattern == "" {
-		return "*"
-	}
-	return pattern
-}
-
-// step is how a pair of places in two patterns was reached.
-type step struct {
-	from [2]int
-	text string
-}
-
-// meet finds a shortest text that fits both patterns, in which a * that meets a * stands for
-// one "1": it reads as somebody's name then.
+// meet finds a text that fits both patterns. Where both have a *, there is one if one's
+// beginning begins the other's, and one's end ends the other's: all else can stand in a row
+// between them. A "1" for a * reads as somebody's name.
 func meet(a, b string) (text string, ok bool) {
-	start, end := [2]int{}, [2]int{len(a), len(b)}
-	reached := map[[2]int]step{start: {}}
-	for queue := [][2]int{start}; len(queue) > 0; queue = queue[1:] {
-		at := queue[0]
-		if at == end {
-			return walked(reached, end), true
-		}
-		for _, next := range nexts(a, b, at) {
-			if _, before := reached[next.from]; !before {
-				reached[next.from] = step{at, next.text}
-				queue = append(queue, next.from)
-			}
-		}
+	firstA, firstB := strings.IndexByte(a, '*'), strings.IndexByte(b, '*')
+	if firstA < 0 {
+		return a, match(b, a)
 	}
-	return "", false
-}
-
-// nexts are the places after a pair of places, each with the text that leads there.
-func nexts(a, b string, at [2]int) (list []step) {
-	i, j := at[0], at[1]
-	inA, inB := i < len(a), j < len(b)
-	starA, starB := inA && a[i] == '*', inB && b[j] == '*'
-	if starA && starB {
-		return []step{{[2]int{i + 1, j + 1}, "1"}, {[2]int{i + 1, j}, ""}, {[2]int{i, j + 1}, ""}}
+	if firstB < 0 {
+		return b, match(a, b)
 	}
-	if starA {
-		list = append(list, step{[2]int{i + 1, j}, ""})
-		if inB {
-			list = append(list, step{[2]int{i, j + 1}, b[j : j+1]})
+	lastA, lastB := strings.LastIndexByte(a, '*'), strings.LastIndexByte(b, '*')
+	begin, end := a[:firstA], a[lastA+1:]
+	if firstB > firstA {
+		begin = b[:firstB]
+	}
+	if len(b)-lastB > len(a)-lastA {
+		end = b[lastB+1:]
+	}
+	for shared := min(len(begin), len(end)); shared > 0; shared-- {
+		if text = begin + end[shared:]; match(a, text) && match(b, text) {
+			return text, true
 		}
 	}
-	if starB {
-		list = append(list, step{[2]int{i, j + 1}, ""})
-		if inA {
-			list = append(list, step{[2]int{i + 1, j}, a[i : i+1]})
+	text = begin + "1"
+	for part := range strings.SplitSeq(a[firstA:lastA+1]+b[firstB:lastB+1], "*") {
+		if part != "" {
+			text += part + "1"
 		}
 	}
-	if !starA && !starB && inA && inB && a[i] == b[j] {
-		list = append(list, step{[2]int{i + 1, j + 1}, a[i : i+1]})
-	}
-	return list
-}
-
-// walked is the text on the way to a place.
-func walked(reached map[[2]int]step, at [2]int) string {
-	var parts []string
-	for at != [2]int{} {
-		parts = append(parts, reached[at].text)
-		at = reached[at].from
-	}
-	slices.Reverse(parts)
-	return strings.Join(parts, "")
+	text += end
+	return text, match(a, text) && match(b, text)
 }

@@ -22,23 +22,21 @@ const LastName = "sluice.last"
 // does not matter.
 const slotBytes = 4096
 
-// position is how far a database has come. It never goes back, except that Restore
+// position is how far a database has come: bbolt's transaction, the highest revision's number
+// that was given, and the highest id of an audit entry. None goes back, except that Restore
 // sets back the transaction.
-type position struct {
-	Transaction uint64 // of bbolt
-	Revision    uint64 // the highest number that was given
-	Entry       uint64 // the highest id of an audit entry
-}
-
-const positionText = "transaction %d, revision %d, audit entry %d"
+type position [3]uint64
 
 func (p position) String() string {
-	return fmt.Sprintf(positionText, p.Transaction, p.Revision, p.Entry)
+	return fmt.Sprintf("transaction %d, revision %d, audit entry %d", p[0], p[1], p[2])
 }
 
 // highest has the highest of each number.
 func (p position) highest(q position) position {
-	return position{max(p.Transaction, q.Transaction), max(p.Revision, q.Revision), max(p.Entry, q.Entry)}
+	for i := range p {
+		p[i] = max(p[i], q[i])
+	}
+	return p
 }
 
 func positionOf(tx *bbolt.Tx) position {
@@ -77,7 +75,7 @@ func openLast(name string, readOnly bool) (l *last, err error) {
 		_, _ = l.f.ReadAt(text, slot*slotBytes) // where one cannot be read, the other counts
 		var turn uint64
 		var p position
-		_, _ = fmt.Sscanf(string(text), "record %d: "+positionText, &turn, &p.Transaction, &p.Revision, &p.Entry)
+		_, _ = fmt.Sscanf(string(text), "record %d: transaction %d, revision %d, audit entry %d", &turn, &p[0], &p[1], &p[2])
 		if turn > l.turn && strings.HasPrefix(string(text), record(turn, p)) {
 			l.turn, l.known = turn, p
 		}
@@ -92,11 +90,11 @@ func record(turn uint64, p position) string {
 
 // check compares a database with the record.
 func (l *last) check(has position) error {
-	if l.turn == 0 && (has.Revision > 0 || has.Entry > 0) {
+	if l.turn == 0 && has[1]+has[2] > 0 {
 		return damage("%s is not beside it or not whole, so nothing says whether all that was acknowledged is here", LastName)
 	}
-	if a := l.known; has.Transaction < a.Transaction || has.Revision < a.Revision || has.Entry < a.Entry {
-		return damage("it lacks what was acknowledged: it ends with %v, and %v was acknowledged", has, a)
+	if has != has.highest(l.known) {
+		return damage("it lacks what was acknowledged: it ends with %v, and %v was acknowledged", has, l.known)
 	}
 	return nil
 }

@@ -101,13 +101,13 @@ func (r *Restored) mend(tx *bbolt.Tx, given position, name string, dropDamaged b
 	has := positionOf(tx)
 	given = given.highest(has)
 	r.Contents = backup.contents()
-	r.Given = given.Revision
+	r.Given = given[1]
 	return errors.Join(
-		backup.setSequence(revisionsBucket, given.Revision),
-		backup.setSequence(auditBucket, given.Entry),
+		backup.setSequence(revisionsBucket, given[1]),
+		backup.setSequence(auditBucket, given[2]),
 		backup.appendEntry(&Entry{
 			Who: "sluice store restore", Action: "restore", Revision: r.Newest,
-			Text: fmt.Sprintf("from %s, with revision numbers up to %d of %d", name, has.Revision, r.Given),
+			Text: fmt.Sprintf("from %s, with revision numbers up to %d of %d", name, has[1], r.Given),
 		}),
 	)
 }
