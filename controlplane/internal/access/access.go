@@ -33,16 +33,14 @@ const (
 	Admin
 )
 
-var roleNames = map[Role]string{Read: "read", Apply: "apply", Admin: "admin"}
+var roleNames = []string{"none", "read", "apply", "admin"}
 
-func (r Role) String() string { return cmp.Or(roleNames[r], "none") }
+func (r Role) String() string { return roleNames[r] }
 
 // ParseRole reads a role's name.
 func ParseRole(text string) (Role, error) {
-	for role, name := range roleNames {
-		if name == text {
-			return role, nil
-		}
+	if i := slices.Index(roleNames, text); i > 0 {
+		return Role(i), nil
 	}
 	return 0, fmt.Errorf("%q is not a role: give read, apply or admin", text)
 }
@@ -52,11 +50,9 @@ func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // UnmarshalText reads a role's name in JSON.
 func (r *Role) UnmarshalText(text []byte) (err error) {
-	if string(text) == Role(0).String() {
-		*r = 0
+	if *r, err = ParseRole(string(text)); string(text) == roleNames[0] {
 		return nil
 	}
-	*r, err = ParseRole(string(text))
 	return err
 }
 
@@ -79,6 +75,7 @@ func (c Caller) Anywhere() Role {
 // ParseRoles reads a role for all policies, roles for some as POLICY:ROLE, or both,
 // separated by commas.
 func ParseRoles(text string) (all Role, policies map[string]Role, err error) {
+	policies = map[string]Role{}
 	for word := range strings.SplitSeq(text, ",") {
 		name, of, forOne := strings.Cut(word, ":")
 		if !forOne {
@@ -90,15 +87,14 @@ func ParseRoles(text string) (all Role, policies map[string]Role, err error) {
 			return 0, nil, err
 		case forOne && !policy.IsPolicyName(name):
 			return 0, nil, fmt.Errorf("%q is not the name of a policy: give a role with one as edge:apply", name)
-		case forOne && policies[name] != 0 || !forOne && all != 0:
+		case policies[name] != 0:
 			return 0, nil, fmt.Errorf("two roles for %s: give one", cmp.Or(name, "all policies"))
-		case forOne && policies == nil:
-			policies = map[string]Role{name: role}
-		case forOne:
-			policies[name] = role
-		default:
-			all = role
 		}
+		policies[name] = role
+	}
+	all = policies[""]
+	if delete(policies, ""); len(policies) == 0 {
+		policies = nil
 	}
 	return all, policies, nil
 }

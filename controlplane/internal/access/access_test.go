@@ -71,6 +71,7 @@ func TestListErrors(t *testing.T) {
 		"certificate ci.corp a:read,a:apply":                   "f:1: two roles for a: give one",
 		"certificate ci.corp a:root":                           `f:1: "root" is not a role`,
 		"certificate ci.corp a*:read":                          `f:1: "a*" is not the name of a policy: give a role with one as edge:apply`,
+		"certificate ci.corp :read":                            `f:1: "" is not the name of a policy`,
 		"certificate ci.corp read,":                            `f:1: "" is not a role`,
 		"certificate ci.corp Admin":                            `f:1: "Admin" is not a role`,
 		"token ci apply s3cret":                                "f:1: token ci: SHA256HEX is not 64 hexadecimal digits: give what printf %s TOKEN | sha256sum prints",

@@ -23,44 +23,31 @@ func Verify(chain []*x509.Certificate, authorities *x509.CertPool) error {
 
 const hostBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// dnsNames are the certificate's DNS names. A wildcard does not count, nor does
-// a name that no host can have: an authority that signs DNS names without
-// looking must not have signed a URI.
-func dnsNames(c *x509.Certificate) []string {
-	return slices.DeleteFunc(slices.Clone(c.DNSNames), func(name string) bool {
-		return name == "" || strings.Trim(name, hostBytes) != ""
-	})
-}
-
-// uriNames are the certificate's URIs of that kind without a wildcard.
-func uriNames(c *x509.Certificate, kind func(*url.URL) bool) []string {
-	var names []string
-	for _, u := range c.URIs {
-		if text := u.String(); kind(u) && !strings.Contains(text, "*") {
-			names = append(names, text)
+// names are the certificate's DNS names and its URIs of a kind, up to so many bytes long. One
+// with a wildcard does not count, nor does a DNS name that no host can have: an authority that
+// signs DNS names without looking must not have signed a URI.
+func names(c *x509.Certificate, isOfKind func(*url.URL) bool, maxBytes int) (list []string) {
+	for _, name := range c.DNSNames {
+		if strings.Trim(name, hostBytes) == "" {
+			list = append(list, name)
 		}
 	}
-	return names
-}
-
-// callerNames are the names by which an access file knows a certificate. URIs
-// with more than a scheme, a host and a path do not count.
-func callerNames(c *x509.Certificate) []string {
-	var names []string
-	for _, name := range dnsNames(c) {
-		names = append(names, strings.ToLower(name))
+	for _, u := range c.URIs {
+		if text := u.String(); isOfKind(u) && !strings.Contains(text, "*") {
+			list = append(list, text)
+		}
 	}
-	names = append(names, uriNames(c, isPlainURI)...)
-	return slices.DeleteFunc(names, func(name string) bool { return len(name) > maxName })
+	return slices.DeleteFunc(list, func(name string) bool {
+		return name == "" || len(name) > maxBytes || !isVisible(name)
+	})
 }
 
 // proxyNames are the names that grant node ids. A URI without a scheme could
 // pass for a DNS name.
-func proxyNames(c *x509.Certificate) []string {
-	names := append(dnsNames(c), uriNames(c, (*url.URL).IsAbs)...)
-	return slices.DeleteFunc(names, func(name string) bool { return len(name) > MaxNodeID || !isVisible(name) })
-}
+func proxyNames(c *x509.Certificate) []string { return names(c, (*url.URL).IsAbs, MaxNodeID) }
 
+// isPlainURI says whether a URI has no more than a scheme, a host and a path: an access file
+// knows a certificate by these alone.
 func isPlainURI(u *url.URL) bool {
 	return u.Scheme != "" && u.Host != "" && u.Opaque == "" && u.User == nil &&
 		u.RawQuery == "" && !u.ForceQuery && u.Fragment == ""
@@ -69,9 +56,12 @@ func isPlainURI(u *url.URL) bool {
 // Certificate returns the caller that a verified certificate stands for: that
 // of the first line with a matching SAN.
 func (l *List) Certificate(c *x509.Certificate) (Caller, bool) {
-	names := callerNames(c)
+	list := names(c, isPlainURI, maxName)
 	for _, line := range l.certificates {
-		for _, name := range names {
+		for _, name := range list {
+			if !strings.Contains(name, ":") {
+				name = strings.ToLower(name)
+			}
 			if _, ok := line.san.match(name); ok {
 				c := line.caller
 				c.Name = "certificate " + name

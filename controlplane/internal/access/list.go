@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"strings"
 
@@ -44,8 +45,8 @@ const (
 	wantLine = "give token NAME ROLE SHA256HEX or certificate SAN ROLE"
 )
 
-// ParseList reads an access file: a token or a certificate a line; see lines for
-// what else a line may have.
+// ParseList reads an access file: a token or a certificate a line; see eachLine
+// for what else a line may have.
 //
 //	token NAME ROLE SHA256HEX
 //	certificate SAN ROLE
@@ -56,14 +57,11 @@ const (
 // be a token.
 func ParseList(file string, text []byte) (*List, error) {
 	r := reader{list: List{tokens: map[Digest]Caller{}}, first: map[string]int{}}
-	var problems []error
-	for line, words := range lines(text) {
+	err := eachLine(file, text, math.MaxInt, func(line int, words []string) error {
 		r.line = line
-		if err := r.read(words); err != nil {
-			problems = append(problems, fmt.Errorf("%s:%d: %w", file, line, err))
-		}
-	}
-	if err := errors.Join(problems...); err != nil {
+		return r.read(words)
+	})
+	if err != nil {
 		return nil, err
 	}
 	return &r.list, nil

@@ -44,30 +44,38 @@ func (n *NodeIDs) SAN(cert *x509.Certificate, id string) (string, error) {
 	if slices.Contains(sans, id) {
 		return id, nil
 	}
-	if name, ok := n.granted(sans, id); ok {
+	name, others := n.granted(sans, id)
+	switch {
+	case name != "":
 		return name, nil
+	case len(sans) == 0:
+		return "", fmt.Errorf("node id %q is not in its certificate, which has no DNS or URI name without a wildcard: "+
+			"issue one with the SAN %q", id, id)
 	}
-	return "", n.refusal(sans, id)
+	return "", fmt.Errorf(`node id %q is not granted by its certificate, which grants %s: `+
+		`set node.id to that, or write "%s %s" into the file of serve --node-names`, id, orList(append(others, sans...)), sans[0], id)
 }
 
-func (n *NodeIDs) granted(sans []string, id string) (name string, ok bool) {
+// granted returns the first name for which a line grants the id, or else the ids that lines grant.
+func (n *NodeIDs) granted(sans []string, id string) (name string, others []string) {
 	for _, g := range n.grants {
 		for _, name := range sans {
 			if captured, ok := g.san.match(name); ok {
 				if same, ok := g.id.match(id); ok && same == captured {
-					return name, true
+					return name, nil
 				}
+				others = append(others, strings.ReplaceAll(g.id.text, capture, captured))
 			}
 		}
 	}
-	return "", false
+	return "", others
 }
 
 // Domain says why the certificate may not ask for units of the domain; nil = a line
 // grants it. A domain stands where a node id does.
 func (n *NodeIDs) Domain(cert *x509.Certificate, domain string) error {
 	sans := proxyNames(cert)
-	if _, ok := n.granted(sans, domain); ok {
+	if name, _ := n.granted(sans, domain); name != "" {
 		return nil
 	}
 	if len(sans) == 0 {
@@ -78,23 +86,6 @@ func (n *NodeIDs) Domain(cert *x509.Certificate, domain string) error {
 
 // maxListed bounds what an error lists.
 const maxListed = 5
-
-func (n *NodeIDs) refusal(sans []string, id string) error {
-	if len(sans) == 0 {
-		return fmt.Errorf("node id %q is not in its certificate, which has no DNS or URI name without a wildcard: "+
-			"issue one with the SAN %q", id, id)
-	}
-	allowed := slices.Clone(sans)
-	for _, g := range n.grants {
-		for _, name := range sans {
-			if captured, ok := g.san.match(name); ok {
-				allowed = append(allowed, strings.ReplaceAll(g.id.text, capture, captured))
-			}
-		}
-	}
-	return fmt.Errorf(`node id %q is not granted by its certificate, which grants %s: `+
-		`set node.id to that, or write "%s %s" into the file of serve --node-names`, id, orList(allowed), sans[0], id)
-}
 
 func orList(ids []string) string {
 	slices.Sort(ids)
@@ -115,26 +106,20 @@ const maxLines = 10_000
 //	SAN ID
 //
 // where * and {id} stand for one or more characters of a segment (see pattern),
-// and {id} for the same ones on both sides; see lines for what else a line may
-// have. Errors name the file.
+// and {id} for the same ones on both sides; see eachLine for what else a
+// line may have. Errors name the file.
 func ParseNodeIDs(file string, text []byte) (*NodeIDs, error) {
 	n := &NodeIDs{}
-	var errs []error
-	for line, words := range lines(text) {
+	err := eachLine(file, text, maxListed, func(_ int, words []string) error {
 		g, err := parseGrant(words)
-		switch {
-		case err == nil:
-			n.grants = append(n.grants, g)
-		case len(errs) < maxListed:
-			errs = append(errs, fmt.Errorf("%s:%d: %w", file, line, err))
-		}
+		n.grants = append(n.grants, g)
+		return err
+	})
+	if err == nil && len(n.grants) > maxLines {
+		err = fmt.Errorf("%s: %d lines, at most %d are allowed: let * or {id} stand for what differs", file, len(n.grants), maxLines)
 	}
-	if len(n.grants) > maxLines {
-		errs = append(errs, fmt.Errorf("%s: %d lines, at most %d are allowed: let * or {id} stand for what differs",
-			file, len(n.grants), maxLines))
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+	if err != nil {
+		return nil, err
 	}
 	return n, nil
 }
