@@ -34,9 +34,9 @@ type lines struct {
 // openLines opens a file, or a reader that is open, and undoes its compression.
 func openLines(ctx context.Context, name string, stdin io.Reader) (*lines, error) {
 	l := &lines{name: name}
-	raw := input.Until(ctx, stdin)
+	var raw io.Reader
 	if name == "-" {
-		l.name = "standard input"
+		l.name, raw = "standard input", input.Until(ctx, stdin)
 	} else {
 		f, err := input.Open(ctx, name)
 		if err != nil {

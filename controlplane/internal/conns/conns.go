@@ -14,7 +14,9 @@ package conns
 
 import (
 	"cmp"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,11 +86,7 @@ func (l *Listener) victim(c *Conn) (v *Conn) {
 		return cmp.Or(cmp.Compare(min(a.uses, 1), min(b.uses, 1)),
 			cmp.Compare(of[b.address], of[a.address]), cmp.Compare(a.heard.Load(), b.heard.Load()))
 	}
-	for o := range l.open {
-		if v == nil || before(o, v) < 0 {
-			v = o
-		}
-	}
+	v = slices.MinFunc(slices.Collect(maps.Keys(l.open)), before)
 	if v.uses > 0 && (kept[c.address] > 0 || kept[v.address] <= l.maxOpen/5) {
 		return nil
 	}

@@ -104,48 +104,16 @@ func Open(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// Until reads from r until ctx ends. It leaves a read under way behind, so the
-// command has to end then too.
+// Until reads from r until ctx ends, ahead of its reader. It leaves a read under way behind, so
+// the command has to end then too.
 func Until(ctx context.Context, r io.Reader) io.Reader {
-	return &until{ctx: ctx, from: r, came: make(chan came, 1)}
-}
-
-type until struct {
-	ctx  context.Context
-	from io.Reader
-	came chan came
-	text []byte // came, not yet read
-	err  error
-}
-
-type came struct {
-	text []byte
-	err  error
-}
-
-const blockBytes = 64 << 10
-
-func (u *until) Read(p []byte) (int, error) {
-	if len(u.text) == 0 && u.err == nil {
-		go func() {
-			block := make([]byte, blockBytes)
-			n, err := u.from.Read(block)
-			u.came <- came{block[:n], err}
-		}()
-		select {
-		case c := <-u.came:
-			u.text, u.err = c.text, c.err
-		case <-u.ctx.Done():
-			u.err = ErrInterrupted
-		}
+	from, to := io.Pipe()
+	if context.AfterFunc(ctx, func() { _ = to.CloseWithError(ErrInterrupted) }); ctx.Err() != nil {
+		_ = to.CloseWithError(ErrInterrupted) // at once
 	}
-	if u.ctx.Err() != nil {
-		u.text, u.err = nil, ErrInterrupted
-	}
-	n := copy(p, u.text)
-	u.text = u.text[n:]
-	if len(u.text) > 0 {
-		return n, nil
-	}
-	return n, u.err
+	go func() {
+		_, err := io.Copy(to, r)
+		_ = to.CloseWithError(err)
+	}()
+	return from
 }

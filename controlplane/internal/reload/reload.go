@@ -9,6 +9,7 @@ package reload
 import (
 	"crypto/sha256"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,8 +35,8 @@ type Value[T any] struct {
 	current atomic.Pointer[T]
 	mu      sync.Mutex // held by the one caller that looks at the files
 	looked  time.Time
-	good    [sha256.Size]byte // digest of the contents that the value was read from
-	problem string            // what was logged last, "" while all is well
+	good    [][sha256.Size]byte // digests of the contents that the value was read from
+	problem string              // what was logged last, "" while all is well
 }
 
 // Open reads the first value. parse gets the contents of the files, in their
@@ -73,18 +74,15 @@ func (v *Value[T]) names() string { return strings.Join(v.files, ", ") }
 // read reads the files, and parses them if they are not those of the value. What was refused
 // may be good by now: a certificate may have become valid.
 func (v *Value[T]) read() error {
-	contents, all := make([][]byte, len(v.files)), sha256.New()
+	contents, digests := make([][]byte, len(v.files)), make([][sha256.Size]byte, len(v.files))
 	for i, file := range v.files {
 		text, err := input.File(file, maxBytes)
 		if err != nil {
 			return err
 		}
-		contents[i] = text
-		one := sha256.Sum256(text)
-		all.Write(one[:])
+		contents[i], digests[i] = text, sha256.Sum256(text)
 	}
-	digest := [sha256.Size]byte(all.Sum(nil))
-	if digest == v.good {
+	if slices.Equal(digests, v.good) {
 		return nil
 	}
 	value, err := v.parse(contents)
@@ -94,6 +92,6 @@ func (v *Value[T]) read() error {
 	if v.current.Swap(&value) != nil {
 		v.log.Info("file read again", "file", v.names())
 	}
-	v.good = digest
+	v.good = digests
 	return nil
 }
