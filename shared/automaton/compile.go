@@ -48,6 +48,9 @@ type result struct {
 // room for.
 var ErrFull = errors.New("not read: the expressions before it are too large together")
 
+// Size is how many expressions the set has, where none was refused, and the bytes of all.
+func (s *Set) Size() (n, bytes int) { return len(s.compiled), s.bytes }
+
 // Compile compiles an expression in Go's syntax. A syntax error is a *syntax.Error.
 // Any other error says what is too large and what to do about it; its text continues
 // a sentence that begins "the regular expression".

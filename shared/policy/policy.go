@@ -33,6 +33,8 @@ type Policy struct {
 	Exempt   []Match // no rule judges a request for which one of them holds
 	Manage   *Manage // nil = no management requests
 
+	Expressions, ExpressionBytes int // how many different ones it has, and what their automata take
+
 	ReportKeys   ReportKeys
 	ReportSecret string // of the hashes that ReportKeys asks for; set by the control plane, empty in a file
 }

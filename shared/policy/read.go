@@ -68,6 +68,7 @@ func (r *reader) read(doc *Node) (*Policy, []Problem) {
 	if problems := r.found(doc); len(problems) > 0 {
 		return nil, problems
 	}
+	p.Expressions, p.ExpressionBytes = r.expressions.Size()
 	return p, nil
 }
 

@@ -2,9 +2,6 @@
 package footprint
 
 import (
-	"slices"
-
-	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -154,38 +151,7 @@ func denialBytes(p *policy.Policy) uint64 {
 // the places between the tables that are too short for anything else. The filter's memory
 // doubles where the collector finds no place that is long enough.
 func expressionBytes(p *policy.Policy) uint64 {
-	seen, tables := map[*automaton.Automaton]bool{nil: true}, 0
-	add := func(p policy.Pattern) {
-		if !seen[p.Automaton] {
-			seen[p.Automaton] = true
-			tables += p.Automaton.Bytes()
-		}
-	}
-	matches := slices.Clone(p.Exempt)
-	for i := range p.Rules {
-		r := &p.Rules[i]
-		matches = append(append(matches, r.Match), r.Exempt...)
-		for _, c := range r.Costs {
-			matches = append(matches, c.Match)
-		}
-		if r.Settle != nil {
-			matches = append(matches, policy.Match{Headers: r.Settle.When.Headers})
-		}
-		for _, o := range r.Overrides {
-			for _, part := range o.Key {
-				add(part)
-			}
-		}
-	}
-	for _, m := range matches {
-		for _, path := range m.Paths {
-			add(path)
-		}
-		for _, h := range m.Headers {
-			add(h.Value)
-		}
-	}
 	const making, collected, between = 256 << 10, 8 << 20, 5 << 10
-	n := len(seen) - 1
-	return uint64(2 * (3*tables + min(n*making, collected) + n*between))
+	n := p.Expressions
+	return uint64(2 * (3*p.ExpressionBytes + min(n*making, collected) + n*between))
 }
