@@ -252,7 +252,7 @@ func answerCells(op manage.Operation, report *api.Counters) (table [][]string) {
 		case report.Quota == nil:
 			table = append(table, counterCells(op, r)...)
 		case r.Silent != "":
-			table = append(table, []string{r.Proxy, "holds " + strconv.FormatInt(*r.Value, 10) + "; " + silentText(r.Silent), windowsText(r.Windows)})
+			table = append(table, []string{r.Proxy, "holds " + strconv.FormatInt(*r.Value, 10) + "; " + silentText(r.Silent), windowsText(r.Windows, false)})
 		default:
 			table = append(table, []string{r.Proxy, "holds " + strconv.FormatInt(*r.Value, 10)})
 		}
@@ -286,7 +286,7 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 		if *r.Value > 0 {
 			at = time.UnixMilli(*r.Value).UTC().Format("2006-01-02 15:04:05.000Z")
 		}
-		return [][]string{{r.Proxy, at, windowsText(r.Windows)}}
+		return [][]string{{r.Proxy, at, windowsText(r.Windows, false)}}
 	case "reset":
 		if *r.Value == 0 {
 			return [][]string{{r.Proxy, "there was no such key"}}
@@ -295,7 +295,7 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 	case "clean":
 		return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10)}}
 	}
-	return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10), windowsText(r.Windows)}}
+	return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10), windowsText(r.Windows, false)}}
 }
 
 func verdictCells(r manage.Row) []string {
@@ -313,21 +313,21 @@ func verdictCells(r manage.Row) []string {
 	}
 	if !*r.Allowed {
 		result = "denied"
-		switch {
-		case *r.RetryMs < 0:
+		if *r.RetryMs < 0 {
 			result += ", and no wait would help"
-		default:
-			result += ", retry after " + policy.FormatDuration(*r.RetryMs*int64(time.Millisecond))
+		} else {
+			result += ", retry after " + span(*r.RetryMs)
 		}
 	}
 	if len(reasons) > 0 {
 		result += " (" + strings.Join(slices.Sorted(maps.Keys(reasons)), ", ") + ")"
 	}
-	return []string{r.Proxy, result, windowsText(windows)}
+	return []string{r.Proxy, result, windowsText(windows, false)}
 }
 
-// windowsText is windows in a cell: "3 of 10 per 1m; daily 12 of 1000 per 1d".
-func windowsText(windows []answer.Window) string {
+// windowsText is windows in a cell: "3 of 10 per 1m; daily 12 of 1000 per 1d", with when each
+// ends if that is asked for.
+func windowsText(windows []answer.Window, ends bool) string {
 	texts := make([]string, 0, len(windows))
 	for _, w := range windows {
 		of := "any number"
@@ -337,6 +337,9 @@ func windowsText(windows []answer.Window) string {
 		text := fmt.Sprintf("%d of %s per %s", w.Used, of, per(&w))
 		if w.Name != "" {
 			text = w.Name + " " + text
+		}
+		if ends && w.Used > 0 && w.ResetMs > 0 {
+			text += ", new in " + span(w.ResetMs)
 		}
 		texts = append(texts, text)
 	}

@@ -242,6 +242,12 @@ type clientReset struct {
 	*api.Counters
 }
 
+// resetReport is what reset prints as JSON of a described client.
+type resetReport struct {
+	Resets []clientReset  `json:"resets"`
+	Failed []manage.Asked `json:"failed,omitempty"` // proxies that did not say their keys
+}
+
 const resetHint = "give --rule with --key, or describe a request of the client for --rule or --all-rules, as for sluice counters find"
 
 // resetClient resets the keys of a described client: in the rule, or in all rules where it
@@ -262,7 +268,7 @@ func (o *countersOptions) resetClient(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	done := []clientReset{}
+	report := resetReport{Resets: []clientReset{}, Failed: failed}
 	for _, k := range keys {
 		if k.NoKey != "" || o.allRules && k.Common {
 			continue
@@ -277,16 +283,12 @@ func (o *countersOptions) resetClient(cmd *cobra.Command) error {
 		if one.Counters, one.Error, err = a.onKey(cmd.Context(), o.op, manage.Subject{Rule: k.Rule, Key: k.parts}); err != nil {
 			return err
 		}
-		done = append(done, one)
+		report.Resets = append(report.Resets, one)
 	}
-	value := struct {
-		Resets []clientReset  `json:"resets"`
-		Failed []manage.Asked `json:"failed,omitempty"`
-	}{done, failed}
-	if err := o.output.print(cmd, &value, func(b *strings.Builder) { o.printResets(b, done, failed) }); err != nil {
+	if err := o.output.print(cmd, &report, report.print); err != nil {
 		return err
 	}
-	return o.judgeResets(done, failed)
+	return report.judge()
 }
 
 // keysOf are the keys in one rule. It is an error if no proxy has the rule, or has a key of
@@ -311,26 +313,26 @@ func keysOf(rule string, keys []*clientKey, failed []manage.Asked) (own []*clien
 	return nil, withHint(fmt.Errorf("there is no rule %q, or it is off", rule), "sluice counters find shows a client's keys in all rules")
 }
 
-func (o *countersOptions) printResets(b *strings.Builder, done []clientReset, failed []manage.Asked) {
+func (r *resetReport) print(b *strings.Builder) {
 	table := [][]string{{"RULE", "KEY", "PROXY", "ANSWER"}}
-	for _, d := range done {
+	for _, d := range r.Resets {
 		key := keySentence(d.Key)
 		if d.Error != "" {
 			table = append(table, []string{d.Rule, key, "", "failed: " + d.Error})
 			continue
 		}
-		for _, cells := range answerCells(o.op, d.Counters) {
+		for _, cells := range answerCells(operationOf("reset"), d.Counters) {
 			table = append(table, append([]string{d.Rule, key}, cells...))
 		}
 	}
-	for _, f := range failed {
+	for _, f := range r.Failed {
 		table = append(table, []string{"", "", f.Proxy, "failed: " + f.Error})
 	}
 	if len(table) == 1 {
 		return
 	}
 	printTable(b, table)
-	for _, d := range done {
+	for _, d := range r.Resets {
 		if d.Counters != nil && d.Note != "" { // the same for all rules of the quota service
 			b.WriteString(printable.Text(d.Note) + "\n")
 			return
@@ -338,10 +340,10 @@ func (o *countersOptions) printResets(b *strings.Builder, done []clientReset, fa
 	}
 }
 
-// judgeResets is the error where something failed, or where nothing was reset.
-func (o *countersOptions) judgeResets(done []clientReset, failed []manage.Asked) error {
-	unknown, reset := len(failed), false
-	for _, d := range done {
+// judge is the error where something failed, or where nothing was reset.
+func (r *resetReport) judge() error {
+	unknown, reset := len(r.Failed), false
+	for _, d := range r.Resets {
 		if d.Error != "" || slices.ContainsFunc(d.Proxies, func(r manage.Row) bool { return r.Error != "" || r.Silent != "" }) {
 			unknown++
 			continue

@@ -199,16 +199,5 @@ func (c *clientCounter) cells() []string {
 	if c.Override != "" {
 		now += ", override " + c.Override
 	}
-	return []string{"  " + c.Proxy, now, freedText(c.Windows), denied, c.Hash}
-}
-
-// freedText is windowsText with when each starts anew.
-func freedText(windows []answer.Window) string {
-	texts := make([]string, len(windows))
-	for i, w := range windows {
-		if texts[i] = windowsText(windows[i : i+1]); w.Used > 0 && w.ResetMs > 0 {
-			texts[i] += ", new in " + span(w.ResetMs)
-		}
-	}
-	return strings.Join(texts, "; ")
+	return []string{"  " + c.Proxy, now, windowsText(c.Windows, true), denied, c.Hash}
 }
