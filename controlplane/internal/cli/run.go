@@ -79,10 +79,10 @@ func run(cmd *cobra.Command, o runOptions) error {
 		return err
 	}
 	r, err := o.start(cmd, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+	defer r.close()
 	if err != nil {
 		return err
 	}
-	defer r.close()
 	return r.run(cmd.Context())
 }
 
@@ -118,14 +118,10 @@ func (o *runOptions) check() error {
 	return o.services.check()
 }
 
-// start makes the proxy and opens what it accepts on.
+// start makes the proxy and opens what it accepts on. The runner is to be closed after an
+// error, too.
 func (o *runOptions) start(cmd *cobra.Command, log *slog.Logger) (r *runner, err error) {
 	r = &runner{cmd: cmd, log: log, file: o.file, hasQuota: len(o.services.xds)+len(o.services.quota) > 0}
-	defer func() {
-		if err != nil {
-			r.close()
-		}
-	}()
 	options := proxy.Options{ReadFile: readFilterFile, Workers: o.workers, CacheDir: compiledFilters(), Log: log}
 	if options.Upstream, err = proxy.ParseUpstream(o.upstream); err != nil {
 		return r, usageError(fmt.Errorf("--upstream: %w", err), "give something like http://127.0.0.1:8080")

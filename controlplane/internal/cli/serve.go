@@ -236,7 +236,7 @@ func (s *servers) run(ctx context.Context) error {
 
 	failed := make(chan error, 2)
 	go func() {
-		if web.TLSConfig != nil {
+		if s.guard.http != nil {
 			failed <- web.ServeTLS(s.httpListener, "", "")
 		} else {
 			failed <- web.Serve(s.httpListener)

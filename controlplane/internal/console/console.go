@@ -9,6 +9,7 @@ package console
 
 import (
 	"cmp"
+	"crypto/hmac"
 	"crypto/rand"
 	"embed"
 	"errors"
@@ -49,8 +50,8 @@ type console struct {
 	sessions *sessions
 	guesses  *guesses
 	guessLog *slog.Logger
-	secret   []byte // of the tokens in forms
-	samples  *policySamples
+	secret   []byte   // of the tokens in forms
+	samples  sync.Map // of each policy whose rules somebody has looked at
 	visits   *room.Room
 
 	comparing sync.Mutex // held while policies are read: they take memory
@@ -70,7 +71,7 @@ func New(o Options) http.Handler {
 	c := &console{
 		api: o.API, access: o.Access, log: o.Log, sessions: newSessions(time.Now), secret: secret,
 		guesses: newGuesses(time.Now), guessLog: lograte.NewLimit(1).Logger(o.Log),
-		samples: newPolicySamples(time.Now), visits: room.New(maxVisits),
+		visits: room.New(maxVisits),
 	}
 	mux := http.NewServeMux()
 	mux.Handle(Path, c.pages())
@@ -191,7 +192,7 @@ func (c *console) visited(w http.ResponseWriter, r *http.Request, v *visit, p pa
 	if err := parseForm(w, r); err != nil {
 		return err
 	}
-	if r.Method == http.MethodPost && !c.madeFor(v, r.PostForm.Get("csrf")) {
+	if r.Method == http.MethodPost && !hmac.Equal([]byte(r.PostForm.Get("csrf")), []byte(v.CSRF)) {
 		return &failure{code: http.StatusForbidden, Text: "this form is not of your session: load the page again"}
 	}
 	return p(w, r, v)

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/chart"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 // maxFailed bounds the proxies that are named because they have not answered.
@@ -33,11 +35,12 @@ func (c *console) rules(w http.ResponseWriter, r *http.Request, v *visit) error 
 		return err
 	}
 	b := rulesView{policies: policies{"/console/rules", policyOf(r), h.Policies}}
-	samples, ok := c.samples.of(policyOf(r), h.Policies)
-	if !ok {
+	if b.Policy != store.DefaultPolicy && !slices.Contains(h.Policies, b.Policy) {
 		return c.unknown(w, r, v)
 	}
-	switch err := c.sample(r, samples); {
+	kept, _ := c.samples.LoadOrStore(b.Policy, newSamples(time.Now))
+	taken := kept.(*samples)
+	switch err := c.sample(r, taken); {
 	case isCode(err, http.StatusNotImplemented):
 		b.Missing = true
 	case isCode(err, http.StatusServiceUnavailable):
@@ -45,7 +48,7 @@ func (c *console) rules(w http.ResponseWriter, r *http.Request, v *visit) error 
 	case err != nil:
 		return err
 	}
-	b.Rules, b.Times, b.Failed, b.More = samples.list()
+	b.Rules, b.Times, b.Failed, b.More = taken.list()
 	b.Silent = len(b.Failed)
 	b.Failed = b.Failed[:min(b.Silent, maxFailed)]
 	return c.render(w, http.StatusOK, "rules", view{"Rules", "rules", v, &b})

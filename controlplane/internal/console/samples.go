@@ -7,7 +7,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
@@ -73,28 +72,6 @@ type samples struct {
 	more   int // rules that are not plotted
 	failed []policyfile.Problem
 	last   map[string]map[string]Counts // by proxy and rule
-}
-
-// policySamples are samples of each policy whose rules somebody has looked at.
-type policySamples struct {
-	now func() time.Time
-
-	mu       sync.Mutex
-	byPolicy map[string]*samples
-}
-
-func newPolicySamples(now func() time.Time) *policySamples {
-	return &policySamples{now: now, byPolicy: map[string]*samples{store.DefaultPolicy: newSamples(now)}}
-}
-
-// of returns the samples of a policy. It makes them if need be for one that there is.
-func (p *policySamples) of(policy string, existing []string) (*samples, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.byPolicy[policy] == nil && slices.Contains(existing, policy) {
-		p.byPolicy[policy] = newSamples(p.now)
-	}
-	return p.byPolicy[policy], p.byPolicy[policy] != nil
 }
 
 func newSamples(now func() time.Time) *samples { return &samples{now: now} }

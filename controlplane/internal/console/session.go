@@ -127,10 +127,6 @@ func (c *console) csrf(v *visit) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-func (c *console) madeFor(v *visit, csrf string) bool {
-	return hmac.Equal([]byte(csrf), []byte(v.CSRF))
-}
-
 func (c *console) loginPage(w http.ResponseWriter, r *http.Request, _ *visit) error {
 	if !c.access {
 		http.Redirect(w, r, Path, http.StatusSeeOther)
