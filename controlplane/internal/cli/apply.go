@@ -125,17 +125,15 @@ func (c *client) apply(ctx context.Context, files []policyText, wasm *string, qu
 		if err != nil {
 			return nil, err
 		}
-		var done api.AppliedChanges
-		err = c.call(ctx, http.MethodPost, "/v1/changes", nil, body, &done)
+		done, err := call[api.AppliedChanges](ctx, c, http.MethodPost, "/v1/changes", nil, body)
 		return done.Applied, err
 	}
 	query.Set("file", files[0].name)
 	if wasm != nil {
 		query.Set("wasm", *wasm)
 	}
-	var done api.Applied
-	err := c.call(ctx, http.MethodPost, "/v1/policies", query, files[0].text, &done)
-	return []api.Applied{done}, err
+	done, err := call[api.Applied](ctx, c, http.MethodPost, "/v1/policies", query, files[0].text)
+	return []api.Applied{*done}, err
 }
 
 // rollOut watches new revisions reach the proxies.
@@ -353,11 +351,11 @@ func newMoveCommand(done, use string, cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var now api.Applied
-		if err := c.call(cmd.Context(), http.MethodPost, path, policyQuery(o.policyName), nil, &now); err != nil {
+		now, err := call[api.Applied](cmd.Context(), c, http.MethodPost, path, policyQuery(o.policyName), nil)
+		if err != nil {
 			return err
 		}
-		return rollOut{client: c, output: o.output, wait: wait, done: done}.run(cmd, now)
+		return rollOut{client: c, output: o.output, wait: wait, done: done}.run(cmd, *now)
 	}
 	o.AddFlags(cmd, store.DefaultPolicy)
 	addWaitFlag(cmd, &wait)

@@ -220,12 +220,12 @@ func withPolicies[T any](rows [][]string, at int, list []T, of func(T) string) [
 	return rows
 }
 
-// call sends a request, with a policy as its body if any, and reads the JSON
-// answer into result.
-func (c *client) call(ctx context.Context, method, path string, query url.Values, body []byte, result any) error {
+// call sends a request, with a policy as its body if any, and reads the JSON answer.
+func call[T any](ctx context.Context, c *client, method, path string, query url.Values, body []byte) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return c.ask(ctx, method, path, query, "application/yaml", body, result)
+	answer := new(T)
+	return answer, c.ask(ctx, method, path, query, "application/yaml", body, answer)
 }
 
 // ask is call without its timeout: where serve asks proxies, they take longer than it does.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/diff"
@@ -45,7 +44,7 @@ counted. Nothing is applied.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return diffPolicies(cmd, o) },
 	}
 	addPolicyFlag(cmd, &o.file)
-	o.serverOptions.AddFlags(cmd, "")
+	o.AddFlags(cmd, "")
 	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 if the texts differ")
 	return cmd
 }
@@ -122,22 +121,17 @@ func unified(oldName, old, newName string, text []byte) string {
 // current returns the newest revision of a policy, nil before the first. One that is damaged
 // or was aborted is passed over, as it is for proxies.
 func (c *client) current(ctx context.Context, policy string) (*api.Revision, error) {
-	var h api.History
 	query := policyQuery(policy)
 	query.Set("limit", "100")
-	if err := c.call(ctx, http.MethodGet, "/v1/policies", query, nil, &h); err != nil {
+	h, err := call[api.History](ctx, c, http.MethodGet, "/v1/policies", query, nil)
+	if err != nil {
 		return nil, err
 	}
 	whole := slices.IndexFunc(h.Revisions, func(r store.Summary) bool { return !r.Damaged && !r.Rollout.IsAborted() })
 	if whole < 0 {
 		return nil, nil //nolint:nilnil // there is none, which is no error
 	}
-	var r api.Revision
-	path := "/v1/policies/" + strconv.FormatUint(h.Revisions[whole].Number, 10)
-	if err := c.call(ctx, http.MethodGet, path, policyQuery(policy), nil, &r); err != nil {
-		return nil, err
-	}
-	return &r, nil
+	return call[api.Revision](ctx, c, http.MethodGet, "/v1/policies/"+number(h.Revisions[whole].Number), policyQuery(policy), nil)
 }
 
 // counterChanges compares a policy with the revision it is to replace, nil for

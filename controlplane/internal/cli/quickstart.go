@@ -164,8 +164,8 @@ func (d *demo) show() error {
 // connected waits until the control plane knows the proxies.
 func (d *demo) connected(ctx context.Context) error {
 	for {
-		var status api.Status
-		if err := d.client.call(ctx, http.MethodGet, "/v1/status", nil, nil, &status); err != nil {
+		status, err := call[api.Status](ctx, d.client, http.MethodGet, "/v1/status", nil, nil)
+		if err != nil {
 			return err
 		}
 		if len(slices.DeleteFunc(status.Proxies, func(p xds.ProxyStatus) bool { return !p.Connected })) >= quickstartProxies {

@@ -24,8 +24,8 @@ func show[T any](cmd *cobra.Command, o *serverOptions, path string, query url.Va
 	if err != nil {
 		return err
 	}
-	answer := new(T)
-	if err := c.call(cmd.Context(), http.MethodGet, path, query, nil, answer); err != nil {
+	answer, err := call[T](cmd.Context(), c, http.MethodGet, path, query, nil)
+	if err != nil {
 		return err
 	}
 	return o.output.print(cmd, answer, func(b *strings.Builder) { text(b, answer) })
@@ -196,8 +196,8 @@ func (c *client) audit(cmd *cobra.Command, query url.Values, limit int) (api.Aud
 			size = min(size, limit-len(all.Entries))
 		}
 		query.Set("limit", strconv.Itoa(size))
-		var page api.Audit
-		if err := c.call(cmd.Context(), http.MethodGet, "/v1/audit", query, nil, &page); err != nil {
+		page, err := call[api.Audit](cmd.Context(), c, http.MethodGet, "/v1/audit", query, nil)
+		if err != nil {
 			return all, err
 		}
 		all.Entries = append(all.Entries, page.Entries...)

@@ -19,11 +19,11 @@ import (
 // configuration, or JSON in any case, or write a file.
 var printsNoData = regexp.MustCompile(`^sluice (import|quickstart|quota|render|run|schema|serve|simulate|store)\b`)
 
-// call is a correct one of each of these commands.
-type call struct{ args, commands string }
+// usage is a correct call of each of these commands.
+type usage struct{ args, commands string }
 
 // failing cannot succeed: nobody listens at the server, and there is no such file.
-var failing = []call{
+var failing = []usage{
 	{"--server http://127.0.0.1:1", "abort, audit, get, history, promote, rollback, status"},
 	{"-f POLICY --server http://127.0.0.1:1", "apply, diff"},
 	{"-o NONE --server http://127.0.0.1:1", "store backup"},
@@ -50,7 +50,7 @@ var failing = []call{
 }
 
 // succeeding cannot fail, but where they cannot write.
-var succeeding = []call{{"", "render grafana, render prometheus-rules, schema"}, {"--image a -n a --proxies b", "render kubernetes"}}
+var succeeding = []usage{{"", "render grafana, render prometheus-rules, schema"}, {"--image a -n a --proxies b", "render kubernetes"}}
 
 // leaves are the commands that do something, but for those of cobra's own.
 func leaves() (list []*cobra.Command) {
