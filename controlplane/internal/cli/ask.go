@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -116,19 +117,15 @@ func (a *asker) counters(ctx context.Context, op manage.Operation, query url.Val
 	if err := a.server.ask(ctx, http.MethodPost, "/v1/counters/"+op.Name, nil, "application/x-www-form-urlencoded", []byte(form.Encode()), report); err != nil {
 		return nil, err
 	}
-	whole := true
 	if report.Quota != nil {
-		of, whole = manage.Leased, manage.Answers(op, report.Quota)
-	}
-	for i := range report.Proxies {
-		r := &report.Proxies[i]
-		whole = whole && (r.Error != "" || manage.Answers(of, &r.Answer))
+		of = manage.Leased
 	}
 	switch {
-	case !whole:
+	case report.Quota != nil && !manage.Answers(op, report.Quota),
+		slices.ContainsFunc(report.Proxies, func(r manage.Row) bool { return r.Error == "" && !manage.Answers(of, &r.Answer) }):
 		return nil, a.server.notOurs()
 	case len(report.Proxies) == 0 && report.Quota == nil:
-		return nil, errNoProxy()
+		return nil, errNoProxy
 	}
 	return report, nil
 }
@@ -144,20 +141,16 @@ func (a *asker) explain(ctx context.Context, described string) ([]manage.Explain
 	if err := a.server.ask(ctx, http.MethodPost, "/v1/explain", query, "application/json", []byte(described), report); err != nil {
 		return nil, err
 	}
-	for i := range report.Proxies {
-		if r := &report.Proxies[i]; r.Error == "" && !manage.Explains(&r.Explanation) {
-			return nil, a.server.notOurs()
-		}
-	}
-	if len(report.Proxies) == 0 {
-		return nil, errNoProxy()
+	switch {
+	case slices.ContainsFunc(report.Proxies, func(r manage.ExplainRow) bool { return r.Error == "" && !manage.Explains(&r.Explanation) }):
+		return nil, a.server.notOurs()
+	case len(report.Proxies) == 0:
+		return nil, errNoProxy
 	}
 	return report.Proxies, nil
 }
 
-func errNoProxy() error {
-	return withHint(errors.New("no proxy is connected"), "sluice status shows those that were; --proxy asks one that the server does not know")
-}
+var errNoProxy = withHint(errors.New("no proxy is connected"), "sluice status shows those that were; --proxy asks one that the server does not know")
 
 // failures is the error of rows of proxies that failed, nil if none did.
 func failures[Row any](rows []Row, asked func(*Row) *manage.Asked) error {

@@ -201,7 +201,7 @@ func (o *countersOptions) judge(report *api.Counters) error {
 			"its figures lack what they count meanwhile, and they do not see a change; sluice explain says what they decide")
 	}
 	if o.op.Name == "reset" && !wasReset(report) {
-		return errNothingReset()
+		return errNothingReset
 	}
 	return nil
 }

@@ -354,7 +354,7 @@ func (r *resetReport) judge() error {
 	case unknown > 0:
 		return withHint(errors.New("not all counters were reset: see above"), "sluice status shows the proxies")
 	case !reset:
-		return errNothingReset()
+		return errNothingReset
 	}
 	return nil
 }
@@ -367,7 +367,5 @@ func wasReset(report *api.Counters) bool {
 	return slices.ContainsFunc(report.Proxies, func(r manage.Row) bool { return r.Value != nil && *r.Value > 0 })
 }
 
-func errNothingReset() error {
-	return withHint(errors.New("there was no such key: nothing was reset"),
-		"sluice counters find shows a client's keys; top prints keys as --key takes them, one for each part")
-}
+var errNothingReset = withHint(errors.New("there was no such key: nothing was reset"),
+	"sluice counters find shows a client's keys; top prints keys as --key takes them, one for each part")

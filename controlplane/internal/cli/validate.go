@@ -66,7 +66,7 @@ func validate(cmd *cobra.Command, o validateOptions) error {
 	if err != nil {
 		return err
 	}
-	return o.output.print(cmd, nil, func(b *strings.Builder) {
+	return outputText.print(cmd, nil, func(b *strings.Builder) {
 		fmt.Fprintf(b, "%s is valid: %s\n", o.file, count(len(read.policy.Rules), "rule", "rules"))
 		printMemory(b, footprint.Of(read.policy))
 	})
