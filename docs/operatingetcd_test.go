@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/etcdtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 // TestOperatingPageOnEtcd runs the page's commands with those that move its store to an etcd of
@@ -22,8 +22,8 @@ func TestOperatingPageOnEtcd(t *testing.T) {
 	free, err := ports.Free(2)
 	require.NoError(t, err)
 	addresses := []string{"127.0.0.1:28080", fmt.Sprint("127.0.0.1:", free[0]), "127.0.0.1:28000", fmt.Sprint("127.0.0.1:", free[1])}
-	for i, m := range etcdtest.Start(t, 3, "--cert-file", cert, "--key-file", key) {
-		addresses = append(addresses, fmt.Sprintf("10.0.0.%d:2379", i+1), m.Addr)
+	for i, m := range servertest.StartEtcd(t, 3, "--cert-file", cert, "--key-file", key) {
+		addresses = append(addresses, fmt.Sprintf("10.0.0.%d:2379", i+1), m.Addr())
 	}
 	p := newPage(t, "etc/sluice", addresses...)
 	p.etcd = true

@@ -19,14 +19,14 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/sluice-ratelimit/sluice/build/etcdtest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 var serveRounds = flag.Int("serve-rounds", 20, "how often TestSeveralServes kills a serve or a member of etcd")
 
 // several are three serves on three members of etcd.
 type several struct {
-	members etcdtest.Cluster
+	members servertest.Etcd
 	etcd    *clientv3.Client
 	serves  []*controlPlane
 	gates   [][]*gate // of each serve, one before each member
@@ -41,16 +41,16 @@ type several struct {
 func startSeveral(t *testing.T, proxies int) *several {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
-	s := &several{members: etcdtest.Start(t, 3), envoys: map[string]*proxy{}, random: rand.New(rand.NewPCG(seed, 0)), acked: map[uint64]bool{}}
+	s := &several{members: servertest.StartEtcd(t, 3), envoys: map[string]*proxy{}, random: rand.New(rand.NewPCG(seed, 0)), acked: map[uint64]bool{}}
 	var err error
-	s.etcd, err = clientv3.New(clientv3.Config{Endpoints: []string{s.members[0].Addr, s.members[1].Addr, s.members[2].Addr}})
+	s.etcd, err = clientv3.New(clientv3.Config{Endpoints: []string{s.members[0].Addr(), s.members[1].Addr(), s.members[2].Addr()}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.etcd.Close() })
 	for i := range 3 {
 		var gates []*gate
 		var hosts []string
 		for _, m := range s.members {
-			g := newGate(t, m.Addr)
+			g := newGate(t, m.Addr())
 			gates, hosts = append(gates, g), append(hosts, g.address())
 		}
 		c := &controlPlane{data: t.TempDir() + "/data", store: "etcd://" + strings.Join(hosts, ","), xds: freeAddress(t), http: freeAddress(t), flags: []string{"--wasm", built.filter}}
@@ -252,8 +252,8 @@ func (s *several) amid(t *testing.T, args ...string) (out, errs string, begun ti
 // An etcd without space takes no changes until it has some again: a serve says so, also one that
 // starts meanwhile, and serves what it knows.
 func TestSeveralServesOnAFullEtcd(t *testing.T) {
-	etcd := etcdtest.Start(t, 1, "--quota-backend-bytes", fmt.Sprint(4<<20))
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd[0].Addr}})
+	etcd := servertest.StartEtcd(t, 1, "--quota-backend-bytes", fmt.Sprint(4<<20))
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd[0].Addr()}})
 	require.NoError(t, err)
 	defer client.Close()
 	c := &controlPlane{data: t.TempDir() + "/data", store: etcd.URL(), xds: freeAddress(t), http: freeAddress(t), flags: []string{"--wasm", "/f.wasm"}}
@@ -286,7 +286,7 @@ func TestSeveralServesOnAFullEtcd(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.Compact(t.Context(), deleted.Header.Revision, clientv3.WithCompactPhysical())
 	require.NoError(t, err)
-	_, err = client.Defragment(t.Context(), etcd[0].Addr)
+	_, err = client.Defragment(t.Context(), etcd[0].Addr())
 	require.NoError(t, err)
 	_, err = client.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
 	require.NoError(t, err)

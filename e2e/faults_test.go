@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 var faultNames = flag.String("fault-names", ".", "`REGEXP` for the faults to happen")
@@ -24,8 +24,8 @@ var faultNames = flag.String("fault-names", ".", "`REGEXP` for the faults to hap
 // load on them. Faults happen to its parts.
 type faultRig struct {
 	driver   driver
-	store    *redistest.Server
-	cluster  *redistest.Cluster // or this
+	store    *servertest.RedisServer
+	cluster  *servertest.Cluster // or this
 	services []*quotaService
 	gates    []*gate // to the services, one for each proxy
 	proxies  []*proxy
@@ -187,8 +187,8 @@ func (f *faultRig) stood(e exchange) bool {
 
 // What clients see of faults is what docs/cluster.md says.
 func TestFaults(t *testing.T) {
-	binary := redistest.Redis(t)[0]
-	server := redistest.Start(t, binary, "--enable-debug-command", "yes")
+	binary := servertest.Redis(t)
+	server := servertest.StartRedis(t, binary, "--enable-debug-command", "yes")
 	n := 3
 	if *faultRuns == 0 {
 		n = 2
@@ -221,8 +221,8 @@ func (f *faultRig) runAll(t *testing.T, list []fault) {
 }
 
 // moveToCluster puts services whose store is a Cluster in place of those there are.
-func (f *faultRig) moveToCluster(t *testing.T, binary redistest.Binary) {
-	f.cluster = redistest.StartCluster(t, binary)
+func (f *faultRig) moveToCluster(t *testing.T, binary servertest.Binary) {
+	f.cluster = servertest.StartCluster(t, binary)
 	f.cluster.FailOver()
 	for i, s := range f.services {
 		s.kill()

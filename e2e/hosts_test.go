@@ -18,7 +18,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 var updateHosts = flag.Bool("update-hosts", false, "write what is seen of hosts into testdata/hosts.txt")
@@ -233,7 +233,7 @@ func startHosts(t *testing.T, d driver) (addresses []string) {
 		host, name, _ := strings.Cut(s, " ")
 		servers += fmt.Sprintf("server { listen %s; server_name %s; add_header x-taken %s; add_header x-name $host; location / { return 200; } }\n", nginx, host, name)
 	}
-	buildtest.Nginx(t, nginx, "access_log off;\n"+servers)
+	servertest.Nginx(t, nginx, "access_log off;\n"+servers)
 	p := d.start(t, proxyOptions{policy: hostPolicy, upstream: goServer.URL, workers: 2, edit: func(bootstrap []byte) []byte {
 		return edited(t, bootstrap, func(static object) {
 			listener, clusters := string(marshaled(t, listenersOf(static)[0])), static["clusters"].([]any)

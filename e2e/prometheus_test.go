@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 // prometheus is a running Prometheus.
@@ -134,7 +134,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	rules := sluiceOK(t, "render", "prometheus-rules")
 	promtool(t, "check", "rules", file(t, "rules.yaml", rules))
 
-	store := redistest.Start(t, redistest.Redis(t)[0])
+	store := servertest.StartRedis(t, servertest.Redis(t))
 	c, q := startControlPlane(t), startQuota(t, "redis://"+store.Addr())
 	wasm := buildtest.Filter(t, "sluice_faults")
 	p := c.proxy(t, newest(t), proxyOptions{node: "edge", quota: q.address, wasm: wasm, workers: 2})

@@ -10,14 +10,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 // TestQuotaPair is what operators run: two quota services on one Redis, and three Envoys
 // of which each asks both.
 func TestQuotaPair(t *testing.T) {
 	t.Parallel()
-	store := "redis://" + redistest.Start(t, redistest.Redis(t)[0]).Addr()
+	store := "redis://" + servertest.StartRedis(t, servertest.Redis(t)).Addr()
 	services := []*quotaService{startQuota(t, store), startQuota(t, store)}
 	c := startControlPlane(t, "--quota-store", store)
 	d, proxies := newest(t), make([]*proxy, 3)

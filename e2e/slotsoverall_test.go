@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 const answersOverAll = `
@@ -37,7 +37,7 @@ const answersIdle = 14 * time.Second
 // Redis that loses nothing when it is killed.
 type answersFleet struct {
 	*answering
-	store    *redistest.Server
+	store    *servertest.RedisServer
 	services []*quotaService
 	control  *controlPlane
 	gates    []*gate
@@ -46,7 +46,7 @@ type answersFleet struct {
 }
 
 func startAnswersFleet(t *testing.T, d driver) *answersFleet {
-	f := &answersFleet{answering: startAnswering(t), store: redistest.Start(t, redistest.Redis(t)[0], "--appendonly", "yes")}
+	f := &answersFleet{answering: startAnswering(t), store: servertest.StartRedis(t, servertest.Redis(t), "--appendonly", "yes")}
 	url := "redis://" + f.store.Addr()
 	f.services = []*quotaService{startQuota(t, url), startQuota(t, url)}
 	f.control = startControlPlane(t, "--quota-store", url)

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/ports"
-	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
@@ -41,7 +41,7 @@ type fleet struct {
 	*bench
 	envoys   []*proc.Process
 	services []*child.Child
-	redis    *redistest.Server
+	redis    *servertest.RedisServer
 	quota    string // URL of the quota service; "" = none
 }
 
@@ -49,7 +49,7 @@ type fleet struct {
 func (b *bench) run(t testing.TB, s site) *fleet {
 	f, clusters := &fleet{bench: b}, ""
 	if s.limiter != "" {
-		f.redis = redistest.Start(t, redistest.Redis(t)[0])
+		f.redis = servertest.StartRedis(t, servertest.Redis(t))
 		clusters = fmt.Sprintf(serviceCluster, "ratelimit", f.startLimiter(t))
 	}
 	if s.quota {

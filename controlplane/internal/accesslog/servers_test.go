@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
@@ -274,7 +274,7 @@ func TestLogsOfNginx(t *testing.T) {
 	free, err := ports.Free(1)
 	require.NoError(t, err)
 	address := fmt.Sprint("127.0.0.1:", free[0])
-	dir := buildtest.Nginx(t, address, fmt.Sprintf(`
+	dir := servertest.Nginx(t, address, fmt.Sprintf(`
   large_client_header_buffers 4 16k;
   log_format headers '%s';
   access_log combined;

@@ -18,7 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/kubernetes"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/envoy"
@@ -84,7 +84,7 @@ func containersOf(t *testing.T, manifests string) map[string]container {
 }
 
 func TestContainersOfRenderKubernetesStart(t *testing.T) {
-	redis := redistest.Start(t, redistest.Redis(t)[0])
+	redis := servertest.StartRedis(t, servertest.Redis(t))
 	cert, key := buildtest.Certificate(t)
 	dir := t.TempDir()
 	for name, from := range map[string]string{"xds-client-ca": cert, "http-client-ca": cert, "tls.crt": cert, "tls.key": key} {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 // As docs/coming-from.md writes them, the limits of nginx decide as nginx does.
@@ -19,7 +20,7 @@ func TestLimitReqOfNginx(t *testing.T) {
 	free, err := ports.Free(1)
 	require.NoError(t, err)
 	address := fmt.Sprint("127.0.0.1:", free[0])
-	buildtest.Nginx(t, address, fmt.Sprintf(`
+	servertest.Nginx(t, address, fmt.Sprintf(`
   access_log off;
   limit_req_status 429;
   limit_req_log_level info;

@@ -8,17 +8,18 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/sluice-ratelimit/sluice/build/etcdtest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 func TestEtcd(t *testing.T) {
-	at := etcdtest.Start(t, 1).URL()
+	at := servertest.StartEtcd(t, 1).URL()
 	conform(t, func(t *testing.T) opener {
 		return func() keeper { return openEtcd(t, at+"/"+t.Name()) }
 	})
@@ -39,7 +40,7 @@ func soon(t *testing.T, what string, is func() bool) {
 
 // Each of two control planes knows what the other has done, and only one of them leads.
 func TestTwoOnOneEtcd(t *testing.T) {
-	at, ctx := etcdtest.Start(t, 1).URL(), t.Context()
+	at, ctx := servertest.StartEtcd(t, 1).URL(), t.Context()
 	a, b := openEtcd(t, at), openEtcd(t, at)
 	for i := range uint64(20) {
 		appended := b.Appended()
@@ -97,7 +98,7 @@ func TestTwoOnOneEtcd(t *testing.T) {
 
 // A copy either way has the same records.
 func TestCopy(t *testing.T) {
-	at, ctx := etcdtest.Start(t, 1).URL(), t.Context()
+	at, ctx := servertest.StartEtcd(t, 1).URL(), t.Context()
 	from := open(t, t.TempDir())
 	text := make([]byte, 1<<20)
 	_, _ = rand.NewChaCha8([32]byte{2}).Read(text)
@@ -154,11 +155,11 @@ func everything(t *testing.T, s keeper) map[string]string {
 // A control plane that etcd does not answer reads what it knows, refuses changes soon, and
 // goes on by itself.
 func TestCutOff(t *testing.T) {
-	cluster, ctx := etcdtest.Start(t, 1), t.Context()
+	cluster, ctx := servertest.StartEtcd(t, 1), t.Context()
 	e := openEtcd(t, cluster.URL())
 	appendAll(t, e, "a")
 	for name, fault := range map[string][2]func(){
-		"silent": {cluster[0].Stop, cluster[0].Continue},
+		"silent": {func() { cluster[0].Signal(syscall.SIGSTOP) }, func() { cluster[0].Signal(syscall.SIGCONT) }},
 		"killed": {func() { cluster[0].Kill(); pause(ctx, 20*time.Second) }, cluster[0].Restart}, // gRPC's own pauses are long by then
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +199,7 @@ func (e *Etcd) told1() []byte {
 }
 
 func TestCredentials(t *testing.T) {
-	cluster, ctx := etcdtest.Start(t, 1), t.Context()
+	cluster, ctx := servertest.StartEtcd(t, 1), t.Context()
 	e := openEtcd(t, cluster.URL())
 	c := e.client
 	must := func(_ any, err error) { require.NoError(t, err) }
@@ -218,7 +219,7 @@ func TestCredentials(t *testing.T) {
 		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 		return name
 	}
-	hosts := cluster[0].Addr
+	hosts := cluster[0].Addr()
 	rooted, err := clientv3.New(clientv3.Config{Endpoints: []string{hosts}, Username: "root", Password: "hunter2"})
 	require.NoError(t, err)
 	defer rooted.Close()

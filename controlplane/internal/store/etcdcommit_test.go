@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/sluice-ratelimit/sluice/build/etcdtest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 // A change compares what it read, not what the copy has by the time of the commit.
 func TestEtcdComparesWhatWasRead(t *testing.T) {
-	at, ctx := etcdtest.Start(t, 1).URL(), t.Context()
+	at, ctx := servertest.StartEtcd(t, 1).URL(), t.Context()
 	a, b := openEtcd(t, at), openEtcd(t, at)
 	appendAll(t, a, "first")
 	require.NoError(t, a.SaveReply(ctx, Reply{Node: "n", Revision: 1, Accepted: true}))
@@ -92,7 +92,7 @@ func TestEtcdStoresLate(t *testing.T) {
 		return client, err
 	}
 	defer func() { connect = clientv3.New }()
-	e := openEtcd(t, etcdtest.Start(t, 1).URL())
+	e := openEtcd(t, servertest.StartEtcd(t, 1).URL())
 	soon(t, "its election is over", e.Leads)
 	lose := func() {
 		l.mu.Lock()
@@ -126,7 +126,7 @@ func TestEtcdStoresLate(t *testing.T) {
 
 // Nothing that a proxy has refused is promoted by itself, not even in the same moment.
 func TestEtcdRefusedMeanwhile(t *testing.T) {
-	e, ctx := openEtcd(t, etcdtest.Start(t, 1).URL()), t.Context()
+	e, ctx := openEtcd(t, servertest.StartEtcd(t, 1).URL()), t.Context()
 	soon(t, "it leads", e.Leads)
 	d := draft("careful")
 	d.Rollout = &Rollout{Percent: 10, State: Canary}

@@ -12,15 +12,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 )
 
 // A swap whose answer is lost was carried out; it fails and is not sent again.
 func TestLostAnswerIsNotRepeated(t *testing.T) {
 	t.Parallel()
-	forAll(t, func(t *testing.T, b redistest.Binary) {
-		server := redistest.Start(t, b)
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		server := servertest.StartRedis(t, b)
 		middle := standBetween(t, server.Addr())
 		store := open(t, middle.url())
 		now := timeOf(t, store) // the server knows the script
@@ -52,8 +52,8 @@ func TestLostAnswerIsNotRepeated(t *testing.T) {
 func TestStoppedServer(t *testing.T) {
 	t.Parallel()
 	const timeout, tolerance = 100 * time.Millisecond, time.Second // 2,000 of them, on any machine; the client itself takes 3 s
-	forAll(t, func(t *testing.T, b redistest.Binary) {
-		server := redistest.Start(t, b)
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		server := servertest.StartRedis(t, b)
 		store := open(t, "redis://"+server.Addr())
 		server.Signal(syscall.SIGSTOP)
 		var swaps []quota.Swap
@@ -90,8 +90,8 @@ func TestStoppedServer(t *testing.T) {
 // What a server refuses fails with what to do, and without the key.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
-	forAll(t, func(t *testing.T, b redistest.Binary) {
-		server := redistest.Start(t, b)
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		server := servertest.StartRedis(t, b)
 		store := open(t, "redis://"+server.Addr())
 		now, key := timeOf(t, store), newKey()
 		for _, c := range []struct{ name, do, undo, says string }{

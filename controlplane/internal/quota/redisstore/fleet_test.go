@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
 )
@@ -20,8 +20,8 @@ import (
 // A Cluster does what one server does; a master that stands still holds up no other's keys.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	forAll(t, func(t *testing.T, b redistest.Binary) {
-		c := redistest.StartCluster(t, b)
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		c := servertest.StartCluster(t, b)
 		t.Run("conformance", func(t *testing.T) {
 			conform(t, func() quota.Store {
 				store, err := try(t, redisstore.Options{URL: c.URL()})
@@ -40,7 +40,7 @@ func TestCluster(t *testing.T) {
 
 // standstill stops a master for less than it takes to replace it: the keys of the
 // others are answered at once.
-func standstill(t *testing.T, store *redisstore.Store, c *redistest.Cluster) {
+func standstill(t *testing.T, store *redisstore.Store, c *servertest.Cluster) {
 	const n, timeout = 60, 200 * time.Millisecond
 	now := timeOf(t, store)
 	swaps := make([]quota.Swap, n)
@@ -77,9 +77,9 @@ func standstill(t *testing.T, store *redisstore.Store, c *redistest.Cluster) {
 // with a word.
 func TestSentinel(t *testing.T) {
 	t.Parallel()
-	forAll(t, func(t *testing.T, b redistest.Binary) {
-		servers, at := redistest.StartSentinel(t, b, password)
-		_, err := try(t, redisstore.Options{URL: strings.Replace(at, "/"+redistest.SentinelName, "/other", 1), PasswordFile: passwordFile(t, password)})
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		servers, at := servertest.StartSentinel(t, b, password)
+		_, err := try(t, redisstore.Options{URL: strings.Replace(at, "/"+servertest.SentinelName, "/other", 1), PasswordFile: passwordFile(t, password)})
 		require.ErrorContains(t, err, "the quota store")
 		_, err = try(t, redisstore.Options{URL: at, PasswordFile: passwordFile(t, "s3cr3t-wrong")})
 		require.ErrorContains(t, err, "WRONGPASS")

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
@@ -26,7 +26,7 @@ func TestFreshKeys(t *testing.T) {
 		// every is for 20,000 keys a second together, less than saturates two processors.
 		every = floods * batch * time.Second / 20_000
 	)
-	server := redistest.Start(t, redistest.Redis(t)[0], "--maxmemory", "6gb", "--maxmemory-policy", "noeviction")
+	server := servertest.StartRedis(t, servertest.Redis(t), "--maxmemory", "6gb", "--maxmemory-policy", "noeviction")
 	s, err := quota.NewService(t.Context(), quota.Options{Store: open(t, "redis://"+server.Addr())})
 	require.NoError(t, err)
 	asking := func(counter byte, n uint32) *asker {

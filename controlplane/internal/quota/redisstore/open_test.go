@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
 )
@@ -33,7 +33,7 @@ func passwordFile(t *testing.T, text string) string {
 func TestTLSAndPassword(t *testing.T) {
 	t.Parallel()
 	cert, key := buildtest.Certificate(t)
-	server := redistest.StartTLS(t, redistest.Redis(t)[0], password, cert, key)
+	server := servertest.StartTLS(t, servertest.Redis(t), password, cert, key)
 	server.Do("ACL", "SETUSER", "limiter", "on", ">"+password, "~sluice:*", "+@all")
 	host, tls := server.Addr(), "?ca="+url.QueryEscape(cert)
 	withCertificate := tls + "&cert=" + url.QueryEscape(cert) + "&key=" + url.QueryEscape(key)
@@ -83,8 +83,8 @@ func TestTLSAndPassword(t *testing.T) {
 // A server that would drop values is refused; one that does not say is warned of.
 func TestServersThatForget(t *testing.T) {
 	t.Parallel()
-	forAll(t, func(t *testing.T, b redistest.Binary) {
-		server := redistest.Start(t, b)
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		server := servertest.StartRedis(t, b)
 		const info = "ACL SETUSER default"
 		for _, c := range []struct{ do, refuses, warns string }{
 			{"CONFIG SET maxmemory-policy allkeys-lru", "", ""},
@@ -116,7 +116,7 @@ func TestServersThatForget(t *testing.T) {
 // Tenants with prefixes of their own do not see each other's values.
 func TestPrefix(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t, redistest.Redis(t)[0])
+	server := servertest.StartRedis(t, servertest.Redis(t))
 	key := newKey()
 	for _, prefix := range []string{"", "?prefix=a:", "?prefix=b:"} {
 		store := open(t, "redis://"+server.Addr()+prefix)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
@@ -16,8 +16,8 @@ import (
 // counts with those that ran before.
 func TestServicesKeepTheirSecret(t *testing.T) {
 	t.Parallel()
-	forAll(t, func(t *testing.T, binary redistest.Binary) {
-		server := redistest.Start(t, binary)
+	forAll(t, func(t *testing.T, binary servertest.Binary) {
+		server := servertest.StartRedis(t, binary)
 		start := func(settle time.Duration) *quota.Service {
 			s, err := quota.NewService(t.Context(), quota.Options{Store: open(t, "redis://"+server.Addr()), Settle: settle})
 			require.NoError(t, err)

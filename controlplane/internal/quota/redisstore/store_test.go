@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
 )
@@ -30,8 +30,8 @@ func try(t testing.TB, o redisstore.Options) (*redisstore.Store, error) {
 }
 
 // forAll runs the test beside each server's name.
-func forAll(t *testing.T, test func(t *testing.T, b redistest.Binary)) {
-	for _, b := range redistest.All(t) {
+func forAll(t *testing.T, test func(t *testing.T, b servertest.Binary)) {
+	for _, b := range servertest.Redises(t) {
 		t.Run(b.Name, func(t *testing.T) {
 			t.Parallel()
 			test(t, b)
@@ -43,8 +43,8 @@ func forAll(t *testing.T, test func(t *testing.T, b redistest.Binary)) {
 // come so far again.
 func TestAClockSetBack(t *testing.T) {
 	t.Parallel()
-	forAll(t, func(t *testing.T, b redistest.Binary) {
-		server := redistest.Start(t, b)
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		server := servertest.StartRedis(t, b)
 		store := open(t, "redis://"+server.Addr())
 		now := timeOf(t, store)
 		w := write(now, newKey(), nil, newValue("a"))
@@ -66,8 +66,8 @@ func TestMemoryConforms(t *testing.T) {
 // What a store does costs nothing that the server forgets its scripts all the time.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	forAll(t, func(t *testing.T, b redistest.Binary) {
-		server := redistest.Start(t, b)
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		server := servertest.StartRedis(t, b)
 		ctx, cancel := context.WithCancel(t.Context())
 		var flushing sync.WaitGroup
 		flushing.Go(func() {

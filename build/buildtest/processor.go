@@ -20,7 +20,7 @@ func ThreadTime() (time.Duration, error) {
 
 // machineTime is the processor time that all programs on this machine have used so
 // far, with what its host took from it, and all that there was, in steps of
-// 10 ms. Interrupts count as nobody's: those of the network are the sender's.
+// 10 ms. Interrupts count as nobody's: those of the network are the sender's. Only Linux says it.
 func machineTime() (used, all time.Duration, err error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -1,4 +1,4 @@
-package redistest
+package servertest
 
 import (
 	"fmt"
@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
 const (
@@ -22,17 +20,16 @@ const (
 )
 
 // Cluster is three masters; the replica of each follows them in Servers.
-type Cluster struct{ Servers []*Server }
+type Cluster struct{ Servers []*RedisServer }
 
 // StartCluster starts a Cluster, and returns when all of it says that it is well. Its
 // servers know each other from their files: meeting takes them seconds.
 func StartCluster(t testing.TB, b Binary) *Cluster {
 	t.Helper()
 	c := &Cluster{}
-	bus, err := ports.Free(2 * masters)
-	require.NoError(t, err)
+	bus := free(t, 2*masters)
 	for i := range 2 * masters {
-		s := newServer(t, b)
+		s := newRedis(t, b)
 		s.args = append(s.args, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus[i]), "--cluster-node-timeout", patient,
 			"--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
 		c.Servers = append(c.Servers, s)
@@ -45,7 +42,7 @@ func StartCluster(t testing.TB, b Binary) *Cluster {
 		s.inSync()
 	}
 	for _, s := range c.Servers {
-		eventually(t, "a Cluster is well", func() bool {
+		s.until("say that its Cluster is well", func() bool {
 			return strings.Contains(s.Do("CLUSTER", "INFO"), "cluster_state:ok")
 		})
 	}
@@ -82,23 +79,17 @@ func (c *Cluster) FailOver() {
 }
 
 // inSync waits until the replica has what its master has.
-func (s *Server) inSync() {
-	eventually(s.t, "a replica is in sync", func() bool {
+func (s *RedisServer) inSync() {
+	s.until("be in sync", func() bool {
 		return strings.Contains(s.Do("INFO", "replication"), "master_link_status:up")
 	})
 }
 
 // URL names all servers.
-func (c *Cluster) URL() string {
-	var hosts []string
-	for _, s := range c.Servers {
-		hosts = append(hosts, s.Addr())
-	}
-	return "redis+cluster://" + strings.Join(hosts, ",")
-}
+func (c *Cluster) URL() string { return "redis+cluster://" + addresses(c.Servers) }
 
 // Watched is a master with a replica and three Sentinels.
-type Watched struct{ Master, Replica *Server }
+type Watched struct{ Master, Replica *RedisServer }
 
 // SentinelName is what the Sentinels call the master.
 const SentinelName = "quota"
@@ -108,8 +99,8 @@ const SentinelName = "quota"
 func StartSentinel(t testing.TB, b Binary, password string) (w Watched, url string) {
 	t.Helper()
 	auth := []string{"--requirepass", password, "--masterauth", password, "--repl-diskless-sync-delay", "0"}
-	start := func(args ...string) *Server {
-		s := newServer(t, b)
+	start := func(args ...string) *RedisServer {
+		s := newRedis(t, b)
 		s.password = password
 		s.args = append(append(s.args, auth...), args...)
 		s.Restart()
@@ -118,24 +109,21 @@ func StartSentinel(t testing.TB, b Binary, password string) (w Watched, url stri
 	w.Master = start()
 	w.Replica = start("--replicaof", "127.0.0.1", strconv.Itoa(w.Master.Port))
 	w.Replica.inSync()
-	var all []*Server
-	var hosts []string
+	var all []*RedisServer
 	for range 3 {
-		s := newServer(t, b)
+		s := newRedis(t, b)
 		s.args = []string{"--sentinel", "--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.dir}
-		s.config(fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2", SentinelName, w.Master.Port),
-			fmt.Sprintf("sentinel auth-pass %s %s", SentinelName, password),
-			fmt.Sprintf("sentinel down-after-milliseconds %s %s", SentinelName, failover),
-			fmt.Sprintf("sentinel failover-timeout %s 3000", SentinelName))
+		config := filepath.Join(s.dir, "server.conf") // in which it keeps its state
+		require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, "sentinel monitor %[1]s 127.0.0.1 %[2]d 2\nsentinel auth-pass %[1]s %[3]s\n"+
+			"sentinel down-after-milliseconds %[1]s %[4]s\nsentinel failover-timeout %[1]s 3000\n", SentinelName, w.Master.Port, password, failover), 0o600))
+		s.args = append([]string{config}, s.args...)
 		s.Restart()
 		all = append(all, s)
-		hosts = append(hosts, s.Addr())
 	}
 	for _, s := range all {
-		eventually(t, "the Sentinels know each other and the replica", func() bool {
-			about := s.Do("INFO", "sentinel")
-			return strings.Contains(about, "slaves=1,sentinels=3")
+		s.until("know the other Sentinels and the replica", func() bool {
+			return strings.Contains(s.Do("INFO", "sentinel"), "slaves=1,sentinels=3")
 		})
 	}
-	return w, "redis+sentinel://" + strings.Join(hosts, ",") + "/" + SentinelName
+	return w, "redis+sentinel://" + addresses(all) + "/" + SentinelName
 }
