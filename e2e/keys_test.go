@@ -6,7 +6,9 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -60,102 +62,56 @@ func (k tokens) verified(t *testing.T, bootstrap []byte) string {
 	return strings.Replace(string(bootstrap), "          http_filters:", filter, 1)
 }
 
-// jwtPolicy has a key of each type of claim.
-const jwtPolicy = `
-version: 1
-headers: ietf
-rules:
-  - {name: sub, key: [{jwt: {provider: payload, claim: sub}}], limits: [1/` + far + `]}
-  - {name: number, key: [{jwt: {provider: payload, claim: number}}], limits: [1/` + far + `]}
-  - {name: flag, key: [{jwt: {provider: payload, claim: flag}}], limits: [1/` + far + `]}
-  - {name: nested, key: [{jwt: {provider: payload, claim: [org, "a.b", id]}}], limits: [1/` + far + `]}
-  - {name: item, key: [{jwt: {provider: payload, claim: [groups, "1"]}}], limits: [1/` + far + `]}
-  - {name: route, match: {paths: [/route]}, key: [route], limits: [1/` + far + `]}
-  - {name: route by attribute, match: {paths: [/attribute]}, key: [{property: [xds, route_name]}], limits: [1/` + far + `]}
-`
-
-// jwtSteps are the claims of requests and their statuses. A claim has the name of the
-// rule that counts it.
-var jwtSteps = []struct {
-	want   int
-	claims string
-}{
-	{allowed, `{"iss":"me","sub":"alice123"}`},
-	{denied, `{"iss":"me","sub":"alice123"}`},
-	{allowed, `{"iss":"me","sub":"42"}`},
-	{allowed, `{"iss":"me","number":42}`},
-	{denied, `{"iss":"me","number":42.0}`},
-	{denied, `{"iss":"me","number":"42"}`},
-	{allowed, `{"iss":"me","number":9007199254740993}`},
-	{denied, `{"iss":"me","number":9007199254740992}`}, // the same double
-	{allowed, `{"iss":"me","number":-0.5}`},
-	{allowed, `{"iss":"me","flag":true}`},
-	{denied, `{"iss":"me","flag":true}`},
-	{allowed, `{"iss":"me","flag":false}`},
-	{allowed, `{"iss":"me","flag":null}`},
-	{allowed, `{"iss":"me","flag":null}`},
-	{allowed, `{"iss":"me","sub":""}`},
-	{denied, `{"iss":"me","sub":""}`},
-	{allowed, `{"iss":"me","org":{"a.b":{"id":"x"}}}`},
-	{denied, `{"iss":"me","org":{"a.b":{"id":"x"}},"sub":"new"}`},
-	{allowed, `{"iss":"me","org":{"a":{"b":{"id":"x"}}}}`},
-	{allowed, `{"iss":"me","org":{"a.b":{"id":["x"]}}}`},
-	{allowed, `{"iss":"me","org":{"a.b":{"id":["x"]}}}`},
-	{allowed, `{"iss":"me","groups":["a","b"]}`},
-	{denied, `{"iss":"me","groups":["c","b"]}`},
-	{allowed, `{"iss":"me","groups":["b"]}`},
-	{allowed, `{"iss":"me","number":{"x":1}}`},
-	{allowed, `{"iss":"me"}`},
-}
-
 func TestKeyJWTAndRoute(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, d driver) {
-		k := newTokens(t)
-		p := d.listen(t, proxyOptions{policy: jwtPolicy, edit: func(b []byte) []byte {
-			text := strings.Replace(k.verified(t, b), "- match: {prefix: /}\n                route:", "- {match: {path: /named}, route: {cluster: upstream}, name: named}\n"+
-				"              - {match: {path: /attribute}, route: {cluster: upstream}, name: by attribute}\n"+
-				"              - {match: {path: /route, headers: [{name: named, present_match: true}]}, route: {cluster: upstream}, name: everything}\n"+
-				"              - match: {prefix: /}\n                route:", 1)
-			return []byte(text)
-		}})
-		for i, s := range jwtSteps {
-			require.Equal(t, s.want, p.status(t, "/", "authorization", k.sign(t, s.claims)), "step %d: %s", i, s.claims)
-		}
-		require.Equal(t, 401, p.status(t, "/", "authorization", newTokens(t).sign(t, `{"iss":"me","sub":"forged"}`)))
-		p.walk(t, []step{
-			{allowed, "/", nil},
-			{allowed, "/", nil},
-			{allowed, "/route", []string{"named", "1"}},
-			{denied, "/route", []string{"named", "1"}},
-			{allowed, "/route", nil},
-			{allowed, "/route", nil},
-			{allowed, "/attribute", nil},
-			{denied, "/attribute", nil},
-		})
-	})
-	t.Run("sim", func(t *testing.T) {
-		var in strings.Builder
-		for _, s := range jwtSteps {
-			fmt.Fprintf(&in, `{"at_ms":1,"metadata":{"envoy.filters.http.jwt_authn":{"payload":%s}}}`+"\n", s.claims)
-		}
-		for _, route := range []string{"everything", "everything", ""} {
-			fmt.Fprintf(&in, `{"at_ms":1,"path":"/route","route":%q}`+"\n", route)
-		}
-		var want []int
-		for _, s := range jwtSteps {
-			want = append(want, s.want)
-		}
-		require.Equal(t, append(want, allowed, denied, allowed), simulate(t, jwtPolicy, in.String()))
-	})
+	eachEnvoy(t, rows("tokens"))
+	t.Run("sim", func(t *testing.T) { simulated(t, "tokens", "", "") })
 }
 
-// simulate runs `sluice simulate` with these requests, one a line, and returns their
-// statuses.
-func simulate(t *testing.T, policy, requests string, flags ...string) (statuses []int) {
-	args := []string{"simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", policy), "-r", file(t, "requests.jsonl", requests)}
-	out := sluiceOK(t, append(args, flags...)...)
-	for line := range strings.Lines(out) {
-		statuses = append(statuses, decoded[struct{ Status int }](t, line).Status)
+// A limit that clients could choose is refused.
+func TestALimitThatTheTokenSays(t *testing.T) {
+	eachEnvoy(t, rows("said"))
+	t.Run("sim", func(t *testing.T) {
+		simulated(t, "said", "", "")
+		for _, lease := range []string{"off", "auto"} { // over two proxies, with the quota service
+			simulated(t, "said", "name: rpm,", "name: rpm, scope: cluster, lease: "+lease+",", "--proxies", "2")
+		}
+	})
+	said := func(limit string) []string {
+		policy := "version: 1\nrules: [{name: rpm, key: [{jwt: {provider: payload, claim: sub}}], limits: [{requests: {" + limit + ", default: 2, max: 6}, per: 1h}]}]\n"
+		return []string{"validate", "-f", file(t, "policy.yaml", policy)}
 	}
-	return statuses
+	sluiceRefuses(t, "rules[0].limits[0].requests: a client can send any header:x-limit and so choose its limit", said("header: x-limit")...)
+	sluiceOK(t, said("header: x-limit, trusted: true")...)
+}
+
+// simulated does a scenario of rows by `sluice simulate`, with another text in its policy. Claims are
+// metadata, as jwt_authn writes it.
+func simulated(t *testing.T, name, old, with string, flags ...string) {
+	var policy string
+	var in strings.Builder
+	var want, got []string
+	for _, f := range archiveOf(t, name) {
+		switch text := strings.ReplaceAll(string(f.Data), "FAR", far); f.Name {
+		case "listen tokens":
+			policy = replaced(t, text, old, with)
+		case "steps", "steps simulate":
+			for line := range strings.Lines(text) {
+				request, sees, _ := strings.Cut(line, " → ")
+				path, headers := requestOf(request)
+				fields := map[string]any{"at_ms": 1, "path": path}
+				if len(headers) == 2 && headers[0] == ":route" {
+					fields["route"] = headers[1]
+				} else if len(headers) == 2 {
+					fields["metadata"] = object{"envoy.filters.http.jwt_authn": object{"payload": json.RawMessage(headers[1])}}
+				}
+				require.NoError(t, json.NewEncoder(&in).Encode(fields))
+				want = append(want, strings.Fields(sees)[0])
+			}
+		}
+	}
+	args := []string{"simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", policy), "-r", file(t, "requests.jsonl", in.String())}
+	for line := range strings.Lines(sluiceOK(t, append(args, flags...)...)) {
+		got = append(got, strconv.Itoa(decoded[struct{ Status int }](t, line).Status))
+	}
+	require.Equal(t, want, got)
 }

@@ -15,28 +15,35 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// archiveOf are the files of testdata/NAME.txtar.
+func archiveOf(t *testing.T, name string) []txtar.File {
+	archive, err := txtar.ParseFile(filepath.Join("testdata", name+".txtar"))
+	require.NoError(t, err)
+	return archive.Files
+}
+
 // rows is a scenario of policies, requests and what becomes of these: testdata/NAME.txtar, whose
 // files are done in their order.
 //
 //	apply, listen       a policy: of the driver's site, or of a listener of its own
 //	refused MESSAGE     a policy that the control plane refuses, with this message
+//	listen tokens       the same, behind a jwt_authn
 //	edit                "OLD\n=>\nNEW": what the next listen changes of its bootstrap
 //	steps [VERSION…]    requests, a line each, over the versions of HTTP that the proxy speaks of
 //	                    these; default: HTTP/1
-//	steps envoy         the same, on Envoys alone
+//	steps envoy         the same, on Envoys alone; steps simulate: by simulated alone
 //
 // A step is "REQUEST → STATUS [NAME=VALUE…]": a request of see and a response with these fields,
-// of which "body" and the names of "trailers" are two; ~VALUE is a regular expression, ⏎ is between two fields of one name. In
+// of which "body" and the names of "trailers" are two; ~VALUE is a regular expression, ⏎ is between two fields of one name. ":claims" are those of a token. In
 // front of it, "raw" sends a target as it is, and "N of" N requests over 16 connections, of which
-// as many pass as come after the arrow.
+// as many pass as come after the arrow. "used RULE KEY → N" is what each window of a counter says.
 func rows(name string) func(t *testing.T, d driver) {
 	return func(t *testing.T, d driver) {
-		archive, err := txtar.ParseFile(filepath.Join("testdata", name+".txtar"))
-		require.NoError(t, err)
 		here := sync.OnceValue(func() site { return siteOf(t, d) })
 		var p *proxy
 		var edit func([]byte) []byte
-		for _, f := range archive.Files {
+		signed := newTokens(t)
+		for _, f := range archiveOf(t, name) {
 			text := strings.NewReplacer("FAR", far, "MANAGED", managed, "TOKEN_SHA256", tokenSHA256, "BEARER", "Bearer␣"+token).Replace(string(f.Data))
 			if p != nil {
 				_, port, _ := net.SplitHostPort(p.address)
@@ -57,10 +64,18 @@ func rows(name string) func(t *testing.T, d driver) {
 				before, after, _ := strings.Cut(text, "\n=>\n")
 				edit = replacing(before, strings.TrimSuffix(after, "\n"))
 			case "listen":
-				p = d.listen(t, proxyOptions{policy: text, edit: edit})
+				p = d.listen(t, proxyOptions{policy: text, edit: func(bootstrap []byte) []byte {
+					if edit != nil {
+						bootstrap = edit(bootstrap)
+					}
+					if more == "tokens" {
+						bootstrap = []byte(signed.verified(t, bootstrap))
+					}
+					return bootstrap
+				}})
 			case "steps":
 				versions := strings.Fields(more)
-				if more == "envoy" && d.envoy == "" {
+				if more == "envoy" && d.envoy == "" || more == "simulate" {
 					continue
 				} else if len(versions) == 0 || more == "envoy" {
 					versions = []string{"HTTP/1"}
@@ -68,7 +83,7 @@ func rows(name string) func(t *testing.T, d driver) {
 				for line := range strings.Lines(text) {
 					for _, version := range versions {
 						if slices.Contains(d.versions(), version) && line != "\n" {
-							p.step(t, strings.TrimSpace(line), version)
+							p.step(t, signed, strings.TrimSpace(line), version)
 						}
 					}
 				}
@@ -80,7 +95,7 @@ func rows(name string) func(t *testing.T, d driver) {
 }
 
 // step does a line of steps.
-func (p *proxy) step(t *testing.T, line, version string) {
+func (p *proxy) step(t *testing.T, signed tokens, line, version string) {
 	asked, want, found := strings.Cut(line, " → ")
 	require.True(t, found, line)
 	if n, of, burst := strings.Cut(asked, " of "); burst {
@@ -92,10 +107,28 @@ func (p *proxy) step(t *testing.T, line, version string) {
 		require.Equal(t, sent, count(got, allowed)+count(got, denied), line)
 		return
 	}
+	if counter, ofUsage := strings.CutPrefix(asked, "used "); ofUsage {
+		rule, key, _ := strings.Cut(counter, " ")
+		got := p.operate(t, "get", "rule="+rule+"&key="+key)
+		require.Equal(t, want, strconv.FormatInt(got.Value, 10), line)
+		for _, w := range got.Windows {
+			require.EqualValues(t, got.Value, w.Used, "%s: no window has a phantom count", line)
+		}
+		return
+	}
 	var res *http.Response
 	var body string
 	target, isRaw := strings.CutPrefix(asked, "raw ")
 	path, headers := requestOf(target)
+	for i := 0; i < len(headers); i += 2 {
+		switch by := signed; headers[i] {
+		case ":forged":
+			by = newTokens(t)
+			fallthrough
+		case ":claims":
+			headers[i], headers[i+1] = "authorization", by.sign(t, headers[i+1])
+		}
+	}
 	if isRaw {
 		method, lines := http.MethodGet, []string(nil)
 		for i := 0; i < len(headers); i += 2 {
