@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -26,18 +25,14 @@ type Resource struct {
 // Policy is the policy in a resource of Istio or Envoy Gateway.
 func (r Resource) Policy(tb testing.TB) string {
 	tb.Helper()
-	type wasm struct {
-		PluginConfig, Config json.RawMessage
-		Wasm                 json.RawMessage
-	}
-	spec, several := wasm{}, []wasm{}
+	type config struct{ PluginConfig, Config, Wasm json.RawMessage }
+	var spec, wasm config
 	require.NoError(tb, json.Unmarshal(r.Spec, &spec))
-	if spec.Wasm != nil && json.Unmarshal(spec.Wasm, &several) == nil {
-		return string(several[0].Config)
-	} else if spec.Wasm != nil {
-		require.NoError(tb, json.Unmarshal(spec.Wasm, &spec))
+	if spec.Wasm == nil {
+		return string(spec.PluginConfig)
 	}
-	return string(spec.PluginConfig)
+	require.NoError(tb, json.Unmarshal(bytes.Trim(spec.Wasm, "[]"), &wasm)) // one, alone or in a list
+	return string(append(wasm.PluginConfig, wasm.Config...))
 }
 
 // Kubernetes compiles the reader of resources in envoy/testdata/kubernetes, which has the
@@ -58,14 +53,13 @@ func Kubernetes(tb testing.TB) func(resources []byte) ([]Resource, error) {
 			return nil, errors.New(strings.TrimSpace(errs.String()))
 		}
 		var list []Resource
-		for lines := json.NewDecoder(&out); ; {
+		for lines := json.NewDecoder(&out); lines.More(); {
 			var r Resource
-			if err := lines.Decode(&r); errors.Is(err, io.EOF) {
-				return list, nil
-			} else if err != nil {
+			if err := lines.Decode(&r); err != nil {
 				return nil, err
 			}
 			list = append(list, r)
 		}
+		return list, nil
 	}
 }

@@ -114,9 +114,9 @@ func (p *Proxy) Set(key, value []byte, cas uint32) state.Status {
 
 // New returns a proxy with an empty store that is at a GET of "/".
 func New() *Proxy {
-	return &Proxy{Store: map[string]Cell{}, Client: "192.0.2.7:4711", Headers: map[string][]string{
-		":method": {"GET"}, ":path": {"/"}, ":authority": {"api.example.com"},
-	}}
+	p := &Proxy{Store: map[string]Cell{}, Client: "192.0.2.7:4711"}
+	p.With()
+	return p
 }
 
 // With moves on to a request that has these headers beside the defaults.

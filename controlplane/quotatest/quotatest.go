@@ -70,7 +70,7 @@ func (s *Service) Due() {
 }
 
 // Stream is one worker's stream.
-type Stream struct{ stream *quota.Stream }
+type Stream struct{ *quota.Stream }
 
 // Open opens a stream.
 func (s *Service) Open(tb testing.TB) *Stream {
@@ -82,21 +82,15 @@ func (s *Service) Open(tb testing.TB) *Stream {
 		}
 	})
 	require.NoError(tb, err)
-	st.stream = stream
+	st.Stream = stream
 	return st
 }
 
-// Receive takes a message.
-func (s *Stream) Receive(message []byte) error { return s.stream.Receive(message) }
-
 // Next returns the next message of the service, nil if there is none.
 func (s *Stream) Next() []byte {
-	message, ok := s.stream.Next()
+	message, ok := s.Stream.Next()
 	if !ok {
 		return nil
 	}
 	return message
 }
-
-// Close ends the stream.
-func (s *Stream) Close() { s.stream.Close() }

@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -69,7 +70,7 @@ func Judge(t *testing.T, histories int, limiter Make) {
 			h := &history{random: random, make: limiter, clock: &Clock{}}
 			h.clock.move(0, 2_000_000_000*second+h.random.Int64N(400*day))
 			play(h)
-			require.Empty(t, h.found, "%s, seed %d: %+v%s", name, seed, h.windows, h.said())
+			require.Empty(t, h.found, "%s, seed %d: %+v%s", name, seed, h.windows, h.trace.String())
 		}
 	}
 }
@@ -82,18 +83,11 @@ type history struct {
 	windows []limit.Window
 	limiter Limiter
 	back    int64 // by how much the clock was last set forward
-	trace   []string
+	trace   strings.Builder
 	found   string // what is wrong
 }
 
-func (h *history) said() (text string) {
-	for _, line := range h.trace {
-		text += "\n" + line
-	}
-	return text
-}
-
-func (h *history) note(format string, v ...any) { h.trace = append(h.trace, fmt.Sprintf(format, v...)) }
+func (h *history) note(format string, v ...any) { fmt.Fprintf(&h.trace, "\n"+format, v...) }
 
 // pass lets time pass, and now and then sets the clock.
 func (h *history) pass(elapsed int64, steps bool) (stepped bool) {
@@ -212,7 +206,10 @@ func (h *history) greedy() {
 		h.pass(h.random.Int64N(1+period/[]int64{3, 30, 1000}[h.random.IntN(3)]), h.random.IntN(15) == 0)
 		for key := range starts {
 			for i, w := range h.windows {
-				starts[key][i].look(h.ofKey(w, key), h.clock.Ns)
+				if w.Jitter > 0 {
+					w = h.limiter.OfKey(w, key)
+				}
+				starts[key][i].look(w, h.clock.Ns)
 			}
 		}
 		readings = append(readings, h.clock.Ns)
@@ -244,13 +241,6 @@ func (h *history) greedy() {
 			}
 		}
 	}
-}
-
-func (h *history) ofKey(w limit.Window, key int) limit.Window {
-	if w.Jitter > 0 {
-		return h.limiter.OfKey(w, key)
-	}
-	return w
 }
 
 // start counts how often an aligned window starts.
