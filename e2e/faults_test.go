@@ -102,7 +102,7 @@ func (f *faultRig) run(t *testing.T, c fault) {
 	time.Sleep(faultAfter)
 	close(stop)
 	load.Wait()
-	took := time.Since(began)
+	took, late := time.Since(began), time.Now().Add(-faultAfter/2).UnixNano()
 	all, beside := f.load.take("")
 	time.Sleep(time.Second) // a worker shows its counts at least so often
 	cut := f.cutOff(t, c, before, all)
@@ -113,7 +113,7 @@ func (f *faultRig) run(t *testing.T, c fault) {
 		case e.excused:
 			ended++
 		case e.status == allowed:
-			if e.from > time.Now().Add(-faultAfter/2).UnixNano() {
+			if e.from > late {
 				admittedLate[e.rule] = true
 			}
 		case e.status != denied:
