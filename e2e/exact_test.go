@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,19 +38,7 @@ func TestFreshKeys(t *testing.T) {
 		got := s.load(16).send(t, keys*times, func(i int) request {
 			return request{"/", "x-user-id", fmt.Sprint("user-", key(i))}
 		})
-		passed := make([]int, keys)
-		for i, status := range got {
-			switch status {
-			case allowed:
-				passed[key(i)]++
-			case denied:
-			default:
-				require.Failf(t, "unexpected status", "%d", status)
-			}
-		}
-		for k, n := range passed {
-			require.Equal(t, 1, n, "key %d", k)
-		}
+		require.Equal(t, slices.Repeat([]int{1}, keys), perKey(t, got, keys, key))
 	})
 }
 

@@ -23,15 +23,15 @@ var faultNames = flag.String("fault-names", ".", "`REGEXP` for the faults to hap
 // faultRig is proxies under limits of quota services that share a store, and a steady
 // load on them. Faults happen to its parts.
 type faultRig struct {
-	driver   driver
-	store    *servertest.RedisServer
-	cluster  *servertest.Cluster // or this
-	services []*quotaService
-	gates    []*gate // to the services, one for each proxy
-	proxies  []*proxy
-	load     *steady
-	stopped  [][2]int64 // when the proxy 0 stood still
-	names    int
+	*quotaPair
+
+	driver  driver
+	store   *servertest.RedisServer
+	cluster *servertest.Cluster // or this
+	proxies []*proxy
+	load    *steady
+	stopped [][2]int64 // when the proxy 0 stood still
+	names   int
 }
 
 // faultLimits are the rules of a rig. Windows of a year do not end meanwhile. What all
@@ -49,14 +49,9 @@ rules:
 
 // newFaultRig starts services on the store, and n proxies.
 func newFaultRig(t *testing.T, n int, url string) *faultRig {
-	f := &faultRig{driver: newest(t), load: &steady{rules: faultLimits, sent: make([]int, len(faultLimits))}}
-	for range 2 {
-		f.services = append(f.services, startQuota(t, url))
-	}
-	for range n {
-		f.gates = append(f.gates, newGate(t, f.addresses()...))
-		f.proxies = append(f.proxies, nil)
-		f.load.addresses = append(f.load.addresses, "")
+	f := &faultRig{
+		quotaPair: startPair(t, url, n), driver: newest(t), proxies: make([]*proxy, n),
+		load: &steady{rules: faultLimits, sent: make([]int, len(faultLimits)), addresses: make([]string, n)},
 	}
 	atOnce(n, func(i int) { f.startProxy(t, i) })
 	return f
@@ -67,19 +62,6 @@ func (f *faultRig) startProxy(t *testing.T, i int) {
 		return spread(withoutUpstream(bootstrap))
 	}})
 	f.load.move(i, f.proxies[i].address)
-}
-
-func (f *faultRig) addresses() (all []string) {
-	for _, s := range f.services {
-		all = append(all, s.address)
-	}
-	return all
-}
-
-func (f *faultRig) eachGate(do func(g *gate)) {
-	for _, g := range f.gates {
-		do(g)
-	}
 }
 
 const (

@@ -2,11 +2,13 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,6 +96,40 @@ func (c *connection) close() {
 	if c.conn != nil {
 		c.conn.Close()
 		c.conn = nil
+	}
+}
+
+// perKey returns how many requests of each key have passed, where the i-th is of key(i). The others
+// must have been denied.
+func perKey(t *testing.T, statuses []int16, keys int, key func(i int) int) []int {
+	passed := make([]int, keys)
+	for i, status := range statuses {
+		require.Contains(t, []int16{allowed, denied}, status)
+		if status == allowed {
+			passed[key(i)]++
+		}
+	}
+	return passed
+}
+
+// goOn sends requests until it is ended, which returns their statuses.
+func (l load) goOn(t *testing.T, nth func(i int) request) (end func() (statuses []int16)) {
+	var all []int16
+	var failed error
+	ctx, cancel := context.WithCancel(t.Context())
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for ctx.Err() == nil && failed == nil {
+			var some []int16
+			some, failed = l.try(400, func(i int) request { return nth(len(all) + i) })
+			all = append(all, some...)
+		}
+	})
+	return func() []int16 {
+		cancel()
+		sending.Wait()
+		require.NoError(t, failed)
+		return all
 	}
 }
 

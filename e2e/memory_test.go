@@ -88,26 +88,12 @@ func TestRenames(t *testing.T) {
 	first, l := s.runs(t), s.load(8)
 	l.send(t, 5_000, func(int) request { return nth(0) })
 	before := settled(t, s.allocated)
-	stop, stopped := make(chan struct{}), make(chan error)
-	go func() {
-		var err error
-		for n := 0; err == nil; n += 2000 {
-			select {
-			case <-stop:
-				stopped <- nil
-				return
-			default:
-				_, err = l.try(2000, func(i int) request { return nth(n + i) })
-			}
-		}
-		stopped <- err
-	}()
+	end := l.goOn(t, nth)
 	for i := 1; i <= *renames; i++ {
 		s.control.push(t, policy(i))
 	}
 	eventually(t, time.Minute, "the last revision to run", func() bool { return s.runs(t) == first+uint64(*renames) })
-	close(stop)
-	require.NoError(t, <-stopped)
+	end()
 	grown := settled(t, s.allocated) - before
 	counters, vanished := memoryOf(t, policy(0))
 	t.Logf("%d renames: grown by %d bytes, validate printed %d and %d for vanished ones", *renames, grown, counters, vanished)

@@ -41,13 +41,8 @@ func TestPolicies(t *testing.T) {
 		for _, node := range []string{"edge-1", "core-1", "core-2"} {
 			proxies[node] = c.proxy(t, d, proxyOptions{node: node, edit: inCluster(t, node)})
 		}
-		passes := func(node, path, user string) (n int) {
-			for range 12 {
-				if proxies[node].status(t, path, "x-user-id", user) == 200 {
-					n++
-				}
-			}
-			return n
+		passes := func(node, path, user string) int {
+			return count(proxies[node].load(1).send(t, 12, func(int) request { return request{path, "x-user-id", user} }), allowed)
 		}
 		edge := file(t, "edge.yaml", named("edge", `{node: "edge-*"}`, 3, 10))
 		core := file(t, "core.yaml", named("core", `{node: "core-*", cluster: inner, metadata: {LABELS.tier: "g*"}, trust: metadata}`, 5, 10))
@@ -112,13 +107,8 @@ func TestPolicyOfACertificate(t *testing.T) {
 		p := d.start(t, proxyOptions{node: "gate-1", xds: "localhost:" + port, flags: []string{
 			"--xds-ca", path("ca.pem"), "--xds-cert", path(name + ".pem"), "--xds-key", path(name + ".key"),
 		}})
-		passed := 0
-		for range 6 {
-			if p.status(t, "/own", "x-user-id", "a") == 200 {
-				passed++
-			}
-		}
-		require.Equal(t, want, passed, name)
+		got := p.load(1).send(t, 6, func(int) request { return request{"/own", "x-user-id", "a"} })
+		require.Equal(t, want, count(got, allowed), name)
 	}
 }
 

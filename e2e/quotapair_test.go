@@ -18,18 +18,16 @@ import (
 func TestQuotaPair(t *testing.T) {
 	t.Parallel()
 	store := "redis://" + servertest.StartRedis(t, servertest.Redis(t)).Addr()
-	services := []*quotaService{startQuota(t, store), startQuota(t, store)}
-	c := startControlPlane(t, "--quota-store", store)
+	pair, c := startPair(t, store, 3), startControlPlane(t, "--quota-store", store)
 	d, proxies := newest(t), make([]*proxy, 3)
 	for i := range proxies {
-		both := newGate(t, services[0].address, services[1].address)
-		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), quota: both.address(), manage: freeAddress(t)})
+		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), quota: pair.gates[i].address(), manage: freeAddress(t)})
 	}
 	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies) })
 	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies, 3000) })
 	t.Run("denied by a rule of the proxy", func(t *testing.T) { deniedBesideTheCluster(t, c, proxies) })
 	t.Run("pushes while requests run", func(t *testing.T) { pushesFreeSlots(t, c, proxies[0]) })
-	for _, s := range services {
+	for _, s := range pair.services {
 		require.Regexp(t, `(?m)^sluice_quota_asks_total\{result="granted"\} [1-9]`, body(t, "http://"+s.http+"/metrics"))
 	}
 }

@@ -44,6 +44,33 @@ func (s *quotaService) stop(t *testing.T) {
 	<-s.Done()
 }
 
+// quotaPair is two quota services on one store, and a gate to both for each of some proxies.
+type quotaPair struct {
+	services []*quotaService
+	gates    []*gate
+}
+
+func startPair(t *testing.T, store string, proxies int) *quotaPair {
+	p := &quotaPair{services: []*quotaService{startQuota(t, store), startQuota(t, store)}}
+	for range proxies {
+		p.gates = append(p.gates, newGate(t, p.addresses()...))
+	}
+	return p
+}
+
+func (p *quotaPair) addresses() (all []string) {
+	for _, s := range p.services {
+		all = append(all, s.address)
+	}
+	return all
+}
+
+func (p *quotaPair) eachGate(do func(g *gate)) {
+	for _, g := range p.gates {
+		do(g)
+	}
+}
+
 func (s *quotaService) signal(t *testing.T, signal os.Signal) {
 	require.NoError(t, s.Signal(signal))
 }

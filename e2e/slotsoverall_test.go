@@ -37,23 +37,20 @@ const answersIdle = 14 * time.Second
 // Redis that loses nothing when it is killed.
 type answersFleet struct {
 	*answering
-	store    *servertest.RedisServer
-	services []*quotaService
-	control  *controlPlane
-	gates    []*gate
-	proxies  []*proxy
-	lost     int64 // units charged for answers that nobody has seen
+	*quotaPair
+
+	store   *servertest.RedisServer
+	control *controlPlane
+	proxies []*proxy
+	lost    int64 // units charged for answers that nobody has seen
 }
 
 func startAnswersFleet(t *testing.T, d driver) *answersFleet {
 	f := &answersFleet{answering: startAnswering(t), store: servertest.StartRedis(t, servertest.Redis(t), "--appendonly", "yes")}
 	url := "redis://" + f.store.Addr()
-	f.services = []*quotaService{startQuota(t, url), startQuota(t, url)}
-	f.control = startControlPlane(t, "--quota-store", url)
+	f.quotaPair, f.control = startPair(t, url, 3), startControlPlane(t, "--quota-store", url)
 	f.control.apply(t, answersOverAll)
-	for range 3 {
-		both := newGate(t, f.services[0].address, f.services[1].address)
-		f.gates = append(f.gates, both)
+	for _, both := range f.gates {
 		f.proxies = append(f.proxies, d.start(t, proxyOptions{
 			policy: answersOverAll, quota: both.address(), upstream: f.URL, wasm: buildtest.Filter(t, "sluice_faults"), edit: idleAfter(answersIdle),
 		}))

@@ -5,6 +5,7 @@ package e2e
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -75,15 +76,8 @@ func TestSoak(t *testing.T) {
 			n := 3 * soakRaise * soakKeys
 			got := l.send(t, n, func(i int) request { return request{direct + "/" + r.name, "x-user-id", fmt.Sprint(i % soakKeys)} })
 			hits += n
-			var passed [soakKeys]int
-			for i, status := range got {
-				if status == allowed {
-					passed[i%soakKeys]++
-				}
-			}
-			for key, admitted := range passed {
-				require.Equal(t, soakRaise, admitted, "round %d, %s, key %d", round, r.name, key)
-			}
+			passed := perKey(t, got, soakKeys, func(i int) int { return i % soakKeys })
+			require.Equal(t, slices.Repeat([]int{soakRaise}, soakKeys), passed, "round %d, %s", round, r.name)
 		}
 		attacking.Wait()
 		require.NoError(t, attackErr)

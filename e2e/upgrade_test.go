@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,28 +22,11 @@ func TestAnotherBinaryKeepsTheCounters(t *testing.T) {
 	everyProxy(t, func(t *testing.T, d driver) {
 		limited := func(limit int) string { return oneRule(fmt.Sprintf("limits: [%d/%s]", limit, far)) }
 		s := serve(t, d, limited(1_000_000))
-		var sent []int16
-		var failed error
-		stop := make(chan struct{})
-		var traffic sync.WaitGroup
-		traffic.Go(func() {
-			for failed == nil {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				var statuses []int16
-				statuses, failed = s.load(16).try(400, user("alice"))
-				sent = append(sent, statuses...)
-			}
-		})
+		end := s.load(16).goOn(t, user("alice"))
 		for i, wasm := range []string{earlier, built.filter} {
 			s.apply(t, limited(1_000_001+i), "--wasm", wasm)
 		}
-		close(stop)
-		traffic.Wait()
-		require.NoError(t, failed)
+		sent := end()
 		require.Equal(t, len(sent), count(sent, allowed))
 		t.Logf("%d requests", len(sent))
 		s.apply(t, limited(len(sent)+50), "--wasm", built.filter)
