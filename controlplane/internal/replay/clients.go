@@ -24,16 +24,17 @@ type clients struct {
 	seed    maphash.Seed
 	index   map[uint64]uint32
 	all     []client
-	windows []window // of each client as many as periods
 	periods []period
-	left    *int64 // how many more clients there may be, of all rules
-	room    *int   // for more bytes of keys, of all rules
+	left    *room
 }
+
+// room is how many more clients of all rules are told apart, and bytes of keys kept.
+type room struct{ clients, keyBytes int }
 
 type client struct {
 	requests, denied uint32
-	alone            [2]uint32 // by kind
-	key              string    // of one that was denied
+	alone            [kinds]uint32
+	key              string // of one that was denied
 }
 
 // window is what a client has used in its newest period, and at most in one.
@@ -44,13 +45,14 @@ type period struct {
 	window   limit.Window
 	lengthNs int64 // of the shortest one
 	uses     Uses
-	number   uint32 // of the newest one
-	active   int64  // clients in it
-	peak     int64  // clients in one, at most
+	number   uint32   // of the newest one
+	active   int64    // clients in it
+	peak     int64    // clients in one, at most
+	windows  []window // by client
 }
 
-func newClients(rule *policy.Rule, left *int64, room *int) *clients {
-	c := &clients{seed: maphash.MakeSeed(), index: map[uint64]uint32{}, left: left, room: room}
+func newClients(rule *policy.Rule, left *room) *clients {
+	c := &clients{seed: maphash.MakeSeed(), index: map[uint64]uint32{}, left: left}
 	if rule.Cost.IsFixed() && len(rule.Costs) == 0 && !rule.Holds() { // what a request cost is known without the filter
 		for i := range rule.Limits {
 			w := rule.Limits[i].Window
@@ -71,14 +73,16 @@ func (c *clients) find(key []byte) (uint32, bool) {
 	if known {
 		return i, true
 	}
-	if *c.left == 0 {
+	if c.left.clients == 0 {
 		return 0, false
 	}
-	*c.left--
+	c.left.clients--
 	i = uint32(len(c.all))
 	c.index[hash] = i
 	c.all = append(c.all, client{})
-	c.windows = append(c.windows, make([]window, len(c.periods))...)
+	for j := range c.periods {
+		c.periods[j].windows = append(c.periods[j].windows, window{})
+	}
 	return i, true
 }
 
@@ -88,7 +92,7 @@ func (c *clients) use(i uint32, ns int64, units uint32) {
 		p := &c.periods[j]
 		start, _ := p.window.Span(ns)
 		number := uint32(start/p.lengthNs) + 1 // 0 is none
-		w := &c.windows[int(i)*len(c.periods)+j]
+		w := &p.windows[i]
 		if w.number != number {
 			if w.used > 0 {
 				p.uses[w.used]++
@@ -106,16 +110,16 @@ func (c *clients) use(i uint32, ns int64, units uint32) {
 }
 
 // uses ends the periods under way, and returns what was used in all.
-func (c *clients) uses() []Uses {
-	all := make([]Uses, len(c.periods))
-	for i := range c.windows {
-		if w := &c.windows[i]; w.used > 0 {
-			c.periods[i%len(c.periods)].uses[w.used]++
-			w.used = 0
-		}
-	}
+func (c *clients) uses() (all []Uses) {
 	for j := range c.periods {
-		all[j] = c.periods[j].uses
+		p := &c.periods[j]
+		for i := range p.windows {
+			if w := &p.windows[i]; w.used > 0 {
+				p.uses[w.used]++
+				w.used = 0
+			}
+		}
+		all = append(all, p.uses)
 	}
 	return all
 }
@@ -123,8 +127,8 @@ func (c *clients) uses() []Uses {
 // most counts what each client has used at most in one period of the j-th limit.
 func (c *clients) most(j int) Uses {
 	all := Uses{}
-	for i := j; i < len(c.windows); i += len(c.periods) {
-		all[c.windows[i].most]++
+	for _, w := range c.periods[j].windows {
+		all[w.most]++
 	}
 	return all
 }
@@ -132,14 +136,22 @@ func (c *clients) most(j int) Uses {
 // topClients is how many of a rule's clients are reported.
 const topClients = 10
 
-// named gives a client that is denied its key, as far as there is room for keys.
-func (c *clients) named(i uint32, key []byte) *client {
+// count counts a request of a client, and gives one that is denied its key as far as there is
+// room for keys.
+func (c *clients) count(i uint32, key []byte, kind kind, alone bool) {
 	found := &c.all[i]
-	if found.key == "" && len(key) <= *c.room {
-		*c.room -= len(key)
+	found.requests++
+	if kind == allowed {
+		return
+	}
+	if found.key == "" && len(key) <= c.left.keyBytes {
+		c.left.keyBytes -= len(key)
 		found.key = string(key)
 	}
-	return found
+	found.denied++
+	if alone {
+		found.alone[kind]++
+	}
 }
 
 // sum adds up a count of the clients. It returns how many have any, and those that have

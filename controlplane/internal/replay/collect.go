@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,23 +10,47 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
+// kind is how a rule, or a whole policy, decides a request.
+type kind int
+
+const (
+	allowed kind = iota
+	denied
+	inShadow // it would be denied if the rule were enforced
+
+	kinds = int(inShadow) + 1
+)
+
+func kindOf(b *answer.Brief) kind {
+	switch {
+	case b.Allowed:
+		return allowed
+	case b.Shadow:
+		return inShadow
+	}
+	return denied
+}
+
 // decision is what one policy made of one request.
 type decision struct {
-	briefs []byte
-	denied bool
-	shadow bool // a rule would deny it if it were enforced
+	kind
+	briefs []answer.Brief // of the rules
 }
 
 // newDecision is of what the filter reports.
-func newDecision(briefs string, denied bool) (decision, error) {
-	d := decision{briefs: []byte(briefs), denied: denied}
-	for rest := d.briefs; len(rest) > 0; {
+func newDecision(briefs string, isDenied bool) (d decision, err error) {
+	for rest := []byte(briefs); len(rest) > 0; {
 		brief, after, ok := answer.CutBrief(rest)
 		if !ok {
 			return d, fmt.Errorf("the filter reports what cannot be read: %q", briefs)
 		}
-		d.shadow = d.shadow || !brief.Allowed && brief.Shadow
-		rest = after
+		if kindOf(&brief) == inShadow {
+			d.kind = inShadow
+		}
+		d.briefs, rest = append(d.briefs, brief), after
+	}
+	if isDenied {
+		d.kind = denied
 	}
 	return d, nil
 }
@@ -34,166 +59,123 @@ func newDecision(briefs string, denied bool) (decision, error) {
 type collector struct {
 	Outcome
 	timeline *timeline
-	index    map[string]int // of rules, by name
-	rules    []ruleCollector
+	rules    []*ruleCollector
+	index    map[string]*ruleCollector // by name
 }
 
-// kind is one of denials.
-type kind int
-
-const (
-	enforced kind = iota
-	inShadow
-)
-
-// alone says, by kind, that the other policy allows a request: of those that are
-// denied in shadow alone, that it would not deny them in shadow either.
-type alone [2]bool
-
 type ruleCollector struct {
-	rule                    *policy.Rule
-	out                     *Rule
-	clients                 *clients
-	allowed, denied, shadow *series
-	cost                    uint32
+	Rule
+	policy  *policy.Rule
+	clients *clients
+	column  int // of the timeline, which has one of each kind
 }
 
 func newCollector(name string, p *policy.Policy, t *timeline) *collector {
-	c := &collector{Outcome: Outcome{Policy: name}, timeline: t, index: map[string]int{}}
-	left, room := int64(MaxClients), maxKeyBytes
+	c := &collector{Outcome: Outcome{Policy: name}, timeline: t, index: map[string]*ruleCollector{}}
+	left := &room{MaxClients, maxKeyBytes}
 	for i := range p.Rules {
 		r := &p.Rules[i]
 		if r.Mode == policy.ModeOff {
 			continue
 		}
-		c.index[r.Name] = len(c.rules)
-		c.Rules = append(c.Rules, Rule{Rule: r.Name, Mode: string(r.Mode), Key: labels(r.Key), Reasons: map[string]int64{}})
-		c.rules = append(c.rules, ruleCollector{
-			rule: r, clients: newClients(r, &left, &room),
-			allowed: t.new(), denied: t.new(), shadow: t.new(), cost: r.Cost.Fixed,
-		})
-	}
-	for i := range c.rules {
-		c.rules[i].out = &c.Rules[i]
+		labels := make([]string, len(r.Key))
+		for j := range r.Key {
+			labels[j] = r.Key[j].Label()
+		}
+		c.index[r.Name] = &ruleCollector{
+			Rule:   Rule{Rule: r.Name, Mode: string(r.Mode), Key: labels, Reasons: map[string]int64{}},
+			policy: r, clients: newClients(r, left), column: t.columns,
+		}
+		c.rules = append(c.rules, c.index[r.Name])
+		t.columns += kinds
 	}
 	return c
 }
 
-// labels name the parts of a key.
-func labels(key []policy.KeyPart) []string {
-	list := make([]string, len(key))
-	for i := range key {
-		list[i] = key[i].Label()
+// add counts a decision beside that of the other policy, nil without one.
+func (c *collector) add(ns int64, d, other *decision, deniedBefore bool) error {
+	// What the other policy allows: of what is denied in shadow alone, also in shadow.
+	alone := [kinds]bool{
+		denied:   other != nil && other.kind != denied,
+		inShadow: other != nil && other.kind == allowed && d.kind != denied,
 	}
-	return list
-}
-
-// add counts a decision.
-func (c *collector) add(ns int64, d decision, deniedBefore bool, alone alone) error {
-	c.count(d, deniedBefore, alone)
-	alone[inShadow] = alone[inShadow] && !d.denied
-	at := c.timeline.at(ns)
-	for rest := d.briefs; len(rest) > 0; {
-		var brief answer.Brief
-		brief, rest, _ = answer.CutBrief(rest) // newDecision has read them
-		i, ok := c.index[string(brief.Rule)]
+	switch d.kind {
+	case allowed:
+	case denied:
+		c.Denied++
+		c.Again += one(deniedBefore)
+		c.Alone += one(alone[denied])
+	case inShadow:
+		c.Shadow++
+		c.ShadowAlone += one(alone[inShadow])
+	}
+	counts := c.timeline.at(ns)
+	for i := range d.briefs {
+		brief := &d.briefs[i]
+		r, ok := c.index[string(brief.Rule)]
 		if !ok {
 			return fmt.Errorf("the filter reports a rule that the policy does not have: %q", brief.Rule)
 		}
-		c.rules[i].add(ns, at, &brief, d.denied && deniedBefore, alone)
-		if !brief.Allowed {
-			alone[kindOf(&brief)] = false // the first rule that denies is the one to name
-		}
+		kind := kindOf(brief)
+		counts[r.column+int(kind)]++
+		r.add(ns, brief, deniedBefore && d.kind == denied, alone[kind])
+		alone[kind] = false // the first rule that denies is the one to name
 	}
 	return nil
 }
 
-// count counts the request.
-func (c *collector) count(d decision, deniedBefore bool, alone alone) {
-	switch {
-	case d.denied:
-		c.Denied++
-		if deniedBefore {
-			c.Again++
-		}
-		if alone[enforced] {
-			c.Alone++
-		}
-	case d.shadow:
-		c.Shadow++
-		if alone[inShadow] {
-			c.ShadowAlone++
-		}
+func one(is bool) int64 {
+	if is {
+		return 1
 	}
-}
-
-// kindOf returns the kind of a denial.
-func kindOf(b *answer.Brief) kind {
-	if b.Shadow {
-		return inShadow
-	}
-	return enforced
+	return 0
 }
 
 // add counts what a rule decided.
-func (r *ruleCollector) add(ns int64, at int, b *answer.Brief, deniedBefore bool, alone alone) {
-	r.out.Requests++
-	switch {
-	case !b.Allowed && !b.Shadow:
-		r.out.Denied++
-		r.denied.add(at, 1)
-		if deniedBefore {
-			r.out.Again++
-		}
-	case !b.Allowed:
-		r.out.Shadow++
-		r.shadow.add(at, 1)
-	default:
-		r.allowed.add(at, 1)
+func (r *ruleCollector) add(ns int64, b *answer.Brief, deniedBefore, alone bool) {
+	kind := kindOf(b)
+	r.Requests++
+	switch kind {
+	case allowed:
+	case denied:
+		r.Denied++
+		r.Again += one(deniedBefore)
+	case inShadow:
+		r.Shadow++
 	}
 	if len(b.Reason) > 0 {
-		r.out.Reasons[string(b.Reason)]++
+		r.Reasons[string(b.Reason)]++
 	}
 	i, ok := r.clients.find(b.Key)
 	if !ok {
-		r.out.Uncounted++
+		r.Uncounted++
 		return
 	}
-	r.clients.use(i, ns, r.cost)
-	r.clients.all[i].requests++
-	if b.Allowed {
-		return
-	}
-	c := r.clients.named(i, b.Key)
-	c.denied++
-	if kind := kindOf(b); alone[kind] {
-		c.alone[kind]++
-	}
+	r.clients.use(i, ns, r.policy.Cost.Fixed)
+	r.clients.count(i, b.Key, kind, alone)
 }
 
 // end returns the outcome.
 func (c *collector) end() Outcome {
-	for i := range c.rules {
-		r := &c.rules[i]
-		out := r.out
-		out.Series = Series{c.timeline.whole(r.allowed), c.timeline.whole(r.denied), c.timeline.whole(r.shadow)}
-		out.Clients = int64(len(r.clients.all))
-		denied := r.clients.sum(r.rule.Key, func(c *client) uint32 { return c.denied })
-		out.DeniedClients, out.Top = denied.Clients, append([]Client{}, denied.Top...)
-		out.Alone = r.clients.sum(r.rule.Key, func(c *client) uint32 { return c.alone[enforced] })
-		out.ShadowAlone = r.clients.sum(r.rule.Key, func(c *client) uint32 { return c.alone[inShadow] })
+	for _, r := range c.rules {
+		of := func(kind kind) []int64 { return c.timeline.column(r.column + int(kind)) }
+		r.Series = Series{of(allowed), of(denied), of(inShadow)}
+		r.Clients = int64(len(r.clients.all))
+		all := r.clients.sum(r.policy.Key, func(c *client) uint32 { return c.denied })
+		r.DeniedClients, r.Top = all.Clients, append([]Client{}, all.Top...)
+		r.Alone = r.clients.sum(r.policy.Key, func(c *client) uint32 { return c.alone[denied] })
+		r.ShadowAlone = r.clients.sum(r.policy.Key, func(c *client) uint32 { return c.alone[inShadow] })
 		for j, uses := range r.clients.uses() {
-			l := &r.rule.Limits[j]
-			name := l.Name
-			if name == "" {
-				name = strconv.Itoa(j)
+			l := &r.policy.Limits[j]
+			use := Use{
+				Limit: cmp.Or(l.Name, strconv.Itoa(j)), Units: l.Max(), PeriodNs: l.PeriodNs, Months: l.Months(), Distribution: uses.Distribution(),
 			}
-			use := Use{Limit: name, Units: l.Max(), PeriodNs: l.PeriodNs, Months: l.Months(), Distribution: uses.Distribution()}
 			if l.From != nil {
 				use.Units, use.From = l.Most(), l.From.Part.Label()
 			}
-			out.Use = append(out.Use, use)
+			r.Use = append(r.Use, use)
 		}
+		c.Rules = append(c.Rules, r.Rule)
 	}
 	return c.Outcome
 }

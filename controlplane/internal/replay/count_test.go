@@ -13,8 +13,7 @@ import (
 
 // Windows of months are told apart by the calendar.
 func TestUseByMonths(t *testing.T) {
-	left, room := int64(1), 100
-	c := newClients(&policy.Rule{Limits: []policy.Limit{{Window: limit.NewCalendar(1, 0, 0)}, {Window: limit.NewCalendar(12, 0, 0)}}}, &left, &room)
+	c := newClients(&policy.Rule{Limits: []policy.Limit{{Window: limit.NewCalendar(1, 0, 0)}, {Window: limit.NewCalendar(12, 0, 0)}}}, &room{1, 100})
 	i, known := c.find([]byte("a"))
 	require.True(t, known)
 	for _, day := range []string{"2027-12-31", "2028-01-01", "2028-01-31", "2028-02-01", "2028-02-29", "2028-02-29", "2028-03-01", "2029-01-01"} {
@@ -31,11 +30,11 @@ func TestTimeline(t *testing.T) {
 	for range 300 {
 		at := dice.Int64N(4e18)
 		line := newTimeline(at)
-		s := line.new()
+		line.columns = 2
 		var all []int64
 		for range 1 + dice.IntN(300) {
 			all = append(all, at)
-			s.add(line.at(at), 1)
+			line.at(at)[1]++
 			at += dice.Int64N(1 + int64(1)<<dice.IntN(52))
 		}
 		r := line.report()
@@ -43,7 +42,7 @@ func TestTimeline(t *testing.T) {
 		for _, ns := range all {
 			want[(ns-r.StartNs)/r.WidthNs]++
 		}
-		require.Equal(t, want, line.whole(s))
+		require.Equal(t, want, line.column(1))
 		require.LessOrEqual(t, r.Count, MaxPoints)
 		require.Zero(t, r.StartNs%r.WidthNs)
 	}

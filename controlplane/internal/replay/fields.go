@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"encoding/binary"
 	"maps"
 	"slices"
 	"strings"
@@ -12,9 +13,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Fields lists what a policy reads of a request.
-func Fields(p *policy.Policy) []string {
-	need := fields{}
+// fields lists what a policy reads of a request, and what it waits for of answers.
+func fields(p *policy.Policy) (needed, wanted []string) {
+	need := needs{}
 	for i := range p.Exempt {
 		need.match(&p.Exempt[i])
 	}
@@ -38,26 +39,36 @@ func Fields(p *policy.Policy) []string {
 			need.match(&r.Costs[j].Match)
 			need.cost(&r.Costs[j].Cost)
 		}
+		if r.Holds() {
+			wanted = append(wanted, accesslog.FieldTook)
+		}
+		if r.Settle != nil && bytesFields[r.Settle.To] != "" {
+			wanted = append(wanted, bytesFields[r.Settle.To])
+		}
 	}
-	return slices.Sorted(maps.Keys(need))
+	return slices.Sorted(maps.Keys(need)), wanted
 }
 
-type fields map[string]bool
+var bytesFields = map[policy.Settled]string{
+	policy.SettleRequestBytes: accesslog.FieldReceived, policy.SettleResponseBytes: accesslog.FieldSent,
+}
+
+type needs map[string]bool
 
 // add adds a field if a policy uses it.
-func (f fields) add(used bool, field string) {
+func (f needs) add(used bool, field string) {
 	if used {
 		f[field] = true
 	}
 }
 
-func (f fields) cost(c *policy.Cost) {
+func (f needs) cost(c *policy.Cost) {
 	f.add(c.Header != "", accesslog.HeaderField(c.Header))
 	f.add(c.Query != "", accesslog.FieldQuery)
 	f.add(c.RequestBytes != nil, accesslog.HeaderField("content-length"))
 }
 
-func (f fields) match(m *policy.Match) {
+func (f needs) match(m *policy.Match) {
 	f.add(len(m.Hosts) > 0, accesslog.FieldHost)
 	f.add(len(m.Methods) > 0, accesslog.FieldMethod)
 	f.add(len(m.Paths) > 0, accesslog.FieldPath)
@@ -74,7 +85,7 @@ var keyFields = map[policy.KeyKind]string{
 	policy.KeyCookie: accesslog.HeaderField("cookie"),
 }
 
-func (f fields) key(key []policy.KeyPart) {
+func (f needs) key(key []policy.KeyPart) {
 	for i := range key {
 		switch k := &key[i]; k.Kind {
 		case policy.KeyJWT:
@@ -97,18 +108,34 @@ const jwtNamespace = "envoy.filters.http.jwt_authn"
 
 // request is a line as the filter sees it.
 func request(r *accesslog.Request) *sim.Request {
-	s := &sim.Request{Method: r.Method, Host: r.Host, Path: r.Path, ClientIP: r.ClientIP, Route: r.Route, Headers: r.Headers}
+	s := &sim.Request{
+		Method: r.Method, Host: r.Host, Path: r.Path, ClientIP: r.ClientIP, Route: r.Route, Headers: r.Headers,
+		Properties: map[string][]byte{},
+	}
 	for _, v := range r.Values {
 		if path, ok := strings.CutPrefix(v[0], "property:"); ok {
-			if s.Properties == nil {
-				s.Properties = map[string][]byte{}
-			}
 			s.Properties[path] = []byte(v[1])
-			continue
+		} else {
+			s.Metadata = addClaim(s.Metadata, strings.Split(strings.TrimPrefix(v[0], "jwt:"), ":"), v[1])
 		}
-		s.Metadata = addClaim(s.Metadata, strings.Split(strings.TrimPrefix(v[0], "jwt:"), ":"), v[1])
+	}
+	if r.Received+r.Sent > 0 {
+		s.Properties["request.size"] = binary.LittleEndian.AppendUint64(nil, uint64(r.Received))
+		s.Properties["response.size"] = binary.LittleEndian.AppendUint64(nil, uint64(r.Sent))
 	}
 	return s
+}
+
+// answerOf is the answer that a line has, nil for the status 0 of Envoy: there was none. In a log
+// without statuses it is 200.
+func answerOf(line *accesslog.Request, log *accesslog.Log) *sim.Response {
+	switch {
+	case line.Status > 100:
+		return &sim.Response{Status: line.Status}
+	case log.Has(accesslog.FieldStatus):
+		return nil
+	}
+	return &sim.Response{Status: 200}
 }
 
 // addClaim adds a claim by the segments of its path, of which the first is the

@@ -9,15 +9,12 @@ package replay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -95,8 +92,8 @@ func (o Options) run(ctx context.Context, sides []*side) (r *run, err error) {
 		if err != nil {
 			return nil, err
 		}
-		r.Log.Fields = append(r.Log.Fields, Fields(p)...)
-		r.Log.Wanted = append(r.Log.Wanted, answerFields(p)...)
+		needed, wanted := fields(p)
+		r.Log.Fields, r.Log.Wanted = append(r.Log.Fields, needed...), append(r.Log.Wanted, wanted...)
 		if s.policy == nil {
 			s.policy = p
 		}
@@ -160,79 +157,27 @@ func (r *run) decide(ctx context.Context, line *accesslog.Request) error {
 	var decisions [2]decision
 	asked, answer, took := request(line), answerOf(line, r.log), int64(0)
 	if len(r.Log.Wanted) > 0 { // else nothing waits for it
-		measure(asked, line)
 		took = line.TookNs
 	}
 	for i, s := range r.sides {
-		briefs, denied, err := s.fleet.Serve(line.Ns, asked, answer, took)
-		if err != nil {
-			return err
+		briefs, isDenied, err := s.fleet.Serve(line.Ns, asked, answer, took)
+		if err == nil {
+			decisions[i], err = newDecision(briefs, isDenied)
 		}
-		if decisions[i], err = newDecision(briefs, denied); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	before := line.Status == tooManyRequests
-	if before {
-		r.denied++
-	}
+	r.denied += one(before)
 	for i, s := range r.sides {
-		var alone alone
+		var other *decision
 		if len(r.sides) > 1 {
-			other := &decisions[1-i]
-			alone = [2]bool{enforced: !other.denied, inShadow: !other.denied && !other.shadow}
+			other = &decisions[1-i]
 		}
-		if err := s.add(line.Ns, decisions[i], before, alone); err != nil {
+		if err := s.add(line.Ns, &decisions[i], other, before); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// warn says what makes figures other than a reader would think.
-func (r *run) warn() error {
-	for _, field := range r.log.Empty {
-		r.warnings = append(r.warnings, "no line has a value of "+field)
-	}
-	for _, s := range r.sides {
-		r.warnings = append(r.warnings, grainWarnings(s.policy, r.log.GrainNs)...)
-		r.warnings = append(r.warnings, settleWarnings(s.policy, r.log)...)
-		if n := s.fleet.Hurried; n > 0 {
-			r.warnings = append(r.warnings, fmt.Sprintf("%s: %d answers came early, because too many requests ran at once", s.Name, n))
-		}
-		for i := range s.rules {
-			rule := s.rules[i].rule
-			evicted, err := s.fleet.Counted(rule.Name, "evicted")
-			if err != nil {
-				return err
-			}
-			if evicted > 0 {
-				r.warnings = append(r.warnings, fmt.Sprintf("rule %s: %d keys were evicted, because more were live "+
-					"than its capacity of %d holds: it may deny other keys early", rule.Name, evicted, rule.Capacity))
-			}
-		}
-	}
-	return nil
-}
-
-// grainWarnings name the limits that are finer than the clock of the log.
-func grainWarnings(p *policy.Policy, grainNs int64) (warnings []string) {
-	for i := range p.Rules {
-		rule := &p.Rules[i]
-		if rule.Mode == policy.ModeOff {
-			continue
-		}
-		for j := range rule.Limits {
-			l := &rule.Limits[j]
-			ns := l.PeriodNs
-			if l.Algorithm == limit.TokenBucket && l.Limit > 0 {
-				ns = min(ns, int64(float64(ns)*float64(l.Burst)/float64(l.Limit))) // until it is full
-			}
-			if ns <= grainNs {
-				warnings = append(warnings, fmt.Sprintf("rule %s: limit %d is finer than the log's clock of %s: "+
-					"requests of one instant look like a burst, so more are denied here than by a proxy", rule.Name, j, time.Duration(grainNs)))
-			}
-		}
-	}
-	return warnings
 }

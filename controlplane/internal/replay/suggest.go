@@ -85,72 +85,66 @@ func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
 			return nil, fmt.Errorf("%s cannot be read twice: give the logs as files", name)
 		}
 	}
-	draft, err := o.draft()
+	draft, err := newDraft(o.Key)
 	if err != nil {
 		return nil, err
+	}
+	s := &Suggestion{}
+	for _, per := range o.Periods {
+		s.Limits = append(s.Limits, LimitFor{Per: per, Units: math.MaxUint32})
 	}
 	const name = "the suggested policy"
-	counted, _, _, err := policyfile.Read(name, []byte(draft.text()))
+	counted, _, _, err := policyfile.Read(name, []byte(draft.text(s.Limits)))
 	if err != nil {
 		return nil, err
 	}
-	keys := []byte((&draftRule{name: draft.name, key: draft.key}).text())
-	r, err := o.run(ctx, []*side{{File: File{name, keys}, policy: counted}})
+	r, err := o.run(ctx, []*side{{File: File{name, []byte(draft.text(nil))}, policy: counted}})
 	if err != nil {
 		return nil, err
 	}
+	rule := r.sides[0].rules[0]
 	switch {
-	case r.sides[0].Rules[0].Requests > 0:
+	case rule.Requests > 0:
 	case len(r.log.Empty) > 0:
 		return nil, fmt.Errorf("%w: no line has a value of %s", ErrKeyless, strings.Join(r.log.Empty, ", "))
 	default:
 		return nil, ErrKeyless
 	}
-	s := o.find(r, draft)
+	s.Log, s.Clients, s.Keyless = r.log.Stats, int64(len(rule.clients.all)), r.log.Requests-rule.Requests
+	o.find(s.Limits, rule.clients)
+	for _, p := range rule.clients.periods {
+		draft.capacity = max(draft.capacity, p.peak)
+	}
+	s.Policy = draft.text(s.Limits)
 	again := o.Options
-	again.Policy, again.Against = File{name, []byte(draft.text())}, nil
-	s.Policy = draft.text()
+	again.Policy, again.Against = File{name, []byte(s.Policy)}, nil
 	if s.Replay, err = Run(ctx, again); err != nil {
 		return nil, err
 	}
-	s.Replay.Warnings = append(s.Replay.Warnings, spanWarnings(&counted.Rules[0], o.Periods, &s.Log)...)
-	return s, nil
-}
-
-// spanWarnings name the periods of which the log has only a part.
-func spanWarnings(rule *policy.Rule, periods []string, log *accesslog.Stats) (warnings []string) {
-	for i, per := range periods {
-		if span := log.LastNs - log.FirstNs; rule.Limits[i].PeriodNs > span {
-			warnings = append(warnings, fmt.Sprintf("%s is longer than the log, which has %s: clients may use more in a whole %s",
+	span := s.Log.LastNs - s.Log.FirstNs
+	for i, per := range o.Periods {
+		if counted.Rules[0].Limits[i].PeriodNs > span {
+			s.Replay.Warnings = append(s.Replay.Warnings, fmt.Sprintf("%s is longer than the log, which has %s: clients may use more in a whole %s",
 				per, time.Duration(span).Round(time.Second), per))
 		}
 	}
-	return warnings
+	return s, nil
 }
 
-// find sets the limits of the draft by what was counted.
-func (o *SuggestOptions) find(r *run, draft *draftRule) *Suggestion {
-	rule := &r.sides[0].rules[0]
-	s := &Suggestion{
-		Log: r.log.Stats, Clients: int64(len(rule.clients.all)),
-		Keyless: r.log.Requests - rule.out.Requests,
-	}
+// find sets limits by what clients used.
+func (o *SuggestOptions) find(limits []LimitFor, c *clients) {
 	// A request that several limits deny is denied once, so the parts of the share
 	// add up to no more than the share.
-	most := o.Most / float64(len(o.Periods))
-	all := rule.clients.uses()
-	for j, per := range o.Periods {
-		fullest := rule.clients.most(j)
-		l := LimitFor{Per: per, Each: all[j].Distribution(), Most: fullest.Distribution(), Apart: apart(fullest)}
+	most := o.Most / float64(len(limits))
+	for j, each := range c.uses() {
+		fullest := c.most(j)
+		l := &limits[j]
+		l.Each, l.Most, l.Apart = each.Distribution(), fullest.Distribution(), apart(fullest)
 		if l.Apart != nil {
-			all[j], fullest = all[j].upTo(l.Apart.Others), fullest.upTo(l.Apart.Others)
+			each, fullest = each.upTo(l.Apart.Others), fullest.upTo(l.Apart.Others)
 		}
-		l.Units = round(least(all[j], fullest, int64(most*float64(all[j].units())), int64(most*float64(fullest.Sum()))))
-		draft.units[j] = l.Units
-		draft.capacity = max(draft.capacity, rule.clients.periods[j].peak)
-		s.Limits = append(s.Limits, l)
+		l.Units = round(least(each, fullest, int64(most*float64(each.units())), int64(most*float64(fullest.Sum()))))
 	}
-	return s
 }
 
 // least returns the least limit that denies at most so many requests and clients.
@@ -189,44 +183,19 @@ func round(n uint32) uint32 {
 	return uint32(min((uint64(n)+scale-1)/scale*scale, math.MaxUint32))
 }
 
-// draftRule is a policy of one rule.
-type draftRule struct {
-	name     string
-	key      []string // in YAML
-	periods  []string
-	units    []uint32
-	capacity int64
+// draft is a policy of one rule.
+type draft struct {
+	name, key string // in YAML
+	capacity  int64
 }
 
-// defaultCapacity is what a rule without capacity has.
-const defaultCapacity = 65536
-
-func (d *draftRule) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "version: 1\nrules:\n  - name: %s\n    mode: shadow\n    key: [%s]\n", d.name, strings.Join(d.key, ", "))
-	limits := make([]string, len(d.periods))
-	for i := range limits {
-		limits[i] = fmt.Sprintf(`"%d/%s"`, d.units[i], d.periods[i])
-	}
-	fmt.Fprintf(&b, "    limits: [%s]\n", strings.Join(limits, ", "))
-	if d.capacity > defaultCapacity {
-		fmt.Fprintf(&b, "    capacity: %d\n", min(round(uint32(min(d.capacity, math.MaxUint32))), policy.MaxCapacity))
-	}
-	return b.String()
-}
-
-// draft is the policy with limits that deny nothing.
-func (o *SuggestOptions) draft() (*draftRule, error) {
-	d := &draftRule{periods: o.Periods, name: "per"}
-	for range o.Periods {
-		d.units = append(d.units, math.MaxUint32)
-	}
-	for _, part := range o.Key {
-		text, err := keyPart(part)
-		if err != nil {
+func newDraft(key []string) (*draft, error) {
+	d, texts := &draft{name: "per"}, make([]string, len(key))
+	for i, part := range key {
+		var err error
+		if texts[i], err = keyPart(part); err != nil {
 			return nil, err
 		}
-		d.key = append(d.key, text)
 		d.name += "-" + strings.Trim(strings.Map(func(r rune) rune {
 			if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
 				return r
@@ -234,7 +203,23 @@ func (o *SuggestOptions) draft() (*draftRule, error) {
 			return '-'
 		}, strings.ToLower(part[strings.LastIndexByte(part, ':')+1:])), "-")
 	}
+	d.key = strings.Join(texts, ", ")
 	return d, nil
+}
+
+// defaultCapacity is what a rule without capacity has.
+const defaultCapacity = 65536
+
+func (d *draft) text(list []LimitFor) string {
+	limits := make([]string, len(list))
+	for i, l := range list {
+		limits[i] = fmt.Sprintf(`"%d/%s"`, l.Units, l.Per)
+	}
+	text := fmt.Sprintf("version: 1\nrules:\n  - name: %s\n    mode: shadow\n    key: [%s]\n    limits: [%s]\n", d.name, d.key, strings.Join(limits, ", "))
+	if d.capacity > defaultCapacity {
+		text += fmt.Sprintf("    capacity: %d\n", min(round(uint32(min(d.capacity, math.MaxUint32))), policy.MaxCapacity))
+	}
+	return text
 }
 
 // keyPart is a part of a key in YAML.

@@ -1,21 +1,15 @@
 package replay
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
-// timeline divides the time of a log into at most MaxPoints elements of equal width.
-// As time goes on they become wider.
+// timeline counts in columns over the time of a log, which it divides into at most MaxPoints
+// elements of equal width. As time goes on they become wider.
 type timeline struct {
-	width  int // index into widths
-	first  int64
-	count  int
-	series []*series
+	width    int   // index into widths
+	first    int64 // element, from 1970
+	columns  int
+	elements [][]int64 // by column
 }
-
-// series counts over a timeline.
-type series []int64
 
 // widths are multiples of those before them, and divide a day as clocks do.
 var widths = func() (ns []int64) {
@@ -32,52 +26,45 @@ func newTimeline(startNs int64) *timeline {
 	return &timeline{first: startNs / widths[0]}
 }
 
-// at returns the element of an instant, none of which is before the start.
-func (t *timeline) at(ns int64) int {
-	for {
-		i := int(ns/widths[t.width] - t.first)
-		if i < MaxPoints || t.width == len(widths)-1 {
-			i = min(max(i, 0), MaxPoints-1)
-			t.count = max(t.count, i+1)
-			return i
-		}
+// at returns the counts of an instant, none of which is before the start.
+func (t *timeline) at(ns int64) []int64 {
+	for ns/widths[t.width]-t.first >= MaxPoints && t.width < len(widths)-1 {
 		t.widen()
 	}
+	i := min(max(ns/widths[t.width]-t.first, 0), MaxPoints-1)
+	for int64(len(t.elements)) <= i {
+		t.elements = append(t.elements, make([]int64, t.columns))
+	}
+	return t.elements[i]
 }
 
 func (t *timeline) widen() {
 	ratio := widths[t.width+1] / widths[t.width]
 	first := t.first / ratio
-	for _, s := range t.series {
-		var wide series
-		for i, n := range *s {
-			wide.add(int((t.first+int64(i))/ratio-first), n)
+	var wide [][]int64
+	for i, counts := range t.elements {
+		at := int((t.first+int64(i))/ratio - first)
+		if at == len(wide) {
+			wide = append(wide, counts)
+			continue
 		}
-		*s = wide
+		for column, n := range counts {
+			wide[at][column] += n
+		}
 	}
-	t.count = int((t.first+int64(t.count)-1)/ratio-first) + 1
-	t.first, t.width = first, t.width+1
+	t.elements, t.first, t.width = wide, first, t.width+1
 }
 
-func (t *timeline) new() *series {
-	s := new(series)
-	t.series = append(t.series, s)
-	return s
-}
-
-func (s *series) add(i int, n int64) {
-	for len(*s) <= i {
-		*s = append(*s, 0)
+// column returns the counts of a column.
+func (t *timeline) column(i int) []int64 {
+	counts := make([]int64, len(t.elements))
+	for at := range counts {
+		counts[at] = t.elements[at][i]
 	}
-	(*s)[i] += n
-}
-
-// whole returns the counts of all elements.
-func (t *timeline) whole(s *series) []int64 {
-	return append(slices.Clone(*s), make([]int64, t.count-len(*s))...)
+	return counts
 }
 
 func (t *timeline) report() Timeline {
 	w := widths[t.width]
-	return Timeline{StartNs: t.first * w, WidthNs: w, Count: t.count}
+	return Timeline{StartNs: t.first * w, WidthNs: w, Count: len(t.elements)}
 }

@@ -58,17 +58,12 @@ func readings(s *accesslog.Stats) (list []accesslog.Reading) {
 	return list
 }
 
-// of is an outcome and its report.
-type of struct {
-	Report  *replay.Report
-	Outcome *replay.Outcome
-}
-
-func outcomes(r *replay.Report) []of {
+// outcomes are those of one policy, or of both.
+func outcomes(r *replay.Report) []*replay.Outcome {
 	if r.Against == nil {
-		return []of{{r, &r.Outcome}}
+		return []*replay.Outcome{&r.Outcome}
 	}
-	return []of{{r, &r.Outcome}, {r, r.Against}}
+	return []*replay.Outcome{&r.Outcome, r.Against}
 }
 
 // aloneView is what only one of two policies denies.
