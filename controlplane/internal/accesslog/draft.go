@@ -58,6 +58,7 @@ const maxTook = math.MaxInt32 * time.Millisecond
 
 // set sets a field. It reports whether the text is one of its values.
 func (d *Request) set(p *place, text, part string) (ok bool) {
+	var err error
 	switch p.field {
 	case FieldTime:
 		d.Ns, ok = p.time(text)
@@ -69,18 +70,15 @@ func (d *Request) set(p *place, text, part string) (ok bool) {
 		}
 		d.TookNs = int64(min(took, maxTook))
 		return err == nil && took >= 0
-	case FieldReceived, FieldSent:
-		n, err := strconv.ParseInt(text, 10, 64)
-		if p.field == FieldSent {
-			d.Sent = n
-		} else {
-			d.Received = n
-		}
-		return err == nil && n >= 0
+	case FieldReceived:
+		d.Received, err = strconv.ParseInt(text, 10, 64)
+		return err == nil && d.Received >= 0
+	case FieldSent:
+		d.Sent, err = strconv.ParseInt(text, 10, 64)
+		return err == nil && d.Sent >= 0
 	case FieldStatus:
-		n, err := strconv.Atoi(text)
-		d.Status = n
-		return err == nil && n >= 0 && n <= 999
+		d.Status, err = strconv.Atoi(text)
+		return err == nil && d.Status >= 0 && d.Status <= 999
 	case FieldMethod:
 		d.Method = part
 		return policy.IsToken(part)

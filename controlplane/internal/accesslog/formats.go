@@ -7,20 +7,15 @@ import (
 	"strings"
 )
 
-// format reads the lines of one format.
-type format interface {
-	// read takes what a line says. An error says why the line is none of the format.
-	read(line string, d *Request) error
-	has() *fields
-}
-
-// fields are those that a format has.
-type fields struct {
-	places []*place // where it has those that are asked for
+// format is how the lines of a log are read.
+type format struct {
+	places []*place // where it has the fields that are asked for
 	names  []string // all, or those of the begin of the log
+	read   reader
 }
 
-func (f *fields) has() *fields { return f }
+// reader takes what a line says. An error says why the line is none of the format.
+type reader func(line string, d *Request) error
 
 const (
 	common   = `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent`
@@ -69,7 +64,7 @@ const (
 
 // newW3C is the format that a line of #Fields says, nil without one: the extended log
 // format of the W3C, as CloudFront and IIS write it.
-func (o *Options) newW3C(sample []string) (*text, error) {
+func (o *Options) newW3C(sample []string) (*format, error) {
 	t, separator := &text{comments: true}, " "
 	for _, line := range sample {
 		if fields, ok := strings.CutPrefix(line, "#Fields:"); ok && t.pieces == nil {
@@ -95,7 +90,7 @@ func (o *Options) newW3C(sample []string) (*text, error) {
 	if t.pieces == nil {
 		return nil, nil
 	}
-	return t, t.end(o)
+	return t.end(o)
 }
 
 // FormatNames lists the formats with a name.
@@ -109,7 +104,7 @@ func FormatNames() (names []string) {
 
 // recognize returns the format that the caller has named or written out, or the one that
 // reads most of the sample of a log.
-func (o *Options) recognize(log string, sample []string) (f format, name string, err error) {
+func (o *Options) recognize(log string, sample []string) (f *format, name string, err error) {
 	isObject := func(line string) bool { return strings.HasPrefix(line, "{") }
 	said := strings.TrimSpace(o.Format)
 	switch {
@@ -124,8 +119,8 @@ func (o *Options) recognize(log string, sample []string) (f format, name string,
 		return f, said, err
 	}
 	if said == w3cFormat || said == "" {
-		if t, err := o.newW3C(sample); t != nil {
-			return t, w3cFormat, err
+		if f, err = o.newW3C(sample); f != nil {
+			return f, w3cFormat, err
 		}
 	}
 	most, best := 0, ""
@@ -133,12 +128,11 @@ func (o *Options) recognize(log string, sample []string) (f format, name string,
 		if said != "" && said != known.name {
 			continue
 		}
-		t, err := new(Options).compileText(known.text)
-		if err != nil {
+		if f, err = new(Options).compileText(known.text); err != nil {
 			return nil, "", err
 		}
 		n := count(sample, func(line string) bool {
-			err := t.read(line, &Request{})
+			err := f.read(line, &Request{})
 			return err == nil || errors.Is(err, errNoHTTP)
 		})
 		if n > most || best == "" && said != "" {
@@ -152,8 +146,8 @@ func (o *Options) recognize(log string, sample []string) (f format, name string,
 	case said == "" && 2*most < max(len(sample), 1):
 		return nil, "", unknownFormat(log, clip(strings.Join(sample[:min(len(sample), 1)], "")), "")
 	}
-	t, err := o.compileText(best)
-	return t, name, err
+	f, err = o.compileText(best)
+	return f, name, err
 }
 
 func count(lines []string, is func(string) bool) (n int) {

@@ -30,7 +30,7 @@ type Log struct {
 type source struct {
 	name   string
 	lines  *lines // nil: not open yet
-	format format
+	format *format
 	number int64
 	ns     int64    // of the next line
 	next   *Request // nil: none is read yet
@@ -107,7 +107,7 @@ func (l *Log) recognize(s *source, sample []string) (err error) {
 	if s.format, reading.Format, err = l.options.recognize(s.name, sample); err != nil {
 		return err
 	}
-	has := s.format.has()
+	has := s.format
 	l.places = append(l.places, has.places...)
 	l.names = append(l.names, has.names...)
 	for _, field := range append([]string{FieldTime}, l.options.Fields...) {
@@ -173,7 +173,7 @@ func (o *Options) checkBalancer(log string, sample []string) error {
 		return true
 	})
 	if behind > 0 && 2*behind >= all {
-		return behindBalancer(log, find(f.has().places, FieldClientIP).name, example[0], example[1])
+		return behindBalancer(log, find(f.places, FieldClientIP).name, example[0], example[1])
 	}
 	return nil
 }
@@ -287,7 +287,7 @@ func (l *Log) parse(s *source, line string, err error) error {
 		err = s.format.read(line, d)
 	}
 	if err == nil {
-		err = d.end(s.format.has().places)
+		err = d.end(s.format.places)
 	}
 	switch {
 	case err == nil:

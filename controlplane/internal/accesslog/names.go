@@ -105,37 +105,45 @@ func (p *place) better(than *place) bool {
 // does not depend on who reads it.
 var always = []string{FieldTime, FieldTook, FieldStatus, FieldMethod, FieldPath}
 
-// choose picks one place of each field that is wanted: where Map says, or the surest.
-func (o *Options) choose(places []place, called func(said string) (*place, error)) ([]*place, error) {
+// choose picks one place of each field that is wanted: where Map says, or the surest. A name
+// that is none of a field's is among all, too; one that is open may have others still.
+func (o *Options) choose(f *format, all []place, open bool) error {
 	best := map[string]*place{}
-	for i := range places {
-		p := &places[i]
-		if have := best[p.field]; have == nil || p.better(have) {
+	for i := range all {
+		p := &all[i]
+		if p.field == "" {
+			f.names = append(f.names, p.name)
+		} else if have := best[p.field]; have == nil || p.better(have) {
 			best[p.field] = p
 		}
 	}
 	for field, said := range o.Map {
-		p, err := called(said)
-		if err != nil {
-			return nil, fmt.Errorf("--map %s=%s: %w", field, said, err)
+		name := strings.Trim(strings.TrimPrefix(said, "$"), "%")
+		p := place{name: said}
+		i := slices.IndexFunc(all, func(p place) bool {
+			return strings.EqualFold(p.name, name) || !open && p.field == HeaderField(strings.ToLower(name)) // as a person may call it
+		})
+		if i >= 0 {
+			p = all[i]
+		} else if !open {
+			return fmt.Errorf("--map %s=%s: the format has no %s, but %s", field, said, name, list(f.names))
 		}
-		best[field] = p
-		if i := slices.IndexFunc(places, func(q place) bool { return q.name == p.name && q.field == field }); i >= 0 {
-			best[field] = &places[i]
+		if i = slices.IndexFunc(all, func(q place) bool { return q.name == p.name && q.field == field }); i >= 0 {
+			p = all[i]
 		} else {
 			p.meaning = meaningOf(field)
 		}
+		best[field] = &p
 	}
 	if t := best[FieldTime]; (t == nil || !t.end) && !slices.Contains(o.Wanted, FieldTook) {
 		delete(best, FieldTook)
 	}
-	chosen := []*place{}
 	for field, p := range best {
 		p.needed = slices.ContainsFunc(o.Fields, func(f string) bool { return find([]*place{p}, f) != nil })
 		if p.needed || slices.Contains(always, field) || slices.Contains(o.Wanted, field) {
-			chosen = append(chosen, p)
+			f.places = append(f.places, p)
 		}
 	}
-	slices.SortFunc(chosen, func(p, q *place) int { return cmp.Compare(p.field, q.field) })
-	return chosen, nil
+	slices.SortFunc(f.places, func(p, q *place) int { return cmp.Compare(p.field, q.field) })
+	return nil
 }

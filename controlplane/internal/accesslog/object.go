@@ -11,16 +11,17 @@ import (
 
 // object is a format of lines that are JSON objects.
 type object struct {
-	fields
+	format
 	byName map[string][]*place // in lower case; names inside others are joined by dots
 	lines  int
 }
 
 // newObject makes a format of the names that the begin of a log has, as far as they are
 // usual for a field or the caller knows them.
-func (o *Options) newObject(sample []string) (*object, error) {
+func (o *Options) newObject(sample []string) (*format, error) {
 	f := &object{}
-	has := map[string][2]string{} // names as they are spelled, with a value
+	var all []place
+	spelled, isLine := map[string]string{}, map[string]bool{} // by name in lower case
 	for _, line := range sample {
 		n, err := policy.ParseJSON([]byte(line))
 		if err != nil {
@@ -28,25 +29,23 @@ func (o *Options) newObject(sample []string) (*object, error) {
 		}
 		_ = f.walk("", n, func(name string, value *policy.Node) error {
 			lower := strings.ToLower(name)
-			have, known := has[lower]
-			if !known {
-				f.names = append(f.names, name)
+			if _, known := spelled[lower]; !known {
+				spelled[lower] = name
+				all = append(all, place{name: name})
 			}
-			if _, isLine := cutLine(value.Text, ""); have[1] == "" || isLine {
-				has[lower] = [2]string{name, value.Text}
+			if _, ok := cutLine(value.Text, ""); ok {
+				isLine[lower] = true
 			}
 			return nil
 		})
 	}
-	var places []place
 	add := func(name string, m meaning) bool {
-		have, ok := has[name]
-		_, isLine := cutLine(have[1], "")
-		known := slices.ContainsFunc(places, func(p place) bool { return p.field == m.field })
-		if !ok || known || m.line && !isLine {
+		as, has := spelled[name]
+		known := slices.ContainsFunc(all, func(p place) bool { return p.field == m.field })
+		if !has || known || m.line && !isLine[name] {
 			return false
 		}
-		places = append(places, place{name: have[0], meaning: m})
+		all = append(all, place{name: as, meaning: m})
 		return true
 	}
 	for i := range names {
@@ -56,7 +55,7 @@ func (o *Options) newObject(sample []string) (*object, error) {
 			}
 		}
 	}
-	if _, ofEnvoy := has["bytes_received"]; ofEnvoy { // nginx counts headers in what it calls bytes_sent
+	if _, ofEnvoy := spelled["bytes_received"]; ofEnvoy { // nginx counts headers in what it calls bytes_sent
 		add("bytes_received", meaning{field: FieldReceived})
 		add("bytes_sent", meaning{field: FieldSent})
 	}
@@ -67,55 +66,44 @@ func (o *Options) newObject(sample []string) (*object, error) {
 			}
 		}
 	}
-	return f, f.end(o, places, false)
+	return f.end(o, all, true)
 }
 
 // compileObject compiles the JSON of Envoy's json_format.
-func (o *Options) compileObject(format string) (*object, error) {
+func (o *Options) compileObject(format string) (*format, error) {
 	n, err := policy.ParseJSON([]byte(format))
 	if err != nil {
 		return nil, fmt.Errorf("--format is no JSON: %w", err)
 	}
-	var places []place
+	var all []place
 	f := &object{}
 	err = f.walk("", n, func(name string, value *policy.Node) error {
-		f.names = append(f.names, name)
+		all = append(all, place{name: name})
 		literal, command, rest, err := cutValue(value.Text, operatorValue, "%")
 		if err != nil || literal != "" || rest != "" || command == "" {
 			return err // or no single value
 		}
 		meanings, err := operatorMeanings(command)
 		for _, m := range meanings {
-			places = append(places, place{name: name, meaning: m})
+			all = append(all, place{name: name, meaning: m})
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return f, f.end(o, places, true)
+	return f.end(o, all, false)
 }
 
-// end makes the format of its places. It may have other names than these unless it is
-// whole.
-func (f *object) end(o *Options, places []place, whole bool) (err error) {
-	f.places, err = o.choose(places, func(said string) (*place, error) {
-		for _, name := range f.names {
-			if strings.EqualFold(name, said) {
-				said, whole = name, false
-			}
-		}
-		if whole {
-			return nil, fmt.Errorf("the format has no %s, but %s", said, list(f.names))
-		}
-		return &place{name: said}, nil
-	})
-	f.byName = map[string][]*place{}
+// end makes the format of its places. One that is open may have other names than these.
+func (f *object) end(o *Options, all []place, open bool) (*format, error) {
+	err := o.choose(&f.format, all, open)
+	f.byName, f.read = map[string][]*place{}, f.readLine
 	for _, p := range f.places {
 		name := strings.ToLower(p.name)
 		f.byName[name] = append(f.byName[name], p)
 	}
-	return err
+	return &f.format, err
 }
 
 // walk calls a function with each value that is no object, and with objects that are
@@ -134,8 +122,8 @@ func (f *object) walk(prefix string, n *policy.Node, each func(string, *policy.N
 	return nil
 }
 
-// read reads a line.
-func (f *object) read(line string, d *Request) error {
+// readLine reads a line.
+func (f *object) readLine(line string, d *Request) error {
 	n, err := policy.ParseJSON([]byte(line))
 	if err != nil || n.Kind != policy.Object {
 		return errors.New("it is no JSON object")

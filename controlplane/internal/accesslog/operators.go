@@ -40,19 +40,10 @@ func cutValue(format string, values *regexp.Regexp, sign string) (literal, name,
 // Envoy demands the command alone. Envoy appends to X-Forwarded-For, so its last address
 // is the client's where the log has no other.
 func operatorMeanings(name string) ([]meaning, error) {
-	t, err := operatorMeaning(name)
-	switch {
-	case t.field == "" || err != nil:
-		return nil, err
-	case t.field == HeaderField("x-forwarded-for"):
-		return []meaning{t, {field: FieldClientIP, most: t.most, spare: true}}, nil
-	}
-	return []meaning{t}, nil
-}
-
-func operatorMeaning(name string) (t meaning, err error) {
 	parts := operatorValue.FindStringSubmatch("%" + name + "%")
 	command, argument, length := parts[1], parts[2], parts[3]
+	var t meaning
+	var err error
 	switch command {
 	case "START_TIME", "EMIT_TIME":
 		t = meaning{field: FieldTime, end: command == "EMIT_TIME"}
@@ -76,10 +67,16 @@ func operatorMeaning(name string) (t meaning, err error) {
 	}
 	if length != "" && err == nil {
 		if t.most, err = strconv.Atoi(length); err != nil || t.most <= 0 {
-			return t, fmt.Errorf("%%%s%%: %q is no length", name, length)
+			return nil, fmt.Errorf("%%%s%%: %q is no length", name, length)
 		}
 	}
-	return t, err
+	switch {
+	case t.field == "" || err != nil:
+		return nil, err
+	case t.field == HeaderField("x-forwarded-for"):
+		return []meaning{t, {field: FieldClientIP, most: t.most, spare: true}}, nil
+	}
+	return []meaning{t}, nil
 }
 
 // requestHeader names the field of %REQ(argument)%. X?Y is Y where X is absent, so it

@@ -12,7 +12,7 @@ type text struct {
 	before  string // the first value
 	pieces  []piece
 	escapes bool // values are escaped as by nginx and Apache: none has a raw quotation mark
-	fields
+	format
 
 	comments bool // lines that begin with # are none of the log
 
@@ -29,26 +29,24 @@ type piece struct {
 
 // compileText compiles a format of Envoy, with %OPERATORS%, or of nginx, with
 // $variables.
-func (o *Options) compileText(format string) (*text, error) {
+func (o *Options) compileText(format string) (*format, error) {
 	t := &text{}
 	if err := t.cut(strings.TrimSuffix(strings.TrimSuffix(format, "\n"), `\n`)); err != nil {
 		return nil, err
 	}
-	return t, t.end(o)
+	return t.end(o)
 }
 
 // end makes the format of its pieces.
-func (t *text) end(o *Options) (err error) {
-	t.left, t.right = make([]int, 2*len(t.pieces)), make([]int, 2*len(t.pieces))
-	var places []place
+func (t *text) end(o *Options) (*format, error) {
+	t.left, t.right, t.read = make([]int, 2*len(t.pieces)), make([]int, 2*len(t.pieces)), t.readLine
+	var all []place
 	for i, p := range t.pieces {
-		t.names = append(t.names, p.name)
-		for _, m := range p.meanings {
-			places = append(places, place{name: p.name, meaning: m, piece: i})
+		for _, m := range append([]meaning{{}}, p.meanings...) {
+			all = append(all, place{name: p.name, meaning: m, piece: i})
 		}
 	}
-	t.places, err = o.choose(places, t.find)
-	return err
+	return &t.format, o.choose(&t.format, all, false)
 }
 
 // cut cuts the format into its pieces.
@@ -98,21 +96,8 @@ func (t *text) cut(format string) error {
 	return nil
 }
 
-// find returns the place of what a person calls by the format's name, or by a header's.
-func (t *text) find(said string) (*place, error) {
-	said = strings.ToLower(strings.Trim(strings.TrimPrefix(said, "$"), "%"))
-	for i, p := range t.pieces {
-		for _, m := range append(p.meanings, meaning{}) {
-			if said == strings.ToLower(p.name) || HeaderField(said) == m.field {
-				return &place{name: p.name, piece: i}, nil
-			}
-		}
-	}
-	return nil, fmt.Errorf("the format has no %s, but %s", said, list(t.names))
-}
-
-// read reads a line.
-func (t *text) read(line string, d *Request) error {
+// readLine reads a line.
+func (t *text) readLine(line string, d *Request) error {
 	if t.comments && strings.HasPrefix(line, "#") {
 		return errComment
 	}
