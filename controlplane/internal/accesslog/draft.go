@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -37,21 +38,13 @@ func (d *Request) put(p *place, text string) error {
 		return fmt.Errorf("%s is %q, and the format cuts it off at %d bytes", p.name, clip(text), p.most)
 	}
 	if p.had = true; !d.set(p, text, part) {
-		return fmt.Errorf("%s is %q, which is no %s", p.name, clip(text), p.kind())
+		return fmt.Errorf("%s is %q, which is no %s", p.name, clip(text), cmp.Or(kinds[p.field], p.field))
 	}
 	return nil
 }
 
-// kind says what a value should be.
-func (p *place) kind() string {
-	if p.field == FieldTime {
-		return "time with a zone, from 1971 until now, in a form that is read"
-	}
-	if p.field == FieldClientIP {
-		return "address"
-	}
-	return p.field
-}
+// kinds say what a value should be, where the field's name does not.
+var kinds = map[string]string{FieldTime: "time with a zone, from 1971 until now, in a form that is read", FieldClientIP: "address"}
 
 // maxTook is the longest that a request can have taken, 24 days: what is longer counts as that.
 const maxTook = math.MaxInt32 * time.Millisecond

@@ -65,31 +65,28 @@ const (
 // newW3C is the format that a line of #Fields says, nil without one: the extended log
 // format of the W3C, as CloudFront and IIS write it.
 func (o *Options) newW3C(sample []string) (*format, error) {
-	t, separator := &text{comments: true}, " "
+	var names []string
+	separator := " "
 	for _, line := range sample {
-		if fields, ok := strings.CutPrefix(line, "#Fields:"); ok && t.pieces == nil {
-			for _, name := range strings.Fields(fields) {
-				t.pieces = append(t.pieces, piece{name: name, meanings: meaningsOf(strings.ToLower(name))})
-			}
+		if fields, ok := strings.CutPrefix(line, "#Fields:"); ok && len(names) == 0 {
+			names = strings.Fields(fields)
 		} else if strings.Contains(line, "\t") {
 			separator = "\t"
 		}
 	}
-	for i := len(t.pieces) - 1; i >= 0; i-- {
-		p := &t.pieces[i]
-		if p.after = separator; i == len(t.pieces)-1 {
-			p.after = ""
-		}
-		if p.name == "date" && i+1 < len(t.pieces) && t.pieces[i+1].name == "time" {
-			layout := "2006-01-02" + separator + "15:04:05"
-			t.pieces[i+1].name, t.pieces[i+1].width = "date time", len(layout)
-			t.pieces[i+1].meanings = []meaning{{field: FieldTime, time: byLayout(layout)}}
-			t.pieces = slices.Delete(t.pieces, i, i+1)
-		}
-	}
-	if t.pieces == nil {
+	if len(names) == 0 {
 		return nil, nil
 	}
+	t := &text{comments: true}
+	for i, name := range names {
+		if name == "time" && i > 0 && names[i-1] == "date" {
+			layout := "2006-01-02" + separator + "15:04:05"
+			t.pieces[len(t.pieces)-1] = piece{"date time", []meaning{{field: FieldTime, time: byLayout(layout)}}, separator, len(layout)}
+		} else {
+			t.pieces = append(t.pieces, piece{name: name, meanings: meaningsOf(strings.ToLower(name)), after: separator})
+		}
+	}
+	t.pieces[len(t.pieces)-1].after = ""
 	return t.end(o)
 }
 

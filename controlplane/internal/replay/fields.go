@@ -119,7 +119,7 @@ func request(r *accesslog.Request) *sim.Request {
 			s.Metadata = addClaim(s.Metadata, strings.Split(strings.TrimPrefix(v[0], "jwt:"), ":"), v[1])
 		}
 	}
-	if r.Received+r.Sent > 0 {
+	if r.Received+r.Sent != 0 {
 		s.Properties["request.size"] = binary.LittleEndian.AppendUint64(nil, uint64(r.Received))
 		s.Properties["response.size"] = binary.LittleEndian.AppendUint64(nil, uint64(r.Sent))
 	}
