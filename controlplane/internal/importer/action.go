@@ -19,28 +19,28 @@ const maxVariants = 1_000
 
 // readRateLimit reads one of rate_limits: the descriptors that Envoy makes of
 // its actions. There are several where an entry may be absent.
-func (in *source) readRateLimit(o *routev3.RateLimit, stage uint32) []descriptor {
+func (r *reader) readRateLimit(o *routev3.RateLimit, stage uint32) []descriptor {
 	if at := o.GetStage().GetValue(); at != stage {
-		in.note(o, "stage", "this rate_limit is of stage "+strconv.Itoa(int(at))+" and the filter of stage "+
+		r.note(o, "stage", "this rate_limit is of stage "+strconv.Itoa(int(at))+" and the filter of stage "+
 			strconv.Itoa(int(stage))+": it belongs to another filter, and the import made nothing of it")
 		return nil
 	}
-	d := descriptor{place: in.at(o, "")}
+	d := descriptor{place: r.at(o, "")}
 	if o.GetLimit() != nil {
 		d.cannot("Envoy may send another limit from metadata, and a policy cannot say that.")
 	}
 	if o.GetApplyOnStreamDone() {
 		d.cannot("It counts when the response is complete, and denies nothing. No rule counts then.")
 	}
-	in.readHits(&d, o.GetHitsAddend())
+	r.readHits(&d, o.GetHitsAddend())
 	list := []descriptor{d}
 	for _, a := range o.GetActions() {
-		list = product(list, in.readAction(a))
+		list = product(list, r.readAction(a))
 	}
 	return slices.DeleteFunc(list, func(d descriptor) bool { return len(d.entries) == 0 })
 }
 
-func (in *source) readHits(d *descriptor, o *routev3.RateLimit_HitsAddend) {
+func (r *reader) readHits(d *descriptor, o *routev3.RateLimit_HitsAddend) {
 	if o.GetIsNegativeHits() {
 		d.cannot("It refunds tokens. No rule does that.")
 	}
@@ -53,34 +53,34 @@ func (in *source) readHits(d *descriptor, o *routev3.RateLimit_HitsAddend) {
 	case n.GetValue() == 0:
 		d.cannot("It only asks and counts no hits (hits_addend 0). Every rule counts.")
 	case n.GetValue() > math.MaxUint32:
-		in.failField(o, "number", "must be a whole number from 0 to 4294967295")
+		r.failField(o, "number", "must be a whole number from 0 to 4294967295")
 	case n.GetValue() > 1:
 		d.cost = n.GetValue()
 	}
 }
 
 // readAction reads the ways in which an action may add to a descriptor.
-func (in *source) readAction(o *routev3.RateLimit_Action) []descriptor {
+func (r *reader) readAction(o *routev3.RateLimit_Action) []descriptor {
 	switch a := o.GetActionSpecifier().(type) {
 	case *routev3.RateLimit_Action_RequestHeaders_:
-		return in.readRequestHeaders(a.RequestHeaders)
+		return r.readRequestHeaders(a.RequestHeaders)
 	case *routev3.RateLimit_Action_QueryParameters_:
-		return in.readQueryParameters(a.QueryParameters)
+		return r.readQueryParameters(a.QueryParameters)
 	case *routev3.RateLimit_Action_RemoteAddress_:
 		return one(entry{key: "remote_address", part: &clientIP})
 	case *routev3.RateLimit_Action_MaskedRemoteAddress_:
-		return in.readMasked(a.MaskedRemoteAddress)
+		return r.readMasked(a.MaskedRemoteAddress)
 	case *routev3.RateLimit_Action_GenericKey_:
 		return []descriptor{fixed("generic_key", a.GenericKey)}
 	case *routev3.RateLimit_Action_HeaderValueMatch_:
-		return in.readHeaderValueMatch(a.HeaderValueMatch)
+		return r.readHeaderValueMatch(a.HeaderValueMatch)
 	case *routev3.RateLimit_Action_Metadata:
 		m := a.Metadata
-		return in.readMetadata(m, m.GetDescriptorKey(), m.GetMetadataKey(), m.GetDefaultValue(),
+		return r.readMetadata(m, m.GetDescriptorKey(), m.GetMetadataKey(), m.GetDefaultValue(),
 			m.GetSource() == routev3.RateLimit_Action_MetaData_ROUTE_ENTRY, m.GetSkipIfAbsent())
 	case *routev3.RateLimit_Action_DynamicMetadata:
 		m := a.DynamicMetadata //nolint:staticcheck // deprecated, and still in use
-		return in.readMetadata(m, m.GetDescriptorKey(), m.GetMetadataKey(), m.GetDefaultValue(), false, false)
+		return r.readMetadata(m, m.GetDescriptorKey(), m.GetMetadataKey(), m.GetDefaultValue(), false, false)
 	case *routev3.RateLimit_Action_SourceCluster_:
 		return guessed("source_cluster")
 	case *routev3.RateLimit_Action_DestinationCluster_:
@@ -90,12 +90,12 @@ func (in *source) readAction(o *routev3.RateLimit_Action) []descriptor {
 		d.cannot("A match has no condition on a query parameter.")
 		return []descriptor{d}
 	case *routev3.RateLimit_Action_RemoteAddressMatch_:
-		return in.readRemoteAddressMatch(a.RemoteAddressMatch)
+		return r.readRemoteAddressMatch(a.RemoteAddressMatch)
 	case *routev3.RateLimit_Action_Extension:
 		name := a.Extension.GetName()
 		return untranslated(name, "The extension "+name+" makes this descriptor, and the import cannot translate it.")
 	}
-	for _, f := range in.origins[o].node.Fields {
+	for _, f := range r.origins[o].node.Fields {
 		return untranslated(f.Name, "The import does not know the action "+f.Name+".")
 	}
 	return untranslated("", "It has an action without a type.")
@@ -133,20 +133,20 @@ func product(list, ways []descriptor) []descriptor {
 	return all
 }
 
-func (in *source) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders) []descriptor {
+func (r *reader) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders) []descriptor {
 	if a.GetHeaderName() == "" {
-		in.failField(a, "header_name", "request_headers needs a header_name")
+		r.failField(a, "header_name", "request_headers needs a header_name")
 		return nil
 	}
-	p, ok := in.headerPart(a, "header_name", a.GetHeaderName())
+	p, ok := r.headerPart(a, "header_name", a.GetHeaderName())
 	if !ok {
 		return nil
 	}
 	switch p.kind {
 	case "path":
-		in.notes.add(place{}, pathNote)
+		r.add(place{}, pathNote)
 	case "host":
-		in.notes.add(place{}, "Hosts are counted in lower case and without port here. Envoy sends them as they come.")
+		r.add(place{}, "Hosts are counted in lower case and without port here. Envoy sends them as they come.")
 	}
 	ways := one(entry{key: a.GetDescriptorKey(), part: &p})
 	if a.GetSkipIfAbsent() && p.kind == "header" {
@@ -155,10 +155,10 @@ func (in *source) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders)
 	return ways
 }
 
-func (in *source) readQueryParameters(a *routev3.RateLimit_Action_QueryParameters) []descriptor {
+func (r *reader) readQueryParameters(a *routev3.RateLimit_Action_QueryParameters) []descriptor {
 	p := part{kind: "query", name: a.GetQueryParameterName()}
 	if p.name == "" {
-		in.failField(a, "query_parameter_name", "query_parameters needs a query_parameter_name")
+		r.failField(a, "query_parameter_name", "query_parameters needs a query_parameter_name")
 		return nil
 	}
 	e := entry{key: cmp.Or(a.GetDescriptorKey(), "query_param"), part: &p}
@@ -169,7 +169,7 @@ func (in *source) readQueryParameters(a *routev3.RateLimit_Action_QueryParameter
 	return one(e)
 }
 
-func (in *source) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress) []descriptor {
+func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress) []descriptor {
 	p := clientIP
 	if n := a.GetV4PrefixMaskLen(); n != nil {
 		p.v4 = int(n.GetValue())
@@ -178,7 +178,7 @@ func (in *source) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress) []
 		p.v6 = int(n.GetValue())
 	}
 	if p.v4 > 32 || p.v6 > 128 {
-		in.failField(a, "v4_prefix_mask_len", "prefixes are at most 32 and 128 bits")
+		r.failField(a, "v4_prefix_mask_len", "prefixes are at most 32 and 128 bits")
 	}
 	return one(entry{key: "masked_remote_address", part: &p})
 }
@@ -197,11 +197,11 @@ func fixed(key string, a valueAction) descriptor {
 	return d
 }
 
-func (in *source) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMatch) []descriptor {
+func (r *reader) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMatch) []descriptor {
 	d := fixed("header_match", a)
 	var s scope
 	for _, h := range a.GetHeaders() {
-		in.readHeaderMatcher(&s, h)
+		r.readHeaderMatcher(&s, h)
 	}
 	d.unknown, d.notes = append(d.unknown, s.unknown...), s.notes
 	switch {
@@ -216,7 +216,7 @@ func (in *source) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMa
 }
 
 // readMetadata reads an action that sends a value of metadata.
-func (in *source) readMetadata(a any, descriptorKey string, key *metadatav3.MetadataKey, otherwise string,
+func (r *reader) readMetadata(a any, descriptorKey string, key *metadatav3.MetadataKey, otherwise string,
 	ofRoute, skip bool) []descriptor {
 	path := []string{"metadata", "filter_metadata"}
 	if ofRoute {
@@ -227,7 +227,7 @@ func (in *source) readMetadata(a any, descriptorKey string, key *metadatav3.Meta
 		path = append(path, s.GetKey())
 	}
 	if slices.Contains(path, "") {
-		in.failField(a, "metadata_key", "must have a key, and so must each segment of its path")
+		r.failField(a, "metadata_key", "must have a key, and so must each segment of its path")
 	}
 	var notes []string
 	if otherwise != "" {
@@ -243,11 +243,11 @@ func (in *source) readMetadata(a any, descriptorKey string, key *metadatav3.Meta
 
 // readRemoteAddressMatch reads an action that sends a fixed entry for clients
 // of some networks, or for all others.
-func (in *source) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddressMatch) []descriptor {
+func (r *reader) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddressMatch) []descriptor {
 	d := fixed("remote_address_match", a)
 	var networks []string
-	for _, r := range a.GetAddressMatcher().GetRanges() {
-		networks = append(networks, in.readCIDRRange(r)...)
+	for _, o := range a.GetAddressMatcher().GetRanges() {
+		networks = append(networks, r.readCIDRRange(o)...)
 	}
 	switch m := (match{clientIP.kind: networks}); {
 	case networks == nil:
@@ -261,15 +261,15 @@ func (in *source) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddre
 }
 
 // readCIDRRange reads a network. Bits behind the prefix do not count.
-func (in *source) readCIDRRange(o *corev3.CidrRange) (network []string) {
+func (r *reader) readCIDRRange(o *corev3.CidrRange) (network []string) {
 	address, err := netip.ParseAddr(o.GetAddressPrefix())
 	if err != nil {
-		in.failField(o, "address_prefix", "must be an address, such as 10.0.0.0")
+		r.failField(o, "address_prefix", "must be an address, such as 10.0.0.0")
 		return nil
 	}
 	prefix, err := address.WithZone("").Prefix(int(o.GetPrefixLen().GetValue()))
 	if err != nil {
-		in.failField(o, "prefix_len", "must be at most the bits of the address, 32 or 128")
+		r.failField(o, "prefix_len", "must be at most the bits of the address, 32 or 128")
 		return nil
 	}
 	return []string{prefix.String()}

@@ -39,15 +39,9 @@ func (d *descriptor) parts() []part {
 func (d *descriptor) keys() string {
 	names := make([]string, len(d.entries))
 	for i, e := range d.entries {
-		names[i] = tree{key: e.key, value: e.value}.name()
+		names[i] = named(e.key, e.value)
 	}
 	return strings.Join(names, ".")
-}
-
-// in limits the descriptor to a scope.
-func (d descriptor) in(s scope) descriptor {
-	d.scope = d.and(s)
-	return d
 }
 
 // cell is one case of a descriptor: a pattern for each of its parts, and the
@@ -102,16 +96,16 @@ func (c *cell) apart(other *cell, free []bool) bool {
 // rules makes rules that give every request the quota of its cell. A cell whose
 // values are among those of a later cell with the same window becomes an
 // override of that cell's rule.
-func (d *descriptor) rules(cells []cell, n *notes) []rule {
+func (d *descriptor) rules(cells []cell, r *reader) []rule {
 	var list []rule
 	limited := slices.DeleteFunc(slices.Clone(cells), func(c cell) bool { return c.quota == nil })
 	if len(limited) > policy.MaxRules { // each is compared with each other
 		at := cells[0].place
 		at.Message = d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
-		n.problems = append(n.problems, at)
+		r.problems = append(r.problems, at)
 		return nil
 	}
-	cells = d.possible(cells, n)
+	cells = d.possible(cells, r)
 	done := make([]bool, len(cells))
 	for at := len(cells) - 1; at >= 0; at-- {
 		if cells[at].quota == nil || done[at] {
@@ -132,7 +126,7 @@ func (d *descriptor) rules(cells []cell, n *notes) []rule {
 				before = append(before, i)
 			}
 		}
-		if r, ok := d.rule(cells, at, before, inside, n); ok {
+		if r, ok := d.rule(cells, at, before, inside, r); ok {
 			list = append(list, r)
 			continue
 		}
@@ -143,7 +137,7 @@ func (d *descriptor) rules(cells []cell, n *notes) []rule {
 	slices.Reverse(list)
 	if len(list) == 0 {
 		for _, why := range d.unknown {
-			n.add(d.place, why+" There is no limit for it.")
+			r.add(d.place, why+" There is no limit for it.")
 		}
 	}
 	return list
@@ -160,12 +154,12 @@ func (d *descriptor) unsayable(c *cell) string {
 }
 
 // possible leaves out cells with a value that no request has.
-func (d *descriptor) possible(cells []cell, n *notes) []cell {
+func (d *descriptor) possible(cells []cell, r *reader) []cell {
 	parts := d.parts()
 	return slices.DeleteFunc(slices.Clone(cells), func(c cell) bool {
 		for i, v := range c.patterns {
 			if parts[i].never(v) {
-				n.add(c.place, "no request has the value "+v.text+" of "+c.name+", so there is no rule for it")
+				r.add(c.place, "no request has the value "+v.text+" of "+c.name+", so there is no rule for it")
 				return true
 			}
 		}
@@ -175,9 +169,9 @@ func (d *descriptor) possible(cells []cell, n *notes) []cell {
 
 // rule makes the rule of the cell at an index. The cells of before take their
 // requests first: with their own limits where they are inside, else unlimited.
-func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]bool, n *notes) (rule, bool) {
+func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]bool, r *reader) (rule, bool) {
 	c := &cells[at]
-	m := &maker{descriptor: d, cell: c, notes: n, parts: d.parts()}
+	m := &maker{descriptor: d, cell: c, reader: r, parts: d.parts()}
 	m.rule = rule{Name: clip(c.name, 100), quota: c.quota, Match: d.match, Exempt: slices.Clone(d.exempt),
 		Cost: d.cost, CountDenied: d.cost > 0 && c.quota.algorithm == ""}
 	m.place()
@@ -189,7 +183,7 @@ func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]boo
 	m.notesOf()
 	for _, i := range before {
 		if !m.except(&cells[i], inside[i]) {
-			n.add(c.place, c.name+" can never apply: limits before it take all its requests")
+			r.add(c.place, c.name+" can never apply: limits before it take all its requests")
 			return rule{}, false
 		}
 	}
@@ -216,10 +210,10 @@ type maker struct {
 	descriptor *descriptor
 	cell       *cell
 	rule       rule
-	notes      *notes
-	parts      []part
-	kept       []int // parts that are in the rule's key
-	listed     []int // those of them whose pattern only overrides can say
+	*reader
+	parts  []part
+	kept   []int // parts that are in the rule's key
+	listed []int // those of them whose pattern only overrides can say
 }
 
 // note adds a comment to the rule, and a note.
@@ -227,7 +221,7 @@ func (m *maker) note(text string) {
 	if !slices.Contains(m.rule.comments, text) {
 		m.rule.comments = append(m.rule.comments, text)
 	}
-	m.notes.add(m.cell.place, text)
+	m.add(m.cell.place, text)
 }
 
 func (m *maker) notesOf() {

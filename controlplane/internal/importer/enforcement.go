@@ -27,35 +27,35 @@ type limitFilter interface {
 
 // readEnforcement reads how a filter enforces its limits. A filter that does not
 // say for how many percent of requests it works does so for absent percent.
-func (in *source) readEnforcement(o limitFilter, absent float64, status *typev3.HttpStatus) *enforcement {
+func (r *reader) readEnforcement(o limitFilter, absent float64, status *typev3.HttpStatus) *enforcement {
 	e := &enforcement{}
-	enabled := in.fraction("filter_enabled", o.GetFilterEnabled(), absent)
-	enforced := in.fraction("filter_enforced", o.GetFilterEnforced(), absent)
+	enabled := r.fraction("filter_enabled", o.GetFilterEnabled(), absent)
+	enforced := r.fraction("filter_enforced", o.GetFilterEnforced(), absent)
 	both := enabled * enforced / 100
 	switch {
 	case enabled == 0:
 		e.off = true
-		in.note(o, "filter_enabled", "filter_enabled is 0 percent: the filter does nothing, and its rules are off.")
+		r.note(o, "filter_enabled", "filter_enabled is 0 percent: the filter does nothing, and its rules are off.")
 	case enforced == 0:
 		e.shadow = true
-		in.note(o, "filter_enforced", "filter_enforced is 0 percent: its rules are shadow.")
+		r.note(o, "filter_enforced", "filter_enforced is 0 percent: its rules are shadow.")
 	case both < 100:
 		e.percent = uint64(max(1, math.Floor(both)))
-		in.note(o, "filter_enforced", "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of requests, "+
+		r.note(o, "filter_enforced", "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of requests, "+
 			"and chooses anew for each. Here it is "+strconv.FormatUint(e.percent, 10)+" percent of keys, always the same "+
 			"ones, and all requests are counted.")
 	}
-	e.response = in.readResponse(o, status)
+	e.response = r.readResponse(o, status)
 	return e
 }
 
 // fraction is a share of requests in percent.
-func (in *source) fraction(field string, f *corev3.RuntimeFractionalPercent, absent float64) float64 {
+func (r *reader) fraction(field string, f *corev3.RuntimeFractionalPercent, absent float64) float64 {
 	if f == nil {
 		return absent
 	}
 	if key := f.GetRuntimeKey(); key != "" {
-		in.note(f, "runtime_key", "no policy reads the runtime key "+key+" of "+field+": apply another policy to change "+
+		r.note(f, "runtime_key", "no policy reads the runtime key "+key+" of "+field+": apply another policy to change "+
 			"a share")
 	}
 	v := f.GetDefaultValue()
@@ -64,29 +64,29 @@ func (in *source) fraction(field string, f *corev3.RuntimeFractionalPercent, abs
 		typev3.FractionalPercent_MILLION: 1_000_000,
 	}[v.GetDenominator()]
 	if per == 0 {
-		in.failField(v, "denominator", "must be HUNDRED, TEN_THOUSAND or MILLION")
+		r.failField(v, "denominator", "must be HUNDRED, TEN_THOUSAND or MILLION")
 		return absent
 	}
 	return min(100, float64(v.GetNumerator())*100/per)
 }
 
 // readResponse is the rule's response: a status and headers.
-func (in *source) readResponse(o limitFilter, status *typev3.HttpStatus) *response {
+func (r *reader) readResponse(o limitFilter, status *typev3.HttpStatus) *response {
 	made := &response{}
 	switch code := status.GetCode(); {
 	case code > 599:
-		in.failField(status, "code", "must be at most 599")
+		r.failField(status, "code", "must be at most 599")
 	case code >= 400 && code != 429:
 		made.Status = uint32(code)
 	}
 	for _, h := range o.GetResponseHeadersToAdd() {
 		name, value := strings.ToLower(h.GetHeader().GetKey()), h.GetHeader().GetValue()
 		if !isHeaderName(name) {
-			in.failField(h, "header", "must have the name of a header as key, not "+strconv.Quote(name))
+			r.failField(h, "header", "must have the name of a header as key, not "+strconv.Quote(name))
 			continue
 		}
 		if strings.Contains(strings.ReplaceAll(value, "%%", ""), "%") {
-			in.note(h.GetHeader(), "value", "Envoy's formatter makes the value "+value+" of the header "+name+
+			r.note(h.GetHeader(), "value", "Envoy's formatter makes the value "+value+" of the header "+name+
 				" of a denial: the import left the header out")
 			continue
 		}
@@ -97,7 +97,7 @@ func (in *source) readResponse(o limitFilter, status *typev3.HttpStatus) *respon
 		made.Headers[name] = value
 	}
 	if !o.GetRateLimitedAsResourceExhausted() {
-		in.notes.add(place{}, "A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter "+
+		r.add(place{}, "A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter "+
 			"as it is set. To keep that, add response: {grpc_status: unavailable} to a rule.")
 	}
 	if made.Status == 0 && len(made.Headers) == 0 {
@@ -108,7 +108,7 @@ func (in *source) readResponse(o limitFilter, status *typev3.HttpStatus) *respon
 
 // apply gives the rules this enforcement. A rule without a key has no share of
 // keys to enforce, so it becomes shadow.
-func (e *enforcement) apply(rules []rule, n *notes) {
+func (e *enforcement) apply(rules []rule, in *reader) {
 	for i := range rules {
 		r := &rules[i]
 		q := *r.quota
@@ -122,7 +122,7 @@ func (e *enforcement) apply(rules []rule, n *notes) {
 				q.percent, q.shadow = 0, true
 				text := "The rule has one counter for all requests, and enforce_percent chooses among keys: it is shadow."
 				r.comments = append(r.comments, text)
-				n.add(q.place, text)
+				in.add(q.place, text)
 			}
 		}
 	}

@@ -3,7 +3,6 @@ package importer
 import (
 	"errors"
 	"net/netip"
-	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -100,11 +99,11 @@ func (in *source) gateway(n *policy.Node) (list []rule) {
 		if fieldOf(target, "name") == nil {
 			which = "what its targetSelectors select"
 		}
-		in.notes.add(in.placeOf(target), "the BackendTrafficPolicy is for "+which+" alone: apply the policy to the same, or give its rules a match")
+		in.add(in.placeOf(target), "the BackendTrafficPolicy is for "+which+" alone: apply the policy to the same, or give its rules a match")
 	}
 	o := &gatewayLimit{}
 	if limit := fieldOf(spec, "rate_limit"); limit != nil {
-		in.structure(limit, "", reflect.ValueOf(o).Elem())
+		in.decode(limit, "", o)
 	}
 	for _, of := range []*gatewayRules{o.Global, o.Local} {
 		if of == nil {
@@ -112,7 +111,7 @@ func (in *source) gateway(n *policy.Node) (list []rule) {
 		}
 		list = append(list, in.gatewayRules(of, clip(name, 100), of == o.Local)...)
 		if of == o.Global {
-			in.notes.addUnlessCluster(place{}, eachEnvoy)
+			in.addUnlessCluster(place{}, eachEnvoy)
 		}
 	}
 	return list
@@ -137,7 +136,7 @@ func (in *source) gatewayRules(o *gatewayRules, name string, local bool) []rule 
 			}
 			c := nothing(d.entries)
 			c.name, c.place, c.quota = name+"-"+strconv.Itoa(i+1), d.place, in.gatewayQuota(r, local)
-			list = append(list, d.rules([]cell{c}, in.notes)...)
+			list = append(list, d.rules([]cell{c}, in.reader)...)
 		}
 	}
 	return list

@@ -1,6 +1,8 @@
 package importer
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -8,26 +10,74 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// guessBelow lists the descriptors that lead to limits below these levels, of what
-// their keys commonly stand for. Where Envoy's routes choose a key's value there
-// is one for each value.
-func guessBelow(levels []*tree, before descriptor, known *keyParts, n *notes) (list []descriptor) {
-	for _, group := range grouped(levels, func(c *tree) string { return c.key }) {
-		key := group[0].key
-		p, isKnown := known.parts[key]
-		note := ""
-		if known.used[key] = true; !isKnown {
-			p, note, isKnown = guess(key, len(group) == 1 && group[0].value == key)
+// KeyError is returned for an entry of Options.Keys that is no part of a request.
+type KeyError struct{ Key, Part string }
+
+func (e *KeyError) Error() string {
+	return "the key " + e.Key + " cannot be " + strconv.Quote(e.Part) + ": it is header:NAME, query:NAME, client_ip, " +
+		"path, method or host"
+}
+
+// keyParts are the parts of Keys, and which of them a descriptor has.
+type keyParts struct {
+	parts map[string]part
+	used  map[string]bool
+}
+
+// parts reads the parts of Keys.
+func (o Options) parts() (*keyParts, error) {
+	made := &keyParts{map[string]part{}, map[string]bool{}}
+	for key, text := range o.Keys {
+		kind, name, named := strings.Cut(text, ":")
+		switch {
+		case kind == "header" && isHeaderName(strings.ToLower(name)):
+			made.parts[key] = headerPart(name)
+		case kind == "query" && name != "":
+			made.parts[key] = part{kind: "query", name: name}
+		case text == "client_ip":
+			made.parts[key] = clientIP
+		case !named && slices.Contains([]string{"path", "method", "host"}, kind):
+			made.parts[key] = part{kind: kind}
+		default:
+			return nil, &KeyError{Key: key, Part: text}
 		}
-		ways := [][]*tree{group}
+	}
+	return made, nil
+}
+
+// unused is an error where a key is one of no descriptor.
+func (k *keyParts) unused() error {
+	for _, key := range slices.Sorted(maps.Keys(k.parts)) {
+		if !k.used[key] {
+			return fmt.Errorf("no descriptor has the key %s of --key", key)
+		}
+	}
+	return nil
+}
+
+// guess lists the descriptors that lead to limits, of what their keys commonly
+// stand for. Where Envoy's routes choose a key's value there is one for each
+// value. The levels begin as the descriptor does.
+func (j *job) guess(levels []*level, before descriptor) (list []descriptor) {
+	depth := len(before.entries)
+	levels = slices.DeleteFunc(slices.Clone(levels), func(l *level) bool { return !l.limits() })
+	for _, group := range grouped(levels, depth, func(p pair) (string, bool) { return p.key, true }) {
+		key := group[0].entries[depth].key
+		p, isKnown := j.keys.parts[key]
+		note := ""
+		if j.keys.used[key] = true; !isKnown {
+			isOther := func(l *level) bool { return l.entries[depth].text != key }
+			p, note, isKnown = guess(key, !slices.ContainsFunc(group, isOther))
+		}
+		ways := [][]*level{group}
 		if !isKnown {
-			ways = grouped([]*tree{{children: group}}, func(c *tree) string { return c.value })
+			ways = grouped(group, depth, func(p pair) (string, bool) { return p.text, true })
 		} else if note != "" {
-			n.add(place{}, note)
+			j.add(place{}, note)
 		}
 		for _, way := range ways {
 			e, d := entry{key: key, part: &p}, before
-			if value := way[0].value; !isKnown {
+			if value := way[0].entries[depth].text; !isKnown {
 				why := "It is for requests for which Envoy sends " + key + " = " + value + ". " + note
 				if value == "" {
 					why = "It is for requests for which Envoy sends " + key + ", with a counter for each value. " + note
@@ -36,32 +86,13 @@ func guessBelow(levels []*tree, before descriptor, known *keyParts, n *notes) (l
 				d.unknown = append(slices.Clip(d.unknown), why)
 			}
 			d.entries = append(slices.Clip(d.entries), e)
-			if slices.ContainsFunc(way, func(t *tree) bool { return t.quota.limits() }) {
+			if slices.ContainsFunc(way, func(l *level) bool { return len(l.entries) == depth+1 }) {
 				list = append(list, d)
 			}
-			list = append(list, guessBelow(way, d, known, n)...)
+			list = append(list, j.guess(way, d)...)
 		}
 	}
 	return list
-}
-
-// grouped groups the levels below others that lead to a limit, in their order.
-func grouped(levels []*tree, by func(*tree) string) (groups [][]*tree) {
-	index := map[string]int{}
-	for _, level := range levels {
-		for _, c := range level.children {
-			at, known := index[by(c)]
-			switch {
-			case !c.limited():
-			case known:
-				groups[at] = append(groups[at], c)
-			default:
-				index[by(c)] = len(groups)
-				groups = append(groups, []*tree{c})
-			}
-		}
-	}
-	return groups
 }
 
 // guess is the part of a request that a descriptor's key commonly stands for,
@@ -108,10 +139,10 @@ const pathNote = "Paths are counted without the query here. Envoy sends :path wi
 func isHeaderName(name string) bool { return len(name) <= policy.MaxNameBytes && policy.IsToken(name) }
 
 // headerPart is the part for a header that a file names; a problem where that is no name.
-func (in *source) headerPart(m any, field, name string) (p part, ok bool) {
+func (r *reader) headerPart(m any, field, name string) (p part, ok bool) {
 	p = headerPart(name)
 	if ok = p.kind != "header" || isHeaderName(p.name); !ok {
-		in.failField(m, field, "must be the name of a header, not "+strconv.Quote(name))
+		r.failField(m, field, "must be the name of a header, not "+strconv.Quote(name))
 	}
 	return p, ok
 }

@@ -24,6 +24,14 @@ type File struct {
 	Text []byte
 }
 
+// Options say what the files do not.
+type Options struct {
+	Routes   *File             // Envoy's configuration with the rate_limits; nil = keys are guessed
+	Listener string            // which of its listeners, where several have limits
+	Keys     map[string]string // a descriptor's key to header:NAME, query:NAME, client_ip, path, method or host
+	Cluster  bool              // rules get scope: cluster
+}
+
 // Imported is a policy as YAML with the notes as comments, and the notes.
 type Imported struct {
 	Policy []byte
@@ -47,63 +55,24 @@ func (c *Choices) Error() string {
 	return fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(c.Names))
 }
 
-// notes collects what the user should know, each note once, and the problems of
-// the files, which make the import fail.
-type notes struct {
-	cluster  bool // the rules count over all Envoys
-	list     []policyfile.Problem
-	seen     map[place]bool
-	problems policyfile.Errors
-}
-
-// err returns the problems.
-func (n *notes) err() error {
-	if len(n.problems) > 0 {
-		return n.problems
-	}
-	return nil
-}
-
-// add adds a note about a place, or about the whole file.
-func (n *notes) add(at place, message string) {
-	if at.Message = message; n.seen[at] {
-		return
-	}
-	if n.seen == nil {
-		n.seen = map[place]bool{}
-	}
-	n.seen[at] = true
-	n.list = append(n.list, at)
-}
-
-// addUnlessCluster adds a note that holds of rules which each Envoy counts for itself.
-func (n *notes) addUnlessCluster(at place, message string) {
-	if !n.cluster {
-		n.add(at, message)
-	}
-}
-
-// place is a problem's place, without a problem.
-type place = policyfile.Problem
-
 // job is one import.
 type job struct {
+	*reader
 	Options
 	draft
 	files []*source
-	notes *notes
 	keys  *keyParts
 }
 
 // run imports BackendTrafficPolicies, or else what read makes rules of.
 func run(from string, files []File, o Options, read func(j *job) error) (Imported, error) {
-	j := &job{Options: o, draft: draft{from: from}, notes: &notes{cluster: o.Cluster}}
+	j := &job{Options: o, draft: draft{from: from}, reader: newReader(o.Cluster)}
 	var err error
 	if j.keys, err = o.parts(); err != nil {
 		return Imported{}, err
 	}
 	for _, f := range files {
-		in, err := open(f, j.notes)
+		in, err := j.open(f)
 		if err != nil {
 			return Imported{}, err
 		}
@@ -113,18 +82,17 @@ func run(from string, files []File, o Options, read func(j *job) error) (Importe
 		read = (*job).trafficPolicies
 	}
 	if err := read(j); err != nil {
-		return Imported{}, cmp.Or(j.notes.err(), err)
+		return Imported{}, cmp.Or(j.err(), err)
 	}
 	return j.finish()
 }
 
 // finish sorts the notes, writes the policy and validates it.
 func (j *job) finish() (Imported, error) {
-	notes := j.notes
-	if err := cmp.Or(notes.err(), j.keys.unused()); err != nil {
+	if err := cmp.Or(j.err(), j.keys.unused()); err != nil {
 		return Imported{}, err
 	}
-	none := Imported{Notes: notes.list}
+	none := Imported{Notes: j.notes}
 	if len(j.rules) == 0 {
 		return none, ErrNothing
 	}
@@ -137,18 +105,18 @@ func (j *job) finish() (Imported, error) {
 		}
 	}
 	j.nameRules()
-	if notes.cluster {
+	if j.cluster {
 		j.overAll()
 	}
-	slices.SortStableFunc(notes.list, func(a, b policyfile.Problem) int {
+	slices.SortStableFunc(j.notes, func(a, b policyfile.Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
-	text := j.write(notes.list)
+	text := j.write(j.notes)
 	if len(text) > policy.MaxBytes {
 		return none, fmt.Errorf("the policy would have %d bytes, and the maximum is %d (1 MiB): split the file by domain or "+
 			"descriptor, and import the pieces", len(text), policy.MaxBytes)
 	}
-	made := Imported{Policy: text, Notes: notes.list}
+	made := Imported{Policy: text, Notes: j.notes}
 	if _, _, _, err := policyfile.Read("imported policy", text); err != nil {
 		return made, fmt.Errorf("the policy is not valid, which is a fault of this import, not of the file: %w", err)
 	}

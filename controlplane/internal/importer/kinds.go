@@ -50,9 +50,22 @@ func parse(f File) (*policy.Node, error) {
 
 var blank = regexp.MustCompile(`^(\s*(#.*)?(\n|$))*$`)
 
+// open parses a file.
+func (r *reader) open(f File) (*source, error) {
+	root, err := parse(f)
+	if err != nil {
+		return nil, err
+	}
+	in := &source{reader: r, file: f.Name, root: root}
+	if root.Kind != policy.Object && root.Kind != policy.List {
+		in.fail(root, "", "must be an object, not "+kindNames[root.Kind])
+	}
+	return in, r.err()
+}
+
 // openEnvoy opens a configuration of Envoy, or a part of one as the whole.
-func openEnvoy(f File, n *notes) (*source, error) {
-	in, err := open(f, n)
+func (r *reader) openEnvoy(f File) (*source, error) {
+	in, err := r.open(f)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +76,7 @@ func openEnvoy(f File, n *notes) (*source, error) {
 func (in *source) asEnvoy() error {
 	in.refuse(false)
 	in.root = in.whole(in.root)
-	return in.notes.err()
+	return in.err()
 }
 
 // resources are the documents of a file, also those in a List of Kubernetes.
@@ -143,7 +156,7 @@ func (in *source) nothing(root *policy.Node) error {
 		}
 		return false
 	})
-	err := in.notes.err()
+	err := in.err()
 	switch {
 	case err != nil:
 	case routed, strings.HasPrefix(unread, serviceFilter[:len(serviceFilter)-1]):
@@ -203,7 +216,7 @@ func (in *source) patched(envoyFilters []*policy.Node) *policy.Node {
 				match := object(p, "prefix", text(p, "/"))
 				if name := textOf(vhost, "route", "name"); name != "" {
 					match = object(p)
-					in.notes.add(in.placeOf(p), "the patch is for the route "+name+", and the EnvoyFilter does not say for which requests "+
+					in.add(in.placeOf(p), "the patch is for the route "+name+", and the EnvoyFilter does not say for which requests "+
 						"that is: its rules are off until they have a match")
 				}
 				routes := fieldOf(hostOf(hosts, p, textOf(vhost, "name")), "routes")
@@ -216,7 +229,7 @@ func (in *source) patched(envoyFilters []*policy.Node) *policy.Node {
 			routes.Items = []*policy.Node{object(h, "match", object(h, "prefix", text(h, "/")), "route", object(h))}
 		}
 	}
-	in.notes.add(place{}, "An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for every request of the "+
+	in.add(place{}, "An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for every request of the "+
 		"proxies that get the policy.")
 	if len(hosts.Items) == 0 {
 		return object(root, "http_filters", filters)

@@ -67,7 +67,7 @@ func (s *scope) restrict(p part, v pattern, inverted bool) {
 }
 
 // readRouteMatch adds the conditions of a route.
-func (in *source) readRouteMatch(s *scope, o *routev3.RouteMatch) {
+func (r *reader) readRouteMatch(s *scope, o *routev3.RouteMatch) {
 	fold := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
 	switch path := o.GetPathSpecifier().(type) {
 	case *routev3.RouteMatch_Path:
@@ -79,14 +79,14 @@ func (in *source) readRouteMatch(s *scope, o *routev3.RouteMatch) {
 	case *routev3.RouteMatch_PathSeparatedPrefix:
 		s.restrict(fullPath, pattern{expression, regexp.QuoteMeta(path.PathSeparatedPrefix) + below}, false)
 	case *routev3.RouteMatch_SafeRegex:
-		if v, ok := in.readRegex(path.SafeRegex); ok {
+		if v, ok := r.readRegex(path.SafeRegex); ok {
 			s.restrict(fullPath, v, false)
 		}
 	default:
 		s.cannot("The import cannot translate the condition of its route on the path.")
 	}
 	for _, h := range o.GetHeaders() {
-		in.readHeaderMatcher(s, h)
+		r.readHeaderMatcher(s, h)
 	}
 	for i, m := 0, o.ProtoReflect(); i < m.Descriptor().Fields().Len(); i++ {
 		fd := m.Descriptor().Fields().Get(i)
@@ -97,13 +97,13 @@ func (in *source) readRouteMatch(s *scope, o *routev3.RouteMatch) {
 }
 
 // readHeaderMatcher adds a condition on a header.
-func (in *source) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
-	p, ok := in.headerPart(o, "name", o.GetName())
+func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
+	p, ok := r.headerPart(o, "name", o.GetName())
 	if !ok {
 		return
 	}
 	name := strings.ToLower(o.GetName())
-	v, known := in.readPattern(o, false)
+	v, known := r.readPattern(o, false)
 	presence, isPresence := o.GetHeaderMatchSpecifier().(*routev3.HeaderMatcher_PresentMatch)
 	inverted, missingIsEmpty := o.GetInvertMatch(), o.GetTreatMissingHeaderAsEmpty()
 	if missingIsEmpty {
@@ -133,7 +133,7 @@ func (in *source) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
 
 // readPattern reads what a HeaderMatcher or StringMatcher wants of a text: any
 // where it wants nothing of it, or where a header only has to be there.
-func (in *source) readPattern(o proto.Message, fold bool) (v pattern, known bool) {
+func (r *reader) readPattern(o proto.Message, fold bool) (v pattern, known bool) {
 	m := o.ProtoReflect()
 	fd := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
 	if fd == nil {
@@ -145,19 +145,19 @@ func (in *source) readPattern(o proto.Message, fold bool) (v pattern, known bool
 	case "exact", "prefix", "suffix", "contains":
 		return stringPattern(as, m.Get(fd).String(), fold), true
 	case "safe_regex":
-		return in.readRegex(m.Get(fd).Message().Interface().(*matcherv3.RegexMatcher))
+		return r.readRegex(m.Get(fd).Message().Interface().(*matcherv3.RegexMatcher))
 	case "string":
 		text := m.Get(fd).Message().Interface().(*matcherv3.StringMatcher)
-		v, known := in.readPattern(text, text.GetIgnoreCase())
+		v, known := r.readPattern(text, text.GetIgnoreCase())
 		return v, known && v.kind != anyValue
 	}
 	return pattern{}, false
 }
 
-func (in *source) readRegex(o *matcherv3.RegexMatcher) (v pattern, known bool) {
+func (r *reader) readRegex(o *matcherv3.RegexMatcher) (v pattern, known bool) {
 	text := o.GetRegex()
 	if _, err := regexp.Compile(text); err != nil || text == "" {
-		in.failField(o, "regex", "must be an expression of RE2, not "+strconv.Quote(text))
+		r.failField(o, "regex", "must be an expression of RE2, not "+strconv.Quote(text))
 		return pattern{}, false
 	}
 	return pattern{expression, text}, true

@@ -1,0 +1,151 @@
+package importer
+
+import (
+	"slices"
+	"strings"
+)
+
+// level is a descriptor in a configuration: keys with values, and the limit of
+// the requests that have them.
+type level struct {
+	entries []pair // those of the levels around it first
+	quota   *quota
+	place   place
+	reached bool // a descriptor of requests leads to it
+	theirs  theirLimit
+}
+
+// pair is a key with the values that it may have.
+type pair struct {
+	key string
+	pattern
+	share bool // all the values count together
+}
+
+// named is the name of a key and value in envoyproxy/ratelimit.
+func named(key, value string) string {
+	if value == "" {
+		return key
+	}
+	return key + "_" + value
+}
+
+func (l *level) name() string {
+	var names []string
+	for _, e := range l.entries {
+		names = append(names, named(e.key, e.text))
+	}
+	return strings.Join(names, ".")
+}
+
+// limits reports whether there is a limit, and not that there is none.
+func (l *level) limits() bool { return l.quota != nil && !l.quota.unlimited }
+
+// cell is the case of a descriptor that has the level's keys and values. It does
+// not fit a descriptor that cannot have them.
+func (l *level) cell(entries []entry) (c cell, fits bool) {
+	if len(l.entries) != len(entries) {
+		return c, false
+	}
+	c = cell{name: l.name(), place: l.place}
+	if l.limits() {
+		c.quota = l.quota
+	}
+	for i, e := range entries {
+		switch has := l.entries[i]; {
+		case has.key != e.key, e.part == nil && !has.matches(e.value):
+			return c, false
+		case e.part != nil:
+			c.patterns, c.shared = append(c.patterns, has.pattern), append(c.shared, has.share)
+		}
+	}
+	return c, true
+}
+
+// nothing is the case of all other requests of a descriptor, which have no limit.
+func nothing(entries []entry, begin ...pair) cell {
+	l := &level{entries: slices.Clone(begin)}
+	for _, e := range entries[len(begin):] {
+		l.entries = append(l.entries, pair{key: e.key})
+	}
+	c, _ := l.cell(entries)
+	return c
+}
+
+// serviceCells lists the cases of a descriptor in the order in which
+// envoyproxy/ratelimit chooses, below levels that begin alike: of a key's values
+// exactly that of the request, else the first whose wildcard fits, else any. As
+// there, there is no way back if no level below it fits.
+func serviceCells(levels []*level, entries []entry, begin ...pair) (list []cell) {
+	depth := len(begin)
+	if depth == len(entries) {
+		c, _ := levels[0].cell(entries)
+		levels[0].reached = true
+		return []cell{c}
+	}
+	e := entries[depth]
+	groups := grouped(levels, depth, func(p pair) (value string, ok bool) { return p.text, p.key == e.key })
+	slices.SortStableFunc(groups, func(a, b []*level) int {
+		rank := map[patternKind]int{exactly: 0, wildcard: 1, anyValue: 2}
+		return rank[a[0].entries[depth].kind] - rank[b[0].entries[depth].kind]
+	})
+	for _, group := range groups {
+		next := group[0].entries[depth]
+		if e.part != nil || next.matches(e.value) {
+			list = append(list, serviceCells(group, entries, append(begin, next)...)...)
+			if e.part == nil || next.kind == anyValue {
+				return list
+			}
+		}
+	}
+	return append(list, nothing(entries, begin...))
+}
+
+// localCells lists the cases of a descriptor for Envoy's local filter: levels
+// without an empty value first, then the others, each as a whole.
+func localCells(levels []*level, entries []entry) (list []cell) {
+	isOpen := func(p pair) bool { return p.kind == anyValue }
+	for _, open := range []bool{false, true} {
+		for _, l := range levels {
+			if c, fits := l.cell(entries); fits && open == slices.ContainsFunc(l.entries, isOpen) {
+				l.reached = true
+				list = append(list, c)
+			}
+		}
+	}
+	return append(list, nothing(entries))
+}
+
+// grouped groups levels by what follows behind a depth, in their order.
+func grouped(levels []*level, depth int, by func(pair) (value string, ok bool)) (groups [][]*level) {
+	index := map[string]int{}
+	for _, l := range levels {
+		if len(l.entries) <= depth {
+			continue
+		}
+		value, ok := by(l.entries[depth])
+		switch at, known := index[value]; {
+		case !ok:
+		case known:
+			groups[at] = append(groups[at], l)
+		default:
+			index[value] = len(groups)
+			groups = append(groups, []*level{l})
+		}
+	}
+	return groups
+}
+
+// noteUnreached notes limits that no descriptor leads to, and those that need no
+// rule.
+func (r *reader) noteUnreached(levels []*level) {
+	for _, l := range levels {
+		switch {
+		case l.quota == nil || l.reached:
+		case l.quota.unlimited:
+			r.add(l.place, l.name()+" is unlimited: it needs no rule")
+		default:
+			r.add(l.place, l.name()+": no rate_limits lead to this limit, so there is no rule for it")
+		}
+	}
+}
