@@ -227,9 +227,8 @@ func (in *source) select1(d *descriptor, p part, o *gatewayMatch) {
 	case "PathPrefix":
 		v = pattern{expression, regexp.QuoteMeta(strings.TrimSuffix(o.Value, "/")) + below}
 	case "RegularExpression":
-		v = pattern{expression, o.Value}
-		if _, err := regexp.Compile(o.Value); err != nil || o.Value == "" {
-			in.failField(o, "value", "must be an expression of RE2, not "+strconv.Quote(o.Value))
+		var ok bool
+		if v, ok = in.regex(o, "value", o.Value); !ok {
 			return
 		}
 	case "Exact", "":

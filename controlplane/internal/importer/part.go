@@ -62,64 +62,62 @@ func (p part) MarshalYAML() (any, error) {
 	return p.kind, nil
 }
 
-// spell writes a value of the part as rules' keys have it.
-func (p part) spell(v pattern) pattern {
-	if p.kind != "client_ip" || v.kind != exactly {
-		return v
+// networkOf is the network of a text, which may be an address.
+func networkOf(text string) (network netip.Prefix, ok bool) {
+	if ip, err := netip.ParseAddr(text); err == nil {
+		ip = ip.Unmap().WithZone("")
+		return netip.PrefixFrom(ip, ip.BitLen()), true
 	}
-	if ip, err := netip.ParseAddr(v.text); err == nil {
-		v.text = ip.Unmap().WithZone("").String()
-	} else if network, err := netip.ParsePrefix(v.text); err == nil {
-		v.text = network.Masked().String()
-		if network.IsSingleIP() {
-			v.text = network.Addr().String()
-		}
-	}
-	return v
+	network, err := netip.ParsePrefix(text)
+	return network.Masked(), err == nil
 }
 
 // never reports whether no request has such a value of the part.
 func (p part) never(v pattern) bool {
 	switch {
-	case p.kind == "path" && (v.kind == exactly || v.kind == wildcard):
-		return v.text == "" || v.text[0] != '/' && v.text[0] != '*'
+	case p.kind == "path":
+		return (v.kind == exactly || v.kind == wildcard) && !v.beginsPath()
 	case p.kind == "client_ip" && v.kind == exactly:
-		text := p.spell(v).text
-		if ip, err := netip.ParseAddr(text); err == nil {
-			text = netip.PrefixFrom(ip, ip.BitLen()).String()
-		}
-		network, err := netip.ParsePrefix(text)
+		network, ok := networkOf(v.text)
 		bits := p.v6
 		if network.Addr().Is4() {
 			bits = p.v4
 		}
-		return err != nil || !p.masked && network.Bits() != bits
+		return !ok || !p.masked && network.Bits() != bits
 	}
 	return false
+}
+
+// fit is a pattern over the part as a policy compares it: paths come without
+// their query, hosts without a port, addresses in one spelling. It is not ok
+// where no policy can say that.
+func (p part) fit(v pattern) (fit pattern, ok bool) {
+	ok = true
+	switch {
+	case p.kind == "path":
+		if p.query {
+			v, _, ok = v.ofPath()
+		}
+		return v, ok && (v.kind == anyValue || v.kind == expression || v.beginsPath() && !strings.Contains(v.text, "?"))
+	case v.kind != exactly:
+	case p.kind == "host":
+		v.text = withoutPort(v.text)
+	case p.kind == "client_ip":
+		var network netip.Prefix
+		if network, ok = networkOf(v.text); network.IsSingleIP() {
+			v.text = network.Addr().String()
+		} else if ok {
+			v.text = network.String()
+		}
+	}
+	return v, ok
 }
 
 // override writes a pattern over the part as overrides have it. It is not ok if
 // the part never fits the pattern.
 func (p part) override(v pattern) (text string, ok bool) {
-	if p.kind == "path" {
-		if _, ok := p.pathOf(v); !ok {
-			return "", false
-		}
-	}
-	if p.kind == "host" && v.kind == exactly {
-		v.text = withoutPort(v.text)
-	}
-	return p.spell(v).value(), true
-}
-
-// pathOf writes a pattern over the path in the notation of paths.
-func (p part) pathOf(v pattern) (text string, ok bool) {
-	if p.query {
-		if v, _, ok = v.ofPath(); !ok {
-			return "", false
-		}
-	}
-	return v.path()
+	v, ok = p.fit(v)
+	return v.in(p), ok
 }
 
 // restrict is a match in which the part fits a pattern too. It is not ok if no match can
@@ -128,38 +126,22 @@ func (p part) restrict(m match, v pattern) (restricted match, ok bool) {
 	if v.kind == anyValue {
 		return m, true
 	}
-	text, ok := p.listed(v)
-	if !ok || p.kind != "header" && m[p.kind] != nil {
+	v, ok = p.fit(v)
+	switch p.kind {
+	case "header":
+		return m.and(match{p.String(): {v.in(p)}})
+	case "path":
+	case "method":
+		ok = v.kind == exactly && isOf(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+	case "host":
+		ok = v.kind == exactly && isHost(v.text)
+	default:
+		ok = ok && p.kind == "client_ip" && v.kind == exactly
+	}
+	if !ok || m[p.kind] != nil {
 		return m, false
 	}
-	return m.and(match{p.String(): {text}})
-}
-
-// listed writes a pattern over the part as lists of a match have it. It is not ok where
-// none has.
-func (p part) listed(v pattern) (text string, ok bool) {
-	text = p.spell(v).text
-	switch p.kind {
-	case "path":
-		return p.pathOf(v)
-	case "header":
-		return v.value(), true
-	case "method":
-		ok = isOf(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
-	case "host":
-		text = withoutPort(text)
-		ok = isHost(text)
-	case "client_ip":
-		ok = isNetwork(text)
-	}
-	return text, ok && v.kind == exactly
-}
-
-// isNetwork reports whether text is an address or a network.
-func isNetwork(text string) bool {
-	_, err := netip.ParseAddr(text)
-	_, bad := netip.ParsePrefix(text)
-	return err == nil || bad == nil
+	return m.and(match{p.kind: {v.in(p)}})
 }
 
 // isHost reports whether text is a name that hosts of a match may have.

@@ -93,55 +93,27 @@ func (p pattern) apart(q pattern) bool {
 	return false
 }
 
-// value writes the pattern in the notation of headers and overrides.
-func (p pattern) value() string {
-	switch p.kind {
-	case anyValue:
+// in writes the pattern in the notation that a policy has for the part: that of
+// paths has no *suffix.
+func (p pattern) in(of part) string {
+	plain := strings.Trim(p.text, "*")
+	isPlain := !strings.Contains(plain, "*") && (plain == "" || !strings.ContainsRune("!=~", rune(plain[0])))
+	switch {
+	case p.kind == anyValue, p.kind == wildcard && p.text == "*":
 		return "*"
-	case exactly:
-		if p.text == "" || strings.Contains(p.text, "*") || strings.ContainsRune("!=~", rune(p.text[0])) {
-			return "=" + p.text
-		}
+	case p.kind == exactly && isPlain && plain == p.text && plain != "":
+		return plain
+	case p.kind == exactly:
+		return "=" + p.text
+	case p.kind == wildcard && isPlain && (p.text == plain+"*" || p.text == "*"+plain && of.kind != "path"):
 		return p.text
-	case wildcard:
-		plain := strings.Trim(p.text, "*")
-		switch {
-		case p.text == "*":
-			return "*"
-		case strings.Contains(plain, "*"), plain != "" && strings.ContainsRune("!=~", rune(plain[0])):
-		case p.text == plain+"*", p.text == "*"+plain:
-			return p.text
-		}
-	case expression:
 	}
 	return "~" + p.regexp()
 }
 
-// path writes the pattern in the notation of paths. It is not ok if no path fits:
-// paths begin with a / and come without the query.
-func (p pattern) path() (text string, ok bool) {
-	switch p.kind {
-	case anyValue:
-		return "*", true
-	case exactly:
-		if !strings.HasPrefix(p.text, "/") || strings.Contains(p.text, "?") {
-			return "", false
-		}
-		if strings.Contains(p.text, "*") {
-			return "=" + p.text, true
-		}
-		return p.text, true
-	case wildcard:
-		if before, _, _ := strings.Cut(p.text, "*"); before != "" && before[0] != '/' || strings.Contains(p.text, "?") {
-			return "", false
-		}
-		plain, found := strings.CutSuffix(p.text, "*")
-		if found && !strings.Contains(plain, "*") && strings.HasPrefix(plain, "/") {
-			return p.text, true
-		}
-	case expression:
-	}
-	return "~" + p.regexp(), true
+// beginsPath reports whether a path may begin as a text does.
+func (p pattern) beginsPath() bool {
+	return strings.HasPrefix(p.text, "/") || p.kind == wildcard && strings.HasPrefix(p.text, "*")
 }
 
 // ofPath is the pattern of the path for one of :path, which has the query too.

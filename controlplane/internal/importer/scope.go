@@ -71,15 +71,15 @@ func (r *reader) readRouteMatch(s *scope, o *routev3.RouteMatch) {
 	fold := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
 	switch path := o.GetPathSpecifier().(type) {
 	case *routev3.RouteMatch_Path:
-		s.restrict(fullPath, stringPattern("exact", path.Path, fold), false)
+		s.restrict(fullPath, stringPattern("", path.Path, "", fold), false)
 	case *routev3.RouteMatch_Prefix:
 		if path.Prefix != "/" && path.Prefix != "" {
-			s.restrict(fullPath, stringPattern("prefix", path.Prefix, fold), false)
+			s.restrict(fullPath, stringPattern("", path.Prefix, "*", fold), false)
 		}
 	case *routev3.RouteMatch_PathSeparatedPrefix:
 		s.restrict(fullPath, pattern{expression, regexp.QuoteMeta(path.PathSeparatedPrefix) + below}, false)
 	case *routev3.RouteMatch_SafeRegex:
-		if v, ok := r.readRegex(path.SafeRegex); ok {
+		if v, ok := r.regex(path.SafeRegex, "regex", path.SafeRegex.GetRegex()); ok {
 			s.restrict(fullPath, v, false)
 		}
 	default:
@@ -125,7 +125,7 @@ func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
 			s.cannot("There are two conditions on the header " + name + ", and a match holds one.")
 		}
 	case inverted && p.kind == "header" && s.match[p.String()] != nil && !missingIsEmpty:
-		s.exempt = append(s.exempt, match{p.String(): {v.value()}})
+		s.exempt = append(s.exempt, match{p.String(): {v.in(p)}})
 	default:
 		s.restrict(p, v, inverted)
 	}
@@ -139,50 +139,46 @@ func (r *reader) readPattern(o proto.Message, fold bool) (v pattern, known bool)
 	if fd == nil {
 		return pattern{}, true
 	}
-	switch as := strings.TrimSuffix(string(fd.Name()), "_match"); as {
+	switch value := m.Get(fd); strings.TrimSuffix(string(fd.Name()), "_match") {
 	case "present":
 		return pattern{}, true
-	case "exact", "prefix", "suffix", "contains":
-		return stringPattern(as, m.Get(fd).String(), fold), true
+	case "exact":
+		return stringPattern("", value.String(), "", fold), true
+	case "prefix":
+		return stringPattern("", value.String(), "*", fold), true
+	case "suffix":
+		return stringPattern("*", value.String(), "", fold), true
+	case "contains":
+		return stringPattern("*", value.String(), "*", fold), true
 	case "safe_regex":
-		return r.readRegex(m.Get(fd).Message().Interface().(*matcherv3.RegexMatcher))
+		re := value.Message().Interface().(*matcherv3.RegexMatcher)
+		return r.regex(re, "regex", re.GetRegex())
 	case "string":
-		text := m.Get(fd).Message().Interface().(*matcherv3.StringMatcher)
+		text := value.Message().Interface().(*matcherv3.StringMatcher)
 		v, known := r.readPattern(text, text.GetIgnoreCase())
 		return v, known && v.kind != anyValue
 	}
 	return pattern{}, false
 }
 
-func (r *reader) readRegex(o *matcherv3.RegexMatcher) (v pattern, known bool) {
-	text := o.GetRegex()
+// regex is an expression of a field; a problem where it is none.
+func (r *reader) regex(m any, field, text string) (v pattern, ok bool) {
 	if _, err := regexp.Compile(text); err != nil || text == "" {
-		r.failField(o, "regex", "must be an expression of RE2, not "+strconv.Quote(text))
+		r.failField(m, field, "must be an expression of RE2, not "+strconv.Quote(text))
 		return pattern{}, false
 	}
 	return pattern{expression, text}, true
 }
 
-func stringPattern(as, text string, fold bool) pattern {
+// stringPattern has a * where anything may stand, before or behind the text.
+func stringPattern(before, text, behind string, fold bool) pattern {
 	switch {
-	case as == "exact" && !fold:
+	case before+behind == "" && !fold:
 		return pattern{exactly, text}
 	case !fold && !strings.Contains(text, "*"):
-		switch as {
-		case "prefix":
-			return pattern{wildcard, text + "*"}
-		case "suffix":
-			return pattern{wildcard, "*" + text}
-		}
-		return pattern{wildcard, "*" + text + "*"}
+		return pattern{wildcard, before + text + behind}
 	}
-	re := regexp.QuoteMeta(text)
-	if as == "prefix" || as == "contains" {
-		re += ".*"
-	}
-	if as == "suffix" || as == "contains" {
-		re = ".*" + re
-	}
+	re := strings.Replace(before, "*", ".*", 1) + regexp.QuoteMeta(text) + strings.Replace(behind, "*", ".*", 1)
 	if fold {
 		re = "(?i)" + re
 	}
