@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,17 +25,6 @@ type entry struct {
 	value string
 }
 
-// parts are the parts of the request that the entries have as values.
-func (d *descriptor) parts() []part {
-	var list []part
-	for _, e := range d.entries {
-		if e.part != nil {
-			list = append(list, *e.part)
-		}
-	}
-	return list
-}
-
 // keys names the descriptor.
 func (d *descriptor) keys() string {
 	names := make([]string, len(d.entries))
@@ -44,15 +34,21 @@ func (d *descriptor) keys() string {
 	return strings.Join(names, ".")
 }
 
-// cell is one case of a descriptor: a pattern for each of its parts, and the
-// quota of requests that fit, nil for none. A request is in the first cell of a
-// list whose patterns it fits.
+// cell is one case of a descriptor: the values of its parts, and the quota of
+// requests that have them, nil for none. A request is in the first cell of a
+// list whose values it has.
 type cell struct {
-	name     string
-	patterns []pattern
-	shared   []bool // values of this part count together
-	quota    *quota
-	place    place
+	name   string
+	values []value
+	quota  *quota
+	place  place
+}
+
+// value is a part of the request and the pattern that it fits.
+type value struct {
+	*part
+	pattern pattern
+	shared  bool // all that fits counts together
 }
 
 // holds reports whether a cell can be an override of c's rule: its values are
@@ -62,72 +58,77 @@ func (c *cell) holds(other *cell, free []bool) bool {
 		len(other.quota.unknown)+len(c.quota.unknown) > 0 {
 		return false
 	}
-	for i := range c.patterns {
-		if c.shared[i] || other.shared[i] || !free[i] && !other.patterns[i].within(c.patterns[i]) {
+	for i := range c.values {
+		inner, outer := &other.values[i], &c.values[i]
+		if inner.shared || outer.shared || !free[i] && !inner.pattern.within(outer.pattern) {
 			return false
 		}
 	}
-	return true
-}
-
-// unmatched reports which parts are free: no match can restrict them to a
-// cell's patterns, so the overrides of its rule have to.
-func (d *descriptor) unmatched(c *cell) []bool {
-	list, m := make([]bool, len(c.patterns)), d.match
-	for i, p := range d.parts() {
-		var matched bool
-		m, matched = p.restrict(m, c.patterns[i])
-		list[i] = !matched
-	}
-	return list
+	return other.unsayable() == ""
 }
 
 // apart reports whether no request is in both cells by the parts that are not
 // free. It may miss some.
 func (c *cell) apart(other *cell, free []bool) bool {
-	for i := range c.patterns {
-		if !free[i] && c.patterns[i].apart(other.patterns[i]) {
+	for i := range c.values {
+		if !free[i] && c.values[i].pattern.apart(other.values[i].pattern) {
 			return true
 		}
 	}
 	return false
 }
 
+// unsayable says why no override has a cell's patterns, if none does.
+func (c *cell) unsayable() string {
+	for _, v := range c.values {
+		if _, ok := v.override(v.pattern); !ok {
+			return "Paths are compared without the query, and cannot say " + v.pattern.text + "."
+		}
+	}
+	return ""
+}
+
 // rules makes rules that give every request the quota of its cell. A cell whose
 // values are among those of a later cell with the same window becomes an
 // override of that cell's rule.
-func (d *descriptor) rules(cells []cell, r *reader) []rule {
-	var list []rule
+func (d *descriptor) rules(cells []cell, in *reader) (list []rule) {
 	limited := slices.DeleteFunc(slices.Clone(cells), func(c cell) bool { return c.quota == nil })
 	if len(limited) > policy.MaxRules { // each is compared with each other
 		at := cells[0].place
 		at.Message = d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
-		r.problems = append(r.problems, at)
+		in.problems = append(in.problems, at)
 		return nil
 	}
-	cells = d.possible(cells, r)
+	cells = slices.DeleteFunc(slices.Clone(cells), func(c cell) bool {
+		at := slices.IndexFunc(c.values, func(v value) bool { return v.never(v.pattern) })
+		if at >= 0 {
+			in.add(c.place, "no request has the value "+c.values[at].pattern.text+" of "+c.name+", so there is no rule for it")
+		}
+		return at >= 0
+	})
 	done := make([]bool, len(cells))
 	for at := len(cells) - 1; at >= 0; at-- {
-		if cells[at].quota == nil || done[at] {
+		c := &cells[at]
+		if c.quota == nil || done[at] {
 			continue
 		}
-		free, inside := d.unmatched(&cells[at]), map[int]bool{}
+		free, inside := make([]bool, len(c.values)), map[int]bool{} // free: the rule's match cannot have the part
+		for i, m := 0, d.match; i < len(free); i++ {
+			var matched bool
+			m, matched = c.values[i].restrict(m, c.values[i].pattern)
+			free[i] = !matched
+		}
 		for i := range at {
-			if !done[i] && cells[at].holds(&cells[i], free) && d.unsayable(&cells[i]) == "" {
+			if !done[i] && c.holds(&cells[i], free) {
 				done[i], inside[i] = true, true
 			}
 		}
 		if len(inside) == 0 {
 			clear(free) // the rule is for its own values alone
 		}
-		var before []int
-		for i := range at {
-			if !cells[i].apart(&cells[at], free) {
-				before = append(before, i)
-			}
-		}
-		if r, ok := d.rule(cells, at, before, inside, r); ok {
-			list = append(list, r)
+		m := &maker{reader: in, descriptor: d, cell: c}
+		if m.make(cells[:at], free, inside) {
+			list = append(list, m.rule)
 			continue
 		}
 		for i := range inside { // they have rules of their own then
@@ -137,83 +138,59 @@ func (d *descriptor) rules(cells []cell, r *reader) []rule {
 	slices.Reverse(list)
 	if len(list) == 0 {
 		for _, why := range d.unknown {
-			r.add(d.place, why+" There is no limit for it.")
+			in.add(d.place, why+" There is no limit for it.")
 		}
 	}
 	return list
 }
 
-// unsayable says why no override has a cell's patterns, if none does.
-func (d *descriptor) unsayable(c *cell) string {
-	for i, p := range d.parts() {
-		if _, ok := p.override(c.patterns[i]); !ok {
-			return "Paths are compared without the query, and cannot say " + c.patterns[i].text + "."
-		}
+// maker makes the rule of a cell.
+type maker struct {
+	*reader
+	*descriptor
+	*cell
+	rule   rule
+	kept   []int // parts that are in the rule's key
+	listed []int // those of them whose pattern only overrides can say
+}
+
+// make makes the rule. Earlier cells take their requests first: with their own
+// limits where they are inside, else unlimited. It reports whether any are left.
+func (m *maker) make(earlier []cell, free []bool, inside map[int]bool) bool {
+	m.rule = rule{Name: clip(m.name, 100), quota: m.quota, Match: m.match, Exempt: slices.Clone(m.exempt),
+		Cost: m.cost, CountDenied: m.cost > 0 && m.quota.algorithm == ""}
+	m.put()
+	if why := m.unsayable(); why != "" {
+		m.cannot(why)
+		return true
 	}
-	return ""
-}
-
-// possible leaves out cells with a value that no request has.
-func (d *descriptor) possible(cells []cell, r *reader) []cell {
-	parts := d.parts()
-	return slices.DeleteFunc(slices.Clone(cells), func(c cell) bool {
-		for i, v := range c.patterns {
-			if parts[i].never(v) {
-				r.add(c.place, "no request has the value "+v.text+" of "+c.name+", so there is no rule for it")
-				return true
-			}
-		}
-		return false
-	})
-}
-
-// rule makes the rule of the cell at an index. The cells of before take their
-// requests first: with their own limits where they are inside, else unlimited.
-func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]bool, r *reader) (rule, bool) {
-	c := &cells[at]
-	m := &maker{descriptor: d, cell: c, reader: r, parts: d.parts()}
-	m.rule = rule{Name: clip(c.name, 100), quota: c.quota, Match: d.match, Exempt: slices.Clone(d.exempt),
-		Cost: d.cost, CountDenied: d.cost > 0 && c.quota.algorithm == ""}
-	m.place()
-	if why := d.unsayable(c); why != "" {
-		m.note(why)
+	for _, text := range slices.Concat(m.unknown, m.quota.unknown, m.descriptor.notes, m.quota.notes) {
+		m.note(text)
+	}
+	if len(m.unknown)+len(m.quota.unknown) > 0 {
 		m.off()
-		return m.rule, true
 	}
-	m.notesOf()
-	for _, i := range before {
-		if !m.except(&cells[i], inside[i]) {
-			r.add(c.place, c.name+" can never apply: limits before it take all its requests")
-			return rule{}, false
+	for i := range earlier {
+		if !earlier[i].apart(m.cell, free) && !m.except(&earlier[i], inside[i]) {
+			m.add(m.cell.place, m.name+" can never apply: limits before it take all its requests")
+			return false
 		}
 	}
 	if len(m.listed) > 0 {
 		m.only()
 		if len(inside) > 0 {
-			m.rule.Name = clip(d.keys(), 100) // it is for several values
+			m.rule.Name = clip(m.keys(), 100) // it is for several values
 		}
 	}
 	if n := len(m.rule.Exempt); n > policy.MaxExempt {
 		m.rule.Exempt = m.rule.Exempt[:policy.MaxExempt]
-		m.note("It should leave out the requests of " + strconv.Itoa(n) + " matches, and a rule has at most " +
+		m.cannot("It should leave out the requests of " + strconv.Itoa(n) + " matches, and a rule has at most " +
 			strconv.Itoa(policy.MaxExempt) + ".")
-		m.off()
 	}
-	if len(m.rule.Overrides) > 0 && len(m.rule.Key) == 0 {
+	if len(m.rule.Key) == 0 {
 		m.rule.Overrides = nil
 	}
-	return m.rule, true
-}
-
-// maker makes one rule.
-type maker struct {
-	descriptor *descriptor
-	cell       *cell
-	rule       rule
-	*reader
-	parts  []part
-	kept   []int // parts that are in the rule's key
-	listed []int // those of them whose pattern only overrides can say
+	return true
 }
 
 // note adds a comment to the rule, and a note.
@@ -224,13 +201,10 @@ func (m *maker) note(text string) {
 	m.add(m.cell.place, text)
 }
 
-func (m *maker) notesOf() {
-	for _, text := range slices.Concat(m.descriptor.unknown, m.cell.quota.unknown, m.descriptor.notes, m.cell.quota.notes) {
-		m.note(text)
-	}
-	if len(m.descriptor.unknown)+len(m.cell.quota.unknown) > 0 {
-		m.off()
-	}
+// cannot notes what a rule cannot say, and switches it off.
+func (m *maker) cannot(why string) {
+	m.note(why)
+	m.off()
 }
 
 // off switches the rule off, because its requests are not known.
@@ -239,26 +213,21 @@ func (m *maker) off() {
 	m.note("The rule is off until you have dealt with that: then remove mode.")
 }
 
-// place puts every part into the match, into the key, or into both.
-func (m *maker) place() {
-	for i, p := range m.parts {
-		v := m.cell.patterns[i]
+// put puts every part into the match, into the key, or into both.
+func (m *maker) put() {
+	for i, v := range m.values {
 		var matched bool
-		m.rule.Match, matched = p.restrict(m.rule.Match, v)
-		if v.kind == exactly && matched {
-			continue
-		}
-		if m.cell.shared[i] {
+		m.rule.Match, matched = v.restrict(m.rule.Match, v.pattern)
+		switch {
+		case v.pattern.kind == exactly && matched, v.shared && matched:
+		case v.shared:
+			m.cannot("Values of " + v.String() + " that fit " + v.pattern.text + " share one counter there. A rule cannot say that.")
+		default:
+			m.kept = append(m.kept, i)
+			m.rule.Key = append(m.rule.Key, *v.part)
 			if !matched {
-				m.note("Values of " + p.String() + " that fit " + v.text + " share one counter there. A rule cannot say that.")
-				m.off()
+				m.listed = append(m.listed, i)
 			}
-			continue
-		}
-		m.kept = append(m.kept, i)
-		m.rule.Key = append(m.rule.Key, p)
-		if !matched {
-			m.listed = append(m.listed, i)
 		}
 	}
 }
@@ -266,40 +235,31 @@ func (m *maker) place() {
 // except takes the requests of an earlier cell out of the rule. It reports
 // whether any are left.
 func (m *maker) except(c *cell, inside bool) bool {
-	patterns, all := make([]string, len(m.kept)), true
-	for at, i := range m.kept {
-		v := c.patterns[i]
-		if m.cell.patterns[i].within(v) && !slices.Contains(m.listed, i) {
-			v = pattern{}
+	var patterns []string
+	var beyond match // an exempt, where parts that are not in the key differ
+	all, isBeyond, isMore, isUnsaid := true, false, false, false
+	for i, v := range c.values {
+		if m.values[i].pattern.within(v.pattern) && !slices.Contains(m.listed, i) {
+			v.pattern = pattern{}
 		}
-		text, ok := m.parts[i].override(v)
-		if !ok {
-			m.note("This rule should leave out requests of " + c.name + ", and cannot say so.")
-			m.off()
-			return true
-		}
-		patterns[at] = text
-		all = all && v.kind == anyValue
-	}
-	var beyond match // of parts that are not in the key
-	for i, p := range m.parts {
-		if !slices.Contains(m.kept, i) && !m.cell.patterns[i].within(c.patterns[i]) {
-			var ok bool
-			if beyond, ok = p.restrict(beyond, c.patterns[i]); !ok {
-				m.note("This rule should leave out requests of " + c.name + ", and cannot say so.")
-				m.off()
-			}
+		isAny := v.pattern.kind == anyValue
+		text, ok := v.override(v.pattern)
+		var matched bool
+		beyond, matched = v.restrict(beyond, v.pattern)
+		all = all && isAny
+		if slices.Contains(m.kept, i) {
+			patterns = append(patterns, text)
+			isUnsaid, isMore = isUnsaid || !ok, isMore || !matched
+		} else {
+			isBeyond, isUnsaid = isBeyond || !isAny, isUnsaid || !matched
 		}
 	}
 	switch {
-	case len(beyond) > 0:
-		for at, i := range m.kept {
-			if patterns[at] != "*" {
-				var ok bool
-				if beyond, ok = m.parts[i].restrict(beyond, c.patterns[i]); !ok {
-					m.note("This rule should leave out requests of " + c.name + ", and leaves out more.")
-				}
-			}
+	case isUnsaid:
+		m.cannot("This rule should leave out requests of " + c.name + ", and cannot say so.")
+	case isBeyond:
+		if isMore {
+			m.note("This rule should leave out requests of " + c.name + ", and leaves out more.")
 		}
 		m.rule.Exempt = append(m.rule.Exempt, beyond)
 	case all:
@@ -318,8 +278,47 @@ func (m *maker) only() {
 	for at, i := range m.kept {
 		patterns[at], others[at] = "*", "*"
 		if slices.Contains(m.listed, i) {
-			patterns[at], _ = m.parts[i].override(m.cell.patterns[i])
+			patterns[at], _ = m.values[i].override(m.values[i].pattern)
 		}
 	}
-	m.rule.Overrides = append(m.rule.Overrides, override{patterns, m.cell.quota}, override{others, nil})
+	m.rule.Overrides = append(m.rule.Overrides, override{patterns, m.quota}, override{others, nil})
+}
+
+// others limits a descriptor to the requests of its scope that no rule limits.
+// It reports whether there are any.
+func (d *descriptor) others(rules []rule) bool {
+	own := d.exempt
+	for i := range rules {
+		m, ok := rules[i].limits(own)
+		m = m.without(d.match)
+		switch {
+		case ok && len(m) == 0:
+			return false
+		case ok:
+			d.exempt = append(slices.Clip(d.exempt), m)
+		case len(d.unknown) == 0 || d.unknown[len(d.unknown)-1] != othersUnknown:
+			d.cannot(othersUnknown)
+		}
+	}
+	return true
+}
+
+const othersUnknown = "It is only for requests without a descriptor, and an exempt cannot say which those are."
+
+// limits says which requests a rule limits, of those that an exemption leaves.
+// It is not ok where no match can say that, as for a rule that is off.
+func (r *rule) limits(exempt []match) (m match, ok bool) {
+	m = r.Match
+	for _, p := range r.Key {
+		switch {
+		case p.kind == "header" && m[p.String()] == nil:
+			m, _ = m.and(match{p.String(): {"*"}})
+		case p.kind == "query", p.kind == "property":
+			return nil, false
+		}
+	}
+	beyond := slices.ContainsFunc(r.Exempt, func(m match) bool {
+		return !slices.ContainsFunc(exempt, func(o match) bool { return reflect.DeepEqual(m, o) })
+	})
+	return m, !beyond && !r.off && !slices.ContainsFunc(r.Overrides, func(o override) bool { return o.quota == nil })
 }

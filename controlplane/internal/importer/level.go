@@ -56,7 +56,7 @@ func (l *level) cell(entries []entry) (c cell, fits bool) {
 		case has.key != e.key, e.part == nil && !has.matches(e.value):
 			return c, false
 		case e.part != nil:
-			c.patterns, c.shared = append(c.patterns, has.pattern), append(c.shared, has.share)
+			c.values = append(c.values, value{e.part, has.pattern, has.share})
 		}
 	}
 	return c, true
