@@ -173,9 +173,9 @@ func (in *source) whole(root *policy.Node) *policy.Node {
 	if filters := ofKind(root, "EnvoyFilter"); len(filters) > 0 {
 		return in.patched(filters)
 	}
-	list := &policy.Node{Kind: policy.List, Items: []*policy.Node{root}}
-	if root.Kind == policy.List {
-		list = root
+	list := root
+	if root.Kind != policy.List {
+		list = listOf(root)
 	}
 	has := func(names ...string) bool {
 		return len(list.Items) > 0 && !slices.ContainsFunc(list.Items, func(n *policy.Node) bool {
@@ -184,28 +184,26 @@ func (in *source) whole(root *policy.Node) *policy.Node {
 	}
 	switch {
 	case has("routes"):
-		return object(root, "virtual_hosts", list)
+		return object(root, policy.Field{Name: "virtual_hosts", Value: list})
 	case has("route", "typed_per_filter_config") && !has("rate_limits", "domains", "virtual_hosts"):
 		for i, n := range list.Items {
 			if fieldOf(n, "match") == nil { // as a patch has it
-				list.Items[i] = with(n, "match", object(n, "prefix", text(n, "/")))
+				list.Items[i] = matched(n, everyRequest(n))
 			}
 		}
-		return in.whole(object(root, "routes", list))
+		return in.whole(object(root, policy.Field{Name: "routes", Value: list}))
 	}
 	return root
 }
 
 // patched is the listener that EnvoyFilters make, as far as their patches say.
 func (in *source) patched(envoyFilters []*policy.Node) *policy.Node {
-	root := envoyFilters[0]
-	filters, hosts := &policy.Node{Kind: policy.List}, &policy.Node{Kind: policy.List}
+	root, filters, hosts := envoyFilters[0], listOf(), listOf()
 	for _, e := range envoyFilters {
 		for _, p := range itemsOf(e, "spec", "config_patches") {
 			value := fieldOf(p, "patch", "value")
 			vhost := fieldOf(p, "match", "route_configuration", "vhost")
-			to := textOf(p, "apply_to")
-			switch {
+			switch to := textOf(p, "apply_to"); {
 			case value == nil:
 			case to == "HTTP_FILTER":
 				filters.Items = append(filters.Items, value)
@@ -213,28 +211,30 @@ func (in *source) patched(envoyFilters []*policy.Node) *policy.Node {
 				h := hostOf(hosts, p, textOf(vhost, "name"))
 				h.Fields = append(h.Fields, value.Fields...)
 			case to == "HTTP_ROUTE":
-				match := object(p, "prefix", text(p, "/"))
+				match := everyRequest(p)
 				if name := textOf(vhost, "route", "name"); name != "" {
 					match = object(p)
 					in.add(in.placeOf(p), "the patch is for the route "+name+", and the EnvoyFilter does not say for which requests "+
 						"that is: its rules are off until they have a match")
 				}
 				routes := fieldOf(hostOf(hosts, p, textOf(vhost, "name")), "routes")
-				routes.Items = append(routes.Items, with(value, "match", match))
+				routes.Items = append(routes.Items, matched(value, match))
 			}
 		}
 	}
 	for _, h := range hosts.Items {
 		if routes := fieldOf(h, "routes"); len(routes.Items) == 0 {
-			routes.Items = []*policy.Node{object(h, "match", object(h, "prefix", text(h, "/")), "route", object(h))}
+			routes.Items = []*policy.Node{matched(object(h), everyRequest(h))}
 		}
 	}
 	in.add(place{}, "An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for every request of the "+
 		"proxies that get the policy.")
-	if len(hosts.Items) == 0 {
-		return object(root, "http_filters", filters)
+	made := object(root, policy.Field{Name: "http_filters", Value: filters})
+	if len(hosts.Items) > 0 {
+		routing := object(root, policy.Field{Name: "virtual_hosts", Value: hosts})
+		made.Fields = append(made.Fields, policy.Field{Name: "route_config", Value: routing})
 	}
-	return object(root, "http_filters", filters, "route_config", object(root, "virtual_hosts", hosts))
+	return made
 }
 
 // hostOf is the virtual host that Istio names by its domain, or in a way that
@@ -248,29 +248,28 @@ func hostOf(hosts *policy.Node, at *policy.Node, domain string) *policy.Node {
 			return h
 		}
 	}
-	domains := &policy.Node{Kind: policy.List, Items: []*policy.Node{text(at, domain)}}
-	h := object(at, "domains", domains, "routes", &policy.Node{Kind: policy.List})
+	h := object(at, policy.Field{Name: "domains", Value: listOf(text(at, domain))}, policy.Field{Name: "routes", Value: listOf()})
 	hosts.Items = append(hosts.Items, h)
 	return h
 }
 
-// object is an object with these names and values, at the place of a node.
-func object(at *policy.Node, fields ...any) *policy.Node {
-	n := &policy.Node{Kind: policy.Object, Line: at.Line, Column: at.Column}
-	for i := 0; i < len(fields); i += 2 {
-		n.Fields = append(n.Fields, policy.Field{Name: fields[i].(string), Value: fields[i+1].(*policy.Node), Line: at.Line, Column: at.Column})
-	}
-	return n
+// object is an object with these fields, at the place of a node.
+func object(at *policy.Node, fields ...policy.Field) *policy.Node {
+	return &policy.Node{Kind: policy.Object, Fields: fields, Line: at.Line, Column: at.Column}
+}
+
+// matched is a route with a match.
+func matched(route, match *policy.Node) *policy.Node {
+	at := policy.Field{Name: "match", Value: match, Line: match.Line, Column: match.Column}
+	return object(route, append(slices.Clip(route.Fields), at)...)
+}
+
+func everyRequest(at *policy.Node) *policy.Node {
+	return object(at, policy.Field{Name: "prefix", Value: text(at, "/")})
 }
 
 func text(at *policy.Node, s string) *policy.Node {
 	return &policy.Node{Kind: policy.String, Text: s, Line: at.Line, Column: at.Column}
 }
 
-// with is an object with one more field.
-func with(n *policy.Node, name string, value *policy.Node) *policy.Node {
-	added := *n
-	added.Kind = policy.Object
-	added.Fields = append(slices.Clone(n.Fields), policy.Field{Name: name, Value: value, Line: n.Line, Column: n.Column})
-	return &added
-}
+func listOf(items ...*policy.Node) *policy.Node { return &policy.Node{Kind: policy.List, Items: items} }

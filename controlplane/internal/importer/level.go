@@ -145,7 +145,7 @@ func (r *reader) noteUnreached(levels []*level) {
 		case l.quota.unlimited:
 			r.add(l.place, l.name()+" is unlimited: it needs no rule")
 		default:
-			r.add(l.place, l.name()+": no rate_limits lead to this limit, so there is no rule for it")
+			r.add(l.place, strings.TrimPrefix(l.name()+": no rate_limits lead to this limit, so there is no rule for it", ": "))
 		}
 	}
 }
