@@ -107,7 +107,7 @@ func one(e entry, notes ...string) []descriptor {
 }
 
 func guessed(key string) []descriptor {
-	p, _, _ := guess(key, false)
+	p := usual[key]
 	return one(entry{key: key, part: &p})
 }
 

@@ -95,6 +95,24 @@ func (j *job) guess(levels []*level, before descriptor) (list []descriptor) {
 	return list
 }
 
+// usual are the keys that Envoy's actions have where they name none, and those
+// that people give them.
+var usual = map[string]part{
+	"remote_address":        clientIP,
+	"masked_remote_address": maskedIP,
+	"destination_cluster":   {kind: "property", path: []string{"xds", "cluster_name"}},
+	"source_cluster":        {kind: "property", path: []string{"node", "cluster"}},
+	"path":                  headerPart(":path"),
+	"method":                method,
+	"host":                  host,
+	"authority":             host,
+}
+
+var notesOfUsual = map[string]string{
+	"masked_remote_address": "masked_remote_address counts whole addresses here, as Envoy does if its action has no prefix lengths.",
+	"path":                  pathNote,
+}
+
 // guess is the part of a request that a descriptor's key commonly stands for,
 // where no actions say it. It is not ok for a key whose values Envoy's routes
 // choose, such as one that is its own value.
@@ -103,23 +121,11 @@ func guess(key string, isOwnValue bool) (p part, note string, ok bool) {
 	if isOwnValue {
 		return part{}, chosen, false
 	}
-	switch strings.ToLower(key) {
-	case "remote_address":
-		return clientIP, "", true
-	case "masked_remote_address":
-		return maskedIP, "masked_remote_address counts whole addresses here, as Envoy does if its action has no prefix " +
-			"lengths.", true
-	case "destination_cluster":
-		return part{kind: "property", path: []string{"xds", "cluster_name"}}, "", true
-	case "source_cluster":
-		return part{kind: "property", path: []string{"node", "cluster"}}, "", true
-	case "path":
-		return headerPart(":path"), pathNote, true
-	case "method":
-		return method, "", true
-	case "host", "authority":
-		return host, "", true
-	case "generic_key", "header_match", "query_match", "remote_address_match":
+	lower := strings.ToLower(key)
+	if p, ok := usual[lower]; ok {
+		return p, notesOfUsual[lower], true
+	}
+	if slices.Contains([]string{"generic_key", "header_match", "query_match", "remote_address_match"}, lower) {
 		return part{}, chosen, false
 	}
 	name := strings.ToLower(strings.ReplaceAll(key, "_", "-"))

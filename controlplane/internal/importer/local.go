@@ -97,20 +97,19 @@ type localImport struct {
 // all makes the rules of the filters' configurations, and of those of routes.
 func (l *localImport) all(filters []filterConfig) {
 	var rest scope // requests of no route with a configuration of its own, or that switches the filter off
-	own, apart := map[*route]*localv3.LocalRateLimit{}, map[*route]bool{}
 	var routes []*route
 	switchesOff := func(c filterConfig) bool {
 		return c.disabled && slices.ContainsFunc(filters, func(f filterConfig) bool { return f.name == c.name && f.message == localMessage })
 	}
+	own := func(r *route) *localv3.LocalRateLimit { return configOf[*localv3.LocalRateLimit](r.own) }
+	isApart := func(r *route) bool { return own(r) != nil || slices.ContainsFunc(r.own, switchesOff) }
 	for _, h := range l.hosts {
 		for _, r := range h.routes {
-			own[r] = configOf[*localv3.LocalRateLimit](r.own)
-			apart[r] = own[r] != nil || slices.ContainsFunc(r.own, switchesOff)
-			if own[r] != nil {
+			if own(r) != nil {
 				routes = append(routes, r)
 			}
 			switch {
-			case !apart[r]:
+			case !isApart(r):
 			case len(r.scope.match) == 0:
 				rest.cannot("It is for the requests of routes without a configuration of their own, and an exempt cannot say which those " +
 					"are.")
@@ -123,10 +122,10 @@ func (l *localImport) all(filters []filterConfig) {
 		}
 	}
 	for _, c := range slices.DeleteFunc(slices.Clone(filters), func(c filterConfig) bool { return !isLocal(c) }) {
-		l.config(configOf[*localv3.LocalRateLimit]([]filterConfig{c}), rest, c.disabled, func(r *route) bool { return !apart[r] })
+		l.config(configOf[*localv3.LocalRateLimit]([]filterConfig{c}), rest, c.disabled, func(r *route) bool { return !isApart(r) })
 	}
 	for _, r := range routes {
-		l.config(own[r], r.scope, false, func(other *route) bool { return r == other })
+		l.config(own(r), r.scope, false, func(other *route) bool { return r == other })
 	}
 	for _, levels := range l.levels {
 		l.noteUnreached(levels)

@@ -69,21 +69,11 @@ func (s *scope) restrict(p part, v pattern, inverted bool) {
 // readRouteMatch adds the conditions of a route.
 func (r *reader) readRouteMatch(s *scope, o *routev3.RouteMatch) {
 	fold := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
-	switch path := o.GetPathSpecifier().(type) {
-	case *routev3.RouteMatch_Path:
-		s.restrict(fullPath, stringPattern("", path.Path, "", fold), false)
-	case *routev3.RouteMatch_Prefix:
-		if path.Prefix != "/" && path.Prefix != "" {
-			s.restrict(fullPath, stringPattern("", path.Prefix, "*", fold), false)
-		}
-	case *routev3.RouteMatch_PathSeparatedPrefix:
-		s.restrict(fullPath, pattern{expression, regexp.QuoteMeta(path.PathSeparatedPrefix) + below}, false)
-	case *routev3.RouteMatch_SafeRegex:
-		if v, ok := r.regex(path.SafeRegex, "regex", path.SafeRegex.GetRegex()); ok {
-			s.restrict(fullPath, v, false)
-		}
-	default:
+	switch v, known := r.readPattern(o, fold); {
+	case !known || v.kind == anyValue:
 		s.cannot("The import cannot translate the condition of its route on the path.")
+	case v != pattern{wildcard, "/*"} && v != pattern{wildcard, "*"}:
+		s.restrict(fullPath, v, false)
 	}
 	for _, h := range o.GetHeaders() {
 		r.readHeaderMatcher(s, h)
@@ -131,7 +121,7 @@ func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
 	}
 }
 
-// readPattern reads what a HeaderMatcher or StringMatcher wants of a text: any
+// readPattern reads what a RouteMatch, HeaderMatcher or StringMatcher wants of a text: any
 // where it wants nothing of it, or where a header only has to be there.
 func (r *reader) readPattern(o proto.Message, fold bool) (v pattern, known bool) {
 	m := o.ProtoReflect()
@@ -142,7 +132,7 @@ func (r *reader) readPattern(o proto.Message, fold bool) (v pattern, known bool)
 	switch value := m.Get(fd); strings.TrimSuffix(string(fd.Name()), "_match") {
 	case "present":
 		return pattern{}, true
-	case "exact":
+	case "exact", "path":
 		return stringPattern("", value.String(), "", fold), true
 	case "prefix":
 		return stringPattern("", value.String(), "*", fold), true
@@ -150,6 +140,8 @@ func (r *reader) readPattern(o proto.Message, fold bool) (v pattern, known bool)
 		return stringPattern("*", value.String(), "", fold), true
 	case "contains":
 		return stringPattern("*", value.String(), "*", fold), true
+	case "path_separated_prefix":
+		return pattern{expression, regexp.QuoteMeta(value.String()) + below}, true
 	case "safe_regex":
 		re := value.Message().Interface().(*matcherv3.RegexMatcher)
 		return r.regex(re, "regex", re.GetRegex())
@@ -172,6 +164,7 @@ func (r *reader) regex(m any, field, text string) (v pattern, ok bool) {
 
 // stringPattern has a * where anything may stand, before or behind the text.
 func stringPattern(before, text, behind string, fold bool) pattern {
+	fold = fold && strings.ToLower(text) != strings.ToUpper(text)
 	switch {
 	case before+behind == "" && !fold:
 		return pattern{exactly, text}
