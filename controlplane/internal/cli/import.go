@@ -105,13 +105,10 @@ func importFrom(cmd *cobra.Command, o importOptions, names []string, run func([]
 	for i := range made.Notes {
 		fmt.Fprintln(cmd.ErrOrStderr(), "note:", printable.Text(made.Notes[i].String()))
 	}
-	var choices *importer.Choices
-	var key *importer.KeyError
+	var usage *importer.UsageError
 	switch {
-	case errors.As(err, &choices):
-		return usageError(err, "choose one with --listener: "+strings.Join(choices.Names, ", "))
-	case errors.As(err, &key):
-		return usageError(err, "write one such as --key user=header:x-user-id")
+	case errors.As(err, &usage):
+		return usageError(err, usage.Hint)
 	case errors.Is(err, importer.ErrNothing):
 		return fmt.Errorf("import %s: %w", strings.Join(names, ", "), err)
 	case err != nil && len(made.Policy) > 0:

@@ -73,9 +73,9 @@ func TestImports(t *testing.T) {
 		got := shown(&made)
 		if err != nil {
 			got = "error: " + err.Error() + "\n"
-			var choices *importer.Choices
-			if errors.As(err, &choices) {
-				got += "choices: " + strings.Join(choices.Names, ", ") + "\n"
+			var usage *importer.UsageError
+			if errors.As(err, &usage) {
+				got += "hint: " + usage.Hint + "\n"
 			}
 		}
 		comesTo.Data = []byte(got)

@@ -10,14 +10,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// KeyError is returned for an entry of Options.Keys that is no part of a request.
-type KeyError struct{ Key, Part string }
-
-func (e *KeyError) Error() string {
-	return "the key " + e.Key + " cannot be " + strconv.Quote(e.Part) + ": it is header:NAME, query:NAME, client_ip, " +
-		"path, method or host"
-}
-
 // keyParts are the parts of Keys, and which of them a descriptor has.
 type keyParts struct {
 	parts map[string]part
@@ -39,7 +31,8 @@ func (o Options) parts() (*keyParts, error) {
 		case !named && slices.Contains([]string{"path", "method", "host"}, kind):
 			made.parts[key] = part{kind: kind}
 		default:
-			return nil, &KeyError{Key: key, Part: text}
+			return nil, &UsageError{"the key " + key + " cannot be " + strconv.Quote(text) + ": it is header:NAME, query:NAME, client_ip, " +
+				"path, method or host", "write one such as --key user=header:x-user-id"}
 		}
 	}
 	return made, nil

@@ -41,19 +41,10 @@ type Imported struct {
 // ErrNothing is returned for a configuration without limits.
 var ErrNothing = errors.New("there is no rate limit in it")
 
-// Choices is returned for a configuration with limits for several listeners: a
-// policy is for one.
-type Choices struct {
-	Names []string
-	Given string // the name that is none of them
-}
+// UsageError is about an option, with a hint that says what would be right.
+type UsageError struct{ Message, Hint string }
 
-func (c *Choices) Error() string {
-	if c.Given != "" {
-		return fmt.Sprintf("there is no listener %q with rate limits", c.Given)
-	}
-	return fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(c.Names))
-}
+func (e *UsageError) Error() string { return e.Message }
 
 // job is one import.
 type job struct {

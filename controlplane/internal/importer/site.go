@@ -2,6 +2,7 @@ package importer
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -177,17 +178,17 @@ func choose(sites []*site, listener string, wants func(s *site) bool) (*site, er
 		ofName[s.name]++
 		return false
 	})
-	c := &Choices{Given: listener}
+	var names []string
 	var chosen []*site
 	for _, s := range fits {
 		name := s.name
 		if ofName[s.name] > 1 && s.routes != "" {
 			name += "/" + s.routes
 		}
-		for n, base := 2, name; slices.Contains(c.Names, name); n++ {
+		for n, base := 2, name; slices.Contains(names, name); n++ {
 			name = base + "#" + strconv.Itoa(n)
 		}
-		c.Names = append(c.Names, name)
+		names = append(names, name)
 		if listener == "" || listener == name || listener == s.name && ofName[s.name] == 1 {
 			chosen = append(chosen, s)
 		}
@@ -196,7 +197,11 @@ func choose(sites []*site, listener string, wants func(s *site) bool) (*site, er
 	case len(fits) == 0:
 		return nil, nil
 	case len(chosen) != 1:
-		return nil, c
+		message := fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(names))
+		if listener != "" {
+			message = fmt.Sprintf("there is no listener %q with rate limits", listener)
+		}
+		return nil, &UsageError{message, "choose one with --listener: " + strings.Join(names, ", ")}
 	case chosen[0].routing == nil:
 		s := chosen[0]
 		s.in.add(place{}, strings.TrimSpace("The routes "+s.routes)+" of the listener "+s.name+" are not in this file: give them with "+
