@@ -69,10 +69,10 @@ func (r *record) append(b []byte, nonce uint64) []byte {
 func parse(b []byte) (*record, error) {
 	c, r := coder{b: b, reads: true}, new(record)
 	r.fields(&c, 0)
-	if c.err == nil && len(c.b) > 0 {
-		c.err = errDamage
+	if c.must(len(c.b) == 0); c.err != nil {
+		return nil, c.err
 	}
-	return r, c.err
+	return r, nil
 }
 
 func (r *record) fields(c *coder, nonce uint64) {

@@ -45,8 +45,9 @@ func TestValues(t *testing.T) {
 			require.Equal(t, r.Stamp(i), got.Stamp(i))
 		}
 		for n := range b {
-			_, err := parse(b[:n])
+			got, err := parse(b[:n])
 			require.ErrorIs(t, err, errDamage, "%d bytes", n)
+			require.Nil(t, got)
 		}
 		_, err = parse(append(b, 0))
 		require.ErrorIs(t, err, errDamage)
