@@ -188,13 +188,16 @@ func (s *simulation) pass(ns int64) {
 // next returns when something happens next without a request.
 func (s *simulation) next() (ns int64, ok bool) {
 	ns, ok = s.cluster.next()
-	if len(s.holding) > 0 && (!ok || s.holding[0].untilNs < ns) {
-		ns, ok = s.holding[0].untilNs, true
-	}
-	for _, host := range s.hosts {
-		if at, has := host.Next(); has && (!ok || at < ns) {
+	earlier := func(at int64, has bool) {
+		if has && (!ok || at < ns) {
 			ns, ok = at, true
 		}
+	}
+	if len(s.holding) > 0 {
+		earlier(s.holding[0].untilNs, true)
+	}
+	for _, host := range s.hosts {
+		earlier(host.Next())
 	}
 	return ns, ok
 }

@@ -33,6 +33,19 @@ type Request struct {
 	When *int64 `json:"-"` // in nanoseconds, nil if the request does not say
 }
 
+// Values are the values of a header: in JSON one, or a list of them.
+type Values []string
+
+// UnmarshalJSON reads either.
+func (v *Values) UnmarshalJSON(b []byte) error {
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*v = Values{one}
+		return nil
+	}
+	return json.Unmarshal(b, (*[]string)(v))
+}
+
 // ReadRequest reads a request as a line of simulate has it; it needs no time.
 func ReadRequest(text []byte) (*Request, error) {
 	l, err := decode(text)

@@ -76,20 +76,16 @@ func (f *Fleet) Serve(ns int64, r *sim.Request, answer *sim.Response, tookNs int
 		return "", false, err
 	}
 	ended := x.Ended()
+	h := holding{x, f.now + tookNs, answer}
 	if briefs := x.State()[briefState]; tookNs > 0 && briefs != "" && !ended {
 		if len(f.holding) == maxOpen {
-			f.holding[0].end()
+			_ = f.holding[0].end()
 			f.holding, f.Hurried = f.holding[1:], f.Hurried+1
 		}
-		f.holdOn(holding{x, f.now + tookNs, answer})
+		f.holdOn(h)
 		return briefs, false, host.Failed(0)
 	}
-	if answer == nil {
-		err = x.Reset(sim.ClientGone)
-	} else {
-		_, err = x.Answer(answer, true)
-	}
-	if err != nil {
+	if err := h.end(); err != nil {
 		return "", false, err
 	}
 	response, err := x.Finish()

@@ -26,13 +26,13 @@ type holding struct {
 	answer  *sim.Response // nil: the client leaves
 }
 
-// end ends the request. What has ended stays as it is.
-func (h *holding) end() {
+// end ends the request.
+func (h *holding) end() error {
 	if h.answer == nil {
-		_ = h.x.Reset(sim.ClientGone) // which can always be
-	} else {
-		_, _ = h.x.Answer(h.answer, true)
+		return h.x.Reset(sim.ClientGone)
 	}
+	_, err := h.x.Answer(h.answer, true)
+	return err
 }
 
 // holdOn keeps a request, in the order of their ends.
@@ -85,7 +85,7 @@ func (s *simulation) hold(report string) (ns int64) {
 // release ends the requests that have held for long enough.
 func (s *simulation) release() {
 	for len(s.holding) > 0 && s.holding[0].untilNs <= s.now {
-		s.holding[0].end()
+		_ = s.holding[0].end() // what has ended stays as it is
 		s.holding = s.holding[1:]
 		s.activeUntil = max(s.activeUntil, s.now+longestLingerNs)
 	}
