@@ -19,20 +19,12 @@ func TestRefundPerKey(t *testing.T) {
 		want     Usage
 		taken    bool
 	}{
-		"opened, alone: closes":                   {open(2, 50), open(2, 50), 41, 2, true, Usage{}, true},
-		"opened, others joined: slides":           {open(3, 50), open(1, 50), 41, 1, true, slides(2, 51), true},
-		"joined: the end stays":                   {open(3, 50), open(3, 50), 41, 1, false, open(2, 50), true},
 		"its window has ended, none open":         {Usage{}, open(1, 50), 50, 1, true, Usage{}, true},
 		"its window has ended, a new one open":    {open(1, 60), open(1, 50), 50, 1, true, open(1, 60), true},
-		"last ns of its window":                   {open(1, 50), open(1, 50), 49, 1, true, Usage{}, true},
 		"another window is open":                  {open(2, 55), open(2, 50), 46, 1, false, open(2, 55), false},
-		"the opener was refunded first":           {slides(2, 51), open(3, 50), 42, 1, false, slides(1, 51), true},
-		"all hits were refunded":                  {slides(1, 51), open(2, 50), 42, 1, false, Usage{}, true},
-		"its end has moved since":                 {slides(4, 56), slides(2, 50), 47, 1, false, slides(3, 56), true},
 		"its end has moved past the hit's: stays": {slides(4, 59), slides(2, 50), 51, 1, false, slides(4, 59), false},
 		"was set lower than the hit":              {open(1, 50), open(3, 50), 41, 2, false, open(1, 50), false},
 		"opened, was set lower than the hit":      {open(1, 50), open(3, 50), 41, 2, true, open(1, 50), false},
-		"opened after an eviction: slides on":     {slides(3, 52), open(1, 50), 42, 1, true, slides(2, 52), true},
 		"has closed since: nothing to do":         {Usage{}, open(1, 50), 41, 1, false, Usage{}, false},
 		"a cost above what is left does nothing":  {slides(1, 56), slides(3, 50), 41, 3, false, slides(1, 56), false},
 	} {
