@@ -81,6 +81,7 @@ type etcdTx struct {
 	*mirror
 	read    map[recordKey]int64 // the revisions, which must not change before it is stored
 	written map[recordKey]bool
+	zip     *gzip.Writer
 	inline  int           // bytes of texts
 	leader  *clientv3.Cmp // holds as long as the change may be made, nil: for ever
 }
@@ -88,7 +89,10 @@ type etcdTx struct {
 func (e *Etcd) begin() *etcdTx {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return &etcdTx{Etcd: e, mirror: e.copy.Copy(), read: map[recordKey]int64{}, written: map[recordKey]bool{}}
+	return &etcdTx{
+		Etcd: e, mirror: e.copy.Copy(), zip: gzip.NewWriter(nil),
+		read: map[recordKey]int64{}, written: map[recordKey]bool{},
+	}
 }
 
 func (t *etcdTx) value(bucket string, k []byte) []byte {
@@ -147,9 +151,9 @@ func (t *etcdTx) put(i item) {
 // pack compresses a text, and returns what is put in its place.
 func (t *etcdTx) pack(at recordKey, text []byte) []byte {
 	packed := bytes.NewBuffer([]byte{0})
-	w := gzip.NewWriter(packed)
-	_, _ = w.Write(text) // a buffer takes all
-	_ = w.Close()
+	t.zip.Reset(packed)
+	_, _ = t.zip.Write(text) // a buffer takes all
+	_ = t.zip.Close()
 	if t.inline+packed.Len() <= maxInlines {
 		t.inline += packed.Len()
 		return packed.Bytes()
