@@ -3,8 +3,8 @@
 package policydiff
 
 import (
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
@@ -43,33 +43,20 @@ type WindowChange struct {
 	Window limit.Window `json:"-"`
 }
 
-func (c *Change) keeps() bool {
-	isOther := func(w WindowChange) bool { return w.Fate != Kept }
-	return c.Fate == Kept && !slices.ContainsFunc(c.Windows, isOther)
-}
-
-func (c *Change) text() string {
-	s := "counter " + strconv.Quote(c.Counter) + ": "
-	switch c.Fate {
-	case Restarted:
-		return s + c.Why + ": its counters restart"
-	case Vanished:
-		return s + "no rule has it any more: its counters vanish"
-	case New:
-		return s + "is new and starts empty"
-	default:
-		s += "kept"
-		for _, w := range c.Windows {
-			switch w.Fate {
-			case New:
-				s += "; " + message.Window(w.Window) + " is new and starts empty"
-			case Dropped:
-				s += "; " + message.Window(w.Window) + " is dropped"
-			default: // goes without saying
-			}
+// describe says in words what becomes of the counter and its windows.
+func (c *Change) describe() {
+	text := map[Fate]string{
+		Kept: "kept", Restarted: c.Why + ": its counters restart", New: "is new and starts empty",
+		Vanished: "no rule has it any more: its counters vanish",
+	}[c.Fate]
+	c.Keeps = c.Fate == Kept
+	for _, w := range c.Windows {
+		if w.Fate != Kept {
+			c.Keeps = false
+			text += "; " + message.Window(w.Window) + map[Fate]string{New: " is new and starts empty", Dropped: " is dropped"}[w.Fate]
 		}
-		return s
 	}
+	c.Text = fmt.Sprintf("counter %q: %s", c.Counter, text)
 }
 
 // Between compares what two policies count: the counters of the new one in
@@ -103,8 +90,7 @@ func Between(before, after *policy.Policy) []Change {
 		}
 	}
 	for i := range changes {
-		c := &changes[i]
-		c.Keeps, c.Text = c.keeps(), c.text()
+		changes[i].describe()
 	}
 	return changes
 }
@@ -126,16 +112,16 @@ func counters(p *policy.Policy) (list []*policy.Rule, of map[string]*policy.Rule
 func identityChange(before *policy.Policy, old *policy.Rule, after *policy.Policy, r *policy.Rule) string {
 	var why []string
 	if before.Domain != after.Domain {
-		why = append(why, "domain "+strconv.Quote(before.Domain)+" → "+strconv.Quote(after.Domain))
+		why = append(why, fmt.Sprintf("domain %q → %q", before.Domain, after.Domain))
 	}
 	if old.Scope != r.Scope {
-		why = append(why, "scope "+string(old.Scope)+" → "+string(r.Scope))
+		why = append(why, fmt.Sprintf("scope %s → %s", old.Scope, r.Scope))
 	}
 	if old.KeyDefinition() != r.KeyDefinition() {
 		why = append(why, "its key has other parts")
 	}
 	if old.Capacity != r.Capacity && r.Scope != policy.ScopeCluster {
-		why = append(why, "capacity "+itoa(old.Capacity)+" → "+itoa(r.Capacity))
+		why = append(why, fmt.Sprintf("capacity %d → %d", old.Capacity, r.Capacity))
 	}
 	return strings.Join(why, ", ")
 }
@@ -156,5 +142,3 @@ func windowChanges(old, r *policy.Rule) []WindowChange {
 	}
 	return list
 }
-
-func itoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
