@@ -8,19 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// step is a request and the expected status.
-type step struct {
-	want    int
-	path    string
-	headers []string
-}
-
-func (p *proxy) walk(t *testing.T, steps []step) {
-	for i, s := range steps {
-		require.Equal(t, s.want, p.status(t, s.path, s.headers...), "step %d: %s %q", i, s.path, s.headers)
-	}
-}
-
 // raw sends a request with exactly this target and these header lines.
 func (p *proxy) raw(t *testing.T, method, target string, lines ...string) *http.Response {
 	text := method + " " + target + " HTTP/1.1\r\nconnection: close\r\n"
