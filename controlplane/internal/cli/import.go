@@ -23,18 +23,16 @@ rules may be off, where the configuration does not say which requests they are f
 
 // importOptions are the flags of both imports.
 type importOptions struct {
-	routes   string
-	listener string
-	keys     map[string]string
-	scope    string
+	importer.Options
+	routes, scope string
 }
 
 // AddFlags adds the flags.
 func (o *importOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.routes, "routes", "", "`FILE` of Envoy with the rate_limits of its routes")
-	flags.StringVar(&o.listener, "listener", "", "`NAME` or IP:PORT of the listener, or name of the routes, where several have limits")
-	flags.StringToStringVar(&o.keys, "key", nil, "`KEY=PART` that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or host; may be given again")
+	flags.StringVar(&o.Listener, "listener", "", "`NAME` or IP:PORT of the listener, or name of the routes, where several have limits")
+	flags.StringToStringVar(&o.Keys, "key", nil, "`KEY=PART` that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or host; may be given again")
 	addWordFlag(cmd, &o.scope, "scope", "", string(policy.ScopeProxy), "`SCOPE` of the rules: proxy, each Envoy counts for itself; or cluster, all count together, which takes a quota service",
 		string(policy.ScopeProxy), string(policy.ScopeCluster))
 }
@@ -76,16 +74,14 @@ and --key say what the keys of its descriptors are, as in import envoy-ratelimit
   sluice import local-ratelimit filter.yaml --key client_id=header:x-client-id`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return importFrom(cmd, o, args, func(files []importer.File, o importer.Options) (importer.Imported, error) {
-				return importer.LocalRatelimit(files[0], o)
-			})
+			return importFrom(cmd, o, args, importer.LocalRatelimit)
 		},
 	}, o.AddFlags)
 }
 
 // importFrom reads the files, and prints the policy and the notes.
 func importFrom(cmd *cobra.Command, o importOptions, names []string, run func([]importer.File, importer.Options) (importer.Imported, error)) error {
-	options := importer.Options{Listener: o.listener, Keys: o.keys, Cluster: o.scope == string(policy.ScopeCluster)}
+	o.Cluster = o.scope == string(policy.ScopeCluster)
 	var files []importer.File
 	for _, name := range names {
 		f, err := readImport(cmd, name)
@@ -99,9 +95,9 @@ func importFrom(cmd *cobra.Command, o importOptions, names []string, run func([]
 		if err != nil {
 			return err
 		}
-		options.Routes = &f
+		o.Routes = &f
 	}
-	made, err := run(files, options)
+	made, err := run(files, o.Options)
 	for i := range made.Notes {
 		fmt.Fprintln(cmd.ErrOrStderr(), "note:", printable.Text(made.Notes[i].String()))
 	}

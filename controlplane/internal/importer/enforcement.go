@@ -59,15 +59,12 @@ func (r *reader) fraction(field string, f *corev3.RuntimeFractionalPercent, abse
 			"a share")
 	}
 	v := f.GetDefaultValue()
-	per := map[typev3.FractionalPercent_DenominatorType]float64{
-		typev3.FractionalPercent_HUNDRED: 100, typev3.FractionalPercent_TEN_THOUSAND: 10_000,
-		typev3.FractionalPercent_MILLION: 1_000_000,
-	}[v.GetDenominator()]
-	if per == 0 {
+	denominator := int(v.GetDenominator())
+	if typev3.FractionalPercent_DenominatorType_name[int32(denominator)] == "" {
 		r.failField(v, "denominator", "must be HUNDRED, TEN_THOUSAND or MILLION")
 		return absent
 	}
-	return min(100, float64(v.GetNumerator())*100/per)
+	return min(100, float64(v.GetNumerator())/math.Pow10(2*denominator)) // HUNDRED is 0, TEN_THOUSAND 1, MILLION 2
 }
 
 // readResponse is the rule's response: a status and headers.

@@ -35,7 +35,7 @@ type example struct {
 
 func (e *example) run() (importer.Imported, error) {
 	if e.Filter {
-		return importer.LocalRatelimit(e.files[0], e.Options)
+		return importer.LocalRatelimit(e.files, e.Options)
 	}
 	return importer.EnvoyRatelimit(e.files, e.Options)
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// LocalRatelimit imports Envoy's local rate limit filter: its configuration,
-// or that of an Envoy that has it.
-func LocalRatelimit(f File, o Options) (Imported, error) {
-	return run("Envoy's local rate limit filter", []File{f}, o, (*job).local)
+// LocalRatelimit imports Envoy's local rate limit filter: a file with its
+// configuration, or that of an Envoy that has it.
+func LocalRatelimit(one []File, o Options) (Imported, error) {
+	return run("Envoy's local rate limit filter", one, o, (*job).local)
 }
 
 // local makes rules of a filter alone, or of the listener that is chosen.
