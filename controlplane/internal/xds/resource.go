@@ -20,6 +20,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/shared/wire"
 )
 
 // TypeURL is the type of the resources served.
@@ -77,7 +78,7 @@ type config struct{ before, after []byte }
 
 func (s *Server) config(p envoy.Plugin, r revision, size int) (config, error) {
 	return s.configs.get(kind{r.number, size, p.Wasm, p.VMID, p.Runtime, envoy.TakesVMCapabilities(p.Envoy)}, func() (c config, err error) {
-		p.Policy, p.Capabilities = append(bytes.Repeat([]byte(" "), size-len(s.marker)), s.marker...), r.capabilities
+		p.Policy, p.Capabilities = []byte(s.marker), r.capabilities
 		filter, err := p.ExtensionConfig()
 		if err != nil {
 			return c, err
@@ -87,9 +88,28 @@ func (s *Server) config(p envoy.Plugin, r revision, size int) (config, error) {
 			return c, err
 		}
 		text, err := proto.Marshal(packed)
-		before, after, _ := bytes.Cut(text, p.Policy)
-		return config{bytes.Clone(before), bytes.Clone(after)}, err
+		c.before, c.after = around(text, p.Policy, size)
+		return c, err
 	})
+}
+
+// around returns what goes before and behind a marker that is nested in a message, with the
+// lengths of all enclosing messages as they are with that many bytes in its place.
+func around(message, marker []byte, size int) (before, after []byte) {
+	for rest := message; len(rest) > 0 && !bytes.Equal(message, marker); {
+		start := message[:len(message)-len(rest)]
+		f, err := wire.Cut(&rest)
+		if err != nil {
+			break
+		}
+		if bytes.Contains(f.Bytes, marker) {
+			left, right := around(f.Bytes, marker, size)
+			before = protowire.AppendTag(bytes.Clone(start), protowire.Number(f.ID), protowire.BytesType)
+			before = protowire.AppendVarint(before, uint64(len(left)+size+len(right)))
+			return append(before, left...), append(right, rest...)
+		}
+	}
+	return nil, nil
 }
 
 // response is a discoveryv3.DeltaDiscoveryResponse with a revision, marshaled. All of a

@@ -132,7 +132,7 @@ type Server struct {
 	ledger *Ledger
 	secret string // goes with policies that name report_keys; see policy.Policy.ReportSecret
 	seal   []byte // of versions; see held
-	marker string // ends what stands where the policy will be; no proxy can know it
+	marker string // stands where the policy will be; no proxy can know it
 
 	configs cache[kind, config]
 	texts   cache[uint64, revision]
@@ -189,7 +189,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 }
 
 // nonce differs from those of all other pushes, of this process or an earlier one.
-func (s *Server) nonce() string { return fmt.Sprintf("%s%08x", s.process, s.nonces.Add(1)) }
+func (s *Server) nonce() string { return fmt.Sprintf("%s%06x", s.process, s.nonces.Add(1)) }
 
 // Ledger is what the server knows about proxies and their replies.
 func (s *Server) Ledger() *Ledger { return s.ledger }
