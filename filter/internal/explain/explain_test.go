@@ -43,7 +43,7 @@ func described(p *hosttest.Proxy) *Request {
 	return d
 }
 
-// explain explains a request, without one that which the proxy is at.
+// explain explains the request, or where none is given the one that the proxy is at.
 func explain(t *testing.T, e *engine.Engine, p *hosttest.Proxy, r ...*Request) (x answer.Explanation) {
 	t.Helper()
 	text := Explain(nil, e, p, append(r, described(p))[0])
