@@ -76,7 +76,7 @@ func networkOf(text string) (network netip.Prefix, ok bool) {
 func (p part) never(v pattern) bool {
 	switch {
 	case p.kind == "path":
-		return (v.kind == exactly || v.kind == wildcard) && !v.beginsPath()
+		return (v.kind == exactly || v.kind == wildcard) && !v.beginsPath() && v.text != "*" // that of OPTIONS
 	case p.kind == "client_ip" && v.kind == exactly:
 		network, ok := networkOf(v.text)
 		bits := p.v6
