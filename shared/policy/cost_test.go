@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,4 +44,16 @@ func TestExemptOfThePolicy(t *testing.T) {
 	require.Equal(t, p.Rules[0].Exempt, p.Exempt)
 	_, problems = policy.Read(parse(t, `{"version":1,"exempt":[{}]}`))
 	require.Equal(t, []string{"exempt[0]: exempts_all"}, messages(problems))
+}
+
+// A cost with a match of whatever condition is for some requests, not for all.
+func TestCostOfEveryCondition(t *testing.T) {
+	for field := range reflect.TypeFor[policy.Match]().Fields() {
+		condition := map[string]string{"Methods": `"methods":["GET"]`, "Hosts": `"hosts":["x"]`, "Paths": `"paths":["/a"]`,
+			"ClientIPs": `"client_ips":["10.0.0.0/8"]`, "Headers": `"headers":{"x-plan":"*"}`}[field.Name]
+		require.NotEmpty(t, condition, "give this test an example of match.%s", field.Name)
+		p, problems := policy.Read(parse(t, `{"version":1,"rules":[{"name":"a","limits":["9/1s"],"cost":[{"match":{`+condition+`},"cost":2}]}]}`))
+		require.Empty(t, messages(problems))
+		require.Len(t, p.Rules[0].Costs, 1)
+	}
 }

@@ -66,10 +66,6 @@ func readCosts(r *reader, v value, rule *Rule) {
 	}
 }
 
-func (m *Match) isEmpty() bool {
-	return len(m.Hosts)+len(m.Methods)+len(m.Paths)+len(m.Headers)+len(m.ClientIPs) == 0
-}
-
 func readOneCost(r *reader, v value, c *Cost) {
 	if v.Kind == Number {
 		v.shape = &oneCost.Any[0]
