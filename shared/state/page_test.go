@@ -52,7 +52,12 @@ func TestConvertKeepsTheGeneration(t *testing.T) {
 	to := NewLayout(definition("x", 2, perKey(9, 20*second)).Windows, 2)
 	old := newPage(&from, 3)
 	generation := old.nextGeneration()
+	old.place(&from, 1, 0xfeedface)
+	old.setTime(&from, 1, second)
+	old.mark(&from, 1, generation, true)
 	got := old.convert(&from, &to, 8)
 	require.True(t, got.readable())
 	require.Equal(t, generation, got.generation())
+	require.Equal(t, generation, got.recordGeneration(&to, 1))
+	require.Equal(t, old.record(&from, 1)[:recordHeadBytes], got.record(&to, 1)[:recordHeadBytes], "that it was reset, too")
 }
