@@ -44,6 +44,8 @@ var kinds = []struct {
 		"header property property property header time get set", 0},
 	{"a claim", `{"name":"r","key":[{"jwt":{"provider":"p","claim":["sub"]}}],"limits":["1000000/1h"]}`, "property time get set", 0},
 	{"a missing key", `{"name":"r","key":[{"header":"none"}],"missing_key":"deny","limits":["1/1h"]}`, "header time set_property reply", 0},
+	{"a key that takes another's place", keyedBy(`"capacity":1,"limits":["1000000/1h",{"requests":1000000,"per":"1m","algorithm":"fixed_window_per_key"},
+		{"requests":1000000,"per":"3m","algorithm":"sliding_window_counter"},{"requests":1000000,"per":"4m","algorithm":"token_bucket"}]`), "header time get set", 0},
 	{"outside the share", keyedBy(layers(1) + `,"enforce_percent":0`), "header time get set_property", 0},
 }
 
