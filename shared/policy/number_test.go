@@ -23,7 +23,7 @@ func TestNumbersOfAStruct(t *testing.T) {
 	}
 	// The largest number there may be is far below 2^53, where doubles stop
 	// being exact: one that was rounded is refused.
-	for _, text := range []string{"4294967296", "4.294967296e+09", "9007199254740993", "9007199254740992", "1e19", "1.5", "1e-1", "12345.6e0"} {
+	for _, text := range []string{"4294967296", "4.294967296e+09", "9007199254740993", "9007199254740992", "1e19", "1.5", "1e-1", "12345.6e0", "1.5e-99999999999999999999", "1e99999999999999999999"} {
 		doc := parse(t, fmt.Sprintf(`{"version":1,"rules":[{"name":"a","limits":[{"requests":%s,"per":"1m"}]}]}`, text))
 		_, problems := policy.ReadPushed(doc)
 		require.Len(t, problems, 1, text)
