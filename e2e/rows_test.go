@@ -59,6 +59,7 @@ func rows(name string) func(t *testing.T, d driver) {
 				}
 				p = s.proxy
 			case "refused":
+				require.NotEmpty(t, more, "refused with which words?")
 				here().refused(t, text, more)
 			case "edit":
 				before, after, _ := strings.Cut(text, "\n=>\n")
@@ -82,6 +83,7 @@ func rows(name string) func(t *testing.T, d driver) {
 				}
 				for line := range strings.Lines(text) {
 					for _, version := range versions {
+						require.Contains(t, []string{"HTTP/1", "HTTP/2"}, version, f.Name)
 						if slices.Contains(d.versions(), version) && line != "\n" {
 							p.step(t, signed, strings.TrimSpace(line), version)
 						}
