@@ -51,14 +51,14 @@ func (e *Etcd) note(err error, wrote bool) {
 	if err == nil || refused {
 		e.reached = now
 	}
-	if e.refused && !wrote || err != nil && !refused && (e.refused || now.Sub(e.reached) < lookWithin) {
+	if e.refused && !wrote || err != nil && !refused && now.Sub(e.reached) < lookWithin {
 		return // members may be electing a leader
 	}
 	if (err == nil) != (e.lost == nil) {
 		e.since = e.reached
 		e.wake(&e.change)
 	}
-	e.lost, e.refused = err, refused
+	e.lost, e.refused = err, refused || e.refused && err != nil
 }
 
 // Healthy implements Store.
