@@ -88,7 +88,12 @@ func (s *Server) config(p envoy.Plugin, r revision, size int) (config, error) {
 			return c, err
 		}
 		text, err := proto.Marshal(packed)
-		c.before, c.after = around(text, p.Policy, size)
+		if err != nil {
+			return c, err
+		}
+		if c.before, c.after = around(text, p.Policy, size); c.before == nil {
+			err = errors.New("marshal push: the policy has no place in the resource")
+		}
 		return c, err
 	})
 }
