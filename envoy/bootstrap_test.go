@@ -154,7 +154,7 @@ func TestBootstrapRefuses(t *testing.T) {
 		"admin port":              {func(o *BootstrapOptions) { o.Admin = "[::1]:x" }, `admin address "[::1]:x": the port is not a number`},
 		"xds port":                {func(o *BootstrapOptions) { o.XDS = []string{"a:0"} }, `xds address "a:0": want a host and a port`},
 		"xds twice":               {func(o *BootstrapOptions) { o.XDS = []string{"a:1", "a:1"} }, `xds address "a:1" is given twice`},
-		"Envoy":                   {func(o *BootstrapOptions) { o.Plugin.Envoy = "newest" }, `version "newest" of Envoy: want one such as 1.40`},
+		"Envoy":                   {func(o *BootstrapOptions) { o.Plugin.Envoy = "newest" }, `version "newest" of Envoy: want one such as ` + NewestVersion},
 		"no node":                 {func(o *BootstrapOptions) { o.Node = "" }, "no node id"},
 		"no wasm":                 {func(o *BootstrapOptions) { o.Plugin.Wasm = "" }, "no path of the filter's wasm binary"},
 		"policy no JSON":          {func(o *BootstrapOptions) { o.Plugin.Policy = []byte("version: 1") }, "read policy: invalid character"},
