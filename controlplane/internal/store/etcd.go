@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
@@ -29,7 +30,8 @@ const (
 	// lease is after how many seconds of silence others take a control plane for gone.
 	lease = 10
 	// pageKeys is how many keys one answer has: each may have 1.5 MiB, and gRPC takes 2 GiB.
-	pageKeys = 1000
+	// maxLoads is how often all pages are read where etcd forgets their moment meanwhile.
+	pageKeys, maxLoads = 1000, 5
 )
 
 // Etcd is the store of several control planes. Each has a copy of all records, compressed,
@@ -117,7 +119,16 @@ func (e *Etcd) Close() error {
 }
 
 // load reads everything, as of one moment.
-func (e *Etcd) load(ctx context.Context) error {
+func (e *Etcd) load(ctx context.Context) (err error) {
+	for range maxLoads {
+		if err = e.loadOnce(ctx); !errors.Is(err, rpctypes.ErrCompacted) {
+			return err
+		}
+	}
+	return err
+}
+
+func (e *Etcd) loadOnce(ctx context.Context) error {
 	all, revision := newMirror(), int64(0) // 0 is the newest
 	for from, more := e.root, true; more; {
 		page, err := e.client.Get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(e.root)),

@@ -24,11 +24,14 @@ func (e *Etcd) commit(ctx context.Context, leading bool, change func(records) er
 	defer cancel()
 	known, tried := "nothing is stored", []item{} // what is in the store where an attempt is that etcd did not answer
 	for ; ; pause(ctx, 10*time.Millisecond) {
-		if err := e.Healthy(ctx); err != nil {
-			if len(tried) > 0 {
-				err = fmt.Errorf("%s: %w", known, err)
-			}
+		switch err := e.Healthy(ctx); {
+		case err == nil:
+		case len(tried) == 0:
 			return err
+		case ctx.Err() != nil:
+			return fmt.Errorf("%s: %w", known, err)
+		default:
+			continue // once etcd answers again, it tells
 		}
 		t := e.begin()
 		if slices.ContainsFunc(tried, t.has) {

@@ -4,7 +4,10 @@ package store
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -39,6 +42,52 @@ func TestEtcdComparesWhatWasRead(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "acknowledged", string(r.YAML))
 	}
+}
+
+// compacted is a client whose etcd forgets the first page before the second one is read.
+type compacted struct {
+	clientv3.KV
+	pages int
+}
+
+func (c *compacted) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	if c.pages++; c.pages == 2 {
+		put, err := c.Put(ctx, "another", "")
+		if err == nil {
+			_, err = c.Compact(ctx, put.Header.Revision)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return c.KV.Get(ctx, key, opts...)
+}
+
+// wrap has stores opened on a client that is changed.
+func wrap(t *testing.T, change func(*clientv3.Client)) {
+	connect = func(c clientv3.Config) (*clientv3.Client, error) {
+		client, err := clientv3.New(c)
+		if err == nil {
+			change(client)
+		}
+		return client, err
+	}
+	t.Cleanup(func() { connect = clientv3.New })
+}
+
+// What is read in pages is read anew where etcd is compacted meanwhile.
+func TestEtcdCompactedWhileItIsRead(t *testing.T) {
+	at := servertest.StartEtcd(t, 1).URL()
+	require.NoError(t, openEtcd(t, at).commit(t.Context(), false, func(r records) (err error) {
+		for n := range pageKeys {
+			err = errors.Join(err, r.appendEntry(&Entry{Text: fmt.Sprint(n)}))
+		}
+		return err
+	}))
+	wrap(t, func(c *clientv3.Client) { c.KV = &compacted{KV: c.KV} })
+	list, err := openEtcd(t, at).Audit(t.Context(), "", 0, 0)
+	require.NoError(t, err)
+	require.Len(t, list, pageKeys)
 }
 
 // late is a client whose first transaction that stores something is answered by an error,
@@ -84,14 +133,7 @@ func (t *lateTxn) Commit() (*clientv3.TxnResponse, error) {
 // no such thing, is made once, and its author learns what is stored.
 func TestEtcdStoresLate(t *testing.T) {
 	ctx, l := t.Context(), &late{}
-	connect = func(c clientv3.Config) (*clientv3.Client, error) {
-		client, err := clientv3.New(c)
-		if err == nil {
-			l.KV, client.KV = client.KV, l
-		}
-		return client, err
-	}
-	defer func() { connect = clientv3.New }()
+	wrap(t, func(c *clientv3.Client) { l.KV, c.KV = c.KV, l })
 	e := openEtcd(t, servertest.StartEtcd(t, 1).URL())
 	soon(t, "its election is over", e.Leads)
 	lose := func() {
@@ -122,6 +164,24 @@ func TestEtcdStoresLate(t *testing.T) {
 	same, err := e.Secret(ctx)
 	require.NoError(t, err)
 	require.Equal(t, same, secret)
+}
+
+// A change that etcd took before it fell silent is waited for, as long as any.
+func TestEtcdSilentForAWhile(t *testing.T) {
+	cluster, ctx := servertest.StartEtcd(t, 1), t.Context()
+	e := openEtcd(t, cluster.URL())
+	soon(t, "its election is over", e.Leads)
+	cluster[0].Signal(syscall.SIGSTOP)
+	done := make(chan error, 1)
+	go func() {
+		_, err := e.Append(ctx, Change{Drafts: []Draft{draft("once")}})
+		done <- err
+	}()
+	soon(t, "it knows", func() bool { return e.Healthy(ctx) != nil })
+	pause(ctx, time.Second)
+	cluster[0].Signal(syscall.SIGCONT)
+	require.NoError(t, <-done)
+	require.Equal(t, []uint64{1}, numbersOf(t, e, "", 0))
 }
 
 // Nothing that a proxy has refused is promoted by itself, not even in the same moment.
