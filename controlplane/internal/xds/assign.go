@@ -39,11 +39,11 @@ func (l *Ledger) refresh(ctx context.Context) error {
 			continue
 		}
 		was, t := before[s.Policy], l.track(s.Policy)
-		if known := was.find(s.Number); known != nil { // what the store failed to keep stays here
-			s.Acked, s.Nacked, s.Damaged = s.Acked || known.Acked, s.Nacked || known.Nacked, known.Damaged
-		} else {
-			s.Damaged = !s.Rollout.IsAborted() && l.isDamaged(ctx, s.Number)
+		known := was.find(s.Number)
+		if known != nil { // what the store failed to keep stays here
+			s.Acked, s.Nacked = s.Acked || known.Acked, s.Nacked || known.Nacked
 		}
+		s.Damaged = !s.Rollout.IsAborted() && (known != nil && known.Damaged || known == nil && l.isDamaged(ctx, s.Number))
 		t.revisions = append(t.revisions, s)
 	}
 	l.reassign(before)

@@ -200,15 +200,18 @@ func TestDamagedRevisionIsNotPushed(t *testing.T) {
 	})
 }
 
-// The file may be damaged while serve runs, too.
+// The file may be damaged while serve runs, too. What is aborted is nobody's damage any more.
 func TestDamageFoundAtThePush(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
-		f.apply("one", "two")
+		f.apply("one")
+		two := f.canary("two", 100)
 		f.spoil("two") // bbolt has the file mapped
 		accept("one", f.proxy("e1"))
-		require.Equal(t, []uint64{2}, f.ledger.Damaged(""))
+		require.Equal(t, []uint64{two}, f.ledger.Damaged(""))
 		f.spoil("one")
 		accept("one", f.proxy("fresh")) // what was read while it was whole is kept
-		require.Equal(t, []uint64{2}, f.ledger.Damaged(""))
+		require.Equal(t, []uint64{two}, f.ledger.Damaged(""))
+		f.step(two, store.Aborted)
+		require.Empty(t, f.ledger.Damaged(""))
 	})
 }
