@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 )
 
 type fixture struct {
@@ -113,48 +111,25 @@ func TestRefusedFileIsTriedAgain(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	dir := t.TempDir()
-	parse := func(contents [][]byte) (string, error) { return string(contents[0]), nil }
-	_, err := Open(nil, parse, filepath.Join(dir, "none"))
-	require.ErrorIs(t, err, os.ErrNotExist)
+	f, dir := newFixture(t), t.TempDir()
 	pipe := filepath.Join(dir, "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
-	for _, odd := range []string{dir, pipe, "/dev/zero"} {
-		_, err = Open(nil, parse, odd)
-		require.ErrorContains(t, err, "not a regular file")
+	for odd, want := range map[string]string{
+		dir + "/none": "no such file", dir: "is a directory, not a regular file", pipe: "is a pipe, not a regular file",
+	} {
+		_, err := Open(nil, f.value.parse, odd)
+		require.ErrorContains(t, err, want)
 	}
-}
-
-// The file may be replaced after it was looked at and before it is opened: a
-// pipe must not make the reader wait for its writer.
-func TestPipeInstead(t *testing.T) {
-	f := newFixture(t)
-	require.NoError(t, os.Remove(f.file))
-	require.NoError(t, syscall.Mkfifo(f.file, 0o600))
-	read := make(chan error, 1)
-	go func() { read <- f.value.read() }()
-	select {
-	case err := <-read:
-		require.ErrorAs(t, err, new(*input.Irregular))
-	case <-time.After(2 * time.Minute):
-		require.Fail(t, "still reading")
-	}
-	require.Equal(t, "one", f.later(Interval))
-	require.Contains(t, f.log.String(), "is a pipe, not a regular file")
 }
 
 func TestConcurrentUse(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "f")
-	require.NoError(t, os.WriteFile(file, []byte("same"), 0o600))
-	v, err := Open(nil, func(contents [][]byte) (string, error) { return string(contents[0]), nil }, file)
-	require.NoError(t, err)
-	v.now = func() time.Time { return time.Now().Add(time.Hour) } // look each time
-	v.looked = time.Time{}
+	f := newFixture(t)
+	f.value.now = func() time.Time { return time.Now().Add(time.Hour) } // look each time
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for range 100 {
-				if got := v.Get(); got != "same" {
+				if got := f.value.Get(); got != "one" {
 					t.Errorf("got %q", got)
 				}
 			}
