@@ -9,53 +9,33 @@ import (
 )
 
 // A rollback goes to the newest that was accepted, or else the one before. One after a
-// rollback goes further back, and not to what was rolled back.
-func TestRollbackToPrevious(t *testing.T) {
-	f := newFixture(t, "")
-	var a Applied
-	accepted := func(number uint64) {
-		require.NoError(t, f.store.SaveReply(t.Context(), store.Reply{Node: "e1", Revision: number, Accepted: true}))
-	}
-	apply := func() { f.json("POST", "/v1/policies", good, 201, &a) }
-	back := func(want uint64) {
-		t.Helper()
-		f.json("POST", "/v1/rollback/previous", "", 201, &a)
-		require.Equal(t, want, a.RollbackOf)
-	}
-	apply()
-	apply()
-	apply()
-	back(2) // revision 4: nobody has accepted any
-	for n := range a.Number {
-		accepted(n + 1)
-	}
-	apply()
-	accepted(a.Number)
-	back(4)
-	accepted(a.Number)
-	back(1) // revision 4 is 2
-	f.as("", "POST /v1/rollback/previous", "", 404, "none before revision 1, whose policy the current one repeats: name a revision")
-}
-
-// A rollback of a revision that is no longer kept may be one of any: nothing is guessed.
-func TestRollbackAfterPruning(t *testing.T) {
-	f := newFixture(t, "")
-	var a Applied
-	for _, path := range []string{"policies", "policies", "rollback/previous", "policies", "rollback/previous"} { // 3 is 1, 5 is 3
-		body := ""
-		if path == "policies" {
-			body = good
+// rollback goes further back, and not to what was rolled back. What cannot be known is not guessed.
+func TestPrevious(t *testing.T) {
+	type list = []store.Summary
+	good := func(number, repeats uint64) store.Summary { return store.Summary{Number: number, RollbackOf: repeats, Acked: true} }
+	bad := store.Summary{Number: 2, Damaged: true}
+	for name, tc := range map[string]struct {
+		list list // newest first
+		want uint64
+		says string
+	}{
+		"nobody has accepted any":       {list{{Number: 3}, {Number: 2}, {Number: 1}}, 2, ""},
+		"the newest that was accepted":  {list{{Number: 4}, {Number: 3}, good(2, 0), good(1, 0)}, 2, ""},
+		"one that is damaged":           {list{{Number: 3}, bad, good(1, 0)}, 1, ""},
+		"one that was a rollback":       {list{good(5, 0), good(4, 2), good(3, 0), good(2, 0)}, 4, ""},
+		"after two rollbacks":           {list{good(6, 4), good(5, 0), good(4, 2), good(3, 0), good(2, 0), good(1, 0)}, 1, ""},
+		"a rollback as far as there is": {list{good(2, 1), good(1, 0)}, 0, "none before revision 1, whose policy the current one repeats: name a revision"},
+		"a rollback of one that is gone": {list{good(5, 3), good(4, 0), good(2, 0)}, 0,
+			"repeats revision 3, which is gone or damaged: name a revision"},
+		"a rollback of one that is damaged": {list{good(4, 2), good(3, 0), bad, good(1, 0)}, 0, "repeats revision 2, which is gone or damaged"},
+		"nothing whole before":              {list{{Number: 3}, bad, {Number: 1, Damaged: true}}, 0, "there is none before the current one that is whole"},
+	} {
+		got, err := before(tc.list)
+		require.Equal(t, tc.want, got, name)
+		if tc.says != "" {
+			require.ErrorContains(t, err, tc.says, name)
+		} else {
+			require.NoError(t, err, name)
 		}
-		f.json("POST", "/v1/"+path, body, 201, &a)
-		require.NoError(t, f.store.SaveReply(t.Context(), store.Reply{Node: "e1", Revision: a.Number, Accepted: true}))
 	}
-	require.NoError(t, f.store.Drop(t.Context(), []uint64{1, 3})) // a proxy still runs 2
-	f.as("", "POST /v1/rollback/previous", "", 404, "repeats revision 3, which is gone or damaged: name a revision")
-	f.as("", "POST /v1/rollback/2", "", 201)
-}
-
-// Damage of all that came before is said, and no rollback is spoken of where none was.
-func TestNothingWholeBefore(t *testing.T) {
-	_, err := before([]store.Summary{{Number: 3}, {Number: 2, Damaged: true}, {Number: 1, Damaged: true}})
-	require.ErrorContains(t, err, "there is none before the current one that is whole")
 }
