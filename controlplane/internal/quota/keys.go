@@ -29,7 +29,10 @@ const (
 	cachedBytes = 16 << 20
 )
 
-var errContended = errors.New("the key's value changed each time before it was swapped")
+var (
+	errContended = errors.New("the key's value changed each time before it was swapped")
+	errLate      = errors.New("each swap came too late to the store: it, this service or the way between them is overloaded")
+)
 
 // key is one key's operations, which are carried out one after the other, and its
 // last value as far as it is known.
@@ -213,6 +216,9 @@ func (k *key) finish(r Result) (done bool, err error) {
 		k.late++
 	}
 	if k.late > maxLate || k.sentNs-k.firstNs >= maxContendedNs {
+		if r.Outcome == Late {
+			return true, errLate
+		}
 		return true, errContended
 	}
 	if k.decide(r.NowNs) { // what it changes is decided again when it is sent

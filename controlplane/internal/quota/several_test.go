@@ -44,6 +44,19 @@ func TestContention(t *testing.T) {
 	}
 }
 
+// TestAlwaysLate: who asks for a key learns that the store is too slow for it.
+func TestAlwaysLate(t *testing.T) {
+	b := newRig(t)
+	slow := int64(0)
+	b.store.bend = func([]Swap, func(int, Result)) bool {
+		slow = 20*ms - slow
+		b.clock.now += slow
+		return false
+	}
+	_, err := b.service.Operate(t.Context(), "d", define(1, lease.LeaseOff, fixed(10, minute)), [16]byte{1}, Operation{What: Inc, Units: 1, Window: AllWindows})
+	require.EqualError(t, err, "ask the quota store: each swap came too late to the store: it, this service or the way between them is overloaded")
+}
+
 // TestLostSecret: services that run while the store loses its state, and those that
 // start after it, count together again.
 func TestLostSecret(t *testing.T) {

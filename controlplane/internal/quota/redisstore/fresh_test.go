@@ -19,7 +19,8 @@ import (
 
 var freshKeys = flag.Int("quota-keys", 5_000, "how many fresh keys are asked for while others ask, too")
 
-// A flood of fresh keys gets each limit once, holds up nobody, and is forgotten.
+// A flood of fresh keys gets each limit once, holds up nobody, and is forgotten. On a
+// machine that is busy otherwise the service may give up some asks, which counts nothing.
 func TestFreshKeys(t *testing.T) {
 	const (
 		floods, batch = 4, 64 // streams, and keys a message
@@ -27,14 +28,14 @@ func TestFreshKeys(t *testing.T) {
 		every = floods * batch * time.Second / 20_000
 	)
 	server := servertest.StartRedis(t, servertest.Redis(t), "--maxmemory", "6gb", "--maxmemory-policy", "noeviction")
-	s, err := quota.NewService(t.Context(), quota.Options{Store: open(t, "redis://"+server.Addr())})
+	s, err := quota.NewService(t.Context(), quota.Options{Store: open(t, "redis://"+server.Addr()), StoreTimeout: time.Minute})
 	require.NoError(t, err)
 	asking := func(counter byte, n uint32) *asker {
-		w := limit.Window{Algorithm: limit.FixedWindow, Limit: n, PeriodNs: int64(10 * time.Second)}
+		w := limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: n, PeriodNs: int64(10 * time.Second)}
 		return newAsker(t, s, lease.Definition{ID: 1, Counter: [16]byte{counter}, Windows: []limit.Window{w}, Lease: lease.LeaseOff})
 	}
 	var flooding, other sync.WaitGroup
-	var next atomic.Int64
+	var next, again atomic.Int64
 	var got [lease.Busy + 1]atomic.Int64
 	for range floods {
 		flooding.Go(func() {
@@ -50,9 +51,11 @@ func TestFreshKeys(t *testing.T) {
 				if len(keys) == 0 {
 					return
 				}
-				for _, answer := range a.ask(t, keys...) {
-					got[answer.Result].Add(1)
+				results, more := a.decided(t, keys...)
+				for _, result := range results {
+					got[result].Add(1)
 				}
+				again.Add(int64(more))
 			}
 		})
 	}
@@ -63,9 +66,11 @@ func TestFreshKeys(t *testing.T) {
 		defer a.Close()
 		for tick := time.NewTicker(5 * time.Millisecond); ; <-tick.C {
 			start := time.Now()
-			if answer := a.ask(t, lease.KeyOf(1, 1)); answer[0].Result != lease.Granted {
-				t.Errorf("another one's result is %d", answer[0].Result)
+			results, more := a.decided(t, lease.KeyOf(1, 1))
+			if results[0] != lease.Granted {
+				t.Errorf("another one's result is %d", results[0])
 			}
+			again.Add(int64(more))
 			took = append(took, time.Since(start))
 			select {
 			case <-flooded:
@@ -88,8 +93,9 @@ func TestFreshKeys(t *testing.T) {
 	}
 	slices.Sort(took)
 	p99 := took[len(took)*99/100]
-	t.Logf("99 of 100 asks of others within %s; the store holds %s keys", p99, server.Do("DBSIZE"))
+	t.Logf("99 of 100 asks of others within %s, %d asked again; the store holds %s keys", p99, again.Load(), server.Do("DBSIZE"))
 	if *freshKeys > 100_000 {
+		require.Zero(t, again.Load())
 		require.LessOrEqual(t, p99, 15*time.Millisecond)
 		require.Eventually(t, func() bool {
 			n, err := strconv.Atoi(server.Do("DBSIZE"))
@@ -116,6 +122,23 @@ func newAsker(t *testing.T, s *quota.Service, d lease.Definition) *asker {
 	require.NoError(t, err)
 	a.Stream = st
 	return a
+}
+
+// decided asks for a unit of each key until it is granted or denied, and returns how many
+// asks it has repeated.
+func (a *asker) decided(t *testing.T, keys ...[16]byte) (results []lease.Result, again int) {
+	for len(keys) > 0 {
+		var left [][16]byte
+		for _, answer := range a.ask(t, keys...) {
+			if answer.Result == lease.Unavailable {
+				left = append(left, keys[answer.ID])
+				continue
+			}
+			results = append(results, answer.Result)
+		}
+		keys, again = left, again+len(left)
+	}
+	return results, again
 }
 
 // ask asks for a unit of each key.
