@@ -6,7 +6,9 @@ import (
 	"embed"
 	"errors"
 	"html/template"
+	"io/fs"
 	"net/http"
+	"path"
 	"strings"
 	"time"
 
@@ -19,9 +21,9 @@ import (
 var pageFiles embed.FS
 
 // templates are the pages, each with the layout around it.
-var templates = parsePages("login", "failure", "proxies", "revisions", "revision", "rollback", "rules")
+var templates = parsePages()
 
-func parsePages(names ...string) map[string]*template.Template {
+func parsePages() map[string]*template.Template {
 	words := template.FuncMap{
 		"moment":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 		"machine":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
@@ -33,8 +35,9 @@ func parsePages(names ...string) map[string]*template.Template {
 	}
 	layout := template.Must(template.New("layout.html").Funcs(words).ParseFS(pageFiles, "pages/layout.html", "pages/parts.html"))
 	pages := map[string]*template.Template{}
-	for _, name := range names {
-		pages[name] = template.Must(template.Must(layout.Clone()).ParseFS(pageFiles, "pages/"+name+".html"))
+	files, _ := fs.Glob(pageFiles, "pages/*.html") // the pattern is right
+	for _, file := range files {
+		pages[strings.TrimSuffix(path.Base(file), ".html")] = template.Must(template.Must(layout.Clone()).ParseFS(pageFiles, file))
 	}
 	return pages
 }
