@@ -1,4 +1,4 @@
-//go:build etcd || long
+//go:build etcd
 
 package e2e
 
