@@ -11,30 +11,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// Clients that leave before their answer: what it costs, and how long they keep a slot.
-func TestFieldsOfClientsThatLeave(t *testing.T) {
-	t.Parallel()
-	const policy = `
-version: 1
-` + managed + `rules:
-  - {name: free, match: {paths: [/free]}, limits: [9/` + far + `], settle: {when: {no_answer: false}}}
-  - {name: charged, match: {paths: [/charged]}, limits: [9/` + far + `], settle: {}}
-  - {name: stays, match: {paths: [/stays]}, algorithm: concurrency, limits: [{requests: 1, name: slots}], linger: 1m}
-  - {name: goes, match: {paths: [/goes]}, algorithm: concurrency, limits: [{requests: 1}], linger: 0s}
-`
-	upstream := startAnswering(t)
-	p := newest(t).start(t, proxyOptions{policy: policy, upstream: upstream.URL})
-	c := newClients(t, p.address, upstream)
-	for _, path := range []string{"/free", "/charged", "/stays", "/goes"} {
-		require.Zero(t, c.visit(t.Context(), &visit{leaves: before}, path, path, time.Second))
-	}
-	require.Zero(t, used(t, p, "free"))
-	require.EqualValues(t, 1, used(t, p, "charged"))
-	eventually(t, 5*time.Second, "a slot without linger", func() bool { return p.status(t, "/goes") == allowed })
-	require.Equal(t, denied, p.status(t, "/stays"))
-	require.Equal(t, "slots", p.operate(t, "get", "rule=stays").Windows[0].Name)
-}
-
 // A slot whose VM has ended comes back after the hold, one of a request that runs for too long
 // after max_hold.
 func TestFieldHold(t *testing.T) {

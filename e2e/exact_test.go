@@ -42,21 +42,4 @@ func TestFreshKeys(t *testing.T) {
 	})
 }
 
-// Each request is counted by both rules or by neither, while workers race.
-func TestSeveralRulesOnOneRequest(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, `
-version: 1
-rules:
-  - {name: per-user, key: [{header: x-user-id}], algorithm: fixed_window_per_key, limits: [300/`+far+`, {requests: 250, per: 365d}]}
-  - {name: everybody, limits: [1000/`+far+`]}
-`)
-		got := s.load(16).send(t, 4000, func(i int) request {
-			return request{"/", "x-user-id", fmt.Sprint("user-", i%5)}
-		})
-		require.Equal(t, 1000, count(got, allowed))
-		require.Equal(t, 3000, count(got, denied))
-	})
-}
-
 func TestRaisedLimitLetsTheDifferenceThrough(t *testing.T) { everyProxy(t, rows("changes")) }

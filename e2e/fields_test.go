@@ -58,7 +58,7 @@ var allFieldCases = sync.OnceValue(func() (list []fieldCase) {
 		c := fieldCase{rules: rules}
 		c.field, c.see, _ = strings.Cut(head, " ")
 		for _, text := range strings.Split(steps, "; ") {
-			request, sees, _ := strings.Cut(strings.ReplaceAll(text, `\n`, "\n"), " → ")
+			request, sees, _ := strings.Cut(strings.NewReplacer(`\n`, "\n", "BEARER", "Bearer␣"+token).Replace(text), " → ")
 			s := fieldStep{request: waitText.ReplaceAllString(request, "")}
 			if m := waitText.FindStringSubmatch(request); m != nil {
 				s.wait, _ = time.ParseDuration(m[1])
@@ -135,7 +135,7 @@ func TestFields(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		cases := allFieldCases()
 		for _, with := range []bool{true, false} {
-			text, last := "version: 1\nheaders: ietf\nrules:\n", make([]time.Time, len(cases))
+			text, last := "version: 1\nheaders: ietf\n"+managed+"rules:\n", make([]time.Time, len(cases))
 			for _, c := range cases {
 				text += c.text(with)
 			}

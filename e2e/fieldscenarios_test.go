@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 // fieldScenarios are the tests of fields that a fieldCase cannot show.
@@ -32,7 +30,7 @@ var fieldScenarios = []struct {
 	{TestKeyJWTAndRoute, "key.route key.jwt jwt.provider jwt.claim"},
 	{TestALimitThatTheTokenSays, "requests.jwt requests.trusted"},
 	{TestFieldHold, "rule.hold rule.max_hold"},
-	{TestFieldsOfClientsThatLeave, "rule.linger answer.no_answer slots.name"},
+	{TestAnswers, "rule.linger answer.no_answer"},
 }
 
 // refused applies a policy that the control plane must refuse, and requires that the
@@ -67,38 +65,9 @@ func TestFieldScope(t *testing.T) {
 	})
 }
 
-// Two planted faults: reads of counters fail, and no write wins its race.
 func TestFieldOnErrorAndContention(t *testing.T) {
 	t.Parallel()
-	const policy = `
-version: 1
-rules:
-  - {name: default, match: {paths: [/default]}, limits: [9/` + far + `]}
-  - {name: allow, match: {paths: [/allow]}, limits: [9/` + far + `], on_error: allow, on_contention: allow}
-  - {name: deny, match: {paths: [/deny]}, limits: [9/` + far + `], on_error: deny, on_contention: deny}
-`
-	wasm := buildtest.Filter(t, "sluice_faults")
-	each(t, func(t *testing.T, d driver) {
-		p := d.start(t, proxyOptions{wasm: wasm, policy: policy})
-		for _, c := range []struct {
-			fault        string
-			defaultValue int
-			metric       string
-		}{
-			{"reads-fail", allowed, "rate_limit_errors_total"},
-			{"writes-lose", denied, "rate_limit_contention_total"},
-		} {
-			require.Equal(t, c.defaultValue, p.status(t, "/default", "x-fault", c.fault), c.fault)
-			require.Equal(t, allowed, p.status(t, "/allow", "x-fault", c.fault), c.fault)
-			res, _ := p.get(t, "/deny", "x-fault", c.fault)
-			require.Equal(t, denied, res.StatusCode, c.fault)
-			require.Equal(t, "1", res.Header.Get("retry-after"))
-			eventually(t, 10*time.Second, "the metric", func() bool {
-				n, _ := p.metric(t, c.metric, "deny")
-				return n == 1
-			})
-		}
-	})
+	each(t, rows("faults"))
 }
 
 var resetText = regexp.MustCompile(`;t=(\d+)`)

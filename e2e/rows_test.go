@@ -10,9 +10,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 // archiveOf are the files of testdata/NAME.txtar.
@@ -29,6 +32,7 @@ func archiveOf(t *testing.T, name string) []txtar.File {
 //	refused MESSAGE     a policy that the control plane refuses, with this message
 //	listen tokens       the same, behind a jwt_authn
 //	edit                "OLD\n=>\nNEW": what the next listen changes of its bootstrap
+//	start TAG           the same, of a proxy whose filter is compiled with a build tag
 //	steps [VERSION…]    requests, a line each, over the versions of HTTP that the proxy speaks of
 //	                    these; default: HTTP/1
 //	steps envoy         the same, on Envoys alone; steps simulate: by simulated alone
@@ -36,7 +40,8 @@ func archiveOf(t *testing.T, name string) []txtar.File {
 // A step is "REQUEST → STATUS [NAME=VALUE…]": a request of see and a response with these fields,
 // of which "body" and the names of "trailers" are two; ~VALUE is a regular expression, ⏎ is between two fields of one name. ":claims" are those of a token. In
 // front of it, "raw" sends a target as it is, and "N of" N requests over 16 connections, of which
-// as many pass as come after the arrow. "used RULE KEY → N" is what each window of a counter says.
+// as many pass as come after the arrow. "used RULE KEY → N" is what each window of a counter says,
+// "metric NAME RULE → N" what a metric comes to.
 func rows(name string) func(t *testing.T, d driver) {
 	return func(t *testing.T, d driver) {
 		here := sync.OnceValue(func() site { return siteOf(t, d) })
@@ -65,6 +70,7 @@ func rows(name string) func(t *testing.T, d driver) {
 				before, after, _ := strings.Cut(text, "\n=>\n")
 				edit = replacing(before, strings.TrimSuffix(after, "\n"))
 			case "listen":
+				require.Contains(t, []string{"", "tokens"}, more, f.Name)
 				p = d.listen(t, proxyOptions{policy: text, edit: func(bootstrap []byte) []byte {
 					if edit != nil {
 						bootstrap = edit(bootstrap)
@@ -74,6 +80,9 @@ func rows(name string) func(t *testing.T, d driver) {
 					}
 					return bootstrap
 				}})
+				edit = nil
+			case "start":
+				p = d.start(t, proxyOptions{policy: text, wasm: buildtest.Filter(t, more)})
 			case "steps":
 				versions := strings.Fields(more)
 				if more == "envoy" && d.envoy == "" || more == "simulate" {
@@ -100,6 +109,23 @@ func rows(name string) func(t *testing.T, d driver) {
 func (p *proxy) step(t *testing.T, signed tokens, line, version string) {
 	asked, want, found := strings.Cut(line, " → ")
 	require.True(t, found, line)
+	switch word, rest, _ := strings.Cut(asked, " "); word {
+	case "used":
+		rule, key, _ := strings.Cut(rest, " ")
+		got := p.operate(t, "get", "rule="+rule+"&key="+key)
+		require.Equal(t, want, strconv.FormatInt(got.Value, 10), line)
+		for _, w := range got.Windows {
+			require.EqualValues(t, got.Value, w.Used, "%s: no window has a phantom count", line)
+		}
+		return
+	case "metric":
+		name, rule, _ := strings.Cut(rest, " ")
+		eventually(t, 10*time.Second, line, func() bool {
+			n, _ := p.metric(t, name, rule)
+			return want == strconv.FormatUint(n, 10)
+		})
+		return
+	}
 	if n, of, burst := strings.Cut(asked, " of "); burst {
 		path, headers := requestOf(of)
 		sent, err := strconv.Atoi(n)
@@ -109,42 +135,7 @@ func (p *proxy) step(t *testing.T, signed tokens, line, version string) {
 		require.Equal(t, sent, count(got, allowed)+count(got, denied), line)
 		return
 	}
-	if counter, ofUsage := strings.CutPrefix(asked, "used "); ofUsage {
-		rule, key, _ := strings.Cut(counter, " ")
-		got := p.operate(t, "get", "rule="+rule+"&key="+key)
-		require.Equal(t, want, strconv.FormatInt(got.Value, 10), line)
-		for _, w := range got.Windows {
-			require.EqualValues(t, got.Value, w.Used, "%s: no window has a phantom count", line)
-		}
-		return
-	}
-	var res *http.Response
-	var body string
-	target, isRaw := strings.CutPrefix(asked, "raw ")
-	path, headers := requestOf(target)
-	for i := 0; i < len(headers); i += 2 {
-		switch by := signed; headers[i] {
-		case ":forged":
-			by = newTokens(t)
-			fallthrough
-		case ":claims":
-			headers[i], headers[i+1] = "authorization", by.sign(t, headers[i+1])
-		}
-	}
-	if isRaw {
-		method, lines := http.MethodGet, []string(nil)
-		for i := 0; i < len(headers); i += 2 {
-			if headers[i] == ":method" {
-				method = headers[i+1]
-			} else {
-				lines = append(lines, headers[i]+": "+headers[i+1])
-			}
-		}
-		res = p.raw(t, method, path, lines...)
-	} else {
-		res, body = p.get(t, path, append(headers, ":version", version)...)
-		require.Contains(t, res.Proto, version)
-	}
+	res, body := p.ask(t, signed, asked, version)
 	status, fields, _ := strings.Cut(want, " ")
 	require.Equal(t, status, strconv.Itoa(res.StatusCode), line)
 	for field := range strings.FieldsSeq(fields) {
@@ -162,4 +153,30 @@ func (p *proxy) step(t *testing.T, signed tokens, line, version string) {
 			require.Equal(t, value, seen, line)
 		}
 	}
+}
+
+// ask sends the request of a step.
+func (p *proxy) ask(t *testing.T, signed tokens, asked, version string) (*http.Response, string) {
+	target, isRaw := strings.CutPrefix(asked, "raw ")
+	path, headers := requestOf(target)
+	method, lines := http.MethodGet, []string(nil)
+	for i := 0; i < len(headers); i += 2 {
+		switch by := signed; headers[i] {
+		case ":forged":
+			by = newTokens(t)
+			fallthrough
+		case ":claims":
+			headers[i], headers[i+1] = "authorization", by.sign(t, headers[i+1])
+		case ":method":
+			method = headers[i+1]
+			continue
+		}
+		lines = append(lines, headers[i]+": "+headers[i+1])
+	}
+	if isRaw {
+		return p.raw(t, method, path, lines...), ""
+	}
+	res, body := p.get(t, path, append(headers, ":version", version)...)
+	require.Contains(t, res.Proto, version)
+	return res, body
 }
