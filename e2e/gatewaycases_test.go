@@ -75,47 +75,7 @@ rules:
 // limit applies that policy to the Gateway and waits until the proxy has it.
 func (g *gateway) limit(t *testing.T, limit int, flags ...string) {
 	g.apply(t, "sluice", g.render(t, g.shop(limit), append(flags, "--target", "Gateway/edge")...))
-	g.awaitLimit(t, limit)
-}
-
-// awaitLimit waits until all workers say that this is the limit.
-func (g *gateway) awaitLimit(t *testing.T, limit int) {
-	want := fmt.Sprintf(`"per-user";q=%d;`, limit)
-	eventually(t, time.Minute, fmt.Sprintf("the limit of %d", limit), func() bool {
-		for range 8 {
-			res, _, err := g.web.try("/v1/x", "x-user-id", "nobody", "connection", "close")
-			if err != nil || !strings.Contains(res.Header.Get("RateLimit-Policy"), want) {
-				return false
-			}
-		}
-		return true
-	})
-}
-
-// passes requires that so many requests of the user pass and the one after them is denied.
-func passes(t *testing.T, n int, p *proxy, path, user string, headers ...string) {
-	headers = append(headers, "x-user-id", user)
-	for i := range n {
-		require.Equal(t, allowed, p.status(t, path, headers...), "request %d of %d", i+1, n)
-	}
-	require.Equal(t, denied, p.status(t, path, headers...), "request %d", n+1)
-}
-
-// awaitStatus waits until all workers answer with it.
-func awaitStatus(t *testing.T, want int, p *proxy, path string, headers ...string) {
-	last := 0
-	eventually(t, time.Minute, fmt.Sprintf("%d at %s", want, path), func() bool {
-		for range 8 {
-			res, _, err := p.try(path, append(headers, "connection", "close")...)
-			if err != nil {
-				return false
-			}
-			if last = res.StatusCode; last != want {
-				return false
-			}
-		}
-		return true
-	})
+	awaitLimit(t, g.web, "/v1/x", "per-user", limit)
 }
 
 func firstLimit(t *testing.T, g *gateway) {
@@ -154,7 +114,7 @@ func refusedPolicy(t *testing.T, g *gateway) {
 		require.Equal(t, allowed, g.web.status(t, "/orders", "x-user-id", "held back"))
 	}
 	g.apply(t, "sluice", text)
-	g.awaitLimit(t, 20)
+	awaitLimit(t, g.web, "/v1/x", "per-user", 20)
 	passes(t, 5, g.web, "/v1/x", "alice")
 	awaitStatus(t, denied, g.web, "/orders", "x-user-id", "held back")
 }
@@ -229,7 +189,7 @@ func claimKey(t *testing.T, g *gateway) {
 
 func countedAnswers(t *testing.T, g *gateway) {
 	g.apply(t, "answers", g.render(t, answersPolicy, append(g.from(t, g.files, "sluice.wasm"), "--name", "answers", "--target", "HTTPRoute/answers")...))
-	requireAnswersCount(t, func(path string, headers ...string) int { return g.web.status(t, path, headers...) })
+	requireAnswersCount(t, g.web)
 }
 
 func managementPort(t *testing.T, g *gateway) {

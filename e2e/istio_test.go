@@ -4,14 +4,11 @@ package e2e
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +42,7 @@ func TestIstio(t *testing.T) {
 	s.gateway = s.startProxy(t, "router", "edge", "10.9.9.9", `{"istio": "edge", "gateway.networking.k8s.io/gateway-name": "edge"}`, gatewayAdmin)
 	s.startProxy(t, "sidecar", "shop", "10.9.9.8", `{"app": "shop"}`, sidecarAdmin, "ISTIO_META_INTERCEPTION_MODE=NONE")
 	for _, port := range []int{gatewayPort, managePort, sidecarPort, otherPort, outgoingPort} {
-		s.eventually(t, port, allowed, "nobody")
+		awaitStatus(t, allowed, at(port), "/", append(calls, "x-user-id", "nobody")...)
 	}
 	for _, kind := range []string{"wasm-plugin", "traffic-extension"} {
 		t.Run(kind, func(t *testing.T) { s.life(t, kind) })
@@ -102,78 +99,16 @@ func (s *istioSite) with(t *testing.T, resource string) {
 	t.Cleanup(func() { s.kube.remove(t, resource) })
 }
 
-// send sends one request and returns its answer; headers come in pairs.
-func (s *istioSite) send(t *testing.T, port int, path string, headers ...string) *http.Response {
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), http.NoBody)
-	require.NoError(t, err)
-	if port == outgoingPort {
-		req.Host = "upstream.example"
-	}
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
-	}
-	res, err := istioClient.Do(req)
-	if err != nil {
-		return &http.Response{Status: err.Error()}
-	}
-	defer res.Body.Close()
-	_, _ = io.Copy(io.Discard, res.Body)
-	return res
-}
+// at is the proxy that listens at a port.
+func at(port int) *proxy { return &proxy{address: fmt.Sprint("127.0.0.1:", port)} }
 
-// istioClient meets any worker with each request.
-var istioClient = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-
-func (s *istioSite) status(t *testing.T, port int, user string) int {
-	return s.send(t, port, "/", "x-user-id", user).StatusCode
-}
-
-func (s *istioSite) eventually(t *testing.T, port, status int, user string) {
-	last := 0
-	defer func() {
-		if last != status {
-			t.Logf("the last answer at %d: %d", port, last)
-		}
-	}()
-	eventually(t, 60*time.Second, fmt.Sprintf("status %d at port %d", status, port), func() bool {
-		s.alive(t)
-		last = s.status(t, port, user)
-		return last == status
-	})
-}
-
-var remaining = regexp.MustCompile(`^"([\w-]+)";r=(\d+)`)
-
-// left asks, with a request, what a user has left of a rule, -1 where it is not there.
-func (s *istioSite) left(t *testing.T, port int, rule, user string) int {
-	found := remaining.FindStringSubmatch(s.send(t, port, "/", "x-user-id", user).Header.Get("RateLimit"))
-	if found == nil || found[1] != rule {
-		return -1
-	}
-	n, err := strconv.Atoi(found[2])
-	require.NoError(t, err)
-	return n
-}
-
-// waitLeft waits until a rule of so many units is in force at a port, in all likelihood at both
-// workers: on a busy machine one has a configuration long before the other.
-func (s *istioSite) waitLeft(t *testing.T, port int, rule string, units int) {
-	tries := 0
-	eventually(t, 60*time.Second, fmt.Sprintf("%s with %d units at port %d", rule, units, port), func() bool {
-		for range 10 {
-			tries++
-			if s.left(t, port, rule, fmt.Sprintf("new-%d-%d-%d", port, units, tries)) != units-1 {
-				return false
-			}
-		}
-		return true
-	})
-}
+// calls is the host that the application calls.
+var calls = []string{":host", "upstream.example"}
 
 // spend sends requests of a user and returns how many got through.
-func (s *istioSite) spend(t *testing.T, port, n int, user string) (through int) {
+func spend(p *proxy, n int, user string) (through int) {
 	for range n {
-		if s.status(t, port, user) == allowed {
+		if res, _, err := p.try("/", append(calls, "x-user-id", user, "connection", "close")...); err == nil && res.StatusCode == allowed {
 			through++
 		}
 	}
@@ -183,8 +118,8 @@ func (s *istioSite) spend(t *testing.T, port, n int, user string) (through int) 
 // limits applies a limit of so many units for the length of a subtest, and requires it to hold.
 func (s *istioSite) limits(t *testing.T, port, units int, name string, flags ...string) {
 	s.with(t, s.render(t, limited(name, fmt.Sprint(units, "/", far), ""), flags...))
-	s.waitLeft(t, port, name, units)
-	require.Equal(t, units, s.spend(t, port, units+1, "alice"))
+	awaitLimit(t, at(port), "/", name, units, calls...)
+	passes(t, units, at(port), "/", "alice", calls...)
 }
 
 // life goes through what an operator does to a resource of a kind.
@@ -199,13 +134,10 @@ func (s *istioSite) life(t *testing.T, kind string) {
 	// keeps changes the limit, and requires that what is spent stays so.
 	keeps := func(limit, more int, flags ...string) {
 		s.kube.apply(t, render(fmt.Sprint(limit, "/", far), flags...))
-		s.waitLeft(t, gatewayPort, kind, limit)
-		require.Equal(t, more, s.spend(t, gatewayPort, more+1, "alice"))
+		awaitLimit(t, at(gatewayPort), "/", kind, limit)
+		passes(t, more, at(gatewayPort), "/", "alice")
 	}
-	t.Run("the 11th request gets 429", func(t *testing.T) {
-		keeps(10, 10)
-		require.Equal(t, denied, s.status(t, gatewayPort, "alice"))
-	})
+	t.Run("the 11th request gets 429", func(t *testing.T) { keeps(10, 10) })
 	t.Run("Envoy's name of it", func(t *testing.T) {
 		name := map[string]string{"wasm-plugin": "edge.sluice" + translated, "traffic-extension": "edge.sluice"}[kind]
 		dump := s.admin(t, "/config_dump?resource=ecds_filters")
@@ -217,8 +149,8 @@ func (s *istioSite) life(t *testing.T, kind string) {
 		before := strings.Count(s.gateway.Log(), "policy refused: ")
 		s.kube.apply(t, strings.Replace(render("10/"+far), "10/"+far, "10/1parsec", 1))
 		eventually(t, 60*time.Second, "the refusal", func() bool { return strings.Count(s.gateway.Log(), "policy refused: ") > before })
-		require.Equal(t, denied, s.status(t, gatewayPort, "alice"))
-		require.Equal(t, 15, s.spend(t, gatewayPort, 16, "during-"+kind))
+		passes(t, 0, at(gatewayPort), "/", "alice")
+		passes(t, 15, at(gatewayPort), "/", "during-"+kind)
 	})
 	t.Run("a mended policy is taken", func(t *testing.T) { keeps(20, 5) })
 	t.Run("another binary keeps the counters", func(t *testing.T) {
@@ -226,11 +158,11 @@ func (s *istioSite) life(t *testing.T, kind string) {
 	})
 	t.Run("a wrong digest stops the filter", func(t *testing.T) {
 		s.kube.apply(t, render("22/"+far, wrong...))
-		s.eventually(t, gatewayPort, http.StatusForbidden, "bob")
+		awaitStatus(t, http.StatusForbidden, at(gatewayPort), "/", "x-user-id", "bob")
 		s.kube.apply(t, render("23/"+far))
-		s.waitLeft(t, gatewayPort, kind, 23)
+		awaitLimit(t, at(gatewayPort), "/", kind, 23)
 		// Istio may or may not keep the VM, and the counters with it.
-		require.Contains(t, []int{1, 23}, s.spend(t, gatewayPort, 24, "alice"))
+		require.Contains(t, []int{1, 23}, spend(at(gatewayPort), 24, "alice"))
 	})
 }
 
@@ -253,12 +185,15 @@ func (s *istioSite) targets(t *testing.T) {
 
 func (s *istioSite) selector(t *testing.T) {
 	s.limits(t, gatewayPort, 2, "selector", "--selector", "istio=edge")
-	require.Equal(t, -1, s.left(t, sidecarPort, "selector", "alice"))
+	res, _ := at(sidecarPort).get(t, "/", "x-user-id", "alice", "connection", "close")
+	require.Empty(t, res.Header.Get("RateLimit"))
 }
 
 // phase: a request that Istio's authorization denies counts only before it.
 func (s *istioSite) phase(t *testing.T) {
-	private := func() int { return s.send(t, gatewayPort, "/private", "x-user-id", "mallory").StatusCode }
+	private := func() int {
+		return at(gatewayPort).status(t, "/private", "x-user-id", "mallory", "connection", "close")
+	}
 	for _, c := range []struct {
 		phase string
 		after int
@@ -270,7 +205,7 @@ func (s *istioSite) phase(t *testing.T) {
 				flags = append(flags, "--phase", c.phase, "--priority", "7")
 			}
 			s.with(t, s.render(t, limited(name, "2/"+far, ""), flags...))
-			s.waitLeft(t, gatewayPort, name, 2)
+			awaitLimit(t, at(gatewayPort), "/", name, 2)
 			for range 2 {
 				require.Equal(t, http.StatusForbidden, private())
 			}
@@ -283,19 +218,19 @@ func (s *istioSite) claim(t *testing.T) {
 	s.with(t, s.render(t, "version: 1\ndomain: claim\nheaders: ietf\nrules:\n"+
 		"- {name: claim, key: [{jwt: {provider: payload, claim: sub}}], missing_key: deny, limits: [2/"+far+"]}\n", "--target", "Gateway/edge"))
 	eventually(t, 60*time.Second, "the rule to deny without a token", func() bool {
-		return s.send(t, gatewayPort, "/").StatusCode == denied // without x-user-id, so that no earlier rule denies
+		return at(gatewayPort).status(t, "/", "connection", "close") == denied // without x-user-id, so that no earlier rule denies
 	})
 	for _, user := range []string{"alice", "bob"} {
 		for _, want := range []int{allowed, allowed, denied} {
-			require.Equal(t, want, s.send(t, gatewayPort, "/", "authorization", s.tokens.sign(t, `{"iss":"e2e","sub":"`+user+`"}`)).StatusCode, user)
+			require.Equal(t, want, at(gatewayPort).status(t, "/", "authorization", s.tokens.sign(t, `{"iss":"e2e","sub":"`+user+`"}`), "connection", "close"), user)
 		}
 	}
-	require.Equal(t, http.StatusUnauthorized, s.send(t, gatewayPort, "/", "authorization", newTokens(t).sign(t, `{"iss":"e2e","sub":"carol"}`)).StatusCode)
+	require.Equal(t, http.StatusUnauthorized, at(gatewayPort).status(t, "/", "authorization", newTokens(t).sign(t, `{"iss":"e2e","sub":"carol"}`), "connection", "close"))
 }
 
 func (s *istioSite) answers(t *testing.T) {
 	s.with(t, s.render(t, answersPolicy, "--target", "Gateway/edge"))
-	requireAnswersCount(t, func(path string, headers ...string) int { return s.send(t, gatewayPort, path, headers...).StatusCode })
+	requireAnswersCount(t, at(gatewayPort))
 }
 
 func (s *istioSite) manage(t *testing.T) {
@@ -304,9 +239,9 @@ func (s *istioSite) manage(t *testing.T) {
 	// After authentication Istio would take the token for a JWT, and answer 401.
 	s.with(t, s.render(t, limited("managed", "5/"+far, manage), "--target", "Gateway/edge", "--phase", "authn"))
 	for _, port := range []int{gatewayPort, managePort} { // two listeners, and two changes
-		s.waitLeft(t, port, "managed", 5)
+		awaitLimit(t, at(port), "/", "managed", 5, calls...)
 	}
-	require.Equal(t, 3, s.spend(t, gatewayPort, 3, "alice"))
+	require.Equal(t, 3, spend(at(gatewayPort), 3, "alice"))
 	counters := func(port int) (stdout, stderr string, exit int) {
 		return sluice(t, "counters", "get", "--rule", "managed", "--key", "alice", "--manage-token-file", file(t, "token", secret),
 			"--proxy", fmt.Sprintf("http://127.0.0.1:%d/.sluice/", port), "-o", "json")
@@ -321,19 +256,19 @@ func (s *istioSite) manage(t *testing.T) {
 func (s *istioSite) sidecar(t *testing.T) {
 	s.limits(t, sidecarPort, 2, "sidecar", "--selector", "app=shop", "--mode", "server", "--port", fmt.Sprint(sidecarPort))
 	for _, port := range []int{otherPort, outgoingPort, gatewayPort} {
-		require.Equal(t, 5, s.spend(t, port, 5, "alice"))
+		require.Equal(t, 5, spend(at(port), 5, "alice"))
 	}
 }
 
 func (s *istioSite) rootNamespace(t *testing.T) {
 	s.with(t, s.render(t, limited("root", "4/"+far, ""), "-n", "istio-system"))
 	for _, port := range []int{gatewayPort, sidecarPort, outgoingPort} {
-		s.waitLeft(t, port, "root", 4)
+		awaitLimit(t, at(port), "/", "root", 4, calls...)
 	}
-	require.Equal(t, 4, s.spend(t, gatewayPort, 6, "alice"))
+	require.Equal(t, 4, spend(at(gatewayPort), 6, "alice"))
 	// Without --mode, what the application calls counts too, with what comes in.
-	require.Equal(t, 2, s.spend(t, sidecarPort, 2, "alice"))
-	require.Equal(t, 2, s.spend(t, outgoingPort, 4, "alice"))
+	require.Equal(t, 2, spend(at(sidecarPort), 2, "alice"))
+	require.Equal(t, 2, spend(at(outgoingPort), 4, "alice"))
 }
 
 // admin asks the gateway's Envoy.

@@ -48,7 +48,7 @@ func (s *istioSite) fromConfigMap(t *testing.T) {
 	flags = append(flags, "--name", "shop", "--selector", "app=shop", "--mode", "server")
 	onSidecar := s.render(t, limited("mounted", "3/"+far, ""), flags...)
 	s.with(t, onSidecar)
-	s.eventually(t, sidecarPort, http.StatusInternalServerError, "before the file is there")
+	awaitStatus(t, http.StatusInternalServerError, at(sidecarPort), "/", "x-user-id", "before the file is there")
 
 	s.with(t, configMapOf(t, onGateway))
 	s.with(t, mounting(onSidecar))
@@ -62,11 +62,11 @@ func (s *istioSite) fromConfigMap(t *testing.T) {
 	s.mount(t, "edge", deployment.Spec.Template)
 
 	s.with(t, onGateway)
-	s.waitLeft(t, gatewayPort, "mounted", 2)
-	require.Equal(t, 2, s.spend(t, gatewayPort, 3, "alice"))
+	awaitLimit(t, at(gatewayPort), "/", "mounted", 2)
+	passes(t, 2, at(gatewayPort), "/", "alice")
 	s.kube.apply(t, s.render(t, limited("mounted", "4/"+far, ""), flags...)) // nothing else has it look again
-	s.waitLeft(t, sidecarPort, "mounted", 4)
-	require.Equal(t, 4, s.spend(t, sidecarPort, 5, "alice"))
+	awaitLimit(t, at(sidecarPort), "/", "mounted", 4)
+	passes(t, 4, at(sidecarPort), "/", "alice")
 }
 
 var made = regexp.MustCompile(`\n#   kubectl create configmap (\S+) -n (\S+) --from-file=(\S+)='(.+)'\n#   kubectl patch configmap (\S+) -n (\S+) -p '{(.+)}'\n`)

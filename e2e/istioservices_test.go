@@ -28,14 +28,14 @@ func (s *istioSite) fromRegistry(t *testing.T) {
 		byName := slices.Concat(flags, []string{strings.Replace(url, address, named, 1)})
 		t.Run(form, func(t *testing.T) {
 			s.with(t, s.render(t, policy, byName...))
-			s.eventually(t, gatewayPort, http.StatusForbidden, "without the password")
+			awaitStatus(t, http.StatusForbidden, at(gatewayPort), "/", "x-user-id", "without the password")
 			s.kube.apply(t, s.render(t, policy, slices.Concat(byName, secret)...))
-			s.waitLeft(t, gatewayPort, form, 2)
-			require.Equal(t, 2, s.spend(t, gatewayPort, 3, "alice"))
+			awaitLimit(t, at(gatewayPort), "/", form, 2)
+			passes(t, 2, at(gatewayPort), "/", "alice")
 		})
 		t.Run(form+", by an address whose realm is no URL", func(t *testing.T) {
 			s.with(t, s.render(t, policy, slices.Concat(flags, []string{url}, secret)...))
-			s.eventually(t, gatewayPort, http.StatusForbidden, "alice")
+			awaitStatus(t, http.StatusForbidden, at(gatewayPort), "/", "x-user-id", "alice")
 			require.Contains(t, s.gateway.Log(), `realm scheme "" not allowed`)
 		})
 	}
@@ -70,12 +70,13 @@ func (s *istioSite) quota(t *testing.T) {
 	proxies := []int{gatewayPort, sidecarPort}
 	for _, port := range proxies {
 		eventually(t, 60*time.Second, "units for a proxy", func() bool {
-			return s.left(t, port, "everywhere", fmt.Sprint("first-", port)) >= 0 && s.status(t, port, fmt.Sprint("second-", port)) == allowed
+			res, _, err := at(port).try("/", "x-user-id", fmt.Sprint("first-", port), "connection", "close")
+			return err == nil && strings.HasPrefix(res.Header.Get("RateLimit"), `"everywhere";`) && spend(at(port), 1, fmt.Sprint("second-", port)) == 1
 		})
 	}
 	through := 0
 	for i := range 40 {
-		through += s.spend(t, proxies[i%2], 1, "alice")
+		through += spend(at(proxies[i%2]), 1, "alice")
 	}
 	require.Equal(t, 10, through)
 }
