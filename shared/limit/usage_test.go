@@ -34,32 +34,6 @@ func TestRefundPerKey(t *testing.T) {
 	}
 }
 
-// From 93 ms, 3 ms into a period, back to 41 ms.
-func TestSetBack(t *testing.T) {
-	grid := aligned(5, 10*ms, 2*ms)
-	grid.Jitter = 10
-	for name, c := range map[string]struct {
-		w                 Window
-		from, back, floor Usage
-	}{
-		"aligned":  {aligned(5, 10*ms, 0), Usage{Used: 3}, Usage{Used: 3}, Usage{Used: 3}},
-		"jittered": {grid, Usage{Used: 3, EndNs: 102 * ms}, Usage{Used: 3, EndNs: 42 * ms}, Usage{Used: 3, EndNs: 51 * ms}},
-		"per key":  {perKey(5, 10*ms), Usage{Used: 3, EndNs: 100 * ms, Slides: true}, Usage{Used: 3, EndNs: 48 * ms, Slides: true}, Usage{Used: 3, EndNs: 48 * ms, Slides: true}},
-		"log":      {Window{Algorithm: SlidingWindowLog, PeriodNs: 10 * ms}, Usage{Used: 3, EndNs: 90 * ms}, Usage{Used: 3, EndNs: 38 * ms}, Usage{Used: 3, EndNs: 38 * ms}},
-		"counter":  {Window{Algorithm: SlidingWindowCounter, PeriodNs: 10 * ms}, Usage{Used: 2, Prev: 4}, Usage{Used: 5}, Usage{Used: 5}}, // 2.8 of the 4 count
-		"bucket":   {Window{Algorithm: TokenBucket, PeriodNs: 10 * ms}, Usage{Used: 3, Prev: 4, EndNs: 100 * ms}, Usage{Used: 3, Prev: 4, EndNs: 48 * ms}, Usage{Used: 3, Prev: 4, EndNs: 48 * ms}},
-	} {
-		u, f := c.from, c.from
-		c.w.SetBack(&u, 93*ms, 41*ms)
-		c.w.SetFloorBack(&f, 93*ms, 41*ms)
-		require.Equal(t, c.back, u, name)
-		require.Equal(t, c.floor, f, name)
-	}
-	u := Usage{Log: []int64{85 * ms, 93 * ms}}
-	(&Window{Algorithm: SlidingWindowLog}).SetBack(&u, 93*ms, 41*ms)
-	require.Equal(t, []int64{33 * ms, 41 * ms}, u.Log)
-}
-
 func TestLoad(t *testing.T) {
 	for _, c := range []struct {
 		l, m Load

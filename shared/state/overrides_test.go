@@ -9,23 +9,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// If a worker does not know a jittered window, its hit counts in it for a whole
-// period, which is as long as on any key's grid.
-func TestAnUnknownGridCountsForAWholePeriod(t *testing.T) {
-	store := newMemory()
-	grid := jittered(anHour, 100)
-	grid.Limit = 2
-	old := configured(store, "o", 1, definition("x", 4, aligned(9, second, 0)))
-	next := configured(store, "o", 2, definition("x", 4, aligned(9, second, 0), grid))
-	key, now := []byte("k"), 10*anHour
-	require.True(t, hit(t, next, []byte("other"), now, 1))
-	require.True(t, hit(t, old, key, now, 1))
-	require.True(t, hit(t, old, key, now+anHour/2, 1))
-	require.Equal(t, []uint32{0, 2}, used(t, next, key, now+anHour/2+second))
-	require.False(t, hit(t, next, key, now+3*anHour/2-1, 1))
-	require.True(t, hit(t, next, key, now+3*anHour/2, 1))
-}
-
 // A key that was reset starts anew although the page has a floor. Its empty record
 // is not taken for an expired one, and hits from before the reset are not refunded
 // from it.

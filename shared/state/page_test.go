@@ -6,23 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Two rules share a counter. The read of the second may find a new layout; the
-// entry of the first, made with the old layout, must not be written then.
-func TestAnEntryOfAnOldLayoutIsReadAgain(t *testing.T) {
-	store := newMemory()
-	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
-	old := configured(store, "o", 1, definition("x", 4, hour))
-	next := configured(store, "o", 2, definition("x", 4, hour, day))
-	key, now := []byte("k"), 100*second
-	var e, f Entry
-	require.Equal(t, OK, old.Read(&e, keyed(old, key), now))
-	require.True(t, hit(t, next, key, now, 1))
-	require.Equal(t, OK, old.Read(&f, keyed(old, key), now))
-	require.Equal(t, Mismatch, old.Commit(&e, 1, true))
-	require.Equal(t, OK, old.Commit(&f, 1, true))
-	require.Equal(t, []uint32{2, 2}, used(t, next, key, now))
-}
-
 // Reading and denying a key in a page that does not exist yet does not create the
 // page, and the empty page that stands for it is never written.
 func TestAMissingPageIsNotMade(t *testing.T) {
