@@ -37,6 +37,9 @@ const (
 	Concurrency
 )
 
+// Counting are the algorithms that count what has passed: all but Concurrency.
+var Counting = [...]Algorithm{FixedWindow, FixedWindowPerKey, SlidingWindowLog, SlidingWindowCounter, TokenBucket, Calendar}
+
 const (
 	// MinPeriodNs is the shortest window, one millisecond.
 	MinPeriodNs int64 = 1_000_000

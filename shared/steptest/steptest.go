@@ -116,7 +116,7 @@ func (h *history) pass(elapsed int64, steps bool) (stepped bool) {
 func (h *history) define(capacity uint32, periods []int64, limits func(w *limit.Window)) {
 	for range 1 + h.random.IntN(3) {
 		w := limit.Window{
-			Algorithm: limit.Algorithm(1 + h.random.IntN(int(limit.Calendar))),
+			Algorithm: limit.Counting[h.random.IntN(len(limit.Counting))],
 			PeriodNs:  periods[h.random.IntN(len(periods))],
 		}
 		switch w.Algorithm {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
@@ -227,7 +228,7 @@ func check(d *lease.Definition) error {
 // checkWindow refuses a window that counts nothing that is known.
 func checkWindow(w *limit.Window) error {
 	switch {
-	case w.Algorithm < limit.FixedWindow || w.Algorithm > limit.Calendar:
+	case !slices.Contains(limit.Counting[:], w.Algorithm):
 		return errUnknownWindow
 	case !w.InRange():
 		return errors.New("a window is not 1 ms to 366 days or 1, 2, 3, 4, 6 or 12 months long, or its offset is not less")
