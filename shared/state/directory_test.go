@@ -1,7 +1,6 @@
 package state
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,25 +13,6 @@ const anHour = 3600 * second
 // configured returns the table of one definition in a configuration of its own.
 func configured(store Store, owner string, configuredNs int64, def Definition) *Table {
 	return NewTables(store, seeded(1), OwnerID(owner), configuredNs).Table(def)
-}
-
-func TestAThousandRenamesStaySmall(t *testing.T) {
-	store := newMemory()
-	now := 1000 * second
-	highest := uint16(0)
-	for n := range 1000 {
-		now += 10 * ms
-		table := configured(store, "o", now, definition(fmt.Sprint("rule", n), 4, aligned(2, 3600*second, 0), perKey(2, 7200*second)))
-		require.True(t, hit(t, table, []byte("a"), now, 1))
-		require.True(t, hit(t, table, []byte("a"), now, 1), "rename %d", n)
-		require.False(t, hit(t, table, []byte("a"), now, 1))
-		for _, e := range store.directory(t).tables {
-			highest = max(highest, e.number)
-		}
-	}
-	require.LessOrEqual(t, highest, uint16(9))
-	require.LessOrEqual(t, len(store.directory(t).tables), 1+WaitingTables)
-	require.LessOrEqual(t, len(store.values), 2+10, "the seed, the directory, and a page for each number")
 }
 
 func TestOwnersShareWhatTheyDefineAlike(t *testing.T) {
@@ -83,23 +63,6 @@ func TestWindowsChangedByTheirOnlyOwnerKeepWhatRemains(t *testing.T) {
 	again := configured(store, "o", 5, definition("x", 100, hour, day))
 	require.Equal(t, []uint32{0, 4}, used(t, again, key, now), "a dropped window comes back empty")
 	require.Len(t, store.directory(t).tables, 1)
-}
-
-func TestALateWorkerDoesNotUndoANewerLayout(t *testing.T) {
-	store := newMemory()
-	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
-	old := configured(store, "o", 1, definition("x", 100, hour))
-	next := configured(store, "o", 2, definition("x", 100, hour, day))
-	late := configured(store, "o", 1, definition("x", 100, hour))
-	key, now := []byte("k"), 100*second
-	require.True(t, hit(t, old, key, now, 1))
-	require.True(t, hit(t, next, key, now, 1))
-	epoch := store.directory(t).tables[0].epoch
-	require.True(t, hit(t, late, key, now, 1))
-	require.Equal(t, OK, late.tables.Heartbeat(now))
-	require.Equal(t, OK, old.tables.Heartbeat(now))
-	require.Equal(t, epoch, store.directory(t).tables[0].epoch)
-	require.Equal(t, []uint32{3, 2}, used(t, next, key, now))
 }
 
 func TestAVanishedCounterComesBack(t *testing.T) {

@@ -151,7 +151,7 @@ func newRun(seed uint64, holds, roomy bool) *run {
 	random := rand.New(rand.NewPCG(seed, 0x4e1d))
 	one := func(of int) bool { return random.IntN(of) == 0 }
 	r := &run{
-		random: random, store: newMemory(), clock: 4_000_000 + random.Int64N(100), mono: 77*second + random.Int64N(second),
+		random: random, store: newMemory(), clock: 1<<56/tick - random.Int64N(200), mono: 77*second + random.Int64N(second), // logs overflow then
 		low: 1 << 62, keys: 3 + random.IntN(6), drops: make(map[tenure]int), present: make(map[tenure]uint32),
 		restarts: make(map[resetKey]int), holdNs: make(map[tenure]int64), charges: make(map[exactKey][]charge), blurred: make(map[int]bool),
 	}

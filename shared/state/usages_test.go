@@ -1,8 +1,6 @@
 package state
 
 import (
-	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -10,64 +8,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
-
-// TestUsagesRoundTrip: usages and floors are read as they were written.
-func TestUsagesRoundTrip(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	windows := []limit.Window{
-		aligned(5, second, 0), jittered(second, 50), perKey(5, second), elastic(second),
-		slidingLog(limit.MaxLog, limit.MaxPeriodNs), slidingCounter(5, second), tokenBucket(5, 5, second),
-	}
-	l := NewLayout(windows, 4)
-	b := newPage(&l, 1)
-	// Within a period of the last times here, their low 56 bits overflow.
-	for _, last := range []int64{1, second, 1_700_000_000 * second, 1<<56 - 1, 1 << 56, 1<<56 + 7, 24<<56 + limit.MaxPeriodNs/2, 25 << 56} {
-		for range 200 {
-			slot := r.IntN(4)
-			b.place(&l, slot, r.Uint32())
-			b.setTime(&l, slot, last)
-			want := make([]limit.Usage, len(windows))
-			for i, w := range windows {
-				u := limit.Usage{Used: r.Uint32()}
-				switch {
-				case w.Algorithm == limit.SlidingWindowLog:
-					u = limit.Usage{Log: make([]int64, r.IntN(limit.MaxLog+1)), Cut: r.IntN(2) == 0}
-					at := last
-					for i := range u.Log {
-						u.Log[len(u.Log)-1-i] = at
-						at -= min(r.Int64N(2*w.PeriodNs/int64(len(u.Log))+1), max(at-last+w.PeriodNs-1, 0))
-					}
-				case w.Algorithm == limit.SlidingWindowCounter:
-					u.Prev = r.Uint32()
-				case w.Algorithm == limit.TokenBucket:
-					u = limit.Usage{Tokens: limit.Tokens{Hi: int64(int32(r.Uint32())), Lo: r.Uint64()}, EndNs: r.Int64()}
-				case w.Algorithm == limit.FixedWindowPerKey || w.Jitter > 0:
-					u.EndNs, u.Slides = r.Int64(), r.IntN(2) == 0
-				}
-				want[i] = u
-				b.setUsage(&l, slot, i, &u)
-			}
-			for i := range windows {
-				require.Equal(t, want[i], b.usage(&l, slot, i, make([]int64, 0, 8)), "time %d, window %d", last, i)
-			}
-		}
-	}
-	for i, w := range windows {
-		f := limit.Usage{Used: math.MaxUint32}
-		switch {
-		case w.Algorithm == limit.SlidingWindowLog:
-			f.EndNs = math.MaxInt64
-		case w.Algorithm == limit.SlidingWindowCounter:
-			f.Prev = math.MaxUint32
-		case w.Algorithm == limit.TokenBucket:
-			f.Prev, f.EndNs = 77, 1<<62
-		case w.Algorithm == limit.FixedWindowPerKey || w.Jitter > 0:
-			f.EndNs = math.MaxInt64
-		}
-		b.setFloor(&l, i, f)
-		require.Equal(t, f, b.floor(&l, i))
-	}
-}
 
 // TestLogsGrowAndShrink: no unit is lost when a limit is raised, and a layout with
 // more or less room than before gives no quota back.
