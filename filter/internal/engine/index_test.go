@@ -3,7 +3,6 @@ package engine
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 
@@ -70,41 +69,5 @@ func TestIndexLeavesNoRuleOut(t *testing.T) {
 			}
 			require.Equal(t, want, matched(e.Decide()), "%v", p.Headers)
 		}
-	}
-}
-
-// Below a few rules the index would only read more than the rules need.
-func TestIndexReadsNoMoreThanRulesNeed(t *testing.T) {
-	rule := func(i int, match string) string {
-		return fmt.Sprintf(`{"name":"r%d","limits":[],"match":{%s}}`, i, match)
-	}
-	var few, many, mixed []string
-	for i := range 20 {
-		match := fmt.Sprintf(`"paths":["/p%d"],"hosts":["h%d"]`, i, i)
-		if i < 7 {
-			few = append(few, rule(i, `"methods":["POST"],`+match))
-		}
-		many = append(many, rule(i, match))
-		mixed = append(mixed, rule(i, fmt.Sprintf(`"paths":["/p%d"]`, i)))
-	}
-	mixed = append(mixed, rule(20, `"paths":["/other"],"hosts":["a"]`))
-	for _, c := range []struct {
-		rules []string
-		path  string
-		calls []string
-	}{
-		{few, "/p1", []string{"header :method"}},
-		{many, "/p1", []string{"header :authority"}}, // nothing is left
-		{mixed, "/none", []string{"header :path"}},
-		{mixed, "/p1", []string{"header :path"}},
-		{mixed, "/other", []string{"header :path", "header :authority"}},
-	} {
-		p := hosttest.New()
-		p.With(":path", c.path)
-		e := compileJSON(t, p, strings.Join(c.rules, ","))
-		p.Calls = nil
-		e.Decide()
-		calls := slices.DeleteFunc(p.Calls, func(c string) bool { return !strings.HasPrefix(c, "header") })
-		require.Equal(t, c.calls, calls, c.path)
 	}
 }

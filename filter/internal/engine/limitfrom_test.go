@@ -107,13 +107,3 @@ func TestALimitFromATrustedHeader(t *testing.T) {
 		require.Equal(t, tt.passed, passed, "%q", tt.values)
 	}
 }
-
-// A rule whose limits are the policy's reads nothing for them, and takes its windows as they
-// are.
-func TestOtherRulesReadNoLimit(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"plain","limits":["9/1m"]},{"name":"r","match":{"paths":["/r"]},"limits":[`+fromClaim+`]}`)
-	v := e.Decide()
-	require.NotContains(t, p.Calls, "attribute metadata")
-	require.Same(t, &e.rules.List[0].Subjects.Windows[0], &v.Subjects[0].Windows[0])
-}

@@ -63,12 +63,3 @@ func TestOverrideNamesAreBounded(t *testing.T) {
 	require.Len(t, e.rules.List[0].Named, policy.MaxCountedNames)
 	require.Equal(t, "n19", e.verdict.Subjects[0].OverrideName())
 }
-
-// A clone counts for itself.
-func TestNamesOfAClone(t *testing.T) {
-	p := hosttest.New()
-	p.With("u", "a")
-	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"limits":["0/1h"],"overrides":[{"name":"n","key":["a"],"limits":["9/1h"]}]}`)
-	e.Clone(p).Decide()
-	require.Empty(t, series(e))
-}

@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +18,14 @@ func TestReadsOfEachRule(t *testing.T) {
 		first, after = `"limits":[]`, `{"name":"second","limits":[],`
 		headers      = `{"name":"r","limits":[],"match":{"headers":{"h":"a"}}},` + after + `"match":{"headers":{"h":"b"}}}`
 	)
+	many := func(n int, match string) string {
+		var rules []string
+		for i := range n {
+			rules = append(rules, fmt.Sprintf(`{"name":"r%d","limits":[],"match":{%s}}`, i, strings.ReplaceAll(match, "#", strconv.Itoa(i))))
+		}
+		return strings.Join(rules, ",")
+	}
+	mixed := many(20, `"paths":["/p#"]`) + `,{"name":"other","limits":[],"match":{"paths":["/other"],"hosts":["a"]}}`
 	for _, c := range []struct {
 		rules   string
 		headers []string
@@ -52,6 +63,14 @@ func TestReadsOfEachRule(t *testing.T) {
 		{`{"name":"r","match":{"paths":["/a"]},"exempt":[{"methods":["GET"]}],"key":[{"header":"a"}],` + first + `}`, nil, []string{"header :path"}},
 		{`{"name":"r","exempt":[{"methods":["POST"]},{"hosts":["api.example.com"]},{"headers":{"h":"*"}}],"key":[{"header":"a"}],` + first + `}`, nil, []string{"header :method", "header :authority"}},
 		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"],"headers":{"h":"*"}}],"key":["client_ip"],` + first + `}`, nil, []string{"client"}},
+		// A limit from the request is read where its rule matches.
+		{after + `"match":{"paths":["/a"]}},{"name":"r","match":{"paths":["/r"]},"limits":[` + fromClaim + `]}`, nil, []string{"header :path"}},
+		// Below a few rules an index would only read more than the rules need.
+		{many(7, `"methods":["POST"],"paths":["/p#"],"hosts":["h#"]`), []string{":path", "/p1"}, []string{"header :method"}},
+		{many(20, `"paths":["/p#"],"hosts":["h#"]`), []string{":path", "/p1"}, []string{"header :authority"}}, // nothing is left
+		{mixed, []string{":path", "/none"}, []string{"header :path"}},
+		{mixed, []string{":path", "/p1"}, []string{"header :path"}},
+		{mixed, []string{":path", "/other"}, []string{"header :path", "header :authority"}},
 	} {
 		p := hosttest.New()
 		p.With(c.headers...)
