@@ -12,7 +12,9 @@ import (
 // rollback goes further back, and not to what was rolled back. What cannot be known is not guessed.
 func TestPrevious(t *testing.T) {
 	type list = []store.Summary
-	good := func(number, repeats uint64) store.Summary { return store.Summary{Number: number, RollbackOf: repeats, Acked: true} }
+	good := func(number, repeats uint64) store.Summary {
+		return store.Summary{Number: number, RollbackOf: repeats, Acked: true}
+	}
 	bad := store.Summary{Number: 2, Damaged: true}
 	for name, tc := range map[string]struct {
 		list list // newest first
