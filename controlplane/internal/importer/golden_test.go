@@ -29,16 +29,15 @@ func shown(made *importer.Imported) string {
 // example is what is to be imported, and how.
 type example struct {
 	importer.Options
-	Filter bool // it is of Envoy's local filter
+	Import string // of the command
 	files  []importer.File
 }
 
-func (e *example) run() (importer.Imported, error) {
-	if e.Filter {
-		return importer.LocalRatelimit(e.files, e.Options)
-	}
-	return importer.EnvoyRatelimit(e.files, e.Options)
+var imports = map[string]func([]importer.File, importer.Options) (importer.Imported, error){
+	"envoy-ratelimit": importer.EnvoyRatelimit, "local-ratelimit": importer.LocalRatelimit,
 }
+
+func (e *example) run() (importer.Imported, error) { return imports[e.Import](e.files, e.Options) }
 
 // examples reads the archives of what is to be imported: the files of a marker that says how,
 // beside the routes if there are any, and before what comes of it.
@@ -110,7 +109,7 @@ func FuzzImport(f *testing.F) {
 		if routes != "" {
 			e.Routes = &importer.File{Name: "r.yaml", Text: []byte(routes)}
 		}
-		for _, e.Filter = range []bool{false, true} {
+		for e.Import = range imports {
 			if _, err := e.run(); err != nil {
 				require.NotContains(t, err.Error(), "a fault of this import")
 			}

@@ -20,7 +20,7 @@ type bucket struct {
 // never a choice between two of those.
 func TestDecidesAsTheLocalFilter(t *testing.T) {
 	sequences := [][]string{{"ka"}, {"kb"}, {"ka", "kb"}, {"kb", "ka"}, {"kc", "ka"}}
-	decidesAs(t, 15, true, func(r *rand.Rand) (string, func() (map[string]string, []string)) {
+	decidesAs(t, 15, "local-ratelimit", func(r *rand.Rand) (string, func() (map[string]string, []string)) {
 		yaml := &strings.Builder{}
 		yaml.WriteString(`stat_prefix: all
 token_bucket: {max_tokens: 5000000, tokens_per_fill: 1, fill_interval: 3600s}

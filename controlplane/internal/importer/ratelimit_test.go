@@ -112,7 +112,7 @@ func (t *theirs) generate(r *rand.Rand, yaml *strings.Builder, indent string, de
 // A policy made of a random configuration has, for every request, the limits
 // that the service would have for it, counted for the same values.
 func TestDecidesAsTheService(t *testing.T) {
-	decidesAs(t, 25, false, func(r *rand.Rand) (string, func() (map[string]string, []string)) {
+	decidesAs(t, 25, "envoy-ratelimit", func(r *rand.Rand) (string, func() (map[string]string, []string)) {
 		root, limit, used := &theirs{}, 1_000_000, map[string]int{}
 		yaml := &strings.Builder{}
 		yaml.WriteString("domain: d\ndescriptors:\n")
@@ -131,7 +131,7 @@ func TestDecidesAsTheService(t *testing.T) {
 
 // decidesAs makes policies of random configurations, and compares the limits and usage that
 // they have for requests with those that the limiter has.
-func decidesAs(t *testing.T, configurations int, filter bool,
+func decidesAs(t *testing.T, configurations int, by string,
 	configure func(r *rand.Rand) (text string, request func() (headers map[string]string, want []string))) {
 	t.Helper()
 	wasm, compared := buildtest.Wasm(t), 0
@@ -140,7 +140,7 @@ func decidesAs(t *testing.T, configurations int, filter bool,
 	}
 	for seed := range uint64(configurations) {
 		text, request := configure(rand.New(rand.NewPCG(seed, 7)))
-		e := example{Filter: filter, files: []importer.File{{Name: "c.yaml", Text: []byte(text)}}}
+		e := example{Import: by, files: []importer.File{{Name: "c.yaml", Text: []byte(text)}}}
 		made, err := e.run()
 		if errors.Is(err, importer.ErrNothing) {
 			made.Policy, err = []byte("version: 1\nrules: []\n"), nil
