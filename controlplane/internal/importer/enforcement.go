@@ -1,12 +1,17 @@
 package importer
 
 import (
+	"encoding/json"
+	"errors"
+	"maps"
 	"math"
 	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
 // enforcement is what a filter of Envoy says about all its limits: for which
@@ -69,7 +74,7 @@ func (r *reader) fraction(field string, f *corev3.RuntimeFractionalPercent, abse
 
 // readResponse is the rule's response: a status and headers.
 func (r *reader) readResponse(o limitFilter, status *typev3.HttpStatus) *response {
-	made := &response{}
+	made := &response{Headers: map[string]string{}}
 	switch code := status.GetCode(); {
 	case code > 599:
 		r.failField(status, "code", "must be at most 599")
@@ -88,10 +93,13 @@ func (r *reader) readResponse(o limitFilter, status *typev3.HttpStatus) *respons
 			continue
 		}
 		value = strings.ReplaceAll(strings.ReplaceAll(value, "%%", "%"), "%", "%%")
-		if made.Headers == nil {
-			made.Headers = map[string]string{}
+		with := maps.Clone(made.Headers)
+		with[name] = value
+		if why := noHeaders(with); why != "" {
+			r.note(h, "header", "the import left the header "+name+" of a denial out: "+why)
+			continue
 		}
-		made.Headers[name] = value
+		made.Headers = with
 	}
 	if !o.GetRateLimitedAsResourceExhausted() {
 		r.add(place{}, "A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter "+
@@ -101,6 +109,21 @@ func (r *reader) readResponse(o limitFilter, status *typev3.HttpStatus) *respons
 		return nil
 	}
 	return made
+}
+
+// noHeaders says why a response cannot have these headers, if it cannot.
+func noHeaders(headers map[string]string) string {
+	text, err := json.Marshal(map[string]any{"version": 1, "rules": []any{
+		map[string]any{"name": "all", "limits": []any{}, "response": map[string]any{"headers": headers}},
+	}})
+	if err != nil {
+		panic(err) // texts and lists of them
+	}
+	var problems policyfile.Errors
+	if _, _, _, err := policyfile.Read("", text); errors.As(err, &problems) {
+		return problems[0].Message
+	}
+	return ""
 }
 
 // apply gives the rules this enforcement. A rule without a key has no share of

@@ -199,6 +199,9 @@ func (in *source) readSelector(d *descriptor, o *gatewaySelector) {
 		d.scope = d.and(scope{match: match{method.kind: methods}})
 	}
 	for _, q := range o.Query {
+		if q.Name == "" {
+			in.failField(q, "name", "a query parameter needs a name")
+		}
 		in.select1(d, part{kind: "query", name: q.Name}, q)
 	}
 	if o.Path != nil {

@@ -13,8 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -87,14 +89,6 @@ func (j *job) finish() (Imported, error) {
 	if len(j.rules) == 0 {
 		return none, ErrNothing
 	}
-	for _, r := range j.rules {
-		if n := len(r.Overrides); n > policy.MaxOverrides {
-			at := r.quota.place
-			at.Message = fmt.Sprintf("%s makes a rule with %d overrides, the maximum is %d: "+
-				"import fewer values, or fewer with a limit of their own", r.Name, n, policy.MaxOverrides)
-			return none, policyfile.Errors{at}
-		}
-	}
 	j.nameRules()
 	if j.cluster {
 		j.overAll()
@@ -109,7 +103,37 @@ func (j *job) finish() (Imported, error) {
 	}
 	made := Imported{Policy: text, Notes: j.notes}
 	if _, _, _, err := policyfile.Read("imported policy", text); err != nil {
+		if problems := j.beyond(text); problems != nil {
+			return none, problems
+		}
 		return made, fmt.Errorf("the policy is not valid, which is a fault of this import, not of the file: %w", err)
 	}
 	return made, nil
+}
+
+// bounds are the codes of what a policy may have less of than another limiter.
+var bounds = []policy.Code{policy.TooLong, policy.TooMany, policy.WrongCount, policy.BadExpression, policy.MoreProblems}
+
+// beyond are the problems of a policy in which there is too much of something, each at the
+// limit that makes the rule; nil if anything else is wrong with it.
+func (j *job) beyond(text []byte) (problems policyfile.Errors) {
+	root, err := policyfile.Parse("", text)
+	if err != nil {
+		return nil
+	}
+	_, found := policy.Read(root)
+	for i := range found {
+		p, at, name, number := &found[i], place{File: j.files[0].file}, "it", 0
+		of := p.Path
+		if _, err := fmt.Sscanf(of, "rules[%d].", &number); err == nil {
+			at, name = j.rules[number].quota.place, j.rules[number].Name
+			_, of, _ = strings.Cut(of, ".")
+		}
+		if !slices.Contains(bounds, p.Code) {
+			return nil
+		}
+		at.Message = name + " is beyond what a policy may have: " + strings.TrimPrefix(of+": ", ": ") + message.Of(p)
+		problems = append(problems, at)
+	}
+	return problems
 }

@@ -36,7 +36,7 @@ func TestBombs(t *testing.T) {
 		"depth":   {"domain: d\ndescriptors: " + strings.Repeat("[{key: a, descriptors: ", 5000) + strings.Repeat("}]", 5000), "deep"},
 		"integer": {"domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1" + strings.Repeat("0", 100_000) + "}}]", "whole number from 0"},
 		"parts":   {strings.Repeat("a: 1\n---\n", 100_000), "more than 100 documents"},
-		"rules":   {overrides, "a makes a rule with 1001 overrides, the maximum is 1000: import fewer values, or fewer with a limit of their own"},
+		"rules":   {overrides, "a is beyond what a policy may have: overrides: has 1001 items, the most is 1000"},
 		"values":  {"domain: d\ndescriptors:\n" + values.String(), "tenant has more than 10000 values with a limit"},
 		"policy":  {"domain: d\ndescriptors:\n" + keys.String(), "bytes, and the maximum is 1048576 (1 MiB): split the file"},
 		"size":    {"domain: d\n" + strings.Repeat("#\n", 1<<20), "the most is 1048576"},
