@@ -62,13 +62,16 @@ const (
 	w3cFormat  = "w3c"
 )
 
+// fieldsLine begins the line of a log that names its fields.
+const fieldsLine = "#Fields:"
+
 // newW3C is the format that a line of #Fields says, nil without one: the extended log
 // format of the W3C, as CloudFront and IIS write it.
 func (o *Options) newW3C(sample []string) (*format, error) {
 	var names []string
 	separator := " "
 	for _, line := range sample {
-		if fields, ok := strings.CutPrefix(line, "#Fields:"); ok && len(names) == 0 {
+		if fields, ok := strings.CutPrefix(line, fieldsLine); ok && len(names) == 0 {
 			names = strings.Fields(fields)
 		} else if strings.Contains(line, "\t") {
 			separator = "\t"
@@ -77,7 +80,7 @@ func (o *Options) newW3C(sample []string) (*format, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	t := &text{comments: true}
+	t := &text{fields: names}
 	for i, name := range names {
 		if name == "time" && i > 0 && names[i-1] == "date" {
 			layout := "2006-01-02" + separator + "15:04:05"

@@ -3,6 +3,7 @@ package accesslog
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,7 +15,8 @@ type text struct {
 	escapes bool // values are escaped as by nginx and Apache: none has a raw quotation mark
 	format
 
-	comments bool // lines that begin with # are none of the log
+	fields []string // of a log that names them, in lines that are comments like all that begin with #
+	others bool     // the last such line names others
 
 	left, right []int // where the values begin and end, in turn
 }
@@ -98,8 +100,14 @@ func (t *text) cut(format string) error {
 
 // readLine reads a line.
 func (t *text) readLine(line string, d *Request) error {
-	if t.comments && strings.HasPrefix(line, "#") {
+	if t.fields != nil && strings.HasPrefix(line, "#") {
+		if names, ok := strings.CutPrefix(line, fieldsLine); ok {
+			t.others = !slices.Equal(t.fields, strings.Fields(names))
+		}
 		return errComment
+	}
+	if t.others {
+		return errors.New("the #Fields before it are other ones than the first")
 	}
 	if err := t.fromLeft(line); err != nil {
 		return err
