@@ -14,11 +14,15 @@ func TestAnswersOfTheServer(t *testing.T) {
 	body := ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))
 	defer server.Close()
-	for _, bad := range []string{"hello", `{"proxies":[{"proxy":"a"}]}`, `{"proxies":5}`, `{"proxies":[{"proxy":"a","value":"5"}]}`} {
+	for _, bad := range []string{
+		"hello", `{"proxies":[{"proxy":"a"}]}`, `{"proxies":5}`, `{"proxies":[{"proxy":"a","value":"5"}]}`,
+		`{"proxies":[{"allowed":true,"rules":[{"rule":"r","outcome":"matches","allowed":true,"cost":1,"windows":[{"limit_from":"header:l"}]}]}]}`,
+	} {
 		body = bad
 		for _, cmd := range []*command{
 			start(t, newCountersCommand(), "get", "--rule", "r", "--server", server.URL),
 			start(t, newExplainCommand(), "--path", "/", "--server", server.URL),
+			start(t, newCountersCommand(), "find", "--path", "/", "--server", server.URL),
 		} {
 			require.ErrorContains(t, <-cmd.done, "it is not whole, or not of sluice serve", bad)
 		}

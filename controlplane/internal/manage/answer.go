@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/answer"
@@ -114,8 +115,9 @@ func ReadExplanation(text []byte) (answer.Explanation, bool) {
 
 // Explains reports whether an explanation has all that it takes to print it.
 func Explains(x *answer.Explanation) bool {
+	lacks := func(w answer.Window) bool { return w.LimitFrom != "" && w.Limit == nil }
 	for _, r := range x.Rules {
-		if r.Outcome == answer.Matches && (r.Allowed == nil && !r.Pending || r.Cost == nil && !r.Unlimited) {
+		if r.Outcome == answer.Matches && (r.Allowed == nil && !r.Pending || r.Cost == nil && !r.Unlimited || slices.ContainsFunc(r.Windows, lacks)) {
 			return false
 		}
 	}
