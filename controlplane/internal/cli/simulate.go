@@ -73,7 +73,7 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 	switch {
 	case o.workers < 1 || o.workers > maxWorkers:
 		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "the default is 1")
-	case o.proxies < 1 || o.proxies*o.workers > maxWorkers:
+	case o.proxies < 1 || o.proxies > maxWorkers/o.workers:
 		return usageError(fmt.Errorf("--proxies %d with --workers %d: all proxies together have from 1 to %d workers", o.proxies, o.workers, maxWorkers), "the default is 1")
 	case o.seed == 0:
 		return usageError(errors.New("--seed 0 is no seed"), "give a number from 1")
