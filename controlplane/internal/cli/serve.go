@@ -117,6 +117,8 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		return usageError(fmt.Errorf("--keep %d is not 0 or from 2", o.keep), "2 are the current revision and the one before; 0 keeps all")
 	case o.store != "" && !store.IsURL(o.store):
 		return usageError(errors.New("--store is not a URL"), "etcd://HOST:PORT,… is one; a directory is given with --data")
+	case store.IsURL(o.data):
+		return usageError(errors.New("--data is a URL, not a directory"), "give it as --store")
 	}
 	if err := o.quotas.check(o.xdsClientCA, "--xds-client-ca"); err != nil {
 		return err
@@ -135,7 +137,11 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		return files.err
 	}
 	policies, err := openStore(cmd.Context(), o.data+o.store, log)
-	if err != nil {
+	switch {
+	case errors.Is(err, store.ErrHeld):
+		return withHint(fmt.Errorf("data directory %s is held by another sluice serve", o.data),
+			"stop that one, give this one another --data, or have both share --store etcd://…")
+	case err != nil:
 		return err
 	}
 	defer func() {
@@ -185,16 +191,7 @@ func openStore(ctx context.Context, at string, log *slog.Logger) (store.Store, e
 		return store.OpenEtcd(ctx, at, log)
 	}
 	s, err := store.Open(at)
-	switch {
-	case errors.Is(err, store.ErrHeld):
-		return nil, withHint(fmt.Errorf("data directory %s is held by another sluice serve", at),
-			"stop that one, give this one another --data, or have both share --store etcd://…")
-	case errors.Is(err, store.ErrDamaged):
-		return nil, storeHint(err, at)
-	case err != nil:
-		return nil, err
-	}
-	return s, nil
+	return s, storeHint(err, at)
 }
 
 // servers are the two listeners of one serve.
