@@ -32,7 +32,7 @@ import (
 // their addresses.
 func besideEnvoy(t *testing.T, test func(t *testing.T, here, there string)) {
 	t.Helper()
-	file := guest(t, "guest")
+	file := guest(t)
 	code, err := os.ReadFile(file)
 	require.NoError(t, err)
 
@@ -171,7 +171,7 @@ func targets(t *testing.T) map[string]string {
 		target, err := strconv.Unquote(`"` + strings.TrimSuffix(string(line), "\n") + `"`)
 		require.NoError(t, err, "%s", line)
 		sent[target] = "GET " + target + " HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n" +
-			"X-Do: on;header :method;header :authority;header :path\r\n\r\n" // the guest shows the upstream what it sees
+			"X-Ask: on;header :method;header :authority;header :path\r\n\r\n" // the guest shows the upstream what it sees
 	}
 	return sent
 }

@@ -21,22 +21,20 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
-// guest compiles a filter of envoy/sim/testdata.
-func guest(t *testing.T, name string) (file string) {
+// guest compiles the simulator's test filter, which does what requests say.
+func guest(t *testing.T) (file string) {
 	t.Helper()
-	file = filepath.Join(t.TempDir(), name+".wasm")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", file, "../sim/testdata/"+name)
+	file = filepath.Join(t.TempDir(), "guest.wasm")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", file, "../sim/testdata/guest")
 	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
 	return file
 }
 
-// witness is the one that does what a request and what messages on its stream say, or says
-// what it sees of an answer.
 func witness(t *testing.T) []byte {
 	t.Helper()
-	wasm, err := os.ReadFile(guest(t, "witness"))
+	wasm, err := os.ReadFile(guest(t))
 	require.NoError(t, err)
 	return wasm
 }

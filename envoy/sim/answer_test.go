@@ -143,7 +143,7 @@ type conveyed interface {
 // place of nil it writes that.
 func requireConveyed(t *testing.T, c courier, wanted func(asked) bool, write bool) {
 	t.Helper()
-	file := filepath.Join("testdata", "witness", "answers.txt")
+	file := filepath.Join("testdata", "guest", "answers.txt")
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	recorded := map[string]string{}
@@ -286,6 +286,5 @@ func (x *simConveyed) got() string {
 // TestAnswersAsRecorded: the filter sees answers as Envoy shows them.
 func TestAnswersAsRecorded(t *testing.T) {
 	t.Parallel()
-	b := setUpWitness(t, func(o *sim.Options) { o.Now = nil })
-	requireConveyed(t, simCourier{simLab{b}}, func(a asked) bool { return !a.envoy }, false)
+	requireConveyed(t, simCourier{newSimLab(t)}, func(a asked) bool { return !a.envoy }, false)
 }

@@ -22,33 +22,6 @@ func (p slowPeer) Send(message []byte) { p.in.Message(p.after, message) }
 func (p slowPeer) CloseSend()          { p.note("close send") }
 func (p slowPeer) Cancel()             { p.note("cancel") }
 
-// setUpPauser starts a host with the filter that does what messages say. The name
-// of a cluster says after how long they come back.
-func setUpPauser(t *testing.T, change ...func(*sim.Options)) (b *bench) {
-	t.Helper()
-	return setUp(t, append([]func(*sim.Options){func(o *sim.Options) {
-		o.Wasm, o.LogLevel, o.OnCall = witness, sim.Info, nil
-		o.Log = func(_ sim.Level, vm int, m string) { b.note(&b.lines, fmt.Sprint(vm, " ", m)) }
-		o.Dial = func(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
-			after, err := time.ParseDuration(c.Cluster)
-			return slowPeer{in, func(what string) { b.note(&b.calls, what) }, after}, err
-		}
-	}}, change...)...)
-}
-
-// setUpWitness starts a host with the filter that logs answers.
-func setUpWitness(t *testing.T, change ...func(*sim.Options)) (b *bench) {
-	t.Helper()
-	return setUp(t, append(change, func(o *sim.Options) {
-		o.Wasm, o.LogLevel = witness, sim.Info
-		o.Log = func(l sim.Level, _ int, m string) {
-			if l == sim.Info {
-				b.note(&b.lines, m)
-			}
-		}
-	})...)
-}
-
 func told(name, do string) *sim.Request {
 	return &sim.Request{Headers: [][2]string{{"x-name", name}, {"x-do", do}}}
 }
@@ -90,7 +63,7 @@ func only(lines []string, word string) (kept []string) {
 }
 
 func TestTimeIsTheCallers(t *testing.T) {
-	b := setUpPauser(t, workers(2))
+	b := setUp(t, workers(2))
 	_, ok := b.Next()
 	require.False(t, ok, "nothing is under way")
 	slow := b.start(0, "slow", "pause|open 7ms|send resume slow")
@@ -113,7 +86,7 @@ func TestTimeIsTheCallers(t *testing.T) {
 
 // A stream keeps its order, whatever the delays.
 func TestOneStreamKeepsItsOrder(t *testing.T) {
-	b := setUpPauser(t, func(o *sim.Options) {
+	b := setUp(t, func(o *sim.Options) {
 		o.Dial = func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) {
 			in.Message(5*time.Millisecond, []byte("path first"))
 			in.Message(time.Millisecond, []byte("path second"))
@@ -130,7 +103,7 @@ func TestOneStreamKeepsItsOrder(t *testing.T) {
 }
 
 func TestPausedRequestFreesTheWorker(t *testing.T) {
-	b := setUpPauser(t)
+	b := setUp(t)
 	gone, answer := make(chan struct{}), make(chan *sim.Response)
 	pause := func() {
 		pausing := make(chan struct{})
@@ -156,7 +129,7 @@ func TestPausedRequestFreesTheWorker(t *testing.T) {
 }
 
 func TestNothingCanResume(t *testing.T) {
-	b := setUpPauser(t)
+	b := setUp(t)
 	_, err := b.Serve(0, told("a", "pause"))
 	require.ErrorIs(t, err, sim.ErrPaused)
 	require.Equal(t, []string{"0 log a ", "0 done a", "0 delete a"}, b.heard()[1:])
@@ -164,15 +137,15 @@ func TestNothingCanResume(t *testing.T) {
 }
 
 func TestCloseEndsPauses(t *testing.T) {
-	b := setUpPauser(t)
+	b := setUp(t)
 	x := b.start(0, "a", "pause|open 1ms")
 	b.Close()
 	require.True(t, b.finish(x).Reset)
-	require.Equal(t, []string{"cancel"}, b.called())
+	require.Equal(t, []string{"cancel"}, b.ended())
 }
 
 func TestDeniedWhileTheUpstreamThinks(t *testing.T) {
-	b := setUpPauser(t)
+	b := setUp(t)
 	r := told("a", "pause|tick 1 resume a")
 	r.Upstream = func(*sim.Request) (*sim.Response, error) {
 		_, err := b.Serve(0, told("b", "reply a 429"))
@@ -185,7 +158,7 @@ func TestDeniedWhileTheUpstreamThinks(t *testing.T) {
 }
 
 func TestIdle(t *testing.T) {
-	b := setUpPauser(t, func(o *sim.Options) { o.StreamIdle = time.Second })
+	b := setUp(t, func(o *sim.Options) { o.StreamIdle = time.Second })
 	first := b.start(0, "a", "pause")
 	b.at(1e6)
 	r := told("b", "pause")
@@ -208,7 +181,7 @@ func TestIdle(t *testing.T) {
 // see maxNested.
 func TestTooManyRepliesAtOnce(t *testing.T) {
 	const many, managed = 320, 304
-	b := setUpPauser(t, func(o *sim.Options) { o.StreamIdle = time.Second })
+	b := setUp(t, func(o *sim.Options) { o.StreamIdle = time.Second })
 	var all []*sim.Exchange
 	for i := range many {
 		all = append(all, b.start(0, fmt.Sprint("r", i), "pause"))
@@ -228,22 +201,22 @@ func TestTooManyRepliesAtOnce(t *testing.T) {
 	require.True(t, waits.Paused(), "nobody resumes it")
 	b.run(waits)
 	require.Equal(t, 503, b.finish(waits).Status)
-	require.Equal(t, []string{"cancel"}, b.called(), "the stream ends with the VM")
+	require.Equal(t, []string{"cancel"}, b.ended(), "the stream ends with the VM")
 }
 
 // A configuration goes with its last request, and its streams with it.
 func TestStreamsEndWithTheirConfiguration(t *testing.T) {
-	b := setUpPauser(t)
+	b := setUp(t)
 	x := b.start(0, "a", "pause|open 1ms|send reply a 429")
 	require.NoError(t, b.Configure([]byte("second")))
-	require.Empty(t, b.called())
+	require.Empty(t, b.ended())
 	b.run(x)
 	require.Equal(t, 429, b.finish(x).Status)
-	require.Equal(t, []string{"cancel"}, b.called())
+	require.Equal(t, []string{"cancel"}, b.ended())
 }
 
 func TestNoClusters(t *testing.T) {
-	b := setUpPauser(t, func(o *sim.Options) { o.Dial = nil })
+	b := setUp(t, func(o *sim.Options) { o.Dial = nil })
 	b.start(0, "a", "open 1ms")
 	require.Equal(t, []string{"0 request_headers a 1", "0 open 1ms 10 0", "0 grpc_close root 6 14"}, b.heard())
 }
@@ -257,7 +230,7 @@ func (b *bench) named(name string) *sim.Exchange {
 
 // Parts have an order, and one that comes too late is lost.
 func TestPartsOutOfOrder(t *testing.T) {
-	b := setUpWitness(t)
+	b := setUp(t)
 	x := b.named("a")
 	require.ErrorContains(t, x.Chunk(nil, true), "its headers come first")
 	require.ErrorContains(t, x.Trailers(nil), "its headers come first")
@@ -283,7 +256,7 @@ func TestPartsOutOfOrder(t *testing.T) {
 	require.NoError(t, err, "the upstream cannot know")
 	require.ErrorContains(t, x.Chunk(nil, true), "the stream was reset")
 
-	p := setUpPauser(t)
+	p := setUp(t)
 	x = p.start(0, "a", "pause|tick 1000")
 	_, err = x.Answer(ok, true)
 	require.ErrorContains(t, err, "the filter has paused it")
@@ -293,7 +266,7 @@ func TestPartsOutOfOrder(t *testing.T) {
 
 // Serve shows the whole answer of the upstream, one that fails too.
 func TestServeShowsTheWholeAnswer(t *testing.T) {
-	b := setUpWitness(t)
+	b := setUp(t)
 	r := &sim.Request{Headers: [][2]string{{"x-name", "a"}}}
 	r.Upstream = func(*sim.Request) (*sim.Response, error) {
 		return &sim.Response{Status: 200, Body: []byte("hello"), Trailers: [][2]string{{"Grpc-Status", "3"}}}, nil
@@ -310,7 +283,7 @@ func TestServeShowsTheWholeAnswer(t *testing.T) {
 }
 
 func TestWithheldCallbacks(t *testing.T) {
-	b := setUpWitness(t, func(o *sim.Options) { o.Withheld = []string{"proxy_on_response_body", "proxy_on_log"} })
+	b := setUp(t, func(o *sim.Options) { o.Withheld = []string{"proxy_on_response_body", "proxy_on_log"} })
 	x := b.named("a")
 	_, err := x.Answer(&sim.Response{Status: 200}, false)
 	require.NoError(t, err)
@@ -321,7 +294,7 @@ func TestWithheldCallbacks(t *testing.T) {
 
 // A filter that traps on a part of the body cuts the answer off.
 func TestTrapOnAPart(t *testing.T) {
-	b := setUpWitness(t)
+	b := setUp(t)
 	x, other := b.named("a"), b.named("b")
 	for _, x := range []*sim.Exchange{x, other} {
 		_, err := x.Answer(&sim.Response{Status: 200}, false)
@@ -334,7 +307,7 @@ func TestTrapOnAPart(t *testing.T) {
 
 // What another callback asks for, for an answer under way, ends it.
 func TestClosedFromATick(t *testing.T) {
-	b := setUpPauser(t)
+	b := setUp(t)
 	x := b.start(0, "a", "tick 5 reply a 429")
 	_, err := x.Answer(&sim.Response{Status: 200}, false)
 	require.NoError(t, err)

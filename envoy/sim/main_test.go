@@ -9,17 +9,18 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// guest is the test filter; arena is the same with a malloc of its own and
-// another version.
+// guest is the test filter; second is another version of it, which allocates by
+// proxy_on_memory_allocate alone.
 var (
-	guest, arena, witness []byte
-	cacheDir, wasmDir     string
+	guest, second     []byte
+	cacheDir, wasmDir string
 )
 
 func TestMain(m *testing.M) {
@@ -34,10 +35,9 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	wasmDir, cacheDir = dir, filepath.Join(dir, "cache")
-	for name, wasm := range map[string]*[]byte{"guest": &guest, "arena": &arena, "witness": &witness} {
-		source := strings.Replace(name, "arena", "guest", 1)
+	for name, wasm := range map[string]*[]byte{"guest": &guest, "second": &second} {
 		out := filepath.Join(dir, name+".wasm")
-		build := exec.Command("go", "build", "-tags", name, "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./testdata/"+source)
+		build := exec.Command("go", "build", "-tags", name, "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./testdata/guest")
 		build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 		if text, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build guest: %v\n%s", err, text)
@@ -59,19 +59,24 @@ type bench struct {
 	mu    sync.Mutex
 	ns    int64
 	lines []string
-	calls []string
+	ends  []string // of gRPC streams
 }
 
-// setUp starts a host and configures it with "first", unless an option says
-// otherwise.
+// setUp starts a host and configures it with "first". The name of a cluster says after how
+// long it repeats what it is told.
 func setUp(t *testing.T, change ...func(*sim.Options)) *bench {
 	t.Helper()
 	b := &bench{t: t}
 	o := sim.Options{
 		Wasm: guest, VMID: "vm", PluginName: "plugin", RootID: "root", CacheDir: cacheDir, Seed: 1,
-		Now:    b.now,
-		Log:    func(l sim.Level, vm int, m string) { b.note(&b.lines, fmt.Sprintf("%d %v %s", vm, l, m)) },
-		OnCall: func(vm int, call string) { b.note(&b.calls, fmt.Sprintf("%d %s", vm, call)) },
+		Now: b.now, LogLevel: sim.Info,
+		Log: func(l sim.Level, vm int, m string) {
+			b.note(&b.lines, strings.Replace(fmt.Sprintf("%d %v %s", vm, l, m), " info ", " ", 1))
+		},
+		Dial: func(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
+			after, err := time.ParseDuration(c.Cluster)
+			return slowPeer{in, func(what string) { b.note(&b.ends, what) }, after}, err
+		},
 	}
 	for _, f := range change {
 		f(&o)
@@ -81,6 +86,7 @@ func setUp(t *testing.T, change ...func(*sim.Options)) *bench {
 	t.Cleanup(h.Close)
 	b.Host = h
 	require.NoError(t, h.Configure([]byte("first")))
+	b.heard()
 	return b
 }
 
@@ -102,10 +108,9 @@ func (b *bench) note(list *[]string, line string) {
 	*list = append(*list, line)
 }
 
-// heard returns the log lines since it was last asked, and calls the host
-// calls.
-func (b *bench) heard() []string  { return b.take(&b.lines) }
-func (b *bench) called() []string { return b.take(&b.calls) }
+// heard returns the log lines since it was last asked, and ended how streams have ended.
+func (b *bench) heard() []string { return b.take(&b.lines) }
+func (b *bench) ended() []string { return b.take(&b.ends) }
 
 func (b *bench) take(list *[]string) []string {
 	b.mu.Lock()
@@ -125,7 +130,7 @@ func (b *bench) do(worker int, steps string, change ...func(*sim.Request)) []str
 
 func (b *bench) serve(worker int, steps string, change ...func(*sim.Request)) *sim.Response {
 	b.t.Helper()
-	r := &sim.Request{Headers: [][2]string{{"x-do", steps}}}
+	r := &sim.Request{Headers: [][2]string{{"x-ask", steps}}}
 	for _, f := range change {
 		f(r)
 	}

@@ -343,7 +343,7 @@ func startRecorder(t *testing.T, binary string) (*proc.Process, *dispatch) {
 		}
 		clusters += fmt.Sprintf(recordCluster, name, address[strings.LastIndex(address, ":")+1:], protocol)
 	}
-	filter := filepath.Join(wasmDir, "witness.wasm")
+	filter := filepath.Join(wasmDir, "guest.wasm")
 	listeners := fmt.Sprintf(recordListener, "talks", "stream_idle_timeout: "+idle.String(), filter) + "," +
 		fmt.Sprintf(recordListener, "answers", answerOptions, filter)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

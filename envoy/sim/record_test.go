@@ -137,7 +137,7 @@ func requireConducted(t *testing.T, l lab, anew bool) {
 		time.Sleep(20 * time.Millisecond) // for what nobody waits for
 		write(&b, l.log()[from:], answers)
 	}
-	file := filepath.Join("testdata", "witness", "talks.txt")
+	file := filepath.Join("testdata", "guest", "talks.txt")
 	if anew {
 		require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
 	}
@@ -209,6 +209,20 @@ type simLab struct {
 	*bench
 }
 
+// newSimLab is the simulator in real time. Of the log it keeps what the guest says.
+func newSimLab(t *testing.T) (l simLab) {
+	t.Helper()
+	l.bench = setUp(t, func(o *sim.Options) {
+		o.Now, o.Dial, o.StreamIdle = nil, dial, idle
+		o.Log = func(level sim.Level, vm int, m string) {
+			if level == sim.Info && vm == 0 && l.bench != nil {
+				l.note(&l.lines, m)
+			}
+		}
+	})
+	return l
+}
+
 func (l simLab) log() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -233,7 +247,7 @@ func (l simLab) request(ctx context.Context, tk talk) string {
 
 func TestAsRecorded(t *testing.T) {
 	t.Parallel()
-	b := setUpWitness(t, func(o *sim.Options) { o.Now, o.Dial, o.StreamIdle = nil, dial, idle })
+	b := newSimLab(t)
 	stop := make(chan struct{})
 	var ticking sync.WaitGroup
 	ticking.Go(func() {
@@ -247,7 +261,7 @@ func TestAsRecorded(t *testing.T) {
 		}
 	})
 	t.Cleanup(func() { close(stop); ticking.Wait() })
-	requireConducted(t, simLab{b}, false)
+	requireConducted(t, b, false)
 }
 
 const (

@@ -18,7 +18,7 @@
 // Such a caller starts requests with Start, and while one is paused it sets the time
 // to Next and calls TickDue. From one goroutine, the same requests give the same order.
 //
-// testdata/witness/talks.txt, and for answers answers.txt beside it, hold what
+// testdata/guest/talks.txt, and for answers answers.txt beside it, hold what
 // Envoys 1.36 and 1.40 did, over HTTP/1.1 and HTTP/2. The simulator differs from them in this:
 //   - A websocket has no empty part of a body behind its headers, and how its client leaves is
 //     told as over HTTP/1.1.

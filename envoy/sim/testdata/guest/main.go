@@ -1,279 +1,356 @@
-// Command guest is the filter of the simulator's tests. A request says in its
-// header x-do what to do, in steps parted by ";"; the answer is a local reply
-// with a line for each step, or, after the step "on", the upstream's. Steps in
+// Command guest is the filter of the simulator's tests, and that whose callbacks are recorded
+// on a real Envoy. It is exported functions alone, without the SDK.
+//
+// A request with a header x-ask says there what to do, in steps parted by ";". The answer is a
+// local reply with a line for each step, or, after the step "on", the upstream's. Steps in
 // x-then are done on the response and answered in headers x-then.
+//
+// Of any other request, which has a name in its header x-name, callbacks are logged. One with
+// a header x-do has a talk: that says what to do, in steps parted by "|"; a message
+// on a gRPC stream says it in steps parted by ";". Each host call is logged with its status.
+// Without a talk it is logged what Envoy shows of its answer: the arguments of callbacks, and
+// what the attributes read in them. If the name has "deny" in it, the filter answers.
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unsafe"
-
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 )
 
-//go:wasmimport env proxy_get_current_time_nanoseconds
-func currentTime(ns unsafe.Pointer) uint32
+func main() {}
+
+//go:wasmimport env proxy_log
+func hostLog(level uint32, text string) uint32
+
+//go:wasmimport env proxy_get_header_map_value
+func headerValue(kind uint32, key string, at, size *uint32) uint32
+
+//go:wasmimport env proxy_get_buffer_bytes
+func bufferBytes(kind, start, most uint32, at, size *uint32) uint32
+
+//go:wasmimport env proxy_get_property
+func getProperty(path string, at, size *uint32) uint32
 
 //go:wasmimport env proxy_set_effective_context
 func setEffectiveContext(id uint32) uint32
 
-//go:wasmimport wasi_snapshot_preview1 random_get
-func random(buf unsafe.Pointer, size uint32) uint32
-
-//go:wasmimport wasi_snapshot_preview1 poll_oneoff
-func poll(in, out unsafe.Pointer, n uint32, events unsafe.Pointer) uint32
-
-//go:wasmimport env proxy_get_buffer_bytes
-func bufferBytes(kind, start, size uint32, data, length unsafe.Pointer) uint32
+//go:wasmimport env proxy_continue_stream
+func continueStream(kind uint32) uint32
 
 //go:wasmimport env proxy_send_local_response
-func localResponse(code uint32, details unsafe.Pointer, detailsSize uint32, body unsafe.Pointer, bodySize uint32,
-	headers unsafe.Pointer, headersSize uint32, grpc int32) uint32
+func localResponse(code uint32, details, body, headers string, grpc int32) uint32
 
-// wild makes the allocator of the arena call the host.
-var wild bool
+//go:wasmimport env proxy_set_tick_period_milliseconds
+func setTickPeriod(ms uint32) uint32
 
-var metrics = map[string]uint32{}
+//go:wasmimport env proxy_grpc_stream
+func grpcStream(target, service, method, metadata string, token *uint32) uint32
 
-func main() {}
+//go:wasmimport env proxy_grpc_send
+func grpcSend(token uint32, message string, end uint32) uint32
 
-func init() {
-	proxywasm.SetVMContext(&vm{})
-}
+//go:wasmimport env proxy_grpc_close
+func grpcClose(token uint32) uint32
 
-type vm struct{ types.DefaultVMContext }
+//go:wasmimport env proxy_grpc_cancel
+func grpcCancel(token uint32) uint32
 
-func (*vm) OnVMStart(size int) types.OnVMStartStatus {
-	if b, err := proxywasm.GetVMConfiguration(); err == nil && string(b) == "refuse" {
-		return false
+var (
+	root    uint32
+	names   = map[uint32]string{} // of requests
+	ids     = map[string]uint32{}
+	talking []uint32 // requests that have a talk
+	token   uint32   // of the stream opened last
+	onTick  string
+	onClose string
+)
+
+// given is memory that the host fills, kept until it is read.
+var given = map[uint32][]byte{}
+
+//go:wasmexport proxy_abi_version_0_2_0
+func abiVersion() {}
+
+func allocate(size uint32) unsafe.Pointer {
+	if wild {
+		currentTime(new(uint64))
 	}
-	return true
+	b := make([]byte, size)
+	at := unsafe.Pointer(unsafe.SliceData(b))
+	given[uint32(uintptr(at))] = b
+	return at
 }
 
-func (*vm) NewPluginContext(id uint32) types.PluginContext { return &plugin{id: id} }
-
-type plugin struct {
-	types.DefaultPluginContext
-	id     uint32
-	config string
+// say logs words with blanks between them.
+func say(words ...any) {
+	line := fmt.Sprintln(words...)
+	hostLog(2, line[:len(line)-1])
 }
 
-func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
-	b, err := proxywasm.GetPluginConfiguration()
-	if err != nil && err != types.ErrorStatusNotFound {
-		panic(err)
+// got returns what a call puts into memory that it asks for, and the host's status.
+func got(call func(at, size *uint32) uint32) (string, uint32) {
+	var at, size uint32
+	status := call(&at, &size)
+	b := given[at]
+	delete(given, at)
+	return string(b[:min(int(size), len(b))]), status
+}
+
+func header(kind uint32, key string) (string, uint32) {
+	return got(func(at, size *uint32) uint32 { return headerValue(kind, key, at, size) })
+}
+
+func buffer(kind uint32) (string, uint32) {
+	return got(func(at, size *uint32) uint32 { return bufferBytes(kind, 0, 1<<20, at, size) })
+}
+
+func property(path string) (string, uint32) {
+	return got(func(at, size *uint32) uint32 { return getProperty(path, at, size) })
+}
+
+//go:wasmexport proxy_on_vm_start
+func onVMStart(_, _ uint32) uint32 {
+	if text, _ := buffer(6); text == "refuse" {
+		return 0
 	}
-	p.config = string(b)
-	proxywasm.LogInfof("configure %s", p.config)
-	for _, word := range strings.Fields(p.config) {
-		name, value, _ := strings.Cut(word, "=")
-		switch name {
-		case "refuse":
-			proxywasm.LogErrorf("refused: %s", value)
-			return false
-		case "panic":
-			panic(value)
-		case "tick":
-			ms, _ := strconv.Atoi(value)
-			_ = proxywasm.SetTickPeriodMilliSeconds(uint32(ms))
-		case "set":
-			_ = proxywasm.SetSharedData(value, []byte("configured"), 0)
-		case "once":
-			if proxywasm.SetSharedData("once", nil, 0xFFFFFFFE) != nil {
-				return false
-			}
-		case "veto":
-			if b, _, _ := proxywasm.GetSharedData(value); string(b) == "no" {
-				return false
-			}
-		}
+	return 1
+}
+
+//go:wasmexport proxy_on_configure
+func onConfigure(id, _ uint32) uint32 {
+	root = id
+	configs[id], _ = buffer(7)
+	return configured(configs[id])
+}
+
+//go:wasmexport proxy_on_context_create
+func onContextCreate(id, parent uint32) { parents[id] = parent }
+
+//go:wasmexport proxy_on_request_headers
+func onRequestHeaders(id, n, end uint32) uint32 {
+	if do, status := header(0, "x-ask"); status == 0 {
+		asked[id] = &asking{config: configs[parents[id]], n: n, end: end}
+		return asked[id].requestHeaders(do)
 	}
-	return true
-}
-
-func (p *plugin) OnTick() {
-	proxywasm.LogInfof("tick %s", p.config)
-}
-
-func (p *plugin) OnPluginDone() bool {
-	proxywasm.LogInfof("done %s", p.config)
-	return true
-}
-
-func (p *plugin) NewHttpContext(id uint32) types.HttpContext { return &request{plugin: p, id: id} }
-
-type request struct {
-	types.DefaultHttpContext
-	plugin *plugin
-	id     uint32
-	then   string
-	log    bool
-	action types.Action
-	on     bool
-}
-
-func (r *request) OnHttpRequestHeaders(n int, end bool) types.Action {
-	r.action = types.ActionContinue
-	do, err := proxywasm.GetHttpRequestHeader("x-do")
-	if err != nil {
-		return types.ActionContinue
+	name, _ := header(0, "x-name")
+	names[id], ids[name] = name, id
+	if do, status := header(0, "x-do"); status == 0 {
+		talking = append(talking, id)
+		say("request_headers", name, end)
+		return steps(do, "|")
 	}
-	r.then, _ = proxywasm.GetHttpRequestHeader("x-then")
-	lines := r.steps(do, n, end)
-	if !r.on {
-		_ = proxywasm.SendHttpResponse(200, [][2]string{{"x-from", "guest"}}, []byte(strings.Join(lines, "\n")), -1)
-		return types.ActionContinue
+	say("request_headers", name, end, attributes())
+	if strings.Contains(name, "deny") {
+		reply(429)
 	}
-	for _, line := range lines {
-		_ = proxywasm.AddHttpRequestHeader("x-did", line)
-	}
-	return r.action
+	return 0
 }
 
-func (r *request) OnHttpResponseHeaders(n int, end bool) types.Action {
-	r.action = types.ActionContinue
-	if r.then != "" {
-		for _, line := range r.steps(r.then, n, end) {
-			_ = proxywasm.AddHttpResponseHeader("x-then", line)
-		}
+//go:wasmexport proxy_on_response_headers
+func onResponseHeaders(id, n, end uint32) uint32 {
+	if r := asked[id]; r != nil {
+		r.n, r.end = n, end
+		return r.responseHeaders()
 	}
-	return r.action
+	if slices.Contains(talking, id) {
+		status, _ := header(2, ":status")
+		say("response_headers", names[id], status, end)
+	} else {
+		say("response_headers", names[id], end, maps(), attributes())
+	}
+	return 0
 }
 
-func (r *request) OnHttpStreamDone() {
-	if r.log {
-		path, err := proxywasm.GetHttpRequestHeader(":path")
-		status, err2 := proxywasm.GetHttpResponseHeader(":status")
-		code, err3 := proxywasm.GetProperty([]string{"response", "code"})
-		proxywasm.LogInfof("log %s %v %s %v %v %v", path, err, status, err2, code, err3)
+//go:wasmexport proxy_on_response_body
+func onResponseBody(id, size, end uint32) uint32 {
+	if asked[id] != nil || slices.Contains(talking, id) {
+		return 0
 	}
-}
-
-func (r *request) steps(do string, n int, end bool) (lines []string) {
-	for _, step := range strings.Split(do, ";") {
-		lines = append(lines, r.step(n, end, strings.Fields(step)))
-	}
-	return lines
-}
-
-func answer(value any, err error) string {
-	if err != nil {
-		return strings.TrimPrefix(err.Error(), "error status returned by host: ")
-	}
-	return fmt.Sprint(value)
-}
-
-func (r *request) step(n int, end bool, w []string) string {
-	w = append(w, "", "", "", "")
-	switch w[0] {
-	case "on":
-		r.on = true
-	case "pause":
-		r.action = types.ActionPause
-	case "resume":
-		return answer("ok", proxywasm.ResumeHttpRequest())
-	case "log":
-		r.log = true
-	case "say":
-		fmt.Println("said", w[1])
-	case "config":
-		return r.plugin.config
-	case "version":
-		return version()
-	case "panic":
+	text, status := buffer(1)
+	say("response_body", names[id], size, end, fmt.Sprintf("%q", text), status, maps(), attributes())
+	if text == "trap" {
 		panic("asked to")
-	case "info":
-		return fmt.Sprint(n, " ", end)
-	case "get":
-		b, cas, err := proxywasm.GetSharedData(w[1])
-		return answer(fmt.Sprintf("%s %d", b, cas), err)
-	case "set":
-		cas, _ := strconv.ParseUint(w[3], 10, 32)
-		return answer("ok", proxywasm.SetSharedData(w[1], []byte(w[2]), uint32(cas)))
-	case "header":
-		return answer(proxywasm.GetHttpRequestHeader(w[1]))
-	case "headers":
-		return answer(proxywasm.GetHttpRequestHeaders())
-	case "add":
-		return answer("ok", proxywasm.AddHttpRequestHeader(w[1], w[2]))
-	case "remove":
-		return answer("ok", proxywasm.RemoveHttpRequestHeader(w[1]))
-	case "response":
-		return answer(proxywasm.GetHttpResponseHeader(w[1]))
-	case "prop":
-		b, err := proxywasm.GetProperty(strings.Split(w[1], "|"))
-		return answer(fmt.Sprintf("%q", b), err)
-	case "setprop":
-		return answer("ok", proxywasm.SetProperty(strings.Split(w[1], "|"), []byte(w[2])))
-	case "now":
-		var ns int64
-		currentTime(unsafe.Pointer(&ns))
-		return fmt.Sprint(ns, " ", time.Now().UnixNano())
-	case "counter", "gauge", "record", "metric", "again":
-		return metric(w)
-	case "random":
-		var b [4]byte
-		random(unsafe.Pointer(&b), 4)
-		return fmt.Sprintf("%x", b)
-	case "poll":
-		var b [64]byte
-		return fmt.Sprint(poll(unsafe.Pointer(&b), unsafe.Pointer(&b), 1, unsafe.Pointer(&b)))
-	case "effective":
-		id, _ := strconv.Atoi(w[1])
-		return fmt.Sprint(setEffectiveContext(uint32(id)))
-	case "buffer":
-		kind, _ := strconv.Atoi(w[1])
-		var data, length uint32
-		return fmt.Sprint(bufferBytes(uint32(kind), 0, 10, unsafe.Pointer(&data), unsafe.Pointer(&length)), " ", length)
-	case "call":
-		_, err := proxywasm.DispatchHttpCall("c", [][2]string{{":path", "/"}, {":method", "GET"}, {":authority", "o"}}, nil, nil, 1, func(_, _, _ int) {})
-		return answer("ok", err)
-	case "foreign":
-		_, err := proxywasm.CallForeignFunction("f", []byte("x"))
-		return answer("ok", err)
-	case "wild":
-		wild = true
-	case "mallocs":
-		return fmt.Sprint(mallocs)
-	case "reply":
-		code, _ := strconv.Atoi(w[1])
-		grpc, _ := strconv.Atoi(w[4])
-		details, body := []byte(strings.ReplaceAll(w[3], "_", " ")), []byte(strings.ReplaceAll(w[2], "_", " "))
-		var b, d unsafe.Pointer
-		if len(body) > 0 {
-			b = unsafe.Pointer(&body[0])
-		}
-		if len(details) > 0 {
-			d = unsafe.Pointer(&details[0])
-		}
-		return fmt.Sprint(localResponse(uint32(code), d, uint32(len(details)), b, uint32(len(body)), nil, 0, int32(grpc)))
-	default:
-		return "what is " + w[0]
 	}
-	return "ok"
+	return 0
 }
 
-func metric(w []string) string {
-	n, _ := strconv.ParseInt(w[2], 10, 64)
-	id, known := metrics[w[1]]
-	if !known || w[0] == "again" {
-		switch w[0] {
-		case "counter", "again":
-			id = uint32(proxywasm.DefineCounterMetric(w[1]))
+//go:wasmexport proxy_on_log
+func onLog(id uint32) {
+	if r := asked[id]; r != nil {
+		r.logs()
+	} else if slices.Contains(talking, id) {
+		status, _ := header(2, ":status")
+		say("log", names[id], status)
+	} else if parents[id] != 0 {
+		say("log", names[id], maps(), attributes())
+	}
+}
+
+//go:wasmexport proxy_on_done
+func onDone(id uint32) uint32 {
+	if slices.Contains(talking, id) {
+		say("done", names[id])
+	} else if parents[id] == 0 {
+		say("done", configs[id])
+	}
+	return 1
+}
+
+//go:wasmexport proxy_on_delete
+func onDelete(id uint32) {
+	if slices.Contains(talking, id) {
+		say("delete", names[id])
+	} else if parents[id] != 0 && asked[id] == nil {
+		say("delete", names[id], maps(), attributes())
+	}
+	talking = slices.DeleteFunc(talking, func(other uint32) bool { return other == id })
+	delete(ids, names[id])
+	delete(names, id)
+	delete(asked, id)
+	delete(configs, id)
+	delete(parents, id)
+}
+
+//go:wasmexport proxy_on_tick
+func onTicked(id uint32) {
+	if onTick == "" {
+		say("tick", configs[id])
+		return
+	}
+	setTickPeriod(0)
+	say("tick", "root")
+	steps(onTick, ";")
+}
+
+//go:wasmexport proxy_on_grpc_receive
+func onReceive(_, token, size uint32) {
+	text, status := buffer(5)
+	say("grpc_receive", "root", token, size, status)
+	steps(text, ";")
+}
+
+//go:wasmexport proxy_on_grpc_close
+func onClosed(_, token, code uint32) {
+	say("grpc_close", "root", token, code)
+	do := onClose
+	onClose = ""
+	steps(do, ";")
+}
+
+func steps(do, parting string) (action uint32) {
+	for _, s := range strings.Split(do, parting) {
+		verb, rest, _ := strings.Cut(s, " ")
+		first, second, _ := strings.Cut(rest, " ")
+		n, _ := strconv.Atoi(first)
+		switch verb {
+		case "":
+		case "pause":
+			action = 1
+		case "trap":
+			panic("asked to")
+		case "open":
+			say(s, open(rest), token)
+		case "send":
+			say(s, grpcSend(token, rest, 0))
+		case "last":
+			say(s, grpcSend(token, rest, 1))
+		case "sendto":
+			say(s, grpcSend(uint32(n), second, 0))
+		case "half":
+			say(s, grpcClose(token))
+		case "halfof":
+			say(s, grpcClose(uint32(n)))
+		case "cancel":
+			say(s, grpcCancel(token))
+		case "cancelof":
+			say(s, grpcCancel(uint32(n)))
+		case "resume":
+			say(s, as(first, func() uint32 { return continueStream(0) }))
+		case "reply":
+			code, _ := strconv.Atoi(second)
+			say(s, as(first, func() uint32 { return reply(code) }))
+		case "all":
+			for i := range n {
+				steps(strings.ReplaceAll(strings.SplitN(s, " ", 3)[2], "R", "r"+strconv.Itoa(i)), ";")
+			}
+		case "path":
+			var path string
+			say(s, as(first, func() (status uint32) {
+				path, status = header(0, ":path")
+				return status
+			}), path)
+		case "effective":
+			say(s, setEffectiveContext(uint32(n)))
+		case "tick":
+			onTick = strings.ReplaceAll(second, "+", ";")
+			say("tick", n, setTickPeriod(uint32(n)))
+		case "onclose":
+			onClose = strings.ReplaceAll(rest, "+", ";")
+		case "buffer":
+			text, status := buffer(5)
+			say(s, text, status)
 		default:
-			id = uint32(proxywasm.DefineGaugeMetric(w[1]))
+			say("what is", s)
 		}
-		metrics[w[1]] = id
 	}
-	switch w[0] {
-	case "counter":
-		proxywasm.MetricCounter(id).Increment(uint64(n))
-	case "gauge":
-		proxywasm.MetricGauge(id).Add(n)
+	return action
+}
+
+// as acts for another request.
+func as(who string, do func() uint32) string {
+	effective := setEffectiveContext(ids[who])
+	status := do()
+	setEffectiveContext(root)
+	return fmt.Sprint(effective, status)
+}
+
+func reply(code int) uint32 { return localResponse(uint32(code), "", "from the filter", "", -1) }
+
+// open opens a stream to a cluster, named in a GrpcService.
+func open(cluster string) uint32 {
+	envoyGRPC := "\x0a" + string(rune(len(cluster))) + cluster
+	target := "\x0a" + string(rune(len(envoyGRPC))) + envoyGRPC
+	return grpcStream(target, "test.Commands", "Talk", "", &token)
+}
+
+// maps says what the header maps have: of the request its name, of the response its
+// status, of its trailers one.
+func maps() string {
+	var b strings.Builder
+	for _, f := range []struct {
+		kind uint32
+		name string
+	}{{0, "x-name"}, {2, ":status"}, {3, "x-trailer"}, {3, "grpc-status"}} {
+		b.WriteString(value(header(f.kind, f.name)) + " ")
 	}
-	return fmt.Sprint(id, " ", proxywasm.MetricGauge(id).Value())
+	return "[" + strings.TrimSpace(b.String()) + "]"
+}
+
+// attributes says what can be read of the exchange. Sizes of headers and times differ from
+// run to run: that there is one shows as +.
+func attributes() string {
+	var b strings.Builder
+	for _, path := range []string{
+		"response.code", "response.code_details", "response.flags", "response.grpc_status", "response.size", "response.total_size",
+		"request.size", "request.total_size", "request.duration", "request.time",
+	} {
+		text, status := property(strings.ReplaceAll(path, ".", "\x00"))
+		switch {
+		case status != 0 || path == "response.code_details":
+		case len(text) != 8:
+			text = fmt.Sprintf("%q", text)
+		default:
+			n := int64(binary.LittleEndian.Uint64([]byte(text)))
+			text = fmt.Sprint(n)
+			if n > 0 && strings.Contains("response.total_size request.total_size request.duration request.time", path) {
+				text = "+"
+			}
+		}
+		b.WriteString(value(text, status) + " ")
+	}
+	return "(" + strings.TrimSpace(b.String()) + ")"
 }
