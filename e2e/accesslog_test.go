@@ -38,8 +38,8 @@ rules:
               log_format:
 `+strings.ReplaceAll("\n"+page[1], "\n    ", "\n              ")[1:]+"\n", 1))
 		}})
-		for _, path := range []string{"/a x-user-id=alice", "/a x-user-id=alice", "/a/b x-user-id=bob"} {
-			p.see(t, path, "h", "")
+		for _, r := range [][2]string{{"/a", "alice"}, {"/a", "alice"}, {"/a/b", "bob"}} {
+			p.get(t, r[0], ":host", "h", "x-user-id", r[1])
 		}
 		var lines []string
 		eventually(t, 20*time.Second, "the access log", func() bool {

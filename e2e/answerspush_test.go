@@ -110,16 +110,4 @@ func (r *answerRig) pushesUnderLoad(t *testing.T, control *controlPlane) {
 	r.requireAllFree(t)
 }
 
-// TestWithheldBodies: a filter that needs bodies and sees none says so, and charges the
-// estimate.
-func TestWithheldBodies(t *testing.T) {
-	t.Parallel()
-	p := newest(t).listen(t, proxyOptions{policy: withBodies, edit: replacing("proxy_on_response_body: {}, ", "")})
-	require.Equal(t, 200, p.status(t, "/edges", "x-user-id", "u", "x-send", "content-type: application/json"))
-	eventually(t, 5*time.Second, "the metric", func() bool {
-		n, _ := p.metric(t, "rate_limit_unread_withheld_total", "tokens")
-		return n == 1
-	})
-	require.Contains(t, p.log(), "the proxy shows no bodies of answers: allow proxy_on_response_body")
-	require.EqualValues(t, 10, p.operate(t, "get", "rule=tokens&key=u").Value)
-}
+func TestWithheldBodies(t *testing.T) { eachEnvoy(t, rows("withheld")) }
