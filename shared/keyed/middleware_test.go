@@ -82,9 +82,9 @@ func TestRateLimitFields(t *testing.T) {
 		policy, state string
 	}{
 		{"one", New().Window(time.Minute, 10), "per-user", `"per-user";q=10;w=60`, `"per-user";r=9;t=20`},
-		{"layered", New().Window(time.Minute, 10, Name("minute")).SlidingLog(1500*time.Millisecond, 5), `a"b`,
-			`"a\"b/minute";q=10;w=60, "a\"b/1";q=5`, `"a\"b/minute";r=9;t=20, "a\"b/1";r=4;t=2`},
-		{"burst", New().TokenBucket(time.Minute, 60, Burst(5)), "ü", `"?";q=5`, `"?";r=4;t=1`},
+		{"layered", New().Window(time.Minute, 10, Name("minute")).SlidingLog(1500*time.Millisecond, 5), `a"b\c`,
+			`"a\"b\\c/minute";q=10;w=60, "a\"b\\c/1";q=5`, `"a\"b\\c/minute";r=9;t=20, "a\"b\\c/1";r=4;t=2`},
+		{"burst", New().TokenBucket(time.Minute, 60, Burst(5)), "ü\n\x7f\xff ~", `"???? ~";q=5`, `"???? ~";r=4;t=1`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, _ := build(t, c.b)
@@ -102,13 +102,8 @@ func TestKeys(t *testing.T) {
 		remote, want string
 		ok           bool
 	}{
-		{"192.0.2.7:1234", "192.0.2.7", true},
-		{"[::ffff:192.0.2.7]:1234", "192.0.2.7", true},
 		{"[2001:db8:1:2:3::4]:1234", "2001:db8:1:2::/64", true},
-		{"[fe80::1%eth0]:1234", "fe80::/64", true},
-		{"192.0.2.7", "192.0.2.7", true},
 		{"@", "", false},
-		{"", "", false},
 	} {
 		r := request()
 		r.RemoteAddr = c.remote

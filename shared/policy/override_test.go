@@ -100,11 +100,3 @@ func valid(t *testing.T, domain, rules string) *policy.Policy {
 	require.Empty(t, messages(errs))
 	return p
 }
-
-// A rule that holds nothing has none of it.
-func TestHoldsNothing(t *testing.T) {
-	r := valid(t, "d", `{"name":"a","limits":["9/1s"]}`).Rules[0]
-	require.False(t, r.Holds())
-	require.False(t, r.Concurrency())
-	require.Zero(t, r.HoldNs+r.MaxHoldNs+r.LingerNs)
-}

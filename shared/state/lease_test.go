@@ -2,7 +2,6 @@ package state
 
 import (
 	"fmt"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -59,30 +58,6 @@ func TestALeaseIsKept(t *testing.T) {
 
 	require.Empty(t, held(readLease(t, l, "k", leaseNow-20*second)),
 		"a record of another epoch of the clock holds nothing")
-}
-
-func TestLeasesAreSpentOnce(t *testing.T) {
-	const units = 5000
-	store := newMemory()
-	first := leasesOf(store, 1, 100)
-	e := readLease(t, first, "k", leaseNow)
-	e.Grants[0] = Grant{1, 1, units, leaseNow + second}
-	require.Equal(t, OK, first.Write(e))
-	var spent atomic.Int64
-	race(store, func(_ int, tables *Tables) {
-		l := tables.Leases(CounterID{1}, 7, 1, 100)
-		e := &LeaseEntry{}
-		for {
-			if l.Read(e, []byte("k"), 100*second, leaseNow) != OK || e.Left(leaseNow) == 0 {
-				return
-			}
-			e.Take(leaseNow, 1)
-			if l.Write(e) == OK {
-				spent.Add(1)
-			}
-		}
-	})
-	require.EqualValues(t, units, spent.Load())
 }
 
 func TestAFullPageDropsTheSmallestLease(t *testing.T) {
