@@ -54,36 +54,3 @@ func TestFill(t *testing.T) {
 	require.Zero(t, never.Fill())
 	require.Zero(t, (&Window{Algorithm: FixedWindow, Limit: 3, PeriodNs: second}).Fill())
 }
-
-// A floor that was written under other overrides counts, for the slowest bucket, as
-// empty when it was written, in whatever order configurations read it.
-func TestAFloorOfOtherOverrides(t *testing.T) {
-	written, now := 100*second, 101*second
-	rule := Window{Algorithm: TokenBucket, Limit: 2, Burst: 10, PeriodNs: second}
-	old, next := rule, rule
-	old.Stamp, old.FillNs = 5, 10*second
-	next.Stamp, next.FillNs = 7, 20*second
-	slow := Window{Algorithm: TokenBucket, Limit: 1, Burst: 20, PeriodNs: second, Stamp: 7}
-
-	floor := old.Floor(rule.Set(written, 4), written, written)
-	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: old.stamped(written + old.FillNs)}, floor, "a record without a stamp")
-	fresh := old.Floor(old.Set(written, 4), written, written)
-	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: old.stamped(written + 2*second)}, fresh, "a record of the same overrides")
-	require.Equal(t, fresh, rule.RollFloor(fresh, written, now), "a configuration without overrides changes nothing")
-
-	rolled := next.RollFloor(fresh, written, now)
-	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: next.stamped(written + next.FillNs)}, rolled)
-	start := slow.Start(rolled, written, nil)
-	require.Zero(t, slow.Remaining(&start, written), "empty when it was written")
-	require.LessOrEqual(t, slow.Check(&start, written, 1), written+second+stampMask, "and not in debt")
-	require.Equal(t, rolled, next.RollFloor(rolled, now, now))
-	for range 5 { // both configurations in turn
-		rolled = next.RollFloor(old.RollFloor(rolled, written, written), written, written)
-	}
-	require.Less(t, rolled.EndNs, written+next.FillNs+10*stampMask, "it does not grow")
-
-	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}
-	joined := unknown.MergeFloors(fresh, Usage{EndNs: written + second})
-	require.Equal(t, Usage{EndNs: (fresh.EndNs + 1) &^ 1}, joined)
-	require.Zero(t, stampOf(joined.EndNs), "a configuration that does not know the limits sets no stamp")
-}
