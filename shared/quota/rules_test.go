@@ -203,21 +203,6 @@ var shapes = map[string][]limit.Window{
 	"layered, one free": {limit.Window{Algorithm: limit.FixedWindow, PeriodNs: second, Unlimited: true}, logOf(60, 20*second)},
 }
 
-// TestRefund: units that go back while their windows are open are there again.
-func TestRefund(t *testing.T) {
-	for name, windows := range shapes {
-		s := at(base+ms, 3, windows...)
-		left := s.Left(Terms{})
-		terms := s.Terms(LeaseAuto)
-		c := s.Add(5, terms)
-		require.LessOrEqual(t, s.Left(Terms{}), left-5, name)
-		s.Roll(base + 50*ms)
-		require.True(t, s.Refund(&c, 5, false), name)
-		s.Roll(max(terms.EndNs, base+50*ms))
-		require.Equal(t, left, min(s.Left(Terms{}), left), name)
-	}
-}
-
 // TestRefundTooLate: units of a window that has ended leave the next one alone.
 func TestRefundTooLate(t *testing.T) {
 	for name, windows := range shapes {
@@ -229,36 +214,4 @@ func TestRefundTooLate(t *testing.T) {
 		s.Refund(&c, 5, false)
 		require.Equal(t, before, s.Left(Terms{}), name)
 	}
-}
-
-// TestLeasedBucket: all that is leased from a bucket while the first lease lasts is
-// spent at its end, in one moment. With the end as the stamp that is at most the
-// burst. Without, a bucket of 100 that gains 1,000 a second and has leases of ten
-// seconds admits a hundred times as much.
-func TestLeasedBucket(t *testing.T) {
-	for _, c := range []struct {
-		window  limit.Window
-		length  int64
-		without uint32
-	}{
-		{bucket(1000, second, 100), 10 * second, 100 + 10000},
-		{bucket(1000, second, 10000), 100 * ms, 10000 + 100}, // as Terms has it
-	} {
-		require.LessOrEqual(t, leasedUntil(c.window, c.length, true), c.window.Burst)
-		require.Equal(t, c.without, leasedUntil(c.window, c.length, false))
-	}
-}
-
-func leasedUntil(w limit.Window, length int64, stamp bool) (total uint32) {
-	s, terms := at(base, 0, w), Terms{}
-	if stamp {
-		terms.EndNs = base + length
-	}
-	for s.NowNs <= base+length {
-		left := s.Left(terms)
-		s.Add(left, terms)
-		total += left
-		s.Roll(s.NowNs + 10*ms)
-	}
-	return total
 }
