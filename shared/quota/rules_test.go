@@ -160,6 +160,7 @@ func TestWait(t *testing.T) {
 		"log":                           {at(base+second, 100, logOf(100, 60*second)), 30},
 		"bucket":                        {at(base+second, 990, bucket(100, second, 1000)), 30},
 		"a bucket with a lease":         {leased, 30},
+		"before a bucket's lease ends":  {leased, 10},
 		"a bucket with a lease, wholly": {leased, 1000},
 	} {
 		wait := c.state.WaitNs(c.cost)
