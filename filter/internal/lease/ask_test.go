@@ -140,31 +140,11 @@ func (w *worker) tick() {
 	w.client.Tick(w.proxy.Clock)
 }
 
-const (
-	perUser = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"]}`
-	noLease = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["3/1m"],"lease":"off"}`
-)
-
 // pair is a worker and its service at one clock.
 func pair(t *testing.T, rules string) (*worker, *service) {
 	proxy := hosttest.New()
 	proxy.Clock = 1000 * 60 * second
 	return newWorker(t, proxy, rules, 1), newService(t, func() int64 { return proxy.Clock })
-}
-
-func TestADenialIsRemembered(t *testing.T) {
-	w, s := pair(t, perUser)
-	for range 103 {
-		w.request("a")
-		w.exchange(s)
-	}
-	require.Equal(t, 100, w.admitted())
-	before := w.lastID
-	require.False(t, w.verdicts[w.request("a")])
-	require.Equal(t, before, w.lastID, "asked again")
-	w.proxy.Clock += second
-	w.request("a")
-	require.NotEqual(t, before, w.lastID, "a denial is remembered for a second at most")
 }
 
 func (w *worker) admitted() (n int) {
@@ -174,56 +154,6 @@ func (w *worker) admitted() (n int) {
 		}
 	}
 	return n
-}
-
-func TestWithoutALeaseEachRequestAsks(t *testing.T) {
-	w, s := pair(t, noLease)
-	for i := range 5 {
-		at := w.request("a")
-		w.exchange(s)
-		require.Equal(t, i < 3, w.verdicts[at], "request %d", i)
-	}
-	require.EqualValues(t, 5, w.lastID)
-}
-
-func TestASilentServiceIsWaitedForOnce(t *testing.T) {
-	for _, tt := range []struct {
-		then  string
-		allow int
-	}{{"local", 50}, {"allow", 200}, {"deny", 0}} {
-		t.Run(tt.then, func(t *testing.T) {
-			w, s := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"`+tt.then+`"}`)
-			w.engine.Leases.SetProxies(2)
-			first := w.request("a")
-			for range 9 {
-				w.proxy.Clock += 10 * ms
-				w.tick()
-			}
-			require.NotContains(t, w.verdicts, first)
-			w.proxy.Clock += 20 * ms
-			w.tick()
-			require.Contains(t, w.verdicts, first)
-			for range 199 {
-				w.request("a")
-			}
-			require.Len(t, w.verdicts, 200, "nobody waits for a silent service")
-			require.Equal(t, tt.allow, w.admitted())
-
-			for range 20 { // it comes back
-				w.proxy.Clock += 100 * ms
-				w.tick()
-				w.exchange(s)
-			}
-			require.False(t, w.engine.Leases.Silent)
-			for range 200 {
-				w.request("a")
-				w.exchange(s)
-			}
-			if tt.then == "local" {
-				require.Equal(t, 100, w.admitted(), "what was admitted alone is counted")
-			}
-		})
-	}
 }
 
 // The service may be silent to a worker that has asked ahead and of which no request waits: it is cut
@@ -283,18 +213,6 @@ func TestAStandstillIsNotSilence(t *testing.T) {
 	}
 }
 
-func TestAClosedStreamIsAskedAgain(t *testing.T) {
-	w, s := pair(t, perUser)
-	first := w.request("a")
-	w.stream = nil
-	w.client.Closed(w.proxy.Clock)
-	w.proxy.Clock += 20 * ms
-	w.tick()
-	w.exchange(s)
-	require.True(t, w.verdicts[first])
-	require.Equal(t, 2, w.opened)
-}
-
 func TestWhatANewerServiceSaysIsNotAGrant(t *testing.T) {
 	w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"deny"}`)
 	first := w.request("a")
@@ -331,49 +249,4 @@ func TestALateAnswerCounts(t *testing.T) {
 	require.Greater(t, w.lastID, asked, "the key is asked for again")
 	require.NoError(t, w.client.Receive(answer, w.proxy.Clock))
 	require.True(t, w.verdicts[w.request("a")], "the unit of the late answer is used")
-}
-
-func TestAClientThatHasGoneIsNotResumed(t *testing.T) {
-	w, s := pair(t, perUser)
-	first := w.request("a")
-	w.client.Forget(first)
-	require.False(t, w.client.Waiting())
-	w.exchange(s)
-	require.NotContains(t, w.verdicts, first)
-	require.True(t, w.verdicts[w.request("a")], "its unit is the next request's")
-}
-
-// One callback resumes few requests. One that is ready when a tick comes may have to wait again, and
-// even then not for longer than the timeout.
-func TestOneCallbackResumesFew(t *testing.T) {
-	for _, answers := range []bool{true, false} {
-		w, s := pair(t, `{"name":"r","scope":"cluster","limits":["100/1m"],"on_unavailable":"deny"}`)
-		for range 300 {
-			w.request("a")
-		}
-		for range 2 { // the first request asks alone
-			s.serve(w.stream)
-			w.deliver()
-		}
-		require.Len(t, w.verdicts, 1+64, "no callback resumes more")
-		for range 15 {
-			w.tick()
-			if answers {
-				w.exchange(s)
-			}
-			w.proxy.Clock += 10 * ms
-		}
-		require.Len(t, w.verdicts, 300)
-		require.Equal(t, 100, w.admitted())
-	}
-}
-
-func TestTooManyWaiters(t *testing.T) {
-	w, _ := pair(t, `{"name":"r","scope":"cluster","limits":["100000/1m"],"on_contention":"deny"}`)
-	const most = 1024
-	for range most + 10 {
-		w.request("a")
-	}
-	require.Len(t, w.verdicts, 10, "the others wait")
-	require.Zero(t, w.admitted())
 }

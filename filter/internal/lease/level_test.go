@@ -1,9 +1,7 @@
 package lease_test
 
 import (
-	"fmt"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,68 +41,4 @@ func TestLevelsAreBounded(t *testing.T) {
 	asked := s.asked
 	require.LessOrEqual(t, state(), 130)
 	require.Equal(t, 1<<16, s.asked-asked)
-}
-
-// TestMessagesAreShort: however many levels are stated at once.
-func TestMessagesAreShort(t *testing.T) {
-	var rules []string
-	for n := range 16 {
-		rules = append(rules, fmt.Sprintf(`{"name":"r%d","scope":"cluster","key":[{"header":"u"}],"algorithm":"concurrency","limits":["4"]}`, n))
-	}
-	w, s := holdingPair(t, strings.Join(rules, ","))
-	for n := range 300 {
-		w.request(strconv.Itoa(n)) // Send looks at the length
-	}
-	w.exchange(s)
-	require.Equal(t, 300, w.admitted())
-}
-
-// TestUnitsOfRequestsThatHaveNotGoneOn: a worker states them as held. Of many requests it lets some
-// go on in a callback, and the others in the next.
-func TestUnitsOfRequestsThatHaveNotGoneOn(t *testing.T) {
-	w, s := holdingPair(t, strings.Replace(slotRule, `"3"`, `"100"`, 1))
-	for range 100 {
-		w.request("a")
-	}
-	w.exchange(s)
-	require.Len(t, w.holds, 65)
-	w.answer(1, 0)
-	s.serve(w.stream)
-	require.EqualValues(t, 99, s.held())
-	w.deliver()
-	require.Len(t, w.holds, 99)
-}
-
-// TestManyRequestsKeepNoSlot: however many wait to ask, what has ended is stated with the next
-// message.
-func TestManyRequestsKeepNoSlot(t *testing.T) {
-	w, s := holdingPair(t, slotRule)
-	w.request("ends")
-	w.exchange(s)
-	for n := range 600 {
-		w.request(strconv.Itoa(n))
-	}
-	w.answer(1, 0)
-	require.EqualValues(t, 1, s.held())
-	w.serve(s, 2)
-	require.Zero(t, s.inspect(s.first)[0].Used, "the slot is free")
-}
-
-// TestALateAnswerIsCharged: what costs more than max_hold has charged, also once the level of its
-// key was forgotten and another request has made a new one.
-func TestALateAnswerIsCharged(t *testing.T) {
-	w, s := holdingPair(t, strings.Replace(loginRule, `3/1m`, `9/1d`, 1))
-	w.request("a")
-	w.exchange(s)
-	w.holds[1][0].EndNs = w.proxy.Clock
-	for range 100 {
-		w.proxy.Clock += second
-		w.renew()
-		w.exchange(s)
-	}
-	w.request("a")
-	w.exchange(s)
-	w.answer(1, 5)
-	w.exchange(s)
-	require.EqualValues(t, 5, s.used())
 }

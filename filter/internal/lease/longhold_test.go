@@ -32,24 +32,6 @@ func TestALongRequestLapsesOnce(t *testing.T) {
 	require.EqualValues(t, 1, s.held())
 }
 
-// TestALongRequestWithoutTheService: max_hold ends what a silent service's proxy counts itself.
-func TestALongRequestWithoutTheService(t *testing.T) {
-	w, _ := holdingPair(t, localRule)
-	w.engine.Leases.Silent, w.down = true, true
-	var all []uint32
-	for range 5 {
-		all = append(all, w.request("a"))
-	}
-	require.False(t, w.verdicts[all[4]], "the share is 4")
-	w.holds[all[0]][0].EndNs = w.proxy.Clock + 80*second
-	for range 171 { // max_hold, and hold and an eighth
-		w.proxy.Clock += second
-		w.renew()
-	}
-	require.True(t, w.verdicts[w.request("a")])
-	require.False(t, w.verdicts[w.request("a")])
-}
-
 // renew renews what requests hold, as the worker's tick does.
 func (h *holding) renew() {
 	for _, holds := range h.holds {

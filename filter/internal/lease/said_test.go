@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,28 +12,6 @@ import (
 const saidByV = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"on_unavailable":"deny",` +
 	`"limits":[{"requests":{"header":"v","trusted":true,"default":10,"max":100000},"per":"1m"}]`
 
-// A request is decided by its own number, whatever others of its key have been granted or
-// denied under theirs.
-func TestUnitsAreOfTheNumberThatTheyWereGrantedUnder(t *testing.T) {
-	w, s := pair(t, saidByV+"}")
-	passed := func(user string, n int) (passed int) {
-		before := w.admitted()
-		for range n {
-			w.request(user)
-			w.exchange(s)
-		}
-		return w.admitted() - before
-	}
-	require.Equal(t, 20, passed("a 1000", 20))
-	require.Positive(t, w.leased(t, "a"), "held under 1000")
-	require.Zero(t, passed("a 15", 3), "20 and more are used")
-	require.Equal(t, 3, passed("a 1000", 3), "no denial under another number holds")
-	require.Zero(t, passed("a x", 1), "the default")
-	require.Equal(t, 10, passed("b", 12))
-	require.Equal(t, 5, passed("b 15", 7))
-	require.Zero(t, passed("c 0", 2))
-}
-
 // leased is what the proxy says that it holds of a user's key.
 func (w *worker) leased(t *testing.T, user string) (units int) {
 	text, err := w.engine.Operate(engine.Operation{Name: "leased", Rule: "r", Key: []string{user}})
@@ -42,20 +19,6 @@ func (w *worker) leased(t *testing.T, user string) (units int) {
 	_, err = fmt.Sscanf(string(text), `{"value":%d}`, &units)
 	require.NoError(t, err)
 	return units
-}
-
-// While the service is silent all numbers of a key count in one record, each up to its
-// share.
-func TestNumbersShareTheRecordOfASilentService(t *testing.T) {
-	w, _ := pair(t, strings.Replace(saidByV, `"deny"`, `"local"`, 1)+"}")
-	w.engine.Leases.SetProxies(2)
-	w.engine.Leases.Silent = true
-	for i, want := range []bool{true, true, true, false} {
-		require.Equal(t, want, w.verdicts[w.request("a 6")], i)
-	}
-	require.False(t, w.verdicts[w.request("a 4")])
-	require.True(t, w.verdicts[w.request("a 8")])
-	require.False(t, w.verdicts[w.request("a 8")])
 }
 
 // More numbers than a stream has room for definitions are all decided by

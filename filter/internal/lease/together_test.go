@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -15,96 +14,13 @@ import (
 
 // serve lets the service answer messages, so many at most.
 func (w *worker) serve(s *service, most int) (messages int) {
-	for ; messages < most && len(w.stream.Asks) > 0; messages++ {
+	for ; messages < most && w.stream != nil && len(w.stream.Asks) > 0; messages++ {
 		s.serve(w.stream)
 		for len(w.stream.Answers) > 0 {
 			w.deliver()
 		}
 	}
 	return messages
-}
-
-// Requests of one key at once, of a shadow rule without room for all: none asks for ever.
-func TestADeniedShadowRuleAmongManyRequests(t *testing.T) {
-	rule := `"scope":"cluster","on_unavailable":"deny","key":[{"header":"u"}]`
-	for _, lease := range []string{`"off","off"`, `"off","auto"`, `"auto","off"`, `"auto","auto"`} {
-		first, second, _ := strings.Cut(lease, ",")
-		w, s := pair(t, `{"name":"tried","mode":"shadow","limits":["3/1m"],"lease":`+first+`,`+rule+`},`+
-			`{"name":"r","limits":["100/1m"],"lease":`+second+`,`+rule+`}`)
-		w.request("x")
-		for range 5 {
-			w.request("a")
-		}
-		messages := 0
-		for range 40 {
-			w.proxy.Clock += 5 * ms
-			messages += w.serve(s, 1)
-			w.tick()
-		}
-		require.Equal(t, 6, w.admitted(), lease)
-		require.LessOrEqual(t, messages, 5, lease)
-	}
-}
-
-// Two answers of one message may be of one key, where requests have other rules beside:
-// neither's units are lost.
-func TestAnswersOfOneKey(t *testing.T) {
-	for _, lease := range []string{`"off"`, `"auto"`, "5"} {
-		for _, mode := range []string{"enforce", "shadow"} {
-			w, s := pair(t, fmt.Sprintf(`{"name":"r","limits":["3/1m"],"scope":"cluster","key":[{"header":"u"}],"lease":%s},`+
-				`{"name":"f","mode":"%s","limits":["100/1m"],"scope":"cluster","key":[{"header":"v"}],"missing_key":"skip","lease":%[1]s}`, lease, mode))
-			for _, user := range []string{"x", "a", "a v", "a vv"} {
-				w.request(user)
-			}
-			w.serve(s, 10)
-			require.Equal(t, 4, w.admitted(), "%s %s", lease, mode)
-		}
-	}
-}
-
-// An ask has room for 16 keys. Enforced rules go before shadow rules, and a request is
-// decided after few asks.
-func TestMoreRulesThanAnAskTakes(t *testing.T) {
-	for _, lease := range []string{`"off"`, `"auto"`} {
-		for mode, contention := range map[string]string{"shadow": "deny", "enforce": "allow"} {
-			var rules []string
-			for i := range 17 {
-				if i == 16 {
-					mode = "enforce"
-				}
-				rules = append(rules, fmt.Sprintf(`{"name":"r%d","mode":"%s","limits":["100/1m"],"scope":"cluster","on_contention":"%s","key":[{"header":"u"}],"lease":%s}`,
-					i, mode, contention, lease))
-			}
-			w, s := pair(t, strings.Join(rules, ","))
-			w.request("a")
-			require.LessOrEqual(t, w.serve(s, 10), 3, "%s %s", lease, contention)
-			require.Equal(t, 1, w.admitted(), "%s %s", lease, contention)
-		}
-	}
-}
-
-// Rules that share a counter ask for both hits at once, and never again for these.
-func TestRulesOfOneCounterNeedOneAsk(t *testing.T) {
-	for _, lease := range []string{`"auto"`, `5`, `"off"`} {
-		rule := `"counter":"c","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"lease":` + lease
-		w, s := pair(t, `{"name":"a",`+rule+`},{"name":"b",`+rule+`}`)
-		w.request("a")
-		require.Equal(t, 1, w.serve(s, 3), lease)
-		require.Equal(t, 1, w.admitted())
-	}
-}
-
-// A shadow rule whose units are gone keeps no other rule from its units.
-func TestADeniedShadowRuleNeedsOneAsk(t *testing.T) {
-	rule := `"scope":"cluster","key":[{"header":"u"}],"lease":"off"`
-	w, s := pair(t, `{"name":"tried","mode":"shadow","limits":["1/1m"],`+rule+`},{"name":"r","limits":["100/1m"],`+rule+`}`)
-	for n := 1; n <= 3; n++ {
-		w.request("a")
-		s.serve(w.stream)
-		w.deliver()
-		require.Equal(t, n, w.admitted())
-		require.Empty(t, w.stream.Asks)
-	}
 }
 
 // A record of another epoch of the clock is written over by the next answer.
