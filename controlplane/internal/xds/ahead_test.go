@@ -73,7 +73,7 @@ func TestNeverSilentlyBack(t *testing.T) {
 	})
 }
 
-// Numbers of another store say nothing here, and a proxy cannot make up that it is ahead.
+// Numbers of another store say nothing here, and a proxy cannot make up what it runs.
 func TestRevisionsOfAnotherStore(t *testing.T) {
 	run(t, func(t *testing.T, first *fixture) {
 		first.apply("one", "two")
@@ -86,11 +86,18 @@ func TestRevisionsOfAnotherStore(t *testing.T) {
 		other.apply("another")
 		e.goOver(other)
 		accept("another", e)
-		e.hangUp()
-		e.version = strings.Replace(e.version, "1-", "9-", 1)
-		e.connect()
-		accept("another", e)
-		other.state("e1", "connected")
-		require.Equal(t, 2, strings.Count(lines.String(), "a proxy comes with a revision of another store, and gets the one of this"))
+		never := []string{
+			strings.Replace(e.version, "1-", "9-", 1), "1-a-b", "18446744073709551615-a-b", "0-a-b", "99999999999999999999-a-b",
+			"1", "3-", "\x00", strings.Repeat("1", 100_000),
+		}
+		for _, held := range never {
+			e.hangUp()
+			e.version = held
+			e.connect()
+			accept("another", e)
+			other.state("e1", "connected")
+			other.runs("e1", 1)
+		}
+		require.Equal(t, 6, strings.Count(lines.String(), "a proxy comes with a revision of another store, and gets the one of this"))
 	})
 }

@@ -280,5 +280,8 @@ func TestRefusalsThatMatter(t *testing.T) {
 		e.nack(e.expect("three"))
 		f.state("e1", "refused revision 3, left alone until the next")
 		f.runs("e1", 3) // Envoy keeps what it runs
+		idle(e)
+		f.apply("five")
+		e.refuse("five", "one") // a new revision is counted anew
 	})
 }

@@ -80,16 +80,6 @@ func TestBinaryPrecedence(t *testing.T) {
 	require.Equal(t, "/server", s.plugin(revision{}, &node{}).Wasm)
 }
 
-// The secret of reports is the same after a restart.
-func TestReportSecret(t *testing.T) {
-	run(t, func(t *testing.T, f *fixture) {
-		require.Regexp(t, `^[0-9a-f]{64}$`, f.secret)
-		before := f.secret
-		f.restart()
-		require.Equal(t, before, f.secret)
-	})
-}
-
 func TestTextsAreBounded(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		f.apply("a", "b", "c", "d", "e", "f", "g", "h")
