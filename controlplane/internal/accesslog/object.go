@@ -73,7 +73,7 @@ func (o *Options) newObject(sample []string) (*format, error) {
 func (o *Options) compileObject(format string) (*format, error) {
 	n, err := policy.ParseJSON([]byte(format))
 	if err != nil {
-		return nil, fmt.Errorf("--format is no JSON: %w", err)
+		return nil, errors.New("--format begins as a JSON object, and is none")
 	}
 	var all []place
 	f := &object{}

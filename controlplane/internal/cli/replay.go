@@ -74,17 +74,27 @@ func (o *replayOptions) run(cmd *cobra.Command, logs []string) error {
 		return usageError(errors.New("a policy of - is not possible here"),
 			"give the policy as a file; - among the logs is standard input")
 	}
-	return withPage(o.html, func(page io.Writer) error { return o.replay(cmd, logs, page) })
+	return withPage(o.html, append(slices.Clip(logs), o.policy, o.against), func(page io.Writer) error { return o.replay(cmd, logs, page) })
 }
 
 // withPage makes the file of --html before logs are read for it, and puts it in its place
-// when it is whole. Its readers are those of the log: the user alone.
-func withPage(name string, run func(io.Writer) error) (err error) {
+// when it is whole. Its readers are those of the log: the user alone. It takes the place of
+// nothing that is read.
+func withPage(name string, reads []string, run func(io.Writer) error) (err error) {
 	if name == "" {
 		return run(nil)
 	}
-	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+	info, err := os.Stat(name)
+	isRead := func(file string) bool {
+		other, err := os.Stat(file)
+		return err == nil && os.SameFile(info, other)
+	}
+	switch {
+	case err != nil: // there is none yet
+	case !info.Mode().IsRegular():
 		return fmt.Errorf("write --html: %w", &input.Irregular{Name: name, Mode: info.Mode()})
+	case slices.ContainsFunc(reads, isRead):
+		return usageError(fmt.Errorf("--html %s would take the place of what is read", name), "give another name for the page")
 	}
 	var failed error // of what is on the page
 	err = replaceFile(name, 0o600, func(page io.Writer) error { failed = run(page); return failed })
