@@ -235,7 +235,10 @@ func TestSuggestRefuses(t *testing.T) {
 	o := SuggestOptions{Options: options(t, "", traffic(3, 10)), Key: []string{"header"}, Periods: []string{"1s"}}
 	_, err := Suggest(t.Context(), o)
 	require.ErrorContains(t, err, "--key header is no part of a key")
-	o.Key, o.Log.Names = []string{"client_ip"}, []string{"-"}
+	o.Key, o.Periods = []string{"client_ip"}, nil
+	_, err = Suggest(t.Context(), o)
+	require.EqualError(t, err, "--per names no period")
+	o.Log.Names = []string{"-"}
 	_, err = Suggest(t.Context(), o)
 	require.ErrorContains(t, err, "cannot be read twice")
 	o = SuggestOptions{Options: options(t, "", []logged{{noonMs, "", "/", "192.0.2.7", 200}}), Key: []string{"header:x-user-id"}, Periods: []string{"1s"}}

@@ -86,8 +86,11 @@ func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
 		}
 	}
 	draft, err := newDraft(o.Key)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case len(o.Periods) == 0:
+		return nil, errors.New("--per names no period")
 	}
 	s := &Suggestion{}
 	for _, per := range o.Periods {

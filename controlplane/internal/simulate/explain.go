@@ -58,8 +58,9 @@ func ReadRequest(text []byte) (*Request, error) {
 	r := l.Request
 	r.Headers = map[string]Values{}
 	for name, v := range l.Headers {
-		lower := strings.ToLower(name)
-		r.Headers[lower] = append(r.Headers[lower], v...)
+		if lower := strings.ToLower(name); len(v) > 0 {
+			r.Headers[lower] = append(r.Headers[lower], v...)
+		}
 	}
 	if l.AtMs != nil || l.AtNs != nil || l.At != nil {
 		if err := l.readTime(); err != nil {
