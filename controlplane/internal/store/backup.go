@@ -70,6 +70,9 @@ func Save(file string, write func(io.Writer) error) (c Contents, err error) {
 	if info, err := os.Lstat(file); err == nil && !info.Mode().IsRegular() {
 		return c, fmt.Errorf("write %s: it is there and is not a regular file", file)
 	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(file), LastName)); err == nil && filepath.Base(file) == FileName {
+		return c, fmt.Errorf("write %s: it is a store itself: give the backup another name", file)
+	}
 	err = place(file, write, func(part string) (err error) {
 		c, err = Check(part)
 		return err
