@@ -18,21 +18,25 @@ type body struct {
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	var trailers [][2]string
+	ends := errors.Is(err, io.EOF)
+	if ends {
+		trailers = fields(b.upstream.Trailer)
+		ends = len(trailers) == 0
+	}
 	if n > 0 {
-		if cut := b.exchange.Chunk(p[:n], false); cut != nil {
+		if cut := b.exchange.Chunk(p[:n], ends); cut != nil {
 			return 0, errClosed
 		}
 	}
 	switch {
-	case err == nil:
+	case err == nil || ends && n > 0:
 	case !errors.Is(err, io.EOF):
 		_ = b.exchange.Reset(b.cause())
-	default: // what the filter makes of the end comes too late: the body is out
-		if trailers := fields(b.upstream.Trailer); len(trailers) > 0 {
-			_ = b.exchange.Trailers(trailers)
-		} else {
-			_ = b.exchange.Chunk(nil, true)
-		}
+	case ends: // what the filter makes of the end alone comes too late: the body is out
+		_ = b.exchange.Chunk(nil, true)
+	default:
+		_ = b.exchange.Trailers(trailers)
 	}
 	return n, err
 }

@@ -11,6 +11,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -26,6 +27,17 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
+
+// guest compiles the simulator's test filter, which does what requests say.
+func guest(t *testing.T) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "guest.wasm")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", file, "../sim/testdata/guest")
+	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, string(out))
+	return file
+}
 
 // besideEnvoy starts this proxy and every Envoy the tests have to pass on, each
 // with the simulator's guest as its filter in front of one echo, and runs the test on

@@ -2,8 +2,6 @@ package sim_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -139,31 +137,16 @@ type conveyed interface {
 	got() string // what the client got
 }
 
-// requireConveyed has a courier take what is recorded, and compares. With a new recording in
-// place of nil it writes that.
-func requireConveyed(t *testing.T, c courier, wanted func(asked) bool, write bool) {
+// requireConveyed has a courier take what is recorded, and compares or writes it.
+func requireConveyed(t *testing.T, c courier, wanted func(asked) bool, anew bool) {
 	t.Helper()
-	file := filepath.Join("testdata", "guest", "answers.txt")
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	recorded := map[string]string{}
-	for _, block := range strings.Split(string(text), "# ")[1:] {
-		name, lines, _ := strings.Cut(block, "\n")
-		recorded[name] = lines
-	}
-	var anew strings.Builder
+	r := openRecord(t, "answers.txt", anew)
 	for _, a := range answers {
 		if wanted(a) {
-			got := convey(t, c, a)
-			fmt.Fprintf(&anew, "# %s\n%s", a.name, got)
-			if !write {
-				require.Equal(t, recorded[a.name], got, a.name)
-			}
+			r.hold(a.name, convey(t, c, a))
 		}
 	}
-	if write {
-		require.NoError(t, os.WriteFile(file, []byte(anew.String()), 0o600))
-	}
+	r.close()
 }
 
 func convey(t *testing.T, c courier, a asked) string {

@@ -1,89 +1,22 @@
 package sim_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"log"
 	"maps"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/status"
 
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
-
-// bytesCodec passes messages through as they are.
-type bytesCodec struct{}
-
-func (bytesCodec) Name() string                  { return "proto" }
-func (bytesCodec) Marshal(m any) ([]byte, error) { return *m.(*[]byte), nil }
-func (bytesCodec) Unmarshal(b []byte, m any) error {
-	*m.(*[]byte) = append([]byte(nil), b...)
-	return nil
-}
-
-var _ encoding.Codec = bytesCodec{}
-
-// serveCommands is the server of the scenarios, for a real Envoy.
-func serveCommands(t *testing.T) (address string) {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var server *grpc.Server
-	handler := func(_ any, stream grpc.ServerStream) error {
-		for {
-			var b []byte
-			if err := stream.RecvMsg(&b); errors.Is(err, io.EOF) {
-				return nil
-			} else if err != nil {
-				return err
-			}
-			word, rest, _ := strings.Cut(string(b), " ")
-			for word == "later" {
-				time.Sleep(pause)
-				word, rest, _ = strings.Cut(rest, " ")
-			}
-			answer := []byte(rest)
-			switch word {
-			case "echo":
-				_ = stream.SendMsg(&answer)
-			case "both":
-				first, second, _ := bytes.Cut(answer, []byte("/"))
-				_ = stream.SendMsg(&first)
-				_ = stream.SendMsg(&second)
-			case "close":
-				code, _ := strconv.Atoi(rest)
-				return status.Error(codes.Code(code), "asked to")
-			case "die":
-				go server.Stop()
-				<-stream.Context().Done()
-				return nil
-			}
-		}
-	}
-	server = grpc.NewServer(grpc.ForceServerCodec(bytesCodec{}), grpc.UnknownServiceHandler(handler))
-	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(listener) }()
-	t.Cleanup(func() { server.Stop(); <-done })
-	return listener.Addr().String()
-}
 
 // recordBootstrap is an Envoy with a listener for each of the recorded filters.
 const recordBootstrap = `
@@ -126,112 +59,34 @@ const recordCluster = `{name: %[1]s, connect_timeout: 1s, load_assignment: {clus
 const http2 = `, typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {
       "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: {http2_protocol_options: {}}}}`
 
-// dispatch is a server that does what is posted, by the name of the request.
-type dispatch struct {
-	mu    sync.Mutex
-	posts map[string]chan step
-}
-
-func (d *dispatch) post(name string) chan step {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.posts[name] == nil {
-		d.posts[name] = make(chan step, 10)
-	}
-	return d.posts[name]
-}
-
-func (d *dispatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body)
-	if r.Header.Get("X-Do") != "" { // of a scenario
-		_, _ = w.Write([]byte("from the upstream"))
-		return
-	}
-	post := d.post(r.Header.Get("X-Name"))
-	for {
-		select {
-		case s := <-post:
-			if s.verb == "answer" && s.words[0] == "101" {
-				d.upgrade(w, post)
-				return
-			}
-			d.do(w, s)
-			if s.end {
-				return
-			}
-		case <-r.Context().Done():
-			return
-		}
-	}
-}
-
-func (d *dispatch) do(w http.ResponseWriter, s step) {
-	switch s.verb {
-	case "answer":
-		for _, f := range s.fields() {
-			w.Header().Set(f[0], f[1])
-		}
-		code, _ := strconv.Atoi(s.words[0])
-		w.WriteHeader(code)
-	case "chunk":
-		_, _ = w.Write([]byte(s.words[0]))
-	case "trailers":
-		for _, f := range s.fields() {
-			w.Header().Set(http.TrailerPrefix+f[0], f[1])
-		}
-	case "reset":
-		panic(http.ErrAbortHandler)
-	}
-	if !s.end {
-		w.(http.Flusher).Flush()
-	}
-}
-
-// upgrade goes on as a websocket that ends with its client at the latest.
-func (d *dispatch) upgrade(w http.ResponseWriter, post chan step) {
-	c, _, err := w.(http.Hijacker).Hijack()
-	if err != nil {
-		return
-	}
-	defer c.Close()
-	gone := make(chan struct{})
-	go func() { defer close(gone); _, _ = io.Copy(io.Discard, c) }()
-	_, _ = c.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"))
-	for {
-		select {
-		case s := <-post:
-			if s.end {
-				return
-			}
-			_, _ = c.Write([]byte(s.words[0]))
-		case <-gone:
-			return
-		}
-	}
-}
-
-type envoyLab struct {
+// httpLab is a proxy that clients ask over a network.
+type httpLab struct {
 	t      *testing.T
-	p      *proc.Process
 	client *http.Client
 	url    string
-	lines  []string
-	read   int // of the log
+	lines  func() []string // see lab
 }
+
+func (l *httpLab) log() []string { return l.lines() }
 
 var wasmLine = regexp.MustCompile(`(?m)\[info\]\[wasm\].* wasm log(?: plugin)? root (?:talks|answers): (.*)$`)
 
-func (l *envoyLab) log() []string {
-	log := l.p.Log()
-	end := strings.LastIndexByte(log, '\n') + 1
-	for _, m := range wasmLine.FindAllStringSubmatch(log[l.read:end], -1) {
-		l.lines = append(l.lines, m[1])
+// linesOf reads the filter's lines from an Envoy's log.
+func linesOf(p *proc.Process) func() []string {
+	var lines []string
+	read := 0
+	return func() []string {
+		log := p.Log()
+		end := strings.LastIndexByte(log, '\n') + 1
+		for _, m := range wasmLine.FindAllStringSubmatch(log[read:end], -1) {
+			lines = append(lines, m[1])
+		}
+		read = end
+		return lines
 	}
-	l.read = end
-	return l.lines
 }
 
-func (l *envoyLab) request(ctx context.Context, tk talk) string {
+func (l *httpLab) request(ctx context.Context, tk talk) string {
 	method, body := http.MethodGet, io.Reader(http.NoBody)
 	if tk.body {
 		method, body = http.MethodPost, strings.NewReader("body")
@@ -252,21 +107,21 @@ func (l *envoyLab) request(ctx context.Context, tk talk) string {
 	return fmt.Sprintf("%d %s", res.StatusCode, text)
 }
 
-type envoyCourier struct {
-	*envoyLab
+type httpCourier struct {
+	*httpLab
 	dispatch *dispatch
 }
 
 // log has what both protocols show as HTTP/1.1 shows it: HTTP/2 says otherwise how a client leaves.
-func (c *envoyCourier) log() []string {
-	lines := slices.Clone(c.envoyLab.log())
+func (c *httpCourier) log() []string {
+	lines := slices.Clone(c.httpLab.log())
 	for i, line := range lines {
 		lines[i] = strings.ReplaceAll(line, "http2.remote_reset 268435456", "downstream_remote_disconnect 16384")
 	}
 	return lines
 }
 
-func (c *envoyCourier) send(a asked, name string) conveyed {
+func (c *httpCourier) send(a asked, name string) conveyed {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	r, err := http.NewRequestWithContext(ctx, a.method, c.url+strings.TrimPrefix(a.path, "/"), strings.NewReader(a.body))
 	require.NoError(c.t, err)
@@ -274,12 +129,12 @@ func (c *envoyCourier) send(a asked, name string) conveyed {
 	for _, f := range a.headers {
 		r.Header.Set(f[0], f[1])
 	}
-	x := &envoyConveyed{c: c, name: name, cancel: cancel, begun: make(chan struct{}), answer: make(chan string, 1)}
+	x := &httpConveyed{c: c, name: name, cancel: cancel, begun: make(chan struct{}), answer: make(chan string, 1)}
 	go func() { x.answer <- c.fetch(r, x.begun) }()
 	return x
 }
 
-func (c *envoyCourier) fetch(r *http.Request, begun chan<- struct{}) string {
+func (c *httpCourier) fetch(r *http.Request, begun chan<- struct{}) string {
 	res, err := c.client.Do(r)
 	close(begun)
 	if err != nil {
@@ -298,8 +153,8 @@ func (c *envoyCourier) fetch(r *http.Request, begun chan<- struct{}) string {
 	return got
 }
 
-type envoyConveyed struct {
-	c      *envoyCourier
+type httpConveyed struct {
+	c      *httpCourier
 	name   string
 	cancel context.CancelFunc
 	begun  chan struct{} // closed when the answer has begun here, or there is none
@@ -307,9 +162,9 @@ type envoyConveyed struct {
 	amid   bool // the upstream has begun it
 }
 
-func (x *envoyConveyed) got() string { defer x.cancel(); return <-x.answer }
+func (x *httpConveyed) got() string { defer x.cancel(); return <-x.answer }
 
-func (x *envoyConveyed) do(s step) {
+func (x *httpConveyed) do(s step) {
 	switch s.verb {
 	case "leave":
 		if x.amid {
@@ -325,18 +180,9 @@ func (x *envoyConveyed) do(s step) {
 
 func startRecorder(t *testing.T, binary string) (*proc.Process, *dispatch) {
 	t.Helper()
-	d := &dispatch{posts: map[string]chan step{}}
-	server := httptest.NewUnstartedServer(d)
-	server.Config.Protocols = &http.Protocols{}
-	server.Config.Protocols.SetHTTP1(true)
-	server.Config.Protocols.SetUnencryptedHTTP2(true)
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // it tells of each upgrade
-	server.Start()
-	t.Cleanup(server.Close)
 	clusters := ""
-	for name, address := range map[string]string{
-		"http1": server.URL, "upstream": server.URL, "quota": serveCommands(t), "dying": serveCommands(t), "refused": "127.0.0.1:1", // no test is given that port
-	} {
+	d, addresses := serveAll(t)
+	for name, address := range addresses {
 		protocol := http2
 		if name == "http1" {
 			protocol = ""
@@ -376,13 +222,14 @@ func TestRecord(t *testing.T) {
 				transport.Protocols.SetUnencryptedHTTP2(protocol == "HTTP2")
 				t.Cleanup(transport.CloseIdleConnections)
 				client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-				labOf := func(listener string) *envoyLab {
+				labOf := func(listener string) *httpLab {
 					address, err := p.Listener(t.Context(), listener)
 					require.NoError(t, err)
-					return &envoyLab{t: t, p: p, client: client, url: "http://" + address + "/"}
+					return &httpLab{t, client, "http://" + address + "/", linesOf(p)}
 				}
-				requireConducted(t, labOf("talks"), write)
-				requireConveyed(t, &envoyCourier{envoyLab: labOf("answers"), dispatch: d}, func(a asked) bool { return !a.http1 || protocol == "HTTP1" }, write)
+				requireConducted(t, labOf("talks"), anyTalk, write)
+				requireConveyed(t, &httpCourier{labOf("answers"), d}, func(a asked) bool { return !a.http1 || protocol == "HTTP1" }, write)
+				require.Positive(t, d.canceled.Load(), "what the filter cancels is so at the server")
 			})
 		}
 	}
