@@ -51,19 +51,7 @@ func TestFieldRulesAndMatch(t *testing.T) { each(t, rows("matching")) }
 
 func TestFieldManage(t *testing.T) { each(t, rows("manage")) }
 
-// Where the policy names no cluster that there is, on_unavailable decides.
-func TestFieldScope(t *testing.T) {
-	each(t, rows("scope"))
-	eachEnvoy(t, func(t *testing.T, d driver) {
-		cluster := "version: 1\nrules: [{name: r, scope: cluster, on_unavailable: deny, limits: [1/" + far + "]}]\n"
-		s := serve(t, d, cluster)
-		require.Equal(t, []int{allowed, denied}, []int{s.status(t, "/"), s.status(t, "/")})
-		s.apply(t, replaced(t, replaced(t, cluster, "version: 1", "version: 1\nquota: {cluster: nowhere, timeout: 20ms}"), "deny", "allow"))
-		eventually(t, 2*time.Second, "on_unavailable to decide, without a service", func() bool {
-			return s.status(t, "/") == allowed // the denial before is remembered for a second
-		})
-	})
-}
+func TestFieldScope(t *testing.T) { each(t, rows("scope")) }
 
 func TestFieldOnErrorAndContention(t *testing.T) {
 	t.Parallel()

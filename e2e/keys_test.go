@@ -49,7 +49,7 @@ func (k tokens) sign(t *testing.T, claims string) string {
 
 // verified returns a bootstrap with a jwt_authn that verifies the tokens of requests that
 // have one, before the filter.
-func (k tokens) verified(t *testing.T, bootstrap []byte) string {
+func (k tokens) verified(t *testing.T, bootstrap []byte) []byte {
 	filter := fmt.Sprintf(`          http_filters:
           - name: envoy.filters.http.jwt_authn
             typed_config:
@@ -59,7 +59,7 @@ func (k tokens) verified(t *testing.T, bootstrap []byte) string {
               rules:
               - match: {prefix: /}
                 requires: {requires_any: {requirements: [{provider_name: p}, {allow_missing: {}}]}}`, k.keys(t))
-	return strings.Replace(string(bootstrap), "          http_filters:", filter, 1)
+	return replacing("          http_filters:", filter)(bootstrap)
 }
 
 func TestKeyJWTAndRoute(t *testing.T) {

@@ -24,3 +24,5 @@ func TestMatchPaths(t *testing.T) { everyProxy(t, rows("paths")) }
 func TestForwardedForIsNotBelieved(t *testing.T) { everyProxy(t, rows("forwarded")) }
 
 func TestWhoTheClientIs(t *testing.T) { everyEnvoy(t, rows("clients")) }
+
+func TestHiddenManagementPaths(t *testing.T) { each(t, rows("hidden")) }

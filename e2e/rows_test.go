@@ -42,7 +42,7 @@ func archiveOf(t *testing.T, name string) []txtar.File {
 // expression, ␣ a blank and ↵ the end of a line; ⏎ is between two fields of one name. ":claims" are
 // those of a token. In front of a request, "raw" sends a target as it is, and "N of" N requests over 16 connections, of which
 // as many pass as come after the arrow. "used RULE KEY → N" is what each window of a counter says,
-// "metric NAME RULE → N" what a metric comes to.
+// "metric NAME RULE → N" what a metric comes to, and "await REQUEST → STATUS" what a request does.
 func rows(name string) func(t *testing.T, d driver) {
 	return func(t *testing.T, d driver) {
 		here := sync.OnceValue(func() site { return siteOf(t, d) })
@@ -77,7 +77,7 @@ func rows(name string) func(t *testing.T, d driver) {
 						bootstrap = edit(bootstrap)
 					}
 					if more == "tokens" {
-						bootstrap = []byte(signed.verified(t, bootstrap))
+						bootstrap = signed.verified(t, bootstrap)
 					}
 					return bootstrap
 				}})
@@ -124,6 +124,12 @@ func (p *proxy) step(t *testing.T, signed tokens, line, version string) {
 		for _, w := range got.Windows {
 			require.EqualValues(t, got.Value, w.Used, "%s: no window has a phantom count", line)
 		}
+		return
+	case "await":
+		eventually(t, 10*time.Second, line, func() bool {
+			res, _ := p.ask(t, signed, rest, version)
+			return want == strconv.Itoa(res.StatusCode)
+		})
 		return
 	case "metric":
 		name, rule, _ := strings.Cut(rest, " ")
