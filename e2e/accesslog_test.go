@@ -28,16 +28,14 @@ rules:
   - {name: per-user, match: {paths: ["/a*"]}, key: [{header: x-user-id}], limits: [1/366d]}
   - {name: per-address, match: {paths: [/a]}, key: [client_ip], limits: [9/366d]}
   - {name: trial, match: {paths: [/a/b]}, mode: shadow, limits: [0/366d]}
-`, edit: func(bootstrap []byte) []byte {
-			return []byte(strings.Replace(string(bootstrap), "          stat_prefix: ingress\n", `          stat_prefix: ingress
+`, edit: replacing("          stat_prefix: ingress\n", `          stat_prefix: ingress
           access_log:
           - name: envoy.access_loggers.file
             typed_config:
               "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
               path: `+log+`
               log_format:
-`+strings.ReplaceAll("\n"+page[1], "\n    ", "\n              ")[1:]+"\n", 1))
-		}})
+`+strings.ReplaceAll("\n"+page[1], "\n    ", "\n              ")[1:]+"\n")})
 		for _, r := range [][2]string{{"/a", "alice"}, {"/a", "alice"}, {"/a/b", "bob"}} {
 			p.get(t, r[0], ":host", "h", "x-user-id", r[1])
 		}

@@ -228,7 +228,7 @@ func answerRoutes(bootstrap []byte, address, accessLog string) []byte {
 	for _, r := range answeringRoutes {
 		routes += fmt.Sprintf("\n              - {match: {prefix: /, headers: [{name: x-route, string_match: {exact: %s}}]}, %s}", r.name, r.action)
 	}
-	text := string(logged(spread(bootstrap), accessLog, "%START_TIME(%s.%6f)% %DURATION% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %REQ(:PATH)%"))
+	bootstrap = logged(spread(bootstrap), accessLog, "%START_TIME(%s.%6f)% %DURATION% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %REQ(:PATH)%")
 	for _, edit := range [][2]string{
 		{route, routes},
 		{manager, manager + "\n          http_protocol_options: {enable_trailers: true}\n          upgrade_configs: [{upgrade_type: websocket}]"},
@@ -244,9 +244,9 @@ func answerRoutes(bootstrap []byte, address, accessLog string) []byte {
               "@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault
               abort: {header_abort: {}, percentage: {numerator: 100}}` + last},
 	} {
-		text = strings.Replace(text, edit[0], edit[1], 1)
+		bootstrap = replacing(edit[0], edit[1])(bootstrap)
 	}
-	return fmt.Appendf([]byte(text), `
+	return fmt.Appendf(bootstrap, `
   - {name: nowhere, type: STATIC}
   - name: http2
     type: STATIC

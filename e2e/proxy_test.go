@@ -43,9 +43,16 @@ type proxyOptions struct {
 	edit     func(bootstrap []byte) []byte
 }
 
-// replacing replaces a text of a bootstrap where it comes first.
+// replacing replaces a text of a bootstrap where it comes first. There must be one, or the test
+// would be of an Envoy as all others are.
 func replacing(old, text string) func(bootstrap []byte) []byte {
-	return func(bootstrap []byte) []byte { return []byte(strings.Replace(string(bootstrap), old, text, 1)) }
+	return func(bootstrap []byte) []byte {
+		before, after, found := strings.Cut(string(bootstrap), old)
+		if !found {
+			panic("the bootstrap has no " + old)
+		}
+		return []byte(before + text + after)
+	}
 }
 
 // start starts a proxy for this test alone and waits until it serves.

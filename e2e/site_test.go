@@ -84,9 +84,9 @@ func startSite(t *testing.T, d driver) (s site) {
 	s.more.write(t)
 	s.proxy = d.launch(context.Background(), t, proxyOptions{node: "edge", xds: s.control.xds, workers: d.workers, edit: func(bootstrap []byte) []byte {
 		const routes = "\n              routes:"
-		text := strings.Replace(string(bootstrap), routes, routes+
-			"\n              - {match: {prefix: "+direct+"}, direct_response: {status: 200, body: {inline_string: hello}}}", 1)
-		return fmt.Appendf(nil, "%s\ndynamic_resources: {lds_config: {resource_api_version: V3, path_config_source: {path: %s}}}\n", text, s.more.path)
+		text := replacing(routes, routes+
+			"\n              - {match: {prefix: "+direct+"}, direct_response: {status: 200, body: {inline_string: hello}}}")(bootstrap)
+		return fmt.Appendf(text, "\ndynamic_resources: {lds_config: {resource_api_version: V3, path_config_source: {path: %s}}}\n", s.more.path)
 	}})
 	s.control.awaitConnected(t, "edge")
 	return s
