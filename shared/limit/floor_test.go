@@ -59,23 +59,6 @@ func TestFloorsOfOtherLimits(t *testing.T) {
 	require.Equal(t, Usage{EndNs: written + 130*second}, unknown.MergeFloors(next.Floor(next.Set(written, 1), written, written), floor))
 }
 
-// A log without room for all units is not looser while it lacks the dropped ones.
-func TestALogWithoutRoom(t *testing.T) {
-	w := Window{Algorithm: SlidingWindowLog, Limit: 9, PeriodNs: 10 * second, Units: 2}
-	u := added(w, added(w, Usage{}, second, 2), 2*second, 1)
-	require.Equal(t, Usage{Log: []int64{second, 2 * second}, Cut: true}, u)
-	for _, units := range []uint32{3, 1 << 31, math.MaxUint32} {
-		require.Equal(t, Usage{Log: []int64{second, second}, Cut: true}, added(w, Usage{}, second, units))
-	}
-	got, taken := refunded(w, u, u, 2*second, 3*second, 1, false)
-	require.False(t, taken, "the unit that was dropped for it is lost")
-	require.Equal(t, u, got)
-	require.Equal(t, 11*second, w.Check(&u, 3*second, 1), "it admits no more than it can count")
-	require.Equal(t, Never, w.Check(&u, 3*second, 3))
-	require.Zero(t, w.Remaining(&u, 3*second))
-	require.Equal(t, Usage{Log: []int64{2 * second}}, rolled(w, u, 2*second, 11*second))
-}
-
 func TestKeyShift(t *testing.T) {
 	w := Window{Algorithm: FixedWindow, Limit: 1, PeriodNs: 10 * second, OffsetNs: 9 * second, Jitter: 30}
 	for hash, want := range map[uint64]int64{0: 0, 5: 5, uint64(3 * second): 0, uint64(3*second) - 1: 3*second - 1, math.MaxUint64: int64(uint64(math.MaxUint64) % uint64(3*second))} {

@@ -1,62 +1,10 @@
 package limit
 
 import (
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-// plainHolds is what Held is judged by: each unit with its eighth.
-type plainHolds map[uint32]uint32
-
-func (p plainHolds) total() (units uint32) {
-	for _, n := range p {
-		units += n
-	}
-	return units
-}
-
-// TestHeldCountsEachUnitOnce: whatever is held, ended and forgotten in whatever order,
-// each unit is held, ended or lapsed, and lapses nine eighths after it was last seen.
-func TestHeldCountsEachUnitOnce(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 3000 {
-		h, plain := Held{Eighth: random.Uint32()}, plainHolds{}
-		now := h.Eighth
-		for range 60 {
-			switch random.IntN(4) {
-			case 0:
-				now += random.Uint32N(4) * random.Uint32N(6)
-				for {
-					eighth, units, ok := h.Lapse(now)
-					if !ok {
-						break
-					}
-					require.GreaterOrEqual(t, now-eighth, uint32(9))
-					require.Equal(t, plain[eighth], units)
-					delete(plain, eighth)
-				}
-				require.Equal(t, now, h.Eighth)
-			case 1:
-				units := random.Uint32N(5)
-				h.Add(now, units)
-				plain[now] += units
-			default:
-				for eighth, units := range plain {
-					units = random.Uint32N(units + 1)
-					h.Remove(eighth, units)
-					plain[eighth] -= units
-					break
-				}
-			}
-			require.Equal(t, plain.total(), h.Total())
-			for eighth, units := range plain {
-				require.True(t, units == 0 || h.Has(eighth))
-			}
-		}
-	}
-}
 
 // TestHeldOfAnotherLength: what is held goes on where the hold's length changes, until
 // as long after the eighth in which it was last known to run as the new length says, and
@@ -138,31 +86,4 @@ func TestDebtIsPaid(t *testing.T) {
 	require.Equal(t, second+MaxFillNs, w.Check(&u, 0, 1), "as far as waits go")
 	w.Roll(&u, 0, 1<<62)
 	require.Zero(t, u)
-}
-
-// TestChargeWithoutTheKeysLimits: what is charged to a key of which only the rule's limits
-// are known, with what may be others', counts as much as by the key's own limits, and as long.
-func TestChargeWithoutTheKeysLimits(t *testing.T) {
-	random := rand.New(rand.NewPCG(3, 4))
-	for range 5000 {
-		own := Window{Algorithm: FixedWindowPerKey, PeriodNs: 20, Limit: 1 + random.Uint32N(5)}
-		own.Pays = own.Limit * random.Uint32N(2)
-		rule := own
-		rule.Pays = min(own.Pays, 1+random.Uint32N(own.Limit))
-		var u Usage
-		own.Add(&u, 1000, 1+random.Uint32N(8))
-		v, last := u, int64(1000)
-		for range 5 {
-			at := last + random.Int64N(30)
-			units := 1 + random.Uint32N(3)
-			own.Roll(&u, last, at)
-			if random.IntN(2) == 0 { // else it may be another key's
-				own.Add(&u, at, units)
-			}
-			rule.Charge(&v, last, at, units)
-			last = at
-			require.GreaterOrEqual(t, v.Used, u.Used)
-			require.GreaterOrEqual(t, rule.Expiry(&v, last), own.Expiry(&u, last))
-		}
-	}
 }

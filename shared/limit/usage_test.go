@@ -19,14 +19,11 @@ func TestRefundPerKey(t *testing.T) {
 		want     Usage
 		taken    bool
 	}{
-		"its window has ended, none open":         {Usage{}, open(1, 50), 50, 1, true, Usage{}, true},
-		"its window has ended, a new one open":    {open(1, 60), open(1, 50), 50, 1, true, open(1, 60), true},
-		"another window is open":                  {open(2, 55), open(2, 50), 46, 1, false, open(2, 55), false},
-		"its end has moved past the hit's: stays": {slides(4, 59), slides(2, 50), 51, 1, false, slides(4, 59), false},
-		"was set lower than the hit":              {open(1, 50), open(3, 50), 41, 2, false, open(1, 50), false},
-		"opened, was set lower than the hit":      {open(1, 50), open(3, 50), 41, 2, true, open(1, 50), false},
-		"has closed since: nothing to do":         {Usage{}, open(1, 50), 41, 1, false, Usage{}, false},
-		"a cost above what is left does nothing":  {slides(1, 56), slides(3, 50), 41, 3, false, slides(1, 56), false},
+		"another window is open":                 {open(2, 55), open(2, 50), 46, 1, false, open(2, 55), false},
+		"was set lower than the hit":             {open(1, 50), open(3, 50), 41, 2, false, open(1, 50), false},
+		"opened, was set lower than the hit":     {open(1, 50), open(3, 50), 41, 2, true, open(1, 50), false},
+		"has closed since: nothing to do":        {Usage{}, open(1, 50), 41, 1, false, Usage{}, false},
+		"a cost above what is left does nothing": {slides(1, 56), slides(3, 50), 41, 3, false, slides(1, 56), false},
 	} {
 		got, taken := refunded(w, c.u, c.after, 40*ms, c.now*ms, c.cost, c.opened)
 		require.Equal(t, c.want, got, name)

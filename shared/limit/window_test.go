@@ -21,22 +21,6 @@ func perKey(units uint32, period int64) Window {
 	return Window{Algorithm: FixedWindowPerKey, Limit: units, PeriodNs: period}
 }
 
-func TestSame(t *testing.T) {
-	w := aligned(5, second, 3)
-	for name, c := range map[string]struct {
-		other Window
-		same  bool
-	}{
-		"itself":        {w, true},
-		"another limit": {aligned(6, second, 3), true},
-		"another W":     {aligned(5, 2*second, 3), false},
-		"another shift": {aligned(5, second, 4), false},
-		"another kind":  {Window{Algorithm: FixedWindowPerKey, Limit: 5, PeriodNs: second, OffsetNs: 3}, false},
-	} {
-		require.Equal(t, c.same, w.Same(c.other), name)
-	}
-}
-
 func TestCompareOrdersIdentities(t *testing.T) {
 	ordered := []Window{
 		aligned(9, ms, 0), aligned(1, ms, 1), perKey(5, ms),

@@ -58,20 +58,6 @@ func TestDecodeSkips(t *testing.T) {
 	require.Equal(t, []Ask{{Parts: []Part{{Key: [16]byte([]byte("0123456789abcdef")), Cost: 2}}}}, m.Asks)
 }
 
-// TestDecodeForgets: what a message held before does not show in the next.
-func TestDecodeForgets(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	var asks Asks
-	var answers Answers
-	for range 300 {
-		m, n := randomAsks(r), randomAnswers(r)
-		require.NoError(t, asks.Decode(m.Append(nil)))
-		require.Equal(t, m.Append(nil), asks.Append(nil))
-		require.NoError(t, answers.Decode(n.Append(nil)))
-		require.Equal(t, n.Append(nil), answers.Append(nil))
-	}
-}
-
 // TestCodecAllocates: in a worker's steady state, neither way allocates.
 func TestCodecAllocates(t *testing.T) {
 	asks := Asks{Asks: []Ask{{ID: 1, Parts: []Part{{Cost: 1, Waiting: 3}, {Cost: 1}}}}, Returns: []Return{{Grant: 1, Units: 2}}}

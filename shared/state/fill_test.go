@@ -100,19 +100,3 @@ func TestFewNewKeysMeetAFullPage(t *testing.T) {
 			c.slots, c.capacity, 100*filling, 100*steady)
 	}
 }
-
-func TestASmallCapacityIsExact(t *testing.T) {
-	for capacity := uint32(1); capacity <= 32; capacity++ {
-		table := newTable(capacity, aligned(1, anHour, 0))
-		var e Entry
-		for n := range int(capacity) {
-			require.Equal(t, OK, table.Read(&e, keyed(table, numbered(n)), second))
-			require.Equal(t, OK, table.Commit(&e, 1, false), "key %d of %d", n+1, capacity)
-		}
-		require.Equal(t, OK, table.Read(&e, keyed(table, numbered(100)), second))
-		require.Equal(t, Full, table.Commit(&e, 1, false))
-		require.Equal(t, anHour, table.Earliest(&e))
-		require.Equal(t, OK, table.Read(&e, keyed(table, numbered(100)), anHour))
-		require.Equal(t, OK, table.Commit(&e, 1, false), "an expired slot is free")
-	}
-}

@@ -130,31 +130,6 @@ func TestReceiptsOfBefore(t *testing.T) {
 	d.requireStands("b", 1, 3, "what b holds is in the floor, and a's charge")
 }
 
-// TestLostHoldsOfEvictedKeysAreChargedInTime: what an evicted key has lost is charged when it
-// lapses, in the window that is open then, though keys in its page have lost units later.
-func TestLostHoldsOfEvictedKeysAreChargedInTime(t *testing.T) {
-	window := elastic(60 * second)
-	window.Limit = 6
-	d := newDesk(t, 1, window, holding())
-	a, ok := d.hold("a", 1)
-	require.True(t, ok)
-	_, ok = d.hold("a", 1)
-	require.True(t, ok)
-	d.pass(35 * second)
-	d.settle("a", a, 4)
-	d.pass(5 * second)
-	c, ok := d.hold("c", 1) // evicts a
-	require.True(t, ok)
-	d.settle("c", c, 0)
-	_, ok = d.hold("b", 1) // evicts c
-	require.True(t, ok)
-	d.read("b")
-	require.Equal(t, OK, d.table.Set(&d.entry, AllWindows, 0, false))
-	d.pass(91 * second)
-	used, _ := d.stands("a")
-	require.GreaterOrEqual(t, used, uint32(5), "the window of the 4 has been moved on by the one that was lost")
-}
-
 // TestHoldingOfAllVMs: the sum is of the VMs that give signs of life.
 func TestHoldingOfAllVMs(t *testing.T) {
 	d := newDesk(t, 64, inFlight())
