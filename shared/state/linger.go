@@ -24,7 +24,8 @@ const lingeringBytes = 64
 // unclaimedNs is how long one lies there that nobody takes.
 const unclaimedNs = 60_000_000_000
 
-var lingeringKey = []byte("sluice/lingers")
+// A layout of records has a value of its own: its receipts are of its own tables.
+var lingeringKey = []byte("sluice/lingers" + keySuffix)
 
 // LeaveLingering leaves what lingers to other configurations. Holds have the tables of
 // their counters.
