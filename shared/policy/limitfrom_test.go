@@ -15,7 +15,7 @@ func TestALimitFromTheRequest(t *testing.T) {
 		`{"requests":{"jwt":{"provider":"corp","claim":["plan","rpm"]},"default":3,"max":90},"per":"1m"},`+
 		`{"requests":{"header":"X-Limit","trusted":true,"default":0,"max":1},"per":"1h","algorithm":"fixed_window"},`+
 		`{"requests":{"property":["request","query"],"trusted":true,"default":2,"max":2},"per":"month","algorithm":"fixed_window"}],`+
-		`"overrides":[{"key":["a"],"limits":["2/1m"]}]}`)
+		`"overrides":[{"key":["a"],"limits":["2/1m"]}],"settle":{}}`)
 	r := &p.Rules[0]
 	require.Nil(t, r.Limits[0].From)
 	require.Equal(t, &policy.LimitFrom{
@@ -30,6 +30,7 @@ func TestALimitFromTheRequest(t *testing.T) {
 	require.Equal(t, []uint32{7, 3, 0, 2}, limits)
 	require.Equal(t, []uint32{7, 90, 1, 2}, most)
 	require.EqualValues(t, 90, r.Limits[1].Units, "the log remembers what any request may use")
+	require.EqualValues(t, 90, r.Settle.Max, "an answer takes as much as any request may use")
 	require.True(t, r.Overrides[0].Raises(r), "a request may say 0")
 }
 

@@ -178,7 +178,7 @@ func (r *Rule) largestLimit() uint32 {
 	add := func(limits []Limit) {
 		for i := range limits {
 			if !limits[i].Unlimited {
-				largest = max(largest, limits[i].Limit, limits[i].Burst)
+				largest = max(largest, limits[i].Most(), limits[i].Burst)
 			}
 		}
 	}
