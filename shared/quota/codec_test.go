@@ -88,7 +88,7 @@ func fuzz(t *testing.T, b []byte, m, back message) {
 func FuzzAsks(f *testing.F) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 20 {
-		m := randomAsks(r)
+		m := random[Asks](r)
 		f.Add(m.Append(nil))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) { fuzz(t, b, &Asks{}, &Asks{}) })
@@ -97,7 +97,7 @@ func FuzzAsks(f *testing.F) {
 func FuzzAnswers(f *testing.F) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 20 {
-		m := randomAnswers(r)
+		m := random[Answers](r)
 		f.Add(m.Append(nil))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) { fuzz(t, b, &Answers{}, &Answers{}) })

@@ -1,7 +1,6 @@
 package quota
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -42,7 +41,7 @@ func TestAsPublished(t *testing.T) {
 	var ofAsks Asks // what it held before does not show in the next
 	var ofAnswers Answers
 	for range 300 {
-		asks, answers := randomAsks(r), randomAnswers(r)
+		asks, answers := random[Asks](r), random[Answers](r)
 		samePublished(t, file.Messages().ByName("Asks"), &asks, &ofAsks)
 		samePublished(t, file.Messages().ByName("Answers"), &answers, &ofAnswers)
 	}
@@ -67,7 +66,7 @@ func same(t *testing.T, v reflect.Value, m protoreflect.Message) {
 	require.Empty(t, m.GetUnknown())
 	names := map[string]bool{}
 	for _, f := range reflect.VisibleFields(v.Type()) {
-		if f.Anonymous || f.Name == "Stamp" || f.Name == "FillNs" || f.Name == "Pays" { // they do not travel
+		if f.Anonymous || stays[f.Name] {
 			continue
 		}
 		name := snake.ReplaceAllString(f.Name, "${1}_$2")
@@ -126,8 +125,47 @@ func TestEnumsAsPublished(t *testing.T) {
 	}
 }
 
-// The generators reach every field's edges.
+// stays are fields of windows that do not travel.
+var stays = map[string]bool{"Stamp": true, "FillNs": true, "Pays": true}
 
+// fill gives a message random fields, which reach their edges.
+func fill(r *rand.Rand, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			switch name := v.Type().Field(i).Name; {
+			case name == "Jitter":
+				v.Field(i).SetUint(edge(r, 1, 100))
+			case !stays[name]:
+				fill(r, v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		n := r.IntN(4)
+		switch v.Type().Elem().Name() {
+		case "Part", "Window": // there is one at least
+			n = 1 + r.IntN(MaxGroup)
+		case "Grant", "Standing":
+			n = r.IntN(MaxGroup + 1)
+		}
+		v.Set(reflect.MakeSlice(v.Type(), n, n))
+		fallthrough
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(r, v.Index(i))
+		}
+	case reflect.String:
+		v.SetString([]string{"", "default", "Ämter"}[r.IntN(3)])
+	case reflect.Bool:
+		v.SetBool(r.IntN(2) == 0)
+	case reflect.Int64:
+		v.SetInt(int64(edge(r, 1, 1<<62, math.MaxUint64)))
+	default:
+		v.SetUint(edge(r, 1, 127, 128, math.MaxUint64>>(64-v.Type().Bits())))
+	}
+}
+
+// edge is 0, one of the edges, or at most the last of them.
 func edge(r *rand.Rand, edges ...uint64) uint64 {
 	switch r.IntN(4) {
 	case 0:
@@ -138,68 +176,7 @@ func edge(r *rand.Rand, edges ...uint64) uint64 {
 	return r.Uint64N(edges[len(edges)-1]) >> r.IntN(32)
 }
 
-func u32(r *rand.Rand) uint32 { return uint32(edge(r, 1, 127, 128, math.MaxUint32)) }
-
-func i64(r *rand.Rand) int64 { return int64(edge(r, 1, 1<<62, math.MaxUint64)) }
-
-func key(r *rand.Rand) (k [16]byte) {
-	binary.LittleEndian.PutUint64(k[r.IntN(9):], edge(r, 1, math.MaxUint64))
-	return k
-}
-
-func list[T any](r *rand.Rand, least, most int, item func(*rand.Rand) T) []T {
-	var s []T
-	for range least + r.IntN(most-least+1) {
-		s = append(s, item(r))
-	}
-	return s
-}
-
-func randomAsks(r *rand.Rand) Asks {
-	return Asks{
-		Domain: []string{"", "default", "Ämter"}[r.IntN(3)], Process: edge(r, 1, math.MaxUint64),
-		Definitions: list(r, 0, 2, randomDefinition), Asks: list(r, 0, 4, randomAsk),
-		Returns: list(r, 0, 3, func(r *rand.Rand) Return { return Return{Grant: u32(r), Units: u32(r)} }),
-	}
-}
-
-func randomDefinition(r *rand.Rand) Definition {
-	return Definition{
-		ID: u32(r), Counter: key(r), Windows: list(r, 1, MaxWindows, randomWindow), Lease: u32(r), CountDenied: r.IntN(2) == 0,
-	}
-}
-
-func randomWindow(r *rand.Rand) limit.Window {
-	return limit.Window{
-		Algorithm: limit.Algorithm(edge(r, 5, math.MaxUint8)), Limit: u32(r), PeriodNs: i64(r), OffsetNs: i64(r),
-		Jitter: uint8(edge(r, 1, 100)), Elastic: r.IntN(2) == 0, Burst: u32(r), Units: uint16(edge(r, math.MaxUint16)),
-		Unlimited: r.IntN(2) == 0,
-	}
-}
-
-func randomAsk(r *rand.Rand) Ask {
-	return Ask{ID: u32(r), Parts: list(r, 1, MaxGroup, func(r *rand.Rand) Part {
-		return Part{
-			Definition: u32(r), Key: key(r), Cost: u32(r), Waiting: u32(r), Ahead: u32(r), Spent: u32(r), Inspect: r.IntN(2) == 0, Shadow: r.IntN(2) == 0,
-			Level: Level{
-				Worker: edge(r, 1, math.MaxUint64),
-				Held:   u32(r), Charged: edge(r, 1, math.MaxUint64), Known: edge(r, 1, math.MaxUint64),
-				Since: edge(r, 1, math.MaxUint64), Number: edge(r, 1, math.MaxUint64),
-			},
-		}
-	})}
-}
-
-func randomAnswers(r *rand.Rand) Answers {
-	return Answers{Proxies: u32(r), Answers: list(r, 0, 4, func(r *rand.Rand) Answer {
-		return Answer{ID: u32(r), Result: Result(edge(r, 5, math.MaxUint8)), Grants: list(r, 0, MaxGroup, randomGrant)}
-	})}
-}
-
-func randomGrant(r *rand.Rand) Grant {
-	return Grant{
-		Number: u32(r), Units: u32(r), ValidNs: i64(r), Denied: r.IntN(2) == 0, Leased: r.IntN(2) == 0, Failed: r.IntN(2) == 0, WaitNs: i64(r),
-		Held: r.IntN(2) == 0, Stated: r.IntN(2) == 0,
-		Windows: list(r, 0, MaxWindows, func(r *rand.Rand) Standing { return Standing{Used: u32(r), ResetNs: i64(r)} }),
-	}
+func random[T any](r *rand.Rand) (m T) {
+	fill(r, reflect.ValueOf(&m).Elem())
+	return m
 }
