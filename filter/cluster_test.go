@@ -141,19 +141,14 @@ func TestWhatAnAskCosts(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 200, res.Status)
 	}
-	mallocs := func() uint64 {
-		n, err := b.Ask(0, "sluice_mallocs")
-		require.NoError(t, err)
-		return n
-	}
 	for range times {
 		ask()
 	}
 	require.Equal(t, "header time get set_effective_context grpc_send get_buffer_bytes time get set set_effective_context time continue_stream "+
 		"set_effective_context", short.Replace(strings.Join(b.calls, " ")))
-	before := mallocs()
+	before := b.mallocs(t)
 	for range times {
 		ask()
 	}
-	require.LessOrEqual(t, mallocs()-before, uint64(most*times))
+	require.LessOrEqual(t, b.mallocs(t)-before, uint64(most*times))
 }

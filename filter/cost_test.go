@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -65,86 +64,51 @@ var short = strings.NewReplacer("get_header_map_value", "header", "get_current_t
 // A request makes exactly these host calls. After the first request of its kind, it
 // allocates nothing but these texts.
 func TestWhatARequestCosts(t *testing.T) {
-	counting := buildtest.Wasm(t, "sluice_variant")
-	for _, kind := range kinds {
-		t.Run(kind.name, func(t *testing.T) {
-			var calls []string
-			l := newLoad(t, kind.rules, func(o *sim.Options) {
-				o.Wasm = counting
-				o.OnCall = func(vm int, call string) {
-					if call, ours := strings.CutPrefix(call, "proxy_"); ours && vm >= 0 {
-						calls = append(calls, short.Replace(call))
-					}
-				}
-			})
-			calls = nil
-			l.serve(t, 1)
-			require.Equal(t, kind.calls, strings.Join(calls, " "))
-
-			before, err := l.host.Ask(0, "sluice_mallocs")
-			require.NoError(t, err)
-			l.serve(t, manyKeys)
-			after, err := l.host.Ask(0, "sluice_mallocs")
-			require.NoError(t, err)
-			require.EqualValues(t, kind.texts*manyKeys, after-before)
-		})
-	}
-}
-
-const manyKeys = 1000
-
-// load is a simulated proxy with a policy, and requests for it.
-type load struct {
-	host     *sim.Host
-	requests []*sim.Request
-	now      int64
-	served   int
-}
-
-// newLoad returns a load whose keys have each been counted once, in a table with room
-// for 65,536.
-func newLoad(tb testing.TB, rules string, change ...func(*sim.Options)) *load {
-	l := &load{now: 1_000_000_000_000_000_000}
-	o := sim.Options{
-		Wasm: wasm(), Workers: 1, CacheDir: buildtest.CacheDir(), Seed: 1, Now: func() int64 { return l.now },
-		Dial: func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) { return prompt{in: in, ahead: 1_000_000}, nil },
-	}
-	for _, c := range change {
-		c(&o)
-	}
-	h, err := sim.New(context.Background(), o)
-	require.NoError(tb, err)
-	tb.Cleanup(h.Close)
-	require.NoError(tb, h.Configure(policy(rules)))
-	l.host = h
+	const many = 1000
 	claims, err := structpb.NewStruct(map[string]any{"p": map[string]any{"sub": "alice"}})
-	require.NoError(tb, err)
-	for i := range manyKeys {
-		l.requests = append(l.requests, &sim.Request{
+	require.NoError(t, err)
+	var requests []*sim.Request
+	for i := range many {
+		requests = append(requests, &sim.Request{
 			ClientIP: fmt.Sprintf("192.0.%d.%d", 2+i/250, 1+i%250), Path: "/v1/x/y?q=a&n=2",
 			Headers:    [][2]string{{"x-user-id", fmt.Sprint("user-", i)}, {"cookie", "b=1; c=2"}, {"c", "3"}},
 			Properties: map[string][]byte{"xds.route_name": []byte("main")},
 			Metadata:   map[string]*structpb.Struct{jwt: claims},
 		})
 	}
-	l.serve(tb, manyKeys)
-	return l
+	for _, kind := range kinds {
+		t.Run(kind.name, func(t *testing.T) {
+			b := start(t, func(o *sim.Options) {
+				o.Wasm = buildtest.Wasm(t, "sluice_variant")
+				o.Dial = func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) { return prompt{in: in, ahead: 1_000_000}, nil }
+			})
+			require.NoError(t, b.Configure(policy(kind.rules)))
+			serve := func(n int) {
+				for _, r := range requests[:n] {
+					b.now += 1_000_000
+					x, err := b.Start(0, r)
+					require.NoError(t, err)
+					for x.Paused() {
+						b.TickDue()
+					}
+					_, err = x.Finish()
+					require.NoError(t, err)
+				}
+			}
+			serve(many) // in a table with room for 65,536
+			b.calls = nil
+			serve(1)
+			require.Equal(t, kind.calls, short.Replace(strings.Join(b.calls, " ")))
+			before := b.mallocs(t)
+			serve(many)
+			require.EqualValues(t, kind.texts*many, b.mallocs(t)-before)
+		})
+	}
 }
 
-// serve serves n requests, one every ms.
-func (l *load) serve(tb testing.TB, n int) {
-	for range n {
-		l.now += 1_000_000
-		x, err := l.host.Start(0, l.requests[l.served%manyKeys])
-		if err != nil {
-			tb.Fatal(err)
-		}
-		for x.Paused() {
-			l.host.TickDue()
-		}
-		if _, err := x.Finish(); err != nil {
-			tb.Fatal(err)
-		}
-		l.served++
-	}
+// mallocs is how often the filter has allocated memory.
+func (b *bench) mallocs(t *testing.T) uint64 {
+	n, err := b.Ask(0, "sluice_mallocs")
+	require.NoError(t, err)
+	return n
 }

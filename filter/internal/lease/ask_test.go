@@ -180,39 +180,6 @@ func TestSilenceForWhichNobodyHasWaited(t *testing.T) {
 	require.Equal(t, 1+50+50, w.admitted(), "what was asked for, the lease, and the share")
 }
 
-// A worker that stands still for the timeout has not heard the service, which may
-// have answered. It does not count as silent, but for once.
-func TestAStandstillIsNotSilence(t *testing.T) {
-	for name, answers := range map[string]bool{"it answers": true, "it is silent": false} {
-		t.Run(name, func(t *testing.T) {
-			w, s := pair(t, perUser)
-			first := w.request("a")
-			w.proxy.Clock += 150 * ms
-			w.tick()
-			require.Contains(t, w.verdicts, first, "who waits, waits no longer")
-			require.False(t, w.engine.Leases.Silent)
-			if answers {
-				w.exchange(s)
-				require.True(t, w.verdicts[w.request("a")])
-				return
-			}
-			for range 10 { // as slow as before
-				require.False(t, w.engine.Leases.Silent)
-				second := w.request("a")
-				w.proxy.Clock += 60 * ms
-				w.tick()
-				w.proxy.Clock += 60 * ms
-				w.tick()
-				require.Contains(t, w.verdicts, second)
-				if w.engine.Leases.Silent {
-					return
-				}
-			}
-			require.Fail(t, "never silent")
-		})
-	}
-}
-
 func TestWhatANewerServiceSaysIsNotAGrant(t *testing.T) {
 	w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"deny"}`)
 	first := w.request("a")

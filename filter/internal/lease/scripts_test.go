@@ -43,6 +43,13 @@ func TestScripts(t *testing.T) {
 		{"nobody waits longer than the timeout for an answer that does not come", shared, `
 			300*a 2*serve -> decided=65
 			15*tick,+10ms -> decided=300 admitted=100`},
+		{"a worker that stood still has not heard the service, which may have answered", perUser, `
+			a +150ms tick -> decided=1 silent=0
+			go a -> admitted=2 silent=0`},
+		{"a worker that stands still again and again does not take a silent service for one that answers", perUser, `
+			a +150ms tick -> decided=1 silent=0
+			a +60ms tick +60ms tick -> decided=2
+			9*a,+60ms,tick,+60ms,tick -> decided=11 silent=1`},
 		{"too many waiters", `{"name":"r","scope":"cluster","limits":["100000/1m"],"on_contention":"deny"}`, `1034*a -> decided=10 admitted=0`},
 		{"a denied shadow rule keeps no other from its units", `{"name":"tried","mode":"shadow","limits":["1/1m"],"lease":"off",` + key + `},{"name":"r","limits":["100/1m"],"lease":"off",` + key + `}`, `
 			a serve -> admitted=1 sent=0
