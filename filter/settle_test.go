@@ -116,6 +116,23 @@ func TestWithheldBodies(t *testing.T) {
 	require.Equal(t, 1, strings.Count(strings.Join(b.log, "\n"), "allow proxy_on_response_body"))
 }
 
+// Streams that end one after the other, of a proxy that does not log them, take no memory.
+func TestEndsThatAreNotLogged(t *testing.T) {
+	b := start(t, func(o *sim.Options) { o.Withheld, o.OnCall = []string{"proxy_on_log"}, nil })
+	require.NoError(t, b.Configure(policy(`{"name":"r","key":[{"header":"x-user-id"}],"limits":["9999/1h"],"settle":{}}`)))
+	var running []*sim.Exchange
+	for range 5000 {
+		x, err := b.Start(0, alice)
+		require.NoError(t, err)
+		running = append(running, x)
+	}
+	before := b.Memory(0)
+	for _, x := range running {
+		require.NoError(t, x.Reset(sim.ClientGone))
+	}
+	require.Equal(t, before, b.Memory(0))
+}
+
 // Holds are renewed in portions, each within its eighth: a worker with very many streams does not
 // stand still for all of them.
 func TestHoldsAreRenewedInPortions(t *testing.T) {

@@ -283,6 +283,7 @@ func (p *plugin) takeUpstream(fields []respond.Field) (sentAny bool) {
 func onDelete(context uint32) {
 	if s := streams.of(context); s != nil {
 		if len(s.holds) > 0 { // the proxy has not called on_log
+			arena.reset()
 			s.settle()
 		}
 		s.forget()
