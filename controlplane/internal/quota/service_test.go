@@ -23,21 +23,12 @@ func TestAsk(t *testing.T) {
 	require.Equal(t, lease.Answer{ID: 2, Result: lease.Denied, Grants: []lease.Grant{{
 		Denied: true, WaitNs: 59 * second, Windows: []lease.Standing{{Used: 4, ResetNs: 59 * second}},
 	}}}, p.ask(want(7)))
-	require.EqualValues(t, 6, p.ask(lease.Part{Definition: 1, Cost: 1, Waiting: 9}).Grants[0].Units)
+	require.EqualValues(t, 6, p.ask(lease.Part{Definition: 1, Cost: 1, Waiting: 9}).Grants[0].Units, "what a denial left")
+	require.Equal(t, lease.Granted, p.ask(want(0)).Result, "a cost of 0 passes")
+	require.Equal(t, limit.Never, p.ask(want(11)).Grants[0].WaitNs)
 	require.Equal(t, lease.Unknown, p.ask(lease.Part{Definition: 2}).Result)
 	b.clock.advance(minute)
 	require.EqualValues(t, 4, p.ask(want(4)).Grants[0].Units)
-}
-
-// TestCost: a grant is nothing or at least the cost, and a cost of 0 passes.
-func TestCost(t *testing.T) {
-	b := newRig(t)
-	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
-	p.ask(want(7))
-	require.Equal(t, lease.Denied, p.ask(lease.Part{Definition: 1, Cost: 4, Waiting: 9}).Result)
-	require.EqualValues(t, 3, p.ask(lease.Part{Definition: 1, Cost: 2, Waiting: 9}).Grants[0].Units, "what a denial left")
-	require.Equal(t, lease.Granted, p.ask(want(0)).Result)
-	require.Equal(t, limit.Never, p.ask(want(11)).Grants[0].WaitNs)
 }
 
 // TestCountDenied: what a rule denies counts, if the rule says so; what another part
