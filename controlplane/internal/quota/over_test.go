@@ -85,47 +85,35 @@ func allowed(w limit.Window, long int64) int64 {
 	}
 }
 
+// TestNeverOver: also where proxies have two or three definitions, as in a rollout. Those that
+// ask for a window spend no more together than it allows.
 func TestNeverOver(t *testing.T) {
-	for name, windows := range shapes {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for seed := range uint64(48) {
-				f := newFleet(t, seed, windows)
-				f.run(300)
-				require.Greater(t, len(f.spent[0]), 30, "seed %d", seed)
-			}
-		})
-	}
-}
-
-// TestNeverOverByDefinitions: the same where proxies have two or three definitions, as
-// in a rollout. Those that ask for a window spend no more together than it allows.
-func TestNeverOverByDefinitions(t *testing.T) {
-	fewer := func(windows []limit.Window) []limit.Window {
+	change := func(windows []limit.Window, change func(w *limit.Window)) []limit.Window {
 		windows = slices.Clone(windows)
 		for i := range windows {
-			w := &windows[i]
-			w.Limit, w.Burst, w.Units = w.Limit/10, w.Burst/10, w.Units/10
+			change(&windows[i])
 		}
 		return windows
 	}
 	longer := func(windows []limit.Window) []limit.Window {
-		windows = slices.Clone(windows)
-		for i := range windows {
-			windows[i].PeriodNs *= 2
-		}
-		return windows
+		return change(windows, func(w *limit.Window) { w.PeriodNs *= 2 })
 	}
 	for name, windows := range shapes {
+		fewer := change(windows, func(w *limit.Window) { w.Limit, w.Burst, w.Units = w.Limit/10, w.Burst/10, w.Units/10 })
 		for with, others := range map[string][][]limit.Window{
-			"longer": {longer(windows)}, "lower": {fewer(windows)},
-			"longer and lower": {longer(windows), fewer(windows)},
-			"all else":         {append(slices.Clone(shapes["fixed"]), longer(shapes["log"])...), shapes["layered"]},
+			"nothing else": nil, "longer": {longer(windows)}, "lower": {fewer}, "longer and lower": {longer(windows), fewer},
+			"all else": {append(slices.Clone(shapes["fixed"]), longer(shapes["log"])...), shapes["layered"]},
 		} {
 			t.Run(name+" and "+with, func(t *testing.T) {
 				t.Parallel()
-				for seed := range uint64(6) {
-					newFleet(t, seed, append([][]limit.Window{windows}, others...)...).run(300)
+				seeds := uint64(6)
+				if others == nil {
+					seeds = 48
+				}
+				for seed := range seeds {
+					f := newFleet(t, seed, append([][]limit.Window{windows}, others...)...)
+					f.run(300)
+					require.Greater(t, len(f.spent[0]), 30, "seed %d", seed)
 				}
 			})
 		}
