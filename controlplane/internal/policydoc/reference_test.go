@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 const head = `# Policy reference
@@ -129,18 +127,3 @@ func (r *reference) typeOf(n *node) string {
 }
 
 func code(words ...string) string { return "`" + strings.Join(words, "`, `") + "`" }
-
-// The words that a key part may be alone are those that the reader takes.
-func TestBareKeyParts(t *testing.T) {
-	var taken []string
-	for _, o := range policy.Schema() {
-		for _, f := range o.Fields {
-			doc, err := policy.ParseJSON([]byte(`{"version":1,"rules":[{"name":"a","limits":[],"key":["` + f.Name + `"]}]}`))
-			require.NoError(t, err)
-			if _, problems := policy.Read(doc); o.Name == "key" && len(problems) == 0 {
-				taken = append(taken, f.Name)
-			}
-		}
-	}
-	require.Equal(t, items["key"].AnyOf[0].Enum, taken)
-}
