@@ -129,8 +129,6 @@ func runRender(t *testing.T, stdin string, args ...string) (stdout string, err e
 	return out.String(), err
 }
 
-const onePolicy = "version: 1\nrules: [{name: all, limits: [10/1s]}]\n"
-
 // pushedIn is the policy in a rendered resource, as the filter reads it.
 func pushedIn(t *testing.T, read func([]byte) ([]buildtest.Resource, error), resource string) *policy.Policy {
 	t.Helper()
@@ -149,70 +147,61 @@ var meshes = [][]string{
 	{"envoy-gateway", "--target", "Gateway/a", "-f", "-", "--url", "oci://a/b"},
 }
 
-// TestRenderQuotaCluster: the policy names the mesh's cluster, and the comment says
-// what that must be.
-func TestRenderQuotaCluster(t *testing.T) {
-	read := buildtest.Kubernetes(t)
-	const (
-		cluster = "version: 1\nrules: [{name: all, scope: cluster, limits: [10/1s]}]\n"
-		istios  = "outbound|18001||quota.shop.svc.cluster.local"
-	)
-	for name, tc := range map[string]struct{ policy, flag, want string }{
-		"none":       {cluster, istios, istios},
-		"default":    {cluster, "", "sluice_quota"},
-		"policy's":   {"quota: {cluster: mine}\n" + cluster, "", "mine"},
-		"another":    {"quota: # of the mesh\n  cluster: mine # old\n  timeout: 50ms\n" + cluster, istios, istios},
-		"no cluster": {"quota: {timeout: 50ms}\n" + cluster, istios, istios},
-		"json":       {`{"version":1,"quota":{"timeout":"50ms"},"rules":[{"name":"all","scope":"cluster","limits":["10/1s"]}]}`, istios, istios},
-		"a word":     {cluster, "off", "off"},
-	} {
-		for _, args := range meshes {
-			if tc.flag != "" {
-				args = append(slices.Clip(args), "--quota-cluster", tc.flag)
-			}
-			stdout, err := runRender(t, tc.policy, args...)
-			require.NoError(t, err, name)
-			got := pushedIn(t, read, stdout)
-			require.Equal(t, tc.want, got.Quota.Cluster, stdout)
-			require.Regexp(t, `\n# "?`+regexp.QuoteMeta(tc.want)+`"?, which leads to sluice quota:\n`, stdout)
-			require.Contains(t, stdout, fmt.Sprintf("less than quota.timeout (%s)", time.Duration(got.Quota.TimeoutNs)))
-		}
-	}
-	stdout, err := runRender(t, onePolicy, meshes[0]...)
-	require.NoError(t, err)
-	require.NotContains(t, stdout, "quota")
-}
+const (
+	clusterPolicy = "version: 1\nrules: [{name: all, scope: cluster, limits: [10/1s]}]\n"
+	meshCluster   = "outbound|18001||quota.shop.svc.cluster.local"
+)
 
 // policiesForKubernetes are texts that YAML 1.1 reads otherwise than a policy
-// file, and shapes that are hard to move under a field.
-var policiesForKubernetes = map[string]string{
-	"quickstart":    string(examples.Quickstart),
-	"words":         "version: 1\nrules: [{name: y, mode: off, limits: [1/1s]}, {name: no, mode: \"off\", limits: []}]\n",
-	"byte order":    "\uFEFFversion: 1\nrules: []\n",
-	"line ends":     "# a\r\nversion: 1\r\nrules:\r\n  # b\r\n  - name: a # c\r\n    limits: [1/1s]\r\n",
-	"anchors":       "version: 1\nrules:\n  - {name: a, match: &m {headers: {no: \"1_0\", y: on}}, limits: &l [1/1s, 2/1m]}\n  - {name: b, match: *m, limits: *l}\n",
-	"numbers":       "version: 1\nrules:\n  - {name: a, capacity: 1.6777216e7, cost: 4294967295, limits: [{requests: 10.0, per: 1d}, {requests: 1e6, per: 2d}]}\n",
-	"json":          `{"version":1,"rules":[{"name":"\ud83d\ude00 \/ 10","counter":"off","mode":"off","limits":[{"requests":5,"per":"1m","name":"1:30"}]},{"name":"10","limits":[]}]}`,
-	"json indented": "{\n\t\"version\": 1,\n\t\"rules\": [\n\t\t{\"name\": \"a\\u2028b\", \"limits\": []}\n\t]\n}\n",
-	"comments": "# head\n\n# of version\nversion: 1 # here\n# between\n\nrules: # of rules\n  # first\n\n  # really\n  - # dash\n    name: a\n" +
-		"    key: [\n      # in flow\n      {header: x}, # after\n    ]\n    limits:\n    - 1/1s\n    # foot of limits\n  # foot of rules\n# the end\n",
-	"styles": "version: 1\nrules:\n- name: |-\n    literal: yes\n  limits: []\n- name: >-\n    folded\n    text\n  limits: []\n- name: 'it''s'\n  limits: []\n" +
-		"- name: \"\\u00e9\\\"\\\\\"\n  limits: []\n- name: plain\n    on two lines\n  limits: []\n- {name: \"off\", limits: []}\n- {name: 'null', limits: []}\n",
-	"flow": "{version: 1, rules: [{name: on, limits: [10/1s]}]} # all\n",
+// file, and shapes that are hard to move under a field; and those whose rules ask a
+// quota service, with --quota-cluster and the cluster that is written then.
+var policiesForKubernetes = map[string]struct{ text, flag, cluster string }{
+	"quickstart":    {string(examples.Quickstart), "", ""},
+	"words":         {"version: 1\nrules: [{name: y, mode: off, limits: [1/1s]}, {name: no, mode: \"off\", limits: []}]\n", "", ""},
+	"byte order":    {"\uFEFFversion: 1\nrules: []\n", "", ""},
+	"line ends":     {"# a\r\nversion: 1\r\nrules:\r\n  # b\r\n  - name: a # c\r\n    limits: [1/1s]\r\n", "", ""},
+	"anchors":       {"version: 1\nrules:\n  - {name: a, match: &m {headers: {no: \"1_0\", y: on}}, limits: &l [1/1s, 2/1m]}\n  - {name: b, match: *m, limits: *l}\n", "", ""},
+	"numbers":       {"version: 1\nrules:\n  - {name: a, capacity: 1.6777216e7, cost: 4294967295, limits: [{requests: 10.0, per: 1d}, {requests: 1e6, per: 2d}]}\n", "", ""},
+	"json":          {`{"version":1,"rules":[{"name":"\ud83d\ude00 \/ 10","counter":"off","mode":"off","limits":[{"requests":5,"per":"1m","name":"1:30"}]},{"name":"10","limits":[]}]}`, "", ""},
+	"json indented": {"{\n\t\"version\": 1,\n\t\"rules\": [\n\t\t{\"name\": \"a\\u2028b\", \"limits\": []}\n\t]\n}\n", "", ""},
+	"comments": {"# head\n\n# of version\nversion: 1 # here\n# between\n\nrules: # of rules\n  # first\n\n  # really\n  - # dash\n    name: a\n" +
+		"    key: [\n      # in flow\n      {header: x}, # after\n    ]\n    limits:\n    - 1/1s\n    # foot of limits\n  # foot of rules\n# the end\n", "", ""},
+	"styles": {"version: 1\nrules:\n- name: |-\n    literal: yes\n  limits: []\n- name: >-\n    folded\n    text\n  limits: []\n- name: 'it''s'\n  limits: []\n" +
+		"- name: \"\\u00e9\\\"\\\\\"\n  limits: []\n- name: plain\n    on two lines\n  limits: []\n- {name: \"off\", limits: []}\n- {name: 'null', limits: []}\n", "", ""},
+	"flow": {"{version: 1, rules: [{name: on, limits: [10/1s]}]} # all\n", "", ""},
+
+	"default cluster":   {clusterPolicy, "", "sluice_quota"},
+	"its own cluster":   {"quota: {cluster: mine}\n" + clusterPolicy, "", "mine"},
+	"another cluster":   {"quota: # of the mesh\n  cluster: mine # old\n  timeout: 50ms\n" + clusterPolicy, meshCluster, meshCluster},
+	"no cluster":        {"quota: {timeout: 50ms}\n" + clusterPolicy, meshCluster, meshCluster},
+	"no quota":          {clusterPolicy, meshCluster, meshCluster},
+	"json of a cluster": {`{"version":1,"quota":{"timeout":"50ms"},"rules":[{"name":"all","scope":"cluster","limits":["10/1s"]}]}`, meshCluster, meshCluster},
+	"a word as cluster": {clusterPolicy, "off", "off"},
 }
 
 // TestPolicyIsTheSameInKubernetes: the filter behind Istio and Envoy Gateway
-// reads the policy that the file has.
+// reads the policy that the file has, but for the mesh's cluster; a comment says what that
+// must be.
 func TestPolicyIsTheSameInKubernetes(t *testing.T) {
-	policiesForKubernetes["random words"] = randomWords(1000)
+	policiesForKubernetes["random words"] = struct{ text, flag, cluster string }{randomWords(1000), "", ""}
 	read := buildtest.Kubernetes(t)
-	for name, text := range policiesForKubernetes {
+	for name, tc := range policiesForKubernetes {
 		t.Run(name, func(t *testing.T) {
-			want, _, _, err := policyfile.Read(name, []byte(text))
+			want, _, _, err := policyfile.Read(name, []byte(tc.text))
 			require.NoError(t, err)
 			for _, args := range meshes {
-				stdout, err := runRender(t, text, args...)
+				if tc.flag != "" {
+					args = append(slices.Clip(args), "--quota-cluster", tc.flag)
+				}
+				stdout, err := runRender(t, tc.text, args...)
 				require.NoError(t, err)
+				if want.Quota != nil {
+					want.Quota.Cluster = tc.cluster
+					require.Regexp(t, `\n# "?`+regexp.QuoteMeta(tc.cluster)+`"?, which leads to sluice quota:\n`, stdout)
+					require.Contains(t, stdout, fmt.Sprintf("less than quota.timeout (%s)", time.Duration(want.Quota.TimeoutNs)))
+				} else {
+					require.NotContains(t, stdout, "quota")
+				}
 				require.Equal(t, want, pushedIn(t, read, stdout), stdout)
 			}
 		})
