@@ -2,6 +2,7 @@ package simulate_test
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -32,9 +33,22 @@ func simulateLines(t *testing.T, policy string, proxies int, lines string) []str
 	return strings.Split(strings.TrimSpace(out), "\n")
 }
 
+// refusal is a line that is refused, and why.
+type refusal struct{ line, want string }
+
+// refuses puts each line behind others, and requires that nothing is written but why it is refused.
+func refuses(t *testing.T, policy, before string, refusals []refusal) {
+	t.Helper()
+	for _, r := range refusals {
+		out, err := run(t, policy, before+r.line+"\n"+`{"at_ms":9}`+"\n", simulate.Options{Workers: 2})
+		require.ErrorContains(t, err, fmt.Sprintf("line %d: %s", 1+strings.Count(before, "\n"), r.want), r.line)
+		require.Empty(t, out, r.line)
+	}
+}
+
 func TestBadInputWritesNothing(t *testing.T) {
 	const policy = "version: 1\nrules: [{name: r, key: [method], limits: [1/1s]}, {name: c, scope: cluster, key: [method], limits: [1/1s]}]\n"
-	for _, c := range []struct{ line, want string }{
+	refuses(t, policy, `{"at_ms":0}`+"\n", []refusal{
 		{`{"at_ms":1,"color":"red"}`, `unknown field "color"`},
 		{`{"at_ms":1`, "the JSON object has no end"},
 		{`{"at_ms":1}{"at_ms":2}`, "there is more than one JSON object"},
@@ -60,11 +74,41 @@ func TestBadInputWritesNothing(t *testing.T) {
 		{`{"at_ms":1,"op":"policy","file":"none.yaml"}`, "read policy: "},
 		{`{"at_ms":1,"metadata":{"ns":7}}`, "metadata: must be an object, not number"},
 		{`{"at_ms":1,"headers":{"a":1}}`, "headers"},
-	} {
-		out, err := run(t, policy, `{"at_ms":0}`+"\n"+c.line+"\n"+`{"at_ms":9}`+"\n", simulate.Options{Workers: 2})
-		require.ErrorContains(t, err, "line 2: "+c.want, c.line)
-		require.Empty(t, out, c.line)
-	}
+	})
+}
+
+func TestBadAnswersWriteNothing(t *testing.T) {
+	refuses(t, "version: 1\nrules: []\n", `{"at_ms":0,"id":"a"}
+{"at_ms":0,"id":"done"}
+{"at_ms":0,"answer":"done","reset":"client"}
+{"at_ms":0,"id":"begun"}
+{"at_ms":4,"answer":"begun","status":200}
+`, []refusal{
+		{`{"at_ms":5,"answer":"x","status":200}`, `answer: no request before has the id "x"`},
+		{`{"at_ms":5,"id":"a"}`, `id: "a" is that of line 1`},
+		{`{"at_ms":5,"id":""}`, `id: it has 0 bytes, and must have from 1 to 256`},
+		{`{"at_ms":5,"answer":"done","chunk":"x"}`, `answer: the answer to "done" has ended on line 3`},
+		{`{"at_ms":5,"answer":"a","chunk":"x"}`, `status: the answer to "a" has none yet`},
+		{`{"at_ms":5,"answer":"a","chunk":"x","reset":"client"}`, `status: the answer to "a" has none yet`},
+		{`{"at_ms":5,"answer":"a","end":true}`, `status: the answer to "a" has none yet`},
+		{`{"at_ms":5,"answer":"begun","status":200}`, `status: the answer to "begun" has one already`},
+		{`{"at_ms":3,"answer":"begun","end":true}`, `at_ms: it is before that of the last line with "begun"`},
+		{`{"at":"2000-01-01T00:00:00Z","answer":"begun","end":true}`, `at: an answer takes 7 days at most from its request`},
+		{`{"at_ms":5,"answer":"a"}`, `answer: the line says nothing of it`},
+		{`{"at_ms":5,"answer":"a","status":100}`, `status: 100 is no status of an answer`},
+		{`{"at_ms":5,"answer":"a","status":"200"}`, `status: must be a whole number`},
+		{`{"at_ms":5,"answer":"begun","headers":{"a":"b"},"end":true}`, `headers: they come with the answer's status`},
+		{`{"at_ms":5,"answer":"a","status":200,"headers":{"a b":"c"}}`, `headers: "a b" is no header name`},
+		{`{"at_ms":5,"answer":"begun","trailers":{"":"c"}}`, `trailers: "" is no header name`},
+		{`{"at_ms":5,"answer":"begun","end":false}`, `end: must be true`},
+		{`{"at_ms":5,"answer":"begun","end":1}`, `end: must be true, not number`},
+		{`{"at_ms":5,"answer":"begun","reset":"server"}`, `reset: "server" must be client or upstream`},
+		{`{"at_ms":5,"answer":"begun","end":true,"reset":"client"}`, `reset: the answer has ended on the same line`},
+		{`{"at_ms":5,"answer":"begun","op":"get"}`, `op: an answer has none`},
+		{`{"at_ms":5,"answer":"begun","end":true,"path":"/"}`, `path: an answer has none, but answer, status,`},
+		{`{"at_ms":5,"status":200}`, `status: a request has none`},
+		{`{"at_ms":5,"op":"stats","id":"z"}`, `id: op stats has none`},
+	})
 }
 
 // TestInputIsBounded: a pipe that never ends fills neither memory nor disk.
