@@ -211,26 +211,6 @@ func TestEveryKeyPartHasAField(t *testing.T) {
 	}
 }
 
-func TestEvictionIsWarnedOf(t *testing.T) {
-	lines := make([]logged, 300)
-	for i := range lines {
-		lines[i] = logged{noonMs + int64(i), fmt.Sprint("u", i), "/", "192.0.2.1", 200}
-	}
-	o := options(t, `{version: 1, rules: [{name: a, key: [{header: x-user-id}], limits: ["10/1h"], capacity: 20}]}`, lines)
-	report, err := Run(t.Context(), o)
-	require.NoError(t, err)
-	require.Len(t, report.Warnings, 1)
-	require.Contains(t, report.Warnings[0], "its capacity of 20")
-}
-
-func TestSuggestWarnsOfAShortLog(t *testing.T) {
-	lines := []logged{{noonMs, "u", "/", "192.0.2.7", 200}, {noonMs + 90_000, "u", "/", "192.0.2.7", 200}}
-	o := SuggestOptions{Options: options(t, "", lines), Key: []string{"client_ip"}, Periods: []string{"90s", "1h"}, Most: 0.001}
-	s, err := Suggest(t.Context(), o)
-	require.NoError(t, err)
-	require.Equal(t, []string{"1h is longer than the log, which has 1m30s: clients may use more in a whole 1h"}, s.Replay.Warnings)
-}
-
 func TestSuggestRefuses(t *testing.T) {
 	o := SuggestOptions{Options: options(t, "", traffic(3, 10)), Key: []string{"header"}, Periods: []string{"1s"}}
 	_, err := Suggest(t.Context(), o)
