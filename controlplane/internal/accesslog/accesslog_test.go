@@ -73,20 +73,13 @@ var noon = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC).UnixNano()
 const combinedLine = `192.0.2.7 - - [31/Jan/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 12 "-" "curl"` + "\n"
 
 func TestBadLogs(t *testing.T) {
-	var many strings.Builder
-	for i := range 20000 {
-		many.WriteString(strings.Replace(combinedLine, "curl", fmt.Sprint("curl ", i*7919), 1))
-	}
-	packed := zipped(t, many.String())
 	for name, c := range map[string]struct{ content, want string }{
-		"empty":             {"", "has no lines"},
-		"text":              {"hello\nworld\n", `has lines of no known format, such as "hello"`},
-		"binary":            {strings.Repeat("\x00\x01\xff\x80", 300_000), "has lines of no known format"},
-		"no line ends":      {combinedLine + strings.Repeat("x", 17<<20), "16777216 bytes without the end of a line"},
-		"cut gzip":          {packed[:len(packed)/2], "cut off"},
-		"xz":                {"\xfd7zXZ\x00....", "packed with xz"},
-		"half another log":  {strings.Repeat(combinedLine, 2000) + strings.Repeat("x\n", 30000), "are of another format; line 2001"},
-		"damaged zstandard": {"\x28\xb5\x2f\xfd" + strings.Repeat("x", 1000), "is damaged"},
+		"empty":            {"", "has no lines"},
+		"text":             {"hello\nworld\n", `has lines of no known format, such as "hello"`},
+		"binary":           {strings.Repeat("\x00\x01\xff\x80", 300_000), "has lines of no known format"},
+		"no line ends":     {combinedLine + strings.Repeat("x", 17<<20), "16777216 bytes without the end of a line"},
+		"xz":               {"\xfd7zXZ\x00....", "packed with xz"},
+		"half another log": {strings.Repeat(combinedLine, 2000) + strings.Repeat("x\n", 30000), "are of another format; line 2001"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := readAll(t, accesslog.Options{Names: []string{file(t, c.content)}, Fields: everyField})

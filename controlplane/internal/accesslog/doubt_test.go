@@ -103,6 +103,8 @@ func TestCutPackedLogs(t *testing.T) {
 		broken[len(broken)-6] ^= 1
 		_, _, err := readAll(t, accesslog.Options{Names: []string{file(t, string(broken))}, Fields: everyField})
 		require.ErrorContains(t, err, "is damaged")
+		_, _, err = readAll(t, accesslog.Options{Names: []string{file(t, packed[:len(packed)/2])}, Fields: everyField})
+		require.ErrorContains(t, err, "is cut off: its compressed data has no end")
 		for n := range len(packed) {
 			_, _, err := readAll(t, accesslog.Options{Names: []string{"-"}, In: strings.NewReader(packed[:n]), Fields: everyField})
 			require.Error(t, err, n)
