@@ -3,9 +3,12 @@ package cli
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 )
 
 // What a server answers is looked at before it is printed, and nothing of it is
@@ -26,6 +29,11 @@ func TestAnswersOfTheServer(t *testing.T) {
 		} {
 			require.ErrorContains(t, <-cmd.done, "it is not whole, or not of sluice serve", bad)
 		}
+	}
+	body = `{"entries":[{"id":5}` + strings.Repeat(`,{"id":5}`, api.MaxAudit-1) + `]}`
+	for _, limit := range []string{"0", "1"} { // again and again, and more than that
+		audit := start(t, newAuditCommand(), "--limit", limit, "--server", server.URL)
+		require.ErrorContains(t, <-audit.done, "it is not whole, or not of sluice serve", limit)
 	}
 	body = `{"proxies":[{"proxy":"a\u001b[2J","value":1},{"proxy":"b","error":"\u009b2J","hint":"h"}]}`
 	for _, output := range []string{"text", "json"} {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -189,7 +190,7 @@ func audit(cmd *cobra.Command, o listOptions) error {
 
 // audit reads the newest entries, all of them if limit is 0, page by page.
 func (c *client) audit(cmd *cobra.Command, query url.Values, limit int) (api.Audit, error) {
-	all := api.Audit{Entries: []store.Entry{}}
+	all, before := api.Audit{Entries: []store.Entry{}}, uint64(math.MaxUint64)
 	for {
 		size := api.MaxAudit
 		if limit > 0 {
@@ -200,11 +201,17 @@ func (c *client) audit(cmd *cobra.Command, query url.Values, limit int) (api.Aud
 		if err != nil {
 			return all, err
 		}
+		for i := range page.Entries {
+			if page.Entries[i].ID >= before || i == size {
+				return all, c.notOurs() // or it would be asked for ever
+			}
+			before = page.Entries[i].ID
+		}
 		all.Entries = append(all.Entries, page.Entries...)
 		if len(page.Entries) < size || len(all.Entries) == limit {
 			return all, nil
 		}
-		query.Set("before", strconv.FormatUint(page.Entries[len(page.Entries)-1].ID, 10))
+		query.Set("before", number(before))
 	}
 }
 
