@@ -91,38 +91,25 @@ func listener(t *testing.T, ctx context.Context, p *proc.Process, name string) s
 	return "http://" + address
 }
 
-// TestEnvoyAcceptsBootstrap has Envoy judge every shape with every option.
+// TestEnvoyAcceptsBootstrap has Envoy judge every shape that a bootstrap takes.
 func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	wasm := filepath.Join(t.TempDir(), "smallest.wasm")
 	require.NoError(t, os.WriteFile(wasm, []byte(buildtest.Smallest), 0o600))
-	plugin := envoy.Plugin{Wasm: wasm, Policy: []byte(`{"version":1}`)}
 	certificate, key := buildtest.Certificate(t)
-	tls := &envoy.ClientTLS{CA: certificate}
-	mutual := &envoy.ClientTLS{CA: certificate, Cert: certificate, Key: key}
-	base := envoy.BootstrapOptions{Plugin: plugin, Listen: ":0", Upstream: "localhost:8080", Admin: "[::1]:0", Node: "n"}
-	shapes := map[string]envoy.BootstrapOptions{"static": base}
-	base.Manage = "127.0.0.1:0"
-	shapes["manage"] = base
-	base.ManageTLS = &envoy.ServerTLS{Cert: certificate, Key: key}
-	shapes["manage with TLS"] = base
-	base.XDS, base.Upstream = []string{"127.0.0.1:18000"}, "[::1]:8080"
-	shapes["xds"] = base
-	base.XDSTLS = tls
-	shapes["tls"] = base
-	base.XDSTLS, base.XDS = mutual, []string{"localhost:18000"}
-	shapes["mutual tls"] = base
-	base.XDS, base.AccessLog, base.Headers = []string{"localhost:18000", "127.0.0.1:18000"}, "/dev/null", []string{"x-user-id"}
-	shapes["several control planes"] = base
+	here := strings.NewReplacer("/usr/share/sluice/sluice.wasm", wasm, "/etc/sluice/manage.key", key, "/etc/sluice/edge.key", key,
+		"/etc/sluice/manage.pem", certificate, "/etc/sluice/ca.pem", certificate, "/etc/sluice/edge, 1.pem", certificate, "/etc/sluice/quota.pem", certificate)
+	files, err := filepath.Glob("testdata/bootstrap/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
 	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
 		version, err := proc.Version(ctx, binary)
 		require.NoError(t, err)
-		for name, o := range shapes {
-			t.Run(name, func(t *testing.T) {
-				o.Plugin.Envoy = version
-				bootstrap, err := envoy.Bootstrap(o)
-				require.NoError(t, err)
-				require.NoError(t, proc.Validate(ctx, binary, bootstrap))
-			})
+		for _, file := range files {
+			bootstrap, err := os.ReadFile(file)
+			require.NoError(t, err)
+			if envoy.TakesVMCapabilities(version) || !strings.Contains(string(bootstrap), "\n# For Envoy 1.40 and later") {
+				require.NoError(t, proc.Validate(ctx, binary, []byte(here.Replace(string(bootstrap)))), file)
+			}
 		}
 	})
 }
