@@ -2,37 +2,14 @@ package proc
 
 import (
 	"context"
-	"io"
-	"net/http"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// hello is an Envoy that answers by itself, on ports of the kernel's choice.
-const hello = `
-admin:
-  address: {socket_address: {address: 127.0.0.1, port_value: 0}}
-static_resources:
-  listeners:
-  - name: hello
-    address: {socket_address: {address: 127.0.0.1, port_value: 0}}
-    filter_chains:
-    - filters:
-      - name: http
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: hello
-          route_config:
-            virtual_hosts:
-            - name: hello
-              domains: ["*"]
-              routes: [{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: hello}}}]
-          http_filters:
-          - name: router
-            typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
-`
+// empty is an Envoy that serves nothing, with an admin interface on a port of the kernel's choice.
+const empty = "admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}"
 
 func start(t *testing.T, bootstrap string) *Process {
 	t.Helper()
@@ -51,29 +28,12 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 func TestProcess(t *testing.T) {
 	ctx := within(t, 60*time.Second)
-	p := start(t, hello)
+	p := start(t, empty)
 	require.NoError(t, p.WaitReady(ctx))
 	require.NoError(t, p.WaitLog(ctx, "starting main dispatch loop"))
 
-	address, err := p.Listener(ctx, "hello")
-	require.NoError(t, err)
-	response, err := http.Get("http://" + address)
-	require.NoError(t, err)
-	body, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	require.NoError(t, response.Body.Close())
-	require.Equal(t, "hello", string(body))
-
-	_, err = p.Listener(ctx, "other")
+	_, err := p.Listener(ctx, "other")
 	require.ErrorContains(t, err, `none is named "other"`)
-
-	stats, err := p.Stats(ctx, `^http\.hello\.downstream_rq_2xx$`)
-	require.NoError(t, err)
-	require.Equal(t, map[string]uint64{"http.hello.downstream_rq_2xx": 1}, stats)
-	prometheus, err := p.Prometheus(ctx)
-	require.NoError(t, err)
-	require.Contains(t, prometheus, `envoy_http_downstream_rq_xx{envoy_response_code_class="2",envoy_http_conn_manager_prefix="hello"} 1`)
-
 	allocated, err := p.Memory(ctx)
 	require.NoError(t, err)
 	require.Greater(t, allocated, uint64(1<<20))
@@ -83,12 +43,6 @@ func TestProcess(t *testing.T) {
 	used, err := p.CPU()
 	require.NoError(t, err)
 	require.Greater(t, used, time.Duration(0))
-
-	binary, err := Find()
-	require.NoError(t, err)
-	version, err := Version(ctx, binary)
-	require.NoError(t, err)
-	require.Regexp(t, `^1\.\d+\.\d+`, version)
 
 	require.NoError(t, p.Stop())
 	require.NoError(t, p.Stop(), "stopping twice")
@@ -107,13 +61,13 @@ func TestValidate(t *testing.T) {
 	path, err := Find()
 	require.NoError(t, err)
 	ctx := within(t, 60*time.Second)
-	require.NoError(t, Validate(ctx, path, []byte(hello)))
+	require.NoError(t, Validate(ctx, path, []byte(empty)))
 	require.ErrorContains(t, Validate(ctx, path, []byte("static_resources: {listener: []}")), "static_resources")
 }
 
 func TestStartEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	p, err := Start(ctx, Options{Bootstrap: []byte(hello)})
+	p, err := Start(ctx, Options{Bootstrap: []byte(empty)})
 	require.NoError(t, err)
 	cancel()
 	<-p.Done()

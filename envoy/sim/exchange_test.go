@@ -102,32 +102,6 @@ func TestOneStreamKeepsItsOrder(t *testing.T) {
 	require.Equal(t, []string{"0 path first 0 2 ", "0 path second 0 2 "}, only(b.heard(), "path"))
 }
 
-func TestPausedRequestFreesTheWorker(t *testing.T) {
-	b := setUp(t)
-	gone, answer := make(chan struct{}), make(chan *sim.Response)
-	pause := func() {
-		pausing := make(chan struct{})
-		go func() {
-			r := told("a", "pause|tick 1000")
-			r.OnPause, r.Gone = func() { close(pausing) }, gone
-			res, _ := b.Serve(0, r)
-			answer <- res
-		}()
-		<-pausing
-	}
-	pause()
-	res, err := b.Serve(0, told("b", "resume a"))
-	require.NoError(t, err)
-	require.Equal(t, 200, res.Status)
-	require.Equal(t, 200, (<-answer).Status)
-
-	pause()
-	b.heard()
-	close(gone)
-	require.True(t, (<-answer).Reset)
-	require.Equal(t, []string{"0 log a ", "0 done a", "0 delete a"}, b.heard())
-}
-
 func TestNothingCanResume(t *testing.T) {
 	b := setUp(t)
 	_, err := b.Serve(0, told("a", "pause"))

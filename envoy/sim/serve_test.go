@@ -59,10 +59,8 @@ func TestUnusualAnswers(t *testing.T) {
 	}{
 		{"on", "reply 500 no d -1", header("a", "b"), 500, -1, true}, // in place of a response
 		{"on", "response :status", refused, 503, -1, false},
-		{"reply 429 no d -1", "", grpc, 200, 14, true},
 		{"reply 429 no d -1", "", header("content-type", "application/grpc+proto"), 200, 14, true},
 		{"reply 429 no d -1", "", header("content-type", "application/grpcx"), 429, -1, true},
-		{"reply 429 no d 8", "", grpc, 200, 8, true},
 		{"on;pause;resume", "", grpc, 200, -1, false},
 		{"on", "panic", header("a", "b"), 503, -1, true},
 	} {

@@ -195,11 +195,3 @@ func longest(ask func() error) func() time.Duration {
 		return <-waited
 	}
 }
-
-// A wait that is longer than all others is the one that counts.
-func TestLongest(t *testing.T) {
-	var n atomic.Int64
-	stop := longest(func() error { time.Sleep(time.Duration(n.Add(1)%5) * 5 * time.Millisecond); return nil })
-	time.Sleep(100 * time.Millisecond)
-	require.GreaterOrEqual(t, stop(), 20*time.Millisecond)
-}
