@@ -77,9 +77,8 @@ func run(m *testing.M) int {
 
 // driver starts one kind of proxy.
 type driver struct {
-	name    string
-	envoy   string // path of its binary; empty: the simulator
-	workers int    // of a site; default: workers
+	name  string
+	envoy string // path of its binary; empty: the simulator
 }
 
 // version is that of the driver's Envoy.

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
 // site is a control plane with one proxy, node "edge". All scenarios of a driver share
@@ -80,9 +80,9 @@ func startSite(t *testing.T, d driver) (s site) {
 	dir := filepath.Join(built.dir, d.name)
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	s.control = newControlPlane(t, dir)
-	s.more = &listenerList{path: filepath.Join(dir, "lds.yaml"), listeners: map[string][]any{}, addresses: map[string]any{}}
+	s.more = &listenerList{path: filepath.Join(dir, "lds.yaml"), listeners: map[string][]any{}}
 	s.more.write(t)
-	s.proxy = d.launch(context.Background(), t, proxyOptions{node: "edge", xds: s.control.xds, workers: d.workers, edit: func(bootstrap []byte) []byte {
+	s.proxy = d.launch(context.Background(), t, proxyOptions{node: "edge", xds: s.control.xds, edit: func(bootstrap []byte) []byte {
 		const routes = "\n              routes:"
 		text := replacing(routes, routes+
 			"\n              - {match: {prefix: "+direct+"}, direct_response: {status: 200, body: {inline_string: hello}}}")(bootstrap)
@@ -90,14 +90,6 @@ func startSite(t *testing.T, d driver) (s site) {
 	}})
 	s.control.awaitConnected(t, "edge")
 	return s
-}
-
-// stat returns a counter or a gauge of the site's Envoy.
-func (s site) stat(t *testing.T, name string) uint64 {
-	stats, err := s.envoy.Stats(t.Context(), "^"+regexp.QuoteMeta(name)+"$")
-	require.NoError(t, err)
-	require.Contains(t, stats, name)
-	return stats[name]
 }
 
 // filterName is the filter's name in a rendered bootstrap.
@@ -110,36 +102,25 @@ func (d driver) listen(t *testing.T, o proxyOptions) *proxy {
 	if d.envoy == "" {
 		return d.start(t, o)
 	}
-	if o.workers != 0 {
-		d.name, d.workers = fmt.Sprint(d.name, "-", o.workers), o.workers
-	}
-	return siteOf(t, d).listen(t, o)
+	return siteOf(t, d).listen(t, o)[0]
 }
 
-// listen adds the listeners of a static bootstrap to the site's Envoy.
-func (s site) listen(t *testing.T, o proxyOptions) *proxy {
+// listen adds the listeners of a static bootstrap to the site's Envoy. Their filter has another
+// name than the site's, and shared data of its own: the site's may have an earlier filter, which
+// knows fewer algorithms.
+func (s site) listen(t *testing.T, o proxyOptions) (all []*proxy) {
 	bootstrap := bootstrapOf(t, s.inDomain(o.policy))
 	if o.edit != nil {
 		bootstrap = o.edit(bootstrap)
 	}
-	s.offer(t, bootstrap)
-	p := *s.proxy
-	p.address = s.listener(t, 0)
-	p.await(t)
-	return &p
-}
-
-// offer offers the listeners of a bootstrap to the site's Envoy in place of those that
-// the scenario has offered before. Their filter has another name than the site's, and
-// shared data of its own: the site's may have an earlier filter, which knows fewer
-// algorithms.
-func (s site) offer(t *testing.T, bootstrap []byte) {
 	var listeners []any
 	edited(t, bootstrap, func(static object) { listeners = listenersOf(static) })
+	free, err := ports.Free(len(listeners)) // at port 0 one would get the socket of one that drains
+	require.NoError(t, err)
 	for i, l := range listeners {
 		listener := l.(object)
-		listener["name"] = s.listenerName(i)
-		listener["address"] = s.more.address(t, s.listenerName(i))
+		listener["name"] = fmt.Sprint(s.domain, "-", i)
+		listener["address"] = object{"socket_address": object{"address": "127.0.0.1", "port_value": free[i]}}
 		for _, filter := range managerOf(listener)["http_filters"].([]any) {
 			typed, _ := filter.(object)["typed_config"].(object)
 			if config, ok := typed["config"].(object); ok && config["name"] == filterName {
@@ -147,22 +128,17 @@ func (s site) offer(t *testing.T, bootstrap []byte) {
 				config["vm_config"].(object)["vm_id"] = s.domain
 			}
 		}
+		p := *s.proxy
+		p.address = fmt.Sprint("127.0.0.1:", free[i])
+		all = append(all, &p)
 	}
 	s.more.set(t, s.domain, listeners)
 	t.Cleanup(func() { s.more.drop(s.domain) })
+	for _, p := range all {
+		p.await(t)
+	}
+	return all
 }
-
-// listener returns the address of the scenario's i-th listener once there is one.
-func (s site) listener(t *testing.T, i int) (address string) {
-	eventually(t, 20*time.Second, "the listener", func() bool {
-		var err error
-		address, err = s.envoy.Listener(t.Context(), s.listenerName(i))
-		return err == nil
-	})
-	return address
-}
-
-func (s site) listenerName(i int) string { return fmt.Sprint(s.domain, "-", i) }
 
 // apply applies another policy in the scenario's domain.
 func (s site) apply(t *testing.T, policy string, flags ...string) {
