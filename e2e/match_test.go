@@ -1,21 +1,30 @@
 package e2e
 
 import (
+	"bufio"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// raw sends a request with exactly this target and these header lines.
+// raw sends a request with exactly this target and these header lines, on a connection of its own.
 func (p *proxy) raw(t *testing.T, method, target string, lines ...string) *http.Response {
 	text := method + " " + target + " HTTP/1.1\r\nconnection: close\r\n"
 	if len(lines) == 0 || !strings.HasPrefix(lines[0], "host:") {
 		text += "host: a\r\n"
 	}
-	res := p.exchange(t, text+strings.Join(append(lines, "", ""), "\r\n"))
-	require.NotNil(t, res, target)
+	c, err := net.Dial("tcp", p.address)
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	_, _ = c.Write([]byte(text + strings.Join(append(lines, "", ""), "\r\n"))) // the proxy may close the connection first
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	require.NoError(t, err, target)
+	res.Body.Close()
 	return res
 }
 

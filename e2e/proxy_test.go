@@ -253,11 +253,8 @@ func (p *proxy) allocated(t *testing.T) int64 {
 	return int64(bytes)
 }
 
-// resident returns the bytes of Envoy's resident memory, 0 for the simulator.
+// resident returns the bytes of Envoy's resident memory.
 func (p *proxy) resident(t *testing.T) int64 {
-	if p.envoy == nil {
-		return 0
-	}
 	bytes, err := p.envoy.RSS()
 	require.NoError(t, err)
 	return int64(bytes)
