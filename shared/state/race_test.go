@@ -29,11 +29,7 @@ func race(store Store, do func(worker int, tables *Tables)) {
 func TestAHotKeyAdmitsExactlyItsLimit(t *testing.T) {
 	for _, def := range []Definition{
 		definition("x", 100, aligned(1000, anHour, 0)),
-		definition("x", 100, perKey(1000, anHour)),
 		definition("x", 100, perKey(1000, anHour), aligned(1500, 2*anHour, 0)),
-		definition("x", 100, slidingCounter(1000, anHour)),
-		definition("x", 100, tokenBucket(1000, 1, anHour)),
-		definition("x", 100, slidingLog(limit.MaxLog, anHour)),
 		definition("x", 100, slidingLog(limit.MaxLog, anHour), slidingCounter(1000, anHour), tokenBucket(1000, 1, anHour)),
 	} {
 		lowest := 1000
