@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -167,7 +168,7 @@ func TestWait(t *testing.T) {
 		require.Positive(t, wait, name)
 		passes := func(after int64) bool {
 			s := *c.state
-			s.Usages = append([]limit.Usage(nil), s.Usages...)
+			s.Usages, s.Stamps = slices.Clone(s.Usages), slices.Clone(s.Stamps)
 			s.Roll(s.NowNs + after)
 			return s.Left(Terms{}) >= c.cost
 		}
