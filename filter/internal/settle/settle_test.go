@@ -63,11 +63,12 @@ func read(u usage.Usage) answer { return answer{status: 200, bytes: 900, usage: 
 
 var (
 	told    = read(usage.Usage{Input: 30, Output: 40, InputKnown: true, OutputKnown: true, TextEvents: 2000, TextBytes: 90000, Bytes: 100000})
-	cut     = read(usage.Usage{Input: 5000, InputKnown: true, Output: 2, TextEvents: 3, TextBytes: 16, Bytes: 900})
+	cut     = read(usage.Usage{Input: 500, InputKnown: true, Output: 2, TextEvents: 3, TextBytes: 16, Bytes: 900})
 	unsaid  = read(usage.Usage{TextEvents: 300, TextBytes: 1000, Bytes: 9000})
 	spoken  = read(usage.Usage{TextEvents: 3, TextBytes: 1200, Bytes: 9000})
 	partial = read(usage.Usage{Input: 1500, Output: 700, TextEvents: 3, TextBytes: 12, Bytes: 9000})
-	encoded = read(usage.Usage{Failure: usage.Encoded, Bytes: 4800})
+	encoded = read(usage.Usage{Failure: usage.Encoded, Bytes: 4800, TextEvents: 9000, TextBytes: 90000})
+	broken  = read(usage.Usage{Failure: usage.Malformed, Bytes: 4800, Input: 1500, Output: 1300})
 	empty   = read(usage.Usage{Failure: usage.Foreign})
 	huge    = read(usage.Usage{Input: 1 << 53, Output: 1 << 53, InputKnown: true, OutputKnown: true})
 )
@@ -122,8 +123,8 @@ func TestCost(t *testing.T) {
 		{`{"to":"tokens"}`, huge, 10_000, decide.ByAnswer},
 		{`{"to":"tokens","max":20000}`, huge, 20_000, decide.ByAnswer},
 		{`{"to":"tokens","when":{"status":["4xx"]}}`, told, 0, decide.ByNone},
-		{`{"to":"tokens"}`, cut, 5004, decide.ByEstimate}, // 16 bytes of text
-		{`{"to":"input_tokens"}`, cut, 5000, decide.ByAnswer},
+		{`{"to":"tokens"}`, cut, 504, decide.ByEstimate}, // 16 bytes of text
+		{`{"to":"input_tokens"}`, cut, 500, decide.ByAnswer},
 		{`{"to":"output_tokens"}`, cut, held, decide.ByEstimate},
 		{`{"to":"tokens","unknown":"cost"}`, cut, held, decide.ByCost},
 		{`{"to":"tokens","unknown":0}`, cut, 0, decide.ByNone},
@@ -133,7 +134,8 @@ func TestCost(t *testing.T) {
 		{`{"to":"tokens"}`, partial, 2200, decide.ByEstimate},
 		{`{"to":"tokens"}`, encoded, 2200, decide.ByEstimate},
 		{`{"to":"output_tokens"}`, encoded, 1200, decide.ByEstimate},
-		{`{"to":"tokens"}`, ok, 1225, decide.ByEstimate}, // nobody read it
+		{`{"to":"tokens"}`, broken, 2800, decide.ByEstimate}, // what it said is no less than a floor
+		{`{"to":"tokens"}`, ok, 1225, decide.ByEstimate},     // nobody read it
 		{`{"to":"output_tokens"}`, empty, held, decide.ByEstimate},
 		{`{"to":"tokens","max":1000}`, unsaid, 1000, decide.ByEstimate},
 		{`{"to":"tokens"}`, none, 1000, decide.ByEstimate},

@@ -27,11 +27,11 @@ func TestEvents(t *testing.T) {
 
 		// Counts of an event that is no JSON are less than known, until a later one has them.
 		first + "\n\n" + second + "\n\ndata: {\"eval_count\":9,\n\n":                      {Input: 3, InputKnown: true, Output: 9, TextEvents: 1, TextBytes: 1},
-		first + "\n\n" + second + "}\n\n":                                                 unsaid(3, 5, 1, 1),
-		first + "\n\n" + second + "\n" + second + "\n\n":                                  unsaid(3, 5, 1, 1),
+		first + "\n\n" + second + "}\n\n":                                                 unsaid(3, 5, 1),
+		first + "\n\n" + second + "\n" + second + "\n\n":                                  unsaid(3, 5, 1),
 		first + "\n\ndata: {\"eval_count\":9,\n\n" + second + "\n\n":                      whole,
 		"data: {\"response\":\"a\ndata: b\"}\n\n" + second + "\n\n":                       whole, // a line ends in a string
-		"data: {\"response\":\"a\"}\n\ndata: {\"prompt_eval_count\":1\ndata: 3}\n\n":      unsaid(1, 0, 1, 1),
+		"data: {\"response\":\"a\"}\n\ndata: {\"prompt_eval_count\":1\ndata: 3}\n\n":      unsaid(1, 0, 1),
 		"Data: {}\n\n data: {}\n\ndata : {}\n\n" + "dat\xef\xbb\xbfa: {\"response\":1}\n": {Failure: Foreign},
 		"": {Failure: Foreign},
 	} {
@@ -55,7 +55,7 @@ func TestLines(t *testing.T) {
 		line + "\n{\"eval_count\":\n6}\n":  {Input: 3, InputKnown: true, Output: 5, OutputKnown: true, TextEvents: 1, TextBytes: 1},
 		line + "\n{\"eval_count\":6\n}\n":  {Input: 3, InputKnown: true, Output: 5, OutputKnown: true, TextEvents: 1, TextBytes: 1},
 		line + "\n{\"eval_count\":6,\n}\n": {Input: 3, InputKnown: true, Output: 6, TextEvents: 1, TextBytes: 1},
-		line + line + "\n":                 unsaid(3, 5, 1, 1),
+		line + line + "\n":                 unsaid(3, 5, 1),
 		"[" + line + "]\n":                 said(3, 5, 1, 1),
 		"<html>\n":                         {Failure: Foreign},
 	} {
@@ -96,7 +96,7 @@ func TestFrames(t *testing.T) {
 	text := frame("contentBlockDelta", `{"delta":{"text":"Hello"}}`)
 	metadata := frame("metadata", `{"usage":{"inputTokens":2,"outputTokens":3}}`)
 	whole := said(2, 3, 1, 5)
-	broken := unsaid(2, 3, 1, 5)
+	broken := unsaid(2, 3, 5)
 	broken.Failure = Malformed
 	// Of a frame with a byte more or less anywhere nothing is known.
 	for at := range metadata {
@@ -115,7 +115,7 @@ func TestFrames(t *testing.T) {
 		"no JSON":                   {text + metadata + sealed(18, 0, "hi"), whole},
 		"headers alone":             {text + metadata + sealed(18, 2, "hi"), whole},
 		"cut after the prelude":     {text + metadata + metadata[:12], whole},
-		"cut before the checksum":   {text + metadata[:len(metadata)-1], unsaid(2, 3, 1, 5)},
+		"cut before the checksum":   {text + metadata[:len(metadata)-1], unsaid(2, 3, 5)},
 		"after a broken one":        {text + metadata + "Hello, frame" + metadata, broken},
 		"shorter than its parts":    {text + metadata + sealed(15, 0, ""), broken},
 		"shorter than its headers":  {text + metadata + sealed(17, 2, "hi"), broken},

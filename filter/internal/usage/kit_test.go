@@ -61,9 +61,9 @@ func said(input, output, textEvents, textBytes int64) Usage {
 	return Usage{Input: input, Output: output, InputKnown: true, OutputKnown: true, TextEvents: textEvents, TextBytes: textBytes}
 }
 
-// unsaid returns a usage without counts, with what these are at least.
-func unsaid(input, output, textEvents, textBytes int64) Usage {
-	return Usage{Input: input, Output: output, TextEvents: textEvents, TextBytes: textBytes}
+// unsaid returns a usage without counts, with what these are at least, of one event with text.
+func unsaid(input, output, textBytes int64) Usage {
+	return Usage{Input: input, Output: output, TextEvents: 1, TextBytes: textBytes}
 }
 
 // frame writes a frame of AWS' event stream.

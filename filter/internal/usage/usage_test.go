@@ -65,23 +65,23 @@ func TestCounts(t *testing.T) {
 		`{"prompt_tokens":7,"prompt_token":8,"prompt_tokens_":8,"\u0000prompt_tokens":8,"Prompt_tokens":8,"prompt_tökens":8}`: input(7),
 
 		// What is no count leaves unknown what was said last.
-		`{"prompt_tokens":7,"prompt_tokens":-1}`:                              unsaid(7, 0, 1, 1),
-		`{"prompt_tokens":7,"prompt_tokens":8.5}`:                             unsaid(7, 0, 1, 1),
-		`{"prompt_tokens":8.0}`:                                               unsaid(0, 0, 1, 1),
-		`{"prompt_tokens":1.07766279631452241920}`:                            unsaid(0, 0, 1, 1), // 0, in 64 bits
-		`{"prompt_tokens":1e3}`:                                               unsaid(0, 0, 1, 1),
-		`{"prompt_tokens":-0}`:                                                unsaid(0, 0, 1, 1),
-		`{"prompt_tokens":9007199254740993}`:                                  unsaid(0, 0, 1, 1),
-		`{"prompt_tokens":18446744073709551617}`:                              unsaid(0, 0, 1, 1),
-		`{"prompt_tokens":1` + strings.Repeat("0", 300) + `}`:                 unsaid(0, 0, 1, 1),
-		`{"prompt_tokens":"7"}`:                                               unsaid(0, 0, 1, 1),
-		`{"prompt_tokens":true}`:                                              unsaid(0, 0, 1, 1),
-		`{"prompt_tokens":[7]}`:                                               unsaid(0, 0, 1, 1),
-		`{"prompt_tokens":{"prompt_tokens":7}}`:                               unsaid(0, 0, 1, 1),
-		`[{"prompt_tokens":7}]`:                                               unsaid(0, 0, 1, 1),
-		`{"input_tokens":7,"cache_read_input_tokens":-9}`:                     unsaid(7, 0, 1, 1),
+		`{"prompt_tokens":7,"prompt_tokens":-1}`:                              unsaid(7, 0, 1),
+		`{"prompt_tokens":7,"prompt_tokens":8.5}`:                             unsaid(7, 0, 1),
+		`{"prompt_tokens":8.0}`:                                               unsaid(0, 0, 1),
+		`{"prompt_tokens":1.07766279631452241920}`:                            unsaid(0, 0, 1), // 0, in 64 bits
+		`{"prompt_tokens":1e3}`:                                               unsaid(0, 0, 1),
+		`{"prompt_tokens":-0}`:                                                unsaid(0, 0, 1),
+		`{"prompt_tokens":9007199254740993}`:                                  unsaid(0, 0, 1),
+		`{"prompt_tokens":18446744073709551617}`:                              unsaid(0, 0, 1),
+		`{"prompt_tokens":1` + strings.Repeat("0", 300) + `}`:                 unsaid(0, 0, 1),
+		`{"prompt_tokens":"7"}`:                                               unsaid(0, 0, 1),
+		`{"prompt_tokens":true}`:                                              unsaid(0, 0, 1),
+		`{"prompt_tokens":[7]}`:                                               unsaid(0, 0, 1),
+		`{"prompt_tokens":{"prompt_tokens":7}}`:                               unsaid(0, 0, 1),
+		`[{"prompt_tokens":7}]`:                                               unsaid(0, 0, 1),
+		`{"input_tokens":7,"cache_read_input_tokens":-9}`:                     unsaid(7, 0, 1),
 		`{"prompt_tokens":-7,"input_tokens":9}`:                               input(9),
-		`null`:                                                                unsaid(0, 0, 1, 1),
+		`null`:                                                                unsaid(0, 0, 1),
 		`{"a":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `}`: {TextEvents: 1, TextBytes: 1, Failure: Malformed},
 	} {
 		body := `{` + text + `,"usage":` + usage + `}`
@@ -109,24 +109,6 @@ func TestContentTypes(t *testing.T) {
 		s.Write([]byte(body))
 		u := s.End()
 		require.Equal(t, want, u.Failure, encoding)
-	}
-}
-
-func TestEstimate(t *testing.T) {
-	for _, step := range []struct {
-		usage         Usage
-		input, output int64
-	}{
-		{said(3, 4, 9, 900), 3, 4},
-		{unsaid(0, 0, 9, 8), 100, 9},
-		{unsaid(0, 0, 9, 400), 100, 100},
-		{unsaid(700, 800, 9, 400), 700, 800}, // counts so far are a floor
-		{Usage{Input: 3, InputKnown: true, Output: 2, TextEvents: 5}, 3, 5},
-		{Usage{Failure: UnknownType, Bytes: 40}, 100, 10},
-		{Usage{Failure: Malformed, Bytes: 40, Output: 11, TextBytes: 4000}, 100, 11},
-	} {
-		input, output := step.usage.Estimate(403)
-		require.Equal(t, [2]int64{step.input, step.output}, [2]int64{input, output}, "%+v", step.usage)
 	}
 }
 
