@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 )
 
 // script is what happens to a worker and its service, and behind -> what must be so then.
@@ -20,6 +22,7 @@ import (
 //	end:1  end:2=5 the first request is answered; the second one is, and costs 5
 //	leave:1        the client of the first request leaves
 //	max:1=80s      the first request holds nothing any more after that
+//	heir:1=1s      a later configuration takes over, to which the first request lingers for 1 s
 //	state          what has changed is stated
 //	cut  down  up  the stream ends; none can be opened from then on; one can
 //	silent  old    the worker takes the service for silent; the service knows no levels
@@ -88,6 +91,8 @@ func (h *holding) step(s *service, step string) {
 		h.client.Forget(request())
 	case "max":
 		h.holds[request()][0].EndNs = h.proxy.Clock + duration(h.t, more)
+	case "heir":
+		h.bequeath(h.holds[request()][0], duration(h.t, more))
 	case "state":
 		h.client.State(h.proxy.Clock)
 	case "cut", "down":
@@ -115,6 +120,26 @@ func (h *holding) step(s *service, step string) {
 			h.exchange(s)
 		}
 	}
+}
+
+// renew renews what requests hold, as the worker's tick does.
+func (h *holding) renew() {
+	for _, holds := range h.holds {
+		for i := range holds {
+			holds[i].Renew(h.proxy.Clock, h.proxy.Clock, h.engine.HeldNow())
+		}
+	}
+	h.tick()
+}
+
+// bequeath ends the worker's configuration, and goes on as a later one.
+func (h *holding) bequeath(lingers decide.Hold, ns int64) {
+	now := h.proxy.Clock
+	h.client.End(now)
+	heir := newHolding(h.t, h.proxy, h.rules, 2)
+	heir.client.Inherit(h.client, []decide.Lingering{{Hold: lingers, UntilNs: now + ns}})
+	heir.client.State(now)
+	*h = *heir
 }
 
 func duration(t *testing.T, text string) int64 {

@@ -96,6 +96,12 @@ func TestScripts(t *testing.T) {
 			500*+10ms,serve,serve,serve,serve,serve,tick -> messages<=6`},
 		{"what costs more than max_hold has charged is charged, by a level of its own", strings.Replace(loginRule, `3/1m`, `9/1d`, 1), `
 			a! max:1=0s 100*+1s,renew,go a! end:1=5 go -> used=5`},
+		{"what lingers of an earlier configuration is free at its end", slotRule, `
+			a a go end:2 heir:1=1s go -> held=1
+			2*+1s,tick,go -> held=0`},
+		{"what max_hold has ended frees nothing of another request's when it lingers into a later configuration", slotRule, `
+			a a go max:1=0s 81*+1s,renew,go -> held=1
+			heir:1=1s 3*+1s,tick,go -> held=1`},
 		{"max_hold ends what a silent service's proxy counts itself", localRule, `
 			silent 5*a -> admitted=4 decided=5
 			max:1=80s 171*+1s,renew a -> admitted=5

@@ -18,11 +18,12 @@ const (
 // holding is a worker whose requests run until they are answered.
 type holding struct {
 	*worker
+	rules string
 	holds map[uint32][]decide.Hold
 }
 
 func newHolding(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) *holding {
-	h := &holding{newWorker(t, proxy, rules, seed), map[uint32][]decide.Hold{}}
+	h := &holding{newWorker(t, proxy, rules, seed), rules, map[uint32][]decide.Hold{}}
 	h.onDecided = func(context uint32, v *decide.Verdict) {
 		if v.Allowed {
 			h.holds[context] = v.AppendHolds(nil)
@@ -63,27 +64,4 @@ func TestRunningRequestsKeepTheirSlots(t *testing.T) {
 	require.Less(t, s.asked, 33)
 	w.proxy.Clock += 81 * second
 	require.Zero(t, s.held(), "the worker is gone")
-}
-
-// TestALaterConfigurationStates: what lingers of an earlier one is free at its end.
-func TestALaterConfigurationStates(t *testing.T) {
-	w, s := holdingPair(t, slotRule)
-	for range 2 {
-		w.request("a")
-	}
-	w.exchange(s)
-	lingers := decide.Lingering{Hold: w.holds[1][0], UntilNs: w.proxy.Clock + second}
-	w.answer(2, 0) // and the stream ends before it is heard
-	w.client.End(w.proxy.Clock)
-	heir := newHolding(t, w.proxy, slotRule, 2)
-	heir.client.Inherit(w.client, []decide.Lingering{lingers})
-	heir.client.State(w.proxy.Clock)
-	heir.exchange(s)
-	require.EqualValues(t, 1, s.held())
-	for range 2 {
-		heir.proxy.Clock += second
-		heir.tick()
-		heir.exchange(s)
-	}
-	require.Zero(t, s.held())
 }
