@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,125 +28,74 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// queue is a listener with connections that wait at it.
+// queue is a listener at which connections wait.
 type queue struct {
 	net.Listener
-	waiting chan *conn
+	waiting []*conn
 }
 
-func (q queue) Accept() (net.Conn, error) {
-	if c, ok := <-q.waiting; ok {
-		return c, nil
+func (q *queue) Accept() (net.Conn, error) {
+	if len(q.waiting) == 0 {
+		return nil, net.ErrClosed
 	}
-	return nil, net.ErrClosed
+	c := q.waiting[0]
+	q.waiting = q.waiting[1:]
+	return c, nil
 }
 
-type fixture struct {
-	*Listener
-	waiting chan *conn
-}
-
-func newFixture(maxOpen int) *fixture {
-	waiting := make(chan *conn, 10)
-	return &fixture{Bound(queue{waiting: waiting}, maxOpen), waiting}
-}
-
-// connect has connections accepted, one from each address.
-func (f *fixture) connect(t *testing.T, from ...string) (list []*Conn) {
-	t.Helper()
-	for _, address := range from {
-		f.waiting <- &conn{from: address}
-		c, err := f.Accept()
-		require.NoError(t, err)
-		list = append(list, c.(*Conn))
-	}
-	return list
-}
-
-// isClosed says which of the connections are closed.
-func isClosed(list ...*Conn) (closed []bool) {
-	for _, c := range list {
-		closed = append(closed, c.Conn.(*conn).closed)
-	}
-	return closed
-}
-
-const a, b = "127.0.0.1", "127.0.0.2"
-
-func TestLongestSilentGivesWay(t *testing.T) {
-	f := newFixture(3)
-	list := f.connect(t, a, a, a)
-	_, err := list[0].Read(make([]byte, 1))
-	require.NoError(t, err)
-	list = append(list, f.connect(t, a)...)
-	require.Equal(t, []bool{false, true, false, false}, isClosed(list...))
-	require.NoError(t, list[0].Close())
-	f.connect(t, a)
-	require.Equal(t, []bool{false, false}, isClosed(list[2:]...), "there was room")
-	require.Len(t, f.open, 3)
-}
-
-func TestAddressWithMostGivesWay(t *testing.T) {
-	f := newFixture(3)
-	list := f.connect(t, b, a, a, a)
-	require.Equal(t, []bool{false, true, false, false}, isClosed(list...))
-}
-
-func TestOrigin(t *testing.T) {
-	for peer, want := range map[string]string{
-		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1",
-		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "@": "@",
+// What becomes of connections, by steps: a digit opens one from that address, and one that is
+// followed by ! is refused; the others are about the connection whose letter stands first,
+// in the order of opening: r it sends something, c it is closed, + and - its uses.
+func TestWhoGivesWay(t *testing.T) {
+	for name, tc := range map[string]struct {
+		maxOpen         int
+		steps, givesWay string // letters
+	}{
+		"the longest silent":                        {3, "1 1 1 ar 1", "b"},
+		"nobody while there is room":                {3, "1 1 1 bc 1", ""},
+		"one of the address with most":              {3, "2 1 1 1", "b"},
+		"none that is kept to its own address":      {3, "1 a+ 1 b+ 1 c+ 1!", ""},
+		"one that is kept to another address":       {10, "1 a+ a+ 1 b+ 1 c+ 1 d+ 1 e+ 1 f+ 1 g+ 1 h+ 1 i+ 1 j+ 1! 2", "a"},
+		"what is not kept, whoever has it":          {10, "1 a+ 1 b+ 1 c+ 1 d+ 1 e+ 1 f+ 1 g+ 1 h+ 1 i+ 1 j+ 2 1", "ak"},
+		"none that is kept of a fair share":         {5, "1 a+ 2 b+ 3 c+ 4 d+ 5 e+ 6!", ""},
+		"one with a use left is kept":               {2, "1 1 a+ a+ a+ a- a- 1", "b"},
+		"one without":                               {2, "1 1 a+ a- 1", "a"},
+		"none to a use of one that is closed twice": {2, "1 1 ac ac a+ 1", ""},
 	} {
-		require.Equal(t, want, Origin(peer))
+		q, all := &queue{}, []*Conn(nil)
+		l := Bound(q, tc.maxOpen)
+		for step := range strings.FieldsSeq(tc.steps) {
+			if address, refused := strings.CutSuffix(step, "!"); address[0] < 'a' {
+				came := &conn{from: "127.0.0." + address}
+				q.waiting = append(q.waiting, came)
+				c, err := l.Accept()
+				require.Equal(t, []bool{refused, refused}, []bool{err != nil, came.closed}, name)
+				if !refused {
+					all = append(all, c.(*Conn))
+				}
+				continue
+			}
+			switch c := all[step[0]-'a']; step[1] {
+			case 'r':
+				_, err := c.Read(make([]byte, 1))
+				require.NoError(t, err)
+			case 'c':
+				_ = c.Close()
+			case '+':
+				c.Keep(1)
+			case '-':
+				c.Keep(-1)
+			}
+		}
+		gaveWay := ""
+		for i, c := range all {
+			if c.Conn.(*conn).closed && !strings.Contains(tc.steps, string(rune('a'+i))+"c") {
+				gaveWay += string(rune('a' + i))
+			}
+		}
+		require.Equal(t, tc.givesWay, gaveWay, name)
+		require.LessOrEqual(t, len(l.open), tc.maxOpen)
 	}
-}
-
-func TestKeptGivesWayToAnotherAddressOnly(t *testing.T) {
-	f := newFixture(10)
-	var kept []*Conn
-	for range 10 {
-		kept = append(kept, f.connect(t, a)...)
-		kept[len(kept)-1].Keep(1)
-	}
-	refused := &conn{from: a}
-	f.waiting <- refused
-	newcomer := f.connect(t, b) // accepts both
-	require.True(t, refused.closed)
-	require.Equal(t, []bool{true, false, false}, isClosed(kept[0], kept[1], newcomer[0]))
-
-	// What is not kept gives way first, whoever has it.
-	f.connect(t, a)
-	require.Equal(t, []bool{true, false}, isClosed(newcomer[0], kept[1]))
-}
-
-func TestFairShareIsKept(t *testing.T) {
-	f := newFixture(5)
-	for _, c := range f.connect(t, a, b, "127.0.0.3", "127.0.0.4", "127.0.0.5") {
-		c.Keep(1)
-	}
-	refused := &conn{from: "127.0.0.6"}
-	f.waiting <- refused
-	close(f.waiting)
-	_, err := f.Accept()
-	require.ErrorIs(t, err, net.ErrClosed)
-	require.True(t, refused.closed)
-}
-
-func TestKeepCounts(t *testing.T) {
-	f := newFixture(2)
-	list := f.connect(t, a, a)
-	list[0].Keep(3)
-	list[0].Keep(-2)
-	list = append(list, f.connect(t, a)...)
-	require.Equal(t, []bool{false, true, false}, isClosed(list...), "it has a use still")
-	list[0].Keep(-1)
-	list = append(list, f.connect(t, a)...)
-	require.Equal(t, []bool{true, true, false, false}, isClosed(list...))
-	require.NoError(t, list[2].Close())
-	require.Error(t, list[2].Close(), "closed twice")
-	list[2].Keep(1)
-	f.connect(t, a)
-	require.Equal(t, []bool{false}, isClosed(list[3:]...), "there was room")
 }
 
 func keptOf(l *Listener) (uses int) {
