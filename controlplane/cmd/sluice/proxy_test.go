@@ -46,9 +46,10 @@ func proxyCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if neg {
 		if err == nil {
+			context.AfterFunc(established, cancel) // before the first revision nothing comes
 			_, err = stream.Recv()
 		}
-		if err == nil {
+		if err == nil || established.Err() != nil {
 			ts.Fatalf("%s was let in", id)
 		}
 		return
