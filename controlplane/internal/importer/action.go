@@ -17,6 +17,9 @@ import (
 // may be absent doubles them, and an entry whose value is unknown multiplies them.
 const maxVariants = 1_000
 
+// maxActions bounds the entries of a descriptor. A rule's key has fewer parts.
+const maxActions = 32
+
 // readRateLimit reads one of rate_limits: the descriptors that Envoy makes of
 // its actions. There are several where an entry may be absent.
 func (r *reader) readRateLimit(o *routev3.RateLimit, stage uint32) []descriptor {
@@ -34,8 +37,16 @@ func (r *reader) readRateLimit(o *routev3.RateLimit, stage uint32) []descriptor 
 	}
 	r.readHits(&d, o.GetHitsAddend())
 	list := []descriptor{d}
+	if n := len(o.GetActions()); n > maxActions {
+		r.failField(o, "actions", "has "+strconv.Itoa(n)+" actions, the most that the import reads is "+strconv.Itoa(maxActions))
+		return nil
+	}
 	for _, a := range o.GetActions() {
-		list = product(list, r.readAction(a))
+		if list = product(list, r.readAction(a)); len(list) > maxVariants {
+			list = list[:maxVariants]
+			r.note(o, "actions", "there are more than "+strconv.Itoa(maxVariants)+" combinations of values and of headers that "+
+				"may be absent: the import left the others out")
+		}
 	}
 	return slices.DeleteFunc(list, func(d descriptor) bool { return len(d.entries) == 0 })
 }
@@ -124,11 +135,6 @@ func product(list, ways []descriptor) []descriptor {
 			d.scope = d.and(way.scope)
 			all = append(all, d)
 		}
-	}
-	if len(all) > maxVariants {
-		all = all[:maxVariants]
-		all[0].notes = append(all[0].notes, "There are more than "+strconv.Itoa(maxVariants)+" combinations of values "+
-			"and of headers that may be absent: the import left the others out.")
 	}
 	return all
 }
