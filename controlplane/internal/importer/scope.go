@@ -223,13 +223,9 @@ func pathsApart(a, b string) bool {
 // anything may follow, / where only paths below may. It is empty for other
 // expressions.
 func pathShape(text string) (begin string, shape byte) {
-	if quoted, isBelow := strings.CutSuffix(text, below); text[0] == '~' {
-		re, err := regexp.Compile(quoted[1:])
-		if !isBelow || err != nil {
-			return "", 0
-		}
-		begin, whole := re.LiteralPrefix()
-		if !whole {
+	if text[0] == '~' {
+		begin, ok := unquoted(strings.TrimSuffix(text[1:], below))
+		if !ok || !strings.HasSuffix(text, below) {
 			return "", 0
 		}
 		return begin, '/'
@@ -238,4 +234,16 @@ func pathShape(text string) (begin string, shape byte) {
 		return plain, '*'
 	}
 	return strings.TrimPrefix(text, "="), '='
+}
+
+// unquoted is the text of which regexp.QuoteMeta makes an expression; it is not ok if that has
+// an operator. Each route is compared with each before it, and to compile it would take long.
+func unquoted(expression string) (text string, ok bool) {
+	for at := strings.IndexAny(expression, `\.+*?()|[]{}^$`); at >= 0; at = strings.IndexAny(expression, `\.+*?()|[]{}^$`) {
+		if expression[at] != '\\' || at+1 == len(expression) || isOf(strings.ToLower(expression[at+1:at+2]), "abcdefghijklmnopqrstuvwxyz0123456789") {
+			return "", false
+		}
+		text, expression = text+expression[:at]+expression[at+1:at+2], expression[at+2:]
+	}
+	return text + expression, true
 }
