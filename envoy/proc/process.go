@@ -68,7 +68,7 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 		"--admin-address-path", p.adminPath,
 	)
 	cmd.Stdout = o.LogTo
-	if p.Child, err = child.Start(cmd, func() error { return os.RemoveAll(dir) }); err != nil {
+	if p.Child, err = child.Start(cmd, func() { _ = os.RemoveAll(dir) }); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	return p, nil

@@ -23,12 +23,11 @@ type Child struct {
 	cmd  *exec.Cmd
 	out  output
 	done chan struct{}
-	err  error // of Wait; read after done
 }
 
 // Start starts a child. What it prints also goes to cmd.Stdout, if that is set. When it
 // has ended, atEnd is called.
-func Start(cmd *exec.Cmd, atEnd ...func() error) (*Child, error) {
+func Start(cmd *exec.Cmd, atEnd ...func()) (*Child, error) {
 	c := &Child{cmd: cmd, out: output{tee: cmd.Stdout}, done: make(chan struct{})}
 	// A grandchild that holds the pipe must not hold Wait for ever.
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr, cmd.WaitDelay = &c.out, &c.out, dieWithParent(), time.Second
@@ -41,9 +40,9 @@ func Start(cmd *exec.Cmd, atEnd ...func() error) (*Child, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			c.err = cmd.Wait()
+			_ = cmd.Wait() // its ProcessState says how it ended
 			for _, do := range atEnd {
-				c.err = errors.Join(c.err, do())
+				do()
 			}
 			close(c.done)
 		}
@@ -113,7 +112,7 @@ func (c *Child) Until(ctx context.Context, what string, ask func() bool) error {
 	for !ask() {
 		select {
 		case <-c.done:
-			return fmt.Errorf("wait for %s to %s: it ended: %w\n%s", filepath.Base(c.cmd.Path), what, errors.Join(c.err), c.tail())
+			return fmt.Errorf("wait for %s to %s: it ended: %v\n%s", filepath.Base(c.cmd.Path), what, c.cmd.ProcessState, c.tail())
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s to %s: %w\n%s", filepath.Base(c.cmd.Path), what, ctx.Err(), c.tail())
 		case <-tick.C:

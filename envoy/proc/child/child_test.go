@@ -46,10 +46,12 @@ func TestOrphan(t *testing.T) {
 
 // What a child that ended has printed says why.
 func TestUntil(t *testing.T) {
-	failing, err := child.Start(exec.CommandContext(t.Context(), "sh", "-c", "echo why; exit 3"))
-	require.NoError(t, err)
-	err = failing.Until(t.Context(), "serve", func() bool { return false })
-	require.ErrorContains(t, err, "wait for sh to serve: it ended: exit status 3\nwhy")
-	require.False(t, failing.Running())
-	require.NoError(t, failing.Signal(syscall.SIGSTOP))
+	for _, status := range []string{"3", "0"} {
+		ending, err := child.Start(exec.CommandContext(t.Context(), "sh", "-c", "echo why; exit "+status))
+		require.NoError(t, err)
+		err = ending.Until(t.Context(), "serve", func() bool { return false })
+		require.ErrorContains(t, err, "wait for sh to serve: it ended: exit status "+status+"\nwhy")
+		require.False(t, ending.Running())
+		require.NoError(t, ending.Signal(syscall.SIGSTOP))
+	}
 }
