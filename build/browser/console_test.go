@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,7 +19,9 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 const (
@@ -31,14 +32,6 @@ const (
 func digest(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // rig is serve and an Envoy in front of an upstream.
@@ -52,8 +45,9 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	g := &rig{t: t, dir: t.TempDir(), manage: freePort(t)}
-	g.http, g.xds = fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	free, err := ports.Free(3)
+	require.NoError(t, err)
+	g := &rig{t: t, dir: t.TempDir(), manage: free[0], http: fmt.Sprint("127.0.0.1:", free[1]), xds: fmt.Sprint("127.0.0.1:", free[2])}
 	g.serve()
 	g.envoy()
 	return g
@@ -68,27 +62,20 @@ func (g *rig) file(name, text string) string {
 
 func (g *rig) serve() {
 	g.t.Helper()
-	cmd := exec.Command(program(g.t, "SLUICE_CLI"), "serve", "--data", filepath.Join(g.dir, "data"), "--http", g.http, "--xds", g.xds,
+	c, err := child.Start(exec.Command(program(g.t, "SLUICE_CLI"), "serve", "--data", filepath.Join(g.dir, "data"), "--http", g.http, "--xds", g.xds,
 		"--access", g.file("access", "token ops admin "+digest(callersToken)+"\n"),
-		"--manage-token-file", g.file("management", managementToken+"\n"))
-	var log bytes.Buffer
-	cmd.Stderr = &log
-	require.NoError(g.t, cmd.Start())
+		"--manage-token-file", g.file("management", managementToken+"\n")))
+	require.NoError(g.t, err)
 	g.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		_ = c.Kill()
 		if g.t.Failed() {
-			g.t.Log(log.String())
+			g.t.Log(c.Log())
 		}
 	})
-	require.Eventually(g.t, func() bool {
+	require.NoError(g.t, c.Until(g.t.Context(), "answer", func() bool {
 		res, err := http.Get("http://" + g.http + "/healthz")
-		if err != nil {
-			return false
-		}
-		res.Body.Close()
-		return res.StatusCode == http.StatusOK
-	}, 30*time.Second, 50*time.Millisecond)
+		return err == nil && res.Body.Close() == nil && res.StatusCode == http.StatusOK
+	}))
 }
 
 func (g *rig) envoy() {

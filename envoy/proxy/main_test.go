@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -24,28 +22,6 @@ const (
 	patience = 2 * time.Minute
 	moment   = 5 * time.Millisecond
 )
-
-var filter []byte // compiled
-
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
-
-func runTests(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "proxy")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, "sluice.wasm")
-	if err = buildtest.Compile(buildtest.Root(), file); err == nil {
-		filter, err = os.ReadFile(file)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
-}
 
 // perUser is a policy, as the filter gets it, with windows that do not end
 // during a test.
@@ -71,7 +47,7 @@ func serve(t *testing.T, upstream http.Handler, change ...func(*proxy.Options)) 
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
 	p := &plane{t: t, log: &syncBuffer{}}
-	o := proxy.Options{Wasm: filter, Workers: 2, CacheDir: buildtest.CacheDir(), Log: p.log.logger()}
+	o := proxy.Options{Wasm: buildtest.Wasm(t), Workers: 2, CacheDir: buildtest.CacheDir(), Log: p.log.logger()}
 	var err error
 	o.Upstream, err = url.Parse(behind.URL)
 	require.NoError(t, err)
