@@ -59,15 +59,14 @@ const recordCluster = `{name: %[1]s, connect_timeout: 1s, load_assignment: {clus
 const http2 = `, typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {
       "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: {http2_protocol_options: {}}}}`
 
-// httpLab is a proxy that clients ask over a network.
-type httpLab struct {
-	t      *testing.T
-	client *http.Client
-	url    string
-	lines  func() []string // see lab
+// httpCourier sends requests over a network.
+type httpCourier struct {
+	t        *testing.T
+	client   *http.Client
+	url      string
+	lines    func() []string // see courier
+	dispatch *dispatch
 }
-
-func (l *httpLab) log() []string { return l.lines() }
 
 var wasmLine = regexp.MustCompile(`(?m)\[info\]\[wasm\].* wasm log(?: plugin)? root (?:talks|answers): (.*)$`)
 
@@ -86,35 +85,9 @@ func linesOf(p *proc.Process) func() []string {
 	}
 }
 
-func (l *httpLab) request(ctx context.Context, tk talk) string {
-	method, body := http.MethodGet, io.Reader(http.NoBody)
-	if tk.body {
-		method, body = http.MethodPost, strings.NewReader("body")
-	}
-	r, err := http.NewRequestWithContext(ctx, method, l.url, body)
-	require.NoError(l.t, err)
-	r.Header.Set("x-name", tk.name)
-	r.Header.Set("x-do", tk.do)
-	res, err := l.client.Do(r)
-	if err != nil {
-		return "reset"
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		return fmt.Sprintf("%d %s, then %v", res.StatusCode, text, err)
-	}
-	return fmt.Sprintf("%d %s", res.StatusCode, text)
-}
-
-type httpCourier struct {
-	*httpLab
-	dispatch *dispatch
-}
-
 // log has what both protocols show as HTTP/1.1 shows it: HTTP/2 says otherwise how a client leaves.
 func (c *httpCourier) log() []string {
-	lines := slices.Clone(c.httpLab.log())
+	lines := slices.Clone(c.lines())
 	for i, line := range lines {
 		lines[i] = strings.ReplaceAll(line, "http2.remote_reset 268435456", "downstream_remote_disconnect 16384")
 	}
@@ -122,7 +95,7 @@ func (c *httpCourier) log() []string {
 }
 
 func (c *httpCourier) send(a asked, name string) conveyed {
-	ctx, cancel := context.WithCancel(c.t.Context())
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	r, err := http.NewRequestWithContext(ctx, a.method, c.url+strings.TrimPrefix(a.path, "/"), strings.NewReader(a.body))
 	require.NoError(c.t, err)
 	r.Header.Set("x-name", name)
@@ -222,13 +195,13 @@ func TestRecord(t *testing.T) {
 				transport.Protocols.SetUnencryptedHTTP2(protocol == "HTTP2")
 				t.Cleanup(transport.CloseIdleConnections)
 				client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-				labOf := func(listener string) *httpLab {
+				to := func(listener string) *httpCourier {
 					address, err := p.Listener(t.Context(), listener)
 					require.NoError(t, err)
-					return &httpLab{t, client, "http://" + address + "/", linesOf(p)}
+					return &httpCourier{t, client, "http://" + address + "/", linesOf(p), d}
 				}
-				requireConducted(t, labOf("talks"), anyTalk, write)
-				requireConveyed(t, &httpCourier{labOf("answers"), d}, func(a asked) bool { return !a.http1 || protocol == "HTTP1" }, write)
+				requireConducted(t, to("talks"), anyTalk, write)
+				requireConveyed(t, to("answers"), func(a asked) bool { return !a.http1 || protocol == "HTTP1" }, write)
 				require.Positive(t, d.canceled.Load(), "what the filter cancels is so at the server")
 			})
 		}

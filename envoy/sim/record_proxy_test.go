@@ -61,9 +61,10 @@ func TestProxyAsRecorded(t *testing.T) {
 		defer b.mu.Unlock()
 		return slices.Clone(b.lines)
 	}
-	l := &httpLab{t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}, "http://" + listener.Addr().String() + "/", lines}
-	requireConducted(t, l, func(s scenario) bool { return !strings.Contains(s.name, "trap") }, false) // the others would wait for minutes
-	requireConveyed(t, &httpCourier{l, d}, func(a asked) bool {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
+	c := &httpCourier{t, client, "http://" + listener.Addr().String() + "/", lines, d}
+	requireConducted(t, c, func(s scenario) bool { return !strings.Contains(s.name, "trap") }, false) // the others would wait for minutes
+	requireConveyed(t, c, func(a asked) bool {
 		return a.path == "" && !a.has("x-before") && !a.has(abort[0][0]) && a.steps != "reset"
 	}, false)
 	require.Positive(t, d.canceled.Load(), "what the filter cancels is so at the server")

@@ -1,7 +1,6 @@
 package sim_test
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -28,6 +27,14 @@ type talk struct {
 	name, do, until string
 	body            bool
 	leave           string // the client of this earlier request goes, instead of a new one
+}
+
+func (tk talk) asked() asked {
+	a := asked{headers: [][2]string{{"x-do", tk.do}}}
+	if tk.body {
+		a.method, a.body = "POST", "body"
+	}
+	return a
 }
 
 // scenario is a conversation that is recorded on a real Envoy.
@@ -86,37 +93,28 @@ var scenarios = []scenario{
 	{"a trap leaves others waiting", []talk{{name: "a", do: "pause|tick 1000000", until: "tick"}, {name: "b", do: "trap"}}},
 }
 
-// lab is a proxy with the filter in it.
-type lab interface {
-	log() []string // the filter's lines
-	// request returns what the client got.
-	request(ctx context.Context, t talk) string
-}
-
-// requireConducted takes a lab through all scenarios, and compares or writes what it recorded.
-func requireConducted(t *testing.T, l lab, wanted func(scenario) bool, anew bool) {
+// requireConducted has a courier take all scenarios, and compares or writes what was recorded.
+func requireConducted(t *testing.T, c courier, wanted func(scenario) bool, anew bool) {
 	t.Helper()
 	r := openRecord(t, "talks.txt", anew)
 	for _, s := range scenarios {
 		if !wanted(s) {
 			continue
 		}
-		from := len(l.log())
-		answers := map[string]string{}
-		leave := map[string]context.CancelFunc{}
+		from := len(c.log())
+		answers, sent := map[string]string{}, map[string]conveyed{}
 		var mu sync.Mutex
 		var all sync.WaitGroup
 		for _, tk := range s.talks {
-			before := len(l.log())
+			before := len(c.log())
 			until := tk.until
 			if tk.leave != "" {
-				leave[tk.leave]()
+				sent[tk.leave].do(step{verb: "leave"})
 			} else {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				leave[tk.name] = cancel
+				x := c.send(tk.asked(), tk.name)
+				sent[tk.name] = x
 				all.Go(func() {
-					answer := l.request(ctx, tk)
+					answer := x.got()
 					mu.Lock()
 					defer mu.Unlock()
 					answers[tk.name] = answer
@@ -126,18 +124,18 @@ func requireConducted(t *testing.T, l lab, wanted func(scenario) bool, anew bool
 				}
 			}
 			has := func() bool {
-				return slices.ContainsFunc(l.log()[before:], func(line string) bool { return strings.HasPrefix(line, until) })
+				return slices.ContainsFunc(c.log()[before:], func(line string) bool { return strings.HasPrefix(line, until) })
 			}
-			require.Eventually(t, has, 10*time.Second, 3*time.Millisecond, "%s: %s: %s\n%s", s.name, tk.name, until, strings.Join(l.log()[from:], "\n"))
+			require.Eventually(t, has, 10*time.Second, 3*time.Millisecond, "%s: %s: %s\n%s", s.name, tk.name, until, strings.Join(c.log()[from:], "\n"))
 		}
 		all.Wait()
 		trapped := strings.Contains(s.name, "trap")
 		for name := range answers {
-			has := func() bool { return trapped || slices.Contains(l.log()[from:], "delete "+name) }
-			require.Eventually(t, has, 10*time.Second, 3*time.Millisecond, "%s: delete %s\n%s", s.name, name, strings.Join(l.log()[from:], "\n"))
+			has := func() bool { return trapped || slices.Contains(c.log()[from:], "delete "+name) }
+			require.Eventually(t, has, 10*time.Second, 3*time.Millisecond, "%s: delete %s\n%s", s.name, name, strings.Join(c.log()[from:], "\n"))
 		}
 		time.Sleep(20 * time.Millisecond) // for what nobody waits for
-		r.hold(s.name, written(l.log()[from:], answers))
+		r.hold(s.name, written(c.log()[from:], answers))
 	}
 	r.close()
 }
@@ -244,49 +242,34 @@ func dial(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
 	return peer{in}, nil
 }
 
-type simLab struct {
+type simCourier struct {
 	*bench
 }
 
-// newSimLab is the simulator in real time. Of the log it keeps what the guest says.
-func newSimLab(t *testing.T) (l simLab) {
+// newSimCourier is in real time. Of the log it keeps what the guest says.
+func newSimCourier(t *testing.T) (c simCourier) {
 	t.Helper()
-	l.bench = setUp(t, func(o *sim.Options) {
+	c.bench = setUp(t, func(o *sim.Options) {
 		o.Now, o.Dial, o.StreamIdle = nil, dial, idle
 		o.Log = func(level sim.Level, vm int, m string) {
-			if level == sim.Info && vm == 0 && l.bench != nil {
-				l.note(&l.lines, m)
+			if level == sim.Info && vm == 0 && c.bench != nil {
+				c.note(&c.lines, m)
 			}
 		}
 	})
-	return l
+	return c
 }
 
-func (l simLab) log() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.lines)
+func (c simCourier) log() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.lines)
 }
 
-func (l simLab) request(ctx context.Context, tk talk) string {
-	res, err := l.Serve(0, &sim.Request{
-		Headers: [][2]string{{"x-name", tk.name}, {"x-do", tk.do}}, HasBody: tk.body, Gone: ctx.Done(),
-		Upstream: func(*sim.Request) (*sim.Response, error) {
-			return &sim.Response{Status: 200, Body: []byte("from the upstream")}, nil
-		},
-	})
-	switch {
-	case err != nil:
-		return err.Error()
-	case res.Reset:
-		return "reset"
-	}
-	return fmt.Sprintf("%d %s", res.Status, res.Body)
-}
-
+// TestAsRecorded: the filter hears and sees what Envoys show it.
 func TestAsRecorded(t *testing.T) {
 	t.Parallel()
-	b := newSimLab(t)
+	b := newSimCourier(t)
 	stop := make(chan struct{})
 	var ticking sync.WaitGroup
 	ticking.Go(func() {
@@ -301,6 +284,7 @@ func TestAsRecorded(t *testing.T) {
 	})
 	t.Cleanup(func() { close(stop); ticking.Wait() })
 	requireConducted(t, b, anyTalk, false)
+	requireConveyed(t, newSimCourier(t), func(a asked) bool { return !a.envoy }, false)
 }
 
 const (
