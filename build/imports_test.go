@@ -1,7 +1,6 @@
 package build
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"maps"
@@ -20,28 +19,31 @@ const module = "github.com/sluice-ratelimit/sluice"
 // graph is who imports whom: package to its direct imports.
 type graph map[string][]string
 
-// loadGraph asks the compiler, for this machine or for the filter's (goos
-// wasip1), what the packages of a pattern in a folder and everything under them
-// import.
-func loadGraph(t *testing.T, goos, goarch, dir, pattern string) graph {
+// list asks the compiler of packages and of all that they import, for this machine or for
+// the filter's: a line of fields each, by a format whose fields are parted by tabs.
+func list(t *testing.T, forFilter bool, dir, format string, arguments ...string) (lines [][]string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, pattern)
-	cmd.Dir = dir
-	cmd.Env = os.Environ()
-	if goos != "" {
-		cmd.Env = append(cmd.Env, "GOOS="+goos, "GOARCH="+goarch)
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps", "-f", format}, arguments...)...)
+	cmd.Dir, cmd.Env = dir, os.Environ()
+	if forFilter {
+		cmd.Env = append(cmd.Env, "GOOS=wasip1", "GOARCH=wasm")
 	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	require.NoError(t, err, stderr.String())
+	for line := range strings.Lines(string(out)) {
+		lines = append(lines, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
+	}
+	return lines
+}
+
+func loadGraph(t *testing.T, forFilter bool, dir, pattern string) graph {
+	t.Helper()
 	g := graph{}
-	lines := bufio.NewScanner(bytes.NewReader(out))
-	for lines.Scan() {
-		names := strings.Fields(lines.Text())
+	for _, names := range list(t, forFilter, dir, `{{.ImportPath}}{{range .Imports}}	{{.}}{{end}}`, pattern) {
 		g[names[0]] = names[1:]
 	}
-	require.NoError(t, lines.Err())
 	return g
 }
 
@@ -161,10 +163,10 @@ func (l importLaw) broken(g graph) []string {
 }
 
 func TestImportLaws(t *testing.T) {
-	native := loadGraph(t, "", "", "..", "./...")
-	maps.Copy(native, loadGraph(t, "", "", "measure", "./..."))
-	maps.Copy(native, loadGraph(t, "", "", "release", "./..."))
-	linked := loadGraph(t, "wasip1", "wasm", "..", "./filter")
+	native := loadGraph(t, false, "..", "./...")
+	maps.Copy(native, loadGraph(t, false, "measure", "./..."))
+	maps.Copy(native, loadGraph(t, false, "release", "./..."))
+	linked := loadGraph(t, true, "..", "./filter")
 	for _, law := range importLaws {
 		require.NotEmpty(t, native.under(law.who), "a law about nobody: %s", law.who)
 		require.Empty(t, law.broken(native))

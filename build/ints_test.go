@@ -1,8 +1,6 @@
 package build
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"go/ast"
 	"go/constant"
@@ -12,7 +10,6 @@ import (
 	"go/types"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,24 +17,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
-
-// linked lists the packages that are linked into the filter, each after those that it
-// imports: name, folder, compiled exports, files.
-func linked(t *testing.T) [][]string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps",
-		"-f", "{{.ImportPath}}\t{{.Dir}}\t{{.Export}}{{range .GoFiles}}\t{{.}}{{end}}", "./filter")
-	cmd.Dir, cmd.Env = "..", append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	require.NoError(t, err, stderr.String())
-	var packages [][]string
-	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
-		packages = append(packages, strings.Split(lines.Text(), "\t"))
-	}
-	return packages
-}
 
 // narrowed returns the places in a package where a wider number becomes an int of 32
 // bits, unless its expression or a comment that begins with "fits:" says why it fits.
@@ -102,7 +81,9 @@ func fits(e ast.Expr, info *types.Info) bool {
 
 // An int has 32 bits in the filter, as TinyGo compiles it, and 64 in its native tests.
 func TestNumbersFitTheFiltersInt(t *testing.T) {
-	packages, exports := linked(t), map[string]string{}
+	// Each comes after those that it imports: name, folder, compiled exports, files.
+	packages := list(t, true, "..", "{{.ImportPath}}\t{{.Dir}}\t{{.Export}}{{range .GoFiles}}\t{{.}}{{end}}", "-export", "./filter")
+	exports := map[string]string{}
 	for _, p := range packages {
 		exports[p[0]] = p[2]
 	}
