@@ -30,15 +30,12 @@ type asked struct {
 	headers     [][2]string
 	method      string
 	body        string
-	http1       bool // the client speaks HTTP/1.1
-	envoy       bool // the simulator does not show this: it has no such routes
 }
 
 var (
-	grpcKind  = [][2]string{{"content-type", "application/grpc"}}
-	websocket = [][2]string{{"connection", "upgrade"}, {"upgrade", "websocket"}}
-	abort     = [][2]string{{"x-envoy-fault-abort-request", "403"}}
-	before    = [][2]string{{"x-before", "1"}}
+	grpcKind = [][2]string{{"content-type", "application/grpc"}}
+	abort    = [][2]string{{"x-envoy-fault-abort-request", "403"}}
+	before   = [][2]string{{"x-before", "1"}}
 )
 
 var answers = []asked{
@@ -67,19 +64,6 @@ var answers = []asked{
 	{name: "redirected inside", path: "/redirect", steps: "answer 302 location=http://a/ end quiet|answer 200|chunk hello|end"},
 	{name: "a later filter answers", headers: abort, steps: "wait"},
 	{name: "an earlier filter answers", headers: before, steps: "wait"},
-
-	{name: "idle before the headers", path: "/idle", steps: "wait", envoy: true},
-	{name: "idle after a chunk", path: "/idle", steps: "answer 200|chunk hello|wait", envoy: true},
-	{name: "longest duration", path: "/longest", steps: "answer 200|chunk hello|wait", envoy: true},
-	{name: "retries used up", path: "/retry", steps: "answer 503 end quiet|answer 503 end", envoy: true},
-	{name: "no upstream", path: "/nowhere", steps: "wait", envoy: true},
-	{name: "the route answers", path: "/direct", steps: "wait", envoy: true},
-	{name: "the route redirects", path: "/elsewhere", steps: "wait", envoy: true},
-	{name: "an HTTP/1.1 upstream closes before the headers", path: "/http1", steps: "reset", envoy: true},
-	{name: "an HTTP/1.1 upstream closes after a chunk", path: "/http1", steps: "answer 200|chunk hello|reset", envoy: true},
-	{name: "websocket, the client leaves", path: "/http1", http1: true, headers: websocket, steps: "answer 101|chunk hello|leave", envoy: true},
-	{name: "websocket, the upstream ends", path: "/http1", http1: true, headers: websocket, steps: "answer 101|chunk hello|reset", envoy: true},
-	{name: "websocket refused", path: "/http1", http1: true, headers: websocket, steps: "answer 400|chunk hello|end", envoy: true},
 }
 
 func (a asked) has(name string) bool {

@@ -39,18 +39,12 @@ const recordListener = `{name: %[1]s, address: {socket_address: {address: 127.0.
         {name: router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}],
       route_config: {virtual_hosts: [{name: all, domains: ["*"], routes: [
         {match: {path: /timeout}, route: {cluster: upstream, timeout: 0.3s}},
-        {match: {path: /idle}, route: {cluster: upstream, idle_timeout: 0.3s}},
-        {match: {path: /longest}, route: {cluster: upstream, max_stream_duration: {max_stream_duration: 0.3s}}},
         {match: {path: /retry}, route: {cluster: upstream, retry_policy: {retry_on: "5xx,reset", num_retries: 1}}},
         {match: {path: /redirect}, route: {cluster: upstream, internal_redirect_policy: {}}},
-        {match: {path: /nowhere}, route: {cluster: nowhere}},
-        {match: {path: /direct}, direct_response: {status: 404, body: {inline_string: "no such thing"}}},
-        {match: {path: /elsewhere}, redirect: {path_redirect: /}},
-        {match: {path: /http1}, route: {cluster: http1}},
         {match: {prefix: /, headers: [{name: x-do, present_match: true}]}, route: {cluster: http1}},
         {match: {prefix: /}, route: {cluster: upstream}}]}]}}}]}]}`
 
-const answerOptions = `http_protocol_options: {enable_trailers: true}, upgrade_configs: [{upgrade_type: websocket}],
+const answerOptions = `http_protocol_options: {enable_trailers: true},
       access_log_options: {flush_access_log_on_new_request: true, access_log_flush_interval: 0.1s}`
 
 const recordCluster = `{name: %[1]s, connect_timeout: 1s, load_assignment: {cluster_name: %[1]s, endpoints: [{lb_endpoints: [
@@ -201,7 +195,7 @@ func TestRecord(t *testing.T) {
 					return &httpCourier{t, client, "http://" + address + "/", linesOf(p), d}
 				}
 				requireConducted(t, to("talks"), anyTalk, write)
-				requireConveyed(t, to("answers"), func(a asked) bool { return !a.http1 || protocol == "HTTP1" }, write)
+				requireConveyed(t, to("answers"), anyAnswer, write)
 				require.Positive(t, d.canceled.Load(), "what the filter cancels is so at the server")
 			})
 		}

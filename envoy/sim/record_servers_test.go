@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -106,10 +105,6 @@ func (d *dispatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for {
 		select {
 		case s := <-post:
-			if s.verb == "answer" && s.words[0] == "101" {
-				d.upgrade(w, post)
-				return
-			}
 			d.do(w, s)
 			if s.end {
 				return
@@ -142,29 +137,6 @@ func (d *dispatch) do(w http.ResponseWriter, s step) {
 	}
 }
 
-// upgrade goes on as a websocket that ends with its client at the latest.
-func (d *dispatch) upgrade(w http.ResponseWriter, post chan step) {
-	c, _, err := w.(http.Hijacker).Hijack()
-	if err != nil {
-		return
-	}
-	defer c.Close()
-	gone := make(chan struct{})
-	go func() { defer close(gone); _, _ = io.Copy(io.Discard, c) }()
-	_, _ = c.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"))
-	for {
-		select {
-		case s := <-post:
-			if s.end {
-				return
-			}
-			_, _ = c.Write([]byte(s.words[0]))
-		case <-gone:
-			return
-		}
-	}
-}
-
 // serveAll starts what clusters lead to.
 func serveAll(t *testing.T) (d *dispatch, addresses map[string]string) {
 	t.Helper()
@@ -173,7 +145,6 @@ func serveAll(t *testing.T) (d *dispatch, addresses map[string]string) {
 	server.Config.Protocols = &http.Protocols{}
 	server.Config.Protocols.SetHTTP1(true)
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // it tells of each upgrade
 	server.Start()
 	t.Cleanup(server.Close)
 	address := server.Listener.Addr().String()

@@ -141,6 +141,7 @@ func requireConducted(t *testing.T, c courier, wanted func(scenario) bool, anew 
 }
 
 func anyTalk(scenario) bool { return true }
+func anyAnswer(asked) bool  { return true }
 
 // record is a file of what Envoy did, each thing under its name. It compares, or is written anew.
 type record struct {
@@ -284,7 +285,7 @@ func TestAsRecorded(t *testing.T) {
 	})
 	t.Cleanup(func() { close(stop); ticking.Wait() })
 	requireConducted(t, b, anyTalk, false)
-	requireConveyed(t, newSimCourier(t), func(a asked) bool { return !a.envoy }, false)
+	requireConveyed(t, newSimCourier(t), anyAnswer, false)
 }
 
 const (

@@ -20,8 +20,7 @@
 //
 // testdata/guest/talks.txt, and for answers answers.txt beside it, hold what
 // Envoys 1.36 and 1.40 did, over HTTP/1.1 and HTTP/2. The simulator differs from them in this:
-//   - A websocket has no empty part of a body behind its headers, and how its client leaves is
-//     told as over HTTP/1.1.
+//   - How a client leaves is told as over HTTP/1.1.
 //   - Within one HTTP/2 connection, where one request's callback denies another, Envoy
 //     logs and deletes the denied one after it has answered the other.
 //   - A stream ends with its VM; in Envoy, with the last request of that VM.
