@@ -128,8 +128,7 @@ func (g *gateway) base(t *testing.T, version string) map[string]any {
 
 // render is what the command line writes for a policy.
 func (g *gateway) render(t *testing.T, policy string, args ...string) string {
-	text := sluiceOK(t, append([]string{"render", "envoy-gateway", "-n", "edge", "-f", file(t, "policy.yaml", policy)}, args...)...)
-	return text
+	return sluiceOK(t, append([]string{"render", "envoy-gateway", "-n", "edge", "-f", file(t, "policy.yaml", policy)}, args...)...)
 }
 
 // from are the flags of a filter that a web server has.
