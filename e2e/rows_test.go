@@ -29,10 +29,10 @@ func archiveOf(t *testing.T, name string) []txtar.File {
 // files are done in their order.
 //
 //	apply, listen       a policy: of the driver's site, or of a listener of its own
+//	listen tokens       a policy of a listener behind a jwt_authn
+//	start TAG           a policy of a proxy whose filter is compiled with a build tag
 //	refused MESSAGE     a policy that the control plane refuses, with this message
-//	listen tokens       the same, behind a jwt_authn
 //	edit                "OLD\n=>\nNEW": what the next listen changes of its bootstrap
-//	start TAG           the same, of a proxy whose filter is compiled with a build tag
 //	steps [VERSION…]    requests, a line each, over the versions of HTTP that the proxy speaks of
 //	                    these; default: HTTP/1
 //	steps envoy         the same, on Envoys alone; steps simulate: by simulated alone
@@ -40,9 +40,10 @@ func archiveOf(t *testing.T, name string) []txtar.File {
 // A step is "REQUEST → STATUS [NAME=VALUE…]": a request of requestOf and a response with these
 // fields, of which "body" and the names of "trailers" are two. * is any status, ~VALUE a regular
 // expression, ␣ a blank and ↵ the end of a line; ⏎ is between two fields of one name. ":claims" are
-// those of a token. In front of a request, "raw" sends a target as it is, and "N of" N requests over 16 connections, of which
-// as many pass as come after the arrow. "used RULE KEY → N" is what each window of a counter says,
-// "metric NAME RULE → N" what a metric comes to, and "await REQUEST → STATUS" what a request does.
+// those of a token. In front of a request, "raw" sends a target as it is, "await" asks until it
+// has the status, and "N of" sends N requests over 16 connections, of which as many pass as come
+// after the arrow. "used RULE KEY → N" is what each window of a counter says, and "metric NAME
+// RULE → N" what a metric comes to.
 func rows(name string) func(t *testing.T, d driver) {
 	return func(t *testing.T, d driver) {
 		here := sync.OnceValue(func() site { return siteOf(t, d) })
