@@ -28,6 +28,7 @@ func TestExplainBadRequests(t *testing.T) {
 		`{"headers":{"a":"s3cret"}`:      "must be a JSON object",
 		`{"shape":"s3cret"}`:             `\"shape\" is none of method, host, path, headers, client_ip, route, properties`,
 		`{"method":7}`:                   "method: must be text",
+		`{"keys":"s3cret"}`:              "keys: must be true or false",
 		`{"path":"s3cret"}`:              "path: must start with /",
 		`{"client_ip":"s3cret"}`:         "client_ip: is no IP address",
 		`{"headers":["s3cret"]}`:         "headers: must be an object",

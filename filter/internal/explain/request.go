@@ -40,8 +40,10 @@ func ParseRequest(text string) (*Request, error) {
 			err = eachField(f, "names to values", r.addHeader)
 		case f.Name == "properties":
 			err = eachField(f, "paths to texts", r.addAttribute)
-		case f.Name == "keys" && f.Value.Kind == policy.Bool:
-			r.Keys = f.Value.Text == "true"
+		case f.Name == "keys":
+			if r.Keys = f.Value.Text == "true"; f.Value.Kind != policy.Bool {
+				err = errors.New("keys: must be true or false")
+			}
 		case into == nil:
 			err = errors.New(strconv.Quote(f.Name) + " is none of method, host, path, headers, client_ip, route, properties, keys")
 		case f.Value.Kind != policy.String:
