@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -140,6 +141,24 @@ func TestSlowUpstreamHoldsNoWorker(t *testing.T) {
 	require.Equal(t, http.StatusOK, p.status("alice"))
 	close(answer)
 	slow.Wait()
+}
+
+// TestEndsWithItsRequests: what a paused request waits for still comes while the proxy ends.
+func TestEndsWithItsRequests(t *testing.T) {
+	t.Parallel()
+	code, err := os.ReadFile(guest(t))
+	require.NoError(t, err)
+	p := serve(t, hello, func(o *proxy.Options) { o.Wasm = code })
+	var paused sync.WaitGroup
+	paused.Go(func() {
+		response, _ := p.do("/", "x-name", "a", "x-do", "pause|tick 500 resume a")
+		if response.StatusCode != http.StatusOK {
+			t.Errorf("answered with %d", response.StatusCode)
+		}
+	})
+	require.Eventually(t, func() bool { return p.log.count("tick 500 0") == 1 }, patience, moment)
+	require.NoError(t, p.end())
+	paused.Wait()
 }
 
 func TestUpstreamFailures(t *testing.T) {

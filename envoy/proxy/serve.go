@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -23,8 +24,12 @@ const (
 // Serve answers requests on a listener, and admin requests on another one
 // unless that is nil, until ctx ends; then it lets requests under way end.
 func (p *Proxy) Serve(ctx context.Context, listener, admin net.Listener) error {
+	ticking, stop := context.WithCancel(context.WithoutCancel(ctx)) // as long as requests are under way, which may wait for one
+	var ticks sync.WaitGroup
+	ticks.Go(func() { p.tick(ticking) })
+	defer ticks.Wait()
+	defer stop()
 	all, ctx := errgroup.WithContext(ctx)
-	all.Go(func() error { p.tick(ctx); return nil })
 	start := func(l net.Listener, handler http.Handler) {
 		s := &http.Server{
 			Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeaderBytes - slop,
