@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"testing"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
@@ -16,7 +17,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
-// onePlugin is a control plane that answers every stream with one resource.
+// onePlugin is a control plane that answers every stream with one resource, after a while.
 type onePlugin struct {
 	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
 	resource *discoveryv3.Resource
@@ -27,6 +28,7 @@ func (s onePlugin) DeltaExtensionConfigs(stream extensionv3.ExtensionConfigDisco
 	if err != nil {
 		return err
 	}
+	time.Sleep(time.Second) // an Envoy that does not wait would serve by now
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryResponse{
 		TypeUrl: request.GetTypeUrl(), Nonce: "1", Resources: []*discoveryv3.Resource{s.resource},
 	}); err != nil {
