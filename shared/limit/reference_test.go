@@ -62,6 +62,9 @@ func (c *course) rolled(at int64) Usage {
 
 // passes reports whether a hit passes in the reference.
 func (c *course) passes(at int64, cost uint32) bool {
+	if cost == 0 {
+		return true
+	}
 	if bucket, ok := c.reference.(*bucketReference); ok {
 		return bucket.level(at).Cmp(times(int64(cost), c.window.PeriodNs)) >= 0
 	}

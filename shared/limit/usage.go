@@ -70,8 +70,11 @@ func (w *Window) Check(u *Usage, now int64, cost uint32) int64 {
 	if w.Unlimited {
 		return now
 	}
-	if w.Limit == 0 || cost > w.Max() {
+	switch {
+	case w.Limit == 0 || cost > w.Max():
 		return Never
+	case cost == 0: // also where more than the limit is used
+		return now
 	}
 	switch w.Algorithm {
 	case SlidingWindowLog:

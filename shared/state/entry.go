@@ -87,7 +87,7 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 	at, held := t.check(e, cost, 0), t.Held(e)
 	e.HeldBack = false
 	switch {
-	case held == 0 || at == limit.Never:
+	case held == 0 || cost == 0 || at == limit.Never:
 	case at > e.Now:
 		e.HeldBack = t.def.Windows[0].Algorithm == limit.Concurrency // it has no other window
 	case t.check(e, cost, held) != at:

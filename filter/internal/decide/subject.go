@@ -82,7 +82,12 @@ func (s *Subject) OverrideName() string {
 func (s *Subject) Now() int64 { return s.Record.Now }
 
 // Units are the subject's cost and what is counted before it.
-func (s *Subject) Units() uint32 { return limit.AddSaturating(s.Cost, s.Ahead) }
+func (s *Subject) Units() uint32 {
+	if s.Cost == 0 {
+		return 0
+	}
+	return limit.AddSaturating(s.Cost, s.Ahead)
+}
 
 // Window returns the rule's limit i as it holds for the key, and its usage.
 func (s *Subject) Window(i int) (*limit.Window, *limit.Usage) {

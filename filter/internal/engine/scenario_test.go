@@ -179,13 +179,13 @@ func TestDecisions(t *testing.T) {
 		{"a shadow rule that was not asked", `{"name":"shut","limits":["0/1m"]},{"name":"trial","mode":"shadow","limits":["0/1m"]}`, `
 			-> shut=denied:limit,trial=shadow_skipped 0 ? never unwritten`, ""},
 		{
-			"cost 0 takes nothing, and is denied where too much is used",
+			"cost 0 takes nothing, and passes where too much is used",
 			`{"name":"r",` + keyed + `,"limits":["2/1h"],"count_denied":true,"cost":{"header":"c","min":0},"overrides":[{"key":["shut"],"limits":["0/1h"]}]}`, `
 			u=a c=0 -> r=allowed 0 unwritten
 			u=a c=2 -> r=allowed 2
 			u=a c=0 -> r=allowed 2 unwritten
 			u=a c=1 -> r=denied:limit 3 1h0m0s
-			u=a c=0 -> r=denied:limit 3 1h0m0s unwritten
+			u=a c=0 -> r=allowed 3 unwritten
 			u=shut c=0 -> r=denied:limit 0 never unwritten`, "",
 		},
 		{"windows that begin anew", `{"name":"r","limits":["5/10s",{"requests":9,"per":"1m","algorithm":"fixed_window_per_key"}]}`, `
