@@ -77,15 +77,13 @@ func TestSamples(t *testing.T) {
 	s.add(&api.Counters{})
 	rules, _, _, _ = s.list()
 	require.Empty(t, rules, "a rule that no proxy has any more")
-}
 
-func TestManyRulesAreNotPlotted(t *testing.T) {
-	s := newSamples(time.Now)
-	var stats []answer.Stats
-	for i := range maxPlotted + 7 {
-		stats = append(stats, answer.Stats{Rule: fmt.Sprint("r", i)})
+	// Many rules are not plotted.
+	many := counted("a", 1, 0, 0)
+	for i := range maxPlotted + 6 {
+		many.Stats = append(many.Stats, answer.Stats{Rule: fmt.Sprint("r", i)})
 	}
-	s.add(&api.Counters{Proxies: []manage.Row{{Asked: manage.Asked{Proxy: "a"}, Answer: answer.Answer{Stats: stats}}}})
+	s.add(&api.Counters{Proxies: []manage.Row{many}})
 	rules, _, _, more := s.list()
 	require.Len(t, rules, maxPlotted)
 	require.Equal(t, 7, more)
