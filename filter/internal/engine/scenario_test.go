@@ -188,6 +188,10 @@ func TestDecisions(t *testing.T) {
 			u=a c=0 -> r=allowed 3 unwritten
 			u=shut c=0 -> r=denied:limit 0 never unwritten`, "",
 		},
+		{"cost 0 passes where all is held", `{"name":"r",` + keyed + `,"limits":["2/1h"],"cost":{"header":"c","min":0},"settle":{}}`, `
+			u=a c=2 -> r=allowed 0
+			u=a c=1 -> r=denied:held 0 1s unwritten
+			u=a c=0 -> r=allowed 0 unwritten`, ""},
 		{"windows that begin anew", `{"name":"r","limits":["5/10s",{"requests":9,"per":"1m","algorithm":"fixed_window_per_key"}]}`, `
 			-> r=allowed 1/1
 			+5s -> r=allowed 2/2

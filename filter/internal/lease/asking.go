@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"slices"
+
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -44,6 +46,16 @@ func (c *asking) alone(s *decide.Subject, now int64) decide.Outcome {
 		c.rule.Metrics.Unavailable++
 	}
 	return found
+}
+
+// forNothing decides about a cost of 0, which asks for nothing: only a limit of 0 denies it.
+func forNothing(s *decide.Subject, now int64) decide.Outcome {
+	if slices.ContainsFunc(s.Windows, func(w limit.Window) bool { return w.Limit == 0 && !w.Unlimited }) {
+		s.PassNs = limit.Never
+		return decide.Denied
+	}
+	s.PassNs = now
+	return decide.Granted
 }
 
 // checkLocal decides by what this proxy has counted while the service was silent.

@@ -29,6 +29,10 @@ func TestScripts(t *testing.T) {
 			103*a! -> admitted=100
 			a -> sent=0 decided=104 admitted=100
 			+1s a -> sent=1`},
+		{"a cost of 0 asks nobody, and passes where all is used", `{"name":"r",` + key + `,"limits":["1/1m"],"cost":{"header":"v","min":0}}`, `
+			a:1! a:0 -> admitted=2 asked=1`},
+		{"a limit of 0 denies a cost of 0", `{"name":"r","limits":["0/1m"],"cost":{"header":"v","min":0},` + key + `}`, `a:0 -> decided=1 admitted=0 asked=0`},
+		{"a limit of 0 denies a cost of 0 that would be held", `{"name":"r","limits":["0/1m"],"cost":{"header":"v","min":0},"settle":{},` + key + `}`, `a:0 -> decided=1 admitted=0 asked=0`},
 		{"without a lease each request asks", noLease, `
 			3*a! -> admitted=3 asked=3
 			2*a! -> admitted=3 asked=2 decided=5`},

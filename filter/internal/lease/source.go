@@ -95,9 +95,8 @@ func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome { return c
 func (c *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
 	l, nowNs, w := &s.Lease.Lease, s.Lease.NowNs, c.worker
 	switch need := s.Units(); {
-	case s.Cost == 0: // nothing to ask for
-		s.PassNs = now
-		return decide.Granted
+	case s.Cost == 0:
+		return forNothing(s, now)
 	case !c.leases:
 	case l.Left(nowNs) >= need:
 		c.from, s.PassNs = leaseTable, now

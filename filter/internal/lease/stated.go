@@ -43,7 +43,7 @@ func (c *Stated) Check(s *decide.Subject, now int64) decide.Outcome {
 		return decide.Denied
 	}
 	if c.got = nil; s.Cost == 0 {
-		return decide.Granted
+		return forNothing(s, now)
 	}
 	short := c.worker.short(s)
 	if c.isSilent(s) || short == decide.Silent {
