@@ -30,8 +30,8 @@ rules:
 `
 
 // answersIdle is how long Envoy leaves a stream be that a trap has left paused: longer than an
-// Envoy is stopped.
-const answersIdle = 14 * time.Second
+// Envoy is stopped in a request that takes 3 s.
+const answersIdle = 16 * time.Second
 
 // answersFleet is three Envoys of four workers, which ask a pair of quota services on one
 // Redis that loses nothing when it is killed.
