@@ -198,11 +198,6 @@ func (m *member) request(key int) {
 	}
 }
 
-func (m *member) isDecided(id uint32) bool {
-	_, decided := m.verdicts[id]
-	return decided
-}
-
 func (m *member) windowOf(key int) window {
 	return window{key, m.engine.Leases.Definitions[0].Windows[0].End(m.fleet.now)}
 }
