@@ -57,6 +57,25 @@ func TestFloorsOfOtherLimits(t *testing.T) {
 	require.Equal(t, Usage{Used: 4, Prev: 10, EndNs: written + 10*second}, next.RollFloor(floor, written, written))
 	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}
 	require.Equal(t, Usage{EndNs: written + 130*second}, unknown.MergeFloors(next.Floor(next.Set(written, 1), written, written), floor))
+	blind := unknown.Floor(w.Set(written, 130), written, written)
+	require.Equal(t, Usage{Used: 1, Prev: 100, EndNs: withStamp(written+130*second, foreignStamp)}, w.RollFloor(blind, written, written), "the record's own time")
+	require.EqualValues(t, 240, next.Count(ref(next.ByRule(w.Set(written, 60), written, written)), written), "a minute of what next gains")
+
+	old, fresh := next, next
+	old.Stamp, old.FillNs, fresh.Stamp, fresh.FillNs = 5, 10*second, 7, 20*second
+	floor = old.Floor(old.Set(written, 4), written, written)
+	for range 5 { // both configurations in turn
+		floor = fresh.RollFloor(old.RollFloor(floor, written, written), written, written)
+	}
+	require.Less(t, floor.EndNs, written+fresh.FillNs+10*stampMask, "it does not grow")
+	require.Zero(t, old.RollFloor(floor, floor.EndNs, floor.EndNs), "nor comes it back")
+	require.Zero(t, stampOf(unknown.MergeFloors(floor, Usage{EndNs: written + second}).EndNs), "who does not know the limits sets no stamp")
+}
+
+// A hit above a log's room cuts it, also where the log is empty.
+func TestAHitAboveALogsRoom(t *testing.T) {
+	w := Window{Algorithm: SlidingWindowLog, Limit: 9, PeriodNs: 10 * second, Units: 2}
+	require.Equal(t, Usage{Log: []int64{second, second}, Cut: true}, added(w, Usage{}, second, 3))
 }
 
 func TestKeyShift(t *testing.T) {
