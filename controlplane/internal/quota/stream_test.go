@@ -135,17 +135,18 @@ func TestClosedStream(t *testing.T) {
 	tried := define(2, lease.LeaseOff, fixed(1, minute))
 	tried.CountDenied = true
 	ask := lease.Ask{Parts: []lease.Part{{Definition: 1, Cost: 1, Waiting: 1, Ahead: 20}, {Definition: 2, Cost: 2, Waiting: 2, Shadow: true}}}
-	for landed := 0; ; landed++ {
+	for landed := range 5 {
 		b := newRig(t)
 		d := define(1, lease.LeaseAuto, fixed(1000, minute))
 		p, q := b.proxy(b.service, d, tried), b.proxy(b.service, d)
 		answer := b.slow()
 		require.NoError(t, p.send(lease.Asks{Asks: []lease.Ask{ask}}))
 		answer(landed)
-		if len(p.take()) > 0 {
-			require.Equal(t, 4, landed)
+		if landed == 4 {
+			require.NotEmpty(t, p.take(), "it is answered")
 			return
 		}
+		require.Empty(t, p.take(), "after %d answers of the store", landed)
 		p.Close()
 		answer(20)
 		b.store.bend = nil
