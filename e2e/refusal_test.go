@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,7 +58,7 @@ func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
 	t.Parallel()
 	eachEnvoy(t, func(t *testing.T, d driver) {
 		c := startControlPlane(t)
-		c.apply(t, perUser("40/"+far))
+		c.apply(t, perUser("40/"+far)+managed)
 		c.kill(t)
 		management := &proxy{address: freeAddress(t)}
 		_, port, _ := strings.Cut(management.address, ":")
@@ -70,6 +71,9 @@ func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
 			return c.proxies(t)["edge"].Runs == 1
 		})
 		require.Equal(t, 10, count(p.load(8).send(t, 100, user("alice")), allowed))
+		require.EqualValues(t, 40, management.operate(t, "get", "rule=per-user&key=alice").Value)
+		require.Equal(t, http.StatusNotFound, p.status(t, "/.sluice/counters/get", ":method", http.MethodPost, "authorization", bearer),
+			"clients' listener answers no operator, though the served policy names no port")
 	})
 }
 

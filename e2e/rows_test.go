@@ -39,11 +39,11 @@ func archiveOf(t *testing.T, name string) []txtar.File {
 //
 // A step is "REQUEST → STATUS [NAME=VALUE…]": a request of requestOf and a response with these
 // fields, of which "body" and the names of "trailers" are two. * is any status, ~VALUE a regular
-// expression, ␣ a blank and ↵ the end of a line; ⏎ is between two fields of one name. ":claims" are
-// those of a token. In front of a request, "raw" sends a target as it is, "await" asks until it
-// has the status, and "N of" sends N requests over 16 connections, of which as many pass as come
-// after the arrow. "used RULE KEY → N" is what each window of a counter says, and "metric NAME
-// RULE → N" what a metric comes to.
+// expression, ␣ a blank and ↵ the end of a line; ⏎ is between two fields of one name. LONG are
+// 10,000 bytes, \xff and \x00 are one. ":claims" are those of a token. In front of a request, "raw"
+// sends a target as it is, "await" asks until it has the status, and "N of" sends N requests over
+// 16 connections, of which as many pass as come after the arrow. "used RULE KEY → N" is what each
+// window of a counter says, and "metric NAME RULE → N" what a metric comes to.
 func rows(name string) func(t *testing.T, d driver) {
 	return func(t *testing.T, d driver) {
 		here := sync.OnceValue(func() site { return siteOf(t, d) })
@@ -51,7 +51,8 @@ func rows(name string) func(t *testing.T, d driver) {
 		var edit func([]byte) []byte
 		signed := newTokens(t)
 		for _, f := range archiveOf(t, name) {
-			text := strings.NewReplacer("FAR", far, "MANAGED", managed, "TOKEN_SHA256", tokenSHA256, "BEARER", "Bearer␣"+token).Replace(string(f.Data))
+			text := strings.NewReplacer("FAR", far, "MANAGED", managed, "TOKEN_SHA256", tokenSHA256, "BEARER", "Bearer␣"+token,
+				"LONG", strings.Repeat("k", 10_000), `\xff`, "\xff", `\x00`, "\x00").Replace(string(f.Data))
 			if p != nil {
 				_, port, _ := net.SplitHostPort(p.address)
 				text = strings.ReplaceAll(text, "OWN_PORT", port)
