@@ -60,6 +60,9 @@ func TestFloorsOfOtherLimits(t *testing.T) {
 	blind := unknown.Floor(w.Set(written, 130), written, written)
 	require.Equal(t, Usage{Used: 1, Prev: 100, EndNs: withStamp(written+130*second, foreignStamp)}, w.RollFloor(blind, written, written), "the record's own time")
 	require.EqualValues(t, 240, next.Count(ref(next.ByRule(w.Set(written, 60), written, written)), written), "a minute of what next gains")
+	none := next
+	none.Limit = 0
+	require.LessOrEqual(t, next.Floor(none.Set(written, 3), written, written).EndNs, written+2*second, "a limit of 0 never fills it, and nobody waits for that")
 
 	old, fresh := next, next
 	old.Stamp, old.FillNs, fresh.Stamp, fresh.FillNs = 5, 10*second, 7, 20*second
