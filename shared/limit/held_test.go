@@ -87,3 +87,12 @@ func TestDebtIsPaid(t *testing.T) {
 	w.Roll(&u, 0, 1<<62)
 	require.Zero(t, u)
 }
+
+// TestChargesMayBeOthers: so a key's window may have begun with the last of them.
+func TestChargesMayBeOthers(t *testing.T) {
+	w := perKey(5, 20)
+	var u Usage
+	w.Charge(&u, 0, 25, 1)
+	w.Charge(&u, 25, 40, 1)
+	require.Equal(t, Usage{Used: 2, EndNs: 60}, u)
+}
