@@ -95,6 +95,17 @@ func (w *Window) Check(u *Usage, now int64, cost uint32) int64 {
 	}
 }
 
+// Shut reports whether one of the windows has a limit of 0. That denies every hit, also one of
+// cost 0, which all others let pass.
+func Shut(windows []Window) bool {
+	for i := range windows {
+		if w := &windows[i]; w.Limit == 0 && !w.Unlimited {
+			return true
+		}
+	}
+	return false
+}
+
 // Add counts cost more units at now, saturating. u must have been rolled to
 // now. It does not check the limit.
 func (w *Window) Add(u *Usage, now int64, cost uint32) {

@@ -55,6 +55,9 @@ func (s *Service) Operate(ctx context.Context, domain string, d lease.Definition
 	if o.err != nil {
 		return Found{}, fmt.Errorf("ask the quota store: %w", o.err)
 	}
+	if what.Units == 0 && limit.Shut(d.Windows) {
+		o.denied, o.waitNs = true, limit.Never
+	}
 	return Found{NowNs: o.nowNs, HeldBack: o.heldBack, Denied: o.denied, WaitNs: o.waitNs, HadUsage: o.hadUsage, Windows: o.standings}, nil
 }
 

@@ -26,6 +26,7 @@ func TestOperate(t *testing.T) {
 		{what: Operation{What: Hit, Units: 5}, used: 6, denied: true},
 		{what: Operation{What: Hit, Units: 4}, used: 10},
 		{what: Operation{What: Inc, Units: 5, Window: AllWindows}, used: 15},
+		{what: Operation{What: Hit}, used: 15},
 		{what: Operation{What: Set, Units: 9, Window: AllWindows}, used: 9},
 		{what: Operation{What: Set, Units: 8, Window: 0}, used: 8},
 		{what: Operation{What: Inc, Units: 1, Window: 0}, used: 9},
@@ -55,6 +56,17 @@ func TestOperate(t *testing.T) {
 	found, err = b.service.Operate(t.Context(), "d", ofBucket, [16]byte{}, Operation{What: Hit, Units: 4})
 	require.NoError(t, err)
 	require.EqualValues(t, 4, found.Windows[0].Used, "nothing is held back as for a lease")
+	for _, shut := range []lease.Definition{
+		define(3, lease.LeaseOff, fixed(10, minute), fixed(0, hour)),
+		define(4, lease.LeaseOff, limit.Window{Algorithm: limit.Concurrency, PeriodNs: hold}),
+	} {
+		for _, what := range []What{Hit, Inspect} {
+			found, err = b.service.Operate(t.Context(), "d", shut, [16]byte{}, Operation{What: what})
+			require.NoError(t, err)
+			require.True(t, found.Denied, "a limit of 0 denies a cost of 0, too")
+			require.Equal(t, limit.Never, found.WaitNs)
+		}
+	}
 	require.False(t, newRig(t).service.WasAsked())
 }
 

@@ -1,8 +1,6 @@
 package lease
 
 import (
-	"slices"
-
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -50,7 +48,7 @@ func (c *asking) alone(s *decide.Subject, now int64) decide.Outcome {
 
 // forNothing decides about a cost of 0, which asks for nothing: only a limit of 0 denies it.
 func forNothing(s *decide.Subject, now int64) decide.Outcome {
-	if slices.ContainsFunc(s.Windows, func(w limit.Window) bool { return w.Limit == 0 && !w.Unlimited }) {
+	if limit.Shut(s.Windows) {
 		s.PassNs = limit.Never
 		return decide.Denied
 	}
