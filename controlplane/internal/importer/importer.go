@@ -98,17 +98,24 @@ func (j *job) finish() (Imported, error) {
 	})
 	text := j.write(j.notes)
 	if len(text) > policy.MaxBytes {
-		return none, fmt.Errorf("the policy would have %d bytes, and the maximum is %d (1 MiB): split the file by domain or "+
-			"descriptor, and import the pieces", len(text), policy.MaxBytes)
+		return none, tooLarge(len(text))
 	}
 	made := Imported{Policy: text, Notes: j.notes}
 	if _, _, _, err := policyfile.Read("imported policy", text); err != nil {
+		if size := policyfile.Size(text); size > policy.MaxBytes {
+			return none, tooLarge(size)
+		}
 		if problems := j.beyond(text); problems != nil {
 			return none, problems
 		}
 		return made, fmt.Errorf("the policy is not valid, which is a fault of this import, not of the file: %w", err)
 	}
 	return made, nil
+}
+
+func tooLarge(size int) error {
+	return fmt.Errorf("the policy would have %d bytes, and the maximum is %d (1 MiB): split the file by domain or "+
+		"descriptor, and import the pieces", size, policy.MaxBytes)
 }
 
 // bounds are the codes of what a policy may have less of than another limiter.

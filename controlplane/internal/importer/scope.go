@@ -199,51 +199,65 @@ const below = "(/.*)?"
 
 // pathWithin reports whether all paths that fit one pattern fit another, where
 // both are known.
-func pathWithin(a, b string) bool {
-	inner, _ := pathShape(a)
-	outer, shape := pathShape(b)
-	switch shape {
-	case '*':
-		return a == b || inner != "" && strings.HasPrefix(inner, outer)
-	case '/':
-		return a == b || inner == outer && !strings.HasSuffix(a, "*") || strings.HasPrefix(inner, outer+"/")
-	}
-	return a == b
-}
+func pathWithin(a, b string) bool { return shapeOf(a).within(shapeOf(b)) }
 
 // pathsApart reports whether no path fits both patterns. Of most expressions it
 // does not know.
 func pathsApart(a, b string) bool {
-	one, _ := pathShape(a)
-	two, _ := pathShape(b)
-	return one != "" && two != "" && !pathWithin(a, b) && !pathWithin(b, a)
+	one, two := shapeOf(a), shapeOf(b)
+	return one.begin != "" && two.begin != "" && !one.within(two) && !two.within(one)
 }
 
-// pathShape is the text that all paths of a pattern begin with, and * where
-// anything may follow, / where only paths below may. It is empty for other
+// pathShape is a pattern, the text that all its paths begin with, and * where
+// anything may follow, / where only paths below may. The text is empty for other
 // expressions.
-func pathShape(text string) (begin string, shape byte) {
+type pathShape struct {
+	pattern, begin string
+	end            byte
+}
+
+func (inner pathShape) within(outer pathShape) bool {
+	same := inner.pattern == outer.pattern
+	switch outer.end {
+	case '*':
+		return same || inner.begin != "" && strings.HasPrefix(inner.begin, outer.begin)
+	case '/':
+		return same || inner.begin == outer.begin && !strings.HasSuffix(inner.pattern, "*") || strings.HasPrefix(inner.begin, outer.begin+"/")
+	}
+	return same
+}
+
+func shapeOf(text string) pathShape {
 	if text[0] == '~' {
 		begin, ok := unquoted(strings.TrimSuffix(text[1:], below))
 		if !ok || !strings.HasSuffix(text, below) {
-			return "", 0
+			return pathShape{pattern: text}
 		}
-		return begin, '/'
+		return pathShape{text, begin, '/'}
 	}
 	if plain, isPrefix := strings.CutSuffix(text, "*"); isPrefix && text[0] != '=' {
-		return plain, '*'
+		return pathShape{text, plain, '*'}
 	}
-	return strings.TrimPrefix(text, "="), '='
+	return pathShape{text, strings.TrimPrefix(text, "="), '='}
 }
 
 // unquoted is the text of which regexp.QuoteMeta makes an expression; it is not ok if that has
 // an operator. Each route is compared with each before it, and to compile it would take long.
 func unquoted(expression string) (text string, ok bool) {
-	for at := strings.IndexAny(expression, `\.+*?()|[]{}^$`); at >= 0; at = strings.IndexAny(expression, `\.+*?()|[]{}^$`) {
-		if expression[at] != '\\' || at+1 == len(expression) || isOf(strings.ToLower(expression[at+1:at+2]), "abcdefghijklmnopqrstuvwxyz0123456789") {
+	plain := make([]byte, 0, len(expression))
+	for i := 0; i < len(expression); i++ {
+		switch strings.IndexByte(`\.+*?()|[]{}^$`, expression[i]) {
+		case -1:
+		case 0:
+			if i++; i == len(expression) || isAlphanumeric(expression[i]) {
+				return "", false
+			}
+		default:
 			return "", false
 		}
-		text, expression = text+expression[:at]+expression[at+1:at+2], expression[at+2:]
+		plain = append(plain, expression[i])
 	}
-	return text + expression, true
+	return string(plain), true
 }
+
+func isAlphanumeric(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' }

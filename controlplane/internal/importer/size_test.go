@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
 )
 
 // TestBombs: what grows when it is read is refused in a moment, and nothing is made of it. That one policy
@@ -45,5 +47,32 @@ func TestBombs(t *testing.T) {
 		require.ErrorContains(t, err, tc.want, name)
 		require.NotContains(t, err.Error(), "fault of this import", name)
 		require.Empty(t, made.Policy, name)
+	}
+}
+
+// TestLongPaths: each is compared with each before it, and has more bytes as JSON than as YAML.
+func TestLongPaths(t *testing.T) {
+	for _, tc := range []struct {
+		hosts, routes, dots int
+		want                string
+	}{
+		{1, 4, 200_000, "the policy would have 1600982 bytes"},
+		{840, 1, 500, "the policy would have 1"},
+	} {
+		var routes strings.Builder
+		routes.WriteString("virtual_hosts:\n")
+		for host := range tc.hosts {
+			fmt.Fprintf(&routes, "- domains: [h%d]\n  routes:\n", host)
+			for i := range tc.routes {
+				fmt.Fprintf(&routes, "  - match: {path_separated_prefix: /%d%s}\n    route: {rate_limits: [{actions: [{remote_address: {}}]}]}\n",
+					i, strings.Repeat(".", tc.dots))
+			}
+		}
+		text := "domain: d\ndescriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
+		made, err := importer.EnvoyRatelimit([]importer.File{{Name: "c.yaml", Text: []byte(text)}},
+			importer.Options{Routes: &importer.File{Name: "r.yaml", Text: []byte(routes.String())}})
+		require.ErrorContains(t, err, tc.want)
+		require.NotContains(t, err.Error(), "fault of this import")
+		require.Empty(t, made.Policy)
 	}
 }

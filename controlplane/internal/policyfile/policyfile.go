@@ -110,11 +110,22 @@ func parse(data []byte) (*policy.Node, Errors) {
 	if len(errs) > 0 {
 		return n, errs
 	}
-	if size := len(policy.AppendJSON(nil, n)) + pushedBytes; size > policy.MaxBytes {
+	if size := pushed(n); size > policy.MaxBytes {
 		return nil, Errors{{Message: "the policy is " + strconv.Itoa(size) + " bytes as the JSON that proxies get, the most is " + strconv.Itoa(policy.MaxBytes)}}
 	}
 	return n, nil
 }
+
+// Size is how many bytes proxies get of a policy's text, 0 where that is no policy's.
+func Size(data []byte) int {
+	n, errs := parseText(data)
+	if len(errs) > 0 {
+		return 0
+	}
+	return pushed(n)
+}
+
+func pushed(n *policy.Node) int { return len(policy.AppendJSON(nil, n)) + pushedBytes }
 
 // parseText reads YAML, and JSON as JSON where the two disagree: YAML knows no
 // \/, no \u escapes in pairs, and folds U+2028 in a string. Only then are there
