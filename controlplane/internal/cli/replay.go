@@ -74,7 +74,7 @@ func (o *replayOptions) run(cmd *cobra.Command, logs []string) error {
 		return usageError(errors.New("a policy of - is not possible here"),
 			"give the policy as a file; - among the logs is standard input")
 	}
-	return withPage(o.html, append(slices.Clip(logs), o.policy, o.against), func(page io.Writer) error { return o.replay(cmd, logs, page) })
+	return withPage(o.html, append(slices.Clip(logs), o.policy, o.against, o.wasm), func(page io.Writer) error { return o.replay(cmd, logs, page) })
 }
 
 // withPage makes the file of --html before logs are read for it, and puts it in its place
