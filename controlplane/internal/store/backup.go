@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.etcd.io/bbolt"
@@ -70,7 +71,7 @@ func Save(file string, write func(io.Writer) error) (c Contents, err error) {
 	if info, err := os.Lstat(file); err == nil && !info.Mode().IsRegular() {
 		return c, fmt.Errorf("write %s: it is there and is not a regular file", file)
 	}
-	if _, err := os.Stat(filepath.Join(filepath.Dir(file), LastName)); err == nil && filepath.Base(file) == FileName {
+	if _, err := os.Stat(filepath.Join(filepath.Dir(file), LastName)); err == nil && slices.Contains([]string{FileName, LastName}, filepath.Base(file)) {
 		return c, fmt.Errorf("write %s: it is a store itself: give the backup another name", file)
 	}
 	err = place(file, write, func(part string) (err error) {
