@@ -117,8 +117,9 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		return usageError(fmt.Errorf("--keep %d is not 0 or from 2", o.keep), "2 are the current revision and the one before; 0 keeps all")
 	case o.store != "" && !store.IsURL(o.store):
 		return usageError(errors.New("--store is not a URL"), "etcd://HOST:PORT,… is one; a directory is given with --data")
-	case store.IsURL(o.data):
-		return usageError(errors.New("--data is a URL, not a directory"), "give it as --store")
+	}
+	if err := directory(o.data, "give it as --store"); err != nil {
+		return err
 	}
 	if err := o.quotas.check(o.xdsClientCA, "--xds-client-ca"); err != nil {
 		return err
@@ -182,6 +183,14 @@ func (o *serveOptions) start(ctx context.Context, s *servers, policies store.Sto
 		Store: policies, XDS: s.push, Identify: s.guard.identify, Fleet: fleet, Log: s.log,
 		Quota: api.Quota{Service: s.quotas.service, Private: o.quotas.store == quotaMemory}, Collectors: s.quotas.collectors(),
 	})})
+	return nil
+}
+
+// directory refuses a --data that is none.
+func directory(data, hint string) error {
+	if store.IsURL(data) {
+		return usageError(errors.New("--data is a URL, not a directory"), hint)
+	}
 	return nil
 }
 

@@ -40,6 +40,9 @@ While serve is stopped, --data copies its directory.`,
 }
 
 func backup(cmd *cobra.Command, o backupOptions) error {
+	if err := directory(o.data, "leave out --data to copy from a serve on it"); err != nil {
+		return err
+	}
 	from := backupServer
 	if o.data != "" {
 		from = func(*cobra.Command, backupOptions) (store.Contents, error) { return store.BackupDir(o.data, o.file) }
@@ -103,6 +106,9 @@ are damaged.`,
 }
 
 func restore(cmd *cobra.Command, file string, o restoreOptions) error {
+	if err := directory(o.data, "sluice store copy BACKUP URL makes a store of a backup there"); err != nil {
+		return err
+	}
 	r, err := store.Restore(file, o.data, o.dropDamaged)
 	if errors.Is(err, store.ErrDamaged) && !o.dropDamaged {
 		return withHint(err, "take another backup, or leave out what is damaged with --drop-damaged")
