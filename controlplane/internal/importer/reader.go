@@ -29,6 +29,7 @@ type reader struct {
 	failed   map[*policy.Node]bool
 	origins  map[any]origin // of each decoded message, by its pointer
 	decoded  map[*policy.Node]proto.Message
+	made     int // descriptors of routes; below 0: too many
 }
 
 func newReader(cluster bool) *reader {

@@ -2,10 +2,13 @@ package importer
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 type virtualHost struct {
@@ -148,10 +151,24 @@ func (r *reader) routeDescriptors(hosts []virtualHost, stage uint32,
 	return list
 }
 
+// maxDescriptors bounds those of all routes: each takes a kilobyte, and most make a rule.
+const maxDescriptors = 10 * policy.MaxRules
+
 // descriptors are those of a list of rate_limits, for the requests of a scope.
 func (r *reader) descriptors(limits []*routev3.RateLimit, s scope, stage uint32) (list []descriptor) {
 	for _, o := range limits {
-		for _, d := range r.readRateLimit(o, stage) {
+		switch {
+		case r.made < 0:
+			return nil
+		case r.made > maxDescriptors:
+			r.made = -1 // that is said once
+			r.failField(o, "actions", "the actions before these make more than "+strconv.Itoa(maxDescriptors)+" descriptors, by each route "+
+				"and combination of headers that may be absent: import fewer routes at once")
+			return nil
+		}
+		made := r.readRateLimit(o, stage)
+		r.made += len(made)
+		for _, d := range made {
 			d.scope = d.and(s)
 			list = append(list, d)
 		}

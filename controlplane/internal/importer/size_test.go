@@ -50,22 +50,28 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// TestLongPaths: each is compared with each before it, and has more bytes as JSON than as YAML.
-func TestLongPaths(t *testing.T) {
+// TestManyRoutes: the path of each is compared with each before it, and has more bytes as JSON than
+// as YAML, and each header that may be absent doubles what is sent.
+func TestManyRoutes(t *testing.T) {
 	for _, tc := range []struct {
-		hosts, routes, dots int
-		want                string
+		hosts, routes, dots, headers int
+		want                         string
 	}{
-		{1, 4, 200_000, "the policy would have 1600982 bytes"},
-		{840, 1, 500, "the policy would have 1"},
+		{1, 4, 200_000, 0, "the policy would have 1600982 bytes"},
+		{840, 1, 500, 0, "the policy would have 1"},
+		{1, 250, 0, 9, "r.yaml:397:37: virtual_hosts[0].routes[196].route.rate_limits[0].actions: the actions before these make more than 100000 descriptors"},
 	} {
 		var routes strings.Builder
 		routes.WriteString("virtual_hosts:\n")
+		actions := "{remote_address: {}}"
+		for i := range tc.headers {
+			actions += fmt.Sprintf(", {request_headers: {header_name: x%d, descriptor_key: k%d, skip_if_absent: true}}", i, i)
+		}
 		for host := range tc.hosts {
 			fmt.Fprintf(&routes, "- domains: [h%d]\n  routes:\n", host)
 			for i := range tc.routes {
-				fmt.Fprintf(&routes, "  - match: {path_separated_prefix: /%d%s}\n    route: {rate_limits: [{actions: [{remote_address: {}}]}]}\n",
-					i, strings.Repeat(".", tc.dots))
+				fmt.Fprintf(&routes, "  - match: {path_separated_prefix: /%d%s}\n    route: {rate_limits: [{actions: [%s]}]}\n",
+					i, strings.Repeat(".", tc.dots), actions)
 			}
 		}
 		text := "domain: d\ndescriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
@@ -73,6 +79,7 @@ func TestLongPaths(t *testing.T) {
 			importer.Options{Routes: &importer.File{Name: "r.yaml", Text: []byte(routes.String())}})
 		require.ErrorContains(t, err, tc.want)
 		require.NotContains(t, err.Error(), "fault of this import")
+		require.NotContains(t, err.Error(), "\n")
 		require.Empty(t, made.Policy)
 	}
 }
