@@ -43,7 +43,8 @@ func settled(t *testing.T, bytes func(*testing.T) int64) int64 {
 	return lowest
 }
 
-// Many more keys come than the capacity, and memory stays within what validate printed.
+// Many more keys come than the capacity, and memory stays within what validate printed. The Envoy
+// is its own: of one that others had, listeners that end give memory back meanwhile.
 func TestMoreKeysThanCapacity(t *testing.T) {
 	capacity := 1
 	for capacity < 1<<16 && 6*capacity <= *floodKeys {
@@ -54,7 +55,7 @@ func TestMoreKeysThanCapacity(t *testing.T) {
 	}
 	aligned := rule("aligned", "{requests: 5, per: 366d}")
 	layered := rule("layered", "{requests: 5, per: 366d}, {requests: 9, per: 365d, algorithm: fixed_window_per_key}")
-	p := newest(t).listen(t, proxyOptions{policy: "version: 1\nrules:" + aligned + layered + "\n", edit: withoutUpstream})
+	p := newest(t).start(t, proxyOptions{policy: "version: 1\nrules:" + aligned + layered + "\n", edit: withoutUpstream})
 	l := p.load(16)
 	for _, c := range []struct{ name, rule string }{{"aligned", aligned}, {"layered", layered}} {
 		t.Run(c.name, func(t *testing.T) {
