@@ -44,7 +44,7 @@ func TestContention(t *testing.T) {
 	}
 }
 
-// TestAlwaysLate: who asks for a key learns that the store is too slow for it.
+// The service tells an operator that the store is too slow, where each swap of a key comes too late.
 func TestAlwaysLate(t *testing.T) {
 	b := newRig(t)
 	slow := int64(0)

@@ -81,7 +81,7 @@ func (s *Subject) OverrideName() string {
 // of the key's record where that is later.
 func (s *Subject) Now() int64 { return s.Record.Now }
 
-// Units are the subject's cost and what is counted before it.
+// Units are the subject's cost and what is counted before it; a cost of 0 needs neither.
 func (s *Subject) Units() uint32 {
 	if s.Cost == 0 {
 		return 0
