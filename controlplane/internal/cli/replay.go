@@ -254,9 +254,8 @@ func newSuggestCommand() *cobra.Command {
 		Long: `Read access logs, count what each client uses in each period, and print a policy in
 shadow mode whose limits would have denied no more than a share of the requests and
 of the clients. Comments say how much clients use, and what the policy would have
-denied, as the compiled filter decides. Up to a hundredth of the clients, each of
-which uses more than three times what any other does, sets no limit and is counted
-apart.
+denied, as the compiled filter decides. Up to a third of the clients may be set apart,
+as abusers would be: they lie far from all others, raise no limit, and are named.
 
 Use is counted in periods aligned to the clock, as a fixed_window counts, and limits are
 rounded up to two digits. The logs are read twice; see sluice replay for which logs.`,

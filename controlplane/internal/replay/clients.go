@@ -154,21 +154,22 @@ func (c *clients) count(i uint32, key []byte, kind kind, alone bool) {
 	}
 }
 
-// sum adds up a count of the clients. It returns how many have any, and those that have
-// most, of equals those that came first.
-func (c *clients) sum(key []policy.KeyPart, count func(*client) uint32) (a Alone) {
+// sum adds up a count of the clients, by their numbers. It returns how many have any, and those that
+// have most, of equals those that came first.
+func (c *clients) sum(key []policy.KeyPart, count func(i uint32) uint32) (a Alone) {
 	var having []uint32
-	for i := range c.all {
-		if n := count(&c.all[i]); n > 0 {
+	for i := range uint32(len(c.all)) {
+		if n := count(i); n > 0 {
 			a.Requests += int64(n)
-			having = append(having, uint32(i))
+			having = append(having, i)
 		}
 	}
 	a.Clients = int64(len(having))
-	slices.SortStableFunc(having, func(i, j uint32) int { return cmp.Compare(count(&c.all[j]), count(&c.all[i])) })
+	slices.SortStableFunc(having, func(i, j uint32) int { return cmp.Compare(count(j), count(i)) })
 	for _, i := range having {
 		if found := &c.all[i]; found.key != "" && len(a.Top) < topClients {
-			a.Top = append(a.Top, Client{Key: reportedKey(key, found.key, i), Requests: int64(found.requests), Denied: int64(count(found))})
+			shown := Client{Key: reportedKey(key, found.key, i), Requests: int64(found.requests), Denied: int64(count(i))}
+			a.Top = append(a.Top, shown)
 		}
 	}
 	return a

@@ -161,10 +161,11 @@ func (c *collector) end() Outcome {
 		of := func(kind kind) []int64 { return c.timeline.column(r.column + int(kind)) }
 		r.Series = Series{of(allowed), of(denied), of(inShadow)}
 		r.Clients = int64(len(r.clients.all))
-		all := r.clients.sum(r.policy.Key, func(c *client) uint32 { return c.denied })
+		clients := r.clients.all
+		all := r.clients.sum(r.policy.Key, func(i uint32) uint32 { return clients[i].denied })
 		r.DeniedClients, r.Top = all.Clients, append([]Client{}, all.Top...)
-		r.Alone = r.clients.sum(r.policy.Key, func(c *client) uint32 { return c.alone[denied] })
-		r.ShadowAlone = r.clients.sum(r.policy.Key, func(c *client) uint32 { return c.alone[inShadow] })
+		r.Alone = r.clients.sum(r.policy.Key, func(i uint32) uint32 { return clients[i].alone[denied] })
+		r.ShadowAlone = r.clients.sum(r.policy.Key, func(i uint32) uint32 { return clients[i].alone[inShadow] })
 		for j, uses := range r.clients.uses() {
 			l := &r.policy.Limits[j]
 			use := Use{

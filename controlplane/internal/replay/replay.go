@@ -55,15 +55,20 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	return r.report(), nil
+}
+
+// report sums up what came of a replay.
+func (r *run) report() *Report {
 	report := &Report{
 		Log: r.log.Stats, Status: Status{Denied: r.denied}, Proxies: max(r.Proxies, 1), Outcome: r.sides[0].end(),
 		Timeline: r.timeline.report(), Warnings: r.warnings,
 	}
-	if len(sides) > 1 {
-		other := sides[1].end()
+	if len(r.sides) > 1 {
+		other := r.sides[1].end()
 		report.Against = &other
 	}
-	return report, nil
+	return report
 }
 
 // run is a replay under way.

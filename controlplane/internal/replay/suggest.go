@@ -30,8 +30,9 @@ type Suggestion struct {
 	Keyless int64           `json:"keyless"` // requests that lack a part of the key
 	Clients int64           `json:"clients"`
 	Limits  []LimitFor      `json:"limits"`
-	Policy  string          `json:"policy"` // a file, in shadow mode
-	Replay  *Report         `json:"replay"` // of that policy
+	Apart   []Client        `json:"apart,omitempty"` // by any limit; those most denied
+	Policy  string          `json:"policy"`          // a file, in shadow mode
+	Replay  *Report         `json:"replay"`          // of that policy
 }
 
 // LimitFor is what is known of one period.
@@ -44,8 +45,9 @@ type LimitFor struct {
 	Apart *Apart       `json:"apart,omitempty"`
 }
 
-// Apart are clients that use more than apartFactor times what any other does. They are
-// at most a hundredth of at least fewClients clients, or one, and set no limit.
+// Apart are clients that set no limit, because they lie far from the others: they use many times what
+// any other does, and lie further above the others' most than that lies above nine tenths of the
+// others, so that the tail of honest traffic, however long, is not taken for them.
 type Apart struct {
 	Clients int64  `json:"clients"`
 	Least   uint32 `json:"least"`  // units that each of them used in its fullest period
@@ -53,19 +55,32 @@ type Apart struct {
 }
 
 const (
-	apartFactor = 3
-	fewClients  = 10 // of fewer, none is known to be unlike the others
+	apartFactor = 3  // times what any other client uses, at least
+	manyFactor  = 10 // the same, where they are more than one client in fewApart: these may be customers of another kind
+	fewApart    = 20
+	mostApart   = 3   // no more than one client in so many is apart: the others are what clients usually do
+	fewClients  = 10  // of fewer, none is known to be unlike the others
+	othersShare = 0.9 // of the others, below what is called their tail
 )
 
 // apart finds them among each client's use of its fullest period; nil = none.
 func apart(fullest Uses) (found *Apart) {
 	clients, above := fullest.Sum(), int64(0)
+	if clients < fewClients {
+		return nil
+	}
 	units := slices.Sorted(maps.Keys(fullest))
-	for i := len(units) - 1; i > 0 && clients >= fewClients; i-- {
-		if above += fullest[units[i]]; above > (clients+99)/100 {
+	for i := len(units) - 1; i > 0; i-- {
+		above += fullest[units[i]]
+		if above*mostApart > clients {
 			break
 		}
-		if uint64(units[i]) > apartFactor*uint64(units[i-1]) {
+		least, others := uint64(units[i]), uint64(units[i-1])
+		factor := uint64(apartFactor)
+		if above > 1 && above*fewApart > clients {
+			factor = manyFactor
+		}
+		if least > factor*others && least*uint64(fullest.upTo(units[i-1]).Quantile(othersShare)) > others*others {
 			found = &Apart{above, units[i], units[i-1]}
 		}
 	}
@@ -119,11 +134,11 @@ func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
 		draft.capacity = max(draft.capacity, p.peak)
 	}
 	s.Policy = draft.text(s.Limits)
-	again := o.Options
-	again.Policy, again.Against = File{name, []byte(s.Policy)}, nil
-	if s.Replay, err = Run(ctx, again); err != nil {
+	if r, err = o.run(ctx, []*side{{File: File{name, []byte(s.Policy)}}}); err != nil {
 		return nil, err
 	}
+	s.Replay = r.report()
+	s.Apart = clientsApart(r.sides[0].rules[0], s.Limits)
 	span := s.Log.LastNs - s.Log.FirstNs
 	for i, per := range o.Periods {
 		if counted.Rules[0].Limits[i].PeriodNs > span {
@@ -132,6 +147,19 @@ func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
 		}
 	}
 	return s, nil
+}
+
+// clientsApart are the clients of a rule that are set apart by any of its limits.
+func clientsApart(rule *ruleCollector, limits []LimitFor) []Client {
+	c := rule.clients
+	return c.sum(rule.policy.Key, func(i uint32) uint32 {
+		for j := range limits {
+			if a := limits[j].Apart; a != nil && c.periods[j].windows[i].most >= a.Least {
+				return c.all[i].denied
+			}
+		}
+		return 0
+	}).Top
 }
 
 // find sets limits by what clients used.

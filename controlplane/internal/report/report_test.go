@@ -92,13 +92,20 @@ func TestNumbers(t *testing.T) {
 	require.Equal(t, []string{"1 line", "0 lines", "1,000 lines"}, []string{count(1, "line"), count(0, "line"), count(1000, "line")})
 }
 
-// A suggestion says which clients set no limit.
+// A suggestion says which clients set no limit, and names them.
 func TestSuggestionSaysWhoIsApart(t *testing.T) {
+	abuser := "198.51.100.7"
 	var out bytes.Buffer
 	require.NoError(t, Policy(&out, &replay.Suggestion{
 		Clients: 41, Replay: result(rule("per-client-ip", "192.0.2.1")),
 		Limits: []replay.LimitFor{{Per: "1m", Apart: &replay.Apart{Clients: 1, Least: 1200, Others: 12}}, {Per: "1h"}},
+		Apart:  []replay.Client{{Key: []*string{&abuser}, Requests: 1500, Denied: 1488}},
 	}))
-	require.Contains(t, out.String(), "\n# apart: 1 client with 1,200 or more in a 1m, where no other has more than 12: only the others set the limit\n")
-	require.Equal(t, 1, strings.Count(out.String(), "apart"))
+	require.Contains(t, out.String(), `
+# apart: 1 client with 1,200 or more in a 1m, where no other has more than 12: only the others set the limit
+# set apart; a customer among them needs a rule of its own
+# CLIENT_IP     DENIED  REQUESTS  SHARE
+# 198.51.100.7  1,488   1,500     99.2%
+`)
+	require.Equal(t, 1, strings.Count(out.String(), "CLIENT_IP"))
 }
