@@ -109,7 +109,7 @@ func (o *Options) recognize(log string, sample []string) (f *format, name string
 	said := strings.TrimSpace(o.Format)
 	switch {
 	case said == jsonFormat, said == "" && 2*count(sample, isObject) >= max(len(sample), 1):
-		f, err := o.newObject(sample)
+		f, err := o.newObject(log, sample)
 		return f, jsonFormat, err
 	case isObject(said):
 		f, err := o.compileObject(said)

@@ -1,10 +1,12 @@
 package accesslog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -18,15 +20,17 @@ type object struct {
 
 // newObject makes a format of the names that the begin of a log has, as far as they are
 // usual for a field or the caller knows them.
-func (o *Options) newObject(sample []string) (*format, error) {
+func (o *Options) newObject(log string, sample []string) (*format, error) {
 	f := &object{}
 	var all []place
 	spelled, isLine := map[string]string{}, map[string]bool{} // by name in lower case
+	isRead := false
 	for _, line := range sample {
-		n, err := policy.ParseJSON([]byte(line))
+		n, err := parseObject(line)
 		if err != nil {
 			continue
 		}
+		isRead = true
 		_ = f.walk("", n, func(name string, value *policy.Node) error {
 			lower := strings.ToLower(name)
 			if _, known := spelled[lower]; !known {
@@ -38,6 +42,9 @@ func (o *Options) newObject(sample []string) (*format, error) {
 			}
 			return nil
 		})
+	}
+	if !isRead {
+		return nil, unknownFormat(log, clip(strings.Join(sample[:min(len(sample), 1)], "")), errNoObject.Error())
 	}
 	add := func(name string, m meaning) bool {
 		as, has := spelled[name]
@@ -124,9 +131,9 @@ func (f *object) walk(prefix string, n *policy.Node, each func(string, *policy.N
 
 // readLine reads a line.
 func (f *object) readLine(line string, d *Request) error {
-	n, err := policy.ParseJSON([]byte(line))
-	if err != nil || n.Kind != policy.Object {
-		return errors.New("it is no JSON object")
+	n, err := parseObject(line)
+	if err != nil {
+		return err
 	}
 	f.lines++
 	return f.walk("", n, func(name string, value *policy.Node) error {
@@ -163,4 +170,88 @@ func (f *object) take(p *place, value *policy.Node, d *Request) error {
 	default:
 		return d.put(p, value.Text)
 	}
+}
+
+var errNoObject = errors.New("it is no JSON object")
+
+// parseObject reads the object of a line, also of one that nginx has written without escape=json.
+func parseObject(line string) (*policy.Node, error) {
+	n, err := policy.ParseJSON(line)
+	if err != nil && strings.HasPrefix(line, "{") {
+		n, err = policy.ParseJSON(mend(line))
+	}
+	if err != nil || n.Kind != policy.Object {
+		return nil, errNoObject
+	}
+	return n, nil
+}
+
+// mend makes JSON of what nginx' log_format writes without escape=json: in strings \x22 for a quotation
+// mark, and bytes as they came; for a number that there is none of, -, nothing, or several numbers. A
+// value that is no JSON becomes null. Clients cannot end a string or a value: their quotation marks are
+// escaped.
+func mend(line string) (mended []byte) {
+	for at := 0; at < len(line); {
+		c := line[at]
+		isEnd := strings.IndexByte(",}]", c) >= 0
+		switch {
+		case c == '"':
+			n := quoted(line[at+1:])
+			if n < 0 {
+				return nil
+			}
+			mended = policy.AppendString(mended, asUTF8(unescape(line[at+1:at+1+n])))
+			at += n + 2
+		case isEnd && bytes.HasSuffix(mended, []byte(":")):
+			mended = append(mended, "null"...)
+		case isEnd || strings.IndexByte("{[:", c) >= 0:
+			mended = append(mended, c)
+			at++
+		case c == ' ' || c == '\t':
+			at++
+		default:
+			n := bareLen(line[at:])
+			bare := strings.TrimRight(line[at:at+n], " \t")
+			if _, err := policy.ParseJSON(bare); err == nil {
+				mended = append(mended, bare...)
+			} else {
+				mended = policy.AppendString(mended, asUTF8(unescape(bare)))
+			}
+			at += n
+		}
+	}
+	return mended
+}
+
+// bareLen is the length of the value without quotation marks that text begins with: it goes to the end
+// of what it is in, or to the comma before the next name.
+func bareLen(text string) int {
+	for i := range len(text) {
+		switch text[i] {
+		case '}', ']':
+			return i
+		case ',':
+			if strings.HasPrefix(strings.TrimLeft(text[i+1:], " \t"), `"`) {
+				return i
+			}
+		}
+	}
+	return len(text)
+}
+
+// asUTF8 takes bytes that are no UTF-8 for Latin-1.
+func asUTF8(text string) string {
+	if utf8.ValidString(text) {
+		return text
+	}
+	var out strings.Builder
+	for text != "" {
+		r, size := utf8.DecodeRuneInString(text)
+		if r == utf8.RuneError && size == 1 {
+			r = rune(text[0])
+		}
+		out.WriteRune(r)
+		text = text[size:]
+	}
+	return out.String()
 }

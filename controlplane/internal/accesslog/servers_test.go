@@ -259,12 +259,18 @@ static_resources:
 `, strings.Join(list, ", "))
 }
 
+// nginxJSON is a log_format without escape=json, as many have it: there is no upstream, and so no number.
+const nginxJSON = `{"time_iso8601":"$time_iso8601","took":$upstream_response_time,"remote_addr":"$remote_addr",` +
+	`"request":"$request","status":$status,"http_host":"$http_host","http_x_user_id":"$http_x_user_id",` +
+	`"http_user_agent":"$http_user_agent","ip":$remote_addr}`
+
 const nginxFormat = `$msec $request_time $remote_addr "$request" $status "$http_host" "$http_x_user_id" "$http_user_agent"`
 
 // Logs that a real nginx writes are read as what was sent.
 func TestLogsOfNginx(t *testing.T) {
 	logs := map[string]*logOf{
 		"combined": {grain: time.Second, whole: true, agent: true, address: "127.0.0.1"},
+		"json":     {grain: time.Second, whole: true, host: true, user: true, agent: true, address: "127.0.0.1"},
 		"headers": {
 			options: accesslog.Options{Format: nginxFormat}, grain: time.Second, // where all came in one whole second's first millisecond
 			whole: true, host: true, user: true, agent: true, address: "127.0.0.1",
@@ -277,9 +283,11 @@ func TestLogsOfNginx(t *testing.T) {
 	dir := servertest.Nginx(t, address, fmt.Sprintf(`
   large_client_header_buffers 4 16k;
   log_format headers '%s';
+  log_format json '%s';
+  access_log json json;
   access_log combined;
   access_log headers headers;
-  server { listen %s; location / { return 200; } }`, nginxFormat, address))
+  server { listen %s; location / { return 200; } }`, nginxFormat, nginxJSON, address))
 	for _, r := range append(append([]sent{}, requests...), hostile) {
 		r.send(t, address)
 	}
