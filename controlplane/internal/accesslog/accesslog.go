@@ -12,6 +12,8 @@ package accesslog
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
@@ -54,9 +56,14 @@ const (
 	FieldClientIP = "client_ip"
 	FieldStatus   = "status"
 	FieldRoute    = "route"
-	FieldTook     = "duration"
+	FieldTook     = "duration" // with a unit, or in a log that is known
 	FieldReceived = "request_bytes"
 	FieldSent     = "response_bytes"
+
+	secondsField      = "duration_s" // a duration that is a number
+	millisecondsField = "duration_ms"
+	microsecondsField = "duration_us"
+	nanosecondsField  = "duration_ns"
 
 	headerPrefix   = "header:"
 	jwtPrefix      = "jwt:"
@@ -90,9 +97,27 @@ var (
 	}
 )
 
-// CheckField refuses a name that is none of a field.
-func CheckField(name string) error {
-	if operators[name] != "" && name != FieldQuery {
+// CheckMap refuses names that are none of a field, and two of the same field.
+func CheckMap(names map[string]string) error {
+	said := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if err := checkField(name); err != nil {
+			return err
+		}
+		field := mapped(name).field
+		switch {
+		case names[name] == "":
+			return fmt.Errorf("%s= has no name behind it", name)
+		case said[field] != "":
+			return fmt.Errorf("%s and %s are the same field", said[field], name)
+		}
+		said[field] = name
+	}
+	return nil
+}
+
+func checkField(name string) error {
+	if mapped(name).field == FieldTook || operators[name] != "" && name != FieldQuery {
 		return nil
 	}
 	for _, prefix := range []string{headerPrefix, jwtPrefix, propertyPrefix} {
@@ -101,6 +126,6 @@ func CheckField(name string) error {
 		}
 	}
 	return fmt.Errorf("%q is no field of a request: there are time, method, host, path, client_ip, status, route, "+
-		"request_bytes, response_bytes, "+
+		"duration, duration_s, duration_ms, duration_us, duration_ns, request_bytes, response_bytes, "+
 		"header:NAME, jwt:PROVIDER:CLAIM and property:PATH", name)
 }

@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -31,20 +30,31 @@ func (d *Request) put(p *place, text string) error {
 			return errNoHTTP
 		}
 	}
-	if text == "" || text == "-" {
+	if text == "" || text == "-" || p.field == FieldTook && text == "-1" {
 		return nil
 	}
 	if p.most > 0 && len(text) >= p.most && p.field != FieldStatus {
 		return fmt.Errorf("%s is %q, and the format cuts it off at %d bytes", p.name, clip(text), p.most)
 	}
 	if p.had = true; !d.set(p, text, part) {
-		return fmt.Errorf("%s is %q, which is no %s", p.name, clip(text), cmp.Or(kinds[p.field], p.field))
+		return fmt.Errorf("%s is %q, which is no %s", p.name, clip(text), p.kind())
 	}
 	return nil
 }
 
-// kinds say what a value should be, where the field's name does not.
-var kinds = map[string]string{FieldTime: "time with a zone, from 1971 until now, in a form that is read", FieldClientIP: "address"}
+// kind says what a value should be.
+func (p *place) kind() string {
+	switch {
+	case p.field == FieldTime:
+		return "time with a zone, from 1971 until now, in a form that is read"
+	case p.field == FieldClientIP:
+		return "address"
+	case p.field == FieldTook && p.unit == 0:
+		return "duration with a unit, as 0.4s: if it is a number of milliseconds, say --map duration_ms=" + p.name +
+			"; there are duration_s, duration_us and duration_ns, too"
+	}
+	return p.field
+}
 
 // maxTook is the longest that a request can have taken, 24 days: what is longer counts as that.
 const maxTook = math.MaxInt32 * time.Millisecond
@@ -58,10 +68,10 @@ func (d *Request) set(p *place, text, part string) (ok bool) {
 		return ok
 	case FieldTook:
 		took, err := time.ParseDuration(text) // 1.5ms, as Caddy may write it
-		if n, isNumber := strconv.ParseFloat(text, 64); isNumber == nil {
+		if n, isNumber := strconv.ParseFloat(text, 64); isNumber == nil && p.unit > 0 {
 			took, err = time.Duration(min(n*float64(p.unit), float64(maxTook))), nil
 		}
-		d.TookNs = int64(min(took, maxTook))
+		d.TookNs = min(d.TookNs+int64(min(took, maxTook)), int64(maxTook)) // of several parts
 		return err == nil && took >= 0
 	case FieldReceived:
 		d.Received, err = strconv.ParseInt(text, 10, 64)
@@ -77,6 +87,9 @@ func (d *Request) set(p *place, text, part string) (ok bool) {
 		return policy.IsToken(part)
 	case FieldHost:
 		d.Host = part
+		if host, _ := cutTarget(part); host != "" { // of a URL
+			d.Host = host
+		}
 	case FieldPath:
 		d.Path = part
 	case FieldClientIP:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // format is how the lines of a log are read.
@@ -43,10 +44,10 @@ var textFormats = []struct{ name, text string }{
 		`$upstream_addr $upstream_response_length $upstream_response_time $upstream_status $req_id`},
 	{"main", combined + ` "$http_x_forwarded_for"`}, // of nginx' packages
 	{"kong", combined + ` kong_request_id: "$kong_request_id"`},
-	{"traefik", combined + ` $request_count "$router" "$server_url" ${took}ms`},
+	{"traefik", strings.Replace(combined, "$time_local", "$start_time", 1) + ` $request_count "$router" "$server_url" ${duration_ms}ms`},
 	{"apisix", `$remote_addr - $remote_user [$time_local] $http_host "$request" $status $body_bytes_sent $request_time ` +
 		`"$http_referer" "$http_user_agent" $upstream_addr $upstream_status $upstream_response_time "$upstream_url"`},
-	{"haproxy", `%SYSLOG%]: %DOWNSTREAM_REMOTE_ADDRESS% [%START_TIME(%d/%b/%Y:%H:%M:%S.%3f)%] %FRONTEND% %BACKEND% %TIMES% ` +
+	{"haproxy", `%SYSLOG%]: %DOWNSTREAM_REMOTE_ADDRESS% [%START_TIME(%d/%b/%Y:%H:%M:%S.%3f)%] %FRONTEND% %BACKEND% %TR%/%TW%/%TC%/%TT%/%DURATION% ` +
 		`%RESPONSE_CODE% %BYTES% %REQUEST_COOKIE% %RESPONSE_COOKIE% %STATE% %CONNECTIONS% %QUEUES% "%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%"`},
 	{"alb", albNamed + ` $conn_trace_id "$transformed_host" "$transformed_uri" "$transform_status"`},
 	{"alb", albNamed + ` $conn_trace_id`},
@@ -81,17 +82,30 @@ func (o *Options) newW3C(sample []string) (*format, error) {
 		return nil, nil
 	}
 	t := &text{fields: names}
+	unit := time.Second // as the W3C and CloudFront have it
+	if slices.Contains(names, "sc-win32-status") || slices.ContainsFunc(sample, isOfIIS) {
+		unit = time.Millisecond
+	}
 	for i, name := range names {
-		if name == "time" && i > 0 && names[i-1] == "date" {
+		switch {
+		case name == "time" && i > 0 && names[i-1] == "date":
 			layout := "2006-01-02" + separator + "15:04:05"
-			t.pieces[len(t.pieces)-1] = piece{"date time", []meaning{{field: FieldTime, time: byLayout(layout)}}, separator, len(layout)}
-		} else {
+			at := meaning{field: FieldTime, time: byLayout(layout), end: slices.Contains(names, timeTaken)}
+			t.pieces[len(t.pieces)-1] = piece{"date time", []meaning{at}, separator, len(layout)}
+		case name == timeTaken:
+			t.pieces = append(t.pieces, piece{name: name, meanings: []meaning{{field: FieldTook, unit: unit}}, after: separator})
+		default:
 			t.pieces = append(t.pieces, piece{name: name, meanings: meaningsOf(strings.ToLower(name)), after: separator})
 		}
 	}
 	t.pieces[len(t.pieces)-1].after = ""
 	return t.end(o)
 }
+
+// timeTaken is how long a request took until the time of its line.
+const timeTaken = "time-taken"
+
+func isOfIIS(line string) bool { return strings.HasPrefix(line, "#Software: Microsoft") }
 
 // FormatNames lists the formats with a name.
 func FormatNames() (names []string) {

@@ -219,9 +219,10 @@ func (l *Log) Next() (*Request, error) {
 // fields that none had.
 func (l *Log) end() error {
 	had := slices.DeleteFunc(slices.Clone(l.places), func(p *place) bool { return !p.had })
-	for _, field := range slices.Sorted(maps.Keys(l.options.Map)) {
+	for _, said := range slices.Sorted(maps.Keys(l.options.Map)) {
+		field := mapped(said).field
 		if find(l.places, field) != nil && find(had, field) == nil {
-			return nothingMapped(field, l.options.Map[field], l.names)
+			return nothingMapped(said, l.options.Map[said], l.names)
 		}
 	}
 	l.NoStatus = find(had, FieldStatus) == nil
@@ -292,7 +293,11 @@ func (l *Log) parse(s *source, line string, err error) error {
 	switch {
 	case err == nil:
 		s.next, s.ns, s.bytes = d, d.Ns, fixedBytes+len(line)
-		s.grain = coarsest(s.grain, d.Ns)
+		logged := d.Ns
+		if find(s.format.places, FieldTime).end {
+			logged += d.TookNs
+		}
+		s.grain = coarsest(s.grain, logged)
 	case errors.Is(err, errComment):
 		l.Lines--
 	case errors.Is(err, errNoHTTP):

@@ -12,7 +12,8 @@ import (
 type meaning struct {
 	field  string
 	time   func(string) (ns int64, ok bool) // of a time
-	unit   time.Duration                    // of a duration, and of that beside a time
+	unit   time.Duration                    // of a number that is a duration, and of that beside a time; 0 = unknown
+	part   bool                             // the duration is one of several that add up
 	end    bool                             // the time is that of the request's end
 	line   bool                             // the value is a request line; the field is a part of it
 	bare   bool                             // the path lacks the query
@@ -31,7 +32,7 @@ func meaningOf(field string) meaning {
 
 // names are what logs call the fields, in lower case; of those of one field the surest
 // first. JSON logs have most of them: variables of nginx, operators of Envoy, and what
-// Caddy, Cloudflare and Traefik write. Logs that name their fields have the rest.
+// Caddy, Cloudflare, Google, Kong and Traefik write. Logs that name their fields have the rest.
 var names = []struct {
 	meaning
 	took  string // of a time: what says there how long the request took
@@ -42,17 +43,27 @@ var names = []struct {
 	{meaning{field: FieldTime, time: anyTime}, "", strings.Fields("edgestarttimestamp request_creation_time")},
 	{meaning{field: FieldTime, time: anyTime, end: true, unit: time.Second}, "request_time", strings.Fields("msec time_iso8601 time_local")},
 	{meaning{field: FieldTime, time: anyTime, end: true, unit: time.Second}, "duration", strings.Fields("ts")},
-	{meaning{field: FieldTime, time: anyTime}, "", strings.Fields("timestamp @timestamp time")},
-	{meaning{field: FieldMethod}, "", strings.Fields("method request_method :method req_method requestmethod request.method clientrequestmethod cs-method")},
+	{meaning{field: FieldTime, time: anyTime, unit: time.Millisecond}, "latencies.request", strings.Fields("started_at")},
+	{meaning{field: FieldTime, time: anyTime, unit: time.Second}, "httprequest.latency", strings.Fields("timestamp")},
+	{meaning{field: FieldTime, time: anyTime}, "", strings.Fields("@timestamp time")},
+	{meaning{field: FieldTook, unit: time.Second}, "", []string{secondsField}},
+	{meaning{field: FieldTook, unit: time.Millisecond}, "", []string{millisecondsField}},
+	{meaning{field: FieldTook, unit: time.Microsecond}, "", []string{microsecondsField}},
+	{meaning{field: FieldTook, unit: time.Nanosecond}, "", []string{nanosecondsField}},
+	{meaning{field: FieldMethod}, "", strings.Fields("method request_method :method req_method requestmethod request.method " +
+		"clientrequestmethod httprequest.requestmethod cs-method")},
 	{meaning{field: FieldMethod, line: true}, "", strings.Fields("request url_request")},
-	{meaning{field: FieldHost}, "", strings.Fields("authority :authority host http_host request_authority requesthost request.host clientrequesthost x-host-header cs-host")},
-	{meaning{field: FieldPath}, "", strings.Fields("path x-envoy-origin-path x-envoy-original-path request_uri :path requestpath request.uri clientrequesturi")},
+	{meaning{field: FieldHost}, "", strings.Fields("authority :authority host http_host request_authority requesthost request.host " +
+		"request.headers.host clientrequesthost httprequest.requesturl x-host-header cs-host")},
+	{meaning{field: FieldPath}, "", strings.Fields("path x-envoy-origin-path x-envoy-original-path request_uri :path requestpath " +
+		"request.uri clientrequesturi httprequest.requesturl")},
 	{meaning{field: FieldHost, line: true}, "", strings.Fields("url_request")}, // of a load balancer, which logs GET http://host/path
 	{meaning{field: FieldPath, line: true}, "", strings.Fields("request url_request")},
 	{meaning{field: FieldPath, bare: true}, "", strings.Fields("path_without_query clientrequestpath cs-uri-stem")}, // the first as sluice render has Envoy write it
 	{meaning{field: FieldClientIP}, "", strings.Fields("downstream_remote_address downstream_remote_address_without_port remote_addr client_ip clienthost " +
-		"request.client_ip request.remote_ip clientip c-ip")},
-	{meaning{field: FieldStatus}, "", strings.Fields("response_code status responsecode status_code downstreamstatus edgeresponsestatus sc-status")},
+		"request.client_ip request.remote_ip clientip httprequest.remoteip c-ip")},
+	{meaning{field: FieldStatus}, "", strings.Fields("response_code status responsecode status_code downstreamstatus edgeresponsestatus " +
+		"response.status httprequest.status sc-status")},
 	{meaning{field: FieldRoute}, "", strings.Fields("route_name")},
 	{meaning{field: FieldReceived}, "", strings.Fields("requestcontentsize")},
 	{meaning{field: FieldSent}, "", strings.Fields("body_bytes_sent downstreamcontentsize edgeresponsebodybytes")},
@@ -89,10 +100,23 @@ func meaningsOf(name string) (meanings []meaning) {
 	} else if header, ok := strings.CutPrefix(name, "cs("); ok { // cs(User-Agent), of a log that says its #Fields
 		meanings = append(meanings, meaningOf(HeaderField(strings.TrimSuffix(header, ")"))))
 	}
-	if name == "request_time" {
+	switch name {
+	case "request_time":
 		meanings = append(meanings, meaning{field: FieldTook, unit: time.Second})
+	case "request_processing_time", "target_processing_time", "response_processing_time": // of AWS' load balancers
+		meanings = append(meanings, meaning{field: FieldTook, unit: time.Second, part: true})
 	}
 	return meanings
+}
+
+// mapped returns the field that --map names, and what its value is for there.
+func mapped(said string) (m meaning) {
+	for _, n := range names {
+		if n.field == FieldTook && n.names[0] == said {
+			return n.meaning
+		}
+	}
+	return meaningOf(said)
 }
 
 // better reports whether a place is surer: a time of the begin than one of the end, a
@@ -117,7 +141,9 @@ func (o *Options) choose(f *format, all []place, open bool) error {
 			best[p.field] = p
 		}
 	}
-	for field, said := range o.Map {
+	for mappedField, said := range o.Map {
+		m := mapped(mappedField)
+		field := m.field
 		name := strings.Trim(strings.TrimPrefix(said, "$"), "%")
 		p := place{name: said}
 		i := slices.IndexFunc(all, func(p place) bool {
@@ -126,17 +152,25 @@ func (o *Options) choose(f *format, all []place, open bool) error {
 		if i >= 0 {
 			p = all[i]
 		} else if !open {
-			return fmt.Errorf("--map %s=%s: the format has no %s, but %s", field, said, name, list(f.names))
+			return fmt.Errorf("--map %s=%s: the format has no %s, but %s", mappedField, said, name, list(f.names))
 		}
-		if i = slices.IndexFunc(all, func(q place) bool { return q.name == p.name && q.field == field }); i >= 0 {
+		i = slices.IndexFunc(all, func(q place) bool { return q.name == p.name && q.field == field })
+		if i >= 0 && (field != FieldTook || m.unit == 0) {
 			p = all[i]
 		} else {
-			p.meaning = meaningOf(field)
+			p.meaning = m
 		}
 		best[field] = &p
 	}
 	if t := best[FieldTime]; (t == nil || !t.end) && !slices.Contains(o.Wanted, FieldTook) {
 		delete(best, FieldTook)
+	}
+	if took := best[FieldTook]; took != nil && took.part {
+		for i := range all {
+			if other := &all[i]; other.part && other != took {
+				f.places = append(f.places, other)
+			}
+		}
 	}
 	for field, p := range best {
 		p.needed = slices.ContainsFunc(o.Fields, func(f string) bool { return find([]*place{p}, f) != nil })

@@ -171,19 +171,17 @@ func (l *logFlags) options(cmd *cobra.Command, files []string, wasm string) (o r
 		return o, usageError(fmt.Errorf("--sort %s is below 0", l.sort), "the default is 30s")
 	}
 	for _, said := range slices.Sorted(maps.Keys(l.names)) {
-		field, name := strings.ToLower(said), l.names[said]
-		err := accesslog.CheckField(field)
-		switch {
-		case err != nil:
-		case name == "":
-			err = fmt.Errorf("%s= has no name behind it", field)
-		case o.Log.Map[field] != "":
+		field := strings.ToLower(said)
+		if o.Log.Map[field] != "" {
 			err = fmt.Errorf("%s is given twice", field)
 		}
-		if err != nil {
-			return o, usageError(fmt.Errorf("--map: %w", err), "write one such as --map header:x-user-id=user")
-		}
-		o.Log.Map[field] = name
+		o.Log.Map[field] = l.names[said]
+	}
+	if err == nil {
+		err = accesslog.CheckMap(o.Log.Map)
+	}
+	if err != nil {
+		return o, usageError(fmt.Errorf("--map: %w", err), "write one such as --map header:x-user-id=user")
 	}
 	o.Wasm, err = readFilter(wasm)
 	return o, err

@@ -55,11 +55,13 @@ func fillsIn(l *policy.Limit) time.Duration {
 	return time.Duration(ns)
 }
 
+const noTimes = "times of answers; --map duration_ms=NAME names a field that has them"
+
 // lacking is what a rule waits for that the log does not say.
 func lacking(r *policy.Rule, log *accesslog.Log) string {
 	switch s := r.Settle; {
 	case r.Concurrency() && !log.Has(accesslog.FieldTook):
-		return "times of answers"
+		return noTimes
 	case s == nil:
 		return ""
 	case len(s.When.Status) > 0 && log.NoStatus:
@@ -69,9 +71,9 @@ func lacking(r *policy.Rule, log *accesslog.Log) string {
 	case len(s.When.Headers) > 0, s.To == policy.SettleHeader, s.To == policy.SettleTrailer:
 		return "headers and trailers of answers"
 	case bytesFields[s.To] != "" && !log.Has(bytesFields[s.To]):
-		return "bytes of bodies"
+		return "bytes of bodies; --map " + bytesFields[s.To] + "=NAME names a field that has them"
 	case s.To == policy.SettleMilliseconds && !log.Has(accesslog.FieldTook):
-		return "times of answers"
+		return noTimes
 	case s.To.Tokens():
 		return "tokens"
 	}
