@@ -27,6 +27,27 @@ func TestALongLineIsUnknown(t *testing.T) {
 	}
 }
 
+// A line that a container's runtime has cut into many is read up to the same length; what follows it is read.
+func TestALongLineOfAContainer(t *testing.T) {
+	const part = "2026-01-31T12:00:09Z stdout P "
+	whole := "2026-01-31T12:00:09Z stdout F " + combinedLine
+	for parts, want := range map[int]int{3: 3, 5: 2} {
+		long := strings.Replace(combinedLine, "curl", strings.Repeat("x", parts*16<<10), 1)
+		var content strings.Builder
+		content.WriteString(whole)
+		for ; len(long) > 16<<10; long = long[16<<10:] {
+			content.WriteString(part + long[:16<<10] + "\n")
+		}
+		content.WriteString("2026-01-31T12:00:09Z stdout F " + long + whole)
+		content.WriteString(strings.Repeat(part+strings.Repeat("y", 16<<10)+"\n", 4000)) // memory for one line
+		all, stats, err := readAll(t, accesslog.Options{Names: []string{file(t, content.String())}, Fields: everyField})
+		require.NoError(t, err)
+		require.Len(t, all, want)
+		require.EqualValues(t, 3-want, stats.Unknown)
+		require.EqualValues(t, 1, stats.Unended)
+	}
+}
+
 // A byte order mark is none of the first line, packed or not.
 func TestAByteOrderMark(t *testing.T) {
 	const mark = "\uFEFF"

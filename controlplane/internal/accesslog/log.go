@@ -29,7 +29,8 @@ type Log struct {
 // source is one file.
 type source struct {
 	name   string
-	lines  *lines // nil: not open yet
+	lines  *lines     // nil: not open yet
+	inside *container // whose runtime wrote the file; nil = the server did
 	format *format
 	number int64
 	ns     int64    // of the next line
@@ -104,8 +105,14 @@ func (l *Log) look(name string) error {
 // recognize finds the format of a file, and refuses one that lacks a field.
 func (l *Log) recognize(s *source, sample []string) (err error) {
 	reading := Reading{s.name, "", map[string]string{}}
+	if s.inside = containerOf(sample); s.inside != nil {
+		sample = s.inside.takeAll(sample)
+	}
 	if s.format, reading.Format, err = l.options.recognize(s.name, sample); err != nil {
 		return err
+	}
+	if s.inside != nil {
+		reading.Format += " in " + s.inside.name
 	}
 	has := s.format
 	l.places = append(l.places, has.places...)
@@ -259,15 +266,25 @@ func (l *Log) advance(s *source) error {
 	for s.next = nil; s.next == nil; {
 		line, err := s.lines.next()
 		s.number++
+		if s.number%interruptLines == 0 && l.ctx.Err() != nil {
+			return input.ErrInterrupted
+		}
+		if s.inside != nil && err == nil {
+			line, err = s.inside.take(line)
+		}
 		switch {
+		case errors.Is(err, errGoesOn):
 		case errors.Is(err, io.EOF):
 			s.lines.Close()
+			if s.inside != nil {
+				l.Unended += int64(len(s.inside.begun))
+			}
 			l.GrainNs = max(l.GrainNs, s.grain)
 			l.sources = slices.DeleteFunc(l.sources, func(o *source) bool { return o == s })
 			return nil
 		case errors.Is(err, errUnended):
 			l.Unended++
-		case err != nil && !errors.Is(err, errLong):
+		case err != nil && !errors.Is(err, errLong) && !errors.Is(err, errNoContainer):
 			return err
 		case strings.TrimSpace(line) != "":
 			if err := l.parse(s, line, err); err != nil {
@@ -280,9 +297,7 @@ func (l *Log) advance(s *source) error {
 
 // parse counts a line, and takes its request if it has one.
 func (l *Log) parse(s *source, line string, err error) error {
-	if l.Lines++; l.Lines%interruptLines == 0 && l.ctx.Err() != nil {
-		return input.ErrInterrupted
-	}
+	l.Lines++
 	d := &Request{}
 	if err == nil {
 		err = s.format.read(line, d)
