@@ -33,7 +33,7 @@ type room struct{ clients, keyBytes int }
 
 type client struct {
 	requests, denied uint32
-	alone            [kinds]uint32
+	alone            [inShadow + 1]uint32
 	key              string // of one that was denied
 }
 
@@ -141,7 +141,7 @@ const topClients = 10
 func (c *clients) count(i uint32, key []byte, kind kind, alone bool) {
 	found := &c.all[i]
 	found.requests++
-	if kind == allowed {
+	if kind == allowed || kind == elsewhere {
 		return
 	}
 	if found.key == "" && len(key) <= c.left.keyBytes {

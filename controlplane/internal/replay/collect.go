@@ -16,9 +16,10 @@ type kind int
 const (
 	allowed kind = iota
 	denied
-	inShadow // it would be denied if the rule were enforced
+	inShadow  // it would be denied if the rule were enforced
+	elsewhere // the rule does not deny it, but another one does, so it does not count here
 
-	kinds = int(inShadow) + 1
+	kinds = int(elsewhere) + 1
 )
 
 func kindOf(b *answer.Brief) kind {
@@ -117,8 +118,11 @@ func (c *collector) add(ns int64, d, other *decision, deniedBefore bool) error {
 			return fmt.Errorf("the filter reports a rule that the policy does not have: %q", brief.Rule)
 		}
 		kind := kindOf(brief)
+		if kind == allowed && d.kind == denied {
+			kind = elsewhere
+		}
 		counts[r.column+int(kind)]++
-		r.add(ns, brief, deniedBefore && d.kind == denied, alone[kind])
+		r.add(ns, brief, kind, deniedBefore && d.kind == denied, alone[kind])
 		alone[kind] = false // the first rule that denies is the one to name
 	}
 	return nil
@@ -132,11 +136,12 @@ func one(is bool) int64 {
 }
 
 // add counts what a rule decided.
-func (r *ruleCollector) add(ns int64, b *answer.Brief, deniedBefore, alone bool) {
-	kind := kindOf(b)
+func (r *ruleCollector) add(ns int64, b *answer.Brief, kind kind, deniedBefore, alone bool) {
 	r.Requests++
 	switch kind {
 	case allowed:
+	case elsewhere:
+		r.Elsewhere++
 	case denied:
 		r.Denied++
 		r.Again += one(deniedBefore)
@@ -159,7 +164,7 @@ func (r *ruleCollector) add(ns int64, b *answer.Brief, deniedBefore, alone bool)
 func (c *collector) end() Outcome {
 	for _, r := range c.rules {
 		of := func(kind kind) []int64 { return c.timeline.column(r.column + int(kind)) }
-		r.Series = Series{of(allowed), of(denied), of(inShadow)}
+		r.Series = Series{of(allowed), of(denied), of(inShadow), of(elsewhere)}
 		r.Clients = int64(len(r.clients.all))
 		clients := r.clients.all
 		all := r.clients.sum(r.policy.Key, func(i uint32) uint32 { return clients[i].denied })

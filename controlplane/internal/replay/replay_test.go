@@ -108,7 +108,7 @@ func TestReplayIsWhatSimulateDecides(t *testing.T) {
 		Wasm: o.Wasm, Text: []byte(rules), Requests: strings.NewReader(in.String()), Workers: 1, Seed: 1,
 		CacheDir: o.CacheDir, Log: func(m string) { t.Log(m) },
 	}, &out))
-	type count struct{ requests, denied, again, shadow, clients, deniedClients int64 }
+	type count struct{ requests, denied, again, shadow, elsewhere, clients, deniedClients int64 }
 	want, times, denied := map[string]*count{}, map[string]int64{}, int64(0)
 	for i, text := range strings.Split(strings.TrimSpace(out.String()), "\n") {
 		var line struct {
@@ -135,6 +135,7 @@ func TestReplayIsWhatSimulateDecides(t *testing.T) {
 				c.clients++
 			}
 			if r.Allowed {
+				c.elsewhere += one(!line.Allowed)
 				continue
 			}
 			if times[client]++; times[client] == 1 {
@@ -156,15 +157,16 @@ func TestReplayIsWhatSimulateDecides(t *testing.T) {
 	require.Len(t, report.Rules, 3)
 	for i := range report.Rules {
 		r := &report.Rules[i]
-		counted := count{r.Requests, r.Denied, r.Again, r.Shadow, r.Clients, r.DeniedClients}
+		counted := count{r.Requests, r.Denied, r.Again, r.Shadow, r.Elsewhere, r.Clients, r.DeniedClients}
 		require.Equal(t, *want[r.Rule], counted, r.Rule)
 		require.Len(t, r.Top, min(int(r.DeniedClients), topClients))
 		for _, c := range r.Top {
 			require.Equal(t, times[r.Rule+" "+KeyText(c.Key)], c.Denied)
 		}
 		require.Len(t, r.Series.Denied, report.Timeline.Count)
-		require.Equal(t, []int64{r.Denied, r.Shadow, r.Requests - r.Denied - r.Shadow},
-			[]int64{sum(r.Series.Denied), sum(r.Series.Shadow), sum(r.Series.Allowed)})
+		require.NotZero(t, r.Elsewhere, "denied by another rule")
+		require.Equal(t, []int64{r.Denied, r.Shadow, r.Elsewhere, r.Requests - r.Denied - r.Shadow - r.Elsewhere},
+			[]int64{sum(r.Series.Denied), sum(r.Series.Shadow), sum(r.Series.Elsewhere), sum(r.Series.Allowed)})
 	}
 	require.Greater(t, report.Rules[0].Use[1].Max, uint32(30))
 }

@@ -47,14 +47,16 @@ type Outcome struct {
 
 // Rule is what one rule decided on the requests that it is for.
 type Rule struct {
-	Rule     string           `json:"rule"`
-	Mode     string           `json:"mode"`
-	Key      []string         `json:"key"`
-	Requests int64            `json:"requests"`
-	Denied   int64            `json:"denied"`
-	Again    int64            `json:"again"`         // denied, and answered 429 by the log
-	Shadow   int64            `json:"shadow_denied"` // would be denied if the rule were enforced
-	Reasons  map[string]int64 `json:"reasons"`       // of denials, and of requests that were not counted
+	Rule     string   `json:"rule"`
+	Mode     string   `json:"mode"`
+	Key      []string `json:"key"`
+	Requests int64    `json:"requests"`
+	Denied   int64    `json:"denied"`
+	Again    int64    `json:"again"`         // denied, and answered 429 by the log
+	Shadow   int64    `json:"shadow_denied"` // would be denied if the rule were enforced
+	// Elsewhere are denied by other rules and not by this one, in which they do not count.
+	Elsewhere int64            `json:"denied_by_others"`
+	Reasons   map[string]int64 `json:"reasons"` // of denials, and of requests that were not counted
 
 	Clients int64 `json:"clients"` // different keys
 	// DeniedClients were denied at least once, be it in shadow.
@@ -79,11 +81,12 @@ type Alone struct {
 	Top      []Client `json:"top"`
 }
 
-// Series count requests over the report's timeline.
+// Series count requests over the report's timeline, each in one of them.
 type Series struct {
-	Allowed []int64 `json:"allowed"`
-	Denied  []int64 `json:"denied"`
-	Shadow  []int64 `json:"shadow_denied"`
+	Allowed   []int64 `json:"allowed"`
+	Denied    []int64 `json:"denied"`
+	Shadow    []int64 `json:"shadow_denied"`
+	Elsewhere []int64 `json:"denied_by_others"`
 }
 
 // Client is one key of a rule.

@@ -29,7 +29,7 @@ var functions = map[string]any{
 	"text": printable.Text, "upper": strings.ToUpper, "join": strings.Join,
 	"lines":    func(s replay.Series) []chart.Line[int64] { return chart.Lines(s.Allowed, s.Denied, s.Shadow) },
 	"when":     func(t replay.Timeline, at int) int64 { return t.StartNs + int64(at)*t.WidthNs },
-	"readings": readings, "outcomes": outcomes, "alone": alone,
+	"readings": readings, "outcomes": outcomes, "alone": alone, "elsewhere": elsewhere,
 	"clients": func(title any, list []replay.Client) clientsView { return clientsView{title, list} },
 }
 
@@ -53,6 +53,14 @@ func per(ns, months int64) string {
 		return policy.FormatMonths(months)
 	}
 	return policy.FormatDuration(ns)
+}
+
+// elsewhere says what another rule has denied before a rule could count it.
+func elsewhere(n int64) string {
+	if n == 1 {
+		return "another rule denies 1 more request, which does not count here"
+	}
+	return "other rules deny " + count(n, "more request") + ", which do not count here"
 }
 
 // grouped prints a number with its thousands apart.

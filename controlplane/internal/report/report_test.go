@@ -57,6 +57,20 @@ func TestReplay(t *testing.T) {
 	require.NotRegexp(t, `(src|href|srcset)=`, page, "it needs no other file")
 }
 
+// What another rule denies is none of what a rule allows, on the page and in text.
+func TestDeniedByAnotherRule(t *testing.T) {
+	for n, want := range map[int64]string{
+		1: "another rule denies 1 more request, which does not count here", 1700: "other rules deny 1,700 more requests, which do not count here",
+	} {
+		r := result(rule("per-client", "192.0.2.1"), rule("masked", "192.0.2.1"))
+		r.Rules[1].Elsewhere = n
+		require.Equal(t, 1, strings.Count(replayed(t, r), "<p>Beside these, "+want+".</p>"))
+		var text bytes.Buffer
+		require.NoError(t, Text(&text, r))
+		require.Contains(t, text.String(), "\nmasked: "+want+"\n")
+	}
+}
+
 // TestHostileNames: nothing that a client sends becomes markup.
 func TestHostileNames(t *testing.T) {
 	page := replayed(t, result(rule(`<img src=x onerror=alert(1)>`, `"><script>alert(1)</script>`)))
