@@ -116,7 +116,7 @@ func TestSuggestionSaysWhoIsApart(t *testing.T) {
 		Apart:  []replay.Client{{Key: []*string{&abuser}, Requests: 1500, Denied: 1488}},
 	}))
 	require.Contains(t, out.String(), `
-# apart: 1 client with 1,200 or more in a 1m, where no other has more than 12: only the others set the limit
+# apart: 1 client with 1,200 or more in 1m, where no other has more than 12: only the others set the limit
 # set apart; a customer among them needs a rule of its own
 # CLIENT_IP     DENIED  REQUESTS  SHARE
 # 198.51.100.7  1,488   1,500     99.2%
