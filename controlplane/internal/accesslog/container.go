@@ -79,7 +79,7 @@ func cutCRI(line string) (output, text string, ends, ok bool) {
 	output, rest, _ = strings.Cut(rest, " ")
 	tags, text, _ := strings.Cut(rest, " ")
 	tag, _, _ := strings.Cut(tags, ":")
-	if output != "stdout" && output != "stderr" || tag != "F" && tag != "P" {
+	if !isOutput(output) || tag != "F" && tag != "P" {
 		return "", "", false, false
 	}
 	_, ok = rfc3339(at)
@@ -105,5 +105,8 @@ func cutJSONFile(line string) (output, text string, ends, ok bool) {
 		}
 	}
 	text, ends = strings.CutSuffix(text, "\n")
-	return output, strings.TrimSuffix(text, "\r"), ends, output != ""
+	return output, strings.TrimSuffix(text, "\r"), ends, isOutput(output)
 }
+
+// isOutput bounds how many lines go on at once.
+func isOutput(name string) bool { return name == "stdout" || name == "stderr" }

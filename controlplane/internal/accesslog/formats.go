@@ -26,6 +26,10 @@ const (
 	envoyEnd   = `%BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" ` +
 		`"%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%"`
 
+	haproxy = `%DOWNSTREAM_REMOTE_ADDRESS% [%START_TIME(%d/%b/%Y:%H:%M:%S.%3f)%] %FRONTEND% %BACKEND% ` +
+		`%TR%/%TW%/%TC%/%TT%/%DURATION% %RESPONSE_CODE% %BYTES% %REQUEST_COOKIE% %RESPONSE_COOKIE% %STATE% %CONNECTIONS% ` +
+		`%QUEUES% "%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%"`
+
 	albNamed = `$type $response_time $elb $client_ip $target $request_processing_time $target_processing_time ` +
 		`$response_processing_time $status $target_status $received_bytes $sent_bytes "$url_request" "$http_user_agent" ` +
 		`$ssl_cipher $ssl_protocol $target_group "$trace_id" "$domain_name" "$certificate" $rule_priority ` +
@@ -47,8 +51,8 @@ var textFormats = []struct{ name, text string }{
 	{"traefik", strings.Replace(combined, "$time_local", "$start_time", 1) + ` $request_count "$router" "$server_url" ${duration_ms}ms`},
 	{"apisix", `$remote_addr - $remote_user [$time_local] $http_host "$request" $status $body_bytes_sent $request_time ` +
 		`"$http_referer" "$http_user_agent" $upstream_addr $upstream_status $upstream_response_time "$upstream_url"`},
-	{"haproxy", `%SYSLOG%]: %DOWNSTREAM_REMOTE_ADDRESS% [%START_TIME(%d/%b/%Y:%H:%M:%S.%3f)%] %FRONTEND% %BACKEND% %TR%/%TW%/%TC%/%TT%/%DURATION% ` +
-		`%RESPONSE_CODE% %BYTES% %REQUEST_COOKIE% %RESPONSE_COOKIE% %STATE% %CONNECTIONS% %QUEUES% "%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%"`},
+	{"haproxy", `%SYSLOG%]: ` + haproxy},
+	{"haproxy", haproxy},
 	{"alb", albNamed + ` $conn_trace_id "$transformed_host" "$transformed_uri" "$transform_status"`},
 	{"alb", albNamed + ` $conn_trace_id`},
 	{"alb", albNamed},
