@@ -48,7 +48,8 @@ var textFormats = []struct{ name, text string }{
 		`$upstream_addr $upstream_response_length $upstream_response_time $upstream_status $req_id`},
 	{"main", combined + ` "$http_x_forwarded_for"`}, // of nginx' packages
 	{"kong", combined + ` kong_request_id: "$kong_request_id"`},
-	{"traefik", strings.Replace(combined, "$time_local", "$start_time", 1) + ` $request_count "$router" "$server_url" ${duration_ms}ms`},
+	{"traefik", strings.Replace(combined, "$time_local", "$start_time", 1) +
+		` $request_count "$router" "$server_url" ${duration_ms}ms`},
 	{"apisix", `$remote_addr - $remote_user [$time_local] $http_host "$request" $status $body_bytes_sent $request_time ` +
 		`"$http_referer" "$http_user_agent" $upstream_addr $upstream_status $upstream_response_time "$upstream_url"`},
 	{"haproxy", `%SYSLOG%]: ` + haproxy},

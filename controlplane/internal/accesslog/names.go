@@ -50,20 +50,20 @@ var names = []struct {
 	{meaning{field: FieldTook, unit: time.Millisecond}, "", []string{millisecondsField}},
 	{meaning{field: FieldTook, unit: time.Microsecond}, "", []string{microsecondsField}},
 	{meaning{field: FieldTook, unit: time.Nanosecond}, "", []string{nanosecondsField}},
-	{meaning{field: FieldMethod}, "", strings.Fields("method request_method :method req_method requestmethod request.method " +
-		"clientrequestmethod httprequest.requestmethod cs-method")},
+	{meaning{field: FieldMethod}, "", strings.Fields("method request_method :method req_method requestmethod " +
+		"request.method clientrequestmethod httprequest.requestmethod cs-method")},
 	{meaning{field: FieldMethod, line: true}, "", strings.Fields("request url_request")},
-	{meaning{field: FieldHost}, "", strings.Fields("authority :authority host http_host request_authority requesthost request.host " +
-		"request.headers.host clientrequesthost httprequest.requesturl x-host-header cs-host")},
-	{meaning{field: FieldPath}, "", strings.Fields("path x-envoy-origin-path x-envoy-original-path request_uri :path requestpath " +
-		"request.uri clientrequesturi httprequest.requesturl")},
+	{meaning{field: FieldHost}, "", strings.Fields("authority :authority host http_host request_authority requesthost " +
+		"request.host request.headers.host clientrequesthost httprequest.requesturl x-host-header cs-host")},
+	{meaning{field: FieldPath}, "", strings.Fields("path x-envoy-origin-path x-envoy-original-path request_uri :path " +
+		"requestpath request.uri clientrequesturi httprequest.requesturl")},
 	{meaning{field: FieldHost, line: true}, "", strings.Fields("url_request")}, // of a load balancer, which logs GET http://host/path
 	{meaning{field: FieldPath, line: true}, "", strings.Fields("request url_request")},
 	{meaning{field: FieldPath, bare: true}, "", strings.Fields("path_without_query clientrequestpath cs-uri-stem")}, // the first as sluice render has Envoy write it
 	{meaning{field: FieldClientIP}, "", strings.Fields("downstream_remote_address downstream_remote_address_without_port remote_addr client_ip clienthost " +
 		"request.client_ip request.remote_ip clientip httprequest.remoteip c-ip")},
-	{meaning{field: FieldStatus}, "", strings.Fields("response_code status responsecode status_code downstreamstatus edgeresponsestatus " +
-		"response.status httprequest.status sc-status")},
+	{meaning{field: FieldStatus}, "", strings.Fields("response_code status responsecode status_code downstreamstatus " +
+		"edgeresponsestatus response.status httprequest.status sc-status")},
 	{meaning{field: FieldRoute}, "", strings.Fields("route_name")},
 	{meaning{field: FieldReceived}, "", strings.Fields("requestcontentsize")},
 	{meaning{field: FieldSent}, "", strings.Fields("body_bytes_sent downstreamcontentsize edgeresponsebodybytes")},
@@ -129,8 +129,8 @@ func (p *place) better(than *place) bool {
 // does not depend on who reads it.
 var always = []string{FieldTime, FieldTook, FieldStatus, FieldMethod, FieldPath}
 
-// choose picks one place of each field that is wanted: where Map says, or the surest. A name
-// that is none of a field's is among all, too; one that is open may have others still.
+// choose picks one place of each field that is wanted, and all of one in parts: where Map says, or the
+// surest. A name that is none of a field's is among all, too; one that is open may have others still.
 func (o *Options) choose(f *format, all []place, open bool) error {
 	best := map[string]*place{}
 	for i := range all {
@@ -141,43 +141,50 @@ func (o *Options) choose(f *format, all []place, open bool) error {
 			best[p.field] = p
 		}
 	}
-	for mappedField, said := range o.Map {
-		m := mapped(mappedField)
-		field := m.field
-		name := strings.Trim(strings.TrimPrefix(said, "$"), "%")
-		p := place{name: said}
-		i := slices.IndexFunc(all, func(p place) bool {
-			return strings.EqualFold(p.name, name) || !open && p.field == HeaderField(strings.ToLower(name)) // as a person may call it
-		})
-		if i >= 0 {
-			p = all[i]
-		} else if !open {
-			return fmt.Errorf("--map %s=%s: the format has no %s, but %s", mappedField, said, name, list(f.names))
+	for said := range o.Map {
+		p, err := o.placeOf(said, all, open)
+		if err != nil {
+			return fmt.Errorf("--map %s=%s: %w, but %s", said, o.Map[said], err, list(f.names))
 		}
-		i = slices.IndexFunc(all, func(q place) bool { return q.name == p.name && q.field == field })
-		if i >= 0 && (field != FieldTook || m.unit == 0) {
-			p = all[i]
-		} else {
-			p.meaning = m
-		}
-		best[field] = &p
+		best[p.field] = p
 	}
 	if t := best[FieldTime]; (t == nil || !t.end) && !slices.Contains(o.Wanted, FieldTook) {
 		delete(best, FieldTook)
 	}
-	if took := best[FieldTook]; took != nil && took.part {
+	for field, p := range best {
+		p.needed = slices.ContainsFunc(o.Fields, func(f string) bool { return find([]*place{p}, f) != nil })
+		if !p.needed && !slices.Contains(always, field) && !slices.Contains(o.Wanted, field) {
+			continue
+		}
+		f.places = append(f.places, p)
 		for i := range all {
-			if other := &all[i]; other.part && other != took {
+			if other := &all[i]; p.part && other.part && other != p {
 				f.places = append(f.places, other)
 			}
 		}
 	}
-	for field, p := range best {
-		p.needed = slices.ContainsFunc(o.Fields, func(f string) bool { return find([]*place{p}, f) != nil })
-		if p.needed || slices.Contains(always, field) || slices.Contains(o.Wanted, field) {
-			f.places = append(f.places, p)
-		}
-	}
 	slices.SortFunc(f.places, func(p, q *place) int { return cmp.Compare(p.field, q.field) })
 	return nil
+}
+
+// placeOf returns the place that Map says of a field.
+func (o *Options) placeOf(said string, all []place, open bool) (*place, error) {
+	m := mapped(said)
+	name := strings.Trim(strings.TrimPrefix(o.Map[said], "$"), "%")
+	i := slices.IndexFunc(all, func(p place) bool {
+		return strings.EqualFold(p.name, name) || !open && p.field == HeaderField(strings.ToLower(name)) // as a person may call it
+	})
+	p := place{name: o.Map[said]}
+	if i >= 0 {
+		p = all[i]
+	} else if !open {
+		return nil, fmt.Errorf("the format has no %s", name)
+	}
+	i = slices.IndexFunc(all, func(q place) bool { return q.name == p.name && q.field == m.field })
+	if i >= 0 && (m.field != FieldTook || m.unit == 0) {
+		p = all[i]
+	} else {
+		p.meaning = m
+	}
+	return &p, nil
 }

@@ -53,8 +53,9 @@ func newReplayCommand() *cobra.Command {
 many requests and clients each rule would have denied, and which clients most.
 
 Logs may be of Envoy, Istio, nginx, Apache and more, also as a container's runtime keeps
-them, packed with gzip or zstd; - is standard input. Several are merged by time. A log must have what the policy reads of a
-request; the error says how to log it. Counters begin empty.
+them, packed with gzip or zstd; - is standard input. Several are merged by time. A log
+must have what the policy reads of a request; the error says how to log it. Counters
+begin empty.
 
 Clients are printed as the log has them: keep the output as you keep the log.`,
 		Example: `  sluice replay access.log -f policy.yaml
@@ -154,7 +155,8 @@ func (l *logFlags) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&l.format, "format", "", "`FORMAT` of the logs: "+strings.Join(accesslog.FormatNames(), ", ")+
 		", or the format itself as Envoy or nginx has it (default: found out)")
 	flags.StringToStringVar(&l.names, "map", nil,
-		"`FIELD=NAME` under which the logs have a field of a request, as header:x-user-id=user or duration_ms=took; may be given again")
+		"`FIELD=NAME` under which the logs have a field of a request, as header:x-user-id=user or duration_ms=took; "+
+			"may be given again")
 	flags.DurationVar(&l.sort, "sort", 30*time.Second, "how far from its place in time a line may stand")
 	l.unknown = 0.1
 	flags.Var(&l.unknown, "unknown-at-most", "share of lines that may be of another format, or too far from their place")

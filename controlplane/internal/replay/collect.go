@@ -101,7 +101,7 @@ func (c *collector) add(ns int64, d, other *decision, deniedBefore bool) error {
 		inShadow: other != nil && other.kind == allowed && d.kind != denied,
 	}
 	switch d.kind {
-	case allowed:
+	case allowed, elsewhere:
 	case denied:
 		c.Denied++
 		c.Again += one(deniedBefore)

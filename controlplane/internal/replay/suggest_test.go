@@ -49,7 +49,7 @@ func TestSuggestNamesWhoIsApart(t *testing.T) {
 	require.Len(t, s.Apart, 2)
 	for i, c := range s.Apart {
 		require.Equal(t, fmt.Sprint("198.51.100.", i+1), KeyText(c.Key))
-		require.EqualValues(t, []int64{100, 96}, []int64{c.Requests, c.Denied})
+		require.Equal(t, []int64{100, 96}, []int64{c.Requests, c.Denied})
 	}
 	require.EqualValues(t, 2*96, s.Replay.Shadow)
 }

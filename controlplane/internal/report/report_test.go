@@ -60,7 +60,8 @@ func TestReplay(t *testing.T) {
 // What another rule denies is none of what a rule allows, on the page and in text.
 func TestDeniedByAnotherRule(t *testing.T) {
 	for n, want := range map[int64]string{
-		1: "another rule denies 1 more request, which does not count here", 1700: "other rules deny 1,700 more requests, which do not count here",
+		1:    "another rule denies 1 more request, which does not count here",
+		1700: "other rules deny 1,700 more requests, which do not count here",
 	} {
 		r := result(rule("per-client", "192.0.2.1"), rule("masked", "192.0.2.1"))
 		r.Rules[1].Elsewhere = n
