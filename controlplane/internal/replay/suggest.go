@@ -55,8 +55,8 @@ type Apart struct {
 }
 
 const (
-	apartFactor = 3  // times what any other client uses, at least
-	manyFactor  = 10 // the same, where they are more than one client in fewApart: these may be customers of another kind
+	apartFactor = 3 // times what any other client uses, at least
+	manyFactor  = 5 // the same, where they are more than one client in fewApart: these may be customers of another kind
 	fewApart    = 20
 	mostApart   = 3   // no more than one client in so many is apart: the others are what clients usually do
 	fewClients  = 10  // of fewer, none is known to be unlike the others

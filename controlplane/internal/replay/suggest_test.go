@@ -73,7 +73,7 @@ func TestApartByDistance(t *testing.T) {
 						tail[n]++
 						most = max(most, n)
 					}
-					far := max(12*most, 2*most*most/tail.Quantile(0.9))
+					far := max(6*most, 2*most*most/tail.Quantile(0.9))
 					for i := range abusers {
 						fullest[far+uint32(i%3)]++
 					}
@@ -100,11 +100,11 @@ func TestApart(t *testing.T) {
 		"two kinds of them":           {Uses{10: 198, 40: 1, 500: 1}, &Apart{2, 40, 10}},
 		"one of twenty, four times":   {Uses{10: 95, 40: 5}, &Apart{5, 40, 10}},
 		"more of them, four times":    {Uses{10: 94, 40: 6}, nil},
-		"more of them, eleven times":  {Uses{10: 94, 110: 6}, &Apart{6, 110, 10}},
+		"more of them, six times":     {Uses{10: 94, 60: 6}, &Apart{6, 60, 10}},
 		"a third":                     {Uses{10: 40, 200: 20}, &Apart{20, 200, 10}},
 		"more than a third":           {Uses{10: 39, 200: 21}, nil},
-		"the others have a tail":      {Uses{2: 90, 20: 9, 100: 1}, nil},
-		"far beyond the others' tail": {Uses{2: 90, 20: 9, 300: 1}, &Apart{1, 300, 20}},
+		"the others have a tail":      {Uses{2: 90, 8: 9, 30: 1}, nil},
+		"far beyond the others' tail": {Uses{2: 90, 8: 9, 33: 1}, &Apart{1, 33, 8}},
 		"one of ten":                  {Uses{10: 9, 4294967295: 1}, &Apart{1, 4294967295, 10}},
 		"one of too few":              {Uses{10: 8, 4294967295: 1}, nil},
 		"one of three":                {Uses{10: 2, 1000: 1}, nil},
