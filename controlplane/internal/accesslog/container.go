@@ -48,16 +48,13 @@ func (c *container) take(line string) (string, error) {
 		return line, errNoContainer
 	}
 	whole := c.begun[output] + text
-	switch {
-	case !ends:
+	if !ends {
 		c.begun[output] = whole[:min(len(whole), maxLineBytes+1)]
 		return "", errGoesOn
-	case len(whole) > maxLineBytes:
-		whole, ok = whole[:maxLineBytes], false
 	}
 	delete(c.begun, output)
-	if !ok {
-		return whole, errLong
+	if len(whole) > maxLineBytes {
+		return whole[:maxLineBytes], errLong
 	}
 	return whole, nil
 }

@@ -158,7 +158,7 @@ func (o *Options) choose(f *format, all []place, open bool) error {
 		}
 		f.places = append(f.places, p)
 		for i := range all {
-			if other := &all[i]; p.part && other.part && other != p {
+			if other := &all[i]; p.part && other.part && other.name != p.name {
 				f.places = append(f.places, other)
 			}
 		}

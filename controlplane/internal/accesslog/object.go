@@ -187,8 +187,8 @@ func parseObject(line string) (*policy.Node, error) {
 }
 
 // mend makes JSON of what nginx' log_format writes without escape=json: in strings \x22 for a quotation
-// mark, and bytes as they came; for a number that there is none of, -, nothing, or several numbers. A
-// value that is no JSON becomes null. Clients cannot end a string or a value: their quotation marks are
+// mark, and bytes as they came; without quotation marks also -, nothing, an address, or several numbers,
+// which become a text or null. Clients cannot end a string or begin a name: their quotation marks are
 // escaped.
 func mend(line string) (mended []byte) {
 	for at := 0; at < len(line); {

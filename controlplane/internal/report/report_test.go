@@ -124,3 +124,21 @@ func TestSuggestionSaysWhoIsApart(t *testing.T) {
 `)
 	require.Equal(t, 1, strings.Count(out.String(), "CLIENT_IP"))
 }
+
+// A client whose key has the ends of lines writes nothing into the policy that is suggested.
+func TestHostileNamesStayInComments(t *testing.T) {
+	hostile := "a\nrules: []\rrules: []\u2028rules: []\u2029rules: []\u0085rules: []"
+	var out bytes.Buffer
+	require.NoError(t, Policy(&out, &replay.Suggestion{
+		Replay: result(rule("per-client-ip", hostile)), Policy: "version: 1\n",
+		Limits: []replay.LimitFor{{Per: "1m", Apart: &replay.Apart{Clients: 1, Least: 1200, Others: 12}}},
+		Apart:  []replay.Client{{Key: []*string{&hostile}, Requests: 1500, Denied: 1488}},
+	}))
+	comments, ok := strings.CutSuffix(out.String(), "\nversion: 1\n")
+	require.True(t, ok)
+	for line := range strings.Lines(comments) {
+		require.Regexp(t, "^#", line)
+		require.NotRegexp(t, "[\r\u0085\u2028\u2029]", line, "also an end of a line in YAML")
+	}
+	require.Contains(t, comments, "rules: []·rules: []")
+}
