@@ -92,6 +92,56 @@ rules:
   - {name: none, mode: "off", key: [client_ip], limits: ["1/1h"]}
 `
 
+// count is what comes of a rule's requests.
+type count struct{ requests, denied, again, shadow, elsewhere, clients, deniedClients int64 }
+
+// counts sums up, by rule, what simulate has said of each line. It returns also how many times each client
+// of a rule was denied, and how many requests were.
+func counts(t *testing.T, lines []logged, decisions string) (want map[string]*count, times map[string]int64, denied int64) {
+	t.Helper()
+	want, times = map[string]*count{}, map[string]int64{}
+	for i, text := range strings.Split(strings.TrimSpace(decisions), "\n") {
+		var line struct {
+			Allowed bool
+			Rules   []struct {
+				Rule, Mode string
+				Key        []*string
+				Allowed    bool
+			}
+		}
+		require.NoError(t, json.Unmarshal([]byte(text), &line))
+		denied += one(!line.Allowed)
+		for _, r := range line.Rules {
+			c, client := want[r.Rule], r.Rule+" "+KeyText(r.Key)
+			if c == nil {
+				c = &count{}
+				want[r.Rule] = c
+			}
+			c.requests++
+			if _, known := times[client]; !known {
+				times[client] = 0
+				c.clients++
+			}
+			if r.Allowed {
+				c.elsewhere += one(!line.Allowed)
+				continue
+			}
+			times[client]++
+			c.deniedClients += one(times[client] == 1)
+			switch {
+			case r.Mode == "shadow":
+				c.shadow++
+			case lines[i].status == 429:
+				c.again++
+				fallthrough
+			default:
+				c.denied++
+			}
+		}
+	}
+	return want, times, denied
+}
+
 // Replay counts what simulate decides of the same requests.
 func TestReplayIsWhatSimulateDecides(t *testing.T) {
 	lines := traffic(1, 3000)
@@ -108,50 +158,7 @@ func TestReplayIsWhatSimulateDecides(t *testing.T) {
 		Wasm: o.Wasm, Text: []byte(rules), Requests: strings.NewReader(in.String()), Workers: 1, Seed: 1,
 		CacheDir: o.CacheDir, Log: func(m string) { t.Log(m) },
 	}, &out))
-	type count struct{ requests, denied, again, shadow, elsewhere, clients, deniedClients int64 }
-	want, times, denied := map[string]*count{}, map[string]int64{}, int64(0)
-	for i, text := range strings.Split(strings.TrimSpace(out.String()), "\n") {
-		var line struct {
-			Allowed bool
-			Rules   []struct {
-				Rule, Mode string
-				Key        []*string
-				Allowed    bool
-			}
-		}
-		require.NoError(t, json.Unmarshal([]byte(text), &line))
-		if !line.Allowed {
-			denied++
-		}
-		for _, r := range line.Rules {
-			c, client := want[r.Rule], r.Rule+" "+KeyText(r.Key)
-			if c == nil {
-				c = &count{}
-				want[r.Rule] = c
-			}
-			c.requests++
-			if _, known := times[client]; !known {
-				times[client] = 0
-				c.clients++
-			}
-			if r.Allowed {
-				c.elsewhere += one(!line.Allowed)
-				continue
-			}
-			if times[client]++; times[client] == 1 {
-				c.deniedClients++
-			}
-			switch {
-			case r.Mode == "shadow":
-				c.shadow++
-			case lines[i].status == 429:
-				c.again++
-				fallthrough
-			default:
-				c.denied++
-			}
-		}
-	}
+	want, times, denied := counts(t, lines, out.String())
 	require.Equal(t, denied, report.Denied)
 	require.Greater(t, denied, int64(100))
 	require.Len(t, report.Rules, 3)
