@@ -67,6 +67,9 @@ func unknownFormat(log, line, why string) error {
 	switch {
 	case line == "":
 		e.Text = log + " has no lines"
+	case line == "[" || strings.HasPrefix(line, "[{"):
+		e.Text = log + " is a JSON array: a log has one object a line"
+		e.Hint = "jq -c '.[]' " + log + " writes each object on a line of its own"
 	case why == "":
 		e.Text = fmt.Sprintf("%s has lines of no known format, such as %q", log, line)
 		e.Hint = "say --format with the format's text, as Envoy's text_format_source or nginx' log_format has it"
