@@ -7,6 +7,7 @@ import (
 	endian "encoding/binary"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -118,7 +119,7 @@ type standing struct {
 	Newest  struct{ Revision uint64 }
 	Canary  *struct {
 		Percent float64
-		Node    string
+		Except  []string
 		State   string
 		Says    string
 	}
@@ -128,7 +129,7 @@ type standing struct {
 func (s *standing) expects(node string) uint64 {
 	hash := sha256.Sum256([]byte(node))
 	place := float64(endian.BigEndian.Uint64(hash[:])>>11) / (1 << 53) * 100
-	if s.Canary != nil && (node == s.Canary.Node || place < s.Canary.Percent) {
+	if s.Canary != nil && (place < s.Canary.Percent) != slices.Contains(s.Canary.Except, node) {
 		return s.Newest.Revision
 	}
 	return s.Current.Revision

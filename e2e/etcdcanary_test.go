@@ -44,7 +44,7 @@ func (s *several) try(t *testing.T, row int, tc trial) {
 	policy := file(t, "gate.yaml", fmt.Sprintf("%s%s%sdomain: gate-trial-%d\n", headOf("gate"), perUser(limit), managed, row))
 	sluiceOK(t, "apply", "-f", policy, "--canary", "10%", "--promote-after", "4s", "--max-denied", "5%", "--server", asked.url())
 	canary := asked.standings(t)["gate"]
-	require.Equal(t, chosenGate, canary.Canary.Node)
+	require.Equal(t, []string{chosenGate}, canary.Canary.Except)
 	number, end := canary.Newest.Revision, s.visit(t, fmt.Sprint("user-", row))
 	time.Sleep(time.Second) // in the middle of it
 	begun := time.Now()

@@ -77,7 +77,7 @@ func (s *server) beginCanary(ctx context.Context, d *store.Draft, before current
 		return refusal(http.StatusConflict, "a canary cannot change which proxies policy %s is for: do that without one", d.Policy)
 	}
 	r := *d.Rollout
-	r.Node, r.Who = s.XDS.Ledger().Choose(d.Policy, r.Percent), access.FromContext(ctx).Name
+	r.Except, r.Who = s.XDS.Ledger().Choose(d.Policy, r.Percent), access.FromContext(ctx).Name
 	d.Rollout = &r
 	return nil
 }

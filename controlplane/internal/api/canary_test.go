@@ -47,8 +47,9 @@ func newCanaryFixture(t *testing.T) *canaryFixture {
 		})
 		f.proxy(id, func(number int) bool { return number == 1 || !p.refuses.Load() }, at)
 	}
-	f.chosen = f.xds.Ledger().Choose("default", 0.01)
-	require.NotEmpty(t, f.chosen)
+	only := f.xds.Ledger().Choose("default", 0.01)
+	require.Len(t, only, 1)
+	f.chosen = only[0]
 	return f
 }
 
@@ -58,7 +59,7 @@ func (f *canaryFixture) begin(query string) uint64 {
 	f.eventuallyRun(func(uint64) bool { return true }, 3)
 	var a Applied
 	f.json("POST", "/v1/policies?canary=0.01%25"+query, managed+"# new\n", 201, &a)
-	require.Equal(f.t, f.chosen, a.Rollout.Node)
+	require.Equal(f.t, []string{f.chosen}, a.Rollout.Except)
 	if !f.proxies[f.chosen].refuses.Load() {
 		f.eventuallyRun(func(n uint64) bool { return n == a.Number }, 1)
 	}

@@ -11,7 +11,7 @@ import (
 func rollouts(t *testing.T, open opener) {
 	b, ctx := open(), t.Context()
 	appendAll(t, b, "first")
-	begun := Rollout{Percent: 10, Node: "edge-3", PromoteAfter: 5 * time.Minute, MaxDenied: 2, Who: "token ci", State: Canary}
+	begun := Rollout{Percent: 10, Except: []string{"edge-3"}, PromoteAfter: 5 * time.Minute, MaxDenied: 2, Who: "token ci", State: Canary}
 	d := of("default", "second")
 	d.Rollout = &begun
 	second, err := add(ctx, b, d)

@@ -1,9 +1,11 @@
 package xds
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"iter"
+	"math"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -16,9 +18,30 @@ func rank(node string) float64 {
 	return float64(binary.BigEndian.Uint64(h[:])>>11) / (1 << 53) * 100
 }
 
-// reaches says whether a proxy gets the revision of a rollout that lasts.
+func byRank(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) }
+
+// reaches says whether a proxy gets the revision of a rollout that lasts. It depends on what is stored
+// alone: so all control planes on a store agree, and a proxy that is in a canary stays in it.
 func reaches(r *store.Rollout, node string) bool {
-	return node != "" && (node == r.Node || rank(node) < r.Percent)
+	_, isExcepted := slices.BinarySearch(r.Except, node)
+	return node != "" && (rank(node) < r.Percent) != isExcepted
+}
+
+// except returns the nodes for which a rollout must decide otherwise than by their ranks, so that it
+// reaches its share of the nodes, rounded up: those with the lowest ranks.
+func except(nodes []string, percent float64) (excepted []string) {
+	nodes = slices.Compact(slices.SortedFunc(slices.Values(nodes), byRank))
+	share := int(math.Ceil(percent * float64(len(nodes)) / 100))
+	if percent < 100 && share == len(nodes) && share > 1 {
+		share--
+	}
+	for i, node := range nodes {
+		if (i < share) != (rank(node) < percent) {
+			excepted = append(excepted, node)
+		}
+	}
+	slices.Sort(excepted)
+	return excepted
 }
 
 // canary is the rollout of the newest revision while it lasts, nil if none does.
@@ -52,18 +75,15 @@ func (s *session) canaryRemark() string {
 	return ""
 }
 
-// Choose returns the node id that is to be in a canary beside those that a percentage has,
-// "" if a connected proxy of the policy is among those, or none is connected.
-func (l *Ledger) Choose(policy string, percent float64) (node string) {
+// Choose returns the Except of a rollout: for the proxies of the policy that are connected now.
+func (l *Ledger) Choose(policy string, percent float64) []string {
+	var nodes []string
 	for _, m := range l.Managed() {
-		if m.Policy == policy && (node == "" || rank(m.Node) < rank(node)) {
-			node = m.Node
+		if m.Policy == policy {
+			nodes = append(nodes, m.Node)
 		}
 	}
-	if node != "" && rank(node) < percent {
-		return ""
-	}
-	return node
+	return except(nodes, percent)
 }
 
 // Canary is a rollout that lasts, and how far its revision has come.
@@ -71,6 +91,7 @@ type Canary struct {
 	store.Rollout
 	Connected int      `json:"connected"`         // proxies that are to get it
 	Runs      int      `json:"runs"`              // of these, how many run it
+	Of        int      `json:"of"`                // connected proxies of the policy, in the canary or not
 	Refused   []string `json:"refused,omitempty"` // that refused it
 	Gone      []string `json:"gone,omitempty"`    // that ran it last, and are not connected
 	Nacked    bool     `json:"-"`                 // some proxy refused it, of those that are known or not
@@ -94,8 +115,11 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 		if len(p.sessions) == 0 && p.known.Acked == number {
 			c.Gone = append(c.Gone, id.Node)
 		}
-		gets := func(s *session) bool { return s.Subscribed && s.track == t && reaches(r, id.Node) }
+		gets := func(s *session) bool { return s.Subscribed && s.track == t }
 		if !p.has(gets) {
+			continue
+		}
+		if c.Of++; !reaches(r, id.Node) {
 			continue
 		}
 		if c.Connected++; !p.has(func(s *session) bool { return gets(s) && s.Runs != number }) {

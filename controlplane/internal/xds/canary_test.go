@@ -2,6 +2,7 @@ package xds
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,8 +28,50 @@ func TestRank(t *testing.T) {
 		}
 		require.InDelta(t, 200*percent, reached, 150, "%g %%", percent)
 	}
-	require.True(t, reaches(&store.Rollout{Node: "edge-1"}, "edge-1"))
+	some := &store.Rollout{Percent: 90, Except: []string{"edge-1", "edge-3"}}
+	require.True(t, reaches(some, "edge-2") && reaches(some, "edge-3"))
+	require.False(t, reaches(some, "edge-1"))
 	require.False(t, reaches(&store.Rollout{Percent: 100}, ""), "no proxy has that node id")
+}
+
+// A canary has its share of the connected proxies, rounded up: those with the lowest ranks. At
+// least one is in it, and below 100 % at least one is not, if there are two.
+func TestCanaryHasItsShare(t *testing.T) {
+	ids := func(ranks ...float64) (list []string) {
+		for i, want := range ranks {
+			for j := 0; len(list) == i; j++ {
+				if node := fmt.Sprintf("n%d-%d", i, j); int(rank(node)) == int(want) {
+					list = append(list, node)
+				}
+			}
+		}
+		return list
+	}
+	low, high, even := ids(1, 2, 3, 4), ids(95, 96, 97, 98), ids(12, 37, 62, 87)
+	for _, tc := range []struct {
+		nodes   []string
+		percent float64
+		want    int
+	}{
+		{even, 10, 1}, {even, 25, 1}, {even, 26, 2}, {even, 50, 2}, {even, 90, 3}, {even, 100, 4},
+		{low, 10, 1}, {low, 50, 2}, {low, 99.9, 3}, {low, 100, 4},
+		{high, 0.001, 1}, {high, 50, 2}, {high, 75, 3}, {high, 76, 3}, {high, 100, 4},
+		{low[:1], 1, 1}, {high[:1], 1, 1}, {high[:2], 99, 1}, {nil, 50, 0},
+		{slices.Concat(low, low[:1], high), 50, 4}, // the same node id twice is one proxy
+	} {
+		r := &store.Rollout{Percent: tc.percent, Except: except(tc.nodes, tc.percent)}
+		var in []string
+		for _, node := range slices.Compact(slices.Sorted(slices.Values(tc.nodes))) {
+			if reaches(r, node) {
+				in = append(in, node)
+			}
+		}
+		require.Len(t, in, tc.want, "%v %g %%", tc.nodes, tc.percent)
+		for _, node := range tc.nodes {
+			require.Equal(t, rank(node) <= rank(slices.MaxFunc(in, byRank)), reaches(r, node), "%v %g %%", tc.nodes, tc.percent)
+		}
+	}
+	require.Empty(t, except(even, 50), "where the ranks alone give the share, nothing is kept")
 }
 
 // nodes are node ids, with ranks in ascending order.
@@ -47,7 +90,7 @@ func nodes(n int) (list []string) {
 func (f *fixture) canary(domain string, percent float64) uint64 {
 	f.t.Helper()
 	return f.add(domain, store.Draft{Rollout: &store.Rollout{
-		Percent: percent, Node: f.ledger.Choose("default", percent), State: store.Canary,
+		Percent: percent, Except: f.ledger.Choose("default", percent), State: store.Canary,
 	}})
 }
 
@@ -82,7 +125,7 @@ func TestCanary(t *testing.T) {
 			}
 			settled(1, 1, 1)
 
-			two := f.canary("two", 25)
+			two := f.canary("two", 33)
 			kill()
 			accept("two", first)
 			settled(two, 1, 1)
@@ -93,7 +136,7 @@ func TestCanary(t *testing.T) {
 			require.Equal(t, []ProxyOutcome{{Node: ids[0], Revision: two, Outcome: Acked}}, f.outcomes(two), "the others are not waited for")
 			number, c := f.lasting()
 			require.Equal(t, two, number)
-			require.Equal(t, []int{1, 1}, []int{c.Connected, c.Runs})
+			require.Equal(t, []int{1, 1, 3}, []int{c.Connected, c.Runs, c.Of})
 			came := f.proxy(ids[2])
 			accept("one", came)
 			came.hangUp()
@@ -127,7 +170,7 @@ func TestAbortIsFollowed(t *testing.T) {
 		accept("one", p)
 		two := f.canary("two", 0.001)
 		_, c := f.lasting()
-		require.Equal(t, "p", c.Node, "at least one is in it")
+		require.Equal(t, []string{"p"}, c.Except, "at least one is in it")
 		held := p.expect("two")
 		f.step(two, store.Aborted)
 		require.Equal(t, []ProxyOutcome{{Node: "p", Revision: two, Outcome: Superseded}}, f.outcomes(two))
@@ -172,7 +215,7 @@ func TestWhoRunsACanary(t *testing.T) {
 		f.apply("one")
 		first, second, filter := f.proxy(ids[0]), f.proxy(ids[1]), f.proxy(ids[1])
 		accept("one", first, second, filter)
-		number := f.canary("two", 99)
+		number := f.canary("two", 100)
 		stands := func(runs int, gone ...string) {
 			t.Helper()
 			_, c := f.lasting()
