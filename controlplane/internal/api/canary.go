@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,11 +43,11 @@ func readPercent(text string) (float64, error) {
 	return n, nil
 }
 
-// readRollout reads canary=10%&promote_after=5m&max_denied=2%, nil without canary.
+// readRollout reads canary=10%&promote_after=5m&max_denied=2%&abort_on_denied=true, nil without canary.
 func readRollout(q query) (r *store.Rollout, err error) {
 	switch given := q.has("canary"); {
-	case !given && q.get("promote_after")+q.get("max_denied") != "":
-		return nil, badRequest("promote_after and max_denied go with canary")
+	case !given && q.get("promote_after")+q.get("max_denied")+q.get("abort_on_denied") != "":
+		return nil, badRequest("promote_after, max_denied and abort_on_denied go with canary")
 	case !given:
 		return nil, nil //nolint:nilnil // all proxies at once, which is no error
 	}
@@ -62,6 +63,11 @@ func readRollout(q query) (r *store.Rollout, err error) {
 	if text := q.get("max_denied"); text != "" {
 		if r.MaxDenied, err = readPercent(text); err != nil {
 			return nil, badRequest("max_denied %w", err)
+		}
+	}
+	if text := q.get("abort_on_denied"); text != "" {
+		if r.AbortDenied, err = strconv.ParseBool(text); err != nil {
+			return nil, badRequest("abort_on_denied %s is neither true nor false", shown(text))
 		}
 	}
 	return r, nil
@@ -157,7 +163,8 @@ type watching struct {
 	canary.Sight
 	revision uint64
 	since    time.Time
-	waits    string // why it cannot be judged
+	alone    bool   // no other proxy tells what it denies
+	waits    string // why it is not promoted yet
 }
 
 // watch watches all canaries until ctx ends.
@@ -201,11 +208,10 @@ func (s *server) watchOne(ctx context.Context, policy string, now time.Time) err
 	if state == c.State {
 		return nil
 	}
-	step := store.Step{Revision: number, State: state, Why: why, Audit: store.Entry{Who: "sluice serve", Action: "promote", Text: why}}
-	if state == store.Stalled {
-		step.Audit.Action = "stall"
-	}
-	_, err = s.step(ctx, policy, step, true)
+	action := map[store.RolloutState]string{store.Promoted: "promote", store.Stalled: "stall", store.Aborted: "abort"}[state]
+	_, err = s.step(ctx, policy, store.Step{
+		Revision: number, State: state, Why: why, Audit: store.Entry{Who: "sluice serve", Action: action, Text: why},
+	}, true)
 	return err
 }
 
@@ -245,7 +251,8 @@ func (w *watching) take(rows []manage.Row, err error, c *xds.Canary, now time.Ti
 		}
 		w.Add(r.Proxy+" "+r.URL, now, n)
 	}
-	switch w.waits = silent[true]; {
+	w.alone, w.waits = others == 0, silent[true]
+	switch {
 	case err != nil:
 		w.waits = err.Error()
 	case c.Connected == 0:
@@ -254,14 +261,21 @@ func (w *watching) take(rows []manage.Row, err error, c *xds.Canary, now time.Ti
 		w.waits = fmt.Sprintf("%d of its %d proxies run it", c.Runs, c.Connected)
 	case len(c.Gone) > 0:
 		w.waits = c.Gone[0] + " ran it and is gone"
-	case w.waits == "" && others == 0:
+	case w.waits == "" && w.alone:
 		w.waits = silent[false]
 	}
 }
 
 // next says how the canary is to stand, and why.
 func (w *watching) next(c *xds.Canary, now time.Time) (store.RolloutState, string) {
-	switch proxy, _, ended := strings.Cut(w.Ended, " "); {
+	bad, missing := w.Judge(c.MaxDenied)
+	if w.alone {
+		bad = ""
+	}
+	proxy, _, ended := strings.Cut(w.Ended, " ")
+	switch why := cmp.Or(w.waits, missing); {
+	case bad != "" && c.AbortDenied:
+		return store.Aborted, bad
 	case c.State == store.Stalled:
 		return store.Stalled, c.Why
 	case len(c.Refused) > 0:
@@ -270,16 +284,34 @@ func (w *watching) next(c *xds.Canary, now time.Time) (store.RolloutState, strin
 		return store.Stalled, "refused by a proxy that has accepted it since, or is gone"
 	case ended:
 		return store.Stalled, "the filter of " + proxy + " has crashed, or the proxy was restarted"
-	case c.PromoteAfter == 0 || now.Before(w.since.Add(c.PromoteAfter)) || w.waits != "":
-		return store.Canary, w.waits
-	}
-	switch bad, missing := w.Judge(c.MaxDenied); {
 	case bad != "":
 		return store.Stalled, bad
-	case missing != "":
-		return store.Canary, missing
+	case c.PromoteAfter == 0 || now.Before(w.since.Add(c.PromoteAfter)) || why != "":
+		return store.Canary, why
 	}
 	return store.Promoted, "by itself after " + c.PromoteAfter.String()
+}
+
+// says is what the canary waits for, in words.
+func (w *watching) says(c *xds.Canary, now time.Time) string {
+	state, why := w.next(c, now)
+	at := w.since.Add(c.PromoteAfter)
+	when := "will be promoted at " + at.UTC().Format(time.TimeOnly+"Z")
+	switch {
+	case state == store.Stalled:
+		return "stalled, waits for promote or abort: " + why
+	case state == store.Aborted:
+		return "will be aborted: " + why
+	case state == store.Promoted, c.PromoteAfter > 0 && why == "":
+		return when + " unless it stalls"
+	case c.PromoteAfter > 0 && now.Before(at):
+		return when + " or later, waits: " + why
+	case c.PromoteAfter > 0:
+		return "waits: " + why
+	case why != "":
+		return "waits for promote or abort; " + why
+	}
+	return "waits for promote or abort"
 }
 
 // canaryStatus is how the canary of a policy stands, nil if there is none.
@@ -294,14 +326,5 @@ func (s *server) canaryStatus(policy string, now time.Time) *CanaryStatus {
 	if w == nil || w.revision != number {
 		w = &watching{since: now}
 	}
-	st := &CanaryStatus{Revision: number, Canary: c, Seen: w.Rules(), Says: "waits for promote or abort"}
-	switch state, why := w.next(&c, now); {
-	case state == store.Stalled:
-		st.Says = "stalled, waits for promote or abort: " + why
-	case c.PromoteAfter > 0 && why != "":
-		st.Says = "waits: " + why
-	case c.PromoteAfter > 0:
-		st.Says = fmt.Sprintf("promoted by itself after %s, at %s", c.PromoteAfter, w.since.Add(c.PromoteAfter).UTC().Format(time.TimeOnly+"Z"))
-	}
-	return st
+	return &CanaryStatus{Revision: number, Canary: c, Seen: w.Rules(), Says: w.says(&c, now)}
 }

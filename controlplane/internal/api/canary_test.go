@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/canary"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
@@ -102,7 +104,8 @@ func TestCanaryIsPromotedByItself(t *testing.T) {
 	number := f.begin("&promote_after=1m")
 	st := f.look(0, 0, 0, 0)
 	require.Equal(t, []int{1, 1}, []int{st.Connected, st.Runs})
-	require.Contains(t, st.Says, "promoted by itself after 1m0s, at ")
+	ends := f.at.Add(time.Minute).UTC().Format(time.TimeOnly + "Z")
+	require.Equal(t, "will be promoted at "+ends+" or later, waits: no rule has decided 100 requests there yet", st.Says)
 	f.as("", "POST /v1/policies", managed, 409, fmt.Sprintf("revision %d of policy default is a canary: end that first, by sluice promote or sluice abort", number))
 	f.as("", "POST /v1/rollback/1", "", 409, "is a canary")
 	f.as("", "GET /metrics", "", 200, "\nsluice_canaries 1\n", "\nsluice_canaries_stalled 0\n")
@@ -148,6 +151,7 @@ func TestCanaryStalls(t *testing.T) {
 			st := f.server.canaryStatus("default", f.at)
 			why := strings.ReplaceAll(tc.why, "%s", f.chosen)
 			require.Equal(t, "stalled, waits for promote or abort: "+why, st.Says)
+			f.as("", "GET /metrics", "", 200, "\nsluice_canaries 0\n", "\nsluice_canaries_stalled 1\n")
 			require.Equal(t, store.Stalled, f.state(number))
 			f.look(time.Hour, 1000, 10, 10)
 			require.Equal(t, store.Stalled, f.state(number), "it stays so")
@@ -163,6 +167,44 @@ func TestCanaryStalls(t *testing.T) {
 			require.Equal(t, []uint64{number + 1, 1}, []uint64{a.Number, a.Replaces}, "what was aborted is not what it replaces")
 		})
 	}
+}
+
+// A canary is judged from 100 requests on, whether or not it is promoted by itself, and not only when that is due.
+func TestCanaryIsJudgedWhileItRuns(t *testing.T) {
+	for _, query := range []string{"", "&promote_after=1h"} {
+		f := newCanaryFixture(t)
+		number := f.begin(query)
+		f.look(0, 0, 0, 0)
+		st := f.look(2*time.Second, 90, 72, 0)
+		require.Contains(t, st.Says, "no rule has decided 100 requests there yet")
+		require.Equal(t, store.Canary, f.state(number))
+		st = f.look(2*time.Second, 10, 8, 0)
+		require.Equal(t, "stalled, waits for promote or abort: per-user denies 80.0 % of 100 requests there, 0.0 % of 200 elsewhere",
+			f.server.canaryStatus("default", f.at).Says)
+		require.Equal(t, store.Stalled, f.state(number))
+		require.Contains(t, st.Says, "stalled, ")
+		f.as("", "GET /metrics", "", 200, "\nsluice_canaries 0\n", "\nsluice_canaries_stalled 1\n")
+	}
+}
+
+// With abort_on_denied the other proxies' revision is back without anybody's word, also where a crash has the canary
+// stalled before. What else would make it stall aborts nothing.
+func TestCanaryIsAbortedByItself(t *testing.T) {
+	f := newCanaryFixture(t)
+	number := f.begin("&abort_on_denied=true")
+	f.look(0, 0, 0, 0)
+	require.Equal(t, "waits for promote or abort", f.look(2*time.Second, 100, 0, 0).Says)
+	f.proxies[f.chosen].starts.Add(1)
+	require.Contains(t, f.look(2*time.Second, 40, 0, 0).Says, "has crashed")
+	require.Equal(t, store.Stalled, f.state(number))
+	require.Nil(t, f.look(2*time.Second, 100, 80, 1))
+	require.Equal(t, store.Aborted, f.state(number))
+	f.eventuallyRun(func(n uint64) bool { return n == 1 }, 3)
+	list, err := f.store.Audit(t.Context(), "default", 1, 0)
+	require.NoError(t, err)
+	require.Equal(t, []string{"abort", "sluice serve", "per-user denies 33.3 % of 240 requests there, 0.4 % of 480 elsewhere"},
+		[]string{list[0].Action, list[0].Who, list[0].Text})
+	f.as("", "POST /v1/policies?canary=5%25&abort_on_denied=maybe", managed, 400, "is neither true nor false")
 }
 
 // A refusal that comes while the counts are read counts, before this serve knows of it, too.
@@ -208,7 +250,20 @@ func TestCanaryThatCannotBeJudged(t *testing.T) {
 	require.Equal(t, number, a.Number)
 	f.eventuallyRun(func(n uint64) bool { return n == number }, 3)
 	f.begin("")
-	require.Equal(t, "waits for promote or abort", f.look(0, 0, 0, 0).Says)
+	require.Equal(t, "waits for promote or abort; serve has no management token: start it with --manage-token-file", f.look(0, 0, 0, 0).Says)
+}
+
+// What a canary denies is no reason to stall where there is nothing to compare it with.
+func TestCanaryAlone(t *testing.T) {
+	w, c := watching{Sight: canary.NewSight(), revision: 2}, xds.Canary{Connected: 1, Runs: 1}
+	c.State, c.MaxDenied, c.AbortDenied = store.Canary, 2, true
+	for i := range uint64(2) {
+		row := manage.Row{Asked: manage.Asked{Proxy: "p", Revision: 2}}
+		require.NoError(t, json.Unmarshal(fmt.Appendf(nil, `{"stats":[{"rule":"r","metrics":{"denied":%d}}],"vm_starts":5}`, 1000*i), &row))
+		w.take([]manage.Row{row}, nil, &c, time.Unix(int64(i), 0))
+	}
+	require.Equal(t, "r denies 100.0 % of 1000 requests there, 0.0 % of 0 elsewhere", w.Rules()[0].String())
+	require.Equal(t, "waits for promote or abort; there is no other proxy to compare with", w.says(&c, time.Unix(1, 0)))
 }
 
 // What else is refused is in the script policies.txtar.

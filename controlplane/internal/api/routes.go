@@ -59,7 +59,7 @@ type body struct {
 func (s *server) routes() []route {
 	routes := []route{
 		{"POST /v1/policies", inBody, access.Apply, s.apply,
-			[]string{"file", "wasm", "base", "canary", "promote_after", "max_denied"},
+			[]string{"file", "wasm", "base", "canary", "promote_after", "max_denied", "abort_on_denied"},
 			&body{policy.MaxBytes, "policy is larger than %d bytes (1 MiB), the most a policy may have"}},
 		{"POST /v1/changes", inBody, access.Apply, s.applySeveral, []string{},
 			&body{maxChanges, "the policies are larger than %d bytes (8 MiB) together: apply them in parts"}},

@@ -30,6 +30,16 @@ type Count struct {
 
 func (c Count) percent() float64 { return 100 * float64(c.Denied) / float64(max(c.Requests, 1)) }
 
+// atMost is the share that others may deny who were seen to decide this. Of few requests, chance alone may hide
+// three more denials (the rule of three: 95 % confidence), so that a canary which reaches the number first
+// is not taken for one that denies more.
+func (c Count) atMost() float64 {
+	if c.Requests > 0 && c.Requests < enough {
+		c.Requests, c.Denied = c.Requests+3, c.Denied+3
+	}
+	return c.percent()
+}
+
 // Rule is what a rule has decided on both sides.
 type Rule struct {
 	Rule   string `json:"rule"`
@@ -101,18 +111,14 @@ func (s *Sight) Rules() []Rule {
 }
 
 // Judge says which rule denies a share that is more than maxDenied percentage points above
-// that of the others, or what is missing for a judgement. Where the others have too few
-// requests of a rule, or do not have it, their share counts as 0.
+// of the others, or what is missing for a judgement. Where the others have no request of a rule, or
+// do not have it, their share counts as 0.
 func (s *Sight) Judge(maxDenied float64) (bad, missing string) {
 	missing = fmt.Sprintf("no rule has decided %d requests there yet", enough)
 	for _, r := range s.Rules() {
-		most := maxDenied
-		if r.Others.Requests >= enough {
-			most += r.Others.percent()
-		}
 		switch {
 		case r.Canary.Requests < enough:
-		case r.Canary.percent() > most:
+		case r.Canary.percent() > maxDenied+r.Others.atMost():
 			return r.String(), ""
 		default:
 			missing = ""

@@ -41,12 +41,13 @@ It exits with 1 if a proxy refuses the policy, and so keeps its last good one, o
 not answer in time.
 With --canary only a part of the policy's proxies get the revision, at least one that is
 connected, until sluice promote or sluice abort. Until then apply and rollback of that
-policy are refused. sluice status shows what the canary denies, and whether it has
-stalled: then it is not promoted by itself.`,
+policy are refused. A canary stalls if one of its proxies refuses it or crashes, or if a rule
+denies too much there: then it is not promoted by itself. sluice status shows what it
+denies, and what it waits for.`,
 		Example: `  sluice apply -f edge.yaml -f inner.yaml --server https://sluice.example:18080 --token-file token
   sluice apply -f policy.yaml --wasm /opt/sluice/sluice-2.wasm   # also change the filter's binary
   sluice apply -f policy.yaml --wasm ''                          # back to the node's own or serve --wasm
-  sluice apply -f policy.yaml --canary 10% --promote-after 5m --max-denied 2%`,
+  sluice apply -f policy.yaml --canary 10% --promote-after 5m --max-denied 2% --abort-on-denied`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return apply(cmd, o) },
 	}
 	cmd.Flags().StringArrayVarP(&o.files, "file", "f", nil, "policy `FILE`, - for standard input (required); again for each further policy")
@@ -55,7 +56,8 @@ stalled: then it is not promoted by itself.`,
 	addWaitFlag(cmd, &o.wait)
 	cmd.Flags().String("canary", "", "`SHARE` of the policy's proxies that get the revision until it is promoted or aborted, such as 10%")
 	cmd.Flags().Duration("promote-after", 0, "promote the canary by itself after this `TIME` under watch, from 1s, if no proxy has refused it, none of their filters has crashed, and no rule denies too much there")
-	cmd.Flags().String("max-denied", "", "for --promote-after: `SHARE` of its requests that a rule may deny beyond what it denies on the other proxies, from 100 requests on (default 2%)")
+	cmd.Flags().String("max-denied", "", "`SHARE` of its requests that a rule may deny on the canary beyond what it denies on the other proxies (default 2%); from 100 requests on the canary stalls above it")
+	cmd.Flags().Bool("abort-on-denied", false, "abort the canary by itself where it would stall because a rule denies too much")
 	return cmd
 }
 
@@ -79,7 +81,9 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 		return err
 	}
 	query := url.Values{}
-	for flag, parameter := range map[string]string{"canary": "canary", "promote-after": "promote_after", "max-denied": "max_denied"} {
+	for flag, parameter := range map[string]string{
+		"canary": "canary", "promote-after": "promote_after", "max-denied": "max_denied", "abort-on-denied": "abort_on_denied",
+	} {
 		if f := cmd.Flags().Lookup(flag); f.Changed {
 			query.Set(parameter, f.Value.String())
 		}
@@ -110,6 +114,9 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 	r := rollOut{client: c, output: o.output, wait: o.wait, done: "applied"}
 	if share := query.Get("canary"); share != "" {
 		r.done += " as a canary of " + share + ", until sluice promote or sluice abort"
+		if after := query.Get("promote_after"); after != "" {
+			r.done += ", or by itself after " + after + " unless it stalls"
+		}
 	}
 	return r.run(cmd, applied...)
 }

@@ -118,7 +118,7 @@ func TestCanaryOnPages(t *testing.T) {
 	}
 	do("/v1/policies?canary=10%25")
 	_, text := b.get("/console/")
-	require.Contains(t, text, `Revision <a href="/console/revisions/2?policy=default">2</a> is a canary of 10 % on 0 of 0 connected proxies: waits for promote or abort.`)
+	require.Contains(t, text, `Revision <a href="/console/revisions/2?policy=default">2</a> is a canary of 10 % on 0 of 0 connected proxies: waits for promote or abort; `)
 	_, text = b.get("/console/revisions")
 	require.Regexp(t, `(?s)>2</a>.*<td> canary</td>.*>1</a>.*<td>current</td>`, text)
 	do("/v1/abort")

@@ -154,9 +154,10 @@ type Rollout struct {
 	Except       []string      `json:"except,omitempty"`           // node ids, sorted: by the hash they would be in it and are not, or the reverse
 	PromoteAfter time.Duration `json:"promote_after_ns,omitempty"` // 0: not by itself
 	MaxDenied    float64       `json:"max_denied"`                 // percentage points of requests above what the others deny
+	AbortDenied  bool          `json:"abort_on_denied,omitempty"`  // above that it is aborted, else it stalls
 	Who          string        `json:"who"`                        // began it
 	State        RolloutState  `json:"state"`
-	Why          string        `json:"why,omitempty"` // it has stalled
+	Why          string        `json:"why,omitempty"` // it has stalled, or ended by itself
 }
 
 // RolloutState is how a rollout stands.
