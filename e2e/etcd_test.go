@@ -249,6 +249,30 @@ func (s *several) amid(t *testing.T, args ...string) (out, errs string, begun ti
 	return stdout.String(), errs, begun, heal
 }
 
+// Two serves on one etcd that count in memory say that they let a limit over all proxies through twice,
+// and what to do. With another store than memory, or a directory, they say nothing.
+func TestSeveralServesCountApart(t *testing.T) {
+	etcd, redis := servertest.StartEtcd(t, 1), servertest.StartRedis(t, servertest.Redis(t))
+	policy := file(t, "policy.yaml", "version: 1\nrules: [{name: all, scope: cluster, limits: [10/1h]}]\n")
+	const says = "this serve keeps quotas in memory, so each serve on the store lets the whole limit of a rule of scope cluster through: " +
+		"start all of them with the same --quota-store redis://HOST:PORT\n"
+	for _, tc := range []struct {
+		store, quotas string
+		apart         bool
+	}{{etcd.URL(), "memory", true}, {etcd.URL(), "memory", true}, {etcd.URL(), "redis://" + redis.Addr(), false}, {"", "memory", false}} {
+		c := &controlPlane{
+			data: t.TempDir() + "/data", store: tc.store, xds: freeAddress(t), http: freeAddress(t),
+			flags: []string{"--wasm", "/f.wasm", "--quota-store", tc.quotas},
+		}
+		c.start(t)
+		t.Cleanup(func() { c.kill(t) })
+		_, errs, _ := sluice(t, "apply", "-f", policy, "--server", c.url())
+		require.Equal(t, tc.apart, strings.Contains(errs, "warning: "+says), errs)
+		out, _, _ := sluice(t, "status", "--server", c.url())
+		require.Equal(t, tc.apart, strings.Contains(out, "LIMITS OVER ALL PROXIES ARE NOT KEPT: "+says), out)
+	}
+}
+
 // An etcd without space takes no changes until it has some again: a serve says so, also one that
 // starts meanwhile, and serves what it knows.
 func TestSeveralServesOnAFullEtcd(t *testing.T) {

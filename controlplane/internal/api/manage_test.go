@@ -99,13 +99,14 @@ func TestMisfits(t *testing.T) {
 	p, _, _, err := policyfile.Read("p.yaml", []byte("version: 1\nquota: {cluster: quota_eu}\nrules: [{name: r, scope: cluster, limits: [1/1h]}]\n"))
 	require.NoError(t, err)
 	proxies := []xds.Managed{{Node: "edge-0"}, {Node: "edge-1", Quota: "sluice_quota"}, {Node: "edge-2", Quota: "quota_eu"}, {Node: "edge-3", Quota: "*"}}
-	require.Empty(t, misfits(p, nil), "no proxy")
+	require.Empty(t, new(Quota).misfits(p, nil), "no proxy")
 	require.Equal(t, []string{`quota.cluster is "quota_eu", but the quota service's cluster in the Envoy of edge-1 is "sluice_quota": ` +
 		"on_unavailable will decide rules of scope cluster",
 		`whether the Envoy of edge-0 has the cluster "quota_eu" of the quota service is not known, because sluice.quota_cluster in the node's metadata names none: ` +
-			"without it on_unavailable will decide rules of scope cluster"}, misfits(p, proxies))
+			"without it on_unavailable will decide rules of scope cluster"}, new(Quota).misfits(p, proxies))
+	require.Equal(t, []string{countedApart}, (&Quota{Apart: true}).misfits(p, nil), "others on the store count for themselves")
 	p.Rules[0].Scope = policy.ScopeProxy
-	require.Empty(t, misfits(p, proxies), "no rule asks the quota service")
+	require.Empty(t, (&Quota{Apart: true}).misfits(p, proxies), "no rule asks the quota service")
 }
 
 // listener is where a proxy answers management requests.

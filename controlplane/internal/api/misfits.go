@@ -13,7 +13,7 @@ import (
 
 // misfits says where proxies, by what they tell of themselves, lack what the policy takes
 // for granted, or do not tell whether they have it.
-func misfits(p *policy.Policy, proxies []xds.Managed) (warnings []string) {
+func (q *Quota) misfits(p *policy.Policy, proxies []xds.Managed) (warnings []string) {
 	port := manageOf(p).Port
 	names, first := lacking(proxies, func(m xds.Managed) bool { at := manage.Port(m.Address); return port != 0 && at != 0 && at != port })
 	if names != "" {
@@ -22,6 +22,9 @@ func misfits(p *policy.Policy, proxies []xds.Managed) (warnings []string) {
 	}
 	if !slices.ContainsFunc(p.Rules, func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }) {
 		return warnings
+	}
+	if q.Apart {
+		warnings = append(warnings, countedApart)
 	}
 	names, first = lacking(proxies, func(m xds.Managed) bool { return m.Quota != "" && m.Quota != "*" && m.Quota != p.Quota.Cluster })
 	if names != "" {

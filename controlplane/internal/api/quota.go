@@ -2,15 +2,18 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/counters"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	counted "github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
@@ -21,6 +24,30 @@ type Quota struct {
 	// Private says that no other service has its store: it knows nothing of proxies
 	// that do not ask it.
 	Private bool
+	// Apart says that other control planes may be on the store of policies, each of which
+	// has a private service like this one.
+	Apart bool
+}
+
+// countedApart is what apply and status say where rules of scope cluster count apart.
+const countedApart = "this serve keeps quotas in memory, so each serve on the store lets the whole limit of a rule of scope cluster through: " +
+	"start all of them with the same --quota-store redis://HOST:PORT"
+
+// countsApart says whether a revision has rules of scope cluster that each control plane on the store
+// counts for itself.
+func (s *server) countsApart(ctx context.Context, number uint64) (bool, error) {
+	if !s.Quota.Apart || number == 0 {
+		return false, nil
+	}
+	r, err := s.Store.Get(ctx, number)
+	if errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrNotFound) {
+		return false, nil // status tells of that by itself
+	}
+	of := struct{ Rules []struct{ Scope string } }{}
+	if err == nil {
+		err = json.Unmarshal(r.JSON, &of)
+	}
+	return slices.ContainsFunc(of.Rules, func(r struct{ Scope string }) bool { return r.Scope == "cluster" }), err
 }
 
 // ofCluster returns the operation if it is on a key of a rule of scope cluster in the

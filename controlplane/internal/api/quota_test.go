@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,6 +33,29 @@ func (b *brokenStore) Swap(ctx context.Context, swaps []quota.Swap, done func(in
 	}
 	for i := range swaps {
 		done(i, quota.Result{Outcome: quota.Failed, Err: errors.New("connection refused")})
+	}
+}
+
+// TestCountedApart: where each control plane on a store counts for itself, status says so while a policy in force
+// has a rule of scope cluster.
+func TestCountedApart(t *testing.T) {
+	for _, apart := range []bool{false, true} {
+		f := newFixtureWith(t, func(o *Options) { o.Quota.Apart = apart })
+		says := func(want bool) {
+			t.Helper()
+			var st Status
+			f.json("GET", "/v1/status", "", 200, &st)
+			require.Equal(t, map[bool]string{true: countedApart}[want], st.Apart)
+		}
+		says(false)
+		f.as("", "POST /v1/policies", good, 201)
+		says(false)
+		var applied Applied
+		f.json("POST", "/v1/policies", leased, 201, &applied)
+		require.Equal(t, apart, slices.Contains(applied.ProxyWarnings, countedApart))
+		says(apart)
+		f.as("", "POST /v1/policies", good, 201)
+		says(false)
 	}
 }
 

@@ -24,9 +24,10 @@ const (
 type Status struct {
 	Policies []PolicyStatus    `json:"policies"` // by name
 	Proxies  []xds.ProxyStatus `json:"proxies"`
-	Untaken  int               `json:"untaken"`           // connected proxies that no policy is for
-	CutOff   string            `json:"cut_off,omitempty"` // why nothing can be changed here: the store is out of reach
-	Behind   int               `json:"behind,omitempty"`  // connected proxies with newer revisions of this store, which this serve does not have
+	Untaken  int               `json:"untaken"`                // connected proxies that no policy is for
+	CutOff   string            `json:"cut_off,omitempty"`      // why nothing can be changed here: the store is out of reach
+	Apart    string            `json:"quotas_apart,omitempty"` // why rules of scope cluster admit more than their limit, and what to do
+	Behind   int               `json:"behind,omitempty"`       // connected proxies with newer revisions of this store, which this serve does not have
 }
 
 // PolicyStatus is how one policy stands.
@@ -57,6 +58,13 @@ func (s *server) status(w http.ResponseWriter, r *request) error {
 			return err
 		}
 		st.Policies = append(st.Policies, of)
+		isApart, err := s.countsApart(r.Context(), ledger.Current(name))
+		if err != nil {
+			return err
+		}
+		if isApart {
+			st.Apart = countedApart
+		}
 	}
 	if only != "" {
 		st.Proxies = slices.DeleteFunc(st.Proxies, func(p xds.ProxyStatus) bool { return p.Policy != only })
