@@ -136,7 +136,7 @@ func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *p
 
 // await waits until the proxy answers requests.
 func (p *proxy) await(t *testing.T) {
-	eventually(t, time.Minute, "the proxy to serve", func() bool { return answered("http://" + p.address + "/ready") })
+	eventually(t, time.Minute, "the proxy to serve", func() bool { _, _, err := p.try("/ready"); return err == nil })
 }
 
 // load returns a load on the proxy.

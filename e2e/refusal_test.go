@@ -77,6 +77,35 @@ func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
 	})
 }
 
+// A proxy that was given no policy serves no request until the control plane gives it one, on no listener,
+// also where the control plane is there and has none. Only --open-without-policy lets requests through.
+func TestStartWithoutAPolicy(t *testing.T) {
+	t.Parallel()
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		c := startControlPlane(t)
+		c.kill(t)
+		management := &proxy{address: freeAddress(t)}
+		closed := d.start(t, proxyOptions{node: "closed", xds: c.xds, manage: management.address})
+		open := d.start(t, proxyOptions{node: "open", xds: c.xds, flags: []string{"--open-without-policy"}})
+		serves := func(status int) {
+			t.Helper()
+			require.Equal(t, status, closed.status(t, "/", "x-user-id", "alice"))
+			require.Equal(t, http.StatusOK, open.status(t, "/", "x-user-id", "bob"))
+		}
+		serves(http.StatusInternalServerError)
+		require.Equal(t, http.StatusInternalServerError, management.status(t, "/"))
+		c.start(t)
+		c.awaitConnected(t, "closed")
+		serves(http.StatusInternalServerError)
+		c.apply(t, perUser("1/"+far)+managed)
+		serves(http.StatusOK)
+		require.Equal(t, http.StatusTooManyRequests, closed.status(t, "/", "x-user-id", "alice"))
+		require.Equal(t, http.StatusTooManyRequests, open.status(t, "/", "x-user-id", "bob"))
+		c.kill(t)
+		require.Equal(t, http.StatusTooManyRequests, closed.status(t, "/", "x-user-id", "alice"), "it keeps what it has")
+	})
+}
+
 // kill -9 during applies loses no acknowledged revision. The proxy keeps enforcing
 // meanwhile and reconnects.
 func TestControlPlaneKilled(t *testing.T) {

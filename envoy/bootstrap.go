@@ -31,7 +31,7 @@ const (
 // BootstrapOptions says what a bootstrap wires together. Addresses are
 // HOST:PORT; those that Envoy binds are IPs and may have port 0.
 type BootstrapOptions struct {
-	Plugin   Plugin // Policy may be empty: EmptyPolicy
+	Plugin   Plugin // Policy may be empty: with XDS none until that answers, else EmptyPolicy
 	Listen   string
 	Upstream string
 	Admin    string
@@ -44,6 +44,9 @@ type BootstrapOptions struct {
 	// the proxy takes the first that answers.
 	XDS    []string
 	XDSTLS *ClientTLS
+	// OpenWithoutPolicy has the proxy let requests through, where it would answer 500 because Plugin has no policy and
+	// XDS has given none yet.
+	OpenWithoutPolicy bool
 
 	AccessLog string   // file of the access log; empty = none
 	Headers   []string // request headers that it shows
@@ -229,6 +232,11 @@ func (v bootstrapView) Announced() string {
 // FilterName is the HTTP filter's name, which is also that of the resource it
 // is served as.
 func (v bootstrapView) FilterName() string { return cmp.Or(v.Plugin.Name, ResourceName) }
+
+// IsClosed says whether the proxy serves no request before the control plane has given it a policy.
+func (v bootstrapView) IsClosed() bool {
+	return len(v.XDS) > 0 && len(v.Plugin.Policy) == 0 && !v.OpenWithoutPolicy
+}
 
 // VMCapabilities says whether the list of capabilities is where Envoy reads it since 1.40.
 func (v bootstrapView) VMCapabilities() bool { return TakesVMCapabilities(v.Plugin.Envoy) }

@@ -27,6 +27,11 @@ var bootstraps = map[string]BootstrapOptions{
 		Listen: ":10000", Upstream: "api.example.com:8080", Admin: "[::1]:9901",
 		XDS: []string{"127.0.0.1:18000"}, Node: "edge-1",
 	},
+	"xds-open": {
+		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm"}, OpenWithoutPolicy: true,
+		Listen: ":10000", Upstream: "api.example.com:8080", Admin: "[::1]:9901",
+		XDS: []string{"127.0.0.1:18000"}, Node: "edge-1",
+	},
 	"quota": {
 		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm", Policy: []byte(somePolicy)},
 		Listen: "127.0.0.1:10000", Upstream: "127.0.0.1:8080", Admin: "127.0.0.1:9901",
