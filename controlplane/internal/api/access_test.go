@@ -94,7 +94,7 @@ func TestRolesOfSomePolicies(t *testing.T) {
 	f.as("edge:apply", "POST /v1/policies", good, 403,
 		`to apply needs the role apply with the policy \"default\": token edge:apply has the role none with it`)
 	f.as("edge:apply,default:read", "POST /v1/changes", change(t, edge, good), 403)
-	f.as("default:apply", "POST /v1/policies", good, 201)
+	f.as("default:apply,edge:apply", "POST /v1/policies", good, 201)
 	for _, request := range []string{
 		"GET /v1/policies", "GET /v1/policies/current", "GET /v1/policies/1", "GET /v1/status", "GET /v1/audit", "POST /v1/explain",
 		"POST /v1/rollback/1", "GET /v1/revisions/1/wait", "POST /v1/promote", "POST /v1/abort", "GET /v1/backup", "GET /metrics",
@@ -120,6 +120,35 @@ func TestRolesOfSomePolicies(t *testing.T) {
 		require.Equal(t, "edge", e.Policy)
 	}
 	require.Contains(t, list.Entries[len(list.Entries)-1].Text, "; for other proxies")
+}
+
+// Rules of one domain count together: so a policy gets a domain that another one has or had only by somebody who has
+// the role there, too.
+func TestDomainOfAnotherPolicy(t *testing.T) {
+	f := newFixtureWith(t, withRoles)
+	in := func(domain, policy string) string {
+		return strings.Replace(named(policy, policy+"-*"), "domain: shop\n", domain, 1)
+	}
+	const shop, own, former = "domain: shop\n", "domain: own\n", "domain: former\n"
+	apply := func(role, text string, code int, says ...string) {
+		t.Helper()
+		f.as(role, "POST /v1/policies", text, code, says...)
+	}
+	apply("admin", in(shop, "edge"), 201)
+	apply("admin", in(former, "core"), 201)
+	apply("core:apply", in(shop, "core"), 403, `to take the domain \"shop\", which the policy edge has or had, needs the role apply `+
+		`with the policy \"edge\": token core:apply has the role none with it`)
+	apply("core:apply,edge:read", in(shop, "core"), 403)
+	apply("core:apply", in(own, "core"), 201)
+	apply("edge:apply", in("domain: elsewhere\n", "edge"), 201)
+	apply("core:apply", in(shop, "core"), 403, "which the policy edge has or had")
+	apply("core:apply", in(former, "core"), 201)
+	apply("core:apply,edge:apply", in(shop, "core"), 201)
+	apply("core:apply", in(shop, "core")+"# the same domain\n", 201)
+	f.as("core:apply", "POST /v1/rollback/3?policy=core", "", 201)
+	f.as("core:apply", "POST /v1/rollback/6?policy=core", "", 403, "which the policy edge has or had")
+	apply("admin", "version: 1\nrules: []\n", 201)
+	apply("core:apply", in("", "core"), 403, `to take the domain \"default\", which the policy default has or had`)
 }
 
 // What the policy hands to others is for admins.

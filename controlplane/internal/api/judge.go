@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -76,6 +77,11 @@ func (s *server) judge(ctx context.Context, proposed proposal, standing []store.
 			return j, err
 		}
 	}
+	if before.policy == nil || before.policy.Domain != p.Domain {
+		if err := s.takesDomain(ctx, d.Policy, p.Domain, standing); err != nil {
+			return j, err
+		}
+	}
 	if d.Rollout != nil {
 		if err := s.beginCanary(ctx, &d, before); err != nil {
 			return j, err
@@ -87,6 +93,32 @@ func (s *server) judge(ctx context.Context, proposed proposal, standing []store.
 	}
 	d.Audit = entry(ctx, before, d, p, changes)
 	return judgement{d, p, warnings, changes, before.revision.Number}, nil
+}
+
+// takesDomain refuses that a policy takes a domain that another one has or had, of somebody who may not apply that one:
+// its counters would be those of the other.
+func (s *server) takesDomain(ctx context.Context, name, domain string, standing []store.Summary) error {
+	for _, r := range standing {
+		if r.Damaged || r.Policy == name || access.FromContext(ctx).On(r.Policy) >= access.Apply {
+			continue
+		}
+		other, err := s.Store.Get(ctx, r.Number)
+		if errors.Is(err, store.ErrDamaged) {
+			continue // no proxy gets it
+		}
+		of := struct{ Domain string }{policy.DefaultDomain}
+		if err == nil {
+			err = json.Unmarshal(other.JSON, &of)
+		}
+		if err != nil {
+			return err
+		}
+		if of.Domain == domain {
+			what := fmt.Sprintf("to take the domain %s, which the policy %s has or had,", shown(domain), r.Policy)
+			return missing(ctx, r.Policy, access.Apply, what)
+		}
+	}
+	return nil
 }
 
 // current is the newest revision of a policy, with which the next one is compared.
