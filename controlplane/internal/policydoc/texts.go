@@ -63,7 +63,7 @@ var texts = map[string]string{
 	"key.method":    "Upper case.",
 	"key.path":      `Without query and parameters, escapes resolved: "full", or {segment: 2}, which is b of /a/b/c.`,
 	"key.query":     "This query parameter, the first if it is repeated. If there is none, one that an upstream takes for it counts, such as Q or q[].",
-	"key.cookie":    "This cookie, the first if it is repeated.",
+	"key.cookie":    "This cookie, the first if it is repeated. Empty where servers disagree because quotes go on over \";\", so that such requests count together.",
 	"key.route":     "The route that Envoy chose, if it has a name.",
 	"key.jwt":       "A claim that Envoy's jwt_authn filter, placed before this one, has verified.",
 	"key.property":  `An attribute of Envoy, by the segments of its path: ["connection", "uri_san_peer_certificate"].`,

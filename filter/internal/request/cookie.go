@@ -7,7 +7,8 @@ import (
 )
 
 // Cookie returns the value of a cookie, in the one spelling of all those that Go's
-// net/http, Node's cookie, Django and Python's http.cookies read as the same.
+// net/http, Node's cookie, Django and Python's http.cookies read as the same. Where some read another cookie
+// than others it is empty, so that no client chooses its key by that.
 func (r *Request) Cookie(number int) (string, bool) {
 	c := &r.cookies[number]
 	if !r.knows(&c.lazy) {
@@ -24,15 +25,34 @@ func (r *Request) findCookie(name string) (string, bool) {
 	if strings.IndexByte(all, ',') >= 0 {
 		all = strings.Join(r.Values(r.cookieHeader), ";")
 	}
-	return cookieIn(all, name)
+	return cookieOf(all, name)
+}
+
+// cookieOf returns the value of a cookie, or the empty one where servers disagree: Flask's and Python's http.cookies let
+// quotes go on over ";".
+func cookieOf(header, name string) (value string, found bool) {
+	value, found = cookieIn(header, name, false)
+	if strings.IndexByte(header, '"') >= 0 {
+		if other, isThere := cookieIn(header, name, true); isThere != found || other != value {
+			return "", true
+		}
+	}
+	return value, found
 }
 
 // cookieIn returns the value of the first cookie of a name. One that Go passes over, or
-// whose name differs in case (ASP.NET), counts only where there is no other.
-func cookieIn(header, name string) (value string, found bool) {
+// whose name differs in case (ASP.NET), counts only where there is no other. With quoted a value
+// in quotes goes on over ";".
+func cookieIn(header, name string, quoted bool) (value string, found bool) {
 	for more := true; more; {
-		var pair string
-		pair, header, more = strings.Cut(header, ";")
+		end := strings.IndexByte(header, ';')
+		if quoted {
+			end = quotedEnd(header, end)
+		}
+		pair := header
+		if more = end >= 0; more {
+			pair, header = header[:end], header[end+1:]
+		}
 		key, text, isPair := strings.Cut(pair, "=")
 		if !isPair || !strings.EqualFold(strippedCookie(key), name) {
 			continue
@@ -49,14 +69,50 @@ func cookieIn(header, name string) (value string, found bool) {
 	return value, found
 }
 
+// quotedEnd returns where the header's first pair ends: at the first ";" behind quotes around all of its value, -1 for the
+// header's end. Where there are no such quotes that is end.
+func quotedEnd(header string, end int) int {
+	begin := strings.IndexByte(header, '=') + 1
+	if begin == 0 || end >= 0 && end < begin {
+		return end
+	}
+	begin = pastCookieSpaces(header, begin)
+	if begin == len(header) || header[begin] != '"' {
+		return end
+	}
+	for i := begin + 1; i < len(header); i++ {
+		switch header[i] {
+		case '\\':
+			i++
+		case '"':
+			switch i = pastCookieSpaces(header, i+1); {
+			case i == len(header):
+				return -1
+			case header[i] == ';':
+				return i
+			}
+			return end
+		}
+	}
+	return end
+}
+
+func pastCookieSpaces(text string, i int) int {
+	for i < len(text) && isCookieSpace(text[i]) {
+		i++
+	}
+	return i
+}
+
+func isCookieSpace(c byte) bool { return c == ' ' || c == '\t' || c == 0x85 || c == 0xa0 }
+
 // strippedCookie drops what upstreams strip off names and values: blanks, and what
 // Django (0x85, 0xa0) and older releases of Node's cookie (0xa0) take for such.
 func strippedCookie(text string) string {
-	isSpace := func(c byte) bool { return c == ' ' || c == '\t' || c == 0x85 || c == 0xa0 }
-	for text != "" && isSpace(text[0]) {
+	for text != "" && isCookieSpace(text[0]) {
 		text = text[1:]
 	}
-	for text != "" && isSpace(text[len(text)-1]) {
+	for text != "" && isCookieSpace(text[len(text)-1]) {
 		text = text[:len(text)-1]
 	}
 	return text
