@@ -8,6 +8,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 )
 
 // fieldScenarios are the tests of fields that a fieldCase cannot show.
@@ -30,6 +37,7 @@ var fieldScenarios = []struct {
 	{TestKeyJWTAndRoute, "key.route key.jwt jwt.provider jwt.claim"},
 	{TestALimitThatTheTokenSays, "requests.jwt requests.trusted"},
 	{TestFieldHold, "rule.hold rule.max_hold"},
+	{TestRetryInfo, "response.grpc_retry_info"},
 	{TestAnswers, "rule.linger answer.no_answer"},
 }
 
@@ -68,6 +76,35 @@ func (p *proxy) reset(t *testing.T, path string, headers ...string) int64 {
 	seconds, err := strconv.ParseInt(m[1], 10, 64)
 	require.NoError(t, err)
 	return seconds
+}
+
+// A gRPC client that is denied reads from the status how long to wait: without that, OpenTelemetry's exporters drop what
+// they have.
+func TestRetryInfo(t *testing.T) {
+	everyEnvoy(t, func(t *testing.T, d driver) {
+		p := d.start(t, proxyOptions{workers: 1, policy: `
+version: 1
+rules:
+  - name: traces
+    match: {paths: [/grpc.health.v1.Health/*]}
+    key: [{header: x-user-id}]
+    algorithm: fixed_window_per_key
+    limits: [1/1h]
+    response: {body: "slow down, %RULE%", grpc_status: unavailable, grpc_retry_info: true}
+`})
+		connection, err := grpc.NewClient(p.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		defer connection.Close()
+		require.Equal(t, allowed, p.status(t, "/grpc.health.v1.Health/Check", "x-user-id", "a"))
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-user-id", "a")
+		_, err = grpc_health_v1.NewHealthClient(connection).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+		denial := status.Convert(err)
+		require.Equal(t, codes.Unavailable, denial.Code(), err)
+		require.Equal(t, "slow down, traces", denial.Message())
+		require.Len(t, denial.Details(), 1)
+		wait := denial.Details()[0].(*errdetails.RetryInfo).RetryDelay.AsDuration()
+		require.True(t, wait > 59*time.Minute && wait <= time.Hour, wait)
+	})
 }
 
 func TestFieldOffsetAndJitter(t *testing.T) {

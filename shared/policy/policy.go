@@ -260,6 +260,7 @@ type Response struct {
 	ContentType string // empty = text/plain, which the proxy says by itself
 	Headers     []ResponseHeader
 	GRPCStatus  uint8 // 1 to 16
+	RetryInfo   bool  // a denial with a known wait says it as google.rpc.RetryInfo, too
 }
 
 // ResponseHeader is one header of a denial; Name is lower case.

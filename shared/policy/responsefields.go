@@ -22,6 +22,7 @@ var responseObject = newObject("response", []field[Response]{
 	{"content_type", text, "text/plain", readContentType},
 	{"headers", choice("response_headers"), "", readResponseHeaders},
 	{"grpc_status", choice("grpc_status"), "resource_exhausted", readGRPCStatus},
+	{"grpc_retry_info", boolean, "false", func(r *reader, v value, res *Response) { res.RetryInfo = r.boolean(v) }},
 })
 
 var missingKeys = choice("missing_key", word(MissingSkip, MissingDeny, MissingShare), objectOf("missing_key"))
@@ -106,7 +107,7 @@ func readContentType(r *reader, v value, res *Response) {
 var takenHeaders = []string{
 	"content-length", "content-type",
 	"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
-	"host", "date", "server", "grpc-status", "grpc-message", "retry-after", "x-envoy-ratelimited",
+	"host", "date", "server", "grpc-status", "grpc-message", "grpc-status-details-bin", "retry-after", "x-envoy-ratelimited",
 	"ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
 }
 

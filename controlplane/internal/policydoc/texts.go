@@ -135,11 +135,12 @@ var texts = map[string]string{
 
 	"missing_key.deny": `What the client gets, else as the rule's response; the default body is "missing %MISSING%".`,
 
-	"response.status":       "gRPC requests get 200 and grpc_status.",
-	"response.body":         `With placeholders as in headers; default is "rate limit exceeded".`,
-	"response.content_type": "Of the body.",
-	"response.headers":      "With placeholders: %RULE%, %RETRY_AFTER% (seconds), %LIMIT%, %REMAINING% and %MISSING%, %% for a percent sign.",
-	"response.grpc_status":  "gRPC status of a denial.",
+	"response.status":          "gRPC requests get 200 and grpc_status.",
+	"response.body":            `With placeholders as in headers; default is "rate limit exceeded".`,
+	"response.content_type":    "Of the body.",
+	"response.headers":         "With placeholders: %RULE%, %RETRY_AFTER% (seconds), %LIMIT%, %REMAINING% and %MISSING%, %% for a percent sign.",
+	"response.grpc_status":     "gRPC status of a denial.",
+	"response.grpc_retry_info": "Whether grpc-status-details-bin says the wait as google.rpc.RetryInfo, where it is known. OpenTelemetry's exporters send again only then. HTTP clients get the header, too.",
 
 	"manage.path":         "Path of management requests, such as /.sluice/. Requests under it never reach the upstream.",
 	"manage.token_sha256": "SHA-256 of the bearer token, in hexadecimal.",

@@ -1,6 +1,8 @@
 package respond
 
 import (
+	"encoding/base64"
+	"encoding/binary"
 	"strconv"
 	"strings"
 
@@ -25,6 +27,10 @@ func AppendBody(b []byte, v *decide.Verdict) []byte {
 func (f *Fields) appendResponse(dst []Field, v *decide.Verdict) []Field {
 	dst = append(dst, Field{"x-envoy-ratelimited", "true"})
 	response := v.Response()
+	if seconds, ok := v.RetryAfter(); ok && response.RetryInfo {
+		f.text[0] = appendRetryInfo(f.text[0][:0], seconds, int64(response.GRPCStatus), AppendBody(f.text[1][:0], v))
+		dst = append(dst, Field{"grpc-status-details-bin", base64.RawStdEncoding.EncodeToString(f.text[0])})
+	}
 	if response.ContentType != "" && len(response.Body) > 0 {
 		dst = append(dst, Field{"content-type", response.ContentType})
 	}
@@ -41,6 +47,26 @@ func (f *Fields) appendResponse(dst []Field, v *decide.Verdict) []Field {
 		}
 	}
 	return dst
+}
+
+// appendRetryInfo appends a google.rpc.Status, whose code and message must be those of grpc-status and grpc-message:
+//
+//	Status    {code: 1, message: 2, details: 3 Any}
+//	Any       {type_url: 1, value: 2 RetryInfo}
+//	RetryInfo {retry_delay: 1 Duration}
+//	Duration  {seconds: 1}
+func appendRetryInfo(b []byte, seconds, code int64, message []byte) []byte {
+	const (
+		number, bytes = 0, 2 // wire types
+		typeURL       = "type.googleapis.com/google.rpc.RetryInfo"
+	)
+	duration := binary.AppendUvarint([]byte{1<<3 | number}, uint64(seconds))
+	info := append([]byte{1<<3 | bytes, byte(len(duration))}, duration...)
+	detail := append([]byte{1<<3 | bytes, byte(len(typeURL))}, typeURL...)
+	detail = append(append(detail, 2<<3|bytes, byte(len(info))), info...)
+	b = append(b, 1<<3|number, byte(code), 2<<3|bytes)
+	b = append(binary.AppendUvarint(b, uint64(len(message))), message...)
+	return append(append(b, 3<<3|bytes, byte(len(detail))), detail...)
 }
 
 // appendValue writes a header's value.

@@ -1,9 +1,16 @@
 package respond_test
 
 import (
+	"encoding/base64"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
@@ -55,6 +62,49 @@ func TestResponseWithoutFigures(t *testing.T) {
 		require.Equal(t, c.body, string(respond.AppendBody(nil, v)), c.name)
 		fields := appendFields(policy.HeadersNone, v)
 		require.ElementsMatch(t, append(c.fields, respond.Field{"x-envoy-ratelimited", "true"}, respond.Field{"x-d", "r"}), fields, c.name)
+	}
+}
+
+// A gRPC client reads code, message and wait of a denial from its details. Where no wait helps there are none.
+func TestRetryInfo(t *testing.T) {
+	for _, tc := range []struct {
+		limit, response string
+		seconds         int64 // 0: no details
+		code            int32
+		message         string
+	}{
+		{"2/10s", `{"grpc_retry_info":true}`, 9, 8, "rate limit exceeded"},
+		{"2/366d", `{"grpc_retry_info":true,"grpc_status":14,"body":"größer %LIMIT%"}`, 366*86400 - 1, 14, "größer 2"},
+		{"2/10s", `{"grpc_retry_info":true,"body":"` + strings.Repeat("x", 4096) + `"}`, 9, 8, strings.Repeat("x", 4096)},
+		{"2/10s", `{"grpc_retry_info":true,"body":""}`, 9, 8, ""},
+		{"2/10s", `{"grpc_retry_info":false}`, 0, 0, ""},
+		{"2/10s", `{}`, 0, 0, ""},
+		{"0/10s", `{"grpc_retry_info":true}`, 0, 0, ""},
+	} {
+		p := hosttest.New()
+		p.Clock = 1_500_000_000
+		e := compileJSON(t, p, `{"name":"r","algorithm":"fixed_window_per_key","limits":["`+tc.limit+`"],"response":`+tc.response+`}`)
+		e.Decide()
+		e.Decide()
+		p.Clock += 1_000_000_000
+		v := e.Decide()
+		require.False(t, v.Allowed)
+		got := appendFields(policy.HeadersNone, v)
+		i := slices.IndexFunc(got, func(f respond.Field) bool { return f.Name == "grpc-status-details-bin" })
+		if tc.seconds == 0 {
+			require.Negative(t, i, tc.response)
+			continue
+		}
+		raw, err := base64.RawStdEncoding.DecodeString(got[i].Value)
+		require.NoError(t, err)
+		var st spb.Status
+		require.NoError(t, proto.Unmarshal(raw, &st))
+		require.Equal(t, tc.code, st.Code)
+		require.Equal(t, tc.message, st.Message)
+		require.Len(t, st.Details, 1)
+		var info errdetails.RetryInfo
+		require.NoError(t, st.Details[0].UnmarshalTo(&info))
+		require.Equal(t, time.Duration(tc.seconds)*time.Second, info.RetryDelay.AsDuration())
 	}
 }
 
