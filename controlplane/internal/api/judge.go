@@ -66,21 +66,8 @@ func (s *server) judge(ctx context.Context, proposed proposal, standing []store.
 	if n := before.revision.Number; proposed.base != nil && *proposed.base != n {
 		return j, refusal(http.StatusConflict, "revision %d has been applied since you looked: review your change again", n)
 	}
-	if what := before.handsOver(d, p); what != "" {
-		if err := missing(ctx, d.Policy, access.Admin, what); err != nil {
-			return j, err
-		}
-	}
-	if !before.revision.Proxies.Equal(d.Proxies) {
-		// Policies with a name are for others each, so it is the default that gives or takes.
-		if err := missing(ctx, store.DefaultPolicy, access.Apply, "to change which proxies the policy "+d.Policy+" is for"); err != nil {
-			return j, err
-		}
-	}
-	if before.policy == nil || before.policy.Domain != p.Domain {
-		if err := s.takesDomain(ctx, d.Policy, p.Domain, standing); err != nil {
-			return j, err
-		}
+	if err := s.entitled(ctx, d, p, before, standing); err != nil {
+		return j, err
 	}
 	if d.Rollout != nil {
 		if err := s.beginCanary(ctx, &d, before); err != nil {
@@ -93,6 +80,26 @@ func (s *server) judge(ctx context.Context, proposed proposal, standing []store.
 	}
 	d.Audit = entry(ctx, before, d, p, changes)
 	return judgement{d, p, warnings, changes, before.revision.Number}, nil
+}
+
+// entitled refuses what a draft changes that takes more than the role apply for its policy.
+func (s *server) entitled(ctx context.Context, d store.Draft, p *policy.Policy, before current, standing []store.Summary) error {
+	if what := before.handsOver(d, p); what != "" {
+		if err := missing(ctx, d.Policy, access.Admin, what); err != nil {
+			return err
+		}
+	}
+	if !before.revision.Proxies.Equal(d.Proxies) {
+		// Policies with a name are for others each, so it is the default that gives or takes.
+		what := "to change which proxies the policy " + d.Policy + " is for"
+		if err := missing(ctx, store.DefaultPolicy, access.Apply, what); err != nil {
+			return err
+		}
+	}
+	if before.policy == nil || before.policy.Domain != p.Domain {
+		return s.takesDomain(ctx, d.Policy, p.Domain, standing)
+	}
+	return nil
 }
 
 // takesDomain refuses that a policy takes a domain that another one has or had, of somebody who may not apply that one:
