@@ -217,6 +217,16 @@ func TestCanary(t *testing.T) {
 	r.stalls(t, "per-user denies ", func() { r.visit(t, chosen, 50); require.Equal(t, 50, r.visit(t, other, 50)) })
 	r.aborts(t, "a limit")
 
+	sluiceOK(t, r.canary(t, policy(10), "--abort-on-denied")...)
+	require.Regexp(t, `(?m), a canary of 10% on 1 of 3 proxies$`, sluiceOK(t, "status", "--server", r.url()))
+	eventually(t, 20*time.Second, "the canary to abort itself", func() bool {
+		r.visit(t, chosen, 50)
+		require.Equal(t, 50, r.visit(t, other, 50))
+		r.onlyChosen(t)
+		return r.canaryStatus(t).Revision == 0 && r.controlPlane.proxies(t)[chosen].Runs == good
+	})
+	require.Regexp(t, `sluice serve .* abort .* per-user denies `, sluiceOK(t, "audit", "--limit", "1", "--server", r.url()))
+
 	sluiceRefuses(t, "was refused by 1 proxy", r.canary(t, policy(100_000)+"# again\n", "--wasm", "/not/there.wasm")...)
 	r.stalls(t, "refused by "+chosen, func() {})
 	r.aborts(t, "a refusal")

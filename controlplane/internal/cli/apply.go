@@ -113,10 +113,11 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 	}
 	r := rollOut{client: c, output: o.output, wait: o.wait, done: "applied"}
 	if share := query.Get("canary"); share != "" {
-		r.done += " as a canary of " + share + ", until sluice promote or sluice abort"
+		end := ", until sluice promote or sluice abort"
 		if after := query.Get("promote_after"); after != "" {
-			r.done += ", or by itself after " + after + " unless it stalls"
+			end = ", will be promoted after " + after + " unless it stalls"
 		}
+		r.done += " as a canary of " + share + end
 	}
 	return r.run(cmd, applied...)
 }
