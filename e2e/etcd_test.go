@@ -254,12 +254,18 @@ func (s *several) amid(t *testing.T, args ...string) (out, errs string, begun ti
 func TestSeveralServesCountApart(t *testing.T) {
 	etcd, redis := servertest.StartEtcd(t, 1), servertest.StartRedis(t, servertest.Redis(t))
 	policy := file(t, "policy.yaml", "version: 1\nrules: [{name: all, scope: cluster, limits: [10/1h]}]\n")
-	const says = "this serve keeps quotas in memory, so each serve on the store lets the whole limit of a rule of scope cluster through: " +
+	const says = "this serve keeps quotas in memory, " +
+		"so each serve on the store lets the whole limit of a rule of scope cluster through: " +
 		"start all of them with the same --quota-store redis://HOST:PORT\n"
 	for _, tc := range []struct {
 		store, quotas string
 		apart         bool
-	}{{etcd.URL(), "memory", true}, {etcd.URL(), "memory", true}, {etcd.URL(), "redis://" + redis.Addr(), false}, {"", "memory", false}} {
+	}{
+		{etcd.URL(), "memory", true},
+		{etcd.URL(), "memory", true},
+		{etcd.URL(), "redis://" + redis.Addr(), false},
+		{"", "memory", false},
+	} {
 		c := &controlPlane{
 			data: t.TempDir() + "/data", store: tc.store, xds: freeAddress(t), http: freeAddress(t),
 			flags: []string{"--wasm", "/f.wasm", "--quota-store", tc.quotas},

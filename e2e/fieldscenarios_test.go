@@ -78,8 +78,8 @@ func (p *proxy) reset(t *testing.T, path string, headers ...string) int64 {
 	return seconds
 }
 
-// A gRPC client that is denied reads from the status how long to wait: without that, OpenTelemetry's exporters drop what
-// they have.
+// A gRPC client that is denied reads from the status how long to wait: without that, OpenTelemetry's exporters drop
+// what they have.
 func TestRetryInfo(t *testing.T) {
 	everyEnvoy(t, func(t *testing.T, d driver) {
 		p := d.start(t, proxyOptions{workers: 1, policy: `

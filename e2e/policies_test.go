@@ -225,7 +225,8 @@ func TestCanary(t *testing.T) {
 		r.onlyChosen(t)
 		return r.canaryStatus(t).Revision == 0 && r.controlPlane.proxies(t)[chosen].Runs == good
 	})
-	require.Regexp(t, `sluice serve .* abort .* per-user denies `, sluiceOK(t, "audit", "--limit", "1", "--server", r.url()))
+	last := sluiceOK(t, "audit", "--limit", "1", "--server", r.url())
+	require.Regexp(t, `sluice serve .* abort .* per-user denies `, last)
 
 	sluiceRefuses(t, "was refused by 1 proxy", r.canary(t, policy(100_000)+"# again\n", "--wasm", "/not/there.wasm")...)
 	r.stalls(t, "refused by "+chosen, func() {})

@@ -107,7 +107,8 @@ func readContentType(r *reader, v value, res *Response) {
 var takenHeaders = []string{
 	"content-length", "content-type",
 	"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
-	"host", "date", "server", "grpc-status", "grpc-message", "grpc-status-details-bin", "retry-after", "x-envoy-ratelimited",
+	"host", "date", "server", "retry-after", "x-envoy-ratelimited",
+	"grpc-status", "grpc-message", "grpc-status-details-bin",
 	"ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
 }
 

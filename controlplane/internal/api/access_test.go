@@ -136,8 +136,8 @@ func TestDomainOfAnotherPolicy(t *testing.T) {
 	}
 	apply("admin", in(shop, "edge"), 201)
 	apply("admin", in(former, "core"), 201)
-	apply("core:apply", in(shop, "core"), 403, `to take the domain \"shop\", which the policy edge has or had, needs the role apply `+
-		`with the policy \"edge\": token core:apply has the role none with it`)
+	apply("core:apply", in(shop, "core"), 403, `to take the domain \"shop\", which the policy edge has or had, `+
+		`needs the role apply with the policy \"edge\": token core:apply has the role none with it`)
 	apply("core:apply,edge:read", in(shop, "core"), 403)
 	apply("core:apply", in(own, "core"), 201)
 	apply("edge:apply", in("domain: elsewhere\n", "edge"), 201)

@@ -208,9 +208,10 @@ func (s *server) watchOne(ctx context.Context, policy string, now time.Time) err
 	if state == c.State {
 		return nil
 	}
-	action := map[store.RolloutState]string{store.Promoted: "promote", store.Stalled: "stall", store.Aborted: "abort"}[state]
+	actions := map[store.RolloutState]string{store.Promoted: "promote", store.Stalled: "stall", store.Aborted: "abort"}
 	_, err = s.step(ctx, policy, store.Step{
-		Revision: number, State: state, Why: why, Audit: store.Entry{Who: "sluice serve", Action: action, Text: why},
+		Revision: number, State: state, Why: why,
+		Audit: store.Entry{Who: "sluice serve", Action: actions[state], Text: why},
 	}, true)
 	return err
 }

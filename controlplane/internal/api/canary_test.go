@@ -179,10 +179,9 @@ func TestCanaryIsJudgedWhileItRuns(t *testing.T) {
 		require.Contains(t, st.Says, "no rule has decided 100 requests there yet")
 		require.Equal(t, store.Canary, f.state(number))
 		st = f.look(2*time.Second, 10, 8, 0)
-		require.Equal(t, "stalled, waits for promote or abort: per-user denies 80.0 % of 100 requests there, 0.0 % of 200 elsewhere",
-			f.server.canaryStatus("default", f.at).Says)
+		require.Equal(t, "stalled, waits for promote or abort: "+
+			"per-user denies 80.0 % of 100 requests there, 0.0 % of 200 elsewhere", st.Says)
 		require.Equal(t, store.Stalled, f.state(number))
-		require.Contains(t, st.Says, "stalled, ")
 		f.as("", "GET /metrics", "", 200, "\nsluice_canaries 0\n", "\nsluice_canaries_stalled 1\n")
 	}
 }
@@ -202,8 +201,8 @@ func TestCanaryIsAbortedByItself(t *testing.T) {
 	f.eventuallyRun(func(n uint64) bool { return n == 1 }, 3)
 	list, err := f.store.Audit(t.Context(), "default", 1, 0)
 	require.NoError(t, err)
-	require.Equal(t, []string{"abort", "sluice serve", "per-user denies 33.3 % of 240 requests there, 0.4 % of 480 elsewhere"},
-		[]string{list[0].Action, list[0].Who, list[0].Text})
+	require.Equal(t, []string{"abort", "sluice serve"}, []string{list[0].Action, list[0].Who})
+	require.Equal(t, "per-user denies 33.3 % of 240 requests there, 0.4 % of 480 elsewhere", list[0].Text)
 	f.as("", "POST /v1/policies?canary=5%25&abort_on_denied=maybe", managed, 400, "is neither true nor false")
 }
 
@@ -250,7 +249,8 @@ func TestCanaryThatCannotBeJudged(t *testing.T) {
 	require.Equal(t, number, a.Number)
 	f.eventuallyRun(func(n uint64) bool { return n == number }, 3)
 	f.begin("")
-	require.Equal(t, "waits for promote or abort; serve has no management token: start it with --manage-token-file", f.look(0, 0, 0, 0).Says)
+	require.Equal(t, "waits for promote or abort; "+
+		"serve has no management token: start it with --manage-token-file", f.look(0, 0, 0, 0).Says)
 }
 
 // What a canary denies is no reason to stall where there is nothing to compare it with.
@@ -259,7 +259,8 @@ func TestCanaryAlone(t *testing.T) {
 	c.State, c.MaxDenied, c.AbortDenied = store.Canary, 2, true
 	for i := range uint64(2) {
 		row := manage.Row{Asked: manage.Asked{Proxy: "p", Revision: 2}}
-		require.NoError(t, json.Unmarshal(fmt.Appendf(nil, `{"stats":[{"rule":"r","metrics":{"denied":%d}}],"vm_starts":5}`, 1000*i), &row))
+		told := fmt.Appendf(nil, `{"stats":[{"rule":"r","metrics":{"denied":%d}}],"vm_starts":5}`, 1000*i)
+		require.NoError(t, json.Unmarshal(told, &row))
 		w.take([]manage.Row{row}, nil, &c, time.Unix(int64(i), 0))
 	}
 	require.Equal(t, "r denies 100.0 % of 1000 requests there, 0.0 % of 0 elsewhere", w.Rules()[0].String())

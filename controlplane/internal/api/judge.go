@@ -83,7 +83,9 @@ func (s *server) judge(ctx context.Context, proposed proposal, standing []store.
 }
 
 // entitled refuses what a draft changes that takes more than the role apply for its policy.
-func (s *server) entitled(ctx context.Context, d store.Draft, p *policy.Policy, before current, standing []store.Summary) error {
+func (s *server) entitled(
+	ctx context.Context, d store.Draft, p *policy.Policy, before current, standing []store.Summary,
+) error {
 	if what := before.handsOver(d, p); what != "" {
 		if err := missing(ctx, d.Policy, access.Admin, what); err != nil {
 			return err

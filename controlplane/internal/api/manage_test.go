@@ -104,7 +104,7 @@ func TestMisfits(t *testing.T) {
 		"on_unavailable will decide rules of scope cluster",
 		`whether the Envoy of edge-0 has the cluster "quota_eu" of the quota service is not known, because sluice.quota_cluster in the node's metadata names none: ` +
 			"without it on_unavailable will decide rules of scope cluster"}, new(Quota).misfits(p, proxies))
-	require.Equal(t, []string{countedApart}, (&Quota{Apart: true}).misfits(p, nil), "others on the store count for themselves")
+	require.Equal(t, []string{countedApart}, (&Quota{Apart: true}).misfits(p, nil), "others count for themselves")
 	p.Rules[0].Scope = policy.ScopeProxy
 	require.Empty(t, (&Quota{Apart: true}).misfits(p, proxies), "no rule asks the quota service")
 }

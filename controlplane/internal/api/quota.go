@@ -30,7 +30,8 @@ type Quota struct {
 }
 
 // countedApart is what apply and status say where rules of scope cluster count apart.
-const countedApart = "this serve keeps quotas in memory, so each serve on the store lets the whole limit of a rule of scope cluster through: " +
+const countedApart = "this serve keeps quotas in memory, " +
+	"so each serve on the store lets the whole limit of a rule of scope cluster through: " +
 	"start all of them with the same --quota-store redis://HOST:PORT"
 
 // countsApart says whether a revision has rules of scope cluster that each control plane on the store

@@ -24,10 +24,12 @@ const (
 type Status struct {
 	Policies []PolicyStatus    `json:"policies"` // by name
 	Proxies  []xds.ProxyStatus `json:"proxies"`
-	Untaken  int               `json:"untaken"`                // connected proxies that no policy is for
-	CutOff   string            `json:"cut_off,omitempty"`      // why nothing can be changed here: the store is out of reach
-	Apart    string            `json:"quotas_apart,omitempty"` // why rules of scope cluster admit more than their limit, and what to do
-	Behind   int               `json:"behind,omitempty"`       // connected proxies with newer revisions of this store, which this serve does not have
+	Untaken  int               `json:"untaken"`           // connected proxies that no policy is for
+	CutOff   string            `json:"cut_off,omitempty"` // why nothing can be changed here: the store is out of reach
+	Behind   int               `json:"behind,omitempty"`  // connected proxies with newer revisions of this store, which this serve does not have
+
+	// Apart says why rules of scope cluster admit more than their limit, and what to do.
+	Apart string `json:"quotas_apart,omitempty"`
 }
 
 // PolicyStatus is how one policy stands.

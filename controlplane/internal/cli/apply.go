@@ -56,8 +56,10 @@ denies, and what it waits for.`,
 	addWaitFlag(cmd, &o.wait)
 	cmd.Flags().String("canary", "", "`SHARE` of the policy's proxies that get the revision until it is promoted or aborted, such as 10%")
 	cmd.Flags().Duration("promote-after", 0, "promote the canary by itself after this `TIME` under watch, from 1s, if no proxy has refused it, none of their filters has crashed, and no rule denies too much there")
-	cmd.Flags().String("max-denied", "", "`SHARE` of its requests that a rule may deny on the canary beyond what it denies on the other proxies (default 2%); from 100 requests on the canary stalls above it")
-	cmd.Flags().Bool("abort-on-denied", false, "abort the canary by itself where it would stall because a rule denies too much")
+	cmd.Flags().String("max-denied", "", "`SHARE` of its requests that a rule may deny on the canary beyond what it "+
+		"denies on the other proxies (default 2%); from 100 requests on the canary stalls above it")
+	cmd.Flags().Bool("abort-on-denied", false,
+		"abort the canary by itself where it would stall because a rule denies too much")
 	return cmd
 }
 
@@ -82,7 +84,8 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 	}
 	query := url.Values{}
 	for flag, parameter := range map[string]string{
-		"canary": "canary", "promote-after": "promote_after", "max-denied": "max_denied", "abort-on-denied": "abort_on_denied",
+		"canary": "canary", "promote-after": "promote_after",
+		"max-denied": "max_denied", "abort-on-denied": "abort_on_denied",
 	} {
 		if f := cmd.Flags().Lookup(flag); f.Changed {
 			query.Set(parameter, f.Value.String())

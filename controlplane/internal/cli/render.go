@@ -42,8 +42,10 @@ func (o *proxyOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter on the proxy's machine (default: the one inside this program, written to the user's cache folder)")
 	flags.StringVar(&b.Plugin.Envoy, "envoy-version", envoy.NewestVersion, "oldest `VERSION` of Envoy that is to read it, such as 1.36")
 	flags.StringVar(&b.AccessLog, "access-log", "/dev/stdout", "`FILE` on the proxy's machine for a line a request with the verdict, the client's address and the keys' headers, empty for none")
-	addFileFlag(cmd, &o.file, "policy `FILE` to bake in, - for standard input (default: with --xds none, else one that limits nothing)")
-	flags.BoolVar(&b.OpenWithoutPolicy, "open-without-policy", false, "with --xds and without -f: let requests through without a limit until the control plane gives a policy (default: answer 500)")
+	addFileFlag(cmd, &o.file, "policy `FILE` to bake in, - for standard input "+
+		"(default: with --xds none, else one that limits nothing)")
+	flags.BoolVar(&b.OpenWithoutPolicy, "open-without-policy", false, "with --xds and without -f: "+
+		"let requests through without a limit until the control plane gives a policy (default: answer 500)")
 }
 
 func newRenderEnvoyCommand() *cobra.Command {
@@ -97,7 +99,8 @@ func (o *proxyOptions) render(cmd *cobra.Command, write func(envoy.BootstrapOpti
 	}
 	b := o.bootstrap
 	if b.OpenWithoutPolicy && (o.file != "" || len(o.services.xds) == 0) {
-		return usageError(errors.New("--open-without-policy without --xds, or with -f"), "it is for a proxy that gets its first policy from the control plane")
+		return usageError(errors.New("--open-without-policy without --xds, or with -f"),
+			"it is for a proxy that gets its first policy from the control plane")
 	}
 	b.Node, b.XDS, b.Quota = o.services.node, o.services.xds, o.services.quota
 	if tls := &o.services.tls; tls.CA != "" {

@@ -179,10 +179,11 @@ func (o *serveOptions) start(ctx context.Context, s *servers, policies store.Sto
 	if err != nil {
 		return fmt.Errorf("start xDS server: %w", err)
 	}
-	private := o.quotas.store == quotaMemory
+	quotas := api.Quota{Service: s.quotas.service, Private: o.quotas.store == quotaMemory}
+	quotas.Apart = quotas.Private && o.store != ""
 	s.handler = console.New(console.Options{Access: s.guard.identify != nil, Log: s.log, API: api.New(ctx, api.Options{
 		Store: policies, XDS: s.push, Identify: s.guard.identify, Fleet: fleet, Log: s.log,
-		Quota: api.Quota{Service: s.quotas.service, Private: private, Apart: private && o.store != ""}, Collectors: s.quotas.collectors(),
+		Quota: quotas, Collectors: s.quotas.collectors(),
 	})})
 	return nil
 }

@@ -246,7 +246,8 @@ func printStatus(w *strings.Builder, st *api.Status) {
 		of := ofPolicy(p.Policy)
 		printRevision(w, of, p.Current, "")
 		if c := p.Canary; c != nil {
-			printRevision(w, of, p.Newest, fmt.Sprintf(", a canary of %g%% on %d of %s", c.Percent, c.Runs, count(c.Of, "proxy", "proxies")))
+			share := fmt.Sprintf("%g%% on %d of %s", c.Percent, c.Runs, count(c.Of, "proxy", "proxies"))
+			printRevision(w, of, p.Newest, ", a canary of "+share)
 			fmt.Fprintf(w, "%scanary %s\n", of, printable.Text(c.Says))
 			for _, r := range c.Seen {
 				fmt.Fprintf(w, "%scanary: %s\n", of, printable.Text(r.String()))

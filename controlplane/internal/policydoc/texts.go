@@ -63,12 +63,13 @@ var texts = map[string]string{
 	"key.method":    "Upper case.",
 	"key.path":      `Without query and parameters, escapes resolved: "full", or {segment: 2}, which is b of /a/b/c.`,
 	"key.query":     "This query parameter, the first if it is repeated. If there is none, one that an upstream takes for it counts, such as Q or q[].",
-	"key.cookie":    "This cookie, the first if it is repeated. Empty where servers disagree because quotes go on over \";\", so that such requests count together.",
-	"key.route":     "The route that Envoy chose, if it has a name.",
-	"key.jwt":       "A claim that Envoy's jwt_authn filter, placed before this one, has verified.",
-	"key.property":  `An attribute of Envoy, by the segments of its path: ["connection", "uri_san_peer_certificate"].`,
-	"key.address":   "The address in this request header, the first of a list, cut to a prefix. Only for a header that a proxy in front of Envoy sets.",
-	"key.first_of":  "The first of these that the request has.",
+	"key.cookie": "This cookie, the first if it is repeated. " +
+		"Empty where servers disagree because quotes go on over \";\", so that such requests count together.",
+	"key.route":    "The route that Envoy chose, if it has a name.",
+	"key.jwt":      "A claim that Envoy's jwt_authn filter, placed before this one, has verified.",
+	"key.property": `An attribute of Envoy, by the segments of its path: ["connection", "uri_san_peer_certificate"].`,
+	"key.address":  "The address in this request header, the first of a list, cut to a prefix. Only for a header that a proxy in front of Envoy sets.",
+	"key.first_of": "The first of these that the request has.",
 
 	"header.name":   "The header.",
 	"header.scheme": "Authentication scheme, such as bearer, before the credential, which alone counts.",
@@ -135,12 +136,13 @@ var texts = map[string]string{
 
 	"missing_key.deny": `What the client gets, else as the rule's response; the default body is "missing %MISSING%".`,
 
-	"response.status":          "gRPC requests get 200 and grpc_status.",
-	"response.body":            `With placeholders as in headers; default is "rate limit exceeded".`,
-	"response.content_type":    "Of the body.",
-	"response.headers":         "With placeholders: %RULE%, %RETRY_AFTER% (seconds), %LIMIT%, %REMAINING% and %MISSING%, %% for a percent sign.",
-	"response.grpc_status":     "gRPC status of a denial.",
-	"response.grpc_retry_info": "Whether grpc-status-details-bin says the wait as google.rpc.RetryInfo, where it is known. OpenTelemetry's exporters send again only then. HTTP clients get the header, too.",
+	"response.status":       "gRPC requests get 200 and grpc_status.",
+	"response.body":         `With placeholders as in headers; default is "rate limit exceeded".`,
+	"response.content_type": "Of the body.",
+	"response.headers":      "With placeholders: %RULE%, %RETRY_AFTER% (seconds), %LIMIT%, %REMAINING% and %MISSING%, %% for a percent sign.",
+	"response.grpc_status":  "gRPC status of a denial.",
+	"response.grpc_retry_info": "Whether grpc-status-details-bin says the wait as google.rpc.RetryInfo, where it is " +
+		"known. OpenTelemetry's exporters send again only then. HTTP clients get the header, too.",
 
 	"manage.path":         "Path of management requests, such as /.sluice/. Requests under it never reach the upstream.",
 	"manage.token_sha256": "SHA-256 of the bearer token, in hexadecimal.",

@@ -151,7 +151,7 @@ type Draft struct {
 // of it. Only the newest revision of a policy has one that lasts.
 type Rollout struct {
 	Percent      float64       `json:"percent"`                    // of the proxies, by a hash of the node id
-	Except       []string      `json:"except,omitempty"`           // node ids, sorted: by the hash they would be in it and are not, or the reverse
+	Except       []string      `json:"except,omitempty"`           // node ids, sorted, that the hash puts on a wrong side
 	PromoteAfter time.Duration `json:"promote_after_ns,omitempty"` // 0: not by itself
 	MaxDenied    float64       `json:"max_denied"`                 // percentage points of requests above what the others deny
 	AbortDenied  bool          `json:"abort_on_denied,omitempty"`  // above that it is aborted, else it stalls

@@ -28,7 +28,7 @@ func (r *Request) findCookie(name string) (string, bool) {
 	return cookieOf(all, name)
 }
 
-// cookieOf returns the value of a cookie, or the empty one where servers disagree: Flask's and Python's http.cookies let
+// cookieOf returns the value of a cookie, or the empty one where servers disagree: Flask and http.cookies of Python let
 // quotes go on over ";".
 func cookieOf(header, name string) (value string, found bool) {
 	value, found = cookieIn(header, name, false)
@@ -69,8 +69,8 @@ func cookieIn(header, name string, quoted bool) (value string, found bool) {
 	return value, found
 }
 
-// quotedEnd returns where the header's first pair ends: at the first ";" behind quotes around all of its value, -1 for the
-// header's end. Where there are no such quotes that is end.
+// quotedEnd returns where the header's first pair ends: at the first ";" behind quotes around all of its value, -1 for
+// the header's end. Where there are no such quotes that is end.
 func quotedEnd(header string, end int) int {
 	begin := strings.IndexByte(header, '=') + 1
 	if begin == 0 || end >= 0 && end < begin {

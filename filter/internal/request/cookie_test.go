@@ -29,7 +29,8 @@ func TestCookieIn(t *testing.T) {
 		`a=\1; a=2`: "2", `a="1; a=2`: "2", "a=\xc3\xa9; a=2": "2", `a=\1; a=\2`: `\1`, `a=\1; A=2`: `\1`,
 
 		// For Flask and http.cookies of Python quotes go on over ";": these are of one key, whatever is in the quotes.
-		`b="; a=1; "; a=2`: "", `b="; a=3; "; a=2`: "", `b = "; a=1; " ; a=2`: "", `b="; a=1; c="; a=2`: "", `b="; a=1; "`: "",
+		`b="; a=1; "; a=2`: "", `b="; a=3; "; a=2`: "", `b = "; a=1; " ; a=2`: "",
+		`b="; a=1; c="; a=2`: "", `b="; a=1; "`: "",
 		`b="\"; a=1; "; a=2`: "", `a="1; b="; a=2`: "", `a="1; 2"`: "", `a="1; 2";a=2`: "", "b=\"; a=1; \"\xa0; a=2": "",
 		// There is no doubt where the quotes end before a ";", do not end, or hide nothing that is read.
 		`b="x"; a=1`: "1", `b="; a=1`: "1", `b="; a=1; "x; a=2`: "1", `b="; a=1 \"; a=2`: "2", `b=c"; a=1; "; a=2`: "1",

@@ -83,7 +83,8 @@ func TestRetryInfo(t *testing.T) {
 	} {
 		p := hosttest.New()
 		p.Clock = 1_500_000_000
-		e := compileJSON(t, p, `{"name":"r","algorithm":"fixed_window_per_key","limits":["`+tc.limit+`"],"response":`+tc.response+`}`)
+		e := compileJSON(t, p, `{"name":"r","algorithm":"fixed_window_per_key",`+
+			`"limits":["`+tc.limit+`"],"response":`+tc.response+`}`)
 		e.Decide()
 		e.Decide()
 		p.Clock += 1_000_000_000
