@@ -30,9 +30,9 @@ type Count struct {
 
 func (c Count) percent() float64 { return 100 * float64(c.Denied) / float64(max(c.Requests, 1)) }
 
-// atMost is the share that others may deny who were seen to decide this. Of few requests, chance alone may hide
-// three more denials (the rule of three: 95 % confidence), so that a canary which reaches the number first
-// is not taken for one that denies more.
+// atMost is the share that others may really deny, if this is what was seen of them. Among few requests, chance may
+// have hidden three denials (the rule of three, of 95 % confidence). So a canary that gets enough requests before the
+// others is not taken for one that denies more.
 func (c Count) atMost() float64 {
 	if c.Requests > 0 && c.Requests < enough {
 		c.Requests, c.Denied = c.Requests+3, c.Denied+3
