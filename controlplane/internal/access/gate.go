@@ -23,6 +23,12 @@ func WithToken(ctx context.Context, d Digest) context.Context {
 	return context.WithValue(ctx, digestKey{}, d)
 }
 
+// ShowsToken reports whether a request shows a token, be it a wrong one.
+func ShowsToken(r *http.Request) bool {
+	_, ok := r.Context().Value(digestKey{}).(Digest)
+	return ok || len(r.Header.Values("Authorization")) > 0
+}
+
 // Identify returns the caller of a request, false for an unknown one.
 func (g Gate) Identify(r *http.Request) (Caller, bool) {
 	if d, ok := r.Context().Value(digestKey{}).(Digest); ok {

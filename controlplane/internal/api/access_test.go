@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -9,13 +10,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/shared/origin"
 )
 
 // withRoles lets callers in whose token is the name of their role.
@@ -278,13 +282,16 @@ func TestRefusalsAreCountedAndLogged(t *testing.T) {
 		o.Log = slog.New(slog.NewTextHandler(&log, nil))
 	})
 	began := time.Now()
+	unknown := map[int]int{}
 	for range 200 {
-		f.as("s3cret", "GET /v1/status?token=inurl", "", 401)
+		code, _ := f.do("GET", "/v1/status?token=inurl", "", "Authorization", "Bearer s3cret")
+		unknown[code]++
 	}
+	require.Equal(t, 200, unknown[401]+unknown[429], "%v", unknown)
 	for range 4 {
 		f.as("read", "POST /v1/policies", good, 403)
 	}
-	f.as("read", "GET /metrics", "", 200, "sluice_http_refused_total{code=\"401\"} 200\n", "sluice_http_refused_total{code=\"403\"} 4\n")
+	f.as("read", "GET /metrics", "", 200, fmt.Sprintf("sluice_http_refused_total{code=\"401\"} %d\n", unknown[401]), "sluice_http_refused_total{code=\"403\"} 4\n")
 	require.Contains(t, log.String(), `msg="request refused" code=401 from=127.0.0.1`)
 	require.NotContains(t, log.String(), "s3cret")
 	require.NotContains(t, log.String(), "inurl")
@@ -314,4 +321,45 @@ func TestNobodyMayDoNothing(t *testing.T) {
 	w := httptest.NewRecorder()
 	s.needs(route{role: access.Read})(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.Equal(t, http.StatusForbidden, w.Code)
+}
+
+// Wrong tokens slow their own address alone, and nobody who shows a right one: behind a
+// shared ingress all callers have one address.
+func TestWrongTokensSlowTheirAddressAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := Options{Healthy: func(context.Context) error { return nil }}
+		withRoles(&o)
+		s := newServer(o)
+		handler := s.handler(s.routes())
+		show := func(address, token string) *httptest.ResponseRecorder {
+			r := httptest.NewRequest(http.MethodGet, "/v1/caller", http.NoBody)
+			r.RemoteAddr = address
+			if token != "" {
+				r.Header.Set("Authorization", "Bearer "+token)
+			}
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			return w
+		}
+		for range 2 * origin.MaxGuesses {
+			require.Equal(t, http.StatusUnauthorized, show("192.0.2.1:1", "").Code, "who shows none guesses none")
+		}
+		for range origin.MaxGuesses {
+			require.Equal(t, http.StatusUnauthorized, show("192.0.2.1:1", "wrong").Code)
+		}
+		refused := show("192.0.2.1:2", "wrong")
+		require.Equal(t, http.StatusTooManyRequests, refused.Code, "another port is the same address")
+		require.Equal(t, "1", refused.Header().Get("Retry-After"))
+		require.Contains(t, refused.Body.String(), "try again in 1 s")
+		require.Equal(t, http.StatusOK, show("192.0.2.1:2", "read").Code, "a right token gets in at once")
+		require.Equal(t, http.StatusUnauthorized, show("192.0.2.2:1", "wrong").Code, "others are not slowed")
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(s.refusals.total)
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		counted := families[0].GetMetric() // by code
+		require.InDelta(t, 1, counted[len(counted)-1].GetCounter().GetValue(), 0)
+		time.Sleep(time.Second)
+		require.Equal(t, http.StatusUnauthorized, show("192.0.2.1:1", "wrong").Code)
+	})
 }

@@ -58,7 +58,8 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &problems):
 		answer(w, http.StatusUnprocessableEntity, Error{Error: "policy is not valid", Problems: Problems(problems)})
 	case errors.As(err, &f):
-		if f.code == http.StatusUnauthorized || f.code == http.StatusForbidden {
+		switch f.code {
+		case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
 			s.refusals.note(r, f.code, f)
 		}
 		if f.retryAfter != "" {

@@ -119,7 +119,7 @@ func (s *server) identified(next http.Handler) http.Handler {
 			var known bool
 			if caller, known = s.Identify(r); !known {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="sluice"`)
-				s.fail(w, r, refusal(http.StatusUnauthorized, "bearer token missing or wrong"))
+				s.fail(w, r, s.refusals.unknown(r))
 				return
 			}
 			caller.Address = peer(r)

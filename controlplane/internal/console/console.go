@@ -25,7 +25,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
 )
 
@@ -48,8 +47,6 @@ type console struct {
 	access   bool
 	log      *slog.Logger
 	sessions *sessions
-	guesses  *guesses
-	guessLog *slog.Logger
 	secret   []byte   // of the tokens in forms
 	samples  sync.Map // of each policy whose rules somebody has looked at
 	visits   *room.Room
@@ -70,7 +67,6 @@ func New(o Options) http.Handler {
 	_, _ = rand.Read(secret) // never fails
 	c := &console{
 		api: o.API, access: o.Access, log: o.Log, sessions: newSessions(time.Now), secret: secret,
-		guesses: newGuesses(time.Now), guessLog: lograte.NewLimit(1).Logger(o.Log),
 		visits: room.New(maxVisits),
 	}
 	mux := http.NewServeMux()
@@ -175,7 +171,8 @@ func (c *console) public(p page) http.Handler {
 func (c *console) known(p page) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r, v, err := c.identify(r)
-		if isCode(err, http.StatusUnauthorized) && r.Method == http.MethodGet && wantsHTML(r) {
+		unknown := isCode(err, http.StatusUnauthorized) || isCode(err, http.StatusTooManyRequests)
+		if unknown && r.Method == http.MethodGet && wantsHTML(r) {
 			http.Redirect(w, r, "/console/login", http.StatusSeeOther)
 			return
 		}

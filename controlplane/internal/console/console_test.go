@@ -56,7 +56,7 @@ func newLoggedFixture(t *testing.T, restricted bool, log *slog.Logger) *fixture 
 	x, err := xds.New(t.Context(), xds.Options{Store: s, Wasm: "/lib/sluice.wasm"})
 	require.NoError(t, err)
 	f := &fixture{t: t, dir: dir, store: s, xds: x}
-	o := api.Options{Store: s, XDS: x}
+	o := api.Options{Store: s, XDS: x, Log: log}
 	if restricted {
 		f.setAccess("read", "apply", "admin", "edge:apply")
 		o.Identify = access.Gate{List: func() *access.List { return f.list }}.Identify

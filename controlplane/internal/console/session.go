@@ -7,15 +7,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 )
 
 const (
@@ -141,21 +137,12 @@ func (c *console) login(w http.ResponseWriter, r *http.Request, _ *visit) error 
 	if !ok {
 		return &failure{code: http.StatusBadRequest, Text: "the token is too long"}
 	}
-	wrong, err := c.guesses.try(r.RemoteAddr, func() (bool, error) {
-		err := c.get(r.WithContext(access.WithToken(r.Context(), digest)), "/v1/caller", &api.Caller{})
-		if isCode(err, http.StatusUnauthorized) {
-			return true, nil
-		}
-		return false, err
-	})
-	if isCode(err, http.StatusTooManyRequests) {
-		c.guessLog.Warn("too many wrong tokens at the console", "from", r.RemoteAddr)
-	}
-	if err != nil {
-		return err
-	}
-	if wrong {
+	err := c.get(r.WithContext(access.WithToken(r.Context(), digest)), "/v1/caller", &api.Caller{})
+	switch {
+	case isCode(err, http.StatusUnauthorized):
 		return c.render(w, http.StatusUnauthorized, "login", view{Title: "Sign in", Body: "The token is wrong."})
+	case err != nil:
+		return err
 	}
 	c.sessions.end(sessionID(r))
 	setCookie(w, r, c.sessions.begin(digest), int(sessionTime/time.Second))
@@ -168,64 +155,4 @@ func (c *console) logout(w http.ResponseWriter, r *http.Request, v *visit) error
 	setCookie(w, r, "", -1)
 	http.Redirect(w, r, "/console/login", http.StatusSeeOther)
 	return nil
-}
-
-const (
-	// So many wrong tokens of one address are looked at, and at once.
-	guessesASecond, guessesAtOnce = 1, 10
-	// maxGuessers bounds the addresses that are remembered.
-	maxGuessers = 1000
-)
-
-// guesses bounds how often an address shows wrong tokens. A right one costs nothing,
-// but waits while its address may not guess. An address that is not remembered may: it
-// must not matter to one how many others guess.
-type guesses struct {
-	now func() time.Time
-
-	mu sync.Mutex // held while a token is looked at: guesses at the same time count too
-	of map[string]*rate.Limiter
-}
-
-func newGuesses(now func() time.Time) *guesses {
-	return &guesses{now: now, of: map[string]*rate.Limiter{}}
-}
-
-// try looks at a token of somebody at the address, unless too many were wrong.
-func (g *guesses) try(address string, look func() (wrong bool, err error)) (wrong bool, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now, from := g.now(), conns.Origin(address)
-	own := g.of[from]
-	if own != nil && own.TokensAt(now) < 1 {
-		return false, &failure{code: http.StatusTooManyRequests, Text: "too many wrong tokens: try again in 1 s", retryAfter: strconv.Itoa(1 / guessesASecond)}
-	}
-	if wrong, err = look(); err != nil || !wrong {
-		return wrong, err
-	}
-	if own == nil {
-		g.makeRoom(now)
-		own = rate.NewLimiter(guessesASecond, guessesAtOnce)
-		g.of[from] = own
-	}
-	own.AllowN(now, 1)
-	return true, nil
-}
-
-// makeRoom forgets who may guess as often as somebody new, or else anybody.
-func (g *guesses) makeRoom(now time.Time) {
-	if len(g.of) < maxGuessers {
-		return
-	}
-	for from, own := range g.of {
-		if own.TokensAt(now) >= guessesAtOnce {
-			delete(g.of, from)
-		}
-	}
-	for from := range g.of {
-		if len(g.of) < maxGuessers {
-			return
-		}
-		delete(g.of, from)
-	}
 }
