@@ -9,7 +9,10 @@
 // are rounded up. An answer has one or the other.
 package answer
 
-import "github.com/sluice-ratelimit/sluice/shared/policy"
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
 
 // Answer is the answer to a request or an operation: a verdict, a value, or
 // statistics.
@@ -55,7 +58,8 @@ type Settled struct {
 type Window struct {
 	Name      string  `json:"name,omitempty"`
 	Unlimited bool    `json:"unlimited,omitempty"`
-	Limit     *uint32 `json:"limit,omitempty"`      // nil if unlimited, and so is Remaining
+	Limit     *uint32 `json:"limit,omitempty"`      // nil if unlimited, and so is Remaining; of a token bucket its burst
+	Requests  *uint32 `json:"requests,omitempty"`   // what a token bucket gains in a period, if that is not its burst
 	LimitFrom string  `json:"limit_from,omitempty"` // where requests say the limit, such as jwt:corp:rpm
 	LimitIs   string  `json:"limit_is,omitempty"`   // of LimitFrom: LimitDefault or LimitMax, else the request's number
 	PerMs     int64   `json:"per_ms"`
@@ -72,6 +76,15 @@ const (
 	LimitDefault = "default" // the request says no whole number, or there is none
 	LimitMax     = "max"     // it says more
 )
+
+// SetLimit says what the window admits, and how much of it is left.
+func (w *Window) SetLimit(of *limit.Window, left uint32) {
+	most := of.Max()
+	w.Limit, w.Remaining = &most, &left
+	if requests := of.Limit; of.Algorithm == limit.TokenBucket && requests != most {
+		w.Requests = &requests
+	}
+}
 
 // From says where requests say the window's limit, if they do, and how the subject's has.
 func (w *Window) From(r *policy.Rule, limit int, s *policy.Subject) {

@@ -27,6 +27,7 @@ var windows = []answer.Window{
 	{Name: "daily\n", Limit: to(uint32(10)), PerNs: 86_400e9, Used: 10, Remaining: to(uint32(0)), ResetNs: 5},
 	{Limit: to(uint32(0)), PerNs: 1, Remaining: to(uint32(0))},
 	{Unlimited: true, PerNs: 1e9, Months: 3, Used: 7},
+	{Limit: to(uint32(100)), Requests: to(uint32(120)), PerNs: 60e9, Used: 1, Remaining: to(uint32(99)), ResetNs: 5e8},
 }
 
 func TestVerdict(t *testing.T) {
@@ -43,7 +44,8 @@ func TestVerdict(t *testing.T) {
 		`{"rule":"a \"rule\"","key":["alice",null,""],"mode":"enforced","allowed":false,"reason":"limit","remaining":0,"windows":[`+
 		`{"name":"daily\n","limit":10,"per_ns":86400000000000,"used":10,"remaining":0,"reset_ns":5},`+
 		`{"limit":0,"per_ns":1,"used":0,"remaining":0,"reset_ns":0},`+
-		`{"unlimited":true,"per_ns":1000000000,"months":3,"used":7,"reset_ns":0}]},`+
+		`{"unlimited":true,"per_ns":1000000000,"months":3,"used":7,"reset_ns":0},`+
+		`{"limit":100,"requests":120,"per_ns":60000000000,"used":1,"remaining":99,"reset_ns":500000000}]},`+
 		`{"rule":"b","key":[],"mode":"shadow","allowed":true,"windows":[]}]}`, string(a.Append(nil)))
 
 	allowed := answer.Answer{Allowed: to(true), Rules: []answer.Rule{}}

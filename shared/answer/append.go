@@ -122,7 +122,7 @@ func AppendWindows(b []byte, windows []Window, t Times) []byte {
 		w := &windows[i]
 		b = appendText(append(comma(b), '{'), "name", w.Name)
 		b = appendFlag(b, "unlimited", w.Unlimited)
-		b = appendNumber(b, "limit", w.Limit)
+		b = appendNumber(appendNumber(b, "limit", w.Limit), "requests", w.Requests)
 		b = appendText(appendText(b, "limit_from", w.LimitFrom), "limit_is", w.LimitIs)
 		b = AppendTime(b, "per", w.PerNs, t)
 		if w.Months > 0 {

@@ -326,15 +326,16 @@ func verdictCells(r manage.Row) []string {
 }
 
 // windowsText is windows in a cell: "3 of 10 per 1m; daily 12 of 1000 per 1d", with when each
-// ends if that is asked for.
+// ends if that is asked for. Of a bucket whose burst is another number than it gains in a
+// period, neither is what the used tokens are of: "3 used, 120 per 1m, burst 100".
 func windowsText(windows []answer.Window, ends bool) string {
 	texts := make([]string, 0, len(windows))
 	for _, w := range windows {
-		of := "any number"
-		if w.Limit != nil {
-			of = limitText(&w)
+		between := " of "
+		if w.Requests != nil {
+			between = " used, "
 		}
-		text := fmt.Sprintf("%d of %s per %s", w.Used, of, per(&w))
+		text := strconv.FormatUint(uint64(w.Used), 10) + between + limitText(&w, "any number")
 		if w.Name != "" {
 			text = w.Name + " " + text
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -136,27 +137,37 @@ func windowSentence(w answer.Window) string {
 	if w.Name != "" {
 		name = printable.Text(w.Name) + ": "
 	}
-	per := per(&w)
+	limit := limitText(&w, "unlimited")
 	if w.Unlimited || w.Limit == nil || w.Remaining == nil {
-		return fmt.Sprintf("%sunlimited per %s, %d used", name, per, w.Used)
+		return fmt.Sprintf("%s%s, %d used", name, limit, w.Used)
 	}
-	text := fmt.Sprintf("%s%s per %s: %d used, %d left", name, limitText(&w), per, w.Used, *w.Remaining)
+	text := fmt.Sprintf("%s%s: %d used, %d left", name, limit, w.Used, *w.Remaining)
 	if w.ResetMs > 0 {
 		text += ", new in " + span(w.ResetMs)
 	}
 	return text
 }
 
-// limitText is a window's limit, and where requests say it.
-func limitText(w *answer.Window) string {
-	text := strconv.FormatUint(uint64(*w.Limit), 10)
-	switch {
-	case w.LimitFrom == "":
-		return text
-	case w.LimitIs != "":
-		return text + " (" + w.LimitIs + " of " + printable.Text(w.LimitFrom) + ")"
+// limitText is a window's limit: "10 per 1m", "5 at once", "120 per 1m, burst 100", and where
+// requests say it. Without one it has the word in its place.
+func limitText(w *answer.Window, unlimited string) string {
+	most := unlimited
+	if w.Limit != nil {
+		most = strconv.FormatUint(uint64(*cmp.Or(w.Requests, w.Limit)), 10)
 	}
-	return text + " (" + printable.Text(w.LimitFrom) + ")"
+	switch {
+	case w.LimitFrom != "" && w.LimitIs != "":
+		most += " (" + w.LimitIs + " of " + printable.Text(w.LimitFrom) + ")"
+	case w.LimitFrom != "":
+		most += " (" + printable.Text(w.LimitFrom) + ")"
+	}
+	switch {
+	case w.PerMs == 0:
+		return most + " at once"
+	case w.Requests != nil:
+		return most + " per " + per(w) + ", burst " + strconv.FormatUint(uint64(*w.Limit), 10)
+	}
+	return most + " per " + per(w)
 }
 
 // leaseSentence says what the proxy holds, and where the limits' figures are from.

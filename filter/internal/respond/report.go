@@ -85,8 +85,7 @@ func Windows(a *decide.Subject, now int64) []answer.Window {
 			Used: w.Count(u, a.Now()), ResetNs: max(0, w.Reset(u, a.Now())-now),
 		}
 		if !w.Unlimited {
-			limit, left := w.Max(), a.Remaining(i)
-			all[i].Limit, all[i].Remaining = &limit, &left
+			all[i].SetLimit(w, a.Remaining(i))
 			all[i].From(a.Rule.Policy, i, &a.Subject)
 		}
 	}

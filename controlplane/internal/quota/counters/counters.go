@@ -183,7 +183,7 @@ func (p *Prepared) windows(found *quota.Found) []answer.Window {
 			if held := p.held(found); held != nil && w.Algorithm != limit.Concurrency {
 				left -= min(left, *held)
 			}
-			a.Limit, a.Remaining = &most, &left
+			a.SetLimit(w, left)
 			a.From(p.rule, i, &p.Subject)
 		}
 		all = append(all, a)
