@@ -288,13 +288,13 @@ func (r rollOut) judge(result *rolledOut) error {
 	proxies := func(n int) string { return count(n, "proxy", "proxies") }
 	switch {
 	case n[xds.Nacked] > 0:
-		hint := "see above"
+		hint := "the lines with NACK say why; sluice status repeats it as LAST NACK"
 		if slices.ContainsFunc(result.Outcomes, func(o xds.ProxyOutcome) bool { return strings.Contains(o.Text, "Unable to create Wasm plugin") }) {
 			hint = `where it says "Unable to create Wasm plugin", only the proxy's log says why`
 		}
 		return withHint(fmt.Errorf("revision %d was refused by %s; the last good one stays in force there", revision, proxies(n[xds.Nacked])), hint)
 	case n[xds.Unsent] > 0:
-		return withHint(fmt.Errorf("revision %d could not be sent to %s", revision, proxies(n[xds.Unsent])), "see above")
+		return withHint(fmt.Errorf("revision %d could not be sent to %s", revision, proxies(n[xds.Unsent])), `the lines with "not sent" say why`)
 	case len(result.Missing) > 0:
 		return withHint(fmt.Errorf("revision %d: no answer from %s within %s", revision, proxies(len(result.Missing)), r.wait),
 			"sluice status shows what each proxy runs; a large filter binary blocks Envoy for seconds")

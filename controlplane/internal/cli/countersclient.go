@@ -352,7 +352,7 @@ func (r *resetReport) judge() error {
 	}
 	switch {
 	case unknown > 0:
-		return withHint(errors.New("not all counters were reset: see above"), "sluice status shows the proxies")
+		return withHint(errors.New("not all counters were reset: their lines say why"), "sluice status shows the proxies")
 	case !reset:
 		return errNothingReset
 	}

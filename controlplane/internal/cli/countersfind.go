@@ -89,7 +89,7 @@ func (r *clientReport) isPartial() bool {
 func (r *clientReport) judge(found bool) error {
 	switch {
 	case r.isPartial():
-		return withHint(errors.New("some counters are not known: see above"), "sluice status shows the proxies")
+		return withHint(errors.New("some counters are not known: their lines say why"), "sluice status shows the proxies")
 	case !found:
 		return withHint(errors.New("no rule has a key of this client"), "describe more of its requests: "+requestHint)
 	}

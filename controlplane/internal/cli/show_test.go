@@ -48,3 +48,17 @@ func TestStatusTable(t *testing.T) {
 	}
 	require.True(t, strings.HasSuffix(lines[4], "…"), lines[4])
 }
+
+// The advice names the lines that say why.
+func TestHintsAboutProxies(t *testing.T) {
+	for outcome, want := range map[xds.Outcome]string{
+		xds.Nacked: "the lines with NACK say why; sluice status repeats it as LAST NACK",
+		xds.Unsent: `the lines with "not sent" say why`,
+	} {
+		err := rollOut{}.judge(&rolledOut{Outcomes: []xds.ProxyOutcome{{Node: "e1", Outcome: outcome, Text: "no"}}})
+		require.Equal(t, want, Hint(err))
+		var line strings.Builder
+		printOutcome(&line, xds.ProxyOutcome{Node: "e1", Outcome: outcome, Text: "no"})
+		require.Regexp(t, `^e1 +(NACK|not sent)  no\n$`, line.String())
+	}
+}
