@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -23,6 +24,7 @@ import (
 type clientKey struct {
 	Rule   string           `json:"rule"`
 	Why    string           `json:"why,omitempty"`    // why the rule is not for the described request
+	Only   string           `json:"only,omitempty"`   // which requests it is for, where the description does not say
 	NoKey  string           `json:"no_key,omitempty"` // why the client has no counter in it
 	Key    []answer.KeyPart `json:"key,omitempty"`    // without the values that are credentials
 	Common bool             `json:"common,omitempty"` // nothing of the key is the client's: others have it too
@@ -74,6 +76,7 @@ func (o *manageOptions) clientKeys(cmd *cobra.Command, described *requestOptions
 		}
 		for j := range row.Rules {
 			if said := keyOf(&row.Rules[j]); said != nil {
+				said.leaveOpen(r)
 				keys = addKey(keys, said, row.Proxy, row.Rules[j].Hash)
 			}
 		}
@@ -117,6 +120,20 @@ func keyOf(r *answer.ExplainedRule) *clientKey {
 	return k
 }
 
+// leaveOpen says which requests the rule is for, in place of why it is not for what stands for
+// a method, host or path that the description does not give: a client is described, not one
+// request.
+func (k *clientKey) leaveOpen(r *simulate.Request) {
+	for _, of := range []struct{ given, condition, standIn string }{
+		{r.Method, "methods", "GET"}, {r.Host, "hosts", "nothing"}, {r.Path, "paths", "/"},
+	} {
+		wanted, fails := strings.CutPrefix(k.Why, of.condition+": "+of.standIn+" is not one of ")
+		if fails && of.given == "" {
+			k.Only, k.Why = of.condition+" "+wanted, ""
+		}
+	}
+}
+
 // saidLimits are the limits that the described request says, none if all are the defaults.
 func saidLimits(windows []answer.Window) (limits []string) {
 	says := false
@@ -135,7 +152,7 @@ func saidLimits(windows []answer.Window) (limits []string) {
 // addKey adds what a proxy says to what others have said alike.
 func addKey(keys []*clientKey, said *clientKey, proxy, hash string) []*clientKey {
 	at := slices.IndexFunc(keys, func(k *clientKey) bool {
-		return k.Rule == said.Rule && k.Why == said.Why && k.NoKey == said.NoKey && slices.Equal(k.parts, said.parts)
+		return k.Rule == said.Rule && k.Why == said.Why && k.Only == said.Only && k.NoKey == said.NoKey && slices.Equal(k.parts, said.parts)
 	})
 	if at < 0 {
 		at, keys = len(keys), append(keys, said)

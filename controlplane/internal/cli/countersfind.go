@@ -38,7 +38,8 @@ lately, if the key is one that counters top shows; and the command that frees it
 Nothing is counted.
 
 Rules that are not for the described request are shown too, with the key that the
-client has in them. A credential is never printed, only the hash that counters top
+client has in them. Without --method, --host or --path the client is meant, whatever
+it requests: a rule says which requests it is for. A credential is never printed, only the hash that counters top
 shows of the key.
 
 Exits 1 if no rule has a key of the client.`,
@@ -146,7 +147,10 @@ func (k *clientKey) print(b *strings.Builder) {
 	} else {
 		fmt.Fprintf(b, "  key: %s\n", printable.Text(keySentence(k.Key)))
 	}
-	if k.Why != "" {
+	switch {
+	case k.Only != "":
+		fmt.Fprintf(b, "  only for %s\n", printable.Text(k.Only))
+	case k.Why != "":
 		fmt.Fprintf(b, "  not for this request: %s\n", printable.Text(k.Why))
 	}
 	if k.Error != "" {
