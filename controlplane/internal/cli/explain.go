@@ -12,7 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 type explainOptions struct {
@@ -32,8 +34,9 @@ left of each limit. Nothing is counted.
 
 With -f the filter runs here, on a policy file, with empty counters. --proxy asks
 one running proxy, --server all that the control plane knows, like sluice counters;
-so does SLUICE_SERVER where none of the three is given. Values are printed only where
-they are part of a key.`,
+so does SLUICE_SERVER where none of the three is given. Where a proxy holds no units
+of a key of scope cluster, the control plane asks the quota service how that stands.
+Values are printed only where they are part of a key.`,
 		Example: `  sluice explain -f policy.yaml --request '{"path":"/v1/orders","headers":{"x-user-id":"alice"}}'
   sluice explain --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token \
       --client-ip 192.0.2.7 --method POST --host api.example.com --path /v1/orders --header 'x-user-id: alice'`,
@@ -82,9 +85,14 @@ func explain(cmd *cobra.Command, o explainOptions) error {
 	if o.policy != "" {
 		return explainFile(cmd, o, r)
 	}
-	rows, _, err := o.ask(cmd, r)
+	rows, a, err := o.ask(cmd, r)
 	if err != nil {
 		return err
+	}
+	if a.proxy == nil && slices.ContainsFunc(rows, func(row manage.ExplainRow) bool { return row.Pending }) {
+		if err := o.askQuotaService(cmd, rows); err != nil {
+			return err
+		}
 	}
 	report := explainReport{Proxies: rows}
 	if err := o.output.print(cmd, report, report.print); err != nil {
@@ -108,6 +116,74 @@ func (o *manageOptions) ask(cmd *cobra.Command, r *simulate.Request) ([]manage.E
 	}
 	rows, err := a.explain(cmd.Context(), described)
 	return rows, a, err
+}
+
+// askQuotaService adds what the quota service says of keys that proxies would ask it about:
+// one without units of a key does not know how it stands.
+func (o *explainOptions) askQuotaService(cmd *cobra.Command, rows []manage.ExplainRow) error {
+	keys, _, a, err := o.clientKeys(cmd, &o.requestOptions)
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if !slices.ContainsFunc(rows, k.isPendingAt) {
+			continue
+		}
+		if err := k.read(cmd.Context(), a); err != nil {
+			return err
+		}
+		if k.Error != "" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "note: the quota service did not say how the key of %s stands: %s\n",
+				printable.Text(k.Rule), printable.Text(k.Error))
+			continue
+		}
+		for i := range rows {
+			if k.isPendingAt(rows[i]) {
+				k.answer(&rows[i])
+			}
+		}
+	}
+	for i := range rows {
+		judgePending(&rows[i].Explanation)
+	}
+	return nil
+}
+
+// isPendingAt reports whether the proxy would ask the quota service about this key.
+func (k *clientKey) isPendingAt(row manage.ExplainRow) bool {
+	_, has := k.hashes[row.Proxy]
+	return has && slices.ContainsFunc(row.Rules, func(r answer.ExplainedRule) bool { return r.Rule == k.Rule && r.Pending })
+}
+
+// answer makes the quota service's word that of the row's rule, unless only the request itself
+// says the limit.
+func (k *clientKey) answer(row *manage.ExplainRow) {
+	isQuota := func(c clientCounter) bool { return c.Proxy == quotaService }
+	isSaid := func(w answer.Window) bool { return w.LimitFrom != "" }
+	said := slices.IndexFunc(k.Counters, isQuota)
+	if said < 0 || k.limits == nil && slices.ContainsFunc(k.Counters[said].Windows, isSaid) {
+		return
+	}
+	c := &k.Counters[said]
+	r := &row.Rules[slices.IndexFunc(row.Rules, func(r answer.ExplainedRule) bool { return r.Rule == k.Rule })]
+	r.Pending = false
+	r.Allowed, r.Reason = c.Allowed, c.Reason
+	r.Windows = c.Windows
+	if !*c.Allowed && r.Mode == "enforced" {
+		row.DeniedBy = cmp.Or(row.DeniedBy, r.Rule)
+		if row.RetryMs == nil || *c.RetryMs < 0 || *row.RetryMs >= 0 && *c.RetryMs > *row.RetryMs {
+			row.RetryMs = c.RetryMs
+		}
+	}
+}
+
+// judgePending decides once an enforced rule denies, or none has to ask any more.
+func judgePending(x *answer.Explanation) {
+	asks := func(r answer.ExplainedRule) bool { return r.Pending && r.Mode == "enforced" }
+	if denied := x.DeniedBy != ""; x.Pending && (denied || !slices.ContainsFunc(x.Rules, asks)) {
+		allowed := !denied
+		x.Pending, x.Allowed = false, &allowed
+	}
 }
 
 func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) error {
