@@ -98,9 +98,9 @@ func (o *manageOptions) asker(cmd *cobra.Command) (*asker, error) {
 
 func (a *asker) asked() manage.Asked { return manage.Asked{Proxy: a.at.Host, URL: a.at.String()} }
 
-// counters does an operation. The report may have rows of proxies that failed; with
+// Counters does an operation. The report may have rows of proxies that failed; with
 // --proxy that is an error.
-func (a *asker) counters(ctx context.Context, op manage.Operation, query url.Values) (*api.Counters, error) {
+func (a *asker) Counters(ctx context.Context, op manage.Operation, query url.Values) (*api.Counters, error) {
 	if a.proxy != nil {
 		done, err := a.proxy.Counters(ctx, a.at, op, query)
 		if err != nil {
@@ -130,8 +130,8 @@ func (a *asker) counters(ctx context.Context, op manage.Operation, query url.Val
 	return report, nil
 }
 
-// explain explains a described request, like counters.
-func (a *asker) explain(ctx context.Context, described string) ([]manage.ExplainRow, error) {
+// Explain explains a described request, like Counters.
+func (a *asker) Explain(ctx context.Context, described string) ([]manage.ExplainRow, error) {
 	if a.proxy != nil {
 		x, err := a.proxy.Explain(ctx, a.at, described)
 		return []manage.ExplainRow{{Asked: a.asked(), Explanation: x}}, interrupted(err)

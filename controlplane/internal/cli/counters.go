@@ -3,8 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/find"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
@@ -174,7 +173,7 @@ func counters(cmd *cobra.Command, o countersOptions) error {
 	if err != nil {
 		return err
 	}
-	report, err := a.counters(cmd.Context(), o.op, query)
+	report, err := a.Counters(cmd.Context(), o.op, query)
 	if err != nil {
 		return err
 	}
@@ -200,14 +199,11 @@ func (o *countersOptions) judge(report *api.Counters) error {
 		return withHint(fmt.Errorf("the quota service does not answer %d of %s: on_unavailable decides there", silent, count(len(report.Proxies), "proxy", "proxies")),
 			"its figures lack what they count meanwhile, and they do not see a change; sluice explain says what they decide")
 	}
-	if o.op.Name == "reset" && !wasReset(report) {
+	if o.op.Name == "reset" && !find.WasReset(report) {
 		return errNothingReset
 	}
 	return nil
 }
-
-// quotaService is how its answer is called among those of proxies.
-const quotaService = "quota service"
 
 // print prints the answers of the proxies, and the sum where there is one.
 func (o *countersOptions) print(b *strings.Builder, report *api.Counters) {
@@ -243,7 +239,7 @@ func (o *countersOptions) print(b *strings.Builder, report *api.Counters) {
 // the proxies say what they hold.
 func answerCells(op manage.Operation, report *api.Counters) (table [][]string) {
 	if report.Quota != nil {
-		table = counterCells(op, manage.Row{Asked: manage.Asked{Proxy: quotaService}, Answer: *report.Quota})
+		table = counterCells(op, manage.Row{Asked: manage.Asked{Proxy: find.QuotaService}, Answer: *report.Quota})
 	}
 	for _, r := range report.Proxies {
 		switch {
@@ -252,7 +248,7 @@ func answerCells(op manage.Operation, report *api.Counters) (table [][]string) {
 		case report.Quota == nil:
 			table = append(table, counterCells(op, r)...)
 		case r.Silent != "":
-			table = append(table, []string{r.Proxy, "holds " + strconv.FormatInt(*r.Value, 10) + "; " + silentText(r.Silent), windowsText(r.Windows, false)})
+			table = append(table, []string{r.Proxy, "holds " + strconv.FormatInt(*r.Value, 10) + "; " + manage.SilentText(r.Silent), manage.WindowsText(r.Windows, false)})
 		default:
 			table = append(table, []string{r.Proxy, "holds " + strconv.FormatInt(*r.Value, 10)})
 		}
@@ -280,13 +276,17 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 		}
 		return rows
 	case "hit", "peek":
-		return [][]string{verdictCells(r)}
+		var windows []answer.Window
+		for _, v := range r.Rules {
+			windows = append(windows, v.Windows...)
+		}
+		return [][]string{{r.Proxy, manage.VerdictText(&r.Answer), manage.WindowsText(windows, false)}}
 	case "expires-at":
 		at := "nothing is counted"
 		if *r.Value > 0 {
 			at = time.UnixMilli(*r.Value).UTC().Format("2006-01-02 15:04:05.000Z")
 		}
-		return [][]string{{r.Proxy, at, windowsText(r.Windows, false)}}
+		return [][]string{{r.Proxy, at, manage.WindowsText(r.Windows, false)}}
 	case "reset":
 		if *r.Value == 0 {
 			return [][]string{{r.Proxy, "there was no such key"}}
@@ -295,56 +295,7 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 	case "clean":
 		return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10)}}
 	}
-	return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10), windowsText(r.Windows, false)}}
-}
-
-func verdictCells(r manage.Row) []string {
-	result := "allowed"
-	reasons := map[string]bool{}
-	var windows []answer.Window
-	for _, v := range r.Rules {
-		windows = append(windows, v.Windows...)
-		switch {
-		case v.Mode == "shadow" && !v.Allowed:
-			result += ", denied in shadow mode"
-		case v.Reason != "" && v.Reason != "limit":
-			reasons[v.Reason] = true
-		}
-	}
-	if !*r.Allowed {
-		result = "denied"
-		if *r.RetryMs < 0 {
-			result += ", and no wait would help"
-		} else {
-			result += ", retry after " + span(*r.RetryMs)
-		}
-	}
-	if len(reasons) > 0 {
-		result += " (" + strings.Join(slices.Sorted(maps.Keys(reasons)), ", ") + ")"
-	}
-	return []string{r.Proxy, result, windowsText(windows, false)}
-}
-
-// windowsText is windows in a cell: "3 of 10 per 1m; daily 12 of 1000 per 1d", with when each
-// ends if that is asked for. Of a bucket whose burst is another number than it gains in a
-// period, neither is what the used tokens are of: "3 used, 120 per 1m, burst 100".
-func windowsText(windows []answer.Window, ends bool) string {
-	texts := make([]string, 0, len(windows))
-	for _, w := range windows {
-		between := " of "
-		if w.Requests != nil {
-			between = " used, "
-		}
-		text := strconv.FormatUint(uint64(w.Used), 10) + between + limitText(&w, "any number")
-		if w.Name != "" {
-			text = w.Name + " " + text
-		}
-		if ends && w.Used > 0 && w.ResetMs > 0 {
-			text += ", new in " + span(w.ResetMs)
-		}
-		texts = append(texts, text)
-	}
-	return strings.Join(texts, "; ")
+	return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10), manage.WindowsText(r.Windows, false)}}
 }
 
 // printDenials prints the keys that are denied most, and the proxies that did not say.

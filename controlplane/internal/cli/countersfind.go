@@ -3,25 +3,15 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/find"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
-
-// clientReport is what find prints as JSON.
-type clientReport struct {
-	DeniedBy []string       `json:"denied_by"` // rules that deny the client now
-	Rules    []*clientKey   `json:"rules"`
-	Failed   []manage.Asked `json:"failed,omitempty"` // proxies that did not say their keys
-}
 
 func newCountersFindCommand() *cobra.Command {
 	var o struct {
@@ -50,102 +40,57 @@ Exits 1 if no rule has a key of the client.`,
 			if err := o.check(cmd); err != nil {
 				return err
 			}
-			keys, failed, a, err := o.clientKeys(cmd, &o.requestOptions)
+			r, a, err := o.asked(cmd, &o.requestOptions)
 			if err != nil {
 				return err
 			}
-			report := clientReport{DeniedBy: []string{}, Rules: keys, Failed: failed}
-			found := false
-			for _, k := range keys {
+			report, err := find.Client(cmd.Context(), a, r)
+			if err != nil {
+				return err
+			}
+			for _, k := range report.Rules {
 				if k.NoKey == "" {
-					found = true
-					if err := k.read(cmd.Context(), a); err != nil {
-						return err
-					}
-				}
-				if k.denies() && !slices.Contains(report.DeniedBy, k.Rule) {
-					report.DeniedBy = append(report.DeniedBy, k.Rule)
+					k.Reset = o.resetLine(cmd, k)
 				}
 			}
-			if found {
-				addDenials(cmd, a, keys)
+			if err := o.output.print(cmd, report, func(b *strings.Builder) { printClient(b, report) }); err != nil {
+				return err
 			}
-			err = o.output.print(cmd, &report, report.print)
-			if err == nil {
-				err = report.judge(found)
+			switch {
+			case report.IsPartial():
+				return withHint(errors.New("some counters are not known: their lines say why"), "sluice status shows the proxies")
+			case !report.Found():
+				return withHint(errors.New("no rule has a key of this client"), "describe more of its requests: "+requestHint)
 			}
-			return err
+			return nil
 		},
 	}, o.requestOptions.AddFlags, o.manageOptions.AddFlags)
 }
 
-// isPartial reports whether some counters are not known.
-func (r *clientReport) isPartial() bool {
-	return len(r.Failed) > 0 || slices.ContainsFunc(r.Rules, func(k *clientKey) bool {
-		return k.Error != "" || slices.ContainsFunc(k.Counters, func(c clientCounter) bool { return c.Error != "" })
-	})
-}
-
-// judge is the error of what was not found, or not known.
-func (r *clientReport) judge(found bool) error {
-	switch {
-	case r.isPartial():
-		return withHint(errors.New("some counters are not known: their lines say why"), "sluice status shows the proxies")
-	case !found:
-		return withHint(errors.New("no rule has a key of this client"), "describe more of its requests: "+requestHint)
-	}
-	return nil
-}
-
-// addDenials adds how often keys were denied lately, as far as proxies keep that.
-func addDenials(cmd *cobra.Command, a *asker, keys []*clientKey) {
-	report, err := a.counters(cmd.Context(), operationOf("top"), url.Values{})
-	if err != nil {
-		return // the policy keeps none
-	}
-	for _, k := range keys {
-		for i := range k.Counters {
-			k.Counters[i].addDenials(k, report)
-		}
-	}
-}
-
-func (c *clientCounter) addDenials(k *clientKey, top *api.Counters) {
-	for _, row := range top.Proxies {
-		for _, rule := range row.Denials {
-			for _, of := range rule.Keys {
-				is := of.Hash == c.Hash || of.Hash == "" && !of.Cut && slices.Equal(manage.KeyParts(&of), k.parts)
-				if row.Proxy == c.Proxy && rule.Rule == k.Rule && is {
-					c.Denied = &of.Denied
-				}
-			}
-		}
-	}
-}
-
-func (r *clientReport) print(b *strings.Builder) {
+// printClient prints the counters of a client, and what denies it.
+func printClient(b *strings.Builder, r *find.Report) {
 	switch {
 	case len(r.DeniedBy) > 0:
 		fmt.Fprintf(b, "denied now by %s\n", printable.Text(strings.Join(r.DeniedBy, ", ")))
-	case r.isPartial():
+	case r.IsPartial():
 		b.WriteString("not known whether a rule denies this client now\n")
 	default:
 		b.WriteString("no rule denies this client now\n")
 	}
 	for _, k := range r.Rules {
-		k.print(b)
+		printClientKey(b, k)
 	}
 	for _, f := range r.Failed {
 		fmt.Fprintf(b, "\n%s failed: %s\n", printable.Text(f.Proxy), printable.Text(f.Error))
 	}
 }
 
-func (k *clientKey) print(b *strings.Builder) {
+func printClientKey(b *strings.Builder, k *find.Key) {
 	fmt.Fprintf(b, "\n%s\n", printable.Text(k.Rule))
 	if k.NoKey != "" {
 		fmt.Fprintf(b, "  no key: %s\n", printable.Text(k.NoKey))
 	} else {
-		fmt.Fprintf(b, "  key: %s\n", printable.Text(keySentence(k.Key)))
+		fmt.Fprintf(b, "  key: %s\n", printable.Text(k.Text()))
 	}
 	switch {
 	case k.Only != "":
@@ -161,11 +106,11 @@ func (k *clientKey) print(b *strings.Builder) {
 	}
 	table := [][]string{{"  PROXY", "NOW", "WINDOWS", "LATELY DENIED", "HASH"}}
 	for i := range k.Counters {
-		table = append(table, k.Counters[i].cells())
+		table = append(table, counterRow(&k.Counters[i]))
 	}
 	printTable(b, table)
 	switch {
-	case !k.isCounted():
+	case !k.IsCounted():
 		b.WriteString("  nothing is counted: the key is unlimited\n")
 	case k.Reset == "":
 		fmt.Fprintf(b, "  to free it, repeat the flags of this find: sluice counters reset --rule %s\n", printable.Text(shellWord(k.Rule)))
@@ -176,32 +121,14 @@ func (k *clientKey) print(b *strings.Builder) {
 	}
 }
 
-func keySentence(key []answer.KeyPart) string {
-	if len(key) == 0 {
-		return "none, one counter for all"
+func counterRow(c *find.Counter) []string {
+	row := []string{"  " + c.Proxy, c.Now()}
+	if c.Error != "" {
+		return row
 	}
-	parts := make([]string, len(key))
-	for i, p := range key {
-		parts[i] = p.Part + " = " + partText(p)
-	}
-	return strings.Join(parts, ", ")
-}
-
-func (c *clientCounter) cells() []string {
 	denied := ""
 	if c.Denied != nil {
 		denied = strconv.FormatUint(uint64(*c.Denied), 10)
 	}
-	switch {
-	case c.Error != "":
-		return []string{"  " + c.Proxy, "failed: " + c.Error}
-	case c.Allowed == nil:
-		return []string{"  " + c.Proxy, "holds " + strconv.FormatInt(*c.Holds, 10), "", denied, c.Hash}
-	}
-	cells := verdictCells(c.row)
-	now := cells[1]
-	if c.Override != "" {
-		now += ", override " + c.Override
-	}
-	return []string{"  " + c.Proxy, now, windowsText(c.Windows, true), denied, c.Hash}
+	return append(row, manage.WindowsText(c.Windows, true), denied, c.Hash)
 }

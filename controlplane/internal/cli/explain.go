@@ -4,17 +4,15 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/find"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 type explainOptions struct {
@@ -78,20 +76,25 @@ func explain(cmd *cobra.Command, o explainOptions) error {
 	if err := o.checkTarget(cmd); err != nil {
 		return err
 	}
-	r, err := o.request()
+	if o.policy != "" {
+		return explainFile(cmd, o)
+	}
+	r, a, err := o.asked(cmd, &o.requestOptions)
 	if err != nil {
 		return err
 	}
-	if o.policy != "" {
-		return explainFile(cmd, o, r)
-	}
-	rows, a, err := o.ask(cmd, r)
+	rows, err := a.Explain(cmd.Context(), r.Header())
 	if err != nil {
 		return err
 	}
 	if a.proxy == nil && slices.ContainsFunc(rows, func(row manage.ExplainRow) bool { return row.Pending }) {
-		if err := o.askQuotaService(cmd, rows); err != nil {
+		silent, err := find.AskQuotaService(cmd.Context(), a, r, rows)
+		if err != nil {
 			return err
+		}
+		for _, k := range silent {
+			fmt.Fprintf(cmd.ErrOrStderr(), "note: the quota service did not say how the key of %s stands: %s\n",
+				printable.Text(k.Rule), printable.Text(k.Error))
 		}
 	}
 	report := explainReport{Proxies: rows}
@@ -101,92 +104,27 @@ func explain(cmd *cobra.Command, o explainOptions) error {
 	return failures(rows, func(r *manage.ExplainRow) *manage.Asked { return &r.Asked })
 }
 
-// ask has the proxies explain the request.
-func (o *manageOptions) ask(cmd *cobra.Command, r *simulate.Request) ([]manage.ExplainRow, *asker, error) {
-	if r.When != nil {
-		return nil, nil, usageError(errors.New("--request has a time: a running proxy explains what holds now"), "remove the time, or ask a file with explain -f")
-	}
-	described := r.Header()
-	if len(described) > manage.MaxDescribed {
-		return nil, nil, usageError(fmt.Errorf("the request takes %d bytes to describe, more than the %d that a proxy takes", len(described), manage.MaxDescribed), "leave out headers that no rule looks at")
-	}
-	a, err := o.asker(cmd)
+// asked is the described request, and whom to ask about it.
+func (o *manageOptions) asked(cmd *cobra.Command, described *requestOptions) (*simulate.Request, *asker, error) {
+	r, err := described.request()
 	if err != nil {
 		return nil, nil, err
 	}
-	rows, err := a.explain(cmd.Context(), described)
-	return rows, a, err
+	if r.When != nil {
+		return nil, nil, usageError(errors.New("--request has a time: a running proxy explains what holds now"), "remove the time, or ask a file with explain -f")
+	}
+	if err := find.CheckLength(r); err != nil {
+		return nil, nil, usageError(err, "leave out headers that no rule looks at")
+	}
+	a, err := o.asker(cmd)
+	return r, a, err
 }
 
-// askQuotaService adds what the quota service says of keys that proxies would ask it about:
-// one without units of a key does not know how it stands.
-func (o *explainOptions) askQuotaService(cmd *cobra.Command, rows []manage.ExplainRow) error {
-	keys, _, a, err := o.clientKeys(cmd, &o.requestOptions)
+func explainFile(cmd *cobra.Command, o explainOptions) error {
+	r, err := o.request()
 	if err != nil {
 		return err
 	}
-	for _, k := range keys {
-		if !slices.ContainsFunc(rows, k.isPendingAt) {
-			continue
-		}
-		if err := k.read(cmd.Context(), a); err != nil {
-			return err
-		}
-		if k.Error != "" {
-			fmt.Fprintf(cmd.ErrOrStderr(), "note: the quota service did not say how the key of %s stands: %s\n",
-				printable.Text(k.Rule), printable.Text(k.Error))
-			continue
-		}
-		for i := range rows {
-			if k.isPendingAt(rows[i]) {
-				k.answer(&rows[i])
-			}
-		}
-	}
-	for i := range rows {
-		judgePending(&rows[i].Explanation)
-	}
-	return nil
-}
-
-// isPendingAt reports whether the proxy would ask the quota service about this key.
-func (k *clientKey) isPendingAt(row manage.ExplainRow) bool {
-	_, has := k.hashes[row.Proxy]
-	return has && slices.ContainsFunc(row.Rules, func(r answer.ExplainedRule) bool { return r.Rule == k.Rule && r.Pending })
-}
-
-// answer makes the quota service's word that of the row's rule, unless only the request itself
-// says the limit.
-func (k *clientKey) answer(row *manage.ExplainRow) {
-	isQuota := func(c clientCounter) bool { return c.Proxy == quotaService }
-	isSaid := func(w answer.Window) bool { return w.LimitFrom != "" }
-	said := slices.IndexFunc(k.Counters, isQuota)
-	if said < 0 || k.limits == nil && slices.ContainsFunc(k.Counters[said].Windows, isSaid) {
-		return
-	}
-	c := &k.Counters[said]
-	r := &row.Rules[slices.IndexFunc(row.Rules, func(r answer.ExplainedRule) bool { return r.Rule == k.Rule })]
-	r.Pending = false
-	r.Allowed, r.Reason = c.Allowed, c.Reason
-	r.Windows = c.Windows
-	if !*c.Allowed && r.Mode == "enforced" {
-		row.DeniedBy = cmp.Or(row.DeniedBy, r.Rule)
-		if row.RetryMs == nil || *c.RetryMs < 0 || *row.RetryMs >= 0 && *c.RetryMs > *row.RetryMs {
-			row.RetryMs = c.RetryMs
-		}
-	}
-}
-
-// judgePending decides once an enforced rule denies, or none has to ask any more.
-func judgePending(x *answer.Explanation) {
-	asks := func(r answer.ExplainedRule) bool { return r.Pending && r.Mode == "enforced" }
-	if denied := x.DeniedBy != ""; x.Pending && (denied || !slices.ContainsFunc(x.Rules, asks)) {
-		allowed := !denied
-		x.Pending, x.Allowed = false, &allowed
-	}
-}
-
-func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) error {
 	s, err := o.options(cmd)
 	if err != nil {
 		return err
@@ -205,43 +143,32 @@ func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) erro
 
 // requestOptions describe one request.
 type requestOptions struct {
-	json     string
-	method   string
-	host     string
-	path     string
-	headers  []string
-	clientIP string
-	cookies  []string
-	query    []string
+	find.Description
+	json string
 }
 
 // AddFlags adds the flags that describe a request.
 func (o *requestOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.json, "request", "", "the request as a `JSON` object, like a line of simulate")
-	f.StringVar(&o.method, "method", "", "`METHOD` (default GET)")
-	f.StringVar(&o.host, "host", "", "`HOST` that the client asks for")
-	f.StringVar(&o.path, "path", "", "`PATH` as the proxy normalised it, with query (default /)")
-	f.StringArrayVar(&o.headers, "header", nil, "a header as `NAME:VALUE` or NAME=VALUE; again for each further one")
-	f.StringArrayVar(&o.cookies, "cookie", nil, "a cookie as `NAME=VALUE`; again for each further one")
-	f.StringArrayVar(&o.query, "query", nil, "a parameter of the query as `NAME=VALUE`; again for each further one")
-	f.StringVar(&o.clientIP, "client-ip", "", "`ADDRESS` of the client as the proxy trusts it")
+	f.StringVar(&o.Method, "method", "", "`METHOD` (default GET)")
+	f.StringVar(&o.Host, "host", "", "`HOST` that the client asks for")
+	f.StringVar(&o.Path, "path", "", "`PATH` as the proxy normalised it, with query (default /)")
+	f.StringArrayVar(&o.Headers, "header", nil, "a header as `NAME:VALUE` or NAME=VALUE; again for each further one")
+	f.StringArrayVar(&o.Cookies, "cookie", nil, "a cookie as `NAME=VALUE`; again for each further one")
+	f.StringArrayVar(&o.Query, "query", nil, "a parameter of the query as `NAME=VALUE`; again for each further one")
+	f.StringVar(&o.ClientIP, "client-ip", "", "`ADDRESS` of the client as the proxy trusts it")
 }
 
 const requestHint = "describe it by --method, --host, --path, --query, --header, --cookie and --client-ip, or by --request JSON"
 
-// byFlags reports whether flags describe a request, beside the client's address.
-func (o *requestOptions) byFlags() bool {
-	return o.method != "" || o.host != "" || o.path != "" || len(o.headers)+len(o.cookies)+len(o.query) > 0
-}
-
 // isGiven reports whether any flag describes a request.
-func (o *requestOptions) isGiven() bool { return o.byFlags() || o.json != "" || o.clientIP != "" }
+func (o *requestOptions) isGiven() bool { return o.json != "" || !o.IsZero() }
 
 // request is the request that the flags describe.
 func (o *requestOptions) request() (*simulate.Request, error) {
 	switch {
-	case o.byFlags() && o.json != "":
+	case o.HasRequest() && o.json != "":
 		return nil, usageError(errors.New("the request is described in two ways"), requestHint)
 	case !o.isGiven():
 		return nil, usageError(errors.New("there is no request to explain"), requestHint)
@@ -250,10 +177,10 @@ func (o *requestOptions) request() (*simulate.Request, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case r.ClientIP != "" && o.clientIP != "":
+	case o.json != "" && r.ClientIP != "" && o.ClientIP != "":
 		return nil, usageError(errors.New("both --request and --client-ip give the client's address"), "keep one")
 	}
-	r.ClientIP = cmp.Or(o.clientIP, r.ClientIP)
+	r.ClientIP = cmp.Or(o.ClientIP, r.ClientIP)
 	if err := r.Check(); err != nil {
 		return nil, usageError(fmt.Errorf("request: %w", err), requestHint)
 	}
@@ -268,28 +195,10 @@ func (o *requestOptions) described() (*simulate.Request, error) {
 		}
 		return r, err
 	}
-	r := &simulate.Request{Method: o.method, Host: o.host, Path: o.path, Headers: map[string]simulate.Values{}}
-	for _, line := range o.headers {
-		at := strings.IndexAny(line, ":=")
-		if at < 0 {
-			return nil, usageError(errors.New(`--header lacks the ":" behind its name`), "give something like --header 'x-user-id: alice'")
-		}
-		name := strings.ToLower(strings.TrimSpace(line[:at]))
-		r.Headers[name] = append(r.Headers[name], strings.TrimSpace(line[at+1:]))
+	r, err := o.Request()
+	var malformed *find.MalformedError
+	if errors.As(err, &malformed) {
+		return nil, usageError(errors.New("--"+err.Error()), "give something like --"+malformed.Part+" '"+malformed.Example+"'")
 	}
-	if len(o.cookies) > 0 {
-		r.Headers["cookie"] = append(r.Headers["cookie"], strings.Join(o.cookies, "; "))
-	}
-	for _, pair := range o.query {
-		name, value, found := strings.Cut(pair, "=")
-		if !found {
-			return nil, usageError(errors.New(`--query lacks the "=" behind its name`), "give something like --query user=alice")
-		}
-		separator := "?"
-		if strings.Contains(r.Path, "?") {
-			separator = "&"
-		}
-		r.Path = cmp.Or(r.Path, "/") + separator + url.QueryEscape(name) + "=" + url.QueryEscape(value)
-	}
-	return r, nil
+	return r, err
 }

@@ -1,16 +1,12 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // explainReport is what explain prints as JSON: of a file, whose counters are
@@ -54,7 +50,7 @@ func printExplained(b *strings.Builder, who string, x *answer.Explanation) {
 	case *x.Allowed:
 		fmt.Fprintf(b, "%sallowed\n", who)
 	case x.RetryMs != nil && *x.RetryMs >= 0:
-		fmt.Fprintf(b, "%sdenied by %s, would pass in %s\n", who, printable.Text(x.DeniedBy), span(*x.RetryMs))
+		fmt.Fprintf(b, "%sdenied by %s, would pass in %s\n", who, printable.Text(x.DeniedBy), manage.Span(*x.RetryMs))
 	default:
 		fmt.Fprintf(b, "%sdenied by %s, and waiting does not help\n", who, printable.Text(x.DeniedBy))
 	}
@@ -75,7 +71,7 @@ func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
 	}
 	fmt.Fprintf(b, "  %s: matches, %s%s\n", printable.Text(r.Rule), verdictText(r), map[string]string{"shadow": " (shadow: not enforced)"}[r.Mode])
 	for _, p := range r.Key {
-		fmt.Fprintf(b, "    key       %s = %s\n", printable.Text(p.Part), partText(p))
+		fmt.Fprintf(b, "    key       %s = %s\n", printable.Text(p.Part), manage.PartText(p))
 	}
 	if len(r.Key) == 0 {
 		b.WriteString("    key       none: one counter for all\n")
@@ -122,63 +118,31 @@ func verdictText(r *answer.ExplainedRule) string {
 	return "allows"
 }
 
-func partText(p answer.KeyPart) string {
-	switch {
-	case p.Missing:
-		return "missing"
-	case p.Hidden || p.Value == nil:
-		return "hidden: a credential"
-	}
-	return strconv.Quote(*p.Value)
-}
-
 func windowSentence(w answer.Window) string {
 	name := ""
 	if w.Name != "" {
 		name = printable.Text(w.Name) + ": "
 	}
-	limit := limitText(&w, "unlimited")
+	limit := manage.LimitText(&w, "unlimited")
 	if w.Unlimited || w.Limit == nil || w.Remaining == nil {
 		return fmt.Sprintf("%s%s, %d used", name, limit, w.Used)
 	}
 	text := fmt.Sprintf("%s%s: %d used, %d left", name, limit, w.Used, *w.Remaining)
 	if w.ResetMs > 0 {
-		text += ", new in " + span(w.ResetMs)
+		text += ", new in " + manage.Span(w.ResetMs)
 	}
 	return text
-}
-
-// limitText is a window's limit: "10 per 1m", "5 at once", "120 per 1m, burst 100", and where
-// requests say it. Without one it has the word in its place.
-func limitText(w *answer.Window, unlimited string) string {
-	most := unlimited
-	if w.Limit != nil {
-		most = strconv.FormatUint(uint64(*cmp.Or(w.Requests, w.Limit)), 10)
-	}
-	switch {
-	case w.LimitFrom != "" && w.LimitIs != "":
-		most += " (" + w.LimitIs + " of " + printable.Text(w.LimitFrom) + ")"
-	case w.LimitFrom != "":
-		most += " (" + printable.Text(w.LimitFrom) + ")"
-	}
-	switch {
-	case w.PerMs == 0:
-		return most + " at once"
-	case w.Requests != nil:
-		return most + " per " + per(w) + ", burst " + strconv.FormatUint(uint64(*w.Limit), 10)
-	}
-	return most + " per " + per(w)
 }
 
 // leaseSentence says what the proxy holds, and where the limits' figures are from.
 func leaseSentence(r *answer.ExplainedRule) string {
 	text := "the proxy holds no units"
 	if l := r.Lease; l.Units > 0 {
-		text = fmt.Sprintf("the proxy holds %d for %s", l.Units, span(l.EndsMs))
+		text = fmt.Sprintf("the proxy holds %d for %s", l.Units, manage.Span(l.EndsMs))
 	}
 	switch {
 	case r.Lease.Silent != "":
-		return text + "; " + silentText(r.Lease.Silent)
+		return text + "; " + manage.SilentText(r.Lease.Silent)
 	case len(r.Windows) > 0:
 		return text + "; the limits are as the quota service has said last"
 	case r.Pending:
@@ -186,23 +150,3 @@ func leaseSentence(r *answer.ExplainedRule) string {
 	}
 	return text
 }
-
-// per is how long a window is, as a policy has it.
-func per(w *answer.Window) string {
-	if w.Months > 0 {
-		return policy.FormatMonths(w.Months)
-	}
-	return span(w.PerMs)
-}
-
-// silentText says what decides at a proxy that the quota service does not answer.
-func silentText(onUnavailable string) string {
-	text := "the quota service does not answer: on_unavailable decides, which is " + printable.Text(onUnavailable)
-	if onUnavailable == string(policy.UnavailableLocal) {
-		text += ", by the proxy's own share of the limits"
-	}
-	return text
-}
-
-// span prints milliseconds as a policy has them.
-func span(ms int64) string { return policy.FormatDuration(ms * int64(time.Millisecond)) }

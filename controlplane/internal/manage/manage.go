@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -57,6 +58,11 @@ var Operations = []Operation{
 	{Name: "clean", Wire: "clean", Sums: true, Changes: true},
 	Stats,
 	{Name: "top", Wire: "top"},
+}
+
+// OperationOf is the operation of that name, which there is.
+func OperationOf(name string) Operation {
+	return Operations[slices.IndexFunc(Operations, func(op Operation) bool { return op.Name == name })]
 }
 
 // Stats asks for what all rules have decided.

@@ -1,0 +1,115 @@
+package manage
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// VerdictText is what a proxy says to a hit: "denied, retry after 30s (held)".
+func VerdictText(a *answer.Answer) string {
+	result := "allowed"
+	reasons := map[string]bool{}
+	for _, v := range a.Rules {
+		switch {
+		case v.Mode == "shadow" && !v.Allowed:
+			result += ", denied in shadow mode"
+		case v.Reason != "" && v.Reason != "limit":
+			reasons[v.Reason] = true
+		}
+	}
+	if !*a.Allowed {
+		result = "denied"
+		if *a.RetryMs < 0 {
+			result += ", and no wait would help"
+		} else {
+			result += ", retry after " + Span(*a.RetryMs)
+		}
+	}
+	if len(reasons) > 0 {
+		result += " (" + strings.Join(slices.Sorted(maps.Keys(reasons)), ", ") + ")"
+	}
+	return result
+}
+
+// WindowsText is windows in a cell: "3 of 10 per 1m; daily 12 of 1000 per 1d", with when each
+// ends if that is asked for. Of a bucket whose burst is another number than it gains in a
+// period, neither is what the used tokens are of: "3 used, 120 per 1m, burst 100".
+func WindowsText(windows []answer.Window, ends bool) string {
+	texts := make([]string, 0, len(windows))
+	for _, w := range windows {
+		between := " of "
+		if w.Requests != nil {
+			between = " used, "
+		}
+		text := strconv.FormatUint(uint64(w.Used), 10) + between + LimitText(&w, "any number")
+		if w.Name != "" {
+			text = w.Name + " " + text
+		}
+		if ends && w.Used > 0 && w.ResetMs > 0 {
+			text += ", new in " + Span(w.ResetMs)
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, "; ")
+}
+
+// LimitText is a window's limit: "10 per 1m", "5 at once", "120 per 1m, burst 100", and where
+// requests say it. Without one it has the word in its place.
+func LimitText(w *answer.Window, unlimited string) string {
+	most := unlimited
+	if w.Limit != nil {
+		most = strconv.FormatUint(uint64(*cmp.Or(w.Requests, w.Limit)), 10)
+	}
+	switch {
+	case w.LimitFrom != "" && w.LimitIs != "":
+		most += " (" + w.LimitIs + " of " + printable.Text(w.LimitFrom) + ")"
+	case w.LimitFrom != "":
+		most += " (" + printable.Text(w.LimitFrom) + ")"
+	}
+	switch {
+	case w.PerMs == 0:
+		return most + " at once"
+	case w.Requests != nil:
+		return most + " per " + Per(w) + ", burst " + strconv.FormatUint(uint64(*w.Limit), 10)
+	}
+	return most + " per " + Per(w)
+}
+
+// Per is how long a window is, as a policy has it.
+func Per(w *answer.Window) string {
+	if w.Months > 0 {
+		return policy.FormatMonths(w.Months)
+	}
+	return Span(w.PerMs)
+}
+
+// SilentText says what decides at a proxy that the quota service does not answer.
+func SilentText(onUnavailable string) string {
+	text := "the quota service does not answer: on_unavailable decides, which is " + printable.Text(onUnavailable)
+	if onUnavailable == string(policy.UnavailableLocal) {
+		text += ", by the proxy's own share of the limits"
+	}
+	return text
+}
+
+// PartText is a part of a key, or why its value is not there.
+func PartText(p answer.KeyPart) string {
+	switch {
+	case p.Missing:
+		return "missing"
+	case p.Hidden || p.Value == nil:
+		return "hidden: a credential"
+	}
+	return strconv.Quote(*p.Value)
+}
+
+// Span prints milliseconds as a policy has them.
+func Span(ms int64) string { return policy.FormatDuration(ms * int64(time.Millisecond)) }
