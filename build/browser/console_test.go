@@ -142,8 +142,24 @@ rules:
     limits: [%s]
   - name: everybody
     mode: shadow
-    limits: [1/1s]
+    limits: [5/1s]
+  - name: per-tenant
+    key: [{header: x-tenant}]
+    missing_key: skip
+    limits: [2/1h]
 `, g.manage, digest(managementToken), limit)
+}
+
+// ask sends a request of a tenant, and returns the answer's status.
+func (g *rig) ask(tenant string) int {
+	g.t.Helper()
+	r, err := http.NewRequest(http.MethodGet, g.url+"/orders", http.NoBody)
+	require.NoError(g.t, err)
+	r.Header.Set("X-Tenant", tenant)
+	res, err := http.DefaultClient.Do(r)
+	require.NoError(g.t, err)
+	res.Body.Close()
+	return res.StatusCode
 }
 
 func (b *tab) denied() (n float64) {
@@ -179,10 +195,12 @@ func TestConsole(t *testing.T) {
 		require.Eventually(t, func() bool { return b.denied() > before }, time.Minute, 100*time.Millisecond)
 	}
 	require.True(t, run(b, chromedp.Evaluate[bool](
-		`(s => s.length == 2 && s.every(c => c.querySelector("polyline.denied, polyline.shadow").getBBox().height > 0))([...document.querySelectorAll("figure svg")])`)),
-		"both rules have lines")
+		`(s => s.length == 3 && s.slice(0, 2).every(c => c.querySelector("polyline.denied, polyline.shadow").getBBox().height > 0))([...document.querySelectorAll("figure svg")])`)),
+		"the rules with traffic have lines")
 	b.await("figure table caption", "Keys of per-user denied most")
 	b.see("rules", "dark")
+
+	b.freesAClient(g)
 
 	// Change the policy and go back.
 	g.apply("100/10s")
@@ -206,4 +224,30 @@ func TestConsole(t *testing.T) {
 	b.visit("/console/")
 	b.await("h1", "Sign in")
 	b.requireQuiet()
+}
+
+// freesAClient finds a tenant that is denied, as somebody does whom it calls, and frees it.
+func (b *tab) freesAClient(g *rig) {
+	b.t.Helper()
+	for range 3 {
+		g.ask("acme")
+	}
+	require.Equal(b.t, http.StatusTooManyRequests, g.ask("acme"))
+	b.do(chromedp.Click(`nav a[href="/console/clients"]`))
+	b.await("h1", "Clients")
+	b.see("clients-search")
+	b.do(chromedp.SendKeys("#header", "x-tenant: acme"), chromedp.Click("button.strong[data-find]"))
+	b.await("#verdict", "Denied now by per-tenant")
+	b.await("main", "2 of 2 per 1h")
+	b.see("clients", "light")
+	b.do(chromedp.Click(`.found button[data-free="per-tenant"]`))
+	b.await("main", "The client is freed.")
+	b.await("#verdict", "No rule denies this client now")
+	b.see("clients-freed")
+	require.Equal(b.t, http.StatusOK, g.ask("acme"))
+	audit := exec.Command(program(b.t, "SLUICE_CLI"), "audit", "--server", "http://"+g.http, "--token-file", g.file("token", callersToken+"\n"))
+	out, err := audit.CombinedOutput()
+	require.NoError(b.t, err, string(out))
+	require.Regexp(b.t, `token ops +.*counters reset`, string(out))
+	require.NotContains(b.t, string(out), "acme")
 }

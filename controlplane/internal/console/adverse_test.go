@@ -86,7 +86,7 @@ func TestSlowFormsOfStrangersTakeNoPlace(t *testing.T) {
 		code, text := f.browser().get("/console/login")
 		require.Equal(t, http.StatusOK, code, text)
 	}
-	code, text := f.browser().post("/console/login", url.Values{"token": {strings.Repeat("x", maxForm)}})
+	code, text := f.browser().post("/console/login", url.Values{"token": {strings.Repeat("x", maxPublicForm)}})
 	require.Equal(t, http.StatusRequestEntityTooLarge, code, text)
 }
 
@@ -128,4 +128,35 @@ func TestCanaryOnPages(t *testing.T) {
 	require.Contains(t, text, `<input type="hidden" name="base" value="1">`)
 	code, text := b.rollback("1")
 	require.Equal(t, http.StatusOK, code, text)
+}
+
+// What is wrong with the description of a client is said beside the form, which stays as it
+// was. The test of build/browser finds clients, of real proxies.
+func TestDescriptionsOfClients(t *testing.T) {
+	b := newFixture(t, true).as("admin")
+	csrf := b.csrf("/console/clients")
+	for _, path := range []string{"/console/clients", "/console/clients/free"} {
+		code, _ := b.post(path, url.Values{"client_ip": {"192.0.2.7"}})
+		require.Equal(t, http.StatusForbidden, code, "a form of another page")
+		for want, form := range map[string]url.Values{
+			"Describe one of the client&#39;s requests":                                           {"path": {" "}},
+			"header lacks the &#34;:&#34; behind its name: give something like x-user-id: alice.": {"header": {"x-user-id: alice\r\nbob"}},
+			"query lacks the &#34;=&#34; behind its name":                                         {"query": {"tenant"}},
+			"client_ip: &#34;192.0.2&#34; is no IP address.":                                      {"client_ip": {"192.0.2"}},
+			"than the 49152 that a proxy takes.":                                                  {"header": {"x-a: " + strings.Repeat("a", 50<<10)}},
+			"serve has no management token: start it with --manage-token-file.":                   {"client_ip": {" 192.0.2.7 "}},
+		} {
+			form.Set("csrf", csrf)
+			code, text := b.post(path, form)
+			require.Equal(t, http.StatusOK, code, text)
+			require.Contains(t, text, want, path)
+			require.NotContains(t, text, "What was found")
+		}
+	}
+	_, text := b.post("/console/clients", url.Values{"csrf": {csrf}, "header": {"x-a: <b>\r\nx-b: 2\r\n"}, "host": {"shop"}, "cookie": {"c"}})
+	require.Contains(t, text, "x-a: &lt;b&gt;\nx-b: 2\n</textarea>")
+	require.Contains(t, text, `value="shop"`)
+	require.Contains(t, text, "<details open>")
+	code, _ := b.get("/console/clients?policy=none")
+	require.Equal(t, http.StatusNotFound, code)
 }

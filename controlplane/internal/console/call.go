@@ -33,16 +33,24 @@ func isCode(err error, code int) bool {
 // errBusy says that there is no room for a visit now.
 var errBusy = &failure{code: http.StatusServiceUnavailable, Text: "the console is busy: try again in 1 s", retryAfter: "1"}
 
+// errUnknown says that there is no such page.
+var errUnknown = &failure{code: http.StatusNotFound, Text: "there is no such page in the console"}
+
+// body is what a request to the API has in it, the zero one nothing.
+type body struct{ kind, text string }
+
+func formBody(form url.Values) body { return body{"application/x-www-form-urlencoded", form.Encode()} }
+
 // call asks the API what the visitor of r may ask: its connection and its session speak
 // for it. Whether a page of another origin sent r has been seen to.
-func (c *console) call(r *http.Request, method, target string, form url.Values, into any) error {
-	asked, err := http.NewRequestWithContext(r.Context(), method, target, strings.NewReader(form.Encode()))
+func (c *console) call(r *http.Request, method, target string, sent body, into any) error {
+	asked, err := http.NewRequestWithContext(r.Context(), method, target, strings.NewReader(sent.text))
 	if err != nil {
 		return fmt.Errorf("ask the API: %w", err)
 	}
 	asked.Host, asked.RemoteAddr, asked.TLS = r.Host, r.RemoteAddr, r.TLS
-	if form != nil {
-		asked.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if sent.kind != "" {
+		asked.Header.Set("Content-Type", sent.kind)
 	}
 	got := &recorder{header: http.Header{}, code: http.StatusOK}
 	c.api.ServeHTTP(got, asked)
@@ -60,7 +68,7 @@ func (c *console) call(r *http.Request, method, target string, form url.Values, 
 }
 
 func (c *console) get(r *http.Request, target string, into any) error {
-	return c.call(r, http.MethodGet, target, nil, into)
+	return c.call(r, http.MethodGet, target, body{}, into)
 }
 
 // recorder keeps what the API answers, which the API bounds.

@@ -1,5 +1,5 @@
-// Package console is the web pages of serve: what proxies run, revisions, and live
-// rules.
+// Package console is the web pages of serve: what proxies run, revisions, live rules, and the
+// counters of a client.
 //
 // Its invariant: a page has no rights of its own. It asks the API, in this process, for
 // the caller that the browser's session or certificate stands for, so checks, roles and
@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
 )
 
@@ -92,10 +93,13 @@ type visit struct {
 	CSRF    string // what forms of this visitor carry
 }
 
-// MayApply says whether the visitor may change a policy.
-func (v *visit) MayApply(policy string) bool {
-	return max(v.caller.Role, v.caller.Policies[policy]) >= access.Apply
+// May says whether the visitor has a role with a policy.
+func (v *visit) May(role access.Role, policy string) bool {
+	return max(v.caller.Role, v.caller.Policies[policy]) >= role
 }
+
+// MayApply says whether the visitor may change a policy.
+func (v *visit) MayApply(policy string) bool { return v.May(access.Apply, policy) }
 
 // Who is the visitor as people read it.
 func (v *visit) Who() string { return access.Who(v.caller.Name) }
@@ -118,6 +122,9 @@ func (c *console) pages() http.Handler {
 		"GET /console/revisions/{revision}/rollback":  c.reviewRollback,
 		"POST /console/revisions/{revision}/rollback": c.rollback,
 		"GET /console/rules":                          c.rules,
+		"GET /console/clients":                        c.clientsPage,
+		"POST /console/clients":                       c.findClient,
+		"POST /console/clients/free":                  c.freeClient,
 		"POST /console/logout":                        c.logout,
 		"/console/":                                   c.unknown,
 	} {
@@ -156,7 +163,7 @@ func secured(next http.Handler) http.Handler {
 // unknown who sends slowly takes nobody's place.
 func (c *console) public(p page) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		err := parseForm(w, r)
+		err := parseForm(w, r, maxPublicForm)
 		if err == nil {
 			err = c.inPlace(conns.Origin(r.RemoteAddr), func() error { return p(w, r, nil) })
 		}
@@ -186,7 +193,7 @@ func (c *console) known(p page) http.Handler {
 }
 
 func (c *console) visited(w http.ResponseWriter, r *http.Request, v *visit, p page) error {
-	if err := parseForm(w, r); err != nil {
+	if err := parseForm(w, r, maxForm); err != nil {
 		return err
 	}
 	if r.Method == http.MethodPost && !hmac.Equal([]byte(r.PostForm.Get("csrf")), []byte(v.CSRF)) {
@@ -204,19 +211,23 @@ func (c *console) inPlace(who string, f func() error) error {
 	return f()
 }
 
-// maxForm is room for a token, escaped. Other forms are shorter.
-const maxForm = 4 * access.MaxToken
+const (
+	// maxPublicForm is room for a token, escaped.
+	maxPublicForm = 4 * access.MaxToken
+	// maxForm is room for the description of a client, escaped. Other forms are shorter.
+	maxForm = 4 * manage.MaxDescribed
+)
 
-func parseForm(w http.ResponseWriter, r *http.Request) error {
+func parseForm(w http.ResponseWriter, r *http.Request, most int) error {
 	if r.Method != http.MethodPost {
 		return nil
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	r.Body = http.MaxBytesReader(w, r.Body, int64(most))
 	err := r.ParseForm()
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return &failure{code: http.StatusRequestEntityTooLarge, Text: "the form is larger than " + strconv.Itoa(maxForm) + " bytes"}
+		return &failure{code: http.StatusRequestEntityTooLarge, Text: "the form is larger than " + strconv.Itoa(most) + " bytes"}
 	case err != nil:
 		return &failure{code: http.StatusBadRequest, Text: "the form is malformed"}
 	}
@@ -224,5 +235,5 @@ func parseForm(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (c *console) unknown(http.ResponseWriter, *http.Request, *visit) error {
-	return &failure{code: http.StatusNotFound, Text: "there is no such page in the console"}
+	return errUnknown
 }

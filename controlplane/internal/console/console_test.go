@@ -161,13 +161,13 @@ func (b *browser) rollback(base string) (int, string) {
 func TestNobodySeesAPageWithoutAToken(t *testing.T) {
 	f := newFixture(t, true)
 	b := f.browser()
-	for _, path := range []string{"/console/", "/console/revisions", "/console/revisions/1", "/console/revisions/1/rollback", "/console/rules", "/console/none", "/"} {
+	for _, path := range []string{"/console/", "/console/revisions", "/console/revisions/1", "/console/revisions/1/rollback", "/console/rules", "/console/clients", "/console/none", "/"} {
 		code, text := b.get(path)
 		require.Equal(t, http.StatusOK, code, path)
 		require.Contains(t, text, "<h1>Sign in</h1>", path)
 		require.NotContains(t, text, "<nav", path)
 	}
-	for _, path := range []string{"/console/revisions/1/rollback", "/console/logout"} {
+	for _, path := range []string{"/console/revisions/1/rollback", "/console/clients", "/console/clients/free", "/console/logout"} {
 		code, _ := b.post(path, nil)
 		require.Equal(t, http.StatusUnauthorized, code, path)
 	}
@@ -224,7 +224,7 @@ func TestSessionCookie(t *testing.T) {
 func TestFormsNeedTheirToken(t *testing.T) {
 	f := newFixture(t, true)
 	b, other := f.as("admin"), f.as("admin")
-	for _, path := range []string{"/console/revisions/1/rollback", "/console/logout"} {
+	for _, path := range []string{"/console/revisions/1/rollback", "/console/clients", "/console/clients/free", "/console/logout"} {
 		for _, csrf := range []string{"", "0", other.csrf("/console/")} {
 			code, text := b.post(path, url.Values{"csrf": {csrf}})
 			require.Equal(t, http.StatusForbidden, code, path)

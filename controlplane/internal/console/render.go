@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"path"
 	"strings"
 	"time"
@@ -32,6 +33,13 @@ func parsePages() map[string]*template.Template {
 		"last":      func(n int) int { return n - 1 },
 		"printable": printable.Text,
 		"keyText":   func(k answer.DeniedKey) string { return manage.KeyText(&k) },
+		"window":    func(w answer.Window) string { return manage.WindowsText([]answer.Window{w}, false) },
+		"held":      manage.HeldText,
+		"isTrue":    func(b *bool) bool { return *b },
+		"deref":     func(n *int64) int64 { return *n },
+		"fields": func(csrf string, of url.Values) map[string]any {
+			return map[string]any{"CSRF": csrf, "Fields": of}
+		},
 	}
 	layout := template.Must(template.New("layout.html").Funcs(words).ParseFS(pageFiles, "pages/layout.html", "pages/parts.html"))
 	pages := map[string]*template.Template{}

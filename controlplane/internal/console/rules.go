@@ -63,12 +63,12 @@ func (c *console) sample(r *http.Request, samples *samples) error {
 	}
 	var counters api.Counters
 	form := url.Values{"timeout": {"2s"}, "policy": {policyOf(r)}}
-	if err := c.call(r, http.MethodPost, "/v1/counters/stats", form, &counters); err != nil {
+	if err := c.call(r, http.MethodPost, "/v1/counters/stats", formBody(form), &counters); err != nil {
 		return err
 	}
 	samples.add(&counters)
 	var top api.Counters // which the page can do without
-	if err := c.call(r, http.MethodPost, "/v1/counters/top", form, &top); err == nil {
+	if err := c.call(r, http.MethodPost, "/v1/counters/top", formBody(form), &top); err == nil {
 		samples.addKeys(top.Denials)
 	}
 	return nil

@@ -65,7 +65,8 @@ func (d *Description) Request() (*simulate.Request, error) {
 // CheckLength refuses a request that no proxy takes a description of.
 func CheckLength(r *simulate.Request) error {
 	if n := len(r.Header()); n > manage.MaxDescribed {
-		return fmt.Errorf("the request takes %d bytes to describe, more than the %d that a proxy takes", n, manage.MaxDescribed)
+		return fmt.Errorf("the request takes %d bytes to describe, more than the %d that a proxy takes",
+			n, manage.MaxDescribed)
 	}
 	return nil
 }

@@ -211,7 +211,9 @@ func addKey(keys []*Key, said *Key, proxy, hash string) []*Key {
 
 // onKey does an operation on one of the client's keys. That it failed is no reason to leave
 // out the others, unless the caller has gone.
-func onKey(ctx context.Context, a Asker, name string, s manage.Subject) (report *api.Counters, failed string, err error) {
+func onKey(
+	ctx context.Context, a Asker, name string, s manage.Subject,
+) (report *api.Counters, failed string, err error) {
 	op := manage.OperationOf(name)
 	query, err := op.Query(s)
 	if err == nil {
@@ -245,7 +247,9 @@ func (k *Key) read(ctx context.Context, a Asker) (err error) {
 }
 
 func (k *Key) add(asked manage.Asked, a *answer.Answer) {
-	c := Counter{Asked: asked, Allowed: a.Allowed, RetryMs: a.RetryMs, Holds: a.Value, Hash: k.hashes[asked.Proxy], said: *a}
+	c := Counter{
+		Asked: asked, Allowed: a.Allowed, RetryMs: a.RetryMs, Holds: a.Value, Hash: k.hashes[asked.Proxy], said: *a,
+	}
 	for _, v := range a.Rules { // one
 		c.Reason = v.Reason
 		c.Override = v.Override
@@ -258,7 +262,8 @@ func (k *Key) add(asked manage.Asked, a *answer.Answer) {
 // Denies reports whether the rule denies the client now, in requests that it is for. One
 // that exempts the described request says nothing of the client.
 func (k *Key) Denies() bool {
-	return k.denied || !k.exempt && slices.ContainsFunc(k.Counters, func(c Counter) bool { return c.Allowed != nil && !*c.Allowed })
+	denies := func(c Counter) bool { return c.Allowed != nil && !*c.Allowed }
+	return k.denied || !k.exempt && slices.ContainsFunc(k.Counters, denies)
 }
 
 // IsCounted reports whether any proxy counts the key: it does not where the key is unlimited.

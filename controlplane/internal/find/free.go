@@ -103,7 +103,8 @@ func (f *Freed) Missed() int {
 }
 
 func (r *Reset) missed() bool {
-	return r.Error != "" || slices.ContainsFunc(r.Proxies, func(row manage.Row) bool { return row.Error != "" || row.Silent != "" })
+	missed := func(row manage.Row) bool { return row.Error != "" || row.Silent != "" }
+	return r.Error != "" || slices.ContainsFunc(r.Proxies, missed)
 }
 
 // Any reports whether anybody had one of the keys.

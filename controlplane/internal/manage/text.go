@@ -61,6 +61,14 @@ func WindowsText(windows []answer.Window, ends bool) string {
 	return strings.Join(texts, "; ")
 }
 
+// HeldText is what requests hold beside what is used. A window of slots says it itself.
+func HeldText(held *uint32, windows []answer.Window) string {
+	if held == nil || *held == 0 || len(windows) == 0 || windows[0].PerMs == 0 {
+		return ""
+	}
+	return strconv.FormatUint(uint64(*held), 10) + " held"
+}
+
 // LimitText is a window's limit: "10 per 1m", "5 at once", "120 per 1m, burst 100", and where
 // requests say it. Without one it has the word in its place.
 func LimitText(w *answer.Window, unlimited string) string {
