@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
@@ -26,6 +27,7 @@ import (
 
 const (
 	callersToken    = "the-token-of-somebody-who-looks-at-the-console"
+	readersToken    = "the-token-of-somebody-who-may-change-nothing"
 	managementToken = "the-token-that-opens-the-counters-of-proxies"
 )
 
@@ -63,7 +65,7 @@ func (g *rig) file(name, text string) string {
 func (g *rig) serve() {
 	g.t.Helper()
 	c, err := child.Start(exec.Command(program(g.t, "SLUICE_CLI"), "serve", "--data", filepath.Join(g.dir, "data"), "--http", g.http, "--xds", g.xds,
-		"--access", g.file("access", "token ops admin "+digest(callersToken)+"\n"),
+		"--access", g.file("access", "token ops admin "+digest(callersToken)+"\ntoken looker read "+digest(readersToken)+"\n"),
 		"--manage-token-file", g.file("management", managementToken+"\n")))
 	require.NoError(g.t, err)
 	g.t.Cleanup(func() {
@@ -142,7 +144,7 @@ rules:
     limits: [%s]
   - name: everybody
     mode: shadow
-    limits: [5/1s]
+    limits: [1/1s]
   - name: per-tenant
     key: [{header: x-tenant}]
     missing_key: skip
@@ -163,7 +165,7 @@ func (g *rig) ask(tenant string) int {
 }
 
 func (b *tab) denied() (n float64) {
-	n, _ = strconv.ParseFloat(b.text(`[data-denied="per-user"]`), 64)
+	n, _ = strconv.ParseFloat(strings.ReplaceAll(b.text(`[data-denied="per-user"]`), ",", ""), 64)
 	return n
 }
 
@@ -173,7 +175,7 @@ func TestConsole(t *testing.T) {
 
 	b.visit("/")
 	b.await("h1", "Sign in")
-	b.see("login")
+	b.see("console-login")
 	b.do(chromedp.SendKeys("#token", callersToken+"\r"))
 	b.await("h1", "Proxies")
 	b.await("tbody", "edge-1")
@@ -190,15 +192,13 @@ func TestConsole(t *testing.T) {
 	require.Eventually(t, func() bool { return b.denied() > 0 }, time.Minute, 100*time.Millisecond, b.text("body"))
 	first := b.denied()
 	require.Eventually(t, func() bool { return b.denied() > first }, time.Minute, 100*time.Millisecond, b.text("body"))
-	for range 8 { // some points for the chart
+	for range 10 { // some points for the chart
 		before := b.denied()
 		require.Eventually(t, func() bool { return b.denied() > before }, time.Minute, 100*time.Millisecond)
 	}
-	require.True(t, run(b, chromedp.Evaluate[bool](
-		`(s => s.length == 3 && s.slice(0, 2).every(c => c.querySelector("polyline.denied, polyline.shadow").getBBox().height > 0))([...document.querySelectorAll("figure svg")])`)),
-		"the rules with traffic have lines")
+	b.seesCharts()
 	b.await("figure table caption", "Keys of per-user denied most")
-	b.see("rules", "dark")
+	b.see("console-rules", "dark")
 
 	b.freesAClient(g)
 
@@ -206,16 +206,16 @@ func TestConsole(t *testing.T) {
 	g.apply("100/10s")
 	b.visit("/console/")
 	b.await("#summary", "1 of 1 connected proxies run revision 2, the newest.")
-	b.see("proxies", "light")
+	b.see("console-proxies", "light")
 	b.visit("/console/revisions")
-	b.see("revisions")
+	b.see("console-revisions")
 	b.do(chromedp.Click(`a[href="/console/revisions/1?policy=default"]`))
 	b.await("h1", "Revision 1")
-	b.see("revision")
+	b.see("console-revision")
 	b.do(chromedp.Click(`a[href="/console/revisions/1/rollback?policy=default"]`))
 	b.await("h1", "Roll back to revision 1")
 	b.await("main", "+    limits: [3/10s]")
-	b.see("rollback", "dark")
+	b.see("console-rollback", "dark")
 	b.do(chromedp.Click("button.strong"))
 	b.await("#summary", "1 of 1 connected proxies run revision 3, the newest.")
 
@@ -224,6 +224,25 @@ func TestConsole(t *testing.T) {
 	b.visit("/console/")
 	b.await("h1", "Sign in")
 	b.requireQuiet()
+	b.freesNobodyAsAReader()
+}
+
+// seesCharts looks at the charts as people do: lines, the limit, values and times on the axes,
+// and what the pointer shows.
+func (b *tab) seesCharts() {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool {
+		return run(b, chromedp.Evaluate[bool](`(s => s.length == 3 && s.slice(0, 2).every(
+			c => c.querySelector("polyline.denied, polyline.shadow").getBBox().height > 0))([...document.querySelectorAll("svg.chart")])`))
+	}, time.Minute, 100*time.Millisecond, "the rules with traffic have lines")
+	require.Contains(b.t, b.text("table tbody tr"), "3 per 10s")
+	chart := func(selector string) string {
+		return run(b, chromedp.Evaluate[string](`[...document.querySelectorAll("svg.chart")][1].querySelector("`+selector+`").textContent`))
+	}
+	require.Equal(b.t, "0", chart("text.value"))
+	require.Regexp(b.t, `^\d\d:\d\d(:\d\d)?$`, chart("text.time"))
+	require.Equal(b.t, "limit: 1 per 1s", chart("text.limit"))
+	b.seesValues("svg.chart", `^\d\d:\d\d:\d\d · allowed [\d.]+ · denied [\d.]+$`)
 }
 
 // freesAClient finds a tenant that is denied, as somebody does whom it calls, and frees it.
@@ -235,19 +254,37 @@ func (b *tab) freesAClient(g *rig) {
 	require.Equal(b.t, http.StatusTooManyRequests, g.ask("acme"))
 	b.do(chromedp.Click(`nav a[href="/console/clients"]`))
 	b.await("h1", "Clients")
-	b.see("clients-search")
+	b.see("console-clients-search")
 	b.do(chromedp.SendKeys("#header", "x-tenant: acme"), chromedp.Click("button.strong[data-find]"))
 	b.await("#verdict", "Denied now by per-tenant")
 	b.await("main", "2 of 2 per 1h")
-	b.see("clients", "light")
+	b.see("console-clients", "light")
 	b.do(chromedp.Click(`.found button[data-free="per-tenant"]`))
 	b.await("main", "The client is freed.")
 	b.await("#verdict", "No rule denies this client now")
-	b.see("clients-freed")
+	b.see("console-clients-freed")
 	require.Equal(b.t, http.StatusOK, g.ask("acme"))
 	audit := exec.Command(program(b.t, "SLUICE_CLI"), "audit", "--server", "http://"+g.http, "--token-file", g.file("token", callersToken+"\n"))
 	out, err := audit.CombinedOutput()
 	require.NoError(b.t, err, string(out))
 	require.Regexp(b.t, `token ops +.*counters reset`, string(out))
 	require.NotContains(b.t, string(out), "acme")
+}
+
+// freesNobodyAsAReader finds a client with the role read, and sends the form for which there
+// is no button.
+func (b *tab) freesNobodyAsAReader() {
+	b.t.Helper()
+	b.do(chromedp.SendKeys("#token", readersToken+"\r"))
+	b.await("h1", "Proxies")
+	b.visit("/console/clients")
+	b.do(chromedp.SendKeys("#header", "x-tenant: acme"), chromedp.Click("button[data-find]"))
+	b.await("main", "To free a client takes the role admin: you have the role read.")
+	b.await(".found", "1 of 2 per 1h")
+	require.False(b.t, run(b, chromedp.Evaluate[bool](`!!document.querySelector("form[action*=free]")`)))
+	answer := run(b, chromedp.Evaluate[string](`fetch("/console/clients/free", {method: "POST", headers: {Accept: "text/html"},
+		body: new URLSearchParams({csrf: document.querySelector("[name=csrf]").value, header: "x-tenant: acme", rule: "per-tenant"})}).then(r => r.text())`,
+		func(p *runtime.EvaluateParams) { awaited := true; p.AwaitPromise = &awaited }))
+	require.Contains(b.t, answer, "POST /v1/counters/reset needs the role admin: token looker has the role read")
+	require.Contains(b.t, answer, "1 of 2 per 1h")
 }

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -135,6 +136,23 @@ func (b *tab) await(selector, want string) {
 		"%s should say %s\n%s", selector, want, b.text("body"))
 }
 
+// seesValues puts the pointer into a chart, which then says the values there.
+func (b *tab) seesValues(chart, pattern string) {
+	b.t.Helper()
+	b.do(chromedp.ScrollIntoView(chart))
+	quoted, _ := json.Marshal(chart)
+	at := run(b, chromedp.Evaluate[[]float64](fmt.Sprintf(
+		`(r => [r.left + r.width / 2, r.top + 90])(document.querySelector(%s).getBoundingClientRect())`, quoted)))
+	shown := ""
+	require.Eventually(b.t, func() bool {
+		b.do(chromedp.MouseEvent(chromedp.MouseMoved, at[0], at[1])) // the page may have been drawn anew
+		shown = run(b, chromedp.Evaluate[string](fmt.Sprintf(`[...document.querySelectorAll(%s + " .at text")].filter(
+			t => getComputedStyle(t).visibility == "visible").map(t => t.textContent).join("; ")`, quoted)))
+		matched, err := regexp.MatchString(pattern, shown)
+		return err == nil && matched
+	}, time.Minute, 100*time.Millisecond, "the pointer shows one moment's values")
+}
+
 // looks are the themes and widths in which each page is seen.
 var looks = []struct {
 	name, theme   string
@@ -199,10 +217,10 @@ func (b *tab) shoot(name string, shown []string) {
 	require.Less(b.t, len(png), largest, name)
 	for _, one := range shown {
 		if strings.HasSuffix(name, "-"+one) {
-			require.NoError(b.t, os.WriteFile(filepath.Join(dir, "console-"+name+".png"), png, 0o644))
+			require.NoError(b.t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644))
 		}
 	}
 	if all := os.Getenv("SLUICE_ALL_SHOTS"); all != "" {
-		require.NoError(b.t, os.WriteFile(filepath.Join(all, "console-"+name+".png"), png, 0o644))
+		require.NoError(b.t, os.WriteFile(filepath.Join(all, name+".png"), png, 0o644))
 	}
 }

@@ -44,15 +44,17 @@ type server struct {
 	refusals *refusals
 	held     *room.Room // of bytes for callers, see maxHeld
 	watched  watched
+	pasts    sync.Map // of the rates of rules, by policy
 	paths    sync.Map // management paths as texts, by revision: to read a policy takes memory and time
 	judging  turn
 	backups  turn
 }
 
-// New returns the API's handler. It watches canaries until ctx ends.
+// New returns the API's handler. It watches canaries and the rates of rules until ctx ends.
 func New(ctx context.Context, o Options) http.Handler {
 	s := newServer(o)
 	go s.watch(ctx)
+	go s.keepRates(ctx)
 	return s.handler(s.routes())
 }
 

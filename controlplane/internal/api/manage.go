@@ -246,24 +246,33 @@ func (s *server) targets(ctx context.Context, policy string) ([]manage.Target, e
 // managePath returns the path of a revision, empty if it answers no management
 // requests.
 func (s *server) managePath(ctx context.Context, number uint64) (string, error) {
+	p, err := s.pushed(ctx, number)
+	if err != nil || p == nil || p.Manage == nil {
+		return "", err // a policy that this release cannot read names no path
+	}
+	return p.Manage.Path, nil
+}
+
+// pushed reads the policy of a revision as proxies get it, nil if this release cannot.
+func (s *server) pushed(ctx context.Context, number uint64) (*policy.Policy, error) {
 	revision, err := s.Store.Get(ctx, number)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	free, err := s.judging.take(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer free()
 	doc, err := policy.ParseJSON(revision.JSON)
 	if err != nil {
-		return "", nil // it is damaged
+		return nil, nil //nolint:nilnil // it is damaged
 	}
 	p, problems := policy.Read(doc)
-	if len(problems) > 0 || p.Manage == nil {
-		return "", nil // a policy that this release cannot read names no path
+	if len(problems) > 0 {
+		return nil, nil //nolint:nilnil // another release has accepted it
 	}
-	return p.Manage.Path, nil
+	return p, nil
 }
 
 // record puts an operation that changes something into the audit log before it is done.

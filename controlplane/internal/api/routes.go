@@ -70,6 +70,7 @@ func (s *server) routes() []route {
 		{"POST /v1/abort", ofQuery, access.Apply, s.end("abort", store.Aborted), []string{"policy"}, nil},
 		{"GET /v1/revisions/{revision}/wait", ofQuery, access.Read, s.wait, []string{"policy", "timeout"}, nil},
 		{"GET /v1/status", anyOf, access.Read, s.status, []string{"policy"}, nil},
+		{"GET /v1/rates", ofQuery, access.Read, s.ratesOf, []string{"policy"}, nil},
 		{"GET /v1/caller", inBody, access.Read, s.caller, nil, nil},
 		{"POST /v1/explain", ofQuery, access.Read, s.explain, []string{"policy", "timeout"}, &body{manage.MaxDescribed, described}},
 		{"GET /v1/audit", anyOf, access.Read, s.audit, []string{"policy", "limit", "before"}, nil},

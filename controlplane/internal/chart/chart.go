@@ -1,39 +1,289 @@
-// Package chart draws what came of requests over time, as lines of an SVG in a page.
+// Package chart draws what came of requests over time: an SVG for a page, with the values on
+// an axis, a grid, ticks of time, limits as lines, and the values under the pointer.
 //
-// Its invariant: a line has a name of its own and numbers, and nothing that a client or a
-// policy says. It must never import what it draws.
+// Its invariant: a page takes no script for it, and no style beyond CSS. All text goes through
+// html/template: that of limits is a policy's. It must never import what it draws.
 package chart
 
 import (
-	"fmt"
+	_ "embed"
+	"html/template"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
-// Height is that of a chart. An element of a series is 1 wide.
-const Height = 1000
+// CSS is the style of all charts of a page. It takes the colors --line, --faint, --allowed,
+// --denied, --shadow and --limit from there.
+//
+//go:embed chart.css
+var CSS string
 
-// Line is what a chart draws of a series, and its highest point in words.
-type Line[N int64 | float64] struct {
-	Name   string // allowed, denied or shadow
-	Points string // of a polyline
-	Most   N
-	At     int // the element that has the most
+//go:embed chart.svg.tmpl
+var svgText string
+
+var svg = template.Must(template.New("chart").Parse(svgText))
+
+// Chart is what is drawn.
+type Chart struct {
+	Per   string      // what a value is for: "a second"
+	Times []time.Time // of the values, in order; two make a line
+	// Allowed, Denied and Shadow have a value for each of the times. Denied and Shadow are left
+	// out where there is none.
+	Allowed, Denied, Shadow []float64
+	Limits                  []Limit
 }
 
-// Lines draws series on one scale, without those of nothing behind the first.
-func Lines[N int64 | float64](allowed, denied, shadow []N) (list []Line[N]) {
-	scale := slices.Max(slices.Concat([]N{1}, allowed, denied, shadow))
-	for i, series := range [][]N{allowed, denied, shadow} {
-		most := slices.Max(series)
-		if i > 0 && most == 0 {
+// Values makes counts values.
+func Values(counts []int64) []float64 {
+	values := make([]float64, len(counts))
+	for i, n := range counts {
+		values[i] = float64(n)
+	}
+	return values
+}
+
+// Limit is a line across the chart, if it is in the reach of the values.
+type Limit struct {
+	Text string
+	At   float64
+}
+
+// reach is how far above the highest value a limit may be for its line to be drawn: a farther
+// one would leave the values no height.
+const reach = 2
+
+// maxSteps is how many steps an axis has at most.
+const maxSteps = 5
+
+// line is a series as the page has it.
+type line struct {
+	Name   string // which is its class
+	Points string
+	Most   string
+	At     string // when it has the most
+}
+
+// tick is a step of an axis.
+type tick struct {
+	At   float64 // in percent of the width, of values in pixels
+	Text string
+	End  string // the class of those at an end, which must not reach beyond it
+}
+
+// column is what the pointer shows of one time.
+type column struct{ From, Width, Text string }
+
+// drawing is a chart as the page has it.
+type drawing struct {
+	Per     string
+	Lines   []line
+	Values  []tick
+	Times   []tick
+	Limits  []tick
+	Above   []string // limits out of reach
+	Columns []column
+}
+
+// Height of the part with the lines, in pixels.
+const height = 140
+
+// HTML draws the chart, with what its lines mean in words below. It is empty for fewer than
+// two times.
+func (c *Chart) HTML() (template.HTML, error) {
+	if len(c.Times) < 2 {
+		return "", nil
+	}
+	var text strings.Builder
+	err := svg.Execute(&text, c.draw())
+	return template.HTML(text.String()), err //nolint:gosec // html/template has made it
+}
+
+func (c *Chart) draw() *drawing {
+	d := &drawing{Per: c.Per}
+	series := c.series()
+	highest, whole := 0.0, true
+	for _, s := range series {
+		for _, v := range s.values {
+			highest = max(highest, v)
+			whole = whole && v == math.Trunc(v)
+		}
+	}
+	var drawn []Limit
+	top := highest
+	for _, l := range c.Limits {
+		if highest > 0 && l.At > reach*highest {
+			d.Above = append(d.Above, l.Text)
 			continue
 		}
-		var points strings.Builder
-		for at, n := range series {
-			fmt.Fprintf(&points, "%d,%d ", at, int64(Height-Height*n/scale))
+		top = max(top, l.At)
+		drawn = append(drawn, l)
+	}
+	step := valueStep(top, whole && len(drawn) == 0)
+	top = math.Max(math.Ceil(top/step-1e-9), 1) * step
+	for v := 0.0; v < top+step/2; v += step {
+		d.Values = append(d.Values, tick{At: y(v, top), Text: Number(v)})
+	}
+	for _, l := range drawn {
+		d.Limits = append(d.Limits, tick{At: y(l.At, top), Text: l.Text})
+	}
+	for _, s := range series {
+		d.Lines = append(d.Lines, c.line(s, top))
+	}
+	d.Times = c.ticks()
+	d.Columns = c.columns(series)
+	return d
+}
+
+// y is where a value is, in pixels from above.
+func y(v, top float64) float64 { return math.Round(100*(height-height*v/top)) / 100 }
+
+// named is a series with its name.
+type named struct {
+	name   string
+	values []float64
+}
+
+// series are those that are drawn.
+func (c *Chart) series() []named {
+	list := []named{{"allowed", c.Allowed}, {"denied", c.Denied}, {"shadow", c.Shadow}}
+	return slices.DeleteFunc(list, func(s named) bool { return s.name != "allowed" && slices.Max(s.values) == 0 })
+}
+
+// at is where a time is, from 0 to 1.
+func (c *Chart) at(t time.Time) float64 {
+	first, last := c.Times[0], c.Times[len(c.Times)-1]
+	return float64(t.Sub(first)) / float64(max(last.Sub(first), 1))
+}
+
+func (c *Chart) line(s named, top float64) line {
+	var points strings.Builder
+	for i, v := range s.values {
+		if i > 0 {
+			points.WriteByte(' ')
 		}
-		list = append(list, Line[N]{[]string{"allowed", "denied", "shadow"}[i], points.String(), most, slices.Index(series, most)})
+		x, y := math.Round(1000*c.at(c.Times[i])), math.Round(1000-1000*v/top)
+		points.WriteString(strconv.Itoa(int(x)) + "," + strconv.Itoa(int(y)))
+	}
+	most := slices.Max(s.values)
+	return line{s.name, points.String(), Number(most), c.moment(c.Times[slices.Index(s.values, most)])}
+}
+
+// columns divide the width at the middle between two times.
+func (c *Chart) columns(series []named) []column {
+	list := make([]column, len(c.Times))
+	percent := func(v float64) string { return strconv.FormatFloat(math.Round(1e4*v)/100, 'f', -1, 64) }
+	from := 0.0
+	for i, t := range c.Times {
+		to := 1.0
+		if i+1 < len(c.Times) {
+			to = (c.at(t) + c.at(c.Times[i+1])) / 2
+		}
+		text := c.moment(t)
+		for _, s := range series {
+			text += " · " + s.name + " " + Number(s.values[i])
+		}
+		list[i] = column{percent(from), percent(to - from), text}
+		from = to
 	}
 	return list
+}
+
+// valueStep is 1, 2 or 5 of some power of ten, so that the axis has few steps.
+func valueStep(top float64, whole bool) float64 {
+	step := 1.0
+	for step*maxSteps < top {
+		step *= 10
+	}
+	for top > 0 && step*maxSteps/10 >= top && (!whole || step > 1) {
+		step /= 10
+	}
+	for _, part := range []float64{5, 2} {
+		if smaller := step / part; smaller*maxSteps >= top && top > 0 && (!whole || smaller >= 1) {
+			return nice(smaller)
+		}
+	}
+	return nice(step)
+}
+
+// nice is a step without what dividing by ten has left behind.
+func nice(step float64) float64 {
+	v, _ := strconv.ParseFloat(strconv.FormatFloat(step, 'g', 6, 64), 64)
+	return v
+}
+
+const day = 24 * time.Hour
+
+// steps of time, as clocks have them. Longer ones are 2, 4, 8 and so on days.
+var steps = []time.Duration{
+	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
+	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
+	time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour, day,
+}
+
+// ticks are the steps of time.
+func (c *Chart) ticks() (list []tick) {
+	first, last := c.Times[0], c.Times[len(c.Times)-1]
+	fits := func(step time.Duration) bool { return last.Sub(first) <= (maxSteps-1)*step }
+	step := steps[len(steps)-1]
+	if i := slices.IndexFunc(steps, fits); i >= 0 {
+		step = steps[i]
+	}
+	for !fits(step) {
+		step *= 2
+	}
+	for t := first.Truncate(step); !t.After(last); t = t.Add(step) {
+		if t.Before(first) {
+			continue
+		}
+		k := tick{At: math.Round(1e4*c.at(t)) / 100, Text: c.tickText(t, step)}
+		switch {
+		case k.At < 8:
+			k.End = "first"
+		case k.At > 92:
+			k.End = "last"
+		}
+		list = append(list, k)
+	}
+	return list
+}
+
+func (c *Chart) tickText(t time.Time, step time.Duration) string {
+	t = t.UTC()
+	switch {
+	case step >= day && c.Times[0].UTC().Year() != c.Times[len(c.Times)-1].UTC().Year():
+		return t.Format(time.DateOnly)
+	case step >= day || t.Truncate(day).Equal(t):
+		return t.Format("Jan 2")
+	case step < time.Minute:
+		return t.Format(time.TimeOnly)
+	}
+	return t.Format("15:04")
+}
+
+// moment is a time as precisely as the chart has it: without the day where all are of one.
+func (c *Chart) moment(t time.Time) string {
+	if c.Times[0].UTC().Truncate(day).Equal(c.Times[len(c.Times)-1].UTC().Truncate(day)) {
+		return t.UTC().Format(time.TimeOnly)
+	}
+	return t.UTC().Format(time.DateTime)
+}
+
+// Number is a value as people read it: two digits of a small one, one behind the point of
+// others, and thousands apart.
+func Number(v float64) string {
+	if v < 10 {
+		v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 2, 64), 64)
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	if v < 1000 {
+		return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64)
+	}
+	text := strconv.FormatFloat(math.Round(v), 'f', -1, 64)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
 }

@@ -13,6 +13,7 @@ import (
 	"crypto/rand"
 	"embed"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/chart"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
@@ -48,8 +50,7 @@ type console struct {
 	access   bool
 	log      *slog.Logger
 	sessions *sessions
-	secret   []byte   // of the tokens in forms
-	samples  sync.Map // of each policy whose rules somebody has looked at
+	secret   []byte // of the tokens in forms
 	visits   *room.Room
 
 	comparing sync.Mutex // held while policies are read: they take memory
@@ -134,6 +135,11 @@ func (c *console) pages() http.Handler {
 	mux.Handle("POST /console/login", c.public(c.login))
 	assets, _ := fs.Sub(assetFiles, "assets") // it is embedded
 	mux.Handle("GET /console/assets/", http.StripPrefix("/console/assets/", http.FileServerFS(assets)))
+
+	mux.HandleFunc("GET /console/assets/chart.css", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/css; charset=utf-8")
+		_, _ = io.WriteString(w, chart.CSS) // the visitor has gone if this fails
+	})
 
 	// As in the API: a page of another origin may send nothing.
 	origin := http.NewCrossOriginProtection()

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/chart"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
@@ -28,9 +29,7 @@ func parsePages() map[string]*template.Template {
 	words := template.FuncMap{
 		"moment":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 		"machine":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"clock":     func(t time.Time) string { return t.UTC().Format(time.TimeOnly) },
-		"rate":      rateText,
-		"last":      func(n int) int { return n - 1 },
+		"rate":      chart.Number,
 		"printable": printable.Text,
 		"keyText":   func(k answer.DeniedKey) string { return manage.KeyText(&k) },
 		"window":    func(w answer.Window) string { return manage.WindowsText([]answer.Window{w}, false) },

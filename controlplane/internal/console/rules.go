@@ -1,16 +1,14 @@
 package console
 
 import (
-	"fmt"
+	"html/template"
 	"net/http"
-	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/chart"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -20,13 +18,18 @@ const maxFailed = 20
 // rulesView is the rules and what they decide.
 type rulesView struct {
 	policies
-	Rules   []Rule
-	Failed  []policyfile.Problem // proxies that have not answered, the first of them
-	Silent  int                  // all of these
+	Rules   []ruleView
+	Failed  []manage.Asked // proxies that have not answered, the first of them
+	Silent  int            // all of these
 	More    int
-	Times   []time.Time // of the rates
-	Missing bool        // serve cannot ask proxies
-	Trouble string      // why there is no new sample
+	Missing bool   // serve cannot ask proxies
+	Note    string // why there is nothing new
+}
+
+// ruleView is a rule and its rates.
+type ruleView struct {
+	api.Rate
+	times []time.Time
 }
 
 func (c *console) rules(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -38,54 +41,51 @@ func (c *console) rules(w http.ResponseWriter, r *http.Request, v *visit) error 
 	if b.Policy != store.DefaultPolicy && !slices.Contains(h.Policies, b.Policy) {
 		return c.unknown(w, r, v)
 	}
-	kept, _ := c.samples.LoadOrStore(b.Policy, newSamples(time.Now))
-	taken := kept.(*samples)
-	switch err := c.sample(r, taken); {
+	var rates api.Rates
+	switch err := c.get(r, "/v1/rates"+policyQuery(b.Policy), &rates); {
 	case isCode(err, http.StatusNotImplemented):
 		b.Missing = true
-	case isCode(err, http.StatusServiceUnavailable):
-		b.Trouble = err.Error()
 	case err != nil:
 		return err
 	}
-	b.Rules, b.Times, b.Failed, b.More = taken.list()
-	b.Silent = len(b.Failed)
-	b.Failed = b.Failed[:min(b.Silent, maxFailed)]
+	for _, rate := range rates.Rules {
+		b.Rules = append(b.Rules, ruleView{rate, rates.Times})
+	}
+	b.More = rates.More
+	b.Note = rates.Note
+	b.Silent = len(rates.Failed)
+	b.Failed = rates.Failed[:min(b.Silent, maxFailed)]
 	return c.render(w, http.StatusOK, "rules", view{"Rules", "rules", v, &b})
 }
 
-// sample asks the proxies what they have counted, unless that has just been done.
-func (c *console) sample(r *http.Request, samples *samples) error {
-	samples.asked.Lock()
-	defer samples.asked.Unlock()
-	if !samples.due() {
-		return nil
+// Now is the newest rate.
+func (r ruleView) Now() api.Counts {
+	if len(r.Rates) == 0 {
+		return api.Counts{}
 	}
-	var counters api.Counters
-	form := url.Values{"timeout": {"2s"}, "policy": {policyOf(r)}}
-	if err := c.call(r, http.MethodPost, "/v1/counters/stats", formBody(form), &counters); err != nil {
-		return err
-	}
-	samples.add(&counters)
-	var top api.Counters // which the page can do without
-	if err := c.call(r, http.MethodPost, "/v1/counters/top", formBody(form), &top); err == nil {
-		samples.addKeys(top.Denials)
-	}
-	return nil
+	return r.Rates[len(r.Rates)-1]
 }
 
-// Lines draws the rule's rates.
-func (r Rule) Lines() []chart.Line[float64] {
-	series := make([][]float64, 3)
+// LimitOf is what the limits are of.
+func (r ruleView) LimitOf() string {
+	if r.Keyed {
+		return "limit of each key"
+	}
+	return "limit"
+}
+
+// Chart draws the rule's rates, with its limits as averages.
+func (r ruleView) Chart() (template.HTML, error) {
+	c := chart.Chart{Per: "a second", Times: r.times}
 	for _, rate := range r.Rates {
-		for i, v := range []float64{rate.Allowed, rate.Denied, rate.Shadow} {
-			series[i] = append(series[i], v)
+		c.Allowed = append(c.Allowed, rate.Allowed)
+		c.Denied = append(c.Denied, rate.Denied)
+		c.Shadow = append(c.Shadow, rate.Shadow)
+	}
+	for _, l := range r.Limits {
+		if l.Rate > 0 {
+			c.Limits = append(c.Limits, chart.Limit{Text: r.LimitOf() + ": " + l.Text, At: l.Rate})
 		}
 	}
-	return chart.Lines(series[0], series[1], series[2])
-}
-
-// rateText is a rate as people read it.
-func rateText(v float64) string {
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0")
+	return c.HTML()
 }

@@ -177,8 +177,10 @@ func (c *collector) end() Outcome {
 				Limit: cmp.Or(l.Name, strconv.Itoa(j)), Units: l.Max(), PeriodNs: l.PeriodNs, Months: l.Months(), Distribution: uses.Distribution(),
 			}
 			if l.From != nil {
-				use.Units, use.From = l.Most(), l.From.Part.Label()
+				use.Units = l.Most()
+				use.From = l.From.Part.Label()
 			}
+			use.Requests = float64(l.Most()) / float64(max(r.policy.Cost.Fixed, 1))
 			r.Use = append(r.Use, use)
 		}
 		c.Rules = append(c.Rules, r.Rule)

@@ -99,11 +99,12 @@ type Client struct {
 // Use is how many units clients asked for in a limit's period, denied ones
 // included, in aligned periods.
 type Use struct {
-	Limit    string `json:"limit"`          // name or index
-	Units    uint32 `json:"units"`          // that the limit allows at most at once
-	From     string `json:"from,omitempty"` // where requests say the limit; Units is its max
-	PeriodNs int64  `json:"period_ns"`
-	Months   int64  `json:"months,omitempty"` // of a window of months: PeriodNs has 31 days for each
+	Limit    string  `json:"limit"`          // name or index
+	Units    uint32  `json:"units"`          // that the limit allows at most at once
+	From     string  `json:"from,omitempty"` // where requests say the limit; Units is its max
+	Requests float64 `json:"requests"`       // that it lets through in a period on average: a bucket's rate, by the cost
+	PeriodNs int64   `json:"period_ns"`
+	Months   int64   `json:"months,omitempty"` // of a window of months: PeriodNs has 31 days for each
 	Distribution
 }
 

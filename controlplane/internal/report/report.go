@@ -27,10 +27,34 @@ var page = template.Must(template.New("page").Funcs(functions).Parse(pageText))
 var functions = map[string]any{
 	"n": grouped, "share": share, "time": moment, "key": keyCell, "count": count, "per": per, "inc": func(i int) int { return i + 1 },
 	"text": printable.Text, "upper": strings.ToUpper, "join": strings.Join,
-	"lines":    func(s replay.Series) []chart.Line[int64] { return chart.Lines(s.Allowed, s.Denied, s.Shadow) },
-	"when":     func(t replay.Timeline, at int) int64 { return t.StartNs + int64(at)*t.WidthNs },
+	"chart": draw, "chartCSS": func() template.CSS { return template.CSS(chart.CSS) }, //nolint:gosec // it is the program's own
 	"readings": readings, "outcomes": outcomes, "alone": alone, "elsewhere": elsewhere,
 	"clients": func(title any, list []replay.Client) clientsView { return clientsView{title, list} },
+}
+
+// draw draws what a rule decided, with its limits as averages over what an element of the
+// timeline stands for.
+func draw(t replay.Timeline, r replay.Rule) (template.HTML, error) {
+	c := chart.Chart{Per: "per " + per(t.WidthNs, 0)}
+	for i := range t.Count {
+		c.Times = append(c.Times, time.Unix(0, t.StartNs+int64(i)*t.WidthNs))
+	}
+	c.Allowed = chart.Values(r.Series.Allowed)
+	c.Denied = chart.Values(r.Series.Denied)
+	c.Shadow = chart.Values(r.Series.Shadow)
+	each := ""
+	if len(r.Key) > 0 {
+		each = " of each key"
+	}
+	for _, u := range r.Use {
+		if u.PeriodNs > 0 { // slots are of no time
+			c.Limits = append(c.Limits, chart.Limit{
+				Text: fmt.Sprintf("limit%s: %s per %s", each, chart.Number(u.Requests), per(u.PeriodNs, u.Months)),
+				At:   u.Requests / float64(u.PeriodNs) * float64(t.WidthNs),
+			})
+		}
+	}
+	return c.HTML()
 }
 
 // clientsView is a table of clients, by the parts of their key in text.

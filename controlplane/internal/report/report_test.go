@@ -17,7 +17,7 @@ func rule(name, client string) replay.Rule {
 	return replay.Rule{
 		Rule: name, Mode: "enforce", Key: []string{"client_ip"}, Requests: 8, Denied: 2, Clients: 2, DeniedClients: 1,
 		Series: replay.Series{Allowed: []int64{3, 1, 2}, Denied: []int64{0, 2, 0}, Shadow: []int64{0, 0, 0}},
-		Use: []replay.Use{{Limit: "0", Units: 2, PeriodNs: int64(time.Minute), Distribution: replay.Distribution{
+		Use: []replay.Use{{Limit: "0", Units: 2, Requests: 2, PeriodNs: int64(time.Minute), Distribution: replay.Distribution{
 			Periods: 4, P50: 1, P90: 3, P99: 4, P999: 4, Max: 4,
 		}}},
 		Top: []replay.Client{{Key: []*string{&client}, Requests: 4, Denied: 2}},
@@ -47,8 +47,9 @@ func TestReplay(t *testing.T) {
 		"1,234 requests from <time>2026-01-31 12:00:00Z</time> to <time>2026-01-31 12:03:00Z</time>",
 		"Denies <strong>2</strong> of 1,234 requests (0.162%)",
 		`<th scope="row"><bdi>192.0.2.1</bdi></th><td class="n">2</td><td class="n">4</td><td class="n">50%</td>`,
-		"Requests per 1m", "allowed: at most 3, from 2026-01-31 12:00:00Z", "denied: at most 2, from 2026-01-31 12:01:00Z",
-		`<polyline class="allowed" points="0,0 1,667 2,334 "/><polyline class="denied" points="0,1000 1,334 2,1000 "/></svg>`,
+		"requests per 1m, time in UTC", "allowed: at most 3 per 1m, at 12:00:00", "denied: at most 2 per 1m, at 12:01:00",
+		`<polyline class="allowed" points="0,0 500,667 1000,333"/><polyline class="denied" points="0,1000 500,333 1000,1000"/></svg>`,
+		`<text x="100%" y="46.67" dy="-4" class="limit">limit of each key: 2 per 1m</text>`, "svg.chart {",
 		`<th scope="row">1m</th><td class="n">1</td><td class="n">3</td><td class="n">4</td><td class="n">4</td><td class="n">4</td><td class="n">2</td>`,
 	} {
 		require.Contains(t, page, want)
