@@ -139,7 +139,9 @@ func (s *server) keepRates(ctx context.Context) {
 // sample asks the proxies what they have counted, unless that was done so lately. The note
 // says why it could not be.
 func (s *server) sample(ctx context.Context, name string, h *history, fresh time.Duration) (note string, err error) {
-	h.asked.Lock()
+	if !h.asked.TryLock() {
+		return "", nil // what others ask comes soon: many proxies that are silent take minutes
+	}
 	defer h.asked.Unlock()
 	if h.age() < fresh {
 		return "", nil
@@ -172,7 +174,8 @@ type history struct {
 	failed []manage.Asked
 	last   map[string]map[string]Counts // by proxy and rule
 
-	revision uint64 // whose limits these are
+	reading  sync.Mutex // held while the limits are read
+	revision uint64     // whose limits these are
 	limits   map[string]ratedRule
 }
 
@@ -309,8 +312,8 @@ type ratedRule struct {
 // limits are those of the current revision of a policy, by rule. To read a policy takes memory
 // and time.
 func (s *server) limits(ctx context.Context, name string, h *history) (map[string]ratedRule, error) {
-	h.asked.Lock()
-	defer h.asked.Unlock()
+	h.reading.Lock()
+	defer h.reading.Unlock()
 	number := s.XDS.Ledger().Current(name)
 	if number == h.revision {
 		return h.limits, nil
