@@ -241,7 +241,7 @@ func (b *tab) seesCharts() {
 	}
 	require.Equal(b.t, "0", chart("text.value"))
 	require.Regexp(b.t, `^\d\d:\d\d(:\d\d)?$`, chart("text.time"))
-	require.Equal(b.t, "limit: 1 per 1s", chart("text.limit"))
+	require.Equal(b.t, "limit of each proxy: 1 per 1s", chart("text.limit"))
 	b.seesValues("svg.chart", `^\d\d:\d\d:\d\d · allowed [\d.]+ · denied [\d.]+$`)
 }
 

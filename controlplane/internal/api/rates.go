@@ -44,7 +44,7 @@ type Rates struct {
 // Rate is one rule.
 type Rate struct {
 	Rule   string              `json:"rule"`
-	Keyed  bool                `json:"keyed"`            // each key has counters of its own
+	Each   string              `json:"each,omitempty"`   // what has the limits by itself: key or proxy, else they are of all
 	Limits []RatedLimit        `json:"limits,omitempty"` // in the policy's current revision
 	Total  Counts              `json:"total"`            // since the proxies began to count
 	Rates  []Counts            `json:"rates"`            // requests a second, as many as there are times
@@ -102,7 +102,7 @@ func (s *server) ratesOf(w http.ResponseWriter, r *request) error {
 	list.Note = note
 	for i := range list.Rules {
 		of := limits[list.Rules[i].Rule]
-		list.Rules[i].Keyed = of.keyed
+		list.Rules[i].Each = of.each
 		list.Rules[i].Limits = of.limits
 	}
 	return s.answerLarge(w, r, len(list.Rules)*len(list.Times)*100, list)
@@ -305,7 +305,7 @@ func (h *history) list() *Rates {
 
 // ratedRule is what the page of a rule says of its limits.
 type ratedRule struct {
-	keyed  bool
+	each   string
 	limits []RatedLimit
 }
 
@@ -329,7 +329,13 @@ func (s *server) limits(ctx context.Context, name string, h *history) (map[strin
 	if p != nil {
 		for i := range p.Rules {
 			r := &p.Rules[i]
-			rated := ratedRule{keyed: len(r.Key) > 0}
+			rated := ratedRule{}
+			switch {
+			case len(r.Key) > 0:
+				rated.each = "key"
+			case r.Scope == policy.ScopeProxy:
+				rated.each = "proxy"
+			}
 			for j := range r.Limits {
 				rated.limits = append(rated.limits, ratedLimit(r, j))
 			}

@@ -131,7 +131,7 @@ manage:`, 1), 201, &Applied{})
 	require.Len(t, got.Times, 2)
 	require.Empty(t, got.Failed)
 	require.Equal(t, Rate{
-		Rule: "per-user", Keyed: true, Limits: []RatedLimit{{"10 per 1m", 10.0 / 60}}, Total: Counts{300, 1, 0},
+		Rule: "per-user", Each: "key", Limits: []RatedLimit{{"10 per 1m", 10.0 / 60}}, Total: Counts{300, 1, 0},
 		Keys:  []counted.DeniedKey{{Hash: "9f86d081884c7d65", Denied: 5}},
 		Rates: got.Rules[0].Rates,
 	}, got.Rules[0])
@@ -144,6 +144,7 @@ manage:`, 1), 201, &Applied{})
 	} {
 		require.Equal(t, want, of[rule].limits[0], rule)
 	}
+	require.Equal(t, "proxy", of["slots"].each)
 	got = Rates{}
 	m.json("GET", "/v1/rates", "", 200, &got)
 	require.EqualValues(t, 300, n.Load(), "what was asked just now is not asked again")

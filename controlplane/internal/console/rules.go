@@ -66,14 +66,6 @@ func (r ruleView) Now() api.Counts {
 	return r.Rates[len(r.Rates)-1]
 }
 
-// LimitOf is what the limits are of.
-func (r ruleView) LimitOf() string {
-	if r.Keyed {
-		return "limit of each key"
-	}
-	return "limit"
-}
-
 // Chart draws the rule's rates, with its limits as averages.
 func (r ruleView) Chart() (template.HTML, error) {
 	c := chart.Chart{Per: "a second", Times: r.times}
@@ -82,9 +74,13 @@ func (r ruleView) Chart() (template.HTML, error) {
 		c.Denied = append(c.Denied, rate.Denied)
 		c.Shadow = append(c.Shadow, rate.Shadow)
 	}
+	name := "limit: "
+	if r.Each != "" {
+		name = "limit of each " + r.Each + ": "
+	}
 	for _, l := range r.Limits {
 		if l.Rate > 0 {
-			c.Limits = append(c.Limits, chart.Limit{Text: r.LimitOf() + ": " + l.Text, At: l.Rate})
+			c.Limits = append(c.Limits, chart.Limit{Text: name + l.Text, At: l.Rate})
 		}
 	}
 	return c.HTML()
