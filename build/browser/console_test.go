@@ -65,7 +65,8 @@ func (g *rig) file(name, text string) string {
 func (g *rig) serve() {
 	g.t.Helper()
 	c, err := child.Start(exec.Command(program(g.t, "SLUICE_CLI"), "serve", "--data", filepath.Join(g.dir, "data"), "--http", g.http, "--xds", g.xds,
-		"--access", g.file("access", "token ops admin "+digest(callersToken)+"\ntoken looker read "+digest(readersToken)+"\n"),
+		"--access", g.file("access",
+			"token ops admin "+digest(callersToken)+"\ntoken looker read "+digest(readersToken)+"\n"),
 		"--manage-token-file", g.file("management", managementToken+"\n")))
 	require.NoError(g.t, err)
 	g.t.Cleanup(func() {
@@ -233,11 +234,13 @@ func (b *tab) seesCharts() {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool {
 		return run(b, chromedp.Evaluate[bool](`(s => s.length == 3 && s.slice(0, 2).every(
-			c => c.querySelector("polyline.denied, polyline.shadow").getBBox().height > 0))([...document.querySelectorAll("svg.chart")])`))
+			c => c.querySelector("polyline.denied, polyline.shadow").getBBox().height > 0)
+		)([...document.querySelectorAll("svg.chart")])`))
 	}, time.Minute, 100*time.Millisecond, "the rules with traffic have lines")
 	require.Contains(b.t, b.text("table tbody tr"), "3 per 10s")
 	chart := func(selector string) string {
-		return run(b, chromedp.Evaluate[string](`[...document.querySelectorAll("svg.chart")][1].querySelector("`+selector+`").textContent`))
+		return run(b, chromedp.Evaluate[string](
+			`[...document.querySelectorAll("svg.chart")][1].querySelector("`+selector+`").textContent`))
 	}
 	require.Equal(b.t, "0", chart("text.value"))
 	require.Regexp(b.t, `^\d\d:\d\d(:\d\d)?$`, chart("text.time"))
@@ -264,7 +267,8 @@ func (b *tab) freesAClient(g *rig) {
 	b.await("#verdict", "No rule denies this client now")
 	b.see("console-clients-freed")
 	require.Equal(b.t, http.StatusOK, g.ask("acme"))
-	audit := exec.Command(program(b.t, "SLUICE_CLI"), "audit", "--server", "http://"+g.http, "--token-file", g.file("token", callersToken+"\n"))
+	token := g.file("token", callersToken+"\n")
+	audit := exec.Command(program(b.t, "SLUICE_CLI"), "audit", "--server", "http://"+g.http, "--token-file", token)
 	out, err := audit.CombinedOutput()
 	require.NoError(b.t, err, string(out))
 	require.Regexp(b.t, `token ops +.*counters reset`, string(out))
@@ -282,8 +286,10 @@ func (b *tab) freesNobodyAsAReader() {
 	b.await("main", "To free a client takes the role admin: you have the role read.")
 	b.await(".found", "1 of 2 per 1h")
 	require.False(b.t, run(b, chromedp.Evaluate[bool](`!!document.querySelector("form[action*=free]")`)))
-	answer := run(b, chromedp.Evaluate[string](`fetch("/console/clients/free", {method: "POST", headers: {Accept: "text/html"},
-		body: new URLSearchParams({csrf: document.querySelector("[name=csrf]").value, header: "x-tenant: acme", rule: "per-tenant"})}).then(r => r.text())`,
+	answer := run(b, chromedp.Evaluate[string](`fetch("/console/clients/free", {
+			method: "POST", headers: {Accept: "text/html"}, body: new URLSearchParams({
+				csrf: document.querySelector("[name=csrf]").value, header: "x-tenant: acme", rule: "per-tenant",
+			})}).then(r => r.text())`,
 		func(p *runtime.EvaluateParams) { awaited := true; p.AwaitPromise = &awaited }))
 	require.Contains(b.t, answer, "POST /v1/counters/reset needs the role admin: token looker has the role read")
 	require.Contains(b.t, answer, "1 of 2 per 1h")

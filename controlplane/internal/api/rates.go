@@ -44,8 +44,8 @@ type Rates struct {
 // Rate is one rule.
 type Rate struct {
 	Rule   string              `json:"rule"`
-	Each   string              `json:"each,omitempty"`   // what has the limits by itself: key or proxy, else they are of all
-	Limits []RatedLimit        `json:"limits,omitempty"` // in the policy's current revision
+	Each   string              `json:"each,omitempty"`   // has the limits by itself: key or proxy; "": all together
+	Limits []RatedLimit        `json:"limits,omitempty"` // of the current revision
 	Total  Counts              `json:"total"`            // since the proxies began to count
 	Rates  []Counts            `json:"rates"`            // requests a second, as many as there are times
 	Keys   []counted.DeniedKey `json:"keys,omitempty"`   // denied most lately
@@ -83,14 +83,14 @@ func (c Counts) over(seconds float64) Counts {
 	return Counts{c.Allowed / seconds, c.Denied / seconds, c.Shadow / seconds}
 }
 
-// rates handles GET /v1/rates?policy=NAME.
+// ratesOf handles GET /v1/rates?policy=NAME.
 func (s *server) ratesOf(w http.ResponseWriter, r *request) error {
 	name := r.policy()
 	if name != store.DefaultPolicy && !slices.Contains(s.XDS.Ledger().Policies(), name) {
 		return fmt.Errorf("%w: %s", store.ErrNotFound, s.nothing(name))
 	}
 	h := s.past(name)
-	note, err := s.sample(r.Context(), name, h, freshFor)
+	note, err := s.sample(r.Context(), name, h, freshFor, true)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (s *server) keepRates(ctx context.Context) {
 	for {
 		for _, name := range s.XDS.Ledger().Policies() {
 			// What fails here fails for the next one who looks, too, who is told.
-			_, _ = s.sample(ctx, name, s.past(name), pointEvery/2)
+			_, _ = s.sample(ctx, name, s.past(name), pointEvery/2, false)
 		}
 		select {
 		case <-ctx.Done():
@@ -136,14 +136,18 @@ func (s *server) keepRates(ctx context.Context) {
 	}
 }
 
-// sample asks the proxies what they have counted, unless that was done so lately. The note
-// says why it could not be.
-func (s *server) sample(ctx context.Context, name string, h *history, fresh time.Duration) (note string, err error) {
+// sample asks the proxies what they have counted, and which keys they have denied most, unless
+// that was done so lately. The note says why it could not be.
+func (s *server) sample(
+	ctx context.Context, name string, h *history, fresh time.Duration, keys bool,
+) (note string, err error) {
 	if !h.asked.TryLock() {
 		return "", nil // what others ask comes soon: many proxies that are silent take minutes
 	}
 	defer h.asked.Unlock()
-	if h.age() < fresh {
+	counts := h.age(&h.at) >= fresh
+	keys = keys && h.age(&h.keysAt) >= fresh
+	if !counts && !keys {
 		return "", nil
 	}
 	call, targets, err := s.call(ctx, name, rateTimeout)
@@ -154,8 +158,12 @@ func (s *server) sample(ctx context.Context, name string, h *history, fresh time
 		return "", err
 	}
 	defer call.End()
-	h.add(call.Counters(ctx, targets, manage.Stats, nil))
-	h.addKeys(manage.Denials(call.Counters(ctx, targets, manage.OperationOf("top"), nil)))
+	if counts {
+		h.add(call.Counters(ctx, targets, manage.Stats, nil))
+	}
+	if keys { // these are many: nobody needs them without looking
+		h.addKeys(manage.Denials(call.Counters(ctx, targets, manage.OperationOf("top"), nil)))
+	}
 	return "", nil
 }
 
@@ -165,7 +173,8 @@ type history struct {
 	asked sync.Mutex // held while proxies are asked
 
 	mu     sync.Mutex
-	at     time.Time // of the newest answers
+	at     time.Time // of the newest counts
+	keysAt time.Time // of the newest keys
 	began  time.Time // the newest point
 	times  []time.Time
 	rules  map[string]*Rate
@@ -181,16 +190,18 @@ type history struct {
 
 func newHistory(now func() time.Time) *history { return &history{now: now} }
 
-func (h *history) age() time.Duration {
+// age is how long ago one of its times is.
+func (h *history) age(of *time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.now().Sub(h.at)
+	return h.now().Sub(*of)
 }
 
 // addKeys takes which keys the proxies have denied most.
 func (h *history) addKeys(denials []counted.Denials) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.keysAt = h.now()
 	for _, d := range denials {
 		if r := h.rules[d.Rule]; r != nil {
 			r.Keys = d.Keys[:min(len(d.Keys), maxKeys)]

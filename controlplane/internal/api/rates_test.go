@@ -45,9 +45,9 @@ func TestRates(t *testing.T) {
 		{5 * time.Second, []manage.Row{countedBy("a", 30, 0, 0), failed}, Counts{30, 0, 0}, []Counts{{4, 0.5, 0.1}, {35.0 / 15, 0, 0}}},
 	} {
 		now = now.Add(step.after)
-		require.Equal(t, i > 0, h.age() == step.after, i)
+		require.Equal(t, i > 0, h.age(&h.at) == step.after, i)
 		h.add(step.rows)
-		require.Zero(t, h.age())
+		require.Zero(t, h.age(&h.at))
 		list := h.list()
 		require.Len(t, list.Rules, 1)
 		require.Equal(t, step.total, list.Rules[0].Total, i)
@@ -118,12 +118,13 @@ manage:`, 1), 201, &Applied{})
 	require.Eventually(t, func() bool { return len(m.server.past("default").list().Rules) == 2 }, time.Minute, time.Millisecond)
 	stop()
 	<-kept
+	require.Empty(t, m.server.past("default").list().Rules[0].Keys, "keys are for those who look")
 	h := m.server.past("default")
 	now := time.Now()
 	h.now = func() time.Time { return now }
 	for range 2 {
 		now = now.Add(pointEvery)
-		_, err := m.server.sample(t.Context(), "default", h, 0)
+		_, err := m.server.sample(t.Context(), "default", h, 0, false)
 		require.NoError(t, err)
 	}
 	var got Rates

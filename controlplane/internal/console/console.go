@@ -233,7 +233,8 @@ func parseForm(w http.ResponseWriter, r *http.Request, most int) error {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return &failure{code: http.StatusRequestEntityTooLarge, Text: "the form is larger than " + strconv.Itoa(most) + " bytes"}
+		text := "the form is larger than " + strconv.Itoa(most) + " bytes"
+		return &failure{code: http.StatusRequestEntityTooLarge, Text: text}
 	case err != nil:
 		return &failure{code: http.StatusBadRequest, Text: "the form is malformed"}
 	}

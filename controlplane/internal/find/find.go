@@ -199,7 +199,8 @@ func saidLimits(windows []answer.Window) (limits []string) {
 // addKey adds what a proxy says to what others have said alike.
 func addKey(keys []*Key, said *Key, proxy, hash string) []*Key {
 	at := slices.IndexFunc(keys, func(k *Key) bool {
-		return k.Rule == said.Rule && k.Why == said.Why && k.Only == said.Only && k.NoKey == said.NoKey && slices.Equal(k.Parts, said.Parts)
+		alike := k.Rule == said.Rule && k.Why == said.Why && k.Only == said.Only && k.NoKey == said.NoKey
+		return alike && slices.Equal(k.Parts, said.Parts)
 	})
 	if at < 0 {
 		at = len(keys)

@@ -13,7 +13,9 @@ import (
 // AskQuotaService adds to explanations what the quota service says of keys that proxies would
 // ask it about: one without units of a key does not know how it stands. It returns the keys
 // of which the service did not say it.
-func AskQuotaService(ctx context.Context, a Asker, r *simulate.Request, rows []manage.ExplainRow) (silent []*Key, err error) {
+func AskQuotaService(
+	ctx context.Context, a Asker, r *simulate.Request, rows []manage.ExplainRow,
+) (silent []*Key, err error) {
 	keys, _, err := Keys(ctx, a, r)
 	if err != nil {
 		return nil, err
@@ -44,7 +46,8 @@ func AskQuotaService(ctx context.Context, a Asker, r *simulate.Request, rows []m
 // isPendingAt reports whether the proxy would ask the quota service about this key.
 func (k *Key) isPendingAt(row manage.ExplainRow) bool {
 	_, has := k.hashes[row.Proxy]
-	return has && slices.ContainsFunc(row.Rules, func(r answer.ExplainedRule) bool { return r.Rule == k.Rule && r.Pending })
+	isPending := func(r answer.ExplainedRule) bool { return r.Rule == k.Rule && r.Pending }
+	return has && slices.ContainsFunc(row.Rules, isPending)
 }
 
 // answer makes the quota service's word that of the row's rule, unless only the request itself
