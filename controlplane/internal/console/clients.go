@@ -206,6 +206,8 @@ func (c *console) search(
 		switch {
 		case errors.As(err, &noKey), isCode(err, http.StatusNotImplemented), isCode(err, http.StatusServiceUnavailable):
 			problem = err.Error() + "."
+		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+			problem = "The proxies took longer than " + findTimeout.String() + ": sluice counters find waits for them."
 		case err != nil:
 			return err
 		}
