@@ -22,10 +22,13 @@ func AppendBody(b []byte, v *decide.Verdict) []byte {
 	return b
 }
 
-// appendResponse appends the headers of a denial's response, and the one that
-// every denial has. It leaves out headers whose value is not known.
+// appendResponse appends the headers of a denial's response, and the one by which Envoy and
+// its clients tell a rate limit, which a missing key is not. It leaves out headers whose
+// value is not known.
 func (f *Fields) appendResponse(dst []Field, v *decide.Verdict) []Field {
-	dst = append(dst, Field{"x-envoy-ratelimited", "true"})
+	if !v.LacksKey() {
+		dst = append(dst, Field{"x-envoy-ratelimited", "true"})
+	}
 	response := v.Response()
 	if seconds, ok := v.RetryAfter(); ok && response.RetryInfo {
 		f.text[0] = appendRetryInfo(f.text[0][:0], seconds, int64(response.GRPCStatus), AppendBody(f.text[1][:0], v))

@@ -45,14 +45,15 @@ func TestResponse(t *testing.T) {
 
 // Where there is no figure, the body says so and the header is left out.
 func TestResponseWithoutFigures(t *testing.T) {
+	ratelimited := respond.Field{"x-envoy-ratelimited", "true"}
 	const response = `"response":{"body":"%RETRY_AFTER%/%LIMIT%/%REMAINING%/%MISSING%","headers":{"x-a":"%RETRY_AFTER%","x-b":"%LIMIT%","x-c":"%REMAINING%","x-d":"%RULE%","x-e":"%MISSING%"}}`
 	for _, c := range []struct {
 		name, rule, fail, body string
 		fields                 []respond.Field
 	}{
 		{"missing key", `"key":[{"header":"none"}],"missing_key":"deny","limits":["9/1h"]`, "", "-/-/-/header none", []respond.Field{{"x-e", "header none"}}},
-		{"never", `"limits":["0/1h"]`, "", "-/0/0/-", []respond.Field{{"x-b", "0"}, {"x-c", "0"}}},
-		{"error", `"limits":["9/1h"],"on_error":"deny"`, "get", "1/-/-/-", []respond.Field{{"retry-after", "1"}, {"x-a", "1"}}},
+		{"never", `"limits":["0/1h"]`, "", "-/0/0/-", []respond.Field{ratelimited, {"x-b", "0"}, {"x-c", "0"}}},
+		{"error", `"limits":["9/1h"],"on_error":"deny"`, "get", "1/-/-/-", []respond.Field{ratelimited, {"retry-after", "1"}, {"x-a", "1"}}},
 	} {
 		p := hosttest.New()
 		p.Fail = c.fail
@@ -61,7 +62,7 @@ func TestResponseWithoutFigures(t *testing.T) {
 		require.False(t, v.Allowed, c.name)
 		require.Equal(t, c.body, string(respond.AppendBody(nil, v)), c.name)
 		fields := appendFields(policy.HeadersNone, v)
-		require.ElementsMatch(t, append(c.fields, respond.Field{"x-envoy-ratelimited", "true"}, respond.Field{"x-d", "r"}), fields, c.name)
+		require.ElementsMatch(t, append(c.fields, respond.Field{"x-d", "r"}), fields, c.name)
 	}
 }
 
@@ -109,7 +110,8 @@ func TestRetryInfo(t *testing.T) {
 	}
 }
 
-// A client that is denied for want of a key part is told which, never what others send.
+// A client that is denied for want of a key part is told which, never what others send. No
+// limit was reached, so the denial does not say so: Envoy would retry it by envoy-ratelimited.
 func TestResponseToAMissingKey(t *testing.T) {
 	for key, want := range map[string]string{
 		`{"header":"X-User-Id"}`:                                                                                                   "missing header x-user-id",
@@ -127,7 +129,7 @@ func TestResponseToAMissingKey(t *testing.T) {
 		require.EqualValues(t, 401, v.Response().Status)
 		require.EqualValues(t, 16, v.Response().GRPCStatus)
 		require.Equal(t, want, string(respond.AppendBody(nil, v)))
-		require.Equal(t, []respond.Field{{"x-envoy-ratelimited", "true"}}, appendFields(policy.HeadersBoth, v))
+		require.Empty(t, appendFields(policy.HeadersBoth, v))
 	}
 }
 
