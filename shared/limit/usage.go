@@ -197,6 +197,19 @@ func (w *Window) Reset(u *Usage, now int64) int64 {
 	return w.Expiry(u, now)
 }
 
+// ResetWith is Reset if held more units are charged now. Without any it is Reset.
+func (w *Window) ResetWith(u *Usage, now int64, held uint32) int64 {
+	switch {
+	case held == 0:
+		return w.Reset(u, now)
+	case w.Algorithm == SlidingWindowLog: // Add would write into the log
+		return now + w.PeriodNs
+	}
+	charged := *u
+	w.Add(&charged, now, held)
+	return w.Reset(&charged, now)
+}
+
 // Refund gives back a hit of cost units that was counted at the instant at and
 // left the window as after. It reports whether u holds nothing of the hit any
 // more: the units were subtracted, or their window has ended. opened says that
