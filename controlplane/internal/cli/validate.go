@@ -78,10 +78,12 @@ func printMemory(b *strings.Builder, m footprint.Footprint) {
 		b.WriteString("it counts nothing\n")
 		return
 	}
-	fmt.Fprintf(b, `%s for %s in %d slots
-expect up to %s of memory in one Envoy; at worst %s, while the windows of renamed or removed counters have not ended
-`, count(m.Counters, "counter", "counters"), count(int(m.Keys), "live key", "live keys"), m.Slots,
-		kibibytes(m.Bytes), kibibytes(m.Bytes+m.VanishedBytes))
+	fmt.Fprintf(b, "%s for %s", count(m.Counters, "counter", "counters"), count(int(m.Keys), "live key", "live keys"))
+	if m.Slots > 0 {
+		fmt.Fprintf(b, " in %d slots\nexpect up to %s of memory in one Envoy; at worst %s, while the windows of renamed or "+
+			"removed counters have not ended", m.Slots, kibibytes(m.Bytes), kibibytes(m.Bytes+m.VanishedBytes))
+	}
+	b.WriteByte('\n')
 	if m.LeaseBytes > 0 {
 		fmt.Fprintf(b, "of what to expect, %s hold what is leased, and %s count while the quota service is silent\n",
 			kibibytes(m.LeaseBytes), kibibytes(m.StandbyBytes))

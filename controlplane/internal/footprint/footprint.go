@@ -12,7 +12,7 @@ import (
 // takes in one Envoy.
 type Footprint struct {
 	Counters int    `json:"counters"` // of rules that are not off
-	Keys     uint64 `json:"keys"`     // live keys at which a newcomer still finds a slot
+	Keys     uint64 `json:"keys"`     // live keys at which a newcomer still finds a slot, or that a worker states
 	Slots    uint64 `json:"slots"`    // keys that fit at the very most
 	Bytes    uint64 `json:"bytes"`    // of all tables full
 	// LeaseBytes and StandbyBytes are in Bytes: what rules of scope cluster lease, and
@@ -69,8 +69,12 @@ func Of(p *policy.Policy) Footprint {
 			continue
 		}
 		seen[r.Counter] = true
+		m.Counters++
+		m.Keys += keys(r)
 		if r.Scope == policy.ScopeCluster && r.Holds() { // the service has the table
-			m.Counters++
+			if r.OnUnavailable == policy.UnavailableLocal {
+				m.Slots += geometry.TotalSlots()
+			}
 			continue
 		}
 		if r.Scope == policy.ScopeCluster {
@@ -78,8 +82,6 @@ func Of(p *policy.Policy) Footprint {
 			geometry, bytes = part(r, state.LeaseGeometry(n, r.Capacity), state.LeaseHostBytes(n, r.Capacity))
 			m.LeaseBytes += bytes
 		}
-		m.Counters++
-		m.Keys += keys(r)
 		m.Slots += geometry.TotalSlots()
 		m.Bytes += bytes
 		largest = max(largest, bytes)
@@ -115,10 +117,14 @@ func columns(r *policy.Rule) []limit.Window {
 	return append(r.Windows(), limit.Window{Algorithm: limit.Concurrency, PeriodNs: r.HoldNs})
 }
 
-// keys is how many keys a rule counts at a time: without a key it has one for all requests.
+// keys is how many keys a rule counts at a time: without a key it has one for all requests,
+// without a table those that a worker states to the quota service.
 func keys(r *policy.Rule) uint64 {
-	if len(r.Key) == 0 {
+	switch {
+	case len(r.Key) == 0:
 		return 1
+	case r.Scope == policy.ScopeCluster && r.Holds() && r.OnUnavailable != policy.UnavailableLocal:
+		return statedKeys
 	}
 	return uint64(r.Capacity)
 }
