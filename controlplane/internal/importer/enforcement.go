@@ -47,8 +47,8 @@ func (r *reader) readEnforcement(o limitFilter, absent float64, status *typev3.H
 	case both < 100:
 		e.percent = uint64(max(1, math.Floor(both)))
 		r.note(o, "filter_enforced", "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of requests, "+
-			"and chooses anew for each. Here it is "+strconv.FormatUint(e.percent, 10)+" percent of keys, always the same "+
-			"ones, and all requests are counted.")
+			"and chooses anew for each. Rules with a key enforce "+strconv.FormatUint(e.percent, 10)+" percent of their "+
+			"keys, always the same ones, and count all requests. Rules without a key are shadow.")
 	}
 	e.response = r.readResponse(o, status)
 	return e
