@@ -56,7 +56,7 @@ func readCosts(r *reader, v value, rule *Rule) {
 		at := v.item(i)
 		switch {
 		case !readSound(r, at, matchedCostObject, &c):
-		case !c.Match.isEmpty():
+		case !c.Match.IsEmpty():
 			rule.Costs = append(rule.Costs, c)
 		case i < len(v.Items)-1:
 			r.fail(at, CostForAllEarly)

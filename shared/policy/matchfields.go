@@ -102,6 +102,7 @@ func (r *reader) token(v value, code Code) string {
 // headerName reads a header's name given as a value.
 func (r *reader) headerName(v value) string { return strings.ToLower(r.token(v, BadHeaderName)) }
 
-func (m *Match) isEmpty() bool {
+// IsEmpty reports whether it holds for every request.
+func (m *Match) IsEmpty() bool {
 	return len(m.Hosts)+len(m.Methods)+len(m.Paths)+len(m.Headers)+len(m.ClientIPs) == 0
 }

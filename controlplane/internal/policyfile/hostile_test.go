@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,21 @@ func overrides(key, pattern string) string {
 	})
 }
 
+// exempting is a rule half of whose text is a match, and half an exempt that covers it in
+// reverse order.
+func exempting(condition, opens, item, closes string) string {
+	const room = policy.MaxBytes/2 - 200
+	var wanted, exempt []string
+	for n := 0; n < room; n += len(wanted[0]) + 1 {
+		wanted = append(wanted, fmt.Sprintf(item, 100_000+len(wanted)))
+	}
+	exempt = slices.Clone(wanted)
+	slices.Reverse(exempt)
+	list := func(items []string) string { return opens + strings.Join(items, ",") + closes }
+	return `{"version":1,"rules":[{"name":"r","limits":["1/1s"],"match":{"` + condition + `":` + list(wanted) + `},"exempt":[{"` +
+		condition + `":` + list(exempt) + `}]}]}`
+}
+
 // hostileTexts are policies that try to be expensive to read.
 func hostileTexts() map[string]string {
 	return map[string]string{
@@ -102,6 +118,8 @@ func hostileTexts() map[string]string {
 		"broken expressions":                paths(`"~(%d"`),
 		"one expression":                    paths(`"~` + strings.Repeat(`[a-z]`, 200_000) + `"`),
 		"exact paths":                       paths(`"/%d"`),
+		"exact paths that are exempt":       exempting("paths", "[", `"/%d/"`, "]"),
+		"headers that are exempt":           exempting("headers", "{", `"h%d":"!"`, "}"),
 		"expressions of overrides":          overrides(`{"header":"a"}`, `"~x%d"`),
 		"overrides with parts that differ":  overrides(strings.TrimSuffix(strings.Repeat(`"host",`, 16), ","), strings.Repeat(`"*",`, 15)+`"%dx*"`),
 		"unknown fields":                    filledf(`{"version":1,`, `}`, `"f%d":1`),

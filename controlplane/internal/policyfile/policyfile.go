@@ -56,7 +56,7 @@ func Read(name string, data []byte) (*policy.Policy, *policy.Node, []Problem, er
 // policy there are problems alone.
 func judge(doc *policy.Node) (p *policy.Policy, problems, warned Errors) {
 	head, pushed := policy.SplitPlacement(doc)
-	_, found := policy.ReadPlacement(head)
+	placement, found := policy.ReadPlacement(head)
 	p, more := policy.Read(pushed)
 	if found = append(found, more...); len(found) > 0 {
 		return nil, merge(nil, inWords(found)), nil
@@ -64,7 +64,7 @@ func judge(doc *policy.Node) (p *policy.Policy, problems, warned Errors) {
 	if weak := weakToken(pushed.Member("manage")); weak != nil {
 		return nil, Errors{*weak}, nil
 	}
-	for _, w := range warnings.Of(pushed, p) {
+	for _, w := range warnings.Of(doc, p, &placement) {
 		warned = append(warned, Problem{Line: w.Line, Column: w.Column, Path: w.Path, Message: w.Message})
 	}
 	return p, nil, warned

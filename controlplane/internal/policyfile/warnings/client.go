@@ -13,17 +13,17 @@ func (c *collector) bypass(v policy.Place, r *policy.Rule) {
 	if r.MissingKey != policy.MissingSkip || len(r.Key) == 0 {
 		return
 	}
-	parts := slices.Clone(r.Key)
+	var parts []policy.KeyPart
 	for i := range r.Key {
-		parts = append(parts, r.Key[i].Of...)
-	}
-	var names []string
-	for i := range parts {
-		if name := omitted(&parts[i]); name != "" {
-			names = append(names, name)
-		} else if parts[i].Kind != policy.KeyFirstOf {
-			return
+		if p := r.Key[i]; p.Kind == policy.KeyFirstOf {
+			parts = append(parts, p.Of...)
+		} else {
+			parts = append(parts, p)
 		}
+	}
+	names := omissible(parts)
+	if len(names) < len(parts) {
+		return
 	}
 	c.warn(v.Field("missing_key"), "a client that leaves out "+strings.Join(names, ", ")+
 		" escapes this rule: set missing_key to deny or share, or add client_ip to the key")
@@ -53,6 +53,9 @@ func (c *collector) identities(v policy.Place, key []policy.KeyPart) {
 		p, at := &key[i], v.Item(i)
 		c.identities(at.Field("first_of"), p.Of)
 		switch name := p.Header(); {
+		case p.Scheme == "basic":
+			c.warn(at, "what follows basic has the password in it, in base64 of many spellings, so a client that guesses has a count of its own "+
+				"for each: add a rule by client_ip, or count by a header in which the proxy names the user that it has verified")
 		case name == "authorization" && p.Scheme == "":
 			c.warn(at, "a client that writes the scheme in another case, or with more spaces behind it, has a count of its own: "+
 				"write {header: {name: authorization, scheme: bearer}}, which is the credential alone")
@@ -126,6 +129,16 @@ func mayBe(start string, p policy.Pattern) bool {
 	}
 }
 
+// omissible names the parts that a client may leave out.
+func omissible(key []policy.KeyPart) (names []string) {
+	for i := range key {
+		if name := omitted(&key[i]); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // sent names what a client sends to make the part whatever it likes, "" where it cannot.
 func sent(p *policy.KeyPart) string {
 	if p.Origin() != policy.Sent {
@@ -143,4 +156,12 @@ func omitted(p *policy.KeyPart) string {
 		return p.Label()
 	}
 	return sent(p)
+}
+
+// proxies warns of a policy that a proxy takes by its own word.
+func (c *collector) proxies(v policy.Place, s *policy.Selector) {
+	if s != nil && s.Cluster != "" && s.Node == "" && s.SAN == "" && s.Metadata == nil { // which is trusted
+		c.warn(v.Field("cluster"), "a proxy says its cluster itself, so any that may connect can take this policy: "+
+			"add node or san, which certificates prove")
+	}
 }

@@ -29,14 +29,89 @@ func (c *collector) match(v policy.Place, r *policy.Rule, manage *policy.Manage)
 		at := policy.Place{Node: headers.Fields[i].Value}
 		c.never(at, neverInHeader(h.Value))
 		isKey := func(p policy.KeyPart) bool { return p.Kind == policy.KeyHeader && p.Name == h.Name }
-		if h.Value.Kind == policy.Absent && r.MissingKey == policy.MissingSkip && slices.ContainsFunc(r.Key, isKey) {
-			c.warn(at, "the rule applies to no request: its key is this header, "+
+		if h.Value.Kind == policy.Absent && r.MissingKey != policy.MissingShare && slices.ContainsFunc(r.Key, isKey) {
+			does := map[policy.MissingKey]string{policy.MissingSkip: "applies to no request", policy.MissingDeny: "denies all that match"}
+			c.warn(at, "the rule "+does[r.MissingKey]+": its key is this header, "+
 				"which those that match lack; remove one of the two, or set missing_key to share")
 		}
 	}
 	if len(r.Limits) > 0 {
 		c.spellings(paths, r.Match.Paths, "rule")
 	}
+}
+
+// exempted warns of a rule whose requests are all exempt, by one entry or by two that ask for
+// a header and for its absence.
+func (c *collector) exempted(v policy.Place, r *policy.Rule) {
+	const message = "the rule applies to no request: "
+	for i := range c.exempt {
+		if c.coversMatch(&c.exempt[i], &r.Match) {
+			c.warnOf(v.Field("match"), c.exemptAt.Item(i), message+otherPlace+" exempts all that match; remove the rule, or narrow the entry")
+			return
+		}
+	}
+	for i := range r.Exempt {
+		at := v.Field("exempt").Item(i)
+		if c.coversMatch(&r.Exempt[i], &r.Match) {
+			c.warn(at, message+"this exempts all that match; remove the entry, or narrow it")
+			return
+		}
+		complement := func(m policy.Match) bool { return areComplements(&m, &r.Exempt[i]) }
+		if other := slices.IndexFunc(r.Exempt[:i], complement); other >= 0 {
+			c.warnOf(at, v.Field("exempt").Item(other), message+"this exempts all that "+otherPlace+" does not; "+
+				"remove one of the two")
+			return
+		}
+	}
+}
+
+// areComplements reports whether each request meets one of the two.
+func areComplements(a, b *policy.Match) bool {
+	alone := func(m *policy.Match) bool {
+		return len(m.Headers) == 1 && len(m.Hosts)+len(m.Methods)+len(m.Paths)+len(m.ClientIPs) == 0
+	}
+	if !alone(a) || !alone(b) || a.Headers[0].Name != b.Headers[0].Name {
+		return false
+	}
+	kinds := [...]policy.PatternKind{a.Headers[0].Value.Kind, b.Headers[0].Value.Kind}
+	return slices.Contains(kinds[:], policy.Present) && slices.Contains(kinds[:], policy.Absent)
+}
+
+// coversMatch reports whether wide surely holds for what narrow does, apart from what servers
+// read differently.
+func (c *collector) coversMatch(wide, narrow *policy.Match) bool {
+	sameText := func(w, n string) bool { return w == n }
+	sameHost := func(w, n string) bool {
+		suffix, below := strings.CutPrefix(w, "*")
+		return w == n || below && strings.HasSuffix(n, suffix)
+	}
+	within := func(w, n netip.Prefix) bool { return w.Bits() <= n.Bits() && w.Contains(n.Addr()) }
+	for _, w := range wide.Headers {
+		c.compared += len(narrow.Headers)
+		isWider := func(n policy.HeaderMatch) bool {
+			isPresent := w.Value.Kind == policy.Present && n.Value.Kind != policy.Absent
+			return w.Name == n.Name && (isPresent || covers(w.Value, n.Value))
+		}
+		if c.compared > maxCompared || !slices.ContainsFunc(narrow.Headers, isWider) {
+			return false
+		}
+	}
+	return coversAll(c, wide.Methods, narrow.Methods, sameText) && coversAll(c, wide.Hosts, narrow.Hosts, sameHost) &&
+		coversAll(c, wide.Paths, narrow.Paths, covers) && coversAll(c, wide.ClientIPs, narrow.ClientIPs, within)
+}
+
+// coversAll reports whether wide asks for nothing, or has each of what narrow asks for.
+func coversAll[E any](c *collector, wide, narrow []E, covers func(w, n E) bool) bool {
+	if len(wide) == 0 {
+		return true
+	}
+	for _, n := range narrow {
+		c.compared += len(wide)
+		if c.compared > maxCompared || !slices.ContainsFunc(wide, func(w E) bool { return covers(w, n) }) {
+			return false
+		}
+	}
+	return len(narrow) > 0
 }
 
 // never warns of a pattern that nothing matches, if there is a reason.

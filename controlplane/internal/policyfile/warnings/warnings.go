@@ -1,6 +1,6 @@
-// Package warnings finds what is valid in a policy and limits less than its
-// writer means: rules that a client escapes, patterns that never match, requests
-// that no limit has room for.
+// Package warnings finds what is valid in a policy and limits less or more than its
+// writer means: rules that a client escapes, patterns that never match, windows that
+// are never reached, requests that no limit has room for.
 //
 // Its invariant: it refuses nothing, and is asked only about a policy that has no
 // problem.
@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -21,11 +20,12 @@ type Warning struct {
 	Path, Message string
 }
 
-// Of returns the warnings about a policy in the order of the document that it was
-// read of.
-func Of(doc *policy.Node, p *policy.Policy) []Warning {
-	c := &collector{slotsByClient: hasSlotsByClient(p)}
+// Of returns the warnings about a policy, and which proxies it is for, in the order of the
+// document that both were read of.
+func Of(doc *policy.Node, p *policy.Policy, placement *policy.Placement) []Warning {
 	root := policy.Place{Node: doc}
+	c := &collector{slotsByClient: hasSlotsByClient(p), exempt: p.Exempt, exemptAt: root.Field("exempt")}
+	c.proxies(root.Field("proxies"), placement.Proxies)
 	rules := root.Field("rules")
 	isCluster := func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }
 	if len(p.Rules) == 0 {
@@ -70,7 +70,9 @@ type collector struct {
 	places, others []policy.Place // of each
 	compared       int            // patterns with others
 
-	slotsByClient bool // see hasSlotsByClient
+	slotsByClient bool           // see hasSlotsByClient
+	exempt        []policy.Match // from all rules
+	exemptAt      policy.Place
 }
 
 // otherPlace stands in a message for the path of another place, which warnOf has.
@@ -91,6 +93,7 @@ func (c *collector) rule(v policy.Place, r *policy.Rule, manage *policy.Manage) 
 	c.raised(v, r)
 	c.identities(v.Field("key"), r.Key)
 	c.match(v.Field("match"), r, manage)
+	c.exempted(v, r)
 	if r.Scope == policy.ScopeCluster && r.OnUnavailable == policy.UnavailableAllow {
 		c.warn(v.Field("on_unavailable"), "while the quota service is silent, every request is allowed and none is counted: "+
 			"local keeps each Envoy to its share of the limit")
@@ -99,64 +102,17 @@ func (c *collector) rule(v policy.Place, r *policy.Rule, manage *policy.Manage) 
 		c.spellings(v.Field("cost").Item(i).Field("match").Field("paths"), r.Costs[i].Match.Paths, "cost")
 	}
 	c.tooDear(v, r)
+	c.shut(v, r)
 	c.answers(v, r)
 	for i := range r.Limits {
 		c.inexact(v.Field("limits").Item(i), r.Limits[i])
 	}
+	c.idle(v.Field("limits"), r)
 	overrides := v.Field("overrides")
 	for i := range r.Overrides {
 		c.override(overrides.Item(i), &r.Overrides[i], r.Key)
 	}
 	c.covered(overrides, r.Overrides)
-}
-
-func (c *collector) inexact(v policy.Place, w policy.Limit) {
-	if w.Algorithm == limit.SlidingWindowCounter && w.Most() == 1 {
-		c.warn(v, "a sliding_window_counter of 1 lets two requests through across a boundary, "+
-			"one late in a window and one early in the next: use sliding_window_log, which is exact")
-	}
-	if w.Elastic {
-		c.warn(v, "elastic is deprecated: a client that never pauses for "+policy.FormatDuration(w.PeriodNs)+
-			" gets no new window; leave it out, or use sliding_window_log")
-	}
-}
-
-// tooDear warns of requests that never fit a limit. An override may have room for them.
-func (c *collector) tooDear(v policy.Place, r *policy.Rule) {
-	if len(r.Overrides) > 0 {
-		return
-	}
-	least := cheapest(r)
-	for i, w := range r.Limits {
-		at, room := v.Field("limits").Item(i), w.Max()
-		if w.From != nil {
-			room = w.Most()
-		}
-		each := func(cost uint32) string {
-			return ": each costs at least " + strconv.FormatUint(uint64(cost), 10) + ", and " + strconv.FormatUint(uint64(room), 10) + " is the most that fits"
-		}
-		switch {
-		case room == 0: // meant to deny
-			continue
-		case least > room:
-			c.warn(at, "denies every request"+each(least))
-			continue
-		}
-		for j := range r.Costs {
-			if cost := r.Costs[j].Cost.Least(); cost > room {
-				c.warnOf(v.Field("cost").Item(j), at, otherPlace+" denies all that match"+each(cost))
-			}
-		}
-	}
-}
-
-// cheapest is the least that any request costs.
-func cheapest(r *policy.Rule) uint32 {
-	least := r.Cost.Least()
-	for i := range r.Costs {
-		least = min(least, r.Costs[i].Cost.Least())
-	}
-	return least
 }
 
 // quote is s in quotes, cut where it is too long for a message.
