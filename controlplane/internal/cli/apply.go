@@ -294,7 +294,8 @@ func (r rollOut) judge(result *rolledOut) error {
 		}
 		return withHint(fmt.Errorf("revision %d was refused by %s; the last good one stays in force there", revision, proxies(n[xds.Nacked])), hint)
 	case n[xds.Unsent] > 0:
-		return withHint(fmt.Errorf("revision %d could not be sent to %s", revision, proxies(n[xds.Unsent])), `the lines with "not sent" say why`)
+		return withHint(fmt.Errorf("revision %d could not be sent to %s", revision, proxies(n[xds.Unsent])),
+			`the lines with "not sent" say why`)
 	case len(result.Missing) > 0:
 		return withHint(fmt.Errorf("revision %d: no answer from %s within %s", revision, proxies(len(result.Missing)), r.wait),
 			"sluice status shows what each proxy runs; a large filter binary blocks Envoy for seconds")

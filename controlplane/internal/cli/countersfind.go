@@ -29,8 +29,8 @@ Nothing is counted.
 
 Rules that are not for the described request are shown too, with the key that the
 client has in them. Without --method, --host or --path the client is meant, whatever
-it requests: a rule says which requests it is for. A credential is never printed, only the hash that counters top
-shows of the key.
+it requests: a rule then says which requests it is for. A credential is never printed,
+only the hash that counters top shows of the key.
 
 Exits 1 if no rule has a key of the client.`,
 		Example: `  sluice counters find --header x-user-id=alice --client-ip 192.0.2.7

@@ -53,30 +53,36 @@ func (k *Key) isPendingAt(row manage.ExplainRow) bool {
 // answer makes the quota service's word that of the row's rule, unless only the request itself
 // says the limit.
 func (k *Key) answer(row *manage.ExplainRow) {
-	isQuota := func(c Counter) bool { return c.Proxy == QuotaService }
+	isQuota := func(c Counter) bool { return c.Proxy == QuotaService && len(c.said.Rules) > 0 }
 	isSaid := func(w answer.Window) bool { return w.LimitFrom != "" }
 	said := slices.IndexFunc(k.Counters, isQuota)
 	if said < 0 || k.limits == nil && slices.ContainsFunc(k.Counters[said].Windows, isSaid) {
 		return
 	}
-	c := &k.Counters[said]
+	decided, retry := &k.Counters[said].said.Rules[0], k.Counters[said].RetryMs
 	r := &row.Rules[slices.IndexFunc(row.Rules, func(r answer.ExplainedRule) bool { return r.Rule == k.Rule })]
-	r.Pending = false
-	r.Allowed, r.Reason = c.Allowed, c.Reason
-	r.Windows = c.Windows
-	if !*c.Allowed && r.Mode == "enforced" {
-		row.DeniedBy = cmp.Or(row.DeniedBy, r.Rule)
-		if row.RetryMs == nil || *c.RetryMs < 0 || *row.RetryMs >= 0 && *c.RetryMs > *row.RetryMs {
-			row.RetryMs = c.RetryMs
-		}
+	r.Pending, r.Allowed = false, &decided.Allowed
+	r.Reason, r.Windows = decided.Reason, decided.Windows
+	if decided.Allowed || r.Mode != "enforced" {
+		return
+	}
+	row.DeniedBy = cmp.Or(row.DeniedBy, r.Rule)
+	if retry != nil && (row.RetryMs == nil || *retry < 0 || *row.RetryMs >= 0 && *retry > *row.RetryMs) {
+		row.RetryMs = retry
 	}
 }
 
-// judgePending decides once an enforced rule denies, or none has to ask any more.
+// judgePending decides once an enforced rule denies, or none has to ask any more. What the
+// description leaves open may still allow nothing, and wait for longer.
 func judgePending(x *answer.Explanation) {
 	asks := func(r answer.ExplainedRule) bool { return r.Pending && r.Mode == "enforced" }
-	if denied := x.DeniedBy != ""; x.Pending && (denied || !slices.ContainsFunc(x.Rules, asks)) {
-		allowed := !denied
-		x.Pending, x.Allowed = false, &allowed
+	denied, open := x.DeniedBy != "", len(x.DependsOn) > 0
+	if !x.Pending || !denied && (open || slices.ContainsFunc(x.Rules, asks)) {
+		return
+	}
+	allowed := !denied
+	x.Pending, x.Allowed = false, &allowed
+	if open {
+		x.RetryMs = nil
 	}
 }

@@ -91,8 +91,8 @@ func exempting(condition, opens, item, closes string) string {
 	exempt = slices.Clone(wanted)
 	slices.Reverse(exempt)
 	list := func(items []string) string { return opens + strings.Join(items, ",") + closes }
-	return `{"version":1,"rules":[{"name":"r","limits":["1/1s"],"match":{"` + condition + `":` + list(wanted) + `},"exempt":[{"` +
-		condition + `":` + list(exempt) + `}]}]}`
+	return `{"version":1,"rules":[{"name":"r","limits":["1/1s"],"match":{"` + condition + `":` + list(wanted) +
+		`},"exempt":[{"` + condition + `":` + list(exempt) + `}]}]}`
 }
 
 // hostileTexts are policies that try to be expensive to read.

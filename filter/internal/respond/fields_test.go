@@ -55,17 +55,20 @@ func TestFields(t *testing.T) {
 // A held slot comes back when its request ends, which nobody knows.
 func TestFieldsCountWhatIsHeld(t *testing.T) {
 	for algorithm, want := range map[string]string{
-		"fixed_window_per_key": `"r";r=8;t=60`, "sliding_window_log": `"r";r=8;t=60`, "sliding_window_counter": `"r";r=8;t=119`,
-		"token_bucket": `"r";r=8;t=12`, "fixed_window": `"r";r=8;t=59`,
+		"fixed_window": `"r";r=8;t=59`, "fixed_window_per_key": `"r";r=8;t=60`, "sliding_window_log": `"r";r=8;t=60`,
+		"sliding_window_counter": `"r";r=8;t=119`, "token_bucket": `"r";r=8;t=12`,
 	} {
 		p := hosttest.New()
 		p.Clock = 1e9
-		e := compileJSON(t, p, `{"name":"r","algorithm":"`+algorithm+`","limits":["10/1m"],"cost":2,"settle":{"when":{"status":[401]}}}`)
-		require.Equal(t, []respond.Field{{"ratelimit-policy", `"r";q=10;w=60`}, {"ratelimit", want}}, appendFields("ietf", e.Decide()), algorithm)
-		fields := appendFields("x-ratelimit", e.Decide())
+		e := compileJSON(t, p, `{"name":"r","algorithm":"`+algorithm+`","limits":["10/1m"],"cost":2,
+			"settle":{"when":{"status":[401]}}}`)
+		fields := appendFields("ietf", e.Decide())
+		require.Equal(t, []respond.Field{{"ratelimit-policy", `"r";q=10;w=60`}, {"ratelimit", want}}, fields, algorithm)
+		fields = appendFields("x-ratelimit", e.Decide())
 		require.Equal(t, respond.Field{"x-ratelimit-remaining", "6"}, fields[1], algorithm)
 		require.NotEqual(t, "0", fields[2].Value, algorithm)
 	}
 	e := compileJSON(t, hosttest.New(), `{"name":"r","algorithm":"concurrency","limits":[5]}`)
-	require.Equal(t, []respond.Field{{"ratelimit-policy", `"r";q=5`}, {"ratelimit", `"r";r=4`}}, appendFields("ietf", e.Decide()))
+	fields := appendFields("ietf", e.Decide())
+	require.Equal(t, []respond.Field{{"ratelimit-policy", `"r";q=5`}, {"ratelimit", `"r";r=4`}}, fields)
 }

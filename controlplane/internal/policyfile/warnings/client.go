@@ -54,8 +54,9 @@ func (c *collector) identities(v policy.Place, key []policy.KeyPart) {
 		c.identities(at.Field("first_of"), p.Of)
 		switch name := p.Header(); {
 		case p.Scheme == "basic":
-			c.warn(at, "what follows basic has the password in it, in base64 of many spellings, so a client that guesses has a count of its own "+
-				"for each: add a rule by client_ip, or count by a header in which the proxy names the user that it has verified")
+			c.warn(at, "what follows basic has the password in it, in base64 of many spellings, so a client that guesses has a "+
+				"count of its own for each: add a rule by client_ip, or count by a header in which the proxy names the user "+
+				"that it has verified")
 		case name == "authorization" && p.Scheme == "":
 			c.warn(at, "a client that writes the scheme in another case, or with more spaces behind it, has a count of its own: "+
 				"write {header: {name: authorization, scheme: bearer}}, which is the credential alone")

@@ -19,7 +19,8 @@ func TestWindowsThatAreNeverReached(t *testing.T) {
 	}
 	window := func() policy.Limit {
 		w := limit.Window{
-			Algorithm: algorithms[random.IntN(len(algorithms))], Limit: 1 + random.Uint32N(9), PeriodNs: (1 + random.Int64N(8)) * ms,
+			Algorithm: algorithms[random.IntN(len(algorithms))], Limit: 1 + random.Uint32N(9),
+			PeriodNs: (1 + random.Int64N(8)) * ms,
 		}
 		switch w.Algorithm {
 		case limit.TokenBucket:

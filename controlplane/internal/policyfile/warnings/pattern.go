@@ -30,8 +30,11 @@ func (c *collector) match(v policy.Place, r *policy.Rule, manage *policy.Manage)
 		c.never(at, neverInHeader(h.Value))
 		isKey := func(p policy.KeyPart) bool { return p.Kind == policy.KeyHeader && p.Name == h.Name }
 		if h.Value.Kind == policy.Absent && r.MissingKey != policy.MissingShare && slices.ContainsFunc(r.Key, isKey) {
-			does := map[policy.MissingKey]string{policy.MissingSkip: "applies to no request", policy.MissingDeny: "denies all that match"}
-			c.warn(at, "the rule "+does[r.MissingKey]+": its key is this header, "+
+			does := "applies to no request"
+			if r.MissingKey == policy.MissingDeny {
+				does = "denies all that match"
+			}
+			c.warn(at, "the rule "+does+": its key is this header, "+
 				"which those that match lack; remove one of the two, or set missing_key to share")
 		}
 	}
@@ -46,7 +49,8 @@ func (c *collector) exempted(v policy.Place, r *policy.Rule) {
 	const message = "the rule applies to no request: "
 	for i := range c.exempt {
 		if c.coversMatch(&c.exempt[i], &r.Match) {
-			c.warnOf(v.Field("match"), c.exemptAt.Item(i), message+otherPlace+" exempts all that match; remove the rule, or narrow the entry")
+			c.warnOf(v.Field("match"), c.exemptAt.Item(i), message+otherPlace+" exempts all that match; "+
+				"remove the rule, or narrow the entry")
 			return
 		}
 	}
