@@ -166,17 +166,22 @@ func keyOf(r *answer.ExplainedRule) *Key {
 	return k
 }
 
-// leaveOpen says which requests the rule is for, in place of why it is not for what stands for
-// a method, host or path that the description does not give: a client is described, not one
-// request.
+// leaveOpen takes no method, host or path for said that only stands for one which the
+// description does not give: a client is described, not one request. The rule says which
+// requests it is for, in place of why it is not for the stand-in, and has no key of it.
 func (k *Key) leaveOpen(r *simulate.Request) {
-	for _, of := range []struct{ given, condition, standIn string }{
-		{r.Method, "methods", "GET"}, {r.Host, "hosts", "nothing"}, {r.Path, "paths", "/"},
+	for _, of := range []struct{ part, given, standIn string }{
+		{"method", r.Method, "GET"}, {"host", r.Host, "nothing"}, {"path", r.Path, "/"},
 	} {
-		wanted, fails := strings.CutPrefix(k.Why, of.condition+": "+of.standIn+" is not one of ")
-		if fails && of.given == "" {
-			k.Only = of.condition + " " + wanted
+		if of.given != "" {
+			continue
+		}
+		if wanted, fails := strings.CutPrefix(k.Why, of.part+"s: "+of.standIn+" is not one of "); fails {
+			k.Only = of.part + "s " + wanted
 			k.Why = ""
+		}
+		if slices.ContainsFunc(k.Key, func(p answer.KeyPart) bool { return p.Part == of.part }) {
+			k.NoKey = "the description does not give " + of.part
 		}
 	}
 }
