@@ -4,6 +4,11 @@ const (
 	// HoldParts is in how many parts a hold is counted: a unit whose stream gives no sign
 	// of life lapses after 8 to 9 of them.
 	HoldParts = 8
+	// MinHoldNs is the shortest hold: running requests show a sign of life each eighth.
+	MinHoldNs int64 = 10_000_000_000
+	// MaxHoldNs is the longest, a day. What runs renews its hold, so a longer one would only
+	// make a key wait for more than a day after a crash.
+	MaxHoldNs int64 = 86_400_000_000_000
 	// HeldRetryNs is the wait of a hit for which only what others hold leaves no room.
 	HeldRetryNs int64 = 1_000_000_000
 )

@@ -8,11 +8,8 @@ import (
 )
 
 const (
-	// MinHoldNs is the shortest hold: running requests show a sign of life each eighth.
-	MinHoldNs int64 = 10_000_000_000
-	// MaxHoldNs is the longest. What runs renews its hold, so a longer one would only
-	// make a key wait for more than a day after a crash.
-	MaxHoldNs int64 = 86_400_000_000_000
+	// MinHoldNs and MaxHoldNs bound a hold as the quota service does.
+	MinHoldNs, MaxHoldNs = limit.MinHoldNs, limit.MaxHoldNs
 	// MaxLingerNs is how long a slot may stay after the client's reset.
 	MaxLingerNs int64 = 60_000_000_000
 	// MaxSettledWindows is how many windows a rule with settle may have.

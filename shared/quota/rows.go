@@ -157,9 +157,19 @@ func (s *State) charge(units uint32) {
 			own.Add(&s.Usages[i], max(s.Stamp(i), s.NowNs), units)
 			continue
 		}
-		one := s.Some(i, i+1)
-		one.Add(units, Terms{})
+		s.bill(i, units)
 	}
+}
+
+// bill counts units that are charged in one window, whatever is left. A bucket lacks no more than
+// it gains within the longest window of a policy, or twice its burst: see owed.
+func (s *State) bill(i int, units uint32) {
+	if w := &s.Windows[i]; w.Algorithm == limit.TokenBucket {
+		most := max(gained(w, limit.MaxPeriodNs), limit.AddSaturating(w.Burst, w.Burst))
+		units = min(units, most-min(w.Count(&s.Usages[i], s.Stamps[i]), most))
+	}
+	one := s.Some(i, i+1)
+	one.Add(units, Terms{})
 }
 
 // Say takes what a worker states and, where it asks for units, holds them if all windows have
@@ -169,7 +179,8 @@ func (s *State) charge(units uint32) {
 // has one, and so has a worker of which something older may be under way, so that it does not
 // count.
 func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool, err error) {
-	l, row := &p.Level, s.Rows.find(p.Worker)
+	l, row := p.Level, s.Rows.find(p.Worker)
+	l.Held = min(l.Held, s.mostHeld(slots))
 	charged := l.Charged - min(l.Known, l.Charged)
 	switch {
 	case row == nil:
@@ -187,11 +198,28 @@ func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool
 	}
 	*row = Row{l.Worker, l.Since, l.Number, l.Charged, l.Held, s.NowNs, slots.PeriodNs}
 	if charged > 0 { // a hold opens no window
-		s.Add(uint32(min(charged, saturated)), Terms{})
+		for i := range s.Windows {
+			s.bill(i, uint32(min(charged, saturated)))
+		}
 		units, ok = s.room(p, slots, l.Held, row)
 	}
 	row.Held = limit.AddSaturating(row.Held, units)
 	return units, ok, true, nil
+}
+
+// mostHeld is how many units one worker may say that it holds: what all may hold together. So
+// the units of one that is silent then are charged as a hit of a whole limit at most.
+func (s *State) mostHeld(slots *limit.Window) uint32 {
+	most := uint32(saturated)
+	if !slots.Unlimited {
+		most = slots.Limit
+	}
+	for i := range s.Windows {
+		if w := &s.Windows[i]; !w.Unlimited {
+			most = min(most, w.Max())
+		}
+	}
+	return most
 }
 
 // room is how many units the part may hold beside what others hold and the worker's own.

@@ -72,11 +72,14 @@ func span(w *limit.Window) int64 {
 // MostWaitNs is the longest wait for units, and the longest time until all are forgotten:
 // the longest window, but two periods of a sliding counter, and of a bucket, which owes no
 // more than it holds, twice the time in which it fills. To what is counted when a lease
-// ends it adds that lease.
+// ends it adds that lease. Where answers are charged, it is as long as a debt takes: see owed.
 func MostWaitNs(windows []limit.Window) (most int64) {
 	for i := range windows {
 		w := &windows[i]
 		n := span(w)
+		if w.Algorithm == limit.Concurrency && i > 0 {
+			n = limit.MaxPeriodNs
+		}
 		if w.Algorithm == limit.SlidingWindowCounter || w.Algorithm == limit.TokenBucket {
 			n *= 2
 		}
@@ -255,11 +258,11 @@ func (s *State) aheadUntil(endNs int64, ahead uint32) uint32 {
 func (s *State) WaitNs(cost uint32) int64 {
 	wait := int64(0)
 	for i := range s.Windows {
-		w, u := &s.Windows[i], &s.Usages[i]
+		w := &s.Windows[i]
 		if w.Unlimited {
 			continue
 		}
-		pass := w.Check(u, s.asOf(i), cost)
+		pass := w.Check(s.owed(i), s.asOf(i), cost)
 		if pass == limit.Never {
 			return limit.Never
 		}
@@ -283,10 +286,10 @@ func (s *State) bucketPass(i int, cost uint32, pass int64) int64 {
 
 // Standing returns how a window stands. s must have been rolled.
 func (s *State) Standing(i int) Standing {
-	w, u := &s.Windows[i], &s.Usages[i]
-	used := w.Count(u, s.asOf(i))
+	w := &s.Windows[i]
+	used := w.Count(&s.Usages[i], s.asOf(i))
 	if w.Algorithm == limit.TokenBucket && !w.Unlimited {
 		used = max(used, w.Burst-s.leftIn(i, 0))
 	}
-	return Standing{Used: used, ResetNs: max(w.Reset(u, s.asOf(i))-s.NowNs, 0)}
+	return Standing{Used: used, ResetNs: max(w.Reset(s.owed(i), s.asOf(i))-s.NowNs, 0)}
 }

@@ -54,6 +54,8 @@ func (s *State) roll(now int64) {
 		if s.Windows[i].Algorithm == limit.TokenBucket {
 			to = max(now, last)
 			s.Stamps[i] = to
+		} else if s.Windows[i].Pays > 0 && s.ended(i, now) {
+			s.Usages[i].Used = s.owed(i).Used
 		}
 		s.Windows[i].Roll(&s.Usages[i], last, to)
 	}
@@ -79,7 +81,7 @@ func (s *State) ExpiryNs() int64 {
 		expiry += MostWaitNs(s.Windows)
 	}
 	for i := range s.Windows {
-		expiry = max(expiry, s.Stamp(i), s.Windows[i].Expiry(&s.Usages[i], s.asOf(i)))
+		expiry = max(expiry, s.Stamp(i), s.Windows[i].Expiry(s.owed(i), s.asOf(i)))
 	}
 	return expiry
 }
@@ -125,6 +127,29 @@ func (s *State) Add(units uint32, t Terms) Charge {
 		}
 	}
 	return c
+}
+
+// ended reports whether a fixed window that has counted something ends until now.
+func (s *State) ended(i int, now int64) bool {
+	if end := s.Usages[i].EndNs; end != 0 {
+		return end <= now
+	}
+	return s.Windows[i].End(s.NowNs) <= now
+}
+
+// owed is what a fixed window has counted as it counts once the window has ended. Of what is
+// charged over its limit it goes on with no more than it pays within the longest window of a
+// policy, and with one limit at least: a charge is a proxy's word, and locks a key for no longer.
+// Until then all counts, because others may have used it by larger limits.
+func (s *State) owed(i int) *limit.Usage {
+	w, u := &s.Windows[i], &s.Usages[i]
+	most := uint64(w.Pays) * uint64(max(limit.MaxPeriodNs/w.PeriodNs, 2))
+	if w.Pays == 0 || uint64(u.Used) <= most {
+		return u
+	}
+	owed := *u
+	owed.Used = uint32(most)
+	return &owed
 }
 
 // saturated is where a count ends.

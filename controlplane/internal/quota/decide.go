@@ -210,7 +210,10 @@ func check(d *lease.Definition) error {
 		w := &d.Windows[i]
 		err := checkWindow(w)
 		switch {
-		case w.Algorithm == limit.Concurrency && i == len(d.Windows)-1 && w.InRange():
+		case w.Algorithm == limit.Concurrency && i == len(d.Windows)-1:
+			if w.PeriodNs < limit.MinHoldNs || w.PeriodNs > limit.MaxHoldNs {
+				return errors.New("a hold is not 10 seconds to 1 day long")
+			}
 			if d.CountDenied || d.Lease != lease.LeaseOff {
 				return errors.New("what holds units until their answers takes no count_denied and no lease")
 			}

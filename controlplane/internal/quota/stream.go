@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -39,6 +40,7 @@ type Stream struct {
 	recent      *list.List // of *definition, the one that was used least recently first
 	secret      *[]byte    // of the hasher
 	hasher      *hasher
+	workers     map[uint64]bool // that it has stated something for
 	rate        *rate.Limiter
 	work        int           // of the dearest definition; see work
 	room        chan struct{} // what Wait waits for
@@ -64,7 +66,7 @@ type Stream struct {
 // Open begins a stream. ready is called when Next has something; it must not wait.
 func (s *Service) Open(p Peer, ready func()) (*Stream, error) {
 	st := &Stream{
-		service: s, peer: p, ready: ready, definitions: map[uint32]*definition{}, recent: list.New(),
+		service: s, peer: p, ready: ready, definitions: map[uint32]*definition{}, recent: list.New(), workers: map[uint64]bool{},
 		rate: rate.NewLimiter(asksPerSecond, burstAsks), room: make(chan struct{}, 1),
 	}
 	s.mu.Lock()
@@ -198,11 +200,31 @@ func (st *Stream) group(a *lease.Ask, now int64, busy bool) *group {
 			g.result = lease.Unknown
 			return g
 		}
+		if d.slots != nil && !st.speaksFor(p) {
+			st.refused("ask refused", errWorkers)
+			g.result = lease.Busy
+			return g
+		}
 		st.recent.MoveToBack(d.recent)
 		g.operations[i] = d.operation(Hit, st.hasher, st.domain.name, p.Key, g)
 		g.operations[i].part = *p
 	}
 	return g
+}
+
+var errWorkers = fmt.Errorf("the stream has stated what %d workers hold: it takes no other's word until it is opened anew", lease.MaxWorkers)
+
+// speaksFor reports whether the stream may state what the part's worker holds. A worker is a
+// number that the proxy makes up, and each takes one of the rows of a key.
+func (st *Stream) speaksFor(p *lease.Part) bool {
+	if p.Number == 0 || st.workers[p.Worker] {
+		return true
+	}
+	if len(st.workers) >= lease.MaxWorkers {
+		return false
+	}
+	st.workers[p.Worker] = true
+	return true
 }
 
 // enqueue lets groups wait for the stream's turn, and gives back what the message
