@@ -50,6 +50,8 @@ type holders struct {
 	charged uint64  // in truth
 	losses  bool
 	kills   bool
+	lies    bool // somebody states what is not so
+	lied    int
 	lostNs  int64 // when the store has lost its state last
 	killed  int
 	granted int
@@ -59,7 +61,12 @@ type holders struct {
 func newHolders(seed uint64, slots limit.Window, windows ...limit.Window) *holders {
 	total := limit.Window{Algorithm: limit.FixedWindow, PeriodNs: limit.MaxPeriodNs, Unlimited: true}
 	h := &holders{State: at(base, 0, append(slices.Clone(windows), total)...), r: rand.New(rand.NewPCG(seed, 3)), slots: slots}
-	h.Rows, h.losses, h.kills = &Rows{}, seed%3 == 0, seed%2 == 0
+	for i := range h.Windows {
+		if w := &h.Windows[i]; w.IsFixed() && !w.Unlimited {
+			w.Pays = w.Limit // as in the service
+		}
+	}
+	h.Rows, h.losses, h.kills, h.lies = &Rows{}, seed%3 == 0, seed%2 == 0, seed%5 == 1
 	for range 3 {
 		h.begin()
 	}
@@ -88,6 +95,8 @@ func (h *holders) step(t *testing.T) {
 		h.mail = slices.DeleteFunc(h.mail, func(m said) bool { return !m.back }) // else what is repeated counts again
 		h.Usages, h.lostNs = make([]limit.Usage, len(h.Windows)), h.NowNs
 		h.Rows = &Rows{QuietNs: h.NowNs + holdNs/limit.HoldParts}
+	case n == 2 && h.lies:
+		h.lie(t)
 	case n < 15:
 		h.answer(w)
 	case w.sentNs == 0:
@@ -98,6 +107,25 @@ func (h *holders) step(t *testing.T) {
 		h.tick(w)
 	}
 	h.check(t)
+}
+
+// lie states any numbers, for a worker that nobody else is.
+func (h *holders) lie(t *testing.T) {
+	most := [...]uint64{0, 1, 10, 1 << 31, 1<<32 - 1, 1 << 63, 1<<64 - 1}
+	any64 := func() uint64 { return most[h.r.IntN(len(most))] }
+	any32 := func() uint32 { return uint32(min(any64(), 1<<32-1)) }
+	p := Part{Cost: any32(), Waiting: any32(), Ahead: any32(), Spent: any32(), Level: Level{
+		Worker: h.r.Uint64N(2 * MaxRows), Held: any32(), Charged: any64(), Known: any64(), Since: any64(), Number: any64(),
+	}}
+	h.lied++
+	units, _, stated, err := h.Say(&p, &h.slots)
+	if err != nil || !stated {
+		return
+	}
+	require.LessOrEqual(t, h.Rows.find(p.Worker).Held, limit.AddSaturating(h.mostHeld(&h.slots), units))
+	if wait := h.WaitNs(1); wait != 0 {
+		require.LessOrEqual(t, wait, limit.MaxPeriodNs)
+	}
 }
 
 // answer ends a request of the worker.
@@ -226,10 +254,10 @@ func (h *holders) check(t *testing.T) {
 	if !h.slots.Unlimited {
 		require.LessOrEqual(t, running, h.slots.Limit, "too many run at once")
 	}
-	if total := len(h.Windows) - 1; h.killed == 0 {
+	if total := len(h.Windows) - 1; h.killed+h.lied == 0 {
 		require.LessOrEqual(t, uint64(h.Usages[total].Used), h.charged, "an answer is charged twice")
 	}
-	if h.lostNs != 0 {
+	if h.lostNs != 0 || h.lied > 0 {
 		return
 	}
 	for i := range h.Windows {
@@ -283,7 +311,13 @@ func TestRowsNeverOver(t *testing.T) {
 					continue
 				}
 				require.Empty(t, h.over(), "seed %d", seed)
-				if h.killed > 0 {
+				if h.lied > 0 {
+					h.Roll(h.NowNs + holdNs)
+					require.LessOrEqual(t, h.WaitNs(1), limit.MaxPeriodNs, "seed %d", seed)
+					h.Roll(h.NowNs + limit.MaxPeriodNs)
+					require.True(t, h.HasRoom(1, &slots), "seed %d: the key is locked for longer", seed)
+				}
+				if h.killed+h.lied > 0 {
 					continue
 				}
 				h.end()
