@@ -189,6 +189,19 @@ func TestNumbersAtTheirExtremes(t *testing.T) {
 	require.Equal(t, string(want), table.String())
 }
 
+// TestHoldsOfAPolicy: the service refuses what no policy may say.
+func TestHoldsOfAPolicy(t *testing.T) {
+	for holdNs, result := range map[int64]lease.Result{
+		policy.MinHoldNs - 1: lease.Unknown, policy.MinHoldNs: lease.Granted,
+		policy.MaxHoldNs: lease.Granted, policy.MaxHoldNs + 1: lease.Unknown,
+	} {
+		b := old(t)
+		w := slots(1)
+		w.PeriodNs = holdNs
+		require.Equal(t, result, b.asking(w).ask(want(1)).Result, "%d", holdNs)
+	}
+}
+
 // TestManyHostileMessages: nor do many messages of a proxy that is gone then.
 func TestManyHostileMessages(t *testing.T) {
 	settled, concurrent := []limit.Window{fixed(5, hour), slots(0)}, []limit.Window{slots(1000)}
@@ -238,9 +251,13 @@ func TestManyHostileMessages(t *testing.T) {
 			}
 		}, "busy, free after 1 min"},
 	} {
-		b := old(t)
-		c.attack(b)
-		require.Equal(t, c.want, b.meets(c.windows).String(), c.name)
+		for what, want := range map[What]string{Inspect: c.want, Reset: "granted"} {
+			b := old(t)
+			c.attack(b)
+			_, err := b.service.Operate(t.Context(), "d", define(1, lease.LeaseOff, c.windows...), [16]byte{}, Operation{What: what})
+			require.NoError(t, err)
+			require.Equal(t, want, b.meets(c.windows).String(), c.name)
+		}
 	}
 }
 
