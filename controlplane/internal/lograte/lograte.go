@@ -1,13 +1,14 @@
 // Package lograte keeps callers from filling the log.
 //
 // Its invariant: the loggers of one Limit write a burst of lines and then one a
-// second, and a line says how many were left out since the one before.
+// second, or one in another time, and a line says how many were left out since the one before.
 package lograte
 
 import (
 	"context"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/time/rate"
 )
@@ -20,6 +21,9 @@ type Limit struct {
 
 // NewLimit allows so many lines at once.
 func NewLimit(burst int) *Limit { return &Limit{lines: rate.NewLimiter(1, burst)} }
+
+// NewEvery allows one line in that time.
+func NewEvery(d time.Duration) *Limit { return &Limit{lines: rate.NewLimiter(rate.Every(d), 1)} }
 
 // Logger returns a bounded logger that writes to another one.
 func (l *Limit) Logger(to *slog.Logger) *slog.Logger { return slog.New(handler{to.Handler(), l}) }

@@ -70,6 +70,7 @@ func numbers(name string, v reflect.Value) (all []numeral) {
 		all = append(all, numeral{name, func(n uint64) bool { v.SetInt(int64(n)); return true }})
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		all = append(all, numeral{name, func(n uint64) bool { v.SetUint(n); return !v.OverflowUint(n) }})
+	default: // keys and texts are no numbers
 	}
 	return all
 }

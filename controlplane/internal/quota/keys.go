@@ -284,8 +284,11 @@ func (l *landed) take(empty []landing) []landing {
 func (s *Service) swapped(k *key, r Result) {
 	s.underWay--
 	s.count.result(r)
-	if errors.Is(r.Err, ErrFull) {
+	switch {
+	case errors.Is(r.Err, ErrFull):
 		s.log.Warn("a key is not counted: on_unavailable decides", "domain", k.domain, "error", r.Err)
+	case r.Outcome == Failed:
+		s.unusable(r.Err)
 	}
 	done, err := k.finish(r)
 	if r.SinceNs != 0 {

@@ -68,6 +68,7 @@ type Service struct {
 	landed landed
 	secret atomic.Pointer[[]byte]
 	log    *slog.Logger // of what streams do
+	silent *slog.Logger // of a store that does not answer, or refuses
 	apart  atomic.Bool  // the store knows another secret: this service would count apart
 
 	mu       sync.Mutex
@@ -102,6 +103,9 @@ type domain struct {
 // they are one a second.
 const burstLines = 10
 
+// silentEvery is how often a store that cannot be used is logged: all asks and heartbeats meet it.
+const silentEvery = 10 * time.Second
+
 // NewService returns a service that is ready.
 func NewService(ctx context.Context, o Options) (*Service, error) {
 	if o.Clock == nil {
@@ -117,7 +121,7 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Service{o: o, gate: newGate(), keys: newKeys(), domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{})}
-	s.log = lograte.NewLimit(burstLines).Logger(o.Log)
+	s.log, s.silent = lograte.NewLimit(burstLines).Logger(o.Log), lograte.NewEvery(silentEvery).Logger(o.Log)
 	s.open, s.unsent, s.kept = newShares()
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.agree(ctx, func() []byte { return s.firstSecret(ctx) }); err != nil {

@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -138,11 +137,19 @@ func (st *Stream) join(m *lease.Asks) error {
 	return nil
 }
 
+// unusable logs why the store does not do what it should, once a while.
+func (s *Service) unusable(err error) {
+	if s.ctx.Err() == nil { // else this service gives it up
+		s.silent.Error("use the store: meanwhile on_unavailable decides", "error", err)
+	}
+}
+
 // note notes in the store that a process is alive.
 func (s *Service) note(d *domain, process uint64) {
 	n, err := s.o.Store.Live(s.ctx, d.name, process)
 	if err != nil {
 		s.count.storeErrors.Add(1)
+		s.unusable(err)
 		return
 	}
 	s.mu.Lock()
@@ -161,7 +168,7 @@ func (s *Service) Heartbeat() {
 		s.o.Log.Info("the store answers again")
 	}
 	if err != nil {
-		s.o.Log.Error("use the store: meanwhile on_unavailable decides", "error", err)
+		s.unusable(err)
 	}
 	type process struct {
 		domain *domain
@@ -210,21 +217,6 @@ func (st *Stream) group(a *lease.Ask, now int64, busy bool) *group {
 		g.operations[i].part = *p
 	}
 	return g
-}
-
-var errWorkers = fmt.Errorf("the stream has stated what %d workers hold: it takes no other's word until it is opened anew", lease.MaxWorkers)
-
-// speaksFor reports whether the stream may state what the part's worker holds. A worker is a
-// number that the proxy makes up, and each takes one of the rows of a key.
-func (st *Stream) speaksFor(p *lease.Part) bool {
-	if p.Number == 0 || st.workers[p.Worker] {
-		return true
-	}
-	if len(st.workers) >= lease.MaxWorkers {
-		return false
-	}
-	st.workers[p.Worker] = true
-	return true
 }
 
 // enqueue lets groups wait for the stream's turn, and gives back what the message

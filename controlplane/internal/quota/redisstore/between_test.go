@@ -12,15 +12,17 @@ import (
 // between passes bytes on between a store and its server.
 type between struct {
 	listener net.Listener
-	server   string
+	server   atomic.Pointer[string] // that new connections lead to
 	cuts     atomic.Int32
+	dials    atomic.Int32
 }
 
 func standBetween(t *testing.T, server string) *between {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	b := &between{listener: l, server: server}
+	b := &between{listener: l}
+	b.repoint(server)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -28,6 +30,7 @@ func standBetween(t *testing.T, server string) *between {
 			if err != nil {
 				return
 			}
+			b.dials.Add(1)
 			go b.pass(client)
 		}
 	}()
@@ -38,7 +41,7 @@ func (b *between) url() string { return "redis://" + b.listener.Addr().String() 
 
 func (b *between) pass(client net.Conn) {
 	defer client.Close()
-	server, err := net.Dial("tcp", b.server)
+	server, err := net.Dial("tcp", *b.server.Load())
 	if err != nil {
 		return
 	}
@@ -58,6 +61,9 @@ func (b *between) pass(client net.Conn) {
 		}
 	}
 }
+
+// repoint leads new connections to another server, as a Service does whose endpoint has changed.
+func (b *between) repoint(server string) { b.server.Store(&server) }
 
 // cut drops the next answer on each connection that there is, and closes it.
 func (b *between) cut() { b.cuts.Add(1) }

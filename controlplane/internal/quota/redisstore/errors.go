@@ -23,7 +23,7 @@ var (
 // begins with.
 var advice = map[string]string{
 	"OOM":         "its memory is full: raise maxmemory",
-	"READONLY":    "it is a replica, which takes no writes: connect to the master, or through Sentinel",
+	"READONLY":    "it is a replica, which takes no writes: its address is dialed again, and must lead to the master",
 	"LOADING":     "it is loading its data",
 	"MOVED":       "it is a node of a Cluster: use redis+cluster://",
 	"ASK":         "a slot is moving, and its nodes do not agree",

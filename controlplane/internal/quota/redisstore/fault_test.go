@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -113,5 +114,40 @@ func TestRefusals(t *testing.T) {
 		r := swap(t, store, write(now, key, nil, newValue("v")))
 		require.ErrorContains(t, r.Err, "WRONGTYPE: something else is under a key of the store")
 		require.NotContains(t, r.Err.Error(), name)
+	})
+}
+
+// demote makes a master the replica of what was its replica.
+func demote(master, replica *servertest.RedisServer) {
+	replica.Do("REPLICAOF", "NO", "ONE")
+	master.Do("REPLICAOF", "127.0.0.1", strconv.Itoa(replica.Port))
+}
+
+// A store whose address leads to a new master goes there, while the connections to the old one
+// stay; it asks the old one for no connection after another.
+func TestRepointed(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		old, fresh := servertest.StartRedis(t, b), servertest.StartRedis(t, b)
+		fresh.Do("REPLICAOF", "127.0.0.1", strconv.Itoa(old.Port))
+		middle := standBetween(t, old.Addr())
+		store := open(t, middle.url())
+		first := write(timeOf(t, store), newKey(), nil, newValue("first"))
+		require.Equal(t, quota.Swapped, swap(t, store, first).Outcome)
+		require.Eventually(t, func() bool { return fresh.Do("DBSIZE") == old.Do("DBSIZE") }, 10*time.Second, 10*time.Millisecond)
+
+		second := write(timeOf(t, store), first.Key, first.New, newValue("second"))
+		demote(old, fresh)
+		before := middle.dials.Load()
+		began := time.Now()
+		for range 200 {
+			require.Equal(t, quota.Failed, swap(t, store, second).Outcome)
+		}
+		require.LessOrEqual(t, middle.dials.Load()-before, 1+int32(time.Since(began)/time.Second), "one connection a second")
+
+		middle.repoint(fresh.Addr())
+		require.Eventually(t, func() bool { return swap(t, store, second).Outcome == quota.Swapped }, 30*time.Second, 50*time.Millisecond)
+		require.Equal(t, second.New, swap(t, store, quota.Swap{Key: first.Key}).Value)
+		require.Contains(t, fresh.Do("INFO", "replication"), "role:master")
 	})
 }

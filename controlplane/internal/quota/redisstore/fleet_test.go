@@ -31,7 +31,16 @@ func TestCluster(t *testing.T) {
 		})
 		_, err := try(t, redisstore.Options{URL: "redis://" + c.Servers[0].Addr()})
 		require.ErrorContains(t, err, "use redis+cluster://")
-		standstill(t, open(t, c.URL()), c)
+		store := open(t, c.URL())
+		now := timeOf(t, store)
+		c.Servers[3].Do("CLUSTER", "FAILOVER")
+		require.Eventually(t, func() bool { return strings.Contains(c.Servers[0].Do("INFO", "replication"), "role:slave") },
+			30*time.Second, 10*time.Millisecond)
+		for range 60 { // keys of all masters
+			require.Equal(t, quota.Swapped, swap(t, store, write(now, newKey(), nil, newValue(""))).Outcome)
+		}
+		c.Servers[0], c.Servers[3] = c.Servers[3], c.Servers[0]
+		standstill(t, store, c)
 		c.Servers[1].Kill()
 		// A Cluster without one of its servers opens.
 		require.NoError(t, open(t, c.URL()).Close())

@@ -7,10 +7,13 @@ import (
 	"errors"
 	"net"
 	"strconv"
+	"time"
 )
 
 // The client makes room for as much as a reply announces, and a server that is broken or
-// hostile may announce anything. So each connection is read ahead of the client.
+// hostile may announce anything. So each connection is read ahead of the client, which also shows
+// that it leads to a replica: the client would stay with it for good, though its address may lead
+// to the new master by now.
 const (
 	// mostReply is far more than a value takes, mostOfCluster more than the slots of a
 	// Cluster of hundreds of nodes.
@@ -18,22 +21,34 @@ const (
 	elementBytes             = 64 // that an element takes in the client
 	maxDepth                 = 8
 	lineBytes                = 16 // of a line that says how long something is
+	// errorBytes is how much of an error is looked at. Redis 6.2 puts where it happened before it.
+	errorBytes = 160
+	// leaveAfter is how long a connection to a replica is kept, so that servers which stay
+	// replicas are not dialed all the time.
+	leaveAfter = time.Second
 )
 
-var errReply = errors.New("its reply is none of Redis', or too large")
+var (
+	errReply   = errors.New("its reply is none of Redis', or too large")
+	errReplica = errors.New("it was left because it leads to a replica")
+	readOnly   = []byte("-READONLY ")
+)
 
 // replies is a connection that ends with errReply at the first reply that would take more
-// than most bytes.
+// than most bytes, and with errReplica after one that says that it leads to a replica.
 type replies struct {
 	net.Conn
-	most int64
+	most   int64
+	dialed time.Time
 
 	took  int64           // by the reply that is being read
 	left  [maxDepth]int64 // elements that each list which is being read lacks
 	depth int
 	skip  int64 // bytes of a string, with the end of its line
 	line  []byte
-	err   error
+
+	replica bool // the server has said that it is one
+	err     error
 }
 
 // dial is what the client connects with.
@@ -47,7 +62,7 @@ func dial(most int64) func(context.Context, string, *net.Dialer, *tls.Config) (n
 		if err != nil {
 			return nil, err
 		}
-		return &replies{Conn: conn, most: most}, nil
+		return &replies{Conn: conn, most: most, dialed: time.Now()}, nil
 	}
 }
 
@@ -58,6 +73,9 @@ func (r *replies) Read(b []byte) (int, error) {
 	n, err := r.Conn.Read(b)
 	if r.follow(b[:n]); r.err != nil {
 		return 0, r.err
+	}
+	if r.replica && time.Since(r.dialed) >= leaveAfter {
+		r.err = errReplica // what the server has said so far is read
 	}
 	return n, err
 }
@@ -77,13 +95,24 @@ func (r *replies) follow(b []byte) {
 		if n == 0 {
 			part = b
 		}
-		r.line = append(r.line, part[:min(len(part), lineBytes+1-len(r.line))]...)
+		r.line = append(r.line, part[:min(len(part), r.lineRoom(part[0]))]...)
 		r.take(int64(len(part)))
 		if b = b[len(part):]; n > 0 && r.err == nil {
 			r.endLine()
 			r.line = r.line[:0]
 		}
 	}
+}
+
+// lineRoom is how much more of a line is kept, which begins with first if it is new.
+func (r *replies) lineRoom(first byte) int {
+	if len(r.line) > 0 {
+		first = r.line[0]
+	}
+	if first == '-' {
+		return errorBytes - len(r.line)
+	}
+	return lineBytes + 1 - len(r.line)
 }
 
 func (r *replies) take(n int64) {
@@ -105,7 +134,10 @@ func (r *replies) element() {
 func (r *replies) endLine() {
 	each := int64(1)
 	switch r.line[0] {
-	case '+', '-', ',', '(', ':':
+	case '-':
+		r.replica = r.replica || bytes.Contains(r.line, readOnly)
+		r.element()
+	case '+', ',', '(', ':':
 		r.element()
 	case '_', '#': // the client reads no line, but bytes
 		if n := len(r.line); n != map[byte]int{'_': 3, '#': 4}[r.line[0]] || r.line[n-2] != '\r' {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -54,6 +55,31 @@ func TestReplies(t *testing.T) {
 				require.Zero(t, r.took)
 			} else {
 				require.ErrorIs(t, err, errReply, "%q", name)
+			}
+		}
+	}
+}
+
+// A connection to a replica is left once all is read that its server has said, but not at once
+// after it was dialed.
+func TestReplicas(t *testing.T) {
+	at62 := "-ERR Error running script (call to f_" + strings.Repeat("0", 40) + "): @user_script:19: @user_script: 19: "
+	for text, replica := range map[string]bool{
+		"-READONLY You can't write against a read only replica.\r\n":                       true,
+		at62 + "-READONLY You can't write against a read only replica.\r\n":                true,
+		"*2\r\n:1\r\n-READONLY You can't write against a read only replica. script: f\r\n": true,
+		"-OOM command not allowed when used memory > 'maxmemory'.\r\n":                     false,
+		"$10\r\n-READONLY \r\n": false,
+		"+-READONLY You can't write against a read only replica.\r\n": false,
+	} {
+		for _, age := range []time.Duration{0, time.Hour} {
+			r := &replies{Conn: script{Reader: iotest.OneByteReader(strings.NewReader(text))}, most: 100_000, dialed: time.Now().Add(-age)}
+			got, err := io.ReadAll(r)
+			require.Equal(t, text, string(got))
+			if replica && age > 0 {
+				require.ErrorIs(t, err, errReplica, text)
+			} else {
+				require.NoError(t, err, text)
 			}
 		}
 	}

@@ -1,6 +1,9 @@
 package redisstore_test
 
 import (
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,4 +40,56 @@ func TestServicesKeepTheirSecret(t *testing.T) {
 		}
 		require.Equal(t, lease.Denied, a.ask(t, [16]byte{})[0].Result)
 	})
+}
+
+// TestARefusalIsLogged: with its advice, and not for each ask.
+func TestARefusalIsLogged(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, binary servertest.Binary) {
+		server := servertest.StartRedis(t, binary)
+		for _, c := range []struct{ do, undo, says string }{
+			{"CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "refused with OOM: its memory is full: raise maxmemory"},
+			{"REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "refused with READONLY: it is a replica"},
+			{"CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", "refused with NOREPLICAS: it has fewer replicas"},
+			{"ACL SETUSER default -evalsha", "ACL SETUSER default +evalsha", "refused with NOPERM: the user may not do that: allow eval"},
+		} {
+			var log lines
+			s, err := quota.NewService(t.Context(), quota.Options{
+				Store: open(t, "redis://"+server.Addr()), Log: slog.New(slog.NewTextHandler(&log, nil)),
+			})
+			require.NoError(t, err)
+			a := newAsker(t, s, lease.Definition{
+				ID: 1, Windows: []limit.Window{{Algorithm: limit.FixedWindow, Limit: 20, PeriodNs: int64(time.Hour)}}, Lease: lease.LeaseOff,
+			})
+			require.Equal(t, lease.Granted, a.ask(t, [16]byte{})[0].Result)
+			require.Empty(t, log.String())
+			began := time.Now()
+			server.Do(strings.Fields(c.do)...)
+			for range 20 {
+				require.Equal(t, lease.Unavailable, a.ask(t, [16]byte{})[0].Result)
+			}
+			require.Contains(t, log.String(), c.says)
+			s.Heartbeat()
+			server.Do(strings.Fields(c.undo)...)
+			require.LessOrEqual(t, strings.Count(log.String(), "msg="), 1+int(time.Since(began)/(10*time.Second)), log.String())
+		}
+	})
+}
+
+// lines is a log that is written and read at the same time.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
