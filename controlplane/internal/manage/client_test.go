@@ -18,8 +18,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 const secret = "s3cret-of-the-test"
@@ -161,16 +159,13 @@ func TestSlowProxies(t *testing.T) {
 		}
 	})
 	c.Timeout = 200 * time.Millisecond
-	watch := buildtest.StartStopwatch()
 	_, err := c.Counters(t.Context(), u, operation("get"), nil)
-	require.ErrorContains(t, err, "within 200ms")
-	require.Less(t, watch.Elapsed(), 5*time.Second)
+	require.ErrorContains(t, err, "within 200ms") // the proxy never ends
 	c.Timeout = time.Minute
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_, err = c.Counters(ctx, u, operation("get"), nil)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, watch.Elapsed(), 10*time.Second)
 }
 
 // With TLS the certificate has to be for the name or address that is asked and

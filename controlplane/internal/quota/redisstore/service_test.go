@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -21,15 +22,16 @@ func TestServicesKeepTheirSecret(t *testing.T) {
 	t.Parallel()
 	forAll(t, func(t *testing.T, binary servertest.Binary) {
 		server := servertest.StartRedis(t, binary)
-		start := func(settle time.Duration) *quota.Service {
-			s, err := quota.NewService(t.Context(), quota.Options{Store: open(t, "redis://"+server.Addr()), Settle: settle})
+		start := func(settle time.Duration, log io.Writer) *quota.Service {
+			s, err := quota.NewService(t.Context(), quota.Options{
+				Store: open(t, "redis://"+server.Addr()), Settle: settle, Log: slog.New(slog.NewTextHandler(log, nil)),
+			})
 			require.NoError(t, err)
 			return s
 		}
-		old := start(0)
+		old := start(0, io.Discard)
 		server.Do("FLUSHALL")
-		time.AfterFunc(200*time.Millisecond, old.Heartbeat)
-		fresh := start(time.Second)
+		fresh := start(time.Millisecond, onLine(old.Heartbeat)) // it says that it waits
 		d := lease.Definition{
 			ID: 1, Windows: []limit.Window{{Algorithm: limit.FixedWindow, Limit: 20, PeriodNs: 24 * int64(time.Hour)}}, Lease: lease.LeaseOff,
 		}
@@ -40,6 +42,14 @@ func TestServicesKeepTheirSecret(t *testing.T) {
 		}
 		require.Equal(t, lease.Denied, a.ask(t, [16]byte{})[0].Result)
 	})
+}
+
+// onLine calls something before a line is written.
+type onLine func()
+
+func (f onLine) Write(b []byte) (int, error) {
+	f()
+	return len(b), nil
 }
 
 // TestARefusalIsLogged: with its advice, and not for each ask.
