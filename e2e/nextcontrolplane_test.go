@@ -94,7 +94,6 @@ typed_dns_resolver_config:
 		began := time.Now()
 		serves[left].kill(t)
 		eventually(t, movesOn, "it to move on", func() bool { return at() == 1-left })
-		require.Less(t, time.Since(began), movesOn)
 		t.Logf("moved on after %s", time.Since(began))
 		require.Equal(t, 200, p.status(t, "/", "x-user-id", fmt.Sprint(began)))
 		serves[left].start(t)

@@ -142,7 +142,7 @@ func convey(t *testing.T, c courier, a asked) string {
 		seen := func() bool {
 			return strings.Count("\n"+strings.Join(c.log()[from:], "\n"), "\n"+line) >= n
 		}
-		require.Eventually(t, seen, 10*time.Second, 2*time.Millisecond, "%s: %s", a.name, line)
+		require.Eventually(t, seen, time.Minute, 2*time.Millisecond, "%s: %s", a.name, line)
 	}
 	x := c.send(a, name)
 	if !a.has("x-before") {

@@ -126,13 +126,13 @@ func requireConducted(t *testing.T, c courier, wanted func(scenario) bool, anew 
 			has := func() bool {
 				return slices.ContainsFunc(c.log()[before:], func(line string) bool { return strings.HasPrefix(line, until) })
 			}
-			require.Eventually(t, has, 10*time.Second, 3*time.Millisecond, "%s: %s: %s\n%s", s.name, tk.name, until, strings.Join(c.log()[from:], "\n"))
+			require.Eventually(t, has, time.Minute, 3*time.Millisecond, "%s: %s: %s\n%s", s.name, tk.name, until, strings.Join(c.log()[from:], "\n"))
 		}
 		all.Wait()
 		trapped := strings.Contains(s.name, "trap")
 		for name := range answers {
 			has := func() bool { return trapped || slices.Contains(c.log()[from:], "delete "+name) }
-			require.Eventually(t, has, 10*time.Second, 3*time.Millisecond, "%s: delete %s\n%s", s.name, name, strings.Join(c.log()[from:], "\n"))
+			require.Eventually(t, has, time.Minute, 3*time.Millisecond, "%s: delete %s\n%s", s.name, name, strings.Join(c.log()[from:], "\n"))
 		}
 		time.Sleep(20 * time.Millisecond) // for what nobody waits for
 		r.hold(s.name, written(c.log()[from:], answers))

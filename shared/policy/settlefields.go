@@ -8,8 +8,10 @@ import (
 )
 
 const (
-	// MinHoldNs and MaxHoldNs bound a hold as the quota service does.
-	MinHoldNs, MaxHoldNs = limit.MinHoldNs, limit.MaxHoldNs
+	// MinHoldNs is the shortest hold, as of the quota service.
+	MinHoldNs = limit.MinHoldNs
+	// MaxHoldNs is the longest.
+	MaxHoldNs = limit.MaxHoldNs
 	// MaxLingerNs is how long a slot may stay after the client's reset.
 	MaxLingerNs int64 = 60_000_000_000
 	// MaxSettledWindows is how many windows a rule with settle may have.

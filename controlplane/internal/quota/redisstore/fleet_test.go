@@ -95,7 +95,7 @@ func TestSentinel(t *testing.T) {
 		now, key := timeOf(t, store), newKey()
 		first := newValue("first")
 		require.Equal(t, quota.Swapped, swap(t, store, write(now, key, nil, first)).Outcome)
-		require.Eventually(t, func() bool { return servers.Replica.Do("DBSIZE") == "1" }, 5*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return servers.Replica.Do("DBSIZE") == "1" }, 30*time.Second, 10*time.Millisecond)
 		servers.Master.Kill()
 		second := newValue("second")
 		require.Eventually(t, func() bool {
