@@ -143,7 +143,7 @@ func (s *State) ended(i int, now int64) bool {
 // Until then all counts, because others may have used it by larger limits.
 func (s *State) owed(i int) *limit.Usage {
 	w, u := &s.Windows[i], &s.Usages[i]
-	most := uint64(w.Pays) * uint64(max(limit.MaxPeriodNs/w.PeriodNs, 2))
+	most := uint64(w.Pays) * uint64(min(max(limit.MaxPeriodNs/w.PeriodNs, 2), saturated))
 	if w.Pays == 0 || uint64(u.Used) <= most {
 		return u
 	}

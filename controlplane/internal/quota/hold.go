@@ -42,7 +42,8 @@ func (o *operation) judgeHeld(s *lease.State, units uint32) {
 	}
 }
 
-var errWorkers = fmt.Errorf("the stream has stated what %d workers hold: a further one takes a stream of its own", lease.MaxWorkers)
+var errWorkers = fmt.Errorf("the stream has stated what %d workers hold: a further one takes a stream of its own",
+	lease.MaxWorkers)
 
 // speaksFor reports whether the stream may state what the part's worker holds. A worker is a
 // number that the proxy makes up, and each takes one of the rows of a key.

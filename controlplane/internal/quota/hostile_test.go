@@ -86,7 +86,7 @@ func hostileMessage(windows []limit.Window) *lease.Asks {
 	}
 }
 
-// send sends messages of one stream, which then is gone.
+// attack sends messages on one stream, which then is gone.
 func (b *rig) attack(messages ...*lease.Asks) {
 	st, err := b.service.Open(Peer{Address: "hostile"}, func() {})
 	require.NoError(b.t, err)
@@ -206,6 +206,8 @@ func TestHoldsOfAPolicy(t *testing.T) {
 // TestManyHostileMessages: nor do many messages of a proxy that is gone then.
 func TestManyHostileMessages(t *testing.T) {
 	settled, concurrent := []limit.Window{fixed(5, hour), slots(0)}, []limit.Window{slots(1000)}
+	longest := []limit.Window{perKey(5, limit.MaxPeriodNs), slots(0)}
+	shortest := []limit.Window{fixed(math.MaxUint32, limit.MinPeriodNs), slots(0)}
 	held := func(worker uint64) *lease.Asks {
 		m := hostileMessage(concurrent)
 		m.Asks[0].Parts[0].Level = lease.Level{Worker: worker, Since: 1, Number: 1}
@@ -239,6 +241,16 @@ func TestManyHostileMessages(t *testing.T) {
 			m.Asks[0].Parts[0].Charged = math.MaxUint64
 			b.attack(m, hostileMessage([]limit.Window{fixed(0, hour), slots(0)}))
 		}, "denied, free after 366.0 days"},
+		{"charges to the longest window", longest, func(b *rig) {
+			m := hostileMessage(longest)
+			m.Asks[0].Parts[0].Charged = math.MaxUint64
+			b.attack(m)
+		}, "denied, free after 732.0 days"},
+		{"charges to the shortest window", shortest, func(b *rig) {
+			m := hostileMessage(shortest)
+			m.Asks[0].Parts[0].Charged = math.MaxUint64
+			b.attack(m)
+		}, "denied, free after 0 s"},
 		{"256 workers by one stream", concurrent, func(b *rig) {
 			var all []*lease.Asks
 			for worker := range uint64(lease.MaxRows) {
@@ -255,7 +267,8 @@ func TestManyHostileMessages(t *testing.T) {
 		for what, want := range map[What]string{Inspect: c.want, Reset: "granted"} {
 			b := old(t)
 			c.attack(b)
-			_, err := b.service.Operate(t.Context(), "d", define(1, lease.LeaseOff, c.windows...), [16]byte{}, Operation{What: what})
+			d := define(1, lease.LeaseOff, c.windows...)
+			_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: what})
 			require.NoError(t, err)
 			require.Equal(t, want, b.meets(c.windows).String(), c.name)
 		}

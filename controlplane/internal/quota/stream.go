@@ -65,8 +65,8 @@ type Stream struct {
 // Open begins a stream. ready is called when Next has something; it must not wait.
 func (s *Service) Open(p Peer, ready func()) (*Stream, error) {
 	st := &Stream{
-		service: s, peer: p, ready: ready, definitions: map[uint32]*definition{}, recent: list.New(), workers: map[uint64]bool{},
-		rate: rate.NewLimiter(asksPerSecond, burstAsks), room: make(chan struct{}, 1),
+		service: s, peer: p, ready: ready, definitions: map[uint32]*definition{}, recent: list.New(),
+		workers: map[uint64]bool{}, rate: rate.NewLimiter(asksPerSecond, burstAsks), room: make(chan struct{}, 1),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,12 +50,15 @@ func TestStatedTimesAreBounded(t *testing.T) {
 
 // A debt is paid in many windows: its wait is told as it is, up to the longest window of a policy.
 func TestStatedDebts(t *testing.T) {
-	for stated, told := range map[int64]int64{480_000 * ms: 480_000 * ms, limit.MaxPeriodNs + 1: limit.MaxPeriodNs, math.MaxInt64: limit.MaxPeriodNs} {
+	for stated, told := range map[int64]int64{
+		480_000 * ms: 480_000 * ms, limit.MaxPeriodNs + 1: limit.MaxPeriodNs, math.MaxInt64: limit.MaxPeriodNs,
+	} {
 		w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"settle":{},"limits":["10/1m"]}`)
 		w.request("a")
 		windows := []quota.Standing{{Used: 80, ResetNs: stated}, {}}
 		m := quota.Answers{Answers: []quota.Answer{{
-			ID: w.lastID, Result: quota.Denied, Grants: []quota.Grant{{Denied: true, Stated: true, WaitNs: stated, Windows: windows}},
+			ID: w.lastID, Result: quota.Denied,
+			Grants: []quota.Grant{{Denied: true, Stated: true, WaitNs: stated, Windows: windows}},
 		}}}
 		resumed := false
 		w.onResume = func(v *decide.Verdict) {

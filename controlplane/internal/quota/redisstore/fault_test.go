@@ -87,7 +87,8 @@ func TestStoppedServer(t *testing.T) {
 		_, err = store.Secret(ctx, "s", nil)
 		require.ErrorContains(t, err, "in time")
 		server.Signal(syscall.SIGCONT)
-		require.Eventually(t, func() bool { return swap(t, store, swaps[0]).Outcome != quota.Failed }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return swap(t, store, swaps[0]).Outcome != quota.Failed },
+			30*time.Second, 10*time.Millisecond)
 		require.Equal(t, "0", server.Do("DBSIZE"), "nothing was written late")
 	})
 }
@@ -138,7 +139,8 @@ func TestRepointed(t *testing.T) {
 		store := open(t, middle.url())
 		first := write(timeOf(t, store), newKey(), nil, newValue("first"))
 		require.Equal(t, quota.Swapped, swap(t, store, first).Outcome)
-		require.Eventually(t, func() bool { return fresh.Do("DBSIZE") == old.Do("DBSIZE") }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return fresh.Do("DBSIZE") == old.Do("DBSIZE") },
+			30*time.Second, 10*time.Millisecond)
 
 		second := write(timeOf(t, store), first.Key, first.New, newValue("second"))
 		demote(old, fresh)
@@ -150,7 +152,8 @@ func TestRepointed(t *testing.T) {
 		require.LessOrEqual(t, middle.dials.Load()-before, 1+int32(time.Since(began)/time.Second), "one connection a second")
 
 		middle.repoint(fresh.Addr())
-		require.Eventually(t, func() bool { return swap(t, store, second).Outcome == quota.Swapped }, 30*time.Second, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return swap(t, store, second).Outcome == quota.Swapped },
+			30*time.Second, 50*time.Millisecond)
 		require.Equal(t, second.New, swap(t, store, quota.Swap{Key: first.Key}).Value)
 		require.Contains(t, fresh.Do("INFO", "replication"), "role:master")
 	})

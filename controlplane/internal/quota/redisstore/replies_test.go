@@ -73,7 +73,8 @@ func TestReplicas(t *testing.T) {
 		"+-READONLY You can't write against a read only replica.\r\n": false,
 	} {
 		for _, age := range []time.Duration{0, time.Hour} {
-			r := &replies{Conn: script{Reader: iotest.OneByteReader(strings.NewReader(text))}, most: 100_000, dialed: time.Now().Add(-age)}
+			conn := script{Reader: iotest.OneByteReader(strings.NewReader(text))}
+			r := &replies{Conn: conn, most: 100_000, dialed: time.Now().Add(-age)}
 			got, err := io.ReadAll(r)
 			require.Equal(t, text, string(got))
 			if replica && age > 0 {

@@ -69,7 +69,7 @@ func TestARefusalIsLogged(t *testing.T) {
 			})
 			require.NoError(t, err)
 			a := newAsker(t, s, lease.Definition{
-				ID: 1, Windows: []limit.Window{{Algorithm: limit.FixedWindow, Limit: 20, PeriodNs: int64(time.Hour)}}, Lease: lease.LeaseOff,
+				ID: 1, Windows: []limit.Window{{Algorithm: limit.FixedWindow, Limit: 20, PeriodNs: int64(time.Hour)}},
 			})
 			require.Equal(t, lease.Granted, a.ask(t, [16]byte{})[0].Result)
 			require.Empty(t, log.String())
