@@ -25,6 +25,9 @@ const (
 
 // charge is what the answer costs: what it says, else the estimate.
 func (a *modelAnswer) charge() (input, output int64, known bool) {
+	if a.Total > 0 {
+		return 0, a.Total, true // however that divides
+	}
 	if input, output = a.Input, a.Output; !a.InputKnown {
 		input = max(input, questionSize/4)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,6 +18,7 @@ type ModelAnswer struct {
 
 	Input, Output           int64
 	InputKnown, OutputKnown bool
+	Total                   int64 // where that is known and the parts are not
 	TextEvents, TextBytes   int64
 }
 
@@ -27,11 +29,15 @@ func ModelAnswers(t testing.TB) (list []ModelAnswer) {
 	for _, f := range all.Files {
 		head := strings.Split(f.Name, " | ")
 		a := ModelAnswer{Name: head[0], ContentType: head[1], Body: string(f.Data)}
-		counts := strings.ReplaceAll(head[2], "?", "")
-		_, err := fmt.Sscan(counts+" "+head[3], &a.Input, &a.Output, &a.TextEvents, &a.TextBytes)
+		counts := strings.Fields(head[2])
+		said := strings.ReplaceAll(strings.Join(counts[:2], " "), "?", "") + " " + head[3]
+		_, err := fmt.Sscan(said, &a.Input, &a.Output, &a.TextEvents, &a.TextBytes)
 		require.NoError(t, err)
-		input, output, _ := strings.Cut(head[2], " ")
-		a.InputKnown, a.OutputKnown = !strings.HasSuffix(input, "?"), !strings.HasSuffix(output, "?")
+		a.InputKnown, a.OutputKnown = !strings.HasSuffix(counts[0], "?"), !strings.HasSuffix(counts[1], "?")
+		if len(counts) > 2 {
+			a.Total, err = strconv.ParseInt(counts[2], 10, 64)
+			require.NoError(t, err)
+		}
 		switch a.ContentType {
 		case "application/json":
 			a.Body = strings.TrimSuffix(a.Body, "\n")
@@ -42,6 +48,6 @@ func ModelAnswers(t testing.TB) (list []ModelAnswer) {
 		}
 		list = append(list, a)
 	}
-	require.Greater(t, len(list), 20)
+	require.Greater(t, len(list), 60)
 	return list
 }

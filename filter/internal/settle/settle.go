@@ -97,6 +97,8 @@ func tokens(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By)
 	switch {
 	case known:
 		return sum(p.To, u.Input, u.Output), decide.ByAnswer
+	case p.To == policy.SettleTokens && u.Total > 0:
+		return u.Total, decide.ByAnswer
 	case p.Unknown != policy.UnknownEstimate && a.Status() != 0: // whoever hangs up at once chooses no price
 		return unknown(p, held)
 	}

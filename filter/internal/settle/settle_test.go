@@ -70,6 +70,8 @@ var (
 	encoded = read(usage.Usage{Failure: usage.Encoded, Bytes: 4800, TextEvents: 9000, TextBytes: 90000})
 	broken  = read(usage.Usage{Failure: usage.Malformed, Bytes: 4800, Input: 1500, Output: 1300})
 	empty   = read(usage.Usage{Failure: usage.Foreign})
+	whole   = read(usage.Usage{Total: 815, TextEvents: 3, TextBytes: 4000, Bytes: 9000})
+	begun   = read(usage.Usage{Bytes: 9000})
 	huge    = read(usage.Usage{Input: 1 << 53, Output: 1 << 53, InputKnown: true, OutputKnown: true})
 )
 
@@ -120,6 +122,10 @@ func TestCost(t *testing.T) {
 		{`{"to":"tokens"}`, told, 70, decide.ByAnswer}, // though it held more
 		{`{"to":"input_tokens"}`, told, 30, decide.ByAnswer},
 		{`{"to":"output_tokens"}`, told, 40, decide.ByAnswer},
+		{`{"to":"tokens"}`, whole, 815, decide.ByAnswer}, // whatever its parts are
+		{`{"to":"tokens","unknown":0}`, whole, 815, decide.ByAnswer},
+		{`{"to":"input_tokens"}`, whole, 1000, decide.ByEstimate},
+		{`{"to":"output_tokens"}`, whole, 1000, decide.ByEstimate},
 		{`{"to":"tokens"}`, huge, 10_000, decide.ByAnswer},
 		{`{"to":"tokens","max":20000}`, huge, 20_000, decide.ByAnswer},
 		{`{"to":"tokens","when":{"status":["4xx"]}}`, told, 0, decide.ByNone},
@@ -131,6 +137,7 @@ func TestCost(t *testing.T) {
 		{`{"to":"tokens"}`, unsaid, 1300, decide.ByEstimate},
 		{`{"to":"tokens"}`, spoken, 1300, decide.ByEstimate},
 		{`{"to":"output_tokens"}`, unsaid, 300, decide.ByEstimate},
+		{`{"to":"tokens"}`, begun, 1000, decide.ByEstimate}, // no text yet
 		{`{"to":"tokens"}`, partial, 2200, decide.ByEstimate},
 		{`{"to":"tokens"}`, encoded, 2200, decide.ByEstimate},
 		{`{"to":"output_tokens"}`, encoded, 1200, decide.ByEstimate},

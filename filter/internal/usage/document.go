@@ -5,24 +5,41 @@ package usage
 // and null are words to it: what is wrong in one moves nothing else.
 type document struct {
 	tally
-	state  state
-	root   int // depth of the root: 1 in an array, whose items are an event each, else 0
-	depth  int
-	inside [maxDepth]byte // at each depth { or [
-	levels [trackedDepth]path
-	value  path // where the value that is being read stands, or the name
-	row    *row // whose path that is; nil: none's, or the value is a name
-	isName bool
-	number int64 // -1: no count
-	escape rune  // a number in hexadecimal, after a leading 1
+	state    state
+	goesOn   bool // another object may follow on a line of its own
+	isMany   bool // one has followed
+	root     int  // depth of the root: 1 in an array, whose items are an event each, else 0
+	depth    int
+	inside   [maxDepth]container
+	levels   [trackedDepth]path
+	value    path // where the value that is being read stands
+	row      *row // of the count that it is; nil: it is none
+	kind     kind // of its text
+	label    int  // how much of the string may still be a label
+	written  int  // the depth of the outermost object or array that the model wrote, 0 outside
+	isName   bool
+	isKept   bool              // somebody reads the string: it is a name, or an event in base64
+	name     [maxName + 1]byte // of one that comes in parts: cut to more than any that matters
+	nameSize int
+	number   int64 // -1: no count
+	escape   rune  // a number in hexadecimal, after a leading 1
+	escaped  [1]byte
+	events   *wrappedEvents // nil: none are wrapped here
 }
 
 const (
 	maxDepth = 256
 	// trackedDepth is that of the deepest row in an array of events, and one more, which
 	// stands for all deeper ones.
-	trackedDepth = 10
+	trackedDepth = 11
 )
+
+// container is an object or an array: the kind of the strings in it, and a bit for arrays.
+type container uint8
+
+const array container = 1 << 7
+
+func (c container) kind() kind { return kind(c &^ array) }
 
 type state uint8
 
@@ -34,6 +51,7 @@ const (
 	wantsColon
 	wantsComma // or the end of the object or array
 	ended
+	endedLine
 	failed
 	inWord
 	inString
@@ -44,8 +62,18 @@ const (
 // start begins a new document.
 func (d *document) start() {
 	d.beginEvent()
-	d.state, d.depth, d.root = wantsValue, 0, 0
-	d.value, d.row = theRoot, nil
+	d.state, d.depth = wantsValue, 0
+	d.root, d.written = 0, 0
+	d.begin(theRoot, other)
+	if d.events != nil {
+		d.events.beginEvent()
+	}
+}
+
+// begin is before a value at a path.
+func (d *document) begin(at path, k kind) {
+	d.value, d.row = at, nil
+	d.kind = k
 }
 
 // finish ends the document, or what there is of it.
@@ -66,6 +94,8 @@ func (d *document) write(p []byte) {
 		switch {
 		case d.state < failed:
 			n += d.readMark(p[n])
+		case d.state >= inString && d.isName:
+			n += d.readName(p[n:])
 		case d.state >= inString:
 			n += d.readString(p[n:])
 		case d.state == inWord:
@@ -80,26 +110,39 @@ func (d *document) write(p []byte) {
 // first is left to readWord.
 func (d *document) readMark(c byte) int {
 	state := d.state
+	if isSpace(c) {
+		d.passSpace(c)
+		return 1
+	}
+	if d.written > 0 && (state > wantsValueOrEnd || !isWord[c]) {
+		d.addText(written, 1)
+	}
 	switch {
-	case isSpace(c):
 	case c == '"' && (state == wantsName || state == wantsNameOrEnd):
-		d.state, d.isName = inString, true
+		d.beginName()
 	case c == ':' && state == wantsColon:
 		d.state = wantsValue
 	case c == ',' && state == wantsComma:
-		if d.state = wantsValue; d.inside[d.depth] == '{' {
-			d.state = wantsName
-		}
-		d.value, d.row = d.levels[min(d.depth, trackedDepth-1)], nil
-	case c == d.inside[d.depth]+2 && (state == wantsComma || state == wantsNameOrEnd || state == wantsValueOrEnd):
-		d.depth-- // in ASCII } comes two after {, ] two after [
-		d.endValue()
+		d.next()
+	case c|0x20 == '}' && d.closes(c):
+		d.close()
 	case state <= wantsValueOrEnd:
 		return d.readValue(c)
+	case c == '{' && state == endedLine && d.root == 0:
+		d.start()
+		d.isMany = true
+		return 0
 	default:
 		d.fail()
 	}
 	return 1
+}
+
+// passSpace notes that a line has ended after the document.
+func (d *document) passSpace(c byte) {
+	if c == '\n' && d.state == ended && d.goesOn {
+		d.state = endedLine
+	}
 }
 
 func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\t' }
@@ -114,7 +157,7 @@ func (d *document) readValue(c byte) int {
 		d.fail()
 	case c == '"':
 		d.takeCount(-1)
-		d.state, d.isName = inString, false
+		d.beginString()
 	case c >= '0' && c <= '9' || c == '-' || c == 't' || c == 'f':
 		d.state, d.number = inWord, 0
 		return 0
@@ -129,7 +172,7 @@ func (d *document) readValue(c byte) int {
 
 // takeCount takes the value of a row that has a count, -1 for what is none.
 func (d *document) takeCount(n int64) {
-	if d.row != nil && d.row.part != text {
+	if d.row != nil {
 		d.count(d.row, n)
 		d.row = nil
 	}
@@ -141,28 +184,87 @@ func (d *document) open(c byte) {
 		d.fail()
 		return
 	}
-	level := d.value
-	switch {
-	case c == '{':
-		if level = tree[level].fields; d.depth == d.root {
-			d.beginEvent()
-		}
-	case d.depth == 0:
-		d.root = 1 // the paths of its items begin anew
-	default:
-		level = tree[level].items
-	}
-	if d.state = wantsNameOrEnd; c == '[' {
+	level, in := d.value, container(d.kind)
+	d.state = wantsNameOrEnd
+	switch at := &places.nodes[level]; {
+	case c == '[':
 		d.state = wantsValueOrEnd
+		if level = at.items; d.depth == 0 {
+			level, d.root = theRoot, 1 // the paths of its items begin anew
+		}
+		in |= array
+	case at.object != none:
+		in = container(at.object)
+	case d.kind == label:
+		in = container(other)
+	}
+	if c == '{' && d.depth == d.root {
+		d.beginEvent()
 	}
 	d.depth++
-	d.inside[d.depth] = c
-	d.levels[min(d.depth, trackedDepth-1)] = level
-	d.value, d.row = level, nil
+	if d.kind == written && d.written == 0 {
+		d.written = d.depth
+		d.addText(written, 1)
+	}
+	d.inside[d.depth], d.levels[min(d.depth, trackedDepth-1)] = in, level
+	d.begin(level, in.kind())
+}
+
+// next goes on in an object or an array.
+func (d *document) next() {
+	in := d.inside[d.depth]
+	d.state = wantsName
+	if in&array != 0 {
+		d.state = wantsValue
+	}
+	d.begin(d.levels[min(d.depth, trackedDepth-1)], in.kind())
+}
+
+// closes reports whether a } or a ] may end what is being read.
+func (d *document) closes(c byte) bool {
+	if d.inside[d.depth]&array != 0 {
+		return c == ']' && (d.state == wantsComma || d.state == wantsValueOrEnd)
+	}
+	return c == '}' && (d.state == wantsComma || d.state == wantsNameOrEnd)
+}
+
+// close leaves an object or an array.
+func (d *document) close() {
+	if d.depth == d.written {
+		d.written = 0
+	}
+	d.depth--
+	d.endValue()
 }
 
 func (d *document) endValue() {
-	if d.state = wantsComma; d.depth == 0 {
+	d.state = wantsComma
+	if d.depth == 0 {
 		d.state = ended
+	}
+}
+
+// beginField is before the value of a name.
+func (d *document) beginField(p []byte) {
+	d.state = wantsColon
+	if d.written > 0 {
+		return
+	}
+	n, in := places.lookup(p), d.inside[d.depth].kind()
+	if n == 0 {
+		d.begin(0, in)
+		return
+	}
+	d.begin(places.field(d.value, n), in)
+	if k := places.kinds[n]; k != none && in != aside {
+		d.kind = k
+	}
+	if d.value == 0 {
+		return
+	}
+	at := &places.nodes[d.value]
+	d.isKnown, d.row = true, at.row
+	if k := at.kind; k != none && (k != wrapped || d.events != nil) {
+		d.kind = k
 	}
 }

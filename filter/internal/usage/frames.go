@@ -69,3 +69,55 @@ func (f *frames) begin() bool {
 	f.end = int(all) - checksumSize           // fits: with maxPayload
 	return true
 }
+
+// wrappedEvents reads the events that Bedrock's InvokeModelWithResponseStream wraps: a document in a
+// frame has one as a string in base64.
+type wrappedEvents struct {
+	document
+	isUsed  bool
+	bits    uint32 // of the last digits
+	pending uint   // how many of the bits, from the lowest on, are in no byte yet
+	decoded [48]byte
+}
+
+// base64Digits has the value of each digit and 1 more.
+var base64Digits = func() (values [256]uint8) {
+	for i, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/") {
+		values[c] = uint8(i) + 1
+	}
+	return values
+}()
+
+// start begins the next event.
+func (w *wrappedEvents) start() {
+	w.isUsed, w.pending = true, 0
+	w.document.start()
+}
+
+// write reads the next digits.
+func (w *wrappedEvents) write(p []byte) {
+	n := 0
+	for _, c := range p {
+		digit := base64Digits[c]
+		if digit == 0 && c != '=' {
+			w.document.write(w.decoded[:n])
+			w.fail()
+			return
+		}
+		if digit == 0 {
+			continue
+		}
+		w.bits = w.bits<<6 | uint32(digit-1)
+		w.pending += 6
+		if w.pending < 8 {
+			continue
+		}
+		w.pending -= 8
+		w.decoded[n] = byte(w.bits >> w.pending)
+		if n++; n == len(w.decoded) {
+			w.document.write(w.decoded[:n])
+			n = 0
+		}
+	}
+	w.document.write(w.decoded[:n])
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,60 +15,176 @@ import (
 
 // model reads documents with encoding/json.
 type model struct {
-	counts       map[api]map[part]int64 // -1: the last value is no count
-	events, text int64
-	isExact      bool // text has no escapes that encoding/json replaces
-	hasText      bool
+	counts     map[api]map[part]int64 // -1: the last value is no count
+	isNumbered bool
+	isKnown    bool // a name at the root begins a path of the tables
+	isExact    bool // text has no escapes that encoding/json replaces
+	hasSpoken  bool
+
+	atRoot                 bool  // an object that begins here is an event
+	spoken, other, again   int64 // of the present event
+	events, text, repeated int64
 }
 
 var isCount = regexp.MustCompile(`^\d{1,16}$`)
 
-// read follows one value, which stands at a path.
-func (m *model) read(d *json.Decoder, path string) {
-	token, _ := d.Token()
-	var r *row
-	for i := range rows {
-		if rows[i].path == path {
-			r = &rows[i]
+// notInPath replaces what a name of the tables has not.
+var notInPath = strings.NewReplacer(".", " ", "[", " ")
+
+// fieldOf returns where the field of an object stands, and what its strings are.
+func fieldOf(object, name string, in kind) (path string, k kind) {
+	path, k = object+"."+notInPath.Replace(name), in
+	if in == written {
+		return "-", written // nowhere in the tables
+	}
+	for _, list := range envelope {
+		if slices.Contains(strings.Fields(list.names), name) && in != aside {
+			k = list.kind
 		}
 	}
-	if r != nil && r.part != text && token != nil {
-		if m.counts[r.api] == nil {
-			m.counts[r.api] = map[part]int64{}
+	for _, a := range aliases {
+		if path == a.object+"."+a.name {
+			path = a.same
 		}
-		number, _ := token.(json.Number)
-		n, err := strconv.ParseInt(number.String(), 10, 64)
-		if err != nil || !isCount.MatchString(number.String()) || n > maxCount {
-			n = -1
+	}
+	for _, r := range texts {
+		if r.path == path && r.kind != wrapped {
+			k = r.kind
 		}
+	}
+	return path, k
+}
+
+// isOfTables reports whether a path of the tables begins with a name.
+func isOfTables(name string) bool {
+	begins := func(path string) bool {
+		first := strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' })
+		return len(first) > 0 && first[0] == name
+	}
+	return slices.ContainsFunc(counts[:], func(r row) bool { return begins(r.path) }) ||
+		slices.ContainsFunc(texts[:], func(r text) bool { return begins(r.path) }) ||
+		slices.ContainsFunc(aliases[:], func(a alias) bool { return begins(a.object + "." + a.name) })
+}
+
+// count takes the value at a path, if it is one of a count.
+func (m *model) count(token json.Token, path string) {
+	at := slices.IndexFunc(counts[:], func(r row) bool { return r.path == path })
+	if at < 0 || token == nil {
+		return
+	}
+	r := counts[at]
+	if r.part == sequence {
+		m.isNumbered = true
+		return
+	}
+	if m.counts[r.api] == nil {
+		m.counts[r.api] = map[part]int64{}
+	}
+	number, _ := token.(json.Number)
+	n, err := strconv.ParseInt(number.String(), 10, 64)
+	if err != nil || !isCount.MatchString(number.String()) || n > maxCount {
+		m.counts[r.api][r.part] = -1
+		return
+	}
+	if n > 0 || m.counts[r.api][r.part] <= 0 {
 		m.counts[r.api][r.part] = n
-	}
-	if s, isString := token.(string); isString && r != nil && r.part == text && s != "" {
-		m.text += int64(len(s))
-		m.isExact = m.isExact && !strings.ContainsRune(s, utf8.RuneError)
-		m.hasText = true
-	}
-	switch token {
-	case json.Delim('{'):
-		for d.More() {
-			name, _ := d.Token()
-			m.read(d, path+"."+strings.NewReplacer(".", " ", "[", " ").Replace(name.(string)))
-		}
-		_, _ = d.Token()
-	case json.Delim('['):
-		for d.More() {
-			m.read(d, path+"[]")
-		}
-		_, _ = d.Token()
 	}
 }
 
-// readEvent reads one value as an event.
-func (m *model) readEvent(d *json.Decoder) {
-	m.hasText = false
-	if m.read(d, ""); m.hasText {
-		m.events++
+// addText takes bytes of text.
+func (m *model) addText(k kind, n int) {
+	size := int64(n)
+	switch {
+	case k == aside, size == 0:
+	case k == label:
+		m.addText(other, max(0, n-maxLabel))
+	case k == spoken || k == written:
+		m.spoken += size
+		m.hasSpoken = true
+	case m.isNumbered:
+		m.again += size
+	default:
+		m.other += size
 	}
+}
+
+// read follows one value, which stands at a path, in JSON that the model wrote or not.
+func (m *model) read(d *json.Decoder, path string, k kind, isWritten bool) {
+	token, _ := d.Token()
+	if m.atRoot && token == json.Delim('{') {
+		m.endEvent()
+	}
+	m.atRoot = false
+	m.count(token, path)
+	mark := func(n int) {
+		if isWritten {
+			m.addText(written, n)
+		}
+	}
+	switch v := token.(type) {
+	case string:
+		m.isExact = m.isExact && !strings.ContainsRune(v, utf8.RuneError)
+		m.addText(k, len(v))
+		mark(2)
+	case json.Number:
+		mark(len(v))
+	case bool:
+		mark(len(strconv.FormatBool(v)))
+	case nil:
+		mark(len("null"))
+	case json.Delim:
+		isWritten = isWritten || k == written
+		mark(len("{}"))
+		m.readAll(d, v, path, k, isWritten)
+	}
+}
+
+// readAll follows what is in an object or an array.
+func (m *model) readAll(d *json.Decoder, open json.Delim, path string, k kind, isWritten bool) {
+	if open == '{' && k == label {
+		k = other
+	}
+	for _, r := range texts {
+		if open == '{' && r.path == path+"." {
+			k = r.kind
+		}
+	}
+	for n := 0; d.More(); n++ {
+		if isWritten {
+			m.addText(written, min(n, 1)) // a comma
+		}
+		if open == '[' {
+			m.read(d, path+"[]", k, isWritten)
+			continue
+		}
+		name, _ := d.Token()
+		m.isExact = m.isExact && !strings.ContainsRune(name.(string), utf8.RuneError)
+		if path == "" {
+			m.isKnown = m.isKnown || isOfTables(name.(string))
+		}
+		if isWritten {
+			m.addText(written, len(name.(string))+len(`"":`))
+		}
+		field, of := fieldOf(path, name.(string), k)
+		m.read(d, field, of, isWritten)
+	}
+	_, _ = d.Token()
+}
+
+// readItem reads an answer, or an item of one in an array.
+func (m *model) readItem(d *json.Decoder) {
+	m.atRoot = true
+	m.read(d, "", other, false)
+}
+
+func (m *model) endEvent() {
+	if n := max(m.spoken, m.other); n > 0 {
+		m.events++
+		m.text += n
+	}
+	m.repeated = max(m.repeated, m.again)
+	m.spoken, m.other = 0, 0
+	m.again = 0
 }
 
 // sum does what tally.sum does.
@@ -90,10 +207,42 @@ func (m *model) sum(base part, others ...part) (int64, bool) {
 	return 0, false
 }
 
+// check compares what a document said with what the model read.
+func (m *model) check(t *testing.T, u Usage, body string) {
+	require.Equal(t, !m.isKnown, u.Failure == Foreign, body)
+	events, text := m.events, max(m.text, m.repeated)
+	if m.repeated > 0 {
+		events = max(events, 1)
+	}
+	require.Equal(t, events, u.TextEvents, body)
+	if m.isExact {
+		require.Equal(t, text, u.TextBytes, body)
+	}
+	input, inputKnown := m.sum(input, cacheRead, cacheWritten, toolUse)
+	output, outputKnown := m.sum(output, thoughts)
+	all, allKnown := m.sum(total)
+	if inputKnown && input > 0 {
+		require.True(t, u.InputKnown, body)
+		require.Equal(t, input, u.Input, body)
+	}
+	if outputKnown && output > 0 {
+		require.True(t, u.OutputKnown, body)
+		require.GreaterOrEqual(t, u.Output, output, body)
+	}
+	if u.OutputKnown && u.Output == 0 {
+		require.False(t, m.hasSpoken, "text without tokens: %s", body)
+	}
+	if allKnown && all > 0 {
+		sum := u.Input + u.Output
+		require.True(t, u.Total == all && sum <= all || u.InputKnown && sum >= all, "a total of %d: %+v, %s", all, u, body)
+		require.LessOrEqual(t, sum, max(all, input+output), "more than said: %+v, %s", u, body)
+	}
+}
+
 // checkBody holds that an answer reads alike however it is divided, and that what is JSON
 // reads as encoding/json reads it, whatever it comes in.
 func checkBody(t *testing.T, body string, r *rand.Rand) {
-	for _, contentType := range []string{jsonType, eventsType, linesType, framesType} {
+	for _, contentType := range []string{jsonType, eventsType, linesType, framesType, ""} {
 		whole := scan(contentType, body, 0)
 		require.Equal(t, whole, scan(contentType, body, 1+r.IntN(40)), "%s: %q", contentType, body)
 		require.Equal(t, whole, scanParts(contentType, body, r.IntN(len(body)+1)), "%s: %q", contentType, body)
@@ -110,33 +259,38 @@ func checkBody(t *testing.T, body string, r *rand.Rand) {
 		_, _ = d.Token()
 	}
 	for d.More() {
-		m.readEvent(d)
+		m.readItem(d)
 	}
+	m.endEvent()
 	u := scan(jsonType, body, 0)
-	input, inputKnown := m.sum(input, cacheRead, cacheWritten, toolUse)
-	output, outputKnown := m.sum(output, thoughts)
-	require.Equal(t, inputKnown, u.InputKnown, body)
-	if inputKnown {
-		require.Equal(t, input, u.Input, body)
+	m.check(t, u, body)
+	if start[0] == '{' {
+		checkWrapped(t, body, u, r)
 	}
-	if outputKnown {
-		require.True(t, u.OutputKnown, body)
-		require.Equal(t, output, u.Output, body)
-	}
-	require.Equal(t, m.events, u.TextEvents, body)
-	if m.isExact {
-		require.Equal(t, m.text, u.TextBytes, body)
-	}
-	if oneLine := strings.NewReplacer("\n", " ", "\r", " ").Replace(body); start[0] == '{' {
-		u.Bytes = int64(len(oneLine))
-		if u.Output == 0 {
-			u.OutputKnown = outputKnown // only an answer in one object leaves out that it has no output
+}
+
+// checkWrapped holds that an object reads alike in whatever it comes, save that only an answer in
+// one object may leave out that it has no output, or divide a total.
+func checkWrapped(t *testing.T, body string, u Usage, r *rand.Rand) {
+	oneLine := strings.NewReplacer("\n", " ", "\r", " ").Replace(body)
+	for _, w := range []struct{ contentType, body string }{
+		{linesType, oneLine}, {eventsType, sse(oneLine)}, {framesType, frame("e", body)}, {framesType, invoked(body)},
+		{"", sse(oneLine)}, {jsonType, sse(oneLine)},
+	} {
+		if w.contentType == framesType && strings.Contains(body, `"bytes"`) {
+			continue // which may have another event
 		}
-		require.Equal(t, u, scan(linesType, oneLine, 0))
-		for contentType, wrapped := range map[string]string{eventsType: sse(oneLine), framesType: frame("e", body)} {
-			u.Bytes = int64(len(wrapped))
-			require.Equal(t, u, scan(contentType, wrapped, 1+r.IntN(40)), "%s: %q", contentType, body)
+		got := scan(w.contentType, w.body, 1+r.IntN(40))
+		require.EqualValues(t, len(w.body), got.Bytes)
+		got.Bytes = u.Bytes
+		if !got.OutputKnown && u.OutputKnown && u.Output == 0 {
+			got.OutputKnown = true
+			if got.Total > 0 {
+				got.Input, got.InputKnown = got.Total, true
+				got.Total = 0
+			}
 		}
+		require.Equal(t, u, got, "%s: %q", w.contentType, body)
 	}
 }
 
@@ -167,11 +321,12 @@ func FuzzBody(f *testing.F) {
 }
 
 // pieces are what random documents are made of.
-var pieces = []string{
-	"usage", "message", "response", "usageMetadata", "choices", "delta", "content", "text", "prompt_tokens", "input_tokens", "output_tokens",
-	"completion_tokens", "cache_read_input_tokens", "promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "inputTokens",
-	"cacheWriteInputTokens", "prompt_eval_count", "eval_count", "usage.prompt_tokens", "us\\u0061ge", "choices[", "candidates", "parts", "toolUse",
-}
+var pieces = strings.Fields(`usage message response usageMetadata choices delta content text prompt_tokens input_tokens
+	output_tokens completion_tokens total_tokens cache_read_input_tokens promptTokenCount
+	candidatesTokenCount thoughtsTokenCount totalTokenCount inputTokens cacheWriteInputTokens
+	prompt_eval_count eval_count usage.prompt_tokens us\u0061ge choices[ candidates parts toolUse
+	tool_calls function arguments input output item id type signature error sequence_number x_groq
+	meta tokens billed_units result results bytes refusal`)
 
 // writeValue writes a random value.
 func writeValue(b *strings.Builder, r *rand.Rand, depth int) {
@@ -195,6 +350,8 @@ func writeValue(b *strings.Builder, r *rand.Rand, depth int) {
 	case n < 7:
 		b.WriteString(strconv.Itoa(r.IntN(1000)))
 	default:
-		b.WriteString([]string{`"a\u00e9\n"`, `"text"`, `""`, "null", "true", "-3", "0", "1.5", "2e3", "9007199254740993"}[r.IntN(10)])
+		long := `"` + strings.Repeat("long ", r.IntN(70)) + `"`
+		values := []string{`"a\u00e9\n"`, `"text"`, long, "null", "true", "-3", "0", "1.5", "2e3", "9007199254740993"}
+		b.WriteString(values[r.IntN(len(values))])
 	}
 }

@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"encoding/base64"
 	"encoding/binary"
 	"hash/crc32"
 	"strings"
@@ -26,7 +27,10 @@ type answer struct {
 
 func answers(t testing.TB) (list []answer) {
 	for _, a := range buildtest.ModelAnswers(t) {
-		want := Usage{a.Input, a.Output, a.InputKnown, a.OutputKnown, None, a.TextEvents, a.TextBytes, int64(len(a.Body))}
+		want := Usage{
+			Input: a.Input, Output: a.Output, InputKnown: a.InputKnown, OutputKnown: a.OutputKnown, Total: a.Total,
+			TextEvents: a.TextEvents, TextBytes: a.TextBytes, Bytes: int64(len(a.Body)),
+		}
 		list = append(list, answer{a.Name, a.ContentType, a.Body, want})
 	}
 	return list
@@ -77,6 +81,11 @@ func frame(event, document string) string {
 		headers = append(headers, h[1]...)
 	}
 	return sealed(uint32(16+len(headers)+len(document)), uint32(len(headers)), string(headers)+document)
+}
+
+// invoked writes a frame of InvokeModelWithResponseStream.
+func invoked(event string) string {
+	return frame("chunk", `{"bytes":"`+base64.StdEncoding.EncodeToString([]byte(event))+`","p":"abcdefgh"}`)
 }
 
 // sealed writes lengths, content and checksums of a frame.

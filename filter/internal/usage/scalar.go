@@ -41,6 +41,35 @@ func run(p []byte) (n int) {
 	return n
 }
 
+// beginName is after a name's first quote.
+func (d *document) beginName() {
+	d.state, d.nameSize = inString, 0
+	d.isName, d.isKept = true, true
+}
+
+// beginString is after a value's first quote.
+func (d *document) beginString() {
+	d.state, d.label = inString, maxLabel
+	d.isName, d.isKept = false, d.kind == wrapped
+	if d.isKept {
+		d.events.start()
+	}
+}
+
+// readName reads of a name, and returns how much.
+func (d *document) readName(p []byte) int {
+	if d.nameSize == 0 && d.state == inString {
+		if n := run(p); n < len(p) && p[n] == '"' {
+			d.beginField(p[:n]) // all of it is here, as most are
+			if d.written > 0 {
+				d.addText(written, n+1)
+			}
+			return n + 1
+		}
+	}
+	return d.readString(p)
+}
+
 // readString reads of a string, and returns how much.
 func (d *document) readString(p []byte) int {
 	n, size := 0, 0 // in UTF-8
@@ -58,8 +87,8 @@ func (d *document) readString(p []byte) int {
 			d.fail()
 		default:
 			m := run(p[n:])
-			if d.isName {
-				d.addToName(p[n : n+m])
+			if d.isKept {
+				d.keep(p[n : n+m])
 			}
 			size += m
 			n += m
@@ -67,31 +96,59 @@ func (d *document) readString(p []byte) int {
 		}
 		n++
 	}
-	if d.row != nil && !d.isName {
-		d.addText(size)
+	switch {
+	case !d.isName:
+		d.measure(size)
+	case d.written > 0:
+		d.addText(written, size)
 	}
 	return n
 }
 
-// addToName goes on with what a name may be.
-func (d *document) addToName(p []byte) {
-	for i := 0; i < len(p) && d.value != 0; i++ {
-		d.value = d.value.with(p[i])
+// keep goes on with a name, or reads an event in base64.
+func (d *document) keep(p []byte) {
+	if d.isName {
+		d.nameSize += copy(d.name[d.nameSize:], p)
+	} else {
+		d.events.write(p)
+	}
+}
+
+// measure takes the size of the next part of a value.
+func (d *document) measure(size int) {
+	switch d.kind {
+	case aside, wrapped:
+	case label:
+		if size > d.label {
+			d.addText(other, size-d.label)
+			size = d.label
+		}
+		d.label -= size
+	default:
+		d.addText(d.kind, size)
 	}
 }
 
 func (d *document) endString() {
-	if !d.isName {
-		d.endValue()
+	if d.written > 0 {
+		d.addText(written, len(`"`))
+	}
+	if d.isName {
+		d.beginField(d.name[:d.nameSize])
 		return
 	}
-	d.state, d.row = wantsColon, tree[d.value].row
+	if d.kind == wrapped {
+		d.events.finish()
+	}
+	d.endValue()
 }
 
 // readEscape reads the byte after a backslash, and returns the size of its character.
 func (d *document) readEscape(c byte) int {
 	switch c {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+	case '/':
+		return d.endEscape(c, 1)
+	case '"', '\\', 'b', 'f', 'n', 'r', 't':
 		return d.endEscape(0, 1)
 	case 'u':
 		d.state, d.escape = inHexadecimal, 1
@@ -125,17 +182,18 @@ func (d *document) readHexadecimal(c byte) int {
 	}
 }
 
-// endEscape takes a character of a size, 0 where it is in no row's name.
+// endEscape takes a character of a size, 0 where it is in no name that matters.
 func (d *document) endEscape(c byte, size int) int {
 	d.state = inString
-	if d.isName {
-		d.value = d.value.with(c)
+	if d.isKept {
+		d.escaped[0] = c
+		d.keep(d.escaped[:])
 	}
 	return size
 }
 
-// wordBytes are those of numbers, true, false and null.
-var wordBytes = func() (is [256]bool) {
+// isWord has the bytes of numbers, true, false and null.
+var isWord = func() (is [256]bool) {
 	for _, c := range []byte("0123456789.-+Eabcdefghijklmnopqrstuvwxyz") {
 		is[c] = true
 	}
@@ -145,10 +203,13 @@ var wordBytes = func() (is [256]bool) {
 // readWord reads of a number, true, false or null, and returns how much. What follows a word
 // ends it, and is not part of it.
 func (d *document) readWord(p []byte) (n int) {
-	for ; n < len(p) && wordBytes[p[n]]; n++ {
+	for ; n < len(p) && isWord[p[n]]; n++ {
 		if d.row != nil {
 			d.addDigit(p[n])
 		}
+	}
+	if d.written > 0 {
+		d.addText(written, n)
 	}
 	if n < len(p) {
 		d.takeCount(d.number)

@@ -1,7 +1,7 @@
 package usage
 
-// row is a place in an answer: as jq writes it, from the root of the body, of a line or of
-// an event. What stands elsewhere under the same names is something else.
+// row is a place in an answer that has a count: as jq writes it, from the root of the body, of a
+// line or of an event. What stands elsewhere under the same names is something else.
 type row struct {
 	api  api
 	path string
@@ -15,8 +15,10 @@ const (
 	openAI    api = iota // chat, completions, embeddings; Azure, vLLM and others speak it
 	anthropic            // and OpenAI's responses, which have the same names
 	gemini
-	bedrock
+	bedrock // Converse, and models behind InvokeModel
 	ollama
+	cohere
+	cohereBilled // without what Cohere adds to a prompt
 	apis
 )
 
@@ -32,8 +34,9 @@ const (
 	output
 	thoughts
 	begun // of the output, which follows
-	text  // no count
+	total // of all
 	parts
+	sequence // no count of tokens: each event has a number
 )
 
 // inputParts and outputParts have a bit for each part.
@@ -42,10 +45,12 @@ const (
 	outputParts uint64 = 1<<output | 1<<thoughts
 )
 
-// rows is the table. Counts of an answer may stand in several events: the last one holds.
-var rows = [...]row{
+// counts may stand in several events: the last one holds.
+var counts = [...]row{
 	{openAI, ".usage.prompt_tokens", input},
 	{openAI, ".usage.completion_tokens", output},
+	{openAI, ".usage.total_tokens", total},
+	{openAI, ".sequence_number", sequence},
 
 	{anthropic, ".usage.input_tokens", input},
 	{anthropic, ".usage.cache_read_input_tokens", cacheRead},
@@ -55,53 +60,144 @@ var rows = [...]row{
 	{anthropic, ".message.usage.cache_read_input_tokens", cacheRead},
 	{anthropic, ".message.usage.cache_creation_input_tokens", cacheWritten},
 	{anthropic, ".message.usage.output_tokens", begun},
-	{anthropic, ".response.usage.input_tokens", input},
-	{anthropic, ".response.usage.output_tokens", output},
 
 	{gemini, ".usageMetadata.promptTokenCount", input},
 	{gemini, ".usageMetadata.toolUsePromptTokenCount", toolUse},
 	{gemini, ".usageMetadata.candidatesTokenCount", output},
 	{gemini, ".usageMetadata.thoughtsTokenCount", thoughts},
+	{gemini, ".usageMetadata.totalTokenCount", total},
 
 	{bedrock, ".usage.inputTokens", input},
 	{bedrock, ".usage.cacheReadInputTokens", cacheRead},
 	{bedrock, ".usage.cacheWriteInputTokens", cacheWritten},
 	{bedrock, ".usage.outputTokens", output},
+	{bedrock, ".usage.totalTokens", total},
+	{bedrock, ".amazon-bedrock-invocationMetrics.inputTokenCount", input},
+	{bedrock, ".amazon-bedrock-invocationMetrics.cacheReadInputTokenCount", cacheRead},
+	{bedrock, ".amazon-bedrock-invocationMetrics.cacheWriteInputTokenCount", cacheWritten},
+	{bedrock, ".amazon-bedrock-invocationMetrics.outputTokenCount", output},
+	{bedrock, ".inputTextTokenCount", input}, // Titan
+	{bedrock, ".results[].tokenCount", output},
+	{bedrock, ".totalOutputTextTokenCount", output},
+	{bedrock, ".prompt_token_count", input}, // Llama
+	{bedrock, ".generation_token_count", output},
 
 	{ollama, ".prompt_eval_count", input},
 	{ollama, ".eval_count", output},
 
-	{openAI, ".choices[].text", text},
-	{openAI, ".choices[].delta.content", text},
-	{openAI, ".choices[].delta.reasoning", text},
-	{openAI, ".choices[].delta.reasoning_content", text},
-	{openAI, ".choices[].delta.tool_calls[].function.arguments", text},
-	{openAI, ".choices[].message.content", text},
-	{openAI, ".choices[].message.reasoning", text},
-	{openAI, ".choices[].message.reasoning_content", text},
-	{openAI, ".choices[].message.tool_calls[].function.arguments", text},
-	{openAI, ".delta", text}, // of responses, whose last event repeats it all
-	{openAI, ".output[].arguments", text},
-	{openAI, ".output[].content[].text", text},
-	{openAI, ".output[].summary[].text", text},
+	{cohere, ".usage.tokens.input_tokens", input},
+	{cohere, ".usage.tokens.output_tokens", output},
+	{cohereBilled, ".usage.billed_units.input_tokens", input},
+	{cohereBilled, ".usage.billed_units.output_tokens", output},
+}
 
-	{anthropic, ".delta.text", text}, // and Bedrock's
-	{anthropic, ".delta.thinking", text},
-	{anthropic, ".delta.partial_json", text},
-	{anthropic, ".content[].text", text},
-	{anthropic, ".content[].thinking", text},
+// alias is a name in an object under which stands the same as at another path.
+type alias struct{ object, name, same string }
 
-	{gemini, ".candidates[].content.parts[].text", text},
+var aliases = [...]alias{
+	{".response", "usage", ".usage"},  // OpenAI's responses, in events
+	{".choices[]", "usage", ".usage"}, // Moonshot
+	{".x_groq", "usage", ".usage"},
+	{".delta", "usage", ".usage"}, // Cohere, version 2, in events
+	{"", "meta", ".usage"},        // version 1
+	{".response", "meta", ".usage"},
+	{"", "result", ""}, // Cloudflare
+}
 
-	{bedrock, ".delta.toolUse.input", text},
-	{bedrock, ".delta.reasoningContent.text", text},
-	{bedrock, ".output.message.content[].text", text},
-	{bedrock, ".output.message.content[].reasoningContent.reasoningText.text", text},
+// kind is what a string is in an answer. What has none takes it from what it stands in.
+type kind uint8
 
-	{ollama, ".response", text},
-	{ollama, ".thinking", text},
-	{ollama, ".message.content", text},
-	{ollama, ".message.thinking", text},
+const (
+	none    kind = iota
+	other        // text under a name that no table has
+	spoken       // text where the API has it
+	written      // JSON that the model wrote: all of it is text
+	label        // of the envelope
+	aside        // no text, whatever stands below
+	wrapped      // an event in base64
+)
+
+// maxLabel is how long a label may be in bytes. What it has beyond is text.
+const maxLabel = 256
+
+// text is a place in an answer that has text: a string, or all strings of the object or the array
+// that stands there. With a dot at the end it is of an object alone.
+type text struct {
+	path string
+	kind kind
+}
+
+var texts = [...]text{
+	{".choices[].text", spoken},
+	{".choices[].delta", spoken},
+	{".choices[].delta.reasoning_details", other}, // which repeat the reasoning
+	{".choices[].delta.thinking_blocks", other},
+	{".choices[].delta.provider_specific_fields", other},
+	{".choices[].delta.tool_calls[].function.arguments", written},
+	{".choices[].delta.audio.data", aside},
+	{".choices[].message", spoken},
+	{".choices[].message.reasoning_details", other},
+	{".choices[].message.thinking_blocks", other},
+	{".choices[].message.provider_specific_fields", other},
+	{".choices[].message.tool_calls[].function.arguments", written},
+	{".choices[].message.audio.data", aside},
+
+	{".output", spoken}, // of responses, and Converse
+	{".output[].result", aside},
+	{".output.message.content[].toolUse.input", written},
+	{".response.", aside}, // an event of responses, which repeats the request
+	{".response.output", other},
+	{".response.output[].result", aside},
+	{".item.result", aside},
+	{".instructions", aside},
+	{".tools", aside},
+	{".metadata", aside},
+	{".text.", aside},
+
+	{".delta", spoken}, // of all that stream text by parts of a message
+	{".content", spoken},
+	{".content[].input", written},
+	{".content[].data", aside},
+	{".content_block", spoken},
+	{".content_block.input", written},
+	{".content_block.data", aside},
+
+	{".candidates[].content", spoken},
+	{".candidates[].content.parts[].functionCall.args", written},
+
+	{".response", spoken}, // Ollama
+	{".thinking", spoken},
+	{".message", spoken},
+	{".message.tool_calls[].function.arguments", written},
+
+	{".data[].embedding", aside},
+	{".data[].b64_json", aside},
+	{".generation", spoken},
+	{".outputText", spoken},
+	{".results[].outputText", spoken},
+	{".chat_history", aside}, // of Cohere, which repeats the request
+	{".bytes", wrapped},      // of InvokeModelWithResponseStream
+}
+
+// envelope has the names of what is no text, wherever they stand: labels, of which no answer has
+// many that are long, and what has text or data of others.
+var envelope = [...]struct {
+	kind  kind
+	names string
+}{
+	{label,
+		"call_id completionReason conversation_id created_at createTime detail done_reason effort event_type " +
+			"fileUri finish_reason finishReason format generation_id id item_id language mime_type mimeType model " +
+			"model_id modelVersion name native_finish_reason obfuscation object outputFormat p phase " +
+			"previous_response_id prompt_cache_key provider request_id response_id responseId role safety_identifier " +
+			"server_label service_tier session_id status stop stop_reason stop_sequence stopReason stopSequence " +
+			"system_fingerprint timestamp tool_call_id tool_choice tool_use_id toolUseId traffic_type trafficType " +
+			"truncation type uri url user verbosity version"},
+	{aside,
+		"annotations citation citationMetadata citations content_filter_results embedding embeddings " +
+			"encrypted_content error groundingMetadata image_url inline_data inlineData logprobs logprobsResult " +
+			"partial_image_b64 prompt_filter_results promptFeedback safetyRatings search_results signature " +
+			"thought_signature thoughtSignature token_ids usage usageMetadata x_groq"},
 }
 
 // maxCount is the largest count that is taken for one: beyond it JSON's numbers are inexact.
@@ -118,18 +214,26 @@ type tally struct {
 	ofEvent uint64 // what the present event said
 
 	textEvents, textBytes int64
-	hasText               bool // the present event
-	namesOutput           bool // the answer, even if by no count
+	spoken, other, again  int64 // text of the present event: again is what repeats earlier events
+	repeated              int64 // the largest event's that repeats others
+	isNumbered            bool  // the events have numbers, so those of other kinds than deltas repeat them
+	isKnown               bool  // the answer has something where one of the APIs has it
+	hasSpoken             bool  // it has text there
+	namesOutput           bool  // even if by no count
 }
 
 // beginEvent separates what follows from the event before.
-func (t *tally) beginEvent() { t.ofEvent, t.hasText = 0, false }
+func (t *tally) beginEvent() { t.ofEvent, t.spoken, t.other, t.again = 0, 0, 0, 0 }
 
 // doubt takes back the certainty of what the present event said.
 func (t *tally) doubt() { t.doubted |= t.ofEvent }
 
 // count takes a row's number. One that is no count, given as -1, leaves the last in doubt.
 func (t *tally) count(r *row, n int64) {
+	if r.part == sequence {
+		t.isNumbered = true
+		return
+	}
 	place := r.api*api(parts) + api(r.part)
 	bit := uint64(1) << place
 	t.namesOutput = t.namesOutput || outputParts>>r.part&1 != 0
@@ -137,22 +241,37 @@ func (t *tally) count(r *row, n int64) {
 		t.doubted |= bit
 		return
 	}
+	if n == 0 && t.counts[place] > 0 {
+		return // servers end a stream so that have said it before
+	}
 	t.counts[place] = n
 	t.said |= bit
 	t.ofEvent |= bit
 	t.doubted &^= bit
 }
 
-// addText takes the next n bytes of text.
-func (t *tally) addText(n int) {
+// addText takes the next n bytes of text. Of an event counts what stands where an API has text, or
+// what stands elsewhere if that is more: it may be the same once more.
+func (t *tally) addText(k kind, n int) {
 	if n == 0 {
 		return
 	}
-	t.textBytes += int64(n)
-	if !t.hasText {
-		t.hasText = true
+	before := max(t.spoken, t.other)
+	switch {
+	case k != other:
+		t.spoken += int64(n)
+		t.hasSpoken = true
+	case t.isNumbered:
+		t.again += int64(n)
+		t.repeated = max(t.repeated, t.again)
+		return
+	default:
+		t.other += int64(n)
+	}
+	if before == 0 {
 		t.textEvents++
 	}
+	t.textBytes += max(t.spoken, t.other) - before
 }
 
 // sum adds up the parts of the first API that knows them, or else of the one that says most.
@@ -170,4 +289,53 @@ func (t *tally) sum(of uint64) (sum int64, isKnown bool) {
 		sum = max(sum, n)
 	}
 	return sum, false
+}
+
+// usage returns what the counts come to. Of an answer in one piece nothing more can follow.
+func (t *tally) usage(inOnePiece bool) Usage {
+	u := Usage{TextEvents: t.textEvents, TextBytes: max(t.textBytes, t.repeated)}
+	if t.repeated > 0 {
+		u.TextEvents = max(u.TextEvents, 1)
+	}
+	u.Input, u.InputKnown = t.sum(inputParts)
+	u.Output, u.OutputKnown = t.sum(outputParts)
+	all, allKnown := t.sum(1 << total)
+	if u.TextEvents > 0 && u.Input+u.Output+all == 0 { // text has tokens
+		u.InputKnown, u.OutputKnown = false, false
+		return u
+	}
+	if t.hasSpoken && u.Output == 0 {
+		u.OutputKnown = false
+	}
+	if !u.OutputKnown {
+		begun, _ := t.sum(1 << begun)
+		u.Output = max(u.Output, begun)
+	}
+	isInput := inOnePiece && !t.hasSpoken // as of embeddings, whose output is nothing
+	if allKnown {
+		u.addTotal(all, isInput)
+	}
+	if isInput && !t.namesOutput && (allKnown || u.TextEvents == 0) {
+		u.OutputKnown = u.InputKnown // embeddings leave it out
+	}
+	return u
+}
+
+// addTotal completes the parts by a total. What it has beside them is output: some APIs count
+// reasoning there alone. isInput: if it is alone, all of it is input.
+func (u *Usage) addTotal(all int64, isInput bool) {
+	switch {
+	case u.InputKnown && all > u.Input:
+		u.Output = max(u.Output, all-u.Input)
+		u.OutputKnown = true
+	case u.InputKnown:
+	case u.OutputKnown && all > u.Output:
+		u.Input = max(u.Input, all-u.Output)
+		u.InputKnown = true
+	case u.OutputKnown:
+	case isInput:
+		u.Input, u.InputKnown = all, true
+	default:
+		u.Total = all
+	}
 }

@@ -1,66 +1,191 @@
 package usage
 
-// path is where a value stands, or what was read of a name: a node of the tree of all rows'
-// paths, or 0 where no row is.
-type path uint16
+import (
+	"encoding/binary"
+	"strings"
+)
+
+// A name of an object is looked up as a whole, once all of it is there. Most names are in no table,
+// which their length and three of their bytes tell.
+
+// name is the place of a name in the list of those that matter, 0 for others.
+type name uint8
+
+// path is where a value stands: a node of the tree of all rows' paths, or 0 where no row is.
+type path uint8
 
 const theRoot path = 1
 
-// node has what follows on a path.
+// maxName is the size of the longest name that matters.
+const maxName = 32
+
+// slots is how many slots the tables of names and edges have, several times as many as of these.
+const slots = 1024
+
+// node is a place.
 type node struct {
-	row           *row   // whose path ends here, nil where none does
-	fields, items path   // of an object and an array that stand here
-	longer, other path   // the first name with one more character, and the next one beside this
-	c             byte   // that character
-	begun         uint32 // bits of the characters that follow in a name, modulo 32
+	row    *row // of the count that stands here, nil where none does
+	kind   kind // of the text, none where no row says it
+	object kind // of the text of an object that stands here
+	items  path // of an array that stands here
 }
 
-type nodes []node
-
-// tree is made of the rows. Nothing follows on its first node, that of 0.
-var tree = func() nodes {
-	all := make(nodes, theRoot+1, 512)
-	for i := range rows {
-		at := theRoot
-		for _, c := range []byte(rows[i].path) {
-			at = all.follow(at, c)
-		}
-		all[at].row = &rows[i]
-	}
-	return all
-}()
-
-// follow returns the path that a path leads to with c, and makes it where there is none.
-func (t *nodes) follow(at path, c byte) path {
-	from := &(*t)[at]
-	next := &from.longer
-	switch c {
-	case ']':
-		return at
-	case '.':
-		next = &from.fields
-	case '[':
-		next = &from.items
-	default:
-		from.begun |= 1 << (c % 32)
-		for *next != 0 && (*t)[*next].c != c {
-			next = &(*t)[*next].other
-		}
-	}
-	if *next == 0 {
-		*next = path(len(*t)) // fits: there are some hundreds
-		*t = append(*t, node{c: c})
-		return path(len(*t) - 1)
-	}
-	return *next
+// edge leads from an object to what it has under a name.
+type edge struct {
+	from path
+	name name
+	to   path
 }
 
-// with returns the path of the name that goes on with c.
-func (at path) with(c byte) path {
-	if tree[at].begun>>(c%32)&1 == 0 {
-		return 0
+// tree is made of the tables. Names and nodes are from 1 on.
+type tree struct {
+	spelt [256]spelling
+	kinds [256]kind // of the names, none where the envelope has no such one
+	byKey [slots]name
+	nodes [256]node
+	edges [slots]edge
+
+	names, paths int // how many there are
+}
+
+// spelling is how a name is spelt: its first and last eight bytes, or four of a short one, which
+// tell most names without a look at each byte.
+type spelling struct {
+	first, last uint64
+	text        string
+}
+
+func spell(p []byte) (first, last uint64) {
+	n := len(p)
+	switch {
+	case n >= 8:
+		return binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[n-8:])
+	case n >= 4:
+		return uint64(binary.LittleEndian.Uint32(p)), uint64(binary.LittleEndian.Uint32(p[n-4:]))
+	case n > 0:
+		return uint64(p[0]), uint64(p[n-1])
 	}
-	for at = tree[at].longer; at != 0 && tree[at].c != c; at = tree[at].other {
+	return 0, 0
+}
+
+// isOf reports whether a name of these ends is spelt so.
+func (s *spelling) isOf(p []byte, first, last uint64) bool {
+	if s.first != first || s.last != last || len(s.text) != len(p) {
+		return false
+	}
+	return 3 < len(p) && len(p) <= 16 || s.text == string(p) // both ends are all of the former
+}
+
+var places = newTree()
+
+func newTree() *tree {
+	t := &tree{paths: int(theRoot)}
+	for i := range counts {
+		at := t.place(counts[i].path)
+		t.nodes[at].row = &counts[i]
+	}
+	for _, r := range texts {
+		of, isObject := strings.CutSuffix(r.path, ".")
+		at := t.place(of)
+		if isObject {
+			t.nodes[at].object = r.kind
+		} else {
+			t.nodes[at].kind = r.kind
+		}
+	}
+	for _, a := range aliases {
+		t.link(t.place(a.object), t.add(a.name), t.place(a.same))
+	}
+	for _, list := range envelope {
+		for _, s := range strings.Fields(list.names) {
+			n := t.add(s)
+			t.kinds[n] = list.kind
+		}
+	}
+	return t
+}
+
+// place returns the end of a path, and makes it where there is none.
+func (t *tree) place(text string) path {
+	at := theRoot
+	for text != "" {
+		if rest, isArray := strings.CutPrefix(text, "[]"); isArray {
+			if t.nodes[at].items == 0 {
+				items := t.newNode()
+				t.nodes[at].items = items
+			}
+			at, text = t.nodes[at].items, rest
+			continue
+		}
+		end := 1
+		for end < len(text) && text[end] != '.' && text[end] != '[' {
+			end++
+		}
+		n := t.add(text[1:end])
+		next := t.field(at, n)
+		if next == 0 {
+			next = t.newNode()
+			t.link(at, n, next)
+		}
+		at, text = next, text[end:]
 	}
 	return at
 }
+
+func (t *tree) newNode() path {
+	t.paths++
+	return path(t.paths) // fits: a test counts them
+}
+
+// add returns the number of a name, and makes it where there is none.
+func (t *tree) add(s string) name {
+	p := []byte(s)
+	if n := t.lookup(p); n != 0 {
+		return n
+	}
+	first, last := spell(p)
+	key := nameKey(first, last)
+	for t.byKey[key] != 0 {
+		key = (key + 1) % slots
+	}
+	t.names++
+	t.byKey[key] = name(t.names) // fits: a test counts them
+	t.spelt[t.names] = spelling{first, last, s}
+	return t.byKey[key]
+}
+
+// lookup returns the number of a name.
+func (t *tree) lookup(p []byte) name {
+	first, last := spell(p)
+	for key := nameKey(first, last); t.byKey[key] != 0; key = (key + 1) % slots {
+		if n := t.byKey[key]; t.spelt[n].isOf(p, first, last) {
+			return n
+		}
+	}
+	return 0
+}
+
+// nameKey is where the tables look for a name first.
+func nameKey(first, last uint64) uint32 {
+	return uint32((first + last*8) * 0x9e3779b97f4a7c15 >> 54)
+}
+
+func (t *tree) link(from path, n name, to path) {
+	key := edgeKey(from, n)
+	for t.edges[key].from != 0 {
+		key = (key + 1) % slots
+	}
+	t.edges[key] = edge{from, n, to}
+}
+
+// field returns what an object at a path has under a name.
+func (t *tree) field(from path, n name) path {
+	for key := edgeKey(from, n); t.edges[key].from != 0; key = (key + 1) % slots {
+		if e := &t.edges[key]; e.from == from && e.name == n {
+			return e.to
+		}
+	}
+	return 0
+}
+
+func edgeKey(from path, n name) uint32 { return (uint32(from)*167 + uint32(n)*5) % slots }

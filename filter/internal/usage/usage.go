@@ -11,6 +11,7 @@ import "strings"
 type Usage struct {
 	Input, Output           int64 // tokens; where not known, no less than these
 	InputKnown, OutputKnown bool
+	Total                   int64 // where that is known and the parts are not
 	Failure                 Failure
 	TextEvents              int64 // events that carry text; an answer in one piece is one event
 	TextBytes               int64 // of their text, in UTF-8
@@ -24,10 +25,10 @@ type Failure uint8
 // whose client did not ask for them.
 const (
 	None        Failure = iota
-	UnknownType         // the content type is none of those in which APIs answer
+	UnknownType         // neither its content type nor its first bytes are those of an API's answer
 	Encoded             // it has a content encoding
 	Malformed           // not the JSON or the frames that its content type promises
-	Foreign             // it has neither a count nor text where the known APIs have them
+	Foreign             // it has nothing that the known APIs have
 
 	// Failures is how many there are, None among them.
 	Failures = int(Foreign) + 1
@@ -58,94 +59,100 @@ func (u *Usage) Estimate(requestBytes int64) (input, output int64) {
 	return input, output
 }
 
-type format uint8
-
-const (
-	unknownFormat format = iota
-	oneJSON              // an object, or an array of objects
-	jsonLines
-	serverSentEvents
-	awsFrames
-)
-
-func formatOf(contentType string) format {
-	mediaType, _, _ := strings.Cut(contentType, ";")
-	switch strings.ToLower(strings.TrimSpace(mediaType)) {
-	case "application/json":
-		return oneJSON
-	case "application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines":
-		return jsonLines
-	case "text/event-stream":
-		return serverSentEvents
-	case "application/vnd.amazon.eventstream":
-		return awsFrames
-	}
-	return unknownFormat
-}
-
 // Scanner reads one answer, after Reset.
 type Scanner struct {
 	format  format
 	failure Failure
 	bytes   int64
+	start   start
 	events  events
 	frames  frames
 	json    document
+	wrapped wrappedEvents
 }
 
 // Reset begins an answer with the values of these headers, which are empty where it has none.
 func (s *Scanner) Reset(contentType, contentEncoding string) {
 	*s = Scanner{format: formatOf(contentType)}
 	encoding := strings.TrimSpace(contentEncoding)
-	if s.format == unknownFormat {
-		s.failure = UnknownType
-	} else if encoding != "" && !strings.EqualFold(encoding, "identity") {
+	if encoding != "" && !strings.EqualFold(encoding, "identity") {
 		s.failure = Encoded
 	}
-	s.events.isLines = s.format == jsonLines
+	if s.format == awsFrames {
+		s.start.isOver = true
+		s.json.events = &s.wrapped
+	}
 	s.json.start()
 }
 
 // Write reads the next chunk.
 func (s *Scanner) Write(chunk []byte) {
 	s.bytes += int64(len(chunk))
+	if !s.start.isOver && s.failure == None {
+		rest, ok := s.start.read(chunk)
+		if !ok {
+			return
+		}
+		s.begin(s.start.formatOf(s.format))
+		s.read(s.start.kept[:s.start.size])
+		chunk = rest
+	}
+	s.read(chunk)
+}
+
+// begin begins to read an answer of a format.
+func (s *Scanner) begin(f format) {
+	s.format = f
+	s.events.isLines = f == jsonLines
+	s.json.goesOn = f == oneJSON
+	if f == unknownFormat {
+		s.failure = UnknownType
+	}
+}
+
+func (s *Scanner) read(p []byte) {
 	switch {
 	case s.failure != None:
 	case s.format == oneJSON:
-		if s.json.write(chunk); s.json.state == failed {
+		if s.json.write(p); s.json.state == failed {
 			s.failure = Malformed
 		}
 	case s.format == awsFrames:
-		if !s.frames.write(chunk, &s.json) {
+		if !s.frames.write(p, &s.json) {
 			s.failure = Malformed
 		}
 	default:
-		s.events.write(chunk, &s.json)
+		s.events.write(p, &s.json)
 	}
 }
 
 // End returns what the answer said up to now. After it comes Reset.
 func (s *Scanner) End() Usage {
-	t := &s.json.tally
+	d := &s.json
 	if s.frames.at > 0 {
-		t.doubt() // the checksum has yet to come
+		d.doubt() // the checksum has yet to come
+		s.wrapped.doubt()
 	}
-	s.json.finish()
-	u := Usage{Failure: s.failure, TextEvents: t.textEvents, TextBytes: t.textBytes, Bytes: s.bytes}
-	u.Input, u.InputKnown = t.sum(inputParts)
-	u.Output, u.OutputKnown = t.sum(outputParts)
-	if !u.OutputKnown {
-		begun, _ := t.sum(1 << begun)
-		u.Output = max(u.Output, begun)
+	d.finish()
+	if s.wrapped.isUsed {
+		d = &s.wrapped.document
 	}
+	u := d.usage(s.format == oneJSON && d.root == 0 && !d.isMany)
+	u.Failure, u.Bytes = s.failure, s.bytes
 	switch {
 	case u.Failure != None:
-		u.InputKnown, u.OutputKnown = false, false
-	case t.textEvents > 0 || t.namesOutput:
-	case t.said|t.doubted == 0:
+		u.giveUp()
+	case !s.start.isOver && s.format == unknownFormat:
+		u.Failure = UnknownType
+	case !d.isKnown:
 		u.Failure = Foreign
-	case s.format == oneJSON && s.json.root == 0:
-		u.OutputKnown = u.InputKnown // embeddings have no output, and leave it out
 	}
 	return u
+}
+
+// giveUp makes of what an answer said no more than a floor.
+func (u *Usage) giveUp() {
+	u.Output = max(u.Output, u.Total-u.Input)
+	u.InputKnown, u.OutputKnown = false, false
+	u.Total = 0
 }

@@ -45,7 +45,6 @@ func TestCounts(t *testing.T) {
 	input := func(n int64) Usage { return Usage{Input: n, InputKnown: true, TextEvents: 1, TextBytes: 1} }
 	for usage, want := range map[string]Usage{
 		`{"prompt_tokens":7}`:                                     input(7),
-		`{"prompt_tokens":0}`:                                     input(0),
 		`{"prompt_tokens":9007199254740992}`:                      input(1 << 53),
 		"{ \"prompt_tokens\"\t:\r\n7 }":                           input(7),
 		`{"prompt_tokens":7,"prompt_tokens":8}`:                   input(8), // the last one holds
@@ -91,24 +90,151 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-func TestContentTypes(t *testing.T) {
-	const body = `{"usage":{"prompt_tokens":1,"completion_tokens":2}}`
-	for contentType, want := range map[string]Failure{
-		"application/json": None, "Application/JSON ;charset=utf-8": None, "application/x-ndjson": None, "application/jsonl": None,
-		"": UnknownType, "text/html": UnknownType, "application/jsonx": UnknownType, "json": UnknownType, "application/grpc": UnknownType,
-		"text/event-stream": Foreign, "application/vnd.amazon.eventstream": Malformed,
+// A total has what is in no part, and stands in for a part that is missing. A later 0 or null
+// replaces no count, and 0 beside text is none.
+func TestTotals(t *testing.T) {
+	one := Usage{TextEvents: 1, TextBytes: 1}
+	input := func(n int64) Usage { return Usage{Input: n, InputKnown: true, TextEvents: 1, TextBytes: 1} }
+	both := func(input, output int64) Usage { return said(input, output, 1, 1) }
+	output := func(n int64) Usage { return Usage{Output: n, OutputKnown: true, TextEvents: 1, TextBytes: 1} }
+	sum := func(n int64) Usage { return Usage{Total: n, TextEvents: 1, TextBytes: 1} }
+	for _, step := range []struct {
+		usage string // of OpenAI's: I is the input, O the output and T the total
+		want  Usage
+	}{
+		{`I:7,O:9,T:20`, both(7, 13)},
+		{`I:7,O:9,T:16`, both(7, 9)},
+		{`I:7,O:9,T:3`, both(7, 9)},
+		{`I:7,O:9,T:-1`, both(7, 9)},
+		{`I:7,O:9,T:null`, both(7, 9)},
+		{`I:7,T:20`, both(7, 13)},
+		{`I:7,O:0,T:20`, both(7, 13)},
+		{`I:7,O:-1,T:20`, both(7, 13)},
+		{`I:7,T:20,T:-1`, input(7)},
+		{`I:7,T:7`, input(7)},
+		{`I:null,O:9,T:20`, both(11, 9)},
+		{`O:9,T:3`, output(9)},
+		{`T:20`, sum(20)},
+		{`I:null,O:null,T:20`, sum(20)},
+		{`O:0,T:20`, sum(20)},
+		{`"input_tokens":7,"cache_read_input_tokens":5,"output_tokens":9,T:25`, both(12, 13)},
+		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":16`, both(57, 9)},
+		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":66`, both(57, 9)},
+
+		{`I:7,I:0`, input(7)},
+		{`I:7,O:9,I:0,O:0`, both(7, 9)},
+		{`I:7,O:9,I:null,O:null`, both(7, 9)},
+		{`O:9,T:20,I:0,O:0,T:0`, both(0, 20)},
+
+		{`I:0`, one},
+		{`I:0,O:0`, one},
+		{`I:0,O:0,T:0`, one},
+		{`I:7,O:0,T:7`, input(7)},
+		{`I:0,O:9`, both(0, 9)},
 	} {
-		u := scan(contentType, body, 0)
-		require.Equal(t, want, u.Failure, contentType)
-		require.Equal(t, want == None, u.InputKnown && u.OutputKnown, contentType)
-		require.EqualValues(t, len(body), u.Bytes)
+		usage := strings.NewReplacer("I:", `"prompt_tokens":`, "O:", `"completion_tokens":`, "T:", `"total_tokens":`)
+		body := `{"choices":[{"text":"x"}],"usage":{` + usage.Replace(step.usage) + `}}`
+		step.want.Bytes = int64(len(body))
+		require.Equal(t, step.want, scan(jsonType, body, 0), step.usage)
 	}
+	body := `[{"choices":[{"text":"x"}],"usage":{"total_tokens":20}},{"a" 1}]`
+	u := scan(jsonType, body, 0)
+	require.Equal(t, Malformed, u.Failure)
+	require.EqualValues(t, 20, u.Output, "a total that was said is a floor of what cannot be read")
+}
+
+// Counts of an answer without text may be 0, and of one with text where no API has it the
+// output.
+func TestCountsWithoutText(t *testing.T) {
+	unknown := Usage{Input: 7, InputKnown: true, TextEvents: 1, TextBytes: 5}
+	document := `,"results":[{"document":{"text":"Paris"}}]}`
+	for body, want := range map[string]Usage{
+		`{"usage":{"prompt_tokens":0,"completion_tokens":0}}`:                      said(0, 0, 0, 0),
+		`{"usage":{"prompt_tokens":7}}`:                                            said(7, 0, 0, 0),
+		`{"usage":{"total_tokens":7}}`:                                             said(7, 0, 0, 0),
+		`{"usage":{"total_tokens":7}` + document:                                   said(7, 0, 1, 5),
+		`{"usage":{"prompt_tokens":7,"total_tokens":7}` + document:                 said(7, 0, 1, 5),
+		`{"usage":{"prompt_tokens":7,"completion_tokens":0}` + document:            said(7, 0, 1, 5),
+		`{"usage":{"prompt_tokens":7}` + document:                                  unknown,
+		`{"usage":{"prompt_tokens":0,"total_tokens":0}` + document:                 {TextEvents: 1, TextBytes: 5},
+		`{"usage":{"prompt_tokens":7,"completion_tokens":null}}`:                   said(7, 0, 0, 0),
+		`{"usage":{"prompt_tokens":7,"completion_tokens":-1}}`:                     {Input: 7, InputKnown: true},
+		`{"usage":{"prompt_tokens":null,"completion_tokens":0,"total_tokens":81}}`: said(81, 0, 0, 0),
+	} {
+		want.Bytes = int64(len(body))
+		require.Equal(t, want, scan(jsonType, body, 0), body)
+	}
+}
+
+// The first bytes tell what an answer is, where its type does not.
+func TestFormats(t *testing.T) {
+	const object = `{"usage":{"prompt_tokens":1,"completion_tokens":2}}`
+	types := []string{
+		"application/json", "Application/JSON ;charset=utf-8", "application/x-ndjson", "application/jsonl",
+		"text/event-stream", "", "text/html", "text/plain", "application/jsonx", "json", "application/octet-stream",
+	}
+	for _, contentType := range types {
+		for _, body := range []string{
+			object, " \r\n\t" + object, byteOrderMark + object, object + "\n" + object + "\n", "[" + object + "]",
+			"data: " + object, "\ndata:" + object + "\n\n", byteOrderMark + "data: " + object,
+			"event: x\ndata: " + object, "id: 1\rdata: " + object, ": hello\n\ndata: " + object, "retry: 9\ndata: " + object,
+		} {
+			for size := range len(body) {
+				want := said(1, 2, 0, 0)
+				want.Bytes = int64(len(body))
+				require.Equal(t, want, scan(contentType, body, size), "%s: %q", contentType, body)
+			}
+		}
+	}
+	for _, body := range []string{
+		"", "<html>", "data", "datum: 1", "Data: " + object, "idle", "\xef\xbb", "\xef\xbb{}",
+		"\xef\xbb\xbf<html>", "x" + object,
+	} {
+		for contentType, want := range map[string]Failure{
+			"": UnknownType, "text/html": UnknownType, "application/grpc": UnknownType, jsonType: Malformed,
+			eventsType: Foreign, linesType: Foreign,
+		} {
+			if hasNotBegun := body == "" || body == "data" || body == "\xef\xbb"; hasNotBegun && want == Malformed {
+				want = Foreign
+			}
+			require.Equal(t, want, scan(contentType, body, 1).Failure, "%s: %q", contentType, body)
+		}
+	}
+	require.Equal(t, Malformed, scan(framesType, object, 0).Failure)
+	require.Equal(t, UnknownType, scan("", frame("metadata", object), 0).Failure)
 	for encoding, want := range map[string]Failure{"": None, " Identity": None, "gzip": Encoded, "identity, br": Encoded} {
 		var s Scanner
 		s.Reset(jsonType, encoding)
-		s.Write([]byte(body))
+		s.Write([]byte(object))
 		u := s.End()
 		require.Equal(t, want, u.Failure, encoding)
+	}
+}
+
+// Lines of JSON may have the type of one object, if each has its line.
+func TestLinesOfOtherTypes(t *testing.T) {
+	const line = `{"response":"a","prompt_eval_count":3,"eval_count":5}`
+	for body, want := range map[string]Usage{
+		line + "\n" + line:            said(3, 5, 2, 2),
+		line + " \r\n\r\n " + line:    said(3, 5, 2, 2),
+		line + line:                   {Input: 3, Output: 5, TextEvents: 1, TextBytes: 1, Failure: Malformed},
+		line + "\n[" + line + "]":     {Input: 3, Output: 5, TextEvents: 1, TextBytes: 1, Failure: Malformed},
+		"[" + line + "]\n" + line:     {Input: 3, Output: 5, TextEvents: 1, TextBytes: 1, Failure: Malformed},
+		line + "\n{\"eval_count\":9,": {Input: 3, InputKnown: true, Output: 9, TextEvents: 1, TextBytes: 1},
+	} {
+		want.Bytes = int64(len(body))
+		for size := range len(body) {
+			require.Equal(t, want, scan(jsonType, body, size), body)
+		}
+	}
+}
+
+// The tables of names and of paths number their entries in a byte.
+func TestTables(t *testing.T) {
+	require.Less(t, places.names, 256)
+	require.Less(t, places.paths, 256)
+	for n := range places.names {
+		require.LessOrEqual(t, len(places.spelt[n+1].text), maxName)
 	}
 }
 

@@ -1,0 +1,86 @@
+package usage
+
+import "strings"
+
+type format uint8
+
+const (
+	unknownFormat format = iota
+	oneJSON              // an object, or an array of objects
+	jsonLines
+	serverSentEvents
+	awsFrames
+)
+
+func formatOf(contentType string) format {
+	mediaType, _, _ := strings.Cut(contentType, ";")
+	switch strings.ToLower(strings.TrimSpace(mediaType)) {
+	case "application/json":
+		return oneJSON
+	case "application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines":
+		return jsonLines
+	case "text/event-stream":
+		return serverSentEvents
+	case "application/vnd.amazon.eventstream":
+		return awsFrames
+	}
+	return unknownFormat
+}
+
+// start is what an answer begins with. It tells the format where the content type does not, or
+// is wrong: servers send streams as JSON, and errors as streams.
+type start struct {
+	kept   [6]byte // what may become a field's name or a byte order mark
+	size   int     // of that
+	isOver bool
+	told   format
+}
+
+// fieldNames are what an event begins with. A colon alone is a comment.
+var fieldNames = [...]string{dataField, "event:", "id:", "retry:", ":"}
+
+// read reads on until the format is known or cannot be told, and returns the rest of the chunk.
+func (s *start) read(p []byte) (rest []byte, isOver bool) {
+	for i, c := range p {
+		if s.size == 0 && isSpace(c) {
+			continue
+		}
+		if s.size == 0 && (c == '{' || c == '[') {
+			s.isOver, s.told = true, oneJSON
+			return p[i:], true
+		}
+		s.kept[s.size] = c
+		s.size++
+		if s.isOver = s.isDecided(); s.isOver {
+			return p[i+1:], true
+		}
+	}
+	return nil, false
+}
+
+// isDecided reports whether no further byte can tell more, and notes what these tell.
+func (s *start) isDecided() bool {
+	begun := string(s.kept[:s.size])
+	if begun == byteOrderMark {
+		s.size = 0
+		return false
+	}
+	for _, name := range fieldNames {
+		if begun == name {
+			s.told = serverSentEvents
+			return true
+		}
+		if strings.HasPrefix(name, begun) {
+			return false
+		}
+	}
+	return !strings.HasPrefix(byteOrderMark, begun)
+}
+
+// formatOf returns the format of an answer with that content type.
+func (s *start) formatOf(declared format) format {
+	if s.told == unknownFormat || s.told == oneJSON && declared == jsonLines {
+		return declared
+	}
+	return s.told
+}
