@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"encoding/base64"
 	"strings"
 	"testing"
 
@@ -131,4 +132,42 @@ func TestFrames(t *testing.T) {
 			require.Equal(t, step.want, scan(framesType, step.stream, size), name)
 		}
 	}
+}
+
+// Events that InvokeModelWithResponseStream wraps read like others, and are as doubtful as their frames.
+func TestWrappedEvents(t *testing.T) {
+	text := invoked(`{"delta":{"text":"Hi???"}}`)
+	usage := invoked(`{"usage":{"inputTokens":2,"outputTokens":3}}`)
+	event := base64.StdEncoding.EncodeToString([]byte(`{"usage":{"inputTokens":9}}`))
+	wrapped := func(event string) string { return frame("chunk", `{"bytes":"`+event+`"}`) }
+	whole, doubtful := said(2, 3, 1, 5), Usage{Input: 9, Output: 3, OutputKnown: true, TextEvents: 1, TextBytes: 5}
+	for name, step := range map[string]struct {
+		stream string
+		want   Usage
+	}{
+		"both":                      {text + usage, whole},
+		"a frame without one":       {text + usage + frame("e", `{"message":"no"}`), whole},
+		"cut after a prelude":       {text + usage + usage[:12], whole},
+		"cut before a checksum":     {text + usage[:len(usage)-1], unsaid(2, 3, 5)},
+		"slashes that are escaped":  {text + slashed(`{"delta":"???"}`) + usage, said(2, 3, 2, 8)},
+		"without padding":           {text + usage + wrapped(strings.TrimRight(event, "=")), said(9, 3, 1, 5)},
+		"a letter that is no digit": {text + usage + wrapped(event[:35]+"*"+event[35:]), doubtful},
+		"an event without its end":  {text + usage + invoked(`{"usage":{"inputTokens":9}`), doubtful},
+		"what is no string":         {text + usage + frame("chunk", `{"bytes":{"usage":{"inputTokens":9}}}`), whole},
+		"nothing":                   {text + usage + wrapped(""), whole},
+		"an event of nothing":       {text + usage + wrapped("e30="), whole},
+	} {
+		step.want.Bytes = int64(len(step.stream))
+		for size := range len(step.stream) {
+			require.Equal(t, step.want, scan(framesType, step.stream, size), name)
+		}
+	}
+	body := `{"bytes":"` + event + `"}`
+	require.Equal(t, Usage{TextEvents: 1, TextBytes: int64(len(event)), Bytes: int64(len(body))}, scan(jsonType, body, 0))
+}
+
+// slashed wraps an event, with escapes for slashes.
+func slashed(event string) string {
+	digits := base64.StdEncoding.EncodeToString([]byte(event))
+	return frame("chunk", `{"bytes":"`+strings.ReplaceAll(digits, "/", `\/`)+`"}`)
 }

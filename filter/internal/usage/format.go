@@ -60,21 +60,32 @@ func (s *start) read(p []byte) (rest []byte, isOver bool) {
 
 // isDecided reports whether no further byte can tell more, and notes what these tell.
 func (s *start) isDecided() bool {
-	begun := string(s.kept[:s.size])
-	if begun == byteOrderMark {
-		s.size = 0
+	begun := s.kept[:s.size]
+	if begins(byteOrderMark, begun) {
+		if len(begun) == len(byteOrderMark) {
+			s.size = 0
+		}
 		return false
 	}
 	for _, name := range fieldNames {
-		if begun == name {
-			s.told = serverSentEvents
-			return true
+		if begins(name, begun) {
+			isWhole := len(begun) == len(name)
+			if isWhole {
+				s.told = serverSentEvents
+			}
+			return isWhole
 		}
-		if strings.HasPrefix(name, begun) {
+	}
+	return true
+}
+
+func begins(text string, p []byte) bool {
+	for i, c := range p {
+		if i == len(text) || text[i] != c {
 			return false
 		}
 	}
-	return !strings.HasPrefix(byteOrderMark, begun)
+	return true
 }
 
 // formatOf returns the format of an answer with that content type.

@@ -176,7 +176,8 @@ var texts = [...]text{
 	{".outputText", spoken},
 	{".results[].outputText", spoken},
 	{".chat_history", aside}, // of Cohere, which repeats the request
-	{".bytes", wrapped},      // of InvokeModelWithResponseStream
+	{".texts", aside},
+	{".bytes", wrapped}, // of InvokeModelWithResponseStream
 }
 
 // envelope has the names of what is no text, wherever they stand: labels, of which no answer has

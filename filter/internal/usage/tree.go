@@ -48,13 +48,13 @@ type tree struct {
 	names, paths int // how many there are
 }
 
-// spelling is how a name is spelt: its first and last eight bytes, or four of a short one, which
-// tell most names without a look at each byte.
+// spelling is how a name is spelt: its first and last bytes, as many as numbers have, tell most names.
 type spelling struct {
 	first, last uint64
 	text        string
 }
 
+// spell returns the first and the last bytes: of up to 16, these are all.
 func spell(p []byte) (first, last uint64) {
 	n := len(p)
 	switch {
@@ -63,17 +63,23 @@ func spell(p []byte) (first, last uint64) {
 	case n >= 4:
 		return uint64(binary.LittleEndian.Uint32(p)), uint64(binary.LittleEndian.Uint32(p[n-4:]))
 	case n > 0:
-		return uint64(p[0]), uint64(p[n-1])
+		return uint64(p[0]) | uint64(p[n/2])<<8, uint64(p[n-1])
 	}
 	return 0, 0
 }
 
-// isOf reports whether a name of these ends is spelt so.
+// isOf reports whether a name with these ends is spelt so. It makes no string of the name, which
+// TinyGo would take memory for.
 func (s *spelling) isOf(p []byte, first, last uint64) bool {
 	if s.first != first || s.last != last || len(s.text) != len(p) {
 		return false
 	}
-	return 3 < len(p) && len(p) <= 16 || s.text == string(p) // both ends are all of the former
+	for i := 8; i < len(p)-8; i++ {
+		if s.text[i] != p[i] {
+			return false
+		}
+	}
+	return true
 }
 
 var places = newTree()
@@ -97,7 +103,9 @@ func newTree() *tree {
 		t.link(t.place(a.object), t.add(a.name), t.place(a.same))
 	}
 	for _, list := range envelope {
-		for _, s := range strings.Fields(list.names) {
+		for rest := list.names; rest != ""; {
+			var s string
+			s, rest, _ = strings.Cut(rest, " ")
 			n := t.add(s)
 			t.kinds[n] = list.kind
 		}

@@ -62,6 +62,7 @@ func TestCounts(t *testing.T) {
 		`{"prompt_tokens":7},"usage.prompt_tokens":8`:             input(7),
 		`{"prompt_tokens":7},"prompt_tokens":8`:                   input(7),
 		`{"prompt_tokens":7,"prompt_token":8,"prompt_tokens_":8,"\u0000prompt_tokens":8,"Prompt_tokens":8,"prompt_tökens":8}`: input(7),
+		`{"prompt_tokens":7,"completiXn_tokens":8}`: input(7),
 
 		// What is no count leaves unknown what was said last.
 		`{"prompt_tokens":7,"prompt_tokens":-1}`:                              unsaid(7, 0, 1),
@@ -215,8 +216,10 @@ func TestFormats(t *testing.T) {
 func TestLinesOfOtherTypes(t *testing.T) {
 	const line = `{"response":"a","prompt_eval_count":3,"eval_count":5}`
 	for body, want := range map[string]Usage{
-		line + "\n" + line:            said(3, 5, 2, 2),
-		line + " \r\n\r\n " + line:    said(3, 5, 2, 2),
+		line + "\n" + line:         said(3, 5, 2, 2),
+		line + " \r\n\r\n " + line: said(3, 5, 2, 2),
+		// Only of one object is it known that no output follows.
+		"{\"prompt_eval_count\":3}\n{\"prompt_eval_count\":4}": {Input: 4, InputKnown: true},
 		line + line:                   {Input: 3, Output: 5, TextEvents: 1, TextBytes: 1, Failure: Malformed},
 		line + "\n[" + line + "]":     {Input: 3, Output: 5, TextEvents: 1, TextBytes: 1, Failure: Malformed},
 		"[" + line + "]\n" + line:     {Input: 3, Output: 5, TextEvents: 1, TextBytes: 1, Failure: Malformed},
