@@ -170,6 +170,10 @@ var texts = [...]text{
 	{".message", spoken},
 	{".message.tool_calls[].function.arguments", written},
 
+	{".tool_calls[].parameters", written}, // Cohere, version 1
+	{".tool_calls[].arguments", written},  // Cloudflare
+	{".embedding", aside},
+	{".embeddings", aside},
 	{".data[].embedding", aside},
 	{".data[].b64_json", aside},
 	{".generation", spoken},
@@ -195,10 +199,10 @@ var envelope = [...]struct {
 			"system_fingerprint timestamp tool_call_id tool_choice tool_use_id toolUseId traffic_type trafficType " +
 			"truncation type uri url user verbosity version"},
 	{aside,
-		"annotations citation citationMetadata citations content_filter_results embedding embeddings " +
-			"encrypted_content error groundingMetadata image_url inline_data inlineData logprobs logprobsResult " +
-			"partial_image_b64 prompt_filter_results promptFeedback safetyRatings search_results signature " +
-			"thought_signature thoughtSignature token_ids usage usageMetadata x_groq"},
+		"annotations citation citationMetadata citations content_filter_results encrypted_content error " +
+			"groundingMetadata image_url inline_data inlineData logprobs logprobsResult partial_image_b64 " +
+			"prompt_filter_results promptFeedback safetyRatings search_results signature thought_signature " +
+			"thoughtSignature token_ids usage usageMetadata x_groq"},
 }
 
 // maxCount is the largest count that is taken for one: beyond it JSON's numbers are inexact.
