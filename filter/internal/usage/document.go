@@ -189,7 +189,8 @@ func (d *document) open(c byte) {
 	switch at := &places.nodes[level]; {
 	case c == '[':
 		d.state = wantsValueOrEnd
-		if level = at.items; d.depth == 0 {
+		level = at.items
+		if d.depth == 0 {
 			level, d.root = theRoot, 1 // the paths of its items begin anew
 		}
 		in |= array

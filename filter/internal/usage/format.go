@@ -51,7 +51,8 @@ func (s *start) read(p []byte) (rest []byte, isOver bool) {
 		}
 		s.kept[s.size] = c
 		s.size++
-		if s.isOver = s.isDecided(); s.isOver {
+		s.isOver = s.isDecided()
+		if s.isOver {
 			return p[i+1:], true
 		}
 	}

@@ -114,7 +114,8 @@ func (w *wrappedEvents) write(p []byte) {
 		}
 		w.pending -= 8
 		w.decoded[n] = byte(w.bits >> w.pending)
-		if n++; n == len(w.decoded) {
+		n++
+		if n == len(w.decoded) {
 			w.document.write(w.decoded[:n])
 			n = 0
 		}

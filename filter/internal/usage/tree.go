@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// A name of an object is looked up as a whole, once all of it is there. Most names are in no table,
-// which their length and three of their bytes tell.
+// A name of an object is looked up once all of it is there, first among all names that matter, then
+// among those of the object's path.
 
 // name is the place of a name in the list of those that matter, 0 for others.
 type name uint8
