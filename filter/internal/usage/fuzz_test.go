@@ -214,8 +214,8 @@ func (m *model) check(t *testing.T, u Usage, body string) {
 	if m.repeated > 0 {
 		events = max(events, 1)
 	}
-	require.Equal(t, events, u.TextEvents, body)
-	if m.isExact {
+	if m.isExact { // else a label may be longer there than it is
+		require.Equal(t, events, u.TextEvents, body)
 		require.Equal(t, text, u.TextBytes, body)
 	}
 	input, inputKnown := m.sum(input, cacheRead, cacheWritten, toolUse)
@@ -301,6 +301,7 @@ func FuzzBody(f *testing.F) {
 	for _, a := range all {
 		f.Add(a.body, uint64(1))
 	}
+	f.Add(`{"model":"`+strings.Repeat("\xff", maxLabel/3+1)+`"}`, uint64(1))
 	n := uint64(3000)
 	if testing.Short() {
 		n /= 10
