@@ -8,7 +8,7 @@ type Settle struct {
 	Field    string  // of SettleHeader and SettleTrailer: the name, lower case
 	When     Answer
 	Unknown  Unknown
-	Max      uint32 // of one settlement
+	Max      uint32 // of one settlement, whatever was held; math.MaxUint32 = none
 	Identity bool   // takes accept-encoding off the request
 }
 

@@ -46,7 +46,7 @@ var settleTo = choice("settle_to", word(SettleCost, SettleTokens, SettleInputTok
 	SettleRequestBytes, SettleResponseBytes, SettleMilliseconds), objectOf("settle_to"))
 
 func readSettle(r *reader, v value, rule *Rule) {
-	s := &Settle{When: Answer{NoAnswer: true}}
+	s := &Settle{When: Answer{NoAnswer: true}, Max: math.MaxUint32}
 	rule.Settle = s
 	if !readObject(r, v, settleObject, s) {
 		return
@@ -166,24 +166,4 @@ func (r *reader) fitsHold(v value, rule *Rule) {
 	if len(rule.Limits) > MaxSettledWindows {
 		r.fail(v.field("limits"), SettleWindows)
 	}
-	if !v.field("settle").has("max") {
-		rule.Settle.Max = rule.largestLimit()
-	}
-}
-
-// largestLimit is the most that any window of the rule gives any key, at least 1.
-func (r *Rule) largestLimit() uint32 {
-	largest := uint32(1)
-	add := func(limits []Limit) {
-		for i := range limits {
-			if !limits[i].Unlimited {
-				largest = max(largest, limits[i].Most(), limits[i].Burst)
-			}
-		}
-	}
-	add(r.Limits)
-	for i := range r.Overrides {
-		add(r.Overrides[i].Limits)
-	}
-	return largest
 }

@@ -108,7 +108,7 @@ var texts = map[string]string{
 	"settle.to":              "cost: what was held. tokens, input_tokens, output_tokens: what the answer says. request_bytes, response_bytes: of the bodies. milliseconds: until the answer's end. Or a number in a header or trailer.",
 	"settle.when":            "Which answers are charged: those that meet all of it. Others cost 0.",
 	"settle.unknown":         "What is charged where the answer should have said it and did not. estimate, the default for tokens: by the lengths of the bodies. cost, else the default: what was held.",
-	"settle.max":             "The most that is charged; by default the rule's largest limit, overrides included.",
+	"settle.max":             "The most that one answer is charged, also where more was held; by default without a bound.",
 	"settle.identity":        "Takes accept-encoding off the request, because a compressed answer is not read. By default for tokens alone.",
 	"settle_to.header":       "Header of the answer with a whole number.",
 	"settle_to.trailer":      "Trailer of the answer with a whole number.",

@@ -1,6 +1,7 @@
 package settle
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -115,7 +116,7 @@ func TestCost(t *testing.T) {
 		{`{"to":{"header":"x-cost"}}`, costsBad, held, decide.ByCost},
 		{`{"to":{"trailer":"x-cost"}}`, costsBad, held, decide.ByCost},
 		{`{"to":{"trailer":"x-cost"}}`, ok, held, decide.ByCost},
-		{`{"to":{"header":"x-cost"}}`, costsAll, 10_000, decide.ByAnswer},
+		{`{"to":{"header":"x-cost"}}`, costsAll, math.MaxUint32, decide.ByAnswer},
 		{`{"to":{"header":"x-cost"},"unknown":0}`, ok, 0, decide.ByNone},
 		{`{"to":{"header":"x-cost"},"unknown":0}`, none, held, decide.ByCost},
 
@@ -126,7 +127,7 @@ func TestCost(t *testing.T) {
 		{`{"to":"tokens","unknown":0}`, whole, 815, decide.ByAnswer},
 		{`{"to":"input_tokens"}`, whole, 1000, decide.ByEstimate},
 		{`{"to":"output_tokens"}`, whole, 1000, decide.ByEstimate},
-		{`{"to":"tokens"}`, huge, 10_000, decide.ByAnswer},
+		{`{"to":"tokens"}`, huge, math.MaxUint32, decide.ByAnswer},
 		{`{"to":"tokens","max":20000}`, huge, 20_000, decide.ByAnswer},
 		{`{"to":"tokens","when":{"status":["4xx"]}}`, told, 0, decide.ByNone},
 		{`{"to":"tokens"}`, cut, 504, decide.ByEstimate}, // 16 bytes of text
