@@ -61,9 +61,13 @@ var visits = []visit{
 	{name: "the upstream resets amid a gRPC stream", http2: true, do: "chunk-reset", route: "http2", header: grpcType, charged: [5]int64{1, 0, 1, 0, 15}},
 	{name: "the upstream resets over HTTP/2", do: "reset", route: "http2", want: 503, charged: [5]int64{1, 1, 0, 1}},
 	{name: "the upstream garbles the answer", do: "garbage", breaks: true, want: 502, charged: [5]int64{1, 1, 0, 1}},
-	{name: "a timeout", do: "200", route: "timeout", resets: true, want: 504, charged: [5]int64{1, 1}},
+	{name: "a timeout", do: "200", route: "timeout", resets: true, want: 504, charged: [5]int64{1, 1, 0, 1}},
+	{name: "a timeout over HTTP/2", http2: true, do: "200", route: "timeout", resets: true, want: 504, charged: [5]int64{1, 1, 0, 1}},
 	{name: "a timeout amid the answer", do: "chunks", route: "timeout", resets: true, charged: [5]int64{1, 0, 0, 0, 5}},
-	{name: "an idle stream", do: "200", route: "idle", resets: true, want: 504, charged: [5]int64{1, 1}},
+	{name: "an idle stream", do: "200", route: "idle", resets: true, want: 504, charged: [5]int64{1, 1, 0, 1}},
+	{name: "a longest duration", do: "200", route: "longest", resets: true, want: 504, charged: [5]int64{1, 1, 0, 1}},
+	{name: "a client's deadline", do: "200", route: "deadline", header: "grpc-timeout: 200m", resets: true, want: 504, charged: [5]int64{1, 1, 0, 1}},
+	{name: "an upstream's timeout", do: "504 hello", want: 504, charged: [5]int64{1, 1}},
 	{name: "a longest duration amid the answer", do: "chunks", route: "longest", resets: true, charged: [5]int64{1, 0, 0, 0, 5}},
 	{name: "a retry", do: "fail-once", route: "retry", want: 200, charged: [5]int64{1}},
 	{name: "retries used up", do: "fails", route: "retry", want: 503, charged: [5]int64{1, 1}},
@@ -137,11 +141,7 @@ func (c *clients) visit(ctx context.Context, v *visit, path, id string, took tim
 	if v.do == "websocket" {
 		return c.upgrade(ctx, r, v, cancel)
 	}
-	transport := c.http1
-	if v.http2 {
-		transport = c.http2[rand.N(len(c.http2))]
-	}
-	res, err := transport.RoundTrip(r)
+	res, err := c.transport(v.http2).RoundTrip(r)
 	if err == nil {
 		defer res.Body.Close()
 		if res.Header.Get("grpc-status") != "" { // a denial
@@ -160,6 +160,13 @@ func (c *clients) visit(ctx context.Context, v *visit, path, id string, took tim
 		return 0
 	}
 	return res.StatusCode
+}
+
+func (c *clients) transport(http2 bool) *http.Transport {
+	if http2 {
+		return c.http2[rand.N(len(c.http2))]
+	}
+	return c.http1
 }
 
 // upgrade is a websocket that goes on until the upstream ends it.

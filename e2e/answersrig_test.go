@@ -29,6 +29,7 @@ type answering struct {
 	running, failed, most, reached int
 	busy                           time.Duration // of all that ran together, until
 	changed                        time.Time
+	received                       sync.Map          // bytes of a body that have come, by id: *atomic.Int64
 	costs                          atomic.Int64      // by the header x-cost of what was answered
 	arrivals                       map[string]func() // what clients do once their request is here, by id
 }
@@ -63,13 +64,26 @@ func (a *answering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if arrived != nil {
 		arrived()
 	}
-	body, _ := io.ReadAll(r.Body)
+	body, _ := io.ReadAll(io.TeeReader(r.Body, (*counter)(a.came(r.Header.Get("x-id")))))
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	took := a.took
 	if ms, err := strconv.Atoi(r.Header.Get("x-ms")); err == nil {
 		took = time.Duration(ms) * time.Millisecond
 	}
 	a.do(w, r, took, over)
+}
+
+// came is how much has come of the body of a request.
+func (a *answering) came(id string) *atomic.Int64 {
+	n, _ := a.received.LoadOrStore(id, new(atomic.Int64))
+	return n.(*atomic.Int64)
+}
+
+type counter atomic.Int64
+
+func (c *counter) Write(b []byte) (int, error) {
+	(*atomic.Int64)(c).Add(int64(len(b)))
+	return len(b), nil
 }
 
 // change counts a request that begins, or that ends and has failed or not. It returns what the
@@ -119,6 +133,10 @@ func (a *answering) do(w http.ResponseWriter, r *http.Request, took time.Duratio
 		w.Header().Set("content-type", "application/grpc")
 		chunks(w, took)
 		w.Header().Set(http.TrailerPrefix+"Grpc-Status", more)
+	case "slow-once":
+		if first {
+			time.Sleep(took)
+		}
 	case "fail-once", "fails":
 		time.Sleep(took)
 		if first || what == "fails" {
@@ -204,6 +222,8 @@ var answeringRoutes = []struct{ name, action string }{
 	{"timeout", "route: {cluster: upstream, timeout: 0.2s}"},
 	{"idle", "route: {cluster: upstream, idle_timeout: 0.2s}"},
 	{"longest", "route: {cluster: upstream, max_stream_duration: {max_stream_duration: 0.2s}}"},
+	{"deadline", "route: {cluster: upstream, max_stream_duration: {grpc_timeout_header_max: 0s}}"},
+	{"per-try", `route: {cluster: upstream, retry_policy: {retry_on: "5xx", num_retries: 1, per_try_timeout: 0.2s}}`},
 	{"retry", `route: {cluster: upstream, retry_policy: {retry_on: "5xx,reset", num_retries: 1}}`},
 	{"redirect", "route: {cluster: upstream, internal_redirect_policy: {}}"},
 	{"direct", "direct_response: {status: 404}"},

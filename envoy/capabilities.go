@@ -40,6 +40,7 @@ func Capabilities(policyJSON []byte) []string {
 type needs struct {
 	fields  bool // responses get fields
 	answers bool // a rule waits for answers
+	begins  bool // a rule has to know whether they begin
 	bodies  bool // a rule reads their bodies
 }
 
@@ -53,7 +54,7 @@ func needsOf(policyJSON []byte) (n needs) {
 		}
 	}
 	if json.Unmarshal(policyJSON, &p) != nil {
-		return needs{true, true, true}
+		return needs{true, true, true, true}
 	}
 	n.fields = p.Headers != "" && p.Headers != policy.HeadersNone
 	for _, r := range p.Rules {
@@ -62,6 +63,7 @@ func needsOf(policyJSON []byte) (n needs) {
 		}
 		n.answers = n.answers || r.Settle != nil || r.Algorithm == policy.AlgorithmName(limit.Concurrency)
 		if r.Settle != nil {
+			n.begins = true
 			to, _ := r.Settle.To.(string)
 			n.bodies = n.bodies || policy.Settled(to).Tokens()
 		}
@@ -72,7 +74,7 @@ func needsOf(policyJSON []byte) (n needs) {
 func (n needs) call(name string) bool {
 	switch name {
 	case "proxy_on_response_headers":
-		return n.fields || n.bodies
+		return n.fields || n.begins
 	case "proxy_on_log":
 		return n.answers
 	case "proxy_on_response_body":

@@ -50,7 +50,8 @@ func TestCapabilitiesOfAPolicy(t *testing.T) {
 	const (
 		all     = "proxy_on_response_headers proxy_on_response_body proxy_on_log"
 		answers = "proxy_on_response_body proxy_on_log"
-		bodies  = "proxy_on_response_headers proxy_on_response_body" // but not for fields
+		slots   = "proxy_on_response_headers proxy_on_response_body"
+		bodies  = "proxy_on_response_body"
 	)
 	rule := func(fields string) string {
 		return `{"version":1,"rules":[{"name":"a","limits":["9/1s"]},{` + fields + `}]}`
@@ -58,7 +59,7 @@ func TestCapabilitiesOfAPolicy(t *testing.T) {
 	for policy, unneeded := range map[string]string{
 		`{"version":1}`: all, `{"headers":"none"}`: all, `{"headers":"ietf"}`: answers, `{"headers":"both"}`: answers, `{"headers":`: "",
 		rule(`"settle":{}`): bodies, rule(`"settle":{"to":"request_bytes"}`): bodies, rule(`"settle":{"to":{"header":"c"}}`): bodies,
-		rule(`"algorithm":"concurrency"`): bodies, rule(`"algorithm":"token_bucket"`): all, rule(`"cost":{"request_bytes":{}}`): all,
+		rule(`"algorithm":"concurrency"`): slots, rule(`"algorithm":"token_bucket"`): all, rule(`"cost":{"request_bytes":{}}`): all,
 		rule(`"settle":{"to":"tokens"}`): "", rule(`"settle":{"to":"output_tokens"}`): "", rule(`"settle":{"to":{"trailer":"c"}}`): bodies,
 		rule(`"settle":{"to":"tokens"},"mode":"off"`): all, rule(`"settle":{"to":"tokens"},"mode":"shadow"`): "",
 	} {

@@ -63,7 +63,11 @@ func TestSettle(t *testing.T) {
 		{"the upstream breaks off", failures, []part{reset(sim.UpstreamReset)}, "10", "cost"},
 		{"the upstream breaks off, free", noAnswer, []part{reset(sim.UpstreamReset)}, "0", "none"},
 		{"the upstream garbles its answer", failures, []part{garbled}, "10", "cost"},
-		{"the upstream takes too long", failures, []part{reset(sim.UpstreamTimeout)}, "0", "none"},
+		{"the upstream takes too long", failures, []part{reset(sim.UpstreamTimeout)}, "10", "cost"},
+		{"the upstream takes too long, free", noAnswer, []part{reset(sim.UpstreamTimeout)}, "0", "none"},
+		{"the upstream takes too long amid an answer", failures, []part{head(200), reset(sim.UpstreamTimeout)}, "0", "none"},
+		{"the upstream says that it took too long", failures, []part{head(504), end}, "0", "none"},
+		{"tokens, the upstream takes too long", tokens, []part{reset(sim.UpstreamTimeout)}, "10", "estimate"},
 		{"redirected inside", "", []part{func(x *sim.Exchange) error { return x.Redirect(&sim.Response{Status: 302}) }}, "0", "none"},
 
 		{"gRPC", `"when":{"grpc_status":[7]}`, []part{head(200, grpcKind), trailers("grpc-status", "7")}, "10", "cost"},

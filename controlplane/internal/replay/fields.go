@@ -110,7 +110,7 @@ const jwtNamespace = "envoy.filters.http.jwt_authn"
 func request(r *accesslog.Request) *sim.Request {
 	s := &sim.Request{
 		Method: r.Method, Host: r.Host, Path: r.Path, ClientIP: r.ClientIP, Route: r.Route, Headers: r.Headers,
-		Properties: map[string][]byte{},
+		Properties: map[string][]byte{}, Received: func() int64 { return r.Received },
 	}
 	for _, v := range r.Values {
 		if path, ok := strings.CutPrefix(v[0], "property:"); ok {
@@ -119,8 +119,7 @@ func request(r *accesslog.Request) *sim.Request {
 			s.Metadata = addClaim(s.Metadata, strings.Split(strings.TrimPrefix(v[0], "jwt:"), ":"), v[1])
 		}
 	}
-	if r.Received+r.Sent != 0 {
-		s.Properties["request.size"] = binary.LittleEndian.AppendUint64(nil, uint64(r.Received))
+	if r.Sent != 0 {
 		s.Properties["response.size"] = binary.LittleEndian.AppendUint64(nil, uint64(r.Sent))
 	}
 	return s

@@ -75,22 +75,64 @@ func (s *stream) beginScan() {
 	s.scan.Reset(contentType, encoding)
 }
 
+// What the proxy says of how a response came about.
+const (
+	codeDetails   = "response\x00code_details"
+	responseFlags = "response\x00flags"
+)
+
+// timeoutFlags are the proxy's flags of requests whose time was up: of the route or of a try, while
+// nothing came, of the upstream's stream and of the connection.
+const timeoutFlags = 1<<2 | 1<<16 | 1<<19 | 1<<22
+
 // abandonedFlags are the proxy's flags of requests that it has reset at the upstream, which may
 // be at work on them still: the client's connection or stream has ended or broken the
 // protocol, the upstream has broken it, a time was up, or the proxy had to save memory.
 const abandonedFlags = 1<<14 | 1<<28 | 1<<18 | // the client
 	1<<23 | // the upstream
-	1<<2 | 1<<16 | 1<<19 | 1<<22 | // times
+	timeoutFlags |
 	1<<3 | 1<<25 // the proxy
-
-// abandoned reports whether the upstream may be at work still on the stream that ends.
-func abandoned(details string) bool {
-	return theProxy.amount("response\x00flags")&abandonedFlags != 0 || details == "max_duration_timeout" // which has no flag
-}
 
 // brokenFlags are the proxy's flags of a request that an upstream has taken and broken off, or
 // answered with what is no answer.
 const brokenFlags = 1<<4 | 1<<6 | 1<<23
+
+// abandoned reports whether the upstream may be at work still on the stream that ends.
+func abandoned() bool {
+	if theProxy.amount(responseFlags)&abandonedFlags != 0 {
+		return true
+	}
+	details, _ := theProxy.Attribute(codeDetails)
+	return details == maxDuration
+}
+
+// Details of times that were up, which have no flags: of the stream, which the client may choose by
+// grpc-timeout, and of the request, which the client did not send in time.
+const (
+	maxDuration    = "max_duration_timeout"
+	requestTimeout = "request_overall_timeout"
+)
+
+// gaveUp reports whether the details are those of an answer that the proxy gives because the
+// upstream has not: it broke off, or a time was up.
+func gaveUp(details string) bool {
+	switch {
+	case details == "via_upstream":
+		return false
+	case strings.HasPrefix(details, "upstream_reset_before_response_started"):
+		return theProxy.amount(responseFlags)&(brokenFlags|timeoutFlags) != 0
+	}
+	return details == maxDuration || details == requestTimeout || theProxy.amount(responseFlags)&timeoutFlags != 0
+}
+
+// hear notes whether the headers that have come are those of an answer, and begins to read its
+// usage.
+func (s *stream) hear(hasBody bool) {
+	details, _ := theProxy.Attribute(codeDetails)
+	if s.isAnswered = !gaveUp(details); s.isAnswered && hasBody {
+		s.beginScan()
+	}
+}
 
 // statusSwitching is of an answer that is not one: its body is another protocol's.
 const statusSwitching = 101
@@ -169,9 +211,12 @@ func (s *stream) settle() {
 	var a ended
 	a.said, a.read = s.endScan()
 	p, now := s.plugin, theProxy.Now()
-	details, _ := theProxy.Attribute("response\x00code_details")
-	redirected := details == "internal_redirect" // which is a request of its own, later
-	a.brokeOff = strings.HasPrefix(details, "upstream_reset_before_response_started") && theProxy.amount("response\x00flags")&brokenFlags != 0
+	redirected := false
+	if !s.isAnswered {
+		details, _ := theProxy.Attribute(codeDetails)
+		redirected = details == "internal_redirect" // which is a request of its own, later
+		a.gaveUp = gaveUp(details)
+	}
 	settled := p.settled[:0]
 	for i := range s.holds {
 		h := &s.holds[i]
@@ -180,7 +225,7 @@ func (s *stream) settle() {
 		case redirected:
 		case r.Settle != nil:
 			cost, by = settle.Cost(r, h.Receipt.Units, &a)
-		case r.LingerNs > 0 && abandoned(details):
+		case r.LingerNs > 0 && abandoned():
 			p.linger(decide.Lingering{Hold: *h, UntilNs: theProxy.Monotonic() + r.LingerNs})
 			continue
 		}
@@ -289,13 +334,13 @@ func (p *plugin) portion(monotonic int64) int {
 
 // ended is what the proxy knows of the answer whose stream is at its end.
 type ended struct {
-	said     usage.Usage
-	read     bool
-	brokeOff bool // the upstream gave no answer: what the client got is the proxy's own
+	said   usage.Usage
+	read   bool
+	gaveUp bool // the upstream gave no answer: what the client got is the proxy's own
 }
 
 func (a *ended) Status() uint16 {
-	if a.brokeOff {
+	if a.gaveUp {
 		return 0
 	}
 	return theProxy.Status()
@@ -322,9 +367,23 @@ func (*ended) Trailer(name string) (string, bool) {
 	return theProxy.header(mapResponseTrailers, name)
 }
 
-func (*ended) RequestBytes() int64 { return theProxy.amount("request\x00size") }
+func (*ended) HeaderValues(name string) []string {
+	return theProxy.headerValues(nil, mapResponseHeaders, name)
+}
 
-func (*ended) ResponseBytes() int64 { return theProxy.amount("response\x00size") }
+// RequestBytes is what has come without the headers. What the proxy calls the request's size is
+// what the client has announced.
+func (*ended) RequestBytes() int64 {
+	headers := sizeOfPairs(theProxy.pairs(mapRequestHeaders))
+	return max(theProxy.amount("request\x00total_size")-headers, 0)
+}
+
+func (a *ended) ResponseBytes() int64 {
+	if a.gaveUp {
+		return 0
+	}
+	return theProxy.amount("response\x00size")
+}
 
 func (*ended) DurationNs() int64 { return theProxy.amount("request\x00duration") }
 

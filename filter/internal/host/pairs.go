@@ -28,6 +28,12 @@ func appendValues(values []string, pairs, name string) []string {
 	return values
 }
 
+// sizeOfPairs returns how many bytes the names and values have.
+func sizeOfPairs(pairs string) int64 {
+	count, rest := number(pairs)
+	return max(int64(len(rest))-int64(count)*10, 0) // two numbers and two zero bytes each
+}
+
 // number cuts off a number.
 func number(s string) (n uint32, rest string) {
 	if len(s) < 4 {

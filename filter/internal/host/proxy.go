@@ -73,13 +73,22 @@ func (p *proxy) joinedHeader(of, name string) (string, bool) {
 	return p.Attribute(unsafe.String(unsafe.SliceData(p.path), len(p.path)))
 }
 
-// AppendHeader reads all headers: the proxy has no call for the values of one.
 func (p *proxy) AppendHeader(values []string, name string) []string {
+	return p.headerValues(values, mapRequestHeaders, name)
+}
+
+// headerValues reads all headers: the proxy has no call for the values of one.
+func (p *proxy) headerValues(values []string, of uint32, name string) []string {
+	return appendValues(values, p.pairs(of), name)
+}
+
+// pairs are all headers or trailers, in the ABI's form.
+func (p *proxy) pairs(of uint32) string {
 	arena.active = true
-	status := importHeaders(mapRequestHeaders, unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
+	status := importHeaders(of, unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
 	arena.active = false
 	pairs, _ := p.text(status)
-	return appendValues(values, pairs, name)
+	return pairs
 }
 
 // AddResponseHeader reports whether the proxy took the header.

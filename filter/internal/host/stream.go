@@ -23,6 +23,8 @@ type stream struct {
 	holds  []decide.Hold
 	scan   *usage.Scanner // nil where nothing of the answer is read
 
+	isAnswered bool // the headers of an answer have come
+
 	context uint32
 	next    *stream // in the same bucket
 }
@@ -178,7 +180,7 @@ func (p *plugin) await(context uint32) {
 	}
 	s.fields, p.fields = p.fields, s.fields
 	s.holds, p.holds = p.holds, s.holds
-	s.context = context
+	s.context, s.isAnswered = context, false
 	streams.add(s)
 }
 
@@ -236,8 +238,8 @@ func setState(name string, value []byte) {
 func onResponseHeaders(context, _, end uint32) uint32 {
 	if s := streams.of(context); s != nil {
 		arena.reset()
-		if len(s.holds) > 0 && end == 0 {
-			s.beginScan()
+		if len(s.holds) > 0 {
+			s.hear(end == 0)
 		}
 		if len(s.fields) > 0 {
 			s.addFields()

@@ -14,13 +14,18 @@ import (
 
 // Answer is what the proxy knows of an answer that is over.
 type Answer interface {
-	// Status is 0 where the client got no answer.
+	// Status is 0 where the client got no answer: it has left, the upstream has broken off, or a
+	// time of the proxy was up before the upstream's headers came.
 	Status() uint16
 	// GRPCStatus is -1 where it never came.
 	GRPCStatus() int
 	Header(name string) (value string, present bool)
+	// HeaderValues returns each value of a header.
+	HeaderValues(name string) []string
 	Trailer(name string) (value string, present bool)
+	// RequestBytes is how much of the request's body has come, whatever was announced.
 	RequestBytes() int64
+	// ResponseBytes is how much of the answer's body has left, 0 where there is no answer.
 	ResponseBytes() int64
 	DurationNs() int64
 	// Usage is what the answer said of tokens. ok is false where nobody read it.
@@ -38,34 +43,43 @@ func Cost(r *policy.Rule, held uint32, a Answer) (units uint32, by decide.By) {
 	return uint32(min(n, int64(p.Max))), by
 }
 
-// value is the cost of an answer that meets the condition.
+// value is the cost of an answer that meets the condition. Where none came it is what was held,
+// or what the proxy knows if that is more: leaving early must not lower the charge.
 func value(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By) {
-	switch to := p.To; {
-	case to.Tokens():
+	none := a.Status() == 0
+	switch {
+	case p.To.Tokens():
 		return tokens(p, held, a)
-	case a.Status() == 0:
-		return int64(held), decide.ByCost
+	case p.Field != "" && !none:
+		return said(p, held, a)
 	}
-	switch p.To {
+	if n, ok := measured(p.To, a); ok && (!none || n > int64(held)) {
+		return n, decide.ByAnswer
+	}
+	return int64(held), decide.ByCost
+}
+
+// measured is what the proxy itself knows. ok is false where that is nothing.
+func measured(to policy.Settled, a Answer) (units int64, ok bool) {
+	switch to {
 	case policy.SettleRequestBytes:
-		return a.RequestBytes(), decide.ByAnswer
+		return a.RequestBytes(), true
 	case policy.SettleResponseBytes:
-		return a.ResponseBytes(), decide.ByAnswer
+		return a.ResponseBytes(), true
 	case policy.SettleMilliseconds:
-		return (a.DurationNs() + 999_999) / 1_000_000, decide.ByAnswer
-	case policy.SettleHeader:
-		text, present := a.Header(p.Field)
-		return said(p, held, text, present)
-	case policy.SettleTrailer:
-		text, present := a.Trailer(p.Field)
-		return said(p, held, text, present)
+		return (a.DurationNs() + 999_999) / 1_000_000, true
 	default:
-		return int64(held), decide.ByCost
+		return 0, false
 	}
 }
 
 // said is what a header or a trailer says.
-func said(p *policy.Settle, held uint32, text string, present bool) (units int64, by decide.By) {
+func said(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By) {
+	read := a.Header
+	if p.To == policy.SettleTrailer {
+		read = a.Trailer
+	}
+	text, present := read(p.Field)
 	if n, ok := rules.ParseNumber(text); present && ok {
 		return int64(n), decide.ByAnswer
 	}
@@ -148,10 +162,24 @@ func meetsGRPC(when *policy.Answer, status int) bool {
 func meetsHeaders(when *policy.Answer, a Answer) bool {
 	for i := range when.Headers {
 		h := &when.Headers[i]
-		value, present := a.Header(h.Name)
-		if holds, _ := h.Value.Holds(value, present, true); !holds {
+		if !holdsForAny(&h.Value, a.HeaderValues(h.Name)) {
 			return false
 		}
 	}
 	return true
+}
+
+// holdsForAny reports whether the pattern holds for one of a header's values, as in a match, or
+// for a header that is not there.
+func holdsForAny(p *policy.Pattern, values []string) bool {
+	if len(values) == 0 {
+		holds, _ := p.Holds("", false, true)
+		return holds
+	}
+	for _, value := range values {
+		if holds, _ := p.Holds(value, true, true); holds {
+			return true
+		}
+	}
+	return false
 }

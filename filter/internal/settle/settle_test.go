@@ -19,6 +19,7 @@ type answer struct {
 	status   uint16
 	grpc     int // its gRPC status, and 1 more: 0 = it never came
 	headers  map[string]string
+	more     [2]string // a header that comes once more
 	trailers map[string]string
 	bytes    int64
 	ns       int64
@@ -37,6 +38,16 @@ func (a *answer) Header(name string) (string, bool) {
 	return value, present
 }
 
+func (a *answer) HeaderValues(name string) (values []string) {
+	if value, present := a.headers[name]; present {
+		values = append(values, value)
+	}
+	if a.more[0] == name {
+		values = append(values, a.more[1])
+	}
+	return values
+}
+
 func (a *answer) Trailer(name string) (string, bool) {
 	value, present := a.trailers[name]
 	return value, present
@@ -51,11 +62,13 @@ func (a *answer) Usage() (usage.Usage, bool) {
 
 var (
 	none     = answer{}
+	slow     = answer{ns: 1_400_000_001}
 	ok       = answer{status: 200, bytes: 900, ns: 1_000_001}
 	failed   = answer{status: 503, bytes: 900}
 	costs7   = answer{status: 200, headers: map[string]string{"x-cost": "7", "x-kind": "paid"}, trailers: map[string]string{"x-cost": "8"}}
 	costsBad = answer{status: 200, headers: map[string]string{"x-cost": "7.5"}, trailers: map[string]string{"x-cost": "-8"}}
 	costsAll = answer{status: 200, headers: map[string]string{"x-cost": "18446744073709551616"}}
+	cookies  = answer{status: 200, headers: map[string]string{"set-cookie": "a=1; expires=Thu, 01 Jan 2026 00:00:00 GMT"}, more: [2]string{"set-cookie", "failed=1"}}
 	grpcOK   = answer{status: 200, grpc: 1}
 	grpc7    = answer{status: 200, grpc: 8}
 )
@@ -102,14 +115,29 @@ func TestCost(t *testing.T) {
 		{`{"when":{"headers":{"x-kind":"paid"}}}`, ok, 0, decide.ByNone},
 		{`{"when":{"headers":{"x-kind":"paid"}}}`, none, held, decide.ByCost},
 		{`{"when":{"headers":{"x-kind":"p*","x-cost":"8"}}}`, costs7, 0, decide.ByNone},
+		// One value that fits is enough; none is the whole of all.
+		{`{"when":{"headers":{"set-cookie":"failed=1"}}}`, cookies, held, decide.ByCost},
+		{`{"when":{"headers":{"set-cookie":"failed*"}}}`, cookies, held, decide.ByCost},
+		{`{"when":{"headers":{"set-cookie":"*GMT"}}}`, cookies, held, decide.ByCost},
+		{`{"when":{"headers":{"set-cookie":"~a=1.*"}}}`, cookies, held, decide.ByCost},
+		{`{"when":{"headers":{"set-cookie":"*"}}}`, cookies, held, decide.ByCost},
+		{`{"when":{"headers":{"set-cookie":"!"}}}`, cookies, 0, decide.ByNone},
+		{`{"when":{"headers":{"set-cookie":"!"}}}`, ok, held, decide.ByCost},
+		{`{"when":{"headers":{"set-cookie":" 01 Jan*"}}}`, cookies, 0, decide.ByNone},
+		{`{"when":{"headers":{"set-cookie":"~a=1.*failed=1"}}}`, cookies, 0, decide.ByNone},
 		{`{"when":{"status":["2xx"],"grpc_status":[7],"headers":{"x-kind":"paid"}}}`, grpc7, 0, decide.ByNone},
 
 		{`{"to":"request_bytes"}`, ok, 4000, decide.ByAnswer},
 		{`{"to":"response_bytes"}`, ok, 900, decide.ByAnswer},
 		{`{"to":"response_bytes","max":899}`, ok, 899, decide.ByAnswer},
 		{`{"to":"milliseconds"}`, ok, 2, decide.ByAnswer},
-		{`{"to":"milliseconds","unknown":0}`, none, held, decide.ByCost},
-		{`{"to":"request_bytes"}`, none, held, decide.ByCost},
+		// Who leaves early pays what the proxy knows, if that is more than was held.
+		{`{"to":"milliseconds"}`, none, held, decide.ByCost},
+		{`{"to":"milliseconds","unknown":0}`, slow, 1401, decide.ByAnswer},
+		{`{"to":"request_bytes"}`, none, 4000, decide.ByAnswer},
+		{`{"to":"request_bytes","max":3000}`, none, 3000, decide.ByAnswer},
+		{`{"to":"response_bytes"}`, none, held, decide.ByCost},
+		{`{"to":{"header":"x-cost"}}`, slow, held, decide.ByCost},
 		{`{"to":{"header":"x-cost"}}`, costs7, 7, decide.ByAnswer},
 		{`{"to":{"trailer":"x-cost"}}`, costs7, 8, decide.ByAnswer},
 		{`{"to":{"header":"x-cost"}}`, ok, held, decide.ByCost},

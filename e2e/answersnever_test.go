@@ -1,0 +1,193 @@
+package e2e
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// neverPolicy has rules that are charged for answers which may never come, each of whose requests
+// holds 10, and rules about logins that fail.
+const neverPolicy = `
+version: 1
+` + managed + `rules:
+  - {name: tokens, match: {paths: [/never]}, key: [{header: x-user-id}], limits: [4000000000/` + far + `], cost: 10, settle: {to: tokens, when: {status: [2xx]}}}
+  - {name: uploads, match: {paths: [/never]}, key: [{header: x-user-id}], limits: [4000000000/` + far + `], cost: 10, settle: {to: request_bytes, when: {status: [2xx]}}}
+  - {name: time, match: {paths: [/never]}, key: [{header: x-user-id}], limits: [4000000000/` + far + `], cost: 10, settle: {to: milliseconds}}
+  - {name: sent, match: {paths: [/never]}, key: [{header: x-user-id}], limits: [4000000000/` + far + `], cost: 10, settle: {to: response_bytes}}
+  - {name: answered, match: {paths: [/never]}, key: [{header: x-user-id}], limits: [4000000000/` + far + `], cost: 10, settle: {to: tokens, when: {no_answer: false}}}
+  - {name: logins, match: {paths: [/login]}, limits: [5/` + far + `], settle: {when: {status: [401]}}}
+  - {name: cookies, match: {paths: [/cookie]}, limits: [5/` + far + `], settle: {when: {headers: {set-cookie: "failed=*"}}}}
+  - {name: beyond, match: {paths: [/beyond]}, limits: [1000/` + far + `], settle: {to: tokens}}
+`
+
+// TestAnswersThatNeverCame: a client is charged what the proxy knows of its request, whoever has
+// ended it before there was an answer, and an answer that came by what it says.
+func TestAnswersThatNeverCame(t *testing.T) {
+	t.Parallel()
+	everyEnvoy(t, func(t *testing.T, d driver) {
+		r := newAnswerRig(t, d, proxyOptions{policy: neverPolicy})
+		c := newClients(t, r.address, r.upstream)
+		for _, version := range d.versions() {
+			t.Run(version, func(t *testing.T) {
+				r.unanswered(t, c, version)
+				r.left(t, c, version)
+			})
+		}
+		r.deadlines(t, c)
+		r.repeated(t)
+		r.beyond(t)
+		r.noTraps(t)
+	})
+}
+
+// unanswered: the proxy's own answer is none, whatever time was up. Nor is it the text that is
+// charged. What an upstream says is an answer.
+func (r *answerRig) unanswered(t *testing.T, c *clients, version string) {
+	const size = 40_000
+	for _, step := range []struct {
+		name, do, route, header    string
+		status                     int
+		tokens, uploads, ms, plain int64
+	}{
+		{"route timeout", "200", "timeout", "", 504, size / 4, size, 150, 10},
+		{"idle timeout", "200", "idle", "", 504, size / 4, size, 150, 10},
+		{"stream duration", "200", "longest", "", 504, size / 4, size, 150, 10},
+		{"client's deadline", "200", "deadline", "grpc-timeout: 200m", 504, size / 4, size, 150, 10},
+		{"client's deadline of a gRPC call", "200", "deadline", "grpc-timeout: 200m; " + grpcType, 4, size / 4, size, 150, 10},
+		{"tries that all time out", "200", "per-try", "", 504, size / 4, size, 350, 10},
+		{"a try that times out, and a good one", "slow-once", "per-try", "", 200, size / 4, size, 150, 0},
+		{"upstream resets", "reset", "", "", 503, size / 4, size, 10, 10},
+		{"upstream says 504", "504 hello", "", "", 504, 0, 0, 10, 5},
+		{"upstream says 200", "200 " + strings.Repeat("x", 400), "", "", 200, size/4 + 100, size, 10, 400},
+		{"a filter says 418", "", "", "x-envoy-fault-abort-request: 418", 418, 0, 0, 0, 18},
+	} {
+		user := "u-" + strings.NewReplacer(" ", "-", ",", "", "'", "", "/", "").Replace(step.name+version)
+		request := c.request(t.Context(), t, "/never", size, "x-user-id: "+user, "x-do: "+step.do, "x-ms: 1000", "x-route: "+step.route)
+		for line := range strings.SplitSeq(step.header, "; ") {
+			if name, value, ok := strings.Cut(line, ": "); ok {
+				request.Header.Set(name, value)
+			}
+		}
+		require.Equal(t, step.status, c.send(version, request), step.name)
+		key := "&key=" + user
+		require.Equal(t, step.tokens, used(t, r.proxy, "tokens"+key), step.name)
+		require.Equal(t, step.uploads, used(t, r.proxy, "uploads"+key), step.name)
+		require.GreaterOrEqual(t, used(t, r.proxy, "time"+key), step.ms, step.name)
+		require.Equal(t, step.plain, used(t, r.proxy, "sent"+key), step.name)
+		isAnswer := step.do != "reset" && step.status != 504 && step.status != 4 || step.do == "504 hello"
+		require.Equal(t, isAnswer, used(t, r.proxy, "answered"+key) > 0, step.name)
+	}
+}
+
+// left: whoever leaves early pays what has come and run until then, and not what was only announced.
+func (r *answerRig) left(t *testing.T, c *clients, version string) {
+	const size = 3_000_000
+	for _, step := range []struct {
+		name            string
+		announced, came int64
+	}{{"one byte early", size, size - 1}, {"a chunked body", -1, size}, {"at once", 4_000_000_000, 1000}} {
+		user := "l-" + strings.ReplaceAll(step.name+version, " ", "-")
+		user = strings.ReplaceAll(user, "/", "")
+		ctx, leave := context.WithCancel(t.Context())
+		request := c.request(ctx, t, "/never", 0, "x-user-id: "+user, "x-id: "+user, "x-do: 200", "x-ms: 5000")
+		request.ContentLength = step.announced
+		request.Body = io.NopCloser(io.MultiReader(strings.NewReader(strings.Repeat("x", int(step.came))), ending(func() {
+			eventually(t, time.Minute, "the body to come", func() bool { return r.upstream.came(user).Load() == step.came })
+			time.Sleep(300 * time.Millisecond)
+			leave()
+			<-ctx.Done()
+		})))
+		require.Zero(t, c.send(version, request), step.name)
+		key := "&key=" + user
+		require.Equal(t, step.came, used(t, r.proxy, "uploads"+key), step.name)
+		require.Equal(t, step.came/4, used(t, r.proxy, "tokens"+key), step.name)
+		require.GreaterOrEqual(t, used(t, r.proxy, "time"+key), int64(300), step.name)
+		require.EqualValues(t, 10, used(t, r.proxy, "sent"+key), step.name)
+		require.Zero(t, used(t, r.proxy, "answered"+key), step.name)
+	}
+}
+
+// ending is a reader that does something in place of its first read, and then fails.
+type ending func()
+
+func (e ending) Read([]byte) (int, error) {
+	e()
+	return 0, io.ErrUnexpectedEOF
+}
+
+// deadlines: a client that sets the deadline has as many wrong passwords as everybody else.
+func (r *answerRig) deadlines(t *testing.T, c *clients) {
+	r.upstream.forget(t)
+	var timedOut, limited atomic.Int32
+	atOnce(40, func(i int) {
+		version := []string{"HTTP/1", "HTTP/2"}[i%2]
+		switch c.send(version, c.request(t.Context(), t, "/login", 10, "x-do: 401", "x-ms: 500", "x-route: deadline", "grpc-timeout: 100m")) {
+		case http.StatusGatewayTimeout:
+			timedOut.Add(1)
+		case denied:
+			limited.Add(1)
+		}
+	})
+	require.EqualValues(t, 5, used(t, r.proxy, "logins"))
+	require.EqualValues(t, 5, timedOut.Load())
+	require.EqualValues(t, 35, limited.Load())
+	r.upstream.forget(t)
+	require.Equal(t, denied, c.send("HTTP/1", c.request(t.Context(), t, "/login", 10, "x-do: 401")))
+}
+
+// repeated: any value of a header of the answer meets the condition.
+func (r *answerRig) repeated(t *testing.T) {
+	const first, second = "set-cookie: a=1; expires=Thu, 01 Jan 2026 00:00:00 GMT", "set-cookie: failed=1"
+	for i := range 12 {
+		want := allowed
+		if i >= 5 {
+			want = denied
+		}
+		require.Equal(t, want, r.status(t, "/cookie", "x-do", "200", "x-send", first, "x-send", second), i)
+		used(t, r.proxy, "cookies")
+	}
+	require.EqualValues(t, 5, used(t, r.proxy, "cookies"))
+}
+
+// beyond: what an answer takes beyond the limit is not forgiven.
+func (r *answerRig) beyond(t *testing.T) {
+	const usage = `200 {"usage":{"prompt_tokens":50000,"completion_tokens":10}}`
+	require.Equal(t, http.StatusOK, r.status(t, "/beyond", "x-do", usage, "x-send", "content-type: application/json"))
+	require.EqualValues(t, 50_010, used(t, r.proxy, "beyond"))
+	require.Equal(t, denied, r.status(t, "/beyond"))
+}
+
+// request is a POST with a body of so many bytes and these headers.
+func (c *clients) request(ctx context.Context, t *testing.T, path string, size int, headers ...string) *http.Request {
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.address+path, strings.NewReader(strings.Repeat("x", size)))
+	require.NoError(t, err)
+	for _, line := range headers {
+		if name, value, ok := strings.Cut(line, ": "); ok {
+			r.Header.Set(name, value)
+		}
+	}
+	return r
+}
+
+// send returns the status of the answer, that of its gRPC status if it has one, and 0 if none came.
+func (c *clients) send(version string, r *http.Request) (status int) {
+	res, err := c.transport(version == "HTTP/2").RoundTrip(r)
+	if err != nil {
+		return 0
+	}
+	defer res.Body.Close()
+	_, _ = io.Copy(io.Discard, res.Body)
+	if code, err := strconv.Atoi(res.Header.Get("grpc-status")); err == nil {
+		return code
+	}
+	return res.StatusCode
+}
