@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -26,6 +27,12 @@ version: 1
   - {name: logins, match: {paths: [/login]}, limits: [5/` + far + `], settle: {when: {status: [401]}}}
   - {name: cookies, match: {paths: [/cookie]}, limits: [5/` + far + `], settle: {when: {headers: {set-cookie: "failed=*"}}}}
   - {name: beyond, match: {paths: [/beyond]}, limits: [1000/` + far + `], settle: {to: tokens}}
+  - name: bodies
+    match: {paths: [/body]}
+    key: [{header: x-user-id}]
+    limits: [100000/` + far + `]
+    cost: {request_bytes: {per_unit: 2, min: 500, max: 8000}}
+    settle: {}
 `
 
 // TestAnswersThatNeverCame: a client is charged what the proxy knows of its request, whoever has
@@ -39,6 +46,7 @@ func TestAnswersThatNeverCame(t *testing.T) {
 			t.Run(version, func(t *testing.T) {
 				r.unanswered(t, c, version)
 				r.left(t, c, version)
+				r.withoutBody(t, c, version)
 			})
 		}
 		r.deadlines(t, c)
@@ -121,6 +129,27 @@ type ending func()
 func (e ending) Read([]byte) (int, error) {
 	e()
 	return 0, io.ErrUnexpectedEOF
+}
+
+// withoutBody: what the headers end has a body of 0 bytes, and what comes in chunks may have any.
+func (r *answerRig) withoutBody(t *testing.T, c *clients, version string) {
+	for _, step := range []struct {
+		method string
+		length int64 // -1 = in chunks
+		charge int64
+	}{
+		{http.MethodGet, 0, 500}, {http.MethodOptions, 0, 500}, {http.MethodDelete, 0, 500}, {http.MethodPost, 0, 500},
+		{http.MethodPost, 3000, 1500}, {http.MethodPost, -1, 8000},
+	} {
+		user := fmt.Sprint("b-", step.method, step.length, "-", version[len("HTTP/"):])
+		request := c.request(t.Context(), t, "/body", int(max(step.length, -step.length)), "x-user-id: "+user)
+		request.Method, request.ContentLength = step.method, step.length
+		if step.length == 0 {
+			request.Body = nil
+		}
+		require.Equal(t, http.StatusOK, c.send(version, request), user)
+		require.Equal(t, step.charge, used(t, r.proxy, "bodies&key="+user), user)
+	}
 }
 
 // deadlines: a client that sets the deadline has as many wrong passwords as everybody else.

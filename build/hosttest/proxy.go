@@ -20,6 +20,7 @@ type Proxy struct {
 	Clock      int64
 	Headers    map[string][]string
 	Client     string
+	Bodyless   bool              // the headers end the request
 	Attributes map[string]string // by path, its segments joined by dots
 	Store      map[string]Cell
 	CAS        uint32
@@ -66,6 +67,9 @@ func (p *Proxy) AppendHeader(values []string, name string) []string {
 	}
 	return append(values, p.Headers[name]...)
 }
+
+// HasBody asks nobody: the proxy says it with the headers.
+func (p *Proxy) HasBody() bool { return !p.Bodyless }
 
 func (p *Proxy) ClientAddress() (string, bool) {
 	p.Calls = append(p.Calls, "client")

@@ -232,7 +232,7 @@ func (r *ExplainedRule) append(b []byte) []byte {
 		return append(b, '}')
 	}
 	b = appendNumber(appendNumber(b, "cost", r.Cost), "held", r.Held)
-	b = appendFlag(b, "cost_unreadable", r.CostUnreadable)
+	b = appendFlag(appendText(b, "body_assumed", r.BodyAssumed), "cost_unreadable", r.CostUnreadable)
 	b = appendFlag(b, "too_long", r.TooLong)
 	if o := r.Override; o != nil {
 		b = strconv.AppendInt(append(member(b, "override", ""), `{"index":`...), int64(o.Index), 10)

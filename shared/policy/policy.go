@@ -205,8 +205,15 @@ func (c *Cost) Least() uint32 {
 }
 
 // ByteCost is a unit for each PerUnit bytes of the request's body, or part of them,
-// from Min to Max: Max also where no content-length says how long it is.
+// from Min to Max: Max also where no content-length says how long it is. Where the headers end
+// the request, it has 0 bytes.
 type ByteCost struct{ PerUnit, Min, Max uint32 }
+
+// MayHaveBody is whether a request is taken to have a body of which only the method is known, as of
+// a line in a log.
+func MayHaveBody(method string) bool {
+	return method == "POST" || method == "PUT" || method == "PATCH"
+}
 
 // MatchedCost is the cost of the requests that match.
 type MatchedCost struct {

@@ -94,6 +94,9 @@ func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
 	if r.CostUnreadable {
 		b.WriteString(", which is max: an upstream may read the request's number otherwise")
 	}
+	if r.BodyAssumed != "" {
+		fmt.Fprintf(b, ", assuming %s: give a content-length header to change that", printable.Text(r.BodyAssumed))
+	}
 	b.WriteByte('\n')
 	if r.Held != nil {
 		fmt.Fprintf(b, "    held      %d until their answers; this request would hold its cost\n", *r.Held)

@@ -104,7 +104,7 @@ var texts = map[string]string{
 	"cost.request_bytes":     "By the length of the request's body.",
 	"request_bytes.per_unit": "Bytes of one unit; a part counts whole.",
 	"request_bytes.min":      "The least.",
-	"request_bytes.max":      "The most, and for a request without content-length.",
+	"request_bytes.max":      "The most, and for a body without content-length. A request that its headers end has 0 bytes.",
 	"settle.to":              "cost: what was held. tokens, input_tokens, output_tokens: what the answer says. request_bytes, response_bytes: of the bodies. milliseconds: until the answer's end. Or a number in a header or trailer.",
 	"settle.when":            "Which answers are charged: those that meet all of it. Others cost 0.",
 	"settle.unknown":         "What is charged where the answer should have said it and did not. estimate, the default for tokens: by the lengths of the bodies. cost, else the default: what was held.",

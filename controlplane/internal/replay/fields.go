@@ -110,7 +110,7 @@ const jwtNamespace = "envoy.filters.http.jwt_authn"
 func request(r *accesslog.Request) *sim.Request {
 	s := &sim.Request{
 		Method: r.Method, Host: r.Host, Path: r.Path, ClientIP: r.ClientIP, Route: r.Route, Headers: r.Headers,
-		Properties: map[string][]byte{}, Received: func() int64 { return r.Received },
+		Properties: map[string][]byte{}, HasBody: policy.MayHaveBody(r.Method), Received: func() int64 { return r.Received },
 	}
 	for _, v := range r.Values {
 		if path, ok := strings.CutPrefix(v[0], "property:"); ok {

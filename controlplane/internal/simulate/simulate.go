@@ -332,6 +332,7 @@ func (l *line) toRequest() *sim.Request {
 		r.Properties[name] = []byte(value)
 	}
 	r.Headers = sorted(l.Headers)
+	r.HasBody = policy.MayHaveBody(l.Method)
 	return r
 }
 

@@ -53,7 +53,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 			}
 			x.Rules[i] = matched(subjects[0])
 			x.Rules[i].Windows, x.Rules[i].Lease = respond.Windows(before[0], now), lease.Of(before[0])
-			x.Rules[i].Held = respond.Held(before[0])
+			x.Rules[i].Held, x.Rules[i].BodyAssumed = respond.Held(before[0]), r.bodyAssumed(p)
 		default:
 			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: outcome, Why: why}
 		}

@@ -278,9 +278,13 @@ func TestExplainLeavesNothingBehind(t *testing.T) {
 // What explain says of a request that is described.
 func TestExplainSays(t *testing.T) {
 	const cost, match = `"cost":{"header":"c","max":7}`, `"match":{"headers":{"h":"~y"}}`
+	const bytes = `"cost":{"request_bytes":{"per_unit":2,"min":5,"max":80}}`
 	for _, c := range []struct{ rule, description, want string }{
 		{`"key":["route"]`, `"route":"main"`, `"outcome":"matches","key":[{"part":"route","value":"main"}]`},
 		{cost, `"headers":{"c":"3"}`, `"cost":3,"mode"`},
+		{bytes, `"method":"DELETE"`, `"cost":5,"body_assumed":"no body","mode"`},
+		{bytes, `"method":"POST"`, `"cost":80,"body_assumed":"a body of unknown length","mode"`},
+		{bytes, `"method":"POST","headers":{"content-length":"40"}`, `"cost":20,"mode"`},
 		{cost, `"headers":{"c":["3 "," 3"]}`, `"cost":3,"mode"`},
 		{cost, `"headers":{"c":"+3"}`, `"cost":7,"cost_unreadable":true,"mode"`},
 		{match, `"headers":{"h":"` + strings.Repeat("y", automaton.MaxValueBytes) + `"}`, `"outcome":"no_match"`},

@@ -19,6 +19,24 @@ type Request struct {
 	Keys               bool                // say the key of each rule, whatever the rule is for, and of credentials the value
 }
 
+// HasBody goes by the method, which is all that the description says of a body without a length.
+func (r *Request) HasBody() bool { return policy.MayHaveBody(r.Method) }
+
+// bodyAssumed says what a rule's cost takes for the body where that is for this package to say.
+func (r *Request) bodyAssumed(p *policy.Rule) string {
+	byLength := p.Cost.RequestBytes != nil
+	for i := range p.Costs {
+		byLength = byLength || p.Costs[i].Cost.RequestBytes != nil
+	}
+	switch {
+	case !byLength || len(r.Headers["content-length"]) > 0:
+		return ""
+	case r.HasBody():
+		return "a body of unknown length"
+	}
+	return "no body"
+}
+
 // ParseRequest reads a description:
 //
 //	{"method":"GET","host":"a","path":"/x","headers":{"x-user-id":"alice"},"client_ip":"192.0.2.7"}

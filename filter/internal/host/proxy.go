@@ -32,6 +32,8 @@ type proxy struct {
 	size    uint32
 	cas     uint32
 	path    []byte
+
+	hasBody bool // the request under decision may have one
 }
 
 // theProxy is the one proxy a VM runs in.
@@ -96,6 +98,8 @@ func (p *proxy) AddResponseHeader(name, value string) bool {
 	return importAddHeader(mapResponseHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
 		unsafe.Pointer(unsafe.StringData(value)), uint32(len(value))) == statusOK
 }
+
+func (p *proxy) HasBody() bool { return p.hasBody }
 
 func (p *proxy) ClientAddress() (string, bool) { return p.Attribute("source\x00address") }
 

@@ -117,11 +117,12 @@ func onContextCreate(context, root uint32) {
 // stream when its request arrives, and hands the request over at once.
 //
 //go:wasmexport sluice_on_request_headers
-func onRequestHeaders(context, _, _ uint32) uint32 {
+func onRequestHeaders(context, _, end uint32) uint32 {
 	if newest.plugin == nil || newest.context != context {
 		proxywasm.LogCritical("sluice: a request of a stream that does not exist")
 		return uint32(types.ActionContinue)
 	}
+	theProxy.hasBody = end == 0
 	return uint32(newest.plugin.request(context))
 }
 

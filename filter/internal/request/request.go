@@ -23,6 +23,8 @@ type Source interface {
 	JoinedHeader(name string) (value string, present bool)
 	// AppendHeader appends each value of a request header.
 	AppendHeader(values []string, name string) []string
+	// HasBody reports whether a body may follow the headers.
+	HasBody() bool
 	// ClientAddress returns the trusted address of the client, with port.
 	ClientAddress() (address string, present bool)
 	// Attribute returns an attribute of the request, as bytes whose type is the
@@ -199,6 +201,9 @@ func (r *Request) Values(number int) []string {
 	}
 	return l.values
 }
+
+// HasBody reports whether a body may follow the headers.
+func (r *Request) HasBody() bool { return r.source.HasBody() }
 
 // Method returns the request's method as the client spelled it.
 func (r *Request) Method() (string, bool) {

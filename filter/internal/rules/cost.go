@@ -62,7 +62,8 @@ func compileCost(r *request.Request, p policy.Cost) cost {
 		c.number = r.ParameterNumber(p.Query)
 	case b != nil:
 		c.number = r.HeaderNumber("content-length")
-		c.low, c.high, c.missing, c.perUnit = b.Min, b.Max, b.Max, uint64(b.PerUnit)
+		c.low, c.high, c.perUnit = b.Min, b.Max, uint64(b.PerUnit)
+		c.missing = b.Max // its body may be of any length
 	}
 	return c
 }
@@ -84,7 +85,11 @@ func (c *cost) read(r *request.Request) (units uint32, unreadable bool) {
 	default:
 		return c.Fixed, false
 	}
-	if !present && !doubtful {
+	switch {
+	case present || doubtful:
+	case c.RequestBytes != nil && !r.HasBody():
+		return c.low, false
+	default:
 		return c.missing, false
 	}
 	n, ok := ParseNumber(text)
