@@ -54,8 +54,7 @@ func (a *Answer) Append(b []byte) []byte {
 		if a.Windows != nil {
 			b = AppendWindows(member(b, "windows", ""), a.Windows, Ns)
 		}
-		b = appendNumber(b, "held", a.Held)
-		return append(b, '}')
+		return append(AppendHeld(b, a.Held), '}')
 	}
 	b = appendFlag(appendDecision(b, *a.Allowed, a.DeniedBy, a.RetryNs), "exempt", a.Exempt)
 	return append(AppendRules(member(b, "rules", ""), a.Rules, Ns), '}')
@@ -134,6 +133,9 @@ func AppendWindows(b []byte, windows []Window, t Times) []byte {
 	}
 	return append(b, ']')
 }
+
+// AppendHeld appends what a key holds beside what it has used, as a member of an object.
+func AppendHeld(b []byte, held *uint32) []byte { return appendNumber(b, "held", held) }
 
 // AppendStats appends an answer of the filter that is statistics:
 //

@@ -276,11 +276,11 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 		}
 		return rows
 	case "hit", "peek":
-		var windows []answer.Window
-		for _, v := range r.Rules {
-			windows = append(windows, v.Windows...)
+		used := ""
+		for _, v := range r.Rules { // one
+			used = usedText(v.Windows, v.Held)
 		}
-		return [][]string{{r.Proxy, manage.VerdictText(&r.Answer), manage.WindowsText(windows, false)}}
+		return [][]string{{r.Proxy, manage.VerdictText(&r.Answer), used}}
 	case "expires-at":
 		at := "nothing is counted"
 		if *r.Value > 0 {
@@ -295,7 +295,16 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 	case "clean":
 		return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10)}}
 	}
-	return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10), manage.WindowsText(r.Windows, false)}}
+	return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10), usedText(r.Windows, r.Held)}}
+}
+
+// usedText is how windows stand, and what requests hold beside that.
+func usedText(windows []answer.Window, held *uint32) string {
+	text := manage.WindowsText(windows, false)
+	if held := manage.HeldText(held, windows); held != "" {
+		text += "; " + held
+	}
+	return text
 }
 
 // printDenials prints the keys that are denied most, and the proxies that did not say.

@@ -44,6 +44,26 @@ func TestAnswersOfTheServer(t *testing.T) {
 	}
 }
 
+// TestHeldIsShown: what requests hold stands beside what is used. Slots that are used are held.
+func TestHeldIsShown(t *testing.T) {
+	const window = `"windows":[{"limit":100,"per_ms":3600000,"used":7,"remaining":88,"reset_ms":9}],"held":5`
+	body := ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))
+	defer server.Close()
+	for _, step := range []struct{ operation, answer, says string }{
+		{"get", `"value":7,` + window, "7 of 100 per 1h; 5 held\n"},
+		{"peek", `"allowed":true,"rules":[{"rule":"r","key":[],"mode":"enforced","allowed":true,` + window + `}]`, "7 of 100 per 1h; 5 held\n"},
+		{"get", `"value":7,` + strings.Replace(window, `"held":5`, `"held":0`, 1), "7 of 100 per 1h\n"},
+		{"get", `"value":5,"windows":[{"limit":9,"per_ms":0,"used":5,"remaining":4,"reset_ms":0}],"held":5`, "5 of 9"},
+	} {
+		body = `{"proxies":[{"proxy":"a",` + step.answer + `}]}`
+		c := start(t, newCountersCommand(), step.operation, "--rule", "r", "--server", server.URL)
+		require.NoError(t, <-c.done)
+		require.Contains(t, c.out.String(), step.says)
+		require.Equal(t, strings.Contains(step.says, "held"), strings.Contains(c.out.String(), "held"), c.out.String())
+	}
+}
+
 // TestDiffWithWhatCannotBeRead: the text is compared all the same.
 func TestDiffWithWhatCannotBeRead(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -108,6 +108,7 @@ func (o *output) appendValue(b []byte) []byte {
 	if o.answer.Windows != nil {
 		b = answer.AppendWindows(append(b, `,"windows":`...), o.answer.Windows, o.times())
 	}
+	b = answer.AppendHeld(b, o.answer.Held)
 	return append(o.appendLeased(b), '}')
 }
 

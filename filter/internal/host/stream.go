@@ -135,11 +135,11 @@ func (p *plugin) request(context uint32) types.Action {
 	if p.conflicts > conflictTicks*conflictFades && !p.isSplit {
 		p.split()
 	}
+	if len(p.lingering) > 0 { // an operation that reads a counter sees what is over
+		p.endLingering(theProxy.Monotonic())
+	}
 	if p.manage != nil && p.managed() {
 		return types.ActionPause
-	}
-	if len(p.lingering) > 0 {
-		p.endLingering(theProxy.Monotonic())
 	}
 	v := p.engine.Decide()
 	if planted("panic-counted", nil) {
