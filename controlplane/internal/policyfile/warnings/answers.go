@@ -40,7 +40,44 @@ func (c *collector) answers(v policy.Place, r *policy.Rule) {
 	for i, h := range s.When.Headers {
 		c.never(policy.Place{Node: when.Field("headers").Fields[i].Value}, neverInHeader(h.Value))
 	}
+	if s.To.Tokens() {
+		c.modelless(v.Field("match"), r)
+	}
 	c.forgotten(v, r)
+}
+
+// freeCalls are calls of models' APIs that use no model.
+var freeCalls = []string{
+	"/v1/messages/count_tokens", "/v1/messages/batches", "/v1/batches", "/v1/responses/input_tokens", "/v1beta/models/gemini:countTokens",
+}
+
+// modelless warns of a rule for tokens that charges calls which use no model.
+func (c *collector) modelless(v policy.Place, r *policy.Rule) {
+	if c.admits(r, "GET", "") {
+		c.warn(v.Field("methods"), "the rule applies to GET: fetching a finished answer returns its usage again, and would be charged again: write methods: [POST]")
+	}
+	for _, path := range freeCalls {
+		if c.admits(r, "POST", path) {
+			c.warn(v.Field("paths"), "the rule applies to "+path+", which uses no model and would be charged an estimate: "+
+				"list only paths that use a model, such as /v1/messages and /v1/messages/, or exempt this one")
+			return
+		}
+	}
+}
+
+// admits reports whether a rule applies to requests of a method and a path, or of some path where
+// that is empty.
+func (c *collector) admits(r *policy.Rule, method, path string) bool {
+	exempts := func(m policy.Match) bool {
+		return len(m.Hosts)+len(m.Headers)+len(m.ClientIPs) == 0 && (path != "" || len(m.Paths) == 0) && c.isOf(&m, method, path)
+	}
+	return c.isOf(&r.Match, method, path) && !slices.ContainsFunc(r.Exempt, exempts) && !slices.ContainsFunc(c.exempt, exempts)
+}
+
+// isOf reports whether methods and paths of a match are those of a request.
+func (c *collector) isOf(m *policy.Match, method, path string) bool {
+	return (len(m.Methods) == 0 || slices.Contains(m.Methods, method)) &&
+		(len(m.Paths) == 0 || path == "" || c.anyMatches(m.Paths, path))
 }
 
 // free warns of costs of 0.
