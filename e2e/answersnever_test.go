@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
@@ -14,18 +15,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+const ofNever = `match: {paths: [/never]}, key: [{header: x-user-id}], limits: [4000000000/` + far + `], cost: 10`
+
 // neverPolicy has rules that are charged for answers which may never come, each of whose requests
 // holds 10, and rules about logins that fail.
 const neverPolicy = `
 version: 1
 ` + managed + `rules:
-  - {name: tokens, match: {paths: [/never]}, key: [{header: x-user-id}], limits: [4000000000/` + far + `], cost: 10, settle: {to: tokens, when: {status: [2xx]}}}
-  - {name: uploads, match: {paths: [/never]}, key: [{header: x-user-id}], limits: [4000000000/` + far + `], cost: 10, settle: {to: request_bytes, when: {status: [2xx]}}}
-  - {name: time, match: {paths: [/never]}, key: [{header: x-user-id}], limits: [4000000000/` + far + `], cost: 10, settle: {to: milliseconds}}
-  - {name: sent, match: {paths: [/never]}, key: [{header: x-user-id}], limits: [4000000000/` + far + `], cost: 10, settle: {to: response_bytes}}
-  - {name: answered, match: {paths: [/never]}, key: [{header: x-user-id}], limits: [4000000000/` + far + `], cost: 10, settle: {to: tokens, when: {no_answer: false}}}
+  - {name: tokens, ` + ofNever + `, settle: {to: tokens, when: {status: [2xx]}}}
+  - {name: uploads, ` + ofNever + `, settle: {to: request_bytes, when: {status: [2xx]}}}
+  - {name: time, ` + ofNever + `, settle: {to: milliseconds}}
+  - {name: sent, ` + ofNever + `, settle: {to: response_bytes}}
+  - {name: answered, ` + ofNever + `, settle: {to: tokens, when: {no_answer: false}}}
   - {name: logins, match: {paths: [/login]}, limits: [5/` + far + `], settle: {when: {status: [401]}}}
-  - {name: cookies, match: {paths: [/cookie]}, limits: [5/` + far + `], settle: {when: {headers: {set-cookie: "failed=*"}}}}
+  - name: cookies
+    match: {paths: [/cookie]}
+    limits: [5/` + far + `]
+    settle: {when: {headers: {set-cookie: "failed=*"}}}
   - {name: beyond, match: {paths: [/beyond]}, limits: [1000/` + far + `], settle: {to: tokens}}
   - name: bodies
     match: {paths: [/body]}
@@ -49,6 +55,7 @@ func TestAnswersThatNeverCame(t *testing.T) {
 				r.withoutBody(t, c, version)
 			})
 		}
+		r.random(t, c, d.versions())
 		r.deadlines(t, c)
 		r.repeated(t)
 		r.beyond(t)
@@ -59,7 +66,7 @@ func TestAnswersThatNeverCame(t *testing.T) {
 // unanswered: the proxy's own answer is none, whatever time was up. Nor is it the text that is
 // charged. What an upstream says is an answer.
 func (r *answerRig) unanswered(t *testing.T, c *clients, version string) {
-	const size = 40_000
+	const size = 2000 // with the headers in one packet, before any time is up
 	for _, step := range []struct {
 		name, do, route, header    string
 		status                     int
@@ -69,16 +76,17 @@ func (r *answerRig) unanswered(t *testing.T, c *clients, version string) {
 		{"idle timeout", "200", "idle", "", 504, size / 4, size, 150, 10},
 		{"stream duration", "200", "longest", "", 504, size / 4, size, 150, 10},
 		{"client's deadline", "200", "deadline", "grpc-timeout: 200m", 504, size / 4, size, 150, 10},
-		{"client's deadline of a gRPC call", "200", "deadline", "grpc-timeout: 200m; " + grpcType, 4, size / 4, size, 150, 10},
-		{"tries that all time out", "200", "per-try", "", 504, size / 4, size, 350, 10},
-		{"a try that times out, and a good one", "slow-once", "per-try", "", 200, size / 4, size, 150, 0},
+		{"deadline of a gRPC call", "200", "deadline", "grpc-timeout: 200m; " + grpcType, 4, size / 4, size, 150, 10},
+		{"tries that all time out", "200", "per-try", "", 504, size / 4, size, 1500, 10},
+		{"a try that times out, and a good one", "slow-once", "per-try", "", 200, size / 4, size, 350, 0},
 		{"upstream resets", "reset", "", "", 503, size / 4, size, 10, 10},
 		{"upstream says 504", "504 hello", "", "", 504, 0, 0, 10, 5},
 		{"upstream says 200", "200 " + strings.Repeat("x", 400), "", "", 200, size/4 + 100, size, 10, 400},
 		{"a filter says 418", "", "", "x-envoy-fault-abort-request: 418", 418, 0, 0, 0, 18},
 	} {
 		user := "u-" + strings.NewReplacer(" ", "-", ",", "", "'", "", "/", "").Replace(step.name+version)
-		request := c.request(t.Context(), t, "/never", size, "x-user-id: "+user, "x-do: "+step.do, "x-ms: 1000", "x-route: "+step.route)
+		request := c.request(t.Context(), t, "/never", size, "x-user-id: "+user, "x-do: "+step.do, "x-route: "+step.route)
+		request.Header.Set("x-ms", "2000")
 		for line := range strings.SplitSeq(step.header, "; ") {
 			if name, value, ok := strings.Cut(line, ": "); ok {
 				request.Header.Set(name, value)
@@ -104,16 +112,8 @@ func (r *answerRig) left(t *testing.T, c *clients, version string) {
 	}{{"one byte early", size, size - 1}, {"a chunked body", -1, size}, {"at once", 4_000_000_000, 1000}} {
 		user := "l-" + strings.ReplaceAll(step.name+version, " ", "-")
 		user = strings.ReplaceAll(user, "/", "")
-		ctx, leave := context.WithCancel(t.Context())
-		request := c.request(ctx, t, "/never", 0, "x-user-id: "+user, "x-id: "+user, "x-do: 200", "x-ms: 5000")
-		request.ContentLength = step.announced
-		request.Body = io.NopCloser(io.MultiReader(strings.NewReader(strings.Repeat("x", int(step.came))), ending(func() {
-			eventually(t, time.Minute, "the body to come", func() bool { return r.upstream.came(user).Load() == step.came })
-			time.Sleep(300 * time.Millisecond)
-			leave()
-			<-ctx.Done()
-		})))
-		require.Zero(t, c.send(version, request), step.name)
+		status := r.leaves(t, c, version, user, user, step.announced, step.came, 300*time.Millisecond)
+		require.Zero(t, status, step.name)
 		key := "&key=" + user
 		require.Equal(t, step.came, used(t, r.proxy, "uploads"+key), step.name)
 		require.Equal(t, step.came/4, used(t, r.proxy, "tokens"+key), step.name)
@@ -121,6 +121,68 @@ func (r *answerRig) left(t *testing.T, c *clients, version string) {
 		require.EqualValues(t, 10, used(t, r.proxy, "sent"+key), step.name)
 		require.Zero(t, used(t, r.proxy, "answered"+key), step.name)
 	}
+}
+
+// random: whatever becomes of requests at once, all together are charged what each is.
+func (r *answerRig) random(t *testing.T, c *clients, versions []string) {
+	var tokens, uploads atomic.Int64
+	unanswered := func(size int) {
+		tokens.Add(int64(max(size/4, 10)))
+		uploads.Add(int64(max(size, 10)))
+	}
+	atOnce(20, func(i int) {
+		dice := rand.New(rand.NewPCG(3, uint64(i)))
+		for j := range 8 {
+			id, version := fmt.Sprint("r-", i, "-", j), versions[dice.IntN(len(versions))]
+			size, said := dice.IntN(2000), dice.IntN(2000)
+			ask := func(do, route, more string) int {
+				request := c.request(t.Context(), t, "/never", size, "x-user-id: random", "x-ms: 1500", "x-do: "+do, more)
+				request.Header.Set("x-route", route)
+				return c.send(version, request)
+			}
+			switch dice.IntN(6) {
+			case 0:
+				ask("200", []string{"timeout", "idle", "longest", "per-try"}[dice.IntN(4)], "")
+				unanswered(size)
+			case 1:
+				ask("200", "deadline", "grpc-timeout: 150m")
+				unanswered(size)
+			case 2:
+				ask("reset", "", "")
+				unanswered(size)
+			case 3:
+				ask("504 no", "", "")
+			case 4:
+				ask("200 "+strings.Repeat("x", said), "", "")
+				tokens.Add(int64(max(size/4+said/4, 10)))
+				uploads.Add(int64(size)) // an answer costs what it says, also less than was held
+			default:
+				size *= 50
+				r.leaves(t, c, version, "random", id, int64(size+1+said), int64(size), 0)
+				unanswered(size)
+			}
+		}
+	})
+	require.Equal(t, tokens.Load(), used(t, r.proxy, "tokens&key=random"))
+	require.Equal(t, uploads.Load(), used(t, r.proxy, "uploads&key=random"))
+}
+
+// leaves sends a request of which only so much of the body comes, and leaves so long after it has.
+func (r *answerRig) leaves(
+	t *testing.T, c *clients, version, user, id string, announced, came int64, after time.Duration,
+) (status int) {
+	ctx, leave := context.WithCancel(t.Context())
+	request := c.request(ctx, t, "/never", 0, "x-user-id: "+user, "x-id: "+id, "x-do: 200", "x-ms: 5000")
+	request.ContentLength = announced
+	request.Body = io.NopCloser(io.MultiReader(strings.NewReader(strings.Repeat("x", int(came))), ending(func() {
+		for begin := time.Now(); r.upstream.came(id).Load() < came && time.Since(begin) < time.Minute; {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(after)
+		leave()
+		<-ctx.Done()
+	})))
+	return c.send(version, request)
 }
 
 // ending is a reader that does something in place of its first read, and then fails.
@@ -158,7 +220,8 @@ func (r *answerRig) deadlines(t *testing.T, c *clients) {
 	var timedOut, limited atomic.Int32
 	atOnce(40, func(i int) {
 		version := []string{"HTTP/1", "HTTP/2"}[i%2]
-		switch c.send(version, c.request(t.Context(), t, "/login", 10, "x-do: 401", "x-ms: 500", "x-route: deadline", "grpc-timeout: 100m")) {
+		login := c.request(t.Context(), t, "/login", 10, "x-do: 401", "x-ms: 500", "x-route: deadline", "grpc-timeout: 100m")
+		switch c.send(version, login) {
 		case http.StatusGatewayTimeout:
 			timedOut.Add(1)
 		case denied:
@@ -197,7 +260,8 @@ func (r *answerRig) beyond(t *testing.T) {
 // request is a POST with a body of so many bytes and these headers.
 func (c *clients) request(ctx context.Context, t *testing.T, path string, size int, headers ...string) *http.Request {
 	t.Helper()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.address+path, strings.NewReader(strings.Repeat("x", size)))
+	body := strings.NewReader(strings.Repeat("x", size))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.address+path, body)
 	require.NoError(t, err)
 	for _, line := range headers {
 		if name, value, ok := strings.Cut(line, ": "); ok {

@@ -223,7 +223,7 @@ var answeringRoutes = []struct{ name, action string }{
 	{"idle", "route: {cluster: upstream, idle_timeout: 0.2s}"},
 	{"longest", "route: {cluster: upstream, max_stream_duration: {max_stream_duration: 0.2s}}"},
 	{"deadline", "route: {cluster: upstream, max_stream_duration: {grpc_timeout_header_max: 0s}}"},
-	{"per-try", `route: {cluster: upstream, retry_policy: {retry_on: "5xx", num_retries: 1, per_try_timeout: 0.2s}}`},
+	{"per-try", `route: {cluster: upstream, retry_policy: {retry_on: "5xx", num_retries: 3, per_try_timeout: 0.4s}}`},
 	{"retry", `route: {cluster: upstream, retry_policy: {retry_on: "5xx,reset", num_retries: 1}}`},
 	{"redirect", "route: {cluster: upstream, internal_redirect_policy: {}}"},
 	{"direct", "direct_response: {status: 404}"},

@@ -2,6 +2,7 @@ package settle
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,6 +10,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // held is what each request of these tests held.
@@ -188,6 +190,46 @@ func TestCost(t *testing.T) {
 		require.Equal(t, step.by, by, "%s, %+v", step.settle, step.answer)
 	}
 }
+
+// TestLeavingEarlyIsNotCheaper: by any rule, who leaves pays no less than was held, no less the
+// later that is, and no more than max.
+func TestLeavingEarlyIsNotCheaper(t *testing.T) {
+	dice := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		pick := func(of ...string) string { return of[dice.IntN(len(of))] }
+		p := hosttest.Policy(t, `{"name":"r","limits":["10000/1h"],"cost":100,"settle":{"to":`+
+			pick(`"cost"`, `"tokens"`, `"input_tokens"`, `"output_tokens"`, `"request_bytes"`, `"response_bytes"`, `"milliseconds"`, `{"header":"c"}`, `{"trailer":"c"}`)+
+			`,"unknown":`+pick(`0`, `"cost"`)+pick(``, `,"max":60`, `,"max":4294967295`)+
+			`,"when":`+pick(`{}`, `{"status":[401]}`, `{"grpc_status":[7],"headers":{"x":"y"}}`)+`}}`)
+		s := p.Rules[0].Settle
+		before := min(held, s.Max)
+		left := gone{}
+		for range 20 {
+			units, by := Cost(&p.Rules[0], held, &left)
+			require.NotEqual(t, decide.ByNone, by, "%+v", s)
+			require.GreaterOrEqual(t, units, before, "%+v", s)
+			require.LessOrEqual(t, units, s.Max, "%+v", s)
+			known := map[policy.Settled]int64{
+				policy.SettleRequestBytes: left.came, policy.SettleMilliseconds: left.ns / 1e6,
+				policy.SettleTokens: left.came / 4, policy.SettleInputTokens: left.came / 4,
+			}[s.To]
+			require.GreaterOrEqual(t, int64(units), min(known, int64(s.Max)), "%+v", s)
+			before = units
+			left.came += dice.Int64N(1 << (1 + dice.IntN(34)))
+			left.ns += dice.Int64N(1 << (1 + dice.IntN(50)))
+		}
+	}
+}
+
+// gone is a client that has left before there was an answer.
+type gone struct {
+	answer
+	came int64 // of its body
+	ns   int64
+}
+
+func (g *gone) RequestBytes() int64 { return g.came }
+func (g *gone) DurationNs() int64   { return g.ns }
 
 // Slots are free again, whatever the answer.
 func TestCostOfSlots(t *testing.T) {
