@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -60,6 +61,7 @@ func TestAnswersThatNeverCame(t *testing.T) {
 		r.repeated(t)
 		r.beyond(t)
 		r.noTraps(t)
+		r.slowToAsk(t, d)
 	})
 }
 
@@ -191,6 +193,29 @@ type ending func()
 func (e ending) Read([]byte) (int, error) {
 	e()
 	return 0, io.ErrUnexpectedEOF
+}
+
+// slowToAsk: a client that does not send its body in time is answered 408 by the proxy, and pays for
+// what it sent.
+func (r *answerRig) slowToAsk(t *testing.T, d driver) {
+	const manager = "          stat_prefix: ingress\n"
+	r = &answerRig{upstream: r.upstream, accessLog: r.accessLog, proxy: r.another(t, d, proxyOptions{
+		policy: neverPolicy, edit: replacing(manager, manager+"          request_timeout: 0.5s\n"),
+	})}
+	c := newClients(t, r.address, r.upstream)
+	for _, version := range d.versions() {
+		user := "s-" + version[len("HTTP/"):]
+		over := make(chan struct{})
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotFirstResponseByte: func() { close(over) }})
+		request := c.request(ctx, t, "/never", 0, "x-user-id: "+user, "x-do: 200")
+		request.ContentLength, request.Body = 3000, io.NopCloser(
+			io.MultiReader(strings.NewReader(strings.Repeat("x", 2000)), ending(func() { <-over })))
+		require.Equal(t, http.StatusRequestTimeout, c.send(version, request), version)
+		require.EqualValues(t, 2000, used(t, r.proxy, "uploads&key="+user))
+		require.EqualValues(t, 500, used(t, r.proxy, "tokens&key="+user))
+		require.Zero(t, used(t, r.proxy, "answered&key="+user))
+	}
+	r.noTraps(t)
 }
 
 // withoutBody: what the headers end has a body of 0 bytes, and what comes in chunks may have any.
