@@ -137,10 +137,10 @@ func (r *answerRig) random(t *testing.T, c *clients, versions []string) {
 		for j := range 8 {
 			id, version := fmt.Sprint("r-", i, "-", j), versions[dice.IntN(len(versions))]
 			size, said := dice.IntN(2000), dice.IntN(2000)
-			ask := func(do, route, more string) int {
+			ask := func(do, route, more string) {
 				request := c.request(t.Context(), t, "/never", size, "x-user-id: random", "x-ms: 1500", "x-do: "+do, more)
 				request.Header.Set("x-route", route)
-				return c.send(version, request)
+				c.send(version, request)
 			}
 			switch dice.IntN(6) {
 			case 0:

@@ -31,7 +31,7 @@ func TestALimitFromTheRequest(t *testing.T) {
 	require.Equal(t, []uint32{7, 3, 0, 2}, limits)
 	require.Equal(t, []uint32{7, 90, 1, 2}, most)
 	require.EqualValues(t, 90, r.Limits[1].Units, "the log remembers what any request may use")
-	require.EqualValues(t, uint32(math.MaxUint32), r.Settle.Max, "an answer may take more than any request may use")
+	require.Equal(t, uint32(math.MaxUint32), r.Settle.Max, "an answer may take more than any request may use")
 	require.True(t, r.Overrides[0].Raises(r), "a request may say 0")
 }
 

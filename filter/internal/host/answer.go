@@ -1,7 +1,6 @@
 package host
 
 import (
-	"encoding/binary"
 	"slices"
 	"strconv"
 	"strings"
@@ -388,20 +387,3 @@ func (a *ended) ResponseBytes() int64 {
 func (*ended) DurationNs() int64 { return theProxy.amount("request\x00duration") }
 
 func (a *ended) Usage() (usage.Usage, bool) { return a.said, a.read }
-
-// Status is the status of the response, 0 where there is none.
-func (p *proxy) Status() uint16 { return uint16(p.amount("response\x00code")) }
-
-// amount is a number of the request, 0 where the proxy does not know it.
-func (p *proxy) amount(path string) int64 {
-	n, _ := p.number(path)
-	return n
-}
-
-func (p *proxy) number(path string) (int64, bool) {
-	text, ok := p.Attribute(path)
-	if !ok || len(text) != 8 {
-		return 0, false
-	}
-	return int64(binary.LittleEndian.Uint64([]byte(text))), true
-}

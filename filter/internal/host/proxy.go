@@ -9,6 +9,7 @@
 package host
 
 import (
+	"encoding/binary"
 	"unsafe"
 
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -109,6 +110,24 @@ func (p *proxy) Attribute(path string) (string, bool) {
 		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
 	arena.active = false
 	return p.text(status)
+}
+
+// Status is the status of the response, 0 where there is none.
+func (p *proxy) Status() uint16 { return uint16(p.amount("response\x00code")) }
+
+// amount is a number of the request, 0 where the proxy does not know it.
+func (p *proxy) amount(path string) int64 {
+	n, _ := p.number(path)
+	return n
+}
+
+// number is a number of the request, if the proxy knows it.
+func (p *proxy) number(path string) (int64, bool) {
+	text, ok := p.Attribute(path)
+	if !ok || len(text) != 8 {
+		return 0, false
+	}
+	return int64(binary.LittleEndian.Uint64([]byte(text))), true
 }
 
 // SetState stores a value as the request's filter state "wasm."+name. It reports
