@@ -25,7 +25,17 @@ type Service struct {
 }
 
 // store is in memory, and may lose it.
-type store struct{ *quota.Memory }
+type store struct {
+	*quota.Memory
+	anew bool // it has lost it
+}
+
+// Age implements quota.Store.
+func (s *store) Age(ctx context.Context) (ns int64, anew bool, err error) {
+	ns, _, err = s.Memory.Age(ctx)
+	anew, s.anew = s.anew, false
+	return ns, anew, err
+}
 
 type timer struct {
 	atNs int64
@@ -35,7 +45,8 @@ type timer struct {
 // New returns a service with that clock.
 func New(tb testing.TB, now func() int64) *Service {
 	tb.Helper()
-	s := &Service{tb: tb, now: now, store: &store{quota.NewMemory(now).Aged()}}
+	s := &Service{tb: tb, now: now, store: &store{Memory: quota.NewMemory(now).Aged()}}
+	s.watch()
 	s.Restart()
 	return s
 }
@@ -47,8 +58,17 @@ func (s *Service) Restart() {
 	s.service = service
 }
 
-// Forget has the store lose all that it knows.
-func (s *Service) Forget() { s.store.Memory = quota.NewMemory(s.now) }
+// Forget has the store lose all that it knows. The service sees it within quota.WatchEvery, and has
+// its streams end: see Stream.Ending.
+func (s *Service) Forget() { s.store.Memory, s.store.anew = quota.NewMemory(s.now), true }
+
+// watch has the service watch its store.
+func (s *Service) watch() {
+	if s.service != nil {
+		s.service.Watch()
+	}
+	s.AfterFunc(int64(quota.WatchEvery), s.watch)
+}
 
 // NowNs implements quota.Clock.
 func (s *Service) NowNs() int64 { return s.now() }

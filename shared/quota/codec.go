@@ -139,6 +139,7 @@ func (g *Grant) fields(c *coder) {
 	c.flag(8, &g.Failed)
 	c.flag(9, &g.Held)
 	c.flag(10, &g.Stated)
+	c.flag(11, &g.Starting)
 	for c.list(); item(c, 6, &g.Windows, MaxWindows, 0); {
 		for w := &g.Windows[c.index()]; c.next(); {
 			c.u32(1, &w.Used)

@@ -126,7 +126,7 @@ type Result uint8
 const (
 	Granted     Result = 1 + iota
 	Denied             // some part has too few units left
-	Unavailable        // the store did not answer for one of the keys, or it counts in 16 other windows
+	Unavailable        // one of the keys could not be decided: its part has Failed
 	Unknown            // a definition that the stream has not sent or the service has dropped
 	Busy               // the service takes no more asks of this stream now
 )
@@ -135,7 +135,7 @@ const (
 type Answer struct {
 	ID     uint32
 	Result Result
-	Grants []Grant // one for each part, where Result is Granted or Denied
+	Grants []Grant // one for each part, where Result is Granted, Denied or Unavailable
 }
 
 // Grant is what one part got, and how its key stands. In an answer that denies,
@@ -146,11 +146,14 @@ type Grant struct {
 	Leased  bool  // units may be kept for later requests; otherwise the rest goes back at once
 	ValidNs int64 // how long units may be spent, from the moment before the ask was sent
 	Denied  bool
-	Failed  bool  // of a part in shadow: its key could not be decided
+	Failed  bool  // the key could not be decided: the store did not answer, or it counts in 16 other windows
 	WaitNs  int64 // where Denied: until the cost passes if nobody else asks; limit.Never
 	Held    bool  // where Denied: only what is held leaves no room
 	Stated  bool  // the part's Level is noted; of a service that knows levels
-	Windows []Standing
+	// Starting is why a part has Failed whose level is noted: the store has no state yet, for WaitNs
+	// more, in which workers state what they hold.
+	Starting bool
+	Windows  []Standing
 }
 
 // Standing is how one window of a key stands over all proxies.

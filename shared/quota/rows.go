@@ -43,9 +43,9 @@ func (r *Row) dueNs() int64 {
 // Rows are what workers hold of a key. nil holds nothing.
 type Rows struct {
 	Rows []Row
-	// QuietNs is until when nothing is granted: the store has lost what workers had stated,
-	// and they state it anew.
-	QuietNs int64
+	// Starting says that the store has no state yet: workers state what they hold, and nothing
+	// is granted.
+	Starting bool
 }
 
 // Held is how many units are held.
@@ -113,7 +113,7 @@ func (r *Rows) expiryNs() int64 {
 	if r == nil {
 		return 0
 	}
-	expiry := r.QuietNs
+	expiry := int64(0)
 	for i := range r.Rows {
 		expiry = max(expiry, r.Rows[i].dueNs())
 	}
@@ -124,7 +124,6 @@ func (r *Rows) shift(delta int64) {
 	if r == nil {
 		return
 	}
-	r.QuietNs += delta
 	for i := range r.Rows {
 		r.Rows[i].SaidNs += delta
 	}
@@ -224,19 +223,28 @@ func (s *State) mostHeld(slots *limit.Window) uint32 {
 
 // room is how many units the part may hold beside what others hold and the worker's own.
 func (s *State) room(p *Part, slots *limit.Window, own uint32, row *Row) (units uint32, ok bool) {
+	left := s.leftBeside(slots, own, row)
+	switch {
+	case p.Cost == 0:
+		return 0, true
+	case left < p.Cost || s.Rows.Starting:
+		return 0, false
+	}
+	return min(left, max(p.Waiting, p.Cost)), true
+}
+
+// leftBeside is how many units are left beside what others hold and the worker's own.
+func (s *State) leftBeside(slots *limit.Window, own uint32, row *Row) uint32 {
 	left := s.Left(Terms{})
 	if !slots.Unlimited {
 		left = min(left, slots.Limit)
 	}
-	held := limit.AddSaturating(s.Rows.beside(row), own)
-	left -= min(left, held)
-	switch {
-	case p.Cost == 0:
-		return 0, true
-	case left < p.Cost || s.NowNs < s.Rows.QuietNs:
-		return 0, false
-	}
-	return min(left, max(p.Waiting, p.Cost)), true
+	return left - min(left, limit.AddSaturating(s.Rows.beside(row), own))
+}
+
+// AwaitsStart reports whether nothing but the store's start keeps a part from its cost.
+func (s *State) AwaitsStart(p *Part, slots *limit.Window) bool {
+	return s.Rows.Starting && p.Cost > 0 && s.leftBeside(slots, p.Held, s.Rows.find(p.Worker)) >= p.Cost
 }
 
 // HasRoom reports whether a cost would be held.
@@ -265,5 +273,5 @@ func (s *State) HeldWaitNs(cost uint32, slots *limit.Window) (wait int64, heldBa
 	if wait = s.WaitNs(cost); wait != 0 {
 		return wait, false
 	}
-	return max(limit.HeldRetryNs, s.Rows.QuietNs-s.NowNs), true
+	return limit.HeldRetryNs, true
 }

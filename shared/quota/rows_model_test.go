@@ -14,7 +14,10 @@ import (
 
 var histories = flag.Int("histories", 60, "how many random histories of what workers state have to hold, for each shape")
 
-const holdNs = 10 * second
+const (
+	holdNs  = 10 * second
+	startNs = 4 * second // of a store that has lost its state
+)
 
 // stater is a worker with requests that run: its account, and what the exact limiter knows.
 type stater struct {
@@ -79,6 +82,7 @@ func (h *holders) begin() {
 
 func (h *holders) step(t *testing.T) {
 	h.Roll(h.NowNs + h.r.Int64N([]int64{ms, 30 * ms, second}[h.r.IntN(3)]))
+	h.Rows.Starting = h.Rows.Starting && h.NowNs-h.lostNs < startNs
 	h.deliver()
 	w := h.workers[h.r.IntN(len(h.workers))]
 	switch n := h.r.IntN(40); {
@@ -94,7 +98,10 @@ func (h *holders) step(t *testing.T) {
 		}
 		h.mail = slices.DeleteFunc(h.mail, func(m said) bool { return !m.back }) // else what is repeated counts again
 		h.Usages, h.lostNs = make([]limit.Usage, len(h.Windows)), h.NowNs
-		h.Rows = &Rows{QuietNs: h.NowNs + holdNs/limit.HoldParts}
+		h.Rows = &Rows{Starting: true}
+		for _, w := range h.workers { // its stream ends, and it states what it holds on another
+			w.saidNs, w.sentNs = h.NowNs-holdNs, 0
+		}
 	case n == 2 && h.lies:
 		h.lie(t)
 	case n < 15:

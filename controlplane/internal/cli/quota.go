@@ -176,8 +176,6 @@ func (o *quotaOptions) open(ctx context.Context, log *slog.Logger, proxyCAs func
 
 func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (quota.Store, error) {
 	if o.store == quotaMemory {
-		log.Info("the memory store begins without state: of rules with settle or algorithm concurrency it grants nothing for an eighth of hold and 4s, " +
-			"while proxies state what they hold")
 		return quota.NewMemory(quota.SteadyClock()), nil
 	}
 	s, err := redisstore.Open(ctx, redisstore.Options{URL: o.store, PasswordFile: o.passwordFile, Log: log})

@@ -36,7 +36,7 @@ func (c *counts) result(r Result) {
 		return
 	case Late:
 		c.late.Add(1)
-	case Swapped, Differs:
+	case Swapped, Differs, Young:
 	}
 	c.degraded.Store(0)
 }

@@ -71,6 +71,7 @@ type outcome struct {
 	leased    bool // units may be kept for later requests
 	waitNs    int64
 	heldBack  bool // only what is held leaves no room
+	holds     bool // it holds units, or says that they would be: not while the store is starting
 	stated    bool // what the worker has stated is noted
 	charged   charge
 	standings []lease.Standing
@@ -114,6 +115,9 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 		changed = true
 	case Inspect:
 		o.judge(&s, o.n)
+	}
+	if errors.Is(o.err, ErrStarting) {
+		o.waitNs = r.startsNs()
 	}
 	if o.againNs == 0 && o.what != giveUp {
 		for i := range s.Windows {

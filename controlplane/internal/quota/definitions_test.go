@@ -118,7 +118,7 @@ func TestOthersWindowsGoOn(t *testing.T) {
 // TestTheSeventeenthWindow: a key counts in 16 windows. What asks for one more is
 // refused and logged; the others go on, and a window that ends makes room.
 func TestTheSeventeenthWindow(t *testing.T) {
-	b := newRig(t)
+	b := old(t)
 	var log strings.Builder
 	s, err := NewService(t.Context(), Options{Store: b.store, Clock: b.clock, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)

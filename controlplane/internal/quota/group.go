@@ -91,10 +91,10 @@ func (g *group) answer() {
 		return
 	}
 	a := lease.Answer{ID: g.id, Result: g.result}
-	if g.result == lease.Denied {
+	if g.result != lease.Granted {
 		g.look()
 	}
-	if g.result == lease.Granted || g.result == lease.Denied {
+	if g.result == lease.Granted || g.result == lease.Denied || g.result == lease.Unavailable {
 		for i := range g.operations {
 			s.grants = append(s.grants, g.grant(i))
 		}
@@ -121,7 +121,11 @@ func (g *group) look() {
 func (g *group) grant(i int) lease.Grant {
 	o := &g.operations[i]
 	if o.err != nil && o.what == Hit { // Denied is for proxies that do not know Failed
-		return lease.Grant{Failed: true, Denied: true, WaitNs: second}
+		p := lease.Grant{Failed: true, Denied: true, WaitNs: second}
+		if errors.Is(o.err, ErrStarting) {
+			p.Starting, p.Stated, p.WaitNs = true, true, o.waitNs
+		}
+		return p
 	}
 	p := lease.Grant{Denied: o.denied || o.what == count, WaitNs: o.waitNs, Held: o.heldBack, Stated: o.stated && o.err == nil, Windows: o.standings}
 	if g.result == lease.Granted && o.units > 0 {

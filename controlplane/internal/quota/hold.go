@@ -14,10 +14,11 @@ func (o *operation) hold(s *lease.State) (changed bool) {
 	case p.Inspect:
 		return false
 	case p.Number == 0:
-		if o.judgeHeld(s, p.Cost); o.denied || p.Cost == 0 {
+		if o.judgeHeld(s, p.Cost); o.denied || o.err != nil || p.Cost == 0 {
 			return false
 		}
 		s.Add(p.Cost, lease.Terms{})
+		o.holds = true
 		return true
 	}
 	units, ok, stated, err := s.Say(p, o.slots)
@@ -26,10 +27,9 @@ func (o *operation) hold(s *lease.State) (changed bool) {
 		return false
 	}
 	o.stated = true
-	o.units, o.validNs = units, o.slots.EighthNs()
+	o.units, o.validNs, o.holds = units, o.slots.EighthNs(), units > 0
 	if !ok {
-		o.denied = true
-		o.waitNs, o.heldBack = s.HeldWaitNs(p.Cost, o.slots)
+		o.refuse(s, p)
 	}
 	return stated
 }
@@ -37,9 +37,18 @@ func (o *operation) hold(s *lease.State) (changed bool) {
 // judgeHeld finds out whether units are left beside what is held.
 func (o *operation) judgeHeld(s *lease.State, units uint32) {
 	if !s.HasRoom(units, o.slots) {
-		o.denied = true
-		o.waitNs, o.heldBack = s.HeldWaitNs(units, o.slots)
+		o.refuse(s, &lease.Part{Cost: units})
 	}
+}
+
+// refuse says why a part does not get its cost.
+func (o *operation) refuse(s *lease.State, p *lease.Part) {
+	if s.AwaitsStart(p, o.slots) {
+		o.err = ErrStarting
+		return
+	}
+	o.denied = true
+	o.waitNs, o.heldBack = s.HeldWaitNs(p.Cost, o.slots)
 }
 
 var errWorkers = fmt.Errorf("the stream has stated what %d workers hold: a further one takes a stream of its own",

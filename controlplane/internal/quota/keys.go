@@ -51,7 +51,7 @@ type key struct {
 	sentNs  int64         // when the swap left, by the service's clock
 	slackNs int64         // how much later the store may carry it out
 	untilNs int64         // when the first window ends that it counts in
-	sinceNs int64         // since when the store has its state, as far as is known
+	startNs int64         // until when the store is starting, by its clock and as far as is known
 	cached  *list.Element // unless busy
 	bytes   int           // of it while it is cached
 }
@@ -148,8 +148,12 @@ func (k *key) prepare(localNs, now int64) Swap {
 		k.firstNs, k.late = localNs, 0
 	}
 	k.sentNs = localNs
-	s := Swap{Key: k.id, Domain: k.domain, Old: k.nonce, UntilNs: math.MaxInt64, Fresh: k.nonce == nil && k.holds(), SinceNs: k.sinceNs}
-	if k.reads = !k.decide(now); k.reads {
+	s := Swap{Key: k.id, Domain: k.domain, Old: k.nonce, UntilNs: math.MaxInt64}
+	k.reads = !k.decide(now)
+	if slices.ContainsFunc(k.swap, func(o *operation) bool { return o.holds }) {
+		s.AgeNs = StartingNs
+	}
+	if k.reads {
 		return s
 	}
 	k.value = k.record.append(k.value[:0], random())
@@ -166,8 +170,9 @@ func (k *key) prepare(localNs, now int64) Swap {
 // that changed it.
 func (k *key) decide(now int64) (changed bool) {
 	if k.record == nil {
-		k.record = &record{generation: random(), State: lease.State{NowNs: now}, sinceNs: k.sinceNs}
+		k.record = &record{generation: random(), State: lease.State{NowNs: now}}
 	}
+	k.record.startNs = k.startNs
 	k.slackNs, k.untilNs = math.MaxInt64, math.MaxInt64
 	for _, o := range k.swap {
 		changed = o.carryOut(k.record, now) || changed
@@ -175,11 +180,6 @@ func (k *key) decide(now int64) (changed bool) {
 		k.untilNs = min(k.untilNs, o.untilNs)
 	}
 	return changed
-}
-
-// holds reports whether some operation holds units until an answer is known.
-func (k *key) holds() bool {
-	return slices.ContainsFunc(k.swap, func(o *operation) bool { return o.slots != nil })
 }
 
 // learn takes over the value that is in the store.
@@ -204,10 +204,9 @@ func (k *key) finish(r Result) (done bool, err error) {
 	case Swapped:
 		k.nonce = append(k.nonce[:0], k.value[:NonceBytes]...)
 		return true, nil
+	case Young:
+		k.startNs = r.NowNs - r.AgeNs + StartingNs
 	case Differs, Late:
-	}
-	if r.SinceNs != 0 {
-		k.sinceNs = r.SinceNs
 	}
 	if err := k.learn(r.Value); err != nil {
 		return true, err
@@ -291,9 +290,6 @@ func (s *Service) swapped(k *key, r Result) {
 		s.unusable(r.Err)
 	}
 	done, err := k.finish(r)
-	if r.SinceNs != 0 {
-		s.sinceNs = r.SinceNs
-	}
 	if r.Outcome != Failed { // one that only read was late if something changes by the store's clock
 		s.clock.note(k.sentNs, r.NowNs, r.Outcome == Late || k.reads && !done)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"maps"
+	"math"
 	"sync"
 	"time"
 )
@@ -66,7 +67,7 @@ func NewMemory(now func() int64) *Memory {
 // Aged makes the store one that has lost nothing, however short it has been there: nobody
 // holds anything of it.
 func (m *Memory) Aged() *Memory {
-	m.sinceNs = -1
+	m.sinceNs = math.MinInt64 / 2
 	return m
 }
 
@@ -90,7 +91,7 @@ func (m *Memory) swap(s *Swap) Result {
 	if now >= m.sweepNs || now < m.sweepNs-linger { // or the clock was set back
 		m.sweep(now)
 	}
-	m.sinceNs = min(m.sinceNs, now) // the clock was set back
+	age := m.age(now)
 	in := &m.values[s.Key[0]]
 	there, held := in.values[s.Key]
 	takes := 0
@@ -102,11 +103,10 @@ func (m *Memory) swap(s *Swap) Result {
 	}
 	r := Result{Value: there.value, NowNs: now}
 	switch {
-	case s.New == nil || !isNonce(there.value, s.Old), s.Fresh && there.value == nil && s.SinceNs != m.sinceNs:
+	case age < s.AgeNs:
+		r.Outcome, r.AgeNs = Young, age
+	case s.New == nil || !isNonce(there.value, s.Old):
 		r.Outcome = Differs
-		if s.Fresh && there.value == nil {
-			r.SinceNs = m.sinceNs
-		}
 	case now < s.AtNs-s.SlackNs || now > s.AtNs+s.SlackNs || now >= s.UntilNs:
 		r.Outcome = Late
 	default:
@@ -119,6 +119,20 @@ func (m *Memory) swap(s *Swap) Result {
 		return Result{Outcome: Swapped, NowNs: now}
 	}
 	return r
+}
+
+// age is for how long the store has had its state: since now, if its clock was set back before
+// that began.
+func (m *Memory) age(now int64) int64 {
+	m.sinceNs = min(m.sinceNs, now)
+	return now - m.sinceNs
+}
+
+// Age implements Store. What a Memory has lost is lost with its service, so it is never another.
+func (m *Memory) Age(context.Context) (ns int64, anew bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.age(m.now()), false, nil
 }
 
 // take counts more bytes of a domain's values, or fewer, and reports whether there is

@@ -70,6 +70,7 @@ func (w waiter) finished(*operation) { close(w) }
 func (o *operation) judge(s *lease.State, units uint32) {
 	if o.slots != nil {
 		o.judgeHeld(s, units)
+		o.holds = units > 0 && !o.denied && o.err == nil
 		return
 	}
 	if s.Left(lease.Terms{}) < units {

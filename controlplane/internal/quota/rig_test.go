@@ -50,6 +50,13 @@ type odd struct {
 	Store
 	bend  func(swaps []Swap, done func(int, Result)) bool // true = it has called done
 	swaps atomic.Int64
+	anew  bool  // Age says so
+	err   error // of Age
+}
+
+func (s *odd) Age(ctx context.Context) (int64, bool, error) {
+	ns, _, _ := s.Store.Age(ctx)
+	return ns, s.anew, s.err
 }
 
 func (s *odd) Swap(ctx context.Context, swaps []Swap, done func(int, Result)) {

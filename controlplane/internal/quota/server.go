@@ -113,16 +113,21 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	}, nil)
 }
 
-// Run notes in the store which processes are alive, until ctx ends.
+// Run notes in the store which processes are alive, and watches the store, until ctx ends.
 func (s *Server) Run(ctx context.Context) {
-	tick := time.NewTicker(heartbeat)
+	go every(ctx, WatchEvery, s.service.Watch) // a heartbeat may wait for the store
+	every(ctx, heartbeat, s.service.Heartbeat)
+}
+
+func every(ctx context.Context, period time.Duration, do func()) {
+	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			s.service.Heartbeat()
+			do()
 		}
 	}
 }
@@ -180,7 +185,7 @@ func (s *Server) run(c *conversation, guest Guest) error {
 			if err := c.flush(); err != nil {
 				return err
 			}
-			if s.service.Draining() {
+			if c.Ending() || s.service.Draining() {
 				return c.finish(s.service)
 			}
 		case err := <-c.failed:

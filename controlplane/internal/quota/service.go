@@ -74,7 +74,7 @@ type Service struct {
 	mu       sync.Mutex
 	clock    clock
 	keys     keys
-	sinceNs  int64 // since when the store has its state, as far as is known
+	startNs  int64 // until when the store is starting, by the service's clock
 	open     share // of streams
 	unsent   share
 	kept     share
@@ -124,6 +124,7 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 	s.log, s.silent = lograte.NewLimit(burstLines).Logger(o.Log), lograte.NewEvery(silentEvery).Logger(o.Log)
 	s.open, s.unsent, s.kept = newShares()
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	s.Watch() // a store without state begins now, whatever else a service has to wait for
 	if err := s.agree(ctx, func() []byte { return s.firstSecret(ctx) }); err != nil {
 		s.cancel()
 		return nil, err
@@ -286,9 +287,6 @@ func (s *Service) next() (ready []*key, swaps []Swap) {
 			s.underWay++
 			ready = append(ready, k)
 			now := s.o.Clock.NowNs()
-			if k.sinceNs == 0 {
-				k.sinceNs = s.sinceNs
-			}
 			swaps = append(swaps, k.prepare(now, now+s.clock.aheadNs))
 		}
 		s.keys.ready = s.keys.ready[:0]

@@ -17,6 +17,10 @@ type Store interface {
 	// returned. It never repeats a swap of which it does not know whether it was
 	// carried out.
 	Swap(ctx context.Context, swaps []Swap, done func(i int, r Result))
+	// Age says how long the store has had its state: of several servers, the one that has had
+	// it for the shortest time. What has none begins with its first Age, or Swap with an AgeNs.
+	// anew says that some server has another state than at the last call.
+	Age(ctx context.Context) (ns int64, anew bool, err error)
 	// Live notes that the process of a domain is alive, and returns how many of
 	// the domain have been noted within the last LiveFor.
 	Live(ctx context.Context, domain string, process uint64) (int, error)
@@ -40,10 +44,7 @@ type Swap struct {
 	SlackNs  int64  // how far the store's clock may be from AtNs
 	UntilNs  int64  // the store's clock must be before this instant
 	ExpireNs int64  // when the value may be forgotten, by the store's clock
-	// Fresh says that the decision counts on there having been no value since SinceNs: where
-	// none is there, and the store has its state since another instant, it Differs.
-	Fresh   bool
-	SinceNs int64
+	AgeNs    int64  // for how long the store must have had its state, or the swap is Young; 0 = it need not
 }
 
 // NonceBytes is the size of the random number that a value begins with. Each
@@ -62,6 +63,7 @@ const (
 	Swapped Outcome = iota
 	Differs         // another value is there, or none; or it was only read: Result.Value
 	Late            // the store's clock is too far from AtNs, or not before UntilNs; Result.Value is there
+	Young           // the store has not had its state for AgeNs, but for Result.AgeNs; Result.Value is there
 	Failed          // the store did not answer, or refused: whether it swapped is not known
 )
 
@@ -70,6 +72,6 @@ type Result struct {
 	Outcome Outcome
 	Value   []byte // what is in the store, unless Swapped or Failed; nil = nothing
 	NowNs   int64  // the store's clock, unless Failed
-	SinceNs int64  // of a Fresh swap that Differs, where no value is there: since when the store has its state
+	AgeNs   int64  // of Young
 	Err     error  // of Failed
 }

@@ -49,6 +49,7 @@ type Stream struct {
 	domain  *domain
 	process uint64
 	closed  bool
+	ending  bool // the worker is to state what it holds anew, on another stream
 	woken   bool
 	waits   bool // in Wait
 	waiting []*group
@@ -357,6 +358,13 @@ func (st *Stream) Idle() bool {
 	st.service.mu.Lock()
 	defer st.service.mu.Unlock()
 	return st.open == 0 && len(st.answers) == 0
+}
+
+// Ending reports whether the stream is to end: see Service.Watch.
+func (st *Stream) Ending() bool {
+	st.service.mu.Lock()
+	defer st.service.mu.Unlock()
+	return st.ending
 }
 
 // Close ends the stream. What is being granted to it is given back.

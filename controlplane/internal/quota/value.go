@@ -22,7 +22,7 @@ import (
 // A window and its usage are varints, signed ones in zigzag:
 //
 //	pays      by window: see limit.Window.Pays                    version 2, as what follows
-//	quiet     until when nothing is granted, from the time on
+//	0
 //	rows      how many; each is worker (8 bytes) · since · number · charged · held ·
 //	          time − when it was said · hold: what proxies hold of the key
 //
@@ -54,7 +54,7 @@ var (
 // does not have.
 type record struct {
 	generation uint64 // random when made; changed by what takes usages away
-	sinceNs    int64  // of a new one: since when the store has its state
+	startNs    int64  // until when the store is starting, as far as is known; not in the value
 	lease.State
 }
 
@@ -242,17 +242,14 @@ func (c *coder) log(u *limit.Usage) {
 // rows goes over what only a value with rows has.
 func (c *coder) rows(r *record) {
 	if c.reads {
-		r.Rows = &lease.Rows{QuietNs: r.NowNs}
+		r.Rows = &lease.Rows{}
 	}
 	for i := range r.Windows {
 		number(c, &r.Windows[i].Pays, maxUnits)
 	}
-	quiet, n := max(r.Rows.QuietNs-r.NowNs, 0), len(r.Rows.Rows)
+	quiet, n := int64(0), len(r.Rows.Rows) // how long releases before have waited for a store to start
 	number(c, &quiet, uint64(maxInstant-r.NowNs))
 	number(c, &n, lease.MaxRows)
-	if c.reads {
-		r.Rows.QuietNs = r.NowNs + quiet
-	}
 	for i := 0; i < n && c.err == nil; i++ {
 		if c.reads {
 			r.Rows.Rows = append(r.Rows.Rows, lease.Row{SaidNs: r.NowNs})

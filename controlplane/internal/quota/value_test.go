@@ -31,7 +31,7 @@ func TestValues(t *testing.T) {
 		"e2cfe6dbe8cb170380b09dc2df01000000028080909f85dae8cb17028094ebdc03010480b09dc2df0100000003000580b09dc2df010000000909008090efdfcfdae8cb170080d4f4d0de0a"
 	for r, want := range map[*record]string{
 		example(): nonce + "01" + plain,
-		heldExample(): nonce + "02" + plain + "09000000008094ebdc0302" + "080706050403020101ac020502c0843d80c0fc82aa02" +
+		heldExample(): nonce + "02" + plain + "09000000000002" + "080706050403020101ac020502c0843d80c0fc82aa02" +
 			"0900000000000000020300000080c0fc82aa02",
 	} {
 		b := r.append(nil, 0x1112131415161718)

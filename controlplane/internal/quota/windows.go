@@ -12,10 +12,6 @@ import (
 // room for it.
 var errWindows = errors.New("the key counts in 16 windows of other definitions: more are refused until one of them ends")
 
-// restateNs is how much later than each eighth of the hold a worker states what it holds, at
-// most: it looks each second, at a tick each second, and asks again after a timeout.
-const restateNs = 4 * second
-
 // prepare brings the record to the time now and puts the operation's windows first.
 // Others stay behind them, with what they have counted, until they have ended. It returns
 // those of the operation, as they hold for its key.
@@ -30,11 +26,11 @@ func (r *record) prepare(o *operation, now int64) (asked lease.State, err error)
 		o.hadUsage = r.Rows.Held() > 0 || slices.ContainsFunc(r.Usages, func(u limit.Usage) bool { return !u.IsZero() })
 		r.State, r.generation = lease.State{NowNs: r.NowNs}, random()
 	}
-	if o.slots != nil && r.Rows == nil {
-		r.Rows = &lease.Rows{}
-		if r.sinceNs > 0 { // nothing was there: what was stated may be lost
-			r.Rows.QuietNs = r.sinceNs + o.slots.EighthNs() + restateNs
+	if o.slots != nil {
+		if r.Rows == nil {
+			r.Rows = &lease.Rows{}
 		}
+		r.Rows.Starting = r.startsNs() > 0
 	}
 	if !slices.EqualFunc(r.Windows, o.Windows, func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }) {
 		if err := r.arrange(o); err != nil {
@@ -45,6 +41,14 @@ func (r *record) prepare(o *operation, now int64) (asked lease.State, err error)
 	asked.Windows = o.windows
 	keepLogs(&asked)
 	return asked, nil
+}
+
+// startsNs is how much longer the store is starting. By a clock that was set back it is not.
+func (r *record) startsNs() int64 {
+	if left := r.startNs - r.NowNs; left <= StartingNs {
+		return max(left, 0)
+	}
+	return 0
 }
 
 // same reports whether the windows count as one. Buckets of other limits do not: each

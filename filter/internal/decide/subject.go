@@ -24,13 +24,14 @@ const (
 	Failed                    // a call into the proxy failed
 	Contended                 // compare-and-swap retries ran out, or too many wait already
 	Silent                    // the quota service is silent, and nothing decides in its place
+	Starting                  // the quota store has no state yet, and this proxy's share leaves no room, if it has one
 	NotAsked                  // a shadow rule of a request that another rule denied
 )
 
 // reasons say why a rule denied, or allowed without counting.
 var reasons = [...]string{
 	Denied: "limit", HeldBack: "held", MissingKey: "missing_key", Full: "on_full", Failed: "on_error", Contended: "on_contention",
-	Silent: "on_unavailable", NotAsked: "not_asked",
+	Silent: "on_unavailable", Starting: "starting", NotAsked: "not_asked",
 }
 
 // Subject is one rule as it holds for one request.
@@ -160,6 +161,9 @@ func (s *Subject) become(o Outcome, now int64) {
 	case Silent:
 		m.Unavailable++
 		s.undecided(p.OnUnavailable == policy.UnavailableDeny, now)
+	case Starting:
+		m.Unavailable++
+		s.undecided(p.OnUnavailable != policy.UnavailableAllow, now)
 	default: // the units are free, taken, or to be asked for
 	}
 }

@@ -37,10 +37,14 @@ const (
 	localTable
 )
 
-// alone decides a request without the service.
-func (c *asking) alone(s *decide.Subject, now int64) decide.Outcome {
+// alone decides a request without the service. none is for one that nothing decides, and while the
+// quota store is starting also for one that waits for this proxy's share.
+func (c *asking) alone(s *decide.Subject, now int64, none decide.Outcome) decide.Outcome {
 	found := c.checkLocal(s, now)
-	if c.from == localTable {
+	switch {
+	case found == decide.Silent, found == decide.HeldBack && none == decide.Starting:
+		return none
+	case c.from == localTable:
 		c.rule.Metrics.Unavailable++
 	}
 	return found

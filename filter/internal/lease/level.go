@@ -21,6 +21,7 @@ type level struct {
 	saidNs     int64 // when it was stated last
 	usedNs     int64 // when a request last wanted units
 	silentNs   int64 // until when the service cannot reach the key
+	startNs    int64 // until when the store is starting: what is held is stated, and nothing granted
 }
 
 // forgetNs is how long nobody must want units of an idle level before it is forgotten: longer
@@ -83,8 +84,8 @@ func (c *Client) State(now int64) { c.flush(now) }
 // queueLevels queues an ask for nothing for each level that is to be stated, unless an ask is
 // queued already that states it. They take what requests leave of a message, at least half, and
 // wait for answers before there are more. So maxLevels that are due at once take 129 messages:
-// with round trips of up to 20 ms a store that has lost its state hears of all of them before it
-// grants units.
+// with round trips of up to 20 ms a store that is starting hears of all of them before it grants
+// units.
 func (c *Client) queueLevels(now int64) {
 	due, stating, others, n := c.worker.due, 0, 0, 0
 	if len(due) == 0 {
@@ -174,7 +175,20 @@ func (g *grant) heard(a *ask, i int, w *Worker) {
 	if last && l.asked == a {
 		l.asked = nil
 	}
+	if g.Starting {
+		l.startNs = g.nowNs + min(g.WaitNs, silenceNs)
+	}
 	w.state(l)
+}
+
+// restate has all that is held stated anew: the service, or its store, may have lost it.
+func (w *Worker) restate(now int64) {
+	for _, l := range w.levels {
+		if !l.Idle() {
+			l.saidNs = now - l.holdNs()
+			w.state(l)
+		}
+	}
 }
 
 // renew has each level stated that is to be, and forgets those that hold nothing.

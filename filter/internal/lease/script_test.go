@@ -25,6 +25,7 @@ import (
 //	heir:1=1s      a later configuration takes over, to which the first request lingers for 1 s
 //	state          what has changed is stated
 //	cut  down  up  the stream ends; none can be opened from then on; one can
+//	forget         the store loses its state, and the service sees it
 //	silent  old    the worker takes the service for silent; the service knows no levels
 //	proxies:2      so many there are
 //	20*a  5*+1s,go twenty requests; five seconds with what there is to answer in each
@@ -100,6 +101,14 @@ func (h *holding) step(s *service, step string) {
 		h.client.Closed(h.proxy.Clock)
 	case "up":
 		h.down = false
+	case "forget":
+		s.Forget()
+		h.proxy.Clock += int64(500 * time.Millisecond) // of which the service looks
+		s.Due()
+		if st := h.stream; st != nil && st.service.Ending() {
+			h.stream = nil
+			h.client.Closed(h.proxy.Clock)
+		}
 	case "silent":
 		h.engine.Leases.Silent, h.down = true, true
 	case "old":
@@ -173,6 +182,8 @@ func (h *holding) count(s *service, name string, messages, asked int) int {
 		return int(s.inspect(s.first)[0].Used)
 	case "used":
 		return int(s.used())
+	case "starting": // how many were decided for that reason
+		return h.starting
 	case "leased": // of user a
 		return h.leased(h.t, "a")
 	}

@@ -95,6 +95,27 @@ func TestScripts(t *testing.T) {
 			end:2 end:3 go -> held=0`},
 		{"an ask that was queued for long states the key's new level", localRule, `
 			silent a state end:1 15*+1s,tick a up +2s tick go -> held=1`},
+		{"a store that has lost its state hears at once what is held, and grants nothing for 4 s", strings.Replace(slotRule, `"hold"`, `"on_unavailable":"deny","hold"`, 1), `
+			a! b! b! -> admitted=3 held=3
+			forget +20ms tick go -> held=3
+			a! -> admitted=3 decided=4 starting=1
+			a a -> admitted=3 decided=6 starting=3 asked=0
+			+3s a! +470ms a! -> admitted=3 starting=5
+			end:1 go 3*b! -> held=2 admitted=3 starting=8
+			+20ms a! a! a! -> admitted=6 starting=8
+			a! -> admitted=6 starting=8 held=5`},
+		{"while a store starts, a proxy gives its share, and states it", localRule, `
+			forget 5*a! -> admitted=4 starting=1
+			+10ms tick go -> held=4
+			+4s tick go a! -> admitted=4 held=4 starting=1
+			end:1 go a! -> admitted=5 held=4`},
+		{"or what else on_unavailable says", strings.Replace(localRule, `"local"`, `"allow"`, 1), `
+			forget 9*a! -> admitted=9 starting=9 held=0`},
+		{"a rule that holds nothing does not wait for a store to start, nor for another rule", slotRule + `,{"name":"s","limits":["9/1m"],` + key + `,"on_unavailable":"deny"}`, `
+			forget a! -> admitted=1 waits=0 used=2`},
+		{"a new stream begins with what is held", slotRule, `
+			a! b! -> held=2
+			forget up cut +20ms tick go -> held=2`},
 		{"a service that knows no levels is as good as silent", `{"name":"r",` + key + `,"algorithm":"concurrency","limits":["3"],"on_unavailable":"deny"}`, `
 			old a 20*+10ms,serve,tick -> decided=1 admitted=0
 			500*+10ms,serve,serve,serve,serve,serve,tick -> messages<=6`},

@@ -107,7 +107,7 @@ func (c *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
 	}
 	short := w.short(s)
 	if c.isSilent(s.Lease) || short == decide.Silent {
-		return c.alone(s, now)
+		return c.alone(s, now, decide.Silent)
 	}
 	return short
 }

@@ -14,7 +14,8 @@ type Stated struct {
 	asking
 	nowNs    int64
 	usage    limit.Usage
-	unstated bool // there are too many levels for one of the subject's key
+	unstated bool           // there are too many levels for one of the subject's key
+	none     decide.Outcome // where nothing decides in the service's place: Silent or Starting
 }
 
 // part is what is asked for the subject's key.
@@ -47,20 +48,30 @@ func (c *Stated) Check(s *decide.Subject, now int64) decide.Outcome {
 	}
 	short := c.worker.short(s)
 	if c.isSilent(s) || short == decide.Silent {
-		return c.alone(s, now)
+		return c.alone(s, now, c.none)
 	}
 	return short
 }
 
-// isSilent reports whether the service answers nothing, or nothing about this key.
+// isSilent reports whether the service answers nothing, or nothing about this key, or grants
+// nothing of it yet.
 func (c *Stated) isSilent(s *decide.Subject) bool {
-	c.unstated = false
+	c.unstated, c.none = false, decide.Silent
 	if len(c.worker.levels) == 0 {
 		return c.worker.Silent
 	}
 	l := c.worker.find(c.definition(s), c.rule.Subjects.QuotaKey(&s.Subject))
 	c.unstated = l == nil && len(c.worker.levels) >= maxLevels
-	return c.worker.Silent || c.unstated || l != nil && l.silentNs > c.nowNs
+	switch {
+	case c.worker.Silent, c.unstated:
+		return true
+	case l == nil:
+		return false
+	case l.startNs > c.nowNs:
+		c.none = decide.Starting
+		return true
+	}
+	return l.silentNs > c.nowNs
 }
 
 // Recheck is Check.

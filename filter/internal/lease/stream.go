@@ -153,6 +153,7 @@ func (c *Client) Closed(now int64) {
 	}
 	c.sent = nil
 	clear(c.flying)
+	c.worker.restate(now)
 	c.flush(now)
 }
 
@@ -250,9 +251,13 @@ func (c *Client) answered(id uint32) *ask {
 func (c *Client) distribute(a *ask, i int, said *quota.Answer, waiters []*waiter) {
 	part := &a.parts[i]
 	g := &grant{part: part, stream: a.stream, nowNs: c.worker.host.Monotonic()}
-	if said.Result != quota.Granted && said.Result != quota.Denied || i >= len(said.Grants) { // or what a newer service says
+	switch said.Result {
+	case quota.Granted, quota.Denied, quota.Unavailable:
+		g.Failed = i >= len(said.Grants) // of an older service that is Unavailable
+	default: // what a newer service says
 		g.Failed = true
-	} else {
+	}
+	if !g.Failed {
 		g.Grant = said.Grants[i]
 	}
 	if part.level != nil {

@@ -225,6 +225,9 @@ func (w *world) collect() {
 			}
 			k.stream.in = append(k.stream.in, message)
 		}
+		if st := k.stream; st != nil && !st.closed && st.service.Ending() && len(st.in) == 0 && st.service.Idle() {
+			w.cut(st)
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ func conform(t *testing.T, open func() quota.Store) {
 		"what Swap was given is free": reuse,
 		"live processes":              live,
 		"a secret is made once":       secret,
-		"its state has a beginning":   fresh,
+		"its state has an age":        age,
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := open()
@@ -139,22 +139,35 @@ func swaps(t *testing.T, store quota.Store) {
 	}
 }
 
-// fresh: where nothing is there, the store says since when it has its state. It writes there
-// only for a caller that names that instant.
-func fresh(t *testing.T, store quota.Store) {
+// age: a swap that needs an older store changes nothing, says what is there, and how old the
+// store is. One that does not, as what is stated, is not kept up.
+func age(t *testing.T, store quota.Store) {
+	_, _, err := store.Age(t.Context())
+	require.NoError(t, err)
+	first, anew, err := store.Age(t.Context())
+	require.NoError(t, err)
+	require.False(t, anew, "it is the same later")
 	key, now, value := newKey(), timeOf(t, store), newValue("a")
 	w := write(now, key, nil, value)
-	w.Fresh, w.SinceNs = true, 1000
-	read := swap(t, store, w)
-	require.Equal(t, quota.Differs, read.Outcome)
-	require.Nil(t, read.Value)
-	require.InDelta(t, now, read.SinceNs, float64(time.Hour))
-	require.Equal(t, read.SinceNs, swap(t, store, w).SinceNs, "it is the same later")
-	w.SinceNs = read.SinceNs
+	w.AgeNs = first + int64(time.Hour)
+	for range 2 {
+		refused := swap(t, store, w)
+		require.Equal(t, quota.Young, refused.Outcome)
+		require.Less(t, refused.AgeNs, first+int64(patience))
+		require.Nil(t, refused.Value)
+	}
+	w.AgeNs = 1000
 	swapped(t, swap(t, store, w))
+	w.AgeNs = first + int64(time.Hour)
+	require.Equal(t, quota.Young, swap(t, store, w).Outcome)
+	require.Equal(t, value, swap(t, store, w).Value)
 	w.Old, w.New = nonceOf(value), newValue("b")
-	w.SinceNs = 0
-	swapped(t, swap(t, store, w)) // what is there says it all
+	require.Equal(t, quota.Young, swap(t, store, w).Outcome, "also where it is what is expected")
+	require.Equal(t, quota.Young, swap(t, store, quota.Swap{Key: key, AgeNs: w.AgeNs}).Outcome, "and where it is only read")
+	w.AgeNs = 0
+	swapped(t, swap(t, store, w))
+	w.AgeNs = 1000
+	require.Equal(t, quota.Differs, swap(t, store, w).Outcome)
 }
 
 func clock(t *testing.T, store quota.Store) {

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,6 +45,75 @@ func TestCluster(t *testing.T) {
 		c.Servers[1].Kill()
 		// A Cluster without one of its servers opens.
 		require.NoError(t, open(t, c.URL()).Close())
+	})
+}
+
+// TestAServerOfAClusterLosesItsState: first all servers are new, each slot from the start on. One
+// that loses its state begins anew with all its slots, also those that nobody uses, and no other
+// one does.
+func TestAServerOfAClusterLosesItsState(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		const slots = 16384
+		c := servertest.StartCluster(t, b)
+		store := open(t, c.URL())
+		marks := func() (n int) {
+			for _, server := range c.Servers[:3] {
+				own, err := strconv.Atoi(server.Do("DBSIZE"))
+				require.NoError(t, err)
+				n += own
+			}
+			return n
+		}
+		look := func() (ns int64, anew bool) {
+			ns, anew, err := store.Age(t.Context())
+			require.NoError(t, err)
+			return ns, anew
+		}
+		ages := func() (young, old int) { // of the slots of 100 keys
+			for range 100 {
+				r := swap(t, store, quota.Swap{Key: newKey(), AgeNs: int64(time.Hour)})
+				require.Equal(t, quota.Young, r.Outcome)
+				if r.AgeNs < int64(2*time.Second) {
+					young++
+				} else {
+					old++
+				}
+			}
+			return young, old
+		}
+		begin := time.Now()
+		_, anew := look()
+		first := time.Since(begin)
+		require.True(t, anew)
+		require.Equal(t, slots, marks())
+		begin = time.Now()
+		_, anew = look()
+		t.Logf("the first look takes %s, another one %s", first, time.Since(begin))
+		require.False(t, anew)
+		_, anew, err := open(t, c.URL()).Age(t.Context())
+		require.NoError(t, err)
+		require.True(t, anew, "another service does not know it")
+		time.Sleep(2 * time.Second)
+		young, old := ages()
+		require.Equal(t, []int{0, 100}, []int{young, old})
+
+		c.Servers[1].Do("FLUSHALL")
+		ns, anew := look()
+		require.True(t, anew)
+		require.Less(t, ns, int64(2*time.Second))
+		require.Equal(t, slots, marks())
+		young, old = ages()
+		require.Greater(t, young, 10)
+		require.Greater(t, old, 40)
+		_, anew = look()
+		require.False(t, anew)
+
+		c.Servers[2].Kill()
+		c.Servers[0].Do("FLUSHALL")
+		ns, anew = look()
+		require.True(t, anew, "also while another server is away")
+		require.Less(t, ns, int64(2*time.Second))
 	})
 }
 

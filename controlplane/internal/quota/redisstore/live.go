@@ -23,10 +23,13 @@ return redis.call('ZCARD', KEYS[1])`)
 // Live is quota.Store's.
 func (s *Store) Live(ctx context.Context, domain string, process uint64) (int, error) {
 	args := []string{strconv.FormatUint(process, 36), strconv.FormatInt(quota.LiveFor.Milliseconds(), 10)}
-	r := within(ctx, func() rueidis.RedisResult {
+	r, err := within(ctx, func() rueidis.RedisResult {
 		return liveScript.Exec(ctx, s.client, []string{s.prefix + "live:" + domain}, args)
 	})
-	n, err := r.AsInt64()
+	var n int64
+	if err == nil {
+		n, err = r.AsInt64()
+	}
 	if err != nil {
 		return 0, fmt.Errorf("note a live process: %w", explain(err))
 	}
@@ -52,18 +55,22 @@ func (s *Store) Secret(ctx context.Context, name string, fresh func() []byte) ([
 }
 
 func (s *Store) do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
-	return within(ctx, func() rueidis.RedisResult { return s.client.Do(ctx, command) })
+	r, err := within(ctx, func() rueidis.RedisResult { return s.client.Do(ctx, command) })
+	if err != nil {
+		return rueidis.NewErrorResult(err)
+	}
+	return r
 }
 
 // within ends by the context's deadline, which the client alone keeps only while it is
 // connected.
-func within(ctx context.Context, do func() rueidis.RedisResult) rueidis.RedisResult {
-	c := make(chan rueidis.RedisResult, 1)
+func within[T any](ctx context.Context, do func() T) (r T, err error) {
+	c := make(chan T, 1)
 	go func() { c <- do() }()
 	select {
-	case r := <-c:
-		return r
+	case r = <-c:
+		return r, nil
 	case <-ctx.Done():
-		return rueidis.NewErrorResult(ctx.Err())
+		return r, ctx.Err()
 	}
 }

@@ -1,14 +1,39 @@
 package redisstore
 
-import "strconv"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
 
-// mark is the name of what says since when the server of a key has its state. A script reads
-// keys of one slot, and the servers of a Cluster lose their states one by one: there each slot
-// has a mark.
-func (s *Store) mark(key string) string {
+	"github.com/redis/rueidis"
+)
+
+// sinceScript reads the mark, the last key: since when the server has its state, by a clock that
+// was not set back since. A server without one has its state from now on.
+const sinceScript = `local since = tonumber(redis.call('GET', KEYS[#KEYS]) or '')
+  if not since or since > now then
+    since = now
+    redis.call('SET', KEYS[#KEYS], string.format('%.0f', since))
+  end`
+
+// markScript answers the mark and how old it is.
+const markScript = `local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  ` + sinceScript + `
+  return {since, now - since}`
+
+// mark is the name of a slot's mark. A script reads keys of one slot, and the servers of a
+// Cluster lose their states one by one: there each slot has a mark.
+func (s *Store) mark(slot uint16) string {
 	name := s.prefix + "since"
 	if s.cluster {
-		name += "{" + s.tags[s.slot(key)] + "}"
+		name += "{" + s.tags[slot] + "}"
 	}
 	return name
 }
@@ -31,4 +56,124 @@ func (s *Store) slotTags() []string {
 		}
 	}
 	return tags
+}
+
+// Age is quota.Store's. A server loses the marks of all its slots at once, so one of them tells. If
+// that is another one than at the last call, all are made that the server lacks: else each slot
+// would begin when it is first used. A server that does not answer is as it was.
+func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	type found struct {
+		servers [][]uint16
+		err     error
+	}
+	f, err := within(ctx, func() (f found) {
+		f.servers, f.err = s.servers()
+		return f
+	})
+	if err = errors.Join(err, f.err); err != nil {
+		return 0, false, ageError(err)
+	}
+	looks := make([]look, len(f.servers))
+	var all sync.WaitGroup
+	for i, of := range f.servers {
+		seen := s.seen[s.mark(of[0])]
+		all.Go(func() {
+			l, err := within(ctx, func() look { return s.look(of, seen) })
+			looks[i] = l
+			looks[i].err = errors.Join(l.err, err)
+		})
+	}
+	all.Wait()
+	ns = math.MaxInt64
+	for i, l := range looks {
+		if err = l.err; err != nil {
+			continue
+		}
+		mark := s.mark(f.servers[i][0])
+		anew = anew || s.seen[mark] != l.mark
+		s.seen[mark] = l.mark
+		ns = min(ns, l.youngest*int64(time.Microsecond))
+	}
+	if ns == math.MaxInt64 {
+		return 0, false, ageError(err)
+	}
+	return ns, anew, nil
+}
+
+func ageError(err error) error {
+	return fmt.Errorf("read since when the quota store has its state: %w", explain(err))
+}
+
+// look is what a server's marks say.
+type look struct {
+	mark     int64 // of its first slot
+	youngest int64 // how old the youngest is, in microseconds
+	err      error
+}
+
+// look reads the mark of a server's first slot and, if it is not the one that was seen, those of all.
+func (s *Store) look(of []uint16, seen int64) (l look) {
+	l.youngest = math.MaxInt64
+	if l.mark, l.err = s.readMarks(of[:1], &l.youngest); l.err != nil || l.mark == seen {
+		return l
+	}
+	for some := range slices.Chunk(of[1:], maxBatch) {
+		if _, l.err = s.readMarks(some, &l.youngest); l.err != nil {
+			return l
+		}
+	}
+	return l
+}
+
+// readMarks reads the marks of slots, and makes them where there are none. It returns the last.
+func (s *Store) readMarks(of []uint16, youngest *int64) (mark int64, err error) {
+	commands := make([]rueidis.Completed, 0, len(of))
+	for _, slot := range of {
+		commands = append(commands, s.client.B().Eval().Script(markScript).Numkeys(1).Key(s.mark(slot)).Build())
+	}
+	for _, r := range s.client.DoMulti(context.Background(), commands...) {
+		found, err := r.AsIntSlice()
+		if err != nil {
+			return 0, err
+		}
+		if len(found) != 2 {
+			return 0, errAnswer
+		}
+		mark = found[0]
+		*youngest = min(*youngest, found[1])
+	}
+	return mark, nil
+}
+
+// servers are those that keep values, each with its slots. What is no Cluster is as one of one slot.
+func (s *Store) servers() ([][]uint16, error) {
+	if !s.cluster {
+		return [][]uint16{{0}}, nil
+	}
+	ranges, err := s.client.Do(context.Background(), s.client.B().ClusterSlots().Build()).ToArray()
+	if err != nil {
+		return nil, err
+	}
+	byServer := map[string][]uint16{}
+	for _, r := range ranges { // first slot, last slot, master, replicas
+		fields, err := r.ToArray()
+		if err != nil || len(fields) < 3 {
+			return nil, errors.Join(errAnswer, err)
+		}
+		first, errFirst := fields[0].AsInt64()
+		last, errLast := fields[1].AsInt64()
+		master, errMaster := fields[2].ToArray()
+		if err := errors.Join(errFirst, errLast, errMaster); err != nil || len(master) < 2 || first < 0 || last >= slots {
+			return nil, errors.Join(errAnswer, err)
+		}
+		host, _ := master[0].ToString()
+		port, _ := master[1].AsInt64()
+		name := host + ":" + strconv.FormatInt(port, 10)
+		for slot := first; slot <= last; slot++ {
+			byServer[name] = append(byServer[name], uint16(slot))
+		}
+	}
+	return slices.Collect(maps.Values(byServer)), nil
 }

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -54,6 +55,9 @@ type Store struct {
 	prefix  string
 	cluster bool
 	tags    []string // of a Cluster: for each slot, what a mark's name has in braces
+
+	mu   sync.Mutex
+	seen map[string]int64 // by mark: what it said to the last Age
 }
 
 var _ quota.Store = (*Store)(nil)
@@ -88,7 +92,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the quota store: %w", explain(err))
 	}
-	s := &Store{client: client, prefix: a.prefix(), cluster: a.form == cluster}
+	s := &Store{client: client, prefix: a.prefix(), cluster: a.form == cluster, seen: map[string]int64{}}
 	log := o.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

@@ -18,26 +18,21 @@ import (
 
 // swapScript swaps KEYS[1] to ARGV[5] until the millisecond ARGV[4], if its nonce
 // is ARGV[1] and the time is from ARGV[2] to ARGV[3]; without ARGV[5] it reads. With
-// ARGV[6] nothing may have been there since that time: the mark KEYS[2] says since when the
-// server has its state, by a clock that was not set back since.
+// ARGV[6] the server must have had its state for so long: see sinceScript.
 // Times are microseconds, which Lua's numbers hold exactly until the year 2255. The
-// answer is an outcome, the time, the value unless swapped, and the mark or 0.
+// answer is an outcome, the time, the value unless swapped, and the age of a state that is
+// too young, else 0.
 const swapScript = `local there = redis.call('GET', KEYS[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local since = ''
-if ARGV[6] ~= '' and not there then
-  since = redis.call('GET', KEYS[2])
-  if not since or tonumber(since) > now then
-    since = string.format('%.0f', now)
-    redis.call('SET', KEYS[2], since)
-  end
-  if since ~= ARGV[6] then
-    return {1, now, there, tonumber(since) or 0}
+if ARGV[6] ~= '' then
+  ` + sinceScript + `
+  if now - since < tonumber(ARGV[6]) then
+    return {3, now, there, now - since}
   end
 end
 if ARGV[5] == '' or (there and string.sub(there, 1, 8) or '') ~= ARGV[1] then
-  return {1, now, there, tonumber(since) or 0}
+  return {1, now, there, 0}
 end
 if now < tonumber(ARGV[2]) or now > tonumber(ARGV[3]) then
   return {2, now, there, 0}
@@ -48,7 +43,7 @@ return {0, now, false, 0}`
 var swapSHA = fmt.Sprintf("%x", sha1.Sum([]byte(swapScript))) //nolint:gosec // Redis names scripts so
 
 // outcomes are those of the script's answers.
-var outcomes = [...]quota.Outcome{quota.Swapped, quota.Differs, quota.Late}
+var outcomes = [...]quota.Outcome{quota.Swapped, quota.Differs, quota.Late, quota.Young}
 
 // maxBatch is how many swaps travel together and answer together.
 const maxBatch = 256
@@ -75,15 +70,15 @@ type batch []rueidis.LuaExec
 // encode copies a swap: its caller may use the slices again.
 func (s *Store) encode(w *quota.Swap) rueidis.LuaExec {
 	const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
-	key, since := s.prefix+base64.RawURLEncoding.EncodeToString(w.Key[:]), ""
-	if w.Fresh {
-		since = decimal(w.SinceNs / micro)
+	key, age := s.prefix+base64.RawURLEncoding.EncodeToString(w.Key[:]), ""
+	if w.AgeNs > 0 {
+		age = decimal(ceilDiv(w.AgeNs, micro))
 	}
 	first, last := ceilDiv(w.AtNs-w.SlackNs, micro), (w.AtNs+min(w.SlackNs, math.MaxInt64-w.AtNs))/micro
-	return rueidis.LuaExec{Keys: []string{key, s.mark(key)}, Args: []string{
+	return rueidis.LuaExec{Keys: []string{key, s.mark(s.slot(key))}, Args: []string{
 		string(w.Old), decimal(first), decimal(min(last, ceilDiv(w.UntilNs, micro)-1)),
 		decimal(max(ceilDiv(w.ExpireNs, milli), 1)), // Redis knows none before
-		string(w.New), since,
+		string(w.New), age,
 	}}
 }
 
@@ -157,5 +152,6 @@ func result(r rueidis.RedisResult) quota.Result {
 	if err != nil && !rueidis.IsRedisNil(err) || n[0] < 0 || n[0] >= int64(len(outcomes)) {
 		return failed(errAnswer)
 	}
-	return quota.Result{Outcome: outcomes[n[0]], Value: value, NowNs: n[1] * int64(time.Microsecond), SinceNs: n[3] * int64(time.Microsecond)}
+	const micro = int64(time.Microsecond)
+	return quota.Result{Outcome: outcomes[n[0]], Value: value, NowNs: n[1] * micro, AgeNs: n[3] * micro}
 }

@@ -1,0 +1,76 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// A store that has no state, because it is new, was emptied or is one in memory, does not know
+// what proxies hold of it. They state it, and StartingNs after the store has begun all that have
+// a stream have done so:
+//
+//   - Each service looks at the store's age every WatchEvery, so it learns of the loss while at
+//     least StartingNs - WatchEvery are left, whichever service has found it first.
+//   - It ends its streams then. A worker states all that it holds first on a new stream, in at most
+//     129 messages, each when the one before is answered.
+//   - What holds units carries the age that the store must have, which the store itself compares
+//     by its own clock. So no service can be mistaken, and no proxy has a say.
+const (
+	// StartingNs is for how long a store without state grants nothing of what is held until an
+	// answer is known.
+	StartingNs = 4 * second
+	// WatchEvery is how often a service looks whether its store has lost its state.
+	WatchEvery = 500 * time.Millisecond
+)
+
+// ErrStarting is why units are not held yet.
+var ErrStarting = errors.New("the quota store is starting: it has lost its state, or is new, and proxies state what they hold")
+
+// Watch looks whether the store has lost its state, and has the workers of all streams state anew
+// what they hold. Whoever runs the service calls it often within StartingNs.
+func (s *Service) Watch() {
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
+	defer cancel()
+	age, anew, err := s.o.Store.Age(ctx)
+	if err != nil { // the heartbeat says so
+		return
+	}
+	s.mu.Lock()
+	now := s.o.Clock.NowNs()
+	start := now - age + StartingNs
+	lost := start > now && start-s.startNs > int64(WatchEvery) // not a little later for the way to the store
+	level := slog.LevelWarn
+	if s.startNs == 0 { // the first look: a new store is as it should be
+		level = slog.LevelInfo
+	}
+	s.startNs = max(s.startNs, start)
+	if anew {
+		for st := range s.streams {
+			st.ending = true
+			s.wake(st)
+		}
+	}
+	s.mu.Unlock()
+	s.pump()
+	if lost {
+		s.o.Log.Log(s.ctx, level, "the quota store has no state: rules with settle or algorithm concurrency are starting, and on_unavailable decides, "+
+			"while proxies state what they hold", "for", time.Duration(start-now).Round(time.Millisecond))
+	}
+}
+
+// Starting says for how much longer the store is starting; nil = it has its state.
+func (s *Service) Starting() error {
+	if left := s.startingNs(); left > 0 {
+		return fmt.Errorf("%w; on_unavailable decides for %s", ErrStarting, time.Duration(left).Round(100*time.Millisecond))
+	}
+	return nil
+}
+
+func (s *Service) startingNs() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(s.startNs-s.o.Clock.NowNs(), 0)
+}
