@@ -93,6 +93,9 @@ func (s *server) healthy(w http.ResponseWriter, r *request) error {
 	} else if err != nil {
 		return err
 	}
+	if err := s.starting(r.Context()); err != nil {
+		return err
+	}
 	answer(w, http.StatusOK, map[string]string{"status": status})
 	return nil
 }

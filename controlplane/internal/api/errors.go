@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -69,7 +70,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, store.ErrNotFound):
 		answer(w, http.StatusNotFound, Error{Error: err.Error()})
 	case r.Context().Err() != nil: // the caller has gone
-	case errors.Is(err, store.ErrCutOff):
+	case errors.Is(err, store.ErrCutOff), errors.Is(err, quota.ErrStarting):
 		answer(w, http.StatusServiceUnavailable, Error{Error: err.Error()})
 	default:
 		if errors.Is(err, store.ErrDamaged) {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -39,4 +41,36 @@ func TestHealthzOfAStoreThatIsGone(t *testing.T) {
 	f.as("", "GET /healthz", "", 200)
 	require.NoError(t, os.RemoveAll(dir))
 	f.as("", "GET /healthz", "", 500, "has been taken away or replaced")
+}
+
+// stopped is a clock.
+type stopped struct{}
+
+func (stopped) NowNs() int64 { return 0 }
+
+func (stopped) AfterFunc(int64, func()) {}
+
+// A quota store without state makes serve not ready, if some policy has rules that wait for it: else
+// nobody misses it.
+func TestAQuotaStoreThatStarts(t *testing.T) {
+	memory := quota.NewMemory(stopped{}.NowNs)
+	open := func() *quota.Service {
+		s, err := quota.NewService(t.Context(), quota.Options{Store: memory, Clock: stopped{}})
+		require.NoError(t, err)
+		return s
+	}
+	f := newFixtureWith(t, func(o *Options) { o.Quota.Service = open() })
+	const says = "the quota store is starting: it has no state yet, and proxies state what they hold; on_unavailable decides for 4s"
+	f.as("", "POST /v1/policies", leased, 201)
+	f.as("", "GET /healthz", "", 200)
+	f.as("", "POST /v1/policies", strings.Replace(leased, `limits: ["10/1h"]`, `limits: ["10/1h"], settle: {}, mode: off`, 1), 201)
+	f.as("", "GET /healthz", "", 200)
+	f.as("", "POST /v1/policies", strings.Replace(leased, `limits: ["10/1h"]`, `limits: ["10/1h"], settle: {}`, 1), 201)
+	f.as("", "GET /healthz", "", 503, `"error":"`+says+`"`)
+	f.as("", "GET /v1/status", "", 200, `"starting":"`+says+`"`)
+	f.as("", "GET /metrics", "", 200)
+	memory.Aged()
+	f.server.Quota.Service = open()
+	f.as("", "GET /healthz", "", 200)
+	f.as("", "GET /v1/status", "", 200, `"untaken":0}`)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/counters"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	counted "github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Quota is the quota service through which operations reach the counters of rules of
@@ -114,6 +115,40 @@ func (q *Quota) check() error {
 	case q.Private && !q.Service.WasAsked():
 		return refusal(http.StatusNotImplemented,
 			"no proxy has asked the quota service of this serve: if they ask another one, start serve with its --quota-store")
+	}
+	return nil
+}
+
+// starting says for how much longer the quota store is starting, if some policy has rules that wait
+// for that.
+func (s *server) starting(ctx context.Context) error {
+	if s.Quota.Service == nil {
+		return nil
+	}
+	starting := s.Quota.Service.Starting()
+	if starting == nil {
+		return nil
+	}
+	free, err := s.judging.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer free()
+	for _, name := range s.XDS.Ledger().Policies() {
+		list, err := s.standing(ctx, name)
+		if err != nil {
+			return err
+		}
+		c, err := s.current(ctx, list)
+		if err != nil {
+			return err
+		}
+		waits := func(r policy.Rule) bool {
+			return r.Scope == policy.ScopeCluster && r.Holds() && r.Mode != policy.ModeOff
+		}
+		if c.policy != nil && slices.ContainsFunc(c.policy.Rules, waits) {
+			return starting
+		}
 	}
 	return nil
 }

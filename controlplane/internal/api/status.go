@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
@@ -24,9 +25,10 @@ const (
 type Status struct {
 	Policies []PolicyStatus    `json:"policies"` // by name
 	Proxies  []xds.ProxyStatus `json:"proxies"`
-	Untaken  int               `json:"untaken"`           // connected proxies that no policy is for
-	CutOff   string            `json:"cut_off,omitempty"` // why nothing can be changed here: the store is out of reach
-	Behind   int               `json:"behind,omitempty"`  // connected proxies with newer revisions of this store, which this serve does not have
+	Untaken  int               `json:"untaken"`            // connected proxies that no policy is for
+	CutOff   string            `json:"cut_off,omitempty"`  // why nothing can be changed here: the store is out of reach
+	Behind   int               `json:"behind,omitempty"`   // connected proxies with newer revisions of this store, which this serve does not have
+	Starting string            `json:"starting,omitempty"` // why rules that hold over all proxies wait
 
 	// Apart says why rules of scope cluster admit more than their limit, and what to do.
 	Apart string `json:"quotas_apart,omitempty"`
@@ -76,6 +78,12 @@ func (s *server) status(w http.ResponseWriter, r *request) error {
 	}
 	if err := s.Store.Healthy(r.Context()); errors.Is(err, store.ErrCutOff) {
 		st.CutOff = err.Error()
+	}
+	switch err := s.starting(r.Context()); {
+	case errors.Is(err, quota.ErrStarting):
+		st.Starting = err.Error()
+	case err != nil:
+		return err
 	}
 	return s.answerLarge(w, r, len(st.Proxies)*1024+len(st.Policies)*512, st)
 }

@@ -265,6 +265,9 @@ func printStatus(w *strings.Builder, st *api.Status) {
 	if st.Apart != "" {
 		fmt.Fprintln(w, "LIMITS OVER ALL PROXIES ARE NOT KEPT: "+printable.Text(st.Apart))
 	}
+	if st.Starting != "" {
+		fmt.Fprintln(w, printable.Text(st.Starting))
+	}
 	if st.Behind > 0 {
 		fmt.Fprintf(w, "THIS SERVE IS BEHIND %s: see STATE; restore a backup of the newer store, or apply again to replace what they run\n",
 			strings.ToUpper(count(st.Behind, "connected proxy", "connected proxies")))

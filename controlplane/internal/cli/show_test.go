@@ -19,7 +19,8 @@ func TestStatusTable(t *testing.T) {
 	long := strings.Repeat("é\n", 250)
 	var out strings.Builder
 	printStatus(&out, &api.Status{
-		CutOff: "cut off from etcd since noon",
+		CutOff:   "cut off from etcd since noon",
+		Starting: "the quota store is starting",
 		Policies: []api.PolicyStatus{{
 			Policy:  store.DefaultPolicy,
 			Current: &store.Summary{Number: 1, File: "one.yaml", Created: statusTime},
@@ -35,9 +36,10 @@ func TestStatusTable(t *testing.T) {
 		},
 	})
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-	require.Len(t, lines, 7, "one line a proxy")
+	require.Len(t, lines, 8, "one line a proxy")
 	require.Equal(t, "NOTHING CAN BE CHANGED HERE: cut off from etcd since noon", lines[2])
-	lines = slices.Delete(lines, 2, 3)
+	require.Equal(t, "the quota store is starting", lines[3])
+	lines = slices.Delete(lines, 2, 4)
 	require.Equal(t, "revision 1  one.yaml  applied 2026-01-02 03:04:05Z", lines[0])
 	require.Equal(t, "revision 2  two.yaml  applied 2026-01-02 03:04:05Z, refused: not current", lines[1])
 	header, _, _ := strings.Cut(lines[2], "SINCE")

@@ -9,9 +9,12 @@ import (
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
+// starting counts asks that are Unavailable because the store is.
+const starting = lease.Busy + 1
+
 // counts is what a service has counted since it started.
 type counts struct {
-	results                 [lease.Busy + 1]atomic.Uint64
+	results                 [starting + 1]atomic.Uint64
 	granted, returned, lost atomic.Uint64 // units
 	mismatches, storeErrors atomic.Uint64
 	crowded                 atomic.Uint64

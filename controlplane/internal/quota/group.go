@@ -80,7 +80,11 @@ func (g *group) answer() {
 	if !st.crowded() {
 		st.goOn()
 	}
-	s.count.answered(g.result, s.o.Clock.NowNs()-g.startNs)
+	became := g.result
+	if became == lease.Unavailable && slices.ContainsFunc(g.operations, func(o operation) bool { return errors.Is(o.err, ErrStarting) }) {
+		became = starting
+	}
+	s.count.answered(became, s.o.Clock.NowNs()-g.startNs)
 	for i := range g.operations { // what could not be undone, and no statement to come takes back
 		if o := &g.operations[i]; o.what == undo && o.slots == nil {
 			s.count.lost.Add(uint64(o.n - o.units))

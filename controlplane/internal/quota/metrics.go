@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"math"
 
@@ -12,6 +13,7 @@ import (
 // results are the values of the label result.
 var results = map[lease.Result]string{
 	lease.Granted: "granted", lease.Denied: "denied", lease.Unavailable: "unavailable", lease.Unknown: "unknown", lease.Busy: "busy",
+	starting: "starting",
 }
 
 // Collectors returns the service's metrics. It is called once.
@@ -39,6 +41,9 @@ func (s *Service) Collectors() []prometheus.Collector {
 	counter("quota_mismatches_total", "Asks for keys whose value a newer release has written, or that is damaged.", nil, c.mismatches.Load)
 	counter("quota_crowded_total", "Asks refused because their keys count in 16 windows of other definitions.", nil, c.crowded.Load)
 	gauge("quota_degraded", "1 while the store does not answer, or has another key.", func() float64 { return float64(c.degraded.Load()) })
+	gauge("quota_starting", "1 while the store has no state yet: on_unavailable decides rules with settle or algorithm concurrency.", func() float64 {
+		return float64(min(s.startingNs(), 1))
+	})
 	gauge("quota_streams", "Open streams of proxies' workers.", func() float64 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -69,7 +74,7 @@ func (s *Service) held() float64 {
 	return float64(sum)
 }
 
-// Healthy says why the store does not answer.
+// Healthy says why the store does not answer, or has no state yet.
 func (s *Service) Healthy(ctx context.Context) error {
 	if s.apart.Load() {
 		return errOtherSecret
@@ -78,7 +83,7 @@ func (s *Service) Healthy(ctx context.Context) error {
 	s.o.Store.Swap(ctx, []Swap{{UntilNs: math.MaxInt64}}, func(_ int, r Result) { failed <- r.Err })
 	select {
 	case err := <-failed:
-		return err
+		return cmp.Or(err, s.Starting())
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

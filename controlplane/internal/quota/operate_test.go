@@ -123,7 +123,7 @@ func TestServicesOfAStoreHaveOneKey(t *testing.T) {
 // TestAServiceWithAnotherKeyTakesNoAsks: after the store has lost its state, a service
 // with another key may be its first.
 func TestAServiceWithAnotherKeyTakesNoAsks(t *testing.T) {
-	b := newRig(t)
+	b := old(t)
 	d := define(1, lease.LeaseOff, fixed(10, minute))
 	p := b.proxy(b.service, d)
 	require.Equal(t, lease.Granted, p.ask(want(5)).Result)

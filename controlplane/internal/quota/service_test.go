@@ -123,7 +123,7 @@ func TestGrantsRemembered(t *testing.T) {
 
 // TestMetrics: what the service counts is on its page.
 func TestMetrics(t *testing.T) {
-	b := newRig(t)
+	b := old(t)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(b.service.Collectors()...)
 	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))

@@ -27,7 +27,7 @@ const (
 )
 
 // ErrStarting is why units are not held yet.
-var ErrStarting = errors.New("the quota store is starting: it has lost its state, or is new, and proxies state what they hold")
+var ErrStarting = errors.New("the quota store is starting: it has no state yet, and proxies state what they hold")
 
 // Watch looks whether the store has lost its state, and has the workers of all streams state anew
 // what they hold. Whoever runs the service calls it often within StartingNs.
