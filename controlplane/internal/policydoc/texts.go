@@ -45,7 +45,7 @@ var texts = map[string]string{
 	"rule.on_error":        "Where a call of the filter fails, or a counter cannot be read. allow: not counted. deny: with Retry-After 1.",
 	"rule.on_contention":   "The same where other workers were faster at the counter 256 times in a row.",
 	"rule.lease":           "For scope cluster: units that one grant gives ahead of need, at most. auto: a quarter of what is left. off: each request asks.",
-	"rule.on_unavailable":  "For scope cluster, while the quota service is silent. local: each Envoy counts by itself, up to its share of the limit. allow: not counted. deny: only what is leased.",
+	"rule.on_unavailable":  "For scope cluster, while the quota service is silent or, for rules with settle or concurrency, its store has no state yet. local: each Envoy counts by itself, up to its share of the limit. allow: not counted. deny: only what is leased.",
 	"rule.response":        "What a denied client gets.",
 
 	"quota.cluster": "Envoy's cluster for the service.",
