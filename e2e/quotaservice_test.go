@@ -29,10 +29,15 @@ func startQuota(t *testing.T, store string) *quotaService {
 
 // start starts the service, also again after a kill: at the same address.
 func (s *quotaService) start(t *testing.T) {
+	s.begin(t)
+	require.NoError(t, s.Until(t.Context(), "answer", func() bool { return answered("http://" + s.http + "/healthz") }))
+}
+
+// begin is start that does not wait until its store has started.
+func (s *quotaService) begin(t *testing.T) {
 	var err error
 	s.Child, err = child.Start(exec.Command(built.sluice, "quota", "--listen", s.address, "--http", s.http, "--quota-store", s.store))
 	require.NoError(t, err)
-	require.NoError(t, s.Until(t.Context(), "answer", func() bool { return answered("http://" + s.http + "/healthz") }))
 }
 
 // kill ends the service as kill -9 does.
