@@ -117,7 +117,7 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 		o.judge(&s, o.n)
 	}
 	if errors.Is(o.err, ErrStarting) {
-		o.waitNs = r.startsNs()
+		o.waitNs = r.startsNs(now)
 	}
 	if o.againNs == 0 && o.what != giveUp {
 		for i := range s.Windows {

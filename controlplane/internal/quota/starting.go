@@ -32,7 +32,7 @@ var ErrStarting = errors.New("the quota store is starting: it has no state yet, 
 // Watch looks whether the store has lost its state, and has the workers of all streams state anew
 // what they hold. Whoever runs the service calls it often within StartingNs.
 func (s *Service) Watch() {
-	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, StartingNs/2) // a Cluster's first takes longer than a swap
 	defer cancel()
 	age, anew, err := s.o.Store.Age(ctx)
 	if err != nil { // the heartbeat says so

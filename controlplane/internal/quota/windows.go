@@ -30,7 +30,7 @@ func (r *record) prepare(o *operation, now int64) (asked lease.State, err error)
 		if r.Rows == nil {
 			r.Rows = &lease.Rows{}
 		}
-		r.Rows.Starting = r.startsNs() > 0
+		r.Rows.Starting = r.startsNs(now) > 0
 	}
 	if !slices.EqualFunc(r.Windows, o.Windows, func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }) {
 		if err := r.arrange(o); err != nil {
@@ -43,9 +43,9 @@ func (r *record) prepare(o *operation, now int64) (asked lease.State, err error)
 	return asked, nil
 }
 
-// startsNs is how much longer the store is starting. By a clock that was set back it is not.
-func (r *record) startsNs() int64 {
-	if left := r.startNs - r.NowNs; left <= StartingNs {
+// startsNs is how much longer than now the store is starting. By a clock that was set back it is not.
+func (r *record) startsNs(now int64) int64 {
+	if left := r.startNs - now; left <= StartingNs {
 		return max(left, 0)
 	}
 	return 0

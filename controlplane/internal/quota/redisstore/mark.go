@@ -147,12 +147,22 @@ func (s *Store) readMarks(of []uint16, youngest *int64) (mark int64, err error) 
 	return mark, nil
 }
 
+// ranges are those of slots, as the first node says that answers.
+func (s *Store) ranges() (ranges []rueidis.RedisMessage, err error) {
+	for _, node := range s.client.Nodes() {
+		if ranges, err = node.Do(context.Background(), node.B().ClusterSlots().Build()).ToArray(); err == nil {
+			break
+		}
+	}
+	return ranges, err
+}
+
 // servers are those that keep values, each with its slots. What is no Cluster is as one of one slot.
 func (s *Store) servers() ([][]uint16, error) {
 	if !s.cluster {
 		return [][]uint16{{0}}, nil
 	}
-	ranges, err := s.client.Do(context.Background(), s.client.B().ClusterSlots().Build()).ToArray()
+	ranges, err := s.ranges()
 	if err != nil {
 		return nil, err
 	}
@@ -174,6 +184,9 @@ func (s *Store) servers() ([][]uint16, error) {
 		for slot := first; slot <= last; slot++ {
 			byServer[name] = append(byServer[name], uint16(slot))
 		}
+	}
+	if len(byServer) == 0 {
+		return nil, errAnswer
 	}
 	return slices.Collect(maps.Values(byServer)), nil
 }
