@@ -55,7 +55,6 @@ func startAnswersFleet(t *testing.T, d driver) *answersFleet {
 			policy: answersOverAll, quota: both.address(), upstream: f.URL, wasm: buildtest.Filter(t, "sluice_faults"), edit: idleAfter(answersIdle),
 		}))
 	}
-	time.Sleep(5 * time.Second) // until the store has started
 	return f
 }
 
