@@ -111,3 +111,24 @@ func freshKeysOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy, ke
 	passed := perKey(t, slices.Concat(got...), keys, func(i int) int { return i % (keys * times) / times })
 	require.Equal(t, slices.Repeat([]int{1}, keys), passed)
 }
+
+// TestServeAdmitsFromItsFirstRequestOn: started as README does, with a store in memory that has no
+// state, serve has its proxies give their share of what is held until an answer, and says so.
+func TestServeAdmitsFromItsFirstRequestOn(t *testing.T) {
+	t.Parallel()
+	c := startControlPlane(t)
+	p := c.proxy(t, driver{name: "sim"}, proxyOptions{node: "edge"})
+	c.push(t, clusterPolicy+`  - {name: r, scope: cluster, key: [{header: x-user-id}], missing_key: deny, limits: [2/1d], settle: {}}
+  - {name: in-flight, scope: cluster, algorithm: concurrency, limits: [2]}
+`)
+	says, ready := sluiceOK(t, "status", "--server", c.url()), answered(c.url()+"/healthz")
+	for user := range 200 {
+		for i, want := range []int{allowed, allowed, denied} {
+			require.Equal(t, want, p.status(t, "/", "x-user-id", fmt.Sprint(user)), "request %d of user %d", i, user)
+		}
+	}
+	t.Logf("ready: %v\n%s", ready, says)
+	require.True(t, ready || strings.Contains(says, "the quota store is starting: "), says)
+	eventually(t, 20*time.Second, "serve to be ready", func() bool { return answered(c.url() + "/healthz") })
+	require.NotContains(t, sluiceOK(t, "status", "--server", c.url()), "starting")
+}
