@@ -84,7 +84,7 @@ func (c *Client) State(now int64) { c.flush(now) }
 // queueLevels queues an ask for nothing for each level that is to be stated, unless an ask is
 // queued already that states it. They take what requests leave of a message, at least half, and
 // wait for answers before there are more. So maxLevels that are due at once take 129 messages:
-// with round trips of up to 20 ms a store that is starting hears of all of them before it grants
+// with round trips of up to 15 ms a store that is starting hears of all of them before it grants
 // units.
 func (c *Client) queueLevels(now int64) {
 	due, stating, others, n := c.worker.due, 0, 0, 0
