@@ -118,8 +118,8 @@ func TestServeAdmitsFromItsFirstRequestOn(t *testing.T) {
 	t.Parallel()
 	c := startControlPlane(t)
 	p := c.proxy(t, driver{name: "sim"}, proxyOptions{node: "edge"})
-	c.push(t, clusterPolicy+`  - {name: r, scope: cluster, key: [{header: x-user-id}], missing_key: deny, limits: [2/1d], settle: {}}
-  - {name: in-flight, scope: cluster, algorithm: concurrency, limits: [2]}
+	local := strings.Replace(clusterRule("2/1d", ", settle: {}"), "on_unavailable: deny, ", "", 1)
+	c.push(t, clusterPolicy+local+`  - {name: in-flight, scope: cluster, algorithm: concurrency, limits: [2]}
 `)
 	says, ready := sluiceOK(t, "status", "--server", c.url()), answered(c.url()+"/healthz")
 	for user := range 200 {

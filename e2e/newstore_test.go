@@ -22,9 +22,29 @@ const newStorePolicy = `
 version: 1
 quota: {timeout: 1s}
 rules:
-  - {name: logins, scope: cluster, match: {paths: [/login]}, key: [{header: x-tenant}], missing_key: deny, on_unavailable: deny, limits: [5/1d], settle: {}}
-  - {name: in-flight, scope: cluster, match: {paths: [/flight]}, on_unavailable: deny, algorithm: concurrency, limits: [50], linger: 0s, hold: HOLD}
-  - {name: plain, scope: cluster, match: {paths: [/plain, /login]}, key: [{header: x-tenant}], missing_key: deny, on_unavailable: deny, limits: [1000/1d]}
+  - name: logins
+    match: {paths: [/login]}
+    scope: cluster
+    key: [{header: x-tenant}]
+    missing_key: deny
+    on_unavailable: deny
+    limits: [5/1d]
+    settle: {}
+  - name: in-flight
+    match: {paths: [/flight]}
+    scope: cluster
+    on_unavailable: deny
+    algorithm: concurrency
+    limits: [50]
+    linger: 0s
+    hold: HOLD
+  - name: plain
+    match: {paths: [/plain, /login]}
+    scope: cluster
+    key: [{header: x-tenant}]
+    missing_key: deny
+    on_unavailable: deny
+    limits: [1000/1d]
 `
 
 // newStore is a store that begins without state.
@@ -86,7 +106,9 @@ func (s *newStore) newFleet(t *testing.T, url string, holds ...string) *newStore
 	f.begun = time.Now()
 	for _, hold := range holds {
 		f.proxies = append(f.proxies, newest(t).start(t, proxyOptions{
-			policy: strings.Replace(newStorePolicy, "HOLD", hold, 1), quota: newGate(t, addresses...).address(), upstream: f.URL,
+			policy:   strings.Replace(newStorePolicy, "HOLD", hold, 1),
+			quota:    newGate(t, addresses...).address(),
+			upstream: f.URL,
 		}))
 	}
 	return f
@@ -136,7 +158,8 @@ func (f *newStoreFleet) tenants(t *testing.T, name string, then func(i int)) (st
 		default:
 			require.Fail(t, "a login failed", "status %d", status)
 		}
-		require.Equal(t, allowed, p.status(t, "/plain", "x-tenant", tenant, "x-do", "200"), "what holds nothing does not wait")
+		plain := p.status(t, "/plain", "x-tenant", tenant, "x-do", "200")
+		require.Equal(t, allowed, plain, "what holds nothing does not wait")
 	}
 	return starting, last
 }
@@ -150,7 +173,7 @@ func TestANewStore(t *testing.T) {
 			url, events := s.start(t)
 			f := s.newFleet(t, url, "10m", "10m", "10m")
 			starting, last := f.tenants(t, "first-", func(int) {})
-			t.Logf("%d of 1000 tenants waited; the last one came %s after the services answered", starting, since(last, f.begun))
+			t.Logf("%d of 1000 tenants waited; the last one %s after the services answered", starting, since(last, f.begun))
 			require.Equal(t, len(f.services), f.count(http.StatusOK))
 			require.Less(t, starting, 1000/2)
 
@@ -168,7 +191,8 @@ func TestANewStore(t *testing.T) {
 				}
 			})
 			end := <-ready
-			t.Logf("%d of 1000 tenants waited; the last one came %s after the store was emptied; it was ready after %s", starting, since(last, at), end.Sub(at))
+			t.Logf("%d of 1000 tenants waited; the last one %s after the store was emptied, which was ready after %s",
+				starting, since(last, at), since(end, at))
 			require.Positive(t, starting)
 			require.True(t, last.Before(end.Add(time.Second)), "a message may be under way for so long")
 			metrics := ""
@@ -199,7 +223,9 @@ func TestAStoreLosesItsStateUnderLoad(t *testing.T) {
 
 func (f *newStoreFleet) loses(t *testing.T, lose func(f *newStoreFleet)) {
 	const limit, long, lasts = 50, 30, 12 * time.Second // Envoy ends what takes 15 s
-	eventually(t, 20*time.Second, "the store to have started", func() bool { return get(http.DefaultClient, f.proxies[2], "x-do", "200") == allowed })
+	eventually(t, 20*time.Second, "the store to have started", func() bool {
+		return get(http.DefaultClient, f.proxies[2], "x-do", "200") == allowed
+	})
 	f.since()
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
 	defer cancel()
@@ -212,7 +238,9 @@ func (f *newStoreFleet) loses(t *testing.T, lose func(f *newStoreFleet)) {
 	}
 	for i := range long {
 		wg.Go(func() {
-			require.Equal(t, allowed, visit(f.proxies[i%2], int(lasts.Milliseconds())+1500)) //nolint:testifylint // the test sees it
+			if status := visit(f.proxies[i%2], int(lasts.Milliseconds())+1500); status != allowed {
+				t.Errorf("a long request came to %d", status)
+			}
 		})
 	}
 	time.Sleep(time.Second)
@@ -235,12 +263,14 @@ func (f *newStoreFleet) loses(t *testing.T, lose func(f *newStoreFleet)) {
 	time.Sleep(time.Second)
 	f.since()
 	paused := granted.Load()
-	eventually(t, 12*time.Second, "slots to be granted again", func() bool { return granted.Load() > paused && time.Since(lost) > 2*time.Second })
+	eventually(t, 12*time.Second, "slots to be granted again", func() bool {
+		return granted.Load() > paused && time.Since(lost) > 2*time.Second
+	})
 	back := time.Since(lost)
 	<-ctx.Done()
 	_, after := f.since()
 	wg.Wait()
-	t.Logf("at most %d at once, then %d; slots were granted again after %s", before, after, back.Round(10*time.Millisecond))
+	t.Logf("at most %d at once, then %d; slots are granted again after %s", before, after, back.Round(10*time.Millisecond))
 	require.LessOrEqual(t, before, limit)
 	require.Equal(t, limit, after, "all slots are used again, and not one more")
 }

@@ -60,12 +60,14 @@ func TestAQuotaStoreThatStarts(t *testing.T) {
 		return s
 	}
 	f := newFixtureWith(t, func(o *Options) { o.Quota.Service = open() })
-	const says = "the quota store is starting: it has no state yet, and proxies state what they hold; on_unavailable decides for 4s"
+	const says = "the quota store is starting: it has no state yet, and proxies state what they hold; " +
+		"on_unavailable decides for 4s"
+	holding := strings.Replace(leased, `limits: ["10/1h"]`, `limits: ["10/1h"], settle: {}`, 1)
 	f.as("", "POST /v1/policies", leased, 201)
 	f.as("", "GET /healthz", "", 200)
-	f.as("", "POST /v1/policies", strings.Replace(leased, `limits: ["10/1h"]`, `limits: ["10/1h"], settle: {}, mode: off`, 1), 201)
+	f.as("", "POST /v1/policies", strings.Replace(holding, "settle: {}", "settle: {}, mode: off", 1), 201)
 	f.as("", "GET /healthz", "", 200)
-	f.as("", "POST /v1/policies", strings.Replace(leased, `limits: ["10/1h"]`, `limits: ["10/1h"], settle: {}`, 1), 201)
+	f.as("", "POST /v1/policies", holding, 201)
 	f.as("", "GET /healthz", "", 503, `"error":"`+says+`"`)
 	f.as("", "GET /v1/status", "", 200, `"starting":"`+says+`"`)
 	f.as("", "GET /metrics", "", 200)

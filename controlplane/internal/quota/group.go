@@ -81,7 +81,8 @@ func (g *group) answer() {
 		st.goOn()
 	}
 	became := g.result
-	if became == lease.Unavailable && slices.ContainsFunc(g.operations, func(o operation) bool { return errors.Is(o.err, ErrStarting) }) {
+	isStarting := func(o operation) bool { return errors.Is(o.err, ErrStarting) }
+	if became == lease.Unavailable && slices.ContainsFunc(g.operations, isStarting) {
 		became = starting
 	}
 	s.count.answered(became, s.o.Clock.NowNs()-g.startNs)

@@ -41,9 +41,8 @@ func (s *Service) Collectors() []prometheus.Collector {
 	counter("quota_mismatches_total", "Asks for keys whose value a newer release has written, or that is damaged.", nil, c.mismatches.Load)
 	counter("quota_crowded_total", "Asks refused because their keys count in 16 windows of other definitions.", nil, c.crowded.Load)
 	gauge("quota_degraded", "1 while the store does not answer, or has another key.", func() float64 { return float64(c.degraded.Load()) })
-	gauge("quota_starting", "1 while the store has no state yet: on_unavailable decides rules with settle or algorithm concurrency.", func() float64 {
-		return float64(min(s.startingNs(), 1))
-	})
+	gauge("quota_starting", "1 while the store has no state yet: on_unavailable decides rules with settle or concurrency.",
+		func() float64 { return float64(min(s.startingNs(), 1)) })
 	gauge("quota_streams", "Open streams of proxies' workers.", func() float64 {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -56,15 +56,16 @@ func (s *Service) Watch() {
 	s.mu.Unlock()
 	s.pump()
 	if lost {
-		s.o.Log.Log(s.ctx, level, "the quota store has no state: rules with settle or algorithm concurrency are starting, and on_unavailable decides, "+
-			"while proxies state what they hold", "for", time.Duration(start-now).Round(time.Millisecond))
+		s.o.Log.Log(s.ctx, level, "the quota store has no state: rules with settle or algorithm concurrency are starting, "+
+			"and on_unavailable decides, while proxies state what they hold", "for", time.Duration(start-now).Round(time.Millisecond))
 	}
 }
 
 // Starting says for how much longer the store is starting; nil = it has its state.
 func (s *Service) Starting() error {
-	if left := s.startingNs(); left > 0 {
-		return fmt.Errorf("%w; on_unavailable decides for %s", ErrStarting, time.Duration(left).Round(100*time.Millisecond))
+	if ns := s.startingNs(); ns > 0 {
+		left := time.Duration(ns).Round(100 * time.Millisecond)
+		return fmt.Errorf("%w; on_unavailable decides for %s", ErrStarting, left)
 	}
 	return nil
 }

@@ -106,7 +106,8 @@ func TestAStoresClockSetBack(t *testing.T) {
 func TestWhatHoldsNothingStartsAtOnce(t *testing.T) {
 	b := newRig(t)
 	x := b.holder(1, slots(3))
-	require.NoError(t, x.send(lease.Asks{Definitions: []lease.Definition{define(2, lease.LeaseAuto, fixed(5, minute))}}))
+	leases := []lease.Definition{define(2, lease.LeaseAuto, fixed(5, minute))}
+	require.NoError(t, x.send(lease.Asks{Definitions: leases}))
 	require.Equal(t, lease.Granted, x.ask(lease.Part{Definition: 2, Cost: 1, Waiting: 1}).Result)
 	p := want(1)
 	p.Level = x.State(1, 1, 0)

@@ -95,7 +95,7 @@ func TestScripts(t *testing.T) {
 			end:2 end:3 go -> held=0`},
 		{"an ask that was queued for long states the key's new level", localRule, `
 			silent a state end:1 15*+1s,tick a up +2s tick go -> held=1`},
-		{"a store that has lost its state hears at once what is held, and grants nothing for 4 s", strings.Replace(slotRule, `"hold"`, `"on_unavailable":"deny","hold"`, 1), `
+		{"a store that has lost its state hears at once what is held, and grants nothing for 4 s", slotRuleThatDenies, `
 			a! b! b! -> admitted=3 held=3
 			forget +20ms tick go -> held=3
 			a! -> admitted=3 decided=4 starting=1
@@ -111,7 +111,8 @@ func TestScripts(t *testing.T) {
 			end:1 go a! -> admitted=5 held=4`},
 		{"or what else on_unavailable says", strings.Replace(localRule, `"local"`, `"allow"`, 1), `
 			forget 9*a! -> admitted=9 starting=9 held=0`},
-		{"a rule that holds nothing does not wait for a store to start, nor for another rule", slotRule + `,{"name":"s","limits":["9/1m"],` + key + `,"on_unavailable":"deny"}`, `
+		{"a rule that holds nothing does not wait for a store to start, nor for another rule",
+			slotRule + `,{"name":"s","limits":["9/1m"],` + key + `,"on_unavailable":"deny"}`, `
 			forget a! -> admitted=1 waits=0 used=2`},
 		{"a new stream begins with what is held", slotRule, `
 			a! b! -> held=2

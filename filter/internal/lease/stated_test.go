@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +15,8 @@ const (
 	loginRule = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["3/1m"],"settle":{},"hold":"80s"}`
 	localRule = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"algorithm":"concurrency","limits":["4"],"hold":"80s","on_unavailable":"local"}`
 )
+
+var slotRuleThatDenies = strings.Replace(slotRule, `"hold"`, `"on_unavailable":"deny","hold"`, 1)
 
 // holding is a worker whose requests run until they are answered.
 type holding struct {

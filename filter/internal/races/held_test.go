@@ -90,7 +90,8 @@ func held() []scenario {
 		scenario{name: "a VM traps", rules: logins, scripts: all(2, free, paid), times: []int64{15 * ms, 4 * second}, keeps: true, strands: 3, fates: (*world).traps},
 		scenario{name: "a worker ends", rules: slots, scripts: all(2, reset, free), times: []int64{15 * ms, 1100 * ms}, faults: true, fates: (*world).ends},
 		scenario{
-			name: "a service loses its state", rules: strings.Replace(slots, `"10s"`, `"80s"`, 1), times: []int64{1300 * ms, 15 * ms}, prompt: true, fates: (*world).losesState, scripts: [workers][]request{
+			name: "a service loses its state", rules: strings.Replace(slots, `"10s"`, `"80s"`, 1),
+			times: []int64{1300 * ms, 15 * ms}, prompt: true, fates: (*world).losesState, scripts: [workers][]request{
 				{{user: "a", lastNs: 12 * second}}, {{user: "a", lastNs: 12 * second}}, asks, asks,
 			},
 		},

@@ -163,7 +163,8 @@ func age(t *testing.T, store quota.Store) {
 	require.Equal(t, value, swap(t, store, w).Value)
 	w.Old, w.New = nonceOf(value), newValue("b")
 	require.Equal(t, quota.Young, swap(t, store, w).Outcome, "also where it is what is expected")
-	require.Equal(t, quota.Young, swap(t, store, quota.Swap{Key: key, AgeNs: w.AgeNs}).Outcome, "and where it is only read")
+	read := quota.Swap{Key: key, AgeNs: w.AgeNs}
+	require.Equal(t, quota.Young, swap(t, store, read).Outcome, "and where it is only read")
 	w.AgeNs = 0
 	swapped(t, swap(t, store, w))
 	w.AgeNs = 1000

@@ -175,7 +175,8 @@ func (s *Store) servers() ([][]uint16, error) {
 		first, errFirst := fields[0].AsInt64()
 		last, errLast := fields[1].AsInt64()
 		master, errMaster := fields[2].ToArray()
-		if err := errors.Join(errFirst, errLast, errMaster); err != nil || len(master) < 2 || first < 0 || last >= slots {
+		err = errors.Join(errFirst, errLast, errMaster)
+		if err != nil || len(master) < 2 || first < 0 || last >= slots {
 			return nil, errors.Join(errAnswer, err)
 		}
 		host, _ := master[0].ToString()
