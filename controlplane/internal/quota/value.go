@@ -22,7 +22,7 @@ import (
 // A window and its usage are varints, signed ones in zigzag:
 //
 //	pays      by window: see limit.Window.Pays                    version 2, as what follows
-//	0
+//	0         until when nothing was granted, in releases before
 //	rows      how many; each is worker (8 bytes) · since · number · charged · held ·
 //	          time − when it was said · hold: what proxies hold of the key
 //
