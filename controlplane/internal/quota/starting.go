@@ -23,7 +23,7 @@ const (
 	// answer is known.
 	StartingNs = 4 * second
 	// WatchEvery is how often a service looks whether its store has lost its state.
-	WatchEvery = 500 * time.Millisecond
+	WatchEvery = 250 * time.Millisecond
 )
 
 // ErrStarting is why units are not held yet.
