@@ -64,8 +64,9 @@ func TestARefusalIsLogged(t *testing.T) {
 			{"ACL SETUSER default -evalsha", "ACL SETUSER default +evalsha", "refused with NOPERM: the user may not do that: allow eval"},
 		} {
 			var log lines
+			warnings := slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})
 			s, err := quota.NewService(t.Context(), quota.Options{
-				Store: open(t, "redis://"+server.Addr()), Log: slog.New(slog.NewTextHandler(&log, nil)),
+				Store: open(t, "redis://"+server.Addr()), Log: slog.New(warnings),
 			})
 			require.NoError(t, err)
 			a := newAsker(t, s, lease.Definition{
