@@ -110,19 +110,22 @@ func (s *Sight) Rules() []Rule {
 	return list
 }
 
-// Judge says which rule denies a share that is more than maxDenied percentage points above
+// Judge says which rule denies a share that is more than maxDenied percentage points above that
 // of the others, or what is missing for a judgement. Where the others have no request of a rule, or
 // do not have it, their share counts as 0.
 func (s *Sight) Judge(maxDenied float64) (bad, missing string) {
 	missing = fmt.Sprintf("no rule has decided %d requests there yet", enough)
+	doubtful := ""
 	for _, r := range s.Rules() {
 		switch {
 		case r.Canary.Requests < enough:
 		case r.Canary.percent() > maxDenied+r.Others.atMost():
 			return r.String(), ""
+		case r.Canary.percent() > maxDenied+r.Others.percent():
+			doubtful = cmp.Or(doubtful, r.String()+", which are too few to compare with")
 		default:
 			missing = ""
 		}
 	}
-	return "", missing
+	return "", cmp.Or(doubtful, missing)
 }

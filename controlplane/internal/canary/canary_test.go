@@ -34,18 +34,23 @@ func sight(canary, others map[string]Count) *Sight {
 func TestJudge(t *testing.T) {
 	const none30, five80 = "r denies 3.0 % of 1000 requests there, 0.0 % of 0 elsewhere",
 		"r denies 80.0 % of 100 requests there, 0.0 % of 5 elsewhere"
+	const one70 = "r denies 70.0 % of 1000 requests there, 0.0 % of 1 elsewhere, which are too few to compare with"
 	none := "no rule has decided 100 requests there yet"
 	type counts = map[string]Count
 	for name, tc := range map[string]struct {
 		canary, others counts
 		bad, missing   string
 	}{
-		"nothing seen":              {nil, nil, "", none},
-		"too few there":             {counts{"r": {99, 99}}, counts{"r": {1000, 0}}, "", none},
-		"none elsewhere":            {counts{"r": {1000, 30}}, nil, none30, ""},
-		"few elsewhere, as many":    {counts{"r": {100, 10}}, counts{"r": {99, 9}}, "", ""},
-		"few elsewhere, a third":    {counts{"r": {100, 10}}, counts{"r": {33, 3}}, "", ""},
-		"few elsewhere, far fewer":  {counts{"r": {100, 80}}, counts{"r": {5, 0}}, five80, ""},
+		"nothing seen":             {nil, nil, "", none},
+		"too few there":            {counts{"r": {99, 99}}, counts{"r": {1000, 0}}, "", none},
+		"none elsewhere":           {counts{"r": {1000, 30}}, nil, none30, ""},
+		"few elsewhere, as many":   {counts{"r": {100, 10}}, counts{"r": {99, 9}}, "", ""},
+		"few elsewhere, a third":   {counts{"r": {100, 10}}, counts{"r": {33, 3}}, "", ""},
+		"few elsewhere, far fewer": {counts{"r": {100, 80}}, counts{"r": {5, 0}}, five80, ""},
+		"few elsewhere, in doubt":  {counts{"r": {1000, 700}}, counts{"r": {1, 0}}, "", one70},
+		"in doubt beside a fine one": {
+			counts{"r": {1000, 700}, "s": {100, 0}}, counts{"r": {1, 0}, "s": {100, 0}}, "", one70,
+		},
 		"few elsewhere, all denied": {counts{"r": {1000, 900}}, counts{"r": {9, 9}}, "", ""},
 		"within":                    {counts{"r": {100, 12}}, counts{"r": {100, 10}}, "", ""},
 		"beyond":                    {counts{"r": {100, 13}}, counts{"r": {100, 10}}, "r denies 13.0 % of 100 requests there, 10.0 % of 100 elsewhere", ""},

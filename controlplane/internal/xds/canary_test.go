@@ -57,7 +57,8 @@ func TestCanaryHasItsShare(t *testing.T) {
 		{low, 10, 1}, {low, 50, 2}, {low, 99.9, 3}, {low, 100, 4},
 		{high, 0.001, 1}, {high, 50, 2}, {high, 75, 3}, {high, 76, 3}, {high, 100, 4},
 		{low[:1], 1, 1}, {high[:1], 1, 1}, {high[:2], 99, 1}, {nil, 50, 0},
-		{slices.Concat(low, low[:1], high), 50, 4}, // the same node id twice is one proxy
+		{slices.Concat(low, low[:1], high), 50, 4},                      // the same node id twice is one proxy
+		{nodes(30), 10, 3}, {nodes(10), 70, 7}, {nodes(250), 64.4, 161}, // which floats make 161.00000000000003
 	} {
 		r := &store.Rollout{Percent: tc.percent, Except: except(tc.nodes, tc.percent)}
 		var in []string
