@@ -181,12 +181,15 @@ type history struct {
 	order  []string
 	more   int
 	failed []manage.Asked
-	last   map[string]map[string]Counts // by proxy and rule
+	last   map[process]map[string]Counts // by rule
 
 	reading  sync.Mutex // held while the limits are read
 	revision uint64     // whose limits these are
 	limits   map[string]ratedRule
 }
+
+// process is what counts: several of one node id have addresses of their own.
+type process struct{ proxy, url string }
 
 func newHistory(now func() time.Time) *history { return &history{now: now} }
 
@@ -260,14 +263,15 @@ func (r *Rate) point(n int, next bool, rate Counts) {
 // count adds up what came since the last answers. A proxy that had not answered then adds
 // nothing: when it counted is not known.
 func (h *history) count(rows []manage.Row, next bool) {
-	rules, last := map[string]*Rate{}, map[string]map[string]Counts{}
+	rules, last := map[string]*Rate{}, map[process]map[string]Counts{}
 	h.order = nil
 	h.more = 0
 	for _, row := range rows {
 		if row.Error != "" {
 			continue
 		}
-		before, seen := h.last[row.Proxy], map[string]Counts{}
+		of := process{row.Proxy, row.URL}
+		before, seen := h.last[of], map[string]Counts{}
 		for _, rule := range row.Stats {
 			r := rules[rule.Rule]
 			switch {
@@ -295,7 +299,7 @@ func (h *history) count(rows []manage.Row, next bool) {
 				r.came.add(counts.since(before[rule.Rule]))
 			}
 		}
-		last[row.Proxy] = seen
+		last[of] = seen
 	}
 	h.rules = rules
 	h.last = last

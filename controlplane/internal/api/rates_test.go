@@ -59,6 +59,22 @@ func TestRates(t *testing.T) {
 	require.Equal(t, []time.Time{start.Add(10 * time.Second), start.Add(25 * time.Second)}, list.Times)
 }
 
+// Two processes of one node id count apart.
+func TestRatesOfOneNodeID(t *testing.T) {
+	now := time.Unix(1000, 0)
+	h := newHistory(func() time.Time { return now })
+	one, two := countedBy("a", 1000, 0, 0), countedBy("a", 10, 0, 0)
+	one.URL = "http://10.0.0.1:9902/.sluice/"
+	two.URL = "http://10.0.0.2:9902/.sluice/"
+	for range 2 {
+		h.add([]manage.Row{one, two})
+		now = now.Add(pointEvery)
+	}
+	list := h.list()
+	require.Equal(t, Counts{1010, 0, 0}, list.Rules[0].Total)
+	require.Equal(t, []Counts{{}}, list.Rules[0].Rates, "neither has decided anything meanwhile")
+}
+
 // What is kept is bounded, however long serve runs and however many rules and keys there are.
 func TestRatesAreBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
