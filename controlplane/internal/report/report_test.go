@@ -58,6 +58,14 @@ func TestReplay(t *testing.T) {
 	require.NotRegexp(t, `(src|href|srcset)=`, page, "it needs no other file")
 }
 
+// A log of one moment has no line to draw, and no empty figure in its place.
+func TestNoChartOfAMoment(t *testing.T) {
+	r := result(rule("per-client", "192.0.2.1"))
+	require.Contains(t, replayed(t, r), "<figure>")
+	r.Timeline.Count = 1
+	require.NotContains(t, replayed(t, r), "<figure>")
+}
+
 // What another rule denies is none of what a rule allows, on the page and in text.
 func TestDeniedByAnotherRule(t *testing.T) {
 	for n, want := range map[int64]string{
