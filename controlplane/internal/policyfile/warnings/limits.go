@@ -60,11 +60,11 @@ func cheapest(r *policy.Rule) uint32 {
 	return least
 }
 
-// shut warns of a limit of 0 that denies everything: beside a match, an exempt or an override
-// it is meant to deny.
+// shut warns of a limit of 0 that denies everything: beside a match, an exempt, an override or a
+// share of keys it is meant to deny.
 func (c *collector) shut(v policy.Place, r *policy.Rule) {
-	meant := !r.Match.IsEmpty() || len(r.Exempt)+len(c.exempt)+len(r.Overrides) > 0
-	if meant || r.Mode != policy.ModeEnforce || r.EnforcePercent == 0 {
+	meant := !r.Match.IsEmpty() || len(r.Exempt)+len(c.exempt)+len(r.Overrides) > 0 || r.EnforcePercent < 100
+	if meant || r.Mode != policy.ModeEnforce {
 		return
 	}
 	at := slices.IndexFunc(r.Limits, isShut)
@@ -82,9 +82,10 @@ func (c *collector) shut(v policy.Place, r *policy.Rule) {
 func isShut(l policy.Limit) bool { return l.From == nil && l.Limit == 0 }
 
 // idle warns of windows that never deny, because another window of the rule always does
-// before. What answers cost may go beyond a limit, and so may what denied requests count.
+// before. What answers cost may go beyond a limit, and so may what denied requests count, or
+// other rules of the counter.
 func (c *collector) idle(v policy.Place, r *policy.Rule) {
-	beyond := r.CountDenied || r.Settle != nil && r.Settle.To != policy.SettleCost
+	beyond := r.CountDenied || r.Settle != nil && r.Settle.To != policy.SettleCost || c.sharing[r.Counter] > 1
 	if beyond || slices.ContainsFunc(r.Limits, isShut) {
 		return
 	}

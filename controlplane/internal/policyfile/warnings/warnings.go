@@ -24,7 +24,12 @@ type Warning struct {
 // document that both were read of.
 func Of(doc *policy.Node, p *policy.Policy, placement *policy.Placement) []Warning {
 	root := policy.Place{Node: doc}
-	c := &collector{slotsByClient: hasSlotsByClient(p), exempt: p.Exempt, exemptAt: root.Field("exempt")}
+	c := &collector{
+		slotsByClient: hasSlotsByClient(p), exempt: p.Exempt, exemptAt: root.Field("exempt"), sharing: map[string]int{},
+	}
+	for i := range p.Rules {
+		c.sharing[p.Rules[i].Counter]++
+	}
 	c.proxies(root.Field("proxies"), placement.Proxies)
 	rules := root.Field("rules")
 	isCluster := func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }
@@ -73,6 +78,7 @@ type collector struct {
 	slotsByClient bool           // see hasSlotsByClient
 	exempt        []policy.Match // from all rules
 	exemptAt      policy.Place
+	sharing       map[string]int // rules, by their counter
 }
 
 // otherPlace stands in a message for the path of another place, which warnOf has.
