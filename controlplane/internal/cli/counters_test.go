@@ -54,6 +54,7 @@ func TestHeldIsShown(t *testing.T) {
 		{"get", `"value":7,` + window, "7 of 100 per 1h; 5 held\n"},
 		{"peek", `"allowed":true,"rules":[{"rule":"r","key":[],"mode":"enforced","allowed":true,` + window + `}]`, "7 of 100 per 1h; 5 held\n"},
 		{"get", `"value":7,` + strings.Replace(window, `"held":5`, `"held":0`, 1), "7 of 100 per 1h\n"},
+		{"get", `"value":1,"windows":[{"requests":5,"per_ms":1000,"used":1}]`, "1 used, any number per 1s\n"}, // lacks its limit
 		{"get", `"value":5,"windows":[{"limit":9,"per_ms":0,"used":5,"remaining":4,"reset_ms":0}],"held":5`, "5 of 9"},
 	} {
 		body = `{"proxies":[{"proxy":"a",` + step.answer + `}]}`

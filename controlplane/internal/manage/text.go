@@ -85,7 +85,7 @@ func LimitText(w *answer.Window, unlimited string) string {
 	switch {
 	case w.PerMs == 0:
 		return most + " at once"
-	case w.Requests != nil:
+	case w.Requests != nil && w.Limit != nil: // a proxy may say anything
 		return most + " per " + Per(w) + ", burst " + strconv.FormatUint(uint64(*w.Limit), 10)
 	}
 	return most + " per " + Per(w)
