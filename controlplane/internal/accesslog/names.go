@@ -172,7 +172,8 @@ func (o *Options) placeOf(said string, all []place, open bool) (*place, error) {
 	m := mapped(said)
 	name := strings.Trim(strings.TrimPrefix(o.Map[said], "$"), "%")
 	i := slices.IndexFunc(all, func(p place) bool {
-		return strings.EqualFold(p.name, name) || !open && p.field == HeaderField(strings.ToLower(name)) // as a person may call it
+		asPeopleSay := !open && p.field == HeaderField(strings.ToLower(name))
+		return asPeopleSay || strings.EqualFold(p.name, name)
 	})
 	p := place{name: o.Map[said]}
 	if i >= 0 {

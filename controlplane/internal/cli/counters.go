@@ -248,7 +248,8 @@ func answerCells(op manage.Operation, report *api.Counters) (table [][]string) {
 		case report.Quota == nil:
 			table = append(table, counterCells(op, r)...)
 		case r.Silent != "":
-			table = append(table, []string{r.Proxy, "holds " + strconv.FormatInt(*r.Value, 10) + "; " + manage.SilentText(r.Silent), manage.WindowsText(r.Windows, false)})
+			holds := "holds " + strconv.FormatInt(*r.Value, 10) + "; " + manage.SilentText(r.Silent)
+			table = append(table, []string{r.Proxy, holds, manage.WindowsText(r.Windows, false)})
 		default:
 			table = append(table, []string{r.Proxy, "holds " + strconv.FormatInt(*r.Value, 10)})
 		}

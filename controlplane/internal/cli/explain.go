@@ -198,7 +198,8 @@ func (o *requestOptions) described() (*simulate.Request, error) {
 	r, err := o.Request()
 	var malformed *find.MalformedError
 	if errors.As(err, &malformed) {
-		return nil, usageError(errors.New("--"+err.Error()), "give something like --"+malformed.Part+" '"+malformed.Example+"'")
+		return nil, usageError(errors.New("--"+err.Error()),
+			"give something like --"+malformed.Part+" '"+malformed.Example+"'")
 	}
 	return r, err
 }

@@ -164,7 +164,8 @@ func (c *console) rollback(w http.ResponseWriter, r *http.Request, v *visit) err
 	query := url.Values{"base": {r.PostForm.Get("base")}, "policy": {policyOf(r)}}
 	var applied api.Applied
 	whole := r.WithContext(context.WithoutCancel(r.Context())) // although the visitor may go
-	if err := c.call(whole, http.MethodPost, fmt.Sprintf("/v1/rollback/%d?%s", n, query.Encode()), body{}, &applied); err != nil {
+	target := fmt.Sprintf("/v1/rollback/%d?%s", n, query.Encode())
+	if err := c.call(whole, http.MethodPost, target, body{}, &applied); err != nil {
 		return err
 	}
 	http.Redirect(w, r, fmt.Sprintf("%s?applied=%d", Path, applied.Number), http.StatusSeeOther)

@@ -27,7 +27,8 @@ var page = template.Must(template.New("page").Funcs(functions).Parse(pageText))
 var functions = map[string]any{
 	"n": grouped, "share": share, "time": moment, "key": keyCell, "count": count, "per": per, "inc": func(i int) int { return i + 1 },
 	"text": printable.Text, "upper": strings.ToUpper, "join": strings.Join,
-	"chart": draw, "chartCSS": func() template.CSS { return template.CSS(chart.CSS) }, //nolint:gosec // it is the program's own
+	"chart":    draw,
+	"chartCSS": func() template.CSS { return template.CSS(chart.CSS) }, //nolint:gosec // it is the program's own
 	"readings": readings, "outcomes": outcomes, "alone": alone, "elsewhere": elsewhere,
 	"clients": func(title any, list []replay.Client) clientsView { return clientsView{title, list} },
 }

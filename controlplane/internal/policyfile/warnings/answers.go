@@ -48,13 +48,15 @@ func (c *collector) answers(v policy.Place, r *policy.Rule) {
 
 // freeCalls are calls of models' APIs that use no model.
 var freeCalls = []string{
-	"/v1/messages/count_tokens", "/v1/messages/batches", "/v1/batches", "/v1/responses/input_tokens", "/v1beta/models/gemini:countTokens",
+	"/v1/messages/count_tokens", "/v1/messages/batches", "/v1/batches", "/v1/responses/input_tokens",
+	"/v1beta/models/gemini:countTokens",
 }
 
 // modelless warns of a rule for tokens that charges calls which use no model.
 func (c *collector) modelless(v policy.Place, r *policy.Rule) {
 	if c.admits(r, "GET", "") {
-		c.warn(v.Field("methods"), "the rule applies to GET: fetching a finished answer returns its usage again, and would be charged again: write methods: [POST]")
+		c.warn(v.Field("methods"), "the rule applies to GET: fetching a finished answer returns its usage again, "+
+			"and would be charged again: write methods: [POST]")
 	}
 	for _, path := range freeCalls {
 		if c.admits(r, "POST", path) {
@@ -69,9 +71,11 @@ func (c *collector) modelless(v policy.Place, r *policy.Rule) {
 // that is empty.
 func (c *collector) admits(r *policy.Rule, method, path string) bool {
 	exempts := func(m policy.Match) bool {
-		return len(m.Hosts)+len(m.Headers)+len(m.ClientIPs) == 0 && (path != "" || len(m.Paths) == 0) && c.isOf(&m, method, path)
+		isWide := len(m.Hosts)+len(m.Headers)+len(m.ClientIPs) == 0 && (path != "" || len(m.Paths) == 0)
+		return isWide && c.isOf(&m, method, path)
 	}
-	return c.isOf(&r.Match, method, path) && !slices.ContainsFunc(r.Exempt, exempts) && !slices.ContainsFunc(c.exempt, exempts)
+	isExempt := slices.ContainsFunc(r.Exempt, exempts) || slices.ContainsFunc(c.exempt, exempts)
+	return !isExempt && c.isOf(&r.Match, method, path)
 }
 
 // isOf reports whether methods and paths of a match are those of a request.
