@@ -279,7 +279,8 @@ func (t *tally) addText(k kind, n int) {
 	t.textBytes += max(t.spoken, t.other) - before
 }
 
-// sum adds up the parts of the first API that knows them, or else of the one that says most.
+// sum adds up the parts of the first API that knows them, or else of the one that says most. A 0
+// hides no other API's count: fronts have the names of several, and fill those of one.
 func (t *tally) sum(of uint64) (sum int64, isKnown bool) {
 	for a := range apis {
 		var n int64
@@ -289,11 +290,14 @@ func (t *tally) sum(of uint64) (sum int64, isKnown bool) {
 			}
 		}
 		if bits := of << (a * api(parts)); t.said&bits != 0 && t.doubted&bits == 0 {
-			return n, true
+			if n > 0 {
+				return n, true
+			}
+			isKnown = true
 		}
 		sum = max(sum, n)
 	}
-	return sum, false
+	return sum, isKnown && sum == 0
 }
 
 // usage returns what the counts come to. Of an answer in one piece nothing more can follow.

@@ -132,6 +132,12 @@ func TestTotals(t *testing.T) {
 		{`I:0,O:0,T:0`, one},
 		{`I:7,O:0,T:7`, input(7)},
 		{`I:0,O:9`, both(0, 9)},
+
+		// Fronts have the names of two APIs, and fill those of one.
+		{`I:0,O:0,"input_tokens":500,"output_tokens":300`, both(500, 300)},
+		{`I:0,O:0,T:0,"input_tokens":500,"output_tokens":300`, both(500, 300)},
+		{`I:0,O:0,T:800,"input_tokens":500,"output_tokens":300`, both(500, 300)},
+		{`I:0,O:9,"input_tokens":-1`, both(0, 9)},
 	} {
 		usage := strings.NewReplacer("I:", `"prompt_tokens":`, "O:", `"completion_tokens":`, "T:", `"total_tokens":`)
 		body := `{"choices":[{"text":"x"}],"usage":{` + usage.Replace(step.usage) + `}}`
