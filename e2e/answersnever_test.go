@@ -62,6 +62,7 @@ func TestAnswersThatNeverCame(t *testing.T) {
 		r.beyond(t)
 		r.noTraps(t)
 		r.slowToAsk(t, d)
+		r.heldBack(t, d)
 	})
 }
 
@@ -308,4 +309,44 @@ func (c *clients) send(version string, r *http.Request) (status int) {
 		return code
 	}
 	return res.StatusCode
+}
+
+// heldBack: an answer that another filter holds back has not come either, if a time is up or the
+// upstream breaks off meanwhile and the client gets the proxy's own. What it said counts.
+func (r *answerRig) heldBack(t *testing.T, d driver) {
+	const filters = "\n          http_filters:"
+	r = &answerRig{upstream: r.upstream, accessLog: r.accessLog, proxy: r.another(t, d, proxyOptions{
+		policy: neverPolicy, edit: replacing(filters, filters+`
+          - name: buffers
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
+              default_source_code: {inline_string: "function envoy_on_response(h) h:body() end"}`),
+	})}
+	c := newClients(t, r.address, r.upstream)
+	const size, said = 4000, "hello"
+	for _, version := range d.versions() {
+		for _, step := range []struct {
+			do, route     string
+			status        int
+			tokens, plain int64
+		}{
+			{"chunks", "timeout", 504, size/4 + int64(len(said))/4, 10},
+			{"chunks", "idle", 504, size/4 + int64(len(said))/4, 10},
+			{"chunks", "longest", 504, size/4 + int64(len(said))/4, 10},
+			{"chunks", "deadline", 504, size/4 + int64(len(said))/4, 10},
+			{"chunk-reset", "", 502, size/4 + 3*int64(len(said))/4, 10},
+			{"chunks", "", 200, size/4 + 3*int64(len(said))/4, 3 * int64(len(said))},
+		} {
+			user := "h-" + step.do + step.route + version[len("HTTP/"):]
+			request := c.request(t.Context(), t, "/never", size, "x-user-id: "+user, "x-do: "+step.do, "x-ms: 1500",
+				"x-route: "+step.route, "grpc-timeout: 200m")
+			require.Equal(t, step.status, c.send(version, request), user)
+			key := "&key=" + user
+			require.Equal(t, step.tokens, used(t, r.proxy, "tokens"+key), user)
+			require.EqualValues(t, size, used(t, r.proxy, "uploads"+key), user)
+			require.Equal(t, step.plain, used(t, r.proxy, "sent"+key), user)
+			require.Equal(t, step.status == 200, used(t, r.proxy, "answered"+key) > 0, user)
+		}
+	}
+	r.noTraps(t)
 }

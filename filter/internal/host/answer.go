@@ -54,8 +54,7 @@ func (p *plugin) hold(v *decide.Verdict) {
 
 // beginScan begins to read an answer's body where a hold asks for its usage.
 func (s *stream) beginScan() {
-	status := theProxy.Status()
-	if status == statusSwitching || !s.readsUsage(status) {
+	if s.status == statusSwitching || !s.readsUsage(s.status) {
 		return
 	}
 	p := s.plugin
@@ -113,11 +112,13 @@ const (
 )
 
 // gaveUp reports whether the details are those of an answer that the proxy gives because the
-// upstream has not: it broke off, or a time was up.
+// upstream has not, or not all of it: it broke off, or a time was up.
 func gaveUp(details string) bool {
 	switch {
 	case details == "via_upstream":
 		return false
+	case strings.HasPrefix(details, "upstream_reset_after_response_started"):
+		return true
 	case strings.HasPrefix(details, "upstream_reset_before_response_started"):
 		return theProxy.amount(responseFlags)&(brokenFlags|timeoutFlags) != 0
 	}
@@ -128,7 +129,11 @@ func gaveUp(details string) bool {
 // usage.
 func (s *stream) hear(hasBody bool) {
 	details, _ := theProxy.Attribute(codeDetails)
-	if s.isAnswered = !gaveUp(details); s.isAnswered && hasBody {
+	if gaveUp(details) {
+		return
+	}
+	s.status = theProxy.Status()
+	if hasBody {
 		s.beginScan()
 	}
 }
@@ -169,7 +174,7 @@ func onResponseBody(context, size, _ uint32) uint32 {
 
 // endScan returns what the answer said of its usage, and whether it was read, be it to its
 // end or to where it was cut.
-func (s *stream) endScan() (said usage.Usage, ok bool) {
+func (s *stream) endScan(a *ended) (said usage.Usage, ok bool) {
 	if s.scan == nil {
 		return usage.Usage{}, false
 	}
@@ -177,7 +182,7 @@ func (s *stream) endScan() (said usage.Usage, ok bool) {
 	said, ok = s.scan.End(), method != "CONNECT"         // a tunnel, whose bytes are no answer
 	switch {
 	case !ok:
-	case said.Bytes == 0 && theProxy.amount("response\x00size") > 0:
+	case said.Bytes == 0 && a.ResponseBytes() > 0:
 		ok = false
 		s.countUnread(func(m *decide.Metrics) { m.Withheld++ })
 		if !saysWithheld {
@@ -207,15 +212,14 @@ func onLog(context uint32) {
 
 // settle settles each hold of the stream.
 func (s *stream) settle() {
-	var a ended
-	a.said, a.read = s.endScan()
-	p, now := s.plugin, theProxy.Now()
-	redirected := false
-	if !s.isAnswered {
+	a, redirected := ended{status: theProxy.Status()}, false
+	if s.status == 0 || s.status != a.status { // a filter may hold an answer back until its time is up
 		details, _ := theProxy.Attribute(codeDetails)
 		redirected = details == "internal_redirect" // which is a request of its own, later
 		a.gaveUp = gaveUp(details)
 	}
+	a.said, a.read = s.endScan(&a)
+	p, now := s.plugin, theProxy.Now()
 	settled := p.settled[:0]
 	for i := range s.holds {
 		h := &s.holds[i]
@@ -335,6 +339,7 @@ func (p *plugin) portion(monotonic int64) int {
 type ended struct {
 	said   usage.Usage
 	read   bool
+	status uint16
 	gaveUp bool // the upstream gave no answer: what the client got is the proxy's own
 }
 
@@ -342,7 +347,7 @@ func (a *ended) Status() uint16 {
 	if a.gaveUp {
 		return 0
 	}
-	return theProxy.Status()
+	return a.status
 }
 
 // GRPCStatus reads the header or the trailer: of an answer that was cut, or is none of gRPC's,

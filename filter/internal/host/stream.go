@@ -23,7 +23,7 @@ type stream struct {
 	holds  []decide.Hold
 	scan   *usage.Scanner // nil where nothing of the answer is read
 
-	isAnswered bool // the headers of an answer have come
+	status uint16 // of the answer whose headers have come, 0 where none have
 
 	context uint32
 	next    *stream // in the same bucket
@@ -181,7 +181,7 @@ func (p *plugin) await(context uint32) {
 	}
 	s.fields, p.fields = p.fields, s.fields
 	s.holds, p.holds = p.holds, s.holds
-	s.context, s.isAnswered = context, false
+	s.context, s.status = context, 0
 	streams.add(s)
 }
 
