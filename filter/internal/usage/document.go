@@ -28,7 +28,8 @@ type document struct {
 }
 
 const (
-	maxDepth = 256
+	// maxDepth is what most readers take. An answer that goes deeper is not read.
+	maxDepth = 1024
 	// trackedDepth is that of the deepest row in an array of events, and one more, which
 	// stands for all deeper ones.
 	trackedDepth = 11

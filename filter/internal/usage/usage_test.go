@@ -63,6 +63,8 @@ func TestCounts(t *testing.T) {
 		`{"prompt_tokens":7},"prompt_tokens":8`:                   input(7),
 		`{"prompt_tokens":7,"prompt_token":8,"prompt_tokens_":8,"\u0000prompt_tokens":8,"Prompt_tokens":8,"prompt_tökens":8}`: input(7),
 		`{"prompt_tokens":7,"completiXn_tokens":8}`: input(7),
+		// A tool's arguments may be as deep as a client wants them.
+		`{"a":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `,"prompt_tokens":7}`: input(7),
 
 		// What is no count leaves unknown what was said last.
 		`{"prompt_tokens":7,"prompt_tokens":-1}`:                              unsaid(7, 0, 1),
