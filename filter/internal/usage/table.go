@@ -176,6 +176,7 @@ var texts = [...]text{
 	{".embeddings", aside},
 	{".data[].embedding", aside},
 	{".data[].b64_json", aside},
+	{".b64_json", aside}, // of images in events
 	{".generation", spoken},
 	{".outputText", spoken},
 	{".results[].outputText", spoken},
