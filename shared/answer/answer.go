@@ -159,7 +159,7 @@ type ExplainedRule struct {
 	Common         bool      `json:"common,omitempty"` // where they were: nothing of the key is the client's, others have it too
 	Cost           *uint32   `json:"cost,omitempty"`
 	Held           *uint32   `json:"held,omitempty"`            // of a rule that holds the cost until the answer: what is held before the request
-	BodyAssumed    string    `json:"body_assumed,omitempty"`    // what the cost takes the body for, whose length the request does not say
+	BodyAssumed    string    `json:"body_assumed,omitempty"`    // for the cost, where no content-length says it
 	CostUnreadable bool      `json:"cost_unreadable,omitempty"` // the request's number could not be read, and the cost is max
 	TooLong        bool      `json:"too_long,omitempty"`        // a value was too long for a regular expression
 	Override       *Override `json:"override,omitempty"`
