@@ -179,7 +179,7 @@ func (s *State) bill(i int, units uint32) {
 // count.
 func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool, err error) {
 	l, row := p.Level, s.Rows.find(p.Worker)
-	l.Held = min(l.Held, s.mostHeld(slots))
+	l.Held = min(l.Held, s.mostHeld(slots, row))
 	charged := l.Charged - min(l.Known, l.Charged)
 	switch {
 	case row == nil:
@@ -207,8 +207,9 @@ func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool
 }
 
 // mostHeld is how many units one worker may say that it holds: what all may hold together. So
-// the units of one that is silent then are charged as a hit of a whole limit at most.
-func (s *State) mostHeld(slots *limit.Window) uint32 {
+// the units of one that is silent then are charged as a hit of a whole limit at most. What its row
+// has it may hold by a larger limit, where requests of one key have several.
+func (s *State) mostHeld(slots *limit.Window, row *Row) uint32 {
 	most := uint32(saturated)
 	if !slots.Unlimited {
 		most = slots.Limit
@@ -217,6 +218,9 @@ func (s *State) mostHeld(slots *limit.Window) uint32 {
 		if w := &s.Windows[i]; !w.Unlimited {
 			most = min(most, w.Max())
 		}
+	}
+	if row != nil {
+		most = max(most, row.Held)
 	}
 	return most
 }

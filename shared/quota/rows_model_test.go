@@ -118,18 +118,19 @@ func (h *holders) step(t *testing.T) {
 
 // lie states any numbers, for a worker that nobody else is.
 func (h *holders) lie(t *testing.T) {
-	most := [...]uint64{0, 1, 10, 1 << 31, 1<<32 - 1, 1 << 63, 1<<64 - 1}
-	any64 := func() uint64 { return most[h.r.IntN(len(most))] }
+	numbers := [...]uint64{0, 1, 10, 1 << 31, 1<<32 - 1, 1 << 63, 1<<64 - 1}
+	any64 := func() uint64 { return numbers[h.r.IntN(len(numbers))] }
 	any32 := func() uint32 { return uint32(min(any64(), 1<<32-1)) }
 	p := Part{Cost: any32(), Waiting: any32(), Ahead: any32(), Spent: any32(), Level: Level{
 		Worker: h.r.Uint64N(2 * MaxRows), Held: any32(), Charged: any64(), Known: any64(), Since: any64(), Number: any64(),
 	}}
 	h.lied++
+	most := h.mostHeld(&h.slots, h.Rows.find(p.Worker))
 	units, _, stated, err := h.Say(&p, &h.slots)
 	if err != nil || !stated {
 		return
 	}
-	require.LessOrEqual(t, h.Rows.find(p.Worker).Held, limit.AddSaturating(h.mostHeld(&h.slots), units))
+	require.LessOrEqual(t, h.Rows.find(p.Worker).Held, limit.AddSaturating(most, units))
 	if wait := h.WaitNs(1); wait != 0 {
 		require.LessOrEqual(t, wait, limit.MaxPeriodNs)
 	}

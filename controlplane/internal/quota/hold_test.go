@@ -15,6 +15,28 @@ func slots(n uint32) limit.Window {
 	return limit.Window{Algorithm: limit.Concurrency, Limit: n, PeriodNs: hold, Unlimited: n == 0}
 }
 
+// TestASmallerLimitForgetsNothing: where requests say their limit, one of a small limit states what
+// those of a larger one hold of the key, and a worker that has stated it holds it all.
+func TestASmallerLimitForgetsNothing(t *testing.T) {
+	for name, windows := range map[string]func(n uint32) []limit.Window{
+		"concurrency": func(n uint32) []limit.Window { return []limit.Window{slots(n)} },
+		"settle":      func(n uint32) []limit.Window { return []limit.Window{fixed(n, minute), slots(0)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := old(t)
+			x, y := b.holder(1, windows(100)...), b.holder(2, windows(100)...)
+			require.EqualValues(t, 100, x.state(100).Units)
+			small := define(1, lease.LeaseOff, windows(1)...)
+			require.NoError(t, x.send(lease.Asks{Definitions: []lease.Definition{small}}))
+			require.True(t, x.state(1).Denied)
+			require.True(t, y.state(1).Held, "x holds 100 of 100")
+			x.Settle(60, 0)
+			require.True(t, x.state(1).Denied)
+			require.EqualValues(t, 60, y.state(60).Units, "x holds 40")
+		})
+	}
+}
+
 // holder is a worker with an account of one key.
 type holder struct {
 	*proxy
