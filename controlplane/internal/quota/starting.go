@@ -45,6 +45,7 @@ func (s *Service) Watch() {
 	level := slog.LevelWarn
 	if s.startNs == 0 { // the first look: a new store is as it should be
 		level = slog.LevelInfo
+		s.startNs = start
 	}
 	s.startNs = max(s.startNs, start)
 	if anew {

@@ -155,7 +155,7 @@ func TestAStoreThatForgotEndsStreams(t *testing.T) {
 	b.clock.advance(second)
 	b.service.Watch()
 	require.False(t, after.Ending())
-	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("the quota store has no state: ")))
+	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte(`level=WARN msg="the quota store has no state: `)), log.String())
 	require.EqualError(t, b.service.Starting(), ErrStarting.Error()+"; on_unavailable decides for 3s")
 	b.clock.advance(3 * second)
 	require.NoError(t, b.service.Starting())
