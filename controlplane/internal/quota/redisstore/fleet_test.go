@@ -98,6 +98,13 @@ func TestAServerOfAClusterLosesItsState(t *testing.T) {
 		young, old := ages()
 		require.Equal(t, []int{0, 100}, []int{young, old})
 
+		move(t, c, 0, 0, 1)
+		for range 20 { // whichever node says where slots are
+			_, anew = look()
+			require.False(t, anew, "a slot that moves takes its state along")
+		}
+		require.Equal(t, slots, marks())
+
 		c.Servers[1].Do("FLUSHALL")
 		ns, anew := look()
 		require.True(t, anew)
@@ -115,6 +122,20 @@ func TestAServerOfAClusterLosesItsState(t *testing.T) {
 		require.True(t, anew, "also while another server is away")
 		require.Less(t, ns, int64(2*time.Second))
 	})
+}
+
+// move moves a slot with its keys from one master to another.
+func move(t *testing.T, c *servertest.Cluster, slot, from, to int) {
+	ids, number := [...]string{c.Servers[0].Do("CLUSTER", "MYID"), c.Servers[1].Do("CLUSTER", "MYID")}, strconv.Itoa(slot)
+	source, target := c.Servers[from], c.Servers[to]
+	require.Equal(t, "OK", target.Do("CLUSTER", "SETSLOT", number, "IMPORTING", ids[from]))
+	require.Equal(t, "OK", source.Do("CLUSTER", "SETSLOT", number, "MIGRATING", ids[to]))
+	for _, key := range strings.Fields(source.Do("CLUSTER", "GETKEYSINSLOT", number, "10")) {
+		require.Equal(t, "OK", source.Do("MIGRATE", "127.0.0.1", strconv.Itoa(target.Port), key, "0", "10000"))
+	}
+	for _, s := range []*servertest.RedisServer{target, source} {
+		require.Equal(t, "OK", s.Do("CLUSTER", "SETSLOT", number, "NODE", ids[to]))
+	}
 }
 
 // standstill stops a master for less than it takes to replace it: the keys of the

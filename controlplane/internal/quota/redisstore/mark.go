@@ -60,7 +60,8 @@ func (s *Store) slotTags() []string {
 
 // Age is quota.Store's. A server loses the marks of all its slots at once, so one of them tells. If
 // that is another one than at the last call, all are made that the server lacks: else each slot
-// would begin when it is first used. A server that does not answer is as it was.
+// would begin when it is first used. A slot that moves to another server takes its mark along. A
+// server that does not answer is as it was.
 func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +79,7 @@ func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 	looks := make([]look, len(f.servers))
 	var all sync.WaitGroup
 	for i, of := range f.servers {
-		seen := s.seen[s.mark(of[0])]
+		seen := s.seen[of[0]]
 		all.Go(func() {
 			l, err := within(ctx, func() look { return s.look(of, seen) })
 			looks[i] = l
@@ -91,9 +92,11 @@ func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 		if err = l.err; err != nil {
 			continue
 		}
-		mark := s.mark(f.servers[i][0])
-		anew = anew || s.seen[mark] != l.mark
-		s.seen[mark] = l.mark
+		for j, mark := range l.marks {
+			slot := f.servers[i][j]
+			anew = anew || s.seen[slot] != mark
+			s.seen[slot] = mark
+		}
 		ns = min(ns, l.youngest*int64(time.Microsecond))
 	}
 	if ns == math.MaxInt64 {
@@ -108,43 +111,43 @@ func ageError(err error) error {
 
 // look is what a server's marks say.
 type look struct {
-	mark     int64 // of its first slot
-	youngest int64 // how old the youngest is, in microseconds
+	marks    []int64 // of its first slot, or of all
+	youngest int64   // how old the youngest of these is, in microseconds
 	err      error
 }
 
 // look reads the mark of a server's first slot and, if it is not the one that was seen, those of all.
-func (s *Store) look(of []uint16, seen int64) (l look) {
-	l.youngest = math.MaxInt64
-	if l.mark, l.err = s.readMarks(of[:1], &l.youngest); l.err != nil || l.mark == seen {
+func (s *Store) look(of []uint16, seen int64) look {
+	l := look{youngest: math.MaxInt64}
+	if s.readMarks(of[:1], &l); l.err != nil || l.marks[0] == seen {
 		return l
 	}
 	for some := range slices.Chunk(of[1:], maxBatch) {
-		if _, l.err = s.readMarks(some, &l.youngest); l.err != nil {
-			return l
+		if s.readMarks(some, &l); l.err != nil {
+			break
 		}
 	}
 	return l
 }
 
-// readMarks reads the marks of slots, and makes them where there are none. It returns the last.
-func (s *Store) readMarks(of []uint16, youngest *int64) (mark int64, err error) {
+// readMarks reads the marks of slots, and makes them where there are none.
+func (s *Store) readMarks(of []uint16, l *look) {
 	commands := make([]rueidis.Completed, 0, len(of))
 	for _, slot := range of {
 		commands = append(commands, s.client.B().Eval().Script(markScript).Numkeys(1).Key(s.mark(slot)).Build())
 	}
 	for _, r := range s.client.DoMulti(context.Background(), commands...) {
 		found, err := r.AsIntSlice()
+		if err == nil && len(found) != 2 {
+			err = errAnswer
+		}
 		if err != nil {
-			return 0, err
+			l.err = err
+			return
 		}
-		if len(found) != 2 {
-			return 0, errAnswer
-		}
-		mark = found[0]
-		*youngest = min(*youngest, found[1])
+		l.marks = append(l.marks, found[0])
+		l.youngest = min(l.youngest, found[1])
 	}
-	return mark, nil
 }
 
 // ranges are those of slots, as the first node says that answers.
@@ -176,14 +179,15 @@ func (s *Store) servers() ([][]uint16, error) {
 		last, errLast := fields[1].AsInt64()
 		master, errMaster := fields[2].ToArray()
 		err = errors.Join(errFirst, errLast, errMaster)
-		if err != nil || len(master) < 2 || first < 0 || last >= slots {
+		if err != nil || len(master) < 3 || first < 0 || last >= slots {
 			return nil, errors.Join(errAnswer, err)
 		}
-		host, _ := master[0].ToString()
-		port, _ := master[1].AsInt64()
-		name := host + ":" + strconv.FormatInt(port, 10)
+		id, err := master[2].ToString() // its address may be said not to be known
+		if err != nil {
+			return nil, errors.Join(errAnswer, err)
+		}
 		for slot := first; slot <= last; slot++ {
-			byServer[name] = append(byServer[name], uint16(slot))
+			byServer[id] = append(byServer[id], uint16(slot))
 		}
 	}
 	if len(byServer) == 0 {

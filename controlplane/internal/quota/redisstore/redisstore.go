@@ -57,7 +57,7 @@ type Store struct {
 	tags    []string // of a Cluster: for each slot, what a mark's name has in braces
 
 	mu   sync.Mutex
-	seen map[string]int64 // by mark: what it said to the last Age
+	seen [slots]int64 // by slot: what its mark said when Age read it last
 }
 
 var _ quota.Store = (*Store)(nil)
@@ -92,7 +92,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the quota store: %w", explain(err))
 	}
-	s := &Store{client: client, prefix: a.prefix(), cluster: a.form == cluster, seen: map[string]int64{}}
+	s := &Store{client: client, prefix: a.prefix(), cluster: a.form == cluster}
 	log := o.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
