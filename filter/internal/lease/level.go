@@ -225,8 +225,8 @@ type ending struct {
 	endNs int64
 }
 
-// Inherit takes over what an earlier configuration of this VM holds and has to state.
-// What lingers it holds until its end.
+// Inherit takes over what an earlier configuration of this VM holds, and states it: without a
+// stream nobody tells the worker that the store has lost it. What lingers it holds until its end.
 func (c *Client) Inherit(from *Client, lingering []decide.Lingering) {
 	w, old := c.worker, from.worker
 	w.number = max(w.number, old.number)
@@ -247,8 +247,8 @@ func (c *Client) Inherit(from *Client, lingering []decide.Lingering) {
 		}
 		l.definition, l.asked, l.listed = d, nil, false
 		w.levels[l.name] = l
-		w.state(l)
 	}
+	w.restate(w.host.Monotonic())
 	w.ending = append(w.ending, old.ending...)
 	for i := range lingering {
 		h := &lingering[i]

@@ -117,6 +117,9 @@ func TestScripts(t *testing.T) {
 		{"a new stream begins with what is held", slotRule, `
 			a! b! -> held=2
 			forget up cut +20ms tick go -> held=2`},
+		{"and so does one of a later configuration, before the store loses its state", slotRule, `
+			a a a go heir:1=1h go -> held=3
+			forget +20ms tick go -> held=3`},
 		{"a service that knows no levels is as good as silent", `{"name":"r",` + key + `,"algorithm":"concurrency","limits":["3"],"on_unavailable":"deny"}`, `
 			old a 20*+10ms,serve,tick -> decided=1 admitted=0
 			500*+10ms,serve,serve,serve,serve,serve,tick -> messages<=6`},
