@@ -31,9 +31,6 @@ const (
 	MaxWindows      = 16   // of a definition
 	MaxDomainBytes  = 128
 	MaxGrants       = 4096 // newest grants of one stream that units can be returned to
-	// MaxWorkers is for how many workers one stream may state what they hold: its own, and
-	// those of earlier configurations whose requests still run.
-	MaxWorkers = MaxRows / 4
 )
 
 // Asks is a message from a worker to the service.

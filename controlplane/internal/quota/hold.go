@@ -1,10 +1,6 @@
 package quota
 
-import (
-	"fmt"
-
-	lease "github.com/sluice-ratelimit/sluice/shared/quota"
-)
+import lease "github.com/sluice-ratelimit/sluice/shared/quota"
 
 // hold notes what a worker states of a key, and holds what it asks for. What states nothing is
 // an operator's hit, whose answer is known.
@@ -49,20 +45,4 @@ func (o *operation) refuse(s *lease.State, p *lease.Part) {
 	}
 	o.denied = true
 	o.waitNs, o.heldBack = s.HeldWaitNs(p.Cost, o.slots)
-}
-
-var errWorkers = fmt.Errorf("the stream has stated what %d workers hold: a further one takes a stream of its own",
-	lease.MaxWorkers)
-
-// speaksFor reports whether the stream may state what the part's worker holds. A worker is a
-// number that the proxy makes up, and each takes one of the rows of a key.
-func (st *Stream) speaksFor(p *lease.Part) bool {
-	if p.Number == 0 || st.workers[p.Worker] {
-		return true
-	}
-	if len(st.workers) >= lease.MaxWorkers {
-		return false
-	}
-	st.workers[p.Worker] = true
-	return true
 }

@@ -251,17 +251,12 @@ func TestManyHostileMessages(t *testing.T) {
 			m.Asks[0].Parts[0].Charged = math.MaxUint64
 			b.attack(m)
 		}, "denied, free after 0 s"},
-		{"256 workers by one stream", concurrent, func(b *rig) {
+		{"256 workers", concurrent, func(b *rig) {
 			var all []*lease.Asks
 			for worker := range uint64(lease.MaxRows) {
 				all = append(all, held(1000+worker))
 			}
 			b.attack(all...)
-		}, "granted"},
-		{"256 workers by many streams", concurrent, func(b *rig) {
-			for worker := range uint64(lease.MaxRows) {
-				b.attack(held(1000 + worker))
-			}
 		}, "busy, free after 1 min"},
 	} {
 		for what, want := range map[What]string{Inspect: c.want, Reset: "granted"} {

@@ -39,7 +39,6 @@ type Stream struct {
 	recent      *list.List // of *definition, the one that was used least recently first
 	secret      *[]byte    // of the hasher
 	hasher      *hasher
-	workers     map[uint64]bool // that it has stated something for
 	rate        *rate.Limiter
 	work        int           // of the dearest definition; see work
 	room        chan struct{} // what Wait waits for
@@ -67,7 +66,7 @@ type Stream struct {
 func (s *Service) Open(p Peer, ready func()) (*Stream, error) {
 	st := &Stream{
 		service: s, peer: p, ready: ready, definitions: map[uint32]*definition{}, recent: list.New(),
-		workers: map[uint64]bool{}, rate: rate.NewLimiter(asksPerSecond, burstAsks), room: make(chan struct{}, 1),
+		rate: rate.NewLimiter(asksPerSecond, burstAsks), room: make(chan struct{}, 1),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,11 +205,6 @@ func (st *Stream) group(a *lease.Ask, now int64, busy bool) *group {
 		d := st.definitions[p.Definition]
 		if d == nil || d.broken {
 			g.result = lease.Unknown
-			return g
-		}
-		if d.slots != nil && !st.speaksFor(p) {
-			st.refused("ask refused", errWorkers)
-			g.result = lease.Busy
 			return g
 		}
 		st.recent.MoveToBack(d.recent)

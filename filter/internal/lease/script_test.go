@@ -145,7 +145,7 @@ func (h *holding) renew() {
 func (h *holding) bequeath(lingers decide.Hold, ns int64) {
 	now := h.proxy.Clock
 	h.client.End(now)
-	heir := newHolding(h.t, h.proxy, h.rules, 2)
+	heir := newHolding(h.t, h.proxy, h.rules, h.seed+1)
 	heir.client.Inherit(h.client, []decide.Lingering{{Hold: lingers, UntilNs: now + ns}})
 	heir.client.State(now)
 	*h = *heir

@@ -120,6 +120,8 @@ func TestScripts(t *testing.T) {
 		{"and so does one of a later configuration, before the store loses its state", slotRule, `
 			a a a go heir:1=1h go -> held=3
 			forget +20ms tick go -> held=3`},
+		{"requests of many configurations may run at once", strings.Replace(slotRule, `"3"`, `"100"`, 1), `
+			70*a,go,heir:1=1h a go -> held=71 admitted=1`},
 		{"a service that knows no levels is as good as silent", `{"name":"r",` + key + `,"algorithm":"concurrency","limits":["3"],"on_unavailable":"deny"}`, `
 			old a 20*+10ms,serve,tick -> decided=1 admitted=0
 			500*+10ms,serve,serve,serve,serve,serve,tick -> messages<=6`},

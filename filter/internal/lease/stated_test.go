@@ -22,12 +22,13 @@ var slotRuleThatDenies = strings.Replace(slotRule, `"hold"`, `"on_unavailable":"
 type holding struct {
 	*worker
 	rules    string
+	seed     uint32
 	holds    map[uint32][]decide.Hold
 	starting int // verdicts that say so
 }
 
 func newHolding(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) *holding {
-	h := &holding{worker: newWorker(t, proxy, rules, seed), rules: rules, holds: map[uint32][]decide.Hold{}}
+	h := &holding{worker: newWorker(t, proxy, rules, seed), rules: rules, seed: seed, holds: map[uint32][]decide.Hold{}}
 	h.onDecided = func(context uint32, v *decide.Verdict) {
 		for _, s := range v.Subjects {
 			if s.Reason() == "starting" {
