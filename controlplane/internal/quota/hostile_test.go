@@ -131,11 +131,13 @@ func (b *rig) meets(windows []limit.Window) (m met) {
 		word, wait := results[a.Result], int64(second)
 		if a.Result == lease.Denied {
 			require.NotEqual(b.t, limit.Never, a.Grants[0].WaitNs)
-			if wait = max(a.Grants[0].WaitNs, 1); a.Grants[0].Held {
+			wait = max(a.Grants[0].WaitNs, 1)
+			if a.Grants[0].Held {
 				word = "held"
 			}
 		}
-		if m.ns = b.clock.now - began; m.ns == 0 {
+		m.ns = b.clock.now - began
+		if m.ns == 0 {
 			m.first = word
 		}
 		if a.Result == lease.Granted || m.ns > 10*limit.MaxPeriodNs {

@@ -73,7 +73,8 @@ func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 		f.servers, f.err = s.servers()
 		return f
 	})
-	if err = errors.Join(err, f.err); err != nil {
+	err = errors.Join(err, f.err)
+	if err != nil {
 		return 0, false, ageError(err)
 	}
 	looks := make([]look, len(f.servers))
@@ -89,7 +90,8 @@ func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 	all.Wait()
 	ns = math.MaxInt64
 	for i, l := range looks {
-		if err = l.err; err != nil {
+		err = l.err
+		if err != nil {
 			continue
 		}
 		for j, mark := range l.marks {
@@ -153,7 +155,8 @@ func (s *Store) readMarks(of []uint16, l *look) {
 // ranges are those of slots, as the first node says that answers.
 func (s *Store) ranges() (ranges []rueidis.RedisMessage, err error) {
 	for _, node := range s.client.Nodes() {
-		if ranges, err = node.Do(context.Background(), node.B().ClusterSlots().Build()).ToArray(); err == nil {
+		ranges, err = node.Do(context.Background(), node.B().ClusterSlots().Build()).ToArray()
+		if err == nil {
 			break
 		}
 	}
