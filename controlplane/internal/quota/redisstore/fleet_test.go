@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"encoding/base64"
 	"net/url"
 	"strconv"
 	"strings"
@@ -124,17 +125,46 @@ func TestAServerOfAClusterLosesItsState(t *testing.T) {
 	})
 }
 
+// TestASlotMoves: meanwhile what holds nothing goes on with new keys, beside the mark that is still
+// where the slot was.
+func TestASlotMoves(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		c := servertest.StartCluster(t, b)
+		store := open(t, c.URL()+"?prefix=p:")
+		_, _, err := store.Age(t.Context())
+		require.NoError(t, err)
+		key, slot := newKey(), -1
+		for slot < 0 || slot > 5000 { // of the first master
+			key = newKey()
+			slot, err = strconv.Atoi(c.Servers[0].Do("CLUSTER", "KEYSLOT", "p:"+base64.RawURLEncoding.EncodeToString(key[:])))
+			require.NoError(t, err)
+		}
+		begin(t, c, slot, 0, 1)
+		now, value := timeOf(t, store), newValue("a")
+		r := swap(t, store, write(now, key, nil, value))
+		require.Equal(t, quota.Swapped, r.Outcome, "%v", r.Err)
+		move(t, c, slot, 0, 1)
+		require.Equal(t, value, swap(t, store, quota.Swap{Key: key, AgeNs: 1000}).Value)
+	})
+}
+
+// begin begins to move a slot from one master to another.
+func begin(t *testing.T, c *servertest.Cluster, slot, from, to int) {
+	source, target, number := c.Servers[from], c.Servers[to], strconv.Itoa(slot)
+	require.Equal(t, "OK", target.Do("CLUSTER", "SETSLOT", number, "IMPORTING", source.Do("CLUSTER", "MYID")))
+	require.Equal(t, "OK", source.Do("CLUSTER", "SETSLOT", number, "MIGRATING", target.Do("CLUSTER", "MYID")))
+}
+
 // move moves a slot with its keys from one master to another.
 func move(t *testing.T, c *servertest.Cluster, slot, from, to int) {
-	ids, number := [...]string{c.Servers[0].Do("CLUSTER", "MYID"), c.Servers[1].Do("CLUSTER", "MYID")}, strconv.Itoa(slot)
-	source, target := c.Servers[from], c.Servers[to]
-	require.Equal(t, "OK", target.Do("CLUSTER", "SETSLOT", number, "IMPORTING", ids[from]))
-	require.Equal(t, "OK", source.Do("CLUSTER", "SETSLOT", number, "MIGRATING", ids[to]))
+	begin(t, c, slot, from, to)
+	source, target, number := c.Servers[from], c.Servers[to], strconv.Itoa(slot)
 	for _, key := range strings.Fields(source.Do("CLUSTER", "GETKEYSINSLOT", number, "10")) {
 		require.Equal(t, "OK", source.Do("MIGRATE", "127.0.0.1", strconv.Itoa(target.Port), key, "0", "10000"))
 	}
 	for _, s := range []*servertest.RedisServer{target, source} {
-		require.Equal(t, "OK", s.Do("CLUSTER", "SETSLOT", number, "NODE", ids[to]))
+		require.Equal(t, "OK", s.Do("CLUSTER", "SETSLOT", number, "NODE", target.Do("CLUSTER", "MYID")))
 	}
 }
 

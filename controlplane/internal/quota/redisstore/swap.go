@@ -71,11 +71,13 @@ type batch []rueidis.LuaExec
 func (s *Store) encode(w *quota.Swap) rueidis.LuaExec {
 	const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
 	key, age := s.prefix+base64.RawURLEncoding.EncodeToString(w.Key[:]), ""
-	if w.AgeNs > 0 {
+	keys := []string{key}
+	if w.AgeNs > 0 { // else a server to which the slot is moving can do without the mark
 		age = decimal(ceilDiv(w.AgeNs, micro))
+		keys = append(keys, s.mark(s.slot(key)))
 	}
 	first, last := ceilDiv(w.AtNs-w.SlackNs, micro), (w.AtNs+min(w.SlackNs, math.MaxInt64-w.AtNs))/micro
-	return rueidis.LuaExec{Keys: []string{key, s.mark(s.slot(key))}, Args: []string{
+	return rueidis.LuaExec{Keys: keys, Args: []string{
 		string(w.Old), decimal(first), decimal(min(last, ceilDiv(w.UntilNs, micro)-1)),
 		decimal(max(ceilDiv(w.ExpireNs, milli), 1)), // Redis knows none before
 		string(w.New), age,
@@ -111,13 +113,15 @@ func (s *Store) run(ctx context.Context, b batch, done func(i int, r quota.Resul
 	defer context.AfterFunc(ctx, late)()
 	commands, again := make([]rueidis.Completed, 0, len(b)), []rueidis.Completed(nil)
 	for _, w := range b {
-		commands = append(commands, s.client.B().Evalsha().Sha1(swapSHA).Numkeys(2).Key(w.Keys...).Arg(w.Args...).Build())
+		script := s.client.B().Evalsha().Sha1(swapSHA).Numkeys(int64(len(w.Keys)))
+		commands = append(commands, script.Key(w.Keys...).Arg(w.Args...).Build())
 	}
 	results := s.client.DoMulti(context.Background(), commands...)
 	var unknown []int // their server did not know the script
 	for i, w := range b {
 		if refused, ok := rueidis.IsRedisErr(results[i].Error()); ok && refused.IsNoScript() {
-			again = append(again, s.client.B().Eval().Script(swapScript).Numkeys(2).Key(w.Keys...).Arg(w.Args...).Build())
+			script := s.client.B().Eval().Script(swapScript).Numkeys(int64(len(w.Keys)))
+			again = append(again, script.Key(w.Keys...).Arg(w.Args...).Build())
 			unknown = append(unknown, i)
 		}
 	}
