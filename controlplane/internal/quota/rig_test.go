@@ -50,12 +50,16 @@ type odd struct {
 	Store
 	bend  func(swaps []Swap, done func(int, Result)) bool // true = it has called done
 	swaps atomic.Int64
-	anew  bool  // Age says so
-	err   error // of Age
+	anew  bool   // Age says so
+	err   error  // of Age
+	late  func() // called before Age answers
 }
 
 func (s *odd) Age(ctx context.Context) (int64, bool, error) {
 	ns, _, _ := s.Store.Age(ctx)
+	if s.late != nil {
+		s.late()
+	}
 	return ns, s.anew, s.err
 }
 

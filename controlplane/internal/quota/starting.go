@@ -34,6 +34,7 @@ var ErrStarting = errors.New("the quota store is starting: it has no state yet, 
 func (s *Service) Watch() {
 	ctx, cancel := context.WithTimeout(s.ctx, StartingNs/2) // a Cluster's first takes longer than a swap
 	defer cancel()
+	before := s.o.Clock.NowNs()
 	age, anew, err := s.o.Store.Age(ctx)
 	if err != nil { // the heartbeat says so
 		return
@@ -41,7 +42,8 @@ func (s *Service) Watch() {
 	s.mu.Lock()
 	now := s.o.Clock.NowNs()
 	start := now - age + StartingNs
-	lost := start > now && start-s.startNs > int64(WatchEvery) // not a little later for the way to the store
+	earliest := start - (now - before) // the way back from the store makes start later
+	lost := start > now && earliest-s.startNs > int64(WatchEvery)
 	level := slog.LevelWarn
 	if s.startNs == 0 { // the first look: a new store is as it should be
 		level = slog.LevelInfo

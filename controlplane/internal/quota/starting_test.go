@@ -165,6 +165,20 @@ func TestAStoreThatForgotEndsStreams(t *testing.T) {
 	require.NoError(t, b.service.Starting(), "a store that does not answer has lost nothing")
 }
 
+// TestASlowLookIsNoLoss: what takes long is the way to the store.
+func TestASlowLookIsNoLoss(t *testing.T) {
+	b := newRig(t)
+	var log bytes.Buffer
+	b.service.o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	b.store.late = func() { b.clock.advance(second) }
+	b.service.Watch()
+	require.Empty(t, log.String())
+	b.clock.advance(second)
+	b.forget()
+	b.service.Watch()
+	require.Contains(t, log.String(), "level=WARN")
+}
+
 // TestOperateWhileTheStoreStarts: an operator reads and resets a key, and hears why nothing is held.
 func TestOperateWhileTheStoreStarts(t *testing.T) {
 	b := newRig(t)
