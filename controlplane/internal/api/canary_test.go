@@ -105,15 +105,17 @@ func TestCanaryIsPromotedByItself(t *testing.T) {
 	st := f.look(0, 0, 0, 0)
 	require.Equal(t, []int{1, 1}, []int{st.Connected, st.Runs})
 	ends := f.at.Add(time.Minute).UTC().Format(time.TimeOnly + "Z")
-	require.Equal(t, "will be promoted at "+ends+" or later, waits: no rule has decided 100 requests there yet", st.Says)
+	few := "waits: no rule has decided 100 requests in the canary yet"
+	require.Equal(t, "will be promoted at "+ends+" or later, "+few, st.Says)
 	f.as("", "POST /v1/policies", managed, 409, fmt.Sprintf("revision %d of policy default is a canary: end that first, by sluice promote or sluice abort", number))
 	f.as("", "POST /v1/rollback/1", "", 409, "is a canary")
 	f.as("", "GET /metrics", "", 200, "\nsluice_canaries 1\n", "\nsluice_canaries_stalled 0\n")
 
 	st = f.look(30*time.Second, 80, 8, 8)
-	require.Equal(t, "per-user denies 10.0 % of 80 requests there, 10.0 % of 160 elsewhere", st.Seen[0].String())
+	seen := "per-user denies 10.0 % of 80 requests in the canary, 10.0 % of 160 on other proxies"
+	require.Equal(t, seen, st.Seen[0].String())
 	st = f.look(30*time.Second, 0, 0, 0)
-	require.Equal(t, "waits: no rule has decided 100 requests there yet", st.Says)
+	require.Equal(t, few, st.Says)
 	require.Equal(t, store.Canary, f.state(number))
 	require.Nil(t, f.look(5*time.Second, 40, 4, 4))
 	require.Equal(t, store.Promoted, f.state(number))
@@ -130,7 +132,10 @@ func TestCanaryStalls(t *testing.T) {
 		then   func(f *canaryFixture)
 		why    string
 	}{
-		"denies too much": {nil, func(f *canaryFixture) { f.look(time.Minute, 200, 30, 2) }, "per-user denies 15.0 % of 200 requests there, 1.0 % of 400 elsewhere"},
+		"denies too much": {
+			nil, func(f *canaryFixture) { f.look(time.Minute, 200, 30, 2) },
+			"per-user denies 15.0 % of 200 requests in the canary, 1.0 % of 400 on other proxies",
+		},
 		"refused":         {func(f *canaryFixture) { f.proxies[f.chosen].refuses.Store(true) }, func(*canaryFixture) {}, "refused by %s"},
 		"crashed": {nil, func(f *canaryFixture) {
 			f.look(2*time.Second, 0, 0, 0)
@@ -176,11 +181,11 @@ func TestCanaryIsJudgedWhileItRuns(t *testing.T) {
 		number := f.begin(query)
 		f.look(0, 0, 0, 0)
 		st := f.look(2*time.Second, 90, 72, 0)
-		require.Contains(t, st.Says, "no rule has decided 100 requests there yet")
+		require.Contains(t, st.Says, "no rule has decided 100 requests in the canary yet")
 		require.Equal(t, store.Canary, f.state(number))
 		st = f.look(2*time.Second, 10, 8, 0)
 		require.Equal(t, "stalled, waits for promote or abort: "+
-			"per-user denies 80.0 % of 100 requests there, 0.0 % of 200 elsewhere", st.Says)
+			"per-user denies 80.0 % of 100 requests in the canary, 0.0 % of 200 on other proxies", st.Says)
 		require.Equal(t, store.Stalled, f.state(number))
 		f.as("", "GET /metrics", "", 200, "\nsluice_canaries 0\n", "\nsluice_canaries_stalled 1\n")
 	}
@@ -202,7 +207,8 @@ func TestCanaryIsAbortedByItself(t *testing.T) {
 	list, err := f.store.Audit(t.Context(), "default", 1, 0)
 	require.NoError(t, err)
 	require.Equal(t, []string{"abort", "sluice serve"}, []string{list[0].Action, list[0].Who})
-	require.Equal(t, "per-user denies 33.3 % of 240 requests there, 0.4 % of 480 elsewhere", list[0].Text)
+	why := "per-user denies 33.3 % of 240 requests in the canary, 0.4 % of 480 on other proxies"
+	require.Equal(t, why, list[0].Text)
 	f.as("", "POST /v1/policies?canary=5%25&abort_on_denied=maybe", managed, 400, "is neither true nor false")
 }
 
@@ -263,7 +269,7 @@ func TestCanaryAlone(t *testing.T) {
 		require.NoError(t, json.Unmarshal(told, &row))
 		w.take([]manage.Row{row}, nil, &c, time.Unix(int64(i), 0))
 	}
-	require.Equal(t, "r denies 100.0 % of 1000 requests there, 0.0 % of 0 elsewhere", w.Rules()[0].String())
+	require.Equal(t, "r denies 100.0 % of 1000 requests in the canary, 0.0 % of 0 on other proxies", w.Rules()[0].String())
 	require.Equal(t, "waits for promote or abort; there is no other proxy to compare with", w.says(&c, time.Unix(1, 0)))
 }
 

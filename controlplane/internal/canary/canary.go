@@ -48,7 +48,7 @@ type Rule struct {
 }
 
 func (r *Rule) String() string {
-	return fmt.Sprintf("%s denies %.1f %% of %d requests there, %.1f %% of %d elsewhere", r.Rule,
+	return fmt.Sprintf("%s denies %.1f %% of %d requests in the canary, %.1f %% of %d on other proxies", r.Rule,
 		r.Canary.percent(), r.Canary.Requests, r.Others.percent(), r.Others.Requests)
 }
 
@@ -114,7 +114,7 @@ func (s *Sight) Rules() []Rule {
 // of the others, or what is missing for a judgement. Where the others have no request of a rule, or
 // do not have it, their share counts as 0.
 func (s *Sight) Judge(maxDenied float64) (bad, missing string) {
-	missing = fmt.Sprintf("no rule has decided %d requests there yet", enough)
+	missing = fmt.Sprintf("no rule has decided %d requests in the canary yet", enough)
 	doubtful := ""
 	for _, r := range s.Rules() {
 		switch {

@@ -32,10 +32,15 @@ func sight(canary, others map[string]Count) *Sight {
 }
 
 func TestJudge(t *testing.T) {
-	const none30, five80 = "r denies 3.0 % of 1000 requests there, 0.0 % of 0 elsewhere",
-		"r denies 80.0 % of 100 requests there, 0.0 % of 5 elsewhere"
-	const one70 = "r denies 70.0 % of 1000 requests there, 0.0 % of 1 elsewhere, which are too few to compare with"
-	none := "no rule has decided 100 requests there yet"
+	const (
+		none30 = "r denies 3.0 % of 1000 requests in the canary, 0.0 % of 0 on other proxies"
+		five80 = "r denies 80.0 % of 100 requests in the canary, 0.0 % of 5 on other proxies"
+		one70  = "r denies 70.0 % of 1000 requests in the canary, 0.0 % of 1 on other proxies, which are too few to compare with"
+		ten13  = "r denies 13.0 % of 100 requests in the canary, 10.0 % of 100 on other proxies"
+		b10    = "b denies 10.0 % of 500 requests in the canary, 0.0 % of 500 on other proxies"
+		new25  = "new denies 2.5 % of 200 requests in the canary, 0.0 % of 0 on other proxies"
+	)
+	none := "no rule has decided 100 requests in the canary yet"
 	type counts = map[string]Count
 	for name, tc := range map[string]struct {
 		canary, others counts
@@ -53,12 +58,12 @@ func TestJudge(t *testing.T) {
 		},
 		"few elsewhere, all denied": {counts{"r": {1000, 900}}, counts{"r": {9, 9}}, "", ""},
 		"within":                    {counts{"r": {100, 12}}, counts{"r": {100, 10}}, "", ""},
-		"beyond":                    {counts{"r": {100, 13}}, counts{"r": {100, 10}}, "r denies 13.0 % of 100 requests there, 10.0 % of 100 elsewhere", ""},
+		"beyond":                    {counts{"r": {100, 13}}, counts{"r": {100, 10}}, ten13, ""},
 		"shares, not numbers":       {counts{"r": {100, 12}}, counts{"r": {100_000, 10_000}}, "", ""},
 		"fewer denials are no harm": {counts{"r": {100, 0}}, counts{"r": {100, 90}}, "", ""},
-		"one of several rules":      {counts{"a": {500, 0}, "b": {500, 50}}, counts{"a": {500, 0}, "b": {500, 0}}, "b denies 10.0 % of 500 requests there, 0.0 % of 500 elsewhere", ""},
+		"one of several rules":      {counts{"a": {500, 0}, "b": {500, 50}}, counts{"a": {500, 0}, "b": {500, 0}}, b10, ""},
 		"a quiet rule beside":       {counts{"a": {500, 0}, "b": {5, 5}}, counts{"a": {500, 0}, "b": {5, 0}}, "", ""},
-		"a new rule":                {counts{"new": {200, 5}}, counts{"old": {200, 0}}, "new denies 2.5 % of 200 requests there, 0.0 % of 0 elsewhere", ""},
+		"a new rule":                {counts{"new": {200, 5}}, counts{"old": {200, 0}}, new25, ""},
 		"a new rule that is mild":   {counts{"new": {200, 4}}, counts{"old": {200, 0}}, "", ""},
 	} {
 		bad, missing := sight(tc.canary, tc.others).Judge(2)

@@ -250,7 +250,7 @@ func printStatus(w *strings.Builder, st *api.Status) {
 			printRevision(w, of, p.Newest, ", a canary of "+share)
 			fmt.Fprintf(w, "%scanary %s\n", of, printable.Text(c.Says))
 			for _, r := range c.Seen {
-				fmt.Fprintf(w, "%scanary: %s\n", of, printable.Text(r.String()))
+				fmt.Fprintf(w, "%sso far: %s\n", of, printable.Text(r.String()))
 			}
 		} else if p.Newest != nil && p.Newest.Nacked {
 			printRevision(w, of, p.Newest, ", refused: not current")

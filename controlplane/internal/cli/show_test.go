@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/canary"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
@@ -49,6 +50,25 @@ func TestStatusTable(t *testing.T) {
 		require.Equal(t, "2026-01-02", string([]rune(line)[since:since+10]), "columns stay aligned")
 	}
 	require.True(t, strings.HasSuffix(lines[4], "…"), lines[4])
+}
+
+// What a canary has denied so far is told apart from what it denied when it stalled.
+func TestStatusOfCanaries(t *testing.T) {
+	var out strings.Builder
+	current := &store.Summary{Number: 1, File: "one.yaml", Created: statusTime}
+	newest := &store.Summary{Number: 2, File: "two.yaml", Created: statusTime}
+	c := &api.CanaryStatus{Revision: 2, Says: "stalled, waits for promote or abort: because"}
+	c.Percent, c.Runs, c.Of = 25, 1, 4
+	c.Seen = []canary.Rule{{Rule: "r", Canary: canary.Count{Requests: 200, Denied: 50}, Others: canary.Count{Requests: 600}}}
+	printStatus(&out, &api.Status{Policies: []api.PolicyStatus{
+		{Policy: store.DefaultPolicy, Current: current, Newest: newest, Canary: c},
+	}})
+	require.Equal(t, `revision 1  one.yaml  applied 2026-01-02 03:04:05Z
+revision 2  two.yaml  applied 2026-01-02 03:04:05Z, a canary of 25% on 1 of 4 proxies
+canary stalled, waits for promote or abort: because
+so far: r denies 25.0 % of 200 requests in the canary, 0.0 % of 600 on other proxies
+no proxy is connected
+`, out.String())
 }
 
 // The advice names the lines that say why.
