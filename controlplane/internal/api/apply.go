@@ -231,7 +231,7 @@ func (s *server) applied(r *store.Revision, j *judgement) Applied {
 		"who", access.Who(j.draft.Audit.Who), "file", r.File, "sha256", r.SHA256, "wasm", r.Wasm, "proxies", proxies)
 	return Applied{
 		Summary: r.Summary, Warnings: Problems(j.warnings), Proxies: proxies, Changes: j.changes, Replaces: j.replaces,
-		ProxyWarnings: s.Quota.misfits(j.policy, s.managed(r.Policy)),
+		ProxyWarnings: append(s.Quota.misfits(j.policy, s.managed(r.Policy)), s.blind(r.Rollout, j.policy)...),
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 const (
@@ -85,6 +86,20 @@ func (s *server) beginCanary(ctx context.Context, d *store.Draft, before current
 	r := *d.Rollout
 	r.Except, r.Who = s.XDS.Ledger().Choose(d.Policy, r.Percent), access.FromContext(ctx).Name
 	d.Rollout = &r
+	return nil
+}
+
+// blind says why a canary that is to end by itself cannot, if what it denies will not be known.
+func (s *server) blind(r *store.Rollout, p *policy.Policy) []string {
+	const text = "what the canary denies is not known, so it will be neither promoted nor aborted by itself: "
+	switch {
+	case r == nil || r.PromoteAfter == 0 && !r.AbortDenied:
+		return nil
+	case s.Fleet == nil:
+		return []string{text + noToken}
+	case manageOf(p).Path == "":
+		return []string{text + "the policy has no manage: add it, and give the proxies a management listener"}
+	}
 	return nil
 }
 
@@ -240,6 +255,9 @@ func (w *watching) take(rows []manage.Row, err error, c *xds.Canary, now time.Ti
 		switch {
 		case r.Error != "":
 			silent[in] = r.Proxy + " does not tell what it denies: " + r.Error
+			if r.Hint != "" {
+				silent[in] += "; " + r.Hint
+			}
 			continue
 		case in && r.VMStarts == 0:
 			silent[in] = r.Proxy + " does not tell whether its filter has crashed: that is too old"

@@ -136,7 +136,9 @@ func TestCanaryStalls(t *testing.T) {
 			nil, func(f *canaryFixture) { f.look(time.Minute, 200, 30, 2) },
 			"per-user denies 15.0 % of 200 requests in the canary, 1.0 % of 400 on other proxies",
 		},
-		"refused":         {func(f *canaryFixture) { f.proxies[f.chosen].refuses.Store(true) }, func(*canaryFixture) {}, "refused by %s"},
+		"refused": {
+			func(f *canaryFixture) { f.proxies[f.chosen].refuses.Store(true) }, func(*canaryFixture) {}, "refused by %s",
+		},
 		"crashed": {nil, func(f *canaryFixture) {
 			f.look(2*time.Second, 0, 0, 0)
 			f.proxies[f.chosen].starts.Add(1)
@@ -257,6 +259,41 @@ func TestCanaryThatCannotBeJudged(t *testing.T) {
 	f.begin("")
 	require.Equal(t, "waits for promote or abort; "+
 		"serve has no management token: start it with --manage-token-file", f.look(0, 0, 0, 0).Says)
+}
+
+// Who asks that a canary ends by itself is told at once what is missing for that.
+func TestCanaryThatNothingWillJudge(t *testing.T) {
+	const blind = "what the canary denies is not known, so it will be neither promoted nor aborted by itself: "
+	const noToken, noManage = "serve has no management token: start it with --manage-token-file",
+		"the policy has no manage: add it, and give the proxies a management listener"
+	for _, tc := range []struct {
+		query, policy string
+		hasToken      bool
+		want          []string
+	}{
+		{"&promote_after=1h", managed, true, nil},
+		{"&promote_after=1h", managed, false, []string{blind + noToken}},
+		{"&abort_on_denied=true", managed, false, []string{blind + noToken}},
+		{"&abort_on_denied=true", good, true, []string{blind + noManage}},
+		{"", good, false, nil},
+	} {
+		f := newManagedFixture(t)
+		f.json("POST", "/v1/policies", tc.policy, 201, &Applied{})
+		if !tc.hasToken {
+			f.server.Fleet = nil
+		}
+		var a Applied
+		f.json("POST", "/v1/policies?canary=10%25"+tc.query, tc.policy+"# new\n", 201, &a)
+		require.Equal(t, tc.want, a.ProxyWarnings, tc)
+	}
+}
+
+// What a proxy lacks that tells nothing is said with what to do.
+func TestCanaryOfASilentProxy(t *testing.T) {
+	w, c := watching{Sight: canary.NewSight(), revision: 2}, xds.Canary{Connected: 1, Runs: 1}
+	row := manage.Row{Asked: manage.Asked{Proxy: "p", Revision: 2, Error: "it is mute", Hint: "let it speak"}}
+	w.take([]manage.Row{row}, nil, &c, time.Unix(0, 0))
+	require.Equal(t, "p does not tell what it denies: it is mute; let it speak", w.waits)
 }
 
 // What a canary denies is no reason to stall where there is nothing to compare it with.

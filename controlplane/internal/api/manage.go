@@ -190,10 +190,12 @@ func (s *server) explain(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
+const noToken = "serve has no management token: start it with --manage-token-file"
+
 // call begins a call of the connected proxies that a policy is for.
 func (s *server) call(ctx context.Context, policy string, timeout time.Duration) (*manage.Call, []manage.Target, error) {
 	if s.Fleet == nil {
-		return nil, nil, refusal(http.StatusNotImplemented, "serve has no management token: start it with --manage-token-file")
+		return nil, nil, refusal(http.StatusNotImplemented, noToken)
 	}
 	call, err := s.Fleet.Begin(holder(ctx), timeout)
 	if err != nil {

@@ -120,6 +120,9 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 		if after := query.Get("promote_after"); after != "" {
 			end = ", will be promoted after " + after + " unless it stalls"
 		}
+		if query.Get("abort_on_denied") == "true" {
+			end += "; it is aborted by itself if a rule denies too much"
+		}
 		r.done += " as a canary of " + share + end
 	}
 	return r.run(cmd, applied...)
