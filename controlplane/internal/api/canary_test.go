@@ -167,6 +167,9 @@ func TestCanaryStalls(t *testing.T) {
 			f.json("POST", "/v1/abort", "", 200, &a)
 			require.Equal(t, uint64(1), a.Number)
 			require.Equal(t, store.Aborted, f.state(number))
+			var status Status
+			f.json("GET", "/v1/status", "", 200, &status)
+			require.Nil(t, status.Policies[0].Aborted, "who aborted it knows")
 			f.proxies[f.chosen].refuses.Store(false)
 			f.eventuallyRun(func(n uint64) bool { return n == 1 }, 3)
 			f.as("", "POST /v1/abort", "", 409, "there is no canary of policy default")
@@ -211,6 +214,14 @@ func TestCanaryIsAbortedByItself(t *testing.T) {
 	require.Equal(t, []string{"abort", "sluice serve"}, []string{list[0].Action, list[0].Who})
 	why := "per-user denies 33.3 % of 240 requests in the canary, 0.4 % of 480 on other proxies"
 	require.Equal(t, why, list[0].Text)
+	var st Status
+	f.json("GET", "/v1/status", "", 200, &st)
+	require.Equal(t, number, st.Policies[0].Aborted.Number)
+	require.Equal(t, why, st.Policies[0].Aborted.Rollout.Why)
+	f.json("POST", "/v1/policies", managed, 201, &Applied{})
+	st = Status{}
+	f.json("GET", "/v1/status", "", 200, &st)
+	require.Nil(t, st.Policies[0].Aborted)
 	f.as("", "POST /v1/policies?canary=5%25&abort_on_denied=maybe", managed, 400, "is neither true nor false")
 }
 

@@ -43,6 +43,7 @@ type PolicyStatus struct {
 	Damaged   []uint64           `json:"damaged,omitempty"` // its revisions in the store, which are not pushed
 	Connected int                `json:"connected"`         // proxies that it is for
 	Canary    *CanaryStatus      `json:"canary,omitempty"`  // of the newest, while it lasts
+	Aborted   *store.Summary     `json:"aborted,omitempty"` // a canary after these that was aborted by itself
 }
 
 // status handles GET /v1/status?policy=NAME, by default of all policies.
@@ -97,6 +98,10 @@ func (s *server) statusOf(ctx context.Context, policy string) (st PolicyStatus, 
 	for limit, isAll := 1, false; !isAll && !slices.ContainsFunc(list, inForce); limit *= 16 {
 		if list, err = s.Store.History(ctx, policy, limit); err != nil {
 			return st, err
+		}
+		if len(list) > 0 && aborted(list[0]) && list[0].Rollout.Why != "" {
+			last := list[0]
+			st.Aborted = &last
 		}
 		isAll, list = len(list) < limit, slices.DeleteFunc(list, aborted)
 	}

@@ -225,7 +225,8 @@ how it stands (STATE), the revision its process accepted last (RUNS), the one
 sent to it last (SENT) and its last refusal, unless it has accepted a newer
 revision since. The table cuts long texts, --output json does not.
 A canary is shown with what it waits for, and with what each rule has denied on its
-proxies and on others since serve has watched it.
+proxies and on others since serve has watched it. One that was aborted by itself is
+shown with the reason, until the policy's next revision.
 Proxies that went away are shown for an hour. Where several processes use one node
 id, their addresses are shown, or their certificates where these differ.`,
 		Example: `  sluice status
@@ -254,6 +255,9 @@ func printStatus(w *strings.Builder, st *api.Status) {
 			}
 		} else if p.Newest != nil && p.Newest.Nacked {
 			printRevision(w, of, p.Newest, ", refused: not current")
+		}
+		if a := p.Aborted; a != nil {
+			printRevision(w, of, a, ", aborted by itself: "+printable.Text(a.Rollout.Why))
 		}
 		for _, number := range p.Damaged {
 			fmt.Fprintf(w, "%srevision %d is damaged in the store and is not pushed: apply the policy again, or restore a backup\n", of, number)

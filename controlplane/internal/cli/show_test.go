@@ -62,11 +62,16 @@ func TestStatusOfCanaries(t *testing.T) {
 	c.Seen = []canary.Rule{{Rule: "r", Canary: canary.Count{Requests: 200, Denied: 50}, Others: canary.Count{Requests: 600}}}
 	printStatus(&out, &api.Status{Policies: []api.PolicyStatus{
 		{Policy: store.DefaultPolicy, Current: current, Newest: newest, Canary: c},
+		{Policy: "edge", Current: current, Aborted: &store.Summary{
+			Number: 3, File: "two.yaml", Created: statusTime, Rollout: &store.Rollout{Why: "because"},
+		}},
 	}})
 	require.Equal(t, `revision 1  one.yaml  applied 2026-01-02 03:04:05Z
 revision 2  two.yaml  applied 2026-01-02 03:04:05Z, a canary of 25% on 1 of 4 proxies
 canary stalled, waits for promote or abort: because
 so far: r denies 25.0 % of 200 requests in the canary, 0.0 % of 600 on other proxies
+policy edge: revision 1  one.yaml  applied 2026-01-02 03:04:05Z
+policy edge: revision 3  two.yaml  applied 2026-01-02 03:04:05Z, aborted by itself: because
 no proxy is connected
 `, out.String())
 }

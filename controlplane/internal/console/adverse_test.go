@@ -126,6 +126,14 @@ func TestCanaryOnPages(t *testing.T) {
 	require.NotContains(t, text, "canary")
 	_, text = b.get("/console/revisions/1/rollback")
 	require.Contains(t, text, `<input type="hidden" name="base" value="1">`)
+	do("/v1/policies?canary=10%25")
+	_, last := f.xds.Ledger().Takers()
+	step := store.Step{Revision: 3, State: store.Aborted, Why: "too < much", Audit: store.Entry{Action: "abort"}}
+	_, err := f.store.Append(t.Context(), store.Change{Last: last, Steps: []store.Step{step}})
+	require.NoError(t, err)
+	require.NoError(t, f.xds.Refresh(t.Context()))
+	_, text = b.get("/console/")
+	require.Contains(t, text, `policy=default">3</a> was a canary and was aborted by itself: too &lt; much.</p>`)
 	code, text := b.rollback("1")
 	require.Equal(t, http.StatusOK, code, text)
 }
