@@ -109,10 +109,10 @@ func TestContainersOfRenderKubernetesStart(t *testing.T) {
 		running := start(t, NewRootCommand(), c.Args...)
 		address := running.find(t, `http=\S*:([0-9]+)`)
 		require.Equal(t, "HTTPS", c.ReadinessProbe.HTTPGet.Scheme)
-		response, err := client.Get("https://127.0.0.1:" + address + c.ReadinessProbe.HTTPGet.Path)
-		require.NoError(t, err)
-		require.NoError(t, response.Body.Close())
-		require.Equal(t, http.StatusOK, response.StatusCode, kind)
+		require.Eventually(t, func() bool { // no quota service is ready while its store is starting
+			response, err := client.Get("https://127.0.0.1:" + address + c.ReadinessProbe.HTTPGet.Path)
+			return err == nil && response.Body.Close() == nil && response.StatusCode == http.StatusOK
+		}, time.Minute, 10*time.Millisecond, kind)
 		require.NoError(t, running.end(t))
 	}
 }
