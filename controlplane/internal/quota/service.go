@@ -136,7 +136,7 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 // has lost its state: the services that run then store theirs at their next heartbeat.
 func (s *Service) firstSecret(ctx context.Context) []byte {
 	if s.o.Settle > 0 {
-		s.o.Log.Info("the store has no key yet: waiting for services that know one", "for", s.o.Settle)
+		s.o.Log.Info("the quota store has no secret yet: the start waits for services that may know it", "for", s.o.Settle)
 		select {
 		case <-time.After(s.o.Settle):
 		case <-ctx.Done():
