@@ -59,7 +59,9 @@ func TestStatusOfCanaries(t *testing.T) {
 	newest := &store.Summary{Number: 2, File: "two.yaml", Created: statusTime}
 	c := &api.CanaryStatus{Revision: 2, Says: "stalled, waits for promote or abort: because"}
 	c.Percent, c.Runs, c.Of = 25, 1, 4
-	c.Seen = []canary.Rule{{Rule: "r", Canary: canary.Count{Requests: 200, Denied: 50}, Others: canary.Count{Requests: 600}}}
+	c.Seen = []canary.Rule{
+		{Rule: "r", Canary: canary.Count{Requests: 200, Denied: 50}, Others: canary.Count{Requests: 600}},
+	}
 	printStatus(&out, &api.Status{Policies: []api.PolicyStatus{
 		{Policy: store.DefaultPolicy, Current: current, Newest: newest, Canary: c},
 		{Policy: "edge", Current: current, Aborted: &store.Summary{
