@@ -230,10 +230,11 @@ func (r *ExplainedRule) append(b []byte) []byte {
 		b = r.appendKey(b)
 	}
 	b = appendFlag(appendText(appendText(b, "no_key", r.NoKey), "hash", r.Hash), "common", r.Common)
+	b = appendNumber(b, "cost", r.Cost)
 	if r.Outcome != Matches {
 		return append(b, '}')
 	}
-	b = appendNumber(appendNumber(b, "cost", r.Cost), "held", r.Held)
+	b = appendNumber(b, "held", r.Held)
 	b = appendFlag(appendText(b, "body_assumed", r.BodyAssumed), "cost_unreadable", r.CostUnreadable)
 	b = appendFlag(b, "too_long", r.TooLong)
 	if o := r.Override; o != nil {

@@ -204,6 +204,15 @@ func (c *Cost) Least() uint32 {
 	return max(c.Fixed, c.Min)
 }
 
+// LeastCost is the least that any request costs in the rule.
+func (r *Rule) LeastCost() uint32 {
+	least := r.Cost.Least()
+	for i := range r.Costs {
+		least = min(least, r.Costs[i].Cost.Least())
+	}
+	return least
+}
+
 // ByteCost is a unit for each PerUnit bytes of the request's body, or part of them,
 // from Min to Max: Max also where no content-length says how long it is. Where the headers end
 // the request, it has 0 bytes.

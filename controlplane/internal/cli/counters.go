@@ -279,7 +279,7 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 	case "hit", "peek":
 		used := ""
 		for _, v := range r.Rules { // one
-			used = usedText(v.Windows, v.Held)
+			used = usedText(v.Windows, v.Held, false)
 		}
 		return [][]string{{r.Proxy, manage.VerdictText(&r.Answer), used}}
 	case "expires-at":
@@ -296,12 +296,12 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 	case "clean":
 		return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10)}}
 	}
-	return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10), usedText(r.Windows, r.Held)}}
+	return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10), usedText(r.Windows, r.Held, false)}}
 }
 
 // usedText is how windows stand, and what requests hold beside that.
-func usedText(windows []answer.Window, held *uint32) string {
-	text := manage.WindowsText(windows, false)
+func usedText(windows []answer.Window, held *uint32, ends bool) string {
+	text := manage.WindowsText(windows, ends)
 	if held := manage.HeldText(held, windows); held != "" {
 		text += "; " + held
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/find"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
@@ -29,8 +28,9 @@ Nothing is counted.
 
 Rules that are not for the described request are shown too, with the key that the
 client has in them. Without --method, --host or --path the client is meant, whatever
-it requests: a rule then says which requests it is for. A credential is never printed,
-only the hash that counters top shows of the key.
+it requests: a rule then says which requests it is for, and denies if there is no room
+for the cheapest of them. A credential is never printed, only the hash that counters
+top shows of the key.
 
 Exits 1 if no rule has a key of the client.`,
 		Example: `  sluice counters find --header x-user-id=alice --client-ip 192.0.2.7
@@ -130,5 +130,5 @@ func counterRow(c *find.Counter) []string {
 	if c.Denied != nil {
 		denied = strconv.FormatUint(uint64(*c.Denied), 10)
 	}
-	return append(row, manage.WindowsText(c.Windows, true), denied, c.Hash)
+	return append(row, usedText(c.Windows, c.Held, true), denied, c.Hash)
 }

@@ -45,7 +45,7 @@ type Key struct {
 
 	Parts []string `json:"-"` // as operations take them; of credentials, too
 
-	cost   uint32            // of the described request
+	cost   uint32            // of the described request, or the least of the rule's
 	limits []string          // that it says
 	denied bool              // by lack of a key
 	exempt bool              // as the described request is
@@ -140,12 +140,12 @@ func keyOf(r *answer.ExplainedRule) *Key {
 	k := &Key{
 		Rule: r.Rule, NoKey: r.NoKey, Key: slices.Clone(r.Key), Common: r.Common, cost: 1, hashes: map[string]string{},
 	}
+	if r.Cost != nil {
+		k.cost = *r.Cost
+	}
 	switch {
 	case r.Outcome == answer.Matches:
 		k.denied = r.Reason == "missing_key" && r.Mode != string(policy.ModeShadow)
-		if r.Cost != nil {
-			k.cost = *r.Cost
-		}
 		k.limits = saidLimits(r.Windows)
 	case r.NoKey == "" && r.Hash == "":
 		return nil

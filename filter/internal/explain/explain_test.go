@@ -121,7 +121,8 @@ func TestExplainKeys(t *testing.T) {
 		{"name":"open","key":["client_ip"],"limits":["5/1h"]},
 		{"name":"host","key":["host"],"limits":["5/1h"]},
 		{"name":"all","limits":["5/1h"]},
-		{"name":"none","mode":"off","limits":["5/1h"]}`)
+		{"name":"none","mode":"off","limits":["5/1h"]},
+		{"name":"posts","match":{"methods":["POST"]},"cost":{"request_bytes":{"per_unit":2,"min":7,"max":8}},"limits":["50/1h"]}`)
 	require.True(t, e.Decide().Allowed)
 	require.False(t, e.Decide().Allowed)
 	r := described(p)
@@ -147,6 +148,11 @@ func TestExplainKeys(t *testing.T) {
 		require.Equal(t, want.common, rule.Common, rule.Rule)
 		require.Equal(t, key[0] == '[' && want.noKey == "", rule.Hash != "", rule.Rule)
 	}
+	require.EqualValues(t, 7, *x.Rules[7].Cost, "the least, of a rule for other requests")
+	r.Method = "POST"
+	require.EqualValues(t, 7, *explain(t, e, p, r).Rules[7].Cost, "the least, of a body whose length is not described")
+	r.Headers["content-length"] = []string{"16"}
+	require.EqualValues(t, 8, *explain(t, e, p, r).Rules[7].Cost)
 	top, err := e.Operate(engine.Operation{Name: "top", Rule: "token"})
 	require.NoError(t, err)
 	require.Contains(t, string(top), `{"rule":"token","mode":"enforced",`)

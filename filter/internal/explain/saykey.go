@@ -10,6 +10,7 @@ import (
 
 // sayKey says by which key the request counts, or would if the rule was for it, or why by
 // none. A credential is said too: it comes from the description, and so from whoever asks.
+// A cost that the description leaves open is the least of all requests.
 func sayKey(x *answer.ExplainedRule, e *engine.Engine, p *policy.Rule, d *dryRun, r *request.Request) {
 	r.Begin()
 	d.missed = false
@@ -24,6 +25,10 @@ func sayKey(x *answer.ExplainedRule, e *engine.Engine, p *policy.Rule, d *dryRun
 	}
 	if x.NoKey != "" {
 		return
+	}
+	if x.Cost == nil || x.BodyAssumed != "" {
+		least := p.LeastCost()
+		x.Cost = &least
 	}
 	x.Key, x.Hash, x.Common = make([]answer.KeyPart, len(key.Parts)), e.DenialHash(&key), true
 	for i := range key.Parts {

@@ -135,7 +135,7 @@ func tellsClientsApart(key []policy.KeyPart) bool {
 
 // forgotten warns of windows that forgive what answers cost beyond what was held.
 func (c *collector) forgotten(v policy.Place, r *policy.Rule) {
-	cost := cheapest(r)
+	cost := r.LeastCost()
 	if r.Settle.To == policy.SettleCost || r.Settle.Max <= cost {
 		return
 	}

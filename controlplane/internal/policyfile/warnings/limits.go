@@ -26,7 +26,7 @@ func (c *collector) tooDear(v policy.Place, r *policy.Rule) {
 	if len(r.Overrides) > 0 {
 		return
 	}
-	least := cheapest(r)
+	least := r.LeastCost()
 	for i, w := range r.Limits {
 		at, room := v.Field("limits").Item(i), w.Max()
 		if w.From != nil {
@@ -49,15 +49,6 @@ func (c *collector) tooDear(v policy.Place, r *policy.Rule) {
 			}
 		}
 	}
-}
-
-// cheapest is the least that any request costs.
-func cheapest(r *policy.Rule) uint32 {
-	least := r.Cost.Least()
-	for i := range r.Costs {
-		least = min(least, r.Costs[i].Cost.Least())
-	}
-	return least
 }
 
 // shut warns of a limit of 0 that denies everything: beside a match, an exempt, an override or a
