@@ -60,7 +60,7 @@ func TestAQuotaStoreThatStarts(t *testing.T) {
 		return s
 	}
 	f := newFixtureWith(t, func(o *Options) { o.Quota.Service = open() })
-	const says = "the quota store is starting: it has no state yet, and proxies state what they hold; " +
+	const says = "the quota store is starting: it has no state yet, and proxies report what they hold; " +
 		"on_unavailable decides for 4s"
 	holding := strings.Replace(leased, `limits: ["10/1h"]`, `limits: ["10/1h"], settle: {}`, 1)
 	f.as("", "POST /v1/policies", leased, 201)

@@ -27,7 +27,7 @@ const (
 )
 
 // ErrStarting is why units are not held yet.
-var ErrStarting = errors.New("the quota store is starting: it has no state yet, and proxies state what they hold")
+var ErrStarting = errors.New("the quota store is starting: it has no state yet, and proxies report what they hold")
 
 // Watch looks whether the store has lost its state, and has the workers of all streams state anew
 // what they hold. Whoever runs the service calls it often within StartingNs.
@@ -60,7 +60,7 @@ func (s *Service) Watch() {
 	s.pump()
 	if lost {
 		s.o.Log.Log(s.ctx, level, "the quota store has no state: rules with settle or algorithm concurrency are starting, "+
-			"and on_unavailable decides, while proxies state what they hold", "for", time.Duration(start-now).Round(time.Millisecond))
+			"and on_unavailable decides, while proxies report what they hold", "for", time.Duration(start-now).Round(time.Millisecond))
 	}
 }
 
