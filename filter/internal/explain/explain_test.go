@@ -122,7 +122,8 @@ func TestExplainKeys(t *testing.T) {
 		{"name":"host","key":["host"],"limits":["5/1h"]},
 		{"name":"all","limits":["5/1h"]},
 		{"name":"none","mode":"off","limits":["5/1h"]},
-		{"name":"posts","match":{"methods":["POST"]},"cost":{"request_bytes":{"per_unit":2,"min":7,"max":8}},"limits":["50/1h"]}`)
+		{"name":"posts","match":{"methods":["POST"]},"cost":{"request_bytes":{"per_unit":2,"min":7,"max":8}},"limits":["50/1h"]},
+		{"name":"free","match":{"methods":["POST"]},"cost":[{"match":{"paths":["/"]},"cost":{"header":"x-cost","min":0}},{"cost":5}],"limits":["50/1h"]}`)
 	require.True(t, e.Decide().Allowed)
 	require.False(t, e.Decide().Allowed)
 	r := described(p)
@@ -149,6 +150,7 @@ func TestExplainKeys(t *testing.T) {
 		require.Equal(t, key[0] == '[' && want.noKey == "", rule.Hash != "", rule.Rule)
 	}
 	require.EqualValues(t, 7, *x.Rules[7].Cost, "the least, of a rule for other requests")
+	require.EqualValues(t, 1, *x.Rules[8].Cost, "requests that cost nothing are never denied")
 	r.Method = "POST"
 	require.EqualValues(t, 7, *explain(t, e, p, r).Rules[7].Cost, "the least, of a body whose length is not described")
 	r.Headers["content-length"] = []string{"16"}

@@ -10,7 +10,8 @@ import (
 
 // sayKey says by which key the request counts, or would if the rule was for it, or why by
 // none. A credential is said too: it comes from the description, and so from whoever asks.
-// A cost that the description leaves open is the least of all requests.
+// A cost that the description leaves open is the least of the rule, and at least 1: a cost of 0 is never
+// denied, and so would not tell whether the client is.
 func sayKey(x *answer.ExplainedRule, e *engine.Engine, p *policy.Rule, d *dryRun, r *request.Request) {
 	r.Begin()
 	d.missed = false
@@ -27,7 +28,7 @@ func sayKey(x *answer.ExplainedRule, e *engine.Engine, p *policy.Rule, d *dryRun
 		return
 	}
 	if x.Cost == nil || x.BodyAssumed != "" {
-		least := p.LeastCost()
+		least := max(p.LeastCost(), 1)
 		x.Cost = &least
 	}
 	x.Key, x.Hash, x.Common = make([]answer.KeyPart, len(key.Parts)), e.DenialHash(&key), true
