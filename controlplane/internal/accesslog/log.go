@@ -105,7 +105,8 @@ func (l *Log) look(name string) error {
 // recognize finds the format of a file, and refuses one that lacks a field.
 func (l *Log) recognize(s *source, sample []string) (err error) {
 	reading := Reading{s.name, "", map[string]string{}}
-	if s.inside = containerOf(sample); s.inside != nil {
+	s.inside = containerOf(sample)
+	if s.inside != nil {
 		sample = s.inside.takeAll(sample)
 	}
 	if s.format, reading.Format, err = l.options.recognize(s.name, sample); err != nil {

@@ -67,7 +67,8 @@ func readRollout(q query) (r *store.Rollout, err error) {
 		}
 	}
 	if text := q.get("abort_on_denied"); text != "" {
-		if r.AbortDenied, err = strconv.ParseBool(text); err != nil {
+		r.AbortDenied, err = strconv.ParseBool(text)
+		if err != nil {
 			return nil, badRequest("abort_on_denied %s is neither true nor false", shown(text))
 		}
 	}

@@ -272,7 +272,7 @@ func TestCanaryThatCannotBeJudged(t *testing.T) {
 		"serve has no management token: start it with --manage-token-file", f.look(0, 0, 0, 0).Says)
 }
 
-// Who asks that a canary ends by itself is told at once what is missing for that.
+// A caller who wants a canary to end by itself learns at once what is missing for that.
 func TestCanaryThatNothingWillJudge(t *testing.T) {
 	const blind = "what the canary denies is not known, so it will be neither promoted nor aborted by itself: "
 	const noToken, noManage = "serve has no management token: start it with --manage-token-file",

@@ -89,8 +89,8 @@ func described(form url.Values) find.Description {
 	one := func(name string) string { return strings.TrimSpace(form.Get(name)) }
 	list := func(name string) (values []string) {
 		for line := range strings.Lines(strings.Join(form[name], "\n")) {
-			if line = strings.TrimSpace(line); line != "" {
-				values = append(values, line)
+			if value := strings.TrimSpace(line); value != "" {
+				values = append(values, value)
 			}
 		}
 		return values
@@ -198,7 +198,8 @@ func (c *console) search(
 	defer cancel()
 	request, problem := asked(&b.Asked)
 	if problem == "" {
-		if err = first(ctx, b, request); err == nil {
+		err = first(ctx, b, request)
+		if err == nil {
 			b.At = time.Now()
 			b.Report, err = find.Client(ctx, asker{c, r}, request)
 		}

@@ -47,7 +47,8 @@ func Free(ctx context.Context, a Asker, r *simulate.Request, rule string) (*Free
 		return nil, err
 	}
 	if rule != "" {
-		if keys, err = keysOf(rule, keys, failed); err != nil {
+		keys, err = keysOf(rule, keys, failed)
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -60,7 +60,8 @@ func (s *Service) Watch() {
 	s.pump()
 	if lost {
 		s.o.Log.Log(s.ctx, level, "the quota store has no state: rules with settle or algorithm concurrency are starting, "+
-			"and on_unavailable decides, while proxies report what they hold", "for", time.Duration(start-now).Round(time.Millisecond))
+			"and on_unavailable decides, while proxies report what they hold",
+			"for", time.Duration(start-now).Round(time.Millisecond))
 	}
 }
 

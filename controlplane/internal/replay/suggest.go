@@ -134,7 +134,8 @@ func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
 		draft.capacity = max(draft.capacity, p.peak)
 	}
 	s.Policy = draft.text(s.Limits)
-	if r, err = o.run(ctx, []*side{{File: File{name, []byte(s.Policy)}}}); err != nil {
+	r, err = o.run(ctx, []*side{{File: File{name, []byte(s.Policy)}}})
+	if err != nil {
 		return nil, err
 	}
 	s.Replay = r.report()

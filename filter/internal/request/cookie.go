@@ -50,7 +50,8 @@ func cookieIn(header, name string, quoted bool) (value string, found bool) {
 			end = quotedEnd(header, end)
 		}
 		pair := header
-		if more = end >= 0; more {
+		more = end >= 0
+		if more {
 			pair, header = header[:end], header[end+1:]
 		}
 		key, text, isPair := strings.Cut(pair, "=")
