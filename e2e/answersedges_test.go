@@ -25,7 +25,7 @@ version: 1
     key: [{header: x-user-id}]
     limits: [100/` + far + `]
     settle: {to: response_bytes, when: {status: ["2xx"], no_answer: false}}
-  - {name: each, match: {paths: [/edges]}, key: [{header: x-user-id}], algorithm: concurrency, limits: [3], hold: 10s, linger: 5s}
+  - {name: each, match: {paths: [/edges]}, key: [{header: x-user-id}], algorithm: concurrency, limits: [3], hold: 10s, linger: 15s}
   - {name: in-flight, match: {paths: ["/flight", "/flight/*"]}, algorithm: concurrency, limits: [10], hold: 10s}
 `
 

@@ -307,7 +307,7 @@ func (r *answerRig) another(t *testing.T, d driver, o proxyOptions) *proxy {
 // requireGauges waits until the gauges show that nothing is held.
 func (r *answerRig) requireGauges(t *testing.T, rule string) {
 	for _, gauge := range []string{"rate_limit_held_units", "rate_limit_held_streams"} {
-		eventually(t, 5*time.Second, gauge+" to be 0", func() bool {
+		eventually(t, time.Minute, gauge+" to be 0", func() bool {
 			n, _ := r.metric(t, gauge, rule)
 			return n == 0
 		})
