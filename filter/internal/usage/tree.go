@@ -3,6 +3,7 @@ package usage
 import (
 	"encoding/binary"
 	"strings"
+	"sync"
 )
 
 // A name of an object is looked up once all of it is there, first among all names that matter, then
@@ -82,7 +83,11 @@ func (s *spelling) isOf(p []byte, first, last uint64) bool {
 	return true
 }
 
-var places = newTree()
+// places is made with the first scanner, see Reset. Made by the compiler it would be 12 KB of the
+// module's constants, and the collector takes numbers among these for pointers.
+var places *tree
+
+var makePlaces sync.Once
 
 func newTree() *tree {
 	t := &tree{paths: int(theRoot)}

@@ -73,6 +73,7 @@ type Scanner struct {
 
 // Reset begins an answer with the values of these headers, which are empty where it has none.
 func (s *Scanner) Reset(contentType, contentEncoding string) {
+	makePlaces.Do(func() { places = newTree() })
 	*s = Scanner{format: formatOf(contentType)}
 	encoding := strings.TrimSpace(contentEncoding)
 	if encoding != "" && !strings.EqualFold(encoding, "identity") {

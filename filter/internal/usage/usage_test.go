@@ -242,6 +242,7 @@ func TestLinesOfOtherTypes(t *testing.T) {
 
 // The tables of names and of paths number their entries in a byte.
 func TestTables(t *testing.T) {
+	places := newTree()
 	require.Less(t, places.names, 256)
 	require.Less(t, places.paths, 256)
 	for n := range places.names {
