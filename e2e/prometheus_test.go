@@ -202,6 +202,12 @@ func TestDashboardAndAlerts(t *testing.T) {
 		}
 		fault.mend()
 	}
+	// This one fires at each start, too, so the store loses its state once no start is under way.
+	const starting = "SluiceQuotaStarting"
+	eventually(t, 20*time.Second, "all starts to end", func() bool { return !s.fires(t, starting) })
+	store.Do("FLUSHALL")
+	eventually(t, 20*time.Second, starting+" to fire for an emptied store", func() bool { return s.fires(t, starting) })
+	seen[starting] = true
 	for alert := range seen {
 		eventually(t, 20*time.Second, alert+" to end", func() bool { send("/all", "alice")(); return !s.fires(t, alert) })
 	}
