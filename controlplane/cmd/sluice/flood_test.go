@@ -100,7 +100,8 @@ func TestQuotaFlood(t *testing.T) {
 			greedy := s.greedy(t, algorithm)
 			took := s.honestAsks(t)
 			each := greedy()
-			t.Logf("%d asks of an honest proxy: half within %s, 99 of 100 within %s, all within %s; one that asks much waits %s for a KiB",
+			t.Logf("%d asks of an honest proxy: half within %s, 99 of 100 within %s, all within %s; "+
+				"one that asks much waits %s for a KiB",
 				len(took), took[len(took)/2], took[len(took)*99/100], took[len(took)-1], each)
 			boundedMemory(t, s.process.Pid)
 			if name != "definitions" { // its messages are less than that

@@ -54,7 +54,8 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 	needed := map[string]access.Role{
 		"POST /v1/policies": access.Apply, "POST /v1/changes": access.Apply, "GET /v1/policies": access.Read, "GET /v1/policies/{revision}": access.Read,
 		"POST /v1/rollback/{revision}": access.Apply, "GET /v1/revisions/{revision}/wait": access.Read,
-		"POST /v1/promote": access.Apply, "POST /v1/abort": access.Apply, "GET /v1/status": access.Read, "GET /v1/rates": access.Read, "GET /v1/caller": access.Read,
+		"POST /v1/promote": access.Apply, "POST /v1/abort": access.Apply, "GET /v1/status": access.Read,
+		"GET /v1/rates": access.Read, "GET /v1/caller": access.Read,
 		"POST /v1/explain": access.Read, "GET /v1/audit": access.Read, "GET /metrics": access.Read, "GET /v1/backup": access.Admin, "/": access.Read,
 	}
 	for _, op := range manage.Operations {
@@ -100,8 +101,8 @@ func TestRolesOfSomePolicies(t *testing.T) {
 	f.as("edge:apply,default:read", "POST /v1/changes", change(t, edge, good), 403)
 	f.as("default:apply,edge:apply", "POST /v1/policies", good, 201)
 	for _, request := range []string{
-		"GET /v1/policies", "GET /v1/policies/current", "GET /v1/policies/1", "GET /v1/status", "GET /v1/rates", "GET /v1/audit", "POST /v1/explain",
-		"POST /v1/rollback/1", "GET /v1/revisions/1/wait", "POST /v1/promote", "POST /v1/abort", "GET /v1/backup", "GET /metrics",
+		"GET /v1/policies", "GET /v1/policies/current", "GET /v1/policies/1", "GET /v1/status", "GET /v1/rates",
+		"GET /v1/audit", "POST /v1/explain", "POST /v1/rollback/1", "GET /v1/revisions/1/wait", "POST /v1/promote", "POST /v1/abort", "GET /v1/backup", "GET /metrics",
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		code, text := f.do(method, path+"?policy=edge", "", "Authorization", "Bearer edge:apply")
@@ -291,7 +292,8 @@ func TestRefusalsAreCountedAndLogged(t *testing.T) {
 	for range 4 {
 		f.as("read", "POST /v1/policies", good, 403)
 	}
-	f.as("read", "GET /metrics", "", 200, fmt.Sprintf("sluice_http_refused_total{code=\"401\"} %d\n", unknown[401]), "sluice_http_refused_total{code=\"403\"} 4\n")
+	f.as("read", "GET /metrics", "", 200, fmt.Sprintf("sluice_http_refused_total{code=\"401\"} %d\n", unknown[401]),
+		"sluice_http_refused_total{code=\"403\"} 4\n")
 	require.Contains(t, log.String(), `msg="request refused" code=401 from=127.0.0.1`)
 	require.NotContains(t, log.String(), "s3cret")
 	require.NotContains(t, log.String(), "inurl")

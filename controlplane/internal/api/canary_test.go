@@ -272,7 +272,7 @@ func TestCanaryThatCannotBeJudged(t *testing.T) {
 		"serve has no management token: start it with --manage-token-file", f.look(0, 0, 0, 0).Says)
 }
 
-// A caller who wants a canary to end by itself learns at once what is missing for that.
+// apply says at once what a canary lacks to end by itself.
 func TestCanaryThatNothingWillJudge(t *testing.T) {
 	const blind = "what the canary denies is not known, so it will be neither promoted nor aborted by itself: "
 	const noToken, noManage = "serve has no management token: start it with --manage-token-file",

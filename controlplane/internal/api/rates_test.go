@@ -27,6 +27,7 @@ func TestRates(t *testing.T) {
 	now := start
 	h := newHistory(func() time.Time { return now })
 	failed := manage.Row{Asked: manage.Asked{Proxy: "b", Error: "gone"}}
+	grown, b := countedBy("a", 130, 15, 2), countedBy("b", 1000, 0, 0)
 	for i, step := range []struct {
 		after time.Duration
 		rows  []manage.Row
@@ -35,14 +36,20 @@ func TestRates(t *testing.T) {
 	}{
 		{0, []manage.Row{countedBy("a", 100, 10, 1)}, Counts{100, 10, 1}, []Counts{}},
 		// A proxy that has not been asked before counts from now on.
-		{5 * time.Second, []manage.Row{countedBy("a", 110, 15, 2), countedBy("b", 1000, 0, 0)}, Counts{1110, 15, 2}, []Counts{{2, 1, 0.2}}},
+		{5 * time.Second, []manage.Row{countedBy("a", 110, 15, 2), b}, Counts{1110, 15, 2}, []Counts{{2, 1, 0.2}}},
 		// The newest point grows for ten seconds, and then there is another.
-		{5 * time.Second, []manage.Row{countedBy("a", 130, 15, 2), countedBy("b", 1010, 0, 0)}, Counts{1140, 15, 2}, []Counts{{4, 0.5, 0.1}}},
-		{5 * time.Second, []manage.Row{countedBy("a", 130, 15, 2), countedBy("b", 1015, 0, 0)}, Counts{1145, 15, 2}, []Counts{{4, 0.5, 0.1}, {1, 0, 0}}},
+		{5 * time.Second, []manage.Row{grown, countedBy("b", 1010, 0, 0)}, Counts{1140, 15, 2}, []Counts{{4, 0.5, 0.1}}},
+		{
+			5 * time.Second, []manage.Row{grown, countedBy("b", 1015, 0, 0)},
+			Counts{1145, 15, 2}, []Counts{{4, 0.5, 0.1}, {1, 0, 0}},
+		},
 		// That nobody answers says nothing.
 		{5 * time.Second, []manage.Row{failed}, Counts{1145, 15, 2}, []Counts{{4, 0.5, 0.1}, {1, 0, 0}}},
 		// One that counts anew has begun at 0, and one that is silent adds nothing.
-		{5 * time.Second, []manage.Row{countedBy("a", 30, 0, 0), failed}, Counts{30, 0, 0}, []Counts{{4, 0.5, 0.1}, {35.0 / 15, 0, 0}}},
+		{
+			5 * time.Second, []manage.Row{countedBy("a", 30, 0, 0), failed},
+			Counts{30, 0, 0}, []Counts{{4, 0.5, 0.1}, {35.0 / 15, 0, 0}},
+		},
 	} {
 		now = now.Add(step.after)
 		require.Equal(t, i > 0, h.age(&h.at) == step.after, i)
