@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // counters is the JSON that `sluice counters` prints.
@@ -20,7 +20,7 @@ type counters struct {
 	Failed  int
 	Sum     *int64
 	AtLeast *int64 `json:"at_least"`
-	Denials []answer.Denials
+	Denials []result.Denials
 }
 
 // counters runs `sluice counters` on all proxies of the control plane.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // Three Envoys of four workers know together which keys they have denied.
@@ -18,7 +18,7 @@ func topCommand(t *testing.T, control *controlPlane, envoys []*proxy) {
 			require.Equal(t, 5, count(p.load(16).send(t, 40, user(alice)), allowed))
 			require.Equal(t, 5, count(p.load(16).send(t, 20, user(bob)), allowed))
 		}
-		var keys []answer.DeniedKey
+		var keys []result.DeniedKey
 		eventually(t, 10*time.Second, "every worker's denials", func() bool {
 			r := control.counters(t, "top", "--rule", "per-user")
 			require.Zero(t, r.Failed)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // The token of management requests.
@@ -20,8 +20,8 @@ const (
 type operation struct {
 	Value   int64
 	Held    *uint32
-	Windows []answer.Window
-	Rules   []answer.Stats
+	Windows []result.Window
+	Rules   []result.Stats
 }
 
 // operate runs an operation on a connection that ends then, so that any worker may answer.

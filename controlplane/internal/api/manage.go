@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
-	counted "github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	counted "github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // Counters answers POST /v1/counters/{operation}. Of a rule of scope cluster the
@@ -32,7 +32,7 @@ import (
 // have leased and not spent.
 type Counters struct {
 	Op      string          `json:"op"`
-	Quota   *counted.Answer `json:"quota,omitempty"`
+	Quota   *counted.Result `json:"quota,omitempty"`
 	Proxies []manage.Row    `json:"proxies"`
 	Failed  int             `json:"failed"`
 	Sum     *int64          `json:"sum,omitempty"`      // of the values of all proxies; nil unless all answered

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/counters"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
-	counted "github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	counted "github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // Quota is the quota service through which operations reach the counters of rules of
@@ -154,11 +154,11 @@ func (s *server) starting(ctx context.Context) error {
 }
 
 // do does an operation, and settles it. It returns the answer with times in milliseconds.
-func (q *Quota) do(ctx context.Context, op manage.Operation, prepared *counters.Prepared, timeout time.Duration, settle func(string)) (counted.Answer, error) {
+func (q *Quota) do(ctx context.Context, op manage.Operation, prepared *counters.Prepared, timeout time.Duration, settle func(string)) (counted.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	done, err := prepared.Do(ctx, q.Service)
-	var rounded counted.Answer
+	var rounded counted.Result
 	if err == nil {
 		var ok bool
 		if rounded, ok = manage.ReadAnswer(op, done.Append(nil)); !ok {

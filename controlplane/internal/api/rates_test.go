@@ -12,12 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	counted "github.com/sluice-ratelimit/sluice/shared/answer"
+	counted "github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // countedBy is what a proxy answers: allowed, denied and shadow denials of the rule r.
 func countedBy(proxy string, counts ...uint64) manage.Row {
-	return manage.Row{Asked: manage.Asked{Proxy: proxy}, Answer: counted.Answer{Stats: []counted.Stats{{
+	return manage.Row{Asked: manage.Asked{Proxy: proxy}, Result: counted.Result{Stats: []counted.Stats{{
 		Rule: "r", Metrics: map[string]uint64{"allowed": counts[0], "denied": counts[1], "shadow_denied": counts[2]},
 	}}}}
 }

@@ -106,7 +106,7 @@ func (a *asker) Counters(ctx context.Context, op manage.Operation, query url.Val
 		if err != nil {
 			return nil, interrupted(err)
 		}
-		report := api.NewCounters(op, []manage.Row{{Asked: a.asked(), Answer: done}})
+		report := api.NewCounters(op, []manage.Row{{Asked: a.asked(), Result: done}})
 		report.Sum = nil
 		return &report, nil
 	}
@@ -122,7 +122,7 @@ func (a *asker) Counters(ctx context.Context, op manage.Operation, query url.Val
 	}
 	switch {
 	case report.Quota != nil && !manage.Answers(op, report.Quota),
-		slices.ContainsFunc(report.Proxies, func(r manage.Row) bool { return r.Error == "" && !manage.Answers(of, &r.Answer) }):
+		slices.ContainsFunc(report.Proxies, func(r manage.Row) bool { return r.Error == "" && !manage.Answers(of, &r.Result) }):
 		return nil, a.server.notOurs()
 	case len(report.Proxies) == 0 && report.Quota == nil:
 		return nil, errNoProxy

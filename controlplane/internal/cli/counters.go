@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/find"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // operationTexts are what help says of an operation, what its example has, and the heads of
@@ -239,7 +239,7 @@ func (o *countersOptions) print(b *strings.Builder, report *api.Counters) {
 // the proxies say what they hold.
 func answerCells(op manage.Operation, report *api.Counters) (table [][]string) {
 	if report.Quota != nil {
-		table = counterCells(op, manage.Row{Asked: manage.Asked{Proxy: find.QuotaService}, Answer: *report.Quota})
+		table = counterCells(op, manage.Row{Asked: manage.Asked{Proxy: find.QuotaService}, Result: *report.Quota})
 	}
 	for _, r := range report.Proxies {
 		switch {
@@ -281,7 +281,7 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 		for _, v := range r.Rules { // one
 			used = usedText(v.Windows, v.Held, false)
 		}
-		return [][]string{{r.Proxy, manage.VerdictText(&r.Answer), used}}
+		return [][]string{{r.Proxy, manage.VerdictText(&r.Result), used}}
 	case "expires-at":
 		at := "nothing is counted"
 		if *r.Value > 0 {
@@ -300,7 +300,7 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 }
 
 // usedText is how windows stand, and what requests hold beside that.
-func usedText(windows []answer.Window, held *uint32, ends bool) string {
+func usedText(windows []result.Window, held *uint32, ends bool) string {
 	text := manage.WindowsText(windows, ends)
 	if held := manage.HeldText(held, windows); held != "" {
 		text += "; " + held

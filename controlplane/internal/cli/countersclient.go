@@ -11,13 +11,13 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/find"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // resetLine is the command that frees the key, empty if that cannot be printed.
 func (o *manageOptions) resetLine(cmd *cobra.Command, k *find.Key) string {
 	line := "sluice counters reset --rule " + shellWord(k.Rule)
-	unfit := func(p answer.KeyPart) bool { return p.Hidden || p.Value != nil && !printable.Is(*p.Value) }
+	unfit := func(p result.KeyPart) bool { return p.Hidden || p.Value != nil && !printable.Is(*p.Value) }
 	if slices.ContainsFunc(k.Key, unfit) {
 		return ""
 	}

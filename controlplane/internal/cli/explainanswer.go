@@ -6,14 +6,14 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // explainReport is what explain prints as JSON: of a file, whose counters are
 // empty, or of proxies.
 type explainReport struct {
 	File string `json:"file,omitempty"`
-	answer.Explanation
+	result.Explanation
 	Proxies []manage.ExplainRow `json:"proxies,omitempty"`
 }
 
@@ -38,7 +38,7 @@ func (r *explainReport) print(b *strings.Builder) {
 	}
 }
 
-func printExplained(b *strings.Builder, who string, x *answer.Explanation) {
+func printExplained(b *strings.Builder, who string, x *result.Explanation) {
 	depends := strings.Replace(printable.Text(strings.Join(x.DependsOn, ", ")), "client_ip", "client_ip (--client-ip)", 1)
 	switch {
 	case depends != "" && x.Allowed == nil:
@@ -59,10 +59,10 @@ func printExplained(b *strings.Builder, who string, x *answer.Explanation) {
 	}
 }
 
-func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
+func printExplainedRule(b *strings.Builder, r *result.ExplainedRule) {
 	switch r.Outcome {
-	case answer.Matches:
-	case answer.NotKnown:
+	case result.Matches:
+	case result.NotKnown:
 		fmt.Fprintf(b, "  %s: not known whether it denies: %s\n", printable.Text(r.Rule), printable.Text(r.Why))
 		return
 	default:
@@ -109,7 +109,7 @@ func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
 	}
 }
 
-func verdictText(r *answer.ExplainedRule) string {
+func verdictText(r *result.ExplainedRule) string {
 	switch {
 	case r.Allowed == nil:
 		return "asks the quota service"
@@ -121,7 +121,7 @@ func verdictText(r *answer.ExplainedRule) string {
 	return "allows"
 }
 
-func windowSentence(w answer.Window) string {
+func windowSentence(w result.Window) string {
 	name := ""
 	if w.Name != "" {
 		name = printable.Text(w.Name) + ": "
@@ -138,7 +138,7 @@ func windowSentence(w answer.Window) string {
 }
 
 // leaseSentence says what the proxy holds, and where the limits' figures are from.
-func leaseSentence(r *answer.ExplainedRule) string {
+func leaseSentence(r *result.ExplainedRule) string {
 	text := "the proxy holds no units"
 	if l := r.Lease; l.Units > 0 {
 		text = fmt.Sprintf("the proxy holds %d for %s", l.Units, manage.Span(l.EndsMs))

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 const (
@@ -77,7 +77,7 @@ func (b *clientsView) Own() []*find.Key {
 }
 
 // Until is when a window ends of which something is used, the zero time for no other.
-func (b *clientsView) Until(w answer.Window) time.Time {
+func (b *clientsView) Until(w result.Window) time.Time {
 	if w.Used == 0 || w.ResetMs <= 0 {
 		return time.Time{}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/chart"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 //go:embed pages
@@ -31,8 +31,8 @@ func parsePages() map[string]*template.Template {
 		"machine":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"rate":      chart.Number,
 		"printable": printable.Text,
-		"keyText":   func(k answer.DeniedKey) string { return manage.KeyText(&k) },
-		"window":    func(w answer.Window) string { return manage.WindowsText([]answer.Window{w}, false) },
+		"keyText":   func(k result.DeniedKey) string { return manage.KeyText(&k) },
+		"window":    func(w result.Window) string { return manage.WindowsText([]result.Window{w}, false) },
 		"held":      manage.HeldText,
 		"isTrue":    func(b *bool) bool { return *b },
 		"deref":     func(n *int64) int64 { return *n },

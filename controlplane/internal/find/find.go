@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // QuotaService is how the quota service is called among proxies.
@@ -36,7 +36,7 @@ type Key struct {
 	Why    string           `json:"why,omitempty"`    // why the rule is not for the described request
 	Only   string           `json:"only,omitempty"`   // which requests it is for, where the description does not say
 	NoKey  string           `json:"no_key,omitempty"` // why the client has no counter in it
-	Key    []answer.KeyPart `json:"key,omitempty"`    // without the values that are credentials
+	Key    []result.KeyPart `json:"key,omitempty"`    // without the values that are credentials
 	Common bool             `json:"common,omitempty"` // nothing of the key is the client's: others have it too
 	Error  string           `json:"error,omitempty"`  // why the counter is not known
 	Reset  string           `json:"reset,omitempty"`  // the command that frees it; none prints a credential
@@ -59,13 +59,13 @@ type Counter struct {
 	Reason   string          `json:"reason,omitempty"`
 	RetryMs  *int64          `json:"retry_after_ms,omitempty"`
 	Override string          `json:"override,omitempty"`
-	Windows  []answer.Window `json:"windows,omitempty"`
+	Windows  []result.Window `json:"windows,omitempty"`
 	Held     *uint32         `json:"held,omitempty"`   // units that requests hold until their answers
 	Holds    *int64          `json:"holds,omitempty"`  // units that a proxy has leased
 	Hash     string          `json:"hash,omitempty"`   // of the key, as counters top shows it
 	Denied   *uint32         `json:"denied,omitempty"` // times lately, if the key is one of those that top shows
 
-	said answer.Answer
+	said result.Result
 }
 
 // Report is the counters of a client.
@@ -136,7 +136,7 @@ func Keys(ctx context.Context, a Asker, r *simulate.Request) (keys []*Key, faile
 }
 
 // keyOf is what an explained rule says of the client, nil where the rule is off.
-func keyOf(r *answer.ExplainedRule) *Key {
+func keyOf(r *result.ExplainedRule) *Key {
 	k := &Key{
 		Rule: r.Rule, NoKey: r.NoKey, Key: slices.Clone(r.Key), Common: r.Common, cost: 1, hashes: map[string]string{},
 	}
@@ -144,15 +144,15 @@ func keyOf(r *answer.ExplainedRule) *Key {
 		k.cost = *r.Cost
 	}
 	switch {
-	case r.Outcome == answer.Matches:
+	case r.Outcome == result.Matches:
 		k.denied = r.Reason == "missing_key" && r.Mode != string(policy.ModeShadow)
 		k.limits = saidLimits(r.Windows)
 	case r.NoKey == "" && r.Hash == "":
 		return nil
-	case r.NoKey == "" || r.Outcome != answer.NotKnown && r.Outcome != answer.LacksKey:
+	case r.NoKey == "" || r.Outcome != result.NotKnown && r.Outcome != result.LacksKey:
 		k.Why = r.Why
 	}
-	k.exempt = r.Outcome == answer.Exempted
+	k.exempt = r.Outcome == result.Exempted
 	for i, p := range r.Key {
 		value := p.Value
 		if p.Missing {
@@ -180,19 +180,19 @@ func (k *Key) leaveOpen(r *simulate.Request) {
 			k.Only = of.part + "s " + wanted
 			k.Why = ""
 		}
-		if slices.ContainsFunc(k.Key, func(p answer.KeyPart) bool { return p.Part == of.part }) {
+		if slices.ContainsFunc(k.Key, func(p result.KeyPart) bool { return p.Part == of.part }) {
 			k.NoKey = "the description does not give " + of.part
 		}
 	}
 }
 
 // saidLimits are the limits that the described request says, none if all are the defaults.
-func saidLimits(windows []answer.Window) (limits []string) {
+func saidLimits(windows []result.Window) (limits []string) {
 	says := false
 	for i := range windows {
 		if w := &windows[i]; w.LimitFrom != "" {
 			limits = append(limits, strconv.FormatUint(uint64(*w.Limit), 10))
-			says = says || w.LimitIs != answer.LimitDefault
+			says = says || w.LimitIs != result.LimitDefault
 		}
 	}
 	if !says {
@@ -246,13 +246,13 @@ func (k *Key) read(ctx context.Context, a Asker) (err error) {
 	for i := range report.Proxies {
 		r := &report.Proxies[i]
 		if _, has := k.hashes[r.Proxy]; has {
-			k.add(r.Asked, &r.Answer)
+			k.add(r.Asked, &r.Result)
 		}
 	}
 	return nil
 }
 
-func (k *Key) add(asked manage.Asked, a *answer.Answer) {
+func (k *Key) add(asked manage.Asked, a *result.Result) {
 	c := Counter{
 		Asked: asked, Allowed: a.Allowed, RetryMs: a.RetryMs, Holds: a.Value, Hash: k.hashes[asked.Proxy], said: *a,
 	}

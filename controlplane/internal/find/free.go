@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // Reset is a key of a client, and what became of it.
 type Reset struct {
 	Rule  string           `json:"rule"`
-	Key   []answer.KeyPart `json:"key"`
+	Key   []result.KeyPart `json:"key"`
 	Error string           `json:"error,omitempty"`
 	*api.Counters
 }

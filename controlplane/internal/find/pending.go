@@ -7,7 +7,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // AskQuotaService adds to explanations what the quota service says of keys that proxies would
@@ -46,7 +46,7 @@ func AskQuotaService(
 // isPendingAt reports whether the proxy would ask the quota service about this key.
 func (k *Key) isPendingAt(row manage.ExplainRow) bool {
 	_, has := k.hashes[row.Proxy]
-	isPending := func(r answer.ExplainedRule) bool { return r.Rule == k.Rule && r.Pending }
+	isPending := func(r result.ExplainedRule) bool { return r.Rule == k.Rule && r.Pending }
 	return has && slices.ContainsFunc(row.Rules, isPending)
 }
 
@@ -54,13 +54,13 @@ func (k *Key) isPendingAt(row manage.ExplainRow) bool {
 // says the limit.
 func (k *Key) answer(row *manage.ExplainRow) {
 	isQuota := func(c Counter) bool { return c.Proxy == QuotaService && len(c.said.Rules) > 0 }
-	isSaid := func(w answer.Window) bool { return w.LimitFrom != "" }
+	isSaid := func(w result.Window) bool { return w.LimitFrom != "" }
 	said := slices.IndexFunc(k.Counters, isQuota)
 	if said < 0 || k.limits == nil && slices.ContainsFunc(k.Counters[said].Windows, isSaid) {
 		return
 	}
 	decided, retry := &k.Counters[said].said.Rules[0], k.Counters[said].RetryMs
-	r := &row.Rules[slices.IndexFunc(row.Rules, func(r answer.ExplainedRule) bool { return r.Rule == k.Rule })]
+	r := &row.Rules[slices.IndexFunc(row.Rules, func(r result.ExplainedRule) bool { return r.Rule == k.Rule })]
 	r.Pending, r.Allowed = false, &decided.Allowed
 	r.Reason, r.Windows = decided.Reason, decided.Windows
 	if decided.Allowed || r.Mode != "enforced" {
@@ -74,8 +74,8 @@ func (k *Key) answer(row *manage.ExplainRow) {
 
 // judgePending decides once an enforced rule denies, or none has to ask any more. What the
 // description leaves open may still allow nothing, and wait for longer.
-func judgePending(x *answer.Explanation) {
-	asks := func(r answer.ExplainedRule) bool { return r.Pending && r.Mode == "enforced" }
+func judgePending(x *result.Explanation) {
+	asks := func(r result.ExplainedRule) bool { return r.Pending && r.Mode == "enforced" }
 	denied, open := x.DeniedBy != "", len(x.DependsOn) > 0
 	if !x.Pending || !denied && (open || slices.ContainsFunc(x.Rules, asks)) {
 		return

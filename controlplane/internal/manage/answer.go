@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/top"
 )
 
@@ -50,18 +50,18 @@ func unpack(text []byte, into any) bool {
 
 // ReadAnswer reads what the filter answers to an operation, with times in
 // milliseconds. It reports whether it is such an answer.
-func ReadAnswer(op Operation, text []byte) (a answer.Answer, ok bool) {
+func ReadAnswer(op Operation, text []byte) (a result.Result, ok bool) {
 	switch op.Name {
 	case "stats":
 		var stats struct {
-			Rules    []answer.Stats `json:"rules"`
+			Rules    []result.Stats `json:"rules"`
 			VMStarts uint64         `json:"vm_starts"`
 		}
 		ok = unpack(text, &stats)
 		a.Stats, a.VMStarts = stats.Rules, stats.VMStarts
 	case "top":
 		var top struct {
-			Rules []answer.Denials `json:"rules"`
+			Rules []result.Denials `json:"rules"`
 		}
 		ok = unpack(text, &top)
 		a.Denials = top.Rules
@@ -84,7 +84,7 @@ func ReadAnswer(op Operation, text []byte) (a answer.Answer, ok bool) {
 }
 
 // Answers reports whether an answer has all that one to the operation has.
-func Answers(op Operation, a *answer.Answer) bool {
+func Answers(op Operation, a *result.Result) bool {
 	switch op.Name {
 	case "stats":
 		return a.Stats != nil
@@ -98,26 +98,26 @@ func Answers(op Operation, a *answer.Answer) bool {
 
 // ReadExplanation reads what the filter explains, with times in milliseconds. It
 // reports whether it is an explanation.
-func ReadExplanation(text []byte) (answer.Explanation, bool) {
-	var x answer.Explanation
+func ReadExplanation(text []byte) (result.Explanation, bool) {
+	var x result.Explanation
 	if !unpack(text, &x) || x.Rules == nil {
-		return answer.Explanation{}, false
+		return result.Explanation{}, false
 	}
 	x.RetryMs, x.RetryNs = milliseconds(x.RetryNs), nil
 	for i := range x.Rules {
 		roundWindows(x.Rules[i].Windows)
 		if l := x.Rules[i].Lease; l != nil {
-			l.EndsMs, l.EndsNs = answer.Milliseconds(l.EndsNs), 0
+			l.EndsMs, l.EndsNs = result.Milliseconds(l.EndsNs), 0
 		}
 	}
 	return x, Explains(&x)
 }
 
 // Explains reports whether an explanation has all that it takes to print it.
-func Explains(x *answer.Explanation) bool {
-	lacks := func(w answer.Window) bool { return w.LimitFrom != "" && w.Limit == nil }
+func Explains(x *result.Explanation) bool {
+	lacks := func(w result.Window) bool { return w.LimitFrom != "" && w.Limit == nil }
 	for _, r := range x.Rules {
-		if r.Outcome == answer.Matches && (r.Allowed == nil && !r.Pending || r.Cost == nil && !r.Unlimited || slices.ContainsFunc(r.Windows, lacks)) {
+		if r.Outcome == result.Matches && (r.Allowed == nil && !r.Pending || r.Cost == nil && !r.Unlimited || slices.ContainsFunc(r.Windows, lacks)) {
 			return false
 		}
 	}
@@ -128,34 +128,34 @@ func milliseconds(ns *int64) *int64 {
 	if ns == nil {
 		return nil
 	}
-	ms := answer.Milliseconds(*ns)
+	ms := result.Milliseconds(*ns)
 	return &ms
 }
 
-func roundWindows(windows []answer.Window) {
+func roundWindows(windows []result.Window) {
 	for i := range windows {
 		w := &windows[i]
-		w.PerMs, w.PerNs = answer.Milliseconds(w.PerNs), 0
-		w.ResetMs, w.ResetNs = answer.Milliseconds(w.ResetNs), 0
+		w.PerMs, w.PerNs = result.Milliseconds(w.PerNs), 0
+		w.ResetMs, w.ResetNs = result.Milliseconds(w.ResetNs), 0
 	}
 }
 
 // Denials adds up what the proxies know of the keys that are denied most: the rules in
 // the order in which a proxy first names them.
-func Denials(rows []Row) (sum []answer.Denials) {
+func Denials(rows []Row) (sum []result.Denials) {
 	places := map[string]int{}     // of rules in sum
 	numbers := map[string]uint64{} // of keys, by what tells them apart
-	var keys []answer.DeniedKey
+	var keys []result.DeniedKey
 	lists := map[string][]top.List{}
 	for i := range rows {
 		for _, d := range rows[i].Denials {
 			at, have := places[d.Rule]
 			if !have {
-				at, sum = len(sum), append(sum, answer.Denials{Rule: d.Rule, Mode: d.Mode, SinceMs: d.SinceMs})
+				at, sum = len(sum), append(sum, result.Denials{Rule: d.Rule, Mode: d.Mode, SinceMs: d.SinceMs})
 				places[d.Rule] = at
 			}
 			if sum[at].Mode != d.Mode {
-				sum[at].Mode = answer.PartlyEnforced
+				sum[at].Mode = result.PartlyEnforced
 			}
 			if s := &sum[at]; d.SinceMs != 0 && (s.SinceMs == 0 || d.SinceMs < s.SinceMs) {
 				s.SinceMs = d.SinceMs
@@ -176,7 +176,7 @@ func Denials(rows []Row) (sum []answer.Denials) {
 	}
 	for i := range sum {
 		merged := top.Merge(lists[sum[i].Rule]...)
-		sum[i].Rest, sum[i].Keys = merged.Rest, make([]answer.DeniedKey, len(merged.Keys))
+		sum[i].Rest, sum[i].Keys = merged.Rest, make([]result.DeniedKey, len(merged.Keys))
 		for j := range merged.Keys {
 			k := keys[merged.Keys[j].ID]
 			k.Denied, k.Error = merged.Keys[j].Denied, merged.Keys[j].Error
@@ -188,7 +188,7 @@ func Denials(rows []Row) (sum []answer.Denials) {
 
 // identity tells keys apart. Of two that are cut alike nobody can say whether they are
 // the same.
-func identity(k *answer.DeniedKey) string {
+func identity(k *result.DeniedKey) string {
 	text := k.Hash
 	for _, part := range k.Key {
 		if text += "\x00"; part != nil {
@@ -202,7 +202,7 @@ func identity(k *answer.DeniedKey) string {
 }
 
 // KeyParts are the parts of a key as operations take them.
-func KeyParts(k *answer.DeniedKey) []string {
+func KeyParts(k *result.DeniedKey) []string {
 	parts := make([]string, len(k.Key))
 	for i, part := range k.Key {
 		parts[i] = policy.PartText(part)
@@ -211,7 +211,7 @@ func KeyParts(k *answer.DeniedKey) []string {
 }
 
 // KeyText is a key as people read it.
-func KeyText(k *answer.DeniedKey) string {
+func KeyText(k *result.DeniedKey) string {
 	if k.Hash != "" {
 		return "hash " + k.Hash
 	}

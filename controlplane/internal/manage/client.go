@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 const (
@@ -46,12 +46,12 @@ type Client struct {
 }
 
 // Counters has the proxy do the operation.
-func (c *Client) Counters(ctx context.Context, at *url.URL, op Operation, query url.Values) (answer.Answer, error) {
-	return ask(ctx, c, at, "counters/"+op.Wire, query, nil, func(text []byte) (answer.Answer, bool) { return ReadAnswer(op, text) })
+func (c *Client) Counters(ctx context.Context, at *url.URL, op Operation, query url.Values) (result.Result, error) {
+	return ask(ctx, c, at, "counters/"+op.Wire, query, nil, func(text []byte) (result.Result, bool) { return ReadAnswer(op, text) })
 }
 
 // Explain has the proxy explain the described request.
-func (c *Client) Explain(ctx context.Context, at *url.URL, described string) (answer.Explanation, error) {
+func (c *Client) Explain(ctx context.Context, at *url.URL, described string) (result.Explanation, error) {
 	return ask(ctx, c, at, "explain", nil, http.Header{http.CanonicalHeaderKey(RequestHeader): {described}}, ReadExplanation)
 }
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 const (
@@ -34,13 +34,13 @@ var ErrBusy = fmt.Errorf("all proxies are being asked already: %d times at once,
 // Row is a proxy and its answer to an operation, or what went wrong.
 type Row struct {
 	Asked
-	answer.Answer
+	result.Result
 }
 
 // ExplainRow is a proxy and its explanation, or what went wrong.
 type ExplainRow struct {
 	Asked
-	answer.Explanation
+	result.Explanation
 }
 
 // Asked is a proxy that was asked or should have been.
@@ -113,7 +113,7 @@ func (c *Call) End() { c.fleet.calls.Free(c.who, 1) }
 func (c *Call) Counters(ctx context.Context, targets []Target, op Operation, query url.Values) []Row {
 	rows := make([]Row, len(targets))
 	c.each(ctx, targets, func(i int) *Asked { return &rows[i].Asked }, func(ctx context.Context, i int, client *Client) (err error) {
-		rows[i].Answer, err = client.Counters(ctx, targets[i].URL, op, query)
+		rows[i].Result, err = client.Counters(ctx, targets[i].URL, op, query)
 		return err
 	})
 	return rows

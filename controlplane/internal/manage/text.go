@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // VerdictText is what a proxy says to a hit: "denied, retry after 30s (held)".
-func VerdictText(a *answer.Answer) string {
+func VerdictText(a *result.Result) string {
 	result := "allowed"
 	reasons := map[string]bool{}
 	for _, v := range a.Rules {
@@ -42,7 +42,7 @@ func VerdictText(a *answer.Answer) string {
 // WindowsText is windows in a cell: "3 of 10 per 1m; daily 12 of 1000 per 1d", with when each
 // ends if that is asked for. Of a bucket whose burst is another number than it gains in a
 // period, neither is what the used tokens are of: "3 used, 120 per 1m, burst 100".
-func WindowsText(windows []answer.Window, ends bool) string {
+func WindowsText(windows []result.Window, ends bool) string {
 	texts := make([]string, 0, len(windows))
 	for _, w := range windows {
 		between := " of "
@@ -62,7 +62,7 @@ func WindowsText(windows []answer.Window, ends bool) string {
 }
 
 // HeldText is what requests hold beside what is used. A window of slots says it itself.
-func HeldText(held *uint32, windows []answer.Window) string {
+func HeldText(held *uint32, windows []result.Window) string {
 	if held == nil || *held == 0 || len(windows) == 0 || windows[0].PerMs == 0 {
 		return ""
 	}
@@ -71,7 +71,7 @@ func HeldText(held *uint32, windows []answer.Window) string {
 
 // LimitText is a window's limit: "10 per 1m", "5 at once", "120 per 1m, burst 100", and where
 // requests say it. Without one it has the word in its place.
-func LimitText(w *answer.Window, unlimited string) string {
+func LimitText(w *result.Window, unlimited string) string {
 	most := unlimited
 	if w.Limit != nil {
 		most = strconv.FormatUint(uint64(*cmp.Or(w.Requests, w.Limit)), 10)
@@ -92,7 +92,7 @@ func LimitText(w *answer.Window, unlimited string) string {
 }
 
 // Per is how long a window is, as a policy has it.
-func Per(w *answer.Window) string {
+func Per(w *result.Window) string {
 	if w.Months > 0 {
 		return policy.FormatMonths(w.Months)
 	}
@@ -109,7 +109,7 @@ func SilentText(onUnavailable string) string {
 }
 
 // PartText is a part of a key, or why its value is not there.
-func PartText(p answer.KeyPart) string {
+func PartText(p result.KeyPart) string {
 	switch {
 	case p.Missing:
 		return "missing"

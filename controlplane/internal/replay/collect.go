@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // kind is how a rule, or a whole policy, decides a request.
@@ -22,7 +22,7 @@ const (
 	kinds = int(elsewhere) + 1
 )
 
-func kindOf(b *answer.Brief) kind {
+func kindOf(b *result.Brief) kind {
 	switch {
 	case b.Allowed:
 		return allowed
@@ -35,13 +35,13 @@ func kindOf(b *answer.Brief) kind {
 // decision is what one policy made of one request.
 type decision struct {
 	kind
-	briefs []answer.Brief // of the rules
+	briefs []result.Brief // of the rules
 }
 
 // newDecision is of what the filter reports.
 func newDecision(briefs string, isDenied bool) (d decision, err error) {
 	for rest := []byte(briefs); len(rest) > 0; {
-		brief, after, ok := answer.CutBrief(rest)
+		brief, after, ok := result.CutBrief(rest)
 		if !ok {
 			return d, fmt.Errorf("the filter reports what cannot be read: %q", briefs)
 		}
@@ -136,7 +136,7 @@ func one(is bool) int64 {
 }
 
 // add counts what a rule decided.
-func (r *ruleCollector) add(ns int64, b *answer.Brief, kind kind, deniedBefore, alone bool) {
+func (r *ruleCollector) add(ns int64, b *result.Brief, kind kind, deniedBefore, alone bool) {
 	r.Requests++
 	switch kind {
 	case allowed:
@@ -191,7 +191,7 @@ func (c *collector) end() Outcome {
 // reportedKey reads the key of a rule's i-th client out of a brief. A credential is not
 // shown: the number of the client, by its first request, stands for it.
 func reportedKey(key []policy.KeyPart, text string, i uint32) []*string {
-	b := answer.Brief{Key: []byte(text)}
+	b := result.Brief{Key: []byte(text)}
 	parts := b.KeyParts()
 	for j := range parts {
 		if parts[j] != nil && key[j].HasCredential() {

@@ -6,15 +6,15 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // output is one line of output.
 type output struct {
 	line    *line
 	policy  *policy.Policy // in force
-	answer  answer.Answer
+	answer  result.Result
 	status  int
 	headers [][2]string
 	stats   []byte // the filter's answer to op stats, as it is
@@ -47,9 +47,9 @@ func (o *output) append(b []byte) []byte {
 	}
 	if !*a.Allowed {
 		b = policy.AppendString(append(b, `,"denied_by":`...), a.DeniedBy)
-		b = answer.AppendTime(b, "retry_after", *a.RetryNs, o.times())
+		b = result.AppendTime(b, "retry_after", *a.RetryNs, o.times())
 	}
-	b = answer.AppendRules(append(b, `,"rules":`...), a.Rules, o.times())
+	b = result.AppendRules(append(b, `,"rules":`...), a.Rules, o.times())
 	b = append(o.appendHeaders(append(b, `,"headers":{`...)), '}')
 	return append(o.appendLeased(b), '}')
 }
@@ -69,11 +69,11 @@ func (o *output) appendAnswer(b []byte) []byte {
 }
 
 // times are the units of the answer: with a time in nanoseconds, both.
-func (o *output) times() answer.Times {
+func (o *output) times() result.Times {
 	if o.line.unit == "at_ns" {
-		return answer.Ms | answer.Ns
+		return result.Ms | result.Ns
 	}
-	return answer.Ms
+	return result.Ms
 }
 
 // statusCode is the status that the request got, or that the request would get
@@ -98,17 +98,17 @@ func (o *output) appendValue(b []byte) []byte {
 	value := *o.answer.Value
 	b = append(b, `,"value":`...)
 	if o.line.Op == "expires_at" {
-		b = strconv.AppendInt(b, answer.Milliseconds(value), 10)
-		if o.times()&answer.Ns != 0 {
+		b = strconv.AppendInt(b, result.Milliseconds(value), 10)
+		if o.times()&result.Ns != 0 {
 			b = strconv.AppendInt(append(b, `,"value_ns":`...), value, 10)
 		}
 	} else {
 		b = strconv.AppendInt(b, value, 10)
 	}
 	if o.answer.Windows != nil {
-		b = answer.AppendWindows(append(b, `,"windows":`...), o.answer.Windows, o.times())
+		b = result.AppendWindows(append(b, `,"windows":`...), o.answer.Windows, o.times())
 	}
-	b = answer.AppendHeld(b, o.answer.Held)
+	b = result.AppendHeld(b, o.answer.Held)
 	return append(o.appendLeased(b), '}')
 }
 

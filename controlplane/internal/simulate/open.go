@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // settledState is the property in which the filter says what it charged for an answer.
@@ -68,7 +68,7 @@ func (s *simulation) keep(l *line, x *sim.Exchange) (bool, error) {
 
 // hold is how long the rules of a verdict hold units without a sign of life.
 func (s *simulation) hold(report string) (ns int64) {
-	var a answer.Answer
+	var a result.Result
 	if json.Unmarshal([]byte(report), &a) != nil {
 		return 0 // verdict says so
 	}

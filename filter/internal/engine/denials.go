@@ -7,8 +7,8 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -67,12 +67,12 @@ func (e *Engine) topDenied(rule string) ([]byte, error) {
 	if !ok {
 		return nil, local.ErrStore
 	}
-	denied := make([]answer.Denials, len(list))
+	denied := make([]result.Denials, len(list))
 	for i := range list {
-		p, keys := list[i].Policy, make([]answer.DeniedKey, len(known[i].Keys))
+		p, keys := list[i].Policy, make([]result.DeniedKey, len(known[i].Keys))
 		for j := range keys {
 			k := &known[i].Keys[j]
-			keys[j] = answer.DeniedKey{Denied: k.Denied, Error: k.Error}
+			keys[j] = result.DeniedKey{Denied: k.Denied, Error: k.Error}
 			if reported[i].Plain {
 				parts, cut := denials.KeyOf(k.Text())
 				keys[j].Key, keys[j].Cut = parts, cut || len(parts) < len(p.Key)
@@ -80,9 +80,9 @@ func (e *Engine) topDenied(rule string) ([]byte, error) {
 				keys[j].Hash = hexadecimal(k.Text())
 			}
 		}
-		denied[i] = answer.Denials{Rule: p.Name, Mode: ruleMode(p), SinceNs: known[i].SinceNs, Keys: keys, Rest: known[i].Rest}
+		denied[i] = result.Denials{Rule: p.Name, Mode: ruleMode(p), SinceNs: known[i].SinceNs, Keys: keys, Rest: known[i].Rest}
 	}
-	return answer.AppendDenials(nil, denied), nil
+	return result.AppendDenials(nil, denied), nil
 }
 
 // ruleMode is what respond.Mode is of a rule's subjects.
@@ -91,7 +91,7 @@ func ruleMode(r *policy.Rule) string {
 	case r.Mode == policy.ModeShadow || r.EnforcePercent == 0:
 		return "shadow"
 	case r.EnforcePercent < 100:
-		return answer.PartlyEnforced
+		return result.PartlyEnforced
 	}
 	return "enforced"
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -70,7 +70,7 @@ func (e *Engine) Operate(op Operation) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := answer.Answer{Value: &value}
+	result := result.Result{Value: &value}
 	if op.Name == "leased" {
 		result.Silent = lease.Of(s).Silent
 	}
@@ -156,7 +156,7 @@ func (e *Engine) clean(rule string) ([]byte, error) {
 			sum += int64(freed)
 		}
 	}
-	result := answer.Answer{Value: &sum}
+	result := result.Result{Value: &sum}
 	return result.Append(nil), nil
 }
 
@@ -166,11 +166,11 @@ func (e *Engine) stats(rule string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	stats := make([]answer.Stats, len(list))
+	stats := make([]result.Stats, len(list))
 	for i := range list {
 		p := list[i].Policy
 		s := &stats[i]
-		*s = answer.Stats{Rule: p.Name, Capacity: uint64(p.Capacity)}
+		*s = result.Stats{Rule: p.Name, Capacity: uint64(p.Capacity)}
 		for j, table := range list[i].Tables() {
 			t, status := table.Stats(table.Entry, table.Rule, e.host.Now())
 			if status != state.OK {
@@ -183,7 +183,7 @@ func (e *Engine) stats(rule string) ([]byte, error) {
 		}
 	}
 	starts := e.host.Counted("", "", VMStarts.Metric)
-	return answer.AppendStats(nil, stats, starts, func(i int, yield func(name string, n uint64)) {
+	return result.AppendStats(nil, stats, starts, func(i int, yield func(name string, n uint64)) {
 		list[i].Each(func(name string, _ uint64) {
 			yield(name, e.host.Counted(e.policy.Domain, stats[i].Rule, name))
 		})

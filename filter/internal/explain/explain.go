@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // Explain appends as JSON, an answer.Explanation, what the policy would make of a request
@@ -32,7 +32,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	unmatched.Begin()
 
 	rules := e.Policy().Rules
-	x := answer.Explanation{Allowed: &v.Allowed, Pending: v.Pending, Rules: make([]answer.ExplainedRule, len(rules))}
+	x := result.Explanation{Allowed: &v.Allowed, Pending: v.Pending, Rules: make([]result.ExplainedRule, len(rules))}
 	if !v.Allowed {
 		x.DeniedBy, x.RetryNs = v.DeniedBy().Name, &v.RetryNs
 	}
@@ -43,7 +43,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 		outcome, why, missed := dry.unmatched(e.Policy(), p, &unmatched)
 		switch {
 		case len(missed) > 0:
-			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: answer.NotKnown, Why: "the description does not give " + strings.Join(missed, ", ")}
+			x.Rules[i] = result.ExplainedRule{Rule: p.Name, Outcome: result.NotKnown, Why: "the description does not give " + strings.Join(missed, ", ")}
 			dependsOn(&x, p, missed)
 		case decided:
 			open := dry.openLimits(subjects[0], &unmatched)
@@ -55,7 +55,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 			x.Rules[i].Windows, x.Rules[i].Lease = respond.Windows(before[0], now), lease.Of(before[0])
 			x.Rules[i].Held, x.Rules[i].BodyAssumed = respond.Held(before[0]), r.bodyAssumed(p)
 		default:
-			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: outcome, Why: why}
+			x.Rules[i] = result.ExplainedRule{Rule: p.Name, Outcome: outcome, Why: why}
 		}
 		if r.Keys && p.Mode != policy.ModeOff {
 			sayKey(&x.Rules[i], e, p, dry, &unmatched)
@@ -74,7 +74,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 }
 
 // dependsOn notes what the rule's verdict depends on and the description leaves open.
-func dependsOn(x *answer.Explanation, p *policy.Rule, open []string) {
+func dependsOn(x *result.Explanation, p *policy.Rule, open []string) {
 	for _, name := range open {
 		if p.Mode != policy.ModeShadow && !slices.Contains(x.DependsOn, name) {
 			x.DependsOn = append(x.DependsOn, name)
@@ -89,17 +89,17 @@ const (
 )
 
 // matched explains a rule that decided, but for its windows.
-func matched(a *decide.Subject) answer.ExplainedRule {
+func matched(a *decide.Subject) result.ExplainedRule {
 	p := a.Rule.Policy
-	r := answer.ExplainedRule{
-		Rule: p.Name, Outcome: answer.Matches, Key: make([]answer.KeyPart, len(a.Key.Parts)), Cost: &a.Cost,
+	r := result.ExplainedRule{
+		Rule: p.Name, Outcome: result.Matches, Key: make([]result.KeyPart, len(a.Key.Parts)), Cost: &a.Cost,
 		CostUnreadable: a.CostUnreadable, TooLong: a.TooLong, Unlimited: a.Unlimited, Mode: respond.Mode(a), Allowed: &a.Allowed, Pending: a.Outcome == decide.Pending, Reason: a.Reason(),
 	}
 	for i := range a.Key.Parts {
 		r.Key[i] = keyPart(&p.Key[i], &a.Key.Parts[i])
 	}
 	if a.Override >= 0 {
-		r.Override = &answer.Override{Index: a.Override, Name: a.OverrideName()}
+		r.Override = &result.Override{Index: a.Override, Name: a.OverrideName()}
 		for _, pattern := range p.Overrides[a.Override].Key {
 			r.Override.Key = append(r.Override.Key, notation(pattern))
 		}
@@ -122,11 +122,11 @@ func (d *dryRun) unmatched(of *policy.Policy, p *policy.Rule, r *request.Request
 	exempt, all := exemption(p.Exempt, r), exemption(of.Exempt, r)
 	switch {
 	case all != "":
-		return answer.Exempted, "the policy's " + all, nil
+		return result.Exempted, "the policy's " + all, nil
 	case surely:
 		return outcomeNoMatch, fails, nil
 	case exempt != "":
-		return answer.Exempted, exempt, nil
+		return result.Exempted, exempt, nil
 	}
 	if d.missed {
 		missed = []string{respond.PartName(&policy.KeyPart{Kind: policy.KeyClientIP})}
@@ -145,7 +145,7 @@ func (d *dryRun) unmatched(of *policy.Policy, p *policy.Rule, r *request.Request
 				}
 			}
 		case p.MissingKey == policy.MissingSkip:
-			return answer.LacksKey, "missing_key: the request has no " + respond.PartName(&p.Key[i]) + ", and missing_key is " + string(p.MissingKey), nil
+			return result.LacksKey, "missing_key: the request has no " + respond.PartName(&p.Key[i]) + ", and missing_key is " + string(p.MissingKey), nil
 		default:
 			return "", "", ofConditions
 		}
@@ -211,8 +211,8 @@ func exemption(list []policy.Match, r *request.Request) string {
 const unexplained = "match: some condition does not hold"
 
 // keyPart hides credentials.
-func keyPart(k *policy.KeyPart, v *policy.Value) answer.KeyPart {
-	part := answer.KeyPart{Part: respond.PartName(k)}
+func keyPart(k *policy.KeyPart, v *policy.Value) result.KeyPart {
+	part := result.KeyPart{Part: respond.PartName(k)}
 	switch {
 	case !v.Present:
 		part.Missing = true

@@ -13,9 +13,9 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 func compileJSON(t testing.TB, host engine.Host, rules string) *engine.Engine {
@@ -44,7 +44,7 @@ func described(p *hosttest.Proxy) *Request {
 }
 
 // explain explains the request, or where none is given the one that the proxy is at.
-func explain(t *testing.T, e *engine.Engine, p *hosttest.Proxy, r ...*Request) (x answer.Explanation) {
+func explain(t *testing.T, e *engine.Engine, p *hosttest.Proxy, r ...*Request) (x result.Explanation) {
 	t.Helper()
 	text := Explain(nil, e, p, append(r, described(p))[0])
 	require.NoError(t, json.Unmarshal(text, &x), "%s", text)
@@ -67,13 +67,13 @@ func TestExplainWhy(t *testing.T) {
 		{`"match":{"headers":{"x-a":"!"}}`, []string{"x-a", "1"}, outcomeNoMatch, "headers: x-a is present, and must be absent"},
 		{`"match":{"headers":{"x-api-key":"k1"}}`, []string{"x-api-key", "s3cret"}, outcomeNoMatch, "headers: x-api-key is another than k1"},
 		{`"match":{"headers":{"authorization":"=!"}}`, []string{"authorization", "Bearer s3cret"}, outcomeNoMatch, "headers: authorization is another than =!"},
-		{`"key":["host",{"header":"X-User"}]`, nil, answer.LacksKey, "missing_key: the request has no header x-user, and missing_key is skip"},
-		{`"key":[{"path":{"segment":2}}]`, nil, answer.LacksKey, "missing_key: the request has no path segment 2, and missing_key is skip"},
+		{`"key":["host",{"header":"X-User"}]`, nil, result.LacksKey, "missing_key: the request has no header x-user, and missing_key is skip"},
+		{`"key":[{"path":{"segment":2}}]`, nil, result.LacksKey, "missing_key: the request has no path segment 2, and missing_key is skip"},
 		{`"match":{"client_ips":["10.0.0.0/8"]}`, nil, outcomeNoMatch, "client_ips: 192.0.2.7 is not one of 10.0.0.0/8"},
-		{`"exempt":[{"methods":["PUT"]},{"paths":["/"]}]`, nil, answer.Exempted, "exempt[1] holds"},
-		{`"key":["host"]}],"exempt":[{"methods":["PUT"]},{"paths":["/"]`, nil, answer.Exempted, "the policy's exempt[1] holds"},
+		{`"exempt":[{"methods":["PUT"]},{"paths":["/"]}]`, nil, result.Exempted, "exempt[1] holds"},
+		{`"key":["host"]}],"exempt":[{"methods":["PUT"]},{"paths":["/"]`, nil, result.Exempted, "the policy's exempt[1] holds"},
 		{`"mode":"off"}],"exempt":[{"paths":["/"]`, nil, outcomeOff, "mode: the rule is off"},
-		{`"key":[{"query":"user"}]`, nil, answer.LacksKey, "missing_key: the request has no query user, and missing_key is skip"},
+		{`"key":[{"query":"user"}]`, nil, result.LacksKey, "missing_key: the request has no query user, and missing_key is skip"},
 		{`"mode":"off"`, nil, outcomeOff, "mode: the rule is off"},
 	} {
 		p := hosttest.New()
@@ -226,10 +226,10 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 				r := &x.Rules[i]
 				outcomes[r.Outcome]++
 				require.NotEqual(t, unexplained, r.Why, "%s", rules)
-				if r.Outcome == answer.NotKnown && len(matched) > 0 && matched[0].Rule.Policy.Name == r.Rule {
+				if r.Outcome == result.NotKnown && len(matched) > 0 && matched[0].Rule.Policy.Name == r.Rule {
 					matched = matched[1:]
 				}
-				if r.Outcome != answer.Matches {
+				if r.Outcome != result.Matches {
 					continue
 				}
 				require.Equal(t, matched[0].Rule.Policy.Name, r.Rule)
@@ -242,7 +242,7 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 			require.Empty(t, matched, "a rule matched of which explain says that it does not: %s", rules)
 		}
 	}
-	for _, outcome := range []string{answer.Matches, answer.NotKnown, outcomeNoMatch, answer.LacksKey} {
+	for _, outcome := range []string{result.Matches, result.NotKnown, outcomeNoMatch, result.LacksKey} {
 		require.Greater(t, outcomes[outcome], 1000, outcome)
 	}
 }
@@ -365,7 +365,7 @@ func TestExplainWhatIsNotDescribed(t *testing.T) {
 		require.Equal(t, c.deniedBy, x.DeniedBy, c.rules)
 		require.Equal(t, c.dependsOn, strings.Join(x.DependsOn, ","), c.rules)
 		notKnown := (c.dependsOn != "" && allowed != "true" || strings.Contains(c.rules, `"shadow"`)) && !strings.Contains(c.rules, `"default"`)
-		require.Equal(t, notKnown, x.Rules[0].Outcome == answer.NotKnown, c.rules)
+		require.Equal(t, notKnown, x.Rules[0].Outcome == result.NotKnown, c.rules)
 		r.Attributes = map[string]string{"source.address": "192.0.2.7:4711", "request.scheme": "https"}
 		x = explain(t, compileJSON(t, p, c.rules), p, r)
 		require.NotContains(t, x.DependsOn, "client_ip", c.rules)

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/settle"
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 const (
@@ -234,11 +234,11 @@ func (s *stream) settle() {
 		}
 		h.Settle(cost, by, now)
 		if p.reports.whole {
-			settled = append(settled, answer.Settled{Rule: h.Rule.Policy.Name, Held: h.Receipt.Units, Cost: cost, By: by.String()})
+			settled = append(settled, result.Settled{Rule: h.Rule.Policy.Name, Held: h.Receipt.Units, Cost: cost, By: by.String()})
 		}
 	}
 	if p.reports.whole {
-		setState(settledState, answer.AppendSettled(nil, settled))
+		setState(settledState, result.AppendSettled(nil, settled))
 	}
 	clear(s.holds)
 	p.settled, s.holds = settled[:0], s.holds[:0]

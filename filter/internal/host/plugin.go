@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/origin"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -81,7 +81,7 @@ type plugin struct {
 	lingering   []decide.Lingering
 	lingersNs   int64            // when the first of them ends
 	scans       []*usage.Scanner // idle ones
-	settled     []answer.Settled
+	settled     []result.Settled
 	holding     []shownHolding // in the order of engine.EachHolding
 	self        uint64         // a random number
 

@@ -7,16 +7,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/explain"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // TestExplainALease: what a rule of scope cluster makes of a request, and that it
 // would ask where it cannot know.
 func TestExplainALease(t *testing.T) {
 	w, s := pair(t, perUser)
-	explained := func() answer.Explanation {
+	explained := func() result.Explanation {
 		text := explain.Explain(nil, w.engine, w.proxy, &explain.Request{Method: "GET", Path: "/", Headers: map[string][]string{"u": {"a"}}})
-		var x answer.Explanation
+		var x result.Explanation
 		require.NoError(t, json.Unmarshal(text, &x), "%s", text)
 		require.Equal(t, string(text), string(x.Append(nil)))
 		return x
@@ -26,7 +26,7 @@ func TestExplainALease(t *testing.T) {
 	require.Nil(t, x.Allowed)
 	require.True(t, x.Rules[0].Pending)
 	require.Nil(t, x.Rules[0].Allowed)
-	require.Equal(t, &answer.Lease{}, x.Rules[0].Lease)
+	require.Equal(t, &result.Lease{}, x.Rules[0].Lease)
 	require.Empty(t, x.Rules[0].Windows, "the service has not said anything")
 
 	for range 10 {
@@ -54,7 +54,7 @@ func TestExplainALease(t *testing.T) {
 	x = explained()
 	require.False(t, x.Pending)
 	require.True(t, *x.Allowed, "on_unavailable decides")
-	require.Equal(t, &answer.Lease{Silent: "local"}, x.Rules[0].Lease)
+	require.Equal(t, &result.Lease{Silent: "local"}, x.Rules[0].Lease)
 }
 
 // While the service is silent a key's windows are shifted by its jitter, as the service

@@ -3,17 +3,17 @@ package lease
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // Of is what this proxy knew of the subject's key when it was checked; nil for a rule that
 // leases nothing.
-func Of(s *decide.Subject) *answer.Lease {
+func Of(s *decide.Subject) *result.Lease {
 	if s.Unlimited {
 		return nil
 	}
-	h := &answer.Lease{}
+	h := &result.Lease{}
 	if c, states := s.Rule.Source.(*Stated); states {
 		if c.isSilent(s) {
 			h.Silent = string(s.Rule.Policy.OnUnavailable)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // The briefs of a verdict say what its report says.
@@ -28,12 +28,12 @@ func TestBriefsAreTheReport(t *testing.T) {
 		for len(in) > 0 {
 			in.Request(p, true)
 			v := e.Decide()
-			var report answer.Answer
+			var report result.Result
 			require.NoError(t, json.Unmarshal(respond.AppendReport(nil, v), &report))
 			rest := respond.AppendBriefs(nil, v)
 			for i := range report.Rules {
 				want := &report.Rules[i]
-				brief, after, ok := answer.CutBrief(rest)
+				brief, after, ok := result.CutBrief(rest)
 				require.True(t, ok, text)
 				require.Equal(t, want.Rule, string(brief.Rule))
 				require.Equal(t, want.Allowed, brief.Allowed)

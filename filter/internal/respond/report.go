@@ -7,12 +7,12 @@ package respond
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
-// AppendReport appends the whole verdict as JSON, an answer.Answer.
+// AppendReport appends the whole verdict as JSON, a result.Result.
 func AppendReport(b []byte, v *decide.Verdict) []byte {
-	report := answer.Answer{Allowed: &v.Allowed, Exempt: v.Exempt, Rules: make([]answer.Rule, len(v.Subjects))}
+	report := result.Result{Allowed: &v.Allowed, Exempt: v.Exempt, Rules: make([]result.Rule, len(v.Subjects))}
 	if !v.Allowed {
 		report.DeniedBy, report.RetryNs = v.DeniedBy().Name, &v.RetryNs
 	}
@@ -25,12 +25,12 @@ func AppendReport(b []byte, v *decide.Verdict) []byte {
 // AppendBriefs appends what each rule that matched decided, each an answer.Brief.
 func AppendBriefs(b []byte, v *decide.Verdict) []byte {
 	for _, a := range v.Subjects {
-		b = answer.AppendBrief(b, a.Rule.Policy.Name, a.Reason(), a.Allowed, a.Shadow, len(a.Key.Parts))
+		b = result.AppendBrief(b, a.Rule.Policy.Name, a.Reason(), a.Allowed, a.Shadow, len(a.Key.Parts))
 		for i := range a.Key.Parts {
 			if part := &a.Key.Parts[i]; part.Present {
-				b = answer.AppendBriefPart(b, part.Label, part.Text)
+				b = result.AppendBriefPart(b, part.Label, part.Text)
 			} else {
-				b = answer.AppendBriefMissing(b)
+				b = result.AppendBriefMissing(b)
 			}
 		}
 	}
@@ -38,8 +38,8 @@ func AppendBriefs(b []byte, v *decide.Verdict) []byte {
 }
 
 // decision is what the rule decided.
-func decision(a *decide.Subject, now int64) answer.Rule {
-	r := answer.Rule{
+func decision(a *decide.Subject, now int64) result.Rule {
+	r := result.Rule{
 		Rule: a.Rule.Policy.Name, Override: a.OverrideName(), Key: make([]*string, len(a.Key.Parts)), Mode: Mode(a), Allowed: a.Allowed,
 		Reason: a.Reason(), Windows: Windows(a, now), Held: Held(a),
 	}
@@ -73,14 +73,14 @@ func Mode(a *decide.Subject) string {
 }
 
 // Windows are the rule's limits in policy order, none where the usage is unknown.
-func Windows(a *decide.Subject, now int64) []answer.Window {
+func Windows(a *decide.Subject, now int64) []result.Window {
 	if !a.Known {
-		return []answer.Window{}
+		return []result.Window{}
 	}
-	all := make([]answer.Window, len(a.Rule.Policy.Limits))
+	all := make([]result.Window, len(a.Rule.Policy.Limits))
 	for i := range all {
 		w, u := a.Window(i)
-		all[i] = answer.Window{
+		all[i] = result.Window{
 			Name: a.Rule.Policy.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(a.Now()), Months: w.Months(),
 			Used: w.Count(u, a.Now()), ResetNs: max(0, w.Reset(u, a.Now())-now),
 		}

@@ -14,10 +14,10 @@ import (
 	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // Operation is an operation on one key.
@@ -96,11 +96,11 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 
 // Do carries the operation out. The answer is one as the filter gives, with times in
 // nanoseconds.
-func (p *Prepared) Do(ctx context.Context, s *quota.Service) (answer.Answer, error) {
+func (p *Prepared) Do(ctx context.Context, s *quota.Service) (result.Result, error) {
 	what, known := kinds[p.Name]
 	switch {
 	case !known:
-		return answer.Answer{}, errors.New("unknown operation " + strconv.Quote(p.Name))
+		return result.Result{}, errors.New("unknown operation " + strconv.Quote(p.Name))
 	case p.Unlimited:
 		return p.verdict(&quota.Found{}), nil
 	}
@@ -110,7 +110,7 @@ func (p *Prepared) Do(ctx context.Context, s *quota.Service) (answer.Answer, err
 	}
 	found, err := s.Operate(ctx, p.domain, p.definition, p.key, quota.Operation{What: what, Units: units, Window: p.column})
 	if err != nil {
-		return answer.Answer{}, err
+		return result.Result{}, err
 	}
 	if p.Name == "hit" || p.Name == "peek" {
 		return p.verdict(&found), nil
@@ -119,8 +119,8 @@ func (p *Prepared) Do(ctx context.Context, s *quota.Service) (answer.Answer, err
 }
 
 // value is the answer to an operation that decides nothing.
-func (p *Prepared) value(found *quota.Found) answer.Answer {
-	a := answer.Answer{Windows: p.windows(found), Value: new(int64), Held: p.held(found)}
+func (p *Prepared) value(found *quota.Found) result.Result {
+	a := result.Result{Windows: p.windows(found), Value: new(int64), Held: p.held(found)}
 	at := p.tightest(a.Windows)
 	if p.column != quota.AllWindows {
 		at = slices.Index(p.order, p.column)
@@ -137,10 +137,10 @@ func (p *Prepared) value(found *quota.Found) answer.Answer {
 }
 
 // verdict is the answer to hit and peek.
-func (p *Prepared) verdict(found *quota.Found) answer.Answer {
+func (p *Prepared) verdict(found *quota.Found) result.Result {
 	allowed := !found.Denied || p.Shadow
-	a := answer.Answer{Allowed: &allowed}
-	decided := answer.Rule{
+	a := result.Result{Allowed: &allowed}
+	decided := result.Rule{
 		Rule: p.rule.Name, Key: make([]*string, len(p.Operation.Key)), Mode: "enforced", Allowed: !found.Denied, Windows: p.windows(found), Held: p.held(found),
 	}
 	for i := range p.Operation.Key {
@@ -161,19 +161,19 @@ func (p *Prepared) verdict(found *quota.Found) answer.Answer {
 	if !allowed {
 		a.DeniedBy, a.RetryNs = p.rule.Name, &found.WaitNs
 	}
-	a.Rules = []answer.Rule{decided}
+	a.Rules = []result.Rule{decided}
 	return a
 }
 
 // windows are the rule's limits in policy order.
-func (p *Prepared) windows(found *quota.Found) []answer.Window {
-	all := []answer.Window{}
+func (p *Prepared) windows(found *quota.Found) []result.Window {
+	all := []result.Window{}
 	for i, column := range p.order {
 		if p.Unlimited {
 			break
 		}
 		w, st := &p.definition.Windows[column], found.Windows[column]
-		a := answer.Window{
+		a := result.Window{
 			Name: p.rule.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
 			Used: st.Used, ResetNs: st.ResetNs,
 		}
@@ -201,7 +201,7 @@ func (p *Prepared) held(found *quota.Found) *uint32 {
 }
 
 // tightest is the index of the window with least units left.
-func (p *Prepared) tightest(windows []answer.Window) int {
+func (p *Prepared) tightest(windows []result.Window) int {
 	best := 0
 	for i, w := range windows {
 		if w.Remaining != nil && (windows[best].Remaining == nil || *w.Remaining < *windows[best].Remaining) {

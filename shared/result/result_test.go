@@ -1,4 +1,4 @@
-package answer_test
+package result_test
 
 import (
 	"encoding/json"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 func to[T any](v T) *T { return &v }
@@ -23,7 +23,7 @@ func readsBack[T any](t *testing.T, want T, text []byte) {
 	require.Equal(t, want, got, "%s", text)
 }
 
-var windows = []answer.Window{
+var windows = []result.Window{
 	{Name: "daily\n", Limit: to(uint32(10)), PerNs: 86_400e9, Used: 10, Remaining: to(uint32(0)), ResetNs: 5},
 	{Limit: to(uint32(0)), PerNs: 1, Remaining: to(uint32(0))},
 	{Unlimited: true, PerNs: 1e9, Months: 3, Used: 7},
@@ -31,11 +31,11 @@ var windows = []answer.Window{
 }
 
 func TestVerdict(t *testing.T) {
-	a := answer.Answer{
+	a := result.Result{
 		Allowed: to(false), DeniedBy: `a "rule"`, RetryNs: to(int64(-1)),
-		Rules: []answer.Rule{
+		Rules: []result.Rule{
 			{Rule: `a "rule"`, Key: []*string{to("alice"), nil, to("")}, Mode: "enforced", Reason: "limit", Remaining: to(uint32(0)), Windows: windows},
-			{Rule: "b", Key: []*string{}, Mode: "shadow", Allowed: true, Windows: []answer.Window{}},
+			{Rule: "b", Key: []*string{}, Mode: "shadow", Allowed: true, Windows: []result.Window{}},
 		},
 	}
 	readsBack(t, a, a.Append(nil))
@@ -48,17 +48,17 @@ func TestVerdict(t *testing.T) {
 		`{"limit":100,"requests":120,"per_ns":60000000000,"used":1,"remaining":99,"reset_ns":500000000}]},`+
 		`{"rule":"b","key":[],"mode":"shadow","allowed":true,"windows":[]}]}`, string(a.Append(nil)))
 
-	allowed := answer.Answer{Allowed: to(true), Rules: []answer.Rule{}}
+	allowed := result.Result{Allowed: to(true), Rules: []result.Rule{}}
 	readsBack(t, allowed, allowed.Append(nil))
 }
 
 func TestValue(t *testing.T) {
-	for want, a := range map[string]answer.Answer{
+	for want, a := range map[string]result.Result{
 		`{"value":-3}`:                             {Value: to(int64(-3))},
-		`{"value":0,"windows":[]}`:                 {Value: to(int64(0)), Windows: []answer.Window{}},
-		`{"value":0,"silent":"deny","windows":[]}`: {Value: to(int64(0)), Silent: "deny", Windows: []answer.Window{}},
+		`{"value":0,"windows":[]}`:                 {Value: to(int64(0)), Windows: []result.Window{}},
+		`{"value":0,"silent":"deny","windows":[]}`: {Value: to(int64(0)), Silent: "deny", Windows: []result.Window{}},
 		`{"value":1,"windows":[{"unlimited":true,"per_ns":1,"used":2,"reset_ns":3}]}`: {
-			Value: to(int64(1)), Windows: []answer.Window{{Unlimited: true, PerNs: 1, Used: 2, ResetNs: 3}},
+			Value: to(int64(1)), Windows: []result.Window{{Unlimited: true, PerNs: 1, Used: 2, ResetNs: 3}},
 		},
 	} {
 		require.Equal(t, want, string(a.Append(nil)))
@@ -68,17 +68,17 @@ func TestValue(t *testing.T) {
 
 func TestStats(t *testing.T) {
 	type stats struct {
-		Rules    []answer.Stats `json:"rules"`
+		Rules    []result.Stats `json:"rules"`
 		VMStarts uint64         `json:"vm_starts"`
 	}
-	want := stats{VMStarts: 7, Rules: []answer.Stats{
+	want := stats{VMStarts: 7, Rules: []result.Stats{
 		{
 			Rule: "r", Keys: 1, Capacity: 2, Slots: 3, Pages: 4, Bytes: 1 << 63,
 			Metrics: map[string]uint64{"denied": 5, "allowed": 6},
 		},
 		{Rule: `"`, Metrics: map[string]uint64{}},
 	}}
-	text := answer.AppendStats(nil, want.Rules, want.VMStarts, func(i int, yield func(string, uint64)) {
+	text := result.AppendStats(nil, want.Rules, want.VMStarts, func(i int, yield func(string, uint64)) {
 		if i == 0 {
 			yield("denied", 5)
 			yield("allowed", 6)
@@ -89,43 +89,43 @@ func TestStats(t *testing.T) {
 		`"metrics":{"denied":5,"allowed":6}},`+
 		`{"rule":"\"","keys":0,"capacity":0,"slots":0,"buckets":0,"bytes":0,"metrics":{}}],"vm_starts":7}`, string(text))
 	readsBack(t, want, text)
-	require.Equal(t, `{"rules":[],"vm_starts":0}`, string(answer.AppendStats(nil, nil, 0, nil))) //nolint:testifylint // byte for byte
+	require.Equal(t, `{"rules":[],"vm_starts":0}`, string(result.AppendStats(nil, nil, 0, nil))) //nolint:testifylint // byte for byte
 }
 
 func TestDenials(t *testing.T) {
 	type denials struct {
-		Rules []answer.Denials `json:"rules"`
+		Rules []result.Denials `json:"rules"`
 	}
-	want := denials{[]answer.Denials{
+	want := denials{[]result.Denials{
 		{
 			Rule: `a "rule"`, Mode: "shadow", SinceNs: 5, Rest: 3,
-			Keys: []answer.DeniedKey{
+			Keys: []result.DeniedKey{
 				{Key: []*string{to("ali\"ce"), nil, to("")}, Cut: true, Denied: 7, Error: 1 << 31},
 				{Key: []*string{}, Denied: 1},
 				{Hash: "9f86d081884c7d65", Denied: 5, Error: 2},
 			},
 		},
-		{Rule: "b", Keys: []answer.DeniedKey{}},
+		{Rule: "b", Keys: []result.DeniedKey{}},
 	}}
-	text := answer.AppendDenials(nil, want.Rules)
+	text := result.AppendDenials(nil, want.Rules)
 	readsBack(t, want, text)
 	//nolint:testifylint // byte for byte
 	require.Equal(t, `{"rules":[{"rule":"a \"rule\"","mode":"shadow","since_ns":5,"keys":[{"key":["ali\"ce",null,""],"cut":true,"denied":7,"error":2147483648},`+
 		`{"key":[],"denied":1,"error":0},{"hash":"9f86d081884c7d65","denied":5,"error":2}],"rest":3},{"rule":"b","keys":[],"rest":0}]}`, string(text))
-	require.Equal(t, `{"rules":[]}`, string(answer.AppendDenials(nil, nil))) //nolint:testifylint // byte for byte
+	require.Equal(t, `{"rules":[]}`, string(result.AppendDenials(nil, nil))) //nolint:testifylint // byte for byte
 }
 
 func TestExplanation(t *testing.T) {
-	x := answer.Explanation{
+	x := result.Explanation{
 		Allowed: to(false), DeniedBy: "r", RetryNs: to(int64(5)),
-		Rules: []answer.ExplainedRule{
+		Rules: []result.ExplainedRule{
 			{
-				Rule: "r", Outcome: answer.Matches, Cost: to(uint32(0)), CostUnreadable: true, TooLong: true, Unlimited: true, Mode: "enforced", Allowed: to(false), Reason: "limit",
-				Key:      []answer.KeyPart{{Part: "header a", Value: to("")}, {Part: "path", Missing: true}, {Part: "cookie c", Hidden: true}},
-				Override: &answer.Override{Index: 0, Key: []string{"gold-*", `"`}}, Windows: windows,
+				Rule: "r", Outcome: result.Matches, Cost: to(uint32(0)), CostUnreadable: true, TooLong: true, Unlimited: true, Mode: "enforced", Allowed: to(false), Reason: "limit",
+				Key:      []result.KeyPart{{Part: "header a", Value: to("")}, {Part: "path", Missing: true}, {Part: "cookie c", Hidden: true}},
+				Override: &result.Override{Index: 0, Key: []string{"gold-*", `"`}}, Windows: windows,
 			},
 			{Rule: "s", Outcome: "no_match", Why: "methods: POST is not one of GET, HEAD"},
-			{Rule: "u", Outcome: answer.Matches, Key: []answer.KeyPart{}, Cost: to(uint32(1)), Mode: "shadow", Allowed: to(true), Windows: []answer.Window{}},
+			{Rule: "u", Outcome: result.Matches, Key: []result.KeyPart{}, Cost: to(uint32(1)), Mode: "shadow", Allowed: to(true), Windows: []result.Window{}},
 		},
 	}
 	text := x.Append(nil)
@@ -138,12 +138,12 @@ func TestExplanation(t *testing.T) {
 }
 
 func TestPendingExplanation(t *testing.T) {
-	x := answer.Explanation{Pending: true, Rules: []answer.ExplainedRule{{
-		Rule: "r", Outcome: answer.Matches, Key: []answer.KeyPart{}, Cost: to(uint32(1)), Mode: "enforced", Pending: true,
-		Lease: &answer.Lease{}, Windows: windows,
+	x := result.Explanation{Pending: true, Rules: []result.ExplainedRule{{
+		Rule: "r", Outcome: result.Matches, Key: []result.KeyPart{}, Cost: to(uint32(1)), Mode: "enforced", Pending: true,
+		Lease: &result.Lease{}, Windows: windows,
 	}, {
-		Rule: "s", Outcome: answer.Matches, Key: []answer.KeyPart{}, Cost: to(uint32(1)), Mode: "enforced", Allowed: to(true),
-		Lease: &answer.Lease{Units: 3, EndsNs: 5, Silent: "local"}, Windows: windows,
+		Rule: "s", Outcome: result.Matches, Key: []result.KeyPart{}, Cost: to(uint32(1)), Mode: "enforced", Allowed: to(true),
+		Lease: &result.Lease{Units: 3, EndsNs: 5, Silent: "local"}, Windows: windows,
 	}}}
 	text := x.Append(nil)
 	readsBack(t, x, text)
@@ -153,14 +153,14 @@ func TestPendingExplanation(t *testing.T) {
 }
 
 func TestTimes(t *testing.T) {
-	for times, want := range map[answer.Times]string{
-		answer.Ns: `{"per_ns":1000001`, answer.Ms: `{"per_ms":2`, answer.Ms | answer.Ns: `{"per_ms":2,"per_ns":1000001`,
+	for times, want := range map[result.Times]string{
+		result.Ns: `{"per_ns":1000001`, result.Ms: `{"per_ms":2`, result.Ms | result.Ns: `{"per_ms":2,"per_ns":1000001`,
 	} {
-		require.Equal(t, want, string(answer.AppendTime([]byte{'{'}, "per", 1_000_001, times)))
+		require.Equal(t, want, string(result.AppendTime([]byte{'{'}, "per", 1_000_001, times)))
 	}
 	var rounded []int64
 	for _, ns := range []int64{-1, 0, 1, 1e6, 1e6 + 1, 1<<63 - 1} {
-		rounded = append(rounded, answer.Milliseconds(ns))
+		rounded = append(rounded, result.Milliseconds(ns))
 	}
 	require.True(t, slices.Equal([]int64{-1, 0, 1, 1, 2, 9_223_372_036_855}, rounded), "%v", rounded)
 }

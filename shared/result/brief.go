@@ -1,4 +1,4 @@
-package answer
+package result
 
 import "encoding/binary"
 

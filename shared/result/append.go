@@ -1,4 +1,4 @@
-package answer
+package result
 
 import (
 	"strconv"
@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Times are the units in which an answer gives times.
+// Times are the units in which a result gives times.
 type Times uint8
 
 // The filter gives Ns, simulate Ms or both.
@@ -38,7 +38,7 @@ func AppendTime(b []byte, name string, ns int64, t Times) []byte {
 	return b
 }
 
-// Append appends an answer of the filter, but for statistics:
+// Append appends a result of the filter, but for statistics:
 //
 //	{"allowed":false,"denied_by":"r","retry_after_ns":5,"rules":[{"rule":"r",
 //	 "key":["alice"],"mode":"enforced","allowed":false,"reason":"limit",
@@ -48,7 +48,7 @@ func AppendTime(b []byte, name string, ns int64, t Times) []byte {
 //	{"value":5,"windows":[…]}
 //
 // A value without windows has Windows nil.
-func (a *Answer) Append(b []byte) []byte {
+func (a *Result) Append(b []byte) []byte {
 	if a.Value != nil {
 		b = appendText(strconv.AppendInt(append(b, `{"value":`...), *a.Value, 10), "silent", a.Silent)
 		if a.Windows != nil {
@@ -137,7 +137,7 @@ func AppendWindows(b []byte, windows []Window, t Times) []byte {
 // AppendHeld appends what a key holds beside what it has used, as a member of an object.
 func AppendHeld(b []byte, held *uint32) []byte { return appendNumber(b, "held", held) }
 
-// AppendStats appends an answer of the filter that is statistics:
+// AppendStats appends the filter's statistics:
 //
 //	{"rules":[{"rule":"r","keys":20,"capacity":100,"slots":128,"buckets":8,
 //	 "bytes":4096,"metrics":{"allowed":44,"denied":3}}],"vm_starts":5}
@@ -162,7 +162,7 @@ func AppendStats(b []byte, rules []Stats, starts uint64, metrics func(i int, yie
 	return append(strconv.AppendUint(append(b, `],"vm_starts":`...), starts, 10), '}')
 }
 
-// AppendDenials appends the filter's answer to top:
+// AppendDenials appends the keys that the filter has denied most:
 //
 //	{"rules":[{"rule":"r","mode":"enforced","since_ns":5,"keys":[{"key":["alice"],"denied":7,"error":0},
 //	 {"hash":"9f86d081884c7d65","denied":5,"error":2}],"rest":0}]}

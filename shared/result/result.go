@@ -1,22 +1,21 @@
-// Package answer is the JSON in which the filter answers: verdicts, operations on
-// counters, explanations. The filter appends it, the control plane reads it with
-// encoding/json.
+// Package result is the JSON in which the filter writes what came of a request or an
+// operation: verdicts, counters, statistics, denied keys, explanations. The filter
+// appends it, the control plane reads it with encoding/json.
 //
 // Its invariant: what is appended reads back as what it was made from. It is
 // linked into the filter, so it must never import encoding/json or fmt.
 //
 // The filter gives times in nanoseconds, the control plane in milliseconds that
-// are rounded up. An answer has one or the other.
-package answer
+// are rounded up. A result has one or the other.
+package result
 
 import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Answer is the answer to a request or an operation: a verdict, a value, or
-// statistics.
-type Answer struct {
+// Result is what came of a request or an operation: a verdict, a value, or statistics.
+type Result struct {
 	Value    *int64   `json:"value,omitempty"`
 	Silent   string   `json:"silent,omitempty"`  // of leased, while the quota service is silent: what on_unavailable says
 	Windows  []Window `json:"windows,omitempty"` // of a value
