@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 )
 
 // Service is a quota service.
@@ -18,7 +18,7 @@ type Service struct {
 	Ready func(st *Stream) // called when a stream's Next has something; nil: nobody waits for it
 
 	tb      testing.TB
-	service *quota.Service
+	service *quotaservice.Service
 	store   *store
 	now     func() int64
 	timers  []timer
@@ -26,7 +26,7 @@ type Service struct {
 
 // store is in memory, and may lose it.
 type store struct {
-	*quota.Memory
+	*quotaservice.Memory
 	anew bool // it has lost it
 }
 
@@ -45,7 +45,7 @@ type timer struct {
 // New returns a service with that clock.
 func New(tb testing.TB, now func() int64) *Service {
 	tb.Helper()
-	s := &Service{tb: tb, now: now, store: &store{Memory: quota.NewMemory(now).Aged()}}
+	s := &Service{tb: tb, now: now, store: &store{Memory: quotaservice.NewMemory(now).Aged()}}
 	s.watch()
 	s.Restart()
 	return s
@@ -53,21 +53,21 @@ func New(tb testing.TB, now func() int64) *Service {
 
 // Restart puts a new service before the store. Streams of the one before are to be closed.
 func (s *Service) Restart() {
-	service, err := quota.NewService(context.Background(), quota.Options{Store: s.store, Clock: s, Secret: make([]byte, 32)})
+	service, err := quotaservice.NewService(context.Background(), quotaservice.Options{Store: s.store, Clock: s, Secret: make([]byte, 32)})
 	require.NoError(s.tb, err)
 	s.service = service
 }
 
 // Forget has the store lose all that it knows. The service sees it within quota.WatchEvery, and has
 // its streams end: see Stream.Ending.
-func (s *Service) Forget() { s.store.Memory, s.store.anew = quota.NewMemory(s.now), true }
+func (s *Service) Forget() { s.store.Memory, s.store.anew = quotaservice.NewMemory(s.now), true }
 
 // watch has the service watch its store.
 func (s *Service) watch() {
 	if s.service != nil {
 		s.service.Watch()
 	}
-	s.AfterFunc(int64(quota.WatchEvery), s.watch)
+	s.AfterFunc(int64(quotaservice.WatchEvery), s.watch)
 }
 
 // NowNs implements quota.Clock.
@@ -90,13 +90,13 @@ func (s *Service) Due() {
 }
 
 // Stream is one worker's stream.
-type Stream struct{ *quota.Stream }
+type Stream struct{ *quotaservice.Stream }
 
 // Open opens a stream.
 func (s *Service) Open(tb testing.TB) *Stream {
 	tb.Helper()
 	st := &Stream{}
-	stream, err := s.service.Open(quota.Peer{Address: "test"}, func() {
+	stream, err := s.service.Open(quotaservice.Peer{Address: "test"}, func() {
 		if s.Ready != nil {
 			s.Ready(st)
 		}

@@ -6,7 +6,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -70,7 +70,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, store.ErrNotFound):
 		answer(w, http.StatusNotFound, Error{Error: err.Error()})
 	case r.Context().Err() != nil: // the caller has gone
-	case errors.Is(err, store.ErrCutOff), errors.Is(err, quota.ErrStarting):
+	case errors.Is(err, store.ErrCutOff), errors.Is(err, quotaservice.ErrStarting):
 		answer(w, http.StatusServiceUnavailable, Error{Error: err.Error()})
 	default:
 		if errors.Is(err, store.ErrDamaged) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -53,9 +53,9 @@ func (stopped) AfterFunc(int64, func()) {}
 // A quota store without state makes serve not ready, if some policy has rules that wait for it: else
 // nobody misses it.
 func TestAQuotaStoreThatStarts(t *testing.T) {
-	memory := quota.NewMemory(stopped{}.NowNs)
-	open := func() *quota.Service {
-		s, err := quota.NewService(t.Context(), quota.Options{Store: memory, Clock: stopped{}})
+	memory := quotaservice.NewMemory(stopped{}.NowNs)
+	open := func() *quotaservice.Service {
+		s, err := quotaservice.NewService(t.Context(), quotaservice.Options{Store: memory, Clock: stopped{}})
 		require.NoError(t, err)
 		return s
 	}

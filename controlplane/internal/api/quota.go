@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/counters"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/counters"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	counted "github.com/sluice-ratelimit/sluice/shared/result"
@@ -21,7 +21,7 @@ import (
 // Quota is the quota service through which operations reach the counters of rules of
 // scope cluster.
 type Quota struct {
-	Service *quota.Service // nil = there is none
+	Service *quotaservice.Service // nil = there is none
 	// Private says that no other service has its store: it knows nothing of proxies
 	// that do not ask it.
 	Private bool

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 )
 
 const leased = `version: 1
@@ -22,17 +22,17 @@ rules:
 
 // brokenStore is a quota store that can fail.
 type brokenStore struct {
-	quota.Store
+	quotaservice.Store
 	broken bool
 }
 
-func (b *brokenStore) Swap(ctx context.Context, swaps []quota.Swap, done func(int, quota.Result)) {
+func (b *brokenStore) Swap(ctx context.Context, swaps []quotaservice.Swap, done func(int, quotaservice.Result)) {
 	if !b.broken {
 		b.Store.Swap(ctx, swaps, done)
 		return
 	}
 	for i := range swaps {
-		done(i, quota.Result{Outcome: quota.Failed, Err: errors.New("connection refused")})
+		done(i, quotaservice.Result{Outcome: quotaservice.Failed, Err: errors.New("connection refused")})
 	}
 }
 
@@ -63,8 +63,8 @@ func TestCountedApart(t *testing.T) {
 // beside it, as far as they can be asked. The script clustercounters.txtar has more operations.
 func TestCountersOfAClusterRule(t *testing.T) {
 	m := newManagedFixture(t)
-	backing := &brokenStore{Store: quota.NewMemory(quota.SteadyClock())}
-	service, err := quota.NewService(t.Context(), quota.Options{Store: backing})
+	backing := &brokenStore{Store: quotaservice.NewMemory(quotaservice.SteadyClock())}
+	service, err := quotaservice.NewService(t.Context(), quotaservice.Options{Store: backing})
 	require.NoError(t, err)
 	var asked []string
 	at := listener(t, func(w http.ResponseWriter, r *http.Request) {

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
@@ -81,7 +81,7 @@ func (s *server) status(w http.ResponseWriter, r *request) error {
 		st.CutOff = err.Error()
 	}
 	switch err := s.starting(r.Context()); {
-	case errors.Is(err, quota.ErrStarting):
+	case errors.Is(err, quotaservice.ErrStarting):
 		st.Starting = err.Error()
 	case err != nil:
 		return err

@@ -18,8 +18,8 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -142,9 +142,9 @@ func (o *quotaOptions) check(proxyCA, caFlag string) error {
 
 // quotas is a quota service on a listener for proxies. Without one it is empty.
 type quotas struct {
-	store   quota.Store
-	service *quota.Service
-	server  *quota.Server
+	store   quotaservice.Store
+	service *quotaservice.Service
+	server  *quotaservice.Server
 }
 
 // open starts the service, unless it is off. It stands beside the policies that
@@ -153,7 +153,7 @@ func (o *quotaOptions) open(ctx context.Context, log *slog.Logger, proxyCAs func
 	if o.store == quotaOff {
 		return q, nil
 	}
-	options := quota.Options{Log: log}
+	options := quotaservice.Options{Log: log}
 	if options.Secret, err = o.secret(); err != nil {
 		return q, err
 	}
@@ -164,19 +164,19 @@ func (o *quotaOptions) open(ctx context.Context, log *slog.Logger, proxyCAs func
 		return q, err
 	}
 	if o.store != quotaMemory {
-		options.Settle = quota.SettleFor
+		options.Settle = quotaservice.SettleFor
 	}
 	q.store = options.Store
-	if q.service, err = quota.NewService(ctx, options); err != nil {
+	if q.service, err = quotaservice.NewService(ctx, options); err != nil {
 		return quotas{}, errors.Join(err, q.store.Close())
 	}
-	q.server = quota.NewServer(q.service, func(ctx context.Context) quota.Guest { return xds.GuestOf(ctx, proxyCAs) })
+	q.server = quotaservice.NewServer(q.service, func(ctx context.Context) quotaservice.Guest { return xds.GuestOf(ctx, proxyCAs) })
 	return q, nil
 }
 
-func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (quota.Store, error) {
+func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (quotaservice.Store, error) {
 	if o.store == quotaMemory {
-		return quota.NewMemory(quota.SteadyClock()), nil
+		return quotaservice.NewMemory(quotaservice.SteadyClock()), nil
 	}
 	s, err := redisstore.Open(ctx, redisstore.Options{URL: o.store, PasswordFile: o.passwordFile, Log: log})
 	if err != nil {
@@ -205,7 +205,7 @@ func (o *quotaOptions) secret() ([]byte, error) {
 // serverOptions are those of a listener that serves quotas, beside xDS or alone.
 func (q *quotas) serverOptions(alone bool) []grpc.ServerOption {
 	options := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(quota.NewCodec(xds.NewCodec())),
+		grpc.ForceServerCodecV2(quotaservice.NewCodec(xds.NewCodec())),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: quotaPings, PermitWithoutStream: true}),
 	}
 	if alone { // so that proxies find services that were added behind the address
@@ -237,17 +237,17 @@ const anyDomain = "any"
 // allow returns what --quota-domains says of a proxy, nil where each may ask for
 // anything. A file is read again when it changes. Without the flag, certificates are
 // for the domains of policies, if there are any: those that serve gives to proxies.
-func (o *quotaOptions) allow(log *slog.Logger, proxyCAs func() *x509.CertPool, policies store.Store) (func(quota.Peer, string) error, error) {
+func (o *quotaOptions) allow(log *slog.Logger, proxyCAs func() *x509.CertPool, policies store.Store) (func(quotaservice.Peer, string) error, error) {
 	switch {
 	case o.domains == anyDomain || proxyCAs == nil:
 		return nil, nil
 	case o.domains == "":
 		served := servedDomains{policies: policies, domains: map[string]bool{}}
-		return func(_ quota.Peer, domain string) error { return served.allow(domain) }, nil
+		return func(_ quotaservice.Peer, domain string) error { return served.allow(domain) }, nil
 	}
 	files := watchedFiles{log: log}
 	rules := files.names("--quota-domains", o.domains)
-	return func(p quota.Peer, domain string) error {
+	return func(p quotaservice.Peer, domain string) error {
 		if p.Certificate == nil {
 			return errors.New("the proxy showed no certificate")
 		}

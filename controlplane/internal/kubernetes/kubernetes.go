@@ -12,7 +12,7 @@ import (
 	"strings"
 	"text/template"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
 )
 
 // Where a container finds its files and its store.

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/counters"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/counters"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
@@ -21,7 +21,7 @@ const failQuota = "quota"
 // cluster is the quota service that all simulated proxies ask. It has a store in
 // memory, and its clock is the simulation's, so it answers at once.
 type cluster struct {
-	service *quota.Service
+	service *quotaservice.Service
 	now     func() int64
 	timers  []timer
 	cut     bool // the service cannot be reached
@@ -35,7 +35,7 @@ type timer struct {
 func newCluster(ctx context.Context, now func() int64) (*cluster, error) {
 	c := &cluster{now: now}
 	secret := make([]byte, 32) // nobody reads the store
-	service, err := quota.NewService(ctx, quota.Options{Store: quota.NewMemory(now).Aged(), Clock: c, Secret: secret})
+	service, err := quotaservice.NewService(ctx, quotaservice.Options{Store: quotaservice.NewMemory(now).Aged(), Clock: c, Secret: secret})
 	c.service = service
 	return c, err
 }
@@ -72,7 +72,7 @@ func (c *cluster) next() (ns int64, ok bool) {
 type caller struct {
 	cluster *cluster
 	inbox   *sim.Inbox
-	stream  *quota.Stream
+	stream  *quotaservice.Stream
 }
 
 func (c *cluster) dial(_ sim.Call, in *sim.Inbox) (sim.Peer, error) {
@@ -82,7 +82,7 @@ func (c *cluster) dial(_ sim.Call, in *sim.Inbox) (sim.Peer, error) {
 		return p, nil
 	}
 	var err error
-	p.stream, err = c.service.Open(quota.Peer{Address: "simulated"}, p.answer)
+	p.stream, err = c.service.Open(quotaservice.Peer{Address: "simulated"}, p.answer)
 	return p, err
 }
 

@@ -27,7 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/counters"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/counters"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )

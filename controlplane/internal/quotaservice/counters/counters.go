@@ -1,0 +1,212 @@
+// Package counters carries out operations on the counters of rules of scope cluster:
+// at the quota service, where those counters are.
+//
+// Its invariant: it names a counter, a key and the limits that hold for it as the
+// filter does when it asks. A test compares it with the compiled filter. It must
+// never import the API or the command line.
+package counters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/result"
+)
+
+// Operation is an operation on one key.
+type Operation struct {
+	Name   string // as the filter has it
+	Rule   string
+	Key    []string // the key's parts as text
+	N      uint32   // units: of hit, peek, inc and set
+	Limits []string // those that a request would say: of hit, peek and get
+	Window string   // name or index of one window for inc and set; empty = all
+}
+
+// kinds are the operations on one key by name.
+var kinds = map[string]quotaservice.What{
+	"hit": quotaservice.Hit, "peek": quotaservice.Inspect, "get": quotaservice.Inspect, "expires_at": quotaservice.Inspect,
+	"inc": quotaservice.Inc, "set": quotaservice.Set, "reset": quotaservice.Reset,
+}
+
+// IsOfCluster reports whether the operation is on one key of a rule of scope cluster.
+func IsOfCluster(p *policy.Policy, o Operation) bool {
+	_, keyed := kinds[o.Name]
+	r := rule(p, o.Rule)
+	return keyed && r != nil && r.Scope == policy.ScopeCluster
+}
+
+func rule(p *policy.Policy, name string) *policy.Rule {
+	for i := range p.Rules {
+		if r := &p.Rules[i]; r.Name == name && r.Mode != policy.ModeOff {
+			return r
+		}
+	}
+	return nil
+}
+
+// Prepared is an operation that can be carried out, on a key as the quota service knows it.
+type Prepared struct {
+	Operation
+	policy.Subject
+	rule       *policy.Rule
+	key        [16]byte
+	definition quota.Definition
+	order      []int // definition.Windows[order[i]] is the policy's limit i
+	domain     string
+	column     int // of the window
+}
+
+// Prepare says what is wrong with an operation.
+func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
+	r := rule(p, o.Rule)
+	if r == nil {
+		return nil, fmt.Errorf("there is no rule %q", o.Rule)
+	}
+	s := &Prepared{Operation: o, rule: r, domain: p.Domain, column: quotaservice.AllWindows}
+	if err := r.ParseKey(&s.Subject.Key, o.Key); err != nil {
+		return nil, err
+	}
+	var err error
+	if s.Said, err = r.ParseLimits(nil, o.Limits); err != nil {
+		return nil, err
+	}
+	of := p.Subjects(r)
+	of.Find(&s.Subject)
+	s.key, s.definition, s.order = of.QuotaKey(&s.Subject), of.Definition(&s.Subject), of.Order
+	switch decides := o.Name == "hit" || o.Name == "peek"; {
+	case s.Unlimited && !decides:
+		return nil, fmt.Errorf("rule %q counts nothing for this key", r.Name)
+	case o.Window != "":
+		i := r.LimitNamed(o.Window)
+		if i < 0 {
+			return nil, fmt.Errorf("rule %q has no window %q", r.Name, o.Window)
+		}
+		s.column = s.order[i]
+	}
+	return s, nil
+}
+
+// Do carries the operation out. The answer is one as the filter gives, with times in
+// nanoseconds.
+func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Result, error) {
+	what, known := kinds[p.Name]
+	switch {
+	case !known:
+		return result.Result{}, errors.New("unknown operation " + strconv.Quote(p.Name))
+	case p.Unlimited:
+		return p.verdict(&quotaservice.Found{}), nil
+	}
+	units := p.N
+	if p.Name == "get" || p.Name == "expires_at" {
+		units = 0
+	}
+	found, err := s.Operate(ctx, p.domain, p.definition, p.key, quotaservice.Operation{What: what, Units: units, Window: p.column})
+	if err != nil {
+		return result.Result{}, err
+	}
+	if p.Name == "hit" || p.Name == "peek" {
+		return p.verdict(&found), nil
+	}
+	return p.value(&found), nil
+}
+
+// value is the answer to an operation that decides nothing.
+func (p *Prepared) value(found *quotaservice.Found) result.Result {
+	a := result.Result{Windows: p.windows(found), Value: new(int64), Held: p.held(found)}
+	at := p.tightest(a.Windows)
+	if p.column != quotaservice.AllWindows {
+		at = slices.Index(p.order, p.column)
+	}
+	switch w := &a.Windows[at]; {
+	case p.Name == "reset":
+		*a.Value = map[bool]int64{true: 1}[found.HadUsage]
+	case p.Name != "expires_at":
+		*a.Value = int64(w.Used)
+	case w.ResetNs > 0:
+		*a.Value = found.NowNs + w.ResetNs
+	}
+	return a
+}
+
+// verdict is the answer to hit and peek.
+func (p *Prepared) verdict(found *quotaservice.Found) result.Result {
+	allowed := !found.Denied || p.Shadow
+	a := result.Result{Allowed: &allowed}
+	decided := result.Rule{
+		Rule: p.rule.Name, Key: make([]*string, len(p.Operation.Key)), Mode: "enforced", Allowed: !found.Denied, Windows: p.windows(found), Held: p.held(found),
+	}
+	for i := range p.Operation.Key {
+		decided.Key[i] = &p.Operation.Key[i]
+	}
+	if p.Shadow {
+		decided.Mode = "shadow"
+	}
+	if len(decided.Windows) > 0 {
+		decided.Remaining = decided.Windows[p.tightest(decided.Windows)].Remaining
+	}
+	switch {
+	case found.HeldBack:
+		decided.Reason = "held"
+	case found.Denied:
+		decided.Reason = "limit"
+	}
+	if !allowed {
+		a.DeniedBy, a.RetryNs = p.rule.Name, &found.WaitNs
+	}
+	a.Rules = []result.Rule{decided}
+	return a
+}
+
+// windows are the rule's limits in policy order.
+func (p *Prepared) windows(found *quotaservice.Found) []result.Window {
+	all := []result.Window{}
+	for i, column := range p.order {
+		if p.Unlimited {
+			break
+		}
+		w, st := &p.definition.Windows[column], found.Windows[column]
+		a := result.Window{
+			Name: p.rule.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
+			Used: st.Used, ResetNs: st.ResetNs,
+		}
+		if !w.Unlimited {
+			most := w.Max()
+			left := most - min(st.Used, most)
+			if held := p.held(found); held != nil && w.Algorithm != limit.Concurrency {
+				left -= min(left, *held)
+			}
+			a.SetLimit(w, left)
+			a.From(p.rule, i, &p.Subject)
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// held is how many units of the key are held until their answers; nil for a rule that holds
+// none.
+func (p *Prepared) held(found *quotaservice.Found) *uint32 {
+	if p.Unlimited || !p.rule.Holds() {
+		return nil
+	}
+	return &found.Windows[len(found.Windows)-1].Used
+}
+
+// tightest is the index of the window with least units left.
+func (p *Prepared) tightest(windows []result.Window) int {
+	best := 0
+	for i, w := range windows {
+		if w.Remaining != nil && (windows[best].Remaining == nil || *w.Remaining < *windows[best].Remaining) {
+			best = i
+		}
+	}
+	return best
+}

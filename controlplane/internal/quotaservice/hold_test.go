@@ -1,0 +1,225 @@
+package quotaservice
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const hold = 80 * second
+
+func slots(n uint32) limit.Window {
+	return limit.Window{Algorithm: limit.Concurrency, Limit: n, PeriodNs: hold, Unlimited: n == 0}
+}
+
+// TestASmallerLimitForgetsNothing: where requests say their limit, one of a small limit states what
+// those of a larger one hold of the key, and a worker that has stated it holds it all.
+func TestASmallerLimitForgetsNothing(t *testing.T) {
+	for name, windows := range map[string]func(n uint32) []limit.Window{
+		"concurrency": func(n uint32) []limit.Window { return []limit.Window{slots(n)} },
+		"settle":      func(n uint32) []limit.Window { return []limit.Window{fixed(n, minute), slots(0)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := old(t)
+			x, y := b.holder(1, windows(100)...), b.holder(2, windows(100)...)
+			require.EqualValues(t, 100, x.state(100).Units)
+			small := define(1, quota.LeaseOff, windows(1)...)
+			require.NoError(t, x.send(quota.Asks{Definitions: []quota.Definition{small}}))
+			require.True(t, x.state(1).Denied)
+			require.True(t, y.state(1).Held, "x holds 100 of 100")
+			x.Settle(60, 0)
+			require.True(t, x.state(1).Denied)
+			require.EqualValues(t, 60, y.state(60).Units, "x holds 40")
+		})
+	}
+}
+
+// holder is a worker with an account of one key.
+type holder struct {
+	*proxy
+	quota.Account
+	worker, number uint64
+}
+
+func (b *rig) holder(worker uint64, windows ...limit.Window) *holder {
+	return &holder{proxy: b.proxy(b.service, define(1, quota.LeaseOff, windows...)), worker: worker}
+}
+
+// state states the account, asks for units of it, and returns the grant.
+func (h *holder) state(units uint32, others ...quota.Part) quota.Grant {
+	h.number++
+	p := want(units)
+	p.Level = h.State(h.worker, h.number, 0)
+	a := h.ask(append([]quota.Part{p}, others...)...)
+	if len(a.Grants) == 0 {
+		return quota.Grant{Failed: true}
+	}
+	g := a.Grants[0]
+	if !g.Stated {
+		return g
+	}
+	if h.Answered(h.number, g.Units) {
+		h.Held += g.Units
+	}
+	return g
+}
+
+// old is a rig whose store has lost nothing.
+func old(t *testing.T) *rig {
+	b := newRig(t)
+	b.memory.Aged()
+	b.service = b.another(0)
+	return b
+}
+
+func TestHeldCountsAgainstEachLimit(t *testing.T) {
+	b := old(t)
+	x, y := b.holder(1, fixed(5, minute), slots(0)), b.holder(2, fixed(5, minute), slots(0))
+	require.EqualValues(t, 3, x.state(3).Units)
+	g := y.state(3)
+	require.True(t, g.Denied && g.Held && g.Stated, "5 do not have room for 6")
+	require.EqualValues(t, second, g.WaitNs)
+	require.EqualValues(t, 2, y.state(2).Units)
+	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 5}}, y.state(1).Windows)
+
+	x.Settle(3, 3)
+	y.Settle(2, 0)
+	x.state(0)
+	g = y.state(3)
+	require.True(t, g.Denied && !g.Held, "3 are used")
+	require.EqualValues(t, minute, g.WaitNs)
+	require.EqualValues(t, 2, y.state(2).Units)
+	y.Settle(2, 40) // a debt of 37 beside 5: it is paid in 8 windows
+	require.True(t, y.state(1).Denied)
+	b.clock.advance(7 * minute)
+	require.True(t, x.state(4).Denied)
+	b.clock.advance(minute)
+	require.True(t, x.state(3).Denied)
+	require.EqualValues(t, 2, x.state(2).Units)
+}
+
+func TestSlots(t *testing.T) {
+	b := old(t)
+	x, y := b.holder(1, slots(2)), b.holder(2, slots(2))
+	require.EqualValues(t, 1, x.state(1).Units)
+	require.EqualValues(t, 1, y.state(1).Units)
+	require.True(t, x.state(1).Held)
+	x.Settle(1, 0)
+	x.state(0)
+	require.EqualValues(t, 1, y.state(1).Units)
+	b.clock.advance(hold - 1)
+	require.True(t, x.state(1).Denied)
+	b.clock.advance(1)
+	require.EqualValues(t, 2, x.state(2).Units, "y is silent")
+	require.Equal(t, limit.Never, x.state(3).WaitNs)
+}
+
+// TestALostHoldIsCharged: also if nobody asks for long after its end.
+func TestALostHoldIsCharged(t *testing.T) {
+	b := old(t)
+	x, y := b.holder(1, fixed(5, hour), slots(0)), b.holder(2, fixed(5, hour), slots(0))
+	x.state(5)
+	b.clock.advance(hold + 60*second)
+	require.True(t, y.state(1).Denied)
+}
+
+// TestADeniedPartHoldsNothing: the others of its ask are taken back. Where the store fails to,
+// the worker hears that its row may hold too much.
+func TestADeniedPartHoldsNothing(t *testing.T) {
+	b := old(t)
+	x := b.holder(1, slots(2))
+	require.NoError(t, x.send(quota.Asks{Definitions: []quota.Definition{define(2, quota.LeaseOff, fixed(0, minute))}}))
+	g := x.state(2, quota.Part{Definition: 2, Cost: 1})
+	require.True(t, !g.Denied && g.Stated)
+	require.Zero(t, g.Units)
+	require.False(t, x.Due())
+	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+		if len(swaps) > 1 {
+			return false
+		}
+		done(0, Result{Outcome: Failed, Err: errContended})
+		return true
+	}
+	require.False(t, x.state(2, quota.Part{Definition: 2, Cost: 1}).Stated)
+	b.store.bend = nil
+	require.EqualValues(t, 2, x.state(2).Units)
+}
+
+// TestADeniedPairOfAKey: what the first part was granted goes with the worker's next statement, so
+// it is not lost.
+func TestADeniedPairOfAKey(t *testing.T) {
+	b := old(t)
+	x := b.holder(1, slots(2))
+	first, second := want(2), want(1)
+	first.Level, second.Level = x.State(1, 1, 0), x.State(1, 2, 2)
+	require.Equal(t, quota.Denied, x.ask(first, second).Result)
+	require.True(t, x.Answered(2, 0))
+	require.True(t, x.Due())
+	require.Zero(t, b.service.count.lost.Load())
+	x.number = 2
+	require.EqualValues(t, 2, x.state(2).Units)
+}
+
+// TestLeasesBesideWhatIsHeld: while a policy that settles is rolled out, workers without it lease
+// what is left.
+func TestLeasesBesideWhatIsHeld(t *testing.T) {
+	b := old(t)
+	x, y := b.holder(1, fixed(5, minute), slots(0)), b.proxy(b.service, define(1, quota.LeaseAuto, fixed(5, minute)))
+	x.state(3)
+	a := y.ask(want(3))
+	require.Equal(t, quota.Denied, a.Result)
+	require.EqualValues(t, second, a.Grants[0].WaitNs)
+	require.EqualValues(t, 2, y.ask(want(2)).Grants[0].Units)
+}
+
+// TestTooManyWorkers: on_contention decides.
+func TestTooManyWorkers(t *testing.T) {
+	b := old(t)
+	for i := range uint64(quota.MaxRows) {
+		require.EqualValues(t, 1, b.holder(i+1, slots(1000)).state(1).Units)
+	}
+	for _, k := range b.service.keys.byID {
+		require.Greater(t, k.size(), quota.MaxRows*rowBytes, "the cache is bounded in bytes")
+	}
+	last := b.holder(1000, slots(1000))
+	part := want(1)
+	part.Number = 1
+	require.Equal(t, quota.Busy, last.ask(part).Result)
+	require.EqualValues(t, 1, b.holder(7, slots(1000)).Account.State(7, 1, 0).Number)
+}
+
+// TestOperateOnWhatIsHeld: an operator sees used and held apart.
+func TestOperateOnWhatIsHeld(t *testing.T) {
+	b := old(t)
+	d := define(1, quota.LeaseOff, fixed(5, minute), slots(0))
+	x := b.holder(1, d.Windows...)
+	x.state(3)
+	operate := func(o Operation) Found {
+		f, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, o)
+		require.NoError(t, err)
+		return f
+	}
+	f := operate(Operation{What: Inspect, Units: 3})
+	require.True(t, f.Denied && f.HeldBack)
+	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 3}}, f.Windows)
+	require.False(t, operate(Operation{What: Hit, Units: 2, Window: AllWindows}).Denied)
+	require.True(t, operate(Operation{What: Hit, Units: 1, Window: AllWindows}).Denied)
+	require.True(t, operate(Operation{What: Reset}).HadUsage)
+	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {}}, operate(Operation{What: Inspect}).Windows)
+
+	_, err := b.service.Operate(t.Context(), "d", define(1, quota.LeaseOff, slots(3)), [16]byte{}, Operation{What: Set, Units: 1})
+	require.ErrorContains(t, err, "which no operation changes")
+}
+
+func heldExample() *record {
+	r := example()
+	r.Windows[0].Pays = 9
+	r.Rows = &quota.Rows{Rows: []quota.Row{
+		{Worker: 0x0102030405060708, Since: 1, Number: 300, Charged: 5, Held: 2, SaidNs: r.NowNs - ms, HoldNs: hold},
+		{Worker: 9, Since: 2, Number: 3, SaidNs: r.NowNs, HoldNs: hold},
+	}}
+	return r
+}

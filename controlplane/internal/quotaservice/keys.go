@@ -1,0 +1,334 @@
+package quotaservice
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const (
+	// maxSwaps is how many swaps may be under way to the store. More wait here, where
+	// streams take turns, not there.
+	maxSwaps = 512
+	// maxContendedNs is for how long an operation is decided anew because another
+	// service has written first. How often is no bound: a service whose answers come a
+	// little later can lose a busy key to the others a hundred times in a row.
+	maxContendedNs = second
+	// maxLate is how often it is decided anew because the store's clock had moved on:
+	// where windows are short that may be each time.
+	maxLate = 64
+	// maxCached and cachedBytes bound the last values of keys that are kept: usual keys
+	// by number, long logs by their bytes.
+	maxCached   = 1 << 15
+	cachedBytes = 16 << 20
+)
+
+var (
+	errContended = errors.New("the key's value changed each time before it was swapped")
+	errLate      = errors.New("each swap came too late to the store: it, this service or the way between them is overloaded")
+)
+
+// key is one key's operations, which are carried out one after the other, and its
+// last value as far as it is known.
+type key struct {
+	id      [16]byte
+	domain  string
+	record  *record // nil = as far as is known, none is there
+	nonce   []byte  // of the value; nil = none
+	waiting []*operation
+	swap    []*operation // decided together, under way to the store
+	firstNs int64        // when the swap was tried first
+	late    int          // how often the store carried it out too late
+	busy    bool
+	reads   bool          // the swap only reads: by the service's idea of the store's clock nothing changes
+	value   []byte        // memory for what is swapped in
+	sentNs  int64         // when the swap left, by the service's clock
+	slackNs int64         // how much later the store may carry it out
+	untilNs int64         // when the first window ends that it counts in
+	startNs int64         // until when the store is starting, by its clock and as far as is known
+	cached  *list.Element // unless busy
+	bytes   int           // of it while it is cached
+}
+
+// size is about what the key takes.
+func (k *key) size() int {
+	n := 300 + cap(k.value) + 8*(cap(k.swap)+cap(k.waiting))
+	if k.record != nil {
+		for i := range k.record.Windows {
+			n += 2*windowBytes + 8*cap(k.record.Usages[i].Log)
+		}
+		if k.record.Rows != nil {
+			n += rowBytes * cap(k.record.Rows.Rows)
+		}
+	}
+	return n
+}
+
+// keys are those with operations, and the last ones that had some.
+type keys struct {
+	byID  map[[16]byte]*key
+	idle  *list.List // of *key, longest idle first
+	ready []*key     // have operations and no swap under way
+	max   int        // idle ones that are kept
+	bytes int        // of idle ones
+}
+
+func newKeys() keys { return keys{byID: map[[16]byte]*key{}, idle: list.New(), max: maxCached} }
+
+// wake takes a key out of the idle ones.
+func (ks *keys) wake(k *key) {
+	ks.idle.Remove(k.cached)
+	ks.bytes -= k.bytes
+	k.cached = nil
+}
+
+// add lets an operation wait for its key's turn.
+func (ks *keys) add(o *operation) {
+	k := ks.byID[o.key]
+	if k == nil {
+		k = &key{id: o.key, domain: o.domain}
+		ks.byID[o.key] = k
+	}
+	k.waiting = append(k.waiting, o)
+	if k.busy {
+		return
+	}
+	k.busy = true
+	if k.cached != nil {
+		ks.wake(k)
+	}
+	ks.ready = append(ks.ready, k)
+}
+
+// rest ends a key's swap: its next operations come, or it is idle.
+func (ks *keys) rest(k *key) {
+	clear(k.swap)
+	k.swap = k.swap[:0]
+	if len(k.waiting) > 0 {
+		ks.ready = append(ks.ready, k)
+		return
+	}
+	k.busy = false
+	k.cached, k.bytes = ks.idle.PushBack(k), k.size()
+	ks.bytes += k.bytes
+	for ks.idle.Len() > ks.max || ks.bytes > cachedBytes {
+		oldest := ks.idle.Front().Value.(*key)
+		ks.wake(oldest)
+		delete(ks.byID, oldest.id)
+	}
+}
+
+// clock is what the service knows of the store's clock: how far it is ahead of the
+// service's own where a swap arrives that leaves now. A swap that arrives earlier
+// than any before it is late once, and so is one that takes longer than the slack.
+type clock struct {
+	known   bool
+	aheadNs int64
+}
+
+// note notes that the store's clock said storeNs to a swap that left at sentNs.
+func (c *clock) note(sentNs, storeNs int64, late bool) {
+	ahead := storeNs - sentNs
+	if !c.known || late || ahead < c.aheadNs {
+		c.known, c.aheadNs = true, ahead
+	}
+}
+
+// prepare decides what waits, as of the store's time now, and returns the swap. A
+// swap that only reads shows whether the decision not to change anything holds.
+func (k *key) prepare(localNs, now int64) Swap {
+	if len(k.swap) == 0 {
+		k.swap, k.waiting = k.waiting, k.swap
+		k.firstNs, k.late = localNs, 0
+	}
+	k.sentNs = localNs
+	s := Swap{Key: k.id, Domain: k.domain, Old: k.nonce, UntilNs: math.MaxInt64}
+	k.reads = !k.decide(now)
+	if slices.ContainsFunc(k.swap, func(o *operation) bool { return o.holds }) {
+		s.AgeNs = StartingNs
+	}
+	if k.reads {
+		return s
+	}
+	k.value = k.record.append(k.value[:0], random())
+	s.New = k.value
+	s.UntilNs = k.untilNs
+	s.ExpireNs = k.record.ExpiryNs() + linger
+	// The store must apply it after now: else units could be spent before the window
+	// that counts them.
+	s.AtNs, s.SlackNs = now+k.slackNs/2, k.slackNs/2
+	return s
+}
+
+// decide carries out the operations on the last known value and reports whether
+// that changed it.
+func (k *key) decide(now int64) (changed bool) {
+	if k.record == nil {
+		k.record = &record{generation: random(), State: quota.State{NowNs: now}}
+	}
+	k.record.startNs = k.startNs
+	k.slackNs, k.untilNs = math.MaxInt64, math.MaxInt64
+	for _, o := range k.swap {
+		changed = o.carryOut(k.record, now) || changed
+		k.slackNs = min(k.slackNs, quota.SlackNs(o.windows))
+		k.untilNs = min(k.untilNs, o.untilNs)
+	}
+	return changed
+}
+
+// learn takes over the value that is in the store.
+func (k *key) learn(value []byte) (err error) {
+	k.record, k.nonce = nil, nil
+	if value == nil {
+		return nil
+	}
+	if k.record, err = parse(value); err == nil {
+		k.nonce = append(k.nonce, value[:NonceBytes]...)
+	}
+	return err
+}
+
+// finish takes the result of a key's swap, and reports whether its operations are
+// done.
+func (k *key) finish(r Result) (done bool, err error) {
+	switch r.Outcome {
+	case Failed:
+		k.record, k.nonce = nil, nil
+		return true, r.Err
+	case Swapped:
+		k.nonce = append(k.nonce[:0], k.value[:NonceBytes]...)
+		return true, nil
+	case Young:
+		k.startNs = r.NowNs - r.AgeNs + StartingNs
+	case Differs, Late:
+	}
+	if err := k.learn(r.Value); err != nil {
+		return true, err
+	}
+	if r.Outcome == Late {
+		k.late++
+	}
+	if k.late > maxLate || k.sentNs-k.firstNs >= maxContendedNs {
+		if r.Outcome == Late {
+			return true, errLate
+		}
+		return true, errContended
+	}
+	if k.decide(r.NowNs) { // what it changes is decided again when it is sent
+		return false, k.learn(r.Value)
+	}
+	return true, nil
+}
+
+// swapNow sends the swaps of the keys that are ready.
+func (s *Service) swapNow(ready []*key, swaps []Swap) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
+	var left atomic.Int64
+	left.Store(int64(len(ready)))
+	s.landed.hold(true)
+	s.o.Store.Swap(ctx, swaps, func(i int, r Result) {
+		if s.landed.add(landing{ready[i], r}) {
+			go s.pump()
+		}
+		if left.Add(-1) == 0 {
+			cancel()
+		}
+	})
+	s.landed.hold(false)
+}
+
+// landed are results of the store that pump has not taken up yet. A store may say them
+// one by one, and they are taken up together.
+type landed struct {
+	mu   sync.Mutex
+	all  []landing
+	held bool // pump is about to look
+}
+
+type landing struct {
+	key    *key
+	result Result
+}
+
+// add reports whether pump must be called for it.
+func (l *landed) add(r landing) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, r)
+	return len(l.all) == 1 && !l.held
+}
+
+func (l *landed) hold(held bool) {
+	l.mu.Lock()
+	l.held = held
+	l.mu.Unlock()
+}
+
+// take swaps what has landed for an empty list.
+func (l *landed) take(empty []landing) []landing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.all
+	l.all = empty
+	return all
+}
+
+// swapped hands out what came of a key's operations.
+func (s *Service) swapped(k *key, r Result) {
+	s.underWay--
+	s.count.result(r)
+	switch {
+	case errors.Is(r.Err, ErrFull):
+		s.log.Warn("a key is not counted: on_unavailable decides", "domain", k.domain, "error", r.Err)
+	case r.Outcome == Failed:
+		s.unusable(r.Err)
+	}
+	done, err := k.finish(r)
+	if r.Outcome != Failed { // one that only read was late if something changes by the store's clock
+		s.clock.note(k.sentNs, r.NowNs, r.Outcome == Late || k.reads && !done)
+	}
+	if !done {
+		s.keys.ready = append(s.keys.ready, k)
+		return
+	}
+	if errors.Is(err, errNewer) || errors.Is(err, errDamage) {
+		s.count.mismatches.Add(1)
+	}
+	for _, o := range k.swap {
+		if err == nil && o.rebased {
+			s.count.rebased.Add(1)
+		}
+		if err == nil && o.againNs != 0 {
+			s.later(o)
+			continue
+		}
+		switch {
+		case err != nil:
+			o.err = err
+		case errors.Is(o.err, errWindows):
+			s.count.crowded.Add(1)
+		}
+		o.owner.finished(o)
+	}
+	s.keys.rest(k)
+}
+
+// later carries an operation out once the window has ended whose end is too near.
+func (s *Service) later(o *operation) {
+	s.o.Clock.AfterFunc(max(o.againNs-s.storeNow(), 0)+1, func() {
+		s.mu.Lock()
+		s.keys.add(o)
+		s.mu.Unlock()
+		s.pump()
+	})
+}
+
+// storeNow is the earliest time that the store's clock may show to a swap that
+// leaves now.
+func (s *Service) storeNow() int64 { return s.o.Clock.NowNs() + s.clock.aheadNs }

@@ -1,0 +1,144 @@
+package quotaservice
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+func swapOne(m *Memory, s Swap) (got Result) {
+	m.Swap(context.Background(), []Swap{s}, func(_ int, r Result) { got = r })
+	return got
+}
+
+func TestMemoryTime(t *testing.T) {
+	now := int64(1000)
+	m := NewMemory(func() int64 { return now })
+	write := Swap{New: []byte("nonce..1"), AtNs: 1000, SlackNs: 10, UntilNs: 1005, ExpireNs: 2000}
+	for at, want := range map[int64]Outcome{989: Late, 990: Swapped, 1004: Swapped, 1005: Late, 1011: Late} {
+		m.values[0].values = map[[16]byte]kept{}
+		now = at
+		require.Equal(t, want, swapOne(m, write).Outcome, "at %d", at)
+	}
+	m.values[0].values = map[[16]byte]kept{}
+	now = 1004
+	require.Equal(t, Swapped, swapOne(m, write).Outcome)
+	now = 1999
+	require.Equal(t, Result{Outcome: Differs, Value: []byte("nonce..1"), NowNs: 1999}, swapOne(m, Swap{}))
+	now = 2000
+	require.Equal(t, Result{Outcome: Differs, NowNs: 2000}, swapOne(m, Swap{}), "it has expired")
+}
+
+// crammed is a Memory that a test fills.
+type crammed struct {
+	*Memory
+	t   *testing.T
+	now int64
+	n   uint32
+}
+
+func cram(t *testing.T, most int) *crammed {
+	c := &crammed{t: t}
+	c.Memory = NewMemory(func() int64 { return c.now })
+	c.maxBytes = most
+	return c
+}
+
+// fill writes new values of a domain until one is refused, at most so many.
+func (c *crammed) fill(domain string, most, bytes int) (n int) {
+	for n = range most {
+		s := Swap{Domain: domain, New: make([]byte, bytes), AtNs: c.now, SlackNs: 1, UntilNs: math.MaxInt64, ExpireNs: c.now + second}
+		c.n++
+		s.Key[0] = byte(c.n)
+		binary.LittleEndian.PutUint32(s.Key[1:], c.n)
+		if r := swapOne(c.Memory, s); r.Outcome != Swapped {
+			require.ErrorIs(c.t, r.Err, ErrFull)
+			return n
+		}
+	}
+	return most
+}
+
+// TestMemoryIsBounded: bytes are, however few values they are, and what one domain takes
+// leaves the others room. Nothing is left of what has expired.
+func TestMemoryIsBounded(t *testing.T) {
+	const most = 16 << 20
+	for _, bytes := range []int{8, 100, 100_000} {
+		t.Run(fmt.Sprint(bytes, " bytes each"), func(t *testing.T) {
+			c := cram(t, most)
+			c.fill("flood", most, bytes)
+			one := c.spaces["flood"]
+			require.InDelta(t, most*3/4, one, most/100, "alone")
+			c.fill("another", most, bytes)
+			require.InDelta(t, (most-one)*3/4, c.spaces["another"], most/100, "of what the first one has left")
+			require.Less(t, c.bytes, most)
+			require.Equal(t, 1, c.fill("third", 1, bytes))
+			_, err := c.Live(t.Context(), "idle", 1)
+			require.NoError(t, err)
+
+			c.now += 2 * linger
+			_, err = c.Secret(t.Context(), "key", func() []byte { return []byte{1} })
+			require.NoError(t, err)
+			require.Zero(t, c.bytes)
+			require.Empty(t, c.spaces)
+			require.Empty(t, c.live)
+			for i := range c.values {
+				require.Empty(t, c.values[i].values)
+				require.Less(t, c.values[i].most, 4, "the map's memory is free")
+			}
+			require.Equal(t, 1, c.fill("flood", 1, bytes))
+		})
+	}
+}
+
+func heapBytes() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+// TestMemoryCountsWhatItTakes: what values count is what they take of the heap, and it is
+// free when they have expired.
+func TestMemoryCountsWhatItTakes(t *testing.T) {
+	for _, bytes := range []int{40, 80, 500} {
+		c := cram(t, 1<<30)
+		before := heapBytes()
+		c.fill("d", 300_000, bytes)
+		took := heapBytes() - before
+		require.InEpsilon(t, c.bytes, took, 0.25, "%d bytes each", bytes)
+		c.now += 2 * linger
+		c.sweepAll()
+		require.Less(t, heapBytes()-before, took/20)
+	}
+}
+
+// TestLongLogsAreBounded: a key that has counted long logs takes kilobytes as the service
+// knows it, and few in the store.
+func TestLongLogsAreBounded(t *testing.T) {
+	b := newRig(t)
+	var windows []limit.Window
+	for i := range quota.MaxWindows {
+		windows = append(windows, limit.Window{Algorithm: limit.SlidingWindowLog, Limit: 512, PeriodNs: minute + int64(i), Units: 512})
+	}
+	p := b.proxy(b.service, define(1, quota.LeaseOff, windows...))
+	before := heapBytes()
+	for i := range 15_000 {
+		part := want(512)
+		part.Key = quota.KeyOf(uint64(i), 0)
+		require.Equal(t, quota.Granted, p.ask(part).Result)
+	}
+	took := heapBytes() - before
+	t.Logf("15,000 asks took %d MiB", took>>20)
+	buildtest.Below(t, took, 64<<20)
+	runtime.KeepAlive(b)
+}

@@ -1,0 +1,142 @@
+package quotaservice
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// TestOperate: what operators do to a key, one step after the other.
+func TestOperate(t *testing.T) {
+	b := newRig(t)
+	d := define(1, quota.LeaseAuto, fixed(10, minute))
+	p, others := b.proxy(b.service, d), b.asking(perKey(10, hour))
+	p.ask(want(6))
+	others.ask(want(4))
+	for _, step := range []struct {
+		what   Operation
+		denied bool
+		used   uint32
+	}{
+		{what: Operation{What: Inspect, Units: 4}, used: 6},
+		{what: Operation{What: Inspect, Units: 5}, used: 6, denied: true},
+		{what: Operation{What: Hit, Units: 5}, used: 6, denied: true},
+		{what: Operation{What: Hit, Units: 4}, used: 10},
+		{what: Operation{What: Inc, Units: 5, Window: AllWindows}, used: 15},
+		{what: Operation{What: Hit}, used: 15},
+		{what: Operation{What: Set, Units: 9, Window: AllWindows}, used: 9},
+		{what: Operation{What: Set, Units: 8, Window: 0}, used: 8},
+		{what: Operation{What: Inc, Units: 1, Window: 0}, used: 9},
+	} {
+		found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, step.what)
+		require.NoError(t, err)
+		require.Equal(t, base+b.clock.now, found.NowNs)
+		require.Equal(t, step.denied, found.Denied, "%+v", step)
+		if step.denied {
+			require.EqualValues(t, minute, found.WaitNs)
+		}
+		require.Equal(t, []quota.Standing{{Used: step.used, ResetNs: minute}}, found.Windows, "%+v", step)
+	}
+	require.Equal(t, quota.Denied, p.ask(want(2)).Result)
+	require.Equal(t, []uint32{4}, others.used(), "another definition's window")
+	found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Reset})
+	require.NoError(t, err)
+	require.True(t, found.HadUsage)
+	require.Zero(t, found.Windows[0].Used)
+	require.Zero(t, others.used()[0], "reset forgets them all")
+	found, err = b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Reset})
+	require.NoError(t, err)
+	require.False(t, found.HadUsage)
+	require.Equal(t, quota.Granted, p.ask(want(10)).Result)
+	require.True(t, b.service.WasAsked())
+	ofBucket := define(2, quota.LeaseAuto, bucket(10, minute, 10))
+	found, err = b.service.Operate(t.Context(), "d", ofBucket, [16]byte{}, Operation{What: Hit, Units: 4})
+	require.NoError(t, err)
+	require.EqualValues(t, 4, found.Windows[0].Used, "nothing is held back as for a lease")
+	for _, shut := range []quota.Definition{
+		define(3, quota.LeaseOff, fixed(10, minute), fixed(0, hour)),
+		define(4, quota.LeaseOff, limit.Window{Algorithm: limit.Concurrency, PeriodNs: hold}),
+	} {
+		for _, what := range []What{Hit, Inspect} {
+			found, err = b.service.Operate(t.Context(), "d", shut, [16]byte{}, Operation{What: what})
+			require.NoError(t, err)
+			require.True(t, found.Denied, "a limit of 0 denies a cost of 0, too")
+			require.Equal(t, limit.Never, found.WaitNs)
+		}
+	}
+	require.False(t, newRig(t).service.WasAsked())
+}
+
+// TestOperateOnOneWindow: the others stay, of every algorithm, and no return uncounts
+// what was set since its grant.
+func TestOperateOnOneWindow(t *testing.T) {
+	for _, a := range limit.Counting {
+		one := limit.Window{Algorithm: a, Limit: 10, PeriodNs: 1000 * second, Burst: 10, Units: 10}
+		if a == limit.Calendar {
+			one.PeriodNs = limit.MonthNs
+		}
+		b := newRig(t)
+		d := define(1, quota.LeaseAuto, fixed(20, minute), one)
+		p := b.proxy(b.service, d)
+		grant := p.ask(want(6)).Grants[0].Number
+		used := func(what Operation) []uint32 {
+			found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, what)
+			require.NoError(t, err)
+			return []uint32{found.Windows[0].Used, found.Windows[1].Used}
+		}
+		require.EqualValues(t, 6, used(Operation{})[0])
+		held := uint32(0) // a bucket holds back what it gains while a lease lasts, a token at least
+		if a == limit.TokenBucket {
+			held = 1
+		}
+		require.Equal(t, []uint32{6, 3 + held}, used(Operation{What: Set, Units: 3, Window: 1}), "algorithm %d", a)
+		require.Equal(t, []uint32{6, 5 + held}, used(Operation{What: Inc, Units: 2, Window: 1}), "algorithm %d", a)
+		p.giveBack(grant, 6)
+		require.Equal(t, []uint32{6, 5 + held}, used(Operation{}), "algorithm %d", a)
+		require.Equal(t, []uint32{2, 5 + held}, used(Operation{What: Set, Units: 2, Window: 0}), "algorithm %d", a)
+	}
+}
+
+// TestServicesOfAStoreHaveOneKey: with different ones each would count apart, and so
+// admit the limit again.
+func TestServicesOfAStoreHaveOneKey(t *testing.T) {
+	start := func(s Store, secret string) error {
+		o := Options{Store: s}
+		if secret != "" {
+			o.Secret = []byte(secret)
+		}
+		_, err := NewService(t.Context(), o)
+		return err
+	}
+	for _, first := range []string{"", "one"} {
+		store := NewMemory(SteadyClock())
+		require.NoError(t, start(store, first))
+		require.NoError(t, start(store, first))
+		require.ErrorIs(t, start(store, "another"), errOtherSecret)
+		require.Equal(t, first != "", start(store, "") != nil)
+	}
+}
+
+// TestAServiceWithAnotherKeyTakesNoAsks: after the store has lost its state, a service
+// with another key may be its first.
+func TestAServiceWithAnotherKeyTakesNoAsks(t *testing.T) {
+	b := old(t)
+	d := define(1, quota.LeaseOff, fixed(10, minute))
+	p := b.proxy(b.service, d)
+	require.Equal(t, quota.Granted, p.ask(want(5)).Result)
+	b.memory = NewMemory(func() int64 { return base + b.clock.now })
+	b.store.Store = b.memory
+	_, err := NewService(t.Context(), Options{Store: b.store, Secret: []byte("another")})
+	require.NoError(t, err)
+	b.service.Heartbeat()
+	require.ErrorContains(t, p.send(quota.Asks{Asks: []quota.Ask{{ID: 9, Parts: []quota.Part{want(1)}}}}), "have another key")
+	require.ErrorIs(t, b.service.Healthy(t.Context()), errOtherSecret)
+
+	b.store.Store = NewMemory(func() int64 { return base + b.clock.now })
+	b.service.Heartbeat()
+	require.NoError(t, b.service.Healthy(t.Context()))
+	require.Equal(t, quota.Granted, p.ask(want(5)).Result)
+}

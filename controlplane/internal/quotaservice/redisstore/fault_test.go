@@ -1,0 +1,160 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/servertest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+)
+
+// A swap whose answer is lost was carried out; it fails and is not sent again.
+func TestLostAnswerIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		server := servertest.StartRedis(t, b)
+		middle := standBetween(t, server.Addr())
+		store := open(t, middle.url())
+		now := timeOf(t, store) // the server knows the script
+		server.Do("CONFIG", "RESETSTAT")
+		middle.cut()
+		const n = 50
+		swaps := make([]quotaservice.Swap, n)
+		for i := range swaps {
+			swaps[i] = write(now, newKey(), nil, newValue(fmt.Sprintf("swap number %d.", i)))
+		}
+		for _, r := range swapAll(t.Context(), t, store, swaps) {
+			require.Equal(t, quotaservice.Failed, r.Outcome)
+			require.Error(t, r.Err)
+			require.Zero(t, r.NowNs)
+			require.Nil(t, r.Value)
+		}
+		for what, calls := range map[string]int{"evalsha": n, "set": n} { // a repeated one would set nothing
+			require.Eventually(t, func() bool {
+				return strings.Contains(server.Do("INFO", "commandstats"), fmt.Sprintf("cmdstat_%s:calls=%d,", what, calls))
+			}, 30*time.Second, 10*time.Millisecond, "each was carried out, once: %s", what)
+		}
+		for i := range swaps {
+			require.Equal(t, swaps[i].New, swap(t, store, quotaservice.Swap{Key: swaps[i].Key}).Value)
+		}
+	})
+}
+
+// A server that stands still fails swaps at their deadline, however many there are,
+// and refuses by the clock what it finds when it goes on.
+func TestStoppedServer(t *testing.T) {
+	t.Parallel()
+	const timeout = 100 * time.Millisecond
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		server := servertest.StartRedis(t, b)
+		store := open(t, "redis://"+server.Addr())
+		server.Signal(syscall.SIGSTOP)
+		var swaps []quotaservice.Swap
+		var all, deadlines sync.WaitGroup
+		start := time.Now()
+		for range 2000 { // more than the client has room for
+			w := write(start.UnixNano(), newKey(), nil, newValue(""))
+			w.UntilNs = w.AtNs + int64(timeout)
+			swaps = append(swaps, w)
+			all.Add(1)
+			ctx, cancel := context.WithDeadline(t.Context(), start.Add(timeout))
+			defer cancel()
+			deadlines.Add(1)
+			context.AfterFunc(ctx, deadlines.Done)
+			store.Swap(ctx, []quotaservice.Swap{w}, func(_ int, r quotaservice.Result) {
+				if r.Outcome != quotaservice.Failed || !strings.Contains(r.Err.Error(), "in time") {
+					t.Errorf("outcome %d: %v", r.Outcome, r.Err)
+				}
+				all.Done()
+			})
+		}
+		deadlines.Wait()
+		alone := time.Since(start) // on this machine, now
+		all.Wait()
+		require.Less(t, time.Since(start), 10*alone, "the client itself takes 3 s")
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		_, err := store.Live(ctx, "d", 1)
+		require.ErrorContains(t, err, "in time")
+		_, err = store.Secret(ctx, "s", nil)
+		require.ErrorContains(t, err, "in time")
+		server.Signal(syscall.SIGCONT)
+		require.Eventually(t, func() bool { return swap(t, store, swaps[0]).Outcome != quotaservice.Failed },
+			30*time.Second, 10*time.Millisecond)
+		require.Equal(t, "0", server.Do("DBSIZE"), "nothing was written late")
+	})
+}
+
+// What a server refuses fails with what to do, and without the key.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		server := servertest.StartRedis(t, b)
+		store := open(t, "redis://"+server.Addr())
+		now, key := timeOf(t, store), newKey()
+		for _, c := range []struct{ name, do, undo, says string }{
+			{"full", "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM: its memory is full: raise maxmemory"},
+			{"read-only", "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY: it is a replica"},
+			{"without replicas", "CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", "NOREPLICAS: it has fewer replicas"},
+		} {
+			server.Do(strings.Fields(c.do)...)
+			r := swap(t, store, write(now, key, nil, newValue("v")))
+			require.Equal(t, quotaservice.Failed, r.Outcome, c.name)
+			require.ErrorContains(t, r.Err, c.says)
+			server.Do(strings.Fields(c.undo)...)
+			require.Equal(t, quotaservice.Differs, swap(t, store, quotaservice.Swap{Key: key}).Outcome, c.name)
+		}
+		require.Equal(t, quotaservice.Swapped, swap(t, store, write(now, key, nil, newValue("v"))).Outcome)
+		name := strings.TrimSpace(server.Do("KEYS", "*"))
+		server.Do("DEL", name)
+		server.Do("LPUSH", name, "x")
+		r := swap(t, store, write(now, key, nil, newValue("v")))
+		require.ErrorContains(t, r.Err, "WRONGTYPE: something else is under a key of the store")
+		require.NotContains(t, r.Err.Error(), name)
+	})
+}
+
+// demote makes a master the replica of what was its replica.
+func demote(master, replica *servertest.RedisServer) {
+	replica.Do("REPLICAOF", "NO", "ONE")
+	master.Do("REPLICAOF", "127.0.0.1", strconv.Itoa(replica.Port))
+}
+
+// A store whose address leads to a new master goes there, while the connections to the old one
+// stay; it asks the old one for no connection after another.
+func TestRepointed(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		old, fresh := servertest.StartRedis(t, b), servertest.StartRedis(t, b)
+		fresh.Do("REPLICAOF", "127.0.0.1", strconv.Itoa(old.Port))
+		middle := standBetween(t, old.Addr())
+		store := open(t, middle.url())
+		first := write(timeOf(t, store), newKey(), nil, newValue("first"))
+		require.Equal(t, quotaservice.Swapped, swap(t, store, first).Outcome)
+		require.Eventually(t, func() bool { return fresh.Do("DBSIZE") == old.Do("DBSIZE") },
+			30*time.Second, 10*time.Millisecond)
+
+		second := write(timeOf(t, store), first.Key, first.New, newValue("second"))
+		demote(old, fresh)
+		before := middle.dials.Load()
+		began := time.Now()
+		for range 200 {
+			require.Equal(t, quotaservice.Failed, swap(t, store, second).Outcome)
+		}
+		require.LessOrEqual(t, middle.dials.Load()-before, 1+int32(time.Since(began)/time.Second), "one connection a second")
+
+		middle.repoint(fresh.Addr())
+		require.Eventually(t, func() bool { return swap(t, store, second).Outcome == quotaservice.Swapped },
+			30*time.Second, 50*time.Millisecond)
+		require.Equal(t, second.New, swap(t, store, quotaservice.Swap{Key: first.Key}).Value)
+		require.Contains(t, fresh.Do("INFO", "replication"), "role:master")
+	})
+}

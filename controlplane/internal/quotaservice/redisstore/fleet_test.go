@@ -1,0 +1,229 @@
+package redisstore_test
+
+import (
+	"context"
+	"encoding/base64"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/servertest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
+)
+
+// A Cluster does what one server does; a master that stands still holds up no other's keys.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		c := servertest.StartCluster(t, b)
+		t.Run("conformance", func(t *testing.T) {
+			conform(t, func() quotaservice.Store {
+				store, err := try(t, redisstore.Options{URL: c.URL()})
+				require.NoError(t, err)
+				return store
+			})
+		})
+		_, err := try(t, redisstore.Options{URL: "redis://" + c.Servers[0].Addr()})
+		require.ErrorContains(t, err, "use redis+cluster://")
+		store := open(t, c.URL())
+		now := timeOf(t, store)
+		c.Servers[3].Do("CLUSTER", "FAILOVER")
+		require.Eventually(t, func() bool { return strings.Contains(c.Servers[0].Do("INFO", "replication"), "role:slave") },
+			30*time.Second, 10*time.Millisecond)
+		for range 60 { // keys of all masters
+			require.Equal(t, quotaservice.Swapped, swap(t, store, write(now, newKey(), nil, newValue(""))).Outcome)
+		}
+		c.Servers[0], c.Servers[3] = c.Servers[3], c.Servers[0]
+		standstill(t, store, c)
+		c.Servers[1].Kill()
+		// A Cluster without one of its servers opens.
+		require.NoError(t, open(t, c.URL()).Close())
+	})
+}
+
+// TestAServerOfAClusterLosesItsState: first all servers are new, each slot from the start on. One
+// that loses its state begins anew with all its slots, also those that nobody uses, and no other
+// one does.
+func TestAServerOfAClusterLosesItsState(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		const slots = 16384
+		c := servertest.StartCluster(t, b)
+		store := open(t, c.URL())
+		marks := func() (n int) {
+			for _, server := range c.Servers[:3] {
+				own, err := strconv.Atoi(server.Do("DBSIZE"))
+				require.NoError(t, err)
+				n += own
+			}
+			return n
+		}
+		look := func() (ns int64, anew bool) {
+			ns, anew, err := store.Age(t.Context())
+			require.NoError(t, err)
+			return ns, anew
+		}
+		ages := func() (young, old int) { // of the slots of 100 keys
+			for range 100 {
+				r := swap(t, store, quotaservice.Swap{Key: newKey(), AgeNs: int64(time.Hour)})
+				require.Equal(t, quotaservice.Young, r.Outcome)
+				if r.AgeNs < int64(2*time.Second) {
+					young++
+				} else {
+					old++
+				}
+			}
+			return young, old
+		}
+		begin := time.Now()
+		_, anew := look()
+		first := time.Since(begin)
+		require.True(t, anew)
+		require.Equal(t, slots, marks())
+		begin = time.Now()
+		_, anew = look()
+		t.Logf("the first look takes %s, another one %s", first, time.Since(begin))
+		require.False(t, anew)
+		_, anew, err := open(t, c.URL()).Age(t.Context())
+		require.NoError(t, err)
+		require.True(t, anew, "another service does not know it")
+		time.Sleep(2 * time.Second)
+		young, old := ages()
+		require.Equal(t, []int{0, 100}, []int{young, old})
+
+		move(t, c, 0, 0, 1)
+		for range 20 { // whichever node says where slots are
+			_, anew = look()
+			require.False(t, anew, "a slot that moves takes its state along")
+		}
+		require.Equal(t, slots, marks())
+
+		c.Servers[1].Do("FLUSHALL")
+		ns, anew := look()
+		require.True(t, anew)
+		require.Less(t, ns, int64(2*time.Second))
+		require.Equal(t, slots, marks())
+		young, old = ages()
+		require.Greater(t, young, 10)
+		require.Greater(t, old, 40)
+		_, anew = look()
+		require.False(t, anew)
+
+		c.Servers[2].Kill()
+		c.Servers[0].Do("FLUSHALL")
+		ns, anew = look()
+		require.True(t, anew, "also while another server is away")
+		require.Less(t, ns, int64(2*time.Second))
+	})
+}
+
+// TestASlotMoves: meanwhile what holds nothing goes on with new keys, beside the mark that is still
+// where the slot was.
+func TestASlotMoves(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		c := servertest.StartCluster(t, b)
+		store := open(t, c.URL()+"?prefix=p:")
+		_, _, err := store.Age(t.Context())
+		require.NoError(t, err)
+		key, slot := newKey(), -1
+		for slot < 0 || slot > 5000 { // of the first master
+			key = newKey()
+			slot, err = strconv.Atoi(c.Servers[0].Do("CLUSTER", "KEYSLOT", "p:"+base64.RawURLEncoding.EncodeToString(key[:])))
+			require.NoError(t, err)
+		}
+		begin(t, c, slot, 0, 1)
+		now, value := timeOf(t, store), newValue("a")
+		r := swap(t, store, write(now, key, nil, value))
+		require.Equal(t, quotaservice.Swapped, r.Outcome, "%v", r.Err)
+		move(t, c, slot, 0, 1)
+		require.Equal(t, value, swap(t, store, quotaservice.Swap{Key: key, AgeNs: 1000}).Value)
+	})
+}
+
+// begin begins to move a slot from one master to another.
+func begin(t *testing.T, c *servertest.Cluster, slot, from, to int) {
+	source, target, number := c.Servers[from], c.Servers[to], strconv.Itoa(slot)
+	require.Equal(t, "OK", target.Do("CLUSTER", "SETSLOT", number, "IMPORTING", source.Do("CLUSTER", "MYID")))
+	require.Equal(t, "OK", source.Do("CLUSTER", "SETSLOT", number, "MIGRATING", target.Do("CLUSTER", "MYID")))
+}
+
+// move moves a slot with its keys from one master to another.
+func move(t *testing.T, c *servertest.Cluster, slot, from, to int) {
+	begin(t, c, slot, from, to)
+	source, target, number := c.Servers[from], c.Servers[to], strconv.Itoa(slot)
+	for _, key := range strings.Fields(source.Do("CLUSTER", "GETKEYSINSLOT", number, "10")) {
+		require.Equal(t, "OK", source.Do("MIGRATE", "127.0.0.1", strconv.Itoa(target.Port), key, "0", "10000"))
+	}
+	for _, s := range []*servertest.RedisServer{target, source} {
+		require.Equal(t, "OK", s.Do("CLUSTER", "SETSLOT", number, "NODE", target.Do("CLUSTER", "MYID")))
+	}
+}
+
+// standstill stops a master for less than it takes to replace it: the keys of the
+// others are answered at once.
+func standstill(t *testing.T, store *redisstore.Store, c *servertest.Cluster) {
+	const n, timeout = 60, 2 * time.Second
+	now := timeOf(t, store)
+	swaps := make([]quotaservice.Swap, n)
+	require.Eventually(t, func() bool { // until the store knows the slots
+		for i := range swaps {
+			swaps[i] = write(now, newKey(), nil, newValue(""))
+		}
+		stopped := c.Servers[0]
+		stopped.Signal(syscall.SIGSTOP)
+		defer stopped.Signal(syscall.SIGCONT)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		var all sync.WaitGroup
+		var swapped, late, failed atomic.Int64
+		all.Add(n)
+		store.Swap(ctx, swaps, func(_ int, r quotaservice.Result) {
+			defer all.Done()
+			switch {
+			case r.Outcome != quotaservice.Swapped:
+				failed.Add(1)
+			case failed.Load() > 0:
+				late.Add(1) // than the stopped server's
+			default:
+				swapped.Add(1)
+			}
+		})
+		all.Wait()
+		return late.Load() == 0 && failed.Load() > 0 && swapped.Load() > n/3
+	}, time.Minute, 300*time.Millisecond)
+}
+
+// The store follows Sentinel to the new master, and is refused nothing on the way but
+// with a word.
+func TestSentinel(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		servers, at := servertest.StartSentinel(t, b, password)
+		_, err := try(t, redisstore.Options{URL: strings.Replace(at, "/"+servertest.SentinelName, "/other", 1), PasswordFile: passwordFile(t, password)})
+		require.ErrorContains(t, err, "the quota store")
+		_, err = try(t, redisstore.Options{URL: at, PasswordFile: passwordFile(t, "s3cr3t-wrong")})
+		require.ErrorContains(t, err, "WRONGPASS")
+		store := open(t, strings.Replace(at, "://", "://"+url.UserPassword("", password).String()+"@", 1))
+		now, key := timeOf(t, store), newKey()
+		first := newValue("first")
+		require.Equal(t, quotaservice.Swapped, swap(t, store, write(now, key, nil, first)).Outcome)
+		require.Eventually(t, func() bool { return servers.Replica.Do("DBSIZE") == "1" }, 30*time.Second, 10*time.Millisecond)
+		servers.Master.Kill()
+		second := newValue("second")
+		require.Eventually(t, func() bool {
+			r := swap(t, store, write(now, key, first, second))
+			return r.Outcome == quotaservice.Swapped
+		}, 30*time.Second, 20*time.Millisecond, "an election may fail, and comes again")
+		require.Equal(t, second, swap(t, store, quotaservice.Swap{Key: key}).Value)
+		require.Contains(t, servers.Replica.Do("INFO", "replication"), "role:master")
+	})
+}

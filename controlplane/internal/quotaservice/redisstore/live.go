@@ -1,0 +1,76 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/redis/rueidis"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+)
+
+// liveScript notes ARGV[1] in the sorted set KEYS[1] by time, drops what is older
+// than ARGV[2] milliseconds, or newer than now because the clock was set back, and counts.
+var liveScript = rueidis.NewLuaScript(`local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZADD', KEYS[1], now, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], now + ARGV[2], '+inf')
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return redis.call('ZCARD', KEYS[1])`)
+
+// Live is quota.Store's.
+func (s *Store) Live(ctx context.Context, domain string, process uint64) (int, error) {
+	args := []string{strconv.FormatUint(process, 36), strconv.FormatInt(quotaservice.LiveFor.Milliseconds(), 10)}
+	r, err := within(ctx, func() rueidis.RedisResult {
+		return liveScript.Exec(ctx, s.client, []string{s.prefix + "live:" + domain}, args)
+	})
+	var n int64
+	if err == nil {
+		n, err = r.AsInt64()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("note a live process: %w", explain(err))
+	}
+	return int(n), nil
+}
+
+// Secret is quota.Store's.
+func (s *Store) Secret(ctx context.Context, name string, fresh func() []byte) ([]byte, error) {
+	key := s.prefix + "secret:" + name
+	get := func() ([]byte, error) { return s.do(ctx, s.client.B().Get().Key(key).Build()).AsBytes() }
+	secret, err := get()
+	if rueidis.IsRedisNil(err) {
+		// Where another was faster, its secret stays.
+		set := s.client.B().Set().Key(key).Value(rueidis.BinaryString(fresh())).Nx().Build()
+		if err = s.do(ctx, set).Error(); err == nil || rueidis.IsRedisNil(err) {
+			secret, err = get()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a secret: %w", explain(err))
+	}
+	return secret, nil
+}
+
+func (s *Store) do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	r, err := within(ctx, func() rueidis.RedisResult { return s.client.Do(ctx, command) })
+	if err != nil {
+		return rueidis.NewErrorResult(err)
+	}
+	return r
+}
+
+// within ends by the context's deadline, which the client alone keeps only while it is
+// connected.
+func within[T any](ctx context.Context, do func() T) (r T, err error) {
+	c := make(chan T, 1)
+	go func() { c <- do() }()
+	select {
+	case r = <-c:
+		return r, nil
+	case <-ctx.Done():
+		return r, ctx.Err()
+	}
+}

@@ -1,0 +1,140 @@
+// Package redisstore keeps the quota service's values in Redis (6.2 or newer) or
+// Valkey (7.2 or newer): one server, servers under Sentinel, or a Cluster.
+//
+// Its invariant: a swap is sent once. The one exception is a server's answer that it
+// does not know the script, because then it has swapped nothing. It must not know
+// what a value means.
+//
+// The client is rueidis, without its retries and its cache: one connection carries the
+// commands of all callers in pipelines. It adds 1.4 MB to a binary and one module. Measured
+// beside it, go-redis adds 4.2 MB, and reaches a third (one by one) to two thirds (64 at
+// once) of the swaps per second. valkey-go is made from rueidis, release by release.
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+)
+
+const (
+	// dialTimeout bounds connecting, TLS and authentication together.
+	dialTimeout = 2 * time.Second
+	// pingEvery is how long a connection is silent before it is tried; when it
+	// does not answer for silentFor, it is given up.
+	pingEvery = time.Second
+	silentFor = 2 * time.Second
+	// refreshEvery is how often the masters are asked for again. Failovers are
+	// announced; an announcement may be missed.
+	refreshEvery = 2 * time.Second
+)
+
+// Options say which store to open.
+type Options struct {
+	// URL is redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE],
+	// redis+sentinel://…HOST[:PORT],…/MASTER[/DATABASE] or redis+cluster://…HOST[:PORT],….
+	// rediss is with TLS; valkey and valkeys are the same. After ? may follow prefix
+	// (what keys begin with), ca, cert, key (files) and server_name for TLS, and
+	// sentinel_user and sentinel_password_file where Sentinel's are others.
+	URL          string
+	PasswordFile string       // instead of a password in the URL
+	Log          *slog.Logger // gets a warning where a server does not let itself be checked; nil = nothing
+}
+
+// Store is a quota.Store.
+type Store struct {
+	client  rueidis.Client
+	prefix  string
+	cluster bool
+	tags    []string // of a Cluster: for each slot, what a mark's name has in braces
+
+	mu   sync.Mutex
+	seen [slots]int64 // by slot: what its mark said when Age read it last
+}
+
+var _ quotaservice.Store = (*Store)(nil)
+
+func clientOption() rueidis.ClientOption {
+	return rueidis.ClientOption{
+		DisableRetry:      true, // a swap may have been carried out
+		DisableCache:      true,
+		AlwaysPipelining:  true, // else a late answer costs the connection
+		PipelineMultiplex: -1,   // one connection a server: longer pipelines
+		Dialer:            net.Dialer{Timeout: dialTimeout, KeepAlive: pingEvery},
+		ConnWriteTimeout:  silentFor,
+		ClientName:        "sluice",
+		ClusterOption:     rueidis.ClusterOption{ShardsRefreshInterval: refreshEvery, MaxMovedRedirections: 5},
+	}
+}
+
+// Open connects, and refuses servers that are too old or would forget values.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	a, err := parseURL(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.secrets(o.PasswordFile); err != nil {
+		return nil, err
+	}
+	option, err := a.option()
+	if err != nil {
+		return nil, err
+	}
+	client, err := connect(ctx, option)
+	if err != nil {
+		return nil, fmt.Errorf("open the quota store: %w", explain(err))
+	}
+	s := &Store{client: client, prefix: a.prefix(), cluster: a.form == cluster}
+	log := o.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if err := s.check(ctx, a.form, log); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the quota store: %w", err), s.Close())
+	}
+	if s.cluster {
+		s.tags = s.slotTags()
+	}
+	return s, nil
+}
+
+// connect is rueidis.NewClient that ends with the context.
+func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
+	type connected struct {
+		client rueidis.Client
+		err    error
+	}
+	c := make(chan connected, 1)
+	go func() {
+		client, err := rueidis.NewClient(option)
+		if err != nil && client != nil {
+			client.Close()
+		}
+		c <- connected{client, err}
+	}()
+	select {
+	case got := <-c:
+		return got.client, got.err
+	case <-ctx.Done():
+		go func() {
+			if got := <-c; got.err == nil {
+				got.client.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+// Close ends the connections; swaps under way fail.
+func (s *Store) Close() error {
+	s.client.Close()
+	return nil
+}

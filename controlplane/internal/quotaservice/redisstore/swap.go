@@ -1,0 +1,163 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // see swapSHA
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+)
+
+// swapScript swaps KEYS[1] to ARGV[5] until the millisecond ARGV[4], if its nonce
+// is ARGV[1] and the time is from ARGV[2] to ARGV[3]; without ARGV[5] it reads. With
+// ARGV[6] the server must have had its state for so long: see sinceScript.
+// Times are microseconds, which Lua's numbers hold exactly until the year 2255. The
+// answer is an outcome, the time, the value unless swapped, and the age of a state that is
+// too young, else 0.
+const swapScript = `local there = redis.call('GET', KEYS[1])
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+if ARGV[6] ~= '' then
+  ` + sinceScript + `
+  if now - since < tonumber(ARGV[6]) then
+    return {3, now, there, now - since}
+  end
+end
+if ARGV[5] == '' or (there and string.sub(there, 1, 8) or '') ~= ARGV[1] then
+  return {1, now, there, 0}
+end
+if now < tonumber(ARGV[2]) or now > tonumber(ARGV[3]) then
+  return {2, now, there, 0}
+end
+redis.call('SET', KEYS[1], ARGV[5], 'PXAT', ARGV[4])
+return {0, now, false, 0}`
+
+var swapSHA = fmt.Sprintf("%x", sha1.Sum([]byte(swapScript))) //nolint:gosec // Redis names scripts so
+
+// outcomes are those of the script's answers.
+var outcomes = [...]quotaservice.Outcome{quotaservice.Swapped, quotaservice.Differs, quotaservice.Late, quotaservice.Young}
+
+// maxBatch is how many swaps travel together and answer together.
+const maxBatch = 256
+
+// Swap is quota.Store's. In a Cluster each swap goes alone, so that a silent server holds up
+// no other's: the client finds its server, and puts what goes there into one pipeline.
+func (s *Store) Swap(ctx context.Context, swaps []quotaservice.Swap, done func(i int, r quotaservice.Result)) {
+	most := maxBatch
+	if s.cluster {
+		most = 1
+	}
+	for from := 0; from < len(swaps); from += most {
+		var b batch
+		for i := from; i < min(from+most, len(swaps)); i++ {
+			b = append(b, s.encode(&swaps[i]))
+		}
+		go s.run(ctx, b, func(i int, r quotaservice.Result) { done(from+i, r) })
+	}
+}
+
+// batch is swaps that travel together, each as the script's keys and arguments.
+type batch []rueidis.LuaExec
+
+// encode copies a swap: its caller may use the slices again.
+func (s *Store) encode(w *quotaservice.Swap) rueidis.LuaExec {
+	const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
+	key, age := s.prefix+base64.RawURLEncoding.EncodeToString(w.Key[:]), ""
+	keys := []string{key}
+	if w.AgeNs > 0 { // else a server to which the slot is moving can do without the mark
+		age = decimal(ceilDiv(w.AgeNs, micro))
+		keys = append(keys, s.mark(s.slot(key)))
+	}
+	first, last := ceilDiv(w.AtNs-w.SlackNs, micro), (w.AtNs+min(w.SlackNs, math.MaxInt64-w.AtNs))/micro
+	return rueidis.LuaExec{Keys: keys, Args: []string{
+		string(w.Old), decimal(first), decimal(min(last, ceilDiv(w.UntilNs, micro)-1)),
+		decimal(max(ceilDiv(w.ExpireNs, milli), 1)), // Redis knows none before
+		string(w.New), age,
+	}}
+}
+
+func ceilDiv(a, b int64) int64 {
+	q := a / b
+	if a%b > 0 {
+		q++
+	}
+	return q
+}
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+
+// run carries a batch out and settles it by the context's deadline. The client gets no
+// deadline: it would give up commands that it has sent, and their room.
+func (s *Store) run(ctx context.Context, b batch, done func(i int, r quotaservice.Result)) {
+	var settled atomic.Bool
+	settle := func(of func(i int) quotaservice.Result) {
+		if settled.CompareAndSwap(false, true) {
+			for i := range b {
+				done(i, of(i))
+			}
+		}
+	}
+	late := func() { settle(func(int) quotaservice.Result { return failed(explain(ctx.Err())) }) }
+	if ctx.Err() != nil {
+		late()
+		return
+	}
+	defer context.AfterFunc(ctx, late)()
+	commands, again := make([]rueidis.Completed, 0, len(b)), []rueidis.Completed(nil)
+	for _, w := range b {
+		script := s.client.B().Evalsha().Sha1(swapSHA).Numkeys(int64(len(w.Keys)))
+		commands = append(commands, script.Key(w.Keys...).Arg(w.Args...).Build())
+	}
+	results := s.client.DoMulti(context.Background(), commands...)
+	var unknown []int // their server did not know the script
+	for i, w := range b {
+		if refused, ok := rueidis.IsRedisErr(results[i].Error()); ok && refused.IsNoScript() {
+			script := s.client.B().Eval().Script(swapScript).Numkeys(int64(len(w.Keys)))
+			again = append(again, script.Key(w.Keys...).Arg(w.Args...).Build())
+			unknown = append(unknown, i)
+		}
+	}
+	if len(again) > 0 && !settled.Load() {
+		for i, r := range s.client.DoMulti(context.Background(), again...) {
+			results[unknown[i]] = r
+		}
+	}
+	settle(func(i int) quotaservice.Result { return result(results[i]) })
+}
+
+func failed(err error) quotaservice.Result {
+	return quotaservice.Result{Outcome: quotaservice.Failed, Err: err}
+}
+
+var errAnswer = errors.New("read the quota store's answer: it is not the script's")
+
+// result reads the script's answer.
+func result(r rueidis.RedisResult) quotaservice.Result {
+	parts, err := r.ToArray()
+	if err != nil {
+		return failed(explain(err))
+	}
+	if len(parts) != 4 {
+		return failed(errAnswer)
+	}
+	var n [4]int64
+	for _, i := range []int{0, 1, 3} {
+		if n[i], err = parts[i].AsInt64(); err != nil {
+			return failed(errAnswer)
+		}
+	}
+	value, err := parts[2].AsBytes()
+	if err != nil && !rueidis.IsRedisNil(err) || n[0] < 0 || n[0] >= int64(len(outcomes)) {
+		return failed(errAnswer)
+	}
+	const micro = int64(time.Microsecond)
+	return quotaservice.Result{Outcome: outcomes[n[0]], Value: value, NowNs: n[1] * micro, AgeNs: n[3] * micro}
+}

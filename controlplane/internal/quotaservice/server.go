@@ -1,0 +1,296 @@
+package quotaservice
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const (
+	// streamAge is how long a stream lasts at most, give or take a tenth, so that
+	// streams spread over services that were added.
+	streamAge = 5 * time.Minute
+	// firstWithin is the deadline of a stream's first message.
+	firstWithin = 10 * time.Second
+	// lastWithin is how long an ending stream waits for its open asks.
+	lastWithin = time.Second
+	// verifyEvery is how often a stream's certificate is verified again.
+	verifyEvery = time.Minute
+	heartbeat   = LiveFor / 4
+	// SettleFor outlasts the next heartbeat of every service and its time at the store.
+	SettleFor = heartbeat + time.Second
+)
+
+// message is one message as its bytes.
+type message []byte
+
+// codec passes messages as they are, and leaves all else to the codec of the other
+// services on the listener.
+type codec struct{ encoding.CodecV2 }
+
+// NewCodec returns a codec for a listener that serves quotas beside what rest is for.
+func NewCodec(rest encoding.CodecV2) encoding.CodecV2 { return codec{rest} }
+
+// Marshal implements encoding.CodecV2.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	if m, ok := v.(message); ok {
+		return mem.BufferSlice{mem.SliceBuffer(m)}, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*message)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	*m = data.Materialize()
+	return nil
+}
+
+// cut returns the first fields of a message, which are a message too and have about that
+// size, and the rest.
+func cut(m message, size int) (piece, rest message) {
+	at := 0
+	for at < min(size, len(m)) {
+		_, _, n := protowire.ConsumeField(m[at:])
+		if n < 0 { // whoever reads it says so
+			return m, nil
+		}
+		at += n
+	}
+	return m[:at], m[at:]
+}
+
+// Guest is a connection as the listener's server sees it.
+type Guest interface {
+	// Certificate is what the proxy showed; nil where none is asked for.
+	Certificate() *x509.Certificate
+	// Verify says whether the certificate is still trusted.
+	Verify() error
+	// Enter notes that a stream is open, until leave is called.
+	Enter() (leave func())
+	// Close closes the connection at once.
+	Close()
+}
+
+// Server serves streams over gRPC.
+type Server struct {
+	service *Service
+	guest   func(context.Context) Guest
+	age     time.Duration
+}
+
+// NewServer returns a server for the service. guest finds a stream's connection.
+func NewServer(s *Service, guest func(context.Context) Guest) *Server {
+	return &Server{service: s, guest: guest, age: streamAge}
+}
+
+// Register adds the service to a gRPC server.
+func (s *Server) Register(r grpc.ServiceRegistrar) {
+	r.RegisterService(&grpc.ServiceDesc{
+		ServiceName: quota.Service,
+		HandlerType: (*any)(nil),
+		Streams: []grpc.StreamDesc{{
+			StreamName: quota.Method, ServerStreams: true, ClientStreams: true,
+			Handler: func(_ any, stream grpc.ServerStream) error { return s.serve(stream) },
+		}},
+		Metadata: "quota.proto",
+	}, nil)
+}
+
+// Run notes in the store which processes are alive, and watches the store, until ctx ends.
+func (s *Server) Run(ctx context.Context) {
+	go every(ctx, WatchEvery, s.service.Watch) // a heartbeat may wait for the store
+	every(ctx, heartbeat, s.service.Heartbeat)
+}
+
+func every(ctx context.Context, period time.Duration, do func()) {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			do()
+		}
+	}
+}
+
+// conversation is one stream over gRPC.
+type conversation struct {
+	*Stream
+	grpc.ServerStream
+	ready  chan struct{}
+	failed chan error
+	first  chan struct{} // closed by the first message
+	pass   pass
+}
+
+func (s *Server) serve(stream grpc.ServerStream) error {
+	p, ok := peer.FromContext(stream.Context())
+	if !ok {
+		return status.Error(codes.Internal, "no peer")
+	}
+	guest := s.guest(stream.Context())
+	c := conversation{
+		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), first: make(chan struct{}),
+		pass: newPass(),
+	}
+	var err error
+	c.Stream, err = s.service.Open(Peer{Address: p.Addr.String(), Certificate: guest.Certificate()}, func() {
+		if c.unread.Load() { // nothing less frees what gRPC holds for it
+			guest.Close()
+		}
+		select {
+		case c.ready <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	defer guest.Enter()()
+	go c.receive()
+	return s.run(&c, guest)
+}
+
+func (s *Server) run(c *conversation, guest Guest) error {
+	late := time.NewTimer(firstWithin)
+	defer late.Stop()
+	old := time.NewTimer(s.age*9/10 + rand.N(s.age/5)) //nolint:gosec // any spread will do
+	defer old.Stop()
+	verify := time.NewTicker(verifyEvery)
+	defer verify.Stop()
+	first := c.first
+	for {
+		select {
+		case <-c.ready:
+			if err := c.flush(); err != nil {
+				return err
+			}
+			if c.Ending() || s.service.Draining() {
+				return c.finish(s.service)
+			}
+		case err := <-c.failed:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		case <-first:
+			late.Stop()
+			first = nil
+		case <-late.C:
+			return status.Errorf(codes.DeadlineExceeded, "no message within %s", firstWithin)
+		case <-verify.C:
+			if err := guest.Verify(); err != nil {
+				return err
+			}
+		case <-old.C:
+			return c.finish(s.service)
+		case <-c.ServerStream.Context().Done():
+			return nil
+		}
+	}
+}
+
+// receive takes messages until the stream ends.
+func (c *conversation) receive() {
+	for first := true; ; first = false {
+		var m message
+		err := c.RecvMsg(&m)
+		if err == nil {
+			err = c.takeAll(m)
+		}
+		if err != nil {
+			c.failed <- err
+			return
+		}
+		if first {
+			close(c.first)
+		}
+	}
+}
+
+// pieceBytes is how much of a message is taken at once: an ask takes twenty times its
+// bytes while it is decided, and others wait for it.
+const pieceBytes = 1 << 10
+
+// takeAll takes a message, piece by piece.
+func (c *conversation) takeAll(m message) error {
+	if len(m) > quota.MaxMessageBytes {
+		return c.Receive(m) // says so
+	}
+	for {
+		var piece message
+		piece, m = cut(m, pieceBytes/max(1, c.work/4))
+		if err := c.take(piece); err != nil || len(m) == 0 {
+			return err
+		}
+	}
+}
+
+// take takes a piece of a message when it is the stream's turn, and its asks have begun
+// when it returns.
+func (c *conversation) take(piece []byte) error {
+	ctx, s := c.Context(), c.service
+	c.wait(ctx, false)
+	if err := s.gate.enter(ctx, &c.pass); err != nil {
+		return err
+	}
+	defer s.gate.leave(&c.pass, len(piece))
+	err := c.Receive(piece)
+	c.wait(ctx, true)
+	return err
+}
+
+// flush sends all answers that there are.
+func (c *conversation) flush() error {
+	for {
+		b, ok := c.Next()
+		if !ok {
+			return nil
+		}
+		if err := c.SendMsg(message(b)); err != nil {
+			return err
+		}
+	}
+}
+
+// finish ends the stream once its open asks are answered.
+func (c *conversation) finish(s *Service) error {
+	end := time.NewTimer(lastWithin)
+	defer end.Stop()
+	for !c.Idle() {
+		select {
+		case <-c.ready:
+			if err := c.flush(); err != nil {
+				return err
+			}
+			continue
+		case <-end.C:
+		case <-c.ServerStream.Context().Done():
+		}
+		break
+	}
+	if s.Draining() {
+		return status.Error(codes.Unavailable, errClosed.Error())
+	}
+	return nil
+}

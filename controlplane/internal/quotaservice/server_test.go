@@ -1,0 +1,233 @@
+package quotaservice
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // the codec of other services
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+type anyGuest struct{}
+
+func (anyGuest) Certificate() *x509.Certificate { return nil }
+func (anyGuest) Verify() error                  { return nil }
+func (anyGuest) Enter() func()                  { return func() {} }
+func (anyGuest) Close()                         {}
+
+func testCodec() encoding.CodecV2 { return NewCodec(encoding.GetCodecV2("proto")) }
+
+// startServer serves a service on loopback.
+func startServer(t testing.TB, s *Service, age time.Duration) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	web := grpc.NewServer(grpc.ForceServerCodecV2(testCodec()))
+	server := NewServer(s, func(context.Context) Guest { return anyGuest{} })
+	server.age = age
+	server.Register(web)
+	go func() { _ = web.Serve(l) }()
+	t.Cleanup(web.Stop)
+	return l.Addr().String()
+}
+
+// worker is a stream of a proxy over gRPC.
+type worker struct {
+	t      testing.TB
+	stream grpc.ClientStream
+	conn   *grpc.ClientConn
+	cancel context.CancelFunc
+}
+
+func dial(t testing.TB, address string, d ...quota.Definition) *worker {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(testCodec())))
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+quota.Service+"/"+quota.Method)
+	require.NoError(t, err)
+	w := &worker{t: t, stream: stream, conn: conn, cancel: cancel}
+	require.NoError(t, w.send(quota.Asks{Domain: "d", Process: 1, Definitions: d}))
+	return w
+}
+
+func (w *worker) send(m quota.Asks) error { return w.stream.SendMsg(message(m.Append(nil))) }
+
+func (w *worker) receive(m *quota.Answers) error {
+	var text message
+	if err := w.stream.RecvMsg(&text); err != nil {
+		return err
+	}
+	return m.Decode(text)
+}
+
+func (w *worker) end() {
+	w.cancel()
+	_ = w.conn.Close()
+}
+
+func newService(t testing.TB, store Store) *Service {
+	t.Helper()
+	s, err := NewService(t.Context(), Options{Store: store})
+	require.NoError(t, err)
+	return s
+}
+
+// TestServerNeverOver: many workers over gRPC, of which some break off, and answers
+// of the store that get lost. What is admitted stays within the limit.
+func TestServerNeverOver(t *testing.T) {
+	for name, w := range each(300, 240*hour) {
+		for _, most := range []uint32{quota.LeaseAuto, quota.LeaseOff} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				memory := NewMemory(SteadyClock())
+				store := &odd{Store: memory, bend: func(swaps []Swap, done func(int, Result)) bool {
+					memory.Swap(context.Background(), slices.Clone(swaps), func(i int, r Result) {
+						if rand.IntN(50) == 0 {
+							r = Result{Outcome: Failed, Err: errors.New("lost")}
+						}
+						done(i, r)
+					})
+					return true
+				}}
+				address := startServer(t, newService(t, store), time.Minute)
+				beside := startServer(t, newService(t, store), time.Minute)
+				var mu sync.Mutex
+				var all sync.WaitGroup
+				spent := [3]uint32{}
+				for i := range 12 {
+					all.Go(func() {
+						r := rand.New(rand.NewPCG(uint64(i), 1))
+						got := spend(t, []string{address, beside}[i%2], define(1, most, w), r)
+						mu.Lock()
+						defer mu.Unlock()
+						for k := range got {
+							spent[k] += got[k]
+						}
+					})
+				}
+				all.Wait()
+				for k, n := range spent {
+					require.LessOrEqual(t, n, uint32(300), "key %d", k)
+					require.Greater(t, n, uint32(100), "key %d", k)
+				}
+			})
+		}
+	}
+}
+
+// spend asks until there is nothing left, and returns what it has spent of each key.
+func spend(t *testing.T, address string, d quota.Definition, r *rand.Rand) (spent [3]uint32) {
+	w := dial(t, address, d)
+	defer func() { w.end() }()
+	var m quota.Answers
+	for range 40 {
+		if r.IntN(10) == 0 { // breaks off with an answer under way
+			_ = w.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{{Definition: 1, Cost: 1, Waiting: 2}}}}})
+			w.end()
+			w = dial(t, address, d)
+		}
+		var asks quota.Asks
+		for i := range 3 {
+			k := r.IntN(3)
+			cost := 1 + r.Uint32N(2)
+			parts := []quota.Part{{Definition: 1, Key: [16]byte{byte(k)}, Cost: cost, Waiting: cost + r.Uint32N(3), Ahead: r.Uint32N(9)}}
+			if i == 2 {
+				parts = append(parts, quota.Part{Definition: 1, Key: [16]byte{byte((k + 1) % 3)}, Cost: 1, Waiting: 1})
+			}
+			asks.Asks = append(asks.Asks, quota.Ask{ID: uint32(i), Parts: parts})
+		}
+		require.NoError(t, w.send(asks))
+		var back quota.Asks
+		for n := 0; n < len(asks.Asks); n += len(m.Answers) {
+			require.NoError(t, w.receive(&m))
+			for _, a := range m.Answers {
+				for i, g := range a.Grants {
+					keep := g.Units - r.Uint32N(1+g.Units/2)
+					spent[asks.Asks[a.ID].Parts[i].Key[0]] += keep
+					if keep < g.Units {
+						back.Returns = append(back.Returns, quota.Return{Grant: g.Number, Units: g.Units - keep})
+					}
+				}
+			}
+		}
+		require.NoError(t, w.send(back))
+	}
+	return spent
+}
+
+// TestStreamsEnd: a stream that is old ends with its asks answered, and one that says
+// nothing valid ends with the reason.
+func TestStreamsEnd(t *testing.T) {
+	s := newService(t, NewMemory(SteadyClock()))
+	w := dial(t, startServer(t, s, 50*time.Millisecond), define(1, quota.LeaseAuto, fixed(10, minute)))
+	defer w.end()
+	var m quota.Answers
+	require.EqualError(t, w.receive(&m), "EOF")
+
+	w = dial(t, startServer(t, s, time.Minute))
+	defer w.end()
+	require.NoError(t, w.stream.SendMsg(make(message, quota.MaxMessageBytes+10)))
+	err := w.receive(&m)
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.ErrorContains(t, err, "longer than 64 KiB")
+}
+
+// BenchmarkServer is how many asks a second one service answers over gRPC: streams
+// with one message under way each, of 64 asks for as many keys. It counts seconds of
+// one core, the workers' side of the connection included.
+func BenchmarkServer(b *testing.B) {
+	s := newService(b, NewMemory(SteadyClock()))
+	address := startServer(b, s, time.Hour)
+	const streams, batch = 8, 64
+	var all sync.WaitGroup
+	per := b.N/(streams*batch) + 1
+	before := cpuSeconds(b)
+	for i := range streams {
+		all.Go(func() {
+			w := dial(b, address, define(1, quota.LeaseAuto, fixed(1e9, minute)))
+			defer w.end()
+			var m quota.Answers
+			var asks quota.Asks
+			for n := range per {
+				asks.Asks = asks.Asks[:0]
+				for k := range batch {
+					id := quota.KeyOf(uint64(i), uint64((n*batch+k)%20000))
+					asks.Asks = append(asks.Asks, quota.Ask{ID: uint32(k), Parts: []quota.Part{{Definition: 1, Key: id, Cost: 1, Waiting: 1}}})
+				}
+				if err := w.send(asks); err != nil {
+					panic(err)
+				}
+				for got := 0; got < batch; got += len(m.Answers) {
+					if err := w.receive(&m); err != nil {
+						panic(err)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	b.ReportMetric(float64(per*streams*batch)/(cpuSeconds(b)-before), "asks/core-s")
+}
+
+func cpuSeconds(b *testing.B) float64 {
+	var used syscall.Rusage
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano()).Seconds()
+}

@@ -1,0 +1,280 @@
+package quotaservice
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+func TestAsk(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)))
+	require.Equal(t, quota.Answer{ID: 1, Result: quota.Granted, Grants: []quota.Grant{{
+		Number: 1, Units: 4, Leased: true, ValidNs: 9995 * ms, Windows: []quota.Standing{{Used: 4, ResetNs: minute}},
+	}}}, p.ask(want(4)))
+	b.clock.advance(second)
+	require.Equal(t, quota.Answer{ID: 2, Result: quota.Denied, Grants: []quota.Grant{{
+		Denied: true, WaitNs: 59 * second, Windows: []quota.Standing{{Used: 4, ResetNs: 59 * second}},
+	}}}, p.ask(want(7)))
+	require.EqualValues(t, 6, p.ask(quota.Part{Definition: 1, Cost: 1, Waiting: 9}).Grants[0].Units, "what a denial left")
+	require.Equal(t, quota.Granted, p.ask(want(0)).Result, "a cost of 0 passes")
+	require.Equal(t, limit.Never, p.ask(want(11)).Grants[0].WaitNs)
+	require.Equal(t, quota.Unknown, p.ask(quota.Part{Definition: 2}).Result)
+	b.clock.advance(minute)
+	require.EqualValues(t, 4, p.ask(want(4)).Grants[0].Units)
+}
+
+// TestCountDenied: what a rule denies counts, if the rule says so; what another part
+// of the group denies does not.
+func TestCountDenied(t *testing.T) {
+	b := newRig(t)
+	counts := define(1, quota.LeaseOff, fixed(10, minute))
+	counts.CountDenied = true
+	p := b.proxy(b.service, counts, define(2, quota.LeaseOff, fixed(1, minute)))
+	require.Equal(t, quota.Denied, p.ask(want(2), quota.Part{Definition: 2, Cost: 2}).Result)
+	require.Equal(t, quota.Denied, p.ask(quota.Part{Definition: 1, Cost: 11, Waiting: 22}).Result, "two requests")
+	require.EqualValues(t, 10, p.ask(quota.Part{Definition: 1, Inspect: true}).Grants[0].Windows[0].Used, "the limit, once")
+}
+
+// TestGroup: all parts are granted or none, and what a part has taken is undone
+// before the answer.
+func TestGroup(t *testing.T) {
+	for name, w := range each(10, minute) {
+		b := newRig(t)
+		p := b.proxy(b.service, define(1, quota.LeaseOff, w), define(2, quota.LeaseOff, fixed(1, minute)))
+		a := p.ask(want(3), quota.Part{Definition: 2, Cost: 1}, quota.Part{Definition: 1, Key: [16]byte{9}, Cost: 1})
+		require.Equal(t, quota.Granted, a.Result, name)
+		require.Len(t, a.Grants, 3)
+		require.False(t, a.Grants[0].Leased, name)
+		a = p.ask(want(3), quota.Part{Definition: 2, Cost: 1}, quota.Part{Definition: 1, Key: [16]byte{9}, Cost: 1})
+		require.Equal(t, quota.Denied, a.Result, name)
+		require.Equal(t, []bool{false, true, false}, []bool{a.Grants[0].Denied, a.Grants[1].Denied, a.Grants[2].Denied}, name)
+		require.EqualValues(t, 3, a.Grants[0].Windows[0].Used, name)
+		require.Zero(t, a.Grants[0].Units+a.Grants[2].Units, name)
+		require.EqualValues(t, 7, p.ask(quota.Part{Definition: 1, Cost: 1, Waiting: 10}).Grants[0].Units, name)
+	}
+}
+
+// TestReturns: units go back once, only what was granted, on the stream that got the
+// grant, and only while what counted them is still there.
+func TestReturns(t *testing.T) {
+	b := newRig(t)
+	d := define(1, quota.LeaseAuto, fixed(10, minute))
+	p, q := b.proxy(b.service, d), b.proxy(b.service, d)
+	used := func() uint32 { return p.used()[0] }
+	grant := p.ask(want(6)).Grants[0].Number
+	q.giveBack(grant, 6)
+	require.EqualValues(t, 6, used(), "another stream's grant")
+	p.giveBack(grant+1, 6)
+	p.giveBack(0, 6)
+	require.EqualValues(t, 6, used(), "no grant")
+	p.giveBack(grant, 4)
+	require.EqualValues(t, 2, used())
+	p.giveBack(grant, 4)
+	require.EqualValues(t, 2, used(), "not twice: the rest was spent")
+	p.giveBack(p.ask(want(3)).Grants[0].Number, 9)
+	require.EqualValues(t, 2, used(), "not more than was granted")
+
+	late := p.ask(want(2)).Grants[0].Number
+	b.clock.advance(minute)
+	q.ask(want(5))
+	p.giveBack(late, 2)
+	require.EqualValues(t, 5, used(), "of a window that has ended")
+
+	late = p.ask(want(2)).Grants[0].Number
+	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Set, Units: 7, Window: AllWindows})
+	require.NoError(t, err)
+	p.giveBack(late, 2)
+	require.EqualValues(t, 7, used(), "of before the key was set")
+
+	late = p.ask(want(2)).Grants[0].Number
+	require.NoError(t, p.send(quota.Asks{Definitions: []quota.Definition{define(1, quota.LeaseAuto, fixed(20, second))}}))
+	p.ask(want(1))
+	require.NoError(t, p.send(quota.Asks{Definitions: []quota.Definition{d}}))
+	require.EqualValues(t, 9, used(), "another definition has asked, and nothing is forgotten")
+	p.giveBack(late, 2)
+	require.EqualValues(t, 7, used(), "as if it had not")
+}
+
+// TestGrantsRemembered: the 4,096 newest, and none for ever.
+func TestGrantsRemembered(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(1e6, 3600*second)))
+	for range quota.MaxGrants + 1 {
+		p.ask(want(1))
+	}
+	used := func() uint32 { return p.used()[0] }
+	p.giveBack(1, 1)
+	require.EqualValues(t, quota.MaxGrants+1, used(), "the oldest is forgotten")
+	p.giveBack(2, 1)
+	p.giveBack(quota.MaxGrants+1, 1)
+	require.EqualValues(t, quota.MaxGrants-1, used())
+	b.clock.advance(31 * second)
+	p.ask(want(1))
+	require.Len(t, p.grants, 1)
+}
+
+// TestMetrics: what the service counts is on its page.
+func TestMetrics(t *testing.T) {
+	b := old(t)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(b.service.Collectors()...)
+	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)))
+	p.ask(want(6))
+	p.ask(want(5))
+	p.giveBack(1, 2)
+	p.giveBack(1, 5)
+	p.giveBack(7, 3)
+	page := func() map[string]float64 {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		all := map[string]float64{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				name := strings.TrimPrefix(f.GetName(), "sluice_quota_")
+				for _, l := range m.GetLabel() {
+					name += " " + l.GetValue()
+				}
+				if v := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount()); v != 0 {
+					all[name] = v
+				}
+			}
+		}
+		return all
+	}
+	require.Equal(t, map[string]float64{
+		"asks_total granted": 1, "asks_total denied": 1, "units_granted_total": 6, "units_returned_total": 2, "units_lost_total": 3,
+		"streams": 1, "late_total": 1, "ask_seconds": 2,
+	}, page())
+	p.ask(want(3))
+	b.store.bend = func(_ []Swap, done func(int, Result)) bool {
+		done(0, Result{Outcome: Failed, Err: errors.New("cut")})
+		return true
+	}
+	p.ask(want(1))
+	require.InDelta(t, 3, page()["units_held"], 0)
+	require.InDelta(t, 1, page()["degraded"], 0)
+	require.EqualError(t, b.service.Healthy(t.Context()), "cut")
+	b.store.bend = nil
+	require.NoError(t, b.service.Healthy(t.Context()))
+	b.clock.advance(11 * second)
+	p.ask(want(1))
+	require.Zero(t, page()["degraded"])
+	require.InDelta(t, 1, page()["units_held"], 0)
+}
+
+// silent is a store that has gone away.
+type silent struct{ Store }
+
+func (silent) Secret(context.Context, string, func() []byte) ([]byte, error) {
+	return nil, errors.New("gone")
+}
+
+// While nobody asks, heartbeats tell whether the store answers. One that is answered
+// hides no swap that has failed since the one before.
+func TestDegradedIsTrueOfAnIdleService(t *testing.T) {
+	b := newRig(t)
+	degraded := func() int32 { b.service.Heartbeat(); return b.service.count.degraded.Load() }
+	require.Zero(t, degraded())
+	b.store.Store = silent{b.memory}
+	require.EqualValues(t, 1, degraded())
+	b.store.Store = b.memory
+	require.Zero(t, degraded())
+
+	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
+	b.store.bend = func(_ []Swap, done func(int, Result)) bool {
+		done(0, Result{Outcome: Failed, Err: errors.New("read only")})
+		return true
+	}
+	p.ask(want(1))
+	require.EqualValues(t, 1, degraded())
+	require.Zero(t, degraded())
+}
+
+// TestTheStoresClockDecides: a decision that arrives late is made again.
+func TestTheStoresClockDecides(t *testing.T) {
+	for name, c := range map[string]struct {
+		startNs, slowNs int64
+	}{
+		"in time":                    {0, 4 * ms},
+		"later than the slack":       {0, 6 * ms},
+		"after the window has ended": {minute - 6*ms, 6 * ms},
+		"too near the window's end":  {minute - 4*ms, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRig(t)
+			p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)))
+			p.ask(quota.Part{Definition: 1, Inspect: true}) // the service knows the store's clock
+			b.clock.advance(c.startNs)
+			slow := c.slowNs
+			b.store.bend = func([]Swap, func(int, Result)) bool {
+				b.clock.now, slow = b.clock.now+slow, 0
+				return false
+			}
+			sent := b.clock.now
+			require.NoError(t, p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(10)}}}}))
+			b.clock.advance(5 * ms)
+			got := p.take()
+			require.Len(t, got, 1)
+			g := got[0].Grants[0]
+			require.EqualValues(t, 10, g.Units)
+			w := fixed(10, minute)
+			counted := b.inspect(p)
+			require.EqualValues(t, 10, counted.Used)
+			require.LessOrEqual(t, base+sent+g.ValidNs, w.End(base+b.clock.now), "the lease ends with the window that counts it")
+			require.Equal(t, quota.Denied, p.ask(want(1)).Result)
+		})
+	}
+}
+
+// TestTheServicesClockSteps: the store refuses what was decided by a clock that is
+// ahead, by a second or by less than the slack at a window's end.
+func TestTheServicesClockSteps(t *testing.T) {
+	for _, c := range []struct{ atNs, stepNs int64 }{{500 * ms, second}, {998 * ms, 3 * ms}, {500 * ms, -second}} {
+		b := newRig(t)
+		s := b.another(0)
+		p := b.proxy(s, define(1, quota.LeaseOff, fixed(10, second)))
+		b.clock.advance(c.atNs)
+		require.Equal(t, quota.Granted, p.ask(want(10)).Result)
+		s.o.Clock.(*apart).ns += c.stepNs
+		require.Equal(t, quota.Denied, p.ask(want(1)).Result, "%+v", c)
+	}
+}
+
+// TestCacheIsBounded: keys that are asked for once are forgotten.
+func TestCacheIsBounded(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
+	b.service.keys.max = 100
+	for i := range uint64(1100) {
+		p.ask(quota.Part{Definition: 1, Key: quota.KeyOf(i, 1), Cost: 6})
+	}
+	require.Len(t, b.service.keys.byID, 100)
+	require.Equal(t, 100, b.service.keys.idle.Len())
+	require.Equal(t, quota.Denied, p.ask(quota.Part{Definition: 1, Key: quota.KeyOf(1, 1), Cost: 6}).Result, "the store has them all")
+}
+
+// TestUnknownOutcome: a swap of which the service does not know whether it was
+// carried out is not repeated, and its units stay counted.
+func TestUnknownOutcome(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)))
+	b.inspect(p)
+	before := b.store.swaps.Load()
+	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+		b.memory.Swap(t.Context(), swaps, func(i int, _ Result) { done(i, Result{Outcome: Failed, Err: errors.New("cut")}) })
+		return true
+	}
+	require.Equal(t, quota.Unavailable, p.ask(want(4)).Result)
+	require.Equal(t, before+1, b.store.swaps.Load())
+	b.store.bend = nil
+	require.EqualValues(t, 4, p.used()[0])
+	require.EqualValues(t, 6, p.ask(quota.Part{Definition: 1, Cost: 1, Waiting: 10}).Grants[0].Units)
+}

@@ -1,0 +1,84 @@
+package quotaservice
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// TestContention: a service that loses a key to others many times in a row goes on,
+// but not for ever.
+func TestContention(t *testing.T) {
+	for name, c := range map[string]struct {
+		max    int // times that the others win
+		eachNs int64
+		want   quota.Result
+		units  int
+	}{
+		"often":    {500, ms / 2, quota.Granted, 1},
+		"for ever": {math.MaxInt, ms, quota.Unavailable, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRig(t)
+			mine := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10_000, minute)))
+			other := b.proxy(b.another(0), define(1, quota.LeaseAuto, fixed(10_000, minute)))
+			mine.ask(want(1))
+			losses, others := 0, false
+			b.store.bend = func([]Swap, func(int, Result)) bool {
+				if !others && losses < c.max {
+					losses++
+					b.clock.now += c.eachNs
+					others = true
+					other.ask(want(1))
+					others = false
+				}
+				return false
+			}
+			require.Equal(t, c.want, mine.ask(want(1)).Result)
+			b.store.bend = nil
+			require.EqualValues(t, 1+losses+c.units, b.inspect(mine).Used)
+		})
+	}
+}
+
+// The service tells an operator that the store is too slow, where each swap of a key comes too late.
+func TestAlwaysLate(t *testing.T) {
+	b := newRig(t)
+	slow := int64(0)
+	b.store.bend = func([]Swap, func(int, Result)) bool {
+		slow = 20*ms - slow
+		b.clock.now += slow
+		return false
+	}
+	_, err := b.service.Operate(t.Context(), "d", define(1, quota.LeaseOff, fixed(10, minute)), [16]byte{1}, Operation{What: Inc, Units: 1, Window: AllWindows})
+	require.EqualError(t, err, "ask the quota store: each swap came too late to the store: it, this service or the way between them is overloaded")
+}
+
+// TestLostSecret: services that run while the store loses its state, and those that
+// start after it, count together again.
+func TestLostSecret(t *testing.T) {
+	for name, first := range map[string]bool{"a new service is first": true, "a heartbeat is first": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newRig(t)
+			d := define(1, quota.LeaseOff, fixed(10, minute))
+			old := b.proxy(b.service, d)
+			require.Equal(t, quota.Granted, old.ask(want(5)).Result)
+			b.memory = NewMemory(func() int64 { return base + b.clock.now })
+			b.store.Store = b.memory
+			var fresh *proxy
+			if first {
+				fresh = b.proxy(b.another(0), d)
+			}
+			b.service.Heartbeat()
+			if !first {
+				fresh = b.proxy(b.another(0), d)
+			}
+			require.Equal(t, quota.Granted, fresh.ask(want(6)).Result)
+			require.Equal(t, quota.Denied, old.ask(want(6)).Result)
+			require.Equal(t, quota.Granted, old.ask(want(4)).Result)
+		})
+	}
+}

@@ -1,0 +1,207 @@
+package quotaservice
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// forget has the rig's store lose its state.
+func (b *rig) forget() {
+	b.memory = NewMemory(func() int64 { return base + b.clock.now })
+	b.store.Store = b.memory
+}
+
+// TestAStoreThatForgot: it grants nothing for four seconds, in which workers state what they hold.
+// All keys wait together, also those that nobody has asked for before.
+func TestAStoreThatForgot(t *testing.T) {
+	b := old(t)
+	x, y := b.holder(1, slots(3)), b.holder(2, slots(3))
+	x.state(2)
+	b.forget()
+	g := y.state(1)
+	require.True(t, g.Failed && g.Starting && g.Stated)
+	require.EqualValues(t, StartingNs, g.WaitNs)
+	b.clock.advance(StartingNs - 1)
+	x.state(0)
+	g = y.state(1)
+	require.True(t, g.Starting)
+	require.EqualValues(t, 1, g.WaitNs)
+	g = y.state(2)
+	require.True(t, g.Denied && g.Held && !g.Starting, "x holds 2 of 3: no start gives y 2 more")
+	b.clock.advance(1)
+	require.EqualValues(t, 1, y.state(1).Units)
+	require.True(t, y.state(1).Denied)
+
+	fresh := b.proxy(b.service, define(1, quota.LeaseOff, slots(3)))
+	part := want(3)
+	part.Key[0], part.Number = 1, 1
+	require.Equal(t, quota.Granted, fresh.ask(part).Result, "another key, later")
+}
+
+// TestTheStartIsTheStores: no hold that a proxy or a policy says makes it shorter or longer, neither
+// of the first that asks for a key nor of one that does so later.
+func TestTheStartIsTheStores(t *testing.T) {
+	for name, first := range map[string]int64{"a short hold": 10 * second, "a long hold": 3600 * second} {
+		t.Run(name, func(t *testing.T) {
+			b := newRig(t)
+			own := slots(10)
+			own.PeriodNs = first
+			x, y := b.holder(1, own), b.holder(2, slots(10))
+			require.EqualValues(t, StartingNs, x.state(1).WaitNs)
+			y.Held = 10 // it says so a little later
+			b.clock.advance(StartingNs - 1)
+			require.True(t, x.state(1).Starting)
+			y.state(0)
+			b.clock.advance(1)
+			require.True(t, x.state(1).Held, "10 are held of 10")
+			y.Settle(10, 0)
+			y.state(0)
+			require.EqualValues(t, 10, x.state(10).Units)
+		})
+	}
+}
+
+// TestAnotherServiceDoesNotKnow: the store itself refuses what a service would grant that has not
+// heard of its loss.
+func TestAnotherServiceDoesNotKnow(t *testing.T) {
+	b := newRig(t)
+	b.clock.advance(StartingNs)
+	other := b.another(0)
+	x := b.holder(1, slots(3))
+	y := &holder{proxy: b.proxy(other, define(1, quota.LeaseOff, slots(3))), worker: 2}
+	require.EqualValues(t, 1, x.state(1).Units)
+	require.EqualValues(t, 1, y.state(1).Units)
+	b.forget()
+	require.True(t, x.state(1).Starting)
+	b.clock.advance(second)
+	g := y.state(1)
+	require.True(t, g.Starting)
+	require.EqualValues(t, StartingNs-second, g.WaitNs)
+	b.clock.advance(3 * second)
+	require.EqualValues(t, 1, x.state(1).Units)
+	require.True(t, y.state(1).Held, "3 are held")
+}
+
+// TestAStoresClockSetBack: the store starts anew, and no longer than ever.
+func TestAStoresClockSetBack(t *testing.T) {
+	b := newRig(t)
+	b.clock.now = 3600 * second
+	b.forget()
+	x := b.holder(1, slots(3))
+	require.True(t, x.state(1).Starting)
+	b.clock.now = 0
+	require.EqualValues(t, StartingNs, x.state(1).WaitNs)
+	b.clock.advance(StartingNs)
+	require.EqualValues(t, 1, x.state(1).Units)
+}
+
+// TestWhatHoldsNothingStartsAtOnce: also beside a part of the same ask that waits for the start, and
+// the answer says so of each part.
+func TestWhatHoldsNothingStartsAtOnce(t *testing.T) {
+	b := newRig(t)
+	x := b.holder(1, slots(3))
+	leases := []quota.Definition{define(2, quota.LeaseAuto, fixed(5, minute))}
+	require.NoError(t, x.send(quota.Asks{Definitions: leases}))
+	require.Equal(t, quota.Granted, x.ask(quota.Part{Definition: 2, Cost: 1, Waiting: 1}).Result)
+	p := want(1)
+	p.Level = x.State(1, 1, 0)
+	beside := quota.Part{Definition: 2, Cost: 1, Waiting: 1}
+	a := x.ask(p, beside)
+	require.Equal(t, quota.Unavailable, a.Result)
+	require.True(t, a.Grants[0].Starting)
+	require.False(t, a.Grants[1].Failed || a.Grants[1].Denied)
+	require.EqualValues(t, 1, a.Grants[1].Windows[0].Used, "what it got beside is taken back")
+	beside.Cost = 5
+	p.Level = x.State(1, 2, 0)
+	require.True(t, x.ask(p, beside).Grants[1].Denied)
+	p.Level, p.Shadow = x.State(1, 3, 0), true
+	beside.Cost = 1
+	a = x.ask(p, beside)
+	require.Equal(t, quota.Granted, a.Result, "a part in shadow that waits keeps no other up")
+	require.True(t, a.Grants[0].Starting && a.Grants[1].Units >= 1)
+}
+
+// TestAStoreThatForgotEndsStreams: of all services, whichever has found it, and once. So workers
+// state what they hold on others.
+func TestAStoreThatForgotEndsStreams(t *testing.T) {
+	b := old(t)
+	var log bytes.Buffer
+	b.service.o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	b.store.anew = true
+	before := b.proxy(b.service, define(1, quota.LeaseOff, slots(3)))
+	b.service.Watch()
+	require.True(t, before.Ending(), "a server of a Cluster has another state, though it is old by now")
+	require.Empty(t, log.String())
+	before.Close()
+
+	b.store.anew = false
+	stays := b.proxy(b.service, define(1, quota.LeaseOff, slots(3)))
+	b.service.Watch()
+	require.False(t, stays.Ending())
+	require.NoError(t, b.service.Starting())
+	b.forget()
+	b.store.anew = true
+	b.service.Watch()
+	require.True(t, stays.Ending())
+	require.ErrorIs(t, b.service.Starting(), ErrStarting)
+	b.store.anew = false
+	after := b.proxy(b.service, define(1, quota.LeaseOff, slots(3)))
+	b.clock.advance(second)
+	b.service.Watch()
+	require.False(t, after.Ending())
+	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte(`level=WARN msg="the quota store has no state: `)), log.String())
+	require.EqualError(t, b.service.Starting(), ErrStarting.Error()+"; on_unavailable decides for 3s")
+	b.clock.advance(3 * second)
+	require.NoError(t, b.service.Starting())
+
+	b.store.err = errors.New("silent")
+	b.service.Watch()
+	require.NoError(t, b.service.Starting(), "a store that does not answer has lost nothing")
+}
+
+// TestASlowLookIsNoLoss: what takes long is the way to the store.
+func TestASlowLookIsNoLoss(t *testing.T) {
+	b := newRig(t)
+	var log bytes.Buffer
+	b.service.o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	b.store.late = func() { b.clock.advance(second) }
+	b.service.Watch()
+	require.Empty(t, log.String())
+	b.clock.advance(second)
+	b.forget()
+	b.service.Watch()
+	require.Contains(t, log.String(), "level=WARN")
+}
+
+// TestOperateWhileTheStoreStarts: an operator reads and resets a key, and hears why nothing is held.
+func TestOperateWhileTheStoreStarts(t *testing.T) {
+	b := newRig(t)
+	d := define(1, quota.LeaseOff, fixed(5, minute), slots(0))
+	x := b.holder(1, d.Windows...)
+	x.Held = 2
+	x.state(0)
+	operate := func(o Operation) (Found, error) { return b.service.Operate(t.Context(), "d", d, [16]byte{}, o) }
+	f, err := operate(Operation{What: Inspect})
+	require.NoError(t, err)
+	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 2}}, f.Windows)
+	for _, what := range []What{Inspect, Hit} {
+		_, err = operate(Operation{What: what, Units: 1, Window: AllWindows})
+		require.ErrorIs(t, err, ErrStarting)
+		f, err = operate(Operation{What: what, Units: 4, Window: AllWindows})
+		require.NoError(t, err)
+		require.True(t, f.Denied && f.HeldBack)
+	}
+	f, err = operate(Operation{What: Reset})
+	require.NoError(t, err)
+	require.True(t, f.HadUsage)
+	b.clock.advance(StartingNs)
+	f, err = operate(Operation{What: Inspect, Units: 1})
+	require.NoError(t, err)
+	require.False(t, f.Denied)
+}

@@ -1,0 +1,77 @@
+// Package quotaservice is the quota service: it grants units of counters that hold over
+// all proxies, by the arithmetic of shared/limit on values in a store.
+package quotaservice
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Store keeps values of at most a few KiB under keys of 16 bytes, and changes
+// them by compare-and-swap only. Its clock is the one that decides: see Swap.
+type Store interface {
+	// Swap carries out many swaps in one go, in no order, and calls done for each
+	// exactly once, from any goroutine, before the context's deadline or soon
+	// after. It may return before that, and keeps nothing of swaps once it has
+	// returned. It never repeats a swap of which it does not know whether it was
+	// carried out.
+	Swap(ctx context.Context, swaps []Swap, done func(i int, r Result))
+	// Age says how long the store has had its state: of several servers, the one that has had
+	// it for the shortest time. What has none begins with its first Age, or Swap with an AgeNs.
+	// anew says that some server has another state than at the last call.
+	Age(ctx context.Context) (ns int64, anew bool, err error)
+	// Live notes that the process of a domain is alive, and returns how many of
+	// the domain have been noted within the last LiveFor.
+	Live(ctx context.Context, domain string, process uint64) (int, error)
+	// Secret returns what the store keeps under the name, after storing what
+	// fresh returns if it keeps nothing.
+	Secret(ctx context.Context, name string, fresh func() []byte) ([]byte, error)
+	Close() error
+}
+
+// LiveFor is how long a process counts as alive after it was noted.
+const LiveFor = 10 * time.Second
+
+// Swap replaces a value if it is what the caller expects, and if the store's
+// clock says that the caller's decision still holds.
+type Swap struct {
+	Key      [16]byte
+	Domain   string // whose key it is: a store may bound what each domain keeps
+	Old      []byte // nonce of the value that is expected; nil = none is there
+	New      []byte // the value; its first NonceBytes are its nonce. nil = only read
+	AtNs     int64  // when the caller decided, by the store's clock as far as it knows
+	SlackNs  int64  // how far the store's clock may be from AtNs
+	UntilNs  int64  // the store's clock must be before this instant
+	ExpireNs int64  // when the value may be forgotten, by the store's clock
+	AgeNs    int64  // for how long the store must have had its state, or the swap is Young; 0 = it need not
+}
+
+// NonceBytes is the size of the random number that a value begins with. Each
+// write has another, so equal nonces mean equal values.
+const NonceBytes = 8
+
+// Outcome is what became of a Swap.
+type Outcome uint8
+
+// ErrFull is the error of a Failed swap that was not carried out because the domain has
+// no room for more.
+var ErrFull = errors.New("the domain has no room for more in the memory store: its keys count more than their share")
+
+// The outcomes.
+const (
+	Swapped Outcome = iota
+	Differs         // another value is there, or none; or it was only read: Result.Value
+	Late            // the store's clock is too far from AtNs, or not before UntilNs; Result.Value is there
+	Young           // the store has not had its state for AgeNs, but for Result.AgeNs; Result.Value is there
+	Failed          // the store did not answer, or refused: whether it swapped is not known
+)
+
+// Result is what became of a Swap.
+type Result struct {
+	Outcome Outcome
+	Value   []byte // what is in the store, unless Swapped or Failed; nil = nothing
+	NowNs   int64  // the store's clock, unless Failed
+	AgeNs   int64  // of Young
+	Err     error  // of Failed
+}

@@ -1,0 +1,209 @@
+package quotaservice
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+func TestStreamsAreBounded(t *testing.T) {
+	b := newRig(t)
+	b.service.o.Allow = func(p Peer, domain string) error {
+		if domain == "d" {
+			return nil
+		}
+		return fmt.Errorf("%s may ask for d", p.Address)
+	}
+	open := func() *proxy {
+		st, err := b.service.Open(Peer{Address: "it"}, func() {})
+		require.NoError(t, err)
+		return &proxy{t: t, Stream: st}
+	}
+	for want, m := range map[string]quota.Asks{
+		`PermissionDenied domain "e": it may ask for d`:                                                                               {Domain: "e"},
+		"InvalidArgument the first message of a stream must name its domain":                                                          {},
+		"InvalidArgument read a message of 25 bytes: a key, a counter, or all windows of a definition or parts of an ask are missing": {Domain: "d", Definitions: []quota.Definition{{ID: 1}}},
+	} {
+		err := open().send(m)
+		require.Equal(t, want, fmt.Sprint(status.Code(err), " ", status.Convert(err).Message()))
+	}
+	p := open()
+	require.NoError(t, p.send(quota.Asks{Domain: "d"}))
+	require.NoError(t, p.send(quota.Asks{Domain: "d"}), "as a proxy may repeat it")
+	require.Equal(t, codes.InvalidArgument, status.Code(p.send(quota.Asks{Domain: "e"})))
+	require.Equal(t, codes.InvalidArgument, status.Code(p.Receive(make([]byte, quota.MaxMessageBytes+1))))
+}
+
+// TestDefinitionsAreBounded: the definition that was used least recently goes.
+func TestDefinitionsAreBounded(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service)
+	for id := range uint32(quota.MaxDefinitions) {
+		require.NoError(t, p.send(quota.Asks{Definitions: []quota.Definition{define(id, 0, fixed(10, minute))}}))
+	}
+	of := func(id uint32) quota.Result { return p.ask(quota.Part{Definition: id, Cost: 1}).Result }
+	require.Equal(t, quota.Granted, of(0))
+	require.NoError(t, p.send(quota.Asks{Definitions: []quota.Definition{define(5000, 0, fixed(10, minute))}}))
+	require.Equal(t, []quota.Result{quota.Granted, quota.Unknown, quota.Granted}, []quota.Result{of(0), of(1), of(5000)})
+	require.Len(t, p.definitions, quota.MaxDefinitions)
+}
+
+// TestRate: a stream that asks more often than one core serves is busy.
+func TestRate(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(1e9, minute)))
+	var m quota.Asks
+	for range 1000 {
+		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{want(1)}})
+	}
+	result := func() quota.Result { require.NoError(t, p.send(m)); return p.take()[0].Result }
+	for range burstAsks / len(m.Asks) {
+		require.Equal(t, quota.Granted, result())
+	}
+	require.Equal(t, quota.Busy, result())
+	b.clock.advance(second)
+	require.Equal(t, quota.Granted, result())
+}
+
+// slow is a store that answers when a test lets it.
+func (b *rig) slow() (answer func(n int)) {
+	var open []func()
+	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+		for i := range swaps {
+			one := swaps[i]
+			one.New = slices.Clone(one.New)
+			open = append(open, func() {
+				b.memory.Swap(context.Background(), []Swap{one}, func(_ int, r Result) { done(i, r) })
+			})
+		}
+		return true
+	}
+	return func(n int) {
+		for ; n > 0 && len(open) > 0; n-- {
+			next := open[0]
+			open = open[1:]
+			next()
+			b.pumped()
+		}
+	}
+}
+
+// pumped returns once what has landed is taken up, which another goroutine may be doing.
+func (b *rig) pumped() {
+	for busy := true; busy; {
+		b.service.pump()
+		b.service.mu.Lock()
+		b.service.landed.mu.Lock()
+		busy = b.service.pumping || len(b.service.landed.all) > 0
+		b.service.landed.mu.Unlock()
+		b.service.mu.Unlock()
+	}
+}
+
+// TestStreamsTakeTurns: a flood on one stream does not delay another's ask.
+func TestStreamsTakeTurns(t *testing.T) {
+	b := newRig(t)
+	d := define(1, quota.LeaseOff, fixed(10, minute))
+	flood, light := b.proxy(b.service, d), b.proxy(b.service, d)
+	b.inspect(light)
+	answer := b.slow()
+	for n := range uint32(6) {
+		var m quota.Asks
+		for i := range uint32(1000) {
+			m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{{Definition: 1, Key: quota.KeyOf(uint64(n), uint64(i+1)), Cost: 1}}})
+		}
+		require.NoError(t, flood.send(m))
+	}
+	require.NoError(t, light.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(1)}}}}))
+	b.service.mu.Lock()
+	require.Equal(t, maxSwaps, b.service.underWay, "no more wait at the store")
+	b.service.mu.Unlock()
+	answer(maxSwaps + 3*turn)
+	require.Len(t, light.take(), 1)
+}
+
+// TestClosedStream: what is granted to a stream that has gone goes back, whatever its group
+// waited for then: the last of that is a denial in shadow to be counted.
+func TestClosedStream(t *testing.T) {
+	tried := define(2, quota.LeaseOff, fixed(1, minute))
+	tried.CountDenied = true
+	ask := quota.Ask{Parts: []quota.Part{{Definition: 1, Cost: 1, Waiting: 1, Ahead: 20}, {Definition: 2, Cost: 2, Waiting: 2, Shadow: true}}}
+	for landed := range 5 {
+		b := newRig(t)
+		d := define(1, quota.LeaseAuto, fixed(1000, minute))
+		p, q := b.proxy(b.service, d, tried), b.proxy(b.service, d)
+		answer := b.slow()
+		require.NoError(t, p.send(quota.Asks{Asks: []quota.Ask{ask}}))
+		answer(landed)
+		if landed == 4 {
+			require.NotEmpty(t, p.take(), "it is answered")
+			return
+		}
+		require.Empty(t, p.take(), "after %d answers of the store", landed)
+		p.Close()
+		answer(20)
+		b.store.bend = nil
+		require.Zero(t, b.inspect(q).Used, "closed after %d answers of the store", landed)
+	}
+}
+
+// TestDrain: a service that stops answers what it has taken, and takes no more.
+func TestDrain(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)))
+	answer := b.slow()
+	require.NoError(t, p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(8)}}}}))
+	drained := make(chan struct{})
+	go func() {
+		b.service.Drain(t.Context())
+		close(drained)
+	}()
+	require.Eventually(t, func() bool {
+		b.service.mu.Lock()
+		defer b.service.mu.Unlock()
+		return b.service.draining
+	}, 5e9, 1e6)
+	require.Equal(t, codes.Unavailable, status.Code(p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(1)}}}})))
+	select {
+	case <-drained:
+		require.Fail(t, "an ask is open")
+	default:
+	}
+	for range 4 {
+		answer(1)
+	}
+	<-drained
+	require.Len(t, p.take(), 1)
+	_, err := b.service.Open(Peer{}, nil)
+	require.Equal(t, codes.Unavailable, status.Code(err))
+}
+
+// TestProxies: answers carry how many processes of the domain are alive.
+func TestProxies(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)))
+	q, err := b.service.Open(Peer{}, func() {})
+	require.NoError(t, err)
+	require.NoError(t, q.Receive((&quota.Asks{Domain: "d", Process: 2}).Append(nil)))
+	b.clock.advance(0)
+	require.EqualValues(t, 2, p.proxies())
+	q.Close()
+	b.clock.advance(11 * second)
+	b.service.Heartbeat()
+	require.EqualValues(t, 1, p.proxies())
+}
+
+func (p *proxy) proxies() uint32 {
+	require.NoError(p.t, p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(1)}}}}))
+	b, _ := p.Next()
+	var m quota.Answers
+	require.NoError(p.t, m.Decode(b))
+	return m.Proxies
+}

@@ -1,0 +1,76 @@
+package quotaservice
+
+import (
+	"encoding/hex"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+func example() *record {
+	windows := []limit.Window{
+		{Algorithm: limit.FixedWindow, PeriodNs: second, OffsetNs: 5 * ms, Jitter: 10, Limit: 9},
+		{Algorithm: limit.FixedWindowPerKey, PeriodNs: minute, Elastic: true, Limit: 9},
+		{Algorithm: limit.SlidingWindowLog, PeriodNs: minute, Limit: 9, Units: 9},
+		{Algorithm: limit.SlidingWindowCounter, PeriodNs: minute, Limit: 9},
+		{Algorithm: limit.TokenBucket, PeriodNs: minute, Limit: 9, Burst: 9},
+	}
+	r := &record{generation: 0x0102030405060708, State: quota.NewState(base, windows)}
+	r.Add(2, quota.Terms{})
+	r.Roll(base + second/2)
+	r.Add(1, quota.Terms{EndNs: base + second})
+	return r
+}
+
+// TestValues: what a release has written, the next must read.
+func TestValues(t *testing.T) {
+	const nonce, plain = "1817161514131211", "08070605040302010065b171d0a2971700ca7e8fd0a2971705018094ebdc03c096b1020a0001c0aaacfe88dae8cb170280b09dc2df010000030380fa" +
+		"e2cfe6dbe8cb170380b09dc2df01000000028080909f85dae8cb17028094ebdc03010480b09dc2df0100000003000580b09dc2df010000000909008090efdfcfdae8cb170080d4f4d0de0a"
+	for r, want := range map[*record]string{
+		example(): nonce + "01" + plain,
+		heldExample(): nonce + "02" + plain + "09000000000002" + "080706050403020101ac020502c0843d80c0fc82aa02" +
+			"0900000000000000020300000080c0fc82aa02",
+	} {
+		b := r.append(nil, 0x1112131415161718)
+		require.Equal(t, want, hex.EncodeToString(b))
+		got, err := parse(b)
+		require.NoError(t, err)
+		require.Equal(t, []any{r.generation, r.NowNs, r.Usages, r.Rows}, []any{got.generation, got.NowNs, got.Usages, got.Rows})
+		for i := range r.Windows {
+			require.True(t, same(r.Windows[i], got.Windows[i]))
+			require.Equal(t, r.Windows[i].Pays, got.Windows[i].Pays)
+			require.Equal(t, r.Stamp(i), got.Stamp(i))
+		}
+		for n := range b {
+			got, err := parse(b[:n])
+			require.ErrorIs(t, err, errDamage, "%d bytes", n)
+			require.Nil(t, got)
+		}
+		_, err = parse(append(b, 0))
+		require.ErrorIs(t, err, errDamage)
+		b[NonceBytes] = holding + 1
+		_, err = parse(b)
+		require.ErrorIs(t, err, errNewer)
+	}
+}
+
+func FuzzValue(f *testing.F) {
+	f.Add(example().append(nil, 1))
+	f.Add((&record{}).append(nil, 2))
+	f.Add(heldExample().append(nil, 1))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := parse(b)
+		if err != nil {
+			return
+		}
+		again, err := parse(r.append(nil, 3))
+		require.NoError(t, err)
+		require.Equal(t, r, again)
+		d := definition{Definition: quota.Definition{Windows: example().Windows, Lease: quota.LeaseAuto}}
+		o := operation{what: Hit, definition: &d, windows: d.Windows, part: quota.Part{Cost: 1, Waiting: 3, Ahead: 9}}
+		o.carryOut(r, base) // any value can be decided on
+	})
+}

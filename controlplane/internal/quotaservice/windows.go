@@ -1,0 +1,125 @@
+package quotaservice
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// errWindows is for the definition that would be one too many: no other's usage makes
+// room for it.
+var errWindows = errors.New("the key counts in 16 windows of other definitions: more are refused until one of them ends")
+
+// prepare brings the record to the time now and puts the operation's windows first.
+// Others stay behind them, with what they have counted, until they have ended. It returns
+// those of the operation, as they hold for its key.
+func (r *record) prepare(o *operation, now int64) (asked quota.State, err error) {
+	if r.NowNs > now+aheadNs { // now is the store's time, or the store refuses what is decided by it
+		r.SetBack(now)
+		r.generation = random()
+		o.rebased = true
+	}
+	r.Roll(now)
+	if o.what == Reset {
+		o.hadUsage = r.Rows.Held() > 0 || slices.ContainsFunc(r.Usages, func(u limit.Usage) bool { return !u.IsZero() })
+		r.State, r.generation = quota.State{NowNs: r.NowNs}, random()
+	}
+	if o.slots != nil {
+		if r.Rows == nil {
+			r.Rows = &quota.Rows{}
+		}
+		r.Rows.Starting = r.startsNs(now) > 0
+	}
+	if !slices.EqualFunc(r.Windows, o.Windows, func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }) {
+		if err := r.arrange(o); err != nil {
+			return asked, err
+		}
+	}
+	asked = r.Some(0, len(o.Windows))
+	asked.Windows = o.windows
+	keepLogs(&asked)
+	return asked, nil
+}
+
+// startsNs is how much longer than now the store is starting. By a clock that was set back it is not.
+func (r *record) startsNs(now int64) int64 {
+	if left := r.startNs - now; left <= StartingNs {
+		return max(left, 0)
+	}
+	return 0
+}
+
+// same reports whether the windows count as one. Buckets of other limits do not: each
+// is refilled by its own, so that nobody's limits fill another's bucket.
+func same(v, w limit.Window) bool {
+	return v.Same(w) && (v.Algorithm != limit.TokenBucket || v.Limit == w.Limit && v.Burst == w.Burst)
+}
+
+// arrange puts the operation's windows first. It leaves the record as it is if they are
+// too many.
+func (r *record) arrange(o *operation) error {
+	windows := slices.Clip(o.Windows)
+	for i, v := range r.Windows {
+		if !r.Usages[i].IsZero() && find(o.Windows, v) < 0 {
+			windows = append(windows, v)
+		}
+	}
+	if len(windows) > quota.MaxWindows {
+		return errWindows
+	}
+	s := quota.NewState(r.NowNs, windows)
+	s.Rows = r.Rows
+	for i, w := range windows {
+		bucket, stamp := w.Algorithm == limit.TokenBucket, int64(0)
+		if at := find(r.Windows, w); at >= 0 {
+			s.Usages[i], stamp = r.Usages[at], r.Stamp(at)
+		} else if bucket {
+			s.Usages[i], stamp = r.known(&w)
+		}
+		if bucket {
+			s.SetStamp(i, stamp)
+		}
+	}
+	r.State = s
+	return nil
+}
+
+// find returns the index of a window, -1 where it is not there.
+func find(windows []limit.Window, w limit.Window) int {
+	return slices.IndexFunc(windows, func(v limit.Window) bool { return same(v, w) })
+}
+
+// known returns what a new bucket begins with: the tokens of another of its period, and none
+// of its debt. How much one of another period lacks depends on its limits.
+func (r *record) known(w *limit.Window) (most limit.Usage, stamp int64) {
+	stamp = r.NowNs
+	for i, v := range r.Windows {
+		if u, of := r.Usages[i], r.Stamp(i); v.Algorithm == limit.TokenBucket && v.PeriodNs == w.PeriodNs && !u.IsZero() {
+			if u.Tokens.Hi < 0 {
+				u.Tokens = limit.Tokens{}
+			}
+			w.Roll(&u, of, of) // no more than w holds
+			if w.Count(&u, of) > w.Count(&most, stamp) {
+				most, stamp = u, of
+			}
+		}
+	}
+	return most, stamp
+}
+
+// keepLogs has no log forget units because the operation's definition remembers fewer.
+func keepLogs(s *quota.State) {
+	own := false
+	for i := range s.Windows {
+		n := len(s.Usages[i].Log)
+		if n <= int(s.Windows[i].Units) {
+			continue
+		}
+		if !own {
+			s.Windows, own = slices.Clone(s.Windows), true
+		}
+		s.Windows[i].Units = uint16(n)
+	}
+}
