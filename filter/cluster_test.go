@@ -79,9 +79,9 @@ func (p prompt) Send(message []byte) {
 	if err := asks.Decode(message); err != nil {
 		panic(err)
 	}
-	var answers quota.Answers
+	var answers quota.Grants
 	for _, ask := range asks.Asks {
-		answer := quota.Answer{ID: ask.ID, Result: quota.Granted}
+		answer := quota.AskResult{ID: ask.ID, Result: quota.Granted}
 		for _, part := range ask.Parts {
 			grant := quota.Grant{
 				Number: ask.ID, Units: part.Cost + p.ahead, Leased: p.ahead > 0, ValidNs: int64(10 * time.Second),
@@ -89,7 +89,7 @@ func (p prompt) Send(message []byte) {
 			}
 			answer.Grants = append(answer.Grants, grant)
 		}
-		answers.Answers = append(answers.Answers, answer)
+		answers.Results = append(answers.Results, answer)
 	}
 	p.in.Message(p.after, answers.Append(nil))
 }

@@ -13,7 +13,7 @@ func (m *Asks) Append(b []byte) []byte {
 }
 
 // Append appends the message's bytes to b.
-func (m *Answers) Append(b []byte) []byte {
+func (m *Grants) Append(b []byte) []byte {
 	c := coder{b: b}
 	m.fields(&c)
 	return c.b
@@ -31,7 +31,7 @@ func (m *Asks) Decode(b []byte) error {
 
 // Decode reads a message from its bytes. It uses the memory of the message that m
 // held before, and keeps nothing of b. Fields that it does not know are skipped.
-func (m *Answers) Decode(b []byte) error {
+func (m *Grants) Decode(b []byte) error {
 	c := reader(b)
 	for c.next() {
 		m.fields(&c)
@@ -110,16 +110,16 @@ func (p *Part) fields(c *coder) {
 	c.fixed64(14, &p.Worker)
 }
 
-func (m *Answers) fields(c *coder) {
-	for c.list(); item(c, 1, &m.Answers, maxItems, 0); {
-		for a := &m.Answers[c.index()]; c.next(); {
+func (m *Grants) fields(c *coder) {
+	for c.list(); item(c, 1, &m.Results, maxItems, 0); {
+		for a := &m.Results[c.index()]; c.next(); {
 			a.fields(c)
 		}
 	}
 	c.u32(2, &m.Proxies)
 }
 
-func (a *Answer) fields(c *coder) {
+func (a *AskResult) fields(c *coder) {
 	c.u32(1, &a.ID)
 	number(c, 2, &a.Result, 1<<8-1)
 	for c.list(); item(c, 3, &a.Grants, MaxGroup, 0); {
@@ -138,7 +138,7 @@ func (g *Grant) fields(c *coder) {
 	c.flag(7, &g.Leased)
 	c.flag(8, &g.Failed)
 	c.flag(9, &g.Held)
-	c.flag(10, &g.Stated)
+	c.flag(10, &g.Noted)
 	c.flag(11, &g.Starting)
 	for c.list(); item(c, 6, &g.Windows, MaxWindows, 0); {
 		for w := &g.Windows[c.index()]; c.next(); {

@@ -47,7 +47,7 @@ func TestDecodeRefuses(t *testing.T) {
 		require.ErrorIs(t, new(Asks).Decode(c.b), c.want, c.name)
 	}
 	require.ErrorIs(t, new(Asks).Decode(make([]byte, MaxMessageBytes+1)), errLong)
-	require.ErrorIs(t, new(Answers).Decode(make([]byte, MaxMessageBytes+1)), errLong)
+	require.ErrorIs(t, new(Grants).Decode(make([]byte, MaxMessageBytes+1)), errLong)
 }
 
 // TestDecodeSkips: a field of a later release changes nothing, wherever it is.
@@ -61,7 +61,7 @@ func TestDecodeSkips(t *testing.T) {
 // TestCodecAllocates: in a worker's steady state, neither way allocates.
 func TestCodecAllocates(t *testing.T) {
 	asks := Asks{Asks: []Ask{{ID: 1, Parts: []Part{{Cost: 1, Waiting: 3}, {Cost: 1}}}}, Returns: []Return{{Grant: 1, Units: 2}}}
-	answers := Answers{Proxies: 3, Answers: []Answer{{ID: 1, Result: Granted, Grants: []Grant{{Units: 3, Windows: make([]Standing, 2)}}}}}
+	answers := Grants{Proxies: 3, Results: []AskResult{{ID: 1, Result: Granted, Grants: []Grant{{Units: 3, Windows: make([]Standing, 2)}}}}}
 	var b []byte
 	for _, m := range []message{&asks, &answers} {
 		b = m.Append(b[:0])
@@ -94,11 +94,11 @@ func FuzzAsks(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { fuzz(t, b, &Asks{}, &Asks{}) })
 }
 
-func FuzzAnswers(f *testing.F) {
+func FuzzGrants(f *testing.F) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 20 {
-		m := random[Answers](r)
+		m := random[Grants](r)
 		f.Add(m.Append(nil))
 	}
-	f.Fuzz(func(t *testing.T, b []byte) { fuzz(t, b, &Answers{}, &Answers{}) })
+	f.Fuzz(func(t *testing.T, b []byte) { fuzz(t, b, &Grants{}, &Grants{}) })
 }

@@ -27,7 +27,7 @@ func published(t *testing.T) protoreflect.FileDescriptor {
 	return files[0]
 }
 
-// message is what the tests need of Asks and Answers.
+// message is what the tests need of Asks and Grants.
 type message interface {
 	Append(b []byte) []byte
 	Decode(b []byte) error
@@ -39,11 +39,11 @@ func TestAsPublished(t *testing.T) {
 	file := published(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	var ofAsks Asks // what it held before does not show in the next
-	var ofAnswers Answers
+	var ofGrants Grants
 	for range 300 {
-		asks, answers := random[Asks](r), random[Answers](r)
+		asks, grants := random[Asks](r), random[Grants](r)
 		samePublished(t, file.Messages().ByName("Asks"), &asks, &ofAsks)
-		samePublished(t, file.Messages().ByName("Answers"), &answers, &ofAnswers)
+		samePublished(t, file.Messages().ByName("Grants"), &grants, &ofGrants)
 	}
 }
 

@@ -65,8 +65,8 @@ type Definition struct {
 	ID      uint32
 	Counter [16]byte // the counter's stable identity
 	// Windows are in the order of limit.Window.Compare; Stamp, FillNs and Pays do not travel.
-	// With a limit.Concurrency the units are held until their answers are known: parts state
-	// levels, and nothing is leased.
+	// With a limit.Concurrency the units are held until their answers are known: parts report
+	// what is held, and nothing is leased.
 	Windows []limit.Window
 	// Lease is the most units that may be granted ahead of need to one proxy:
 	// LeaseOff, LeaseAuto or a number.
@@ -100,7 +100,7 @@ type Part struct {
 	Spent   uint32
 	Inspect bool // grant nothing, only say how the key stands
 	Shadow  bool // the other parts are granted also where this one is not
-	Level        // of a definition that holds: what the worker holds and has charged
+	Report       // of a definition that holds: what the worker holds and has charged
 }
 
 // Return gives back units of a grant. It is sent once, on the stream that got
@@ -110,9 +110,9 @@ type Return struct {
 	Units uint32
 }
 
-// Answers is a message from the service to a worker.
-type Answers struct {
-	Answers []Answer
+// Grants is a message from the service to a worker.
+type Grants struct {
+	Results []AskResult
 	Proxies uint32 // live proxies of the domain, 0 = not known
 }
 
@@ -128,8 +128,8 @@ const (
 	Busy               // the service takes no more asks of this stream now
 )
 
-// Answer is the answer to an ask.
-type Answer struct {
+// AskResult is the answer to an ask.
+type AskResult struct {
 	ID     uint32
 	Result Result
 	Grants []Grant // one for each part, where Result is Granted, Denied or Unavailable
@@ -146,9 +146,9 @@ type Grant struct {
 	Failed  bool  // the key could not be decided: the store did not answer, or it counts in 16 other windows
 	WaitNs  int64 // where Denied: until the cost passes if nobody else asks; limit.Never
 	Held    bool  // where Denied: only what is held leaves no room
-	Stated  bool  // the part's Level is noted; of a service that knows levels
-	// Starting is why a part has Failed whose level is noted: the store has no state yet, for WaitNs
-	// more, in which workers state what they hold.
+	Noted   bool  // the part's Report is noted
+	// Starting is why a part has Failed whose Report is noted: the store has no state yet, for WaitNs
+	// more, in which workers report what they hold.
 	Starting bool
 	Windows  []Standing
 }
@@ -160,7 +160,7 @@ type Standing struct {
 }
 
 // Clone returns a copy that shares no memory.
-func (a *Answer) Clone() *Answer {
+func (a *AskResult) Clone() *AskResult {
 	c := *a
 	c.Grants = slices.Clone(a.Grants)
 	for i := range c.Grants {

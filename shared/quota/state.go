@@ -10,7 +10,7 @@ type State struct {
 	// Stamps, by window, are for buckets: what one has counted may be spent at any
 	// time until its stamp, so its usage is as of then. nil = no window is a bucket.
 	Stamps []int64
-	Rows   *Rows // nil = the key holds nothing
+	Rows   *Holders // nil = the key holds nothing
 }
 
 // NewState returns a key that has counted nothing.
@@ -104,8 +104,8 @@ func (s *State) Stamp(i int) int64 {
 }
 
 // Add counts units in all windows, whatever is left. It returns what Refund needs.
-func (s *State) Add(units uint32, t Terms) Charge {
-	c := Charge{AtNs: s.NowNs, StampNs: max(s.NowNs, t.EndNs)}
+func (s *State) Add(units uint32, t Terms) Counted {
+	c := Counted{AtNs: s.NowNs, StampNs: max(s.NowNs, t.EndNs)}
 	for i := range s.Windows {
 		w, u := &s.Windows[i], &s.Usages[i]
 		if !stamped(w) {
@@ -155,8 +155,8 @@ func (s *State) owed(i int) *limit.Usage {
 // saturated is where a count ends.
 const saturated = 1<<32 - 1
 
-// Charge says how units were counted.
-type Charge struct {
+// Counted says how units were counted.
+type Counted struct {
 	AtNs, StampNs int64
 	// Ends are, by window, the end of a key's own window, or the stamp of a log or
 	// bucket that is later than StampNs; nil = there are none.
@@ -164,7 +164,7 @@ type Charge struct {
 	Opened uint16 // windows that the units opened, a bit each
 }
 
-func (c *Charge) ended(i, windows int, end int64, opened bool) {
+func (c *Counted) ended(i, windows int, end int64, opened bool) {
 	if c.Ends == nil {
 		c.Ends = make([]int64, windows)
 	}
@@ -179,7 +179,7 @@ func (c *Charge) ended(i, windows int, end int64, opened bool) {
 // opened need not have been: see limit.Window.Refund. It reports whether all windows
 // have let go of the units. s must have been rolled, and must have held the same
 // windows ever since the charge.
-func (s *State) Refund(c *Charge, units uint32, undo bool) bool {
+func (s *State) Refund(c *Counted, units uint32, undo bool) bool {
 	ok := true
 	for i := range s.Windows {
 		w, u := &s.Windows[i], &s.Usages[i]

@@ -134,11 +134,11 @@ func (s server) greedy(t *testing.T, algorithm limit.Algorithm) (each func() tim
 				return
 			}
 			var b []byte
-			var m quota.Answers
+			var m quota.Grants
 			if stream.RecvMsg(&b) != nil || m.Decode(b) != nil {
 				return
 			}
-			n += len(m.Answers)
+			n += len(m.Results)
 		}
 	}()
 	return func() time.Duration {

@@ -87,25 +87,25 @@ func TestQuotaBesideXDS(t *testing.T) {
 	require.Less(t, mean(400), max(20*first, 5*time.Millisecond), "bounded, each takes 10 ms")
 }
 
-func exchange(conn *grpc.ClientConn, message []byte) (quota.Answer, error) {
+func exchange(conn *grpc.ClientConn, message []byte) (quota.AskResult, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, leaseMethod)
 	if err != nil {
-		return quota.Answer{}, err
+		return quota.AskResult{}, err
 	}
 	if err := stream.SendMsg(message); err != nil && !errors.Is(err, io.EOF) { // at io.EOF RecvMsg returns why
-		return quota.Answer{}, err
+		return quota.AskResult{}, err
 	}
 	var b []byte
 	if err := stream.RecvMsg(&b); err != nil {
-		return quota.Answer{}, err
+		return quota.AskResult{}, err
 	}
-	var m quota.Answers
+	var m quota.Grants
 	if err := m.Decode(b); err != nil {
-		return quota.Answer{}, err
+		return quota.AskResult{}, err
 	}
-	return m.Answers[0], nil
+	return m.Results[0], nil
 }
 
 // TestQuotaDrains: a serve that stops tells the streams, and does not wait for them to

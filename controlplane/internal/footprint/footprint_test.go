@@ -176,9 +176,9 @@ func (s *service) dial(_ sim.Call, in *sim.Inbox) (sim.Peer, error) {
 func (p *peer) Send(message []byte) {
 	require.NoError(p.of.t, p.Receive(message))
 	for answer := p.Next(); answer != nil; answer = p.Next() {
-		var m quota.Answers
+		var m quota.Grants
 		require.NoError(p.of.t, m.Decode(answer))
-		p.of.stated += len(m.Answers)
+		p.of.stated += len(m.Results)
 		p.in.Message(time.Millisecond, answer)
 	}
 }

@@ -57,7 +57,7 @@ type owner interface{ finished(o *operation) }
 
 // charge says what a grant has counted where.
 type charge struct {
-	quota.Charge
+	quota.Counted
 	generation uint64
 }
 
@@ -192,7 +192,7 @@ func countStated(s *quota.State, units uint32) {
 // made anew since, they are gone already.
 func (o *operation) giveBack(r *record, s *quota.State) (changed bool) {
 	if o.slots != nil {
-		if o.stated = s.Rows.Unsay(&o.part.Level, o.n); o.stated {
+		if o.stated = s.Rows.Unsay(&o.part.Report, o.n); o.stated {
 			o.units = o.n
 		}
 		return o.stated
@@ -200,7 +200,7 @@ func (o *operation) giveBack(r *record, s *quota.State) (changed bool) {
 	if r.generation != o.charge.generation {
 		return false
 	}
-	if s.Refund(&o.charge.Charge, o.n, o.what == undo) {
+	if s.Refund(&o.charge.Counted, o.n, o.what == undo) {
 		o.units = o.n
 	}
 	return true

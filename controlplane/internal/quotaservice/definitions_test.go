@@ -101,7 +101,7 @@ func TestOthersWindowsGoOn(t *testing.T) {
 		mine := [2]*proxy{alone.asking(w), beside.asking(w)}
 		for step := range 400 {
 			other.ask(want(1))
-			var got [2]quota.Answer
+			var got [2]quota.AskResult
 			for i, p := range mine {
 				got[i] = p.ask(want(2))
 				if step%7 == 0 && got[i].Grants[0].Number > 0 {

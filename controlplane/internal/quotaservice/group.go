@@ -38,7 +38,7 @@ func (g *group) conclude() quota.Result {
 	result := quota.Granted
 	for i := range g.operations {
 		switch o := &g.operations[i]; {
-		case errors.Is(o.err, quota.ErrRows) && !o.part.Shadow:
+		case errors.Is(o.err, quota.ErrHolders) && !o.part.Shadow:
 			return quota.Busy
 		case o.err != nil && !o.part.Shadow || g.stream.closed:
 			return quota.Unavailable
@@ -95,7 +95,7 @@ func (g *group) answer() {
 		s.settle()
 		return
 	}
-	a := quota.Answer{ID: g.id, Result: g.result}
+	a := quota.AskResult{ID: g.id, Result: g.result}
 	if g.result != quota.Granted {
 		g.look()
 	}
@@ -128,11 +128,11 @@ func (g *group) grant(i int) quota.Grant {
 	if o.err != nil && o.what == Hit { // Denied is for proxies that do not know Failed
 		p := quota.Grant{Failed: true, Denied: true, WaitNs: second}
 		if errors.Is(o.err, ErrStarting) {
-			p.Starting, p.Stated, p.WaitNs = true, true, o.waitNs
+			p.Starting, p.Noted, p.WaitNs = true, true, o.waitNs
 		}
 		return p
 	}
-	p := quota.Grant{Denied: o.denied || o.what == count, WaitNs: o.waitNs, Held: o.heldBack, Stated: o.stated && o.err == nil, Windows: o.standings}
+	p := quota.Grant{Denied: o.denied || o.what == count, WaitNs: o.waitNs, Held: o.heldBack, Noted: o.stated && o.err == nil, Windows: o.standings}
 	if g.result == quota.Granted && o.units > 0 {
 		p.Units, p.ValidNs, p.Leased = o.units, o.validNs, o.leased
 		if o.slots == nil {

@@ -52,16 +52,16 @@ func (b *rig) holder(worker uint64, windows ...limit.Window) *holder {
 func (h *holder) state(units uint32, others ...quota.Part) quota.Grant {
 	h.number++
 	p := want(units)
-	p.Level = h.State(h.worker, h.number, 0)
+	p.Report = h.Report(h.worker, h.number, 0)
 	a := h.ask(append([]quota.Part{p}, others...)...)
 	if len(a.Grants) == 0 {
 		return quota.Grant{Failed: true}
 	}
 	g := a.Grants[0]
-	if !g.Stated {
+	if !g.Noted {
 		return g
 	}
-	if h.Answered(h.number, g.Units) {
+	if h.Noted(h.number, g.Units) {
 		h.Held += g.Units
 	}
 	return g
@@ -80,7 +80,7 @@ func TestHeldCountsAgainstEachLimit(t *testing.T) {
 	x, y := b.holder(1, fixed(5, minute), slots(0)), b.holder(2, fixed(5, minute), slots(0))
 	require.EqualValues(t, 3, x.state(3).Units)
 	g := y.state(3)
-	require.True(t, g.Denied && g.Held && g.Stated, "5 do not have room for 6")
+	require.True(t, g.Denied && g.Held && g.Noted, "5 do not have room for 6")
 	require.EqualValues(t, second, g.WaitNs)
 	require.EqualValues(t, 2, y.state(2).Units)
 	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 5}}, y.state(1).Windows)
@@ -133,7 +133,7 @@ func TestADeniedPartHoldsNothing(t *testing.T) {
 	x := b.holder(1, slots(2))
 	require.NoError(t, x.send(quota.Asks{Definitions: []quota.Definition{define(2, quota.LeaseOff, fixed(0, minute))}}))
 	g := x.state(2, quota.Part{Definition: 2, Cost: 1})
-	require.True(t, !g.Denied && g.Stated)
+	require.True(t, !g.Denied && g.Noted)
 	require.Zero(t, g.Units)
 	require.False(t, x.Due())
 	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
@@ -143,7 +143,7 @@ func TestADeniedPartHoldsNothing(t *testing.T) {
 		done(0, Result{Outcome: Failed, Err: errContended})
 		return true
 	}
-	require.False(t, x.state(2, quota.Part{Definition: 2, Cost: 1}).Stated)
+	require.False(t, x.state(2, quota.Part{Definition: 2, Cost: 1}).Noted)
 	b.store.bend = nil
 	require.EqualValues(t, 2, x.state(2).Units)
 }
@@ -154,9 +154,9 @@ func TestADeniedPairOfAKey(t *testing.T) {
 	b := old(t)
 	x := b.holder(1, slots(2))
 	first, second := want(2), want(1)
-	first.Level, second.Level = x.State(1, 1, 0), x.State(1, 2, 2)
+	first.Report, second.Report = x.Report(1, 1, 0), x.Report(1, 2, 2)
 	require.Equal(t, quota.Denied, x.ask(first, second).Result)
-	require.True(t, x.Answered(2, 0))
+	require.True(t, x.Noted(2, 0))
 	require.True(t, x.Due())
 	require.Zero(t, b.service.count.lost.Load())
 	x.number = 2
@@ -178,17 +178,17 @@ func TestLeasesBesideWhatIsHeld(t *testing.T) {
 // TestTooManyWorkers: on_contention decides.
 func TestTooManyWorkers(t *testing.T) {
 	b := old(t)
-	for i := range uint64(quota.MaxRows) {
+	for i := range uint64(quota.MaxHolders) {
 		require.EqualValues(t, 1, b.holder(i+1, slots(1000)).state(1).Units)
 	}
 	for _, k := range b.service.keys.byID {
-		require.Greater(t, k.size(), quota.MaxRows*rowBytes, "the cache is bounded in bytes")
+		require.Greater(t, k.size(), quota.MaxHolders*rowBytes, "the cache is bounded in bytes")
 	}
 	last := b.holder(1000, slots(1000))
 	part := want(1)
 	part.Number = 1
 	require.Equal(t, quota.Busy, last.ask(part).Result)
-	require.EqualValues(t, 1, b.holder(7, slots(1000)).Account.State(7, 1, 0).Number)
+	require.EqualValues(t, 1, b.holder(7, slots(1000)).Account.Report(7, 1, 0).Number)
 }
 
 // TestOperateOnWhatIsHeld: an operator sees used and held apart.
@@ -217,7 +217,7 @@ func TestOperateOnWhatIsHeld(t *testing.T) {
 func heldExample() *record {
 	r := example()
 	r.Windows[0].Pays = 9
-	r.Rows = &quota.Rows{Rows: []quota.Row{
+	r.Rows = &quota.Holders{List: []quota.Holder{
 		{Worker: 0x0102030405060708, Since: 1, Number: 300, Charged: 5, Held: 2, SaidNs: r.NowNs - ms, HoldNs: hold},
 		{Worker: 9, Since: 2, Number: 3, SaidNs: r.NowNs, HoldNs: hold},
 	}}

@@ -79,7 +79,7 @@ func numbers(name string, v reflect.Value) (all []numeral) {
 func hostileMessage(windows []limit.Window) *quota.Asks {
 	d := define(1, quota.LeaseOff, append([]limit.Window(nil), windows...)...)
 	p := quota.Part{Definition: 1, Cost: 1, Waiting: 1, Ahead: 1}
-	p.Level = quota.Level{Worker: 666, Held: 4, Since: 1, Number: 1}
+	p.Report = quota.Report{Worker: 666, Held: 4, Since: 1, Number: 1}
 	return &quota.Asks{
 		Domain: "d", Process: 666, Definitions: []quota.Definition{d}, Asks: []quota.Ask{{ID: 1, Parts: []quota.Part{p}}},
 		Returns: []quota.Return{{Grant: 1, Units: 1}},
@@ -125,7 +125,7 @@ func (b *rig) meets(windows []limit.Window) (m met) {
 		h.number++
 		p := want(1)
 		if windows[len(windows)-1].Algorithm == limit.Concurrency {
-			p.Level = h.State(h.worker, h.number, 0)
+			p.Report = h.Report(h.worker, h.number, 0)
 		}
 		a := h.ask(p)
 		word, wait := results[a.Result], int64(second)
@@ -212,7 +212,7 @@ func TestManyHostileMessages(t *testing.T) {
 	shortest := []limit.Window{fixed(math.MaxUint32, limit.MinPeriodNs), slots(0)}
 	held := func(worker uint64) *quota.Asks {
 		m := hostileMessage(concurrent)
-		m.Asks[0].Parts[0].Level = quota.Level{Worker: worker, Since: 1, Number: 1}
+		m.Asks[0].Parts[0].Report = quota.Report{Worker: worker, Since: 1, Number: 1}
 		return m
 	}
 	for _, c := range []struct {
@@ -224,7 +224,7 @@ func TestManyHostileMessages(t *testing.T) {
 		{"charges of a thousand workers", settled, func(b *rig) {
 			for worker := range uint64(1000) {
 				m := hostileMessage(settled)
-				m.Asks[0].Parts[0].Level = quota.Level{Worker: 1000 + worker, Charged: math.MaxUint64, Since: 1, Number: 1}
+				m.Asks[0].Parts[0].Report = quota.Report{Worker: 1000 + worker, Charged: math.MaxUint64, Since: 1, Number: 1}
 				b.attack(m)
 			}
 		}, "denied, free after 366.0 days"},
@@ -255,7 +255,7 @@ func TestManyHostileMessages(t *testing.T) {
 		}, "denied, free after 0 s"},
 		{"256 workers", concurrent, func(b *rig) {
 			var all []*quota.Asks
-			for worker := range uint64(quota.MaxRows) {
+			for worker := range uint64(quota.MaxHolders) {
 				all = append(all, held(1000+worker))
 			}
 			b.attack(all...)

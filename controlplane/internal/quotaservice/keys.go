@@ -64,7 +64,7 @@ func (k *key) size() int {
 			n += 2*windowBytes + 8*cap(k.record.Usages[i].Log)
 		}
 		if k.record.Rows != nil {
-			n += rowBytes * cap(k.record.Rows.Rows)
+			n += rowBytes * cap(k.record.Rows.List)
 		}
 	}
 	return n

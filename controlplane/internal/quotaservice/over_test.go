@@ -231,7 +231,7 @@ func (f *fleet) run(steps int) {
 	}
 }
 
-func (f *fleet) use(definition int, p *proxy, a quota.Answer, sent int64) {
+func (f *fleet) use(definition int, p *proxy, a quota.AskResult, sent int64) {
 	most := quota.MostWaitNs(f.definitions[definition].Windows)
 	for _, g := range a.Grants {
 		require.True(f.t, g.WaitNs <= most || g.WaitNs == limit.Never, "a wait of %d", g.WaitNs)

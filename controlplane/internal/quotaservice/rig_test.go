@@ -121,22 +121,22 @@ func (b *rig) proxy(s *Service, definitions ...quota.Definition) *proxy {
 func (p *proxy) send(m quota.Asks) error { return p.Receive(m.Append(nil)) }
 
 // take reads the answers that have come.
-func (p *proxy) take() []quota.Answer {
-	var all []quota.Answer
+func (p *proxy) take() []quota.AskResult {
+	var all []quota.AskResult
 	for {
 		b, ok := p.Next()
 		if !ok {
 			return all
 		}
 		require.LessOrEqual(p.t, len(b), quota.MaxMessageBytes)
-		var m quota.Answers
+		var m quota.Grants
 		require.NoError(p.t, m.Decode(b))
-		all = append(all, m.Answers...)
+		all = append(all, m.Results...)
 	}
 }
 
 // ask asks for parts and returns the answer.
-func (p *proxy) ask(parts ...quota.Part) quota.Answer {
+func (p *proxy) ask(parts ...quota.Part) quota.AskResult {
 	p.t.Helper()
 	p.ids++
 	require.NoError(p.t, p.send(quota.Asks{Asks: []quota.Ask{{ID: p.ids, Parts: parts}}}))

@@ -69,7 +69,7 @@ func dial(t testing.TB, address string, d ...quota.Definition) *worker {
 
 func (w *worker) send(m quota.Asks) error { return w.stream.SendMsg(message(m.Append(nil))) }
 
-func (w *worker) receive(m *quota.Answers) error {
+func (w *worker) receive(m *quota.Grants) error {
 	var text message
 	if err := w.stream.RecvMsg(&text); err != nil {
 		return err
@@ -136,7 +136,7 @@ func TestServerNeverOver(t *testing.T) {
 func spend(t *testing.T, address string, d quota.Definition, r *rand.Rand) (spent [3]uint32) {
 	w := dial(t, address, d)
 	defer func() { w.end() }()
-	var m quota.Answers
+	var m quota.Grants
 	for range 40 {
 		if r.IntN(10) == 0 { // breaks off with an answer under way
 			_ = w.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{{Definition: 1, Cost: 1, Waiting: 2}}}}})
@@ -155,9 +155,9 @@ func spend(t *testing.T, address string, d quota.Definition, r *rand.Rand) (spen
 		}
 		require.NoError(t, w.send(asks))
 		var back quota.Asks
-		for n := 0; n < len(asks.Asks); n += len(m.Answers) {
+		for n := 0; n < len(asks.Asks); n += len(m.Results) {
 			require.NoError(t, w.receive(&m))
-			for _, a := range m.Answers {
+			for _, a := range m.Results {
 				for i, g := range a.Grants {
 					keep := g.Units - r.Uint32N(1+g.Units/2)
 					spent[asks.Asks[a.ID].Parts[i].Key[0]] += keep
@@ -178,7 +178,7 @@ func TestStreamsEnd(t *testing.T) {
 	s := newService(t, NewMemory(SteadyClock()))
 	w := dial(t, startServer(t, s, 50*time.Millisecond), define(1, quota.LeaseAuto, fixed(10, minute)))
 	defer w.end()
-	var m quota.Answers
+	var m quota.Grants
 	require.EqualError(t, w.receive(&m), "EOF")
 
 	w = dial(t, startServer(t, s, time.Minute))
@@ -203,7 +203,7 @@ func BenchmarkServer(b *testing.B) {
 		all.Go(func() {
 			w := dial(b, address, define(1, quota.LeaseAuto, fixed(1e9, minute)))
 			defer w.end()
-			var m quota.Answers
+			var m quota.Grants
 			var asks quota.Asks
 			for n := range per {
 				asks.Asks = asks.Asks[:0]
@@ -214,7 +214,7 @@ func BenchmarkServer(b *testing.B) {
 				if err := w.send(asks); err != nil {
 					panic(err)
 				}
-				for got := 0; got < batch; got += len(m.Answers) {
+				for got := 0; got < batch; got += len(m.Results) {
 					if err := w.receive(&m); err != nil {
 						panic(err)
 					}

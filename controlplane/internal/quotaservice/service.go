@@ -78,7 +78,7 @@ type Service struct {
 	open     share // of streams
 	unsent   share
 	kept     share
-	said     quota.Answers // memory for one answer
+	said     quota.Grants  // memory for one answer
 	grants   []quota.Grant // memory for its grants
 	turns    []*Stream     // have groups that wait
 	underWay int           // swaps

@@ -16,11 +16,11 @@ import (
 func TestAsk(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)))
-	require.Equal(t, quota.Answer{ID: 1, Result: quota.Granted, Grants: []quota.Grant{{
+	require.Equal(t, quota.AskResult{ID: 1, Result: quota.Granted, Grants: []quota.Grant{{
 		Number: 1, Units: 4, Leased: true, ValidNs: 9995 * ms, Windows: []quota.Standing{{Used: 4, ResetNs: minute}},
 	}}}, p.ask(want(4)))
 	b.clock.advance(second)
-	require.Equal(t, quota.Answer{ID: 2, Result: quota.Denied, Grants: []quota.Grant{{
+	require.Equal(t, quota.AskResult{ID: 2, Result: quota.Denied, Grants: []quota.Grant{{
 		Denied: true, WaitNs: 59 * second, Windows: []quota.Standing{{Used: 4, ResetNs: 59 * second}},
 	}}}, p.ask(want(7)))
 	require.EqualValues(t, 6, p.ask(quota.Part{Definition: 1, Cost: 1, Waiting: 9}).Grants[0].Units, "what a denial left")

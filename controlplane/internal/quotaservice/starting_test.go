@@ -25,7 +25,7 @@ func TestAStoreThatForgot(t *testing.T) {
 	x.state(2)
 	b.forget()
 	g := y.state(1)
-	require.True(t, g.Failed && g.Starting && g.Stated)
+	require.True(t, g.Failed && g.Starting && g.Noted)
 	require.EqualValues(t, StartingNs, g.WaitNs)
 	b.clock.advance(StartingNs - 1)
 	x.state(0)
@@ -110,7 +110,7 @@ func TestWhatHoldsNothingStartsAtOnce(t *testing.T) {
 	require.NoError(t, x.send(quota.Asks{Definitions: leases}))
 	require.Equal(t, quota.Granted, x.ask(quota.Part{Definition: 2, Cost: 1, Waiting: 1}).Result)
 	p := want(1)
-	p.Level = x.State(1, 1, 0)
+	p.Report = x.Report(1, 1, 0)
 	beside := quota.Part{Definition: 2, Cost: 1, Waiting: 1}
 	a := x.ask(p, beside)
 	require.Equal(t, quota.Unavailable, a.Result)
@@ -118,9 +118,9 @@ func TestWhatHoldsNothingStartsAtOnce(t *testing.T) {
 	require.False(t, a.Grants[1].Failed || a.Grants[1].Denied)
 	require.EqualValues(t, 1, a.Grants[1].Windows[0].Used, "what it got beside is taken back")
 	beside.Cost = 5
-	p.Level = x.State(1, 2, 0)
+	p.Report = x.Report(1, 2, 0)
 	require.True(t, x.ask(p, beside).Grants[1].Denied)
-	p.Level, p.Shadow = x.State(1, 3, 0), true
+	p.Report, p.Shadow = x.Report(1, 3, 0), true
 	beside.Cost = 1
 	a = x.ask(p, beside)
 	require.Equal(t, quota.Granted, a.Result, "a part in shadow that waits keeps no other up")

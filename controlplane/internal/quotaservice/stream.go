@@ -311,14 +311,14 @@ func (s *Service) finished(o *operation) {
 var errUnread = errors.New("too many answers wait, and the stream does not read them")
 
 // say lets an answer wait for the stream to read it.
-func (st *Stream) say(a *quota.Answer) {
+func (st *Stream) say(a *quota.AskResult) {
 	s := st.service
 	last := len(st.answers) - 1
 	if last < 0 || len(st.answers[last]) >= enoughAnswers {
 		st.answers = append(st.answers, make([]byte, 0, 512))
 		last++
 	}
-	s.said.Answers = append(s.said.Answers[:0], *a)
+	s.said.Results = append(s.said.Results[:0], *a)
 	b := s.said.Append(st.answers[last])
 	s.unsent.take(&st.unsent, len(b)-len(st.answers[last]))
 	st.answers[last] = b
@@ -343,7 +343,7 @@ func (st *Stream) Next() (message []byte, ok bool) {
 	message = st.answers[0]
 	st.answers = slices.Delete(st.answers, 0, 1)
 	st.sending = len(message)
-	m := quota.Answers{Proxies: st.domain.proxies}
+	m := quota.Grants{Proxies: st.domain.proxies}
 	return m.Append(message), true
 }
 

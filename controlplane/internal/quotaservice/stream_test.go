@@ -203,7 +203,7 @@ func TestProxies(t *testing.T) {
 func (p *proxy) proxies() uint32 {
 	require.NoError(p.t, p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(1)}}}}))
 	b, _ := p.Next()
-	var m quota.Answers
+	var m quota.Grants
 	require.NoError(p.t, m.Decode(b))
 	return m.Proxies
 }

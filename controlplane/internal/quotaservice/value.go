@@ -242,19 +242,19 @@ func (c *coder) log(u *limit.Usage) {
 // rows goes over what only a value with rows has.
 func (c *coder) rows(r *record) {
 	if c.reads {
-		r.Rows = &quota.Rows{}
+		r.Rows = &quota.Holders{}
 	}
 	for i := range r.Windows {
 		number(c, &r.Windows[i].Pays, maxUnits)
 	}
-	quiet, n := int64(0), len(r.Rows.Rows) // how long releases before have waited for a store to start
+	quiet, n := int64(0), len(r.Rows.List) // how long releases before have waited for a store to start
 	number(c, &quiet, uint64(maxInstant-r.NowNs))
-	number(c, &n, quota.MaxRows)
+	number(c, &n, quota.MaxHolders)
 	for i := 0; i < n && c.err == nil; i++ {
 		if c.reads {
-			r.Rows.Rows = append(r.Rows.Rows, quota.Row{SaidNs: r.NowNs})
+			r.Rows.List = append(r.Rows.List, quota.Holder{SaidNs: r.NowNs})
 		}
-		row := &r.Rows.Rows[i]
+		row := &r.Rows.List[i]
 		age := r.NowNs - row.SaidNs
 		fixed64(c, &row.Worker)
 		number(c, &row.Since, any64)

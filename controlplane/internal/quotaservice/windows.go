@@ -28,7 +28,7 @@ func (r *record) prepare(o *operation, now int64) (asked quota.State, err error)
 	}
 	if o.slots != nil {
 		if r.Rows == nil {
-			r.Rows = &quota.Rows{}
+			r.Rows = &quota.Holders{}
 		}
 		r.Rows.Starting = r.startsNs(now) > 0
 	}

@@ -188,7 +188,7 @@ func TestSilenceForWhichNobodyHasWaited(t *testing.T) {
 func TestWhatANewerServiceSaysIsNotAGrant(t *testing.T) {
 	w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"deny"}`)
 	first := w.request("a")
-	m := quota.Answers{Answers: []quota.Answer{{
+	m := quota.Grants{Results: []quota.AskResult{{
 		ID: w.lastID, Result: quota.Busy + 1,
 		Grants: []quota.Grant{{Number: 1, Units: 50, ValidNs: second, Windows: []quota.Standing{{}}}},
 	}}}
@@ -210,7 +210,7 @@ func TestALateAnswerCounts(t *testing.T) {
 	require.Len(t, late.Answers, 1)
 	answer := late.Answers[0]
 	late.Answers = nil
-	said := quota.Answers{Proxies: 2}
+	said := quota.Grants{Proxies: 2}
 	require.NoError(t, w.client.Receive(said.Append(nil), w.proxy.Clock))
 	w.proxy.Clock += 60 * ms
 	w.tick()

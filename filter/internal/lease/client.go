@@ -76,7 +76,7 @@ type Client struct {
 	resuming bool      // some of them are being decided: nothing is sent
 
 	asks    quota.Asks
-	answers quota.Answers
+	answers quota.Grants
 	message []byte
 	key     []byte
 }

@@ -25,7 +25,7 @@ func TestStatedTimesAreBounded(t *testing.T) {
 			w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],`+rule+`}`)
 			w.request("a")
 			windows := []quota.Standing{{Used: 10, ResetNs: stated}, {Used: 10, ResetNs: stated}}
-			m := quota.Answers{Proxies: math.MaxUint32, Answers: []quota.Answer{{
+			m := quota.Grants{Proxies: math.MaxUint32, Results: []quota.AskResult{{
 				ID: w.lastID, Result: quota.Denied, Grants: []quota.Grant{{Denied: true, WaitNs: stated, ValidNs: stated, Windows: windows}},
 			}}}
 			check := func(v *decide.Verdict) bool {
@@ -56,9 +56,9 @@ func TestStatedDebts(t *testing.T) {
 		w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"settle":{},"limits":["10/1m"]}`)
 		w.request("a")
 		windows := []quota.Standing{{Used: 80, ResetNs: stated}, {}}
-		m := quota.Answers{Answers: []quota.Answer{{
+		m := quota.Grants{Results: []quota.AskResult{{
 			ID: w.lastID, Result: quota.Denied,
-			Grants: []quota.Grant{{Denied: true, Stated: true, WaitNs: stated, Windows: windows}},
+			Grants: []quota.Grant{{Denied: true, Noted: true, WaitNs: stated, Windows: windows}},
 		}}}
 		resumed := false
 		w.onResume = func(v *decide.Verdict) {

@@ -137,7 +137,7 @@ func (a *ask) state(w *Worker, now int64) {
 			}
 		}
 		w.number++
-		p.Level = p.level.State(p.level.worker, w.number, earlier)
+		p.Report = p.level.Report(p.level.worker, w.number, earlier)
 		p.level.asked, p.level.saidNs = a, now
 	}
 }
@@ -166,11 +166,11 @@ func (g *grant) heard(a *ask, i int, w *Worker) {
 	case l.asked != a:
 		g.Failed = true
 	case !last: // the later part has stated the level anew
-	case !g.Stated: // or a service that knows no levels
+	case !g.Noted: // or a service that knows no levels
 		g.Failed = true
 		l.silentNs = g.nowNs + silenceNs
 	default:
-		l.Answered(p.Number, g.Units)
+		l.Noted(p.Number, g.Units)
 	}
 	if last && l.asked == a {
 		l.asked = nil

@@ -63,9 +63,9 @@ func (s *service) serve(st *stream) {
 		}
 	}
 	if s.old {
-		answers := quota.Answers{Proxies: 2}
+		answers := quota.Grants{Proxies: 2}
 		for _, a := range m.Asks {
-			answers.Answers = append(answers.Answers, quota.Answer{ID: a.ID, Result: quota.Unknown})
+			answers.Results = append(answers.Results, quota.AskResult{ID: a.ID, Result: quota.Unknown})
 		}
 		st.Answers = append(st.Answers, answers.Append(nil))
 		return
@@ -73,9 +73,9 @@ func (s *service) serve(st *stream) {
 	require.NoError(s.t, st.service.Receive(message))
 	s.Due()
 	for answer := st.service.Next(); answer != nil; answer = st.service.Next() {
-		var answers quota.Answers
+		var answers quota.Grants
 		require.NoError(s.t, answers.Decode(answer))
-		for _, a := range answers.Answers {
+		for _, a := range answers.Results {
 			require.NotEqual(s.t, quota.Unknown, a.Result)
 		}
 		st.Answers = append(st.Answers, answer)
@@ -102,9 +102,9 @@ func (s *service) inspect(key *asked) []quota.Standing {
 	defer st.Close()
 	require.NoError(s.t, st.Receive(m.Append(nil)))
 	s.Due()
-	var answers quota.Answers
+	var answers quota.Grants
 	require.NoError(s.t, answers.Decode(st.Next()))
-	return answers.Answers[0].Grants[0].Windows
+	return answers.Results[0].Grants[0].Windows
 }
 
 // used is what the service has counted in the first window of all keys.

@@ -190,15 +190,15 @@ func (c *Client) Receive(message []byte, now int64) error {
 	c.stream.heard, c.sentNs, c.heardNs, c.pauseNs = true, 0, now, firstPauseNs
 	c.stalled, c.worker.Silent = false, false
 	c.worker.SetProxies(c.answers.Proxies)
-	for i := range c.answers.Answers {
-		c.answer(&c.answers.Answers[i])
+	for i := range c.answers.Results {
+		c.answer(&c.answers.Results[i])
 	}
 	c.Resume(now)
 	return nil
 }
 
 // answer gives an answer to the requests that waited for it, and stores the rest.
-func (c *Client) answer(said *quota.Answer) {
+func (c *Client) answer(said *quota.AskResult) {
 	a := c.answered(said.ID)
 	if a == nil {
 		return
@@ -248,7 +248,7 @@ func (c *Client) answered(id uint32) *ask {
 
 // distribute gives the waiters what the answer has for one part, in their order, and stores the
 // rest.
-func (c *Client) distribute(a *ask, i int, said *quota.Answer, waiters []*waiter) {
+func (c *Client) distribute(a *ask, i int, said *quota.AskResult, waiters []*waiter) {
 	part := &a.parts[i]
 	g := &grant{part: part, stream: a.stream, nowNs: c.worker.host.Monotonic()}
 	switch said.Result {
@@ -287,7 +287,7 @@ func (c *Client) distribute(a *ask, i int, said *quota.Answer, waiters []*waiter
 
 // concernsMore reports whether an answer decides more than the ask's own requests:
 // it has units beyond their need, or no answer to later asks can be better, nor counts.
-func (c *Client) concernsMore(a *ask, said *quota.Answer) bool {
+func (c *Client) concernsMore(a *ask, said *quota.AskResult) bool {
 	if said.Result != quota.Granted && said.Result != quota.Denied {
 		return said.Result != quota.Unknown
 	}

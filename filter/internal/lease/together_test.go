@@ -95,7 +95,7 @@ func TestAFailedShadowPart(t *testing.T) {
 		require.NoError(t, m.Decode(w.stream.Asks[n]))
 		require.Len(t, m.Asks[0].Parts, parts, "nobody asks for a key that has just failed")
 		grants := []quota.Grant{{Number: uint32(n + 1), Units: 1, ValidNs: second, Windows: []quota.Standing{{Used: 1}}}, {Failed: true}}
-		answers := quota.Answers{Answers: []quota.Answer{{ID: m.Asks[0].ID, Result: quota.Granted, Grants: grants[:parts]}}}
+		answers := quota.Grants{Results: []quota.AskResult{{ID: m.Asks[0].ID, Result: quota.Granted, Grants: grants[:parts]}}}
 		require.NoError(t, w.client.Receive(answers.Append(nil), w.proxy.Clock))
 		require.True(t, w.verdicts[id])
 	}
@@ -133,11 +133,11 @@ func TestADenialThatCountsIsOfThoseWhoAsked(t *testing.T) {
 		w, _ := pair(t, `{"name":"r","scope":"cluster","lease":"off","key":[{"header":"u"}],"limits":["9/1m"]`+rest+`}`)
 		w.request("a")
 		w.request("a")
-		denied := quota.Answers{Answers: []quota.Answer{{
+		denied := quota.Grants{Results: []quota.AskResult{{
 			ID: 1, Result: quota.Denied, Grants: []quota.Grant{{Denied: true, WaitNs: second, Windows: []quota.Standing{{Used: 9}}}},
 		}}}
 		if strings.Contains(rest, "shadow") {
-			denied.Answers[0].Result = quota.Granted
+			denied.Results[0].Result = quota.Granted
 		}
 		require.NoError(t, w.client.Receive(denied.Append(nil), w.proxy.Clock))
 		require.Len(t, w.verdicts, 2-asks, rest)

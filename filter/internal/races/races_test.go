@@ -212,9 +212,9 @@ func (w *world) standings(k key) []quota.Standing {
 		Asks: []quota.Ask{{Parts: []quota.Part{{Definition: k.definition.ID, Key: k.hash, Inspect: true}}}},
 	}
 	require.NoError(w.t, st.Receive(m.Append(nil)))
-	var answers quota.Answers
+	var answers quota.Grants
 	require.NoError(w.t, answers.Decode(st.Next()))
-	return answers.Answers[0].Grants[0].Windows
+	return answers.Results[0].Grants[0].Windows
 }
 
 // explore runs a scenario in many orders.

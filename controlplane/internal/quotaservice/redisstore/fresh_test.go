@@ -143,7 +143,7 @@ func (a *asker) decided(t *testing.T, keys ...[16]byte) (results []quota.Result,
 }
 
 // ask asks for a unit of each key.
-func (a *asker) ask(t *testing.T, keys ...[16]byte) (got []quota.Answer) {
+func (a *asker) ask(t *testing.T, keys ...[16]byte) (got []quota.AskResult) {
 	for i, key := range keys {
 		a.asks.Asks = append(a.asks.Asks, quota.Ask{ID: uint32(i), Parts: []quota.Part{{Definition: 1, Key: key, Cost: 1, Waiting: 1}}})
 	}
@@ -152,9 +152,9 @@ func (a *asker) ask(t *testing.T, keys ...[16]byte) (got []quota.Answer) {
 	for len(got) < len(keys) {
 		<-a.ready
 		for b, ok := a.Next(); ok; b, ok = a.Next() {
-			var m quota.Answers
+			var m quota.Grants
 			require.NoError(t, m.Decode(b))
-			got = append(got, m.Answers...)
+			got = append(got, m.Results...)
 		}
 	}
 	return got

@@ -7,22 +7,22 @@ import (
 )
 
 const (
-	// MaxRows is how many workers may hold units of one key.
-	MaxRows = 256
+	// MaxHolders is how many workers may hold units of one key.
+	MaxHolders = 256
 	// emptyNs is how long a row that holds nothing is remembered at most, so that no late
 	// message counts twice.
 	emptyNs = 60 * second
 )
 
 var (
-	// ErrRows is for the worker that would be one too many.
-	ErrRows = errors.New("256 workers hold units of this key: another one may once one of them holds none")
+	// ErrHolders is for the worker that would be one too many.
+	ErrHolders = errors.New("256 workers hold units of this key: another one may once one of them holds none")
 	// ErrStale is for what a worker has stated before something that is known already.
 	ErrStale = errors.New("the worker has stated another level since")
 )
 
-// Row is what one worker has stated last.
-type Row struct {
+// Holder is what one worker has stated last.
+type Holder struct {
 	Worker  uint64
 	Since   uint64
 	Number  uint64
@@ -33,99 +33,99 @@ type Row struct {
 }
 
 // dueNs is when the row goes: what it holds is charged then.
-func (r *Row) dueNs() int64 {
+func (r *Holder) dueNs() int64 {
 	if r.Held == 0 {
 		return r.SaidNs + min(r.HoldNs, emptyNs)
 	}
 	return r.SaidNs + r.HoldNs
 }
 
-// Rows are what workers hold of a key. nil holds nothing.
-type Rows struct {
-	Rows []Row
+// Holders are what workers hold of a key. nil holds nothing.
+type Holders struct {
+	List []Holder
 	// Starting says that the store has no state yet: workers state what they hold, and nothing
 	// is granted.
 	Starting bool
 }
 
 // Held is how many units are held.
-func (r *Rows) Held() (units uint32) { return r.beside(nil) }
+func (r *Holders) Held() (units uint32) { return r.beside(nil) }
 
 // beside is how many units other rows hold.
-func (r *Rows) beside(row *Row) (units uint32) {
+func (r *Holders) beside(row *Holder) (units uint32) {
 	if r == nil {
 		return 0
 	}
-	for i := range r.Rows {
-		if other := &r.Rows[i]; other != row {
+	for i := range r.List {
+		if other := &r.List[i]; other != row {
 			units = limit.AddSaturating(units, other.Held)
 		}
 	}
 	return units
 }
 
-func (r *Rows) find(worker uint64) *Row {
-	for i := range r.Rows {
-		if r.Rows[i].Worker == worker {
-			return &r.Rows[i]
+func (r *Holders) find(worker uint64) *Holder {
+	for i := range r.List {
+		if r.List[i].Worker == worker {
+			return &r.List[i]
 		}
 	}
 	return nil
 }
 
 // first is the index of the row that goes first, -1 where there is none.
-func (r *Rows) first() int {
+func (r *Holders) first() int {
 	at := -1
-	for i := range r.Rows {
-		if at < 0 || r.Rows[i].dueNs() < r.Rows[at].dueNs() {
+	for i := range r.List {
+		if at < 0 || r.List[i].dueNs() < r.List[at].dueNs() {
 			at = i
 		}
 	}
 	return at
 }
 
-func (r *Rows) drop(i int) { r.Rows = append(r.Rows[:i], r.Rows[i+1:]...) }
+func (r *Holders) drop(i int) { r.List = append(r.List[:i], r.List[i+1:]...) }
 
 // make returns the worker's row, a new one where it has none. One that holds nothing makes
 // room.
-func (r *Rows) make(worker uint64) (*Row, error) {
+func (r *Holders) make(worker uint64) (*Holder, error) {
 	if row := r.find(worker); row != nil {
 		return row, nil
 	}
-	if len(r.Rows) >= MaxRows {
+	if len(r.List) >= MaxHolders {
 		oldest := -1
-		for i := range r.Rows {
-			if row := &r.Rows[i]; row.Held == 0 && (oldest < 0 || row.SaidNs < r.Rows[oldest].SaidNs) {
+		for i := range r.List {
+			if row := &r.List[i]; row.Held == 0 && (oldest < 0 || row.SaidNs < r.List[oldest].SaidNs) {
 				oldest = i
 			}
 		}
 		if oldest < 0 {
-			return nil, ErrRows
+			return nil, ErrHolders
 		}
 		r.drop(oldest)
 	}
-	r.Rows = append(r.Rows, Row{Worker: worker})
-	return &r.Rows[len(r.Rows)-1], nil
+	r.List = append(r.List, Holder{Worker: worker})
+	return &r.List[len(r.List)-1], nil
 }
 
 // expiryNs is from when the rows need not be kept.
-func (r *Rows) expiryNs() int64 {
+func (r *Holders) expiryNs() int64 {
 	if r == nil {
 		return 0
 	}
 	expiry := int64(0)
-	for i := range r.Rows {
-		expiry = max(expiry, r.Rows[i].dueNs())
+	for i := range r.List {
+		expiry = max(expiry, r.List[i].dueNs())
 	}
 	return expiry
 }
 
-func (r *Rows) shift(delta int64) {
+func (r *Holders) shift(delta int64) {
 	if r == nil {
 		return
 	}
-	for i := range r.Rows {
-		r.Rows[i].SaidNs += delta
+	for i := range r.List {
+		r.List[i].SaidNs += delta
 	}
 }
 
@@ -134,10 +134,10 @@ func (r *Rows) shift(delta int64) {
 func (s *State) lapse(now int64) {
 	for s.Rows != nil {
 		i := s.Rows.first()
-		if i < 0 || s.Rows.Rows[i].dueNs() > now {
+		if i < 0 || s.Rows.List[i].dueNs() > now {
 			return
 		}
-		row := s.Rows.Rows[i]
+		row := s.Rows.List[i]
 		s.Rows.drop(i)
 		s.roll(max(row.dueNs(), s.NowNs))
 		s.charge(row.Held)
@@ -178,7 +178,7 @@ func (s *State) bill(i int, units uint32) {
 // has one, and so has a worker of which something older may be under way, so that it does not
 // count.
 func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool, err error) {
-	l, row := p.Level, s.Rows.find(p.Worker)
+	l, row := p.Report, s.Rows.find(p.Worker)
 	l.Held = min(l.Held, s.mostHeld(slots, row))
 	charged := l.Charged - min(l.Known, l.Charged)
 	switch {
@@ -195,7 +195,7 @@ func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool
 	if row, err = s.Rows.make(l.Worker); err != nil {
 		return 0, false, false, err
 	}
-	*row = Row{l.Worker, l.Since, l.Number, l.Charged, l.Held, s.NowNs, slots.PeriodNs}
+	*row = Holder{l.Worker, l.Since, l.Number, l.Charged, l.Held, s.NowNs, slots.PeriodNs}
 	if charged > 0 { // a hold opens no window
 		for i := range s.Windows {
 			s.bill(i, uint32(min(charged, saturated)))
@@ -209,7 +209,7 @@ func (s *State) Say(p *Part, slots *limit.Window) (units uint32, ok, stated bool
 // mostHeld is how many units one worker may say that it holds: what all may hold together. So
 // the units of one that is silent then are charged as a hit of a whole limit at most. What its row
 // has it may hold by a larger limit, where requests of one key have several.
-func (s *State) mostHeld(slots *limit.Window, row *Row) uint32 {
+func (s *State) mostHeld(slots *limit.Window, row *Holder) uint32 {
 	most := uint32(saturated)
 	if !slots.Unlimited {
 		most = slots.Limit
@@ -226,7 +226,7 @@ func (s *State) mostHeld(slots *limit.Window, row *Row) uint32 {
 }
 
 // room is how many units the part may hold beside what others hold and the worker's own.
-func (s *State) room(p *Part, slots *limit.Window, own uint32, row *Row) (units uint32, ok bool) {
+func (s *State) room(p *Part, slots *limit.Window, own uint32, row *Holder) (units uint32, ok bool) {
 	left := s.leftBeside(slots, own, row)
 	switch {
 	case p.Cost == 0:
@@ -238,7 +238,7 @@ func (s *State) room(p *Part, slots *limit.Window, own uint32, row *Row) (units 
 }
 
 // leftBeside is how many units are left beside what others hold and the worker's own.
-func (s *State) leftBeside(slots *limit.Window, own uint32, row *Row) uint32 {
+func (s *State) leftBeside(slots *limit.Window, own uint32, row *Holder) uint32 {
 	left := s.Left(Terms{})
 	if !slots.Unlimited {
 		left = min(left, slots.Limit)
@@ -259,7 +259,7 @@ func (s *State) HasRoom(cost uint32, slots *limit.Window) bool {
 
 // Unsay takes back units that a statement was granted, unless the worker has stated something
 // since.
-func (r *Rows) Unsay(l *Level, units uint32) bool {
+func (r *Holders) Unsay(l *Report, units uint32) bool {
 	row := r.find(l.Worker)
 	if row == nil || row.Number != l.Number {
 		return false

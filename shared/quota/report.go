@@ -2,16 +2,16 @@ package quota
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// Level is what one worker of a proxy states of a key that it holds units of until answers are
-// known: not a change, but how it stands. So a level that is lost, late or repeated harms
-// nothing, and any stream may carry it.
-type Level struct {
-	Worker  uint64 // who states it
+// Report is what one worker of a proxy holds of a key, and what it has charged in all. It says
+// how things stand, not what changed: a report that is lost, late or repeated harms nothing,
+// and any stream may carry it.
+type Report struct {
+	Worker  uint64 // who reports it
 	Held    uint32 // units that it holds, without what the part asks for
-	Charged uint64 // units that answers have charged in all since statement Since
+	Charged uint64 // units that answers have charged in all since report Since
 	Known   uint64 // of these, the units that the worker knows to be counted
 	Since   uint64 // this one where no earlier one may be under way
-	Number  uint64 // of the statement: it grows with each of the worker's; 0 = none
+	Number  uint64 // of the report: it grows with each of the worker's; 0 = none
 }
 
 // Account is a worker's side of one key's row. The zero value holds nothing.
@@ -23,31 +23,31 @@ type Account struct {
 	row            uint32 // what the row holds, by the last answer
 	doubt          bool   // the row may hold something else
 
-	since, number uint64 // of its first and its last statement
-	stated        Level  // the last one
+	since, number uint64 // of its first and its last report
+	reported      Report // the last one
 }
 
-// State returns the level, to be sent with that number. Before that is, no answer to an
-// earlier statement grants anything. earlier are units that earlier parts of the same ask ask
-// for: they are stated as held, because they may be granted.
-func (a *Account) State(worker, number uint64, earlier uint32) Level {
+// Report returns the report to send with that number. From then on, no answer to an
+// earlier report grants anything. earlier are units that earlier parts of the same ask ask
+// for: they are reported as held, because they may be granted.
+func (a *Account) Report(worker, number uint64, earlier uint32) Report {
 	if a.since == 0 {
 		a.since = number
 	}
 	a.number, a.doubt = number, true
-	a.stated = Level{
+	a.reported = Report{
 		Worker: worker, Held: limit.AddSaturating(a.Held+a.Given, earlier), Charged: a.charged, Known: a.known, Since: a.since, Number: number,
 	}
-	return a.stated
+	return a.reported
 }
 
-// Answered takes the answer to a statement, which grants so many units. Where a later one has
+// Noted takes the answer to a report, which grants so many units. Where a later one has
 // left since, or the answer has come before, it grants nothing, and ok is false.
-func (a *Account) Answered(number uint64, units uint32) (ok bool) {
+func (a *Account) Noted(number uint64, units uint32) (ok bool) {
 	if number != a.number || !a.doubt {
 		return false
 	}
-	a.known, a.row, a.doubt = a.stated.Charged, limit.AddSaturating(a.stated.Held, units), false
+	a.known, a.row, a.doubt = a.reported.Charged, limit.AddSaturating(a.reported.Held, units), false
 	if a.Idle() {
 		*a = Account{}
 	}
@@ -60,7 +60,7 @@ func (a *Account) Settle(units, cost uint32) {
 	a.charged += uint64(cost)
 }
 
-// Due reports whether the row is to be stated anew.
+// Due reports whether the row is to be reported anew.
 func (a *Account) Due() bool {
 	return a.charged != a.known || a.doubt || a.row != a.Held+a.Given
 }

@@ -69,7 +69,7 @@ func newHolders(seed uint64, slots limit.Window, windows ...limit.Window) *holde
 			w.Pays = w.Limit // as in the service
 		}
 	}
-	h.Rows, h.losses, h.kills, h.lies = &Rows{}, seed%3 == 0, seed%2 == 0, seed%5 == 1
+	h.Rows, h.losses, h.kills, h.lies = &Holders{}, seed%3 == 0, seed%2 == 0, seed%5 == 1
 	for range 3 {
 		h.begin()
 	}
@@ -98,7 +98,7 @@ func (h *holders) step(t *testing.T) {
 		}
 		h.mail = slices.DeleteFunc(h.mail, func(m said) bool { return !m.back }) // else what is repeated counts again
 		h.Usages, h.lostNs = make([]limit.Usage, len(h.Windows)), h.NowNs
-		h.Rows = &Rows{Starting: true}
+		h.Rows = &Holders{Starting: true}
 		for _, w := range h.workers { // its stream ends, and it states what it holds on another
 			w.saidNs, w.sentNs = h.NowNs-holdNs, 0
 		}
@@ -121,8 +121,8 @@ func (h *holders) lie(t *testing.T) {
 	numbers := [...]uint64{0, 1, 10, 1 << 31, 1<<32 - 1, 1 << 63, 1<<64 - 1}
 	any64 := func() uint64 { return numbers[h.r.IntN(len(numbers))] }
 	any32 := func() uint32 { return uint32(min(any64(), 1<<32-1)) }
-	p := Part{Cost: any32(), Waiting: any32(), Ahead: any32(), Spent: any32(), Level: Level{
-		Worker: h.r.Uint64N(2 * MaxRows), Held: any32(), Charged: any64(), Known: any64(), Since: any64(), Number: any64(),
+	p := Part{Cost: any32(), Waiting: any32(), Ahead: any32(), Spent: any32(), Report: Report{
+		Worker: h.r.Uint64N(2 * MaxHolders), Held: any32(), Charged: any64(), Known: any64(), Since: any64(), Number: any64(),
 	}}
 	h.lied++
 	most := h.mostHeld(&h.slots, h.Rows.find(p.Worker))
@@ -169,7 +169,7 @@ func (h *holders) tick(w *stater) {
 
 func (h *holders) send(w *stater, p Part) {
 	h.number++
-	p.Level = w.State(w.id, h.number, 0)
+	p.Report = w.Report(w.id, h.number, 0)
 	w.sentNs = h.NowNs
 	lost := h.r.IntN(6) == 0 && h.NowNs-w.saidNs < holdNs/2
 	for first := true; first || h.r.IntN(6) == 0; first = false {
@@ -195,7 +195,7 @@ func (h *holders) deliver() {
 	for _, m := range due {
 		switch {
 		case m.undo:
-			h.Rows.Unsay(&m.part.Level, m.units)
+			h.Rows.Unsay(&m.part.Report, m.units)
 		case m.back:
 			h.answered(&m)
 		default:
@@ -227,7 +227,7 @@ func (h *holders) serve(m said) {
 
 func (h *holders) answered(m *said) {
 	w := m.to
-	if !slices.Contains(h.workers, w) || !w.Answered(m.part.Number, m.units) {
+	if !slices.Contains(h.workers, w) || !w.Noted(m.part.Number, m.units) {
 		return
 	}
 	w.sentNs = 0
