@@ -34,12 +34,11 @@ func (d *descriptor) keys() string {
 	return strings.Join(names, ".")
 }
 
-// cell is one case of a descriptor: the values of its parts, and the quota of
-// requests that have them, nil for none. A request is in the first cell of a
-// list whose values it has.
-type cell struct {
+// leaf is where the limiter's search ends for some requests of a descriptor: the values that
+// they have, and their limit, nil if there is none.
+type leaf struct {
 	name   string
-	values []value
+	values []value // one for each part of the descriptor
 	quota  *quota
 	place  place
 }
@@ -51,36 +50,39 @@ type value struct {
 	shared  bool // all that fits counts together
 }
 
-// holds reports whether a cell can be an override of c's rule: its values are
-// all among those of c, but for free parts, which may have any value.
-func (c *cell) holds(other *cell, free []bool) bool {
-	if other.quota == nil || !other.quota.isOfClass(c.quota) || len(other.quota.notes) > 0 ||
-		len(other.quota.unknown)+len(c.quota.unknown) > 0 {
-		return false
-	}
-	for i := range c.values {
-		inner, outer := &other.values[i], &c.values[i]
-		if inner.shared || outer.shared || !free[i] && !inner.pattern.within(outer.pattern) {
+// within reports whether every request of the leaf has the values of another one too.
+func (l *leaf) within(other *leaf) bool {
+	for i := range l.values {
+		if !l.values[i].pattern.within(other.values[i].pattern) {
 			return false
 		}
 	}
-	return other.unsayable() == ""
+	return true
 }
 
-// apart reports whether no request is in both cells by the parts that are not
-// free. It may miss some.
-func (c *cell) apart(other *cell, free []bool) bool {
-	for i := range c.values {
-		if !free[i] && c.values[i].pattern.apart(other.values[i].pattern) {
+// apart reports whether no request has the values of both leaves. It may miss some.
+func (l *leaf) apart(other *leaf) bool {
+	for i := range l.values {
+		if l.values[i].pattern.apart(other.values[i].pattern) {
 			return true
 		}
 	}
 	return false
 }
 
-// unsayable says why no override has a cell's patterns, if none does.
-func (c *cell) unsayable() string {
-	for _, v := range c.values {
+// canOverride reports whether a leaf can be an override of another one's rule, which takes
+// the same window and the same enforcement.
+func (l *leaf) canOverride(other *leaf) bool {
+	isPlain := func(l *leaf) bool {
+		return len(l.quota.notes)+len(l.quota.unknown) == 0 && l.unsayable() == "" &&
+			!slices.ContainsFunc(l.values, func(v value) bool { return v.shared })
+	}
+	return isPlain(l) && isPlain(other) && l.quota.isOfClass(other.quota) && l.within(other)
+}
+
+// unsayable says why no override has a leaf's patterns, if none does.
+func (l *leaf) unsayable() string {
+	for _, v := range l.values {
 		if _, ok := v.override(v.pattern); !ok {
 			return "Paths are compared without the query, and cannot say " + v.pattern.text + "."
 		}
@@ -88,54 +90,40 @@ func (c *cell) unsayable() string {
 	return ""
 }
 
-// rules makes rules that give every request the quota of its cell. A cell whose
-// values are among those of a later cell with the same window becomes an
-// override of that cell's rule.
-func (d *descriptor) rules(cells []cell, in *reader) (list []rule) {
-	limited := slices.DeleteFunc(slices.Clone(cells), func(c cell) bool { return c.quota == nil })
-	if len(limited) > policy.MaxRules { // each is compared with each other
-		at := cells[0].place
+// rules makes a rule for each leaf with a limit. The leaves come in the order of the limiter's
+// search, and a request belongs to the first whose values it has. A value beside a bare key is
+// an override of the bare key's rule, if that has the same window.
+func (d *descriptor) rules(leaves []leaf, in *reader) (list []rule) {
+	if n := limited(leaves); n > policy.MaxRules { // each is compared with each other
+		at := leaves[0].place
 		at.Message = d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
 		in.problems = append(in.problems, at)
 		return nil
 	}
-	cells = slices.DeleteFunc(slices.Clone(cells), func(c cell) bool {
-		at := slices.IndexFunc(c.values, func(v value) bool { return v.never(v.pattern) })
-		if at >= 0 {
-			in.add(c.place, "no request has the value "+c.values[at].pattern.text+" of "+c.name+", so there is no rule for it")
-		}
-		return at >= 0
-	})
-	done := make([]bool, len(cells))
-	for at := len(cells) - 1; at >= 0; at-- {
-		c := &cells[at]
-		if c.quota == nil || done[at] {
+	leaves = in.reachable(leaves)
+	overrideOf := make([]*leaf, len(leaves))
+	for i := len(leaves) - 1; i >= 0; i-- {
+		if leaves[i].quota == nil || overrideOf[i] != nil {
 			continue
 		}
-		free, inside := make([]bool, len(c.values)), map[int]bool{} // free: the rule's match cannot have the part
-		for i, m := 0, d.match; i < len(free); i++ {
-			var matched bool
-			m, matched = c.values[i].restrict(m, c.values[i].pattern)
-			free[i] = !matched
-		}
-		for i := range at {
-			if !done[i] && c.holds(&cells[i], free) {
-				done[i], inside[i] = true, true
+		for j := range leaves[:i] {
+			if leaves[j].quota != nil && overrideOf[j] == nil && leaves[j].canOverride(&leaves[i]) {
+				overrideOf[j] = &leaves[i]
 			}
 		}
-		if len(inside) == 0 {
-			clear(free) // the rule is for its own values alone
-		}
-		m := &maker{reader: in, descriptor: d, cell: c}
-		if m.make(cells[:at], free, inside) {
-			list = append(list, m.rule)
+	}
+	for i := range leaves {
+		if leaves[i].quota == nil || overrideOf[i] != nil {
 			continue
 		}
-		for i := range inside { // they have rules of their own then
-			done[i] = false
+		m := newMaker(in, d, &leaves[i])
+		for j := range leaves[:i] {
+			if !leaves[j].apart(&leaves[i]) {
+				m.leaveOut(&leaves[j], overrideOf[j] == &leaves[i])
+			}
 		}
+		list = append(list, m.finish())
 	}
-	slices.Reverse(list)
 	if len(list) == 0 {
 		for _, why := range d.unknown {
 			in.add(d.place, why+" There is no limit for it.")
@@ -144,53 +132,58 @@ func (d *descriptor) rules(cells []cell, in *reader) (list []rule) {
 	return list
 }
 
-// maker makes the rule of a cell.
-type maker struct {
-	*reader
-	*descriptor
-	*cell
-	rule   rule
-	kept   []int // parts that are in the rule's key
-	listed []int // those of them whose pattern only overrides can say
+// limited counts the leaves with a limit.
+func limited(leaves []leaf) (n int) {
+	for i := range leaves {
+		if leaves[i].quota != nil {
+			n++
+		}
+	}
+	return n
 }
 
-// make makes the rule. Earlier cells take their requests first: with their own
-// limits where they are inside, else unlimited. It reports whether any are left.
-func (m *maker) make(earlier []cell, free []bool, inside map[int]bool) bool {
-	m.rule = rule{Name: clip(m.name, 100), quota: m.quota, Match: m.match, Exempt: slices.Clone(m.exempt),
-		Cost: m.cost, CountDenied: m.cost > 0 && m.quota.algorithm == ""}
-	m.put()
-	if why := m.unsayable(); why != "" {
-		m.cannot(why)
-		return true
+// reachable are the leaves that some request may end in.
+func (r *reader) reachable(leaves []leaf) (list []leaf) {
+	for i := range leaves {
+		l := &leaves[i]
+		at := slices.IndexFunc(l.values, func(v value) bool { return v.never(v.pattern) })
+		switch {
+		case at >= 0:
+			r.add(l.place, "no request has the value "+l.values[at].pattern.text+" of "+l.name+", so there is no rule for it")
+		case slices.ContainsFunc(list, func(before leaf) bool { return l.within(&before) }):
+			if l.quota != nil {
+				r.add(l.place, l.name+" can never apply: limits before it take all its requests")
+			}
+		default:
+			list = append(list, *l)
+		}
 	}
-	for _, text := range slices.Concat(m.unknown, m.quota.unknown, m.descriptor.notes, m.quota.notes) {
+	return list
+}
+
+// maker makes the rule of a leaf.
+type maker struct {
+	*reader
+	leaf   *leaf
+	rule   rule
+	kept   []int // values of the leaf that are in the rule's key
+	listed []int // those of them that only overrides can say, and no match
+}
+
+func newMaker(in *reader, d *descriptor, l *leaf) *maker {
+	m := &maker{reader: in, leaf: l}
+	m.rule = rule{Name: clip(l.name, 100), quota: l.quota, Match: d.match, Exempt: slices.Clone(d.exempt),
+		Cost: d.cost, CountDenied: d.cost > 0 && l.quota.algorithm == ""}
+	for i, v := range l.values {
+		m.put(i, v)
+	}
+	for _, text := range slices.Concat(d.unknown, l.quota.unknown, d.notes, l.quota.notes) {
 		m.note(text)
 	}
-	if len(m.unknown)+len(m.quota.unknown) > 0 {
+	if len(d.unknown)+len(l.quota.unknown) > 0 {
 		m.off()
 	}
-	for i := range earlier {
-		if !earlier[i].apart(m.cell, free) && !m.except(&earlier[i], inside[i]) {
-			m.add(m.cell.place, m.name+" can never apply: limits before it take all its requests")
-			return false
-		}
-	}
-	if len(m.listed) > 0 {
-		m.only()
-		if len(inside) > 0 {
-			m.rule.Name = clip(m.keys(), 100) // it is for several values
-		}
-	}
-	if n := len(m.rule.Exempt); n > policy.MaxExempt {
-		m.rule.Exempt = m.rule.Exempt[:policy.MaxExempt]
-		m.cannot("It should leave out the requests of " + strconv.Itoa(n) + " matches, and a rule has at most " +
-			strconv.Itoa(policy.MaxExempt) + ".")
-	}
-	if len(m.rule.Key) == 0 {
-		m.rule.Overrides = nil
-	}
-	return true
+	return m
 }
 
 // note adds a comment to the rule, and a note.
@@ -198,7 +191,7 @@ func (m *maker) note(text string) {
 	if !slices.Contains(m.rule.comments, text) {
 		m.rule.comments = append(m.rule.comments, text)
 	}
-	m.add(m.cell.place, text)
+	m.add(m.leaf.place, text)
 }
 
 // cannot notes what a rule cannot say, and switches it off.
@@ -213,75 +206,71 @@ func (m *maker) off() {
 	m.note("The rule is off until you have dealt with that: then remove mode.")
 }
 
-// put puts every part into the match, into the key, or into both.
-func (m *maker) put() {
-	for i, v := range m.values {
-		var matched bool
-		m.rule.Match, matched = v.restrict(m.rule.Match, v.pattern)
-		switch {
-		case v.pattern.kind == exactly && matched, v.shared && matched:
-		case v.shared:
-			m.cannot("Values of " + v.String() + " that fit " + v.pattern.text + " share one counter there. A rule cannot say that.")
-		default:
-			m.kept = append(m.kept, i)
-			m.rule.Key = append(m.rule.Key, *v.part)
-			if !matched {
-				m.listed = append(m.listed, i)
-			}
-		}
-	}
-}
-
-// except takes the requests of an earlier cell out of the rule. It reports
-// whether any are left.
-func (m *maker) except(c *cell, inside bool) bool {
-	var patterns []string
-	var beyond match // an exempt, where parts that are not in the key differ
-	all, isBeyond, isMore, isUnsaid := true, false, false, false
-	for i, v := range c.values {
-		if m.values[i].pattern.within(v.pattern) && !slices.Contains(m.listed, i) {
-			v.pattern = pattern{}
-		}
-		isAny := v.pattern.kind == anyValue
-		text, ok := v.override(v.pattern)
-		var matched bool
-		beyond, matched = v.restrict(beyond, v.pattern)
-		all = all && isAny
-		if slices.Contains(m.kept, i) {
-			patterns = append(patterns, text)
-			isUnsaid, isMore = isUnsaid || !ok, isMore || !matched
-		} else {
-			isBeyond, isUnsaid = isBeyond || !isAny, isUnsaid || !matched
-		}
-	}
+// put puts a value of the leaf into the match, into the key, or into both.
+func (m *maker) put(i int, v value) {
+	var matched bool
+	m.rule.Match, matched = v.restrict(m.rule.Match, v.pattern)
 	switch {
-	case isUnsaid:
-		m.cannot("This rule should leave out requests of " + c.name + ", and cannot say so.")
-	case isBeyond:
-		if isMore {
-			m.note("This rule should leave out requests of " + c.name + ", and leaves out more.")
-		}
-		m.rule.Exempt = append(m.rule.Exempt, beyond)
-	case all:
-		return false
-	case inside:
-		m.rule.Overrides = append(m.rule.Overrides, override{patterns, c.quota})
+	case matched && (v.shared || v.pattern.kind == exactly):
+	case v.shared:
+		m.cannot("Values of " + v.String() + " that fit " + v.pattern.text + " share one counter there. A rule cannot say that.")
 	default:
-		m.rule.Overrides = append(m.rule.Overrides, override{patterns, nil})
+		m.kept = append(m.kept, i)
+		m.rule.Key = append(m.rule.Key, *v.part)
+		if !matched {
+			m.listed = append(m.listed, i)
+		}
 	}
-	return true
 }
 
-// only makes keys outside the cell unlimited, where the match could not.
-func (m *maker) only() {
-	patterns, others := make([]string, len(m.kept)), make([]string, len(m.kept))
-	for at, i := range m.kept {
-		patterns[at], others[at] = "*", "*"
-		if slices.Contains(m.listed, i) {
-			patterns[at], _ = m.values[i].override(m.values[i].pattern)
+// leaveOut takes the requests of an earlier leaf out of the rule: they are unlimited in it, or
+// have the leaf's limit if that is an override of the rule.
+func (m *maker) leaveOut(before *leaf, isOverride bool) {
+	for i, v := range m.leaf.values {
+		if !slices.Contains(m.kept, i) && !v.pattern.within(before.values[i].pattern) {
+			m.cannot("Values of " + v.String() + " that fit " + v.pattern.text + " share one counter there, but those of " +
+				before.name + " do not. A rule cannot say that.")
+			return
 		}
 	}
-	m.rule.Overrides = append(m.rule.Overrides, override{patterns, m.quota}, override{others, nil})
+	if why := before.unsayable(); why != "" {
+		m.cannot("This rule should leave out the requests of " + before.name + ". " + why)
+		return
+	}
+	o := override{patterns: m.patterns(before, m.kept)}
+	if isOverride {
+		o.quota = before.quota
+	}
+	m.rule.Overrides = append(m.rule.Overrides, o)
+}
+
+// patterns are those of a leaf in some of its values, as an override of the rule has them, and * in
+// the other parts of its key.
+func (m *maker) patterns(l *leaf, in []int) (list []string) {
+	for _, i := range m.kept {
+		text := "*"
+		if slices.Contains(in, i) {
+			text, _ = l.values[i].override(l.values[i].pattern)
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+// finish is the rule, with what no match can say of its own values said by overrides.
+func (m *maker) finish() rule {
+	if why := m.leaf.unsayable(); why != "" {
+		m.cannot(why)
+	} else if len(m.listed) > 0 {
+		m.rule.Overrides = append(m.rule.Overrides, override{m.patterns(m.leaf, m.listed), m.leaf.quota},
+			override{m.patterns(m.leaf, nil), nil})
+	}
+	if n := len(m.rule.Exempt); n > policy.MaxExempt {
+		m.rule.Exempt = m.rule.Exempt[:policy.MaxExempt]
+		m.cannot("It should leave out the requests of " + strconv.Itoa(n) + " matches, and a rule has at most " +
+			strconv.Itoa(policy.MaxExempt) + ".")
+	}
+	return m.rule
 }
 
 // others limits a descriptor to the requests of its scope that no rule limits.

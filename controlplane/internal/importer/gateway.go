@@ -136,7 +136,7 @@ func (in *source) gatewayRules(o *gatewayRules, name string, local bool) []rule 
 			}
 			c := nothing(d.entries)
 			c.name, c.place, c.quota = name+"-"+strconv.Itoa(i+1), d.place, in.gatewayQuota(r, local)
-			list = append(list, d.rules([]cell{c}, in.reader)...)
+			list = append(list, d.rules([]leaf{c}, in.reader)...)
 		}
 	}
 	return list

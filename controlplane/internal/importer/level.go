@@ -41,13 +41,13 @@ func (l *level) name() string {
 // limits reports whether there is a limit, and not that there is none.
 func (l *level) limits() bool { return l.quota != nil && !l.quota.unlimited }
 
-// cell is the case of a descriptor that has the level's keys and values. It does
-// not fit a descriptor that cannot have them.
-func (l *level) cell(entries []entry) (c cell, fits bool) {
+// leaf is the level for a descriptor's entries. It does not fit entries that cannot have its
+// keys and values.
+func (l *level) leaf(entries []entry) (c leaf, fits bool) {
 	if len(l.entries) != len(entries) {
 		return c, false
 	}
-	c = cell{name: l.name(), place: l.place}
+	c = leaf{name: l.name(), place: l.place}
 	if l.limits() {
 		c.quota = l.quota
 	}
@@ -62,26 +62,26 @@ func (l *level) cell(entries []entry) (c cell, fits bool) {
 	return c, true
 }
 
-// nothing is the case of all other requests of a descriptor, which have no limit.
-func nothing(entries []entry, begin ...pair) cell {
+// nothing is the leaf of all other requests of a descriptor, which have no limit.
+func nothing(entries []entry, begin ...pair) leaf {
 	l := &level{entries: slices.Clone(begin)}
 	for _, e := range entries[len(begin):] {
 		l.entries = append(l.entries, pair{key: e.key})
 	}
-	c, _ := l.cell(entries)
+	c, _ := l.leaf(entries)
 	return c
 }
 
-// serviceCells lists the cases of a descriptor in the order in which
+// serviceLeaves lists the leaves of a descriptor in the order in which
 // envoyproxy/ratelimit chooses, below levels that begin alike: of a key's values
 // exactly that of the request, else the first whose wildcard fits, else any. As
 // there, there is no way back if no level below it fits.
-func serviceCells(levels []*level, entries []entry, begin ...pair) (list []cell) {
+func serviceLeaves(levels []*level, entries []entry, begin ...pair) (list []leaf) {
 	depth := len(begin)
 	if depth == len(entries) {
-		c, _ := levels[0].cell(entries)
+		c, _ := levels[0].leaf(entries)
 		levels[0].reached = true
-		return []cell{c}
+		return []leaf{c}
 	}
 	e := entries[depth]
 	groups := grouped(levels, depth, func(p pair) (value string, ok bool) { return p.text, p.key == e.key })
@@ -92,7 +92,7 @@ func serviceCells(levels []*level, entries []entry, begin ...pair) (list []cell)
 	for _, group := range groups {
 		next := group[0].entries[depth]
 		if e.part != nil || next.matches(e.value) {
-			list = append(list, serviceCells(group, entries, append(begin, next)...)...)
+			list = append(list, serviceLeaves(group, entries, append(begin, next)...)...)
 			if e.part == nil || next.kind == anyValue {
 				return list
 			}
@@ -101,13 +101,13 @@ func serviceCells(levels []*level, entries []entry, begin ...pair) (list []cell)
 	return append(list, nothing(entries, begin...))
 }
 
-// localCells lists the cases of a descriptor for Envoy's local filter: levels
+// localLeaves lists the leaves of a descriptor for Envoy's local filter: levels
 // without an empty value first, then the others, each as a whole.
-func localCells(levels []*level, entries []entry) (list []cell) {
+func localLeaves(levels []*level, entries []entry) (list []leaf) {
 	isOpen := func(p pair) bool { return p.kind == anyValue }
 	for _, open := range []bool{false, true} {
 		for _, l := range levels {
-			if c, fits := l.cell(entries); fits && open == slices.ContainsFunc(l.entries, isOpen) {
+			if c, fits := l.leaf(entries); fits && open == slices.ContainsFunc(l.entries, isOpen) {
 				l.reached = true
 				list = append(list, c)
 			}

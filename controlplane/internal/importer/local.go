@@ -153,13 +153,13 @@ func (l *localImport) config(o *localv3.LocalRateLimit, requests scope, disabled
 	}
 	var rules []rule
 	for _, d := range l.requested(o, requests, use) {
-		rules = append(rules, d.rules(localCells(l.levels[o], d.entries), l.reader)...)
+		rules = append(rules, d.rules(localLeaves(l.levels[o], d.entries), l.reader)...)
 	}
 	if q := l.bucket(o.GetTokenBucket()); q != nil {
 		d := descriptor{scope: requests}
 		if all := o.GetAlwaysConsumeDefaultTokenBucket(); all == nil || all.GetValue() || d.others(rules) {
 			name := cmp.Or(o.GetStatPrefix(), "local")
-			rules = append(d.rules([]cell{{name: name, quota: q, place: q.place}}, l.reader), rules...)
+			rules = append(d.rules([]leaf{{name: name, quota: q, place: q.place}}, l.reader), rules...)
 		} else {
 			l.note(o, "token_bucket", "every request has a descriptor with a limit, so Envoy never uses this bucket, and there is no rule for it")
 		}

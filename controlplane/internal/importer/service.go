@@ -72,7 +72,7 @@ func (j *job) service() (err error) {
 		return err
 	}
 	for i := range all {
-		j.rules = append(j.rules, all[i].rules(serviceCells(s.levels, all[i].entries), j.reader)...)
+		j.rules = append(j.rules, all[i].rules(serviceLeaves(s.levels, all[i].entries), j.reader)...)
 	}
 	j.noteUnreached(s.levels)
 	e.apply(j.rules, j.reader)
