@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -43,3 +44,67 @@ func TestFreshKeys(t *testing.T) {
 }
 
 func TestRaisedLimitLetsTheDifferenceThrough(t *testing.T) { everyProxy(t, rows("changes")) }
+
+// managed is a policy's field that sets the management token to the tests' token.
+const managed = "manage: {path: /.sluice/, token_sha256: " + tokenSHA256 + "}\n"
+
+// oneRule returns a policy of one rule that limits each value of x-user-id.
+func oneRule(fields string) string {
+	return "version: 1\nrules: [{name: per-user, key: [{header: x-user-id}], " + fields + "}]\n" + managed
+}
+
+// separate has proxies that only these tests share. Other tests run a filter of an earlier commit,
+// which cannot read a directory with an algorithm that it does not know.
+func separate(d driver) driver {
+	d.name += "-algorithms"
+	return d
+}
+
+func TestAlgorithms(t *testing.T) {
+	each(t, func(t *testing.T, d driver) { rows("algorithms")(t, separate(d)) })
+}
+
+// Two filters of one name in one Envoy have different policies with the same rule
+// names. They split and count separately.
+func TestFiltersOfOneName(t *testing.T) {
+	t.Parallel()
+	eachEnvoy(t, func(t *testing.T, d driver) {
+		first := perUser("5/" + far)
+		second := perUser("50/365d")
+		s := siteOf(t, d)
+		both := s.listen(t, proxyOptions{policy: first, edit: func(bootstrap []byte) []byte {
+			return withSecondListener(t, bootstrap, s.inDomain(second))
+		}})
+		// Both count at first. The older one notices the conflict because it still gets
+		// requests some seconds after the newer one has begun to count.
+		round := func(key string) [2]int {
+			passed, otherPassed := 0, 0
+			for range 10 {
+				passed += count(both[0].load(4).send(t, 20, user(key)), allowed)
+				otherPassed += count(both[1].load(4).send(t, 20, user(key)), allowed)
+			}
+			return [2]int{passed, otherPassed}
+		}
+		rounds := 0
+		apart := func() bool {
+			rounds++
+			return round(fmt.Sprint("early-", rounds)) == [2]int{5, 50}
+		}
+		require.Eventually(t, apart, time.Minute, time.Second)
+		// All workers know it by their next tick.
+		time.Sleep(2 * time.Second)
+		for i := range 3 {
+			require.Equal(t, [2]int{5, 50}, round(fmt.Sprint("late-", i)))
+		}
+	})
+}
+
+// withSecondListener adds a listener with a filter of the same name and another
+// policy.
+func withSecondListener(t *testing.T, bootstrap []byte, policy string) []byte {
+	return edited(t, bootstrap, func(static object) {
+		edited(t, bootstrapOf(t, policy), func(second object) {
+			static["listeners"] = append(listenersOf(static), listenersOf(second)[0])
+		})
+	})
+}

@@ -3,18 +3,31 @@
 package e2e
 
 import (
+	"bytes"
+	"crypto/tls"
+	"encoding/base64"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
@@ -280,4 +293,323 @@ func (s *istioSite) logs(t *testing.T) {
 	eventually(t, 30*time.Second, "the access log", func() bool {
 		return strings.Contains(read(t, s.accessLog()), "429 rate_limited{root} root=denied:limit\n")
 	})
+}
+
+// applyInjector has istiod put sidecars into pods, and make Deployments for Gateways, by
+// the templates of its release.
+func (m *mesh) applyInjector(t *testing.T) {
+	for _, document := range betweenDocuments.Split(read(t, m.installed, "istiod.yaml"), -1) {
+		if strings.Contains(document, "\nkind: ConfigMap\n") && strings.Contains(document, "\n  name: istio-sidecar-injector\n") {
+			m.kube.apply(t, document)
+		}
+	}
+	m.kube.apply(t, fmt.Sprintf(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: {name: injector}
+webhooks:
+- name: object.sidecar-injector.istio.io
+  clientConfig: {url: "https://127.0.0.1:%d/inject", caBundle: %s}
+  rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}]
+  admissionReviewVersions: [v1]
+  sideEffects: None
+`, injectorPort, base64.StdEncoding.EncodeToString([]byte(read(t, m.certs.ca)))))
+}
+
+// fromConfigMap does what `sluice render istio` writes in its comment. Istio puts the
+// volume into the pods of a sidecar and of a gateway. What the kubelet then does, mount
+// does: there is none.
+func (s *istioSite) fromConfigMap(t *testing.T) {
+	flags := []string{"--wasm-configmap", "sluice-1", "--wasm", built.filter}
+	onGateway := s.render(t, limited("mounted", "2/"+far, ""), append(flags, "--target", "Gateway/edge")...)
+	flags = append(flags, "--name", "shop", "--selector", "app=shop", "--mode", "server")
+	onSidecar := s.render(t, limited("mounted", "3/"+far, ""), flags...)
+	s.with(t, onSidecar)
+	awaitStatus(t, http.StatusInternalServerError, at(sidecarPort), "/", "x-user-id", "before the file is there")
+
+	s.with(t, configMapOf(t, onGateway))
+	s.with(t, mounting(onSidecar))
+	var sidecar pod
+	require.True(t, s.kube.read(t, "/api/v1/namespaces/edge/pods/mounting", &sidecar))
+	s.mount(t, "shop", sidecar)
+	var deployment struct{ Spec struct{ Template pod } }
+	eventually(t, 60*time.Second, "istiod to make the gateway's Deployment", func() bool {
+		return s.kube.read(t, "/apis/apps/v1/namespaces/edge/deployments/mounting-istio", &deployment)
+	})
+	s.mount(t, "edge", deployment.Spec.Template)
+
+	s.with(t, onGateway)
+	awaitLimit(t, at(gatewayPort), "/", "mounted", 2)
+	passes(t, 2, at(gatewayPort), "/", "alice")
+	s.kube.apply(t, s.render(t, limited("mounted", "4/"+far, ""), flags...)) // nothing else has it look again
+	awaitLimit(t, at(sidecarPort), "/", "mounted", 4)
+	passes(t, 4, at(sidecarPort), "/", "alice")
+}
+
+var made = regexp.MustCompile(`\n#   kubectl create configmap (\S+) -n (\S+) --from-file=(\S+)='(.+)'\n#   kubectl patch configmap (\S+) -n (\S+) -p '{(.+)}'\n`)
+
+// configMapOf is what the commands in a comment make.
+func configMapOf(t *testing.T, comment string) string {
+	found := made.FindStringSubmatch(comment)
+	require.NotNil(t, found, comment)
+	require.Equal(t, found[1:3], found[5:7])
+	return fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s, namespace: %s}, binaryData: {%s: %s}, %s}",
+		found[1], found[2], found[3], base64.StdEncoding.EncodeToString([]byte(read(t, found[4]))), found[7])
+}
+
+// configMapSize: the API server takes of data what `sluice render istio` takes.
+func (s *istioSite) configMapSize(t *testing.T) {
+	for size, want := range map[int]int{envoy.MaxConfigMap: http.StatusCreated, envoy.MaxConfigMap + 1: http.StatusUnprocessableEntity} {
+		status, answer := s.kube.call(t, http.MethodPost, "/api/v1/namespaces/edge/configmaps?dryRun=All",
+			`{"metadata": {"name": "large"}, "binaryData": {"sluice.wasm": "`+base64.StdEncoding.EncodeToString(make([]byte, size))+`"}}`)
+		require.Equal(t, want, status, "%.500s", answer)
+	}
+}
+
+var (
+	annotations = regexp.MustCompile(`(?m)^#   sidecar\.istio\.io/.*\n`)
+	overlay     = regexp.MustCompile(`(?m)^#   deployment: .*\n(#     .*\n)+`)
+)
+
+// mounting are a pod with a sidecar and a Gateway that mount the ConfigMap as a comment
+// says.
+func mounting(comment string) string {
+	sidecar, gateway := strings.Join(annotations.FindAllString(comment, -1), ""), overlay.FindString(comment)
+	return `
+apiVersion: v1
+kind: Pod
+metadata:
+  name: mounting
+  namespace: edge
+  annotations:
+` + strings.ReplaceAll(sidecar, "#", " ") + `
+spec:
+  serviceAccountName: shop
+  containers: [{name: shop, image: shop.example/shop}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: mounting, namespace: edge}
+data:
+` + strings.ReplaceAll(gateway, "#", "") + `
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: mounting, namespace: edge}
+spec:
+  gatewayClassName: istio
+  infrastructure: {parametersRef: {group: "", kind: ConfigMap, name: mounting}}
+  listeners: [{name: http, port: 80, protocol: HTTP}]
+`
+}
+
+// pod is what matters here of a Pod and of a Deployment's template.
+type pod struct {
+	Spec struct {
+		Containers, InitContainers []container
+		Volumes                    []struct {
+			Name      string
+			ConfigMap struct{ Name string }
+		}
+	}
+}
+
+type container struct {
+	Name         string
+	VolumeMounts []struct {
+		Name, MountPath string
+		ReadOnly        bool
+	}
+}
+
+// configMapIn is the ConfigMap that a pod's proxy has at a path.
+func (p *pod) configMapIn(path string) string {
+	for _, c := range append(p.Spec.Containers, p.Spec.InitContainers...) {
+		for _, m := range c.VolumeMounts {
+			for _, v := range p.Spec.Volumes {
+				if c.Name == "istio-proxy" && m.ReadOnly && m.MountPath == path && v.Name == m.Name {
+					return v.ConfigMap.Name
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// mount puts into a proxy's folder what the kubelet would: the ConfigMap's files, behind
+// links.
+func (s *istioSite) mount(t *testing.T, proxy string, p pod) {
+	name := p.configMapIn(envoy.ConfigMap{}.Folder())
+	require.NotEmpty(t, name, p)
+	var stored struct{ BinaryData map[string][]byte }
+	require.True(t, s.kube.read(t, "/api/v1/namespaces/edge/configmaps/"+name, &stored))
+	folder := filepath.Join(s.dir, proxy, "configmap")
+	require.NoError(t, os.Mkdir(filepath.Join(folder, "..1"), 0o755))
+	require.NoError(t, os.Symlink("..1", filepath.Join(folder, "..data")))
+	for key, content := range stored.BinaryData {
+		require.NoError(t, os.WriteFile(filepath.Join(folder, "..1", key), content, 0o644))
+		require.NoError(t, os.Symlink(filepath.Join("..data", key), filepath.Join(folder, key)))
+	}
+}
+
+// fromRegistry has pilot-agent pull a release's images. It refuses a realm that is no URL.
+func (s *istioSite) fromRegistry(t *testing.T) {
+	images := startImages(t, s.certs.ca, s.certs.pair)
+	address := host(images.Server)
+	named := registryName + ":" + port(address)
+	s.with(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: registry, namespace: edge}\ntype: kubernetes.io/dockerconfigjson\n"+
+		"data: {.dockerconfigjson: "+pullSecret(t, address, named)+"}\n")
+	flags := []string{"--target", "Gateway/edge", "--url"}
+	secret := []string{"--pull-secret", "registry"}
+	for form, url := range images.pushRelease(t) {
+		policy := limited(form, "2/"+far, "")
+		byName := slices.Concat(flags, []string{strings.Replace(url, address, named, 1)})
+		t.Run(form, func(t *testing.T) {
+			s.with(t, s.render(t, policy, byName...))
+			awaitStatus(t, http.StatusForbidden, at(gatewayPort), "/", "x-user-id", "without the password")
+			s.kube.apply(t, s.render(t, policy, slices.Concat(byName, secret)...))
+			awaitLimit(t, at(gatewayPort), "/", form, 2)
+			passes(t, 2, at(gatewayPort), "/", "alice")
+		})
+		t.Run(form+", by an address whose realm is no URL", func(t *testing.T) {
+			s.with(t, s.render(t, policy, slices.Concat(flags, []string{url}, secret)...))
+			awaitStatus(t, http.StatusForbidden, at(gatewayPort), "/", "x-user-id", "alice")
+			require.Contains(t, s.gateway.Log(), `realm scheme "" not allowed`)
+		})
+	}
+}
+
+// page has the API server check the resources of docs/istio.md.
+func (s *istioSite) page(t *testing.T) {
+	for _, kind := range []string{"name: sluice-quota", "name: no-underscores"} {
+		s.kube.accepts(t, block(t, "istio.md", kind))
+	}
+}
+
+// manifests has the API server check what `sluice render kubernetes` writes.
+func (s *istioSite) manifests(t *testing.T) {
+	for _, more := range [][]string{nil, {"--quota-store", "redis://redis.data:6379"}} {
+		s.kube.accepts(t, sluiceOK(t, append([]string{"render", "kubernetes", "--image", "registry.example/sluice:v0.1.0",
+			"-n", "edge", "--proxies", "edge"}, more...)...))
+	}
+}
+
+// quota: rules of scope cluster count over the gateway and the sidecar. They ask a
+// real `sluice quota`, which is a service of the mesh as docs/istio.md has it.
+func (s *istioSite) quota(t *testing.T) {
+	service := startQuota(t, "memory")
+	_, port, err := net.SplitHostPort(service.address)
+	require.NoError(t, err)
+	s.with(t, strings.ReplaceAll(read(t, "testdata/istio-quota.yaml"), "QUOTA_PORT", port)) // in Kubernetes it is a Service
+	s.with(t, strings.ReplaceAll(block(t, "istio.md", "name: sluice-quota"), "quota.shop.svc.cluster.local", "quota.example"))
+	s.with(t, s.render(t, "version: 1\ndomain: shop\nheaders: ietf\nrules:\n"+
+		"- {name: everywhere, scope: cluster, key: [{header: x-user-id}], on_unavailable: deny, limits: [10/"+far+"]}\n",
+		"--quota-cluster", "outbound|18001||quota.example"))
+	proxies := []int{gatewayPort, sidecarPort}
+	for _, port := range proxies {
+		eventually(t, 60*time.Second, "units for a proxy", func() bool {
+			res, _, err := at(port).try("/", "x-user-id", fmt.Sprint("first-", port), "connection", "close")
+			return err == nil && strings.HasPrefix(res.Header.Get("RateLimit"), `"everywhere";`) && spend(at(port), 1, fmt.Sprint("second-", port)) == 1
+		})
+	}
+	through := 0
+	for i := range 40 {
+		through += spend(at(proxies[i%2]), 1, "alice")
+	}
+	require.Equal(t, 10, through)
+}
+
+// waypoint shows what istiod sends to a waypoint. The official Envoy cannot run one: its
+// listeners take filters that only Istio's own builds have.
+func (s *istioSite) waypoint(t *testing.T) {
+	s.kube.apply(t, read(t, "testdata/istio-waypoint.yaml"))
+	const service, entry = "behind.edge.svc.cluster.local", "outside.example"
+	for _, c := range []struct {
+		target, namespace string
+		limits            []string
+	}{
+		{"Service/behind", "edge", []string{service}},
+		{"ServiceEntry/outside", "edge", []string{entry}},
+		{"Gateway/waypoint", "edge", []string{service, entry}},
+		{"GatewayClass/istio-waypoint", "istio-system", []string{service, entry}},
+	} {
+		t.Run(c.target, func(t *testing.T) {
+			s.with(t, s.render(t, limited("waypoint", "2/"+far, ""), "-n", c.namespace, "--target", c.target))
+			eventually(t, 60*time.Second, "istiod to send the plugin", func() bool {
+				return slices.Equal(c.limits, s.limitedHosts(t, c.namespace+".sluice"+translated, service, entry))
+			})
+		})
+	}
+}
+
+// translated is what Istio puts behind the name of a WasmPlugin.
+const translated = "~istio-translated-wasmplugin"
+
+// limitedHosts asks istiod, as a waypoint does, and returns the hosts whose requests go
+// through a plugin.
+func (s *istioSite) limitedHosts(t *testing.T, plugin string, hosts ...string) (with []string) {
+	connection, err := grpc.NewClient(fmt.Sprint("127.0.0.1:", discoveryPort), grpc.WithTransportCredentials(credentials.NewTLS(
+		&tls.Config{RootCAs: s.certs.pool, Certificates: []tls.Certificate{s.certs.pair}, MinVersion: tls.VersionTLS12})))
+	require.NoError(t, err)
+	defer connection.Close()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).StreamAggregatedResources(t.Context())
+	require.NoError(t, err)
+	metadata, err := structpb.NewStruct(map[string]any{
+		"NAMESPACE": "edge", "SERVICE_ACCOUNT": "edge", "CLUSTER_ID": "Kubernetes",
+		"LABELS": map[string]any{"gateway.networking.k8s.io/gateway-name": "waypoint"},
+	})
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&discoveryv3.DiscoveryRequest{
+		TypeUrl: "type.googleapis.com/envoy.config.listener.v3.Listener",
+		Node:    &corev3.Node{Id: "waypoint~10.9.9.7~waypoint.edge~edge.svc.cluster.local", Metadata: metadata},
+	}))
+	answer, err := stream.Recv()
+	require.NoError(t, err)
+	for _, resource := range answer.Resources {
+		var listener listenerv3.Listener
+		require.NoError(t, resource.UnmarshalTo(&listener))
+		for _, chain := range listener.FilterChains {
+			text, err := proto.Marshal(chain)
+			require.NoError(t, err)
+			for _, host := range hosts {
+				if chain.Name == "inbound-vip|80|http|"+host && bytes.Contains(text, []byte(plugin)) {
+					with = append(with, host)
+				}
+			}
+		}
+	}
+	slices.Sort(with)
+	return with
+}
+
+// Ports on which the proxies listen.
+const (
+	gatewayPort  = 25180
+	managePort   = 25181
+	sidecarPort  = 25280
+	otherPort    = 25281 // of the sidecar too
+	outgoingPort = 25283
+	gatewayAdmin = 25900
+	sidecarAdmin = 25910
+)
+
+// Istio's own way to normalise, and the access log of docs/envoy.md.
+const meshConfig = `
+enablePrometheusMerge: false
+defaultProviders: {}
+trustDomain: cluster.local
+rootNamespace: istio-system
+ingressControllerMode: "OFF"
+enableAutoMtls: false
+accessLogFile: ACCESS_LOG
+accessLogFormat: "%RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %FILTER_STATE(wasm.sluice.verdict:PLAIN)%\n"
+`
+
+// meshResources are a gateway, a sidecar, and the server behind both.
+func meshResources(t *testing.T, upstream int, keys string) string {
+	return strings.NewReplacer(
+		"GATEWAY_PORT", fmt.Sprint(gatewayPort), "MANAGE_PORT", fmt.Sprint(managePort), "SIDECAR_PORT", fmt.Sprint(sidecarPort),
+		"OTHER_PORT", fmt.Sprint(otherPort), "OUTGOING_PORT", fmt.Sprint(outgoingPort), "UPSTREAM_PORT", fmt.Sprint(upstream),
+		"JWKS", keys,
+	).Replace(read(t, "testdata/istio.yaml"))
 }

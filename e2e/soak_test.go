@@ -108,3 +108,125 @@ func TestSoak(t *testing.T) {
 	require.Less(t, memory[round-1]-memory[late], int64(2<<20), "Envoy goes on growing")
 	require.Less(t, resident[round-1]-resident[late], int64(32<<20), "Envoy goes on growing")
 }
+
+var (
+	floodKeys = flag.Int("flood-keys", 25_000, "keys that come to a capacity of a third of them, or of 65,536; three times the capacity fill all slots")
+	renames   = flag.Int("renames", 60, "times that a rule is renamed under traffic")
+
+	clusterRequests = flag.Int("cluster-requests", 100_000, "requests of cluster rules, in whose last nine tenths Envoy does not grow")
+)
+
+// memoryOf returns the bytes that validate prints for the policy: for its counters and
+// for vanished ones.
+func memoryOf(t *testing.T, policy string) (counters, vanished int64) {
+	out := sluiceOK(t, "validate", "-f", file(t, "policy.yaml", policy), "--output", "json")
+	v := decoded[struct {
+		Memory struct {
+			Bytes    int64 `json:"bytes"`
+			Vanished int64 `json:"vanished_bytes"`
+		} `json:"memory"`
+	}](t, out)
+	require.NotZero(t, v.Memory.Bytes, out)
+	return v.Memory.Bytes, v.Memory.Vanished
+}
+
+// settled returns the bytes that an idle Envoy has come down to, allocated or resident.
+func settled(t *testing.T, bytes func(*testing.T) int64) int64 {
+	lowest := bytes(t)
+	for range 5 {
+		time.Sleep(300 * time.Millisecond)
+		lowest = min(lowest, bytes(t))
+	}
+	return lowest
+}
+
+// Many more keys come than the capacity, and memory stays within what validate printed. The Envoy
+// is its own: of one that others had, listeners that end give memory back meanwhile.
+func TestMoreKeysThanCapacity(t *testing.T) {
+	capacity := 1
+	for capacity < 1<<16 && 6*capacity <= *floodKeys {
+		capacity *= 2
+	}
+	rule := func(name, limits string) string {
+		return fmt.Sprintf("\n  - {name: %s, match: {paths: [/%s]}, key: [{header: x-user-id}], capacity: %d, limits: [%s]}", name, name, capacity, limits)
+	}
+	aligned := rule("aligned", "{requests: 5, per: 366d}")
+	layered := rule("layered", "{requests: 5, per: 366d}, {requests: 9, per: 365d, algorithm: fixed_window_per_key}")
+	p := newest(t).start(t, proxyOptions{policy: "version: 1\nrules:" + aligned + layered + "\n", edit: withoutUpstream})
+	l := p.load(16)
+	for _, c := range []struct{ name, rule string }{{"aligned", aligned}, {"layered", layered}} {
+		t.Run(c.name, func(t *testing.T) {
+			l.send(t, 2000, func(int) request { return request{"/" + c.name, "x-user-id", "one"} })
+			before := settled(t, p.allocated)
+			l.send(t, *floodKeys, func(i int) request { return request{"/" + c.name, "x-user-id", fmt.Sprint("k", i)} })
+			grown := settled(t, p.allocated) - before
+			printed, _ := memoryOf(t, "version: 1\nrules:"+c.rule+"\n")
+			t.Logf("%d keys: grown by %d bytes, validate printed %d: %.3f", *floodKeys, grown, printed, float64(grown)/float64(printed))
+			require.InDelta(t, 1, float64(grown)/float64(printed), 0.15)
+		})
+	}
+}
+
+// flooded has a site that scenarios share which look at Envoy's memory from revision to
+// revision. The first of them finds a new Envoy.
+func flooded(d driver) driver {
+	d.name += "-flooded"
+	return d
+}
+
+// Revision after revision renames the only rule under traffic. Memory stays within what
+// validate printed for tables in use and vanished ones.
+func TestRenames(t *testing.T) {
+	s := siteOf(t, flooded(newest(t)))
+	policy := func(i int) string {
+		return s.inDomain(strings.Replace(perUser("5/"+far), "per-user", fmt.Sprint("rule-", i), 1))
+	}
+	nth := func(i int) request { return request{direct, "x-user-id", fmt.Sprint("k", i)} }
+	s.control.apply(t, policy(0))
+	first, l := s.runs(t), s.load(8)
+	l.send(t, 5_000, func(int) request { return nth(0) })
+	before := settled(t, s.allocated)
+	end := l.goOn(t, nth)
+	for i := 1; i <= *renames; i++ {
+		s.control.push(t, policy(i))
+	}
+	eventually(t, time.Minute, "the last revision to run", func() bool { return s.runs(t) == first+uint64(*renames) })
+	end()
+	grown := settled(t, s.allocated) - before
+	counters, vanished := memoryOf(t, policy(0))
+	t.Logf("%d renames: grown by %d bytes, validate printed %d and %d for vanished ones", *renames, grown, counters, vanished)
+	require.LessOrEqual(t, grown, counters+vanished)
+}
+
+// A hot key on leases, keys that are asked for once, and keys that are denied: after the
+// first tenth of the requests Envoy does not grow.
+func TestEnvoyDoesNotGrowWithClusterRules(t *testing.T) {
+	t.Parallel()
+	service := startQuota(t, "memory")
+	p := newest(t).start(t, proxyOptions{quota: service.address, edit: withoutUpstream, policy: clusterPolicy +
+		"  - {name: hot, scope: cluster, key: [{header: x-user-id}], limits: [100000000/1h]}\n" +
+		"  - {name: many, scope: cluster, match: {paths: [/many]}, capacity: 4096, key: [{header: x-key}], limits: [5/1m]}\n"})
+	l, sent := p.load(16), 0
+	send := func(n int) (refused int) {
+		refused = count(l.send(t, n, func(i int) request {
+			switch i % 100 {
+			case 0:
+				return request{"/many", "x-key", fmt.Sprint("denied-", i/100%50)}
+			case 50:
+				return request{"/many", "x-key", fmt.Sprint("once-", sent+i)}
+			}
+			return request{"/", "x-user-id", "hot"}
+		}), denied)
+		sent += n
+		return refused
+	}
+	refused := send(*clusterRequests / 10)
+	before := settled(t, p.resident)
+	for sent < *clusterRequests {
+		refused += send(*clusterRequests / 20)
+	}
+	grown := settled(t, p.resident) - before
+	t.Logf("%d requests, %d denied: grown by %d KiB", sent, refused, grown>>10)
+	require.Positive(t, refused)
+	require.Less(t, grown, int64(5<<20))
+}
