@@ -3,6 +3,7 @@ package buildtest
 import (
 	"encoding/base64"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -50,4 +51,25 @@ func ModelAnswers(t testing.TB) (list []ModelAnswer) {
 	}
 	require.Greater(t, len(list), 60)
 	return list
+}
+
+// Archives calls each with the files of every archive whose name fits a pattern. What it sets
+// the data of a file to is what the archive must say, or is written into it by update.
+func Archives(t testing.TB, pattern string, update bool, each func(files []txtar.File)) {
+	t.Helper()
+	names, err := filepath.Glob(pattern)
+	require.NoError(t, err)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		all, err := txtar.ParseFile(name)
+		require.NoError(t, err)
+		want := txtar.Format(all)
+		each(all.Files)
+		got := txtar.Format(all)
+		if update {
+			require.NoError(t, os.WriteFile(name, got, 0o600))
+		} else {
+			require.Equal(t, string(want), string(got), name)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package buildtest
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"regexp"
@@ -56,4 +57,13 @@ func Memory(tb testing.TB, status, field string) int {
 	kb, err := strconv.Atoi(string(m[1]))
 	require.NoError(tb, err)
 	return kb << 10
+}
+
+// Below requires that less was used than the bound. Under the race detector every
+// program takes several times the memory and the time, so nothing is required there.
+func Below[T cmp.Ordered](tb testing.TB, used, bound T) {
+	tb.Helper()
+	if !Race {
+		require.Less(tb, used, bound)
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -108,4 +110,121 @@ func (s *RedisServer) try(args ...string) (string, error) {
 		return strings.Join(lines, "\n"), err
 	}
 	return fmt.Sprint(answer), err
+}
+
+const (
+	masters = 3
+	slots   = 16384
+	// patient is after how many milliseconds of silence a master is replaced, until
+	// FailOver: never on a busy machine. failover is the same after it.
+	patient, failover = "10000", "1000"
+)
+
+// Cluster is three masters; the replica of each follows them in Servers.
+type Cluster struct{ Servers []*RedisServer }
+
+// StartCluster starts a Cluster, and returns when all of it says that it is well. Its
+// servers know each other from their files: meeting takes them seconds.
+func StartCluster(t testing.TB, b Binary) *Cluster {
+	t.Helper()
+	c := &Cluster{}
+	bus := free(t, 2*masters)
+	for i := range 2 * masters {
+		s := newRedis(t, b)
+		s.args = append(s.args, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus[i]), "--cluster-node-timeout", patient,
+			"--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
+		c.Servers = append(c.Servers, s)
+	}
+	for i, s := range c.Servers {
+		require.NoError(t, os.WriteFile(filepath.Join(s.dir, "nodes.conf"), []byte(c.nodes(i, bus)), 0o600))
+		s.Restart()
+	}
+	for _, s := range c.Servers[masters:] {
+		s.inSync()
+	}
+	for _, s := range c.Servers {
+		s.until("say that its Cluster is well", func() bool {
+			return strings.Contains(s.Do("CLUSTER", "INFO"), "cluster_state:ok")
+		})
+	}
+	return c
+}
+
+// nodes is the file in which one of the servers keeps who the others are.
+func (c *Cluster) nodes(self int, bus []int) string {
+	id := func(i int) string { return fmt.Sprintf("%040x", i+1) }
+	var b strings.Builder
+	for i, s := range c.Servers {
+		role, master, owns := "master", "-", fmt.Sprintf(" %d-%d", i*slots/masters, (i+1)*slots/masters-1)
+		if i >= masters {
+			role, master, owns = "slave", id(i-masters), ""
+		}
+		if i == self {
+			role = "myself," + role
+		}
+		shard := "" // a master with its replicas, which Redis 7.0 does not know
+		if s.Binary.Name == "Valkey" {
+			shard = ",,shard-id=" + id(i%masters)
+		}
+		fmt.Fprintf(&b, "%s %s@%d%s %s %s 0 0 %d connected%s\n", id(i), s.Addr(), bus[i], shard, role, master, i%masters+1, owns)
+	}
+	fmt.Fprintf(&b, "vars currentEpoch %d lastVoteEpoch 0\n", masters)
+	return b.String()
+}
+
+// FailOver has the Cluster replace a master that is silent for a second.
+func (c *Cluster) FailOver() {
+	for _, s := range c.Servers {
+		s.Do("CONFIG", "SET", "cluster-node-timeout", failover)
+	}
+}
+
+// inSync waits until the replica has what its master has.
+func (s *RedisServer) inSync() {
+	s.until("be in sync", func() bool {
+		return strings.Contains(s.Do("INFO", "replication"), "master_link_status:up")
+	})
+}
+
+// URL names all servers.
+func (c *Cluster) URL() string { return "redis+cluster://" + addresses(c.Servers) }
+
+// Watched is a master with a replica and three Sentinels.
+type Watched struct{ Master, Replica *RedisServer }
+
+// SentinelName is what the Sentinels call the master.
+const SentinelName = "quota"
+
+// StartSentinel starts a master, its replica and three Sentinels that watch them. The
+// servers want the password; the Sentinels want none.
+func StartSentinel(t testing.TB, b Binary, password string) (w Watched, url string) {
+	t.Helper()
+	auth := []string{"--requirepass", password, "--masterauth", password, "--repl-diskless-sync-delay", "0"}
+	start := func(args ...string) *RedisServer {
+		s := newRedis(t, b)
+		s.password = password
+		s.args = append(append(s.args, auth...), args...)
+		s.Restart()
+		return s
+	}
+	w.Master = start()
+	w.Replica = start("--replicaof", "127.0.0.1", strconv.Itoa(w.Master.Port))
+	w.Replica.inSync()
+	var all []*RedisServer
+	for range 3 {
+		s := newRedis(t, b)
+		s.args = []string{"--sentinel", "--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.dir}
+		config := filepath.Join(s.dir, "server.conf") // in which it keeps its state
+		require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, "sentinel monitor %[1]s 127.0.0.1 %[2]d 2\nsentinel auth-pass %[1]s %[3]s\n"+
+			"sentinel down-after-milliseconds %[1]s %[4]s\nsentinel failover-timeout %[1]s 3000\n", SentinelName, w.Master.Port, password, failover), 0o600))
+		s.args = append([]string{config}, s.args...)
+		s.Restart()
+		all = append(all, s)
+	}
+	for _, s := range all {
+		s.until("know the other Sentinels and the replica", func() bool {
+			return strings.Contains(s.Do("INFO", "sentinel"), "slaves=1,sentinels=3")
+		})
+	}
+	return w, "redis+sentinel://" + addresses(all) + "/" + SentinelName
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,4 +45,33 @@ func TestEveryWheelHasItsDigest(t *testing.T) {
 	require.Equal(t, slices.Compact(wanted), listed, "tools.txt has a line for each Envoy of the Makefile, in their order")
 	slices.Sort(digests)
 	require.Len(t, slices.Compact(digests), len(listed)*len(wheelPlatforms), "a digest stands there twice")
+}
+
+// An action runs with the release's secrets. A tag can be moved to other code, a
+// commit cannot; the version behind it is for readers.
+func TestActionsArePinned(t *testing.T) {
+	pinned := regexp.MustCompile(`^uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
+	files, err := filepath.Glob(filepath.Join("..", ".github", "workflows", "*"))
+	require.NoError(t, err)
+	n := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(text)) {
+			if _, step, found := strings.Cut(line, "uses:"); found {
+				require.Regexp(t, pinned, "uses:"+strings.TrimRight(step, "\n"), file)
+				n++
+			}
+		}
+	}
+	require.Positive(t, n, "no workflow uses an action")
+}
+
+func TestFilterIn(t *testing.T) {
+	_, err := filterIn(fstest.MapFS{"out/embed/.gitkeep": {}})
+	require.ErrorIs(t, err, ErrNoFilter)
+
+	wasm, err := filterIn(fstest.MapFS{"out/embed/sluice.wasm": {Data: []byte("\x00asm")}})
+	require.NoError(t, err)
+	require.Equal(t, []byte("\x00asm"), wasm)
 }
