@@ -7,14 +7,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// Key is a key of a counter with the limits that hold for it. Both lists have
-// the windows of the table's definition, in its order.
-type Key struct {
-	Bytes   []byte
-	Windows []limit.Window // with this key's limits, grids shifted by its jitter
-	Rule    []limit.Window // with the rule's own limits, which eviction compares by; see Overridden
-}
-
 // Entry is one key's place in its page, as Table.Read found it. The zero value is
 // ready for Read. Re-use an Entry from request to request: it keeps its memory.
 type Entry struct {
@@ -68,6 +60,124 @@ func (e *Entry) log(i int) []int64 {
 // HasRecord reports whether the key has a record, even an empty one.
 func (e *Entry) HasRecord() bool { return e.slot >= 0 }
 
+// unshare makes e's page one that may be changed.
+func (e *Entry) unshare() {
+	if e.fresh {
+		e.page, e.fresh = bytes.Clone(e.page), false
+	}
+}
+
+// Read finds the key's record as of now, or the floor if the key has no record. If
+// the worker's clock is behind the last write, e.Now is the time of that write.
+func (t *Table) Read(e *Entry, key Key, now int64) Status {
+	if status := t.opened(now); status != OK {
+		return status
+	}
+	e.hash = t.hash(key.Bytes)
+	return t.Reread(e, key, now)
+}
+
+// Reread is Read of the same key as before, after a lost race. It does not hash
+// the key again.
+func (t *Table) Reread(e *Entry, key Key, now int64) Status {
+	if status := t.load(e, now); status != OK {
+		return status
+	}
+	e.CallerNs, e.looked = now, false
+	e.Evicted, e.Rebased, e.FromFloor, e.opened, e.Resets = false, false, false, 0, 0
+	t.define(e, &key)
+	e.slot = e.page.find(&t.layout, e.fingerprint)
+	last := t.findTime(e)
+	e.lapses = e.lapses[:0]
+	if t.layout.holds {
+		e.HeldNs = t.tables.HeldNow()
+		if t.lapseFloor(e) {
+			last = t.findTime(e)
+		}
+		t.readHeld(e, last)
+	}
+	if e.slot >= 0 {
+		t.roll(e, last)
+	} else {
+		t.start(e, last)
+	}
+	return OK
+}
+
+// findTime sets e.Now, and returns when the key's record, or the floor, was written.
+func (t *Table) findTime(e *Entry) (last int64) {
+	last = e.page.floorTime()
+	if e.slot >= 0 {
+		last = e.page.time(&t.layout, e.slot)
+	}
+	if t.wasSetBack(e, last) {
+		t.rebase(e, last)
+		last = e.CallerNs
+	}
+	e.Now = max(e.CallerNs, last)
+	return last
+}
+
+// roll reads the record, written at last, and brings its usage to e.Now.
+func (t *Table) roll(e *Entry, last int64) {
+	for i := range t.layout.counts {
+		u := &e.usage[i]
+		e.page.read(&t.layout, e.slot, i, e.log(i), u)
+		if s := &t.spans[i]; s.start <= last && e.Now < s.end && len(e.lapses) == 0 {
+			continue // within one aligned window the usage does not change
+		}
+		w := &e.windows[i]
+		used := !u.IsZero()
+		w.Roll(u, charged(w, u, last, e.lapses), e.Now)
+		if used && u.IsZero() {
+			e.Resets++
+		}
+		if w.OnGrid() {
+			start, end := w.Span(e.Now)
+			t.spans[i] = span{start, end}
+		}
+	}
+}
+
+// start reads the floor, written at last, from which a key without a record
+// starts at e.Now.
+func (t *Table) start(e *Entry, last int64) {
+	for i := range t.layout.counts {
+		floor := e.rule[i].RollFloor(e.page.floor(&t.layout, i), last, e.Now)
+		e.usage[i] = e.windows[i].Start(floor, e.Now, e.log(i)[:0])
+		e.FromFloor = e.FromFloor || !floor.IsZero()
+	}
+}
+
+// define sets e.windows and e.rule: for each column of the layout the window with
+// the key's limits, and with the rule's. A column that this configuration does not
+// have gets no limits. If it is jittered, the key's grid is not known, so each hit
+// counts in it for a whole period.
+func (t *Table) define(e *Entry, key *Key) {
+	if t.direct {
+		e.windows, e.rule = key.Windows, key.Rule
+		return
+	}
+	n := len(t.layout.Windows)
+	e.windows, e.rule = e.own[0][:n], e.own[1][:n]
+	copy(e.windows, t.layout.Windows)
+	copy(e.rule, t.layout.Windows)
+	for i := range e.windows {
+		if w := &e.windows[i]; w.Jitter > 0 {
+			w.Algorithm, w.Elastic = limit.FixedWindowPerKey, true
+		}
+	}
+	for i, column := range t.columns[:len(t.def.Windows)] {
+		if column < 0 {
+			continue
+		}
+		units := t.layout.Windows[column].Units
+		e.windows[column], e.rule[column] = key.Windows[i], key.Rule[i]
+		e.windows[column].Units, e.rule[column].Units = units, units
+		e.windows[column].Stamp = e.rule[column].Stamp
+	}
+}
+
 // Usage returns what window i of the table's definition has counted, as of e.Now.
 // It is valid until the next Read into e.
 func (t *Table) Usage(e *Entry, i int) *limit.Usage {
@@ -117,6 +227,20 @@ func (t *Table) check(e *Entry, cost, held uint32) int64 {
 	return at
 }
 
+// Earliest returns when the first record of e's page expires: a new key waits for
+// it if the page is full and the rule does not evict. It is limit.Never if no
+// record expires by itself.
+func (t *Table) Earliest(e *Entry) int64 {
+	first := int64(math.MaxInt64)
+	for slot := range t.layout.Slots {
+		first = min(first, t.expiry(e, slot))
+	}
+	if first == math.MaxInt64 {
+		return limit.Never
+	}
+	return first
+}
+
 // Commit counts a hit of cost units in one compare-and-swap, whether Check lets
 // it pass or not. It counts in every window of the record, also in one that only
 // a newer configuration has.
@@ -140,13 +264,6 @@ func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 		w.Add(u, e.Now, cost)
 	}
 	return t.finish(e, false)
-}
-
-// unshare makes e's page one that may be changed.
-func (e *Entry) unshare() {
-	if e.fresh {
-		e.page, e.fresh = bytes.Clone(e.page), false
-	}
 }
 
 // begin prepares e's page for a change and gives the key a record.
@@ -195,20 +312,6 @@ func (t *Table) Persist(e *Entry) {
 
 func (t *Table) write(e *Entry) Status {
 	return t.tables.store.Set(e.key[:], e.page, e.cas)
-}
-
-// Earliest returns when the first record of e's page expires: a new key waits for
-// it if the page is full and the rule does not evict. It is limit.Never if no
-// record expires by itself.
-func (t *Table) Earliest(e *Entry) int64 {
-	first := int64(math.MaxInt64)
-	for slot := range t.layout.Slots {
-		first = min(first, t.expiry(e, slot))
-	}
-	if first == math.MaxInt64 {
-		return limit.Never
-	}
-	return first
 }
 
 // Refund undoes a Commit of cost units, because another rule has denied the

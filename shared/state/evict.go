@@ -123,29 +123,6 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 	return at
 }
 
-// recordTime is when the slot's record was last written, or the present if the clock
-// was set back since.
-func (t *Table) recordTime(e *Entry, slot int) int64 {
-	last := e.page.time(&t.layout, slot)
-	if t.wasSetBack(e, last) {
-		return max(e.Now, e.CallerNs)
-	}
-	return last
-}
-
-// recordUsage is the usage of column i in the slot's record at its recordTime. It is
-// valid until the next call.
-func (t *Table) recordUsage(e *Entry, slot, i int, at int64) limit.Usage {
-	u := e.page.usage(&t.layout, slot, i, e.other)
-	if u.Log != nil {
-		e.other = u.Log
-	}
-	if last := e.page.time(&t.layout, slot); at < last {
-		t.layout.Windows[i].SetBack(&u, last, at)
-	}
-	return u
-}
-
 // leastLoaded returns the slot whose record uses least of the rule's limits. A
 // record's load is the largest of its windows'; if two are equal, the one that
 // expires first is taken.

@@ -154,6 +154,102 @@ type Standing struct {
 	ResetNs int64 // monotonic
 }
 
+// Rate is how many units were spent in the period that began at FromNs, and in the
+// one before it.
+type Rate struct {
+	FromNs      int64
+	Now, Before uint32
+}
+
+// Over estimates how many units were spent in the last period: all of the current one's,
+// and of the one before the share that is less than a period ago.
+func (r *Rate) Over(nowNs, periodNs int64) uint32 {
+	switch passed := nowNs - r.FromNs; {
+	case passed < periodNs:
+		return limit.AddSaturating(r.Now, uint32(uint64(r.Before)*uint64(periodNs-passed)/uint64(periodNs)))
+	case passed < 2*periodNs:
+		return uint32(uint64(r.Now) * uint64(2*periodNs-passed) / uint64(periodNs))
+	}
+	return 0
+}
+
+// Spent adds units to the rate.
+func (r *Rate) Spent(nowNs, periodNs int64, units uint32) {
+	switch passed := nowNs - r.FromNs; {
+	case passed < periodNs:
+	case passed < 2*periodNs:
+		r.FromNs, r.Before, r.Now = r.FromNs+periodNs, r.Now, 0
+	default:
+		r.FromNs, r.Before, r.Now = nowNs, 0, 0
+	}
+	r.Now = limit.AddSaturating(r.Now, units)
+}
+
+// Refill says when a key's next units are asked for: when what is left lasts less than
+// LeadNs at the rate that the key has over RateNs.
+type Refill struct{ RateNs, LeadNs int64 }
+
+// IsDue reports whether the time has come.
+func (r *Refill) IsDue(left, rate uint32) bool {
+	return uint64(left)*uint64(r.RateNs) < uint64(rate)*uint64(r.LeadNs)
+}
+
+func (l *Lease) read(b []byte) {
+	for i := range l.Grants {
+		g := b[offGrants+i*grantBytes:]
+		l.Grants[i] = Grant{
+			Stream: le.Uint32(g), Number: le.Uint32(g[4:]), Units: le.Uint32(g[8:]), EndNs: int64(le.Uint64(g[12:])),
+		}
+	}
+	d := b[offDenied:]
+	l.DeniedNs, l.PassNs, l.DeniedCost = int64(le.Uint64(d)), int64(le.Uint64(d[8:])), le.Uint32(d[16:])
+	l.AskedNs, l.SilentNs = int64(le.Uint64(d[20:])), int64(le.Uint64(d[28:]))
+	l.Uncharged = le.Uint32(d[36:])
+	l.Rate.read(b[offRate:])
+	l.Standings = l.Standings[:0]
+	for b = b[leaseBytes:]; len(b) >= standingBytes; b = b[standingBytes:] {
+		l.Standings = append(l.Standings, Standing{le.Uint32(b), int64(le.Uint64(b[4:]))})
+	}
+}
+
+func (l *Lease) put(b []byte) {
+	for i := range l.Grants {
+		g, h := b[offGrants+i*grantBytes:], &l.Grants[i]
+		le.PutUint32(g, h.Stream)
+		le.PutUint32(g[4:], h.Number)
+		le.PutUint32(g[8:], h.Units)
+		le.PutUint64(g[12:], uint64(h.EndNs))
+	}
+	d := b[offDenied:]
+	le.PutUint64(d, uint64(l.DeniedNs))
+	le.PutUint64(d[8:], uint64(l.PassNs))
+	le.PutUint32(d[16:], l.DeniedCost)
+	le.PutUint64(d[20:], uint64(l.AskedNs))
+	le.PutUint64(d[28:], uint64(l.SilentNs))
+	le.PutUint32(d[36:], l.Uncharged)
+	l.Rate.put(b[offRate:])
+	b = b[leaseBytes:]
+	for i := 0; len(b) >= standingBytes; i++ {
+		var s Standing
+		if i < len(l.Standings) {
+			s = l.Standings[i]
+		}
+		le.PutUint32(b, s.Used)
+		le.PutUint64(b[4:], uint64(s.ResetNs))
+		b = b[standingBytes:]
+	}
+}
+
+func (r *Rate) read(b []byte) {
+	*r = Rate{FromNs: int64(le.Uint64(b)), Now: le.Uint32(b[8:]), Before: le.Uint32(b[12:])}
+}
+
+func (r *Rate) put(b []byte) {
+	le.PutUint64(b, uint64(r.FromNs))
+	le.PutUint32(b[8:], r.Now)
+	le.PutUint32(b[12:], r.Before)
+}
+
 // LeaseEntry is one key's place in a lease table, as Leases.Read found it. Change
 // Lease and call Write.
 type LeaseEntry struct {
@@ -297,52 +393,6 @@ func leftOf(b []byte, nowNs int64) (units uint32) {
 // lease returns the bytes of the slot's lease.
 func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recordHeadBytes:] }
 
-func (l *Lease) read(b []byte) {
-	for i := range l.Grants {
-		g := b[offGrants+i*grantBytes:]
-		l.Grants[i] = Grant{
-			Stream: le.Uint32(g), Number: le.Uint32(g[4:]), Units: le.Uint32(g[8:]), EndNs: int64(le.Uint64(g[12:])),
-		}
-	}
-	d := b[offDenied:]
-	l.DeniedNs, l.PassNs, l.DeniedCost = int64(le.Uint64(d)), int64(le.Uint64(d[8:])), le.Uint32(d[16:])
-	l.AskedNs, l.SilentNs = int64(le.Uint64(d[20:])), int64(le.Uint64(d[28:]))
-	l.Uncharged = le.Uint32(d[36:])
-	l.Rate.read(b[offRate:])
-	l.Standings = l.Standings[:0]
-	for b = b[leaseBytes:]; len(b) >= standingBytes; b = b[standingBytes:] {
-		l.Standings = append(l.Standings, Standing{le.Uint32(b), int64(le.Uint64(b[4:]))})
-	}
-}
-
-func (l *Lease) put(b []byte) {
-	for i := range l.Grants {
-		g, h := b[offGrants+i*grantBytes:], &l.Grants[i]
-		le.PutUint32(g, h.Stream)
-		le.PutUint32(g[4:], h.Number)
-		le.PutUint32(g[8:], h.Units)
-		le.PutUint64(g[12:], uint64(h.EndNs))
-	}
-	d := b[offDenied:]
-	le.PutUint64(d, uint64(l.DeniedNs))
-	le.PutUint64(d[8:], uint64(l.PassNs))
-	le.PutUint32(d[16:], l.DeniedCost)
-	le.PutUint64(d[20:], uint64(l.AskedNs))
-	le.PutUint64(d[28:], uint64(l.SilentNs))
-	le.PutUint32(d[36:], l.Uncharged)
-	l.Rate.put(b[offRate:])
-	b = b[leaseBytes:]
-	for i := 0; len(b) >= standingBytes; i++ {
-		var s Standing
-		if i < len(l.Standings) {
-			s = l.Standings[i]
-		}
-		le.PutUint32(b, s.Used)
-		le.PutUint64(b[4:], uint64(s.ResetNs))
-		b = b[standingBytes:]
-	}
-}
-
 // leaseExpiry is expiry of a lease: its record says something that would be missed, or not.
 // That are units that may be spent or returned, units that the service has not counted yet, or
 // how long not to ask it.
@@ -357,27 +407,4 @@ func (t *Table) leaseExpiry(e *Entry, slot int) int64 {
 		return math.MaxInt64
 	}
 	return 0
-}
-
-// SetProxies shares with all workers how many proxies are alive.
-func (t *Tables) SetProxies(n uint32) {
-	at := t.proxiesKey()
-	t.store.Set(at[:], le.AppendUint32(nil, n), 0) // what a worker heard last is right
-}
-
-// Proxies returns how many proxies some worker has heard are alive, 0 if none has.
-func (t *Tables) Proxies() uint32 {
-	at := t.proxiesKey()
-	value, _, status := t.store.Get(at[:])
-	if status != OK || len(value) != 4 {
-		return 0
-	}
-	return le.Uint32(value)
-}
-
-// proxiesKey is a key in shared data of the tables' owner.
-func (t *Tables) proxiesKey() (at [12]byte) {
-	copy(at[:], "sl/n")
-	le.PutUint64(at[4:], hexDigits(uint32(t.self.id)))
-	return at
 }

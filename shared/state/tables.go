@@ -3,7 +3,6 @@ package state
 import (
 	"bytes"
 	"slices"
-	"unsafe"
 
 	"github.com/dchest/siphash"
 
@@ -25,53 +24,6 @@ const (
 	kindSeed    = 3
 	seedBytes   = 20
 )
-
-// MaxRetries bounds every loop of compare-and-swap. With about 200, a hot key
-// under 16 workers runs out of retries with a probability of 10⁻⁹.
-const MaxRetries = 256
-
-// CounterID identifies a counter: an unkeyed hash that is the same everywhere.
-type CounterID [16]byte
-
-// NewCounterID returns the id of a counter. keyParts is the canonical text of its
-// key parts' definitions.
-func NewCounterID(domain, counter, keyParts string, capacity uint32) CounterID {
-	b := AppendPart(nil, domain)
-	b = AppendPart(b, counter)
-	b = AppendPart(b, keyParts)
-	b = le.AppendUint32(b, capacity)
-	lo, hi := siphash.Hash128(0, 0, b)
-	var id CounterID
-	le.PutUint64(id[:], lo)
-	le.PutUint64(id[8:], hi)
-	return id
-}
-
-// StableHash returns the two halves of a hash that is the same in every process.
-// Use it for what must not change when Envoy restarts, never to place a record.
-func StableHash(key []byte) (lo, hi uint64) { return siphash.Hash128(0, 0, key) }
-
-// OwnerID identifies an owner of tables: a configuration, by its name, which may be in
-// parts.
-func OwnerID(name ...string) uint64 {
-	key := [16]byte{8: 1}
-	h := siphash.New(key[:])
-	for _, part := range name {
-		_, _ = h.Write(unsafe.Slice(unsafe.StringData(part), len(part))) //nolint:gosec // Write only reads, and a copy is as large as a policy
-	}
-	return h.Sum64()
-}
-
-// AppendPart appends the value of a key part, preceded by its length, so that the
-// keys ("ab", "c") and ("a", "bc") differ.
-func AppendPart(b []byte, part string) []byte {
-	b = le.AppendUint32(b, uint32(len(part))+1)
-	return append(b, part...)
-}
-
-// AppendMissing appends a key part that the request does not have. It differs from
-// an empty one.
-func AppendMissing(b []byte) []byte { return le.AppendUint32(b, 0) }
 
 // Definition is what a policy says about a counter.
 type Definition struct {
@@ -279,4 +231,29 @@ func (t *Tables) loadSeed() Status {
 		t.seed = [2]uint64{le.Uint64(seed[4:]), le.Uint64(seed[12:])}
 	}
 	return status
+}
+
+// minAhead is how many tables must be registered before others are registered
+// ahead of their first hit.
+const minAhead = 16
+
+// withOthers returns the table and others to register with it: as many as are
+// registered already. Each registration reads and writes the whole directory, so
+// ten thousand tables one by one would take minutes; doubling their number takes
+// few registrations.
+func (t *Tables) withOthers(first *Table) []*Table {
+	var closed []*Table
+	open := 0
+	for _, table := range t.tables {
+		switch {
+		case table.open:
+			open++
+		case table != first:
+			closed = append(closed, table)
+		}
+	}
+	if open < minAhead {
+		return []*Table{first}
+	}
+	return append([]*Table{first}, closed[:min(open, len(closed))]...)
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"iter"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -184,4 +185,162 @@ func TestLingeringIsLeft(t *testing.T) {
 	d.pass(60 * second)
 	require.Empty(t, take(configured(d.store, "another", 2, definition("x", 64, inFlight()))))
 	require.Empty(t, take(d.table), "nobody took it for long")
+}
+
+// TestHoldsDoNotAllocate: neither does a stream, from its hold over a renewal to its answer,
+// nor one whose hold has lapsed before.
+func TestHoldsDoNotAllocate(t *testing.T) {
+	hold := limit.Window{Algorithm: limit.Concurrency, PeriodNs: 8 * second, Unlimited: true}
+	const units = 1 << 31
+	sliding, grid := elastic(anHour), jittered(anHour, 50)
+	sliding.Limit, grid.Limit = units, units
+	slots := hold
+	slots.Limit, slots.Unlimited = units, false
+	for name, windows := range map[string][]limit.Window{
+		"in flight": {slots}, "an aligned window": {aligned(units, anHour, 0), hold},
+		"all": { // of the log, one unit leaves for each that comes
+			aligned(units, anHour, 0), grid, perKey(units, 2*anHour), sliding, slidingLog(limit.MaxLog, 100*ms), slidingCounter(units, anHour),
+			tokenBucket(units, 1, anHour), hold,
+		},
+	} {
+		store := &view{memory: newMemory()}
+		table := configured(store, "o", 1, definition("x", 2, windows...))
+		keys := []Key{keyed(table, []byte("a")), keyed(table, []byte("b")), keyed(table, []byte("c"))}
+		e, now := new(Entry), 100*second
+		stream := func() { // an eighth
+			now += second
+			store.mono += second
+			for i, key := range keys {
+				require.Equal(t, OK, table.Read(e, key, now))
+				waits := table.Check(e, 1) != e.Now // an int64 in an interface is allocated
+				require.False(t, waits)
+				r, status := table.Hold(e, 1, true)
+				require.Equal(t, OK, status)
+				if i == 0 {
+					continue // lost
+				}
+				_, status = table.Renew(e, key, &r, now)
+				require.Equal(t, OK, status)
+				_, status = table.Settle(e, key, r, now, 2)
+				require.Equal(t, OK, status)
+			}
+		}
+		for range 100 {
+			stream()
+		}
+		require.Zero(t, testing.AllocsPerRun(200, stream), name)
+	}
+}
+
+// stepStore stops its worker before each read and write.
+type stepStore struct {
+	Store
+	stop func()
+}
+
+func (s *stepStore) Get(key []byte) ([]byte, uint32, Status) {
+	s.stop()
+	return s.Store.Get(key)
+}
+
+func (s *stepStore) Set(key, value []byte, cas uint32) Status {
+	s.stop()
+	return s.Store.Set(key, value, cas)
+}
+
+// interleavings runs two workers in every possible order of their reads and
+// writes, each time from a fresh start, and returns the number of orders.
+func interleavings(start func() (store Store, workers [2]func(Store), judge func())) int {
+	var order []int // by step: index of the next worker among those still running
+	for n := 1; ; n++ {
+		store, workers, judge := start()
+		type running struct {
+			next func() (struct{}, bool)
+			stop func()
+		}
+		var live []running
+		for _, work := range workers {
+			next, stop := iter.Pull(func(yield func(struct{}) bool) {
+				work(&stepStore{store, func() { yield(struct{}{}) }})
+			})
+			live = append(live, running{next, stop})
+			next() // up to its first access
+		}
+		var options []int
+		for at := 0; len(live) > 0; at++ {
+			if at == len(order) {
+				order = append(order, 0)
+			}
+			options = append(options, len(live))
+			if _, more := live[order[at]].next(); !more {
+				live = append(live[:order[at]:order[at]], live[order[at]+1:]...)
+			}
+		}
+		judge()
+		order = order[:len(options)]
+		for len(order) > 0 && order[len(order)-1] == options[len(order)-1]-1 {
+			order = order[:len(order)-1]
+		}
+		if len(order) == 0 {
+			return n
+		}
+		order[len(order)-1]++
+	}
+}
+
+// TestEveryOrderOfTwoHolds: there is room for one more unit, and two workers hold, settle or
+// renew at once. Each unit is held or charged once, whoever comes first.
+func TestEveryOrderOfTwoHolds(t *testing.T) {
+	type work func(d *desk, r *Receipt) (used, held int)
+	hold := func(d *desk, _ *Receipt) (used, held int) {
+		for {
+			if d.read("k"); d.table.Check(&d.entry, 1) != d.entry.Now {
+				return 0, 0
+			}
+			if _, status := d.table.Hold(&d.entry, 1, true); status == OK {
+				return 0, 1
+			}
+		}
+	}
+	settle := func(cost uint32) work {
+		return func(d *desk, r *Receipt) (used, held int) {
+			require.False(t, d.settle("k", *r, cost))
+			return int(cost), -1
+		}
+	}
+	renew := func(d *desk, r *Receipt) (used, held int) {
+		lapsed, status := d.table.Renew(&d.entry, keyed(d.table, []byte("k")), r, d.now)
+		require.Equal(t, OK, status)
+		require.False(t, lapsed)
+		return 0, 0
+	}
+	for name, both := range map[string][2]work{
+		"two hits":                {hold, hold},
+		"a hit and an answer":     {hold, settle(0)},
+		"a hit and a dear answer": {hold, settle(2)},
+		"two answers":             {settle(1), settle(0)},
+		"an answer and a renewal": {settle(1), renew},
+		"two renewals":            {renew, renew},
+	} {
+		n := interleavings(func() (Store, [2]func(Store), func()) {
+			d := newDesk(t, 4, aligned(3, anHour, 0), holding())
+			var receipts [2]Receipt
+			for i := range receipts {
+				receipts[i], _ = d.hold("k", 1)
+			}
+			d.store.monotonicNs += second
+			used, held := 0, 2
+			worker := func(i int) func(Store) {
+				return func(s Store) {
+					u, h := both[i](&desk{T: t, table: configured(s, "o", 1, d.table.def), now: d.now}, &receipts[i])
+					used, held = used+u, held+h
+				}
+			}
+			return d.store, [2]func(Store){worker(0), worker(1)}, func() {
+				d.requireStands("k", uint32(used), uint32(held), name)
+				require.True(t, used+held <= 3 || name == "a hit and a dear answer", "%s: %d, %d", name, used, held)
+			}
+		})
+		t.Logf("%s: %d orders", name, n)
+	}
 }

@@ -197,3 +197,30 @@ func used(t testing.TB, table *Table, key []byte, now int64) []uint32 {
 	}
 	return counts
 }
+
+func elastic(period int64) limit.Window {
+	return limit.Window{Algorithm: limit.FixedWindowPerKey, PeriodNs: period, Elastic: true}
+}
+
+func jittered(period int64, percent uint8) limit.Window {
+	return limit.Window{Algorithm: limit.FixedWindow, PeriodNs: period, Jitter: percent}
+}
+
+func slidingLog(units uint32, period int64) limit.Window {
+	return limit.Window{Algorithm: limit.SlidingWindowLog, Limit: units, PeriodNs: period, Units: uint16(units)}
+}
+
+func slidingCounter(units uint32, period int64) limit.Window {
+	return limit.Window{Algorithm: limit.SlidingWindowCounter, Limit: units, PeriodNs: period}
+}
+
+func tokenBucket(burst, requests uint32, period int64) limit.Window {
+	return limit.Window{Algorithm: limit.TokenBucket, Limit: requests, PeriodNs: period, Burst: burst}
+}
+
+const anHour = 3600 * second
+
+// configured returns the table of one definition in a configuration of its own.
+func configured(store Store, owner string, configuredNs int64, def Definition) *Table {
+	return NewTables(store, seeded(1), OwnerID(owner), configuredNs).Table(def)
+}

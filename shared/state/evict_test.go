@@ -1,0 +1,342 @@
+package state
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+var (
+	oneWindow = []limit.Window{aligned(5, second, 0)}
+	// manyWindows make a record too large for a page of 32 slots.
+	manyWindows = []limit.Window{
+		perKey(5, second), perKey(5, 2*second), perKey(5, 3*second), perKey(5, 4*second), perKey(5, 5*second),
+	}
+)
+
+func TestGeometry(t *testing.T) {
+	for _, c := range []struct {
+		windows  []limit.Window
+		capacity uint32
+		want     Geometry
+	}{
+		{oneWindow, 0, Geometry{1, 1}},
+		{oneWindow, 1, Geometry{1, 1}},
+		{oneWindow, 31, Geometry{1, 31}},
+		{oneWindow, 32, Geometry{1, 32}},
+		{oneWindow, 33, Geometry{2, 32}},
+		{oneWindow, 44, Geometry{2, 32}},
+		{oneWindow, 45, Geometry{3, 32}},
+		{oneWindow, 65536, Geometry{2926, 32}},
+		{oneWindow, 1 << 31, Geometry{95869806, 32}},
+		{oneWindow, 1<<32 - 1, Geometry{191739612, 32}},
+		{manyWindows, 16, Geometry{1, 16}},
+		{manyWindows, 17, Geometry{2, 16}},
+		{manyWindows, 65536, Geometry{6827, 16}},
+		{[]limit.Window{slidingLog(60, second)}, 8, Geometry{1, 8}},
+		{[]limit.Window{slidingLog(60, second)}, 65536, Geometry{18619, 8}},
+		{[]limit.Window{slidingLog(limit.MaxLog, second)}, 4, Geometry{1, 4}},
+		{[]limit.Window{slidingLog(limit.MaxLog, second)}, 65536, Geometry{68267, 4}},
+	} {
+		got := GeometryFor(c.windows, c.capacity)
+		require.Equal(t, c.want, got, "capacity %d", c.capacity)
+		require.GreaterOrEqual(t, got.TotalSlots(), uint64(c.capacity))
+	}
+	require.EqualValues(t, 2926*(96+620+124), HostBytes(oneWindow, 65536), "about 38 bytes a key")
+	require.EqualValues(t, 96+62+12, HostBytes(oneWindow, 1))
+}
+
+// fullShare returns the share of new keys that meet a full page in a table at
+// capacity: while the table fills, and later with keys coming and going. A key
+// lives for one window, and one new key comes each millisecond, so that capacity
+// keys are live.
+func fullShare(t *testing.T, slots uint8, capacity uint32) (filling, steady float64) {
+	life := int64(capacity) * ms
+	windows := map[uint8][]limit.Window{
+		32: {perKey(5, life)},
+		16: {perKey(5, life), perKey(5, life+1), perKey(5, life+2), perKey(5, life+3), perKey(5, life+4)},
+		8:  {slidingLog(60, life)},
+		4:  {slidingLog(150, life)},
+	}[slots]
+	table := newTable(capacity, windows...)
+	require.Equal(t, slots, GeometryFor(windows, capacity).Slots)
+	var e Entry
+	newcomers := func(from, to int) float64 {
+		full := 0
+		for n := from; n < to; n++ {
+			require.Equal(t, OK, table.Read(&e, keyed(table, numbered(n)), int64(1+n)*ms))
+			switch status := table.Commit(&e, 1, false); status {
+			case Full:
+				full++
+			default:
+				require.Equal(t, OK, status)
+			}
+		}
+		return float64(full) / float64(to-from)
+	}
+	n := int(capacity)
+	filling = newcomers(0, n)
+	newcomers(n, 2*n)
+	return filling, newcomers(2*n, max(8*n, 10_000))
+}
+
+func TestFewNewKeysMeetAFullPage(t *testing.T) {
+	for _, c := range []struct {
+		slots    uint8
+		capacity uint32
+	}{
+		{32, 33}, {32, 44}, {32, 224}, {32, 2240}, {32, 20_000}, {16, 17}, {16, 200}, {16, 2000}, {16, 20_000},
+		{8, 9}, {8, 100}, {8, 1000}, {8, 5000}, {4, 5}, {4, 50}, {4, 500}, {4, 5000},
+	} {
+		if testing.Short() && c.capacity > 1000 {
+			continue
+		}
+		filling, steady := fullShare(t, c.slots, c.capacity)
+		require.Less(t, filling, 0.02, "%+v", c)
+		require.Less(t, steady, 0.02, "%+v", c)
+		t.Logf("%d slots, capacity %d: %.2f %% while it fills, %.2f %% with keys coming and going",
+			c.slots, c.capacity, 100*filling, 100*steady)
+	}
+}
+
+// A key that was reset starts anew although the page has a floor. Its empty record
+// is not taken for an expired one, and hits from before the reset are not refunded
+// from it.
+func TestAResetKeepsTheFloorAway(t *testing.T) {
+	for _, w := range []limit.Window{
+		aligned(3, anHour, 0), perKey(3, anHour), slidingLog(3, anHour), slidingCounter(3, anHour), tokenBucket(3, 1, anHour),
+	} {
+		d := newDesk(t, 1, w)
+		require.True(t, hit(t, d.table, []byte("a"), d.now, 2))
+		var old Entry
+		require.True(t, hitInto(t, d.table, &old, []byte("b"), d.now, 1), "a is evicted")
+		d.reset("b")
+		require.Equal(t, []uint32{0}, used(t, d.table, []byte("b"), d.now))
+		require.True(t, d.table.floorLives(&d.entry, d.now))
+		require.False(t, d.table.Refund(&old, d.now, 1), "counted before the reset")
+		freed, status := d.table.Clean(&d.entry, d.table.def.Windows, d.now)
+		require.Equal(t, OK, status)
+		require.Zero(t, freed, "the empty record is not an expired one")
+		require.True(t, hit(t, d.table, []byte("b"), d.now, 3))
+		require.False(t, hit(t, d.table, []byte("b"), d.now, 1))
+	}
+}
+
+// inConfig returns the table of a configuration, and a key in it that has limits
+// of its own unless own is nil.
+func inConfig(store Store, configuredNs int64, rule limit.Window, own *limit.Window) (*Table, Key) {
+	windows := []limit.Window{rule}
+	key := Key{Bytes: []byte("k"), Windows: windows, Rule: windows}
+	if own != nil {
+		key.Windows = []limit.Window{*own}
+		key.Rule = Overridden(windows, []Override{{Keys: "k", Windows: key.Windows}})
+	}
+	return configured(store, "o", configuredNs, definition("x", 1, windows...)), key
+}
+
+// admit hits the key, one unit at a time, until it is denied or maxHits were
+// admitted, and returns how many were.
+func admit(t *testing.T, table *Table, key Key, now int64, maxHits int) (admitted int) {
+	var e Entry
+	for ; admitted < maxHits; admitted++ {
+		require.Equal(t, OK, table.Read(&e, key, now))
+		if table.Check(&e, 1) != e.Now {
+			return admitted
+		}
+		require.Equal(t, OK, table.Commit(&e, 1, true))
+	}
+	return admitted
+}
+
+// evict makes another key take the only slot.
+func evict(t *testing.T, table *Table, rule []limit.Window, other string, now int64) {
+	var e Entry
+	require.Equal(t, OK, table.Read(&e, Key{Bytes: []byte(other), Windows: rule, Rule: rule}, now))
+	require.Equal(t, OK, table.Inc(&e, AllWindows, 1, true))
+}
+
+// While the overrides stay the same, an evicted key has exactly what it had.
+func TestAnOverrideThatStaysIsExact(t *testing.T) {
+	rule, own := tokenBucket(10, 10, second), tokenBucket(100, 1, second)
+	store, now := newMemory(), 1000*second
+	table, key := inConfig(store, 1, rule, &own)
+	require.Equal(t, 60, admit(t, table, key, now, 60))
+	evict(t, table, key.Rule, "other", now)
+	table, key = inConfig(store, 2, rule, &own)
+	require.Equal(t, 39, admit(t, table, key, now, 100), "its bucket is full up to 4 µs later than it was")
+	var e Entry
+	require.Equal(t, OK, table.Read(&e, key, now))
+	require.Less(t, table.Check(&e, 1), now+10_000)
+}
+
+// Different sets of overrides have different stamps.
+func TestStampsOfOverridesDiffer(t *testing.T) {
+	rule := []limit.Window{aligned(5, second, 0), tokenBucket(4, 2, second)}
+	own := func(burst, requests uint32) []limit.Window {
+		return []limit.Window{aligned(9, second, 0), tokenBucket(burst, requests, second)}
+	}
+	seen := make(map[uint16]string)
+	for name, overrides := range map[string][]Override{
+		"none":         nil,
+		"one":          {{"a", own(4, 1)}},
+		"another key":  {{"b", own(4, 1)}},
+		"another rate": {{"a", own(4, 3)}},
+		"two":          {{"a", own(4, 1)}, {"b", own(4, 3)}},
+		"turned":       {{"b", own(4, 3)}, {"a", own(4, 1)}},
+		"unlimited":    {{"a", nil}, {"b", own(4, 3)}},
+	} {
+		windows := Overridden(rule, overrides)
+		require.Zero(t, windows[0].Stamp, name)
+		stamp := windows[1].Stamp
+		require.NotContains(t, seen, stamp, name)
+		seen[stamp] = name
+		require.Equal(t, Overridden(rule, overrides), windows, fmt.Sprint(name, " again"))
+		require.Equal(t, len(overrides) == 0, stamp == 0, name)
+		require.Zero(t, rule[1].Stamp, "the rule's own windows stay as they are")
+	}
+	require.Equal(t, 40*second, Overridden(rule, []Override{{"a", own(4, 1)}, {"b", own(40, 1)}, {"c", own(4, 0)}})[1].FillNs)
+	require.Zero(t, Overridden(rule, []Override{{"a", rule}})[1].Stamp, "the rule's own limits")
+	require.Zero(t, Overridden(rule, []Override{{"a", nil}})[1].Stamp, "no limits")
+}
+
+// Why a policy's token bucket takes no limit from the request. A bucket that is half full is
+// full in 30 s whatever its limit, and a page's floor knows no more of a key than that. So
+// when the key comes back after its eviction with ten times the number, it has 50 tokens,
+// where its record would have had the 5 that were left: 45 are refunded.
+func TestABucketWhoseNumberGrowsGetsTokensBackByEviction(t *testing.T) {
+	for _, evicted := range []bool{false, true} {
+		store, now := newMemory(), 2000*second
+		small, large := tokenBucket(10, 10, 60*second), tokenBucket(100, 100, 60*second)
+		table, key := inConfig(store, 1, small, nil)
+		require.Equal(t, 5, admit(t, table, key, now, 5))
+		if evicted {
+			evict(t, table, key.Rule, "other", now)
+		}
+		key.Windows = []limit.Window{large}
+		require.Equal(t, map[bool]int{false: 5, true: 50}[evicted], admit(t, table, key, now, 100))
+	}
+}
+
+// bound is an upper bound of the tokens in a key's bucket, over the configurations
+// since its last hit: it gains at the fastest of their rates, and once it is full
+// it stays full, whatever its size becomes.
+type bound struct {
+	tokens float64 // at the last hit
+	full   bool
+	rate   float64
+	at     int64
+}
+
+// update returns the tokens that the bucket may hold at now, under the limits w.
+func (m *bound) update(w limit.Window, now int64) float64 {
+	m.rate = max(m.rate, float64(w.Limit)/float64(w.PeriodNs))
+	now += 5000 // a stamp moves a time by up to 4095 ns
+	tokens := m.tokens + float64(now-m.at)*m.rate
+	if w.Limit == 0 || tokens >= float64(w.Burst) { // a floor ends under limits of 0
+		m.full = true
+	}
+	if m.full {
+		return float64(w.Burst)
+	}
+	return tokens
+}
+
+// Random histories of a page of one or two slots and three keys. The limits of the
+// keys and of the rule change at random, also to 0. No key gets more than its bound
+// has, and none waits longer than twice the fill time of the slowest bucket in the
+// history.
+func TestRandomOverridesRefundNothingAndLockNobodyOut(t *testing.T) {
+	for seed := range uint64(5000) {
+		r := &bucketRun{T: t, random: rand.New(rand.NewPCG(seed, 4)), store: newMemory()}
+		r.capacity = 1 + r.random.Uint32N(2)
+		r.play(seed)
+	}
+}
+
+type bucketRun struct {
+	*testing.T
+	random   *rand.Rand
+	store    *memory
+	capacity uint32
+	table    *Table
+	rule     []limit.Window
+	limits   [3]limit.Window // of the keys
+	known    [3]bound
+	slowest  int64
+}
+
+func (r *bucketRun) some() limit.Window {
+	bursts, rates := []uint32{0, 1, 4, 10, 40}, []uint32{0, 1, 2, 10}
+	return tokenBucket(bursts[r.random.IntN(5)], rates[r.random.IntN(4)], second)
+}
+
+func (r *bucketRun) configure(version int64) {
+	if r.rule == nil || r.random.IntN(3) == 0 {
+		r.rule = []limit.Window{r.some()}
+	}
+	r.rule[0].Stamp, r.rule[0].FillNs = 0, 0
+	var overrides []Override
+	for k := range r.limits {
+		if r.limits[k] = r.rule[0]; r.random.IntN(2) == 0 {
+			r.limits[k] = r.some()
+			overrides = append(overrides, Override{fmt.Sprint(k), []limit.Window{r.limits[k]}})
+		}
+		r.slowest = max(r.slowest, r.limits[k].Fill(), r.rule[0].Fill())
+	}
+	r.table = configured(r.store, "o", version, definition("x", r.capacity, r.rule[0]))
+	r.rule = Overridden(r.rule, overrides)
+}
+
+// pass reads the key and reports whether a hit passes.
+func (r *bucketRun) passes(e *Entry, k int, now int64, cost uint32) bool {
+	key := Key{Bytes: []byte{byte(k)}, Windows: r.limits[k : k+1], Rule: r.rule}
+	require.Equal(r, OK, r.table.Read(e, key, now))
+	return r.table.Check(e, cost) == e.Now
+}
+
+func (r *bucketRun) update(now int64) {
+	for k := range r.known {
+		r.known[k].update(r.limits[k], now)
+	}
+}
+
+func (r *bucketRun) play(seed uint64) {
+	now := 1000 * second
+	for k := range r.known {
+		r.known[k] = bound{full: true, at: now}
+	}
+	r.configure(1)
+	var e Entry
+	for step := range int64(60) {
+		switch r.random.IntN(12) {
+		case 0:
+			r.update(now)
+			r.configure(step + 2)
+			r.update(now)
+		case 1, 2:
+			now += r.random.Int64N(3 * second)
+		case 3:
+			_, status := r.table.Clean(&e, r.rule, now)
+			require.Equal(r, OK, status)
+		default:
+			k, cost := r.random.IntN(len(r.known)), 1+r.random.Uint32N(4)
+			m := &r.known[k]
+			holds := m.update(r.limits[k], now)
+			if !r.passes(&e, k, now, cost) {
+				continue
+			}
+			require.Equal(r, OK, r.table.Commit(&e, cost, true))
+			require.GreaterOrEqual(r, holds+1e-3, float64(cost), "seed %d step %d key %d %+v", seed, step, k, r.limits[k])
+			*m = bound{tokens: holds - float64(cost), at: now}
+		}
+	}
+	now += 2 * r.slowest
+	for k, w := range r.limits {
+		never := w.Limit == 0 || w.Burst == 0
+		require.True(r, never || r.passes(&e, k, now, 1), "seed %d: key %d %+v of rule %+v is locked out", seed, k, w, r.rule)
+	}
+}

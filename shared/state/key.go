@@ -1,0 +1,106 @@
+package state
+
+import (
+	"slices"
+	"unsafe"
+
+	"github.com/dchest/siphash"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// CounterID identifies a counter: an unkeyed hash that is the same everywhere.
+type CounterID [16]byte
+
+// NewCounterID returns the id of a counter. keyParts is the canonical text of its
+// key parts' definitions.
+func NewCounterID(domain, counter, keyParts string, capacity uint32) CounterID {
+	b := AppendPart(nil, domain)
+	b = AppendPart(b, counter)
+	b = AppendPart(b, keyParts)
+	b = le.AppendUint32(b, capacity)
+	lo, hi := siphash.Hash128(0, 0, b)
+	var id CounterID
+	le.PutUint64(id[:], lo)
+	le.PutUint64(id[8:], hi)
+	return id
+}
+
+// StableHash returns the two halves of a hash that is the same in every process.
+// Use it for what must not change when Envoy restarts, never to place a record.
+func StableHash(key []byte) (lo, hi uint64) { return siphash.Hash128(0, 0, key) }
+
+// OwnerID identifies an owner of tables: a configuration, by its name, which may be in
+// parts.
+func OwnerID(name ...string) uint64 {
+	key := [16]byte{8: 1}
+	h := siphash.New(key[:])
+	for _, part := range name {
+		_, _ = h.Write(unsafe.Slice(unsafe.StringData(part), len(part))) //nolint:gosec // Write only reads, and a copy is as large as a policy
+	}
+	return h.Sum64()
+}
+
+// AppendPart appends the value of a key part, preceded by its length, so that the
+// keys ("ab", "c") and ("a", "bc") differ.
+func AppendPart(b []byte, part string) []byte {
+	b = le.AppendUint32(b, uint32(len(part))+1)
+	return append(b, part...)
+}
+
+// AppendMissing appends a key part that the request does not have. It differs from
+// an empty one.
+func AppendMissing(b []byte) []byte { return le.AppendUint32(b, 0) }
+
+// Key is a key of a counter with the limits that hold for it. Both lists have
+// the windows of the table's definition, in its order.
+type Key struct {
+	Bytes   []byte
+	Windows []limit.Window // with this key's limits, grids shifted by its jitter
+	Rule    []limit.Window // with the rule's own limits, which eviction compares by; see Overridden
+}
+
+// Override is the limits that some keys have instead of their rule's.
+type Override struct {
+	Keys    string         // identifies the keys, in any form
+	Windows []limit.Window // in the order of the rule's; none: these keys have no limits
+}
+
+// Overridden returns a rule's windows for Key.Rule: token buckets get the stamp of
+// the overrides and the fill time of the slowest bucket. The order of overrides
+// matters, because the first that matches a key holds.
+func Overridden(rule []limit.Window, overrides []Override) []limit.Window {
+	rule = slices.Clone(rule)
+	for i := range rule {
+		if w := &rule[i]; w.Algorithm == limit.TokenBucket {
+			w.Stamp, w.FillNs = stampFor(w, i, overrides)
+		}
+	}
+	return rule
+}
+
+// stampFor returns the stamp and the longest fill time of a window's overrides;
+// both are 0 if no override changes the window's limits.
+func stampFor(w *limit.Window, column int, overrides []Override) (stamp uint16, fillNs int64) {
+	var text []byte
+	differs := false
+	for _, o := range overrides {
+		text = AppendPart(text, o.Keys)
+		if len(o.Windows) == 0 {
+			text = append(text, 0)
+			continue
+		}
+		own := o.Windows[column]
+		kind := byte(1)
+		if own.Unlimited {
+			kind = 2
+		}
+		text = le.AppendUint32(le.AppendUint32(append(text, kind), own.Limit), own.Burst)
+		differs = differs || own.Limit != w.Limit || own.Burst != w.Burst || own.Unlimited != w.Unlimited
+		fillNs = max(fillNs, own.Fill())
+	}
+	if !differs {
+		return 0, 0
+	}
+	return limit.NewStamp(siphash.Hash(0, 3, text)), fillNs
+}

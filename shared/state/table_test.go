@@ -1,0 +1,102 @@
+package state
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/steptest"
+)
+
+// Reading and denying a key in a page that does not exist yet does not create the
+// page, and the empty page that stands for it is never written.
+func TestAMissingPageIsNotMade(t *testing.T) {
+	store := &view{memory: newMemory()}
+	table := configured(store, "o", 1, definition("x", 1<<20, aligned(5, second, 0), perKey(7, 9*second)))
+	key := keyed(table, []byte("k"))
+	e := new(Entry)
+	require.Equal(t, OK, table.Read(e, key, second))
+	values := len(store.values)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if table.Read(e, key, second) != OK || table.Check(e, 9) == e.Now {
+			t.Error("not denied")
+		}
+	}))
+	require.Len(t, store.values, values, "nothing is written")
+
+	require.Equal(t, OK, table.Commit(e, 2, true))
+	require.True(t, hit(t, table, []byte("other"), second, 3), "in another page")
+	require.Equal(t, []uint32{2, 2}, used(t, table, []byte("k"), second))
+	require.Equal(t, []uint32{3, 3}, used(t, table, []byte("other"), second))
+	require.Equal(t, []uint32{0, 0}, used(t, table, []byte("third"), second))
+}
+
+const raceWorkers = 8
+
+// inParallel runs do once for each of so many workers, all at a time.
+func inParallel(workers int, do func(worker int)) {
+	var wait sync.WaitGroup
+	for n := range workers {
+		wait.Go(func() { do(n) })
+	}
+	wait.Wait()
+}
+
+// race runs do in each of raceWorkers workers, which have their own tables over one store.
+func race(store Store, do func(worker int, tables *Tables)) {
+	inParallel(raceWorkers, func(n int) { do(n, NewTables(store, seeded(uint64(n)), 1, 1)) })
+}
+
+func TestAHotKeyAdmitsExactlyItsLimit(t *testing.T) {
+	for _, def := range []Definition{
+		definition("x", 100, aligned(1000, anHour, 0)),
+		definition("x", 100, perKey(1000, anHour), aligned(1500, 2*anHour, 0)),
+		definition("x", 100, slidingLog(limit.MaxLog, anHour), slidingCounter(1000, anHour), tokenBucket(1000, 1, anHour)),
+	} {
+		lowest := 1000
+		for _, w := range def.Windows {
+			lowest = min(lowest, int(w.Max()))
+		}
+		var admitted atomic.Int64
+		store := newMemory()
+		race(store, func(worker int, tables *Tables) {
+			table := tables.Table(def)
+			for range 400 {
+				if hit(t, table, []byte("hot"), 100*second+int64(worker), 1) {
+					admitted.Add(1)
+				}
+			}
+		})
+		require.EqualValues(t, lowest, admitted.Load())
+		require.EqualValues(t, lowest, used(t, configured(store, "o", 1, def), []byte("hot"), 101*second)[0])
+	}
+}
+
+// TestTheClockSteps: rule and floors, by the judge of all limiters whose clock steps.
+func TestTheClockSteps(t *testing.T) {
+	steptest.Judge(t, 1500, func(windows []limit.Window, capacity uint32, clock *steptest.Clock) steptest.Limiter {
+		store := newMemory()
+		store.clock = func() int64 { return clock.Ns }
+		table := configured(store, "o", 1, definition("x", capacity, windows...))
+		var e Entry
+		hits := 0
+		return steptest.Limiter{
+			OfKey: func(w limit.Window, key int) limit.Window { return w.Shifted(w.KeyShift(shiftHash(numbered(key)))) },
+			Hit: func(key int, cost uint32) bool {
+				if hits++; capacity < 8 && hits%9 == 0 { // keys have to go: cleaning gives nobody more
+					_, status := table.Clean(&e, windows, clock.Ns)
+					require.Equal(t, OK, status)
+				}
+				if hitInto(t, table, &e, numbered(key), clock.Ns, cost) {
+					return true
+				}
+				require.False(t, t.Failed())
+				table.Persist(&e)
+				return false
+			},
+		}
+	})
+}
