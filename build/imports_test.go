@@ -104,14 +104,17 @@ func anyOf(names ...string) func(string) bool {
 const sdk = "github.com/proxy-wasm/proxy-wasm-go-sdk"
 
 var importLaws = []importLaw{
-	{who: ".", what: "imports no helper of tests", forbidden: inFolders("build/buildtest", "build/servertest", "controlplane/quotatest", "build/hosttest"),
-		reason: "a program that needs it needs a package whose name says what it does"},
-	{who: "filter", what: "must not reach controlplane, envoy, e2e or build", forbidden: inFolders("controlplane", "envoy", "e2e", "build"),
-		reason: "the halves meet in shared/ alone, so that either can change without the other"},
+	{who: ".", what: "imports no helper of tests",
+		forbidden: inFolders("build/buildtest", "build/servertest", "controlplane/quotatest", "build/hosttest"),
+		reason:    "a program that needs it needs a package whose name says what it does"},
+	{who: "filter", what: "must not reach controlplane, envoy, e2e or build",
+		forbidden: inFolders("controlplane", "envoy", "e2e", "build"),
+		reason:    "the halves meet in shared/ alone, so that either can change without the other"},
 	{who: "controlplane", what: "must not reach filter", forbidden: inFolders("filter"),
 		reason: "the control plane runs the compiled filter, the one users run, never its source"},
-	{who: "build/measure", what: "must not reach the filter's or the control plane's source", forbidden: inFolders("filter", "controlplane"),
-		reason: "what is measured is what users run, from outside"},
+	{who: "build/measure", what: "must not reach the filter's or the control plane's source",
+		forbidden: inFolders("filter", "controlplane"),
+		reason:    "what is measured is what users run, from outside"},
 	{who: "envoy", what: "must not reach filter or controlplane", forbidden: inFolders("filter", "controlplane"),
 		reason: "both use it; the simulator and the reverse proxy run the compiled filter, never its source"},
 	{who: "envoy/proc", what: "must not reach another package of the module", forbidden: func(name string) bool {
@@ -120,13 +123,18 @@ var importLaws = []importLaw{
 	{who: "shared", what: "must not reach anything of the module outside shared", forbidden: func(name string) bool {
 		return within(name, "") && !within(name, "shared")
 	}, reason: "both halves stand on it"},
-	{who: "shared/limit", what: "imports nothing but math/bits", forbidden: func(name string) bool { return name != "math/bits" }, direct: true,
+	{who: "shared/limit", what: "imports nothing but math/bits",
+		forbidden: func(name string) bool { return name != "math/bits" }, direct: true,
 		reason: "a decision is a pure function of integers: no clock, no allocation, no format"},
-	{who: "filter/internal", except: "filter/internal/host", what: "must not reach the proxy-wasm SDK", forbidden: anyOf(sdk),
-		reason: "the engine is tested and reasoned about without a host; host calls go through its own Host interface"},
-	{who: "filter/internal/decide", what: "must not reach a source of units", forbidden: inFolders("filter/internal/local", "filter/internal/lease", "filter/internal/rules", "filter/internal/host"),
+	{who: "filter/internal", except: "filter/internal/host", what: "must not reach the proxy-wasm SDK",
+		forbidden: anyOf(sdk),
+		reason:    "the engine is tested and reasoned about without a host; host calls go through its own Host interface"},
+	{who: "filter/internal/decide", what: "must not reach a source of units",
+		forbidden: inFolders("filter/internal/local", "filter/internal/lease", "filter/internal/rules",
+			"filter/internal/host"),
 		reason: "it decides alike whatever the source is: what decides by one belongs into its package"},
-	{who: "filter/internal", except: "filter/internal/host", what: "imports neither unsafe nor time", forbidden: anyOf("unsafe", "time"), direct: true,
+	{who: "filter/internal", except: "filter/internal/host", what: "imports neither unsafe nor time",
+		forbidden: anyOf("unsafe", "time"), direct: true,
 		reason: "time comes from the host, once a request; memory tricks belong to filter/internal/host"},
 }
 
@@ -134,8 +142,10 @@ var importLaws = []importLaw{
 var wasmLaws = []importLaw{
 	{who: "filter", what: "must not link net", forbidden: anyOf("net/http", "net"),
 		reason: "it imports WASI functions that the oldest supported Envoy lacks (net/netip and net/url do not)"},
-	{who: "filter", what: "must not link a decoder that works by reflection", reason: "encoding/json alone costs 1 MB, half a second of Envoy's main thread at load, and 30 MB",
-		forbidden: anyOf("encoding/json", "encoding/gob", "encoding/xml", "encoding/asn1", "google.golang.org/protobuf", "go.yaml.in/yaml")},
+	{who: "filter", what: "must not link a decoder that works by reflection",
+		reason: "encoding/json alone costs 1 MB, half a second of Envoy's main thread at load, and 30 MB",
+		forbidden: anyOf("encoding/json", "encoding/gob", "encoding/xml", "encoding/asn1", "google.golang.org/protobuf",
+			"go.yaml.in/yaml")},
 	{who: "filter", what: "must not link regexp", forbidden: func(name string) bool { return name == "regexp" },
 		reason: "its time and memory on a client's text are bounded by nothing that a policy says; shared/automaton's are"},
 }

@@ -82,20 +82,23 @@ func fits(e ast.Expr, info *types.Info) bool {
 // An int has 32 bits in the filter, as TinyGo compiles it, and 64 in its native tests.
 func TestNumbersFitTheFiltersInt(t *testing.T) {
 	// Each comes after those that it imports: name, folder, compiled exports, files.
-	packages := list(t, true, "..", "{{.ImportPath}}\t{{.Dir}}\t{{.Export}}{{range .GoFiles}}\t{{.}}{{end}}", "-export", "./filter")
+	packages := list(t, true, "..", "{{.ImportPath}}\t{{.Dir}}\t{{.Export}}{{range .GoFiles}}\t{{.}}{{end}}", "-export",
+		"./filter")
 	exports := map[string]string{}
 	for _, p := range packages {
 		exports[p[0]] = p[2]
 	}
 	files := token.NewFileSet()
-	config := types.Config{Importer: importer.ForCompiler(files, "gc", func(name string) (io.ReadCloser, error) { return os.Open(exports[name]) })}
+	config := types.Config{Importer: importer.ForCompiler(files, "gc",
+		func(name string) (io.ReadCloser, error) { return os.Open(exports[name]) })}
 	for _, p := range packages {
 		if !within(p[0], "filter") && !within(p[0], "shared") {
 			continue
 		}
 		var syntax []*ast.File
 		for _, name := range p[3:] {
-			file, err := parser.ParseFile(files, filepath.Join(p[1], name), nil, parser.ParseComments|parser.SkipObjectResolution)
+			file, err := parser.ParseFile(files, filepath.Join(p[1], name), nil,
+				parser.ParseComments|parser.SkipObjectResolution)
 			require.NoError(t, err)
 			syntax = append(syntax, file)
 		}
@@ -103,7 +106,8 @@ func TestNumbersFitTheFiltersInt(t *testing.T) {
 		_, err := config.Check(p[0], files, syntax, info)
 		require.NoError(t, err)
 		for _, place := range narrowed(files, syntax, info) {
-			t.Errorf("%s/%s: an int has 32 bits in the filter: bound the number, or say behind it, // fits: why", strings.TrimPrefix(p[0], module+"/"), place)
+			t.Errorf("%s/%s: an int has 32 bits in the filter: bound the number, or say behind it, // fits: why",
+				strings.TrimPrefix(p[0], module+"/"), place)
 		}
 	}
 }

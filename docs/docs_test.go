@@ -194,7 +194,8 @@ func (s *sluice) badCommand(words []string) string {
 		n++
 	}
 	help, flags, _ := strings.Cut(s.help(words[:n]...), "\nFlags:\n")
-	if n == 0 && !strings.HasPrefix(words[0], "-") || n < len(words) && commandWord.MatchString(words[n]) && strings.Contains(help, "\nAvailable Commands:\n") {
+	if n == 0 && !strings.HasPrefix(words[0], "-") || n < len(words) && commandWord.MatchString(words[n]) &&
+		strings.Contains(help, "\nAvailable Commands:\n") {
 		return "there is no such command"
 	}
 	known := map[string]bool{}
@@ -286,7 +287,8 @@ var testText = regexp.MustCompile(`\b((?:Test|Fuzz)[A-Z]\w+)`)
 
 // badTests checks that every test that a page names as the source of a figure exists.
 func badTests(t *testing.T, docs []doc) (problems []string, checked int) {
-	found := exec.CommandContext(t.Context(), "grep", "-rhoE", "--include=*_test.go", "--exclude-dir=out", `^func (Test|Fuzz)\w+`)
+	found := exec.CommandContext(t.Context(), "grep", "-rhoE", "--include=*_test.go", "--exclude-dir=out",
+		`^func (Test|Fuzz)\w+`)
 	found.Dir = buildtest.Root()
 	out, err := found.Output()
 	require.NoError(t, err)
@@ -314,7 +316,8 @@ func badLinks(docs []doc) (problems []string, checked int) {
 			text, heading := []byte(d.text), m[2]+m[3]
 			if m[1] != "" {
 				var err error
-				if text, err = os.ReadFile(filepath.Join(buildtest.Root(), filepath.Dir(d.path), m[1])); err != nil {
+				text, err = os.ReadFile(filepath.Join(buildtest.Root(), filepath.Dir(d.path), m[1]))
+				if err != nil {
 					problems = append(problems, d.path+": "+err.Error())
 					continue
 				}

@@ -21,7 +21,8 @@ func TestOperatingPageOnEtcd(t *testing.T) {
 	cert, key := buildtest.Certificate(t)
 	free, err := ports.Free(2)
 	require.NoError(t, err)
-	addresses := []string{"127.0.0.1:28080", fmt.Sprint("127.0.0.1:", free[0]), "127.0.0.1:28000", fmt.Sprint("127.0.0.1:", free[1])}
+	addresses := []string{"127.0.0.1:28080", fmt.Sprint("127.0.0.1:", free[0]), "127.0.0.1:28000",
+		fmt.Sprint("127.0.0.1:", free[1])}
 	for i, m := range servertest.StartEtcd(t, 3, "--cert-file", cert, "--key-file", key) {
 		addresses = append(addresses, fmt.Sprintf("10.0.0.%d:2379", i+1), m.Addr())
 	}

@@ -193,7 +193,8 @@ func (p page) run(t *testing.T, d doc, environment ...string) {
 	defer cancel()
 	shell := exec.CommandContext(ctx, "bash", "-c", script.String())
 	shell.Dir = p.root
-	shell.Env = append(append(os.Environ(), environment...), "ROOT="+p.root, "PATH="+filepath.Join(p.root, "usr/local/bin")+":"+os.Getenv("PATH"))
+	shell.Env = append(append(os.Environ(), environment...), "ROOT="+p.root, "PATH="+
+		filepath.Join(p.root, "usr/local/bin")+":"+os.Getenv("PATH"))
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	shell.Cancel = func() error { return syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) } // and what it has started
 	failed := shell.Run()
@@ -201,7 +202,8 @@ func (p page) run(t *testing.T, d doc, environment ...string) {
 	if failed != nil {
 		last, err := strconv.Atoi(strings.TrimSpace(p.log("step")))
 		require.NoError(t, err)
-		t.Fatalf("%s: %v:\n%s\nserve: %s\nenvoy: %s", steps[last].at, failed, p.log(fmt.Sprint(last, ".txt")), p.log("serve.log"), p.log("envoy.log"))
+		t.Fatalf("%s: %v:\n%s\nserve: %s\nenvoy: %s", steps[last].at, failed, p.log(fmt.Sprint(last, ".txt")),
+			p.log("serve.log"), p.log("envoy.log"))
 	}
 	for i, step := range steps {
 		said := blanks.ReplaceAllString(p.log(fmt.Sprint(i, ".txt")), " ")

@@ -69,7 +69,9 @@ func TestFailedLogins(t *testing.T) {
 func logged(bootstrap []byte, path, format string) []byte {
 	const prefix = "          stat_prefix: ingress\n"
 	return replacing(prefix, prefix+
-		"          access_log: [{name: file, typed_config: {'@type': type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: "+path+
+		"          access_log: [{name: file, typed_config: {\n"+
+		"            '@type': type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog,\n"+
+		"            path: "+path+
 		`, log_format: {text_format_source: {inline_string: "`+format+`\n"}}}}]`+"\n")(bootstrap)
 }
 
@@ -100,7 +102,8 @@ version: 1
   - {name: counted, match: {paths: [/edges]}, key: [{header: x-user-id}], limits: [100/` + far + `], settle: {}}
   - {name: in-flight, match: {paths: [/flight, /flight/*]}, algorithm: concurrency, limits: [10], hold: 10s}
 `
-	withBodies = withoutBodies + `  - {name: tokens, match: {paths: [/edges]}, key: [{header: x-user-id}], limits: [1000/` + far + `], cost: 10, settle: {to: tokens}}
+	withBodies = withoutBodies + `  - {name: tokens, match: {paths: [/edges]}, key: [{header: x-user-id}],
+    limits: [1000/` + far + `], cost: 10, settle: {to: tokens}}
 `
 	usageOf34 = `200 {"usage":{"prompt_tokens":30,"completion_tokens":4}}`
 )
@@ -121,7 +124,8 @@ func TestPushedBodies(t *testing.T) {
 
 // answer asks for 34 tokens, and returns the encodings that the upstream was told of.
 func (r *answerRig) answer(t *testing.T, id string) (accepted string) {
-	res, body := r.get(t, "/edges", "x-do", usageOf34, "x-id", id, "x-send", "content-type: application/json", "accept-encoding", "gzip", "x-user-id", "u")
+	res, body := r.get(t, "/edges", "x-do", usageOf34, "x-id", id, "x-send", "content-type: application/json",
+		"accept-encoding", "gzip", "x-user-id", "u")
 	require.Equal(t, usageOf34[len("200 "):], body)
 	return res.Header.Get("x-accepted")
 }
@@ -130,7 +134,9 @@ var lacksBodies = regexp.MustCompile(`"without [^"]*proxy_on_response_body`)
 
 func (r *answerRig) pushes(t *testing.T, control *controlPlane) {
 	begin := func() (end func()) { // a request that is at the upstream until then
-		arrived, over, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		arrived := make(chan struct{})
+		over := make(chan struct{})
+		done := make(chan struct{})
 		undo := r.upstream.onArrival("held", func() {
 			close(arrived)
 			<-over
@@ -187,7 +193,8 @@ func (r *answerRig) pushesUnderLoad(t *testing.T, control *controlPlane) {
 	}()
 	f := r.fly(ctx, t, 200, visits)
 	<-done
-	t.Logf("%s: %d requests reached the upstream, at most %d at once, %.1f %% of the slots used", t.Name(), r.upstream.reached, r.upstream.most,
+	t.Logf("%s: %d requests reached the upstream, at most %d at once, %.1f %% of the slots used", t.Name(),
+		r.upstream.reached, r.upstream.most,
 		100*f.share(t, f.begin.Add(time.Second), f.begin.Add(lasts)))
 	require.LessOrEqual(t, r.upstream.most, slots)
 	r.requireAllFree(t)
@@ -207,7 +214,8 @@ func (a *modelAnswer) charge() (input, output int64, known bool) {
 	if a.Total > 0 {
 		return 0, a.Total, true // however that divides
 	}
-	if input, output = a.Input, a.Output; !a.InputKnown {
+	input, output = a.Input, a.Output
+	if !a.InputKnown {
 		input = max(input, questionSize/4)
 	}
 	if !a.OutputKnown {
@@ -258,9 +266,12 @@ func used(t *testing.T, p *proxy, counter string) (units int64) {
 const modelPolicy = `
 version: 1
 ` + managed + `rules:
-  - {name: tokens, match: {paths: [/v1]}, key: [{header: x-user-id}], limits: [10000000/` + far + `], cost: 10, settle: {to: tokens, when: {status: ["2xx"]}}}
-  - {name: input, match: {paths: [/v1]}, key: [{header: x-user-id}], limits: [10000000/` + far + `], cost: 10, settle: {to: input_tokens}}
-  - {name: output, match: {paths: [/v1]}, key: [{header: x-user-id}], limits: [10000000/` + far + `], cost: 10, settle: {to: output_tokens}}
+  - {name: tokens, match: {paths: [/v1]}, key: [{header: x-user-id}], limits: [10000000/` + far +
+	`], cost: 10, settle: {to: tokens, when: {status: ["2xx"]}}}
+  - {name: input, match: {paths: [/v1]}, key: [{header: x-user-id}], limits: [10000000/` + far +
+	`], cost: 10, settle: {to: input_tokens}}
+  - {name: output, match: {paths: [/v1]}, key: [{header: x-user-id}], limits: [10000000/` + far +
+	`], cost: 10, settle: {to: output_tokens}}
 `
 
 // modelChunks are the sizes of an answer's chunks, and how many empty lines come before it.

@@ -211,7 +211,9 @@ func (a *answering) forget(t *testing.T) {
 		defer a.mu.Unlock()
 		idle := a.running == 0
 		if idle {
-			a.failed, a.most, a.reached = 0, 0, 0
+			a.failed = 0
+			a.most = 0
+			a.reached = 0
 		}
 		return idle
 	})
@@ -246,18 +248,25 @@ func answerRoutes(bootstrap []byte, address, accessLog string) []byte {
 	host, port, _ := net.SplitHostPort(address)
 	routes := "\n              include_request_attempt_count: true" + route
 	for _, r := range answeringRoutes {
-		routes += fmt.Sprintf("\n              - {match: {prefix: /, headers: [{name: x-route, string_match: {exact: %s}}]}, %s}", r.name, r.action)
+		match := "{prefix: /, headers: [{name: x-route, string_match: {exact: " + r.name + "}}]}"
+		routes += "\n              - {match: " + match + ", " + r.action + "}"
 	}
-	bootstrap = logged(spread(bootstrap), accessLog, "%START_TIME(%s.%6f)% %DURATION% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %REQ(:PATH)%")
+	bootstrap = logged(spread(bootstrap), accessLog,
+		"%START_TIME(%s.%6f)% %DURATION% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %REQ(:PATH)%")
 	for _, edit := range [][2]string{
 		{route, routes},
-		{manager, manager + "\n          http_protocol_options: {enable_trailers: true}\n          upgrade_configs: [{upgrade_type: websocket}]"},
-		{cluster, cluster + "    circuit_breakers: {thresholds: [{max_retries: 1000}]}\n    " + fmt.Sprintf(options, "http_protocol_options: {enable_trailers: true}") + "\n"},
+		{manager, manager + "\n          http_protocol_options: {enable_trailers: true}" +
+			"\n          upgrade_configs: [{upgrade_type: websocket}]"},
+		{cluster, cluster + "    circuit_breakers: {thresholds: [{max_retries: 1000}]}\n    " +
+			fmt.Sprintf(options, "http_protocol_options: {enable_trailers: true}") + "\n"},
 		{first, first + `
           - name: before
             typed_config:
               "@type": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
-              rules: {action: DENY, policies: {p: {permissions: [{header: {name: x-before, present_match: true}}], principals: [{any: true}]}}}`},
+              rules:
+                action: DENY
+                policies:
+                  p: {permissions: [{header: {name: x-before, present_match: true}}], principals: [{any: true}]}`},
 		{last, `
           - name: after
             typed_config:

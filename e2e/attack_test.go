@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/e2e/attack"
 )
 
-var attackCapacity = flag.Int("attack-capacity", 200, "capacity of the limiters that are attacked on Envoy with up to 100 times as many keys")
+var attackCapacity = flag.Int("attack-capacity", 200,
+	"capacity of the limiters that are attacked on Envoy with up to 100 times as many keys")
 
 const (
 	attackLimit = 20
@@ -37,7 +38,8 @@ func TestCardinalityAttack(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for _, times := range []int{1, 10, 100} {
 				rule := fmt.Sprintf("%s-%d", c.name, times)
-				policy := fmt.Sprintf("version: 1\nrules: [{name: %s, key: [{header: x-user-id}], capacity: %d, %s}]\n", rule, *attackCapacity, c.limits)
+				policy := fmt.Sprintf("version: 1\nrules: [{name: %s, key: [{header: x-user-id}], capacity: %d, %s}]\n", rule,
+					*attackCapacity, c.limits)
 				p.apply(t, policy)
 				printed, _ := memoryOf(t, policy)
 				o, grown := p.attack(t, times, *attackCapacity)
@@ -77,7 +79,8 @@ func TestCardinalityAttack(t *testing.T) {
 func (p *proxy) attack(t *testing.T, times, capacity int) (o attack.Outcome, grown int64) {
 	list := attack.NewList(attack.Plan{Flood: times * capacity, Limit: attackLimit, Honest: 100, Cheaters: 20, Bursts: 10})
 	l := p.load(16)
-	l.send(t, 2000, func(int) request { return request{path: direct} }) // without a key, so that Envoy allocates its buffers
+	// Requests without a key, so that Envoy allocates its buffers.
+	l.send(t, 2000, func(int) request { return request{path: direct} })
 	before := int64(0)
 	if capacity >= weighed {
 		before = settled(t, p.allocated)
@@ -91,7 +94,8 @@ func (p *proxy) attack(t *testing.T, times, capacity int) (o attack.Outcome, gro
 		grown = settled(t, p.allocated) - before
 		t.Logf("grown by %d bytes", grown)
 	}
-	t.Logf("%d x capacity %d, %d requests in %.1f s: %.1f %% of honest requests denied, a cheater admitted %d of %d times, %d clients over the limit",
+	t.Logf("%d x capacity %d, %d requests in %.1f s: %.1f %% of honest requests denied, "+
+		"a cheater admitted %d of %d times, %d clients over the limit",
 		times, capacity, len(got), took.Seconds(), o.FalselyDenied(), o.CheaterMax, attackLimit, o.OverLimit)
 	return o, grown
 }

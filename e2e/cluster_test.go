@@ -44,7 +44,8 @@ func sendAll(t *testing.T, proxies []*proxy, n int, nth func(proxy, i int) reque
 
 // clusterRule is a rule of scope cluster, named r, for each user.
 func clusterRule(limits, more string) string {
-	return "  - {name: r, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [" + limits + "]" + more + "}\n"
+	return "  - {name: r, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [" + limits + "]" +
+		more + "}\n"
 }
 
 const clusterPolicy = "version: 1\nquota: {timeout: 5s}\nrules:\n" // a busy machine answers late
@@ -163,7 +164,8 @@ func (s *quotaService) start(t *testing.T) {
 // begin is start that does not wait until its store has started.
 func (s *quotaService) begin(t *testing.T) {
 	var err error
-	s.Child, err = child.Start(exec.Command(built.sluice, "quota", "--listen", s.address, "--http", s.http, "--quota-store", s.store))
+	s.Child, err = child.Start(exec.Command(built.sluice, "quota", "--listen", s.address, "--http", s.http,
+		"--quota-store", s.store))
 	require.NoError(t, err)
 }
 

@@ -125,7 +125,9 @@ func TestRefusedRevision(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "not-there.wasm")
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, perUser("100/"+far))
-		c, l, first := s.control, s.load(8), s.runs(t)
+		c := s.control
+		l := s.load(8)
+		first := s.runs(t)
 		require.Equal(t, 100, count(l.send(t, 200, user("alice")), allowed))
 		var late *proxy
 		for i, wasm := range []string{refusing, missing} {
@@ -176,7 +178,8 @@ func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
 		})
 		require.Equal(t, 10, count(p.load(8).send(t, 100, user("alice")), allowed))
 		require.EqualValues(t, 40, management.operate(t, "get", "rule=per-user&key=alice").Value)
-		require.Equal(t, http.StatusNotFound, p.status(t, "/.sluice/counters/get", ":method", http.MethodPost, "authorization", bearer),
+		require.Equal(t, http.StatusNotFound,
+			p.status(t, "/.sluice/counters/get", ":method", http.MethodPost, "authorization", bearer),
 			"clients' listener answers no operator, though the served policy names no port")
 	})
 }
@@ -245,7 +248,8 @@ func TestControlPlaneKilled(t *testing.T) {
 			}
 		}
 		require.Greater(t, acknowledged, first+2)
-		c.awaitConnected(t, "edge") // what it runs is known from before, and the site's next test applies to proxies that are there
+		// What it runs is known from before, and the site's next test applies to connected proxies.
+		c.awaitConnected(t, "edge")
 		eventually(t, time.Minute, "the proxy to run the newest revision", func() bool {
 			return c.proxies(t)["edge"].Runs == uint64(acknowledged)
 		})

@@ -35,7 +35,8 @@ func startCrowd(t *testing.T, addresses []string, n int) *crowd {
 	f := &crowd{size: n, runs: map[string]uint64{}, seen: map[string]map[uint64]bool{}}
 	for i := range n {
 		node, from := fmt.Sprintf("%s-%d", []string{"edge", "core", "rest"}[i%3], i), i%len(addresses)
-		xdstest.Follow(t, append(addresses[from:len(addresses):len(addresses)], addresses[:from]...), node, 50*time.Millisecond,
+		xdstest.Follow(t, append(addresses[from:len(addresses):len(addresses)], addresses[:from]...), node,
+			50*time.Millisecond,
 			func(version string) { f.takes(node, version) })
 	}
 	return f
@@ -68,7 +69,8 @@ func (f *crowd) takes(node, version string) {
 	if f.runs[node] != n {
 		f.last = time.Now()
 	}
-	if f.runs[node] = n; f.seen[node] == nil {
+	f.runs[node] = n
+	if f.seen[node] == nil {
 		f.seen[node] = map[uint64]bool{}
 	}
 	f.seen[node][n] = true

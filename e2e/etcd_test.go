@@ -43,9 +43,11 @@ type several struct {
 func startSeveral(t *testing.T, proxies int) *several {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
-	s := &several{members: servertest.StartEtcd(t, 3), envoys: map[string]*proxy{}, random: rand.New(rand.NewPCG(seed, 0)), acked: map[uint64]bool{}}
+	s := &several{members: servertest.StartEtcd(t, 3), envoys: map[string]*proxy{},
+		random: rand.New(rand.NewPCG(seed, 0)), acked: map[uint64]bool{}}
 	var err error
-	s.etcd, err = clientv3.New(clientv3.Config{Endpoints: []string{s.members[0].Addr(), s.members[1].Addr(), s.members[2].Addr()}})
+	s.etcd, err = clientv3.New(clientv3.Config{Endpoints: []string{s.members[0].Addr(), s.members[1].Addr(),
+		s.members[2].Addr()}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.etcd.Close() })
 	for i := range 3 {
@@ -55,7 +57,8 @@ func startSeveral(t *testing.T, proxies int) *several {
 			g := newGate(t, m.Addr())
 			gates, hosts = append(gates, g), append(hosts, g.address())
 		}
-		c := &controlPlane{data: t.TempDir() + "/data", store: "etcd://" + strings.Join(hosts, ","), xds: freeAddress(t), http: freeAddress(t), flags: []string{"--wasm", built.filter}}
+		c := &controlPlane{data: t.TempDir() + "/data", store: "etcd://" + strings.Join(hosts, ","), xds: freeAddress(t),
+			http: freeAddress(t), flags: []string{"--wasm", built.filter}}
 		s.gates, s.serves = append(s.gates, gates), append(s.serves, c)
 		s.standsAgain(t, i, func() { c.start(t) })
 		t.Cleanup(func() { c.kill(t) })
@@ -105,7 +108,8 @@ func (s *several) history(t *testing.T) (policy, rollout map[uint64]string) {
 			Revision uint64
 			Rollout  struct{ State string }
 		}
-		for _, r := range asked[struct{ Revisions []revision }](t, s.runs(t), "history", "--policy", name, "--limit", "0").Revisions {
+		for _, r := range asked[struct{ Revisions []revision }](t, s.runs(t), "history", "--policy", name, "--limit",
+			"0").Revisions {
 			policy[r.Revision], rollout[r.Revision] = name, r.Rollout.State
 		}
 	}
@@ -156,7 +160,8 @@ func files(t *testing.T, round int, of ...string) (args []string) {
 		if policy == "gate" {
 			rules = perUser("1000000/"+far) + managed
 		}
-		args = append(args, "-f", file(t, policy+".yaml", fmt.Sprintf("%sdomain: %s-%d\n%s", headOf(policy), policy, round, rules)))
+		args = append(args, "-f", file(t, policy+".yaml",
+			fmt.Sprintf("%sdomain: %s-%d\n%s", headOf(policy), policy, round, rules)))
 	}
 	return args
 }
@@ -168,7 +173,8 @@ func TestSeveralServes(t *testing.T) {
 	s := startSeveral(t, 1000)
 	sluiceOK(t, append([]string{"apply", "--server", s.serves[0].url()}, files(t, 0, policies...)...)...)
 	for i, node := range []string{inTheTenth, "gate-1", chosenGate} { // those of gate begin at the second serve
-		s.envoys[node] = newest(t).start(t, proxyOptions{node: node, xds: strings.Join(s.order(min(i, 1)), ","), workers: 1, manage: freeAddress(t)})
+		s.envoys[node] = newest(t).start(t,
+			proxyOptions{node: node, xds: strings.Join(s.order(min(i, 1)), ","), workers: 1, manage: freeAddress(t)})
 		s.crowd.join(t, node, s.envoys[node])
 	}
 	eventually(t, time.Minute, "all proxies to connect", func() bool {
@@ -190,7 +196,9 @@ const inTheTenth, chosenGate = "core-envoy-13", "gate-2"
 // round kills a serve or a member in the middle of an apply or, each third time, of the end of
 // a canary.
 func (s *several) round(t *testing.T, round int) {
-	asked, args, done := s.serves[s.random.IntN(3)], append([]string{"apply"}, files(t, round, policies...)...), "applied"
+	asked := s.serves[s.random.IntN(3)]
+	args := append([]string{"apply"}, files(t, round, policies...)...)
+	done := "applied"
 	var canary *standing
 	if round%3 == 0 {
 		sluiceOK(t, append([]string{"apply", "--canary", "10%", "--server", asked.url()}, files(t, round, "core")...)...)
@@ -288,7 +296,8 @@ func TestSeveralServesOnAFullEtcd(t *testing.T) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd[0].Addr()}})
 	require.NoError(t, err)
 	defer client.Close()
-	c := &controlPlane{data: t.TempDir() + "/data", store: etcd.URL(), xds: freeAddress(t), http: freeAddress(t), flags: []string{"--wasm", "/f.wasm"}}
+	c := &controlPlane{data: t.TempDir() + "/data", store: etcd.URL(), xds: freeAddress(t), http: freeAddress(t),
+		flags: []string{"--wasm", "/f.wasm"}}
 	c.start(t)
 	t.Cleanup(func() { c.kill(t) })
 	crowd := startCrowd(t, []string{c.xds}, 30)
@@ -322,8 +331,10 @@ func TestSeveralServesOnAFullEtcd(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
 	require.NoError(t, err)
-	eventually(t, 5*time.Second, "a change to be possible", func() bool { _, _, exit := sluice(t, apply(3)...); return exit == 0 })
-	require.Equal(t, before["edge"].Current.Revision+4, c.standings(t)["edge"].Current.Revision, "what was refused is nowhere")
+	eventually(t, 5*time.Second, "a change to be possible",
+		func() bool { _, _, exit := sluice(t, apply(3)...); return exit == 0 })
+	require.Equal(t, before["edge"].Current.Revision+4, c.standings(t)["edge"].Current.Revision,
+		"what was refused is nowhere")
 	eventually(t, crowdBack, "all to get it", func() bool {
 		now := c.standings(t)
 		return crowd.wrong(func(node string) uint64 { return now[policyOf(node)].expects(node) }) == 0
@@ -356,8 +367,10 @@ func (s *several) try(t *testing.T, row int, tc trial) {
 	asked, what := s.serves[next], fmt.Sprintf("trial %d, %+v, serve %d", row, tc, leader)
 	require.True(t, tc.fault == "member" || tc.hasIts == (s.at(t, chosenGate) == s.serves[leader].xds), what)
 	limit := map[bool]string{false: "999999/", true: "10/"}[tc.denies] + far
-	policy := file(t, "gate.yaml", fmt.Sprintf("%s%s%sdomain: gate-trial-%d\n", headOf("gate"), perUser(limit), managed, row))
-	sluiceOK(t, "apply", "-f", policy, "--canary", "10%", "--promote-after", "4s", "--max-denied", "5%", "--server", asked.url())
+	policy := file(t, "gate.yaml",
+		fmt.Sprintf("%s%s%sdomain: gate-trial-%d\n", headOf("gate"), perUser(limit), managed, row))
+	sluiceOK(t, "apply", "-f", policy, "--canary", "10%", "--promote-after", "4s", "--max-denied", "5%", "--server",
+		asked.url())
 	canary := asked.standings(t)["gate"]
 	require.Equal(t, []string{chosenGate}, canary.Canary.Except)
 	number, end := canary.Newest.Revision, s.visit(t, fmt.Sprint("user-", row))

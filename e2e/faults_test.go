@@ -43,10 +43,14 @@ var faultLimits = []steadyRule{{"deny", 100, 150}, {"local", 30, 90}, {"each", 6
 const faultPolicy = `
 version: 1
 rules:
-  - {name: deny, match: {paths: [/deny]}, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [100/366d]}
-  - {name: local, match: {paths: [/local]}, scope: cluster, on_unavailable: local, key: [{header: x-user-id}], limits: [30/366d]}
-  - {name: each, match: {paths: [/each]}, scope: cluster, on_unavailable: deny, lease: off, key: [{header: x-user-id}], limits: [60/366d]}
-  - {name: second, match: {paths: [/second]}, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [30/1s]}
+  - {name: deny, match: {paths: [/deny]}, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}],
+     limits: [100/366d]}
+  - {name: local, match: {paths: [/local]}, scope: cluster, on_unavailable: local, key: [{header: x-user-id}],
+     limits: [30/366d]}
+  - {name: each, match: {paths: [/each]}, scope: cluster, on_unavailable: deny, lease: off,
+     key: [{header: x-user-id}], limits: [60/366d]}
+  - {name: second, match: {paths: [/second]}, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}],
+     limits: [30/1s]}
 `
 
 // newFaultRig starts services on the store, and n proxies.
@@ -60,9 +64,10 @@ func newFaultRig(t *testing.T, n int, url string) *faultRig {
 }
 
 func (f *faultRig) startProxy(t *testing.T, i int) {
-	f.proxies[i] = f.driver.start(t, proxyOptions{policy: faultPolicy, quota: f.gates[i].address(), workers: 2, edit: func(bootstrap []byte) []byte {
-		return spread(withoutUpstream(bootstrap))
-	}})
+	f.proxies[i] = f.driver.start(t,
+		proxyOptions{policy: faultPolicy, quota: f.gates[i].address(), workers: 2, edit: func(bootstrap []byte) []byte {
+			return spread(withoutUpstream(bootstrap))
+		}})
 	f.load.move(i, f.proxies[i].address)
 }
 
@@ -91,7 +96,9 @@ func (f *faultRig) run(t *testing.T, c fault) {
 	time.Sleep(time.Second) // a worker shows its counts at least so often
 	cut := f.cutOff(t, c, before, all)
 	var moving []exchange // requests that no stopped proxy held
-	ended, failed, admittedLate := 0, 0, map[string]bool{}
+	ended := 0
+	failed := 0
+	admittedLate := map[string]bool{}
 	for _, e := range all {
 		switch {
 		case e.excused:
@@ -221,7 +228,8 @@ func (f *faultRig) withoutServices(t *testing.T) {
 	for _, s := range f.services {
 		s.kill()
 	}
-	got := slices.Concat(sendAll(t, f.proxies, 200, func(int, int) request { return request{"/local", "x-user-id", "alone"} })...)
+	got := slices.Concat(sendAll(t, f.proxies, 200,
+		func(int, int) request { return request{"/local", "x-user-id", "alone"} })...)
 	require.LessOrEqual(t, count(got, allowed), 30, "half of the limit each")
 	require.GreaterOrEqual(t, count(got, allowed), 15)
 	require.Equal(t, len(got), count(got, allowed)+count(got, denied))
@@ -343,13 +351,14 @@ var faults = []fault{
 			time.Sleep(100 * time.Millisecond)
 		}
 	}},
-	{Name: "Redis restarts without persistence, then a service", cut: 3, losses: 1, happen: func(t *testing.T, f *faultRig) {
-		f.store.Kill()
-		time.Sleep(time.Second)
-		f.store.Restart()
-		f.services[0].kill()
-		f.services[0].start(t)
-	}},
+	{Name: "Redis restarts without persistence, then a service", cut: 3, losses: 1,
+		happen: func(t *testing.T, f *faultRig) {
+			f.store.Kill()
+			time.Sleep(time.Second)
+			f.store.Restart()
+			f.services[0].kill()
+			f.services[0].start(t)
+		}},
 }
 
 // clusterFaults are those of a Cluster as the store.

@@ -161,7 +161,8 @@ func TestEveryFieldHasAScenario(t *testing.T) {
 		require.False(t, scenarios[c.field], "%s has two", c.field)
 		scenarios[c.field] = true
 		require.NotEqual(t, c.text(true), c.text(false), c.field)
-		require.True(t, slices.ContainsFunc(c.steps, func(s fieldStep) bool { return s.line[true] != s.line[false] }), "%s: the scenario shows no effect of the field", c.field)
+		require.True(t, slices.ContainsFunc(c.steps, func(s fieldStep) bool { return s.line[true] != s.line[false] }),
+			"%s: the scenario shows no effect of the field", c.field)
 		_, name, _ := strings.Cut(c.field, ".")
 		require.Contains(t, c.text(true), name, "the scenario is about another field")
 	}
@@ -169,7 +170,8 @@ func TestEveryFieldHasAScenario(t *testing.T) {
 	for _, o := range policy.Schema() {
 		for _, f := range o.Fields {
 			fields++
-			require.True(t, scenarios[o.Name+"."+f.Name], "%s.%s has no scenario: add one to testdata/fields.txt or fieldScenarios", o.Name, f.Name)
+			require.True(t, scenarios[o.Name+"."+f.Name],
+				"%s.%s has no scenario: add one to testdata/fields.txt or fieldScenarios", o.Name, f.Name)
 		}
 	}
 	require.Len(t, scenarios, fields, "a scenario is for no field")

@@ -55,7 +55,7 @@ type gateway struct {
 // startGateway starts Envoy Gateway with this Envoy for its proxies.
 func startGateway(t *testing.T, d driver) *gateway {
 	binary := os.Getenv("SLUICE_ENVOY_GATEWAY")
-	require.NotEmpty(t, binary, "run `make e2e-gateway`, which builds Envoy Gateway, or set SLUICE_ENVOY_GATEWAY to the path of one")
+	require.NotEmpty(t, binary, "run `make e2e-gateway`, or set SLUICE_ENVOY_GATEWAY to the path of an Envoy Gateway")
 	g := &gateway{dir: t.TempDir(), binary: binary, tokens: newTokens(t), quota: freeAddress(t)}
 	free, err := ports.Free(4)
 	require.NoError(t, err)
@@ -134,7 +134,8 @@ func (g *gateway) base(t *testing.T, version string) map[string]any {
 
 // render is what the command line writes for a policy.
 func (g *gateway) render(t *testing.T, policy string, args ...string) string {
-	return sluiceOK(t, append([]string{"render", "envoy-gateway", "-n", "edge", "-f", file(t, "policy.yaml", policy)}, args...)...)
+	return sluiceOK(t, append([]string{"render", "envoy-gateway", "-n", "edge", "-f", file(t, "policy.yaml", policy)},
+		args...)...)
 }
 
 // from are the flags of a filter that a web server has.
@@ -222,7 +223,8 @@ func TestEnvoyGateway(t *testing.T) {
 				}
 			}
 			t.Run("the table of what was run says so", func(t *testing.T) {
-				require.Regexp(t, `\n\| \[Envoy Gateway\]\S* \| `+g.version(t)+` \|[^|]* `+strings.TrimPrefix(d.name, "envoy-")+`[, ]`, page(t, "install.md"))
+				require.Regexp(t, `\n\| \[Envoy Gateway\]\S* \| `+g.version(t)+` \|[^|]* `+strings.TrimPrefix(d.name, "envoy-")+
+					`[, ]`, page(t, "install.md"))
 			})
 		})
 	}
@@ -280,7 +282,8 @@ func refusedPolicy(t *testing.T, g *gateway) {
 
 	// A policy of another route waits.
 	g.apply(t, "routes", g.render(t, perUser("2/"+far), append(g.from(t, g.files, "sluice.wasm"), "--name", "routes",
-		"--target", "HTTPRoute/orders", "--target", "HTTPRoute/rules/first", "--target", "GRPCRoute/health", "--target", "Gateway/edge/apart")...))
+		"--target", "HTTPRoute/orders", "--target", "HTTPRoute/rules/first", "--target", "GRPCRoute/health", "--target",
+		"Gateway/edge/apart")...))
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		require.Equal(t, allowed, g.web.status(t, "/orders", "x-user-id", "held back"))
 	}
@@ -298,7 +301,8 @@ func anotherBinary(t *testing.T, g *gateway) {
 }
 
 func wrongDigest(t *testing.T, g *gateway) {
-	wrong := []string{"--url", g.files.URL + "/sluice.wasm", "--sha256", strings.Repeat("0123456789abcdef", 4), "--target", "Gateway/edge"}
+	wrong := []string{"--url", g.files.URL + "/sluice.wasm", "--sha256", strings.Repeat("0123456789abcdef", 4),
+		"--target", "Gateway/edge"}
 	g.apply(t, "sluice", g.render(t, g.shop(25), wrong...))
 	awaitStatus(t, http.StatusInternalServerError, g.web, "/v1/x", "x-user-id", "alice")
 	g.apply(t, "sluice", g.render(t, g.shop(25), append(wrong, "--fail-open")...))
@@ -347,16 +351,20 @@ func targetKinds(t *testing.T, g *gateway) {
 }
 
 func claimKey(t *testing.T, g *gateway) {
-	policy := "version: 1\nrules: [{name: per-subject, key: [{jwt: {provider: corp, claim: sub}}], limits: [2/" + far + "]}]\n"
-	g.apply(t, "token", g.render(t, policy, append(g.from(t, g.files, "sluice.wasm"), "--name", "token", "--target", "HTTPRoute/token")...))
+	policy := "version: 1\nrules: [{name: per-subject, key: [{jwt: {provider: corp, claim: sub}}], limits: [2/" + far +
+		"]}]\n"
+	g.apply(t, "token", g.render(t, policy,
+		append(g.from(t, g.files, "sluice.wasm"), "--name", "token", "--target", "HTTPRoute/token")...))
 	alice, bob := g.tokens.sign(t, `{"iss":"me","sub":"alice"}`), g.tokens.sign(t, `{"iss":"me","sub":"bob"}`)
 	awaitStatus(t, denied, g.web, "/token", "authorization", alice)
 	passes(t, 2, g.web, "/token", "bob", "authorization", bob)
-	require.Equal(t, http.StatusUnauthorized, g.web.status(t, "/token", "authorization", newTokens(t).sign(t, `{"iss":"me","sub":"carol"}`)))
+	require.Equal(t, http.StatusUnauthorized,
+		g.web.status(t, "/token", "authorization", newTokens(t).sign(t, `{"iss":"me","sub":"carol"}`)))
 }
 
 func countedAnswers(t *testing.T, g *gateway) {
-	g.apply(t, "answers", g.render(t, answersPolicy, append(g.from(t, g.files, "sluice.wasm"), "--name", "answers", "--target", "HTTPRoute/answers")...))
+	g.apply(t, "answers", g.render(t, answersPolicy,
+		append(g.from(t, g.files, "sluice.wasm"), "--name", "answers", "--target", "HTTPRoute/answers")...))
 	requireAnswersCount(t, g.web)
 }
 
@@ -366,7 +374,8 @@ func managementPort(t *testing.T, g *gateway) {
 	out := sluiceOK(t, "counters", "get", "--rule", "per-user", "--key", "counted", "--output", "json",
 		"--manage-token-file", file(t, "token", token), "--proxy", "http://"+g.manage.address+"/.sluice/")
 	require.Contains(t, out, `"value": 2`)
-	res, _ := g.web.get(t, "/.sluice/counters/get?rule=per-user&key=counted", ":method", http.MethodPost, "authorization", bearer)
+	res, _ := g.web.get(t, "/.sluice/counters/get?rule=per-user&key=counted", ":method", http.MethodPost, "authorization",
+		bearer)
 	require.Equal(t, http.StatusNotFound, res.StatusCode, "clients reach no counters")
 }
 
@@ -402,7 +411,8 @@ func loggedVerdict(t *testing.T, g *gateway) {
 
 // everywhere is a policy of the route that both Gateways have.
 func (g *gateway) everywhere(t *testing.T) string {
-	policy := "version: 1\nrules: [{name: shared, scope: cluster, key: [{header: x-user-id}], missing_key: deny, limits: [10/" + far + "], on_unavailable: deny}]\n"
+	policy := "version: 1\nrules: [{name: shared, scope: cluster, on_unavailable: deny, " +
+		"key: [{header: x-user-id}], missing_key: deny, limits: [10/" + far + "]}]\n"
 	return g.render(t, policy, append(g.from(t, g.files, "sluice.wasm"), "--name", "everywhere",
 		"--target", "HTTPRoute/everywhere", "--quota-cluster", "grpcroute/edge/quota/rule/0")...)
 }
@@ -433,7 +443,8 @@ func overTwoProxies(t *testing.T, g *gateway) {
 	t.Cleanup(q.kill)
 	route := block(t, "envoy-gateway.md", "kind: GRPCRoute")
 	route = replaced(t, route, "  rules:\n", "  - {name: second, sectionName: manage}\n  rules:\n")
-	g.apply(t, "quota", replaced(t, route, "{name: quota, port: 18001}", "{group: gateway.envoyproxy.io, kind: Backend, name: quota}"))
+	g.apply(t, "quota", replaced(t, route, "{name: quota, port: 18001}",
+		"{group: gateway.envoyproxy.io, kind: Backend, name: quota}"))
 	for _, p := range []*proxy{g.web, g.second} {
 		n := 0
 		eventually(t, 30*time.Second, "units of the quota service", func() bool {
@@ -445,7 +456,8 @@ func overTwoProxies(t *testing.T, g *gateway) {
 	passed := map[string]int{}
 	for i := range 40 {
 		p := []*proxy{g.web, g.second}[i%2]
-		if res, _, err := p.try("/everywhere", "x-user-id", "alice", "connection", "close"); err == nil && res.StatusCode == allowed {
+		if res, _, err := p.try("/everywhere", "x-user-id", "alice", "connection", "close"); err == nil &&
+			res.StatusCode == allowed {
 			passed[p.address]++
 		}
 	}

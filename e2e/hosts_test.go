@@ -57,9 +57,13 @@ virtual_hosts:
   routes: &routes
   - {match: {prefix: /, headers: [{name: x-upstream, string_match: {exact: nginx}}]}, route: {cluster: nginx}}
   - {match: {prefix: /}, route: {cluster: upstream}}
-  response_headers_to_add: [{header: {key: x-routed, value: api}}, &seen {header: {key: x-seen, value: "%FILTER_STATE(wasm.sluice.verdict:PLAIN)%"}}]
-- {name: shop, domains: ["*.shop.example"], routes: *routes, response_headers_to_add: [{header: {key: x-routed, value: shop}}, *seen]}
-- {name: others, domains: ["*"], routes: *routes, response_headers_to_add: [{header: {key: x-routed, value: others}}, *seen]}
+  response_headers_to_add:
+  - {header: {key: x-routed, value: api}}
+  - &seen {header: {key: x-seen, value: "%FILTER_STATE(wasm.sluice.verdict:PLAIN)%"}}
+- {name: shop, domains: ["*.shop.example"], routes: *routes,
+   response_headers_to_add: [{header: {key: x-routed, value: shop}}, *seen]}
+- {name: others, domains: ["*"], routes: *routes,
+   response_headers_to_add: [{header: {key: x-routed, value: others}}, *seen]}
 `
 
 // Whatever an Envoy, nginx or Go's ServeMux takes for a host, the rule for that host
@@ -79,14 +83,16 @@ func TestHosts(t *testing.T) {
 		addresses := startHosts(t, d)
 		seen := make([][8]string, len(spellings))
 		atOnce(8, func(column int) {
-			m := &hostMode{proxy: proxy{address: addresses[column%4]}, name: fmt.Sprint(column), http2: column >= 4, counted: map[string]int{"api": units}}
+			m := &hostMode{proxy: proxy{address: addresses[column%4]}, name: fmt.Sprint(column), http2: column >= 4,
+				counted: map[string]int{"api": units}}
 			for i, spelling := range spellings {
 				seen[i][column] = m.ask(t, spelling)
 			}
 		})
 		var out strings.Builder
 		for i, s := range seen {
-			fmt.Fprintf(&out, "%-45q %-6s %-6s %-6s %-6s | %-6s %-6s %-6s %s\n", spellings[i], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7])
+			fmt.Fprintf(&out, "%-45q %-6s %-6s %-6s %-6s | %-6s %-6s %-6s %s\n", spellings[i], s[0], s[1], s[2], s[3], s[4],
+				s[5], s[6], s[7])
 		}
 		if *updateHosts {
 			require.NoError(t, os.WriteFile(hostTable, []byte(out.String()), 0o600))
@@ -116,7 +122,8 @@ func (m *hostMode) ask(t *testing.T, spelling string) string {
 	if goes.Get("x-routed") == "" {
 		return "-"
 	}
-	for _, taken := range [][2]string{{"E", goes.Get("x-routed")}, {"G", goes.Get("x-taken")}, {"N", nginx.Get("x-taken")}} {
+	for _, taken := range [][2]string{{"E", goes.Get("x-routed")}, {"G", goes.Get("x-taken")},
+		{"N", nginx.Get("x-taken")}} {
 		if taken[1] == host {
 			word += taken[0]
 		}
@@ -201,7 +208,8 @@ func (p *proxy) raw2(t *testing.T, fields ...string) http.Header {
 	for i := 0; i < len(fields); i += 2 {
 		require.NoError(t, encoder.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]}))
 	}
-	require.NoError(t, framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}))
+	require.NoError(t, framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(),
+		EndStream: true, EndHeaders: true}))
 	header := http.Header{}
 	for {
 		frame, err := framer.ReadFrame()
@@ -231,26 +239,30 @@ func startHosts(t *testing.T, d driver) (addresses []string) {
 	servers := ""
 	for _, s := range []string{"_ others", "api.example.com api", "*.shop.example shop"} {
 		host, name, _ := strings.Cut(s, " ")
-		servers += fmt.Sprintf("server { listen %s; server_name %s; add_header x-taken %s; add_header x-name $host; location / { return 200; } }\n", nginx, host, name)
+		servers += fmt.Sprintf("server { listen %s; server_name %s; add_header x-taken %s; add_header x-name $host; "+
+			"location / { return 200; } }\n", nginx, host, name)
 	}
 	servertest.Nginx(t, nginx, "access_log off;\n"+servers)
-	p := d.start(t, proxyOptions{policy: hostPolicy, upstream: goServer.URL, workers: 2, edit: func(bootstrap []byte) []byte {
-		return edited(t, bootstrap, func(static object) {
-			listener, clusters := string(marshaled(t, listenersOf(static)[0])), static["clusters"].([]any)
-			for i, mode := range hostModes {
-				another := unmarshaled(t, listener)
-				manager := managerOf(another)
-				manager["delayed_close_timeout"] = "0.01s" // of a refused request over HTTP/2
-				manager["route_config"] = unmarshaled(t, hostRoutes+mode.routes)
-				maps.Copy(manager, unmarshaled(t, mode.manager))
-				another["name"] = fmt.Sprint("mode-", i)
-				static["listeners"] = append(listenersOf(static), another)
-			}
-			_, port, _ := strings.Cut(goServer.Listener.Addr().String(), ":")
-			_, nginxPort, _ := strings.Cut(nginx, ":")
-			static["clusters"] = append(clusters, unmarshaled(t, strings.NewReplacer("upstream", "nginx", port, nginxPort).Replace(string(marshaled(t, clusters[0])))))
-		})
-	}})
+	p := d.start(t, proxyOptions{policy: hostPolicy, upstream: goServer.URL, workers: 2,
+		edit: func(bootstrap []byte) []byte {
+			return edited(t, bootstrap, func(static object) {
+				listener, clusters := string(marshaled(t, listenersOf(static)[0])), static["clusters"].([]any)
+				for i, mode := range hostModes {
+					another := unmarshaled(t, listener)
+					manager := managerOf(another)
+					manager["delayed_close_timeout"] = "0.01s" // of a refused request over HTTP/2
+					manager["route_config"] = unmarshaled(t, hostRoutes+mode.routes)
+					maps.Copy(manager, unmarshaled(t, mode.manager))
+					another["name"] = fmt.Sprint("mode-", i)
+					static["listeners"] = append(listenersOf(static), another)
+				}
+				_, port, _ := strings.Cut(goServer.Listener.Addr().String(), ":")
+				_, nginxPort, _ := strings.Cut(nginx, ":")
+				static["clusters"] = append(clusters,
+					unmarshaled(t, strings.NewReplacer("upstream", "nginx", port,
+						nginxPort).Replace(string(marshaled(t, clusters[0])))))
+			})
+		}})
 	for i := range hostModes {
 		address, err := p.envoy.Listener(t.Context(), fmt.Sprint("mode-", i))
 		require.NoError(t, err)

@@ -48,9 +48,11 @@ func (r *answerRig) fly(ctx context.Context, t *testing.T, n int, visits []visit
 				took = 500 + random.IntN(251)
 			}
 			for again := true; again && ctx.Err() == nil; {
-				status := f.clients.visit(context.WithoutCancel(ctx), v, "/flight", fmt.Sprint(i, "-", j), time.Duration(took)*time.Millisecond)
+				status := f.clients.visit(context.WithoutCancel(ctx), v, "/flight", fmt.Sprint(i, "-", j),
+					time.Duration(took)*time.Millisecond)
 				f.count(v, status)
-				if again = status == http.StatusTooManyRequests; again {
+				again = status == http.StatusTooManyRequests
+				if again {
 					time.Sleep(time.Duration(100+random.IntN(200)) * time.Millisecond)
 				}
 			}
@@ -166,20 +168,24 @@ func (r *answerRig) inFlight(t *testing.T) {
 const edgesPolicy = `
 version: 1
 ` + managed + `rules:
-  - {name: all, match: {paths: ["/edges", "/edges/*"]}, key: [{header: x-user-id}], limits: [100/` + far + `], settle: {}}
-  - {name: errors, match: {paths: ["/edges", "/edges/*"]}, key: [{header: x-user-id}], limits: [100/` + far + `], settle: {when: {status: [403, 418, "5xx"]}}}
+  - {name: all, match: {paths: ["/edges", "/edges/*"]}, key: [{header: x-user-id}], limits: [100/` + far +
+	`], settle: {}}
+  - {name: errors, match: {paths: ["/edges", "/edges/*"]}, key: [{header: x-user-id}], limits: [100/` + far +
+	`], settle: {when: {status: [403, 418, "5xx"]}}}
   - name: missing
     match: {paths: [/edges], headers: {content-type: application/grpc}}
     key: [{header: x-user-id}]
     limits: [100/` + far + `]
     settle: {when: {grpc_status: [5]}}
-  - {name: cost, match: {paths: [/edges]}, key: [{header: x-user-id}], limits: [100/` + far + `], settle: {to: {trailer: x-cost}, unknown: 0}}
+  - {name: cost, match: {paths: [/edges]}, key: [{header: x-user-id}], limits: [100/` + far +
+	`], settle: {to: {trailer: x-cost}, unknown: 0}}
   - name: bytes
     match: {paths: [/edges]}
     key: [{header: x-user-id}]
     limits: [100/` + far + `]
     settle: {to: response_bytes, when: {status: ["2xx"], no_answer: false}}
-  - {name: each, match: {paths: [/edges]}, key: [{header: x-user-id}], algorithm: concurrency, limits: [3], hold: 10s, linger: 15s}
+  - {name: each, match: {paths: [/edges]}, key: [{header: x-user-id}], algorithm: concurrency, limits: [3],
+     hold: 10s, linger: 15s}
   - {name: in-flight, match: {paths: ["/flight", "/flight/*"]}, algorithm: concurrency, limits: [10], hold: 10s}
 `
 
@@ -191,7 +197,8 @@ func (r *answerRig) charged(t *testing.T) {
 	c := newClients(t, r.address, r.upstream)
 	statuses := make([]int, len(visits))
 	atOnce(len(visits), func(i int) {
-		statuses[i] = c.visit(t.Context(), &visits[i], "/edges", fmt.Sprint("edge-", i), 600*time.Millisecond, fmt.Sprint("x-user-id: u", i))
+		statuses[i] = c.visit(t.Context(), &visits[i], "/edges", fmt.Sprint("edge-", i), 600*time.Millisecond,
+			fmt.Sprint("x-user-id: u", i))
 	})
 	time.Sleep(time.Second)
 	for i := range visits {
@@ -240,31 +247,41 @@ const grpcType = "content-type: application/grpc"
 // visits are all ways of a request under which a slot must neither leak nor be free too early.
 var visits = []visit{
 	{name: "an answer", do: "200 hello", want: 200, charged: [5]int64{1, 0, 0, 0, 5}},
-	{name: "an answer over HTTP/2", http2: true, do: "200 hello", route: "http2", want: 200, charged: [5]int64{1, 0, 0, 0, 5}},
+	{name: "an answer over HTTP/2", http2: true, do: "200 hello", route: "http2", want: 200,
+		charged: [5]int64{1, 0, 0, 0, 5}},
 	{name: "no body", do: "204", want: 204, charged: [5]int64{1}},
 	{name: "an error", do: "500 hello", want: 500, charged: [5]int64{1, 1}},
 	{name: "chunks", do: "chunks", want: 200, charged: [5]int64{1, 0, 0, 0, 15}},
 	{name: "chunks over HTTP/2", http2: true, do: "chunks", want: 200, charged: [5]int64{1, 0, 0, 0, 15}},
 	{name: "trailers", do: "trailers 7", want: 200, charged: [5]int64{1, 0, 0, 7, 15}},
-	{name: "trailers over HTTP/2", http2: true, do: "trailers 7", route: "http2", want: 200, charged: [5]int64{1, 0, 0, 7, 15}},
-	{name: "a gRPC stream", http2: true, do: "grpc 0", route: "http2", header: grpcType, want: 200, charged: [5]int64{1, 0, 0, 0, 15}},
-	{name: "a gRPC error", http2: true, do: "grpc 5", route: "http2", header: grpcType, want: 200, charged: [5]int64{1, 0, 1, 0, 15}},
-	{name: "a websocket that the upstream ends", do: "websocket", header: "upgrade: websocket", want: 101, charged: [5]int64{1}},
-	{name: "a websocket that the client leaves", do: "websocket", header: "upgrade: websocket", leaves: amid, charged: [5]int64{1}},
+	{name: "trailers over HTTP/2", http2: true, do: "trailers 7", route: "http2", want: 200,
+		charged: [5]int64{1, 0, 0, 7, 15}},
+	{name: "a gRPC stream", http2: true, do: "grpc 0", route: "http2", header: grpcType, want: 200,
+		charged: [5]int64{1, 0, 0, 0, 15}},
+	{name: "a gRPC error", http2: true, do: "grpc 5", route: "http2", header: grpcType, want: 200,
+		charged: [5]int64{1, 0, 1, 0, 15}},
+	{name: "a websocket that the upstream ends", do: "websocket", header: "upgrade: websocket", want: 101,
+		charged: [5]int64{1}},
+	{name: "a websocket that the client leaves", do: "websocket", header: "upgrade: websocket", leaves: amid,
+		charged: [5]int64{1}},
 	{name: "the client leaves before the answer", do: "200", leaves: before, charged: [5]int64{1, 1, 0, 1}},
-	{name: "the client leaves before the answer over HTTP/2", http2: true, do: "200", route: "http2", leaves: before, charged: [5]int64{1, 1, 0, 1}},
+	{name: "the client leaves before the answer over HTTP/2", http2: true, do: "200", route: "http2", leaves: before,
+		charged: [5]int64{1, 1, 0, 1}},
 	{name: "the client leaves amid the answer", do: "chunks", leaves: amid, charged: [5]int64{1, 0, 0, 0, 5}},
-	{name: "the client leaves amid a gRPC stream", http2: true, do: "grpc 0", route: "http2", header: grpcType, leaves: amid, charged: [5]int64{1, 0, 1, 0, 5}},
+	{name: "the client leaves amid a gRPC stream", http2: true, do: "grpc 0", route: "http2", header: grpcType,
+		leaves: amid, charged: [5]int64{1, 0, 1, 0, 5}},
 	{name: "the upstream resets before the answer", do: "reset", want: 503, charged: [5]int64{1, 1, 0, 1}},
 	{name: "the upstream resets amid the answer", do: "chunk-reset", breaks: true, charged: [5]int64{1, 0, 0, 0, 15}},
-	{name: "the upstream resets amid a gRPC stream", http2: true, do: "chunk-reset", route: "http2", header: grpcType, charged: [5]int64{1, 0, 1, 0, 15}},
+	{name: "the upstream resets amid a gRPC stream", http2: true, do: "chunk-reset", route: "http2", header: grpcType,
+		charged: [5]int64{1, 0, 1, 0, 15}},
 	{name: "the upstream resets over HTTP/2", do: "reset", route: "http2", want: 503, charged: [5]int64{1, 1, 0, 1}},
 	{name: "the upstream garbles the answer", do: "garbage", breaks: true, want: 502, charged: [5]int64{1, 1, 0, 1}},
 	{name: "a timeout", do: "200", route: "timeout", resets: true, want: 504, charged: [5]int64{1, 1, 0, 1}},
 	{name: "a timeout amid the answer", do: "chunks", route: "timeout", resets: true, charged: [5]int64{1, 0, 0, 0, 5}},
 	{name: "an idle stream", do: "200", route: "idle", resets: true, want: 504, charged: [5]int64{1, 1, 0, 1}},
 	{name: "an upstream's timeout", do: "504 hello", want: 504, charged: [5]int64{1, 1}},
-	{name: "a longest duration amid the answer", do: "chunks", route: "longest", resets: true, charged: [5]int64{1, 0, 0, 0, 5}},
+	{name: "a longest duration amid the answer", do: "chunks", route: "longest", resets: true,
+		charged: [5]int64{1, 0, 0, 0, 5}},
 	{name: "a retry", do: "fail-once", route: "retry", want: 200, charged: [5]int64{1}},
 	{name: "retries used up", do: "fails", route: "retry", want: 503, charged: [5]int64{1, 1}},
 	{name: "an internal redirect", do: "redirect", route: "redirect", want: 200, charged: [5]int64{1}},
@@ -312,7 +329,8 @@ func newClients(t *testing.T, address string, upstream *answering) *clients {
 }
 
 // visit asks once and returns the status, 0 where the answer did not come to its end.
-func (c *clients) visit(ctx context.Context, v *visit, path, id string, took time.Duration, more ...string) (status int) {
+func (c *clients) visit(ctx context.Context, v *visit, path, id string, took time.Duration,
+	more ...string) (status int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if v.leaves == before {
@@ -326,13 +344,16 @@ func (c *clients) visit(ctx context.Context, v *visit, path, id string, took tim
 	if err != nil {
 		return 0
 	}
-	for _, line := range append(more, "x-id: "+id, "x-do: "+v.do, "x-ms: "+strconv.Itoa(int(took.Milliseconds())), "x-route: "+v.route, v.header) {
+	for _, line := range append(more, "x-id: "+id, "x-do: "+v.do, "x-ms: "+strconv.Itoa(int(took.Milliseconds())),
+		"x-route: "+v.route, v.header) {
 		if name, value, ok := strings.Cut(line, ": "); ok {
 			r.Header.Set(name, value)
 		}
 	}
 	if v.do == "redirect" || v.do == "websocket" { // Envoy redirects no body
-		r.Method, r.Body, r.ContentLength = http.MethodGet, nil, 0
+		r.Method = http.MethodGet
+		r.Body = nil
+		r.ContentLength = 0
 	}
 	if v.do == "websocket" {
 		return c.upgrade(ctx, r, v, cancel)
@@ -348,7 +369,8 @@ func (c *clients) visit(ctx context.Context, v *visit, path, id string, took tim
 			cancel()
 		}
 		var got []byte
-		if got, err = io.ReadAll(res.Body); v.do == "echo" && res.StatusCode == http.StatusOK && string(got) != text {
+		got, err = io.ReadAll(res.Body)
+		if v.do == "echo" && res.StatusCode == http.StatusOK && string(got) != text {
 			return 0
 		}
 	}

@@ -52,7 +52,8 @@ func TestIstio(t *testing.T) {
 	}))
 	defer s.files.Close()
 	s.url = s.files.URL + "/sluice.wasm"
-	s.gateway = s.startProxy(t, "router", "edge", "10.9.9.9", `{"istio": "edge", "gateway.networking.k8s.io/gateway-name": "edge"}`, gatewayAdmin)
+	s.gateway = s.startProxy(t, "router", "edge", "10.9.9.9",
+		`{"istio": "edge", "gateway.networking.k8s.io/gateway-name": "edge"}`, gatewayAdmin)
 	s.startProxy(t, "sidecar", "shop", "10.9.9.8", `{"app": "shop"}`, sidecarAdmin, "ISTIO_META_INTERCEPTION_MODE=NONE")
 	for _, port := range []int{gatewayPort, managePort, sidecarPort, otherPort, outgoingPort} {
 		awaitStatus(t, allowed, at(port), "/", append(calls, "x-user-id", "nobody")...)
@@ -90,7 +91,8 @@ func binary(wasm []byte, path string) []byte {
 
 // limited is a policy with one rule of a name.
 func limited(name, limits, more string) string {
-	return "version: 1\ndomain: " + name + "\nheaders: ietf\n" + more + "rules:\n- {name: " + name + ", key: [{header: x-user-id}], limits: [" + limits + "]}\n"
+	return "version: 1\ndomain: " + name + "\nheaders: ietf\n" + more + "rules:\n- {name: " + name +
+		", key: [{header: x-user-id}], limits: [" + limits + "]}\n"
 }
 
 // render returns the resource that `sluice render istio` writes.
@@ -120,7 +122,8 @@ var calls = []string{":host", "upstream.example"}
 // spend sends requests of a user and returns how many got through.
 func spend(p *proxy, n int, user string) (through int) {
 	for range n {
-		if res, _, err := p.try("/", append(calls, "x-user-id", user, "connection", "close")...); err == nil && res.StatusCode == allowed {
+		if res, _, err := p.try("/", append(calls, "x-user-id", user, "connection", "close")...); err == nil &&
+			res.StatusCode == allowed {
 			through++
 		}
 	}
@@ -160,7 +163,8 @@ func (s *istioSite) life(t *testing.T, kind string) {
 	t.Run("a refused policy leaves the limits on", func(t *testing.T) {
 		before := strings.Count(s.gateway.Log(), "policy refused: ")
 		s.kube.apply(t, strings.Replace(render("10/"+far), "10/"+far, "10/1parsec", 1))
-		eventually(t, 60*time.Second, "the refusal", func() bool { return strings.Count(s.gateway.Log(), "policy refused: ") > before })
+		eventually(t, 60*time.Second, "the refusal",
+			func() bool { return strings.Count(s.gateway.Log(), "policy refused: ") > before })
 		passes(t, 0, at(gatewayPort), "/", "alice")
 		passes(t, 15, at(gatewayPort), "/", "during-"+kind)
 	})
@@ -223,16 +227,21 @@ func (s *istioSite) phase(t *testing.T) {
 
 func (s *istioSite) claim(t *testing.T) {
 	s.with(t, s.render(t, "version: 1\ndomain: claim\nheaders: ietf\nrules:\n"+
-		"- {name: claim, key: [{jwt: {provider: payload, claim: sub}}], missing_key: deny, limits: [2/"+far+"]}\n", "--target", "Gateway/edge"))
+		"- {name: claim, key: [{jwt: {provider: payload, claim: sub}}], missing_key: deny, limits: [2/"+far+"]}\n",
+		"--target", "Gateway/edge"))
 	eventually(t, 60*time.Second, "the rule to deny without a token", func() bool {
-		return at(gatewayPort).status(t, "/", "connection", "close") == denied // without x-user-id, so that no earlier rule denies
+		// Without x-user-id, so that no earlier rule denies.
+		return at(gatewayPort).status(t, "/", "connection", "close") == denied
 	})
 	for _, user := range []string{"alice", "bob"} {
 		for _, want := range []int{allowed, allowed, denied} {
-			require.Equal(t, want, at(gatewayPort).status(t, "/", "authorization", s.tokens.sign(t, `{"iss":"e2e","sub":"`+user+`"}`), "connection", "close"), user)
+			require.Equal(t, want, at(gatewayPort).status(t, "/", "authorization",
+				s.tokens.sign(t, `{"iss":"e2e","sub":"`+user+`"}`), "connection", "close"), user)
 		}
 	}
-	require.Equal(t, http.StatusUnauthorized, at(gatewayPort).status(t, "/", "authorization", newTokens(t).sign(t, `{"iss":"e2e","sub":"carol"}`), "connection", "close"))
+	require.Equal(t, http.StatusUnauthorized,
+		at(gatewayPort).status(t, "/", "authorization", newTokens(t).sign(t, `{"iss":"e2e","sub":"carol"}`), "connection",
+			"close"))
 }
 
 func (s *istioSite) answers(t *testing.T) {
@@ -250,7 +259,8 @@ func (s *istioSite) manage(t *testing.T) {
 	}
 	require.Equal(t, 3, spend(at(gatewayPort), 3, "alice"))
 	counters := func(port int) (stdout, stderr string, exit int) {
-		return sluice(t, "counters", "get", "--rule", "managed", "--key", "alice", "--manage-token-file", file(t, "token", secret),
+		return sluice(t, "counters", "get", "--rule", "managed", "--key", "alice", "--manage-token-file",
+			file(t, "token", secret),
 			"--proxy", fmt.Sprintf("http://127.0.0.1:%d/.sluice/", port), "-o", "json")
 	}
 	out, errs, exit := counters(managePort)
@@ -299,7 +309,8 @@ func (s *istioSite) logs(t *testing.T) {
 // the templates of its release.
 func (m *mesh) applyInjector(t *testing.T) {
 	for _, document := range betweenDocuments.Split(read(t, m.installed, "istiod.yaml"), -1) {
-		if strings.Contains(document, "\nkind: ConfigMap\n") && strings.Contains(document, "\n  name: istio-sidecar-injector\n") {
+		if strings.Contains(document, "\nkind: ConfigMap\n") &&
+			strings.Contains(document, "\n  name: istio-sidecar-injector\n") {
 			m.kube.apply(t, document)
 		}
 	}
@@ -346,7 +357,8 @@ func (s *istioSite) fromConfigMap(t *testing.T) {
 	passes(t, 4, at(sidecarPort), "/", "alice")
 }
 
-var made = regexp.MustCompile(`\n#   kubectl create configmap (\S+) -n (\S+) --from-file=(\S+)='(.+)'\n#   kubectl patch configmap (\S+) -n (\S+) -p '{(.+)}'\n`)
+var made = regexp.MustCompile(`\n#   kubectl create configmap (\S+) -n (\S+) --from-file=(\S+)='(.+)'\n` +
+	`#   kubectl patch configmap (\S+) -n (\S+) -p '{(.+)}'\n`)
 
 // configMapOf is what the commands in a comment make.
 func configMapOf(t *testing.T, comment string) string {
@@ -359,9 +371,11 @@ func configMapOf(t *testing.T, comment string) string {
 
 // configMapSize: the API server takes of data what `sluice render istio` takes.
 func (s *istioSite) configMapSize(t *testing.T) {
-	for size, want := range map[int]int{envoy.MaxConfigMap: http.StatusCreated, envoy.MaxConfigMap + 1: http.StatusUnprocessableEntity} {
+	for size, want := range map[int]int{envoy.MaxConfigMap: http.StatusCreated, envoy.MaxConfigMap +
+		1: http.StatusUnprocessableEntity} {
 		status, answer := s.kube.call(t, http.MethodPost, "/api/v1/namespaces/edge/configmaps?dryRun=All",
-			`{"metadata": {"name": "large"}, "binaryData": {"sluice.wasm": "`+base64.StdEncoding.EncodeToString(make([]byte, size))+`"}}`)
+			`{"metadata": {"name": "large"}, "binaryData": {"sluice.wasm": "`+
+				base64.StdEncoding.EncodeToString(make([]byte, size))+`"}}`)
 		require.Equal(t, want, status, "%.500s", answer)
 	}
 }
@@ -457,7 +471,8 @@ func (s *istioSite) fromRegistry(t *testing.T) {
 	images := startImages(t, s.certs.ca, s.certs.pair)
 	address := host(images.Server)
 	named := registryName + ":" + port(address)
-	s.with(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: registry, namespace: edge}\ntype: kubernetes.io/dockerconfigjson\n"+
+	s.with(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: registry, namespace: edge}\n"+
+		"type: kubernetes.io/dockerconfigjson\n"+
 		"data: {.dockerconfigjson: "+pullSecret(t, address, named)+"}\n")
 	flags := []string{"--target", "Gateway/edge", "--url"}
 	secret := []string{"--pull-secret", "registry"}
@@ -500,8 +515,10 @@ func (s *istioSite) quota(t *testing.T) {
 	service := startQuota(t, "memory")
 	_, port, err := net.SplitHostPort(service.address)
 	require.NoError(t, err)
-	s.with(t, strings.ReplaceAll(read(t, "testdata/istio-quota.yaml"), "QUOTA_PORT", port)) // in Kubernetes it is a Service
-	s.with(t, strings.ReplaceAll(block(t, "istio.md", "name: sluice-quota"), "quota.shop.svc.cluster.local", "quota.example"))
+	// In Kubernetes it is a Service.
+	s.with(t, strings.ReplaceAll(read(t, "testdata/istio-quota.yaml"), "QUOTA_PORT", port))
+	s.with(t, strings.ReplaceAll(block(t, "istio.md", "name: sluice-quota"), "quota.shop.svc.cluster.local",
+		"quota.example"))
 	s.with(t, s.render(t, "version: 1\ndomain: shop\nheaders: ietf\nrules:\n"+
 		"- {name: everywhere, scope: cluster, key: [{header: x-user-id}], on_unavailable: deny, limits: [10/"+far+"]}\n",
 		"--quota-cluster", "outbound|18001||quota.example"))
@@ -509,7 +526,8 @@ func (s *istioSite) quota(t *testing.T) {
 	for _, port := range proxies {
 		eventually(t, 60*time.Second, "units for a proxy", func() bool {
 			res, _, err := at(port).try("/", "x-user-id", fmt.Sprint("first-", port), "connection", "close")
-			return err == nil && strings.HasPrefix(res.Header.Get("RateLimit"), `"everywhere";`) && spend(at(port), 1, fmt.Sprint("second-", port)) == 1
+			return err == nil && strings.HasPrefix(res.Header.Get("RateLimit"), `"everywhere";`) &&
+				spend(at(port), 1, fmt.Sprint("second-", port)) == 1
 		})
 	}
 	through := 0
@@ -548,8 +566,9 @@ const translated = "~istio-translated-wasmplugin"
 // limitedHosts asks istiod, as a waypoint does, and returns the hosts whose requests go
 // through a plugin.
 func (s *istioSite) limitedHosts(t *testing.T, plugin string, hosts ...string) (with []string) {
-	connection, err := grpc.NewClient(fmt.Sprint("127.0.0.1:", discoveryPort), grpc.WithTransportCredentials(credentials.NewTLS(
-		&tls.Config{RootCAs: s.certs.pool, Certificates: []tls.Certificate{s.certs.pair}, MinVersion: tls.VersionTLS12})))
+	connection, err := grpc.NewClient(fmt.Sprint("127.0.0.1:", discoveryPort),
+		grpc.WithTransportCredentials(credentials.NewTLS(
+			&tls.Config{RootCAs: s.certs.pool, Certificates: []tls.Certificate{s.certs.pair}, MinVersion: tls.VersionTLS12})))
 	require.NoError(t, err)
 	defer connection.Close()
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).StreamAggregatedResources(t.Context())
@@ -608,7 +627,8 @@ accessLogFormat: "%RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %FILTER_STATE(wasm.slu
 // meshResources are a gateway, a sidecar, and the server behind both.
 func meshResources(t *testing.T, upstream int, keys string) string {
 	return strings.NewReplacer(
-		"GATEWAY_PORT", fmt.Sprint(gatewayPort), "MANAGE_PORT", fmt.Sprint(managePort), "SIDECAR_PORT", fmt.Sprint(sidecarPort),
+		"GATEWAY_PORT", fmt.Sprint(gatewayPort), "MANAGE_PORT", fmt.Sprint(managePort), "SIDECAR_PORT",
+		fmt.Sprint(sidecarPort),
 		"OTHER_PORT", fmt.Sprint(otherPort), "OUTGOING_PORT", fmt.Sprint(outgoingPort), "UPSTREAM_PORT", fmt.Sprint(upstream),
 		"JWKS", keys,
 	).Replace(read(t, "testdata/istio.yaml"))

@@ -56,7 +56,8 @@ type mesh struct {
 func startMesh(t *testing.T) *mesh {
 	ownNetwork(t)
 	m := &mesh{dir: t.TempDir(), programs: map[string]*child.Child{}, envoy: newest(t).envoy, tokens: newTokens(t)}
-	for variable, path := range map[string]*string{"SLUICE_ISTIO": &m.installed, "SLUICE_ETCD": &m.etcd, "SLUICE_KUBE_APISERVER": &m.apiServer} {
+	for variable, path := range map[string]*string{"SLUICE_ISTIO": &m.installed, "SLUICE_ETCD": &m.etcd,
+		"SLUICE_KUBE_APISERVER": &m.apiServer} {
 		*path = os.Getenv(variable)
 		_, err := os.Stat(*path)
 		require.NoError(t, err, "%s names nothing: run `make e2e-istio`, which builds and names it", variable)
@@ -89,12 +90,14 @@ func ownNetwork(t *testing.T) {
 // startKube starts etcd and the API server.
 func (m *mesh) startKube(t *testing.T) {
 	at, peers := fmt.Sprint("http://127.0.0.1:", etcdPort), fmt.Sprint("http://127.0.0.1:", etcdPort+1)
-	m.run(t, "etcd", nil, m.etcd, "--data-dir", filepath.Join(m.dir, "etcd"), "--listen-client-urls", at, "--advertise-client-urls", at,
+	m.run(t, "etcd", nil, m.etcd, "--data-dir", filepath.Join(m.dir, "etcd"), "--listen-client-urls", at,
+		"--advertise-client-urls", at,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers)
 	const token = "e2e"
 	tokens := m.write(t, "tokens.csv", token+",admin,1,system:masters\n")
 	c := m.certs
-	m.run(t, "kube-apiserver", nil, m.apiServer, "--etcd-servers="+at, "--bind-address=127.0.0.1", "--advertise-address=10.0.0.1",
+	m.run(t, "kube-apiserver", nil, m.apiServer, "--etcd-servers="+at, "--bind-address=127.0.0.1",
+		"--advertise-address=10.0.0.1",
 		fmt.Sprint("--secure-port=", apiPort), "--tls-cert-file="+c.cert, "--tls-private-key-file="+c.key,
 		"--token-auth-file="+tokens, "--authorization-mode=AlwaysAllow", "--disable-admission-plugins=ServiceAccount",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.cert,
@@ -131,12 +134,15 @@ func (m *mesh) startIstiod(t *testing.T) {
 	kubeconfig := filepath.Join(m.dir, "kubeconfig")
 	m.run(t, "istiod", []string{
 		"POD_NAME=istiod", "POD_NAMESPACE=istio-system", "CLUSTER_ID=Kubernetes", "KUBECONFIG=" + kubeconfig,
-		"PILOT_CERT_PROVIDER=none", "PILOT_ENABLE_AMBIENT=true", "PILOT_ENABLE_SENDING_HBONE=false", "PILOT_ENABLE_SIDECAR_LISTENING_HBONE=false",
+		"PILOT_CERT_PROVIDER=none", "PILOT_ENABLE_AMBIENT=true", "PILOT_ENABLE_SENDING_HBONE=false",
+		"PILOT_ENABLE_SIDECAR_LISTENING_HBONE=false",
 		"ENABLE_CA_SERVER=false", "VALIDATION_WEBHOOK_CONFIG_NAME=", "INJECTION_WEBHOOK_CONFIG_NAME=",
-		"PILOT_ENABLE_METADATA_EXCHANGE=false", "PILOT_ENABLE_ALPN_FILTER=false", // filters that only Istio's own builds of Envoy have
+		// Filters that only Istio's own builds of Envoy have.
+		"PILOT_ENABLE_METADATA_EXCHANGE=false", "PILOT_ENABLE_ALPN_FILTER=false",
 	}, filepath.Join(m.installed, "pilot-discovery"), "discovery", "--kubeconfig="+kubeconfig, "--namespace=istio-system",
 		"--meshConfig="+m.write(t, "mesh.yaml", strings.ReplaceAll(meshConfig, "ACCESS_LOG", m.accessLog())),
-		"--grpcAddr=", fmt.Sprint("--secureGRPCAddr=127.0.0.1:", discoveryPort), fmt.Sprint("--httpsAddr=127.0.0.1:", injectorPort), fmt.Sprint("--httpAddr=127.0.0.1:", istiodPort),
+		"--grpcAddr=", fmt.Sprint("--secureGRPCAddr=127.0.0.1:", discoveryPort),
+		fmt.Sprint("--httpsAddr=127.0.0.1:", injectorPort), fmt.Sprint("--httpAddr=127.0.0.1:", istiodPort),
 		"--tlsCertFile="+m.certs.cert, "--tlsKeyFile="+m.certs.key, "--caCertFile="+m.certs.ca,
 		fmt.Sprint("--monitoringAddr=127.0.0.1:", istiodPort+1), "--ctrlz_port=0")
 	eventually(t, 60*time.Second, "istiod", func() bool {
@@ -152,20 +158,25 @@ func (m *mesh) accessLog() string { return filepath.Join(m.dir, "access.log") }
 func (m *mesh) startProxy(t *testing.T, kind, pod, address, labels string, ports int, env ...string) *child.Child {
 	require.NoError(t, os.MkdirAll(filepath.Join(m.dir, pod, "etc"), 0o700))
 	env = append(env, "POD_NAME="+pod, "POD_NAMESPACE=edge", "SERVICE_ACCOUNT=edge", "INSTANCE_IP="+address,
-		"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_METAJSON_LABELS="+labels, "FILE_MOUNTED_CERTS=true", "SSL_CERT_FILE="+m.certs.ca,
+		"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_METAJSON_LABELS="+labels, "FILE_MOUNTED_CERTS=true",
+		"SSL_CERT_FILE="+m.certs.ca,
 		fmt.Sprint("ENVOY_PROMETHEUS_PORT=", ports+1), fmt.Sprint("ENVOY_STATUS_PORT=", ports+2),
 		fmt.Sprintf(`PROXY_CONFIG={
   "discoveryAddress": "127.0.0.1:%d", "controlPlaneAuthPolicy": "MUTUAL_TLS",
-  "proxyMetadata": {"ISTIO_META_TLS_CLIENT_ROOT_CERT": "%s", "ISTIO_META_TLS_CLIENT_CERT_CHAIN": "%s", "ISTIO_META_TLS_CLIENT_KEY": "%s"},
+  "proxyMetadata": {"ISTIO_META_TLS_CLIENT_ROOT_CERT": "%s", "ISTIO_META_TLS_CLIENT_CERT_CHAIN": "%s",
+    "ISTIO_META_TLS_CLIENT_KEY": "%s"},
   "binaryPath": "%s", "configPath": "%s", "proxyBootstrapTemplatePath": "%s",
-  "proxyAdminPort": %d, "statusPort": %d, "concurrency": 2, "extraStatTags": ["domain", "rule", "override"], "terminationDrainDuration": "1s"
+  "proxyAdminPort": %d, "statusPort": %d, "concurrency": 2, "extraStatTags": ["domain", "rule", "override"],
+  "terminationDrainDuration": "1s"
 }`, discoveryPort, m.certs.ca, m.certs.cert, m.certs.key, m.envoy, filepath.Join(m.dir, pod, "etc"),
 			filepath.Join(m.installed, "envoy_bootstrap.json"), ports, ports+3))
 	// pilot-agent stores modules in /var/lib/istio/data, which nobody can change. What a
 	// pod mounts of a ConfigMap is the folder configmap.
 	return m.run(t, pod, env, "unshare", "--mount", "sh", "-ec",
-		`mount -t tmpfs data /var/lib; mkdir -p /var/lib/istio/data /var/lib/sluice-filter configmap; mount --bind configmap /var/lib/sluice-filter; mount --bind "$0" /etc/hosts; exec "$@"`,
-		m.write(t, "hosts", "127.0.0.1 localhost "+registryName+"\n"), filepath.Join(m.installed, "pilot-agent"), "proxy", kind, "--domain", "edge.svc.cluster.local", "--proxyLogLevel=warning")
+		`mount -t tmpfs data /var/lib; mkdir -p /var/lib/istio/data /var/lib/sluice-filter configmap; `+
+			`mount --bind configmap /var/lib/sluice-filter; mount --bind "$0" /etc/hosts; exec "$@"`,
+		m.write(t, "hosts", "127.0.0.1 localhost "+registryName+"\n"), filepath.Join(m.installed, "pilot-agent"), "proxy",
+		kind, "--domain", "edge.svc.cluster.local", "--proxyLogLevel=warning")
 }
 
 // run starts a program in a folder of its name, and ends it with the test.
@@ -198,7 +209,9 @@ type certificates struct {
 }
 
 func newCertificates(t *testing.T, dir string) (c certificates) {
-	c.ca, c.cert, c.key = filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	c.ca = filepath.Join(dir, "ca.pem")
+	c.cert = filepath.Join(dir, "cert.pem")
+	c.key = filepath.Join(dir, "key.pem")
 	authority := buildtest.Issue(nil, nil)
 	leaf := buildtest.Issue(authority, []string{registryName}, func(c *x509.Certificate) {
 		c.URIs = []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/edge/sa/edge"}}
@@ -296,7 +309,8 @@ func (k *kubeAPI) resource(t *testing.T, group, kind string) (name string, names
 				Namespaced bool
 			}
 		}
-		if status, answer := k.call(t, http.MethodGet, group, ""); status != http.StatusOK || json.Unmarshal(answer, &list) != nil {
+		if status, answer := k.call(t, http.MethodGet, group, ""); status != http.StatusOK ||
+			json.Unmarshal(answer, &list) != nil {
 			return false
 		}
 		for _, r := range list.Resources {

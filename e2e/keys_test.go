@@ -33,7 +33,8 @@ func (k tokens) keys(t *testing.T) string {
 	public, err := k.key.PublicKey.ECDH()
 	require.NoError(t, err)
 	point := public.Bytes() // 4, x, y
-	return fmt.Sprintf(`{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","kid":"k","x":"%s","y":"%s"}]}`, base64URL(point[1:33]), base64URL(point[33:]))
+	return fmt.Sprintf(`{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","kid":"k","x":"%s","y":"%s"}]}`,
+		base64URL(point[1:33]), base64URL(point[33:]))
 }
 
 func (k tokens) sign(t *testing.T, claims string) string {
@@ -77,10 +78,12 @@ func TestALimitThatTheTokenSays(t *testing.T) {
 		}
 	})
 	said := func(limit string) []string {
-		policy := "version: 1\nrules: [{name: rpm, key: [{jwt: {provider: payload, claim: sub}}], limits: [{requests: {" + limit + ", default: 2, max: 6}, per: 1h}]}]\n"
+		policy := "version: 1\nrules: [{name: rpm, key: [{jwt: {provider: payload, claim: sub}}], limits: [{requests: {" +
+			limit + ", default: 2, max: 6}, per: 1h}]}]\n"
 		return []string{"validate", "-f", file(t, "policy.yaml", policy)}
 	}
-	sluiceRefuses(t, "rules[0].limits[0].requests: a client can send any header:x-limit and so choose its limit", said("header: x-limit")...)
+	sluiceRefuses(t, "rules[0].limits[0].requests: a client can send any header:x-limit and so choose its limit",
+		said("header: x-limit")...)
 	sluiceOK(t, said("header: x-limit, trusted: true")...)
 }
 
@@ -109,7 +112,8 @@ func simulated(t *testing.T, name, old, with string, flags ...string) {
 			}
 		}
 	}
-	args := []string{"simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", policy), "-r", file(t, "requests.jsonl", in.String())}
+	args := []string{"simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", policy), "-r",
+		file(t, "requests.jsonl", in.String())}
 	for line := range strings.Lines(sluiceOK(t, append(args, flags...)...)) {
 		got = append(got, strconv.Itoa(decoded[struct{ Status int }](t, line).Status))
 	}

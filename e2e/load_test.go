@@ -54,7 +54,8 @@ func (l load) one(statuses []int16, c int, nth func(i int) request) (err error) 
 		if r.name != "" {
 			line = r.name + ": " + r.value
 		}
-		if statuses[i], err = conn.ask(l.address, r.path, line); err != nil {
+		statuses[i], err = conn.ask(l.address, r.path, line)
+		if err != nil {
 			return fmt.Errorf("request %d: %w", i, err)
 		}
 	}
@@ -70,7 +71,8 @@ type connection struct {
 // ask sends a request with one more header, or none, and returns the status of the response.
 func (c *connection) ask(address, path, line string) (status int16, err error) {
 	if c.conn == nil {
-		if c.conn, err = net.Dial("tcp", address); err != nil {
+		c.conn, err = net.Dial("tcp", address)
+		if err != nil {
 			return 0, err
 		}
 		c.in = bufio.NewReaderSize(c.conn, 64<<10)

@@ -18,7 +18,8 @@ import (
 // Three Envoys of four workers know together which keys they have denied.
 func topCommand(t *testing.T, control *controlPlane, envoys []*proxy) {
 	for _, mode := range []string{"plain", "hash"} {
-		control.apply(t, "report_keys: "+mode+"\n"+oneRule("algorithm: fixed_window_per_key, limits: [5/1h], counter: denied-"+mode))
+		control.apply(t, "report_keys: "+mode+"\n"+
+			oneRule("algorithm: fixed_window_per_key, limits: [5/1h], counter: denied-"+mode))
 		alice, bob := "alice-"+mode, "bob-"+mode
 		for _, p := range envoys {
 			require.Equal(t, 5, count(p.load(16).send(t, 40, user(alice)), allowed))
@@ -60,7 +61,8 @@ type operation struct {
 
 // operate runs an operation on a connection that ends then, so that any worker may answer.
 func (p *proxy) operate(t *testing.T, op, query string) operation {
-	res, body := p.get(t, "/.sluice/counters/"+op+"?"+query, ":method", http.MethodPost, "authorization", bearer, "connection", "close")
+	res, body := p.get(t, "/.sluice/counters/"+op+"?"+query, ":method", http.MethodPost, "authorization", bearer,
+		"connection", "close")
 	require.Equal(t, http.StatusOK, res.StatusCode, "%s %s: %s", op, query, body)
 	return decoded[operation](t, body)
 }
@@ -81,7 +83,8 @@ type counters struct {
 
 // counters runs `sluice counters` on all proxies of the control plane.
 func (c *controlPlane) counters(t *testing.T, args ...string) (result counters) {
-	text, errs, exit := sluice(t, append(append([]string{"counters"}, args...), "--server", c.url(), "--output", "json")...)
+	text, errs, exit := sluice(t,
+		append(append([]string{"counters"}, args...), "--server", c.url(), "--output", "json")...)
 	result = decoded[counters](t, cmp.Or(text, errs))
 	require.Equal(t, result.Failed > 0, exit != 0, errs)
 	return result
@@ -93,13 +96,15 @@ func (c *controlPlane) counters(t *testing.T, args ...string) (result counters) 
 func TestWasmPluginsSideBySide(t *testing.T) {
 	t.Parallel()
 	policy := func(domain, path, limit string) string {
-		return "version: 1\n" + domain + "rules: [{name: per-user, match: {paths: [" + path + "]}, key: [{header: x-user-id}], limits: [" + limit + "]}]\n"
+		return "version: 1\n" + domain + "rules: [{name: per-user, match: {paths: [" + path +
+			"]}, key: [{header: x-user-id}], limits: [" + limit + "]}]\n"
 	}
 	eachEnvoy(t, func(t *testing.T, d driver) {
 		first := policy("", "/a", "4/"+far)
 		p := d.start(t, proxyOptions{policy: first, edit: func(bootstrap []byte) []byte {
 			chain := []any{asPlugin(t, "first", first), asPlugin(t, "window", policy("", "/b", "2/300d")),
-				asPlugin(t, "alike", policy("", "/c", "6/"+far)), asPlugin(t, "separate", policy("domain: other\n", "/d", "3/"+far))}
+				asPlugin(t, "alike", policy("", "/c", "6/"+far)),
+				asPlugin(t, "separate", policy("domain: other\n", "/d", "3/"+far))}
 			return edited(t, bootstrap, func(static object) {
 				manager := managerOf(listenersOf(static)[0])
 				manager["http_filters"] = append(chain, manager["http_filters"].([]any)[1:]...)

@@ -74,11 +74,15 @@ func TestSpellingsOfValues(t *testing.T) {
 version: 1
 rules:
   - {name: key, match: {paths: [/key]}, key: [{header: x-api-key}], missing_key: deny, limits: [2/` + far + `]}
-  - {name: property, match: {paths: [/property]}, key: [{property: [request, headers, x-api-key]}], missing_key: deny, limits: [2/` + far + `]}
-  - {name: override, match: {paths: [/override]}, key: [{header: x-api-key}], limits: [100/` + far + `], overrides: [{key: [slow], limits: [2/` + far + `]}]}
+  - {name: property, match: {paths: [/property]}, key: [{property: [request, headers, x-api-key]}],
+     missing_key: deny, limits: [2/` + far + `]}
+  - {name: override, match: {paths: [/override]}, key: [{header: x-api-key}], limits: [100/` + far +
+		`], overrides: [{key: [slow], limits: [2/` + far + `]}]}
   - {name: match, match: {paths: [/match], headers: {x-api-key: "*-2"}}, key: [{header: n}], limits: [2/` + far + `]}
-  - {name: pages, match: {paths: [/pages]}, key: [{header: n}], cost: {query: page_size, default: 20, max: 500}, limits: [1000/` + far + `]}
-  - {name: weight, match: {paths: [/weight]}, key: [{header: n}], cost: [{cost: {header: x-cost, default: 20, max: 500}}], limits: [1000/` + far + `]}
+  - {name: pages, match: {paths: [/pages]}, key: [{header: n}], cost: {query: page_size, default: 20, max: 500},
+     limits: [1000/` + far + `]}
+  - {name: weight, match: {paths: [/weight]}, key: [{header: n}],
+     cost: [{cost: {header: x-cost, default: 20, max: 500}}], limits: [1000/` + far + `]}
 `
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, policy)
@@ -110,7 +114,8 @@ rules:
 			if version == versions[len(versions)-1] {
 				require.Equal(t, 2, admitted("/override", "x-api-key", "slow", true), version)
 			}
-			for query, want := range map[string]int{"page_size=25": 40, "page_size=500": 2, "page%5Fsize=500": 2, "page_size=20&page_size=500": 2, "page_size=5e2": 2} {
+			for query, want := range map[string]int{"page_size=25": 40, "page_size=500": 2, "page%5Fsize=500": 2,
+				"page_size=20&page_size=500": 2, "page_size=5e2": 2} {
 				require.Equal(t, want, admitted("/pages?"+query, "x", "", false), "%s %s", version, query)
 			}
 			for cost, want := range map[string]int{"25": 40, "500": 2, "20, 500": 2} {

@@ -81,8 +81,9 @@ var pushedFilter = regexp.MustCompile(`(?m)^(\S+:filter-(artifact-)?v\S+)@(sha25
 // digest, for each form.
 func (r *images) pushRelease(t *testing.T) map[string]string {
 	releaser, release := os.Getenv("SLUICE_RELEASER"), os.Getenv("SLUICE_RELEASE")
-	require.FileExists(t, filepath.Join(release, "SHA256SUMS"), "run `make e2e-gateway` or `make e2e-istio`, which make a release, "+
-		"or set SLUICE_RELEASE to the folder of one and SLUICE_RELEASER to the program that made it")
+	require.FileExists(t, filepath.Join(release, "SHA256SUMS"),
+		"run `make e2e-gateway` or `make e2e-istio`, which make a release, "+
+			"or set SLUICE_RELEASE to the folder of one and SLUICE_RELEASER to the program that made it")
 	cmd := exec.CommandContext(t.Context(), releaser, "push", release, host(r.Server)+"/shop/sluice")
 	cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+r.ca, "REGISTRY_USERNAME=ci", "REGISTRY_PASSWORD="+imagePassword)
 	out, err := cmd.Output()
@@ -140,8 +141,10 @@ func digestOf(b []byte) string {
 }
 
 const answersPolicy = "version: 1\nrules:\n" +
-	"- {name: tokens, match: {paths: [/answers/tokens]}, key: [{header: x-user-id}], limits: [100/" + far + "], settle: {to: tokens}}\n" +
-	"- {name: in-flight, match: {paths: [/answers/slow]}, key: [{header: x-user-id}], algorithm: concurrency, limits: [1]}\n"
+	"- {name: tokens, match: {paths: [/answers/tokens]}, key: [{header: x-user-id}], limits: [100/" + far +
+	"], settle: {to: tokens}}\n" +
+	"- {name: in-flight, match: {paths: [/answers/slow]}, key: [{header: x-user-id}], algorithm: concurrency,\n" +
+	"   limits: [1]}\n"
 
 // awaitLimit waits until all workers say that this is the limit of a rule.
 func awaitLimit(t *testing.T, p *proxy, path, rule string, limit int, headers ...string) {

@@ -149,7 +149,9 @@ func (f *newStoreFleet) tenants(t *testing.T, name string, then func(i int)) (st
 	for i := range 1000 {
 		then(i)
 		<-tick.C
-		p, tenant, sent := f.proxies[i%len(f.proxies)], fmt.Sprint(name, i), time.Now()
+		p := f.proxies[i%len(f.proxies)]
+		tenant := fmt.Sprint(name, i)
+		sent := time.Now()
 		switch status := p.status(t, "/login", "x-tenant", tenant, "x-do", "200"); status {
 		case allowed:
 		case denied:

@@ -68,15 +68,17 @@ func TestOneNameOfControlPlanes(t *testing.T) {
 	addresses := [][4]byte{{127, 0, 0, 2}, {127, 0, 0, 3}}
 	var serves []*controlPlane
 	for _, a := range addresses {
-		c := &controlPlane{data: filepath.Join(t.TempDir(), "data"), xds: net.JoinHostPort(net.IP(a[:]).String(), port), http: freeAddress(t)}
+		c := &controlPlane{data: filepath.Join(t.TempDir(), "data"), xds: net.JoinHostPort(net.IP(a[:]).String(), port),
+			http: freeAddress(t)}
 		c.start(t)
 		t.Cleanup(func() { c.kill(t) })
 		c.apply(t, perUser("3/"+far))
 		serves = append(serves, c)
 	}
 	resolver := startNames(t, addresses)
-	p := newest(t).start(t, proxyOptions{node: "edge", xds: "serves.example:" + port, workers: 1, edit: func(bootstrap []byte) []byte {
-		return fmt.Appendf(bootstrap, `
+	p := newest(t).start(t, proxyOptions{node: "edge", xds: "serves.example:" + port, workers: 1,
+		edit: func(bootstrap []byte) []byte {
+			return fmt.Appendf(bootstrap, `
 typed_dns_resolver_config:
   name: envoy.network.dns_resolver.cares
   typed_config:
@@ -84,7 +86,7 @@ typed_dns_resolver_config:
     resolvers: [{socket_address: {address: 127.0.0.1, port_value: %d}}]
     dns_resolver_options: {no_default_search_domain: true}
 `, resolver)
-	}})
+		}})
 	at := func() int {
 		return slices.IndexFunc(serves, func(c *controlPlane) bool { return c.Running() && c.proxies(t)["edge"].Connected })
 	}
@@ -120,7 +122,8 @@ func startNames(t *testing.T, addresses [][4]byte) (port int) {
 			for _, a := range addresses {
 				if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
 					m.Answers = append(m.Answers, dnsmessage.Resource{
-						Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: 1}, Body: &dnsmessage.AResource{A: a},
+						Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: 1},
+						Body:   &dnsmessage.AResource{A: a},
 					})
 				}
 			}

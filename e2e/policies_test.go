@@ -42,14 +42,17 @@ func TestPolicies(t *testing.T) {
 			proxies[node] = c.proxy(t, d, proxyOptions{node: node, edit: inCluster(t, node)})
 		}
 		passes := func(node, path, user string) int {
-			return count(proxies[node].load(1).send(t, 12, func(int) request { return request{path, "x-user-id", user} }), allowed)
+			return count(proxies[node].load(1).send(t, 12, func(int) request { return request{path, "x-user-id", user} }),
+				allowed)
 		}
 		edge := file(t, "edge.yaml", named("edge", `{node: "edge-*"}`, 3, 10))
-		core := file(t, "core.yaml", named("core", `{node: "core-*", cluster: inner, metadata: {LABELS.tier: "g*"}, trust: metadata}`, 5, 10))
+		core := file(t, "core.yaml",
+			named("core", `{node: "core-*", cluster: inner, metadata: {LABELS.tier: "g*"}, trust: metadata}`, 5, 10))
 		out := sluiceOK(t, "apply", "-f", edge, "-f", core, "--server", c.url())
 		require.Contains(t, out, "policy edge: revision 1 applied\npolicy core: revision 2 applied\n")
 		c.apply(t, named("", "", 7, 10))
-		require.Equal(t, []int{3, 5, 7}, []int{passes("edge-1", "/own", "a"), passes("core-1", "/own", "a"), passes("core-2", "/own", "a")})
+		require.Equal(t, []int{3, 5, 7},
+			[]int{passes("edge-1", "/own", "a"), passes("core-1", "/own", "a"), passes("core-2", "/own", "a")})
 		// What is counted over all proxies of the domain is one counter, whatever the policy.
 		require.Equal(t, 10, passes("edge-1", "/shared", "s"))
 		require.Zero(t, passes("core-1", "/shared", "s")+passes("core-2", "/shared", "s"))
@@ -58,15 +61,18 @@ func TestPolicies(t *testing.T) {
 		out = sluiceOK(t, "apply", "-f", file(t, "core.yaml", named("core", `{node: "core-*"}`, 9, 10)), "--server", c.url())
 		require.Contains(t, out, "core-2 ")
 		require.NotContains(t, out, "edge-1 ")
-		require.Equal(t, []int{0, 4, 2}, []int{passes("edge-1", "/own", "a"), passes("core-1", "/own", "a"), passes("core-2", "/own", "a")})
+		require.Equal(t, []int{0, 4, 2},
+			[]int{passes("edge-1", "/own", "a"), passes("core-1", "/own", "a"), passes("core-2", "/own", "a")})
 
 		// What could be for one proxy twice changes nothing, and a serve that is killed
 		// comes back with all of it.
-		sluiceRefuses(t, `would both be for a proxy with node "core-1"`, c.applying(t, named("both", `{node: "*-1"}`, 1, 1))...)
+		sluiceRefuses(t, `would both be for a proxy with node "core-1"`,
+			c.applying(t, named("both", `{node: "*-1"}`, 1, 1))...)
 		c.kill(t)
 		c.start(t)
 		for node, revision := range map[string]uint64{"edge-1": 1, "core-1": 4, "core-2": 4} {
-			eventually(t, time.Minute, node+" to be back", func() bool { p := c.proxies(t)[node]; return p.Connected && p.Runs == revision && !p.Waiting })
+			eventually(t, time.Minute, node+" to be back",
+				func() bool { p := c.proxies(t)[node]; return p.Connected && p.Runs == revision && !p.Waiting })
 		}
 		require.Equal(t, 3, passes("edge-1", "/own", "b"))
 	})
@@ -80,7 +86,8 @@ func TestPolicyOfACertificate(t *testing.T) {
 	path := func(name string) string { return filepath.Join(dir, name) }
 	write := func(name string, c *tls.Certificate) {
 		cert, key := buildtest.PEM(c)
-		require.NoError(t, errors.Join(os.WriteFile(path(name+".pem"), []byte(cert), 0o600), os.WriteFile(path(name+".key"), []byte(key), 0o600)))
+		require.NoError(t, errors.Join(os.WriteFile(path(name+".pem"), []byte(cert), 0o600),
+			os.WriteFile(path(name+".key"), []byte(key), 0o600)))
 	}
 	write("ca", ca)
 	write("server", buildtest.Issue(ca, []string{"localhost"}))
@@ -90,7 +97,8 @@ func TestPolicyOfACertificate(t *testing.T) {
 	// Each certificate grants both ids.
 	require.NoError(t, os.WriteFile(path("names"), []byte("*.edge.corp gate-*\n*.core.corp gate-*\n"), 0o600))
 	c := &controlPlane{data: path("data"), xds: freeAddress(t), http: freeAddress(t)}
-	args := []string{"serve", "--data", c.data, "--xds", c.xds, "--http", c.http, "--tls-cert", path("server.pem"), "--tls-key", path("server.key"),
+	args := []string{"serve", "--data", c.data, "--xds", c.xds, "--http", c.http, "--tls-cert", path("server.pem"),
+		"--tls-key", path("server.key"),
 		"--xds-client-ca", path("ca.pem"), "--node-names", path("names")}
 	serve := exec.Command(built.sluice, args...)
 	require.NoError(t, serve.Start())
@@ -98,7 +106,8 @@ func TestPolicyOfACertificate(t *testing.T) {
 	_, port, err := net.SplitHostPort(c.http)
 	require.NoError(t, err)
 	server := []string{"--server", "https://localhost:" + port, "--ca", path("ca.pem")}
-	eventually(t, 30*time.Second, "serve to answer", func() bool { _, _, exit := sluice(t, append([]string{"status"}, server...)...); return exit == 0 })
+	eventually(t, 30*time.Second, "serve to answer",
+		func() bool { _, _, exit := sluice(t, append([]string{"status"}, server...)...); return exit == 0 })
 	edge := file(t, "edge.yaml", named("edge", `{san: "*.edge.corp"}`, 2, 1))
 	sluiceOK(t, append([]string{"apply", "-f", edge, "-f", file(t, "rest.yaml", named("", "", 5, 1))}, server...)...)
 	for name, want := range map[string]int{"gate.edge.corp": 2, "gate.core.corp": 5} {
@@ -194,7 +203,8 @@ func (r *canaryRig) aborts(t *testing.T, what string) {
 // the revision before back, also one with another filter.
 func TestCanary(t *testing.T) {
 	t.Parallel()
-	r, wasm := &canaryRig{controlPlane: startControlPlane(t), proxies: map[string]*proxy{}}, buildtest.Filter(t, "sluice_faults")
+	r, wasm := &canaryRig{controlPlane: startControlPlane(t), proxies: map[string]*proxy{}},
+		buildtest.Filter(t, "sluice_faults")
 	for node, of := range map[string]driver{chosen: newest(t), other: newest(t), "edge-2": {name: "run"}} {
 		o := proxyOptions{node: node, wasm: wasm, workers: 1}
 		if of.envoy != "" {

@@ -38,7 +38,8 @@ scrape_configs:
 func startPrometheus(t *testing.T, rules string, p *proxy, c *controlPlane, q *quotaService) *prometheus {
 	path := prometheusBinary(t, "prometheus")
 	s := &prometheus{freeAddress(t)}
-	config := fmt.Sprintf(prometheusConfig, file(t, "rules.yaml", rules), strings.TrimPrefix(p.admin, "http://"), c.http, q.http)
+	config := fmt.Sprintf(prometheusConfig, file(t, "rules.yaml", rules), strings.TrimPrefix(p.admin, "http://"), c.http,
+		q.http)
 	start(t, exec.Command(path, "--config.file="+file(t, "prometheus.yaml", config),
 		"--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+s.address))
 	eventually(t, 20*time.Second, "Prometheus to scrape", func() bool {
@@ -99,7 +100,8 @@ name: edge
 proxies: {node: edge}
 quota: {timeout: 1s}
 rules:
-- {name: all, match: {paths: [/all]}, scope: cluster, on_unavailable: allow, lease: off, key: [{header: x-user-id}], limits: [1000000/` + far + `], capacity: 16}
+- {name: all, match: {paths: [/all]}, scope: cluster, on_unavailable: allow, lease: off,
+   key: [{header: x-user-id}], limits: [1000000/` + far + `], capacity: 16}
 - {name: busy, match: {paths: [/busy]}, key: [{header: x-user-id}], limits: [10/` + far + `], capacity: 16}
 - {name: small, match: {paths: [/small]}, key: [{header: x-user-id}], limits: [9/5s], capacity: 1, on_full: deny}
 - {name: tiny, match: {paths: [/tiny]}, key: [{header: x-user-id}], limits: [1/5s], capacity: 1}
@@ -127,6 +129,106 @@ func TestAlertsInTheirTimes(t *testing.T) {
 	promtool(t, "test", "rules", filepath.Join(buildtest.Root(), "controlplane/internal/monitoring/testdata/alerts.yaml"))
 }
 
+// alertFault is a fault and the alerts that it fires.
+type alertFault struct {
+	name   string
+	alerts []string
+	do     func() // once
+	again  func() // until the alerts fire
+	mend   func()
+}
+
+// requireAlerts makes a fault, requires its alerts to fire, and mends it.
+func (s *prometheus) requireAlerts(t *testing.T, fault alertFault) {
+	for _, alert := range fault.alerts {
+		require.False(t, s.fired(t, alert), "%s before %s", alert, fault.name)
+	}
+	fault.do()
+	for _, alert := range fault.alerts {
+		eventually(t, 20*time.Second, alert+" to fire for "+fault.name,
+			func() bool { fault.again(); return s.fired(t, alert) })
+	}
+	fault.mend()
+}
+
+// alertRig is all that the alerts watch.
+type alertRig struct {
+	control *controlPlane
+	quota   *quotaService
+	store   *servertest.RedisServer
+	proxy   *proxy
+	wasm    string
+	users   int // invented so far
+}
+
+// send returns a function that sends a request of a user.
+func (r *alertRig) send(t *testing.T, path, user string) func() {
+	return func() { r.proxy.status(t, path, "x-user-id", user) }
+}
+
+// invent returns a function that sends a request of a new user each time.
+func (r *alertRig) invent(t *testing.T, path string) func() {
+	return func() {
+		r.users++
+		r.send(t, path, fmt.Sprint("user-", r.users))()
+	}
+}
+
+// faults are what happens to the proxy, and to its policies.
+func (r *alertRig) faults(t *testing.T) []alertFault {
+	nothing := func() {}
+	// A VM is made anew at the next request of its worker: a new connection may get it.
+	reconnect := func() { r.proxy.status(t, "/all", "x-user-id", "alice", "connection", "close") }
+	clients := []func(){
+		r.send(t, "/busy", "alice"), r.invent(t, "/small"), r.invent(t, "/tiny"), r.send(t, "/tokens", "alice"),
+	}
+	c := r.control
+	return []alertFault{
+		{"clients are denied, also by full tables; calls into Envoy fail; answers say no tokens", []string{
+			"SluiceDenialShare", "SluiceTableFull", "SluiceTableNearlyFull", "SluiceFloorDenials", "SluiceErrors",
+			"SluiceAnswersEstimated",
+		}, nothing, func() {
+			r.proxy.status(t, "/busy", "x-user-id", "bob", "x-fault", "reads-fail")
+			for _, send := range clients {
+				send()
+			}
+		}, nothing},
+		{"a panic", []string{"SluicePanics"}, func() { r.proxy.status(t, "/", "x-fault", "panic") }, reconnect, nothing},
+		{"a filter that is not there", []string{"SluiceRevisionRefused", "SluiceProxiesBehind"}, func() {
+			sluiceRefuses(t, "", c.applying(t, alertPolicy+"# changed\n", "--wasm", r.wasm+".none")...)
+		}, nothing, func() { c.apply(t, alertPolicy+"# mended\n", "--wasm", r.wasm) }},
+		{"a canary that is refused", []string{"SluiceCanaryStalled"}, func() {
+			sluiceRefuses(t, "", c.applying(t, alertPolicy+"# tried\n", "--canary", "10%", "--wasm", r.wasm+".none")...)
+		}, nothing, func() { sluiceOK(t, "abort", "--policy", "edge", "--server", c.url()) }},
+	}
+}
+
+// faultsOfServers are what happens to the servers, and to a proxy that no policy is for.
+func (r *alertRig) faultsOfServers(t *testing.T) []alertFault {
+	nothing := func() {}
+	c := r.control
+	var other *proxy
+	yesterday := t.TempDir()
+	return []alertFault{
+		{"a proxy that no policy is for", []string{"SluiceProxiesWithoutPolicy"}, func() {
+			other = driver{}.start(t, proxyOptions{node: "other", xds: c.xds, policy: alertPolicy})
+		}, nothing, func() { other.kill() }},
+		{"a store of yesterday", []string{"SluiceServeBehind"}, func() {
+			c.kill(t)
+			require.NoError(t, os.CopyFS(yesterday, os.DirFS(c.data)))
+			c.start(t)
+			c.awaitConnected(t, "edge")
+			c.apply(t, alertPolicy+"# today\n", "--wasm", r.wasm)
+			c.kill(t)
+			require.NoError(t, errors.Join(os.RemoveAll(c.data), os.CopyFS(c.data, os.DirFS(yesterday))))
+			c.start(t)
+		}, nothing, func() { c.apply(t, alertPolicy+"# tomorrow\n", "--wasm", r.wasm) }},
+		{"no quota service", []string{"SluiceQuotaServiceSilent"}, r.quota.kill, r.send(t, "/all", "alice"),
+			func() { r.quota.start(t) }},
+		{"no store, and nobody who asks", []string{"SluiceQuotaStoreSilent"}, r.store.Kill, nothing, r.store.Restart},
+	}
+}
+
 // Every query of the dashboard and of the alerts returns data. Each alert fires when its
 // fault is made, and ends when that is mended.
 func TestDashboardAndAlerts(t *testing.T) {
@@ -141,66 +243,15 @@ func TestDashboardAndAlerts(t *testing.T) {
 	c.apply(t, alertPolicy, "--wasm", wasm)
 	s := startPrometheus(t, shortened(rules), p, c, q)
 
-	users := 0
-	send := func(path, user string) func() { return func() { p.status(t, path, "x-user-id", user) } }
-	invent := func(path string) func() { return func() { users++; send(path, fmt.Sprint("user-", users))() } }
-	nothing := func() {}
-	// A VM is made anew at the next request of its worker: a new connection may get it.
-	reconnect := func() { p.status(t, "/all", "x-user-id", "alice", "connection", "close") }
-	var other *proxy
-	yesterday := t.TempDir()
+	r := &alertRig{control: c, quota: q, store: store, proxy: p, wasm: wasm}
 	seen := map[string]bool{}
-	for _, fault := range []struct {
-		name   string
-		alerts []string
-		do     func() // once
-		again  func() // until the alerts fire
-		mend   func()
-	}{
-		{"clients are denied, by keys without room and without a record, too, calls into Envoy fail, and answers say no tokens", []string{
-			"SluiceDenialShare", "SluiceTableFull", "SluiceTableNearlyFull", "SluiceFloorDenials", "SluiceErrors", "SluiceAnswersEstimated",
-		}, nothing, func() {
-			p.status(t, "/busy", "x-user-id", "bob", "x-fault", "reads-fail")
-			for _, send := range []func(){send("/busy", "alice"), invent("/small"), invent("/tiny"), send("/tokens", "alice")} {
-				send()
-			}
-		}, nothing},
-		{"a panic", []string{"SluicePanics"}, func() { p.status(t, "/", "x-fault", "panic") }, reconnect, nothing},
-		{"a filter that is not there", []string{"SluiceRevisionRefused", "SluiceProxiesBehind"}, func() {
-			sluiceRefuses(t, "", c.applying(t, alertPolicy+"# changed\n", "--wasm", wasm+".none")...)
-		}, nothing, func() { c.apply(t, alertPolicy+"# mended\n", "--wasm", wasm) }},
-		{"a canary that is refused", []string{"SluiceCanaryStalled"}, func() {
-			sluiceRefuses(t, "", c.applying(t, alertPolicy+"# tried\n", "--canary", "10%", "--wasm", wasm+".none")...)
-		}, nothing, func() {
-			sluiceOK(t, "abort", "--policy", "edge", "--server", c.url())
-		}},
-		{"a proxy that no policy is for", []string{"SluiceProxiesWithoutPolicy"}, func() {
-			other = driver{}.start(t, proxyOptions{node: "other", xds: c.xds, policy: alertPolicy})
-		}, nothing, func() { other.kill() }},
-		{"a store of yesterday", []string{"SluiceServeBehind"}, func() {
-			c.kill(t)
-			require.NoError(t, os.CopyFS(yesterday, os.DirFS(c.data)))
-			c.start(t)
-			c.awaitConnected(t, "edge")
-			c.apply(t, alertPolicy+"# today\n", "--wasm", wasm)
-			c.kill(t)
-			require.NoError(t, errors.Join(os.RemoveAll(c.data), os.CopyFS(c.data, os.DirFS(yesterday))))
-			c.start(t)
-		}, nothing, func() { c.apply(t, alertPolicy+"# tomorrow\n", "--wasm", wasm) }},
-		{"no quota service", []string{"SluiceQuotaServiceSilent"}, q.kill, send("/all", "alice"), func() { q.start(t) }},
-		{"no store, and nobody who asks", []string{"SluiceQuotaStoreSilent"}, store.Kill, nothing, store.Restart},
-	} {
-		send("/all", "alice")()
-		send("/busy", fault.name)()
+	for _, fault := range append(r.faults(t), r.faultsOfServers(t)...) {
+		r.send(t, "/all", "alice")()
+		r.send(t, "/busy", fault.name)()
+		s.requireAlerts(t, fault)
 		for _, alert := range fault.alerts {
-			require.False(t, s.fired(t, alert), "%s before %s", alert, fault.name)
 			seen[alert] = true
 		}
-		fault.do()
-		for _, alert := range fault.alerts {
-			eventually(t, 20*time.Second, alert+" to fire for "+fault.name, func() bool { fault.again(); return s.fired(t, alert) })
-		}
-		fault.mend()
 	}
 	// This one fires at each start, too, so the store loses its state once no start is under way.
 	const starting = "SluiceQuotaStarting"
@@ -209,7 +260,10 @@ func TestDashboardAndAlerts(t *testing.T) {
 	eventually(t, 20*time.Second, starting+" to fire for an emptied store", func() bool { return s.fires(t, starting) })
 	seen[starting] = true
 	for alert := range seen {
-		eventually(t, 20*time.Second, alert+" to end", func() bool { send("/all", "alice")(); return !s.fires(t, alert) })
+		eventually(t, 20*time.Second, alert+" to end", func() bool {
+			r.send(t, "/all", "alice")()
+			return !s.fires(t, alert)
+		})
 	}
 	seen["SluiceServeCutOff"] = true // takes an etcd: see TestCutOff of the store and of the API
 	s.requireRules(t, seen)

@@ -87,7 +87,8 @@ func (d driver) launch(ctx context.Context, t *testing.T, o proxyOptions) *proxy
 func startSim(t *testing.T, o proxyOptions) *proxy {
 	admin := freeAddress(t)
 	p := &proxy{address: freeAddress(t), admin: "http://" + admin}
-	args := []string{"run", "--listen", p.address, "--admin", admin, "--upstream", o.upstream, "--workers", strconv.Itoa(o.workers), "--wasm", o.wasm}
+	args := []string{"run", "--listen", p.address, "--admin", admin, "--upstream", o.upstream, "--workers",
+		strconv.Itoa(o.workers), "--wasm", o.wasm}
 	if o.xds != "" {
 		args = append(args, "--xds", o.xds, "--node", o.node)
 	} else {
@@ -167,7 +168,8 @@ func (p *proxy) try(path string, headers ...string) (res *http.Response, body st
 		case ":method":
 			r.Method = value
 		case ":body": // of so many bytes
-			if r.ContentLength, err = strconv.ParseInt(value, 10, 64); err != nil {
+			r.ContentLength, err = strconv.ParseInt(value, 10, 64)
+			if err != nil {
 				return nil, "", err
 			}
 			r.Body = io.NopCloser(strings.NewReader(strings.Repeat("x", int(r.ContentLength))))
@@ -190,7 +192,8 @@ func (p *proxy) try(path string, headers ...string) (res *http.Response, body st
 			r.Header.Add(name, value)
 		}
 	}
-	if res, err = transport.RoundTrip(r); err != nil {
+	res, err = transport.RoundTrip(r)
+	if err != nil {
 		return nil, "", err
 	}
 	defer res.Body.Close()

@@ -46,7 +46,8 @@ func trySuggestions(t *testing.T, lines []string) {
 		switch {
 		case name != nil:
 			require.Contains(t, run(line), " 200 OK\r\n", line)
-			eventually(t, 20*time.Second, "429 from "+line, func() bool { return strings.Contains(run(line), " 429 Too Many Requests\r\n") })
+			eventually(t, 20*time.Second, "429 from "+line,
+				func() bool { return strings.Contains(run(line), " 429 Too Many Requests\r\n") })
 			denied = append(denied, name[1])
 		case strings.Contains(line, " counters top"):
 			for _, name := range denied {
@@ -66,7 +67,8 @@ var clientText = regexp.MustCompile(`^curl -i -H 'x-\S+: (\w+)' `)
 // command lines that it suggests.
 func startQuickstart(t *testing.T, flags ...string) (server string, suggested []string) {
 	c := startGently(t, exec.Command(built.sluice, append([]string{"quickstart", "--wasm", built.filter}, flags...)...))
-	require.NoError(t, c.Until(t.Context(), "serve", func() bool { return strings.Contains(c.Log(), "/stats/prometheus") }))
+	require.NoError(t, c.Until(t.Context(), "serve",
+		func() bool { return strings.Contains(c.Log(), "/stats/prometheus") }))
 	require.NotContains(t, c.Log(), "warning")
 	found := consoleAt.FindStringSubmatch(c.Log())
 	require.NotNil(t, found)

@@ -21,7 +21,8 @@ func TestQuotaPair(t *testing.T) {
 	pair, c := startPair(t, store, 3), startControlPlane(t, "--quota-store", store)
 	d, proxies := newest(t), make([]*proxy, 3)
 	for i := range proxies {
-		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), quota: pair.gates[i].address(), manage: freeAddress(t)})
+		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), quota: pair.gates[i].address(),
+			manage: freeAddress(t)})
 	}
 	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies) })
 	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies, 3000) })
@@ -37,7 +38,8 @@ func deniedBesideTheCluster(t *testing.T, c *controlPlane, proxies []*proxy) {
 	const local = 100
 	c.apply(t, clusterPolicy+clusterRule("1000/"+far, ", counter: beside")+
 		fmt.Sprintf("  - {name: local, key: [{header: x-user-id}], limits: [%d/%s]}\n", local, far))
-	for _, statuses := range sendAll(t, proxies, 3000, func(int, int) request { return request{"/", "x-user-id", "beside"} }) {
+	for _, statuses := range sendAll(t, proxies, 3000,
+		func(int, int) request { return request{"/", "x-user-id", "beside"} }) {
 		require.Equal(t, local, count(statuses, allowed))
 		require.Equal(t, len(statuses)-local, count(statuses, denied))
 	}
@@ -55,7 +57,8 @@ func deniedBesideTheCluster(t *testing.T, c *controlPlane, proxies []*proxy) {
 // the end of the hold.
 func pushesFreeSlots(t *testing.T, c *controlPlane, p *proxy) {
 	apply := func(n int) {
-		c.apply(t, clusterPolicy+fmt.Sprintf("  - {name: in-flight, scope: cluster, algorithm: concurrency, limits: [%d], hold: 20s}\n", n))
+		c.apply(t, clusterPolicy+
+			fmt.Sprintf("  - {name: in-flight, scope: cluster, algorithm: concurrency, limits: [%d], hold: 20s}\n", n))
 	}
 	slow := func(int) request { return request{"/", "x-wait", "500ms"} }
 	apply(100)

@@ -83,12 +83,15 @@ func startSite(t *testing.T, d driver) (s site) {
 	s.control = newControlPlane(t, dir)
 	s.more = &listenerList{path: filepath.Join(dir, "lds.yaml"), listeners: map[string][]any{}}
 	s.more.write(t)
-	s.proxy = d.launch(context.Background(), t, proxyOptions{node: "edge", xds: s.control.xds, edit: func(bootstrap []byte) []byte {
-		const routes = "\n              routes:"
-		text := replacing(routes, routes+
-			"\n              - {match: {prefix: "+direct+"}, direct_response: {status: 200, body: {inline_string: hello}}}")(bootstrap)
-		return fmt.Appendf(text, "\ndynamic_resources: {lds_config: {resource_api_version: V3, path_config_source: {path: %s}}}\n", s.more.path)
-	}})
+	s.proxy = d.launch(context.Background(), t,
+		proxyOptions{node: "edge", xds: s.control.xds, edit: func(bootstrap []byte) []byte {
+			const routes = "\n              routes:"
+			text := replacing(routes, routes+
+				"\n              - {match: {prefix: "+direct+
+				"}, direct_response: {status: 200, body: {inline_string: hello}}}")(bootstrap)
+			const listeners = "\ndynamic_resources: {lds_config: {resource_api_version: V3, path_config_source: {path: %s}}}\n"
+			return fmt.Appendf(text, listeners, s.more.path)
+		}})
 	s.control.awaitConnected(t, "edge")
 	return s
 }
@@ -220,7 +223,8 @@ func listenersOf(static object) []any { return static["listeners"].([]any) }
 // bootstrapOf returns a static bootstrap with the policy.
 func bootstrapOf(t *testing.T, policy string) []byte {
 	return []byte(sluiceOK(t, "render", "envoy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-		"--upstream", "127.0.0.1:9", "--wasm", built.filter, "--envoy-version", "1.36", "--access-log", "", "-f", file(t, "policy.yaml", policy)))
+		"--upstream", "127.0.0.1:9", "--wasm", built.filter, "--envoy-version", "1.36", "--access-log", "", "-f",
+		file(t, "policy.yaml", policy)))
 }
 
 // managerOf returns the configuration of a listener's HTTP connection manager.

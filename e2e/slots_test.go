@@ -24,9 +24,12 @@ const answersOverAll = `
 version: 1
 quota: {timeout: 2s}
 rules:
-  - {name: failed-logins, scope: cluster, match: {paths: ["/login/*"]}, key: [{path: full}], limits: [5/1d], settle: {when: {status: [401, 403]}}, hold: 10s}
-  - {name: in-flight, scope: cluster, match: {paths: [/flight]}, on_unavailable: deny, algorithm: concurrency, limits: [10], hold: 10s, linger: 0s}
-  - {name: cost, scope: cluster, match: {paths: [/flight]}, on_unavailable: deny, limits: [1000000/366d], cost: 5, settle: {to: {header: x-cost}}, hold: 10s}
+  - {name: failed-logins, scope: cluster, match: {paths: ["/login/*"]}, key: [{path: full}], limits: [5/1d],
+     settle: {when: {status: [401, 403]}}, hold: 10s}
+  - {name: in-flight, scope: cluster, match: {paths: [/flight]}, on_unavailable: deny, algorithm: concurrency,
+     limits: [10], hold: 10s, linger: 0s}
+  - {name: cost, scope: cluster, match: {paths: [/flight]}, on_unavailable: deny, limits: [1000000/366d],
+     cost: 5, settle: {to: {header: x-cost}}, hold: 10s}
 `
 
 // answersIdle is how long Envoy leaves a stream be that a trap has left paused: longer than an
@@ -46,13 +49,15 @@ type answersFleet struct {
 }
 
 func startAnswersFleet(t *testing.T, d driver) *answersFleet {
-	f := &answersFleet{answering: startAnswering(t), store: servertest.StartRedis(t, servertest.Redis(t), "--appendonly", "yes")}
+	f := &answersFleet{answering: startAnswering(t),
+		store: servertest.StartRedis(t, servertest.Redis(t), "--appendonly", "yes")}
 	url := "redis://" + f.store.Addr()
 	f.quotaPair, f.control = startPair(t, url, 3), startControlPlane(t, "--quota-store", url)
 	f.control.apply(t, answersOverAll)
 	for _, both := range f.gates {
 		f.proxies = append(f.proxies, d.start(t, proxyOptions{
-			policy: answersOverAll, quota: both.address(), upstream: f.URL, wasm: buildtest.Filter(t, "sluice_faults"), edit: idleAfter(answersIdle),
+			policy: answersOverAll, quota: both.address(), upstream: f.URL, wasm: buildtest.Filter(t, "sluice_faults"),
+			edit: idleAfter(answersIdle),
 		}))
 	}
 	return f
@@ -83,20 +88,23 @@ type mishap struct {
 
 var mishaps = []mishap{
 	{name: "even demand, then moving", moving: true, lasts: 12 * time.Second, judged: 2 * time.Second, least: 0.9},
-	{name: "a service is killed and connections end", lasts: 10 * time.Second, judged: 2 * time.Second, least: 0.8, happen: func(t *testing.T, f *answersFleet) {
-		f.services[0].kill()
-		time.Sleep(2 * time.Second)
-		f.services[0].start(t)
-		f.gates[1].cut()
-	}},
-	{name: "Redis is killed and starts with its data", lasts: 12 * time.Second, judged: 7 * time.Second, least: 0.6, happen: func(_ *testing.T, f *answersFleet) {
-		f.store.Kill()
-		time.Sleep(1500 * time.Millisecond)
-		f.store.Restart()
-	}},
+	{name: "a service is killed and connections end", lasts: 10 * time.Second, judged: 2 * time.Second, least: 0.8,
+		happen: func(t *testing.T, f *answersFleet) {
+			f.services[0].kill()
+			time.Sleep(2 * time.Second)
+			f.services[0].start(t)
+			f.gates[1].cut()
+		}},
+	{name: "Redis is killed and starts with its data", lasts: 12 * time.Second, judged: 7 * time.Second, least: 0.6,
+		happen: func(_ *testing.T, f *answersFleet) {
+			f.store.Kill()
+			time.Sleep(1500 * time.Millisecond)
+			f.store.Restart()
+		}},
 	{
-		name: "the VMs of an Envoy trap", lasts: 19 * time.Second, judged: 4*time.Second + lostFor, least: 0.6, lost: lostUnits,
-		may: []int{http.StatusServiceUnavailable, http.StatusGatewayTimeout}, // some only when they have been idle for long
+		name: "the VMs of an Envoy trap", lasts: 19 * time.Second, judged: 4*time.Second + lostFor, least: 0.6,
+		lost: lostUnits,
+		may:  []int{http.StatusServiceUnavailable, http.StatusGatewayTimeout}, // some only when they have been idle for long
 		happen: func(t *testing.T, f *answersFleet) {
 			for range workers { // each has as many connections
 				client := &http.Client{Transport: &http.Transport{}}
@@ -105,8 +113,10 @@ var mishaps = []mishap{
 			}
 		},
 	},
-	{name: "an Envoy is stopped for less than the hold", lasts: 12 * time.Second, judged: 8 * time.Second, least: 0.6, happen: standStill(4 * time.Second)},
-	{name: "an Envoy is stopped for longer than the hold", lasts: 20 * time.Second, judged: 16 * time.Second, least: 0.6, over: lateRequests, lost: lostUnits, happen: standStill(11 * time.Second)},
+	{name: "an Envoy is stopped for less than the hold", lasts: 12 * time.Second, judged: 8 * time.Second, least: 0.6,
+		happen: standStill(4 * time.Second)},
+	{name: "an Envoy is stopped for longer than the hold", lasts: 20 * time.Second, judged: 16 * time.Second, least: 0.6,
+		over: lateRequests, lost: lostUnits, happen: standStill(11 * time.Second)},
 }
 
 // standStill ends before Envoy's own timeout of 15 s, with a request of 3 s before it.
@@ -158,7 +168,8 @@ func (f *answersFleet) fly(t *testing.T, m *mishap) {
 				if rand.IntN(16) == 0 {
 					took = 3000
 				}
-				status := get(client, f.proxies[to%len(f.proxies)], "x-do", "200", "x-ms", fmt.Sprint(took), "x-send", fmt.Sprint("x-cost: ", 1+rand.IntN(5)))
+				status := get(client, f.proxies[to%len(f.proxies)], "x-do", "200", "x-ms", fmt.Sprint(took), "x-send",
+					fmt.Sprint("x-cost: ", 1+rand.IntN(5)))
 				if status == denied {
 					time.Sleep(time.Duration(20+rand.IntN(40)) * time.Millisecond)
 				} else if status != allowed && !slices.Contains(m.may, status) {
@@ -214,7 +225,8 @@ func get(client *http.Client, p *proxy, headers ...string) (status int) {
 func (f *answersFleet) requireCharged(t *testing.T, lost int64) {
 	var charged int64
 	eventually(t, 12*time.Second, "all holds to end", func() bool {
-		slots, units := f.control.counters(t, "get", "--rule", "in-flight").Quota, f.control.counters(t, "get", "--rule", "cost").Quota
+		slots, units := f.control.counters(t, "get", "--rule", "in-flight").Quota,
+			f.control.counters(t, "get", "--rule", "cost").Quota
 		charged = int64(units.Windows[0].Used)
 		return *slots.Held+*units.Held == 0 && charged >= f.costs.Load()+f.lost
 	})
@@ -228,7 +240,8 @@ func (f *answersFleet) requireCharged(t *testing.T, lost int64) {
 func (f *answersFleet) requireAllFree(t *testing.T) {
 	var statuses [2 * slots]int
 	atOnce(len(statuses), func(i int) {
-		statuses[i] = get(http.DefaultClient, f.proxies[i%len(f.proxies)], "x-do", "200", "x-ms", "500", "x-send", "x-cost: 1")
+		statuses[i] = get(http.DefaultClient, f.proxies[i%len(f.proxies)], "x-do", "200", "x-ms", "500", "x-send",
+			"x-cost: 1")
 	})
 	slices.Sort(statuses[:])
 	require.Equal(t, append(slices.Repeat([]int{allowed}, slots), slices.Repeat([]int{denied}, slots)...), statuses[:])
@@ -245,7 +258,8 @@ func TestAnswersFaults(t *testing.T) {
 		rig := func(t *testing.T) *answerRig {
 			t.Parallel()
 			return newAnswerRig(t, d, proxyOptions{policy: edgesPolicy, wasm: buildtest.Filter(t, "sluice_faults"),
-				edit: replacing("common_http_protocol_options: {", "common_http_protocol_options: {max_connection_duration: 20s, ")})
+				edit: replacing("common_http_protocol_options: {",
+					"common_http_protocol_options: {max_connection_duration: 20s, ")})
 		}
 		t.Run("first", func(t *testing.T) {
 			r := rig(t)

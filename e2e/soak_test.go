@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-var soakTraffic = flag.Duration("soak-traffic", 6*time.Second, "how long to send traffic to one Envoy while it is reconfigured")
+var soakTraffic = flag.Duration("soak-traffic", 6*time.Second,
+	"how long to send traffic to one Envoy while it is reconfigured")
 
 const (
 	soakRaise = 20 // units that each round adds to the limits
@@ -35,12 +36,24 @@ func soakPolicy(round int) string {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n")
 	for _, r := range soakRules {
-		fmt.Fprintf(&b, "  - {name: %s, match: {paths: ["+direct+"/%s]}, key: [{header: x-user-id}], algorithm: %s, limits: [%d/%s]}\n",
+		fmt.Fprintf(&b, "  - {name: %s, match: {paths: ["+direct+
+			"/%s]}, key: [{header: x-user-id}], algorithm: %s, limits: [%d/%s]}\n",
 			r.name, r.name, r.algorithm, soakRaise*(round+1), far)
 	}
-	fmt.Fprintf(&b, "  - {name: flooded, match: {paths: ["+direct+"/flooded]}, key: [{header: x-user-id}], capacity: 1024, limits: [%d/%s]}\n", attackLimit, far)
-	fmt.Fprintf(&b, "  - {name: renamed-%d, match: {paths: ["+direct+"/flooded]}, key: [{header: x-user-id}], capacity: 1024, limits: [1000/%s]}\n", round, far)
+	fmt.Fprintf(&b, "  - {name: flooded, match: {paths: ["+direct+
+		"/flooded]}, key: [{header: x-user-id}], capacity: 1024, limits: [%d/%s]}\n", attackLimit, far)
+	fmt.Fprintf(&b, "  - {name: renamed-%d, match: {paths: ["+direct+
+		"/flooded]}, key: [{header: x-user-id}], capacity: 1024, limits: [1000/%s]}\n", round, far)
 	return b.String()
+}
+
+// attacking is request i of a round that floods a table: first new users, then cheaters.
+func attacking(i, flooded int) request {
+	user := fmt.Sprint("flood-", flooded+i)
+	if i >= soakFlood {
+		user = fmt.Sprint("cheater-", i%soakKeys)
+	}
+	return request{direct + "/flooded", "x-user-id", user}
 }
 
 // Each round raises limits, renames a rule and floods a table. Sometimes the control
@@ -53,7 +66,9 @@ func TestSoak(t *testing.T) {
 	l := p.load(16)
 	var cheated [soakKeys]int
 	var memory, resident []int64
-	round, flooded, hits := 0, 0, 0
+	round := 0
+	flooded := 0
+	hits := 0
 	for deadline := time.Now().Add(*soakTraffic); round < 3 || time.Now().Before(deadline); round++ {
 		wasm := built.filter
 		if round%25 >= 20 { // another binary takes over for five rounds
@@ -63,23 +78,20 @@ func TestSoak(t *testing.T) {
 		// The flood and the exact traffic run at the same time.
 		var attacked []int16
 		var attackErr error
-		var attacking sync.WaitGroup
-		attacking.Go(func() {
-			attacked, attackErr = l.try(soakFlood+10*soakKeys, func(i int) request {
-				if i < soakFlood {
-					return request{direct + "/flooded", "x-user-id", fmt.Sprint("flood-", flooded+i)}
-				}
-				return request{direct + "/flooded", "x-user-id", fmt.Sprint("cheater-", i%soakKeys)}
-			})
+		var attack sync.WaitGroup
+		attack.Go(func() {
+			attacked, attackErr = l.try(soakFlood+10*soakKeys, func(i int) request { return attacking(i, flooded) })
 		})
 		for _, r := range soakRules {
 			n := 3 * soakRaise * soakKeys
-			got := l.send(t, n, func(i int) request { return request{direct + "/" + r.name, "x-user-id", fmt.Sprint(i % soakKeys)} })
+			got := l.send(t, n, func(i int) request {
+				return request{direct + "/" + r.name, "x-user-id", fmt.Sprint(i % soakKeys)}
+			})
 			hits += n
 			passed := perKey(t, got, soakKeys, func(i int) int { return i % soakKeys })
 			require.Equal(t, slices.Repeat([]int{soakRaise}, soakKeys), passed, "round %d, %s", round, r.name)
 		}
-		attacking.Wait()
+		attack.Wait()
 		require.NoError(t, attackErr)
 		for i, status := range attacked {
 			if i >= soakFlood && status == allowed {
@@ -103,17 +115,21 @@ func TestSoak(t *testing.T) {
 		require.False(t, some, "%d errors", failed)
 	}
 	late := len(memory) / 2
-	t.Logf("%d rounds, %d exact requests, %d invented keys: allocated %d KiB after the first round, %d after half of them, %d at the end; resident %d, %d, %d KiB",
-		round, hits, flooded, memory[0]>>10, memory[late]>>10, memory[round-1]>>10, resident[0]>>10, resident[late]>>10, resident[round-1]>>10)
+	t.Logf("%d rounds, %d exact requests, %d invented keys: allocated %d KiB after the first round, "+
+		"%d after half of them, %d at the end; resident %d, %d, %d KiB",
+		round, hits, flooded, memory[0]>>10, memory[late]>>10, memory[round-1]>>10, resident[0]>>10, resident[late]>>10,
+		resident[round-1]>>10)
 	require.Less(t, memory[round-1]-memory[late], int64(2<<20), "Envoy goes on growing")
 	require.Less(t, resident[round-1]-resident[late], int64(32<<20), "Envoy goes on growing")
 }
 
 var (
-	floodKeys = flag.Int("flood-keys", 25_000, "keys that come to a capacity of a third of them, or of 65,536; three times the capacity fill all slots")
-	renames   = flag.Int("renames", 60, "times that a rule is renamed under traffic")
+	floodKeys = flag.Int("flood-keys", 25_000,
+		"keys that come to a capacity of a third of them, or of 65,536; three times the capacity fill all slots")
+	renames = flag.Int("renames", 60, "times that a rule is renamed under traffic")
 
-	clusterRequests = flag.Int("cluster-requests", 100_000, "requests of cluster rules, in whose last nine tenths Envoy does not grow")
+	clusterRequests = flag.Int("cluster-requests", 100_000,
+		"requests of cluster rules, in whose last nine tenths Envoy does not grow")
 )
 
 // memoryOf returns the bytes that validate prints for the policy: for its counters and
@@ -148,7 +164,8 @@ func TestMoreKeysThanCapacity(t *testing.T) {
 		capacity *= 2
 	}
 	rule := func(name, limits string) string {
-		return fmt.Sprintf("\n  - {name: %s, match: {paths: [/%s]}, key: [{header: x-user-id}], capacity: %d, limits: [%s]}", name, name, capacity, limits)
+		return fmt.Sprintf("\n  - {name: %s, match: {paths: [/%s]}, key: [{header: x-user-id}], capacity: %d, limits: [%s]}",
+			name, name, capacity, limits)
 	}
 	aligned := rule("aligned", "{requests: 5, per: 366d}")
 	layered := rule("layered", "{requests: 5, per: 366d}, {requests: 9, per: 365d, algorithm: fixed_window_per_key}")
@@ -161,7 +178,8 @@ func TestMoreKeysThanCapacity(t *testing.T) {
 			l.send(t, *floodKeys, func(i int) request { return request{"/" + c.name, "x-user-id", fmt.Sprint("k", i)} })
 			grown := settled(t, p.allocated) - before
 			printed, _ := memoryOf(t, "version: 1\nrules:"+c.rule+"\n")
-			t.Logf("%d keys: grown by %d bytes, validate printed %d: %.3f", *floodKeys, grown, printed, float64(grown)/float64(printed))
+			t.Logf("%d keys: grown by %d bytes, validate printed %d: %.3f", *floodKeys, grown, printed,
+				float64(grown)/float64(printed))
 			require.InDelta(t, 1, float64(grown)/float64(printed), 0.15)
 		})
 	}
@@ -194,7 +212,8 @@ func TestRenames(t *testing.T) {
 	end()
 	grown := settled(t, s.allocated) - before
 	counters, vanished := memoryOf(t, policy(0))
-	t.Logf("%d renames: grown by %d bytes, validate printed %d and %d for vanished ones", *renames, grown, counters, vanished)
+	t.Logf("%d renames: grown by %d bytes, validate printed %d and %d for vanished ones", *renames, grown, counters,
+		vanished)
 	require.LessOrEqual(t, grown, counters+vanished)
 }
 
@@ -205,7 +224,8 @@ func TestEnvoyDoesNotGrowWithClusterRules(t *testing.T) {
 	service := startQuota(t, "memory")
 	p := newest(t).start(t, proxyOptions{quota: service.address, edit: withoutUpstream, policy: clusterPolicy +
 		"  - {name: hot, scope: cluster, key: [{header: x-user-id}], limits: [100000000/1h]}\n" +
-		"  - {name: many, scope: cluster, match: {paths: [/many]}, capacity: 4096, key: [{header: x-key}], limits: [5/1m]}\n"})
+		"  - {name: many, scope: cluster, match: {paths: [/many]}, capacity: 4096,\n" +
+		"     key: [{header: x-key}], limits: [5/1m]}\n"})
 	l, sent := p.load(16), 0
 	send := func(n int) (refused int) {
 		refused = count(l.send(t, n, func(i int) request {

@@ -111,7 +111,9 @@ func (s *steady) take(name string) (all, beside []exchange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all, beside = s.all, s.beside
-	s.all, s.beside, s.name = nil, nil, name
+	s.all = nil
+	s.beside = nil
+	s.name = name
 	clear(s.sent)
 	return all, beside
 }
@@ -159,7 +161,8 @@ func (c *steadyConnection) sendTo(address string, e exchange) {
 	e.from = began.UnixNano()
 	status, err := c.exchange(address, e.rule, e.key)
 	e.until = e.from + int64(time.Since(began))
-	if e.status = status; err != nil {
+	e.status = status
+	if err != nil {
 		e.status = 0
 		c.close()
 	}

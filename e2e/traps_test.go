@@ -30,7 +30,8 @@ func TestReloadAfterATrap(t *testing.T) {
 	t.Parallel()
 	wasm := buildtest.Filter(t, "sluice_faults")
 	everyProxy(t, func(t *testing.T, d driver) {
-		p := d.start(t, proxyOptions{wasm: wasm, workers: 1, policy: "version: 1\nrules: [{name: all, match: {paths: [/all]}, limits: [5/" + far + "]}]\n"})
+		p := d.start(t, proxyOptions{wasm: wasm, workers: 1,
+			policy: "version: 1\nrules: [{name: all, match: {paths: [/all]}, limits: [5/" + far + "]}]\n"})
 		made := p.vmStarts(t)
 		for i, step := range []struct {
 			after time.Duration
@@ -88,7 +89,8 @@ version: 1
 quota: {timeout: 1s}
 ` + managed + `rules:
   - {name: counted, match: {paths: [/counted]}, limits: [8000/` + far + `]}
-  - {name: waits, match: {paths: [/waits]}, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [1/` + far + `]}
+  - {name: waits, match: {paths: [/waits]}, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}],
+     limits: [1/` + far + `]}
   - {name: leased, match: {paths: [/leased]}, scope: cluster, on_unavailable: deny, limits: [400/` + far + `]}
 `
 
@@ -104,8 +106,9 @@ func newTrapRig(t *testing.T, d driver) *trapRig {
 	}))
 	t.Cleanup(behind.Close)
 	r.proxy = d.start(t, proxyOptions{
-		wasm: buildtest.Filter(t, "sluice_faults"), workers: 4, quota: r.gate.address(), upstream: behind.URL, policy: trapPolicy,
-		edit: idleAfter(trapIdle),
+		wasm: buildtest.Filter(t, "sluice_faults"), workers: 4, quota: r.gate.address(), upstream: behind.URL,
+		policy: trapPolicy,
+		edit:   idleAfter(trapIdle),
 	})
 	return r
 }
@@ -153,7 +156,8 @@ func (r *trapRig) underLoad(t *testing.T) {
 	require.EqualValues(t, limit, r.operate(t, "get", "rule=counted").Value)
 	require.EqualValues(t, limit-1, r.passed.Load(), "all but the one that trapped when it was counted")
 	require.LessOrEqual(t, count(got, allowed), limit-1)
-	require.GreaterOrEqual(t, count(got, allowed), limit-1-2*trapConnections/4, "some were at the upstream when their VM ended")
+	require.GreaterOrEqual(t, count(got, allowed), limit-1-2*trapConnections/4,
+		"some were at the upstream when their VM ended")
 
 	trapped, out := map[int]bool{}, time.Duration(0) // connections
 	for i, status := range got {
@@ -162,7 +166,8 @@ func (r *trapRig) underLoad(t *testing.T) {
 		}
 	}
 	for i := trapConnections; i < n; i++ {
-		require.True(t, trapped[i%trapConnections] || at[i].Sub(at[i-trapConnections]) < time.Second+pace, "other workers go on")
+		require.True(t, trapped[i%trapConnections] || at[i].Sub(at[i-trapConnections]) < time.Second+pace,
+			"other workers go on")
 	}
 	require.Zero(t, count(got[n-trapConnections:], failed), "the worker serves again")
 	require.LessOrEqual(t, len(trapped), trapConnections/4+1, "connections of one worker")
@@ -201,7 +206,8 @@ func (r *trapRig) whileRequestsWait(t *testing.T) {
 	r.recover(t)
 	all := before + leased()
 	require.LessOrEqual(t, all, 400, "what the VM had leased and was to give back stays counted")
-	t.Logf("%s: %d of 64 waiting requests ended after %s, the others were answered within %s; %d of 400 units leased were lost",
+	t.Logf("%s: %d of 64 waiting requests ended after %s, the others were answered within %s; "+
+		"%d of 400 units leased were lost",
 		t.Name(), failed, ended, answered, 400-all)
 }
 
@@ -236,6 +242,7 @@ func (r *trapRig) atEachRequest(t *testing.T) {
 	usual, _, failed := cost("")
 	require.Zero(t, failed, "all workers serve again")
 	require.Equal(t, running, vms(), "failed VMs are freed")
-	t.Logf("%s: %d requests that trapped took %s of processor time in %s, for %d VMs made anew; without traps %s; resident memory %+d KiB",
+	t.Logf("%s: %d requests that trapped took %s of processor time in %s, for %d VMs made anew; "+
+		"without traps %s; resident memory %+d KiB",
 		t.Name(), n, cpu, took, success, usual, (r.resident(t)-resident)>>10)
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var faultRuns = flag.Int("fault-runs", 0, "how often each fault happens to three Envoys, two quota services and their Redis; "+
-	"0: the faults of a short run, once and to two Envoys")
+var faultRuns = flag.Int("fault-runs", 0,
+	"how often each fault happens to three Envoys, two quota services and their Redis; "+
+		"0: the faults of a short run, once and to two Envoys")
 
 const (
 	faultTimeout = 100 * time.Millisecond // the default
@@ -32,7 +33,8 @@ func faultSlack() time.Duration {
 
 // withoutUpstream makes the proxy itself respond to admitted requests, so that a flood
 // measures the filter.
-var withoutUpstream = replacing("route: {cluster: upstream}", `direct_response: {status: 200, body: {inline_string: "hello\n"}}`)
+var withoutUpstream = replacing("route: {cluster: upstream}",
+	`direct_response: {status: 200, body: {inline_string: "hello\n"}}`)
 
 // spread gives each worker as many connections.
 var spread = replacing("\n    address: ", "\n    connection_balance_config: {exact_balance: {}}\n    address: ")
@@ -130,7 +132,8 @@ func (w *waitingRig) shapes(t *testing.T) {
 	for _, v := range []visit{
 		{name: "a body", do: "echo", route: "redirect", want: allowed},
 		{name: "gRPC", do: "grpc 0", http2: true, route: "http2", header: grpcType, want: allowed},
-		{name: "a websocket", do: "websocket", route: "redirect", header: "upgrade: websocket", want: http.StatusSwitchingProtocols},
+		{name: "a websocket", do: "websocket", route: "redirect", header: "upgrade: websocket",
+			want: http.StatusSwitchingProtocols},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			ask := func(user string) int {
@@ -156,7 +159,8 @@ func newWaitingRig(t *testing.T) *waitingRig {
 	w.proxy = w.control.proxy(t, newest(t), proxyOptions{
 		node: "edge", quota: w.gate.address(), upstream: w.behind.URL, workers: 4,
 		edit: func(bootstrap []byte) []byte { // what has no x-route is answered at once
-			return withoutUpstream(answerRoutes(bootstrap, w.behind.Listener.Addr().String(), filepath.Join(t.TempDir(), "access")))
+			return withoutUpstream(answerRoutes(bootstrap, w.behind.Listener.Addr().String(),
+				filepath.Join(t.TempDir(), "access")))
 		},
 	})
 	w.control.push(t, fmt.Sprintf(waitingPolicy, faultTimeout))

@@ -49,7 +49,8 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	free, err := ports.Free(3)
 	require.NoError(t, err)
-	g := &rig{t: t, dir: t.TempDir(), manage: free[0], http: fmt.Sprint("127.0.0.1:", free[1]), xds: fmt.Sprint("127.0.0.1:", free[2])}
+	g := &rig{t: t, dir: t.TempDir(), manage: free[0], http: fmt.Sprint("127.0.0.1:", free[1]),
+		xds: fmt.Sprint("127.0.0.1:", free[2])}
 	g.serve()
 	g.envoy()
 	return g
@@ -64,7 +65,8 @@ func (g *rig) file(name, text string) string {
 
 func (g *rig) serve() {
 	g.t.Helper()
-	c, err := child.Start(exec.Command(program(g.t, "SLUICE_CLI"), "serve", "--data", filepath.Join(g.dir, "data"), "--http", g.http, "--xds", g.xds,
+	c, err := child.Start(exec.Command(program(g.t, "SLUICE_CLI"), "serve", "--data", filepath.Join(g.dir, "data"),
+		"--http", g.http, "--xds", g.xds,
 		"--access", g.file("access",
 			"token ops admin "+digest(callersToken)+"\ntoken looker read "+digest(readersToken)+"\n"),
 		"--manage-token-file", g.file("management", managementToken+"\n")))
@@ -95,7 +97,8 @@ func (g *rig) envoy() {
 	require.NoError(g.t, err, said.String())
 	binary, err := proc.Find()
 	require.NoError(g.t, err)
-	envoy, err := proc.Start(g.t.Context(), proc.Options{Binary: binary, Bootstrap: bootstrap, Concurrency: 2, LogLevel: "error"})
+	envoy, err := proc.Start(g.t.Context(),
+		proc.Options{Binary: binary, Bootstrap: bootstrap, Concurrency: 2, LogLevel: "error"})
 	require.NoError(g.t, err)
 	g.t.Cleanup(func() { _ = envoy.Stop() })
 	require.NoError(g.t, envoy.WaitReady(g.t.Context()), envoy.Log())
@@ -128,7 +131,8 @@ func (g *rig) traffic() {
 // apply applies a policy on the command line.
 func (g *rig) apply(limit string) {
 	g.t.Helper()
-	cmd := exec.Command(program(g.t, "SLUICE_CLI"), "apply", "--server", "http://"+g.http, "--token-file", g.file("token", callersToken+"\n"),
+	cmd := exec.Command(program(g.t, "SLUICE_CLI"), "apply", "--server", "http://"+g.http, "--token-file",
+		g.file("token", callersToken+"\n"),
 		"-f", g.file("policy.yaml", g.policy(limit)))
 	out, err := cmd.CombinedOutput()
 	require.NoError(g.t, err, string(out))

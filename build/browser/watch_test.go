@@ -125,14 +125,16 @@ func (b *tab) visit(path string) {
 // text is what an element says, "" if there is none.
 func (b *tab) text(selector string) string {
 	quoted, _ := json.Marshal(selector)
-	text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string](fmt.Sprintf("(document.querySelector(%s)||{innerText:''}).innerText", quoted)))
+	text, _ := chromedp.Run(b.ctx,
+		chromedp.Evaluate[string](fmt.Sprintf("(document.querySelector(%s)||{innerText:''}).innerText", quoted)))
 	return text
 }
 
 // await waits until an element says something.
 func (b *tab) await(selector, want string) {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool { return strings.Contains(b.text(selector), want) }, time.Minute, 100*time.Millisecond,
+	require.Eventually(b.t, func() bool { return strings.Contains(b.text(selector), want) }, time.Minute,
+		100*time.Millisecond,
 		"%s should say %s\n%s", selector, want, b.text("body"))
 }
 
@@ -170,7 +172,8 @@ func (b *tab) see(name string, shown ...string) {
 	for _, look := range looks {
 		b.look(look.theme, look.width, look.height)
 		b.requireAccessible(name + " " + look.name)
-		surplus := run(b, chromedp.Evaluate[int](`document.documentElement.scrollWidth - document.documentElement.clientWidth`))
+		surplus := run(b, chromedp.Evaluate[int](
+			`document.documentElement.scrollWidth - document.documentElement.clientWidth`))
 		require.LessOrEqual(b.t, surplus, 0, "%s is wider than the screen, %s", name, look.name)
 		b.shoot(name+"-"+look.name, shown)
 	}
@@ -180,7 +183,8 @@ func (b *tab) see(name string, shown ...string) {
 
 func (b *tab) look(theme string, width, height int64) {
 	b.t.Helper()
-	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}}
+	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme",
+		Value: theme}}}
 	b.do(chromedp.EmulateViewport(width, height), chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, media)
 		return err

@@ -39,8 +39,9 @@ func Issue(by *tls.Certificate, names []string, more ...func(*x509.Certificate))
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
 	must(err)
 	c := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: strings.Join(append(names, "test"), " ")}, DNSNames: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true,
+		SerialNumber: serial, Subject: pkix.Name{CommonName: strings.Join(append(names, "test"), " ")}, DNSNames: names,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true,
 		IsCA: by == nil, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}

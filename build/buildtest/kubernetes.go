@@ -48,7 +48,9 @@ func Kubernetes(tb testing.TB) func(resources []byte) ([]Resource, error) {
 	return func(resources []byte) ([]Resource, error) {
 		read := exec.CommandContext(tb.Context(), binary)
 		var out, errs bytes.Buffer
-		read.Stdin, read.Stdout, read.Stderr = bytes.NewReader(resources), &out, &errs
+		read.Stdin = bytes.NewReader(resources)
+		read.Stdout = &out
+		read.Stderr = &errs
 		if err := read.Run(); err != nil {
 			return nil, errors.New(strings.TrimSpace(errs.String()))
 		}

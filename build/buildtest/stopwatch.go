@@ -97,7 +97,8 @@ func (s *Stopwatch) Within(parent context.Context, limit time.Duration) (context
 
 func (s *Stopwatch) read() (u usage, err error) {
 	// The test's own time is read last: it must not count as that of others.
-	if u.used, u.all, err = machineTime(); err != nil {
+	u.used, u.all, err = machineTime()
+	if err != nil {
 		return u, err
 	}
 	for _, pid := range append([]int{os.Getpid()}, s.children...) {

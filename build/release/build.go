@@ -20,7 +20,9 @@ import (
 // output runs a command in the tree and returns what it prints.
 func (r *release) output(ctx context.Context, env []string, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Env, cmd.Stderr = r.tree, append(os.Environ(), env...), os.Stderr
+	cmd.Dir = r.tree
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", name, args[0], err)
@@ -49,19 +51,22 @@ func (r *release) readCommit(ctx context.Context) error {
 // compileFilter makes the filter that the binaries embed. It is the one that the compilers
 // here make: that of others may lie there still.
 func (r *release) compileFilter() (err error) {
-	if r.compilers, err = wasm.Compilers(); err != nil {
+	r.compilers, err = wasm.Compilers()
+	if err != nil {
 		return err
 	}
 	file, err := wasm.Filter(r.tree)
 	if err != nil {
 		return err
 	}
-	if r.filter, err = os.ReadFile(file); err != nil {
+	r.filter, err = os.ReadFile(file)
+	if err != nil {
 		return err
 	}
 	embedded, err := os.ReadFile(filepath.Join(r.tree, "build/out/embed/sluice.wasm"))
 	if err != nil || !bytes.Equal(embedded, r.filter) {
-		return errors.Join(err, errors.New("the filter that is built is not what the source and the compilers here make: remove build/out/sluice.wasm and run make build"))
+		return errors.Join(err, errors.New("build/out/sluice.wasm is not what this source and these compilers make: "+
+			"remove it and run make build"))
 	}
 	return r.WriteFile(filterFile, r.filter, 0o600)
 }
@@ -83,7 +88,8 @@ func (r *release) buildBinaries(ctx context.Context) error {
 	for _, platform := range r.platforms {
 		fmt.Fprintln(r.log, "build", platform)
 		file := filepath.Join(r.Name(), r.binaryFile(platform))
-		_, err := r.output(ctx, environment(platform), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags="+flags, "-o", file, command)
+		_, err := r.output(ctx, environment(platform), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags="+flags,
+			"-o", file, command)
 		if err != nil {
 			return err
 		}
@@ -136,7 +142,8 @@ func (r *release) findModules(ctx context.Context) error {
 		found["std@"+version] = module{Path: "std", Version: version, Dir: dir}
 	}
 	var tinygo module
-	text, err := r.output(ctx, nil, "go", "mod", "download", "-C", "build/tinygo", "-json", "github.com/tinygo-org/tinygo@v"+r.compilers[0].Version)
+	text, err := r.output(ctx, nil, "go", "mod", "download", "-C", "build/tinygo", "-json",
+		"github.com/tinygo-org/tinygo@v"+r.compilers[0].Version)
 	if err == nil {
 		err = json.Unmarshal(text, &tinygo)
 	}

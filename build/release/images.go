@@ -53,7 +53,8 @@ func (r *release) writeImages() error {
 		if err != nil {
 			return err
 		}
-		if err := tarball.WriteToFile(filepath.Join(r.Name(), r.binaryFile(platform)+".image.tar"), archive, img); err != nil {
+		if err := tarball.WriteToFile(filepath.Join(r.Name(), r.binaryFile(platform)+".image.tar"), archive,
+			img); err != nil {
 			return err
 		}
 		commands = append(commands, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{
@@ -83,7 +84,8 @@ func (r *release) commandImage(platform, arch string) (v1.Image, error) {
 	}
 	layer, err := wasmimage.Layer(
 		wasmimage.Entry{Header: tar.Header{Name: "sluice", Mode: 0o755, ModTime: r.time}, Content: binary},
-		wasmimage.Entry{Header: tar.Header{Name: "licenses/" + noticesFile, Mode: 0o644, ModTime: r.time}, Content: r.notices},
+		wasmimage.Entry{Header: tar.Header{Name: "licenses/" + noticesFile, Mode: 0o644, ModTime: r.time},
+			Content: r.notices},
 		wasmimage.Entry{Header: tar.Header{Name: "var/lib/sluice/", Mode: 0o700, Uid: user, Gid: user, ModTime: r.time}})
 	if err != nil {
 		return nil, err

@@ -100,7 +100,8 @@ func (r *release) writeSBOM() error {
 	for _, m := range r.modules {
 		purl := "pkg:golang/" + m.Path + "@" + m.Version
 		component := cdx.Component{
-			BOMRef: purl, PackageURL: purl, Type: cdx.ComponentTypeLibrary, Name: m.Path, Version: m.Version, Scope: cdx.ScopeRequired,
+			BOMRef: purl, PackageURL: purl, Type: cdx.ComponentTypeLibrary, Name: m.Path, Version: m.Version,
+			Scope:    cdx.ScopeRequired,
 			Licenses: &cdx.Licenses{{Expression: m.license}},
 		}
 		if m.Sum != "" {

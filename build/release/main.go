@@ -33,7 +33,8 @@ func main() {
 }
 
 func newCommand() *cobra.Command {
-	root := &cobra.Command{Use: "release", Short: "Make and push a release of sluice", SilenceErrors: true, SilenceUsage: true}
+	root := &cobra.Command{Use: "release", Short: "Make and push a release of sluice", SilenceErrors: true,
+		SilenceUsage: true}
 	var r release
 	makes := &cobra.Command{
 		Use:   "make --version VERSION --out DIR",
@@ -48,7 +49,8 @@ func newCommand() *cobra.Command {
 	f.StringVar(&r.tree, "tree", ".", "`DIR` of the source, with the filter built")
 	f.StringVar(&r.version, "version", "", "`VERSION`, such as v0.1.0")
 	f.StringVar(&r.out, "out", "", "`DIR` to write; what is there is removed")
-	f.StringVar(&r.signKey, "sign-key", "", "`FILE`, or env://VARIABLE, with an EC P-256 key in PEM or as cosign keeps it (default: a key for tests, made anew)")
+	f.StringVar(&r.signKey, "sign-key", "",
+		"`FILE`, or env://VARIABLE, with an EC P-256 key in PEM or as cosign keeps it (default: a key for tests, made anew)")
 	f.StringSliceVar(&r.platforms, "platform", allPlatforms, "`OS/ARCH` of a binary; may be repeated")
 	_ = makes.MarkFlagRequired("version")
 	_ = makes.MarkFlagRequired("out")

@@ -66,7 +66,8 @@ func (r *release) make(ctx context.Context) (err error) {
 			return fmt.Errorf("platform %q: want one of %s", platform, strings.Join(allPlatforms, ", "))
 		}
 	}
-	if r.key, err = r.readKey(); err != nil {
+	r.key, err = r.readKey()
+	if err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("", "release-*")
@@ -74,7 +75,8 @@ func (r *release) make(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if r.Root, err = os.OpenRoot(dir); err != nil {
+	r.Root, err = os.OpenRoot(dir)
+	if err != nil {
 		return err
 	}
 	defer r.Close()

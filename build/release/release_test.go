@@ -40,8 +40,9 @@ const tree = "../.."
 func standIn(t *testing.T) (string, *ecdsa.PrivateKey) {
 	t.Helper()
 	r := release{
-		tree: tree, version: "v0.1.0", out: filepath.Join(t.TempDir(), "v0.1.0"), log: io.Discard, platforms: []string{"linux/amd64"},
-		commit: "c0ffee", time: time.Unix(1_800_000_000, 0).UTC(), filter: []byte("\x00asm stands in"),
+		tree: tree, version: "v0.1.0", out: filepath.Join(t.TempDir(), "v0.1.0"), log: io.Discard,
+		platforms: []string{"linux/amd64"},
+		commit:    "c0ffee", time: time.Unix(1_800_000_000, 0).UTC(), filter: []byte("\x00asm stands in"),
 		compilers: []wasm.Compiler{{Name: "tinygo", Version: "0.39.0"}},
 	}
 	var err error
@@ -217,13 +218,15 @@ func TestBillOfMaterials(t *testing.T) {
 		names[c.Name] = true
 		require.Contains(t, notices, "\n"+c.Name+" "+c.Version+" (")
 	}
-	for _, name := range []string{"std", "github.com/spf13/cobra", "github.com/proxy-wasm/proxy-wasm-go-sdk", "github.com/tinygo-org/tinygo"} {
+	for _, name := range []string{"std", "github.com/spf13/cobra", "github.com/proxy-wasm/proxy-wasm-go-sdk",
+		"github.com/tinygo-org/tinygo"} {
 		require.True(t, names[name], name)
 	}
 	require.False(t, names["github.com/stretchr/testify"], "tests reach no user")
 	library := regexp.MustCompile(`\nstd (go\S+) \(`).FindAllString(notices, -1)
 	require.Len(t, library, 2, "that of the binaries and that of the filter")
-	require.Equal(t, []cdx.Component{{Type: cdx.ComponentTypeApplication, Name: "tinygo", Version: "0.39.0"}}, *bom.Metadata.Tools.Components)
+	require.Equal(t, []cdx.Component{{Type: cdx.ComponentTypeApplication, Name: "tinygo", Version: "0.39.0"}},
+		*bom.Metadata.Tools.Components)
 }
 
 func TestLicenses(t *testing.T) {

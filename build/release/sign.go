@@ -36,10 +36,14 @@ func (r *release) readKey() (*ecdsa.PrivateKey, error) {
 	var err error
 	if variable, ok := strings.CutPrefix(r.signKey, "env://"); ok {
 		text = []byte(os.Getenv(variable))
-	} else if text, err = os.ReadFile(r.signKey); err != nil {
+	} else {
+		text, err = os.ReadFile(r.signKey)
+	}
+	if err != nil {
 		return nil, err
 	}
-	key, err := cryptoutils.UnmarshalPEMToPrivateKey(text, cryptoutils.StaticPasswordFunc([]byte(os.Getenv(passwordVariable))))
+	key, err := cryptoutils.UnmarshalPEMToPrivateKey(text,
+		cryptoutils.StaticPasswordFunc([]byte(os.Getenv(passwordVariable))))
 	if err != nil {
 		return nil, fmt.Errorf("read the signing key in %s, whose password is in %s: %w", r.signKey, passwordVariable, err)
 	}

@@ -27,7 +27,8 @@ func StartEtcd(t testing.TB, n int, args ...string) (c Etcd) {
 		m, health := newServer(t, path), fmt.Sprint("http://127.0.0.1:", more[n+i])
 		_, peer, _ := strings.Cut(peers[i], "=")
 		m.args = append([]string{
-			"--name", fmt.Sprint("m", i), "--data-dir", m.dir, "--initial-cluster", strings.Join(peers, ","), "--log-level", "error",
+			"--name", fmt.Sprint("m", i), "--data-dir", m.dir, "--initial-cluster", strings.Join(peers, ","), "--log-level",
+			"error",
 			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--listen-metrics-urls", health,
 			"--listen-client-urls", scheme + "://" + m.Addr(), "--advertise-client-urls", scheme + "://" + m.Addr(),
 		}, args...)

@@ -66,7 +66,8 @@ func StartTLS(t testing.TB, b Binary, password, cert, key string) *RedisServer {
 func newRedis(t testing.TB, b Binary, args ...string) *RedisServer {
 	t.Helper()
 	s := &RedisServer{Server: newServer(t, b.path), Binary: b}
-	s.args = append([]string{"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.dir, "--save", "", "--appendonly", "no"}, args...)
+	s.args = append([]string{"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.dir, "--save", "",
+		"--appendonly", "no"}, args...)
 	s.answers = func() bool {
 		_, err := s.try("PING")
 		return err == nil
@@ -85,7 +86,8 @@ func (s *RedisServer) Do(args ...string) string {
 
 func (s *RedisServer) try(args ...string) (string, error) {
 	o := rueidis.ClientOption{
-		InitAddress: []string{s.Addr()}, Password: s.password, ForceSingleClient: true, DisableCache: true, DisableRetry: true, AlwaysRESP2: true,
+		InitAddress: []string{s.Addr()}, Password: s.password, ForceSingleClient: true, DisableCache: true,
+		DisableRetry: true, AlwaysRESP2: true,
 		PipelineMultiplex: -1,
 	}
 	if s.tls {
@@ -131,7 +133,8 @@ func StartCluster(t testing.TB, b Binary) *Cluster {
 	bus := free(t, 2*masters)
 	for i := range 2 * masters {
 		s := newRedis(t, b)
-		s.args = append(s.args, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus[i]), "--cluster-node-timeout", patient,
+		s.args = append(s.args, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus[i]), "--cluster-node-timeout",
+			patient,
 			"--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
 		c.Servers = append(c.Servers, s)
 	}
@@ -155,9 +158,13 @@ func (c *Cluster) nodes(self int, bus []int) string {
 	id := func(i int) string { return fmt.Sprintf("%040x", i+1) }
 	var b strings.Builder
 	for i, s := range c.Servers {
-		role, master, owns := "master", "-", fmt.Sprintf(" %d-%d", i*slots/masters, (i+1)*slots/masters-1)
+		role := "master"
+		master := "-"
+		owns := fmt.Sprintf(" %d-%d", i*slots/masters, (i+1)*slots/masters-1)
 		if i >= masters {
-			role, master, owns = "slave", id(i-masters), ""
+			role = "slave"
+			master = id(i - masters)
+			owns = ""
 		}
 		if i == self {
 			role = "myself," + role
@@ -166,7 +173,8 @@ func (c *Cluster) nodes(self int, bus []int) string {
 		if s.Binary.Name == "Valkey" {
 			shard = ",,shard-id=" + id(i%masters)
 		}
-		fmt.Fprintf(&b, "%s %s@%d%s %s %s 0 0 %d connected%s\n", id(i), s.Addr(), bus[i], shard, role, master, i%masters+1, owns)
+		fmt.Fprintf(&b, "%s %s@%d%s %s %s 0 0 %d connected%s\n", id(i), s.Addr(), bus[i], shard, role, master, i%masters+1,
+			owns)
 	}
 	fmt.Fprintf(&b, "vars currentEpoch %d lastVoteEpoch 0\n", masters)
 	return b.String()
@@ -215,8 +223,10 @@ func StartSentinel(t testing.TB, b Binary, password string) (w Watched, url stri
 		s := newRedis(t, b)
 		s.args = []string{"--sentinel", "--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.dir}
 		config := filepath.Join(s.dir, "server.conf") // in which it keeps its state
-		require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, "sentinel monitor %[1]s 127.0.0.1 %[2]d 2\nsentinel auth-pass %[1]s %[3]s\n"+
-			"sentinel down-after-milliseconds %[1]s %[4]s\nsentinel failover-timeout %[1]s 3000\n", SentinelName, w.Master.Port, password, failover), 0o600))
+		require.NoError(t, os.WriteFile(config,
+			fmt.Appendf(nil, "sentinel monitor %[1]s 127.0.0.1 %[2]d 2\nsentinel auth-pass %[1]s %[3]s\n"+
+				"sentinel down-after-milliseconds %[1]s %[4]s\nsentinel failover-timeout %[1]s 3000\n", SentinelName, w.Master.Port,
+				password, failover), 0o600))
 		s.args = append([]string{config}, s.args...)
 		s.Restart()
 		all = append(all, s)

@@ -61,7 +61,8 @@ func find(t testing.TB, variable, pattern string) string {
 	found, _ := filepath.Glob(filepath.Join(filepath.Dir(here), "..", "out", pattern))
 	path := cmp.Or(os.Getenv(variable), append([]string{""}, found...)[len(found)])
 	_, err := os.Stat(path)
-	require.NoError(t, err, "run `make servers` or, for an etcd, `build/fetch etcd`, or set %s to the path of one", variable)
+	require.NoError(t, err, "run `make servers` or, for an etcd, `build/fetch etcd`, or set %s to the path of one",
+		variable)
 	return path
 }
 

@@ -133,7 +133,9 @@ func compile(tinygo, root, tags, file string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	plain, described, modules := filepath.Join(dir, "plain.wasm"), filepath.Join(dir, "target.json"), filepath.Join(dir, "filter.mod")
+	plain := filepath.Join(dir, "plain.wasm")
+	described := filepath.Join(dir, "target.json")
+	modules := filepath.Join(dir, "filter.mod")
 	if err := os.WriteFile(described, target, 0o600); err != nil {
 		return err
 	}
@@ -150,10 +152,12 @@ func compile(tinygo, root, tags, file string) error {
 	if err != nil {
 		return err
 	}
-	if module, err = setExports(module); err != nil {
+	module, err = setExports(module)
+	if err != nil {
 		return fmt.Errorf("change the exports of what %s made: %w", tinygo, err)
 	}
-	if module, err = shrink(tinygo, plain, module); err != nil {
+	module, err = shrink(tinygo, plain, module)
+	if err != nil {
 		return err
 	}
 	return write(file, module)
@@ -196,7 +200,8 @@ func write(file string, content []byte) error {
 // writeModules writes a go.mod with no more than the filter links, in the versions of
 // the tree's own: others there are too new for the Go that TinyGo knows.
 func writeModules(root, file string) error {
-	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}require {{.Path}} {{.Version}}{{end}}{{end}}", "./filter")
+	list := exec.Command("go", "list", "-deps", "-f",
+		"{{with .Module}}{{if not .Main}}require {{.Path}} {{.Version}}{{end}}{{end}}", "./filter")
 	list.Dir = root
 	list.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 	list.Stderr = new(bytes.Buffer)

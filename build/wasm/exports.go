@@ -36,7 +36,8 @@ func setExports(module []byte) ([]byte, error) {
 		if id == exportSection && !r.short {
 			seen = true
 			var err error
-			if body, err = newExports(body); err != nil {
+			body, err = newExports(body)
+			if err != nil {
 				return nil, err
 			}
 		}
@@ -56,7 +57,9 @@ func newExports(section []byte) ([]byte, error) {
 	r, at := reader{rest: section}, map[string]uint32{}
 	var names []string
 	for n := r.number(); n > 0 && !r.short; n-- {
-		name, kind, index := string(r.bytes(r.number())), r.byte(), r.number()
+		name := string(r.bytes(r.number()))
+		kind := r.byte()
+		index := r.number()
 		if kind == function {
 			names, at[name] = append(names, name), index
 		}

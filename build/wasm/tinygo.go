@@ -31,7 +31,8 @@ func find() (file, version string, err error) {
 		}
 		return file, version, nil
 	}
-	if version, err = ask("tinygo"); err == nil {
+	version, err = ask("tinygo")
+	if err == nil {
 		return "tinygo", version, nil
 	}
 	file = filepath.Join(out(), "tinygo", "bin", "tinygo")
@@ -40,7 +41,8 @@ func find() (file, version string, err error) {
 		return "", "", err
 	}
 	defer unlock()
-	if version, err = ask(file); err == nil {
+	version, err = ask(file)
+	if err == nil {
 		return file, version, nil
 	}
 	install := exec.Command(filepath.Join(repository(), "build", "tinygo", "install"), filepath.Join(out(), "tinygo"))
@@ -77,7 +79,8 @@ func ask(tinygo string) (string, error) {
 // Compiler is one of those that decide the module's bytes.
 type Compiler struct{ Name, Version string }
 
-var compilersText = regexp.MustCompile(`^tinygo version (\S+) .*using go version (\S+) and LLVM version (\S+)\)\nwasm-opt version (\S+)`)
+var compilersText = regexp.MustCompile(
+	`^tinygo version (\S+) .*using go version (\S+) and LLVM version (\S+)\)\nwasm-opt version (\S+)`)
 
 // Compilers returns those that are here.
 func Compilers() ([]Compiler, error) {

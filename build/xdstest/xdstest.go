@@ -31,14 +31,16 @@ func Follow(tb testing.TB, addresses []string, node string, retry time.Duration,
 
 // Answer is a proxy that takes the versions that it is said to, and refuses others. When its stream
 // ends, it goes to the next of the addresses after retry, until the test ends.
-func Answer(tb testing.TB, addresses []string, node *corev3.Node, retry time.Duration, takes func(version string) bool) {
+func Answer(tb testing.TB, addresses []string, node *corev3.Node, retry time.Duration,
+	takes func(version string) bool) {
 	tb.Helper()
 	var conns []*grpc.ClientConn
 	for _, address := range addresses {
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: retry, Multiplier: 1, Jitter: 0.5, MaxDelay: retry},
-			MinConnectTimeout: 10 * time.Second, // else it is retry: a server to which all come at once takes longer
-		}))
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: retry, Multiplier: 1, Jitter: 0.5, MaxDelay: retry},
+				MinConnectTimeout: 10 * time.Second, // else it is retry: a server to which all come at once takes longer
+			}))
 		require.NoError(tb, err)
 		tb.Cleanup(func() { _ = conn.Close() })
 		conns = append(conns, conn)
@@ -52,7 +54,8 @@ func Answer(tb testing.TB, addresses []string, node *corev3.Node, retry time.Dur
 	}()
 }
 
-func stream(ctx context.Context, conn *grpc.ClientConn, node *corev3.Node, held map[string]string, takes func(version string) bool) error {
+func stream(ctx context.Context, conn *grpc.ClientConn, node *corev3.Node, held map[string]string,
+	takes func(version string) bool) error {
 	s, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
 	if err != nil {
 		return err

@@ -44,14 +44,17 @@ const (
 
 func shares() []share {
 	const turn = 2 * time.Second
-	alone, beside := []string{sideBare, sideAgain, sideProxy, sideLeased}, []string{sideBare, sideAgain, sideAsked, sideLeased}
+	alone, beside := []string{sideBare, sideAgain, sideProxy, sideLeased},
+		[]string{sideBare, sideAgain, sideAsked, sideLeased}
 	return []share{
-		{name: "hot", title: "one key, 10,000/s", limits: "20000/1s", limiter: "user", sides: alone, rate: 10_000, turn: turn},
+		{name: "hot", title: "one key, 10,000/s", limits: "20000/1s", limiter: "user", sides: alone, rate: 10_000,
+			turn: turn},
 		// Where the Envoys' core is not full: then CPU for a request and waits mean something.
 		{name: "warm", title: "one key, 4,000/s", limits: "8000/1s", limiter: "user", sides: alone, rate: 4000, turn: turn},
 		{name: caseFresh, title: "fresh keys, 1,000/s", limits: "100/1m", limiter: "user", sides: beside, draw: freshKeys,
 			rate: 1000, turn: turn},
-		{name: caseSaturated, title: "fresh keys, saturated", limits: "100/1m", limiter: "user", sides: beside, draw: freshKeys,
+		{name: caseSaturated, title: "fresh keys, saturated", limits: "100/1m", limiter: "user", sides: beside,
+			draw: freshKeys,
 			rate: -1, turn: turn},
 		// Long turns: at its start every key has to be asked for.
 		{
@@ -77,7 +80,8 @@ func zipfKeys(connection int) func() []byte {
 // leasedRule is a policy with one rule of scope cluster. A service that is silent shows in
 // what is denied.
 func leasedRule(list string) string {
-	return policyOf(`"quota":{"timeout":"1s"},`, byHeader("per-user", `"scope":"cluster","on_unavailable":"deny",`+limits(list)))
+	return policyOf(`"quota":{"timeout":"1s"},`,
+		byHeader("per-user", `"scope":"cluster","on_unavailable":"deny",`+limits(list)))
 }
 
 // share measures a case: all sides once a round, each round in the other order. Of each side
@@ -86,7 +90,8 @@ func (b *bench) share(t testing.TB, s share, rounds int) map[string][]turn {
 	site := site{envoys: proxies, workers: 1, limiter: s.limiter, quota: true}
 	for _, name := range s.sides {
 		site.sides = append(site.sides, side{name, map[string]func() string{
-			sideBare: func() string { return "" }, sideAgain: func() string { return "" }, sideAsked: func() string { return rateLimit },
+			sideBare: func() string { return "" }, sideAgain: func() string { return "" },
+			sideAsked:  func() string { return rateLimit },
 			sideProxy:  func() string { return wasmFilter(t, name, b.wasm, one(limits(s.limits))) },
 			sideLeased: func() string { return wasmFilter(t, name, b.wasm, leasedRule(s.limits)) },
 		}[name]()})
@@ -111,8 +116,10 @@ func (b *bench) share(t testing.TB, s share, rounds int) map[string][]turn {
 			got := f.turn(t, loads[name], paced(s.rate, s.turn))
 			found[name] = append(found[name], got)
 			n := float64(got.admitted + got.denied)
-			fmt.Printf("%d %s %-9s %6.0f/s, denied %.3f: Envoys %6.2f µs, services %6.2f, Redis %5.2f; p50 %.0f µs, p99 %.0f, asks %.4f\n",
-				r+1, s.name, name, n/got.took.Seconds(), float64(got.denied)/n, got.envoy, got.service, got.redis, got.p50(), got.p99(), got.asks)
+			fmt.Printf("%d %s %-9s %6.0f/s, denied %.3f: Envoys %6.2f µs, services %6.2f, Redis %5.2f; "+
+				"p50 %.0f µs, p99 %.0f, asks %.4f\n",
+				r+1, s.name, name, n/got.took.Seconds(), float64(got.denied)/n, got.envoy, got.service, got.redis, got.p50(),
+				got.p99(), got.asks)
 		}
 		slices.Reverse(order)
 	}

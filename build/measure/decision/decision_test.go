@@ -17,7 +17,8 @@ import (
 )
 
 var (
-	rounds    = flag.Int("rounds", 0, "how often each case is measured, each time in new Envoys; 0 = see in short that all works")
+	rounds = flag.Int("rounds", 0,
+		"how often each case is measured, each time in new Envoys; 0 = see in short that all works")
 	wasm      = flag.String("wasm", built("sluice.wasm"), "path of the filter")
 	against   = flag.String("against", "", "path of another build of the filter, which -wasm is measured against")
 	ratelimit = flag.String("ratelimit", "", "path of envoyproxy/ratelimit")
@@ -32,7 +33,9 @@ func start(t *testing.T) *bench {
 		pairs: 60, turn: 25 * time.Millisecond, warmUp: time.Second,
 	}
 	if *rounds == 0 {
-		b.pairs, b.turn, b.warmUp = 3, 10*time.Millisecond, 100*time.Millisecond
+		b.pairs = 3
+		b.turn = 10 * time.Millisecond
+		b.warmUp = 100 * time.Millisecond
 	}
 	b.start(t)
 	binary, err := proc.Find()
@@ -93,7 +96,9 @@ func TestCluster(t *testing.T) {
 func TestCases(t *testing.T) {
 	binary, err := proc.Find()
 	require.NoError(t, err)
-	b, valid, policies := &bench{wasm: filepath.Join("testdata", "floor.wasm"), upstream: 1}, map[string]bool{}, []string{}
+	b := &bench{wasm: filepath.Join("testdata", "floor.wasm"), upstream: 1}
+	valid := map[string]bool{}
+	policies := []string{}
 	for _, s := range subjects() {
 		if s.policy != "" {
 			policies = append(policies, s.policy)
@@ -120,10 +125,12 @@ func TestCases(t *testing.T) {
 // A bound is met, missed, or not measured: what was not measured is not met. What a side adds
 // is the median of differences within rounds.
 func TestTargets(t *testing.T) {
-	f := figures{caseHeader: {{ratio: 1.3}, {ratio: 1.33}, {ratio: 1.9}}, caseFloor: {{ratio: 1.25}}, loadOurs: {{blocked: 1301}}}
+	f := figures{caseHeader: {{ratio: 1.3}, {ratio: 1.33}, {ratio: 1.9}}, caseFloor: {{ratio: 1.25}},
+		loadOurs: {{blocked: 1301}}}
 	for _, row := range []string{
 		"one window, of no filter's | ≤ 0.330 | 0.330 | met |", "the same rule, of the floor's | ≤ 1.40 | 1.32 | met |",
-		"by a new binary | ≤ 400 ms | 1301 ms | **missed** |", "with an upstream | ≤ 1.000 | – | not measured |", "at worst | ≤ 0 | 0 | met |",
+		"by a new binary | ≤ 400 ms | 1301 ms | **missed** |", "with an upstream | ≤ 1.000 | – | not measured |",
+		"at worst | ≤ 0 | 0 | met |",
 	} {
 		require.Contains(t, f.targets(), row)
 	}

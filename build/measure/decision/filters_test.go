@@ -19,12 +19,14 @@ const (
 	filterTypes = "type.googleapis.com/envoy.extensions.filters.http."
 	// endless is a bucket with more tokens than a run takes.
 	endless    = `token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 86400s}`
-	localStart = `{name: local, typed_config: {"@type": ` + filterTypes + `local_ratelimit.v3.LocalRateLimit, stat_prefix: local, ` + endless + `,
+	localStart = `{name: local, typed_config: {"@type": ` + filterTypes +
+		`local_ratelimit.v3.LocalRateLimit, stat_prefix: local, ` + endless + `,
 		filter_enabled: {default_value: {numerator: 100, denominator: HUNDRED}},
 		filter_enforced: {default_value: {numerator: 100, denominator: HUNDRED}}`
 	localOneBucket = localStart + `}},`
 	luaHeader      = `{name: lua, typed_config: {"@type": ` + filterTypes + `lua.v3.Lua,
-		default_source_code: {inline_string: "function envoy_on_request(handle)\n  local user = handle:headers():get('` + keyHeader + `')\nend\n"}}},`
+		default_source_code: {inline_string: "function envoy_on_request(handle)\n  local user = handle:headers():get('` +
+		keyHeader + `')\nend\n"}}},`
 
 	rateLimit = `{name: ratelimit, typed_config: {"@type": ` + filterTypes + `ratelimit.v3.RateLimit,
 		domain: bench, failure_mode_deny: true, timeout: 1s,
@@ -32,7 +34,8 @@ const (
 	// serviceCluster leads to a gRPC service, by the cluster's name and the port.
 	serviceCluster = `{name: %[1]s, type: STATIC,
 		typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {
-			"@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: {http2_protocol_options: {}}}},
+			"@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions,
+			explicit_http_config: {http2_protocol_options: {}}}},
 		load_assignment: {cluster_name: %[1]s, endpoints: [{lb_endpoints: [
 			{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %[2]d}}}}]}]}},`
 )
@@ -43,7 +46,8 @@ var localDynamic = localStart + `,
 
 // perHeader tells Envoy's own limiters which client asks.
 func perHeader(descriptor string) string {
-	return `rate_limits: [{actions: [{request_headers: {header_name: ` + keyHeader + `, descriptor_key: ` + descriptor + `}}]}]`
+	return `rate_limits: [{actions: [{request_headers: {header_name: ` + keyHeader + `, descriptor_key: ` + descriptor +
+		`}}]}]`
 }
 
 // floor is a module that makes the four host calls that a limit needs, those that add the
@@ -80,19 +84,24 @@ static_resources:
       {endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %d}}}}]}]}}]
 `
 	listener = `
-    {%[1]s name: %[2]s, address: {socket_address: {address: 127.0.0.1, port_value: 0}}, filter_chains: [{filters: [{name: http, typed_config: {
+    {%[1]s name: %[2]s, address: {socket_address: {address: 127.0.0.1, port_value: 0}},
+      filter_chains: [{filters: [{name: http, typed_config: {
       "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager,
       stat_prefix: %[2]s, use_remote_address: true,
       normalize_path: true, merge_slashes: true, path_with_escaped_slashes_action: UNESCAPE_AND_REDIRECT,
       route_config: {virtual_hosts: [{name: upstream, domains: ["*"], routes: [{match: {prefix: /}, %[3]s}]}]},
-      http_filters: [%[4]s {name: router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]}}]}]}`
+      http_filters: [%[4]s
+        {name: router, typed_config: {
+          "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]}}]}]}`
 	balanced = "connection_balance_config: {exact_balance: {}}, "
 	direct   = `direct_response: {status: 200, body: {inline_string: "hello\n"}}`
 )
 
 // bootstrap is an Envoy whose listeners differ in their filters alone.
 func (b *bench) bootstrap(s site, clusters string) string {
-	route, balance, listeners := "route: {cluster: upstream}", "", ""
+	route := "route: {cluster: upstream}"
+	balance := ""
+	listeners := ""
 	switch {
 	case s.direct:
 		route = direct

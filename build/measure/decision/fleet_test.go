@@ -114,7 +114,8 @@ func (f *fleet) startLimiter(t testing.TB) int {
 	dir := filepath.Join(root, "ratelimit", "config")
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "bench.yaml"), []byte(limitConfig), 0o600))
-	f.startService(t, fmt.Sprintf("http://127.0.0.1:%d/healthcheck", free[1]), exec.CommandContext(t.Context(), f.ratelimit),
+	f.startService(t, fmt.Sprintf("http://127.0.0.1:%d/healthcheck", free[1]),
+		exec.CommandContext(t.Context(), f.ratelimit),
 		"USE_STATSD=false", "LOG_LEVEL=error", "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+f.redis.Addr(),
 		"RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
 		"HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1",
@@ -127,8 +128,9 @@ func (f *fleet) startQuota(t testing.TB) int {
 	free, err := ports.Free(2)
 	require.NoError(t, err)
 	f.quota = fmt.Sprint("http://127.0.0.1:", free[1])
-	f.startService(t, f.quota+"/healthz", exec.CommandContext(t.Context(), f.sluice, "quota", "--listen", fmt.Sprint("127.0.0.1:", free[0]),
-		"--http", fmt.Sprint("127.0.0.1:", free[1]), "--quota-store", "redis://"+f.redis.Addr()), "GOMAXPROCS=1")
+	f.startService(t, f.quota+"/healthz",
+		exec.CommandContext(t.Context(), f.sluice, "quota", "--listen", fmt.Sprint("127.0.0.1:", free[0]),
+			"--http", fmt.Sprint("127.0.0.1:", free[1]), "--quota-store", "redis://"+f.redis.Addr()), "GOMAXPROCS=1")
 	return free[0]
 }
 

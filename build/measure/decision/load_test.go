@@ -121,7 +121,10 @@ func paced(perSecond float64, d time.Duration) periodic.RunnerOptions {
 
 // run sends requests by all clients side by side.
 func (l *clients) run(t testing.TB, o periodic.RunnerOptions) (all outcome) {
-	o.NumThreads, o.Resolution, o.Out, o.Stop = len(l.list), 1e-5, io.Discard, periodic.NewAborter()
+	o.NumThreads = len(l.list)
+	o.Resolution = 1e-5
+	o.Out = io.Discard
+	o.Stop = periodic.NewAborter()
 	runner := periodic.NewPeriodicRunner(&o)
 	runner.Options().Runners = nil // fortio lets go of those in o
 	for _, c := range l.list {
@@ -172,18 +175,19 @@ func startUpstream(t testing.TB) (port int) {
 	body := []byte("hello\n")
 	long := fmt.Appendf(nil, `{"choices":[{"index":0,"message":{"role":"assistant","content":%q}}],`+usage+`}`,
 		strings.Repeat("the words of a line of eighty characters, of which an answer has many thousands\n", 1_000_000/81))
-	server := &fasthttp.Server{NoDefaultServerHeader: true, NoDefaultContentType: true, Handler: func(c *fasthttp.RequestCtx) {
-		switch string(c.Path()) {
-		case pathEvents:
-			c.SetContentType("text/event-stream")
-			c.SetBodyStreamWriter(writeEvents)
-		case pathJSON:
-			c.SetContentType("application/json")
-			c.Response.SetBodyRaw(long)
-		default:
-			c.Response.SetBodyRaw(body)
-		}
-	}}
+	server := &fasthttp.Server{NoDefaultServerHeader: true, NoDefaultContentType: true,
+		Handler: func(c *fasthttp.RequestCtx) {
+			switch string(c.Path()) {
+			case pathEvents:
+				c.SetContentType("text/event-stream")
+				c.SetBodyStreamWriter(writeEvents)
+			case pathJSON:
+				c.SetContentType("application/json")
+				c.Response.SetBodyRaw(long)
+			default:
+				c.Response.SetBodyRaw(body)
+			}
+		}}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Shutdown() })
 	return listener.Addr().(*net.TCPAddr).Port

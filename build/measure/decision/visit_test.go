@@ -123,18 +123,22 @@ const rest = 500 * time.Millisecond
 // while it serves, and then changes the policy. It asks the admin interface all the while,
 // which the main thread alone answers.
 func (b *bench) load(t testing.TB, s subject) (v visit) {
-	dir, wasm, version := t.TempDir(), b.wasm, uint64(1)
+	dir := t.TempDir()
+	wasm := b.wasm
+	version := uint64(1)
 	if s.floor {
 		wasm = ""
 	}
 	give := func(listeners string) {
 		next := filepath.Join(dir, "next.yaml") // Envoy watches for a file that takes another's place
-		require.NoError(t, os.WriteFile(next, fmt.Appendf(nil, "{version_info: \"%d\", resources: [%s]}", version, listeners), 0o600))
+		require.NoError(t, os.WriteFile(next,
+			fmt.Appendf(nil, "{version_info: \"%d\", resources: [%s]}", version, listeners), 0o600))
 		require.NoError(t, os.Rename(next, filepath.Join(dir, "lds.yaml")))
 	}
 	give("")
 	e := b.startEnvoy(t, b.bootstrap(site{}, "")+
-		fmt.Sprintf("dynamic_resources: {lds_config: {resource_api_version: V3, path_config_source: {path: %s/lds.yaml}}}\n", dir), s.workers)
+		fmt.Sprintf("dynamic_resources: {lds_config: {resource_api_version: V3, path_config_source: {path: %s/lds.yaml}}}\n",
+			dir), s.workers)
 	require.NoError(t, e.WaitReady(t.Context()))
 	load := func(policy string) (longest time.Duration) {
 		version++
@@ -185,8 +189,10 @@ func (f figures) targets() string {
 		{"tokens of 500 streamed events, of no filter's CPU", 1.15, "%.3f", ratio(caseEvents)},
 		{"tokens of 1 MB of JSON, of no filter's CPU", 1.2, "%.3f", ratio(caseJSON)},
 		{"a denied request, of an allowed one, with an upstream", 1, "%.3f", ratio(caseDenied) / ratio(caseHeader)},
-		{"a denied request, of an allowed one, Envoy answering both", 1, "%.3f", ratio(caseDirectDenied) / ratio(caseDirectAllowed)},
-		{"memory added, four workers, empty table", 45, "%.0f MB", median(loadOurs, func(v visit) float64 { return v.grown })},
+		{"a denied request, of an allowed one, Envoy answering both", 1, "%.3f",
+			ratio(caseDirectDenied) / ratio(caseDirectAllowed)},
+		{"memory added, four workers, empty table", 45, "%.0f MB",
+			median(loadOurs, func(v visit) float64 { return v.grown })},
 		{"main thread blocked by a new binary", 400, "%.0f ms", median(loadOurs, func(v visit) float64 { return v.blocked })},
 		{"main thread blocked by a change of a policy of 10 rules", 30, "%.0f ms",
 			median(loadOurs, func(v visit) float64 { return v.changeTook })},
@@ -208,12 +214,14 @@ func (f figures) tables() string {
 		if s.loads {
 			blocked := func(v visit) float64 { return v.blocked }
 			loads = append(loads, fmt.Sprintf("%s | %.0f (%.0f … %.0f) | %.0f | %.0f", s.title,
-				median(blocked), of(visits, 0, blocked), of(visits, 1, blocked), median(func(v visit) float64 { return v.changeTook }), median(func(v visit) float64 { return v.grown })))
+				median(blocked), of(visits, 0, blocked), of(visits, 1, blocked),
+				median(func(v visit) float64 { return v.changeTook }), median(func(v visit) float64 { return v.grown })))
 			continue
 		}
 		added := func(v visit) float64 { return v.ratio - 1 }
 		cases = append(cases, fmt.Sprintf("%s | %+.2f (%+.2f … %+.2f) | %.1f | %.0f (%.0f) | %.0f (%.0f) | %.0f", s.title,
-			median(added), of(visits, 0, added), of(visits, 1, added), median(func(v visit) float64 { return added(v) * v.baseUs }),
+			median(added), of(visits, 0, added), of(visits, 1, added),
+			median(func(v visit) float64 { return added(v) * v.baseUs }),
 			median(func(v visit) float64 { return v.test.p50() }), median(func(v visit) float64 { return v.base.p50() }),
 			median(func(v visit) float64 { return v.test.p99() }), median(func(v visit) float64 { return v.base.p99() }),
 			median(func(v visit) float64 { return v.rss })))
@@ -223,7 +231,8 @@ func (f figures) tables() string {
 	if visits := f[caseService]; len(visits) > 0 {
 		text += fmt.Sprintf("\nenvoyproxy/ratelimit: Envoy %.0f µs a request, the service %.0f µs, Redis %.0f µs.\n",
 			median(visits, func(v visit) float64 { return v.testUs }),
-			median(visits, func(v visit) float64 { return v.serviceUs }), median(visits, func(v visit) float64 { return v.redisUs }))
+			median(visits, func(v visit) float64 { return v.serviceUs }),
+			median(visits, func(v visit) float64 { return v.redisUs }))
 	}
 	return text
 }

@@ -39,7 +39,8 @@ var limiters = []struct {
 	{"keyed/window-per-key", ours(keyed.New().WindowPerKey(time.Hour, unreached))},
 	{"keyed/sliding-counter", ours(keyed.New().SlidingCounter(time.Hour, unreached))},
 	{"keyed/token-bucket", ours(keyed.New().TokenBucket(time.Hour, unreached))},
-	{"keyed/three-windows", ours(keyed.New().Window(time.Minute, unreached).Window(time.Hour, unreached).Window(24*time.Hour, unreached))},
+	{"keyed/three-windows", ours(keyed.New().Window(time.Minute, unreached).Window(time.Hour,
+		unreached).Window(24*time.Hour, unreached))},
 	{"go-limiter/window-per-key", goLimiter},
 	{"ulule/window-per-key", ululeLimiter},
 	{"throttled/GCRA", throttledLimiter},
@@ -74,7 +75,8 @@ func ululeLimiter(testing.TB) func(string) bool {
 func throttledLimiter(tb testing.TB) func(string) bool {
 	store, err := memstore.NewCtx(0)
 	require.NoError(tb, err)
-	l, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{MaxRate: throttled.PerHour(unreached), MaxBurst: unreached})
+	l, err := throttled.NewGCRARateLimiterCtx(store,
+		throttled.RateQuota{MaxRate: throttled.PerHour(unreached), MaxBurst: unreached})
 	require.NoError(tb, err)
 	return func(key string) bool {
 		limited, _, err := l.RateLimitCtx(context.Background(), key, 1)
@@ -92,7 +94,8 @@ func timeRate(testing.TB) func(string) bool {
 		mu.RUnlock()
 		if l == nil {
 			mu.Lock()
-			if l = limiters[key]; l == nil {
+			l = limiters[key]
+			if l == nil {
 				l = rate.NewLimiter(rate.Limit(unreached)/3600, unreached)
 				limiters[key] = l
 			}

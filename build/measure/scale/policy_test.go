@@ -96,7 +96,8 @@ func BenchmarkConfigure(b *testing.B) {
 	var first, tick time.Duration
 	for b.Loop() {
 		b.StopTimer()
-		host, err := sim.New(b.Context(), sim.Options{Wasm: wasm, VMID: "sluice", PluginName: "sluice", CacheDir: buildtest.CacheDir()})
+		host, err := sim.New(b.Context(),
+			sim.Options{Wasm: wasm, VMID: "sluice", PluginName: "sluice", CacheDir: buildtest.CacheDir()})
 		require.NoError(b, err)
 		require.NoError(b, host.Configure(policyOf(1, 10)))
 		b.StartTimer()
@@ -126,7 +127,8 @@ func BenchmarkSimulate(b *testing.B) {
 	for _, rules := range []int{10, 1000} {
 		var lines bytes.Buffer
 		for i := range requests {
-			fmt.Fprintf(&lines, `{"at_ms":%d,"path":"/v%d/orders","client_ip":"10.0.%d.%d"}`+"\n", 1_700_000_000_000+i, i*7%rules, i%1000/250, i%250)
+			fmt.Fprintf(&lines, `{"at_ms":%d,"path":"/v%d/orders","client_ip":"10.0.%d.%d"}`+"\n", 1_700_000_000_000+i,
+				i*7%rules, i%1000/250, i%250)
 		}
 		policy, asked := file(b, "policy.yaml", policyOf(rules, 10)), file(b, "requests.jsonl", lines.Bytes())
 		none := file(b, "none.jsonl", nil)

@@ -46,7 +46,8 @@ func serve(tb testing.TB) *server {
 func (s *server) start(tb testing.TB) {
 	tb.Helper()
 	var err error
-	s.Child, err = child.Start(exec.Command(sluice, "serve", "--data", s.data, "--http", s.http, "--xds", s.xds, "--wasm", filter))
+	s.Child, err = child.Start(exec.Command(sluice, "serve", "--data", s.data, "--http", s.http, "--xds", s.xds, "--wasm",
+		filter))
 	require.NoError(tb, err, "make build")
 	require.NoError(tb, s.Until(tb.Context(), "answer", func() bool {
 		_, err := get("http://" + s.http + "/metrics")
@@ -95,8 +96,9 @@ func BenchmarkServe(b *testing.B) {
 func BenchmarkPolicies(b *testing.B) {
 	changes(b, func(revision int) (files []string) {
 		for i := range proxies {
-			files = append(files, file(b, fmt.Sprint("p", i, ".yaml"), fmt.Appendf(nil, "name: p%d\nproxies: {node: proxy-%04d}\nversion: 1\n"+
-				"rules: [{name: r, key: [client_ip], limits: [%d/1s], capacity: 64}]\n", i, i, revision)))
+			files = append(files, file(b, fmt.Sprint("p", i, ".yaml"),
+				fmt.Appendf(nil, "name: p%d\nproxies: {node: proxy-%04d}\nversion: 1\n"+
+					"rules: [{name: r, key: [client_ip], limits: [%d/1s], capacity: 64}]\n", i, i, revision)))
 		}
 		return files
 	})
@@ -110,7 +112,10 @@ func changes(b *testing.B, files func(revision int) []string) {
 		xdstest.Follow(b, []string{s.xds}, fmt.Sprintf("proxy-%04d", i), retryAfter, func(string) { acks.Add(1) })
 	}
 	s.until(b, "sluice_proxies_connected", proxies)
-	revision, most, answers, back := 0, 0, time.Duration(0), time.Duration(0)
+	revision := 0
+	most := 0
+	answers := time.Duration(0)
+	back := time.Duration(0)
 	for b.Loop() {
 		b.StopTimer()
 		revision++
@@ -155,7 +160,9 @@ func BenchmarkChange(b *testing.B) {
 			require.NoError(b, err)
 			apply := func(revision int) { run(b, s.apply(file(b, "policy.yaml", policyOf(rules, revision)))...) }
 			apply(1) // from no policy at all
-			revision, blocked, held := 1, time.Duration(0), time.Duration(0)
+			revision := 1
+			blocked := time.Duration(0)
+			held := time.Duration(0)
 			for b.Loop() {
 				revision++
 				main := longest(func() error { _, err := e.Get(b.Context(), "/ready"); return err })
