@@ -1,7 +1,6 @@
 package host
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 
@@ -274,23 +273,11 @@ func (p *plugin) endLingering(monotonic int64) {
 	clear(all[len(p.lingering):])
 }
 
-// bequeath leaves what lingers to another configuration, in whatever VM.
-func (p *plugin) bequeath() {
-	p.lingering = slices.DeleteFunc(p.lingering, func(l decide.Lingering) bool { return l.Level != nil }) // see quotaTalk.end
-	if len(p.lingering) > 0 && !p.engine.Bequeath(p.lingering) {
-		proxywasm.LogError("sluice: what lingers could not be left to the next configuration, and lapses")
-	}
-	p.lingering = nil
-}
-
 // renew renews what lingers and, of the streams, what the next portion holds: all in one tick
 // would keep the worker from its requests.
 func (p *plugin) renew() {
 	if p.holdNs == 0 {
 		return
-	}
-	if !p.engine.Inherit(p.linger) {
-		proxywasm.LogError("sluice: what lingers of earlier configurations could not be read")
 	}
 	p.endLingering(theProxy.Monotonic())
 	now, monotonic, held := theProxy.Now(), theProxy.Monotonic(), p.engine.HeldNow()

@@ -3,6 +3,7 @@ package host
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"slices"
 	"strconv"
 	"unsafe"
@@ -259,6 +260,9 @@ func (p *plugin) OnPluginDone() bool {
 	if newest.plugin == p {
 		newest.plugin = nil
 	}
+	if p.engine != nil {
+		p.endLingering(math.MaxInt64) // it ends with its policy
+	}
 	if p.quota != nil {
 		p.quota.end()
 		p.quota = nil
@@ -266,7 +270,6 @@ func (p *plugin) OnPluginDone() bool {
 	if p.engine != nil {
 		p.flushMetrics()
 		p.gaugeHolding(func(decide.Holding) decide.Holding { return decide.Holding{} })
-		p.bequeath()
 		p.forget()
 		p.engine.Release()
 		clear(p.engine.Policy().Rules) // the collector may take a constant for a pointer to them

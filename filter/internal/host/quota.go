@@ -189,7 +189,7 @@ func (q *quotaTalk) end() {
 	q.gauge(false)
 	for _, other := range plugins {
 		if heir := other.quota; heir != nil && other.engine.Policy().Domain == q.plugin.engine.Policy().Domain && bytes.Equal(heir.service, q.service) {
-			heir.client.Inherit(q.client, q.plugin.lingering)
+			heir.client.Inherit(q.client)
 			heir.state(heir.plugin.context)
 			return
 		}

@@ -3,7 +3,6 @@ package lease
 import (
 	"strconv"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -198,16 +197,6 @@ func (c *Client) renew(now int64) {
 		return
 	}
 	w.renewNs = now + maxLookNs
-	left := w.ending[:0]
-	for _, e := range w.ending {
-		if e.endNs > now {
-			left = append(left, e)
-			continue
-		}
-		e.level.Settle(e.units, 0)
-		w.state(e.level)
-	}
-	w.ending = left
 	for name, l := range w.levels {
 		switch {
 		case l.isDue(now):
@@ -218,16 +207,9 @@ func (c *Client) renew(now int64) {
 	}
 }
 
-// ending is units of a configuration that has ended, which are held until an instant.
-type ending struct {
-	level *level
-	units uint32
-	endNs int64
-}
-
 // Inherit takes over what an earlier configuration of this VM holds, and states it: without a
-// stream nobody tells the worker that the store has lost it. What lingers it holds until its end.
-func (c *Client) Inherit(from *Client, lingering []decide.Lingering) {
+// stream nobody tells the worker that the store has lost it.
+func (c *Client) Inherit(from *Client) {
 	w, old := c.worker, from.worker
 	w.number = max(w.number, old.number)
 	definitions := map[*quota.Definition]*quota.Definition{}
@@ -249,12 +231,5 @@ func (c *Client) Inherit(from *Client, lingering []decide.Lingering) {
 		w.levels[l.name] = l
 	}
 	w.restate(w.host.Monotonic())
-	w.ending = append(w.ending, old.ending...)
-	for i := range lingering {
-		h := &lingering[i]
-		if l, ok := h.Level.(*level); ok && !h.HasLapsed() {
-			w.ending = append(w.ending, ending{l, h.Receipt.Units, h.UntilNs})
-		}
-	}
 	clear(old.levels)
 }

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 )
 
 // script is what happens to a worker and its service, and behind -> what must be so then.
@@ -22,7 +20,7 @@ import (
 //	end:1  end:2=5 the first request is answered; the second one is, and costs 5
 //	leave:1        the client of the first request leaves
 //	max:1=80s      the first request holds nothing any more after that
-//	heir:1=1s      a later configuration takes over, to which the first request lingers for 1 s
+//	heir           a later configuration takes over
 //	state          what has changed is stated
 //	cut  down  up  the stream ends; none can be opened from then on; one can
 //	forget         the store loses its state, and the service sees it
@@ -93,7 +91,7 @@ func (h *holding) step(s *service, step string) {
 	case "max":
 		h.holds[request()][0].EndNs = h.proxy.Clock + duration(h.t, more)
 	case "heir":
-		h.bequeath(h.holds[request()][0], duration(h.t, more))
+		h.bequeath()
 	case "state":
 		h.client.State(h.proxy.Clock)
 	case "cut", "down":
@@ -142,11 +140,11 @@ func (h *holding) renew() {
 }
 
 // bequeath ends the worker's configuration, and goes on as a later one.
-func (h *holding) bequeath(lingers decide.Hold, ns int64) {
+func (h *holding) bequeath() {
 	now := h.proxy.Clock
 	h.client.End(now)
 	heir := newHolding(h.t, h.proxy, h.rules, h.seed+1)
-	heir.client.Inherit(h.client, []decide.Lingering{{Hold: lingers, UntilNs: now + ns}})
+	heir.client.Inherit(h.client)
 	heir.client.State(now)
 	*h = *heir
 }

@@ -45,11 +45,10 @@ type Worker struct {
 
 	levels  map[string]*level // by their names
 	due     []*level          // to be stated
-	ending  []ending
-	id      uint64 // of who states them
-	number  uint64 // of the newest statement
-	renewNs int64  // when to look which are to be renewed
-	name    []byte // memory for a level's
+	id      uint64            // of who states them
+	number  uint64            // of the newest statement
+	renewNs int64             // when to look which are to be renewed
+	name    []byte            // memory for a level's
 }
 
 // NewWorker returns a worker without rules.

@@ -298,12 +298,9 @@ func (w *world) handsOver() (list []action) {
 		}
 		list = append(list, action{[]any{"worker ", old.id, " hands over"}, func() {
 			w.faults++
-			var lingering []decide.Lingering
-			for _, r := range old.runs {
-				lingering = append(lingering, decide.Lingering{Hold: r.hold, UntilNs: r.endNs + heir.apartNs})
-			}
+			old.settle(func(*run) bool { return true }) // what lingers ends with its configuration
 			old.end()
-			heir.client.Inherit(old.client, lingering)
+			heir.client.Inherit(old.client)
 			heir.state()
 		}})
 	}
