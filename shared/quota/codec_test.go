@@ -7,12 +7,130 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/wire"
 )
 
 func bytesOf(parts ...string) []byte { return []byte(strings.Join(parts, "")) }
 
 const key16 = "\x12\x10" + "0123456789abcdef"
+
+// goldenAsks has each field of each message that a worker sends.
+var goldenAsks = Asks{
+	Domain: "shop", Process: 7,
+	Definitions: []Definition{{
+		ID: 1, Counter: [16]byte([]byte("0123456789abcdef")), Lease: LeaseAuto, CountDenied: true,
+		Windows: []limit.Window{
+			{
+				Algorithm: limit.TokenBucket, Limit: 2, PeriodNs: 300, OffsetNs: -1, Jitter: 100, Elastic: true,
+				Burst: 7, Units: 512, Unlimited: true,
+			},
+			{Algorithm: limit.Concurrency},
+		},
+	}},
+	Asks: []Ask{{ID: 300, Parts: []Part{
+		{
+			Definition: 1, Key: [16]byte([]byte("0123456789abcdef")), Cost: 3, Waiting: 4, Ahead: 5, Spent: 6,
+			Inspect: true, Shadow: true,
+			Report: Report{Held: 9, Charged: 10, Known: 1<<64 - 1, Since: 12, Number: 13, Worker: 14},
+		},
+		{Key: [16]byte([]byte("0123456789abcdef"))},
+	}}},
+	Returns: []Return{{Grant: 1, Units: 1<<32 - 1}, {}},
+}
+
+var goldenAsksBytes = bytesOf(
+	"\x0a\x04shop",                         // domain
+	"\x11\x07\x00\x00\x00\x00\x00\x00\x00", // process
+	"\x1a\x3f",                             // definitions: 63 bytes
+	"\x08\x01",                             // definitions.id
+	key16,                                  // definitions.counter
+	"\x1a\x1d",                             // definitions.windows: 29 bytes
+	"\x08\x05",                             // definitions.windows.algorithm
+	"\x10\x02",                             // definitions.windows.limit
+	"\x18\xac\x02",                         // definitions.windows.period_ns
+	"\x20\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", // definitions.windows.offset_ns
+	"\x28\x64",                 // definitions.windows.jitter
+	"\x30\x01",                 // definitions.windows.elastic
+	"\x38\x07",                 // definitions.windows.burst
+	"\x40\x80\x04",             // definitions.windows.units
+	"\x48\x01",                 // definitions.windows.unlimited
+	"\x1a\x02\x08\x07",         // definitions.windows: algorithm
+	"\x20\xff\xff\xff\xff\x0f", // definitions.lease
+	"\x28\x01",                 // definitions.count_denied
+	"\x22\x55",                 // asks: 85 bytes
+	"\x08\xac\x02",             // asks.id
+	"\x12\x3c",                 // asks.parts: 60 bytes
+	"\x08\x01",                 // asks.parts.definition
+	key16,                      // asks.parts.key
+	"\x18\x03",                 // asks.parts.cost
+	"\x20\x04",                 // asks.parts.waiting
+	"\x28\x05",                 // asks.parts.ahead
+	"\x30\x06",                 // asks.parts.spent
+	"\x38\x01",                 // asks.parts.inspect
+	"\x40\x01",                 // asks.parts.shadow
+	"\x48\x09",                 // asks.parts.held
+	"\x50\x0a",                 // asks.parts.charged
+	"\x58\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", // asks.parts.known
+	"\x60\x0c",                             // asks.parts.since
+	"\x68\x0d",                             // asks.parts.number
+	"\x71\x0e\x00\x00\x00\x00\x00\x00\x00", // asks.parts.worker
+	"\x12\x12", key16,                      // asks.parts: key
+	"\x2a\x08",                 // returns: 8 bytes
+	"\x08\x01",                 // returns.grant
+	"\x10\xff\xff\xff\xff\x0f", // returns.units
+	"\x2a\x00",                 // returns: empty
+)
+
+// goldenGrants has each field of each message that the service sends.
+var goldenGrants = Grants{
+	Results: []AskResult{
+		{ID: 300, Result: Denied, Grants: []Grant{{
+			Number: 1, Units: 2, Leased: true, ValidNs: 300, Denied: true, Failed: true, WaitNs: limit.Never, Held: true,
+			Noted: true, Starting: true, Windows: []Standing{{Used: 1, ResetNs: 300}, {}},
+		}, {}}},
+		{ID: 1, Result: Busy},
+	},
+	Proxies: 3,
+}
+
+var goldenGrantsBytes = bytesOf(
+	"\x0a\x30",     // results: 48 bytes
+	"\x08\xac\x02", // results.id
+	"\x10\x02",     // results.result
+	"\x1a\x27",     // results.grants: 39 bytes
+	"\x08\x01",     // results.grants.number
+	"\x10\x02",     // results.grants.units
+	"\x18\xac\x02", // results.grants.valid_ns
+	"\x20\x01",     // results.grants.denied
+	"\x28\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", // results.grants.wait_ns
+	"\x38\x01",                 // results.grants.leased
+	"\x40\x01",                 // results.grants.failed
+	"\x48\x01",                 // results.grants.held
+	"\x50\x01",                 // results.grants.noted
+	"\x58\x01",                 // results.grants.starting
+	"\x32\x05",                 // results.grants.windows: 5 bytes
+	"\x08\x01",                 // results.grants.windows.used
+	"\x10\xac\x02",             // results.grants.windows.reset_ns
+	"\x32\x00",                 // results.grants.windows: empty
+	"\x1a\x00",                 // results.grants: empty
+	"\x0a\x04\x08\x01\x10\x05", // results: id, result
+	"\x10\x03",                 // proxies
+)
+
+// TestGoldenBytes: earlier releases read and write the same bytes.
+func TestGoldenBytes(t *testing.T) {
+	require.Equal(t, goldenAsksBytes, goldenAsks.Append(nil))
+	var asks Asks
+	require.NoError(t, asks.Decode(goldenAsksBytes))
+	require.Equal(t, goldenAsks, asks)
+
+	require.Equal(t, goldenGrantsBytes, goldenGrants.Append(nil))
+	var grants Grants
+	require.NoError(t, grants.Decode(goldenGrantsBytes))
+	grants.Results[0].Grants[1].Windows = nil
+	require.Equal(t, goldenGrants, grants)
+}
 
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct {
@@ -29,20 +147,20 @@ func TestDecodeRefuses(t *testing.T) {
 		{"field 0", bytesOf("\x00\x00"), wire.ErrTag},
 		{"a field number beyond 2²⁹", bytesOf("\x80\x80\x80\x80\x10\x00"), wire.ErrTag},
 		{"a group", bytesOf("\x33\x34"), wire.ErrTag},
-		{"a domain that is a number", bytesOf("\x08\x01"), errType},
-		{"a process that is a varint", bytesOf("\x10\x01"), errType},
-		{"an ask that is a number", bytesOf("\x20\x01"), errType},
-		{"a domain that is too long", bytesOf("\x0a\x81\x01", strings.Repeat("a", 129)), errSize},
-		{"a domain that is not UTF-8", bytesOf("\x0a\x01\xff"), errSize},
+		{"a domain that is a number", bytesOf("\x08\x01"), wire.ErrType},
+		{"a process that is a varint", bytesOf("\x10\x01"), wire.ErrType},
+		{"an ask that is a number", bytesOf("\x20\x01"), wire.ErrType},
+		{"a domain that is too long", bytesOf("\x0a\x81\x01", strings.Repeat("a", 129)), errDomain},
+		{"a domain that is not UTF-8", bytesOf("\x0a\x01\xff"), errDomain},
 		{"an ask without parts", bytesOf("\x22\x02\x08\x01"), errNeeds},
 		{"a part without a key", bytesOf("\x22\x04\x12\x02\x08\x01"), errNeeds},
-		{"a key of 15 bytes", bytesOf("\x22\x13\x12\x11\x12\x0f", "0123456789abcde"), errSize},
-		{"a cost of 33 bits", bytesOf("\x22\x1a\x12\x18", key16, "\x18\x80\x80\x80\x80\x10"), errRange},
-		{"seventeen parts", bytesOf("\x22\xd4\x02", strings.Repeat("\x12\x12"+key16, 17)), errBounds},
+		{"a key of 15 bytes", bytesOf("\x22\x13\x12\x11\x12\x0f", "0123456789abcde"), errKey},
+		{"a cost of 33 bits", bytesOf("\x22\x1a\x12\x18", key16, "\x18\x80\x80\x80\x80\x10"), wire.ErrRange},
+		{"seventeen parts", bytesOf("\x22\xd4\x02", strings.Repeat("\x12\x12"+key16, 17)), errCount},
 		{"a definition without windows", bytesOf("\x1a\x12", key16), errNeeds},
 		{"a definition without a counter", bytesOf("\x1a\x02\x1a\x00"), errNeeds},
-		{"seventeen windows", bytesOf("\x1a\x34", key16, strings.Repeat("\x1a\x00", 17)), errBounds},
-		{"a jitter of 101 percent", bytesOf("\x1a\x16", key16, "\x1a\x02\x28\x65"), errRange},
+		{"seventeen windows", bytesOf("\x1a\x34", key16, strings.Repeat("\x1a\x00", 17)), errCount},
+		{"a jitter of 101 percent", bytesOf("\x1a\x16", key16, "\x1a\x02\x28\x65"), wire.ErrRange},
 	} {
 		require.ErrorIs(t, new(Asks).Decode(c.b), c.want, c.name)
 	}
@@ -60,10 +178,12 @@ func TestDecodeSkips(t *testing.T) {
 
 // TestCodecAllocates: in a worker's steady state, neither way allocates.
 func TestCodecAllocates(t *testing.T) {
-	asks := Asks{Asks: []Ask{{ID: 1, Parts: []Part{{Cost: 1, Waiting: 3}, {Cost: 1}}}}, Returns: []Return{{Grant: 1, Units: 2}}}
-	answers := Grants{Proxies: 3, Results: []AskResult{{ID: 1, Result: Granted, Grants: []Grant{{Units: 3, Windows: make([]Standing, 2)}}}}}
+	parts := []Part{{Cost: 1, Waiting: 3}, {Cost: 1}}
+	asks := Asks{Asks: []Ask{{ID: 1, Parts: parts}}, Returns: []Return{{Grant: 1, Units: 2}}}
+	result := AskResult{ID: 1, Result: Granted, Grants: []Grant{{Units: 3, Windows: make([]Standing, 2)}}}
+	grants := Grants{Proxies: 3, Results: []AskResult{result}}
 	var b []byte
-	for _, m := range []message{&asks, &answers} {
+	for _, m := range []message{&asks, &grants} {
 		b = m.Append(b[:0])
 		require.NoError(t, m.Decode(b))
 		require.Zero(t, testing.AllocsPerRun(100, func() {

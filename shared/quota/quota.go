@@ -26,11 +26,11 @@ const (
 // The bounds of a stream. The service ends a stream that exceeds one.
 const (
 	MaxMessageBytes = 64 << 10
-	MaxDefinitions  = 1024 // of one stream; a definition beyond them takes the place of the one that was used least recently
-	MaxGroup        = 16   // parts of one ask
+	MaxDefinitions  = 1024 // of a stream; one more takes the place of the least recently used
+	MaxGroup        = 16   // parts of an ask
 	MaxWindows      = 16   // of a definition
 	MaxDomainBytes  = 128
-	MaxGrants       = 4096 // newest grants of one stream that units can be returned to
+	MaxGrants       = 4096 // newest grants of a stream that units can be returned to
 )
 
 // Asks is a message from a worker to the service.
