@@ -71,22 +71,6 @@ func (s server) leases(t *testing.T) (ask func(), stream grpc.ClientStream) {
 	}, stream
 }
 
-// TestQuotaBesideXDS: a proxy's asks are small and many, and the xDS server's bound on
-// small frames does not slow them down.
-func TestQuotaBesideXDS(t *testing.T) {
-	ask, _ := startServe(t, t.TempDir()).leases(t)
-	mean := func(n int) time.Duration {
-		start := time.Now()
-		for range n {
-			ask()
-		}
-		return time.Since(start) / time.Duration(n)
-	}
-	first := mean(400) // the xDS server lets as many pass at once
-	mean(200)
-	require.Less(t, mean(400), max(20*first, 5*time.Millisecond), "bounded, each takes 10 ms")
-}
-
 func exchange(conn *grpc.ClientConn, message []byte) (quota.AskResult, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

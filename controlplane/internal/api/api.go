@@ -19,7 +19,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
@@ -42,7 +41,6 @@ type Options struct {
 type server struct {
 	Options
 	refusals *refusals
-	held     *room.Room // of bytes for callers, see maxHeld
 	watched  watched
 	pasts    sync.Map // of the rates of rules, by policy
 	paths    sync.Map // management paths as texts, by revision: to read a policy takes memory and time
@@ -75,7 +73,7 @@ func newServer(o Options) *server {
 		o.Healthy = o.Store.Healthy
 	}
 	return &server{
-		Options: o, refusals: newRefusals(o.Log), held: room.New(maxHeld), watched: watched{of: map[string]*watching{}},
+		Options: o, refusals: newRefusals(o.Log), watched: watched{of: map[string]*watching{}},
 		judging: newTurn(maxJudgingWait), backups: newTurn(maxBackupWait),
 	}
 }

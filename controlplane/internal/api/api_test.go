@@ -75,7 +75,7 @@ func newFixtureOn(t *testing.T, dir string, with func(*Options)) *fixture {
 	web := httptest.NewServer(made.handler(made.routes()))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	stream := grpc.NewServer(xds.ServerOptions(nil)...)
+	stream := grpc.NewServer(grpc.ForceServerCodecV2(xds.NewCodec()))
 	o.XDS.Register(stream)
 	go func() { _ = stream.Serve(listener) }()
 	t.Cleanup(func() {

@@ -15,8 +15,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -69,15 +67,17 @@ func TestTextFromOutsideIsChecked(t *testing.T) {
 	require.NoError(t, CheckWasm("/opt/filter é 2.wasm"))
 }
 
-// A caller holds room for what it has sent and gives it back in any case.
-func TestBodiesHoldRoomForWhatTheyHave(t *testing.T) {
-	s := &server{held: room.New(maxHeld)}
+type brokenReader struct{}
+
+func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func TestABodyIsReadUpToItsBound(t *testing.T) {
+	of := &body{policy.MaxBytes, "%d"}
 	read := func(from io.Reader) (int, error) {
-		text, free, err := s.read(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", from), &body{policy.MaxBytes, "%d"})
-		free()
+		text, err := of.read(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", from))
 		return len(text), err
 	}
-	for _, size := range []int{0, uncounted - 1, uncounted, uncounted + 1, policy.MaxBytes - 1, policy.MaxBytes} {
+	for _, size := range []int{0, 1, policy.MaxBytes} {
 		n, err := read(bytes.NewReader(make([]byte, size)))
 		require.NoError(t, err, "%d", size)
 		require.Equal(t, size, n)
@@ -86,72 +86,6 @@ func TestBodiesHoldRoomForWhatTheyHave(t *testing.T) {
 	require.Equal(t, refusal(http.StatusRequestEntityTooLarge, "%d", policy.MaxBytes), err)
 	_, err = read(io.MultiReader(strings.NewReader("x"), brokenReader{}))
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-
-	free := fill(t, s, maxHeld-2*uncounted)
-	_, err = read(bytes.NewReader(make([]byte, 2*uncounted-1)))
-	require.NoError(t, err)
-	full := fill(t, s, 2*uncounted)
-	_, err = read(bytes.NewReader(make([]byte, uncounted-1)))
-	require.NoError(t, err, "a small one is always read")
-	full()
-	_, err = read(bytes.NewReader(make([]byte, 2*uncounted+1)))
-	require.ErrorIs(t, err, errBusy)
-	free()
-	fill(t, s, maxHeld)
-}
-
-// fill has other callers take so much.
-func fill(t *testing.T, s *server, bytes int) (free func()) {
-	t.Helper()
-	require.True(t, s.held.Take("one", bytes/2))
-	require.True(t, s.held.Take("another", bytes-bytes/2))
-	return func() { s.held.Free("one", bytes/2); s.held.Free("another", bytes-bytes/2) }
-}
-
-type brokenReader struct{}
-
-func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
-
-// large is a policy that does not get in uncounted.
-var large = good + strings.Repeat("# padding\n", uncounted/10)
-
-// Where there is no room, callers are told when to come again, and one that sends or reads slowly leaves
-// room for others.
-func TestNoRoom(t *testing.T) {
-	m := newManagedFixture(t)
-	m.json("POST", "/v1/policies", good, 201, &Applied{})
-	m.proxy("e1", func(int) bool { return true })
-	key := "rule=r&key=" + strings.Repeat("x", 2*uncounted)
-	ask := func(method, path, body string) *http.Response {
-		request, err := http.NewRequestWithContext(t.Context(), method, m.url+path, strings.NewReader(body))
-		require.NoError(t, err)
-		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		response, err := http.DefaultClient.Do(request)
-		require.NoError(t, err)
-		require.NoError(t, response.Body.Close())
-		return response
-	}
-	all := [][3]string{
-		{"POST", "/v1/policies", large}, {"GET", "/v1/policies?limit=1"}, {"GET", "/v1/policies/1"}, {"GET", "/v1/status"}, {"GET", "/v1/audit"},
-		{"POST", "/v1/counters/get", key}, {"POST", "/v1/explain", `{"path":"/` + key + `"}`},
-	}
-	free := fill(t, m.server, maxHeld)
-	for _, r := range all {
-		response := ask(r[0], r[1], r[2])
-		require.Equal(t, http.StatusServiceUnavailable, response.StatusCode, r[1])
-		require.Equal(t, errBusy.retryAfter, response.Header.Get("Retry-After"))
-	}
-	require.Equal(t, 200, ask("GET", "/healthz", "").StatusCode)
-	require.Equal(t, 201, ask("POST", "/v1/policies", good).StatusCode, "a policy of common size still gets in")
-	require.Equal(t, 200, ask("POST", "/v1/counters/get", "rule=r&key=alice").StatusCode)
-	free()
-	for _, r := range all {
-		require.Less(t, ask(r[0], r[1], r[2]).StatusCode, 300, r[1])
-	}
-	require.Eventually(t, func() bool { return m.server.held.Take(m.caller.Name, maxHeld/4*3) }, time.Minute, time.Millisecond, "all is given back")
-	require.Equal(t, 503, ask("POST", "/v1/policies", large).StatusCode)
-	m.caller = access.Caller{Name: "another", Role: access.Apply}
-	require.Equal(t, 201, ask("POST", "/v1/policies", large).StatusCode)
 }
 
 // A caller that sends slowly does not keep others from their turn.
@@ -176,17 +110,10 @@ func TestWorkForACallerThatHasGoneStops(t *testing.T) {
 	require.NoError(t, err)
 	ctx, leave := context.WithCancel(t.Context())
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { leave() }})
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/policies", strings.NewReader(large))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/policies", strings.NewReader(good))
 	require.NoError(t, err)
 	_, err = http.DefaultClient.Do(request)
 	require.ErrorIs(t, err, context.Canceled)
-	require.Eventually(t, func() bool {
-		is := f.server.held.Take("127.0.0.1", maxHeld/4*3)
-		if is {
-			f.server.held.Free("127.0.0.1", maxHeld/4*3)
-		}
-		return is
-	}, 2*time.Minute, time.Millisecond, "its room is free again")
 	done()
 	list, err := f.store.History(t.Context(), "", 0)
 	require.NoError(t, err)

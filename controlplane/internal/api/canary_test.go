@@ -40,7 +40,7 @@ func newCanaryFixture(t *testing.T) *canaryFixture {
 		p, id := &counting{}, fmt.Sprintf("edge-%d", i)
 		p.starts.Store(5)
 		f.proxies[id] = p
-		at := listener(t, func(w http.ResponseWriter, _ *http.Request) {
+		at := listenerAt(t, func(w http.ResponseWriter, _ *http.Request) {
 			if meanwhile := p.asked.Load(); meanwhile != nil {
 				(*meanwhile)()
 			}

@@ -197,7 +197,7 @@ func (s *server) call(ctx context.Context, policy string, timeout time.Duration)
 	if s.Fleet == nil {
 		return nil, nil, refusal(http.StatusNotImplemented, noToken)
 	}
-	call, err := s.Fleet.Begin(holder(ctx), timeout)
+	call, err := s.Fleet.Begin(timeout)
 	if err != nil {
 		return nil, nil, later("5", err)
 	}

@@ -109,8 +109,8 @@ func TestMisfits(t *testing.T) {
 	require.Empty(t, (&Quota{Apart: true}).misfits(p, proxies), "no rule asks the quota service")
 }
 
-// listener is where a proxy answers management requests.
-func listener(t *testing.T, answer http.HandlerFunc) string {
+// listenerAt is where a proxy answers management requests.
+func listenerAt(t *testing.T, answer http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewServer(answer)
 	t.Cleanup(s.Close)
@@ -124,7 +124,7 @@ func TestCountersAreAudited(t *testing.T) {
 	asked, stuck := make(chan store.Entry, 10), make(chan struct{})
 	t.Cleanup(func() { close(stuck) })
 	var wait atomic.Bool
-	at := listener(t, func(w http.ResponseWriter, r *http.Request) {
+	at := listenerAt(t, func(w http.ResponseWriter, r *http.Request) {
 		asked <- m.newest()
 		if wait.Load() {
 			select {

@@ -45,7 +45,6 @@ func (s *server) registerXDS(registry *prometheus.Registry) {
 	counter("xds_pushes_total", "Revisions pushed to proxies.", &s.XDS.Pushes)
 	counter("xds_acks_total", "Pushes that proxies accepted.", &s.XDS.Acks)
 	counter("xds_nacks_total", "Pushes that proxies refused.", &s.XDS.Nacks)
-	counter("xds_turned_away_total", "Streams refused because too many were open.", &s.XDS.TurnedAway)
 	counter("xds_foreign_node_ids_total", "Streams refused because their node id is not their certificate's.", &s.XDS.Foreign)
 	gauge("proxies_connected", "Proxies with an xDS stream.", func() int { return l.Connected("") })
 	gauge("proxies_behind", "Connected proxies that do not run the newest revision of their policy.", l.Behind)

@@ -67,7 +67,7 @@ func TestCountersOfAClusterRule(t *testing.T) {
 	service, err := quotaservice.NewService(t.Context(), quotaservice.Options{Store: backing})
 	require.NoError(t, err)
 	var asked []string
-	at := listener(t, func(w http.ResponseWriter, r *http.Request) {
+	at := listenerAt(t, func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.URL.String())
 		_, _ = w.Write([]byte(`{"value":3}`))
 	})

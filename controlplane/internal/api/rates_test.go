@@ -117,7 +117,7 @@ func TestRatesAreBounded(t *testing.T) {
 func TestRatesAndLimits(t *testing.T) {
 	m := newManagedFixture(t)
 	var n atomic.Int64
-	at := listener(t, func(w http.ResponseWriter, r *http.Request) {
+	at := listenerAt(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/top") {
 			fmt.Fprint(w, `{"rules":[{"rule":"per-user","keys":[{"hash":"9f86d081884c7d65","denied":5,"error":0}],"rest":0}]}`)
 			return

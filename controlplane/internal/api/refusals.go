@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -11,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 	"github.com/sluice-ratelimit/sluice/shared/origin"
 )
@@ -48,7 +48,7 @@ var errGuesses = &failure{
 // one never comes here: behind a shared ingress all callers have one address.
 func (f *refusals) unknown(r *http.Request) error {
 	if access.ShowsToken(r) {
-		from, now := conns.Origin(r.RemoteAddr), time.Now().UnixNano()
+		from, now := cmp.Or(origin.Of(r.RemoteAddr), r.RemoteAddr), time.Now().UnixNano()
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.guesses.Refuses(from, now) {

@@ -3,12 +3,15 @@ package api
 import (
 	"cmp"
 	"context"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -52,6 +55,18 @@ func (q query) policy() string { return cmp.Or(q.get("policy"), store.DefaultPol
 type body struct {
 	maxBytes int
 	tooLarge string // says that it is larger
+}
+
+// read reads the body of a request whose caller is known.
+func (b *body) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(b.maxBytes)))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return nil, refusal(http.StatusRequestEntityTooLarge, b.tooLarge, b.maxBytes)
+	}
+	if err != nil {
+		return nil, badRequest("read the body: %w", err)
+	}
+	return text, nil
 }
 
 // routes lists every request but /healthz, which anyone may make. What a
@@ -124,6 +139,7 @@ func (s *server) identified(next http.Handler) http.Handler {
 				return
 			}
 			caller.Address = peer(r)
+			listener.LetIn(r)
 		} else if err := checkLocalName(r); err != nil {
 			s.fail(w, r, err)
 			return
@@ -151,10 +167,7 @@ func (s *server) serve(w http.ResponseWriter, r *request, o *route) (err error) 
 		}
 	}
 	if o.body != nil {
-		var free func()
-		r.body, free, err = s.read(w, r.Request, o.body)
-		defer free()
-		if err != nil {
+		if r.body, err = o.body.read(w, r.Request); err != nil {
 			return err
 		}
 	}

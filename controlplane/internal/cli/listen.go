@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/reload"
 )
@@ -105,7 +105,7 @@ func (o *listenOptions) open() ([]openAddress, error) {
 
 // listen opens the two listeners, within what files the process may open.
 func (o *listenOptions) listen(log *slog.Logger, guard guard) (*servers, error) {
-	share, err := conns.Share()
+	places, err := listener.PlacesOfProcess()
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (o *listenOptions) listen(log *slog.Logger, guard guard) (*servers, error) 
 	}
 	return &servers{
 		log: log, guard: guard, proxies: o.proxies.name,
-		httpListener: conns.Bound(web, share.HTTP), xdsListener: conns.Bound(stream, share.XDS),
+		httpListener: listener.Bound(web, places.HTTP), xdsListener: listener.Bound(stream, places.Proxies),
 	}, nil
 }
 

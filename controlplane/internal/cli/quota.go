@@ -14,10 +14,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -104,8 +104,6 @@ const (
 const (
 	minSecret = 16
 	maxSecret = 4096
-	// quotaPings is how often proxies may ping: the rendered cluster does it each second.
-	quotaPings = 500 * time.Millisecond
 )
 
 // quotaOptions say where the quota service keeps what keys have counted.
@@ -170,7 +168,7 @@ func (o *quotaOptions) open(ctx context.Context, log *slog.Logger, proxyCAs func
 	if q.service, err = quotaservice.NewService(ctx, options); err != nil {
 		return quotas{}, errors.Join(err, q.store.Close())
 	}
-	q.server = quotaservice.NewServer(q.service, func(ctx context.Context) quotaservice.Guest { return xds.GuestOf(ctx, proxyCAs) })
+	q.server = quotaservice.NewServer(q.service, proxyCAs)
 	return q, nil
 }
 
@@ -206,12 +204,11 @@ func (o *quotaOptions) secret() ([]byte, error) {
 func (q *quotas) serverOptions(alone bool) []grpc.ServerOption {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(quotaservice.NewCodec(xds.NewCodec())),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: quotaPings, PermitWithoutStream: true}),
 	}
 	if alone { // so that proxies find services that were added behind the address
-		options = append(options, grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: 5 * time.Minute, MaxConnectionAgeGrace: time.Minute, Time: 30 * time.Second, Timeout: 20 * time.Second,
-		}))
+		k := listener.Keepalive()
+		k.MaxConnectionAge, k.MaxConnectionAgeGrace = 5*time.Minute, time.Minute
+		options = append(options, grpc.KeepaliveParams(k))
 	}
 	return options
 }

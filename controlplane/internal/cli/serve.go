@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/console"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -228,8 +228,8 @@ func (s *servers) run(ctx context.Context) error {
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
 	web := &http.Server{
-		Handler:           conns.Keep(s.handler),
-		ConnContext:       conns.Context,
+		Handler:           s.handler,
+		ConnContext:       listener.Context,
 		TLSConfig:         s.guard.http,
 		MaxHeaderBytes:    maxHeaderBytes,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxRequests},
@@ -280,7 +280,7 @@ func (s *servers) run(ctx context.Context) error {
 
 // grpcServer makes the server for proxies. What it does besides ends with ctx.
 func (s *servers) grpcServer(ctx context.Context) *grpc.Server {
-	options := xds.ServerOptions(s.guard.xds)
+	options := append(listener.ServerOptions(s.guard.xds), grpc.ForceServerCodecV2(xds.NewCodec()))
 	if s.quotas.service != nil {
 		options = append(options, s.quotas.serverOptions(s.push == nil)...)
 	}

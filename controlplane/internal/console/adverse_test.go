@@ -3,9 +3,7 @@ package console
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -13,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -64,45 +61,10 @@ func TestAVisitorWhoLeavesIsNotLogged(t *testing.T) {
 	require.Empty(t, log.String())
 }
 
-// slow opens as many connections as there may be visits, which post a form and never end it.
-func (f *fixture) slow(path, header string) {
-	f.t.Helper()
-	for range maxVisits {
-		slow, err := net.Dial("tcp", f.server.Listener.Addr().String())
-		require.NoError(f.t, err)
-		f.t.Cleanup(func() { _ = slow.Close() })
-		_, err = fmt.Fprintf(slow, "POST %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: 100\r\n"+
-			"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken=", path, header)
-		require.NoError(f.t, err)
-	}
-}
-
-// Whoever shows no token and sends slowly keeps nobody out.
-func TestSlowFormsOfStrangersTakeNoPlace(t *testing.T) {
+func TestFormsOfStrangersAreShort(t *testing.T) {
 	f := newFixture(t, true)
-	for _, path := range []string{"/console/login", "/console/revisions/1/rollback"} {
-		f.slow(path, "")
-		time.Sleep(100 * time.Millisecond) // until all are being read
-		code, text := f.browser().get("/console/login")
-		require.Equal(t, http.StatusOK, code, text)
-	}
 	code, text := f.browser().post("/console/login", url.Values{"token": {strings.Repeat("x", maxPublicForm)}})
 	require.Equal(t, http.StatusRequestEntityTooLarge, code, text)
-}
-
-// A visitor who sends slowly leaves places to others.
-func TestSlowFormsOfOneVisitorLeavePlaces(t *testing.T) {
-	f := newFixture(t, true)
-	b := f.as("read")
-	at, err := url.Parse(f.server.URL)
-	require.NoError(t, err)
-	f.slow("/console/policy", fmt.Sprintf("Cookie: %s\r\n", b.client.Jar.Cookies(at)[0]))
-	require.Eventually(t, func() bool {
-		code, _ := b.get("/console/revisions")
-		return code == http.StatusServiceUnavailable
-	}, time.Minute, 10*time.Millisecond, "the visitor has all places for one")
-	code, text := f.as("admin").get("/console/revisions")
-	require.Equal(t, http.StatusOK, code, text)
 }
 
 // A canary is shown with what it waits for, and what was aborted is not what a rollback

@@ -30,9 +30,6 @@ func isCode(err error, code int) bool {
 	return errors.As(err, &f) && f.code == code
 }
 
-// errBusy says that there is no room for a visit now.
-var errBusy = &failure{code: http.StatusServiceUnavailable, Text: "the console is busy: try again in 1 s", retryAfter: "1"}
-
 // errUnknown says that there is no such page.
 var errUnknown = &failure{code: http.StatusNotFound, Text: "there is no such page in the console"}
 

@@ -8,7 +8,6 @@
 package console
 
 import (
-	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"embed"
@@ -26,16 +25,11 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/chart"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
 )
 
 // Path is where the console is.
 const Path = "/console/"
-
-// maxVisits is how many pages are made at the same time.
-const maxVisits = 16
 
 // Options of the console. API is required.
 type Options struct {
@@ -51,7 +45,6 @@ type console struct {
 	log      *slog.Logger
 	sessions *sessions
 	secret   []byte // of the tokens in forms
-	visits   *room.Room
 
 	comparing sync.Mutex // held while policies are read: they take memory
 }
@@ -67,10 +60,7 @@ func New(o Options) http.Handler {
 	}
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // never fails
-	c := &console{
-		api: o.API, access: o.Access, log: o.Log, sessions: newSessions(time.Now), secret: secret,
-		visits: room.New(maxVisits),
-	}
+	c := &console{api: o.API, access: o.Access, log: o.Log, sessions: newSessions(time.Now), secret: secret}
 	mux := http.NewServeMux()
 	mux.Handle(Path, c.pages())
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
@@ -165,13 +155,12 @@ func secured(next http.Handler) http.Handler {
 	})
 }
 
-// public are pages for anyone. Their forms are short and are read first: somebody
-// unknown who sends slowly takes nobody's place.
+// public are pages for anyone. Their forms are short.
 func (c *console) public(p page) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		err := parseForm(w, r, maxPublicForm)
 		if err == nil {
-			err = c.inPlace(conns.Origin(r.RemoteAddr), func() error { return p(w, r, nil) })
+			err = p(w, r, nil)
 		}
 		if err != nil {
 			c.fail(w, r, nil, err)
@@ -190,7 +179,7 @@ func (c *console) known(p page) http.Handler {
 			return
 		}
 		if err == nil {
-			err = c.inPlace(cmp.Or(v.caller.Name, conns.Origin(r.RemoteAddr)), func() error { return c.visited(w, r, v, p) })
+			err = c.visited(w, r, v, p)
 		}
 		if err != nil {
 			c.fail(w, r, v, err)
@@ -206,15 +195,6 @@ func (c *console) visited(w http.ResponseWriter, r *http.Request, v *visit, p pa
 		return &failure{code: http.StatusForbidden, Text: "this form is not of your session: load the page again"}
 	}
 	return p(w, r, v)
-}
-
-// inPlace bounds how many pages are made at a time.
-func (c *console) inPlace(who string, f func() error) error {
-	if !c.visits.Take(who, 1) {
-		return errBusy
-	}
-	defer c.visits.Free(who, 1)
-	return f()
 }
 
 const (

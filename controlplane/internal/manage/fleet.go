@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
@@ -28,8 +27,7 @@ const (
 )
 
 // ErrBusy says that as many calls as there may be are being served.
-var ErrBusy = fmt.Errorf("all proxies are being asked already: %d times at once, %d for one caller, is the most",
-	maxCalls, room.OfOne(maxCalls))
+var ErrBusy = fmt.Errorf("all proxies are being asked already: %d times at once is the most", maxCalls)
 
 // Row is a proxy and its answer to an operation, or what went wrong.
 type Row struct {
@@ -65,7 +63,7 @@ type Fleet struct {
 	rules       Rules
 	credentials func() Credentials
 	asked       chan struct{}
-	calls       *room.Room
+	calls       chan struct{}
 	large       chan struct{}
 }
 
@@ -78,18 +76,20 @@ type Credentials struct {
 // NewFleet returns a fleet. It gets the credentials anew for every call.
 func NewFleet(rules Rules, credentials func() Credentials) *Fleet {
 	return &Fleet{
-		rules: rules, credentials: credentials, asked: make(chan struct{}, maxAsked), calls: room.New(maxCalls),
+		rules: rules, credentials: credentials, asked: make(chan struct{}, maxAsked), calls: make(chan struct{}, maxCalls),
 		large: make(chan struct{}, 1),
 	}
 }
 
 // Begin starts a call, or fails with ErrBusy. The caller ends it when it is done
 // with the answers.
-func (f *Fleet) Begin(who string, timeout time.Duration) (*Call, error) {
-	if !f.calls.Take(who, 1) {
+func (f *Fleet) Begin(timeout time.Duration) (*Call, error) {
+	select {
+	case f.calls <- struct{}{}:
+	default:
 		return nil, ErrBusy
 	}
-	c := &Call{fleet: f, who: who, owners: map[netip.AddrPort]string{}}
+	c := &Call{fleet: f, owners: map[netip.AddrPort]string{}}
 	with := f.credentials()
 	c.client = Client{Token: with.Token, TLS: with.TLS, Rules: f.rules, Timeout: timeout, large: f.large, keep: c.keep}
 	return c, nil
@@ -98,7 +98,6 @@ func (f *Fleet) Begin(who string, timeout time.Duration) (*Call, error) {
 // Call asks all proxies for one caller.
 type Call struct {
 	fleet  *Fleet
-	who    string
 	client Client
 
 	mu     sync.Mutex
@@ -107,7 +106,7 @@ type Call struct {
 }
 
 // End ends the call.
-func (c *Call) End() { c.fleet.calls.Free(c.who, 1) }
+func (c *Call) End() { <-c.fleet.calls }
 
 // Counters has every proxy do the operation and returns a row for each.
 func (c *Call) Counters(ctx context.Context, targets []Target, op Operation, query url.Values) []Row {

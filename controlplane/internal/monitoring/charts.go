@@ -90,6 +90,6 @@ var rows = []row{
 		{"Pushes", "ops", total("sluice_xds_pushes_total", "sluice_xds_acks_total", "sluice_xds_nacks_total")},
 		{"Revision", "none", []query{{"max(sluice_revision)", "newest"}, {"max(sluice_revisions_damaged)", "damaged"}}},
 		{"Refused", "ops", append([]query{{"sum by (code) (rate(sluice_http_refused_total[$__rate_interval]))", "HTTP {{code}}"}},
-			total("sluice_xds_foreign_node_ids_total", "sluice_xds_turned_away_total")...)},
+			total("sluice_xds_foreign_node_ids_total")...)},
 	}},
 }

@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -76,28 +76,18 @@ func cut(m message, size int) (piece, rest message) {
 	return m[:at], m[at:]
 }
 
-// Guest is a connection as the listener's server sees it.
-type Guest interface {
-	// Certificate is what the proxy showed; nil where none is asked for.
-	Certificate() *x509.Certificate
-	// Verify says whether the certificate is still trusted.
-	Verify() error
-	// Enter notes that a stream is open, until leave is called.
-	Enter() (leave func())
-	// Close closes the connection at once.
-	Close()
-}
-
 // Server serves streams over gRPC.
 type Server struct {
 	service *Service
-	guest   func(context.Context) Guest
 	age     time.Duration
+	// clientCAs vouch for proxies' certificates, where any are asked for.
+	clientCAs func() *x509.CertPool
 }
 
-// NewServer returns a server for the service. guest finds a stream's connection.
-func NewServer(s *Service, guest func(context.Context) Guest) *Server {
-	return &Server{service: s, guest: guest, age: streamAge}
+// NewServer returns a server for the service. clientCAs vouch for proxies' certificates
+// while a stream is open; nil where proxies need none.
+func NewServer(s *Service, clientCAs func() *x509.CertPool) *Server {
+	return &Server{service: s, age: streamAge, clientCAs: clientCAs}
 }
 
 // Register adds the service to a gRPC server.
@@ -143,19 +133,15 @@ type conversation struct {
 }
 
 func (s *Server) serve(stream grpc.ServerStream) error {
-	p, ok := peer.FromContext(stream.Context())
-	if !ok {
-		return status.Error(codes.Internal, "no peer")
-	}
-	guest := s.guest(stream.Context())
+	proxy, address := listener.PeerOf(stream.Context())
 	c := conversation{
 		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), first: make(chan struct{}),
 		pass: newPass(),
 	}
 	var err error
-	c.Stream, err = s.service.Open(Peer{Address: p.Addr.String(), Certificate: guest.Certificate()}, func() {
+	c.Stream, err = s.service.Open(Peer{Address: address, Certificate: proxy.Certificate()}, func() {
 		if c.unread.Load() { // nothing less frees what gRPC holds for it
-			guest.Close()
+			proxy.Close()
 		}
 		select {
 		case c.ready <- struct{}{}:
@@ -166,12 +152,11 @@ func (s *Server) serve(stream grpc.ServerStream) error {
 		return err
 	}
 	defer c.Close()
-	defer guest.Enter()()
 	go c.receive()
-	return s.run(&c, guest)
+	return s.run(&c, proxy)
 }
 
-func (s *Server) run(c *conversation, guest Guest) error {
+func (s *Server) run(c *conversation, proxy *listener.Peer) error {
 	late := time.NewTimer(firstWithin)
 	defer late.Stop()
 	old := time.NewTimer(s.age*9/10 + rand.N(s.age/5)) //nolint:gosec // any spread will do
@@ -195,11 +180,12 @@ func (s *Server) run(c *conversation, guest Guest) error {
 			return err
 		case <-first:
 			late.Stop()
+			proxy.LetIn()
 			first = nil
 		case <-late.C:
 			return status.Errorf(codes.DeadlineExceeded, "no message within %s", firstWithin)
 		case <-verify.C:
-			if err := guest.Verify(); err != nil {
+			if err := proxy.Verify(s.clientCAs); err != nil {
 				return err
 			}
 		case <-old.C:

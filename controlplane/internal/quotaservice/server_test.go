@@ -2,7 +2,6 @@ package quotaservice
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -23,13 +22,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-type anyGuest struct{}
-
-func (anyGuest) Certificate() *x509.Certificate { return nil }
-func (anyGuest) Verify() error                  { return nil }
-func (anyGuest) Enter() func()                  { return func() {} }
-func (anyGuest) Close()                         {}
-
 func testCodec() encoding.CodecV2 { return NewCodec(encoding.GetCodecV2("proto")) }
 
 // startServer serves a service on loopback.
@@ -38,7 +30,7 @@ func startServer(t testing.TB, s *Service, age time.Duration) (address string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	web := grpc.NewServer(grpc.ForceServerCodecV2(testCodec()))
-	server := NewServer(s, func(context.Context) Guest { return anyGuest{} })
+	server := NewServer(s, nil)
 	server.age = age
 	server.Register(web)
 	go func() { _ = web.Serve(l) }()

@@ -281,7 +281,7 @@ func (p *proxyClient) receive() *discoveryv3.DeltaDiscoveryResponse {
 // unmarshal reads a push as it would be on the wire.
 func unmarshal(t *testing.T, pushed any) *discoveryv3.DeltaDiscoveryResponse {
 	t.Helper()
-	parts, err := newCodec().Marshal(pushed)
+	parts, err := NewCodec().Marshal(pushed)
 	require.NoError(t, err)
 	r := new(discoveryv3.DeltaDiscoveryResponse)
 	require.NoError(t, proto.Unmarshal(parts.Materialize(), r))

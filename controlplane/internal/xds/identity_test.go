@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 )
 
 // authority issues certificates for a test.
@@ -28,7 +29,7 @@ func (a authority) pool() *x509.CertPool { return buildtest.Pool(a.Certificate) 
 func (a authority) certify(p *proxyClient, name string, more ...func(*x509.Certificate)) net.Conn {
 	chain := []*x509.Certificate{buildtest.Issue(a.Certificate, []string{name}, more...).Leaf}
 	here, there := net.Pipe()
-	p.peer.AuthInfo = newConnection(credentials.TLSInfo{State: tls.ConnectionState{
+	p.peer.AuthInfo = listener.NewPeer(credentials.TLSInfo{State: tls.ConnectionState{
 		PeerCertificates: chain, VerifiedChains: [][]*x509.Certificate{chain},
 	}}, here)
 	return there

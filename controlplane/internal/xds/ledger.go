@@ -3,7 +3,6 @@ package xds
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -18,26 +17,26 @@ const forgetAfter = time.Hour
 // maxReplies bounds what a session remembers of its own replies.
 const maxReplies = 64
 
+// maxProxies bounds the proxies that are remembered, here and in the store.
+const maxProxies = 10_000
+
 // Ledger knows which proxies are connected, what was pushed to them and how they
 // replied.
 type Ledger struct {
 	store store.Store
 
-	mu           sync.Mutex
-	tracks       map[string]*track // by policy, always with the default
-	named        []*track          // those for some proxies, by name
-	lost         []uint64          // damaged revisions of which not even the policy is known, ascending
-	last         uint64            // the highest number that the store had given
-	proxies      map[store.Identity]*proxy
-	heard        map[string][]byte // what others told last, by control plane and part
-	parts        int               // in which others are told
-	streams      int               // open ones, with a session or still without
-	streamsOf    map[string]int    // the same by origin
-	maxStreams   int               // of all, and proxies that are known
-	maxStreamsOf int               // of one origin, and of one proxy
-	now          func() time.Time
-	changed      chan struct{} // closed and replaced at every change
-	moved        chan struct{} // the same, where other sessions' offers may change
+	mu         sync.Mutex
+	tracks     map[string]*track // by policy, always with the default
+	named      []*track          // those for some proxies, by name
+	lost       []uint64          // damaged revisions of which not even the policy is known, ascending
+	last       uint64            // the highest number that the store had given
+	proxies    map[store.Identity]*proxy
+	maxProxies int               // that are remembered, unless more are connected
+	heard      map[string][]byte // what others told last, by control plane and part
+	parts      int               // in which others are told
+	now        func() time.Time
+	changed    chan struct{} // closed and replaced at every change
+	moved      chan struct{} // the same, where other sessions' offers may change
 }
 
 // proxy is one identity: usually one process, two during a hot restart.
@@ -77,8 +76,7 @@ type facts struct {
 
 func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
 	l := &Ledger{
-		store: s, tracks: map[string]*track{}, proxies: map[store.Identity]*proxy{}, streamsOf: map[string]int{},
-		maxStreams: maxProxies, maxStreamsOf: maxProxies / share,
+		store: s, tracks: map[string]*track{}, proxies: map[store.Identity]*proxy{}, maxProxies: maxProxies,
 		now: time.Now, changed: make(chan struct{}), moved: make(chan struct{}),
 	}
 	return l, l.refresh(ctx)
@@ -123,19 +121,15 @@ func (l *Ledger) changes() <-chan struct{} {
 	return l.changed
 }
 
-// open adds a session for a stream that admit let in, unless its proxy has as many
-// as one address may have. It returns the proxies that it dropped to stay within
-// maxStreams; the caller forgets them.
-func (l *Ledger) open(id uint64, n node, peer string) (s *session, dropped []store.Identity, err error) {
+// open adds a session for a stream. It returns the proxies that it dropped to stay within
+// maxProxies; the caller forgets them.
+func (l *Ledger) open(id uint64, n node, peer string) (s *session, dropped []store.Identity) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	who := n.who()
 	p := l.proxies[who]
-	if p != nil && len(p.sessions) >= l.maxStreamsOf {
-		return nil, nil, fmt.Errorf("%d streams of %s are open, no more are served of one proxy", len(p.sessions), who.Node)
-	}
 	if p == nil {
-		for len(l.proxies) >= l.maxStreams {
+		for len(l.proxies) >= l.maxProxies {
 			gone := l.dropLongestGone()
 			if gone.Node == "" {
 				break
@@ -151,7 +145,7 @@ func (l *Ledger) open(id uint64, n node, peer string) (s *session, dropped []sto
 	p.sessions[id] = s
 	p.gone = time.Time{}
 	l.broadcast()
-	return s, dropped, nil
+	return s, dropped
 }
 
 // dropLongestGone makes room for a proxy, if any is gone: fewer are connected here than

@@ -59,7 +59,8 @@ func (s *Server) revision(ctx context.Context, number uint64) (revision, error) 
 // without the fields that are not needed. The rest it leaves to gRPC's codec.
 type codec struct{ encoding.CodecV2 }
 
-func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
+// NewCodec returns the codec of the discovery services.
+func NewCodec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {

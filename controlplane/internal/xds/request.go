@@ -14,15 +14,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/wire"
 )
 
-// maxRequest bounds a request. The first one of an Envoy has 100 KB, most of it
-// the list of its extensions; Istio adds the labels and annotations of a pod.
-const maxRequest = 256 << 10
-
 // request has the fields of a discoveryv3.DeltaDiscoveryRequest that the server
 // needs. Only they are read from the wire: a generated message would take up to
 // fifty times the bytes that a proxy sends.
 type request struct {
-	size         int
 	hasNode      bool
 	node         node
 	typeURL      string
@@ -127,7 +122,7 @@ func head(text []byte, maxBytes int) string { return string(text[:min(len(text),
 
 // unmarshal reads a DeltaDiscoveryRequest.
 func (r *request) unmarshal(message []byte) error {
-	*r = request{size: len(message)}
+	*r = request{}
 	var in reader
 	in.fields(message, func(f wire.Field[[]byte]) {
 		switch text := f.Bytes; f.ID {

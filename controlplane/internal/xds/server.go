@@ -75,14 +75,11 @@
 //
 // # What a proxy can take
 //
-// Nothing that a proxy sends is kept beyond a bound. A request is at most
-// maxRequest, and only what is needed of it is read. One address has a fifth of
-// the streams, counted from their opening, and so has one proxy; a stream that sends no request ends
-// after ten seconds. What streams of one connection share in requests, small
-// frames, repeated pushes and lines of the log slows down after a burst. None of
-// it ends the connection: a proxy that is cut off connects again, which costs
-// more. A push to a proxy that does not read holds a few KB of its own: all
-// payloads of a revision share its text, and there is one push in flight.
+// Package listener bounds connections, their streams and messages. Of a request only
+// what is needed is read and kept. A stream that sends no request ends after ten seconds.
+// A push to a proxy that does not read holds a few KB of its own: all payloads of a
+// revision share its text, and there is one push in flight. What a proxy can have written
+// to the log again and again is bounded for all proxies together.
 //
 // The package must never import the API or the command line, and knows
 // policies only as bytes.
@@ -91,7 +88,6 @@ package xds
 import (
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
 	"fmt"
@@ -102,9 +98,9 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -130,9 +126,10 @@ type Server struct {
 	Options
 	Counts
 	ledger *Ledger
-	secret string // goes with policies that name report_keys; see policy.Policy.ReportSecret
-	seal   []byte // of versions; see held
-	marker string // stands where the policy will be; no proxy can know it
+	secret string       // goes with policies that name report_keys; see policy.Policy.ReportSecret
+	seal   []byte       // of versions; see held
+	noisy  *slog.Logger // bounded; see burstLines
+	marker string       // stands where the policy will be; no proxy can know it
 
 	configs cache[kind, config]
 	texts   cache[uint64, revision]
@@ -149,7 +146,6 @@ type Server struct {
 // Counts are totals since the server started.
 type Counts struct {
 	Pushes, Acks, Nacks atomic.Uint64
-	TurnedAway          atomic.Uint64 // streams beyond the bound
 	Foreign             atomic.Uint64 // streams whose certificate does not grant their node id
 }
 
@@ -181,6 +177,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		marker: rand.Text(), process: hex.EncodeToString(process), verifyEvery: verifyEvery,
 		configs: cache[kind, config]{maxKept: maxConfigs}, texts: cache[uint64, revision]{maxKept: maxTexts},
 	}
+	s.noisy = lograte.NewLimit(burstLines).Logger(o.Log)
 	s.stop, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.logDamage(ledger.Damaged("")...)
 	go s.follow(s.stop, appended)
@@ -198,43 +195,14 @@ func (s *Server) Ledger() *Ledger { return s.ledger }
 func (s *Server) Stop() { s.cancel() }
 
 const (
-	// maxStreams bounds the streams of one connection. Envoy needs one or two.
-	maxStreams = 16
-	// firstWithin is the deadline of a stream's first request, of a connection's
-	// handshake, and of the first stream of a connection.
+	// firstWithin is the deadline of a stream's first request.
 	firstWithin = 10 * time.Second
-
 	// verifyEvery is how long a stream may outlive the trust in the authority of
 	// its certificate. The certificate itself it does not outlive.
 	verifyEvery = 30 * time.Second
-
-	maxHeaders   = 16 << 10 // bytes of a stream's headers
-	streamWindow = 64 << 10 // bytes that gRPC takes before the server reads
+	// burstLines is how many lines of the log proxies can cause at will, then one a second.
+	burstLines = 100
 )
-
-// ServerOptions are those of the gRPC server: its codec, TLS if config is not nil,
-// pings that find out about a proxy that is gone without a word, and bounds on
-// what one proxy may take. The timeout of a ping is long because a large binary
-// blocks Envoy's main thread for seconds.
-func ServerOptions(config *tls.Config) []grpc.ServerOption {
-	return []grpc.ServerOption{
-		grpc.Creds(newHandshake(config)),
-		grpc.ForceServerCodecV2(newCodec()),
-		grpc.MaxRecvMsgSize(maxRequest),
-		grpc.MaxHeaderListSize(maxHeaders),
-		grpc.MaxConcurrentStreams(maxStreams),
-		// Windows that do not grow with the speed of the connection.
-		grpc.StaticStreamWindowSize(streamWindow),
-		grpc.StaticConnWindowSize(4 * streamWindow),
-		grpc.ConnectionTimeout(firstWithin),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle: 3 * firstWithin, Time: 30 * time.Second, Timeout: 20 * time.Second,
-		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
-			MinTime: 5 * time.Second, PermitWithoutStream: true,
-		}),
-	}
-}
 
 // Register adds the discovery services to a gRPC server, without the state-of-the-world methods:
 // there the server answers a refusal with the same version again, and that ends as an acceptance.

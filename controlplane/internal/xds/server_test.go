@@ -74,7 +74,7 @@ func TestAggregatedStream(t *testing.T) {
 	require.NoError(t, err)
 	s, err := New(t.Context(), Options{Store: policies, Wasm: "/f.wasm"})
 	require.NoError(t, err)
-	server := grpc.NewServer(ServerOptions(nil)...)
+	server := grpc.NewServer(grpc.ForceServerCodecV2(NewCodec()))
 	s.Register(server)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

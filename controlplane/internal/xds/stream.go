@@ -5,15 +5,13 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
@@ -30,37 +28,21 @@ type deltaStream interface {
 type conversation struct {
 	*Server
 	log        *slog.Logger
+	noisy      *slog.Logger // for what a proxy can make it write as often as it likes
 	stream     deltaStream
-	connection *connection
-	address    net.Addr
-	session    *session         // nil until the first request, which must carry the node
-	nonce      string           // of the push that waits for its reply, empty if none does
-	withdrawal bool             // that it is
-	again      <-chan time.Time // when a push that was put off may be made
+	peer       *listener.Peer
+	address    string
+	session    *session // nil until the first request, which must carry the node
+	nonce      string   // of the push that waits for its reply, empty if none does
+	withdrawal bool     // that it is
 }
 
 // serve talks to one proxy until either side ends.
 func (s *Server) serve(stream deltaStream) error {
-	p, ok := peer.FromContext(stream.Context())
-	if !ok {
-		return status.Error(codes.Internal, "no peer")
-	}
-	shared := connectionOf(p)
-	c := &conversation{Server: s, log: shared.lines.Logger(s.Log), stream: stream, connection: shared, address: p.Addr}
-	from := conns.Origin(p.Addr.String())
-	if err := s.ledger.admit(from); err != nil {
-		return c.turnAway(err)
-	}
-	defer s.ledger.leave(from)
+	peer, address := listener.PeerOf(stream.Context())
+	c := &conversation{Server: s, log: s.Log, noisy: s.noisy, stream: stream, peer: peer, address: address}
 	defer c.end()
 	return c.run()
-}
-
-// turnAway ends a stream for which there is no room.
-func (c *conversation) turnAway(why error) error {
-	c.TurnedAway.Add(1)
-	c.log.Warn("proxy turned away", "address", c.address.String(), "error", why)
-	return status.Error(codes.ResourceExhausted, why.Error())
 }
 
 func (c *conversation) run() error {
@@ -93,18 +75,16 @@ func (c *conversation) run() error {
 			return status.Errorf(codes.DeadlineExceeded, "no request within %s", firstWithin)
 		case <-verify:
 			if err := c.verify(); err != nil {
-				c.log.Warn("proxy cut off", "address", c.address.String(), "error", status.Convert(err).Message())
+				c.log.Warn("proxy cut off", "address", c.address, "error", status.Convert(err).Message())
 				return err
 			}
 			verify = c.verifyAgain()
 		case <-moved:
-		case <-c.again:
 		}
 	}
 }
 
-// receive reads requests until the stream ends, as fast as the connection may
-// send them.
+// receive reads requests until the stream ends.
 func (c *conversation) receive() (<-chan request, <-chan error) {
 	requests := make(chan request)
 	failed := make(chan error, 1)
@@ -120,9 +100,6 @@ func (c *conversation) receive() (<-chan request, <-chan error) {
 			case requests <- r:
 			case <-ctx.Done():
 				return
-			}
-			if c.connection.slowDown(ctx, r.size) != nil {
-				return // the stream has ended
 			}
 		}
 	}()
@@ -155,21 +132,21 @@ func (c *conversation) handle(r request) error {
 	}
 	// One line for all: how many there are is up to the proxy.
 	if r.others > 0 {
-		c.log.Warn("proxy asks for resources that are not served", "count", r.others, "first", r.unserved[0], "served", envoy.ResourceName)
+		c.noisy.Warn("proxy asks for resources that are not served", "count", r.others, "first", r.unserved[0], "served", envoy.ResourceName)
 	}
 	return nil
 }
 
-func (c *conversation) verify() error { return c.connection.verify(c.ClientCAs) }
+func (c *conversation) verify() error { return c.peer.Verify(c.ClientCAs) }
 
 // verifyAgain fires when the certificate has to be verified again, never where
 // there is none.
 func (c *conversation) verifyAgain() <-chan time.Time {
-	chain := c.connection.certificates()
-	if chain == nil {
+	certificate := c.peer.Certificate()
+	if certificate == nil {
 		return nil
 	}
-	expiry := time.Until(chain[0].NotAfter) + time.Millisecond // it is valid at NotAfter itself
+	expiry := time.Until(certificate.NotAfter) + time.Millisecond // it is valid at NotAfter itself
 	return time.After(min(c.verifyEvery, expiry))
 }
 
@@ -178,8 +155,8 @@ func (c *conversation) identify(n *node) (err error) {
 	if err := c.verify(); err != nil {
 		return err
 	}
-	if chain := c.connection.certificates(); chain != nil {
-		if n.Place.SAN, err = c.Identify(chain[0], n.Place.Node); err != nil {
+	if certificate := c.peer.Certificate(); certificate != nil {
+		if n.Place.SAN, err = c.Identify(certificate, n.Place.Node); err != nil {
 			c.Foreign.Add(1)
 			return status.Error(codes.PermissionDenied, err.Error())
 		}
@@ -191,28 +168,23 @@ func (c *conversation) begin(n node) error {
 	if err := n.check(); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	address := c.address.String()
 	if err := c.identify(&n); err != nil {
-		c.log.Warn("proxy refused", "address", address, "error", status.Convert(err).Message())
+		c.noisy.Warn("proxy refused", "address", c.address, "error", status.Convert(err).Message())
 		return err
 	}
-	session, dropped, err := c.ledger.open(ownIDs+c.streamIDs.Add(1), n, address)
-	if err != nil {
-		return c.turnAway(err)
-	}
+	c.peer.LetIn()
+	session, dropped := c.ledger.open(ownIDs+c.streamIDs.Add(1), n, c.address)
 	c.session = session
-	c.connection.keep(1)
 	if err := c.ledger.forgetStored(c.stream.Context(), dropped); err != nil {
 		c.log.Error("forget proxies", "error", err)
 	}
-	c.log = c.log.With("proxy", n.Place.Node)
-	c.log.Info("proxy connected", "san", n.Place.SAN, "address", address, "envoy", n.Version)
+	c.log, c.noisy = c.log.With("proxy", n.Place.Node), c.noisy.With("proxy", n.Place.Node)
+	c.log.Info("proxy connected", "san", n.Place.SAN, "address", c.address, "envoy", n.Version)
 	return nil
 }
 
 func (c *conversation) end() {
 	if c.session != nil {
-		c.connection.keep(-1)
 		c.ledger.close(c.session)
 		c.log.Info("proxy disconnected", "san", c.session.Place.SAN, "address", c.session.Peer)
 	}
@@ -232,14 +204,14 @@ func (c *conversation) subscribe(reported string) {
 	case c.isNow(number, has):
 		held = number
 	case !own:
-		c.log.Warn("a proxy comes with a revision of another store, and gets the one of this", "revision", number)
+		c.noisy.Warn("a proxy comes with a revision of another store, and gets the one of this", "revision", number)
 	}
 	// What it holds now counts more than what it once refused.
 	if held > 0 && (known.Acked != held || slices.Contains(known.Refused, held)) {
 		c.book(store.Reply{Revision: held, Accepted: true}, c.session.InFlight)
 	}
 	if !c.ledger.subscribe(c.session, held, ahead, reported == "") {
-		c.log.Warn("no policy is for a proxy: it keeps what it has", "san", c.session.Place.SAN)
+		c.noisy.Warn("no policy is for a proxy: it keeps what it has", "san", c.session.Place.SAN)
 	}
 }
 
@@ -262,7 +234,7 @@ func (c *conversation) book(a store.Reply, inFlight bool) {
 func (c *conversation) replied(r request) {
 	number := c.session.Pushed
 	if r.nonce != c.nonce {
-		c.log.Warn("reply to an unknown push ignored", "nonce", printable.Cut(r.nonce, maxShown))
+		c.noisy.Warn("reply to an unknown push ignored", "nonce", printable.Cut(r.nonce, maxShown))
 		return
 	}
 	c.nonce = ""
@@ -284,10 +256,6 @@ func (c *conversation) pushDue() error {
 	}
 	number, withdrawal := c.ledger.wanted(c.session)
 	if number == 0 {
-		return nil
-	}
-	if wait := c.connection.reservePush(number); wait > 0 {
-		c.again = time.After(wait)
 		return nil
 	}
 	nonce := c.Server.nonce() // also the tag: no push is of the bytes of another
