@@ -1,9 +1,9 @@
-// Package denials knows which keys a worker denies most, and tells the other workers
-// through shared data, so that any of them can answer for all.
+// Package denials counts which keys a worker denies most, and shares the counts with the
+// other workers through shared data, so that any of them can answer for all.
 //
-// Its invariant: memory is bounded, top.MaxRules rules of top.MaxKeys keys each, and a rule
-// that denies nothing takes none. Keys as they are leave this package only if the
-// policy says so. It must never read a clock.
+// Its invariant: memory is bounded. It holds top.MaxRules rules of top.MaxKeys keys each,
+// and a rule that denies nothing takes none. Keys in plain text leave this package only if
+// the policy says so. It must never read a clock.
 package denials
 
 import (
@@ -16,118 +16,289 @@ import (
 )
 
 const (
-	// PeriodNs is how long denials are counted together. What is known is of the
-	// running period and of the one before.
+	// PeriodNs is how long denials are counted together. Denials of the running period
+	// and of the one before it are known, older ones are forgotten.
 	PeriodNs int64 = 600_000_000_000
 	// HashBytes is the length of a key's hash.
 	HashBytes = 8
+	// MaxPlaces is how many workers can publish.
+	MaxPlaces = 256
+
+	// freeNs is how long after its last publication a worker's place is free. A worker
+	// that knows of denials publishes at least once in a period.
+	freeNs = 3 * PeriodNs
 )
 
-// Worker keeps the keys that one configuration denies in one worker.
+// Worker counts the keys that one configuration denies in one worker.
 type Worker struct {
 	// Secret returns the key of the hashes, nil while there is none.
 	Secret func() []byte
 
 	store   state.Store
-	id      uint64 // of this worker among those that publish
-	place   uint64 // where it publishes, if no other worker has that
-	kept    []*Rule
-	changed bool // since the last publication
-	message []byte
+	id      uint64  // differs from the id of every other worker
+	place   uint64  // where it publishes, or looks first for a free place
+	counted []*Rule // the rules with denials
+	changed bool    // since the last publication
+	message []byte  // reused by each publication
 }
 
-// NewWorker returns a worker with that number, which no other has, that shares what it
-// knows in the store.
+// NewWorker returns a worker that shares its counts in the store. No other worker has the
+// same id.
 func NewWorker(store state.Store, id uint64) *Worker {
 	return &Worker{store: store, id: max(id, 1)}
 }
 
-// Rule is one rule's denials.
+// Rule is one rule and its denials in this worker.
 type Rule struct {
-	Name  []byte // tells it apart from all rules of the proxy
+	Name  []byte // differs from the names of all other rules of the proxy
 	Plain bool   // keys may be shown as they are
 
-	id     uint64
-	kept   *[2]top.Sketch // of the period before and of the running one; nil before the first denial
-	began  [2]int64
-	secret []byte
+	counts *counts // nil before the first denial
+}
+
+// counts are the denials of one rule in this worker.
+type counts struct {
+	secret  []byte // as it was at the first denial
+	before  period
+	running period
+}
+
+// period is a span of time with its denials.
+type period struct {
+	beganNs int64
+	denied  top.Sketch
+}
+
+// Known is what one worker, or all of them, know of a rule's denials.
+type Known struct {
+	SinceNs int64 // when counting began, 0 if nothing was counted
+	top.List
 }
 
 // Count counts a denial of the key.
 func (w *Worker) Count(r *Rule, key *policy.Key, now int64) {
-	if r.kept == nil && !w.keep(r, now) {
+	if r.counts == nil && !w.begin(r, now) {
 		return
 	}
-	w.rotate(r, now)
+	w.rotate(r.counts, now)
 	w.changed = true
 	id, _ := state.StableHash(key.Bytes)
-	if fresh := r.kept[1].Add(id); fresh != nil && r.Plain {
+	fresh := r.counts.running.denied.Add(id)
+	if fresh != nil && r.Plain {
 		var text [top.MaxText + maxPart + 1]byte
 		fresh.SetText(appendKey(text[:0], key))
 	}
 }
 
-// hash has hashes stand for the keys of a rule that is not Plain.
-func (r *Rule) hash(keys []top.Key) {
-	for i := range keys {
-		keys[i].SetText(hashOf(r.secret, keys[i].ID))
+// begin gives the rule its counts. It returns false if there is no room for another rule,
+// or no secret.
+func (w *Worker) begin(r *Rule, now int64) bool {
+	if len(w.counted) == top.MaxRules {
+		return false
+	}
+	secret := w.Secret()
+	if secret == nil {
+		return false
+	}
+	r.counts = &counts{secret: secret}
+	r.counts.before.restart(now)
+	r.counts.running.restart(now)
+	w.counted = append(w.counted, r)
+	return true
+}
+
+// rotate begins a new period if the running one is over, or if the clock was set back by
+// more than a period.
+func (w *Worker) rotate(c *counts, now int64) {
+	passed := now - c.running.beganNs
+	switch {
+	case passed >= -PeriodNs && passed < PeriodNs:
+		return
+	case passed >= PeriodNs && passed < 2*PeriodNs:
+		c.before = c.running
+	default:
+		c.before.restart(now)
+	}
+	c.running.restart(now)
+	w.changed = true
+}
+
+func (p *period) restart(now int64) {
+	*p = period{} // a literal with the time makes TinyGo write each of its 2 KB by itself
+	p.beganNs = now
+}
+
+// known returns what this worker has counted in both periods.
+func (c *counts) known() Known {
+	return Known{c.before.beganNs, top.Merge(c.before.denied.List(), c.running.denied.List())}
+}
+
+// Publish writes what this worker has counted, if that has changed since it last did. Call
+// it on a tick.
+func (w *Worker) Publish(now int64) {
+	for _, r := range w.counted {
+		w.rotate(r.counts, now)
+	}
+	if !w.changed {
+		return
+	}
+	lists := make([]list, len(w.counted))
+	for i, r := range w.counted {
+		lists[i] = list{r.listID(r.counts.secret), r.counts.known()}
+	}
+	cutToFit(lists)
+	w.message = appendMessage(w.message[:0], head{worker: w.id, atNs: now}, lists)
+	w.changed = !w.write(now)
+}
+
+// cutToFit keeps as many keys of each list as a message has room for.
+func cutToFit(lists []list) {
+	for n := top.MaxKeys; messageBytes(lists) > top.MaxShared; n-- {
+		for i := range lists {
+			lists[i].List = lists[i].Cut(n)
+		}
 	}
 }
 
-func hashOf(secret []byte, id uint64) []byte {
-	mac := hmac.New(sha256.New, secret)
-	mac.Write(le.AppendUint64(nil, id))
-	return mac.Sum(nil)[:HashBytes]
+// write writes the message to this worker's place. If another worker has that place, it
+// moves on to the next free one. It returns false if nothing was written.
+func (w *Worker) write(now int64) bool {
+	for range MaxPlaces {
+		taken := false
+		status := state.Update(w.store, placeKey(w.place), func(old []byte) ([]byte, state.Status) {
+			owner := ownerOf(old, now)
+			taken = owner != 0 && owner != w.id
+			if taken {
+				return nil, state.OK
+			}
+			return w.message, state.OK
+		})
+		if !taken {
+			return status == state.OK
+		}
+		w.place = (w.place + 1) % MaxPlaces
+	}
+	return false
 }
 
-// Hash is what Known shows of a key, nil while there is no secret.
+// Release forgets what this worker has counted, and frees its place.
+func (w *Worker) Release(now int64) {
+	if len(w.counted) == 0 {
+		return
+	}
+	state.Update(w.store, placeKey(w.place), func(old []byte) ([]byte, state.Status) {
+		if ownerOf(old, now) != w.id {
+			return nil, state.OK
+		}
+		return []byte{}, state.OK
+	})
+	for _, r := range w.counted {
+		r.counts = nil
+	}
+	w.counted = nil
+}
+
+// Known returns what all workers know of the rules: this one as of now, the others as of
+// their last publication. ok is false if shared data could not be read.
+func (w *Worker) Known(rules []*Rule, now int64) (known []Known, ok bool) {
+	secret := w.Secret()
+	if secret == nil {
+		return nil, false
+	}
+	published, ok := w.published(now)
+	if !ok {
+		return nil, false
+	}
+	known = make([]Known, len(rules))
+	for i, r := range rules {
+		known[i] = w.knownOf(r, secret, published, now)
+	}
+	return known, true
+}
+
+// published returns what the other workers have published, by the number of the list.
+func (w *Worker) published(now int64) (lists map[uint64][]Known, ok bool) {
+	lists = map[uint64][]Known{}
+	for place := range uint64(MaxPlaces) {
+		value, _, status := w.store.Get(placeKey(place))
+		if status == state.Failed {
+			return nil, false
+		}
+		owner := ownerOf(value, now)
+		if owner == 0 || owner == w.id {
+			continue
+		}
+		for _, l := range decodeLists(value) {
+			lists[l.id] = append(lists[l.id], l.Known)
+		}
+	}
+	return lists, true
+}
+
+// knownOf adds up what this worker has counted of a rule and what the others have published.
+func (w *Worker) knownOf(r *Rule, secret []byte, published map[uint64][]Known, now int64) Known {
+	var parts []Known
+	if c := r.counts; c != nil {
+		w.rotate(c, now)
+		secret = c.secret
+		parts = append(parts, c.known())
+	}
+	sum := merge(append(parts, published[r.listID(secret)]...))
+	if !r.Plain {
+		for i := range sum.Keys {
+			sum.Keys[i].SetText(hash(secret, sum.Keys[i].ID))
+		}
+	}
+	return sum
+}
+
+func merge(parts []Known) (sum Known) {
+	lists := make([]top.List, len(parts))
+	for i, p := range parts {
+		lists[i] = p.List
+		if i == 0 || p.SinceNs < sum.SinceNs {
+			sum.SinceNs = p.SinceNs
+		}
+	}
+	sum.List = top.Merge(lists...)
+	return sum
+}
+
+// ownerOf returns the worker that has a place by the value published there, 0 if the place
+// is free.
+func ownerOf(value []byte, now int64) (worker uint64) {
+	h, ok := decodeHead(value)
+	if !ok || h.atNs <= now-freeNs || h.atNs > now+PeriodNs {
+		return 0
+	}
+	return h.worker
+}
+
+// listID returns the number that the rule's lists have when they are published. It depends
+// on how keys are shown, so that a worker never takes lists that are shown in another way.
+func (r *Rule) listID(secret []byte) uint64 {
+	way := append([]byte("\x00hash\x00"), secret...)
+	if r.Plain {
+		way = []byte("\x00plain")
+	}
+	id, _ := state.StableHash(append(way, r.Name...))
+	return id
+}
+
+// Hash returns what Known shows of a key if the rule is not Plain, nil while there is no
+// secret.
 func (w *Worker) Hash(key []byte) []byte {
 	secret := w.Secret()
 	if secret == nil {
 		return nil
 	}
 	id, _ := state.StableHash(key)
-	return hashOf(secret, id)
+	return hash(secret, id)
 }
 
-// keep makes room for the rule, and reports whether there is any.
-func (w *Worker) keep(r *Rule, now int64) bool {
-	if len(w.kept) == top.MaxRules {
-		return false
-	}
-	if r.secret = w.Secret(); r.secret == nil {
-		return false
-	}
-	r.identify()
-	r.kept, r.began = new([2]top.Sketch), [2]int64{now, now}
-	w.kept = append(w.kept, r)
-	return true
+// hash returns the bytes that stand for a key.
+func hash(secret []byte, id uint64) []byte {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write(le.AppendUint64(nil, id))
+	return mac.Sum(nil)[:HashBytes]
 }
-
-// identify gives the rule the number that its lists have. It depends on how keys are
-// shown, so that a worker never takes lists that are shown in another way.
-func (r *Rule) identify() {
-	way := append([]byte("\x00hash\x00"), r.secret...)
-	if r.Plain {
-		way = []byte("\x00plain")
-	}
-	r.id, _ = state.StableHash(append(way, r.Name...))
-}
-
-// rotate begins a new period of the rule if the running one is over, also because the
-// clock was set back.
-func (w *Worker) rotate(r *Rule, now int64) {
-	switch passed := now - r.began[1]; {
-	case passed >= 2*PeriodNs || passed < -PeriodNs:
-		*r.kept, r.began = [2]top.Sketch{}, [2]int64{now, now}
-	case passed >= PeriodNs:
-		r.kept[0], r.kept[1] = r.kept[1], top.Sketch{}
-		r.began = [2]int64{r.began[1], now}
-	default:
-		return
-	}
-	w.changed = true
-}
-
-// list is what this worker knows of the rule.
-func (r *Rule) list() top.List { return top.Merge(r.kept[0].List(), r.kept[1].List()) }

@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -49,8 +50,12 @@ func texts(t *testing.T, w *denials.Worker, r *denials.Rule, now int64) (list []
 	require.True(t, ok)
 	for _, k := range known[0].Keys {
 		text := string(k.Text())
-		if parts, _ := denials.KeyOf(k.Text()); r.Plain {
-			text = *parts[0]
+		if r.Plain {
+			text = ""
+			parts, _ := denials.DecodeKey(k.Text())
+			for _, part := range parts {
+				text += *part
+			}
 		}
 		list = append(list, fmt.Sprintf("%s:%d+%d", text, k.Denied, k.Error))
 	}
@@ -59,10 +64,31 @@ func texts(t *testing.T, w *denials.Worker, r *denials.Rule, now int64) (list []
 
 func plain(name string) *denials.Rule { return &denials.Rule{Name: []byte(name), Plain: true} }
 
+// golden is what the worker with id 1 publishes of rule r, which has denied alice twice and a
+// request without a key once.
+const golden = "" +
+	"01" + "07" + "0100" + "0100000000000000" + "0a002a36fe9c9717" + // version, kind, 1 list, worker, start+10
+	"9542007ec0f3119e" + "00002a36fe9c9717" + "00000000" + "0200" + // list: id, since start, rest, 2 keys
+	"150652ec6f3606ec" + "02000000" + "00000000" + "06" + "06616c696365" + // alice: denied 2, error 0, text
+	"5049d74780a3e07d" + "01000000" + "00000000" + "00" // no key: denied 1, error 0, no text
+
+func TestMessageHasItsGoldenBytes(t *testing.T) {
+	store := newProxy()
+	a, r := worker(store, 1), plain("r")
+	deny(a, r, "alice", start, 2)
+	a.Count(r, &policy.Key{}, start)
+	a.Publish(start + 10)
+	require.Equal(t, golden, hex.EncodeToString(store.Store["sluice/denied/0"].Value))
+	list, since := texts(t, worker(store, 2), plain("r"), start+20)
+	require.Equal(t, []string{"alice:2+0", ":1+0"}, list)
+	require.Equal(t, start, since)
+}
+
 func TestWorkersKnowOfEachOther(t *testing.T) {
 	store := newProxy()
-	a, b, c := worker(store, 1), worker(store, 2), worker(store, 3)
-	ofA, ofB, ofC := plain("r"), plain("r"), plain("r")
+	a, ofA := worker(store, 1), plain("r")
+	b, ofB := worker(store, 2), plain("r")
+	c, ofC := worker(store, 3), plain("r")
 	deny(a, ofA, "alice", start+5, 3)
 	deny(b, ofB, "alice", start, 2)
 	deny(b, ofB, "bob", start, 1)
@@ -90,10 +116,10 @@ func TestWorkersKnowOfEachOther(t *testing.T) {
 	}
 	deny(c, ofC, "carol", start+50, 1)
 	c.Publish(start + 50)
-	require.Len(t, store.Store, 2, "c has the place that was b's")
+	require.Len(t, store.Store, 2, "c takes the place that b freed")
 }
 
-func TestHashes(t *testing.T) {
+func TestHashesStandForKeys(t *testing.T) {
 	store := newProxy()
 	a, b := worker(store, 1), worker(store, 2)
 	ofA, ofB := &denials.Rule{Name: []byte("r")}, &denials.Rule{Name: []byte("r")}
@@ -124,18 +150,18 @@ func TestHashes(t *testing.T) {
 	require.Empty(t, list, "without a secret nothing is counted")
 }
 
-func TestDenialsAreForgotten(t *testing.T) {
+func TestDenialsAreForgottenAfterTwoPeriods(t *testing.T) {
 	const period = denials.PeriodNs
 	for name, c := range map[string]struct {
 		after int64
 		want  []string
 		since int64
 	}{
-		"the same period":        {period - 1, []string{"alice:1+0"}, 0},
-		"the next":               {period, []string{"alice:1+0"}, 0},
-		"after that":             {2 * period, nil, 2 * period},
-		"a clock that goes back": {-period - 1, nil, -period - 1},
-		"a little":               {-period, []string{"alice:1+0"}, 0},
+		"in the same period":         {period - 1, []string{"alice:1+0"}, 0},
+		"in the next":                {period, []string{"alice:1+0"}, 0},
+		"after the next":             {2 * period, nil, 2 * period},
+		"clock back beyond a period": {-period - 1, nil, -period - 1},
+		"clock back by a period":     {-period, []string{"alice:1+0"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := newProxy()
@@ -149,7 +175,7 @@ func TestDenialsAreForgotten(t *testing.T) {
 			require.Equal(t, start+c.since, since)
 			a.Publish(now)
 			list, _ = texts(t, b, ofB, now)
-			require.Equal(t, c.want, list, "to other workers too")
+			require.Equal(t, c.want, list, "other workers see the same")
 		})
 	}
 	store := newProxy()
@@ -158,12 +184,12 @@ func TestDenialsAreForgotten(t *testing.T) {
 	deny(a, ofA, "alice", start, 1)
 	a.Publish(start)
 	list, _ := texts(t, b, ofB, start+3*period)
-	require.Empty(t, list, "a worker that has gone")
+	require.Empty(t, list, "a stopped worker is forgotten")
 	deny(b, ofB, "bob", start+3*period, 1)
 	b.Publish(start + 3*period)
-	require.Len(t, store.Store, 1, "its place is taken")
+	require.Len(t, store.Store, 1, "b takes the place of a")
 	a.Publish(start + 3*period)
-	require.Len(t, store.Store, 2, "it was only late, and takes another one")
+	require.Len(t, store.Store, 2, "the late worker takes another place")
 }
 
 func TestMemoryIsBounded(t *testing.T) {
@@ -194,12 +220,12 @@ func TestMemoryIsBounded(t *testing.T) {
 		deny(w, r, "k", start, 1)
 		w.Publish(start)
 		list, _ := texts(t, w, r, start)
-		require.NotEmpty(t, list, "it knows of its own")
+		require.NotEmpty(t, list, "it knows what it counted itself")
 	}
 	require.Len(t, store.Store, denials.MaxPlaces)
 }
 
-func TestFailingStore(t *testing.T) {
+func TestPublicationThatFailsIsRepeated(t *testing.T) {
 	for _, fail := range []string{"get", "set"} {
 		store := newProxy()
 		w, r := worker(store, 1), plain("r")
@@ -217,8 +243,8 @@ func TestFailingStore(t *testing.T) {
 	require.False(t, ok)
 }
 
-// Whatever stands in shared data, a worker answers with what it can read.
-func TestForeignBytes(t *testing.T) {
+// A worker answers with what it can read, whatever bytes are in shared data.
+func TestAnyBytesOfOthersAreRead(t *testing.T) {
 	store := newProxy()
 	a, r := worker(store, 1), plain("r")
 	for i := range 40 {

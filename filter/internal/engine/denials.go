@@ -74,7 +74,7 @@ func (e *Engine) topDenied(rule string) ([]byte, error) {
 			k := &known[i].Keys[j]
 			keys[j] = result.DeniedKey{Denied: k.Denied, Error: k.Error}
 			if reported[i].Plain {
-				parts, cut := denials.KeyOf(k.Text())
+				parts, cut := denials.DecodeKey(k.Text())
 				keys[j].Key, keys[j].Cut = parts, cut || len(parts) < len(p.Key)
 			} else {
 				keys[j].Hash = hexadecimal(k.Text())
