@@ -22,9 +22,8 @@ type counts struct {
 	filterFailures atomic.Uint64
 }
 
-// Admin answers /healthz, with 503 until there is a policy, and
-// /stats/prometheus, where the filter's metrics have the names and labels that
-// Envoy gives them.
+// Admin answers /healthz, with 503 until a policy is in force, and /stats/prometheus, with
+// the filter's metrics by the names and labels that Envoy gives them.
 func (p *Proxy) Admin() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -37,12 +36,28 @@ func (p *Proxy) Admin() http.Handler {
 	})
 	mux.HandleFunc("GET /stats/prometheus", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = w.Write(p.prometheus()) // the caller has gone if this fails
+		_, _ = w.Write(p.prometheus()) // the caller has disconnected if this fails
 	})
 	return mux
 }
 
+// prometheus returns all metrics in the text format, each family's samples together.
 func (p *Proxy) prometheus() []byte {
+	samples := p.samples()
+	var out bytes.Buffer
+	last := ""
+	for _, name := range slices.Sorted(maps.Keys(samples)) {
+		family, _, _ := strings.Cut(name, "{")
+		if family != last {
+			last = family
+			fmt.Fprintf(&out, "# TYPE %s %s\n", family, familyType(family))
+		}
+		fmt.Fprintf(&out, "%s %d\n", name, samples[name])
+	}
+	return out.Bytes()
+}
+
+func (p *Proxy) samples() map[string]uint64 {
 	samples := map[string]uint64{
 		"sluice_proxy_requests_total":        p.counts.requests.Load(),
 		"sluice_proxy_refused_total":         p.counts.refused.Load(),
@@ -57,26 +72,19 @@ func (p *Proxy) prometheus() []byte {
 	for name, value := range p.host.Reloads() {
 		samples["envoy_wasm_"+envoy.ResourceName+"_"+name] = value
 	}
-	var out bytes.Buffer
-	last := ""
-	for _, name := range slices.Sorted(maps.Keys(samples)) {
-		family, _, _ := strings.Cut(name, "{")
-		if family != last {
-			last = family
-			kind := "gauge"
-			if strings.HasSuffix(family, "_total") || strings.Contains(family, "_vm_reload_") {
-				kind = "counter"
-			}
-			fmt.Fprintf(&out, "# TYPE %s %s\n", family, kind)
-		}
-		fmt.Fprintf(&out, "%s %d\n", name, samples[name])
-	}
-	return out.Bytes()
+	return samples
 }
 
-// sample turns "rule=.=per-user;.;rate_limit_allowed_total" into the metric
-// rate_limit_allowed_total with the label rule, as the stats_tags of a rendered
-// bootstrap do; so it does with the labels domain and override.
+func familyType(family string) string {
+	if strings.HasSuffix(family, "_total") || strings.Contains(family, "_vm_reload_") {
+		return "counter"
+	}
+	return "gauge"
+}
+
+// sample makes of the filter's name "rule=.=per-user;.;rate_limit_allowed_total" the metric
+// rate_limit_allowed_total with the label rule, as the stats_tags of a rendered bootstrap do.
+// The other labels are domain and override.
 func sample(name string) string {
 	m := statName.FindStringSubmatch(name)
 	if m == nil {
@@ -92,6 +100,7 @@ func sample(name string) string {
 }
 
 var (
-	statName = regexp.MustCompile(`^(?:domain=\.=(?P<domain>.*?);\.;)?rule=\.=(?P<rule>.*?);\.;(?:override=\.=(?P<override>.*);\.;)?(\w+)$`)
-	escaper  = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+	statName = regexp.MustCompile(`^(?:domain=\.=(?P<domain>.*?);\.;)?rule=\.=(?P<rule>.*?);\.;` +
+		`(?:override=\.=(?P<override>.*);\.;)?(\w+)$`)
+	escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 )

@@ -6,15 +6,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The labels are those that the stats_tags of a rendered bootstrap make.
-func TestSample(t *testing.T) {
+// The stats_tags of a rendered bootstrap make the same labels.
+func TestNamesBecomeLabels(t *testing.T) {
 	for name, want := range map[string]string{
-		"rate_limit_panics_total":                                            "rate_limit_panics_total",
-		"rule=.=a;.;rate_limit_allowed_total":                                `rate_limit_allowed_total{rule="a"}`,
-		"rule=.=a;.;b\"\\;.;rate_limit_allowed_total":                        `rate_limit_allowed_total{rule="a;.;b\"\\"}`,
-		"domain=.=shop;.;rule=.=a.b;.;rate_limit_live_keys":                  `rate_limit_live_keys{domain="shop",rule="a.b"}`,
-		"rule=.=a;.;override=.=gold;.;rate_limit_override_denied_total":      `rate_limit_override_denied_total{rule="a",override="gold"}`,
-		"domain=.=d;.;rule=.=a;.;override=.=g;.;rate_limit_override_x_total": `rate_limit_override_x_total{domain="d",rule="a",override="g"}`,
+		"panics_total":                               `panics_total`,
+		"rule=.=a;.;allowed_total":                   `allowed_total{rule="a"}`,
+		"rule=.=a;.;b\"\\;.;allowed_total":           `allowed_total{rule="a;.;b\"\\"}`,
+		"domain=.=shop;.;rule=.=a.b;.;live_keys":     `live_keys{domain="shop",rule="a.b"}`,
+		"rule=.=a;.;override=.=g;.;x_total":          `x_total{rule="a",override="g"}`,
+		"domain=.=d;.;rule=.=a;.;override=.=g;.;y_z": `y_z{domain="d",rule="a",override="g"}`,
 	} {
 		require.Equal(t, want, sample(name))
 	}

@@ -32,15 +32,16 @@ import (
 func guest(t *testing.T) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "guest.wasm")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", file, "../sim/testdata/guest")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", file,
+		"../sim/testdata/guest")
 	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
 	return file
 }
 
-// besideEnvoy starts this proxy and every Envoy the tests have to pass on, each
-// with the simulator's guest as its filter in front of one echo, and runs the test on
+// besideEnvoy starts this proxy and each Envoy that the tests have to pass on, with the
+// simulator's guest as their filter and one echo server as their upstream, and runs the test on
 // their addresses.
 func besideEnvoy(t *testing.T, test func(t *testing.T, here, there string)) {
 	t.Helper()
@@ -76,8 +77,7 @@ func besideEnvoy(t *testing.T, test func(t *testing.T, here, there string)) {
 	}
 }
 
-// echo answers a request with its head, as it came over the wire, so that nothing is
-// spelled anew here.
+// echo starts a server that answers a request with its head, byte by byte as it came.
 func echo(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -108,8 +108,8 @@ func echo(t *testing.T) string {
 
 var filterSaw = regexp.MustCompile(`(?im)^(x-did|host): .*$`)
 
-// tell sends a request and says what became of it: that it was refused, where it redirects
-// to, or what the filter and the upstream got.
+// tell sends a request and returns what became of it: that it was refused, where it was
+// redirected to, or what the filter and the upstream got.
 func tell(address, request string) string {
 	c, err := net.Dial("tcp", address)
 	if err != nil {
@@ -136,7 +136,8 @@ func tell(address, request string) string {
 	return strings.ToLower(fmt.Sprintf("%q %q", first, seen))
 }
 
-// differs says why this proxy may answer a request otherwise than an Envoy.
+// differs returns why this proxy may answer a request differently from an Envoy, "" if it may
+// not.
 func differs(name, version string) string {
 	path, _, _ := strings.Cut(name, "?")
 	switch {
@@ -161,9 +162,8 @@ var (
 	dotParameters = regexp.MustCompile(`(?i)(/|%2f)\.\.?;`)
 )
 
-// TestAsEnvoy: a path is refused by both, or both show the filter and the upstream the
-// same.
-func TestAsEnvoy(t *testing.T) {
+// Both refuse a path, or both show the same to the filter and the upstream.
+func TestPathsAreReadAsByEnvoy(t *testing.T) {
 	t.Parallel()
 	sent := targets(t)
 	require.GreaterOrEqual(t, len(sent), 200)
@@ -173,7 +173,7 @@ func TestAsEnvoy(t *testing.T) {
 	})
 }
 
-// targets are the paths of testdata/targets.txt, each in a request of its own.
+// targets returns the paths of testdata/targets.txt, each in a request of its own.
 func targets(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "targets.txt"))
@@ -188,7 +188,7 @@ func targets(t *testing.T) map[string]string {
 	return sent
 }
 
-// compare sends all to both. An outcome may differ where why says so.
+// compare sends all requests to both. An outcome may differ only if differs gives a reason.
 func compare(t *testing.T, here, there string, sent map[string]string, version string) {
 	t.Helper()
 	var all sync.WaitGroup

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -19,24 +20,39 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/envoy/target"
 )
 
-var errClosed = errors.New("the filter closed the stream")
+// A request goes through these phases, one function each:
+//
+//	ServeHTTP        admits it, and hands it to a reverse proxy
+//	forward          writes the headers about the client
+//	RoundTrip        does what follows:
+//	  acquireWorker    waits for a worker
+//	  filterRequest    the filter sees the request, and lets it through or answers it
+//	  callUpstream     the upstream answers
+//	  filterResponse   the filter sees the answer's headers, then its body as it is read
+//	fail             answers if RoundTrip has no response
+//
+// The reverse proxy does what is HTTP, such as hop-by-hop headers, streaming and trailers;
+// the exchange is its transport.
 
-// exchange is one request on its way: through the filter, to the upstream and
-// back through the filter.
+// exchange is one request and its answer.
 type exchange struct {
 	*Proxy
 	path     string // normal, with query
 	client   netip.AddrPort
-	local    netip.AddrPort // where it came in
+	local    netip.AddrPort // the address of the listener that accepted it
 	received atomic.Int64   // bytes of the request's body
 }
 
-// ServeHTTP takes a request through the filter to the upstream. A reverse proxy does
-// what is HTTP, such as hop-by-hop headers, streaming and trailers; its transport is the
-// filter.
+// errClosed says that the filter closed the stream instead of answering.
+var errClosed = errors.New("the filter closed the stream")
+
+// ServeHTTP takes a request through the filter to the upstream.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.counts.requests.Add(1)
 	path, redirect, err := admit(r)
@@ -50,31 +66,58 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.ContentLength < 0 {
-		// The upstream may answer before it has read all. Before a response on a
-		// connection that goes on, net/http would read the rest.
+		// The upstream may answer before the body has ended. To reuse the connection,
+		// net/http would read the rest of the body before it sends the answer.
 		w.Header().Set("Connection", "close")
 	}
-	x := &exchange{Proxy: p, path: path}
-	x.client, _ = netip.ParseAddrPort(r.RemoteAddr)
-	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
-		x.local, _ = netip.ParseAddrPort(local.String())
-	}
-	r.Header.Del("Upgrade") // none is taken
-	r.Header.Del("Expect")  // answered here, by the first read of the body
+	r.Header.Del("Upgrade") // upgrades are not supported
+	r.Header.Del("Expect")  // net/http answers it at the first read of the body
+	x := p.newExchange(r, path)
 	reverse := httputil.ReverseProxy{
-		Transport: x, Rewrite: x.forward, ErrorHandler: x.fail,
-		FlushInterval: -1, // a response is passed on as it comes
+		Transport:     x,
+		Rewrite:       x.forward,
+		ErrorHandler:  x.fail,
+		FlushInterval: -1, // each part of a response is passed on at once
 		ErrorLog:      slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
 	}
 	reverse.ServeHTTP(w, r)
 }
 
-// forward writes the headers about the client as Envoy does where
-// use_remote_address is set.
+// admit refuses what the Envoy of a rendered bootstrap would not show to a filter. It
+// returns the normal path of a request, and whether the client is to be redirected to it.
+func admit(r *http.Request) (path string, redirect bool, err error) {
+	for name := range r.Header {
+		if strings.Contains(name, "_") { // some servers read it as a hyphen: a second spelling of a key
+			return "", false, errors.New("a header's name has an underscore")
+		}
+	}
+	switch {
+	case r.Method == http.MethodConnect || r.Method != strings.ToUpper(r.Method): // "get" must not avoid a rule for GET
+		return "", false, errors.New("unknown method")
+	case r.Host == "" || !httpguts.ValidHostHeader(r.Host):
+		return "", false, errors.New("no host, or a malformed one")
+	}
+	// Clients of a forward proxy send absolute URLs.
+	return target.Normalize(strings.TrimPrefix(r.RequestURI, "http://"+r.Host))
+}
+
+func (p *Proxy) newExchange(r *http.Request, path string) *exchange {
+	x := &exchange{Proxy: p, path: path}
+	x.client, _ = netip.ParseAddrPort(r.RemoteAddr)
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if ok {
+		x.local, _ = netip.ParseAddrPort(local.String())
+	}
+	return x
+}
+
+// forward writes the headers about the client as Envoy does if use_remote_address is set.
 func (x *exchange) forward(r *httputil.ProxyRequest) {
-	r.Out.URL.Scheme, r.Out.URL.Host = x.options.Upstream.Scheme, x.options.Upstream.Host
+	r.Out.URL.Scheme = x.options.Upstream.Scheme
+	r.Out.URL.Host = x.options.Upstream.Host
 	for _, name := range []string{"Forwarded", "X-Forwarded-Host"} {
-		if values, ok := r.In.Header[name]; ok {
+		values, ok := r.In.Header[name]
+		if ok {
 			r.Out.Header[name] = values
 		}
 	}
@@ -83,82 +126,72 @@ func (x *exchange) forward(r *httputil.ProxyRequest) {
 	r.Out.Header.Set("X-Forwarded-Proto", "http")
 }
 
-// RoundTrip takes a request through the filter. Only the reverse proxy calls it.
+// RoundTrip takes a request from the reverse proxy through the filter to the upstream, and
+// the answer back through the filter.
 func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
-	var worker int
-	select {
-	case worker = <-x.free:
-	case <-out.Context().Done():
-		return nil, out.Context().Err()
+	worker, release, err := x.acquireWorker(out.Context())
+	if err != nil {
+		return nil, err
 	}
-	release := sync.OnceFunc(func() { x.free <- worker })
 	defer release()
-	request := x.seen(out)
-	request.OnPause, request.Gone = release, out.Context().Done()
-	s, err := x.host.Start(worker, request)
+	filtering, forwarded, err := x.filterRequest(worker, release, out)
 	if err != nil {
 		return nil, err
 	}
-	s.Wait()
-	if left := s.Outgoing(); left != nil {
-		release()
-		answered := x.ask(out, left)
-		if out.Context().Err() != nil {
-			_ = s.Reset(sim.ClientGone)
+	if forwarded == nil {
+		reply, err := filtering.Finish()
+		if err != nil {
+			return nil, err
 		}
-		return x.pass(s, answered)
+		return x.filterReply(out, reply)
 	}
-	res, err := s.Finish()
+	release()
+	response := x.callUpstream(out, forwarded)
+	if out.Context().Err() != nil {
+		_ = filtering.Reset(sim.ClientGone) // it has ended already if this fails
+	}
+	return x.filterResponse(filtering, response)
+}
+
+// acquireWorker waits for a worker. The caller has it until it calls release, once or more.
+func (p *Proxy) acquireWorker(ctx context.Context) (worker int, release func(), err error) {
+	select {
+	case worker = <-p.idle:
+		return worker, sync.OnceFunc(func() { p.idle <- worker }), nil
+	case <-ctx.Done():
+		return 0, nil, ctx.Err()
+	}
+}
+
+// filterRequest shows the request to the filter, and waits while the filter pauses it, with
+// the worker free for others. It returns the request to forward, nil if the filter does not
+// let it through.
+func (x *exchange) filterRequest(worker int, release func(), out *http.Request) (*sim.Exchange, *sim.Request, error) {
+	request := x.request(out)
+	request.OnPause = release
+	request.Gone = out.Context().Done()
+	filtering, err := x.host.Start(worker, request)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return x.answer(out, res)
+	filtering.Wait()
+	return filtering, filtering.Outgoing(), nil
 }
 
-// pass takes an upstream's answer through the filter, its body as it is read.
-func (x *exchange) pass(s *sim.Exchange, upstream *http.Response) (*http.Response, error) {
-	end := upstream.Body == http.NoBody || upstream.ContentLength == 0
-	res, err := s.Answer(&sim.Response{Status: upstream.StatusCode, Headers: fields(upstream.Header)}, end)
-	if err == nil && !res.Local && !res.Reset {
-		upstream.StatusCode, upstream.Status, upstream.Header = res.Status, "", header(res.Headers)
-		if !end {
-			upstream.Body = &body{upstream.Body, s, upstream}
-		}
-		return upstream, nil
-	}
-	_ = upstream.Body.Close() // the filter put something in its place
-	if err != nil {
-		return nil, err
-	}
-	return x.answer(upstream.Request, res)
-}
-
-// answer is what the filter itself answered.
-func (x *exchange) answer(out *http.Request, res *sim.Response) (*http.Response, error) {
-	switch {
-	case res.Reset:
-		return nil, errClosed
-	case res.Details == "wasm_fail_stream":
-		x.counts.filterFailures.Add(1)
-	case res.Local:
-		x.counts.answered.Add(1)
-	}
-	return &http.Response{
-		StatusCode: res.Status, Header: header(res.Headers), Request: out,
-		Body: io.NopCloser(bytes.NewReader(res.Body)), ContentLength: int64(len(res.Body)),
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-	}, nil
-}
-
-// seen is the request as the filter sees it.
-func (x *exchange) seen(out *http.Request) *sim.Request {
+// request returns the request as the filter sees it.
+func (x *exchange) request(out *http.Request) *sim.Request {
 	r := &sim.Request{
-		Method: out.Method, Host: out.Host, Path: x.path, Headers: fields(out.Header),
-		HasBody:  out.Body != nil && out.Body != http.NoBody,
-		ClientIP: x.client.Addr().Unmap().String(), ClientPort: x.client.Port(), Received: x.received.Load,
+		Method:     out.Method,
+		Host:       out.Host,
+		Path:       x.path,
+		Headers:    fields(out.Header),
+		HasBody:    out.Body != nil && out.Body != http.NoBody,
+		ClientIP:   x.client.Addr().Unmap().String(),
+		ClientPort: x.client.Port(),
+		Received:   x.received.Load,
 	}
 	if r.HasBody {
-		out.Body = &counted{out.Body, &x.received}
+		out.Body = &requestBody{out.Body, &x.received}
 	}
 	if x.local.IsValid() {
 		r.Properties = map[string][]byte{
@@ -169,57 +202,164 @@ func (x *exchange) seen(out *http.Request) *sim.Request {
 	return r
 }
 
-// ask sends the request, as the filter left it, to the upstream. Where that does not answer,
-// the answer says so.
-func (x *exchange) ask(out *http.Request, left *sim.Request) *http.Response {
-	target, err := url.ParseRequestURI(left.Path)
+// callUpstream sends the request, as the filter forwarded it, to the upstream. If that does
+// not answer, it returns an error response in its place.
+func (x *exchange) callUpstream(out *http.Request, forwarded *sim.Request) *http.Response {
+	address, err := url.ParseRequestURI(forwarded.Path)
 	if err != nil {
-		return instead(out, http.StatusServiceUnavailable, "upstream connect error: "+err.Error())
+		return errorResponse(out, http.StatusServiceUnavailable, "upstream connect error: "+err.Error())
 	}
-	target.Scheme, target.Host = out.URL.Scheme, out.URL.Host
-	out.Method, out.Host, out.URL, out.Header = left.Method, left.Host, target, header(left.Headers)
-	if _, ok := out.Header["User-Agent"]; !ok {
-		out.Header.Set("User-Agent", "") // none, not Go's own
+	address.Scheme = out.URL.Scheme
+	address.Host = out.URL.Host
+	out.URL = address
+	out.Method = forwarded.Method
+	out.Host = forwarded.Host
+	out.Header = header(forwarded.Headers)
+	_, ok := out.Header["User-Agent"]
+	if !ok {
+		out.Header.Set("User-Agent", "") // keeps net/http from sending its own
 	}
 	began := time.Now()
-	answered, err := x.transport.RoundTrip(out)
+	response, err := x.transport.RoundTrip(out)
 	if err == nil {
-		return answered
+		return response
 	}
-	status, why := http.StatusBadGateway, "the upstream gave no answer\n"
-	var timeout net.Error
-	if errors.As(err, &timeout) && timeout.Timeout() {
-		status, why = http.StatusGatewayTimeout, "the upstream did not answer in time\n"
+	status, message := http.StatusBadGateway, "the upstream gave no answer\n"
+	var netErr net.Error
+	if errors.As(err, &netErr) && netErr.Timeout() {
+		status, message = http.StatusGatewayTimeout, "the upstream did not answer in time\n"
 	}
-	if out.Context().Err() == nil { // the client waits
+	if out.Context().Err() == nil { // the client still waits
 		x.counts.upstreamErrors.Add(1)
 		x.log.Warn("no answer from the upstream", "status", status, "after", time.Since(began), "error", err)
 	}
-	return instead(out, status, why)
+	return errorResponse(out, status, message)
 }
 
-// instead answers in place of the upstream.
-func instead(out *http.Request, status int, why string) *http.Response {
+// filterResponse shows the upstream's answer to the filter: its headers now, its body as it
+// is read. The filter may answer in its place.
+func (x *exchange) filterResponse(filtering *sim.Exchange, upstream *http.Response) (*http.Response, error) {
+	end := upstream.Body == http.NoBody || upstream.ContentLength == 0
+	head := &sim.Response{Status: upstream.StatusCode, Headers: fields(upstream.Header)}
+	filtered, err := filtering.Answer(head, end)
+	if err != nil {
+		_ = upstream.Body.Close()
+		return nil, err
+	}
+	if filtered.Local || filtered.Reset {
+		_ = upstream.Body.Close()
+		return x.filterReply(upstream.Request, filtered)
+	}
+	upstream.StatusCode = filtered.Status
+	upstream.Status = "" // net/http writes the one of StatusCode
+	upstream.Header = header(filtered.Headers)
+	if !end {
+		upstream.Body = &responseBody{upstream.Body, filtering, upstream}
+	}
+	return upstream, nil
+}
+
+// responseBody shows an upstream's body to the filter as it is read.
+type responseBody struct {
+	io.ReadCloser
+	filtering *sim.Exchange
+	upstream  *http.Response
+}
+
+func (b *responseBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	var trailers [][2]string
+	if errors.Is(err, io.EOF) {
+		trailers = fields(b.upstream.Trailer)
+	}
+	last := errors.Is(err, io.EOF) && len(trailers) == 0
+	if n > 0 && b.filtering.Chunk(p[:n], last) != nil {
+		return 0, errClosed
+	}
+	// The filter can change nothing from here on: the body is out.
+	switch {
+	case err == nil:
+	case !errors.Is(err, io.EOF):
+		_ = b.filtering.Reset(b.cause())
+	case !last:
+		_ = b.filtering.Trailers(trailers)
+	case n == 0:
+		_ = b.filtering.Chunk(nil, true)
+	}
+	return n, err
+}
+
+// cause returns why the body broke off.
+func (b *responseBody) cause() sim.Cause {
+	if b.upstream.Request.Context().Err() != nil {
+		return sim.ClientGone
+	}
+	return sim.UpstreamReset
+}
+
+// Close ends the exchange if the body was not read to its end.
+func (b *responseBody) Close() error {
+	_ = b.filtering.Reset(sim.ClientGone)
+	return b.ReadCloser.Close()
+}
+
+// requestBody counts what is read of a request's body.
+type requestBody struct {
+	io.ReadCloser
+	read *atomic.Int64
+}
+
+func (b *requestBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.read.Add(int64(n))
+	return n, err
+}
+
+// filterReply counts an answer that the filter gave itself, and returns it as a response.
+func (x *exchange) filterReply(out *http.Request, reply *sim.Response) (*http.Response, error) {
+	switch {
+	case reply.Reset:
+		return nil, errClosed
+	case reply.Details == "wasm_fail_stream":
+		x.counts.filterFailures.Add(1)
+	case reply.Local:
+		x.counts.answered.Add(1)
+	}
+	return newResponse(out, reply.Status, header(reply.Headers), reply.Body), nil
+}
+
+// errorResponse returns what stands for an upstream's answer if there is none.
+func errorResponse(out *http.Request, status int, message string) *http.Response {
+	h := http.Header{"Content-Type": {"text/plain"}, "Content-Length": {strconv.Itoa(len(message))}}
+	return newResponse(out, status, h, []byte(message))
+}
+
+func newResponse(out *http.Request, status int, h http.Header, body []byte) *http.Response {
 	return &http.Response{
-		StatusCode: status, Request: out, Body: io.NopCloser(strings.NewReader(why)), ContentLength: int64(len(why)),
-		Header: http.Header{"Content-Type": {"text/plain"}, "Content-Length": {strconv.Itoa(len(why))}},
-		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		StatusCode:    status,
+		Header:        h,
+		Body:          io.NopCloser(bytes.NewReader(body)),
+		ContentLength: int64(len(body)),
+		Request:       out,
+		Proto:         "HTTP/1.1",
+		ProtoMajor:    1,
+		ProtoMinor:    1,
 	}
 }
 
-// fail answers where there is no response at all.
+// fail answers a request for which RoundTrip has no response.
 func (x *exchange) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, errClosed) {
-		panic(http.ErrAbortHandler)
+		panic(http.ErrAbortHandler) // net/http closes the connection
 	}
-	if r.Context().Err() == nil { // the client waits
+	if r.Context().Err() == nil { // the client still waits
 		x.log.Error("answer a request", "error", err)
 	}
 	http.Error(w, "the request could not be answered", http.StatusBadGateway)
 }
 
-// fields are headers as the filter sees them. An empty User-Agent is the reverse
-// proxy's word for none.
+// fields returns headers as the filter sees them. The reverse proxy writes an empty
+// User-Agent if the client sent none.
 func fields(h http.Header) (list [][2]string) {
 	for _, name := range slices.Sorted(maps.Keys(h)) {
 		for _, value := range h[name] {
@@ -231,6 +371,7 @@ func fields(h http.Header) (list [][2]string) {
 	return list
 }
 
+// header returns the filter's headers as net/http has them.
 func header(fields [][2]string) http.Header {
 	h := make(http.Header, len(fields))
 	for _, f := range fields {
@@ -239,11 +380,14 @@ func header(fields [][2]string) http.Header {
 	return h
 }
 
-// newTransport reaches the upstream. It adds nothing of its own: no proxy of
-// the environment, no compression.
+// newTransport returns the way to the upstream. It uses no proxy of the environment, and
+// asks for no compression.
 func newTransport(timeout time.Duration) *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.Proxy, t.DisableCompression, t.MaxIdleConnsPerHost = nil, true, 256
-	t.ResponseHeaderTimeout, t.MaxResponseHeaderBytes = timeout, maxHeaderBytes
+	t.Proxy = nil
+	t.DisableCompression = true
+	t.MaxIdleConnsPerHost = 256
+	t.ResponseHeaderTimeout = timeout
+	t.MaxResponseHeaderBytes = maxHeaderBytes
 	return t
 }

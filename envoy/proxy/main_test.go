@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -37,7 +39,7 @@ type plane struct {
 	url   string
 	admin string
 	log   *syncBuffer
-	// end stops serving and returns what Serve did.
+	// end stops serving, and returns what Serve returned.
 	end func() error
 }
 
@@ -61,7 +63,8 @@ func serve(t *testing.T, upstream http.Handler, change ...func(*proxy.Options)) 
 	require.NoError(t, err)
 	admin, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p.url, p.admin = "http://"+requests.Addr().String(), "http://"+admin.Addr().String()
+	p.url = "http://" + requests.Addr().String()
+	p.admin = "http://" + admin.Addr().String()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- p.Serve(ctx, requests, admin) }()
@@ -100,13 +103,14 @@ func (p *plane) do(path string, headers ...string) (head, string) {
 	return head{response.StatusCode, response.Header, response.ContentLength}, string(body)
 }
 
-// status is that of a GET by a user.
+// status returns the status of a GET by a user.
 func (p *plane) status(user string) int {
 	p.t.Helper()
 	response, _ := p.do("/api/x", "x-user-id", user)
 	return response.StatusCode
 }
 
+// ask sends a GET to the admin listener.
 func (p *plane) ask(path string) (int, string) {
 	p.t.Helper()
 	response, err := http.Get(p.admin + path)
@@ -118,3 +122,26 @@ func (p *plane) ask(path string) (int, string) {
 }
 
 var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
+
+// syncBuffer is a log that is read while others write.
+type syncBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *syncBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// count returns how often the log holds a text.
+func (b *syncBuffer) count(text string) int { return strings.Count(b.String(), text) }

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
-func TestHeaders(t *testing.T) {
+func TestHeadersPassThroughAsInEnvoy(t *testing.T) {
 	seen := make(chan *http.Request, 1)
 	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen <- r
@@ -58,15 +58,21 @@ func TestHeaders(t *testing.T) {
 	require.Equal(t, int64(19), response.ContentLength)
 }
 
-// What the Envoy of a rendered bootstrap would not show to a filter is refused, as a
-// second spelling of a key or a way around a rule. A head has 60 KiB at most.
-func TestHeads(t *testing.T) {
+// The proxy refuses what the Envoy of a rendered bootstrap would not show to a filter: it could
+// spell a key in a second way, or avoid a rule. The head of a request has 60 KiB at most.
+func TestMalformedHeadsAreRefused(t *testing.T) {
 	p := serve(t, hello)
 	const get = "GET / HTTP/1.1\r\nHost: a\r\n"
 	for head, want := range map[string]int{
-		get + "X_User_Id: alice": 400, "get / HTTP/1.1\r\nHost: a": 400, "CONNECT / HTTP/1.1\r\nHost: a": 400, "GET / HTTP/1.1\r\nHost: a<b": 400,
-		"GET / HTTP/1.1": 400, get + "Content-Length: 0\r\nContent-Length: 5": 400, "OPTIONS * HTTP/1.1\r\nHost: a": 400,
-		get + "X-Long: " + strings.Repeat("a", 59<<10): 200, get + "X-Long: " + strings.Repeat("a", 64<<10): 431,
+		get + "X_User_Id: alice":                       400,
+		"get / HTTP/1.1\r\nHost: a":                    400,
+		"CONNECT / HTTP/1.1\r\nHost: a":                400,
+		"GET / HTTP/1.1\r\nHost: a<b":                  400,
+		"GET / HTTP/1.1":                               400,
+		"OPTIONS * HTTP/1.1\r\nHost: a":                400,
+		get + "Content-Length: 0\r\nContent-Length: 5": 400,
+		get + "X-Long: " + strings.Repeat("a", 59<<10): 200,
+		get + "X-Long: " + strings.Repeat("a", 64<<10): 431,
 	} {
 		name := fmt.Sprintf("%.60s of %d bytes", head, len(head))
 		c, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
@@ -81,8 +87,8 @@ func TestHeads(t *testing.T) {
 	}
 }
 
-// TestStreaming: both bodies arrive while the other end still writes.
-func TestStreaming(t *testing.T) {
+// Both bodies arrive while the other end still writes.
+func TestBodiesAreStreamed(t *testing.T) {
 	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		w.Header().Set("Trailer", "X-End")
@@ -119,8 +125,7 @@ func TestStreaming(t *testing.T) {
 	require.Equal(t, "yes", response.Trailer.Get("X-End"))
 }
 
-// TestSlowUpstreamHoldsNoWorker: one worker serves others while a request is
-// with the upstream.
+// A worker serves other requests while one is with the upstream.
 func TestSlowUpstreamHoldsNoWorker(t *testing.T) {
 	arrived, answer := make(chan struct{}), make(chan struct{})
 	p := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -143,8 +148,8 @@ func TestSlowUpstreamHoldsNoWorker(t *testing.T) {
 	slow.Wait()
 }
 
-// TestEndsWithItsRequests: what a paused request waits for still comes while the proxy ends.
-func TestEndsWithItsRequests(t *testing.T) {
+// While the proxy ends, a paused request still gets the tick that it waits for.
+func TestServeEndsAfterItsRequests(t *testing.T) {
 	t.Parallel()
 	code, err := os.ReadFile(guest(t))
 	require.NoError(t, err)
@@ -161,22 +166,31 @@ func TestEndsWithItsRequests(t *testing.T) {
 	paused.Wait()
 }
 
-func TestUpstreamFailures(t *testing.T) {
+func TestUpstreamFailuresAreAnsweredAndCounted(t *testing.T) {
 	t.Parallel()
 	free, err := ports.Free(1)
 	require.NoError(t, err)
+	never := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	for name, tc := range map[string]struct {
 		upstream http.HandlerFunc
 		change   func(*proxy.Options)
 		status   int
 		body     string
 	}{
-		"down": {hello, func(o *proxy.Options) {
-			o.Upstream = &url.URL{Scheme: "http", Host: fmt.Sprint("127.0.0.1:", free[0])}
+		"down": {
+			upstream: hello,
+			change: func(o *proxy.Options) {
+				o.Upstream = &url.URL{Scheme: "http", Host: fmt.Sprint("127.0.0.1:", free[0])}
+			},
+			status: http.StatusBadGateway,
+			body:   "the upstream gave no answer\n",
 		},
-			http.StatusBadGateway, "the upstream gave no answer\n"},
-		"slow": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, func(o *proxy.Options) { o.Timeout = 50 * time.Millisecond },
-			http.StatusGatewayTimeout, "the upstream did not answer in time\n"},
+		"slow": {
+			upstream: never,
+			change:   func(o *proxy.Options) { o.Timeout = 50 * time.Millisecond },
+			status:   http.StatusGatewayTimeout,
+			body:     "the upstream did not answer in time\n",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := serve(t, tc.upstream, tc.change)

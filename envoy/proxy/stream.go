@@ -14,20 +14,19 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// stream is the way from a gRPC stream of the filter to a service.
+// stream connects a gRPC stream of the filter to a service.
 type stream struct {
 	in     *sim.Inbox
 	cancel context.CancelFunc
 	out    chan []byte // what the filter has sent
 }
 
-// unsent is how many messages of the filter may wait to be sent. It lets one wait for
-// an answer.
+// unsent is how many messages of the filter may wait to be sent. The filter itself sends one,
+// and waits for its answer.
 const unsent = 64
 
-// dial opens a stream to one of the clusters. A service that cannot be reached
-// ends it.
-func (p *Proxy) dial(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
+// openStream opens a stream to a cluster. If the service cannot be reached, the stream ends.
+func (p *Proxy) openStream(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
 	var conn grpc.ClientConnInterface
 	if p.options.Cluster != nil {
 		conn = p.options.Cluster(c.Cluster)
@@ -46,7 +45,7 @@ func (p *Proxy) dial(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
 	return s, nil
 }
 
-// Send queues a message. A service that takes none for so long loses the stream.
+// Send queues a message. It ends the stream if too many messages wait.
 func (s *stream) Send(message []byte) {
 	select {
 	case s.out <- message:
@@ -55,7 +54,7 @@ func (s *stream) Send(message []byte) {
 	}
 }
 
-// CloseSend says that nothing follows.
+// CloseSend says that no message follows.
 func (s *stream) CloseSend() { close(s.out) }
 
 // Cancel ends the stream.
@@ -71,7 +70,8 @@ func (s *stream) run(ctx context.Context, conn grpc.ClientConnInterface, method 
 	}
 	for err == nil {
 		var message []byte
-		if err = client.RecvMsg(&message); err == nil {
+		err = client.RecvMsg(&message)
+		if err == nil {
 			s.in.Message(0, message)
 			s.in.Deliver()
 		}
@@ -83,8 +83,7 @@ func (s *stream) run(ctx context.Context, conn grpc.ClientConnInterface, method 
 	s.in.Deliver()
 }
 
-// send passes on what the filter sends. What goes wrong ends the stream, which run
-// hears.
+// send passes on what the filter sends. An error ends the stream, and RecvMsg returns it to run.
 func (s *stream) send(ctx context.Context, client grpc.ClientStream) {
 	for {
 		select {
@@ -102,10 +101,10 @@ func (s *stream) send(ctx context.Context, client grpc.ClientStream) {
 	}
 }
 
-// rawCodec passes messages as the bytes they are: the filter has its own codec.
+// rawCodec leaves messages as they are: the filter encodes and decodes them itself.
 type rawCodec struct{}
 
-// Name is the format that the service expects.
+// Name is the content subtype that the service expects.
 func (rawCodec) Name() string { return "proto" }
 
 // Marshal takes a *[]byte.

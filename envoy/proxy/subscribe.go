@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -29,8 +31,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
-// As in a rendered bootstrap.
-const (
+const ( // as in a rendered bootstrap
 	retryBase      = 500 * time.Millisecond
 	retryMax       = 5 * time.Second
 	keepaliveEvery = 10 * time.Second
@@ -39,7 +40,7 @@ const (
 // extensionConfigType is the type of the resource and of its discovery.
 const extensionConfigType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 
-// Subscription says which control plane gives the policy, and to whom.
+// Subscription says which control plane gives the policy, and what it learns of this proxy.
 type Subscription struct {
 	Addresses []string    // HOST:PORT each, tried in turn
 	TLS       *tls.Config // nil = plain text
@@ -48,9 +49,9 @@ type Subscription struct {
 	Manage    string      // where the control plane may send management requests, "" = nowhere
 }
 
-// Subscribe takes policies from a control plane by Delta ECDS until ctx ends.
-// What it refuses it answers with a NACK, and the policy before stays; so does
-// the last one while the control plane is away.
+// Subscribe takes policies from a control plane by Delta ECDS until ctx ends. It answers a
+// policy that the filter refuses with a NACK. The current policy stays in force then, and also
+// while the control plane is unreachable.
 func (p *Proxy) Subscribe(ctx context.Context, s Subscription) error {
 	if s.Node == "" {
 		return errors.New("subscribe: no node id: the control plane tells proxies apart by it")
@@ -72,37 +73,47 @@ func (p *Proxy) Subscribe(ctx context.Context, s Subscription) error {
 		return fmt.Errorf("subscribe: %w", err)
 	}
 	defer connection.Close()
-	c := &subscriber{
-		Subscription: s, proxy: p,
-		client: extensionv3.NewExtensionConfigDiscoveryServiceClient(connection),
-	}
-	c.run(ctx)
+	client := extensionv3.NewExtensionConfigDiscoveryServiceClient(connection)
+	(&subscriber{Subscription: s, proxy: p, client: client}).run(ctx)
 	return nil
 }
 
-// subscriber is what Subscribe keeps from one stream to the next.
+// Dial returns a connection to the first of the addresses, HOST:PORT each, that accepts it.
+// It tries them in turn, and begins with the first again after each loss.
+func Dial(addresses []string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	list := make([]resolver.Address, len(addresses))
+	for i, a := range addresses {
+		list[i] = resolver.Address{Addr: a, ServerName: a} // the certificate has to be for this name
+	}
+	several := manual.NewBuilderWithScheme("several")
+	several.InitialState(resolver.State{Addresses: list})
+	return grpc.NewClient("several:///"+addresses[0], append(options, grpc.WithResolvers(several))...)
+}
+
+// subscriber keeps a subscription from one stream to the next.
 type subscriber struct {
 	Subscription
 	proxy  *Proxy
 	client extensionv3.ExtensionConfigDiscoveryServiceClient
 
-	version string // of the resource that is enforced, empty for none
-	streams int    // in a row that brought nothing
-	said    string // why the control plane gives nothing, as the log knows; empty while it does
+	version string // of the resource in force, empty for none
+	failed  int    // streams in a row that brought no response
+	problem string // the last one logged: unreachable, or why the control plane rejects this proxy; empty for none
 }
 
-// away is what the log knows of a control plane that does not answer.
-const away = "away"
+// unreachable is the problem of a control plane that does not answer.
+const unreachable = "unreachable"
 
+// run opens one stream after another until ctx ends.
 func (c *subscriber) run(ctx context.Context) {
 	for {
 		err := c.stream(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		c.report(err)
-		wait := min(retryBase<<min(c.streams, 8), retryMax)
-		c.streams++
+		c.logProblem(err)
+		wait := min(retryBase<<min(c.failed, 8), retryMax)
+		c.failed++
 		select {
 		case <-ctx.Done():
 			return
@@ -111,24 +122,7 @@ func (c *subscriber) run(ctx context.Context) {
 	}
 }
 
-// report logs why a stream has ended, unless it has logged that before.
-func (c *subscriber) report(err error) {
-	why := status.Convert(err)
-	reason := fmt.Sprintf("%.1000s", why.Message())
-	log, before := c.proxy.log.With("xds", strings.Join(c.Addresses, ","), "node", c.Node, "reason", reason), c.said
-	switch why.Code() {
-	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument:
-		if c.said = reason; c.said != before {
-			log.Error("control plane refuses this proxy, nothing changes until it lets it in")
-		}
-	default:
-		if c.said = away; c.said != before {
-			log.Warn("control plane is away, nothing changes until it is back")
-		}
-	}
-}
-
-// stream subscribes once and takes what comes until the stream ends.
+// stream subscribes, and takes what comes until the stream ends.
 func (c *subscriber) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -136,39 +130,69 @@ func (c *subscriber) stream(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(c.first()); err != nil && !errors.Is(err, io.EOF) { // at io.EOF Recv returns why
+	err = stream.Send(c.subscription())
+	if err != nil && !errors.Is(err, io.EOF) { // at io.EOF, Recv returns the reason
 		return err
 	}
-	if c.said == "" || c.said == away { // else the request is no sign yet that it is let in
-		c.said = ""
-		c.proxy.log.Info("subscribed", "xds", strings.Join(c.Addresses, ","), "node", c.Node, "resource", c.Resource)
-	}
+	c.logSubscribed()
 	for {
 		response, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		c.streams, c.said = 0, ""
-		if err := stream.Send(c.answer(response)); err != nil && !errors.Is(err, io.EOF) {
+		c.failed = 0
+		c.problem = ""
+		err = stream.Send(c.take(response))
+		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
 	}
 }
 
-// first is the request that opens a stream. It alone names the proxy and the
-// version that it holds.
-func (c *subscriber) first() *discoveryv3.DeltaDiscoveryRequest {
-	text := structpb.NewStringValue
-	about := map[string]*structpb.Value{"wasm": text(c.proxy.options.WasmName)}
+// logSubscribed logs that a stream is open. A control plane that rejected this proxy may do so
+// again: only a response shows that it no longer does.
+func (c *subscriber) logSubscribed() {
+	if c.problem != "" && c.problem != unreachable {
+		return
+	}
+	c.problem = ""
+	c.proxy.log.Info("subscribed", "xds", strings.Join(c.Addresses, ","), "node", c.Node, "resource", c.Resource)
+}
+
+// logProblem logs why a stream has ended, unless that is the last problem logged.
+func (c *subscriber) logProblem(err error) {
+	end := status.Convert(err)
+	reason := fmt.Sprintf("%.1000s", end.Message())
+	log := c.proxy.log.With("xds", strings.Join(c.Addresses, ","), "node", c.Node, "reason", reason)
+	switch end.Code() {
+	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument:
+		if c.problem != reason {
+			log.Error("control plane rejected this proxy; keeping the current policy")
+		}
+		c.problem = reason
+	default:
+		if c.problem != unreachable {
+			log.Warn("control plane unreachable; keeping the current policy")
+		}
+		c.problem = unreachable
+	}
+}
+
+// subscription returns the first request of a stream. Only this one names the proxy and the
+// version that it has.
+func (c *subscriber) subscription() *discoveryv3.DeltaDiscoveryRequest {
+	about := map[string]*structpb.Value{"wasm": structpb.NewStringValue(c.proxy.options.WasmName)}
 	if c.Manage != "" {
-		about["manage"] = text(c.Manage)
+		about["manage"] = structpb.NewStringValue(c.Manage)
 	}
 	if c.proxy.options.Cluster != nil {
-		about["quota_cluster"] = text("*") // see Options.Cluster
+		about["quota_cluster"] = structpb.NewStringValue("*") // any name, see Options.Cluster
 	}
 	r := &discoveryv3.DeltaDiscoveryRequest{
 		Node: &corev3.Node{
-			Id: c.Node, Cluster: "sluice", UserAgentName: "sluice",
+			Id:            c.Node,
+			Cluster:       "sluice",
+			UserAgentName: "sluice",
 			Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
 				"sluice": structpb.NewStructValue(&structpb.Struct{Fields: about}),
 			}},
@@ -182,16 +206,17 @@ func (c *subscriber) first() *discoveryv3.DeltaDiscoveryRequest {
 	return r
 }
 
-// answer takes a response and makes its ACK or NACK.
-func (c *subscriber) answer(response *discoveryv3.DeltaDiscoveryResponse) *discoveryv3.DeltaDiscoveryRequest {
+// take enforces the policy in a response, and returns the ACK or NACK.
+func (c *subscriber) take(response *discoveryv3.DeltaDiscoveryResponse) *discoveryv3.DeltaDiscoveryRequest {
 	r := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: extensionConfigType, ResponseNonce: response.GetNonce()}
 	for _, resource := range response.GetResources() {
 		if resource.GetName() != c.Resource {
 			continue
 		}
 		log := c.proxy.log.With("nonce", response.GetNonce(), "version", resource.GetVersion())
-		if err := c.proxy.enforce(resource); err != nil {
-			log.Error("policy refused, the one before stays in force", "error", err)
+		err := c.proxy.enforce(resource)
+		if err != nil {
+			log.Error("policy refused; keeping the current one", "error", err)
 			r.ErrorDetail = &rpcstatus.Status{Code: int32(codes.Internal), Message: err.Error()}
 			continue
 		}
@@ -201,9 +226,9 @@ func (c *subscriber) answer(response *discoveryv3.DeltaDiscoveryResponse) *disco
 	return r
 }
 
-// enforce adopts the policy in a resource, with the filter that it names. It reads
-// what sluice serve writes. There is one filter and one store, so vm_id, root_id and
-// the runtime choose nothing.
+// enforce adopts the policy in a resource, with the filter that it names. It reads what
+// sluice serve writes, but for vm_id, root_id and the runtime: this proxy has one filter and
+// one store.
 func (p *Proxy) enforce(resource *discoveryv3.Resource) error {
 	var extension corev3.TypedExtensionConfig
 	var filter wasmfilterv3.Wasm
@@ -218,12 +243,21 @@ func (p *Proxy) enforce(resource *discoveryv3.Resource) error {
 	if err := config.GetConfiguration().UnmarshalTo(&policy); err != nil {
 		return fmt.Errorf("read plugin configuration: %w", err)
 	}
-	wasm, file := p.options.Wasm, config.GetVmConfig().GetCode().GetLocal().GetFilename()
-	if file != Embedded {
-		var err error
-		if wasm, err = p.options.ReadFile(file); err != nil { // anew every time, as Envoy does
-			return fmt.Errorf("read the filter: %w", err)
-		}
+	wasm, err := p.readFilter(config.GetVmConfig().GetCode().GetLocal().GetFilename())
+	if err != nil {
+		return err
 	}
 	return p.adopt(wasm, []byte(policy.GetValue()))
+}
+
+// readFilter reads the file of a filter, each time anew, as Envoy does.
+func (p *Proxy) readFilter(file string) ([]byte, error) {
+	if file == Embedded {
+		return p.options.Wasm, nil
+	}
+	wasm, err := p.options.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the filter: %w", err)
+	}
+	return wasm, nil
 }

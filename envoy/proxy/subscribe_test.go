@@ -26,28 +26,31 @@ func subscribe(t *testing.T, p *plane, s proxy.Subscription) {
 	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
 }
 
-func TestSubscribeWithoutNode(t *testing.T) {
+func TestSubscribeNeedsANode(t *testing.T) {
 	p := serve(t, hello)
-	require.ErrorContains(t, p.Subscribe(t.Context(), proxy.Subscription{Addresses: []string{"127.0.0.1:1"}}), "no node id")
+	err := p.Subscribe(t.Context(), proxy.Subscription{Addresses: []string{"127.0.0.1:1"}})
+	require.ErrorContains(t, err, "no node id")
 }
 
-// counted is a control plane that counts its streams, and says nothing or refuses each.
-type counted struct {
+// silent is a control plane that counts its streams, and sends nothing or rejects each.
+type silent struct {
 	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
-	refusal error
-	streams atomic.Int64
+	rejection error
+	streams   atomic.Int64
 }
 
-func (c *counted) DeltaExtensionConfigs(stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
+func (c *silent) DeltaExtensionConfigs(
+	stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer,
+) error {
 	c.streams.Add(1)
-	if c.refusal == nil {
+	if c.rejection == nil {
 		<-stream.Context().Done()
 	}
-	return c.refusal
+	return c.rejection
 }
 
 // start serves it until the test ends, or stop is called.
-func (c *counted) start(t *testing.T) (address string, stop func()) {
+func (c *silent) start(t *testing.T) (address string, stop func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -58,26 +61,27 @@ func (c *counted) start(t *testing.T) (address string, stop func()) {
 	return listener.Addr().String(), server.Stop
 }
 
-// TestRefusedByTheControlPlane: the log says why, once.
-func TestRefusedByTheControlPlane(t *testing.T) {
+// The log says once why a control plane rejects the proxy.
+func TestControlPlaneRejectsTheProxy(t *testing.T) {
 	t.Parallel()
-	refusing := &counted{refusal: status.Error(codes.PermissionDenied, "write \x1b[31mn\" into the file"+strings.Repeat("x", 2000))}
-	address, _ := refusing.start(t)
+	reason := "write \x1b[31mn\" into the file" + strings.Repeat("x", 2000)
+	rejecting := &silent{rejection: status.Error(codes.PermissionDenied, reason)}
+	address, _ := rejecting.start(t)
 	p := serve(t, hello)
 	subscribe(t, p, proxy.Subscription{Addresses: []string{address}})
-	require.Eventually(t, func() bool { return p.log.count("control plane refuses this proxy") == 1 }, patience, moment)
-	require.Eventually(t, func() bool { return refusing.streams.Load() > 2 }, patience, moment)
+	require.Eventually(t, func() bool { return p.log.count("control plane rejected this proxy") == 1 }, patience, moment)
+	require.Eventually(t, func() bool { return rejecting.streams.Load() > 2 }, patience, moment)
 	log := p.log.String()
-	require.Equal(t, 1, strings.Count(log, "control plane refuses this proxy"))
+	require.Equal(t, 1, strings.Count(log, "control plane rejected this proxy"))
 	require.Contains(t, log, `reason="write \x1b[31mn\" into the file`)
 	require.Less(t, len(log), 3000)
-	require.NotContains(t, log, "is away")
+	require.NotContains(t, log, "unreachable")
 }
 
-// TestSeveralControlPlanes: the first is asked while it is there, and then the next.
+// The proxy asks the first control plane while it is there, and then the next one.
 func TestSeveralControlPlanes(t *testing.T) {
 	t.Parallel()
-	var first, next counted
+	var first, next silent
 	one, stop := first.start(t)
 	other, _ := next.start(t)
 	p := serve(t, hello)

@@ -39,9 +39,9 @@ func (h *Host) Configure(configuration []byte) error {
 	return h.update(h.filter, configuration)
 }
 
-// ConfigureWorker gives one worker another configuration of the running filter,
-// tried by no canary: what a thread does when an update has come to it and not
-// yet to the others. The next Configure makes all threads alike again.
+// ConfigureWorker gives one worker another configuration of the running filter, without a
+// trial: as when an update has come to this thread and not yet to the others. The next
+// Configure makes all threads alike again.
 func (h *Host) ConfigureWorker(worker int, configuration []byte) error {
 	t, err := h.worker(worker)
 	if err != nil {
@@ -82,7 +82,7 @@ func (h *Host) update(f *filter, configuration []byte) error {
 	configuration = append([]byte{}, configuration...)
 	same := f == h.filter && h.configured != nil && bytes.Equal(configuration, h.configured)
 	if !same {
-		if err := h.canary(f, configuration); err != nil {
+		if err := h.try(f, configuration); err != nil {
 			return err
 		}
 	}
@@ -95,10 +95,10 @@ func (h *Host) update(f *filter, configuration []byte) error {
 	return nil
 }
 
-// canary tries a configuration in a VM that is thrown away.
-func (h *Host) canary(f *filter, configuration []byte) error {
+// try starts a trial: a VM that takes a configuration and is thrown away.
+func (h *Host) try(f *filter, configuration []byte) error {
 	var heard []string
-	v, err := h.instantiate(Canary, f, &heard)
+	v, err := h.instantiate(Trial, f, &heard)
 	defer v.close()
 	if err == nil {
 		_, err = v.start(configuration)

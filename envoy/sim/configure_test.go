@@ -63,11 +63,11 @@ func TestNothingIsConfigured(t *testing.T) {
 	}
 }
 
-func TestCanarySharesTheStore(t *testing.T) {
+func TestTrialSharesTheStore(t *testing.T) {
 	b := setUp(t)
 	require.Error(t, b.Configure([]byte("set=k refuse=x")))
 	value, _, ok := b.Shared().Get("k")
-	require.True(t, ok, "what a canary writes stays: a filter must not write before it is in use")
+	require.True(t, ok, "what a trial writes stays: a filter must not write before it is in use")
 	require.Equal(t, "configured", string(value))
 }
 
@@ -109,7 +109,7 @@ func TestAllocatorCallsNobody(t *testing.T) {
 	require.Contains(t, strings.Join(b.heard(), "\n"), "restricted_callback: proxy_get_current_time_nanoseconds is not allowed while the VM allocates memory")
 }
 
-func TestWorkerMayFailWhereTheCanaryDidNot(t *testing.T) {
+func TestWorkerMayFailWhereTheTrialDidNot(t *testing.T) {
 	b := setUp(t, workers(2))
 	require.NoError(t, b.Failed(0))
 	require.NoError(t, b.Configure([]byte("once")), "the update was taken")
@@ -252,7 +252,7 @@ func TestModulesThatEnvoyCouldNotLoad(t *testing.T) {
 func TestConfigureWorkerReachesOneThread(t *testing.T) {
 	b := setUp(t, workers(2))
 	require.NoError(t, b.ConfigureWorker(1, []byte("second")))
-	require.Equal(t, []string{"1 configure second", "1 done first"}, b.heard(), "no canary, and no other thread")
+	require.Equal(t, []string{"1 configure second", "1 done first"}, b.heard(), "no trial, and no other thread")
 	require.Equal(t, []string{"first"}, b.do(0, "config"))
 	require.Equal(t, []string{"second"}, b.do(1, "config"))
 	require.NoError(t, b.ConfigureWorker(1, []byte("second")))

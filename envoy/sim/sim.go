@@ -66,8 +66,8 @@ func (l Level) String() string {
 
 // VMs that are not workers, as Log and OnCall name them. Workers count from 0.
 const (
-	Main   = -1 // the VM of Envoy's main thread: it serves nothing, but ticks
-	Canary = -2 // the throw-away VM that tries a configuration
+	Main  = -1 // the VM of Envoy's main thread: it serves nothing, but ticks
+	Trial = -2 // the VM that tries a configuration, and is thrown away
 )
 
 // Options say what a Host is made of. Only Wasm is needed.

@@ -39,7 +39,7 @@ var callbackNames = [callbacks]string{
 type vm struct {
 	host   *Host
 	id     int
-	thread *thread // nil of the canary
+	thread *thread // nil of a trial
 	filter *filter
 	ctx    context.Context
 	module api.Module

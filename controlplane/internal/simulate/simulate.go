@@ -171,7 +171,7 @@ func (s *simulation) addProxy(ctx context.Context, o Options, number uint64, tra
 		Dial:       s.cluster.dial,
 		LogLevel:   sim.Warn,
 		Log: func(_ sim.Level, vm int, message string) {
-			if vm != sim.Canary {
+			if vm != sim.Trial {
 				o.Log(message)
 			}
 		},
