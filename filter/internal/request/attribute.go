@@ -8,10 +8,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Attribute is an attribute of the proxy that a key part reads. The proxy
-// returns bytes without a type: attributes that are no text are listed in
-// attrKinds, and metadata, whose values may be of any type, is read as the whole
-// message, which has their types.
+// Attribute is an attribute of the proxy that a key part reads. The proxy returns bytes
+// without a type: attrKinds lists the attributes that are not text. Values in metadata may be
+// of any type, so the whole message is read, which has their types.
 type Attribute struct {
 	number int      // in Request.attributes; of attrHeader, the header's
 	kind   attrKind // how the bytes are read
@@ -21,7 +20,7 @@ type Attribute struct {
 type attrKind uint8
 
 const (
-	attrText     attrKind = iota // missing where empty: the proxy's word for none
+	attrText     attrKind = iota // empty = the proxy has none
 	attrExact                    // text of the request, which may be empty
 	attrHeader                   // all values of a request header
 	attrNumber                   // 8 bytes, little endian
@@ -35,7 +34,7 @@ var attrKinds = map[string]attrKind{
 	"listener_direction": attrNumber, "xds.listener_direction": attrNumber, "connection.mtls": attrBool,
 }
 
-// jwtNamespace is where jwt_authn puts what it has verified.
+// jwtNamespace is where Envoy's jwt_authn filter puts a verified token.
 const jwtNamespace = "envoy.filters.http.jwt_authn"
 
 // CompileAttribute compiles a key part of the kinds route, jwt and property.
@@ -55,7 +54,8 @@ func (r *Request) CompileAttribute(p *policy.KeyPart) Attribute {
 	for i := range path {
 		if path[i] == "filter_metadata" && (i == 1 || i == 2 && path[0] == "xds") &&
 			strings.HasSuffix(path[i-1], "metadata") {
-			a.kind, a.path, path = attrMetadata, path[i+1:], path[:i]
+			a.kind, a.path = attrMetadata, path[i+1:]
+			path = path[:i]
 			break
 		}
 	}

@@ -6,9 +6,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Cookie returns the value of a cookie, in the one spelling of all those that Go's
-// net/http, Node's cookie, Django and Python's http.cookies read as the same. Where some read another cookie
-// than others it is empty, so that no client chooses its key by that.
+// Cookie returns the value of a cookie. All spellings that Go's net/http, Node's cookie, Django
+// and Python's http.cookies read as the same value give the same value here. If some of them
+// read another cookie than others, the value is empty, so that no client chooses its key by
+// that.
 func (r *Request) Cookie(number int) (string, bool) {
 	c := &r.cookies[number]
 	if !r.knows(&c.lazy) {
@@ -18,8 +19,8 @@ func (r *Request) Cookie(number int) (string, bool) {
 	return c.value, c.present
 }
 
-// findCookie looks through all cookie headers. The proxy joins them with a comma, which
-// a cookie's value may hold too.
+// findCookie looks through all cookie headers. The proxy joins them with a comma, which may
+// also be part of a cookie's value.
 func (r *Request) findCookie(name string) (string, bool) {
 	all, _ := r.JoinedHeader(r.cookieHeader)
 	if strings.IndexByte(all, ',') >= 0 {
@@ -28,21 +29,22 @@ func (r *Request) findCookie(name string) (string, bool) {
 	return cookieOf(all, name)
 }
 
-// cookieOf returns the value of a cookie, or the empty one where servers disagree: Flask and http.cookies of Python let
-// quotes go on over ";".
+// cookieOf returns the value of a cookie, or an empty one if servers disagree: for Flask and
+// Python's http.cookies, a ";" in quotes does not end a cookie.
 func cookieOf(header, name string) (value string, found bool) {
 	value, found = cookieIn(header, name, false)
 	if strings.IndexByte(header, '"') >= 0 {
-		if other, isThere := cookieIn(header, name, true); isThere != found || other != value {
+		other, isThere := cookieIn(header, name, true)
+		if isThere != found || other != value {
 			return "", true
 		}
 	}
 	return value, found
 }
 
-// cookieIn returns the value of the first cookie of a name. One that Go passes over, or
-// whose name differs in case (ASP.NET), counts only where there is no other. With quoted a value
-// in quotes goes on over ";".
+// cookieIn returns the value of the first cookie of a name. A cookie that Go ignores, or whose
+// name differs in case (ASP.NET), counts only if there is no other. If quoted is set, a ";" in
+// quotes does not end a cookie.
 func cookieIn(header, name string, quoted bool) (value string, found bool) {
 	for more := true; more; {
 		end := strings.IndexByte(header, ';')
@@ -70,8 +72,8 @@ func cookieIn(header, name string, quoted bool) (value string, found bool) {
 	return value, found
 }
 
-// quotedEnd returns where the header's first pair ends: at the first ";" behind quotes around all of its value, -1 for
-// the header's end. Where there are no such quotes that is end.
+// quotedEnd returns where the header's first pair ends if its whole value is in quotes: at the
+// next ";", or -1 for the end of the header. Else it returns end.
 func quotedEnd(header string, end int) int {
 	begin := strings.IndexByte(header, '=') + 1
 	if begin == 0 || end >= 0 && end < begin {
@@ -107,8 +109,8 @@ func pastCookieSpaces(text string, i int) int {
 
 func isCookieSpace(c byte) bool { return c == ' ' || c == '\t' || c == 0x85 || c == 0xa0 }
 
-// strippedCookie drops what upstreams strip off names and values: blanks, and what
-// Django (0x85, 0xa0) and older releases of Node's cookie (0xa0) take for such.
+// strippedCookie drops what upstreams strip from names and values: blanks, and what Django
+// (0x85, 0xa0) and older releases of Node's cookie (0xa0) also take for blanks.
 func strippedCookie(text string) string {
 	for text != "" && isCookieSpace(text[0]) {
 		text = text[1:]
@@ -119,7 +121,7 @@ func strippedCookie(text string) string {
 	return text
 }
 
-// isSoundCookie reports whether Go takes a value, and does not pass over the cookie.
+// isSoundCookie reports whether Go accepts a value: it ignores a cookie with any other.
 func isSoundCookie(text string) bool {
 	if n := len(text); n >= 2 && text[0] == '"' && text[n-1] == '"' {
 		text = text[1 : n-1]
@@ -132,9 +134,9 @@ func isSoundCookie(text string) bool {
 	return true
 }
 
-// cookieValue drops quotes, with older releases of Node's cookie also where only the
-// first is there, and reads Python's escapes in them. Python ends a value without quotes
-// at a blank. Node reads escapes of URLs in all of this.
+// cookieValue drops quotes, and resolves Python's escapes in them. Older releases of Node's
+// cookie drop quotes even if only the first is there. Without quotes, Python ends a value at a
+// blank. Node resolves the escapes of URLs in any value.
 func cookieValue(text string) string {
 	if strings.HasPrefix(text, `"`) {
 		text = unslashed(text[1:max(1, len(text)-1)])

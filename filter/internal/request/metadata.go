@@ -8,8 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/wire"
 )
 
-// Dynamic metadata is read as protocol buffers, because there a value has its
-// type:
+// Dynamic metadata is read as protocol buffers, where each value has its type:
 //
 //	Metadata: 1 = entries of a map from namespaces to Struct
 //	Struct:   1 = entries of a map from names to Value
@@ -18,7 +17,7 @@ import (
 
 type field = wire.Field[string]
 
-// cut cuts off the first field of a message that has a whole one.
+// cut cuts the first field off a message. ok is false if the message has no whole field.
 func cut(message *string) (f field, ok bool) {
 	if *message == "" {
 		return f, false
@@ -27,7 +26,7 @@ func cut(message *string) (f field, ok bool) {
 	return f, err == nil
 }
 
-// entry returns the content of a name in a Metadata or a Struct.
+// entry returns what a Metadata or a Struct has under a name.
 func entry(message, name string) (value string, found bool) {
 	for {
 		f, more := cut(&message)
@@ -53,9 +52,9 @@ func entry(message, name string) (value string, found bool) {
 	}
 }
 
-// metadataValue returns a value by its path, as text: a text itself, a number in
-// decimals, true or false. A list's items go by their numbers. Structs, lists
-// and null are no values.
+// metadataValue returns a value by its path, as text: a text itself, a number in decimals,
+// true or false. An item of a list has its number as its name. A Struct, a list and null are
+// not values.
 func metadataValue(metadata string, path []string) (string, bool) {
 	content, found := entry(metadata, path[0])
 	if !found {
@@ -81,10 +80,10 @@ func metadataValue(metadata string, path []string) (string, bool) {
 	return valueText(oneOf(content))
 }
 
-// wireOf is how each field of a Value is written.
+// wireOf has the wire type of each field of a Value.
 var wireOf = [7]byte{1: wire.Varint, 2: wire.Fixed64, 3: wire.Bytes, 4: wire.Varint, 5: wire.Bytes, 6: wire.Bytes}
 
-// oneOf returns the one field of a Value.
+// oneOf returns the field of a Value; the last one, if it has several.
 func oneOf(value string) (last field) {
 	for f, more := cut(&value); more; f, more = cut(&value) {
 		if f.ID < uint64(len(wireOf)) && f.Wire == wireOf[f.ID] {
@@ -123,7 +122,7 @@ func valueText(f field) (string, bool) {
 	return "", false
 }
 
-// numberText writes a number as JSON has it: 42, 0.5, 1e+21.
+// numberText writes a number as JSON does: 42, 0.5, 1e+21.
 func numberText(n float64) string {
 	if n == 0 {
 		return "0" // and -0

@@ -7,16 +7,16 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Host returns the name in the authority, as policy.CanonicalHost spells it. It is what
-// keys have: what follows the first colon is no part of it, as nginx has it, nor are a
-// user, and brackets around what is no address.
+// Host returns the name in the authority, as policy.CanonicalHost spells it, for keys. It ends
+// at the first colon, as in nginx, and has no user, and no brackets unless they are around an
+// address.
 func (r *Request) Host() (string, bool) {
 	r.readHost()
 	return r.name.value, r.name.present
 }
 
-// Hosts returns every name that a server may take the authority for, first that of
-// Host; none where there is no authority. An ordinary one has a single name.
+// Hosts returns all names that servers may read in the authority, that of Host first; none if
+// there is no authority. An ordinary authority has one name.
 func (r *Request) Hosts() []string {
 	r.readHost()
 	return r.hosts
@@ -51,20 +51,20 @@ func appendHosts(list []string, authority string) []string {
 		name = name[1 : len(name)-1]
 	}
 	list = append(list, policy.CanonicalHost(name))
-	// A parser of URLs takes the user off first. Envoy looks for its domains in all of the
-	// authority or, where it ignores ports, in what stands before the last colon.
+	// URL parsers remove the user first. Envoy compares its domains with the whole authority
+	// or, if it ignores ports, with what is before the last colon.
 	for _, text := range []string{withoutPort(withoutUser(authority)), withoutPort(authority), authority} {
 		list = append(list, policy.CanonicalHost(text))
 	}
 	return list
 }
 
-// isCanonical reports whether policy.CanonicalHost leaves c as it is in a name.
+// isCanonical reports whether policy.CanonicalHost leaves c unchanged in a name.
 func isCanonical(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.'
 }
 
-// cutHost cuts an authority behind brackets that it begins with, else before its first
+// cutHost cuts an authority after the brackets that it begins with, else before its first
 // colon.
 func cutHost(authority string) (host, rest string) {
 	end := strings.IndexByte(authority, ':')
@@ -79,13 +79,13 @@ func cutHost(authority string) (host, rest string) {
 
 func withoutUser(host string) string { return host[strings.LastIndexByte(host, '@')+1:] }
 
-// isBracketed reports whether a host is no address in brackets: Go's SplitHostPort takes
-// them off.
+// isBracketed reports whether a host is in brackets but is not an address. Go's SplitHostPort
+// removes these brackets.
 func isBracketed(host string) bool {
 	return strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") && strings.IndexByte(host, ':') < 0
 }
 
-// withoutPort cuts an authority before its last colon, if that is not in brackets.
+// withoutPort cuts an authority before its last colon, unless that is in brackets.
 func withoutPort(authority string) string {
 	if colon := strings.LastIndexByte(authority, ':'); colon > strings.LastIndexByte(authority, ']') {
 		return authority[:colon]
@@ -93,7 +93,7 @@ func withoutPort(authority string) string {
 	return authority
 }
 
-// isPort reports whether s is nothing, or a colon and digits.
+// isPort reports whether s is empty, or a colon and digits.
 func isPort(s string) bool {
 	for i := range len(s) {
 		if s[i]-'0' > 9 && (i > 0 || s[i] != ':') {
@@ -109,16 +109,16 @@ func (r *Request) Path() (string, bool) {
 	return r.target.value, r.target.present
 }
 
-// Paths returns every path that a server may take the target for, first that of Path:
-// one that has parameters stands there as it was sent as well.
+// Paths returns all paths that servers may read in the target, that of Path first. A path
+// with parameters is also there as it was sent.
 func (r *Request) Paths() []string {
 	r.readTarget()
 	return r.paths
 }
 
-// readTarget splits the request's target, as the proxy normalised it, into path and
-// query. It resolves escapes in the path, so that a path has one spelling: the proxy
-// leaves those of characters that need none in a path, such as %3A.
+// readTarget splits the request's target, which the proxy has normalized, into path and query.
+// It resolves escapes, so that a path has one spelling: the proxy leaves some that a path does
+// not need, such as %3A.
 func (r *Request) readTarget() {
 	if r.knows(&r.target) {
 		return
@@ -142,8 +142,8 @@ func (r *Request) readTarget() {
 	r.set(&r.target, path, present)
 }
 
-// withoutParameters is the path that Tomcat and its like serve: they drop what follows a
-// ";" in a segment, and then resolve segments that are empty or dots.
+// withoutParameters returns the path that Tomcat and similar servers serve: they drop what
+// follows a ";" in a segment, and then resolve segments that are empty or dots.
 func withoutParameters(path string) string {
 	out := make([]byte, 0, len(path)+1)
 	for more := true; more; {

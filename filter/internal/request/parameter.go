@@ -10,7 +10,7 @@ import (
 // ParameterNumber returns the number of a query parameter.
 func (r *Request) ParameterNumber(name string) int { return numberIn(&r.parameters, name) }
 
-// Parameter returns the first value of a query parameter, and whether some upstream
+// Parameter returns the first value of a query parameter. doubtful says that some upstreams
 // may read another one.
 func (r *Request) Parameter(number int) (value string, present, doubtful bool) {
 	p := &r.parameters[number]
@@ -23,12 +23,12 @@ func (r *Request) Parameter(number int) (value string, present, doubtful bool) {
 	return p.value, p.present, p.doubtful
 }
 
-// parameterIn returns the first value of a query's parameter, else that of the first one
-// which some upstreams take for it: by a name that isAlike, or where they separate by
-// ";" too. A parameter without "=" is present and empty. It is doubtful with a further,
-// other value, and where upstreams read it differently.
+// parameterIn returns the first value of a query's parameter. If the query has none of that
+// name, it returns the first value that some upstreams take for it: its name isAlike, or
+// they separate parameters by ";" too. A parameter without "=" is present and empty. The value
+// is doubtful if there is another one, or if upstreams read it differently.
 func parameterIn(query, name string) (first string, present, doubtful bool) {
-	named := false // first is of the very name
+	named := false // first has exactly this name
 	for query != "" {
 		var pair string
 		pair, query, _ = strings.Cut(query, "&")
@@ -41,7 +41,8 @@ func parameterIn(query, name string) (first string, present, doubtful bool) {
 				value = policy.UnescapeQuery(value)
 				doubtful = doubtful || !isNamed || parted || present && value != first
 				if !present || isNamed && !named {
-					first, present, named = value, true, isNamed
+					first, present = value, true
+					named = isNamed
 				}
 			}
 			if rest == "" {
@@ -53,9 +54,9 @@ func parameterIn(query, name string) (first string, present, doubtful bool) {
 	return first, present, doubtful
 }
 
-// isAlike reports whether some upstreams take a name in a query for another: without
-// regard to case (ASP.NET), with the escapes of IIS, as a list, "name[]" (PHP, Rails,
-// qs), in brackets (Rack, qs), or as PHP spells a variable.
+// isAlike reports whether some upstreams take key for name: in another case (ASP.NET), with
+// the escapes of IIS, as a list, "name[]" (PHP, Rails, qs), in brackets (Rack, qs), or as PHP
+// spells a variable.
 func isAlike(key, name string) bool {
 	key = strings.Trim(key, blanks)
 	return beginsAlike(key, name) || beginsAlike(strings.TrimLeft(key, "[]"), name)

@@ -1,9 +1,9 @@
-// Package request reads what rules ask of one request: headers, path, query,
-// cookies, the client's address, attributes of the proxy.
+// Package request reads what rules need of a request: headers, path, query, cookies, the
+// client's address, attributes of the proxy.
 //
-// Its invariant: a value is read at most once a request, and only when a rule
-// asks for it, because every value costs a call into the proxy. It knows
-// nothing of rules beyond the names that they ask for.
+// Its invariant: a value is read at most once a request, and only when a rule asks for it,
+// because each value costs a call into the proxy. Of rules, it knows only the names that they
+// ask for. It must never import them.
 package request
 
 import (
@@ -32,24 +32,23 @@ type Source interface {
 	Attribute(path string) (value string, present bool)
 }
 
-// Request is the request under decision. Rules ask for a header, parameter,
-// cookie or attribute by the number that they got for its name when they were
-// compiled.
+// Request is the request that is being decided. Rules ask for a header, parameter, cookie or
+// attribute by a number, which they got for its name when they were compiled.
 type Request struct {
-	// TooLong says that a value was too long for a regular expression. The
-	// pattern sets it, the engine clears it before each rule.
+	// TooLong says that a value was too long for a regular expression. A match sets it, and
+	// it is cleared before each rule.
 	TooLong bool
 
 	source  Source
-	current uint64 // counts requests; what was read for another one is not known
+	current uint64 // number of the request; values read for another one do not count
 	method  lazy
 	target  lazy       // its path
-	name    lazy       // in the authority
+	name    lazy       // of the host
 	client  lazy       // its address as the proxy writes it
 	address netip.Addr // of client
 
-	hosts []string // what servers may take the authority for, first name
-	paths []string // what they may take the target's path for, first target
+	hosts []string // all names that servers may read in the authority, name first
+	paths []string // all paths that servers may read in the target, target's first
 	query string   // of the target
 
 	first      []named
@@ -58,9 +57,10 @@ type Request struct {
 	cookies    []named
 	attributes []named
 
-	cookieHeader int // the number of the header "cookie", where a rule asks for a cookie
+	cookieHeader int // the number of the header "cookie", if a rule asks for a cookie
 }
 
+// lazy is a value that is read when it is first asked for.
 type lazy struct {
 	readFor  uint64
 	present  bool
@@ -73,24 +73,24 @@ type named struct {
 	lazy
 }
 
-// joined is all values of a header.
+// joined has all values of a header.
 type joined struct {
 	named
-	split  uint64 // the request for which values were read
+	split  uint64 // the request whose values were read
 	values []string
 }
 
 // New returns a Request without names.
 func New(source Source) Request { return Request{source: source} }
 
-// Begin forgets what was read: the source is at another request.
+// Begin forgets all values: the source has another request now.
 func (r *Request) Begin() {
 	r.current++
 	r.hosts, r.paths = r.hosts[:0], r.paths[:0]
 }
 
-// IsDoubtful reports whether servers may take the host or the path, as far as they have
-// been read, for different ones.
+// IsDoubtful reports whether servers may read different hosts or different paths in the
+// request. It looks only at what has been read.
 func (r *Request) IsDoubtful() bool { return len(r.hosts) > 1 || len(r.paths) > 1 }
 
 // knows reports whether l has been read.
@@ -112,7 +112,8 @@ func (r *Request) KnowsClient() bool { return r.knows(&r.client) }
 func (r *Request) KnowsJoinedHeader(number int) bool { return r.knows(&r.joined[number].lazy) }
 
 func (r *Request) set(l *lazy, value string, present bool) {
-	l.readFor, l.value, l.present = r.current, value, present
+	l.readFor = r.current
+	l.value, l.present = value, present
 }
 
 // HeaderNumber returns the number of a header.
@@ -152,8 +153,8 @@ func (r *Request) Header(number int) (string, bool) {
 }
 
 // JoinedHeader returns all values of a header, each without the blanks around it,
-// joined with ",". Where a comma and a blank leave open what is one value, the proxy
-// is asked.
+// joined with ",". If there is a comma and a blank, it asks the proxy for each value: the
+// blank may be inside a value.
 func (r *Request) JoinedHeader(number int) (string, bool) {
 	l := &r.joined[number]
 	if !r.knows(&l.lazy) {
@@ -169,11 +170,11 @@ func (r *Request) JoinedHeader(number int) (string, bool) {
 	return l.value, l.present
 }
 
-// blanks around a header's value are no part of it. Over HTTP/1 Envoy drops them, over
-// HTTP/2 it leaves that to the upstream.
+// blanks around a header's value do not belong to it. Envoy drops them over HTTP/1, and
+// leaves that to the upstream over HTTP/2.
 const blanks = " \t"
 
-// trimmed looks at the ends first: nearly always two bytes say that nothing is to be cut.
+// trimmed looks at both ends first: two bytes nearly always show that there is nothing to cut.
 func trimmed(value string) string {
 	if value != "" && (value[0] <= ' ' || value[len(value)-1] <= ' ') {
 		return strings.Trim(value, blanks)
@@ -181,9 +182,9 @@ func trimmed(value string) string {
 	return value
 }
 
-// Values returns each value of a header that is present, without the blanks around
-// it; none where the call into the proxy fails. A header with one value costs no more
-// than Header.
+// Values returns each value of a header that is present, without the blanks around it. It
+// returns none if the call into the proxy fails. A header with one value costs no more than
+// Header does.
 func (r *Request) Values(number int) []string {
 	l := &r.joined[number]
 	if l.split == r.current {
@@ -214,7 +215,7 @@ func (r *Request) Method() (string, bool) {
 	return r.method.value, r.method.present
 }
 
-// Client returns the trusted address of the client; absent on a Unix socket.
+// Client returns the trusted address of the client. There is none on a Unix socket.
 func (r *Request) Client() (netip.Addr, bool) {
 	if !r.knows(&r.client) {
 		value, present := r.source.ClientAddress()
@@ -227,8 +228,8 @@ func (r *Request) Client() (netip.Addr, bool) {
 	return r.address, r.client.present
 }
 
-// ClientText is Client as text. An IPv4 address has one spelling, so what the proxy wrote
-// is taken, without the port.
+// ClientText returns Client as text. An IPv4 address has one spelling, so the proxy's text is
+// taken, without the port.
 func (r *Request) ClientText() (string, bool) {
 	ip, present := r.Client()
 	if text, _, _ := strings.Cut(r.client.value, ":"); present && strings.IndexByte(text, '.') > 0 {

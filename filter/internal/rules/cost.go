@@ -5,18 +5,17 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Costs are the compiled costs of a rule; the last is that of all other requests.
+// Costs are the compiled costs of a rule. The last one is for all other requests.
 type Costs []matchedCost
 
-// matchedCost is a cost with its match, compiled twice: some holds if one spelling of
-// the request does, all only if every one does.
+// matchedCost is a cost with its match, compiled twice: some holds if one spelling of the
+// request matches, all only if every spelling does.
 type matchedCost struct {
 	some, all Match
 	cost      cost
 }
 
-// cost is a compiled policy.Cost. The length of the body that the request announces is a
-// header, too.
+// cost is a compiled policy.Cost. The announced length of the body is a header, too.
 type cost struct {
 	policy.Cost
 
@@ -35,9 +34,9 @@ func CompileCosts(r *request.Request, p *policy.Rule) Costs {
 	return append(costs, matchedCost{cost: compileCost(r, p.Cost)})
 }
 
-// Read returns how many units the request takes, and whether it says a cost that
-// cannot be read. Where an item of the list holds in some of the request's spellings
-// only, the items after it are asked as well, and the dearest counts.
+// Read returns how many units the request costs, and whether it says a cost that cannot be
+// read. If an item of the list matches only some spellings of the request, the items after it
+// are asked as well, and the highest cost counts.
 func (c Costs) Read(r *request.Request) (dearest uint32, unreadable bool) {
 	for i := range c {
 		m, last := &c[i], i == len(c)-1
@@ -62,15 +61,16 @@ func compileCost(r *request.Request, p policy.Cost) cost {
 		c.number = r.ParameterNumber(p.Query)
 	case b != nil:
 		c.number = r.HeaderNumber("content-length")
-		c.low, c.high, c.perUnit = b.Min, b.Max, uint64(b.PerUnit)
+		c.low, c.high = b.Min, b.Max
+		c.perUnit = uint64(b.PerUnit)
 		c.missing = b.Max // its body may be of any length
 	}
 	return c
 }
 
-// read returns the cost of the request, kept between the rule's bounds: the default
-// where the request has none, and the greatest where an upstream may read another one
-// than is read here, so that no client lowers its cost by a spelling.
+// read returns the cost of the request, within the rule's bounds. It is the default if the
+// request says none, and the maximum if an upstream may read another one than is read here, so
+// that no client lowers its cost by a spelling.
 func (c *cost) read(r *request.Request) (units uint32, unreadable bool) {
 	var (
 		text              string

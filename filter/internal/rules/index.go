@@ -10,9 +10,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// minIndexed is how many rules must ask for a host, or for a path, before an
-// index pays: fewer rules, asked one after the other, read less of the request
-// and take no longer.
+// minIndexed is how many rules must ask for a host, or for a path, before an index pays.
+// Fewer rules, asked one after the other, read less of the request and take no longer.
 const minIndexed = 8
 
 // Index finds the rules that a request may match by its host and path, so that
@@ -25,20 +24,26 @@ type Index struct {
 	scratch    []uint64
 }
 
+// by says what a dimension looks at: the patterns of a match, and the texts of a request.
+type by struct {
+	patterns func(*Match) []policy.Pattern
+	read     func(*request.Request) []string
+}
+
 // dimension is the index by host or by path.
 type dimension struct {
-	read   func(*request.Request) []string
+	by
 	asking []uint64 // the rules that ask for it
-	open   []uint64 // rules that are never left out: they do not ask, or ask by an expression
+	open   []uint64 // rules that are never left out: they do not ask for it, or by an expression
 
 	exact, suffixes, prefixes []asked // each sorted; a suffix is ".example.com"
 }
 
-// asked is a text and the rules that ask for it. In the place of a map, whose memory
-// TinyGo's collector takes for pointers.
+// asked is a text and the rules that ask for it. A map would take its place, but TinyGo's
+// collector reads a map's memory as pointers.
 type asked struct {
 	text   string
-	parent int // of a prefix: index of the longest other that text begins with, -1 for none
+	parent int // of a prefix: index of the longest other prefix that it begins with, -1 for none
 	rules  []uint32
 }
 
@@ -46,28 +51,26 @@ type asked struct {
 func NewIndex(rules []*Match) Index {
 	size := (len(rules) + 63) / 64
 	x := Index{candidates: make([]uint64, size), scratch: make([]uint64, size)}
-	for _, d := range []struct {
-		patterns func(*Match) []policy.Pattern
-		read     func(*request.Request) []string
-	}{
+	for _, by := range []by{
 		{func(m *Match) []policy.Pattern { return m.hosts }, (*request.Request).Hosts},
 		{func(m *Match) []policy.Pattern { return m.paths }, (*request.Request).Paths},
 	} {
-		if made := newDimension(rules, d.patterns, d.read); count(made.asking) >= minIndexed {
-			x.dimensions = append(x.dimensions, made)
+		d := newDimension(rules, by)
+		if count(d.asking) >= minIndexed {
+			x.dimensions = append(x.dimensions, d)
 		}
 	}
-	sort.SliceStable(x.dimensions, func(i, j int) bool { return count(x.dimensions[i].asking) > count(x.dimensions[j].asking) })
+	sort.SliceStable(x.dimensions, func(i, j int) bool {
+		return count(x.dimensions[i].asking) > count(x.dimensions[j].asking)
+	})
 	return x
 }
 
-func newDimension(rules []*Match, patterns func(*Match) []policy.Pattern, read func(*request.Request) []string) dimension {
+func newDimension(rules []*Match, by by) dimension {
 	size := (len(rules) + 63) / 64
-	d := dimension{
-		read: read, asking: make([]uint64, size), open: make([]uint64, size),
-	}
+	d := dimension{by: by, asking: make([]uint64, size), open: make([]uint64, size)}
 	for i := range rules {
-		list := patterns(rules[i])
+		list := by.patterns(rules[i])
 		if len(list) > 0 {
 			add(d.asking, uint32(i))
 		}
@@ -89,12 +92,14 @@ func newDimension(rules []*Match, patterns func(*Match) []policy.Pattern, read f
 			*into = append(*into, asked{text: p.Text, rules: []uint32{uint32(i)}})
 		}
 	}
-	d.exact, d.suffixes, d.prefixes = sorted(d.exact), sorted(d.suffixes), sorted(d.prefixes)
+	d.exact = sorted(d.exact)
+	d.suffixes = sorted(d.suffixes)
+	d.prefixes = sorted(d.prefixes)
 	d.nest()
 	return d
 }
 
-// sorted sorts by text and makes one of those with equal texts.
+// sorted sorts by text, and joins those with the same text.
 func sorted(list []asked) []asked {
 	sort.SliceStable(list, func(i, j int) bool { return list[i].text < list[j].text })
 	n := 0
@@ -109,10 +114,12 @@ func sorted(list []asked) []asked {
 	return list[:n]
 }
 
-// find returns the index of the last text that does not sort after this one, -1 for
-// none, and whether it is this one.
+// find returns the index of the last text that does not sort after this one, -1 for none.
+// exact says that it is this one.
 func find(list []asked, text string) (at int, exact bool) {
-	at, exact = slices.BinarySearchFunc(list, text, func(a asked, text string) int { return strings.Compare(a.text, text) })
+	at, exact = slices.BinarySearchFunc(list, text, func(a asked, text string) int {
+		return strings.Compare(a.text, text)
+	})
 	if !exact {
 		at--
 	}
@@ -139,8 +146,8 @@ func (d *dimension) nest() {
 	}
 }
 
-// Find returns the rules that the request may match; nil means all of them. It
-// reads the second of host and path only where a rule that asks for it is left.
+// Find returns the rules that the request may match; nil means all of them. It reads the
+// second of host and path only if a rule that asks for it is left.
 func (x *Index) Find(r *request.Request) []uint64 {
 	if len(x.dimensions) == 0 {
 		return nil
@@ -181,8 +188,8 @@ func (d *dimension) findText(text string, out []uint64) {
 	d.findPrefixes(text, out)
 }
 
-// findPrefixes starts at the greatest prefix that does not sort after the text,
-// and goes outwards: every prefix of the text is among those.
+// findPrefixes starts at the last prefix that does not sort after the text, and goes on to its
+// parents: every prefix of the text is among these.
 func (d *dimension) findPrefixes(text string, out []uint64) {
 	for at, _ := find(d.prefixes, text); at >= 0; {
 		p := &d.prefixes[at]

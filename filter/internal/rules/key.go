@@ -14,7 +14,7 @@ type KeyPart struct {
 	*policy.KeyPart
 	number    int // of the header, parameter or cookie; see request.Request
 	attribute request.Attribute
-	of        []KeyPart // the key parts of a first_of
+	of        []KeyPart // of a first_of: its key parts
 	label     string    // of a key part in a first_of
 }
 
@@ -44,8 +44,7 @@ func CompileKey(r *request.Request, parts []policy.KeyPart) []KeyPart {
 	return key
 }
 
-// ReadKey takes every key part from the request and reports whether the request
-// has them all.
+// ReadKey reads all key parts from the request, and reports whether the request has them all.
 func ReadKey(k *policy.Key, parts []KeyPart, r *request.Request) bool {
 	k.Reset()
 	complete := true
@@ -60,7 +59,7 @@ func ReadKey(k *policy.Key, parts []KeyPart, r *request.Request) bool {
 	return complete
 }
 
-// addReadings notes what else a server may take for the key's part, which was read by p.
+// addReadings adds what else a server may read as the key's part, which p has read.
 func addReadings(k *policy.Key, part int, p *KeyPart, r *request.Request) {
 	prefix := ""
 	if p.label != "" {
@@ -72,7 +71,7 @@ func addReadings(k *policy.Key, part int, p *KeyPart, r *request.Request) {
 		readings = r.Hosts()
 	case policy.KeyPath:
 		readings = r.Paths()
-	default: // has one
+	default: // has one reading
 	}
 	for i := 1; i < len(readings); i++ {
 		text := readings[i]
@@ -83,8 +82,8 @@ func addReadings(k *policy.Key, part int, p *KeyPart, r *request.Request) {
 	}
 }
 
-// choose reads the key part, and returns what it was read by: of a first_of the first that
-// the request has.
+// choose reads the key part. It also returns the part that had the value: of a first_of, the
+// first one that the request has.
 func (p *KeyPart) choose(r *request.Request) (policy.Value, *KeyPart) {
 	if p.Kind != policy.KeyFirstOf {
 		text, present := p.read(r)
@@ -158,18 +157,22 @@ func segment(path string, n int) (string, bool) {
 
 // credential returns what follows the scheme and its spaces, up to the next space.
 func credential(text, scheme string) (string, bool) {
-	if len(text) <= len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) || strings.IndexByte(" \t", text[len(scheme)]) < 0 {
+	if len(text) <= len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) {
 		return "", false
 	}
-	text = strings.TrimLeft(text[len(scheme):], " \t")
+	text = text[len(scheme):]
+	if text[0] != ' ' && text[0] != '\t' {
+		return "", false
+	}
+	text = strings.TrimLeft(text, " \t")
 	if end := strings.IndexAny(text, " \t"); end >= 0 {
 		text = text[:end]
 	}
 	return text, text != ""
 }
 
-// address returns the first address of a list, which may be in quotes, in brackets and
-// with a port.
+// address returns the first address of a list. It may be in quotes or brackets, and have a
+// port.
 func address(list string) (netip.Addr, bool) {
 	text, _, _ := strings.Cut(list, ",")
 	text = strings.Trim(text, "\" \t")
@@ -180,7 +183,7 @@ func address(list string) (netip.Addr, bool) {
 	return ip, ip.IsValid()
 }
 
-// clientNetwork returns the client's network.
+// clientNetwork returns the network of the client, or its address if the rule counts by that.
 func (p *KeyPart) clientNetwork(r *request.Request) (string, bool) {
 	ip, present := r.Client()
 	if !present || p.Bits(ip) >= ip.BitLen() {

@@ -1,14 +1,15 @@
-// Package rules compiles a policy's rules and finds those that a request is for (Rules).
-// It compiles what each says about requests: which ones it is for
-// (Match, Index), by which key it counts them (KeyPart), and how many units a request
-// costs (Costs).
+// Package rules compiles a policy's rules, and finds those that apply to a request (Rules). Of
+// each rule it compiles which requests it applies to (Match, Index), by which key it counts
+// them (KeyPart), and how many units a request costs (Costs).
 //
-// Its invariant: a value that a client may spell in several ways, or that is too
-// long to be read, counts against the client. It decides nothing.
+// Its invariant: a value that a client may spell in several ways, or that is too long to be
+// read, counts against the client. It decides nothing, and must never import a source of units.
 package rules
 
 import (
+	"net/netip"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
@@ -54,9 +55,8 @@ func (m *Match) IsEmpty() bool {
 	return len(m.methods)+len(m.hosts)+len(m.paths)+len(m.clients)+len(m.headers) == 0
 }
 
-// Holds reports whether the request matches. It first asks the predicates on
-// values that have been read, which need no call into the proxy: often they are
-// enough to say no.
+// Holds reports whether the request matches. It first asks the predicates on values that have
+// been read, because these need no call into the proxy: often one of them says no.
 func (m *Match) Holds(r *request.Request) bool {
 	return m.holdsOf(r, true) && m.holdsOf(r, false)
 }
@@ -102,10 +102,9 @@ func (m *Match) method(r *request.Request) bool {
 	return false
 }
 
-// header asks about all values of a header. The proxy joins them with a comma,
-// which a value may hold too; only a comma costs further calls, for each value by
-// itself. For a match the joined values may hold as well: an upstream may read
-// them as one.
+// header asks about all values of a header. The proxy joins them with a comma, which a value
+// may also contain; if there is one, a further call gets each value by itself. Under "match",
+// it is enough that the joined values hold: an upstream may read them as one.
 func (m *Match) header(h *headerMatch, r *request.Request) bool {
 	joined, present := r.JoinedHeader(h.number)
 	whole := !m.exempt && len(joined) <= automaton.MaxValueBytes
@@ -127,7 +126,8 @@ func (m *Match) header(h *headerMatch, r *request.Request) bool {
 	return m.exempt
 }
 
-// holdsForAny reports whether one of the patterns holds for a reading of the value.
+// holdsForAny reports whether one of the patterns holds for one of the readings of a value or,
+// under "exempt", for each of them.
 func (m *Match) holdsForAny(patterns []policy.Pattern, r *request.Request, readings []string) bool {
 	for _, value := range readings {
 		if m.isAny(patterns, r, value) != m.exempt {
@@ -146,9 +146,51 @@ func (m *Match) isAny(patterns []policy.Pattern, r *request.Request, value strin
 	return false
 }
 
-// holds notes in the request that a value was too long to be read.
+// holds asks one pattern. It sets TooLong in the request if the value was too long to be read.
 func (m *Match) holds(p *policy.Pattern, value string, present bool, r *request.Request) bool {
 	holds, tooLong := p.Holds(value, present, !m.exempt)
 	r.TooLong = r.TooLong || tooLong
 	return holds
+}
+
+// addresses is a set of networks as ranges. They are sorted and do not overlap, so that a list
+// of thousands costs a dozen comparisons.
+type addresses []addressRange
+
+type addressRange struct{ first, last netip.Addr }
+
+func newAddresses(networks []netip.Prefix) addresses {
+	var list addresses
+	for _, n := range networks {
+		list = append(list, addressRange{n.Addr(), lastOf(n)})
+	}
+	sort.Slice(list, func(i, j int) bool { return list[i].first.Less(list[j].first) })
+	out := list[:0]
+	for _, r := range list {
+		if n := len(out); n > 0 && r.first.Compare(out[n-1].last) <= 0 {
+			if r.last.Compare(out[n-1].last) > 0 {
+				out[n-1].last = r.last
+			}
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// lastOf returns the highest address of a network.
+func lastOf(n netip.Prefix) netip.Addr {
+	b := n.Addr().AsSlice()
+	for bit := n.Bits(); bit < len(b)*8; bit++ {
+		b[bit/8] |= 1 << (7 - bit%8)
+	}
+	ip, _ := netip.AddrFromSlice(b)
+	return ip
+}
+
+func (a addresses) contains(ip netip.Addr) bool {
+	at, exact := slices.BinarySearchFunc(a, ip, func(r addressRange, ip netip.Addr) int {
+		return r.first.Compare(ip)
+	})
+	return exact || at > 0 && ip.Compare(a[at-1].last) <= 0
 }

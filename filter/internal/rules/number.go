@@ -14,8 +14,8 @@ type limitFrom struct {
 	part              KeyPart
 }
 
-// compileLimits compiles where requests say the rule's limits, one for each limit; none
-// where they say none.
+// compileLimits compiles where requests say the rule's limits: one for each limit, or none if
+// they say no limit at all.
 func compileLimits(r *request.Request, p *policy.Rule) (list []limitFrom) {
 	for i := range p.Limits {
 		from := p.Limits[i].From
@@ -42,8 +42,8 @@ func appendSaid(said []policy.Said, list []limitFrom, r *request.Request) []poli
 	return said
 }
 
-// read returns the limit that the request says: the default where it says no whole number,
-// or two of them.
+// read returns the limit that the request says. It is the default if the request says two
+// limits, or one that is not a whole number.
 func (f *limitFrom) read(r *request.Request) policy.Said {
 	var (
 		text            string
@@ -75,8 +75,7 @@ func oneOf(joined string) (first string, others bool) {
 	return first, others
 }
 
-// ParseNumber reads a plain decimal number, digits and nothing else, holding one too
-// large at 2⁶⁰.
+// ParseNumber reads a decimal number of digits alone. A larger one than 2⁶⁰ is read as 2⁶⁰.
 func ParseNumber(s string) (n uint64, ok bool) {
 	for i := range len(s) {
 		digit := s[i] - '0'

@@ -15,7 +15,7 @@ type Rules struct {
 	exempt  []Match // of the whole policy
 	index   Index
 	request request.Request
-	tooLong bool // a value of the request was too long for an expression in exempt
+	tooLong bool // a value of the request was too long for an expression in the policy's exempt
 }
 
 // Rule is a compiled policy.Rule.
@@ -23,7 +23,7 @@ type Rule struct {
 	decide.Rule
 	match  Match
 	exempt []Match
-	always bool // every request is for the rule
+	always bool // the rule applies to every request
 	key    []KeyPart
 	limits []limitFrom
 	cost   Costs
@@ -49,8 +49,12 @@ func New(p *policy.Policy, source request.Source) *Rules {
 
 func compileRule(req *request.Request, p *policy.Policy, r *policy.Rule) Rule {
 	out := Rule{
-		Rule: decide.NewRule(p, r), match: Compile(req, &r.Match, false), exempt: compileAll(req, r.Exempt),
-		key: CompileKey(req, r.Key), limits: compileLimits(req, r), cost: CompileCosts(req, r),
+		Rule:   decide.NewRule(p, r),
+		match:  Compile(req, &r.Match, false),
+		exempt: compileAll(req, r.Exempt),
+		key:    CompileKey(req, r.Key),
+		limits: compileLimits(req, r),
+		cost:   CompileCosts(req, r),
 	}
 	out.always = out.match.IsEmpty() && len(out.exempt) == 0
 	return out
@@ -72,15 +76,16 @@ func anyHolds(list []Match, req *request.Request) bool {
 	return false
 }
 
-// Match begins a verdict with a subject for each rule that the request is for, which the
-// source is at.
+// Match begins the verdict on the source's request, with a subject for each rule that applies
+// to it.
 func (rs *Rules) Match(v *decide.Verdict) {
 	v.Begin()
 	rs.request.Begin()
-	if len(rs.exempt) > 0 { // a value that was too long for that is counted with the rules
+	if len(rs.exempt) > 0 { // a value that is too long here is counted at each rule
 		rs.request.TooLong = false
 		v.Exempt = anyHolds(rs.exempt, &rs.request)
-		if rs.tooLong = rs.request.TooLong; v.Exempt {
+		rs.tooLong = rs.request.TooLong
+		if v.Exempt {
 			return
 		}
 	}
@@ -98,14 +103,15 @@ func (rs *Rules) Match(v *decide.Verdict) {
 	}
 }
 
-// add adds a subject if the request is for the rule.
+// add adds a subject if the rule applies to the request.
 func (rs *Rules) add(v *decide.Verdict, r *Rule) {
 	req := &rs.request
 	req.TooLong = rs.tooLong
 	s := v.Next()
 	s.TooLong = false
 	applies := (r.always || r.match.Holds(req) && !anyHolds(r.exempt, req)) && r.subject(s, req)
-	if s.TooLong = s.TooLong || req.TooLong; s.TooLong {
+	s.TooLong = s.TooLong || req.TooLong
+	if s.TooLong {
 		r.Metrics.TooLong++
 	}
 	if applies {
@@ -119,7 +125,8 @@ func (r *Rule) subject(s *decide.Subject, req *request.Request) bool {
 	if !complete && r.Policy.MissingKey == policy.MissingSkip {
 		return false
 	}
-	if s.Cost, s.CostUnreadable = r.cost.Read(req); s.CostUnreadable {
+	s.Cost, s.CostUnreadable = r.cost.Read(req)
+	if s.CostUnreadable {
 		r.Metrics.CostUnreadable++
 	}
 	if len(r.limits) > 0 {
