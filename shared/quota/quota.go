@@ -65,8 +65,8 @@ type Definition struct {
 	ID      uint32
 	Counter [16]byte // the counter's stable identity
 	// Windows are in the order of limit.Window.Compare; Stamp, FillNs and Pays do not travel.
-	// With a limit.Concurrency the units are held until their answers are known: parts report
-	// what is held, and nothing is leased.
+	// With a limit.Concurrency, the last window, units are held until their answers are known:
+	// parts report what is held, and nothing is leased.
 	Windows []limit.Window
 	// Lease is the most units that may be granted ahead of need to one proxy:
 	// LeaseOff, LeaseAuto or a number.
@@ -99,15 +99,27 @@ type Part struct {
 	// They are counted whatever is left, at most a window's limit.
 	Spent   uint32
 	Inspect bool // grant nothing, only say how the key stands
-	Shadow  bool // the other parts are granted also where this one is not
+	Shadow  bool // the other parts are granted even if this one is not
 	Report       // of a definition that holds: what the worker holds and has charged
+}
+
+// Report is what one worker of a proxy holds of a key, and what it has charged in all. It says
+// how things stand, not what changed: a report that is lost, late or repeated harms nothing,
+// and any stream may carry it.
+type Report struct {
+	Worker  uint64 // whose report it is: another number for each worker and configuration
+	Held    uint32 // units that it holds, without what the part asks for
+	Charged uint64 // units that answers have charged in all since report Since
+	Known   uint64 // of these, the units that the worker knows to be counted
+	Since   uint64 // this report's own number if no earlier one may be under way
+	Number  uint64 // of the report: it grows with each of the worker's; 0 = there is none
 }
 
 // Return gives back units of a grant. It is sent once, on the stream that got
 // the grant, after that stream's first answer.
 type Return struct {
 	Grant uint32 // number of the grant on this stream
-	Units uint32
+	Units uint32 // that were not spent
 }
 
 // Grants is a message from the service to a worker.
@@ -147,8 +159,8 @@ type Grant struct {
 	WaitNs  int64 // where Denied: until the cost passes if nobody else asks; limit.Never
 	Held    bool  // where Denied: only what is held leaves no room
 	Noted   bool  // the part's Report is noted
-	// Starting is why a part has Failed whose Report is noted: the store has no state yet, for WaitNs
-	// more, in which workers report what they hold.
+	// Starting says why a part has Failed whose Report is noted: the store has no state yet.
+	// For WaitNs more, workers report what they hold.
 	Starting bool
 	Windows  []Standing
 }

@@ -2,15 +2,16 @@ package quota
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// State is a key's windows and what they have counted as of NowNs.
+// State is how a key stands at NowNs: its windows, what they have counted, and who holds
+// units. What is decided about a key, lease.go and hold.go decide on it.
 type State struct {
 	NowNs   int64
 	Windows []limit.Window // as they hold for the key: see Shifted
 	Usages  []limit.Usage
-	// Stamps, by window, are for buckets: what one has counted may be spent at any
+	// Stamps, by window, are for buckets: what a bucket has counted may be spent at any
 	// time until its stamp, so its usage is as of then. nil = no window is a bucket.
-	Stamps []int64
-	Rows   *Holders // nil = the key holds nothing
+	Stamps  []int64
+	Holders *Holders // nil = the key holds nothing
 }
 
 // NewState returns a key that has counted nothing.
@@ -34,16 +35,17 @@ func (s *State) SetStamp(i int, stamp int64) {
 
 // Some returns the windows from one to before another. It shares the memory of s.
 func (s *State) Some(from, to int) State {
-	some := State{NowNs: s.NowNs, Windows: s.Windows[from:to], Usages: s.Usages[from:to], Rows: s.Rows}
+	some := State{NowNs: s.NowNs, Windows: s.Windows[from:to], Usages: s.Usages[from:to], Holders: s.Holders}
 	if s.Stamps != nil {
 		some.Stamps = s.Stamps[from:to]
 	}
 	return some
 }
 
-// Roll brings s to now, or leaves it where it is already later.
+// Roll brings s to now, or leaves it as it is if it is later already. What silent workers hold
+// until then is charged.
 func (s *State) Roll(now int64) {
-	s.lapse(now)
+	s.chargeSilent(now)
 	s.roll(now)
 }
 
@@ -51,10 +53,11 @@ func (s *State) roll(now int64) {
 	now = max(now, s.NowNs)
 	for i := range s.Windows {
 		last, to := s.asOf(i), now
-		if s.Windows[i].Algorithm == limit.TokenBucket {
+		switch {
+		case s.Windows[i].Algorithm == limit.TokenBucket:
 			to = max(now, last)
 			s.Stamps[i] = to
-		} else if s.Windows[i].Pays > 0 && s.ended(i, now) {
+		case s.Windows[i].Pays > 0 && s.hasEnded(i, now):
 			s.Usages[i].Used = s.owed(i).Used
 		}
 		s.Windows[i].Roll(&s.Usages[i], last, to)
@@ -70,14 +73,14 @@ func (s *State) SetBack(now int64) {
 	for i := range s.Stamps {
 		s.Stamps[i] += now - s.NowNs
 	}
-	s.Rows.shift(now - s.NowNs)
+	s.Holders.shift(now - s.NowNs)
 	s.NowNs = now
 }
 
 // ExpiryNs returns the instant from which s counts nothing.
 func (s *State) ExpiryNs() int64 {
-	expiry := max(s.NowNs, s.Rows.expiryNs())
-	if s.Rows.Held() > 0 { // it is charged then
+	expiry := max(s.NowNs, s.Holders.expiryNs())
+	if s.Holders.Held() > 0 { // which is charged when it ends
 		expiry += MostWaitNs(s.Windows)
 	}
 	for i := range s.Windows {
@@ -94,8 +97,8 @@ func (s *State) asOf(i int) int64 {
 	return s.NowNs
 }
 
-// Stamp is until when what a log or bucket has counted may be spent. A log's units
-// have their own, and none comes before another.
+// Stamp is until when what a log or bucket has counted may be spent. In a log each unit has
+// its own stamp, in order: the last one is meant.
 func (s *State) Stamp(i int) int64 {
 	if log := s.Usages[i].Log; len(log) > 0 {
 		return max(s.NowNs, log[len(log)-1])
@@ -103,7 +106,8 @@ func (s *State) Stamp(i int) int64 {
 	return s.asOf(i)
 }
 
-// Add counts units in all windows, whatever is left. It returns what Refund needs.
+// Add counts units in all windows, whatever is left. A log or bucket counts them at the end of
+// their lease. It returns what Refund needs.
 func (s *State) Add(units uint32, t Terms) Counted {
 	c := Counted{AtNs: s.NowNs, StampNs: max(s.NowNs, t.EndNs)}
 	for i := range s.Windows {
@@ -112,7 +116,7 @@ func (s *State) Add(units uint32, t Terms) Counted {
 			isOpen := u.EndNs != 0
 			w.Add(u, s.NowNs, units)
 			if u.EndNs != 0 {
-				c.ended(i, len(s.Windows), u.EndNs, !isOpen && w.Algorithm == limit.FixedWindowPerKey)
+				c.noteEnd(i, len(s.Windows), u.EndNs, !isOpen && w.Algorithm == limit.FixedWindowPerKey)
 			}
 			continue
 		}
@@ -123,24 +127,24 @@ func (s *State) Add(units uint32, t Terms) Counted {
 		}
 		w.Add(u, stamp, units)
 		if stamp != c.StampNs {
-			c.ended(i, len(s.Windows), stamp, false)
+			c.noteEnd(i, len(s.Windows), stamp, false)
 		}
 	}
 	return c
 }
 
-// ended reports whether a fixed window that has counted something ends until now.
-func (s *State) ended(i int, now int64) bool {
+// hasEnded reports whether a fixed window that has counted something ends at now or before.
+func (s *State) hasEnded(i int, now int64) bool {
 	if end := s.Usages[i].EndNs; end != 0 {
 		return end <= now
 	}
 	return s.Windows[i].End(s.NowNs) <= now
 }
 
-// owed is what a fixed window has counted as it counts once the window has ended. Of what is
-// charged over its limit it goes on with no more than it pays within the longest window of a
-// policy, and with one limit at least: a charge is a proxy's word, and locks a key for no longer.
-// Until then all counts, because others may have used it by larger limits.
+// owed is a fixed window's usage as it counts once the window has ended. Of what was charged
+// beyond the limit it keeps at most what the window pays within the longest window of a policy,
+// or one limit if that is more: a charge is a proxy's word, and locks a key for no longer.
+// Until the window ends all counts, because others may have used it by larger limits.
 func (s *State) owed(i int) *limit.Usage {
 	w, u := &s.Windows[i], &s.Usages[i]
 	most := uint64(w.Pays) * uint64(min(max(limit.MaxPeriodNs/w.PeriodNs, 2), saturated))
@@ -155,16 +159,18 @@ func (s *State) owed(i int) *limit.Usage {
 // saturated is where a count ends.
 const saturated = 1<<32 - 1
 
-// Counted says how units were counted.
+// Counted says how units were counted, for their Refund.
 type Counted struct {
-	AtNs, StampNs int64
+	AtNs    int64 // when they were counted
+	StampNs int64 // until when they may be spent
 	// Ends are, by window, the end of a key's own window, or the stamp of a log or
 	// bucket that is later than StampNs; nil = there are none.
 	Ends   []int64
 	Opened uint16 // windows that the units opened, a bit each
 }
 
-func (c *Counted) ended(i, windows int, end int64, opened bool) {
+// noteEnd notes until when a window counts the units, and whether they opened it.
+func (c *Counted) noteEnd(i, windows int, end int64, opened bool) {
 	if c.Ends == nil {
 		c.Ends = make([]int64, windows)
 	}
@@ -174,16 +180,15 @@ func (c *Counted) ended(i, windows int, end int64, opened bool) {
 	}
 }
 
-// Refund uncounts units of a charge, where the windows that counted them are still
-// open. undo says that the request was never admitted, so that a window which it
-// opened need not have been: see limit.Window.Refund. It reports whether all windows
-// have let go of the units. s must have been rolled, and must have held the same
-// windows ever since the charge.
+// Refund uncounts units in the windows that counted them, if these are still open. undo says
+// that the request was never admitted, so a window that it opened closes again: see
+// limit.Window.Refund. Refund reports whether no window counts the units any more. s must have
+// been rolled, and must have had the same windows ever since they were counted.
 func (s *State) Refund(c *Counted, units uint32, undo bool) bool {
 	ok := true
 	for i := range s.Windows {
 		w, u := &s.Windows[i], &s.Usages[i]
-		if u.Used == saturated || u.Prev == saturated { // it may count less than was added: others' units stay
+		if u.Used == saturated || u.Prev == saturated { // it may have counted fewer: leave others' units
 			ok = false
 			continue
 		}

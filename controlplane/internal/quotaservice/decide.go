@@ -124,7 +124,7 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 			o.standings = append(o.standings, s.Standing(i))
 		}
 		if o.slots != nil {
-			o.standings = append(o.standings, quota.Standing{Used: s.Rows.Held()})
+			o.standings = append(o.standings, quota.Standing{Used: s.Holders.Held()})
 		}
 	}
 	o.untilNs = s.EndNs()
@@ -192,7 +192,7 @@ func countStated(s *quota.State, units uint32) {
 // made anew since, they are gone already.
 func (o *operation) giveBack(r *record, s *quota.State) (changed bool) {
 	if o.slots != nil {
-		if o.stated = s.Rows.Unsay(&o.part.Report, o.n); o.stated {
+		if o.stated = s.Holders.Refund(&o.part.Report, o.n); o.stated {
 			o.units = o.n
 		}
 		return o.stated

@@ -17,17 +17,19 @@ func (o *operation) hold(s *quota.State) (changed bool) {
 		o.holds = true
 		return true
 	}
-	units, ok, stated, err := s.Say(p, o.slots)
+	n, err := s.Note(p, o.slots)
 	if err != nil {
 		o.err = err
 		return false
 	}
 	o.stated = true
-	o.units, o.validNs, o.holds = units, o.slots.EighthNs(), units > 0
-	if !ok {
+	o.units = n.Units
+	o.validNs = o.slots.EighthNs()
+	o.holds = n.Units > 0
+	if !n.OK {
 		o.refuse(s, p)
 	}
-	return stated
+	return n.Noted
 }
 
 // judgeHeld finds out whether units are left beside what is held.

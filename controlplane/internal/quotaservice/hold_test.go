@@ -217,9 +217,9 @@ func TestOperateOnWhatIsHeld(t *testing.T) {
 func heldExample() *record {
 	r := example()
 	r.Windows[0].Pays = 9
-	r.Rows = &quota.Holders{List: []quota.Holder{
-		{Worker: 0x0102030405060708, Since: 1, Number: 300, Charged: 5, Held: 2, SaidNs: r.NowNs - ms, HoldNs: hold},
-		{Worker: 9, Since: 2, Number: 3, SaidNs: r.NowNs, HoldNs: hold},
+	r.Holders = &quota.Holders{List: []quota.Holder{
+		{Worker: 0x0102030405060708, Since: 1, Number: 300, Charged: 5, Held: 2, NotedNs: r.NowNs - ms, HoldNs: hold},
+		{Worker: 9, Since: 2, Number: 3, NotedNs: r.NowNs, HoldNs: hold},
 	}}
 	return r
 }

@@ -63,8 +63,8 @@ func (k *key) size() int {
 		for i := range k.record.Windows {
 			n += 2*windowBytes + 8*cap(k.record.Usages[i].Log)
 		}
-		if k.record.Rows != nil {
-			n += rowBytes * cap(k.record.Rows.List)
+		if k.record.Holders != nil {
+			n += rowBytes * cap(k.record.Holders.List)
 		}
 	}
 	return n

@@ -77,7 +77,7 @@ func parse(b []byte) (*record, error) {
 
 func (r *record) fields(c *coder, nonce uint64) {
 	v, n, stamp := byte(version), byte(len(r.Windows)), r.NowNs
-	if r.Rows != nil {
+	if r.Holders != nil {
 		v = holding
 	}
 	for i := range r.Windows {
@@ -242,20 +242,20 @@ func (c *coder) log(u *limit.Usage) {
 // rows goes over what only a value with rows has.
 func (c *coder) rows(r *record) {
 	if c.reads {
-		r.Rows = &quota.Holders{}
+		r.Holders = &quota.Holders{}
 	}
 	for i := range r.Windows {
 		number(c, &r.Windows[i].Pays, maxUnits)
 	}
-	quiet, n := int64(0), len(r.Rows.List) // how long releases before have waited for a store to start
+	quiet, n := int64(0), len(r.Holders.List) // how long releases before have waited for a store to start
 	number(c, &quiet, uint64(maxInstant-r.NowNs))
 	number(c, &n, quota.MaxHolders)
 	for i := 0; i < n && c.err == nil; i++ {
 		if c.reads {
-			r.Rows.List = append(r.Rows.List, quota.Holder{SaidNs: r.NowNs})
+			r.Holders.List = append(r.Holders.List, quota.Holder{NotedNs: r.NowNs})
 		}
-		row := &r.Rows.List[i]
-		age := r.NowNs - row.SaidNs
+		row := &r.Holders.List[i]
+		age := r.NowNs - row.NotedNs
 		fixed64(c, &row.Worker)
 		number(c, &row.Since, any64)
 		number(c, &row.Number, any64)
@@ -264,7 +264,7 @@ func (c *coder) rows(r *record) {
 		number(c, &age, uint64(r.NowNs))
 		number(c, &row.HoldNs, uint64(limit.MaxPeriodNs))
 		if c.reads {
-			row.SaidNs = r.NowNs - age
+			row.NotedNs = r.NowNs - age
 		}
 	}
 }

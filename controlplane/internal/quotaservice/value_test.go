@@ -38,7 +38,7 @@ func TestValues(t *testing.T) {
 		require.Equal(t, want, hex.EncodeToString(b))
 		got, err := parse(b)
 		require.NoError(t, err)
-		require.Equal(t, []any{r.generation, r.NowNs, r.Usages, r.Rows}, []any{got.generation, got.NowNs, got.Usages, got.Rows})
+		require.Equal(t, []any{r.generation, r.NowNs, r.Usages, r.Holders}, []any{got.generation, got.NowNs, got.Usages, got.Holders})
 		for i := range r.Windows {
 			require.True(t, same(r.Windows[i], got.Windows[i]))
 			require.Equal(t, r.Windows[i].Pays, got.Windows[i].Pays)

@@ -23,14 +23,14 @@ func (r *record) prepare(o *operation, now int64) (asked quota.State, err error)
 	}
 	r.Roll(now)
 	if o.what == Reset {
-		o.hadUsage = r.Rows.Held() > 0 || slices.ContainsFunc(r.Usages, func(u limit.Usage) bool { return !u.IsZero() })
+		o.hadUsage = r.Holders.Held() > 0 || slices.ContainsFunc(r.Usages, func(u limit.Usage) bool { return !u.IsZero() })
 		r.State, r.generation = quota.State{NowNs: r.NowNs}, random()
 	}
 	if o.slots != nil {
-		if r.Rows == nil {
-			r.Rows = &quota.Holders{}
+		if r.Holders == nil {
+			r.Holders = &quota.Holders{}
 		}
-		r.Rows.Starting = r.startsNs(now) > 0
+		r.Holders.Starting = r.startsNs(now) > 0
 	}
 	if !slices.EqualFunc(r.Windows, o.Windows, func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }) {
 		if err := r.arrange(o); err != nil {
@@ -70,7 +70,7 @@ func (r *record) arrange(o *operation) error {
 		return errWindows
 	}
 	s := quota.NewState(r.NowNs, windows)
-	s.Rows = r.Rows
+	s.Holders = r.Holders
 	for i, w := range windows {
 		bucket, stamp := w.Algorithm == limit.TokenBucket, int64(0)
 		if at := find(r.Windows, w); at >= 0 {

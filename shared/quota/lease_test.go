@@ -34,6 +34,16 @@ func bucket(n uint32, period int64, burst uint32) limit.Window {
 	return limit.Window{Algorithm: limit.TokenBucket, Limit: n, PeriodNs: period, Burst: burst}
 }
 
+func jittered(n uint32, period int64, percent uint8) limit.Window {
+	w := fixed(n, period)
+	w.Jitter = percent
+	return Shifted(w, KeyOf(12345678901, 0))
+}
+
+func unlimited(period int64) limit.Window {
+	return limit.Window{Algorithm: limit.FixedWindow, PeriodNs: period, Unlimited: true}
+}
+
 // at returns a key that has used n units of its windows at the instant.
 func at(now int64, used uint32, windows ...limit.Window) *State {
 	s := NewState(now, windows)
@@ -43,7 +53,7 @@ func at(now int64, used uint32, windows ...limit.Window) *State {
 	return &s
 }
 
-func TestTimes(t *testing.T) {
+func TestTimesFollowTheWindows(t *testing.T) {
 	for _, c := range []struct {
 		name                 string
 		windows              []limit.Window
@@ -62,7 +72,7 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-func TestTerms(t *testing.T) {
+func TestLeaseEndsWithTheFirstWindow(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		state *State
@@ -77,7 +87,8 @@ func TestTerms(t *testing.T) {
 		{"a quarter is left", at(base, 75, fixed(100, minute)), LeaseAuto, Terms{EndNs: base + 10*second}, 9995 * ms},
 		{"less than a quarter is left", at(base, 76, fixed(100, minute)), LeaseAuto, Terms{EndNs: base + 100*ms}, 95 * ms},
 		{"of a counter", at(base, 76, counter(100, minute)), LeaseAuto, Terms{EndNs: base + 100*ms}, 95 * ms},
-		{"until the counter's period ends", at(base+55*second, 0, counter(100, minute)), LeaseAuto, Terms{EndNs: base + minute}, 4995 * ms},
+		{"until a counter's period ends", at(base+55*second, 0, counter(100, minute)), LeaseAuto,
+			Terms{EndNs: base + minute}, 4995 * ms},
 		{"an open window of a key", &State{
 			NowNs: base, Stamps: []int64{base}, Windows: []limit.Window{perKey(100, minute)},
 			Usages: []limit.Usage{{Used: 1, EndNs: base + 3*second}},
@@ -92,10 +103,11 @@ func TestTerms(t *testing.T) {
 		{"a log of 9 s", at(base, 0, logOf(100, 9*second)), LeaseAuto, Terms{}, 100 * ms},
 		{"a bucket that fills in 100 ms", at(base, 0, bucket(1000, second, 100)), LeaseAuto, Terms{}, 100 * ms},
 		{"a bucket that never fills", at(base, 0, bucket(0, second, 100)), LeaseAuto, Terms{}, 100 * ms},
-		{"the window ends within the slack", at(base+minute-5*ms, 0, fixed(100, minute)), LeaseAuto, Terms{AgainNs: base + minute}, 0},
+		{"the window ends within the slack", at(base+minute-5*ms, 0, fixed(100, minute)), LeaseAuto,
+			Terms{AgainNs: base + minute}, 0},
 		{"just before", at(base+minute-5*ms-1, 0, fixed(100, minute)), LeaseAuto, Terms{EndNs: base + minute}, 1},
-		{"a unit without a lease stays in its window", at(base+minute-50*ms, 0, fixed(100, minute)), LeaseOff, Terms{}, 45 * ms},
-		{"a unit without a lease is never too late", at(base+minute-5*ms, 0, fixed(100, minute)), LeaseOff, Terms{}, 1},
+		{"no lease, spent in its window", at(base+minute-50*ms, 0, fixed(100, minute)), LeaseOff, Terms{}, 45 * ms},
+		{"no lease, never too late", at(base+minute-5*ms, 0, fixed(100, minute)), LeaseOff, Terms{}, 1},
 	} {
 		got := c.state.Terms(c.lease)
 		require.Equal(t, c.want, got, c.name)
@@ -105,7 +117,7 @@ func TestTerms(t *testing.T) {
 	}
 }
 
-func TestGrant(t *testing.T) {
+func TestGrantIsWhatWaitsAndSomeAhead(t *testing.T) {
 	ask := func(cost, waiting, ahead uint32) Part { return Part{Cost: cost, Waiting: waiting, Ahead: ahead} }
 	for _, c := range []struct {
 		name  string
@@ -126,19 +138,23 @@ func TestGrant(t *testing.T) {
 		{"15 left: nothing ahead", at(base, 85, fixed(100, minute)), LeaseAuto, ask(0, 0, 1000), 0, true},
 		{"a lease of at most 3", at(base, 0, fixed(100, minute)), 3, ask(1, 4, 1000), 7, true},
 		{"no lease", at(base, 0, fixed(100, minute)), LeaseOff, ask(1, 4, 1000), 4, true},
-		{"the last 100 ms of a window: a sixtieth of six seconds' need", at(base+minute-99*ms, 0, fixed(100, minute)), LeaseAuto, ask(1, 1, 1000), 1 + 16, true},
-		{"the last 60 ms of a second: six tenths", at(base+second-60*ms, 0, fixed(100, second)), LeaseAuto, ask(1, 1, 10), 1 + 6, true},
-		{"the last 100 ms of a second: all", at(base+second-100*ms, 0, fixed(100, second)), LeaseAuto, ask(1, 1, 10), 1 + 10, true},
+		{"the last 99 ms of a minute: a sixtieth of six seconds' need", at(base+minute-99*ms, 0, fixed(100, minute)),
+			LeaseAuto, ask(1, 1, 1000), 1 + 16, true},
+		{"the last 60 ms of a second: six tenths", at(base+second-60*ms, 0, fixed(100, second)),
+			LeaseAuto, ask(1, 1, 10), 1 + 6, true},
+		{"the last 100 ms of a second: all", at(base+second-100*ms, 0, fixed(100, second)),
+			LeaseAuto, ask(1, 1, 10), 1 + 10, true},
 		{"a hundredth of a log is less than 100 ms", at(base, 0, logOf(100, second)), LeaseAuto, ask(1, 1, 1000), 1, true},
-		{"the least of several windows", at(base, 60, fixed(100, minute), fixed(80, 2*minute)), LeaseAuto, ask(1, 4, 1000), 8, true},
-		{"an unlimited window", at(base, 60, fixed(100, minute), limit.Window{
-			Algorithm: limit.FixedWindow, PeriodNs: 2 * minute, Unlimited: true,
-		}), LeaseAuto, ask(1, 4, 1000), 13, true},
+		{"the least of several windows", at(base, 60, fixed(100, minute), fixed(80, 2*minute)),
+			LeaseAuto, ask(1, 4, 1000), 8, true},
+		{"an unlimited window", at(base, 60, fixed(100, minute), unlimited(2*minute)), LeaseAuto, ask(1, 4, 1000), 13, true},
 		{"most ahead", at(0, 0, fixed(1<<32-1, minute)), LeaseAuto, ask(0, 0, 1<<32-1), 1<<30 - 1, true},
 		{"a window shorter than a lease", at(0, 0, fixed(1000, 50*ms)), LeaseAuto, ask(1, 1, 10), 11, true},
 		{"a limit of 0", at(base, 0, fixed(0, minute)), LeaseAuto, ask(1, 1, 0), 0, false},
-		{"a bucket holds back its gain until the lease ends", at(base, 0, bucket(100, second, 1000)), LeaseAuto, ask(1, 2000, 0), 990, true},
-		{"all of a bucket, without a lease", at(base, 0, bucket(100, second, 1000)), LeaseAuto, ask(1000, 1000, 0), 1000, true},
+		{"a bucket keeps back its gain until the lease ends", at(base, 0, bucket(100, second, 1000)),
+			LeaseAuto, ask(1, 2000, 0), 990, true},
+		{"all of a bucket, without a lease", at(base, 0, bucket(100, second, 1000)),
+			LeaseAuto, ask(1000, 1000, 0), 1000, true},
 		{"more than a bucket", at(base, 0, bucket(100, second, 1000)), LeaseAuto, ask(1001, 1001, 0), 0, false},
 	} {
 		units, _, ok := c.state.Grant(c.lease, &c.part)
@@ -147,8 +163,8 @@ func TestGrant(t *testing.T) {
 	}
 }
 
-// TestWait: after the wait the cost passes, and a millisecond before it does not.
-func TestWait(t *testing.T) {
+// TestWaitEndsInTime: after the wait the cost passes, and a millisecond before it does not.
+func TestWaitEndsInTime(t *testing.T) {
 	leased := at(base, 0, bucket(100, second, 1000))
 	leased.Add(985, leased.Terms(LeaseAuto))
 	for name, c := range map[string]struct {
@@ -178,7 +194,7 @@ func TestWait(t *testing.T) {
 	require.Equal(t, limit.Never, at(base, 0, fixed(100, second)).WaitNs(101))
 }
 
-func TestStanding(t *testing.T) {
+func TestStandingSaysUseAndReset(t *testing.T) {
 	require.Equal(t, Standing{Used: 30, ResetNs: 59 * second}, standing(at(base+second, 30, fixed(100, 60*second))))
 	require.Equal(t, Standing{Used: 30, ResetNs: 60 * second}, standing(at(base+second, 30, logOf(100, 60*second))))
 	require.Equal(t, Standing{Used: 30, ResetNs: 300 * ms}, standing(at(base, 30, bucket(100, second, 1000))))
@@ -192,7 +208,7 @@ func standing(s *State) Standing { return s.Standing(0) }
 // shapes are the mixes of windows of the tests below.
 var shapes = map[string][]limit.Window{
 	"fixed":             {fixed(60, 20*second)},
-	"fixed, jittered":   {Shifted(limit.Window{Algorithm: limit.FixedWindow, Limit: 60, PeriodNs: 20 * second, Jitter: 50}, KeyOf(12345678901, 0))},
+	"fixed, jittered":   {jittered(60, 20*second, 50)},
 	"per key":           {perKey(60, 11*second)},
 	"per key, short":    {perKey(40, 2*second)},
 	"counter":           {counter(60, 12*second)},
@@ -202,11 +218,11 @@ var shapes = map[string][]limit.Window{
 	"bucket, short":     {bucket(30, second, 20)},
 	"layered":           {fixed(50, 5*second), bucket(8, second, 120), logOf(300, 40*second)},
 	"layered, per key":  {perKey(30, 2*second), counter(100, 20*second)},
-	"layered, one free": {limit.Window{Algorithm: limit.FixedWindow, PeriodNs: second, Unlimited: true}, logOf(60, 20*second)},
+	"layered, one free": {unlimited(second), logOf(60, 20*second)},
 }
 
-// TestRefundTooLate: units of a window that has ended leave the next one alone.
-func TestRefundTooLate(t *testing.T) {
+// TestLateRefundLeavesTheNextWindow: units of a window that has ended leave the next one alone.
+func TestLateRefundLeavesTheNextWindow(t *testing.T) {
 	for name, windows := range shapes {
 		s := at(base, 0, windows...)
 		c := s.Add(5, Terms{})

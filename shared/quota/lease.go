@@ -6,6 +6,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
+// How units of a key are leased: for how long, how many ahead of need, and what is left. The
+// proxy times what it holds by the first functions, the service grants by the others.
+
 const (
 	ms     int64 = 1_000_000
 	second       = 1000 * ms
@@ -39,7 +42,7 @@ func HorizonNs(windows []limit.Window) int64 {
 	return h
 }
 
-// IdleNs is after what time without a hit a proxy should return what it holds.
+// IdleNs is how long a proxy keeps a lease without a hit before it returns the rest.
 func IdleNs(windows []limit.Window) int64 { return min(maxLease, Shortest(windows)/20) }
 
 // Shortest returns the shortest period.
@@ -69,10 +72,10 @@ func span(w *limit.Window) int64 {
 	return w.Fill()
 }
 
-// MostWaitNs is the longest wait for units, and the longest time until all are forgotten:
-// the longest window, but two periods of a sliding counter, and of a bucket, which owes no
-// more than it holds, twice the time in which it fills. To what is counted when a lease
-// ends it adds that lease. Where answers are charged, it is as long as a debt takes: see owed.
+// MostWaitNs is the longest wait for units, and the longest time until all are forgotten: the
+// longest window. A sliding counter takes two periods. A bucket owes no more than it holds, so it
+// takes twice the time in which it fills. A log or bucket counts units when their lease ends, so
+// the lease is added. If answers are charged, it is as long as a debt takes: see owed.
 func MostWaitNs(windows []limit.Window) (most int64) {
 	for i := range windows {
 		w := &windows[i]
@@ -104,11 +107,10 @@ func LeaseNs(w *limit.Window) int64 {
 
 // Terms are on what terms units of a key are granted.
 type Terms struct {
-	// EndNs is when units must have been spent. It is no later than the end of the
-	// first window that counts them. 0 = units are not leased: they count as spent at
-	// once.
+	// EndNs is when units must have been spent: at the end of the first window that
+	// counts them, or before. 0 = units are not leased: they count as spent at once.
 	EndNs int64
-	// AgainNs is when to decide again, because the end of a window is too near. 0 = now.
+	// AgainNs is when to decide again, because a window is about to end. 0 = now.
 	AgainNs int64
 }
 
@@ -159,10 +161,10 @@ func (s *State) endOf(i int) int64 {
 	return u.EndNs
 }
 
-// ValidNs returns how long units may be spent, from the moment before they were
-// asked for on. That moment was before the store applied the decision, which was at
-// most SlackNs after NowNs. Where nothing is leased either, no unit is spent in a later
-// window than it was counted in; an answer without delay always is in time.
+// ValidNs returns how long units may be spent, from the moment before they were asked for. That
+// moment is before the store applies the decision, and the store applies it at most SlackNs after
+// NowNs. Even if nothing is leased, no unit is spent in a later window than it was counted in. An
+// answer without delay is always in time.
 func (s *State) ValidNs(t Terms) int64 {
 	if t.EndNs == 0 {
 		left := max(s.EndNs()-s.NowNs-SlackNs(s.Windows), 1)
@@ -180,16 +182,15 @@ func (s *State) Left(t Terms) uint32 {
 	return left
 }
 
-// free is Left beside what workers hold whose policy settles already.
+// free is Left beside what workers hold: some may have a policy by which this key's units are held.
 func (s *State) free(t Terms) uint32 {
 	left := s.Left(t)
-	return left - min(left, s.Rows.Held())
+	return left - min(left, s.Holders.Held())
 }
 
-// leftIn returns what a window has left if units count as spent at the instant end,
-// or at the bucket's stamp if that is later. What a bucket gains until then cannot be
-// spent before, and units may be spent now. So that gain must be there twice: as the
-// bucket's, and as left over.
+// leftIn returns what a window has left if units count as spent at the instant end, or at the
+// bucket's stamp if that is later. A bucket cannot spend before that what it gains until then, but
+// the units may be spent now. So the gain is taken away from what remains at the stamp.
 func (s *State) leftIn(i int, end int64) uint32 {
 	w := &s.Windows[i]
 	switch {
@@ -208,17 +209,17 @@ func (s *State) leftIn(i int, end int64) uint32 {
 func gained(w *limit.Window, ns int64) uint32 {
 	hi, lo := bits.Mul64(uint64(w.Limit), uint64(ns))
 	lo, carry := bits.Add64(lo, uint64(w.PeriodNs-1), 0)
-	if hi += carry; hi >= uint64(w.PeriodNs) {
+	hi += carry
+	if hi >= uint64(w.PeriodNs) {
 		return 1<<32 - 1
 	}
 	n, _ := bits.Div64(hi, lo, uint64(w.PeriodNs))
 	return uint32(min(n, 1<<32-1))
 }
 
-// Grant decides what an ask for a part is granted: what waits, as far as it is
-// left, and of the rest at most a quarter ahead of need. It counts nothing. ok says
-// that the part's cost passes. Where only a lease would take more than is left, the
-// units are granted without one.
+// Grant decides what a part is granted: what waits, as far as it is left, and ahead of need at
+// most a quarter of the rest. It counts nothing. ok says that the part's cost passes. If only a
+// lease would take more than is left, the units are granted without a lease.
 func (s *State) Grant(lease uint32, p *Part) (units uint32, t Terms, ok bool) {
 	t = s.Terms(lease)
 	if t.AgainNs != 0 {
@@ -226,8 +227,8 @@ func (s *State) Grant(lease uint32, p *Part) (units uint32, t Terms, ok bool) {
 	}
 	left := s.free(t)
 	if left < p.Cost && t.EndNs != 0 {
-		if now := s.free(Terms{}); now >= p.Cost {
-			left, t = now, Terms{}
+		if unleased := s.free(Terms{}); unleased >= p.Cost {
+			left, t = unleased, Terms{}
 		}
 	}
 	if left < p.Cost {
@@ -244,8 +245,8 @@ func (s *State) Grant(lease uint32, p *Part) (units uint32, t Terms, ok bool) {
 	return units + ahead, t, true
 }
 
-// aheadUntil is the part of what a proxy expects to need that it can need until the
-// end of a window, where that is near.
+// aheadUntil is what a proxy expects to need until a lease ends: less than it says if a window
+// ends soon.
 func (s *State) aheadUntil(endNs int64, ahead uint32) uint32 {
 	rest, horizon := endNs-s.NowNs, HorizonNs(s.Windows)
 	if rest >= min(shortLease, horizon) {
@@ -254,7 +255,7 @@ func (s *State) aheadUntil(endNs int64, ahead uint32) uint32 {
 	return uint32(uint64(ahead) * uint64(rest) / uint64(horizon))
 }
 
-// WaitNs returns how long a cost that was denied must wait if nobody else asks.
+// WaitNs returns how long a denied cost must wait if nobody else asks.
 func (s *State) WaitNs(cost uint32) int64 {
 	wait := int64(0)
 	for i := range s.Windows {

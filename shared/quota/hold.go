@@ -1,0 +1,380 @@
+package quota
+
+import (
+	"errors"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// Units of a definition with a limit.Concurrency are held: a request takes them when it is
+// admitted, and when its answer is known they end and its cost is charged. Each worker keeps
+// an Account of what it holds of a key, and reports it. The store keeps a Holder of each
+// worker's last report. In what follows, hold is the definition's limit.Concurrency: how many
+// units may be held at once, and for how long a silent worker holds its own.
+
+// Account is a worker's side of what it holds of one key. The zero value holds nothing.
+type Account struct {
+	Held  uint32 // by requests
+	Given uint32 // granted to requests that have not taken them yet
+
+	charged, known uint64 // in all, and of these what is known to be counted
+	stored         uint32 // what the store has as held, by the last answer
+	doubt          bool   // the store may have something else: no answer has come yet
+
+	since    uint64 // number of the first report
+	reported Report // the last report
+}
+
+// Report returns the report to send with that number. From then on, no answer to an
+// earlier report grants anything. earlier are units that earlier parts of the same ask ask
+// for: they are reported as held, because they may be granted.
+func (a *Account) Report(worker, number uint64, earlier uint32) Report {
+	if a.since == 0 {
+		a.since = number
+	}
+	a.doubt = true
+	a.reported = Report{
+		Worker:  worker,
+		Held:    limit.AddSaturating(a.Held+a.Given, earlier),
+		Charged: a.charged,
+		Known:   a.known,
+		Since:   a.since,
+		Number:  number,
+	}
+	return a.reported
+}
+
+// Noted takes the answer to a report, which grants so many units. ok is false if it grants
+// nothing, because a later report has left since, or its answer has come before.
+func (a *Account) Noted(number uint64, units uint32) (ok bool) {
+	if number != a.reported.Number || !a.doubt {
+		return false
+	}
+	a.known = a.reported.Charged
+	a.stored = limit.AddSaturating(a.reported.Held, units)
+	a.doubt = false
+	if a.Idle() {
+		*a = Account{}
+	}
+	return true
+}
+
+// Settle ends what a request holds, and charges what it has cost.
+func (a *Account) Settle(units, cost uint32) {
+	a.Held -= min(units, a.Held)
+	a.charged += uint64(cost)
+}
+
+// Due reports whether there is something to report: something has changed, or is in doubt.
+func (a *Account) Due() bool {
+	return a.charged != a.known || a.doubt || a.stored != a.Held+a.Given
+}
+
+// Idle reports whether the worker holds nothing and the store knows it: nothing need be kept.
+func (a *Account) Idle() bool { return !a.Due() && a.stored == 0 }
+
+const (
+	// MaxHolders is how many workers may hold units of one key.
+	MaxHolders = 256
+	// emptyNs is how long a holder of nothing is remembered at most, so that no late
+	// report counts twice.
+	emptyNs = 60 * second
+)
+
+var (
+	// ErrHolders is for the worker that would be one too many.
+	ErrHolders = errors.New("256 workers hold units of this key: another one may once one of them holds none")
+	// ErrStale is for a report that is no newer than the last one noted.
+	ErrStale = errors.New("a newer report of the worker is noted already")
+)
+
+// Holder is what the store keeps of a worker's last report of a key.
+type Holder struct {
+	Worker  uint64
+	Since   uint64
+	Number  uint64
+	Charged uint64
+	Held    uint32 // with what the report was granted
+	NotedNs int64  // when the report was noted
+	HoldNs  int64  // for how long a silent worker holds its units
+}
+
+// endNs is when the holder goes: what it holds is charged then.
+func (h *Holder) endNs() int64 {
+	if h.Held == 0 {
+		return h.NotedNs + min(h.HoldNs, emptyNs)
+	}
+	return h.NotedNs + h.HoldNs
+}
+
+// Holders are the workers that hold units of a key. nil holds nothing.
+type Holders struct {
+	List []Holder
+	// Starting says that the store has no state yet: workers report what they hold, and
+	// nothing is granted.
+	Starting bool
+}
+
+// Held is how many units are held.
+func (hs *Holders) Held() (units uint32) { return hs.heldBeside(nil) }
+
+// heldBeside is how many units the others hold.
+func (hs *Holders) heldBeside(own *Holder) (units uint32) {
+	if hs == nil {
+		return 0
+	}
+	for i := range hs.List {
+		if other := &hs.List[i]; other != own {
+			units = limit.AddSaturating(units, other.Held)
+		}
+	}
+	return units
+}
+
+func (hs *Holders) find(worker uint64) *Holder {
+	for i := range hs.List {
+		if hs.List[i].Worker == worker {
+			return &hs.List[i]
+		}
+	}
+	return nil
+}
+
+// first is the index of the holder that ends first, -1 if there is none.
+func (hs *Holders) first() int {
+	first := -1
+	for i := range hs.List {
+		if first < 0 || hs.List[i].endNs() < hs.List[first].endNs() {
+			first = i
+		}
+	}
+	return first
+}
+
+func (hs *Holders) drop(i int) { hs.List = append(hs.List[:i], hs.List[i+1:]...) }
+
+// findOrAdd returns the worker's holder, a new one if it has none.
+func (hs *Holders) findOrAdd(worker uint64) (*Holder, error) {
+	if h := hs.find(worker); h != nil {
+		return h, nil
+	}
+	if len(hs.List) >= MaxHolders && !hs.dropEmpty() {
+		return nil, ErrHolders
+	}
+	hs.List = append(hs.List, Holder{Worker: worker})
+	return &hs.List[len(hs.List)-1], nil
+}
+
+// dropEmpty drops the oldest holder of nothing, and reports whether there was one.
+func (hs *Holders) dropEmpty() bool {
+	oldest := -1
+	for i := range hs.List {
+		h := &hs.List[i]
+		if h.Held == 0 && (oldest < 0 || h.NotedNs < hs.List[oldest].NotedNs) {
+			oldest = i
+		}
+	}
+	if oldest < 0 {
+		return false
+	}
+	hs.drop(oldest)
+	return true
+}
+
+// expiryNs is from when the holders need not be kept.
+func (hs *Holders) expiryNs() (expiry int64) {
+	if hs == nil {
+		return 0
+	}
+	for i := range hs.List {
+		expiry = max(expiry, hs.List[i].endNs())
+	}
+	return expiry
+}
+
+// shift moves the holders in time, because the clock was set back.
+func (hs *Holders) shift(delta int64) {
+	if hs == nil {
+		return
+	}
+	for i := range hs.List {
+		hs.List[i].NotedNs += delta
+	}
+}
+
+// Refund takes back units that a report was granted, and reports whether it has: once the
+// worker has reported anew, it says itself what it holds.
+func (hs *Holders) Refund(granted *Report, units uint32) bool {
+	h := hs.find(granted.Worker)
+	if h == nil || h.Number != granted.Number {
+		return false
+	}
+	h.Held -= min(units, h.Held)
+	return true
+}
+
+// Noting is what came of a part with a report.
+type Noting struct {
+	Noted bool   // the report is noted
+	OK    bool   // the part's cost is held, or it asks for nothing
+	Units uint32 // what is held from now on beside what the report says
+}
+
+// Note notes the report of a part. It charges what the report says is charged and not yet
+// counted. If the part asks for units, it holds them if all windows and the hold have room
+// for them. Only a denied request of a worker without a holder leaves nothing to note.
+func (s *State) Note(p *Part, hold *limit.Window) (n Noting, err error) {
+	h := s.Holders.find(p.Worker)
+	if h != nil && p.Number <= h.Number {
+		return n, ErrStale
+	}
+	held := min(p.Held, s.mostHeld(hold, h))
+	uncounted := p.uncounted(h)
+	if h == nil && held == 0 && uncounted == 0 && p.isFirst() && p.Cost > 0 {
+		if _, ok := s.room(p, hold, 0, nil); !ok {
+			return n, nil
+		}
+	}
+	h, err = s.Holders.findOrAdd(p.Worker)
+	if err != nil {
+		return n, err
+	}
+	*h = Holder{
+		Worker: p.Worker, Since: p.Since, Number: p.Number, Charged: p.Charged,
+		Held: held, NotedNs: s.NowNs, HoldNs: hold.PeriodNs,
+	}
+	if uncounted > 0 { // only what is charged opens a window
+		for i := range s.Windows {
+			s.charge(i, uint32(min(uncounted, saturated)))
+		}
+	}
+	n.Noted = true
+	n.Units, n.OK = s.room(p, hold, held, h)
+	h.Held = limit.AddSaturating(held, n.Units)
+	return n, nil
+}
+
+// uncounted is what the worker has charged since its last report, which h is of.
+func (r *Report) uncounted(h *Holder) uint64 {
+	counted := r.Known
+	if h != nil && h.Since == r.Since {
+		counted = h.Charged
+	}
+	return r.Charged - min(counted, r.Charged)
+}
+
+// isFirst reports whether no earlier report of the worker may be under way. One that is must
+// not count after this one, so this one is noted even if it holds nothing.
+func (r *Report) isFirst() bool { return r.Since == r.Number }
+
+// mostHeld is how many units one worker may say that it holds: what all may hold together. So
+// the units of a worker that is silent then are charged as a hit of a whole limit at most. What
+// its holder has it may hold by a larger limit, if requests of one key have several.
+func (s *State) mostHeld(hold *limit.Window, h *Holder) uint32 {
+	most := uint32(saturated)
+	if !hold.Unlimited {
+		most = hold.Limit
+	}
+	for i := range s.Windows {
+		if w := &s.Windows[i]; !w.Unlimited {
+			most = min(most, w.Max())
+		}
+	}
+	if h != nil {
+		most = max(most, h.Held)
+	}
+	return most
+}
+
+// room is how many units the part may hold beside what others hold and the worker's own. ok
+// says that they are at least its cost.
+func (s *State) room(p *Part, hold *limit.Window, own uint32, h *Holder) (units uint32, ok bool) {
+	left := s.leftBeside(hold, own, h)
+	switch {
+	case p.Cost == 0:
+		return 0, true
+	case left < p.Cost || s.Holders.Starting:
+		return 0, false
+	}
+	return min(left, max(p.Waiting, p.Cost)), true
+}
+
+// leftBeside is how many units are left beside what others hold and the worker's own.
+func (s *State) leftBeside(hold *limit.Window, own uint32, h *Holder) uint32 {
+	left := s.Left(Terms{})
+	if !hold.Unlimited {
+		left = min(left, hold.Limit)
+	}
+	return left - min(left, limit.AddSaturating(s.Holders.heldBeside(h), own))
+}
+
+// HasRoom reports whether a cost would be held.
+func (s *State) HasRoom(cost uint32, hold *limit.Window) bool {
+	_, ok := s.room(&Part{Cost: cost}, hold, 0, nil)
+	return ok
+}
+
+// AwaitsStart reports whether nothing but the store's start keeps a part from its cost.
+func (s *State) AwaitsStart(p *Part, hold *limit.Window) bool {
+	if !s.Holders.Starting || p.Cost == 0 {
+		return false
+	}
+	return s.leftBeside(hold, p.Held, s.Holders.find(p.Worker)) >= p.Cost
+}
+
+// HeldWaitNs is how long a cost must wait that was not held. heldBack says that the windows
+// have room for it: only what is held is in its way.
+func (s *State) HeldWaitNs(cost uint32, hold *limit.Window) (wait int64, heldBack bool) {
+	if !hold.Unlimited && cost > hold.Limit {
+		return limit.Never, false
+	}
+	wait = s.WaitNs(cost)
+	if wait != 0 {
+		return wait, false
+	}
+	return limit.HeldRetryNs, true
+}
+
+// chargeSilent charges what silent workers have held until now, each when its hold ended. The
+// windows may be those of a store, which lack limits.
+func (s *State) chargeSilent(now int64) {
+	for s.Holders != nil {
+		i := s.Holders.first()
+		if i < 0 || s.Holders.List[i].endNs() > now {
+			return
+		}
+		ended := s.Holders.List[i]
+		s.Holders.drop(i)
+		s.roll(max(ended.endNs(), s.NowNs))
+		s.chargeHeld(ended.Held)
+	}
+}
+
+// chargeHeld charges what a silent worker held. A log of a store does not say how many units it
+// remembers, so it remembers as many as a log can.
+func (s *State) chargeHeld(units uint32) {
+	if units == 0 {
+		return
+	}
+	for i := range s.Windows {
+		w := &s.Windows[i]
+		if w.Algorithm == limit.SlidingWindowLog && w.Units < limit.MaxLog {
+			longest := *w
+			longest.Units = limit.MaxLog
+			longest.Add(&s.Usages[i], max(s.Stamp(i), s.NowNs), units)
+			continue
+		}
+		s.charge(i, units)
+	}
+}
+
+// charge counts units that are charged in one window, whatever is left. A bucket lacks no more
+// than it gains within the longest window of a policy, or twice its burst: see owed.
+func (s *State) charge(i int, units uint32) {
+	if w := &s.Windows[i]; w.Algorithm == limit.TokenBucket {
+		most := max(gained(w, limit.MaxPeriodNs), limit.AddSaturating(w.Burst, w.Burst))
+		units = min(units, most-min(w.Count(&s.Usages[i], s.Stamps[i]), most))
+	}
+	one := s.Some(i, i+1)
+	one.Add(units, Terms{})
+}

@@ -1,0 +1,453 @@
+package quota
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+var histories = flag.Int("histories", 60, "how many random histories each shape of windows goes through")
+
+const (
+	holdNs  = 10 * second
+	startNs = 4 * second // of a store that has lost its state
+)
+
+// modelWorker is a worker with running requests: its account, and what the exact limiter knows.
+type modelWorker struct {
+	Account
+	id      uint64
+	running []uint32 // units of each
+	notedNs int64    // when its last report was noted
+	sentNs  int64    // of a report without an answer, 0 = there is none
+}
+
+// letter is a message under way, or its answer.
+type letter struct {
+	to    *modelWorker
+	part  Part
+	dueNs int64
+	sent  int64
+	units uint32
+	back  bool // it is an answer
+	undo  bool // it takes back, at the service, what was granted
+	ok    bool
+}
+
+// holdModel is workers that report to a service whose messages get lost, late, repeated and out
+// of order.
+type holdModel struct {
+	*State
+	r       *rand.Rand
+	hold    limit.Window
+	number  uint64
+	workers []*modelWorker
+	mail    []letter
+	spent   []int64 // when answers came, of each unit
+	charged uint64  // in truth
+
+	losses  bool // the store loses its state now and then
+	kills   bool // workers are killed now and then
+	lies    bool // somebody reports what is not so
+	lied    int
+	lostNs  int64 // when the store has lost its state last
+	killed  int
+	granted int
+	most    uint32 // that ran at once
+}
+
+func newHoldModel(seed uint64, hold limit.Window, windows ...limit.Window) *holdModel {
+	total := limit.Window{Algorithm: limit.FixedWindow, PeriodNs: limit.MaxPeriodNs, Unlimited: true}
+	h := &holdModel{
+		State: at(base, 0, append(slices.Clone(windows), total)...), r: rand.New(rand.NewPCG(seed, 3)), hold: hold,
+		losses: seed%3 == 0, kills: seed%2 == 0, lies: seed%5 == 1,
+	}
+	for i := range h.Windows {
+		if w := &h.Windows[i]; w.IsFixed() && !w.Unlimited {
+			w.Pays = w.Limit // as in the service
+		}
+	}
+	h.Holders = &Holders{}
+	for range 3 {
+		h.begin()
+	}
+	return h
+}
+
+func (h *holdModel) begin() {
+	h.workers = append(h.workers, &modelWorker{id: h.r.Uint64(), notedNs: h.NowNs})
+}
+
+func (h *holdModel) step(t *testing.T) {
+	h.Roll(h.NowNs + h.r.Int64N([]int64{ms, 30 * ms, second}[h.r.IntN(3)]))
+	h.Holders.Starting = h.Holders.Starting && h.NowNs-h.lostNs < startNs
+	h.deliver()
+	w := h.workers[h.r.IntN(len(h.workers))]
+	switch n := h.r.IntN(40); {
+	case n == 0 && h.kills && h.r.IntN(4) == 0:
+		h.kill(w)
+	case n == 1 && h.losses && h.r.IntN(2) == 0:
+		h.loseState()
+	case n == 2 && h.lies:
+		h.lie(t)
+	case n < 15:
+		h.answer(w)
+	case w.sentNs == 0:
+		cost := 1 + h.r.Uint32N(2)
+		h.send(w, Part{Cost: cost, Waiting: cost + h.r.Uint32N(4)})
+	}
+	for _, w := range h.workers {
+		h.tick(w)
+	}
+	h.check(t)
+}
+
+// kill ends a worker and its requests; another begins.
+func (h *holdModel) kill(w *modelWorker) {
+	h.killed++
+	h.workers = slices.DeleteFunc(h.workers, func(o *modelWorker) bool { return o == w })
+	h.mail = slices.DeleteFunc(h.mail, func(m letter) bool { return m.to == w && m.back })
+	h.begin()
+}
+
+// loseState has the store lose all that it knows. Then each worker's stream ends, and it reports
+// what it holds on another.
+func (h *holdModel) loseState() {
+	h.charged = 0 // but for what no worker knows to be counted
+	for _, w := range h.workers {
+		h.charged += w.charged - w.known
+		w.notedNs, w.sentNs = h.NowNs-holdNs, 0
+	}
+	h.mail = slices.DeleteFunc(h.mail, func(m letter) bool { return !m.back }) // else what is repeated counts again
+	h.Usages, h.lostNs = make([]limit.Usage, len(h.Windows)), h.NowNs
+	h.Holders = &Holders{Starting: true}
+}
+
+// lie reports any numbers, for a worker that nobody else is.
+func (h *holdModel) lie(t *testing.T) {
+	numbers := [...]uint64{0, 1, 10, 1 << 31, 1<<32 - 1, 1 << 63, 1<<64 - 1}
+	any64 := func() uint64 { return numbers[h.r.IntN(len(numbers))] }
+	any32 := func() uint32 { return uint32(min(any64(), 1<<32-1)) }
+	p := Part{Cost: any32(), Waiting: any32(), Ahead: any32(), Spent: any32(), Report: Report{
+		Worker: h.r.Uint64N(2 * MaxHolders), Held: any32(), Charged: any64(), Known: any64(), Since: any64(), Number: any64(),
+	}}
+	h.lied++
+	most := h.mostHeld(&h.hold, h.Holders.find(p.Worker))
+	n, err := h.Note(&p, &h.hold)
+	if err != nil || !n.Noted {
+		return
+	}
+	require.LessOrEqual(t, h.Holders.find(p.Worker).Held, limit.AddSaturating(most, n.Units))
+	if wait := h.WaitNs(1); wait != 0 {
+		require.LessOrEqual(t, wait, limit.MaxPeriodNs)
+	}
+}
+
+// answer ends a request of the worker.
+func (h *holdModel) answer(w *modelWorker) {
+	if len(w.running) == 0 {
+		return
+	}
+	i := h.r.IntN(len(w.running))
+	units := w.running[i]
+	w.running = slices.Delete(w.running, i, i+1)
+	cost := h.r.Uint32N(units + 1)
+	w.Settle(units, cost)
+	h.charged += uint64(cost)
+	for range cost {
+		h.spent = append(h.spent, h.NowNs)
+	}
+}
+
+// tick gives up what has had no answer for long, and reports what is due.
+func (h *holdModel) tick(w *modelWorker) {
+	if w.sentNs != 0 && h.NowNs-w.sentNs > 100*ms {
+		w.sentNs = 0
+	}
+	renew := holdNs / limit.HoldParts
+	if w.Idle() {
+		w.Account = Account{} // and nothing is kept
+	}
+	if w.Idle() || w.sentNs != 0 || !w.Due() && h.NowNs-w.notedNs < renew {
+		return
+	}
+	h.send(w, Part{})
+}
+
+func (h *holdModel) send(w *modelWorker, p Part) {
+	h.number++
+	p.Report = w.Report(w.id, h.number, 0)
+	w.sentNs = h.NowNs
+	lost := h.r.IntN(6) == 0 && h.NowNs-w.notedNs < holdNs/2
+	for first := true; first || h.r.IntN(6) == 0; first = false {
+		lateNs := h.r.Int64N([]int64{ms, ms, 80 * ms, 3 * second}[h.r.IntN(4)])
+		if h.NowNs-w.notedNs > holdNs/16 {
+			lateNs = 0 // a worker that is not heard for long counts as silent: another test
+		}
+		if !lost {
+			h.mail = append(h.mail, letter{to: w, part: p, dueNs: h.NowNs + lateNs, sent: h.NowNs})
+		}
+	}
+}
+
+func (h *holdModel) deliver() {
+	var due []letter
+	h.mail = slices.DeleteFunc(h.mail, func(m letter) bool {
+		if m.dueNs <= h.NowNs {
+			due = append(due, m)
+		}
+		return m.dueNs <= h.NowNs
+	})
+	h.r.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
+	for _, m := range due {
+		switch {
+		case m.undo:
+			h.Holders.Refund(&m.part.Report, m.units)
+		case m.back:
+			h.answered(&m)
+		default:
+			h.serve(m)
+		}
+	}
+}
+
+// serve is the service: it notes a report and answers.
+func (h *holdModel) serve(m letter) {
+	n, err := h.Note(&m.part, &h.hold)
+	if err != nil {
+		return
+	}
+	if n.Noted {
+		m.to.notedNs = h.NowNs
+	}
+	ok, units := n.OK, n.Units
+	if ok && units > 0 && h.r.IntN(5) == 0 { // another part of the ask is denied
+		ok, units = false, 0
+		undo := letter{to: m.to, part: m.part, undo: true, units: n.Units, dueNs: h.NowNs + h.r.Int64N(200*ms)}
+		h.mail = append(h.mail, undo)
+	}
+	m.back, m.ok = true, ok
+	m.units = units
+	for first := true; first || h.r.IntN(6) == 0; first = false {
+		if h.r.IntN(6) > 0 {
+			m.dueNs = h.NowNs + h.r.Int64N([]int64{ms, ms, 80 * ms, 3 * second}[h.r.IntN(4)])
+			h.mail = append(h.mail, m)
+		}
+	}
+}
+
+func (h *holdModel) answered(m *letter) {
+	w := m.to
+	if !slices.Contains(h.workers, w) || !w.Noted(m.part.Number, m.units) {
+		return
+	}
+	w.sentNs = 0
+	if !m.ok || h.NowNs-m.sent >= holdNs/limit.HoldParts {
+		return
+	}
+	for left := m.units; left > 0 && h.r.IntN(8) > 0; { // what nobody takes goes back with the next report
+		n := 1 + h.r.Uint32N(min(2, left))
+		w.Held += n
+		w.running = append(w.running, n)
+		left -= n
+		h.granted++
+	}
+}
+
+// check is the exact limiter.
+func (h *holdModel) check(t *testing.T) {
+	running := uint32(0)
+	for _, w := range h.workers {
+		own := uint32(0)
+		for _, n := range w.running {
+			own += n
+		}
+		require.Equal(t, own, w.Held)
+		if h.lostNs == 0 && own > 0 {
+			holder := h.Holders.find(w.id)
+			require.NotNil(t, holder)
+			require.GreaterOrEqual(t, holder.Held, own, "more runs than the store has as held")
+		}
+		running += own
+	}
+	h.most = max(h.most, running)
+	if !h.hold.Unlimited {
+		require.LessOrEqual(t, running, h.hold.Limit, "too many run at once")
+	}
+	if total := len(h.Windows) - 1; h.killed+h.lied == 0 {
+		require.LessOrEqual(t, uint64(h.Usages[total].Used), h.charged, "an answer is charged twice")
+	}
+	if h.lostNs != 0 || h.lied > 0 {
+		return
+	}
+	for i := range h.Windows {
+		if w := &h.Windows[i]; !w.Unlimited {
+			require.LessOrEqual(t, w.Count(&h.Usages[i], h.asOf(i))+h.Holders.Held(), w.Max())
+		}
+	}
+}
+
+// end lets all that is under way arrive, and all that runs end.
+func (h *holdModel) end() {
+	for range 400 {
+		h.Roll(h.NowNs + 20*ms)
+		for i := range h.mail {
+			h.mail[i].dueNs = h.NowNs
+		}
+		h.deliver()
+		for _, w := range h.workers {
+			h.answer(w)
+			h.tick(w)
+		}
+	}
+}
+
+var heldShapes = map[string][]limit.Window{
+	"no windows": {},
+	"fixed":      {fixed(10, 4*second)},
+	"per key":    {perKey(10, 3*second)},
+	"counter":    {counter(12, 4*second)},
+	"log":        {logOf(10, 5*second)},
+	"bucket":     {bucket(40, 20*second, 10)},
+	"layered":    {fixed(6, second), logOf(12, 6*second)},
+}
+
+// TestHoldsNeverOver: whatever becomes of messages, workers and the store, no more runs than may,
+// no window is charged more than its limit if nothing costs more than it held, and every answer
+// is charged once.
+func TestHoldsNeverOver(t *testing.T) {
+	for name, windows := range heldShapes {
+		hold := limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 10, Unlimited: len(windows) > 0}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			granted := 0
+			for seed := range uint64(*histories) {
+				h := newHoldModel(seed, hold, windows...)
+				for range 1500 {
+					h.step(t)
+				}
+				granted += h.granted
+				if h.lostNs != 0 {
+					continue
+				}
+				require.Empty(t, h.over(), "seed %d", seed)
+				if h.lied > 0 {
+					h.Roll(h.NowNs + holdNs)
+					require.LessOrEqual(t, h.WaitNs(1), limit.MaxPeriodNs, "seed %d", seed)
+					h.Roll(h.NowNs + limit.MaxPeriodNs)
+					require.True(t, h.HasRoom(1, &hold), "seed %d: the key is locked for longer", seed)
+				}
+				if h.killed+h.lied > 0 {
+					continue
+				}
+				h.end()
+				require.Zero(t, h.Holders.Held(), "seed %d: something is held for ever", seed)
+				require.Equal(t, h.charged, uint64(h.Usages[len(h.Usages)-1].Used), "seed %d", seed)
+			}
+			require.Greater(t, granted, *histories*30, "too little was granted to prove anything")
+		})
+	}
+}
+
+// over returns the first window in which more was spent than it allows, "" if none: the exact
+// limiter's word on when answers came.
+func (h *holdModel) over() string {
+	slices.Sort(h.spent)
+	for i := range h.Windows {
+		switch w := &h.Windows[i]; {
+		case w.Unlimited || w.Algorithm == limit.FixedWindowPerKey: // that begins when the service hears of an answer
+		case !stamped(w) && w.Algorithm != limit.SlidingWindowCounter:
+			counts := map[int64]uint32{}
+			for _, at := range h.spent {
+				if counts[w.End(at)]++; counts[w.End(at)] > w.Limit {
+					return fmt.Sprintf("window %d: %d units until %d", i, counts[w.End(at)], w.End(at))
+				}
+			}
+		default:
+			for from := range h.spent {
+				for to := from; to < len(h.spent); to++ {
+					if long, n := h.spent[to]-h.spent[from], int64(to-from+1); overIn(w, n, long) {
+						return fmt.Sprintf("window %d: %d units in %d ns", i, n, long)
+					}
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// overIn reports whether n units are more than the window allows in an interval that begins and
+// ends with one of them.
+func overIn(w *limit.Window, n, long int64) bool {
+	switch w.Algorithm {
+	case limit.SlidingWindowLog:
+		return long < w.PeriodNs && n > int64(w.Limit)
+	case limit.SlidingWindowCounter: // at most limit·(1 + x/W) + 1
+		return long <= w.PeriodNs && (n-1-int64(w.Limit))*w.PeriodNs > int64(w.Limit)*long
+	default: // at most burst and what the bucket gains
+		return (n-int64(w.Burst))*w.PeriodNs > int64(w.Limit)*long
+	}
+}
+
+// TestReportsSaturate: no sum of what workers report wraps around.
+func TestReportsSaturate(t *testing.T) {
+	hold := &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
+	s := at(base, 0, fixed(100, second))
+	s.Holders = &Holders{List: []Holder{
+		{Worker: 1, Held: saturated, NotedNs: s.NowNs, HoldNs: holdNs},
+		{Worker: 2, Held: 5, NotedNs: s.NowNs, HoldNs: holdNs},
+	}}
+	n, err := s.Note(&Part{Cost: 1, Waiting: 1, Report: Report{Worker: 1, Number: 1}}, hold)
+	require.NoError(t, err)
+	require.False(t, n.OK, "the other has all 5")
+	for _, c := range []struct {
+		report Report
+		used   int
+	}{
+		{Report{Worker: 1, Number: 2, Since: 2, Known: 9}, 0},
+		{Report{Worker: 1, Number: 3, Since: 2, Charged: 4}, 4},
+		{Report{Worker: 1, Number: 4, Since: 2, Charged: 3}, 4},
+	} {
+		_, err = s.Note(&Part{Report: c.report}, hold)
+		require.NoError(t, err)
+		require.EqualValues(t, c.used, s.Usages[0].Used)
+	}
+	a := Account{Held: 1}
+	require.Equal(t, uint32(saturated), a.Report(1, 1, saturated).Held)
+	a.Noted(1, 1)
+	require.True(t, a.Due())
+}
+
+// TestHolderOfNothingIsNoted: no older report counts after it. A denial leaves no holder.
+func TestHolderOfNothingIsNoted(t *testing.T) {
+	hold := &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
+	s := at(base, 0)
+	s.Holders = &Holders{}
+	note := func(cost uint32, r Report) (bool, error) {
+		n, err := s.Note(&Part{Cost: cost, Waiting: cost, Report: r}, hold)
+		return n.Noted, err
+	}
+	for i, c := range []struct {
+		cost   uint32
+		report Report
+		noted  bool
+	}{
+		{6, Report{Worker: 1, Since: 3, Number: 3}, false},
+		{0, Report{Worker: 1, Since: 3, Number: 3}, true},
+		{6, Report{Worker: 2, Since: 2, Number: 3}, true}, // 2 may be under way
+	} {
+		noted, err := note(c.cost, c.report)
+		require.NoError(t, err)
+		require.Equal(t, c.noted, noted, i)
+	}
+	for worker := range uint64(2) {
+		_, err := note(0, Report{Worker: worker + 1, Number: 2, Held: 3})
+		require.ErrorIs(t, err, ErrStale)
+	}
+}
