@@ -163,7 +163,7 @@ func (s *server) sample(
 		h.add(call.Counters(ctx, targets, manage.Stats, nil))
 	}
 	if keys { // these are many: nobody needs them without looking
-		h.addKeys(manage.Denials(call.Counters(ctx, targets, manage.OperationOf("top"), nil)))
+		h.addKeys(manage.Denials(call.Counters(ctx, targets, manage.Top, nil)))
 	}
 	return "", nil
 }

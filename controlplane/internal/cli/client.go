@@ -64,9 +64,6 @@ func (o *clientOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.key, "cert-key", "", "`FILE` with its private key")
 }
 
-// errInterrupted is the error of a command that a signal ended.
-var errInterrupted = errors.New("interrupted")
-
 // client talks to the API.
 type client struct {
 	base  *url.URL

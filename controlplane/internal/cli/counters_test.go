@@ -103,7 +103,7 @@ func TestCountersOfTheQuotaService(t *testing.T) {
 	body = `{"op":"get","quota":{"value":0,` + windows + `},"proxies":[{"proxy":"edge-1","value":3},{"proxy":"edge-2","value":0,"silent":"local",` + windows + `}],"sum":3}`
 	out, err = ask("get")
 	require.EqualError(t, err, "the quota service does not answer 1 of 2 proxies: on_unavailable decides there")
-	require.Contains(t, out, "\nedge-2         holds 0; the quota service does not answer: on_unavailable decides, which is local, by the proxy's own share of the limits  7 of 10 per 1m\n")
+	require.Contains(t, out, "\nedge-2         holds 0; the quota service does not answer, so on_unavailable decides: local, the proxy's own share of the limits  7 of 10 per 1m\n")
 	body = `{"op":"get","quota":{},"proxies":[]}`
 	_, err = ask("get")
 	require.Error(t, err)

@@ -72,7 +72,7 @@ func (o *replayOptions) run(cmd *cobra.Command, logs []string) error {
 		return usageError(fmt.Errorf("--proxies %d is not from 1 to %d", o.proxies, maxWorkers), "the default is 1")
 	}
 	if slices.Contains([]string{o.policy, o.against}, "-") {
-		return usageError(errors.New("a policy of - is not possible here"),
+		return usageError(errStdin,
 			"give the policy as a file; - among the logs is standard input")
 	}
 	return withPage(o.html, append(slices.Clip(logs), o.policy, o.against, o.wasm), func(page io.Writer) error { return o.replay(cmd, logs, page) })

@@ -94,7 +94,7 @@ func (o *runOptions) check() error {
 	case len(o.services.xds) == 0 && o.services.node != "":
 		return usageError(errors.New("--node needs --xds"), hint)
 	case o.file == "-":
-		return usageError(errors.New("-f - is not possible here"), "the policy is read again on SIGHUP, so it has to be a file")
+		return usageError(errStdin, "the policy is read again on SIGHUP, so it has to be a file")
 	case o.workers < 1 || o.workers > maxWorkers:
 		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "as many as processors is a good choice")
 	}

@@ -76,9 +76,9 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 	case o.proxies < 1 || o.proxies > maxWorkers/o.workers:
 		return usageError(fmt.Errorf("--proxies %d with --workers %d: all proxies together have from 1 to %d workers", o.proxies, o.workers, maxWorkers), "the default is 1")
 	case o.seed == 0:
-		return usageError(errors.New("--seed 0 is no seed"), "give a number from 1")
+		return usageError(errors.New("--seed must be at least 1"), "give a number from 1")
 	case o.policy == "-":
-		return usageError(errors.New("-f - is not possible here"), "give the policy as a file; requests come from standard input without -r")
+		return usageError(errStdin, "give the policy as a file; requests come from standard input without -r")
 	}
 	s, err := o.options(cmd)
 	if err != nil {

@@ -109,12 +109,12 @@ func TestDescriptionsOfClients(t *testing.T) {
 		code, _ := b.post(path, url.Values{"client_ip": {"192.0.2.7"}})
 		require.Equal(t, http.StatusForbidden, code, "a form of another page")
 		for want, form := range map[string]url.Values{
-			"Describe one of the client&#39;s requests":                                           {"path": {" "}},
-			"header lacks the &#34;:&#34; behind its name: give something like x-user-id: alice.": {"header": {"x-user-id: alice\r\nbob"}},
-			"query lacks the &#34;=&#34; behind its name":                                         {"query": {"tenant"}},
-			"client_ip: &#34;192.0.2&#34; is no IP address.":                                      {"client_ip": {"192.0.2"}},
-			"than the 49152 that a proxy takes.":                                                  {"header": {"x-a: " + strings.Repeat("a", 50<<10)}},
-			"serve has no management token: start it with --manage-token-file.":                   {"client_ip": {" 192.0.2.7 "}},
+			"Describe one of the client&#39;s requests":                                       {"path": {" "}},
+			"header has no &#34;:&#34; after its name: give something like x-user-id: alice.": {"header": {"x-user-id: alice\r\nbob"}},
+			"query has no &#34;=&#34; after its name":                                         {"query": {"tenant"}},
+			"client_ip: &#34;192.0.2&#34; is no IP address.":                                  {"client_ip": {"192.0.2"}},
+			"and a proxy accepts 49152: leave out headers that no rule uses.":                 {"header": {"x-a: " + strings.Repeat("a", 50<<10)}},
+			"serve has no management token: start it with --manage-token-file.":               {"client_ip": {" 192.0.2.7 "}},
 		} {
 			form.Set("csrf", csrf)
 			code, text := b.post(path, form)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -35,8 +34,6 @@ var errUnknown = &failure{code: http.StatusNotFound, Text: "there is no such pag
 
 // body is what a request to the API has in it, the zero one nothing.
 type body struct{ kind, text string }
-
-func formBody(form url.Values) body { return body{"application/x-www-form-urlencoded", form.Encode()} }
 
 // call asks the API what the visitor of r may ask: its connection and its session speak
 // for it. Whether a page of another origin sent r has been seen to.

@@ -29,6 +29,19 @@ type policies struct {
 	Policies []string // all
 }
 
+// policies reads what a page at the path offers. It is an error if there is no such policy.
+func (c *console) policies(r *http.Request, path string) (policies, error) {
+	var h api.History
+	if err := c.get(r, "/v1/policies"+policyQuery(policyOf(r))+"&limit=1", &h); err != nil {
+		return policies{}, err
+	}
+	p := policies{Path: path, Policy: policyOf(r), Policies: h.Policies}
+	if p.Policy != store.DefaultPolicy && !slices.Contains(p.Policies, p.Policy) {
+		return policies{}, errUnknown
+	}
+	return p, nil
+}
+
 // Several says whether there are policies with a name.
 func (p *policies) Several() bool {
 	return slices.ContainsFunc(p.Policies, func(name string) bool { return name != store.DefaultPolicy })

@@ -3,13 +3,11 @@ package console
 import (
 	"html/template"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/chart"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 // maxFailed bounds the proxies that are named because they have not answered.
@@ -33,14 +31,11 @@ type ruleView struct {
 }
 
 func (c *console) rules(w http.ResponseWriter, r *http.Request, v *visit) error {
-	var h api.History
-	if err := c.get(r, "/v1/policies"+policyQuery(policyOf(r))+"&limit=1", &h); err != nil {
+	p, err := c.policies(r, "/console/rules")
+	if err != nil {
 		return err
 	}
-	b := rulesView{policies: policies{"/console/rules", policyOf(r), h.Policies}}
-	if b.Policy != store.DefaultPolicy && !slices.Contains(h.Policies, b.Policy) {
-		return c.unknown(w, r, v)
-	}
+	b := rulesView{policies: p}
 	var rates api.Rates
 	switch err := c.get(r, "/v1/rates"+policyQuery(b.Policy), &rates); {
 	case isCode(err, http.StatusNotImplemented):

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
-
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
@@ -29,6 +28,8 @@ const (
 	maxAnswer = 16 << 20
 	// maxHeaders bounds an answer's headers.
 	maxHeaders = 64 << 10
+	// maxShown bounds what a message repeats of a proxy's words.
+	maxShown = 200
 )
 
 // Client asks one proxy at a time.
@@ -39,66 +40,64 @@ type Client struct {
 	Timeout time.Duration // for each proxy
 
 	resolver *net.Resolver // nil: the system's
+	bounds   bounds        // nil: it is not one of a Fleet's
+}
 
-	large chan struct{}              // a place for each answer that is not small; nil: no bound
-	keep  func(answer any) error     // fails if there is no room for it; nil: there is
-	claim func(netip.AddrPort) error // fails if this address may not be dialed; nil: it may
+// bounds are what a Fleet holds its clients to.
+type bounds interface {
+	// claim fails if the address may not be dialed for this proxy.
+	claim(netip.AddrPort) error
+	// waitForLarge waits until a large answer may be read. The caller ends that with done.
+	waitForLarge(context.Context) (done func(), err error)
+	// keep fails if there is no room for an answer.
+	keep(answer any) error
+}
+
+// question is one management request.
+type question struct {
+	path   string // below the management path
+	query  url.Values
+	header http.Header
+	read   func(text []byte) (answer any, ok bool) // ok: it is an answer to this question
 }
 
 // Counters has the proxy do the operation.
 func (c *Client) Counters(ctx context.Context, at *url.URL, op Operation, query url.Values) (result.Result, error) {
-	return ask(ctx, c, at, "counters/"+op.Wire, query, nil, func(text []byte) (result.Result, bool) { return ReadAnswer(op, text) })
-}
-
-// Explain has the proxy explain the described request.
-func (c *Client) Explain(ctx context.Context, at *url.URL, described string) (result.Explanation, error) {
-	return ask(ctx, c, at, "explain", nil, http.Header{http.CanonicalHeaderKey(RequestHeader): {described}}, ReadExplanation)
-}
-
-// ask makes one management request, and reads and judges its answer.
-func ask[A any](ctx context.Context, c *Client, at *url.URL, path string, query url.Values, header http.Header, read func([]byte) (A, bool)) (a A, err error) {
-	err = c.post(ctx, at, path, query, header, func(text []byte) error {
+	var a result.Result
+	err := c.ask(ctx, at, &question{path: "counters/" + op.Wire, query: query, read: func(text []byte) (any, bool) {
 		var ok bool
-		a, ok = read(text)
-		switch {
-		case !ok:
-			return &Failure{at.Host + " answers, but not as a management path does", noManageHint}
-		case c.keep != nil:
-			return c.keep(a)
-		}
-		return nil
-	})
+		a, ok = ReadAnswer(op, text)
+		return a, ok
+	}})
 	if err != nil {
-		return *new(A), err // what there is no room for goes
+		return result.Result{}, err
 	}
 	return a, nil
 }
 
-// post makes one management request and reads its answer.
-func (c *Client) post(
-	ctx context.Context, at *url.URL, path string, query url.Values, header http.Header, read func([]byte) error,
-) error {
+// Explain has the proxy explain the described request.
+func (c *Client) Explain(ctx context.Context, at *url.URL, described string) (result.Explanation, error) {
+	var x result.Explanation
+	header := http.Header{http.CanonicalHeaderKey(RequestHeader): {described}}
+	err := c.ask(ctx, at, &question{path: "explain", header: header, read: func(text []byte) (any, bool) {
+		var ok bool
+		x, ok = ReadExplanation(text)
+		return x, ok
+	}})
+	if err != nil {
+		return result.Explanation{}, err
+	}
+	return x, nil
+}
+
+// ask makes one management request and reads its answer, both within the timeout.
+func (c *Client) ask(ctx context.Context, at *url.URL, q *question) error {
 	if err := c.Rules.check(at); err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	u := *at
-	u.Path += path
-	u.RawQuery = query.Encode()
-	request, err := http.NewRequestWithContext(limited, http.MethodPost, u.String(), http.NoBody)
-	if err != nil {
-		return fmt.Errorf("make request to %s", at.Host) // the cause has the key in it
-	}
-	maps.Copy(request.Header, header)
-	request.Header.Set("Authorization", "Bearer "+c.Token)
-	transport := c.transport(at)
-	defer transport.CloseIdleConnections()
-	response, err := transport.RoundTrip(request) // which follows no redirect
-	if err == nil {
-		defer response.Body.Close()
-		err = c.readAnswer(limited, at, response, read)
-	}
+	err := c.exchange(limited, at, q)
 	var failure *Failure
 	switch {
 	case ctx.Err() != nil:
@@ -106,11 +105,33 @@ func (c *Client) post(
 	case errors.As(err, &failure):
 		return failure
 	case limited.Err() != nil:
-		return &Failure{fmt.Sprintf("no answer from %s within %s", at.Host, c.Timeout), "--timeout says how long a proxy may take"}
+		return &Failure{
+			fmt.Sprintf("no answer from %s within %s", at.Host, c.Timeout), "--timeout says how long a proxy may take",
+		}
 	case err != nil:
 		return unreachable(at, err)
 	}
 	return nil
+}
+
+func (c *Client) exchange(ctx context.Context, at *url.URL, q *question) error {
+	u := *at
+	u.Path += q.path
+	u.RawQuery = q.query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), http.NoBody)
+	if err != nil {
+		return &Failure{Text: "make request to " + at.Host} // err has the key in it
+	}
+	maps.Copy(request.Header, q.header)
+	request.Header.Set("Authorization", "Bearer "+c.Token)
+	transport := c.transport(at)
+	defer transport.CloseIdleConnections()
+	response, err := transport.RoundTrip(request) // which follows no redirect
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	return c.readResponse(ctx, at, response, q)
 }
 
 // transport reaches one proxy, by no HTTP proxy of the environment.
@@ -120,10 +141,13 @@ func (c *Client) transport(at *url.URL) *http.Transport {
 		if err != nil {
 			return err
 		}
-		if err := c.Rules.checkDialled(at, dialed); err != nil || c.claim == nil {
+		if err := c.Rules.checkDialed(at, dialed); err != nil {
 			return err
 		}
-		return c.claim(dialed)
+		if c.bounds == nil {
+			return nil
+		}
+		return c.bounds.claim(dialed)
 	}}
 	return &http.Transport{
 		DialContext:            dialer.DialContext,
@@ -134,57 +158,69 @@ func (c *Client) transport(at *url.URL) *http.Transport {
 	}
 }
 
-func (c *Client) readAnswer(ctx context.Context, at *url.URL, response *http.Response, read func([]byte) error) error {
+func (c *Client) readResponse(ctx context.Context, at *url.URL, response *http.Response, q *question) error {
 	text, err := io.ReadAll(io.LimitReader(response.Body, smallAnswer+1))
 	if err != nil {
 		return err
 	}
 	if len(text) > smallAnswer {
-		if c.large != nil {
-			select {
-			case c.large <- struct{}{}:
-				defer func() { <-c.large }()
-			case <-ctx.Done():
-				return ctx.Err()
+		if c.bounds != nil {
+			done, err := c.bounds.waitForLarge(ctx)
+			if err != nil {
+				return err
 			}
+			defer done()
 		}
 		whole := io.MultiReader(bytes.NewReader(text), io.LimitReader(response.Body, maxAnswer))
-		if text, err = io.ReadAll(whole); err != nil {
+		text, err = io.ReadAll(whole)
+		if err != nil {
 			return err
 		}
 	}
+	return c.readAnswer(at, response, text, q)
+}
+
+func (c *Client) readAnswer(at *url.URL, response *http.Response, text []byte, q *question) error {
 	switch {
 	case len(text) > maxAnswer:
 		return &Failure{fmt.Sprintf("%s answers more than %d MiB", at.Host, maxAnswer>>20), noManageHint}
 	case c.Token != "" && bytes.Contains(text, []byte(c.Token)):
-		return &Failure{at.Host + " answers with the token in it, as no management path does", noManageHint}
+		return &Failure{at.Host + " answers with the token in it, which no management path does", noManageHint}
 	case response.StatusCode != http.StatusOK:
-		return refused(at, response, text)
+		return rejected(at, response, text)
 	}
-	return read(text)
+	a, ok := q.read(text)
+	if !ok {
+		return &Failure{at.Host + " answers, but not as a management path does", noManageHint}
+	}
+	if c.bounds == nil {
+		return nil
+	}
+	return c.bounds.keep(a)
 }
 
 const noManageHint = "the policy it runs needs manage: {path, port, token_sha256}, " +
 	"and its management address must be the listener on that port, where no other filter answers before sluice"
 
-// unreachable says why there was no answer.
+// unreachable is the error of a request that got no answer.
 func unreachable(at *url.URL, err error) error {
 	hint := "is the proxy running, and does it listen there for management requests? " +
 		"sluice render envoy --manage gives it a listener"
 	var unverified *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &unverified):
-		hint = "the certificate of the management listener must be for that name or address and from a CA that is trusted: " +
+		hint = "the certificate of the management listener must be for that name or address and from a trusted CA: " +
 			"--manage-ca of serve, --ca with --proxy"
 	case errors.As(err, new(tls.RecordHeaderError)):
 		hint = "the proxy speaks plain http there: use an http URL"
 	case strings.HasPrefix(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "EOF"):
-		hint = "does the proxy speak TLS there? then https:// belongs before its address"
+		hint = "does the proxy speak TLS there? then put https:// before its address"
 	}
 	return &Failure{fmt.Sprintf("reach proxy %s: %s", at.Host, shown(err.Error())), hint}
 }
 
-func refused(at *url.URL, response *http.Response, text []byte) error {
+// rejected is the error of an answer that is not 200.
+func rejected(at *url.URL, response *http.Response, text []byte) error {
 	var body struct {
 		Error string `json:"error"`
 	}
@@ -201,5 +237,5 @@ func refused(at *url.URL, response *http.Response, text []byte) error {
 	return &Failure{fmt.Sprintf("%s answers %d, not as a management path does", at.Host, response.StatusCode), noManageHint}
 }
 
-// shown makes a text that a proxy sent short and fit for a terminal.
+// shown is a text that a proxy sent, short and safe for a terminal.
 func shown(text string) string { return printable.Text(printable.Cut(text, maxShown)) }

@@ -207,10 +207,10 @@ func TestRebinding(t *testing.T) {
 	for _, tc := range []struct{ allow, is, want string }{
 		{DefaultAllow, "127.0.0.1", ""},
 		{"example.com", "127.0.0.1", ""},
-		{"10.0.0.0/8", "127.0.0.1", "example.com:" + port + " at 127.0.0.1 is outside what serve may ask"},
-		{"other.example", "127.0.0.1", "is outside what serve may ask"},
-		{DefaultAllow, "169.254.169.254", "at 169.254.169.254 is outside"},
-		{"example.com", "0.0.0.0", "the address of no proxy"},
+		{"10.0.0.0/8", "127.0.0.1", "example.com:" + port + " at 127.0.0.1 is not allowed by --manage-allow"},
+		{"other.example", "127.0.0.1", "is not allowed by --manage-allow"},
+		{DefaultAllow, "169.254.169.254", "at 169.254.169.254 is not allowed"},
+		{"example.com", "0.0.0.0", "is not an address that a proxy can have"},
 	} {
 		c := newClient()
 		allow, err := ParseAllow(tc.allow)
@@ -268,6 +268,6 @@ func TestLongKeys(t *testing.T) {
 		{strings.Repeat("a", maxQuery/2), strings.Repeat("b", maxQuery/2)},
 	} {
 		_, err = get.Query(Subject{Rule: "r", Key: key})
-		require.EqualError(t, err, "key has more than 57344 bytes, escaped as in a URL: no proxy takes a request as long")
+		require.EqualError(t, err, "key has more than 57344 bytes, escaped as in a URL: no proxy accepts so long a request")
 	}
 }

@@ -15,19 +15,18 @@ import (
 )
 
 const (
-	// maxAsked is how many proxies are asked at the same time, by all callers.
+	// maxAsked is how many proxies are asked at the same time, for all callers together.
 	maxAsked = 32
 	// maxCalls is how many calls are served at the same time.
 	maxCalls = 4
 	// maxKept is what the large answers of one call may take together.
 	maxKept = 16 << 20
-	// MaxCall is how long a call may take. Proxies that were not asked by then are
-	// not asked.
+	// MaxCall is how long a call may take. Proxies whose turn has not come by then are not asked.
 	MaxCall = 5 * time.Minute
 )
 
-// ErrBusy says that as many calls as there may be are being served.
-var ErrBusy = fmt.Errorf("all proxies are being asked already: %d times at once is the most", maxCalls)
+// ErrBusy says that too many calls are being served.
+var ErrBusy = fmt.Errorf("too many calls ask all proxies now: at most %d at a time", maxCalls)
 
 // Row is a proxy and its answer to an operation, or what went wrong.
 type Row struct {
@@ -41,7 +40,7 @@ type ExplainRow struct {
 	result.Explanation
 }
 
-// Asked is a proxy that was asked or should have been.
+// Asked is a proxy that was to be asked, and what went wrong.
 type Asked struct {
 	Proxy    string `json:"proxy"`
 	Revision uint64 `json:"revision,omitempty"` // that it runs, as far as serve knows
@@ -50,59 +49,52 @@ type Asked struct {
 	Hint     string `json:"hint,omitempty"`
 }
 
-func (a *Asked) fail(err error) {
-	a.Error = err.Error()
-	var f *Failure
-	if errors.As(err, &f) {
-		a.Hint = f.Hint
-	}
-}
-
-// Fleet asks many proxies, within bounds that hold for all callers together.
-type Fleet struct {
-	rules       Rules
-	credentials func() Credentials
-	asked       chan struct{}
-	calls       chan struct{}
-	large       chan struct{}
-}
-
 // Credentials are for requests to proxies.
 type Credentials struct {
 	Token string
 	TLS   *tls.Config // nil: the system's roots
 }
 
+// Fleet asks many proxies, within bounds that hold for all callers together.
+type Fleet struct {
+	rules       Rules
+	credentials func() Credentials
+	calls       chan struct{} // a place for each call that is served
+	asked       chan struct{} // a place for each proxy that is being asked
+	large       chan struct{} // the place for a large answer that is being read
+}
+
 // NewFleet returns a fleet. It gets the credentials anew for every call.
 func NewFleet(rules Rules, credentials func() Credentials) *Fleet {
 	return &Fleet{
-		rules: rules, credentials: credentials, asked: make(chan struct{}, maxAsked), calls: make(chan struct{}, maxCalls),
-		large: make(chan struct{}, 1),
+		rules: rules, credentials: credentials,
+		calls: make(chan struct{}, maxCalls), asked: make(chan struct{}, maxAsked), large: make(chan struct{}, 1),
 	}
 }
 
-// Begin starts a call, or fails with ErrBusy. The caller ends it when it is done
-// with the answers.
+// Call asks all proxies for one caller.
+type Call struct {
+	fleet  *Fleet
+	client Client // for all targets: of gives each its bounds
+
+	mu    sync.Mutex
+	kept  int                       // bytes of large answers
+	nodes map[netip.AddrPort]string // for which each address was dialed
+}
+
+// Begin starts a call, or fails with ErrBusy. The caller ends it when it no longer needs the
+// answers.
 func (f *Fleet) Begin(timeout time.Duration) (*Call, error) {
 	select {
 	case f.calls <- struct{}{}:
 	default:
 		return nil, ErrBusy
 	}
-	c := &Call{fleet: f, owners: map[netip.AddrPort]string{}}
 	with := f.credentials()
-	c.client = Client{Token: with.Token, TLS: with.TLS, Rules: f.rules, Timeout: timeout, large: f.large, keep: c.keep}
-	return c, nil
-}
-
-// Call asks all proxies for one caller.
-type Call struct {
-	fleet  *Fleet
-	client Client
-
-	mu     sync.Mutex
-	kept   int                       // bytes of large answers
-	owners map[netip.AddrPort]string // nodes by the address that was dialed for them
+	return &Call{
+		fleet: f, nodes: map[netip.AddrPort]string{},
+		client: Client{Token: with.Token, TLS: with.TLS, Rules: f.rules, Timeout: timeout},
+	}, nil
 }
 
 // End ends the call.
@@ -111,93 +103,121 @@ func (c *Call) End() { <-c.fleet.calls }
 // Counters has every proxy do the operation and returns a row for each.
 func (c *Call) Counters(ctx context.Context, targets []Target, op Operation, query url.Values) []Row {
 	rows := make([]Row, len(targets))
-	c.each(ctx, targets, func(i int) *Asked { return &rows[i].Asked }, func(ctx context.Context, i int, client *Client) (err error) {
+	c.each(ctx, targets, func(ctx context.Context, i int, client *Client) (err error) {
 		rows[i].Result, err = client.Counters(ctx, targets[i].URL, op, query)
 		return err
-	})
+	}, func(i int, a Asked) { rows[i].Asked = a })
 	return rows
 }
 
-// Explain has every proxy explain the described request.
+// Explain has every proxy explain the described request and returns a row for each.
 func (c *Call) Explain(ctx context.Context, targets []Target, described string) []ExplainRow {
 	rows := make([]ExplainRow, len(targets))
-	c.each(ctx, targets, func(i int) *Asked { return &rows[i].Asked }, func(ctx context.Context, i int, client *Client) (err error) {
+	c.each(ctx, targets, func(ctx context.Context, i int, client *Client) (err error) {
 		rows[i].Explanation, err = client.Explain(ctx, targets[i].URL, described)
 		return err
-	})
+	}, func(i int, a Asked) { rows[i].Asked = a })
 	return rows
 }
 
-// each has do ask every target, some at a time, and notes whom and what went wrong. It
-// returns when all have been asked.
-func (c *Call) each(ctx context.Context, targets []Target, asked func(int) *Asked, do func(context.Context, int, *Client) error) {
+// each has do ask every target, some at the same time, and gives record each that was asked or
+// could not be. It returns when all have been.
+func (c *Call) each(
+	ctx context.Context, targets []Target, do func(context.Context, int, *Client) error, record func(int, Asked),
+) {
 	limited, cancel := context.WithTimeoutCause(ctx, MaxCall, &Failure{
 		"not asked: the others took " + MaxCall.String(), "--timeout says how long each may take",
 	})
 	defer cancel()
-	one := func(i int, err error) {
-		t, a := &targets[i], asked(i)
-		a.Proxy, a.Revision = t.Node, t.Revision
-		if t.URL != nil {
-			a.URL = t.URL.String()
-		}
-		if err == nil {
-			err = do(limited, i, c.of(t))
-		}
-		if err != nil {
-			a.fail(err)
-		}
-	}
 	var all sync.WaitGroup
 	defer all.Wait()
-	for i, t := range targets {
+	for i := range targets {
+		t := &targets[i]
 		if t.Err != nil {
-			one(i, t.Err)
+			record(i, t.outcome(t.Err))
 			continue
 		}
 		select {
 		case c.fleet.asked <- struct{}{}:
 			all.Go(func() {
 				defer func() { <-c.fleet.asked }()
-				one(i, context.Cause(limited))
+				err := context.Cause(limited)
+				if err == nil {
+					err = do(limited, i, c.of(t))
+				}
+				record(i, t.outcome(err))
 			})
 		case <-limited.Done():
-			one(i, context.Cause(limited))
+			record(i, t.outcome(context.Cause(limited)))
 		}
 	}
 }
 
-// of returns the client for one target. It refuses to dial an address that has
-// been dialed for another: two names may be one listener.
+// outcome is the target with what went wrong, if anything did.
+func (t *Target) outcome(err error) Asked {
+	a := Asked{Proxy: t.Node, Revision: t.Revision}
+	if t.URL != nil {
+		a.URL = t.URL.String()
+	}
+	if err != nil {
+		a.Error = err.Error()
+	}
+	var f *Failure
+	if errors.As(err, &f) {
+		a.Hint = f.Hint
+	}
+	return a
+}
+
+// of is the client for one target.
 func (c *Call) of(t *Target) *Client {
 	client := c.client
-	client.claim = func(at netip.AddrPort) error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if owner, taken := c.owners[at]; taken && owner != t.Node {
-			return alsoThatOf(t.URL.Host, owner)
-		}
-		c.owners[at] = t.Node
-		return nil
-	}
+	client.bounds = &targetBounds{c, t}
 	return &client
 }
 
-// keep takes the room for an answer, or fails. A small one needs none, so that no
-// proxy takes the room of another.
-func (c *Call) keep(answer any) error {
+// targetBounds are the bounds of a call for one of its targets.
+type targetBounds struct {
+	*Call
+	target *Target
+}
+
+// claim fails if the address was dialed for another target: two names may be one listener.
+func (b *targetBounds) claim(at netip.AddrPort) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if node, ok := b.nodes[at]; ok && node != b.target.Node {
+		return alsoThatOf(b.target.URL.Host, node)
+	}
+	b.nodes[at] = b.target.Node
+	return nil
+}
+
+// waitForLarge lets one large answer of all calls be read at a time.
+func (b *targetBounds) waitForLarge(ctx context.Context) (done func(), err error) {
+	select {
+	case b.fleet.large <- struct{}{}:
+		return func() { <-b.fleet.large }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// keep takes room for a large answer. A small one needs none, so that no proxy takes the room of
+// another.
+func (b *targetBounds) keep(answer any) error {
 	text, err := json.Marshal(answer)
 	if err != nil || len(text) <= smallAnswer {
 		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.kept+len(text) > maxKept {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.kept+len(text) > maxKept {
 		return &Failure{
-			fmt.Sprintf("left out: the proxies' answers are more than %d MiB", maxKept>>20),
-			"ask for one rule, or ask a proxy by itself with --proxy",
+			fmt.Sprintf("left out: the proxies' answers take more than %d MiB", maxKept>>20),
+			"ask for one rule, or ask one proxy with --proxy",
 		}
 	}
-	c.kept += len(text)
+	b.kept += len(text)
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
-// VerdictText is what a proxy says to a hit: "denied, retry after 30s (held)".
+// VerdictText is what a proxy answers to a hit: "denied, retry after 30s (held)".
 func VerdictText(a *result.Result) string {
 	result := "allowed"
 	reasons := map[string]bool{}
@@ -25,13 +25,12 @@ func VerdictText(a *result.Result) string {
 			reasons[v.Reason] = true
 		}
 	}
-	if !*a.Allowed {
-		result = "denied"
-		if *a.RetryMs < 0 {
-			result += ", and no wait would help"
-		} else {
-			result += ", retry after " + Span(*a.RetryMs)
-		}
+	switch {
+	case *a.Allowed:
+	case *a.RetryMs < 0:
+		result = "denied, and waiting does not help"
+	default:
+		result = "denied, retry after " + Span(*a.RetryMs)
 	}
 	if len(reasons) > 0 {
 		result += " (" + strings.Join(slices.Sorted(maps.Keys(reasons)), ", ") + ")"
@@ -39,29 +38,36 @@ func VerdictText(a *result.Result) string {
 	return result
 }
 
-// WindowsText is windows in a cell: "3 of 10 per 1m; daily 12 of 1000 per 1d", with when each
-// ends if that is asked for. Of a bucket whose burst is another number than it gains in a
-// period, neither is what the used tokens are of: "3 used, 120 per 1m, burst 100".
+// WindowsText is windows in a table's cell: "3 of 10 per 1m; daily 12 of 1000 per 1d". With ends
+// it says when each window ends. A bucket can hold another number of tokens than it gains in a
+// period, so its text has both: "3 used, 120 per 1m, burst 100".
 func WindowsText(windows []result.Window, ends bool) string {
 	texts := make([]string, 0, len(windows))
-	for _, w := range windows {
-		between := " of "
-		if w.Requests != nil {
-			between = " used, "
-		}
-		text := strconv.FormatUint(uint64(w.Used), 10) + between + LimitText(&w, "any number")
-		if w.Name != "" {
-			text = w.Name + " " + text
-		}
-		if ends && w.Used > 0 && w.ResetMs > 0 {
-			text += ", new in " + Span(w.ResetMs)
-		}
-		texts = append(texts, text)
+	for i := range windows {
+		texts = append(texts, windowText(&windows[i], ends))
 	}
 	return strings.Join(texts, "; ")
 }
 
-// HeldText is what requests hold beside what is used. A window of slots says it itself.
+func windowText(w *result.Window, ends bool) string {
+	text := strconv.FormatUint(uint64(w.Used), 10)
+	if w.Requests != nil {
+		text += " used, "
+	} else {
+		text += " of "
+	}
+	text += LimitText(w, "any number")
+	if w.Name != "" {
+		text = w.Name + " " + text
+	}
+	if ends && w.Used > 0 && w.ResetMs > 0 {
+		text += ", new in " + Span(w.ResetMs)
+	}
+	return text
+}
+
+// HeldText is the units that running requests hold, beside those that are used. It is empty for
+// slots, whose used units are those that are held.
 func HeldText(held *uint32, windows []result.Window) string {
 	if held == nil || *held == 0 || len(windows) == 0 || windows[0].PerMs == 0 {
 		return ""
@@ -69,8 +75,8 @@ func HeldText(held *uint32, windows []result.Window) string {
 	return strconv.FormatUint(uint64(*held), 10) + " held"
 }
 
-// LimitText is a window's limit: "10 per 1m", "5 at once", "120 per 1m, burst 100", and where
-// requests say it. Without one it has the word in its place.
+// LimitText is a window's limit: "10 per 1m", "5 at once" or "120 per 1m, burst 100", and where
+// requests say it, if they do. If there is no limit, it has the word unlimited in its place.
 func LimitText(w *result.Window, unlimited string) string {
 	most := unlimited
 	if w.Limit != nil {
@@ -85,7 +91,7 @@ func LimitText(w *result.Window, unlimited string) string {
 	switch {
 	case w.PerMs == 0:
 		return most + " at once"
-	case w.Requests != nil && w.Limit != nil: // a proxy may say anything
+	case w.Requests != nil && w.Limit != nil: // a proxy may leave out either
 		return most + " per " + Per(w) + ", burst " + strconv.FormatUint(uint64(*w.Limit), 10)
 	}
 	return most + " per " + Per(w)
@@ -99,11 +105,11 @@ func Per(w *result.Window) string {
 	return Span(w.PerMs)
 }
 
-// SilentText says what decides at a proxy that the quota service does not answer.
+// SilentText says what decides at a proxy while it gets no answer from the quota service.
 func SilentText(onUnavailable string) string {
-	text := "the quota service does not answer: on_unavailable decides, which is " + printable.Text(onUnavailable)
+	text := "the quota service does not answer, so on_unavailable decides: " + printable.Text(onUnavailable)
 	if onUnavailable == string(policy.UnavailableLocal) {
-		text += ", by the proxy's own share of the limits"
+		text += ", the proxy's own share of the limits"
 	}
 	return text
 }

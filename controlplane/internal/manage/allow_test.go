@@ -64,10 +64,10 @@ func TestAnnouncedAddresses(t *testing.T) {
 		{"[::ffff:0.0.0.0]:9902", peer, "http://192.0.2.7:9902/m/", ""},
 		{"[::]:9902", "[2001:db8::1]:4711", "http://[2001:db8::1]:9902/m/", ""},
 		{":9902", peer, "http://192.0.2.7:9902/m/", ""},
-		{"127.0.0.1:9902", peer, "", "of loopback on its own machine"},
-		{"localhost:9902", peer, "", "of loopback on its own machine"},
-		{"LOCALHOST.:9902", peer, "", "of loopback on its own machine"},
-		{"[::ffff:127.0.0.1]:9902", peer, "", "of loopback on its own machine"},
+		{"127.0.0.1:9902", peer, "", "is loopback on its own machine"},
+		{"localhost:9902", peer, "", "is loopback on its own machine"},
+		{"LOCALHOST.:9902", peer, "", "is loopback on its own machine"},
+		{"[::ffff:127.0.0.1]:9902", peer, "", "is loopback on its own machine"},
 		{"", peer, "", "it has reported no management address"},
 		{"9902", peer, "", `"9902" is not IP:PORT`},
 		{"edge.example:http", peer, "", "is not IP:PORT"},
@@ -112,16 +112,16 @@ func TestRules(t *testing.T) {
 		{"http://10.0.0.1:9902/m/", "", "without TLS"},
 		{"http://edge.example:9902/m/", "", "without TLS"},
 		{"https://edge.example:9902/m/", "192.0.2.1:9902", ""},
-		{"https://edge.example:9902/m/", "0.0.0.0:9902", "the address of no proxy"},
-		{"https://edge.example:9902/m/", "224.0.0.1:9902", "the address of no proxy"},
-		{"https://edge.example:9902/m/", "[fe80::1%eth0]:9902", "the address of no proxy"},
+		{"https://edge.example:9902/m/", "0.0.0.0:9902", "is not an address that a proxy can have"},
+		{"https://edge.example:9902/m/", "224.0.0.1:9902", "is not an address that a proxy can have"},
+		{"https://edge.example:9902/m/", "[fe80::1%eth0]:9902", "is not an address that a proxy can have"},
 		{"https://other.example:9902/m/", "10.0.0.2:9902", ""},
-		{"https://other.example:9902/m/", "169.254.169.254:9902", "outside what serve may ask"},
-		{"https://other.example:9902/m/", "[::ffff:169.254.169.254]:9902", "outside what serve may ask"},
-		{"https://other.example:9902/m/", "[64:ff9b::a9fe:a9fe]:9902", "outside what serve may ask"},
-		{"https://169.254.169.254/m/", "", "outside what serve may ask"},
-		{"https://[::ffff:169.254.169.254]/m/", "", "outside what serve may ask"},
-		{"http://0.0.0.0:9902/m/", "", "outside what serve may ask"},
+		{"https://other.example:9902/m/", "169.254.169.254:9902", "not allowed by --manage-allow"},
+		{"https://other.example:9902/m/", "[::ffff:169.254.169.254]:9902", "not allowed by --manage-allow"},
+		{"https://other.example:9902/m/", "[64:ff9b::a9fe:a9fe]:9902", "not allowed by --manage-allow"},
+		{"https://169.254.169.254/m/", "", "not allowed by --manage-allow"},
+		{"https://[::ffff:169.254.169.254]/m/", "", "not allowed by --manage-allow"},
+		{"http://0.0.0.0:9902/m/", "", "not allowed by --manage-allow"},
 		{"https://[fe80::1%25eth0]:9902/m/", "", "has a zone"},
 		{"https://2852039166/m/", "", "neither an IP address nor a host name"},
 		{"https://0xa9fea9fe/m/", "", "neither an IP address nor a host name"},
@@ -135,7 +135,7 @@ func TestRules(t *testing.T) {
 		err = r.check(u)
 		if tc.dialed != "" {
 			require.NoError(t, err, tc.url)
-			err = r.checkDialled(u, netip.MustParseAddrPort(tc.dialed))
+			err = r.checkDialed(u, netip.MustParseAddrPort(tc.dialed))
 		}
 		if tc.want == "" {
 			require.NoError(t, err, "%v", tc)

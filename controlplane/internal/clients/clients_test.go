@@ -1,0 +1,176 @@
+package clients
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
+)
+
+// asked is a call, without the timeout.
+type asked struct {
+	path string
+	form url.Values
+}
+
+// server answers each call with what answers has for its path and rule, and keeps the calls.
+func server(t *testing.T, answers map[string]string) (*Server, *[]asked) {
+	t.Helper()
+	var calls []asked
+	return &Server{Post: func(_ context.Context, c *Call) error {
+		form := url.Values{}
+		if c.Path != "/v1/explain" {
+			var err error
+			form, err = url.ParseQuery(c.Body)
+			require.NoError(t, err)
+			form.Del("timeout")
+		}
+		calls = append(calls, asked{c.Path, form})
+		answer, ok := answers[strings.TrimSpace(c.Path+" "+form.Get("rule"))]
+		require.True(t, ok, "%s %s", c.Path, form)
+		require.NoError(t, json.Unmarshal([]byte(answer), c.Answer))
+		require.True(t, c.IsWhole(), answer)
+		return nil
+	}}, &calls
+}
+
+const (
+	user   = `{"rule":"user","outcome":"matches","allowed":true,"cost":3,"hash":"h1","key":[{"part":"header x-user-id","value":"alice"}]}`
+	token  = `{"rule":"token","outcome":"matches","allowed":true,"cost":1,"hash":"h2","key":[{"part":"header authorization","value":"s3cret","hidden":true}]}`
+	shared = `{"rule":"shared","outcome":"matches","allowed":true,"cost":1,"hash":"h3","common":true}`
+	posts  = `{"rule":"posts","outcome":"method","why":"methods: GET is not one of POST","hash":"h4","key":[{"part":"header x-user-id","value":"alice"}]}`
+	paths  = `{"rule":"paths","outcome":"matches","allowed":true,"cost":1,"hash":"h5","key":[{"part":"path","value":"/"}]}`
+	lacks  = `{"rule":"lacks","outcome":"no_key","why":"missing_key: no cookie","no_key":"the request has no cookie"}`
+	strict = `{"rule":"strict","outcome":"matches","allowed":false,"cost":1,"reason":"missing_key","mode":"enforced","no_key":"the request has no cookie"}`
+	off    = `{"rule":"off","outcome":"off","why":"mode: off"}`
+
+	explained = `{"proxies":[
+		{"proxy":"edge-1","allowed":true,"rules":[` + user + `,` + token + `,` + shared + `,` + posts + `,` + paths + `,` + lacks + `,` + strict + `,` + off + `]},
+		{"proxy":"edge-2","allowed":true,"rules":[` + user + `]},
+		{"proxy":"edge-3","error":"gone"}]}`
+
+	window  = `"windows":[{"limit":10,"per_ms":60000,"used":10,"remaining":0,"reset_ms":5}]`
+	denies  = `"allowed":false,"retry_after_ms":5,"rules":[{"rule":"r","key":[],"mode":"enforced","allowed":false,"reason":"limit",` + window + `}]`
+	allows  = `"allowed":true,"rules":[{"rule":"r","key":[],"mode":"enforced","allowed":true,` + window + `}]`
+	isThere = `{"proxies":[{"proxy":"edge-1","value":1}]}`
+)
+
+var alice = &simulate.Request{Headers: map[string]simulate.Values{"x-user-id": {"alice"}}}
+
+// TestKeysOfAClient: equal keys of several proxies are one, credentials are hidden but can be
+// reset, and a default of the described request is no fact about the client.
+func TestKeysOfAClient(t *testing.T) {
+	s, _ := server(t, map[string]string{"/v1/explain": explained})
+	keys, failed, err := Keys(t.Context(), s, alice)
+	require.NoError(t, err)
+	require.Len(t, failed, 1)
+	require.Equal(t, "edge-3", failed[0].Proxy)
+	byRule := map[string]*Key{}
+	for _, k := range keys {
+		require.NotContains(t, byRule, k.Rule)
+		byRule[k.Rule] = k
+	}
+	require.Len(t, byRule, 7, "all but the rule that is off")
+	require.Equal(t, map[string]string{"edge-1": "h1", "edge-2": "h1"}, byRule["user"].hashes)
+	require.Equal(t, `header x-user-id = "alice"`, byRule["user"].Text())
+	require.Equal(t, "header authorization = hidden: a credential", byRule["token"].Text())
+	require.Nil(t, byRule["token"].Key[0].Value)
+	require.Equal(t, []string{"s3cret"}, byRule["token"].Parts)
+	require.Equal(t, "methods POST", byRule["posts"].Only)
+	require.Empty(t, byRule["posts"].Why)
+	require.Equal(t, "the description does not give path", byRule["paths"].NoKey)
+	require.Equal(t, "the request has no cookie", byRule["lacks"].NoKey)
+	require.Empty(t, byRule["lacks"].Why, "NoKey says it")
+
+	given := *alice
+	given.Method = "GET"
+	keys, _, err = Keys(t.Context(), s, &given)
+	require.NoError(t, err)
+	for _, k := range keys {
+		if k.Rule == "posts" {
+			require.Equal(t, "methods: GET is not one of POST", k.Why)
+		}
+	}
+}
+
+// TestFindCountsNothing: it asks for each key of the client by peek, with the cost of the
+// described request, and takes the answers of the proxies that have the key.
+func TestFindCountsNothing(t *testing.T) {
+	answer := `{"proxies":[{"proxy":"edge-1",` + denies + `},{"proxy":"edge-2",` + allows + `},{"proxy":"edge-4",` + denies + `}]}`
+	allow := `{"proxies":[{"proxy":"edge-1",` + allows + `}]}`
+	s, calls := server(t, map[string]string{
+		"/v1/explain": explained, "/v1/counters/peek user": answer, "/v1/counters/peek token": allow,
+		"/v1/counters/peek shared": allow, "/v1/counters/peek posts": allow,
+		"/v1/counters/top": `{"proxies":[{"proxy":"edge-1","denials":[{"rule":"user","keys":[{"hash":"h1","denied":4}]}]}]}`,
+	})
+	report, err := Find(t.Context(), s, alice)
+	require.NoError(t, err)
+	require.Equal(t, []string{"user", "strict"}, report.DeniedBy)
+	require.True(t, report.Found())
+	require.True(t, report.IsPartial(), "edge-3 did not answer")
+	counters := report.Rules[0].Counters
+	require.Len(t, counters, 2, "edge-4 has another key")
+	require.EqualValues(t, 4, *counters[0].Denied)
+	require.Equal(t, "denied, retry after 5ms", counters[0].Now())
+	require.Nil(t, counters[1].Denied)
+	require.Equal(t, url.Values{"rule": {"user"}, "key": {"alice"}, "n": {"3"}}, (*calls)[1].form)
+	for _, c := range *calls {
+		require.Contains(t, []string{"/v1/explain", "/v1/counters/peek", "/v1/counters/top"}, c.path)
+	}
+}
+
+// TestFreeLeavesSharedCountersAlone, unless the rule is named.
+func TestFreeLeavesSharedCountersAlone(t *testing.T) {
+	allow := `{"proxies":[{"proxy":"edge-1",` + allows + `}]}`
+	answers := map[string]string{
+		"/v1/explain":            `{"proxies":[{"proxy":"edge-1","allowed":true,"rules":[` + user + `,` + shared + `,` + posts + `,` + lacks + `]}]}`,
+		"/v1/counters/peek user": allow, "/v1/counters/reset user": isThere,
+		"/v1/counters/peek shared": allow, "/v1/counters/reset shared": isThere,
+		"/v1/counters/peek posts": `{"proxies":[{"proxy":"edge-1","allowed":true,"rules":[]}]}`, // unlimited
+	}
+	s, calls := server(t, answers)
+	freed, err := Free(t.Context(), s, alice)
+	require.NoError(t, err)
+	require.Len(t, freed.Resets, 1)
+	require.Equal(t, "user", freed.Resets[0].Rule)
+	require.True(t, freed.Any())
+	require.Zero(t, freed.Missed())
+	require.Equal(t, asked{"/v1/counters/reset", url.Values{"rule": {"user"}, "key": {"alice"}}}, (*calls)[2])
+
+	freed, err = FreeIn(t.Context(), s, alice, "shared")
+	require.NoError(t, err)
+	require.Equal(t, "none, one counter for all", freed.Resets[0].Text())
+	_, err = FreeIn(t.Context(), s, alice, "lacks")
+	require.Equal(t, &NoKeyError{"lacks", "the request has no cookie"}, err)
+	_, err = FreeIn(t.Context(), s, alice, "nope")
+	require.EqualError(t, err, `there is no rule "nope", or it is off`)
+}
+
+// TestExplainAsksTheQuotaService: where a proxy has no units of a key, the service decides.
+func TestExplainAsksTheQuotaService(t *testing.T) {
+	const pending = `{"rule":"user","outcome":"matches","pending":true,"mode":"enforced","cost":1,"hash":"h1","key":[{"part":"header x-user-id","value":"alice"}]}`
+	answers := map[string]string{
+		"/v1/explain":            `{"proxies":[{"proxy":"edge-1","pending":true,"rules":[` + pending + `]}]}`,
+		"/v1/counters/peek user": `{"quota":{` + denies + `},"proxies":[{"proxy":"edge-1","value":0}]}`,
+	}
+	s, _ := server(t, answers)
+	rows, notKnown, err := Explain(t.Context(), s, alice)
+	require.NoError(t, err)
+	require.Empty(t, notKnown)
+	require.False(t, rows[0].Pending)
+	require.False(t, *rows[0].Allowed)
+	require.Equal(t, "user", rows[0].DeniedBy)
+	require.EqualValues(t, 5, *rows[0].RetryMs)
+	require.Equal(t, "limit", rows[0].Rules[0].Reason)
+}
+
+func TestNoProxyIsAnError(t *testing.T) {
+	s, _ := server(t, map[string]string{"/v1/explain": `{"proxies":[]}`})
+	_, err := Find(t.Context(), s, alice)
+	require.ErrorIs(t, err, ErrNoProxy)
+}
