@@ -8,38 +8,68 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
-// Error is one of a log, and says what to do about it.
+// Error is an error about a log, with what to do about it.
 type Error struct{ Text, Hint string }
 
 func (e *Error) Error() string { return e.Text }
 
-// nothingMapped is the error of a field that --map reads where no line has anything.
-func nothingMapped(field, name string, names []string) error {
-	slices.Sort(names)
-	e := &Error{Text: fmt.Sprintf("--map %s=%s: no line has a value of %q", field, name, name)}
-	if names = slices.Compact(names); len(names) > 0 {
-		e.Hint = "lines have " + list(names)
+// unreadable is the error of a log whose lines cannot be read. The first line stands for all;
+// why is empty if no format fits.
+func unreadable(log string, lines []string, why string) error {
+	if len(lines) == 0 {
+		return &Error{Text: log + " has no lines", Hint: "give a log that has requests"}
 	}
-	return e
+	line := clip(lines[0])
+	switch {
+	case line == "[" || strings.HasPrefix(line, "[{"):
+		return &Error{
+			Text: log + " is a JSON array: a log has one object a line",
+			Hint: "jq -c '.[]' " + log + " writes each object on a line of its own",
+		}
+	case why == "":
+		return &Error{
+			Text: fmt.Sprintf("%s has lines of no known format, such as %q", log, line),
+			Hint: "say --format with the format itself, as Envoy's text_format_source or nginx' log_format has it",
+		}
+	}
+	return &Error{
+		Text: fmt.Sprintf("no line of %s can be read, such as %q: %s", log, line, why),
+		Hint: "--format has to say all that a line has, and times need a zone; --map says what a field is called",
+	}
 }
 
-// lacking is the error of a log without a field that is needed. It knows the names that the
-// log has.
+// howToLog says by field how Envoy and nginx log it.
+var howToLog = map[string]struct{ operator, variable string }{
+	FieldTime:     {"START_TIME", "time_iso8601"},
+	FieldMethod:   {"REQ(:METHOD)", "request_method"},
+	FieldHost:     {"REQ(:AUTHORITY)", "http_host"},
+	FieldPath:     {"REQ(:PATH)", "request_uri"},
+	FieldClientIP: {"DOWNSTREAM_REMOTE_ADDRESS", "remote_addr"},
+	FieldStatus:   {"RESPONSE_CODE", "status"},
+	FieldRoute:    {operator: "ROUTE_NAME"},
+	FieldReceived: {operator: "BYTES_RECEIVED"},
+	FieldSent:     {operator: "BYTES_SENT"},
+}
+
+// lacking is the error of a log without a field that is needed. The log has the names.
 func lacking(log, field string, names []string) error {
 	e := &Error{Text: fmt.Sprintf("%s does not have the field %s, which is needed", log, field)}
-	operator, variable := operators[field], variables[field]
-	if name, ok := strings.CutPrefix(field, headerPrefix); ok {
-		operator, variable = "REQ("+strings.ToUpper(name)+")", "http_"+strings.ReplaceAll(name, "-", "_")
-	} else if rest, ok := strings.CutPrefix(field, jwtPrefix); ok {
-		operator = "DYNAMIC_METADATA(" + jwtNamespace + ":" + rest + ")"
-	} else if field == FieldQuery {
+	if field == FieldQuery {
 		field = FieldPath
 	}
-	if operator != "" {
-		e.Hint = "have it logged, by Envoy as %" + operator + "%"
-		if variable != "" {
-			e.Hint += ", by nginx as $" + variable
-		}
+	how := howToLog[field]
+	if name, ok := strings.CutPrefix(field, headerPrefix); ok {
+		how.operator, how.variable = "REQ("+strings.ToUpper(name)+")", "http_"+strings.ReplaceAll(name, "-", "_")
+	} else if claim, ok := strings.CutPrefix(field, jwtPrefix); ok {
+		how.operator = "DYNAMIC_METADATA(" + jwtNamespace + ":" + claim + ")"
+	}
+	if how.operator != "" {
+		e.Hint = "have it logged, by Envoy as %" + how.operator + "%"
+	}
+	if how.variable != "" {
+		e.Hint += ", by nginx as $" + how.variable
+	}
+	if e.Hint != "" {
 		e.Hint += "; "
 	}
 	e.Hint += "if the log has it under another name, say --map " + field + "=NAME"
@@ -49,30 +79,13 @@ func lacking(log, field string, names []string) error {
 	return e
 }
 
-// list shortens a list of names for a message.
-func list(names []string) string {
-	const most = 40
-	if len(names) > most {
-		names = append(names[:most:most], "…")
-	}
-	return strings.Join(names, ", ")
-}
-
-// unknownFormat is the error of a log of which no line is read.
-func unknownFormat(log, line, why string) error {
-	e := &Error{
-		Text: fmt.Sprintf("no line of %s is read, such as %q: %s", log, line, why),
-		Hint: "--format has to say all that a line has, and times need a zone; --map says what a field is called",
-	}
-	switch {
-	case line == "":
-		e.Text = log + " has no lines"
-	case line == "[" || strings.HasPrefix(line, "[{"):
-		e.Text = log + " is a JSON array: a log has one object a line"
-		e.Hint = "jq -c '.[]' " + log + " writes each object on a line of its own"
-	case why == "":
-		e.Text = fmt.Sprintf("%s has lines of no known format, such as %q", log, line)
-		e.Hint = "say --format with the format's text, as Envoy's text_format_source or nginx' log_format has it"
+// nothingMapped is the error of a field that --map reads from a name where no line has a value.
+func nothingMapped(field, name string, names []string) error {
+	slices.Sort(names)
+	names = slices.Compact(names)
+	e := &Error{Text: fmt.Sprintf("--map %s=%s: no line has a value of %q", field, name, name)}
+	if len(names) > 0 {
+		e.Hint = "lines have " + list(names)
 	}
 	return e
 }
@@ -87,14 +100,15 @@ func behindBalancer(log, name, address, forwarded string) error {
 	}
 }
 
-// CheckUnknown refuses figures that more than a share of the lines would miss.
+// CheckUnknown returns an error if more than a share of the lines were left out.
 func (s *Stats) CheckUnknown(most float64) error {
 	switch {
 	case float64(s.Unknown) > most*float64(s.Lines):
 		return &Error{
 			Text: fmt.Sprintf("%d of the first %d lines are of another format; line %d of %s is %q: %s",
 				s.Unknown, s.Lines, s.Example.Number, s.Example.Log, s.Example.Text, s.Example.Why),
-			Hint: "give one format's logs at a time, with --format; what they lack has to be logged; --unknown-at-most allows more of them",
+			Hint: "give one format's logs at a time, with --format; what they lack has to be logged; " +
+				"--unknown-at-most allows more of them",
 		}
 	case 2*s.Refused > s.Lines:
 		return &Error{
@@ -105,16 +119,26 @@ func (s *Stats) CheckUnknown(most float64) error {
 	return nil
 }
 
-// CheckOrder refuses figures in which more than a share of the requests count later
-// than they came.
+// CheckOrder returns an error if more than a share of the requests count later than they came.
 func (s *Stats) CheckOrder(most float64) error {
 	if float64(s.Late) <= most*float64(s.Requests) {
 		return nil
 	}
 	return &Error{
-		Text: fmt.Sprintf("%d of the first %d requests stand further from their place in time than lines are sorted", s.Late, s.Requests),
-		Hint: "say how far lines may stand from their place, as --sort 10m; turn a log of the newest lines first round, as with tac",
+		Text: fmt.Sprintf("%d of the first %d requests stand further from their place in time than lines are sorted",
+			s.Late, s.Requests),
+		Hint: "say how far lines may stand from their place, as --sort 10m; if the newest lines come first, " +
+			"turn the log round, as with tac",
 	}
+}
+
+// list shortens a list of names for a message.
+func list(names []string) string {
+	const most = 40
+	if len(names) > most {
+		names = append(names[:most:most], "…")
+	}
+	return strings.Join(names, ", ")
 }
 
 // clip shortens a text for a message.

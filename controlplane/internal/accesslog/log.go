@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 )
@@ -20,23 +21,62 @@ type Log struct {
 
 	ctx     context.Context
 	options Options
-	sources []*source // in the order of their next lines
-	places  []*place  // of all files
-	names   []string  // of all files' samples, where formats name their fields
+	files   []*file  // that have more requests, in the order of those
+	places  []*place // of all files
+	names   []string // of all values that the formats of the files know
 	sorter  sorter
 }
 
-// source is one file.
-type source struct {
-	name   string
-	lines  *lines     // nil: not open yet
-	inside *container // whose runtime wrote the file; nil = the server did
-	format *format
-	number int64
-	ns     int64    // of the next line
-	next   *Request // nil: none is read yet
-	bytes  int      // about what next takes
-	grain  int64
+// Stats count the lines of all files.
+type Stats struct {
+	Lines    int64    `json:"lines"`
+	Requests int64    `json:"requests"`
+	Unknown  int64    `json:"unknown"`    // lines that do not fit the format
+	Example  *Example `json:"example"`    // the first unknown line
+	NoHTTP   int64    `json:"no_request"` // of connections that brought no request
+	Refused  int64    `json:"refused"`    // with a path that Envoy answers 400
+	BadPath  string   `json:"bad_path"`   // the first such path
+	Unended  int64    `json:"unended"`    // last lines without an end, left out
+	Late     int64    `json:"late"`       // further from their place than they may stand
+	FirstNs  int64    `json:"first_ns"`   // of the requests
+	LastNs   int64    `json:"last_ns"`
+	GrainNs  int64    `json:"grain_ns"` // of the log's clock; of several, of the coarsest
+
+	Readings []Reading `json:"readings,omitempty"` // what was found out
+	Empty    []string  `json:"empty,omitempty"`    // fields that were asked for, and that no line had
+	NoStatus bool      `json:"no_status"`          // no line says how the request was answered
+}
+
+// Reading is the format that a log was found to have, and where it has the fields that were
+// asked for.
+type Reading struct {
+	Log    string            `json:"log"`
+	Format string            `json:"format"`
+	Fields map[string]string `json:"fields"`
+}
+
+// Example is an unknown line.
+type Example struct {
+	Log    string `json:"log"`
+	Number int64  `json:"line"`
+	Text   string `json:"text"`
+	Why    string `json:"why"`
+}
+
+// Time returns an instant of the statistics.
+func Time(ns int64) time.Time { return time.Unix(0, ns).UTC() }
+
+// file is a log that is read.
+type file struct {
+	name    string
+	lines   *lines     // nil: not open yet
+	runtime *container // that wrote the file; nil = the server did
+	format  *format
+	number  int64    // of the line that was read last
+	next    *Request // nil: not read yet
+	nextNs  int64    // when it was, or a request near it
+	bytes   int      // about what next takes
+	grain   int64
 }
 
 // How many lines and bytes at the begin of a file show its format.
@@ -45,24 +85,30 @@ const (
 	sampleBytes = 256 << 10
 )
 
-// Open looks into all files: what their formats are, whether they have what is
-// needed, and when they begin.
+const (
+	interruptLines = 1 << 12 // a reader looks so often whether it is interrupted
+	hopelessLines  = 10_000  // unknown lines, from which on a log is given up early
+	requestBytes   = 200     // about what a request takes, beside its texts
+)
+
+// Open looks into all files: which formats they have, whether they have what is needed, and
+// when they begin.
 func Open(ctx context.Context, o Options) (*Log, error) {
 	l := &Log{ctx: ctx, options: o, sorter: sorter{spanNs: int64(o.Sort)}}
 	if err := checkTwice(o.Names); err != nil {
 		return nil, err
 	}
 	for _, name := range o.Names {
-		if err := l.look(name); err != nil {
+		if err := l.add(name); err != nil {
 			l.Close()
 			return nil, err
 		}
 	}
-	slices.SortStableFunc(l.sources, older)
+	slices.SortStableFunc(l.files, older)
 	return l, nil
 }
 
-// checkTwice refuses a file that is named twice, also by a link.
+// checkTwice rejects a file that is named twice, also by a link.
 func checkTwice(names []string) error {
 	infos := make([]os.FileInfo, len(names))
 	for i, name := range names {
@@ -79,156 +125,266 @@ func checkTwice(names []string) error {
 	return nil
 }
 
-func older(a, b *source) int { return cmp.Compare(a.ns, b.ns) }
+func older(a, b *file) int { return cmp.Compare(a.nextNs, b.nextNs) }
 
-// look reads the begin of a file.
-func (l *Log) look(name string) error {
+// add reads the begin of a file. It closes a file that can be opened again when its time has come.
+func (l *Log) add(name string) error {
 	in, err := openLines(l.ctx, name, l.options.In)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("read a log: %w", err)
 	} else if err != nil {
 		return err
 	}
-	s := &source{name: in.name, lines: in}
-	l.sources = append(l.sources, s) // for Close
+	f := &file{name: in.name, lines: in}
+	l.files = append(l.files, f) // for Close
 	sample, err := in.sample()
-	if err == nil {
-		err = l.recognize(s, sample)
-	}
-	if in.again { // to be opened again when its time has come
+	if in.again {
 		in.Close()
-		s.lines = nil
+		f.lines = nil
 	}
-	return err
-}
-
-// recognize finds the format of a file, and refuses one that lacks a field.
-func (l *Log) recognize(s *source, sample []string) (err error) {
-	reading := Reading{s.name, "", map[string]string{}}
-	s.inside = containerOf(sample)
-	if s.inside != nil {
-		sample = s.inside.takeAll(sample)
-	}
-	if s.format, reading.Format, err = l.options.recognize(s.name, sample); err != nil {
+	if err != nil {
 		return err
 	}
-	if s.inside != nil {
-		reading.Format += " in " + s.inside.name
+	f.runtime = containerOf(sample)
+	if f.runtime != nil {
+		sample = f.runtime.takeAll(sample)
 	}
-	has := s.format
-	l.places = append(l.places, has.places...)
-	l.names = append(l.names, has.names...)
+	f.format, err = l.options.formatOf(f.name, sample)
+	if err != nil {
+		return err
+	}
+	l.places = append(l.places, f.format.places...)
+	l.names = append(l.names, namesOf(f.format.columns)...)
+	if err := l.addReading(f); err != nil {
+		return err
+	}
+	if err := f.begin(sample); err != nil {
+		return err
+	}
+	return l.options.checkBalancer(f, sample)
+}
+
+// addReading notes where the file has the fields that each log must have. A file without one
+// is an error.
+func (l *Log) addReading(f *file) error {
+	reading := Reading{Log: f.name, Format: f.format.name, Fields: map[string]string{}}
+	if f.runtime != nil {
+		reading.Format += " in " + f.runtime.name
+	}
 	for _, field := range append([]string{FieldTime}, l.options.Fields...) {
-		p := find(has.places, field)
+		p := f.format.place(field)
 		if p == nil {
-			return lacking(s.name, field, has.names)
+			return lacking(f.name, field, namesOf(f.format.columns))
 		}
 		reading.Fields[p.field] = p.name
 	}
-	if took := find(has.places, FieldTook); took != nil && find(has.places, FieldTime).end {
+	if took := f.format.place(FieldTook); took != nil && f.format.place(FieldTime).isEnd {
 		reading.Fields[FieldTime] += " - " + took.name
 	}
 	if l.options.Format == "" {
 		l.Readings = append(l.Readings, reading)
 	}
-	first, why := "", ""
-	for _, line := range sample {
-		d := &Request{}
-		err := s.format.read(line, d)
-		if err == nil && d.Ns != 0 {
-			s.ns = d.Ns
-			return l.options.checkBalancer(s.name, sample)
-		}
-		if err != nil && why == "" {
-			first, why = clip(line), err.Error()
-		}
-	}
-	return unknownFormat(s.name, first, why)
-}
-
-// find returns where a format has a field.
-func find(places []*place, field string) *place {
-	for _, p := range places {
-		if p.field == field || field == FieldQuery && p.field == FieldPath && !p.bare {
-			return p
-		}
-	}
 	return nil
 }
 
-// checkBalancer refuses to take the address of a load balancer for the client's, where
-// the log has both and nobody has said which one is meant.
-func (o *Options) checkBalancer(log string, sample []string) error {
+// begin finds out when the file begins. That no line can be read is an error.
+func (f *file) begin(sample []string) error {
+	var first, why string
+	for _, line := range sample {
+		r := &Request{}
+		err := f.format.read(line, f.format.places, r)
+		if err == nil && r.Ns != 0 {
+			f.nextNs = r.Ns
+			return nil
+		}
+		if err != nil && why == "" {
+			first, why = line, err.Error()
+		}
+	}
+	if why == "" {
+		return unreadable(f.name, nil, "")
+	}
+	return unreadable(f.name, []string{first}, why)
+}
+
+// checkBalancer rejects a log whose addresses are those of a load balancer, if the log has the
+// clients' beside them, and --map does not say which are meant.
+func (o *Options) checkBalancer(f *file, sample []string) error {
 	if !slices.Contains(o.Fields, FieldClientIP) || o.Map[FieldClientIP] != "" {
 		return nil
 	}
-	both := Options{Format: o.Format, Fields: []string{FieldClientIP, HeaderField("x-forwarded-for")}}
-	f, _, err := both.recognize(log, sample)
-	if err != nil {
+	forwarded := HeaderField("x-forwarded-for")
+	both := Options{Fields: []string{FieldClientIP, forwarded}}
+	peers := *f.format
+	err := peers.choose(&both)
+	if err != nil || peers.place(forwarded) == nil {
 		return err
 	}
 	var example [2]string
-	behind := 0
-	all := count(sample, func(line string) bool {
-		d := &Request{}
-		if f.read(line, d) != nil || d.ClientIP == "" {
-			return false
+	all, behind := 0, 0
+	for _, line := range sample {
+		r, err := peers.request(line)
+		if err != nil || r.ClientIP == "" {
+			continue
 		}
-		if len(d.Headers) > 0 && isPrivateText(d.ClientIP) && !isPrivateText(address(d.Headers[0][1])) {
-			example = [2]string{d.ClientIP, d.Headers[0][1]}
+		all++
+		if len(r.Headers) > 0 && !isPublic(r.ClientIP) && isPublic(address(r.Headers[0][1])) {
+			example = [2]string{r.ClientIP, r.Headers[0][1]}
 			behind++
 		}
-		return true
-	})
+	}
 	if behind > 0 && 2*behind >= all {
-		return behindBalancer(log, find(f.places, FieldClientIP).name, example[0], example[1])
+		return behindBalancer(f.name, peers.place(FieldClientIP).name, example[0], example[1])
 	}
 	return nil
 }
 
 // Close closes the files.
 func (l *Log) Close() {
-	for _, s := range l.sources {
-		s.lines.Close()
+	for _, f := range l.files {
+		f.lines.Close()
 	}
 }
 
 // Next returns the next request, io.EOF behind the last.
 func (l *Log) Next() (*Request, error) {
 	for {
-		if r := l.sorter.pop(len(l.sources) == 0); r != nil {
-			l.settle(r)
+		if r := l.sorter.pop(len(l.files) == 0); r != nil {
+			l.count(r)
 			if l.Late > hopelessLines {
 				return r, l.CheckOrder(0.5)
 			}
 			return r, nil
 		}
-		if len(l.sources) == 0 {
+		if len(l.files) == 0 {
 			return nil, l.end()
 		}
-		s := l.sources[0]
-		switch {
-		case s.next != nil:
-			l.sorter.push(s.next, s.bytes)
-		case s.lines == nil: // its time has come
-			var err error
-			if s.lines, err = openLines(l.ctx, s.name, nil); err != nil {
-				return nil, err
-			}
-		}
-		if err := l.advance(s); err != nil {
+		if err := l.advance(l.files[0]); err != nil {
 			return nil, err
 		}
-		slices.SortStableFunc(l.sources, older)
+		slices.SortStableFunc(l.files, older)
 	}
 }
 
-// end refuses logs of which no line had a field that --map names, and notes other
-// fields that none had.
+// advance gives the sorter the next request of a file, and reads the one behind it.
+func (l *Log) advance(f *file) (err error) {
+	switch {
+	case f.next != nil:
+		l.sorter.push(f.next, f.bytes)
+		f.next = nil
+	case f.lines == nil: // its time has come
+		f.lines, err = openLines(l.ctx, f.name, nil)
+		if err != nil {
+			return err
+		}
+	}
+	for f.next == nil {
+		line, err := f.line()
+		switch {
+		case f.number%interruptLines == 0 && l.ctx.Err() != nil:
+			return input.ErrInterrupted
+		case errors.Is(err, errGoesOn):
+		case errors.Is(err, io.EOF):
+			l.finish(f)
+			return nil
+		case errors.Is(err, errUnended):
+			l.Unended++
+		case err != nil && !errors.Is(err, errLong) && !errors.Is(err, errNoContainer):
+			return err
+		case strings.TrimSpace(line) != "":
+			if err := l.addLine(f, line, err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// line reads the next line of the file, without what a container's runtime wrote around it.
+func (f *file) line() (string, error) {
+	line, err := f.lines.next()
+	f.number++
+	if err == nil && f.runtime != nil {
+		return f.runtime.take(line)
+	}
+	return line, err
+}
+
+// finish drops a file that has no more requests.
+func (l *Log) finish(f *file) {
+	f.lines.Close()
+	if f.runtime != nil {
+		l.Unended += int64(len(f.runtime.begun))
+	}
+	l.GrainNs = max(l.GrainNs, f.grain)
+	l.files = slices.DeleteFunc(l.files, func(o *file) bool { return o == f })
+}
+
+// addLine counts a line, and takes its request if it has one. A line that was not read whole
+// comes with the reason.
+func (l *Log) addLine(f *file, line string, err error) error {
+	l.Lines++
+	var r *Request
+	if err == nil {
+		r, err = f.format.request(line)
+	}
+	switch {
+	case err == nil:
+		f.take(r, line)
+	case errors.Is(err, errComment):
+		l.Lines--
+	case errors.Is(err, errNoHTTP):
+		l.NoHTTP++
+	case errors.Is(err, errBadPath):
+		l.Refused++
+		if l.Refused == 1 {
+			l.BadPath = clip(r.Path)
+		}
+	default:
+		l.Unknown++
+		if l.Example == nil {
+			l.Example = &Example{Log: f.name, Number: f.number, Text: clip(line), Why: err.Error()}
+		}
+		if l.Unknown > hopelessLines {
+			return l.CheckUnknown(0.5)
+		}
+	}
+	return nil
+}
+
+// take makes a request the next of the file.
+func (f *file) take(r *Request, line string) {
+	f.next = r
+	f.nextNs = r.Ns
+	f.bytes = requestBytes + len(line)
+	logged := r.Ns
+	if f.format.place(FieldTime).isEnd {
+		logged += r.TookNs
+	}
+	f.grain = coarsest(f.grain, logged)
+}
+
+// count counts a request that goes out. One that is late gets the time of the request before
+// it, and keeps the time of its end.
+func (l *Log) count(r *Request) {
+	if r.Ns < l.LastNs {
+		l.Late++
+		r.TookNs = max(r.TookNs-(l.LastNs-r.Ns), 0)
+		r.Ns = l.LastNs
+	}
+	if l.Requests == 0 {
+		l.FirstNs = r.Ns
+	}
+	l.Requests++
+	l.LastNs = r.Ns
+}
+
+// end returns an error for a field of --map that no line had, and notes other fields that no
+// line had. Else it returns io.EOF.
 func (l *Log) end() error {
 	had := slices.DeleteFunc(slices.Clone(l.places), func(p *place) bool { return !p.had })
 	for _, said := range slices.Sorted(maps.Keys(l.options.Map)) {
-		field := mapped(said).field
+		field, _ := fieldOf(said)
 		if find(l.places, field) != nil && find(had, field) == nil {
 			return nothingMapped(said, l.options.Map[said], l.names)
 		}
@@ -247,94 +403,47 @@ func (l *Log) Has(field string) bool {
 	return slices.ContainsFunc(l.places, func(p *place) bool { return p.had && p.field == field })
 }
 
-// settle counts a request that goes out. One that is late gets the time of the one
-// before it, and ends when it did.
-func (l *Log) settle(r *Request) {
-	if r.Ns < l.LastNs {
-		l.Late++
-		r.TookNs = max(r.TookNs-(l.LastNs-r.Ns), 0)
-		r.Ns = l.LastNs
-	}
-	if l.Requests == 0 {
-		l.FirstNs = r.Ns
-	}
-	l.Requests++
-	l.LastNs = r.Ns
+// sorter puts requests into the order of time, as far as they stand no further from their
+// place than a span.
+type sorter struct {
+	spanNs int64
+	queue  []queued // in the order of time, and of lines at equal times
+	bytes  int      // about what it takes
 }
 
-// advance reads the next request of a file, and drops a file that has none.
-func (l *Log) advance(s *source) error {
-	for s.next = nil; s.next == nil; {
-		line, err := s.lines.next()
-		s.number++
-		if s.number%interruptLines == 0 && l.ctx.Err() != nil {
-			return input.ErrInterrupted
-		}
-		if s.inside != nil && err == nil {
-			line, err = s.inside.take(line)
-		}
-		switch {
-		case errors.Is(err, errGoesOn):
-		case errors.Is(err, io.EOF):
-			s.lines.Close()
-			if s.inside != nil {
-				l.Unended += int64(len(s.inside.begun))
-			}
-			l.GrainNs = max(l.GrainNs, s.grain)
-			l.sources = slices.DeleteFunc(l.sources, func(o *source) bool { return o == s })
-			return nil
-		case errors.Is(err, errUnended):
-			l.Unended++
-		case err != nil && !errors.Is(err, errLong) && !errors.Is(err, errNoContainer):
-			return err
-		case strings.TrimSpace(line) != "":
-			if err := l.parse(s, line, err); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+type queued struct {
+	request *Request
+	bytes   int
 }
 
-// parse counts a line, and takes its request if it has one.
-func (l *Log) parse(s *source, line string, err error) error {
-	l.Lines++
-	d := &Request{}
-	if err == nil {
-		err = s.format.read(line, d)
-	}
-	if err == nil {
-		err = d.end(s.format.places)
-	}
-	switch {
-	case err == nil:
-		s.next, s.ns, s.bytes = d, d.Ns, fixedBytes+len(line)
-		logged := d.Ns
-		if find(s.format.places, FieldTime).end {
-			logged += d.TookNs
-		}
-		s.grain = coarsest(s.grain, logged)
-	case errors.Is(err, errComment):
-		l.Lines--
-	case errors.Is(err, errNoHTTP):
-		l.NoHTTP++
-	case errors.Is(err, errRefused):
-		if l.Refused++; l.Refused == 1 {
-			l.BadPath = clip(d.Path)
-		}
-	default:
-		if l.Unknown++; l.Example == nil {
-			l.Example = &Example{Log: s.name, Number: s.number, Text: clip(line), Why: err.Error()}
-		}
-		if l.Unknown > hopelessLines {
-			return l.CheckUnknown(0.5)
-		}
-	}
-	return nil
-}
-
+// What a sorter holds is bounded. Beyond that the oldest goes on early.
 const (
-	interruptLines = 1 << 12
-	hopelessLines  = 10_000
-	fixedBytes     = 200 // of a request, beside its texts
+	maxSorting      = 1 << 18
+	maxSortingBytes = 128 << 20
 )
+
+// push takes a request. Most come nearly in order, so their place is looked for from the end.
+func (s *sorter) push(r *Request, bytes int) {
+	at := len(s.queue)
+	for at > 0 && s.queue[at-1].request.Ns > r.Ns {
+		at--
+	}
+	s.queue = slices.Insert(s.queue, at, queued{r, bytes})
+	s.bytes += bytes
+}
+
+// pop returns the oldest request if no older one can come, or if all are in.
+func (s *sorter) pop(isAll bool) *Request {
+	if len(s.queue) == 0 {
+		return nil
+	}
+	oldest, newest := s.queue[0], s.queue[len(s.queue)-1]
+	isFull := len(s.queue) > maxSorting || s.bytes >= maxSortingBytes
+	if !isAll && !isFull && oldest.request.Ns > newest.request.Ns-s.spanNs {
+		return nil
+	}
+	s.queue[0] = queued{}
+	s.queue = s.queue[1:]
+	s.bytes -= oldest.bytes
+	return oldest.request
+}

@@ -4,154 +4,129 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// object is a format of lines that are JSON objects.
-type object struct {
-	format
-	byName map[string][]*place // in lower case; names inside others are joined by dots
-	lines  int
-}
-
-// newObject makes a format of the names that the begin of a log has, as far as they are
-// usual for a field or the caller knows them.
-func (o *Options) newObject(log string, sample []string) (*format, error) {
-	f := &object{}
-	var all []place
-	spelled, isLine := map[string]string{}, map[string]bool{} // by name in lower case
-	isRead := false
+// newJSON makes a format of lines that are JSON objects, with the names that the first lines
+// of a log have. Points join the names of objects inside others.
+func newJSON(log string, sample []string) (*format, error) {
+	f := &format{name: jsonFormat, isOpen: true, read: readObject}
+	known := map[string]int{} // columns by key
 	for _, line := range sample {
 		n, err := parseObject(line)
 		if err != nil {
 			continue
 		}
-		isRead = true
-		_ = f.walk("", n, func(name string, value *policy.Node) error {
-			lower := strings.ToLower(name)
-			if _, known := spelled[lower]; !known {
-				spelled[lower] = name
-				all = append(all, place{name: name})
+		walk("", n, func(name string, value *policy.Node) {
+			key := strings.ToLower(name)
+			at, ok := known[key]
+			if !ok {
+				at = len(f.columns)
+				known[key] = at
+				f.columns = append(f.columns, column{name: name, key: key})
 			}
-			if _, ok := cutLine(value.Text, ""); ok {
-				isLine[lower] = true
+			if _, isLine := cutRequestLine(value.Text, ""); isLine {
+				f.columns[at].isRequestLine = true
 			}
-			return nil
 		})
 	}
-	if !isRead {
-		return nil, unknownFormat(log, clip(strings.Join(sample[:min(len(sample), 1)], "")), errNoObject.Error())
+	if len(f.columns) == 0 {
+		return nil, unreadable(log, sample, errNoObject.Error())
 	}
-	add := func(name string, m meaning) bool {
-		as, has := spelled[name]
-		known := slices.ContainsFunc(all, func(p place) bool { return p.field == m.field })
-		if !has || known || m.line && !isLine[name] {
-			return false
-		}
-		all = append(all, place{name: as, meaning: m})
-		return true
+	sent, hasSent := known["bytes_sent"]
+	if _, ofEnvoy := known["bytes_received"]; ofEnvoy && hasSent { // nginx counts headers in what it calls bytes_sent
+		f.columns[sent].key = bodyBytesSent
 	}
-	for i := range names {
-		for _, name := range names[i].names {
-			if add(name, names[i].meaning) && names[i].took != "" {
-				add(names[i].took, meaning{field: FieldTook, unit: names[i].unit})
-			}
-		}
-	}
-	if _, ofEnvoy := spelled["bytes_received"]; ofEnvoy { // nginx counts headers in what it calls bytes_sent
-		add("bytes_received", meaning{field: FieldReceived})
-		add("bytes_sent", meaning{field: FieldSent})
-	}
-	for _, field := range o.Fields {
-		if header, ok := strings.CutPrefix(field, headerPrefix); ok {
-			for _, name := range headerNames(header) {
-				add(name, meaningOf(field))
-			}
-		}
-	}
-	return f.end(o, all, true)
+	return f, nil
 }
 
-// compileObject compiles the JSON of Envoy's json_format.
-func (o *Options) compileObject(format string) (*format, error) {
-	n, err := policy.ParseJSON([]byte(format))
+// bodyBytesSent is what nginx calls the bytes of an answer's body.
+const bodyBytesSent = "body_bytes_sent"
+
+// compileJSON makes a format of Envoy's json_format.
+func compileJSON(said string) (*format, error) {
+	n, err := policy.ParseJSON([]byte(said))
 	if err != nil {
-		return nil, errors.New("--format begins as a JSON object, and is none")
+		return nil, errors.New("--format begins like a JSON object, but is not one")
 	}
-	var all []place
-	f := &object{}
-	err = f.walk("", n, func(name string, value *policy.Node) error {
-		all = append(all, place{name: name})
-		literal, command, rest, err := cutValue(value.Text, operatorValue, "%")
-		if err != nil || literal != "" || rest != "" || command == "" {
-			return err // or no single value
+	f := &format{name: said, read: readObject}
+	walk("", n, func(name string, value *policy.Node) {
+		c := column{}
+		switch found := envoyValue.FindString(value.Text); {
+		case err != nil:
+		case found == "" || found == "%%" || found != value.Text: // not a single value
+			err = envoySyntax.checkLiteral(envoyValue.ReplaceAllString(value.Text, ""))
+		default:
+			c, err = operator(found)
 		}
-		meanings, err := operatorMeanings(command)
-		for _, m := range meanings {
-			all = append(all, place{name: name, meaning: m})
-		}
-		return err
+		c.name = name
+		f.columns = append(f.columns, c)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return f.end(o, all, false)
+	return f, err
 }
 
-// end makes the format of its places. One that is open may have other names than these.
-func (f *object) end(o *Options, all []place, open bool) (*format, error) {
-	err := o.choose(&f.format, all, open)
-	f.byName, f.read = map[string][]*place{}, f.readLine
-	for _, p := range f.places {
-		name := strings.ToLower(p.name)
-		f.byName[name] = append(f.byName[name], p)
-	}
-	return &f.format, err
-}
-
-// walk calls a function with each value that is no object, and with objects that are
-// asked for.
-func (f *object) walk(prefix string, n *policy.Node, each func(string, *policy.Node) error) error {
+// walk calls a function with each value that is not an object.
+func walk(prefix string, n *policy.Node, each func(name string, value *policy.Node)) {
 	for _, field := range n.Fields {
 		name := prefix + field.Name
-		if field.Value.Kind == policy.Object && f.byName[strings.ToLower(name)] == nil {
-			if err := f.walk(name+".", field.Value, each); err != nil {
-				return err
-			}
-		} else if err := each(name, field.Value); err != nil {
+		if field.Value.Kind == policy.Object {
+			walk(name+".", field.Value, each)
+		} else {
+			each(name, field.Value)
+		}
+	}
+}
+
+// readObject reads a line.
+func readObject(line string, places []*place, r *Request) error {
+	n, err := parseObject(line)
+	if err != nil {
+		return err
+	}
+	for _, p := range places {
+		value, times := lookup(n, p.name)
+		if times > 1 {
+			return fmt.Errorf("it has %s twice", p.name)
+		}
+		if times == 0 {
+			continue
+		}
+		if err := p.take(value, r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// readLine reads a line.
-func (f *object) readLine(line string, d *Request) error {
-	n, err := parseObject(line)
-	if err != nil {
-		return err
-	}
-	f.lines++
-	return f.walk("", n, func(name string, value *policy.Node) error {
-		for _, p := range f.byName[strings.ToLower(name)] {
-			if p.read == f.lines {
-				return fmt.Errorf("%s stands in it twice", name)
-			}
-			p.read = f.lines
-			if err := f.take(p, value, d); err != nil {
-				return err
-			}
+// lookup returns the value of a name, in any case of letters, and how many there are.
+func lookup(n *policy.Node, name string) (value *policy.Node, times int) {
+	for _, field := range n.Fields {
+		own, rest := field.Name, ""
+		if len(own) < len(name) && name[len(own)] == '.' {
+			rest = name[len(own)+1:]
+		} else if len(own) != len(name) {
+			continue
 		}
-		return nil
-	})
+		if !strings.EqualFold(own, name[:len(own)]) {
+			continue
+		}
+		found, n := field.Value, 1
+		if rest != "" {
+			found, n = lookup(field.Value, rest)
+		}
+		if n > 0 {
+			value = found
+		}
+		times += n
+	}
+	return value, times
 }
 
 // take takes a value, and of a header each value of a list.
-func (f *object) take(p *place, value *policy.Node, d *Request) error {
+func (p *place) take(value *policy.Node, r *Request) error {
 	switch value.Kind {
 	case policy.Null:
 		return nil
@@ -162,19 +137,19 @@ func (f *object) take(p *place, value *policy.Node, d *Request) error {
 			return fmt.Errorf("%s is a list of %d", p.name, len(value.Items))
 		}
 		for _, item := range value.Items {
-			if err := f.take(p, item, d); err != nil {
+			if err := p.take(item, r); err != nil {
 				return err
 			}
 		}
 		return nil
 	default:
-		return d.put(p, value.Text)
+		return p.put(r, value.Text)
 	}
 }
 
-var errNoObject = errors.New("it is no JSON object")
+var errNoObject = errors.New("it is not a JSON object")
 
-// parseObject reads the object of a line, also of one that nginx has written without escape=json.
+// parseObject reads the object of a line, also of one that nginx wrote without escape=json.
 func parseObject(line string) (*policy.Node, error) {
 	n, err := policy.ParseJSON(line)
 	if err != nil && strings.HasPrefix(line, "{") {
@@ -186,17 +161,17 @@ func parseObject(line string) (*policy.Node, error) {
 	return n, nil
 }
 
-// mend makes JSON of what nginx' log_format writes without escape=json: in strings \x22 for a quotation
-// mark, and bytes as they came; without quotation marks also -, nothing, an address, or several numbers,
-// which become a text or null. Clients cannot end a string or begin a name: their quotation marks are
-// escaped.
+// mend makes JSON of what nginx' log_format writes without escape=json. Its strings have \x22
+// for a quotation mark, and bytes as they came. Without quotation marks stand -, nothing, an
+// address, or several numbers, which become a text or null. Clients cannot end a string or
+// begin a name: nginx escapes their quotation marks. Without an end of a string it is nil.
 func mend(line string) (mended []byte) {
 	for at := 0; at < len(line); {
 		c := line[at]
 		isEnd := strings.IndexByte(",}]", c) >= 0
 		switch {
 		case c == '"':
-			n := quoted(line[at+1:])
+			n := (&text{escapes: true}).index(line[at+1:], `"`)
 			if n < 0 {
 				return nil
 			}
@@ -211,20 +186,23 @@ func mend(line string) (mended []byte) {
 			at++
 		default:
 			n := bareLen(line[at:])
-			bare := strings.TrimRight(line[at:at+n], " \t")
-			if _, err := policy.ParseJSON(bare); err == nil {
-				mended = append(mended, bare...)
-			} else {
-				mended = policy.AppendString(mended, asUTF8(unescape(bare)))
-			}
+			mended = appendBare(mended, strings.TrimRight(line[at:at+n], " \t"))
 			at += n
 		}
 	}
 	return mended
 }
 
-// bareLen is the length of the value without quotation marks that text begins with: it goes to the end
-// of what it is in, or to the comma before the next name.
+// appendBare appends a value without quotation marks: as it is, or else as a text.
+func appendBare(to []byte, value string) []byte {
+	if _, err := policy.ParseJSON(value); err == nil {
+		return append(to, value...)
+	}
+	return policy.AppendString(to, asUTF8(unescape(value)))
+}
+
+// bareLen is the length of the value without quotation marks that text begins with: it goes to
+// the end of what it is in, or to the comma before the next name.
 func bareLen(text string) int {
 	for i := range len(text) {
 		switch text[i] {
@@ -239,7 +217,7 @@ func bareLen(text string) int {
 	return len(text)
 }
 
-// asUTF8 takes bytes that are no UTF-8 for Latin-1.
+// asUTF8 takes bytes that are not UTF-8 for Latin-1.
 func asUTF8(text string) string {
 	if utf8.ValidString(text) {
 		return text

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
@@ -53,78 +54,76 @@ func (s *sent) send(t *testing.T, address string) {
 
 // logOf is a log that a server writes, and how it is read.
 type logOf struct {
-	written string // the server's own configuration of the format
-	options accesslog.Options
-	whole   bool // values are escaped or quoted, so that no request is ambiguous
-	grain   time.Duration
-	host    bool // the fields that it has, beside method, path and status
-	user    bool
-	agent   bool
-	address string
-	bare    bool // of paths it has no query
+	written  string // the server's own configuration of the format
+	options  accesslog.Options
+	isWhole  bool // values are escaped or quoted, so that each line is read
+	grain    time.Duration
+	fields   []string // that it has, beside method, path and status
+	clientIP string
+	noQuery  bool // its paths lack the query
 }
 
-func (l *logOf) fields() []string {
-	fields := append([]string{}, everyField...)
-	for field, has := range map[string]bool{"host": l.host, "header:x-user-id": l.user, "header:user-agent": l.agent, "client_ip": l.address != ""} {
-		if has {
-			fields = append(fields, field)
-		}
+// formats are those that servers are told to write, by name.
+func formats(t *testing.T) map[string]string {
+	t.Helper()
+	archive, err := txtar.ParseFile("testdata/formats.txtar")
+	require.NoError(t, err)
+	formats := map[string]string{}
+	for _, f := range archive.Files {
+		formats[f.Name] = strings.TrimSuffix(string(f.Data), "\n")
 	}
-	return fields
+	return formats
 }
 
 // check reads the log, and compares it with what was sent.
 func (l *logOf) check(t *testing.T, file string, began time.Time) {
 	t.Helper()
 	o := l.options
-	o.Names, o.Fields = []string{file}, l.fields()
+	o.Names, o.Fields = []string{file}, slices.Concat(everyField, l.fields)
 	all, stats, err := readAll(t, o)
 	require.NoError(t, err)
 	want := requests
-	if l.whole {
-		want = append(append([]sent{}, want...), hostile)
+	if l.isWhole {
+		want = append(slices.Clone(want), hostile)
 		require.Zero(t, stats.Unknown, "%+v", stats.Example)
 	} else {
 		require.EqualValues(t, 1, stats.Unknown)
-		require.Contains(t, stats.Example.Why, "in two ways")
+		require.Contains(t, stats.Example.Why, "with the format's separator")
 	}
 	require.Len(t, all, len(want))
+	require.LessOrEqual(t, stats.GrainNs, int64(l.grain))
 	byPath := map[string]*accesslog.Request{}
 	for _, r := range all {
 		byPath[r.Path] = r
 		require.WithinRange(t, time.Unix(0, r.Ns), began.Add(-2*time.Second), time.Now().Add(2*time.Second))
 	}
-	require.LessOrEqual(t, stats.GrainNs, int64(l.grain))
-	for _, s := range want {
-		expected := accesslog.Request{Status: 200, Method: s.method, Path: s.path, ClientIP: l.address}
-		if l.bare {
-			expected.Path, _, _ = strings.Cut(s.path, "?")
-		}
-		if l.host {
-			expected.Host = "api.example.com"
-		}
-		if l.agent {
-			expected.Headers = append(expected.Headers, [2]string{"user-agent", s.agent})
-		}
-		if l.user && s.user != "" {
-			expected.Headers = append(expected.Headers, [2]string{"x-user-id", s.user})
-		}
+	for i := range want {
+		expected := l.expected(&want[i])
 		r := byPath[expected.Path]
 		require.NotNil(t, r, expected.Path)
 		expected.Ns, expected.TookNs = r.Ns, r.TookNs
-		slices.SortFunc(r.Headers, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
-		require.Equal(t, expected, *r)
+		require.Equal(t, *expected, *r)
 	}
 }
 
-const (
-	headerText = `%START_TIME(%Y-%m-%dT%H:%M:%S.%6f%z)% %DOWNSTREAM_REMOTE_ADDRESS% %REQ(:AUTHORITY)% %REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %RESPONSE_CODE% "%REQ(X-USER-ID)%" "%REQ(USER-AGENT)%"`
-	nestedJSON = `{"at":"%START_TIME(%s.%9f)%","http":{"verb":"%REQ(:METHOD)%","path":"%REQ(:PATH)%","code":"%RESPONSE_CODE%","host":"%REQ(:AUTHORITY)%"},"who":{"user":"%REQ(X-USER-ID)%","agent":"%REQ(USER-AGENT)%","at":"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"}}`
-	endJSON    = `{"end":"%EMIT_TIME%","took":"%DURATION%","verb":"%REQ(:METHOD)%","path":"%REQ(:PATH)%","code":"%RESPONSE_CODE%","user":"%REQ(X-USER-ID)%"}`
-	istioJSON  = `{"authority":"%REQ(:AUTHORITY)%","bytes_received":"%BYTES_RECEIVED%","bytes_sent":"%BYTES_SENT%","connection_termination_details":"%CONNECTION_TERMINATION_DETAILS%","downstream_local_address":"%DOWNSTREAM_LOCAL_ADDRESS%","downstream_remote_address":"%DOWNSTREAM_REMOTE_ADDRESS%","duration":"%DURATION%","method":"%REQ(:METHOD)%","path":"%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%","protocol":"%PROTOCOL%","request_id":"%REQ(X-REQUEST-ID)%","requested_server_name":"%REQUESTED_SERVER_NAME%","response_code":"%RESPONSE_CODE%","response_code_details":"%RESPONSE_CODE_DETAILS%","response_flags":"%RESPONSE_FLAGS%","route_name":"%ROUTE_NAME%","start_time":"%START_TIME%","upstream_cluster":"%UPSTREAM_CLUSTER_RAW%","upstream_host":"%UPSTREAM_HOST%","upstream_local_address":"%UPSTREAM_LOCAL_ADDRESS%","upstream_service_time":"%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%","upstream_transport_failure_reason":"%UPSTREAM_TRANSPORT_FAILURE_REASON%","user_agent":"%REQ(USER-AGENT)%","x_forwarded_for":"%REQ(X-FORWARDED-FOR)%"}`
-	istioText  = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "%UPSTREAM_TRANSPORT_FAILURE_REASON%" %BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER_RAW% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%`
-)
+// expected is what the log says of a request.
+func (l *logOf) expected(s *sent) *accesslog.Request {
+	r := &accesslog.Request{Status: 200, Method: s.method, Path: s.path, ClientIP: l.clientIP}
+	if l.noQuery {
+		r.Path, _, _ = strings.Cut(s.path, "?")
+	}
+	if slices.Contains(l.fields, "host") {
+		r.Host = "api.example.com"
+	}
+	for _, header := range [...]struct{ name, value string }{{"user-agent", s.agent}, {"x-user-id", s.user}} {
+		if slices.Contains(l.fields, "header:"+header.name) && header.value != "" {
+			r.Headers = append(r.Headers, [2]string{header.name, header.value})
+		}
+	}
+	return r
+}
+
+func as(format string) accesslog.Options { return accesslog.Options{Format: format} }
 
 // renderedJSON is the format that sluice render has Envoy write.
 func renderedJSON(t *testing.T) string {
@@ -168,22 +167,28 @@ const trusted = "203.0.113.9"
 
 // Logs that real Envoys write are read as what was sent.
 func TestLogsOfEnvoy(t *testing.T) {
+	formats := formats(t)
+	users := []string{"host", "header:x-user-id", "header:user-agent", "client_ip"}
+	agents := []string{"host", "header:user-agent", "client_ip"}
 	logs := map[string]*logOf{
-		"default":    {grain: time.Millisecond, host: true, agent: true, address: trusted},
-		"istio text": {written: istioText, grain: time.Millisecond, host: true, agent: true, address: trusted},
-		"headers": {
-			written: headerText, options: accesslog.Options{Format: headerText}, grain: time.Microsecond,
-			host: true, user: true, agent: true, address: trusted,
-		},
+		"default":    {grain: time.Millisecond, fields: agents, clientIP: trusted},
+		"istio text": {grain: time.Millisecond, fields: agents, clientIP: trusted},
+		"istio json": {grain: time.Millisecond, fields: agents, clientIP: trusted, isWhole: true},
 		"rendered": {
-			written: renderedJSON(t), whole: true, grain: time.Millisecond, host: true, user: true, agent: true, address: trusted, bare: true,
+			written: renderedJSON(t), isWhole: true, grain: time.Millisecond, fields: users, clientIP: trusted, noQuery: true,
 		},
-		"istio json": {written: istioJSON, whole: true, grain: time.Millisecond, host: true, agent: true, address: trusted},
+		"headers": {options: as(formats["headers"]), grain: time.Microsecond, fields: users, clientIP: trusted},
 		"nested json": {
-			written: nestedJSON, options: accesslog.Options{Format: nestedJSON}, whole: true, grain: time.Microsecond,
-			host: true, user: true, agent: true, address: trusted,
+			options: as(formats["nested json"]), isWhole: true, grain: time.Microsecond, fields: users, clientIP: trusted,
 		},
-		"end in json": {written: endJSON, options: accesslog.Options{Format: endJSON}, whole: true, grain: time.Millisecond, user: true},
+		"end in json": {
+			options: as(formats["end in json"]), isWhole: true, grain: time.Millisecond, fields: []string{"header:x-user-id"},
+		},
+	}
+	for name, format := range formats {
+		if l := logs[name]; l != nil {
+			l.written = format
+		}
 	}
 	binaries, err := proc.All()
 	require.NoError(t, err)
@@ -198,7 +203,7 @@ func TestLogsOfEnvoy(t *testing.T) {
 			require.NoError(t, p.WaitReady(ctx))
 			address, err := p.Listener(ctx, "logs")
 			require.NoError(t, err)
-			for _, r := range append(append([]sent{}, requests...), hostile) {
+			for _, r := range append(slices.Clone(requests), hostile) {
 				r.send(t, address)
 			}
 			for name, l := range logs {
@@ -223,7 +228,8 @@ func bootstrap(t *testing.T, dir string, logs map[string]*logOf) []byte {
 	var list []string
 	for name, l := range logs {
 		config := map[string]any{
-			"@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog", "path": filepath.Join(dir, name),
+			"@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog",
+			"path":  filepath.Join(dir, name),
 		}
 		switch {
 		case strings.HasPrefix(l.written, "{"):
@@ -259,22 +265,19 @@ static_resources:
 `, strings.Join(list, ", "))
 }
 
-// nginxJSON is a log_format without escape=json, as many have it: there is no upstream, and so no number.
-const nginxJSON = `{"time_iso8601":"$time_iso8601","took":$upstream_response_time,"remote_addr":"$remote_addr",` +
-	`"request":"$request","status":$status,"http_host":"$http_host","http_x_user_id":"$http_x_user_id",` +
-	`"http_user_agent":"$http_user_agent","ip":$remote_addr}`
-
-const nginxFormat = `$msec $request_time $remote_addr "$request" $status "$http_host" "$http_x_user_id" "$http_user_agent"`
-
 // Logs that a real nginx writes are read as what was sent.
 func TestLogsOfNginx(t *testing.T) {
+	formats := formats(t)
+	users := []string{"host", "header:x-user-id", "header:user-agent", "client_ip"}
 	logs := map[string]*logOf{
-		"combined": {grain: time.Second, whole: true, agent: true, address: "127.0.0.1"},
-		"json":     {grain: time.Second, whole: true, host: true, user: true, agent: true, address: "127.0.0.1"},
-		"headers": {
-			options: accesslog.Options{Format: nginxFormat}, grain: time.Second, // where all came in one whole second's first millisecond
-			whole: true, host: true, user: true, agent: true, address: "127.0.0.1",
-		},
+		"combined": {fields: []string{"header:user-agent", "client_ip"}},
+		"json":     {fields: users},
+		"headers":  {fields: users, options: as(formats["nginx headers"])},
+	}
+	for _, l := range logs {
+		l.isWhole = true
+		l.clientIP = "127.0.0.1"
+		l.grain = time.Second // of $msec too: all may come in the first millisecond of a second
 	}
 	began := time.Now()
 	free, err := ports.Free(1)
@@ -287,8 +290,8 @@ func TestLogsOfNginx(t *testing.T) {
   access_log json json;
   access_log combined;
   access_log headers headers;
-  server { listen %s; location / { return 200; } }`, nginxFormat, nginxJSON, address))
-	for _, r := range append(append([]sent{}, requests...), hostile) {
+  server { listen %s; location / { return 200; } }`, formats["nginx headers"], formats["nginx json"], address))
+	for _, r := range append(slices.Clone(requests), hostile) {
 		r.send(t, address)
 	}
 	for name, l := range logs {

@@ -3,193 +3,277 @@ package accesslog
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
-// text is a format of lines of text: literal text and values in turn.
+// text is a format of lines of text: literals and values in turn.
+//
+// A line is read from the left. A value ends where the literal behind it stands first, and
+// the last value ends with the line. No value may hold the literal before it. So a line has
+// one reading at most: suppose a client wrote a literal into a value, so that the value ends
+// too early. Then the next value begins before its true begin. It cannot go as far as there,
+// because the true literal before it is in the way, and so it ends too early itself, and so
+// on to the last value, which has to go that far. Such a line is left out. A format that
+// lacks a value shows in the same way.
 type text struct {
-	before  string // the first value
-	pieces  []piece
-	escapes bool // values are escaped as by nginx and Apache: none has a raw quotation mark
-	format
+	columns  []column
+	literals []string // before each column, and behind the last
+	escapes  bool     // \ stands before a quotation mark of a value, and values have \xHH
 
-	fields []string // of a log that names them, in lines that are comments like all that begin with #
-	others bool     // the last such line names others
-
-	left, right []int // where the values begin and end, in turn
+	values []string // of the line that was cut last
 }
 
-// piece is a value and the literal text behind it.
-type piece struct {
-	name     string // as the format names it
-	meanings []meaning
-	after    string
-	width    int // of a value that may have the text behind it inside, as a time has spaces
+// syntax is how a format spells values.
+type syntax struct {
+	value  *regexp.Regexp
+	sign   string // begins a value, and is not a literal
+	column func(value string) (column, error)
 }
 
-// compileText compiles a format of Envoy, with %OPERATORS%, or of nginx, with
-// $variables.
-func (o *Options) compileText(format string) (*format, error) {
-	t := &text{}
-	if err := t.cut(strings.TrimSuffix(strings.TrimSuffix(format, "\n"), `\n`)); err != nil {
-		return nil, err
-	}
-	return t.end(o)
-}
+// Envoy's syntax is %COMMAND(argument):most%, where %% is a sign. That of nginx is
+// $variable or ${variable}.
+var (
+	envoyValue  = regexp.MustCompile(`%(?:%|(\w+)(?:\((.*?)\))?(?::(\d+))?%)`)
+	envoySyntax = syntax{envoyValue, "%", operator}
+	nginxSyntax = syntax{regexp.MustCompile(`\$(?:\{([^{}]+)\}|(\w+))`), "$", variable}
+)
 
-// end makes the format of its pieces.
-func (t *text) end(o *Options) (*format, error) {
-	t.left, t.right, t.read = make([]int, 2*len(t.pieces)), make([]int, 2*len(t.pieces)), t.readLine
-	var all []place
-	for i, p := range t.pieces {
-		for _, m := range append([]meaning{{}}, p.meanings...) {
-			all = append(all, place{name: p.name, meaning: m, piece: i})
-		}
-	}
-	return &t.format, o.choose(&t.format, all, false)
-}
-
-// cut cuts the format into its pieces.
-func (t *text) cut(format string) error {
-	values, sign := operatorValue, "%"
-	if !strings.Contains(format, "%") && strings.Contains(format, "$") {
-		values, sign, t.escapes = variableValue, "$", true
-	}
-	for rest := format; rest != ""; {
-		literal, name, after, err := cutValue(rest, values, sign)
-		if err != nil {
-			return err
-		}
-		n := len(t.pieces)
-		if n == 0 {
-			t.before += literal
-		} else {
-			t.pieces[n-1].after += literal
-		}
-		if rest = after; name == "" {
-			continue
-		}
-		p := piece{name: name}
-		if !t.escapes {
-			if p.meanings, err = operatorMeanings(name); err != nil {
-				return err
-			}
-			if len(p.meanings) > 0 {
-				p.width = len(p.meanings[0].layout)
-			}
-		} else if p.meanings = meaningsOf(strings.ToLower(name)); name == "time_local" {
-			p.width = len(localLayout)
-		}
-		if n == 0 || t.pieces[n-1].after != "" {
-			t.pieces = append(t.pieces, p)
-			continue
-		}
-		last := &t.pieces[n-1]
-		if len(last.meanings)+len(p.meanings) > 0 {
-			return fmt.Errorf("nothing separates %s from %s", last.name, name)
-		}
-		last.name += name // nobody asks for either
-	}
-	if len(t.pieces) == 0 {
-		return errors.New("it has neither %OPERATORS% of Envoy nor $variables of nginx")
+func (s syntax) checkLiteral(literal string) error {
+	if strings.Contains(literal, s.sign) {
+		return fmt.Errorf("a %q begins no value: a value is %%COMMAND%%, $name or ${name}, and %%%% is the sign itself",
+			s.sign)
 	}
 	return nil
 }
 
-// readLine reads a line.
-func (t *text) readLine(line string, d *Request) error {
-	if t.fields != nil && strings.HasPrefix(line, "#") {
-		if names, ok := strings.CutPrefix(line, fieldsLine); ok {
-			t.others = !slices.Equal(t.fields, strings.Fields(names))
+// newText makes a format of its text, as Envoy or nginx has it.
+func newText(name, said string) (*format, error) {
+	said = strings.TrimSuffix(strings.TrimSuffix(said, "\n"), `\n`)
+	isNginx := !strings.Contains(said, "%") && strings.Contains(said, "$")
+	syntax := envoySyntax
+	if isNginx {
+		syntax = nginxSyntax
+	}
+	t, err := compile(said, syntax)
+	if err != nil {
+		return nil, err
+	}
+	t.escapes = isNginx
+	return &format{name: name, columns: t.columns, read: t.read}, nil
+}
+
+// compile cuts a format into literals and columns.
+func compile(format string, s syntax) (*text, error) {
+	t := &text{literals: []string{""}}
+	for rest := format; rest != ""; {
+		found := s.value.FindStringIndex(rest)
+		if found == nil {
+			found = []int{len(rest), len(rest)}
 		}
-		return errComment
+		literal, value := rest[:found[0]], rest[found[0]:found[1]]
+		rest = rest[found[1]:]
+		if err := s.checkLiteral(literal); err != nil {
+			return nil, err
+		}
+		if value == "%%" {
+			literal += "%"
+		}
+		last := &t.literals[len(t.columns)]
+		*last += literal
+		if value == "" || value == "%%" {
+			continue
+		}
+		c, err := s.column(value)
+		if err != nil {
+			return nil, err
+		}
+		if n := len(t.columns); n > 0 && *last == "" { // nothing tells the two apart
+			t.columns[n-1] = column{name: t.columns[n-1].name + c.name}
+			continue
+		}
+		t.columns = append(t.columns, c)
+		t.literals = append(t.literals, "")
 	}
-	if t.others {
-		return errors.New("the #Fields before it are other ones than the first")
+	if len(t.columns) == 0 {
+		return nil, errors.New("it has neither %OPERATORS% of Envoy nor $variables of nginx")
 	}
-	if err := t.fromLeft(line); err != nil {
+	t.values = make([]string, len(t.columns))
+	return t, nil
+}
+
+// variable returns the column of nginx' $variable or ${variable}.
+func variable(value string) (column, error) {
+	name := strings.Trim(value, "${}")
+	c := column{name: name, key: strings.ToLower(name), isRequestLine: true}
+	switch c.key {
+	case "time_local":
+		c.width = len(localLayout)
+	case w3cTime:
+		c.width, c.time = len(time.DateTime), dateTime
+	}
+	return c, nil
+}
+
+// operator returns the column of Envoy's %COMMAND(argument):most%. What Envoy logs of a
+// header X?Y is Y where X is absent.
+func operator(value string) (column, error) {
+	parts := envoyValue.FindStringSubmatch(value)
+	command, argument := parts[1], parts[2]
+	c := column{name: strings.Trim(value, "%")}
+	switch command {
+	case "START_TIME", "EMIT_TIME":
+		c.key = strings.ToLower(command)
+		if err := c.readTime(argument); err != nil {
+			return c, err
+		}
+	case "REQ", "REQUEST_HEADER":
+		c.key = headerKey(strings.ToLower(argument))
+	case "PATH":
+		c.key = "path"
+		if strings.HasPrefix(argument, "NQ") {
+			c.key = "path(nq)"
+		}
+	case "DYNAMIC_METADATA":
+		if claim, ok := strings.CutPrefix(argument, jwtNamespace+":"); ok {
+			c.key = jwtPrefix + claim
+		}
+	case "DOWNSTREAM_REMOTE_ADDRESS", "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", "DURATION", "RESPONSE_CODE", "ROUTE_NAME",
+		"BYTES_RECEIVED":
+		c.key = strings.ToLower(command)
+	case "BYTES_SENT":
+		c.key = bodyBytesSent
+	}
+	if most := parts[3]; most != "" {
+		n, err := strconv.Atoi(most)
+		if err != nil || n <= 0 {
+			return c, fmt.Errorf("%%%s%%: %q is not a length", c.name, most)
+		}
+		c.most = n
+	}
+	return c, nil
+}
+
+const jwtNamespace = "envoy.filters.http.jwt_authn"
+
+// headerKey returns the key of %REQ(argument)%. Of X?Y it has one only where both are the
+// same field of a request.
+func headerKey(argument string) string {
+	first, second, isEither := strings.Cut(argument, "?")
+	isPseudo := strings.HasPrefix(first, ":") // each request has it
+	switch {
+	case isPseudo || !isEither:
+		return "req(" + first + ")"
+	case strings.HasPrefix(second, ":") && (strings.HasPrefix(first, "x-envoy-original-") || first == "x-forwarded-host"):
+		return "req(" + second + ")" // as the client sent it
+	}
+	return ""
+}
+
+// directives are those of Envoy's times, as package time has them.
+var directives = map[string]string{
+	"%Y": "2006", "%m": "01", "%d": "02", "%H": "15", "%M": "04", "%S": "05", "%z": "-0700", "%b": "Jan", "%e": "_2",
+	"%F": "2006-01-02", "%T": "15:04:05", "%y": "06", "%Z": "MST",
+	"%f": "000000000", "%3f": "000", "%6f": "000000", "%9f": "000000000",
+}
+
+var (
+	directive    = regexp.MustCompile(`%\d?.?`)
+	bareFraction = regexp.MustCompile(`(?:^|[^.])%\d?f`)
+)
+
+// readTime has the column read times of a format.
+func (c *column) readTime(format string) error {
+	if format == "" {
+		return nil
+	}
+	if strings.HasPrefix(format, "%s") && strings.Trim(format, "%sf.0123456789") == "" { // %s, %s.%3f
+		c.time = epoch
+		return nil
+	}
+	layout := directive.ReplaceAllStringFunc(format, func(part string) string { return directives[part] })
+	for _, part := range directive.FindAllString(format, -1) {
+		if directives[part] == "" {
+			return fmt.Errorf("%%%s%%: %s is not read: have the time logged with %%Y-%%m-%%dT%%H:%%M:%%S.%%3f%%z", c.name, part)
+		}
+	}
+	if bareFraction.MatchString(format) { // package time reads fractions behind a point alone
+		return fmt.Errorf("%%%s%%: a fraction must stand behind a point", c.name)
+	}
+	c.time, c.width = byLayout(layout), len(layout)
+	return nil
+}
+
+func (t *text) isOpen() bool        { return false }
+func (t *text) columnsOf() []column { return t.columns }
+
+// read reads a line.
+func (t *text) read(line string, places []*place, r *Request) error {
+	if err := t.cut(line); err != nil {
 		return err
 	}
-	t.fromRight(line)
-	for _, p := range t.places {
-		i := p.piece
-		value := line[t.left[2*i]:t.left[2*i+1]]
-		if t.left[2*i] != t.right[2*i] || t.left[2*i+1] != t.right[2*i+1] {
-			return fmt.Errorf("it can be read in two ways: %s is %q from the left and %q from the right, because a value has the "+
-				"format's separators in it or the format lacks a value", p.name, clip(value), clip(line[t.right[2*i]:t.right[2*i+1]]))
-		}
+	for _, p := range places {
+		value := t.values[p.at]
 		if t.escapes {
 			value = unescape(value)
 		}
-		if err := d.put(p, value); err != nil {
+		if err := p.put(r, value); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fromLeft finds values that end as early as they can.
-func (t *text) fromLeft(line string) error {
-	at, ok := len(t.before), strings.HasPrefix(line, t.before)
-	for i := range t.pieces {
-		p := &t.pieces[i]
-		if !ok {
-			return fmt.Errorf("it does not have the format's form before %s", p.name)
-		}
-		rest := line[at:]
-		n := strings.Index(rest, p.after)
-		switch {
-		case p.width > 0:
-			n = p.width
-		case t.escapes && strings.HasPrefix(p.after, `"`):
-			n = quoted(rest)
-		case p.after == "" || i == len(t.pieces)-1:
-			n = len(rest) - len(p.after)
-		}
-		if ok = n >= 0 && n <= len(rest) && strings.HasPrefix(rest[n:], p.after); ok {
-			t.left[2*i], t.left[2*i+1] = at, at+n
-			at += n + len(p.after)
-		}
+// cut cuts a line into its values.
+func (t *text) cut(line string) error {
+	if !strings.HasPrefix(line, t.literals[0]) {
+		return fmt.Errorf("it does not have the format's form before %s", t.columns[0].name)
 	}
-	if !ok || at != len(line) {
-		return fmt.Errorf("it does not have the format's form behind %s", t.pieces[len(t.pieces)-1].name)
+	at := len(t.literals[0])
+	for i := range t.columns {
+		c := &t.columns[i]
+		before, behind := t.literals[i], t.literals[i+1]
+		length := c.width
+		switch {
+		case i == len(t.columns)-1:
+			length = len(line) - len(behind) - at
+		case length == 0:
+			length = t.index(line[at:], behind)
+		}
+		end := at + length
+		if length < 0 || end > len(line) || !strings.HasPrefix(line[end:], behind) {
+			return fmt.Errorf("it does not have the format's form behind %s", c.name)
+		}
+		if c.width == 0 && before != "" && strings.Contains(line[at-len(before)+1:end], before) {
+			return hasSeparator(c.name, line[at:end], before)
+		}
+		t.values[i] = line[at:end]
+		at = end + len(behind)
 	}
 	return nil
 }
 
-// quoted returns the place of the first quotation mark that is not escaped, -1 = none.
-func quoted(text string) int {
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case '"':
-			return i
-		case '\\':
-			i++
+// hasSeparator is the error of a line that could be read in another way, too.
+func hasSeparator(column, value, literal string) error {
+	return fmt.Errorf("%s would be %q, with the format's separator %q in it: a client wrote it, or the format lacks "+
+		"a value", column, clip(value), literal)
+}
+
+// index returns where a literal begins, -1 = nowhere.
+func (t *text) index(rest, literal string) int {
+	if !t.escapes || !strings.HasPrefix(literal, `"`) {
+		return strings.Index(rest, literal)
+	}
+	for at := 0; at < len(rest); at++ {
+		if rest[at] == '\\' {
+			at++ // what it escapes is of the value
+		} else if strings.HasPrefix(rest[at:], literal) {
+			return at
 		}
 	}
 	return -1
-}
-
-// fromRight finds values that begin as late as they can. The line is one that fromLeft
-// has read.
-func (t *text) fromRight(line string) {
-	end := len(line) - len(t.pieces[len(t.pieces)-1].after)
-	for i := len(t.pieces) - 1; i >= 0; i-- {
-		begin := len(t.before)
-		switch {
-		case t.pieces[i].width > 0:
-			begin = max(end-t.pieces[i].width, begin)
-		case i > 0:
-			separator := t.pieces[i-1].after
-			begin = max(strings.LastIndex(line[:end], separator)+len(separator), begin)
-		}
-		t.right[2*i], t.right[2*i+1] = begin, end
-		if i > 0 {
-			end = max(begin-len(t.pieces[i-1].after), 0)
-		}
-	}
 }
 
 // unescape undoes \xHH, \", \\ and the letters of C. What is none of them stays.
@@ -199,12 +283,12 @@ func unescape(text string) string {
 	}
 	var out strings.Builder
 	for text != "" {
-		c, whole, tail, err := strconv.UnquoteChar(text, '"')
+		c, isWhole, tail, err := strconv.UnquoteChar(text, '"')
 		switch {
 		case err != nil:
 			tail = text[1:]
 			out.WriteByte(text[0])
-		case whole:
+		case isWhole:
 			out.WriteString(text[:len(text)-len(tail)])
 		default:
 			out.WriteByte(byte(c))

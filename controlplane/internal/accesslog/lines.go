@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 const (
@@ -140,7 +141,8 @@ func (l *lines) sample() (lines []string, err error) {
 		if len(lines) == sampleLines || len(lines) > 0 && !ended && err == nil {
 			break
 		}
-		if line = strings.TrimSuffix(line, "\r"); strings.TrimSpace(line) != "" {
+		line = strings.TrimSuffix(line, "\r")
+		if strings.TrimSpace(line) != "" {
 			lines = append(lines, line[:min(len(line), maxLineBytes)])
 		}
 	}
@@ -179,3 +181,107 @@ func (l *lines) skip() error {
 	}
 	return fmt.Errorf("%s has %d bytes without the end of a line: it is no access log", l.name, endlessBytes)
 }
+
+// container takes the lines of a server out of the log that a container's runtime keeps of its
+// output. The runtime writes each line into one of its own, and a long line into several.
+type container struct {
+	name string // of the runtime's format
+	cut  func(line string) (part, bool)
+
+	begun map[string]string // by output, the line that goes on
+}
+
+// part is what a runtime's line has of a server's line.
+type part struct {
+	output string // stdout or stderr
+	text   string
+	isLast bool // the server's line ends with it
+}
+
+// containerOf returns the runtime whose format most of the lines have, nil = none. The formats
+// are that of the Kubernetes CRI, as containerd and CRI-O write /var/log/pods/*/*/*.log, and
+// Docker's json-file.
+func containerOf(sample []string) *container {
+	for _, c := range []*container{{name: "cri", cut: cutCRI}, {name: "json-file", cut: cutJSONFile}} {
+		isCut := func(line string) bool { _, ok := c.cut(line); return ok }
+		if 2*countLines(sample, isCut) > len(sample) {
+			c.begun = map[string]string{}
+			return c
+		}
+	}
+	return nil
+}
+
+// What a runtime's line is if no line of the server's ends with it.
+var (
+	errGoesOn      = errors.New("the line goes on")
+	errNoContainer = errors.New("the container's runtime wrote the other lines, but not this one")
+)
+
+// take returns the server's line that ends with a line of the runtime's.
+func (c *container) take(line string) (string, error) {
+	p, ok := c.cut(line)
+	if !ok {
+		return line, errNoContainer
+	}
+	whole := c.begun[p.output] + p.text
+	if !p.isLast {
+		c.begun[p.output] = whole[:min(len(whole), maxLineBytes+1)]
+		return "", errGoesOn
+	}
+	delete(c.begun, p.output)
+	if len(whole) > maxLineBytes {
+		return whole[:maxLineBytes], errLong
+	}
+	return whole, nil
+}
+
+// takeAll returns the server's lines in those of a runtime.
+func (c *container) takeAll(lines []string) (taken []string) {
+	for _, line := range lines {
+		if text, err := c.take(line); err == nil && strings.TrimSpace(text) != "" {
+			taken = append(taken, text)
+		}
+	}
+	clear(c.begun)
+	return taken
+}
+
+// cutCRI reads 2026-01-31T12:00:00.123456789Z stdout F text. The tag P says that the line goes on.
+func cutCRI(line string) (p part, ok bool) {
+	at, rest, _ := strings.Cut(line, " ")
+	output, rest, _ := strings.Cut(rest, " ")
+	tags, text, _ := strings.Cut(rest, " ")
+	tag, _, _ := strings.Cut(tags, ":")
+	if !isOutput(output) || tag != "F" && tag != "P" {
+		return part{}, false
+	}
+	_, ok = rfc3339(at)
+	return part{output, text, tag == "F"}, ok
+}
+
+// cutJSONFile reads {"log":"text\n","stream":"stdout","time":"2026-01-31T12:00:00.123456789Z"}.
+// Without \n the line goes on.
+func cutJSONFile(line string) (p part, ok bool) {
+	if !strings.HasPrefix(line, `{"log":`) {
+		return part{}, false
+	}
+	n, err := policy.ParseJSON(line)
+	if err != nil {
+		return part{}, false
+	}
+	for _, field := range n.Fields {
+		switch field.Name {
+		case "log":
+			p.text = field.Value.Text
+		case "stream":
+			p.output = field.Value.Text
+		}
+	}
+	p.text, p.isLast = strings.CutSuffix(p.text, "\n")
+	p.text = strings.TrimSuffix(p.text, "\r")
+	return p, isOutput(p.output)
+}
+
+// isOutput bounds how many lines go on at once.
+func isOutput(name string) bool { return name == "stdout" || name == "stderr" }
