@@ -2,6 +2,7 @@ package importer
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -10,7 +11,6 @@ import (
 
 	corev3 "github.com/cncf/xds/go/xds/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	metadatav3 "github.com/envoyproxy/go-control-plane/envoy/type/metadata/v3"
 )
 
 // maxVariants bounds the descriptors of one list of actions: each entry that
@@ -22,36 +22,36 @@ const maxActions = 32
 
 // readRateLimit reads one of rate_limits: the descriptors that Envoy makes of
 // its actions. There are several where an entry may be absent.
-func (r *reader) readRateLimit(o *routev3.RateLimit, stage uint32) []descriptor {
-	if at := o.GetStage().GetValue(); at != stage {
-		r.note(o, "stage", "this rate_limit is of stage "+strconv.Itoa(int(at))+" and the filter of stage "+
-			strconv.Itoa(int(stage))+": it belongs to another filter, and the import made nothing of it")
+func (r *reader) readRateLimit(o rateLimit, stage uint32) []descriptor {
+	if own := o.GetStage().GetValue(); own != stage {
+		r.note(o.at, fmt.Sprintf("ignored: it is of stage %d, and the filter of stage %d", own, stage))
 		return nil
 	}
-	d := descriptor{place: r.at(o, "")}
+	if n := len(o.GetActions()); n > maxActions {
+		r.fail(o.at.in("actions"), fmt.Sprintf("has %d actions, the most that the import reads is %d", n, maxActions))
+		return nil
+	}
+	d := descriptor{at: o.at}
 	if o.GetLimit() != nil {
 		d.cannot("Envoy may send another limit from metadata, and a policy cannot say that.")
 	}
 	if o.GetApplyOnStreamDone() {
 		d.cannot("It counts when the response is complete, and denies nothing. No rule counts then.")
 	}
-	r.readHits(&d, o.GetHitsAddend())
+	r.readHits(&d, o.GetHitsAddend(), o.at.in("hits_addend"))
 	list := []descriptor{d}
-	if n := len(o.GetActions()); n > maxActions {
-		r.failField(o, "actions", "has "+strconv.Itoa(n)+" actions, the most that the import reads is "+strconv.Itoa(maxActions))
-		return nil
-	}
-	for _, a := range o.GetActions() {
-		if list = product(list, r.readAction(a)); len(list) > maxVariants {
+	for i, a := range o.GetActions() {
+		list = product(list, r.readAction(a, o.at.item("actions", i)))
+		if len(list) > maxVariants {
 			list = list[:maxVariants]
-			r.note(o, "actions", "there are more than "+strconv.Itoa(maxVariants)+" combinations of values and of headers that "+
-				"may be absent: the import left the others out")
+			r.note(o.at.in("actions"), fmt.Sprintf("there are more than %d combinations of values and of headers that may be "+
+				"absent: the import left the others out", maxVariants))
 		}
 	}
 	return slices.DeleteFunc(list, func(d descriptor) bool { return len(d.entries) == 0 })
 }
 
-func (r *reader) readHits(d *descriptor, o *routev3.RateLimit_HitsAddend) {
+func (r *reader) readHits(d *descriptor, o *routev3.RateLimit_HitsAddend, at place) {
 	if o.GetIsNegativeHits() {
 		d.cannot("It refunds tokens. No rule does that.")
 	}
@@ -64,34 +64,34 @@ func (r *reader) readHits(d *descriptor, o *routev3.RateLimit_HitsAddend) {
 	case n.GetValue() == 0:
 		d.cannot("It only asks and counts no hits (hits_addend 0). Every rule counts.")
 	case n.GetValue() > math.MaxUint32:
-		r.failField(o, "number", "must be a whole number from 0 to 4294967295")
+		r.fail(at.in("number"), "must be a whole number from 0 to 4294967295")
 	case n.GetValue() > 1:
 		d.cost = n.GetValue()
 	}
 }
 
 // readAction reads the ways in which an action may add to a descriptor.
-func (r *reader) readAction(o *routev3.RateLimit_Action) []descriptor {
+func (r *reader) readAction(o *routev3.RateLimit_Action, at place) []descriptor {
 	switch a := o.GetActionSpecifier().(type) {
 	case *routev3.RateLimit_Action_RequestHeaders_:
-		return r.readRequestHeaders(a.RequestHeaders)
+		return r.readRequestHeaders(a.RequestHeaders, at)
 	case *routev3.RateLimit_Action_QueryParameters_:
-		return r.readQueryParameters(a.QueryParameters)
+		return r.readQueryParameters(a.QueryParameters, at)
 	case *routev3.RateLimit_Action_RemoteAddress_:
 		return one(entry{key: "remote_address", part: &clientIP})
 	case *routev3.RateLimit_Action_MaskedRemoteAddress_:
-		return r.readMasked(a.MaskedRemoteAddress)
+		return r.readMasked(a.MaskedRemoteAddress, at)
 	case *routev3.RateLimit_Action_GenericKey_:
 		return []descriptor{fixed("generic_key", a.GenericKey)}
 	case *routev3.RateLimit_Action_HeaderValueMatch_:
-		return r.readHeaderValueMatch(a.HeaderValueMatch)
+		return r.readHeaderValueMatch(a.HeaderValueMatch, at)
 	case *routev3.RateLimit_Action_Metadata:
-		m := a.Metadata
-		return r.readMetadata(m, m.GetDescriptorKey(), m.GetMetadataKey(), m.GetDefaultValue(),
-			m.GetSource() == routev3.RateLimit_Action_MetaData_ROUTE_ENTRY, m.GetSkipIfAbsent())
+		return r.readMetadata(a.Metadata, at)
 	case *routev3.RateLimit_Action_DynamicMetadata:
 		m := a.DynamicMetadata //nolint:staticcheck // deprecated, and still in use
-		return r.readMetadata(m, m.GetDescriptorKey(), m.GetMetadataKey(), m.GetDefaultValue(), false, false)
+		return r.readMetadata(&routev3.RateLimit_Action_MetaData{
+			DescriptorKey: m.GetDescriptorKey(), MetadataKey: m.GetMetadataKey(), DefaultValue: m.GetDefaultValue(),
+		}, at)
 	case *routev3.RateLimit_Action_SourceCluster_:
 		return guessed("source_cluster")
 	case *routev3.RateLimit_Action_DestinationCluster_:
@@ -101,15 +101,12 @@ func (r *reader) readAction(o *routev3.RateLimit_Action) []descriptor {
 		d.cannot("A match has no condition on a query parameter.")
 		return []descriptor{d}
 	case *routev3.RateLimit_Action_RemoteAddressMatch_:
-		return r.readRemoteAddressMatch(a.RemoteAddressMatch)
+		return r.readRemoteAddressMatch(a.RemoteAddressMatch, at)
 	case *routev3.RateLimit_Action_Extension:
 		name := a.Extension.GetName()
 		return untranslated(name, "The extension "+name+" makes this descriptor, and the import cannot translate it.")
 	}
-	for _, f := range r.origins[o].node.Fields {
-		return untranslated(f.Name, "The import does not know the action "+f.Name+".")
-	}
-	return untranslated("", "It has an action without a type.")
+	return untranslated("", "The import does not know one of its actions.")
 }
 
 // one is what an action adds that always adds the same.
@@ -139,20 +136,16 @@ func product(list, ways []descriptor) []descriptor {
 	return all
 }
 
-func (r *reader) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders) []descriptor {
-	if a.GetHeaderName() == "" {
-		r.failField(a, "header_name", "request_headers needs a header_name")
-		return nil
-	}
-	p, ok := r.headerPart(a, "header_name", a.GetHeaderName())
+func (r *reader) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders, at place) []descriptor {
+	p, ok := r.headerPart(a.GetHeaderName(), at)
 	if !ok {
 		return nil
 	}
 	switch p.kind {
 	case "path":
-		r.add(place{}, pathNote)
+		r.note(place{}, pathNote)
 	case "host":
-		r.add(place{}, "Hosts are counted in lower case and without port here. Envoy sends them as they come.")
+		r.note(place{}, "Hosts are counted in lower case and without port here. Envoy sends them as they come.")
 	}
 	ways := one(entry{key: a.GetDescriptorKey(), part: &p})
 	if a.GetSkipIfAbsent() && p.kind == "header" {
@@ -161,10 +154,10 @@ func (r *reader) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders) 
 	return ways
 }
 
-func (r *reader) readQueryParameters(a *routev3.RateLimit_Action_QueryParameters) []descriptor {
+func (r *reader) readQueryParameters(a *routev3.RateLimit_Action_QueryParameters, at place) []descriptor {
 	p := part{kind: "query", name: a.GetQueryParameterName()}
 	if p.name == "" {
-		r.failField(a, "query_parameter_name", "query_parameters needs a query_parameter_name")
+		r.fail(at, "query_parameters needs a query_parameter_name")
 		return nil
 	}
 	e := entry{key: cmp.Or(a.GetDescriptorKey(), "query_param"), part: &p}
@@ -175,7 +168,7 @@ func (r *reader) readQueryParameters(a *routev3.RateLimit_Action_QueryParameters
 	return one(e)
 }
 
-func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress) []descriptor {
+func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at place) []descriptor {
 	p := clientIP
 	if n := a.GetV4PrefixMaskLen(); n != nil {
 		p.v4 = int(n.GetValue())
@@ -184,7 +177,7 @@ func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress) []d
 		p.v6 = int(n.GetValue())
 	}
 	if p.v4 > 32 || p.v6 > 128 {
-		r.failField(a, "v4_prefix_mask_len", "prefixes are at most 32 and 128 bits")
+		r.fail(at, "prefixes are at most 32 and 128 bits")
 	}
 	return one(entry{key: "masked_remote_address", part: &p})
 }
@@ -203,11 +196,11 @@ func fixed(key string, a valueAction) descriptor {
 	return d
 }
 
-func (r *reader) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMatch) []descriptor {
+func (r *reader) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMatch, at place) []descriptor {
 	d := fixed("header_match", a)
 	var s scope
-	for _, h := range a.GetHeaders() {
-		r.readHeaderMatcher(&s, h)
+	for i, h := range a.GetHeaders() {
+		r.readHeaderMatcher(&s, h, at.in("header_value_match").item("headers", i))
 	}
 	d.unknown, d.notes = append(d.unknown, s.unknown...), s.notes
 	switch {
@@ -222,38 +215,37 @@ func (r *reader) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMat
 }
 
 // readMetadata reads an action that sends a value of metadata.
-func (r *reader) readMetadata(a any, descriptorKey string, key *metadatav3.MetadataKey, otherwise string,
-	ofRoute, skip bool) []descriptor {
+func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at place) []descriptor {
 	path := []string{"metadata", "filter_metadata"}
-	if ofRoute {
+	if a.GetSource() == routev3.RateLimit_Action_MetaData_ROUTE_ENTRY {
 		path = []string{"xds", "route_metadata", "filter_metadata"}
 	}
-	path = append(path, key.GetKey())
-	for _, s := range key.GetPath() {
+	path = append(path, a.GetMetadataKey().GetKey())
+	for _, s := range a.GetMetadataKey().GetPath() {
 		path = append(path, s.GetKey())
 	}
 	if slices.Contains(path, "") {
-		r.failField(a, "metadata_key", "must have a key, and so must each segment of its path")
+		r.fail(at, "metadata_key must have a key, and so must each segment of its path")
 	}
 	var notes []string
-	if otherwise != "" {
-		notes = append(notes, "Where the metadata is missing Envoy sends "+otherwise+", and this rule does not apply. "+
+	if a.GetDefaultValue() != "" {
+		notes = append(notes, "Where the metadata is missing Envoy sends "+a.GetDefaultValue()+", and this rule does not apply. "+
 			"With missing_key: share it counts such requests together.")
 	}
-	if skip {
+	if a.GetSkipIfAbsent() {
 		notes = append(notes, "Without the metadata Envoy sends the descriptor without this entry. Here the rule needs "+
 			"the metadata.")
 	}
-	return one(entry{key: descriptorKey, part: &part{kind: "property", path: path}}, notes...)
+	return one(entry{key: a.GetDescriptorKey(), part: &part{kind: "property", path: path}}, notes...)
 }
 
 // readRemoteAddressMatch reads an action that sends a fixed entry for clients
 // of some networks, or for all others.
-func (r *reader) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddressMatch) []descriptor {
+func (r *reader) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddressMatch, at place) []descriptor {
 	d := fixed("remote_address_match", a)
 	var networks []string
 	for _, o := range a.GetAddressMatcher().GetRanges() {
-		networks = append(networks, r.readCIDRRange(o)...)
+		networks = append(networks, r.readCIDRRange(o, at)...)
 	}
 	switch m := (match{clientIP.kind: networks}); {
 	case networks == nil:
@@ -267,15 +259,15 @@ func (r *reader) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddres
 }
 
 // readCIDRRange reads a network. Bits behind the prefix do not count.
-func (r *reader) readCIDRRange(o *corev3.CidrRange) (network []string) {
+func (r *reader) readCIDRRange(o *corev3.CidrRange, at place) (network []string) {
 	address, err := netip.ParseAddr(o.GetAddressPrefix())
 	if err != nil {
-		r.failField(o, "address_prefix", "must be an address, such as 10.0.0.0")
+		r.fail(at, "an address_prefix must be an address such as 10.0.0.0, not "+strconv.Quote(o.GetAddressPrefix()))
 		return nil
 	}
 	prefix, err := address.WithZone("").Prefix(int(o.GetPrefixLen().GetValue()))
 	if err != nil {
-		r.failField(o, "prefix_len", "must be at most the bits of the address, 32 or 128")
+		r.fail(at, "a prefix_len must be at most the bits of the address, 32 or 128")
 		return nil
 	}
 	return []string{prefix.String()}

@@ -15,7 +15,7 @@ type descriptor struct {
 	entries []entry
 	scope          // the requests for which Envoy sends it
 	cost    uint64 // 0 = 1
-	place   place
+	at      place
 }
 
 // entry is one key with its value: a part of the request, or a fixed text.
@@ -40,7 +40,7 @@ type leaf struct {
 	name   string
 	values []value // one for each part of the descriptor
 	quota  *quota
-	place  place
+	at     place
 }
 
 // value is a part of the request and the pattern that it fits.
@@ -77,7 +77,7 @@ func (l *leaf) canOverride(other *leaf) bool {
 		return len(l.quota.notes)+len(l.quota.unknown) == 0 && l.unsayable() == "" &&
 			!slices.ContainsFunc(l.values, func(v value) bool { return v.shared })
 	}
-	return isPlain(l) && isPlain(other) && l.quota.isOfClass(other.quota) && l.within(other)
+	return l.within(other) && l.quota.isOfClass(other.quota) && isPlain(l) && isPlain(other)
 }
 
 // unsayable says why no override has a leaf's patterns, if none does.
@@ -95,9 +95,7 @@ func (l *leaf) unsayable() string {
 // an override of the bare key's rule, if that has the same window.
 func (d *descriptor) rules(leaves []leaf, in *reader) (list []rule) {
 	if n := limited(leaves); n > policy.MaxRules { // each is compared with each other
-		at := leaves[0].place
-		at.Message = d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
-		in.problems = append(in.problems, at)
+		in.fail(leaves[0].at, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: import fewer")
 		return nil
 	}
 	leaves = in.reachable(leaves)
@@ -126,7 +124,7 @@ func (d *descriptor) rules(leaves []leaf, in *reader) (list []rule) {
 	}
 	if len(list) == 0 {
 		for _, why := range d.unknown {
-			in.add(d.place, why+" There is no limit for it.")
+			in.note(d.at, why+" There is no limit for it.")
 		}
 	}
 	return list
@@ -142,23 +140,29 @@ func limited(leaves []leaf) (n int) {
 	return n
 }
 
-// reachable are the leaves that some request may end in.
+// reachable are the leaves that some request ends in: it has their values, and those of no leaf
+// before them.
 func (r *reader) reachable(leaves []leaf) (list []leaf) {
 	for i := range leaves {
 		l := &leaves[i]
-		at := slices.IndexFunc(l.values, func(v value) bool { return v.never(v.pattern) })
+		isNobodys := slices.ContainsFunc(l.values, func(v value) bool { return v.never(v.pattern) })
 		switch {
-		case at >= 0:
-			r.add(l.place, "no request has the value "+l.values[at].pattern.text+" of "+l.name+", so there is no rule for it")
-		case slices.ContainsFunc(list, func(before leaf) bool { return l.within(&before) }):
-			if l.quota != nil {
-				r.add(l.place, l.name+" can never apply: limits before it take all its requests")
-			}
-		default:
+		case !isNobodys && !l.isWithinAny(list):
 			list = append(list, *l)
+		case l.quota != nil:
+			r.noteNoRequest(l.at, l.name)
 		}
 	}
 	return list
+}
+
+func (l *leaf) isWithinAny(list []leaf) bool {
+	for i := range list {
+		if l.within(&list[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // maker makes the rule of a leaf.
@@ -177,33 +181,26 @@ func newMaker(in *reader, d *descriptor, l *leaf) *maker {
 	for i, v := range l.values {
 		m.put(i, v)
 	}
-	for _, text := range slices.Concat(d.unknown, l.quota.unknown, d.notes, l.quota.notes) {
-		m.note(text)
+	for _, text := range slices.Concat(d.notes, l.quota.notes) {
+		m.comment(text)
 	}
-	if len(d.unknown)+len(l.quota.unknown) > 0 {
-		m.off()
+	for _, why := range slices.Concat(d.unknown, l.quota.unknown) {
+		m.cannot(why)
 	}
 	return m
 }
 
-// note adds a comment to the rule, and a note.
-func (m *maker) note(text string) {
-	if !slices.Contains(m.rule.comments, text) {
-		m.rule.comments = append(m.rule.comments, text)
-	}
-	m.add(m.leaf.place, text)
+// comment adds a comment to the rule, and a note.
+func (m *maker) comment(text string) {
+	m.rule.comments = append(m.rule.comments, text)
+	m.add(note{m.leaf.at.problem(m.rule.Name + ": " + text), true})
 }
 
-// cannot notes what a rule cannot say, and switches it off.
+// cannot says what the rule cannot, and switches it off.
 func (m *maker) cannot(why string) {
-	m.note(why)
-	m.off()
-}
-
-// off switches the rule off, because its requests are not known.
-func (m *maker) off() {
 	m.rule.off = true
-	m.note("The rule is off until you have dealt with that: then remove mode.")
+	m.rule.comments = append(m.rule.comments, "Off: "+why)
+	m.add(note{m.leaf.at.problem(m.rule.Name + " is off: " + why), true})
 }
 
 // put puts a value of the leaf into the match, into the key, or into both.
@@ -270,12 +267,14 @@ func (m *maker) finish() rule {
 		m.cannot("It should leave out the requests of " + strconv.Itoa(n) + " matches, and a rule has at most " +
 			strconv.Itoa(policy.MaxExempt) + ".")
 	}
+	if m.rule.off {
+		m.rule.comments = append(m.rule.comments, "Remove mode once you have dealt with that.")
+	}
 	return m.rule
 }
 
-// others limits a descriptor to the requests of its scope that no rule limits.
-// It reports whether there are any.
-func (d *descriptor) others(rules []rule) bool {
+// leaveOutLimited leaves the requests out that a rule limits. It reports whether any are left.
+func (d *descriptor) leaveOutLimited(rules []rule) bool {
 	own := d.exempt
 	for i := range rules {
 		m, ok := rules[i].limits(own)
@@ -285,7 +284,7 @@ func (d *descriptor) others(rules []rule) bool {
 			return false
 		case ok:
 			d.exempt = append(slices.Clip(d.exempt), m)
-		case len(d.unknown) == 0 || d.unknown[len(d.unknown)-1] != othersUnknown:
+		case !slices.Contains(d.unknown, othersUnknown):
 			d.cannot(othersUnknown)
 		}
 	}
@@ -297,6 +296,13 @@ const othersUnknown = "It is only for requests without a descriptor, and an exem
 // limits says which requests a rule limits, of those that an exemption leaves.
 // It is not ok where no match can say that, as for a rule that is off.
 func (r *rule) limits(exempt []match) (m match, ok bool) {
+	isLeft := func(m match) bool {
+		return !slices.ContainsFunc(exempt, func(o match) bool { return reflect.DeepEqual(m, o) })
+	}
+	lets := func(o override) bool { return o.quota == nil }
+	if r.off || slices.ContainsFunc(r.Exempt, isLeft) || slices.ContainsFunc(r.Overrides, lets) {
+		return nil, false
+	}
 	m = r.Match
 	for _, p := range r.Key {
 		switch {
@@ -306,8 +312,5 @@ func (r *rule) limits(exempt []match) (m match, ok bool) {
 			return nil, false
 		}
 	}
-	beyond := slices.ContainsFunc(r.Exempt, func(m match) bool {
-		return !slices.ContainsFunc(exempt, func(o match) bool { return reflect.DeepEqual(m, o) })
-	})
-	return m, !beyond && !r.off && !slices.ContainsFunc(r.Overrides, func(o override) bool { return o.quota == nil })
+	return m, true
 }

@@ -3,14 +3,12 @@ package importer
 import (
 	"bytes"
 	"cmp"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -61,7 +59,7 @@ type quota struct {
 	percent   uint64 // 0 = all
 	notes     []string
 	unknown   []string // why its rule is off
-	place     place
+	at        place
 }
 
 // numbers are what a quota allows.
@@ -189,22 +187,13 @@ type document struct {
 
 // write writes the policy, with the notes that are not about one rule at its
 // head.
-func (d *draft) write(notes []policyfile.Problem) []byte {
+func (d *draft) write(notes []note) []byte {
 	var b bytes.Buffer
 	b.WriteString(comment("Imported from "+d.from+". Read the comments: they say what differs.") + "\n")
-	ofRules := map[string]bool{}
-	for _, r := range d.rules {
-		for _, c := range r.comments {
-			ofRules[c] = true
-		}
-	}
 	for _, n := range notes {
-		if !ofRules[n.Message] {
-			at := ""
-			if n.Line > 0 {
-				at = filepath.Base(n.File) + ":" + strconv.Itoa(n.Line) + ": "
-			}
-			b.WriteString(comment("- "+at+n.Message) + "\n")
+		if !n.ofRule {
+			n.File = "" // the path tells which
+			b.WriteString(comment("- "+n.String()) + "\n")
 		}
 	}
 	doc := document{Version: policy.Version, Domain: d.domain, Headers: d.headers}

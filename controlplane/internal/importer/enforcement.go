@@ -32,77 +32,76 @@ type limitFilter interface {
 
 // readEnforcement reads how a filter enforces its limits. A filter that does not
 // say for how many percent of requests it works does so for absent percent.
-func (r *reader) readEnforcement(o limitFilter, absent float64, status *typev3.HttpStatus) *enforcement {
+func (r *reader) readEnforcement(o limitFilter, at place, absent float64, status *typev3.HttpStatus) *enforcement {
 	e := &enforcement{}
-	enabled := r.fraction("filter_enabled", o.GetFilterEnabled(), absent)
-	enforced := r.fraction("filter_enforced", o.GetFilterEnforced(), absent)
+	enabled := r.fraction(o.GetFilterEnabled(), at.in("filter_enabled"), absent)
+	enforced := r.fraction(o.GetFilterEnforced(), at.in("filter_enforced"), absent)
 	both := enabled * enforced / 100
 	switch {
 	case enabled == 0:
 		e.off = true
-		r.note(o, "filter_enabled", "filter_enabled is 0 percent: the filter does nothing, and its rules are off.")
+		r.note(at.in("filter_enabled"), "0 percent: the filter does nothing, and its rules are off")
 	case enforced == 0:
 		e.shadow = true
-		r.note(o, "filter_enforced", "filter_enforced is 0 percent: its rules are shadow.")
+		r.note(at.in("filter_enforced"), "0 percent: its rules are shadow")
 	case both < 100:
 		e.percent = uint64(max(1, math.Floor(both)))
-		r.note(o, "filter_enforced", "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of requests, "+
+		r.note(at.in("filter_enforced"), "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of requests, "+
 			"and chooses anew for each. Rules with a key enforce "+strconv.FormatUint(e.percent, 10)+" percent of their "+
 			"keys, always the same ones, and count all requests. Rules without a key are shadow.")
 	}
-	e.response = r.readResponse(o, status)
+	e.response = r.readResponse(o, at, status)
 	return e
 }
 
 // fraction is a share of requests in percent.
-func (r *reader) fraction(field string, f *corev3.RuntimeFractionalPercent, absent float64) float64 {
+func (r *reader) fraction(f *corev3.RuntimeFractionalPercent, at place, absent float64) float64 {
 	if f == nil {
 		return absent
 	}
 	if key := f.GetRuntimeKey(); key != "" {
-		r.note(f, "runtime_key", "no policy reads the runtime key "+key+" of "+field+": apply another policy to change "+
-			"a share")
+		r.note(at, "no policy reads the runtime key "+key+": apply another policy to change a share")
 	}
 	v := f.GetDefaultValue()
 	denominator := int(v.GetDenominator())
 	if typev3.FractionalPercent_DenominatorType_name[int32(denominator)] == "" {
-		r.failField(v, "denominator", "must be HUNDRED, TEN_THOUSAND or MILLION")
+		r.fail(at.in("default_value.denominator"), "must be HUNDRED, TEN_THOUSAND or MILLION")
 		return absent
 	}
 	return min(100, float64(v.GetNumerator())/math.Pow10(2*denominator)) // HUNDRED is 0, TEN_THOUSAND 1, MILLION 2
 }
 
 // readResponse is the rule's response: a status and headers.
-func (r *reader) readResponse(o limitFilter, status *typev3.HttpStatus) *response {
+func (r *reader) readResponse(o limitFilter, at place, status *typev3.HttpStatus) *response {
 	made := &response{Headers: map[string]string{}}
 	switch code := status.GetCode(); {
 	case code > 599:
-		r.failField(status, "code", "must be at most 599")
+		r.fail(at.in("status.code"), "must be at most 599")
 	case code >= 400 && code != 429:
 		made.Status = uint32(code)
 	}
-	for _, h := range o.GetResponseHeadersToAdd() {
+	for i, h := range o.GetResponseHeadersToAdd() {
+		at := at.item("response_headers_to_add", i)
 		name, value := strings.ToLower(h.GetHeader().GetKey()), h.GetHeader().GetValue()
 		if !isHeaderName(name) {
-			r.failField(h, "header", "must have the name of a header as key, not "+strconv.Quote(name))
+			r.fail(at, strconv.Quote(name)+" is not the name of a header")
 			continue
 		}
 		if strings.Contains(strings.ReplaceAll(value, "%%", ""), "%") {
-			r.note(h.GetHeader(), "value", "Envoy's formatter makes the value "+value+" of the header "+name+
-				" of a denial: the import left the header out")
+			r.note(at, "ignored: Envoy's formatter makes the value "+value+" of the header "+name)
 			continue
 		}
 		value = strings.ReplaceAll(strings.ReplaceAll(value, "%%", "%"), "%", "%%")
 		with := maps.Clone(made.Headers)
 		with[name] = value
 		if why := noHeaders(with); why != "" {
-			r.note(h, "header", "the import left the header "+name+" of a denial out: "+why)
+			r.note(at, "ignored: the header "+name+" of a denial: "+why)
 			continue
 		}
 		made.Headers = with
 	}
 	if !o.GetRateLimitedAsResourceExhausted() {
-		r.add(place{}, "A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter "+
+		r.note(place{}, "A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter "+
 			"as it is set. To keep that, add response: {grpc_status: unavailable} to a rule.")
 	}
 	if made.Status == 0 && len(made.Headers) == 0 {
@@ -142,7 +141,7 @@ func (e *enforcement) apply(rules []rule, in *reader) {
 				q.percent, q.shadow = 0, true
 				text := "The rule has one counter for all requests, and enforce_percent chooses among keys: it is shadow."
 				r.comments = append(r.comments, text)
-				in.add(q.place, text)
+				in.add(note{q.at.problem(r.Name + ": " + text), true})
 			}
 		}
 	}

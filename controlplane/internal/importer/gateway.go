@@ -1,6 +1,8 @@
 package importer
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"net/netip"
 	"regexp"
@@ -12,58 +14,55 @@ import (
 
 // gatewayLimit is the rateLimit of a BackendTrafficPolicy of Envoy Gateway.
 type gatewayLimit struct {
-	Type   string        `yaml:"type"`
-	Global *gatewayRules `yaml:"global"`
-	Local  *gatewayRules `yaml:"local"`
+	Type   string        `json:"type"`
+	Global *gatewayRules `json:"global"`
+	Local  *gatewayRules `json:"local"`
 }
 
 type gatewayRules struct {
-	Rules []*gatewayRule `yaml:"rules"`
+	Rules []*gatewayRule `json:"rules"`
 }
 
 type gatewayRule struct {
-	Selectors []*gatewaySelector `yaml:"clientSelectors"`
-	Limit     *gatewayQuota      `yaml:"limit"`
-	Cost      *gatewayCost       `yaml:"cost"`
-	Shared    bool               `yaml:"shared" note:"the rule has one counter wherever its policy is applied"`
-	Shadow    bool               `yaml:"shadowMode"`
-	Fields    any                `yaml:"xRateLimitHeaders" note:"a policy has headers for all its rules"`
+	Selectors []*gatewaySelector `json:"clientSelectors"`
+	Limit     *gatewayQuota      `json:"limit"`
+	Cost      *gatewayCost       `json:"cost"`
+	Shared    bool               `json:"shared"`
+	Shadow    bool               `json:"shadowMode"`
+	Fields    json.RawMessage    `json:"xRateLimitHeaders"`
 }
 
 type gatewayCost struct {
-	Request  *gatewayHits `yaml:"request"`
-	Response *gatewayHits `yaml:"response"`
+	Request  *gatewayHits `json:"request"`
+	Response *gatewayHits `json:"response"`
 }
 
 type gatewayHits struct {
-	From     string `yaml:"from"`
-	Number   uint32 `yaml:"number"`
-	Metadata any    `yaml:"metadata" note:""`
+	From     string          `json:"from"`
+	Number   uint32          `json:"number"`
+	Metadata json.RawMessage `json:"metadata"`
 }
 
 type gatewayQuota struct {
-	Requests uint32 `yaml:"requests"`
-	Unit     string `yaml:"unit"`
-	Metadata *struct {
-		Namespace string `yaml:"namespace"`
-		Key       string `yaml:"key"`
-	} `yaml:"fromMetadata"`
+	Requests uint32          `json:"requests"`
+	Unit     string          `json:"unit"`
+	Metadata json.RawMessage `json:"fromMetadata"`
 }
 
-// gatewaySelector says of which requests a rule is; all its conditions hold.
+// gatewaySelector says which requests a rule is for: those that meet all of its conditions.
 type gatewaySelector struct {
-	Headers    []*gatewayMatch `yaml:"headers"`
-	Methods    []*gatewayMatch `yaml:"methods"`
-	Path       *gatewayMatch   `yaml:"path"`
-	SourceCIDR *gatewayMatch   `yaml:"sourceCIDR"`
-	Query      []*gatewayMatch `yaml:"queryParams"`
+	Headers    []*gatewayMatch `json:"headers"`
+	Methods    []*gatewayMatch `json:"methods"`
+	Path       *gatewayMatch   `json:"path"`
+	SourceCIDR *gatewayMatch   `json:"sourceCIDR"`
+	Query      []*gatewayMatch `json:"queryParams"`
 }
 
 type gatewayMatch struct {
-	Type   string `yaml:"type"`
-	Name   string `yaml:"name"`
-	Value  string `yaml:"value"`
-	Invert bool   `yaml:"invert"`
+	Type   string `json:"type"`
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Invert bool   `json:"invert"`
 }
 
 const trafficPolicy = "BackendTrafficPolicy"
@@ -80,7 +79,7 @@ func (j *job) trafficPolicies() error {
 			if textOf(n, "kind") == trafficPolicy {
 				j.rules = append(j.rules, in.gateway(n)...)
 			} else {
-				in.fail(n, "", "is no "+trafficPolicy+", and others are: import each kind by itself")
+				in.fail(in.top(), "holds a "+trafficPolicy+" and limits of another kind: import each kind by itself")
 			}
 		}
 	}
@@ -89,57 +88,96 @@ func (j *job) trafficPolicies() error {
 
 // gateway makes rules of a BackendTrafficPolicy.
 func (in *source) gateway(n *policy.Node) (list []rule) {
-	name, spec := textOf(n, "metadata", "name"), fieldOf(n, "spec")
-	targets := append(itemsOf(spec, "target_refs"), fieldOf(spec, "target_ref"))
-	for _, target := range append(targets, itemsOf(spec, "target_selectors")...) {
-		if target == nil {
-			continue
-		}
+	name := textOf(n, "metadata", "name")
+	spec := fieldOf(n, "spec")
+	targets := append(itemsOf(spec, "target_refs"), itemsOf(spec, "target_selectors")...)
+	if one := fieldOf(spec, "target_ref"); one != nil {
+		targets = append(targets, one)
+	}
+	for _, target := range targets {
 		which := strings.TrimSpace("the " + textOf(target, "kind") + " " + textOf(target, "name"))
 		if fieldOf(target, "name") == nil {
 			which = "what its targetSelectors select"
 		}
-		in.add(in.placeOf(target), "the BackendTrafficPolicy is for "+which+" alone: apply the policy to the same, or give its rules a match")
+		in.note(in.top(), "the BackendTrafficPolicy "+name+" is for "+which+" alone: apply the policy to the same, or give its "+
+			"rules a match")
 	}
-	o := &gatewayLimit{}
-	if limit := fieldOf(spec, "rate_limit"); limit != nil {
-		in.decode(limit, "", o)
+	limit := fieldOf(spec, "rate_limit")
+	if limit == nil {
+		return nil
 	}
-	for _, of := range []*gatewayRules{o.Global, o.Local} {
-		if of == nil {
-			continue
-		}
-		list = append(list, in.gatewayRules(of, clip(name, 100), of == o.Local)...)
-		if of == o.Global {
-			in.addUnlessCluster(place{}, eachEnvoy)
-		}
+	at, o := in.top().in("spec.rateLimit"), &gatewayLimit{}
+	if err := strictly(limit, o); err != nil {
+		in.fail(at, strings.TrimPrefix(err.Error(), "json: "))
+		return nil
+	}
+	if o.Global != nil && !in.cluster {
+		in.note(place{}, eachEnvoy)
+	}
+	if o.Global != nil {
+		list = in.gatewayRules(o.Global, at.in("global"), clip(name, 100), false)
+	}
+	if o.Local != nil {
+		list = append(list, in.gatewayRules(o.Local, at.in("local"), clip(name, 100), true)...)
 	}
 	return list
 }
 
+// strictly decodes an object whose fields are all known.
+func strictly(n *policy.Node, to any) error {
+	d := json.NewDecoder(bytes.NewReader(policy.AppendJSON(nil, n)))
+	d.DisallowUnknownFields()
+	return d.Decode(to)
+}
+
 // gatewayRules makes a rule of each. A local rule without selectors is for the
 // requests of no other rule.
-func (in *source) gatewayRules(o *gatewayRules, name string, local bool) []rule {
-	var list []rule
-	for _, open := range []bool{false, true} {
-		limited := list
-		for i, r := range o.Rules {
-			d := descriptor{place: in.at(r, "")}
-			if open != (local && len(r.Selectors) == 0) || open && !d.others(limited) {
-				continue
-			}
-			for _, s := range r.Selectors {
-				in.readSelector(&d, s)
-			}
-			if r.Cost != nil {
-				d.readCost(r.Cost)
-			}
-			c := nothing(d.entries)
-			c.name, c.place, c.quota = name+"-"+strconv.Itoa(i+1), d.place, in.gatewayQuota(r, local)
-			list = append(list, d.rules([]leaf{c}, in.reader)...)
+func (in *source) gatewayRules(o *gatewayRules, at place, name string, isLocal bool) (list []rule) {
+	isDefault := func(r *gatewayRule) bool { return isLocal && len(r.Selectors) == 0 }
+	var defaults []rule
+	for i, r := range o.Rules {
+		if !isDefault(r) {
+			d := in.gatewayDescriptor(r, at.item("rules", i))
+			list = append(list, in.gatewayRule(&d, r, name+"-"+strconv.Itoa(i+1), isLocal)...)
 		}
 	}
-	return list
+	for i, r := range o.Rules {
+		if !isDefault(r) {
+			continue
+		}
+		d := in.gatewayDescriptor(r, at.item("rules", i))
+		if d.leaveOutLimited(list) {
+			defaults = append(defaults, in.gatewayRule(&d, r, name+"-"+strconv.Itoa(i+1), isLocal)...)
+		}
+	}
+	return append(list, defaults...)
+}
+
+// gatewayRule makes a rule for the requests of a descriptor.
+func (in *source) gatewayRule(d *descriptor, r *gatewayRule, name string, isLocal bool) []rule {
+	l := nothing(d.entries)
+	l.name = name
+	l.at = d.at
+	l.quota = in.gatewayQuota(r, d.at, isLocal)
+	return d.rules([]leaf{l}, in.reader)
+}
+
+// gatewayDescriptor is for the requests that a rule's selectors select.
+func (in *source) gatewayDescriptor(r *gatewayRule, at place) descriptor {
+	d := descriptor{at: at}
+	for i, s := range r.Selectors {
+		in.readSelector(&d, s, at.item("clientSelectors", i))
+	}
+	if r.Cost != nil {
+		d.readCost(r.Cost)
+	}
+	if r.Shared {
+		in.note(at.in("shared"), "ignored: the rule has one counter wherever its policy is applied")
+	}
+	if r.Fields != nil {
+		in.note(at.in("xRateLimitHeaders"), "ignored: a policy has headers for all its rules")
+	}
+	return d
 }
 
 func (d *descriptor) readCost(o *gatewayCost) {
@@ -154,21 +192,21 @@ func (d *descriptor) readCost(o *gatewayCost) {
 	}
 }
 
-func (in *source) gatewayQuota(r *gatewayRule, local bool) *quota {
+func (in *source) gatewayQuota(r *gatewayRule, at place, isLocal bool) *quota {
 	if r.Limit == nil {
-		in.failField(r, "", "a rule needs a limit")
+		in.fail(at, "a rule needs a limit")
 		return nil
 	}
 	unit := strings.ToLower(r.Limit.Unit)
-	if units[unit] == "" {
-		in.failField(r.Limit, "unit", "must be Second, Minute, Hour, Day, Week, Month or Year, not "+strconv.Quote(r.Limit.Unit))
+	if lengths[unit] == "" {
+		in.fail(at.in("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+strconv.Quote(r.Limit.Unit))
 	}
-	q := &quota{numbers: numbers{requests: uint64(r.Limit.Requests), per: unit}, shadow: r.Shadow, place: in.at(r.Limit, "")}
+	q := &quota{numbers: numbers{requests: uint64(r.Limit.Requests), per: unit}, shadow: r.Shadow, at: at.in("limit")}
 	if r.Limit.Metadata != nil {
 		q.unknown = []string{"Envoy may take another limit from metadata, and a policy cannot say that."}
 	}
-	if local && q.requests > 0 {
-		q.algorithm, q.burst, q.per = "token_bucket", q.requests, units[unit]
+	if isLocal && q.requests > 0 {
+		q.numbers = numbers{algorithm: "token_bucket", requests: q.requests, burst: q.requests, per: lengths[unit]}
 	} else {
 		in.noteCalendar(unit)
 	}
@@ -176,50 +214,57 @@ func (in *source) gatewayQuota(r *gatewayRule, local bool) *quota {
 }
 
 // readSelector adds a selector's conditions and parts of keys to a descriptor.
-func (in *source) readSelector(d *descriptor, o *gatewaySelector) {
-	for _, h := range o.Headers {
-		if p, ok := in.headerPart(h, "name", h.Name); ok {
-			in.select1(d, p, h)
+func (in *source) readSelector(d *descriptor, o *gatewaySelector, at place) {
+	for i, h := range o.Headers {
+		at := at.item("headers", i)
+		if p, ok := in.headerPart(h.Name, at); ok {
+			in.readMatch(d, p, h, at)
 		}
 	}
-	var methods []string
-	for _, m := range o.Methods { // any of them
-		switch {
-		case m.Invert && len(o.Methods) > 1:
-			d.cannot("It is for any of several methods or all but one.")
-		case m.Invert:
-			d.restrict(method, pattern{exactly, m.Value}, true)
-		case isOf(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
-			methods = append(methods, m.Value)
-		default:
-			in.failField(m, "value", "must be a method such as GET, not "+strconv.Quote(m.Value))
-		}
-	}
-	if methods != nil {
-		d.scope = d.and(scope{match: match{method.kind: methods}})
-	}
-	for _, q := range o.Query {
+	in.readMethods(d, o.Methods, at)
+	for i, q := range o.Query {
+		at := at.item("queryParams", i)
 		if q.Name == "" {
-			in.failField(q, "name", "a query parameter needs a name")
+			in.fail(at, "a query parameter needs a name")
 		}
-		in.select1(d, part{kind: "query", name: q.Name}, q)
+		in.readMatch(d, part{kind: "query", name: q.Name}, q, at)
 	}
 	if o.Path != nil {
 		if o.Path.Type == "" {
 			o.Path.Type = "PathPrefix"
 		}
 		if o.Path.Type != "PathPrefix" || o.Path.Value != "/" {
-			in.select1(d, fullPath, o.Path)
+			in.readMatch(d, fullPath, o.Path, at.in("path"))
 		}
 	}
 	if o.SourceCIDR != nil {
-		in.select1(d, clientIP, o.SourceCIDR)
+		in.readMatch(d, clientIP, o.SourceCIDR, at.in("sourceCIDR"))
 	}
 }
 
-// select1 adds one condition: on a part of the request, or that each value of
+// readMethods adds the condition that a request has any of some methods.
+func (in *source) readMethods(d *descriptor, list []*gatewayMatch, at place) {
+	var methods []string
+	for i, m := range list {
+		switch {
+		case m.Invert && len(list) > 1:
+			d.cannot("It is for any of several methods or all but one.")
+		case m.Invert:
+			d.restrict(method, pattern{exactly, m.Value}, true)
+		case isOf(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
+			methods = append(methods, m.Value)
+		default:
+			in.fail(at.item("methods", i), "must be a method such as GET, not "+strconv.Quote(m.Value))
+		}
+	}
+	if methods != nil {
+		d.scope = d.and(scope{match: match{method.kind: methods}})
+	}
+}
+
+// readMatch adds one condition: on a part of the request, or that each value of
 // the part counts for itself.
-func (in *source) select1(d *descriptor, p part, o *gatewayMatch) {
+func (in *source) readMatch(d *descriptor, p part, o *gatewayMatch, at place) {
 	v := pattern{exactly, o.Value}
 	switch o.Type {
 	case "Distinct":
@@ -231,18 +276,19 @@ func (in *source) select1(d *descriptor, p part, o *gatewayMatch) {
 		v = pattern{expression, regexp.QuoteMeta(strings.TrimSuffix(o.Value, "/")) + below}
 	case "RegularExpression":
 		var ok bool
-		if v, ok = in.regex(o, "value", o.Value); !ok {
+		v, ok = in.regex(o.Value, at)
+		if !ok {
 			return
 		}
 	case "Exact", "":
 	default:
-		in.failField(o, "type", "must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(o.Type))
+		in.fail(at, "type must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(o.Type))
 		return
 	}
 	if p.kind == "client_ip" {
 		network, err := netip.ParsePrefix(o.Value)
 		if err != nil {
-			in.failField(o, "value", "must be a network such as 10.0.0.0/8, not "+strconv.Quote(o.Value))
+			in.fail(at, "value must be a network such as 10.0.0.0/8, not "+strconv.Quote(o.Value))
 			return
 		}
 		v.text = network.Masked().String()

@@ -12,13 +12,14 @@ import (
 
 // keyParts are the parts of Keys, and which of them a descriptor has.
 type keyParts struct {
-	parts map[string]part
-	used  map[string]bool
+	parts   map[string]part
+	used    map[string]bool
+	guesses []string // what is taken for granted about the others
 }
 
 // parts reads the parts of Keys.
 func (o Options) parts() (*keyParts, error) {
-	made := &keyParts{map[string]part{}, map[string]bool{}}
+	made := &keyParts{parts: map[string]part{}, used: map[string]bool{}}
 	for key, text := range o.Keys {
 		kind, name, named := strings.Cut(text, ":")
 		switch {
@@ -48,44 +49,52 @@ func (k *keyParts) unused() error {
 	return nil
 }
 
-// guess lists the descriptors that lead to limits, of what their keys commonly
-// stand for. Where Envoy's routes choose a key's value there is one for each
-// value. The levels begin as the descriptor does.
-func (j *job) guess(levels []*level, before descriptor) (list []descriptor) {
+// guess lists the descriptors that lead to limits, of what their keys commonly stand for. Where
+// Envoy's routes choose a key's value there is one for each value.
+func (j *job) guess(levels []*level) []descriptor {
+	isFree := func(l *level) bool { return !l.hasLimit() }
+	list := j.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor{})
+	if len(j.keys.guesses) > 0 {
+		j.note(place{}, "Guessed, because no routes are given: "+strings.Join(j.keys.guesses, ", ")+". A request without such a "+
+			"header has no limit. To be sure, give --routes FILE or --key KEY=header:NAME.")
+	}
+	return list
+}
+
+// guessBelow lists the descriptors that begin as the levels do.
+func (j *job) guessBelow(levels []*level, before descriptor) (list []descriptor) {
 	depth := len(before.entries)
-	levels = slices.DeleteFunc(slices.Clone(levels), func(l *level) bool { return !l.limits() })
 	for _, group := range grouped(levels, depth, func(p pair) (string, bool) { return p.key, true }) {
 		key := group[0].entries[depth].key
-		p, isKnown := j.keys.parts[key]
-		note := ""
-		if j.keys.used[key] = true; !isKnown {
-			isOther := func(l *level) bool { return l.entries[depth].text != key }
-			p, note, isKnown = guess(key, !slices.ContainsFunc(group, isOther))
-		}
-		ways := [][]*level{group}
-		if !isKnown {
-			ways = grouped(group, depth, func(p pair) (string, bool) { return p.text, true })
-		} else if note != "" {
-			j.add(place{}, note)
-		}
-		for _, way := range ways {
-			e, d := entry{key: key, part: &p}, before
-			if value := way[0].entries[depth].text; !isKnown {
-				why := "It is for requests for which Envoy sends " + key + " = " + value + ". " + note
-				if value == "" {
-					why = "It is for requests for which Envoy sends " + key + ", with a counter for each value. " + note
-				}
-				e = entry{key: key, value: value}
-				d.unknown = append(slices.Clip(d.unknown), why)
+		isOther := func(l *level) bool { return l.entries[depth].text != key }
+		p, why := j.keys.partOf(key, !slices.ContainsFunc(group, isOther))
+		if why == "" {
+			if note := notesOfUsual[strings.ToLower(key)]; note != "" {
+				j.note(place{}, note)
 			}
-			d.entries = append(slices.Clip(d.entries), e)
-			if slices.ContainsFunc(way, func(l *level) bool { return len(l.entries) == depth+1 }) {
-				list = append(list, d)
+			list = append(list, j.guessWith(before, entry{key: key, part: &p}, group)...)
+			continue
+		}
+		for _, way := range grouped(group, depth, func(p pair) (string, bool) { return p.text, true }) {
+			d, value := before, way[0].entries[depth].text
+			which := key + " = " + value
+			if value == "" {
+				which = key + ", with a counter for each value"
 			}
-			list = append(list, j.guess(way, d)...)
+			d.unknown = append(slices.Clip(d.unknown), "It is for requests for which Envoy sends "+which+". "+why)
+			list = append(list, j.guessWith(d, entry{key: key, value: value}, way)...)
 		}
 	}
 	return list
+}
+
+// guessWith lists a descriptor with one entry more, if a level ends there, and those that begin so.
+func (j *job) guessWith(d descriptor, e entry, levels []*level) (list []descriptor) {
+	d.entries = append(slices.Clip(d.entries), e)
+	if slices.ContainsFunc(levels, func(l *level) bool { return len(l.entries) == len(d.entries) }) {
+		list = append(list, d)
+	}
+	return append(list, j.guessBelow(levels, d)...)
 }
 
 // usual are the keys that Envoy's actions have where they name none, and those
@@ -106,31 +115,38 @@ var notesOfUsual = map[string]string{
 	"path":                  pathNote,
 }
 
-// guess is the part of a request that a descriptor's key commonly stands for,
-// where no actions say it. It is not ok for a key whose values Envoy's routes
-// choose, such as one that is its own value.
-func guess(key string, isOwnValue bool) (p part, note string, ok bool) {
-	chosen := "Envoy's routes choose the value of the key " + key + ", and they are not in this file: give them with --routes FILE."
-	if isOwnValue {
-		return part{}, chosen, false
+// partOf is the part of a request that a descriptor's key stands for, by --key or else commonly.
+// For a key whose values Envoy's routes choose, such as one that is its own value, it says why
+// there is none.
+func (k *keyParts) partOf(key string, isOwnValue bool) (p part, why string) {
+	k.used[key] = true
+	if p, ok := k.parts[key]; ok {
+		return p, ""
 	}
 	lower := strings.ToLower(key)
-	if p, ok := usual[lower]; ok {
-		return p, notesOfUsual[lower], true
+	name := strings.ReplaceAll(lower, "_", "-")
+	p, isUsual := usual[lower]
+	switch {
+	case isOwnValue, slices.Contains([]string{"generic_key", "header_match", "query_match", "remote_address_match"}, lower):
+		return p, "Envoy's routes choose the value of the key " + key + ", and they are not in this file: give them with " +
+			"--routes FILE."
+	case isUsual:
+		return p, ""
+	case strings.HasSuffix(name, "remote-address"):
+		k.guess("key " + key + " = the client's address")
+		return maskedIP, ""
+	case isHeaderName(name):
+		k.guess("key " + key + " = header " + name)
+		return part{kind: "header", name: name}, ""
 	}
-	if slices.Contains([]string{"generic_key", "header_match", "query_match", "remote_address_match"}, lower) {
-		return part{}, chosen, false
+	return p, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" + key +
+		"=header:NAME'."
+}
+
+func (k *keyParts) guess(text string) {
+	if !slices.Contains(k.guesses, text) {
+		k.guesses = append(k.guesses, text)
 	}
-	name := strings.ToLower(strings.ReplaceAll(key, "_", "-"))
-	if strings.HasSuffix(name, "remote-address") {
-		return maskedIP, "A guess: the key " + key + " is the client's address. To be sure, give --routes FILE.", true
-	}
-	if !isHeaderName(name) {
-		return part{}, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" +
-			key + "=header:NAME'.", false
-	}
-	return part{kind: "header", name: name}, "A guess: the key " + key + " is the header " + name +
-		", and requests without it have no limit. To be sure, give --routes FILE or --key " + key + "=header:NAME.", true
 }
 
 const pathNote = "Paths are counted without the query here. Envoy sends :path with it."
@@ -138,10 +154,11 @@ const pathNote = "Paths are counted without the query here. Envoy sends :path wi
 func isHeaderName(name string) bool { return len(name) <= policy.MaxNameBytes && policy.IsToken(name) }
 
 // headerPart is the part for a header that a file names; a problem where that is no name.
-func (r *reader) headerPart(m any, field, name string) (p part, ok bool) {
+func (r *reader) headerPart(name string, at place) (p part, ok bool) {
 	p = headerPart(name)
-	if ok = p.kind != "header" || isHeaderName(p.name); !ok {
-		r.failField(m, field, "must be the name of a header, not "+strconv.Quote(name))
+	ok = p.kind != "header" || isHeaderName(p.name)
+	if !ok {
+		r.fail(at, strconv.Quote(name)+" is not the name of a header")
 	}
 	return p, ok
 }

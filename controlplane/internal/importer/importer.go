@@ -60,10 +60,11 @@ type job struct {
 // run imports BackendTrafficPolicies, or else what read makes rules of.
 func run(from string, files []File, o Options, read func(j *job) error) (Imported, error) {
 	j := &job{Options: o, draft: draft{from: from}, reader: newReader(o.Cluster)}
-	var err error
-	if j.keys, err = o.parts(); err != nil {
+	keys, err := o.parts()
+	if err != nil {
 		return Imported{}, err
 	}
+	j.keys = keys
 	for _, f := range files {
 		in, err := j.open(f)
 		if err != nil {
@@ -71,7 +72,8 @@ func run(from string, files []File, o Options, read func(j *job) error) (Importe
 		}
 		j.files = append(j.files, in)
 	}
-	if slices.ContainsFunc(j.files, func(in *source) bool { return len(ofKind(in.root, trafficPolicy)) > 0 }) {
+	hasTrafficPolicy := func(in *source) bool { return len(ofKind(in.root, trafficPolicy)) > 0 }
+	if slices.ContainsFunc(j.files, hasTrafficPolicy) {
 		read = (*job).trafficPolicies
 	}
 	if err := read(j); err != nil {
@@ -85,32 +87,36 @@ func (j *job) finish() (Imported, error) {
 	if err := cmp.Or(j.err(), j.keys.unused()); err != nil {
 		return Imported{}, err
 	}
-	none := Imported{Notes: j.notes}
 	if len(j.rules) == 0 {
-		return none, ErrNothing
+		return Imported{Notes: j.plainNotes()}, ErrNothing
 	}
 	j.nameRules()
 	if j.cluster {
 		j.overAll()
 	}
-	slices.SortStableFunc(j.notes, func(a, b policyfile.Problem) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
+	slices.SortStableFunc(j.notes, func(a, b note) int { return cmp.Compare(a.File, b.File) })
 	text := j.write(j.notes)
 	if len(text) > policy.MaxBytes {
-		return none, tooLarge(len(text))
+		return Imported{}, tooLarge(len(text))
 	}
-	made := Imported{Policy: text, Notes: j.notes}
+	made := Imported{Policy: text, Notes: j.plainNotes()}
 	if _, _, _, err := policyfile.Read("imported policy", text); err != nil {
 		if size := policyfile.Size(text); size > policy.MaxBytes {
-			return none, tooLarge(size)
+			return Imported{}, tooLarge(size)
 		}
 		if problems := j.beyond(text); problems != nil {
-			return none, problems
+			return Imported{Notes: made.Notes}, problems
 		}
 		return made, fmt.Errorf("the policy is not valid, which is a fault of this import, not of the file: %w", err)
 	}
 	return made, nil
+}
+
+func (j *job) plainNotes() (list []policyfile.Problem) {
+	for i := range j.notes {
+		list = append(list, j.notes[i].Problem)
+	}
+	return list
 }
 
 func tooLarge(size int) error {
@@ -130,17 +136,18 @@ func (j *job) beyond(text []byte) (problems policyfile.Errors) {
 	}
 	_, found := policy.Read(root)
 	for i := range found {
-		p, at, name, number := &found[i], place{File: j.files[0].file}, "it", 0
-		of := p.Path
+		p := &found[i]
+		at, name := j.files[0].top(), "it"
+		of, number := p.Path, 0
 		if _, err := fmt.Sscanf(of, "rules[%d].", &number); err == nil {
-			at, name = j.rules[number].quota.place, j.rules[number].Name
+			at, name = j.rules[number].quota.at, j.rules[number].Name
 			_, of, _ = strings.Cut(of, ".")
 		}
 		if !slices.Contains(bounds, p.Code) {
 			return nil
 		}
-		at.Message = name + " is beyond what a policy may have: " + strings.TrimPrefix(of+": ", ": ") + message.Of(p)
-		problems = append(problems, at)
+		problems = append(problems, at.problem(name+" is beyond what a policy may have: "+
+			strings.TrimPrefix(of+": ", ": ")+message.Of(p)))
 	}
 	return problems
 }

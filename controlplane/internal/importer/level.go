@@ -10,9 +10,11 @@ import (
 type level struct {
 	entries []pair // those of the levels around it first
 	quota   *quota
-	place   place
+	at      place
 	reached bool // a descriptor of requests leads to it
-	theirs  theirLimit
+
+	limitName string   // of its limit
+	replaces  []string // names of the limits that its limit replaces
 }
 
 // pair is a key with the values that it may have.
@@ -38,8 +40,8 @@ func (l *level) name() string {
 	return strings.Join(names, ".")
 }
 
-// limits reports whether there is a limit, and not that there is none.
-func (l *level) limits() bool { return l.quota != nil && !l.quota.unlimited }
+// hasLimit reports whether there is a limit, and not that there is none.
+func (l *level) hasLimit() bool { return l.quota != nil && !l.quota.unlimited }
 
 // leaf is the level for a descriptor's entries. It does not fit entries that cannot have its
 // keys and values.
@@ -47,8 +49,8 @@ func (l *level) leaf(entries []entry) (c leaf, fits bool) {
 	if len(l.entries) != len(entries) {
 		return c, false
 	}
-	c = leaf{name: l.name(), place: l.place}
-	if l.limits() {
+	c = leaf{name: l.name(), at: l.at}
+	if l.hasLimit() {
 		c.quota = l.quota
 	}
 	for i, e := range entries {
@@ -136,16 +138,16 @@ func grouped(levels []*level, depth int, by func(pair) (value string, ok bool)) 
 	return groups
 }
 
-// noteUnreached notes limits that no descriptor leads to, and those that need no
-// rule.
+// noteUnreached notes limits that no descriptor leads to.
 func (r *reader) noteUnreached(levels []*level) {
 	for _, l := range levels {
-		switch {
-		case l.quota == nil || l.reached:
-		case l.quota.unlimited:
-			r.add(l.place, l.name()+" is unlimited: it needs no rule")
-		default:
-			r.add(l.place, strings.TrimPrefix(l.name()+": no rate_limits lead to this limit, so there is no rule for it", ": "))
+		if l.hasLimit() && !l.reached {
+			r.noteNoRequest(l.at, l.name())
 		}
 	}
+}
+
+// noteNoRequest notes a limit that has no rule, because no request comes to it.
+func (r *reader) noteNoRequest(at place, name string) {
+	r.note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
 }

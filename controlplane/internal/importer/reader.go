@@ -1,9 +1,8 @@
 package importer
 
 import (
-	"encoding/json"
 	"maps"
-	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,46 +11,49 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// reader decodes the files of an import. It knows where each message stands,
-// and collects what the user should know, each note once, and the problems,
-// which make the import fail.
+// place is where something stands: a file, and a path in it.
+type place struct{ file, path string }
+
+// in is the place of a field of the object at this place.
+func (p place) in(field string) place {
+	return place{p.file, strings.Trim(p.path+"."+field, ".")}
+}
+
+// item is the place of an item of a list that is a field of the object at this place.
+func (p place) item(field string, i int) place {
+	p.path = strings.Trim(p.path+"."+field, ".") + "[" + strconv.Itoa(i) + "]"
+	return p
+}
+
+func (p place) problem(message string) policyfile.Problem {
+	return policyfile.Problem{File: p.file, Path: p.path, Message: message}
+}
+
+// note is something that the user should know. The policy has it beside a rule, or at its head.
+type note struct {
+	policyfile.Problem
+	ofRule bool
+}
+
+// reader collects notes, each once, and problems, which make the import fail.
 type reader struct {
-	cluster  bool // the rules count over all Envoys
-	notes    []policyfile.Problem
-	noted    map[place]bool
-	problems policyfile.Errors
-	failed   map[*policy.Node]bool
-	origins  map[any]origin // of each decoded message, by its pointer
-	decoded  map[*policy.Node]proto.Message
-	made     int // descriptors of routes; below 0: too many
+	cluster     bool // the rules count over all Envoys
+	notes       []note
+	noted       map[policyfile.Problem]bool
+	problems    policyfile.Errors
+	decoded     map[*policy.Node]proto.Message
+	descriptors int // made of the rate_limits of routes so far; -1: too many
 }
 
 func newReader(cluster bool) *reader {
-	return &reader{cluster: cluster, noted: map[place]bool{}, failed: map[*policy.Node]bool{}, origins: map[any]origin{},
-		decoded: map[*policy.Node]proto.Message{}}
-}
-
-// source is one file.
-type source struct {
-	*reader
-	file string
-	root *policy.Node
-}
-
-// place is a problem's place, without a problem.
-type place = policyfile.Problem
-
-// origin is the object that a message was decoded from.
-type origin struct {
-	in   *source
-	node *policy.Node
-	path string // "descriptors[0]", or empty
+	return &reader{cluster: cluster, noted: map[policyfile.Problem]bool{}, decoded: map[*policy.Node]proto.Message{}}
 }
 
 // err returns the problems.
@@ -62,263 +64,190 @@ func (r *reader) err() error {
 	return nil
 }
 
-// add adds a note about a place, or about the whole file.
-func (r *reader) add(at place, message string) {
-	if at.Message = message; !r.noted[at] {
-		r.noted[at] = true
-		r.notes = append(r.notes, at)
+func (r *reader) fail(at place, message string) { r.problems = append(r.problems, at.problem(message)) }
+
+// note adds a note about a place, or about the whole import.
+func (r *reader) note(at place, text string) { r.add(note{Problem: at.problem(text)}) }
+
+func (r *reader) add(n note) {
+	if !r.noted[n.Problem] {
+		r.noted[n.Problem] = true
+		r.notes = append(r.notes, n)
 	}
 }
 
-// addUnlessCluster adds a note that holds of rules which each Envoy counts for itself.
-func (r *reader) addUnlessCluster(at place, message string) {
-	if !r.cluster {
-		r.add(at, message)
-	}
-}
-
-// of is the object that a message was decoded from, or the value of its field if it has it.
-func (r *reader) of(m any, field string) origin {
-	o := r.origins[m]
-	o.path = join(o.path, field)
-	if n := fieldOf(o.node, field); n != nil {
-		o.node = n
-	}
-	return o
-}
-
-// at is the place of a message's field, or of the message that lacks it.
-func (r *reader) at(m any, field string) place {
-	o := r.of(m, field)
-	return o.in.placeOf(o.node)
-}
-
-// note adds a note about a field of a decoded message.
-func (r *reader) note(m any, field, text string) { r.add(r.at(m, field), text) }
-
-// failField makes a field of a decoded message a problem.
-func (r *reader) failField(m any, field, message string) {
-	o := r.of(m, field)
-	o.in.fail(o.node, o.path, message)
-}
-
-func (in *source) placeOf(n *policy.Node) place {
-	return place{File: in.file, Line: n.Line, Column: n.Column}
-}
-
-// fail adds a problem, one for each node: the first is the cause of the others.
-func (in *source) fail(n *policy.Node, path, message string) {
-	if !in.failed[n] {
-		in.failed[n] = true
-		at := in.placeOf(n)
-		at.Path, at.Message = path, message
-		in.problems = append(in.problems, at)
-	}
-}
-
-// field is one that a message of Envoy, or a struct, has.
-type field struct {
-	skipped bool
-	note    string // why the import makes nothing of it
-	isList  bool
-	clash   func() string // the field that is given and does not go with it
-	object  func() any    // makes the object, or the next one of a list; nil for fields of scalars
-	isText  bool
-	want    func() string
-	set     func(json []byte) error // sets a scalar, or adds one to a list
-}
-
-// fieldsOf lists the fields of a message by the names that a file may have.
-func fieldsOf(m any) map[string]*field {
-	known := map[string]*field{}
-	of, isMessage := m.(proto.Message)
-	if !isMessage {
-		addFields(known, reflect.ValueOf(m).Elem())
+// decode reads an object as a message of Envoy, each object once.
+func decode[M proto.Message](r *reader, n *policy.Node, at place) (m M) {
+	if known, ok := r.decoded[n].(M); ok {
 		return known
 	}
-	for i := range of.ProtoReflect().Descriptor().Fields().Len() {
-		fd := of.ProtoReflect().Descriptor().Fields().Get(i)
-		f := fieldOfMessage(of.ProtoReflect(), fd)
-		known[fd.TextName()], known[fd.JSONName()] = f, f
+	m, _ = m.ProtoReflect().New().Interface().(M)
+	r.decoded[n] = m
+	md := m.ProtoReflect().Descriptor()
+	known := r.knownFields(n, at, md)
+	if err := protojson.Unmarshal(policy.AppendJSON(nil, known), m); err != nil {
+		r.failAtCause(known, at, md, err)
+	}
+	return m
+}
+
+// knownFields is an object with the fields of which the import makes something. It notes the
+// others, apart from messages of any type: extensions of Envoy.
+func (r *reader) knownFields(n *policy.Node, at place, md protoreflect.MessageDescriptor) *policy.Node {
+	if n.Kind != policy.Object {
+		return n
+	}
+	known := object()
+	for _, f := range n.Fields {
+		fd := fieldNamed(md, f.Name)
+		switch {
+		case f.Name == "@type" || f.Value.Kind == policy.Null:
+		case fd == nil:
+			r.unknownField(at.in(f.Name), f.Name, namesOf(md))
+		case ignored[fd.FullName()]:
+			if f.Value.Text != "false" {
+				r.note(at.in(f.Name), "ignored: a policy has nothing like it")
+			}
+		case !isAnyMessage(fd):
+			known.Fields = append(known.Fields, field(f.Name, r.knownValue(f.Value, at.in(f.Name), fd)))
+		}
 	}
 	return known
 }
 
-func fieldOfMessage(m protoreflect.Message, fd protoreflect.FieldDescriptor) *field {
-	f := &field{isList: fd.IsList(), isText: fd.Kind() == protoreflect.StringKind, want: func() string { return wanted(fd) }}
-	f.note, f.skipped = skipped(fd)
-	f.clash = func() string {
-		if one := fd.ContainingOneof(); one != nil && m.WhichOneof(one) != nil {
-			return string(m.WhichOneof(one).Name())
+func (r *reader) knownValue(n *policy.Node, at place, fd protoreflect.FieldDescriptor) *policy.Node {
+	switch {
+	case n.Kind == policy.List:
+		list := listOf()
+		for i, item := range n.Items {
+			list.Items = append(list.Items, r.knownValue(item, at.item("", i), fd))
 		}
-		return ""
+		return list
+	case n.Kind == policy.Object && isMessage(fd):
+		return r.knownFields(n, at, fd.Message())
+	case fd.Kind() == protoreflect.StringKind && (n.Kind == policy.Number || n.Kind == policy.Bool):
+		return text(n.Text)
+	case n.Kind == policy.String && strings.ContainsFunc(n.Text, unicode.IsControl):
+		r.fail(at, "must not hold control characters")
 	}
-	if isMessage(fd) {
-		f.object = func() any {
-			if fd.IsList() {
-				return m.Mutable(fd).List().AppendMutable().Message().Interface()
-			}
-			return m.Mutable(fd).Message().Interface()
-		}
-	}
-	f.set = func(text []byte) error {
-		if fd.IsList() {
-			text = slices.Concat([]byte("["), text, []byte("]"))
-		}
-		one := m.New().Interface()
-		err := protojson.Unmarshal(slices.Concat([]byte(`{"`+string(fd.Name())+`":`), text, []byte("}")), one)
-		if err == nil {
-			proto.Merge(m.Interface(), one)
-		}
-		return err
-	}
-	return f
+	return n
 }
 
-// isMessage reports whether a field holds messages that are objects in JSON.
-func isMessage(fd protoreflect.FieldDescriptor) bool {
-	return fd.Message() != nil && fd.Message().ParentFile().Package() != "google.protobuf"
-}
-
-// addFields adds the fields of a struct, by their tags: "yaml" is the name,
-// "note" says why the import makes nothing of the field.
-func addFields(known map[string]*field, v reflect.Value) {
-	for i := range v.NumField() {
-		tag, as := v.Type().Field(i).Tag, v.Field(i)
-		f := &field{isText: as.Kind() == reflect.String, want: func() string { return wantedKinds[as.Kind().String()] }}
-		f.note, f.skipped = tag.Lookup("note")
-		switch as.Kind() {
-		case reflect.Pointer:
-			f.object = func() any {
-				as.Set(reflect.New(as.Type().Elem()))
-				return as.Interface()
-			}
-		case reflect.Slice:
-			f.isList = true
-			f.object = func() any {
-				one := reflect.New(as.Type().Elem().Elem())
-				as.Set(reflect.Append(as, one))
-				return one.Interface()
-			}
-		default:
-			f.set = func(text []byte) error { return json.Unmarshal(text, as.Addr().Interface()) }
-		}
-		known[tag.Get("yaml")] = f
-	}
-}
-
-// decode decodes an object, scalar by scalar, so that every problem has its
-// place. Of fields that are not known those that resemble one are typos, and
-// the rest is noted.
-func (in *source) decode(n *policy.Node, path string, m any) {
-	in.origins[m] = origin{in, n, path}
-	if n.Kind != policy.Object {
-		in.fail(n, path, "must be an object, not "+kindNames[n.Kind])
-		return
-	}
-	fields := fieldsOf(m)
-	seen, unknown := map[*field]bool{}, map[string]bool{}
-	for _, given := range n.Fields {
-		path, at := join(path, given.Name), &policy.Node{Line: given.Line, Column: given.Column}
-		f := fields[given.Name]
-		near := ""
-		if f == nil && !unknown[given.Name] {
-			near = message.Nearest(given.Name, slices.Sorted(maps.Keys(fields)))
-		}
+// failAtCause makes a problem of the innermost field that cannot be decoded.
+func (r *reader) failAtCause(n *policy.Node, at place, md protoreflect.MessageDescriptor, err error) {
+	for _, f := range n.Fields {
+		alone := policy.AppendJSON(nil, object(f))
+		err := protojson.Unmarshal(alone, dynamicpb.NewMessage(md))
+		fd := fieldNamed(md, f.Name)
 		switch {
-		case given.Name == "@type":
-		case near != "":
-			in.fail(at, path, `unknown field: did you mean "`+near+`"?`)
-		case f != nil && seen[f] || unknown[given.Name]:
-			in.fail(at, path, "is given twice: keep one")
-		case f == nil:
-			unknown[given.Name] = true
-			in.add(in.placeOf(at), path+": the import does not know this field and made nothing of it")
-		case given.Value.Kind != policy.Null:
-			in.field(given, path, f)
+		case err == nil:
+			continue
+		case f.Value.Kind == policy.Object && isMessage(fd):
+			r.failAtCause(f.Value, at.in(f.Name), fd.Message(), err)
+		case f.Value.Kind == policy.List && isMessage(fd):
+			r.failAtItem(f.Value, at.in(f.Name), fd.Message())
+		default:
+			r.fail(at.in(f.Name), "must be of the type "+typeOfField(fd)+", not "+message.Describe(f.Value))
 		}
-		seen[f] = f != nil
-	}
-}
-
-// field decodes the value of a field.
-func (in *source) field(given policy.Field, path string, f *field) {
-	n := given.Value
-	item := func(n *policy.Node, path string) {
-		if f.object != nil {
-			in.decode(n, path, f.object())
-		} else {
-			in.scalar(n, path, f)
-		}
-	}
-	switch {
-	case f.skipped && f.note != "" && (n.Kind != policy.Bool || n.Text == "true"):
-		in.add(in.placeOf(n), given.Name+": "+f.note)
-	case f.skipped:
-	case f.clash != nil && f.clash() != "":
-		in.fail(n, path, "does not go with "+f.clash()+": keep one of the two")
-	case f.isList && n.Kind != policy.List:
-		in.fail(n, path, "must be a list, not "+kindNames[n.Kind])
-	case f.isList:
-		for i := range n.Items {
-			item(n.Items[i], path+"["+strconv.Itoa(i)+"]")
-		}
-	default:
-		item(n, path)
-	}
-}
-
-// scalar decodes one scalar. Numbers, true and false are text where text is wanted.
-func (in *source) scalar(n *policy.Node, path string, f *field) {
-	switch {
-	case strings.ContainsFunc(n.Text, unicode.IsControl):
-		in.fail(n, path, "holds a control character, and a policy may hold none")
 		return
-	case f.isText && (n.Kind == policy.Number || n.Kind == policy.Bool):
-		n = &policy.Node{Kind: policy.String, Text: n.Text, Line: n.Line, Column: n.Column}
 	}
-	if err := f.set(policy.AppendJSON(nil, n)); err != nil {
-		shown := kindNames[n.Kind]
-		if n.Text != "" || n.Kind == policy.String {
-			shown = strconv.Quote(clip(n.Text, 100))
+	r.fail(at, position.ReplaceAllString(err.Error(), ""))
+}
+
+// failAtItem makes a problem of the first item that cannot be decoded.
+func (r *reader) failAtItem(n *policy.Node, at place, md protoreflect.MessageDescriptor) {
+	for i, item := range n.Items {
+		if err := protojson.Unmarshal(policy.AppendJSON(nil, item), dynamicpb.NewMessage(md)); err != nil {
+			r.failAtCause(item, at.item("", i), md, err)
+			return
 		}
-		in.fail(n, path, "must be "+f.want()+", not "+shown)
 	}
 }
 
-// wanted says which values a field of Envoy takes.
-func wanted(fd protoreflect.FieldDescriptor) string {
-	if m := fd.Message(); m != nil {
-		if m.Name() == "Duration" {
-			return "a duration in seconds, such as 60s"
-		}
-		fd = m.Fields().ByName("value") // of a wrapper
+// position is where protojson found a problem, in JSON that the user has not seen.
+var position = regexp.MustCompile(`^proto:.(syntax error )?\(line \d+:\d+\): `)
+
+func typeOfField(fd protoreflect.FieldDescriptor) string {
+	switch {
+	case fd.Message() != nil:
+		return string(fd.Message().FullName())
+	case fd.Enum() != nil:
+		return string(fd.Enum().FullName())
 	}
-	if e := fd.Enum(); e != nil {
-		var names []string
-		for i := range e.Values().Len() {
-			names = append(names, string(e.Values().Get(i).Name()))
-		}
-		if len(names) > 5 {
-			return "one of Envoy's " + string(e.Name())
-		}
-		return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
-	}
-	if want := wantedKinds[fd.Kind().String()]; want != "" {
-		return want
-	}
-	return "a number"
+	return fd.Kind().String()
 }
 
-// wantedKinds are the kinds of values by their names in protocol buffers and Go.
-var wantedKinds = map[string]string{
-	"string": "text", "bool": "true or false",
-	"uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0",
+// unknownField notes a field, or refuses it if it looks like a typo of a known one.
+func (r *reader) unknownField(at place, name string, known []string) {
+	if near := message.Nearest(name, known); near != "" {
+		r.fail(at, `unknown field: did you mean "`+near+`"?`)
+		return
+	}
+	r.note(at, "unknown field, ignored")
 }
 
-var kindNames = map[policy.Kind]string{
-	policy.Null: "nothing", policy.Bool: "true or false", policy.Number: "a number",
-	policy.String: "text", policy.List: "a list", policy.Object: "an object",
+// fieldNamed is a field by either of the names that JSON may have for it; nil if there is none.
+func fieldNamed(md protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
+	if fd := md.Fields().ByJSONName(name); fd != nil {
+		return fd
+	}
+	return md.Fields().ByTextName(name)
 }
 
-func join(path, field string) string { return strings.Trim(path+"."+field, ".") }
+func namesOf(md protoreflect.MessageDescriptor) []string {
+	names := map[string]bool{}
+	for i := range md.Fields().Len() {
+		names[md.Fields().Get(i).TextName()] = true
+		names[md.Fields().Get(i).JSONName()] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+func isAnyMessage(fd protoreflect.FieldDescriptor) bool {
+	return fd.Message() != nil && fd.Message().FullName() == "google.protobuf.Any"
+}
+
+// isMessage reports whether a field holds messages that are objects in JSON, of types that Envoy
+// defines.
+func isMessage(fd protoreflect.FieldDescriptor) bool {
+	return fd.Message() != nil && !fd.IsMap() && fd.Message().ParentFile().Package() != "google.protobuf"
+}
+
+// ignored are the fields about limits of which no policy says the same. The others are
+// translated, or say nothing about limits.
+var ignored = map[protoreflect.FullName]bool{
+	localFilter + "request_headers_to_add_when_not_enforced": true,
+
+	serviceFilter + "failure_mode_deny":                  true,
+	serviceFilter + "failure_mode_deny_percent":          true,
+	serviceFilter + "status_on_error":                    true,
+	serviceFilter + "metadata_namespace":                 true,
+	serviceFilter + "disable_x_envoy_ratelimited_header": true,
+
+	"envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute.override_option": true,
+
+	"envoy.config.route.v3.RateLimit.disable_key":        true,
+	"envoy.config.route.v3.RateLimit.x_ratelimit_option": true,
+	"envoy.config.core.v3.HeaderValue.raw_value":         true,
+}
+
+// The prefixes of the fields of Envoy's filters.
+const (
+	localFilter   = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit."
+	serviceFilter = "envoy.extensions.filters.http.ratelimit.v3.RateLimit."
+)
+
+// refuseTypos refuses fields of an object that resemble a known one, and are none.
+func (r *reader) refuseTypos(n *policy.Node, at place, known []string) {
+	if n == nil {
+		return
+	}
+	for _, f := range n.Fields {
+		near := message.Nearest(f.Name, known)
+		isOfEnvoy := slices.ContainsFunc(known, func(name string) bool { return isField(f.Name, name) })
+		difference := len(near) - len(f.Name)
+		if near != "" && !isOfEnvoy && -1 <= difference && difference <= 1 {
+			r.fail(at.in(f.Name), `unknown field: did you mean "`+near+`"?`)
+		}
+	}
+}

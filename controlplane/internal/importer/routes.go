@@ -6,59 +6,66 @@ import (
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
+// virtualHost is a virtual host of Envoy, with the requests that come to it.
 type virtualHost struct {
 	scope  scope
-	limits []*routev3.RateLimit
+	limits []rateLimit
 	routes []*route
 }
 
+// route is a route of a virtual host, with the requests that Envoy finds it for.
 type route struct {
 	scope   scope
-	limits  []*routev3.RateLimit
+	limits  []rateLimit
 	own     []filterConfig // of the route, then of what it is in
 	include bool           // the virtual host's limits too
 }
 
-// hosts decodes the virtual hosts of a site.
+// rateLimit is one of rate_limits.
+type rateLimit struct {
+	*routev3.RateLimit
+	at place
+}
+
+// hosts reads the virtual hosts of a site.
 func (r *reader) hosts(s *site) (list []virtualHost) {
-	if s.routing == nil {
-		return nil
-	}
-	all := decodeOnce[*routev3.RouteConfiguration](s.in, s.routing)
-	for i, o := range all.GetVirtualHosts() {
-		h := virtualHost{scope: r.hostScope(o.GetDomains()), limits: o.GetRateLimits()}
-		var others []string // hosts of which Envoy finds another virtual host, as it takes the longest domain that fits
-		for j, other := range all.GetVirtualHosts() {
-			for _, domain := range other.GetDomains() {
-				name := withoutPort(domain)
-				switch {
-				case i == j || !slices.ContainsFunc(o.GetDomains(), func(d string) bool { return isBelow(name, withoutPort(d)) }):
-				case !isHost(strings.TrimPrefix(name, "*.")):
-					h.scope.cannot("Another virtual host takes the requests to " + domain + ", and an exempt cannot say that.")
-				case !slices.Contains(others, name):
-					others = append(others, name)
-				}
-			}
-		}
-		if others != nil {
-			h.scope.exempt = append(h.scope.exempt, match{host.kind: others})
-		}
-		r.addRoutes(&h, o, r.configsOf(all))
+	all := itemsOf(s.routing, "virtual_hosts")
+	for i, n := range all {
+		at := s.at.item("virtual_hosts", i)
+		h := virtualHost{scope: r.hostScope(domainsOf(n)), limits: r.rateLimits(n, at)}
+		h.scope.leaveOutHosts(domainsOf(n), slices.Concat(all[:i], all[i+1:]))
+		r.addRoutes(&h, n, at, configsOf(s.routing, s.at))
 		list = append(list, h)
 	}
 	return list
 }
 
-// isBelow reports whether every host of a domain is one of another that is
-// shorter.
-func isBelow(domain, wider string) bool {
-	suffix, isWild := strings.CutPrefix(wider, "*")
-	return isWild && domain != wider && strings.HasSuffix(domain, suffix)
+func domainsOf(host *policy.Node) (list []string) {
+	for _, d := range itemsOf(host, "domains") {
+		list = append(list, d.Text)
+	}
+	return list
+}
+
+// rateLimits reads the rate_limits of an object.
+func (r *reader) rateLimits(n *policy.Node, at place) (list []rateLimit) {
+	for i, item := range itemsOf(n, "rate_limits") {
+		at := at.item("rate_limits", i)
+		list = append(list, rateLimit{decode[*routev3.RateLimit](r, item, at), at})
+	}
+	return list
+}
+
+// limitsAt are rate_limits of a decoded object at a place.
+func limitsAt(decoded []*routev3.RateLimit, at place) (list []rateLimit) {
+	for i, l := range decoded {
+		list = append(list, rateLimit{l, at.item("rate_limits", i)})
+	}
+	return list
 }
 
 // hostScope is for the requests to a virtual host's domains.
@@ -70,7 +77,7 @@ func (r *reader) hostScope(domains []string) (s scope) {
 	for _, d := range domains {
 		name := withoutPort(d)
 		if name != d {
-			r.add(place{}, "The host "+d+" is compared without its port here.")
+			r.note(place{}, "The host "+d+" is compared without its port here.")
 		}
 		if !isHost(strings.TrimPrefix(name, "*.")) {
 			s.cannot("The host " + d + " has a wildcard that no match here has.")
@@ -84,49 +91,96 @@ func (r *reader) hostScope(domains []string) (s scope) {
 	return s
 }
 
-// addRoutes reads a virtual host's routes. Envoy takes the first that fits, so
-// each leaves out those before it.
-func (r *reader) addRoutes(h *virtualHost, host *routev3.VirtualHost, ofAll []filterConfig) {
+// leaveOutHosts leaves out the hosts for which Envoy finds another virtual host, as it takes the
+// longest domain that fits.
+func (s *scope) leaveOutHosts(domains []string, others []*policy.Node) {
+	var names []string
+	for _, other := range others {
+		for _, domain := range domainsOf(other) {
+			name := withoutPort(domain)
+			isWider := func(d string) bool { return isBelow(name, withoutPort(d)) }
+			switch {
+			case !slices.ContainsFunc(domains, isWider):
+			case !isHost(strings.TrimPrefix(name, "*.")):
+				s.cannot("Another virtual host takes the requests to " + domain + ", and an exempt cannot say that.")
+			case !slices.Contains(names, name):
+				names = append(names, name)
+			}
+		}
+	}
+	if names != nil {
+		s.exempt = append(s.exempt, match{host.kind: names})
+	}
+}
+
+// isBelow reports whether every host of a domain is one of another that is shorter.
+func isBelow(domain, wider string) bool {
+	suffix, isWild := strings.CutPrefix(wider, "*")
+	return isWild && domain != wider && strings.HasSuffix(domain, suffix)
+}
+
+// routeFields are the fields of a route that lead to limits.
+var routeFields = []string{"match", "route", "rate_limits", "typed_per_filter_config"}
+
+// addRoutes reads a virtual host's routes. Envoy takes the first that fits, so each leaves out
+// those before it.
+func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at place, ofAll []filterConfig) {
+	ofHost := append(configsOf(n, at), ofAll...)
 	var before []scope
-	for _, o := range host.GetRoutes() {
-		var own scope
-		r.readRouteMatch(&own, o.GetMatch())
+	for i, o := range itemsOf(n, "routes") {
+		at := at.item("routes", i)
+		own := r.routeScope(o, at)
 		all := own
-		for i := range before {
-			if b := &before[i]; len(b.match) == 0 && len(b.exempt)+len(b.unknown) == 0 {
-				r.note(o, "", "an earlier route takes all requests, so there is no rule for this one and those behind it")
+		for j := range before {
+			if before[j].isEverything() {
+				r.note(at, "an earlier route takes all requests, so there is no rule for this one and those behind it")
 				return
 			}
-			all.leaveOut(&own, &before[i])
+			all.leaveOut(&own, &before[j])
 		}
 		before = append(before, own)
 		h.routes = append(h.routes, &route{
 			scope:   h.scope.and(all),
-			limits:  o.GetRoute().GetRateLimits(),
-			include: o.GetRoute().GetIncludeVhRateLimits().GetValue(), //nolint:staticcheck // configurations still have it
-			own:     slices.Concat(r.configsOf(o), r.configsOf(host), ofAll),
+			limits:  r.rateLimits(fieldOf(o, "route"), at.in("route")),
+			include: textOf(o, "route", "include_vh_rate_limits") == "true",
+			own:     append(configsOf(o, at), ofHost...),
 		})
 	}
 }
 
+// routeScope is for the requests that a route's match takes.
+func (r *reader) routeScope(n *policy.Node, at place) (s scope) {
+	r.refuseTypos(n, at, routeFields)
+	r.refuseTypos(fieldOf(n, "route"), at.in("route"), routeFields)
+	o := &routev3.RouteMatch{}
+	if match := fieldOf(n, "match"); match != nil {
+		o = decode[*routev3.RouteMatch](r, match, at.in("match"))
+	}
+	r.readRouteMatch(&s, o, at.in("match"))
+	return s
+}
+
 // configsOf lists the configurations of filters that a route or virtual host has.
-func (r *reader) configsOf(m proto.Message) (list []filterConfig) {
-	o := r.of(m, "typed_per_filter_config")
-	if o.node != r.origins[m].node {
-		for _, f := range o.node.Fields {
-			list = append(list, o.in.config(f.Name, f.Value))
-		}
+func configsOf(n *policy.Node, at place) (list []filterConfig) {
+	configs := fieldOf(n, "typed_per_filter_config")
+	if configs == nil {
+		return nil
+	}
+	at = at.in("typed_per_filter_config")
+	for _, f := range configs.Fields {
+		list = append(list, configAt(f.Name, f.Value, place{at.file, at.path + "[" + strconv.Quote(f.Name) + "]"}))
 	}
 	return list
 }
 
-// routeDescriptors lists the descriptors of the routes that own accepts, with
-// those of their virtual hosts where Envoy adds them. Own says what a route's
-// configuration says: rate_limits instead of the route's, and vh_rate_limits.
+// routeDescriptors lists the descriptors of the routes that own accepts, with those of their
+// virtual hosts where Envoy adds them. Own says what a route's configuration says: rate_limits
+// instead of the route's, and vh_rate_limits.
 func (r *reader) routeDescriptors(hosts []virtualHost, stage uint32,
-	own func(*route) (limits []*routev3.RateLimit, hostLimits int32, ok bool)) (list []descriptor) {
+	own func(*route) (limits []rateLimit, hostLimits int32, ok bool)) (list []descriptor) {
 	for i := range hosts {
-		h, including := &hosts[i], []scope(nil) // the routes that include the host's limits
+		h := &hosts[i]
+		var including []scope // the routes that include the host's limits
 		for _, route := range h.routes {
 			limits, option, ok := own(route)
 			if !ok {
@@ -136,7 +190,7 @@ func (r *reader) routeDescriptors(hosts []virtualHost, stage uint32,
 			if len(limits) == 0 {
 				limits = route.limits
 			}
-			list = append(list, r.descriptors(limits, route.scope, stage)...)
+			list = append(list, r.descriptorsOf(limits, route.scope, stage)...)
 			if route.include || option == include || option != ignore && len(limits) == 0 {
 				including = append(including, route.scope)
 			}
@@ -145,7 +199,7 @@ func (r *reader) routeDescriptors(hosts []virtualHost, stage uint32,
 			including = []scope{h.scope}
 		}
 		for _, s := range including {
-			list = append(list, r.descriptors(h.limits, s, stage)...)
+			list = append(list, r.descriptorsOf(h.limits, s, stage)...)
 		}
 	}
 	return list
@@ -154,20 +208,20 @@ func (r *reader) routeDescriptors(hosts []virtualHost, stage uint32,
 // maxDescriptors bounds those of all routes: each takes a kilobyte, and most make a rule.
 const maxDescriptors = 10 * policy.MaxRules
 
-// descriptors are those of a list of rate_limits, for the requests of a scope.
-func (r *reader) descriptors(limits []*routev3.RateLimit, s scope, stage uint32) (list []descriptor) {
-	for _, o := range limits {
+// descriptorsOf are the descriptors of a list of rate_limits, for the requests of a scope.
+func (r *reader) descriptorsOf(limits []rateLimit, s scope, stage uint32) (list []descriptor) {
+	for _, l := range limits {
 		switch {
-		case r.made < 0:
+		case r.descriptors < 0: // that is said already
 			return nil
-		case r.made > maxDescriptors:
-			r.made = -1 // that is said once
-			r.failField(o, "actions", "the actions before these make more than "+strconv.Itoa(maxDescriptors)+" descriptors, by each route "+
+		case r.descriptors > maxDescriptors:
+			r.descriptors = -1
+			r.fail(l.at, "the rate_limits before these make more than "+strconv.Itoa(maxDescriptors)+" descriptors, by each route "+
 				"and combination of headers that may be absent: import fewer routes at once")
 			return nil
 		}
-		made := r.readRateLimit(o, stage)
-		r.made += len(made)
+		made := r.readRateLimit(l, stage)
+		r.descriptors += len(made)
 		for _, d := range made {
 			d.scope = d.and(s)
 			list = append(list, d)

@@ -66,34 +66,38 @@ func (s *scope) restrict(p part, v pattern, inverted bool) {
 	}
 }
 
+// isEverything reports whether it is for every request.
+func (s *scope) isEverything() bool { return len(s.match)+len(s.exempt)+len(s.unknown) == 0 }
+
 // readRouteMatch adds the conditions of a route.
-func (r *reader) readRouteMatch(s *scope, o *routev3.RouteMatch) {
+func (r *reader) readRouteMatch(s *scope, o *routev3.RouteMatch, at place) {
 	fold := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
-	switch v, known := r.readPattern(o, fold); {
+	switch v, known := r.readPattern(o, at, fold); {
 	case !known || v.kind == anyValue:
 		s.cannot("The import cannot translate the condition of its route on the path.")
 	case v != pattern{wildcard, "/*"} && v != pattern{wildcard, "*"}:
 		s.restrict(fullPath, v, false)
 	}
-	for _, h := range o.GetHeaders() {
-		r.readHeaderMatcher(s, h)
+	for i, h := range o.GetHeaders() {
+		r.readHeaderMatcher(s, h, at.item("headers", i))
 	}
 	for i, m := 0, o.ProtoReflect(); i < m.Descriptor().Fields().Len(); i++ {
 		fd := m.Descriptor().Fields().Get(i)
-		if name := fd.Name(); m.Has(fd) && fd.ContainingOneof() == nil && name != "headers" && name != "case_sensitive" {
-			s.cannot("Its route has a condition on " + string(name) + ", and a match has none.")
+		isRead := fd.ContainingOneof() != nil || fd.Name() == "headers" || fd.Name() == "case_sensitive"
+		if m.Has(fd) && !isRead {
+			s.cannot("Its route has a condition on " + string(fd.Name()) + ", and a match has none.")
 		}
 	}
 }
 
 // readHeaderMatcher adds a condition on a header.
-func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
-	p, ok := r.headerPart(o, "name", o.GetName())
+func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher, at place) {
+	p, ok := r.headerPart(o.GetName(), at)
 	if !ok {
 		return
 	}
 	name := strings.ToLower(o.GetName())
-	v, known := r.readPattern(o, false)
+	v, known := r.readPattern(o, at, false)
 	presence, isPresence := o.GetHeaderMatchSpecifier().(*routev3.HeaderMatcher_PresentMatch)
 	inverted, missingIsEmpty := o.GetInvertMatch(), o.GetTreatMissingHeaderAsEmpty()
 	if missingIsEmpty {
@@ -105,15 +109,9 @@ func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
 	case !known:
 		s.cannot("The import cannot translate a condition on the header " + name + ".")
 	case v.kind == anyValue && p.kind != "header":
-	case v.kind == anyValue: // present, or absent
-		value := "*"
-		if (!isPresence || presence.PresentMatch) == inverted {
-			value = "!"
-		}
-		var ok bool
-		if s.match, ok = s.match.and(match{p.String(): {value}}); !ok {
-			s.cannot("There are two conditions on the header " + name + ", and a match holds one.")
-		}
+	case v.kind == anyValue:
+		isThere := (!isPresence || presence.PresentMatch) != inverted
+		s.requirePresence(p, isThere)
 	case inverted && p.kind == "header" && s.match[p.String()] != nil && !missingIsEmpty:
 		s.exempt = append(s.exempt, match{p.String(): {v.in(p)}})
 	default:
@@ -121,9 +119,22 @@ func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
 	}
 }
 
-// readPattern reads what a RouteMatch, HeaderMatcher or StringMatcher wants of a text: any
-// where it wants nothing of it, or where a header only has to be there.
-func (r *reader) readPattern(o proto.Message, fold bool) (v pattern, known bool) {
+// requirePresence adds the condition that a header is there, or that it is not.
+func (s *scope) requirePresence(p part, isThere bool) {
+	value := "!"
+	if isThere {
+		value = "*"
+	}
+	both, ok := s.match.and(match{p.String(): {value}})
+	if !ok {
+		s.cannot("There are two conditions on the " + p.String() + ", and a match holds one.")
+	}
+	s.match = both
+}
+
+// readPattern reads what a RouteMatch, HeaderMatcher or StringMatcher wants of a text: any where
+// it wants nothing of it, or where a header only has to be there.
+func (r *reader) readPattern(o proto.Message, at place, fold bool) (v pattern, known bool) {
 	m := o.ProtoReflect()
 	fd := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
 	if fd == nil {
@@ -143,20 +154,19 @@ func (r *reader) readPattern(o proto.Message, fold bool) (v pattern, known bool)
 	case "path_separated_prefix":
 		return pattern{expression, regexp.QuoteMeta(value.String()) + below}, true
 	case "safe_regex":
-		re := value.Message().Interface().(*matcherv3.RegexMatcher)
-		return r.regex(re, "regex", re.GetRegex())
+		return r.regex(value.Message().Interface().(*matcherv3.RegexMatcher).GetRegex(), at)
 	case "string":
 		text := value.Message().Interface().(*matcherv3.StringMatcher)
-		v, known := r.readPattern(text, text.GetIgnoreCase())
+		v, known := r.readPattern(text, at, text.GetIgnoreCase())
 		return v, known && v.kind != anyValue
 	}
 	return pattern{}, false
 }
 
 // regex is an expression of a field; a problem where it is none.
-func (r *reader) regex(m any, field, text string) (v pattern, ok bool) {
+func (r *reader) regex(text string, at place) (v pattern, ok bool) {
 	if _, err := regexp.Compile(text); err != nil || text == "" {
-		r.failField(m, field, "must be an expression of RE2, not "+strconv.Quote(text))
+		r.fail(at, strconv.Quote(text)+" is not a regular expression of RE2")
 		return pattern{}, false
 	}
 	return pattern{expression, text}, true
@@ -164,7 +174,8 @@ func (r *reader) regex(m any, field, text string) (v pattern, ok bool) {
 
 // stringPattern has a * where anything may stand, before or behind the text.
 func stringPattern(before, text, behind string, fold bool) pattern {
-	fold = fold && strings.ToLower(text) != strings.ToUpper(text)
+	hasCase := strings.ToLower(text) != strings.ToUpper(text)
+	fold = fold && hasCase
 	switch {
 	case before+behind == "" && !fold:
 		return pattern{exactly, text}
@@ -222,7 +233,8 @@ func (inner pathShape) within(outer pathShape) bool {
 	case '*':
 		return same || inner.begin != "" && strings.HasPrefix(inner.begin, outer.begin)
 	case '/':
-		return same || inner.begin == outer.begin && !strings.HasSuffix(inner.pattern, "*") || strings.HasPrefix(inner.begin, outer.begin+"/")
+		isBelow := strings.HasPrefix(inner.begin, outer.begin+"/")
+		return same || isBelow || inner.begin == outer.begin && !strings.HasSuffix(inner.pattern, "*")
 	}
 	return same
 }

@@ -1,49 +1,17 @@
 package importer
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
-	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/ratelimitconfig"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
-
-// theirFile is a file of envoyproxy/ratelimit.
-type theirFile struct {
-	Domain      string             `yaml:"domain"`
-	Descriptors []*theirDescriptor `yaml:"descriptors"`
-}
-
-type theirDescriptor struct {
-	Key            string             `yaml:"key"`
-	Value          string             `yaml:"value"`
-	RateLimit      *theirLimit        `yaml:"rate_limit"`
-	Descriptors    []*theirDescriptor `yaml:"descriptors"`
-	ShadowMode     bool               `yaml:"shadow_mode"`
-	QuotaMode      bool               `yaml:"quota_mode"`
-	ShareThreshold bool               `yaml:"share_threshold"`
-	DetailedMetric any                `yaml:"detailed_metric" note:"metrics have the rule's name, and no values of keys"`
-	ValueToMetric  any                `yaml:"value_to_metric" note:"metrics have the rule's name, and no values of keys"`
-	Metadata       any                `yaml:"metadata" note:"a limit has no metadata here"`
-}
-
-type theirLimit struct {
-	Unit            string           `yaml:"unit"`
-	RequestsPerUnit uint32           `yaml:"requests_per_unit"`
-	Unlimited       bool             `yaml:"unlimited"`
-	Name            string           `yaml:"name"`
-	Replaces        []*theirReplaced `yaml:"replaces"`
-}
-
-type theirReplaced struct {
-	Name string `yaml:"name"`
-}
 
 const eachEnvoy = "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of them " +
 	"admit N times these limits. --scope cluster makes rules that count over all."
@@ -54,198 +22,205 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 	return run("envoyproxy/ratelimit", files, o, (*job).service)
 }
 
-func (j *job) service() (err error) {
-	s := &service{job: j, known: map[string]bool{}}
-	for _, in := range j.files {
-		if in.refuse(true); j.err() == nil {
-			for _, document := range resources(in.root) {
-				s.addDomain(in, document)
-			}
-		}
-	}
-	j.addUnlessCluster(place{}, eachEnvoy)
-	s.replace()
-	e, all := &enforcement{}, []descriptor(nil)
-	if j.Routes == nil {
-		all = j.guess(s.levels, descriptor{})
-	} else if all, err = j.routed(e); err != nil {
+// service makes rules of the descriptors that Envoy sends and of what the service's
+// configuration has for them.
+func (j *job) service() error {
+	levels, err := j.levelsOfService()
+	if err != nil {
 		return err
 	}
-	for i := range all {
-		j.rules = append(j.rules, all[i].rules(serviceLeaves(s.levels, all[i].entries), j.reader)...)
+	if !j.cluster {
+		j.note(place{}, eachEnvoy)
 	}
-	j.noteUnreached(s.levels)
+	e := &enforcement{}
+	var sent []descriptor
+	if j.Routes == nil {
+		sent = j.guess(levels)
+	} else {
+		sent, err = j.routed(e)
+	}
+	if err != nil {
+		return err
+	}
+	for i := range sent {
+		j.rules = append(j.rules, sent[i].rules(serviceLeaves(levels, sent[i].entries), j.reader)...)
+	}
+	j.noteUnreached(levels)
 	e.apply(j.rules, j.reader)
 	return nil
 }
 
-// service is the configuration of envoyproxy/ratelimit while it is read.
-type service struct {
-	*job
-	levels []*level        // each before those below it
-	known  map[string]bool // their keys and values
-}
-
-// addDomain adds the descriptors of a file to those of its domain.
-func (s *service) addDomain(in *source, n *policy.Node) {
-	o := &theirFile{}
-	in.decode(n, "", o)
-	switch name := o.Domain; {
-	case name == "":
-		in.failField(o, "domain", "the file needs a domain")
-	case s.domain != "" && s.domain != name:
-		in.failField(o, "domain", "is "+name+", and that of the file before is "+s.domain+": a policy has one domain, so "+
-			"import them one by one")
-	case len(name) > policy.MaxNameBytes || strings.TrimSpace(name) != name || !printable.Is(name):
-		in.failField(o, "domain", "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
-			"characters and spaces at its ends")
-	default:
-		s.domain = name
+// levelsOfService reads the files, each level before those below it.
+func (j *job) levelsOfService() ([]*level, error) {
+	var configs []*ratelimitconfig.Config
+	for _, in := range j.files {
+		in.refuse(true)
+		if err := j.err(); err != nil {
+			return nil, err
+		}
+		for _, document := range resources(in.root) {
+			c, err := ratelimitconfig.Read(in.file, document)
+			if err != nil {
+				return nil, err
+			}
+			configs = append(configs, c)
+		}
 	}
-	s.addAll(o.Descriptors, &level{}, "")
+	merged, err := ratelimitconfig.Merge(configs)
+	if err != nil {
+		return nil, err
+	}
+	j.domain = merged.Domain
+	if len(j.domain) > policy.MaxNameBytes || strings.TrimSpace(j.domain) != j.domain || !printable.Is(j.domain) {
+		j.fail(place{merged.File, "domain"}, "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
+			"characters and spaces at its ends")
+	}
+	var levels []*level
+	for _, c := range configs {
+		levels = append(levels, j.levelsBelow(&level{}, c.Descriptors, c.File)...)
+	}
+	switchReplacedOff(levels)
+	return levels, nil
 }
 
-// addAll adds descriptors below a level; those of several files of a domain come together.
-func (s *service) addAll(list []*theirDescriptor, parent *level, path string) {
+// levelsBelow are the levels of descriptors below another one.
+func (j *job) levelsBelow(parent *level, list []*ratelimitconfig.Descriptor, file string) (levels []*level) {
 	for _, d := range list {
 		p := pair{d.Key, pattern{exactly, d.Value}, d.ShareThreshold}
 		switch {
 		case d.Value == "":
 			p.kind = anyValue
-		case strings.Contains(d.Value, "*"):
+		case d.HasWildcard():
 			p.kind = wildcard
 		}
-		l := &level{entries: append(slices.Clip(parent.entries), p), place: s.at(d, "")}
-		path := path + fmt.Sprintf("%q%q", d.Key, d.Value)
-		if d.Key == "" {
-			s.failField(d, "key", "a descriptor needs a key")
-		}
+		at := place{file, d.Path}
 		if strings.Contains(d.Key, "*") {
-			s.note(d, "key", "the key "+d.Key+" is taken literally: only values have wildcards")
+			j.note(at, "the key "+d.Key+" is taken literally: only values have wildcards")
 		}
-		if s.known[path] {
-			s.failField(d, "", "the descriptor "+l.name()+" is given twice, which envoyproxy/ratelimit refuses: keep one")
-			continue
+		if d.DetailedMetric || d.ValueToMetric {
+			j.note(at, "detailed_metric and value_to_metric are ignored: metrics have the rule's name, and no values of keys")
 		}
-		if p.share && p.kind != wildcard {
-			s.failField(d, "share_threshold", "needs a value with a *")
+		if d.Metadata != nil {
+			j.note(at.in("metadata"), "ignored: a policy has nothing like it")
 		}
-		s.levels, s.known[path] = append(s.levels, l), true
-		s.addQuota(l, d)
-		s.addAll(d.Descriptors, l, path)
+		l := &level{entries: append(slices.Clip(parent.entries), p), at: at, quota: j.quotaOf(d, at)}
+		if d.Limit != nil {
+			l.limitName, l.replaces = d.Limit.Name, d.Limit.Replaces
+		}
+		levels = append(levels, l)
+		levels = append(levels, j.levelsBelow(l, d.Descriptors, file)...)
 	}
+	return levels
 }
 
-func (s *service) addQuota(l *level, d *theirDescriptor) {
-	limit := d.RateLimit
-	if limit == nil {
-		if d.ShadowMode || d.QuotaMode {
-			s.note(d, "", l.name()+" has a mode and no rate_limit: the import made nothing of the mode")
-		}
-		return
-	}
-	l.place, l.theirs = s.at(limit, ""), *limit
-	unit := strings.ToLower(limit.Unit)
-	_, known := units[unit]
+// quotaOf is the limit of a descriptor; nil if it has none.
+func (j *job) quotaOf(d *ratelimitconfig.Descriptor, at place) *quota {
 	switch {
-	case limit.Unlimited && known:
-		s.failField(limit, "unit", "does not go with unlimited: keep one of the two")
-	case limit.Unlimited:
-		l.quota = &quota{unlimited: true, place: l.place}
-	case !known:
-		s.failField(limit, "unit", fmt.Sprintf("must be second, minute, hour, day, week, month or year, not %q", limit.Unit))
-	default:
-		l.quota = &quota{numbers: numbers{requests: uint64(limit.RequestsPerUnit), per: unit}, shadow: d.ShadowMode || d.QuotaMode, place: l.place}
-		s.noteCalendar(unit)
-		if d.QuotaMode {
-			l.quota.notes = append(l.quota.notes, "quota_mode denies a request only when all its descriptors in that mode "+
-				"are over their limits. A rule denies alone, so it is shadow. If a request has only one such descriptor, "+
-				"remove mode.")
+	case d.Limit == nil:
+		if d.ShadowMode || d.QuotaMode {
+			j.note(at, "ignored: its mode, because it has no rate_limit")
 		}
+		return nil
+	case d.Limit.Unlimited:
+		return &quota{unlimited: true, at: at.in("rate_limit")}
 	}
-	for _, r := range limit.Replaces {
-		switch r.Name {
-		case "":
-			s.failField(r, "name", "must name a limit")
-		case limit.Name:
-			s.failField(r, "name", "a limit cannot replace itself")
-		}
+	q := &quota{at: at.in("rate_limit"), shadow: d.ShadowMode || d.QuotaMode}
+	q.numbers = numbers{requests: uint64(d.Limit.Requests), per: d.Limit.Unit}
+	j.noteCalendar(d.Limit.Unit)
+	if d.QuotaMode {
+		q.notes = append(q.notes, "quota_mode denies a request only when all its descriptors in that mode are over their "+
+			"limits. A rule denies alone, so it is shadow. If a request has only one such descriptor, remove mode.")
 	}
+	return q
 }
 
-// units are their units of time, which are those of a policy too, with the lengths of buckets.
-var units = map[string]string{"second": "1s", "minute": "1m", "hour": "1h", "day": "1d", "week": "7d", "month": "30d", "year": "365d"}
+// lengths are the units of time with the lengths that token buckets have for them.
+var lengths = map[string]string{
+	"second": "1s", "minute": "1m", "hour": "1h", "day": "1d", "week": "7d", "month": "30d", "year": "365d",
+}
 
 // noteCalendar says of units that have fixed lengths there how they differ.
 func (r *reader) noteCalendar(unit string) {
 	if unit == "month" || unit == "year" {
-		r.add(place{}, "envoyproxy/ratelimit has months of 30 days, unless it is set to calendar months, and years of 365. "+
+		r.note(place{}, "envoyproxy/ratelimit has months of 30 days, unless it is set to calendar months, and years of 365. "+
 			"Here months and years are the calendar's, in UTC. For fixed lengths write 30d and 365d.")
 	}
 }
 
-// replace switches limits off that others replace: a request that counts in both
+// switchReplacedOff switches limits off that others replace: a request that counts in both
 // counts there in the other alone.
-func (s *service) replace() {
+func switchReplacedOff(levels []*level) {
 	by := map[string]*level{}
-	for _, l := range s.levels {
-		for _, r := range l.theirs.Replaces {
-			by[r.Name] = l
+	for _, l := range levels {
+		for _, name := range l.replaces {
+			by[name] = l
 		}
 	}
-	for _, l := range s.levels {
-		other := by[l.theirs.Name]
-		if other == nil || !l.limits() {
+	for _, l := range levels {
+		other := by[l.limitName]
+		if other == nil || !l.hasLimit() {
 			continue
 		}
-		why := &l.quota.unknown
-		if l.quota.shadow {
-			why = &l.quota.notes // it denies nobody
+		why := other.name() + " replaces this limit: a request with both counts there in that alone. Give the rule an exempt " +
+			"with what makes the other apply."
+		if l.quota.shadow { // it denies nobody
+			l.quota.notes = append(l.quota.notes, why)
+		} else {
+			l.quota.unknown = append(l.quota.unknown, why)
 		}
-		*why = append(*why, other.name()+" replaces this limit: a request with both counts there in that alone. Give the rule "+
-			"an exempt with what makes the other apply.")
 	}
 }
 
 // routed reads the descriptors that Envoy's routes make, and what its rate limit filter says.
-func (j *job) routed(e *enforcement) (all []descriptor, err error) {
+func (j *job) routed(e *enforcement) ([]descriptor, error) {
 	in, err := j.openEnvoy(*j.Routes)
 	if err != nil {
 		return nil, err
 	}
-	isFilter := isA[*ratelimitv3.RateLimit]
-	ofDomain := func(c filterConfig) bool { return isFilter(c) && textOf(c.node, "domain") == j.domain }
-	list := sites(in)
-	at, err := choose(list, j.Listener, func(s *site) bool { return slices.ContainsFunc(s.filters, ofDomain) })
-	if at == nil && err == nil {
-		at, err = choose(list, j.Listener, func(s *site) bool { return !slices.ContainsFunc(s.filters, isFilter) && s.limited() })
-	}
+	s, err := j.siteOfDomain(sites(in))
 	if err != nil {
 		return nil, err
 	}
-	if at == nil {
-		return nil, policyfile.Errors{{File: in.file, Message: "there are no rate_limits, or no filter " +
-			"envoy.filters.http.ratelimit with the domain " + j.domain}}
+	if s == nil {
+		return nil, policyfile.Errors{in.top().problem("there are no rate_limits, or no filter envoy.filters.http.ratelimit " +
+			"with the domain " + j.domain)}
 	}
-	var filter *ratelimitv3.RateLimit
-	if i := slices.IndexFunc(at.filters, ofDomain); i >= 0 {
-		filter = configOf[*ratelimitv3.RateLimit](at.filters[i:])
+	filter, at := configOf[*ratelimitv3.RateLimit](j.reader, slices.DeleteFunc(slices.Clone(s.filters), j.isOfOtherDomain))
+	if filter != nil {
 		if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
-			j.note(filter, "request_type", "request_type: rules are for requests from inside and outside. A match on a "+
-				"header such as x-envoy-internal separates them")
+			j.note(at.in("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
+				"x-envoy-internal separates them")
 		}
-		*e = *j.readEnforcement(filter, 100, filter.GetRateLimitedStatus())
+		*e = *j.readEnforcement(filter, at, 100, filter.GetRateLimitedStatus())
 		j.headers = headersField(filter.GetEnableXRatelimitHeaders())
 	}
 	if len(filter.GetRateLimits()) > 0 {
-		return j.descriptors(filter.GetRateLimits(), scope{}, filter.GetStage()), nil
+		return j.descriptorsOf(limitsAt(filter.GetRateLimits(), at), scope{}, filter.GetStage()), nil
 	}
-	return j.routeDescriptors(j.hosts(at), filter.GetStage(), func(r *route) (limits []*routev3.RateLimit, hostLimits int32, ok bool) {
-		own := configOf[*ratelimitv3.RateLimitPerRoute](r.own)
-		if own.GetDomain() != "" && own.GetDomain() != j.domain {
-			j.note(own, "", "this route asks for the domain "+own.GetDomain()+": the import made nothing of its rate_limits")
-			return nil, 0, false
-		}
-		return own.GetRateLimits(), int32(own.GetVhRateLimits()), true
-	}), nil
+	return j.routeDescriptors(j.hosts(s), filter.GetStage(), j.ofServicePerRoute), nil
+}
+
+// siteOfDomain is the listener whose filter asks for the domain, or else one without such a
+// filter whose routes have rate_limits; nil if there is neither.
+func (j *job) siteOfDomain(list []*site) (*site, error) {
+	isOfDomain := func(c filterConfig) bool { return isA[*ratelimitv3.RateLimit](c) && !j.isOfOtherDomain(c) }
+	s, err := j.choose(list, j.Listener, func(s *site) bool { return slices.ContainsFunc(s.filters, isOfDomain) })
+	if s != nil || err != nil {
+		return s, err
+	}
+	return j.choose(list, j.Listener, func(s *site) bool {
+		return !slices.ContainsFunc(s.filters, isA[*ratelimitv3.RateLimit]) && s.hasLimits()
+	})
+}
+
+func (j *job) isOfOtherDomain(c filterConfig) bool { return textOf(c.node, "domain") != j.domain }
+
+// ofServicePerRoute are the limits of a route, if its own configuration is for this domain.
+func (j *job) ofServicePerRoute(r *route) (limits []rateLimit, hostLimits int32, ok bool) {
+	own, at := configOf[*ratelimitv3.RateLimitPerRoute](j.reader, r.own)
+	if own.GetDomain() != "" && own.GetDomain() != j.domain {
+		j.note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
+		return nil, 0, false
+	}
+	return limitsAt(own.GetRateLimits(), at), int32(own.GetVhRateLimits()), true
 }

@@ -12,28 +12,28 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// site is what one listener of Envoy says about limits: its filters, and the
-// routes with their rate_limits.
+// site is what one listener of Envoy says about limits: its filters, and the routes with their
+// rate_limits. It is found in the tree of a file, because listeners hold configurations of types
+// that this import does not know.
 type site struct {
 	name, routes string // of the listener, and of its routes
 	filters      []filterConfig
-	in           *source      // of the routing
+	file         string       // of the routes
+	at           place        // of the routes
 	routing      *policy.Node // has virtual_hosts, or is nil
 }
 
-// filterConfig is the configuration of a filter, decoded when it is needed.
+// filterConfig is the configuration of a filter, which is decoded when it is needed.
 type filterConfig struct {
-	in       *source
 	name     string // of the filter
 	message  string // the name of its type
 	node     *policy.Node
+	at       place
 	disabled bool
 }
 
-// sites finds the listeners in configurations of Envoy, each with the routes
-// that it names, and routes that no listener names. It reads the trees of the
-// files, because listeners hold configurations of types that this import does
-// not know.
+// sites finds the listeners in configurations of Envoy, each with the routes that it names, and
+// routes that no listener names.
 func sites(files ...*source) []*site {
 	var listeners, routes []*site
 	for _, in := range files {
@@ -44,14 +44,14 @@ func sites(files ...*source) []*site {
 		if s.routing != nil {
 			continue
 		}
-		from := func(r *site) bool { return s.routes != "" && r.name == s.routes }
-		at := slices.IndexFunc(routes, from)
-		last := slices.IndexFunc(routes, func(r *site) bool { return r.in != files[0] })
-		if at < 0 && last >= 0 && last == len(routes)-1 { // the only ones that were given for it
-			at = last
+		at := slices.IndexFunc(routes, func(r *site) bool { return s.routes != "" && r.name == s.routes })
+		given := slices.IndexFunc(routes, func(r *site) bool { return r.file != files[0].file })
+		if at < 0 && given >= 0 && given == len(routes)-1 { // the only ones that were given for it
+			at = given
 		}
 		if at >= 0 {
-			s.in, s.routing, used[routes[at]] = routes[at].in, routes[at].routing, true
+			s.file, s.at, s.routing = routes[at].file, routes[at].at, routes[at].routing
+			used[routes[at]] = true
 		}
 	}
 	return append(listeners, slices.DeleteFunc(routes, func(r *site) bool { return used[r] })...)
@@ -66,23 +66,15 @@ func (in *source) find(n *policy.Node, listener string, listeners, routes *[]*si
 		address := fieldOf(n, "address", "socket_address")
 		listener = cmp.Or(textOf(n, "name"), textOf(address, "address")+":"+textOf(address, "port_value"))
 	}
-	filters := fieldOf(n, "http_filters")
+	line := "line " + strconv.Itoa(n.Line)
 	switch {
-	case filters != nil:
-		s := &site{name: listener, in: in, routing: fieldOf(n, "route_config")}
-		s.routes = cmp.Or(textOf(s.routing, "name"), textOf(n, "rds", "route_config_name"))
-		if listener == "" {
-			s.name = "line " + strconv.Itoa(n.Line)
-		}
-		for _, f := range filters.Items {
-			c := in.config(textOf(f, "name"), fieldOf(f, "typed_config"))
-			c.disabled = textOf(f, "disabled") == "true"
-			s.filters = append(s.filters, c)
-		}
+	case fieldOf(n, "http_filters") != nil:
+		s := in.listener(n)
+		s.name = cmp.Or(listener, line)
 		*listeners = append(*listeners, s)
 	case fieldOf(n, "virtual_hosts") != nil:
-		name := cmp.Or(textOf(n, "name"), listener, "line "+strconv.Itoa(n.Line))
-		*routes = append(*routes, &site{name: name, in: in, routing: n})
+		name := cmp.Or(textOf(n, "name"), listener, line)
+		*routes = append(*routes, &site{name: name, file: in.file, at: in.top(), routing: n})
 	default:
 		for _, f := range n.Fields {
 			if !isField(f.Name, "warming_state") && !isField(f.Name, "draining_state") { // no request comes to these
@@ -92,19 +84,31 @@ func (in *source) find(n *policy.Node, listener string, listeners, routes *[]*si
 	}
 }
 
-// config finds the configuration in a typed_config, which may be in a
-// TypedStruct or in a FilterConfig of a route.
-func (in *source) config(name string, n *policy.Node) filterConfig {
+// listener reads what has http_filters, and its routes if they are in it.
+func (in *source) listener(n *policy.Node) *site {
+	s := &site{file: in.file, at: in.top().in("route_config"), routing: fieldOf(n, "route_config")}
+	s.routes = cmp.Or(textOf(s.routing, "name"), textOf(n, "rds", "route_config_name"))
+	for i, f := range itemsOf(n, "http_filters") {
+		c := configAt(textOf(f, "name"), fieldOf(f, "typed_config"), in.top().item("http_filters", i).in("typed_config"))
+		c.disabled = textOf(f, "disabled") == "true"
+		s.filters = append(s.filters, c)
+	}
+	return s
+}
+
+// configAt finds the configuration in a typed_config, which may be in a TypedStruct or in a
+// FilterConfig of a route.
+func configAt(name string, n *policy.Node, at place) filterConfig {
 	message := typeOf(textOf(n, "@type"))
 	switch {
 	case strings.HasSuffix(message, ".TypedStruct"):
-		message, n = typeOf(textOf(n, "type_url")), fieldOf(n, "value")
+		return filterConfig{name: name, message: typeOf(textOf(n, "type_url")), node: fieldOf(n, "value"), at: at.in("value")}
 	case strings.HasSuffix(message, ".FilterConfig"):
-		c := in.config(name, fieldOf(n, "config"))
+		c := configAt(name, fieldOf(n, "config"), at.in("config"))
 		c.disabled = textOf(n, "disabled") == "true"
 		return c
 	}
-	return filterConfig{in: in, name: name, message: message, node: n}
+	return filterConfig{name: name, message: message, node: n, at: at}
 }
 
 // typeOf is the name of a message in an address of its type.
@@ -117,30 +121,16 @@ func isA[M proto.Message](c filterConfig) bool {
 }
 
 // configOf decodes the first of these configurations that is an M; nil if none is.
-func configOf[M proto.Message](list []filterConfig) (m M) {
-	if at := slices.IndexFunc(list, isA[M]); at >= 0 {
-		return decodeOnce[M](list[at].in, list[at].node)
+func configOf[M proto.Message](r *reader, list []filterConfig) (m M, at place) {
+	i := slices.IndexFunc(list, isA[M])
+	if i < 0 {
+		return m, place{}
 	}
-	return m
+	return decode[M](r, list[i].node, list[i].at), list[i].at
 }
 
-// decodeOnce decodes an object by the type M, once.
-func decodeOnce[M proto.Message](in *source, n *policy.Node) (m M) {
-	if known, ok := in.decoded[n]; ok {
-		return known.(M)
-	}
-	m, _ = m.ProtoReflect().New().Interface().(M)
-	in.decoded[n] = m
-	path := string(m.ProtoReflect().Descriptor().Name())
-	if n == in.root || fieldOf(n, "virtual_hosts") != nil {
-		path = "" // its fields are known without it
-	}
-	in.decode(n, path, m)
-	return m
-}
-
-// limited reports whether any route has rate_limits.
-func (s *site) limited() bool {
+// hasLimits reports whether any route has rate_limits.
+func (s *site) hasLimits() bool {
 	return contains(s.routing, func(n *policy.Node) bool { return len(itemsOf(n, "rate_limits")) > 0 })
 }
 
@@ -158,54 +148,62 @@ func (s *site) text() string {
 	return string(b)
 }
 
-// contains reports whether an object in the tree is wanted.
-func contains(n *policy.Node, wants func(n *policy.Node) bool) bool {
-	return n != nil && (wants(n) ||
-		slices.ContainsFunc(n.Items, func(item *policy.Node) bool { return contains(item, wants) }) ||
-		slices.ContainsFunc(n.Fields, func(f policy.Field) bool { return contains(f.Value, wants) }))
+// choose picks the site that has what is wanted, by name where there are several; nil if there is
+// none.
+func (r *reader) choose(sites []*site, listener string, wants func(s *site) bool) (*site, error) {
+	fits := distinct(slices.DeleteFunc(slices.Clone(sites), func(s *site) bool { return !wants(s) }))
+	if len(fits) == 0 {
+		return nil, nil
+	}
+	names, chosen := namesOfSites(fits), []*site(nil)
+	for i, s := range fits {
+		isOnly := !slices.ContainsFunc(fits, func(other *site) bool { return other != s && other.name == s.name })
+		if listener == "" || listener == names[i] || listener == s.name && isOnly {
+			chosen = append(chosen, s)
+		}
+	}
+	if len(chosen) != 1 {
+		message := fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(names))
+		if listener != "" {
+			message = fmt.Sprintf("there is no listener %q with rate limits", listener)
+		}
+		return nil, &UsageError{message, "choose one with --listener: " + strings.Join(names, ", ")}
+	}
+	s := chosen[0]
+	if s.routing == nil {
+		r.note(place{}, strings.TrimSpace("The routes "+s.routes)+" of the listener "+s.name+" are not in this file: give them with "+
+			"--routes FILE.")
+	}
+	return s, nil
 }
 
-// choose picks the site that has what is wanted, by name where there are
-// several; nil if there is none.
-func choose(sites []*site, listener string, wants func(s *site) bool) (*site, error) {
-	seen, ofName := map[string]bool{}, map[string]int{}
-	fits := slices.DeleteFunc(slices.Clone(sites), func(s *site) bool {
+// distinct leaves out sites that say the same: Istio has a chain for TLS, and the same for plain
+// text.
+func distinct(sites []*site) []*site {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(sites, func(s *site) bool {
 		id := s.text()
-		if !wants(s) || seen[id] { // Istio has a chain for TLS and the same for plain text
-			return true
-		}
+		isKnown := seen[id]
 		seen[id] = true
-		ofName[s.name]++
-		return false
+		return isKnown
 	})
-	var names []string
-	var chosen []*site
-	for _, s := range fits {
+}
+
+// namesOfSites are the names of listeners, each with what tells it from others of its name.
+func namesOfSites(sites []*site) (names []string) {
+	count := map[string]int{}
+	for _, s := range sites {
+		count[s.name]++
+	}
+	for _, s := range sites {
 		name := s.name
-		if ofName[s.name] > 1 && s.routes != "" {
+		if count[s.name] > 1 && s.routes != "" {
 			name += "/" + s.routes
 		}
 		for n, base := 2, name; slices.Contains(names, name); n++ {
 			name = base + "#" + strconv.Itoa(n)
 		}
 		names = append(names, name)
-		if listener == "" || listener == name || listener == s.name && ofName[s.name] == 1 {
-			chosen = append(chosen, s)
-		}
 	}
-	switch {
-	case len(fits) == 0:
-		return nil, nil
-	case len(chosen) != 1:
-		message := fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(names))
-		if listener != "" {
-			message = fmt.Sprintf("there is no listener %q with rate limits", listener)
-		}
-		return nil, &UsageError{message, "choose one with --listener: " + strings.Join(names, ", ")}
-	case chosen[0].routing == nil:
-		s := chosen[0]
-		s.in.add(place{}, strings.TrimSpace("The routes "+s.routes)+" of the listener "+s.name+" are not in this file: give them with "+
-			"--routes FILE.")
-	}
-	return chosen[0], nil
+	return names
 }

@@ -37,7 +37,7 @@ func Of(p *policy.Problem) string {
 func parts(p *policy.Problem) []string {
 	list := []string{"{want}", Shape(p.Want), "{first}", p.First}
 	if p.Node != nil {
-		list = append(list, "{value}", describe(p.Node), "{count}", strconv.Itoa(len(p.Node.Items)+len(p.Node.Fields)))
+		list = append(list, "{value}", Describe(p.Node), "{count}", strconv.Itoa(len(p.Node.Items)+len(p.Node.Fields)))
 	}
 	for i, arg := range p.Args {
 		n := strconv.Itoa(i + 1)

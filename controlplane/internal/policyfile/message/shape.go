@@ -86,7 +86,7 @@ func wrongValue(n *policy.Node, want policy.Shape) string {
 	case n.Kind == policy.Null:
 		return "is empty: give " + Shape(want) + ", or remove it"
 	}
-	s := "must be " + Shape(want) + ", not " + describe(n)
+	s := "must be " + Shape(want) + ", not " + Describe(n)
 	switch want.Form {
 	case policy.FormText, policy.FormName:
 		if n.Kind == policy.Number || n.Kind == policy.Bool {
@@ -110,8 +110,8 @@ func wrongValue(n *policy.Node, want policy.Shape) string {
 	return s
 }
 
-// describe is a value as an error shows it.
-func describe(n *policy.Node) string {
+// Describe is a value as an error shows it.
+func Describe(n *policy.Node) string {
 	switch n.Kind {
 	case policy.Bool, policy.Number:
 		return policy.Clip(n.Text)

@@ -1,0 +1,287 @@
+// Package ratelimitconfig reads the configuration of the envoyproxy/ratelimit service: the
+// descriptors of one domain, as a tree.
+//
+// Its invariant: it accepts what that service accepts, and the tree has all of it. Anything else
+// is a problem with file, line and what would be right. It knows nothing of policies.
+package ratelimitconfig
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Config is one file: the descriptors of a domain.
+type Config struct {
+	File        string
+	Domain      string
+	Descriptors []*Descriptor
+}
+
+// Descriptor is a key with its value, and what holds for requests that have both.
+type Descriptor struct {
+	Key            string
+	Value          string // empty = any; each * in it stands for any text
+	Limit          *Limit // nil = none
+	Descriptors    []*Descriptor
+	ShadowMode     bool
+	QuotaMode      bool
+	DetailedMetric bool
+	ValueToMetric  bool
+	ShareThreshold bool         // all values that fit the * count together
+	Metadata       *policy.Node // nil = none
+
+	Path         string // "descriptors[0].descriptors[2]"
+	Line, Column int
+}
+
+// Limit is how many requests are let through.
+type Limit struct {
+	Requests  uint32
+	Unit      string // one of Units
+	Unlimited bool   // then Requests and Unit are zero
+	Name      string
+	Replaces  []string // names of limits that do not count where this one does
+}
+
+// Units are the units of time of a limit. Each window begins on the clock.
+var Units = []string{"second", "minute", "hour", "day", "week", "month", "year"}
+
+// HasWildcard reports whether the value stands for several.
+func (d *Descriptor) HasWildcard() bool { return strings.Contains(d.Value, "*") }
+
+// Name is the key with its value, as the service names it.
+func (d *Descriptor) Name() string {
+	if d.Value == "" {
+		return d.Key
+	}
+	return d.Key + "_" + d.Value
+}
+
+// Problem is a problem of the descriptor.
+func (d *Descriptor) Problem(file, message string) policyfile.Problem {
+	return policyfile.Problem{File: file, Line: d.Line, Column: d.Column, Path: d.Path, Message: message}
+}
+
+// Read reads the document of a file. An error is a policyfile.Errors.
+func Read(file string, document *policy.Node) (*Config, error) {
+	r := &reader{file: file}
+	c := &Config{File: file}
+	if document.Kind != policy.Object {
+		r.fail(document, "", "must be an object, not "+message.Describe(document))
+		return nil, r.problems
+	}
+	r.object(document, "", map[string]setter{
+		"domain":      r.text(&c.Domain),
+		"descriptors": r.list(r.descriptor(&c.Descriptors)),
+	})
+	if c.Domain == "" {
+		r.fail(document, "domain", "is missing: a configuration has a domain")
+	}
+	r.refuseDuplicates(c.Descriptors)
+	if len(r.problems) > 0 {
+		return nil, r.problems
+	}
+	return c, nil
+}
+
+// Merge is one domain that several files describe. An error is a policyfile.Errors.
+func Merge(files []*Config) (*Config, error) {
+	merged := &Config{File: files[0].File, Domain: files[0].Domain}
+	seen := map[string]bool{}
+	for _, c := range files {
+		if c.Domain != merged.Domain {
+			return nil, policyfile.Errors{{File: c.File, Path: "domain",
+				Message: "is " + c.Domain + ", and that of " + merged.File + " is " + merged.Domain + ": give the files of one domain"}}
+		}
+		r := &reader{file: c.File}
+		r.refuseSeen(c.Descriptors, seen)
+		if len(r.problems) > 0 {
+			return nil, r.problems
+		}
+		merged.Descriptors = append(merged.Descriptors, c.Descriptors...)
+	}
+	return merged, nil
+}
+
+// reader reads the objects of a file, and collects what is wrong with them.
+type reader struct {
+	file     string
+	problems policyfile.Errors
+}
+
+func (r *reader) fail(n *policy.Node, path, message string) {
+	r.problems = append(r.problems, policyfile.Problem{File: r.file, Line: n.Line, Column: n.Column, Path: path, Message: message})
+}
+
+// setter reads the value of one field.
+type setter func(n *policy.Node, path string)
+
+// object reads the fields of an object.
+func (r *reader) object(n *policy.Node, path string, fields map[string]setter) {
+	if n.Kind != policy.Object {
+		r.fail(n, path, "must be an object, not "+message.Describe(n))
+		return
+	}
+	seen := map[string]bool{}
+	for _, f := range n.Fields {
+		at, path := &policy.Node{Line: f.Line, Column: f.Column}, strings.TrimPrefix(path+"."+f.Name, ".")
+		set := fields[f.Name]
+		switch {
+		case set == nil:
+			r.fail(at, path, unknown(f.Name, slices.Sorted(maps.Keys(fields))))
+		case seen[f.Name]:
+			r.fail(at, path, "is given twice: keep one")
+		case f.Value.Kind != policy.Null:
+			set(f.Value, path)
+		}
+		seen[f.Name] = true
+	}
+}
+
+func unknown(name string, known []string) string {
+	if near := message.Nearest(name, known); near != "" {
+		return "unknown field: did you mean " + strconv.Quote(near) + "?"
+	}
+	return "unknown field: the fields here are " + strings.Join(known, ", ")
+}
+
+// descriptor reads a descriptor and appends it to a list.
+func (r *reader) descriptor(list *[]*Descriptor) setter {
+	return func(n *policy.Node, path string) {
+		d := &Descriptor{Path: path, Line: n.Line, Column: n.Column}
+		*list = append(*list, d)
+		known := len(r.problems)
+		r.object(n, path, map[string]setter{
+			"key":             r.text(&d.Key),
+			"value":           r.text(&d.Value),
+			"rate_limit":      r.limit(d),
+			"descriptors":     r.list(r.descriptor(&d.Descriptors)),
+			"shadow_mode":     r.flag(&d.ShadowMode),
+			"quota_mode":      r.flag(&d.QuotaMode),
+			"detailed_metric": r.flag(&d.DetailedMetric),
+			"value_to_metric": r.flag(&d.ValueToMetric),
+			"share_threshold": r.flag(&d.ShareThreshold),
+			"metadata":        func(n *policy.Node, _ string) { d.Metadata = n },
+		})
+		switch {
+		case len(r.problems) > known:
+		case d.Key == "":
+			r.fail(n, path, "a descriptor needs a key")
+		case d.ShareThreshold && !d.HasWildcard():
+			r.fail(n, path+".share_threshold", "needs a value with a *")
+		}
+	}
+}
+
+// limit reads the rate_limit of a descriptor.
+func (r *reader) limit(d *Descriptor) setter {
+	return func(n *policy.Node, path string) {
+		l := &Limit{}
+		d.Limit = l
+		known := len(r.problems)
+		r.object(n, path, map[string]setter{
+			"unit":              r.text(&l.Unit),
+			"requests_per_unit": r.number(&l.Requests),
+			"unlimited":         r.flag(&l.Unlimited),
+			"name":              r.text(&l.Name),
+			"replaces":          r.list(r.replaced(l)),
+		})
+		unit := strings.ToLower(l.Unit)
+		hasUnit := slices.Contains(Units, unit)
+		switch {
+		case len(r.problems) > known:
+		case l.Unlimited && hasUnit:
+			r.fail(n, path+".unit", "does not go with unlimited: keep one of the two")
+		case l.Unlimited:
+			l.Requests, l.Unit = 0, ""
+		case !hasUnit:
+			r.fail(n, path+".unit", fmt.Sprintf("must be second, minute, hour, day, week, month or year, not %q", l.Unit))
+		default:
+			l.Unit = unit
+		}
+		if l.Name != "" && slices.Contains(l.Replaces, l.Name) {
+			r.fail(n, path+".replaces", "a limit cannot replace itself")
+		}
+	}
+}
+
+// replaced reads the name of a limit that another one replaces.
+func (r *reader) replaced(l *Limit) setter {
+	return func(n *policy.Node, path string) {
+		name := ""
+		r.object(n, path, map[string]setter{"name": r.text(&name)})
+		if name == "" {
+			r.fail(n, path+".name", "must name a limit")
+		}
+		l.Replaces = append(l.Replaces, name)
+	}
+}
+
+// refuseDuplicates refuses descriptors of one level that have one key and value.
+func (r *reader) refuseDuplicates(list []*Descriptor) {
+	r.refuseSeen(list, map[string]bool{})
+	for _, d := range list {
+		r.refuseDuplicates(d.Descriptors)
+	}
+}
+
+func (r *reader) refuseSeen(list []*Descriptor, seen map[string]bool) {
+	for _, d := range list {
+		if seen[d.Name()] {
+			r.problems = append(r.problems, d.Problem(r.file, "the descriptor "+d.Name()+" is given twice: keep one"))
+		}
+		seen[d.Name()] = true
+	}
+}
+
+func (r *reader) list(item setter) setter {
+	return func(n *policy.Node, path string) {
+		if n.Kind != policy.List {
+			r.fail(n, path, "must be a list, not "+message.Describe(n))
+		}
+		for i, one := range n.Items {
+			item(one, path+"["+strconv.Itoa(i)+"]")
+		}
+	}
+}
+
+// text reads text, which YAML may take for a number or for true or false.
+func (r *reader) text(to *string) setter {
+	return func(n *policy.Node, path string) {
+		switch {
+		case n.Kind == policy.List || n.Kind == policy.Object:
+			r.fail(n, path, "must be text, not "+message.Describe(n))
+		case strings.ContainsFunc(n.Text, unicode.IsControl):
+			r.fail(n, path, "must not hold control characters")
+		default:
+			*to = n.Text
+		}
+	}
+}
+
+func (r *reader) flag(to *bool) setter {
+	return func(n *policy.Node, path string) {
+		if n.Kind != policy.Bool {
+			r.fail(n, path, "must be true or false, not "+message.Describe(n))
+		}
+		*to = n.Text == "true"
+	}
+}
+
+func (r *reader) number(to *uint32) setter {
+	return func(n *policy.Node, path string) {
+		value, err := strconv.ParseUint(n.Text, 10, 32)
+		if n.Kind != policy.Number || err != nil {
+			r.fail(n, path, "must be a whole number from 0 to 4294967295, not "+message.Describe(n))
+		}
+		*to = uint32(value)
+	}
+}
