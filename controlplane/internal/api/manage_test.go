@@ -207,7 +207,7 @@ func TestBadCounters(t *testing.T) {
 		{"counters/get", form, "rule=r&keys=alice", 400, `unknown parameter \"keys\"`},
 		{"counters/get", form, "rule=r&n=1", 400, "n does not go with get"},
 		{"counters/get", form, "rule=r&limit=-1", 400, `limit \"-1\" is not a whole number`},
-		{"counters/get", form, "rule=r" + strings.Repeat("&key=a", 17), 400, "at most 16 parts, not 17"},
+		{"counters/get", form, "rule=r" + strings.Repeat("&key=a", 17), 400, "key has 17 parts, but at most 16 are allowed"},
 		{"counters/get", form, "rule=" + strings.Repeat("r", 129), 400, "at most 128 bytes"},
 		{"counters/get", form, "rule=r&key=" + strings.Repeat("alice", 60_000), 413, "the form is larger than 262144 bytes"},
 		{"counters/get", form, "rule=r&timeout=soon", 400, "is not a duration"},
