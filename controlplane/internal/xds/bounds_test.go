@@ -48,10 +48,10 @@ func TestKindsShareThePolicy(t *testing.T) {
 		r, err := f.revision(t.Context(), number)
 		require.NoError(t, err)
 		for i := range 100 {
-			e, err := f.newResponse(f.plugin(r, &node{vmID: fmt.Sprint(i)}), r, "0123456789abcdef")
+			e, err := newResponse(f.plugin(r, &node{vmID: fmt.Sprint(i)}), r, "0123456789abcdef")
 			require.NoError(t, err)
-			require.Same(t, &r.policy[0], &e.parts[1][0])
-			require.Less(t, len(e.parts[0])+len(e.parts[2]), 8<<10)
+			require.Same(t, &r.policy[0], &e.message.policy[0])
+			require.Less(t, len(e.message.own), 8<<10)
 		}
 	})
 }

@@ -3,24 +3,31 @@ package xds
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // the codec that writes everything else
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
-	"github.com/sluice-ratelimit/sluice/shared/wire"
 )
 
 // TypeURL is the type of the resources served.
@@ -36,6 +43,39 @@ type revision struct {
 	seal   []byte // of versions
 
 	capabilities []string // that the policy needs
+}
+
+// maxRevisions bounds the revisions that are kept: the newest, and those that proxies fall
+// back on.
+const maxRevisions = 4
+
+// revisions keeps what was read last. Its lock is held while a revision is read: a fleet asks
+// for the same one at once.
+type revisions struct {
+	mu   sync.Mutex
+	kept map[uint64]revision
+}
+
+// revision returns a revision as the store has it.
+func (s *Server) revision(ctx context.Context, number uint64) (revision, error) {
+	s.revisions.mu.Lock()
+	defer s.revisions.mu.Unlock()
+	if kept, ok := s.revisions.kept[number]; ok {
+		return kept, nil
+	}
+	stored, err := s.Store.Get(ctx, number)
+	if err != nil {
+		return revision{}, err
+	}
+	made, err := s.newRevision(stored)
+	if err != nil {
+		return revision{}, err
+	}
+	if len(s.revisions.kept) == maxRevisions {
+		clear(s.revisions.kept)
+	}
+	s.revisions.kept[number] = made
+	return made, nil
 }
 
 func (s *Server) newRevision(r store.Revision) (made revision, err error) {
@@ -65,86 +105,59 @@ func (s *Server) plugin(r revision, n *node) envoy.Plugin {
 	return envoy.Plugin{Name: envoy.ResourceName, VMID: n.vmID, Runtime: n.runtime, Wasm: cmp.Or(r.wasm, n.wasm, s.Wasm), Envoy: n.Version}
 }
 
-// kind is what of a node and a revision its configuration depends on.
-type kind struct {
-	number              uint64
-	size                int // of the policy as it is pushed
-	wasm, vmID, runtime string
-	vmCapabilities      bool // see envoy.TakesVMCapabilities
-}
-
-// config is the filter as a google.protobuf.Any, without its policy.
-type config struct{ before, after []byte }
-
-func (s *Server) config(p envoy.Plugin, r revision, size int) (config, error) {
-	return s.configs.get(kind{r.number, size, p.Wasm, p.VMID, p.Runtime, envoy.TakesVMCapabilities(p.Envoy)}, func() (c config, err error) {
-		p.Policy, p.Capabilities = []byte(s.marker), r.capabilities
-		filter, err := p.ExtensionConfig()
-		if err != nil {
-			return c, err
-		}
-		packed, err := anypb.New(filter)
-		if err != nil {
-			return c, err
-		}
-		text, err := proto.Marshal(packed)
-		if err != nil {
-			return c, err
-		}
-		if c.before, c.after = around(text, p.Policy, size); c.before == nil {
-			err = errors.New("marshal push: the policy has no place in the resource")
-		}
-		return c, err
-	})
-}
-
-// around returns what goes before and behind a marker that is nested in a message, with the
-// lengths of all enclosing messages as they are with that many bytes in its place.
-func around(message, marker []byte, size int) (before, after []byte) {
-	for rest := message; len(rest) > 0 && !bytes.Equal(message, marker); {
-		start := message[:len(message)-len(rest)]
-		f, err := wire.Cut(&rest)
-		if err != nil {
-			break
-		}
-		if bytes.Contains(f.Bytes, marker) {
-			left, right := around(f.Bytes, marker, size)
-			before = protowire.AppendTag(bytes.Clone(start), protowire.Number(f.ID), protowire.BytesType)
-			before = protowire.AppendVarint(before, uint64(len(left)+size+len(right)))
-			return append(before, left...), append(right, rest...)
-		}
-	}
-	return nil, nil
-}
-
-// response is a discoveryv3.DeltaDiscoveryResponse with a revision, marshaled. All of a
-// revision share the text of its policy, the part in the middle: up to one MiB, which a fleet
-// of a thousand, or a thousand streams of an attacker, would otherwise take a thousand times.
+// response is a discoveryv3.DeltaDiscoveryResponse with a revision, marshalled.
 type response struct {
 	version string
-	parts   [3][]byte
+	message message
+}
+
+// message is a marshalled message with a policy at its end. All messages with a revision share
+// the text of its policy, up to one MiB, which a fleet of a thousand would otherwise take a
+// thousand times.
+type message struct{ own, policy []byte }
+
+// in puts a message into the last field of another one, which is marshalled without it.
+func (m message) in(outer proto.Message, field protoreflect.Name) (message, error) {
+	own, err := proto.MarshalOptions{Deterministic: true}.Marshal(outer)
+	if err != nil {
+		return m, fmt.Errorf("marshal push: %w", err)
+	}
+	number := outer.ProtoReflect().Descriptor().Fields().ByName(field).Number()
+	own = protowire.AppendTag(own, number, protowire.BytesType)
+	own = protowire.AppendVarint(own, uint64(len(m.own)+len(m.policy)))
+	return message{append(own, m.own...), m.policy}, nil
 }
 
 // newResponse is the push of a revision to a node, with a nonce that is also its tag.
-func (s *Server) newResponse(p envoy.Plugin, r revision, nonce string) (made response, err error) {
-	head, version := r.head(nonce), version(r, nonce, p)
-	c, err := s.config(p, r, len(head)+len(r.policy))
+func newResponse(p envoy.Plugin, r revision, nonce string) (response, error) {
+	p.Capabilities = r.capabilities
+	filter, err := p.Filter()
 	if err != nil {
-		return made, err
+		return response{}, err
 	}
-	outer, err := proto.Marshal(&discoveryv3.DeltaDiscoveryResponse{SystemVersionInfo: version, TypeUrl: TypeURL, Nonce: nonce})
-	if err != nil {
-		return made, fmt.Errorf("marshal response: %w", err)
+	config, version := filter.GetConfig(), versionOf(r, nonce, p)
+	policy := config.GetConfiguration() // its type, without a value
+	policy.Value, config.Configuration = nil, nil
+	m := message{r.head(nonce), r.policy}
+	for _, outer := range []struct {
+		message proto.Message
+		field   protoreflect.Name
+	}{
+		{&wrapperspb.StringValue{}, "value"},
+		{policy, "value"},
+		{config, "configuration"},
+		{&wasmfilterv3.Wasm{}, "config"},
+		{&anypb.Any{TypeUrl: envoy.FilterTypeURL}, "value"},
+		{&corev3.TypedExtensionConfig{Name: p.Name}, "typed_config"},
+		{&anypb.Any{TypeUrl: TypeURL}, "value"},
+		{&discoveryv3.Resource{Name: p.Name, Version: version}, "resource"},
+		{&discoveryv3.DeltaDiscoveryResponse{SystemVersionInfo: version, TypeUrl: TypeURL, Nonce: nonce}, "resources"},
+	} {
+		if m, err = m.in(outer.message, outer.field); err != nil {
+			return response{}, err
+		}
 	}
-	inner, err := proto.Marshal(&discoveryv3.Resource{Name: p.Name, Version: version})
-	if err != nil {
-		return made, fmt.Errorf("marshal resource: %w", err)
-	}
-	const field = 2 // of the resource in the response, and of the filter in the resource
-	size := len(c.before) + len(head) + len(r.policy) + len(c.after)
-	inner = protowire.AppendVarint(protowire.AppendTag(inner, field, protowire.BytesType), uint64(size))
-	outer = protowire.AppendVarint(protowire.AppendTag(outer, field, protowire.BytesType), uint64(len(inner)+size))
-	return response{version, [3][]byte{slices.Concat(outer, inner, c.before, head), r.policy, c.after}}, nil
+	return response{version, m}, nil
 }
 
 // head is the begin of a JSON object, with the fields that only the control plane
@@ -160,11 +173,11 @@ func (r revision) head(tag string) []byte {
 	return []byte(head)
 }
 
-// version is what Envoy reports when it connects again: "12-<tag>-<seal>-<digest>". The
+// versionOf is what Envoy reports when it connects again: "12-<tag>-<seal>-<digest>". The
 // digest shows whether this server would still push the same, even if another
 // data directory numbers revisions anew. The seal shows whether a server with this store,
 // or a copy of it, has pushed that at all.
-func version(r revision, tag string, p envoy.Plugin) string {
+func versionOf(r revision, tag string, p envoy.Plugin) string {
 	number, digest := strconv.FormatUint(r.number, 10), digest(r, p)
 	return number + "-" + tag + "-" + sealOf(r.seal, number, tag, digest) + "-" + digest
 }
@@ -192,4 +205,31 @@ func digest(r revision, p envoy.Plugin) string {
 		h.Write(part)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// codec writes a response without copying its policy, and reads a request without the fields
+// that are not needed. The rest it leaves to gRPC's codec.
+type codec struct{ encoding.CodecV2 }
+
+// NewCodec returns the codec of the discovery services.
+func NewCodec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
+
+// Marshal implements encoding.CodecV2.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	r, ok := v.(response)
+	if !ok {
+		return c.CodecV2.Marshal(v)
+	}
+	return mem.BufferSlice{mem.SliceBuffer(r.message.own), mem.SliceBuffer(r.message.policy)}, nil
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	r, ok := v.(*request)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	text := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer text.Free()
+	return r.unmarshal(text.ReadOnlyData())
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
@@ -52,7 +53,7 @@ func TestStamp(t *testing.T) {
 func TestVersion(t *testing.T) {
 	s := &Server{seal: []byte("a")}
 	p, r := envoy.Plugin{Wasm: "/a.wasm"}, s.revisionOf(t, 12, `{"version":1}`)
-	v := version(r, "abc", p)
+	v := versionOf(r, "abc", p)
 	require.True(t, strings.HasPrefix(v, "12-abc-"))
 	number, same, own := s.held(v)
 	require.Equal(t, []any{uint64(12), digest(r, p), true}, []any{number, same, own})
@@ -80,36 +81,38 @@ func TestBinaryPrecedence(t *testing.T) {
 	require.Equal(t, "/server", s.plugin(revision{}, &node{}).Wasm)
 }
 
-func TestTextsAreBounded(t *testing.T) {
+func TestOnlySomeRevisionsAreKept(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		f.apply("a", "b", "c", "d", "e", "f", "g", "h")
 		for number := range uint64(8) {
 			_, err := f.revision(t.Context(), number+1)
 			require.NoError(t, err)
-			require.LessOrEqual(t, len(f.texts.kept), maxTexts)
-			require.Contains(t, f.texts.kept, number+1)
+			require.LessOrEqual(t, len(f.revisions.kept), maxRevisions)
+			require.Contains(t, f.revisions.kept, number+1)
 		}
 	})
 }
 
-// The policy is put into a resource that was marshaled without it. Nodes before and since Envoy 1.40 read
+// The policy is put into messages that were marshalled without it. Nodes before and since Envoy 1.40 read
 // the capabilities in different places.
 func TestPayloadIsAResource(t *testing.T) {
-	s := &Server{marker: "M"}
+	s := new(Server)
 	for i, text := range []string{"{}", `{"version":1}`, `{"a":"` + strings.Repeat("x", 1<<20) + `"}`} {
 		for _, version := range []string{"1.39.0", "1.40.0"} {
 			r := s.revisionOf(t, uint64(i), text)
 			plugin := envoy.Plugin{Name: envoy.ResourceName, Wasm: "/w", VMID: "{", Runtime: "r", Envoy: version}
-			response, err := s.newResponse(plugin, r, "a")
+			response, err := newResponse(plugin, r, "a")
 			require.NoError(t, err)
 			plugin.Policy, plugin.Capabilities = append(r.head("a"), r.policy...), r.capabilities
-			want, err := plugin.ExtensionConfig()
+			want, err := plugin.Filter()
 			require.NoError(t, err)
-			got, config := unmarshal(t, response), new(corev3.TypedExtensionConfig)
+			got, config, filter := unmarshal(t, response), new(corev3.TypedExtensionConfig), new(wasmfilterv3.Wasm)
 			require.Equal(t, []string{response.version, TypeURL, "a"}, []string{got.GetSystemVersionInfo(), got.GetTypeUrl(), got.GetNonce()})
 			require.Equal(t, response.version, got.GetResources()[0].GetVersion())
 			require.NoError(t, got.GetResources()[0].GetResource().UnmarshalTo(config))
-			require.True(t, proto.Equal(want, config))
+			require.Equal(t, envoy.ResourceName, config.GetName())
+			require.NoError(t, config.GetTypedConfig().UnmarshalTo(filter))
+			require.True(t, proto.Equal(want, filter))
 		}
 	}
 }

@@ -129,10 +129,8 @@ type Server struct {
 	secret string       // goes with policies that name report_keys; see policy.Policy.ReportSecret
 	seal   []byte       // of versions; see held
 	noisy  *slog.Logger // bounded; see burstLines
-	marker string       // stands where the policy will be; no proxy can know it
 
-	configs cache[kind, config]
-	texts   cache[uint64, revision]
+	revisions revisions
 
 	process   string        // begins nonces
 	nonces    atomic.Uint64 // how many there were
@@ -174,8 +172,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	_, _ = rand.Read(process) // never fails
 	s := &Server{
 		Options: o, ledger: ledger, secret: hex.EncodeToString(keyed(secret, "report_secret")), seal: keyed(secret, "version"),
-		marker: rand.Text(), process: hex.EncodeToString(process), verifyEvery: verifyEvery,
-		configs: cache[kind, config]{maxKept: maxConfigs}, texts: cache[uint64, revision]{maxKept: maxTexts},
+		process: hex.EncodeToString(process), verifyEvery: verifyEvery, revisions: revisions{kept: map[uint64]revision{}},
 	}
 	s.noisy = lograte.NewLimit(burstLines).Logger(o.Log)
 	s.stop, s.cancel = context.WithCancel(context.WithoutCancel(ctx))

@@ -262,7 +262,7 @@ func (c *conversation) pushDue() error {
 	var push response
 	r, err := c.revision(c.stream.Context(), number)
 	if err == nil {
-		push, err = c.newResponse(c.plugin(r, &c.session.node), r, nonce)
+		push, err = newResponse(c.plugin(r, &c.session.node), r, nonce)
 	}
 	switch {
 	case errors.Is(err, store.ErrDamaged):
