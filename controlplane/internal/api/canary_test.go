@@ -225,6 +225,15 @@ func TestCanaryIsAbortedByItself(t *testing.T) {
 	f.as("", "POST /v1/policies?canary=5%25&abort_on_denied=maybe", managed, 400, "is neither true nor false")
 }
 
+// hearOfMarks has serve read the marks anew, as when another control plane set some.
+func (f *canaryFixture) hearOfMarks() {
+	f.t.Helper()
+	_, last := f.xds.Ledger().Takers()
+	_, err := f.store.Append(f.t.Context(), store.Change{Last: last})
+	require.NoError(f.t, err)
+	require.NoError(f.t, f.xds.Refresh(f.t.Context()))
+}
+
 // A refusal that comes while the counts are read counts, before this serve knows of it, too.
 func TestCanaryIsRefusedMeanwhile(t *testing.T) {
 	for _, isKnown := range []bool{false, true} {
@@ -236,13 +245,14 @@ func TestCanaryIsRefusedMeanwhile(t *testing.T) {
 			refuse := func() {
 				require.NoError(t, f.store.SaveReply(t.Context(), store.Reply{Node: "another", Revision: number, Text: "no"}))
 				if isKnown {
-					require.NoError(t, f.xds.Refresh(t.Context()))
+					f.hearOfMarks()
 				}
 			}
 			f.proxies[f.chosen].asked.Store(&refuse)
 			f.look(time.Minute, 200, 2, 2)
 			require.Equal(t, map[bool]store.RolloutState{true: store.Stalled, false: store.Canary}[isKnown], f.state(number))
 			f.proxies[f.chosen].asked.Store(nil)
+			f.hearOfMarks()
 			f.look(time.Minute, 0, 0, 0)
 			require.Equal(t, store.Stalled, f.state(number))
 		})

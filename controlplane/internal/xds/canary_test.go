@@ -233,6 +233,7 @@ func TestWhoRunsACanary(t *testing.T) {
 		second.connect()
 		stands(2)
 		require.NoError(t, f.store.SaveReply(t.Context(), store.Reply{Node: "elsewhere", Revision: number}))
+		f.readAgain()
 		require.NoError(t, f.Refresh(t.Context()))
 		_, c := f.lasting()
 		require.True(t, c.Nacked)

@@ -157,6 +157,7 @@ func TestStoreThatFailsForAWhile(t *testing.T) {
 		f.apply("bad")
 		b.replies.Store(1)
 		e.refuse("bad", "three")
+		f.readAgain()
 		require.NoError(t, f.Refresh(t.Context()))
 		accept("three", f.proxy("later")) // the refusal counts though the store has not kept it
 	})

@@ -202,7 +202,7 @@ func (l *Ledger) subscribe(s *session, holds, ahead uint64, fresh bool) (taken b
 	}
 	s.Holds = holds
 	if s.Runs > 0 {
-		s.note(s.Runs, true)
+		s.keepReply(s.Runs, true)
 	}
 	l.broadcast()
 	return !l.isUntaken(s)
@@ -223,44 +223,48 @@ func (l *Ledger) wanted(s *session) (number uint64, withdrawal bool) {
 	return number, s.hasRefused(s.track.newest()) && s.Misses > 0
 }
 
-// replied notes the reply to the push in flight, or what the proxy reports to hold: a
-// reply that was lost with an earlier connection. The error is the store's; the reply
-// counts in the ledger all the same.
-func (l *Ledger) replied(ctx context.Context, s *session, a store.Reply, inFlight bool) error {
+// record records a proxy's reply to a revision, in the store and here: for the proxy, for the
+// revision and for the session. toPush says that it answers the push in flight; else the
+// proxy reports what it runs, as its reply was lost with an earlier connection. The error
+// is the store's; the reply counts here all the same.
+func (l *Ledger) record(ctx context.Context, s *session, r store.Reply, toPush bool) error {
+	r.SAN, r.Node, r.At = s.Place.SAN, s.Place.Node, l.now().UTC()
 	// It counts even if the proxy hung up right after it.
-	err := l.store.SaveReply(context.WithoutCancel(ctx), a)
+	err := l.store.SaveReply(context.WithoutCancel(ctx), r)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.InFlight = inFlight
-	l.settle(s, a)
+	p := l.proxies[s.who()]
+	p.known = p.known.After(r)
+	s.InFlight = s.InFlight && !toPush
+	s.apply(r)
+	if l.trackOf(r.Revision).mark(r) {
+		l.broadcastOffers()
+	} else {
+		l.broadcast()
+	}
 	return err
 }
 
-func (l *Ledger) settle(s *session, a store.Reply) {
-	p := l.proxies[s.who()]
-	p.known = p.known.After(a)
-	if l.trackOf(a.Revision).settle(a) {
-		defer l.broadcastOffers()
-	}
+// apply changes what the session runs and is offered by its reply.
+func (s *session) apply(r store.Reply) {
+	refused := s.Refused
+	after := store.Proxy{Acked: s.Acked, Refused: refused}.After(r)
+	s.Acked, s.Refused = after.Acked, after.Refused
 	s.Ahead = 0
-	s.note(a.Revision, a.Accepted)
-	before := s.Refused
-	mine := store.Proxy{Acked: s.Acked, Refused: before}.After(a)
-	s.Acked, s.Refused = mine.Acked, mine.Refused
-	switch {
-	case a.Accepted:
-		s.Runs, s.Holds, s.Misses = a.Revision, a.Revision, 0
-	case len(before) == 0 || a.Revision > slices.Max(before):
-		s.Holds, s.Misses = 0, 1 // a new revision, counted anew
-	default:
-		s.Holds = 0
-		s.Misses++
+	s.keepReply(r.Revision, r.Accepted)
+	if r.Accepted {
+		s.Runs, s.Holds = r.Revision, r.Revision
+		s.Misses = 0
+		return
 	}
-	l.broadcast()
+	s.Holds = 0
+	s.Misses++
+	if len(refused) == 0 || r.Revision > slices.Max(refused) {
+		s.Misses = 1 // a new revision, counted anew
+	}
 }
 
-// note keeps the session's reply to a revision.
-func (s *session) note(number uint64, accepted bool) {
+func (s *session) keepReply(number uint64, accepted bool) {
 	s.Replies[number] = accepted
 	if len(s.Replies) > maxReplies {
 		delete(s.Replies, slices.Min(slices.Collect(maps.Keys(s.Replies))))

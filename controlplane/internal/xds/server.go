@@ -92,6 +92,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -132,6 +133,9 @@ type Server struct {
 
 	revisions revisions
 
+	refreshing sync.Mutex      // held while the ledger is refreshed
+	changed    <-chan struct{} // closed once the store has changed since; refreshing guards it
+
 	process   string        // begins nonces
 	nonces    atomic.Uint64 // how many there were
 	streamIDs atomic.Uint64
@@ -163,7 +167,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	appended := o.Store.Appended()
+	changed := o.Store.Appended() // taken before reading, so that no revision falls in between
 	ledger, err := newLedger(ctx, o.Store)
 	if err != nil {
 		return nil, fmt.Errorf("load ledger: %w", err)
@@ -172,12 +176,12 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	_, _ = rand.Read(process) // never fails
 	s := &Server{
 		Options: o, ledger: ledger, secret: hex.EncodeToString(keyed(secret, "report_secret")), seal: keyed(secret, "version"),
-		process: hex.EncodeToString(process), verifyEvery: verifyEvery, revisions: revisions{kept: map[uint64]revision{}},
+		process: hex.EncodeToString(process), verifyEvery: verifyEvery, changed: changed, revisions: revisions{kept: map[uint64]revision{}},
 	}
 	s.noisy = lograte.NewLimit(burstLines).Logger(o.Log)
 	s.stop, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.logDamage(ledger.Damaged("")...)
-	go s.follow(s.stop, appended)
+	go s.follow(s.stop)
 	go s.exchange(s.stop)
 	return s, nil
 }

@@ -119,7 +119,7 @@ func (c *conversation) handle(r request) error {
 		return nil // an aggregated stream also asks for what is not served here
 	}
 	if r.nonce != "" {
-		c.replied(r)
+		c.reply(r)
 	}
 	if r.unsubscribes {
 		c.ledger.change(func() { c.session.Subscribed = false })
@@ -208,7 +208,7 @@ func (c *conversation) subscribe(reported string) {
 	}
 	// What it holds now counts more than what it once refused.
 	if held > 0 && (known.Acked != held || slices.Contains(known.Refused, held)) {
-		c.book(store.Reply{Revision: held, Accepted: true}, c.session.InFlight)
+		c.record(store.Reply{Revision: held, Accepted: true}, false)
 	}
 	if !c.ledger.subscribe(c.session, held, ahead, reported == "") {
 		c.noisy.Warn("no policy is for a proxy: it keeps what it has", "san", c.session.Place.SAN)
@@ -221,24 +221,15 @@ func (c *conversation) isNow(number uint64, has string) bool {
 	return err == nil && has == digest(r, c.plugin(r, &c.session.node))
 }
 
-// book notes a reply of the proxy.
-func (c *conversation) book(a store.Reply, inFlight bool) {
-	a.SAN, a.Node, a.At = c.session.Place.SAN, c.session.Place.Node, time.Now().UTC()
-	if err := c.ledger.replied(c.stream.Context(), c.session, a, inFlight); err != nil {
-		c.log.Error("save reply", "revision", a.Revision, "error", err)
-	}
-}
-
-// replied counts an ACK or NACK for the push with its nonce. Any other nonce is of
-// another stream or made up, and proves nothing.
-func (c *conversation) replied(r request) {
-	number := c.session.Pushed
+// reply records the ACK or NACK of the push with its nonce. Any other nonce is of another
+// stream or made up, and proves nothing.
+func (c *conversation) reply(r request) {
 	if r.nonce != c.nonce {
 		c.noisy.Warn("reply to an unknown push ignored", "nonce", printable.Cut(r.nonce, maxShown))
 		return
 	}
 	c.nonce = ""
-	log := c.log.With("revision", number, "withdrawal", c.withdrawal, "nonce", r.nonce)
+	log := c.log.With("revision", c.session.Pushed, "withdrawal", c.withdrawal, "nonce", r.nonce)
 	if r.refused {
 		c.Nacks.Add(1)
 		log.Warn("NACK", "text", r.text)
@@ -246,7 +237,14 @@ func (c *conversation) replied(r request) {
 		c.Acks.Add(1)
 		log.Info("ACK")
 	}
-	c.book(store.Reply{Revision: number, Accepted: !r.refused, Text: r.text}, false)
+	c.record(store.Reply{Revision: c.session.Pushed, Accepted: !r.refused, Text: r.text}, true)
+}
+
+// record records a reply; see Ledger.record.
+func (c *conversation) record(r store.Reply, toPush bool) {
+	if err := c.ledger.record(c.stream.Context(), c.session, r, toPush); err != nil {
+		c.log.Error("save reply", "revision", r.Revision, "error", err)
+	}
 }
 
 // pushDue sends what is due, one resource in one response.

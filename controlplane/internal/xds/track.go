@@ -67,18 +67,19 @@ func (t *track) find(number uint64) *store.Summary {
 // policy without a revision that counts.
 func (t *track) proxies() *selector.Selector { return first(t.backward()).Proxies }
 
-// settle marks a revision with a reply. It reports whether that may change what others
+// mark marks a revision with a reply. It reports whether that may change what others
 // are offered.
-func (t *track) settle(a store.Reply) (changed bool) {
-	r := t.find(a.Revision)
+func (t *track) mark(reply store.Reply) (changed bool) {
+	r := t.find(reply.Revision)
 	if r == nil {
 		return false
 	}
-	is := &r.Nacked
-	if a.Accepted {
-		is = &r.Acked
+	mark := &r.Nacked
+	if reply.Accepted {
+		mark = &r.Acked
 	}
-	changed, *is = !*is, true
+	changed = !*mark
+	*mark = true
 	return changed
 }
 
