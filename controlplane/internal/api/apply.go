@@ -78,18 +78,6 @@ func (s *server) applySeveral(w http.ResponseWriter, r *request) error {
 	return s.change(w, r, given(list...), func(list []Applied) any { return AppliedChanges{list} })
 }
 
-// wasmInForce is the wasm path of the newest revision that no proxy has refused, or that is
-// current all the same.
-func (s *server) wasmInForce(policy string, standing []store.Summary) string {
-	current := s.XDS.Ledger().Current(policy)
-	for _, r := range standing {
-		if !r.Damaged && (!r.Nacked || r.Number == current) {
-			return r.Wasm
-		}
-	}
-	return ""
-}
-
 // rollback handles POST /v1/rollback/{revision}?policy=NAME&base=REVISION: a new revision
 // with the content and the binary of an old one.
 func (s *server) rollback(w http.ResponseWriter, r *request) error {
@@ -108,7 +96,20 @@ func (s *server) rollback(w http.ResponseWriter, r *request) error {
 	}, one)
 }
 
-// given are proposals that are there already.
+// base is the revision that a change must replace, 0 for the first policy. It is nil where
+// any may be replaced.
+func (q query) base() (*uint64, error) {
+	if !q.has("base") {
+		return nil, nil
+	}
+	n, err := strconv.ParseUint(q.get("base"), 10, 64)
+	if err != nil {
+		return nil, badRequest("base %s is not the number of a revision, or 0 for none", shown(q.get("base")))
+	}
+	return &n, nil
+}
+
+// given are proposals that came with the request.
 func given(list ...proposal) func() ([]proposal, error) {
 	return func() ([]proposal, error) {
 		for _, p := range list {
@@ -125,9 +126,12 @@ func one(list []Applied) any { return list[0] }
 
 func ptr[T any](v T) *T { return &v }
 
-// change makes proposals the next revisions and answers.
-func (s *server) change(w http.ResponseWriter, r *request, list func() ([]proposal, error), body func([]Applied) any) error {
-	applied, err := s.inTurn(r.Context(), list)
+// change makes proposals the next revisions and answers. The answer is written when the next
+// caller has its turn: one who reads slowly holds up no other.
+func (s *server) change(
+	w http.ResponseWriter, r *request, propose func() ([]proposal, error), body func([]Applied) any,
+) error {
+	applied, err := s.inTurn(r.Context(), propose)
 	if err != nil {
 		return err
 	}
@@ -135,39 +139,28 @@ func (s *server) change(w http.ResponseWriter, r *request, list func() ([]propos
 	return nil
 }
 
-// base is the revision that a change must replace, 0 for the first policy. It is nil where
-// any may be replaced.
-func (q query) base() (*uint64, error) {
-	if !q.has("base") {
-		return nil, nil
-	}
-	n, err := strconv.ParseUint(q.get("base"), 10, 64)
-	if err != nil {
-		return nil, badRequest("base %s is not the number of a revision, or 0 for none", shown(q.get("base")))
-	}
-	return &n, nil
-}
-
-// inTurn judges, compares and appends changes one at a time: so a draft is compared
-// with the very revision that it replaces, and only one takes the memory of
-// reading a policy, up to 200 times its size. The answer is written afterwards: a
-// caller that reads slowly holds up no other.
-func (s *server) inTurn(ctx context.Context, proposed func() ([]proposal, error)) ([]Applied, error) {
+// inTurn makes one change at a time: so each is compared with the very revision that it
+// replaces, and only one takes the memory of reading a policy, up to 200 times its size.
+func (s *server) inTurn(ctx context.Context, propose func() ([]proposal, error)) ([]Applied, error) {
 	done, err := s.judging.take(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	list, err := proposed()
+	proposals, err := propose()
 	if err != nil {
 		return nil, err
 	}
 	size := 0
-	for _, p := range list {
+	for _, p := range proposals {
 		size += len(p.draft.YAML)
 	}
 	if size > largePolicy {
 		defer debug.FreeOSMemory()
+	}
+	list, err := judgeAll(ctx, proposals)
+	if err != nil {
+		return nil, err
 	}
 	for {
 		applied, err := s.append(ctx, list)
@@ -181,8 +174,9 @@ func (s *server) inTurn(ctx context.Context, proposed func() ([]proposal, error)
 	}
 }
 
-// append makes all proposals revisions, or none.
-func (s *server) append(ctx context.Context, list []proposal) ([]Applied, error) {
+// append compares judged policies with those that they replace, and makes all of them
+// revisions, or none.
+func (s *server) append(ctx context.Context, list []judged) ([]Applied, error) {
 	takers, last := s.XDS.Ledger().Takers()
 	behind, above := s.XDS.Ledger().Ahead()
 	change := store.Change{Last: last, Above: above}
@@ -190,17 +184,13 @@ func (s *server) append(ctx context.Context, list []proposal) ([]Applied, error)
 	if err != nil {
 		return nil, err
 	}
-	judged := make([]judgement, len(list))
-	for i, p := range list {
-		if judged[i], err = s.judge(ctx, p, standing); err != nil {
+	successors := make([]successor, len(list))
+	for i, j := range list {
+		successors[i], err = s.compare(ctx, j, standing)
+		if err != nil {
 			return nil, err
 		}
-		d := judged[i].draft
-		for _, before := range judged[:i] {
-			if before.draft.Policy == d.Policy {
-				return nil, badRequest("%s and %s are both the policy %s: give it once", shown(before.draft.File), shown(d.File), d.Policy)
-			}
-		}
+		d := successors[i].draft
 		takers[d.Policy] = d.Proxies
 		change.Drafts = append(change.Drafts, d)
 	}
@@ -216,22 +206,23 @@ func (s *server) append(ctx context.Context, list []proposal) ([]Applied, error)
 	}
 	applied := make([]Applied, len(revisions))
 	for i := range revisions {
-		applied[i] = s.applied(&revisions[i], &judged[i])
+		applied[i] = s.applied(&revisions[i], &successors[i])
 		if behind > 0 {
 			applied[i].ProxyWarnings = append(applied[i].ProxyWarnings, fmt.Sprintf(
-				"this serve was behind: connected proxies ran newer revisions of this store, up to %d, which it does not have; this change replaces them", above))
+				"this serve was behind: connected proxies ran newer revisions of this store, up to %d, "+
+					"which it does not have; this change replaces them", above))
 		}
 	}
 	return applied, nil
 }
 
-func (s *server) applied(r *store.Revision, j *judgement) Applied {
+func (s *server) applied(r *store.Revision, of *successor) Applied {
 	proxies := s.XDS.Ledger().Connected(r.Policy)
 	s.Log.Info("revision applied", "revision", r.Number, "policy", r.Policy, "rollback_of", r.RollbackOf,
-		"who", access.Who(j.draft.Audit.Who), "file", r.File, "sha256", r.SHA256, "wasm", r.Wasm, "proxies", proxies)
+		"who", access.Who(of.draft.Audit.Who), "file", r.File, "sha256", r.SHA256, "wasm", r.Wasm, "proxies", proxies)
 	return Applied{
-		Summary: r.Summary, Warnings: Problems(j.warnings), Proxies: proxies, Changes: j.changes, Replaces: j.replaces,
-		ProxyWarnings: append(s.Quota.misfits(j.policy, s.managed(r.Policy)), s.blind(r.Rollout, j.policy)...),
+		Summary: r.Summary, Warnings: Problems(of.warnings), Proxies: proxies, Changes: of.changes, Replaces: of.replaces,
+		ProxyWarnings: append(s.Quota.misfits(of.policy, s.managed(r.Policy)), s.blind(r.Rollout, of.policy)...),
 	}
 }
 

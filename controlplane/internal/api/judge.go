@@ -22,31 +22,62 @@ type proposal struct {
 	base  *uint64     // the revision that it must replace, nil: any
 }
 
-// judgement is a proposal that may become a revision.
-type judgement struct {
-	draft    store.Draft
+// judged is a proposal that was found valid. Its text is not read again.
+type judged struct {
+	proposal
 	policy   *policy.Policy
 	warnings []policyfile.Problem
-	changes  []policydiff.Change
+}
+
+// successor is a judged policy that may replace the revision before it.
+type successor struct {
+	judged
+	changes  []policydiff.Change // nil where there is nothing to compare with
 	replaces uint64
 }
 
-// judge reads a proposal, and compares it with the revision that it replaces.
-// standing are the revisions of all policies that were not aborted.
-func (s *server) judge(ctx context.Context, proposed proposal, standing []store.Summary) (j judgement, err error) {
-	d := proposed.draft
-	p, doc, warnings, err := policyfile.Read(d.File, d.YAML)
+// judgeAll judges the proposals of one change, each of another policy.
+func judgeAll(ctx context.Context, proposals []proposal) ([]judged, error) {
+	list := make([]judged, 0, len(proposals))
+	for _, p := range proposals {
+		j, err := judge(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		for _, before := range list {
+			if before.draft.Policy == j.draft.Policy {
+				return nil, badRequest("%s and %s are both the policy %s: give it once",
+					shown(before.draft.File), shown(j.draft.File), j.draft.Policy)
+			}
+		}
+		list = append(list, j)
+	}
+	return list, nil
+}
+
+// judge reads a proposal's text, and refuses one that is not valid or not the caller's to apply.
+func judge(ctx context.Context, p proposal) (judged, error) {
+	read, doc, warnings, err := policyfile.Read(p.draft.File, p.draft.YAML)
 	if err != nil {
-		return j, err
+		return judged{}, err
 	}
 	head, _ := policy.SplitPlacement(doc)
 	placement, _ := policy.ReadPlacement(head) // policyfile has judged it
-	d.Policy, d.Proxies, d.JSON = placement.Name, (*selector.Selector)(placement.Proxies), policy.PushedJSON(doc)
-	if err := missing(ctx, d.Policy, access.Apply, "to apply"); err != nil {
-		return j, err
+	p.draft.Policy = placement.Name
+	p.draft.Proxies = (*selector.Selector)(placement.Proxies)
+	p.draft.JSON = policy.PushedJSON(doc)
+	if err := missing(ctx, p.draft.Policy, access.Apply, "to apply"); err != nil {
+		return judged{}, err
 	}
+	return judged{p, read, warnings}, nil
+}
+
+// compare compares a judged policy with the revision that it would replace, and completes
+// its draft. standing are the revisions of all policies that were not aborted.
+func (s *server) compare(ctx context.Context, j judged, standing []store.Summary) (of successor, err error) {
+	d := &j.draft
 	if err := s.settled(d.Policy); err != nil {
-		return j, err
+		return of, err
 	}
 	var own []store.Summary
 	for _, r := range standing {
@@ -54,38 +85,51 @@ func (s *server) judge(ctx context.Context, proposed proposal, standing []store.
 			own = append(own, r)
 		}
 	}
-	if proposed.wasm != nil {
-		d.Wasm = *proposed.wasm
+	if j.wasm != nil {
+		d.Wasm = *j.wasm
 	} else {
 		d.Wasm = s.wasmInForce(d.Policy, own)
 	}
 	before, err := s.current(ctx, own)
 	if err != nil {
-		return j, err
+		return of, err
 	}
-	if n := before.revision.Number; proposed.base != nil && *proposed.base != n {
-		return j, refusal(http.StatusConflict, "revision %d has been applied since you looked: review your change again", n)
+	of.replaces = before.revision.Number
+	if j.base != nil && *j.base != of.replaces {
+		return of, refusal(http.StatusConflict,
+			"revision %d has been applied since you looked: review your change again", of.replaces)
 	}
-	if err := s.entitled(ctx, d, p, before, standing); err != nil {
-		return j, err
+	if err := s.entitled(ctx, j, before, standing); err != nil {
+		return of, err
 	}
 	if d.Rollout != nil {
-		if err := s.beginCanary(ctx, &d, before); err != nil {
-			return j, err
+		if err := s.beginCanary(ctx, d, before); err != nil {
+			return of, err
 		}
 	}
-	var changes []policydiff.Change // nil where there is nothing to compare with
 	if before.policy != nil {
-		changes = policydiff.Between(before.policy, p)
+		of.changes = policydiff.Between(before.policy, j.policy)
 	}
-	d.Audit = entry(ctx, before, d, p, changes)
-	return judgement{d, p, warnings, changes, before.revision.Number}, nil
+	d.Audit = entry(ctx, before, *d, j.policy, of.changes)
+	of.judged = j
+	return of, nil
+}
+
+// wasmInForce is the wasm path of the newest revision that no proxy has refused, or that is
+// current all the same.
+func (s *server) wasmInForce(policy string, standing []store.Summary) string {
+	current := s.XDS.Ledger().Current(policy)
+	for _, r := range standing {
+		if !r.Damaged && (!r.Nacked || r.Number == current) {
+			return r.Wasm
+		}
+	}
+	return ""
 }
 
 // entitled refuses what a draft changes that takes more than the role apply for its policy.
-func (s *server) entitled(
-	ctx context.Context, d store.Draft, p *policy.Policy, before current, standing []store.Summary,
-) error {
+func (s *server) entitled(ctx context.Context, j judged, before current, standing []store.Summary) error {
+	d, p := j.draft, j.policy
 	if what := before.handsOver(d, p); what != "" {
 		if err := missing(ctx, d.Policy, access.Admin, what); err != nil {
 			return err
