@@ -332,7 +332,7 @@ func TestWrongTokensSlowTheirAddressAlone(t *testing.T) {
 		o := Options{Healthy: func(context.Context) error { return nil }}
 		withRoles(&o)
 		s := newServer(o)
-		handler := s.handler(s.routes())
+		handler := s.mux(s.routes())
 		show := func(address, token string) *httptest.ResponseRecorder {
 			r := httptest.NewRequest(http.MethodGet, "/v1/caller", http.NoBody)
 			r.RemoteAddr = address

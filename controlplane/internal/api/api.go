@@ -48,18 +48,19 @@ type server struct {
 	backups  turn
 }
 
-// New returns the API's handler. It watches canaries and the rates of rules until ctx ends.
-func New(ctx context.Context, o Options) http.Handler {
+// New returns a mux that answers the API's requests. It watches canaries and the rates of
+// rules until ctx ends.
+func New(ctx context.Context, o Options) *http.ServeMux {
 	s := newServer(o)
 	go s.watch(ctx)
 	go s.keepRates(ctx)
-	return s.handler(s.routes())
+	return s.mux(s.routes())
 }
 
 // NewMetrics returns a handler of /metrics and /healthz alone, with the API's guard.
 func NewMetrics(o Options) http.Handler {
 	s := newServer(o)
-	return s.handler([]route{
+	return s.mux([]route{
 		{"GET /metrics", all, access.Read, s.metrics(), nil, nil},
 		{"/", inBody, access.Read, s.unknown, nil, nil},
 	})

@@ -72,7 +72,7 @@ func newFixtureOn(t *testing.T, dir string, with func(*Options)) *fixture {
 	o := Options{Store: s, XDS: x}
 	with(&o)
 	made := newServer(o)
-	web := httptest.NewServer(made.handler(made.routes()))
+	web := httptest.NewServer(made.mux(made.routes()))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	stream := grpc.NewServer(grpc.ForceServerCodecV2(xds.NewCodec()))

@@ -107,15 +107,8 @@ func roleOf(op manage.Operation) access.Role {
 	return access.Read
 }
 
-func (s *server) handler(routes []route) http.Handler {
-	guarded := http.NewServeMux()
-	for _, route := range routes {
-		guarded.HandleFunc(route.pattern, s.needs(route))
-	}
-	open := http.NewServeMux()
-	open.HandleFunc("GET /healthz", s.needs(route{handle: s.healthy}))
-	open.Handle("/", s.identified(guarded))
-
+// mux answers the routes, and /healthz.
+func (s *server) mux(routes []route) *http.ServeMux {
 	// A page in a browser must not be able to apply a policy, neither on
 	// loopback, where no token is needed, nor with a certificate that the browser
 	// adds by itself.
@@ -123,7 +116,12 @@ func (s *server) handler(routes []route) http.Handler {
 	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, refusal(http.StatusForbidden, "cross-origin request refused"))
 	}))
-	return origin.Handler(open)
+	mux := http.NewServeMux()
+	mux.Handle("GET /healthz", origin.Handler(s.needs(route{handle: s.healthy})))
+	for _, route := range routes {
+		mux.Handle(route.pattern, origin.Handler(s.identified(s.needs(route))))
+	}
+	return mux
 }
 
 // identified lets requests of known callers through, with the caller in their

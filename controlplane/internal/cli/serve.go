@@ -181,10 +181,12 @@ func (o *serveOptions) start(ctx context.Context, s *servers, policies store.Sto
 	}
 	quotas := api.Quota{Service: s.quotas.service, Private: o.quotas.store == quotaMemory}
 	quotas.Apart = quotas.Private && o.store != ""
-	s.handler = console.New(console.Options{Access: s.guard.identify != nil, Log: s.log, API: api.New(ctx, api.Options{
+	mux := api.New(ctx, api.Options{
 		Store: policies, XDS: s.push, Identify: s.guard.identify, Fleet: fleet, Log: s.log,
 		Quota: quotas, Collectors: s.quotas.collectors(),
-	})})
+	})
+	console.Add(mux, console.Options{Access: s.guard.identify != nil, Log: s.log})
+	s.handler = mux
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -31,9 +32,8 @@ import (
 // Path is where the console is.
 const Path = "/console/"
 
-// Options of the console. API is required.
+// Options of the console.
 type Options struct {
-	API http.Handler
 	// Access says that callers need a token or a certificate.
 	Access bool
 	Log    *slog.Logger // default: nothing
@@ -52,26 +52,25 @@ type console struct {
 //go:embed assets
 var assetFiles embed.FS
 
-// New returns a handler of the pages under Path, and of / for browsers. All else goes
-// to the API.
-func New(o Options) http.Handler {
+// Add adds the pages under Path to the API's mux, and has browsers find them at /.
+func Add(mux *http.ServeMux, o Options) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // never fails
-	c := &console{api: o.API, access: o.Access, log: o.Log, sessions: newSessions(time.Now), secret: secret}
-	mux := http.NewServeMux()
-	mux.Handle(Path, c.pages())
+	c := &console{api: mux, access: o.Access, log: o.Log, sessions: newSessions(time.Now), secret: secret}
+	for pattern, page := range c.pages() {
+		mux.Handle(pattern, page)
+	}
+	others, _ := mux.Handler(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/"}})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		if wantsHTML(r) {
 			http.Redirect(w, r, Path, http.StatusSeeOther)
 			return
 		}
-		c.api.ServeHTTP(w, r)
+		others.ServeHTTP(w, r)
 	})
-	mux.Handle("/", o.API)
-	return mux
 }
 
 // page answers for a visitor, or returns why it cannot.
@@ -104,8 +103,23 @@ func (v *visit) Role() string {
 	return text
 }
 
-func (c *console) pages() http.Handler {
-	mux := http.NewServeMux()
+// pages are the console's by their patterns.
+func (c *console) pages() map[string]http.Handler {
+	// As in the API: a page of another origin may send nothing.
+	origin := http.NewCrossOriginProtection()
+	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.fail(w, r, nil, &failure{code: http.StatusForbidden, Text: "cross-origin request refused"})
+	}))
+	assets, _ := fs.Sub(assetFiles, "assets") // it is embedded
+	pages := map[string]http.Handler{
+		"GET /console/login":   c.public(c.loginPage),
+		"POST /console/login":  c.public(c.login),
+		"GET /console/assets/": http.StripPrefix("/console/assets/", http.FileServerFS(assets)),
+		"GET /console/assets/chart.css": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/css; charset=utf-8")
+			_, _ = io.WriteString(w, chart.CSS) // the visitor has gone if this fails
+		}),
+	}
 	for pattern, p := range map[string]page{
 		"GET /console/{$}":                            c.proxies,
 		"GET /console/revisions":                      c.revisions,
@@ -119,24 +133,12 @@ func (c *console) pages() http.Handler {
 		"POST /console/logout":                        c.logout,
 		"/console/":                                   c.unknown,
 	} {
-		mux.Handle(pattern, c.known(p))
+		pages[pattern] = c.known(p)
 	}
-	mux.Handle("GET /console/login", c.public(c.loginPage))
-	mux.Handle("POST /console/login", c.public(c.login))
-	assets, _ := fs.Sub(assetFiles, "assets") // it is embedded
-	mux.Handle("GET /console/assets/", http.StripPrefix("/console/assets/", http.FileServerFS(assets)))
-
-	mux.HandleFunc("GET /console/assets/chart.css", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/css; charset=utf-8")
-		_, _ = io.WriteString(w, chart.CSS) // the visitor has gone if this fails
-	})
-
-	// As in the API: a page of another origin may send nothing.
-	origin := http.NewCrossOriginProtection()
-	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c.fail(w, r, nil, &failure{code: http.StatusForbidden, Text: "cross-origin request refused"})
-	}))
-	return secured(origin.Handler(mux))
+	for pattern, page := range pages {
+		pages[pattern] = secured(origin.Handler(page))
+	}
+	return pages
 }
 
 // secured sets what browsers keep to on every page.

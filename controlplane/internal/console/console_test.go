@@ -41,7 +41,7 @@ type fixture struct {
 	list   *access.List
 }
 
-// newFixture starts the API with the console before it. The token of each role is its
+// newFixture starts the API with the console. The token of each role is its
 // name, twice.
 func newFixture(t *testing.T, restricted bool) *fixture {
 	t.Helper()
@@ -61,7 +61,9 @@ func newLoggedFixture(t *testing.T, restricted bool, log *slog.Logger) *fixture 
 		f.setAccess("read", "apply", "admin", "edge:apply")
 		o.Identify = access.Gate{List: func() *access.List { return f.list }}.Identify
 	}
-	f.server = httptest.NewServer(New(Options{API: api.New(t.Context(), o), Access: restricted, Log: log}))
+	mux := api.New(t.Context(), o)
+	Add(mux, Options{Access: restricted, Log: log})
+	f.server = httptest.NewServer(mux)
 	t.Cleanup(func() {
 		f.server.Close()
 		x.Stop()
@@ -366,9 +368,8 @@ func TestCertificates(t *testing.T) {
 		return access.Caller{Name: "certificate alice", Role: access.Apply}, known
 	}
 	f := newFixture(t, true)
-	pages := New(Options{
-		API: api.New(f.t.Context(), api.Options{Store: f.store, XDS: f.xds, Identify: certificate}), Access: true,
-	})
+	pages := api.New(f.t.Context(), api.Options{Store: f.store, XDS: f.xds, Identify: certificate})
+	Add(pages, Options{Access: true})
 	for name, want := range map[string]string{"alice": "certificate alice, role apply", "mallory": "<h1>Sign in</h1>"} {
 		r := httptest.NewRequest(http.MethodGet, "https://control.example.com/console/revisions", http.NoBody)
 		r.Header.Set("Accept", "text/html")
