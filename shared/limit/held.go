@@ -13,9 +13,9 @@ const (
 	HeldRetryNs int64 = 1_000_000_000
 )
 
-// Held is how many units are held until an answer is known, by the eighth of the hold in
+// Holds is how many units are held until an answer is known, by the eighth of the hold in
 // which each was last known to run. Its clock is the caller's, and starts anywhere.
-type Held struct {
+type Holds struct {
 	Eighth uint32                // the newest that counts
 	Units  [HoldParts + 1]uint32 // of the eighth n at n modulo 9
 }
@@ -24,7 +24,7 @@ type Held struct {
 func (w *Window) EighthNs() int64 { return (w.PeriodNs + HoldParts - 1) / HoldParts }
 
 // Total is how many units are held.
-func (h *Held) Total() (units uint32) {
+func (h *Holds) Total() (units uint32) {
 	for _, n := range h.Units {
 		units = AddSaturating(units, n)
 	}
@@ -32,7 +32,7 @@ func (h *Held) Total() (units uint32) {
 }
 
 // Newest is the newest eighth that holds a unit; ok is false where none does.
-func (h *Held) Newest() (eighth uint32, ok bool) {
+func (h *Holds) Newest() (eighth uint32, ok bool) {
 	for n := range uint32(len(h.Units)) {
 		if eighth = h.Eighth - n; *h.of(eighth) > 0 {
 			return eighth, true
@@ -43,7 +43,7 @@ func (h *Held) Newest() (eighth uint32, ok bool) {
 
 // Lapse removes the units of the oldest eighth that is over for good at the eighth to, and
 // returns them. Call it until ok is false; h is at the eighth to then.
-func (h *Held) Lapse(to uint32) (eighth, units uint32, ok bool) {
+func (h *Holds) Lapse(to uint32) (eighth, units uint32, ok bool) {
 	for ; int32(to-h.Eighth) > 0; h.Eighth++ {
 		n := h.of(h.Eighth + 1) // what is held there is nine eighths old
 		if *n > 0 {
@@ -58,15 +58,15 @@ func (h *Held) Lapse(to uint32) (eighth, units uint32, ok bool) {
 	return 0, 0, false
 }
 
-func (h *Held) isEmpty() bool { return h.Units == [HoldParts + 1]uint32{} }
+func (h *Holds) isEmpty() bool { return h.Units == [HoldParts + 1]uint32{} }
 
-func (h *Held) of(eighth uint32) *uint32 { return &h.Units[eighth%uint32(len(h.Units))] }
+func (h *Holds) of(eighth uint32) *uint32 { return &h.Units[eighth%uint32(len(h.Units))] }
 
 // Has reports whether units of that eighth are among h's, and have not lapsed.
-func (h *Held) Has(eighth uint32) bool { return h.Eighth-eighth < uint32(len(h.Units)) }
+func (h *Holds) Has(eighth uint32) bool { return h.Eighth-eighth < uint32(len(h.Units)) }
 
 // Add holds units from the eighth on, which must be among h's or later.
-func (h *Held) Add(eighth, units uint32) {
+func (h *Holds) Add(eighth, units uint32) {
 	n := h.of(eighth)
 	*n = AddSaturating(*n, units)
 }
@@ -74,7 +74,7 @@ func (h *Held) Add(eighth, units uint32) {
 // Remove ends the hold of units that were last known to run in the eighth and have not
 // lapsed. If the hold's length has changed since, they may lie in a later one; where those
 // of others lie between, what is left is no older than theirs.
-func (h *Held) Remove(eighth, units uint32) {
+func (h *Holds) Remove(eighth, units uint32) {
 	if !h.Has(eighth) {
 		eighth = h.Eighth - HoldParts
 	}
@@ -87,7 +87,7 @@ func (h *Held) Remove(eighth, units uint32) {
 }
 
 // Join adds what g holds, of which nothing may have lapsed at h's eighth.
-func (h *Held) Join(g *Held) {
+func (h *Holds) Join(g *Holds) {
 	for n := range uint32(len(g.Units)) {
 		h.Add(g.Eighth-n, *g.of(g.Eighth - n))
 	}
@@ -103,16 +103,16 @@ func (w *Window) EighthBy(ns int64) uint32 {
 
 // Scale moves what w holds to v, whose hold is of another length. Where it is much shorter,
 // the oldest eighths become one.
-func (h *Held) Scale(w, v *Window) {
+func (h *Holds) Scale(w, v *Window) {
 	from, old := w.EighthNs(), *h
 	switch {
 	case from == v.EighthNs():
 		return
 	case old.isEmpty():
-		*h = Held{}
+		*h = Holds{}
 		return
 	}
-	*h = Held{Eighth: v.EighthBy((int64(old.Eighth) + 1) * from)}
+	*h = Holds{Eighth: v.EighthBy((int64(old.Eighth) + 1) * from)}
 	for n := range uint32(len(h.Units)) {
 		eighth := v.EighthBy((int64(old.Eighth-n) + 1) * from)
 		if !h.Has(eighth) {

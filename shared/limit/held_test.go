@@ -11,7 +11,7 @@ import (
 // its ends are found.
 func TestHeldOfAnotherLength(t *testing.T) {
 	long, short := Window{Algorithm: Concurrency, PeriodNs: 600e9}, Window{Algorithm: Concurrency, PeriodNs: 10e9}
-	h := Held{Eighth: 100}
+	h := Holds{Eighth: 100}
 	h.Add(95, 2)
 	h.Add(99, 1)
 	h.Add(100, 3)
@@ -27,7 +27,7 @@ func TestHeldOfAnotherLength(t *testing.T) {
 	eighth, units, ok = h.Lapse(6068)
 	require.Equal(t, []any{uint32(6059), uint32(2), true}, []any{eighth, units, ok})
 
-	h = Held{Eighth: 6059}
+	h = Holds{Eighth: 6059}
 	for n := range uint32(9) {
 		h.Add(6051+n, 1+n)
 	}

@@ -1,56 +1,72 @@
 package state
 
-import (
-	"github.com/sluice-ratelimit/sluice/shared/limit"
-)
+import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// aheadNs is how far ahead of a worker's clock a record or floor may be: the clocks of
-// workers differ, and may be set back a little.
+// The clocks of workers differ a little, and somebody may set them back. A key's time never
+// goes back by that:
+//
+//   - If a record or floor was written after the worker's present, the key is counted at the
+//     time of that write.
+//   - If it was written long after, the clock was set back since. What it has counted is
+//     moved back to the present, with its age.
+
+// aheadNs is how far ahead of a worker's clock a record or floor may be.
 const aheadNs = 10_000_000_000
 
-// wasSetBack reports whether the clock was set back since last, when a record or floor
-// was written. The worker may only have stood still after it had read its clock, so it
-// reads it once more.
-func (t *Table) wasSetBack(e *Entry, last int64) bool {
-	if last <= e.CallerNs+aheadNs {
+// isAhead reports whether last is further ahead of the caller's clock than clocks differ.
+func (e *Entry) isAhead(last int64) bool { return last > e.CallerNs+aheadNs }
+
+// foundSetBack reports whether the clock was set back since last, when a record or floor
+// was written. The worker may only have stood still after it had read its clock, so the
+// first call that suspects it reads the clock once more, into e.CallerNs.
+func (t *Table) foundSetBack(e *Entry, last int64) bool {
+	if !e.isAhead(last) {
 		return false
 	}
-	if !e.looked {
-		e.CallerNs, e.looked = max(e.CallerNs, t.tables.store.Now()), true
+	if !e.clockRead {
+		e.clockRead = true
+		e.CallerNs = max(e.CallerNs, t.tables.store.Now())
 	}
-	return last > e.CallerNs+aheadNs
+	return e.isAhead(last)
 }
 
-// rebase moves the record, or the floor, that was written at last back to e.CallerNs.
-// The record gets a new generation: what it has counted may be in other windows now, so
-// no hit from before is refunded from it.
+// rebase moves the key's record, or the floor if it has none, back from last, when it was
+// written, to e.CallerNs.
 func (t *Table) rebase(e *Entry, last int64) {
 	e.Rebased = true
-	for i := range t.layout.counts {
-		w := &t.layout.Windows[i]
-		if e.slot >= 0 {
-			u := e.page.usage(&t.layout, e.slot, i, e.log(i))
-			w.SetBack(&u, last, e.CallerNs)
-			e.page.setUsage(&t.layout, e.slot, i, &u)
-		} else {
-			f := e.page.floor(&t.layout, i)
-			w.SetFloorBack(&f, last, e.CallerNs)
-			e.page.setFloor(&t.layout, i, f)
-		}
+	if e.slot >= 0 {
+		t.rebaseRecord(e, last)
+	} else {
+		t.rebaseFloor(e, last)
 	}
-	if e.slot < 0 {
-		e.page.setFloorTime(e.CallerNs)
-		return
+}
+
+// rebaseRecord gives the record a new generation: what it has counted may be in other
+// windows now, so no hit from before is refunded from it.
+func (t *Table) rebaseRecord(e *Entry, last int64) {
+	for i := range t.layout.counts {
+		u := e.page.usage(&t.layout, e.slot, i, e.log(i))
+		t.layout.Windows[i].SetBack(&u, last, e.CallerNs)
+		e.page.setUsage(&t.layout, e.slot, i, &u)
 	}
 	e.page.setTime(&t.layout, e.slot, e.CallerNs)
 	e.page.mark(&t.layout, e.slot, e.page.nextGeneration(), e.page.wasReset(&t.layout, e.slot))
 }
 
+func (t *Table) rebaseFloor(e *Entry, last int64) {
+	for i := range t.layout.counts {
+		f := e.page.floor(&t.layout, i)
+		t.layout.Windows[i].SetFloorBack(&f, last, e.CallerNs)
+		e.page.setFloor(&t.layout, i, f)
+	}
+	e.page.setFloorTime(e.CallerNs)
+}
+
 // recordTime is when the slot's record was last written, or the present if the clock
-// was set back since.
+// was set back since. The slot may be another key's: its record stays as it is.
 func (t *Table) recordTime(e *Entry, slot int) int64 {
 	last := e.page.time(&t.layout, slot)
-	if t.wasSetBack(e, last) {
+	if t.foundSetBack(e, last) {
 		return max(e.Now, e.CallerNs)
 	}
 	return last
@@ -70,15 +86,16 @@ func (t *Table) recordUsage(e *Entry, slot, i int, at int64) limit.Usage {
 }
 
 // The holds' clock is one for all workers: the monotonic clock without the time in which
-// the process stood still. Nobody could say then that a stream was alive.
+// the process stood still, because no stream could renew its hold then. It is one value in
+// shared data, little endian:
 //
-//	0  i64  when some worker last read it
+//	0  i64  when some worker last read it, by the monotonic clock
 //	8  i64  how long the process stood still in all
 const (
 	heldClockBytes = 16
 	// readEveryNs is how often a worker tells the others that the process runs.
 	readEveryNs = 500_000_000
-	// stoodStillNs is the longest gap between two readings that counts.
+	// stoodStillNs is the longest gap between two readings that counts as running.
 	stoodStillNs = 2_000_000_000
 	// heldSinceNs is what the holds' clock says when the monotonic one says 0: a hold that
 	// begins then has eighths before it.
@@ -90,26 +107,40 @@ var heldClockKey = []byte("sl/held")
 // HeldNow reads the holds' clock.
 func (t *Tables) HeldNow() int64 {
 	now := t.store.Monotonic()
-	if now-t.heldReadNs < readEveryNs {
-		return heldSinceNs + now - t.stoodNs
+	if now-t.heldReadNs >= readEveryNs {
+		t.shareHeldClock(now)
 	}
+	return heldSinceNs + now - t.stoodNs
+}
+
+// shareHeldClock tells the other workers that the process runs, and adds the time since
+// the last of them has said so if it is too long.
+func (t *Tables) shareHeldClock(now int64) {
 	for range MaxRetries { // not Update, whose change TinyGo would allocate
 		value, cas, status := t.store.Get(heldClockKey)
 		t.heldReadNs = now
-		switch {
-		case status == NotFound:
+		switch status {
+		case OK:
+			t.readHeldClock(value, now)
+		case NotFound:
 			cas = CreateOnly
-		case status != OK:
-			return heldSinceNs + now - t.stoodNs
-		case len(value) == heldClockBytes:
-			read := int64(le.Uint64(value))
-			t.stoodNs = int64(le.Uint64(value[8:])) + max(0, now-read-stoodStillNs)
-			t.heldReadNs = max(now, read)
+		default:
+			return
 		}
 		next := le.AppendUint64(t.heldClock[:0], uint64(t.heldReadNs))
-		if t.store.Set(heldClockKey, le.AppendUint64(next, uint64(t.stoodNs)), cas) != Mismatch {
-			break
+		next = le.AppendUint64(next, uint64(t.stoodNs))
+		if t.store.Set(heldClockKey, next, cas) != Mismatch {
+			return
 		}
 	}
-	return heldSinceNs + now - t.stoodNs
+}
+
+func (t *Tables) readHeldClock(value []byte, now int64) {
+	if len(value) != heldClockBytes {
+		return
+	}
+	read := int64(le.Uint64(value))
+	stood := int64(le.Uint64(value[8:]))
+	t.heldReadNs = max(now, read)
+	t.stoodNs = stood + max(0, now-read-stoodStillNs)
 }

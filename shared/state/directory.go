@@ -77,7 +77,8 @@ func readDirectory(b []byte) (d directory, ok bool) {
 	b = b[directoryHeadBytes:]
 	d.tables = make([]tableEntry, n)
 	for i := range d.tables {
-		if b, ok = d.tables[i].read(b); !ok {
+		b, ok = d.tables[i].read(b)
+		if !ok {
 			return directory{}, false
 		}
 	}
@@ -91,9 +92,12 @@ func (e *tableEntry) read(b []byte) (rest []byte, ok bool) {
 	copy(e.counter[:], b)
 	e.number = le.Uint16(b[16:])
 	e.geometry = Geometry{Slots: b[18], Pages: le.Uint32(b[20:])}
-	windows, owners := int(b[19]), int(le.Uint16(b[48:]))
-	e.base, e.epoch = le.Uint32(b[24:]), le.Uint32(b[28:])
-	e.configuredNs, e.vanishedNs = int64(le.Uint64(b[32:])), int64(le.Uint64(b[40:]))
+	windows := int(b[19])
+	e.base = le.Uint32(b[24:])
+	e.epoch = le.Uint32(b[28:])
+	e.configuredNs = int64(le.Uint64(b[32:]))
+	e.vanishedNs = int64(le.Uint64(b[40:]))
+	owners := int(le.Uint16(b[48:]))
 	b = b[tableHeadBytes:]
 	if e.geometry.Slots == 0 || e.geometry.Pages == 0 || windows > MaxWindows || e.base > e.epoch ||
 		len(b) < windows*windowBytes+owners*ownerBytes {
@@ -102,8 +106,9 @@ func (e *tableEntry) read(b []byte) (rest []byte, ok bool) {
 	definitions := b[:windows*windowBytes]
 	e.windows = make([]limit.Window, windows)
 	for i := range e.windows {
-		var known bool
-		if e.windows[i], known = readWindow(b); !known {
+		w, known := readWindow(b)
+		e.windows[i] = w
+		if !known {
 			e.foreign = definitions
 		}
 		b = b[windowBytes:]
@@ -121,29 +126,33 @@ func (d *directory) append(b []byte) []byte {
 	b = le.AppendUint16(b, uint16(len(d.tables)))
 	b = le.AppendUint32(b, d.epoch)
 	for i := range d.tables {
-		e := &d.tables[i]
-		b = append(b, e.counter[:]...)
-		b = le.AppendUint16(b, e.number)
-		b = append(b, e.geometry.Slots, byte(len(e.windows)))
-		b = le.AppendUint32(b, e.geometry.Pages)
-		b = le.AppendUint32(b, e.base)
-		b = le.AppendUint32(b, e.epoch)
-		b = le.AppendUint64(b, uint64(e.configuredNs))
-		b = le.AppendUint64(b, uint64(e.vanishedNs))
-		b = le.AppendUint16(b, uint16(len(e.owners)))
-		if e.foreign != nil {
-			b = append(b, e.foreign...)
-		} else {
-			for _, w := range e.windows {
-				var def [windowBytes]byte
-				putWindow(def[:], w)
-				b = append(b, def[:]...)
-			}
+		b = d.tables[i].append(b)
+	}
+	return b
+}
+
+func (e *tableEntry) append(b []byte) []byte {
+	b = append(b, e.counter[:]...)
+	b = le.AppendUint16(b, e.number)
+	b = append(b, e.geometry.Slots, byte(len(e.windows)))
+	b = le.AppendUint32(b, e.geometry.Pages)
+	b = le.AppendUint32(b, e.base)
+	b = le.AppendUint32(b, e.epoch)
+	b = le.AppendUint64(b, uint64(e.configuredNs))
+	b = le.AppendUint64(b, uint64(e.vanishedNs))
+	b = le.AppendUint16(b, uint16(len(e.owners)))
+	if e.foreign != nil {
+		b = append(b, e.foreign...)
+	} else {
+		for i := range e.windows {
+			var def [windowBytes]byte
+			putWindow(def[:], &e.windows[i])
+			b = append(b, def[:]...)
 		}
-		for _, o := range e.owners {
-			b = le.AppendUint64(b, o.id)
-			b = le.AppendUint64(b, uint64(o.configuredNs))
-		}
+	}
+	for _, o := range e.owners {
+		b = le.AppendUint64(b, o.id)
+		b = le.AppendUint64(b, uint64(o.configuredNs))
 	}
 	return b
 }
@@ -181,28 +190,37 @@ func (d *directory) release(o owner, keeps func(CounterID) bool, now int64) {
 			e.leave(o, now)
 		}
 	}
-	waiting := 0
 	d.tables = slices.DeleteFunc(d.tables, func(e tableEntry) bool {
-		if len(e.owners) > 0 {
-			return false
-		}
-		if now-e.vanishedNs >= longest(e.windows) {
-			return true
-		}
-		waiting++
-		return false
+		return e.waits() && now-e.vanishedNs >= longestNs(e.windows)
 	})
-	for ; waiting > WaitingTables; waiting-- {
-		first := -1
-		for i, e := range d.tables {
-			if len(e.owners) == 0 && (first < 0 || e.vanishedNs < d.tables[first].vanishedNs) {
-				first = i
-			}
+	waiting := 0
+	for i := range d.tables {
+		if d.tables[i].waits() {
+			waiting++
 		}
+	}
+	for ; waiting > WaitingTables; waiting-- {
+		first := d.firstVanished()
 		d.tables = slices.Delete(d.tables, first, first+1)
 	}
 }
 
+// waits reports whether the table's counter has vanished.
+func (e *tableEntry) waits() bool { return len(e.owners) == 0 }
+
+// firstVanished returns the index of the waiting table whose counter vanished first.
+func (d *directory) firstVanished() int {
+	first := -1
+	for i := range d.tables {
+		e := &d.tables[i]
+		if e.waits() && (first < 0 || e.vanishedNs < d.tables[first].vanishedNs) {
+			first = i
+		}
+	}
+	return first
+}
+
+// leave removes o, of this configuration or an older one, from the table.
 func (e *tableEntry) leave(o owner, now int64) {
 	e.owners = slices.DeleteFunc(e.owners, func(p owner) bool {
 		return p.id == o.id && p.configuredNs <= o.configuredNs
@@ -237,27 +255,16 @@ func (d *directory) hasOwner(id uint64) bool {
 	return slices.ContainsFunc(d.tables, func(e tableEntry) bool { return e.hasOwner(id) })
 }
 
-// register returns the table for o's counter: the one with these windows; else
-// one that only o owns, changed to these windows unless a later configuration
-// chose others; else a new one.
+// register returns the table for o's counter: the one that choose finds, changed to these
+// windows unless a later configuration chose others; else a new one.
 func (d *directory) register(o owner, def *Definition, now int64) *tableEntry {
-	found := -1
-	indexes := d.tablesOf(def.Counter)
-	for _, i := range indexes {
-		e := &d.tables[i]
-		if e.foreign != nil || (e.hasOthers(o) && !sameWindows(e.windows, def.Windows)) {
-			continue
-		}
-		if found < 0 || sameWindows(e.windows, def.Windows) {
-			found = i
-		}
-	}
-	for _, i := range indexes {
-		if i != found {
+	chosen := d.choose(o, def)
+	for _, i := range d.tablesOf(def.Counter) {
+		if i != chosen {
 			d.tables[i].leave(o, now)
 		}
 	}
-	if found < 0 {
+	if chosen < 0 {
 		d.epoch++
 		return d.add(tableEntry{
 			counter: def.Counter, number: d.freeNumber(), geometry: GeometryFor(def.Windows, def.Capacity),
@@ -265,14 +272,32 @@ func (d *directory) register(o owner, def *Definition, now int64) *tableEntry {
 			windows: def.Windows, owners: []owner{o},
 		})
 	}
-	e := &d.tables[found]
+	e := &d.tables[chosen]
 	e.join(o)
-	if want := longestLogs(def.Windows, e.windows); !sameWindows(e.windows, want) && e.configuredNs <= o.configuredNs {
+	want := longestLogs(def.Windows, e.windows)
+	if !sameWindows(e.windows, want) && e.configuredNs <= o.configuredNs {
 		d.epoch++
-		e.epoch, e.windows = d.epoch, want
+		e.epoch = d.epoch
+		e.windows = want
 	}
 	e.configuredNs = max(e.configuredNs, o.configuredNs)
 	return e
+}
+
+// choose returns the index of the counter's table that has these windows, else of one that
+// o alone owns, or -1.
+func (d *directory) choose(o owner, def *Definition) int {
+	chosen := -1
+	for _, i := range d.tablesOf(def.Counter) {
+		e := &d.tables[i]
+		if e.foreign != nil {
+			continue
+		}
+		if sameWindows(e.windows, def.Windows) || chosen < 0 && !e.hasOthers(o) {
+			chosen = i
+		}
+	}
+	return chosen
 }
 
 // sameWindows reports whether records have the same layout with windows a and b.
@@ -296,7 +321,8 @@ func longestLogs(want, have []limit.Window) []limit.Window {
 	return out
 }
 
-func longest(windows []limit.Window) int64 {
+// longestNs is the longest period of the windows.
+func longestNs(windows []limit.Window) int64 {
 	var ns int64
 	for _, w := range windows {
 		ns = max(ns, w.PeriodNs)
@@ -307,12 +333,13 @@ func longest(windows []limit.Window) int64 {
 // update applies change to the directory, and writes the result if it differs.
 func (t *Tables) update(change func(*directory)) Status {
 	return Update(t.store, directoryKey, func(old []byte) ([]byte, Status) {
-		d, ok := directory{}, true
+		var d directory
 		if old != nil {
-			d, ok = readDirectory(old)
-		}
-		if !ok {
-			return nil, Failed
+			stored, ok := readDirectory(old)
+			if !ok {
+				return nil, Failed
+			}
+			d = stored
 		}
 		change(&d)
 		if next := d.append(nil); !bytes.Equal(next, old) {

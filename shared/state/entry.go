@@ -2,10 +2,13 @@ package state
 
 import (
 	"bytes"
-	"math"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
+
+// A decision is three calls with one Entry: Read finds the key's record or the floor and
+// brings it to the present, Check says whether a hit passes, and Commit counts it in one
+// compare-and-swap. Refund undoes a Commit.
 
 // Entry is one key's place in its page, as Table.Read found it. The zero value is
 // ready for Read. Re-use an Entry from request to request: it keeps its memory.
@@ -17,35 +20,40 @@ type Entry struct {
 	Rebased   bool  // Read moved what was written before the clock was set back to the present
 	Resets    int   // windows whose usage has ended since the record was written
 	HeldBack  bool  // Check found that only what is held leaves no room
-	HeldNs    int64 // the holds' clock, where the table holds; where it leases, the monotonic one
+	HeldNs    int64 // the holds' clock if the table holds; the monotonic one if it leases
 
+	// The page, and the key's place in it.
 	hash        uint64   // of the key, under the tables' seed
 	key         [15]byte // the page's, in shared data
-	fingerprint uint32
 	page        page
-	fresh       bool // the page does not exist yet: page is the table's header, to be copied before a change
+	missing     bool // the page does not exist yet: page is the table's header, to be copied before a change
 	cas         uint32
 	epoch       uint32
+	fingerprint uint32
 	slot        int  // -1 without a record
-	looked      bool // the clock was read once more
+	clockRead   bool // the clock was read once more, see foundSetBack
 
 	// By column of the layout.
-	windows []limit.Window              // with the key's limits
-	rule    []limit.Window              // with the rule's
-	own     [2][MaxWindows]limit.Window // memory for both
-	usage   [MaxWindows]limit.Usage     // as of Now
-	logs    [MaxWindows][]int64         // memory for decoded logs
-	other   []int64                     // memory for the decoded log of another key
-	nothing limit.Usage                 // of a window without a column
-	held    limit.Held                  // by the key's record
-	lapses  []lapse                     // of the key's record
+	windows []limit.Window          // with the key's limits
+	rule    []limit.Window          // with the rule's
+	usage   [MaxWindows]limit.Usage // as of Now
+	holds   limit.Holds             // of the key's record; the last column
 
-	floorHeld                limit.Held // by the page's floor
-	floorLapses, otherLapses []lapse    // memory
+	floorHolds limit.Holds // of the page's floor
 
 	// From Commit, for Refund.
 	generation uint16
 	opened     uint16 // bit i: the hit opened the window of column i
+
+	// Memory, so that a decision allocates nothing.
+	ownWindows   [MaxWindows]limit.Window // for windows
+	ownRule      [MaxWindows]limit.Window // for rule
+	logs         [MaxWindows][]int64      // decoded logs of the key
+	other        []int64                  // the decoded log of another key
+	nothing      limit.Usage              // of a window without a column
+	recordLapses []lapse                  // of a record
+	floorLapses  []lapse                  // of the floor
+	otherLapses  []lapse                  // of what is only looked at
 }
 
 // log returns memory for a log of column i: twice the longest log, because a hit
@@ -62,15 +70,16 @@ func (e *Entry) HasRecord() bool { return e.slot >= 0 }
 
 // unshare makes e's page one that may be changed.
 func (e *Entry) unshare() {
-	if e.fresh {
-		e.page, e.fresh = bytes.Clone(e.page), false
+	if e.missing {
+		e.page = bytes.Clone(e.page)
+		e.missing = false
 	}
 }
 
 // Read finds the key's record as of now, or the floor if the key has no record. If
 // the worker's clock is behind the last write, e.Now is the time of that write.
 func (t *Table) Read(e *Entry, key Key, now int64) Status {
-	if status := t.opened(now); status != OK {
+	if status := t.ensureRegistered(now); status != OK {
 		return status
 	}
 	e.hash = t.hash(key.Bytes)
@@ -83,34 +92,79 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	if status := t.load(e, now); status != OK {
 		return status
 	}
-	e.CallerNs, e.looked = now, false
-	e.Evicted, e.Rebased, e.FromFloor, e.opened, e.Resets = false, false, false, 0, 0
+	e.clearResults(now)
 	t.define(e, &key)
 	e.slot = e.page.find(&t.layout, e.fingerprint)
-	last := t.findTime(e)
-	e.lapses = e.lapses[:0]
+	last := t.setNow(e)
+	var lapses []lapse
 	if t.layout.holds {
 		e.HeldNs = t.tables.HeldNow()
 		if t.lapseFloor(e) {
-			last = t.findTime(e)
+			last = t.setNow(e)
 		}
-		t.readHeld(e, last)
+		lapses = t.readHolds(e, last)
 	}
 	if e.slot >= 0 {
-		t.roll(e, last)
+		t.readRecord(e, last, lapses)
 	} else {
-		t.start(e, last)
+		t.startFromFloor(e, last)
 	}
 	return OK
 }
 
-// findTime sets e.Now, and returns when the key's record, or the floor, was written.
-func (t *Table) findTime(e *Entry) (last int64) {
+// clearResults clears what calls with the entry found before.
+func (e *Entry) clearResults(now int64) {
+	e.CallerNs = now
+	e.clockRead = false
+	e.FromFloor = false
+	e.Evicted = false
+	e.Rebased = false
+	e.Resets = 0
+	e.opened = 0
+}
+
+// define sets e.windows and e.rule: for each column of the layout the window with
+// the key's limits, and with the rule's. A column that this configuration does not
+// have gets no limits. If it is jittered, the key's grid is not known, so each hit
+// counts in it for a whole period.
+func (t *Table) define(e *Entry, key *Key) {
+	if t.direct {
+		e.windows = key.Windows
+		e.rule = key.Rule
+		return
+	}
+	columns := t.layout.Windows
+	e.windows = e.ownWindows[:len(columns)]
+	e.rule = e.ownRule[:len(columns)]
+	copy(e.windows, columns)
+	copy(e.rule, columns)
+	for i := range e.windows {
+		if w := &e.windows[i]; w.Jitter > 0 {
+			w.Algorithm = limit.FixedWindowPerKey
+			w.Elastic = true
+		}
+	}
+	for i, column := range t.columns[:len(t.def.Windows)] {
+		if column < 0 {
+			continue
+		}
+		own, rule := &e.windows[column], &e.rule[column]
+		*own = key.Windows[i]
+		*rule = key.Rule[i]
+		own.Units = columns[column].Units
+		rule.Units = columns[column].Units
+		own.Stamp = rule.Stamp
+	}
+}
+
+// setNow sets e.Now, and returns when the key's record, or the floor, was written. It
+// rebases what was written before the clock was set back.
+func (t *Table) setNow(e *Entry) (last int64) {
 	last = e.page.floorTime()
 	if e.slot >= 0 {
 		last = e.page.time(&t.layout, e.slot)
 	}
-	if t.wasSetBack(e, last) {
+	if t.foundSetBack(e, last) {
 		t.rebase(e, last)
 		last = e.CallerNs
 	}
@@ -118,17 +172,18 @@ func (t *Table) findTime(e *Entry) (last int64) {
 	return last
 }
 
-// roll reads the record, written at last, and brings its usage to e.Now.
-func (t *Table) roll(e *Entry, last int64) {
+// readRecord reads the record, written at last, charges what has lapsed of its holds, and
+// brings its usage to e.Now.
+func (t *Table) readRecord(e *Entry, last int64, lapses []lapse) {
 	for i := range t.layout.counts {
 		u := &e.usage[i]
-		e.page.read(&t.layout, e.slot, i, e.log(i), u)
-		if s := &t.spans[i]; s.start <= last && e.Now < s.end && len(e.lapses) == 0 {
+		e.page.readUsage(&t.layout, e.slot, i, e.log(i), u)
+		if s := &t.spans[i]; s.start <= last && e.Now < s.end && len(lapses) == 0 {
 			continue // within one aligned window the usage does not change
 		}
 		w := &e.windows[i]
 		used := !u.IsZero()
-		w.Roll(u, charged(w, u, last, e.lapses), e.Now)
+		w.Roll(u, charged(w, u, last, lapses), e.Now)
 		if used && u.IsZero() {
 			e.Resets++
 		}
@@ -139,42 +194,13 @@ func (t *Table) roll(e *Entry, last int64) {
 	}
 }
 
-// start reads the floor, written at last, from which a key without a record
+// startFromFloor reads the floor, written at last, from which a key without a record
 // starts at e.Now.
-func (t *Table) start(e *Entry, last int64) {
+func (t *Table) startFromFloor(e *Entry, last int64) {
 	for i := range t.layout.counts {
 		floor := e.rule[i].RollFloor(e.page.floor(&t.layout, i), last, e.Now)
 		e.usage[i] = e.windows[i].Start(floor, e.Now, e.log(i)[:0])
 		e.FromFloor = e.FromFloor || !floor.IsZero()
-	}
-}
-
-// define sets e.windows and e.rule: for each column of the layout the window with
-// the key's limits, and with the rule's. A column that this configuration does not
-// have gets no limits. If it is jittered, the key's grid is not known, so each hit
-// counts in it for a whole period.
-func (t *Table) define(e *Entry, key *Key) {
-	if t.direct {
-		e.windows, e.rule = key.Windows, key.Rule
-		return
-	}
-	n := len(t.layout.Windows)
-	e.windows, e.rule = e.own[0][:n], e.own[1][:n]
-	copy(e.windows, t.layout.Windows)
-	copy(e.rule, t.layout.Windows)
-	for i := range e.windows {
-		if w := &e.windows[i]; w.Jitter > 0 {
-			w.Algorithm, w.Elastic = limit.FixedWindowPerKey, true
-		}
-	}
-	for i, column := range t.columns[:len(t.def.Windows)] {
-		if column < 0 {
-			continue
-		}
-		units := t.layout.Windows[column].Units
-		e.windows[column], e.rule[column] = key.Windows[i], key.Rule[i]
-		e.windows[column].Units, e.rule[column].Units = units, units
-		e.windows[column].Stamp = e.rule[column].Stamp
 	}
 }
 
@@ -192,23 +218,29 @@ func (t *Table) Usage(e *Entry, i int) *limit.Usage {
 // cannot pass.
 //
 // Units that are held count as if they had been counted. A hit for which only they leave
-// no room may pass as soon as one ends: it is to try again after limit.HeldRetryNs.
+// no room may pass as soon as one hold ends: it is to try again after limit.HeldRetryNs.
 func (t *Table) Check(e *Entry, cost uint32) int64 {
-	at, held := t.check(e, cost, 0), t.Held(e)
 	e.HeldBack = false
-	switch {
-	case held == 0 || cost == 0 || at == limit.Never:
-	case at > e.Now:
-		e.HeldBack = t.def.Windows[0].Algorithm == limit.Concurrency // it has no other window
-	case t.check(e, cost, held) != at:
+	at := t.passesAt(e, cost, 0)
+	held := t.Held(e)
+	if held == 0 || cost == 0 || at == limit.Never {
+		return at
+	}
+	if at > e.Now {
+		onlyHolds := t.def.Windows[0].Algorithm == limit.Concurrency
+		e.HeldBack = onlyHolds
+		return at
+	}
+	if t.passesAt(e, cost, held) != e.Now {
 		e.HeldBack = true
 		return e.Now + limit.HeldRetryNs
 	}
 	return at
 }
 
-// check is Check where held units count in the windows.
-func (t *Table) check(e *Entry, cost, held uint32) int64 {
+// passesAt is when a hit passes every window if held more units are counted in those that
+// count.
+func (t *Table) passesAt(e *Entry, cost, held uint32) int64 {
 	at := e.Now
 	for _, column := range t.columns[:len(t.def.Windows)] {
 		if column < 0 {
@@ -227,20 +259,6 @@ func (t *Table) check(e *Entry, cost, held uint32) int64 {
 	return at
 }
 
-// Earliest returns when the first record of e's page expires: a new key waits for
-// it if the page is full and the rule does not evict. It is limit.Never if no
-// record expires by itself.
-func (t *Table) Earliest(e *Entry) int64 {
-	first := int64(math.MaxInt64)
-	for slot := range t.layout.Slots {
-		first = min(first, t.expiry(e, slot))
-	}
-	if first == math.MaxInt64 {
-		return limit.Never
-	}
-	return first
-}
-
 // Commit counts a hit of cost units in one compare-and-swap, whether Check lets
 // it pass or not. It counts in every window of the record, also in one that only
 // a newer configuration has.
@@ -249,7 +267,7 @@ func (t *Table) Earliest(e *Entry) int64 {
 // the page is full of live records and evict is set, Commit evicts the record
 // that uses least of the rule's limits, and adds its usage to the page's floor.
 //
-// It returns Mismatch if somebody else wrote first or the table's windows have
+// It returns Mismatch if another worker wrote first or the table's windows have
 // changed since Read: Read and Check again. It returns Full if there is no slot
 // and evict is not set.
 func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
@@ -263,7 +281,7 @@ func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 		}
 		w.Add(u, e.Now, cost)
 	}
-	return t.finish(e, false)
+	return t.finish(e)
 }
 
 // begin prepares e's page for a change and gives the key a record.
@@ -284,26 +302,29 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 	return OK
 }
 
-// finish writes the key's usage. With replaced the record gets a new generation,
-// so that no hit from before is refunded from it.
-func (t *Table) finish(e *Entry, replaced bool) Status {
+// finish writes the key's record as a later state of the same.
+func (t *Table) finish(e *Entry) Status {
+	return t.writeRecord(e, e.page.recordGeneration(&t.layout, e.slot))
+}
+
+// writeRecord writes the key's usage. The record of a later generation is another one: no
+// hit from before is refunded from it.
+func (t *Table) writeRecord(e *Entry, generation uint16) Status {
 	e.page.setTime(&t.layout, e.slot, e.Now)
 	for i := range t.layout.counts {
 		e.page.setUsage(&t.layout, e.slot, i, &e.usage[i])
 	}
 	if t.layout.holds {
-		e.page.setHeld(&t.layout, e.slot, &e.held)
+		e.page.setHolds(&t.layout, e.slot, &e.holds)
 	}
-	e.generation = e.page.recordGeneration(&t.layout, e.slot)
-	if replaced {
-		e.generation = e.page.nextGeneration()
-	}
-	e.page.mark(&t.layout, e.slot, e.generation, false)
+	e.generation = generation
+	e.page.mark(&t.layout, e.slot, generation, false)
 	return t.write(e)
 }
 
-// Persist writes a denied key's entry if Read has rebased it, so that the key is not
-// rebased, and its wait begun anew, each time. It may lose a race: the winner has rebased it too.
+// Persist writes a denied key's entry if Read has rebased it. Else each denial would rebase
+// the key again, and its wait would begin anew. It may lose a race: the winner has rebased
+// the key too.
 func (t *Table) Persist(e *Entry) {
 	if e.Rebased {
 		t.write(e)
@@ -341,13 +362,15 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 	return false
 }
 
+// refund takes the hit out of the record in e's page. It reports whether every window gave
+// it back.
 func (t *Table) refund(e, committed *Entry, cost uint32) bool {
 	last := e.page.time(&t.layout, e.slot)
 	at := max(e.CallerNs, last)
 	complete := true
 	for i := range t.layout.counts {
 		w, u := &e.windows[i], &e.usage[i]
-		e.page.read(&t.layout, e.slot, i, e.log(i), u)
+		e.page.readUsage(&t.layout, e.slot, i, e.log(i), u)
 		w.Roll(u, last, at)
 		opened := committed.opened&(1<<i) != 0
 		refunded := w.Refund(u, &committed.usage[i], committed.Now, at, cost, opened)

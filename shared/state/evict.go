@@ -6,10 +6,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// findSlot gives e a slot. If it evicts a live record, it adds its usage to the
-// floor.
+// A key without a record takes a free slot of its page, else one whose record has expired.
+// If all records are live, the one that uses least of the rule's limits is evicted: its
+// usage is added to the page's floor, from which every key without a record starts. So an
+// evicted key that comes back has at most what it had left.
+
+// findSlot gives e a slot with an empty record. It returns Full if there is none and evict
+// is not set.
 func (t *Table) findSlot(e *Entry, evict bool) Status {
-	slot, expired := t.vacant(e)
+	at := max(e.Now, e.page.floorTime())
+	if slot := t.freeSlot(e); slot >= 0 {
+		t.rollFloor(e, at, false)
+		t.place(e, slot, t.floorHoldsUnits(e))
+		return OK
+	}
+	slot := t.expiredSlot(e)
 	if slot < 0 {
 		if !evict {
 			return Full
@@ -17,39 +28,153 @@ func (t *Table) findSlot(e *Entry, evict bool) Status {
 		slot = t.leastLoaded(e)
 		e.Evicted = true
 	}
-	at := max(e.Now, e.page.floorTime())
-	last := int64(0)
-	if e.Evicted || expired {
-		last = t.recordTime(e, slot)
-		at = max(at, last)
-	}
-	t.rollFloor(e, at, e.Evicted || expired)
-	shares := t.layout.holds && e.floorHeld.Total() > 0 // before the victim's holds are there
+	last := t.recordTime(e, slot)
+	at = max(at, last)
+	t.rollFloor(e, at, true)
+	shares := t.floorHoldsUnits(e) // before the victim's holds are there
 	if e.Evicted {
-		t.evictHolds(e, slot, last)
-		t.addToFloor(e, slot, last, at)
+		var lapses []lapse
+		if t.layout.holds {
+			lapses = t.moveHoldsToFloor(e, slot, last)
+		}
+		t.addToFloor(e, slot, last, at, lapses)
 	}
+	t.place(e, slot, shares)
+	return OK
+}
+
+// place puts an empty record for e's key into the slot. shares says that the floor may hold
+// units of the key.
+func (t *Table) place(e *Entry, slot int, shares bool) {
 	e.page.place(&t.layout, slot, e.fingerprint)
 	if t.layout.holds {
 		e.page.numberRecord(&t.layout, slot, shares)
 	}
 	e.slot = slot
-	return OK
+}
+
+// freeSlot returns a slot without a record, or -1.
+func (t *Table) freeSlot(e *Entry) int {
+	for slot := range t.layout.Slots {
+		if e.page.free(&t.layout, slot) {
+			return slot
+		}
+	}
+	return -1
+}
+
+// expiredSlot returns a slot whose record has expired, or -1.
+func (t *Table) expiredSlot(e *Entry) int {
+	for slot := range t.layout.Slots {
+		if t.expiry(e, slot) <= e.CallerNs {
+			return slot
+		}
+	}
+	return -1
+}
+
+// expiry returns when the slot's record counts in no window any more. The record
+// of a key that was reset does not expire while the floor counts something: the
+// key would start from it.
+func (t *Table) expiry(e *Entry, slot int) int64 {
+	if e.page.wasReset(&t.layout, slot) && t.floorLives(e, e.Now) {
+		return math.MaxInt64
+	}
+	if t.layout.leases {
+		return t.leaseExpiry(e, slot)
+	}
+	last := t.recordTime(e, slot)
+	at := int64(0)
+	var lapses []lapse
+	if t.layout.holds {
+		h := e.page.holds(&t.layout, slot)
+		lapses = t.lapse(e, &h, e.eighth(t), last, e.otherLapses[:0])
+		e.otherLapses = lapses
+		if newest, ok := h.Newest(); ok {
+			at = max(t.lapsedAt(e, newest), e.Now+1)
+		}
+	}
+	for i := range t.layout.counts {
+		u := t.recordUsage(e, slot, i, last)
+		asOf := chargedByRule(&e.rule[i], &u, last, lapses)
+		at = max(at, e.rule[i].Expiry(&u, asOf))
+	}
+	return at
+}
+
+// Earliest returns when the first record of e's page expires: a new key waits for
+// it if the page is full and the rule does not evict. It is limit.Never if no
+// record expires by itself.
+func (t *Table) Earliest(e *Entry) int64 {
+	first := int64(math.MaxInt64)
+	for slot := range t.layout.Slots {
+		first = min(first, t.expiry(e, slot))
+	}
+	if first == math.MaxInt64 {
+		return limit.Never
+	}
+	return first
+}
+
+// victim is a record that may be evicted.
+type victim struct {
+	slot   int
+	load   limit.Load
+	expiry int64
+}
+
+// goesBefore reports whether v is to be evicted rather than w: it uses less of the limits,
+// or as much and expires first.
+func (v *victim) goesBefore(w *victim) bool {
+	return v.load.Less(w.load) || !w.load.Less(v.load) && v.expiry < w.expiry
+}
+
+// leastLoaded returns the slot whose record uses least of the rule's limits.
+func (t *Table) leastLoaded(e *Entry) int {
+	best := victim{slot: -1}
+	for slot := range t.layout.Slots {
+		v := victim{slot, t.loadOf(e, slot), t.expiry(e, slot)}
+		if best.slot < 0 || v.goesBefore(&best) {
+			best = v
+		}
+	}
+	return best.slot
+}
+
+// loadOf is how much of the rule's limits the slot's record uses: the most that it uses of
+// a window's.
+func (t *Table) loadOf(e *Entry, slot int) limit.Load {
+	last := t.recordTime(e, slot)
+	at := max(e.Now, last)
+	most := limit.Load{Limit: 1}
+	for _, column := range t.columns[:len(t.def.Windows)] {
+		if column < 0 {
+			continue
+		}
+		w := &e.rule[column]
+		u := w.ByRule(t.recordUsage(e, slot, column, last), last, at)
+		if load := w.Load(&u, at); most.Less(load) {
+			most = load
+		}
+	}
+	return most
 }
 
 // addToFloor adds the usage of the slot's record, written at last, and what has lapsed of
-// what it held, to the floor, which was rolled to at. Where the floor is ahead of the clock, the usage keeps its age.
-func (t *Table) addToFloor(e *Entry, slot int, last, at int64) {
+// what it held, to the floor, which was rolled to at. If the floor is ahead of the clock,
+// the usage keeps its age.
+func (t *Table) addToFloor(e *Entry, slot int, last, at int64, lapses []lapse) {
 	ahead := max(at-max(last, e.CallerNs), 0)
 	for i := range t.layout.counts {
-		w, u := &e.rule[i], t.recordUsage(e, slot, i, last)
-		written := chargeAll(w, &u, last, e.lapses)
+		w := &e.rule[i]
+		u := t.recordUsage(e, slot, i, last)
+		asOf := chargedByRule(w, &u, last, lapses)
 		if !w.OnGrid() {
 			w.Shift(&u, ahead)
-			written += ahead
+			asOf += ahead
 		}
-		victim := w.Floor(u, written, at)
-		e.page.setFloor(&t.layout, i, w.MergeFloors(e.page.floor(&t.layout, i), victim))
+		evicted := w.Floor(u, asOf, at)
+		e.page.setFloor(&t.layout, i, w.MergeFloors(e.page.floor(&t.layout, i), evicted))
 	}
 }
 
@@ -70,82 +195,37 @@ func (t *Table) rollFloor(e *Entry, at int64, removed bool) {
 	}
 }
 
+// chargeFloor counts units in the floor, which has no record's limits: windows has those
+// of the key, or the rule's if the key is not known.
+func (t *Table) chargeFloor(e *Entry, windows []limit.Window, at int64, units uint32) {
+	at = max(at, e.page.floorTime())
+	t.rollFloor(e, at, true)
+	for i := range t.layout.counts {
+		f := e.page.floor(&t.layout, i)
+		e.page.setFloor(&t.layout, i, e.rule[i].ChargeFloor(&windows[i], f, at, units, e.other[:0]))
+	}
+}
+
 // floorLives reports whether the floor counts anything at at.
 func (t *Table) floorLives(e *Entry, at int64) bool {
 	last := e.page.floorTime()
 	for i := range t.layout.counts {
-		if f := e.rule[i].RollFloor(e.page.floor(&t.layout, i), last, max(at, last)); !f.IsZero() {
+		f := e.rule[i].RollFloor(e.page.floor(&t.layout, i), last, max(at, last))
+		if !f.IsZero() {
 			return true
 		}
 	}
-	return t.layout.holds && e.floorHeld.Total() > 0
+	return t.floorHoldsUnits(e)
 }
 
-// vacant returns a free slot, else one whose record has expired, else -1.
-func (t *Table) vacant(e *Entry) (slot int, expired bool) {
-	for i := range t.layout.Slots {
-		if e.page.free(&t.layout, i) {
-			return i, false
-		}
-	}
-	for i := range t.layout.Slots {
-		if t.expiry(e, i) <= e.CallerNs {
-			return i, true
-		}
-	}
-	return -1, false
+// floorHoldsUnits reports whether the floor holds units of keys that were evicted.
+func (t *Table) floorHoldsUnits(e *Entry) bool {
+	return t.layout.holds && e.floorHolds.Total() > 0
 }
 
-// expiry returns when the slot's record counts in no window any more. The record
-// of a key that was reset does not expire while the floor counts something: the
-// key would start from it.
-func (t *Table) expiry(e *Entry, slot int) int64 {
-	if e.page.wasReset(&t.layout, slot) && t.floorLives(e, e.Now) {
-		return math.MaxInt64
-	}
-	if t.layout.leases {
-		return t.leaseExpiry(e, slot)
-	}
-	at, last := int64(0), t.recordTime(e, slot)
-	e.otherLapses = e.otherLapses[:0]
-	if t.layout.holds {
-		h := e.page.held(&t.layout, slot)
-		e.otherLapses = t.lapses(e, &h, e.eighth(t), last, e.otherLapses)
-		if newest, ok := h.Newest(); ok {
-			at = max(t.lapsedAt(e, newest), e.Now+1)
-		}
-	}
-	for i := range t.layout.counts {
-		u := t.recordUsage(e, slot, i, last)
-		asOf := chargeAll(&e.rule[i], &u, last, e.otherLapses)
-		at = max(at, e.rule[i].Expiry(&u, asOf))
-	}
-	return at
-}
-
-// leastLoaded returns the slot whose record uses least of the rule's limits. A
-// record's load is the largest of its windows'; if two are equal, the one that
-// expires first is taken.
-func (t *Table) leastLoaded(e *Entry) int {
-	best, bestLoad, bestExpiry := -1, limit.Load{}, int64(0)
-	for slot := range t.layout.Slots {
-		last := t.recordTime(e, slot)
-		at := max(e.Now, last)
-		load := limit.Load{Limit: 1}
-		for _, column := range t.columns[:len(t.def.Windows)] {
-			if column < 0 {
-				continue
-			}
-			w := &e.rule[column]
-			u := w.ByRule(t.recordUsage(e, slot, column, last), last, at)
-			if l := w.Load(&u, at); load.Less(l) {
-				load = l
-			}
-		}
-		expiry := t.expiry(e, slot)
-		if best < 0 || load.Less(bestLoad) || (!bestLoad.Less(load) && expiry < bestExpiry) {
-			best, bestLoad, bestExpiry = slot, load, expiry
-		}
-	}
-	return best
+// remove frees the slot and sets the floor's time.
+func (t *Table) remove(e *Entry, slot int) {
+	at := max(e.Now, e.page.floorTime(), t.recordTime(e, slot))
+	t.rollFloor(e, at, true)
+	clear(e.page.record(&t.layout, slot))
 }

@@ -115,18 +115,19 @@ func (p *heartbeats) beginRound(now int64, d *directory) (gone []uint64) {
 // renewHeartbeat writes the owner's heartbeat once a round, and removes owners
 // without heartbeats from their tables. An owner that has never counted writes
 // none, so that a configuration that Envoy refuses leaves no trace.
-func (t *Tables) renewHeartbeat(now int64, holds bool) Status {
+func (t *Tables) renewHeartbeat(now int64, hasTables bool) Status {
 	var gone []uint64
 	status := Update(t.store, heartbeatsKey, func(old []byte) (next []byte, status Status) {
 		gone = nil
-		p, ok := heartbeats{beganNs: now}, true
+		p := heartbeats{beganNs: now}
 		if old != nil {
-			p, ok = readHeartbeats(old)
+			stored, ok := readHeartbeats(old)
+			if !ok {
+				return nil, Failed
+			}
+			p = stored
 		}
-		if !ok {
-			return nil, Failed
-		}
-		if i := p.find(t.self.id); i < 0 && !holds || i >= 0 && p.owners[i].round == p.round && !p.roundEnded(now) {
+		if !p.isDue(t.self.id, now, hasTables) {
 			return nil, OK
 		}
 		p.renew(t.self.id)
@@ -148,6 +149,17 @@ func (t *Tables) renewHeartbeat(now int64, holds bool) Status {
 	return t.dropOwners(gone, now)
 }
 
+// isDue reports whether the owner writes: it has no heartbeat yet and has tables, it has
+// not written in this round, or the round is over.
+func (p *heartbeats) isDue(id uint64, now int64, hasTables bool) bool {
+	i := p.find(id)
+	if i < 0 {
+		return hasTables
+	}
+	return p.owners[i].round != p.round || p.roundEnded(now)
+}
+
+// directory reads the directory.
 func (t *Tables) directory() (d directory, status Status) {
 	value, _, status := t.store.Get(directoryKey)
 	if status != OK {

@@ -135,7 +135,7 @@ func TestALateOwnerFindsItsTables(t *testing.T) {
 	require.Equal(t, 1, owned(), "it has not missed enough rounds yet")
 	now = beat(t, now, 3*RoundNs, stays)
 	require.Zero(t, owned())
-	require.Equal(t, OK, late.tables.enter(now, []*Table{late}), "the tick of a filter without heartbeats")
+	require.Equal(t, OK, late.tables.register(now, []*Table{late}), "the tick of a filter without heartbeats")
 	require.Equal(t, 1, owned())
 	now = beat(t, now, (MissedRounds-1)*RoundNs, stays)
 	require.Equal(t, 1, owned())

@@ -7,14 +7,46 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// A rule that learns only from the answer what a request costs holds units until then.
-// They lie in the last column of its table, a Concurrency: in the record of the key that
-// holds them, and in the page's floor if that record was evicted. A unit lies in one of
-// the two only, until it is settled, renewed into the present eighth of the hold, or
-// lapses; what lapses is charged.
+// A hold is units that a running request keeps of its key, because only its end says what it
+// costs or frees its slot. It ends in one of two ways: Settle charges the cost, or the hold
+// lapses, because no stream has renewed it for long, and its units are charged.
+//
+// Units are counted by the eighth of the hold's length in which their stream was last known
+// to run, see limit.Holds. They lie in the last column of a table, a Concurrency: in the
+// record of their key, or in the page's floor if that record was evicted, never in both.
+//
+// A record's column, little endian:
+//
+//	0  u32  newest eighth
+//	4  u32  number of the record in its page; top bit: the floor may hold units of the key
+//	8       9 × u32 units
+//
+// The floor's:
+//
+//	 0  u32  newest eighth
+//	 4  u32  number of the record that was placed last
+//	 8       9 × u32 units
+//	44  u32  epoch in which the page began to hold
+//	48  u32  number up to which records that are gone may have been reset, 0 = none
+const (
+	offNumber       = 4
+	offUnits        = 8
+	holdsBytes      = offUnits + (limit.HoldParts+1)*4
+	offSince        = holdsBytes
+	offForgotten    = holdsBytes + 4
+	holdsFloorBytes = holdsBytes + 8
 
-// Receipt is all that it takes to settle units that are held. It stays with the stream.
-type Receipt struct {
+	// sharesBit, in a record's number, says that the floor may hold units of the key.
+	sharesBit = 1 << 31
+	// firstNumber is that of records from before the page held.
+	firstNumber = 1
+	// ofFloor stands for the floor in the place of a slot.
+	ofFloor = -1
+)
+
+// Hold is all that it takes to renew or settle units that are held. It stays with the
+// stream.
+type Hold struct {
 	Units  uint32
 	number uint32 // of the key's record
 	epoch  uint32 // of the table; 0 = the units are charged, and nothing is held
@@ -24,117 +56,102 @@ type Receipt struct {
 }
 
 // InTable reports whether units were held in a table.
-func (r *Receipt) InTable() bool { return r.epoch != 0 }
+func (h *Hold) InTable() bool { return h.epoch != 0 }
 
 // Hold holds units of the key until Settle, in one compare-and-swap, whether Check lets the
-// hit pass or not. It returns the same as Commit, and the receipt.
-func (t *Table) Hold(e *Entry, units uint32, evict bool) (Receipt, Status) {
-	r := Receipt{Units: units, hash: e.hash}
+// hit pass or not. It returns the hold, and the status that Commit would.
+func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
+	h := Hold{Units: units, hash: e.hash}
 	if !t.layout.holds { // a later configuration holds nothing
-		return r, t.Commit(e, units, evict)
+		return h, t.Commit(e, units, evict)
 	}
 	if status := t.begin(e, evict); status != OK {
-		return r, status
+		return h, status
 	}
-	e.held.Add(e.held.Eighth, units)
-	e.usage[t.layout.counts].Used = limit.AddSaturating(e.usage[t.layout.counts].Used, units)
-	r.number, r.epoch = e.page.number(&t.layout, e.slot)&^sharesBit, t.epoch
-	r.eighth, r.eachNs = e.held.Eighth, t.holdWindow().EighthNs()
-	return r, t.finish(e, false)
+	e.holds.Add(e.holds.Eighth, units)
+	held := &e.usage[t.layout.counts].Used
+	*held = limit.AddSaturating(*held, units)
+	h.number = e.page.number(&t.layout, e.slot) &^ sharesBit
+	h.epoch = t.epoch
+	h.eighth = e.holds.Eighth
+	h.eachNs = t.holdWindow().EighthNs()
+	return h, t.finish(e)
 }
 
-// Settle ends the hold of r and charges what it really cost at now, without a check. What
-// has lapsed is charged already. The charge of a key without a record for which there is no
-// slot goes to the floor. Where status is not OK nothing has changed.
-func (t *Table) Settle(e *Entry, key Key, r Receipt, now int64, cost uint32) (lapsed bool, status Status) {
-	return t.answer(e, key, &r, now, cost, false)
-}
-
-// Renew says that the stream of r is alive. It reports whether the hold has lapsed, or was
-// reset: then nothing has changed.
-func (t *Table) Renew(e *Entry, key Key, r *Receipt, now int64) (lapsed bool, status Status) {
-	return t.answer(e, key, r, now, 0, true)
-}
-
-// IsDue reports whether r has not been renewed in the present eighth, by the holds' clock.
-func (t *Table) IsDue(r *Receipt, heldNs int64) bool {
-	return t.open && t.layout.holds && r.epoch != 0 && heldNs >= (int64(t.eighthOf(r))+1)*t.holdWindow().EighthNs()
-}
-
-// answer is Settle, or Renew.
-func (t *Table) answer(e *Entry, key Key, r *Receipt, now int64, cost uint32, renew bool) (lapsed bool, status Status) {
-	e.hash = r.hash
+// Settle ends a hold and charges what its request really cost at now, without a check. If
+// the hold has lapsed, its units are charged already. If the key has no record and there is
+// no slot for one, the floor is charged. If status is not OK, nothing has changed.
+func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapsed bool, status Status) {
+	e.hash = h.hash
 	for range MaxRetries {
 		if status := t.Reread(e, key, now); status != OK {
 			return false, status
 		}
 		e.unshare()
-		charge, held := cost, t.ringOf(e, r)
-		if lapsed = r.epoch == 0 || held != nil && t.hasLapsed(e, held, r); lapsed {
-			charge -= min(cost, r.Units)
+		holds, lapsed := t.holdsWith(e, &h)
+		charge := cost
+		if lapsed {
+			charge -= min(cost, h.Units)
 		}
-		switch {
-		case lapsed || held == nil:
-			if renew {
-				return true, OK
-			}
-		default:
-			t.endHold(e, held, r, renew)
+		if holds != nil {
+			holds.Remove(t.eighthOf(&h), h.Units)
+			t.putFloorHolds(e, holds)
 		}
-		if status = t.charge(e, charge); status != Mismatch {
-			if renew && status == OK {
-				r.eighth, r.eachNs = held.Eighth, t.holdWindow().EighthNs()
-			}
+		if status := t.charge(e, charge); status != Mismatch {
 			return lapsed, status
 		}
 	}
 	return false, Failed
 }
 
-// ringOf returns where r's units lie if they have not lapsed: the key's record, or the floor
-// as of now; nil where they are forgotten.
-func (t *Table) ringOf(e *Entry, r *Receipt) *limit.Held {
-	switch {
-	case r.epoch == 0 || !t.layout.holds || r.epoch < e.page.since(&t.layout):
-		return nil
-	case e.slot >= 0 && e.page.number(&t.layout, e.slot)&^sharesBit == r.number:
-		return &e.held
-	case e.page.mayBeForgotten(&t.layout, r.number):
-		return nil
+// Renew says that the stream of h is alive. If it reports that the hold has lapsed, or was
+// reset, nothing has changed.
+func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed bool, status Status) {
+	e.hash = h.hash
+	for range MaxRetries {
+		if status := t.Reread(e, key, now); status != OK {
+			return false, status
+		}
+		e.unshare()
+		holds, _ := t.holdsWith(e, h)
+		if holds == nil {
+			return true, OK
+		}
+		holds.Remove(t.eighthOf(h), h.Units)
+		holds.Add(holds.Eighth, h.Units)
+		t.putFloorHolds(e, holds)
+		switch status := t.charge(e, 0); status {
+		case OK:
+			h.eighth = holds.Eighth
+			h.eachNs = t.holdWindow().EighthNs()
+			return false, OK
+		case Mismatch:
+		default:
+			return false, status
+		}
 	}
-	return &e.floorHeld
+	return false, Failed
 }
 
-// eighthOf is where r's units lie, if they do; where the hold's length has changed, at the
-// earliest.
-func (t *Table) eighthOf(r *Receipt) uint32 {
-	return t.holdWindow().EighthBy((int64(r.eighth) + 1) * r.eachNs)
+// IsDue reports whether h has not been renewed in the present eighth, by the holds' clock.
+func (t *Table) IsDue(h *Hold, heldNs int64) bool {
+	if !t.open || !t.layout.holds || !h.InTable() {
+		return false
+	}
+	end := (int64(t.eighthOf(h)) + 1) * t.holdWindow().EighthNs()
+	return heldNs >= end
 }
 
-// hasLapsed reports whether r's units are no more among those held. Where the hold's length
-// has changed, they may have lapsed before; where it was shortened, they may be found by age
-// alone.
-func (t *Table) hasLapsed(e *Entry, held *limit.Held, r *Receipt) bool {
-	if int32(uint32(e.HeldNs/r.eachNs)-r.eighth) > limit.HoldParts {
-		return true
+// Held is how many units of the key are held, as of Read.
+func (t *Table) Held(e *Entry) uint32 {
+	if !t.layout.holds {
+		return 0
 	}
-	eighth := t.eighthOf(r)
-	return !held.Has(eighth) && int32(e.eighth(t)-eighth) >= limit.HoldParts
+	return e.usage[t.layout.counts].Used
 }
 
-// endHold removes r's units from where they lie; with renew, into the present eighth.
-func (t *Table) endHold(e *Entry, held *limit.Held, r *Receipt, renew bool) {
-	held.Remove(t.eighthOf(r), r.Units)
-	if renew {
-		held.Add(held.Eighth, r.Units)
-	}
-	if held == &e.floorHeld {
-		e.page.setHeld(&t.layout, ofFloor, held)
-	}
-}
-
-// charge counts units in the key's record, or in the floor where the page has no slot for
-// one, and writes.
+// charge counts units in the key's record, or in the floor if the page has no slot for a
+// record, and writes the page.
 func (t *Table) charge(e *Entry, units uint32) Status {
 	if units > 0 && e.slot < 0 && t.begin(e, false) != OK {
 		t.chargeFloor(e, e.windows, e.Now, units)
@@ -147,7 +164,49 @@ func (t *Table) charge(e *Entry, units uint32) Status {
 			e.windows[i].Add(&e.usage[i], e.Now, units)
 		}
 	}
-	return t.finish(e, false)
+	return t.finish(e)
+}
+
+// holdsWith returns the holds that h's units are among: the key's record's, or the floor's
+// as of now. It is nil if they are in neither. lapsed says that they were charged.
+func (t *Table) holdsWith(e *Entry, h *Hold) (holds *limit.Holds, lapsed bool) {
+	if !h.InTable() {
+		return nil, true
+	}
+	if !t.layout.holds || h.epoch < e.page.since(&t.layout) {
+		return nil, false
+	}
+	switch {
+	case e.slot >= 0 && e.page.number(&t.layout, e.slot)&^sharesBit == h.number:
+		holds = &e.holds
+	case e.page.mayBeForgotten(&t.layout, h.number):
+		return nil, false
+	default:
+		holds = &e.floorHolds
+	}
+	if t.hasLapsed(e, holds, h) {
+		return nil, true
+	}
+	return holds, false
+}
+
+// hasLapsed reports whether h's units are no longer among holds. If the hold's length has
+// changed since, they may have lapsed before; if it was shortened, only their age tells.
+func (t *Table) hasLapsed(e *Entry, holds *limit.Holds, h *Hold) bool {
+	age := int32(uint32(e.HeldNs/h.eachNs) - h.eighth) // in eighths of the length that h knows
+	if age > limit.HoldParts {
+		return true
+	}
+	eighth := t.eighthOf(h)
+	return !holds.Has(eighth) && int32(e.eighth(t)-eighth) >= limit.HoldParts
+}
+
+// putFloorHolds puts holds back into the page if they are the floor's. The record's are
+// written with its usage.
+func (t *Table) putFloorHolds(e *Entry, holds *limit.Holds) {
+	if holds == &e.floorHolds {
+		e.page.setHolds(&t.layout, ofFloor, holds)
+	}
 }
 
 func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.counts] }
@@ -155,21 +214,28 @@ func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.c
 // eighth is the present one.
 func (e *Entry) eighth(t *Table) uint32 { return uint32(e.HeldNs / t.holdWindow().EighthNs()) }
 
-// lapse is units whose hold nobody has renewed in time.
+// eighthOf is the eighth in which h's units lie unless they have lapsed. If the hold's
+// length has changed since, it is the earliest that they may lie in.
+func (t *Table) eighthOf(h *Hold) uint32 {
+	return t.holdWindow().EighthBy((int64(h.eighth) + 1) * h.eachNs)
+}
+
+// lapse is units whose hold no stream has renewed in time.
 type lapse struct {
-	at    int64
+	at    int64 // when they lapsed, by the clock of the windows
 	units uint32
 }
 
-// lapses has h lapse to an eighth, and appends what has lapsed after last, when its
-// record was written.
-func (t *Table) lapses(e *Entry, h *limit.Held, to uint32, last int64, list []lapse) []lapse {
+// lapse removes from h what has lapsed by an eighth, and appends it to list. Nothing lapses
+// before last, when h was written.
+func (t *Table) lapse(e *Entry, h *limit.Holds, by uint32, last int64, list []lapse) []lapse {
 	for {
-		eighth, units, ok := h.Lapse(to)
+		eighth, units, ok := h.Lapse(by)
 		if !ok {
 			return list
 		}
-		list = append(list, lapse{max(last, min(e.Now, t.lapsedAt(e, eighth))), units})
+		at := max(last, min(e.Now, t.lapsedAt(e, eighth)))
+		list = append(list, lapse{at, units})
 	}
 }
 
@@ -181,7 +247,7 @@ func (t *Table) lapsedAt(e *Entry, eighth uint32) int64 {
 }
 
 // charged rolls u, written at last, to each lapse in turn and charges it. It returns when u
-// is as of.
+// is as of. w has the key's limits.
 func charged(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
 	for _, l := range lapses {
 		w.Roll(u, last, l.at)
@@ -191,8 +257,8 @@ func charged(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 
 	return last
 }
 
-// chargeAll is charged where w has the rule's limits, and u is of some key.
-func chargeAll(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
+// chargedByRule is charged for a key whose own limits are not known: w has the rule's.
+func chargedByRule(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
 	for _, l := range lapses {
 		w.Charge(u, last, l.at, l.units)
 		last = l.at
@@ -200,95 +266,165 @@ func chargeAll(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int6
 	return last
 }
 
+// readHolds reads what is held of the key: by its record, written at last, and by the floor
+// if the key may be one of those that were evicted. It returns what has lapsed of the
+// record's.
+func (t *Table) readHolds(e *Entry, last int64) []lapse {
+	e.recordLapses = e.recordLapses[:0]
+	ofFloorUnits := uint32(0)
+	if e.slot < 0 || e.page.shares(&t.layout, e.slot) {
+		ofFloorUnits = e.floorHolds.Total()
+	}
+	if e.slot >= 0 {
+		e.holds = e.page.holds(&t.layout, e.slot)
+		e.recordLapses = t.lapse(e, &e.holds, e.eighth(t), last, e.recordLapses)
+	} else {
+		e.holds = limit.Holds{Eighth: e.eighth(t)}
+	}
+	e.usage[t.layout.counts] = limit.Usage{Used: limit.AddSaturating(ofFloorUnits, e.holds.Total())}
+	return e.recordLapses
+}
+
 // lapseFloor brings what the floor holds to the present. What has lapsed is charged to the
 // floor, and the keys that it may be of start from there: their records are evicted. It
 // reports whether the floor has changed.
 func (t *Table) lapseFloor(e *Entry) (changed bool) {
-	l := &t.layout
-	e.floorHeld = e.page.held(l, ofFloor)
-	lapses := t.lapses(e, &e.floorHeld, e.eighth(t), 0, e.floorLapses[:0])
-	if e.floorLapses = lapses; len(lapses) == 0 {
+	e.floorHolds = e.page.holds(&t.layout, ofFloor)
+	e.floorLapses = t.lapse(e, &e.floorHolds, e.eighth(t), 0, e.floorLapses[:0])
+	if len(e.floorLapses) == 0 {
 		return false
 	}
-	e.page.setHeld(l, ofFloor, &e.floorHeld)
-	if l.counts == 0 {
+	e.page.setHolds(&t.layout, ofFloor, &e.floorHolds)
+	if t.layout.counts == 0 {
 		return false
 	}
-	for _, lapse := range lapses { // before the floor is rolled on to what its sharers have lost
-		t.chargeFloor(e, e.rule, lapse.at, lapse.units)
+	for _, l := range e.floorLapses { // before evictSharer rolls the floor on
+		t.chargeFloor(e, e.rule, l.at, l.units)
 	}
-	for slot := range l.Slots {
-		if e.page.free(l, slot) || !e.page.shares(l, slot) {
-			continue
-		}
-		last := t.recordTime(e, slot)
-		t.evictHolds(e, slot, last)
-		for _, l := range lapses { // they may be its own
-			e.lapses = append(e.lapses, lapse{max(l.at, last), l.units})
-		}
-		slices.SortStableFunc(e.lapses, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
-		at := max(e.lapses[len(e.lapses)-1].at, e.page.floorTime())
-		t.rollFloor(e, at, true)
-		t.addToFloor(e, slot, last, at)
-		clear(e.page.record(l, slot))
-		if slot == e.slot {
-			e.slot = -1
+	for slot := range t.layout.Slots {
+		if !e.page.free(&t.layout, slot) && e.page.shares(&t.layout, slot) {
+			t.evictSharer(e, slot)
 		}
 	}
 	return true
 }
 
-// chargeFloor counts units in the floor, which has no record's limits: windows has those
-// of the key, or the rule's where the key is not known.
-func (t *Table) chargeFloor(e *Entry, windows []limit.Window, at int64, units uint32) {
-	at = max(at, e.page.floorTime())
+// evictSharer evicts the slot's record, whose key may be the one that held what has lapsed
+// of the floor's.
+func (t *Table) evictSharer(e *Entry, slot int) {
+	last := t.recordTime(e, slot)
+	lapses := t.moveHoldsToFloor(e, slot, last)
+	for _, l := range e.floorLapses {
+		lapses = append(lapses, lapse{max(l.at, last), l.units})
+	}
+	slices.SortStableFunc(lapses, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
+	e.recordLapses = lapses
+	at := max(lapses[len(lapses)-1].at, e.page.floorTime())
 	t.rollFloor(e, at, true)
-	for i := range t.layout.counts {
-		f := e.page.floor(&t.layout, i)
-		e.page.setFloor(&t.layout, i, e.rule[i].ChargeFloor(&windows[i], f, at, units, e.other[:0]))
+	t.addToFloor(e, slot, last, at, lapses)
+	clear(e.page.record(&t.layout, slot))
+	if slot == e.slot {
+		e.slot = -1
 	}
 }
 
-// evictHolds moves what the slot's record holds to the floor, as of the newest of the
-// eighths that the two and the worker know. What has lapsed of it is in e.lapses then.
-func (t *Table) evictHolds(e *Entry, slot int, last int64) {
-	if e.lapses = e.lapses[:0]; !t.layout.holds {
-		return
-	}
-	h, f, to := e.page.held(&t.layout, slot), &e.floorHeld, e.eighth(t)
-	for _, known := range [...]uint32{h.Eighth, f.Eighth} {
-		if int32(known-to) > 0 {
-			to = known
+// moveHoldsToFloor moves what the slot's record holds to the floor, as of the newest of the
+// eighths that the two and the worker know. It returns what has lapsed of the record's.
+func (t *Table) moveHoldsToFloor(e *Entry, slot int, last int64) []lapse {
+	h := e.page.holds(&t.layout, slot)
+	newest := e.eighth(t)
+	for _, known := range [...]uint32{h.Eighth, e.floorHolds.Eighth} {
+		if int32(known-newest) > 0 {
+			newest = known
 		}
 	}
-	e.otherLapses = t.lapses(e, f, to, 0, e.otherLapses[:0])
+	e.otherLapses = t.lapse(e, &e.floorHolds, newest, 0, e.otherLapses[:0])
 	for _, l := range e.otherLapses {
 		t.chargeFloor(e, e.rule, l.at, l.units)
 	}
-	e.lapses = t.lapses(e, &h, to, last, e.lapses)
-	f.Join(&h)
-	e.page.setHeld(&t.layout, ofFloor, f)
+	e.recordLapses = t.lapse(e, &h, newest, last, e.recordLapses[:0])
+	e.floorHolds.Join(&h)
+	e.page.setHolds(&t.layout, ofFloor, &e.floorHolds)
+	return e.recordLapses
 }
 
-// Held is how many units of the key are held, as of Read.
-func (t *Table) Held(e *Entry) uint32 {
-	if !t.layout.holds {
-		return 0
+// holdsOf returns the bytes of what a slot, or the floor, holds.
+func (b page) holdsOf(l *Layout, slot int) []byte {
+	if slot == ofFloor {
+		return b[l.floorAt[l.counts]:][:holdsFloorBytes]
 	}
-	return e.usage[t.layout.counts].Used
+	return b.usageOf(l, slot, l.counts)
 }
 
-// readHeld reads what is held of the key: by its record, written at last, and by the floor
-// if the key may be one of those that were evicted.
-func (t *Table) readHeld(e *Entry, last int64) {
-	units := uint32(0)
-	if e.slot < 0 || e.page.shares(&t.layout, e.slot) {
-		units = e.floorHeld.Total()
+// holds reads what the slot's record holds, or the floor.
+func (b page) holds(l *Layout, slot int) (h limit.Holds) {
+	p := b.holdsOf(l, slot)
+	h.Eighth = le.Uint32(p)
+	for i := range h.Units {
+		h.Units[i] = le.Uint32(p[offUnits+4*i:])
 	}
-	e.held, e.lapses = limit.Held{Eighth: e.eighth(t)}, e.lapses[:0]
-	if e.slot >= 0 {
-		e.held = e.page.held(&t.layout, e.slot)
-		e.lapses = t.lapses(e, &e.held, e.eighth(t), last, e.lapses)
+	return h
+}
+
+func (b page) setHolds(l *Layout, slot int, h *limit.Holds) {
+	p := b.holdsOf(l, slot)
+	le.PutUint32(p, h.Eighth)
+	for i, n := range h.Units {
+		le.PutUint32(p[offUnits+4*i:], n)
 	}
-	e.usage[t.layout.counts] = limit.Usage{Used: limit.AddSaturating(units, e.held.Total())}
+}
+
+// number is the number of the slot's record; with ofFloor, of the record placed last.
+func (b page) number(l *Layout, slot int) uint32 { return le.Uint32(b.holdsOf(l, slot)[offNumber:]) }
+
+func (b page) setNumber(l *Layout, slot int, n uint32) {
+	le.PutUint32(b.holdsOf(l, slot)[offNumber:], n)
+}
+
+// numberRecord numbers a record that was placed. shares says that the key may be one of
+// those whose holds the floor has.
+func (b page) numberRecord(l *Layout, slot int, shares bool) {
+	n := (b.number(l, ofFloor) + 1) &^ sharesBit
+	b.setNumber(l, ofFloor, n)
+	if shares {
+		n |= sharesBit
+	}
+	b.setNumber(l, slot, n)
+}
+
+// shares reports whether the floor may hold units of the slot's key.
+func (b page) shares(l *Layout, slot int) bool { return b.number(l, slot)&sharesBit != 0 }
+
+// since is the epoch in which the page began to hold: what was held before is gone.
+func (b page) since(l *Layout) uint32 { return le.Uint32(b.holdsOf(l, ofFloor)[offSince:]) }
+
+// beginHolds has a page hold that did not.
+func (b page) beginHolds(l *Layout) {
+	le.PutUint32(b.holdsOf(l, ofFloor)[offSince:], b.epoch())
+	b.setNumber(l, ofFloor, firstNumber)
+}
+
+// forget notes that the slot's record, which holds units, is reset: its holds are not in
+// the floor.
+func (b page) forget(l *Layout, slot int) {
+	n := b.number(l, slot) &^ sharesBit
+	if !b.mayBeForgotten(l, n) {
+		le.PutUint32(b.holdsOf(l, ofFloor)[offForgotten:], n)
+	}
+}
+
+// mayBeForgotten reports whether a record with that number that is gone may have been
+// reset instead of evicted. The page only notes the last record that was, so this is not
+// known of those before it.
+func (b page) mayBeForgotten(l *Layout, number uint32) bool {
+	last := le.Uint32(b.holdsOf(l, ofFloor)[offForgotten:])
+	return last != 0 && (last-number)&^sharesBit < sharesBit/2
+}
+
+// convertHolds copies what is held in a slot, or the floor, from a page of another layout.
+func (b page) convertHolds(l *Layout, slot int, old page, from *Layout) {
+	copy(b.holdsOf(l, slot), old.holdsOf(from, slot))
+	h := old.holds(from, slot)
+	h.Scale(&from.Windows[from.counts], &l.Windows[l.counts])
+	b.setHolds(l, slot, &h)
 }

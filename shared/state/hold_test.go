@@ -51,9 +51,9 @@ func (d *desk) read(key string) {
 }
 
 // hold holds units if they fit.
-func (d *desk) hold(key string, units uint32) (r Receipt, ok bool) {
+func (d *desk) hold(key string, units uint32) (r Hold, ok bool) {
 	if d.read(key); d.table.Check(&d.entry, units) != d.entry.Now {
-		return Receipt{}, false
+		return Hold{}, false
 	}
 	r, status := d.table.Hold(&d.entry, units, true)
 	require.Equal(d, OK, status)
@@ -67,7 +67,7 @@ func (d *desk) reset(key string) {
 	require.Equal(d, OK, status)
 }
 
-func (d *desk) settle(key string, r Receipt, cost uint32) (lapsed bool) {
+func (d *desk) settle(key string, r Hold, cost uint32) (lapsed bool) {
 	lapsed, status := d.table.Settle(&d.entry, keyed(d.table, []byte(key)), r, d.now, cost)
 	require.Equal(d, OK, status)
 	return lapsed
@@ -257,8 +257,8 @@ func interleavings(start func() (store Store, workers [2]func(Store), judge func
 // TestEveryOrderOfTwoHolds: there is room for one more unit, and two workers hold, settle or
 // renew at once. Each unit is held or charged once, whoever comes first.
 func TestEveryOrderOfTwoHolds(t *testing.T) {
-	type work func(d *desk, r *Receipt) (used, held int)
-	hold := func(d *desk, _ *Receipt) (used, held int) {
+	type work func(d *desk, r *Hold) (used, held int)
+	hold := func(d *desk, _ *Hold) (used, held int) {
 		for {
 			if d.read("k"); d.table.Check(&d.entry, 1) != d.entry.Now {
 				return 0, 0
@@ -269,12 +269,12 @@ func TestEveryOrderOfTwoHolds(t *testing.T) {
 		}
 	}
 	settle := func(cost uint32) work {
-		return func(d *desk, r *Receipt) (used, held int) {
+		return func(d *desk, r *Hold) (used, held int) {
 			require.False(t, d.settle("k", *r, cost))
 			return int(cost), -1
 		}
 	}
-	renew := func(d *desk, r *Receipt) (used, held int) {
+	renew := func(d *desk, r *Hold) (used, held int) {
 		lapsed, status := d.table.Renew(&d.entry, keyed(d.table, []byte("k")), r, d.now)
 		require.Equal(t, OK, status)
 		require.False(t, lapsed)
@@ -290,7 +290,7 @@ func TestEveryOrderOfTwoHolds(t *testing.T) {
 	} {
 		n := interleavings(func() (Store, [2]func(Store), func()) {
 			d := newDesk(t, 4, aligned(3, anHour, 0), holding())
-			var receipts [2]Receipt
+			var receipts [2]Hold
 			for i := range receipts {
 				receipts[i], _ = d.hold("k", 1)
 			}

@@ -190,7 +190,7 @@ func (r *run) unfit(w *runWorker, windows []admissionWindow, units uint32) *admi
 }
 
 // admit judges a hit that was admitted, and has it hold.
-func (r *run) admit(w *runWorker, receipt Receipt) {
+func (r *run) admit(w *runWorker, receipt Hold) {
 	windows := w.windows
 	held := r.heldIn(w.keyIndex, windows)
 	if a := r.unfit(w, windows, held+w.cost); a != nil {

@@ -17,7 +17,7 @@ import (
 // The usage of a lease, little endian; instants are the proxy's monotonic clock:
 //
 //	  0  u64  which key and windows the lease is of
-//	  8       4 × units of a grant: u32 stream, u32 number, u32 units left, i64 end
+//	  8       4 × grant: u32 stream, u32 number, u32 units left, i64 end
 //	 88  i64  until when a denial holds
 //	 96  i64  when a denied hit passes, as the service knew it; -1 = never
 //	104  u32  smallest cost denied
@@ -34,8 +34,12 @@ const (
 	grantBytes     = 20
 	offGrants      = 8
 	offDenied      = offGrants + MaxGrants*grantBytes
-	offAsked       = offDenied + 20
-	offRate        = offDenied + 40
+	offPass        = 96
+	offDeniedCost  = 104
+	offAsked       = 108
+	offSilent      = 116
+	offUncharged   = 124
+	offRate        = 128
 	standingBytes  = 12
 
 	// MaxGrants is how many grants a record holds units of. Each goes back only on
@@ -73,13 +77,14 @@ func LeaseHostBytes(windows int, capacity uint32) uint64 {
 type Lease struct {
 	Grants [MaxGrants]Grant
 
-	DeniedNs   int64
-	PassNs     int64
-	DeniedCost uint32
+	// The last denial.
+	DeniedNs   int64  // until when it holds
+	PassNs     int64  // when a denied hit passes, as the service knew it; -1 = never
+	DeniedCost uint32 // the smallest cost that was denied
 
-	AskedNs   int64
-	SilentNs  int64
-	Uncharged uint32
+	AskedNs   int64  // until when no other worker asks ahead
+	SilentNs  int64  // until when the service cannot reach the key
+	Uncharged uint32 // units admitted without the service, not counted by it yet
 
 	Rate      Rate
 	Standings []Standing
@@ -105,17 +110,11 @@ func (l *Lease) Left(nowNs int64) (units uint32) {
 	return units
 }
 
-// Take spends units, those first whose lease ends first. It returns the grant that
+// Take spends units, first those of the grant that ends first. It returns the grant that
 // the last of them were of. At least so many must be left.
 func (l *Lease) Take(nowNs int64, units uint32) (from Grant) {
 	for units > 0 {
-		var first *Grant
-		for i := range l.Grants {
-			g := &l.Grants[i]
-			if g.Units > 0 && g.EndNs > nowNs && (first == nil || g.EndNs < first.EndNs) {
-				first = g
-			}
-		}
+		first := l.endsFirst(nowNs)
 		n := min(units, first.Units)
 		first.Units -= n
 		units -= n
@@ -124,15 +123,26 @@ func (l *Lease) Take(nowNs int64, units uint32) (from Grant) {
 	return from
 }
 
+// endsFirst returns the grant with units that ends first.
+func (l *Lease) endsFirst(nowNs int64) (first *Grant) {
+	for i := range l.Grants {
+		g := &l.Grants[i]
+		if g.Units > 0 && g.EndNs > nowNs && (first == nil || g.EndNs < first.EndNs) {
+			first = g
+		}
+	}
+	return first
+}
+
 // Put adds units of a grant. ok says that there was room; lost is how many units of
-// an ended stream made it.
-func (l *Lease) Put(nowNs int64, h Grant) (lost uint32, ok bool) {
+// an ended stream were dropped to make room.
+func (l *Lease) Put(nowNs int64, added Grant) (lost uint32, ok bool) {
 	var room *Grant
 	for i := range l.Grants {
 		g := &l.Grants[i]
 		switch {
-		case g.Same(&h):
-			g.Units = limit.AddSaturating(g.Units, h.Units)
+		case g.Same(&added):
+			g.Units = limit.AddSaturating(g.Units, added.Units)
 			return 0, true
 		case g.Units == 0 && (room == nil || room.Units > 0):
 			room = g
@@ -144,7 +154,7 @@ func (l *Lease) Put(nowNs int64, h Grant) (lost uint32, ok bool) {
 		return 0, false
 	}
 	lost = room.Units
-	*room = h
+	*room = added
 	return lost, true
 }
 
@@ -166,21 +176,22 @@ type Rate struct {
 func (r *Rate) Over(nowNs, periodNs int64) uint32 {
 	switch passed := nowNs - r.FromNs; {
 	case passed < periodNs:
-		return limit.AddSaturating(r.Now, uint32(uint64(r.Before)*uint64(periodNs-passed)/uint64(periodNs)))
+		before := uint64(r.Before) * uint64(periodNs-passed) / uint64(periodNs)
+		return limit.AddSaturating(r.Now, uint32(before))
 	case passed < 2*periodNs:
 		return uint32(uint64(r.Now) * uint64(2*periodNs-passed) / uint64(periodNs))
 	}
 	return 0
 }
 
-// Spent adds units to the rate.
-func (r *Rate) Spent(nowNs, periodNs int64, units uint32) {
+// Spend adds units to the rate.
+func (r *Rate) Spend(nowNs, periodNs int64, units uint32) {
 	switch passed := nowNs - r.FromNs; {
 	case passed < periodNs:
 	case passed < 2*periodNs:
-		r.FromNs, r.Before, r.Now = r.FromNs+periodNs, r.Now, 0
+		*r = Rate{FromNs: r.FromNs + periodNs, Before: r.Now}
 	default:
-		r.FromNs, r.Before, r.Now = nowNs, 0, 0
+		*r = Rate{FromNs: nowNs}
 	}
 	r.Now = limit.AddSaturating(r.Now, units)
 }
@@ -196,15 +207,14 @@ func (r *Refill) IsDue(left, rate uint32) bool {
 
 func (l *Lease) read(b []byte) {
 	for i := range l.Grants {
-		g := b[offGrants+i*grantBytes:]
-		l.Grants[i] = Grant{
-			Stream: le.Uint32(g), Number: le.Uint32(g[4:]), Units: le.Uint32(g[8:]), EndNs: int64(le.Uint64(g[12:])),
-		}
+		l.Grants[i].read(b[offGrants+i*grantBytes:])
 	}
-	d := b[offDenied:]
-	l.DeniedNs, l.PassNs, l.DeniedCost = int64(le.Uint64(d)), int64(le.Uint64(d[8:])), le.Uint32(d[16:])
-	l.AskedNs, l.SilentNs = int64(le.Uint64(d[20:])), int64(le.Uint64(d[28:]))
-	l.Uncharged = le.Uint32(d[36:])
+	l.DeniedNs = int64(le.Uint64(b[offDenied:]))
+	l.PassNs = int64(le.Uint64(b[offPass:]))
+	l.DeniedCost = le.Uint32(b[offDeniedCost:])
+	l.AskedNs = int64(le.Uint64(b[offAsked:]))
+	l.SilentNs = int64(le.Uint64(b[offSilent:]))
+	l.Uncharged = le.Uint32(b[offUncharged:])
 	l.Rate.read(b[offRate:])
 	l.Standings = l.Standings[:0]
 	for b = b[leaseBytes:]; len(b) >= standingBytes; b = b[standingBytes:] {
@@ -214,19 +224,14 @@ func (l *Lease) read(b []byte) {
 
 func (l *Lease) put(b []byte) {
 	for i := range l.Grants {
-		g, h := b[offGrants+i*grantBytes:], &l.Grants[i]
-		le.PutUint32(g, h.Stream)
-		le.PutUint32(g[4:], h.Number)
-		le.PutUint32(g[8:], h.Units)
-		le.PutUint64(g[12:], uint64(h.EndNs))
+		l.Grants[i].put(b[offGrants+i*grantBytes:])
 	}
-	d := b[offDenied:]
-	le.PutUint64(d, uint64(l.DeniedNs))
-	le.PutUint64(d[8:], uint64(l.PassNs))
-	le.PutUint32(d[16:], l.DeniedCost)
-	le.PutUint64(d[20:], uint64(l.AskedNs))
-	le.PutUint64(d[28:], uint64(l.SilentNs))
-	le.PutUint32(d[36:], l.Uncharged)
+	le.PutUint64(b[offDenied:], uint64(l.DeniedNs))
+	le.PutUint64(b[offPass:], uint64(l.PassNs))
+	le.PutUint32(b[offDeniedCost:], l.DeniedCost)
+	le.PutUint64(b[offAsked:], uint64(l.AskedNs))
+	le.PutUint64(b[offSilent:], uint64(l.SilentNs))
+	le.PutUint32(b[offUncharged:], l.Uncharged)
 	l.Rate.put(b[offRate:])
 	b = b[leaseBytes:]
 	for i := 0; len(b) >= standingBytes; i++ {
@@ -238,6 +243,22 @@ func (l *Lease) put(b []byte) {
 		le.PutUint64(b[4:], uint64(s.ResetNs))
 		b = b[standingBytes:]
 	}
+}
+
+func (g *Grant) read(b []byte) {
+	*g = Grant{
+		Stream: le.Uint32(b),
+		Number: le.Uint32(b[4:]),
+		Units:  le.Uint32(b[8:]),
+		EndNs:  int64(le.Uint64(b[12:])),
+	}
+}
+
+func (g *Grant) put(b []byte) {
+	le.PutUint32(b, g.Stream)
+	le.PutUint32(b[4:], g.Number)
+	le.PutUint32(b[8:], g.Units)
+	le.PutUint64(b[12:], uint64(g.EndNs))
 }
 
 func (r *Rate) read(b []byte) {
@@ -290,7 +311,7 @@ func (l *Leases) Table() *Table { return l.table }
 // Read finds the key's lease. wallNs is the wall clock, for the directory, and
 // nowNs the monotonic clock.
 func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
-	if status := l.table.opened(wallNs); status != OK {
+	if status := l.table.ensureRegistered(wallNs); status != OK {
 		return status
 	}
 	return l.ReadAt(e, l.placeOf(key), wallNs, nowNs)
@@ -312,7 +333,8 @@ func (e *LeaseEntry) Place() Place { return e.place }
 
 // ReadAt is Read of a key by its place.
 func (l *Leases) ReadAt(e *LeaseEntry, at Place, wallNs, nowNs int64) Status {
-	e.place, e.entry.hash = at, at.hash
+	e.place = at
+	e.entry.hash = at.hash
 	return l.Reread(e, wallNs, nowNs)
 }
 
@@ -322,14 +344,18 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	if status := t.load(&e.entry, wallNs); status != OK {
 		return status
 	}
-	e.NowNs, e.Lost, e.WrittenNs, e.Ahead = nowNs, 0, 0, false
+	e.NowNs = nowNs
+	e.Lost = 0
+	e.WrittenNs = 0
+	e.Ahead = false
 	e.Lease = Lease{Standings: e.Standings[:0]}
 	e.entry.slot = e.entry.page.find(&t.layout, e.entry.fingerprint)
 	if e.entry.slot < 0 {
 		return OK
 	}
 	written := e.entry.page.time(&t.layout, e.entry.slot)
-	if e.Ahead = written > nowNs+MaxLeaseNs; e.Ahead {
+	if isOfAnotherEpoch(written, nowNs) {
+		e.Ahead = true
 		return OK
 	}
 	b := e.entry.page.lease(&t.layout, e.entry.slot)
@@ -342,8 +368,12 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	return OK
 }
 
-// Write stores the lease. It returns Mismatch if somebody else wrote first: Reread.
-// Where the page is full, it drops the record that holds fewest units, of several the
+// isOfAnotherEpoch reports whether a record was written long after the present: the
+// monotonic clock began anew since.
+func isOfAnotherEpoch(writtenNs, nowNs int64) bool { return writtenNs > nowNs+MaxLeaseNs }
+
+// Write stores the lease. It returns Mismatch if another worker wrote first: Reread.
+// If the page is full, it drops the record that holds fewest units, of several the
 // oldest.
 func (l *Leases) Write(e *LeaseEntry) Status {
 	t := l.table
@@ -363,24 +393,35 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 
 // findSlot gives the entry a slot.
 func (l *Leases) findSlot(e *LeaseEntry) {
-	t, p := l.table, e.entry.page
-	best, fewest, oldest := -1, uint32(0), int64(0)
-	for slot := range t.layout.Slots {
-		if p.free(&t.layout, slot) {
-			best, fewest = slot, 0
-			break
+	t := l.table
+	slot := t.freeSlot(&e.entry)
+	e.Lost = 0
+	if slot < 0 {
+		slot, e.Lost = l.smallest(e)
+	}
+	e.entry.page.place(&t.layout, slot, e.entry.fingerprint)
+	e.entry.slot = slot
+}
+
+// smallest returns the slot of a full page whose record holds fewest units, and how many.
+// Of several it is the oldest. A record of another epoch of the clock holds nothing.
+func (l *Leases) smallest(e *LeaseEntry) (smallest int, fewest uint32) {
+	layout := &l.table.layout
+	oldest := int64(0)
+	for slot := range layout.Slots {
+		units := leftOf(e.entry.page.lease(layout, slot), e.NowNs)
+		written := e.entry.page.time(layout, slot)
+		if isOfAnotherEpoch(written, e.NowNs) {
+			units = 0
+			written = 0
 		}
-		units, written := leftOf(p.lease(&t.layout, slot), e.NowNs), p.time(&t.layout, slot)
-		if written > e.NowNs+MaxLeaseNs { // of another epoch of the clock
-			units, written = 0, 0
-		}
-		if best < 0 || units < fewest || units == fewest && written < oldest {
-			best, fewest, oldest = slot, units, written
+		if slot == 0 || units < fewest || units == fewest && written < oldest {
+			smallest = slot
+			fewest = units
+			oldest = written
 		}
 	}
-	e.Lost = fewest
-	p.place(&t.layout, best, e.entry.fingerprint)
-	e.entry.slot = best
+	return smallest, fewest
 }
 
 // leftOf is Lease.Left of a lease's bytes.
@@ -393,18 +434,28 @@ func leftOf(b []byte, nowNs int64) (units uint32) {
 // lease returns the bytes of the slot's lease.
 func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recordHeadBytes:] }
 
-// leaseExpiry is expiry of a lease: its record says something that would be missed, or not.
-// That are units that may be spent or returned, units that the service has not counted yet, or
-// how long not to ask it.
+// leaseExpiry is expiry of a lease. Its record does not expire while it says something that
+// would be missed.
 func (t *Table) leaseExpiry(e *Entry, slot int) int64 {
 	var l Lease
 	l.read(e.page.lease(&t.layout, slot)[:leaseBytes])
-	missed := l.Uncharged > 0 || max(l.DeniedNs, l.AskedNs, l.SilentNs) > e.HeldNs
-	for i := range l.Grants {
-		missed = missed || l.Grants[i].Units > 0 && l.Grants[i].EndNs+strandedNs >= e.HeldNs
-	}
-	if missed && e.page.time(&t.layout, slot) <= e.HeldNs+MaxLeaseNs {
+	ahead := isOfAnotherEpoch(e.page.time(&t.layout, slot), e.HeldNs)
+	if !ahead && l.isMissed(e.HeldNs) {
 		return math.MaxInt64
 	}
 	return 0
+}
+
+// isMissed reports whether the lease has units that may be spent or returned, has units that
+// the service has not counted yet, or says how long not to ask it.
+func (l *Lease) isMissed(nowNs int64) bool {
+	if l.Uncharged > 0 || max(l.DeniedNs, l.AskedNs, l.SilentNs) > nowNs {
+		return true
+	}
+	for i := range l.Grants {
+		if g := &l.Grants[i]; g.Units > 0 && g.EndNs+strandedNs >= nowNs {
+			return true
+		}
+	}
+	return false
 }

@@ -1,8 +1,8 @@
 package state
 
-import (
-	"github.com/sluice-ratelimit/sluice/shared/limit"
-)
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+// Operations on counters: on one key, as Read found it, and on all pages of a table.
 
 // AllWindows makes an operation act on every window of the definition.
 const AllWindows = -1
@@ -18,7 +18,7 @@ func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
 			e.windows[i].Add(&e.usage[i], e.Now, n)
 		}
 	}
-	return t.finish(e, false)
+	return t.finish(e)
 }
 
 // Set sets the usage of the window, or of all, to n units counted now. It returns
@@ -32,7 +32,7 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 			e.usage[i] = e.windows[i].Set(e.Now, n)
 		}
 	}
-	return t.finish(e, true)
+	return t.writeRecord(e, e.page.nextGeneration())
 }
 
 // acts reports whether an operation on the window changes the column.
@@ -52,26 +52,16 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	if e.epoch != t.epoch {
 		return false, Mismatch
 	}
-	had = e.slot >= 0 && !e.page.wasReset(&t.layout, e.slot)
-	placed := e.slot >= 0
-	if t.layout.holds && placed && e.held.Total() > 0 {
-		e.page.forget(&t.layout, e.slot)
+	if e.HasRecord() {
+		had = !e.page.wasReset(&t.layout, e.slot)
+		if t.layout.holds && e.holds.Total() > 0 {
+			e.page.forget(&t.layout, e.slot)
+		}
 	}
 	if t.floorLives(e, e.Now) {
-		if !placed {
-			if status := t.findSlot(e, evict); status != OK {
-				return false, status
-			}
-		}
-		e.page.place(&t.layout, e.slot, e.fingerprint)
-		if t.layout.holds {
-			e.page.numberRecord(&t.layout, e.slot, false)
-		}
-		e.page.setTime(&t.layout, e.slot, e.Now)
-		e.page.mark(&t.layout, e.slot, e.page.nextGeneration(), true)
-		return had, t.write(e)
+		return had, t.writeEmptyRecord(e, evict)
 	}
-	if !placed {
+	if !e.HasRecord() {
 		return false, OK
 	}
 	t.remove(e, e.slot)
@@ -79,11 +69,18 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	return had, t.write(e)
 }
 
-// remove frees the slot and sets the floor's time.
-func (t *Table) remove(e *Entry, slot int) {
-	at := max(e.Now, e.page.floorTime(), t.recordTime(e, slot))
-	t.rollFloor(e, at, true)
-	clear(e.page.record(&t.layout, slot))
+// writeEmptyRecord gives the key a record that has counted nothing, in its slot or in one
+// that it finds.
+func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
+	if !e.HasRecord() {
+		if status := t.findSlot(e, evict); status != OK {
+			return status
+		}
+	}
+	t.place(e, e.slot, false)
+	e.page.setTime(&t.layout, e.slot, e.Now)
+	e.page.mark(&t.layout, e.slot, e.page.nextGeneration(), true)
+	return t.write(e)
 }
 
 // Stats is the size of a table.
@@ -96,18 +93,28 @@ type Stats struct {
 
 // Stats counts the table's live keys and pages. It reads every page.
 func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status Status) {
-	_, status = t.each(e, rule, now, func() (changes uint64) {
+	_, status = t.visitPages(e, rule, now, func() (changes uint64) {
 		s.Pages++
 		s.Bytes += uint64(len(e.page))
-		s.Keys += t.live(e)
+		s.Keys += t.liveKeys(e)
 		return 0
 	})
 	s.Slots = uint64(t.pages) * uint64(t.layout.Slots)
 	return s, status
 }
 
-// live counts the keys of the entry's page that count something.
-func (t *Table) live(e *Entry) (keys uint64) {
+// Live counts the keys that count something in a page as it is stored; none of one
+// that it cannot read.
+func (t *Table) Live(e *Entry, rule []limit.Window, now int64, value []byte) uint64 {
+	e.CallerNs = now
+	if t.readPage(e, rule, value) != OK {
+		return 0
+	}
+	return t.liveKeys(e)
+}
+
+// liveKeys counts the keys of the entry's page that count something.
+func (t *Table) liveKeys(e *Entry) (keys uint64) {
 	for slot := range t.layout.Slots {
 		if !e.page.free(&t.layout, slot) && t.expiry(e, slot) > e.CallerNs {
 			keys++
@@ -116,19 +123,10 @@ func (t *Table) live(e *Entry) (keys uint64) {
 	return keys
 }
 
-// Live counts the keys that count something in a page as it is stored; none of one
-// that it cannot read.
-func (t *Table) Live(e *Entry, rule []limit.Window, now int64, value []byte) uint64 {
-	if e.CallerNs = now; t.show(e, rule, value) != OK {
-		return 0
-	}
-	return t.live(e)
-}
-
 // Clean frees the slots of expired records and returns their number. It reads
 // every page.
 func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, status Status) {
-	return t.each(e, rule, now, func() (changes uint64) {
+	return t.visitPages(e, rule, now, func() (changes uint64) {
 		for slot := range t.layout.Slots {
 			if !e.page.free(&t.layout, slot) && t.expiry(e, slot) <= e.CallerNs { // the floor may be ahead
 				t.remove(e, slot)
@@ -139,19 +137,19 @@ func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, s
 	})
 }
 
-// each calls visit with every existing page in e, writes the pages that visit has
-// changed, and returns the sum of the changes. It visits a page again if somebody
-// else wrote it meanwhile.
-func (t *Table) each(
+// visitPages calls visit with every existing page in e, writes the pages that visit has
+// changed, and returns the sum of the changes. It visits a page again if another worker
+// wrote it meanwhile.
+func (t *Table) visitPages(
 	e *Entry, rule []limit.Window, now int64, visit func() (changes uint64),
 ) (sum uint64, status Status) {
-	if status := t.opened(now); status != OK {
+	if status := t.ensureRegistered(now); status != OK {
 		return 0, status
 	}
 	e.CallerNs = now
 	for index := uint32(0); index < t.pages; index++ {
-		changes, status := uint64(0), Mismatch
-		for retries := 0; status == Mismatch && retries < MaxRetries; retries++ {
+		changes, status := t.visitPage(e, rule, index, visit)
+		for retries := 1; status == Mismatch && retries < MaxRetries; retries++ {
 			changes, status = t.visitPage(e, rule, index, visit)
 		}
 		if status != OK {
@@ -162,7 +160,9 @@ func (t *Table) each(
 	return sum, OK
 }
 
-func (t *Table) visitPage(e *Entry, rule []limit.Window, index uint32, visit func() (changes uint64)) (uint64, Status) {
+func (t *Table) visitPage(
+	e *Entry, rule []limit.Window, index uint32, visit func() (changes uint64),
+) (changes uint64, status Status) {
 	e.key = t.pageKey(index)
 	value, cas, status := t.tables.store.Get(e.key[:])
 	switch status {
@@ -173,9 +173,9 @@ func (t *Table) visitPage(e *Entry, rule []limit.Window, index uint32, visit fun
 		return 0, Failed
 	}
 	e.cas = cas
-	status = t.show(e, rule, value)
+	status = t.readPage(e, rule, value)
 	if status == Mismatch { // the directory has newer windows
-		if status := t.enter(e.CallerNs); status != OK {
+		if status := t.adoptNewer(e.CallerNs); status != OK {
 			return 0, status
 		}
 		return 0, Mismatch
@@ -183,26 +183,25 @@ func (t *Table) visitPage(e *Entry, rule []limit.Window, index uint32, visit fun
 	if status != OK {
 		return 0, status
 	}
-	changes := visit()
+	changes = visit()
 	if changes == 0 {
 		return 0, OK
 	}
 	return changes, t.write(e)
 }
 
-// show puts a page into the entry, as of the caller's clock.
-func (t *Table) show(e *Entry, rule []limit.Window, value []byte) Status {
-	b, status := t.read(value)
+// readPage puts a page into the entry, as of the caller's clock.
+func (t *Table) readPage(e *Entry, rule []limit.Window, value []byte) Status {
+	b, status := t.fit(value)
 	if status != OK {
 		return status
 	}
-	e.page, e.epoch, e.slot = b, t.epoch, -1
+	e.page = b
+	e.epoch = t.epoch
+	e.slot = -1
+	e.clockRead = false
 	t.define(e, &Key{Windows: rule, Rule: rule})
-	e.looked = false
-	if last := b.floorTime(); t.wasSetBack(e, last) {
-		t.rebase(e, last)
-	}
-	e.Now = max(e.CallerNs, b.floorTime())
+	t.setNow(e)
 	switch {
 	case t.layout.holds:
 		e.HeldNs = t.tables.HeldNow()
@@ -244,21 +243,9 @@ func (s *Survey) Step(t *Table, live func(value []byte) uint64) (found Found, do
 		t.adopt(t.seen)
 		defer func() { t.open = false }() // it is not registered
 	}
-	read := 0
-	for i := 0; i < surveyPages && read < surveyBytes && s.next < t.pages; i++ {
-		at := t.pageKey(s.next)
-		value, _, status := t.tables.store.Get(at[:])
-		switch status {
-		case OK:
-			s.found.Bytes += valueBytes(len(value))
-			s.found.Keys += live(value)
-			read += len(value)
-		case NotFound:
-		default:
-			*s = Survey{}
-			return Found{}, false, Failed
-		}
-		s.next++
+	if status := s.addPages(t, live); status != OK {
+		*s = Survey{}
+		return Found{}, false, status
 	}
 	if s.next < t.pages {
 		return Found{}, false, OK
@@ -268,23 +255,46 @@ func (s *Survey) Step(t *Table, live func(value []byte) uint64) (found Found, do
 	return found, true, OK
 }
 
-// Peek looks in the directory for the tables that this worker has not used. Others
+// addPages adds the next pages.
+func (s *Survey) addPages(t *Table, live func(value []byte) uint64) Status {
+	read := 0
+	for i := 0; i < surveyPages && read < surveyBytes && s.next < t.pages; i++ {
+		key := t.pageKey(s.next)
+		value, _, status := t.tables.store.Get(key[:])
+		switch status {
+		case OK:
+			s.found.Bytes += valueBytes(len(value))
+			s.found.Keys += live(value)
+			read += len(value)
+		case NotFound:
+		default:
+			return Failed
+		}
+		s.next++
+	}
+	return OK
+}
+
+// Begun reports whether a survey is under way.
+func (s *Survey) Begun() bool { return s.next > 0 }
+
+// Peek looks in the directory for the tables that this worker has not used. Other workers
 // have, so they can be surveyed. It registers nothing.
 func (t *Tables) Peek() {
 	var unused []*Table
 	for _, table := range t.tables {
-		if table.seen = nil; !table.open {
+		table.seen = nil
+		if !table.open {
 			unused = append(unused, table)
 		}
 	}
 	if len(unused) == 0 {
 		return
 	}
-	value, _, status := t.store.Get(directoryKey)
+	d, status := t.directory()
 	if status != OK {
 		return
 	}
-	d, _ := readDirectory(value) // one that cannot be read is empty
 	d.prepare()
 	for _, table := range unused {
 		for _, i := range d.tablesOf(table.def.Counter) {
@@ -302,6 +312,3 @@ func (t *Table) Used() bool { return t.open }
 // Known reports whether a survey reads the table: this worker has used it, or Peek has
 // seen it.
 func (t *Table) Known() bool { return t.open || t.seen != nil }
-
-// Begun reports whether a survey is under way.
-func (s *Survey) Begun() bool { return s.next > 0 }

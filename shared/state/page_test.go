@@ -287,9 +287,9 @@ func TestLogsGrowAndShrink(t *testing.T) {
 	require.False(t, hit(t, again, key, now+anHour, 1))
 
 	counted := limit.Usage{Log: []int64{1, 2, 3}}
-	require.Equal(t, limit.Usage{Log: []int64{2, 3}, Cut: true}, refit(counted, 2))
-	require.Equal(t, counted, refit(counted, 5))
-	require.Equal(t, limit.Usage{Log: []int64{2, 2, 2, 3}, Cut: true}, refit(limit.Usage{Log: []int64{2, 3}, Cut: true}, 4))
+	require.Equal(t, limit.Usage{Log: []int64{2, 3}, Cut: true}, fitLog(counted, 2))
+	require.Equal(t, counted, fitLog(counted, 5))
+	require.Equal(t, limit.Usage{Log: []int64{2, 2, 2, 3}, Cut: true}, fitLog(limit.Usage{Log: []int64{2, 3}, Cut: true}, 4))
 }
 
 func TestAPageOfLogsStaysSmall(t *testing.T) {
@@ -306,7 +306,7 @@ func TestAPageOfLogsStaysSmall(t *testing.T) {
 // months, which are longer than these: steptest has them.
 func TestStoredAlgorithms(t *testing.T) {
 	for _, a := range limit.Counting {
-		part, floor := usageBytes(limit.Window{Algorithm: a})
+		part, floor := usageBytes(&limit.Window{Algorithm: a})
 		require.True(t, part > 0 && floor > 0, "algorithm %d", a)
 		require.Equal(t, a != limit.Calendar, slices.ContainsFunc(slices.Concat(floorShapes...), func(w limit.Window) bool { return w.Algorithm == a }), "algorithm %d", a)
 	}

@@ -202,7 +202,7 @@ type stream struct {
 	key     int
 	units   uint32
 	worker  *runWorker // that has the receipt
-	receipt Receipt
+	receipt Hold
 	column  exactKey          // in which they are held
 	charges []admissionWindow // in which they are charged if they are lost
 	lost    bool              // nobody settles it
@@ -507,7 +507,7 @@ func (r *run) operate(w *runWorker) {
 		switch {
 		case status != OK:
 		case r.resets && (!r.sets || r.random.IntN(2) == 0):
-			if e.slot >= 0 && e.held.Total() > 0 {
+			if e.slot >= 0 && e.holds.Total() > 0 {
 				r.forgot = true
 			}
 			_, status = w.table.Reset(&e, true)
@@ -576,7 +576,7 @@ func (r *run) read(w *runWorker) {
 // commit holds, or counts at once if the worker's configuration settles nothing.
 func (r *run) commit(w *runWorker) {
 	r.tell(w)
-	var receipt Receipt
+	var receipt Hold
 	var status Status
 	if r.variant[w.variant].holds() {
 		receipt, status = w.table.Hold(&w.entry, w.cost, true)

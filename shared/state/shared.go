@@ -1,8 +1,9 @@
 package state
 
-import (
-	"slices"
-)
+import "slices"
+
+// Small values in shared data by which the workers of a proxy tell each other what is in no
+// table.
 
 // SetProxies shares with all workers how many proxies are alive.
 func (t *Tables) SetProxies(n uint32) {
@@ -30,8 +31,8 @@ func (t *Tables) proxiesKey() (at [12]byte) {
 // Holding is what streams hold of one rule.
 type Holding struct{ Units, Streams int64 }
 
-// What the streams of each VM hold of a rule is a row of one value, so that what a VM has
-// held that trapped is not shown for ever:
+// What the streams hold of a rule is one value with a row for each VM. A VM that has trapped
+// gives no sign of life, and its row goes. A row:
 //
 //	 0  u64  the VM's configuration
 //	 8  i64  when it wrote last, by the monotonic clock
@@ -45,9 +46,31 @@ const (
 	aliveNs = 2_000_000_000
 )
 
-// ShareHolding says what the streams of a VM's configuration hold of a rule, a word for the
-// rule, and returns what those of all hold.
-func (t *Tables) ShareHolding(rule uint32, self uint64, own Holding) (all Holding, status Status) {
+type holdingRow struct {
+	vm      uint64
+	aliveNs int64
+	Holding
+}
+
+func readHoldingRow(b []byte) holdingRow {
+	return holdingRow{
+		vm:      le.Uint64(b),
+		aliveNs: int64(le.Uint64(b[8:])),
+		Holding: Holding{Units: int64(le.Uint64(b[16:])), Streams: int64(le.Uint64(b[24:]))},
+	}
+}
+
+func (r *holdingRow) append(b []byte) []byte {
+	b = le.AppendUint64(b, r.vm)
+	b = le.AppendUint64(b, uint64(r.aliveNs))
+	b = le.AppendUint64(b, uint64(r.Units))
+	return le.AppendUint64(b, uint64(r.Streams))
+}
+
+// ShareHolding tells the other VMs what the streams of this one hold of a rule, and returns
+// what those of all hold. rule is a hash of the rule's name, vm the VM's configuration. A VM
+// that holds nothing has no row.
+func (t *Tables) ShareHolding(rule uint32, vm uint64, own Holding) (all Holding, status Status) {
 	var key [12]byte
 	copy(key[:], "sl/g")
 	le.PutUint32(key[4:], uint32(t.self.id))
@@ -55,34 +78,26 @@ func (t *Tables) ShareHolding(rule uint32, self uint64, own Holding) (all Holdin
 	now := t.store.Monotonic()
 	status = Update(t.store, key[:], func(old []byte) (next []byte, _ Status) {
 		all = own
-		asItWas := own == Holding{}
-		for row := range slices.Chunk(old[:len(old)/holdingBytes*holdingBytes], holdingBytes) {
-			seen := int64(le.Uint64(row[8:]))
-			of := Holding{int64(le.Uint64(row[16:])), int64(le.Uint64(row[24:]))}
+		next = make([]byte, 0, len(old)+holdingBytes)
+		ownIsFresh := own == Holding{}
+		whole := old[:len(old)/holdingBytes*holdingBytes]
+		for b := range slices.Chunk(whole, holdingBytes) {
+			row := readHoldingRow(b)
 			switch {
-			case le.Uint64(row) == self:
-				asItWas = of == own && now-seen < aliveNs
-			case now-seen < silentNs:
-				all.Units += of.Units
-				all.Streams += of.Streams
-				next = append(next, row...)
+			case row.vm == vm:
+				ownIsFresh = row.Holding == own && now-row.aliveNs < aliveNs
+			case now-row.aliveNs < silentNs:
+				all.Units += row.Units
+				all.Streams += row.Streams
+				next = append(next, b...)
 			}
 		}
-		kept := len(next)
 		if own != (Holding{}) {
-			kept += holdingBytes
+			row := holdingRow{vm, now, own}
+			next = row.append(next)
 		}
-		if asItWas && len(old) == kept {
+		if ownIsFresh && len(next) == len(old) {
 			return nil, OK
-		}
-		if own != (Holding{}) {
-			next = le.AppendUint64(next, self)
-			next = le.AppendUint64(next, uint64(now))
-			next = le.AppendUint64(next, uint64(own.Units))
-			next = le.AppendUint64(next, uint64(own.Streams))
-		}
-		if next == nil {
-			next = []byte{}
 		}
 		return next, OK
 	})

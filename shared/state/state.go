@@ -1,13 +1,20 @@
-// Package state keeps counters in shared data. It defines the bytes of their
-// tables, and makes each decision one compare-and-swap of a page.
+// Package state keeps the counters of a proxy's workers in Envoy's shared data. A counter
+// is a table: pages of a fixed number of slots for records, one record for each key. Every
+// decision is one compare-and-swap of one page.
 //
-// Its invariant: no interleaving of workers, evictions, policy changes or clock
-// steps makes a later decision looser than the records say. Memory is bounded by
-// construction: a table has a fixed number of pages, a page has a fixed number of
-// slots, and what an evicted key has used goes into the page's floor.
+// Its invariant: no interleaving of workers, evictions, policy changes or clock steps
+// makes a later decision looser than the records say. Memory is bounded by construction: a
+// table has a fixed number of pages, and what an evicted key has used goes into its page's
+// floor.
 //
 // It builds for wasm and natively and must never read a clock but the Store's, hold a
 // key's text, or import anything that does I/O.
+//
+// To read it, begin with page.go, which draws a page's bytes, then entry.go: Read, Check,
+// Commit. From there evict.go, clock.go and hold.go say what happens if a page is full, if
+// the clock was set back, and if a request holds units until it ends. tables.go and
+// directory.go say how configurations share tables, lease.go how a table keeps leases of
+// the quota service instead of counts.
 package state
 
 // Status is the outcome of an operation on a Store or a Table.
@@ -17,7 +24,7 @@ type Status uint8
 const (
 	OK       Status = iota
 	NotFound        // the store has no such key
-	Mismatch        // somebody else wrote first: read again
+	Mismatch        // another worker wrote first: read again
 	Full            // no slot for a new key, and the rule does not evict
 	Failed          // the store failed, or holds bytes that this build cannot read
 )
@@ -44,10 +51,15 @@ type Store interface {
 	Monotonic() int64
 }
 
-// Update has change make a value from the one there is, nil where there is none, and
-// writes what it returns, unless that is nil. It begins again where another worker has
-// written in between. Where change does not return OK, nothing is written and that is
-// the answer.
+// MaxRetries bounds every loop of compare-and-swap. With about 200, a hot key
+// under 16 workers runs out of retries with a probability of 10⁻⁹.
+const MaxRetries = 256
+
+// Update reads a value, calls change with it, and writes what change returns. If another
+// worker has written in between, it begins again.
+//
+// old is nil if there is no value. If change returns nil, or a status that is not OK,
+// nothing is written, and that status is returned.
 func Update(s Store, key []byte, change func(old []byte) (next []byte, status Status)) Status {
 	for range MaxRetries {
 		old, cas, status := s.Get(key)
@@ -57,7 +69,8 @@ func Update(s Store, key []byte, change func(old []byte) (next []byte, status St
 				old = []byte{}
 			}
 		case NotFound:
-			old, cas = nil, CreateOnly
+			old = nil
+			cas = CreateOnly
 		default:
 			return Failed
 		}
@@ -65,13 +78,10 @@ func Update(s Store, key []byte, change func(old []byte) (next []byte, status St
 		if status != OK || next == nil {
 			return status
 		}
-		if status = s.Set(key, next, cas); status != Mismatch {
+		status = s.Set(key, next, cas)
+		if status != Mismatch {
 			return status
 		}
 	}
 	return Failed
 }
-
-// MaxRetries bounds every loop of compare-and-swap. With about 200, a hot key
-// under 16 workers runs out of retries with a probability of 10⁻⁹.
-const MaxRetries = 256

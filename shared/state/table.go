@@ -9,22 +9,29 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
+// A table is the pages of one counter. Its entry in the directory says which number its
+// pages have in shared data, how many they are, and which windows their records have. A
+// worker adopts that entry when it first uses the table, and again when it meets a page of a
+// later epoch: another configuration has changed the windows.
+
 // Table holds the records of one counter.
 type Table struct {
 	tables *Tables
 	def    Definition
+	seen   *tableEntry // what Peek has found, if the table was not open then
 
-	seen    *tableEntry // what Peek has found, if the table was not open then
-	open    bool        // registered in the directory: the fields below are valid
+	// As of its entry in the directory; valid if open.
+	open    bool // registered in the directory
 	number  uint16
 	pages   uint32
 	base    uint32
 	epoch   uint32
 	layout  Layout
-	header  page             // an empty page to compare with and to copy, never written
-	columns [MaxWindows]int  // by window of the definition: its column in the layout, or -1
-	direct  bool             // define need not copy a key's windows
-	spans   [MaxWindows]span // by column: the aligned window of the last hit
+	header  page            // an empty page to compare with and to copy, never written
+	columns [MaxWindows]int // by window of the definition: its column in the layout, or -1
+	direct  bool            // define need not copy a key's windows
+
+	spans [MaxWindows]span // by column: the aligned window of the last hit
 }
 
 // span is an aligned window that all keys share, [start, end).
@@ -39,20 +46,20 @@ func (t *Table) adopt(e *tableEntry) {
 		return // an epoch has one layout
 	}
 	t.open = true
-	t.number, t.pages, t.base, t.epoch = e.number, e.geometry.Pages, e.base, e.epoch
+	t.number = e.number
+	t.pages = e.geometry.Pages
+	t.base = e.base
+	t.epoch = e.epoch
 	t.layout = NewLayout(e.windows, int(e.geometry.Slots))
 	t.header = newPage(&t.layout, t.epoch)
-	t.direct = len(e.windows) == len(t.def.Windows)
-	for i, w := range t.def.Windows {
-		t.columns[i] = -1
-		for j, v := range e.windows {
-			if w.Same(v) {
-				t.columns[i] = j
-			}
-		}
-		t.direct = t.direct && t.columns[i] == i && w.Algorithm != limit.SlidingWindowLog && w.Algorithm != limit.TokenBucket
-	}
 	t.spans = [MaxWindows]span{}
+	t.direct = len(e.windows) == len(t.def.Windows)
+	for i := range t.def.Windows {
+		w := &t.def.Windows[i]
+		t.columns[i] = slices.IndexFunc(e.windows, w.Same)
+		keepsLayout := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket // see define
+		t.direct = t.direct && t.columns[i] == i && !keepsLayout
+	}
 }
 
 // lacksWindow reports whether the layout has no column for one of the
@@ -61,31 +68,34 @@ func (t *Table) lacksWindow() bool {
 	return t.open && slices.Contains(t.columns[:len(t.def.Windows)], -1)
 }
 
-// enter registers the table in the directory, and loads the seed.
-func (t *Table) enter(now int64) Status {
+// register registers the table in the directory, and loads the seed.
+func (t *Table) register(now int64) Status {
 	if status := t.tables.loadSeed(); status != OK {
 		return status
 	}
 	if t.open { // its entry has changed
-		return t.tables.enter(now, []*Table{t})
+		return t.tables.register(now, []*Table{t})
 	}
-	return t.tables.enter(now, t.tables.withOthers(t))
+	return t.tables.register(now, t.tables.withOthers(t))
 }
 
-// opened registers the table if it is not.
-func (t *Table) opened(now int64) Status {
+// ensureRegistered registers the table if it is not.
+func (t *Table) ensureRegistered(now int64) Status {
 	if t.open {
 		return OK
 	}
-	return t.enter(now)
+	return t.register(now)
 }
 
 func (t *Table) hash(key []byte) uint64 {
 	return siphash.Hash(t.tables.seed[0], t.tables.seed[1], key)
 }
 
-func (t *Table) place(hash uint64) (at [15]byte, fingerprint uint32) {
-	return t.pageKey(uint32(hash >> 32 * uint64(t.pages) >> 32)), uint32(hash)
+// locate returns the key of the page that a hash belongs to, by its high bits, and its
+// fingerprint in the page, its low bits.
+func (t *Table) locate(hash uint64) (pageKey [15]byte, fingerprint uint32) {
+	index := hash >> 32 * uint64(t.pages) >> 32
+	return t.pageKey(uint32(index)), uint32(hash)
 }
 
 // pageKey returns the key in shared data of the page with that index.
@@ -110,40 +120,58 @@ func hexDigits(v uint32) uint64 {
 
 // load reads the page of the key with e's hash, converted to the table's layout.
 func (t *Table) load(e *Entry, now int64) Status {
-	if status := t.opened(now); status != OK {
+	if status := t.ensureRegistered(now); status != OK {
 		return status
 	}
 	for range MaxRetries {
-		e.key, e.fingerprint = t.place(e.hash)
-		value, cas, status := t.tables.store.Get(e.key[:])
-		switch status {
-		case OK:
-		case NotFound:
-			e.page, e.cas, e.epoch, e.fresh = t.header, CreateOnly, t.epoch, true
-			return OK
-		default:
-			return Failed
+		status := t.loadPage(e)
+		if status != Mismatch {
+			return status
 		}
-		b, status := t.read(value)
-		if status == Mismatch { // the directory has newer windows
-			before := t.epoch
-			if status := t.enter(now); status != OK {
-				return status
-			}
-			if t.epoch == before {
-				return Failed
-			}
-			continue
+		if status := t.adoptNewer(now); status != OK {
+			return status
 		}
-		e.page, e.cas, e.epoch, e.fresh = b, cas, t.epoch, false
-		return status
 	}
 	return Failed
 }
 
-// read converts a page to the table's layout. It returns Mismatch if the directory
+// loadPage is load by the windows that the table knows. It returns Mismatch if the
+// directory has newer ones.
+func (t *Table) loadPage(e *Entry) Status {
+	e.key, e.fingerprint = t.locate(e.hash)
+	value, cas, status := t.tables.store.Get(e.key[:])
+	switch status {
+	case OK:
+		e.page, status = t.fit(value)
+		e.missing = false
+		e.cas = cas
+	case NotFound:
+		e.page = t.header
+		e.missing = true
+		e.cas = CreateOnly
+		status = OK
+	default:
+		return Failed
+	}
+	e.epoch = t.epoch
+	return status
+}
+
+// adoptNewer reads the directory again, because a page is of a later epoch than the table.
+func (t *Table) adoptNewer(now int64) Status {
+	before := t.epoch
+	if status := t.register(now); status != OK {
+		return status
+	}
+	if t.epoch == before {
+		return Failed
+	}
+	return OK
+}
+
+// fit converts a page to the table's layout. It returns Mismatch if the directory
 // has changed since the table adopted its entry.
-func (t *Table) read(value []byte) (page, Status) {
+func (t *Table) fit(value []byte) (page, Status) {
 	b := page(value)
 	if t.fits(b) {
 		return b, OK
@@ -167,7 +195,11 @@ func (t *Table) read(value []byte) (page, Status) {
 // fits reports whether b has the table's layout and is readable. TinyGo's bytes.Equal
 // would allocate.
 func (t *Table) fits(b page) bool {
-	return len(b) == len(t.header) && le.Uint64(b) == le.Uint64(t.header) && // to the end of the epoch
-		le.Uint16(b[offSpare:]) == 0 && b.floorTime() >= 0 &&
-		slices.Equal(b[headBytes:t.layout.floor], t.header[headBytes:t.layout.floor])
+	if len(b) != len(t.header) {
+		return false
+	}
+	sameHead := le.Uint64(b) == le.Uint64(t.header) // to the end of the epoch
+	floors := t.layout.floorsAt
+	return sameHead && le.Uint16(b[offSpare:]) == 0 && b.floorTime() >= 0 &&
+		slices.Equal(b[headBytes:floors], t.header[headBytes:floors])
 }

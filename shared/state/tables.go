@@ -44,8 +44,10 @@ type Tables struct {
 	conflict   bool     // see HasConflict
 	tables     []*Table // sorted by counter: no map, see docs/RATIONALE.md
 
-	heldReadNs, stoodNs int64                // of the holds' clock
-	heldClock           [heldClockBytes]byte // memory for it
+	// The holds' clock, see HeldNow.
+	heldReadNs int64
+	stoodNs    int64
+	heldClock  [heldClockBytes]byte // memory for it
 
 	seeded bool
 	seed   [2]uint64
@@ -104,9 +106,12 @@ func (t *Tables) HasConflict() bool { return t.conflict }
 // Tables that both owners define alike are shared; the others start empty, and
 // what they held stays with the owner before.
 func (t *Tables) Split() {
-	t.split, t.conflict, t.self.id = true, false, t.splitOwner
+	t.split = true
+	t.conflict = false
+	t.self.id = t.splitOwner
 	for _, table := range t.tables {
-		table.open, table.seen = false, nil
+		table.open = false
+		table.seen = nil
 	}
 }
 
@@ -124,7 +129,11 @@ func (t *Tables) Release(now int64) Status {
 	return OK
 }
 
-func (t *Tables) keeps(id CounterID) bool { _, found := t.find(id); return found }
+// keeps reports whether the configuration has the counter.
+func (t *Tables) keeps(id CounterID) bool {
+	_, found := t.find(id)
+	return found
+}
 
 // Heartbeat writes the owner's sign of life, reads the directory, and registers
 // the tables again if another configuration has removed the owner from them. Call
@@ -144,13 +153,16 @@ func (t *Tables) Heartbeat(now int64) Status {
 		return status
 	}
 	t.conflict = false
-	return max(status, t.enter(now, open))
+	return max(status, t.register(now, open))
 }
 
-// enter registers tables and adopts their entries of the directory.
-func (t *Tables) enter(now int64, tables []*Table) Status {
+// register registers tables in the directory and adopts their entries of it. If another
+// configuration of the same owner has taken away a counter or a window, this configuration
+// has a conflict, and follows the other workers if they have split.
+func (t *Tables) register(now int64, tables []*Table) Status {
 	entries := make([]tableEntry, len(tables))
-	conflict, split := false, false
+	conflict := false
+	split := false
 	status := t.update(func(d *directory) {
 		now = max(now, t.store.Now()) // it may be old, and d newer
 		d.forgetFuture(now)
@@ -158,7 +170,8 @@ func (t *Tables) enter(now int64, tables []*Table) Status {
 		d.release(self, t.keeps, now)
 		d.prepare()
 		conflict = t.wasDropped(d, tables)
-		split = (conflict || slices.ContainsFunc(tables, (*Table).lacksWindow)) && !t.split && d.hasOwner(t.splitOwner)
+		meetsConflict := conflict || slices.ContainsFunc(tables, (*Table).lacksWindow)
+		split = meetsConflict && !t.split && d.hasOwner(t.splitOwner)
 		if split {
 			self.id = t.splitOwner
 		}
@@ -182,11 +195,22 @@ func (t *Tables) enter(now int64, tables []*Table) Status {
 
 // wasDropped reports whether the owner was removed from one of its tables.
 func (t *Tables) wasDropped(d *directory, tables []*Table) bool {
-	return slices.ContainsFunc(tables, func(table *Table) bool {
-		return table.open && !slices.ContainsFunc(d.tablesOf(table.def.Counter), func(i int) bool {
-			return d.tables[i].base == table.base && d.tables[i].hasOwner(t.self.id)
-		})
-	})
+	for _, table := range tables {
+		if table.open && !t.owns(d, table) {
+			return true
+		}
+	}
+	return false
+}
+
+// owns reports whether the directory still has the owner for the table.
+func (t *Tables) owns(d *directory, table *Table) bool {
+	for _, i := range d.tablesOf(table.def.Counter) {
+		if e := &d.tables[i]; e.base == table.base && e.hasOwner(t.self.id) {
+			return true
+		}
+	}
+	return false
 }
 
 // Process is a number that all workers of a proxy's process share and no other has,
@@ -216,21 +240,29 @@ func (t *Tables) loadSeed() Status {
 	}
 	var seed []byte
 	status := Update(t.store, seedKey, func(old []byte) (next []byte, status Status) {
-		if seed = old; old == nil {
-			seed = make([]byte, seedBytes)
-			seed[0], seed[1] = seedVersion, kindSeed
-			t.random(seed[4:])
+		if old == nil {
+			seed = t.newSeed()
 			return seed, OK
 		}
+		seed = old
 		if len(old) != seedBytes || old[0] != seedVersion || old[1] != kindSeed {
 			return nil, Failed
 		}
 		return nil, OK
 	})
-	if t.seeded = status == OK; t.seeded {
+	if status == OK {
+		t.seeded = true
 		t.seed = [2]uint64{le.Uint64(seed[4:]), le.Uint64(seed[12:])}
 	}
 	return status
+}
+
+func (t *Tables) newSeed() []byte {
+	seed := make([]byte, seedBytes)
+	seed[0] = seedVersion
+	seed[1] = kindSeed
+	t.random(seed[4:])
+	return seed
 }
 
 // minAhead is how many tables must be registered before others are registered

@@ -8,7 +8,7 @@ import (
 // Hold is what an allowed request holds of one rule until its answer is known.
 type Hold struct {
 	Rule    *Rule
-	Receipt state.Receipt
+	Receipt state.Hold
 	Windows []limit.Window // with the limits that hold for the key
 	Level   any            // of a source that states what is held: see Subject.Level
 	EndNs   int64          // after which it is not renewed, by the monotonic clock; 0 = always
@@ -41,7 +41,7 @@ const (
 )
 
 // Hold returns what a request holds of the rule, to be settled. The limits are the rule's own.
-func (r *Rule) Hold(receipt state.Receipt) Hold {
+func (r *Rule) Hold(receipt state.Hold) Hold {
 	r.Holding.Streams++
 	r.Holding.Units += int64(receipt.Units)
 	return Hold{Rule: r, Receipt: receipt, Windows: r.Subjects.Windows}

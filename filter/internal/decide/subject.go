@@ -49,7 +49,7 @@ type Subject struct {
 
 	Limits state.Key         // the key with the limits that hold for it where it is counted
 	Record state.Entry       // of a source that counts in shared data
-	Held   state.Receipt     // of what Take has held
+	Held   state.Hold        // of what Take has held
 	Level  any               // of a source that states what is held: where it counts the key
 	Lease  *state.LeaseEntry // of a source that leases
 

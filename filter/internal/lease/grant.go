@@ -100,7 +100,7 @@ func (g *grant) note(l *state.Lease, now int64) {
 	}
 	l.Uncharged -= min(l.Uncharged, g.part.Spent)
 	l.Standings = append(l.Standings[:0], g.standings...)
-	l.Rate.Spent(now, c.refill.RateNs, g.given)
+	l.Rate.Spend(now, c.refill.RateNs, g.given)
 	if g.Denied && c.leases {
 		g.remember(l, now)
 	}

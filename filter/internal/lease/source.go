@@ -148,7 +148,7 @@ func (c *Source) Take(s *decide.Subject) decide.Outcome {
 	default: // from the table
 	}
 	c.taken = e.Take(e.NowNs, s.Cost)
-	e.Rate.Spent(e.NowNs, c.refill.RateNs, s.Cost)
+	e.Rate.Spend(e.NowNs, c.refill.RateNs, s.Cost)
 	due := e.AskedNs <= e.NowNs && !c.worker.Silent && c.refill.IsDue(e.Left(e.NowNs), e.Rate.Over(e.NowNs, c.refill.RateNs))
 	if due {
 		e.AskedNs = e.NowNs + c.worker.TimeoutNs

@@ -85,7 +85,7 @@ func (c *Stated) Take(s *decide.Subject) decide.Outcome {
 		c.got.units -= s.Cost
 		l.Given -= s.Cost
 		l.Held += s.Cost
-		s.Held, s.Level = state.Receipt{Units: s.Cost}, l
+		s.Held, s.Level = state.Hold{Units: s.Cost}, l
 		return decide.Taken
 	case localTable:
 		taken := c.local.Take(s)
