@@ -198,7 +198,8 @@ func TestStampsOfOverridesDiffer(t *testing.T) {
 		require.Equal(t, len(overrides) == 0, stamp == 0, name)
 		require.Zero(t, rule[1].Stamp, "the rule's own windows stay as they are")
 	}
-	require.Equal(t, 40*second, Overridden(rule, []Override{{"a", own(4, 1)}, {"b", own(40, 1)}, {"c", own(4, 0)}})[1].FillNs)
+	slow := []Override{{"a", own(4, 1)}, {"b", own(40, 1)}, {"c", own(4, 0)}}
+	require.Equal(t, 40*second, Overridden(rule, slow)[1].FillNs)
 	require.Zero(t, Overridden(rule, []Override{{"a", rule}})[1].Stamp, "the rule's own limits")
 	require.Zero(t, Overridden(rule, []Override{{"a", nil}})[1].Stamp, "no limits")
 }
@@ -281,7 +282,8 @@ func (r *bucketRun) configure(version int64) {
 	r.rule[0].Stamp, r.rule[0].FillNs = 0, 0
 	var overrides []Override
 	for k := range r.limits {
-		if r.limits[k] = r.rule[0]; r.random.IntN(2) == 0 {
+		r.limits[k] = r.rule[0]
+		if r.random.IntN(2) == 0 {
 			r.limits[k] = r.some()
 			overrides = append(overrides, Override{fmt.Sprint(k), []limit.Window{r.limits[k]}})
 		}

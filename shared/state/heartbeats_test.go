@@ -56,7 +56,8 @@ func TestAThousandOwnersStaySmall(t *testing.T) {
 		}
 	}
 	require.LessOrEqual(t, store.total(), half+half/10, "as much after a thousand as after five hundred")
-	require.LessOrEqual(t, len(store.values), 3+maxTables, "the seed, the directory, the owners, and a page for each number")
+	require.LessOrEqual(t, len(store.values), 3+maxTables,
+		"the seed, the directory, the owners, and a page for each number")
 	t.Logf("%d tables at most", peak)
 	beat(t, now, (MissedRounds+2)*RoundNs, stays)
 	require.LessOrEqual(t, len(store.directory(t).tables), 1+WaitingTables)

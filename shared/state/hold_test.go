@@ -165,8 +165,8 @@ func TestHoldsDoNotAllocate(t *testing.T) {
 	for name, windows := range map[string][]limit.Window{
 		"in flight": {slots}, "an aligned window": {aligned(units, anHour, 0), hold},
 		"all": { // of the log, one unit leaves for each that comes
-			aligned(units, anHour, 0), grid, perKey(units, 2*anHour), sliding, slidingLog(limit.MaxLog, 100*ms), slidingCounter(units, anHour),
-			tokenBucket(units, 1, anHour), hold,
+			aligned(units, anHour, 0), grid, perKey(units, 2*anHour), sliding, slidingLog(limit.MaxLog, 100*ms),
+			slidingCounter(units, anHour), tokenBucket(units, 1, anHour), hold,
 		},
 	} {
 		store := &view{memory: newMemory()}

@@ -111,7 +111,8 @@ func (r *run) lapse() {
 
 // unlapse takes back that h has lapsed: it is still held.
 func (r *run) unlapse(h *stream) {
-	if h.lapsed = false; r.changes { // it had lapsed under a shorter hold, and is held as if of an evicted key
+	h.lapsed = false
+	if r.changes { // it had lapsed under a shorter hold, and is held as if of an evicted key
 		h.column = exactKey{}
 	}
 	for i := range h.charges {
@@ -137,7 +138,8 @@ func (r *run) counts(h *stream) bool {
 	r.observe()
 	id := h.column
 	_, listed := r.present[id.window]
-	return listed && r.drops[id.window] == id.nth && r.restarts[resetKey{h.key, id.window.number, id.window.base}] == id.resets
+	restarts := r.restarts[resetKey{h.key, id.window.number, id.window.base}]
+	return listed && r.drops[id.window] == id.nth && restarts == id.resets
 }
 
 // fits reports whether so many units more fit into a window of the worker's key at now.
@@ -203,7 +205,8 @@ func (r *run) admit(w *runWorker, receipt Hold) {
 		return
 	}
 	h := &stream{key: w.keyIndex, units: w.cost, worker: w, receipt: receipt, aliveNs: w.heldNs}
-	if r.held = append(r.held, h); !w.table.layout.holds { // a later configuration holds nothing
+	r.held = append(r.held, h)
+	if !w.table.layout.holds { // a later configuration holds nothing
 		r.charge(w, w.entry.Now, w.cost, w.hit)
 		h.lapsed = true
 		return
@@ -243,7 +246,8 @@ func (r *run) compare(w *runWorker, passes bool) {
 // answered ends the hold and charges what it has cost.
 func (r *run) answered(h *stream, w *runWorker, now int64, cost uint32, lapsed bool) {
 	r.held = slices.DeleteFunc(r.held, func(o *stream) bool { return o == h })
-	if r.found = r.differs(h, lapsed); r.found != "" {
+	r.found = r.differs(h, lapsed)
+	if r.found != "" {
 		return
 	}
 	if lapsed {
@@ -257,18 +261,20 @@ func (r *run) answered(h *stream, w *runWorker, now int64, cost uint32, lapsed b
 // renewed notes that h's stream has said it is alive.
 func (r *run) renewed(h *stream, lapsed bool) {
 	excused := lapsed && r.forgot
-	if r.found = r.differs(h, lapsed); r.found != "" && !excused {
+	differs := r.differs(h, lapsed)
+	if differs != "" && !excused {
+		r.found = differs
 		return
 	}
-	switch r.found = ""; {
-	case lapsed:
+	if lapsed {
 		h.lost = true
-	case h.lapsed:
-		r.unlapse(h)
-		fallthrough
-	default:
-		h.aliveNs, h.lengths = r.heldNs(), r.lengthsAt(h)
+		return
 	}
+	if h.lapsed {
+		r.unlapse(h)
+	}
+	h.aliveNs = r.heldNs()
+	h.lengths = r.lengthsAt(h)
 }
 
 // differs says what is wrong if h has lapsed or not.
@@ -287,7 +293,8 @@ func (r *run) differs(h *stream, lapsed bool) string {
 	// What is eight eighths old then may lie among those or not, so it is said to have lapsed.
 	early := r.changes && r.heldNs() >= r.lapseAt(h.aliveNs)-r.hold.EighthNs()
 	if r.counts(h) && (lapsed && !h.lapsed && !early || !lapsed && h.lapsed && r.exactly()) {
-		return fmt.Sprintf("at %d a hold of key %d has lapsed: %v; its time is %d", r.heldNs(), h.key, lapsed, r.lapseAt(h.aliveNs))
+		return fmt.Sprintf("at %d a hold of key %d has lapsed: %v; its time is %d",
+			r.heldNs(), h.key, lapsed, r.lapseAt(h.aliveNs))
 	}
 	return ""
 }
@@ -295,8 +302,12 @@ func (r *run) differs(h *stream, lapsed bool) string {
 // settle ends a hold at a worker that knows its counter: with nothing, with less, with as
 // much, or with more than it held.
 func (r *run) settle(h *stream) {
-	w, cost := h.worker, []uint32{0, uint32(r.random.IntN(int(h.units + 1))), h.units, h.units + uint32(r.random.IntN(4))}[r.random.IntN(4)]
-	if other := r.workers[r.random.IntN(len(r.workers))]; r.variant[other.variant].Counter == r.variant[w.variant].Counter {
+	less := uint32(r.random.IntN(int(h.units + 1)))
+	more := h.units + uint32(r.random.IntN(4))
+	cost := []uint32{0, less, h.units, more}[r.random.IntN(4)]
+	w := h.worker
+	other := r.any()
+	if r.variant[other.variant].Counter == r.variant[w.variant].Counter {
 		w = other
 	}
 	var e Entry
@@ -401,11 +412,13 @@ func (x *exact) count(now, cost, units int64) bool {
 		x.used = int64(len(x.log))
 	case limit.TokenBucket:
 		full := x.burst * x.window.PeriodNs
-		if x.level += (now - x.last) * x.units; !x.open || x.level >= x.minBurst*x.window.PeriodNs {
+		x.level += (now - x.last) * x.units
+		if !x.open || x.level >= x.minBurst*x.window.PeriodNs {
 			x.level = full
 		}
 		x.level -= cost * x.window.PeriodNs
-		x.open, x.last, x.used = true, now, x.burst-x.level/x.window.PeriodNs
+		x.open, x.last = true, now
+		x.used = x.burst - x.level/x.window.PeriodNs
 		return x.level >= 0
 	default:
 		x.countFixed(now, cost)
@@ -440,7 +453,8 @@ func (x *exact) countFixed(now, cost int64) {
 		x.start = start
 	case start != x.start:
 		ended := (now - x.start) / period
-		if x.used -= ended * x.pays; x.pays == 0 || x.used < 0 {
+		x.used = max(0, x.used-ended*x.pays)
+		if x.pays == 0 {
 			x.used = 0
 		}
 		if perKey && x.used > 0 && !x.window.Elastic {
@@ -470,7 +484,8 @@ func (r *run) setLimits(x *exact, w *runWorker) {
 			if identity(v.Windows[j]) != x.window {
 				continue
 			}
-			if x.minBurst = min(x.minBurst, int64(w.Burst)); x.burst == 0 {
+			x.minBurst = min(x.minBurst, int64(w.Burst))
+			if x.burst == 0 {
 				x.minBurst = int64(w.Burst)
 			}
 			x.units, x.burst = max(x.units, int64(w.Limit)), max(x.burst, int64(w.Burst))

@@ -36,7 +36,8 @@ func OwnerID(name ...string) uint64 {
 	key := [16]byte{8: 1}
 	h := siphash.New(key[:])
 	for _, part := range name {
-		_, _ = h.Write(unsafe.Slice(unsafe.StringData(part), len(part))) //nolint:gosec // Write only reads, and a copy is as large as a policy
+		// Write only reads, and a copy would be as large as a policy.
+		_, _ = h.Write(unsafe.Slice(unsafe.StringData(part), len(part))) //nolint:gosec // see above
 	}
 	return h.Sum64()
 }

@@ -179,10 +179,14 @@ type tenure struct {
 
 // identity returns the window without the fields that a new configuration may change.
 func identity(w limit.Window) limit.Window {
-	w.Limit, w.Burst, w.Units, w.Pays = 0, 0, 0, 0
 	if w.Algorithm == limit.Concurrency {
-		w.PeriodNs, w.Unlimited = 0, false
+		w.PeriodNs = 0
+		w.Unlimited = false
 	}
+	w.Limit = 0
+	w.Burst = 0
+	w.Units = 0
+	w.Pays = 0
 	return w
 }
 
@@ -216,19 +220,34 @@ func newRun(seed uint64, holds, roomy bool) *run {
 	random := rand.New(rand.NewPCG(seed, 0x4e1d))
 	one := func(of int) bool { return random.IntN(of) == 0 }
 	r := &run{
-		random: random, store: newMemory(), clock: 1<<56/tick - random.Int64N(200), mono: 77*second + random.Int64N(second), // logs overflow then
-		low: 1 << 62, keys: 3 + random.IntN(6), drops: make(map[tenure]int), present: make(map[tenure]uint32),
-		restarts: make(map[resetKey]int), holdNs: make(map[tenure]int64), charges: make(map[exactKey][]charge), blurred: make(map[int]bool),
+		random:   random,
+		store:    newMemory(),
+		clock:    1<<56/tick - random.Int64N(200), // the time that a log's unit has overflows in the history
+		mono:     77*second + random.Int64N(second),
+		low:      1 << 62,
+		keys:     3 + random.IntN(6),
+		drops:    make(map[tenure]int),
+		present:  make(map[tenure]uint32),
+		restarts: make(map[resetKey]int),
+		holdNs:   make(map[tenure]int64),
+		charges:  make(map[exactKey][]charge),
+		blurred:  make(map[int]bool),
 	}
 	r.plays = plays{holds: holds, roomy: roomy}
 	if holds {
-		r.debt, r.sets, r.inFlight = !one(3), one(4), one(4)
+		r.debt = !one(3)
+		r.sets = one(4)
+		r.inFlight = one(4)
 	} else {
 		r.backs = one(2)
 	}
 	if !roomy {
-		r.skew, r.stops, r.changes, r.resets = !holds || one(2), holds && one(6), one(4), one(5)
-		if r.hours = r.inFlight && one(3); r.hours {
+		r.skew = !holds || one(2)
+		r.stops = holds && one(6)
+		r.changes = one(4)
+		r.resets = one(5)
+		r.hours = r.inFlight && one(3)
+		if r.hours {
 			r.skew = false
 		}
 	}
@@ -264,7 +283,8 @@ func (r *run) define(counter string, capacity uint32) runVariant {
 		override := hold
 		hold.Limit, override.Limit = some(), some()
 		windows := []limit.Window{hold}
-		return runVariant{Definition: definition(counter, capacity, windows...), override: []limit.Window{override}, rule: windows}
+		def := definition(counter, capacity, windows...)
+		return runVariant{Definition: def, override: []limit.Window{override}, rule: windows}
 	}
 	windows := slices.Clone(floorShapes[r.random.IntN(len(floorShapes))])
 	slices.SortFunc(windows, limit.Window.Compare)
@@ -304,7 +324,9 @@ func (r *run) define(counter string, capacity uint32) runVariant {
 	}
 	if r.holds && (!r.changes || r.random.IntN(4) > 0) { // else it settles nothing
 		hold.Unlimited = true
-		windows, override, rule = append(windows, hold), append(override, hold), append(rule, hold)
+		windows = append(windows, hold)
+		override = append(override, hold)
+		rule = append(rule, hold)
 	}
 	return runVariant{definition(counter, capacity, windows...), override, rule, said}
 }
@@ -357,7 +379,10 @@ var floorShapes = [][]limit.Window{
 	{tokenBucket(0, 0, 20*tick)},
 	{tokenBucket(0, 0, 7*tick), tokenBucket(0, 0, 31*tick)},
 	{tokenBucket(0, 0, 7*tick), aligned(0, 20*tick, 0)},
-	{slidingLog(0, 13*tick), slidingCounter(0, 20*tick), tokenBucket(0, 0, 20*tick), jittered(31*tick, 50), elastic(7 * tick)},
+	{
+		slidingLog(0, 13*tick), slidingCounter(0, 20*tick), tokenBucket(0, 0, 20*tick), jittered(31*tick, 50),
+		elastic(7 * tick),
+	},
 }
 
 // tell sets the worker's clocks. What the directory says between two workers' calls is seen:
@@ -514,7 +539,8 @@ func (r *run) operate(w *runWorker) {
 			r.restarts[resetKey{w.keyIndex, w.table.number, w.table.base}]++
 		default:
 			n := uint32(r.random.IntN(7))
-			if status = w.table.Set(&e, AllWindows, n, true); status == OK {
+			status = w.table.Set(&e, AllWindows, n, true)
+			if status == OK {
 				r.set(w, e.Now, n)
 			}
 		}
@@ -541,7 +567,9 @@ func (r *run) advance(w *runWorker) {
 		}
 	default:
 		w.keyIndex = r.random.IntN(r.keys)
-		w.key, w.cost, w.said = append(w.key[:0], byte(w.keyIndex)), 1, uint32(r.random.IntN(mostLimit+1))
+		w.key = append(w.key[:0], byte(w.keyIndex))
+		w.cost = 1
+		w.said = uint32(r.random.IntN(mostLimit + 1))
 		if r.random.IntN(4) == 0 {
 			w.cost = 1 + uint32(r.random.IntN(maxUnits))
 		}
@@ -631,11 +659,14 @@ func (r *run) tenures(w *runWorker) []admissionWindow {
 			(r.drops[id] > 0 && v.Algorithm == limit.FixedWindowPerKey) {
 			continue
 		}
-		a := admissionWindow{tenure: id, column: i, nth: r.drops[id], resets: r.restarts[resetKey{w.keyIndex, id.number, id.base}]}
+		restarts := r.restarts[resetKey{w.keyIndex, id.number, id.base}]
+		a := admissionWindow{tenure: id, column: i, nth: r.drops[id], resets: restarts}
 		for j, column := range w.table.columns[:len(w.table.def.Windows)] {
 			if column == i {
 				own := r.keyOf(w).Windows[j]
-				a.checks, a.units, a.burst = true, own.Limit, own.Burst
+				a.checks = true
+				a.units = own.Limit
+				a.burst = own.Burst
 			}
 		}
 		windows = append(windows, a)
