@@ -36,7 +36,7 @@ func (s *server) backup(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	outcome := "none sent"
-	defer func() { s.settle(r.Context(), id, outcome) }()
+	defer func() { s.setOutcome(r.Context(), id, outcome) }()
 	from, size, err := s.Store.Backup(r.Context())
 	if err != nil {
 		return err

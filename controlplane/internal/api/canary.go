@@ -104,8 +104,8 @@ func (s *server) blind(r *store.Rollout, p *policy.Policy) []string {
 	return nil
 }
 
-// settled refuses a change of a policy while a canary of it lasts.
-func (s *server) settled(policy string) error {
+// noCanary refuses a change of a policy while a canary of it lasts.
+func (s *server) noCanary(policy string) error {
 	number, _ := s.XDS.Ledger().Canary(policy)
 	if number == 0 {
 		return nil

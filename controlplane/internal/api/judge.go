@@ -76,7 +76,7 @@ func judge(ctx context.Context, p proposal) (judged, error) {
 // its draft. standing are the revisions of all policies that were not aborted.
 func (s *server) compare(ctx context.Context, j judged, standing []store.Summary) (of successor, err error) {
 	d := &j.draft
-	if err := s.settled(d.Policy); err != nil {
+	if err := s.noCanary(d.Policy); err != nil {
 		return of, err
 	}
 	var own []store.Summary

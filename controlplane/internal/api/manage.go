@@ -298,7 +298,7 @@ func (s *server) record(ctx context.Context, policy string, op manage.Operation,
 		if ctx.Err() != nil {
 			text += ", until the caller had gone"
 		}
-		s.settle(ctx, id, text)
+		s.setOutcome(ctx, id, text)
 	}, nil
 }
 
@@ -316,10 +316,10 @@ func outcome(rows []manage.Row) string {
 	return fmt.Sprintf("%d of %d proxies", n, len(rows))
 }
 
-// settle adds the outcome of a recorded request, even if its caller has gone.
-func (s *server) settle(ctx context.Context, id uint64, outcome string) {
-	if err := s.Store.Settle(context.WithoutCancel(ctx), id, outcome); err != nil {
-		s.Log.Error("settle audit entry", "audit", id, "error", err)
+// setOutcome adds the outcome of a recorded request, even if its caller has gone.
+func (s *server) setOutcome(ctx context.Context, id uint64, outcome string) {
+	if err := s.Store.SetOutcome(context.WithoutCancel(ctx), id, outcome); err != nil {
+		s.Log.Error("set the outcome of an audit entry", "audit", id, "error", err)
 	}
 }
 

@@ -28,7 +28,8 @@ func (r records) putEntry(e Entry) error {
 
 // appendEntry appends to the audit log, and sets the entry's ID and At.
 func (r records) appendEntry(e *Entry) (err error) {
-	if e.ID, err = r.next(auditBucket); err != nil {
+	e.ID, err = r.next(auditBucket)
+	if err != nil {
 		return err
 	}
 	e.At = time.Now().UTC()
@@ -49,9 +50,9 @@ func (s shared) Record(ctx context.Context, e Entry) (id uint64, err error) {
 	return e.ID, nil
 }
 
-// Settle implements Store.
-func (s shared) Settle(ctx context.Context, id uint64, outcome string) error {
-	return s.write(ctx, fmt.Sprintf("settle audit entry %d", id), func(r records) error {
+// SetOutcome implements Store.
+func (s shared) SetOutcome(ctx context.Context, id uint64, outcome string) error {
+	return s.write(ctx, fmt.Sprintf("set the outcome of audit entry %d", id), func(r records) error {
 		var e Entry
 		if err := r.getJSON(auditBucket, key(id), &e); errors.Is(err, ErrNotFound) {
 			return nil
@@ -74,7 +75,8 @@ func (s shared) Audit(_ context.Context, policy string, limit int, before uint64
 			} else if policy != "" && e.Policy != policy {
 				continue
 			}
-			if list = append(list, e); len(list) == limit {
+			list = append(list, e)
+			if len(list) == limit {
 				break
 			}
 		}
@@ -88,7 +90,8 @@ func (s shared) Secret(ctx context.Context) (secret []byte, err error) {
 	fresh := make([]byte, 32)
 	_, _ = rand.Read(fresh) // never fails: see its documentation
 	err = s.write(ctx, "read audit secret", func(r records) error {
-		if secret, err = r.get(metaBucket, secretKey); err == nil {
+		secret, err = r.get(metaBucket, secretKey)
+		if err == nil {
 			return nil
 		}
 		secret = fresh // in each try the same

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"go.etcd.io/bbolt"
 )
@@ -41,7 +43,8 @@ func (b *Bolt) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 	err = errors.Join(ctx.Err(), b.db.copyTo(f))
 	size, _ := f.Seek(0, io.SeekCurrent)
 	_, seekErr := f.Seek(0, io.SeekStart)
-	if err = errors.Join(err, seekErr); err != nil {
+	err = errors.Join(err, seekErr)
+	if err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("back up: %w", err), f.Close())
 	}
 	return f, size, nil
@@ -71,7 +74,7 @@ func Save(file string, write func(io.Writer) error) (c Contents, err error) {
 	if info, err := os.Lstat(file); err == nil && !info.Mode().IsRegular() {
 		return c, fmt.Errorf("write %s: it is there and is not a regular file", file)
 	}
-	if _, err := os.Stat(filepath.Join(filepath.Dir(file), LastName)); err == nil && slices.Contains([]string{FileName, LastName}, filepath.Base(file)) {
+	if isOfStore(file) {
 		return c, fmt.Errorf("write %s: it is a store itself: give the backup another name", file)
 	}
 	err = place(file, write, func(part string) (err error) {
@@ -82,6 +85,13 @@ func Save(file string, write func(io.Writer) error) (c Contents, err error) {
 		return c, fmt.Errorf("write backup: %w", err)
 	}
 	return c, nil
+}
+
+// isOfStore says whether a file is one of those of a store in its directory.
+func isOfStore(file string) bool {
+	dir, name := filepath.Split(file)
+	_, err := os.Stat(filepath.Join(dir, LastName))
+	return err == nil && (name == FileName || name == LastName)
 }
 
 // place makes a file that gets its name only once it is durable and ready.
@@ -137,4 +147,190 @@ func flawless(list []recordKey) error {
 		names = append(names, at.String())
 	}
 	return damage("not what was stored: %s (%d in all)", strings.Join(names, ", "), len(list))
+}
+
+// Restored says what Restore did.
+type Restored struct {
+	Contents
+	Kept    string   // the new name of the old database, "" if there was none
+	Unknown bool     // nothing says how many revisions the old database had
+	Dropped []string // damaged records that are left out
+}
+
+// Restore puts a backup in place of the database in a directory, which no other
+// process may have open. It moves the old database aside. New numbers are above
+// those of the backup, of the old database and of its record of acknowledged
+// changes. A damaged backup is refused, unless dropDamaged leaves out the damaged
+// records.
+//
+// The record is set last: until then Open refuses the directory, and Restore can
+// be repeated.
+func Restore(backup, dir string, dropDamaged bool) (r Restored, err error) {
+	from, err := openFile(backup, true)
+	if err != nil {
+		return r, fmt.Errorf("read %s: %w", backup, err)
+	}
+	defer from.Close()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return r, fmt.Errorf("create data directory: %w", err)
+	}
+	file := filepath.Join(dir, FileName)
+	old, oldErr := openFile(file, true) // locked until the end, so that no serve opens it meanwhile
+	if errors.Is(oldErr, ErrHeld) {
+		return r, fmt.Errorf("restore into %s: %w", dir, oldErr)
+	}
+	record, err := openLast(filepath.Join(dir, LastName), false)
+	if err != nil {
+		return r, err
+	}
+	defer record.f.Close()
+	given := record.known
+	if old != nil {
+		defer old.Close()
+		given = given.highest(old.position())
+	}
+	missing := errors.Is(oldErr, fs.ErrNotExist)
+	r.Unknown = oldErr != nil && !missing && record.turn == 0
+
+	var placed position
+	err = place(file, from.copyTo, func(part string) error {
+		var err error
+		placed, err = r.mendFile(part, given, filepath.Base(backup), dropDamaged)
+		if err != nil || missing {
+			return err
+		}
+		r.Kept = file + time.Now().UTC().Format(".20060102T150405.000000Z")
+		return os.Rename(file, r.Kept)
+	})
+	if err != nil {
+		return r, fmt.Errorf("restore %s: %w", backup, err)
+	}
+	record.known = position{} // the transaction goes back
+	return r, record.advance(placed)
+}
+
+// mendFile mends a copy of a backup, and returns how far it has come then.
+func (r *Restored) mendFile(file string, given position, name string, dropDamaged bool) (has position, err error) {
+	db, err := openFile(file, false)
+	if err != nil {
+		return has, err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		err := r.mend(tx, given, name, dropDamaged)
+		has = positionOf(tx)
+		return err
+	})
+	return has, errors.Join(err, db.Close())
+}
+
+// mend makes a copy of a backup what the directory is to have: without what is damaged, and
+// with the numbers that were given before. Where a text of a revision is damaged, all of the
+// revision goes.
+func (r *Restored) mend(tx *bbolt.Tx, given position, name string, dropDamaged bool) error {
+	backup := boltRecords(tx)
+	list := backup.flaws()
+	if err := flawless(list); err != nil && !dropDamaged {
+		return err
+	}
+	for _, at := range list {
+		r.Dropped = append(r.Dropped, at.String())
+		from := []string{at.bucket}
+		if slices.Contains(textBuckets, at.bucket) {
+			from = revisionBuckets
+		}
+		if err := backup.delete([]byte(at.k), from...); err != nil {
+			return err
+		}
+	}
+	has := positionOf(tx)
+	given = given.highest(has)
+	r.Contents = backup.contents()
+	r.Given = given[1]
+	return errors.Join(
+		backup.setSequence(revisionsBucket, given[1]),
+		backup.setSequence(auditBucket, given[2]),
+		backup.appendEntry(&Entry{
+			Who: "sluice store restore", Action: "restore", Revision: r.Newest,
+			Text: fmt.Sprintf("from %s, with revision numbers up to %d of %d", name, has[1], r.Given),
+		}),
+	)
+}
+
+// ErrNotEmpty says that a store was used before.
+var ErrNotEmpty = errors.New("it is not empty: a copy takes a store that no serve has ever used")
+
+// copyingKey is in meta while a copy is under way.
+var copyingKey = []byte("copying")
+
+// copiedAtOnce is how many records a transaction of a copy has.
+const copiedAtOnce = 20
+
+// Source is a store that is only read.
+type Source interface {
+	viewer
+	io.Closer
+}
+
+// OpenCopy opens a store only to copy it: one on etcd, a directory that no other process
+// has open, or a backup's file.
+func OpenCopy(ctx context.Context, at string) (Source, error) {
+	if IsURL(at) {
+		return OpenEtcd(ctx, at, nil)
+	}
+	if info, err := os.Stat(at); err != nil || info.IsDir() {
+		return openDir(at, true)
+	}
+	db, err := openFile(at, true)
+	return db, naming("open "+at, err)
+}
+
+// Copy copies all records of a store, of which none may be damaged, to one that is empty:
+// revisions with their numbers, the replies of proxies, the audit log and the secret.
+func Copy(ctx context.Context, from Source, to Store) (c Contents, err error) {
+	commit := func(change func(records) error) error { return to.(backend).commit(ctx, false, change) }
+	return c, naming("copy", from.view(func(r records) error {
+		c = r.contents()
+		if err := flawless(r.flaws()); err != nil {
+			return err
+		}
+		if err := commit(records.beginCopy); err != nil {
+			return err
+		}
+		for part := range slices.Chunk(r.all(), copiedAtOnce) {
+			err := commit(func(to records) (err error) {
+				for _, at := range part {
+					k := []byte(at.k)
+					err = errors.Join(err, to.set(at.bucket, k, r.value(at.bucket, k)))
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return commit(func(to records) error {
+			err := to.remove(metaBucket, copyingKey)
+			for _, bucket := range []string{revisionsBucket, auditBucket} {
+				err = errors.Join(err, to.setSequence(bucket, r.sequence(bucket)))
+			}
+			return err
+		})
+	}))
+}
+
+// all says where all records are.
+func (r records) all() (list []recordKey) {
+	for _, bucket := range buckets {
+		for k := range r.descend(bucket, nil) {
+			list = append(list, recordKey{bucket, string(k)})
+		}
+	}
+	return list
+}
+
+func (r records) beginCopy() error {
+	if r.sequence(revisionsBucket) > 0 || r.sequence(auditBucket) > 0 || r.value(metaBucket, secretKey) != nil {
+		return ErrNotEmpty
+	}
+	return r.set(metaBucket, copyingKey, []byte("yes"))
 }

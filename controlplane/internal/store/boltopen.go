@@ -49,21 +49,29 @@ func openDir(dir string, readOnly bool) (*Bolt, error) {
 	}
 	b := &Bolt{db: db, batch: db.Batch, change: make(chan struct{})}
 	b.shared = shared{b}
-	if b.last, err = openLast(lastFile, readOnly); err == nil {
-		err = b.last.check(db.position())
-	}
-	if err == nil && !readOnly {
-		// A change that was durable but never acknowledged counts from now on. bbolt
-		// syncs the file; a new file's name is safe once its directory is.
-		err = errors.Join(b.last.advance(db.position()), syncDir(dir))
-	}
-	if err == nil {
-		err = b.inPlace() // Restore moves the file away while it has it locked
-	}
-	if err != nil {
+	if err := b.begin(dir, readOnly); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", file, err), b.Close())
 	}
 	return b, nil
+}
+
+// begin compares an open database with the record of acknowledged changes.
+func (b *Bolt) begin(dir string, readOnly bool) (err error) {
+	b.last, err = openLast(filepath.Join(dir, LastName), readOnly)
+	if err != nil {
+		return err
+	}
+	if err := b.last.check(b.db.position()); err != nil {
+		return err
+	}
+	if !readOnly {
+		// A change that was durable but never acknowledged counts from now on. bbolt
+		// syncs the file; a new file's name is safe once its directory is.
+		if err := errors.Join(b.last.advance(b.db.position()), syncDir(dir)); err != nil {
+			return err
+		}
+	}
+	return b.inPlace() // Restore moves the file away while it has it locked
 }
 
 // Exposed returns a file of a data directory that everybody on the machine may
@@ -100,30 +108,32 @@ func openFile(file string, readOnly bool) (*database, error) {
 	if err == nil && (!info.Mode().IsRegular() || readOnly && info.Size() == 0) {
 		return nil, damage("it is empty or not a regular file")
 	}
-	db, fresh := &database{}, false
-	err = guard(func() error {
-		if err := db.open(file, readOnly); err != nil {
-			return err
-		}
-		if err := db.read(func(tx *bbolt.Tx) error {
-			err := checkPages(tx, db.f)
-			first, _ := tx.Cursor().First()
-			fresh = first == nil
-			return err
-		}); err != nil {
-			return err
-		}
-		if fresh && !readOnly {
-			if err := db.Update(createBuckets); err != nil {
-				return err
-			}
-		}
-		return db.read(checkLayout)
-	})
-	if err != nil {
+	db := &database{}
+	if err := guard(func() error { return db.openWhole(file, readOnly) }); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
+}
+
+// openWhole opens a database, and fails if it is not whole.
+func (d *database) openWhole(file string, readOnly bool) error {
+	if err := d.open(file, readOnly); err != nil {
+		return err
+	}
+	fresh := false
+	err := d.read(func(tx *bbolt.Tx) error {
+		err := checkPages(tx, d.f)
+		first, _ := tx.Cursor().First()
+		fresh = first == nil
+		return err
+	})
+	if err == nil && fresh && !readOnly {
+		err = d.Update(createBuckets)
+	}
+	if err != nil {
+		return err
+	}
+	return d.read(checkLayout)
 }
 
 func (d *database) open(file string, readOnly bool) (err error) {
@@ -239,4 +249,82 @@ func syncDir(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+const (
+	branchPage = 0x01
+	bucketFlag = 0x01
+
+	headerBytes  = 16
+	elementBytes = 16
+)
+
+// checkPages checks the structure of a database with bbolt's own check. That runs in
+// a goroutine of its own, where a page number beyond the file ends the process and a
+// loop of pages never ends. So follow first reads every page that the check will.
+// The layout is that of bbolt's version 2:
+//
+//	page    id u64, flags u16, count u16, overflow u32; count elements, their data
+//	branch  data's place u32, key's length u32, child u64
+//	leaf    flags u32, data's place u32, key's length u32, value's length u32
+//	bucket  a leaf's value: root u64, sequence u64; where root is 0, a page follows
+//
+// What reaches beyond the file or its page is a panic, as it is to bbolt; see guard.
+func checkPages(tx *bbolt.Tx, f *os.File) error {
+	file, err := syscall.Mmap(int(f.Fd()), 0, int(tx.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map it: %w", err)
+	}
+	defer func() { _ = syscall.Munmap(file) }()
+	if _, err := f.ReadAt(make([]byte, 1), tx.Size()-1); err != nil {
+		return damage("it is cut short: %w", err)
+	}
+	p := pages{file, tx.DB().Info().PageSize, map[int]bool{}}
+	p.follow(int(tx.Cursor().Bucket().RootPage()))
+	for flaw := range tx.Check() {
+		err = damage("%w", flaw)
+	}
+	return err
+}
+
+type pages struct {
+	file     []byte
+	size     int // of a page
+	followed map[int]bool
+}
+
+// follow reads a page, those that it continues on and those under it.
+func (p pages) follow(id int) {
+	if p.followed[id] {
+		panic(fmt.Sprintf("page %d is in use twice", id))
+	}
+	p.followed[id] = true
+	page := p.file[id*p.size:]
+	overflow := int(binary.NativeEndian.Uint32(page[12:]))
+	p.elements(page[:(1+overflow)*p.size])
+}
+
+func (p pages) elements(page []byte) {
+	order := binary.NativeEndian
+	for i := range int(order.Uint16(page[10:])) {
+		element := page[headerBytes+i*elementBytes:]
+		number := func(at int) int { return int(order.Uint32(element[at:])) }
+		if order.Uint16(page[8:]) == branchPage {
+			place, keyLength := number(0), number(4)
+			_ = element[place : place+keyLength]
+			p.follow(int(order.Uint64(element[8:])))
+			continue
+		}
+		flags, place := number(0), number(4)
+		keyLength, valueLength := number(8), number(12)
+		value := element[place+keyLength:][:valueLength]
+		if flags&bucketFlag == 0 {
+			continue
+		}
+		if root := int(order.Uint64(value)); root != 0 {
+			p.follow(root)
+		} else {
+			p.elements(value[headerBytes:])
+		}
+	}
 }

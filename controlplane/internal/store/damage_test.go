@@ -22,7 +22,8 @@ func filled(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	b := open(t, dir)
-	appendAll(t, b, "first"+strings.Repeat(" of all", 300), "second"+strings.Repeat(" of all", 300), "third"+strings.Repeat(" of all", 300))
+	long := strings.Repeat(" of all", 300)
+	appendAll(t, b, "first"+long, "second"+long, "third"+long)
 	require.NoError(t, b.SaveReply(t.Context(), Reply{Node: "edge-1", Revision: 2, Accepted: true}))
 	require.NoError(t, b.Close())
 	return dir
@@ -43,7 +44,8 @@ func TestAnyChangedByte(t *testing.T) {
 	require.NoError(t, err)
 	last, err := os.ReadFile(lastFile)
 	require.NoError(t, err)
-	refused, damaged, step := 0, 0, 41
+	refused, damaged := 0, 0
+	step := 41
 	if testing.Short() {
 		step *= 10
 	}
@@ -81,17 +83,8 @@ func TestAnyChangedByte(t *testing.T) {
 	require.Positive(t, damaged)
 }
 
-// A copy that was interrupted, or what another program made of the file, is refused
-// at once, whatever it says there is.
-func TestFileThatMakesNoSense(t *testing.T) {
-	dir := t.TempDir()
-	b := open(t, dir)
-	for i := range 60 {
-		appendAll(t, b, strings.Repeat("x", 1000+50*i))
-	}
-	require.NoError(t, b.Close())
-	whole, err := os.ReadFile(filepath.Join(dir, FileName))
-	require.NoError(t, err)
+// ruins returns what can become of a database's file: changes of its content.
+func ruins(length int) map[string]func(content []byte) []byte {
 	const branch, leaf, freelist = 0x01, 0x02, 0x10
 	order, size := binary.NativeEndian, os.Getpagesize()
 	cut := func(n int) func([]byte) []byte { return func(content []byte) []byte { return content[:n] } }
@@ -111,11 +104,12 @@ func TestFileThatMakesNoSense(t *testing.T) {
 			return content
 		}
 	}
-	for name, change := range map[string]func([]byte) []byte{
+	inYAML := func(page []byte) []byte { return page[max(bytes.Index(page[:size], []byte("yaml")), 0)+4:] }
+	return map[string]func([]byte) []byte{
 		"text":          func([]byte) []byte { return []byte("this is no database, whatever its name\n") },
 		"a page":        cut(size),
 		"both metas":    cut(2 * size),
-		"half":          cut(len(whole) / 2),
+		"half":          cut(length / 2),
 		"overwritten":   fill(0xA5),
 		"zeroed":        fill(0),
 		"loop":          each(branch, func(page []byte) { order.PutUint64(page[24:], order.Uint64(page)) }),
@@ -129,8 +123,22 @@ func TestFileThatMakesNoSense(t *testing.T) {
 		"key":           each(leaf, func(page []byte) { order.PutUint32(page[24:], 0xFFFFFFF0) }),
 		"free count":    each(freelist, func(page []byte) { order.PutUint16(page[10:], 0xFFFF) }),
 		"free in use":   each(freelist, func(page []byte) { order.PutUint64(page[16:], order.Uint64(page)) }),
-		"bucket's root": each(leaf, func(page []byte) { order.PutUint64(page[max(bytes.Index(page[:size], []byte("yaml")), 0)+4:], 1<<60) }),
-	} {
+		"bucket's root": each(leaf, func(page []byte) { order.PutUint64(inYAML(page), 1<<60) }),
+	}
+}
+
+// A copy that was interrupted, or what another program made of the file, is refused
+// at once, whatever it says there is.
+func TestFileThatMakesNoSense(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, dir)
+	for i := range 60 {
+		appendAll(t, b, strings.Repeat("x", 1000+50*i))
+	}
+	require.NoError(t, b.Close())
+	whole, err := os.ReadFile(filepath.Join(dir, FileName))
+	require.NoError(t, err)
+	for name, change := range ruins(len(whole)) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			content := change(bytes.Clone(whole))

@@ -19,6 +19,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/storeurl"
 )
 
 const (
@@ -72,30 +74,50 @@ func OpenEtcd(ctx context.Context, at string, log *slog.Logger) (*Etcd, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	config.Logger = zap.NewNop() // it would log addresses with users
-	config.DialTimeout, config.DialKeepAliveTime, config.DialKeepAliveTimeout = commitWithin/2, lookWithin, lookWithin
-	// By default gRPC tries a member that was gone for long after two minutes, and others may be gone by then.
-	config.DialOptions = append(config.DialOptions, grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff: backoff.Config{BaseDelay: lookEvery / 10, Multiplier: 2, Jitter: 0.2, MaxDelay: lookEvery / 2}, MinConnectTimeout: lookWithin,
-	}))
+	setTimes(&config)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	e := &Etcd{root: root, id: rand.Text(), stop: stop, change: make(chan struct{}), told: make(chan struct{}), reached: time.Now()}
-	e.shared = shared{e}
-	if e.client, err = connect(config); err == nil {
-		opening, cancel := context.WithTimeout(ctx, commitWithin)
-		defer cancel()
-		if err = e.load(opening); err == nil {
-			e.ended.Go(func() { e.follow(running, log) })
-			err = e.commit(opening, false, records.begin)
-		}
+	e := &Etcd{
+		root: root, id: rand.Text(), stop: stop,
+		change: make(chan struct{}), told: make(chan struct{}), reached: time.Now(),
 	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open the store on etcd at %s: %w", strings.Join(config.Endpoints, ","), explain(err)), e.Close())
+	e.shared = shared{e}
+	if err := e.open(ctx, running, config, log); err != nil {
+		err = fmt.Errorf("open the store on etcd at %s: %w", strings.Join(config.Endpoints, ","), explain(err))
+		return nil, errors.Join(err, e.Close())
 	}
 	for _, run := range []func(context.Context){e.look, e.campaign} {
 		e.ended.Go(func() { run(running) })
 	}
 	return e, nil
+}
+
+// setTimes has the client find out soon that a member is gone, and that it is back.
+func setTimes(c *clientv3.Config) {
+	c.Logger = zap.NewNop() // it would log addresses with users
+	c.DialTimeout = commitWithin / 2
+	c.DialKeepAliveTime = lookWithin
+	c.DialKeepAliveTimeout = lookWithin
+	// By default gRPC tries a member that was gone for long after two minutes, and others
+	// may be gone by then.
+	c.DialOptions = append(c.DialOptions, grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: lookEvery / 10, Multiplier: 2, Jitter: 0.2, MaxDelay: lookEvery / 2},
+		MinConnectTimeout: lookWithin,
+	}))
+}
+
+// open reads everything, and begins to follow. What goes on until Close has another context.
+func (e *Etcd) open(ctx, running context.Context, config clientv3.Config, log *slog.Logger) (err error) {
+	e.client, err = connect(config)
+	if err != nil {
+		return err
+	}
+	opening, cancel := context.WithTimeout(ctx, commitWithin)
+	defer cancel()
+	if err := e.load(opening); err != nil {
+		return err
+	}
+	e.ended.Go(func() { e.follow(running, log) })
+	return e.commit(opening, false, records.begin)
 }
 
 func (r records) begin() error {
@@ -121,7 +143,8 @@ func (e *Etcd) Close() error {
 // load reads everything, as of one moment.
 func (e *Etcd) load(ctx context.Context) (err error) {
 	for range maxLoads {
-		if err = e.loadOnce(ctx); !errors.Is(err, rpctypes.ErrCompacted) {
+		err = e.loadOnce(ctx)
+		if !errors.Is(err, rpctypes.ErrCompacted) {
 			return err
 		}
 	}
@@ -241,4 +264,49 @@ func (e *Etcd) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 		return nil, 0, err
 	}
 	return b.Backup(ctx)
+}
+
+var urlForm = storeurl.Form{
+	Usage: "a store's URL is etcd://HOST:PORT,HOST:PORT,… or, for TLS, etcds://…, with USER@ before the hosts, " +
+		"/PREFIX of the keys and ?ca=FILE&cert=FILE&key=FILE&server_name=NAME&password_file=FILE behind them where need be",
+	Schemes:    map[string]storeurl.Scheme{"etcd": {}, "etcds": {TLS: true}},
+	Parameters: []string{"password_file"},
+}
+
+// IsURL says whether a store is named by a URL, and not by a directory.
+func IsURL(at string) bool { return strings.Contains(at, "://") }
+
+// address reads a store's URL: what the client is started with, and what all keys begin
+// with. Its errors hold nothing of what stands before the hosts.
+func address(at string) (c clientv3.Config, root string, err error) {
+	u, err := storeurl.Parse(at, &urlForm)
+	if err != nil {
+		return c, "", err
+	}
+	if u.Password != "" {
+		return c, "", errors.New("a store's URL holds no password, since others can read it: " +
+			"name a file with ?password_file=FILE")
+	}
+	c.Username = u.User
+	if u.Query.Has("password_file") {
+		c.Password, err = storeurl.Secret(u.Query.Get("password_file"))
+		if err != nil {
+			return c, "", err
+		}
+	}
+	if (c.Username == "") != (c.Password == "") {
+		return c, "", errors.New("etcd takes a user and a password: etcd://USER@HOST:PORT/?password_file=FILE")
+	}
+	c.TLS, err = u.Config()
+	if err != nil {
+		return c, "", err
+	}
+	scheme := "http://"
+	if u.TLS {
+		scheme = "https://"
+	}
+	for _, host := range u.Hosts {
+		c.Endpoints = append(c.Endpoints, scheme+host)
+	}
+	return c, cmp.Or(u.Path, "sluice") + "/", nil
 }

@@ -130,7 +130,8 @@ func TestCopy(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Contents{Revisions: 29, Newest: 30, Given: 30}, c)
 	require.Equal(t, everything(t, from), everything(t, back))
-	require.NoError(t, back.commit(ctx, false, func(r records) error { return r.set(metaBucket, copyingKey, []byte("yes")) }))
+	copying := func(r records) error { return r.set(metaBucket, copyingKey, []byte("yes")) }
+	require.NoError(t, back.commit(ctx, false, copying))
 	dir := filepath.Dir(back.db.Path())
 	require.NoError(t, back.Close())
 	_, err = Open(dir)
@@ -160,7 +161,8 @@ func TestCutOff(t *testing.T) {
 	appendAll(t, e, "a")
 	for name, fault := range map[string][2]func(){
 		"silent": {func() { cluster[0].Signal(syscall.SIGSTOP) }, func() { cluster[0].Signal(syscall.SIGCONT) }},
-		"killed": {func() { cluster[0].Kill(); pause(ctx, 20*time.Second) }, cluster[0].Restart}, // gRPC's own pauses are long by then
+		// gRPC's own pauses are long by then.
+		"killed": {func() { cluster[0].Kill(); pause(ctx, 20*time.Second) }, cluster[0].Restart},
 	} {
 		t.Run(name, func(t *testing.T) {
 			last, err := e.Last(ctx)
@@ -225,8 +227,9 @@ func TestCredentials(t *testing.T) {
 	defer rooted.Close()
 	for at, want := range map[string]string{
 		"etcd://" + hosts: "user or password is wrong, or etcd wants one",
-		"etcd://joe@" + hosts + "/mine?password_file=" + file("hunter3"):  "user or password is wrong",
-		"etcd://joe@" + hosts + "/other?password_file=" + file("hunter2"): "may not read and write all keys under the store's prefix",
+		"etcd://joe@" + hosts + "/mine?password_file=" + file("hunter3"): "user or password is wrong",
+		"etcd://joe@" + hosts + "/other?password_file=" + file("hunter2"): "may not read and write all keys under the " +
+			"store's prefix",
 		"etcds://" + hosts: "does not answer",
 	} {
 		begun := time.Now()

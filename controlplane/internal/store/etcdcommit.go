@@ -17,44 +17,93 @@ const (
 	chunkLease = 60 // seconds
 )
 
-// commit tries a change until nobody else's comes between, and etcd has said what became
-// of it.
+// commit makes a change durable: it attempts it until no other change comes between, and
+// until etcd has said what became of it.
 func (e *Etcd) commit(ctx context.Context, leading bool, change func(records) error) error {
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()
-	known, tried := "nothing is stored", []item{} // what is in the store where an attempt is that etcd did not answer
-	for ; ; pause(ctx, 10*time.Millisecond) {
-		switch err := e.Healthy(ctx); {
-		case err == nil:
-		case len(tried) == 0:
-			return err
-		case ctx.Err() != nil:
-			return fmt.Errorf("%s: %w", known, err)
-		default:
-			continue // once etcd answers again, it tells
-		}
-		t := e.begin()
-		if slices.ContainsFunc(tried, t.has) {
-			return nil
-		}
-		if err := t.make(leading, change); err != nil {
+	a := attempts{Etcd: e, leading: leading, change: change}
+	for {
+		err := a.next(ctx)
+		if !errors.Is(err, errAgain) {
 			return err
 		}
-		done, sign, err := t.commit(ctx)
-		if sign != nil {
-			known, tried = "whether the change is stored is not known", append(tried, *sign)
-		}
-		switch code := codeOf(err); {
-		case done:
-			return nil
-		case err == nil, ctx.Err() == nil && (code == codes.Unavailable || errors.Is(err, context.DeadlineExceeded)):
-		case len(tried) > 0, ctx.Err() != nil, code == codes.Canceled, code == codes.DeadlineExceeded,
-			code == codes.ResourceExhausted, code == codes.PermissionDenied:
-			return fmt.Errorf("%w: %s: %w", ErrCutOff, known, explain(err))
-		default:
-			return explain(err)
-		}
+		pause(ctx, 10*time.Millisecond)
 	}
+}
+
+// attempts are those to make one change durable.
+type attempts struct {
+	*Etcd
+	leading    bool
+	change     func(records) error
+	unanswered []item // the signs of those that etcd did not answer: the store has one if it took it
+}
+
+// errAgain says that another attempt may succeed.
+var errAgain = errors.New("try again")
+
+// next makes an attempt. The error is errAgain, or why the change is not made.
+func (a *attempts) next(ctx context.Context) error {
+	if err := a.Healthy(ctx); err != nil {
+		return a.waitFor(ctx, err)
+	}
+	t := a.begin()
+	if slices.ContainsFunc(a.unanswered, t.has) {
+		return nil
+	}
+	if err := t.make(a.leading, a.change); err != nil {
+		return err
+	}
+	became, err := t.commit(ctx)
+	switch became {
+	case stored:
+		return nil
+	case outrun:
+		return errAgain
+	case unknown:
+		a.unanswered = append(a.unanswered, t.sign())
+	case notStored: // the error says why
+	}
+	return a.judge(ctx, err)
+}
+
+// waitFor waits for etcd where an earlier attempt may have been stored: once etcd answers
+// again, the store tells.
+func (a *attempts) waitFor(ctx context.Context, cutOff error) error {
+	switch {
+	case len(a.unanswered) == 0:
+		return cutOff
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", a.outcome(), cutOff)
+	}
+	return errAgain
+}
+
+// judge says what an error of etcd's means for the change.
+func (a *attempts) judge(ctx context.Context, err error) error {
+	code := codeOf(err)
+	passes := code == codes.Unavailable || errors.Is(err, context.DeadlineExceeded) // a member is gone, another answers
+	if passes && ctx.Err() == nil {
+		return errAgain
+	}
+	switch code {
+	case codes.Canceled, codes.DeadlineExceeded, codes.ResourceExhausted, codes.PermissionDenied:
+		return fmt.Errorf("%w: %s: %w", ErrCutOff, a.outcome(), explain(err))
+	default: // that etcd does not take such a change
+	}
+	if len(a.unanswered) > 0 || ctx.Err() != nil {
+		return fmt.Errorf("%w: %s: %w", ErrCutOff, a.outcome(), explain(err))
+	}
+	return explain(err)
+}
+
+// outcome says what is known of the change.
+func (a *attempts) outcome() string {
+	if len(a.unanswered) > 0 {
+		return "whether the change is stored is not known"
+	}
+	return "nothing is stored"
 }
 
 // has says whether the store has what an earlier attempt stored.
@@ -70,67 +119,89 @@ func (t *etcdTx) make(leading bool, change func(records) error) error {
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if t.leader = t.leads; t.leader == nil {
+	t.leader = t.leads
+	if t.leader == nil {
 		return fmt.Errorf("%w: another control plane steps rollouts", ErrConflict)
 	}
 	return nil
 }
 
+// became is what became of a transaction.
+type became int
+
+const (
+	stored    became = iota // it is durable, and the copy has it
+	outrun                  // somebody else changed what it read, so nothing of it is stored
+	notStored               // etcd refused it
+	unknown                 // etcd did not answer; the store has its sign if it took it
+)
+
+// commit makes a transaction durable. It compares what it read: so of several attempts at a
+// change only one is stored. The error says why it is not stored, or why that is unknown.
+func (t *etcdTx) commit(ctx context.Context) (became, error) {
+	ops, chunks := t.ops()
+	if len(ops) == 0 {
+		return stored, nil
+	}
+	if err := t.putChunks(ctx, chunks); err != nil {
+		return notStored, err
+	}
+	compared, otherwise := t.comparisons()
+	answer, err := t.transact(ctx, compared, nest(ops), otherwise)
+	if err != nil {
+		return t.afterError(ctx, err)
+	}
+	if answer.Succeeded {
+		t.await(ctx, answer.Header.Revision)
+		return stored, nil
+	}
+	for _, r := range answer.Responses {
+		for _, kv := range r.GetResponseRange().GetKvs() {
+			t.await(ctx, kv.ModRevision) // else the next attempt reads what this one read
+		}
+	}
+	return outrun, nil
+}
+
+// afterError says what became of a transaction that etcd answered with an error.
+func (t *etcdTx) afterError(ctx context.Context, err error) (became, error) {
+	switch codeOf(err) {
+	case codes.InvalidArgument, codes.PermissionDenied:
+		return notStored, err
+	case codes.ResourceExhausted: // which also one that was stored can get
+		return t.lookUp(ctx, err)
+	default:
+		return unknown, err
+	}
+}
+
+// lookUp asks etcd whether it has a transaction's sign.
+func (t *etcdTx) lookUp(ctx context.Context, why error) (became, error) {
+	sign := t.sign()
+	if sign.value == nil {
+		return unknown, why
+	}
+	got, err := t.client.Get(ctx, t.key(sign.recordKey))
+	switch {
+	case err != nil:
+		return unknown, why
+	case len(got.Kvs) == 0 || !bytes.Equal(got.Kvs[0].Value, sign.value):
+		return notStored, why
+	}
+	t.await(ctx, got.Kvs[0].ModRevision)
+	return stored, nil
+}
+
 // transact gives a transaction its time: a member waits seconds for a leader that has died
 // meanwhile.
-func (e *Etcd) transact(ctx context.Context, compared []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+func (e *Etcd) transact(
+	ctx context.Context, compared []clientv3.Cmp, then, otherwise []clientv3.Op,
+) (*clientv3.TxnResponse, error) {
 	trying, cancel := context.WithTimeout(ctx, tryWithin)
 	defer cancel()
 	answer, err := e.client.Txn(trying).If(compared...).Then(then...).Else(otherwise...).Commit()
 	e.note(err, err != nil || answer.Succeeded)
 	return answer, err
-}
-
-// commit makes a transaction durable. done is false where somebody else's came between, and,
-// with an error, where it is not stored. Where that is not known, the sign is what the store
-// has if it is: a later attempt compares what it replaces, so only one of them is stored.
-func (t *etcdTx) commit(ctx context.Context) (done bool, sign *item, err error) {
-	ops, chunks, sign := t.ops()
-	if len(ops) == 0 {
-		return true, nil, nil
-	}
-	if err := t.putChunks(ctx, chunks); err != nil {
-		return false, nil, err
-	}
-	var compared []clientv3.Cmp
-	var otherwise []clientv3.Op
-	if t.leader != nil {
-		compared = append(compared, *t.leader)
-	}
-	for at, mod := range t.read {
-		compared = append(compared, clientv3.Compare(clientv3.ModRevision(t.key(at)), "=", mod))
-		otherwise = append(otherwise, clientv3.OpGet(t.key(at)))
-	}
-	answer, err := t.transact(ctx, compared, nest(ops), otherwise)
-	if err == nil {
-		if answer.Succeeded {
-			t.await(ctx, answer.Header.Revision)
-		}
-		for _, r := range answer.Responses {
-			for _, kv := range r.GetResponseRange().GetKvs() {
-				t.await(ctx, kv.ModRevision)
-			}
-		}
-		return answer.Succeeded, nil, nil
-	}
-	switch code := codeOf(err); {
-	case code == codes.InvalidArgument || code == codes.PermissionDenied:
-		return false, nil, err
-	case code == codes.ResourceExhausted && sign.value != nil: // which also one that was stored can get
-		if got, lost := t.client.Get(ctx, t.key(sign.recordKey)); lost == nil {
-			if len(got.Kvs) == 0 || !bytes.Equal(got.Kvs[0].Value, sign.value) {
-				return false, nil, err
-			}
-			t.await(ctx, got.Kvs[0].ModRevision)
-			return true, nil, nil
-		}
-	}
-	return false, sign, err
 }
 
 // putChunks writes chunks under a lease of their own.
@@ -154,27 +225,54 @@ func (t *etcdTx) putChunks(ctx context.Context, chunks []item) error {
 	return ctx.Err()
 }
 
-// ops are what the transaction writes, the chunks that come before, and its sign.
-func (t *etcdTx) ops() (ops []clientv3.Op, chunks []item, sign *item) {
-	sign = &item{}
+// comparisons are what must hold when the transaction is stored: that nobody has changed what
+// it read, and that this control plane leads if it must. Where that does not hold, etcd
+// answers otherwise: what is there instead.
+func (t *etcdTx) comparisons() (compared []clientv3.Cmp, otherwise []clientv3.Op) {
+	if t.leader != nil {
+		compared = append(compared, *t.leader)
+	}
+	for at, mod := range t.read {
+		compared = append(compared, clientv3.Compare(clientv3.ModRevision(t.key(at)), "=", mod))
+		otherwise = append(otherwise, clientv3.OpGet(t.key(at)))
+	}
+	return compared, otherwise
+}
+
+// ops are what the transaction writes, and the chunks that come before.
+func (t *etcdTx) ops() (ops []clientv3.Op, chunks []item) {
 	for at := range t.written {
 		i, isThere := t.Get(item{recordKey: at})
 		name := t.key(at)
 		switch {
 		case !isThere:
 			ops = append(ops, clientv3.OpDelete(name))
-			continue
 		case at.bucket == chunkBucket:
 			chunks = append(chunks, i)
 			ops = append(ops, clientv3.OpPut(name, "", clientv3.WithIgnoreValue())) // without the lease
-			continue
-		// Nobody changes an entry but who made it.
-		case at.bucket == auditBucket || !isText(at.bucket) && sign.bucket != auditBucket && len(i.value) > len(sign.value):
-			sign = &i
+		default:
+			ops = append(ops, clientv3.OpPut(name, string(i.value)))
 		}
-		ops = append(ops, clientv3.OpPut(name, string(i.value)))
 	}
-	return ops, chunks, sign
+	return ops, chunks
+}
+
+// sign is a value that the store has only if it took the transaction: an audit entry, which
+// nobody changes but its author, else the longest value. It has none if nothing is written.
+func (t *etcdTx) sign() (sign item) {
+	for at := range t.written {
+		i, isThere := t.Get(item{recordKey: at})
+		if !isThere || at.bucket == chunkBucket || isText(at.bucket) {
+			continue
+		}
+		if at.bucket == auditBucket {
+			return i
+		}
+		if len(i.value) > len(sign.value) {
+			sign = i
+		}
+	}
+	return sign
 }
 
 // nest makes a transaction of more operations than etcd takes at once one of several.

@@ -3,12 +3,17 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // campaign keeps this control plane among those on the store, and has it stand for the one
@@ -84,4 +89,91 @@ func (e *Etcd) Told() (proxies map[string][]byte, changed <-chan struct{}) {
 		}
 	}
 	return proxies, changed
+}
+
+// look finds out whether etcd is reached, by a reading that takes most of its members, and
+// whether it takes writes again.
+func (e *Etcd) look(ctx context.Context) {
+	at := recordKey{metaBucket, string(probeKey)}
+	probe := clientv3.OpPut(e.key(at), string(seal(at.bucket, probeKey, nil)))
+	for ; ctx.Err() == nil; pause(ctx, lookEvery) {
+		e.mu.RLock()
+		refused := e.refused
+		e.mu.RUnlock()
+		if refused {
+			_, _ = e.transact(ctx, nil, []clientv3.Op{probe}, nil) // it notes what becomes of it
+			continue
+		}
+		trying, cancel := context.WithTimeout(ctx, lookWithin)
+		_, err := e.client.Get(trying, e.key(at))
+		cancel()
+		e.note(err, false)
+	}
+}
+
+func pause(ctx context.Context, long time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(long):
+	}
+}
+
+// note keeps why nothing can be changed. Reading says nothing of what was refused: a user may
+// be one that only reads, and a full etcd still answers. Where that begins or ends, it wakes
+// who waits: what was withheld may be done now.
+func (e *Etcd) note(err error, wrote bool) {
+	code, now := codeOf(err), time.Now()
+	refused := wrote && (code == codes.ResourceExhausted || code == codes.PermissionDenied)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err == nil || refused {
+		e.reached = now
+	}
+	if e.refused && !wrote || err != nil && !refused && now.Sub(e.reached) < lookWithin {
+		return // members may be electing a leader
+	}
+	if (err == nil) != (e.lost == nil) {
+		e.since = e.reached
+		e.wake(&e.change)
+	}
+	e.lost, e.refused = err, refused || e.refused && err != nil
+}
+
+// Healthy implements Store.
+func (e *Etcd) Healthy(context.Context) error {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.lost == nil {
+		return nil
+	}
+	return fmt.Errorf("%w since %s: proxies keep what they have, and nothing can be changed here: %w",
+		ErrCutOff, e.since.UTC().Format("15:04:05Z"), explain(e.lost))
+}
+
+func codeOf(err error) codes.Code {
+	var refused rpctypes.EtcdError
+	if errors.As(err, &refused) {
+		return refused.Code()
+	}
+	return status.Code(err)
+}
+
+// explain says what an error of the client means, without what was sent.
+func explain(err error) error {
+	switch codeOf(err) {
+	case codes.Unauthenticated, codes.InvalidArgument:
+		if strings.Contains(err.Error(), "authentication failed") || strings.Contains(err.Error(), "user name") {
+			return errors.New("user or password is wrong, or etcd wants one: " +
+				"name the user in the URL, and ?password_file=FILE behind it")
+		}
+	case codes.PermissionDenied:
+		return errors.New("etcd's user may not read and write all keys under the store's prefix")
+	case codes.ResourceExhausted:
+		return fmt.Errorf("etcd takes no more: %w", err)
+	default: // as it is
+	}
+	if errors.Is(err, context.DeadlineExceeded) || codeOf(err) == codes.DeadlineExceeded {
+		return errors.New("etcd does not answer, or too few of its members do, or TLS is missing on one side")
+	}
+	return err
 }

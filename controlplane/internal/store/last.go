@@ -67,7 +67,8 @@ func openLast(name string, readOnly bool) (l *last, err error) {
 	if err := checkRegular(name); err != nil {
 		return l, err
 	}
-	if l.f, err = os.OpenFile(name, flag, 0o600); err != nil {
+	l.f, err = os.OpenFile(name, flag, 0o600)
+	if err != nil {
 		return l, fmt.Errorf("open record of acknowledged changes: %w", err)
 	}
 	for slot := range int64(2) {
@@ -103,12 +104,14 @@ func (l *last) check(has position) error {
 func (l *last) advance(p position) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p = p.highest(l.known); p == l.known {
+	p = p.highest(l.known)
+	if p == l.known {
 		return nil
 	}
 	turn := l.turn + 1
 	_, err := l.f.WriteAt(fmt.Appendf(nil, "%-*s", slotBytes, record(turn, p)), int64(turn%2)*slotBytes)
-	if err = errors.Join(err, l.f.Sync()); err != nil {
+	err = errors.Join(err, l.f.Sync())
+	if err != nil {
 		return fmt.Errorf("record acknowledged change: %w", err)
 	}
 	l.turn, l.known = turn, p

@@ -124,7 +124,8 @@ func TestRestoreRefusesWhatIsNotWhole(t *testing.T) {
 	require.NoError(t, err)
 	flipped := bytes.ReplaceAll(whole, []byte("second of all"), []byte("sEcond of all"))
 	for name, content := range map[string][]byte{
-		"empty": nil, "text": []byte("no backup"), "cut": whole[:len(whole)-1], "half": whole[:len(whole)/2], "flipped": flipped,
+		"empty": nil, "text": []byte("no backup"),
+		"cut": whole[:len(whole)-1], "half": whole[:len(whole)/2], "flipped": flipped,
 		"other format": bytes.Replace(whole, []byte("format"+format), []byte("format9"), 1),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -98,12 +98,15 @@ func (s shared) Last(context.Context) (last uint64, err error) {
 // Get implements Store.
 func (s shared) Get(_ context.Context, number uint64) (revision Revision, err error) {
 	err = s.read(fmt.Sprintf("get revision %d", number), func(r records) (err error) {
-		if revision.Summary, err = r.summary(number); err == nil {
-			revision.YAML, err = r.get(yamlBucket, key(number))
+		revision.Summary, err = r.summary(number)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			revision.JSON, err = r.get(jsonBucket, key(number))
+		revision.YAML, err = r.get(yamlBucket, key(number))
+		if err != nil {
+			return err
 		}
+		revision.JSON, err = r.get(jsonBucket, key(number))
 		return err
 	})
 	if err != nil {
@@ -124,7 +127,8 @@ func (s shared) History(_ context.Context, policy string, limit int) ([]Summary,
 			if policy != "" && s.Policy != policy && !s.Damaged {
 				continue
 			}
-			if list = append(list, s); len(list) == limit {
+			list = append(list, s)
+			if len(list) == limit {
 				break
 			}
 		}
@@ -141,7 +145,9 @@ func (r records) summary(number uint64) (s Summary, err error) {
 	}
 	_, refused := r.get(nackedBucket, k)
 	_, accepted := r.get(ackedBucket, k)
-	s.Policy, s.Acked, s.Nacked = cmp.Or(s.Policy, DefaultPolicy), accepted == nil, refused == nil
+	s.Policy = cmp.Or(s.Policy, DefaultPolicy)
+	s.Acked = accepted == nil
+	s.Nacked = refused == nil
 	return s, nil
 }
 
@@ -166,4 +172,38 @@ func (s shared) Drop(ctx context.Context, numbers []uint64) error {
 		}
 		return err
 	})
+}
+
+// SaveReply implements Store.
+func (s shared) SaveReply(ctx context.Context, reply Reply) error {
+	what := fmt.Sprintf("save reply to revision %d", reply.Revision)
+	return s.write(ctx, what, func(r records) error {
+		marks := nackedBucket
+		if reply.Accepted {
+			marks = ackedBucket
+		}
+		known, k := Proxy{}, reply.ID().key()
+		_ = r.getJSON(proxiesBucket, k, &known) // a damaged one counts as unknown
+		return errors.Join(r.put(marks, key(reply.Revision), nil), r.putJSON(proxiesBucket, k, known.After(reply)))
+	})
+}
+
+// Proxies implements Store. A damaged one counts as unknown.
+func (s shared) Proxies(context.Context) ([]Proxy, error) {
+	list := []Proxy{}
+	err := s.read("list proxies", func(r records) error {
+		for k := range r.descend(proxiesBucket, nil) {
+			var p Proxy
+			if r.getJSON(proxiesBucket, k, &p) == nil {
+				list = append(list, p)
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
+// Forget implements Store.
+func (s shared) Forget(ctx context.Context, id Identity) error {
+	return s.write(ctx, "forget proxy", func(r records) error { return r.delete(id.key(), proxiesBucket) })
 }

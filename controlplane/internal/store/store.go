@@ -28,7 +28,7 @@ var (
 	ErrNotFound = errors.New("no such revision")
 	// ErrHeld says that another process has the store open.
 	ErrHeld = errors.New("data directory is held by another process")
-	// ErrConflict says that a change was made in the light of an older one than the last.
+	// ErrConflict says that a change is based on a revision that is no longer the latest.
 	ErrConflict = errors.New("another change came first")
 	// ErrCutOff says that what keeps the store is out of reach.
 	ErrCutOff = errors.New("cut off from etcd")
@@ -62,8 +62,8 @@ type Store interface {
 	Forget(ctx context.Context, id Identity) error
 	// Record appends to the audit log and returns the entry's id.
 	Record(ctx context.Context, e Entry) (uint64, error)
-	// Settle sets the outcome of an entry, unless that has been dropped since.
-	Settle(ctx context.Context, id uint64, outcome string) error
+	// SetOutcome sets the outcome of an entry, unless that has been dropped since.
+	SetOutcome(ctx context.Context, id uint64, outcome string) error
 	// Audit returns the newest entries about a policy first, at most limit of them and
 	// only those with an id below before; 0 means no bound. The policy "" stands for
 	// all, and for what is about none.
@@ -151,9 +151,9 @@ type Draft struct {
 // of it. Only the newest revision of a policy has one that lasts.
 type Rollout struct {
 	Percent      float64       `json:"percent"`                    // of the proxies, by a hash of the node id
-	Except       []string      `json:"except,omitempty"`           // node ids, sorted, that the hash puts on a wrong side
+	Except       []string      `json:"except,omitempty"`           // sorted node ids that the hash puts on a wrong side
 	PromoteAfter time.Duration `json:"promote_after_ns,omitempty"` // 0: not by itself
-	MaxDenied    float64       `json:"max_denied"`                 // percentage points of requests above what the others deny
+	MaxDenied    float64       `json:"max_denied"`                 // percentage points above what the others deny
 	AbortDenied  bool          `json:"abort_on_denied,omitempty"`  // above that it is aborted, else it stalls
 	Who          string        `json:"who"`                        // began it
 	State        RolloutState  `json:"state"`
@@ -296,7 +296,8 @@ func (p Proxy) After(r Reply) Proxy {
 		p.Unsettled = false
 		return p
 	}
-	p.Nacked, p.NackedAt, p.NackText = r.Revision, r.At, r.Text
+	p.Nacked, p.NackedAt = r.Revision, r.At
+	p.NackText = r.Text
 	p.Unsettled = true
 	if !slices.Contains(p.Refused, r.Revision) {
 		p.Refused = append(slices.Clone(p.Refused), r.Revision)

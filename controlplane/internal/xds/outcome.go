@@ -26,7 +26,7 @@ const (
 // severity orders outcomes of several sessions of one proxy: the worst counts.
 var severity = map[Outcome]int{Acked: 1, Superseded: 2, Withheld: 3, Unsent: 4, Nacked: 5, Waiting: 6, Disconnected: 7}
 
-func (o Outcome) settled() bool { return o != Waiting && o != Disconnected }
+func (o Outcome) isFinal() bool { return o != Waiting && o != Disconnected }
 
 // ProxyOutcome is the outcome of one revision on one proxy.
 type ProxyOutcome struct {
@@ -65,7 +65,7 @@ func (l *Ledger) Follow(ctx context.Context, number uint64, report func(ProxyOut
 		for _, id := range slices.SortedFunc(maps.Keys(current), store.Identity.Compare) {
 			switch o := current[id]; {
 			case reported[id]:
-			case o.Outcome.settled():
+			case o.Outcome.isFinal():
 				report(o)
 				reported[id] = true
 				delete(expected, id)
