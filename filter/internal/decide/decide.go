@@ -1,168 +1,203 @@
 // Package decide decides one request over all rules that it matches: it checks whether
-// every window has room for the key, takes the units of all rules, and refunds them when
+// every window has room for the key, takes the units of all rules, and refunds them if
 // one denies after all.
 //
 // Its invariant: all rules decide or none counts. A denied request leaves the counters as
-// if it had never come, and nothing a race does makes a later decision looser. It knows
-// where units come from as Source alone, and never reads a clock.
+// if it had never come, and no race makes a later decision looser. It knows where units
+// come from only as Source, it never reads a clock, and it must never import a source of
+// units. Read Verdict.Decide first: it has a function for each of its phases.
 package decide
 
 import (
-	"math"
 	"slices"
+	"strings"
 
+	"github.com/sluice-ratelimit/sluice/shared/fields"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
-	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Source is where the units of one rule come from. It may remember the subject that was
-// checked last: of a request, no rule has two.
-type Source interface {
-	// Check finds out how the subject's key stands at now, for its cost and what the
-	// subjects before it take from the same record. It says whether that is Known. Of an
-	// outcome other than Granted and Failed, PassNs is when the units are free.
-	Check(s *Subject, now int64) Outcome
-	// Recheck is Check after another worker, or another rule, wrote first.
-	Recheck(s *Subject, now int64) Outcome
-	// Take takes the subject's cost: Taken, Raced, Full or Failed. Where Check did not
-	// grant it, PassNs becomes when the next hit like this one passes. Of a rule that
-	// holds, the units are held, and the subject gets the receipt.
-	Take(s *Subject) Outcome
-	// Refund undoes Take. It reports whether every window has the units back.
-	Refund(s *Subject, now int64) (complete bool)
-	// Persist stores what Check has moved to the present, though nothing is taken.
-	Persist(s *Subject)
-	// Usage is the usage of a window of Rule.Subjects.Windows, as of Check or Take. It is
-	// valid until the next call.
-	Usage(s *Subject, window int) *limit.Usage
-	// Held is how many units of the key are held, as of Check or Take.
-	Held(s *Subject) uint32
+// Verdict is the outcome of one request over all rules.
+type Verdict struct {
+	Allowed  bool
+	Exempt   bool       // from all rules
+	Pending  bool       // some rule must ask the quota service first: nothing is decided or counted
+	Now      int64      // when the request was decided, ns since the epoch; 0 if no rule matched
+	RetryNs  int64      // of a denial: the wait until the same request would pass; limit.Never
+	Subjects []*Subject // of the rules that matched, in policy order
+	Denied   int        // of a denial: index of the first subject that denied
 
-	// Settle ends what a request holds, and charges what it really cost. It reports
-	// whether the hold had lapsed before, and been charged.
-	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
-	// Renew says that the request of a hold is still alive. It does nothing before the
-	// next eighth of the hold by the holds' clock.
-	Renew(h *Hold, now, heldNs int64) Renewal
-
-	// Operate carries out an operation on the windows of the subject's key, or on one.
-	Operate(s *Subject, operation string, window int, n uint32, now int64) (value int64, err error)
-	// Tables are those with what the source counts. The first has every key.
-	Tables() []Table
+	// memory has as many subjects as a request has needed: a request matches few of a policy's rules.
+	memory []*Subject
 }
 
-// Table is a table of a source.
-type Table struct {
-	*state.Table
-	Rule  []limit.Window // the limits by which its records count
-	Entry *state.Entry   // memory of who visits all pages
+// Begin empties the verdict for the next request.
+func (v *Verdict) Begin() { *v = Verdict{Allowed: true, Subjects: v.memory[:0], memory: v.memory} }
+
+// Next is the memory of the next subject, which Add appends.
+func (v *Verdict) Next() *Subject {
+	if n := len(v.Subjects); n < len(v.memory) {
+		return v.memory[n]
+	}
+	s := new(Subject)
+	v.memory = append(v.memory, s)
+	v.Subjects = v.memory[:len(v.Subjects)]
+	return s
 }
 
-// failureRetryNs is the wait that a denial for want of a decision asks for.
-const failureRetryNs = 1_000_000_000
+// Add appends the subject that Next has returned.
+func (v *Verdict) Add() { v.Subjects = v.memory[:len(v.Subjects)+1] }
 
-// Decide checks all enforced rules and then the shadow rules. If none of the former denies
-// it counts the hit in them in policy order; a denial after the first count refunds what
-// was counted. Shadow rules count last. A request for which some rule must ask the quota
-// service first is Pending: nothing is counted, and Decide is called again on the answer.
+// Keep makes the verdict last beyond the callback, which ends the texts of its keys.
+func (v *Verdict) Keep() {
+	for _, s := range v.Subjects {
+		for i := range s.Key.Parts {
+			p := &s.Key.Parts[i]
+			p.Text = strings.Clone(p.Text)
+		}
+	}
+}
+
+// Decide decides the request in phases: it checks all rules, takes the units of the enforced
+// ones, then those of the shadow rules. All enforced rules are counted or none. If some rule
+// has to ask the quota service first, the verdict is Pending: nothing is counted, and Decide
+// is called again once the service has answered.
 func (v *Verdict) Decide(now int64) {
-	v.Now, v.Allowed, v.RetryNs = now, true, 0
-	pending, denied := v.check(now, false, 0)
-	if !denied {
-		pending, denied = v.check(now, true, pending)
+	v.start(now)
+	denied := v.check(now)
+	if !denied && !v.Pending {
+		denied = v.take(now)
 	}
-	if v.Pending = pending > 0 && !denied; v.Pending {
+	switch {
+	case v.Pending:
 		return
+	case denied:
+		v.endDenied(now)
+	default:
+		v.takeShadow(now)
 	}
-	if !denied {
-		if denied = v.take(now); v.Pending {
-			return
-		}
-	}
-	for i, s := range v.Subjects {
-		if s.Shadow {
-			if denied {
-				s.skip()
-				continue
-			}
-			if v.ahead(i) > 0 { // by now others have counted in the record
-				s.checkAgain(now)
-			}
-			s.take(now)
-			s.overtaken()
-		}
-		if counted := s.countDenied(now); !counted && s.Known && (denied || !s.Allowed) {
-			s.Rule.Source.Persist(s)
-		}
-	}
-	if denied {
-		v.conclude()
-	}
-	v.countMetrics()
+	v.count()
 }
 
 // Peek decides without counting, each rule by itself.
 func (v *Verdict) Peek(now int64) {
-	v.Now, v.Allowed, v.RetryNs = now, true, 0
+	v.start(now)
 	for _, s := range v.Subjects {
 		s.check(now)
 	}
 	v.conclude()
 }
 
-// check checks the enforced rules or the shadow rules. It returns how many of the
-// request's rules have to ask the quota service, and whether an enforced one denies. One
-// ask has room for so many; it is granted as a whole, so the rest cannot ask apart.
-func (v *Verdict) check(now int64, shadow bool, asking int) (pending int, denied bool) {
-	for i, s := range v.Subjects {
-		if s.Shadow != shadow {
-			continue
-		}
-		s.Ahead = v.ahead(i)
-		s.check(now)
-		if s.Outcome == Pending {
-			if asking == quota.MaxGroup {
-				s.become(Contended, now)
-			} else {
-				asking++
-			}
-		}
-		denied = denied || !s.Allowed && !shadow
-	}
-	return asking, denied
+func (v *Verdict) start(now int64) {
+	v.Now, v.RetryNs = now, 0
+	v.Allowed, v.Pending = true, false
 }
 
-// take counts the hit in the enforced rules, or in none of them: if one denies or has to
-// ask after all. It reports whether one denied.
+// check finds out whether every rule has room, the enforced ones first. It reports whether an
+// enforced rule denies. Otherwise the verdict is Pending if some rule has to ask.
+func (v *Verdict) check(now int64) (denied bool) {
+	asking := 0
+	for _, shadow := range [2]bool{false, true} {
+		for i, s := range v.Subjects {
+			if s.Shadow != shadow {
+				continue
+			}
+			s.Ahead = v.ahead(i)
+			s.check(now)
+			asking = s.joinAsk(asking, now)
+			denied = denied || !s.Allowed && !shadow
+		}
+		if denied {
+			return true
+		}
+	}
+	v.Pending = asking > 0
+	return false
+}
+
+// take takes the units of all enforced rules, or of none: not if one denies or has to ask
+// after all, because another request was faster. It reports whether one denies.
 func (v *Verdict) take(now int64) (denied bool) {
 	for i, s := range v.Subjects {
 		if s.Shadow {
 			continue
 		}
 		s.take(now)
-		if denied, v.Pending = !s.Allowed, s.Outcome == Pending; denied || v.Pending {
-			for _, before := range v.Subjects[:i] {
-				before.refund(now)
-			}
+		denied, v.Pending = !s.Allowed, s.Outcome == Pending
+		if denied || v.Pending {
+			v.refund(i, now)
 			return denied
 		}
 	}
 	return false
 }
 
+// refund undoes take for the first n subjects.
+func (v *Verdict) refund(n int, now int64) {
+	for _, s := range v.Subjects[:n] {
+		s.refund(now)
+	}
+}
+
+// endDenied ends a request that an enforced rule denies: shadow rules do not count it.
+func (v *Verdict) endDenied(now int64) {
+	for _, s := range v.Subjects {
+		if s.Shadow {
+			s.skip()
+		}
+		s.write(now)
+	}
+	v.conclude()
+}
+
+// takeShadow counts an allowed request in the shadow rules.
+func (v *Verdict) takeShadow(now int64) {
+	for i, s := range v.Subjects {
+		if !s.Shadow {
+			continue
+		}
+		if v.ahead(i) > 0 { // by now others have counted in the record
+			s.checkAgain(now)
+		}
+		s.take(now)
+		s.passOvertaken()
+		if !s.Allowed {
+			s.write(now)
+		}
+	}
+}
+
 // ahead is how many units are counted in the record of the i-th subject before its own:
 // rules that share a counter count a request once each. Shadow rules count last.
 func (v *Verdict) ahead(i int) (units uint32) {
 	s := v.Subjects[i]
-	for j, b := range v.Subjects {
-		before := j < i && b.Shadow == s.Shadow || s.Shadow && !b.Shadow
-		if before && b.Rule.Counted == s.Rule.Counted && !b.Unlimited && !s.Unlimited && s.Cost > 0 &&
-			slices.Equal(b.Key.Bytes, s.Key.Bytes) {
-			units += min(b.Cost, math.MaxUint32-units)
+	for j, other := range v.Subjects {
+		before := j < i && other.Shadow == s.Shadow || s.Shadow && !other.Shadow
+		if before && s.sharesRecord(other) {
+			units = limit.AddSaturating(units, other.Cost)
 		}
 	}
 	return units
+}
+
+// sharesRecord reports whether both are counted in one record.
+func (s *Subject) sharesRecord(other *Subject) bool {
+	return other.Rule.Counted == s.Rule.Counted && !other.Unlimited && !s.Unlimited && s.Cost > 0 &&
+		slices.Equal(other.Key.Bytes, s.Key.Bytes)
+}
+
+// joinAsk makes a pending subject one of those that ask together, and returns how many these
+// are. An ask is granted as a whole, so what has no room in it cannot ask apart.
+func (s *Subject) joinAsk(asking int, now int64) int {
+	if s.Outcome != Pending {
+		return asking
+	}
+	if asking == quota.MaxGroup {
+		s.become(Contended, now)
+		return asking
+	}
+	return asking + 1
 }
 
 // conclude makes the verdict out of the subjects.
@@ -182,4 +217,34 @@ func (v *Verdict) conclude() {
 			v.RetryNs = max(v.RetryNs, s.PassNs-v.Now)
 		}
 	}
+}
+
+// Matched reports whether any rule matched.
+func (v *Verdict) Matched() bool { return len(v.Subjects) > 0 }
+
+// DeniedBy is the first rule in policy order that denied.
+func (v *Verdict) DeniedBy() *policy.Rule {
+	if v.Allowed {
+		return nil
+	}
+	return v.Subjects[v.Denied].Rule.Policy
+}
+
+// LacksKey reports whether the request is denied because it lacks a key part.
+func (v *Verdict) LacksKey() bool { return !v.Allowed && v.Subjects[v.Denied].Outcome == MissingKey }
+
+// Response is what the client of a denied request gets.
+func (v *Verdict) Response() *policy.Response {
+	if v.LacksKey() {
+		return v.DeniedBy().MissingResponse
+	}
+	return &v.DeniedBy().Response
+}
+
+// RetryAfter returns the seconds of the Retry-After header; ok is false if no wait would help.
+func (v *Verdict) RetryAfter() (seconds int64, ok bool) {
+	if v.Allowed || v.RetryNs == limit.Never {
+		return 0, false
+	}
+	return max(1, fields.Seconds(v.RetryNs)), true
 }

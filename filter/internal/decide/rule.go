@@ -4,17 +4,65 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
-	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Rule is what decides of a policy.Rule, and what it has counted.
+// Source is where the units of one rule come from. What it finds out about a subject it writes
+// to the subject: it remembers nothing of a request.
+type Source interface {
+	// Check finds out how the subject's key stands at now, for its cost and what the
+	// subjects before it take from the same record. It says whether that is Known. Unless the
+	// outcome is Granted or Failed, PassNs is when the units are free.
+	Check(s *Subject, now int64) Outcome
+	// Recheck is Check after another worker, or another rule, wrote first.
+	Recheck(s *Subject, now int64) Outcome
+	// Take takes the cost of a subject that was checked: Taken, Raced, Full or Failed. If Check
+	// did not grant it, PassNs becomes when the next hit like this one passes. A rule that
+	// holds keeps the units until its HoldSource settles them.
+	Take(s *Subject) Outcome
+	// Refund undoes Take. It reports whether every window has the units back.
+	Refund(s *Subject, now int64) (complete bool)
+	// Persist stores what Check has moved to the present, though nothing is taken.
+	Persist(s *Subject)
+	// Usage is the usage of a window of Rule.Subjects.Windows, as of Check or Take. It is
+	// valid until the next call.
+	Usage(s *Subject, window int) *limit.Usage
+
+	// Operate carries out an operation on the windows of the subject's key, or on one.
+	Operate(s *Subject, operation string, window int, n uint32, now int64) (value int64, err error)
+	// Tables are those in which the source counts. The first has every key.
+	Tables() []Table
+}
+
+// HoldSource is a Source of a rule that holds units until answers are known.
+type HoldSource interface {
+	Source
+	// Held is how many units of the key are held, as of Check or Take.
+	Held(s *Subject) uint32
+	// Settle ends a hold, and charges what the request really cost. It reports
+	// whether the hold had lapsed before, and been charged.
+	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
+	// Renew says that the request of a hold is still alive. It does nothing before the
+	// next eighth of the hold by the holds' clock.
+	Renew(h *Hold, now, heldNs int64) Renewal
+}
+
+// Table is a table of a source.
+type Table struct {
+	*state.Table
+	Rule  []limit.Window // the limits by which its records count
+	Entry *state.Entry   // memory for a visit of all pages
+}
+
+// Rule decides by a policy.Rule, and counts what it has decided.
 type Rule struct {
 	Policy       *policy.Rule
 	Subjects     policy.Subjects
 	Source       Source       // nil without limits
-	Counted      *state.Table // holds what Source counts; rules that share a counter share it
+	HoldSource   HoldSource   // Source again if the rule holds, else nil
+	Counted      *state.Table // in which Source counts; rules that share a counter share it
 	CountsDenied bool         // hits that the rule denies; the quota service counts those that it denies
 	Metrics      Metrics
 	Holding      Holding // of this worker's streams
@@ -29,7 +77,8 @@ type Rule struct {
 
 // NewRule returns the rule of a policy, without a source.
 func NewRule(p *policy.Policy, r *policy.Rule) Rule {
-	rule := Rule{Policy: r, Subjects: p.Subjects(r), CountsDenied: r.CountDenied && r.Scope == policy.ScopeProxy}
+	rule := Rule{Policy: r, Subjects: p.Subjects(r)}
+	rule.CountsDenied = r.CountDenied && r.Scope == policy.ScopeProxy
 	names := r.OverrideNames()
 	names = names[:min(len(names), policy.MaxCountedNames)]
 	for _, name := range names {
@@ -41,152 +90,19 @@ func NewRule(p *policy.Policy, r *policy.Rule) Rule {
 	return rule
 }
 
+// SetSource gives the rule its source, and the table in which it counts. The source of a rule
+// that holds must be a HoldSource.
+func (r *Rule) SetSource(s Source, counted *state.Table) {
+	r.Source, r.Counted = s, counted
+	if r.Policy.Holds() {
+		r.HoldSource = s.(HoldSource)
+	}
+}
+
 // Tables are those of the rule's source.
 func (r *Rule) Tables() []Table {
 	if r.Source == nil {
 		return nil
 	}
 	return r.Source.Tables()
-}
-
-// Metrics counts what became of one rule's requests since the engine was made.
-type Metrics struct {
-	Allowed        uint64 // requests the rule matched that went through
-	Denied         uint64 // requests this rule denied
-	ShadowDenied   uint64 // requests it would have denied, were it enforced
-	Evicted        uint64 // live records that made room for others
-	FloorDenied    uint64 // denials of keys that started from a page's floor
-	Full           uint64 // hits for which on_full decided: deny or allow
-	CASRetries     uint64 // compare-and-swaps that another worker won
-	Contention     uint64 // hits that ran out of retries
-	Errors         uint64 // decisions that a failing host call prevented
-	ClockRebased   uint64 // records of a wild clock, moved to the present
-	NotRefunded    uint64 // charges of denied requests that had to stay
-	WindowResets   uint64 // windows that had ended when their key was counted again
-	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
-	TooLong        uint64 // requests with a value too long for a regular expression
-	CostUnreadable uint64 // requests whose cost is no plain number, or not one number
-
-	// Of rules that hold only.
-	Settled      [len(bys)]uint64 // holds settled, by what they were made of
-	ChargedOver  uint64           // units charged beyond what was held
-	HoldsLost    uint64           // holds that lapsed before their answer
-	HoldsRenewed uint64
-	Unread       [usage.Failures]uint64 // answers whose usage could not be read, by why
-	Unscanned    uint64                 // answers that came while too many others were read
-	Withheld     uint64                 // answers whose body the proxy did not show
-
-	// Of rules of scope cluster only.
-	Waited      uint64 // requests that waited for the quota service
-	Unavailable uint64 // requests for which on_unavailable decided
-	LeaseLost   uint64 // leased units that could not go back
-}
-
-// Named counts what became of the requests for which overrides of one name held.
-type Named struct {
-	Name                          string
-	Allowed, Denied, ShadowDenied uint64 // as in Metrics
-}
-
-// Each calls f for every metric of the rule in a stable order: the name without
-// prefix and unit, and the count.
-func (r *Rule) Each(f func(name string, count uint64)) {
-	m := &r.Metrics
-	all := [...]struct {
-		name  string
-		count uint64
-	}{
-		{"allowed", m.Allowed}, {"denied", m.Denied}, {"shadow_denied", m.ShadowDenied},
-		{"evicted", m.Evicted}, {"floor_denied", m.FloorDenied}, {"full", m.Full},
-		{"cas_retries", m.CASRetries}, {"contention", m.Contention},
-		{"errors", m.Errors}, {"clock_rebased", m.ClockRebased},
-		{"not_taken_back", m.NotRefunded}, {"window_resets", m.WindowResets},
-		{"boundary_spikes", m.BoundarySpikes},
-		{"too_long", m.TooLong},
-		{"cost_unreadable", m.CostUnreadable},
-	}
-	for i := range all {
-		f(all[i].name, all[i].count)
-	}
-	if r.Source == nil {
-		return
-	}
-	if r.Policy.Scope == policy.ScopeCluster {
-		f("quota_waited", m.Waited)
-		f("quota_unavailable", m.Unavailable)
-		f("leased_units_lost", m.LeaseLost)
-	}
-	if r.Policy.Holds() {
-		f("holds_lost", m.HoldsLost)
-		f("holds_renewed", m.HoldsRenewed)
-	}
-	if r.Policy.Settle == nil {
-		return
-	}
-	for by, count := range m.Settled {
-		f("settled_by_"+bys[by], count)
-	}
-	f("charged_over_hold", m.ChargedOver)
-	if r.Policy.Settle.To.Tokens() {
-		for why := usage.UnknownType; int(why) < usage.Failures; why++ {
-			f("unread_"+why.String(), m.Unread[why])
-		}
-		f("unread_too_many", m.Unscanned)
-		f("unread_withheld", m.Withheld)
-	}
-}
-
-// Stored adds to the metrics what storing a hit has done to the record's page.
-func (r *Rule) Stored(e *state.Entry) {
-	if e.Evicted {
-		r.Metrics.Evicted++
-	}
-	r.Metrics.WindowResets += uint64(e.Resets)
-}
-
-// countMetrics adds the verdict to the rules' metrics.
-func (v *Verdict) countMetrics() {
-	for _, s := range v.Subjects {
-		m, n := &s.Rule.Metrics, s.named()
-		if s.Outcome == Full {
-			m.Full++
-		}
-		switch {
-		case v.Allowed && (s.Allowed || !s.Shadow):
-			m.Allowed++
-			n.Allowed++
-		case s.Shadow && v.Allowed:
-			m.ShadowDenied++
-			n.ShadowDenied++
-			s.noteDenied(v.Now)
-		case !s.Allowed && !s.Shadow:
-			m.Denied++
-			n.Denied++
-			s.noteDenied(v.Now)
-			if s.Outcome == Denied && s.Record.FromFloor {
-				m.FloorDenied++
-			}
-		}
-		if s.Outcome == Taken && !s.Rule.Policy.Holds() {
-			s.Rule.spikes.count(s)
-		}
-	}
-}
-
-// named is what counts the subject under its override's name; what nobody reads where
-// it has none.
-func (s *Subject) named() *Named {
-	if s.Override >= 0 {
-		if i := s.Rule.namedBy[s.Override]; i >= 0 {
-			return &s.Rule.Named[i]
-		}
-	}
-	return &s.unnamed
-}
-
-// noteDenied counts a denial of the subject's key, also one in shadow mode.
-func (s *Subject) noteDenied(now int64) {
-	if r := s.Rule; r.Denials != nil {
-		r.Worker.Count(r.Denials, &s.Key, now)
-	}
 }

@@ -18,11 +18,11 @@ const (
 	Raced                     // another worker wrote first
 	Pending                   // the quota service must be asked
 	Denied                    // a window has no room
-	HeldBack                  // a window would have, if less were held
+	HeldBack                  // a window would have room, if less were held
 	MissingKey                // the request lacks a key part
 	Full                      // the key's page is full
 	Failed                    // a call into the proxy failed
-	Contended                 // compare-and-swap retries ran out, or too many wait already
+	Contended                 // compare-and-swap retries ran out, or too many requests wait already
 	Silent                    // the quota service is silent, and nothing decides in its place
 	Starting                  // the quota store has no state yet, and this proxy's share leaves no room, if it has one
 	NotAsked                  // a shadow rule of a request that another rule denied
@@ -30,11 +30,12 @@ const (
 
 // reasons say why a rule denied, or allowed without counting.
 var reasons = [...]string{
-	Denied: "limit", HeldBack: "held", MissingKey: "missing_key", Full: "on_full", Failed: "on_error", Contended: "on_contention",
-	Silent: "on_unavailable", Starting: "starting", NotAsked: "not_asked",
+	Denied: "limit", HeldBack: "held", MissingKey: "missing_key", Full: "on_full", Failed: "on_error",
+	Contended: "on_contention", Silent: "on_unavailable", Starting: "starting", NotAsked: "not_asked",
 }
 
-// Subject is one rule as it holds for one request.
+// Subject is one rule as it holds for one request. It has everything that the request carries
+// from one call to the next: a source remembers nothing about it.
 type Subject struct {
 	policy.Subject
 	Rule           *Rule
@@ -47,29 +48,83 @@ type Subject struct {
 	Ahead   uint32 // units that the subjects before this one count in the same record
 	PassNs  int64  // of a denial: when the hit would pass, or limit.Never
 
-	Limits state.Key         // the key with the limits that hold for it where it is counted
-	Record state.Entry       // of a source that counts in shared data
-	Held   state.Hold        // of what Take has held
-	Level  any               // of a source that states what is held: where it counts the key
-	Lease  *state.LeaseEntry // of a source that leases
+	Limits state.Key   // the key with the limits that hold for it where it is counted
+	Record state.Entry // of a source that counts in shared data
+
+	Receipt state.Hold // of a rule that holds: what Take has held
+	Account any        // of a source that reports what is held: where it has counted the units
+	Quota   Quota      // of a rule of scope cluster
 
 	unnamed Named
 }
 
+// Quota is how far a subject has come with the quota service.
+type Quota struct {
+	Wait  Wait
+	Grant *Grant            // the service's answer, nil while there is none
+	From  From              // where Check has found the units: Take, Refund and Usage follow it
+	NowNs int64             // when Check looked, by the monotonic clock
+	Lease *state.LeaseEntry // what this proxy has leased of the key, as Check read it
+	Taken state.Grant       // of these units: the grant that Take took them from, for Refund
+}
+
+// Wait is what a request that asks the quota service may still wait for.
+type Wait uint8
+
+// The waits.
+const (
+	NotWaited Wait = iota // it may wait, unless too many others do
+	Waits                 // it waits for an answer, or for another one
+	TimedOut              // nothing came in time: it waits no longer
+	Rejected              // the service takes no more asks: it waits no longer
+)
+
+// Grant is what the quota service has answered to a subject that waited.
+type Grant struct {
+	Units     uint32           // that the subject may take
+	EndNs     int64            // until when it may, by the monotonic clock
+	Denied    bool             // too few units are left
+	HeldBack  bool             // of a denial: enough would be left, if less were held
+	WaitNs    int64            // of a denial: until the cost passes, or limit.Never
+	NowNs     int64            // when the answer came, by the monotonic clock
+	Standings []state.Standing // how the rule's windows stand over all proxies
+}
+
+// Decides reports whether the answer decides about the cost: it is nil while there is none.
+func (g *Grant) Decides(cost uint32, nowNs int64) bool {
+	return g != nil && (g.Denied || g.Units >= cost && nowNs < g.EndNs)
+}
+
+// From is where a subject of scope cluster takes its units from.
+type From uint8
+
+// The places that have units.
+const (
+	Nowhere    From = iota
+	OwnGrant        // the answer for which the request has waited
+	LeaseTable      // what the proxy has leased
+	OwnShare        // what the proxy may admit while the service is silent
+)
+
 // Begin prepares the subject, whose key has been read.
 func (s *Subject) Begin(r *Rule) {
-	s.Rule, s.Outcome, s.Allowed, s.Known = r, Granted, true, false
+	s.Rule, s.Outcome = r, Granted
+	s.Allowed, s.Known = true, false
+	s.Quota.Wait, s.Quota.Grant = NotWaited, nil
 	r.Subjects.Find(&s.Subject)
 	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, Rule: r.Subjects.OfAll}
 }
 
-// LackKey denies for want of a key part.
-func (s *Subject) LackKey() { s.Outcome, s.Allowed, s.PassNs = MissingKey, false, limit.Never }
+// LackKey denies because the request lacks a key part.
+func (s *Subject) LackKey() {
+	s.Outcome, s.Allowed = MissingKey, false
+	s.PassNs = limit.Never
+}
 
 // Reason says why the rule denied, or allowed without counting; else it is empty.
 func (s *Subject) Reason() string { return reasons[s.Outcome] }
 
-// OverrideName returns the name of the override that holds, empty where none does or
+// OverrideName returns the name of the override that holds, empty if none does or
 // it has no name.
 func (s *Subject) OverrideName() string {
 	if s.Override < 0 {
@@ -79,7 +134,7 @@ func (s *Subject) OverrideName() string {
 }
 
 // Now returns the instant at which the key is counted: the request's, or that
-// of the key's record where that is later.
+// of the key's record if that is later.
 func (s *Subject) Now() int64 { return s.Record.Now }
 
 // Units are the subject's cost and what is counted before it; a cost of 0 needs neither.
@@ -96,12 +151,20 @@ func (s *Subject) Window(i int) (*limit.Window, *limit.Usage) {
 	return &s.Limits.Windows[at], s.Rule.Source.Usage(s, at)
 }
 
+// Held is how many units of the key are held, 0 for a rule that holds none.
+func (s *Subject) Held() uint32 {
+	if s.Rule.HoldSource == nil {
+		return 0
+	}
+	return s.Rule.HoldSource.Held(s)
+}
+
 // Remaining is how many units the rule's limit i has left for the key, beside what is held.
 func (s *Subject) Remaining(i int) uint32 {
 	w, u := s.Window(i)
 	left := w.Remaining(u, s.Record.Now)
 	if w.Algorithm != limit.Concurrency {
-		left -= min(left, s.Rule.Source.Held(s))
+		left -= min(left, s.Held())
 	}
 	return left
 }
@@ -115,7 +178,8 @@ func (s *Subject) Tightest() int {
 			continue
 		}
 		if left := s.Remaining(i); !limited || left < lowest {
-			best, lowest, limited = i, left, true
+			best, lowest = i, left
+			limited = true
 		}
 	}
 	return best
@@ -143,7 +207,7 @@ func (s *Subject) checked(found Outcome, now int64) {
 	s.become(found, now)
 }
 
-// become notes an outcome and, where the rule could not decide, has the policy decide.
+// become notes an outcome and, if the rule could not decide, has the policy decide.
 func (s *Subject) become(o Outcome, now int64) {
 	m, p := &s.Rule.Metrics, s.Rule.Policy
 	s.Outcome, s.Allowed = o, true
@@ -168,6 +232,9 @@ func (s *Subject) become(o Outcome, now int64) {
 	}
 }
 
+// failureRetryNs is the wait of a request that is denied because nothing could decide.
+const failureRetryNs = 1_000_000_000
+
 func (s *Subject) undecided(deny bool, now int64) {
 	s.Known = false // the record may contain a hit that was never stored
 	if deny {
@@ -175,7 +242,7 @@ func (s *Subject) undecided(deny bool, now int64) {
 	}
 }
 
-// take counts the hit that check has passed. Where another worker wrote first it checks
+// take counts the hit that check has passed. If another worker wrote first it checks
 // again, and may deny after all.
 func (s *Subject) take(now int64) {
 	if s.Unlimited || s.Outcome != Granted || s.Cost == 0 {
@@ -196,7 +263,26 @@ func (s *Subject) take(now int64) {
 	}
 }
 
-// countDenied counts a hit that the rule has denied by its limits, where the
+// refund undoes take.
+func (s *Subject) refund(now int64) {
+	if s.Outcome != Taken {
+		return
+	}
+	s.Outcome = Granted
+	if !s.Rule.Source.Refund(s, now) {
+		s.Rule.Metrics.NotRefunded++
+	}
+}
+
+// write stores what the rule keeps of a hit that is not taken: its cost if denied hits count,
+// else that the record has moved to the present.
+func (s *Subject) write(now int64) {
+	if counted := s.countDenied(now); !counted && s.Known {
+		s.Rule.Source.Persist(s)
+	}
+}
+
+// countDenied counts a hit that the rule has denied by its limits, if the
 // rule asks for that; the wait then is the one from the new count. A hit that
 // cannot be stored stays uncounted: it was denied.
 func (s *Subject) countDenied(now int64) (counted bool) {
@@ -229,28 +315,19 @@ func (s *Subject) countDenied(now int64) (counted bool) {
 	return false
 }
 
-// refund undoes take.
-func (s *Subject) refund(now int64) {
-	if s.Outcome != Taken {
-		return
-	}
-	if s.Outcome = Granted; !s.Rule.Source.Refund(s, now) {
-		s.Rule.Metrics.NotRefunded++
-	}
-}
-
-// skip is the outcome of a shadow rule that an enforced rule's denial has overtaken.
+// skip is the outcome of a shadow rule if an enforced rule denies the request.
 func (s *Subject) skip() {
 	switch s.Outcome {
 	case Granted, Denied, Pending:
-		s.Outcome, s.Allowed, s.Known = NotAsked, true, false
+		s.Outcome, s.Allowed = NotAsked, true
+		s.Known = false
 	default: // it could not have decided either
 	}
 }
 
-// overtaken lets a shadow rule pass whose units another request has just taken: by
-// now the request is counted.
-func (s *Subject) overtaken() {
+// passOvertaken lets a shadow rule pass whose units another request has just taken: the
+// enforced rules have counted the request, so it cannot wait any more.
+func (s *Subject) passOvertaken() {
 	if s.Outcome == Pending {
 		s.Outcome = Contended
 		s.Rule.Metrics.Contention++

@@ -12,8 +12,8 @@ func (e *Engine) addSource(r *decide.Rule) {
 	switch {
 	case len(r.Policy.Limits) == 0:
 	case r.Policy.Scope != policy.ScopeCluster:
-		r.Counted = e.table(r, "")
-		r.Source = local.New(r, r.Counted)
+		table := e.table(r, "")
+		r.SetSource(local.New(r, table), table)
 	case r.Policy.OnUnavailable == policy.UnavailableLocal:
 		e.Leases.Add(r, e.table(r, "\x00local"))
 	default:

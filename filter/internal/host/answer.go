@@ -242,7 +242,7 @@ func (s *stream) settle() {
 	clear(s.holds)
 	p.settled, s.holds = settled[:0], s.holds[:0]
 	if p.quota != nil {
-		p.quota.state(s.context)
+		p.quota.flush(s.context)
 	}
 }
 

@@ -236,7 +236,7 @@ func (p *plugin) OnTick() {
 		p.engine.Survey()
 		p.renew()
 		if p.quota != nil {
-			p.quota.state(p.context)
+			p.quota.flush(p.context)
 		}
 		p.flushMetrics()
 		p.engine.Heartbeat()

@@ -20,7 +20,7 @@ const (
 )
 
 // quotaTalk is a configuration's talk with the quota service: lease.Client decides
-// what is said, and this is its way through the proxy.
+// what is sent, and this is its way through the proxy: lease.Transport.
 type quotaTalk struct {
 	plugin  *plugin
 	client  *lease.Client
@@ -51,47 +51,56 @@ func grpcService(cluster string) []byte {
 	return append(binary.AppendUvarint([]byte{bytesField1}, uint64(len(inner))), inner...)
 }
 
-// wait makes the request wait if its verdict is pending, and reports whether it is.
-func (q *quotaTalk) wait(context uint32, v *decide.Verdict) bool {
-	if !v.Pending {
-		if q.plugin.engine.Leases.AsksAhead() {
-			q.client.AskAhead(theProxy.Monotonic())
-			q.hasten()
-			importActFor(context)
-		}
-		q.state(context)
-		return false
-	}
+// wait makes a request wait whose verdict is pending.
+func (q *quotaTalk) wait(context uint32, v *decide.Verdict) {
 	q.plugin.engine.Keep(v)
-	q.client.Wait(context, v, theProxy.Monotonic())
+	now := theProxy.Monotonic()
+	q.client.Wait(context, v, now)
+	q.client.Flush(now)
 	q.hasten()
-	return true
 }
 
-// state tells the service what has changed of what is held, in a callback of the context.
-func (q *quotaTalk) state(context uint32) {
+// flush sends what a callback of the context leaves to be sent: asks for what requests to come
+// will need, and reports of what is held.
+func (q *quotaTalk) flush(context uint32) {
 	if q.plugin.engine.Leases.HasNews() {
-		q.client.State(theProxy.Monotonic())
+		q.client.Flush(theProxy.Monotonic())
 		q.hasten()
 		importActFor(context)
 	}
 }
 
-// Resume goes on with a request that has waited.
-func (q *quotaTalk) Resume(context uint32, v *decide.Verdict) bool {
-	importActFor(context)
-	defer importActFor(q.plugin.context)
-	arena.reset()
-	q.plugin.engine.Resume(v)
-	done := !v.Pending
-	if q.plugin.finish(context, v) == types.ActionContinue {
-		importContinue(streamRequest)
+// goOn goes on with requests that have waited, as many as one callback may, and sends what
+// they leave to be sent.
+func (q *quotaTalk) goOn() {
+	for range lease.MaxResumed {
+		w := q.client.Next()
+		if w == nil {
+			break
+		}
+		q.resume(w)
 	}
-	return done
+	q.client.Flush(theProxy.Monotonic())
 }
 
-// Free takes back a verdict that wait has kept.
-func (q *quotaTalk) Free(v *decide.Verdict) { q.plugin.engine.Free(v) }
+// resume decides a request again that has waited. It goes on unless it has to wait again.
+func (q *quotaTalk) resume(w *lease.Waiter) {
+	importActFor(w.Context)
+	defer importActFor(q.plugin.context)
+	arena.reset()
+	v := w.Verdict
+	q.plugin.engine.Resume(v)
+	if v.Pending {
+		q.client.Wait(w.Context, v, theProxy.Monotonic())
+		return
+	}
+	q.client.Done(w)
+	action := q.plugin.finish(w.Context, v)
+	q.plugin.engine.Free(v)
+	if action == types.ActionContinue {
+		importContinue(streamRequest)
+	}
+}
 
 // Open opens a stream as the root context: one that a request opens ends with it.
 func (q *quotaTalk) Open() bool {
@@ -132,6 +141,7 @@ func (q *quotaTalk) Random() uint32 {
 func (q *quotaTalk) tick() bool {
 	now := theProxy.Monotonic()
 	q.client.Tick(now)
+	q.goOn()
 	q.setPeriod()
 	q.gauge(q.plugin.engine.Leases.Silent)
 	if now-q.quietNs < tickMs*1e6 {
@@ -185,12 +195,17 @@ func (q *quotaTalk) takeWord() (restore func()) {
 // end decides what still waits, and leaves what is held to another configuration of this VM:
 // its rows are stated there.
 func (q *quotaTalk) end() {
-	q.client.End(theProxy.Monotonic())
+	q.client.End()
+	for w := q.client.Next(); w != nil; w = q.client.Next() {
+		q.resume(w)
+	}
+	q.client.Flush(theProxy.Monotonic())
+	q.client.Close()
 	q.gauge(false)
 	for _, other := range plugins {
 		if heir := other.quota; heir != nil && other.engine.Policy().Domain == q.plugin.engine.Policy().Domain && bytes.Equal(heir.service, q.service) {
 			heir.client.Inherit(q.client)
-			heir.state(heir.plugin.context)
+			heir.flush(heir.plugin.context)
 			return
 		}
 	}
@@ -220,6 +235,7 @@ func onGRPCReceive(root, token, size uint32) {
 	if err := q.client.Receive(q.message, theProxy.Monotonic()); err != nil {
 		proxywasm.LogError("sluice: the quota service sent what this build cannot read: " + err.Error())
 	}
+	q.goOn()
 	q.hasten()
 }
 

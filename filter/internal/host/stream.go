@@ -145,14 +145,18 @@ func (p *plugin) request(context uint32) types.Action {
 	if planted("panic-counted", nil) {
 		panic("planted")
 	}
+	if v.Pending {
+		p.quota.wait(context, v)
+		return types.ActionPause
+	}
+	if p.quota != nil {
+		p.quota.flush(context)
+	}
 	return p.finish(context, v)
 }
 
-// finish makes the request wait if the verdict is pending, answers it, or lets it go on.
+// finish answers a request that is decided, or lets it go on.
 func (p *plugin) finish(context uint32, v *decide.Verdict) types.Action {
-	if p.quota != nil && p.quota.wait(context, v) {
-		return types.ActionPause
-	}
 	if p.reports.whole || p.reports.words || respond.Notable(v) {
 		p.publish(v)
 	}
@@ -293,7 +297,9 @@ func onDelete(context uint32) {
 	}
 	for _, p := range plugins {
 		if p.quota != nil && p.quota.client.Waiting() {
-			p.quota.client.Forget(context)
+			if v := p.quota.client.Forget(context); v != nil {
+				p.engine.Free(v)
+			}
 		}
 	}
 	if pluginOf(context) != nil {

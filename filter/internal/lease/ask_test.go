@@ -75,22 +75,54 @@ func (w *worker) Random() uint32 {
 	return w.random
 }
 
-func (w *worker) Resume(context uint32, v *decide.Verdict) bool {
-	require.False(w.t, w.isDecided(context), "decided twice")
+// goOn goes on with requests that have waited, as many as one callback may.
+func (w *worker) goOn() {
+	for range lease.MaxResumed {
+		next := w.client.Next()
+		if next == nil {
+			break
+		}
+		w.resume(next)
+	}
+	w.client.Flush(w.proxy.Clock)
+}
+
+func (w *worker) resume(next *lease.Waiter) {
+	require.False(w.t, w.isDecided(next.Context), "decided twice")
 	w.proxy.Headers = nil // they are gone with the callback
+	v := next.Verdict
 	w.engine.Resume(v)
 	if w.onResume != nil {
 		w.onResume(v)
 	}
-	return w.respond(context, v)
+	if v.Pending {
+		w.client.Wait(next.Context, v, w.proxy.Clock)
+		return
+	}
+	w.client.Done(next)
+	w.decided(next.Context, v)
+	w.engine.Free(v)
+}
+
+// receive has the worker take a message of the service.
+func (w *worker) receive(message []byte) {
+	require.NoError(w.t, w.client.Receive(message, w.proxy.Clock))
+	w.goOn()
+}
+
+// end ends the worker's configuration.
+func (w *worker) end() {
+	w.client.End()
+	for next := w.client.Next(); next != nil; next = w.client.Next() {
+		w.resume(next)
+	}
+	w.client.Close()
 }
 
 func (w *worker) isDecided(context uint32) bool {
 	_, decided := w.verdicts[context]
 	return decided
 }
-
-func (w *worker) Free(v *decide.Verdict) { w.engine.Free(v) }
 
 // request begins a request of a user and returns its number.
 func (w *worker) request(user string) uint32 {
@@ -105,30 +137,37 @@ func (w *worker) decide(context uint32) {
 	for i, value := range strings.Fields(w.users[context]) {
 		w.proxy.Headers[[]string{"u", "v"}[i]] = []string{value}
 	}
-	w.respond(context, w.engine.Decide())
-}
-
-func (w *worker) respond(context uint32, v *decide.Verdict) bool {
+	v := w.engine.Decide()
 	if v.Pending {
 		w.engine.Keep(v)
 		w.client.Wait(context, v, w.proxy.Clock)
-		return false
+		w.client.Flush(w.proxy.Clock)
+		return
 	}
+	w.decided(context, v)
+	w.flush()
+}
+
+// decided notes a verdict that is final.
+func (w *worker) decided(context uint32, v *decide.Verdict) {
 	w.verdicts[context] = v.Allowed
 	if w.onDecided != nil {
 		w.onDecided(context, v)
 	}
-	if w.engine.Leases.AsksAhead() {
-		w.client.AskAhead(w.proxy.Clock)
+}
+
+// flush sends what a callback has left to be sent.
+func (w *worker) flush() {
+	if w.engine.Leases.HasNews() {
+		w.client.Flush(w.proxy.Clock)
 	}
-	return true
 }
 
 // deliver brings the first answer of the service.
 func (w *worker) deliver() {
 	answer := w.stream.Answers[0]
 	w.stream.Answers = w.stream.Answers[1:]
-	require.NoError(w.t, w.client.Receive(answer, w.proxy.Clock))
+	w.receive(answer)
 }
 
 // exchange lets the service answer all there is.
@@ -143,6 +182,7 @@ func (w *worker) exchange(s *service) {
 
 func (w *worker) tick() {
 	w.client.Tick(w.proxy.Clock)
+	w.goOn()
 }
 
 // pair is a worker and its service at one clock.
@@ -192,7 +232,7 @@ func TestWhatANewerServiceSaysIsNotAGrant(t *testing.T) {
 		ID: w.lastID, Result: quota.Busy + 1,
 		Grants: []quota.Grant{{Number: 1, Units: 50, ValidNs: second, Windows: []quota.Standing{{}}}},
 	}}}
-	require.NoError(t, w.client.Receive(m.Append(nil), w.proxy.Clock))
+	w.receive(m.Append(nil))
 	require.Contains(t, w.verdicts, first)
 	require.False(t, w.verdicts[first])
 	require.False(t, w.verdicts[w.request("a")], "for a second nobody asks again")
@@ -211,7 +251,7 @@ func TestALateAnswerCounts(t *testing.T) {
 	answer := late.Answers[0]
 	late.Answers = nil
 	said := quota.Grants{Proxies: 2}
-	require.NoError(t, w.client.Receive(said.Append(nil), w.proxy.Clock))
+	w.receive(said.Append(nil))
 	w.proxy.Clock += 60 * ms
 	w.tick()
 	require.Contains(t, w.verdicts, first)
@@ -219,6 +259,6 @@ func TestALateAnswerCounts(t *testing.T) {
 	asked := w.lastID
 	w.request("a")
 	require.Greater(t, w.lastID, asked, "the key is asked for again")
-	require.NoError(t, w.client.Receive(answer, w.proxy.Clock))
+	w.receive(answer)
 	require.True(t, w.verdicts[w.request("a")], "the unit of the late answer is used")
 }

@@ -1,11 +1,18 @@
-// Package lease is the source of units of rules that hold over all proxies: units that
-// this proxy has leased from the quota service. It keeps the table of leases (Source), the
-// grants that go back (Worker), and one worker's talk with the service (Client): which
-// requests wait for which units, what is asked when, and when the service counts as silent.
+// Package lease is the source of units of rules that hold over all proxies. It asks the quota
+// service for units, keeps those that may be spent later in a table of leases (Source), or
+// reports what running requests hold (HoldSource). Client is one worker's talk with the
+// service: which requests wait for which units, what is asked when, and when the service
+// counts as silent.
 //
 // Its invariant: a unit is spent once, and before its lease ends by the monotonic clock.
 // Every request that waits is decided within the timeout and a tick, whatever the service,
-// the network or the client does. It knows the proxy as the small Host interface only.
+// the network or the client does. What a request carries from one call to the next is in its
+// decide.Subject. The package calls nobody but the proxy's stream (Transport) and the tables:
+// it must never import packages engine or host.
+//
+// A request: Source.Check finds too few units, Client.Wait queues an ask, Client.Flush sends
+// it, Client.Receive writes the grant to the waiting Subjects and the rest to the table, and
+// Client.Next returns the request to be decided again.
 package lease
 
 import (
@@ -17,19 +24,14 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Host is what the client needs of the proxy.
-type Host interface {
-	// Open opens a stream to the quota service and reports whether it may be used.
+// Transport is the proxy's stream to the quota service.
+type Transport interface {
+	// Open opens a stream and reports whether it may be used.
 	Open() bool
 	// Send sends a message on the open stream and reports whether the proxy took it.
 	Send(message []byte) bool
 	// Cancel ends the open stream; no callback of it follows.
 	Cancel()
-	// Resume goes on with a request that has waited, where it stopped. It reports whether
-	// the request is answered or goes on: otherwise it has to wait again.
-	Resume(context uint32, v *decide.Verdict) bool
-	// Free takes back the verdict of a request that waits no longer.
-	Free(v *decide.Verdict)
 	// Random returns a random number.
 	Random() uint32
 }
@@ -37,9 +39,9 @@ type Host interface {
 const (
 	maxWaiters = 1024
 	maxRefills = 1024
-	// maxResumed is how many requests one callback resumes: Envoy resumes a request
+	// MaxResumed is how many requests one callback may let go on: Envoy resumes a request
 	// inside the call, and 300 of them have overflowed a VM's stack.
-	maxResumed = 64
+	MaxResumed = 64
 	// maxReturns is how many grants one message returns.
 	maxReturns = 1024
 
@@ -49,10 +51,11 @@ const (
 	lateNs       = 10_000_000_000
 )
 
-// Client is one worker's side of the talk. Its zero value is not ready: use NewClient.
+// Client is one worker's side of the talk. Its zero value is not ready: use NewClient. Every
+// callback that has called it ends with Flush.
 type Client struct {
-	host   Host
-	worker *Worker
+	transport Transport
+	worker    *Worker
 
 	stream   stream // number 0 = none is open
 	reopenNs int64  // not before
@@ -70,10 +73,9 @@ type Client struct {
 	lastID  uint32
 	returns []quota.Return
 
-	waiters  map[uint32]*waiter
-	order    []*waiter // as they came, some of them decided since
-	ready    []*waiter // to be decided
-	resuming bool      // some of them are being decided: nothing is sent
+	waiters map[uint32]*Waiter // by their contexts
+	order   []*Waiter          // as they came, some of them decided since
+	ready   []*Waiter          // to be decided, some of them forgotten since
 
 	asks    quota.Asks
 	answers quota.Grants
@@ -81,61 +83,51 @@ type Client struct {
 	key     []byte
 }
 
-// stream is a stream to the service.
-type stream struct {
-	number  uint32
-	greeted bool            // it has had its first message
-	heard   bool            // it has answered
-	defined map[uint32]bool // definitions that it has had
-}
-
-// ask is what the service is asked for by requests that want the same units. One that
-// nobody waits for is for requests to come.
+// ask is what the service is asked for by requests that want the same units. If nobody
+// waits for it, it is for requests to come, or a report.
 type ask struct {
 	id      uint32
 	key     string
 	parts   []Part
-	waiters []*waiter
+	waiters []*Waiter
 	sentNs  int64
 	stream  uint32
 }
 
-// waiter is a request that waits.
-type waiter struct {
-	context    uint32
-	verdict    *decide.Verdict // nil once it is decided
+// Waiter is a request that waits.
+type Waiter struct {
+	Context uint32
+	Verdict *decide.Verdict
+
 	deadlineNs int64
-	parts      []Part         // what it has asked for
-	ask        *ask           // nil once it is ready
-	short      decide.Outcome // of what it has not got: Pending; once it goes on for want of an answer Silent or Contended
+	parts      []Part // what it has asked for
+	ask        *ask   // that it waits for, nil once it is ready
+	over       bool   // it is decided, or has ended
 }
 
 // NewClient returns a client of a worker with cluster rules.
-func NewClient(host Host, w *Worker) *Client {
-	w.id = uint64(host.Random())<<32 | uint64(host.Random())
+func NewClient(t Transport, w *Worker) *Client {
+	w.holds.worker = uint64(t.Random())<<32 | uint64(t.Random())
 	return &Client{
-		host: host, worker: w, stream: stream{defined: map[uint32]bool{}},
-		queued: map[string]*ask{}, flying: map[string]*ask{}, waiters: map[uint32]*waiter{}, pauseNs: firstPauseNs,
+		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}}, pauseNs: firstPauseNs,
+		queued: map[string]*ask{}, flying: map[string]*ask{}, waiters: map[uint32]*Waiter{},
 	}
 }
-
-// IsConnected reports whether a stream is open. A worker without one does not know whether
-// the service is silent, unless it has found so.
-func (c *Client) IsConnected() bool { return c.stream.number != 0 }
 
 // Waiting reports whether some request waits.
 func (c *Client) Waiting() bool { return len(c.waiters) > 0 }
 
-// Wait makes a request wait for the units of its pending verdict. The client keeps the
-// verdict until Host.Free.
+// Wait makes a request wait for the units of its pending verdict, which stays as it is until
+// Done or Forget. A request that Next has returned may have to wait again.
 func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	w := c.waiters[context]
 	if w == nil {
-		w = &waiter{context: context, verdict: v, deadlineNs: now + c.worker.TimeoutNs, short: decide.Pending}
+		w = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.TimeoutNs}
 		v.Keep()
 		c.waiters[context] = w
 		c.order = append(c.order, w)
 		c.worker.crowded = len(c.waiters) >= maxWaiters
+		w.setWait(decide.Waits)
 		for _, s := range v.Subjects {
 			if s.Outcome == decide.Pending {
 				s.Rule.Metrics.Waited++
@@ -145,40 +137,74 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	kept := w.parts[:0]
 	for i := range w.parts {
 		switch p := &w.parts[i]; {
-		case p.subject.Outcome == decide.Pending:
+		case p.subject.Outcome == decide.Pending: // the answer did not suffice
 			c.release(p)
+			p.subject.Quota.Grant = nil
 		case p.grant != nil:
 			kept = append(kept, *p)
 		}
 	}
-	w.parts = kept
-	got := len(w.parts)
-	w.parts = c.worker.AppendParts(w.parts, v)
-	c.want(w.parts[got:], w)
-	c.flush(now)
+	w.parts = c.worker.AppendParts(kept, v)
+	c.want(w.parts[len(kept):], w)
 }
 
-// AskAhead asks for what requests to come will soon need.
-func (c *Client) AskAhead(now int64) {
-	for i := range c.worker.ahead {
-		if len(c.queue) < maxRefills {
-			c.want(c.worker.ahead[i:i+1], nil)
+// setWait says what the request may still wait for.
+func (w *Waiter) setWait(to decide.Wait) {
+	for _, s := range w.Verdict.Subjects {
+		s.Quota.Wait = to
+	}
+}
+
+// Next returns a request that has its answer, or has waited for too long, to be decided
+// again: then it is Done, or has to Wait again. nil if there is none.
+func (c *Client) Next() *Waiter {
+	for len(c.ready) > 0 {
+		w := c.ready[0]
+		c.ready[0] = nil
+		c.ready = c.ready[1:]
+		if !w.over {
+			return w
 		}
 	}
-	c.worker.ahead = c.worker.ahead[:0]
-	c.flush(now)
+	return nil
 }
 
-// release has the units of a part go back that its request has got and not taken.
-func (c *Client) release(p *Part) {
-	switch {
-	case p.grant == nil || p.grant.Denied:
-	case p.level != nil:
-		p.level.Given -= p.units
-		c.worker.state(p.level)
-	default:
-		c.giveBack(p.grant.release(p.units), p.grant.stream)
+// Done ends the wait of a request that is decided. What it has got and not taken goes back.
+func (c *Client) Done(w *Waiter) {
+	for i := range w.parts {
+		c.release(&w.parts[i])
 	}
+	w.over = true
+	delete(c.waiters, w.Context)
+	c.worker.crowded = len(c.waiters) >= maxWaiters
+}
+
+// Forget ends the wait of a request that has ended. It returns its verdict, nil if it does
+// not wait.
+func (c *Client) Forget(context uint32) *decide.Verdict {
+	w := c.waiters[context]
+	if w == nil {
+		return nil
+	}
+	c.Done(w)
+	c.leave(w)
+	return w.Verdict
+}
+
+// release lets go of what the request has got by one part and not taken.
+func (c *Client) release(p *Part) {
+	if p.grant == nil || p.grant.Denied {
+		return
+	}
+	own := p.subject.Quota.Grant
+	units := own.Units
+	own.Units = 0
+	if p.account != nil {
+		p.account.Given -= units
+		c.worker.holds.markDue(p.account)
+		return
+	}
+	c.giveBack(p.grant.release(units), p.grant.stream)
 }
 
 // giveBack gives units back with the next message, on the stream that got them or not at
@@ -189,100 +215,131 @@ func (c *Client) giveBack(r quota.Return, stream uint32) {
 	}
 }
 
-// want queues an ask for the parts of a waiter, of nil for requests to come, or joins the
-// one that is queued. Of rules that count denied requests the costs are the same, too.
-func (c *Client) want(parts []Part, w *waiter) {
-	c.key = c.key[:0]
-	for i := range parts {
-		p := &parts[i]
-		c.key = binary.LittleEndian.AppendUint32(c.key, p.Definition)
-		c.key = append(c.key, p.Key[:]...)
-		if c.countsDenied(p) {
-			c.key = binary.LittleEndian.AppendUint32(c.key, p.Cost)
-		}
-	}
-	a := c.queued[string(c.key)]
+// want queues an ask for the parts of a waiter, of nil for requests to come and reports, or
+// joins the one that is queued.
+func (c *Client) want(parts []Part, w *Waiter) {
+	key := c.keyOf(parts)
+	a := c.queued[string(key)]
 	switch {
 	case a == nil:
-		a = &ask{key: string(c.key), parts: slices.Clone(parts)}
-		c.queued[a.key], c.queue = a, append(c.queue, a)
-		if w == nil {
-			copy(c.queue[1:], c.queue) // before first contacts
-			c.queue[0] = a
-		}
+		a = &ask{key: string(key), parts: slices.Clone(parts)}
+		c.enqueue(a, w == nil)
 	case w != nil:
-		for i := range a.parts {
-			p := &a.parts[i]
-			if len(a.waiters) == 0 { // the cost is that of the first
-				p.Cost = parts[i].Cost
-			}
-			p.Waiting = limit.AddSaturating(p.Waiting, parts[i].Cost)
-		}
+		a.join(parts)
 	}
 	if w != nil {
 		a.waiters, w.ask = append(a.waiters, w), a
 	}
 }
 
+// keyOf says what the parts want. Of rules that count denied requests that is also the cost.
+func (c *Client) keyOf(parts []Part) []byte {
+	c.key = c.key[:0]
+	for i := range parts {
+		p := &parts[i]
+		c.key = binary.LittleEndian.AppendUint32(c.key, p.Definition)
+		c.key = append(c.key, p.Key[:]...)
+		if p.countsDenied() {
+			c.key = binary.LittleEndian.AppendUint32(c.key, p.Cost)
+		}
+	}
+	return c.key
+}
+
+// enqueue queues an ask, one for requests to come before first contacts.
+func (c *Client) enqueue(a *ask, first bool) {
+	c.queued[a.key], c.queue = a, append(c.queue, a)
+	if first {
+		copy(c.queue[1:], c.queue)
+		c.queue[0] = a
+	}
+}
+
+// join adds what another request needs to the ask.
+func (a *ask) join(parts []Part) {
+	for i := range a.parts {
+		p := &a.parts[i]
+		if len(a.waiters) == 0 { // the cost is that of the first
+			p.Cost = parts[i].Cost
+		}
+		p.Waiting = limit.AddSaturating(p.Waiting, parts[i].Cost)
+	}
+}
+
+// unqueue takes an ask from the queue. What it would have reported is reported otherwise.
 func (c *Client) unqueue(a *ask) {
 	delete(c.queued, a.key)
 	c.queue = slices.DeleteFunc(c.queue, func(other *ask) bool { return other == a })
 	for i := range a.parts {
-		if l := a.parts[i].level; l != nil && l.Due() {
-			c.worker.state(l)
+		if acc := a.parts[i].account; acc != nil && acc.Due() {
+			c.worker.holds.markDue(acc)
 		}
 	}
 }
 
-// stopWaiting has a request wait for its ask no longer.
-func (c *Client) stopWaiting(w *waiter) {
-	a := w.ask
-	if w.ask = nil; a == nil {
+// requeue queues an ask again for which somebody waits.
+func (c *Client) requeue(a *ask) {
+	if len(a.waiters) == 0 {
 		return
 	}
-	a.waiters = slices.DeleteFunc(a.waiters, func(other *waiter) bool { return other == w })
+	next := c.queued[a.key]
+	if next == nil {
+		c.enqueue(a, false)
+		return
+	}
+	for _, w := range a.waiters {
+		w.ask = next
+	}
+	for i := range next.parts {
+		p, q := &next.parts[i], &a.parts[i]
+		p.Cost, p.Waiting = q.Cost, limit.AddSaturating(p.Waiting, q.Waiting)
+	}
+	next.waiters = append(a.waiters, next.waiters...)
+}
+
+// leave has a request wait for its ask no longer.
+func (c *Client) leave(w *Waiter) {
+	a := w.ask
+	if a == nil {
+		return
+	}
+	w.ask = nil
+	a.waiters = slices.DeleteFunc(a.waiters, func(other *Waiter) bool { return other == w })
 	if len(a.waiters) == 0 && c.queued[a.key] == a {
 		c.unqueue(a)
 	}
 }
 
-// Resume decides requests that are ready, at most maxResumed of them.
-func (c *Client) Resume(now int64) {
-	c.resuming = true
-	done := 0
-	for n := 0; done < len(c.ready) && n < maxResumed; done++ {
-		if w := c.ready[done]; w.verdict != nil {
-			n++
-			c.resume(w)
+// expire makes a request ready that has waited for too long.
+func (c *Client) expire(w *Waiter) {
+	c.leave(w)
+	w.setWait(decide.TimedOut)
+	c.ready = append(c.ready, w)
+}
+
+// expireAll makes requests ready whose time is over, all of them while the service is silent.
+func (c *Client) expireAll(now int64) {
+	c.order = slices.DeleteFunc(c.order, func(w *Waiter) bool {
+		if w.ask != nil && (c.worker.Silent || now >= w.deadlineNs) {
+			c.expire(w)
+		}
+		return w.over
+	})
+}
+
+// End makes all requests ready, to be decided without the service: the configuration ends.
+func (c *Client) End() {
+	for _, w := range c.order {
+		if w.ask != nil {
+			c.expire(w)
 		}
 	}
-	c.resuming, c.ready = false, slices.Delete(c.ready, 0, done)
-	c.flush(now)
 }
 
-// resume goes on with one request.
-func (c *Client) resume(w *waiter) {
-	c.worker.resumed = w
-	done := c.host.Resume(w.context, w.verdict)
-	if c.worker.resumed = nil; done && w.verdict != nil {
-		c.remove(w)
-	}
-}
-
-func (c *Client) remove(w *waiter) {
-	for i := range w.parts {
-		c.release(&w.parts[i])
-	}
-	c.host.Free(w.verdict)
-	w.verdict = nil
-	delete(c.waiters, w.context)
-	c.worker.crowded = len(c.waiters) >= maxWaiters
-}
-
-// Forget is called when a request has ended. It is never resumed.
-func (c *Client) Forget(context uint32) {
-	if w := c.waiters[context]; w != nil {
-		c.remove(w)
-		c.stopWaiting(w)
+// Close ends the stream.
+func (c *Client) Close() {
+	if c.stream.number != 0 {
+		c.transport.Cancel()
+		c.stream.number = 0
 	}
 }

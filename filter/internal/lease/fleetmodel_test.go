@@ -123,7 +123,7 @@ func (l load) live(t *testing.T) *fleet {
 		}
 		m := &member{worker: newWorker(t, host, rules, uint32(i)), fleet: f, since: map[uint32]int64{}}
 		m.client = lease.NewClient(m, m.engine.Leases)
-		m.onDecided = m.decided
+		m.onDecided = m.noted
 		f.members = append(f.members, m)
 		first := second * int64(i) / int64(l.proxies*l.workers)
 		m.ticks = f.now + first
@@ -207,8 +207,8 @@ func (f *fleet) limitOf(key int) int {
 	return int(f.members[0].engine.Leases.Definitions[0].Windows[0].Limit) + key*f.said
 }
 
-// decided notes a verdict.
-func (m *member) decided(id uint32, v *decide.Verdict) {
+// noted counts a verdict.
+func (m *member) noted(id uint32, v *decide.Verdict) {
 	f := m.fleet
 	if at, waited := m.since[id]; waited {
 		f.waits = append(f.waits, f.now-at)
@@ -269,7 +269,7 @@ func (f *fleet) answered(st *quotatest.Stream) {
 				m.broken(st)
 			} else if m.stream == st {
 				leave := m.enter()
-				require.NoError(f.t, m.client.Receive(answer, f.now))
+				m.receive(answer)
 				leave()
 			}
 		}

@@ -7,8 +7,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// grant is an answer for one part. What requests that have waited got of it and do not take
-// goes back when the last of them is decided: the service takes units of a grant back once.
+// grant is the service's answer to one part of an ask. Requests that waited for it get their
+// cost; the rest goes to the table of leases. What requests have got and do not take goes back
+// when the last of them is decided: the service takes units of a grant back once.
 type grant struct {
 	quota.Grant // its Units are those that nobody has
 	part        *Part
@@ -20,15 +21,112 @@ type grant struct {
 	given       uint32 // units that they have got
 }
 
-// bound brings times that a broken service states to what can be.
-func (g *grant) bound(mostNs int64) {
-	g.ValidNs = min(max(g.ValidNs, 0), state.MaxLeaseNs)
+// receive takes an answer, for the requests that waited for it and for those that come.
+func (c *Client) receive(answer *quota.AskResult) {
+	a := c.answered(answer.ID)
+	if a == nil {
+		return
+	}
+	waiters := a.waiters
+	if next := c.queued[a.key]; next != nil && len(next.waiters) > 0 && a.decidesMore(answer) {
+		waiters = append(waiters, next.waiters...)
+		c.unqueue(next)
+	}
+	switch answer.Result {
+	case quota.Unknown:
+		for i := range a.parts {
+			delete(c.stream.defined, a.parts[i].Definition)
+		}
+		c.requeue(a)
+		a.unreport() // the service refuses reports now: renew looks after them
+		return
+	case quota.Busy:
+		for _, w := range waiters {
+			w.setWait(decide.Rejected)
+		}
+		a.unreport()
+	default:
+		for i := range a.parts {
+			c.distribute(a, i, answer, waiters)
+		}
+	}
+	for _, w := range waiters {
+		w.ask = nil
+	}
+	c.ready = append(c.ready, waiters...)
+}
+
+// decidesMore reports whether an answer decides more than the ask's own requests: it has units
+// beyond their need, or later asks cannot get a better answer, nor do they count.
+func (a *ask) decidesMore(answer *quota.AskResult) bool {
+	if answer.Result != quota.Granted && answer.Result != quota.Denied {
+		return answer.Result != quota.Unknown
+	}
+	for i := range a.parts {
+		p := &a.parts[i]
+		if p.countsDenied() {
+			return false
+		}
+		if answer.Result == quota.Denied || i >= len(answer.Grants) {
+			continue
+		}
+		if g := &answer.Grants[i]; !g.Denied && g.Units <= p.Waiting {
+			return false
+		}
+	}
+	return true
+}
+
+// countsDenied reports whether an ask for it counts even if it is denied.
+func (p *Part) countsDenied() bool { return p.definition.CountDenied }
+
+// distribute gives the waiters what the answer has for one part, in their order. The rest of
+// a lease goes to the table; the rest of what would be held is reported as not held.
+func (c *Client) distribute(a *ask, i int, answer *quota.AskResult, waiters []*Waiter) {
+	g := newGrant(a, i, answer, c.worker.clock.Monotonic())
+	holds := g.part.account != nil
+	if holds {
+		c.worker.holds.noteAnswer(g, a, i)
+	}
+	g.date(a.sentNs)
+	for _, w := range waiters {
+		for j := range w.parts {
+			if p := &w.parts[j]; p.grant == nil && p.Definition == g.part.Definition {
+				g.give(p)
+			}
+		}
+	}
+	if !holds {
+		c.keepRest(g)
+	}
+}
+
+// newGrant reads the answer to a part of an ask.
+func newGrant(a *ask, i int, answer *quota.AskResult, nowNs int64) *grant {
+	g := &grant{part: &a.parts[i], stream: a.stream, nowNs: nowNs}
+	switch answer.Result {
+	case quota.Granted, quota.Denied, quota.Unavailable:
+		g.Failed = i >= len(answer.Grants) // an older service is Unavailable so
+	default: // what a newer service answers
+		g.Failed = true
+	}
+	if !g.Failed {
+		g.Grant = answer.Grants[i]
+	}
+	return g
+}
+
+// date makes instants of the answer's durations, within what can be, whatever a broken service
+// answers.
+func (g *grant) date(sentNs int64) {
+	mostNs := quota.MostWaitNs(g.part.definition.Windows)
+	g.endNs = sentNs + min(max(g.ValidNs, 0), state.MaxLeaseNs)
 	if g.WaitNs != limit.Never {
 		g.WaitNs = min(max(g.WaitNs, 0), mostNs)
 	}
-	for i := range g.Windows {
-		st := &g.Windows[i]
-		st.ResetNs = min(max(st.ResetNs, 0), mostNs)
+	for _, st := range g.Windows {
+		resetNs := min(max(st.ResetNs, 0), mostNs)
+		g.standings = append(g.standings, state.Standing{Used: st.Used, ResetNs: g.nowNs + resetNs})
 	}
 }
 
@@ -36,46 +134,72 @@ func (g *grant) bound(mostNs int64) {
 func (g *grant) give(p *Part) {
 	switch {
 	case g.Failed:
+		return
 	case g.Denied && p.Cost >= g.part.Cost:
-		p.grant = g
+		g.answer(p, 0)
 	case !g.Denied && g.Units >= p.Cost && g.nowNs < g.endNs:
-		p.grant, p.units = g, p.Cost
+		g.answer(p, p.Cost)
 		g.takers++
 		g.Units -= p.Cost
 		g.given = limit.AddSaturating(g.given, p.Cost)
-		if p.level != nil {
-			p.level.Given += p.Cost
+		if p.account != nil {
+			p.account.Given += p.Cost
 		}
 	}
+}
+
+// answer writes the answer to the subject that waits for it.
+func (g *grant) answer(p *Part, units uint32) {
+	p.grant = g
+	s := p.subject
+	s.Quota.Grant = &decide.Grant{
+		Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held, WaitNs: g.WaitNs,
+		NowNs: g.nowNs, Standings: g.standings,
+	}
+	if p.account != nil {
+		s.Account = p.account
+	}
+}
+
+// keepRest writes what nobody has waited for into the table. If it may not be kept, it goes
+// back at once, or with what the requests leave.
+func (c *Client) keepRest(g *grant) {
+	rest := g.Units
+	g.Units = 0
+	if g.takers > 0 && !g.Leased {
+		g.Units, rest = rest, 0
+	}
+	c.giveBack(g.store(rest, true), g.stream)
 }
 
 // release takes what a decided request leaves. It returns what goes back to the service.
 func (g *grant) release(units uint32) (back quota.Return) {
 	g.Units += units
-	if g.takers--; g.takers > 0 || g.Units == 0 {
+	g.takers--
+	if g.takers > 0 || g.Units == 0 {
 		return back
 	}
 	return g.store(g.Units, false)
 }
 
-// store writes units into the key's record, and of an answer what it says. It returns what
-// goes back to the service.
-func (g *grant) store(units uint32, answer bool) quota.Return {
+// store writes units into the key's record and, if they come with an answer, what it says. It
+// returns what goes back to the service.
+func (g *grant) store(units uint32, isAnswer bool) quota.Return {
 	c := g.part.source.(*Source)
 	w := c.worker
-	e, wall := &w.entry, w.host.Now()
+	e, wall := &w.entry, w.clock.Now()
 	for try := range state.MaxRetries {
-		now := w.host.Monotonic()
+		now := w.clock.Monotonic()
 		if c.table.ReadAt(e, g.part.place, wall, now) != state.OK {
 			break
 		}
 		if e.Ahead && try == 0 { // by a newer time it can be read, unless it is of another epoch
 			continue
 		}
-		if answer {
-			g.note(&e.Lease, now)
+		if isAnswer {
+			g.note(c, &e.Lease, now)
 		}
-		kept, lost := g.keep(&e.Lease, units, answer, now)
+		kept, lost := g.keep(&e.Lease, units, isAnswer, now)
 		written := c.write(e)
 		if written == decide.Raced {
 			continue
@@ -91,8 +215,7 @@ func (g *grant) store(units uint32, answer bool) quota.Return {
 }
 
 // note changes the record as the answer says.
-func (g *grant) note(l *state.Lease, now int64) {
-	c := g.part.source.(*Source)
+func (g *grant) note(c *Source, l *state.Lease, now int64) {
 	l.AskedNs, l.SilentNs = 0, 0
 	if g.Failed {
 		l.SilentNs = now + silenceNs
@@ -102,25 +225,12 @@ func (g *grant) note(l *state.Lease, now int64) {
 	l.Standings = append(l.Standings[:0], g.standings...)
 	l.Rate.Spend(now, c.refill.RateNs, g.given)
 	if g.Denied && c.leases {
-		g.remember(l, now)
+		g.noteDenial(l, now)
 	}
 }
 
-// keep puts units into the record, if they may be spent later. Those of an earlier answer
-// join the rest, and go back with it. lost is how many units can not go back.
-func (g *grant) keep(l *state.Lease, units uint32, answer bool, now int64) (kept bool, lost uint32) {
-	if units == 0 || !g.Leased || g.Failed || g.Denied || answer && now >= g.endNs {
-		return false, 0
-	}
-	if l.DeniedCost <= units {
-		l.DeniedNs = 0
-	}
-	lost, kept = l.Put(now, state.Grant{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
-	return kept, lost
-}
-
-// remember keeps a denial.
-func (g *grant) remember(l *state.Lease, now int64) {
+// noteDenial keeps a denial in the record, so that nobody asks again before the wait is over.
+func (g *grant) noteDenial(l *state.Lease, now int64) {
 	cost := g.part.Cost
 	if l.DeniedNs > now {
 		cost = min(cost, l.DeniedCost)
@@ -132,4 +242,17 @@ func (g *grant) remember(l *state.Lease, now int64) {
 		wait = min(wait, g.WaitNs)
 	}
 	l.DeniedNs = now + wait
+}
+
+// keep puts units into the record, if they may be spent later. Those of an earlier answer
+// join the rest, and go back with it. lost is how many units cannot go back.
+func (g *grant) keep(l *state.Lease, units uint32, isAnswer bool, now int64) (kept bool, lost uint32) {
+	if units == 0 || !g.Leased || g.Failed || g.Denied || isAnswer && now >= g.endNs {
+		return false, 0
+	}
+	if l.DeniedCost <= units {
+		l.DeniedNs = 0
+	}
+	lost, kept = l.Put(now, state.Grant{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
+	return kept, lost
 }

@@ -40,7 +40,7 @@ func TestStatedTimesAreBounded(t *testing.T) {
 				return true
 			}
 			w.onResume = func(v *decide.Verdict) { require.True(t, check(v)) }
-			require.NoError(t, w.client.Receive(m.Append(nil), w.proxy.Clock))
+			w.receive(m.Append(nil))
 			w.proxy.Clock += 500 * ms
 			w.proxy.Headers = map[string][]string{"u": {"a"}}
 			require.Equal(t, stated > second, check(w.engine.Decide()), "remembered")
@@ -65,7 +65,7 @@ func TestStatedDebts(t *testing.T) {
 			resumed = true
 			require.Equal(t, told, v.RetryNs)
 		}
-		require.NoError(t, w.client.Receive(m.Append(nil), w.proxy.Clock))
+		w.receive(m.Append(nil))
 		require.True(t, resumed)
 	}
 }

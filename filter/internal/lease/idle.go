@@ -51,11 +51,11 @@ func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) 
 	if len(w.leased) == 0 {
 		return returns
 	}
-	now := w.host.Monotonic()
+	now := w.clock.Monotonic()
 	if now < w.lookNs {
 		return returns
 	}
-	wall, all := w.host.Now(), w.leased
+	wall, all := w.clock.Now(), w.leased
 	w.leased, w.lookNs, w.idleNs = all[:0], math.MaxInt64, 0
 	for _, h := range all {
 		if h.stream != stream {

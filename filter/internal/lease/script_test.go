@@ -21,10 +21,10 @@ import (
 //	leave:1        the client of the first request leaves
 //	max:1=80s      the first request holds nothing any more after that
 //	heir           a later configuration takes over
-//	state          what has changed is stated
+//	report         what has changed is reported
 //	cut  down  up  the stream ends; none can be opened from then on; one can
 //	forget         the store loses its state, and the service sees it
-//	silent  old    the worker takes the service for silent; the service knows no levels
+//	silent  old    the worker takes the service for silent; the service knows no reports
 //	proxies:2      so many there are
 //	20*a  5*+1s,go twenty requests; five seconds with what there is to answer in each
 type script struct{ name, rules, steps string }
@@ -92,8 +92,8 @@ func (h *holding) step(s *service, step string) {
 		h.holds[request()][0].EndNs = h.proxy.Clock + duration(h.t, more)
 	case "heir":
 		h.bequeath()
-	case "state":
-		h.client.State(h.proxy.Clock)
+	case "report":
+		h.client.Flush(h.proxy.Clock)
 	case "cut", "down":
 		h.down, h.stream = name == "down", nil
 		h.client.Closed(h.proxy.Clock)
@@ -141,11 +141,10 @@ func (h *holding) renew() {
 
 // bequeath ends the worker's configuration, and goes on as a later one.
 func (h *holding) bequeath() {
-	now := h.proxy.Clock
-	h.client.End(now)
+	h.end()
 	heir := newHolding(h.t, h.proxy, h.rules, h.seed+1)
 	heir.client.Inherit(h.client)
-	heir.client.State(now)
+	heir.client.Flush(h.proxy.Clock)
 	*h = *heir
 }
 

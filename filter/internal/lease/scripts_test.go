@@ -94,7 +94,7 @@ func TestScripts(t *testing.T) {
 			up 3*+1s,tick,go -> held=2
 			end:2 end:3 go -> held=0`},
 		{"an ask that was queued for long states the key's new level", localRule, `
-			silent a state end:1 15*+1s,tick a up +2s tick go -> held=1`},
+			silent a report end:1 15*+1s,tick a up +2s tick go -> held=1`},
 		{"a store that has lost its state hears at once what is held, and grants nothing for 4 s", slotRuleThatDenies, `
 			a! b! b! -> admitted=3 held=3
 			forget +20ms tick go -> held=3

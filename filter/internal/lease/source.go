@@ -2,10 +2,13 @@ package lease
 
 import (
 	"encoding/binary"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -18,17 +21,14 @@ const (
 
 // Source is the source of units of a rule of scope cluster: units that this proxy has
 // leased from the quota service, in a table from which all its workers take. A request
-// that has waited for an answer has units of its own first.
+// that has waited for an answer takes from its own grant first.
 type Source struct {
-	asking
+	common
 	table *state.Leases
 
 	leases bool // units may be kept for later requests
 	refill state.Refill
 	idleNs int64 // after which units that nobody takes go back
-
-	taken state.Grant // of the subject that was checked last, from leaseTable: the grant that the units were of
-	usage limit.Usage
 }
 
 // layoutOf is a hash of what makes windows the same; see limit.Window.Same.
@@ -52,64 +52,64 @@ func refillOf(windows []limit.Window) state.Refill {
 
 // Check decides by the answer that the request has waited for, else by the key's lease.
 func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
-	if s.Lease == nil {
-		s.Lease = new(state.LeaseEntry)
+	if s.Quota.Lease == nil {
+		s.Quota.Lease = new(state.LeaseEntry)
 	}
-	e := s.Lease
-	s.Limits.Windows = s.Windows
-	s.Record.Now, s.Record.Rebased, s.Record.FromFloor = now, false, false
-	e.NowNs = c.worker.host.Monotonic()
-	c.from, c.got = nowhere, c.worker.got(s)
-	if g := c.got; g.suffices(s.Cost, e.NowNs) {
-		e.WrittenNs, e.Standings = g.grant.nowNs, append(e.Standings[:0], g.grant.standings...)
-		if s.Known, s.PassNs = c.knows(e), now; g.grant.Denied {
-			s.PassNs = passNs(now, g.grant.WaitNs, g.grant.WaitNs)
-			return decide.Denied
-		}
-		c.from = ownGrant
-		return decide.Granted
+	c.begin(s, now)
+	e := s.Quota.Lease
+	e.NowNs = s.Quota.NowNs
+	if g := s.Quota.Grant; g.Decides(s.Cost, e.NowNs) {
+		return c.checkGrant(s, g, now)
 	}
 	status := c.table.Read(e, c.keyOf(s), now, e.NowNs)
 	if status == state.OK && e.Ahead { // by a newer time it can be read
-		status = c.table.Reread(e, now, c.worker.host.Monotonic())
+		status = c.table.Reread(e, now, c.worker.clock.Monotonic())
 	}
-	if s.Known = status == state.OK && c.knows(e); status != state.OK {
+	if status != state.OK {
 		return decide.Failed
 	}
+	s.Known = c.knows(e)
 	return c.checkLease(s, now)
 }
-
-// Held is 0: no unit of a lease is held until an answer.
-func (c *Source) Held(*decide.Subject) uint32 { return 0 }
-
-// Settle has nothing to settle.
-func (c *Source) Settle(*decide.Hold, uint32, int64) (lapsed, ok bool) { return false, true }
-
-// Renew has nothing to renew.
-func (c *Source) Renew(*decide.Hold, int64, int64) decide.Renewal { return decide.NotDue }
 
 // Recheck is Check.
 func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome { return c.Check(s, now) }
 
-// checkLease decides by the key's lease.
-func (c *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
-	l, nowNs, w := &s.Lease.Lease, s.Lease.NowNs, c.worker
-	switch need := s.Units(); {
-	case s.Cost == 0:
-		return forNothing(s, now)
-	case !c.leases:
-	case l.Left(nowNs) >= need:
-		c.from, s.PassNs = leaseTable, now
-		return decide.Granted
-	case l.DeniedNs > nowNs && need >= l.DeniedCost:
-		s.PassNs = passNs(now, l.PassNs-nowNs, l.PassNs)
+// checkGrant decides by the service's answer.
+func (c *Source) checkGrant(s *decide.Subject, g *decide.Grant, now int64) decide.Outcome {
+	e := s.Quota.Lease
+	e.WrittenNs, e.Standings = g.NowNs, append(e.Standings[:0], g.Standings...)
+	s.Known = c.knows(e)
+	if g.Denied {
+		s.PassNs = passNs(now, g.WaitNs)
 		return decide.Denied
 	}
-	short := w.short(s)
-	if c.isSilent(s.Lease) || short == decide.Silent {
+	s.Quota.From = decide.OwnGrant
+	return decide.Granted
+}
+
+// checkLease decides by the key's lease.
+func (c *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
+	e, need := s.Quota.Lease, s.Units()
+	switch {
+	case s.Cost == 0:
+		return forNothing(s)
+	case !c.leases:
+	case e.Left(e.NowNs) >= need:
+		s.Quota.From = decide.LeaseTable
+		return decide.Granted
+	case e.DeniedNs > e.NowNs && need >= e.DeniedCost:
+		s.PassNs = limit.Never
+		if e.PassNs != limit.Never {
+			s.PassNs = passNs(now, e.PassNs-e.NowNs)
+		}
+		return decide.Denied
+	}
+	next := c.worker.tooFew(s)
+	if c.isSilent(e) || next == decide.Silent {
 		return c.alone(s, now, decide.Silent)
 	}
-	return short
+	return next
 }
 
 // isSilent reports whether the service answers nothing, or nothing about this key.
@@ -117,47 +117,76 @@ func (c *Source) isSilent(e *state.LeaseEntry) bool {
 	return e.SilentNs > e.NowNs || c.worker.Silent
 }
 
-// passNs is when a wait from now on is over; never where said says so.
-func passNs(now, waitNs, said int64) int64 {
-	if said == limit.Never {
-		return limit.Never
-	}
-	return now + max(waitNs, 1)
-}
-
 // knows reports whether the key's usage is known.
 func (c *Source) knows(e *state.LeaseEntry) bool {
 	return e.WrittenNs != 0 && len(e.Standings) >= len(c.rule.Subjects.Windows)
 }
 
+// keyOf is what the subject's lease is found by: its key and, if requests give limits, these.
+// So units that were granted under one limit are not spent under another, and no
+// denial is remembered under another.
+func (c *Source) keyOf(s *decide.Subject) []byte {
+	if !c.rule.Subjects.IsSaid(&s.Subject) {
+		return s.Key.Bytes
+	}
+	c.key = appendLimits(append(c.key[:0], s.Key.Bytes...), s)
+	return c.key
+}
+
+// part is what is asked for the subject's key.
+func (c *Source) part(s *decide.Subject, cost uint32) Part {
+	e, d := s.Quota.Lease, c.definition(s)
+	p := Part{definition: d, subject: s, source: c, place: e.Place(), Part: quota.Part{
+		Definition: d.ID, Key: c.rule.Subjects.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
+		Spent: e.Uncharged, Shadow: s.Shadow,
+	}}
+	if c.leases {
+		rate := e.Rate.Over(e.NowNs, c.refill.RateNs)
+		p.Ahead = limit.AddSaturating(rate, rate)
+	}
+	return p
+}
+
 // Take takes the cost from where Check has found it.
 func (c *Source) Take(s *decide.Subject) decide.Outcome {
-	e := s.Lease
-	switch c.from {
-	case ownGrant:
-		c.got.units -= s.Cost
+	switch s.Quota.From {
+	case decide.OwnGrant:
+		s.Quota.Grant.Units -= s.Cost
 		return decide.Taken
-	case localTable: // the service hears of it first: what it never hears of would be admitted twice
-		e.Uncharged = limit.AddSaturating(e.Uncharged, s.Cost)
-		if noted := c.write(e); noted != decide.Taken {
-			return noted
-		}
-		return c.local.Take(s)
-	case nowhere:
+	case decide.LeaseTable:
+		return c.takeLease(s)
+	case decide.OwnShare:
+		return c.takeShare(s)
+	default:
 		return decide.Failed
-	default: // from the table
 	}
-	c.taken = e.Take(e.NowNs, s.Cost)
+}
+
+// takeLease takes units that the proxy has leased, and asks ahead if few are left.
+func (c *Source) takeLease(s *decide.Subject) decide.Outcome {
+	e, w := s.Quota.Lease, c.worker
+	s.Quota.Taken = e.Take(e.NowNs, s.Cost)
 	e.Rate.Spend(e.NowNs, c.refill.RateNs, s.Cost)
-	due := e.AskedNs <= e.NowNs && !c.worker.Silent && c.refill.IsDue(e.Left(e.NowNs), e.Rate.Over(e.NowNs, c.refill.RateNs))
+	due := e.AskedNs <= e.NowNs && !w.Silent && c.refill.IsDue(e.Left(e.NowNs), e.Rate.Over(e.NowNs, c.refill.RateNs))
 	if due {
-		e.AskedNs = e.NowNs + c.worker.TimeoutNs
+		e.AskedNs = e.NowNs + w.TimeoutNs
 	}
 	taken := c.write(e)
 	if due && taken == decide.Taken {
-		c.worker.ahead = append(c.worker.ahead, c.part(s, 0))
+		w.ahead = append(w.ahead, c.part(s, 0))
 	}
 	return taken
+}
+
+// takeShare takes the cost of the proxy's share. The lease's record says first that the service
+// has to charge it: what the service never hears of would be admitted twice.
+func (c *Source) takeShare(s *decide.Subject) decide.Outcome {
+	e := s.Quota.Lease
+	e.Uncharged = limit.AddSaturating(e.Uncharged, s.Cost)
+	if written := c.write(e); written != decide.Taken {
+		return written
+	}
+	return c.local.Take(s)
 }
 
 // write stores a lease.
@@ -175,21 +204,26 @@ func (c *Source) write(e *state.LeaseEntry) decide.Outcome {
 
 // Refund puts the units back to where they were taken from.
 func (c *Source) Refund(s *decide.Subject, now int64) bool {
-	switch c.from {
-	case ownGrant:
-		c.got.units += s.Cost
+	switch s.Quota.From {
+	case decide.OwnGrant:
+		s.Quota.Grant.Units += s.Cost
 		return true
-	case localTable:
+	case decide.LeaseTable:
+		return c.refundLease(s, now)
+	case decide.OwnShare:
 		return c.local.Refund(s, now)
-	case nowhere:
+	default:
 		return false
-	default: // from the table
 	}
-	e, back := s.Lease, c.taken
+}
+
+// refundLease puts units back into the lease. If it fails the units stay counted.
+func (c *Source) refundLease(s *decide.Subject, now int64) bool {
+	e, back := s.Quota.Lease, s.Quota.Taken
 	back.Units = s.Cost
 	for range state.MaxRetries {
 		if c.table.Reread(e, now, e.NowNs) != state.OK || e.WrittenNs == 0 {
-			return false // the units stay counted
+			return false
 		}
 		if _, ok := e.Put(e.NowNs, back); !ok {
 			return false
@@ -201,15 +235,94 @@ func (c *Source) Refund(s *decide.Subject, now int64) bool {
 	return false
 }
 
-// Usage says how the key stands over all proxies, by the last answer.
+// Usage is how the key stands over all proxies, by the last answer.
 func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {
-	if c.from == localTable {
+	if s.Quota.From == decide.OwnShare {
 		return c.local.Usage(s, window)
 	}
+	e := s.Quota.Lease
 	used, resetNs := uint32(0), int64(0)
-	if st := &s.Lease.Standings[window]; st.ResetNs > s.Lease.NowNs {
-		used, resetNs = st.Used, st.ResetNs-s.Lease.NowNs
+	if st := &e.Standings[window]; st.ResetNs > e.NowNs {
+		used, resetNs = st.Used, st.ResetNs-e.NowNs
 	}
 	c.usage = s.Limits.Windows[window].Standing(s.Record.Now, used, resetNs, c.usage.Log)
 	return &c.usage
+}
+
+// Operate returns how many units of the key this proxy may still spend. While the service is
+// silent, the subject has what this proxy has counted by itself.
+func (c *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64) (value int64, err error) {
+	if s.Unlimited {
+		return 0, nil
+	}
+	e := new(state.LeaseEntry)
+	s.Quota.Lease, e.NowNs = e, c.worker.clock.Monotonic()
+	if c.table.Read(e, c.keyOf(s), now, e.NowNs) != state.OK {
+		return 0, local.ErrStore
+	}
+	s.Quota.From = decide.Nowhere
+	if c.isSilent(e) && c.local != nil && c.checkShare(s, now) == decide.Failed {
+		return 0, local.ErrStore
+	}
+	return int64(e.Left(e.NowNs)) + c.leftOfOthers(s, now), nil
+}
+
+// leftOfOthers is how many units of the subject's key may be spent under other limits, which
+// other requests give, as far as this worker keeps these.
+func (c *Source) leftOfOthers(s *decide.Subject, now int64) (units int64) {
+	own := string(appendLimits(nil, s))
+	rule := string(binary.LittleEndian.AppendUint32(nil, c.first))
+	for name := range c.worker.requested {
+		limits, ofRule := strings.CutPrefix(name, rule)
+		if !ofRule || limits == own {
+			continue
+		}
+		e := &c.worker.entry
+		key := append(append([]byte(nil), s.Key.Bytes...), limits...)
+		if c.table.Read(e, key, now, c.worker.clock.Monotonic()) == state.OK {
+			units += int64(e.Left(e.NowNs))
+		}
+	}
+	return units
+}
+
+// Tables are the table of leases, and what counts in the place of a silent service: keys
+// that are among the leases.
+func (c *Source) Tables() []decide.Table {
+	t := c.table.Table()
+	own := decide.Table{Table: t, Rule: t.Windows(), Entry: &c.worker.visitor}
+	return append([]decide.Table{own}, c.common.Tables()...)
+}
+
+// Of is what this proxy knew of the subject's key when it was checked; nil for a rule of scope
+// proxy.
+func Of(s *decide.Subject) *result.Lease {
+	if s.Unlimited {
+		return nil
+	}
+	switch c := s.Rule.Source.(type) {
+	case *HoldSource:
+		return c.known(s)
+	case *Source:
+		return c.known(s)
+	default:
+		return nil
+	}
+}
+
+func (c *Source) known(s *decide.Subject) *result.Lease {
+	known, e := &result.Lease{}, s.Quota.Lease
+	if e == nil { // it was not checked
+		return known
+	}
+	for i := range e.Grants {
+		if g := &e.Grants[i]; g.Units > 0 && g.EndNs > e.NowNs {
+			known.EndsNs = max(known.EndsNs, g.EndNs-e.NowNs)
+		}
+	}
+	known.Units = e.Left(e.NowNs)
+	if c.isSilent(e) {
+		known.Silent = string(c.rule.Policy.OnUnavailable)
+	}
+	return known
 }

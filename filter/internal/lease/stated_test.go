@@ -54,9 +54,7 @@ func (h *holding) answer(context, cost uint32) {
 		hold.Settle(cost, decide.ByAnswer, h.proxy.Clock)
 	}
 	delete(h.holds, context)
-	if h.engine.Leases.HasNews() {
-		h.client.State(h.proxy.Clock)
-	}
+	h.flush()
 }
 
 // TestRunningRequestsKeepTheirSlots: the worker states its levels each eighth of the hold.

@@ -4,67 +4,94 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
-	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// flush sends what is queued, unless a message is under way.
-func (c *Client) flush(now int64) {
-	if c.resuming { // what the last of them leave goes back first
-		return
+// stream is a stream to the service.
+type stream struct {
+	number  uint32
+	greeted bool            // it has had its first message
+	heard   bool            // it has answered
+	defined map[uint32]bool // definitions that it has had
+}
+
+// IsConnected reports whether a stream is open. A worker without one does not know whether
+// the service is silent, unless it has found so.
+func (c *Client) IsConnected() bool { return c.stream.number != 0 }
+
+// Flush sends what is to be sent, unless a message is under way: it leaves with the answer.
+func (c *Client) Flush(now int64) {
+	for i := range c.worker.ahead {
+		if len(c.queue) < maxRefills {
+			c.want(c.worker.ahead[i:i+1], nil)
+		}
 	}
+	c.worker.ahead = c.worker.ahead[:0]
 	if c.sentNs != 0 || c.stream.number == 0 && now < c.reopenNs {
 		return
 	}
-	c.queueLevels(now)
-	if len(c.queue) == 0 && len(c.returns) == 0 || !c.ensureOpen(now) {
+	c.queueReports(now)
+	if len(c.queue)+len(c.returns) == 0 || !c.ensureOpen(now) {
 		return
 	}
+	left := c.pack(now)
 	m := &c.asks
-	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
-	var left []*ask
-	sent := c.sending[:0]
-	room := roomBytes - returnBytes*min(len(c.returns), maxReturns)
-	for _, a := range c.queue {
-		n := c.mostBytes(a)
-		if n > room || c.flying[a.key] != nil || a.isAsked() {
-			left = append(left, a)
-			continue
-		}
-		room -= n
-		sent = append(sent, a)
-		c.lastID++
-		a.id, a.sentNs, a.stream = c.lastID, now, c.stream.number
-		a.state(c.worker, now)
-		at := len(m.Asks)
-		m.Asks = slices.Grow(m.Asks, 1)[:at+1]
-		message := &m.Asks[at]
-		*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
-		for i := range a.parts {
-			c.define(a.parts[i].definition)
-			message.Parts = append(message.Parts, a.parts[i].Part)
-		}
-	}
-	if c.stream.heard { // units go back on the stream that got them, after its first answer
-		n := min(len(c.returns), maxReturns)
-		m.Returns, c.returns = append(m.Returns, c.returns[:n]...), c.returns[n:]
-	}
-	if len(m.Asks) == 0 && len(m.Returns) == 0 || !c.send(m, now) {
-		for _, a := range sent {
-			a.forgo(c.worker)
+	if len(m.Asks)+len(m.Returns) == 0 || !c.send(m, now) {
+		for _, a := range c.sending {
+			c.worker.holds.reportAgain(a)
 		}
 		return
 	}
-	c.queue, c.sending, c.sent = append(c.queue[:0], left...), sent, append(c.sent, sent...)
-	for _, a := range sent {
+	c.queue, c.sent = append(c.queue[:0], left...), append(c.sent, c.sending...)
+	for _, a := range c.sending {
 		delete(c.queued, a.key)
 		c.flying[a.key] = a
 	}
 }
 
-// What a message takes at most: who asks, a return, a part with its share of the ask, and a window
+// pack makes a message of what has room in it: c.asks, with the asks in c.sending. It returns
+// the asks that have to wait.
+func (c *Client) pack(now int64) (left []*ask) {
+	m := &c.asks
+	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
+	c.sending = c.sending[:0]
+	room := roomBytes - returnBytes*min(len(c.returns), maxReturns)
+	for _, a := range c.queue {
+		n := c.mostBytes(a)
+		if n > room || c.flying[a.key] != nil || a.isReported() {
+			left = append(left, a)
+			continue
+		}
+		room -= n
+		c.packAsk(a, now)
+	}
+	if c.stream.heard { // units go back on the stream that got them, after its first answer
+		n := min(len(c.returns), maxReturns)
+		m.Returns = append(m.Returns, c.returns[:n]...)
+		c.returns = c.returns[n:]
+	}
+	return left
+}
+
+// packAsk puts an ask into the message, with the definitions that the stream has not had.
+func (c *Client) packAsk(a *ask, now int64) {
+	c.sending = append(c.sending, a)
+	c.lastID++
+	a.id, a.sentNs = c.lastID, now
+	a.stream = c.stream.number
+	a.report(&c.worker.holds, now)
+	m := &c.asks
+	at := len(m.Asks)
+	m.Asks = slices.Grow(m.Asks, 1)[:at+1]
+	message := &m.Asks[at]
+	*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
+	for i := range a.parts {
+		c.define(a.parts[i].definition)
+		message.Parts = append(message.Parts, a.parts[i].Part)
+	}
+}
+
+// What a message takes at most: the domain, a return, a part with its share of the ask, and a window
 // or the rest of a definition.
 const (
 	domainBytes = 256
@@ -79,27 +106,12 @@ const (
 // mostBytes is how much of a message the ask takes at most.
 func (c *Client) mostBytes(a *ask) (n int) {
 	for i := range a.parts {
-		if n += partBytes; !c.stream.defined[a.parts[i].Definition] {
+		n += partBytes
+		if !c.stream.defined[a.parts[i].Definition] {
 			n += windowBytes * (1 + len(a.parts[i].definition.Windows))
 		}
 	}
 	return n
-}
-
-// send sends a message, and in a stream's first one who asks.
-func (c *Client) send(m *quota.Asks, now int64) bool {
-	if !c.stream.greeted {
-		m.Domain, m.Process = c.worker.domain, c.worker.tables.Process()
-	}
-	c.message = m.Append(c.message[:0])
-	if !c.host.Send(c.message) {
-		c.Closed(now)
-		return false
-	}
-	if c.stream.greeted = true; len(m.Asks) > 0 {
-		c.sentNs = now
-	}
-	return true
 }
 
 // define puts a definition into the message, if the stream has not had it. It forgets which
@@ -115,6 +127,23 @@ func (c *Client) define(d *quota.Definition) {
 	c.asks.Definitions = append(c.asks.Definitions, *d)
 }
 
+// send sends a message, and in a stream's first one who asks.
+func (c *Client) send(m *quota.Asks, now int64) bool {
+	if !c.stream.greeted {
+		m.Domain, m.Process = c.worker.domain, c.worker.tables.Process()
+	}
+	c.message = m.Append(c.message[:0])
+	if !c.transport.Send(c.message) {
+		c.Closed(now)
+		return false
+	}
+	c.stream.greeted = true
+	if len(m.Asks) > 0 {
+		c.sentNs = now
+	}
+	return true
+}
+
 // ensureOpen opens a stream if there is none and it is time to.
 func (c *Client) ensureOpen(now int64) bool {
 	if c.stream.number != 0 {
@@ -123,19 +152,19 @@ func (c *Client) ensureOpen(now int64) bool {
 	if now < c.reopenNs {
 		return false
 	}
-	if !c.host.Open() {
+	if !c.transport.Open() {
 		c.backOff(now)
 		return false
 	}
 	clear(c.stream.defined)
-	number := max(c.host.Random(), 1) // another worker may have the number, with little chance
+	number := max(c.transport.Random(), 1) // another worker may have the number, with little chance
 	c.stream, c.sentNs = stream{number: number, defined: c.stream.defined}, 0
 	return true
 }
 
 // backOff waits longer from try to try, with a jitter of a quarter.
 func (c *Client) backOff(now int64) {
-	c.reopenNs = now + c.pauseNs*3/4 + int64(c.host.Random())%(c.pauseNs/2)
+	c.reopenNs = now + c.pauseNs*3/4 + int64(c.transport.Random())%(c.pauseNs/2)
 	c.pauseNs = min(2*c.pauseNs, maxPauseNs)
 }
 
@@ -145,90 +174,36 @@ func (c *Client) Closed(now int64) {
 	if c.stream.number == 0 {
 		return
 	}
-	c.stream.number, c.sentNs, c.returns = 0, 0, c.returns[:0]
+	c.stream.number, c.sentNs = 0, 0
+	c.returns = c.returns[:0]
 	c.backOff(now)
 	for _, a := range c.sent {
-		a.forgo(c.worker)
+		c.worker.holds.reportAgain(a)
 		c.requeue(a)
 	}
 	c.sent = nil
 	clear(c.flying)
-	c.worker.restate(now)
-	c.flush(now)
+	c.worker.holds.markAllDue(now)
 }
 
-// requeue queues an ask again for which somebody waits.
-func (c *Client) requeue(a *ask) {
-	if len(a.waiters) == 0 {
-		return
-	}
-	next := c.queued[a.key]
-	if next == nil {
-		c.queued[a.key], c.queue = a, append(c.queue, a)
-		return
-	}
-	for _, w := range a.waiters {
-		w.ask = next
-	}
-	for i := range next.parts {
-		p, q := &next.parts[i], &a.parts[i]
-		p.Cost, p.Waiting = q.Cost, limit.AddSaturating(p.Waiting, q.Waiting)
-	}
-	next.waiters = append(a.waiters, next.waiters...)
-}
-
-// Receive takes a message of the service.
+// Receive takes a message of the service. Next returns the requests that have waited for it.
 func (c *Client) Receive(message []byte, now int64) error {
 	if c.stream.number == 0 {
 		return nil
 	}
 	if err := c.answers.Decode(message); err != nil {
-		c.host.Cancel()
+		c.transport.Cancel()
 		c.Closed(now)
 		return err
 	}
-	c.stream.heard, c.sentNs, c.heardNs, c.pauseNs = true, 0, now, firstPauseNs
-	c.stalled, c.worker.Silent = false, false
+	c.sentNs, c.heardNs = 0, now
+	c.stream.heard, c.stalled = true, false
+	c.pauseNs, c.worker.Silent = firstPauseNs, false
 	c.worker.SetProxies(c.answers.Proxies)
 	for i := range c.answers.Results {
-		c.answer(&c.answers.Results[i])
+		c.receive(&c.answers.Results[i])
 	}
-	c.Resume(now)
 	return nil
-}
-
-// answer gives an answer to the requests that waited for it, and stores the rest.
-func (c *Client) answer(said *quota.AskResult) {
-	a := c.answered(said.ID)
-	if a == nil {
-		return
-	}
-	defer a.forgo(nil) // of what the answer does not say
-	waiters := a.waiters
-	if next := c.queued[a.key]; next != nil && len(next.waiters) > 0 && c.concernsMore(a, said) {
-		waiters = append(waiters, next.waiters...)
-		c.unqueue(next)
-	}
-	switch said.Result {
-	case quota.Unknown:
-		for i := range a.parts {
-			delete(c.stream.defined, a.parts[i].Definition)
-		}
-		c.requeue(a)
-		return
-	case quota.Busy:
-		for _, w := range waiters {
-			w.short = decide.Contended
-		}
-	default:
-		for i := range a.parts {
-			c.distribute(a, i, said, waiters)
-		}
-	}
-	for _, w := range waiters {
-		w.ask = nil
-	}
-	c.ready = append(c.ready, waiters...)
 }
 
 // answered takes the ask of that number off those that were sent, nil if there is none.
@@ -246,61 +221,94 @@ func (c *Client) answered(id uint32) *ask {
 	return a
 }
 
-// distribute gives the waiters what the answer has for one part, in their order, and stores the
-// rest.
-func (c *Client) distribute(a *ask, i int, said *quota.AskResult, waiters []*waiter) {
-	part := &a.parts[i]
-	g := &grant{part: part, stream: a.stream, nowNs: c.worker.host.Monotonic()}
-	switch said.Result {
-	case quota.Granted, quota.Denied, quota.Unavailable:
-		g.Failed = i >= len(said.Grants) // of an older service that is Unavailable
-	default: // what a newer service says
-		g.Failed = true
+// Tick finds requests whose time is over and units that are idle, and finds out whether
+// the service is silent. Period says when to call it next.
+func (c *Client) Tick(now int64) {
+	c.returns = c.worker.takeIdle(c.returns, c.stream.number, len(c.returns)+maxReturns)
+	if !c.stoodStill(now) {
+		c.listen(now)
 	}
-	if !g.Failed {
-		g.Grant = said.Grants[i]
+	c.expireAll(now)
+	c.abandon(now)
+	c.worker.holds.renew(now, c.worker.TimeoutNs)
+	if c.worker.Silent {
+		c.probe(now)
 	}
-	if part.level != nil {
-		g.heard(a, i, c.worker)
+}
+
+// Period is how soon Tick must be called, in milliseconds.
+func (c *Client) Period() uint32 {
+	switch {
+	case len(c.ready) > 0:
+		return 1
+	case len(c.waiters) > 0 || c.sentNs != 0:
+		return 10
 	}
-	g.bound(quota.MostWaitNs(part.definition.Windows))
-	g.endNs = a.sentNs + g.ValidNs
-	for _, st := range g.Windows {
-		g.standings = append(g.standings, state.Standing{Used: st.Used, ResetNs: g.nowNs + st.ResetNs})
+	if ns := c.worker.idleNs; ns > 0 {
+		return uint32(min(max(ns, minReturnNs)/1e6, 1000))
 	}
-	for _, w := range waiters {
-		for j := range w.parts {
-			if p := &w.parts[j]; p.grant == nil && p.Definition == part.Definition {
-				g.give(p)
-			}
-		}
+	return 1000
+}
+
+// standstillNs is how long a worker may stand still and go on with its stream.
+const standstillNs = 1_000_000_000
+
+// stoodStill reports whether the tick comes so late that the worker was busy with
+// something else: what it has sent may not have left, and what has come may lie
+// behind the tick. The service gets its timeout anew, once until it answers. Requests
+// wait no longer for that. After a very long time it begins a new stream.
+func (c *Client) stoodStill(now int64) bool {
+	gap := now - max(c.tickNs, c.sentNs)
+	late := c.sentNs != 0 && !c.stalled && gap > c.worker.TimeoutNs/2 && gap < standstillNs
+	c.tickNs = now
+	if late {
+		c.stalled, c.sentNs = true, now
 	}
-	if part.level != nil { // what nobody takes is stated as not held
+	return late
+}
+
+// listen declares the service silent when nothing has come for the timeout after a
+// message, or no stream could be opened for so long. It ends a silent stream.
+func (c *Client) listen(now int64) {
+	timeout := c.worker.TimeoutNs
+	silent := c.sentNs != 0 && now-c.sentNs >= timeout && now-c.heardNs >= timeout
+	if !silent && c.stream.number == 0 {
+		silent = slices.ContainsFunc(c.order, func(w *Waiter) bool { return w.ask != nil && now >= w.deadlineNs })
+	}
+	if !silent {
 		return
 	}
-	rest := g.Units
-	if g.Units = 0; g.takers > 0 && !g.Leased { // all of it goes back at once
-		g.Units, rest = rest, 0
+	c.worker.Silent, c.pauseNs = true, maxPauseNs
+	if c.stream.number != 0 {
+		c.transport.Cancel()
+		c.Closed(now)
 	}
-	c.giveBack(g.store(rest, true), a.stream)
 }
 
-// concernsMore reports whether an answer decides more than the ask's own requests:
-// it has units beyond their need, or no answer to later asks can be better, nor counts.
-func (c *Client) concernsMore(a *ask, said *quota.AskResult) bool {
-	if said.Result != quota.Granted && said.Result != quota.Denied {
-		return said.Result != quota.Unknown
+// probe asks the silent service for no units, to hear whether it answers again.
+func (c *Client) probe(now int64) {
+	if c.sentNs != 0 || !c.ensureOpen(now) {
+		return
 	}
-	for i := range a.parts {
-		switch {
-		case c.countsDenied(&a.parts[i]):
-			return false
-		case said.Result == quota.Granted && i < len(said.Grants) && !said.Grants[i].Denied && said.Grants[i].Units <= a.parts[i].Waiting:
-			return false
+	look := quota.Part{Inspect: true} // at the first definition, and a key that nobody has
+	m := quota.Asks{Definitions: c.worker.Definitions[:1], Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
+	c.stream.defined[0] = true
+	c.send(&m, now)
+}
+
+// abandon lets keys be asked for again whose asks have got no answer in time,
+// though others have. A late answer still counts.
+func (c *Client) abandon(now int64) {
+	for _, a := range c.sent {
+		if now-a.sentNs < c.worker.TimeoutNs {
+			break
+		}
+		if c.flying[a.key] == a {
+			delete(c.flying, a.key)
+			c.worker.holds.reportAgain(a)
 		}
 	}
-	return true
+	for len(c.sent) > 0 && now-c.sent[0].sentNs >= lateNs {
+		c.sent = c.sent[1:]
+	}
 }
-
-// countsDenied reports whether an ask for it counts even where it is denied.
-func (c *Client) countsDenied(p *Part) bool { return p.definition.CountDenied }

@@ -96,7 +96,7 @@ func TestAFailedShadowPart(t *testing.T) {
 		require.Len(t, m.Asks[0].Parts, parts, "nobody asks for a key that has just failed")
 		grants := []quota.Grant{{Number: uint32(n + 1), Units: 1, ValidNs: second, Windows: []quota.Standing{{Used: 1}}}, {Failed: true}}
 		answers := quota.Grants{Results: []quota.AskResult{{ID: m.Asks[0].ID, Result: quota.Granted, Grants: grants[:parts]}}}
-		require.NoError(t, w.client.Receive(answers.Append(nil), w.proxy.Clock))
+		w.receive(answers.Append(nil))
 		require.True(t, w.verdicts[id])
 	}
 }
@@ -139,7 +139,7 @@ func TestADenialThatCountsIsOfThoseWhoAsked(t *testing.T) {
 		if strings.Contains(rest, "shadow") {
 			denied.Results[0].Result = quota.Granted
 		}
-		require.NoError(t, w.client.Receive(denied.Append(nil), w.proxy.Clock))
+		w.receive(denied.Append(nil))
 		require.Len(t, w.verdicts, 2-asks, rest)
 		require.Len(t, w.stream.Asks, 1+asks, rest)
 	}

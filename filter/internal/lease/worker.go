@@ -1,7 +1,7 @@
 package lease
 
 import (
-	"slices"
+	"encoding/binary"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
@@ -19,50 +19,47 @@ type Clock interface {
 	Monotonic() int64
 }
 
-// Worker is what the rules of one worker that lease have in common.
+// Worker is what the rules of scope cluster of one worker have in common.
 type Worker struct {
 	TimeoutNs   int64              // how long a request waits
 	Silent      bool               // the service has been silent for the timeout: nobody waits
 	Definitions []quota.Definition // by their numbers; none without rules of scope cluster
 
-	host    Clock
+	clock   Clock
 	tables  *state.Tables
 	domain  string
-	proxies uint32
+	proxies uint32 // of the domain, by the service's last answer
 
-	resumed *waiter // that goes on, nil = none does
-	crowded bool    // too many wait already
-	ahead   []Part  // what requests to come will soon need, and nobody has asked for
+	crowded bool   // so many requests wait that no other may
+	ahead   []Part // what requests to come will soon need, and nobody has asked for
 
-	said   map[string]*quota.Definition // by rule and limits: those that requests have said
-	lastID uint32                       // of the newest of them
+	requested  map[string]*quota.Definition // those that requests have given, by rule and limits
+	lastNumber uint32                       // of the newest of them
 
-	leased  []leased
+	leased  []leased         // grants that may go back
 	lookNs  int64            // when to look at the first of them
-	idleNs  int64            // the shortest time after which one is idle, 0 = none is held
-	entry   state.LeaseEntry // of what is no request's
-	visitor state.Entry      // of who visits all pages
+	idleNs  int64            // the shortest time after which one is idle, 0 = none is left
+	entry   state.LeaseEntry // memory for records that no request reads
+	visitor state.Entry      // memory for visits of all pages
 
-	levels  map[string]*level // by their names
-	due     []*level          // to be stated
-	id      uint64            // of who states them
-	number  uint64            // of the newest statement
-	renewNs int64             // when to look which are to be renewed
-	name    []byte            // memory for a level's
+	holds holds
 }
 
 // NewWorker returns a worker without rules.
-func NewWorker(host Clock, tables *state.Tables, domain string) *Worker {
-	return &Worker{host: host, tables: tables, domain: domain, said: map[string]*quota.Definition{}, levels: map[string]*level{}}
+func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
+	return &Worker{
+		clock: clock, tables: tables, domain: domain,
+		requested: map[string]*quota.Definition{}, holds: holds{accounts: map[string]*account{}},
+	}
 }
 
 // Add gives a rule its source of units. fallback is the table that counts in the place of a
 // silent service, if on_unavailable is local.
 func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 	p, windows := r.Policy, r.Subjects.Windows
-	a := asking{worker: w, rule: r, first: uint32(len(w.Definitions))}
+	c := common{worker: w, rule: r, first: uint32(len(w.Definitions))}
 	if p.OnUnavailable == policy.UnavailableLocal {
-		a.local = local.New(r, fallback)
+		c.local = local.New(r, fallback)
 	}
 	for override := -1; override < len(p.Overrides); override++ {
 		d := r.Subjects.DefinitionOf(override)
@@ -70,13 +67,14 @@ func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 		w.Definitions = append(w.Definitions, d)
 	}
 	if p.Holds() {
-		r.Source, r.Counted = &Stated{asking: a}, fallback
-	} else {
-		table := w.tables.Leases(r.Subjects.Counter("\x00lease", p.Capacity), layoutOf(windows), len(windows), p.Capacity)
-		r.Source, r.Counted = &Source{
-			asking: a, table: table, leases: p.Lease != quota.LeaseOff, refill: refillOf(windows), idleNs: quota.IdleNs(windows),
-		}, table.Table()
+		r.SetSource(&HoldSource{common: c}, fallback)
+		return
 	}
+	table := w.tables.Leases(r.Subjects.Counter("\x00lease", p.Capacity), layoutOf(windows), len(windows), p.Capacity)
+	r.SetSource(&Source{
+		common: c, table: table, leases: p.Lease != quota.LeaseOff,
+		refill: refillOf(windows), idleNs: quota.IdleNs(windows),
+	}, table.Table())
 }
 
 // SetProxies tells all workers how many proxies of the domain are alive.
@@ -87,81 +85,183 @@ func (w *Worker) SetProxies(n uint32) {
 	}
 }
 
-// Part is what a request needs of one key and this proxy has not, and what it has got of it.
+// HasNews reports whether there is something to send that no request waits for: see
+// Client.Flush.
+func (w *Worker) HasNews() bool { return len(w.ahead)+len(w.holds.due) > 0 }
+
+// Part is what a request, or requests to come, need of one key.
 type Part struct {
 	quota.Part
 	definition *quota.Definition
-	subject    *decide.Subject
-	source     asks
+	source     source
 	place      state.Place // of a lease
-	level      *level      // of what is stated instead
+	account    *account    // of what is held instead
 
-	grant *grant // the answer, nil until it has come
-	units uint32 // of it, which the request has not taken
-}
-
-// suffices reports whether the service has denied so much, or the request has as many units.
-func (p *Part) suffices(cost uint32, now int64) bool {
-	return p != nil && (p.grant.Denied || p.units >= cost && now < p.grant.endNs)
+	subject *decide.Subject // of the request, nil for requests to come and for reports
+	grant   *grant          // the answer, nil until it has come
 }
 
 // AppendParts appends what the pending verdict waits for: one part for each key. Shadow
-// rules count last.
+// rules come last.
 func (w *Worker) AppendParts(dst []Part, v *decide.Verdict) []Part {
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
 			if s.Outcome == decide.Pending && s.Shadow == shadow {
-				dst = append(dst, s.Rule.Source.(asks).part(s, s.Cost))
+				dst = append(dst, s.Rule.Source.(source).part(s, s.Cost))
 			}
 		}
 	}
 	return dst
 }
 
-// part is what is asked for the subject's key.
-func (c *Source) part(s *decide.Subject, cost uint32) Part {
-	e, d := s.Lease, c.definition(s)
-	p := Part{definition: d, subject: s, source: c, place: e.Place(), Part: quota.Part{
-		Definition: d.ID, Key: c.rule.Subjects.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
-		Spent: e.Uncharged, Shadow: s.Shadow,
-	}}
-	if c.leases {
-		rate := e.Rate.Over(e.NowNs, c.refill.RateNs)
-		p.Ahead = limit.AddSaturating(rate, rate)
-	}
-	return p
+// source is a source of a rule of scope cluster.
+type source interface {
+	decide.Source
+	// part is what is asked for the subject's key.
+	part(s *decide.Subject, cost uint32) Part
 }
 
-// AsksAhead reports whether requests to come will soon need more units: see Client.AskAhead.
-func (w *Worker) AsksAhead() bool { return len(w.ahead) > 0 }
+// common is what both sources of rules of scope cluster have.
+type common struct {
+	worker *Worker
+	rule   *decide.Rule
+	local  *local.Source // counts while the service is silent, if on_unavailable is local
+	first  uint32        // the definition of the rule's own limits; those of its overrides follow
 
-// waiterOf returns the waiter that goes on with the subject, nil if none does.
-func (w *Worker) waiterOf(s *decide.Subject) *waiter {
-	if w.resumed == nil || !slices.Contains(w.resumed.verdict.Subjects, s) {
-		return nil
-	}
-	return w.resumed
+	key    []byte         // memory for keys with limits
+	shares []limit.Window // memory for this proxy's share of the limits
+	usage  limit.Usage    // memory for Usage
 }
 
-// got returns what the service has said to the subject's request, nil if nothing.
-func (w *Worker) got(s *decide.Subject) *Part {
-	if by := w.waiterOf(s); by != nil {
-		for i := range by.parts {
-			if p := &by.parts[i]; p.subject == s && p.grant != nil {
-				return p
-			}
-		}
+// maxRequested is how many definitions a worker keeps of limits that requests give. Others
+// are made anew, under new numbers.
+const maxRequested = 256
+
+// definition is what the service is told of the subject's limits.
+func (c *common) definition(s *decide.Subject) *quota.Definition {
+	w := c.worker
+	if !c.rule.Subjects.IsSaid(&s.Subject) {
+		return &w.Definitions[c.first+uint32(s.Override+1)]
 	}
-	return nil
+	c.key = appendLimits(binary.LittleEndian.AppendUint32(c.key[:0], c.first), s)
+	if d := w.requested[string(c.key)]; d != nil {
+		return d
+	}
+	if len(w.requested) >= maxRequested {
+		clear(w.requested)
+	}
+	d := c.rule.Subjects.Definition(&s.Subject)
+	d.ID = w.newNumber()
+	w.requested[string(c.key)] = &d
+	return &d
 }
 
-// short is what becomes of a subject for which the proxy holds too few units.
-func (w *Worker) short(s *decide.Subject) decide.Outcome {
-	switch by := w.waiterOf(s); {
-	case by != nil:
-		return by.short
-	case w.crowded:
+// newNumber returns a number that no definition of a rule has. Numbers begin anew after the
+// largest.
+func (w *Worker) newNumber() uint32 {
+	w.lastNumber = max(w.lastNumber+1, uint32(len(w.Definitions)))
+	return w.lastNumber
+}
+
+// appendLimits appends the subject's limits: as many bytes for each key of a rule.
+func appendLimits(b []byte, s *decide.Subject) []byte {
+	for i := range s.Windows {
+		b = binary.LittleEndian.AppendUint32(b, s.Windows[i].Limit)
+	}
+	return b
+}
+
+// begin begins a check of the subject.
+func (c *common) begin(s *decide.Subject, now int64) {
+	s.Limits.Windows = s.Windows
+	s.Known, s.PassNs = false, now
+	r, q := &s.Record, &s.Quota
+	r.Now, r.Rebased = now, false
+	r.FromFloor = false
+	q.From, q.NowNs = decide.Nowhere, c.worker.clock.Monotonic()
+}
+
+// tooFew is what becomes of a subject for which the proxy has too few units, and the service
+// may have more: it waits, unless it has waited in vain or too many others wait.
+func (w *Worker) tooFew(s *decide.Subject) decide.Outcome {
+	switch {
+	case s.Quota.Wait == decide.TimedOut:
+		return decide.Silent
+	case s.Quota.Wait == decide.Rejected, s.Quota.Wait == decide.NotWaited && w.crowded:
 		return decide.Contended
 	}
 	return decide.Pending
+}
+
+// passNs is when a wait that begins now is over; never if the wait is limit.Never.
+func passNs(now, waitNs int64) int64 {
+	if waitNs == limit.Never {
+		return limit.Never
+	}
+	return now + max(waitNs, 1)
+}
+
+// forNothing decides about a cost of 0, which asks for nothing: only a limit of 0 denies it.
+func forNothing(s *decide.Subject) decide.Outcome {
+	if limit.Shut(s.Windows) {
+		s.PassNs = limit.Never
+		return decide.Denied
+	}
+	return decide.Granted
+}
+
+// alone decides without the service, for the reason why: by this proxy's share, if
+// on_unavailable is local. If nothing decides, the outcome is why, also while the
+// quota store starts and others hold the share.
+func (c *common) alone(s *decide.Subject, now int64, why decide.Outcome) decide.Outcome {
+	if c.local == nil {
+		return why
+	}
+	found := c.checkShare(s, now)
+	if found == decide.HeldBack && why == decide.Starting {
+		return why
+	}
+	if s.Quota.From == decide.OwnShare {
+		c.rule.Metrics.Unavailable++
+	}
+	return found
+}
+
+// checkShare decides by what this proxy has counted while the service was silent.
+func (c *common) checkShare(s *decide.Subject, now int64) decide.Outcome {
+	s.Limits.Windows = c.share(s)
+	found := c.local.Check(s, now)
+	if found != decide.Failed {
+		s.Quota.From = decide.OwnShare
+	}
+	return found
+}
+
+// share is what one proxy may admit without the service: the limits, divided by
+// the number of proxies.
+func (c *common) share(s *decide.Subject) []limit.Window {
+	proxies := max(c.worker.tables.Proxies(), 1)
+	c.shares = append(c.shares[:0], s.Windows...)
+	for i := range c.shares {
+		w := &c.shares[i]
+		if w.Limit > 0 {
+			w.Limit = max(1, w.Limit/proxies)
+		}
+		if w.Burst > 0 {
+			w.Burst = max(1, w.Burst/proxies)
+		}
+	}
+	return c.shares
+}
+
+// Persist does nothing: what is held has no record, and a lease of another epoch of the clock is
+// dropped when it is read.
+func (*common) Persist(*decide.Subject) {}
+
+// Tables are where the proxy counts without the service.
+func (c *common) Tables() []decide.Table {
+	if c.local == nil {
+		return nil
+	}
+	return c.local.Tables()
 }

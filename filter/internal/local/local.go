@@ -46,7 +46,8 @@ func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome {
 }
 
 func (c *Source) checked(s *decide.Subject, now int64, read state.Status) decide.Outcome {
-	if s.Known = read == state.OK; !s.Known {
+	s.Known = read == state.OK
+	if !s.Known {
 		return decide.Failed
 	}
 	e := &s.Record
@@ -72,13 +73,14 @@ func (c *Source) Take(s *decide.Subject) decide.Outcome {
 	e := &s.Record
 	var status state.Status
 	if c.holds {
-		s.Held, status = c.Table.Hold(e, s.Cost, c.evicts())
+		s.Receipt, status = c.Table.Hold(e, s.Cost, c.evicts())
 	} else {
 		status = c.Table.Commit(e, s.Cost, c.evicts())
 	}
 	switch status {
 	case state.OK:
-		if s.Rule.Stored(e); !s.Allowed {
+		s.Rule.Stored(e)
+		if !s.Allowed {
 			if passNs := c.Table.Check(e, s.Units()); passNs > e.Now {
 				s.PassNs = passNs
 			}
@@ -96,7 +98,7 @@ func (c *Source) Take(s *decide.Subject) decide.Outcome {
 // Refund uncounts the hit.
 func (c *Source) Refund(s *decide.Subject, now int64) bool {
 	if c.holds {
-		_, status := c.Table.Settle(&s.Record, s.Limits, s.Held, now, 0)
+		_, status := c.Table.Settle(&s.Record, s.Limits, s.Receipt, now, 0)
 		return status == state.OK
 	}
 	return c.Table.Refund(&s.Record, now, s.Cost)
@@ -128,7 +130,7 @@ func (c *Source) Renew(h *decide.Hold, now, heldNs int64) decide.Renewal {
 	lapsed, status := c.Table.Renew(&c.entry, h.Limits(), &h.Receipt, now)
 	switch {
 	case status != state.OK:
-		return decide.Unsaid
+		return decide.Unknown
 	case lapsed:
 		return decide.Lapsed
 	}
@@ -140,7 +142,8 @@ func (c *Source) Renew(h *decide.Hold, now, heldNs int64) decide.Renewal {
 func (c *Source) Operate(s *decide.Subject, name string, window int, n uint32, now int64) (value int64, err error) {
 	e := &s.Record
 	if (name == "inc" || name == "set") && s.Rule.Policy.Concurrency() {
-		return 0, errors.New("rule " + strconv.Quote(s.Rule.Policy.Name) + " counts what runs, which no operation changes: reset forgets it")
+		rule := strconv.Quote(s.Rule.Policy.Name)
+		return 0, errors.New("rule " + rule + " counts what runs, which no operation changes: reset forgets it")
 	}
 	for range state.MaxRetries {
 		if c.Table.Read(e, s.Limits, now) != state.OK {

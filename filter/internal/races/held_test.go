@@ -190,7 +190,7 @@ func (k *worker) answer(context uint32) {
 		}
 		return !r.reset
 	})
-	k.state()
+	k.flush()
 }
 
 func (k *worker) endLingering() {
@@ -211,10 +211,10 @@ func (k *worker) settle(isOver func(r *run) bool) {
 	}
 }
 
-// state tells the service what has changed.
-func (k *worker) state() {
+// flush sends what a callback leaves to be sent.
+func (k *worker) flush() {
 	if k.engine.Leases.HasNews() {
-		k.client.State(k.now())
+		k.client.Flush(k.now())
 	}
 }
 
@@ -284,7 +284,9 @@ func (k *worker) mayEnd() bool {
 }
 
 func (k *worker) end() {
-	k.client.End(k.now())
+	k.client.End()
+	k.goOn()
+	k.client.Close()
 	k.leave()
 	k.ended, k.script, k.ticks = true, nil, math.MaxInt64
 }
@@ -301,7 +303,7 @@ func (w *world) handsOver() (list []action) {
 			old.settle(func(*run) bool { return true }) // what lingers ends with its configuration
 			old.end()
 			heir.client.Inherit(old.client)
-			heir.state()
+			heir.flush()
 		}})
 	}
 	return list

@@ -57,11 +57,11 @@ func (k *worker) call(f func()) {
 		k.yield = yield
 		f()
 	})
-	k.goOn()
+	k.proceed()
 }
 
-// goOn lets the worker run to its next access to shared data.
-func (k *worker) goOn() {
+// proceed lets the worker run to its next access to shared data.
+func (k *worker) proceed() {
 	k.world.last = k.id
 	if _, more := k.resume(); !more {
 		k.resume = nil
@@ -75,20 +75,29 @@ func (k *worker) begin() {
 	k.waiting[k.next] = k.script[0]
 	k.script = k.script[1:]
 	k.headers = k.waiting[k.next]
-	k.respond(k.next, k.engine.Decide())
-}
-
-func (k *worker) respond(context uint32, v *decide.Verdict) bool {
-	r := k.waiting[context]
+	v := k.engine.Decide()
 	if v.Pending {
 		k.engine.Keep(v)
-		for _, want := range k.engine.Leases.AppendParts(nil, v) {
-			name := [...]string{r.user, r.tenant}[want.Definition]
-			k.world.keys[name] = key{k.engine.Leases.Definitions[want.Definition], want.Key, false}
-		}
-		k.client.Wait(context, v, k.now())
-		return false
+		k.wait(k.next, v)
+		k.client.Flush(k.now())
+		return
 	}
+	k.decided(k.next, v)
+	k.flush()
+}
+
+func (k *worker) wait(context uint32, v *decide.Verdict) {
+	r := k.waiting[context]
+	for _, want := range k.engine.Leases.AppendParts(nil, v) {
+		name := [...]string{r.user, r.tenant}[want.Definition]
+		k.world.keys[name] = key{k.engine.Leases.Definitions[want.Definition], want.Key, false}
+	}
+	k.client.Wait(context, v, k.now())
+}
+
+// decided notes a verdict that is final.
+func (k *worker) decided(context uint32, v *decide.Verdict) {
+	r := k.waiting[context]
 	delete(k.waiting, context)
 	if holds := v.AppendHolds(nil); v.Allowed && len(holds) > 0 {
 		k.hold(context, r, holds)
@@ -100,11 +109,6 @@ func (k *worker) respond(context uint32, v *decide.Verdict) bool {
 		}
 		k.admitAlone(v)
 	}
-	if k.engine.Leases.AsksAhead() {
-		k.client.AskAhead(k.now())
-	}
-	k.state()
-	return true
 }
 
 func (k *worker) hear() {
@@ -119,13 +123,15 @@ func (k *worker) hear() {
 	if err := k.client.Receive(message, k.now()); err != nil {
 		k.world.t.Fatal(err)
 	}
+	k.goOn()
 }
 
 func (k *worker) tick() {
 	k.ticks = k.world.now + second
 	k.client.Tick(k.now())
+	k.goOn()
 	k.endLingering()
-	k.state()
+	k.flush()
 }
 
 func (k *worker) now() int64 { return k.world.now + k.apartNs }
@@ -142,8 +148,10 @@ func (k *worker) Monotonic() int64 { return k.Now() }
 func (k *worker) forget() {
 	context := slices.Min(slices.Collect(maps.Keys(k.waiting)))
 	delete(k.waiting, context)
-	k.client.Forget(context)
-	k.state()
+	if v := k.client.Forget(context); v != nil {
+		k.engine.Free(v)
+	}
+	k.flush()
 }
 
 // Get and Set stop the worker.
@@ -168,14 +176,27 @@ func (k *worker) Header(name string) (string, bool) {
 	return value, value != ""
 }
 
-func (k *worker) Resume(context uint32, v *decide.Verdict) bool {
-	require.Contains(k.world.t, k.waiting, context, "its client has left")
-	k.headers = k.waiting[context]
-	k.engine.Resume(v)
-	return k.respond(context, v)
+// goOn goes on with requests that have waited.
+func (k *worker) goOn() {
+	for w := k.client.Next(); w != nil; w = k.client.Next() {
+		k.resumeWaiter(w)
+	}
+	k.client.Flush(k.now())
 }
 
-func (k *worker) Free(v *decide.Verdict) { k.engine.Free(v) }
+func (k *worker) resumeWaiter(w *lease.Waiter) {
+	require.Contains(k.world.t, k.waiting, w.Context, "its client has left")
+	k.headers = k.waiting[w.Context]
+	v := w.Verdict
+	k.engine.Resume(v)
+	if v.Pending {
+		k.wait(w.Context, v)
+		return
+	}
+	k.client.Done(w)
+	k.decided(w.Context, v)
+	k.engine.Free(v)
+}
 
 func (k *worker) Random() uint32 {
 	k.random = k.random*1664525 + 1013904223

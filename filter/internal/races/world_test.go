@@ -135,7 +135,7 @@ func (w *world) actions() (list []action) {
 		k := w.workers[(w.last+i)%workers]
 		switch {
 		case k.resume != nil:
-			list = append(list, action{[]any{"worker ", k.id, " goes on"}, k.goOn})
+			list = append(list, action{[]any{"worker ", k.id, " goes on"}, k.proceed})
 			continue
 		case k.stream != nil && (len(k.stream.in) > 0 || k.stream.closed):
 			list = append(list, action{[]any{"worker ", k.id, " hears"}, func() { k.call(k.hear) }})

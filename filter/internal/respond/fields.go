@@ -60,7 +60,7 @@ func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int6
 			if w.Unlimited {
 				continue
 			}
-			left, reset := a.Remaining(i), fields.Seconds(w.ResetWith(u, a.Now(), a.Rule.Source.Held(a))-now)
+			left, reset := a.Remaining(i), fields.Seconds(w.ResetWith(u, a.Now(), a.Held())-now)
 			if tightest == nil || left < least {
 				tightest, least, endsIn = w, left, reset
 			}

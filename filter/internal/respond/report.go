@@ -60,7 +60,7 @@ func Held(a *decide.Subject) *uint32 {
 	if !a.Known || !a.Rule.Policy.Holds() {
 		return nil
 	}
-	held := a.Rule.Source.Held(a)
+	held := a.Held()
 	return &held
 }
 

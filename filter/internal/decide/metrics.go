@@ -1,0 +1,209 @@
+package decide
+
+import (
+	"math"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// Metrics counts what became of one rule's requests since the engine was made.
+type Metrics struct {
+	Allowed        uint64 // requests the rule matched that went through
+	Denied         uint64 // requests this rule denied
+	ShadowDenied   uint64 // requests it would have denied, were it enforced
+	Evicted        uint64 // live records that made room for others
+	FloorDenied    uint64 // denials of keys that started from a page's floor
+	Full           uint64 // hits for which on_full decided: deny or allow
+	CASRetries     uint64 // compare-and-swaps that another worker won
+	Contention     uint64 // hits that ran out of retries
+	Errors         uint64 // decisions that a failing host call prevented
+	ClockRebased   uint64 // records of a wild clock, moved to the present
+	NotRefunded    uint64 // charges of denied requests that had to stay
+	WindowResets   uint64 // windows that had ended when their key was counted again
+	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
+	TooLong        uint64 // requests with a value too long for a regular expression
+	CostUnreadable uint64 // requests whose cost is no plain number, or not one number
+
+	// Of rules that hold only.
+	Settled      [len(bys)]uint64 // holds settled, by what they were made of
+	ChargedOver  uint64           // units charged beyond what was held
+	HoldsLost    uint64           // holds that lapsed before their answer
+	HoldsRenewed uint64
+	Unread       [usage.Failures]uint64 // answers whose usage could not be read, by why
+	Unscanned    uint64                 // answers that came while too many others were read
+	Withheld     uint64                 // answers whose body the proxy did not show
+
+	// Of rules of scope cluster only.
+	Waited      uint64 // requests that waited for the quota service
+	Unavailable uint64 // requests for which on_unavailable decided
+	LeaseLost   uint64 // leased units that could not go back
+}
+
+// Named counts what became of the requests for which overrides of one name held.
+type Named struct {
+	Name                          string
+	Allowed, Denied, ShadowDenied uint64 // as in Metrics
+}
+
+// Each calls f for every metric of the rule in a stable order: the name without
+// prefix and unit, and the count.
+func (r *Rule) Each(f func(name string, count uint64)) {
+	m := &r.Metrics
+	all := [...]struct {
+		name  string
+		count uint64
+	}{
+		{"allowed", m.Allowed}, {"denied", m.Denied}, {"shadow_denied", m.ShadowDenied},
+		{"evicted", m.Evicted}, {"floor_denied", m.FloorDenied}, {"full", m.Full},
+		{"cas_retries", m.CASRetries}, {"contention", m.Contention},
+		{"errors", m.Errors}, {"clock_rebased", m.ClockRebased},
+		{"not_taken_back", m.NotRefunded}, {"window_resets", m.WindowResets},
+		{"boundary_spikes", m.BoundarySpikes},
+		{"too_long", m.TooLong},
+		{"cost_unreadable", m.CostUnreadable},
+	}
+	for i := range all {
+		f(all[i].name, all[i].count)
+	}
+	if r.Source == nil {
+		return
+	}
+	if r.Policy.Scope == policy.ScopeCluster {
+		f("quota_waited", m.Waited)
+		f("quota_unavailable", m.Unavailable)
+		f("leased_units_lost", m.LeaseLost)
+	}
+	if r.Policy.Holds() {
+		f("holds_lost", m.HoldsLost)
+		f("holds_renewed", m.HoldsRenewed)
+	}
+	if r.Policy.Settle == nil {
+		return
+	}
+	for by, count := range m.Settled {
+		f("settled_by_"+bys[by], count)
+	}
+	f("charged_over_hold", m.ChargedOver)
+	if r.Policy.Settle.To.Tokens() {
+		for why := usage.UnknownType; int(why) < usage.Failures; why++ {
+			f("unread_"+why.String(), m.Unread[why])
+		}
+		f("unread_too_many", m.Unscanned)
+		f("unread_withheld", m.Withheld)
+	}
+}
+
+// Stored adds to the metrics what storing a hit has done to the record's page.
+func (r *Rule) Stored(e *state.Entry) {
+	if e.Evicted {
+		r.Metrics.Evicted++
+	}
+	r.Metrics.WindowResets += uint64(e.Resets)
+}
+
+// count adds the verdict to the rules' metrics.
+func (v *Verdict) count() {
+	for _, s := range v.Subjects {
+		m := &s.Rule.Metrics
+		if s.Outcome == Full {
+			m.Full++
+		}
+		switch n := s.named(); {
+		case v.Allowed && (s.Allowed || !s.Shadow):
+			m.Allowed++
+			n.Allowed++
+		case v.Allowed:
+			m.ShadowDenied++
+			n.ShadowDenied++
+			s.noteDenied(v.Now)
+		case !s.Allowed && !s.Shadow:
+			m.Denied++
+			n.Denied++
+			s.noteDenied(v.Now)
+			if s.Outcome == Denied && s.Record.FromFloor {
+				m.FloorDenied++
+			}
+		}
+		if s.Outcome == Taken && s.Rule.HoldSource == nil {
+			s.Rule.spikes.count(s)
+		}
+	}
+}
+
+// named is what counts the subject under its override's name; what nobody reads where
+// it has none.
+func (s *Subject) named() *Named {
+	if s.Override >= 0 {
+		if i := s.Rule.namedBy[s.Override]; i >= 0 {
+			return &s.Rule.Named[i]
+		}
+	}
+	return &s.unnamed
+}
+
+// noteDenied counts a denial of the subject's key, also one in shadow mode.
+func (s *Subject) noteDenied(now int64) {
+	if r := s.Rule; r.Denials != nil {
+		r.Worker.Count(r.Denials, &s.Key, now)
+	}
+}
+
+// spikes watches for bursts around the boundary of a rule's shortest aligned
+// window: hits in its first tenth that, with those in the last tenth of the
+// window before, exceed the limit. It adds up all keys that one worker has seen,
+// so it is exact for a rule without a key on one worker and an approximation
+// otherwise. No record holds any of it.
+type spikes struct {
+	end        int64  // of the window that holds the counts below
+	head, tail uint64 // units in its first and last tenth
+	before     uint64 // units in the last tenth of the window before
+
+	quietFrom, quietTo int64 // between these instants a hit changes nothing here
+}
+
+// count adds a hit that was counted.
+func (s *spikes) count(of *Subject) {
+	if at := of.Record.Now; at < s.quietFrom || at >= s.quietTo {
+		s.countNearBoundary(of)
+	}
+}
+
+func (s *spikes) countNearBoundary(of *Subject) {
+	windows := of.Rule.Subjects.Windows
+	for i := range windows {
+		if w := &windows[i]; w.Algorithm == limit.FixedWindow || w.Algorithm == limit.Calendar {
+			s.add(w, of.Record.Now, uint64(of.Cost), &of.Rule.Metrics)
+			return
+		}
+	}
+	s.quietFrom, s.quietTo = math.MinInt64, math.MaxInt64
+}
+
+func (s *spikes) add(w *limit.Window, now int64, units uint64, m *Metrics) {
+	start, end := w.Span(now)
+	length := end - start
+	if end != s.end {
+		before := uint64(0)
+		if start == s.end {
+			before = s.tail
+		}
+		*s = spikes{
+			end: end, before: before,
+			quietFrom: start + (length+9)/10, quietTo: end - length/10,
+		}
+	}
+	if now-start < length/10 {
+		limit := uint64(w.Limit)
+		already := max(s.before+s.head, limit)
+		s.head += units
+		if s.before > 0 {
+			m.BoundarySpikes += max(s.before+s.head, limit) - already
+		}
+	}
+	if end-now <= length/10 {
+		s.tail += units
+	}
+}
