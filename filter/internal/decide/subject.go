@@ -61,7 +61,7 @@ type Subject struct {
 // Quota is how far a subject has come with the quota service.
 type Quota struct {
 	Wait  Wait
-	Grant *Grant            // the service's answer, nil while there is none
+	Grant Grant             // the service's answer
 	From  From              // where Check has found the units: Take, Refund and Usage follow it
 	NowNs int64             // when Check looked, by the monotonic clock
 	Lease *state.LeaseEntry // what this proxy has leased of the key, as Check read it
@@ -81,6 +81,7 @@ const (
 
 // Grant is what the quota service has answered to a subject that waited.
 type Grant struct {
+	Answered  bool             // false while there is no answer
 	Units     uint32           // that the subject may take
 	EndNs     int64            // until when it may, by the monotonic clock
 	Denied    bool             // too few units are left
@@ -90,9 +91,9 @@ type Grant struct {
 	Standings []state.Standing // how the rule's windows stand over all proxies
 }
 
-// Decides reports whether the answer decides about the cost: it is nil while there is none.
+// Decides reports whether there is an answer that decides about the cost.
 func (g *Grant) Decides(cost uint32, nowNs int64) bool {
-	return g != nil && (g.Denied || g.Units >= cost && nowNs < g.EndNs)
+	return g.Answered && (g.Denied || g.Units >= cost && nowNs < g.EndNs)
 }
 
 // From is where a subject of scope cluster takes its units from.
@@ -110,7 +111,7 @@ const (
 func (s *Subject) Begin(r *Rule) {
 	s.Rule, s.Outcome = r, Granted
 	s.Allowed, s.Known = true, false
-	s.Quota.Wait, s.Quota.Grant = NotWaited, nil
+	s.Quota.Wait, s.Quota.Grant.Answered = NotWaited, false
 	r.Subjects.Find(&s.Subject)
 	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, Rule: r.Subjects.OfAll}
 }

@@ -76,6 +76,7 @@ type Client struct {
 	waiters map[uint32]*Waiter // by their contexts
 	order   []*Waiter          // as they came, some of them decided since
 	ready   []*Waiter          // to be decided, some of them forgotten since
+	next    int                // of the ready ones: those before it are decided
 
 	asks    quota.Asks
 	answers quota.Grants
@@ -139,7 +140,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 		switch p := &w.parts[i]; {
 		case p.subject.Outcome == decide.Pending: // the answer did not suffice
 			c.release(p)
-			p.subject.Quota.Grant = nil
+			p.subject.Quota.Grant.Answered = false
 		case p.grant != nil:
 			kept = append(kept, *p)
 		}
@@ -158,14 +159,15 @@ func (w *Waiter) setWait(to decide.Wait) {
 // Next returns a request that has its answer, or has waited for too long, to be decided
 // again: then it is Done, or has to Wait again. nil if there is none.
 func (c *Client) Next() *Waiter {
-	for len(c.ready) > 0 {
-		w := c.ready[0]
-		c.ready[0] = nil
-		c.ready = c.ready[1:]
+	for c.next < len(c.ready) {
+		w := c.ready[c.next]
+		c.next++
 		if !w.over {
 			return w
 		}
 	}
+	clear(c.ready)
+	c.ready, c.next = c.ready[:0], 0
 	return nil
 }
 
@@ -196,7 +198,7 @@ func (c *Client) release(p *Part) {
 	if p.grant == nil || p.grant.Denied {
 		return
 	}
-	own := p.subject.Quota.Grant
+	own := &p.subject.Quota.Grant
 	units := own.Units
 	own.Units = 0
 	if p.account != nil {

@@ -152,8 +152,8 @@ func (g *grant) give(p *Part) {
 func (g *grant) answer(p *Part, units uint32) {
 	p.grant = g
 	s := p.subject
-	s.Quota.Grant = &decide.Grant{
-		Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held, WaitNs: g.WaitNs,
+	s.Quota.Grant = decide.Grant{
+		Answered: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held, WaitNs: g.WaitNs,
 		NowNs: g.nowNs, Standings: g.standings,
 	}
 	if p.account != nil {

@@ -30,7 +30,7 @@ func (c *HoldSource) keyOf(s *decide.Subject) [16]byte { return c.rule.Subjects.
 // Check decides by the answer that the request has waited for.
 func (c *HoldSource) Check(s *decide.Subject, now int64) decide.Outcome {
 	c.begin(s, now)
-	if g := s.Quota.Grant; g.Decides(s.Cost, s.Quota.NowNs) {
+	if g := &s.Quota.Grant; g.Decides(s.Cost, s.Quota.NowNs) {
 		return c.checkGrant(s, g, now)
 	}
 	if s.Cost == 0 {
@@ -181,8 +181,8 @@ func (c *HoldSource) Held(s *decide.Subject) uint32 {
 	if s.Quota.From == decide.OwnShare {
 		return c.local.Held(s)
 	}
-	g := s.Quota.Grant
-	if g == nil || len(g.Standings) == 0 {
+	g := &s.Quota.Grant
+	if !g.Answered || len(g.Standings) == 0 {
 		return 0
 	}
 	return g.Standings[len(g.Standings)-1].Used
@@ -193,9 +193,9 @@ func (c *HoldSource) Usage(s *decide.Subject, window int) *limit.Usage {
 	if s.Quota.From == decide.OwnShare {
 		return c.local.Usage(s, window)
 	}
-	w, g := &s.Limits.Windows[window], s.Quota.Grant
+	w, g := &s.Limits.Windows[window], &s.Quota.Grant
 	switch {
-	case g == nil || window >= len(g.Standings):
+	case !g.Answered || window >= len(g.Standings):
 		c.usage = limit.Usage{Log: c.usage.Log[:0]}
 	case w.Algorithm == limit.Concurrency:
 		c.usage = limit.Usage{Used: g.Standings[window].Used}

@@ -58,7 +58,7 @@ func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 	c.begin(s, now)
 	e := s.Quota.Lease
 	e.NowNs = s.Quota.NowNs
-	if g := s.Quota.Grant; g.Decides(s.Cost, e.NowNs) {
+	if g := &s.Quota.Grant; g.Decides(s.Cost, e.NowNs) {
 		return c.checkGrant(s, g, now)
 	}
 	status := c.table.Read(e, c.keyOf(s), now, e.NowNs)

@@ -239,7 +239,7 @@ func (c *Client) Tick(now int64) {
 // Period is how soon Tick must be called, in milliseconds.
 func (c *Client) Period() uint32 {
 	switch {
-	case len(c.ready) > 0:
+	case c.next < len(c.ready):
 		return 1
 	case len(c.waiters) > 0 || c.sentNs != 0:
 		return 10
