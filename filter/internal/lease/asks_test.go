@@ -1,26 +1,80 @@
 package lease_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// serve lets the service answer messages, so many at most.
-func (w *worker) serve(s *service, most int) (messages int) {
-	for ; messages < most && w.stream != nil && len(w.stream.Asks) > 0; messages++ {
-		s.serve(w.stream)
-		for len(w.stream.Answers) > 0 {
-			w.deliver()
-		}
+// The service may be silent to a worker that has asked ahead and of which no request waits: it is cut
+// off, and admits its share more.
+func TestSilenceForWhichNobodyHasWaited(t *testing.T) {
+	w, s := pair(t, strings.Replace(perUser, `"limits"`, `"on_unavailable":"local","limits"`, 1))
+	w.engine.Leases.SetProxies(2)
+	w.request("a")
+	w.exchange(s)
+	asked := w.lastID
+	for w.lastID == asked { // of the lease, until it asks for more
+		w.request("a")
 	}
-	return messages
+	for range 10 {
+		require.False(t, w.engine.Leases.Silent)
+		w.proxy.Clock += 10 * ms
+		w.tick()
+	}
+	require.True(t, w.engine.Leases.Silent)
+	require.Len(t, w.verdicts, w.admitted(), "all were admitted at once")
+	for range 200 {
+		w.request("a")
+	}
+	require.Equal(t, 1+50+50, w.admitted(), "what was asked for, the lease, and the share")
+}
+
+func TestWhatANewerServiceSaysIsNotAGrant(t *testing.T) {
+	w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"deny"}`)
+	first := w.request("a")
+	m := quota.Grants{Results: []quota.AskResult{{
+		ID: w.lastID, Result: quota.Busy + 1,
+		Grants: []quota.Grant{{Number: 1, Units: 50, ValidNs: second, Windows: []quota.Standing{{}}}},
+	}}}
+	w.receive(m.Append(nil))
+	require.Contains(t, w.verdicts, first)
+	require.False(t, w.verdicts[first])
+	require.False(t, w.verdicts[w.request("a")], "for a second nobody asks again")
+}
+
+func TestALateAnswerCounts(t *testing.T) {
+	w, s := pair(t, perUser)
+	w.request("b")
+	w.exchange(s)
+	first := w.request("a")
+	late := w.stream
+	s.serve(late)
+	w.request("c") // keeps the service from being silent
+	w.proxy.Clock += 50 * ms
+	require.Len(t, late.Answers, 1)
+	answer := late.Answers[0]
+	late.Answers = nil
+	said := quota.Grants{Proxies: 2}
+	w.receive(said.Append(nil))
+	w.proxy.Clock += 60 * ms
+	w.tick()
+	require.Contains(t, w.verdicts, first)
+	w.exchange(s)
+	asked := w.lastID
+	w.request("a")
+	require.Greater(t, w.lastID, asked, "the key is asked for again")
+	w.receive(answer)
+	require.True(t, w.verdicts[w.request("a")], "the unit of the late answer is used")
 }
 
 // A record of another epoch of the clock is written over by the next answer.
@@ -164,4 +218,63 @@ func TestAnAskAheadIsJoined(t *testing.T) {
 	part := m.Asks[0].Parts[0]
 	require.Equal(t, []uint32{1, 1}, []uint32{part.Cost, part.Waiting})
 	require.Positive(t, part.Ahead)
+}
+
+// Whatever times a broken service states, no wait and no reset is longer than the rule's
+// windows can take, also as the denial is remembered.
+func TestStatedTimesAreBounded(t *testing.T) {
+	for rule, most := range map[string]int64{
+		`"limits":["10/1m"]`:                                                          60_000 * ms,
+		`"limits":["10/1m","50/1h"]`:                                                  3_600_000 * ms,
+		`"algorithm":"sliding_window_log","limits":["10/1m"]`:                         60_600 * ms,
+		`"algorithm":"sliding_window_counter","limits":["10/1m"]`:                     120_000 * ms,
+		`"limits":[{"requests":10,"per":"1m","burst":20,"algorithm":"token_bucket"}]`: 241_200 * ms,
+	} {
+		for _, stated := range []int64{math.MaxInt64, math.MaxInt64 - 1, 1 << 61, limit.MaxPeriodNs, 1, 0, -2, math.MinInt64} {
+			w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],`+rule+`}`)
+			w.request("a")
+			windows := []quota.Standing{{Used: 10, ResetNs: stated}, {Used: 10, ResetNs: stated}}
+			m := quota.Grants{Proxies: math.MaxUint32, Results: []quota.AskResult{{
+				ID: w.lastID, Result: quota.Denied, Grants: []quota.Grant{{Denied: true, WaitNs: stated, ValidNs: stated, Windows: windows}},
+			}}}
+			check := func(v *decide.Verdict) bool {
+				if v.Pending { // it is not remembered
+					return false
+				}
+				require.False(t, v.Allowed)
+				require.Positive(t, v.RetryNs, "%s: %d", rule, stated)
+				require.LessOrEqual(t, v.RetryNs, most, "%s: %d", rule, stated)
+				window, usage := v.Subjects[0].Window(0)
+				require.LessOrEqual(t, window.Reset(usage, v.Now)-v.Now, most, "%s: %d", rule, stated)
+				return true
+			}
+			w.onResume = func(v *decide.Verdict) { require.True(t, check(v)) }
+			w.receive(m.Append(nil))
+			w.proxy.Clock += 500 * ms
+			w.proxy.Headers = map[string][]string{"u": {"a"}}
+			require.Equal(t, stated > second, check(w.engine.Decide()), "remembered")
+		}
+	}
+}
+
+// A debt is paid in many windows: its wait is told as it is, up to the longest window of a policy.
+func TestStatedDebts(t *testing.T) {
+	for stated, told := range map[int64]int64{
+		480_000 * ms: 480_000 * ms, limit.MaxPeriodNs + 1: limit.MaxPeriodNs, math.MaxInt64: limit.MaxPeriodNs,
+	} {
+		w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"settle":{},"limits":["10/1m"]}`)
+		w.request("a")
+		windows := []quota.Standing{{Used: 80, ResetNs: stated}, {}}
+		m := quota.Grants{Results: []quota.AskResult{{
+			ID: w.lastID, Result: quota.Denied,
+			Grants: []quota.Grant{{Denied: true, Noted: true, WaitNs: stated, Windows: windows}},
+		}}}
+		resumed := false
+		w.onResume = func(v *decide.Verdict) {
+			resumed = true
+			require.Equal(t, told, v.RetryNs)
+		}
+		w.receive(m.Append(nil))
+		require.True(t, resumed)
+	}
 }

@@ -1,0 +1,260 @@
+package lease
+
+import (
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// holds are the accounts of a worker.
+type holds struct {
+	accounts map[string]*account // by their names
+	due      []*account          // to be reported
+	worker   uint64              // by which the service knows this worker
+	number   uint64              // of the newest report
+	renewNs  int64               // when to look which accounts are to be renewed
+	name     []byte              // memory for a name
+}
+
+// account is what this worker holds of one key, and what the service knows of that by its
+// reports. The service hears of each change, and each eighth of the hold.
+type account struct {
+	quota.Account
+	name       string // counter and key
+	worker     uint64 // that reports it: an earlier configuration's, if that has ended
+	key        [16]byte
+	definition *quota.Definition
+	asked      *ask  // carries its newest report, and has no answer
+	listed     bool  // among holds.due
+	reportedNs int64 // when it was reported last
+	usedNs     int64 // when a request last wanted units
+	silentNs   int64 // until when the service cannot reach the key
+	startNs    int64 // until when the store is starting: it takes reports, and grants nothing
+}
+
+const (
+	// forgetNs is how long nobody must want units of an idle account before it is forgotten:
+	// longer than a request waits.
+	forgetNs = 10_000_000_000
+	// maxAccounts is how many keys a worker reports: if the service does not answer, each of
+	// them stays. on_unavailable decides about one more.
+	maxAccounts = 1 << 16
+)
+
+// holdNs is how long the service holds the units of a worker that reports nothing.
+func (a *account) holdNs() int64 { return a.definition.Windows[len(a.definition.Windows)-1].PeriodNs }
+
+// mustReport reports whether the service is to hear of the account: it has changed, or an
+// eighth of the hold has passed.
+func (a *account) mustReport(now int64) bool {
+	return a.Due() || !a.Idle() && now-a.reportedNs >= a.holdNs()/limit.HoldParts
+}
+
+func (h *holds) areMany() bool { return len(h.accounts) >= maxAccounts }
+
+// find returns the account of a key, nil if there is none.
+func (h *holds) find(d *quota.Definition, key [16]byte) *account {
+	h.name = append(append(h.name[:0], d.Counter[:]...), key[:]...)
+	return h.accounts[string(h.name)]
+}
+
+// open returns the account of a key from which a request wants units, a new one if there is none.
+func (h *holds) open(d *quota.Definition, key [16]byte, now int64) *account {
+	a := h.find(d, key)
+	if a == nil {
+		a = &account{name: string(h.name), worker: h.worker, key: key}
+		h.accounts[a.name] = a
+	}
+	a.definition, a.usedNs = d, now
+	return a
+}
+
+// recall returns the account that a's key has by now. If a was forgotten and no other was
+// opened since, it is a again.
+func (h *holds) recall(a *account) *account {
+	if other := h.accounts[a.name]; other != nil {
+		return other
+	}
+	h.accounts[a.name] = a
+	return a
+}
+
+// markDue has the account reported with the next message.
+func (h *holds) markDue(a *account) {
+	if !a.listed {
+		a.listed = true
+		h.due = append(h.due, a)
+	}
+}
+
+// markAllDue has all that is held reported anew: the service, or its store, may have lost it.
+func (h *holds) markAllDue(now int64) {
+	for _, a := range h.accounts {
+		if !a.Idle() {
+			a.reportedNs = now - a.holdNs()
+			h.markDue(a)
+		}
+	}
+}
+
+// renew looks, once a second, which accounts must be reported, and forgets those that hold
+// nothing.
+func (h *holds) renew(now, timeoutNs int64) {
+	if len(h.accounts) == 0 || now < h.renewNs {
+		return
+	}
+	h.renewNs = now + maxLookNs
+	for name, a := range h.accounts {
+		switch {
+		case a.mustReport(now):
+			h.markDue(a)
+		case a.Idle() && now-a.usedNs > forgetNs+timeoutNs:
+			delete(h.accounts, name)
+		}
+	}
+}
+
+// queueReports queues an ask for nothing for each account that is to be reported, unless an ask
+// is queued already that reports it. They take what requests leave of a message, at least half,
+// and wait for answers before there are more. So maxAccounts that are due at once take 129
+// messages: with round trips of up to 15 ms a store that is starting hears of all of them before
+// it grants units.
+func (c *Client) queueReports(now int64) {
+	h := &c.worker.holds
+	if len(h.due) == 0 {
+		return
+	}
+	room, n := c.roomForReports(), 0
+	for ; n < len(h.due) && room > 0; n++ {
+		a := h.due[n]
+		a.listed = false
+		if a.asked == nil && a.silentNs <= now && a.mustReport(now) {
+			report := quota.Part{Definition: a.definition.ID, Key: a.key}
+			c.want([]Part{{definition: a.definition, account: a, Part: report}}, nil)
+			room--
+		}
+	}
+	left := copy(h.due, h.due[n:])
+	clear(h.due[left:])
+	h.due = h.due[:left]
+}
+
+// roomForReports is how many more asks for nothing may be queued or under way.
+func (c *Client) roomForReports() int {
+	reports, others := 0, 0
+	for _, asks := range [...][]*ask{c.queue, c.sent} {
+		for _, a := range asks {
+			if len(a.waiters) == 0 && a.parts[0].account != nil {
+				reports++
+			} else {
+				others++
+			}
+		}
+	}
+	return max(mostAsks/2, mostAsks-others) - reports
+}
+
+// isReported reports whether a report of one of the ask's accounts is under way.
+func (a *ask) isReported() bool {
+	for i := range a.parts {
+		if acc := a.parts[i].account; acc != nil && acc.asked != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// report puts reports of the ask's accounts, as they are now, into its parts. What the parts
+// before one ask for may be granted, so it counts as held.
+func (a *ask) report(h *holds, now int64) {
+	for i := range a.parts {
+		p, earlier := &a.parts[i], uint32(0)
+		if p.account == nil {
+			continue
+		}
+		p.account = h.recall(p.account)
+		for _, before := range a.parts[:i] {
+			if before.account == p.account {
+				earlier = limit.AddSaturating(earlier, before.Waiting)
+			}
+		}
+		h.number++
+		p.Report = p.account.Report(p.account.worker, h.number, earlier)
+		p.account.asked, p.account.reportedNs = a, now
+	}
+}
+
+// unreport ends the wait for an answer to the ask's reports: one that comes later grants nothing.
+// It returns the accounts, of which the service knows nothing new.
+func (a *ask) unreport() (accounts []*account) {
+	for i := range a.parts {
+		if acc := a.parts[i].account; acc != nil && acc.asked == a {
+			acc.asked = nil
+			accounts = append(accounts, acc)
+		}
+	}
+	return accounts
+}
+
+// reportAgain has the ask's accounts reported with the next message: their reports may be lost.
+func (h *holds) reportAgain(a *ask) {
+	for _, acc := range a.unreport() {
+		h.markDue(acc)
+	}
+}
+
+// noteAnswer notes what an answer says of the report in a part of the ask. Only an answer to an
+// account's last report grants units.
+func (h *holds) noteAnswer(g *grant, a *ask, i int) {
+	p := &a.parts[i]
+	acc := p.account
+	isLast := true
+	for j := i + 1; j < len(a.parts); j++ {
+		isLast = isLast && a.parts[j].account != acc
+	}
+	switch {
+	case acc.asked != a:
+		g.Failed = true
+	case !isLast: // the later part has reported the account anew
+	case !g.Noted: // or a service that knows no reports
+		g.Failed = true
+		acc.silentNs = g.nowNs + silenceNs
+	default:
+		acc.Noted(p.Number, g.Units)
+	}
+	if isLast && acc.asked == a {
+		acc.asked = nil
+	}
+	if g.Starting {
+		acc.startNs = g.nowNs + min(g.WaitNs, silenceNs)
+	}
+	h.markDue(acc)
+}
+
+// Inherit takes over what an earlier configuration of this VM holds or has not reported yet, and
+// has it reported.
+func (c *Client) Inherit(from *Client) {
+	h, old := &c.worker.holds, &from.worker.holds
+	h.number = max(h.number, old.number)
+	definitions := map[*quota.Definition]*quota.Definition{}
+	for _, a := range old.accounts {
+		if a.Idle() {
+			continue
+		}
+		d := definitions[a.definition]
+		if d == nil {
+			d = new(quota.Definition)
+			*d = *a.definition
+			d.ID, definitions[a.definition] = c.worker.newNumber(), d
+		}
+		if a.worker == old.worker { // the key may have an account here
+			a.name += strconv.FormatUint(a.worker, 16)
+		}
+		a.definition, a.asked = d, nil
+		a.listed = false
+		h.accounts[a.name] = a
+	}
+	h.markAllDue(c.worker.clock.Monotonic())
+	clear(old.accounts)
+}

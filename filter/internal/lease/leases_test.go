@@ -1,0 +1,247 @@
+package lease_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/explain"
+	"github.com/sluice-ratelimit/sluice/shared/result"
+)
+
+// A later configuration of fewer windows may have made the table, which then keeps no
+// standing of the others.
+func TestALeaseInATableOfFewerWindows(t *testing.T) {
+	rule := func(limits string) string {
+		return `{"name":"r","scope":"cluster","key":[{"header":"u"}],"lease":20,"limits":[` + limits + `]}`
+	}
+	w, s := pair(t, rule(`"500/1s","500/1m","900/1h"`))
+	w.proxy.With("u", "a")
+	later := engine.Identity{Owner: 1, ConfiguredNs: w.proxy.Clock, Random: func(b []byte) { clear(b) }}
+	engine.New(hosttest.Policy(t, rule(`"500/1s"`)), w.proxy, later).Decide()
+	for range 10 {
+		w.request("a")
+		w.exchange(s)
+		w.proxy.Clock += 10 * ms
+	}
+	require.Equal(t, 10, w.admitted())
+	v := w.engine.Decide()
+	require.True(t, v.Allowed)
+	require.False(t, v.Subjects[0].Known)
+}
+
+// A tick reads nothing of what cannot be idle yet: ticks come each 10 ms while a
+// request waits, and a worker may hold thousands of grants.
+func TestATickReadsOnlyWhatMayBeIdle(t *testing.T) {
+	w, s := pair(t, perUser)
+	const users = 50
+	for range 3 { // then each has units ahead of need
+		for i := range users {
+			w.request(fmt.Sprint("user", i))
+			w.exchange(s)
+		}
+		w.proxy.Clock += 100 * ms
+	}
+	reads := func(ticks int) (n int) {
+		w.proxy.Calls = nil
+		for range ticks {
+			w.proxy.Clock += 10 * ms
+			w.tick()
+			w.exchange(s)
+		}
+		for _, call := range w.proxy.Calls {
+			if call == "get" {
+				n++
+			}
+		}
+		return n
+	}
+	require.LessOrEqual(t, reads(100), 2*users, "once a second, and one second begins")
+	require.Empty(t, w.stream.Asks)
+	reads(400)
+	require.Zero(t, reads(100), "all have gone back")
+}
+
+// Grants that are spent at once leave room for others to be returned.
+func TestSpentGrantsLeaveTheList(t *testing.T) {
+	w, s := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["1000000/1m"],"lease":1}`)
+	for i := range 12_000 { // of ten keys, within a second; each grant has a unit for the next request
+		w.request(fmt.Sprint("user", i/2%10))
+		w.exchange(s)
+		if w.proxy.Clock += ms / 16; i%160 == 0 {
+			w.tick()
+		}
+	}
+	require.Greater(t, s.asked, 5000)
+	counts := map[string]uint64{}
+	w.engine.EachMetric(func(m engine.Series, count uint64) { counts[m.Metric] += count })
+	require.Contains(t, counts, "leased_units_lost")
+	require.Zero(t, counts["leased_units_lost"])
+}
+
+const saidByV = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"on_unavailable":"deny",` +
+	`"limits":[{"requests":{"header":"v","trusted":true,"default":10,"max":100000},"per":"1m"}]`
+
+// leased is what the proxy says that it holds of a user's key.
+func (w *worker) leased(t *testing.T, user string) (units int) {
+	text, err := w.engine.Operate(engine.Operation{Name: "leased", Rule: "r", Key: []string{user}})
+	require.NoError(t, err)
+	_, err = fmt.Sscanf(string(text), `{"value":%d}`, &units)
+	require.NoError(t, err)
+	return units
+}
+
+// More numbers than a stream has room for definitions are all decided by
+// the service itself, each by its own; and none is ever unknown to it.
+func TestMoreNumbersThanDefinitionsOnOneStream(t *testing.T) {
+	w, s := pair(t, saidByV+`,"lease":"off"}`)
+	const numbers = 1500
+	for i := range 2 * numbers {
+		n := i % numbers
+		w.request(fmt.Sprintf("u%d %d", n, n%3+n))
+		w.proxy.Clock += ms / 10
+		if i%7 == 0 {
+			w.exchange(s)
+		}
+	}
+	w.exchange(s)
+	want := 0
+	for n := range numbers {
+		want += min(2, n%3+n)
+	}
+	require.Equal(t, want, w.admitted())
+	require.LessOrEqual(t, s.defined, s.asked, "at most one with each ask")
+
+	// A few numbers are defined once, however many requests say them.
+	s.asked, s.defined = 0, 0
+	for i := range 600 {
+		w.request(fmt.Sprintf("v%d %d", i, 7+i%100))
+		if i%7 == 0 {
+			w.exchange(s)
+		}
+	}
+	w.exchange(s)
+	require.Equal(t, 600, s.asked)
+	require.LessOrEqual(t, s.defined, 200)
+}
+
+// TestOperationsOnLeases: a proxy says what it holds of a key, and leaves all other
+// questions about a key to the quota service. Cleaning takes no lease.
+func TestOperationsOnLeases(t *testing.T) {
+	w, s := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"]},{"name":"own","key":[{"header":"u"}],"limits":["100/1m"]}`)
+	do := func(name, rule string, key ...string) (string, error) {
+		text, err := w.engine.Operate(engine.Operation{Name: name, Rule: rule, Key: key, N: 1})
+		return string(text), err
+	}
+	value := func(name string, key ...string) (value int) {
+		text, err := do(name, "r", key...)
+		require.NoError(t, err)
+		_, err = fmt.Sscanf(text, `{"value":%d}`, &value)
+		require.NoError(t, err, text)
+		return value
+	}
+	for range 10 {
+		w.request("a")
+		w.exchange(s)
+		w.proxy.Clock += 50 * ms
+	}
+	held := value("leased", "a")
+	require.Positive(t, held)
+	require.Zero(t, value("leased", "b"))
+	w.request("a")
+	require.Equal(t, held-1, value("leased", "a"))
+
+	stats, err := do("stats", "r")
+	require.NoError(t, err)
+	require.Contains(t, stats, `{"rule":"r","keys":1,`)
+	require.NotContains(t, stats, `"bytes":0,`)
+	require.Zero(t, value("clean"))
+	require.Equal(t, held-1, value("leased", "a"))
+
+	_, err = do("get", "r", "a")
+	require.EqualError(t, err, `rule "r" has scope cluster: its counters are the quota service's, which sluice counters asks without --proxy`)
+	_, err = do("leased", "own", "a")
+	require.EqualError(t, err, `rule "own" has scope proxy: it leases nothing`)
+
+	w.proxy.Clock += 60 * second
+	require.Zero(t, value("leased", "a"))
+	require.Equal(t, 1, value("clean"), "nothing is held")
+	stats, err = do("stats", "r")
+	require.NoError(t, err)
+	require.Contains(t, stats, `{"rule":"r","keys":0,`)
+
+	// While the service is silent the proxy says what it has counted by itself, of its share.
+	w.engine.Leases.Silent = true
+	for range 3 {
+		w.request("b")
+	}
+	for key, used := range map[string]uint32{"b": 3, "c": 0} {
+		text, err := do("leased", "r", key)
+		require.NoError(t, err)
+		require.True(t, strings.HasPrefix(text, fmt.Sprintf(`{"value":0,"silent":"local","windows":[{"limit":100,"per_ns":60000000000,"used":%d,`, used)), text)
+	}
+}
+
+// TestExplainALease: what a rule of scope cluster makes of a request, and that it
+// would ask where it cannot know.
+func TestExplainALease(t *testing.T) {
+	w, s := pair(t, perUser)
+	explained := func() result.Explanation {
+		text := explain.Explain(nil, w.engine, w.proxy, &explain.Request{Method: "GET", Path: "/", Headers: map[string][]string{"u": {"a"}}})
+		var x result.Explanation
+		require.NoError(t, json.Unmarshal(text, &x), "%s", text)
+		require.Equal(t, string(text), string(x.Append(nil)))
+		return x
+	}
+	x := explained()
+	require.True(t, x.Pending)
+	require.Nil(t, x.Allowed)
+	require.True(t, x.Rules[0].Pending)
+	require.Nil(t, x.Rules[0].Allowed)
+	require.Equal(t, &result.Lease{}, x.Rules[0].Lease)
+	require.Empty(t, x.Rules[0].Windows, "the service has not said anything")
+
+	for range 10 {
+		w.request("a")
+		w.exchange(s)
+		w.proxy.Clock += 50 * ms
+	}
+	x = explained()
+	held := x.Rules[0].Lease
+	require.Positive(t, held.Units)
+	require.Positive(t, held.EndsNs)
+	require.False(t, x.Pending)
+	require.True(t, *x.Allowed)
+	require.True(t, *x.Rules[0].Allowed)
+	require.Greater(t, x.Rules[0].Windows[0].Used, uint32(10), "as the service has said last")
+	require.Equal(t, held, explained().Rules[0].Lease, "explaining spends nothing")
+
+	w.proxy.Clock += 20 * second
+	x = explained()
+	require.True(t, x.Pending)
+	require.Zero(t, x.Rules[0].Lease.Units)
+	require.NotEmpty(t, x.Rules[0].Windows, "it is still known what the service has said last")
+
+	w.engine.Leases.Silent = true
+	x = explained()
+	require.False(t, x.Pending)
+	require.True(t, *x.Allowed, "on_unavailable decides")
+	require.Equal(t, &result.Lease{Silent: "local"}, x.Rules[0].Lease)
+}
+
+// While the service is silent a key's windows are shifted by its jitter, as the service
+// shifts them.
+func TestAShareIsOfTheKeysOwnWindows(t *testing.T) {
+	w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":[{"requests":100,"per":"1h","jitter":50}]}`)
+	w.engine.Leases.Silent = true
+	w.proxy.With("u", "a")
+	s := w.engine.Decide().Subjects[0]
+	require.True(t, s.Allowed)
+	require.NotZero(t, s.Windows[0].OffsetNs)
+	require.Equal(t, s.Windows[0].OffsetNs, s.Limits.Windows[0].OffsetNs)
+}
