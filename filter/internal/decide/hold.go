@@ -8,8 +8,8 @@ import (
 // Hold is what an allowed request holds of one rule until its answer is known. Settle or, for
 // a request whose upstream may go on, Settle after a Lingering ends it.
 type Hold struct {
+	state.Hold
 	Rule    *Rule
-	Receipt state.Hold
 	Windows []limit.Window // with the limits that hold for the key
 	Account any            // of a source that reports what is held: see Subject.Account
 	EndNs   int64          // after which it is not renewed, by the monotonic clock; 0 = always
@@ -35,8 +35,8 @@ func (v *Verdict) AppendHolds(holds []Hold) []Hold {
 	for _, s := range v.Subjects {
 		if r := s.Rule; s.Outcome == Taken && r.HoldSource != nil {
 			r.Holding.Streams++
-			r.Holding.Units += int64(s.Receipt.Units)
-			holds = append(holds, Hold{Rule: r, Receipt: s.Receipt, Windows: s.KeepWindows(), Account: s.Account})
+			r.Holding.Units += int64(s.Hold.Units)
+			holds = append(holds, Hold{Hold: s.Hold, Rule: r, Windows: s.KeepWindows(), Account: s.Account})
 		}
 	}
 	return holds
@@ -61,7 +61,7 @@ func (b By) String() string { return bys[b] }
 func (h *Hold) Settle(cost uint32, by By, now int64) {
 	r := h.Rule
 	r.Holding.Streams--
-	r.Holding.Units -= int64(h.Receipt.Units)
+	r.Holding.Units -= int64(h.Units)
 	lapsed, ok := r.HoldSource.Settle(h, cost, now)
 	m := &r.Metrics
 	switch {
@@ -72,7 +72,7 @@ func (h *Hold) Settle(cost uint32, by By, now int64) {
 	}
 	if r.Policy.Settle != nil {
 		m.Settled[by]++
-		m.ChargedOver += uint64(cost - min(cost, h.Receipt.Units))
+		m.ChargedOver += uint64(cost - min(cost, h.Units))
 	}
 }
 
@@ -80,7 +80,7 @@ func (h *Hold) Settle(cost uint32, by By, now int64) {
 // is charged its cost.
 func (v *Verdict) Release() {
 	for _, h := range v.AppendHolds(nil) {
-		cost := h.Receipt.Units
+		cost := h.Units
 		if h.Rule.Policy.Concurrency() {
 			cost = 0
 		}

@@ -51,7 +51,7 @@ type Subject struct {
 	Limits state.Key   // the key with the limits that hold for it where it is counted
 	Record state.Entry // of a source that counts in shared data
 
-	Receipt state.Hold // of a rule that holds: what Take has held
+	Hold    state.Hold // of a rule that holds: what Take has held
 	Account any        // of a source that reports what is held: where it has counted the units
 	Quota   Quota      // of a rule of scope cluster
 

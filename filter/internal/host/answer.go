@@ -226,14 +226,14 @@ func (s *stream) settle() {
 		switch r := h.Rule.Policy; {
 		case redirected:
 		case r.Settle != nil:
-			cost, by = settle.Cost(r, h.Receipt.Units, &a)
+			cost, by = settle.Cost(r, h.Units, &a)
 		case r.LingerNs > 0 && abandoned():
 			p.linger(decide.Lingering{Hold: *h, UntilNs: theProxy.Monotonic() + r.LingerNs})
 			continue
 		}
 		h.Settle(cost, by, now)
 		if p.reports.whole {
-			settled = append(settled, result.Settled{Rule: h.Rule.Policy.Name, Held: h.Receipt.Units, Cost: cost, By: by.String()})
+			settled = append(settled, result.Settled{Rule: h.Rule.Policy.Name, Held: h.Units, Cost: cost, By: by.String()})
 		}
 	}
 	if p.reports.whole {

@@ -94,7 +94,7 @@ func (c *HoldSource) Take(s *decide.Subject) decide.Outcome {
 		s.Quota.Grant.Units -= s.Cost
 		a.Given -= s.Cost
 		a.Held += s.Cost
-		s.Receipt = state.Hold{Units: s.Cost}
+		s.Hold = state.Hold{Units: s.Cost}
 		return decide.Taken
 	case decide.OwnShare:
 		return c.takeShare(s)
@@ -142,7 +142,7 @@ func (c *HoldSource) Refund(s *decide.Subject, now int64) bool {
 // silent counts in this proxy's own table as well.
 func (c *HoldSource) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool) {
 	ok = true
-	if h.Receipt.InTable() {
+	if h.InTable() {
 		lapsed, ok = c.local.Settle(h, cost, now)
 	}
 	a, reports := h.Account.(*account)
@@ -150,7 +150,7 @@ func (c *HoldSource) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok 
 		return lapsed, ok
 	}
 	a = c.worker.holds.recall(a)
-	if units := h.Receipt.Units; h.HasLapsed() { // they are charged already
+	if units := h.Units; h.HasLapsed() { // they are charged already
 		a.Settle(0, cost-min(cost, units))
 	} else {
 		a.Settle(units, cost)
@@ -162,14 +162,14 @@ func (c *HoldSource) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok 
 // Renew charges a hold that max_hold has ended. Accounts are renewed by the client's tick.
 func (c *HoldSource) Renew(h *decide.Hold, now, heldNs int64) decide.Renewal {
 	ends, monotonic := h.EndNs > 0, c.worker.clock.Monotonic()
-	if h.Receipt.InTable() && (!ends || monotonic < h.EndNs) {
+	if h.InTable() && (!ends || monotonic < h.EndNs) {
 		c.local.Renew(h, now, heldNs)
 	}
 	a, reports := h.Account.(*account)
 	if !reports || !ends || monotonic < h.EndNs+a.holdNs() {
 		return decide.NotDue
 	}
-	a.Settle(h.Receipt.Units, h.Receipt.Units)
+	a.Settle(h.Units, h.Units)
 	c.worker.holds.markDue(a)
 	return decide.Lapsed
 }

@@ -73,7 +73,7 @@ func (c *Source) Take(s *decide.Subject) decide.Outcome {
 	e := &s.Record
 	var status state.Status
 	if c.holds {
-		s.Receipt, status = c.Table.Hold(e, s.Cost, c.evicts())
+		s.Hold, status = c.Table.Hold(e, s.Cost, c.evicts())
 	} else {
 		status = c.Table.Commit(e, s.Cost, c.evicts())
 	}
@@ -98,7 +98,7 @@ func (c *Source) Take(s *decide.Subject) decide.Outcome {
 // Refund uncounts the hit.
 func (c *Source) Refund(s *decide.Subject, now int64) bool {
 	if c.holds {
-		_, status := c.Table.Settle(&s.Record, s.Limits, s.Receipt, now, 0)
+		_, status := c.Table.Settle(&s.Record, s.Limits, s.Hold, now, 0)
 		return status == state.OK
 	}
 	return c.Table.Refund(&s.Record, now, s.Cost)
@@ -118,16 +118,16 @@ func (c *Source) Held(s *decide.Subject) uint32 { return c.Table.Held(&s.Record)
 
 // Settle charges the key's record, or the floor where it was evicted.
 func (c *Source) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool) {
-	lapsed, status := c.Table.Settle(&c.entry, h.Limits(), h.Receipt, now, cost)
+	lapsed, status := c.Table.Settle(&c.entry, h.Limits(), h.Hold, now, cost)
 	return lapsed, status == state.OK
 }
 
 // Renew moves what is held into the present eighth of the hold.
 func (c *Source) Renew(h *decide.Hold, now, heldNs int64) decide.Renewal {
-	if !c.Table.IsDue(&h.Receipt, heldNs) {
+	if !c.Table.IsDue(&h.Hold, heldNs) {
 		return decide.NotDue
 	}
-	lapsed, status := c.Table.Renew(&c.entry, h.Limits(), &h.Receipt, now)
+	lapsed, status := c.Table.Renew(&c.entry, h.Limits(), &h.Hold, now)
 	switch {
 	case status != state.OK:
 		return decide.Unknown
