@@ -33,10 +33,10 @@ func (r *reader) readRateLimit(o rateLimit, stage uint32) []descriptor {
 	}
 	d := descriptor{at: o.at}
 	if o.GetLimit() != nil {
-		d.cannot("Envoy may send another limit from metadata, and a policy cannot say that.")
+		d.cannot("Envoy may send another limit from metadata.")
 	}
 	if o.GetApplyOnStreamDone() {
-		d.cannot("It counts when the response is complete, and denies nothing. No rule counts then.")
+		d.cannot("It counts when the response is complete, and denies nothing.")
 	}
 	r.readHits(&d, o.GetHitsAddend(), o.at.in("hits_addend"))
 	list := []descriptor{d}
@@ -53,7 +53,7 @@ func (r *reader) readRateLimit(o rateLimit, stage uint32) []descriptor {
 
 func (r *reader) readHits(d *descriptor, o *routev3.RateLimit_HitsAddend, at place) {
 	if o.GetIsNegativeHits() {
-		d.cannot("It refunds tokens. No rule does that.")
+		d.cannot("It refunds tokens.")
 	}
 	n := o.GetNumber()
 	switch {
@@ -62,7 +62,7 @@ func (r *reader) readHits(d *descriptor, o *routev3.RateLimit_HitsAddend, at pla
 			"cost.")
 	case n == nil:
 	case n.GetValue() == 0:
-		d.cannot("It only asks and counts no hits (hits_addend 0). Every rule counts.")
+		d.cannot("It asks and counts no hits, by hits_addend 0.")
 	case n.GetValue() > math.MaxUint32:
 		r.fail(at.in("number"), "must be a whole number from 0 to 4294967295")
 	case n.GetValue() > 1:
@@ -98,7 +98,7 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at place) []descriptor 
 		return guessed("destination_cluster")
 	case *routev3.RateLimit_Action_QueryParameterValueMatch_:
 		d := fixed("query_match", a.QueryParameterValueMatch)
-		d.cannot("A match has no condition on a query parameter.")
+		d.cannotMatch("there is a condition on a query parameter")
 		return []descriptor{d}
 	case *routev3.RateLimit_Action_RemoteAddressMatch_:
 		return r.readRemoteAddressMatch(a.RemoteAddressMatch, at)
@@ -149,7 +149,7 @@ func (r *reader) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders, 
 	}
 	ways := one(entry{key: a.GetDescriptorKey(), part: &p})
 	if a.GetSkipIfAbsent() && p.kind == "header" {
-		ways = append(ways, descriptor{scope: scope{match: match{p.String(): {"!"}}}})
+		ways = append(ways, descriptor{scope: scope{match: match{p.String(): {{kind: absent}}}}})
 	}
 	return ways
 }
@@ -207,7 +207,7 @@ func (r *reader) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMat
 	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
 		d.match, d.exempt = s.match, s.exempt
 	case len(s.exempt) > 0 || len(s.match) == 0:
-		d.cannot("Envoy sends it where its headers do not match, and some of them are inverted. A match cannot say that.")
+		d.cannotMatch("they must not match headers, of which some are inverted")
 	default:
 		d.exempt = []match{s.match}
 	}
@@ -229,8 +229,8 @@ func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at place) []
 	}
 	var notes []string
 	if a.GetDefaultValue() != "" {
-		notes = append(notes, "Where the metadata is missing Envoy sends "+a.GetDefaultValue()+", and this rule does not apply. "+
-			"With missing_key: share it counts such requests together.")
+		notes = append(notes, "Where the metadata is missing, Envoy sends "+a.GetDefaultValue()+", and this rule does not "+
+			"apply. With missing_key: share it counts such requests together.")
 	}
 	if a.GetSkipIfAbsent() {
 		notes = append(notes, "Without the metadata Envoy sends the descriptor without this entry. Here the rule needs "+
@@ -247,9 +247,9 @@ func (r *reader) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddres
 	for _, o := range a.GetAddressMatcher().GetRanges() {
 		networks = append(networks, r.readCIDRRange(o, at)...)
 	}
-	switch m := (match{clientIP.kind: networks}); {
+	switch m := (match{clientIP.kind: exact(networks)}); {
 	case networks == nil:
-		d.cannot("Its address_matcher has no ranges.")
+		d.cannotMatch("its address_matcher has no ranges")
 	case a.GetAddressMatcher().GetInvertMatch():
 		d.exempt = []match{m}
 	default:

@@ -34,62 +34,6 @@ func (d *descriptor) keys() string {
 	return strings.Join(names, ".")
 }
 
-// leaf is where the limiter's search ends for some requests of a descriptor: the values that
-// they have, and their limit, nil if there is none.
-type leaf struct {
-	name   string
-	values []value // one for each part of the descriptor
-	quota  *quota
-	at     place
-}
-
-// value is a part of the request and the pattern that it fits.
-type value struct {
-	*part
-	pattern pattern
-	shared  bool // all that fits counts together
-}
-
-// within reports whether every request of the leaf has the values of another one too.
-func (l *leaf) within(other *leaf) bool {
-	for i := range l.values {
-		if !l.values[i].pattern.within(other.values[i].pattern) {
-			return false
-		}
-	}
-	return true
-}
-
-// apart reports whether no request has the values of both leaves. It may miss some.
-func (l *leaf) apart(other *leaf) bool {
-	for i := range l.values {
-		if l.values[i].pattern.apart(other.values[i].pattern) {
-			return true
-		}
-	}
-	return false
-}
-
-// canOverride reports whether a leaf can be an override of another one's rule, which takes
-// the same window and the same enforcement.
-func (l *leaf) canOverride(other *leaf) bool {
-	isPlain := func(l *leaf) bool {
-		return len(l.quota.notes)+len(l.quota.unknown) == 0 && l.unsayable() == "" &&
-			!slices.ContainsFunc(l.values, func(v value) bool { return v.shared })
-	}
-	return l.within(other) && l.quota.isOfClass(other.quota) && isPlain(l) && isPlain(other)
-}
-
-// unsayable says why no override has a leaf's patterns, if none does.
-func (l *leaf) unsayable() string {
-	for _, v := range l.values {
-		if _, ok := v.override(v.pattern); !ok {
-			return "Paths are compared without the query, and cannot say " + v.pattern.text + "."
-		}
-	}
-	return ""
-}
-
 // rules makes a rule for each leaf with a limit. The leaves come in the order of the limiter's
 // search, and a request belongs to the first whose values it has. A value beside a bare key is
 // an override of the bare key's rule, if that has the same window.
@@ -128,41 +72,6 @@ func (d *descriptor) rules(leaves []leaf, in *reader) (list []rule) {
 		}
 	}
 	return list
-}
-
-// limited counts the leaves with a limit.
-func limited(leaves []leaf) (n int) {
-	for i := range leaves {
-		if leaves[i].quota != nil {
-			n++
-		}
-	}
-	return n
-}
-
-// reachable are the leaves that some request ends in: it has their values, and those of no leaf
-// before them.
-func (r *reader) reachable(leaves []leaf) (list []leaf) {
-	for i := range leaves {
-		l := &leaves[i]
-		isNobodys := slices.ContainsFunc(l.values, func(v value) bool { return v.never(v.pattern) })
-		switch {
-		case !isNobodys && !l.isWithinAny(list):
-			list = append(list, *l)
-		case l.quota != nil:
-			r.noteNoRequest(l.at, l.name)
-		}
-	}
-	return list
-}
-
-func (l *leaf) isWithinAny(list []leaf) bool {
-	for i := range list {
-		if l.within(&list[i]) {
-			return true
-		}
-	}
-	return false
 }
 
 // maker makes the rule of a leaf.
@@ -210,7 +119,8 @@ func (m *maker) put(i int, v value) {
 	switch {
 	case matched && (v.shared || v.pattern.kind == exactly):
 	case v.shared:
-		m.cannot("Values of " + v.String() + " that fit " + v.pattern.text + " share one counter there. A rule cannot say that.")
+		m.cannot("The values of " + v.String() + " that fit " + v.pattern.text + " share one counter there, and no match " +
+			"can select them.")
 	default:
 		m.kept = append(m.kept, i)
 		m.rule.Key = append(m.rule.Key, *v.part)
@@ -225,13 +135,13 @@ func (m *maker) put(i int, v value) {
 func (m *maker) leaveOut(before *leaf, isOverride bool) {
 	for i, v := range m.leaf.values {
 		if !slices.Contains(m.kept, i) && !v.pattern.within(before.values[i].pattern) {
-			m.cannot("Values of " + v.String() + " that fit " + v.pattern.text + " share one counter there, but those of " +
-				before.name + " do not. A rule cannot say that.")
+			m.cannot("The values of " + v.String() + " that fit " + v.pattern.text + " share one counter there, apart from " +
+				before.name + ". A rule cannot say that.")
 			return
 		}
 	}
 	if why := before.unsayable(); why != "" {
-		m.cannot("This rule should leave out the requests of " + before.name + ". " + why)
+		m.cannot("It should leave out the requests of " + before.name + ". " + why)
 		return
 	}
 	o := override{patterns: m.patterns(before, m.kept)}
@@ -264,7 +174,7 @@ func (m *maker) finish() rule {
 	}
 	if n := len(m.rule.Exempt); n > policy.MaxExempt {
 		m.rule.Exempt = m.rule.Exempt[:policy.MaxExempt]
-		m.cannot("It should leave out the requests of " + strconv.Itoa(n) + " matches, and a rule has at most " +
+		m.cannot("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
 			strconv.Itoa(policy.MaxExempt) + ".")
 	}
 	if m.rule.off {
@@ -275,7 +185,7 @@ func (m *maker) finish() rule {
 
 // leaveOutLimited leaves the requests out that a rule limits. It reports whether any are left.
 func (d *descriptor) leaveOutLimited(rules []rule) bool {
-	own := d.exempt
+	own, isUnknown := d.exempt, false
 	for i := range rules {
 		m, ok := rules[i].limits(own)
 		m = m.without(d.match)
@@ -284,14 +194,13 @@ func (d *descriptor) leaveOutLimited(rules []rule) bool {
 			return false
 		case ok:
 			d.exempt = append(slices.Clip(d.exempt), m)
-		case !slices.Contains(d.unknown, othersUnknown):
-			d.cannot(othersUnknown)
+		case !isUnknown:
+			isUnknown = true
+			d.cannotMatch("they are those that no other rule limits")
 		}
 	}
 	return true
 }
-
-const othersUnknown = "It is only for requests without a descriptor, and an exempt cannot say which those are."
 
 // limits says which requests a rule limits, of those that an exemption leaves.
 // It is not ok where no match can say that, as for a rule that is off.
@@ -307,7 +216,7 @@ func (r *rule) limits(exempt []match) (m match, ok bool) {
 	for _, p := range r.Key {
 		switch {
 		case p.kind == "header" && m[p.String()] == nil:
-			m, _ = m.and(match{p.String(): {"*"}})
+			m, _ = m.and(match{p.String(): {present}})
 		case p.kind == "query", p.kind == "property":
 			return nil, false
 		}

@@ -159,19 +159,19 @@ var limitFields = []string{
 // nothing says why there is no rate limit in a file: a name that is spelled wrongly, or a filter
 // that the import does not read.
 func (in *source) nothing() error {
-	unread, hasRoutes := "", false
+	unread := ""
 	contains(in.root, func(n *policy.Node) bool {
 		in.refuseTypos(n, in.top(), limitFields)
-		hasRoutes = hasRoutes || fieldOf(n, "rate_limits") != nil
 		if t := typeOf(textOf(n, "@type")); strings.Contains(t, "ratelimit") || strings.Contains(t, "rate_limit") {
 			unread = t
 		}
 		return false
 	})
+	hasActions := contains(in.root, func(n *policy.Node) bool { return fieldOf(n, "rate_limits") != nil })
 	switch {
 	case in.err() != nil:
 		return in.err()
-	case hasRoutes, strings.HasPrefix(unread, strings.TrimSuffix(serviceFilter, ".")):
+	case hasActions, strings.HasPrefix(unread, strings.TrimSuffix(serviceFilter, ".")):
 		return fmt.Errorf("%w: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to "+
 			"sluice import envoy-ratelimit, and this file as --routes", ErrNothing)
 	case unread != "":
@@ -228,8 +228,8 @@ func (in *source) patched(envoyFilters []*policy.Node) *policy.Node {
 				match := everyRequest()
 				if name := textOf(vhost, "route", "name"); name != "" {
 					match = object()
-					in.note(in.top(), "An EnvoyFilter is for the route "+name+", and does not say which requests those are: its rules "+
-						"are off until they have a match.")
+					in.note(in.top(), "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
+						"its rules are off until they have a match")
 				}
 				routes := fieldOf(hostOf(hosts, textOf(vhost, "name")), "routes")
 				routes.Items = append(routes.Items, matched(value, match))
@@ -241,8 +241,8 @@ func (in *source) patched(envoyFilters []*policy.Node) *policy.Node {
 			routes.Items = []*policy.Node{matched(object(), everyRequest())}
 		}
 	}
-	in.note(place{}, "An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for every request "+
-		"of the proxies that get the policy.")
+	in.note(place{}, "An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for every "+
+		"request of the proxies that get the policy.")
 	listener := object(field("http_filters", filters))
 	if len(hosts.Items) > 0 {
 		listener.Fields = append(listener.Fields, field("route_config", object(field("virtual_hosts", hosts))))
@@ -273,3 +273,60 @@ func matched(route, match *policy.Node) *policy.Node {
 }
 
 func everyRequest() *policy.Node { return object(field("prefix", text("/"))) }
+
+// fieldOf is the value of an object's field by its name in protocol buffers, also where it is
+// written as in their JSON, or of a field in it, and so on; nil if it is absent or null.
+func fieldOf(n *policy.Node, names ...string) *policy.Node {
+	for _, name := range names {
+		if n == nil {
+			break
+		}
+		isIt := func(f policy.Field) bool { return isField(f.Name, name) && f.Value.Kind != policy.Null }
+		at := slices.IndexFunc(n.Fields, isIt)
+		if at < 0 {
+			return nil
+		}
+		n = n.Fields[at].Value
+	}
+	return n
+}
+
+// textOf is the text of such a field.
+func textOf(n *policy.Node, names ...string) string {
+	if v := fieldOf(n, names...); v != nil {
+		return v.Text
+	}
+	return ""
+}
+
+// itemsOf are the items of such a field.
+func itemsOf(n *policy.Node, names ...string) []*policy.Node {
+	if v := fieldOf(n, names...); v != nil {
+		return v.Items
+	}
+	return nil
+}
+
+// isField reports whether a field is written in one of the two ways.
+func isField(written, name string) bool {
+	return written == name || strings.EqualFold(written, strings.ReplaceAll(name, "_", ""))
+}
+
+// contains reports whether an object in the tree is wanted.
+func contains(n *policy.Node, wants func(n *policy.Node) bool) bool {
+	return n != nil && (wants(n) ||
+		slices.ContainsFunc(n.Items, func(item *policy.Node) bool { return contains(item, wants) }) ||
+		slices.ContainsFunc(n.Fields, func(f policy.Field) bool { return contains(f.Value, wants) }))
+}
+
+func object(fields ...policy.Field) *policy.Node {
+	return &policy.Node{Kind: policy.Object, Fields: fields}
+}
+
+func field(name string, value *policy.Node) policy.Field {
+	return policy.Field{Name: name, Value: value}
+}
+
+func text(s string) *policy.Node { return &policy.Node{Kind: policy.String, Text: s} }
+
+func listOf(items ...*policy.Node) *policy.Node { return &policy.Node{Kind: policy.List, Items: items} }

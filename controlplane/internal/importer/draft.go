@@ -76,7 +76,7 @@ func (o override) MarshalYAML() (any, error) {
 		Key       []string `yaml:"key"`
 		Limits    []any    `yaml:"limits,omitempty"`
 		Unlimited bool     `yaml:"unlimited,omitempty"`
-	}{o.patterns, nil, o.quota == nil}
+	}{Key: o.patterns, Unlimited: o.quota == nil}
 	if o.quota != nil {
 		text.Limits = o.quota.asLimits()
 	}
@@ -120,7 +120,8 @@ type limitText struct {
 // nameRules makes the names unique. Rules that had one name share a counter
 // where they can, because their requests had one counter.
 func (d *draft) nameRules() {
-	taken, first, next := map[string]bool{}, map[string]*rule{}, map[string]int{}
+	taken, next := map[string]bool{}, map[string]int{}
+	first := map[string]*rule{} // of each name
 	for i := range d.rules {
 		r := &d.rules[i]
 		if r.Name == "" {
@@ -132,7 +133,8 @@ func (d *draft) nameRules() {
 			r.Name = clip(base, policy.MaxNameBytes-5) + "-" + strconv.Itoa(next[base])
 		}
 		taken[r.Name] = true
-		switch other := first[base]; {
+		other := first[base]
+		switch {
 		case other == nil:
 			first[base] = r
 		case !r.off && !other.off && other.counts(r):
@@ -145,7 +147,8 @@ func (d *draft) nameRules() {
 // Rules of one counter lease alike, and not at all if one of them counts denials or allows
 // another number: units of the one would not do for the other.
 func (d *draft) overAll() {
-	first, off := map[string]*rule{}, map[string]bool{}
+	first := map[string]*rule{} // of each counter
+	off := map[string]bool{}
 	of := func(r *rule) string { return cmp.Or(r.Counter, r.Name) }
 	for i := range d.rules {
 		r := &d.rules[i]
@@ -155,8 +158,10 @@ func (d *draft) overAll() {
 		r.Scope = string(policy.ScopeCluster)
 		other := cmp.Or(first[of(r)], r)
 		first[of(r)] = other
-		off[of(r)] = off[of(r)] || r.CountDenied || r.quota.numbers != other.quota.numbers ||
-			!slices.EqualFunc(r.Overrides, other.Overrides, override.same)
+		isAlike := r.quota.numbers == other.quota.numbers && slices.EqualFunc(r.Overrides, other.Overrides, override.same)
+		if r.CountDenied || !isAlike {
+			off[of(r)] = true
+		}
 	}
 	for i := range d.rules {
 		if off[of(&d.rules[i])] {

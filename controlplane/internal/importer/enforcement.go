@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -59,8 +60,8 @@ func (r *reader) fraction(f *corev3.RuntimeFractionalPercent, at place, absent f
 	if f == nil {
 		return absent
 	}
-	if key := f.GetRuntimeKey(); key != "" {
-		r.note(at, "no policy reads the runtime key "+key+": apply another policy to change a share")
+	if f.GetRuntimeKey() != "" {
+		r.note(place{}, "The shares of requests are the configuration's default_value: a policy reads no runtime keys.")
 	}
 	v := f.GetDefaultValue()
 	denominator := int(v.GetDenominator())
@@ -82,7 +83,8 @@ func (r *reader) readResponse(o limitFilter, at place, status *typev3.HttpStatus
 	}
 	for i, h := range o.GetResponseHeadersToAdd() {
 		at := at.item("response_headers_to_add", i)
-		name, value := strings.ToLower(h.GetHeader().GetKey()), h.GetHeader().GetValue()
+		name := strings.ToLower(h.GetHeader().GetKey())
+		value := cmp.Or(h.GetHeader().GetValue(), string(h.GetHeader().GetRawValue()))
 		if !isHeaderName(name) {
 			r.fail(at, strconv.Quote(name)+" is not the name of a header")
 			continue

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -99,8 +98,8 @@ func (in *source) gateway(n *policy.Node) (list []rule) {
 		if fieldOf(target, "name") == nil {
 			which = "what its targetSelectors select"
 		}
-		in.note(in.top(), "the BackendTrafficPolicy "+name+" is for "+which+" alone: apply the policy to the same, or give its "+
-			"rules a match")
+		in.note(in.top(), "the BackendTrafficPolicy "+name+" is only for "+which+": apply the policy to the same, or give "+
+			"its rules a match")
 	}
 	limit := fieldOf(spec, "rate_limit")
 	if limit == nil {
@@ -184,9 +183,9 @@ func (d *descriptor) readCost(o *gatewayCost) {
 	hits := o.Request
 	switch {
 	case o.Response != nil:
-		d.cannot("It counts what its responses say, and no rule does.")
+		d.cannot("It counts what a response says.")
 	case hits != nil && (hits.From != "Number" || hits.Number == 0):
-		d.cannot("Its cost is no number from 1.")
+		d.cannot("Its cost is not a number of at least 1.")
 	case hits != nil && hits.Number > 1:
 		d.cost = uint64(hits.Number)
 	}
@@ -199,11 +198,12 @@ func (in *source) gatewayQuota(r *gatewayRule, at place, isLocal bool) *quota {
 	}
 	unit := strings.ToLower(r.Limit.Unit)
 	if lengths[unit] == "" {
-		in.fail(at.in("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+strconv.Quote(r.Limit.Unit))
+		given := strconv.Quote(r.Limit.Unit)
+		in.fail(at.in("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
 	}
 	q := &quota{numbers: numbers{requests: uint64(r.Limit.Requests), per: unit}, shadow: r.Shadow, at: at.in("limit")}
 	if r.Limit.Metadata != nil {
-		q.unknown = []string{"Envoy may take another limit from metadata, and a policy cannot say that."}
+		q.unknown = []string{"Envoy may take another limit from metadata."}
 	}
 	if isLocal && q.requests > 0 {
 		q.numbers = numbers{algorithm: "token_bucket", requests: q.requests, burst: q.requests, per: lengths[unit]}
@@ -248,7 +248,7 @@ func (in *source) readMethods(d *descriptor, list []*gatewayMatch, at place) {
 	for i, m := range list {
 		switch {
 		case m.Invert && len(list) > 1:
-			d.cannot("It is for any of several methods or all but one.")
+			d.cannotMatch("they have one of several methods, and not another")
 		case m.Invert:
 			d.restrict(method, pattern{exactly, m.Value}, true)
 		case isOf(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
@@ -258,7 +258,7 @@ func (in *source) readMethods(d *descriptor, list []*gatewayMatch, at place) {
 		}
 	}
 	if methods != nil {
-		d.scope = d.and(scope{match: match{method.kind: methods}})
+		d.scope = d.and(scope{match: match{method.kind: exact(methods)}})
 	}
 }
 
@@ -273,7 +273,7 @@ func (in *source) readMatch(d *descriptor, p part, o *gatewayMatch, at place) {
 			return
 		}
 	case "PathPrefix":
-		v = pattern{expression, regexp.QuoteMeta(strings.TrimSuffix(o.Value, "/")) + below}
+		v = pattern{orBelow, strings.TrimSuffix(o.Value, "/")}
 	case "RegularExpression":
 		var ok bool
 		v, ok = in.regex(o.Value, at)

@@ -105,7 +105,8 @@ func FuzzImport(f *testing.F) {
 		f.Add(string(e.files[0].Text), routes)
 	})
 	f.Fuzz(func(t *testing.T, text, routes string) {
-		e := example{Options: importer.Options{Listener: "inside"}, files: []importer.File{{Name: "f.yaml", Text: []byte(text)}}}
+		e := example{files: []importer.File{{Name: "f.yaml", Text: []byte(text)}}}
+		e.Listener = "inside"
 		if routes != "" {
 			e.Routes = &importer.File{Name: "r.yaml", Text: []byte(routes)}
 		}
@@ -120,15 +121,101 @@ func FuzzImport(f *testing.F) {
 // Values with signs of any notation, and names that no rule may have, make
 // policies that are valid.
 func TestUnusualValues(t *testing.T) {
-	for _, value := range []string{"=a", "~a", "!", "!a", "*a*b", "~*", "!*", "=*", "(", "(*", "a\"b", "#a", "a: b", "é*", "\u2028", "null", "off", "1", "~", " ", strings.Repeat("long ", 100)} {
+	values := []string{"=a", "~a", "!", "!a", "*a*b", "~*", "!*", "=*", "(", "(*", "a\"b", "#a", "a: b", "é*", "\u2028"}
+	values = append(values, "null", "off", "1", "~", " ", strings.Repeat("long ", 100))
+	const limit = "rate_limit: {unit: day, requests_per_unit: 1}"
+	for _, value := range values {
 		for _, key := range []string{"user", "remote_address", "path", "method", "host", "generic_key", "a b", "*", "=k"} {
-			text := fmt.Sprintf("domain: d\ndescriptors:\n  - {key: %q, value: %q, rate_limit: {unit: day, requests_per_unit: 1}}\n", key, value)
-			made, err := service(text + fmt.Sprintf("  - {key: %q, rate_limit: {unit: day, requests_per_unit: 2}}\n", key))
+			text := fmt.Sprintf("domain: d\ndescriptors:\n  - {key: %q, value: %q, %s}\n", key, value, limit)
+			made, err := service(text + fmt.Sprintf("  - {key: %q, %s}\n", key, limit))
 			require.NoError(t, err, "%s %q\n%s", key, value, made.Policy)
 			made, err = service(text)
 			if !errors.Is(err, importer.ErrNothing) { // no path begins so
 				require.NoError(t, err, "%s %q\n%s", key, value, made.Policy)
 			}
 		}
+	}
+}
+
+// laughs is text of which each line is ten times the one before it.
+func laughs() string {
+	var b strings.Builder
+	b.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")
+	for i := 1; i < 9; i++ {
+		ten := strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i-1), 10), ", ")
+		fmt.Fprintf(&b, "a%d: &a%d [%s]\n", i, i, ten)
+	}
+	return b.String()
+}
+
+// What grows when it is read is refused in a moment, and nothing is made of it. If one policy has
+// no room for a configuration, the error names the configuration.
+func TestInputsThatGrowAreRefused(t *testing.T) {
+	var values strings.Builder
+	for i := range 10_001 {
+		fmt.Fprintf(&values, "- {key: tenant, value: v%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
+	}
+	overrides := "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+	for i := range 1001 {
+		overrides += "- {key: a, value: v" + strings.Repeat("x", i) + "}\n"
+	}
+	var keys strings.Builder
+	for i := range 12_000 {
+		fmt.Fprintf(&keys, "- {key: k%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
+	}
+	digits, depth := strings.Repeat("0", 100_000), 5000
+	deep := strings.Repeat("[{key: a, descriptors: ", depth) + strings.Repeat("}]", depth)
+	most := "domain: d\ndescriptors:\n" + values.String()[:strings.LastIndex(values.String(), "- ")]
+	_, err := service(most)
+	require.NoError(t, err)
+	const domain = "domain: d\ndescriptors: "
+	for name, tc := range map[string]struct{ text, want string }{
+		"aliases": {laughs() + "domain: d\n", "an alias counts each time it is used"},
+		"depth":   {domain + deep, "deep"},
+		"integer": {domain + "[{key: a, rate_limit: {requests_per_unit: 1" + digits + "}}]", "whole number from 0"},
+		"parts":   {strings.Repeat("a: 1\n---\n", 100_000), "more than 100 documents"},
+		"rules":   {overrides, "a is beyond what a policy may have: overrides: has 1001 items, the most is 1000"},
+		"values":  {"domain: d\ndescriptors:\n" + values.String(), "tenant has more than 10000 values with a limit"},
+		"policy":  {"domain: d\ndescriptors:\n" + keys.String(), "bytes, and the maximum is 1048576 (1 MiB): split the file"},
+		"size":    {"domain: d\n" + strings.Repeat("#\n", 1<<20), "the most is 1048576"},
+	} {
+		made, err := service(tc.text)
+		require.ErrorContains(t, err, tc.want, name)
+		require.NotContains(t, err.Error(), "fault of this import", name)
+		require.Empty(t, made.Policy, name)
+	}
+}
+
+// The path of each route is compared with each before it, and has more bytes as JSON than as YAML.
+// Each header that may be absent doubles what is sent.
+func TestManyRoutesAreRefused(t *testing.T) {
+	for _, tc := range []struct {
+		hosts, routes, dots, headers int
+		want                         string
+	}{
+		{1, 4, 200_000, 0, "the policy would have 1600"},
+		{840, 1, 500, 0, "the policy would have 1"},
+		{1, 250, 0, 9, "virtual_hosts[0].routes[196].route.rate_limits[0]: the rate_limits before these make more than"},
+	} {
+		var routes strings.Builder
+		routes.WriteString("virtual_hosts:\n")
+		actions := "{remote_address: {}}"
+		for i := range tc.headers {
+			actions += fmt.Sprintf(", {request_headers: {header_name: x%d, descriptor_key: k%d, skip_if_absent: true}}", i, i)
+		}
+		for host := range tc.hosts {
+			fmt.Fprintf(&routes, "- domains: [h%d]\n  routes:\n", host)
+			for i := range tc.routes {
+				fmt.Fprintf(&routes, "  - match: {path_separated_prefix: /%d%s}\n    route: {rate_limits: [{actions: [%s]}]}\n",
+					i, strings.Repeat(".", tc.dots), actions)
+			}
+		}
+		text := "domain: d\ndescriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
+		made, err := importer.EnvoyRatelimit([]importer.File{{Name: "c.yaml", Text: []byte(text)}},
+			importer.Options{Routes: &importer.File{Name: "r.yaml", Text: []byte(routes.String())}})
+		require.ErrorContains(t, err, tc.want)
+		require.NotContains(t, err.Error(), "fault of this import")
+		require.NotContains(t, err.Error(), "\n")
+		require.Empty(t, made.Policy)
 	}
 }

@@ -32,8 +32,11 @@ func (o Options) parts() (*keyParts, error) {
 		case !named && slices.Contains([]string{"path", "method", "host"}, kind):
 			made.parts[key] = part{kind: kind}
 		default:
-			return nil, &UsageError{"the key " + key + " cannot be " + strconv.Quote(text) + ": it is header:NAME, query:NAME, client_ip, " +
-				"path, method or host", "write one such as --key user=header:x-user-id"}
+			return nil, &UsageError{
+				Message: "the key " + key + " cannot be " + strconv.Quote(text) + ": it is header:NAME, query:NAME, client_ip, " +
+					"path, method or host",
+				Hint: "write one such as --key user=header:x-user-id",
+			}
 		}
 	}
 	return made, nil
@@ -55,8 +58,8 @@ func (j *job) guess(levels []*level) []descriptor {
 	isFree := func(l *level) bool { return !l.hasLimit() }
 	list := j.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor{})
 	if len(j.keys.guesses) > 0 {
-		j.note(place{}, "Guessed, because no routes are given: "+strings.Join(j.keys.guesses, ", ")+". A request without such a "+
-			"header has no limit. To be sure, give --routes FILE or --key KEY=header:NAME.")
+		j.note(place{}, "Guessed, because no routes are given: "+strings.Join(j.keys.guesses, ", ")+". A request without "+
+			"such a header has no limit. To be sure, give --routes FILE or --key KEY=header:NAME.")
 	}
 	return list
 }
@@ -111,8 +114,9 @@ var usual = map[string]part{
 }
 
 var notesOfUsual = map[string]string{
-	"masked_remote_address": "masked_remote_address counts whole addresses here, as Envoy does if its action has no prefix lengths.",
-	"path":                  pathNote,
+	"masked_remote_address": "masked_remote_address counts whole addresses here, as Envoy does if its action has no " +
+		"prefix lengths.",
+	"path": pathNote,
 }
 
 // partOf is the part of a request that a descriptor's key stands for, by --key or else commonly.
@@ -127,7 +131,7 @@ func (k *keyParts) partOf(key string, isOwnValue bool) (p part, why string) {
 	name := strings.ReplaceAll(lower, "_", "-")
 	p, isUsual := usual[lower]
 	switch {
-	case isOwnValue, slices.Contains([]string{"generic_key", "header_match", "query_match", "remote_address_match"}, lower):
+	case isOwnValue, slices.Contains(chosenByRoutes, lower):
 		return p, "Envoy's routes choose the value of the key " + key + ", and they are not in this file: give them with " +
 			"--routes FILE."
 	case isUsual:
@@ -142,6 +146,9 @@ func (k *keyParts) partOf(key string, isOwnValue bool) (p part, why string) {
 	return p, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" + key +
 		"=header:NAME'."
 }
+
+// chosenByRoutes are keys whose values the routes choose.
+var chosenByRoutes = []string{"generic_key", "header_match", "query_match", "remote_address_match"}
 
 func (k *keyParts) guess(text string) {
 	if !slices.Contains(k.guesses, text) {

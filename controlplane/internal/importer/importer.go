@@ -125,7 +125,10 @@ func tooLarge(size int) error {
 }
 
 // bounds are the codes of what a policy may have less of than another limiter.
-var bounds = []policy.Code{policy.TooLong, policy.TooMany, policy.WrongCount, policy.BadExpression, policy.MoreProblems}
+var bounds = []policy.Code{
+	policy.TooLong, policy.TooMany, policy.WrongCount, policy.BadExpression,
+	policy.ControlChar, policy.MoreProblems,
+}
 
 // beyond are the problems of a policy in which there is too much of something, each at the
 // limit that makes the rule; nil if anything else is wrong with it.

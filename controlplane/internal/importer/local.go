@@ -143,12 +143,11 @@ func (l *localImport) others(isApart func(*route) bool) (rest scope) {
 			switch {
 			case !isApart(r):
 			case len(r.scope.match) == 0:
-				rest.cannot("It is for the requests of routes without a configuration of their own, and an exempt cannot say " +
-					"which those are.")
+				rest.cannotMatch("they are those of routes without a configuration of their own")
 			default:
 				rest.exempt = append(rest.exempt, r.scope.match)
 				if len(r.scope.unknown) > 0 {
-					rest.note("It leaves out more requests than there, where the condition of a route is one that an exempt cannot say.")
+					rest.note("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 				}
 			}
 		}
@@ -168,8 +167,8 @@ func (l *localImport) config(c filterConfig, u use) {
 		l.note(c.at, "the filter is disabled, and its rules are off")
 	}
 	if o.GetLocalClusterRateLimit() != nil && !l.cluster {
-		l.note(c.at.in("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their number: "+
-			"--scope cluster makes rules that count over all")
+		l.note(c.at.in("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their "+
+			"number: --scope cluster makes rules that count over all")
 	}
 	l.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), l.headers)
 	if l.levels[o] == nil {
@@ -238,9 +237,9 @@ func (l *localImport) levelsOf(o *localv3.LocalRateLimit, at place) (list []*lev
 			if p.text == "" {
 				p.kind = anyValue
 				kept := cmp.Or(o.GetMaxDynamicDescriptors().GetValue(), 20)
-				l.note(place{}, "Envoy keeps "+strconv.Itoa(int(kept))+" values of an entry without a value, and forgets the least "+
-					"recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an evicted key does "+
-					"not come back to a full bucket.")
+				l.note(place{}, "Envoy keeps "+strconv.Itoa(int(kept))+" values of an entry without a value. It forgets the least "+
+					"recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an evicted "+
+					"key does not come back to a full bucket.")
 			}
 			made.entries = append(made.entries, p)
 		}

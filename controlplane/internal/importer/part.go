@@ -103,10 +103,12 @@ func (p part) fit(v pattern) (fit pattern, ok bool) {
 	case p.kind == "host":
 		v.text = withoutPort(v.text)
 	case p.kind == "client_ip":
-		var network netip.Prefix
-		if network, ok = networkOf(v.text); network.IsSingleIP() {
+		network, isNetwork := networkOf(v.text)
+		ok = isNetwork
+		switch {
+		case network.IsSingleIP():
 			v.text = network.Addr().String()
-		} else if ok {
+		case ok:
 			v.text = network.String()
 		}
 	}
@@ -129,7 +131,7 @@ func (p part) restrict(m match, v pattern) (restricted match, ok bool) {
 	v, ok = p.fit(v)
 	switch p.kind {
 	case "header":
-		return m.and(match{p.String(): {v.in(p)}})
+		return m.and(match{p.String(): {v}})
 	case "path":
 	case "method":
 		ok = v.kind == exactly && isOf(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
@@ -141,7 +143,7 @@ func (p part) restrict(m match, v pattern) (restricted match, ok bool) {
 	if !ok || m[p.kind] != nil {
 		return m, false
 	}
-	return m.and(match{p.kind: {v.in(p)}})
+	return m.and(match{p.kind: {v}})
 }
 
 // isHost reports whether text is a name that hosts of a match may have.
@@ -163,16 +165,20 @@ func withoutPort(text string) string {
 }
 
 // match is a rule's match, or one exemption: for each part with a condition, by its name,
-// the values of which one fits. It is not changed once it is made.
-type match map[string][]string
+// the patterns of which one fits. It is not changed once it is made.
+type match map[string][]pattern
 
 // MarshalYAML writes the match on a line.
 func (m match) MarshalYAML() (any, error) {
 	headers := map[string]string{}
 	for part, values := range m {
 		if name, ok := strings.CutPrefix(part, "header "); ok {
-			headers[name] = values[0]
+			headers[name] = values[0].in(headerPart(name))
 		}
+	}
+	var paths []string
+	for _, p := range m[fullPath.kind] {
+		paths = append(paths, p.in(fullPath))
 	}
 	return flow(struct {
 		Hosts     []string          `yaml:"hosts,omitempty"`
@@ -180,29 +186,38 @@ func (m match) MarshalYAML() (any, error) {
 		Paths     []string          `yaml:"paths,omitempty"`
 		Headers   map[string]string `yaml:"headers,omitempty"`
 		ClientIPs []string          `yaml:"client_ips,omitempty"`
-	}{m["host"], m["method"], m["path"], headers, m["client_ip"]}), nil
+	}{m.texts(host), m.texts(method), paths, headers, m.texts(clientIP)}), nil
+}
+
+// texts are the texts of a part's patterns.
+func (m match) texts(p part) (list []string) {
+	for _, v := range m[p.kind] {
+		list = append(list, v.text)
+	}
+	return list
 }
 
 // without is the match without the conditions that another one has too.
 func (m match) without(other match) match {
 	left := maps.Clone(m)
-	maps.DeleteFunc(left, func(part string, values []string) bool { return slices.Equal(values, other[part]) })
+	maps.DeleteFunc(left, func(part string, values []pattern) bool { return slices.Equal(values, other[part]) })
 	return left
 }
 
 // and has the conditions of both matches. It is not ok, and has those of m alone, for a part
-// on which they differ.
+// on which they differ, unless one is the narrower path.
 func (m match) and(other match) (both match, ok bool) {
-	both, ok = match{}, true
+	both = match{}
+	ok = true
 	maps.Copy(both, m)
 	for part, more := range other {
-		switch has := m[part]; {
-		case has == nil:
+		has := m[part]
+		isPath := part == fullPath.kind && len(has) == 1 && len(more) == 1
+		switch {
+		case has == nil, isPath && more[0].within(has[0]):
 			both[part] = more
-		case slices.Equal(has, more):
-		case part == "path" && len(has) == 1 && len(more) == 1 && pathWithin(more[0], has[0]):
-			both[part] = more
-		case part != "path" || len(has) > 1 || len(more) > 1 || !pathWithin(has[0], more[0]):
+		case slices.Equal(has, more), isPath && has[0].within(more[0]):
+		default:
 			ok = false
 		}
 	}

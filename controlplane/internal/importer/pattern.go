@@ -6,36 +6,48 @@ import (
 	"strings"
 )
 
-// pattern says which values fit: exactly a text, a text with wildcards, an
-// expression, or any.
+// pattern says which values of a part of a request fit.
 type pattern struct {
 	kind patternKind
-	text string // as the configuration has it; of a regexp the expression
+	text string // as the configuration has it; of an expression the expression
 }
 
 type patternKind uint8
 
 const (
-	anyValue patternKind = iota
-	exactly
-	wildcard // each * stands for any text, as in envoyproxy/ratelimit
-	expression
+	anyValue   patternKind = iota
+	exactly                // the text
+	wildcard               // the text, in which each * stands for any text, as in envoyproxy/ratelimit
+	orBelow                // of a path: the text, and what follows a / behind it
+	expression             // what RE2 matches as a whole
+	absent                 // none: the part is missing
 )
+
+// exact are patterns of texts.
+func exact(texts []string) (list []pattern) {
+	for _, text := range texts {
+		list = append(list, pattern{exactly, text})
+	}
+	return list
+}
+
+// present fits whatever value is there.
+var present = pattern{wildcard, "*"}
 
 // regexp is the pattern as an expression of RE2 for the whole text.
 func (p pattern) regexp() string {
 	switch p.kind {
-	case anyValue:
-		return ".*"
 	case wildcard:
 		parts := strings.Split(p.text, "*")
 		for i := range parts {
 			parts[i] = regexp.QuoteMeta(parts[i])
 		}
 		return strings.Join(parts, ".*")
+	case orBelow:
+		return regexp.QuoteMeta(p.text) + "(/.*)?"
 	case expression:
 		return p.text
-	case exactly:
+	case exactly, anyValue, absent:
 	}
 	return regexp.QuoteMeta(p.text)
 }
@@ -49,10 +61,12 @@ func (p pattern) matches(text string) bool {
 		return p.text == text
 	case wildcard:
 		return fitsWildcards(strings.Split(p.text, "*"), text)
-	case expression:
+	case orBelow:
+		return text == p.text || strings.HasPrefix(text, p.text+"/")
+	case expression, absent:
 	}
 	re, err := regexp.Compile("^(?s:" + p.regexp() + ")$")
-	return err == nil && re.MatchString(text)
+	return err == nil && p.kind == expression && re.MatchString(text)
 }
 
 // fitsWildcards reports whether a text is the parts in their order, with
@@ -73,24 +87,50 @@ func fitsWildcards(parts []string, text string) bool {
 	return true
 }
 
+// begin is the text that all values begin with. If it is all that the pattern says, two such
+// patterns have no value in common, or one has all of the other's.
+func (p pattern) begin() (text string, isAll bool) {
+	switch p.kind {
+	case exactly, orBelow:
+		return p.text, true
+	case wildcard:
+		before, after, _ := strings.Cut(p.text, "*")
+		return before, after == ""
+	case anyValue, expression, absent:
+	}
+	return "", false
+}
+
 // within reports whether every text that fits p fits q. It may miss some.
 func (p pattern) within(q pattern) bool {
-	return q.kind == anyValue || p == q || p.kind == exactly && q.matches(p.text)
+	begin, _ := p.begin()
+	wider, isAll := q.begin()
+	switch {
+	case q.kind == anyValue || p == q:
+		return true
+	case p.kind == exactly:
+		return q.matches(p.text)
+	case begin == "" || !isAll:
+		return false
+	case q.kind == orBelow:
+		return p.kind == orBelow && begin == wider || strings.HasPrefix(begin, wider+"/")
+	}
+	return q.kind == wildcard && strings.HasPrefix(begin, wider)
 }
 
 // apart reports whether no text fits both. It may miss some.
 func (p pattern) apart(q pattern) bool {
+	begin, isAll := p.begin()
+	other, isAllOther := q.begin()
 	switch {
 	case p.kind == exactly:
 		return !q.matches(p.text)
 	case q.kind == exactly:
 		return !p.matches(q.text)
-	case p.kind == wildcard && q.kind == wildcard:
-		a, _, _ := strings.Cut(p.text, "*")
-		b, _, _ := strings.Cut(q.text, "*")
-		return !strings.HasPrefix(a, b) && !strings.HasPrefix(b, a)
+	case isAll && isAllOther:
+		return !p.within(q) && !q.within(p)
 	}
-	return false
+	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
 }
 
 // in writes the pattern in the notation that a policy has for the part: that of
@@ -99,7 +139,9 @@ func (p pattern) in(of part) string {
 	plain := strings.Trim(p.text, "*")
 	isPlain := !strings.Contains(plain, "*") && (plain == "" || !strings.ContainsRune("!=~", rune(plain[0])))
 	switch {
-	case p.kind == anyValue, p.kind == wildcard && p.text == "*":
+	case p.kind == absent:
+		return "!"
+	case p.kind == anyValue, p == present:
 		return "*"
 	case p.kind == exactly && isPlain && plain == p.text && plain != "":
 		return plain
@@ -116,76 +158,45 @@ func (p pattern) beginsPath() bool {
 	return strings.HasPrefix(p.text, "/") || p.kind == wildcard && strings.HasPrefix(p.text, "*")
 }
 
-// ofPath is the pattern of the path for one of :path, which has the query too.
-// Same says that the query makes no difference. It is not ok if the pattern is
-// about the query, or may be.
+// ofPath is the pattern of the path for one of :path, which has the query too. Same says that the
+// query makes no difference. It is not ok if the pattern is about the query, or may be.
 func (p pattern) ofPath() (path pattern, same, ok bool) {
 	switch p.kind {
-	case anyValue:
-		return p, true, true
 	case exactly:
 		return p, false, !strings.ContainsAny(p.text, "?#")
-	case wildcard, expression:
+	case wildcard:
+		begin, isAll := p.begin()
+		return p, true, isAll && !strings.ContainsAny(begin, "?#")
+	case expression:
+		return ofPathExpression(p.text)
+	case anyValue, orBelow, absent:
 	}
-	if text, ok := strings.CutSuffix(strings.TrimPrefix(p.text, "^"), `(/.*|\?.*|#.*|;.*|$)`); ok { // as Envoy Gateway writes a prefix
-		return pattern{expression, text + below}, true, true
+	return p, true, true
+}
+
+// ofPathExpression is ofPath of an expression. What takes any rest of the text at its end takes
+// any query; elsewhere it may take a part of one.
+func ofPathExpression(text string) (path pattern, same, ok bool) {
+	text = strings.TrimPrefix(text, "^")
+	if begin, isBelow := strings.CutSuffix(text, `(/.*|\?.*|#.*|;.*|$)`); isBelow { // as Envoy Gateway writes a prefix
+		if re, err := syntax.Parse(begin, syntax.Perl); err == nil && re.Op == syntax.OpLiteral {
+			return pattern{orBelow, string(re.Rune)}, true, true
+		}
+		return pattern{expression, begin + "(/.*)?"}, true, true
 	}
+	text = strings.TrimSuffix(text, "$")
 	for _, query := range []string{`(\?.*)?`, `(?:\?.*)?`} {
-		text, cut := strings.CutSuffix(strings.TrimSuffix(p.text, "$"), query)
-		if cut && p.kind == expression && text != "" {
-			p.text, same = text, true
+		if begin, cut := strings.CutSuffix(text, query); cut && begin != "" {
+			return pattern{expression, begin}, true, !seesQuery(begin)
 		}
 	}
-	re, err := syntax.Parse(p.regexp(), syntax.Perl)
-	if err != nil {
-		return p, false, false
-	}
-	last := re
-	if re.Op == syntax.OpConcat {
-		last = re.Sub[lastOf(re)]
-	}
-	return p, same || isAny(last), !seesQuery(re, true)
+	begin, takesRest := strings.CutSuffix(text, ".*")
+	return pattern{expression, text}, takesRest && !strings.Contains(text, "|"), !seesQuery(begin)
 }
 
-// seesQuery reports whether an expression may be about what follows a path. What
-// takes any rest of the text is not, at its end.
-func seesQuery(re *syntax.Regexp, atEnd bool) bool {
-	switch {
-	case re.Op == syntax.OpLiteral:
-		return strings.ContainsAny(string(re.Rune), "?#")
-	case re.Op == syntax.OpCharClass: // one such as [^/] is not meant for the query
-		return inClass(re, '?') && !inClass(re, 1)
-	case isAny(re):
-		return !atEnd
-	}
-	for i, sub := range re.Sub {
-		if seesQuery(sub, atEnd && (re.Op != syntax.OpConcat || i >= lastOf(re))) {
-			return true
-		}
-	}
-	return false
-}
-
-// lastOf is the last part of a sequence, apart from the end of the text.
-func lastOf(re *syntax.Regexp) int {
-	at := len(re.Sub) - 1
-	if at > 0 && re.Sub[at].Op == syntax.OpEndText {
-		at--
-	}
-	return at
-}
-
-// isAny reports whether an expression takes any text.
-func isAny(re *syntax.Regexp) bool {
-	return (re.Op == syntax.OpStar || re.Op == syntax.OpPlus) &&
-		(re.Sub[0].Op == syntax.OpAnyChar || re.Sub[0].Op == syntax.OpAnyCharNotNL)
-}
-
-func inClass(re *syntax.Regexp, r rune) bool {
-	for i := 0; i < len(re.Rune); i += 2 {
-		if re.Rune[i] <= r && r <= re.Rune[i+1] {
-			return true
-		}
-	}
-	return false
+// seesQuery reports whether an expression may be about what follows a path.
+func seesQuery(text string) bool {
+	plain := strings.TrimPrefix(text, "(?i)")
+	return strings.Contains(plain, `\?`) || strings.Contains(plain, "[?") || strings.Contains(plain, "#") ||
+		strings.Contains(plain, ".*") || strings.Contains(plain, ".+")
 }

@@ -1,17 +1,16 @@
 package importer
 
 import (
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/dynamicpb"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
@@ -26,9 +25,13 @@ func (p place) in(field string) place {
 	return place{p.file, strings.Trim(p.path+"."+field, ".")}
 }
 
-// item is the place of an item of a list that is a field of the object at this place.
+// item is the place of an item of a list: of a field of the object at this place, or, with an
+// empty field, of the list at this place.
 func (p place) item(field string, i int) place {
-	p.path = strings.Trim(p.path+"."+field, ".") + "[" + strconv.Itoa(i) + "]"
+	if field != "" {
+		p = p.in(field)
+	}
+	p.path += "[" + strconv.Itoa(i) + "]"
 	return p
 }
 
@@ -76,141 +79,99 @@ func (r *reader) add(n note) {
 	}
 }
 
-// decode reads an object as a message of Envoy, each object once.
+// decode reads an object as a message of Envoy, each object once. What the message says that no
+// policy does is noted.
 func decode[M proto.Message](r *reader, n *policy.Node, at place) (m M) {
 	if known, ok := r.decoded[n].(M); ok {
 		return known
 	}
 	m, _ = m.ProtoReflect().New().Interface().(M)
 	r.decoded[n] = m
-	md := m.ProtoReflect().Descriptor()
-	known := r.knownFields(n, at, md)
-	if err := protojson.Unmarshal(policy.AppendJSON(nil, known), m); err != nil {
-		r.failAtCause(known, at, md, err)
+	known := plain(n)
+	options := protojson.UnmarshalOptions{Resolver: envoyTypes{protoregistry.GlobalTypes}}
+	if err := options.Unmarshal(policy.AppendJSON(nil, known), m); err != nil {
+		r.failToDecode(known, at, err)
 	}
+	m.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		if ignored[fd.FullName()] {
+			r.note(at.in(string(fd.Name())), "ignored: a policy has nothing like it")
+		}
+		return true
+	})
 	return m
 }
 
-// knownFields is an object with the fields of which the import makes something. It notes the
-// others, apart from messages of any type: extensions of Envoy.
-func (r *reader) knownFields(n *policy.Node, at place, md protoreflect.MessageDescriptor) *policy.Node {
-	if n.Kind != policy.Object {
-		return n
-	}
-	known := object()
+// plain is an object without its type, and with nothing but the type of messages of any type in
+// it, which are extensions of Envoy.
+func plain(n *policy.Node) *policy.Node {
+	made := &policy.Node{Kind: n.Kind, Text: n.Text}
 	for _, f := range n.Fields {
-		fd := fieldNamed(md, f.Name)
-		switch {
-		case f.Name == "@type" || f.Value.Kind == policy.Null:
-		case fd == nil:
-			r.unknownField(at.in(f.Name), f.Name, namesOf(md))
-		case ignored[fd.FullName()]:
-			if f.Value.Text != "false" {
-				r.note(at.in(f.Name), "ignored: a policy has nothing like it")
-			}
-		case !isAnyMessage(fd):
-			known.Fields = append(known.Fields, field(f.Name, r.knownValue(f.Value, at.in(f.Name), fd)))
+		if f.Name != "@type" {
+			made.Fields = append(made.Fields, field(f.Name, withoutExtensions(f.Value)))
 		}
 	}
-	return known
+	return made
 }
 
-func (r *reader) knownValue(n *policy.Node, at place, fd protoreflect.FieldDescriptor) *policy.Node {
-	switch {
-	case n.Kind == policy.List:
-		list := listOf()
-		for i, item := range n.Items {
-			list.Items = append(list.Items, r.knownValue(item, at.item("", i), fd))
-		}
-		return list
-	case n.Kind == policy.Object && isMessage(fd):
-		return r.knownFields(n, at, fd.Message())
-	case fd.Kind() == protoreflect.StringKind && (n.Kind == policy.Number || n.Kind == policy.Bool):
-		return text(n.Text)
-	case n.Kind == policy.String && strings.ContainsFunc(n.Text, unicode.IsControl):
-		r.fail(at, "must not hold control characters")
+func withoutExtensions(n *policy.Node) *policy.Node {
+	if name := fieldOf(n, "@type"); name != nil {
+		return object(field("@type", name))
 	}
-	return n
+	made := &policy.Node{Kind: n.Kind, Text: n.Text}
+	for _, item := range n.Items {
+		made.Items = append(made.Items, withoutExtensions(item))
+	}
+	for _, f := range n.Fields {
+		made.Fields = append(made.Fields, field(f.Name, withoutExtensions(f.Value)))
+	}
+	return made
 }
 
-// failAtCause makes a problem of the innermost field that cannot be decoded.
-func (r *reader) failAtCause(n *policy.Node, at place, md protoreflect.MessageDescriptor, err error) {
-	for _, f := range n.Fields {
-		alone := policy.AppendJSON(nil, object(f))
-		err := protojson.Unmarshal(alone, dynamicpb.NewMessage(md))
-		fd := fieldNamed(md, f.Name)
-		switch {
-		case err == nil:
-			continue
-		case f.Value.Kind == policy.Object && isMessage(fd):
-			r.failAtCause(f.Value, at.in(f.Name), fd.Message(), err)
-		case f.Value.Kind == policy.List && isMessage(fd):
-			r.failAtItem(f.Value, at.in(f.Name), fd.Message())
-		default:
-			r.fail(at.in(f.Name), "must be of the type "+typeOfField(fd)+", not "+message.Describe(f.Value))
-		}
+// envoyTypes finds the types of messages of any type. One that this program lacks is kept as a
+// message without fields.
+type envoyTypes struct{ *protoregistry.Types }
+
+func (t envoyTypes) FindMessageByURL(url string) (protoreflect.MessageType, error) {
+	if known, err := t.Types.FindMessageByURL(url); err == nil {
+		return known, nil
+	}
+	return (&routev3.RateLimit_Action_SourceCluster{}).ProtoReflect().Type(), nil
+}
+
+var decodeError = regexp.MustCompile(`^proto:.(?:syntax error )?\(line 1:(\d+)\): (.*)`)
+
+// failToDecode makes a problem of an error of protojson, at the path of the column that it names.
+func (r *reader) failToDecode(n *policy.Node, at place, err error) {
+	parts := decodeError.FindStringSubmatch(err.Error())
+	if parts == nil {
+		r.fail(at, err.Error())
 		return
 	}
-	r.fail(at, position.ReplaceAllString(err.Error(), ""))
+	column, _ := strconv.Atoi(parts[1])
+	r.fail(pathAt(n, at, column-1), parts[2])
 }
 
-// failAtItem makes a problem of the first item that cannot be decoded.
-func (r *reader) failAtItem(n *policy.Node, at place, md protoreflect.MessageDescriptor) {
+// pathAt is the place of what stands at an offset in the JSON of a node.
+func pathAt(n *policy.Node, at place, offset int) place {
+	size := func(n *policy.Node) int { return len(policy.AppendJSON(nil, n)) }
+	begin := len("{")
 	for i, item := range n.Items {
-		if err := protojson.Unmarshal(policy.AppendJSON(nil, item), dynamicpb.NewMessage(md)); err != nil {
-			r.failAtCause(item, at.item("", i), md, err)
-			return
+		if offset < begin+size(item) {
+			return pathAt(item, at.item("", i), offset-begin)
 		}
+		begin += size(item) + len(",")
 	}
-}
-
-// position is where protojson found a problem, in JSON that the user has not seen.
-var position = regexp.MustCompile(`^proto:.(syntax error )?\(line \d+:\d+\): `)
-
-func typeOfField(fd protoreflect.FieldDescriptor) string {
-	switch {
-	case fd.Message() != nil:
-		return string(fd.Message().FullName())
-	case fd.Enum() != nil:
-		return string(fd.Enum().FullName())
+	for _, f := range n.Fields {
+		begin += size(text(f.Name)) + len(":")
+		switch {
+		case offset < begin:
+			return at.in(f.Name)
+		case offset < begin+size(f.Value):
+			return pathAt(f.Value, at.in(f.Name), offset-begin)
+		}
+		begin += size(f.Value) + len(",")
 	}
-	return fd.Kind().String()
-}
-
-// unknownField notes a field, or refuses it if it looks like a typo of a known one.
-func (r *reader) unknownField(at place, name string, known []string) {
-	if near := message.Nearest(name, known); near != "" {
-		r.fail(at, `unknown field: did you mean "`+near+`"?`)
-		return
-	}
-	r.note(at, "unknown field, ignored")
-}
-
-// fieldNamed is a field by either of the names that JSON may have for it; nil if there is none.
-func fieldNamed(md protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
-	if fd := md.Fields().ByJSONName(name); fd != nil {
-		return fd
-	}
-	return md.Fields().ByTextName(name)
-}
-
-func namesOf(md protoreflect.MessageDescriptor) []string {
-	names := map[string]bool{}
-	for i := range md.Fields().Len() {
-		names[md.Fields().Get(i).TextName()] = true
-		names[md.Fields().Get(i).JSONName()] = true
-	}
-	return slices.Sorted(maps.Keys(names))
-}
-
-func isAnyMessage(fd protoreflect.FieldDescriptor) bool {
-	return fd.Message() != nil && fd.Message().FullName() == "google.protobuf.Any"
-}
-
-// isMessage reports whether a field holds messages that are objects in JSON, of types that Envoy
-// defines.
-func isMessage(fd protoreflect.FieldDescriptor) bool {
-	return fd.Message() != nil && !fd.IsMap() && fd.Message().ParentFile().Package() != "google.protobuf"
+	return at
 }
 
 // ignored are the fields about limits of which no policy says the same. The others are
@@ -228,7 +189,6 @@ var ignored = map[protoreflect.FullName]bool{
 
 	"envoy.config.route.v3.RateLimit.disable_key":        true,
 	"envoy.config.route.v3.RateLimit.x_ratelimit_option": true,
-	"envoy.config.core.v3.HeaderValue.raw_value":         true,
 }
 
 // The prefixes of the fields of Envoy's filters.
@@ -237,16 +197,13 @@ const (
 	serviceFilter = "envoy.extensions.filters.http.ratelimit.v3.RateLimit."
 )
 
-// refuseTypos refuses fields of an object that resemble a known one, and are none.
+// refuseTypos refuses fields of an object that resemble one that leads to limits, and are none.
 func (r *reader) refuseTypos(n *policy.Node, at place, known []string) {
-	if n == nil {
-		return
-	}
 	for _, f := range n.Fields {
 		near := message.Nearest(f.Name, known)
-		isOfEnvoy := slices.ContainsFunc(known, func(name string) bool { return isField(f.Name, name) })
+		isKnown := slices.ContainsFunc(known, func(name string) bool { return isField(f.Name, name) })
 		difference := len(near) - len(f.Name)
-		if near != "" && !isOfEnvoy && -1 <= difference && difference <= 1 {
+		if near != "" && !isKnown && -1 <= difference && difference <= 1 {
 			r.fail(at.in(f.Name), `unknown field: did you mean "`+near+`"?`)
 		}
 	}

@@ -80,13 +80,13 @@ func (r *reader) hostScope(domains []string) (s scope) {
 			r.note(place{}, "The host "+d+" is compared without its port here.")
 		}
 		if !isHost(strings.TrimPrefix(name, "*.")) {
-			s.cannot("The host " + d + " has a wildcard that no match here has.")
+			s.cannotMatch("the host is " + d)
 		} else if !slices.Contains(hosts, name) {
 			hosts = append(hosts, name)
 		}
 	}
 	if hosts != nil {
-		s.match = match{host.kind: hosts}
+		s.match = match{host.kind: exact(hosts)}
 	}
 	return s
 }
@@ -102,14 +102,14 @@ func (s *scope) leaveOutHosts(domains []string, others []*policy.Node) {
 			switch {
 			case !slices.ContainsFunc(domains, isWider):
 			case !isHost(strings.TrimPrefix(name, "*.")):
-				s.cannot("Another virtual host takes the requests to " + domain + ", and an exempt cannot say that.")
+				s.cannotMatch("another virtual host takes those to " + domain)
 			case !slices.Contains(names, name):
 				names = append(names, name)
 			}
 		}
 	}
 	if names != nil {
-		s.exempt = append(s.exempt, match{host.kind: names})
+		s.exempt = append(s.exempt, match{host.kind: exact(names)})
 	}
 }
 
@@ -118,9 +118,6 @@ func isBelow(domain, wider string) bool {
 	suffix, isWild := strings.CutPrefix(wider, "*")
 	return isWild && domain != wider && strings.HasSuffix(domain, suffix)
 }
-
-// routeFields are the fields of a route that lead to limits.
-var routeFields = []string{"match", "route", "rate_limits", "typed_per_filter_config"}
 
 // addRoutes reads a virtual host's routes. Envoy takes the first that fits, so each leaves out
 // those before it.
@@ -148,10 +145,15 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at place, ofAll []fil
 	}
 }
 
+// routeFields are the fields of a route that lead to limits.
+var routeFields = []string{"match", "route", "rate_limits", "typed_per_filter_config"}
+
 // routeScope is for the requests that a route's match takes.
 func (r *reader) routeScope(n *policy.Node, at place) (s scope) {
 	r.refuseTypos(n, at, routeFields)
-	r.refuseTypos(fieldOf(n, "route"), at.in("route"), routeFields)
+	if action := fieldOf(n, "route"); action != nil {
+		r.refuseTypos(action, at.in("route"), routeFields)
+	}
 	o := &routev3.RouteMatch{}
 	if match := fieldOf(n, "match"); match != nil {
 		o = decode[*routev3.RouteMatch](r, match, at.in("match"))
@@ -216,8 +218,8 @@ func (r *reader) descriptorsOf(limits []rateLimit, s scope, stage uint32) (list 
 			return nil
 		case r.descriptors > maxDescriptors:
 			r.descriptors = -1
-			r.fail(l.at, "the rate_limits before these make more than "+strconv.Itoa(maxDescriptors)+" descriptors, by each route "+
-				"and combination of headers that may be absent: import fewer routes at once")
+			r.fail(l.at, "the rate_limits before these make more than "+strconv.Itoa(maxDescriptors)+" descriptors, one for "+
+				"each route and combination of headers that may be absent: import fewer routes at once")
 			return nil
 		}
 		made := r.readRateLimit(l, stage)

@@ -23,6 +23,11 @@ type scope struct {
 // cannot adds why a policy cannot say for which requests something holds.
 func (s *scope) cannot(why string) { s.unknown = append(s.unknown, why) }
 
+// cannotMatch adds a condition that no match can say.
+func (s *scope) cannotMatch(condition string) {
+	s.cannot("No match can select its requests: " + condition + ".")
+}
+
 func (s *scope) note(text string) { s.notes = append(s.notes, text) }
 
 // and is for the requests of both scopes.
@@ -30,7 +35,7 @@ func (s scope) and(other scope) scope {
 	both, ok := s.match.and(other.match)
 	all := scope{both, slices.Concat(s.exempt, other.exempt), slices.Clone(s.unknown), slices.Concat(s.notes, other.notes)}
 	if !ok {
-		all.cannot("It is for requests with two conditions on one part, and a match holds one.")
+		all.cannotMatch("there are two conditions on one part")
 	}
 	all.unknown = append(all.unknown, other.unknown...)
 	return all
@@ -49,7 +54,7 @@ func (s *scope) restrict(p part, v pattern, inverted bool) {
 		path, same, ok := v.ofPath()
 		switch {
 		case !ok:
-			s.cannot("Envoy compares :path with its query, and paths come without it here: they cannot say " + v.text + ".")
+			s.cannotMatch("Envoy compares :path and its query with " + v.text)
 			return
 		case !same:
 			s.note("Envoy compares :path with its query. Here " + v.text + " is a path, with any query behind it.")
@@ -58,7 +63,7 @@ func (s *scope) restrict(p part, v pattern, inverted bool) {
 	}
 	switch m, ok := p.restrict(m, v); {
 	case !ok:
-		s.cannot("A match cannot say a condition on " + p.String() + ", or not twice.")
+		s.cannotMatch("they have a condition on " + p.String())
 	case inverted:
 		s.exempt = append(s.exempt, m)
 	default:
@@ -74,8 +79,8 @@ func (r *reader) readRouteMatch(s *scope, o *routev3.RouteMatch, at place) {
 	fold := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
 	switch v, known := r.readPattern(o, at, fold); {
 	case !known || v.kind == anyValue:
-		s.cannot("The import cannot translate the condition of its route on the path.")
-	case v != pattern{wildcard, "/*"} && v != pattern{wildcard, "*"}:
+		s.cannotMatch("its route has no known condition on the path")
+	case v != pattern{wildcard, "/*"} && v != present:
 		s.restrict(fullPath, v, false)
 	}
 	for i, h := range o.GetHeaders() {
@@ -85,7 +90,7 @@ func (r *reader) readRouteMatch(s *scope, o *routev3.RouteMatch, at place) {
 		fd := m.Descriptor().Fields().Get(i)
 		isRead := fd.ContainingOneof() != nil || fd.Name() == "headers" || fd.Name() == "case_sensitive"
 		if m.Has(fd) && !isRead {
-			s.cannot("Its route has a condition on " + string(fd.Name()) + ", and a match has none.")
+			s.cannotMatch("its route has a condition on " + string(fd.Name()))
 		}
 	}
 }
@@ -103,17 +108,17 @@ func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher, at place)
 	if missingIsEmpty {
 		s.note("In one condition Envoy takes a missing header " + name + " for an empty one. Here it is missing.")
 	} else if inverted && p.kind == "header" && !isPresence {
-		s.restrict(p, pattern{wildcard, "*"}, false) // a header that is missing fits neither way
+		s.restrict(p, present, false) // a header that is missing fits neither way
 	}
 	switch {
 	case !known:
-		s.cannot("The import cannot translate a condition on the header " + name + ".")
+		s.cannotMatch("there is an unknown condition on the header " + name)
 	case v.kind == anyValue && p.kind != "header":
 	case v.kind == anyValue:
 		isThere := (!isPresence || presence.PresentMatch) != inverted
 		s.requirePresence(p, isThere)
 	case inverted && p.kind == "header" && s.match[p.String()] != nil && !missingIsEmpty:
-		s.exempt = append(s.exempt, match{p.String(): {v.in(p)}})
+		s.exempt = append(s.exempt, match{p.String(): {v}})
 	default:
 		s.restrict(p, v, inverted)
 	}
@@ -121,13 +126,13 @@ func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher, at place)
 
 // requirePresence adds the condition that a header is there, or that it is not.
 func (s *scope) requirePresence(p part, isThere bool) {
-	value := "!"
+	value := pattern{kind: absent}
 	if isThere {
-		value = "*"
+		value = present
 	}
 	both, ok := s.match.and(match{p.String(): {value}})
 	if !ok {
-		s.cannot("There are two conditions on the " + p.String() + ", and a match holds one.")
+		s.cannotMatch("there are two conditions on one part")
 	}
 	s.match = both
 }
@@ -152,7 +157,7 @@ func (r *reader) readPattern(o proto.Message, at place, fold bool) (v pattern, k
 	case "contains":
 		return stringPattern("*", value.String(), "*", fold), true
 	case "path_separated_prefix":
-		return pattern{expression, regexp.QuoteMeta(value.String()) + below}, true
+		return pattern{orBelow, value.String()}, true
 	case "safe_regex":
 		return r.regex(value.Message().Interface().(*matcherv3.RegexMatcher).GetRegex(), at)
 	case "string":
@@ -192,84 +197,15 @@ func stringPattern(before, text, behind string, fold bool) pattern {
 // leaveOut takes the requests of an earlier route out of a later one, if they
 // may be the same.
 func (s *scope) leaveOut(own, earlier *scope) {
-	a, b := own.match["path"], earlier.match["path"]
-	if len(a) > 0 && len(b) > 0 && pathsApart(a[0], b[0]) {
+	a, b := own.match[fullPath.kind], earlier.match[fullPath.kind]
+	if len(a) > 0 && len(b) > 0 && a[0].apart(b[0]) {
 		return
 	}
 	if len(earlier.unknown) > 0 || len(earlier.exempt) > 0 {
-		s.cannot("An earlier route takes some of these requests, by conditions that an exempt cannot say.")
+		s.cannotMatch("an earlier route takes some of them")
 		return
 	}
 	if len(earlier.match) > 0 {
 		s.exempt = append(s.exempt, earlier.match)
 	}
 }
-
-// below is the end of an expression for a path and those below it.
-const below = "(/.*)?"
-
-// pathWithin reports whether all paths that fit one pattern fit another, where
-// both are known.
-func pathWithin(a, b string) bool { return shapeOf(a).within(shapeOf(b)) }
-
-// pathsApart reports whether no path fits both patterns. Of most expressions it
-// does not know.
-func pathsApart(a, b string) bool {
-	one, two := shapeOf(a), shapeOf(b)
-	return one.begin != "" && two.begin != "" && !one.within(two) && !two.within(one)
-}
-
-// pathShape is a pattern, the text that all its paths begin with, and * where
-// anything may follow, / where only paths below may. The text is empty for other
-// expressions.
-type pathShape struct {
-	pattern, begin string
-	end            byte
-}
-
-func (inner pathShape) within(outer pathShape) bool {
-	same := inner.pattern == outer.pattern
-	switch outer.end {
-	case '*':
-		return same || inner.begin != "" && strings.HasPrefix(inner.begin, outer.begin)
-	case '/':
-		isBelow := strings.HasPrefix(inner.begin, outer.begin+"/")
-		return same || isBelow || inner.begin == outer.begin && !strings.HasSuffix(inner.pattern, "*")
-	}
-	return same
-}
-
-func shapeOf(text string) pathShape {
-	if text[0] == '~' {
-		begin, ok := unquoted(strings.TrimSuffix(text[1:], below))
-		if !ok || !strings.HasSuffix(text, below) {
-			return pathShape{pattern: text}
-		}
-		return pathShape{text, begin, '/'}
-	}
-	if plain, isPrefix := strings.CutSuffix(text, "*"); isPrefix && text[0] != '=' {
-		return pathShape{text, plain, '*'}
-	}
-	return pathShape{text, strings.TrimPrefix(text, "="), '='}
-}
-
-// unquoted is the text of which regexp.QuoteMeta makes an expression; it is not ok if that has
-// an operator. Each route is compared with each before it, and to compile it would take long.
-func unquoted(expression string) (text string, ok bool) {
-	plain := make([]byte, 0, len(expression))
-	for i := 0; i < len(expression); i++ {
-		switch strings.IndexByte(`\.+*?()|[]{}^$`, expression[i]) {
-		case -1:
-		case 0:
-			if i++; i == len(expression) || isAlphanumeric(expression[i]) {
-				return "", false
-			}
-		default:
-			return "", false
-		}
-		plain = append(plain, expression[i])
-	}
-	return string(plain), true
-}
-
-func isAlphanumeric(c byte) bool { return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' }

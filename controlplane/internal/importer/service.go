@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-const eachEnvoy = "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of them " +
-	"admit N times these limits. --scope cluster makes rules that count over all."
+const eachEnvoy = "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of " +
+	"them admit N times these limits. --scope cluster makes rules that count over all."
 
 // EnvoyRatelimit imports the configuration of the envoyproxy/ratelimit service:
 // the files of one domain.
@@ -161,8 +161,8 @@ func switchReplacedOff(levels []*level) {
 		if other == nil || !l.hasLimit() {
 			continue
 		}
-		why := other.name() + " replaces this limit: a request with both counts there in that alone. Give the rule an exempt " +
-			"with what makes the other apply."
+		why := other.name() + " replaces this limit: there a request with both counts only in that. Give the rule an " +
+			"exempt for the requests of the other."
 		if l.quota.shadow { // it denies nobody
 			l.quota.notes = append(l.quota.notes, why)
 		} else {
@@ -182,8 +182,8 @@ func (j *job) routed(e *enforcement) ([]descriptor, error) {
 		return nil, err
 	}
 	if s == nil {
-		return nil, policyfile.Errors{in.top().problem("there are no rate_limits, or no filter envoy.filters.http.ratelimit " +
-			"with the domain " + j.domain)}
+		return nil, policyfile.Errors{in.top().problem("there are no rate_limits, or no filter " +
+			"envoy.filters.http.ratelimit with the domain " + j.domain)}
 	}
 	filter, at := configOf[*ratelimitv3.RateLimit](j.reader, slices.DeleteFunc(slices.Clone(s.filters), j.isOfOtherDomain))
 	if filter != nil {

@@ -50,11 +50,18 @@ func sites(files ...*source) []*site {
 			at = given
 		}
 		if at >= 0 {
-			s.file, s.at, s.routing = routes[at].file, routes[at].at, routes[at].routing
+			s.takeRoutes(routes[at])
 			used[routes[at]] = true
 		}
 	}
 	return append(listeners, slices.DeleteFunc(routes, func(r *site) bool { return used[r] })...)
+}
+
+// takeRoutes gives a listener the routes that are found apart from it.
+func (s *site) takeRoutes(of *site) {
+	s.file = of.file
+	s.at = of.at
+	s.routing = of.routing
 }
 
 // find adds the listeners and routes below a node.
@@ -171,8 +178,8 @@ func (r *reader) choose(sites []*site, listener string, wants func(s *site) bool
 	}
 	s := chosen[0]
 	if s.routing == nil {
-		r.note(place{}, strings.TrimSpace("The routes "+s.routes)+" of the listener "+s.name+" are not in this file: give them with "+
-			"--routes FILE.")
+		r.note(place{}, strings.TrimSpace("The routes "+s.routes)+" of the listener "+s.name+" are not in this file: give "+
+			"them with --routes FILE.")
 	}
 	return s, nil
 }

@@ -151,3 +151,94 @@ func (r *reader) noteUnreached(levels []*level) {
 func (r *reader) noteNoRequest(at place, name string) {
 	r.note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
 }
+
+// leaf is where the limiter's search ends for some requests of a descriptor: the values that
+// they have, and their limit, nil if there is none.
+type leaf struct {
+	name   string
+	values []value // one for each part of the descriptor
+	quota  *quota
+	at     place
+}
+
+// value is a part of the request and the pattern that it fits.
+type value struct {
+	*part
+	pattern pattern
+	shared  bool // all that fits counts together
+}
+
+// within reports whether every request of the leaf has the values of another one too.
+func (l *leaf) within(other *leaf) bool {
+	for i := range l.values {
+		if !l.values[i].pattern.within(other.values[i].pattern) {
+			return false
+		}
+	}
+	return true
+}
+
+// apart reports whether no request has the values of both leaves. It may miss some.
+func (l *leaf) apart(other *leaf) bool {
+	for i := range l.values {
+		if l.values[i].pattern.apart(other.values[i].pattern) {
+			return true
+		}
+	}
+	return false
+}
+
+// canOverride reports whether a leaf can be an override of another one's rule, which takes
+// the same window and the same enforcement.
+func (l *leaf) canOverride(other *leaf) bool {
+	isPlain := func(l *leaf) bool {
+		return len(l.quota.notes)+len(l.quota.unknown) == 0 && l.unsayable() == "" &&
+			!slices.ContainsFunc(l.values, func(v value) bool { return v.shared })
+	}
+	return l.within(other) && l.quota.isOfClass(other.quota) && isPlain(l) && isPlain(other)
+}
+
+// unsayable says why no override has a leaf's patterns, if none does.
+func (l *leaf) unsayable() string {
+	for _, v := range l.values {
+		if _, ok := v.override(v.pattern); !ok {
+			return "Paths are compared without the query, and cannot say " + v.pattern.text + "."
+		}
+	}
+	return ""
+}
+
+// limited counts the leaves with a limit.
+func limited(leaves []leaf) (n int) {
+	for i := range leaves {
+		if leaves[i].quota != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// reachable are the leaves that some request ends in: it has their values, and those of no leaf
+// before them.
+func (r *reader) reachable(leaves []leaf) (list []leaf) {
+	for i := range leaves {
+		l := &leaves[i]
+		isNobodys := slices.ContainsFunc(l.values, func(v value) bool { return v.never(v.pattern) })
+		switch {
+		case !isNobodys && !l.isWithinAny(list):
+			list = append(list, *l)
+		case l.quota != nil:
+			r.noteNoRequest(l.at, l.name)
+		}
+	}
+	return list
+}
+
+func (l *leaf) isWithinAny(list []leaf) bool {
+	for i := range list {
+		if l.within(&list[i]) {
+			return true
+		}
+	}
+	return false
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
@@ -42,7 +45,8 @@ func (t *theirs) find(entries [][2]string) (limit int) {
 		if next == nil {
 			return 0
 		}
-		if t = next; i == len(entries)-1 && !t.unlimited {
+		t = next
+		if i == len(entries)-1 && !t.unlimited {
 			return t.limit
 		}
 	}
@@ -71,11 +75,15 @@ func wildcardMatch(parts []string, value string) bool {
 	return true
 }
 
+// valuesThere are values of keys in a configuration, with wildcards and without.
+var valuesThere = []string{"", "", "x", "xy", "x*", "*y", "x*y", "a*b*c", "abc", "*"}
+
 // generate writes levels of random keys, values and limits.
 func (t *theirs) generate(r *rand.Rand, yaml *strings.Builder, indent string, depth int, limit *int) {
 	t.levels = map[string]*theirs{}
 	for range 1 + r.IntN(6) {
-		key, value := []string{"ka", "kb"}[r.IntN(2)], []string{"", "", "x", "xy", "x*", "*y", "x*y", "a*b*c", "abc", "*"}[r.IntN(10)]
+		key := []string{"ka", "kb"}[r.IntN(2)]
+		value := valuesThere[r.IntN(len(valuesThere))]
 		name := key
 		if value != "" {
 			name += "_" + value
@@ -100,7 +108,8 @@ func (t *theirs) generate(r *rand.Rand, yaml *strings.Builder, indent string, de
 		default:
 			*limit++
 			next.limit = *limit
-			fmt.Fprintf(yaml, "%s  rate_limit: {unit: %s, requests_per_unit: %d}\n", indent, []string{"week", "year"}[r.IntN(2)], next.limit)
+			unit := []string{"week", "year"}[r.IntN(2)]
+			fmt.Fprintf(yaml, "%s  rate_limit: {unit: %s, requests_per_unit: %d}\n", indent, unit, next.limit)
 		}
 		if depth > 1 && r.IntN(2) == 0 {
 			fmt.Fprintf(yaml, "%s  descriptors:\n", indent)
@@ -113,7 +122,8 @@ func (t *theirs) generate(r *rand.Rand, yaml *strings.Builder, indent string, de
 // that the service would have for it, counted for the same values.
 func TestDecidesAsTheService(t *testing.T) {
 	decidesAs(t, 25, "envoy-ratelimit", func(r *rand.Rand) (string, func() (map[string]string, []string)) {
-		root, limit, used := &theirs{}, 1_000_000, map[string]int{}
+		root, used := &theirs{}, map[string]int{}
+		limit := 1_000_000
 		yaml := &strings.Builder{}
 		yaml.WriteString("domain: d\ndescriptors:\n")
 		root.generate(r, yaml, "  ", 3, &limit)
@@ -159,7 +169,8 @@ func decidesAs(t *testing.T, configurations int, by string,
 		lines := simulated(t, wasm, made.Policy, &input)
 		for i := range want {
 			require.True(t, lines.Scan())
-			require.Equal(t, want[i], seen(t, lines.Bytes()), "seed %d, request %d %s\n%s\n%s", seed, i, lines.Text(), text, made.Policy)
+			got := seen(t, lines.Bytes())
+			require.Equal(t, want[i], got, "seed %d, request %d %s\n%s\n%s", seed, i, lines.Text(), text, made.Policy)
 			compared += len(want[i])
 		}
 	}
@@ -172,7 +183,8 @@ func simulated(t *testing.T, wasm, policy []byte, requests *bytes.Buffer) *bufio
 	t.Helper()
 	var out bytes.Buffer
 	require.NoError(t, simulate.Run(t.Context(), simulate.Options{
-		Wasm: wasm, Text: policy, Requests: requests, Workers: 1, Seed: 1, CacheDir: buildtest.CacheDir(), Log: func(string) {},
+		Wasm: wasm, Text: policy, Requests: requests, Workers: 1, Seed: 1,
+		CacheDir: buildtest.CacheDir(), Log: func(string) {},
 	}, &out))
 	return bufio.NewScanner(&out)
 }
@@ -222,4 +234,139 @@ func seen(t *testing.T, line []byte) []string {
 	}
 	slices.Sort(list)
 	return list
+}
+
+// bucket is a descriptor of the local filter: a value for each of its keys,
+// empty for any. Each has another burst, which names it.
+type bucket struct {
+	keys, values []string
+	burst        int
+}
+
+// isAlike reports whether two buckets are for the same keys and values.
+func (b bucket) isAlike(other bucket) bool {
+	return slices.Equal(b.keys, other.keys) && slices.Equal(b.values, other.values)
+}
+
+// Envoy takes the descriptor with exactly the request's values, else one with
+// empty values that fits. Here only first values are empty, so that there is
+// never a choice between two of those.
+func TestDecidesAsTheLocalFilter(t *testing.T) {
+	sequences := [][]string{{"ka"}, {"kb"}, {"ka", "kb"}, {"kb", "ka"}, {"kc", "ka"}}
+	decidesAs(t, 15, "local-ratelimit", func(r *rand.Rand) (string, func() (map[string]string, []string)) {
+		yaml := &strings.Builder{}
+		yaml.WriteString(`stat_prefix: all
+token_bucket: {max_tokens: 5000000, tokens_per_fill: 1, fill_interval: 3600s}
+filter_enabled: {default_value: {numerator: 100}}
+filter_enforced: {default_value: {numerator: 100}}
+rate_limits:
+`)
+		for _, keys := range sequences {
+			yaml.WriteString("  - actions:\n")
+			for _, key := range keys {
+				fmt.Fprintf(yaml, "      - request_headers: {header_name: x-%s, descriptor_key: %s}\n", key, key)
+			}
+		}
+		yaml.WriteString("descriptors:\n")
+		var buckets []bucket
+		for range 1 + r.IntN(12) {
+			b := bucket{keys: sequences[r.IntN(len(sequences))], burst: 1_000_000 + len(buckets)}
+			for i := range b.keys {
+				b.values = append(b.values, []string{"x", "y", "z*", ""}[r.IntN(4-i)])
+			}
+			if slices.ContainsFunc(buckets, b.isAlike) {
+				continue
+			}
+			buckets = append(buckets, b)
+			yaml.WriteString("  - entries:\n")
+			for i := range b.keys {
+				fmt.Fprintf(yaml, "      - {key: %s, value: %q}\n", b.keys[i], b.values[i])
+			}
+			interval := 3600 * (1 + r.IntN(2))
+			fmt.Fprintf(yaml, "    token_bucket: {max_tokens: %d, tokens_per_fill: 1, fill_interval: %ds}\n", b.burst, interval)
+		}
+		used := map[string]int{}
+		return yaml.String(), func() (map[string]string, []string) {
+			headers := map[string]string{}
+			for _, key := range []string{"ka", "kb", "kc"} {
+				if v := []string{"-", "x", "y", "z*", "zz"}[r.IntN(5)]; v != "-" {
+					headers["x-"+key] = v
+				}
+			}
+			used["all"]++
+			list := []string{fmt.Sprintf("5000000 used %d", used["all"])}
+			for _, keys := range sequences {
+				if line := taken(buckets, keys, headers, used); line != "" {
+					list = append(list, line)
+				}
+			}
+			return headers, list
+		}
+	})
+}
+
+// taken takes a token for one descriptor of a request; "" where none is asked.
+func taken(buckets []bucket, keys []string, headers map[string]string, used map[string]int) string {
+	var values []string
+	for _, key := range keys {
+		v, ok := headers["x-"+key]
+		if !ok {
+			return ""
+		}
+		values = append(values, v)
+	}
+	at := slices.IndexFunc(buckets, bucket{keys: keys, values: values}.isAlike)
+	if at < 0 { // of values that are empty the first one is
+		at = slices.IndexFunc(buckets, func(b bucket) bool {
+			return slices.Equal(b.keys, keys) && b.values[0] == "" && slices.Equal(b.values[1:], values[1:])
+		})
+	}
+	if at < 0 {
+		return ""
+	}
+	counter := fmt.Sprint(at, values)
+	used[counter]++
+	return fmt.Sprintf("%d used %d", buckets[at].burst, used[counter])
+}
+
+// As docs/coming-from.md writes them, the limits of nginx decide as nginx does.
+func TestLimitReqOfNginx(t *testing.T) {
+	wasm := buildtest.Wasm(t)
+	free, err := ports.Free(1)
+	require.NoError(t, err)
+	address := fmt.Sprint("127.0.0.1:", free[0])
+	servertest.Nginx(t, address, fmt.Sprintf(`
+  access_log off;
+  limit_req_status 429;
+  limit_req_log_level info;
+  limit_req_zone $binary_remote_addr zone=one:1m rate=1r/m;
+  limit_req_zone $binary_remote_addr zone=two:1m rate=1r/m;
+  server { listen %s;
+    location /plain { limit_req zone=one; try_files $uri =204; }
+    location /burst { limit_req zone=two burst=3 nodelay; try_files $uri =204; } }`, address))
+	for path, burst := range map[string]int{"/plain": 1, "/burst": 4} {
+		var requests bytes.Buffer
+		var there []bool
+		for i := range 6 {
+			answer, err := http.Get("http://" + address + path)
+			require.NoError(t, err)
+			require.NoError(t, answer.Body.Close())
+			there = append(there, answer.StatusCode != http.StatusTooManyRequests)
+			fmt.Fprintf(&requests, "{\"at_ms\": %d, \"client_ip\": \"192.0.2.7\"}\n", 1000+i)
+		}
+		policy := fmt.Sprintf("version: 1\nrules:\n  - {name: one, key: [client_ip], algorithm: token_bucket, "+
+			"limits: [{requests: 1, per: 1m, burst: %d}]}\n", burst)
+		require.Equal(t, there, decide(t, wasm, []byte(policy), &requests), path)
+	}
+}
+
+// decide says which requests a policy allows.
+func decide(t *testing.T, wasm, policy []byte, requests *bytes.Buffer) (allowed []bool) {
+	t.Helper()
+	for lines := simulated(t, wasm, policy, requests); lines.Scan(); {
+		var answer struct{ Allowed bool }
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &answer))
+		allowed = append(allowed, answer.Allowed)
+	}
+	return allowed
 }
