@@ -59,7 +59,7 @@ func (o *clientOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.server, "server", cmp.Or(os.Getenv(serverVariable), "http://"+defaultHTTP),
 		"`URL` of sluice serve; "+serverVariable+" sets the default")
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the bearer token")
-	f.StringVar(&o.ca, "ca", "", "`FILE` with the certificates that vouch for the server; default: the system's")
+	f.StringVar(&o.ca, "ca", "", "`FILE` with the certificate authorities of the server (default: the system's)")
 	f.StringVar(&o.cert, "cert", "", "`FILE` with the caller's certificate")
 	f.StringVar(&o.key, "cert-key", "", "`FILE` with its private key")
 }
@@ -79,7 +79,8 @@ func (o *clientOptions) client() (*client, error) {
 	}
 	c := &client{base: base}
 	if o.tokenFile != "" {
-		if c.token, err = readToken(o.tokenFile); err != nil {
+		c.token, err = readToken(o.tokenFile)
+		if err != nil {
 			return nil, err
 		}
 		if base.Scheme == "http" && !manage.IsLoopback(base.Hostname()) {
@@ -95,25 +96,25 @@ func (o *clientOptions) client() (*client, error) {
 	transport.ResponseHeaderTimeout = requestTimeout
 	c.http = &http.Client{
 		Transport: transport,
-		// serve never redirects, and the token is for it alone.
+		// serve never redirects, and the token is for serve alone.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
 }
 
-// tls is the configuration for a connection to a URL.
+// tls is the configuration of a connection to a URL.
 func (o *clientOptions) tls(to *url.URL) (*tls.Config, error) {
 	if (o.cert == "") != (o.key == "") {
 		return nil, usageError(errors.New("--cert and --cert-key belong together"), "give both or none")
 	}
 	if o.cert != "" && to.Scheme == "http" {
-		return nil, usageError(fmt.Errorf("--cert is of no use: %s is without TLS", to.Redacted()), "use an https URL")
+		return nil, usageError(fmt.Errorf("--cert needs TLS, but %s is without", to.Redacted()), "use an https URL")
 	}
 	return clientTLS("--ca", o.ca, "client certificate", o.cert, o.key)
 }
 
-// clientTLS is the configuration of a client that trusts the authorities in a
-// file and shows a certificate, both if there are any.
+// clientTLS is the configuration of a client that trusts the authorities in a file and shows a
+// certificate. Empty names stand for the system's authorities and for no certificate.
 func clientTLS(authorities, ca, certificate, cert, key string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
@@ -126,18 +127,26 @@ func clientTLS(authorities, ca, certificate, cert, key string) (*tls.Config, err
 		}
 	}
 	if cert != "" {
-		certText, err := input.File(cert, maxSecretBytes)
-		keyText, keyErr := input.File(key, maxSecretBytes)
-		var pair tls.Certificate
-		if err = cmp.Or(err, keyErr); err == nil {
-			pair, err = tls.X509KeyPair(certText, keyText)
-		}
+		pair, err := readPair(cert, key)
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", certificate, err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
 	return config, nil
+}
+
+// readPair reads a certificate and its private key.
+func readPair(cert, key string) (tls.Certificate, error) {
+	certText, err := input.File(cert, maxSecretBytes)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	keyText, err := input.File(key, maxSecretBytes)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(certText, keyText)
 }
 
 // maxSecretBytes bounds a file with a token or certificates.
@@ -156,15 +165,14 @@ func readToken(file string) (string, error) {
 	return token, nil
 }
 
-// parseToken reads a bearer token without the line end that editors leave. No
-// error repeats it.
+// parseToken reads a bearer token, without the line end that editors leave. No error repeats it.
 func parseToken(text []byte) (string, error) {
 	token := strings.TrimSpace(string(text))
 	if token == "" {
 		return "", errors.New("is empty")
 	}
 	if len(token) > access.MaxToken {
-		return "", fmt.Errorf("has %d bytes, at most %d are allowed", len(token), access.MaxToken)
+		return "", fmt.Errorf("has %d bytes, but at most %d are allowed", len(token), access.MaxToken)
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return "", errors.New("must hold one line of printable ASCII without spaces")
@@ -179,7 +187,7 @@ type serverOptions struct {
 	policyName string
 }
 
-// AddFlags adds the flags, with --policy if something is said to hold without it.
+// AddFlags adds the flags, with --policy if withoutPolicy says what holds without it.
 func (o *serverOptions) AddFlags(cmd *cobra.Command, withoutPolicy string) {
 	o.clientOptions.AddFlags(cmd)
 	o.output.AddFlags(cmd)
@@ -196,7 +204,7 @@ func policyQuery(name string) url.Values {
 	return query
 }
 
-// ofPolicy begins a line about a policy, unless that is the default.
+// ofPolicy begins a line about a policy. It is empty for the default one.
 func ofPolicy(name string) string {
 	if name == "" || name == store.DefaultPolicy {
 		return ""
@@ -204,8 +212,8 @@ func ofPolicy(name string) string {
 	return "policy " + name + ": "
 }
 
-// withPolicies adds to a table, which has a head, the column POLICY at a place, if any row
-// is about a policy with a name.
+// withPolicies adds the column POLICY to a table with a head, if any row is about a policy that
+// has a name.
 func withPolicies[T any](rows [][]string, at int, list []T, of func(T) string) [][]string {
 	if !slices.ContainsFunc(list, func(v T) bool { return ofPolicy(of(v)) != "" }) {
 		return rows
@@ -217,7 +225,7 @@ func withPolicies[T any](rows [][]string, at int, list []T, of func(T) string) [
 	return rows
 }
 
-// call sends a request, with a policy as its body if any, and reads the JSON answer.
+// call sends a request, with a policy as its body if there is one, and reads the JSON answer.
 func call[T any](ctx context.Context, c *client, method, path string, query url.Values, body []byte) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -225,14 +233,17 @@ func call[T any](ctx context.Context, c *client, method, path string, query url.
 	return answer, c.ask(ctx, method, path, query, "application/yaml", body, answer)
 }
 
-// ask is call without its timeout: where serve asks proxies, they take longer than it does.
-func (c *client) ask(ctx context.Context, method, path string, query url.Values, kind string, body []byte, result any) error {
+// ask is call without its timeout: serve needs longer when it asks proxies.
+func (c *client) ask(
+	ctx context.Context, method, path string, query url.Values, kind string, body []byte, result any,
+) error {
 	answer, err := c.open(ctx, method, path, query, kind, body)
 	if err != nil {
 		return err
 	}
 	defer answer.Close()
-	switch err := decoder(answer).Decode(result); {
+	err = decoder(answer).Decode(result)
+	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return errInterrupted
 	case ctx.Err() != nil:
@@ -243,9 +254,9 @@ func (c *client) ask(ctx context.Context, method, path string, query url.Values,
 	return nil
 }
 
-// notOurs says that an answer is not one of sluice serve.
+// notOurs is the error of an answer that sluice serve does not give.
 func (c *client) notOurs() error {
-	return withHint(fmt.Errorf("read answer of %s: it is not whole, or not of sluice serve", c.base.Redacted()), notOurs)
+	return withHint(fmt.Errorf("read answer of %s: it is cut off, or not from sluice serve", c.base.Redacted()), notOurs)
 }
 
 // decoder reads JSON from an answer, at most maxAnswer bytes of it.
@@ -253,9 +264,11 @@ func decoder(answer io.Reader) *json.Decoder {
 	return json.NewDecoder(io.LimitReader(answer, maxAnswer))
 }
 
-// open sends a request and returns the body of an answer that is no error. The
-// body may be of any length.
-func (c *client) open(ctx context.Context, method, path string, query url.Values, kind string, body []byte) (io.ReadCloser, error) {
+// open sends a request and returns the body of the answer, unless it is an error. The body may
+// be of any length.
+func (c *client) open(
+	ctx context.Context, method, path string, query url.Values, kind string, body []byte,
+) (io.ReadCloser, error) {
 	u := c.base.JoinPath(path)
 	u.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
@@ -282,32 +295,42 @@ func (c *client) open(ctx context.Context, method, path string, query url.Values
 	return response.Body, nil
 }
 
+// unreachable is the error of a request that got no answer.
 func (c *client) unreachable(err error) error {
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
 		err = wrapped.Err // without the method and URL once more
 	}
-	hint := "is sluice serve running there? --server or " + serverVariable + " says where it is"
-	var authority x509.UnknownAuthorityError
-	var other x509.HostnameError
-	var network *net.OpError
-	switch {
-	case errors.As(err, &authority):
-		hint = "--ca says which certificates vouch for the server"
-	case errors.As(err, &other):
-		hint = "the server's certificate has to be valid for the host of --server"
-	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
-		hint = "the server speaks plain http: use an http URL"
-	// With TLS 1.3 the refusal comes after the handshake, and the request may
-	// meet the closed connection, in many words, before it meets the reason.
-	case c.base.Scheme == "https" && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) &&
-		(!errors.As(err, &network) || network.Op != "dial"):
-		hint = "the server may want a client certificate it trusts: --cert and --cert-key"
-	}
-	return withHint(fmt.Errorf("reach server %s: %w", c.base.Redacted(), err), hint)
+	return withHint(fmt.Errorf("reach server %s: %w", c.base.Redacted(), err), c.unreachableHint(err))
 }
 
-// refused makes an error of an answer that says what went wrong.
+func (c *client) unreachableHint(err error) string {
+	var authority x509.UnknownAuthorityError
+	var host x509.HostnameError
+	switch {
+	case errors.As(err, &authority):
+		return "--ca names the certificate authorities of the server"
+	case errors.As(err, &host):
+		return "the server's certificate has to be valid for the host of --server"
+	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return "the server speaks plain http: use an http URL"
+	case c.base.Scheme == "https" && mayBeRejected(err):
+		return "the server may want a client certificate that it trusts: --cert and --cert-key"
+	}
+	return "is sluice serve running there? --server or " + serverVariable + " says where it is"
+}
+
+// mayBeRejected reports whether a TLS server may have rejected the client. With TLS 1.3 that
+// comes after the handshake, and the request may meet the closed connection first, with errors
+// of many kinds.
+func mayBeRejected(err error) bool {
+	var network *net.OpError
+	isDial := errors.As(err, &network) && network.Op == "dial"
+	isOver := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return !isDial && !isOver
+}
+
+// refused is the error of an answer that says what went wrong.
 func (c *client) refused(response *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(response.Body, 8<<20))
 	if err != nil {
@@ -316,16 +339,15 @@ func (c *client) refused(response *http.Response) error {
 	var body api.Error
 	if json.Unmarshal(text, &body) != nil || body.Error == "" {
 		line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
-		line = line[:min(len(line), 200)]
-		return withHint(fmt.Errorf("server %s answered %s: %s", c.base.Redacted(), response.Status, printable.Text(line)),
-			notOurs)
+		line = printable.Text(line[:min(len(line), 200)])
+		return withHint(fmt.Errorf("server %s answered %s: %s", c.base.Redacted(), response.Status, line), notOurs)
 	}
 	if len(body.Problems) > 0 {
 		return policyfile.Errors(body.Problems)
 	}
 	err = fmt.Errorf("server %s: %s", c.base.Redacted(), body.Error)
 	if response.StatusCode == http.StatusUnauthorized {
-		return withHint(err, "--token-file names a file with a token, --cert and --cert-key a certificate, that the server's --access file knows")
+		return withHint(err, "give a token with --token-file or a certificate with --cert that the server's --access file lists")
 	}
 	return err
 }

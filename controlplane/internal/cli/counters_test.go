@@ -27,13 +27,13 @@ func TestAnswersOfTheServer(t *testing.T) {
 			start(t, newExplainCommand(), "--path", "/", "--server", server.URL),
 			start(t, newCountersCommand(), "find", "--path", "/", "--server", server.URL),
 		} {
-			require.ErrorContains(t, <-cmd.done, "it is not whole, or not of sluice serve", bad)
+			require.ErrorContains(t, <-cmd.done, "it is cut off, or not from sluice serve", bad)
 		}
 	}
 	body = `{"entries":[{"id":5}` + strings.Repeat(`,{"id":5}`, api.MaxAudit-1) + `]}`
 	for _, limit := range []string{"0", "1"} { // again and again, and more than that
 		audit := start(t, newAuditCommand(), "--limit", limit, "--server", server.URL)
-		require.ErrorContains(t, <-audit.done, "it is not whole, or not of sluice serve", limit)
+		require.ErrorContains(t, <-audit.done, "it is cut off, or not from sluice serve", limit)
 	}
 	body = `{"proxies":[{"proxy":"a\u001b[2J","value":1},{"proxy":"b","error":"\u009b2J","hint":"h"}]}`
 	for _, output := range []string{"text", "json"} {

@@ -185,7 +185,8 @@ func (d *demo) apply(name string, text []byte) error {
 	if err != nil {
 		return err
 	}
-	return rollOut{client: d.client, output: outputText, wait: quickstartPatience, done: "applied"}.run(d.cmd, applied...)
+	r := rollout{client: d.client, output: outputText, wait: quickstartPatience, done: "applied"}
+	return r.run(d.cmd, applied...)
 }
 
 // send sends requests to the first proxy and prints what became of them.

@@ -84,7 +84,7 @@ func TestHintsAboutProxies(t *testing.T) {
 		xds.Nacked: "the lines with NACK say why; sluice status repeats it as LAST NACK",
 		xds.Unsent: `the lines with "not sent" say why`,
 	} {
-		err := rollOut{}.judge(&rolledOut{Outcomes: []xds.ProxyOutcome{{Node: "e1", Outcome: outcome, Text: "no"}}})
+		err := (&rollout{}).judge(&rolledOut{Outcomes: []xds.ProxyOutcome{{Node: "e1", Outcome: outcome, Text: "no"}}})
 		require.Equal(t, want, Hint(err))
 		var line strings.Builder
 		printOutcome(&line, xds.ProxyOutcome{Node: "e1", Outcome: outcome, Text: "no"})
