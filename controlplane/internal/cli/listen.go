@@ -20,11 +20,16 @@ import (
 )
 
 // proxyListener says how a command names its listener for proxies.
-type proxyListener struct{ name, flag, ca, danger string }
+type proxyListener struct {
+	name   string // in the log
+	flag   string // with its address
+	ca     string // the flag of the authorities of proxies' certificates
+	danger string // of a listener that asks for no certificate
+}
 
 // xdsListener is serve's.
 var xdsListener = proxyListener{
-	name: "xds", flag: "--xds", ca: "xds-client-ca",
+	name: "xds", flag: "xds", ca: "xds-client-ca",
 	danger: "anyone who reaches it could read the policy and pose as a proxy",
 }
 
@@ -45,17 +50,17 @@ type listenOptions struct {
 func (o *listenOptions) AddFlags(cmd *cobra.Command, http, proxies string) {
 	f := cmd.Flags()
 	f.StringVar(&o.http, "http", http, "`ADDRESS` of the HTTP API")
-	f.StringVar(&o.xds, o.proxies.flag[2:], proxies, "`ADDRESS` that proxies connect to")
-	f.StringVar(&o.access, "access", "", "`FILE` with the tokens and certificates that may call the HTTP API, and their roles")
+	f.StringVar(&o.xds, o.proxies.flag, proxies, "`ADDRESS` that proxies connect to")
+	f.StringVar(&o.access, "access", "",
+		"`FILE` with the tokens and certificates that may call the HTTP API, and their roles")
 	f.StringVar(&o.tlsCert, "tls-cert", "", "`FILE` with the server's certificate chain, for HTTP and for proxies")
 	f.StringVar(&o.tlsKey, "tls-key", "", "`FILE` with its private key")
-	f.StringVar(&o.httpClientCA, "http-client-ca", "", "`FILE` with the authorities whose certificates count for --access")
-	f.StringVar(&o.xdsClientCA, o.proxies.ca, "", "`FILE` with the authorities that vouch for proxies")
+	f.StringVar(&o.httpClientCA, "http-client-ca", "", "`FILE` with the certificate authorities of --access")
+	f.StringVar(&o.xdsClientCA, o.proxies.ca, "", "`FILE` with the certificate authorities of proxies")
 	f.BoolVar(&o.insecure, "insecure", false, "allow addresses that are not loopback without protection")
 }
 
-// check refuses flags that do not go together, and addresses that need more protection than
-// they have: without --insecure, which lets them be open.
+// check rejects flags that do not go together, and open addresses without --insecure.
 func (o *listenOptions) check() (open []openAddress, err error) {
 	switch {
 	case (o.tlsCert == "") != (o.tlsKey == ""):
@@ -65,19 +70,22 @@ func (o *listenOptions) check() (open []openAddress, err error) {
 	case o.xdsClientCA != "" && o.tlsCert == "":
 		return nil, usageError(errors.New("--"+o.proxies.ca+" needs TLS"), "give --tls-cert and --tls-key too")
 	case o.httpClientCA != "" && o.access == "":
-		return nil, usageError(errors.New("--http-client-ca needs --access"), "its lines certificate SAN ROLE say who may do what")
+		return nil, usageError(errors.New("--http-client-ca needs --access"),
+			"the lines certificate SAN ROLE of that file say who may do what")
 	}
-	if open, err = o.open(); err != nil || len(open) == 0 || o.insecure {
+	open, err = o.open()
+	if err != nil || len(open) == 0 || o.insecure {
 		return open, err
 	}
-	return nil, usageError(fmt.Errorf("%s %s is not a loopback address: %s", open[0].flag, open[0].address, open[0].danger),
-		open[0].hint+"; --insecure allows it nevertheless")
+	first := &open[0]
+	return nil, usageError(fmt.Errorf("%s %s is not a loopback address: %s", first.flag, first.address, first.danger),
+		first.hint+"; --insecure allows it nevertheless")
 }
 
-// openAddress is one that others reach and that lacks protection.
+// openAddress is an address that other machines reach and that lacks protection.
 type openAddress struct{ flag, address, danger, hint string }
 
-// open lists the addresses that need more protection than they have.
+// open lists the open addresses.
 func (o *listenOptions) open() ([]openAddress, error) {
 	web := openAddress{flag: "--http", address: o.http, hint: "give --tls-cert, --tls-key and --access"}
 	switch {
@@ -86,7 +94,9 @@ func (o *listenOptions) open() ([]openAddress, error) {
 	case o.tlsCert == "":
 		web.danger = "anyone on the way could read the tokens"
 	}
-	stream := openAddress{flag: o.proxies.flag, address: o.xds, hint: "give --tls-cert, --tls-key and --" + o.proxies.ca}
+	stream := openAddress{
+		flag: "--" + o.proxies.flag, address: o.xds, hint: "give --tls-cert, --tls-key and --" + o.proxies.ca,
+	}
 	if o.xdsClientCA == "" {
 		stream.danger = o.proxies.danger
 	}
@@ -103,7 +113,7 @@ func (o *listenOptions) open() ([]openAddress, error) {
 	return open, nil
 }
 
-// listen opens the two listeners, within what files the process may open.
+// listen opens the two listeners, for as many connections as the process may open files.
 func (o *listenOptions) listen(log *slog.Logger, guard guard) (*servers, error) {
 	places, err := listener.PlacesOfProcess()
 	if err != nil {
@@ -113,7 +123,7 @@ func (o *listenOptions) listen(log *slog.Logger, guard guard) (*servers, error) 
 	if err != nil {
 		return nil, err
 	}
-	stream, err := listen(o.proxies.flag, o.xds)
+	stream, err := listen("--"+o.proxies.flag, o.xds)
 	if err != nil {
 		return nil, errors.Join(err, web.Close())
 	}
@@ -128,7 +138,7 @@ const addressHint = "give HOST:PORT, for example " + defaultHTTP
 // listen opens a listener for a flag's address.
 func listen(flag, address string) (net.Listener, error) {
 	var l net.Listener
-	_, _, err := net.SplitHostPort(address) // net.Listen takes an empty one, too
+	_, _, err := net.SplitHostPort(address) // net.Listen accepts an empty one too
 	if err == nil {
 		l, err = net.Listen("tcp", address)
 	}
@@ -146,13 +156,13 @@ func listen(flag, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// guard is what callers of serve's two listeners must bring. Its files are
-// read again when they change.
+// guard is what callers of the two listeners must show. Its files are read again when they
+// change.
 type guard struct {
-	http     *tls.Config                               // nil = plain text
-	xds      *tls.Config                               // nil = plain text
-	identify func(*http.Request) (access.Caller, bool) // nil = anyone may call
-	proxyCAs func() *x509.CertPool                     // nil = proxies need no certificate
+	http     *tls.Config                               // nil: plain text
+	xds      *tls.Config                               // nil: plain text
+	identify func(*http.Request) (access.Caller, bool) // nil: anyone may call
+	proxyCAs func() *x509.CertPool                     // nil: proxies need no certificate
 }
 
 // guard reads the files that the flags name and warns of what is open.
@@ -165,7 +175,10 @@ func (o *listenOptions) guard(log *slog.Logger) (g guard, err error) {
 		log.Warn("INSECURE: "+a.flag+" "+a.address+" is open: "+a.danger, "hint", a.hint)
 	}
 	files := watchedFiles{log: log}
-	gate := access.Gate{ClientCAs: files.authorities("--http-client-ca", o.httpClientCA), List: watch(&files, "--access", o.readAccess, o.access)}
+	gate := access.Gate{
+		ClientCAs: files.authorities("--http-client-ca", o.httpClientCA),
+		List:      watch(&files, "--access", o.readAccess, o.access),
+	}
 	if gate.List != nil {
 		g.identify = gate.Identify
 	}
@@ -181,20 +194,22 @@ func (o *listenOptions) guard(log *slog.Logger) (g guard, err error) {
 func (o *listenOptions) readAccess(contents [][]byte) (*access.List, error) {
 	list, err := access.ParseList(o.access, contents[0])
 	if err == nil && list.MapsCertificates() && o.httpClientCA == "" {
-		err = fmt.Errorf("%s gives roles to certificates, and without --http-client-ca none is asked for", o.access)
+		err = fmt.Errorf("%s gives roles to certificates, but without --http-client-ca clients need no certificate", o.access)
 	}
 	return list, err
 }
 
-// readCertificate refuses a server's certificate that is not valid now, at the start and
-// when it is read again.
+// readCertificate rejects a server's certificate that is not valid now, at the start and when it
+// is read again.
 func (o *listenOptions) readCertificate(contents [][]byte) (*tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(contents[0], contents[1])
 	if err != nil {
 		return nil, err
 	}
-	if now := time.Now(); now.After(pair.Leaf.NotAfter) || now.Before(pair.Leaf.NotBefore) {
-		return nil, fmt.Errorf("%s is valid only from %s to %s", o.tlsCert, moment(pair.Leaf.NotBefore), moment(pair.Leaf.NotAfter))
+	now := time.Now()
+	begins, ends := pair.Leaf.NotBefore, pair.Leaf.NotAfter
+	if now.Before(begins) || now.After(ends) {
+		return nil, fmt.Errorf("%s is valid only from %s to %s", o.tlsCert, moment(begins), moment(ends))
 	}
 	return &pair, nil
 }
@@ -205,9 +220,11 @@ type watchedFiles struct {
 	err error
 }
 
-// watch reads the files of a flag, and reads them again when they change. It is nil without
-// the flag.
-func watch[T any](w *watchedFiles, flag string, parse func(contents [][]byte) (T, error), files ...string) func() T {
+// watch reads the files of a flag, and reads them again when they change. It is nil without the
+// flag.
+func watch[T any](
+	w *watchedFiles, flag string, parse func(contents [][]byte) (T, error), files ...string,
+) func() T {
 	if w.err != nil || files[0] == "" {
 		return nil
 	}
@@ -220,12 +237,14 @@ func watch[T any](w *watchedFiles, flag string, parse func(contents [][]byte) (T
 }
 
 func (w *watchedFiles) authorities(flag, file string) func() *x509.CertPool {
-	return watch(w, flag, func(contents [][]byte) (*x509.CertPool, error) { return parsePool(file, contents[0]) }, file)
+	parse := func(contents [][]byte) (*x509.CertPool, error) { return parsePool(file, contents[0]) }
+	return watch(w, flag, parse, file)
 }
 
-// names reads lines SAN ID. What they say holds for streams that begin afterwards.
+// names reads lines SAN ID. A change holds for streams that begin afterwards.
 func (w *watchedFiles) names(flag, file string) func() *access.NodeIDs {
-	return watch(w, flag, func(contents [][]byte) (*access.NodeIDs, error) { return access.ParseNodeIDs(file, contents[0]) }, file)
+	parse := func(contents [][]byte) (*access.NodeIDs, error) { return access.ParseNodeIDs(file, contents[0]) }
+	return watch(w, flag, parse, file)
 }
 
 // parsePool reads certificates in PEM.
@@ -237,10 +256,12 @@ func parsePool(file string, text []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// serverTLS makes the configuration of a listener, with the certificate and
-// the authorities as they are at each handshake. Sessions are not resumed: each
-// connection shows its certificate anew.
-func serverTLS(pair func() *tls.Certificate, clientCAs func() *x509.CertPool, auth tls.ClientAuthType, protocols ...string) *tls.Config {
+// serverTLS makes the configuration of a listener, with the certificate and the authorities as
+// they are at each handshake. Sessions are not resumed: each connection shows its certificate
+// anew.
+func serverTLS(
+	pair func() *tls.Certificate, clientCAs func() *x509.CertPool, auth tls.ClientAuthType, protocols ...string,
+) *tls.Config {
 	config := &tls.Config{
 		MinVersion:             tls.VersionTLS12,
 		NextProtos:             protocols,

@@ -32,40 +32,50 @@ const (
 
 // quotaListener says how quota names its listener for proxies.
 var quotaListener = proxyListener{
-	name: "quota", flag: "--listen", ca: "client-ca",
+	name: "quota", flag: "listen", ca: "client-ca",
 	danger: "anyone who reaches it could take the units of all proxies",
 }
 
+// quotaCommandOptions are the flags of quota.
 type quotaCommandOptions struct {
 	listenOptions
 	quotas quotaOptions
 }
 
+// AddFlags adds the flags.
+func (o *quotaCommandOptions) AddFlags(cmd *cobra.Command) {
+	o.listenOptions.AddFlags(cmd, defaultQuotaHTTP, defaultQuota)
+	o.quotas.AddFlags(cmd, "memory|URL", "needed with --client-ca")
+}
+
 func newQuotaCommand() *cobra.Command {
 	o := quotaCommandOptions{listenOptions: listenOptions{proxies: quotaListener}}
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "quota",
 		Short: "Run a quota service for rules of scope cluster",
-		Long: `Run a quota service alone: proxies lease units of rules with "scope: cluster"
-from it. sluice serve has one on its xDS address; several of these on one Redis
-survive each other. It answers /healthz and /metrics over HTTP, logs to standard
-error and ends on SIGINT or SIGTERM, once open asks are answered.
+		Long: `Run a quota service alone: proxies lease units of rules with "scope: cluster" from it.
+sluice serve has a quota service on its xDS address. Several of these on one Redis go on
+if one of them ends. It answers /healthz and /metrics over HTTP and logs to standard
+error. On SIGINT or SIGTERM it answers the open asks and ends.
 
-With --quota-store memory it must be the only one of its proxies, and what was
-counted is lost with it.
+With --quota-store memory there must be only one for its proxies, and its counts are lost
+when it ends.
 
-With --client-ca every proxy needs a certificate, and --quota-domains says which
-domains of policies a certificate may ask for, one line each, with * and {id} as in
-serve's --node-names, such as: spiffe://corp/edge/* shop. With --quota-domains any
-each certificate may use up, or lock, every counter of the store.`,
+With --client-ca every proxy needs a certificate, and --quota-domains says which domains
+of policies a certificate may ask for, one line each, with * and {id} as in serve's
+--node-names, such as: spiffe://corp/edge/* shop. With --quota-domains any, each
+certificate may use up, or lock, every counter of the store.`,
 		Example: `  sluice quota
   sluice quota --listen 0.0.0.0:18001 --http 0.0.0.0:18081 --quota-store redis://redis.corp:6379 \
       --tls-cert server.pem --tls-key server.key --client-ca proxies.pem --quota-domains domains --access access`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return unlessStopped(cmd.Context(), runQuota(cmd, o)) },
-	}, func(cmd *cobra.Command) { o.AddFlags(cmd, defaultQuotaHTTP, defaultQuota) }, func(cmd *cobra.Command) { o.quotas.AddFlags(cmd, "memory|URL", "needed with --client-ca") })
+		RunE: func(cmd *cobra.Command, _ []string) error { return unlessStopped(cmd.Context(), runQuota(cmd, &o)) },
+	}
+	o.AddFlags(cmd)
+	return cmd
 }
 
-func runQuota(cmd *cobra.Command, o quotaCommandOptions) error {
+// check rejects flags that do not go together.
+func (o *quotaCommandOptions) check() error {
 	if o.quotas.store == quotaOff {
 		return usageError(errors.New("--quota-store off leaves nothing to run"), "give memory or a URL")
 	}
@@ -73,8 +83,15 @@ func runQuota(cmd *cobra.Command, o quotaCommandOptions) error {
 		return err
 	}
 	if o.xdsClientCA != "" && o.quotas.domains == "" {
-		return usageError(errors.New("--client-ca needs --quota-domains: certificates alone do not say whose units a proxy may take"),
-			`give a file with lines SAN DOMAIN, such as "edge.corp shop", or any to let each certificate ask for every domain`)
+		return usageError(errors.New("--client-ca needs --quota-domains, which says whose units a proxy may take"),
+			`give a file with lines SAN DOMAIN, such as "edge.corp shop", or any: each certificate may ask for every domain`)
+	}
+	return nil
+}
+
+func runQuota(cmd *cobra.Command, o *quotaCommandOptions) error {
+	if err := o.check(); err != nil {
+		return err
 	}
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 	guard, err := o.guard(log)
@@ -86,7 +103,8 @@ func runQuota(cmd *cobra.Command, o quotaCommandOptions) error {
 		return err
 	}
 	defer s.close()
-	if s.quotas, err = o.quotas.open(cmd.Context(), log, guard.proxyCAs, nil); err != nil {
+	s.quotas, err = o.quotas.open(cmd.Context(), log, guard.proxyCAs, nil)
+	if err != nil {
 		return err
 	}
 	s.handler = api.NewMetrics(api.Options{
@@ -114,17 +132,20 @@ type quotaOptions struct {
 	domains      string
 }
 
-// AddFlags adds the flags of serve and quota, which differ in what stores there are and
-// what holds without --quota-domains.
+// AddFlags adds the flags of serve and quota, which differ in what stores they take and what
+// holds without --quota-domains.
 func (o *quotaOptions) AddFlags(cmd *cobra.Command, stores, domains string) {
 	f := cmd.Flags()
-	f.StringVar(&o.store, "quota-store", quotaMemory, "`"+stores+"` where rules of scope cluster count: memory is lost with this process; redis://, redis+sentinel:// or redis+cluster:// takes several")
+	f.StringVar(&o.store, "quota-store", quotaMemory, "`"+stores+"` where rules of scope cluster count: memory is lost "+
+		"with this process; redis://, redis+sentinel:// or redis+cluster:// can be shared by several")
 	f.StringVar(&o.passwordFile, "quota-password-file", "", "`FILE` with the password of --quota-store's URL")
-	f.StringVar(&o.keyFile, "quota-key-file", "", "`FILE` with a secret of at least 16 bytes that keeps clients' names out of the store; default: one that the store keeps")
-	f.StringVar(&o.domains, "quota-domains", "", "`FILE` with lines SAN DOMAIN: which policy domains a certificate may ask for; any = each all; "+domains)
+	f.StringVar(&o.keyFile, "quota-key-file", "", "`FILE` with a secret of at least 16 bytes that keeps clients' names "+
+		"out of the store (default: a secret that the store keeps)")
+	f.StringVar(&o.domains, "quota-domains", "", "`FILE` with lines SAN DOMAIN: which policy domains a certificate may "+
+		"ask for; any lets each ask for all; "+domains)
 }
 
-// check refuses flags that do not go together.
+// check rejects flags that do not go together.
 func (o *quotaOptions) check(proxyCA, caFlag string) error {
 	isURL := strings.Contains(o.store, "://")
 	switch {
@@ -145,31 +166,35 @@ type quotas struct {
 	server  *quotaservice.Server
 }
 
-// open starts the service, unless it is off. It stands beside the policies that
-// serve gives to proxies, or alone.
-func (o *quotaOptions) open(ctx context.Context, log *slog.Logger, proxyCAs func() *x509.CertPool, policies store.Store) (q quotas, err error) {
+// open starts the service, unless it is off. Policies are those that serve gives to proxies, nil
+// for a quota service alone.
+func (o *quotaOptions) open(
+	ctx context.Context, log *slog.Logger, proxyCAs func() *x509.CertPool, policies store.Store,
+) (quotas, error) {
 	if o.store == quotaOff {
-		return q, nil
+		return quotas{}, nil
 	}
-	options := quotaservice.Options{Log: log}
-	if options.Secret, err = o.secret(); err != nil {
-		return q, err
+	secret, err := o.secret()
+	if err != nil {
+		return quotas{}, err
 	}
-	if options.Allow, err = o.allow(log, proxyCAs, policies); err != nil {
-		return q, err
+	allow, err := o.allow(log, proxyCAs, policies)
+	if err != nil {
+		return quotas{}, err
 	}
-	if options.Store, err = o.openStore(ctx, log); err != nil {
-		return q, err
+	s, err := o.openStore(ctx, log)
+	if err != nil {
+		return quotas{}, err
 	}
+	options := quotaservice.Options{Log: log, Secret: secret, Allow: allow, Store: s}
 	if o.store != quotaMemory {
 		options.Settle = quotaservice.SettleFor
 	}
-	q.store = options.Store
-	if q.service, err = quotaservice.NewService(ctx, options); err != nil {
-		return quotas{}, errors.Join(err, q.store.Close())
+	service, err := quotaservice.NewService(ctx, options)
+	if err != nil {
+		return quotas{}, errors.Join(err, s.Close())
 	}
-	q.server = quotaservice.NewServer(q.service, proxyCAs)
-	return q, nil
+	return quotas{store: s, service: service, server: quotaservice.NewServer(service, proxyCAs)}, nil
 }
 
 func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (quotaservice.Store, error) {
@@ -178,7 +203,7 @@ func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (quotase
 	}
 	s, err := redisstore.Open(ctx, redisstore.Options{URL: o.store, PasswordFile: o.passwordFile, Log: log})
 	if err != nil {
-		return nil, withHint(fmt.Errorf("open --quota-store: %w", err), "--quota-store memory needs no server; use it for a try")
+		return nil, withHint(fmt.Errorf("open --quota-store: %w", err), "for a first try, --quota-store memory needs no server")
 	}
 	return s, nil
 }
@@ -194,20 +219,22 @@ func (o *quotaOptions) secret() ([]byte, error) {
 	}
 	secret := strings.TrimRight(string(text), "\r\n")
 	if len(secret) < minSecret {
-		return nil, withHint(fmt.Errorf("--quota-key-file %s has %d bytes, at least %d are needed", o.keyFile, len(secret), minSecret),
-			"openssl rand -hex 32 makes one; all quota services of a store need the same")
+		return nil, withHint(
+			fmt.Errorf("--quota-key-file %s has %d bytes, but at least %d are needed", o.keyFile, len(secret), minSecret),
+			"openssl rand -hex 32 makes a secret; all quota services of a store need the same one")
 	}
 	return []byte(secret), nil
 }
 
-// serverOptions are those of a listener that serves quotas, beside xDS or alone.
+// serverOptions are the options of a listener that serves quotas, with xDS or alone.
 func (q *quotas) serverOptions(alone bool) []grpc.ServerOption {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(quotaservice.NewCodec(xds.NewCodec())),
 	}
 	if alone { // so that proxies find services that were added behind the address
 		k := listener.Keepalive()
-		k.MaxConnectionAge, k.MaxConnectionAgeGrace = 5*time.Minute, time.Minute
+		k.MaxConnectionAge = 5 * time.Minute
+		k.MaxConnectionAgeGrace = time.Minute
 		options = append(options, grpc.KeepaliveParams(k))
 	}
 	return options
@@ -228,13 +255,17 @@ func (q *quotas) close(log *slog.Logger) {
 	}
 }
 
-// anyDomain is --quota-domains where a certificate may ask for every domain.
+// anyDomain is the --quota-domains that lets each certificate ask for every domain.
 const anyDomain = "any"
 
-// allow returns what --quota-domains says of a proxy, nil where each may ask for
-// anything. A file is read again when it changes. Without the flag, certificates are
-// for the domains of policies, if there are any: those that serve gives to proxies.
-func (o *quotaOptions) allow(log *slog.Logger, proxyCAs func() *x509.CertPool, policies store.Store) (func(quotaservice.Peer, string) error, error) {
+// allowFunc is the error of a proxy that may not ask for a domain.
+type allowFunc = func(proxy quotaservice.Peer, domain string) error
+
+// allow reads --quota-domains. It returns nil if each proxy may ask for every domain. Without
+// the flag, certificates may ask for the domains of the policies that serve gives to proxies.
+func (o *quotaOptions) allow(
+	log *slog.Logger, proxyCAs func() *x509.CertPool, policies store.Store,
+) (allowFunc, error) {
 	switch {
 	case o.domains == anyDomain || proxyCAs == nil:
 		return nil, nil
@@ -252,8 +283,8 @@ func (o *quotaOptions) allow(log *slog.Logger, proxyCAs func() *x509.CertPool, p
 	}, files.err
 }
 
-// servedDomains are the domains of the policies that serve has had since it started:
-// while the domain changes, some proxies have the one before.
+// servedDomains are the domains of all policies that serve has had since it started: while a
+// policy's domain changes, some proxies still have the one before.
 type servedDomains struct {
 	policies store.Store
 
@@ -269,12 +300,13 @@ func (d *servedDomains) allow(domain string) error {
 		return fmt.Errorf("read the policy's domain: %w", err)
 	}
 	if !d.domains[domain] {
-		return fmt.Errorf(`serve has no policy of it: apply one, or start serve with --quota-domains and a file with the line "SAN %s"`, domain)
+		return fmt.Errorf("serve has no policy of this domain: apply one, "+
+			`or start serve with --quota-domains and a file with the line "SAN %s"`, domain)
 	}
 	return nil
 }
 
-// read notes the domain of each policy's newest revision, if there is a new one.
+// read adds the domain of each policy's newest revision, if there are new revisions.
 func (d *servedDomains) read() error {
 	ctx := context.Background() // the store is a file
 	last, err := d.policies.Last(ctx)

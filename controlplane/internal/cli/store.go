@@ -40,7 +40,7 @@ While serve is stopped, --data copies its directory.`,
 }
 
 func backup(cmd *cobra.Command, o backupOptions) error {
-	if err := directory(o.data, "leave out --data to copy from a serve on it"); err != nil {
+	if err := checkDirectory(o.data, "leave out --data to copy from a serve on it"); err != nil {
 		return err
 	}
 	from := backupServer
@@ -106,7 +106,7 @@ are damaged.`,
 }
 
 func restore(cmd *cobra.Command, file string, o restoreOptions) error {
-	if err := directory(o.data, "sluice store copy BACKUP URL makes a store of a backup there"); err != nil {
+	if err := checkDirectory(o.data, "sluice store copy BACKUP URL makes a store of a backup there"); err != nil {
 		return err
 	}
 	r, err := store.Restore(file, o.data, o.dropDamaged)
