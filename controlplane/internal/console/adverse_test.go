@@ -112,7 +112,7 @@ func TestDescriptionsOfClients(t *testing.T) {
 			"Describe one of the client&#39;s requests":                                       {"path": {" "}},
 			"header has no &#34;:&#34; after its name: give something like x-user-id: alice.": {"header": {"x-user-id: alice\r\nbob"}},
 			"query has no &#34;=&#34; after its name":                                         {"query": {"tenant"}},
-			"client_ip: &#34;192.0.2&#34; is no IP address.":                                  {"client_ip": {"192.0.2"}},
+			"client_ip: &#34;192.0.2&#34; is not an IP address.":                              {"client_ip": {"192.0.2"}},
 			"and a proxy accepts 49152: leave out headers that no rule uses.":                 {"header": {"x-a: " + strings.Repeat("a", 50<<10)}},
 			"serve has no management token: start it with --manage-token-file.":               {"client_ip": {" 192.0.2.7 "}},
 		} {

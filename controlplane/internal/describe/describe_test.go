@@ -70,7 +70,7 @@ func TestErrorsNameThePart(t *testing.T) {
 		{"", "no request is described"},
 		{"--header s3cret", `header has no ":" after its name`},
 		{"--query tenant", `query has no "=" after its name`},
-		{"--client-ip nowhere", `request: client_ip: "nowhere" is no IP address`},
+		{"--client-ip nowhere", `request: client_ip: "nowhere" is not an IP address`},
 		{"--header x:s3cret\xff", "request: headers: x is not UTF-8"},
 		{"--path / --request {}", "the request is described twice: as JSON and in parts"},
 		{`--request {"paht":"/"}`, `request cannot be read: unknown field "paht"`},

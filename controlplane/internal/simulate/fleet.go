@@ -13,7 +13,8 @@ import (
 // Fleet is a number of proxies with one worker each, and the quota service that they
 // ask, all at the time of the newest request. Only one goroutine may use it.
 type Fleet struct {
-	simulation
+	proxies
+	turn     int // of the proxies
 	unticked int // requests since the last tick
 
 	Hurried int // requests whose answers came early, because too many ran at once
@@ -23,12 +24,6 @@ type Fleet struct {
 // publishes metrics. In a log of a day nearly each request would have one of its own.
 const requestsPerTick = 1 << 12
 
-// The property by which the filter reports verdicts in brief, and where it does.
-const (
-	traceBrief = "brief"
-	briefState = "sluice.brief"
-)
-
 // NewFleet starts proxies with a policy at an instant. Of the options it needs Wasm,
 // Proxies, Seed, CacheDir and Log.
 func NewFleet(ctx context.Context, o Options, name string, text []byte, ns int64) (*Fleet, error) {
@@ -36,9 +31,9 @@ func NewFleet(ctx context.Context, o Options, name string, text []byte, ns int64
 	if err != nil {
 		return nil, err
 	}
-	f := &Fleet{simulation: simulation{now: ns, interrupted: ctx.Err}}
-	o.Workers, o.Proxies = 1, max(o.Proxies, 1)
-	if err := f.start(ctx, o, traceBrief, &policyFile{p, policy.PushedJSON(node)}); err != nil {
+	f := &Fleet{}
+	o.Workers = 1
+	if err := f.start(ctx, &o, traceBrief, &policyFile{p, policy.PushedJSON(node)}, ns); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -59,45 +54,59 @@ func (f *Fleet) Counted(rule, metric string) (n uint64, err error) {
 	return n, nil
 }
 
-// Serve takes a request at an instant through the next proxy in turn, and has the upstream
-// answer it after tookNs, or the client leave where there is no answer. Of an instant before that
-// of the last request, the last one's holds. The briefs, of answer.CutBrief, are empty where no
-// rule matched.
-func (f *Fleet) Serve(ns int64, r *sim.Request, answer *sim.Response, tookNs int64) (briefs string, denied bool, err error) {
+// Serve takes a request at an instant through the next proxy in turn. The upstream answers it
+// after tookNs; if there is no answer, the client leaves then. An instant before that of the last
+// request counts as that. The briefs, of answer.CutBrief, are empty if no rule matched.
+func (f *Fleet) Serve(
+	ns int64, r *sim.Request, answer *sim.Response, tookNs int64,
+) (briefs string, isDenied bool, err error) {
 	f.pass(max(ns, f.now))
-	if f.unticked++; f.unticked == requestsPerTick {
+	f.unticked++
+	if f.unticked == requestsPerTick {
 		f.unticked = 0
-		f.happen()
+		f.doDue()
 	}
 	host := f.hosts[f.turn]
 	f.turn = (f.turn + 1) % len(f.hosts)
-	x, err := f.begin(host, 0, r)
+	x, err := f.bring(host, 0, r)
 	if err != nil {
 		return "", false, err
 	}
-	ended := x.Ended()
 	h := holding{x, f.now + tookNs, answer}
-	if briefs := x.State()[briefState]; tookNs > 0 && briefs != "" && !ended {
-		if len(f.holding) == maxOpen {
-			_ = f.holding[0].end()
-			f.holding, f.Hurried = f.holding[1:], f.Hurried+1
-		}
-		f.holdOn(h)
+	briefs = x.State()[briefState]
+	if tookNs > 0 && briefs != "" && !x.Ended() {
+		f.holdOrHurry(h)
 		return briefs, false, host.Failed(0)
 	}
+	return finish(host, &h)
+}
+
+// holdOrHurry keeps a request open. If too many are, the first of them ends early.
+func (f *Fleet) holdOrHurry(h holding) {
+	if len(f.holding) == maxOpen {
+		_ = f.holding[0].end()
+		f.holding = f.holding[1:]
+		f.Hurried++
+	}
+	f.hold(h)
+}
+
+// finish ends a request now, and returns what the filter said of it.
+func finish(host *sim.Host, h *holding) (briefs string, isDenied bool, err error) {
+	ended := h.x.Ended() // the proxy answered it
 	if err := h.end(); err != nil {
 		return "", false, err
 	}
-	response, err := x.Finish()
+	response, err := h.x.Finish()
 	if err != nil {
 		return "", false, err
 	}
-	briefs, reported := response.State[briefState]
 	if err := host.Failed(0); err != nil {
 		return "", false, err
 	}
-	if ended && !reported && strings.HasPrefix(response.Details, "rate_limited") {
+	briefs, isReported := response.State[briefState]
+	if ended && !isReported && strings.HasPrefix(response.Details, "rate_limited") {
 		return "", false, errors.New("this filter cannot report in brief: it is older than this program")
 	}
-	return briefs, ended && reported, nil
+	return briefs, ended && isReported, nil
 }

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"path"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -18,8 +20,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// Request is a request for the filter to explain. Method and path have the
-// filter's defaults.
+// Request is a request for the filter to explain. Method and path have the filter's defaults.
 type Request struct {
 	Method     string            `json:"method,omitempty"`
 	Host       string            `json:"host,omitempty"`
@@ -27,7 +28,7 @@ type Request struct {
 	Headers    map[string]Values `json:"headers,omitempty"`
 	ClientIP   string            `json:"client_ip,omitempty"`
 	Route      string            `json:"route,omitempty"`
-	Properties map[string]string `json:"properties,omitempty"` // text alone: by path, segments joined by dots
+	Properties map[string]string `json:"properties,omitempty"` // texts alone: by path, whose segments points join
 
 	Keys bool   `json:"-"` // say the key of each rule, of credentials too
 	When *int64 `json:"-"` // in nanoseconds, nil if the request does not say
@@ -46,20 +47,21 @@ func (v *Values) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(v))
 }
 
-// ReadRequest reads a request as a line of simulate has it; it needs no time.
+// ReadRequest reads a request as a line of simulate has it. It needs no time.
 func ReadRequest(text []byte) (*Request, error) {
 	l, err := decode(text)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.only(requestFields); err != nil {
+	if err := l.checkFields(text, requestFields); err != nil {
 		return nil, err
 	}
 	r := l.Request
 	r.Headers = map[string]Values{}
-	for name, v := range l.Headers {
-		if lower := strings.ToLower(name); len(v) > 0 {
-			r.Headers[lower] = append(r.Headers[lower], v...)
+	for name, values := range l.Headers {
+		lower := strings.ToLower(name)
+		if len(values) > 0 {
+			r.Headers[lower] = append(r.Headers[lower], values...)
 		}
 	}
 	if l.AtMs != nil || l.AtNs != nil || l.At != nil {
@@ -71,24 +73,49 @@ func ReadRequest(text []byte) (*Request, error) {
 	return &r, r.Check()
 }
 
-// Check refuses a request that no proxy would show to the filter. No error
-// repeats a header's value.
+// Check rejects a request that no proxy would show to the filter. No error repeats a header's
+// value.
 func (r *Request) Check() error {
-	for name, list := range r.Headers {
-		if !utf8.ValidString(strings.Join(list, " ")) {
+	for name, values := range r.Headers {
+		if !utf8.ValidString(strings.Join(values, " ")) {
 			return fmt.Errorf("headers: %s is not UTF-8", name)
 		}
 	}
 	_, err := netip.ParseAddr(r.ClientIP)
 	switch {
 	case r.ClientIP != "" && err != nil:
-		return fmt.Errorf("client_ip: %q is no IP address", r.ClientIP)
-	case strings.ContainsFunc(r.Method, notInToken):
-		return fmt.Errorf("method: %q is none", r.Method)
+		return fmt.Errorf("client_ip: %q is not an IP address", r.ClientIP)
+	case strings.ContainsFunc(r.Method, isNotInToken):
+		return fmt.Errorf("method: %q is not a method", r.Method)
 	case r.Path != "" && (r.Path[0] != '/' || strings.ContainsFunc(r.Path, unicode.IsControl)):
-		return fmt.Errorf("path: %q is none: it begins with / and holds no control characters", r.Path)
+		return fmt.Errorf("path: %q is not a path: a path begins with / and holds no control characters", r.Path)
 	}
 	return checkNames("headers", r.Headers)
+}
+
+func checkNames(field string, headers map[string]Values) error {
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		if name == "" || strings.ContainsFunc(name, isNotInToken) {
+			return fmt.Errorf("%s: %q is not a header name", field, name)
+		}
+	}
+	return nil
+}
+
+// isNotInToken reports a character that no token of HTTP has, such as a method or a header's
+// name.
+func isNotInToken(r rune) bool {
+	return r <= ' ' || r >= 0x7F || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
+}
+
+// sorted are the headers of a map by name, in lower case.
+func sorted(headers map[string]Values) (list [][2]string) {
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		for _, value := range headers[name] {
+			list = append(list, [2]string{strings.ToLower(name), value})
+		}
+	}
+	return list
 }
 
 // Header is the request as the value of manage.RequestHeader: JSON in ASCII.
@@ -103,10 +130,10 @@ func (r *Request) Header() string {
 	return printable.JSON(string(text), func(r rune) bool { return r >= utf8.RuneSelf })
 }
 
-// Explain asks the compiled filter what a policy makes of a request. Its counters
-// are empty. The answer is the filter's, an answer.Explanation in JSON.
+// Explain asks the compiled filter what a policy makes of a request. Its counters are empty. The
+// answer is the filter's, an answer.Explanation in JSON.
 func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
-	p, err := readPolicy(o.Policy, o.Text)
+	f, err := readPolicy(o.Policy, o.Text)
 	if err != nil {
 		return nil, err
 	}
@@ -114,16 +141,15 @@ func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
 	if r.When != nil {
 		now = *r.When
 	}
-	s := &simulation{now: now, interrupted: ctx.Err}
-	defer s.close()
-	o.Workers, o.Proxies, o.Seed = 1, 1, 1
-	if err := s.start(ctx, o, "", p); err != nil {
+	o.Workers, o.Proxies = 1, 1
+	o.Seed = 1
+	var p proxies
+	defer p.close()
+	if err := p.start(ctx, &o, "", f, now); err != nil {
 		return nil, err
 	}
-	response, err := s.hosts[0].Serve(0, &sim.Request{
-		Method: http.MethodPost, Path: path.Join(managePath, "explain"),
-		Headers: [][2]string{{"authorization", "Bearer " + manageToken}, {manage.RequestHeader, r.Header()}},
-	})
+	asked := toManage("explain", [2]string{manage.RequestHeader, r.Header()})
+	response, err := p.hosts[0].Serve(0, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -131,4 +157,12 @@ func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
 		return nil, fmt.Errorf("explain: %s", bytes.TrimSpace(response.Body))
 	}
 	return response.Body, nil
+}
+
+// toManage is a request on the filter's management path.
+func toManage(target string, headers ...[2]string) *sim.Request {
+	return &sim.Request{
+		Method: http.MethodPost, Path: path.Join(managePath, target),
+		Headers: append([][2]string{{"authorization", "Bearer " + manageToken}}, headers...),
+	}
 }

@@ -1,0 +1,535 @@
+package simulate
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/counters"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// line is one line of input. Of its fields it has those of its kind.
+type line struct {
+	AtMs json.RawMessage `json:"at_ms"`
+	AtNs json.RawMessage `json:"at_ns"`
+	At   json.RawMessage `json:"at"`
+
+	Request
+	Metadata map[string]map[string]any `json:"metadata"`
+	Proxy    *int                      `json:"proxy"`  // nil = the next one in turn
+	Worker   *int                      `json:"worker"` // of the proxy, nil = the next one in turn
+	Fail     string                    `json:"fail"`
+	ID       *string                   `json:"id"`
+
+	Op     string   `json:"op"` // empty for a request and an answer
+	Rule   string   `json:"rule"`
+	Key    []string `json:"key"`
+	N      *uint32  `json:"n"`
+	Limits []uint32 `json:"limits"`
+	Window string   `json:"window"`
+	File   string   `json:"file"`
+
+	Answer   *string           `json:"answer"` // the id of a request before
+	Status   *uint32           `json:"status"`
+	Chunk    *string           `json:"chunk"`
+	Trailers map[string]Values `json:"trailers"`
+	End      *bool             `json:"end"`
+	Reset    *string           `json:"reset"`
+
+	ns         int64           // when
+	time       json.RawMessage // as given
+	unit       string          // the field it was given in: at_ms, at_ns or at
+	policy     *policyFile     // of op policy
+	isAnswered bool            // of a request: a later line has a part of its answer
+}
+
+// kind is what a line is.
+type kind int
+
+const (
+	isRequest kind = iota
+	isOperation
+	isPolicy
+	isAnswer
+)
+
+func (l *line) kind() kind {
+	switch {
+	case l.Answer != nil:
+		return isAnswer
+	case l.Op == opPolicy:
+		return isPolicy
+	case l.Op != "":
+		return isOperation
+	}
+	return isRequest
+}
+
+const (
+	opPolicy = "policy"
+	opStats  = "stats"
+)
+
+// The fields that a line may have beside op and its time.
+const (
+	requestFields = "method host path headers client_ip route properties"
+	answerFields  = "answer status headers chunk trailers end reset"
+	keyFields     = "rule key proxy worker fail"
+	timeFields    = "at_ms at_ns at"
+)
+
+// opFields are those of a line by its op. A request has no op.
+var opFields = map[string]string{
+	"":     requestFields + " metadata proxy worker fail id",
+	"hit":  keyFields + " n limits",
+	"peek": keyFields + " n limits",
+	"get":  keyFields + " limits",
+	"inc":  keyFields + " n window",
+	"set":  keyFields + " n window",
+
+	"reset":      keyFields,
+	"expires_at": keyFields,
+	"clean":      "rule proxy worker fail",
+	opStats:      "rule proxy worker fail",
+	opPolicy:     "file",
+}
+
+// What the input may have.
+const (
+	maxLineBytes  = 1 << 20
+	maxInputBytes = 128 << 20
+	maxLines      = 1_000_000
+
+	maxIDBytes      = 256
+	longestAnswerNs = 7 * 24 * int64(time.Hour)
+)
+
+// lines is the input, all lines of which are checked. It keeps their text alone: a line is decoded
+// to be checked, and again when its time has come, as all lines decoded take many times the memory.
+type lines struct {
+	text     []byte
+	dir      string // of the policy files that lines name, in it or below
+	workers  int
+	proxies  int
+	firstNs  int64                  // -1 = there is no line
+	policies map[string]*policyFile // that lines name, by file
+	asked    map[string]*asked      // requests with an id, by id
+}
+
+// readInput reads all lines, and checks them.
+func readInput(ctx context.Context, o Options) (*lines, error) {
+	text, err := io.ReadAll(io.LimitReader(input.Until(ctx, o.Requests), maxInputBytes+1))
+	if errors.Is(err, input.ErrInterrupted) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read requests: %w", err)
+	}
+	in := &lines{
+		text: text, dir: o.Dir, workers: o.Workers, proxies: o.Proxies, firstNs: -1,
+		policies: map[string]*policyFile{}, asked: map[string]*asked{},
+	}
+	return in, in.each(ctx, in.check)
+}
+
+// each calls a function with each line that is not blank, up to the first error.
+func (in *lines) each(ctx context.Context, do func(number int, line []byte) error) error {
+	number := 0
+	for rest := in.text; len(rest) > 0; {
+		if ctx.Err() != nil {
+			return input.ErrInterrupted
+		}
+		var line []byte
+		line, rest, _ = bytes.Cut(rest, []byte("\n"))
+		number++
+		switch {
+		case len(line) >= maxLineBytes:
+			return fmt.Errorf("line %d: it has more than the %d bytes that a line may have", number, maxLineBytes)
+		case len(in.text)-len(rest) > maxInputBytes || number > maxLines:
+			return fmt.Errorf("line %d: the requests are more than %d lines or %d bytes: simulate fewer at a time",
+				number, maxLines, maxInputBytes)
+		}
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 {
+			continue
+		}
+		if err := do(number, line); err != nil {
+			return fmt.Errorf("line %d: %w", number, err)
+		}
+	}
+	return nil
+}
+
+// read reads a line that was checked before.
+func (in *lines) read(text []byte) (*line, error) {
+	l, err := decode(text)
+	if err != nil {
+		return nil, err
+	}
+	if l.ID != nil {
+		l.isAnswered = in.asked[*l.ID].isAnswered
+	}
+	l.policy = in.policies[l.File]
+	return l, l.readTime()
+}
+
+// decode decodes a line.
+func decode(text []byte) (*line, error) {
+	l := &line{}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(l); err != nil {
+		return nil, plain(err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("there is more than one JSON object")
+	}
+	return l, nil
+}
+
+// plain says what is wrong with a line without the words of Go's decoder.
+func plain(err error) error {
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("the JSON object has no end")
+	case !errors.As(err, &wrong):
+		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+	}
+	field, kind := strings.TrimPrefix(wrong.Field, "Request."), wrong.Type.Kind()
+	if field == "" && kind == reflect.Struct {
+		return fmt.Errorf("it must be a JSON object, not %s", wrong.Value)
+	}
+	lists := map[string]string{"key": "a list of texts", "limits": "a list of whole numbers"}
+	kinds := map[reflect.Kind]string{
+		reflect.String: "text", reflect.Slice: "text or a list of texts", reflect.Map: "an object",
+		reflect.Uint32: "a whole number from 0 to 4294967295", reflect.Bool: "true",
+	}
+	must := cmp.Or(kinds[kind], "a whole number from 0")
+	if kind == reflect.Slice {
+		must = cmp.Or(lists[field], must)
+	}
+	return fmt.Errorf("%s: must be %s, not %s", field, must, wrong.Value)
+}
+
+// maxYear leaves the longest window room below the end of 63-bit nanoseconds.
+const maxYear = 2200
+
+// readTime reads when the line happens.
+func (l *line) readTime() error {
+	given := 0
+	for unit, raw := range map[string]json.RawMessage{"at_ms": l.AtMs, "at_ns": l.AtNs, "at": l.At} {
+		if raw != nil {
+			given++
+			l.unit = unit
+			l.time = raw
+		}
+	}
+	if given != 1 {
+		return errors.New("a line needs one time: at_ms, at_ns or at")
+	}
+	var err error
+	switch l.unit {
+	case "at_ms":
+		l.ns, err = l.readNumber(time.Millisecond)
+	case "at_ns":
+		l.ns, err = l.readNumber(time.Nanosecond)
+	case "at":
+		l.ns, err = l.readText()
+	}
+	return err
+}
+
+func (l *line) readNumber(unit time.Duration) (ns int64, err error) {
+	last := time.Date(maxYear, 12, 31, 0, 0, 0, 0, time.UTC).UnixNano() / int64(unit)
+	n, err := strconv.ParseInt(string(l.time), 10, 64)
+	if err != nil || n < 0 || n > last {
+		return 0, fmt.Errorf("%s: %s is not a whole number from 0 to %d", l.unit, l.time, last)
+	}
+	return n * int64(unit), nil
+}
+
+func (l *line) readText() (ns int64, err error) {
+	var text string
+	if err := json.Unmarshal(l.time, &text); err != nil {
+		return 0, fmt.Errorf("at: %s is not a text", l.time)
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || at.Before(time.Unix(0, 0)) || at.Year() > maxYear {
+		return 0, fmt.Errorf("at: %q is not a time like 2026-01-31T12:00:00Z from 1970 to %d", text, maxYear)
+	}
+	return at.UnixNano(), nil
+}
+
+// check checks a line, and its place among the lines before it.
+func (in *lines) check(number int, text []byte) error {
+	l, err := decode(text)
+	if err != nil {
+		return err
+	}
+	if err := in.checkLine(l, text); err != nil {
+		return err
+	}
+	if in.firstNs < 0 {
+		in.firstNs = l.ns
+	}
+	switch {
+	case l.kind() == isPolicy:
+		return in.addPolicy(l.File)
+	case l.ID != nil:
+		return in.addAsked(l, number)
+	case l.Answer != nil:
+		return in.addPart(l, number)
+	}
+	return nil
+}
+
+// checkLine checks a line by itself.
+func (in *lines) checkLine(l *line, text []byte) error {
+	fields, isKnown := opFields[l.Op]
+	if l.kind() == isAnswer {
+		fields = answerFields
+	}
+	switch {
+	case !isKnown:
+		return fmt.Errorf("op: unknown operation %q: it must be %s", l.Op, operations())
+	case l.Op == "set" && l.N == nil:
+		return errors.New("n: op set needs the units to set")
+	case l.Worker != nil && (*l.Worker < 0 || *l.Worker >= in.workers):
+		return fmt.Errorf("worker: there is no worker %d: the %d workers count from 0", *l.Worker, in.workers)
+	case l.Proxy != nil && (*l.Proxy < 0 || *l.Proxy >= in.proxies):
+		return fmt.Errorf("proxy: there is no proxy %d: the %d proxies count from 0", *l.Proxy, in.proxies)
+	}
+	_, err := faults(l.Fail)
+	err = errors.Join(l.checkFields(text, fields), err)
+	if err != nil {
+		return err
+	}
+	if err := l.readTime(); err != nil {
+		return err
+	}
+	if l.kind() == isAnswer {
+		return l.checkAnswer()
+	}
+	return l.Check()
+}
+
+func operations() string {
+	ops := slices.DeleteFunc(slices.Sorted(maps.Keys(opFields)), func(op string) bool { return op == "" })
+	return strings.Join(ops, ", ")
+}
+
+// checkFields rejects fields that a line of this kind would ignore.
+func (l *line) checkFields(text []byte, fields string) error {
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(text, &given); err != nil {
+		return err
+	}
+	what := "a request"
+	switch {
+	case l.Answer != nil:
+		what = "an answer"
+	case l.Op != "":
+		what = "op " + l.Op
+	}
+	known := strings.Fields(fields)
+	for name := range given {
+		if !slices.Contains(known, name) && name != "op" && !slices.Contains(strings.Fields(timeFields), name) {
+			return fmt.Errorf("%s: %s has none, but %s", name, what, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+// Which side resets a stream.
+const (
+	resetClient   = "client"
+	resetUpstream = "upstream"
+)
+
+// checkAnswer rejects a part of an answer that no upstream gives.
+func (l *line) checkAnswer() error {
+	switch {
+	case l.Op != "":
+		return errors.New("op: an answer has none, but " + strings.Join(strings.Fields(answerFields), ", "))
+	case l.Status == nil && l.Chunk == nil && l.Trailers == nil && l.End == nil && l.Reset == nil:
+		return errors.New("answer: the line says nothing of it: it needs status, chunk, trailers, end or reset")
+	case l.Status != nil && *l.Status != 101 && (*l.Status < 200 || *l.Status > 599):
+		return fmt.Errorf("status: %d is not a status of an answer: it must be from 200 to 599, or 101", *l.Status)
+	case l.Status == nil && l.Headers != nil:
+		return errors.New("headers: they come with the answer's status")
+	case l.End != nil && !*l.End:
+		return errors.New("end: must be true, or left out where the answer goes on")
+	case l.Reset != nil && *l.Reset != resetClient && *l.Reset != resetUpstream:
+		return fmt.Errorf("reset: %q must be client or upstream", *l.Reset)
+	case l.Reset != nil && (l.End != nil || l.Trailers != nil):
+		return errors.New("reset: the answer has ended on the same line")
+	}
+	return errors.Join(checkNames("headers", l.Headers), checkNames("trailers", l.Trailers))
+}
+
+// isLastPart reports whether nothing follows the line's part of the answer. Trailers are last.
+func (l *line) isLastPart() bool { return l.End != nil || l.Trailers != nil || l.Reset != nil }
+
+// addPolicy reads a policy beside the requests or below.
+func (in *lines) addPolicy(file string) error {
+	switch {
+	case file == "":
+		return errors.New("file: op policy needs the file of the new policy")
+	case !filepath.IsLocal(file):
+		return fmt.Errorf("file: %q is not in the folder of the requests or below it", file)
+	case in.policies[file] != nil:
+		return nil
+	}
+	root, err := os.OpenRoot(in.dir)
+	if err != nil {
+		return fmt.Errorf("read policy: %w", err)
+	}
+	defer root.Close()
+	text, err := input.FileIn(root, file, policy.MaxBytes)
+	if err != nil {
+		return fmt.Errorf("read policy: %w", err)
+	}
+	in.policies[file], err = readPolicy(filepath.Join(in.dir, file), text)
+	return err
+}
+
+// asked is what is known of a request with an id.
+type asked struct {
+	line       int   // of the request
+	fromNs     int64 // of the request
+	lastNs     int64 // of the last line with its id
+	isAnswered bool  // a line has a part of its answer
+	hasStatus  bool  // such a line had the status
+	ended      int   // line of the answer's last part, 0 = there is none yet
+}
+
+// addAsked notes a request with an id.
+func (in *lines) addAsked(l *line, number int) error {
+	id := *l.ID
+	before := in.asked[id]
+	switch {
+	case id == "" || len(id) > maxIDBytes:
+		return fmt.Errorf("id: it has %d bytes, and must have from 1 to %d", len(id), maxIDBytes)
+	case before != nil:
+		return fmt.Errorf("id: line %d has %q, too", before.line, id)
+	}
+	in.asked[id] = &asked{line: number, fromNs: l.ns, lastNs: l.ns}
+	return nil
+}
+
+// addPart notes a part of an answer, if it comes in the order of an answer.
+func (in *lines) addPart(l *line, number int) error {
+	id := *l.Answer
+	a := in.asked[id]
+	switch {
+	case a == nil:
+		return fmt.Errorf("answer: no request before has the id %q", id)
+	case a.ended != 0:
+		return fmt.Errorf("answer: the answer to %q has ended on line %d", id, a.ended)
+	case l.ns < a.lastNs:
+		return fmt.Errorf("%s: it is before that of the last line with %q", l.unit, id)
+	case l.ns-a.fromNs > longestAnswerNs:
+		return fmt.Errorf("%s: an answer takes 7 days at most from its request", l.unit)
+	case l.Status != nil && a.hasStatus:
+		return fmt.Errorf("status: the answer to %q has one already", id)
+	case l.Status == nil && !a.hasStatus && (l.Reset == nil || l.Chunk != nil):
+		return fmt.Errorf("status: the answer to %q has none yet, so it must begin with it", id)
+	}
+	a.lastNs = l.ns
+	a.isAnswered = true
+	a.hasStatus = a.hasStatus || l.Status != nil
+	if l.isLastPart() {
+		a.ended = number
+	}
+	return nil
+}
+
+// toRequest makes the request that the filter sees.
+func (l *line) toRequest() *sim.Request {
+	f, _ := faults(l.Fail)
+	r := &sim.Request{
+		Method: l.Method, Host: l.Host, Path: l.Path, ClientIP: l.ClientIP, Route: l.Route, Faults: f,
+		Headers: sorted(l.Headers), HasBody: policy.MayHaveBody(l.Method),
+		Properties: make(map[string][]byte, len(l.Properties)),
+		Metadata:   make(map[string]*structpb.Struct, len(l.Metadata)),
+	}
+	for namespace, values := range l.Metadata {
+		r.Metadata[namespace], _ = structpb.NewStruct(values) // JSON always is one
+	}
+	for name, value := range l.Properties {
+		r.Properties[name] = []byte(value)
+	}
+	return r
+}
+
+// operation is the line's operation.
+func (l *line) operation() counters.Operation {
+	o := counters.Operation{Name: l.Op, Rule: l.Rule, Key: l.Key, N: 1, Window: l.Window, Limits: l.limits()}
+	if l.N != nil {
+		o.N = *l.N
+	}
+	return o
+}
+
+// toOperation makes the request that has the filter do the line's operation.
+func (l *line) toOperation() *sim.Request {
+	query := url.Values{"rule": {l.Rule}, "key": l.Key, "limit": l.limits()}
+	if l.N != nil {
+		query.Set("n", strconv.FormatUint(uint64(*l.N), 10))
+	}
+	if l.Window != "" {
+		query.Set("window", l.Window)
+	}
+	r := toManage("counters/" + l.Op)
+	r.Path += "?" + query.Encode()
+	r.Faults, _ = faults(l.Fail)
+	return r
+}
+
+// limits are those that a request would say, as an operation takes them.
+func (l *line) limits() (texts []string) {
+	for _, n := range l.Limits {
+		texts = append(texts, strconv.FormatUint(uint64(n), 10))
+	}
+	return texts
+}
+
+// failQuota is the fault of a line during which the quota service cannot be reached.
+const failQuota = "quota"
+
+// faults reads which host calls of a line fail.
+func faults(text string) (*sim.Faults, error) {
+	switch text {
+	case "", failQuota:
+		return nil, nil
+	case "get":
+		return &sim.Faults{Get: true}, nil
+	case "set":
+		return &sim.Faults{Set: true}, nil
+	}
+	count, ok := strings.CutPrefix(text, "cas:")
+	n, err := strconv.ParseUint(count, 10, 31)
+	if !ok || err != nil {
+		return nil, fmt.Errorf("fail: %q must be get, set, quota or cas:N", text)
+	}
+	return &sim.Faults{CAS: int(n)}, nil
+}

@@ -1,0 +1,170 @@
+package simulate
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
+)
+
+// output is one line of output.
+type output struct {
+	line    *line
+	policy  *policy.Policy // in force
+	answer  result.Result
+	status  int
+	headers [][2]string
+	stats   []byte // the filter's answer to op stats, as it is
+	settled string // what the filter charged for an answer, as it is
+	leased  *int64 // of an operation on a rule of scope cluster: what proxies hold of the key
+}
+
+// readVerdict reads what the filter said of a request or an operation.
+func (o *output) readVerdict(report []byte, response *sim.Response) error {
+	a := &o.answer
+	err := json.Unmarshal(report, a)
+	isDecision := a.Allowed != nil && (*a.Allowed || a.RetryNs != nil)
+	if err != nil || !isDecision && a.Value == nil {
+		return fmt.Errorf("the filter gave no verdict, status %d: %s", response.Status, response.Details)
+	}
+	if o.line.Op == "" {
+		o.status = response.Status
+		o.headers = response.Headers
+	}
+	return nil
+}
+
+// append appends the line, as docs and other programs know it.
+func (o *output) append(b []byte) []byte {
+	b = append(append(append(b, `{"`...), o.line.unit...), `":`...)
+	b = append(b, o.line.time...)
+	if o.line.Op != "" {
+		b = policy.AppendString(append(b, `,"op":`...), o.line.Op)
+	}
+	switch {
+	case o.line.kind() == isPolicy:
+		b = append(b, `,"ok":true`...)
+	case o.line.kind() == isAnswer:
+		b = o.appendAnswer(b)
+	case o.stats != nil: // without the count of VMs, which are the simulation's own
+		rules, _, _ := bytes.Cut(o.stats[1:], []byte(`,"vm_starts":`))
+		b = append(append(b, ','), rules...)
+	case o.answer.Value != nil:
+		b = o.appendValue(b)
+	default:
+		b = o.appendDecision(b)
+	}
+	return append(b, '}')
+}
+
+// appendDecision appends what the filter decided.
+func (o *output) appendDecision(b []byte) []byte {
+	a := &o.answer
+	b = strconv.AppendBool(append(b, `,"allowed":`...), *a.Allowed)
+	b = strconv.AppendInt(append(b, `,"status":`...), int64(o.statusCode()), 10)
+	if a.Exempt {
+		b = append(b, `,"exempt":true`...)
+	}
+	if !*a.Allowed {
+		b = policy.AppendString(append(b, `,"denied_by":`...), a.DeniedBy)
+		b = result.AppendTime(b, "retry_after", *a.RetryNs, o.times())
+	}
+	b = result.AppendRules(append(b, `,"rules":`...), a.Rules, o.times())
+	return o.appendLeased(o.appendHeaders(b, !*a.Allowed))
+}
+
+// appendAnswer appends what became of a part of an answer.
+func (o *output) appendAnswer(b []byte) []byte {
+	b = policy.AppendString(append(b, `,"answer":`...), *o.line.Answer)
+	if o.line.Status != nil {
+		b = o.appendHeaders(b, false)
+	}
+	if o.settled != "" {
+		b = append(append(b, `,"settled":`...), o.settled...)
+	}
+	return b
+}
+
+// appendValue appends the answer to an operation that is not a decision.
+func (o *output) appendValue(b []byte) []byte {
+	value := *o.answer.Value
+	b = append(b, `,"value":`...)
+	if o.line.Op == "expires_at" {
+		b = strconv.AppendInt(b, result.Milliseconds(value), 10)
+		if o.times()&result.Ns != 0 {
+			b = strconv.AppendInt(append(b, `,"value_ns":`...), value, 10)
+		}
+	} else {
+		b = strconv.AppendInt(b, value, 10)
+	}
+	if o.answer.Windows != nil {
+		b = result.AppendWindows(append(b, `,"windows":`...), o.answer.Windows, o.times())
+	}
+	return o.appendLeased(result.AppendHeld(b, o.answer.Held))
+}
+
+func (o *output) appendLeased(b []byte) []byte {
+	if o.leased == nil {
+		return b
+	}
+	return strconv.AppendInt(append(b, `,"leased":`...), *o.leased, 10)
+}
+
+// appendHeaders appends the response headers about limits. Of a denial it appends all that
+// its response gives.
+func (o *output) appendHeaders(b []byte, isDenial bool) []byte {
+	b = append(b, `,"headers":{`...)
+	isFirst := true
+	for _, h := range o.headers {
+		name, value := h[0], h[1]
+		if !isAboutLimits(name) && !(isDenial && !isOnEveryDenial(name, value)) {
+			continue
+		}
+		if !isFirst {
+			b = append(b, ',')
+		}
+		isFirst = false
+		b = policy.AppendString(b, name)
+		b = policy.AppendString(append(b, ':'), value)
+	}
+	return append(b, '}')
+}
+
+func isAboutLimits(name string) bool {
+	return name == "retry-after" || strings.HasPrefix(name, "ratelimit") || strings.HasPrefix(name, "x-ratelimit")
+}
+
+func isOnEveryDenial(name, value string) bool {
+	return name == "content-length" || name == "x-envoy-ratelimited" || name == "content-type" && value == "text/plain"
+}
+
+// times are the units of the answer: if the line's time is in nanoseconds, both.
+func (o *output) times() result.Times {
+	if o.line.unit == "at_ns" {
+		return result.Ms | result.Ns
+	}
+	return result.Ms
+}
+
+// statusCode is the status that the request got. Of an operation it is the one that the request
+// would get for which it stands.
+func (o *output) statusCode() int {
+	switch {
+	case o.status != 0:
+		return o.status
+	case *o.answer.Allowed:
+		return http.StatusOK
+	}
+	for i := range o.policy.Rules {
+		if r := &o.policy.Rules[i]; r.Name == o.answer.DeniedBy {
+			return int(r.Response.Status)
+		}
+	}
+	return int(policy.DefaultResponse().Status)
+}
