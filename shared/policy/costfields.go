@@ -1,6 +1,11 @@
 package policy
 
-import "math"
+import (
+	"math"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
 
 // costObject is "cost" where it is an object.
 var costObject = newObject("cost", []field[Cost]{
@@ -91,5 +96,166 @@ func readOneCost(r *reader, v value, c *Cost) {
 		r.fail(v, CostMinAboveMax, itoa(int64(c.Min)), itoa(int64(c.Max)))
 	} else if c.Default < c.Min || c.Default > c.Max {
 		r.fail(v, CostBeyondBounds, itoa(int64(c.Default)), itoa(int64(c.Min)), itoa(int64(c.Max)))
+	}
+}
+
+const (
+	// MinHoldNs is the shortest hold, as of the quota service.
+	MinHoldNs = limit.MinHoldNs
+	// MaxHoldNs is the longest.
+	MaxHoldNs = limit.MaxHoldNs
+	// MaxLingerNs is how long a slot may stay after the client's reset.
+	MaxLingerNs int64 = 60_000_000_000
+	// MaxSettledWindows is how many windows a rule with settle may have.
+	MaxSettledWindows = MaxWindows - 1
+
+	minStatus, maxStatus = 100, 599
+)
+
+var settleObject = newObject("settle", []field[Settle]{
+	{"to", settleTo, string(SettleCost), readSettleTo},
+	{"when", objectOf("answer"), "", func(r *reader, v value, s *Settle) { readObject(r, v, answerObject, &s.When) }},
+	{"unknown", choice("unknown", word(UnknownEstimate, UnknownCost, UnknownNothing), integer(0, 0)), "", readUnknown},
+	{"max", integer(1, math.MaxUint32), "", func(r *reader, v value, s *Settle) { s.Max = uint32(r.integer(v)) }},
+	{"identity", boolean, "", func(r *reader, v value, s *Settle) { s.Identity = r.boolean(v) }},
+})
+
+// settleToObject is "to" where it is an object.
+var settleToObject = newObject("settle_to", []field[Settle]{
+	{"header", token, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleHeader, r.headerName(v) }},
+	{"trailer", token, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleTrailer, r.headerName(v) }},
+})
+
+// answerObject is "when".
+var answerObject = newObject("answer", []field[Answer]{
+	{"status", listOf(choice("status"), 1, 0), "", readStatuses},
+	{"grpc_status", listOf(choice("answer_grpc_status"), 1, 0), "", readAnswerGRPCStatuses},
+	{"headers", Shape{Form: FormPatterns}, "", func(r *reader, v value, a *Answer) { a.Headers = r.headerMatches(v) }},
+	{"no_answer", boolean, "true", func(r *reader, v value, a *Answer) { a.NoAnswer = r.boolean(v) }},
+})
+
+var settleTo = choice("settle_to", word(SettleCost, SettleTokens, SettleInputTokens, SettleOutputTokens,
+	SettleRequestBytes, SettleResponseBytes, SettleMilliseconds), objectOf("settle_to"))
+
+func readSettle(r *reader, v value, rule *Rule) {
+	s := &Settle{When: Answer{NoAnswer: true}, Max: math.MaxUint32}
+	rule.Settle = s
+	if !readObject(r, v, settleObject, s) {
+		return
+	}
+	switch {
+	case v.has("unknown"):
+		if s.Unknown == UnknownEstimate && s.To != "" && !s.To.Tokens() {
+			r.fail(v.field("unknown"), EstimateMisplaced)
+		}
+	case s.To.Tokens():
+		s.Unknown = UnknownEstimate
+	default:
+		s.Unknown = UnknownCost
+	}
+	if !v.has("identity") {
+		s.Identity = s.To.Tokens()
+	}
+}
+
+func readSettleTo(r *reader, v value, s *Settle) {
+	switch v.Kind {
+	case Object:
+		if readSound(r, v, settleToObject, s) && len(v.Fields) != 1 {
+			r.fail(v, SettlePlaces)
+		}
+	case String:
+		v.shape = &settleTo.Any[0]
+		s.To = Settled(r.word(v))
+	default:
+		r.fail(v, WrongValue)
+	}
+}
+
+func readUnknown(r *reader, v value, s *Settle) {
+	n, isNumber := v.Integer()
+	switch u := Unknown(v.Text); {
+	case isNumber && n == 0:
+		s.Unknown = UnknownNothing
+	case v.Kind == String && (u == UnknownEstimate || u == UnknownCost || u == UnknownNothing):
+		s.Unknown = u
+	default:
+		r.fail(v, WrongValue)
+	}
+}
+
+func readStatuses(r *reader, v value, a *Answer) {
+	r.eachItem(v, func(at value) {
+		s, ok := parseStatus(at.Node)
+		if !ok {
+			r.fail(at, BadStatus)
+		}
+		a.Status = append(a.Status, s)
+	})
+}
+
+// parseStatus reads 401, "401", "4xx" or "400-499".
+func parseStatus(n *Node) (StatusRange, bool) {
+	if n.Kind == Number {
+		status, ok := n.Integer()
+		return StatusRange{uint16(status), uint16(status)}, ok && status >= minStatus && status <= maxStatus
+	}
+	low, high, isRange := strings.Cut(n.Text, "-")
+	if class, ok := strings.CutSuffix(low, "xx"); ok && !isRange && len(class) == 1 {
+		low, high, isRange = class+"00", class+"99", true
+	}
+	if !isRange {
+		high = low
+	}
+	from, okFrom := cutStatus(low)
+	to, okTo := cutStatus(high)
+	return StatusRange{from, to}, n.Kind == String && okFrom && okTo && from <= to
+}
+
+func cutStatus(s string) (uint16, bool) {
+	digits, rest := cutDigits(s)
+	n := decimal(digits)
+	return uint16(n), len(digits) == 3 && rest == "" && n >= minStatus && n <= maxStatus
+}
+
+func readAnswerGRPCStatuses(r *reader, v value, a *Answer) {
+	r.eachItem(v, func(at value) {
+		if number, ok := r.grpcStatus(at); ok {
+			a.GRPCStatus = append(a.GRPCStatus, number)
+		}
+	})
+}
+
+// fitsHold checks what only rules that hold have, and gives them what depends on other
+// fields of theirs.
+func (r *reader) fitsHold(v value, rule *Rule) {
+	isConcurrency := r.rule.algorithm == limit.Concurrency
+	isKnown := r.rule.algorithm != 0
+	if !isConcurrency {
+		if rule.LingerNs = 0; isKnown {
+			r.refuse(v, LingerMisplaced, "linger")
+		}
+	}
+	if rule.Settle == nil && !isConcurrency {
+		if isKnown {
+			r.refuse(v, HoldMisplaced, "hold", "max_hold")
+		}
+		rule.HoldNs, rule.MaxHoldNs = 0, 0
+		return
+	}
+	if rule.MaxHoldNs > 0 && (rule.MaxHoldNs < rule.HoldNs || rule.MaxHoldNs > limit.MaxPeriodNs) {
+		r.fail(v.field("max_hold"), MaxHoldRange, itoa(rule.MaxHoldNs), itoa(rule.HoldNs))
+	}
+	if isConcurrency {
+		rule.holdSlots()
+	}
+	if rule.Settle == nil {
+		return
+	}
+	if isConcurrency {
+		r.fail(v.field("settle"), SettleConcurrency)
+	}
+	if len(rule.Limits) > MaxSettledWindows {
+		r.fail(v.field("limits"), SettleWindows)
 	}
 }
