@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// dryRun is a Host with a described request at one instant. It reads the proxy's
-// counters; what is written to them stays here.
+// dryRun is an engine.Host with a described request at one instant. It reads the proxy's
+// counters, and keeps to itself what is written to them.
 type dryRun struct {
 	*Request
 	proxy   engine.Host
@@ -55,18 +55,18 @@ func (d *dryRun) AppendHeader(values []string, name string) []string {
 	return append(values, d.Headers[name]...)
 }
 
-// ClientAddress is in the attribute source.address, too. That has the connection's port, so
-// it does not follow from the address alone.
+// ClientAddress is the described address, or else that of the attribute source.address. The
+// attribute has a port as well, so it does not follow from the address.
 func (d *dryRun) ClientAddress() (string, bool) {
 	address := cmp.Or(d.Request.ClientAddress, d.Attributes["source.address"])
 	d.missed = d.missed || address == ""
 	return address, address != ""
 }
 
-// Monotonic is the proxy's: leases end by it.
+// Monotonic is the proxy's clock, because leases end by it.
 func (d *dryRun) Monotonic() int64 { return d.proxy.Monotonic() }
 
-// Counted asks the proxy: no decision depends on it.
+// Counted asks the proxy. No decision depends on it.
 func (d *dryRun) Counted(domain, rule, metric string) uint64 {
 	return d.proxy.Counted(domain, rule, metric)
 }
@@ -93,14 +93,18 @@ func (d *dryRun) Set(key, value []byte, cas uint32) state.Status {
 	return state.OK
 }
 
-// headerOf are the headers that attributes are read from.
+// headerOf has the headers that attributes are read from.
 var headerOf = map[string]string{
-	"request.method": ":method", "request.host": ":authority", "request.path": ":path", "request.useragent": "user-agent",
-	"request.referer": "referer", "request.id": "x-request-id",
+	"request.method":    ":method",
+	"request.host":      ":authority",
+	"request.path":      ":path",
+	"request.useragent": "user-agent",
+	"request.referer":   "referer",
+	"request.id":        "x-request-id",
 }
 
-// Attribute is given by the description, or follows from the rest of it. Of any other
-// one the description does not say whether the request has it.
+// Attribute returns an attribute that the description gives, or that follows from it. Of any
+// other one the description does not say whether the request has it.
 func (d *dryRun) Attribute(path string) (string, bool) {
 	path = strings.ReplaceAll(path, "\x00", ".")
 	if value, present := d.Attributes[path]; present {
@@ -114,7 +118,8 @@ func (d *dryRun) Attribute(path string) (string, bool) {
 		return query, true
 	}
 	value, present := d.Header(headerOf[path])
-	if present || headerOf[path] != "" && path != "request.id" { // Envoy makes an id up where a client sends none
+	isKnown := headerOf[path] != "" && path != "request.id" // Envoy adds an id if a client sends none
+	if present || isKnown {
 		return value, present
 	}
 	d.missed = true

@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// failing says in words which condition of a match is the first that does not hold for the
-// request, in the order in which package rules asks them; "" if all hold. Whether one holds
-// is decided by package rules, given that condition alone.
+// failing says in words which condition of a match does not hold for the request: the first
+// one, in the order in which package rules asks them; "" if all hold. Package rules decides
+// whether one holds: it gets a match of that condition alone.
 func failing(m *policy.Match, r *request.Request) string {
 	fails := func(one policy.Match) bool {
 		compiled := rules.Compile(r, &one, false)
@@ -43,7 +43,7 @@ func failing(m *policy.Match, r *request.Request) string {
 	return ""
 }
 
-// whyHeader says why the request's header is none that the match wants.
+// whyHeader says why the match does not accept the request's header.
 func whyHeader(h *policy.HeaderMatch, r *request.Request) string {
 	switch text, present := r.JoinedHeader(r.HeaderNumber(h.Name)); {
 	case !present:
@@ -51,13 +51,13 @@ func whyHeader(h *policy.HeaderMatch, r *request.Request) string {
 	case h.Value.Kind == policy.Absent:
 		return " is present, and must be absent"
 	case policy.IsCredential(h.Name):
-		return " is another than " + notation(h.Value)
+		return " differs from " + notation(h.Value)
 	default:
 		return " is " + value(text, true) + ", not " + notation(h.Value)
 	}
 }
 
-// value is a value of the request, in a message.
+// value writes a value of the request in a message.
 func value(text string, present bool) string {
 	const maxBytes = 200
 	switch {
@@ -71,7 +71,7 @@ func value(text string, present bool) string {
 	return text
 }
 
-// list is the values that a rule asks for, in a message.
+// list writes the values that a rule asks for in a message.
 func list(of []string) string {
 	const maxListed = 10
 	if more := len(of) - maxListed; more > 0 {
@@ -80,7 +80,7 @@ func list(of []string) string {
 	return strings.Join(of, ", ")
 }
 
-// notation is a pattern as a policy writes it.
+// notation writes a pattern as a policy does.
 func notation(p policy.Pattern) string {
 	switch p.Kind {
 	case policy.Prefix:

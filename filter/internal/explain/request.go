@@ -9,20 +9,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Request is a request that somebody describes instead of sending it. The
-// request lacks whatever is empty.
+// Request is a request that somebody describes instead of sending it. It lacks what is empty
+// here.
 type Request struct {
 	Method, Host, Path string
 	Headers            map[string][]string // by name in lower case
 	ClientAddress      string              // with or without port
 	Attributes         map[string]string   // by path, its segments joined by dots; see request.Source
-	Keys               bool                // say the key of each rule, whatever the rule is for, and of credentials the value
+	Keys               bool                // explain the key of every rule, with the values of credentials
 }
 
-// HasBody goes by the method, which is all that the description says of a body without a length.
+// HasBody goes by the method: the description says no more of a body without a length.
 func (r *Request) HasBody() bool { return policy.MayHaveBody(r.Method) }
 
-// bodyAssumed says what a rule's cost takes for the body where that is for this package to say.
+// bodyAssumed returns what the rule's cost supposes of the body, "" if it depends on no body or
+// the description gives its length.
 func (r *Request) bodyAssumed(p *policy.Rule) string {
 	byLength := p.Cost.RequestBytes != nil
 	for i := range p.Costs {
@@ -47,30 +48,9 @@ func ParseRequest(text string) (*Request, error) {
 	if err != nil || doc.Kind != policy.Object {
 		return nil, errors.New("must be a JSON object in ASCII")
 	}
-	r, route := &Request{Method: "GET", Path: "/", Headers: map[string][]string{}, Attributes: map[string]string{}}, ""
-	texts := map[string]*string{
-		"method": &r.Method, "route": &route, "host": &r.Host, "path": &r.Path, "client_ip": &r.ClientAddress,
-	}
+	r := &Request{Method: "GET", Path: "/", Headers: map[string][]string{}, Attributes: map[string]string{}}
 	for i := range doc.Fields {
-		f := &doc.Fields[i]
-		switch into := texts[f.Name]; {
-		case f.Name == "headers":
-			err = eachField(f, "names to values", r.addHeader)
-		case f.Name == "properties":
-			err = eachField(f, "paths to texts", r.addAttribute)
-		case f.Name == "keys":
-			if r.Keys = f.Value.Text == "true"; f.Value.Kind != policy.Bool {
-				err = errors.New("keys: must be true or false")
-			}
-		case into == nil:
-			err = errors.New(strconv.Quote(f.Name) + " is none of method, host, path, headers, client_ip, route, properties, keys")
-		case f.Value.Kind != policy.String:
-			err = errors.New(f.Name + ": must be text")
-		default:
-			if *into = f.Value.Text; into == &route {
-				r.Attributes["xds.route_name"] = route
-			}
-		}
+		err := r.set(&doc.Fields[i])
 		if err != nil {
 			return nil, err
 		}
@@ -82,6 +62,45 @@ func ParseRequest(text string) (*Request, error) {
 		return nil, errors.New("path: must start with /")
 	}
 	return r, nil
+}
+
+// set takes one field of a description.
+func (r *Request) set(f *policy.Field) error {
+	switch f.Name {
+	case "method":
+		return setText(&r.Method, f)
+	case "host":
+		return setText(&r.Host, f)
+	case "path":
+		return setText(&r.Path, f)
+	case "client_ip":
+		return setText(&r.ClientAddress, f)
+	case "route":
+		var route string
+		err := setText(&route, f)
+		r.Attributes["xds.route_name"] = route
+		return err
+	case "headers":
+		return eachField(f, "names to values", r.addHeader)
+	case "properties":
+		return eachField(f, "paths to texts", r.addAttribute)
+	case "keys":
+		if f.Value.Kind != policy.Bool {
+			return errors.New("keys: must be true or false")
+		}
+		r.Keys = f.Value.Text == "true"
+		return nil
+	}
+	return errors.New(strconv.Quote(f.Name) +
+		" is none of method, host, path, headers, client_ip, route, properties, keys")
+}
+
+func setText(to *string, f *policy.Field) error {
+	if f.Value.Kind != policy.String {
+		return errors.New(f.Name + ": must be text")
+	}
+	*to = f.Value.Text
+	return nil
 }
 
 // eachField calls add for each field of an object.
