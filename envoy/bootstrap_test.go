@@ -35,7 +35,8 @@ var bootstraps = map[string]BootstrapOptions{
 	"quota": {
 		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm", Policy: []byte(somePolicy)},
 		Listen: "127.0.0.1:10000", Upstream: "127.0.0.1:8080", Admin: "127.0.0.1:9901",
-		Quota: []string{"quota-1.example.com:18001", "quota-2.example.com:18001"}, QuotaTLS: &ClientTLS{CA: "/etc/sluice/quota.pem"},
+		Quota:        []string{"quota-1.example.com:18001", "quota-2.example.com:18001"},
+		QuotaTLS:     &ClientTLS{CA: "/etc/sluice/quota.pem"},
 		QuotaCluster: "shop_quota", QuotaTimeout: 30 * time.Millisecond,
 	},
 	"xds-manage-tls": {
@@ -96,7 +97,15 @@ func TestLoggedHeaders(t *testing.T) {
 
 func TestTakesVMCapabilities(t *testing.T) {
 	for version, want := range map[string]bool{
-		"": false, "1.36.4": false, "1.39.9": false, "1.40": true, "v1.40.0": true, "1.41.0": true, "2.0.0": true, "0.0.0": false, "x": false,
+		"":        false,
+		"1.36.4":  false,
+		"1.39.9":  false,
+		"1.40":    true,
+		"v1.40.0": true,
+		"1.41.0":  true,
+		"2.0.0":   true,
+		"0.0.0":   false,
+		"x":       false,
 	} {
 		require.Equal(t, want, TakesVMCapabilities(version), version)
 	}
@@ -112,16 +121,40 @@ func TestBootstrapRefuses(t *testing.T) {
 			`manage address "manage:1": Envoy listens on an IP`},
 		"manage where clients are": {func(o *BootstrapOptions) { o.Listen, o.Manage = ":9902", "127.0.0.1:9902" },
 			"listen address and manage address both take port 9902 of 127.0.0.1: give each a port of its own"},
-		"admin where clients are": {func(o *BootstrapOptions) { o.Listen, o.Admin = "[::1]:80", "[0:0::1]:80" }, "listen address and admin address"},
-		"admin where manage is":   {func(o *BootstrapOptions) { o.Admin, o.Manage = "localhost:1", "127.0.0.1:1" }, "admin address and manage address"},
-		"upstream URL":            {func(o *BootstrapOptions) { o.Upstream = "http://a" }, `upstream address "http://a": is a URL`},
-		"admin port":              {func(o *BootstrapOptions) { o.Admin = "[::1]:x" }, `admin address "[::1]:x": the port is not a number`},
-		"xds port":                {func(o *BootstrapOptions) { o.XDS = []string{"a:0"} }, `xds address "a:0": want a host and a port`},
-		"xds twice":               {func(o *BootstrapOptions) { o.XDS = []string{"a:1", "a:1"} }, `xds address "a:1" is given twice`},
-		"Envoy":                   {func(o *BootstrapOptions) { o.Plugin.Envoy = "newest" }, `version "newest" of Envoy: want one such as ` + NewestVersion},
-		"no node":                 {func(o *BootstrapOptions) { o.Node = "" }, "no node id"},
-		"no wasm":                 {func(o *BootstrapOptions) { o.Plugin.Wasm = "" }, "no path of the filter's wasm binary"},
-		"policy no JSON":          {func(o *BootstrapOptions) { o.Plugin.Policy = []byte("version: 1") }, "read policy: invalid character"},
+		"admin where clients are": {
+			change: func(o *BootstrapOptions) { o.Listen, o.Admin = "[::1]:80", "[0:0::1]:80" },
+			want:   "listen address and admin address",
+		},
+		"admin where manage is": {
+			change: func(o *BootstrapOptions) { o.Admin, o.Manage = "localhost:1", "127.0.0.1:1" },
+			want:   "admin address and manage address",
+		},
+		"upstream URL": {
+			change: func(o *BootstrapOptions) { o.Upstream = "http://a" },
+			want:   `upstream address "http://a": is a URL`,
+		},
+		"admin port": {
+			change: func(o *BootstrapOptions) { o.Admin = "[::1]:x" },
+			want:   `admin address "[::1]:x": the port is not a number`,
+		},
+		"xds port": {
+			change: func(o *BootstrapOptions) { o.XDS = []string{"a:0"} },
+			want:   `xds address "a:0": want a host and a port`,
+		},
+		"xds twice": {
+			change: func(o *BootstrapOptions) { o.XDS = []string{"a:1", "a:1"} },
+			want:   `xds address "a:1" is given twice`,
+		},
+		"Envoy": {
+			change: func(o *BootstrapOptions) { o.Plugin.Envoy = "newest" },
+			want:   `version "newest" of Envoy: want one such as ` + NewestVersion,
+		},
+		"no node": {func(o *BootstrapOptions) { o.Node = "" }, "no node id"},
+		"no wasm": {func(o *BootstrapOptions) { o.Plugin.Wasm = "" }, "no path of the filter's wasm binary"},
+		"policy no JSON": {
+			change: func(o *BootstrapOptions) { o.Plugin.Policy = []byte("version: 1") },
+			want:   "read policy: invalid character",
+		},
 		"TLS without xds": {func(o *BootstrapOptions) { o.XDS, o.XDSTLS = nil, &ClientTLS{CA: "a"} },
 			"TLS for the control plane, but no control plane"},
 		"TLS without CA": {func(o *BootstrapOptions) { o.XDSTLS = &ClientTLS{} }, "needs the certificate authority"},

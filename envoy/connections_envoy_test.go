@@ -19,7 +19,11 @@ import (
 func TestClientsDoNotLockOperatorsOut(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
 		bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
-			Plugin: envoy.Plugin{Wasm: buildtest.Filter(t)}, Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0", Manage: "127.0.0.1:0",
+			Plugin:   envoy.Plugin{Wasm: buildtest.Filter(t)},
+			Listen:   "127.0.0.1:0",
+			Upstream: unusedAddress(t),
+			Admin:    "127.0.0.1:0",
+			Manage:   "127.0.0.1:0",
 		})
 		require.NoError(t, err)
 		require.Contains(t, string(bootstrap), "connections: 50000\n")

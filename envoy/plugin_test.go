@@ -57,10 +57,20 @@ func TestCapabilitiesOfAPolicy(t *testing.T) {
 		return `{"version":1,"rules":[{"name":"a","limits":["9/1s"]},{` + fields + `}]}`
 	}
 	for policy, unneeded := range map[string]string{
-		`{"version":1}`: all, `{"headers":"none"}`: all, `{"headers":"ietf"}`: answers, `{"headers":"both"}`: answers, `{"headers":`: "",
-		rule(`"settle":{}`): bodies, rule(`"settle":{"to":"request_bytes"}`): bodies, rule(`"settle":{"to":{"header":"c"}}`): bodies,
-		rule(`"algorithm":"concurrency"`): slots, rule(`"algorithm":"token_bucket"`): all, rule(`"cost":{"request_bytes":{}}`): all,
-		rule(`"settle":{"to":"tokens"}`): "", rule(`"settle":{"to":"output_tokens"}`): "", rule(`"settle":{"to":{"trailer":"c"}}`): bodies,
+		`{"version":1}`:                               all,
+		`{"headers":"none"}`:                          all,
+		`{"headers":"ietf"}`:                          answers,
+		`{"headers":"both"}`:                          answers,
+		`{"headers":`:                                 "",
+		rule(`"settle":{}`):                           bodies,
+		rule(`"settle":{"to":"request_bytes"}`):       bodies,
+		rule(`"settle":{"to":{"header":"c"}}`):        bodies,
+		rule(`"algorithm":"concurrency"`):             slots,
+		rule(`"algorithm":"token_bucket"`):            all,
+		rule(`"cost":{"request_bytes":{}}`):           all,
+		rule(`"settle":{"to":"tokens"}`):              "",
+		rule(`"settle":{"to":"output_tokens"}`):       "",
+		rule(`"settle":{"to":{"trailer":"c"}}`):       bodies,
 		rule(`"settle":{"to":"tokens"},"mode":"off"`): all, rule(`"settle":{"to":"tokens"},"mode":"shadow"`): "",
 	} {
 		resource, err := Plugin{Wasm: "/a.wasm", Policy: []byte(policy)}.ExtensionConfig()

@@ -71,8 +71,11 @@ func TestFirstRequestMeetsServedPolicy(t *testing.T) {
 		xds := unusedAddress(t)
 		serve(t, xds, envoy.Plugin{Wasm: buildtest.Filter(t), Policy: []byte(denying)})
 		p := start(t, ctx, binary, envoy.BootstrapOptions{
-			Plugin: envoy.Plugin{Wasm: buildtest.Filter(t)}, Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0",
-			XDS: []string{xds}, Node: "n",
+			Plugin:   envoy.Plugin{Wasm: buildtest.Filter(t)},
+			Listen:   "127.0.0.1:0",
+			Upstream: unusedAddress(t),
+			Admin:    "127.0.0.1:0",
+			XDS:      []string{xds}, Node: "n",
 		})
 		require.Equal(t, http.StatusTooManyRequests, ask(t, ctx, listener(t, ctx, p, envoy.ListenerName)))
 	})

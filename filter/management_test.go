@@ -62,7 +62,8 @@ func TestRandomManagementRequests(t *testing.T) {
 			b.now = []int64{0, 1, began, 7_289_568_000_000_000_000}[random.IntN(4)]
 		}
 		op := one("hit", "peek", "get", "inc", "set", "reset", "expires_at", "clean", "stats", "stat", "", "../explain", "\xff")
-		r := &sim.Request{Method: one("POST", "POST", "POST", "POST", "POST", "POST", "POST", "POST", "GET", "", "\xff"), Path: "/.sluice/counters/" + op + "?" + query(),
+		r := &sim.Request{Method: one("POST", "POST", "POST", "POST", "POST", "POST", "POST", "POST", "GET", "", "\xff"),
+			Path:    "/.sluice/counters/" + op + "?" + query(),
 			Headers: [][2]string{{"authorization", one("Bearer test", "Bearer test", "Bearer test", "Bearer test", "Bearer test", "bearer  test ", "Bearer", "Basic test")}}}
 		if random.IntN(4) == 0 { // an ordinary request in between
 			r = &sim.Request{Headers: [][2]string{{"k", one("a", "b", "e")}, {"c", odd()}}}

@@ -40,7 +40,10 @@ func TestBearer(t *testing.T) {
 		authorization string
 		want          int
 	}{
-		{"Bearer " + long, 200}, {"bearer  " + long + " ", 200}, {"Bearer " + long + "k", 401}, {"Bearer " + strings.Repeat("k", 60_000), 401},
+		{"Bearer " + long, 200},
+		{"bearer  " + long + " ", 200},
+		{"Bearer " + long + "k", 401},
+		{"Bearer " + strings.Repeat("k", 60_000), 401},
 		{"Bearer", 401}, {"Bearer ", 401}, {"", 401}, {"Basic " + long, 401}, {long, 401},
 	} {
 		require.Equal(t, tc.want, b.serve(t, 0, statsWith(tc.authorization, "192.0.2.1")).Status, "%.20q", tc.authorization)
@@ -102,7 +105,11 @@ func TestNodeConfinesManagement(t *testing.T) {
 		at           byte
 		want         int
 	}{
-		{"", "", 80, 200}, {"99", "", 99, 200}, {"99", "", 80, 404}, {"99", `"port":80,`, 80, 200}, {"99", `"port":80,`, 99, 404},
+		{"", "", 80, 200},
+		{"99", "", 99, 200},
+		{"99", "", 80, 404},
+		{"99", `"port":80,`, 80, 200},
+		{"99", `"port":80,`, 99, 404},
 		{"0", "", 80, 200}, {"x", "", 80, 200}, {"70000", "", 80, 200},
 	} {
 		b := start(t, func(o *sim.Options) {

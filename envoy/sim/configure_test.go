@@ -234,13 +234,25 @@ func TestModulesThatEnvoyCouldNotLoad(t *testing.T) {
 		wasm []byte
 		want string
 	}{
-		"no ABI version":    {module(nil, "malloc", "_initialize"), "it does not export proxy_abi_version_0_2_0"},
-		"no allocator":      {module(nil, "proxy_abi_version_0_2_0", "_initialize"), "it exports neither malloc nor proxy_on_memory_allocate"},
-		"no start":          {module(nil, "proxy_abi_version_0_2_0", "malloc"), "it does not export _initialize"},
-		"newer WASI":        {module([][3]string{{"wasi_snapshot_preview1", "path_filestat_get", "iiiii"}}, all...), "it imports wasi_snapshot_preview1.path_filestat_get, which the oldest supported Envoy (1.36) does not offer"},
-		"an unknown call":   {module([][3]string{{"env", "proxy_log", "iii"}, {"env", "proxy_remove_shared_data", "ii"}}, all...), "it imports env.proxy_remove_shared_data"},
-		"another signature": {module([][3]string{{"env", "proxy_log", "iI"}}, all...), "it imports env.proxy_log with parameters (i32 i64), Envoy offers (i32 i32 i32)"},
-		"something else":    {[]byte("x"), "compile module"},
+		"no ABI version": {module(nil, "malloc", "_initialize"), "it does not export proxy_abi_version_0_2_0"},
+		"no allocator": {
+			wasm: module(nil, "proxy_abi_version_0_2_0", "_initialize"),
+			want: "it exports neither malloc nor proxy_on_memory_allocate",
+		},
+		"no start": {module(nil, "proxy_abi_version_0_2_0", "malloc"), "it does not export _initialize"},
+		"newer WASI": {
+			wasm: module([][3]string{{"wasi_snapshot_preview1", "path_filestat_get", "iiiii"}}, all...),
+			want: "it imports wasi_snapshot_preview1.path_filestat_get, which the oldest supported Envoy (1.36) does not offer",
+		},
+		"an unknown call": {
+			wasm: module([][3]string{{"env", "proxy_log", "iii"}, {"env", "proxy_remove_shared_data", "ii"}}, all...),
+			want: "it imports env.proxy_remove_shared_data",
+		},
+		"another signature": {
+			wasm: module([][3]string{{"env", "proxy_log", "iI"}}, all...),
+			want: "it imports env.proxy_log with parameters (i32 i64), Envoy offers (i32 i32 i32)",
+		},
+		"something else": {[]byte("x"), "compile module"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := sim.New(t.Context(), sim.Options{Wasm: c.wasm})

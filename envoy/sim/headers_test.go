@@ -51,7 +51,10 @@ func TestLocalReplyToGRPC(t *testing.T) {
 		h, body := c.reply.build(true)
 		require.Empty(t, body)
 		require.ElementsMatch(t, headers{
-			{":status", "200"}, {"content-type", "application/grpc"}, {"grpc-status", c.want}, {"grpc-message", "slow down: 100%25%7E%0A"},
+			{":status", "200"},
+			{"content-type", "application/grpc"},
+			{"grpc-status", c.want},
+			{"grpc-message", "slow down: 100%25%7E%0A"},
 		}, h, name)
 	}
 	h, _ := (&localReply{status: 429, headers: headers{{"content-type", "text/html"}}}).build(false)

@@ -37,7 +37,10 @@ func TestProxyAsRecorded(t *testing.T) {
 	d, addresses := serveAll(t)
 	b := &bench{t: t}
 	p, err := proxy.New(t.Context(), proxy.Options{
-		Wasm: guest, CacheDir: cacheDir, Log: slog.New(ear{slog.DiscardHandler, b}), Upstream: &url.URL{Scheme: "http", Host: addresses["upstream"]},
+		Wasm:     guest,
+		CacheDir: cacheDir,
+		Log:      slog.New(ear{slog.DiscardHandler, b}),
+		Upstream: &url.URL{Scheme: "http", Host: addresses["upstream"]},
 		Cluster: func(name string) grpc.ClientConnInterface {
 			if addresses[name] == "" {
 				return nil

@@ -149,6 +149,10 @@ func serveAll(t *testing.T) (d *dispatch, addresses map[string]string) {
 	t.Cleanup(server.Close)
 	address := server.Listener.Addr().String()
 	return d, map[string]string{
-		"http1": address, "upstream": address, "quota": d.serveCommands(t), "dying": d.serveCommands(t), "refused": "127.0.0.1:1", // no test is given that port
+		"http1":    address,
+		"upstream": address,
+		"quota":    d.serveCommands(t),
+		"dying":    d.serveCommands(t),
+		"refused":  "127.0.0.1:1", // no test is given that port
 	}
 }

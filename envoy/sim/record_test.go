@@ -72,7 +72,10 @@ var scenarios = []scenario{
 	{"resume from a tick", []talk{{name: "a", do: "pause|tick 20 path a+resume a"}}},
 	{"deny from a tick", []talk{{name: "a", do: "pause|tick 20 reply a 429"}}},
 	{"another request resumes", []talk{{name: "a", do: "pause|tick 1000000", until: "tick"}, {name: "b", do: "resume a"}}},
-	{"another request denies", []talk{{name: "a", do: "pause|tick 1000000", until: "tick"}, {name: "b", do: "pause|reply a 429|reply b 403"}}},
+	{
+		name:  "another request denies",
+		talks: []talk{{name: "a", do: "pause|tick 1000000", until: "tick"}, {name: "b", do: "pause|reply a 429|reply b 403"}},
+	},
 	{"three at once", crowd(3, many(3, "resume %s"))},
 	{"deny three at once", crowd(3, many(3, "reply %s 429"))},
 	{"deny and resume by turns", crowd(4, "reply r0 429;resume r1;reply r2 429;resume r3")},
@@ -88,9 +91,19 @@ var scenarios = []scenario{
 	{"wrong tokens", []talk{{name: "a", do: "sendto 2 x|sendto 4002 x|halfof 4002|cancelof 4002|effective 4000000"}}},
 	{"no such cluster", []talk{{name: "a", do: "pause|onclose resume a|open nowhere"}}},
 	{"connection refused", []talk{{name: "a", do: "pause|onclose half+resume a|open refused|send x"}}},
-	{"the client goes", []talk{{name: "a", do: "pause|open quota", until: "open quota 0"}, {leave: "a", until: "delete a"}, {name: "b", do: "resume a|reply a 429|path a"}}},
+	{
+		name: "the client goes",
+		talks: []talk{{
+			name:  "a",
+			do:    "pause|open quota",
+			until: "open quota 0",
+		}, {leave: "a", until: "delete a"}, {name: "b", do: "resume a|reply a 429|path a"}},
+	},
 	{"the server goes", []talk{{name: "a", do: "pause|onclose half+resume a|open dying|send die"}}},
-	{"a trap leaves others waiting", []talk{{name: "a", do: "pause|tick 1000000", until: "tick"}, {name: "b", do: "trap"}}},
+	{
+		name:  "a trap leaves others waiting",
+		talks: []talk{{name: "a", do: "pause|tick 1000000", until: "tick"}, {name: "b", do: "trap"}},
+	},
 }
 
 // requireConducted has a courier take all scenarios, and compares or writes what was recorded.

@@ -77,7 +77,8 @@ func TestHeaderCalls(t *testing.T) {
 	require.Equal(t, "5 1", b.do(0, "info")[0])
 	const pseudo = `:authority\x00localhost\x00:path\x00/\x00:method\x00GET\x00:scheme\x00http\x00`
 	for step, want := range map[string]string{
-		"headers": pseudo + `x-ask\x00headers\x00x-k\x001\x00x-k\x002\x00"`, "prop request|headers": pseudo + `x-ask\x00prop request|headers\x00x-k\x001,2\x00"`,
+		"headers":              pseudo + `x-ask\x00headers\x00x-k\x001\x00x-k\x002\x00"`,
+		"prop request|headers": pseudo + `x-ask\x00prop request|headers\x00x-k\x001,2\x00"`,
 	} {
 		line := b.do(0, step, once, twice)[0]
 		require.Equal(t, want, line[len(line)-len(want):], step)

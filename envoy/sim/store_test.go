@@ -15,12 +15,27 @@ func TestStoreRules(t *testing.T) {
 		next  uint32
 		steps []string
 	}{
-		"a key that does not exist is created whatever the number": {1, []string{"set a 1 4294967294", "get a 1 1", "set b 2 7", "get b 2 2"}},
-		"a number that is never issued is create-if-absent":        {1, []string{"set a 1 4294967294", "!set a 2 4294967294", "get a 1 1"}},
+		"a key that does not exist is created whatever the number": {
+			next:  1,
+			steps: []string{"set a 1 4294967294", "get a 1 1", "set b 2 7", "get b 2 2"},
+		},
+		"a number that is never issued is create-if-absent": {
+			next:  1,
+			steps: []string{"set a 1 4294967294", "!set a 2 4294967294", "get a 1 1"},
+		},
 		"zero overwrites": {1, []string{"set a 1 0", "set a 2 0", "get a 2 2"}},
-		"the number must be that of the last write":                {1, []string{"set a 1 0", "set a 2 1", "!set a 3 1", "get a 2 2"}},
-		"one counter for all keys, and a mismatch takes no number": {1, []string{"set a 1 0", "set b 1 0", "!set a 2 9", "set a 3 1", "get a 3 3", "get b 1 2"}},
-		"the counter skips zero":                                   {math.MaxUint32, []string{"set a 1 0", "get a 1 4294967295", "set a 2 4294967295", "get a 2 1"}},
+		"the number must be that of the last write": {
+			next:  1,
+			steps: []string{"set a 1 0", "set a 2 1", "!set a 3 1", "get a 2 2"},
+		},
+		"one counter for all keys, and a mismatch takes no number": {
+			next:  1,
+			steps: []string{"set a 1 0", "set b 1 0", "!set a 2 9", "set a 3 1", "get a 3 3", "get b 1 2"},
+		},
+		"the counter skips zero": {
+			next:  math.MaxUint32,
+			steps: []string{"set a 1 0", "get a 1 4294967295", "set a 2 4294967295", "get a 2 1"},
+		},
 	} {
 		s := NewStore()
 		s.next = c.next

@@ -78,7 +78,9 @@ func ofAlgorithm(algorithm string) []scenario {
 			name: "window roll", policy: of2, // not yet by the clocks of workers 0 and 2
 			setUp: []step{hit(base, "a", "")},
 			scripts: [][]step{
-				{hit(roll-2*ms, "a", "")}, {hit(roll, "a", ""), hit(roll+ms, "a", ""), hit(roll+2*ms, "a", "")}, {hit(roll-ms, "a", "")},
+				{hit(roll-2*ms, "a", "")},
+				{hit(roll, "a", ""), hit(roll+ms, "a", ""), hit(roll+2*ms, "a", "")},
+				{hit(roll-ms, "a", "")},
 			},
 			observed: counters(roll+5*ms, [2]string{"user", "a"}),
 		},
@@ -93,8 +95,9 @@ func ofAlgorithm(algorithm string) []scenario {
 		},
 		{ // worker 0 may have to refund its hit while worker 2 resets the key and hits it
 			name: "refund and reset", policy: of3 + tenant,
-			scripts:  [][]step{{hit(now, "a", "t")}, {hit(now, "b", "t")}, {operate(now, "reset", of("user", "a")), hit(now, "a", "s")}},
-			observed: counters(now+5*ms, [2]string{"user", "a"}, [2]string{"user", "b"}, [2]string{"tenant", "t"}), seesRefunds: true,
+			scripts:     [][]step{{hit(now, "a", "t")}, {hit(now, "b", "t")}, {operate(now, "reset", of("user", "a")), hit(now, "a", "s")}},
+			observed:    counters(now+5*ms, [2]string{"user", "a"}, [2]string{"user", "b"}, [2]string{"tenant", "t"}),
+			seesRefunds: true,
 			judge: func(o *outcome) error {
 				switch {
 				case o.passed(0)+o.passed(1) != 1 || o.value(2) != 1 || o.value(1) != o.passed(1):

@@ -23,13 +23,17 @@ func special() []scenario {
 			scripts: [][]step{{hit(now, "a", "")}, {hit(now+ms, "a", "")}, {hit(now-ms, "a", "")}},
 		},
 		{
-			name: "create race of two tables", policy: fixed("user", 1) + "," + fixed("tenant", 1) + "," + fixed("zone", 1), anew: true,
-			setUp: []step{operate(base, "stats", "rule=zone")}, observed: userAndTenant,
+			name:   "create race of two tables",
+			policy: fixed("user", 1) + "," + fixed("tenant", 1) + "," + fixed("zone", 1),
+			anew:   true,
+			setUp:  []step{operate(base, "stats", "rule=zone")}, observed: userAndTenant,
 			scripts: [][]step{{hit(now, "a", ""), hit(now, "a", "")}, {hit(now, "", "t"), hit(now, "", "t")}},
 		},
 		{
-			name: "create race of two tables, 3 workers", policy: fixed("user", 2) + "," + fixed("tenant", 2) + "," + fixed("zone", 1), anew: true,
-			setUp: []step{operate(base, "stats", "rule=zone")}, observed: userAndTenant,
+			name:   "create race of two tables, 3 workers",
+			policy: fixed("user", 2) + "," + fixed("tenant", 2) + "," + fixed("zone", 1),
+			anew:   true,
+			setUp:  []step{operate(base, "stats", "rule=zone")}, observed: userAndTenant,
 			scripts: [][]step{{hit(now, "a", ""), tick()}, {hit(now, "", "t")}, {hit(now, "a", "")}},
 		},
 		{
@@ -37,7 +41,8 @@ func special() []scenario {
 			scripts: [][]step{{hit(now, "a", ""), hit(now+ms, "a", "")}, {hit(now+ms, "a", ""), hit(now, "a", "")}, {hit(now-ms, "a", ""), hit(now, "a", "")}},
 		},
 		{
-			name: "refund of either rule", policy: rule("user", window("fixed_window_per_key", 2)) + "," + rule("tenant", window("token_bucket", 2)),
+			name:     "refund of either rule",
+			policy:   rule("user", window("fixed_window_per_key", 2)) + "," + rule("tenant", window("token_bucket", 2)),
 			scripts:  [][]step{{hit(now, "a", "t"), hit(now, "a", "s")}, {hit(now+ms, "a", "t")}, {hit(now-ms, "b", "t")}},
 			observed: append(userAndTenant, operate(now+5*ms, "get", of("tenant", "s"))), seesRefunds: true,
 			judge: func(o *outcome) error {
@@ -53,7 +58,9 @@ func special() []scenario {
 		{ // the only one that no search exhausts, however long
 			name: "refund, two requests each", policy: fixed("user", 6) + "," + rule("tenant", window("sliding_window_log", 3)),
 			scripts: [][]step{
-				{hit(now, "a", "t"), hit(now, "a", "t")}, {hit(now+ms, "a", "t"), hit(now+ms, "a", "t")}, {hit(now-ms, "a", "t"), hit(now, "a", "t")},
+				{hit(now, "a", "t"), hit(now, "a", "t")},
+				{hit(now+ms, "a", "t"), hit(now+ms, "a", "t")},
+				{hit(now-ms, "a", "t"), hit(now, "a", "t")},
 			},
 			observed: userAndTenant, seesRefunds: true,
 			judge: func(o *outcome) error {
@@ -96,7 +103,9 @@ func changes() []scenario {
 			scripts: [][]step{{change(now), hit(now, "a", "")}, {hit(now, "a", ""), change(now), hit(now, "a", "")}, {hit(now-ms, "a", "")}},
 		},
 		{
-			name: "a tick of the old one", policy: rule("user", four), next: rule("user", four, window("fixed_window_per_key", 9)),
+			name:    "a tick of the old one",
+			policy:  rule("user", four),
+			next:    rule("user", four, window("fixed_window_per_key", 9)),
 			scripts: [][]step{{change(now), hit(now, "a", ""), hit(now, "a", "")}, {tick(), hit(now, "a", ""), tick(), hit(now, "a", "")}},
 		},
 		{

@@ -57,23 +57,78 @@ func TestExplainWhy(t *testing.T) {
 		headers      []string
 		outcome, why string
 	}{
-		{`"match":{"methods":["GET","HEAD"],"paths":["/x"]}`, []string{":method", "POST"}, outcomeNoMatch, "methods: POST is not one of GET, HEAD"},
-		{`"match":{"hosts":["a.example","*.b.example"]}`, nil, outcomeNoMatch, "hosts: api.example.com is not one of a.example, *.b.example"},
-		{`"match":{"paths":["/v1/*","=/a*","/login","~/u/[0-9]+"]}`, []string{":path", "/v2/x?y=1"}, outcomeNoMatch, "paths: /v2/x is not one of /v1/*, =/a*, /login, ~/u/[0-9]+"},
-		{`"match":{"paths":["/","/1","/2","/3","/4","/5","/6","/7","/8","/9","/a","/b"]}`, []string{":path", "/x"}, outcomeNoMatch, "paths: /x is not one of /, /1, /2, /3, /4, /5, /6, /7, /8, /9 and 2 more"},
-		{`"match":{"headers":{"x-a":"*","x-b":"acme-*"}}`, []string{"x-a", "1", "x-b", "other"}, outcomeNoMatch, "headers: x-b is other, not acme-*"},
+		{
+			rule:    `"match":{"methods":["GET","HEAD"],"paths":["/x"]}`,
+			headers: []string{":method", "POST"},
+			outcome: outcomeNoMatch,
+			why:     "methods: POST is not one of GET, HEAD",
+		},
+		{
+			rule:    `"match":{"hosts":["a.example","*.b.example"]}`,
+			outcome: outcomeNoMatch,
+			why:     "hosts: api.example.com is not one of a.example, *.b.example",
+		},
+		{
+			rule:    `"match":{"paths":["/v1/*","=/a*","/login","~/u/[0-9]+"]}`,
+			headers: []string{":path", "/v2/x?y=1"},
+			outcome: outcomeNoMatch,
+			why:     "paths: /v2/x is not one of /v1/*, =/a*, /login, ~/u/[0-9]+",
+		},
+		{
+			rule:    `"match":{"paths":["/","/1","/2","/3","/4","/5","/6","/7","/8","/9","/a","/b"]}`,
+			headers: []string{":path", "/x"},
+			outcome: outcomeNoMatch,
+			why:     "paths: /x is not one of /, /1, /2, /3, /4, /5, /6, /7, /8, /9 and 2 more",
+		},
+		{
+			rule:    `"match":{"headers":{"x-a":"*","x-b":"acme-*"}}`,
+			headers: []string{"x-a", "1", "x-b", "other"},
+			outcome: outcomeNoMatch,
+			why:     "headers: x-b is other, not acme-*",
+		},
 		{`"match":{"headers":{"x-a":"*-7"}}`, []string{"x-a", ""}, outcomeNoMatch, `headers: x-a is "", not *-7`},
 		{`"match":{"headers":{"x-a":"*"}}`, nil, outcomeNoMatch, "headers: x-a is absent"},
-		{`"match":{"headers":{"x-a":"!"}}`, []string{"x-a", "1"}, outcomeNoMatch, "headers: x-a is present, and must be absent"},
-		{`"match":{"headers":{"x-api-key":"k1"}}`, []string{"x-api-key", "s3cret"}, outcomeNoMatch, "headers: x-api-key differs from k1"},
-		{`"match":{"headers":{"authorization":"=!"}}`, []string{"authorization", "Bearer s3cret"}, outcomeNoMatch, "headers: authorization differs from =!"},
-		{`"key":["host",{"header":"X-User"}]`, nil, result.LacksKey, "missing_key: the request has no header x-user, and missing_key is skip"},
-		{`"key":[{"path":{"segment":2}}]`, nil, result.LacksKey, "missing_key: the request has no path segment 2, and missing_key is skip"},
+		{
+			rule:    `"match":{"headers":{"x-a":"!"}}`,
+			headers: []string{"x-a", "1"},
+			outcome: outcomeNoMatch,
+			why:     "headers: x-a is present, and must be absent",
+		},
+		{
+			rule:    `"match":{"headers":{"x-api-key":"k1"}}`,
+			headers: []string{"x-api-key", "s3cret"},
+			outcome: outcomeNoMatch,
+			why:     "headers: x-api-key differs from k1",
+		},
+		{
+			rule:    `"match":{"headers":{"authorization":"=!"}}`,
+			headers: []string{"authorization", "Bearer s3cret"},
+			outcome: outcomeNoMatch,
+			why:     "headers: authorization differs from =!",
+		},
+		{
+			rule:    `"key":["host",{"header":"X-User"}]`,
+			outcome: result.LacksKey,
+			why:     "missing_key: the request has no header x-user, and missing_key is skip",
+		},
+		{
+			rule:    `"key":[{"path":{"segment":2}}]`,
+			outcome: result.LacksKey,
+			why:     "missing_key: the request has no path segment 2, and missing_key is skip",
+		},
 		{`"match":{"client_ips":["10.0.0.0/8"]}`, nil, outcomeNoMatch, "client_ips: 192.0.2.7 is not one of 10.0.0.0/8"},
 		{`"exempt":[{"methods":["PUT"]},{"paths":["/"]}]`, nil, result.Exempted, "exempt[1] holds"},
-		{`"key":["host"]}],"exempt":[{"methods":["PUT"]},{"paths":["/"]`, nil, result.Exempted, "the policy's exempt[1] holds"},
+		{
+			rule:    `"key":["host"]}],"exempt":[{"methods":["PUT"]},{"paths":["/"]`,
+			outcome: result.Exempted,
+			why:     "the policy's exempt[1] holds",
+		},
 		{`"mode":"off"}],"exempt":[{"paths":["/"]`, nil, outcomeOff, "mode: the rule is off"},
-		{`"key":[{"query":"user"}]`, nil, result.LacksKey, "missing_key: the request has no query user, and missing_key is skip"},
+		{
+			rule:    `"key":[{"query":"user"}]`,
+			outcome: result.LacksKey,
+			why:     "missing_key: the request has no query user, and missing_key is skip",
+		},
 		{`"mode":"off"`, nil, outcomeOff, "mode: the rule is off"},
 	} {
 		p := hosttest.New()
@@ -134,7 +189,9 @@ func TestExplainKeys(t *testing.T) {
 		common     bool
 	}{
 		{`[{"part":"header x-user","value":"alice"},{"part":"header x-none","missing":true}]`, "", false},
-		{`[{"part":"header authorization (bearer) or client_ip","value":"header:authorization:bearer=s3cret","hidden":true}]`, "", false},
+		{
+			key: `[{"part":"header authorization (bearer) or client_ip","value":"header:authorization:bearer=s3cret","hidden":true}]`,
+		},
 		{`[{"part":"header x-none","missing":true}]`, "the request has no header x-none, and missing_key is deny", false},
 		{`null`, "the description does not give client_ip", false},
 		{`[{"part":"host","value":"` + r.Host + `"}]`, "", true},
@@ -313,8 +370,14 @@ func TestExplainWhatIsNotDescribed(t *testing.T) {
 	const deny = `"missing_key":"deny","limits":["9/1h"]}`
 	const said = `"limits":[{"requests":{"jwt":{"provider":"p","claim":"rpm"},"default":0,"max":9},"per":"1h"}]`
 	for _, c := range []struct{ rules, allowed, deniedBy, dependsOn string }{
-		{`{"name":"r","key":[{"property":["request","url_path"]},{"property":["request","query"]},{"property":["request","path"]}],` + deny, "true", "", ""},
-		{`{"name":"r","key":[{"property":["request","method"]},{"property":["request","host"]},{"property":["request","headers","x-a"]}],` + deny, "true", "", ""},
+		{
+			rules:   `{"name":"r","key":[{"property":["request","url_path"]},{"property":["request","query"]},{"property":["request","path"]}],` + deny,
+			allowed: "true",
+		},
+		{
+			rules:   `{"name":"r","key":[{"property":["request","method"]},{"property":["request","host"]},{"property":["request","headers","x-a"]}],` + deny,
+			allowed: "true",
+		},
 		{`{"name":"r","key":[{"property":["request","useragent"]}],` + deny, "false", "r", ""}, // there is none
 		{`{"name":"r","key":["host",{"property":["connection","id"]}],` + deny, "", "", "property:connection.id"},
 		{`{"name":"r","key":[{"property":["request","id"]}],` + deny, "true", "", ""},
@@ -343,14 +406,24 @@ func TestExplainWhatIsNotDescribed(t *testing.T) {
 		{`{"name":"r","match":{"methods":["PUT"],"client_ips":["10.0.0.0/8"]},"limits":["9/1h"]}`, "true", "", ""},
 		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]}],"limits":["9/1h"]}`, "", "", "client_ip"},
 		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]},{"methods":["GET"]}],"limits":["0/1h"]}`, "true", "", ""},
-		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]}],"key":["client_ip","route"],` + deny, "", "", "client_ip,route"},
+		{
+			rules:     `{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]}],"key":["client_ip","route"],` + deny,
+			dependsOn: "client_ip,route",
+		},
 		{`{"name":"r","limits":["9/1h"]}],"exempt":[{"client_ips":["10.0.0.0/8"]}`, "", "", "client_ip"},
 		{`{"name":"r",` + said + `}`, "", "", "jwt claim rpm"},
 		{`{"name":"r","mode":"shadow",` + said + `}`, "true", "", ""},
 		{`{"name":"r",` + said + `},{"name":"s","limits":["0/1h"]}`, "false", "s", "jwt claim rpm"},
 		{`{"name":"r","key":[{"header":"x-a"}],` + said + `,"overrides":[{"key":["1"],"limits":["5/1h"]}]}`, "true", "", ""},
-		{`{"name":"r","limits":[{"requests":{"header":"x-b","trusted":true,"default":0,"max":9},"per":"1h"}]}`, "false", "r", ""},
-		{`{"name":"r","limits":[{"requests":{"header":"x-a","trusted":true,"default":0,"max":9},"per":"1h"}]}`, "true", "", ""},
+		{
+			rules:    `{"name":"r","limits":[{"requests":{"header":"x-b","trusted":true,"default":0,"max":9},"per":"1h"}]}`,
+			allowed:  "false",
+			deniedBy: "r",
+		},
+		{
+			rules:   `{"name":"r","limits":[{"requests":{"header":"x-a","trusted":true,"default":0,"max":9},"per":"1h"}]}`,
+			allowed: "true",
+		},
 	} {
 		p := hosttest.New()
 		p.With("x-a", "1", "x-request-id", "7")

@@ -51,9 +51,20 @@ func TestResponseWithoutFigures(t *testing.T) {
 		name, rule, fail, body string
 		fields                 []respond.Field
 	}{
-		{"missing key", `"key":[{"header":"none"}],"missing_key":"deny","limits":["9/1h"]`, "", "-/-/-/header none", []respond.Field{{"x-e", "header none"}}},
+		{
+			name:   "missing key",
+			rule:   `"key":[{"header":"none"}],"missing_key":"deny","limits":["9/1h"]`,
+			body:   "-/-/-/header none",
+			fields: []respond.Field{{"x-e", "header none"}},
+		},
 		{"never", `"limits":["0/1h"]`, "", "-/0/0/-", []respond.Field{ratelimited, {"x-b", "0"}, {"x-c", "0"}}},
-		{"error", `"limits":["9/1h"],"on_error":"deny"`, "get", "1/-/-/-", []respond.Field{ratelimited, {"retry-after", "1"}, {"x-a", "1"}}},
+		{
+			name:   "error",
+			rule:   `"limits":["9/1h"],"on_error":"deny"`,
+			fail:   "get",
+			body:   "1/-/-/-",
+			fields: []respond.Field{ratelimited, {"retry-after", "1"}, {"x-a", "1"}},
+		},
 	} {
 		p := hosttest.New()
 		p.Fail = c.fail
@@ -136,7 +147,10 @@ func TestResponseToAMissingKey(t *testing.T) {
 // An empty body has no type, and a plain one that of the proxy.
 func TestContentType(t *testing.T) {
 	for response, want := range map[string]bool{
-		`{"content_type":"text/html"}`: true, `{"content_type":"text/html","body":""}`: false, `{"content_type":"text/plain"}`: false, `{}`: false,
+		`{"content_type":"text/html"}`:           true,
+		`{"content_type":"text/html","body":""}`: false,
+		`{"content_type":"text/plain"}`:          false,
+		`{}`:                                     false,
 	} {
 		e := compileJSON(t, hosttest.New(), `{"name":"r","limits":["0/1h"],"response":`+response+`}`)
 		fields := appendFields(policy.HeadersNone, e.Decide())

@@ -14,13 +14,21 @@ func TestReconcile(t *testing.T) {
 	const epoch = 1_800_000_000
 	const ours, tight, lists = "9, 9;w=60|3|7", "9, 9;w=60|0|7", `"r";q=9;w=60|"r";r=3;t=7`
 	for name, c := range map[string]struct{ ours, theirs, want string }{
-		"lists follow theirs": {lists, `"up";q=100,"day";q=5|"up";r=90`, `"up";q=100,"day";q=5, "r";q=9;w=60|"up";r=90, "r";r=3;t=7`},
-		"only one of them":    {lists, `|"up";r=90`, `"r";q=9;w=60|"up";r=90, "r";r=3;t=7`},
+		"lists follow theirs": {
+			ours:   lists,
+			theirs: `"up";q=100,"day";q=5|"up";r=90`,
+			want:   `"up";q=100,"day";q=5, "r";q=9;w=60|"up";r=90, "r";r=3;t=7`,
+		},
+		"only one of them": {lists, `|"up";r=90`, `"r";q=9;w=60|"up";r=90, "r";r=3;t=7`},
 		"draft 7": {
 			lists, `100;w=60, 1000;w=3600;comment="an hour"|limit=100, reset=5, remaining=50`,
 			`"upstream";q=100;w=60, "upstream-2";q=1000;w=3600, "r";q=9;w=60|"upstream";r=50;t=5, "r";r=3;t=7`,
 		},
-		"draft 7 without a reset, and what no draft has": {lists, "plenty|remaining=0", `"r";q=9;w=60|"upstream";r=0, "r";r=3;t=7`},
+		"draft 7 without a reset, and what no draft has": {
+			ours:   lists,
+			theirs: "plenty|remaining=0",
+			want:   `"r";q=9;w=60|"upstream";r=0, "r";r=3;t=7`,
+		},
 
 		"ours is tighter":             {ours, "100|90|3000", "9, 9;w=60, 100|3|7"},
 		"theirs is tighter":           {"9, 9;w=60, 50;w=3600|3|7", "5, 5;w=10|2|1", "5, 5;w=10, 9;w=60, 50;w=3600|2|1"},

@@ -22,11 +22,31 @@ var samples = []struct {
 	tokens int
 	text   string
 }{
-	{"English", 77, "A token bucket is a simple way to limit how often something may happen. Tokens drip into the bucket at a steady rate until it is full, and each request takes one of them out. When the bucket is empty, the request has to wait or is turned away. Because a full bucket allows a short burst, the limit is kind to clients that are quiet most of the time."},
-	{"German", 86, "Ein Token-Bucket ist eine einfache Methode, um zu begrenzen, wie oft etwas geschehen darf. Die Marken tropfen gleichmäßig in den Eimer, bis er voll ist, und jede Anfrage nimmt eine davon heraus. Ist der Eimer leer, muss die Anfrage warten oder wird abgewiesen. Weil ein voller Eimer einen kurzen Ansturm zulässt, ist die Grenze freundlich zu Kunden, die meistens ruhig sind."},
-	{"Chinese", 86, "令牌桶是一种限制某件事情发生频率的简单方法。令牌以固定的速度滴入桶中，直到桶满为止，每个请求都会从中取走一个。当桶空的时候，请求必须等待，或者被拒绝。因为装满的桶允许短时间的突发流量，所以这种限制对于大部分时间都很安静的客户端来说比较友好。"},
-	{"Go", 81, "func (b *bucket) take(n int, now time.Time) bool {\n\tb.mu.Lock()\n\tdefer b.mu.Unlock()\n\telapsed := now.Sub(b.last).Seconds()\n\tb.tokens = min(b.burst, b.tokens+elapsed*b.rate)\n\tb.last = now\n\tif b.tokens < float64(n) {\n\t\treturn false\n\t}\n\tb.tokens -= float64(n)\n\treturn true\n}\n"},
-	{"JSON", 100, "{\n  \"items\": [\n    {\"id\": 1, \"name\": \"sluice\", \"price\": 12.5, \"tags\": [\"gate\", \"water\"]},\n    {\"id\": 2, \"name\": \"bucket\", \"price\": 3.99, \"tags\": [\"water\"]},\n    {\"id\": 3, \"name\": \"lease\", \"price\": 0, \"tags\": []}\n  ],\n  \"total\": 3\n}\n"},
+	{
+		name:   "English",
+		tokens: 77,
+		text:   "A token bucket is a simple way to limit how often something may happen. Tokens drip into the bucket at a steady rate until it is full, and each request takes one of them out. When the bucket is empty, the request has to wait or is turned away. Because a full bucket allows a short burst, the limit is kind to clients that are quiet most of the time.",
+	},
+	{
+		name:   "German",
+		tokens: 86,
+		text:   "Ein Token-Bucket ist eine einfache Methode, um zu begrenzen, wie oft etwas geschehen darf. Die Marken tropfen gleichmäßig in den Eimer, bis er voll ist, und jede Anfrage nimmt eine davon heraus. Ist der Eimer leer, muss die Anfrage warten oder wird abgewiesen. Weil ein voller Eimer einen kurzen Ansturm zulässt, ist die Grenze freundlich zu Kunden, die meistens ruhig sind.",
+	},
+	{
+		name:   "Chinese",
+		tokens: 86,
+		text:   "令牌桶是一种限制某件事情发生频率的简单方法。令牌以固定的速度滴入桶中，直到桶满为止，每个请求都会从中取走一个。当桶空的时候，请求必须等待，或者被拒绝。因为装满的桶允许短时间的突发流量，所以这种限制对于大部分时间都很安静的客户端来说比较友好。",
+	},
+	{
+		name:   "Go",
+		tokens: 81,
+		text:   "func (b *bucket) take(n int, now time.Time) bool {\n\tb.mu.Lock()\n\tdefer b.mu.Unlock()\n\telapsed := now.Sub(b.last).Seconds()\n\tb.tokens = min(b.burst, b.tokens+elapsed*b.rate)\n\tb.last = now\n\tif b.tokens < float64(n) {\n\t\treturn false\n\t}\n\tb.tokens -= float64(n)\n\treturn true\n}\n",
+	},
+	{
+		name:   "JSON",
+		tokens: 100,
+		text:   "{\n  \"items\": [\n    {\"id\": 1, \"name\": \"sluice\", \"price\": 12.5, \"tags\": [\"gate\", \"water\"]},\n    {\"id\": 2, \"name\": \"bucket\", \"price\": 3.99, \"tags\": [\"water\"]},\n    {\"id\": 3, \"name\": \"lease\", \"price\": 0, \"tags\": []}\n  ],\n  \"total\": 3\n}\n",
+	},
 }
 
 // arguments are those of a tool.
