@@ -96,8 +96,15 @@ func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	wasm := filepath.Join(t.TempDir(), "smallest.wasm")
 	require.NoError(t, os.WriteFile(wasm, []byte(buildtest.Smallest), 0o600))
 	certificate, key := buildtest.Certificate(t)
-	here := strings.NewReplacer("/usr/share/sluice/sluice.wasm", wasm, "/etc/sluice/manage.key", key, "/etc/sluice/edge.key", key,
-		"/etc/sluice/manage.pem", certificate, "/etc/sluice/ca.pem", certificate, "/etc/sluice/edge, 1.pem", certificate, "/etc/sluice/quota.pem", certificate)
+	here := strings.NewReplacer(
+		"/usr/share/sluice/sluice.wasm", wasm,
+		"/etc/sluice/manage.key", key,
+		"/etc/sluice/edge.key", key,
+		"/etc/sluice/manage.pem", certificate,
+		"/etc/sluice/ca.pem", certificate,
+		"/etc/sluice/edge, 1.pem", certificate,
+		"/etc/sluice/quota.pem", certificate,
+	)
 	files, err := filepath.Glob("testdata/bootstrap/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
@@ -118,7 +125,10 @@ func TestEnvoyAcceptsBootstrap(t *testing.T) {
 // of a rendered bootstrap and by those that Istio's extraStatTags makes.
 func TestMetricLabels(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
-		for head, domain := range map[string]string{`{"version":1,`: "", `{"version":1,"domain":"a.shop",`: `domain="a.shop",`} {
+		for head, domain := range map[string]string{
+			`{"version":1,`:                   "",
+			`{"version":1,"domain":"a.shop",`: `domain="a.shop",`,
+		} {
 			bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
 				Plugin: envoy.Plugin{Wasm: buildtest.Filter(t), Policy: []byte(head + labeled)},
 				Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0",
@@ -138,7 +148,8 @@ func TestMetricLabels(t *testing.T) {
 				} {
 					require.Eventually(t, func() bool {
 						prometheus, err := p.Prometheus(ctx)
-						return err == nil && slices.ContainsFunc(strings.Split(prometheus, "\n"), func(line string) bool { return sorted(line) == want })
+						return err == nil && slices.ContainsFunc(strings.Split(prometheus, "\n"),
+							func(line string) bool { return sorted(line) == want })
 					}, patience, 50*time.Millisecond, want)
 				}
 				require.NoError(t, p.Kill())

@@ -91,7 +91,8 @@ func TestFilterEntry(t *testing.T) {
 }
 
 func TestLoggedHeaders(t *testing.T) {
-	v := bootstrapView{BootstrapOptions: BootstrapOptions{Headers: []string{"x-user-id", "Authorization", "x-api-key", "a)%b", "x-tenant"}}}
+	headers := []string{"x-user-id", "Authorization", "x-api-key", "a)%b", "x-tenant"}
+	v := bootstrapView{BootstrapOptions: BootstrapOptions{Headers: headers}}
 	require.Equal(t, []string{"x-user-id", "x-tenant"}, v.LoggedHeaders())
 }
 

@@ -18,7 +18,8 @@ import (
 // gets the request; with one callback less it does not, and the upstream is asked. No
 // version warns of the field that its list stands in.
 func TestCapabilitiesRestrict(t *testing.T) {
-	without := slices.DeleteFunc(envoy.DefaultCapabilities(), func(name string) bool { return name == "proxy_on_request_headers" })
+	without := slices.DeleteFunc(envoy.DefaultCapabilities(),
+		func(name string) bool { return name == "proxy_on_request_headers" })
 	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
 		version, err := proc.Version(ctx, binary)
 		require.NoError(t, err)
@@ -31,7 +32,12 @@ func TestCapabilitiesRestrict(t *testing.T) {
 			{"one less", without, http.StatusServiceUnavailable}, // from the upstream that is not there
 		} {
 			p := start(t, ctx, binary, envoy.BootstrapOptions{
-				Plugin: envoy.Plugin{Wasm: buildtest.Filter(t), Policy: []byte(denying), Capabilities: tc.capabilities, Envoy: version},
+				Plugin: envoy.Plugin{
+					Wasm:         buildtest.Filter(t),
+					Policy:       []byte(denying),
+					Capabilities: tc.capabilities,
+					Envoy:        version,
+				},
 				Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0",
 			})
 			require.Equal(t, tc.want, ask(t, ctx, listener(t, ctx, p, envoy.ListenerName)), tc.name)

@@ -27,7 +27,8 @@ func TestClientsDoNotLockOperatorsOut(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Contains(t, string(bootstrap), "connections: 50000\n")
-		p := startBootstrap(t, ctx, binary, bytes.Replace(bootstrap, []byte("connections: 50000\n"), []byte("connections: 3\n"), 1))
+		p := startBootstrap(t, ctx, binary,
+			bytes.Replace(bootstrap, []byte("connections: 50000\n"), []byte("connections: 3\n"), 1))
 		ingress, manage := listener(t, ctx, p, envoy.ListenerName), listener(t, ctx, p, "manage")
 		dial := func() net.Conn {
 			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", strings.TrimPrefix(ingress, "http://"))

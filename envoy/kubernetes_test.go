@@ -20,7 +20,8 @@ rules:
     mode: off
 `
 
-const commentedJSON = `{"version":1,"rules":[{"key":[{"header":"x-user-id"}],"limits":["10/1m"],"mode":"off","name":"per-user"}]}`
+const commentedJSON = `{"version":1,"rules":[{"key":[{"header":"x-user-id"}],"limits":["10/1m"],"mode":"off",` +
+	`"name":"per-user"}]}`
 
 var (
 	digest   = strings.Repeat("0123456789abcdef", 4)
@@ -62,7 +63,12 @@ var resources = map[string]func() ([]byte, error){
 		})
 	},
 	"istio/trafficextension-file": func() ([]byte, error) {
-		return Istio(IstioOptions{Kind: TrafficExtensionKind, Policy: []byte(commentedPolicy), Ports: []int{1}, Fetch: Fetch{URL: "file:///opt/sluice.wasm"}})
+		return Istio(IstioOptions{
+			Kind:   TrafficExtensionKind,
+			Policy: []byte(commentedPolicy),
+			Ports:  []int{1},
+			Fetch:  Fetch{URL: "file:///opt/sluice.wasm"},
+		})
 	},
 	"istio/wasmplugin-configmap": func() ([]byte, error) {
 		return Istio(IstioOptions{
@@ -111,14 +117,19 @@ func TestResources(t *testing.T) {
 			requireGolden(t, name+".json", append(held, '\n'))
 		})
 	}
+	const (
+		plugin    = "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\n"
+		extension = "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\n"
+		gateway   = "apiVersion: gateway.envoyproxy.io/v1alpha1\nkind: EnvoyExtensionPolicy\n"
+	)
 	for name, planted := range map[string]string{
-		"unknown field":     "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nspec: {url: 'oci://a/b', policy: {}}",
-		"unknown word":      "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nspec: {url: 'oci://a/b', failStrategy: FAIL_FAST}",
-		"wrong type":        "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nspec: {wasm: {url: 1}}",
-		"another's field":   "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nspec: {url: 'oci://a/b'}",
-		"metadata":          "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {nam: a}\nspec: {url: 'oci://a/b'}",
-		"twice":             "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nspec: {url: 'oci://a/b', url: 'oci://a/b'}",
-		"envoy gateway":     "apiVersion: gateway.envoyproxy.io/v1alpha1\nkind: EnvoyExtensionPolicy\nspec: {wasm: [{code: {type: HTTP, http: {url: a}}, root: a}]}",
+		"unknown field":     plugin + "spec: {url: 'oci://a/b', policy: {}}",
+		"unknown word":      plugin + "spec: {url: 'oci://a/b', failStrategy: FAIL_FAST}",
+		"wrong type":        extension + "spec: {wasm: {url: 1}}",
+		"another's field":   extension + "spec: {url: 'oci://a/b'}",
+		"metadata":          plugin + "metadata: {nam: a}\nspec: {url: 'oci://a/b'}",
+		"twice":             plugin + "spec: {url: 'oci://a/b', url: 'oci://a/b'}",
+		"envoy gateway":     gateway + "spec: {wasm: [{code: {type: HTTP, http: {url: a}}, root: a}]}",
 		"version of theirs": "apiVersion: extensions.istio.io/v1\nkind: WasmPlugin\nspec: {url: 'oci://a/b'}",
 	} {
 		_, err := read([]byte(planted))
@@ -249,7 +260,11 @@ func TestEnvoyGatewayRefuses(t *testing.T) {
 		"policy":   {func(o *EnvoyGatewayOptions) { o.Policy = nil }, "read policy: not an object"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := EnvoyGatewayOptions{Fetch: Fetch{URL: "oci://a/b"}, Policy: []byte(commentedPolicy), Targets: []string{"Gateway/a"}}
+			o := EnvoyGatewayOptions{
+				Fetch:   Fetch{URL: "oci://a/b"},
+				Policy:  []byte(commentedPolicy),
+				Targets: []string{"Gateway/a"},
+			}
 			tc.change(&o)
 			_, err := EnvoyGateway(o)
 			require.ErrorContains(t, err, "render EnvoyExtensionPolicy: ")

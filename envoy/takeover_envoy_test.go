@@ -23,7 +23,9 @@ type onePlugin struct {
 	resource *discoveryv3.Resource
 }
 
-func (s onePlugin) DeltaExtensionConfigs(stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
+func (s onePlugin) DeltaExtensionConfigs(
+	stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer,
+) error {
 	request, err := stream.Recv()
 	if err != nil {
 		return err

@@ -44,9 +44,13 @@ func TestCardinalityAttack(t *testing.T) {
 				b := attackedBench(t, capacity, c.rule)
 				l := attack.NewList(attack.Plan{Flood: flood, Limit: attackLimit, Honest: 100, Cheaters: 20, Bursts: 10})
 				o, full, peak := b.under(t, l, int64(attackWindow)/100/int64(l.Len()))
-				denied := b.Metrics()["rule=.=r;.;rate_limit_floor_denied_total"]
-				t.Logf("%d keys, capacity %d: shared data %d bytes after a tenth and at most %d, %.1f %% of honest requests denied, a cheater admitted %d of %d times, floor_denied %d of %d denials, %d of them of invented keys and %d of honest clients, evicted %d",
-					flood, capacity, full, peak, o.FalselyDenied(), o.CheaterMax, attackLimit, denied, b.Metrics()["rule=.=r;.;rate_limit_denied_total"], o.FloodDenied, o.HonestDenied, b.Metrics()["rule=.=r;.;rate_limit_evicted_total"])
+				count := func(metric string) uint64 { return b.Metrics()["rule=.=r;.;rate_limit_"+metric+"_total"] }
+				denied := count("floor_denied")
+				t.Logf("%d keys, capacity %d: shared data %d bytes after a tenth and at most %d; evicted %d",
+					flood, capacity, full, peak, count("evicted"))
+				t.Logf("%.1f %% of honest requests denied, a cheater admitted %d of %d times; floor_denied %d of %d denials, "+
+					"%d of them of invented keys and %d of honest clients",
+					o.FalselyDenied(), o.CheaterMax, attackLimit, denied, count("denied"), o.FloodDenied, o.HonestDenied)
 				require.Zero(t, o.OverLimit)
 				require.GreaterOrEqual(t, denied, uint64(o.FloodDenied))
 				if flood >= 100*capacity {
@@ -82,7 +86,12 @@ func TestCardinalityAttackOfThreeWindows(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for _, times := range larger {
 				b := attackedBench(t, capacity, c.rule)
-				l := attack.NewList(attack.Plan{Flood: windows * times * capacity, Windows: windows, Limit: attackLimit, Honest: capacity / 4})
+				l := attack.NewList(attack.Plan{
+					Flood:   windows * times * capacity,
+					Windows: windows,
+					Limit:   attackLimit,
+					Honest:  capacity / 4,
+				})
 				o, _, _ := b.under(t, l, windows*int64(attackWindow)/int64(l.Len()))
 				t.Logf("%d x capacity %d a window: %.1f %% of honest requests denied", times, capacity, o.FalselyDenied())
 				if times == 1 {
@@ -99,7 +108,8 @@ func attackedBench(t *testing.T, capacity int, rule string) *bench {
 	t.Helper()
 	b := start(t, func(o *sim.Options) { o.Workers, o.OnCall = 2, nil })
 	b.now -= b.now % int64(attackWindow)
-	require.NoError(t, b.Configure(policy(fmt.Sprintf(`{"name":"r","key":[{"header":"x-user-id"}],"capacity":%d,%s}`, capacity, rule))))
+	require.NoError(t,
+		b.Configure(policy(fmt.Sprintf(`{"name":"r","key":[{"header":"x-user-id"}],"capacity":%d,%s}`, capacity, rule))))
 	return b
 }
 

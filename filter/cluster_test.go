@@ -36,11 +36,18 @@ func TestASilentQuotaServiceIsReported(t *testing.T) {
 				o.Workers = 2
 				o.Dial = func(sim.Call, *sim.Inbox) (sim.Peer, error) { return silent{}, nil }
 			})
-			require.NoError(t, b.Configure([]byte(`{"version":1,`+manage+`,"rules":[{"name":"r","scope":"cluster","key":[{"header":"x-user-id"}],"limits":["9/1h"],"on_unavailable":"`+then+`"}]}`)))
+			require.NoError(t,
+				b.Configure([]byte(`{"version":1,`+manage+`,"rules":[{"name":"r","scope":"cluster",`+
+					`"key":[{"header":"x-user-id"}],"limits":["9/1h"],"on_unavailable":"`+then+`"}]}`)))
 			for worker := range 2 {
 				if worker == 1 { // which has not asked, and takes the other's word
-					require.Contains(t, string(b.serve(t, worker, explainRequest(`{"headers":{"x-user-id":"alice"}}`)).Body), `"lease":{"units":0,"silent":"`+then+`"}`)
-					require.Contains(t, string(b.serve(t, worker, &sim.Request{Method: "POST", Path: "/.sluice/counters/leased?rule=r&key=alice", Headers: [][2]string{{"authorization", "Bearer test"}}}).Body), `{"value":0,"silent":"`+then+`"`)
+					require.Contains(t, string(b.serve(t, worker, explainRequest(`{"headers":{"x-user-id":"alice"}}`)).Body),
+						`"lease":{"units":0,"silent":"`+then+`"}`)
+					require.Contains(t, string(b.serve(t, worker, &sim.Request{
+						Method:  "POST",
+						Path:    "/.sluice/counters/leased?rule=r&key=alice",
+						Headers: [][2]string{{"authorization", "Bearer test"}},
+					}).Body), `{"value":0,"silent":"`+then+`"`)
 				}
 				began := b.now
 				x, err := b.Start(worker, alice)
@@ -100,7 +107,9 @@ func TestAWorkerThatAsksOftenTicks(t *testing.T) {
 	b := start(t, func(o *sim.Options) {
 		o.Dial = func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) { return prompt{in: in, after: time.Millisecond}, nil }
 	})
-	require.NoError(t, b.Configure(policy(`{"name":"r","scope":"cluster","key":[{"header":"x-user-id"}],"limits":["900/1h"],"on_unavailable":"deny","lease":"off"}`)))
+	require.NoError(t,
+		b.Configure(policy(`{"name":"r","scope":"cluster","key":[{"header":"x-user-id"}],"limits":["900/1h"],`+
+			`"on_unavailable":"deny","lease":"off"}`)))
 	pass := func(ms int) {
 		for range ms {
 			b.now += int64(time.Millisecond)
@@ -128,7 +137,9 @@ func TestWhatAnAskCosts(t *testing.T) {
 		o.Wasm = buildtest.Wasm(t, "sluice_variant")
 		o.Dial = func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) { return prompt{in: in}, nil }
 	})
-	require.NoError(t, b.Configure(policy(`{"name":"r","scope":"cluster","key":[{"header":"x-user-id"}],"limits":["100/1m"],"on_unavailable":"deny","capacity":1024}`)))
+	require.NoError(t,
+		b.Configure(policy(`{"name":"r","scope":"cluster","key":[{"header":"x-user-id"}],"limits":["100/1m"],`+
+			`"on_unavailable":"deny","capacity":1024}`)))
 	user := 0
 	ask := func() {
 		user++
@@ -144,8 +155,9 @@ func TestWhatAnAskCosts(t *testing.T) {
 	for range times {
 		ask()
 	}
-	require.Equal(t, "header time get set_effective_context grpc_send get_buffer_bytes time get set set_effective_context time continue_stream "+
-		"set_effective_context", short.Replace(strings.Join(b.calls, " ")))
+	require.Equal(t, "header time get set_effective_context grpc_send "+
+		"get_buffer_bytes time get set set_effective_context time continue_stream set_effective_context",
+		short.Replace(strings.Join(b.calls, " ")))
 	before := b.mallocs(t)
 	for range times {
 		ask()

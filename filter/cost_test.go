@@ -63,12 +63,14 @@ var kinds = []struct {
 		texts: 1,
 	},
 	{"shadow", keyedBy(layers(1) + `,"mode":"shadow"`), "header time get set_property", 0},
-	{"what is matched", `{"name":"r","limits":["1000000/1h"],"cost":{"header":"c"},"exempt":[{"methods":["POST"]},{"paths":["/v2*","/v3"]},{"hosts":["a","*.b"]}],
+	{"what is matched", `{"name":"r","limits":["1000000/1h"],"cost":{"header":"c"},"exempt":[{"methods":["POST"]},
+		{"paths":["/v2*","/v3"]},{"hosts":["a","*.b"]}],
 		"match":{"client_ips":["10.0.0.0/8","192.0.0.0/16"],"paths":["/v1/*"],"headers":{"x-user-id":"~u.*"}}}`,
 		"header property property header header property time get set",
 		0},
 	{"what is text", `{"name":"r","key":[{"query":"q"},{"cookie":"c"},"route",{"path":{"segment":2}},
-		{"property":["request","protocol"]},{"first_of":[{"header":"none"},{"query":"q"}]}],"cost":{"query":"n"},"limits":["1000000/1h"]}`,
+		{"property":["request","protocol"]},{"first_of":[{"header":"none"},{"query":"q"}]}],"cost":{"query":"n"},
+			"limits":["1000000/1h"]}`,
 		"header property property property header time get set", 0},
 	{
 		name:  "a claim",
@@ -80,8 +82,10 @@ var kinds = []struct {
 		rules: `{"name":"r","key":[{"header":"none"}],"missing_key":"deny","limits":["1/1h"]}`,
 		calls: "header time set_property reply",
 	},
-	{"a key that takes another's place", keyedBy(`"capacity":1,"limits":["1000000/1h",{"requests":1000000,"per":"1m","algorithm":"fixed_window_per_key"},
-		{"requests":1000000,"per":"3m","algorithm":"sliding_window_counter"},{"requests":1000000,"per":"4m","algorithm":"token_bucket"}]`),
+	{"a key that takes another's place", keyedBy(`"capacity":1,"limits":["1000000/1h",{"requests":1000000,"per":"1m",
+		"algorithm":"fixed_window_per_key"},
+		{"requests":1000000,"per":"3m","algorithm":"sliding_window_counter"},{"requests":1000000,"per":"4m",
+			"algorithm":"token_bucket"}]`),
 		"header time get set",
 		0},
 	{"outside the share", keyedBy(layers(1) + `,"enforce_percent":0`), "header time get set_property", 0},
@@ -90,8 +94,10 @@ var kinds = []struct {
 // layers are windows of each algorithm, the first with a limit of so many.
 func layers(n int) string {
 	return fmt.Sprintf(`"limits":["%d/1h",{"requests":1000000,"per":"1d","offset":"4h","jitter":20},
-		{"requests":1000000,"per":"1m","algorithm":"fixed_window_per_key"},{"requests":500,"per":"2m","algorithm":"sliding_window_log"},
-		{"requests":1000000,"per":"3m","algorithm":"sliding_window_counter"},{"requests":1000000,"per":"4m","algorithm":"token_bucket"}]`, n)
+		{"requests":1000000,"per":"1m","algorithm":"fixed_window_per_key"},{"requests":500,"per":"2m",
+			"algorithm":"sliding_window_log"},
+		{"requests":1000000,"per":"3m","algorithm":"sliding_window_counter"},{"requests":1000000,"per":"4m",
+			"algorithm":"token_bucket"}]`, n)
 }
 
 func keyedBy(rest string) string { return `{"name":"r","key":[{"header":"x-user-id"}],` + rest + `}` }

@@ -37,9 +37,11 @@ func TestExpressionOnALongHeader(t *testing.T) {
 		for _, size := range []int{automaton.MaxValueBytes, 58_000} {
 			text := strings.Repeat(a.text, size/len(a.text))
 			r := &sim.Request{Headers: [][2]string{{"user-agent", text}}}
-			require.NoError(t, b.Configure(policy(`{"name":"r","match":{"headers":{"user-agent":"never"}},"limits":["9000/1h"]}`)))
+			require.NoError(t,
+				b.Configure(policy(`{"name":"r","match":{"headers":{"user-agent":"never"}},"limits":["9000/1h"]}`)))
 			without := fastest(r)
-			require.NoError(t, b.Configure(policy(`{"name":"r","match":{"headers":{"user-agent":"~`+a.expression+`"}},"limits":["9000/1h"]}`)))
+			require.NoError(t,
+				b.Configure(policy(`{"name":"r","match":{"headers":{"user-agent":"~`+a.expression+`"}},"limits":["9000/1h"]}`)))
 			took := fastest(r) - without
 			t.Logf("%s on %d bytes: %v", a.expression, len(text), took)
 			worst = max(worst, took)

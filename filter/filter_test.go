@@ -114,7 +114,8 @@ func TestRefusedText(t *testing.T) {
 	require.NoError(t, err)
 	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(object)
 	require.NoError(t, err)
-	const hint = ": the filter reads JSON, not YAML, in a google.protobuf.StringValue: sluice render filter -f FILE writes that"
+	const hint = ": the filter reads JSON, not YAML, in a google.protobuf.StringValue: sluice render filter -f FILE " +
+		"writes that"
 	for text, want := range map[string]string{
 		"version: 1\nrules: []\n":       "1:1: invalid_json",
 		"\n\n  version: 1\n":            "3:3: invalid_json",
@@ -133,8 +134,9 @@ func TestCallsLeftOut(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.VMConfiguration = []byte("without proxy_on_response_headers") })
 	require.NoError(t, b.Configure([]byte(`{"version":1}`)))
 	require.Error(t, b.Configure([]byte(`{"version":1,"headers":"ietf"}`)))
-	require.Contains(t, strings.Join(b.log, "\n"), "critical: sluice: policy refused: headers: ietf needs the callback proxy_on_response_headers, "+
-		"which vm_config is without proxy_on_response_headers: render vm_config anew with this policy")
+	require.Contains(t, strings.Join(b.log, "\n"),
+		"critical: sluice: policy refused: headers: ietf needs the callback proxy_on_response_headers, "+
+			"which vm_config is without proxy_on_response_headers: render vm_config anew with this policy")
 }
 
 // A panic ends the VM, and with it the requests of its worker: Envoy answers them, also
@@ -146,7 +148,11 @@ func TestAPanicEndsTheVM(t *testing.T) {
 	require.Equal(t, 200, b.serve(t, 0, alice).Status)
 	for _, r := range []*sim.Request{
 		{}, explainRequest(`{"headers":{"x-user-id":"alice"}}`),
-		{Method: "POST", Path: "/.sluice/counters/peek?rule=alice&key=alice", Headers: [][2]string{{"authorization", "Bearer test"}}},
+		{
+			Method:  "POST",
+			Path:    "/.sluice/counters/peek?rule=alice&key=alice",
+			Headers: [][2]string{{"authorization", "Bearer test"}},
+		},
 	} {
 		r.Faults = &sim.Faults{Clock: true}
 		require.Equal(t, 503, b.serve(t, 0, r).Status)

@@ -18,12 +18,16 @@ const hostilePolicy = `{"version":1,"headers":"both",` + manage + `,"rules":[
 	 "match":{"paths":["/*","~.*"],"headers":{"h0":"~(a|b)*c?.*"}},"capacity":64,"count_denied":true,"enforce_percent":90,
 	 "limits":["2/1h",{"requests":3,"per":"1d","jitter":9},{"requests":4,"per":"1m","algorithm":"sliding_window_log"},
 	  {"requests":5,"per":"1m","algorithm":"sliding_window_counter"}],"cost":{"header":"x-cost","max":5},
-	 "overrides":[{"key":["*k","*","*","*","*"],"unlimited":true},{"key":["~(a|b|[^a-z])*","*","*","/*","*"],"limits":["9/1h"]}]},
-	{"name":"odd","key":[{"query":"q"},{"cookie":"c"},"route",{"jwt":{"provider":"p","claim":["a","0"]}},{"property":["source","port"]},
+	 "overrides":[{"key":["*k","*","*","*","*"],"unlimited":true},{"key":["~(a|b|[^a-z])*","*","*","/*","*"],
+	 	"limits":["9/1h"]}]},
+	{"name":"odd","key":[{"query":"q"},{"cookie":"c"},"route",{"jwt":{"provider":"p","claim":["a","0"]}},
+		{"property":["source","port"]},
 	  {"first_of":[{"header":"k"},{"query":"k"},{"property":["filter_state","k"]}]}],"missing_key":"share","capacity":64,
-	 "match":{"headers":{"x-user-id":"!"}},"exempt":[{"headers":{"h0":"~(x|y)+"},"client_ips":["10.0.0.0/8"]}],"cost":{"query":"n","max":3},"limits":["9/1h"],
+	 "match":{"headers":{"x-user-id":"!"}},"exempt":[{"headers":{"h0":"~(x|y)+"},"client_ips":["10.0.0.0/8"]}],
+	 	"cost":{"query":"n","max":3},"limits":["9/1h"],
 	 "overrides":[{"key":["*","*","*","*","*","~header:k=(a|b)*"],"unlimited":true}]},
-	{"name":"segment","key":[{"path":{"segment":3}}],"missing_key":"deny","match":{"headers":{"deny":"*"}},"limits":["0/1h"]}]}`
+	{"name":"segment","key":[{"path":{"segment":3}}],"missing_key":"deny","match":{"headers":{"deny":"*"}},
+		"limits":["0/1h"]}]}`
 
 const jwt = "envoy.filters.http.jwt_authn"
 
@@ -56,17 +60,39 @@ func hostileRequests() []*sim.Request {
 		{Path: "/?" + strings.Repeat("&", 60_000) + "q=+%00%ff&n=1e9&n=2"},
 		{Headers: [][2]string{{"cookie", strings.Repeat("c;", 20_000)}, {"cookie", strings.Repeat("=,", 10_000) + "c=\""}}},
 		{Headers: [][2]string{{"cookie", `a=1,2; c="\xff` + long}}, Metadata: map[string]*structpb.Struct{jwt: deep(1000)}},
-		{Properties: map[string][]byte{"metadata": []byte("\x0a\xff\xff\xff\xff\x7f"), "source.port": []byte("x"), "filter_state.k": []byte(long), "xds.route_name": {0}}},
+		{Properties: map[string][]byte{
+			"metadata":       []byte("\x0a\xff\xff\xff\xff\x7f"),
+			"source.port":    []byte("x"),
+			"filter_state.k": []byte(long),
+			"xds.route_name": {0},
+		}},
 		{Properties: map[string][]byte{"metadata": []byte(strings.Repeat("\x0a\x03\x0a\x01p", 10_000)), "source.port": {}}},
 		{Headers: [][2]string{{"authorization", "Bearer " + long}}, Path: "/.sluice/counters/hit?%zz=%&n=-1"},
 		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/hit?%zz", Method: "POST"},
 		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/" + long, Method: "POST"},
-		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/hit?rule=keyed&key=\xff&n=9", Method: "POST"},
-		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/set?rule=keyed&key=\xff&key=&key=&key=&key=" + long + "&n=4294967295&window=2", Method: "POST"},
-		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/inc?rule=alice&key=alice&n=1&window=" + long, Method: "POST"},
-		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/stats?rule=\x00&key=1", Method: "POST"},
+		{
+			Headers: [][2]string{{"authorization", "Bearer test"}},
+			Path:    "/.sluice/counters/hit?rule=keyed&key=\xff&n=9",
+			Method:  "POST",
+		},
+		{
+			Headers: [][2]string{{"authorization", "Bearer test"}},
+			Path:    "/.sluice/counters/set?rule=keyed&key=\xff&key=&key=&key=&key=" + long + "&n=4294967295&window=2",
+			Method:  "POST",
+		},
+		{
+			Headers: [][2]string{{"authorization", "Bearer test"}},
+			Path:    "/.sluice/counters/inc?rule=alice&key=alice&n=1&window=" + long,
+			Method:  "POST",
+		},
+		{
+			Headers: [][2]string{{"authorization", "Bearer test"}},
+			Path:    "/.sluice/counters/stats?rule=\x00&key=1",
+			Method:  "POST",
+		},
 	}
-	for _, cost := range []string{"", "-1", "-", "+", "0", "1e99", "0x7", strings.Repeat("9", 20_000), "١", "5,5", "NaN", "\x00"} {
+	for _, cost := range []string{"", "-1", "-", "+", "0", "1e99", "0x7", strings.Repeat("9",
+		20_000), "١", "5,5", "NaN", "\x00"} {
 		requests = append(requests, &sim.Request{Headers: [][2]string{{"h0", "c"}, {"x-cost", cost}, {"k", cost}}})
 	}
 	return requests
@@ -106,5 +132,6 @@ func TestHostileRequestsChangeNothingElse(t *testing.T) {
 	require.NotContains(t, strings.Join(b.log, "\n"), "panic")
 	require.Equal(t, 200, b.serve(t, 0, alice).Status)
 	require.Equal(t, 429, b.serve(t, 0, alice).Status)
-	require.LessOrEqual(t, b.Shared().Len(), 3+1+7+7, "the seed, the directory, the owners and the pages of 1 + 64 + 64 keys, 16 slots in each of the latter")
+	require.LessOrEqual(t, b.Shared().Len(), 3+1+7+7,
+		"the seed, the directory, the owners and the pages of 1 + 64 + 64 keys, 16 slots in each of the latter")
 }

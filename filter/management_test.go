@@ -15,10 +15,14 @@ import (
 // widePolicy has a rule with windows of all algorithms, from the shortest to the
 // longest.
 const widePolicy = `{"version":1,` + manage + `,"rules":[
-	{"name":"wide","key":[{"header":"k"}],"capacity":8,"cost":{"header":"c","min":0,"max":4294967295},"limits":["3/1ms","4294967295/366d",
-	 {"requests":7,"per":"366d","algorithm":"token_bucket","burst":4294967295,"name":"slow"},{"requests":4294967295,"per":"1ms","algorithm":"token_bucket"},
-	 {"requests":5,"per":"1ms","algorithm":"sliding_window_counter"},{"requests":9,"per":"366d","algorithm":"sliding_window_log"},
-	 {"requests":9,"per":"366d","algorithm":"fixed_window_per_key","elastic":true},{"requests":8,"per":"366d","jitter":100}]},
+	{"name":"wide","key":[{"header":"k"}],"capacity":8,"cost":{"header":"c","min":0,"max":4294967295},"limits":["3/1ms",
+		"4294967295/366d",
+	 {"requests":7,"per":"366d","algorithm":"token_bucket","burst":4294967295,"name":"slow"},{"requests":4294967295,
+	 	"per":"1ms","algorithm":"token_bucket"},
+	 {"requests":5,"per":"1ms","algorithm":"sliding_window_counter"},{"requests":9,"per":"366d",
+	 	"algorithm":"sliding_window_log"},
+	 {"requests":9,"per":"366d","algorithm":"fixed_window_per_key","elastic":true},{"requests":8,"per":"366d",
+	 	"jitter":100}]},
 	{"name":"shut","key":[{"header":"k"}],"capacity":1,"limits":["0/1ms"],"mode":"shadow"},
 	{"name":"once","match":{"paths":["=/once"]},"limits":["5/366d"]}]}`
 
@@ -32,7 +36,8 @@ func TestRandomManagementRequests(t *testing.T) {
 	began := b.now
 	one := func(of ...string) string { return of[random.IntN(len(of))] }
 	odd := func() string {
-		return one("", "0", "1", "5", "-1", "+1", "1e3", " 1", "4294967295", "4294967296", "99999999999999999999", "0x10", "٣", "%00", "\xff", strings.Repeat("9", 300))
+		return one("", "0", "1", "5", "-1", "+1", "1e3", " 1", "4294967295", "4294967296", "99999999999999999999", "0x10",
+			"٣", "%00", "\xff", strings.Repeat("9", 300))
 	}
 	query := func() string {
 		v := url.Values{"rule": {one("wide", "wide", "wide", "shut", "once", "", "none", "\xff")}}
@@ -61,10 +66,12 @@ func TestRandomManagementRequests(t *testing.T) {
 		case 2:
 			b.now = []int64{0, 1, began, 7_289_568_000_000_000_000}[random.IntN(4)]
 		}
-		op := one("hit", "peek", "get", "inc", "set", "reset", "expires_at", "clean", "stats", "stat", "", "../explain", "\xff")
+		op := one("hit", "peek", "get", "inc", "set", "reset", "expires_at", "clean", "stats", "stat", "", "../explain",
+			"\xff")
 		r := &sim.Request{Method: one("POST", "POST", "POST", "POST", "POST", "POST", "POST", "POST", "GET", "", "\xff"),
-			Path:    "/.sluice/counters/" + op + "?" + query(),
-			Headers: [][2]string{{"authorization", one("Bearer test", "Bearer test", "Bearer test", "Bearer test", "Bearer test", "bearer  test ", "Bearer", "Basic test")}}}
+			Path: "/.sluice/counters/" + op + "?" + query(),
+			Headers: [][2]string{{"authorization", one("Bearer test", "Bearer test", "Bearer test", "Bearer test", "Bearer test",
+				"bearer  test ", "Bearer", "Basic test")}}}
 		if random.IntN(4) == 0 { // an ordinary request in between
 			r = &sim.Request{Headers: [][2]string{{"k", one("a", "b", "e")}, {"c", odd()}}}
 			require.Contains(t, []int{200, 429}, b.serve(t, random.IntN(2), r).Status)

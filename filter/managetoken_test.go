@@ -15,11 +15,13 @@ import (
 // managedBy returns a policy with this management token.
 func managedBy(token string) []byte {
 	sum := sha256.Sum256([]byte(token))
-	return []byte(`{"version":1,"manage":{"path":"/.sluice/","token_sha256":"` + hex.EncodeToString(sum[:]) + `"},"rules":[{"name":"r","limits":["1/1h"]}]}`)
+	return []byte(`{"version":1,"manage":{"path":"/.sluice/",` +
+		`"token_sha256":"` + hex.EncodeToString(sum[:]) + `"},"rules":[{"name":"r","limits":["1/1h"]}]}`)
 }
 
 // manage is a policy's field with the management token "test".
-const manage = `"manage":{"path":"/.sluice/","token_sha256":"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}`
+const manage = `"manage":{"path":"/.sluice/",` +
+	`"token_sha256":"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}`
 
 // statsWith returns a management request with these credentials from that address.
 func statsWith(authorization, address string) *sim.Request {

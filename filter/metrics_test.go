@@ -137,5 +137,6 @@ func TestVMStarts(t *testing.T) {
 	require.GreaterOrEqual(t, first, uint64(2))
 	require.NoError(t, b.Configure(managedBy("right")))
 	require.LessOrEqual(t, b.Metrics()[starts], first+1, "one more may try the configuration")
-	require.Contains(t, string(b.serve(t, 0, statsWith("Bearer right", "192.0.2.1")).Body), fmt.Sprintf(`],"vm_starts":%d}`, b.Metrics()[starts]))
+	require.Contains(t, string(b.serve(t, 0, statsWith("Bearer right", "192.0.2.1")).Body),
+		fmt.Sprintf(`],"vm_starts":%d}`, b.Metrics()[starts]))
 }

@@ -14,7 +14,8 @@ import (
 // bound.
 func TestLogOfARefusedPolicy(t *testing.T) {
 	for _, text := range []string{
-		`{"version":1,"headers":"ieft","rules":[{"name":"r","limits":["10/fortnight"],"response":{"status":200,"headers":{"x":"%RUEL%"}}}]}`,
+		`{"version":1,"headers":"ieft","rules":[{"name":"r","limits":["10/fortnight"],"response":{"status":200,` +
+			`"headers":{"x":"%RUEL%"}}}]}`,
 		`{"version":1,"rules":[` + strings.TrimSuffix(strings.Repeat(`{"name":"r"},`, 60), ",") + `]}`,
 	} {
 		doc, err := policies.ParseJSON([]byte(text))
@@ -25,7 +26,9 @@ func TestLogOfARefusedPolicy(t *testing.T) {
 		var want []string
 		for i := range problems {
 			if i == 50 {
-				want = append(want, fmt.Sprintf("critical: sluice: policy refused: and %d more problems: sluice validate prints them", len(problems)-50))
+				want = append(want,
+					fmt.Sprintf("critical: sluice: policy refused: and %d more problems: sluice validate prints them",
+						len(problems)-50))
 				break
 			}
 			require.Zero(t, problems[i].Line)

@@ -71,7 +71,8 @@ func TestThousandRulesCostLessThanTwiceTen(t *testing.T) {
 		quiet = append(quiet, slices.Min(s.times))
 	}
 	ratio := float64(quiet[2]-quiet[0]) / float64(quiet[1]-quiet[0])
-	t.Logf("a request takes %v without rules, %v with 10, %v with 1,000: %.2f times as much added", quiet[0], quiet[1], quiet[2], ratio)
+	t.Logf("a request takes %v without rules, %v with 10, %v with 1,000: %.2f times as much added", quiet[0], quiet[1],
+		quiet[2], ratio)
 	require.Less(t, ratio, 2.0)
 	require.Positive(t, subjects[2].Shared().Len(), "the last rule counted")
 }

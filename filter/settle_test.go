@@ -28,7 +28,11 @@ func chunk(text string) part {
 func end(x *sim.Exchange) error { return x.Chunk(nil, true) }
 
 func garbled(x *sim.Exchange) error {
-	_, err := x.Answer(&sim.Response{Status: 502, Details: "upstream_reset_before_response_started{protocol_error}", Flags: 1 << 23}, true)
+	_, err := x.Answer(&sim.Response{
+		Status:  502,
+		Details: "upstream_reset_before_response_started{protocol_error}",
+		Flags:   1 << 23,
+	}, true)
 	return err
 }
 
@@ -141,7 +145,8 @@ func TestWithheldBodies(t *testing.T) {
 	for range 2 {
 		x, err := b.Start(0, &sim.Request{})
 		require.NoError(t, err)
-		for _, p := range []part{head(200, [2]string{"content-type", "application/json"}), chunk(strings.Repeat("x", 400)), end} {
+		for _, p := range []part{head(200,
+			[2]string{"content-type", "application/json"}), chunk(strings.Repeat("x", 400)), end} {
 			require.NoError(t, p(x))
 		}
 		require.JSONEq(t, `[{"rule":"r","held":10,"cost":100,"by":"estimate"}]`, x.State()[settled])
@@ -190,7 +195,8 @@ func TestHoldsAreRenewedInPortions(t *testing.T) {
 		most = max(most, renewed()-had)
 		require.GreaterOrEqual(t, renewed(), (second/eighth-1)*count, "after %d s", second)
 	}
-	t.Logf("of %d streams a tick renewed %d at most and took %v; memory: %d bytes each", count, most, longest, (b.Memory(0)-before)/count)
+	t.Logf("of %d streams a tick renewed %d at most and took %v; memory: %d bytes each", count, most, longest,
+		(b.Memory(0)-before)/count)
 	require.LessOrEqual(t, most, count/(eighth-2)*11/10)
 	require.LessOrEqual(t, b.Memory(0)-before, uint64(850*count))
 	for _, x := range running {
@@ -210,7 +216,8 @@ func TestLongStreams(t *testing.T) {
 		return `data: {"choices":[{"delta":{"content":"` + strings.Repeat("four", size/4) + `"}}]}` + "\n\n"
 	}
 	b := start(t, traced, func(o *sim.Options) { o.OnCall = nil })
-	require.NoError(t, b.Configure(policy(`{"name":"r","limits":["4000000000/1h"],"cost":10,"hold":"10s","settle":{"to":"tokens"}}`)))
+	require.NoError(t,
+		b.Configure(policy(`{"name":"r","limits":["4000000000/1h"],"cost":10,"hold":"10s","settle":{"to":"tokens"}}`)))
 	var memory uint64
 	for _, step := range []struct {
 		name, event string

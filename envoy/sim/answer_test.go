@@ -193,7 +193,11 @@ func convey(t *testing.T, c courier, a asked) string {
 
 func (c simCourier) send(a asked, name string) conveyed {
 	x := &simConveyed{c: c, a: a}
-	x.request = &sim.Request{Method: a.method, Headers: append([][2]string{{"x-name", name}}, a.headers...), HasBody: a.body != ""}
+	x.request = &sim.Request{
+		Method:  a.method,
+		Headers: append([][2]string{{"x-name", name}}, a.headers...),
+		HasBody: a.body != "",
+	}
 	x.request.Upstream = func(*sim.Request) (*sim.Response, error) {
 		return &sim.Response{Status: 200, Body: []byte("from the upstream")}, nil
 	}
@@ -201,7 +205,11 @@ func (c simCourier) send(a asked, name string) conveyed {
 		x.request.Headers = append(x.request.Headers, [2]string{"content-length", strconv.Itoa(len(a.body))})
 	}
 	if a.has("x-before") {
-		x.request.Answered = &sim.Response{Status: 403, Details: "rbac_access_denied_matched_policy[p]", Body: []byte("RBAC: access denied")}
+		x.request.Answered = &sim.Response{
+			Status:  403,
+			Details: "rbac_access_denied_matched_policy[p]",
+			Body:    []byte("RBAC: access denied"),
+		}
 	}
 	x.start()
 	return x
@@ -248,7 +256,11 @@ func (x *simConveyed) do(s step) {
 		time.Sleep(time.Millisecond)
 		err = x.x.Reset(sim.UpstreamTimeout)
 	case x.a.has(abort[0][0]):
-		if _, err = x.x.Answer(&sim.Response{Status: 403, Details: "fault_filter_abort", Flags: faultInjected}, false); err == nil {
+		if _, err = x.x.Answer(&sim.Response{
+			Status:  403,
+			Details: "fault_filter_abort",
+			Flags:   faultInjected,
+		}, false); err == nil {
 			x.body = "fault filter abort"
 			err = x.x.Chunk([]byte(x.body), true)
 		}

@@ -106,7 +106,8 @@ func TestReplaceKeepsTheStore(t *testing.T) {
 func TestAllocatorCallsNobody(t *testing.T) {
 	b := setUp(t)
 	require.Equal(t, 503, b.serve(0, "wild;get no;header x-ask").Status)
-	require.Contains(t, strings.Join(b.heard(), "\n"), "restricted_callback: proxy_get_current_time_nanoseconds is not allowed while the VM allocates memory")
+	require.Contains(t, strings.Join(b.heard(), "\n"),
+		"restricted_callback: proxy_get_current_time_nanoseconds is not allowed while the VM allocates memory")
 }
 
 func TestWorkerMayFailWhereTheTrialDidNot(t *testing.T) {
@@ -214,8 +215,10 @@ func module(imports [][3]string, exports ...string) []byte {
 		for p, c := range i[2] {
 			params[p] = map[rune]byte{'i': 0x7F, 'I': 0x7E}[c]
 		}
-		imported = append(imported, append(append(append(name(i[0]), name(i[1])...), 0), binary.AppendUvarint(nil, uint64(len(types)))...))
-		types = append(types, append(append(append([]byte{0x60}, binary.AppendUvarint(nil, uint64(len(params)))...), params...), 1, 0x7F))
+		imported = append(imported,
+			append(append(append(name(i[0]), name(i[1])...), 0), binary.AppendUvarint(nil, uint64(len(types)))...))
+		types = append(types,
+			append(append(append([]byte{0x60}, binary.AppendUvarint(nil, uint64(len(params)))...), params...), 1, 0x7F))
 	}
 	for _, e := range exports {
 		exported = append(exported, append(name(e), 0, byte(len(imports))))

@@ -166,7 +166,8 @@ func TestTooManyRepliesAtOnce(t *testing.T) {
 	for i, x := range all {
 		res := b.finish(x)
 		if i < managed {
-			require.Equal(t, []any{429, true, 0}, []any{res.Status, res.Reset, len(res.Body)}, "%d: headers without their body", i)
+			got := []any{res.Status, res.Reset, len(res.Body)}
+			require.Equal(t, []any{429, true, 0}, got, "%d: headers without their body", i)
 		} else {
 			require.Equal(t, []any{503, false}, []any{res.Status, res.Reset}, i)
 		}

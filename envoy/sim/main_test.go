@@ -37,7 +37,8 @@ func run(m *testing.M) int {
 	wasmDir, cacheDir = dir, filepath.Join(dir, "cache")
 	for name, wasm := range map[string]*[]byte{"guest": &guest, "second": &second} {
 		out := filepath.Join(dir, name+".wasm")
-		build := exec.Command("go", "build", "-tags", name, "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./testdata/guest")
+		build := exec.Command("go", "build", "-tags", name, "-buildmode=c-shared", "-ldflags=-s -w", "-o", out,
+			"./testdata/guest")
 		build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 		if text, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build guest: %v\n%s", err, text)

@@ -26,14 +26,16 @@ static_resources:
   clusters: [{name: nowhere, type: STATIC}, %s]
 `
 
-const recordListener = `{name: %[1]s, address: {socket_address: {address: 127.0.0.1, port_value: 0}}, filter_chains: [{filters: [{name: hcm, typed_config: {
+const recordListener = `{name: %[1]s, address: {socket_address: {address: 127.0.0.1, port_value: 0}},
+      filter_chains: [{filters: [{name: hcm, typed_config: {
       "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager,
       stat_prefix: %[1]s, %[2]s,
       http_filters: [
         {name: before, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC,
-          rules: {action: DENY, policies: {p: {permissions: [{header: {name: x-before, present_match: true}}], principals: [{any: true}]}}}}},
-        {name: %[1]s, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm, config: {name: plugin, root_id: root,
-          vm_config: {vm_id: %[1]s, runtime: envoy.wasm.runtime.v8, code: {local: {filename: %[3]s}}}}}},
+          rules: {action: DENY, policies: {p: {
+            permissions: [{header: {name: x-before, present_match: true}}], principals: [{any: true}]}}}}},
+        {name: %[1]s, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm,
+          config: {name: plugin, root_id: root, vm_config: {vm_id: %[1]s, runtime: envoy.wasm.runtime.v8, code: {local: {filename: %[3]s}}}}}},
         {name: after, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault,
           abort: {header_abort: {}, percentage: {numerator: 100}}}},
         {name: router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}],
@@ -47,11 +49,12 @@ const recordListener = `{name: %[1]s, address: {socket_address: {address: 127.0.
 const answerOptions = `http_protocol_options: {enable_trailers: true},
       access_log_options: {flush_access_log_on_new_request: true, access_log_flush_interval: 0.1s}`
 
-const recordCluster = `{name: %[1]s, connect_timeout: 1s, load_assignment: {cluster_name: %[1]s, endpoints: [{lb_endpoints: [
-    {endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %[2]s}}}}]}]}%[3]s},`
+const recordCluster = `{name: %[1]s, connect_timeout: 1s,
+    load_assignment: {cluster_name: %[1]s, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %[2]s}}}}]}]}%[3]s},`
 
 const http2 = `, typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {
-      "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: {http2_protocol_options: {}}}}`
+      "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions,
+      explicit_http_config: {http2_protocol_options: {}}}}`
 
 // httpCourier sends requests over a network.
 type httpCourier struct {
@@ -161,7 +164,10 @@ func startRecorder(t *testing.T, binary string) (*proc.Process, *dispatch) {
 		fmt.Sprintf(recordListener, "answers", answerOptions, filter)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
-	p, err := proc.Start(ctx, proc.Options{Binary: binary, Bootstrap: fmt.Appendf(nil, recordBootstrap, listeners, clusters)})
+	p, err := proc.Start(ctx, proc.Options{
+		Binary:    binary,
+		Bootstrap: fmt.Appendf(nil, recordBootstrap, listeners, clusters),
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Kill()) })
 	require.NoError(t, p.WaitReady(ctx))
@@ -184,11 +190,18 @@ func TestRecord(t *testing.T) {
 			t.Run(version+" "+protocol, func(t *testing.T) {
 				t.Parallel() // they mostly wait
 				p, d := startRecorder(t, binary)
-				transport := &http.Transport{Protocols: &http.Protocols{}, DisableKeepAlives: true, DisableCompression: true} // a request is not made twice
+				transport := &http.Transport{ // makes no request twice
+					Protocols:          &http.Protocols{},
+					DisableKeepAlives:  true,
+					DisableCompression: true,
+				}
 				transport.Protocols.SetHTTP1(protocol == "HTTP1")
 				transport.Protocols.SetUnencryptedHTTP2(protocol == "HTTP2")
 				t.Cleanup(transport.CloseIdleConnections)
-				client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+				client := &http.Client{
+					Transport:     transport,
+					CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+				}
 				to := func(listener string) *httpCourier {
 					address, err := p.Listener(t.Context(), listener)
 					require.NoError(t, err)

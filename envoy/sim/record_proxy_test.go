@@ -66,7 +66,8 @@ func TestProxyAsRecorded(t *testing.T) {
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 	c := &httpCourier{t, client, "http://" + listener.Addr().String() + "/", lines, d}
-	requireConducted(t, c, func(s scenario) bool { return !strings.Contains(s.name, "trap") }, false) // the others would wait for minutes
+	isFast := func(s scenario) bool { return !strings.Contains(s.name, "trap") } // the others would wait for minutes
+	requireConducted(t, c, isFast, false)
 	requireConveyed(t, c, func(a asked) bool {
 		return a.path == "" && !a.has("x-before") && !a.has(abort[0][0]) && a.steps != "reset"
 	}, false)

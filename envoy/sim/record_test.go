@@ -139,13 +139,15 @@ func requireConducted(t *testing.T, c courier, wanted func(scenario) bool, anew 
 			has := func() bool {
 				return slices.ContainsFunc(c.log()[before:], func(line string) bool { return strings.HasPrefix(line, until) })
 			}
-			require.Eventually(t, has, time.Minute, 3*time.Millisecond, "%s: %s: %s\n%s", s.name, tk.name, until, strings.Join(c.log()[from:], "\n"))
+			require.Eventually(t, has, time.Minute, 3*time.Millisecond, "%s: %s: %s\n%s", s.name, tk.name, until,
+				strings.Join(c.log()[from:], "\n"))
 		}
 		all.Wait()
 		trapped := strings.Contains(s.name, "trap")
 		for name := range answers {
 			has := func() bool { return trapped || slices.Contains(c.log()[from:], "delete "+name) }
-			require.Eventually(t, has, time.Minute, 3*time.Millisecond, "%s: delete %s\n%s", s.name, name, strings.Join(c.log()[from:], "\n"))
+			require.Eventually(t, has, time.Minute, 3*time.Millisecond, "%s: delete %s\n%s", s.name, name,
+				strings.Join(c.log()[from:], "\n"))
 		}
 		time.Sleep(20 * time.Millisecond) // for what nobody waits for
 		r.hold(s.name, written(c.log()[from:], answers))
@@ -203,7 +205,8 @@ func written(lines []string, answers map[string]string) string {
 	fromUpstream := map[string][]string{}
 	for _, line := range lines {
 		words := strings.Fields(line)
-		if slices.Contains([]string{"response_headers", "log", "done", "delete"}, words[0]) && strings.HasPrefix(answers[words[1]], "200") {
+		isLast := slices.Contains([]string{"response_headers", "log", "done", "delete"}, words[0])
+		if isLast && strings.HasPrefix(answers[words[1]], "200") {
 			fromUpstream[words[1]] = append(fromUpstream[words[1]], line)
 			continue
 		}

@@ -73,7 +73,8 @@ func TestHeaderCalls(t *testing.T) {
 	b := setUp(t)
 	once, twice := header("x-k", "1"), header("x-k", "2")
 	require.Equal(t, []string{"1", "1", `"1,2"`, "localhost", "/", "GET", "http", "!1"},
-		b.do(0, "header x-k;header X-K;prop request|headers|x-k;header :authority;header :path;header :method;header :scheme;header no", once, twice))
+		b.do(0, "header x-k;header X-K;prop request|headers|x-k;header :authority;header :path;"+
+			"header :method;header :scheme;header no", once, twice))
 	require.Equal(t, "5 1", b.do(0, "info")[0])
 	const pseudo = `:authority\x00localhost\x00:path\x00/\x00:method\x00GET\x00:scheme\x00http\x00`
 	for step, want := range map[string]string{
@@ -90,9 +91,14 @@ func TestProperties(t *testing.T) {
 	b.at(5)
 	request := func(r *sim.Request) {
 		r.Host, r.Path, r.Method, r.ClientIP, r.ClientPort = "h:80", "/p/a?x=1&y#f", "PUT", "2001:db8::1", 7
-		r.Headers = append(r.Headers, [2]string{"user-agent", "ua"}, [2]string{"referer", "re"}, [2]string{"x-request-id", "id"}, [2]string{"content-length", "3"})
+		r.Headers = append(r.Headers, [2]string{"user-agent", "ua"}, [2]string{"referer", "re"},
+			[2]string{"x-request-id", "id"}, [2]string{"content-length", "3"})
 		r.Metadata = map[string]*structpb.Struct{"n": {Fields: map[string]*structpb.Value{"t": structpb.NewStringValue("x")}}}
-		r.Properties = map[string][]byte{"xds.route_name": []byte("r"), "metadata\x00filter_metadata\x00a.b\x00c": []byte("m"), "request.protocol": []byte("HTTP/2")}
+		r.Properties = map[string][]byte{
+			"xds.route_name": []byte("r"),
+			"metadata\x00filter_metadata\x00a.b\x00c": []byte("m"),
+			"request.protocol":                        []byte("HTTP/2"),
+		}
 	}
 	for _, c := range [][2]string{
 		{"request|path", `"/p/a?x=1&y#f"`}, {"request|url_path", `"/p/a"`}, {"request|query", `"x=1&y"`},
@@ -131,7 +137,8 @@ func TestFaults(t *testing.T) {
 	with := func(f sim.Faults) func(*sim.Request) { return func(r *sim.Request) { r.Faults = &f } }
 	require.Equal(t, []string{"ok", "!10"}, b.do(0, "set k v 0;get k", with(sim.Faults{Get: true})))
 	require.Equal(t, []string{"v 1", "!10"}, b.do(0, "get k;set k w 0", with(sim.Faults{Set: true})))
-	require.Equal(t, []string{"!8", "ok", "ok", "x 3"}, b.do(0, "set k w 1;set k w 1;set k x 0;get k", with(sim.Faults{CAS: 1})),
+	require.Equal(t, []string{"!8", "ok", "ok", "x 3"},
+		b.do(0, "set k w 1;set k w 1;set k x 0;get k", with(sim.Faults{CAS: 1})),
 		"a write without a number is no compare-and-swap")
 	require.Equal(t, []string{"x 3"}, b.do(0, "get k"), "faults end with their request")
 }

@@ -60,7 +60,8 @@ func TestSeveralConfigurationsTick(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	b := setUp(t, workers(2))
 	require.Equal(t, []string{"4 3", "8 1", "5 7"}, b.do(0, "counter c 3;counter d 1;gauge g 7"), "ids of one VM")
-	require.Equal(t, []string{"4 2", "8 5", "5 5"}, b.do(1, "counter d 1;counter c 2;gauge g -2"), "names are the process's")
+	require.Equal(t, []string{"4 2", "8 5", "5 5"}, b.do(1, "counter d 1;counter c 2;gauge g -2"),
+		"names are the process's")
 	require.Equal(t, []string{"12 5"}, b.do(0, "again c"), "defined twice: another id of another type")
 	require.Equal(t, map[string]uint64{"c": 5, "d": 2, "g": 5}, b.Metrics())
 }
@@ -80,7 +81,8 @@ func TestSeededRandom(t *testing.T) {
 func TestCallsOfOldHosts(t *testing.T) {
 	b := setUp(t)
 	require.Equal(t, []string{"52", "0", "0", "2", `""`, `""`, "!1", "!2", "!12", "!1", "ok"},
-		b.do(0, "poll;effective 1;effective 0;effective 999;buffer 0;buffer 6;buffer 7;buffer 9;call c;foreign f;print hello"),
+		b.do(0, "poll;effective 1;effective 0;effective 999;"+
+			"buffer 0;buffer 6;buffer 7;buffer 9;call c;foreign f;print hello"),
 		"poll_oneoff is not supported, and a configuration can be read while it is taken only")
 	require.Equal(t, []string{"0 said hello"}, b.heard())
 }

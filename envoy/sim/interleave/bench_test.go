@@ -175,7 +175,8 @@ func newBench(t *testing.T, wasm []byte) *bench {
 // manageable returns a policy with these rules and a management path whose token is
 // "test".
 func manageable(rules string) []byte {
-	return []byte(`{"version":1,"manage":{"path":"/m/","token_sha256":"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},"rules":[` + rules + `]}`)
+	return []byte(`{"version":1,"manage":{"path":"/m/",` +
+		`"token_sha256":"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},"rules":[` + rules + `]}`)
 }
 
 // space returns the scenario as a space for the scheduler, with judge called at the
@@ -287,7 +288,8 @@ func (b *bench) explore(t *testing.T, c *scenario, bounds interleave.Bounds, cho
 			return err
 		}
 		if have := b.outcome.String(); !c.seesRefunds && !slices.Contains(serial, have) {
-			return fmt.Errorf("no order of whole requests has the outcome %s; their outcomes are\n%s", have, strings.Join(serial, "\n"))
+			return fmt.Errorf("no order of whole requests has the outcome %s; their outcomes are\n%s", have,
+				strings.Join(serial, "\n"))
 		}
 		return nil
 	})

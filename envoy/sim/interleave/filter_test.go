@@ -16,7 +16,8 @@ var (
 	flagRandom  = flag.Int("interleave-random", 200, "random interleavings of a scenario that has more than the maximum")
 	flagSeed    = flag.Uint64("interleave-seed", 1, "seed of the random interleavings")
 	flagCase    = flag.String("interleave-case", "", "scenarios to run, a regular expression")
-	flagChoices = flag.String("interleave-choices", "", "replay this interleaving of the scenario: the worker at each access, one digit each")
+	flagChoices = flag.String("interleave-choices", "",
+		"replay this interleaving of the scenario: the worker at each access, one digit each")
 )
 
 func TestInterleavings(t *testing.T) {
@@ -24,7 +25,8 @@ func TestInterleavings(t *testing.T) {
 	b := newBench(t, buildtest.Wasm(t))
 	chosen, err := regexp.Compile(*flagCase)
 	require.NoError(t, err)
-	require.True(t, *flagChoices == "" || *flagCase != "", "-interleave-choices belongs to one scenario: name it with -interleave-case")
+	require.True(t, *flagChoices == "" || *flagCase != "",
+		"-interleave-choices belongs to one scenario: name it with -interleave-case")
 	var sum interleave.Result
 	cases, exhaustive := 0, 0
 	for _, c := range scenarios() {
@@ -34,7 +36,8 @@ func TestInterleavings(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := b.explore(t, &c, interleave.Bounds{Max: *flagMax, Random: *flagRandom, Seed: *flagSeed}, *flagChoices)
 			if r.Failure != nil {
-				t.Fatalf("%v\nto replay: go test ./envoy/sim/interleave -run TestInterleavings -interleave-case '^%s$' -interleave-choices %s\nfound after %d interleavings, %d at random from seed %d",
+				t.Fatalf("%v\nto replay: go test ./envoy/sim/interleave -run TestInterleavings -interleave-case '^%s$' "+
+					"-interleave-choices %s\nfound after %d interleavings, %d at random from seed %d",
 					r.Failure, regexp.QuoteMeta(c.name), r.Failure.Choices, r.Executions, r.Random, *flagSeed)
 			}
 			if *flagChoices != "" {
@@ -54,7 +57,8 @@ func TestInterleavings(t *testing.T) {
 	}
 	require.Positive(t, cases, "no scenario matches %q", *flagCase)
 	if *flagCase == "" && !t.Failed() {
-		t.Logf("%d interleavings of %d races searched, %d races exhaustively, and %d random ones from seed %d: %d accesses of the compiled filter",
+		t.Logf("%d interleavings of %d races searched, %d races exhaustively, and %d random ones from seed %d: %d "+
+			"accesses of the compiled filter",
 			sum.Executions, cases, exhaustive, sum.Random, *flagSeed, sum.Accesses)
 	}
 }

@@ -94,7 +94,8 @@ func end() step {
 
 // lastSlot: three workers ask the quota service for two slots, while some of these become free.
 func lastSlot() scenario {
-	slots := `{"name":"user","scope":"cluster","key":[{"header":"x-user"}],"algorithm":"concurrency","limits":["2"],"on_unavailable":"deny"}`
+	slots := `{"name":"user","scope":"cluster","key":[{"header":"x-user"}],"algorithm":"concurrency","limits":["2"],` +
+		`"on_unavailable":"deny"}`
 	return scenario{
 		name: "the last slot over all proxies", policy: slots, next: slots,
 		setUp:    []step{ask("b"), end()},
@@ -104,7 +105,8 @@ func lastSlot() scenario {
 			if o.most > 2 {
 				return fmt.Errorf("%d run at once", o.most)
 			}
-			return expect(fmt.Sprint(o.observed) == "[200 200 429 <nil> <nil>]", "not all slots are free in the end: %v", o.observed)
+			isFree := fmt.Sprint(o.observed) == "[200 200 429 <nil> <nil>]"
+			return expect(isFree, "not all slots are free in the end: %v", o.observed)
 		},
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"strings"
 )
 
-var algorithms = []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"}
+var algorithms = []string{
+	"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket",
+}
 
 // window returns a window of an hour that admits n at once. A token bucket gains too
 // little for another hit during a scenario.
@@ -65,7 +67,9 @@ func scenarios() (list []scenario) {
 }
 
 func ofAlgorithm(algorithm string) []scenario {
-	of2, of3, of4 := rule("user", window(algorithm, 2)), rule("user", window(algorithm, 3)), rule("user", window(algorithm, 4))
+	of2 := rule("user", window(algorithm, 2))
+	of3 := rule("user", window(algorithm, 3))
+	of4 := rule("user", window(algorithm, 4))
 	tenant := "," + rule("tenant", window("fixed_window", 1))
 	inc := operate(now, "inc", of("user", "a")+"&n=1")
 	return []scenario{
@@ -95,7 +99,11 @@ func ofAlgorithm(algorithm string) []scenario {
 		},
 		{ // worker 0 may have to refund its hit while worker 2 resets the key and hits it
 			name: "refund and reset", policy: of3 + tenant,
-			scripts:     [][]step{{hit(now, "a", "t")}, {hit(now, "b", "t")}, {operate(now, "reset", of("user", "a")), hit(now, "a", "s")}},
+			scripts: [][]step{
+				{hit(now, "a", "t")},
+				{hit(now, "b", "t")},
+				{operate(now, "reset", of("user", "a")), hit(now, "a", "s")},
+			},
 			observed:    counters(now+5*ms, [2]string{"user", "a"}, [2]string{"user", "b"}, [2]string{"tenant", "t"}),
 			seesRefunds: true,
 			judge: func(o *outcome) error {
@@ -120,14 +128,22 @@ func ofAlgorithm(algorithm string) []scenario {
 		},
 		{ // expired records are cleaned while hits come in the same page
 			name: "clean", policy: of2,
-			setUp:    []step{hit(base, "old", ""), hit(base, "older", "")},
-			scripts:  [][]step{{operate(later, "clean", "rule=user")}, {hit(later, "a", ""), hit(later+ms, "a", "")}, {hit(later-ms, "a", "")}},
+			setUp: []step{hit(base, "old", ""), hit(base, "older", "")},
+			scripts: [][]step{
+				{operate(later, "clean", "rule=user")},
+				{hit(later, "a", ""), hit(later+ms, "a", "")},
+				{hit(later-ms, "a", "")},
+			},
 			observed: counters(later+5*ms, [2]string{"user", "a"}),
 		},
 		{ // of a key that has used its whole limit
 			name: "reset", policy: of2, observed: userA,
-			setUp:   []step{hit(base, "a", ""), hit(base+ms, "a", "")},
-			scripts: [][]step{{operate(now, "reset", of("user", "a"))}, {hit(now, "a", ""), hit(now+ms, "a", "")}, {hit(now-ms, "a", "")}},
+			setUp: []step{hit(base, "a", ""), hit(base+ms, "a", "")},
+			scripts: [][]step{
+				{operate(now, "reset", of("user", "a"))},
+				{hit(now, "a", ""), hit(now+ms, "a", "")},
+				{hit(now-ms, "a", "")},
+			},
 		},
 		{
 			name: "set and inc", policy: of4, observed: userA,

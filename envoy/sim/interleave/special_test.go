@@ -38,7 +38,11 @@ func special() []scenario {
 		},
 		{
 			name: "hot key, two hits each", policy: fixed("user", 5), setUp: []step{hit(base, "a", "")}, observed: userA,
-			scripts: [][]step{{hit(now, "a", ""), hit(now+ms, "a", "")}, {hit(now+ms, "a", ""), hit(now, "a", "")}, {hit(now-ms, "a", ""), hit(now, "a", "")}},
+			scripts: [][]step{
+				{hit(now, "a", ""), hit(now+ms, "a", "")},
+				{hit(now+ms, "a", ""), hit(now, "a", "")},
+				{hit(now-ms, "a", ""), hit(now, "a", "")},
+			},
 		},
 		{
 			name:     "refund of either rule",
@@ -69,18 +73,24 @@ func special() []scenario {
 			},
 		},
 		{
-			name:    "full page without eviction",
-			policy:  `{"name":"user","key":[{"header":"x-user"}],"capacity":1,"on_full":"deny","limits":[` + window("fixed_window", 2) + `]}`,
+			name: "full page without eviction",
+			policy: `{"name":"user","key":[{"header":"x-user"}],"capacity":1,"on_full":"deny",` +
+				`"limits":[` + window("fixed_window", 2) + `]}`,
 			scripts: [][]step{{hit(now, "a", "")}, {hit(now, "b", "")}, {hit(now, "c", ""), hit(now, "c", "")}}, observed: stats,
 		},
 		{
 			name: "reset under a floor", policy: ruleOf("user", 1, window("fixed_window_per_key", 2)), observed: stats,
-			setUp:   []step{hit(base, "a", ""), hit(base, "a", ""), hit(base, "b", "")},
-			scripts: [][]step{{operate(now, "reset", of("user", "a"))}, {hit(now, "a", "")}, {hit(now, "b", ""), hit(now, "b", "")}},
+			setUp: []step{hit(base, "a", ""), hit(base, "a", ""), hit(base, "b", "")},
+			scripts: [][]step{
+				{operate(now, "reset", of("user", "a"))},
+				{hit(now, "a", "")},
+				{hit(now, "b", ""), hit(now, "b", "")},
+			},
 		},
 		{
-			name:    "denials that count",
-			policy:  `{"name":"user","key":[{"header":"x-user"}],"capacity":4,"count_denied":true,"limits":[` + window("fixed_window", 1) + `]}`,
+			name: "denials that count",
+			policy: `{"name":"user","key":[{"header":"x-user"}],"capacity":4,"count_denied":true,` +
+				`"limits":[` + window("fixed_window", 1) + `]}`,
 			scripts: [][]step{{hit(now, "a", ""), hit(now, "a", "")}, {hit(now, "a", "")}, {hit(now, "a", "")}}, observed: userA,
 		},
 	}
@@ -92,29 +102,49 @@ func changes() []scenario {
 	list := []scenario{
 		{
 			name: "a window more", policy: rule("user", four), next: rule("user", four, window("token_bucket", 9)),
-			scripts: [][]step{{change(now), hit(now, "a", ""), hit(now, "a", "")}, {hit(now, "a", ""), change(now), hit(now+ms, "a", "")}},
+			scripts: [][]step{
+				{change(now), hit(now, "a", ""), hit(now, "a", "")},
+				{hit(now, "a", ""), change(now), hit(now+ms, "a", "")},
+			},
 		},
 		{
 			name: "a window less", policy: rule("user", four, window("sliding_window_log", 9)), next: rule("user", four),
-			scripts: [][]step{{hit(now, "a", ""), change(now), hit(now, "a", "")}, {hit(now, "a", ""), change(now), hit(now, "a", "")}},
+			scripts: [][]step{
+				{hit(now, "a", ""), change(now), hit(now, "a", "")},
+				{hit(now, "a", ""), change(now), hit(now, "a", "")},
+			},
 		},
 		{
 			name: "3 workers", policy: rule("user", four), next: rule("user", window("sliding_window_counter", 9), four),
-			scripts: [][]step{{change(now), hit(now, "a", "")}, {hit(now, "a", ""), change(now), hit(now, "a", "")}, {hit(now-ms, "a", "")}},
+			scripts: [][]step{
+				{change(now), hit(now, "a", "")},
+				{hit(now, "a", ""), change(now), hit(now, "a", "")},
+				{hit(now-ms, "a", "")},
+			},
 		},
 		{
-			name:    "a tick of the old one",
-			policy:  rule("user", four),
-			next:    rule("user", four, window("fixed_window_per_key", 9)),
-			scripts: [][]step{{change(now), hit(now, "a", ""), hit(now, "a", "")}, {tick(), hit(now, "a", ""), tick(), hit(now, "a", "")}},
+			name:   "a tick of the old one",
+			policy: rule("user", four),
+			next:   rule("user", four, window("fixed_window_per_key", 9)),
+			scripts: [][]step{
+				{change(now), hit(now, "a", ""), hit(now, "a", "")},
+				{tick(), hit(now, "a", ""), tick(), hit(now, "a", "")},
+			},
 		},
 		{
 			name: "a rule that goes", policy: rule("user", four), next: rule("tenant", four),
-			scripts: [][]step{{change(now), hit(now, "", "t"), tick()}, {hit(now, "a", ""), tick(), hit(now+ms, "a", "")}, {hit(now+ms, "a", ""), hit(now, "a", "")}},
+			scripts: [][]step{
+				{change(now), hit(now, "", "t"), tick()},
+				{hit(now, "a", ""), tick(), hit(now+ms, "a", "")},
+				{hit(now+ms, "a", ""), hit(now, "a", "")},
+			},
 		},
 		{
 			name: "a raised limit", policy: rule("user", window("fixed_window", 2)), next: rule("user", four),
-			scripts: [][]step{{change(now), hit(now, "a", ""), hit(now, "a", "")}, {hit(now, "a", ""), change(now + ms), hit(now+ms, "a", ""), hit(now+ms, "a", "")}},
+			scripts: [][]step{
+				{change(now), hit(now, "a", ""), hit(now, "a", "")},
+				{hit(now, "a", ""), change(now + ms), hit(now+ms, "a", ""), hit(now+ms, "a", "")},
+			},
 		},
 	}
 	for i := range list {
@@ -128,7 +158,8 @@ func changes() []scenario {
 			for worker := from; worker < maxWorkers; worker++ {
 				admitted += o.passed(worker)
 			}
-			return expect(admitted == 3 && o.value(0) == 4, "%d are admitted though 3 of 4 were left, and %d counted", admitted, o.value(0))
+			isRight := admitted == 3 && o.value(0) == 4
+			return expect(isRight, "%d are admitted though 3 of 4 were left, and %d counted", admitted, o.value(0))
 		}
 	}
 	return list

@@ -146,18 +146,23 @@ func TestExplainMatched(t *testing.T) {
 	p.Clock = 1
 	p.With("x-plan", "gold-1", "x-user", "alice", "authorization", "Bearer s3cret", "x-cost", "3")
 	e := compileJSON(t, p, `
-		{"name":"free","key":[{"header":"x-user"}],"limits":["5/1h"],"overrides":[{"key":["bob"],"limits":["1/1h"]},{"key":["al*"],"unlimited":true}]},
-		{"name":"plan","key":[{"header":"x-plan"},{"header":"authorization"},{"header":"x-none"}],"missing_key":"share","cost":{"header":"x-cost"},
+		{"name":"free","key":[{"header":"x-user"}],"limits":["5/1h"],"overrides":[{"key":["bob"],"limits":["1/1h"]},
+			{"key":["al*"],"unlimited":true}]},
+		{"name":"plan","key":[{"header":"x-plan"},{"header":"authorization"},{"header":"x-none"}],"missing_key":"share",
+			"cost":{"header":"x-cost"},
 			"limits":["4/1h","100/1d"],"overrides":[{"name":"gold","key":["gold-*","*","*"],"limits":["5/1h"]}]},
 		{"name":"trial","mode":"shadow","limits":["0/1h"]}`)
 	require.True(t, e.Decide().Allowed)
 	text := string(Explain(nil, e, p, described(p)))
 	require.NotContains(t, text, "s3cret")
 	require.JSONEq(t, `{"allowed":false,"denied_by":"plan","retry_after_ns":3599999999999,"rules":[
-		{"rule":"free","outcome":"matches","key":[{"part":"header x-user","value":"alice"}],"cost":1,"override":{"index":1,"key":["al*"]},
+		{"rule":"free","outcome":"matches","key":[{"part":"header x-user","value":"alice"}],"cost":1,"override":{"index":1,
+			"key":["al*"]},
 			"unlimited":true,"mode":"enforced","allowed":true,"windows":[]},
-		{"rule":"plan","outcome":"matches","key":[{"part":"header x-plan","value":"gold-1"},{"part":"header authorization","hidden":true},{"part":"header x-none","missing":true}],
-			"cost":3,"override":{"index":0,"name":"gold","key":["gold-*","*","*"]},"mode":"enforced","allowed":false,"reason":"limit","windows":[
+		{"rule":"plan","outcome":"matches","key":[{"part":"header x-plan","value":"gold-1"},{"part":"header authorization",
+			"hidden":true},{"part":"header x-none","missing":true}],
+			"cost":3,"override":{"index":0,"name":"gold","key":["gold-*","*","*"]},"mode":"enforced","allowed":false,
+				"reason":"limit","windows":[
 				{"limit":5,"per_ns":3600000000000,"used":3,"remaining":2,"reset_ns":3599999999999},
 				{"unlimited":true,"per_ns":86400000000000,"used":3,"reset_ns":86399999999999}]},
 		{"rule":"trial","outcome":"matches","key":[],"cost":1,"mode":"shadow","allowed":true,"reason":"not_asked","windows":[
@@ -170,15 +175,19 @@ func TestExplainKeys(t *testing.T) {
 	p := hosttest.New()
 	p.With("x-user", "alice", "authorization", "Bearer s3cret")
 	e := compileJSON(t, p, `
-		{"name":"elsewhere","match":{"paths":["/other"]},"key":[{"header":"x-user"},{"header":"x-none"}],"missing_key":"share","limits":["5/1h"]},
-		{"name":"token","key":[{"first_of":[{"header":{"name":"authorization","scheme":"bearer"}},"client_ip"]}],"limits":["1/1h"]},
+		{"name":"elsewhere","match":{"paths":["/other"]},"key":[{"header":"x-user"},{"header":"x-none"}],
+			"missing_key":"share","limits":["5/1h"]},
+		{"name":"token","key":[{"first_of":[{"header":{"name":"authorization","scheme":"bearer"}},"client_ip"]}],
+			"limits":["1/1h"]},
 		{"name":"lacks","key":[{"header":"x-none"}],"missing_key":"deny","mode":"shadow","limits":["5/1h"]},
 		{"name":"open","key":["client_ip"],"limits":["5/1h"]},
 		{"name":"host","key":["host"],"limits":["5/1h"]},
 		{"name":"all","limits":["5/1h"]},
 		{"name":"none","mode":"off","limits":["5/1h"]},
-		{"name":"posts","match":{"methods":["POST"]},"cost":{"request_bytes":{"per_unit":2,"min":7,"max":8}},"limits":["50/1h"]},
-		{"name":"free","match":{"methods":["POST"]},"cost":[{"match":{"paths":["/"]},"cost":{"header":"x-cost","min":0}},{"cost":5}],"limits":["50/1h"]}`)
+		{"name":"posts","match":{"methods":["POST"]},"cost":{"request_bytes":{"per_unit":2,"min":7,"max":8}},
+			"limits":["50/1h"]},
+		{"name":"free","match":{"methods":["POST"]},"cost":[{"match":{"paths":["/"]},"cost":{"header":"x-cost","min":0}},
+			{"cost":5}],"limits":["50/1h"]}`)
 	require.True(t, e.Decide().Allowed)
 	require.False(t, e.Decide().Allowed)
 	r := described(p)
@@ -190,7 +199,8 @@ func TestExplainKeys(t *testing.T) {
 	}{
 		{`[{"part":"header x-user","value":"alice"},{"part":"header x-none","missing":true}]`, "", false},
 		{
-			key: `[{"part":"header authorization (bearer) or client_ip","value":"header:authorization:bearer=s3cret","hidden":true}]`,
+			key: `[{"part":"header authorization (bearer) or client_ip","value":"header:authorization:bearer=s3cret",` +
+				`"hidden":true}]`,
 		},
 		{`[{"part":"header x-none","missing":true}]`, "the request has no header x-none, and missing_key is deny", false},
 		{`null`, "the description does not give client_ip", false},
@@ -325,14 +335,22 @@ func TestEveryConditionHasWords(t *testing.T) {
 // What a described request holds is not taken for the next one's.
 func TestExplainLeavesNothingBehind(t *testing.T) {
 	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"r","key":[{"header":"x-user"},{"query":"q"},{"cookie":"c"},{"property":["connection","id"]}],"missing_key":"share",
+	e := compileJSON(t, p,
+		`{"name":"r","key":[{"header":"x-user"},{"query":"q"},{"cookie":"c"},{"property":["connection","id"]}],
+			"missing_key":"share",
 		"match":{"headers":{"x-plan":"gold"}},"limits":["10/1h"]}`)
 	p.With("x-user", "bob", "x-plan", "gold", ":path", "/?q=2", "cookie", "c=2")
 	p.Attributes = map[string]string{"connection.id": "2"}
 	for range 3 {
-		Explain(nil, e, p, &Request{Path: "/?q=1", Headers: map[string][]string{"x-user": {"alice"}, "x-plan": {"silver"}, "cookie": {"c=1"}}})
+		Explain(nil, e, p, &Request{
+			Path:    "/?q=1",
+			Headers: map[string][]string{"x-user": {"alice"}, "x-plan": {"silver"}, "cookie": {"c=1"}},
+		})
 		require.True(t, e.Decide().Matched())
-		Explain(nil, e, p, &Request{Path: "/?q=1", Headers: map[string][]string{"x-user": {"alice"}, "x-plan": {"gold"}, "cookie": {"c=1"}}})
+		Explain(nil, e, p, &Request{
+			Path:    "/?q=1",
+			Headers: map[string][]string{"x-user": {"alice"}, "x-plan": {"gold"}, "cookie": {"c=1"}},
+		})
 		v := e.Decide()
 		for i, want := range []string{"bob", "2", "2", "2"} {
 			require.Equal(t, want, v.Subjects[0].Key.Parts[i].Text)
@@ -371,11 +389,13 @@ func TestExplainWhatIsNotDescribed(t *testing.T) {
 	const said = `"limits":[{"requests":{"jwt":{"provider":"p","claim":"rpm"},"default":0,"max":9},"per":"1h"}]`
 	for _, c := range []struct{ rules, allowed, deniedBy, dependsOn string }{
 		{
-			rules:   `{"name":"r","key":[{"property":["request","url_path"]},{"property":["request","query"]},{"property":["request","path"]}],` + deny,
+			rules: `{"name":"r","key":[{"property":["request","url_path"]},{"property":["request","query"]},` +
+				`{"property":["request","path"]}],` + deny,
 			allowed: "true",
 		},
 		{
-			rules:   `{"name":"r","key":[{"property":["request","method"]},{"property":["request","host"]},{"property":["request","headers","x-a"]}],` + deny,
+			rules: `{"name":"r","key":[{"property":["request","method"]},{"property":["request","host"]},` +
+				`{"property":["request","headers","x-a"]}],` + deny,
 			allowed: "true",
 		},
 		{`{"name":"r","key":[{"property":["request","useragent"]}],` + deny, "false", "r", ""}, // there is none
@@ -437,7 +457,8 @@ func TestExplainWhatIsNotDescribed(t *testing.T) {
 		require.Equal(t, c.allowed, allowed, c.rules)
 		require.Equal(t, c.deniedBy, x.DeniedBy, c.rules)
 		require.Equal(t, c.dependsOn, strings.Join(x.DependsOn, ","), c.rules)
-		notKnown := (c.dependsOn != "" && allowed != "true" || strings.Contains(c.rules, `"shadow"`)) && !strings.Contains(c.rules, `"default"`)
+		notKnown := (c.dependsOn != "" && allowed != "true" || strings.Contains(c.rules,
+			`"shadow"`)) && !strings.Contains(c.rules, `"default"`)
 		require.Equal(t, notKnown, x.Rules[0].Outcome == result.NotKnown, c.rules)
 		r.Attributes = map[string]string{"source.address": "192.0.2.7:4711", "request.scheme": "https"}
 		x = explain(t, compileJSON(t, p, c.rules), p, r)
@@ -446,5 +467,6 @@ func TestExplainWhatIsNotDescribed(t *testing.T) {
 	}
 	p := hosttest.New()
 	p.Attributes = map[string]string{"metadata": hosttest.Metadata(t, `{"envoy.filters.http.jwt_authn":{"p":{"rpm":7}}}`)}
-	require.Contains(t, string(Explain(nil, compileJSON(t, p, `{"name":"r",`+said+`}`), p, described(p))), `"limit":7,"limit_from":"jwt:p:rpm","per_ns"`)
+	require.Contains(t, string(Explain(nil, compileJSON(t, p, `{"name":"r",`+said+`}`), p, described(p))),
+		`"limit":7,"limit_from":"jwt:p:rpm","per_ns"`)
 }

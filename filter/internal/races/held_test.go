@@ -56,11 +56,13 @@ type statement struct {
 }
 
 func slotRule(name, header string, slots int) string {
-	return fmt.Sprintf(`{"name":%q,"scope":"cluster","key":[{"header":%q}],"missing_key":"skip","algorithm":"concurrency","limits":["%d"],"hold":"10s","on_unavailable":"deny"}`, name, header, slots)
+	return fmt.Sprintf(`{"name":%q,"scope":"cluster","key":[{"header":%q}],"missing_key":"skip",`+
+		`"algorithm":"concurrency","limits":["%d"],"hold":"10s","on_unavailable":"deny"}`, name, header, slots)
 }
 
 func settleRule(limits string) string {
-	return `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":[` + limits + `],"settle":{},"hold":"10s","on_unavailable":"deny"}`
+	return `{"name":"r","scope":"cluster","key":[{"header":"u"}],` +
+		`"limits":[` + limits + `],"settle":{},"hold":"10s","on_unavailable":"deny"}`
 }
 
 // held are the races for units that are held until answers are known.
@@ -78,17 +80,50 @@ func held() []scenario {
 		{name: "the last slot", rules: slots, scripts: all(3, free)},
 		{name: "the last slot, messages lost", rules: slots, scripts: all(3, free), faults: true},
 		{name: "an answer crosses asks", rules: logins, scripts: all(3, paid, free), keeps: true},
-		{name: "an answer crosses asks, messages lost", rules: logins, scripts: all(3, paid, free), keeps: true, faults: true},
+		{
+			name:    "an answer crosses asks, messages lost",
+			rules:   logins,
+			scripts: all(3, paid, free),
+			keeps:   true,
+			faults:  true,
+		},
 		{name: "slots of two rules", rules: slots + "," + slotRule("q", "t", 1), scripts: all(2, at, free), faults: true},
-		{name: "two slots of a counter", rules: ofOneCounter, scripts: all(2, request{user: "a", tenant: "a"}), faults: true, slots: 4},
-		{name: "a configuration hands over", rules: slots, scripts: [workers][]request{{free, reset}, {free}, {reset, free}, {free}}, faults: true, fates: (*world).handsOver},
+		{
+			name:    "two slots of a counter",
+			rules:   ofOneCounter,
+			scripts: all(2, request{user: "a", tenant: "a"}),
+			faults:  true,
+			slots:   4,
+		},
+		{
+			name:    "a configuration hands over",
+			rules:   slots,
+			scripts: [workers][]request{{free, reset}, {free}, {reset, free}, {free}},
+			faults:  true,
+			fates:   (*world).handsOver,
+		},
 	}
 	for i := range list { // all that ends is stated by somebody
 		list[i].times, list[i].quiet = times, 5*second
 	}
 	list = append(list,
-		scenario{name: "a VM traps", rules: logins, scripts: all(2, free, paid), times: []int64{15 * ms, 4 * second}, keeps: true, strands: 3, fates: (*world).traps},
-		scenario{name: "a worker ends", rules: slots, scripts: all(2, reset, free), times: []int64{15 * ms, 1100 * ms}, faults: true, fates: (*world).ends},
+		scenario{
+			name:    "a VM traps",
+			rules:   logins,
+			scripts: all(2, free, paid),
+			times:   []int64{15 * ms, 4 * second},
+			keeps:   true,
+			strands: 3,
+			fates:   (*world).traps,
+		},
+		scenario{
+			name:    "a worker ends",
+			rules:   slots,
+			scripts: all(2, reset, free),
+			times:   []int64{15 * ms, 1100 * ms},
+			faults:  true,
+			fates:   (*world).ends,
+		},
 		scenario{
 			name: "a service loses its state", rules: strings.Replace(slots, `"10s"`, `"80s"`, 1),
 			times: []int64{1300 * ms, 15 * ms}, prompt: true, fates: (*world).losesState, scripts: [workers][]request{
@@ -159,7 +194,10 @@ func (k *worker) hold(context uint32, r request, holds []decide.Hold) {
 func (w *world) answers() (list []action) {
 	for _, k := range w.workers {
 		if i := k.first(); k.resume == nil && i >= 0 && w.now >= k.runs[i].dueNs {
-			list = append(list, action{[]any{"a request of worker ", k.id, " ends"}, func() { k.call(func() { k.answer(k.runs[i].context) }) }})
+			list = append(list, action{
+				[]any{"a request of worker ", k.id, " ends"},
+				func() { k.call(func() { k.answer(k.runs[i].context) }) },
+			})
 		}
 	}
 	for _, st := range w.late {

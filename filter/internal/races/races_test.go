@@ -63,7 +63,8 @@ func all(n int, r ...request) (scripts [workers][]request) {
 }
 
 func clusterRule(name, header, limits string) string {
-	return fmt.Sprintf(`{"name":%q,"scope":"cluster","key":[{"header":%q}],"missing_key":"skip","limits":[%s],"on_unavailable":"deny"}`, name, header, limits)
+	return fmt.Sprintf(`{"name":%q,"scope":"cluster","key":[{"header":%q}],"missing_key":"skip","limits":[%s],`+
+		`"on_unavailable":"deny"}`, name, header, limits)
 }
 
 var (
@@ -254,7 +255,8 @@ func (w *world) judge() error {
 		case used < least:
 			return fmt.Errorf("%s: %d were admitted, %d are counted", name, least, used)
 		case used > most && !w.lost:
-			return fmt.Errorf("%s: of %d units that are counted, %d were spent: the rest is stranded", name, used, most-w.scenario.strands)
+			return fmt.Errorf("%s: of %d units that are counted, %d were spent: the rest is stranded", name, used,
+				most-w.scenario.strands)
 		}
 	}
 	return nil
@@ -351,6 +353,7 @@ func TestRaces(t *testing.T) {
 		})
 	}
 	if *flagOnly == "" && !t.Failed() {
-		t.Logf("%d executions of %d races of two proxies and a quota service: %d choices", executions, len(scenarios())+len(held()), choices)
+		t.Logf("%d executions of %d races of two proxies and a quota service: %d choices", executions,
+			len(scenarios())+len(held()), choices)
 	}
 }

@@ -85,7 +85,14 @@ func newWorld(t testing.TB, c *scenario, p *policy.Policy) *world {
 		if id%2 == 0 {
 			proxy = hosttest.New()
 		}
-		k := &worker{Proxy: proxy, world: w, id: id, random: uint32(id + 1), waiting: map[uint32]request{}, apartNs: int64(id/2) * -13 * second}
+		k := &worker{
+			Proxy:   proxy,
+			world:   w,
+			id:      id,
+			random:  uint32(id + 1),
+			waiting: map[uint32]request{},
+			apartNs: int64(id/2) * -13 * second,
+		}
 		k.start()
 		w.workers = append(w.workers, k)
 	}

@@ -16,8 +16,11 @@ import (
 )
 
 func TestMetadataValue(t *testing.T) {
-	m := hosttest.Metadata(t, `{"other":{"k":"no"},"ns":{"k":"text","":"empty name","n":42,"x":-0.5,"big":1e21,"small":1e-7,"zero":0,"id":123456789012,
-		"yes":true,"no":false,"none":null,"blank":"","s":{"a.b":{"c":"deep"}},"l":["a",["b",7],{"k":"v"}],"el":[]},"empty":{}}`)
+	m := hosttest.Metadata(t,
+		`{"other":{"k":"no"},"ns":{"k":"text","":"empty name","n":42,"x":-0.5,"big":1e21,"small":1e-7,"zero":0,
+			"id":123456789012,
+		"yes":true,"no":false,"none":null,"blank":"","s":{"a.b":{"c":"deep"}},"l":["a",["b",7],{"k":"v"}],"el":[]},
+			"empty":{}}`)
 	for path, want := range map[string]string{
 		"ns/k":          "text",
 		"ns/":           "empty name",

@@ -25,7 +25,8 @@ func appendFields(style policy.Headers, v *decide.Verdict) []respond.Field {
 func TestFields(t *testing.T) {
 	p := hosttest.New()
 	p.Clock = 1_500_000_000
-	rules := `{"name":"a","limits":["9/10s",{"requests":20,"per":"1d","name":"daily"}]},{"name":"b\"","limits":["3/500ms"]}`
+	rules := `{"name":"a","limits":["9/10s",{"requests":20,"per":"1d","name":"daily"}]},{"name":"b\"",` +
+		`"limits":["3/500ms"]}`
 	e := compileJSON(t, p, rules)
 	fields := func(style policy.Headers) []respond.Field {
 		return appendFields(style, e.Decide())

@@ -23,8 +23,10 @@ func TestResponse(t *testing.T) {
 	p := hosttest.New()
 	p.Clock = 1_500_000_000
 	e := compileJSON(t, p, `{"name":"open","limits":["9/1h"],"response":{"status":418}},
-		{"name":"Größe \"1\"","key":[{"header":"u"}],"limits":["7/1m","2/10s"],"response":{"status":503,"body":"%RULE% %RETRY_AFTER%/%LIMIT%/%REMAINING% 5%%",
-		 "content_type":"text/html","headers":{"x-fixed":"a","x-values":"%RULE%;%RETRY_AFTER%;%LIMIT%;%REMAINING%;%%"},"grpc_status":14}},
+		{"name":"Größe \"1\"","key":[{"header":"u"}],"limits":["7/1m","2/10s"],"response":{"status":503,
+			"body":"%RULE% %RETRY_AFTER%/%LIMIT%/%REMAINING% 5%%",
+		 "content_type":"text/html","headers":{"x-fixed":"a","x-values":"%RULE%;%RETRY_AFTER%;%LIMIT%;%REMAINING%;%%"},
+		 	"grpc_status":14}},
 		{"name":"late","limits":["1/1h"],"response":{"status":400},"match":{"headers":{"late":"*"}}}`)
 	p.With("u", "alice", "late", "")
 	require.Nil(t, e.Decide().DeniedBy())
@@ -46,7 +48,8 @@ func TestResponse(t *testing.T) {
 // Where there is no figure, the body says so and the header is left out.
 func TestResponseWithoutFigures(t *testing.T) {
 	ratelimited := respond.Field{"x-envoy-ratelimited", "true"}
-	const response = `"response":{"body":"%RETRY_AFTER%/%LIMIT%/%REMAINING%/%MISSING%","headers":{"x-a":"%RETRY_AFTER%","x-b":"%LIMIT%","x-c":"%REMAINING%","x-d":"%RULE%","x-e":"%MISSING%"}}`
+	const response = `"response":{"body":"%RETRY_AFTER%/%LIMIT%/%REMAINING%/%MISSING%",` +
+		`"headers":{"x-a":"%RETRY_AFTER%","x-b":"%LIMIT%","x-c":"%REMAINING%","x-d":"%RULE%","x-e":"%MISSING%"}}`
 	for _, c := range []struct {
 		name, rule, fail, body string
 		fields                 []respond.Field
@@ -125,16 +128,21 @@ func TestRetryInfo(t *testing.T) {
 // limit was reached, so the denial does not say so: Envoy would retry it by envoy-ratelimited.
 func TestResponseToAMissingKey(t *testing.T) {
 	for key, want := range map[string]string{
-		`{"header":"X-User-Id"}`:                                                                                                   "missing header x-user-id",
-		`"host",{"query":"token"},{"cookie":"sid"}`:                                                                                "missing query token, cookie sid",
-		`{"header":{"name":"authorization","scheme":"Bearer"}},{"path":{"segment":2}}`:                                             "missing header authorization (bearer), path segment 2",
-		`{"first_of":[{"header":"x-api-key"},{"cookie":"sid"},{"address":{"header":"x-client"}}]}`:                                 "missing header x-api-key or cookie sid or address in header x-client",
-		`{"jwt":{"provider":"p","claim":["org","id"]}},{"property":["connection","uri_san_peer_certificate"]},"route","client_ip"`: "missing jwt claim org.id, property:connection.uri_san_peer_certificate, route, client_ip",
+		`{"header":"X-User-Id"}`: "missing header x-user-id",
+		`"host",{"query":"token"},` +
+			`{"cookie":"sid"}`: "missing query token, cookie sid",
+		`{"header":{"name":"authorization","scheme":"Bearer"}},` +
+			`{"path":{"segment":2}}`: "missing header authorization (bearer), path segment 2",
+		`{"first_of":[{"header":"x-api-key"},{"cookie":"sid"},` +
+			`{"address":{"header":"x-client"}}]}`: "missing header x-api-key or cookie sid or address in header x-client",
+		`{"jwt":{"provider":"p","claim":["org","id"]}},{"property":["connection","uri_san_peer_certificate"]},"route",` +
+			`"client_ip"`: "missing jwt claim org.id, property:connection.uri_san_peer_certificate, route, client_ip",
 	} {
 		p := hosttest.New()
 		p.With(":path", "/a", ":authority", "secret.example")
 		p.Client = ""
-		e := compileJSON(t, p, `{"name":"r","key":[`+key+`],"missing_key":{"deny":{"status":401,"grpc_status":16}},"limits":["9/1h"]}`)
+		e := compileJSON(t, p,
+			`{"name":"r","key":[`+key+`],"missing_key":{"deny":{"status":401,"grpc_status":16}},"limits":["9/1h"]}`)
 		v := e.Decide()
 		require.True(t, v.LacksKey(), key)
 		require.EqualValues(t, 401, v.Response().Status)
@@ -164,7 +172,8 @@ func TestContentType(t *testing.T) {
 
 // A bucket has its burst as limit, and what it gains in a period as quota.
 func TestFieldsOfABucket(t *testing.T) {
-	e := compileJSON(t, hosttest.New(), `{"name":"r","algorithm":"token_bucket","limits":[{"requests":600,"per":"1m","burst":50},"60/2m"]}`)
+	e := compileJSON(t, hosttest.New(),
+		`{"name":"r","algorithm":"token_bucket","limits":[{"requests":600,"per":"1m","burst":50},"60/2m"]}`)
 	require.Equal(t, []respond.Field{
 		{"ratelimit-policy", `"r/0";q=50, "r/1";q=60;w=120`}, {"ratelimit", `"r/0";r=49;t=1, "r/1";r=59;t=2`},
 		{"x-ratelimit-limit", "50, 600;w=60;burst=50, 60;w=120"}, {"x-ratelimit-remaining", "49"}, {"x-ratelimit-reset", "1"},

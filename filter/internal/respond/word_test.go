@@ -16,8 +16,10 @@ import (
 // ones too, and no key; only a verdict that is more than "allowed" is notable.
 func TestWord(t *testing.T) {
 	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"first","key":[{"header":"u"}],"limits":["2/1h"]},{"name":"trial","mode":"shadow","limits":["1/1h"]},
-		{"name":"on error=, \"ü\"","key":[{"header":"u"}],"missing_key":"deny","limits":["9/1h"]},{"name":"nobody","match":{"methods":["PUT"]},"limits":["0/1h"]}`)
+	e := compileJSON(t, p,
+		`{"name":"first","key":[{"header":"u"}],"limits":["2/1h"]},{"name":"trial","mode":"shadow","limits":["1/1h"]},
+		{"name":"on error=, \"ü\"","key":[{"header":"u"}],"missing_key":"deny","limits":["9/1h"]},{"name":"nobody",
+			"match":{"methods":["PUT"]},"limits":["0/1h"]}`)
 	p.With("u", "secret")
 	for _, want := range []string{
 		"first=allowed,trial=shadow_allowed,on%20error%3D%2C%20%22%C3%BC%22=allowed",
@@ -30,11 +32,13 @@ func TestWord(t *testing.T) {
 	}
 	delete(p.Headers, "u")
 	v := e.Decide()
-	require.Equal(t, "trial=shadow_skipped,on%20error%3D%2C%20%22%C3%BC%22=denied:missing_key", string(respond.AppendWord(nil, v)))
+	require.Equal(t, "trial=shadow_skipped,on%20error%3D%2C%20%22%C3%BC%22=denied:missing_key",
+		string(respond.AppendWord(nil, v)))
 	p.Headers, p.Fail = map[string][]string{"u": {"secret"}}, "get"
 	v = e.Decide()
 	require.True(t, respond.Notable(v), "let through undecided")
-	require.Equal(t, "first=allowed:on_error,trial=shadow_allowed:on_error,on%20error%3D%2C%20%22%C3%BC%22=allowed:on_error", string(respond.AppendWord(nil, v)))
+	want := "first=allowed:on_error,trial=shadow_allowed:on_error,on%20error%3D%2C%20%22%C3%BC%22=allowed:on_error"
+	require.Equal(t, want, string(respond.AppendWord(nil, v)))
 
 	require.False(t, respond.Notable(compileJSON(t, hosttest.New(), ``).Decide()))
 }
@@ -43,7 +47,9 @@ func TestWord(t *testing.T) {
 func TestNamesOfOverrides(t *testing.T) {
 	p := hosttest.New()
 	p.With("u", "a")
-	e := compileJSON(t, p, `{"name":"r","algorithm":"fixed_window_per_key","key":[{"header":"u"}],"limits":["9/1h"],"overrides":[{"name":"gold: 1","key":["a"],"limits":["1/1h"]}]}`)
+	e := compileJSON(t, p,
+		`{"name":"r","algorithm":"fixed_window_per_key","key":[{"header":"u"}],"limits":["9/1h"],`+
+			`"overrides":[{"name":"gold: 1","key":["a"],"limits":["1/1h"]}]}`)
 	for _, c := range []struct{ user, word, limit string }{
 		{"b", "r=allowed", `"r";r=8;t=3600`},
 		{"a", "r:gold%3A%201=allowed", `"r:gold: 1";r=0;t=3600`},
@@ -58,7 +64,9 @@ func TestNamesOfOverrides(t *testing.T) {
 
 // Whatever a rule is called, the word can be taken apart again.
 func TestWordCanBeParsed(t *testing.T) {
-	for _, name := range []string{"a", "a b", "a=b", "a,b:c", "+3", "%41", `"'\`, "日本", "a/b.c_d-e~f", "{}()<>|;&*?#[]^`!@$"} {
+	for _, name := range []string{
+		"a", "a b", "a=b", "a,b:c", "+3", "%41", `"'\`, "日本", "a/b.c_d-e~f", "{}()<>|;&*?#[]^`!@$",
+	} {
 		e := compileJSON(t, hosttest.New(), fmt.Sprintf(`{"name":%q,"limits":["0/1h"]}`, name))
 		word := string(respond.AppendWord(nil, e.Decide()))
 		require.Regexp(t, `^[A-Za-z0-9%._~/-]+=denied:limit$`, word)

@@ -15,7 +15,8 @@ func TestAddresses(t *testing.T) {
 	for range 300 {
 		var networks []netip.Prefix
 		for range dice.IntN(12) {
-			ip := netip.AddrFrom4([4]byte{byte(dice.IntN(3)), byte(dice.IntN(3) * 127), byte(dice.IntN(256)), byte(dice.IntN(256))})
+			ip := netip.AddrFrom4([4]byte{byte(dice.IntN(3)), byte(dice.IntN(3) *
+				127), byte(dice.IntN(256)), byte(dice.IntN(256))})
 			if dice.IntN(3) == 0 {
 				ip = netip.AddrFrom16([16]byte{0: byte(dice.IntN(2)), 14: byte(dice.IntN(256)), 15: byte(dice.IntN(256))})
 			}

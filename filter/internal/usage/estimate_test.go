@@ -25,12 +25,18 @@ var samples = []struct {
 	{
 		name:   "English",
 		tokens: 77,
-		text:   "A token bucket is a simple way to limit how often something may happen. Tokens drip into the bucket at a steady rate until it is full, and each request takes one of them out. When the bucket is empty, the request has to wait or is turned away. Because a full bucket allows a short burst, the limit is kind to clients that are quiet most of the time.",
+		text: "A token bucket is a simple way to limit how often something may happen. Tokens drip into the bucket at a " +
+			"steady rate until it is full, and each request takes one of them out. When the bucket is empty, the request has " +
+			"to wait or is turned away. Because a full bucket allows a short burst, the limit is kind to clients that are " +
+			"quiet most of the time.",
 	},
 	{
 		name:   "German",
 		tokens: 86,
-		text:   "Ein Token-Bucket ist eine einfache Methode, um zu begrenzen, wie oft etwas geschehen darf. Die Marken tropfen gleichmäßig in den Eimer, bis er voll ist, und jede Anfrage nimmt eine davon heraus. Ist der Eimer leer, muss die Anfrage warten oder wird abgewiesen. Weil ein voller Eimer einen kurzen Ansturm zulässt, ist die Grenze freundlich zu Kunden, die meistens ruhig sind.",
+		text: "Ein Token-Bucket ist eine einfache Methode, um zu begrenzen, wie oft etwas geschehen darf. Die Marken " +
+			"tropfen gleichmäßig in den Eimer, bis er voll ist, und jede Anfrage nimmt eine davon heraus. Ist der Eimer " +
+			"leer, muss die Anfrage warten oder wird abgewiesen. Weil ein voller Eimer einen kurzen Ansturm zulässt, ist die " +
+			"Grenze freundlich zu Kunden, die meistens ruhig sind.",
 	},
 	{
 		name:   "Chinese",
@@ -40,12 +46,16 @@ var samples = []struct {
 	{
 		name:   "Go",
 		tokens: 81,
-		text:   "func (b *bucket) take(n int, now time.Time) bool {\n\tb.mu.Lock()\n\tdefer b.mu.Unlock()\n\telapsed := now.Sub(b.last).Seconds()\n\tb.tokens = min(b.burst, b.tokens+elapsed*b.rate)\n\tb.last = now\n\tif b.tokens < float64(n) {\n\t\treturn false\n\t}\n\tb.tokens -= float64(n)\n\treturn true\n}\n",
+		text: "func (b *bucket) take(n int, now time.Time) bool {\n\tb.mu.Lock()\n\tdefer b.mu.Unlock()\n\telapsed := " +
+			"now.Sub(b.last).Seconds()\n\tb.tokens = min(b.burst, b.tokens+elapsed*b.rate)\n\tb.last = now\n\tif b.tokens < " +
+			"float64(n) {\n\t\treturn false\n\t}\n\tb.tokens -= float64(n)\n\treturn true\n}\n",
 	},
 	{
 		name:   "JSON",
 		tokens: 100,
-		text:   "{\n  \"items\": [\n    {\"id\": 1, \"name\": \"sluice\", \"price\": 12.5, \"tags\": [\"gate\", \"water\"]},\n    {\"id\": 2, \"name\": \"bucket\", \"price\": 3.99, \"tags\": [\"water\"]},\n    {\"id\": 3, \"name\": \"lease\", \"price\": 0, \"tags\": []}\n  ],\n  \"total\": 3\n}\n",
+		text: "{\n  \"items\": [\n    {\"id\": 1, \"name\": \"sluice\", \"price\": 12.5, \"tags\": [\"gate\", " +
+			"\"water\"]},\n    {\"id\": 2, \"name\": \"bucket\", \"price\": 3.99, \"tags\": [\"water\"]},\n    {\"id\": 3, " +
+			"\"name\": \"lease\", \"price\": 0, \"tags\": []}\n  ],\n  \"total\": 3\n}\n",
 	},
 }
 

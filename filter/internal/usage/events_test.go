@@ -19,15 +19,22 @@ func TestEvents(t *testing.T) {
 		`data:{"response":"a"}` + "\n\n" + "data:\t" + second[6:] + "\n\n":                     whole,
 		"data: {\ndata: \"response\"\ndata:: \"a\"\ndata: }\n\n" + second + "\n\n":             whole,
 		"data\ndata: {\ndata\ndata:\ndata: \"response\": \"a\"}\ndata\n\n" + second + "\n\n":   whole,
-		first + "\n\n" + second + "\n":                                                         whole, // a server may forget the last empty line
+		first + "\n\n" + second + "\n":                                                         whole, // without its empty line
 		first + "\n\n" + second:                                                                whole,
 		first + "\n\n" + second + "\n\ndata: [DONE]\n\n":                                       whole,
 		first + "\n\n" + second + "\n\ndata: \"prompt_eval_count":                              whole,
-		`data: {"response":"！"}` + "\n\n" + second + "\n\n":                                    said(3, 5, 1, 3), // its first byte is that of a byte order mark
-		first + "\n\ndata: ping\n\ndata: 1\n\n" + second + "\n\n":                              whole,
+		`data: {"response":"！"}` + "\n\n" + second + "\n\n": said(3, 5, 1,
+			3), // its first byte is that of a byte order mark
+		first + "\n\ndata: ping\n\ndata: 1\n\n" + second + "\n\n": whole,
 
 		// Counts of an event that is no JSON are less than known, until a later one has them.
-		first + "\n\n" + second + "\n\ndata: {\"eval_count\":9,\n\n":                      {Input: 3, InputKnown: true, Output: 9, TextEvents: 1, TextBytes: 1},
+		first + "\n\n" + second + "\n\ndata: {\"eval_count\":9,\n\n": {
+			Input:      3,
+			InputKnown: true,
+			Output:     9,
+			TextEvents: 1,
+			TextBytes:  1,
+		},
 		first + "\n\n" + second + "}\n\n":                                                 unsaid(3, 5, 1),
 		first + "\n\n" + second + "\n" + second + "\n\n":                                  unsaid(3, 5, 1),
 		first + "\n\ndata: {\"eval_count\":9,\n\n" + second + "\n\n":                      whole,
@@ -50,11 +57,25 @@ func TestEvents(t *testing.T) {
 func TestLines(t *testing.T) {
 	const line = `{"response":"a","prompt_eval_count":3,"eval_count":5}`
 	for body, want := range map[string]Usage{
-		line:                               said(3, 5, 1, 1),
-		"\n" + line + "\r\n \n":            said(3, 5, 1, 1),
-		line + "\n" + line + "\n":          said(3, 5, 2, 2),
-		line + "\n{\"eval_count\":\n6}\n":  {Input: 3, InputKnown: true, Output: 5, OutputKnown: true, TextEvents: 1, TextBytes: 1},
-		line + "\n{\"eval_count\":6\n}\n":  {Input: 3, InputKnown: true, Output: 5, OutputKnown: true, TextEvents: 1, TextBytes: 1},
+		line:                      said(3, 5, 1, 1),
+		"\n" + line + "\r\n \n":   said(3, 5, 1, 1),
+		line + "\n" + line + "\n": said(3, 5, 2, 2),
+		line + "\n{\"eval_count\":\n6}\n": {
+			Input:       3,
+			InputKnown:  true,
+			Output:      5,
+			OutputKnown: true,
+			TextEvents:  1,
+			TextBytes:   1,
+		},
+		line + "\n{\"eval_count\":6\n}\n": {
+			Input:       3,
+			InputKnown:  true,
+			Output:      5,
+			OutputKnown: true,
+			TextEvents:  1,
+			TextBytes:   1,
+		},
 		line + "\n{\"eval_count\":6,\n}\n": {Input: 3, InputKnown: true, Output: 6, TextEvents: 1, TextBytes: 1},
 		line + line + "\n":                 unsaid(3, 5, 1),
 		"[" + line + "]\n":                 said(3, 5, 1, 1),

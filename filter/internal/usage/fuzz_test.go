@@ -246,10 +246,12 @@ func checkBody(t *testing.T, body string, r *rand.Rand) {
 		whole := scan(contentType, body, 0)
 		require.Equal(t, whole, scan(contentType, body, 1+r.IntN(40)), "%s: %q", contentType, body)
 		require.Equal(t, whole, scanParts(contentType, body, r.IntN(len(body)+1)), "%s: %q", contentType, body)
-		require.False(t, whole.Input < 0 || whole.Output < 0 || whole.TextEvents > whole.TextBytes || whole.TextBytes > whole.Bytes)
+		require.False(t,
+			whole.Input < 0 || whole.Output < 0 || whole.TextEvents > whole.TextBytes || whole.TextBytes > whole.Bytes)
 	}
 	start := strings.TrimLeft(body, " \t\r\n")
-	if !json.Valid([]byte(body)) || start[0] != '{' && start[0] != '[' || strings.Count(body, "[")+strings.Count(body, "{") >= maxDepth {
+	if !json.Valid([]byte(body)) || start[0] != '{' && start[0] != '[' || strings.Count(body,
+		"[")+strings.Count(body, "{") >= maxDepth {
 		return
 	}
 	m := model{counts: map[api]map[part]int64{}, isExact: true}

@@ -16,7 +16,8 @@ const (
 	linesType  = "application/x-ndjson"
 	framesType = "application/vnd.amazon.eventstream"
 
-	chatChunk = `{"id":"chatcmpl-B1","object":"chat.completion.chunk","created":1767225600,"model":"gpt-5-mini","service_tier":"default","system_fingerprint":null,`
+	chatChunk = `{"id":"chatcmpl-B1","object":"chat.completion.chunk","created":1767225600,"model":"gpt-5-mini",` +
+		`"service_tier":"default","system_fingerprint":null,`
 )
 
 // answer is what an API sends, and what is to be read of it.
@@ -62,7 +63,14 @@ func scanParts(contentType, body string, at int) Usage {
 
 // said returns a usage with both counts, beside what was counted of the text.
 func said(input, output, textEvents, textBytes int64) Usage {
-	return Usage{Input: input, Output: output, InputKnown: true, OutputKnown: true, TextEvents: textEvents, TextBytes: textBytes}
+	return Usage{
+		Input:       input,
+		Output:      output,
+		InputKnown:  true,
+		OutputKnown: true,
+		TextEvents:  textEvents,
+		TextBytes:   textBytes,
+	}
 }
 
 // unsaid returns a usage without counts, with what these are at least, of one event with text.
@@ -73,7 +81,11 @@ func unsaid(input, output, textBytes int64) Usage {
 // frame writes a frame of AWS' event stream.
 func frame(event, document string) string {
 	var headers []byte
-	for _, h := range [][2]string{{":event-type", event}, {":content-type", "application/json"}, {":message-type", "event"}} {
+	for _, h := range [][2]string{
+		{":event-type", event},
+		{":content-type", "application/json"},
+		{":message-type", "event"},
+	} {
 		headers = append(headers, byte(len(h[0])))
 		headers = append(headers, h[0]...)
 		headers = append(headers, 7)

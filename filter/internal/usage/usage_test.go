@@ -61,30 +61,32 @@ func TestCounts(t *testing.T) {
 		`{"prompt_tokens":7},"a":{"usage":{"prompt_tokens":8}}`:   input(7),
 		`{"prompt_tokens":7},"usage.prompt_tokens":8`:             input(7),
 		`{"prompt_tokens":7},"prompt_tokens":8`:                   input(7),
-		`{"prompt_tokens":7,"prompt_token":8,"prompt_tokens_":8,"\u0000prompt_tokens":8,"Prompt_tokens":8,"prompt_tökens":8}`: input(7),
+		`{"prompt_tokens":7,"prompt_token":8,"prompt_tokens_":8,"\u0000prompt_tokens":8,"Prompt_tokens":8,` +
+			`"prompt_tökens":8}`: input(7),
 		`{"prompt_tokens":7,"completiXn_tokens":8}`: input(7),
 		// A tool's arguments may be as deep as a client wants them.
 		`{"a":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + `,"prompt_tokens":7}`: input(7),
 
 		// What is no count leaves unknown what was said last.
-		`{"prompt_tokens":7,"prompt_tokens":-1}`:                              unsaid(7, 0, 1),
-		`{"prompt_tokens":7,"prompt_tokens":8.5}`:                             unsaid(7, 0, 1),
-		`{"prompt_tokens":8.0}`:                                               unsaid(0, 0, 1),
-		`{"prompt_tokens":1.07766279631452241920}`:                            unsaid(0, 0, 1), // 0, in 64 bits
-		`{"prompt_tokens":1e3}`:                                               unsaid(0, 0, 1),
-		`{"prompt_tokens":-0}`:                                                unsaid(0, 0, 1),
-		`{"prompt_tokens":9007199254740993}`:                                  unsaid(0, 0, 1),
-		`{"prompt_tokens":18446744073709551617}`:                              unsaid(0, 0, 1),
-		`{"prompt_tokens":1` + strings.Repeat("0", 300) + `}`:                 unsaid(0, 0, 1),
-		`{"prompt_tokens":"7"}`:                                               unsaid(0, 0, 1),
-		`{"prompt_tokens":true}`:                                              unsaid(0, 0, 1),
-		`{"prompt_tokens":[7]}`:                                               unsaid(0, 0, 1),
-		`{"prompt_tokens":{"prompt_tokens":7}}`:                               unsaid(0, 0, 1),
-		`[{"prompt_tokens":7}]`:                                               unsaid(0, 0, 1),
-		`{"input_tokens":7,"cache_read_input_tokens":-9}`:                     unsaid(7, 0, 1),
-		`{"prompt_tokens":-7,"input_tokens":9}`:                               input(9),
-		`null`:                                                                unsaid(0, 0, 1),
-		`{"a":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `}`: {TextEvents: 1, TextBytes: 1, Failure: Malformed},
+		`{"prompt_tokens":7,"prompt_tokens":-1}`:              unsaid(7, 0, 1),
+		`{"prompt_tokens":7,"prompt_tokens":8.5}`:             unsaid(7, 0, 1),
+		`{"prompt_tokens":8.0}`:                               unsaid(0, 0, 1),
+		`{"prompt_tokens":1.07766279631452241920}`:            unsaid(0, 0, 1), // 0, in 64 bits
+		`{"prompt_tokens":1e3}`:                               unsaid(0, 0, 1),
+		`{"prompt_tokens":-0}`:                                unsaid(0, 0, 1),
+		`{"prompt_tokens":9007199254740993}`:                  unsaid(0, 0, 1),
+		`{"prompt_tokens":18446744073709551617}`:              unsaid(0, 0, 1),
+		`{"prompt_tokens":1` + strings.Repeat("0", 300) + `}`: unsaid(0, 0, 1),
+		`{"prompt_tokens":"7"}`:                               unsaid(0, 0, 1),
+		`{"prompt_tokens":true}`:                              unsaid(0, 0, 1),
+		`{"prompt_tokens":[7]}`:                               unsaid(0, 0, 1),
+		`{"prompt_tokens":{"prompt_tokens":7}}`:               unsaid(0, 0, 1),
+		`[{"prompt_tokens":7}]`:                               unsaid(0, 0, 1),
+		`{"input_tokens":7,"cache_read_input_tokens":-9}`:     unsaid(7, 0, 1),
+		`{"prompt_tokens":-7,"input_tokens":9}`:               input(9),
+		`null`:                                                unsaid(0, 0, 1),
+		`{"a":` + strings.Repeat("[",
+			2000) + strings.Repeat("]", 2000) + `}`: {TextEvents: 1, TextBytes: 1, Failure: Malformed},
 	} {
 		body := `{` + text + `,"usage":` + usage + `}`
 		want.Bytes = int64(len(body))
