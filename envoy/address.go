@@ -20,8 +20,8 @@ func (a address) isIP() bool {
 	return err == nil
 }
 
-// overlaps reports whether two IPs to listen on share a port: one IP, or one of them
-// every interface. Envoy's [::] is IPv6 alone.
+// overlaps reports whether two IPs to listen on share a port: they are the same, or one of them
+// stands for every interface. Envoy's [::] is only IPv6.
 func (a address) overlaps(b address) bool {
 	if a.Port != b.Port || a.Port == 0 {
 		return false
@@ -38,8 +38,8 @@ func (a address) NameKind() string {
 	return "DNS"
 }
 
-// listenAddress reads where a listener binds: IP:PORT, where an absent IP
-// means every IPv4 interface and port 0 one of the kernel's choice.
+// listenAddress reads the address of a listener: IP:PORT. Without an IP it is every IPv4
+// interface; the kernel chooses the port if it is 0.
 func listenAddress(text string) (address, error) {
 	a, err := parseAddress(text)
 	if err != nil {
@@ -57,7 +57,7 @@ func listenAddress(text string) (address, error) {
 	return a, nil
 }
 
-// dialAddress reads where a server is: HOST:PORT.
+// dialAddress reads the address of a server: HOST:PORT.
 func dialAddress(text string) (address, error) {
 	a, err := parseAddress(text)
 	if err != nil {

@@ -4,18 +4,16 @@ import (
 	"bytes"
 	"cmp"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"text/template"
 	"time"
+	"unicode/utf8"
 
-	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/encoding/protojson"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // EmptyPolicy limits nothing.
@@ -28,10 +26,10 @@ const (
 	ManageListenerName = "manage"
 )
 
-// BootstrapOptions says what a bootstrap wires together. Addresses are
-// HOST:PORT; those that Envoy binds are IPs and may have port 0.
+// BootstrapOptions say what a bootstrap connects. Addresses are HOST:PORT; those that Envoy
+// binds are IPs, and may have port 0.
 type BootstrapOptions struct {
-	Plugin   Plugin // Policy may be empty: with XDS none until that answers, else EmptyPolicy
+	Plugin   Plugin // without Policy: none until XDS gives one, or EmptyPolicy if there is no XDS
 	Listen   string
 	Upstream string
 	Admin    string
@@ -40,20 +38,19 @@ type BootstrapOptions struct {
 	// ManageTLS is the certificate of that listener; nil = plain text.
 	ManageTLS *ServerTLS
 
-	// XDS is the control plane; empty = the plugin is static. Of several addresses,
-	// the proxy takes the first that answers.
+	// XDS is the control plane; empty = the plugin is static. Of several addresses, the proxy
+	// uses the first that answers.
 	XDS    []string
 	XDSTLS *ClientTLS
-	// OpenWithoutPolicy has the proxy let requests through, where it would answer 500 because Plugin has no policy and
-	// XDS has given none yet.
+	// OpenWithoutPolicy lets requests through while Plugin has no policy and XDS has given none
+	// yet. Without it the proxy answers 500.
 	OpenWithoutPolicy bool
 
 	AccessLog string   // file of the access log; empty = none
 	Headers   []string // request headers that it shows
 
-	// Quota is where the quota service of rules of scope cluster is; of several the
-	// proxy takes the first that answers. Empty = none without a control plane, and the
-	// control plane's addresses with one.
+	// Quota has the addresses of the quota service, for rules of scope cluster; the proxy uses
+	// the first that answers. Empty = those of XDS.
 	Quota        []string
 	QuotaTLS     *ClientTLS // if Quota is given; else XDSTLS
 	QuotaCluster string     // the cluster's name; default DefaultQuotaCluster
@@ -61,24 +58,23 @@ type BootstrapOptions struct {
 	QuotaTimeout time.Duration
 }
 
-// What a policy without quota says.
+// The quota service of a policy that does not say another one.
 const (
 	DefaultQuotaCluster = "sluice_quota"
 	DefaultQuotaTimeout = 100 * time.Millisecond
 )
 
-// ClientTLS is how Envoy proves its identity to the control plane and which one it
-// believes: paths of PEM files on the proxy's machine.
+// ClientTLS has paths of PEM files on the proxy's machine, for connections to a service.
 type ClientTLS struct {
-	CA        string
-	Cert, Key string // both or none
+	CA        string // signs the service's certificate
+	Cert, Key string // of Envoy itself; both or none
 }
 
-func (tls *ClientTLS) check(reached bool, of string) error {
+func (tls *ClientTLS) check(hasAddress bool, of string) error {
 	switch {
 	case tls == nil:
 		return nil
-	case !reached:
+	case !hasAddress:
 		return fmt.Errorf("TLS for the %s, but no %s", of, of)
 	case tls.CA == "":
 		return fmt.Errorf("TLS needs the certificate authority of the %s", of)
@@ -88,8 +84,7 @@ func (tls *ClientTLS) check(reached bool, of string) error {
 	return nil
 }
 
-// ServerTLS is a listener's certificate: paths of PEM files on the proxy's
-// machine.
+// ServerTLS is a listener's certificate: paths of PEM files on the proxy's machine.
 type ServerTLS struct{ Cert, Key string }
 
 //go:embed bootstrap.yaml.tmpl
@@ -101,15 +96,14 @@ var bootstrapTemplate = template.Must(template.New("bootstrap").Funcs(template.F
 	"statsTags": StatsTags,
 }).Parse(bootstrapText))
 
-// Bootstrap writes an Envoy configuration as YAML for people to read and
-// change: our filter in front of one upstream, by extension config discovery
-// from o.XDS, or static without it.
+// Bootstrap writes an Envoy configuration as YAML, for people to read and change: the filter in
+// front of one upstream, by extension config discovery from o.XDS, or static without it.
 func Bootstrap(o BootstrapOptions) ([]byte, error) {
 	view, err := newBootstrapView(o, false)
 	return render("bootstrap", bootstrapTemplate, view, err)
 }
 
-// render executes a template with a view, unless that has an error.
+// render executes a template with a view, unless there is an error already.
 func render(what string, t *template.Template, view any, err error) ([]byte, error) {
 	var out bytes.Buffer
 	if err == nil {
@@ -121,7 +115,7 @@ func render(what string, t *template.Template, view any, err error) ([]byte, err
 	return out.Bytes(), nil
 }
 
-// check finds options that lack each other.
+// check refuses an option that needs another one which is missing.
 func (o BootstrapOptions) check() error {
 	if o.Node == "" && len(o.XDS) > 0 {
 		return errors.New("no node id: the control plane tells proxies apart by it")
@@ -148,7 +142,7 @@ func (o BootstrapOptions) check() error {
 	return nil
 }
 
-// newBootstrapView reads the options; a part of a bootstrap needs no listeners.
+// newBootstrapView reads the options. A part of a bootstrap needs no listeners.
 func newBootstrapView(o BootstrapOptions, part bool) (bootstrapView, error) {
 	view := bootstrapView{BootstrapOptions: o}
 	if err := o.check(); err != nil {
@@ -158,13 +152,7 @@ func newBootstrapView(o BootstrapOptions, part bool) (bootstrapView, error) {
 	if len(quotas) == 0 {
 		quotas, view.QuotaTLS = o.XDS, o.XDSTLS
 	}
-	for _, a := range []struct {
-		what     string
-		texts    []string
-		parse    func(string) (address, error)
-		into     *[]address
-		optional bool
-	}{
+	for _, option := range []addressOption{
 		{"listen address", []string{o.Listen}, listenAddress, &view.ListenAt, part},
 		{"upstream address", []string{o.Upstream}, dialAddress, &view.UpstreamAt, part},
 		{"admin address", []string{o.Admin}, listenAddress, &view.AdminAt, part},
@@ -172,18 +160,8 @@ func newBootstrapView(o BootstrapOptions, part bool) (bootstrapView, error) {
 		{"xds address", o.XDS, dialAddress, &view.XDSAt, false},
 		{"quota address", quotas, dialAddress, &view.QuotaAt, false},
 	} {
-		for i, text := range a.texts {
-			if text == "" && a.optional {
-				continue
-			}
-			parsed, err := a.parse(text)
-			if err != nil {
-				return view, fmt.Errorf("%s %w", a.what, err)
-			}
-			if slices.Contains(a.texts[:i], text) {
-				return view, fmt.Errorf("%s %q is given twice", a.what, text)
-			}
-			*a.into = append(*a.into, parsed)
+		if err := option.read(); err != nil {
+			return view, err
 		}
 	}
 	if err := view.checkListeners(); err != nil {
@@ -194,8 +172,34 @@ func newBootstrapView(o BootstrapOptions, part bool) (bootstrapView, error) {
 	return view, err
 }
 
-// checkListeners finds two listeners of one address: Envoy refuses the second one, or,
-// by SO_REUSEPORT, the kernel gives each a share of the connections.
+// addressOption is an option with addresses, and where they go in the view.
+type addressOption struct {
+	what     string
+	texts    []string
+	parse    func(string) (address, error)
+	into     *[]address
+	optional bool
+}
+
+func (o *addressOption) read() error {
+	for i, text := range o.texts {
+		if text == "" && o.optional {
+			continue
+		}
+		parsed, err := o.parse(text)
+		if err != nil {
+			return fmt.Errorf("%s %w", o.what, err)
+		}
+		if slices.Contains(o.texts[:i], text) {
+			return fmt.Errorf("%s %q is given twice", o.what, text)
+		}
+		*o.into = append(*o.into, parsed)
+	}
+	return nil
+}
+
+// checkListeners refuses two listeners on one address: Envoy would refuse the second one or, by
+// SO_REUSEPORT, the kernel would give each of them a share of the connections.
 func (v *bootstrapView) checkListeners() error {
 	listeners := []struct {
 		what string
@@ -221,7 +225,7 @@ type bootstrapView struct {
 	ListenAt, UpstreamAt, AdminAt, ManageAt []address // one each, or none
 }
 
-// Announced is the management address as the control plane gets it.
+// Announced is the management address that the control plane gets.
 func (v bootstrapView) Announced() string {
 	if v.ManageTLS != nil {
 		return "https://" + v.Manage
@@ -229,20 +233,18 @@ func (v bootstrapView) Announced() string {
 	return v.Manage
 }
 
-// FilterName is the HTTP filter's name, which is also that of the resource it
-// is served as.
+// FilterName is the name of the HTTP filter, and of its resource at the control plane.
 func (v bootstrapView) FilterName() string { return cmp.Or(v.Plugin.Name, ResourceName) }
 
-// IsClosed says whether the proxy serves no request before the control plane has given it a policy.
+// IsClosed reports whether the proxy answers 500 until the control plane has given a policy.
 func (v bootstrapView) IsClosed() bool {
 	return len(v.XDS) > 0 && len(v.Plugin.Policy) == 0 && !v.OpenWithoutPolicy
 }
 
-// VMCapabilities says whether the list of capabilities is where Envoy reads it since 1.40.
+// VMCapabilities reports whether the list of capabilities is where Envoy reads it since 1.40.
 func (v bootstrapView) VMCapabilities() bool { return TakesVMCapabilities(v.Plugin.Envoy) }
 
-// Endpoint describes a cluster to the template: of several addresses the first that
-// answers takes everything.
+// Endpoint describes a cluster. Of several addresses, the first that answers gets all requests.
 func (v bootstrapView) Endpoint(name string, at []address) clusterView {
 	return clusterView{Name: name, At: at, Discovery: discovery(at), ConnectTimeout: "2s"}
 }
@@ -258,8 +260,8 @@ func (v bootstrapView) Service(name string, at []address) clusterView {
 // compares with what policies name.
 func (v bootstrapView) QuotaClusterName() string { return cmp.Or(v.QuotaCluster, DefaultQuotaCluster) }
 
-// QuotaService describes the quota service's cluster: no connection attempt lasts
-// as long as requests wait, and one that hangs is noticed within a second.
+// QuotaService describes the quota service's cluster. An attempt to connect ends before requests
+// stop waiting, and a connection that hangs is noticed within a second.
 func (v bootstrapView) QuotaService(at []address) clusterView {
 	c := v.Endpoint(v.QuotaClusterName(), at)
 	wait := cmp.Or(v.QuotaTimeout, DefaultQuotaTimeout) / 2
@@ -278,8 +280,8 @@ type clusterView struct {
 	TLS       *ClientTLS
 }
 
-// ServerName is the name that the proxy asks for in its handshake, empty for an IP
-// or where there are several.
+// ServerName is the name that the proxy asks for in its TLS handshake; empty for an IP, or for
+// several addresses.
 func (c clusterView) ServerName() string {
 	if len(c.At) == 1 && !c.At[0].isIP() {
 		return c.At[0].Host
@@ -287,7 +289,7 @@ func (c clusterView) ServerName() string {
 	return ""
 }
 
-// Names are the hosts that the service's certificate may be of, each once.
+// Names are the hosts that the service's certificate may be for, each once.
 func (c clusterView) Names() []address {
 	var names []address
 	for _, at := range c.At {
@@ -305,96 +307,63 @@ func discovery(at []address) string {
 	return "STATIC"
 }
 
-// longestReadable is the length above which a policy is left on one line: it
-// is no reading matter then, and indented it might outgrow policy.MaxBytes.
-const longestReadable = 64 << 10
+//go:embed filterentry.yaml.tmpl
+var filterEntryText string
 
-// filterYAML writes the plugin's configuration as YAML with the policy as a
-// block of indented JSON.
-func filterYAML(p Plugin) (string, error) {
-	if len(p.Policy) == 0 {
-		p.Policy = []byte(EmptyPolicy)
-	}
-	var policy bytes.Buffer
-	if err := json.Indent(&policy, p.Policy, "", "  "); err != nil {
-		return "", fmt.Errorf("read policy: %w", err)
-	}
-	if len(p.Policy) <= longestReadable {
-		p.Policy = policy.Bytes()
-	}
-	config, err := p.Any()
-	if err != nil {
+var filterEntryTemplate = template.Must(template.Must(bootstrapTemplate.Clone()).
+	New("filter entry").
+	Funcs(template.FuncMap{"cut": cut}).
+	Parse(filterEntryText))
+
+// FilterEntry writes what to add to an existing Envoy configuration, as three YAML documents:
+// the entry of http_filters, what goes beside it, and what goes to the top level. It does not
+// read o's addresses to listen on, of the upstream and of the admin interface: the configuration
+// has its own.
+func FilterEntry(o BootstrapOptions) ([]byte, error) {
+	view, err := newBootstrapView(o, true)
+	return render("filter", filterEntryTemplate, view, err)
+}
+
+// cut writes a part of the bootstrap, with fewer spaces before each line.
+func cut(spaces int, part string, view bootstrapView) (string, error) {
+	var out strings.Builder
+	if err := bootstrapTemplate.ExecuteTemplate(&out, part, view); err != nil {
 		return "", err
 	}
-	// protojson knows Envoy's spelling; its output, being JSON, is YAML.
-	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(config)
-	if err != nil {
-		return "", fmt.Errorf("marshal filter: %w", err)
-	}
-	var node yaml.Node
-	if err := yaml.Unmarshal(text, &node); err != nil {
-		return "", fmt.Errorf("marshal filter: %w", err)
-	}
-	restyle(&node)
-	var out strings.Builder
-	encoder := yaml.NewEncoder(&out)
-	encoder.SetIndent(2)
-	if err := encoder.Encode(&node); err != nil {
-		return "", fmt.Errorf("marshal filter: %w", err)
-	}
-	return out.String(), encoder.Close()
+	return strings.ReplaceAll(out.String(), "\n"+strings.Repeat(" ", spaces), "\n"), nil
 }
 
-// restyle turns JSON's braces and quotes into YAML's blocks. Empty collections
-// keep their braces, an object of nothing else stays on one line, and texts of
-// many lines become literal blocks.
-func restyle(node *yaml.Node) {
-	switch {
-	case node.Kind == yaml.MappingNode && isSet(node):
-		node.Style = yaml.FlowStyle
-	case node.Kind == yaml.ScalarNode && strings.Contains(node.Value, "\n"):
-		node.Style = yaml.LiteralStyle
-	case len(node.Content) > 0 || node.Kind == yaml.ScalarNode:
-		node.Style = 0
-	}
-	for _, child := range node.Content {
-		restyle(child)
+// StatsTag is an item of Envoy's stats_tags, which makes a label of a part of a metric's name:
+// the outer group of the expression is cut from the name, the inner one is the label's value.
+type StatsTag struct{ Name, Regex string }
+
+// StatsTags are the labels of the filter's metrics. Each expression matches the names
+// wasmcustom.[domain=.=DOMAIN;.;]rule=.=RULE;.;[override=.=NAME;.;]rate_limit_…
+func StatsTags() []StatsTag {
+	const (
+		domain   = `(?:domain=\.=.*?;\.;)?`
+		override = `(?:override=\.=.*;\.;)?`
+		end      = `rate_limit_\w+$`
+	)
+	return []StatsTag{
+		{"domain", `^wasmcustom\.(domain=\.=(.*?);\.;)rule=\.=.*;\.;` + end},
+		{"rule", `^wasmcustom\.` + domain + `(rule=\.=(.*?);\.;)` + override + end},
+		{"override", `^wasmcustom\.` + domain + `rule=\.=.*?;\.;(override=\.=(.*);\.;)` + end},
 	}
 }
 
-// isSet reports whether the values of an object are all empty objects.
-func isSet(node *yaml.Node) bool {
-	for i := 1; i < len(node.Content); i += 2 {
-		if value := node.Content[i]; value.Kind != yaml.MappingNode || len(value.Content) > 0 {
-			return false
+// LoggedHeaders are the headers that the access log shows.
+func (v bootstrapView) LoggedHeaders() (names []string) {
+	for _, name := range v.Headers {
+		if isLoggable(name) {
+			names = append(names, name)
 		}
 	}
-	return true
+	return names
 }
 
-// plain is what needs no quotes wherever it stands, unless it is a word that
-// YAML reads as something other than a string.
-var plain = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9_./-]*$`)
-
-// scalar writes a text as YAML, quoted where YAML would read something else.
-func scalar(text string) (string, error) {
-	if plain.MatchString(text) {
-		out, err := yaml.Marshal(text)
-		return strings.TrimSuffix(string(out), "\n"), err
-	}
-	// A JSON string is a YAML string, on one line and in any context.
-	out, err := json.Marshal(text)
-	return string(out), err
-}
-
-// indent moves every line but the first, which stands where the template puts
-// it, and drops the last line's end.
-func indent(spaces int, text string) string {
-	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	for i := range lines {
-		if i > 0 && lines[i] != "" {
-			lines[i] = strings.Repeat(" ", spaces) + lines[i]
-		}
-	}
-	return strings.Join(lines, "\n")
+// isLoggable reports whether the access log may show a header: it is not secret, and its name
+// has no sign with a meaning in a log format.
+func isLoggable(name string) bool {
+	return name != "" && !policy.IsCredential(name) && utf8.ValidString(name) && !strings.ContainsAny(name, "%():? ")
 }

@@ -82,7 +82,9 @@ func requireGolden(t *testing.T, name string, got []byte) {
 func TestFilterEntry(t *testing.T) {
 	for name, o := range bootstraps {
 		t.Run(name, func(t *testing.T) {
-			o.AccessLog, o.Listen, o.Upstream, o.Admin = "/dev/stdout", "", "", ""
+			o.AccessLog = "/dev/stdout"
+			o.Listen, o.Upstream = "", ""
+			o.Admin = ""
 			got, err := FilterEntry(o)
 			require.NoError(t, err)
 			requireGolden(t, filepath.Join("filter", name+".yaml"), got)
@@ -112,60 +114,63 @@ func TestTakesVMCapabilities(t *testing.T) {
 	}
 }
 
+// refusedBootstraps are changes to the options of a bootstrap with xDS, and what the error says.
+var refusedBootstraps = map[string]struct {
+	change func(*BootstrapOptions)
+	want   string
+}{
+	"no listen address": {func(o *BootstrapOptions) { o.Listen = "" }, `listen address "": has no port`},
+	"listening on a name": {func(o *BootstrapOptions) { o.Manage = "manage:1" },
+		`manage address "manage:1": Envoy listens on an IP`},
+	"manage where clients are": {func(o *BootstrapOptions) { o.Listen, o.Manage = ":9902", "127.0.0.1:9902" },
+		"listen address and manage address both take port 9902 of 127.0.0.1: give each a port of its own"},
+	"admin where clients are": {
+		change: func(o *BootstrapOptions) { o.Listen, o.Admin = "[::1]:80", "[0:0::1]:80" },
+		want:   "listen address and admin address",
+	},
+	"admin where manage is": {
+		change: func(o *BootstrapOptions) { o.Admin, o.Manage = "localhost:1", "127.0.0.1:1" },
+		want:   "admin address and manage address",
+	},
+	"upstream URL": {
+		change: func(o *BootstrapOptions) { o.Upstream = "http://a" },
+		want:   `upstream address "http://a": is a URL`,
+	},
+	"admin port": {
+		change: func(o *BootstrapOptions) { o.Admin = "[::1]:x" },
+		want:   `admin address "[::1]:x": the port is not a number`,
+	},
+	"xds port": {
+		change: func(o *BootstrapOptions) { o.XDS = []string{"a:0"} },
+		want:   `xds address "a:0": want a host and a port`,
+	},
+	"xds twice": {
+		change: func(o *BootstrapOptions) { o.XDS = []string{"a:1", "a:1"} },
+		want:   `xds address "a:1" is given twice`,
+	},
+	"Envoy": {
+		change: func(o *BootstrapOptions) { o.Plugin.Envoy = "newest" },
+		want:   `version "newest" of Envoy: want one such as ` + NewestVersion,
+	},
+	"no node": {func(o *BootstrapOptions) { o.Node = "" }, "no node id"},
+	"no wasm": {func(o *BootstrapOptions) { o.Plugin.Wasm = "" }, "no path of the filter's wasm binary"},
+	"policy no JSON": {
+		change: func(o *BootstrapOptions) { o.Plugin.Policy = []byte("version: 1") },
+		want:   "read policy: invalid character",
+	},
+	"TLS without xds": {func(o *BootstrapOptions) { o.XDS, o.XDSTLS = nil, &ClientTLS{CA: "a"} },
+		"TLS for the control plane, but no control plane"},
+	"TLS without CA": {func(o *BootstrapOptions) { o.XDSTLS = &ClientTLS{} }, "needs the certificate authority"},
+	"certificate without a listener": {func(o *BootstrapOptions) { o.ManageTLS = &ServerTLS{"a", "b"} },
+		"a certificate for management requests, but no listener for them"},
+	"half a certificate": {func(o *BootstrapOptions) { o.Manage, o.ManageTLS = "[::1]:1", &ServerTLS{Cert: "a"} },
+		"certificate and its key go together"},
+	"half a client certificate": {func(o *BootstrapOptions) { o.XDSTLS = &ClientTLS{CA: "a", Key: "b"} },
+		"a client certificate and its key go together"},
+}
+
 func TestBootstrapRefuses(t *testing.T) {
-	for name, tc := range map[string]struct {
-		change func(*BootstrapOptions)
-		want   string
-	}{
-		"no listen address": {func(o *BootstrapOptions) { o.Listen = "" }, `listen address "": has no port`},
-		"listening on a name": {func(o *BootstrapOptions) { o.Manage = "manage:1" },
-			`manage address "manage:1": Envoy listens on an IP`},
-		"manage where clients are": {func(o *BootstrapOptions) { o.Listen, o.Manage = ":9902", "127.0.0.1:9902" },
-			"listen address and manage address both take port 9902 of 127.0.0.1: give each a port of its own"},
-		"admin where clients are": {
-			change: func(o *BootstrapOptions) { o.Listen, o.Admin = "[::1]:80", "[0:0::1]:80" },
-			want:   "listen address and admin address",
-		},
-		"admin where manage is": {
-			change: func(o *BootstrapOptions) { o.Admin, o.Manage = "localhost:1", "127.0.0.1:1" },
-			want:   "admin address and manage address",
-		},
-		"upstream URL": {
-			change: func(o *BootstrapOptions) { o.Upstream = "http://a" },
-			want:   `upstream address "http://a": is a URL`,
-		},
-		"admin port": {
-			change: func(o *BootstrapOptions) { o.Admin = "[::1]:x" },
-			want:   `admin address "[::1]:x": the port is not a number`,
-		},
-		"xds port": {
-			change: func(o *BootstrapOptions) { o.XDS = []string{"a:0"} },
-			want:   `xds address "a:0": want a host and a port`,
-		},
-		"xds twice": {
-			change: func(o *BootstrapOptions) { o.XDS = []string{"a:1", "a:1"} },
-			want:   `xds address "a:1" is given twice`,
-		},
-		"Envoy": {
-			change: func(o *BootstrapOptions) { o.Plugin.Envoy = "newest" },
-			want:   `version "newest" of Envoy: want one such as ` + NewestVersion,
-		},
-		"no node": {func(o *BootstrapOptions) { o.Node = "" }, "no node id"},
-		"no wasm": {func(o *BootstrapOptions) { o.Plugin.Wasm = "" }, "no path of the filter's wasm binary"},
-		"policy no JSON": {
-			change: func(o *BootstrapOptions) { o.Plugin.Policy = []byte("version: 1") },
-			want:   "read policy: invalid character",
-		},
-		"TLS without xds": {func(o *BootstrapOptions) { o.XDS, o.XDSTLS = nil, &ClientTLS{CA: "a"} },
-			"TLS for the control plane, but no control plane"},
-		"TLS without CA": {func(o *BootstrapOptions) { o.XDSTLS = &ClientTLS{} }, "needs the certificate authority"},
-		"certificate without a listener": {func(o *BootstrapOptions) { o.ManageTLS = &ServerTLS{"a", "b"} },
-			"a certificate for management requests, but no listener for them"},
-		"half a certificate": {func(o *BootstrapOptions) { o.Manage, o.ManageTLS = "[::1]:1", &ServerTLS{Cert: "a"} },
-			"certificate and its key go together"},
-		"half a client certificate": {func(o *BootstrapOptions) { o.XDSTLS = &ClientTLS{CA: "a", Key: "b"} },
-			"a client certificate and its key go together"},
-	} {
+	for name, tc := range refusedBootstraps {
 		t.Run(name, func(t *testing.T) {
 			o := bootstraps["xds"]
 			tc.change(&o)
@@ -195,5 +200,44 @@ func TestScalar(t *testing.T) {
 		var flow map[string]string
 		require.NoError(t, yaml.Unmarshal([]byte("{k: "+written+"}"), &flow), written)
 		require.Equal(t, text, flow["k"], written)
+	}
+}
+
+func TestAddress(t *testing.T) {
+	for _, tc := range []struct {
+		text         string
+		listen, dial address // zero = refused
+		reason       string
+	}{
+		{text: "127.0.0.1:8080", listen: address{"127.0.0.1", 8080}, dial: address{"127.0.0.1", 8080}},
+		{text: "[::1]:8080", listen: address{"::1", 8080}, dial: address{"::1", 8080}},
+		{text: "localhost:80", listen: address{"127.0.0.1", 80}, dial: address{"localhost", 80}},
+		{text: "api.example.com:80", dial: address{"api.example.com", 80}, reason: "not on a name"},
+		{text: ":8080", listen: address{"0.0.0.0", 8080}, reason: "want a host and a port"},
+		{text: "127.0.0.1:0", listen: address{"127.0.0.1", 0}, reason: "want a host and a port"},
+		{text: "127.0.0.1", reason: "has no port"},
+		{text: "127.0.0.1:http", reason: "the port is not a number"},
+		{text: "127.0.0.1:65536", reason: "the port is above 65535"},
+		{text: "::1:8080", reason: "between brackets"},
+		{text: "[127.0.0.1]:8080", reason: "no IPv6 address between the brackets"},
+		{text: "http://127.0.0.1:8080", reason: "is a URL"},
+		{text: "a b:80", reason: "has a blank in it"},
+		{text: "a\nadmin:80", reason: "has a blank in it"},
+		{text: "", reason: "has no port"},
+	} {
+		t.Run(tc.text, func(t *testing.T) {
+			check := func(want, got address, err error) {
+				if want == (address{}) {
+					require.ErrorContains(t, err, tc.reason)
+				} else {
+					require.NoError(t, err)
+					require.Equal(t, want, got)
+				}
+			}
+			got, err := listenAddress(tc.text)
+			check(tc.listen, got, err)
+			got, err = dialAddress(tc.text)
+			check(tc.dial, got, err)
+		})
 	}
 }

@@ -15,15 +15,15 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// callbacks are those that the filter may export.
+// callbacks are all that the filter may export.
 const callbacks = `
 	proxy_on_context_create proxy_on_vm_start proxy_on_configure proxy_on_tick
 	proxy_on_request_headers proxy_on_response_headers proxy_on_response_body
 	proxy_on_log proxy_on_delete proxy_on_grpc_receive proxy_on_grpc_close`
 
-// DefaultCapabilities is the allow-list of the filter: its callbacks and all host
-// functions of the oldest supported Envoy. To leave out those that it does not
-// import would save nothing, and a newer binary in its place might need one.
+// DefaultCapabilities is the allow-list of the filter: its callbacks and all host functions of
+// the oldest supported Envoy. It would save nothing to leave out those that the filter does not
+// import, and a newer filter might need one.
 func DefaultCapabilities() []string {
 	return append(sim.HostFunctions(), strings.Fields(callbacks)...)
 }
@@ -36,12 +36,12 @@ func Capabilities(policyJSON []byte) []string {
 	return slices.DeleteFunc(DefaultCapabilities(), func(name string) bool { return !n.call(name) })
 }
 
-// needs are what a policy needs to be called for.
+// needs say what a policy needs callbacks for.
 type needs struct {
 	fields  bool // responses get fields
-	answers bool // a rule waits for answers
-	begins  bool // a rule has to know whether they begin
-	bodies  bool // a rule reads their bodies
+	answers bool // a rule waits for the end of answers
+	begins  bool // a rule has to know whether an answer begins
+	bodies  bool // a rule reads the bodies of answers
 }
 
 func needsOf(policyJSON []byte) (n needs) {
@@ -87,10 +87,10 @@ func (n needs) call(name string) bool {
 // NewestVersion is the newest Envoy that is supported.
 const NewestVersion = "1.40"
 
-// TakesVMCapabilities reports whether an Envoy of that version reads the allow-list
-// from the VM's configuration. Since 1.40 Envoy warns of the plugin's own list; before
-// it knows no other, and a static configuration with the new field stops it. An empty
-// version may be any, and so does not.
+// TakesVMCapabilities reports whether an Envoy of that version reads the allow-list from the
+// VM's configuration. Since 1.40 Envoy does, and warns of a list in the plugin's. An older Envoy
+// knows only that, and refuses to start with the new field. An empty version may be an older
+// one.
 func TakesVMCapabilities(version string) bool {
 	major, minor, err := parseVersion(version)
 	return err == nil && (major > 1 || major == 1 && minor >= 40)
@@ -110,10 +110,9 @@ func parseVersion(text string) (major, minor int, err error) {
 	return 0, 0, fmt.Errorf("version %q of Envoy: want one such as %s", text, NewestVersion)
 }
 
-// restrict puts the allow-list where the plugin's Envoy reads it. A VM keeps the list that
-// it was made with, and Envoy tells VMs apart by their configuration and not by their
-// lists: so the callbacks that are left out stand there too, from where the filter knows
-// them.
+// restrict puts the allow-list where the plugin's Envoy reads it. A VM keeps the list that it
+// was made with, and Envoy tells VMs apart by their configuration, not by their lists. So the
+// VM's configuration also names the callbacks that are left out. The filter reads them there.
 func (p Plugin) restrict(config *wasmv3.PluginConfig) error {
 	names := p.Capabilities
 	if names == nil {
@@ -127,7 +126,7 @@ func (p Plugin) restrict(config *wasmv3.PluginConfig) error {
 	if TakesVMCapabilities(p.Envoy) {
 		config.GetVmConfig().CapabilityRestrictionConfig = list
 	} else {
-		//nolint:staticcheck // deprecated since 1.40, and the only one before
+		//nolint:staticcheck // deprecated since 1.40; older releases know no other
 		config.CapabilityRestrictionConfig = list
 	}
 	without := slices.DeleteFunc(strings.Fields(callbacks), func(name string) bool { return allowed[name] != nil })

@@ -21,7 +21,9 @@ type EnvoyGatewayOptions struct {
 }
 
 var envoyGatewayTargets = map[string]string{
-	"Gateway": "gateway.networking.k8s.io", "HTTPRoute": "gateway.networking.k8s.io", "GRPCRoute": "gateway.networking.k8s.io",
+	"Gateway":   "gateway.networking.k8s.io",
+	"HTTPRoute": "gateway.networking.k8s.io",
+	"GRPCRoute": "gateway.networking.k8s.io",
 }
 
 //go:embed envoygateway.yaml.tmpl

@@ -12,7 +12,7 @@ import (
 	"text/template"
 )
 
-// Kinds of resources that bring a filter into Istio's proxies.
+// Kinds of resources that add a filter to Istio's proxies.
 const (
 	WasmPluginKind       = "WasmPlugin"
 	TrafficExtensionKind = "TrafficExtension" // its successor, since Istio 1.30
@@ -20,9 +20,9 @@ const (
 
 // IstioOptions say what an Istio resource holds. URL, or Mount, and Policy are required.
 //
-// Environment variables (vmConfig) are left out on purpose: the filter reads
-// none, and different ones would give each plugin VMs of its own. So is
-// pluginName, the root id: the module has only one root context.
+// Environment variables (vmConfig) are left out on purpose: the filter reads none, and different
+// ones would give each plugin VMs of its own. pluginName, the root id, is left out because the
+// module has only one root context.
 type IstioOptions struct {
 	Object
 	Fetch
@@ -84,8 +84,8 @@ func (o IstioOptions) view() (view istioView, err error) {
 	}
 	for _, target := range view.TargetRefs {
 		if target.Kind == "GatewayClass" && target.Name != istioWaypoint {
-			return view, fmt.Errorf("target %q would limit nothing: Istio reads %s of this kind alone; name a gateway as Gateway/NAME",
-				target.Kind+"/"+target.Name, target.Kind+"/"+istioWaypoint)
+			return view, fmt.Errorf("target %q would limit nothing: of this kind Istio reads only %s; "+
+				"name a gateway as Gateway/NAME", target.Kind+"/"+target.Name, target.Kind+"/"+istioWaypoint)
 		}
 	}
 	view.PolicyYAML, err = policyYAML(o.Policy, o.Quota)
@@ -132,8 +132,8 @@ type istioView struct {
 	PolicyYAML string
 }
 
-// Wasm is what stands at the top of a WasmPlugin's spec and under wasm in
-// that of a TrafficExtension.
+// Wasm is the part that a WasmPlugin has in its spec, and a TrafficExtension in wasm of its
+// spec.
 func (v istioView) Wasm() (string, error) {
 	var out strings.Builder
 	err := resourceTemplates.ExecuteTemplate(&out, "wasm", v)

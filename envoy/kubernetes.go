@@ -6,6 +6,12 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"time"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Object names a custom resource.
@@ -33,12 +39,14 @@ var (
 	sha256Text    = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	// An image as the Docker registry writes it: host and path, then a tag, a
 	// digest or both.
-	imageName = regexp.MustCompile(`^[a-zA-Z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
+	imageName = regexp.MustCompile(`^[a-zA-Z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+` +
+		`(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 )
 
 func checkName(what, name string) error {
 	if len(name) > maxObjectName || !objectName.MatchString(name) {
-		return fmt.Errorf("%s %q: want lower-case letters, digits, - and ., at most %d, such as %s", what, name, maxObjectName, ResourceName)
+		return fmt.Errorf("%s %q: want lower-case letters, digits, - and ., at most %d, such as %s",
+			what, name, maxObjectName, ResourceName)
 	}
 	return nil
 }
@@ -59,7 +67,7 @@ func (f Fetch) Scheme() string {
 	return scheme
 }
 
-// Image is the image's name, without its scheme; empty if it is none.
+// Image is the image's name, without the scheme; empty if the URL is not an image's.
 func (f Fetch) Image() string {
 	image, isImage := strings.CutPrefix(f.URL, "oci://")
 	if !isImage {
@@ -68,7 +76,7 @@ func (f Fetch) Image() string {
 	return image
 }
 
-// check refuses what the product would refuse or ignore.
+// check refuses what Istio or Envoy Gateway would refuse or ignore.
 func (f Fetch) check(schemes ...string) error {
 	want := strings.Join(schemes, ", ")
 	if f.URL == "" {
@@ -129,8 +137,8 @@ type Target struct {
 	Section           string // of a Gateway or route; empty = all of it
 }
 
-// parseTarget reads KIND/NAME or, where sections are known, KIND/NAME/SECTION.
-// Groups are by kind.
+// parseTarget reads KIND/NAME or, if there are sections, KIND/NAME/SECTION. groups has the API
+// group of each kind.
 func parseTarget(text string, groups map[string]string, kinds string, sections bool) (Target, error) {
 	form := "KIND/NAME"
 	if sections {
@@ -175,4 +183,85 @@ func parseTargets(texts []string, groups map[string]string, kinds string, sectio
 		targets = append(targets, t)
 	}
 	return targets, nil
+}
+
+// Quota is how rules of scope cluster reach the quota service in a mesh. It is zero for a policy
+// without such rules.
+type Quota struct {
+	Cluster string        // the mesh's name of the cluster, which is written into the policy
+	Timeout time.Duration // of the policy
+}
+
+func (q Quota) check() error {
+	unprintable := func(c rune) bool { return c < ' ' || c > '~' }
+	if len(q.Cluster) > policy.MaxClusterBytes || strings.ContainsFunc(q.Cluster, unprintable) {
+		return fmt.Errorf("quota cluster %q: want at most %d characters of ASCII that can be printed, such as %s",
+			q.Cluster, policy.MaxClusterBytes, "outbound|18001||quota.shop.svc.cluster.local")
+	}
+	return nil
+}
+
+// Connect is how long the cluster may try to connect, less than the time that a request waits.
+func (q Quota) Connect() time.Duration { return q.Timeout / 2 }
+
+// put writes the cluster's name into a policy.
+func (q Quota) put(document *yaml.Node) {
+	if q.Cluster == "" {
+		return
+	}
+	section := member(document, "quota")
+	if section == nil {
+		if q.Cluster == DefaultQuotaCluster {
+			return
+		}
+		section = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Style: yaml.FlowStyle}
+		document.Content = append(document.Content, word("quota"), section)
+	}
+	if section.Alias != nil {
+		section = section.Alias
+	}
+	if cluster := member(section, "cluster"); cluster != nil {
+		*cluster = *word(q.Cluster)
+	} else {
+		section.Content = append(section.Content, word("cluster"), word(q.Cluster))
+	}
+}
+
+// member returns the value of a field, nil if there is none.
+func member(object *yaml.Node, name string) *yaml.Node {
+	for i := 0; i+1 < len(object.Content); i += 2 {
+		if object.Content[i].Value == name {
+			return object.Content[i+1]
+		}
+	}
+	return nil
+}
+
+func word(text string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text}
+}
+
+// ConfigMap has the filter's binary, and the proxies' pods mount it.
+type ConfigMap struct {
+	Name string // empty = none
+	File string // of the binary, on the machine where the ConfigMap is made
+}
+
+// MaxConfigMap is how many bytes of data Kubernetes takes in a ConfigMap.
+const MaxConfigMap = 1 << 20
+
+// Folder is where the proxy's container has its files.
+func (ConfigMap) Folder() string { return "/var/lib/sluice-filter" }
+
+func (c ConfigMap) url() string { return "file://" + c.Folder() + "/sluice.wasm" }
+
+// check refuses a path that could not be written in a comment and in the shell's quotes.
+func (c ConfigMap) check() error {
+	if c.Name == "" {
+		return nil
+	}
+	if c.File == "" || strings.ContainsFunc(c.File, func(r rune) bool { return r == '\'' || !unicode.IsPrint(r) }) {
+		return fmt.Errorf("file %q for the ConfigMap: want a path without quotes and line breaks", c.File)
+	}
+	return checkName("ConfigMap", c.Name)
 }

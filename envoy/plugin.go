@@ -1,9 +1,13 @@
-// Package envoy writes what Envoy reads: the filter as an extension
-// configuration, bootstraps, and the custom resources of Istio and Envoy
-// Gateway. Its invariant: there is one place that turns a policy into the
-// filter's Envoy configuration, and xDS, render and the tests all use it.
+// Package envoy writes what Envoy reads: the filter as an extension configuration, bootstraps,
+// and the custom resources of Istio and Envoy Gateway.
 //
-// It must never import a package of controlplane or filter: they use it.
+// Its invariant: one place, Plugin, turns a policy into the filter's Envoy configuration; xDS,
+// render and the tests all use it. It must never import a package of controlplane or filter.
+//
+// plugin.go and capabilities.go have the filter's configuration, bootstrap.go that of a whole
+// Envoy, with address.go; istio.go and envoygateway.go write custom resources by what
+// kubernetes.go checks; yaml.go writes policies and configurations as YAML. A template
+// (*.yaml.tmpl) has the text of each.
 package envoy
 
 import (
@@ -36,9 +40,8 @@ const (
 	FilterTypeURL = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"
 )
 
-// Plugin is the filter with a policy, ready to be written as Envoy
-// configuration. Wasm and Policy are required; the zero value of every other
-// field is its default.
+// Plugin is the filter with a policy, of which Filter makes Envoy's configuration. Wasm and
+// Policy are required; each other field has a default.
 type Plugin struct {
 	Name    string // default ResourceName
 	VMID    string // default DefaultVMID
@@ -58,11 +61,10 @@ var ErrNoWasm = errors.New("no path of the filter's wasm binary")
 
 // Filter returns the configuration of Envoy's wasm HTTP filter.
 //
-// A VM that trapped is reloaded (FAIL_RELOAD), and until then its worker
-// answers 503. The alternative, failing open, never recovers: one trap would
-// leave a worker without limits until the next push, with nothing to see from
-// outside. What a request gets when a host call fails is not decided here but
-// by on_error in the policy, which allows it by default.
+// A VM that trapped is reloaded (FAIL_RELOAD); until then its worker answers 503. To fail open
+// instead would never recover: one trap would leave a worker without limits until the next push,
+// and nobody would see that from outside. If a host call fails, on_error in the policy decides;
+// by default it allows the request.
 func (p Plugin) Filter() (*wasmfilterv3.Wasm, error) {
 	if p.Wasm == "" {
 		return nil, ErrNoWasm
@@ -104,8 +106,8 @@ func (p Plugin) Any() (*anypb.Any, error) {
 	return marshal(filter)
 }
 
-// ExtensionConfig returns the resource that extension config discovery
-// serves. Envoy refuses one whose name is not the one it asked for.
+// ExtensionConfig returns the resource that extension config discovery serves. Envoy refuses a
+// resource with another name than it asked for.
 func (p Plugin) ExtensionConfig() (*corev3.TypedExtensionConfig, error) {
 	config, err := p.Any()
 	if err != nil {

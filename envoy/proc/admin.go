@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// adminClient gives up on an admin interface that does not answer: Envoy's main
-// thread may be busy, for seconds while it loads a filter, not for ever.
+// adminClient waits longer than Envoy's main thread is busy, which it is for seconds while it
+// loads a filter.
 var adminClient = &http.Client{Timeout: 20 * time.Second}
 
 // Admin is the URL of Envoy's admin interface, known after WaitReady.
@@ -53,7 +53,7 @@ func (p *Process) getJSON(ctx context.Context, path string, into any) error {
 	return nil
 }
 
-// Listener is the address, host:port, on which the named listener accepts.
+// Listener returns the address, host:port, on which the named listener accepts.
 func (p *Process) Listener(ctx context.Context, name string) (string, error) {
 	var answer struct {
 		Statuses []struct {
@@ -78,7 +78,7 @@ func (p *Process) Listener(ctx context.Context, name string) (string, error) {
 	return "", fmt.Errorf("ask envoy for its listeners: none is named %q", name)
 }
 
-// Memory is how many bytes Envoy's allocator has handed out.
+// Memory returns how many bytes Envoy's allocator has given out.
 func (p *Process) Memory(ctx context.Context) (uint64, error) {
 	var answer struct {
 		Allocated uint64 `json:"allocated,string"`
@@ -89,8 +89,7 @@ func (p *Process) Memory(ctx context.Context) (uint64, error) {
 	return answer.Allocated, nil
 }
 
-// Stats are the counters and gauges whose name matches the regular expression
-// filter, by name.
+// Stats returns the counters and gauges whose names match a regular expression.
 func (p *Process) Stats(ctx context.Context, filter string) (map[string]uint64, error) {
 	var answer struct {
 		Stats []struct {
@@ -110,7 +109,7 @@ func (p *Process) Stats(ctx context.Context, filter string) (map[string]uint64, 
 	return stats, nil
 }
 
-// Prometheus is what Envoy shows to Prometheus.
+// Prometheus returns all metrics in the format of Prometheus.
 func (p *Process) Prometheus(ctx context.Context) (string, error) {
 	body, err := p.Get(ctx, "/stats/prometheus")
 	return string(body), err

@@ -1,10 +1,9 @@
-// Package proc runs a real Envoy as a child process, for tests, benchmarks and
-// a first try: it finds the binary, starts it, asks its admin interface and
-// ends it.
+// Package proc runs a real Envoy as a child process, for tests, benchmarks and first steps: it
+// finds the binary, starts it, asks its admin interface and ends it.
 //
-// Its invariant: no Envoy outlives the program that started it. It knows
-// nothing of the filter or of policies and must not import another
-// package of this module but child; the caller brings the bootstrap.
+// Its invariant: no Envoy outlives the program that started it. It knows nothing of the filter
+// or of policies: the caller gives the bootstrap. It must not import another package of this
+// module but child.
 package proc
 
 import (
@@ -19,10 +18,11 @@ import (
 )
 
 // ErrNoEnvoy says that no Envoy binary was found anywhere.
-var ErrNoEnvoy = errors.New("no envoy binary: run make test, which installs it, or set ENVOY_PATH, say to what build/fetch envoy-1.40.0 prints, or put envoy on PATH")
+var ErrNoEnvoy = errors.New("no envoy binary: run make test, which installs it, put envoy on PATH, " +
+	"or set ENVOY_PATH, such as to what build/fetch envoy-1.40.0 prints")
 
-// Find returns the path of the Envoy to use: ENVOY_PATH; else the newest the
-// Makefile names in SLUICE_ENVOY; else the one on PATH.
+// Find returns the path of the Envoy to use: ENVOY_PATH, else the newest of SLUICE_ENVOY, which
+// the Makefile sets, else the one on PATH.
 func Find() (string, error) {
 	all, err := All()
 	if err != nil {
@@ -31,9 +31,9 @@ func Find() (string, error) {
 	return all[len(all)-1], nil
 }
 
-// All returns the paths of every Envoy the tests have to pass on, oldest
-// first: those of SLUICE_ENVOY ("1.36.4=PATH,1.40.0=PATH") where the Makefile
-// set it and ENVOY_PATH does not overrule it, otherwise the one that Find finds.
+// All returns the paths of the Envoys that the tests have to pass on, the oldest first: those of
+// SLUICE_ENVOY ("1.36.4=PATH,1.40.0=PATH"). If ENVOY_PATH is set, or SLUICE_ENVOY is not, it
+// returns the one that Find returns.
 func All() ([]string, error) {
 	if path := os.Getenv("ENVOY_PATH"); path != "" {
 		return checked("ENVOY_PATH", path)

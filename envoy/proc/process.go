@@ -37,14 +37,15 @@ type Process struct {
 const stopGrace = 5 * time.Second
 
 // Start starts an Envoy and returns at once; WaitReady waits until it serves.
-// The process is killed when ctx ends, at the latest when this program does.
+// The process is killed when ctx ends, and at the latest when this program ends.
 func Start(ctx context.Context, o Options) (*Process, error) {
 	binary := o.Binary
 	if binary == "" {
-		var err error
-		if binary, err = Find(); err != nil {
+		found, err := Find()
+		if err != nil {
 			return nil, err
 		}
+		binary = found
 	}
 	dir, err := os.MkdirTemp("", "envoy-")
 	if err != nil {
@@ -61,22 +62,22 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	}
 	cmd := exec.CommandContext(ctx, binary,
 		"--config-path", bootstrap,
-		"--disable-hot-restart", // several side by side, and no shared memory left behind by a killed one
+		"--disable-hot-restart", // so that several can run, and a killed one leaves no shared memory
 		"--concurrency", strconv.Itoa(max(o.Concurrency, 1)),
 		"--log-level", level,
 		"--file-flush-interval-msec", "200", // of access logs: 10 s otherwise
 		"--admin-address-path", p.adminPath,
 	)
 	cmd.Stdout = o.LogTo
-	if p.Child, err = child.Start(cmd, func() { _ = os.RemoveAll(dir) }); err != nil {
+	p.Child, err = child.Start(cmd, func() { _ = os.RemoveAll(dir) })
+	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	return p, nil
 }
 
-// WaitReady returns once Envoy says on its admin interface that it is live,
-// which is after every listener has its filters. It fails when the process
-// ends first.
+// WaitReady waits until Envoy's admin interface says that it is live: then every listener has its
+// filters. It fails if the process ends before.
 func (p *Process) WaitReady(ctx context.Context) error {
 	return p.Until(ctx, "be ready", func() bool {
 		if p.admin == "" {
@@ -91,15 +92,15 @@ func (p *Process) WaitReady(ctx context.Context) error {
 	})
 }
 
-// WaitLog returns once the log holds text.
+// WaitLog waits until the log contains a text.
 func (p *Process) WaitLog(ctx context.Context, text string) error {
 	return p.Until(ctx, fmt.Sprintf("log %q", text), func() bool {
 		return strings.Contains(p.Log(), text)
 	})
 }
 
-// Stop asks Envoy to end, waits, and kills it where that takes too long. It
-// may be called more than once.
+// Stop asks Envoy to end, waits, and kills it if that takes too long. It may be called more than
+// once.
 func (p *Process) Stop() error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stop envoy: %w", err)

@@ -36,10 +36,25 @@ var causes = [...]struct {
 	status        int
 	body          string
 }{
-	ClientGone: {"downstream_remote_disconnect", "downstream_remote_disconnect", flagClientGone, 0, ""},
-	UpstreamReset: {"upstream_reset_before_response_started{remote_reset}", "upstream_reset_after_response_started{remote_reset}", flagUpstreamReset,
-		503, "upstream connect error or disconnect/reset before headers. reset reason: remote reset"},
-	UpstreamTimeout: {"response_timeout", "response_timeout", flagUpstreamTimeout, 504, "upstream request timeout"},
+	ClientGone: {
+		before: "downstream_remote_disconnect",
+		after:  "downstream_remote_disconnect",
+		flags:  flagClientGone,
+	},
+	UpstreamReset: {
+		before: "upstream_reset_before_response_started{remote_reset}",
+		after:  "upstream_reset_after_response_started{remote_reset}",
+		flags:  flagUpstreamReset,
+		status: 503,
+		body:   "upstream connect error or disconnect/reset before headers. reset reason: remote reset",
+	},
+	UpstreamTimeout: {
+		before: "response_timeout",
+		after:  "response_timeout",
+		flags:  flagUpstreamTimeout,
+		status: 504,
+		body:   "upstream request timeout",
+	},
 }
 
 var (
@@ -61,9 +76,9 @@ func (x *Exchange) Outgoing() *Request {
 }
 
 // Answer takes the headers of the upstream's answer through the filter: Status, Headers and,
-// if it is the answer of another filter, Details and Flags. With end nothing follows.
-// It returns what the client gets in their place, which is the filter's own answer if it gave
-// one meanwhile.
+// if it is the answer of another filter, Details and Flags. end says that nothing follows.
+// It returns what the client gets: the headers as the filter left them, or the filter's own
+// answer if it gave one meanwhile.
 func (x *Exchange) Answer(up *Response, end bool) (*Response, error) {
 	x.thread.Lock()
 	defer x.thread.Unlock()
@@ -79,8 +94,8 @@ func (x *Exchange) Answer(up *Response, end bool) (*Response, error) {
 	return x.response, x.err
 }
 
-// Chunk takes a part of the body through the filter. After the last one nothing follows. It
-// fails once the exchange has ended, by whatever.
+// Chunk takes a part of the body through the filter. end says that nothing follows. It fails if
+// the exchange has ended, for any reason.
 func (x *Exchange) Chunk(b []byte, end bool) error {
 	return x.part(func() { x.body(b, end) })
 }
@@ -112,8 +127,8 @@ func (x *Exchange) part(do func()) error {
 	return errNothing
 }
 
-// Reset ends the exchange before its answer has ended. A request that the filter has paused
-// knows no upstream. An exchange that has ended stays as it is.
+// Reset ends the exchange before its answer has ended. A paused request has no upstream yet,
+// so only its client can reset it. An exchange that has ended stays as it is.
 func (x *Exchange) Reset(why Cause) error {
 	x.thread.Lock()
 	defer x.thread.Unlock()
@@ -132,8 +147,8 @@ func (x *Exchange) Reset(why Cause) error {
 	return nil
 }
 
-// Redirect ends the exchange as one whose answer the proxy follows itself: the filter hears of
-// it when it logs, and of another request.
+// Redirect ends the exchange as one whose answer is a redirect that the proxy follows itself:
+// the filter sees the answer when it logs, and then another request.
 func (x *Exchange) Redirect(up *Response) error {
 	x.thread.Lock()
 	defer x.thread.Unlock()
@@ -169,8 +184,8 @@ func (st *stream) properties() map[string]string {
 	return all
 }
 
-// unseen ends a request that a filter before this one has answered: this one hears of it
-// when it logs.
+// unseen ends a request that a filter before this one has answered: this one sees it only when
+// it logs.
 func (x *Exchange) unseen(up *Response) {
 	st := x.scope.stream
 	st.fill()
@@ -261,7 +276,7 @@ func (x *Exchange) responseHeaders(h headers, res *Response, end bool) {
 	st, v := sc.stream, sc.vm
 	x.move(inCallback)
 	st.response, st.showResponse = h, true
-	st.details, st.flags, st.told = res.Details, res.Flags, true
+	st.tell(res.Details, res.Flags)
 	if v.dead() {
 		x.end(st.failed(), nil)
 		return
@@ -308,7 +323,8 @@ func (x *Exchange) body(b []byte, end bool) {
 	case action != 0 && !st.resumed:
 		x.end(nil, ErrPaused)
 	default:
-		if st.sent += len(b); end {
+		st.sent += len(b)
+		if end {
 			x.end(x.response, nil)
 			return
 		}
@@ -334,7 +350,9 @@ func (x *Exchange) cut(details string, flags uint64) {
 	res := closed(details)
 	if x.response != nil {
 		res = x.response
-		res.Reset, res.Body, res.Details = true, nil, details
+		res.Reset = true
+		res.Body = nil
+		res.Details = details
 	}
 	res.Flags = flags
 	x.end(res, nil)

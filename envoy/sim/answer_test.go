@@ -256,11 +256,9 @@ func (x *simConveyed) do(s step) {
 		time.Sleep(time.Millisecond)
 		err = x.x.Reset(sim.UpstreamTimeout)
 	case x.a.has(abort[0][0]):
-		if _, err = x.x.Answer(&sim.Response{
-			Status:  403,
-			Details: "fault_filter_abort",
-			Flags:   faultInjected,
-		}, false); err == nil {
+		abort := &sim.Response{Status: 403, Details: "fault_filter_abort", Flags: faultInjected}
+		_, err = x.x.Answer(abort, false)
+		if err == nil {
 			x.body = "fault filter abort"
 			err = x.x.Chunk([]byte(x.body), true)
 		}

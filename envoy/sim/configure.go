@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"sync/atomic"
+	"time"
 )
 
 // Refused is the error of a configuration that the filter refused. Envoy would
@@ -28,11 +30,10 @@ func (r *Refused) Error() string {
 
 func (r *Refused) Unwrap() error { return r.Cause }
 
-// Configure gives all threads a new plugin configuration, as an xDS update
-// does. A VM that is thrown away tries it first; if it refuses, nothing changes and
-// the error is a *Refused. Requests under way end under the old
-// configuration. Bytes equal to those that run are taken without being
-// applied; only a thread without a working VM then starts a new one.
+// Configure gives all threads a new plugin configuration, as an xDS update does. A trial takes
+// it first; if the filter refuses it there, nothing changes and the error is a *Refused.
+// Requests under way end under the old configuration. A configuration equal to the running one
+// changes nothing, but a thread without a working VM starts a new one.
 func (h *Host) Configure(configuration []byte) error {
 	h.updates.Lock()
 	defer h.updates.Unlock()
@@ -88,8 +89,7 @@ func (h *Host) update(f *filter, configuration []byte) error {
 	}
 	h.filter, h.configured = f, configuration
 	for _, t := range h.threads {
-		// The update was taken: a thread that fails now answers 503 and has
-		// said so in the log.
+		// The update is accepted: a thread that fails now has logged that, and answers 503.
 		_ = h.apply(t, f, configuration)
 	}
 	return nil
@@ -115,11 +115,13 @@ func (v *vm) start(configuration []byte) (*scope, error) {
 	root.configuring = true
 	defer func() { root.configuring = false }()
 	v.enter(root, callContextCreate, uint64(root.id), 0)
-	if v.on[callVMStart] != nil && v.enter(root, callVMStart, uint64(root.id), uint64(len(v.host.o.VMConfiguration))) == 0 {
-		return root, v.because(callVMStart)
-	}
-	if v.on[callConfigure] != nil && v.enter(root, callConfigure, uint64(root.id), uint64(len(configuration))) == 0 {
-		return root, v.because(callConfigure)
+	for _, step := range []struct{ callback, size int }{
+		{callVMStart, len(v.host.o.VMConfiguration)},
+		{callConfigure, len(configuration)},
+	} {
+		if v.on[step.callback] != nil && v.enter(root, step.callback, uint64(root.id), uint64(step.size)) == 0 {
+			return root, v.because(step.callback)
+		}
 	}
 	return root, v.failed
 }
@@ -143,11 +145,12 @@ func (h *Host) apply(t *thread, f *filter, configuration []byte) error {
 		return nil
 	}
 	var v *vm
+	var err error
 	if usable {
 		v = old.vm
 	} else {
-		var err error
-		if v, err = h.instantiate(t.id, f, nil); err != nil {
+		v, err = h.instantiate(t.id, f, nil)
+		if err != nil {
 			return h.abandon(t, v, err)
 		}
 		v.thread = t
@@ -189,4 +192,48 @@ func (t *thread) vms() []*vm {
 	clear(t.running[len(kept):])
 	t.running = kept
 	return kept
+}
+
+// reloadEvery is the least time between two starts of a thread's VM. Envoy adds up to
+// half of it, at random.
+const reloadEvery = int64(time.Second)
+
+type reloads struct{ success, failure, backoff atomic.Uint64 }
+
+// Reloads counts the requests that found a failed VM, by Envoy's names: a new VM was made, it
+// failed to start, or it was too early after the last start.
+func (h *Host) Reloads() map[string]uint64 {
+	return map[string]uint64{
+		"vm_reload_success": h.reloads.success.Load(),
+		"vm_reload_failure": h.reloads.failure.Load(),
+		"vm_reload_backoff": h.reloads.backoff.Load(),
+	}
+}
+
+// reload replaces the thread's failed VM before a request, as FAIL_RELOAD does. The requests of
+// the failed VM stay with it.
+func (t *thread) reload() {
+	h, old := t.host, t.root
+	now := h.elapsed()
+	if now-t.loaded < reloadEvery {
+		h.reloads.backoff.Add(1)
+		return
+	}
+	t.loaded = now
+	v, err := h.instantiate(t.id, old.vm.filter, nil)
+	v.thread = t
+	var root *scope
+	if err == nil {
+		root, err = v.start(old.configuration)
+	}
+	if err != nil {
+		h.reloads.failure.Add(1)
+		h.log(Error, t.id, "start of filter: "+err.Error())
+		v.close()
+		return
+	}
+	h.reloads.success.Add(1)
+	t.running = append(t.running, v)
+	t.root = root
+	old.vm.retire(old)
 }

@@ -124,7 +124,8 @@ func TestWorkerMayFailWhereTheTrialDidNot(t *testing.T) {
 func TestStoreIsSharedByVMID(t *testing.T) {
 	store := sim.NewStore()
 	in := func(vmID string) func(*sim.Options) { return func(o *sim.Options) { o.VMID, o.Store = vmID, store } }
-	a, same, other := setUp(t, in("a")), setUp(t, in("a")), setUp(t, in("b"))
+	a, same := setUp(t, in("a")), setUp(t, in("a"))
+	other := setUp(t, in("b"))
 	a.do(0, "set k v 0")
 	require.Equal(t, []string{"v 1"}, same.do(0, "get k"))
 	require.Equal(t, []string{"!1"}, other.do(0, "get k"))

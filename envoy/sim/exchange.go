@@ -6,7 +6,7 @@ import (
 )
 
 // ErrPaused is the error of a request that the filter has paused and that nothing
-// can resume: its VM has neither ticks nor a gRPC stream, or it was the response.
+// can resume: its VM has neither ticks nor a gRPC stream, or the filter paused the response.
 var ErrPaused = errors.New("the filter paused the request, and nothing can resume it")
 
 // Exchange is a request on its way through a worker. Start begins one. Its answer comes
@@ -27,18 +27,18 @@ type Exchange struct {
 type phase uint8
 
 const (
-	inCallback phase = iota // of its request or its response, which looks itself what came of it
+	inCallback phase = iota // the callback's caller decides how it goes on
 	paused
-	onward    // to the upstream, or there
+	onward    // on its way to the upstream, or there
 	answering // the headers of its response are out
 	ended
 )
 
 // Serve takes a request through a worker: its headers, the upstream unless the
 // filter answers, the response headers, and the end. One that the filter pauses
-// waits until the filter resumes or answers it, its client goes or the stream has
-// been idle for too long. It fails only before the first Configure, for an unknown worker, and
-// with ErrPaused.
+// waits until the filter resumes or answers it, its client disconnects or the stream has been
+// idle for too long. It fails only before the first Configure, for an unknown worker, and with
+// ErrPaused.
 func (h *Host) Serve(worker int, r *Request) (*Response, error) {
 	x, err := h.Start(worker, r)
 	if err != nil {
@@ -48,7 +48,7 @@ func (h *Host) Serve(worker int, r *Request) (*Response, error) {
 	return x.Finish()
 }
 
-// Wait waits while the filter pauses the request, until its client goes at the latest.
+// Wait waits while the filter pauses the request, at most until its client disconnects.
 func (x *Exchange) Wait() {
 	if x.resumed == nil {
 		return
@@ -100,7 +100,7 @@ func (x *Exchange) Paused() bool {
 	return x.phase == paused
 }
 
-// Ended reports whether the exchange is over: the filter hears no more of it.
+// Ended reports whether the exchange is over: the filter gets no more callbacks of it.
 func (x *Exchange) Ended() bool {
 	x.thread.Lock()
 	defer x.thread.Unlock()
@@ -158,7 +158,7 @@ func (x *Exchange) pause() {
 	x.host.change()
 }
 
-// active reports whether the filter will hear of anything but requests.
+// active reports whether the filter will get other callbacks than those of requests.
 func (v *vm) active() bool {
 	for _, root := range v.roots {
 		if v.failed == nil && (root.tickPeriod != 0 || len(root.grpc) > 0) {
@@ -202,11 +202,14 @@ func (x *Exchange) end(res *Response, err error) {
 	st := x.scope.stream
 	st.took = x.host.elapsed() - st.began
 	if res != nil {
-		st.status, st.details, st.flags, st.told = res.Status, res.Details, res.Flags, true
+		st.status = res.Status
+		st.tell(res.Details, res.Flags)
 	}
 	x.scope.vm.end(x.scope)
 	if res != nil {
 		res.State = st.properties()
 	}
-	x.phase, x.response, x.err, x.scope = ended, res, err, nil
+	x.phase = ended
+	x.response, x.err = res, err
+	x.scope = nil
 }

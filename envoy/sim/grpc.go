@@ -1,6 +1,11 @@
 package sim
 
 import (
+	"math"
+	"slices"
+	"sync"
+	"time"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 )
@@ -18,8 +23,8 @@ type Call struct {
 // must not wait, and must not call the host. It may use its Inbox.
 type Peer interface {
 	Send(message []byte) // the bytes are its own
-	CloseSend()          // nothing follows
-	Cancel()             // nobody listens any more
+	CloseSend()          // no message follows
+	Cancel()             // the filter takes no more messages
 }
 
 const grpcUnavailable = 14
@@ -29,7 +34,7 @@ type grpcStream struct {
 	thread *thread
 	root   *scope
 	token  uint32
-	peer   Peer // nil once it is of no more use
+	peer   Peer // nil once the stream has ended
 
 	finished     bool // the peer knows that nothing follows
 	localClosed  bool
@@ -37,7 +42,7 @@ type grpcStream struct {
 	lastDue      int64
 }
 
-// Tokens of streams are as Envoy's, where the kind of a call can be seen.
+// Tokens of streams are numbered as in Envoy, where they show the kind of a call.
 const (
 	tokenStep  = 4
 	tokenFirst = 2
@@ -51,7 +56,11 @@ func (v *vm) grpcStream(a args) status {
 	v.nextToken += tokenStep
 	stream := &grpcStream{thread: v.thread, root: v.scope().root, token: v.nextToken}
 	call := Call{
-		VM: v.id, Cluster: to.GetEnvoyGrpc().GetClusterName(), Service: string(a.b[1]), Method: string(a.b[2]), Metadata: unmarshalPairs(a.b[3]),
+		VM:       v.id,
+		Cluster:  to.GetEnvoyGrpc().GetClusterName(),
+		Service:  string(a.b[1]),
+		Method:   string(a.b[2]),
+		Metadata: unmarshalPairs(a.b[3]),
 	}
 	if !stream.dial(call) {
 		// The filter hears of the end of a stream whose token it never got.
@@ -66,7 +75,7 @@ func (v *vm) grpcStream(a args) status {
 }
 
 func (s *grpcStream) dial(c Call) bool {
-	if s.thread == nil || s.thread.host.o.Dial == nil { // the VM that tries a configuration calls nobody
+	if s.thread == nil || s.thread.host.o.Dial == nil { // a trial has no thread
 		return false
 	}
 	peer, err := s.thread.host.o.Dial(c, &Inbox{s})
@@ -97,7 +106,7 @@ func (v *vm) grpcSend(a args) status {
 	return statusOK
 }
 
-// grpcClose says that nothing follows. The filter hears on.
+// grpcClose says that no message of the filter follows. It still gets those of the other end.
 func (v *vm) grpcClose(a args) status {
 	stream, st := v.grpcToken(a.s[0])
 	if st != statusOK {
@@ -123,7 +132,7 @@ func (v *vm) grpcCancel(a args) status {
 	return statusOK
 }
 
-// cancel ends a stream. The filter hears no more of it.
+// cancel ends a stream. The filter gets no more callbacks of it.
 func (s *grpcStream) cancel() {
 	if s.peer != nil {
 		s.peer.Cancel()
@@ -164,4 +173,97 @@ func (s *grpcStream) close(status uint32) {
 	})
 	root.vm.enter(root, callGRPCClose, uint64(root.id), uint64(s.token), uint64(status))
 	s.peer = nil
+}
+
+// mail is what other ends of gRPC streams have said to the VMs of a thread, in the
+// order in which it becomes due.
+type mail struct {
+	sync.Mutex
+	letters []letter
+}
+
+type letter struct {
+	due     int64 // by the monotonic clock
+	stream  *grpcStream
+	message []byte
+	ends    bool // with this status, in place of a message
+	status  uint32
+}
+
+func (m *mail) post(l letter) {
+	m.Lock()
+	defer m.Unlock()
+	l.due = max(l.due, l.stream.lastDue) // a stream keeps its order
+	l.stream.lastDue = l.due
+	i, _ := slices.BinarySearchFunc(m.letters, l.due, func(other letter, due int64) int {
+		if other.due <= due {
+			return -1
+		}
+		return 1
+	})
+	m.letters = slices.Insert(m.letters, i, l)
+}
+
+// take returns the first letter that is due.
+func (m *mail) take(now int64) (l letter, ok bool) {
+	m.Lock()
+	defer m.Unlock()
+	if len(m.letters) == 0 || m.letters[0].due > now {
+		return letter{}, false
+	}
+	l = m.letters[0]
+	m.letters = m.letters[1:]
+	return l, true
+}
+
+// due returns when the first letter is due.
+func (m *mail) due() int64 {
+	m.Lock()
+	defer m.Unlock()
+	if len(m.letters) == 0 {
+		return math.MaxInt64
+	}
+	return m.letters[0].due
+}
+
+// Inbox takes what the other end of a stream says. It may be used in any goroutine, also in a
+// call from the filter. The filter gets the messages in this order, after their delay, when
+// Deliver or Host.TickDue delivers them.
+type Inbox struct{ stream *grpcStream }
+
+// Message is one message. It keeps the bytes.
+func (i *Inbox) Message(after time.Duration, message []byte) {
+	i.post(after, letter{message: message})
+}
+
+// Close ends the stream with a gRPC status.
+func (i *Inbox) Close(after time.Duration, status uint32) {
+	i.post(after, letter{ends: true, status: status})
+}
+
+func (i *Inbox) post(after time.Duration, l letter) {
+	l.stream = i.stream
+	l.due = i.stream.thread.host.elapsed() + int64(after)
+	i.stream.thread.mail.post(l)
+}
+
+// Deliver tells the filter of all that is due on the stream's thread. It waits
+// for the thread, so a call from the filter must not use it.
+func (i *Inbox) Deliver() { i.stream.thread.deliver() }
+
+func (t *thread) deliver() {
+	t.Lock()
+	defer t.Unlock()
+	t.deliverDue()
+}
+
+func (t *thread) deliverDue() {
+	now := t.host.elapsed()
+	for {
+		l, ok := t.mail.take(now)
+		if !ok {
+			return
+		}
+		l.stream.hear(l)
+	}
 }

@@ -1,6 +1,7 @@
 package sim
 
-// The proxy-wasm calls, but those for headers, properties and metrics. Each unpacks its arguments, acts, and writes its results once.
+// Host calls of proxy-wasm. Those for headers, properties and metrics are in files of their own.
+// Each unpacks its arguments, acts, and writes its results once.
 
 const (
 	streamRequest  = 0
@@ -61,7 +62,8 @@ func (v *vm) getSharedData(a args) status {
 }
 
 func (v *vm) setSharedData(a args) status {
-	key, value, cas := a.b[0], a.b[1], uint32(a.s[4])
+	key, value := a.b[0], a.b[1]
+	cas := uint32(a.s[4])
 	v.access(Access{Key: key, Write: true, CAS: cas})
 	if st := v.scope().stream; st != nil {
 		if st.faults.Set {
@@ -103,8 +105,9 @@ func (v *vm) getBuffer(a args) status {
 	if st != statusOK {
 		return st
 	}
-	start, length, size := uint64(uint32(a.s[1])), uint64(uint32(a.s[2])), uint64(len(data))
-	start = min(start, size)
+	size := uint64(len(data))
+	start := min(uint64(uint32(a.s[1])), size)
+	length := uint64(uint32(a.s[2]))
 	return v.give(data[start:min(start+length, size)], a.s[3], a.s[4])
 }
 

@@ -25,8 +25,8 @@ const (
 	unimplemented       status = 12
 )
 
-// When a host call is allowed although the VM is being started or is
-// allocating memory for the host; any other call then traps.
+// The times at which most host calls trap: while the VM starts, and while it allocates memory
+// for the host. A call says when it is allowed nevertheless.
 const (
 	inStart uint8 = 1 << iota
 	inAlloc
@@ -161,7 +161,8 @@ func check(m wazero.CompiledModule) error {
 		module, name, _ := f.Import()
 		i := slices.IndexFunc(modules[module], func(c hostCall) bool { return c.name == name })
 		if i < 0 {
-			return fmt.Errorf("check module: it imports %s.%s, which the oldest supported Envoy (1.36) does not offer", module, name)
+			return fmt.Errorf("check module: it imports %s.%s, which the oldest supported Envoy (1.36) does not offer",
+				module, name)
 		}
 		params, results := modules[module][i].types()
 		if !slices.Equal(params, f.ParamTypes()) || !slices.Equal(results, f.ResultTypes()) {
@@ -221,16 +222,20 @@ func (c *hostCall) function() api.GoModuleFunc {
 
 // call reads the bytes that the guest names, and does what it asks for.
 func (c *hostCall) call(v *vm, stack []uint64) status {
-	a, at, n := args{s: stack}, 0, 0
+	a := args{s: stack}
+	at, n := 0, 0
 	for _, p := range c.params {
-		if p == 'b' {
-			var ok bool
-			if a.b[n], ok = v.read(stack[at], stack[at+1]); !ok {
-				return invalidMemory
-			}
-			at, n = at+1, n+1
+		if p != 'b' {
+			at++
+			continue
 		}
-		at++
+		b, ok := v.read(stack[at], stack[at+1])
+		if !ok {
+			return invalidMemory
+		}
+		a.b[n] = b
+		at += 2
+		n++
 	}
 	return c.proxy(v, a)
 }

@@ -44,7 +44,8 @@ func run(m *testing.M) int {
 			fmt.Fprintf(os.Stderr, "build guest: %v\n%s", err, text)
 			return 1
 		}
-		if *wasm, err = os.ReadFile(out); err != nil {
+		*wasm, err = os.ReadFile(out)
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

@@ -51,7 +51,8 @@ func (m *metrics) snapshot() map[string]uint64 {
 
 // metric returns the stat of an id.
 func (v *vm) metric(id uint64) (stat *atomic.Uint64, kind uint32, st status) {
-	if kind = uint32(id) & 3; kind >= metricKinds {
+	kind = uint32(id) & 3
+	if kind >= metricKinds {
 		return nil, kind, badArgument
 	}
 	stats := v.metrics[kind]

@@ -35,7 +35,8 @@ const recordListener = `{name: %[1]s, address: {socket_address: {address: 127.0.
           rules: {action: DENY, policies: {p: {
             permissions: [{header: {name: x-before, present_match: true}}], principals: [{any: true}]}}}}},
         {name: %[1]s, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm,
-          config: {name: plugin, root_id: root, vm_config: {vm_id: %[1]s, runtime: envoy.wasm.runtime.v8, code: {local: {filename: %[3]s}}}}}},
+          config: {name: plugin, root_id: root, vm_config: {
+            vm_id: %[1]s, runtime: envoy.wasm.runtime.v8, code: {local: {filename: %[3]s}}}}}},
         {name: after, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault,
           abort: {header_abort: {}, percentage: {numerator: 100}}}},
         {name: router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}],
@@ -50,7 +51,8 @@ const answerOptions = `http_protocol_options: {enable_trailers: true},
       access_log_options: {flush_access_log_on_new_request: true, access_log_flush_interval: 0.1s}`
 
 const recordCluster = `{name: %[1]s, connect_timeout: 1s,
-    load_assignment: {cluster_name: %[1]s, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %[2]s}}}}]}]}%[3]s},`
+    load_assignment: {cluster_name: %[1]s, endpoints: [{lb_endpoints: [
+      {endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %[2]s}}}}]}]}%[3]s},`
 
 const http2 = `, typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {
       "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions,

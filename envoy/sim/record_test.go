@@ -267,7 +267,9 @@ type simCourier struct {
 func newSimCourier(t *testing.T) (c simCourier) {
 	t.Helper()
 	c.bench = setUp(t, func(o *sim.Options) {
-		o.Now, o.Dial, o.StreamIdle = nil, dial, idle
+		o.Now = nil
+		o.Dial = dial
+		o.StreamIdle = idle
 		o.Log = func(level sim.Level, vm int, m string) {
 			if level == sim.Info && vm == 0 && c.bench != nil {
 				c.note(&c.lines, m)

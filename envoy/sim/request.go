@@ -1,6 +1,6 @@
 package sim
 
-// Requests and responses; exchange.go takes one to the other.
+// Requests and responses. exchange.go takes a request to its response.
 
 import (
 	"cmp"
@@ -41,15 +41,14 @@ type Request struct {
 	// Received says how much of the body has come so far. Nil = what content-length says.
 	Received func() int64
 
-	// Answered is the answer of a filter before this one. This one hears of the request only
-	// when it logs.
+	// Answered is the answer of a filter before this one. This one sees the request only when
+	// it logs.
 	Answered *Response
 
 	// OnPause is called by Serve when the filter has paused the request. The worker
 	// serves others from then on.
 	OnPause func()
-	// Gone is closed when the client goes away: Serve then waits no longer for a
-	// filter that has paused the request.
+	// Gone is closed when the client disconnects: a paused request then ends.
 	Gone <-chan struct{}
 
 	// Upstream answers a request that the filter let through, as the filter left
@@ -68,7 +67,7 @@ type Faults struct {
 // Response is what the client gets.
 type Response struct {
 	Local    bool // the filter answered, or its VM failed; not the upstream
-	Reset    bool // the stream was closed, by the filter's late answer or by the client: there is no response, or its body is missing
+	Reset    bool // the stream was closed, by a late answer of the filter or by the client, before the response had ended
 	Status   int
 	Headers  [][2]string // without :status
 	Body     []byte

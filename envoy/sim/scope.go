@@ -51,6 +51,12 @@ type stream struct {
 	state        map[string]string // what the guest set as properties
 }
 
+// tell sets the details of the response, which can be read from then on.
+func (st *stream) tell(details string, flags uint64) {
+	st.details, st.flags = details, flags
+	st.told = true
+}
+
 // newRoot makes the context of a configuration. The guest does not know it yet.
 func (v *vm) newRoot(configuration []byte) *scope {
 	sc := &scope{id: v.newID(), vm: v, configuration: configuration}

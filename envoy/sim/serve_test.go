@@ -27,7 +27,8 @@ func TestRequestGoesOn(t *testing.T) {
 	var seen *sim.Request
 	res := b.serve(0, "on;info;log;add x-new 1;remove x-gone", header("x-gone", "1"),
 		header("x-then", "info;header x-ask;prop request|path;response server"), func(r *sim.Request) {
-			r.Host, r.Path, r.Method, r.HasBody = "h.example", "/p?q", "POST", true
+			r.Host, r.Path = "h.example", "/p?q"
+			r.Method, r.HasBody = "POST", true
 			r.Upstream = func(r *sim.Request) (*sim.Response, error) {
 				seen = r
 				return &sim.Response{Status: 404, Headers: [][2]string{{"server", "s"}}, Body: []byte("gone")}, nil
@@ -90,7 +91,9 @@ func TestProperties(t *testing.T) {
 	b := setUp(t, func(o *sim.Options) { o.Properties = map[string][]byte{"node.id": []byte("n1")} })
 	b.at(5)
 	request := func(r *sim.Request) {
-		r.Host, r.Path, r.Method, r.ClientIP, r.ClientPort = "h:80", "/p/a?x=1&y#f", "PUT", "2001:db8::1", 7
+		r.Host, r.Path = "h:80", "/p/a?x=1&y#f"
+		r.Method = "PUT"
+		r.ClientIP, r.ClientPort = "2001:db8::1", 7
 		r.Headers = append(r.Headers, [2]string{"user-agent", "ua"}, [2]string{"referer", "re"},
 			[2]string{"x-request-id", "id"}, [2]string{"content-length", "3"})
 		r.Metadata = map[string]*structpb.Struct{"n": {Fields: map[string]*structpb.Value{"t": structpb.NewStringValue("x")}}}

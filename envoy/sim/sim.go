@@ -2,25 +2,24 @@
 // wazero with a number of worker VMs and one store of shared data.
 //
 // Its invariant: to the filter it looks like Envoy 1.36, the oldest one
-// supported. It offers no more, returns the same status numbers, and keeps the
-// order of callbacks; where it cannot, it says so and does not guess. Of bodies it
-// shows the filter those of responses, and their trailers when it logs; of dynamic metadata
-// all of it, and no part. Of all calls to clusters it knows gRPC streams,
-// to whatever Options.Dial reaches.
+// supported. It offers no more, returns the same status numbers, and keeps the order of
+// callbacks; where it cannot, it says so and does not guess. The filter sees the bodies of
+// responses but not those of requests, trailers when it logs, and dynamic metadata only as a
+// whole. Its only calls to clusters are gRPC streams, to whatever Options.Dial reaches.
 //
 // A thread runs one callback at a time. A request that the filter has paused leaves
 // the thread to others. What the filter asks for in another callback (resume, a local
 // reply) is done when that callback has returned. Where that calls the filter again,
 // the rest is done inside, as in Envoy.
 //
-// What the other end of a gRPC stream says waits until it is due and somebody delivers
-// it: Inbox.Deliver where time is real, Host.TickDue where the caller makes the time.
-// Such a caller starts requests with Start, and while one is paused it sets the time
-// to Next and calls TickDue. From one goroutine, the same requests give the same order.
+// What the other end of a gRPC stream says waits until it is due, and is then delivered by
+// Inbox.Deliver if time is real, or by Host.TickDue if the caller sets the time. Such a caller
+// starts requests with Start, and while one is paused it sets the time to Next and calls
+// TickDue. From one goroutine, the same requests give the same order.
 //
 // testdata/guest/talks.txt, and for answers answers.txt beside it, hold what
 // Envoys 1.36 and 1.40 did, over HTTP/1.1 and HTTP/2. The simulator differs from them in this:
-//   - How a client leaves is told as over HTTP/1.1.
+//   - A client that disconnects is reported as over HTTP/1.1.
 //   - Within one HTTP/2 connection, where one request's callback denies another, Envoy
 //     logs and deletes the denied one after it has answered the other.
 //   - A stream ends with its VM; in Envoy, with the last request of that VM.
@@ -97,8 +96,8 @@ type Options struct {
 	Log      func(level Level, vm int, message string)
 	LogLevel Level
 
-	// Withheld are callbacks that the filter does not hear of, whatever it exports: those
-	// that a list of capabilities leaves out.
+	// Withheld are callbacks that the filter does not get, although it exports them: a list of
+	// capabilities leaves them out.
 	Withheld []string
 
 	// OnCall is called before each call of the guest to the host, by its
@@ -107,9 +106,8 @@ type Options struct {
 	// clocks when it collects garbage.
 	OnCall func(vm int, call string)
 
-	// OnShared is called before each read and write of shared data, on the
-	// goroutine of the VM: it may block, and what others do to the store meanwhile
-	// comes first.
+	// OnShared is called before each read and write of shared data, on the goroutine of the
+	// VM. It may block; what others write to the store meanwhile comes first.
 	OnShared func(vm int, a Access)
 
 	// Dial opens the gRPC streams of the filter. An error says that there is no
@@ -177,10 +175,12 @@ func New(ctx context.Context, o Options) (*Host, error) {
 		h.o.Now = func() int64 { return time.Now().UnixNano() }
 	}
 	var err error
-	if h.compiler, err = compilerOf(o.CacheDir); err != nil {
+	h.compiler, err = compilerOf(o.CacheDir)
+	if err != nil {
 		return nil, err
 	}
-	if h.filter, err = h.compiler.compile(o.Wasm); err != nil {
+	h.filter, err = h.compiler.compile(o.Wasm)
+	if err != nil {
 		return nil, err
 	}
 	h.shared = cmp.Or(o.Store, NewStore()).Namespace(o.VMID)
@@ -269,7 +269,7 @@ func (h *Host) Close() {
 	}
 }
 
-// close ends a thread and hangs up on all who wait.
+// close ends a thread and the requests that it has paused.
 func (t *thread) close() {
 	t.Lock()
 	defer t.Unlock()

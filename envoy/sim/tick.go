@@ -31,8 +31,8 @@ func (h *Host) TickDue() {
 	}
 }
 
-// Next returns when TickDue will have something to do, by Now, unless something
-// happens before. Whoever makes the time goes from one to the next.
+// Next returns when, by Now, TickDue will have something to do, unless something happens before.
+// A caller that sets the time goes from one such moment to the next.
 func (h *Host) Next() (ns int64, ok bool) {
 	first := int64(math.MaxInt64)
 	for _, t := range h.threads {
@@ -97,7 +97,13 @@ func (t *thread) endIdle() {
 		if x.scope.stream.in.HasBody {
 			status = 408
 		}
-		x.sendReply(&localReply{status: status, body: []byte("stream timeout"), details: "stream_idle_timeout", flags: flagStreamIdle, grpcStatus: -1})
+		x.sendReply(&localReply{
+			status:     status,
+			body:       []byte("stream timeout"),
+			details:    "stream_idle_timeout",
+			flags:      flagStreamIdle,
+			grpcStatus: -1,
+		})
 	}
 }
 

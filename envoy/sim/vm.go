@@ -2,11 +2,13 @@ package sim
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
@@ -100,7 +102,8 @@ func (h *Host) instantiate(id int, f *filter, heard *[]string) (*vm, error) {
 			v.on[i] = m.ExportedFunction(name)
 		}
 	}
-	if v.alloc = m.ExportedFunction("malloc"); v.alloc == nil {
+	v.alloc = m.ExportedFunction("malloc")
+	if v.alloc == nil {
 		v.alloc = m.ExportedFunction("proxy_on_memory_allocate")
 	}
 	return v, v.initialize()
@@ -129,10 +132,12 @@ func (v *vm) enter(sc *scope, callback int, args ...uint64) uint64 {
 		return 0
 	}
 	current, effective := v.current, v.effective
-	v.current, v.effective, v.stopIteration = sc, 0, false
+	v.current, v.effective = sc, 0
+	v.stopIteration = false
 	copy(v.stack[:], args)
-	err := error(nil)
-	if v.nested++; v.nested > maxNested {
+	v.nested++
+	var err error
+	if v.nested > maxNested {
 		err = errors.New("stack overflow: too many callbacks inside others")
 	} else {
 		err = f.CallWithStack(v.ctx, v.stack[:])
@@ -255,31 +260,99 @@ func (v *vm) allocate(size int) (uint32, bool) {
 
 // give hands a value to the guest: memory of its own, and where it is. An empty
 // value is a null pointer and costs no call.
-func (v *vm) give(value []byte, pointer, size uint64) status {
+func (v *vm) give(value []byte, toPointer, toSize uint64) status {
 	var at uint32
 	if len(value) > 0 {
-		var ok bool
-		if at, ok = v.allocate(len(value)); !ok || !v.mem.Write(at, value) {
+		pointer, ok := v.allocate(len(value))
+		if !ok || !v.mem.Write(pointer, value) {
 			return invalidMemory
 		}
+		at = pointer
 	}
-	return v.point(at, len(value), pointer, size)
+	return v.point(at, len(value), toPointer, toSize)
 }
 
-func (v *vm) giveString(value string, pointer, size uint64) status {
+func (v *vm) giveString(value string, toPointer, toSize uint64) status {
 	var at uint32
 	if len(value) > 0 {
-		var ok bool
-		if at, ok = v.allocate(len(value)); !ok || !v.mem.WriteString(at, value) {
+		pointer, ok := v.allocate(len(value))
+		if !ok || !v.mem.WriteString(pointer, value) {
 			return invalidMemory
 		}
+		at = pointer
 	}
-	return v.point(at, len(value), pointer, size)
+	return v.point(at, len(value), toPointer, toSize)
 }
 
-func (v *vm) point(at uint32, length int, pointer, size uint64) status {
-	if st := v.writeU32(pointer, at); st != statusOK {
+func (v *vm) point(at uint32, length int, toPointer, toSize uint64) status {
+	if st := v.writeU32(toPointer, at); st != statusOK {
 		return st
 	}
-	return v.writeU32(size, uint32(length))
+	return v.writeU32(toSize, uint32(length))
+}
+
+// filter is a compiled filter and its hash.
+type filter struct {
+	*compiler
+	module wazero.CompiledModule
+	sum    [sha256.Size]byte
+}
+
+// compiler compiles filters, each once for all Hosts of this process that keep what is
+// compiled in the same directory. It and they stay for the life of the process.
+type compiler struct {
+	mu      sync.Mutex
+	runtime wazero.Runtime
+	filters map[[sha256.Size]byte]*filter
+}
+
+var compilers = struct {
+	sync.Mutex
+	of map[string]*compiler // by directory
+}{of: map[string]*compiler{}}
+
+// compilerOf returns the compiler of a directory; without one, what is compiled is kept
+// in memory alone.
+func compilerOf(dir string) (*compiler, error) {
+	compilers.Lock()
+	defer compilers.Unlock()
+	if c := compilers.of[dir]; c != nil {
+		return c, nil
+	}
+	ctx, config := context.Background(), wazero.NewRuntimeConfig()
+	if dir != "" {
+		cache, err := wazero.NewCompilationCacheWithDir(dir)
+		if err != nil {
+			return nil, fmt.Errorf("open compilation cache: %w", err)
+		}
+		config = config.WithCompilationCache(cache)
+	}
+	c := &compiler{runtime: wazero.NewRuntimeWithConfig(ctx, config), filters: map[[sha256.Size]byte]*filter{}}
+	if err := register(ctx, c.runtime); err != nil {
+		_ = c.runtime.Close(ctx)
+		return nil, err
+	}
+	compilers.of[dir] = c
+	return c, nil
+}
+
+// compile returns a filter that Envoy could load.
+func (c *compiler) compile(wasm []byte) (*filter, error) {
+	sum := sha256.Sum256(wasm)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f := c.filters[sum]; f != nil {
+		return f, nil
+	}
+	m, err := c.runtime.CompileModule(context.Background(), wasm)
+	if err != nil {
+		return nil, fmt.Errorf("compile module: %w", err)
+	}
+	if err := check(m); err != nil {
+		_ = m.Close(context.Background())
+		return nil, err
+	}
+	f := &filter{compiler: c, module: m, sum: sum}
+	c.filters[sum] = f
+	return f, nil
 }

@@ -70,7 +70,8 @@ func TestSeededRandom(t *testing.T) {
 	seed := func(n uint64) func(*sim.Options) {
 		return func(o *sim.Options) { o.Seed, o.Workers = n, 2 }
 	}
-	a, same, other, none := setUp(t, seed(1)), setUp(t, seed(1)), setUp(t, seed(2)), setUp(t, seed(0))
+	a, same := setUp(t, seed(1)), setUp(t, seed(1))
+	other, none := setUp(t, seed(2)), setUp(t, seed(0))
 	first := a.do(0, "random;random")
 	require.Equal(t, first, same.do(0, "random;random"))
 	require.NotEqual(t, first, other.do(0, "random;random"))

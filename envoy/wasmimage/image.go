@@ -1,8 +1,8 @@
-// Package wasmimage is the filter as an image, in the forms that Istio's agent and
-// Envoy Gateway read.
+// Package wasmimage makes an image of the filter, in the forms that Istio's agent and Envoy
+// Gateway read.
 //
-// Its invariant: an image is made of the filter's bytes alone, so the same filter has
-// the same digest on every machine and on every day. It must never talk to a registry.
+// Its invariant: an image depends only on the filter's bytes, so the same filter has the same
+// digest on every machine and on every day. It must never talk to a registry.
 package wasmimage
 
 import (
@@ -10,6 +10,8 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -22,8 +24,8 @@ import (
 // Form is how an image holds the filter.
 type Form string
 
-// The forms. Both products read both. The first is an image like any other, so every
-// registry takes it.
+// The forms. Both products read both. Compat is an image like any other, so every registry
+// accepts it.
 const (
 	Compat   Form = "compat"   // one layer, an archive with plugin.wasm
 	Artifact Form = "artifact" // the module itself as a layer, with a media type of its own
@@ -32,7 +34,7 @@ const (
 // File is the filter's name in an image of the form Compat.
 const File = "plugin.wasm"
 
-// Variant is the annotation by which a manifest says that its form is Compat.
+// Variant is the annotation of a manifest that says that its form is Compat.
 const Variant = "module.wasm.image/variant"
 
 // Media types of the form Artifact.
@@ -49,7 +51,7 @@ func New(form Form, wasm []byte) (v1.Image, error) {
 	case Artifact:
 		return artifact(wasm)
 	}
-	return nil, fmt.Errorf("%q is no form of an image: it is %s or %s", form, Compat, Artifact)
+	return nil, fmt.Errorf("form %q of an image: want %s or %s", form, Compat, Artifact)
 }
 
 func compat(wasm []byte) (v1.Image, error) {
@@ -64,13 +66,13 @@ func compat(wasm []byte) (v1.Image, error) {
 	return mutate.Annotations(img, map[string]string{Variant: string(Compat)}).(v1.Image), nil
 }
 
-// Entry is a file or, where its name ends with a slash, a folder.
+// Entry is a file, or a folder if its name ends with a slash.
 type Entry struct {
 	tar.Header
 	Content []byte
 }
 
-// Layer is a layer of an image.
+// Layer returns a layer of an image.
 func Layer(entries ...Entry) (v1.Layer, error) {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
@@ -90,16 +92,33 @@ func Layer(entries ...Entry) (v1.Layer, error) {
 	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
 }
 
-// runtimeConfig is the second layer of an artifact: what runs the module.
+// runtimeConfig is the second layer of an artifact: it says what runs the module.
 const runtimeConfig = `{"type":"envoy_proxy"}`
 
-// artifact has two layers, because both products refuse any other number.
+// artifact makes two layers: both products refuse any other number.
 func artifact(wasm []byte) (v1.Image, error) {
 	return mutate.AppendLayers(oci(ConfigLayer),
 		static.NewLayer(wasm, ContentLayer), static.NewLayer([]byte(runtimeConfig), ConfigLayer))
 }
 
-// oci is an image without layers, by the OCI's media types.
+// oci returns an image without layers, with the OCI's media types.
 func oci(config types.MediaType) v1.Image {
 	return mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), config)
+}
+
+// OnlyTLS refuses plain HTTP, which go-containerregistry would use by itself if the registry's
+// address is a private one.
+type OnlyTLS struct {
+	Next     http.RoundTripper
+	Loopback bool // may be plain
+}
+
+// RoundTrip sends the request, or refuses to.
+func (t OnlyTLS) RoundTrip(r *http.Request) (*http.Response, error) {
+	host := r.URL.Hostname()
+	local := host == "localhost" || net.ParseIP(host).IsLoopback()
+	if r.URL.Scheme != "https" && (!t.Loopback || !local) {
+		return nil, fmt.Errorf("%s wants plain HTTP", r.URL.Host)
+	}
+	return t.Next.RoundTrip(r)
 }

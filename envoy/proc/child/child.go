@@ -1,7 +1,7 @@
-// Package child runs programs for tests, measurements and a first try.
+// Package child runs programs for tests, measurements and first steps.
 //
-// Its invariant: no child outlives this process, however that ends. It must not import
-// another package of this module.
+// Its invariant: on Linux, no child outlives this process, even if that is killed. It must not
+// import another package of this module.
 package child
 
 import (
@@ -25,16 +25,18 @@ type Child struct {
 	done chan struct{}
 }
 
-// Start starts a child. What it prints also goes to cmd.Stdout, if that is set. When it
-// has ended, atEnd is called.
+// Start starts a child. What it prints also goes to cmd.Stdout, if that is set. After its end,
+// atEnd is called.
 func Start(cmd *exec.Cmd, atEnd ...func()) (*Child, error) {
 	c := &Child{cmd: cmd, out: output{tee: cmd.Stdout}, done: make(chan struct{})}
-	// A grandchild that holds the pipe must not hold Wait for ever.
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr, cmd.WaitDelay = &c.out, &c.out, dieWithParent(), time.Second
+	cmd.Stdout = &c.out
+	cmd.Stderr = &c.out
+	cmd.SysProcAttr = dieWithParent()
+	cmd.WaitDelay = time.Second // a grandchild may keep the pipe open for longer
 	started := make(chan error)
 	go func() {
-		// The kernel takes the end of the thread that started a child for the
-		// end of its parent, so that thread waits with it.
+		// To the kernel, the parent of a child is the thread that started it. So this
+		// thread has to live as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -53,7 +55,7 @@ func Start(cmd *exec.Cmd, atEnd ...func()) (*Child, error) {
 	return c, nil
 }
 
-// Running reports whether it has not ended.
+// Running reports whether the child still runs.
 func (c *Child) Running() bool {
 	select {
 	case <-c.done:
@@ -63,7 +65,7 @@ func (c *Child) Running() bool {
 	}
 }
 
-// Signal sends a signal, such as SIGSTOP and SIGCONT; one that has ended gets none.
+// Signal sends a signal, such as SIGSTOP or SIGCONT, unless the child has ended.
 func (c *Child) Signal(signal os.Signal) error {
 	if err := c.cmd.Process.Signal(signal); !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -74,13 +76,13 @@ func (c *Child) Signal(signal os.Signal) error {
 // Pid is the process id.
 func (c *Child) Pid() int { return c.cmd.Process.Pid }
 
-// CPU is the processor time that the child has used so far.
+// CPU returns the processor time that the child has used so far.
 func (c *Child) CPU() (time.Duration, error) { return CPUTime(c.Pid()) }
 
 // Done is closed when the child has ended.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
-// Kill ends the child as kill -9 does and waits until it is gone.
+// Kill ends the child as kill -9 does, and waits for its end.
 func (c *Child) Kill() error {
 	if err := c.Signal(os.Kill); err != nil {
 		return fmt.Errorf("kill %s: %w", filepath.Base(c.cmd.Path), err)
@@ -89,10 +91,10 @@ func (c *Child) Kill() error {
 	return nil
 }
 
-// Log is everything that the child has printed so far.
+// Log returns all that the child has printed so far.
 func (c *Child) Log() string { return c.out.String() }
 
-// tail is the end of what it has printed, for messages.
+// tail returns the end of the log, for messages.
 func (c *Child) tail() string {
 	const maxTail = 4000
 	log := c.Log()
@@ -102,19 +104,20 @@ func (c *Child) tail() string {
 // patience is how long Until waits.
 const patience = 5 * time.Minute
 
-// Until waits for the child to do something: until ask returns true or the child
-// has ended.
+// Until waits until ask returns true: the child has done what the text says. It fails if the
+// child ends before.
 func (c *Child) Until(ctx context.Context, what string, ask func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+	name := filepath.Base(c.cmd.Path)
 	for !ask() {
 		select {
 		case <-c.done:
-			return fmt.Errorf("wait for %s to %s: it ended: %v\n%s", filepath.Base(c.cmd.Path), what, c.cmd.ProcessState, c.tail())
+			return fmt.Errorf("wait for %s to %s: it ended: %v\n%s", name, what, c.cmd.ProcessState, c.tail())
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s to %s: %w\n%s", filepath.Base(c.cmd.Path), what, ctx.Err(), c.tail())
+			return fmt.Errorf("wait for %s to %s: %w\n%s", name, what, ctx.Err(), c.tail())
 		case <-tick.C:
 		}
 	}

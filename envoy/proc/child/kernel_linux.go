@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dieWithParent has the kernel kill the child when this process ends, however.
+// dieWithParent makes the kernel kill the child when this process ends for any reason.
 func dieWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
 
-// CPUTime is the processor time that all threads of a process have used so far, by the
-// kernel's clock of it, which counts nanoseconds.
+// CPUTime returns the processor time that all threads of a process have used so far, by the
+// kernel's clock of the process, in nanoseconds.
 func CPUTime(pid int) (time.Duration, error) {
-	// clock_getcpuclockid(3): the complement of the process id above three
-	// bits, of which 2 asks for what the scheduler counts.
+	// See clock_getcpuclockid(3): the complement of the process id, and in the lowest three
+	// bits a 2 for the clock that the scheduler counts by.
 	clock := int32(^pid<<3 | 2)
 	var now unix.Timespec
 	if err := unix.ClockGettime(clock, &now); err != nil {
@@ -25,7 +25,7 @@ func CPUTime(pid int) (time.Duration, error) {
 	return time.Duration(now.Nano()), nil
 }
 
-// RSS is how many bytes of memory the child has resident.
+// RSS returns how many bytes of memory the child has resident.
 func (c *Child) RSS() (uint64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", c.Pid()))
 	if err != nil {

@@ -106,7 +106,9 @@ func (s *Scheduler) Park(vm int, a sim.Access) {
 func (s *Scheduler) begin(space *Space) {
 	s.running, s.parking = Nobody, false
 	space.Start()
-	s.events, s.alive, s.parking = s.events[:0], 0, true
+	s.events = s.events[:0]
+	s.alive = 0
+	s.parking = true
 	for worker, script := range space.Scripts {
 		s.resumes[worker], _ = iter.Pull(func(yield func(struct{}) bool) {
 			s.yields[worker] = yield

@@ -66,18 +66,19 @@ func scenarios() (list []scenario) {
 	return slices.Concat(list, changes(), special())
 }
 
+// ofAlgorithm returns scenarios that each algorithm has to pass.
 func ofAlgorithm(algorithm string) []scenario {
+	return slices.Concat(hits(algorithm), twoRules(algorithm), evictions(algorithm), operations(algorithm))
+}
+
+func hits(algorithm string) []scenario {
 	of2 := rule("user", window(algorithm, 2))
-	of3 := rule("user", window(algorithm, 3))
-	of4 := rule("user", window(algorithm, 4))
-	tenant := "," + rule("tenant", window("fixed_window", 1))
-	inc := operate(now, "inc", of("user", "a")+"&n=1")
 	return []scenario{
 		{
 			name: "create race of a page", policy: of2, observed: userA,
 			scripts: [][]step{{hit(now, "a", "")}, {hit(now+ms, "a", "")}, {hit(now+2*ms, "a", "")}},
 		},
-		hotKey(of3),
+		hotKey(rule("user", window(algorithm, 3))),
 		{
 			name: "window roll", policy: of2, // not yet by the clocks of workers 0 and 2
 			setUp: []step{hit(base, "a", "")},
@@ -88,6 +89,13 @@ func ofAlgorithm(algorithm string) []scenario {
 			},
 			observed: counters(roll+5*ms, [2]string{"user", "a"}),
 		},
+	}
+}
+
+func twoRules(algorithm string) []scenario {
+	of3 := rule("user", window(algorithm, 3))
+	tenant := "," + rule("tenant", window("fixed_window", 1))
+	return []scenario{
 		{ // a request that the second rule denies refunds its hit on the first
 			name: "refund", policy: of3 + tenant,
 			scripts:  [][]step{{hit(now, "a", "t")}, {hit(now+ms, "a", "t")}, {hit(now-ms, "a", "t")}},
@@ -116,6 +124,11 @@ func ofAlgorithm(algorithm string) []scenario {
 				return expect(o.value(0) <= 1+o.passed(0), "%d counted, at most %d admitted", o.value(0), 1+o.passed(0))
 			},
 		},
+	}
+}
+
+func evictions(algorithm string) []scenario {
+	return []scenario{
 		{ // a new key evicts one of two while both are hit again
 			name: "full page", policy: ruleOf("user", 2, window(algorithm, 2)),
 			setUp:    []step{hit(base, "a", ""), hit(base+ms, "b", ""), hit(base+2*ms, "b", "")},
@@ -127,7 +140,7 @@ func ofAlgorithm(algorithm string) []scenario {
 			},
 		},
 		{ // expired records are cleaned while hits come in the same page
-			name: "clean", policy: of2,
+			name: "clean", policy: rule("user", window(algorithm, 2)),
 			setUp: []step{hit(base, "old", ""), hit(base, "older", "")},
 			scripts: [][]step{
 				{operate(later, "clean", "rule=user")},
@@ -136,6 +149,14 @@ func ofAlgorithm(algorithm string) []scenario {
 			},
 			observed: counters(later+5*ms, [2]string{"user", "a"}),
 		},
+	}
+}
+
+func operations(algorithm string) []scenario {
+	of2 := rule("user", window(algorithm, 2))
+	of4 := rule("user", window(algorithm, 4))
+	inc := operate(now, "inc", of("user", "a")+"&n=1")
+	return []scenario{
 		{ // of a key that has used its whole limit
 			name: "reset", policy: of2, observed: userA,
 			setUp: []step{hit(base, "a", ""), hit(base+ms, "a", "")},

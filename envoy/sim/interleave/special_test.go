@@ -1,5 +1,7 @@
 package interleave_test
 
+import "slices"
+
 // special returns scenarios that do not vary by algorithm.
 func special() []scenario {
 	layered := make([]string, len(algorithms))
@@ -8,12 +10,19 @@ func special() []scenario {
 	}
 	all := hotKey(rule("user", layered...))
 	all.name += ", five windows of one rule"
-	fixed := func(name string, n int) string { return rule(name, window("fixed_window", n)) }
-	userAndTenant := counters(now+5*ms, [2]string{"user", "a"}, [2]string{"tenant", "t"})
-	stats := []step{operate(now+5*ms, "stats", "")}
+	return slices.Concat([]scenario{all, lastSlot()}, createRaces(), refunds(), fullPages())
+}
+
+var (
+	userAndTenant = counters(now+5*ms, [2]string{"user", "a"}, [2]string{"tenant", "t"})
+	statsOfAll    = []step{operate(now+5*ms, "stats", "")}
+)
+
+func fixed(name string, n int) string { return rule(name, window("fixed_window", n)) }
+
+// createRaces returns scenarios in which workers create a table, or its directory, at once.
+func createRaces() []scenario {
 	return []scenario{
-		all,
-		lastSlot(),
 		{
 			name: "create race of the directory, 2 workers", policy: fixed("user", 1), anew: true, observed: userA,
 			scripts: [][]step{{hit(now, "a", "")}, {hit(now+ms, "a", "")}},
@@ -44,6 +53,12 @@ func special() []scenario {
 				{hit(now-ms, "a", ""), hit(now, "a", "")},
 			},
 		},
+	}
+}
+
+// refunds returns scenarios of two rules, of which one denies what the other has counted.
+func refunds() []scenario {
+	return []scenario{
 		{
 			name:     "refund of either rule",
 			policy:   rule("user", window("fixed_window_per_key", 2)) + "," + rule("tenant", window("token_bucket", 2)),
@@ -72,14 +87,20 @@ func special() []scenario {
 					"%d are admitted, %d and %d counted", o.admitted(), o.value(0), o.value(1))
 			},
 		},
+	}
+}
+
+// fullPages returns scenarios in which a page has no room for another key, or denials count.
+func fullPages() []scenario {
+	return []scenario{
 		{
 			name: "full page without eviction",
 			policy: `{"name":"user","key":[{"header":"x-user"}],"capacity":1,"on_full":"deny",` +
 				`"limits":[` + window("fixed_window", 2) + `]}`,
-			scripts: [][]step{{hit(now, "a", "")}, {hit(now, "b", "")}, {hit(now, "c", ""), hit(now, "c", "")}}, observed: stats,
+			scripts: [][]step{{hit(now, "a", "")}, {hit(now, "b", "")}, {hit(now, "c", ""), hit(now, "c", "")}}, observed: statsOfAll,
 		},
 		{
-			name: "reset under a floor", policy: ruleOf("user", 1, window("fixed_window_per_key", 2)), observed: stats,
+			name: "reset under a floor", policy: ruleOf("user", 1, window("fixed_window_per_key", 2)), observed: statsOfAll,
 			setUp: []step{hit(base, "a", ""), hit(base, "a", ""), hit(base, "b", "")},
 			scripts: [][]step{
 				{operate(now, "reset", of("user", "a"))},
@@ -148,7 +169,9 @@ func changes() []scenario {
 		},
 	}
 	for i := range list {
-		list[i].name, list[i].setUp, list[i].observed = "config change, "+list[i].name, []step{hit(base, "a", "")}, userA
+		list[i].name = "config change, " + list[i].name
+		list[i].setUp = []step{hit(base, "a", "")}
+		list[i].observed = userA
 		from := 0 // the first worker that hits the key
 		if list[i].next == rule("tenant", four) {
 			from = 1

@@ -150,10 +150,8 @@ func get(key string) (text string, cas, status uint32) {
 	return text, cas, status
 }
 
+// step does what a step says, and returns what it answers.
 func (r *asking) step(w []string) string {
-	number, _ := strconv.ParseInt(w[1], 10, 64)
-	path := strings.ReplaceAll(w[1], "|", "\x00") // of a property
-	var b [64]byte
 	switch w[0] {
 	case "on":
 		r.on = true
@@ -163,6 +161,8 @@ func (r *asking) step(w []string) string {
 		return value("ok", continueStream(0))
 	case "log":
 		r.log = true
+	case "wild":
+		wild = true
 	case "print":
 		fmt.Println("said", w[1])
 	case "config":
@@ -173,6 +173,18 @@ func (r *asking) step(w []string) string {
 		panic("asked to")
 	case "info":
 		return fmt.Sprint(r.n, " ", r.end)
+	default:
+		return r.call(w)
+	}
+	return "ok"
+}
+
+// call makes the host call that a step is.
+func (r *asking) call(w []string) string {
+	number, _ := strconv.ParseInt(w[1], 10, 64)
+	path := strings.ReplaceAll(w[1], "|", "\x00") // of a property
+	var b [64]byte
+	switch w[0] {
 	case "get":
 		text, cas, status := get(w[1])
 		return value(fmt.Sprint(text, " ", cas), status)
@@ -212,15 +224,12 @@ func (r *asking) step(w []string) string {
 		return value("ok", httpCall(w[1], "", "", "", 1, new(uint32)))
 	case "foreign":
 		return value("ok", foreignFunction(w[1], "", new(uint32), new(uint32)))
-	case "wild":
-		wild = true
 	case "reply":
 		grpc, _ := strconv.Atoi(w[4])
-		return value("ok", localResponse(uint32(number), strings.ReplaceAll(w[3], "_", " "), strings.ReplaceAll(w[2], "_", " "), "", int32(grpc)))
-	default:
-		return "what is " + w[0]
+		details, body := strings.ReplaceAll(w[3], "_", " "), strings.ReplaceAll(w[2], "_", " ")
+		return value("ok", localResponse(uint32(number), details, body, "", int32(grpc)))
 	}
-	return "ok"
+	return "what is " + w[0]
 }
 
 func metric(verb, name, text string) string {

@@ -335,8 +335,8 @@ func maps() string {
 func attributes() string {
 	var b strings.Builder
 	for _, path := range []string{
-		"response.code", "response.code_details", "response.flags", "response.grpc_status", "response.size", "response.total_size",
-		"request.size", "request.total_size", "request.duration", "request.time",
+		"response.code", "response.code_details", "response.flags", "response.grpc_status",
+		"response.size", "response.total_size", "request.size", "request.total_size", "request.duration", "request.time",
 	} {
 		text, status := property(strings.ReplaceAll(path, ".", "\x00"))
 		switch {

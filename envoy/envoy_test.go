@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,7 +13,11 @@ import (
 	"testing"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
@@ -165,4 +170,140 @@ func sorted(line string) string {
 	labels := strings.Split(text, ",")
 	slices.Sort(labels)
 	return name + "{" + strings.Join(labels, ",") + "}" + value
+}
+
+// TestCapabilitiesRestrict: Envoy keeps to the list. With the default the filter
+// gets the request; with one callback less it does not, and the upstream is asked. No
+// version warns of the field that its list stands in.
+func TestCapabilitiesRestrict(t *testing.T) {
+	without := slices.DeleteFunc(envoy.DefaultCapabilities(),
+		func(name string) bool { return name == "proxy_on_request_headers" })
+	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
+		version, err := proc.Version(ctx, binary)
+		require.NoError(t, err)
+		for _, tc := range []struct {
+			name         string
+			capabilities []string
+			want         int
+		}{
+			{"default", nil, http.StatusTooManyRequests},
+			{"one less", without, http.StatusServiceUnavailable}, // from the upstream that is not there
+		} {
+			p := start(t, ctx, binary, envoy.BootstrapOptions{
+				Plugin: envoy.Plugin{
+					Wasm:         buildtest.Filter(t),
+					Policy:       []byte(denying),
+					Capabilities: tc.capabilities,
+					Envoy:        version,
+				},
+				Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0",
+			})
+			require.Equal(t, tc.want, ask(t, ctx, listener(t, ctx, p, envoy.ListenerName)), tc.name)
+			require.NotContains(t, strings.ToLower(p.Log()), "deprecated", tc.name)
+			require.NoError(t, p.Kill())
+		}
+	})
+}
+
+// TestClientsDoNotLockOperatorsOut holds every connection that clients may have:
+// the admin interface and the management listener still answer.
+func TestClientsDoNotLockOperatorsOut(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
+		bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
+			Plugin:   envoy.Plugin{Wasm: buildtest.Filter(t)},
+			Listen:   "127.0.0.1:0",
+			Upstream: unusedAddress(t),
+			Admin:    "127.0.0.1:0",
+			Manage:   "127.0.0.1:0",
+		})
+		require.NoError(t, err)
+		require.Contains(t, string(bootstrap), "connections: 50000\n")
+		p := startBootstrap(t, ctx, binary,
+			bytes.Replace(bootstrap, []byte("connections: 50000\n"), []byte("connections: 3\n"), 1))
+		ingress, manage := listener(t, ctx, p, envoy.ListenerName), listener(t, ctx, p, "manage")
+		dial := func() net.Conn {
+			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", strings.TrimPrefix(ingress, "http://"))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = c.Close() })
+			_, err = c.Write([]byte("GET / HTTP/1.1\r\nhost: a\r\n\r\n"))
+			require.NoError(t, err)
+			return c
+		}
+		answered := func(c net.Conn) bool {
+			n, _ := c.Read(make([]byte, 1))
+			return n == 1
+		}
+		for range 3 {
+			require.True(t, answered(dial()))
+		}
+		require.False(t, answered(dial()), "there are three already")
+		require.Equal(t, http.StatusNotFound, ask(t, ctx, manage))
+		require.Equal(t, http.StatusOK, ask(t, ctx, p.Admin()+"/stats/prometheus")) // by a new connection
+	})
+}
+
+// onePlugin is a control plane that answers every stream with one resource, after a while.
+type onePlugin struct {
+	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
+	resource *discoveryv3.Resource
+}
+
+func (s onePlugin) DeltaExtensionConfigs(
+	stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer,
+) error {
+	request, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	time.Sleep(time.Second) // an Envoy that does not wait would serve by now
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryResponse{
+		TypeUrl: request.GetTypeUrl(), Nonce: "1", Resources: []*discoveryv3.Resource{s.resource},
+	}); err != nil {
+		return err
+	}
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	return err
+}
+
+// serve is a control plane on an address that knows one plugin. It ends with the test.
+func serve(t *testing.T, address string, plugin envoy.Plugin) {
+	t.Helper()
+	config, err := plugin.ExtensionConfig()
+	require.NoError(t, err)
+	packed, err := anypb.New(config)
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", address)
+	require.NoError(t, err)
+	grpcServer := grpc.NewServer()
+	extensionv3.RegisterExtensionConfigDiscoveryServiceServer(grpcServer, onePlugin{
+		resource: &discoveryv3.Resource{Name: config.GetName(), Version: "1", Resource: packed},
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = grpcServer.Serve(listener) // ends with Stop
+	}()
+	t.Cleanup(func() {
+		grpcServer.Stop()
+		<-done
+	})
+}
+
+// TestFirstRequestMeetsServedPolicy: with a control plane up, no request slips
+// through under the baked policy while Envoy starts.
+func TestFirstRequestMeetsServedPolicy(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
+		xds := unusedAddress(t)
+		serve(t, xds, envoy.Plugin{Wasm: buildtest.Filter(t), Policy: []byte(denying)})
+		p := start(t, ctx, binary, envoy.BootstrapOptions{
+			Plugin:   envoy.Plugin{Wasm: buildtest.Filter(t)},
+			Listen:   "127.0.0.1:0",
+			Upstream: unusedAddress(t),
+			Admin:    "127.0.0.1:0",
+			XDS:      []string{xds}, Node: "n",
+		})
+		require.Equal(t, http.StatusTooManyRequests, ask(t, ctx, listener(t, ctx, p, envoy.ListenerName)))
+	})
 }
