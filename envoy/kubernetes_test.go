@@ -184,7 +184,7 @@ var refusedByIstio = map[string]struct {
 			o.URL, o.SHA256 = "", digest
 			o.Mount = ConfigMap{"a", "/b"}
 		},
-		want:   "Istio does not check files",
+		want: "Istio does not check files",
 	},
 	"secret of the web": {
 		change: func(o *IstioOptions) { o.URL, o.PullSecret = "https://a/b", "s" },

@@ -97,7 +97,8 @@ func fullPages() []scenario {
 			name: "full page without eviction",
 			policy: `{"name":"user","key":[{"header":"x-user"}],"capacity":1,"on_full":"deny",` +
 				`"limits":[` + window("fixed_window", 2) + `]}`,
-			scripts: [][]step{{hit(now, "a", "")}, {hit(now, "b", "")}, {hit(now, "c", ""), hit(now, "c", "")}}, observed: statsOfAll,
+			scripts:  [][]step{{hit(now, "a", "")}, {hit(now, "b", "")}, {hit(now, "c", ""), hit(now, "c", "")}},
+			observed: statsOfAll,
 		},
 		{
 			name: "reset under a floor", policy: ruleOf("user", 1, window("fixed_window_per_key", 2)), observed: statsOfAll,
@@ -119,8 +120,31 @@ func fullPages() []scenario {
 
 // changes returns scenarios in which a new policy reaches the workers one by one.
 func changes() []scenario {
-	four := window("fixed_window", 4)
-	list := []scenario{
+	list := changed(window("fixed_window", 4))
+	for i := range list {
+		list[i].name = "config change, " + list[i].name
+		list[i].setUp = []step{hit(base, "a", "")}
+		list[i].observed = userA
+		from := 0 // the first worker that hits the key
+		if list[i].next == rule("tenant", window("fixed_window", 4)) {
+			from = 1
+		}
+		list[i].judge = func(o *outcome) error {
+			admitted := 0
+			for worker := from; worker < maxWorkers; worker++ {
+				admitted += o.passed(worker)
+			}
+			isRight := admitted == 3 && o.value(0) == 4
+			return expect(isRight, "%d are admitted though 3 of 4 were left, and %d counted", admitted, o.value(0))
+		}
+	}
+	return list
+}
+
+// changed returns policies with a window of four, those that follow them, and what workers do
+// meanwhile.
+func changed(four string) []scenario {
+	return []scenario{
 		{
 			name: "a window more", policy: rule("user", four), next: rule("user", four, window("token_bucket", 9)),
 			scripts: [][]step{
@@ -168,22 +192,4 @@ func changes() []scenario {
 			},
 		},
 	}
-	for i := range list {
-		list[i].name = "config change, " + list[i].name
-		list[i].setUp = []step{hit(base, "a", "")}
-		list[i].observed = userA
-		from := 0 // the first worker that hits the key
-		if list[i].next == rule("tenant", four) {
-			from = 1
-		}
-		list[i].judge = func(o *outcome) error {
-			admitted := 0
-			for worker := from; worker < maxWorkers; worker++ {
-				admitted += o.passed(worker)
-			}
-			isRight := admitted == 3 && o.value(0) == 4
-			return expect(isRight, "%d are admitted though 3 of 4 were left, and %d counted", admitted, o.value(0))
-		}
-	}
-	return list
 }
