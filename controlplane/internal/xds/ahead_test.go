@@ -98,6 +98,7 @@ func TestRevisionsOfAnotherStore(t *testing.T) {
 			other.state("e1", "connected")
 			other.runs("e1", 1)
 		}
-		require.Equal(t, 6, strings.Count(lines.String(), "a proxy comes with a revision of another store, and gets the one of this"))
+		const foreign = "a proxy comes with a revision of another store, and gets the one of this"
+		require.Equal(t, 6, strings.Count(lines.String(), foreign))
 	})
 }

@@ -88,7 +88,8 @@ func (l *Ledger) reassign(before map[string]track) {
 		for _, s := range p.sessions {
 			if t := l.assign(&s.Place); t != s.track {
 				// A revision that moves a proxy to its policy asks it, as one that was there.
-				s.track, s.Since, s.Misses = t, t.before, 0
+				s.track = t
+				s.Since, s.Misses = t.before, 0
 			}
 		}
 	}

@@ -20,14 +20,15 @@ func rank(node string) float64 {
 
 func byRank(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) }
 
-// reaches says whether a proxy gets the revision of a rollout that lasts. It depends on what is stored
-// alone: so all control planes on a store agree, and a proxy that is in a canary stays in it.
+// reaches says whether a proxy gets the revision of a rollout that lasts. It depends only on
+// what is stored: so all control planes on a store agree, and a proxy that is in a canary
+// stays in it.
 func reaches(r *store.Rollout, node string) bool {
 	_, isExcepted := slices.BinarySearch(r.Except, node)
 	return node != "" && (rank(node) < r.Percent) != isExcepted
 }
 
-// except returns the nodes for which a rollout must decide otherwise than by their ranks, so that it
+// except returns the nodes for which a rollout must not decide by their ranks, so that it
 // reaches its share of the nodes, rounded up: those with the lowest ranks.
 func except(nodes []string, percent float64) (excepted []string) {
 	nodes = slices.Compact(slices.SortedFunc(slices.Values(nodes), byRank))
@@ -108,7 +109,8 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 		return 0, c
 	}
 	newest := first(t.backward())
-	number, c.Rollout, c.Nacked = newest.Number, *r, newest.Nacked
+	number = newest.Number
+	c.Rollout, c.Nacked = *r, newest.Nacked
 	for id, p := range l.proxies {
 		if slices.Contains(p.known.Refused, number) {
 			c.Refused = append(c.Refused, id.Node)
@@ -120,10 +122,12 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 		if !p.has(gets) {
 			continue
 		}
-		if c.Of++; !reaches(r, id.Node) {
+		c.Of++
+		if !reaches(r, id.Node) {
 			continue
 		}
-		if c.Connected++; !p.has(func(s *session) bool { return gets(s) && s.Runs != number }) {
+		c.Connected++
+		if !p.has(func(s *session) bool { return gets(s) && s.Runs != number }) {
 			c.Runs++
 		}
 	}

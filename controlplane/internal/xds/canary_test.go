@@ -47,7 +47,8 @@ func TestCanaryHasItsShare(t *testing.T) {
 		}
 		return list
 	}
-	low, high, even := ids(1, 2, 3, 4), ids(95, 96, 97, 98), ids(12, 37, 62, 87)
+	low, high := ids(1, 2, 3, 4), ids(95, 96, 97, 98)
+	even := ids(12, 37, 62, 87)
 	for _, tc := range []struct {
 		nodes   []string
 		percent float64
@@ -110,7 +111,8 @@ func TestCanary(t *testing.T) {
 		run(t, func(t *testing.T, f *fixture) {
 			ids := nodes(4)
 			f.apply("one")
-			first, second, last := f.proxy(ids[0]), f.proxy(ids[1]), f.proxy(ids[3])
+			first, second := f.proxy(ids[0]), f.proxy(ids[1])
+			last := f.proxy(ids[3])
 			all := []*proxyClient{first, second, last}
 			accept("one", all...)
 			kill := func() {
@@ -134,7 +136,8 @@ func TestCanary(t *testing.T) {
 			f.state(ids[3], "connected")
 			require.Zero(t, f.ledger.Behind())
 			require.Equal(t, uint64(1), f.ledger.Current("default"))
-			require.Equal(t, []ProxyOutcome{{Node: ids[0], Revision: two, Outcome: Acked}}, f.outcomes(two), "the others are not waited for")
+			require.Equal(t, []ProxyOutcome{{Node: ids[0], Revision: two, Outcome: Acked}}, f.outcomes(two),
+				"the others are not waited for")
 			number, c := f.lasting()
 			require.Equal(t, two, number)
 			require.Equal(t, []int{1, 1, 3}, []int{c.Connected, c.Runs, c.Of})
@@ -214,7 +217,8 @@ func TestWhoRunsACanary(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		ids := nodes(2)
 		f.apply("one")
-		first, second, filter := f.proxy(ids[0]), f.proxy(ids[1]), f.proxy(ids[1])
+		first, second := f.proxy(ids[0]), f.proxy(ids[1])
+		filter := f.proxy(ids[1])
 		accept("one", first, second, filter)
 		number := f.canary("two", 100)
 		stands := func(runs int, gone ...string) {

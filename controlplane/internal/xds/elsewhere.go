@@ -45,7 +45,8 @@ type told struct {
 func latest(replies map[uint64]bool) map[uint64]bool {
 	kept := map[uint64]bool{}
 	for _, n := range slices.Backward(slices.Sorted(maps.Keys(replies))) {
-		if kept[n] = replies[n]; len(kept) == maxTold {
+		kept[n] = replies[n]
+		if len(kept) == maxTold {
 			break
 		}
 	}
@@ -56,12 +57,14 @@ func latest(replies map[uint64]bool) map[uint64]bool {
 // one is larger than maxPart, and they become twice as many. Packing them takes a while, in
 // which the ledger is not kept from its proxies.
 func (l *Ledger) tell() (parts [][]byte) {
+	isTooLarge := func(part []byte) bool { return len(part) > maxPart }
 	for {
 		parts = nil
 		for _, list := range l.toTell() {
 			parts = append(parts, pack(list))
 		}
-		if l.parts = len(parts); l.parts >= maxParts || !slices.ContainsFunc(parts, func(part []byte) bool { return len(part) > maxPart }) {
+		l.parts = len(parts)
+		if l.parts >= maxParts || !slices.ContainsFunc(parts, isTooLarge) {
 			return parts
 		}
 		l.parts *= 2
@@ -196,8 +199,7 @@ func host(peer string) string {
 // exchange tells other control planes on the store of the proxies here, and hears of
 // theirs, until ctx ends.
 func (s *Server) exchange(ctx context.Context) {
-	var next time.Time // before which nothing is told
-	failed := false
+	teller := teller{Server: s}
 	for ctx.Err() == nil {
 		// Taken before telling and hearing, so that no change falls in between.
 		changed := s.ledger.changes()
@@ -208,29 +210,42 @@ func (s *Server) exchange(ctx context.Context) {
 		if err := s.ledger.hear(from); err != nil {
 			s.Log.Error("hear of other proxies", "error", err)
 		}
-		if !time.Now().Before(next) {
-			written, err := s.Store.Tell(ctx, s.ledger.tell())
-			if err != nil && !failed && ctx.Err() == nil {
-				s.Log.Warn("tell of proxies, and again each second until it succeeds", "error", err)
-			}
-			next = time.Now().Add(time.Duration(written) * time.Second / tellBytes)
-			if failed = err != nil; failed {
-				next = time.Now().Add(tellAgain)
-			}
-		}
-		var again <-chan time.Time
-		if wait := time.Until(next); wait > 0 {
-			again = time.After(wait)
-		}
 		select {
 		case <-ctx.Done():
 		case <-changed:
 		case <-more:
-		case <-again:
+		case <-teller.tell(ctx):
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(tellEvery):
 		}
 	}
+}
+
+// teller tells other control planes, and not more than it may.
+type teller struct {
+	*Server
+	next   time.Time // before which nothing is told
+	failed bool      // it has, when it told last
+}
+
+// tell tells of the proxies here, unless it is too early. The channel is ready when it may
+// again.
+func (t *teller) tell(ctx context.Context) (again <-chan time.Time) {
+	if !time.Now().Before(t.next) {
+		written, err := t.Store.Tell(ctx, t.ledger.tell())
+		if err != nil && !t.failed && ctx.Err() == nil {
+			t.Log.Warn("tell of proxies, and again each second until it succeeds", "error", err)
+		}
+		t.failed = err != nil
+		t.next = time.Now().Add(time.Duration(written) * time.Second / tellBytes)
+		if t.failed {
+			t.next = time.Now().Add(tellAgain)
+		}
+	}
+	if wait := time.Until(t.next); wait > 0 {
+		return time.After(wait)
+	}
+	return nil
 }

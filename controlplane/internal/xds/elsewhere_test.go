@@ -141,7 +141,8 @@ func heard() { time.Sleep(time.Minute); synctest.Wait() }
 func TestProxiesElsewhere(t *testing.T) {
 	two(t, func(t *testing.T, a, b *fixture, ofA *oneOf) {
 		b.apply("first")
-		near, far, far2 := b.proxy("near"), a.proxy("far"), a.proxy("far-2")
+		near := b.proxy("near")
+		far, far2 := a.proxy("far"), a.proxy("far-2")
 		accept("first", near, far, far2)
 		heard()
 		for _, node := range []string{"near", "far", "far-2"} {
@@ -264,7 +265,9 @@ func TestTellingInParts(t *testing.T) {
 func TestOlderElsewhere(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		e, l := f.proxy("n"), f.ledger
-		older := facts{node: node{Place: selector.Proxy{Node: "n"}}, Peer: "127.0.0.1:9", Connected: time.Now().Add(-time.Hour)}
+		older := facts{
+			node: node{Place: selector.Proxy{Node: "n"}}, Peer: "127.0.0.1:9", Connected: time.Now().Add(-time.Hour),
+		}
 		from := map[string][]byte{"a/0": pack([]told{{store.Proxy{Node: "n"}, older}})}
 		require.NoError(t, l.hear(from))
 		require.Equal(t, 1, f.state("n", noPolicy).Streams)
@@ -279,5 +282,6 @@ func TestOutcomeWithoutTheReply(t *testing.T) {
 	known := &track{revisions: []store.Summary{{Number: 1, Acked: true}, {Number: 2, Acked: true, Nacked: true}}}
 	s := session{track: known, facts: facts{Subscribed: true, stance: stance{Acked: 2}, Runs: 2, Holds: 2}}
 	require.Equal(t, Acked, s.outcome(2))
-	require.Equal(t, map[uint64]bool{3: true, 4: false, 5: true, 6: true}, latest(map[uint64]bool{1: true, 2: true, 3: true, 4: false, 5: true, 6: true}))
+	replies := map[uint64]bool{1: true, 2: true, 3: true, 4: false, 5: true, 6: true}
+	require.Equal(t, map[uint64]bool{3: true, 4: false, 5: true, 6: true}, latest(replies))
 }

@@ -234,11 +234,10 @@ func (p *proxyClient) dial() {
 	ctx, cancel := context.WithCancel(peer.NewContext(p.f.t.Context(), &p.peer))
 	p.stream, p.ended = memoryStream{ctx, make(chan request, 1000), make(chan any, 100)}, make(chan error, 1)
 	p.hangUp = func() { cancel(); settle() }
-	server, stream, ended := p.f.Server, p.stream, p.ended
-	go func() {
+	go func(server *Server, stream memoryStream, ended chan<- error) {
 		defer cancel()
 		ended <- server.serve(stream)
-	}()
+	}(p.f.Server, p.stream, p.ended)
 	settle()
 }
 

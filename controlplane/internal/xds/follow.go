@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 const (
@@ -46,7 +48,8 @@ func (s *Server) follow(ctx context.Context) {
 		unread = s.unread()
 		// Taken before looking what is in use, so that no change falls in between.
 		changed = s.ledger.changes()
-		if err = errors.Join(err, s.prune(ctx)); err != nil && ctx.Err() == nil {
+		err = errors.Join(err, s.prune(ctx))
+		if err != nil && ctx.Err() == nil {
 			s.Log.Error("follow the store", "error", err)
 			s.readAgain() // what the store failed to drop is listed again
 			unread, retry = nil, time.After(retryInterval)
@@ -89,4 +92,113 @@ func (s *Server) Refresh(ctx context.Context) error {
 	s.changed = changed
 	s.logDamage(slices.DeleteFunc(s.ledger.Damaged(""), func(n uint64) bool { return slices.Contains(known, n) })...)
 	return nil
+}
+
+// maxDropped is how many revisions are dropped at once: a store may bound a change.
+const maxDropped = 100
+
+// prune drops the revisions that are neither among the newest nor in use.
+func (s *Server) prune(ctx context.Context) error {
+	numbers := s.ledger.removeOutdated(s.Keep)
+	if len(numbers) == 0 {
+		return nil
+	}
+	for some := range slices.Chunk(numbers, maxDropped) {
+		if err := s.Store.Drop(ctx, some); err != nil {
+			return fmt.Errorf("drop old revisions: %w", err)
+		}
+	}
+	s.Log.Info("old revisions dropped", "count", len(numbers), "oldest", numbers[0], "newest", numbers[len(numbers)-1])
+	return nil
+}
+
+// removeOutdated takes the revisions out of the list that are neither among the
+// newest ones to keep nor in use, and returns them: no proxy is offered them from
+// then on. What the store fails to drop comes back with the next refresh.
+func (l *Ledger) removeOutdated(keep int) (numbers []uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if keep == 0 {
+		return nil
+	}
+	used := l.inUse()
+	var oldest uint64
+	for _, t := range l.tracks {
+		numbers = append(numbers, t.removeOutdated(keep, used)...)
+		if t.newest() > 0 {
+			oldest = max(oldest, t.revisions[0].Number)
+		}
+	}
+	for len(l.lost) > 0 && l.lost[0] < oldest {
+		numbers, l.lost = append(numbers, l.lost[0]), l.lost[1:]
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+// inUse returns the revisions that proxies run, are about to run, or fall back on, and
+// those that an unknown proxy would fall back on. The caller holds mu.
+func (l *Ledger) inUse() map[uint64]bool {
+	used := map[uint64]bool{}
+	for _, t := range l.tracks {
+		used[t.lastGood(stance{})] = true
+	}
+	for _, p := range l.proxies {
+		used[p.known.Acked] = true
+		for _, s := range p.sessions {
+			offered, lastGood := s.track.offer(s.stance), s.track.lastGood(s.stance)
+			for _, number := range []uint64{s.Runs, s.Acked, s.Pushed, offered, lastGood} {
+				used[number] = true
+			}
+		}
+	}
+	return used
+}
+
+// Damaged returns the revisions of a policy that are damaged, in ascending order, "" for
+// all. Where not even the policy is known, a revision may be of any. A damaged revision
+// counts as absent: no proxy is offered it, and a proxy that runs it gets its last good one.
+func (l *Ledger) Damaged(policy string) []uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := slices.Clone(l.lost)
+	for name, t := range l.tracks {
+		if policy == "" || policy == name {
+			for _, r := range t.revisions {
+				if r.Damaged {
+					list = append(list, r.Number)
+				}
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// isDamaged reads a revision, so that damage is known before a proxy needs it.
+// Other errors show when it is pushed.
+func (l *Ledger) isDamaged(ctx context.Context, number uint64) bool {
+	_, err := l.store.Get(ctx, number)
+	return errors.Is(err, store.ErrDamaged)
+}
+
+// withdraw takes a damaged revision away, and says whether nobody had done so before.
+func (l *Ledger) withdraw(number uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.trackOf(number).find(number)
+	if r == nil || r.Damaged {
+		return false
+	}
+	r.Damaged = true
+	l.broadcastOffers()
+	return true
+}
+
+// logDamage logs which revisions are damaged.
+func (s *Server) logDamage(numbers ...uint64) {
+	for _, number := range numbers {
+		s.Log.Error("a stored revision is damaged and is not pushed, proxies get the last good one: "+
+			"apply the policy again, or restore a backup", "revision", number)
+	}
 }

@@ -64,7 +64,9 @@ type facts struct {
 	Unserved   []string `json:",omitzero"` // what else it asks for, at most maxUnserved
 	Stranger   bool     `json:",omitzero"` // it came with a policy that is not served here, or not any more
 	stance
-	Ahead      uint64          `json:",omitzero"` // it came with this newer revision of the store, which is not here; 0 since it has another
+	// Ahead is a newer revision of this store that it came with and that is not here, until
+	// it has another.
+	Ahead      uint64          `json:",omitzero"`
 	Runs       uint64          `json:",omitzero"` // the revision it accepted or reported last, 0 if none
 	Holds      uint64          `json:",omitzero"` // Runs, or 0 if that must be pushed again
 	Pushed     uint64          `json:",omitzero"`
@@ -141,7 +143,8 @@ func (l *Ledger) open(id uint64, n node, peer string) (s *session, dropped []sto
 	}
 	s = &session{id: id, facts: facts{node: n, Peer: peer, Connected: l.now().UTC(), Replies: map[uint64]bool{}}}
 	s.track = l.assign(&s.Place)
-	maps.DeleteFunc(p.sessions, func(_ uint64, old *session) bool { return old.elsewhere && host(old.Peer) == host(peer) }) // it has moved here
+	hasMoved := func(_ uint64, old *session) bool { return old.elsewhere && host(old.Peer) == host(peer) }
+	maps.DeleteFunc(p.sessions, hasMoved)
 	p.sessions[id] = s
 	p.gone = time.Time{}
 	l.broadcast()
@@ -184,8 +187,8 @@ func (l *Ledger) knownOf(s *session) (known store.Proxy, last uint64) {
 }
 
 // subscribe notes that the session wants the policy and holds a revision, 0 for
-// none, or one ahead of all here. To a fresh process, even what it refused is offered. It reports whether
-// a policy is for the proxy.
+// none, or one ahead of all here. To a fresh process, even what it refused is offered. It
+// reports whether a policy is for the proxy.
 func (l *Ledger) subscribe(s *session, holds, ahead uint64, fresh bool) (taken bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -228,7 +231,8 @@ func (l *Ledger) wanted(s *session) (number uint64, withdrawal bool) {
 // proxy reports what it runs, as its reply was lost with an earlier connection. The error
 // is the store's; the reply counts here all the same.
 func (l *Ledger) record(ctx context.Context, s *session, r store.Reply, toPush bool) error {
-	r.SAN, r.Node, r.At = s.Place.SAN, s.Place.Node, l.now().UTC()
+	r.SAN, r.Node = s.Place.SAN, s.Place.Node
+	r.At = l.now().UTC()
 	// It counts even if the proxy hung up right after it.
 	err := l.store.SaveReply(context.WithoutCancel(ctx), r)
 	l.mu.Lock()

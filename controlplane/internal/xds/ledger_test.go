@@ -22,14 +22,16 @@ func TestNoBinaryIsSaid(t *testing.T) {
 		number := f.apply("one")
 		f.proxy("e1")
 		require.Contains(t, f.status("e1").Problem, "--wasm")
-		require.Equal(t, []ProxyOutcome{{Node: "e1", Revision: 1, Outcome: Unsent, Text: f.status("e1").Problem}}, f.outcomes(number))
+		unsent := ProxyOutcome{Node: "e1", Revision: 1, Outcome: Unsent, Text: f.status("e1").Problem}
+		require.Equal(t, []ProxyOutcome{unsent}, f.outcomes(number))
 	})
 }
 
 func TestFollow(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		require.Empty(t, f.outcomes(f.apply("one")), "no proxy is connected")
-		a, b, c := f.proxy("a"), f.proxy("b"), f.proxy("c")
+		a, b := f.proxy("a"), f.proxy("b")
+		c := f.proxy("c")
 		accept("one", a, b, c)
 		reports, missing := make(chan ProxyOutcome, 10), make(chan []ProxyOutcome, 1)
 		follow := func(number uint64) (leave func()) {
@@ -40,7 +42,9 @@ func TestFollow(t *testing.T) {
 		two := f.apply("two")
 		leave := follow(two)
 		b.refuse("two", "one")
-		require.Equal(t, ProxyOutcome{Node: "b", Revision: 2, Outcome: Nacked, Text: "Unable to create Wasm plugin sluice", Fallback: 1}, <-reports)
+		require.Equal(t, ProxyOutcome{
+			Node: "b", Revision: 2, Outcome: Nacked, Text: "Unable to create Wasm plugin sluice", Fallback: 1,
+		}, <-reports)
 		accept("two", a)
 		require.Equal(t, ProxyOutcome{Node: "a", Revision: 2, Outcome: Acked}, <-reports)
 		c.expect("two")
@@ -179,7 +183,8 @@ func TestManaged(t *testing.T) {
 
 func TestTwoProcessesOfOneIdentity(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
-		here, child, there := f.proxy("e1"), f.proxy("e1"), f.named("e1")
+		here, child := f.proxy("e1"), f.proxy("e1")
+		there := f.named("e1")
 		time.Sleep(time.Hour)
 		require.Empty(t, f.status("e1").Processes, "one process with two streams")
 		there.peer.Addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}

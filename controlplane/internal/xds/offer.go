@@ -1,6 +1,13 @@
 package xds
 
-import "slices"
+import (
+	"cmp"
+	"iter"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+)
 
 // stance is what decides which revision one proxy is offered.
 type stance struct {
@@ -54,3 +61,104 @@ func (t *track) lastGood(p stance) uint64 {
 }
 
 func (p stance) hasRefused(number uint64) bool { return slices.Contains(p.Refused, number) }
+
+// track is a policy as proxies are offered it: its revisions, and what the fleet made
+// of them. The Ledger's mu guards it. A nil track is that of a proxy to which no policy
+// is offered.
+type track struct {
+	name      string
+	before    uint64          // the newest revision before the latest look at the store
+	revisions []store.Summary // ascending
+}
+
+// counts says whether a revision counts. One that is damaged or aborted is as if it were absent.
+func counts(r *store.Summary) bool { return !r.Damaged && !r.Rollout.IsAborted() }
+
+// backward goes over the revisions that count, the newest first.
+func (t *track) backward() iter.Seq[*store.Summary] {
+	return func(yield func(*store.Summary) bool) {
+		for i := len(t.all()) - 1; i >= 0; i-- {
+			if r := &t.revisions[i]; counts(r) && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+func (t *track) all() []store.Summary {
+	if t == nil {
+		return nil
+	}
+	return t.revisions
+}
+
+// first is the first of the revisions, or one with number 0.
+func first(of iter.Seq[*store.Summary]) (first store.Summary) {
+	for r := range of {
+		return *r
+	}
+	return first
+}
+
+// newest returns the number of the newest revision, 0 if there is none.
+func (t *track) newest() uint64 { return first(t.backward()).Number }
+
+// current is the revision that a proxy gets which connects for the first time, 0 if
+// there is none: the newest, unless it is withheld.
+func (t *track) current() uint64 { return t.offer(stance{Since: t.newest()}) }
+
+// find returns a revision, also one that does not count, or nil.
+func (t *track) find(number uint64) *store.Summary {
+	byNumber := func(r store.Summary, n uint64) int { return cmp.Compare(r.Number, n) }
+	i, ok := slices.BinarySearchFunc(t.all(), number, byNumber)
+	if !ok {
+		return nil
+	}
+	return &t.revisions[i]
+}
+
+// proxies say whom the policy is for: nil for those that no other policy takes, and of a
+// policy without a revision that counts.
+func (t *track) proxies() *selector.Selector { return first(t.backward()).Proxies }
+
+// mark marks a revision with a reply. It reports whether that may change what others
+// are offered.
+func (t *track) mark(reply store.Reply) (changed bool) {
+	r := t.find(reply.Revision)
+	if r == nil {
+		return false
+	}
+	mark := &r.Nacked
+	if reply.Accepted {
+		mark = &r.Acked
+	}
+	changed = !*mark
+	*mark = true
+	return changed
+}
+
+// removeOutdated takes the revisions out of the list that are neither among the newest
+// ones to keep nor in use, and returns them. Those that do not count go with those of their age.
+func (t *track) removeOutdated(keep int, used map[uint64]bool) (numbers []uint64) {
+	old := -keep
+	for range t.backward() {
+		old++
+	}
+	if old == -keep {
+		return nil
+	}
+	kept := false // some older one
+	t.revisions = slices.DeleteFunc(t.revisions, func(r store.Summary) bool {
+		goes := !kept
+		if counts(&r) {
+			goes = old > 0 && !used[r.Number]
+			kept = kept || !goes
+			old--
+		}
+		if goes {
+			numbers = append(numbers, r.Number)
+		}
+		return goes
+	})
+	return numbers
+}

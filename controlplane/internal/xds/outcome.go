@@ -123,31 +123,45 @@ func (l *Ledger) outcomes(of **track, number uint64) (outcomes map[store.Identit
 	}
 	for id, p := range l.proxies {
 		for _, s := range p.sessions {
-			if s.track != *of || !s.Subscribed && !p.strays() || s.track.newest() == number && s.track.newestOf(s.stance) != number {
+			if s.track != *of || !p.isAsked(s, number) {
 				continue
 			}
-			o := ProxyOutcome{
-				SAN: id.SAN, Node: id.Node, Shared: connected[id.Node] > 1, Revision: number, Outcome: s.outcome(number),
-			}
-			switch o.Outcome {
-			case Nacked:
-				o.Text = p.known.NackText
-				if good := s.track.offer(s.stance); good < number {
-					o.Fallback = good // else a newer revision is there by now
-				}
-			case Unsent:
-				o.Text = s.Problem
-			default: // nothing to add
-			}
-			if names := p.unserved(); o.Outcome != Nacked && o.Text == "" && len(names) > 0 {
-				o.Text = asksFor(names) // a filter of this proxy has no policy
-			}
+			o := p.outcome(s, number)
+			o.SAN, o.Node = id.SAN, id.Node
+			o.Shared = connected[id.Node] > 1
 			if severity[o.Outcome] > severity[all[id].Outcome] {
 				all[id] = o
 			}
 		}
 	}
 	return all, *of != nil || number <= l.last
+}
+
+// isAsked says whether a session counts for a revision of its policy: it asks for the policy
+// or for what is not served, and no canary leaves it out.
+func (p *proxy) isAsked(s *session, number uint64) bool {
+	isLeftOut := s.track.newest() == number && s.track.newestOf(s.stance) != number
+	return (s.Subscribed || p.strays()) && !isLeftOut
+}
+
+// outcome is that of a revision on one session of the proxy.
+func (p *proxy) outcome(s *session, number uint64) ProxyOutcome {
+	o := ProxyOutcome{Revision: number, Outcome: s.outcome(number)}
+	switch o.Outcome {
+	case Nacked:
+		o.Text = p.known.NackText
+		if good := s.track.offer(s.stance); good < number {
+			o.Fallback = good // else a newer revision is there by now
+		}
+		return o
+	case Unsent:
+		o.Text = s.Problem
+	default: // nothing to add
+	}
+	if names := p.unserved(); o.Text == "" && len(names) > 0 {
+		o.Text = asksFor(names) // a filter of this proxy has no policy
+	}
+	return o
 }
 
 func (s *session) outcome(number uint64) Outcome {

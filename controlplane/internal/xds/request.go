@@ -37,7 +37,7 @@ type node struct {
 	Place   selector.Proxy // its id, and what else selectors ask about, cut; of the metadata see maxTextBytes
 	Version string         `json:",omitzero"` // of Envoy, may be empty
 	Manage  string         `json:",omitzero"` // metadata sluice.manage: its address for management requests
-	Quota   string         `json:",omitzero"` // metadata sluice.quota_cluster: Envoy's cluster of the quota service, * for any name
+	Quota   string         `json:",omitzero"` // metadata sluice.quota_cluster: its cluster of the quota service, * for any
 	wasm    string         // metadata sluice.wasm
 	vmID    string         // metadata sluice.vm_id
 	runtime string         // metadata sluice.runtime
@@ -47,7 +47,9 @@ func (n *node) who() store.Identity { return store.Identity{SAN: n.Place.SAN, No
 
 // own are the fields of the struct "sluice" in its metadata.
 func (n *node) own() map[string]*string {
-	return map[string]*string{"wasm": &n.wasm, "vm_id": &n.vmID, "runtime": &n.runtime, "manage": &n.Manage, "quota_cluster": &n.Quota}
+	return map[string]*string{
+		"wasm": &n.wasm, "vm_id": &n.vmID, "runtime": &n.runtime, "manage": &n.Manage, "quota_cluster": &n.Quota,
+	}
 }
 
 const (
@@ -90,10 +92,12 @@ type reader struct{ err error }
 // fields calls visit for each field of a message.
 func (r *reader) fields(message []byte, visit func(f wire.Field[[]byte])) {
 	for len(message) > 0 && r.err == nil {
-		var f wire.Field[[]byte]
-		if f, r.err = wire.Cut(&message); r.err == nil {
-			visit(f)
+		f, err := wire.Cut(&message)
+		if err != nil {
+			r.err = err
+			return
 		}
+		visit(f)
 	}
 }
 
@@ -195,7 +199,8 @@ func (n *node) metadata(in *reader, message []byte) {
 	own, left := n.own(), maxTextBytes
 	keep := func(name string, text []byte) {
 		takes := len(name) + len(text) + perText
-		if _, twice := n.Place.Metadata[name]; text == nil || twice || len(name) > maxName || len(text) > maxName || takes > left {
+		isTooLong := len(name) > maxName || len(text) > maxName || takes > left
+		if _, twice := n.Place.Metadata[name]; text == nil || twice || isTooLong {
 			return
 		}
 		if n.Place.Metadata == nil {

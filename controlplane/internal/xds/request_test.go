@@ -49,7 +49,9 @@ func TestFirstRequestOfEnvoy(t *testing.T) {
 		require.NoError(t, r.unmarshal(message))
 		require.NoError(t, r.node.check())
 		require.Equal(t, request{
-			hasNode: true, node: node{Place: selector.Proxy{Node: "edge-1", Cluster: "sluice"}, Version: version, wasm: "/opt/sluice/sluice.wasm"},
+			hasNode: true, node: node{
+				Place: selector.Proxy{Node: "edge-1", Cluster: "sluice"}, Version: version, wasm: "/opt/sluice/sluice.wasm",
+			},
 			typeURL: TypeURL, subscribes: true,
 		}, r)
 	}
@@ -61,22 +63,28 @@ func TestRequest(t *testing.T) {
 		Node: &corev3.Node{
 			Id: "e1", Cluster: "c", ClientFeatures: []string{"f"},
 			Metadata: metadata(t, map[string]any{"wasm": "/n.wasm", "vm_id": "v", "runtime": "r", "manage": "m", "other": 1}),
-			UserAgentVersionType: &corev3.Node_UserAgentBuildVersion{
-				UserAgentBuildVersion: &corev3.BuildVersion{Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: 40, Patch: 2}},
-			},
+			UserAgentVersionType: &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
+				Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: 40, Patch: 2},
+			}},
 		},
-		TypeUrl: TypeURL, ResourceNamesSubscribe: []string{long, "b", "*"}, ResourceNamesUnsubscribe: []string{envoy.ResourceName},
-		InitialResourceVersions: map[string]string{envoy.ResourceName: "7-a-b", "z": "1"},
-		ResponseNonce:           "n", ErrorDetail: &rpcstatus.Status{Code: 13, Message: "why"},
+		TypeUrl: TypeURL, ResourceNamesSubscribe: []string{long, "b", "*"},
+		ResourceNamesUnsubscribe: []string{envoy.ResourceName},
+		InitialResourceVersions:  map[string]string{envoy.ResourceName: "7-a-b", "z": "1"},
+		ResponseNonce:            "n", ErrorDetail: &rpcstatus.Status{Code: 13, Message: "why"},
 	})
 	require.Equal(t, request{
-		hasNode: true, node: node{Place: selector.Proxy{Node: "e1", Cluster: "c"}, Version: "1.40.2", wasm: "/n.wasm", vmID: "v", runtime: "r", Manage: "m"},
-		typeURL: TypeURL, subscribes: true, unsubscribes: true, others: 2, unserved: []string{long[:maxShown-3] + "…", "b"},
+		hasNode: true, node: node{
+			Place: selector.Proxy{Node: "e1", Cluster: "c"}, Version: "1.40.2",
+			wasm: "/n.wasm", vmID: "v", runtime: "r", Manage: "m",
+		},
+		typeURL: TypeURL, subscribes: true, unsubscribes: true,
+		others: 2, unserved: []string{long[:maxShown-3] + "…", "b"},
 		held: "7-a-b", nonce: "n", refused: true, text: "why",
 	}, r)
 
 	r = read(t, &discoveryv3.DeltaDiscoveryRequest{
-		Node: &corev3.Node{Id: "e1", Metadata: metadata(t, map[string]any{"wasm": 7})}, ErrorDetail: &rpcstatus.Status{Message: long},
+		Node:          &corev3.Node{Id: "e1", Metadata: metadata(t, map[string]any{"wasm": 7})},
+		ErrorDetail:   &rpcstatus.Status{Message: long},
 		ResponseNonce: long, InitialResourceVersions: map[string]string{envoy.ResourceName: long}, TypeUrl: long,
 	})
 	require.Equal(t, node{Place: selector.Proxy{Node: "e1"}}, r.node)
@@ -154,7 +162,10 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte{})
 	for _, seed := range []*discoveryv3.DeltaDiscoveryRequest{
 		{Node: &corev3.Node{Id: "e1"}, TypeUrl: TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName}},
-		{ResponseNonce: "n", ErrorDetail: &rpcstatus.Status{Message: "no"}, InitialResourceVersions: map[string]string{envoy.ResourceName: "1-a-b"}},
+		{
+			ResponseNonce: "n", ErrorDetail: &rpcstatus.Status{Message: "no"},
+			InitialResourceVersions: map[string]string{envoy.ResourceName: "1-a-b"},
+		},
 	} {
 		message, err := proto.Marshal(seed)
 		require.NoError(f, err)

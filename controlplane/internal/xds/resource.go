@@ -102,7 +102,10 @@ func keyed(secret []byte, text string) []byte {
 // plugin is the filter as a node runs it, without a policy. The revision's path of
 // the binary counts before the node's, and that before the server's.
 func (s *Server) plugin(r revision, n *node) envoy.Plugin {
-	return envoy.Plugin{Name: envoy.ResourceName, VMID: n.vmID, Runtime: n.runtime, Wasm: cmp.Or(r.wasm, n.wasm, s.Wasm), Envoy: n.Version}
+	return envoy.Plugin{
+		Name: envoy.ResourceName, VMID: n.vmID, Runtime: n.runtime,
+		Wasm: cmp.Or(r.wasm, n.wasm, s.Wasm), Envoy: n.Version,
+	}
 }
 
 // response is a discoveryv3.DeltaDiscoveryResponse with a revision, marshalled.
@@ -153,7 +156,8 @@ func newResponse(p envoy.Plugin, r revision, nonce string) (response, error) {
 		{&discoveryv3.Resource{Name: p.Name, Version: version}, "resource"},
 		{&discoveryv3.DeltaDiscoveryResponse{SystemVersionInfo: version, TypeUrl: TypeURL, Nonce: nonce}, "resources"},
 	} {
-		if m, err = m.in(outer.message, outer.field); err != nil {
+		m, err = m.in(outer.message, outer.field)
+		if err != nil {
 			return response{}, err
 		}
 	}

@@ -27,10 +27,11 @@ func (s *Server) revisionOf(t *testing.T, number uint64, policy string) revision
 func TestStamp(t *testing.T) {
 	s := &Server{secret: strings.Repeat("5a", policy.ReportSecretBytes/2)}
 	for in, want := range map[string]string{
-		`{"version":1}`:                      `{"revision":"7-a","version":1}`,
-		"{}":                                 `{"revision":"7-a"}`,
-		"{ }":                                `{"revision":"7-a" }`,
-		`{"version":1,"report_keys":"hash"}`: `{"revision":"7-a","report_secret":"` + s.secret + `","version":1,"report_keys":"hash"}`,
+		`{"version":1}`: `{"revision":"7-a","version":1}`,
+		"{}":            `{"revision":"7-a"}`,
+		"{ }":           `{"revision":"7-a" }`,
+		`{"version":1,"report_keys":"hash"}`: `{"revision":"7-a","report_secret":"` + s.secret +
+			`","version":1,"report_keys":"hash"}`,
 	} {
 		r := s.revisionOf(t, 7, in)
 		require.Equal(t, want, string(append(r.head("a"), r.policy...)))
@@ -67,7 +68,9 @@ func TestVersion(t *testing.T) {
 	}
 	_, _, own = (&Server{seal: []byte("b")}).held(v)
 	require.False(t, own)
-	for text, want := range map[string]uint64{"1" + v: 112, "": 0, "v1": 0, "-": 0, "12": 12, "12-abc": 12, "99999999999999999999-a-b": 0} {
+	for text, want := range map[string]uint64{
+		"1" + v: 112, "": 0, "v1": 0, "-": 0, "12": 12, "12-abc": 12, "99999999999999999999-a-b": 0,
+	} {
 		number, has, own := s.held(text)
 		require.Equal(t, want, number, text)
 		require.False(t, own || text != "1"+v && has == same)
@@ -106,8 +109,10 @@ func TestPayloadIsAResource(t *testing.T) {
 			plugin.Policy, plugin.Capabilities = append(r.head("a"), r.policy...), r.capabilities
 			want, err := plugin.Filter()
 			require.NoError(t, err)
-			got, config, filter := unmarshal(t, response), new(corev3.TypedExtensionConfig), new(wasmfilterv3.Wasm)
-			require.Equal(t, []string{response.version, TypeURL, "a"}, []string{got.GetSystemVersionInfo(), got.GetTypeUrl(), got.GetNonce()})
+			got := unmarshal(t, response)
+			config, filter := new(corev3.TypedExtensionConfig), new(wasmfilterv3.Wasm)
+			require.Equal(t, []string{response.version, TypeURL, "a"},
+				[]string{got.GetSystemVersionInfo(), got.GetTypeUrl(), got.GetNonce()})
 			require.Equal(t, response.version, got.GetResources()[0].GetVersion())
 			require.NoError(t, got.GetResources()[0].GetResource().UnmarshalTo(config))
 			require.Equal(t, envoy.ResourceName, config.GetName())

@@ -175,8 +175,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	process := make([]byte, 4)
 	_, _ = rand.Read(process) // never fails
 	s := &Server{
-		Options: o, ledger: ledger, secret: hex.EncodeToString(keyed(secret, "report_secret")), seal: keyed(secret, "version"),
-		process: hex.EncodeToString(process), verifyEvery: verifyEvery, changed: changed, revisions: revisions{kept: map[uint64]revision{}},
+		Options: o, ledger: ledger, changed: changed, revisions: revisions{kept: map[uint64]revision{}},
+		secret: hex.EncodeToString(keyed(secret, "report_secret")), seal: keyed(secret, "version"),
+		process: hex.EncodeToString(process), verifyEvery: verifyEvery,
 	}
 	s.noisy = lograte.NewLimit(burstLines).Logger(o.Log)
 	s.stop, s.cancel = context.WithCancel(context.WithoutCancel(ctx))

@@ -70,7 +70,8 @@ func TestAggregatedStream(t *testing.T) {
 	policies, err := store.Open(t.TempDir())
 	require.NoError(t, err)
 	defer policies.Close()
-	_, err = policies.Append(t.Context(), store.Change{Drafts: []store.Draft{{YAML: []byte("y"), JSON: []byte(`{"version":1}`)}}})
+	draft := store.Draft{YAML: []byte("y"), JSON: []byte(`{"version":1}`)}
+	_, err = policies.Append(t.Context(), store.Change{Drafts: []store.Draft{draft}})
 	require.NoError(t, err)
 	s, err := New(t.Context(), Options{Store: policies, Wasm: "/f.wasm"})
 	require.NoError(t, err)
@@ -86,7 +87,9 @@ func TestAggregatedStream(t *testing.T) {
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
 	require.NoError(t, err)
 	send := func(r *discoveryv3.DeltaDiscoveryRequest) { require.NoError(t, stream.Send(r)) }
-	send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "e1"}, TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster"})
+	send(&discoveryv3.DeltaDiscoveryRequest{
+		Node: &corev3.Node{Id: "e1"}, TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+	})
 	send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName}})
 	r, err := stream.Recv()
 	require.NoError(t, err)

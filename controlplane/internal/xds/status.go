@@ -15,7 +15,7 @@ import (
 // ProxyStatus is one proxy in the ledger.
 type ProxyStatus struct {
 	store.Proxy
-	Policy    string    `json:"policy,omitempty"` // that is for it; none: no policy is, or it is gone and not known any more
+	Policy    string    `json:"policy,omitempty"` // for it, "": none is, or none is known of a proxy that is gone
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since"` // connected, or gone
 	Streams   int       `json:"streams"`
@@ -93,7 +93,8 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 		}
 		st.Waiting = st.Waiting || s.InFlight
 	}
-	st.Envoy, st.Address, st.Elsewhere = shown.Version, shown.Peer, shown.elsewhere
+	st.Envoy, st.Address = shown.Version, shown.Peer
+	st.Elsewhere = shown.elsewhere
 	st.Pushed, st.Problem = shown.Pushed, shown.Problem
 	st.Runs = p.known.Acked
 	if st.Connected {
@@ -111,7 +112,9 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 	st.Processes = l.processes(p)
 	st.Unserved = p.unserved()
 	if !slices.Contains(st.Refused, st.Nacked) && st.Nacked <= st.Runs {
-		st.Nacked, st.NackedAt, st.NackText = 0, time.Time{}, "" // it has accepted a newer one, or this one, since
+		// It has accepted a newer one, or this one, since.
+		st.Nacked, st.NackedAt = 0, time.Time{}
+		st.NackText = ""
 	}
 	st.State = l.state(&st, shown)
 	return st
@@ -247,4 +250,67 @@ func (l *Ledger) asks(s *session, wanted, dropped []string) {
 		s.Unserved = left
 		l.broadcast()
 	}
+}
+
+// isAhead says whether the proxy keeps a revision that is newer than all that it could
+// get here.
+func (s *session) isAhead() bool { return s.Ahead > s.track.newest() }
+
+func (s *session) aheadState() string {
+	return fmt.Sprintf("ahead: runs revision %d of this store, which this serve does not have", s.Ahead)
+}
+
+// Ahead returns how many connected proxies keep a revision that is newer than those here,
+// and the highest such number, 0 for none.
+func (l *Ledger) Ahead() (proxies int, highest uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.proxies {
+		found := uint64(0)
+		for _, s := range p.sessions {
+			if s.Subscribed && s.isAhead() {
+				found = max(found, s.Ahead)
+			}
+		}
+		if found > 0 {
+			proxies, highest = proxies+1, max(highest, found)
+		}
+	}
+	return proxies, highest
+}
+
+// Managed is a connected proxy and where it says that it answers management
+// requests.
+type Managed struct {
+	SAN     string // name in its certificate, empty where none is asked for
+	Node    string
+	Policy  string // that is for it
+	Address string // as its metadata has it, empty if it has none
+	Quota   string // its cluster of the quota service, likewise
+	Peer    string // the address it is connected from
+	Runs    uint64 // the revision it accepted last, 0 if none
+}
+
+// Managed returns the connected proxies that subscribe to the policy, by node id.
+// A process with several streams is listed once, and so is each process of an
+// identity that has an address of its own.
+func (l *Ledger) Managed() []Managed {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []Managed
+	for _, id := range slices.SortedFunc(maps.Keys(l.proxies), store.Identity.Compare) {
+		var own []Managed
+		// The youngest first: it is what the proxy runs after a hot restart.
+		for _, s := range slices.Backward(l.proxies[id].sorted()) {
+			known := func(m Managed) bool { return m.Address == s.Manage }
+			if s.Subscribed && !slices.ContainsFunc(own, known) {
+				own = append(own, Managed{
+					SAN: id.SAN, Node: id.Node, Policy: s.track.name,
+					Address: s.Manage, Quota: s.Quota, Peer: s.Peer, Runs: s.Runs,
+				})
+			}
+		}
+		list = append(list, own...)
+	}
+	return list
 }

@@ -132,7 +132,8 @@ func (c *conversation) handle(r request) error {
 	}
 	// One line for all: how many there are is up to the proxy.
 	if r.others > 0 {
-		c.noisy.Warn("proxy asks for resources that are not served", "count", r.others, "first", r.unserved[0], "served", envoy.ResourceName)
+		c.noisy.Warn("proxy asks for resources that are not served",
+			"count", r.others, "first", r.unserved[0], "served", envoy.ResourceName)
 	}
 	return nil
 }
@@ -155,11 +156,14 @@ func (c *conversation) identify(n *node) (err error) {
 	if err := c.verify(); err != nil {
 		return err
 	}
-	if certificate := c.peer.Certificate(); certificate != nil {
-		if n.Place.SAN, err = c.Identify(certificate, n.Place.Node); err != nil {
-			c.Foreign.Add(1)
-			return status.Error(codes.PermissionDenied, err.Error())
-		}
+	certificate := c.peer.Certificate()
+	if certificate == nil {
+		return nil
+	}
+	n.Place.SAN, err = c.Identify(certificate, n.Place.Node)
+	if err != nil {
+		c.Foreign.Add(1)
+		return status.Error(codes.PermissionDenied, err.Error())
 	}
 	return nil
 }
@@ -275,7 +279,8 @@ func (c *conversation) pushDue() error {
 	c.nonce, c.withdrawal = nonce, withdrawal
 	c.ledger.change(func() {
 		s := c.session
-		s.Pushed, s.InFlight, s.Unsendable, s.Problem = number, true, 0, ""
+		s.Pushed, s.InFlight = number, true
+		s.Unsendable, s.Problem = 0, ""
 	})
 	c.Pushes.Add(1)
 	text := "pushed"
