@@ -11,14 +11,19 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
@@ -85,16 +90,98 @@ func answer(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body) // the caller has gone if this fails
 }
 
-func (s *server) healthy(w http.ResponseWriter, r *request) error {
-	status := "ok"
-	if err := s.Healthy(r.Context()); errors.Is(err, store.ErrCutOff) {
-		status = err.Error() // proxies are served all the same
-	} else if err != nil {
-		return err
+// Error is the body of every answer that says why a request failed.
+type Error struct {
+	Error    string               `json:"error"`
+	Problems []policyfile.Problem `json:"problems,omitempty"` // of a policy
+}
+
+// maxProblems is more than a person mends at a time.
+const maxProblems = 100
+
+// Problems keeps the first ones and counts the rest. It is never nil, for JSON.
+func Problems(list []policyfile.Problem) []policyfile.Problem {
+	if more := len(list) - maxProblems; more > 0 {
+		return append(list[:maxProblems:maxProblems], policyfile.Problem{Message: fmt.Sprintf("and %d more", more)})
 	}
-	if err := s.starting(r.Context()); err != nil {
-		return err
+	return append([]policyfile.Problem{}, list...)
+}
+
+// failure is an error with its status code.
+type failure struct {
+	code       int
+	err        error
+	retryAfter string // seconds, "" for none
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// refusal is a failure with a text of its own.
+func refusal(code int, format string, args ...any) error {
+	return &failure{code: code, err: fmt.Errorf(format, args...)}
+}
+
+func badRequest(format string, args ...any) error {
+	return refusal(http.StatusBadRequest, format, args...)
+}
+
+// later is the failure of what may succeed after so many seconds.
+func later(seconds string, err error) *failure {
+	return &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: seconds}
+}
+
+// fail answers with an error. What is no failure comes from the store.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var problems policyfile.Errors
+	var f *failure
+	switch {
+	case errors.As(err, &problems):
+		answer(w, http.StatusUnprocessableEntity, Error{Error: "policy is not valid", Problems: Problems(problems)})
+	case errors.As(err, &f):
+		switch f.code {
+		case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
+			s.refusals.note(r, f.code, f)
+		}
+		if f.retryAfter != "" {
+			w.Header().Set("Retry-After", f.retryAfter)
+		}
+		answer(w, f.code, Error{Error: f.Error()})
+	case errors.Is(err, store.ErrNotFound):
+		answer(w, http.StatusNotFound, Error{Error: err.Error()})
+	case r.Context().Err() != nil: // the caller has gone
+	case errors.Is(err, store.ErrCutOff), errors.Is(err, quotaservice.ErrStarting):
+		answer(w, http.StatusServiceUnavailable, Error{Error: err.Error()})
+	default:
+		if errors.Is(err, store.ErrDamaged) {
+			err = fmt.Errorf("%w: apply the policy again, or restore a backup", err)
+		}
+		s.Log.Error("store", "path", r.URL.Path, "error", err)
+		answer(w, http.StatusInternalServerError, Error{Error: err.Error()})
 	}
-	answer(w, http.StatusOK, map[string]string{"status": status})
-	return nil
+}
+
+// maxJudgingWait is how long a request waits to be judged.
+const maxJudgingWait = 10 * time.Second
+
+// errBusy says that there is no time for a request now.
+var errBusy = later("2", errors.New("the server is busy with other requests: try again in 2 s"))
+
+// turn lets one caller go on at a time, because what it does takes memory. The others wait
+// that long.
+type turn struct {
+	*semaphore.Weighted
+	wait time.Duration
+}
+
+func newTurn(wait time.Duration) turn { return turn{semaphore.NewWeighted(1), wait} }
+
+// take waits for the turn until the caller has gone or too long.
+func (t turn) take(ctx context.Context) (free func(), err error) {
+	waiting, leave := context.WithTimeoutCause(ctx, t.wait, errBusy)
+	defer leave()
+	if t.Acquire(waiting, 1) != nil {
+		return nil, context.Cause(waiting)
+	}
+	return func() { t.Release(1) }, nil
 }

@@ -30,10 +30,12 @@ const (
 // body. Without wasm the path in force stays; wasm= names none. For canary see readRollout.
 func (s *server) apply(w http.ResponseWriter, r *request) (err error) {
 	p := proposal{draft: store.Draft{File: cmp.Or(r.get("file"), defaultFile), YAML: r.body}}
-	if p.base, err = r.base(); err != nil {
+	p.base, err = r.base()
+	if err != nil {
 		return err
 	}
-	if p.draft.Rollout, err = readRollout(r.query); err != nil {
+	p.draft.Rollout, err = readRollout(r.query)
+	if err != nil {
 		return err
 	}
 	if r.has("wasm") {
@@ -73,7 +75,8 @@ func (s *server) applySeveral(w http.ResponseWriter, r *request) error {
 	}
 	var list []proposal
 	for _, f := range changes.Policies {
-		list = append(list, proposal{draft: store.Draft{File: cmp.Or(f.Name, defaultFile), YAML: []byte(f.YAML)}, wasm: changes.Wasm})
+		draft := store.Draft{File: cmp.Or(f.Name, defaultFile), YAML: []byte(f.YAML)}
+		list = append(list, proposal{draft: draft, wasm: changes.Wasm})
 	}
 	return s.change(w, r, given(list...), func(list []Applied) any { return AppliedChanges{list} })
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 const (
@@ -53,8 +52,9 @@ func entryOf(ctx context.Context, action string) store.Entry {
 	return store.Entry{Who: caller.Name, From: caller.Address, Action: action}
 }
 
-// entry says who makes a draft the next revision, and in short what changes.
-func entry(ctx context.Context, before current, d store.Draft, after *policy.Policy, changes []policydiff.Change) store.Entry {
+// entry says who makes a judged policy the next revision, and in short what changes.
+func entry(ctx context.Context, before current, j judged, changes []policydiff.Change) store.Entry {
+	d := &j.draft
 	e := entryOf(ctx, "apply")
 	var parts []string
 	if d.RollbackOf > 0 {
@@ -71,7 +71,7 @@ func entry(ctx context.Context, before current, d store.Draft, after *policy.Pol
 	if !before.revision.Proxies.Equal(d.Proxies) {
 		parts = append(parts, "for other proxies")
 	}
-	if manageOf(before.policy) != manageOf(after) {
+	if manageOf(before.policy) != manageOf(j.policy) {
 		parts = append(parts, "manage changed")
 	}
 	for _, change := range changes {

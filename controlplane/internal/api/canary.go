@@ -44,7 +44,8 @@ func readPercent(text string) (float64, error) {
 	return n, nil
 }
 
-// readRollout reads canary=10%&promote_after=5m&max_denied=2%&abort_on_denied=true, nil without canary.
+// readRollout reads canary=10%&promote_after=5m&max_denied=2%&abort_on_denied=true. It is nil
+// without canary.
 func readRollout(q query) (r *store.Rollout, err error) {
 	switch given := q.has("canary"); {
 	case !given && q.get("promote_after")+q.get("max_denied")+q.get("abort_on_denied") != "":
@@ -53,16 +54,19 @@ func readRollout(q query) (r *store.Rollout, err error) {
 		return nil, nil //nolint:nilnil // all proxies at once, which is no error
 	}
 	r = &store.Rollout{MaxDenied: defaultMaxDenied, State: store.Canary}
-	if r.Percent, err = readPercent(q.get("canary")); err != nil {
+	r.Percent, err = readPercent(q.get("canary"))
+	if err != nil {
 		return nil, badRequest("canary %w", err)
 	}
 	if text := q.get("promote_after"); text != "" {
-		if r.PromoteAfter, err = time.ParseDuration(text); err != nil || r.PromoteAfter < time.Second {
+		r.PromoteAfter, err = time.ParseDuration(text)
+		if err != nil || r.PromoteAfter < time.Second {
 			return nil, badRequest("promote_after %s is not a duration from 1s, such as 5m", shown(text))
 		}
 	}
 	if text := q.get("max_denied"); text != "" {
-		if r.MaxDenied, err = readPercent(text); err != nil {
+		r.MaxDenied, err = readPercent(text)
+		if err != nil {
 			return nil, badRequest("max_denied %w", err)
 		}
 	}
@@ -75,14 +79,16 @@ func readRollout(q query) (r *store.Rollout, err error) {
 	return r, nil
 }
 
-// beginCanary fills in whom a canary of a draft reaches, and refuses one that could not be aborted.
+// beginCanary fills in which proxies a canary of a draft reaches, and refuses one that could
+// not be aborted.
 func (s *server) beginCanary(ctx context.Context, d *store.Draft, before current) error {
 	switch {
 	case s.XDS.Ledger().Current(d.Policy) == 0:
 		return refusal(http.StatusConflict,
 			"policy %s has no revision yet that the other proxies could keep: apply the first one without a canary", d.Policy)
 	case !before.revision.Proxies.Equal(d.Proxies):
-		return refusal(http.StatusConflict, "a canary cannot change which proxies policy %s is for: do that without one", d.Policy)
+		return refusal(http.StatusConflict,
+			"a canary cannot change which proxies policy %s is for: do that without one", d.Policy)
 	}
 	r := *d.Rollout
 	r.Except, r.Who = s.XDS.Ledger().Choose(d.Policy, r.Percent), access.FromContext(ctx).Name
@@ -161,7 +167,8 @@ func (s *server) step(ctx context.Context, policy string, step store.Step, leads
 			if failed != nil { // it goes on trying
 				s.Log.Error("follow the store", "error", failed)
 			}
-			s.Log.Info("canary "+string(step.State), "revision", number, "policy", policy, "who", access.Who(step.Audit.Who), "why", step.Why)
+			s.Log.Info("canary "+string(step.State), "revision", number, "policy", policy,
+				"who", access.Who(step.Audit.Who), "why", step.Why)
 			return number, nil
 		case failed != nil || leads: // it is judged anew then
 			return 0, failed
@@ -239,9 +246,11 @@ func (s *server) look(ctx context.Context, policy string) ([]manage.Row, error) 
 		return nil, err
 	}
 	defer call.End()
-	n, some := map[uint64]int{}, targets[:0]
+	n := map[uint64]int{} // by revision
+	some := targets[:0]
 	for _, t := range targets {
-		if n[t.Revision]++; n[t.Revision] <= maxRead {
+		n[t.Revision]++
+		if n[t.Revision] <= maxRead {
 			some = append(some, t)
 		}
 	}
@@ -250,7 +259,8 @@ func (s *server) look(ctx context.Context, policy string) ([]manage.Row, error) 
 
 // take adds what proxies have said.
 func (w *watching) take(rows []manage.Row, err error, c *xds.Canary, now time.Time) {
-	others, silent := 0, map[bool]string{false: "there is no other proxy to compare with"} // by whether it is in the canary
+	others := 0
+	silent := map[bool]string{false: "there is no other proxy to compare with"} // by whether it is in the canary
 	for _, r := range rows {
 		in := r.Revision == w.revision
 		switch {
@@ -267,7 +277,8 @@ func (w *watching) take(rows []manage.Row, err error, c *xds.Canary, now time.Ti
 		}
 		n := canary.Sample{Revision: r.Revision, InCanary: in, VMStarts: r.VMStarts, Rules: map[string]canary.Count{}}
 		for _, rule := range r.Stats {
-			n.Rules[rule.Rule] = canary.Count{Requests: rule.Metrics["allowed"] + rule.Metrics["denied"], Denied: rule.Metrics["denied"]}
+			allowed, denied := rule.Metrics["allowed"], rule.Metrics["denied"]
+			n.Rules[rule.Rule] = canary.Count{Requests: allowed + denied, Denied: denied}
 		}
 		w.Add(r.Proxy+" "+r.URL, now, n)
 	}

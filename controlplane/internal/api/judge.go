@@ -6,12 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -110,7 +115,7 @@ func (s *server) compare(ctx context.Context, j judged, standing []store.Summary
 	if before.policy != nil {
 		of.changes = policydiff.Between(before.policy, j.policy)
 	}
-	d.Audit = entry(ctx, before, *d, j.policy, of.changes)
+	d.Audit = entry(ctx, before, j, of.changes)
 	of.judged = j
 	return of, nil
 }
@@ -192,7 +197,8 @@ func (s *server) current(ctx context.Context, list []store.Summary) (c current, 
 	case err != nil:
 		return current{}, err
 	}
-	if c.policy, _, _, err = policyfile.Read(c.revision.File, c.revision.YAML); err != nil {
+	c.policy, _, _, err = policyfile.Read(c.revision.File, c.revision.YAML)
+	if err != nil {
 		s.Log.Warn("compare with the revision before", "revision", c.revision.Number, "error", err)
 	}
 	return c, nil
@@ -231,4 +237,53 @@ func manageOf(p *policy.Policy) policy.Manage {
 		return policy.Manage{}
 	}
 	return *p.Manage
+}
+
+// misfits says where proxies, by what they tell of themselves, lack what the policy takes
+// for granted, or do not tell whether they have it.
+func (q *Quota) misfits(p *policy.Policy, proxies []xds.Managed) (warnings []string) {
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	port := manageOf(p).Port
+	names, first := lacking(proxies, func(m xds.Managed) bool {
+		at := manage.Port(m.Address)
+		return port != 0 && at != 0 && at != port
+	})
+	if names != "" {
+		warn("manage.port is %d, but the management listener of %s is on another port (%s): "+
+			"it will answer no request", port, names, shown(first.Address))
+	}
+	if !slices.ContainsFunc(p.Rules, func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }) {
+		return warnings
+	}
+	if q.Apart {
+		warnings = append(warnings, countedApart)
+	}
+	names, first = lacking(proxies, func(m xds.Managed) bool {
+		return m.Quota != "" && m.Quota != "*" && m.Quota != p.Quota.Cluster
+	})
+	if names != "" {
+		warn("quota.cluster is %s, but the quota service's cluster in the Envoy of %s is %s: "+
+			"on_unavailable will decide rules of scope cluster", shown(p.Quota.Cluster), names, shown(first.Quota))
+	}
+	names, _ = lacking(proxies, func(m xds.Managed) bool { return m.Quota == "" })
+	if names != "" {
+		warn("whether the Envoy of %s has the cluster %s of the quota service is not known, "+
+			"because sluice.quota_cluster in the node's metadata names none: "+
+			"without it on_unavailable will decide rules of scope cluster", names, shown(p.Quota.Cluster))
+	}
+	return warnings
+}
+
+// lacking names the proxies that lack something, and returns the first.
+func lacking(proxies []xds.Managed, lacks func(xds.Managed) bool) (names string, first xds.Managed) {
+	var list []string
+	for _, m := range proxies {
+		if lacks(m) {
+			if len(list) == 0 {
+				first = m
+			}
+			list = append(list, m.Node)
+		}
+	}
+	return printable.Cut(strings.Join(list, ", "), maxShown), first
 }

@@ -56,58 +56,76 @@ const (
 
 var formFields = []string{"policy", "rule", "key", "n", "limit", "window", "timeout"}
 
+// asked is what a caller asks of counters.
+type asked struct {
+	op      manage.Operation
+	policy  string
+	query   url.Values // as proxies get it
+	timeout time.Duration
+}
+
 // counters handles POST /v1/counters/{operation}. Rule and key are a form in the
 // body: keys do not belong in a URL, which ends up in logs.
 func (s *server) counters(op manage.Operation) handler {
 	return func(w http.ResponseWriter, r *request) error {
-		form, timeout, err := r.countersForm()
+		a, err := r.readAsked(op)
 		if err != nil {
 			return err
 		}
-		policy := cmp.Or(form.Get("policy"), store.DefaultPolicy)
-		if err := missing(r.Context(), policy, roleOf(op), r.Pattern); err != nil {
-			return err
-		}
-		query, err := op.Query(manage.Subject{
-			Rule: form.Get("rule"), Key: form["key"], N: form.Get("n"), Limits: form["limit"], Window: form.Get("window"),
-		})
-		if err != nil {
-			return badRequest("%w", err)
-		}
-		prepared, err := s.ofCluster(r.Context(), policy, op, query)
+		prepared, err := s.ofCluster(r.Context(), a)
 		if err != nil {
 			return err
 		}
 		var call *manage.Call
 		var targets []manage.Target
 		if prepared == nil || s.Fleet != nil {
-			if call, targets, err = s.call(r.Context(), policy, timeout); err != nil {
+			call, targets, err = s.call(r.Context(), a.policy, a.timeout)
+			if err != nil {
 				return err
 			}
 			defer call.End()
 		}
-		settle, err := s.record(r.Context(), policy, op, query)
+		setOutcome, err := s.record(r.Context(), a)
 		if err != nil {
 			return err
 		}
 		var c Counters
 		if prepared != nil {
-			done, err := s.Quota.do(r.Context(), op, prepared, timeout, settle)
+			done, err := s.Quota.do(r.Context(), a, prepared, setOutcome)
 			if err != nil {
 				return err
 			}
 			begin(w)
-			c = clusterCounters(r.Context(), call, targets, op, query)
+			c = clusterCounters(r.Context(), call, targets, a)
 			c.Quota = &done
 		} else {
 			begin(w)
-			rows := call.Counters(r.Context(), targets, op, query)
-			settle(outcome(rows))
+			rows := call.Counters(r.Context(), targets, op, a.query)
+			setOutcome(outcome(rows))
 			c = NewCounters(op, rows)
 		}
 		_ = json.NewEncoder(w).Encode(c) // the caller has gone if this fails
 		return nil
 	}
+}
+
+// readAsked reads the form, and refuses a caller without the role for the operation.
+func (r *request) readAsked(op manage.Operation) (a asked, err error) {
+	form, timeout, err := r.countersForm()
+	if err != nil {
+		return a, err
+	}
+	a = asked{op: op, policy: cmp.Or(form.Get("policy"), store.DefaultPolicy), timeout: timeout}
+	if err := missing(r.Context(), a.policy, roleOf(op), r.Pattern); err != nil {
+		return a, err
+	}
+	a.query, err = op.Query(manage.Subject{
+		Rule: form.Get("rule"), Key: form["key"], N: form.Get("n"), Limits: form["limit"], Window: form.Get("window"),
+	})
+	if err != nil {
+		return a, badRequest("%w", err)
+	}
+	return a, nil
 }
 
 // NewCounters sums up rows.
@@ -144,7 +162,8 @@ func (r *request) countersForm() (form url.Values, timeout time.Duration, err er
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != urlencoded && len(r.body) > 0 {
 		return nil, 0, badRequest("send the form as %s", urlencoded)
 	}
-	if form, err = url.ParseQuery(string(r.body)); err != nil {
+	form, err = url.ParseQuery(string(r.body))
+	if err != nil {
 		return nil, 0, badRequest("the body is not a form: rule=NAME&key=PART&key=PART, escaped as in a URL")
 	}
 	for name, values := range form {
@@ -193,7 +212,9 @@ func (s *server) explain(w http.ResponseWriter, r *request) error {
 const noToken = "serve has no management token: start it with --manage-token-file"
 
 // call begins a call of the connected proxies that a policy is for.
-func (s *server) call(ctx context.Context, policy string, timeout time.Duration) (*manage.Call, []manage.Target, error) {
+func (s *server) call(
+	ctx context.Context, policy string, timeout time.Duration,
+) (*manage.Call, []manage.Target, error) {
 	if s.Fleet == nil {
 		return nil, nil, refusal(http.StatusNotImplemented, noToken)
 	}
@@ -239,7 +260,8 @@ func (s *server) targets(ctx context.Context, policy string) ([]manage.Target, e
 			}
 		}
 		p := &proxies[i]
-		p.Node, p.Revision, p.Address, p.Peer = m.Node, m.Runs, m.Address, m.Peer
+		p.Node, p.Revision = m.Node, m.Runs
+		p.Address, p.Peer = m.Address, m.Peer
 		p.Path, _ = path.(string)
 	}
 	return manage.Targets(proxies), nil
@@ -278,25 +300,25 @@ func (s *server) pushed(ctx context.Context, number uint64) (*policy.Policy, err
 }
 
 // record puts an operation that changes something into the audit log before it is done.
-// settle adds its outcome.
-func (s *server) record(ctx context.Context, policy string, op manage.Operation, query url.Values) (settle func(outcome string), err error) {
-	if !op.Changes {
+// setOutcome adds its outcome.
+func (s *server) record(ctx context.Context, a asked) (setOutcome func(outcome string), err error) {
+	if !a.op.Changes {
 		return func(string) {}, nil
 	}
-	text, err := s.auditText(ctx, query)
+	text, err := s.auditText(ctx, a.query)
 	if err != nil {
 		return nil, err
 	}
-	entry := entryOf(ctx, "counters "+op.Name)
-	entry.Policy, entry.Text = policy, text
+	entry := entryOf(ctx, "counters "+a.op.Name)
+	entry.Policy, entry.Text = a.policy, text
 	id, err := s.Store.Record(ctx, entry)
 	if err != nil {
 		return nil, err
 	}
-	s.Log.Info("counters", "op", op.Name, "who", access.Who(entry.Who), "from", entry.From, "audit", id)
+	s.Log.Info("counters", "op", a.op.Name, "who", access.Who(entry.Who), "from", entry.From, "audit", id)
 	return func(text string) {
 		if ctx.Err() != nil {
-			text += ", until the caller had gone"
+			text += ", the caller disconnected before it was done"
 		}
 		s.setOutcome(ctx, id, text)
 	}, nil

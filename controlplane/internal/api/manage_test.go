@@ -177,7 +177,7 @@ func TestCountersAreAudited(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, "counters reset", (<-reset).Action)
 	require.Eventually(t, func() bool { return m.newest().Outcome != "" }, 2*time.Minute, time.Millisecond)
-	require.Equal(t, "0 of 2 proxies, until the caller had gone", m.newest().Outcome)
+	require.Equal(t, "0 of 2 proxies, the caller disconnected before it was done", m.newest().Outcome)
 	require.Equal(t, "1 of 1 proxy", outcome([]manage.Row{{}}))
 
 	// What cannot be written down is not done.

@@ -3,13 +3,17 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -102,7 +106,8 @@ func (s *server) get(w http.ResponseWriter, r *request) error {
 func (s *server) revision(r *request, number uint64) (store.Revision, error) {
 	revision, err := s.Store.Get(r.Context(), number)
 	if asked := r.policy(); err == nil && revision.Policy != asked {
-		return store.Revision{}, fmt.Errorf("%w in policy %s: revision %d is of policy %s", store.ErrNotFound, shown(asked), number, revision.Policy)
+		return store.Revision{}, fmt.Errorf("%w in policy %s: revision %d is of policy %s",
+			store.ErrNotFound, shown(asked), number, revision.Policy)
 	}
 	return revision, err
 }
@@ -157,11 +162,13 @@ func before(list []store.Summary) (uint64, error) {
 	for at.RollbackOf != 0 {
 		i := slices.IndexFunc(list, func(s store.Summary) bool { return s.Number == at.RollbackOf && !s.Damaged })
 		if i < 0 {
-			return 0, fmt.Errorf("%w: the current revision repeats revision %d, which is gone or damaged: name a revision", store.ErrNotFound, at.RollbackOf)
+			return 0, fmt.Errorf("%w: the current revision repeats revision %d, which is gone or damaged: name a revision",
+				store.ErrNotFound, at.RollbackOf)
 		}
 		at = list[i]
 	}
-	earlier := slices.DeleteFunc(slices.Clone(list), func(s store.Summary) bool { return s.Number >= at.Number || s.Damaged })
+	isLater := func(s store.Summary) bool { return s.Number >= at.Number || s.Damaged }
+	earlier := slices.DeleteFunc(slices.Clone(list), isLater)
 	switch {
 	case len(earlier) > 0:
 		i := slices.IndexFunc(earlier, func(s store.Summary) bool { return s.Acked })
@@ -169,5 +176,53 @@ func before(list []store.Summary) (uint64, error) {
 	case at.Number == list[0].Number:
 		return 0, fmt.Errorf("%w: there is none before the current one that is whole", store.ErrNotFound)
 	}
-	return 0, fmt.Errorf("%w: there is none before revision %d, whose policy the current one repeats: name a revision", store.ErrNotFound, at.Number)
+	return 0, fmt.Errorf("%w: there is none before revision %d, whose policy the current one repeats: name a revision",
+		store.ErrNotFound, at.Number)
+}
+
+const (
+	// maxBackupTime is how long a caller may take to receive a backup.
+	maxBackupTime = 30 * time.Minute
+	// maxBackupWait is how long one waits for the backup before it.
+	maxBackupWait = 5 * time.Second
+)
+
+// backup handles GET /v1/backup: a copy of the store as of now, for sluice store
+// restore. One is sent at a time: each takes its own room on the disk.
+func (s *server) backup(w http.ResponseWriter, r *request) error {
+	free, err := s.backups.take(r.Context())
+	if errors.Is(err, errBusy) {
+		return later("30", errors.New("another backup is being sent: try again once that has ended"))
+	}
+	if err != nil {
+		return err
+	}
+	defer free()
+	// A backup holds every policy, and the secret that hashes keys in the audit log.
+	entry := entryOf(r.Context(), "backup")
+	id, err := s.Store.Record(r.Context(), entry)
+	if err != nil {
+		return err
+	}
+	outcome := "none sent"
+	defer func() { s.setOutcome(r.Context(), id, outcome) }()
+	from, size, err := s.Store.Backup(r.Context())
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	if err := setWriteDeadline(w, maxBackupTime); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+	sent, err := io.Copy(w, from)
+	if err != nil {
+		outcome = fmt.Sprintf("sent %d of %d bytes", sent, size)
+		s.Log.Warn("backup not sent in whole", "audit", id, "bytes", sent, "of", size, "error", err)
+		return nil
+	}
+	outcome = fmt.Sprintf("sent %d bytes", size)
+	s.Log.Info("backup sent", "who", access.Who(entry.Who), "from", entry.From, "audit", id, "bytes", size)
+	return nil
 }

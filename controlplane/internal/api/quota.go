@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
@@ -35,8 +34,8 @@ const countedApart = "this serve keeps quotas in memory, " +
 	"so each serve on the store lets the whole limit of a rule of scope cluster through: " +
 	"start all of them with the same --quota-store redis://HOST:PORT"
 
-// countsApart says whether a revision has rules of scope cluster that each control plane on the store
-// counts for itself.
+// countsApart says whether a revision has rules of scope cluster that each control plane on
+// the store counts for itself.
 func (s *server) countsApart(ctx context.Context, number uint64) (bool, error) {
 	if !s.Quota.Apart || number == 0 {
 		return false, nil
@@ -54,11 +53,11 @@ func (s *server) countsApart(ctx context.Context, number uint64) (bool, error) {
 
 // ofCluster returns the operation if it is on a key of a rule of scope cluster in the
 // current revision, else nil.
-func (s *server) ofCluster(ctx context.Context, policy string, op manage.Operation, query url.Values) (*counters.Prepared, error) {
-	if !op.Keyed {
+func (s *server) ofCluster(ctx context.Context, a asked) (*counters.Prepared, error) {
+	if !a.op.Keyed {
 		return nil, nil
 	}
-	list, err := s.standing(ctx, policy)
+	list, err := s.standing(ctx, a.policy)
 	if err != nil {
 		return nil, err
 	}
@@ -71,12 +70,15 @@ func (s *server) ofCluster(ctx context.Context, policy string, op manage.Operati
 	if err != nil || c.policy == nil { // the proxies say what they make of the rule
 		return nil, err
 	}
-	o := counters.Operation{Name: op.Wire, Rule: query.Get("rule"), Key: query["key"], N: 1, Limits: query["limit"], Window: query.Get("window")}
+	o := counters.Operation{
+		Name: a.op.Wire, Rule: a.query.Get("rule"), Key: a.query["key"], N: 1,
+		Limits: a.query["limit"], Window: a.query.Get("window"),
+	}
 	if !counters.IsOfCluster(c.policy, o) {
 		return nil, nil
 	}
-	if query.Has("n") {
-		n, _ := strconv.ParseUint(query.Get("n"), 10, 32) // Query has checked it
+	if a.query.Has("n") {
+		n, _ := strconv.ParseUint(a.query.Get("n"), 10, 32) // Query has checked it
 		o.N = uint32(n)
 	}
 	prepared, err := counters.Prepare(c.policy, o)
@@ -94,15 +96,17 @@ const (
 
 // clusterCounters says what the proxies hold beside what the quota service has answered;
 // call is nil where they cannot be asked.
-func clusterCounters(ctx context.Context, call *manage.Call, targets []manage.Target, op manage.Operation, query url.Values) Counters {
+func clusterCounters(ctx context.Context, call *manage.Call, targets []manage.Target, a asked) Counters {
 	rows, note := []manage.Row{}, noteUnknown
 	if call != nil {
-		rows, note = call.Counters(ctx, targets, manage.Leased, url.Values{"rule": query["rule"], "key": query["key"]}), ""
+		note = ""
+		rows = call.Counters(ctx, targets, manage.Leased, url.Values{"rule": a.query["rule"], "key": a.query["key"]})
+	}
+	if a.op.Name == "set" || a.op.Name == "reset" {
+		note = noteLeased
 	}
 	c := NewCounters(manage.Leased, rows)
-	if c.Op, c.Note = op.Wire, note; op.Name == "set" || op.Name == "reset" {
-		c.Note = noteLeased
-	}
+	c.Op, c.Note = a.op.Wire, note
 	return c
 }
 
@@ -119,8 +123,8 @@ func (q *Quota) check() error {
 	return nil
 }
 
-// starting says for how much longer the quota store is starting, if some policy has rules that wait
-// for that.
+// starting says for how much longer the quota store is starting, if some policy has rules
+// that wait for that.
 func (s *server) starting(ctx context.Context) error {
 	if s.Quota.Service == nil {
 		return nil
@@ -153,26 +157,28 @@ func (s *server) starting(ctx context.Context) error {
 	return nil
 }
 
-// do does an operation, and settles it. It returns the answer with times in milliseconds.
-func (q *Quota) do(ctx context.Context, op manage.Operation, prepared *counters.Prepared, timeout time.Duration, settle func(string)) (counted.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// do does an operation, and sets its outcome. It returns the result with times in milliseconds.
+func (q *Quota) do(
+	ctx context.Context, a asked, prepared *counters.Prepared, setOutcome func(string),
+) (rounded counted.Result, err error) {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	done, err := prepared.Do(ctx, q.Service)
-	var rounded counted.Result
 	if err == nil {
 		var ok bool
-		if rounded, ok = manage.ReadAnswer(op, done.Append(nil)); !ok {
+		rounded, ok = manage.ReadAnswer(a.op, done.Append(nil))
+		if !ok {
 			err = errors.New("the quota service gave no answer")
 		}
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled): // it goes on
-		settle("not known whether it was done: " + err.Error())
+		setOutcome("not known whether it was done: " + err.Error())
 		return rounded, refusal(http.StatusGatewayTimeout, "%w", err)
 	case err != nil:
-		settle("failed: " + err.Error())
+		setOutcome("failed: " + err.Error())
 		return rounded, later("1", err)
 	}
-	settle("done by the quota service")
+	setOutcome("done by the quota service")
 	return rounded, nil
 }

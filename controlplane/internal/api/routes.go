@@ -4,14 +4,16 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
-	"net"
+	"maps"
 	"net/http"
-	"net/netip"
 	"net/url"
+	"path"
+	"slices"
+	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -87,7 +89,8 @@ func (s *server) routes() []route {
 		{"GET /v1/status", anyOf, access.Read, s.status, []string{"policy"}, nil},
 		{"GET /v1/rates", ofQuery, access.Read, s.ratesOf, []string{"policy"}, nil},
 		{"GET /v1/caller", inBody, access.Read, s.caller, nil, nil},
-		{"POST /v1/explain", ofQuery, access.Read, s.explain, []string{"policy", "timeout"}, &body{manage.MaxDescribed, described}},
+		{"POST /v1/explain", ofQuery, access.Read, s.explain,
+			[]string{"policy", "timeout"}, &body{manage.MaxDescribed, described}},
 		{"GET /v1/audit", anyOf, access.Read, s.audit, []string{"policy", "limit", "before"}, nil},
 		{"GET /v1/backup", all, access.Admin, s.backup, nil, nil}, // every policy and the audit log
 		{"GET /metrics", all, access.Read, s.metrics(), nil, nil},
@@ -124,28 +127,6 @@ func (s *server) mux(routes []route) *http.ServeMux {
 	return mux
 }
 
-// identified lets requests of known callers through, with the caller in their
-// context.
-func (s *server) identified(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		caller := access.Anyone(peer(r))
-		if s.Identify != nil {
-			var known bool
-			if caller, known = s.Identify(r); !known {
-				w.Header().Set("WWW-Authenticate", `Bearer realm="sluice"`)
-				s.fail(w, r, s.refusals.unknown(r))
-				return
-			}
-			caller.Address = peer(r)
-			listener.LetIn(r)
-		} else if err := checkLocalName(r); err != nil {
-			s.fail(w, r, err)
-			return
-		}
-		next.ServeHTTP(w, r.WithContext(access.NewContext(r.Context(), caller)))
-	})
-}
-
 // needs lets only callers with the route's role through, and reads what the route takes.
 func (s *server) needs(o route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -165,7 +146,8 @@ func (s *server) serve(w http.ResponseWriter, r *request, o *route) (err error) 
 		}
 	}
 	if o.body != nil {
-		if r.body, err = o.body.read(w, r.Request); err != nil {
+		r.body, err = o.body.read(w, r.Request)
+		if err != nil {
 			return err
 		}
 	}
@@ -202,43 +184,73 @@ func missing(ctx context.Context, policy string, role access.Role, what string) 
 	return refusal(http.StatusForbidden, "%s needs the role %s: %s has the role %s", what, role, caller.Name, has)
 }
 
-// peer returns the address of the connection's other end, without the port.
-func peer(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
+const (
+	maxFileName = 255
+	maxWasm     = 4096 // the longest path on Linux
+	maxShown    = 100
+)
+
+// query has the parameters behind the ? of a URL.
+type query url.Values
+
+// check refuses parameters that a request may not have, and those that are there twice.
+func (r *request) check(known []string) error {
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+		return badRequest("the query of the URL is malformed: escape it as NAME=VALUE&NAME=VALUE")
 	}
-	return host
-}
-
-// Caller answers GET /v1/caller: who asks, and what they may do.
-type Caller struct {
-	Name     string                 `json:"name"` // "" where anyone may call
-	Role     access.Role            `json:"role"` // with every policy
-	Policies map[string]access.Role `json:"policies,omitempty"`
-}
-
-func (s *server) caller(w http.ResponseWriter, r *request) error {
-	caller := access.FromContext(r.Context())
-	answer(w, http.StatusOK, Caller{caller.Name, caller.Role, caller.Policies})
-	return nil
-}
-
-// checkLocalName refuses requests that reach loopback in plain text under a
-// name from elsewhere. A page in a browser can have its own name resolve to
-// this machine, and would then not be of another origin.
-func checkLocalName(r *http.Request) error {
-	local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	host := (&url.URL{Host: r.Host}).Hostname()
-	_, err := netip.ParseAddr(host)
-	named := err != nil && host != "" && !manage.IsLoopback(host)
-	if named && r.TLS == nil && local != nil && local.IP.IsLoopback() {
-		return refusal(http.StatusForbidden, "host %s is not a name of loopback: use localhost or an address, or give serve an access file",
-			shown(host))
+	for _, name := range slices.Sorted(maps.Keys(r.query)) {
+		switch given := r.query[name]; {
+		case !slices.Contains(known, name):
+			return badRequest("no parameter %s here: known are %q", shown(name), known)
+		case len(given) > 1:
+			return badRequest("parameter %s is given %d times: give it once", name, len(given))
+		}
 	}
 	return nil
 }
 
-func (s *server) unknown(_ http.ResponseWriter, r *request) error {
-	return refusal(http.StatusNotFound, "no %s in this API", printable.Cut(r.Method+" "+r.URL.Path, maxShown))
+func (q query) get(name string) string { return url.Values(q).Get(name) }
+func (q query) has(name string) bool   { return url.Values(q).Has(name) }
+
+// number returns a parameter from 1, 0 if it is not given.
+func (q query) number(name string, maximum uint64) (uint64, error) {
+	text := q.get(name)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n < 1 || n > maximum {
+		return 0, badRequest("%s %s is not a number from 1 to %d", name, shown(text), maximum)
+	}
+	return n, nil
+}
+
+// shown quotes what a caller sent, shortened.
+func shown(text string) string { return strconv.Quote(printable.Cut(text, maxShown)) }
+
+// CheckWasm refuses a text that cannot be a path on another machine.
+func CheckWasm(wasm string) error {
+	switch {
+	case wasm == "":
+		return nil
+	case len(wasm) > maxWasm:
+		return fmt.Errorf("wasm path has %d bytes, at most %d are allowed", len(wasm), maxWasm)
+	case !printable.Is(wasm):
+		return errors.New("wasm path has bytes that cannot be printed: it must be UTF-8 without control characters")
+	case !path.IsAbs(wasm):
+		return fmt.Errorf("wasm path %s is relative: it must be an absolute path on the proxies' machines", shown(wasm))
+	case path.Clean(wasm) != wasm || wasm == "/":
+		return fmt.Errorf("wasm path %s is not clean: %s is the file it names", shown(wasm), shown(path.Clean(wasm)))
+	}
+	return nil
+}
+
+func checkFileName(name string) error {
+	switch {
+	case len(name) > maxFileName:
+		return fmt.Errorf("file name has %d bytes, at most %d are allowed", len(name), maxFileName)
+	case !printable.Is(name):
+		return errors.New("file name has bytes that cannot be printed: it must be UTF-8 without control characters")
+	}
+	return nil
 }

@@ -27,7 +27,7 @@ type Status struct {
 	Proxies  []xds.ProxyStatus `json:"proxies"`
 	Untaken  int               `json:"untaken"`            // connected proxies that no policy is for
 	CutOff   string            `json:"cut_off,omitempty"`  // why nothing can be changed here: the store is out of reach
-	Behind   int               `json:"behind,omitempty"`   // connected proxies with newer revisions of this store, which this serve does not have
+	Behind   int               `json:"behind,omitempty"`   // connected proxies with newer revisions than this serve has
 	Starting string            `json:"starting,omitempty"` // why rules that hold over all proxies wait
 
 	// Apart says why rules of scope cluster admit more than their limit, and what to do.
@@ -37,9 +37,9 @@ type Status struct {
 // PolicyStatus is how one policy stands.
 type PolicyStatus struct {
 	Policy    string             `json:"policy"`
-	For       *selector.Selector `json:"for,omitempty"`     // whom it is for: null, those that no other policy takes
+	For       *selector.Selector `json:"for,omitempty"`     // its proxies; null: those that no other policy takes
 	Current   *store.Summary     `json:"current"`           // what a new proxy gets, null if there is nothing
-	Newest    *store.Summary     `json:"newest,omitempty"`  // where that is another one: it was refused, is damaged, or is a canary
+	Newest    *store.Summary     `json:"newest,omitempty"`  // if it is another: refused, damaged, or a canary
 	Damaged   []uint64           `json:"damaged,omitempty"` // its revisions in the store, which are not pushed
 	Connected int                `json:"connected"`         // proxies that it is for
 	Canary    *CanaryStatus      `json:"canary,omitempty"`  // of the newest, while it lasts
@@ -92,12 +92,16 @@ func (s *server) status(w http.ResponseWriter, r *request) error {
 
 func (s *server) statusOf(ctx context.Context, policy string) (st PolicyStatus, err error) {
 	ledger := s.XDS.Ledger()
-	st = PolicyStatus{Policy: policy, Damaged: ledger.Damaged(policy), Connected: ledger.Connected(policy), Canary: s.canaryStatus(policy, time.Now())}
+	st = PolicyStatus{
+		Policy: policy, Damaged: ledger.Damaged(policy), Connected: ledger.Connected(policy),
+		Canary: s.canaryStatus(policy, time.Now()),
+	}
 	number := ledger.Current(policy)
 	inForce := func(s store.Summary) bool { return s.Number == number }
 	var list []store.Summary // as far back as the revision in force, which is among the newest
 	for limit, isAll := 1, false; !isAll && !slices.ContainsFunc(list, inForce); limit *= 16 {
-		if list, err = s.Store.History(ctx, policy, limit); err != nil {
+		list, err = s.Store.History(ctx, policy, limit)
+		if err != nil {
 			return st, err
 		}
 		if len(list) > 0 && aborted(list[0]) && list[0].Rollout.Why != "" {
@@ -137,7 +141,8 @@ func (s *server) wait(w http.ResponseWriter, r *request) error {
 	}
 	timeout := defaultWait
 	if text := r.get("timeout"); text != "" {
-		if timeout, err = time.ParseDuration(text); err != nil || timeout <= 0 || timeout > MaxWait {
+		timeout, err = time.ParseDuration(text)
+		if err != nil || timeout <= 0 || timeout > MaxWait {
 			return badRequest("timeout %s is not a duration above 0 and up to %s", shown(text), MaxWait)
 		}
 	}

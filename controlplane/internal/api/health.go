@@ -13,6 +13,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
+// healthy handles GET /healthz.
+func (s *server) healthy(w http.ResponseWriter, r *request) error {
+	status := "ok"
+	if err := s.Healthy(r.Context()); errors.Is(err, store.ErrCutOff) {
+		status = err.Error() // proxies are served all the same
+	} else if err != nil {
+		return err
+	}
+	if err := s.starting(r.Context()); err != nil {
+		return err
+	}
+	answer(w, http.StatusOK, map[string]string{"status": status})
+	return nil
+}
+
 // metrics serves a registry of its own: the default one is global.
 func (s *server) metrics() handler {
 	registry := prometheus.NewRegistry()
@@ -45,14 +60,16 @@ func (s *server) registerXDS(registry *prometheus.Registry) {
 	counter("xds_pushes_total", "Revisions pushed to proxies.", &s.XDS.Pushes)
 	counter("xds_acks_total", "Pushes that proxies accepted.", &s.XDS.Acks)
 	counter("xds_nacks_total", "Pushes that proxies refused.", &s.XDS.Nacks)
-	counter("xds_foreign_node_ids_total", "Streams refused because their node id is not their certificate's.", &s.XDS.Foreign)
+	counter("xds_foreign_node_ids_total",
+		"Streams refused because their node id is not their certificate's.", &s.XDS.Foreign)
 	gauge("proxies_connected", "Proxies with an xDS stream.", func() int { return l.Connected("") })
 	gauge("proxies_behind", "Connected proxies that do not run the newest revision of their policy.", l.Behind)
 	gauge("proxies_without_policy", "Connected proxies that want a policy, and none is for them.", l.Untaken)
 	gauge("proxies_ahead", "Connected proxies with a newer revision of this store, which this serve does not have.",
 		func() int { n, _ := l.Ahead(); return n })
 	gauge("canaries", "Canaries that wait to be promoted or aborted.", func() int { return l.Canaries(store.Canary) })
-	gauge("canaries_stalled", "Canaries that have stalled: a proxy refused one, its filter crashed, or it denies too much.",
+	gauge("canaries_stalled",
+		"Canaries that have stalled: a proxy refused one, its filter crashed, or it denies too much.",
 		func() int { return l.Canaries(store.Stalled) })
 	gauge("store_cut_off", "1 while the store on etcd is out of reach: nothing can be changed here.", func() int {
 		if errors.Is(s.Store.Healthy(context.Background()), store.ErrCutOff) {
@@ -60,6 +77,7 @@ func (s *server) registerXDS(registry *prometheus.Registry) {
 		}
 		return 0
 	})
-	gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.", func() int { return len(l.Damaged("")) })
+	gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.",
+		func() int { return len(l.Damaged("")) })
 	gauge("revision", "The newest revision, 0 before the first.", func() int { return int(l.Newest()) })
 }
