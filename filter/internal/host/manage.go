@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/explain"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/origin"
@@ -208,4 +209,27 @@ func replyJSON(status uint32, body []byte, fields ...respond.Field) {
 
 func problem(text string) []byte {
 	return append(policy.AppendString([]byte(`{"error":`), text), '}')
+}
+
+// requestHeader holds the request to explain. It is a header and no query,
+// because access logs contain queries, and a request contains credentials.
+const requestHeader = "x-sluice-request"
+
+// explain answers how the policy would decide a described request.
+//
+//	POST {path}explain
+//	x-sluice-request: {"method":"GET","host":"a","path":"/x","headers":{"x-user-id":"alice"},"client_ip":"192.0.2.7"}
+func (p *plugin) explain() {
+	text, present := theProxy.Header(requestHeader)
+	if !present {
+		replyJSON(400, problem("the header "+requestHeader+" must describe the request, as in "+
+			`{"method":"GET","host":"api.example.com","path":"/","headers":{"x-user-id":"alice"},"client_ip":"192.0.2.7"}`))
+		return
+	}
+	r, err := explain.ParseRequest(text)
+	if err != nil {
+		replyJSON(400, problem(requestHeader+": "+err.Error()))
+		return
+	}
+	replyJSON(200, explain.Explain(nil, p.engine, &theProxy, r))
 }

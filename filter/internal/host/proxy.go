@@ -207,17 +207,60 @@ func (p *proxy) buffer(kind, size uint32, b *[]byte) bool {
 	return true
 }
 
+// grpcFromStatus leaves the gRPC status of a reply to the proxy.
+const grpcFromStatus = -1
+
 // reply is one local reply.
 type reply struct {
 	status  uint32
 	details []byte
 	body    []byte
 	headers []byte // as appendHeader writes them behind a count
-	grpc    int32  // -1 = derived from status
+	grpc    int32  // or grpcFromStatus
 }
 
 func (p *proxy) send(r *reply) {
 	importSendLocalResponse(r.status, unsafe.Pointer(unsafe.SliceData(r.details)), uint32(len(r.details)),
 		unsafe.Pointer(unsafe.SliceData(r.body)), uint32(len(r.body)),
 		unsafe.Pointer(unsafe.SliceData(r.headers)), uint32(len(r.headers)), r.grpc)
+}
+
+// appendValues appends the values of a name in headers of the ABI's form: a count,
+// the sizes of names and values, then names and values, each followed by a zero
+// byte. Numbers take four bytes. Broken headers have no values.
+func appendValues(values []string, pairs, name string) []string {
+	count, rest := number(pairs)
+	if count > uint32(len(rest)/8) {
+		return values
+	}
+	sizes, rest := rest[:8*count], rest[8*count:]
+	for sizes != "" {
+		var field [2]string
+		for i := range field {
+			var size uint32
+			size, sizes = number(sizes)
+			if size >= uint32(len(rest)) {
+				return values
+			}
+			field[i], rest = rest[:size], rest[size+1:]
+		}
+		if field[0] == name {
+			values = append(values, field[1])
+		}
+	}
+	return values
+}
+
+// sizeOfPairs returns how many bytes the names and values have.
+func sizeOfPairs(pairs string) int64 {
+	count, rest := number(pairs)
+	return max(int64(len(rest))-int64(count)*10, 0) // two numbers and two zero bytes each
+}
+
+// number cuts off a number.
+func number(s string) (n uint32, rest string) {
+	if len(s) < 4 {
+		return 0, ""
+	}
+	return binary.LittleEndian.Uint32([]byte(s[:4])), s[4:]
 }

@@ -102,6 +102,16 @@ func (q *quotaTalk) resume(w *lease.Waiter) {
 	}
 }
 
+// forget ends the wait of a request that has ended: it never goes on.
+func (q *quotaTalk) forget(context uint32) {
+	if !q.client.Waiting() {
+		return
+	}
+	if v := q.client.Forget(context); v != nil {
+		q.plugin.engine.Free(v)
+	}
+}
+
 // Open opens a stream as the root context: one that a request opens ends with it.
 func (q *quotaTalk) Open() bool {
 	importActFor(q.plugin.context)

@@ -8,92 +8,11 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
-	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// grpcFromStatus leaves the gRPC status of a reply to the proxy.
-const grpcFromStatus = -1
-
-// stream is an allowed request whose response gets fields, or that holds units until its
-// answer is known. A denial's fields go with its reply.
-type stream struct {
-	plugin *plugin
-	fields []respond.Field
-	holds  []decide.Hold
-	scan   *usage.Scanner // nil where nothing of the answer is read
-
-	status uint16 // of the answer whose headers have come, 0 where none have
-
-	context uint32
-	next    *stream // in the same bucket
-}
-
-// streams are those that wait for their response or its end.
-var streams = table{buckets: make([]*stream, 1024)}
-
-// table finds streams by their contexts.
-type table struct {
-	buckets []*stream
-	count   int
-}
-
-// at scatters contexts, which are numbered, so that each portion of the buckets has as many.
-func (t *table) at(context uint32) **stream {
-	const golden = 0x9e3779b1 // odd: no two numbers in a row as long as the table meet
-	return &t.buckets[context*golden%uint32(len(t.buckets))]
-}
-
-// of returns the stream of a context, nil if none waits.
-func (t *table) of(context uint32) *stream {
-	s := *t.at(context)
-	for s != nil && s.context != context {
-		s = s.next
-	}
-	return s
-}
-
-func (t *table) add(s *stream) {
-	if t.count++; t.count > 2*len(t.buckets) {
-		old := t.buckets
-		t.buckets = make([]*stream, 4*len(old))
-		for _, s := range old {
-			for s != nil {
-				next := s.next
-				t.push(s)
-				s = next
-			}
-		}
-	}
-	t.push(s)
-}
-
-func (t *table) push(s *stream) {
-	at := t.at(s.context)
-	s.next, *at = *at, s
-}
-
-func (t *table) remove(s *stream) {
-	at := t.at(s.context)
-	for *at != s {
-		at = &(*at).next
-	}
-	*at, s.next = s.next, nil
-	t.count--
-}
-
-// forget undoes await.
-func (s *stream) forget() {
-	streams.remove(s)
-	clear(s.holds)
-	s.holds = s.holds[:0]
-	if len(s.plugin.idle) < maxIdleStreams {
-		s.plugin.idle = append(s.plugin.idle, s)
-	}
-}
-
-// maxIdleStreams is how many ended streams are kept to be re-used.
-const maxIdleStreams = 1024
+// The proxy's callbacks for one request, in the order in which they come. A request that holds
+// nothing and whose response gets no fields has the first two and the last one only.
 
 // newest is the stream made last, and its configuration.
 var newest struct {
@@ -113,7 +32,7 @@ func onContextCreate(context, root uint32) {
 	newest.context, newest.plugin = context, pluginOf(root)
 }
 
-// onRequestHeaders handles the request of the newest stream: Envoy creates a
+// onRequestHeaders decides the request of the newest stream: Envoy creates a
 // stream when its request arrives, and hands the request over at once.
 //
 //go:wasmexport sluice_on_request_headers
@@ -124,6 +43,68 @@ func onRequestHeaders(context, _, end uint32) uint32 {
 	}
 	theProxy.hasBody = end == 0
 	return uint32(newest.plugin.request(context))
+}
+
+// onResponseHeaders notes whether an answer has come, and adds the response's fields.
+//
+//go:wasmexport sluice_on_response_headers
+func onResponseHeaders(context, _, end uint32) uint32 {
+	if s := streams.of(context); s != nil {
+		arena.reset()
+		if len(s.holds) > 0 {
+			s.readHeaders(end == 0)
+		}
+		if len(s.fields) > 0 {
+			s.addFields()
+		}
+	}
+	return uint32(types.ActionContinue)
+}
+
+// onResponseBody reads the next chunk of an answer.
+//
+//go:wasmexport sluice_on_response_body
+func onResponseBody(context, size, _ uint32) uint32 {
+	if s := streams.of(context); s != nil && s.scan != nil {
+		for from := uint32(0); from < size; from += chunkBytes {
+			arena.reset()
+			s.scan.Write(theProxy.chunk(from, min(size-from, chunkBytes)))
+		}
+	}
+	return uint32(types.ActionContinue)
+}
+
+// onLog settles what a stream holds: its answer is known, or will never come.
+//
+//go:wasmexport sluice_on_log
+func onLog(context uint32) {
+	if s := streams.of(context); s != nil && len(s.holds) > 0 {
+		arena.reset()
+		s.settle()
+	}
+}
+
+// onDelete forgets a context: a stream, or a configuration. The end of a configuration is two
+// callbacks of the SDK; Envoy would make the first of them for each stream, too.
+//
+//go:wasmexport sluice_on_delete
+func onDelete(context uint32) {
+	if s := streams.of(context); s != nil {
+		if len(s.holds) > 0 { // the proxy has not called on_log
+			arena.reset()
+			s.settle()
+		}
+		s.forget()
+	}
+	for _, p := range plugins {
+		if p.quota != nil {
+			p.quota.forget(context)
+		}
+	}
+	if pluginOf(context) != nil {
+		sdkDone(context)
+		sdkDelete(context)
+	}
 }
 
 // request decides the request of a stream.
@@ -176,19 +157,6 @@ func (p *plugin) finish(context uint32, v *decide.Verdict) types.Action {
 	return types.ActionContinue
 }
 
-// await keeps the fields for the stream's response, and the holds for its end.
-func (p *plugin) await(context uint32) {
-	s := &stream{plugin: p}
-	if n := len(p.idle); n > 0 {
-		s = p.idle[n-1]
-		p.idle = p.idle[:n-1]
-	}
-	s.fields, p.fields = p.fields, s.fields
-	s.holds, p.holds = p.holds, s.holds
-	s.context, s.status = context, 0
-	streams.add(s)
-}
-
 // deny answers in the upstream's place, with p.fields as headers.
 func (p *plugin) deny(v *decide.Verdict) types.Action {
 	response, why := v.Response(), "rate_limited{"
@@ -237,22 +205,7 @@ func setState(name string, value []byte) {
 	}
 }
 
-// onResponseHeaders adds the response's fields, and begins to read its usage.
-//
-//go:wasmexport sluice_on_response_headers
-func onResponseHeaders(context, _, end uint32) uint32 {
-	if s := streams.of(context); s != nil {
-		arena.reset()
-		if len(s.holds) > 0 {
-			s.hear(end == 0)
-		}
-		if len(s.fields) > 0 {
-			s.addFields()
-		}
-	}
-	return uint32(types.ActionContinue)
-}
-
+// addFields adds the stream's fields to the response.
 func (s *stream) addFields() {
 	p := s.plugin
 	if p.takeUpstream(s.fields) {
@@ -281,31 +234,6 @@ func (p *plugin) takeUpstream(fields []respond.Field) (sentAny bool) {
 		p.sent = append(p.sent, sent)
 	}
 	return sentAny
-}
-
-// onDelete forgets a context. The end of a configuration is two callbacks of the SDK;
-// Envoy would make the first of them for each stream, too.
-//
-//go:wasmexport sluice_on_delete
-func onDelete(context uint32) {
-	if s := streams.of(context); s != nil {
-		if len(s.holds) > 0 { // the proxy has not called on_log
-			arena.reset()
-			s.settle()
-		}
-		s.forget()
-	}
-	for _, p := range plugins {
-		if p.quota != nil && p.quota.client.Waiting() {
-			if v := p.quota.client.Forget(context); v != nil {
-				p.engine.Free(v)
-			}
-		}
-	}
-	if pluginOf(context) != nil {
-		sdkDone(context)
-		sdkDelete(context)
-	}
 }
 
 // appendWord appends a rule's name for response code details, which access logs
