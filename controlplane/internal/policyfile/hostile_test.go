@@ -76,7 +76,8 @@ func overrides(key, pattern string) string {
 		for j := range policy.MaxOverrides / 2 {
 			list = append(list, fmt.Sprintf(`{"key":[`+pattern+`],"unlimited":true}`, j))
 		}
-		return fmt.Sprintf(`{"name":"r%d","key":[`+key+`],"limits":["1/1s"],"capacity":1,"overrides":[`, i) + strings.Join(list, ",") + `]}`
+		head := fmt.Sprintf(`{"name":"r%d","key":[`+key+`],"limits":["1/1s"],"capacity":1,"overrides":[`, i)
+		return head + strings.Join(list, ",") + `]}`
 	})
 }
 
@@ -95,10 +96,20 @@ func exempting(condition, opens, item, closes string) string {
 		`},"exempt":[{"` + condition + `":` + list(exempt) + `}]}]}`
 }
 
+// Parts of hostile policies.
+var (
+	tiny      = `,"limits":["1/1s"],"capacity":1}`
+	oneRule   = `{"version":1,"rules":[{"name":"r","limits":["1/1s"],`
+	groups    = strings.Repeat("(", 300) + "a" + strings.Repeat(")*", 200) + strings.Repeat(")", 100)
+	sixteen   = strings.TrimSuffix(strings.Repeat(`{"header":"h"},`, 16), ",")
+	manyHosts = strings.TrimSuffix(strings.Repeat(`"host",`, 16), ",")
+	longName  = strings.Repeat("a", policy.MaxBytes-100)
+)
+
 // hostileTexts are policies that try to be expensive to read.
 func hostileTexts() map[string]string {
 	return map[string]string{
-		"rules with an expression each":     rules(`{"name":"r%[1]d","match":{"paths":["~/u%[1]d/[0-9]+"]},"limits":["1/1s"],"capacity":1}`),
+		"rules with an expression each":     rules(`{"name":"r%[1]d","match":{"paths":["~/u%[1]d/[0-9]+"]}` + tiny),
 		"short expressions":                 paths(`"~/%d*"`),
 		"ranges in which case counts not":   paths(`"~(?i)[B-\\x{1e942}]%d"`),
 		"the same such range":               paths(`"~(?i)[B-\\x{1e942}]"`),
@@ -113,7 +124,7 @@ func hostileTexts() map[string]string {
 		"repeats of repeats":                paths(`"~(?:(?:(?:a{10}){10}){10})%d"`),
 		"nothing, often":                    paths(`"~(?:(?:)*){900}%d"`),
 		"assertions":                        paths(`"~(?:\\b.|\\B.|$|^){0,60}%d"`),
-		"nested":                            paths(`"~` + strings.Repeat("(", 300) + "a" + strings.Repeat(")*", 200) + strings.Repeat(")", 100) + `%d"`),
+		"nested":                            paths(`"~` + groups + `%d"`),
 		"alternations":                      paths(`"~%d|` + strings.Repeat("ab|cd|[e-g]", 80) + `"`),
 		"broken expressions":                paths(`"~(%d"`),
 		"one expression":                    paths(`"~` + strings.Repeat(`[a-z]`, 200_000) + `"`),
@@ -121,7 +132,7 @@ func hostileTexts() map[string]string {
 		"exact paths that are exempt":       exempting("paths", "[", `"/%d/"`, "]"),
 		"headers that are exempt":           exempting("headers", "{", `"h%d":"!"`, "}"),
 		"expressions of overrides":          overrides(`{"header":"a"}`, `"~x%d"`),
-		"overrides with parts that differ":  overrides(strings.TrimSuffix(strings.Repeat(`"host",`, 16), ","), strings.Repeat(`"*",`, 15)+`"%dx*"`),
+		"overrides with parts that differ":  overrides(manyHosts, strings.Repeat(`"*",`, 15)+`"%dx*"`),
 		"unknown fields":                    filledf(`{"version":1,`, `}`, `"f%d":1`),
 		"long unknown fields":               filledf(`{"version":1,`, `}`, `"%064d":1`),
 		"unknown fields of a rule":          filledf(`{"version":1,"rules":[{`, `}]}`, `"on_%d":1`),
@@ -129,13 +140,13 @@ func hostileTexts() map[string]string {
 		"one name":                          rules(`{"name":"a","limits":["1/1s"]}`),
 		"one counter":                       rules(`{"name":"r%d","counter":"c","limits":["1/1s"]}`),
 		"rules that clients escape":         rules(`{"name":"r%d","limits":["1/1s"],"key":[{"header":"h"}]}`),
-		"headers":                           filledf(`{"version":1,"rules":[{"name":"r","limits":["1/1s"],"match":{"headers":{`, `}}}]}`, `"h%d":"!"`),
-		"networks":                          filledf(`{"version":1,"rules":[{"name":"r","limits":["1/1s"],"match":{"client_ips":[`, `]}}]}`, `"::%x"`),
-		"choices":                           rules(`{"name":"r%d","key":[{"first_of":[` + strings.TrimSuffix(strings.Repeat(`{"header":"h"},`, 16), ",") + `]}],"limits":["1/1s"]}`),
+		"headers":                           filledf(oneRule+`"match":{"headers":{`, `}}}]}`, `"h%d":"!"`),
+		"networks":                          filledf(oneRule+`"match":{"client_ips":[`, `]}}]}`, `"::%x"`),
+		"choices":                           rules(`{"name":"r%d","key":[{"first_of":[` + sixteen + `]}],"limits":["1/1s"]}`),
 		"objects":                           rules(`{}`),
 		"nothings":                          rules(`null`),
 		"brackets":                          strings.Repeat("[", policy.MaxBytes),
-		"a long name":                       `{"version":1,"rules":[{"name":"` + strings.Repeat("a", policy.MaxBytes-100) + `"}]}`,
+		"a long name":                       `{"version":1,"rules":[{"name":"` + longName + `"}]}`,
 		"a policy above all that it may be": strings.Repeat("a", 64<<20),
 	}
 }
@@ -160,7 +171,8 @@ func TestReadingIsBounded(t *testing.T) {
 		t.Logf("%-34s %4d ms %4d MB: %.100s", name, cpu.Milliseconds(), memory>>20, said)
 		slowest, largest = max(slowest, cpu), max(largest, memory)
 	}
-	t.Logf("%d hostile policies: at most %d ms of a processor and %d MB each", len(texts), slowest.Milliseconds(), largest>>20)
+	ms, mb := slowest.Milliseconds(), largest>>20
+	t.Logf("%d hostile policies: at most %d ms of a processor and %d MB each", len(texts), ms, mb)
 	buildtest.Below(t, slowest, bound)
 	buildtest.Below(t, largest, 200<<20)
 }
@@ -170,10 +182,12 @@ func readAlone(t *testing.T, self, text string) (cpu time.Duration, memory int, 
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), self)
 	status := filepath.Join(t.TempDir(), "status")
-	cmd.Env = append(os.Environ(), asReader+"=1", buildtest.StatusInto(status), buildtest.Collecting, "GOMAXPROCS=1") // with more, the collector uses what is idle
+	cmd.Env = append(os.Environ(), asReader+"=1", buildtest.StatusInto(status), buildtest.Collecting)
+	cmd.Env = append(cmd.Env, "GOMAXPROCS=1") // with more, the collector uses what is idle
 	cmd.Stdin = strings.NewReader(text)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(t, cmd.Run(), out.String())
-	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), buildtest.Memory(t, status, buildtest.Peak), out.String()
+	cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	return cpu, buildtest.Memory(t, status, buildtest.Peak), out.String()
 }

@@ -15,11 +15,64 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/warnings"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/weaktoken"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
+
+// Problem is one thing wrong with a policy, or a warning about it.
+type Problem struct {
+	File    string `json:"file,omitempty"` // empty where the policy is no file
+	Line    int    `json:"line,omitempty"` // 0 = unknown
+	Column  int    `json:"column,omitempty"`
+	Path    string `json:"path,omitempty"` // "rules[2].limits[0].per"; empty for the document
+	Message string `json:"message"`        // what is wrong and what would be right
+}
+
+// String is "FILE:LINE:COL: path: message" without the parts that are unknown.
+func (p *Problem) String() string {
+	place := p.File
+	for _, n := range []int{p.Line, p.Column} {
+		if n == 0 {
+			break
+		}
+		if place != "" {
+			place += ":"
+		}
+		place += strconv.Itoa(n)
+	}
+	s := p.Message
+	for _, before := range []string{p.Path, place} {
+		if before != "" {
+			s = before + ": " + s
+		}
+	}
+	return s
+}
+
+// Errors is every problem of one policy as an error, one a line.
+type Errors []Problem
+
+func (e Errors) Error() string {
+	lines := make([]string, len(e))
+	for i := range e {
+		lines[i] = e[i].String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// inWords makes sentences of what the reader found.
+func inWords(found []policy.Problem) (problems Errors) {
+	for i := range found {
+		p := &found[i]
+		problems = append(problems, Problem{Line: p.Line, Column: p.Column, Path: p.Path, Message: message.Of(p)})
+	}
+	return problems
+}
 
 // pushedBytes is what the control plane adds to a pushed policy:
 // ,"revision":"…","report_secret":"…" with the longest revision.
@@ -58,7 +111,8 @@ func judge(doc *policy.Node) (p *policy.Policy, problems, warned Errors) {
 	head, pushed := policy.SplitPlacement(doc)
 	placement, found := policy.ReadPlacement(head)
 	p, more := policy.Read(pushed)
-	if found = append(found, more...); len(found) > 0 {
+	found = append(found, more...)
+	if len(found) > 0 {
 		return nil, merge(nil, inWords(found)), nil
 	}
 	if weak := weakToken(pushed.Member("manage")); weak != nil {
@@ -104,14 +158,16 @@ func parse(data []byte) (*policy.Node, Errors) {
 	}
 	data = bytes.TrimPrefix(data, byteOrderMark)
 	if at := invalidUTF8(data); at >= 0 {
-		return nil, problemAt(data, at, "text that is not UTF-8: byte 0x"+strconv.FormatUint(uint64(data[at]), 16)+": save the file as UTF-8")
+		return nil, problemAt(data, at, "text that is not UTF-8: byte "+
+			"0x"+strconv.FormatUint(uint64(data[at]), 16)+": save the file as UTF-8")
 	}
 	n, errs := parseText(data)
 	if len(errs) > 0 {
 		return n, errs
 	}
 	if size := pushed(n); size > policy.MaxBytes {
-		return nil, Errors{{Message: "the policy is " + strconv.Itoa(size) + " bytes as the JSON that proxies get, the most is " + strconv.Itoa(policy.MaxBytes)}}
+		return nil, Errors{{Message: "the policy is " + strconv.Itoa(size) + " bytes as the JSON that proxies get, the " +
+			"most is " + strconv.Itoa(policy.MaxBytes)}}
 	}
 	return n, nil
 }
@@ -168,4 +224,21 @@ func problemAt(data []byte, at int, message string) Errors {
 		Column:  1 + utf8.RuneCount(data[start:at]),
 		Message: message,
 	}}
+}
+
+// weakToken finds in the manage section of a valid policy a token that anyone would
+// guess.
+func weakToken(manage *policy.Node) *Problem {
+	if manage == nil {
+		return nil
+	}
+	token := manage.Member("token_sha256")
+	why, weak := weaktoken.Weak(token.Text)
+	if !weak {
+		return nil
+	}
+	return &Problem{
+		Line: token.Line, Column: token.Column, Path: "manage.token_sha256",
+		Message: why + ": make a token with openssl rand -hex 32",
+	}
 }

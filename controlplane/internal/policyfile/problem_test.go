@@ -37,8 +37,12 @@ func TestBounds(t *testing.T) {
 		doc  func(n int) string
 		want string
 	}{
-		{policy.MaxBodyBytes, func(n int) string { return rule(`,"response":{"body":"` + strings.Repeat("a", n) + `"}`) }, "rules[0].response.body: must be at most 4096 bytes long"},
-		{policy.MaxHeaderBytes, func(n int) string { return rule(`,"response":{"headers":{"x-a":"` + strings.Repeat("a", n) + `"}}`) }, "rules[0].response.headers.x-a: must be at most 1024 bytes long"},
+		{policy.MaxBodyBytes, func(n int) string {
+			return rule(`,"response":{"body":"` + strings.Repeat("a", n) + `"}`)
+		}, "rules[0].response.body: must be at most 4096 bytes long"},
+		{policy.MaxHeaderBytes, func(n int) string {
+			return rule(`,"response":{"headers":{"x-a":"` + strings.Repeat("a", n) + `"}}`)
+		}, "rules[0].response.headers.x-a: must be at most 1024 bytes long"},
 		{policy.MaxOverrides, func(n int) string {
 			return rule(`,"key":["host"],"overrides":[` + many(n, `{"key":["a"],"unlimited":true}`) + `]`)
 		}, "rules[0].overrides: has 1001 items, the most is 1000"},
@@ -51,7 +55,8 @@ func TestBounds(t *testing.T) {
 	_, errs, _ := judge(parseTree(t, rule(`,"response":{"headers":{`+many(policy.MaxResponseHeaders+1, `"x-a":"1"`)+`}}`)))
 	require.Equal(t, []string{"rules[0].response.headers: has 33 items, the most is 32"}, messages(errs))
 	_, errs, _ = judge(parseTree(t, `{"version":1,"`+strings.Repeat("é", 500_000)+`":1}`))
-	require.Equal(t, []string{`["` + strings.Repeat("é", 30) + `…"]: unknown field: the fields here are name, proxies, version, revision, domain, headers, quota, rules, exempt, manage, report_keys, report_secret`}, messages(errs))
+	require.Equal(t, []string{`["` + strings.Repeat("é", 30) + `…"]: unknown field: the fields here are name, proxies, ` +
+		`version, revision, domain, headers, quota, rules, exempt, manage, report_keys, report_secret`}, messages(errs))
 	_, errs, _ = judge(parseTree(t, `{"version":1,"rules":[`+many(10_001, "7")+`]}`))
 	require.Equal(t, "rules: has 10001 items, the most is 10000", errs[0].String())
 	require.Len(t, errs, 1001)

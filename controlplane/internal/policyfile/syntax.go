@@ -16,20 +16,22 @@ var yamlMessage = regexp.MustCompile(`^yaml: (?:line (\d+): )?(?s:(.*))$`)
 
 // hints say in a writer's words what the YAML reader says in its own.
 var hints = []struct{ message, hint string }{
-	{"mapping values are not allowed", `a ":" where none may stand: check the indentation, put a space behind the ":" of the lines above, and quote text that holds ": "`},
+	{"mapping values are not allowed", `a ":" where none is allowed: check the indentation, put a space after the ":" ` +
+		`of the lines above, and quote text with ": "`},
 	{"did not find expected key", `the indentation does not fit the lines above, or a quote or ":" is missing`},
 	{"could not find expected ':'", `a field without its ":"`},
 	{"did not find expected '-' indicator", `the indentation does not fit the list above`},
 	{"did not find expected ',' or ']'", `a list that began with "[" lacks a "," or its "]"`},
 	{"did not find expected ',' or '}'", `an object that began with "{" lacks a "," or its "}"`},
 	{"did not find expected node content", `a value is missing, a bracket is not closed, or text must be in quotes`},
-	{"did not find expected <document start>", `something follows the end of the policy, which "..." is`},
+	{"did not find expected <document start>", `something follows "...", which ends the policy`},
 	{"unknown anchor", `an alias needs an anchor of its name (&) before it; text that starts with * must be in quotes`},
 	{"did not find expected alphabetic or numeric character", `text that starts with * or & must be in quotes`},
 	{"found unexpected end of stream", `a quote that is opened and not closed`},
 	{"found invalid Unicode character escape code", `write the character itself instead of half of its \u escape`},
 	{"control characters are not allowed", `a control character: write it as an escape in double quotes`},
-	{"cannot start any token", `text that starts with a sign of YAML's own (such as @, %, a backtick or a tab) must be in quotes`},
+	{"cannot start any token", `text that starts with a special character of YAML (such as @, %, a backtick or a tab) ` +
+		`must be in quotes`},
 }
 
 // syntaxError makes the YAML reader's error a problem with its line.

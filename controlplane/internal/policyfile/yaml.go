@@ -28,7 +28,8 @@ func parseYAML(data []byte) (*policy.Node, Errors) {
 	}
 	switch err := decoder.Decode(&second); {
 	case err == nil:
-		return nil, Errors{{Line: second.Line, Column: second.Column, Message: "a second document begins here: a policy file holds one"}}
+		return nil, Errors{{Line: second.Line, Column: second.Column, Message: "a second document begins here: a policy " +
+			"file holds one"}}
 	case !errors.Is(err, io.EOF):
 		return nil, syntaxError(data, err)
 	}
@@ -66,7 +67,8 @@ func (c *converter) spend(n *yaml.Node, size int) bool {
 	}
 	c.budget -= size + 1
 	if c.budget < 0 {
-		c.fail(n, "here the policy grows beyond "+strconv.Itoa(policy.MaxBytes)+" bytes of JSON, the most there may be: an alias counts each time it is used")
+		c.fail(n, "here the policy grows beyond "+strconv.Itoa(policy.MaxBytes)+" bytes of JSON, which is the most: an "+
+			"alias counts each time it is used")
 		return false
 	}
 	return true
@@ -151,7 +153,8 @@ func (c *converter) scalar(n *yaml.Node, out *policy.Node) *policy.Node {
 	case jsonNumber.MatchString(n.Value):
 		out.Kind = policy.Number
 	case n.Tag == "!!int" || n.Tag == "!!float":
-		return c.fail(n, "the number "+n.Value+" must be written as a plain decimal number, without leading zeros, underscores, signs or prefixes, or in quotes if it is text")
+		return c.fail(n, "the number "+n.Value+" must be written as a plain decimal number, without leading zeros, "+
+			"underscores, signs or prefixes, or in quotes if it is text")
 	case n.Tag == "!!bool":
 		out.Kind, out.Text = policy.Bool, strings.ToLower(n.Value)
 	case n.Tag == "!!null":

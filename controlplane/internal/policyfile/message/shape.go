@@ -17,9 +17,10 @@ var (
 		"policy":   "a policy, an object with the fields version and rules",
 		"response": "an object such as {status: 503}",
 		"limit":    `a limit such as "10/minute" or {requests: 10, per: 1m}`,
-		"key":      "a part of a key such as {header: x-user-id}, {query: user}, " + strings.Join(bareKeys[:len(bareKeys)-1], ", ") + " or " + bareKeys[len(bareKeys)-1],
-		"settle":   "an object such as {when: {status: [401]}}",
-		"answer":   "an object such as {status: [401]}",
+		"key": "a part of a key such as {header: x-user-id}, {query: user}, " +
+			strings.Join(bareKeys[:len(bareKeys)-1], ", ") + " or " + bareKeys[len(bareKeys)-1],
+		"settle": "an object such as {when: {status: [401]}}",
+		"answer": "an object such as {status: [401]}",
 	}
 	lists = map[string]string{
 		"limit":   `a list such as ["10/minute", "5/1s"]`,
@@ -28,10 +29,12 @@ var (
 		"segment": "a list of the path's segments such as [connection, mtls]",
 	}
 	choices = map[string]string{
-		"missing_key":        "skip, deny, share or an object such as {deny: {status: 401}}",
-		"lease":              "auto, off or a number of units from 1 to " + strconv.Itoa(policy.MaxLease),
-		"cost":               "a whole number from 1 to 4294967295, an object such as {header: x-cost} or a list such as [{match: …, cost: 10}]",
-		"requests":           "a whole number from 0 to 4294967295 or an object such as {jwt: {provider: corp, claim: rpm}, default: 100, max: 10000}",
+		"missing_key": "skip, deny, share or an object such as {deny: {status: 401}}",
+		"lease":       "auto, off or a number of units from 1 to " + strconv.Itoa(policy.MaxLease),
+		"cost": "a whole number from 1 to 4294967295, an object such as {header: x-cost} or a list such as " +
+			"[{match: …, cost: 10}]",
+		"requests": "a whole number from 0 to 4294967295 or an object such as {jwt: {provider: corp, claim: " +
+			"rpm}, default: 100, max: 10000}",
 		"one_cost":           "a whole number from 1 to 4294967295 or an object such as {header: x-cost}",
 		"percent":            `a percentage from 1 to 100 such as 25 or "25%"`,
 		"path":               `"full" or an object such as {segment: 1}`,

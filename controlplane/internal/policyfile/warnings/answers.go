@@ -21,24 +21,24 @@ func (c *collector) answers(v policy.Place, r *policy.Rule) {
 		return
 	}
 	at := v.Field("settle")
-	when := at.Field("when")
 	isGiven := at.Member("unknown") != nil
-	switch isSaid := s.To.Tokens() || s.Field != ""; {
+	isSaid := s.To.Tokens() || s.Field != ""
+	switch {
 	case isGiven && !isSaid:
 		c.warn(at.Field("unknown"), "has no effect: what "+string(s.To)+" charges is always known")
 	case s.To.Tokens() && s.Unknown == policy.UnknownNothing:
-		c.warn(at.Field("unknown"), "an answer that does not say its tokens is free, and clients choose that, "+
-			"such as a stream without stream_options.include_usage: write estimate")
+		c.warn(at.Field("unknown"), "an answer that does not say its tokens is free, and a client can cause that, "+
+			"such as by a stream without stream_options.include_usage: write estimate")
 	}
 	if s.To.Tokens() && !s.Identity {
-		c.warn(at.Field("identity"), "a compressed answer is not read, so a client that asks for one is charged by unknown: leave it out")
+		c.warn(at.Field("identity"), "a compressed answer is not read, so a client that asks for one is charged as "+
+			"unknown says: "+
+			"remove it")
 	}
 	if !s.When.NoAnswer {
-		c.warn(when.Field("no_answer"), "a client that goes away before the answer is charged nothing: leave it out, "+
-			"unless only requests that were answered should count")
-	}
-	for i, h := range s.When.Headers {
-		c.never(policy.Place{Node: when.Field("headers").Fields[i].Value}, neverInHeader(h.Value))
+		c.warn(at.Field("when").Field("no_answer"), "a client that disconnects before the answer is charged nothing: "+
+			"remove it, "+
+			"unless only answered requests should count")
 	}
 	if s.To.Tokens() {
 		c.modelless(v.Field("match"), r)
@@ -109,8 +109,8 @@ func (c *collector) hogged(v policy.Place, r *policy.Rule) {
 	if c.slotsByClient || tellsClientsApart(r.Key) {
 		return
 	}
-	message := "one client can take every slot, and keep it by never ending its requests: add a rule with algorithm concurrency " +
-		"by client_ip, or whatever else tells clients apart"
+	message := "one client can take every slot, and keep it by never ending its requests: add a rule with algorithm " +
+		"concurrency by client_ip, or by something else that tells clients apart"
 	if r.MaxHoldNs == 0 {
 		message += ", and set max_hold"
 	}
@@ -141,9 +141,11 @@ func (c *collector) forgotten(v policy.Place, r *policy.Rule) {
 	}
 	for i, w := range r.Limits {
 		if w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.SlidingWindowCounter {
-			c.warn(v.Field("limits").Item(i), "an answer may cost more than the "+strconv.FormatUint(uint64(cost), 10)+" that its request held, and a "+
-				policy.AlgorithmName(w.Algorithm)+" forgets what is over its limit as it slides: use fixed_window or token_bucket, "+
-				"where it is paid back, or set max in settle to what is held")
+			held, algorithm := strconv.FormatUint(uint64(cost), 10), policy.AlgorithmName(w.Algorithm)
+			c.warn(v.Field("limits").Item(i), "an answer may cost more than the "+held+" that its request held, and a "+
+				""+algorithm+
+				" forgets what is over its limit as it slides: use fixed_window or token_bucket, where it is paid back, "+
+				"or set max in settle to what is held")
 		}
 	}
 }

@@ -32,7 +32,7 @@ func (c *collector) bypass(v policy.Place, r *policy.Rule) {
 // whatToDo ends the warnings of what any client can send.
 const whatToDo = ": have the proxy check, set or remove it at the edge, or "
 
-// exemptions warns of those that hold for whoever sends a header.
+// exemptions warns of those that any client gets by sending a header.
 func (c *collector) exemptions(v policy.Place, list []policy.Match) {
 	for i := range list {
 		if len(list[i].Headers) == 0 || len(list[i].ClientIPs) > 0 {
@@ -42,30 +42,30 @@ func (c *collector) exemptions(v policy.Place, list []policy.Match) {
 		for _, h := range list[i].Headers {
 			names = append(names, h.Name)
 		}
-		c.warn(v.Field("exempt").Item(i), "any client can send or leave out "+strings.Join(names, ", ")+" and be exempt"+whatToDo+"add client_ips")
+		c.warn(v.Field("exempt").Item(i), "any client can send or leave out "+strings.Join(names, ", ")+" and be exempt"+
+			whatToDo+"add client_ips")
 	}
 }
 
-// identities warns of headers that name a client, and of which a client has many or
-// makes one up.
+// identities warns of headers that name a client, if one client can have several names.
 func (c *collector) identities(v policy.Place, key []policy.KeyPart) {
 	for i := range key {
 		p, at := &key[i], v.Item(i)
 		c.identities(at.Field("first_of"), p.Of)
 		switch name := p.Header(); {
 		case p.Scheme == "basic":
-			c.warn(at, "what follows basic has the password in it, in base64 of many spellings, so a client that guesses has a "+
-				"count of its own for each: add a rule by client_ip, or count by a header in which the proxy names the user "+
-				"that it has verified")
+			c.warn(at, "the credential of basic contains the password, in base64 with many spellings, so a client that guesses "+
+				"has a count of its own for each: add a rule by client_ip, or count by a header in which the proxy names the "+
+				"user that it has verified")
 		case name == "authorization" && p.Scheme == "":
-			c.warn(at, "a client that writes the scheme in another case, or with more spaces behind it, has a count of its own: "+
-				"write {header: {name: authorization, scheme: bearer}}, which is the credential alone")
+			c.warn(at, "a client that writes the scheme in another case, or with more spaces after it, has a count of its own: "+
+				"write {header: {name: authorization, scheme: bearer}}, which is only the credential")
 		case name == "x-forwarded-for":
-			c.warn(at, "any client can begin x-forwarded-for with what it likes: write client_ip, and set Envoy's xff_num_trusted_hops "+
-				"to the number of proxies in front of it")
+			c.warn(at, "any client can begin x-forwarded-for with any text: write client_ip, and set Envoy's "+
+				"xff_num_trusted_hops to the number of proxies in front of it")
 		case p.Kind == policy.KeyHeader && slices.Contains(addressHeaders, name):
-			c.warn(at, "an IPv6 client has many addresses, each with a count of its own: write {address: {header: "+name+"}}, which cuts them to "+
-				"their network, and let clients reach Envoy through the proxy that sets "+name+" alone")
+			c.warn(at, "an IPv6 client has many addresses, each with a count of its own: write {address: {header: "+name+"}}, "+
+				"which cuts them to their network, and let clients reach Envoy only through the proxy that sets "+name)
 		}
 	}
 }
@@ -75,22 +75,28 @@ func (c *collector) credentials(v policy.Place, key []policy.KeyPart) {
 	for i := range key {
 		c.credentials(v.Item(i).Field("first_of"), key[i].Of)
 		if key[i].Kind != policy.KeyFirstOf && key[i].HasCredential() {
-			c.warn(v.Item(i), key[i].Label()+" may hold a credential, which is never printed: report_keys shows this rule's keys as hashes, not plain")
+			c.warn(v.Item(i), key[i].Label()+" may hold a credential, which is never printed: report_keys shows this rule's "+
+				"keys "+
+				"as hashes, not plain")
 		}
 	}
 }
 
 // addressHeaders hold the client's address behind some proxies.
-var addressHeaders = []string{"x-real-ip", "cf-connecting-ip", "cf-connecting-ipv6", "true-client-ip", "x-client-ip", "fastly-client-ip", "x-envoy-external-address"}
+var addressHeaders = []string{
+	"x-real-ip", "cf-connecting-ip", "cf-connecting-ipv6", "true-client-ip", "x-client-ip", "fastly-client-ip",
+	"x-envoy-external-address",
+}
 
-// raised warns, once a rule, of an override that allows more to whoever sends a
+// raised warns, once a rule, of an override that allows more to any client that sends a
 // header, a parameter or a cookie.
 func (c *collector) raised(v policy.Place, r *policy.Rule) {
 	for i := range r.Overrides {
 		o := &r.Overrides[i]
-		if names := chosen(o, r.Key); o.Raises(r) && len(names) > 0 {
-			c.warn(v.Field("overrides").Item(i), "any client that sends "+strings.Join(names, ", ")+" gets the higher limit"+whatToDo+
-				"count by what is verified, such as a jwt claim or a client certificate")
+		names := chosen(o, r.Key)
+		if o.Raises(r) && len(names) > 0 {
+			c.warn(v.Field("overrides").Item(i), "any client that sends "+strings.Join(names, ", ")+" gets the higher limit"+
+				whatToDo+"count by what is verified, such as a jwt claim or a client certificate")
 			return
 		}
 	}
@@ -159,10 +165,10 @@ func omitted(p *policy.KeyPart) string {
 	return sent(p)
 }
 
-// proxies warns of a policy that a proxy takes by its own word.
+// proxies warns of a policy that a proxy gets by what it says of itself.
 func (c *collector) proxies(v policy.Place, s *policy.Selector) {
-	if s != nil && s.Cluster != "" && s.Node == "" && s.SAN == "" && s.Metadata == nil { // which is trusted
-		c.warn(v.Field("cluster"), "a proxy says its cluster itself, so any that may connect can take this policy: "+
+	if s != nil && s.Cluster != "" && s.Node == "" && s.SAN == "" && s.Metadata == nil { // metadata needs trust
+		c.warn(v.Field("cluster"), "a proxy chooses its cluster itself, so any proxy that may connect can take this policy: "+
 			"add node or san, which certificates prove")
 	}
 }

@@ -23,19 +23,19 @@ func (c *collector) match(v policy.Place, r *policy.Rule, manage *policy.Manage)
 		managed = managed && (p.Kind == policy.Exact || p.Kind == policy.Prefix) && strings.HasPrefix(p.Text, manage.Path)
 	}
 	if managed {
-		c.warn(paths, "the rule applies to no request: those under "+quote(manage.Path)+" are management requests, which no rule sees")
+		c.warn(paths, "the rule applies to no request: those under "+quote(manage.Path)+
+			" are management requests, which no rule sees")
 	}
 	for i, h := range r.Match.Headers {
 		at := policy.Place{Node: headers.Fields[i].Value}
-		c.never(at, neverInHeader(h.Value))
 		isKey := func(p policy.KeyPart) bool { return p.Kind == policy.KeyHeader && p.Name == h.Name }
 		if h.Value.Kind == policy.Absent && r.MissingKey != policy.MissingShare && slices.ContainsFunc(r.Key, isKey) {
 			does := "applies to no request"
 			if r.MissingKey == policy.MissingDeny {
 				does = "denies all that match"
 			}
-			c.warn(at, "the rule "+does+": its key is this header, "+
-				"which those that match lack; remove one of the two, or set missing_key to share")
+			c.warn(at, "the rule "+does+": its key is this header, and it matches only requests without it; "+
+				"remove one of the two, or set missing_key to share")
 		}
 	}
 	if len(r.Limits) > 0 {
@@ -142,8 +142,8 @@ func (c *collector) spellings(paths policy.Place, patterns []policy.Pattern, of 
 			return
 		}
 		if !matches {
-			c.warn(paths.Item(i), "many an upstream takes "+quote(p.Text+"/")+" for this path, and the "+of+
-				" does not: add "+quote(p.Text+"/*")+" where yours does")
+			c.warn(paths.Item(i), "many upstreams treat "+quote(p.Text+"/")+" as this path, and the "+of+
+				" does not: add "+quote(p.Text+"/*")+" if yours does")
 		}
 	}
 }
@@ -174,28 +174,24 @@ func (c *collector) override(v policy.Place, o *policy.Override, key []policy.Ke
 // neverInKey says why no key's part is as the exact text, prefix or suffix.
 func neverInKey(p policy.Pattern, part *policy.KeyPart) string {
 	switch part.Kind {
-	case policy.KeyHeader:
-		if part.Scheme != "" && strings.ContainsAny(p.Text, " \t") {
-			return "the key has the credential after its scheme " + part.Scheme + ", and no spaces"
-		}
-		return neverInHeader(p)
 	case policy.KeyFirstOf:
 		return neverInFirstOf(p, part)
 	case policy.KeyClientIP, policy.KeyAddress:
 		return neverAddress(p, part)
 	case policy.KeyHost:
-		name, port, found := strings.Cut(p.Text, ":")
-		if found && p.Kind != policy.Prefix && port != "" && strings.Trim(port, "0123456789") == "" && !strings.HasPrefix(name, "[") {
-			return "hosts are in keys without their port"
+		name, port, _ := strings.Cut(p.Text, ":")
+		isPort := port != "" && strings.Trim(port, "0123456789") == "" && !strings.HasPrefix(name, "[")
+		if isPort && p.Kind != policy.Prefix {
+			return "a host in a key has no port"
 		}
 	case policy.KeyPath:
 		switch {
 		case part.Segment == 0 && p.Kind != policy.Suffix && !strings.HasPrefix(p.Text, "/") && p.Text != "*":
 			return everyPath
 		case strings.Contains(p.Text, "?"):
-			return "paths are in keys without the query"
+			return "a path in a key has no query"
 		case part.Segment > 0 && strings.Contains(p.Text, "/"):
-			return `a segment of a path holds no "/"`
+			return `a segment of a path has no "/"`
 		}
 	default: // may be anything
 	}
@@ -223,7 +219,7 @@ func neverInFirstOf(p policy.Pattern, part *policy.KeyPart) string {
 func neverAddress(p policy.Pattern, part *policy.KeyPart) string {
 	if p.Kind != policy.Exact {
 		if strings.Trim(p.Text, "0123456789abcdef.:/") != "" {
-			return "addresses are in keys in lower case, as 192.0.2.7 and 2001:db8::7 are"
+			return "an address in a key is in lower case, such as 192.0.2.7 or 2001:db8::7"
 		}
 		return ""
 	}
@@ -233,22 +229,13 @@ func neverAddress(p policy.Pattern, part *policy.KeyPart) string {
 		ip, err = netip.ParseAddr(p.Text)
 	}
 	if err != nil {
-		return quote(p.Text) + " is no address"
+		return quote(p.Text) + " is not an address"
 	}
 	want := part.Network(ip.Unmap().WithZone(""))
 	if want == p.Text {
 		return ""
 	}
-	return "the address is in keys as " + quote(want)
-}
-
-// neverInHeader says why no header's value is as the pattern.
-func neverInHeader(p policy.Pattern) string {
-	begins, ends := strings.TrimLeft(p.Text, " \t") != p.Text, strings.TrimRight(p.Text, " \t") != p.Text
-	if p.Kind == policy.Exact && (begins || ends) || p.Kind == policy.Prefix && begins || p.Kind == policy.Suffix && ends {
-		return "blanks around a header's value are no part of it"
-	}
-	return ""
+	return "a key has this address as " + quote(want)
 }
 
 // covered warns of overrides that an earlier one always stands before.
@@ -259,7 +246,7 @@ func (c *collector) covered(v policy.Place, overrides []policy.Override) {
 				return
 			}
 			if c.covers(overrides[j].Key, overrides[i].Key) {
-				c.warnOf(v.Item(i), v.Item(j), "can never match: "+otherPlace+" comes first and matches every key that it does")
+				c.warnOf(v.Item(i), v.Item(j), "never matches: "+otherPlace+" comes first and matches every key that this does")
 				break
 			}
 		}

@@ -40,7 +40,8 @@ func Of(doc *policy.Node, p *policy.Policy, placement *policy.Placement) []Warni
 		c.warn(root.Field("quota"), "no rule has scope cluster, so nothing asks a quota service")
 	}
 	if p.Manage != nil && p.Manage.Port == 0 {
-		c.warn(root.Field("manage"), "without port, management requests are answered on every listener, those of clients too: "+
+		c.warn(root.Field("manage"), "without port, management requests are answered on every listener, those of clients "+
+			"too: "+
 			"name the port of a listener for them alone, such as render envoy --manage makes")
 	}
 	c.exemptions(root, p.Exempt)
