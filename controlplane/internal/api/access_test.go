@@ -52,11 +52,13 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 	f := newFixtureWith(t, withRoles)
 	f.as("apply", "POST /v1/policies", good, 201)
 	needed := map[string]access.Role{
-		"POST /v1/policies": access.Apply, "POST /v1/changes": access.Apply, "GET /v1/policies": access.Read, "GET /v1/policies/{revision}": access.Read,
+		"POST /v1/policies": access.Apply, "POST /v1/changes": access.Apply,
+		"GET /v1/policies": access.Read, "GET /v1/policies/{revision}": access.Read,
 		"POST /v1/rollback/{revision}": access.Apply, "GET /v1/revisions/{revision}/wait": access.Read,
 		"POST /v1/promote": access.Apply, "POST /v1/abort": access.Apply, "GET /v1/status": access.Read,
 		"GET /v1/rates": access.Read, "GET /v1/caller": access.Read,
-		"POST /v1/explain": access.Read, "GET /v1/audit": access.Read, "GET /metrics": access.Read, "GET /v1/backup": access.Admin, "/": access.Read,
+		"POST /v1/explain": access.Read, "GET /v1/audit": access.Read, "GET /metrics": access.Read,
+		"GET /v1/backup": access.Admin, "/": access.Read,
 	}
 	for _, op := range manage.Operations {
 		needed["POST /v1/counters/"+op.Name] = access.Admin
@@ -75,7 +77,8 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 		f.as("", request, good, 401, `"bearer token missing or wrong"`)
 		for _, role := range []access.Role{access.Read, access.Apply, access.Admin} {
 			if role < want {
-				f.as(role.String(), request, good, 403, fmt.Sprintf("%s needs the role %s: token %s has the role %s", route.pattern, want, role, role))
+				lacks := fmt.Sprintf("%s needs the role %s: token %s has the role %s", route.pattern, want, role, role)
+				f.as(role.String(), request, good, 403, lacks)
 				continue
 			}
 			method, path, _ := strings.Cut(request, " ")
@@ -93,7 +96,8 @@ func TestRolesOfSomePolicies(t *testing.T) {
 	f := newFixtureWith(t, withRoles)
 	edge := named("edge", "edge-*")
 	// It takes proxies from the default.
-	f.as("edge:admin", "POST /v1/policies", edge, 403, `to change which proxies the policy edge is for needs the role apply with the policy \"default\"`)
+	f.as("edge:admin", "POST /v1/policies", edge, 403,
+		`to change which proxies the policy edge is for needs the role apply with the policy \"default\"`)
 	f.as("edge:apply,default:apply", "POST /v1/policies", edge, 201)
 	f.as("edge:apply", "POST /v1/policies", named("edge", "*"), 403)
 	f.as("edge:apply", "POST /v1/policies", good, 403,
@@ -102,7 +106,8 @@ func TestRolesOfSomePolicies(t *testing.T) {
 	f.as("default:apply,edge:apply", "POST /v1/policies", good, 201)
 	for _, request := range []string{
 		"GET /v1/policies", "GET /v1/policies/current", "GET /v1/policies/1", "GET /v1/status", "GET /v1/rates",
-		"GET /v1/audit", "POST /v1/explain", "POST /v1/rollback/1", "GET /v1/revisions/1/wait", "POST /v1/promote", "POST /v1/abort", "GET /v1/backup", "GET /metrics",
+		"GET /v1/audit", "POST /v1/explain", "POST /v1/rollback/1", "GET /v1/revisions/1/wait",
+		"POST /v1/promote", "POST /v1/abort", "GET /v1/backup", "GET /metrics",
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		code, text := f.do(method, path+"?policy=edge", "", "Authorization", "Bearer edge:apply")
@@ -111,14 +116,16 @@ func TestRolesOfSomePolicies(t *testing.T) {
 			f.as("edge:apply", request+query, "", 403)
 		}
 	}
-	f.as("edge:apply", "GET /metrics", "", 403, "GET /metrics needs the role read with every policy: token edge:apply has the role none with all")
+	f.as("edge:apply", "GET /metrics", "", 403,
+		"GET /metrics needs the role read with every policy: token edge:apply has the role none with all")
 	f.as("edge:apply", "GET /v1/caller", "", 200)
 	for _, policy := range []string{"default", ""} {
 		f.as("edge:admin", "POST /v1/counters/reset", "rule=per-user&key=a&policy="+policy, 403)
 		f.as("edge:admin", "POST /v1/counters/stats", "policy="+policy, 403)
 	}
 	f.as("edge:admin", "POST /v1/counters/reset", "rule=per-user&key=a&policy=edge", 501)
-	f.as("edge:apply", "GET /v1/policies/2?policy=edge", "", 404, "revision 2 is of policy default") // a number leads to no other
+	// A number leads to no other policy.
+	f.as("edge:apply", "GET /v1/policies/2?policy=edge", "", 404, "revision 2 is of policy default")
 	var list Audit
 	decode(t, f.as("edge:read", "GET /v1/audit?policy=edge", "", 200), &list)
 	for _, e := range list.Entries {
@@ -174,7 +181,8 @@ func TestManageAndWasmNeedAdmin(t *testing.T) {
 		{"rollback/6", "", "to change the manage section"},
 		{"rollback/7", "", ""},
 		{"rollback/2", "", `to change the wasm path from none to \"/a.wasm\"`},
-		{"policies?wasm=/a.wasm", "report_keys: plain\n" + good, "to have clients' keys reported as they are (report_keys: plain)"},
+		{"policies?wasm=/a.wasm", "report_keys: plain\n" + good,
+			"to have clients' keys reported as they are (report_keys: plain)"},
 		{"policies?wasm=/a.wasm", "report_keys: plain # still\n" + good, ""},
 		{"policies?wasm=/a.wasm", "report_keys: off\n" + good, ""},
 	} {
@@ -187,9 +195,11 @@ func TestManageAndWasmNeedAdmin(t *testing.T) {
 	}
 	first := newFixtureWith(t, withRoles)
 	first.as("apply", "POST /v1/policies", managed, 403) // the first revision turns management on
-	_, err := first.store.Append(t.Context(), store.Change{Drafts: []store.Draft{{File: "old.yaml", YAML: []byte("version: 0\n"), JSON: []byte(`{}`)}}})
+	old := store.Draft{File: "old.yaml", YAML: []byte("version: 0\n"), JSON: []byte(`{}`)}
+	_, err := first.store.Append(t.Context(), store.Change{Drafts: []store.Draft{old}})
 	require.NoError(t, err)
-	first.as("apply", "POST /v1/policies", good, 403, "to replace revision 1, whose manage section this release cannot read, needs the role admin")
+	first.as("apply", "POST /v1/policies", good, 403,
+		"to replace revision 1, whose manage section this release cannot read, needs the role admin")
 	first.as("admin", "POST /v1/policies", good, 201, `"changes":null`)
 }
 
@@ -233,12 +243,15 @@ func TestAuditTellsWhoChangedWhat(t *testing.T) {
 	require.Len(t, a.Entries, 3, "what was refused changed nothing")
 	for i, want := range []store.Entry{
 		{ID: 3, Who: "token admin", Action: "rollback", Revision: 3,
-			Text: `to revision 1; lines: 0 added, 1 removed; wasm "/a.wasm" → none; counter "per-user": capacity 8 → 65536: its counters restart`},
+			Text: `to revision 1; lines: 0 added, 1 removed; wasm "/a.wasm" → none; ` +
+				`counter "per-user": capacity 8 → 65536: its counters restart`},
 		{ID: 2, Who: "token admin", Action: "apply", Revision: 2,
-			Text: `lines: 1 added, 0 removed; wasm none → "/a.wasm"; counter "per-user": capacity 65536 → 8: its counters restart`},
+			Text: `lines: 1 added, 0 removed; wasm none → "/a.wasm"; ` +
+				`counter "per-user": capacity 65536 → 8: its counters restart`},
 		{ID: 1, Who: "token apply", Action: "apply", Revision: 1, Text: "lines: 7 added, 0 removed"},
 	} {
-		want.From, want.At, want.Policy = "127.0.0.1", a.Entries[i].At, "default"
+		want.From, want.Policy = "127.0.0.1", "default"
+		want.At = a.Entries[i].At
 		require.Equal(t, want, a.Entries[i])
 		require.False(t, want.At.IsZero())
 	}
@@ -297,7 +310,8 @@ func TestRefusalsAreCountedAndLogged(t *testing.T) {
 	require.Contains(t, log.String(), `msg="request refused" code=401 from=127.0.0.1`)
 	require.NotContains(t, log.String(), "s3cret")
 	require.NotContains(t, log.String(), "inurl")
-	require.LessOrEqual(t, strings.Count(log.String(), "request refused"), 1+int(time.Since(began)/time.Second), "one a second: %s", &log)
+	seconds := int(time.Since(began) / time.Second)
+	require.LessOrEqual(t, strings.Count(log.String(), "request refused"), 1+seconds, "one a second: %s", &log)
 }
 
 // A browser adds a client certificate by itself.
@@ -308,7 +322,8 @@ func TestPagesOfOthersMayNotUseACertificate(t *testing.T) {
 		}
 	})
 	for _, header := range [][]string{
-		{"Origin", "https://elsewhere.example"}, {"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "null"},
+		{"Origin", "https://elsewhere.example"}, {"Origin", "null"},
+		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"},
 	} {
 		code, text := f.do("POST", "/v1/policies", good, header...)
 		require.Equal(t, http.StatusForbidden, code, "%v: %s", header, text)

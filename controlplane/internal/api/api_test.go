@@ -84,7 +84,9 @@ func newFixtureOn(t *testing.T, dir string, with func(*Options)) *fixture {
 		stream.GracefulStop()
 		require.NoError(t, s.Close())
 	})
-	return &fixture{t: t, server: made, store: s, xds: o.XDS, url: web.URL, grpc: listener.Addr().String(), hangUp: stream.Stop}
+	return &fixture{
+		t: t, server: made, store: s, xds: o.XDS, url: web.URL, grpc: listener.Addr().String(), hangUp: stream.Stop,
+	}
 }
 
 func (f *fixture) do(method, path, body string, header ...string) (int, string) {
@@ -119,7 +121,8 @@ func (f *fixture) proxy(id string, accept func(number int) bool, manage ...strin
 	}
 	metadata, err := structpb.NewStruct(map[string]any{"sluice": fields})
 	require.NoError(f.t, err)
-	xdstest.Answer(f.t, []string{f.grpc}, &corev3.Node{Id: id, Metadata: metadata}, time.Second, func(version string) bool {
+	node := &corev3.Node{Id: id, Metadata: metadata}
+	xdstest.Answer(f.t, []string{f.grpc}, node, time.Second, func(version string) bool {
 		var number int
 		_, _ = fmt.Sscanf(version, "%d-", &number)
 		return accept(number)
@@ -138,7 +141,9 @@ func (f *fixture) eventually(is func(proxies []xds.ProxyStatus) bool) {
 // The API refuses a policy with the very problems that validate prints.
 func TestBadPolicies(t *testing.T) {
 	f := newFixture(t, "")
-	for _, text := range []string{"", "version: [", "version: 1\nrules: []\nrevision: \"9\"\n", "version: 1\nrules: [{nam: a}]\nsurprise: 1\n"} {
+	for _, text := range []string{
+		"", "version: [", "version: 1\nrules: []\nrevision: \"9\"\n", "version: 1\nrules: [{nam: a}]\nsurprise: 1\n",
+	} {
 		_, _, _, err := policyfile.Read("p.yaml", []byte(text))
 		var want policyfile.Errors
 		require.ErrorAs(t, err, &want)
@@ -211,7 +216,9 @@ func TestLoopbackTakesNoForeignNames(t *testing.T) {
 		return response.StatusCode
 	}
 	open, guarded := newFixture(t, ""), newFixture(t, "secret")
-	for _, name := range []string{"localhost", "localhost:1", "LOCALHOST", "localhost.:1", "127.0.0.1:18080", "[::1]:18080", "192.0.2.1"} {
+	for _, name := range []string{
+		"localhost", "localhost:1", "LOCALHOST", "localhost.:1", "127.0.0.1:18080", "[::1]:18080", "192.0.2.1",
+	} {
 		require.Equal(t, http.StatusOK, host(open, name), name)
 	}
 	// A page may have its name resolve to loopback, but cannot know the token.

@@ -27,16 +27,19 @@ func TestPrevious(t *testing.T) {
 		want uint64
 		says string
 	}{
-		"nobody has accepted any":       {list{{Number: 3}, {Number: 2}, {Number: 1}}, 2, ""},
-		"the newest that was accepted":  {list{{Number: 4}, {Number: 3}, good(2, 0), good(1, 0)}, 2, ""},
-		"one that is damaged":           {list{{Number: 3}, bad, good(1, 0)}, 1, ""},
-		"one that was a rollback":       {list{good(5, 0), good(4, 2), good(3, 0), good(2, 0)}, 4, ""},
-		"after two rollbacks":           {list{good(6, 4), good(5, 0), good(4, 2), good(3, 0), good(2, 0), good(1, 0)}, 1, ""},
-		"a rollback as far as there is": {list{good(2, 1), good(1, 0)}, 0, "none before revision 1, whose policy the current one repeats: name a revision"},
+		"nobody has accepted any":      {list{{Number: 3}, {Number: 2}, {Number: 1}}, 2, ""},
+		"the newest that was accepted": {list{{Number: 4}, {Number: 3}, good(2, 0), good(1, 0)}, 2, ""},
+		"one that is damaged":          {list{{Number: 3}, bad, good(1, 0)}, 1, ""},
+		"one that was a rollback":      {list{good(5, 0), good(4, 2), good(3, 0), good(2, 0)}, 4, ""},
+		"after two rollbacks":          {list{good(6, 4), good(5, 0), good(4, 2), good(3, 0), good(2, 0), good(1, 0)}, 1, ""},
+		"a rollback as far as there is": {list{good(2, 1), good(1, 0)}, 0,
+			"none before revision 1, whose policy the current one repeats: name a revision"},
 		"a rollback of one that is gone": {list{good(5, 3), good(4, 0), good(2, 0)}, 0,
 			"repeats revision 3, which is gone or damaged: name a revision"},
-		"a rollback of one that is damaged": {list{good(4, 2), good(3, 0), bad, good(1, 0)}, 0, "repeats revision 2, which is gone or damaged"},
-		"nothing whole before":              {list{{Number: 3}, bad, {Number: 1, Damaged: true}}, 0, "there is none before the current one that is whole"},
+		"a rollback of one that is damaged": {list{good(4, 2), good(3, 0), bad, good(1, 0)}, 0,
+			"repeats revision 2, which is gone or damaged"},
+		"nothing whole before": {list{{Number: 3}, bad, {Number: 1, Damaged: true}}, 0,
+			"there is none before the current one that is whole"},
 	} {
 		got, err := before(tc.list)
 		require.Equal(t, tc.want, got, name)
@@ -76,10 +79,12 @@ func TestSeveralPolicies(t *testing.T) {
 		code int
 		text string
 	}{
-		change(t, named("core", "core-*"), "version: 2"):               {422, "policy is not valid"},
-		change(t, named("core", "core-*"), named("core", "c-*")):       {400, "are both the policy core: give it once"},
-		change(t, named("core", "core-*"), named("inner", "*-1")):      {409, `the policies core and inner would both be for a proxy with node \"core-1\": narrow the proxies of one`},
-		change(t, named("core", "core-*"), named("inner", "edge-eu-")): {409, `the policies inner and edge would both be for a proxy with node \"edge-eu-\"`},
+		change(t, named("core", "core-*"), "version: 2"):         {422, "policy is not valid"},
+		change(t, named("core", "core-*"), named("core", "c-*")): {400, "are both the policy core: give it once"},
+		change(t, named("core", "core-*"), named("inner", "*-1")): {409,
+			`the policies core and inner would both be for a proxy with node \"core-1\": narrow the proxies of one`},
+		change(t, named("core", "core-*"), named("inner", "edge-eu-")): {409,
+			`the policies inner and edge would both be for a proxy with node \"edge-eu-\"`},
 		`{"policies": []}`:                                             {400, "the body is not"},
 		`{"policies": [{"file": "a", "text": "b"}]}`:                   {400, "the body is not"},
 		change(t, named("core", "core-*"), strings.Repeat("#", 9<<20)): {413, "8 MiB"},
@@ -121,6 +126,7 @@ func TestApplyWhereServeIsBehind(t *testing.T) {
 	older.json("POST", "/v1/policies", good, 201, &applied)
 	require.Equal(t, uint64(4), applied.Number)
 	require.Len(t, applied.ProxyWarnings, 1)
-	require.Contains(t, applied.ProxyWarnings[0], "this serve was behind: connected proxies ran newer revisions of this store, up to 3")
+	require.Contains(t, applied.ProxyWarnings[0],
+		"this serve was behind: connected proxies ran newer revisions of this store, up to 3")
 	require.Contains(t, <-got, "4-")
 }

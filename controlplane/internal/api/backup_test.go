@@ -20,7 +20,8 @@ import (
 func TestBackup(t *testing.T) {
 	f := newFixture(t, "")
 	f.json(http.MethodPost, "/v1/policies", good, http.StatusCreated, &Applied{})
-	s := &server{Options: Options{Store: f.store, XDS: f.xds, Log: slog.New(slog.DiscardHandler)}, backups: newTurn(50 * time.Millisecond)}
+	o := Options{Store: f.store, XDS: f.xds, Log: slog.New(slog.DiscardHandler)}
+	s := &server{Options: o, backups: newTurn(50 * time.Millisecond)}
 	ctx := access.NewContext(t.Context(), access.Caller{Name: "alice", Address: "192.0.2.7", Role: access.Admin})
 	asked := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/backup", nil)
 	get := func() *httptest.ResponseRecorder {
@@ -45,8 +46,11 @@ func TestBackup(t *testing.T) {
 	size := strconv.Itoa(whole.Body.Len())
 	require.Equal(t, []any{http.StatusOK, size}, []any{whole.Code, whole.Header().Get("Content-Length")})
 	got := newest()
-	require.Equal(t, store.Entry{ID: 2, At: got.At, Who: "alice", From: "192.0.2.7", Action: "backup", Outcome: "sent " + size + " bytes"}, got)
-	require.NoError(t, s.backup(&cutOff{ResponseRecorder: httptest.NewRecorder(), entry: newest}, &request{Request: asked}))
+	require.Equal(t, store.Entry{
+		ID: 2, At: got.At, Who: "alice", From: "192.0.2.7", Action: "backup", Outcome: "sent " + size + " bytes",
+	}, got)
+	leaves := &cutOff{ResponseRecorder: httptest.NewRecorder(), entry: newest}
+	require.NoError(t, s.backup(leaves, &request{Request: asked}))
 	require.Equal(t, "sent 1000 of "+size+" bytes", newest().Outcome)
 
 	// What cannot be written down is not handed out.

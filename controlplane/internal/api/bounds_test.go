@@ -94,7 +94,8 @@ func TestSlowSendersHoldNobodyUp(t *testing.T) {
 	c, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
 	require.NoError(t, err)
 	defer c.Close()
-	_, err = io.WriteString(c, "POST /v1/policies HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nversion: 1\n")
+	const begun = "POST /v1/policies HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nversion: 1\n"
+	_, err = io.WriteString(c, begun)
 	require.NoError(t, err)
 	f.as("", "POST /v1/policies", good, 201)
 	f.server.judging.wait = time.Millisecond
@@ -109,7 +110,8 @@ func TestWorkForACallerThatHasGoneStops(t *testing.T) {
 	done, err := f.server.judging.take(t.Context())
 	require.NoError(t, err)
 	ctx, leave := context.WithCancel(t.Context())
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { leave() }})
+	leaves := httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { leave() }}
+	ctx = httptrace.WithClientTrace(ctx, &leaves)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/policies", strings.NewReader(good))
 	require.NoError(t, err)
 	_, err = http.DefaultClient.Do(request)

@@ -45,7 +45,8 @@ func newCanaryFixture(t *testing.T) *canaryFixture {
 				(*meanwhile)()
 			}
 			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"rules":[{"rule":"per-user","metrics":{"allowed":%d,"denied":%d}}],"vm_starts":%d}`, p.allowed.Load(), p.denied.Load(), p.starts.Load())
+			fmt.Fprintf(w, `{"rules":[{"rule":"per-user","metrics":{"allowed":%d,"denied":%d}}],"vm_starts":%d}`,
+				p.allowed.Load(), p.denied.Load(), p.starts.Load())
 		})
 		f.proxy(id, func(number int) bool { return number == 1 || !p.refuses.Load() }, at)
 	}
@@ -72,7 +73,8 @@ func (f *canaryFixture) begin(query string) uint64 {
 func (f *canaryFixture) eventuallyRun(which func(uint64) bool, want int) {
 	f.t.Helper()
 	f.eventually(func(list []xds.ProxyStatus) bool {
-		return want == len(slices.DeleteFunc(list, func(p xds.ProxyStatus) bool { return p.Runs == 0 || p.Runs != p.Offered || !which(p.Runs) }))
+		isOther := func(p xds.ProxyStatus) bool { return p.Runs == 0 || p.Runs != p.Offered || !which(p.Runs) }
+		return want == len(slices.DeleteFunc(list, isOther))
 	})
 }
 
@@ -107,7 +109,8 @@ func TestCanaryIsPromotedByItself(t *testing.T) {
 	ends := f.at.Add(time.Minute).UTC().Format(time.TimeOnly + "Z")
 	few := "waits: no rule has decided 100 requests in the canary yet"
 	require.Equal(t, "will be promoted at "+ends+" or later, "+few, st.Says)
-	f.as("", "POST /v1/policies", managed, 409, fmt.Sprintf("revision %d of policy default is a canary: end that first, by sluice promote or sluice abort", number))
+	f.as("", "POST /v1/policies", managed, 409, fmt.Sprintf(
+		"revision %d of policy default is a canary: end that first, by sluice promote or sluice abort", number))
 	f.as("", "POST /v1/rollback/1", "", 409, "is a canary")
 	f.as("", "GET /metrics", "", 200, "\nsluice_canaries 1\n", "\nsluice_canaries_stalled 0\n")
 
@@ -122,7 +125,8 @@ func TestCanaryIsPromotedByItself(t *testing.T) {
 	f.eventuallyRun(func(n uint64) bool { return n == number }, 3)
 	list, err := f.store.Audit(t.Context(), "default", 2, 0)
 	require.NoError(t, err)
-	require.Equal(t, []string{"promote", "sluice serve", "by itself after 1m0s"}, []string{list[0].Action, list[0].Who, list[0].Text})
+	require.Equal(t, []string{"promote", "sluice serve", "by itself after 1m0s"},
+		[]string{list[0].Action, list[0].Who, list[0].Text})
 	require.Contains(t, list[1].Text, "canary of 0.01%; ")
 }
 
@@ -152,7 +156,8 @@ func TestCanaryStalls(t *testing.T) {
 				tc.break_(f)
 			}
 			number := f.begin("&promote_after=1m&max_denied=10%25")
-			require.Eventually(t, func() bool { _, c := f.xds.Ledger().Canary("default"); return c.Runs+len(c.Refused) == 1 }, 2*time.Minute, time.Millisecond)
+			hasReplied := func() bool { _, c := f.xds.Ledger().Canary("default"); return c.Runs+len(c.Refused) == 1 }
+			require.Eventually(t, hasReplied, 2*time.Minute, time.Millisecond)
 			f.look(0, 0, 0, 0)
 			tc.then(f)
 			st := f.server.canaryStatus("default", f.at)
@@ -265,9 +270,11 @@ func TestCanaryThatCannotBeJudged(t *testing.T) {
 	number := f.begin("&promote_after=1s")
 	f.look(0, 0, 0, 0)
 	f.proxies[f.chosen].starts.Store(0)
-	require.Equal(t, "waits: "+f.chosen+" does not tell whether its filter has crashed: that is too old", f.look(time.Minute, 900, 0, 0).Says)
+	require.Equal(t, "waits: "+f.chosen+" does not tell whether its filter has crashed: that is too old",
+		f.look(time.Minute, 900, 0, 0).Says)
 	f.server.Fleet = nil
-	require.Equal(t, "waits: serve has no management token: start it with --manage-token-file", f.look(time.Minute, 900, 0, 0).Says)
+	require.Equal(t, "waits: serve has no management token: start it with --manage-token-file",
+		f.look(time.Minute, 900, 0, 0).Says)
 	f.proxies[f.chosen].starts.Store(5)
 	w := watching{Sight: canary.NewSight(), revision: number}
 	w.take(nil, nil, &xds.Canary{Connected: 1, Runs: 1, Gone: []string{"edge-9"}}, f.at)
@@ -320,7 +327,8 @@ func TestCanaryOfASilentProxy(t *testing.T) {
 // What a canary denies is no reason to stall where there is nothing to compare it with.
 func TestCanaryAlone(t *testing.T) {
 	w, c := watching{Sight: canary.NewSight(), revision: 2}, xds.Canary{Connected: 1, Runs: 1}
-	c.State, c.MaxDenied, c.AbortDenied = store.Canary, 2, true
+	c.State = store.Canary
+	c.MaxDenied, c.AbortDenied = 2, true
 	for i := range uint64(2) {
 		row := manage.Row{Asked: manage.Asked{Proxy: "p", Revision: 2}}
 		told := fmt.Appendf(nil, `{"stats":[{"rule":"r","metrics":{"denied":%d}}],"vm_starts":5}`, 1000*i)
@@ -339,7 +347,8 @@ func TestCanaryIsRefused(t *testing.T) {
 	}
 	f.as("", "POST /v1/policies?canary=5%25", good, 409, "policy default has no revision yet")
 	f.as("", "POST /v1/policies", named("edge", "edge-*"), 201)
-	f.as("", "POST /v1/policies?canary=5%25", named("edge", "edge-1"), 409, "cannot change which proxies policy edge is for")
+	f.as("", "POST /v1/policies?canary=5%25", named("edge", "edge-1"), 409,
+		"cannot change which proxies policy edge is for")
 	f.as("", "POST /v1/policies?canary=5%25", named("edge", "edge-*"), 201)
 	f.as("", "POST /v1/policies", good, 201)
 	f.as("", "POST /v1/abort", "", 409)

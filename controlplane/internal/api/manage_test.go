@@ -60,7 +60,9 @@ func newManagedFixture(t *testing.T) *managedFixture {
 	require.NoError(t, err)
 	m.fixture = newFixtureWith(t, func(o *Options) {
 		o.Store = recorder{o.Store, m}
-		o.Fleet = manage.NewFleet(manage.Rules{Allow: &allow}, func() manage.Credentials { return manage.Credentials{Token: managementToken} })
+		o.Fleet = manage.NewFleet(manage.Rules{Allow: &allow}, func() manage.Credentials {
+			return manage.Credentials{Token: managementToken}
+		})
 		o.Log = slog.New(slog.NewTextHandler(&m.log, nil))
 		o.Identify = func(*http.Request) (access.Caller, bool) { return m.caller, true }
 	})
@@ -96,13 +98,19 @@ func (m *managedFixture) newest() (e store.Entry) {
 // Proxies whose Envoy has the quota service under another name than the policy are named. The script
 // proxies.txtar has those of another management port.
 func TestMisfits(t *testing.T) {
-	p, _, _, err := policyfile.Read("p.yaml", []byte("version: 1\nquota: {cluster: quota_eu}\nrules: [{name: r, scope: cluster, limits: [1/1h]}]\n"))
+	const text = "version: 1\nquota: {cluster: quota_eu}\nrules: [{name: r, scope: cluster, limits: [1/1h]}]\n"
+	p, _, _, err := policyfile.Read("p.yaml", []byte(text))
 	require.NoError(t, err)
-	proxies := []xds.Managed{{Node: "edge-0"}, {Node: "edge-1", Quota: "sluice_quota"}, {Node: "edge-2", Quota: "quota_eu"}, {Node: "edge-3", Quota: "*"}}
+	proxies := []xds.Managed{
+		{Node: "edge-0"}, {Node: "edge-1", Quota: "sluice_quota"},
+		{Node: "edge-2", Quota: "quota_eu"}, {Node: "edge-3", Quota: "*"},
+	}
 	require.Empty(t, new(Quota).misfits(p, nil), "no proxy")
-	require.Equal(t, []string{`quota.cluster is "quota_eu", but the quota service's cluster in the Envoy of edge-1 is "sluice_quota": ` +
-		"on_unavailable will decide rules of scope cluster",
-		`whether the Envoy of edge-0 has the cluster "quota_eu" of the quota service is not known, because sluice.quota_cluster in the node's metadata names none: ` +
+	require.Equal(t, []string{
+		`quota.cluster is "quota_eu", but the quota service's cluster in the Envoy of edge-1 is "sluice_quota": ` +
+			"on_unavailable will decide rules of scope cluster",
+		`whether the Envoy of edge-0 has the cluster "quota_eu" of the quota service is not known, ` +
+			"because sluice.quota_cluster in the node's metadata names none: " +
 			"without it on_unavailable will decide rules of scope cluster"}, new(Quota).misfits(p, proxies))
 	require.Equal(t, []string{countedApart}, (&Quota{Apart: true}).misfits(p, nil), "others count for themselves")
 	p.Rules[0].Scope = policy.ScopeProxy
@@ -142,7 +150,8 @@ func TestCountersAreAudited(t *testing.T) {
 	m.counters("set", key+"&n=2", 200, &Counters{})
 	before, after := <-asked, m.newest()
 	require.Equal(t, store.Entry{
-		ID: after.ID, At: after.At, Who: "token ops", From: "127.0.0.1", Action: "counters set", Policy: "default", Text: before.Text,
+		ID: after.ID, At: after.At, Who: "token ops", From: "127.0.0.1",
+		Action: "counters set", Policy: "default", Text: before.Text,
 	}, before)
 	require.Regexp(t, `^rule="per-user" key=hmac:[0-9a-f]{32} n=2$`, before.Text)
 	require.Equal(t, "1 of 2 proxies", after.Outcome)
@@ -159,8 +168,24 @@ func TestCountersAreAudited(t *testing.T) {
 	<-asked
 	require.Equal(t, last, m.newest().ID)
 
-	// A caller who goes.
 	wait.Store(true)
+	m.resetAndLeave(key, asked)
+	require.Equal(t, "1 of 1 proxy", outcome([]manage.Row{{}}))
+
+	// What cannot be written down is not done.
+	wait.Store(false)
+	m.broken = true
+	var e Error
+	m.counters("reset", key, 500, &e)
+	require.Contains(t, e.Error, "disk is full")
+	require.Empty(t, asked)
+}
+
+// resetAndLeave asks for a reset, and disconnects while a proxy is asked: the outcome is
+// written down all the same.
+func (m *managedFixture) resetAndLeave(key string, asked <-chan store.Entry) {
+	t := m.t
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, m.url+"/v1/counters/reset", strings.NewReader(key))
 	require.NoError(t, err)
@@ -178,15 +203,6 @@ func TestCountersAreAudited(t *testing.T) {
 	require.Equal(t, "counters reset", (<-reset).Action)
 	require.Eventually(t, func() bool { return m.newest().Outcome != "" }, 2*time.Minute, time.Millisecond)
 	require.Equal(t, "0 of 2 proxies, the caller disconnected before it was done", m.newest().Outcome)
-	require.Equal(t, "1 of 1 proxy", outcome([]manage.Row{{}}))
-
-	// What cannot be written down is not done.
-	wait.Store(false)
-	m.broken = true
-	var e Error
-	m.counters("reset", key, 500, &e)
-	require.Contains(t, e.Error, "disk is full")
-	require.Empty(t, asked)
 }
 
 // Each bad request has one clear error, which has no key in it.
@@ -198,7 +214,8 @@ func TestBadCounters(t *testing.T) {
 		code             int
 		want             string
 	}{
-		{"counters/get?rule=r&key=alice", form, "", 400, "the query is not read: give policy, rule, key, n, limit, window, timeout as a form in the body"},
+		{"counters/get?rule=r&key=alice", form, "", 400,
+			"the query is not read: give policy, rule, key, n, limit, window, timeout as a form in the body"},
 		{"counters/get", form, "key=alice", 400, "rule is missing"},
 		{"counters/get", "application/json", `{"rule":"alice"}`, 400, "send the form as application/x-www-form-urlencoded"},
 		{"counters/get", "", "rule=r&key=alice", 400, "send the form as application/x-www-form-urlencoded"},

@@ -91,7 +91,8 @@ func TestCountersOfAClusterRule(t *testing.T) {
 	require.Equal(t, 1, c.Failed)
 	require.Empty(t, c.Note)
 	require.Regexp(t, `^rule="shared" key=hmac:[0-9a-f]{32} n=7$`, m.newest().Text)
-	require.Equal(t, []string{"counters inc", "done by the quota service"}, []string{m.newest().Action, m.newest().Outcome})
+	require.Equal(t, []string{"counters inc", "done by the quota service"},
+		[]string{m.newest().Action, m.newest().Outcome})
 
 	m.counters("get", key+"&key=bob", 400, &refused)
 	require.Contains(t, refused.Error, `the key of rule "shared" has 1 part, not 2`)

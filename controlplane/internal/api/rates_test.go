@@ -113,6 +113,19 @@ func TestRatesAreBounded(t *testing.T) {
 	require.Empty(t, h.list().Rules, "rules that no proxy has any more")
 }
 
+// ofEachKind are rules whose limits are read in each way there is.
+const ofEachKind = `  - name: bucket
+    algorithm: token_bucket
+    limits: [{requests: 120, per: 1m, burst: 100}]
+  - {name: slots, algorithm: concurrency, limits: [{requests: 5}], hold: 30s}
+  - name: said
+    key: [{header: x}]
+    missing_key: skip
+    limits: [{requests: {header: x-limit, default: 2, max: 9, trusted: true}, per: 1h}]
+  - {name: dear, cost: 4, limits: [8/1s]}
+  - {name: varying, cost: {header: x-cost, default: 1, max: 9}, limits: [8/1s]}
+`
+
 // The API says what proxies count, since before somebody asked, beside the limits.
 func TestRatesAndLimits(t *testing.T) {
 	m := newManagedFixture(t)
@@ -122,14 +135,10 @@ func TestRatesAndLimits(t *testing.T) {
 			fmt.Fprint(w, `{"rules":[{"rule":"per-user","keys":[{"hash":"9f86d081884c7d65","denied":5,"error":0}],"rest":0}]}`)
 			return
 		}
-		fmt.Fprintf(w, `{"rules":[{"rule":"per-user","metrics":{"allowed":%d,"denied":1}},{"rule":"gone","metrics":{}}],"vm_starts":1}`, n.Add(100))
+		fmt.Fprintf(w, `{"rules":[{"rule":"per-user","metrics":{"allowed":%d,"denied":1}},`+
+			`{"rule":"gone","metrics":{}}],"vm_starts":1}`, n.Add(100))
 	})
-	m.json("POST", "/v1/policies", strings.Replace(managed, "manage:", `  - {name: bucket, algorithm: token_bucket, limits: [{requests: 120, per: 1m, burst: 100}]}
-  - {name: slots, algorithm: concurrency, limits: [{requests: 5}], hold: 30s}
-  - {name: said, key: [{header: x}], missing_key: skip, limits: [{requests: {header: x-limit, default: 2, max: 9, trusted: true}, per: 1h}]}
-  - {name: dear, cost: 4, limits: [8/1s]}
-  - {name: varying, cost: {header: x-cost, default: 1, max: 9}, limits: [8/1s]}
-manage:`, 1), 201, &Applied{})
+	m.json("POST", "/v1/policies", strings.Replace(managed, "manage:", ofEachKind+"manage:", 1), 201, &Applied{})
 	m.proxyAt("edge-1", at)
 	// Nobody need look for there to be a past.
 	ctx, stop := context.WithCancel(t.Context())
@@ -138,7 +147,8 @@ manage:`, 1), 201, &Applied{})
 		m.server.keepRates(ctx)
 		close(kept)
 	}()
-	require.Eventually(t, func() bool { return len(m.server.past("default").list().Rules) == 2 }, time.Minute, time.Millisecond)
+	hasBoth := func() bool { return len(m.server.past("default").list().Rules) == 2 }
+	require.Eventually(t, hasBoth, time.Minute, time.Millisecond)
 	stop()
 	<-kept
 	require.Empty(t, m.server.past("default").list().Rules[0].Keys, "keys are for those who look")
@@ -163,7 +173,8 @@ manage:`, 1), 201, &Applied{})
 	require.Empty(t, got.Rules[1].Limits, "a rule that the current revision does not have")
 	of := m.server.past("default").limits
 	for rule, want := range map[string]RatedLimit{
-		"bucket": {"120 per 1m, burst 100", 2}, "slots": {"5 at once", 0}, "dear": {"8 per 1s", 2}, "varying": {"8 per 1s", 0},
+		"bucket": {"120 per 1m, burst 100", 2}, "slots": {"5 at once", 0},
+		"dear": {"8 per 1s", 2}, "varying": {"8 per 1s", 0},
 		"said": {"2 (default of header:x-limit) per 1h, up to 9", 9.0 / 3600},
 	} {
 		require.Equal(t, want, of[rule].limits[0], rule)
