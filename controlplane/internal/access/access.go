@@ -12,8 +12,10 @@ package access
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -50,7 +52,8 @@ func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // UnmarshalText reads a role's name in JSON.
 func (r *Role) UnmarshalText(text []byte) (err error) {
-	if *r, err = ParseRole(string(text)); string(text) == roleNames[0] {
+	*r, err = ParseRole(string(text))
+	if string(text) == roleNames[0] {
 		return nil
 	}
 	return err
@@ -93,7 +96,8 @@ func ParseRoles(text string) (all Role, policies map[string]Role, err error) {
 		policies[name] = role
 	}
 	all = policies[""]
-	if delete(policies, ""); len(policies) == 0 {
+	delete(policies, "")
+	if len(policies) == 0 {
 		policies = nil
 	}
 	return all, policies, nil
@@ -117,4 +121,49 @@ func NewContext(ctx context.Context, c Caller) context.Context {
 func FromContext(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	return c
+}
+
+// Gate finds the caller of a request: by its bearer token if it has one, else by
+// the client certificate of its connection.
+type Gate struct {
+	List func() *List
+	// ClientCAs vouch for certificates, at each request anew. Nil: no certificate counts.
+	ClientCAs func() *x509.CertPool
+}
+
+type digestKey struct{}
+
+// WithToken returns a context whose requests bear the token with this digest. It is
+// for requests that this process makes to itself, for somebody who showed the token.
+func WithToken(ctx context.Context, d Digest) context.Context {
+	return context.WithValue(ctx, digestKey{}, d)
+}
+
+// ShowsToken reports whether a request shows a token, be it a wrong one.
+func ShowsToken(r *http.Request) bool {
+	_, ok := r.Context().Value(digestKey{}).(Digest)
+	return ok || len(r.Header.Values("Authorization")) > 0
+}
+
+// Identify returns the caller of a request, false for an unknown one.
+func (g Gate) Identify(r *http.Request) (Caller, bool) {
+	if d, ok := r.Context().Value(digestKey{}).(Digest); ok {
+		c, known := g.List().tokens[d]
+		return c, known
+	}
+	if given := r.Header.Values("Authorization"); len(given) > 0 {
+		scheme, token, _ := strings.Cut(given[0], " ")
+		if len(given) > 1 || !strings.EqualFold(scheme, "Bearer") {
+			return Caller{}, false
+		}
+		return g.List().Token(strings.TrimSpace(token))
+	}
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || g.ClientCAs == nil {
+		return Caller{}, false
+	}
+	chain := r.TLS.PeerCertificates
+	if Verify(chain, g.ClientCAs()) != nil {
+		return Caller{}, false
+	}
+	return g.List().Certificate(chain[0])
 }

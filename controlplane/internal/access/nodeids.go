@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -53,7 +54,8 @@ func (n *NodeIDs) SAN(cert *x509.Certificate, id string) (string, error) {
 			"issue one with the SAN %q", id, id)
 	}
 	return "", fmt.Errorf(`node id %q is not granted by its certificate, which grants %s: `+
-		`set node.id to that, or write "%s %s" into the file of serve --node-names`, id, orList(append(others, sans...)), sans[0], id)
+		`set node.id to that, or write "%s %s" into the file of serve --node-names`,
+		id, orList(append(others, sans...)), sans[0], id)
 }
 
 // granted returns the first name for which a line grants the id, or else the ids that lines grant.
@@ -81,7 +83,8 @@ func (n *NodeIDs) Domain(cert *x509.Certificate, domain string) error {
 	if len(sans) == 0 {
 		return errors.New("the proxy's certificate has no DNS or URI name without a wildcard")
 	}
-	return fmt.Errorf(`no line grants it to the proxy's certificate: write "%s %s" into the file of --quota-domains`, sans[0], domain)
+	return fmt.Errorf(`no line grants it to the proxy's certificate: write "%s %s" into the file of --quota-domains`,
+		sans[0], domain)
 }
 
 // maxListed bounds what an error lists.
@@ -116,7 +119,8 @@ func ParseNodeIDs(file string, text []byte) (*NodeIDs, error) {
 		return err
 	})
 	if err == nil && len(n.grants) > maxLines {
-		err = fmt.Errorf("%s: %d lines, at most %d are allowed: let * or {id} stand for what differs", file, len(n.grants), maxLines)
+		err = fmt.Errorf("%s: %d lines, at most %d are allowed: let * or {id} stand for what differs",
+			file, len(n.grants), maxLines)
 	}
 	if err != nil {
 		return nil, err
@@ -128,10 +132,12 @@ func parseGrant(words []string) (g grant, err error) {
 	if len(words) != 2 {
 		return grant{}, fmt.Errorf("%d words instead of 2: write SAN ID, for example {id}.edge.corp {id}", len(words))
 	}
-	if g.san, err = grantPattern(words[0], namePattern); err != nil {
+	g.san, err = grantPattern(words[0], namePattern)
+	if err != nil {
 		return grant{}, fmt.Errorf("SAN %q: %w", words[0], err)
 	}
-	if g.id, err = grantPattern(words[1], idPattern); err != nil {
+	g.id, err = grantPattern(words[1], idPattern)
+	if err != nil {
 		return grant{}, fmt.Errorf("id %q: %w", words[1], err)
 	}
 	if g.san.captures != g.id.captures {
@@ -151,4 +157,78 @@ func grantPattern(text string, parse func(string) (pattern, error)) (pattern, er
 		return pattern{}, errors.New("the only word in braces is {id}")
 	}
 	return parse(text)
+}
+
+// capture matches like *, and match returns the text that it stands for.
+const capture = "{id}"
+
+// pattern is a text in which * and {id} stand for one or more characters of a
+// segment. A segment of a DNS name ends at ".", one of a URI at "/", one of a
+// node id at both.
+type pattern struct {
+	text       string
+	captures   bool   // {id} is in it
+	separators string // empty: any text may match, else names of one kind
+	regexp     *regexp.Regexp
+}
+
+// namePattern makes a pattern of names in certificates: of DNS names, or of
+// URIs if there is a ":" in it.
+func namePattern(text string) (pattern, error) {
+	_, rest, _ := strings.Cut(text, "://")
+	host, _, _ := strings.Cut(rest, "/")
+	for _, wild := range []string{"*", capture} {
+		if strings.Contains(host, wild) {
+			return pattern{}, errors.New(wild + " in the host of a URI: it may stand within a segment of the path only")
+		}
+	}
+	p, err := compile(text, separators(text))
+	p.separators = separators(text)
+	return p, err
+}
+
+// idPattern makes a pattern of node ids.
+func idPattern(text string) (pattern, error) { return compile(text, "./") }
+
+func separators(name string) string {
+	if strings.Contains(name, ":") { // which no DNS name has
+		return "/"
+	}
+	return "."
+}
+
+func compile(text, separators string) (pattern, error) {
+	p := pattern{text: text, captures: strings.Contains(text, capture)}
+	if strings.Count(text, capture) > 1 {
+		return p, errors.New("{id} is there twice: write * where the text may differ")
+	}
+	for segment := range strings.FieldsFuncSeq(text, func(r rune) bool { return strings.ContainsRune(separators, r) }) {
+		switch stars := strings.Count(segment, "*"); {
+		case stars > 0 && strings.Contains(segment, capture):
+			return p, fmt.Errorf("{id} and * are in one segment, so what {id} stands for is not clear: separate them by %q",
+				separators[:1])
+		case stars > 1:
+			return p, errors.New("two * in one segment: one is enough")
+		}
+	}
+	inSegment := "[^" + separators + "]+"
+	wild := strings.NewReplacer(`\*`, inSegment, regexp.QuoteMeta(capture), "("+inSegment+")")
+	var err error
+	p.regexp, err = regexp.Compile("^" + wild.Replace(regexp.QuoteMeta(text)) + "$")
+	return p, err
+}
+
+// match says whether the text fits, and what {id} stands for in it.
+func (p pattern) match(text string) (captured string, ok bool) {
+	if p.separators != "" && p.separators != separators(text) {
+		return "", false
+	}
+	found := p.regexp.FindStringSubmatch(text)
+	switch {
+	case found == nil:
+		return "", false
+	case p.captures:
+		return found[1], true
+	}
+	return "", true
 }

@@ -35,10 +35,11 @@ func TestJudge(t *testing.T) {
 	const (
 		none30 = "r denies 3.0 % of 1000 requests in the canary, 0.0 % of 0 on other proxies"
 		five80 = "r denies 80.0 % of 100 requests in the canary, 0.0 % of 5 on other proxies"
-		one70  = "r denies 70.0 % of 1000 requests in the canary, 0.0 % of 1 on other proxies, which are too few to compare with"
-		ten13  = "r denies 13.0 % of 100 requests in the canary, 10.0 % of 100 on other proxies"
-		b10    = "b denies 10.0 % of 500 requests in the canary, 0.0 % of 500 on other proxies"
-		new25  = "new denies 2.5 % of 200 requests in the canary, 0.0 % of 0 on other proxies"
+		one70  = "r denies 70.0 % of 1000 requests in the canary, 0.0 % of 1 on other proxies, " +
+			"which are too few to compare with"
+		ten13 = "r denies 13.0 % of 100 requests in the canary, 10.0 % of 100 on other proxies"
+		b10   = "b denies 10.0 % of 500 requests in the canary, 0.0 % of 500 on other proxies"
+		new25 = "new denies 2.5 % of 200 requests in the canary, 0.0 % of 0 on other proxies"
 	)
 	none := "no rule has decided 100 requests in the canary yet"
 	type counts = map[string]Count

@@ -96,7 +96,8 @@ func PeerOf(ctx context.Context) (p *Peer, address string) {
 	if !ok {
 		return NewPeer(nil, nil), ""
 	}
-	if p, ok = of.AuthInfo.(*Peer); !ok {
+	p, ok = of.AuthInfo.(*Peer)
+	if !ok {
 		p = NewPeer(of.AuthInfo, nil)
 	}
 	return p, of.Addr.String()

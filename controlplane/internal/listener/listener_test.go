@@ -105,7 +105,8 @@ func TestARequestLetsItsConnectionIn(t *testing.T) {
 			}))
 			defer s.Close()
 			require.NoError(t, s.Listener.Close())
-			s.Listener, s.Config.ConnContext, s.EnableHTTP2 = l, Context, true
+			s.Listener, s.EnableHTTP2 = l, true
+			s.Config.ConnContext = Context
 			start(s)
 			newcomersAfter := func(path string) int {
 				r, err := s.Client().Get(s.URL + path)

@@ -15,7 +15,8 @@ func TestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
 		limit := NewLimit(3)
-		a, b := limit.Logger(slog.New(slog.NewTextHandler(&text, nil))), limit.Logger(slog.New(slog.NewTextHandler(&text, nil)))
+		a := limit.Logger(slog.New(slog.NewTextHandler(&text, nil)))
+		b := limit.Logger(slog.New(slog.NewTextHandler(&text, nil)))
 		written := func() []string {
 			defer text.Reset()
 			return strings.Split(strings.TrimSpace(text.String()), "\n")

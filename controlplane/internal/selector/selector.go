@@ -58,7 +58,8 @@ func match(pattern, text string) bool {
 	begin, rest, hasStar := strings.Cut(pattern, "*")
 	text, fits := strings.CutPrefix(text, begin)
 	for hasStar && fits {
-		if begin, rest, hasStar = strings.Cut(rest, "*"); !hasStar {
+		begin, rest, hasStar = strings.Cut(rest, "*")
+		if !hasStar {
 			return strings.HasSuffix(text, begin)
 		}
 		_, text, fits = strings.Cut(text, begin)
@@ -109,7 +110,8 @@ func meet(a, b string) (text string, ok bool) {
 		end = b[lastB+1:]
 	}
 	for shared := min(len(begin), len(end)); shared > 0; shared-- {
-		if text = begin + end[shared:]; match(a, text) && match(b, text) {
+		text = begin + end[shared:]
+		if match(a, text) && match(b, text) {
 			return text, true
 		}
 	}

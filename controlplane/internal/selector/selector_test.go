@@ -27,7 +27,9 @@ func TestMatch(t *testing.T) {
 		require.Equal(t, tc.want, match(tc.pattern, tc.text), "%s of %s", tc.pattern, tc.text)
 	}
 	s := Selector{Node: "edge-*", Cluster: "front", SAN: "spiffe://corp/*", Metadata: map[string]string{"env": "prod"}}
-	whole := Proxy{Node: "edge-1", Cluster: "front", SAN: "spiffe://corp/edge", Metadata: map[string]string{"env": "prod", "x": "y"}}
+	whole := Proxy{
+		Node: "edge-1", Cluster: "front", SAN: "spiffe://corp/edge", Metadata: map[string]string{"env": "prod", "x": "y"},
+	}
 	require.True(t, s.Match(&whole))
 	for name, change := range map[string]func(*Proxy){
 		"node":       func(p *Proxy) { p.Node = "core-1" },
@@ -54,7 +56,10 @@ func TestBoth(t *testing.T) {
 		{Selector{Node: "edge-*"}, Selector{Cluster: "front"}, `node "edge-1", cluster "front"`},
 		{Selector{Node: "edge-*", Cluster: "a"}, Selector{Node: "edge-*", Cluster: "b"}, ""},
 		{Selector{Metadata: map[string]string{"env": "prod"}}, Selector{Metadata: map[string]string{"env": "staging"}}, ""},
-		{Selector{Metadata: map[string]string{"env": "prod"}}, Selector{Metadata: map[string]string{"tier": "*"}}, `metadata env "prod", metadata tier "1"`},
+		{
+			Selector{Metadata: map[string]string{"env": "prod"}}, Selector{Metadata: map[string]string{"tier": "*"}},
+			`metadata env "prod", metadata tier "1"`,
+		},
 		{Selector{SAN: "spiffe://a/*"}, Selector{SAN: "spiffe://b/*"}, ""},
 	} {
 		for _, pair := range [][2]Selector{{tc.a, tc.b}, {tc.b, tc.a}} {
