@@ -24,7 +24,9 @@ var costObject = newObject("cost", []field[Cost]{
 
 // byteCostObject is "request_bytes" of a cost.
 var byteCostObject = newObject("request_bytes", []field[ByteCost]{
-	{"per_unit", integer(1, math.MaxUint32), "1", func(r *reader, v value, b *ByteCost) { b.PerUnit = uint32(r.integer(v)) }},
+	{"per_unit", integer(1, math.MaxUint32), "1", func(r *reader, v value, b *ByteCost) {
+		b.PerUnit = uint32(r.integer(v))
+	}},
 	{"min", integer(0, math.MaxUint32), "1", func(r *reader, v value, b *ByteCost) { b.Min = uint32(r.integer(v)) }},
 	{"max", integer(1, math.MaxUint32), "1000000", func(r *reader, v value, b *ByteCost) { b.Max = uint32(r.integer(v)) }},
 })
@@ -202,7 +204,9 @@ func parseStatus(n *Node) (StatusRange, bool) {
 	}
 	low, high, isRange := strings.Cut(n.Text, "-")
 	if class, ok := strings.CutSuffix(low, "xx"); ok && !isRange && len(class) == 1 {
-		low, high, isRange = class+"00", class+"99", true
+		low = class + "00"
+		high = class + "99"
+		isRange = true
 	}
 	if !isRange {
 		high = low
@@ -232,7 +236,8 @@ func (r *reader) fitsHold(v value, rule *Rule) {
 	isConcurrency := r.rule.algorithm == limit.Concurrency
 	isKnown := r.rule.algorithm != 0
 	if !isConcurrency {
-		if rule.LingerNs = 0; isKnown {
+		rule.LingerNs = 0
+		if isKnown {
 			r.refuse(v, LingerMisplaced, "linger")
 		}
 	}

@@ -233,7 +233,8 @@ func (j *jsonText) inside(n *Node, end byte, depth int) *Node {
 			return nil
 		}
 		j.space()
-		if m.Value = j.value(depth); m.Value == nil {
+		m.Value = j.value(depth)
+		if m.Value == nil {
 			return nil
 		}
 		j.members = append(j.members, m)
@@ -262,11 +263,12 @@ func (j *jsonText) name(of *Field) (ok bool) {
 	if !strings.HasPrefix(j.rest(), `"`) {
 		return false
 	}
-	if of.Name, ok = j.string(); ok {
-		j.space()
-		ok = j.take(':')
+	of.Name, ok = j.string()
+	if !ok {
+		return false
 	}
-	return ok
+	j.space()
+	return j.take(':')
 }
 
 // string reads the string that begins here. It is a copy: TinyGo's collector takes as long
@@ -331,10 +333,11 @@ func unescape(s string) (r rune, size int) {
 	if !ok {
 		return 0, 0
 	}
-	if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
+	whole := utf16.DecodeRune(r, low)
+	if whole == utf8.RuneError {
 		return 0, 0
 	}
-	return r, 12
+	return whole, 12
 }
 
 // escapedUnit decodes \uXXXX at the start of s.

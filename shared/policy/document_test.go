@@ -72,7 +72,8 @@ func TestParseJSONErrors(t *testing.T) {
 
 func TestAppendJSON(t *testing.T) {
 	n := parse(t, `{ "b" : [ 1e3, "é\u2028\"\\\u0001/" ], "a" : { }, "c": [null, false] }`)
-	require.Equal(t, `>{"b":[1e3,"é\u2028\"\\\u0001/"],"a":{},"c":[null,false]}`, string(policy.AppendJSON([]byte(">"), n)))
+	require.Equal(t, `>{"b":[1e3,"é\u2028\"\\\u0001/"],"a":{},"c":[null,false]}`,
+		string(policy.AppendJSON([]byte(">"), n)))
 }
 
 // ParseJSON takes what encoding/json takes, apart from what its doc says it
@@ -80,7 +81,8 @@ func TestAppendJSON(t *testing.T) {
 func FuzzJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"a":[1,-0,1.5e-3,true,false,null,"\u00e9\ud83d\ude00\\\"\/\b\f\n\r\t"],"a":{}}`,
-		`{"a\"b\\":{"":[[]]}}`, `nan`, `-inf`, `01`, `1.`, `"\ud800"`, `"\ud800\u0041"`, "\"\x01\"", "\"\xff\"", `"\x"`, `[1,]`, `{} {}`,
+		`{"a\"b\\":{"":[[]]}}`, `nan`, `-inf`, `01`, `1.`, `"\ud800"`, `"\ud800\u0041"`, "\"\x01\"", "\"\xff\"", `"\x"`,
+		`[1,]`, `{} {}`,
 		"\uFEFF{}", strings.Repeat("[", 33) + strings.Repeat("]", 33), `"\\\\\"`, `"a\`, "\x0b1", `{"a" 1}`, `"\u12G4"`,
 	} {
 		f.Add([]byte(seed))
@@ -149,8 +151,9 @@ func tokens(data []byte) []json.Token {
 // is the one that was written, in whatever notation it comes out.
 func TestNumbersOfAStruct(t *testing.T) {
 	for text, want := range map[string]uint32{
-		"1000000": 1000000, "1e+06": 1000000, "1E6": 1000000, "1.0e+06": 1000000, "1000000.0": 1000000, "4.294967295e+09": 4294967295,
-		"4294967295": 4294967295, "10.00": 10, "1.2e1": 12, "0.5e1": 5, "500e-2": 5,
+		"1000000": 1000000, "1e+06": 1000000, "1E6": 1000000, "1.0e+06": 1000000, "1000000.0": 1000000,
+		"4.294967295e+09": 4294967295,
+		"4294967295":      4294967295, "10.00": 10, "1.2e1": 12, "0.5e1": 5, "500e-2": 5,
 	} {
 		doc := parse(t, fmt.Sprintf(`{"version":1.0,"rules":[{"name":"a","limits":[{"requests":%s,"per":"1m"}]}]}`, text))
 		p, problems := policy.ReadPushed(doc)
@@ -159,7 +162,8 @@ func TestNumbersOfAStruct(t *testing.T) {
 	}
 	// The largest number there may be is far below 2^53, where doubles stop
 	// being exact: one that was rounded is refused.
-	for _, text := range []string{"4294967296", "4.294967296e+09", "9007199254740993", "9007199254740992", "1e19", "1.5", "1e-1", "12345.6e0", "1.5e-99999999999999999999", "1e99999999999999999999"} {
+	for _, text := range []string{"4294967296", "4.294967296e+09", "9007199254740993", "9007199254740992", "1e19",
+		"1.5", "1e-1", "12345.6e0", "1.5e-99999999999999999999", "1e99999999999999999999"} {
 		doc := parse(t, fmt.Sprintf(`{"version":1,"rules":[{"name":"a","limits":[{"requests":%s,"per":"1m"}]}]}`, text))
 		_, problems := policy.ReadPushed(doc)
 		require.Len(t, problems, 1, text)
@@ -171,7 +175,9 @@ func TestNumbersOfAStruct(t *testing.T) {
 func BenchmarkRead(b *testing.B) {
 	var rules []string
 	for i := range 5_000 {
-		rules = append(rules, `{"name":"rule-`+strconv.Itoa(i)+`","match":{"paths":["/v`+strconv.Itoa(i)+`/*"],"hosts":["a.example.com"]},"key":[{"header":"x-user-id"},"client_ip"],"limits":["10/1s",{"requests":1000,"per":"1d"}]}`)
+		n := strconv.Itoa(i)
+		rules = append(rules, `{"name":"rule-`+n+`","match":{"paths":["/v`+n+`/*"],"hosts":["a.example.com"]},`+
+			`"key":[{"header":"x-user-id"},"client_ip"],"limits":["10/1s",{"requests":1000,"per":"1d"}]}`)
 	}
 	data := []byte(`{"version":1,"rules":[` + strings.Join(rules, ",") + `]}`)
 	b.SetBytes(int64(len(data)))

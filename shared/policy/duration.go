@@ -28,7 +28,7 @@ var units = []struct {
 	{"ns", 1},
 }
 
-// What ParseDuration answers to what it cannot read.
+// The errors of ParseDuration.
 var (
 	ErrBadDuration  = errors.New("not a duration")
 	ErrLongDuration = errors.New("duration too long")
@@ -46,7 +46,8 @@ func ParseDuration(s string) (int64, error) {
 		if !ok {
 			return 0, ErrBadDuration
 		}
-		if total = addSaturating(total, n); total > math.MaxInt64 {
+		total = addSaturating(total, n)
+		if total > math.MaxInt64 {
 			return 0, ErrLongDuration
 		}
 		rest = after

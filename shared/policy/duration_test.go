@@ -40,8 +40,10 @@ func TestParseLimit(t *testing.T) {
 		require.Equal(t, Period{Ns: tt.ns}, per, tt.text)
 	}
 	for _, text := range []string{
-		"", " ", "/", "10", "10/", "/1s", "per second", "10 second", "10/second!", "10/s", "10/1", "1.5/s", "10/1s 2s", "10//1s",
-		"10/minute;20/hour", "10/minute, 20/hour", "x/1s", "10/1 s", "１/second", "10/minutess", "10 pers", "10per", "+1/1s", "10/+1s",
+		"", " ", "/", "10", "10/", "/1s", "per second", "10 second", "10/second!", "10/s", "10/1", "1.5/s", "10/1s 2s",
+		"10//1s",
+		"10/minute;20/hour", "10/minute, 20/hour", "x/1s", "10/1 s", "１/second", "10/minutess", "10 pers", "10per",
+		"+1/1s", "10/+1s",
 	} {
 		_, _, code := parseLimit(text)
 		require.NotEmpty(t, code, text)
@@ -51,9 +53,11 @@ func TestParseLimit(t *testing.T) {
 // The words stand in a limit that is text and in the per of one that is an object.
 func TestParsePeriod(t *testing.T) {
 	for text, want := range map[string]Period{
-		"minute": {Ns: 60e9}, "15 Minutes": {Ns: 900e9}, "1h30m": {Ns: 5400e9}, " day ": {Ns: 86400e9}, "2weeks": {Ns: 14 * 86400e9},
-		"0": {}, "99999999999999999999 days": {Ns: 1<<63 - 1},
-		"month": {limit.MonthNs, true}, "1 Year": {12 * limit.MonthNs, true}, "6months": {6 * limit.MonthNs, true}, "0 months": {0, true},
+		"minute": {Ns: 60e9}, "15 Minutes": {Ns: 900e9}, "1h30m": {Ns: 5400e9}, " day ": {Ns: 86400e9},
+		"2weeks": {Ns: 14 * 86400e9},
+		"0":      {}, "99999999999999999999 days": {Ns: 1<<63 - 1},
+		"month": {limit.MonthNs, true}, "1 Year": {12 * limit.MonthNs, true}, "6months": {6 * limit.MonthNs, true},
+		"0 months": {0, true},
 	} {
 		per, err := ParsePeriod(text)
 		require.NoError(t, err, text)
@@ -74,7 +78,8 @@ func TestParsePeriod(t *testing.T) {
 func TestParseUTCOffset(t *testing.T) {
 	const minute = int64(60e9)
 	for text, want := range map[string]int64{
-		"+00:00": 0, "+02:00": 120 * minute, "-05:30": -330 * minute, "-12:00": -720 * minute, "+14:00": 840 * minute, "-00:01": -minute,
+		"+00:00": 0, "+02:00": 120 * minute, "-05:30": -330 * minute, "-12:00": -720 * minute, "+14:00": 840 * minute,
+		"-00:01": -minute,
 	} {
 		ns, ok := ParseUTCOffset(text)
 		require.True(t, ok, text)
@@ -82,7 +87,8 @@ func TestParseUTCOffset(t *testing.T) {
 		require.Equal(t, text, FormatUTCOffset(ns))
 	}
 	for _, text := range []string{
-		"", "02:00", "+2:00", "+0200", "+02", "+02:60", "-12:01", "+14:01", "+20:00", "+02:0x", "+0x:00", "Z", "UTC", " +02:00", "+02:00 ", "+02.00", "*02:00",
+		"", "02:00", "+2:00", "+0200", "+02", "+02:60", "-12:01", "+14:01", "+20:00", "+02:0x", "+0x:00", "Z", "UTC",
+		" +02:00", "+02:00 ", "+02.00", "*02:00",
 	} {
 		_, ok := ParseUTCOffset(text)
 		require.False(t, ok, text)
@@ -134,7 +140,8 @@ func TestParseDuration(t *testing.T) {
 // What is accepted can be written and read back, and durations without our own
 // units are Go's, to the nanosecond that a float may lose.
 func FuzzLimitText(f *testing.F) {
-	for _, seed := range []string{"10/minute", "3 per 15 minutes", "100/1h30m", "1/1w2d", "1/0.1s", "1/1.9999999999999999999h", "9/18446744073709551615 days", "4294967296/1s", "1/99999999999999999999999999s"} {
+	for _, seed := range []string{"10/minute", "3 per 15 minutes", "100/1h30m", "1/1w2d", "1/0.1s",
+		"1/1.9999999999999999999h", "9/18446744073709551615 days", "4294967296/1s", "1/99999999999999999999999999s"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -27,8 +27,18 @@ const (
 type KeyKind uint8
 
 var keyWords = [...]string{
-	KeyHeader: "header", KeyClientIP: "client_ip", KeyHost: "host", KeyMethod: "method", KeyPath: "path", KeyQuery: "query",
-	KeyCookie: "cookie", KeyRoute: "route", KeyJWT: "jwt", KeyProperty: "property", KeyFirstOf: "first_of", KeyAddress: "address",
+	KeyHeader:   "header",
+	KeyClientIP: "client_ip",
+	KeyHost:     "host",
+	KeyMethod:   "method",
+	KeyPath:     "path",
+	KeyQuery:    "query",
+	KeyCookie:   "cookie",
+	KeyRoute:    "route",
+	KeyJWT:      "jwt",
+	KeyProperty: "property",
+	KeyFirstOf:  "first_of",
+	KeyAddress:  "address",
 }
 
 // String is what a policy calls the kind.
@@ -97,15 +107,21 @@ var (
 		{"scheme", token, "", func(r *reader, v value, k *KeyPart) { k.Scheme = strings.ToLower(r.token(v, BadScheme)) }},
 	})
 	prefixFields = []field[KeyPart]{
-		{"v4_prefix", integer(0, 32), "32", func(r *reader, v value, k *KeyPart) { k.V4Prefix = int(r.integer(v)) }},  // fits: at most 32
-		{"v6_prefix", integer(0, 128), "64", func(r *reader, v value, k *KeyPart) { k.V6Prefix = int(r.integer(v)) }}, // fits: at most 128
+		{"v4_prefix", integer(0, 32), "32", func(r *reader, v value, k *KeyPart) {
+			k.V4Prefix = int(r.integer(v)) // fits: at most 32
+		}},
+		{"v6_prefix", integer(0, 128), "64", func(r *reader, v value, k *KeyPart) {
+			k.V6Prefix = int(r.integer(v)) // fits: at most 128
+		}},
 	}
 	clientIPObject = newObject("client_ip", prefixFields)
 	addressObject  = newObject("address", append([]field[KeyPart]{
 		{"header", required(token), "", func(r *reader, v value, k *KeyPart) { k.Name = r.headerName(v) }},
 	}, prefixFields...))
 	keyPathObject = newObject("path", []field[KeyPart]{
-		{"segment", required(integer(1, 64)), "", func(r *reader, v value, k *KeyPart) { k.Segment = int(r.integer(v)) }}, // fits: at most 64
+		{"segment", required(integer(1, 64)), "", func(r *reader, v value, k *KeyPart) {
+			k.Segment = int(r.integer(v)) // fits: at most 64
+		}},
 	})
 	jwtObject = newObject("jwt", []field[KeyPart]{
 		{"provider", required(text), "", func(r *reader, v value, k *KeyPart) { k.Name = r.shortText(v) }},
@@ -122,7 +138,8 @@ var (
 // keyObjects are the objects of a key part.
 func keyObjects() (list []ObjectSchema) {
 	for _, o := range []*object[KeyPart]{
-		keyObject, keyHeaderObject, clientIPObject, addressObject, hostObject, methodObject, keyPathObject, routeObject, jwtObject,
+		keyObject, keyHeaderObject, clientIPObject, addressObject, hostObject, methodObject, keyPathObject,
+		routeObject, jwtObject,
 	} {
 		list = append(list, o.ObjectSchema)
 	}
@@ -172,8 +189,9 @@ func (p *KeyPart) OfClient() bool {
 // nat64 is where a translator puts clients of the IPv4 internet (RFC 6052).
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// Bits is how much of an address counts. Of a translated IPv4 address the whole prefix
-// does, and as much of the rest as of any other, or its clients were all one.
+// Bits is how many bits of an address count. All bits of a translator's prefix count, and
+// as many of the IPv4 address behind it as of any other: else all clients behind the
+// translator had one counter.
 func (p *KeyPart) Bits(ip netip.Addr) int {
 	switch {
 	case ip.Is4():
@@ -184,8 +202,8 @@ func (p *KeyPart) Bits(ip netip.Addr) int {
 	return p.V6Prefix
 }
 
-// Network is what a key holds of an address: "192.0.2.7" where the prefix is the whole
-// address, and "192.0.2.0/24" where it is not.
+// Network is what a key has of an address: "192.0.2.7" if the prefix is the whole
+// address, else "192.0.2.0/24".
 func (p *KeyPart) Network(ip netip.Addr) string {
 	bits := p.Bits(ip)
 	if network, err := ip.Prefix(bits); err == nil && bits < ip.BitLen() {
@@ -266,8 +284,8 @@ func (p *KeyPart) Label() string {
 	return label
 }
 
-// Cut divides a key part as people write it. Label says which of its key parts a
-// first_of is of; it is empty for every other kind.
+// Cut divides a key part as people write it. If it is a first_of, label says which of its
+// key parts the value is of; else label is empty.
 func (p *KeyPart) Cut(text string) (label, value string, err error) {
 	if p.Kind != KeyFirstOf {
 		return "", text, nil
@@ -375,7 +393,8 @@ func (r *reader) segments(v value) (path []string) {
 // readProperty reads the path of an attribute. Those that no request has yet,
 // and those that are no single value, are refused: a rule would never apply.
 func readProperty(r *reader, v value, k *KeyPart) {
-	if k.Path = r.segments(v); len(k.Path) == 0 {
+	k.Path = r.segments(v)
+	if len(k.Path) == 0 {
 		return
 	}
 	switch k.Path[0] {
@@ -427,8 +446,8 @@ func readFirstOf(r *reader, v value, k *KeyPart) {
 	}
 }
 
-// What is a credential is said here alone: its value is never printed, neither in a
-// report nor in a log.
+// What follows is the only place that says which values are credentials. Their value is
+// never printed, neither in a report nor in a log.
 var (
 	// credentialWords are in the names of headers, parameters and attributes whose value
 	// is a secret of the client.
@@ -437,7 +456,8 @@ var (
 	}
 	// credentialNames are too short to look for within a name: they are whole words of one.
 	credentialNames = []string{"sig", "sid", "pwd", "pass", "jwt", "code", "otp", "pin", "saml", "csrf", "xsrf"}
-	// wholeRequests hold a query, or all headers, and so what credentials are in there.
+	// wholeRequests are attributes that have a query or all headers, so credentials may be
+	// in them.
 	wholeRequests = []string{"request", "request.headers", "request.query", "request.path"}
 )
 
@@ -454,7 +474,8 @@ func IsCredential(name string) bool {
 	isWithin := func(word string) bool { return strings.Contains(name, word) }
 	notLetter := func(c rune) bool { return c < 'a' || c > 'z' }
 	isName := func(word string) bool { return slices.Contains(credentialNames, word) }
-	return slices.ContainsFunc(credentialWords, isWithin) || slices.ContainsFunc(strings.FieldsFunc(name, notLetter), isName)
+	words := strings.FieldsFunc(name, notLetter)
+	return slices.ContainsFunc(credentialWords, isWithin) || slices.ContainsFunc(words, isName)
 }
 
 // HasCredential reports whether the value may be a secret of the client.
@@ -467,7 +488,8 @@ func (p *KeyPart) HasCredential() bool {
 	case KeyQuery:
 		return IsCredential(p.Name)
 	case KeyProperty:
-		return slices.Contains(wholeRequests, strings.ToLower(strings.Join(p.Path, "."))) || IsCredential(p.Path[len(p.Path)-1])
+		attribute := strings.ToLower(strings.Join(p.Path, "."))
+		return slices.Contains(wholeRequests, attribute) || IsCredential(p.Path[len(p.Path)-1])
 	case KeyJWT:
 		return IsCredential(p.Path[len(p.Path)-1])
 	default:

@@ -15,7 +15,9 @@ import (
 func TestKeyDefinitionsAreUnambiguous(t *testing.T) {
 	query := func(name string) policy.KeyPart { return policy.KeyPart{Kind: policy.KeyQuery, Name: name} }
 	header := func(name string) policy.KeyPart { return policy.KeyPart{Kind: policy.KeyHeader, Name: name} }
-	host, method, route := policy.KeyPart{Kind: policy.KeyHost}, policy.KeyPart{Kind: policy.KeyMethod}, policy.KeyPart{Kind: policy.KeyRoute}
+	host := policy.KeyPart{Kind: policy.KeyHost}
+	method := policy.KeyPart{Kind: policy.KeyMethod}
+	route := policy.KeyPart{Kind: policy.KeyRoute}
 	property := func(path ...string) policy.KeyPart { return policy.KeyPart{Kind: policy.KeyProperty, Path: path} }
 	jwt := func(provider string, path ...string) policy.KeyPart {
 		return policy.KeyPart{Kind: policy.KeyJWT, Name: provider, Path: path}
@@ -28,11 +30,15 @@ func TestKeyDefinitionsAreUnambiguous(t *testing.T) {
 		nil, {host}, {method}, {{Kind: policy.KeyPath}}, {{Kind: policy.KeyPath, Segment: 1}}, {host, method}, {method, host},
 		{header("host")}, {header("a,host")}, {header("a"), host}, {header("a"), header("b")}, {header("a,header:1:b")},
 		{{Kind: policy.KeyClientIP, V4Prefix: 2, V6Prefix: 41}}, {{Kind: policy.KeyClientIP, V4Prefix: 24, V6Prefix: 1}},
-		{query("a")}, {{Kind: policy.KeyCookie, Name: "a"}}, {header("a")}, {{Kind: policy.KeyHeader, Name: "a", Scheme: "b"}},
-		{{Kind: policy.KeyAddress, Name: "a", V4Prefix: 32}}, {{Kind: policy.KeyAddress, Name: "a", V6Prefix: 32}}, {query("a"), query("b")}, {query("a,query:1:b")},
-		{route}, {property("route_name")}, {property("a", "b")}, {property("a.b")}, {property("a"), property("b")}, {property("a:1:b")},
+		{query("a")}, {{Kind: policy.KeyCookie, Name: "a"}}, {header("a")},
+		{{Kind: policy.KeyHeader, Name: "a", Scheme: "b"}},
+		{{Kind: policy.KeyAddress, Name: "a", V4Prefix: 32}}, {{Kind: policy.KeyAddress, Name: "a", V6Prefix: 32}},
+		{query("a"), query("b")}, {query("a,query:1:b")},
+		{route}, {property("route_name")}, {property("a", "b")}, {property("a.b")}, {property("a"), property("b")},
+		{property("a:1:b")},
 		{jwt("a", "b")}, {jwt("a", "b", "c")}, {jwt("a", "b:1:c")}, {jwt("a:1:1:b")}, {jwt("b", "a")},
-		{firstOf(host, route)}, {firstOf(route, host)}, {host, route}, {firstOf(host, route), host}, {firstOf(host, route, host)},
+		{firstOf(host, route)}, {firstOf(route, host)}, {host, route}, {firstOf(host, route), host},
+		{firstOf(host, route, host)},
 		{firstOf(query("a),host"), route)}, {firstOf(query("a"), host, route)}, {firstOf(query("a"), host), route},
 	} {
 		text := (&policy.Rule{Key: key}).KeyDefinition()
@@ -44,14 +50,19 @@ func TestKeyDefinitionsAreUnambiguous(t *testing.T) {
 
 func TestCanonicalHost(t *testing.T) {
 	for host, want := range map[string]string{
-		"": "", ".": ".", "...": ".", "A.Example": "a.example", "a.example.": "a.example", "a.example..": "a.example", "192.0.2.1": "192.0.2.1",
-		"[2001:DB8:0::1]": "[2001:db8::1]", "[::1]": "[::1]", "[fe80::1%ETH0]": "[fe80::1]", "[::ffff:192.0.2.1]": "[::ffff:192.0.2.1]",
-		"[1.2.3.4]": "[1.2.3.4]", "[": "[", "[::1": "[::1", "[X]": "[x]",
+		"": "", ".": ".", "...": ".", "A.Example": "a.example", "a.example.": "a.example", "a.example..": "a.example",
+		"192.0.2.1":       "192.0.2.1",
+		"[2001:DB8:0::1]": "[2001:db8::1]", "[::1]": "[::1]", "[fe80::1%ETH0]": "[fe80::1]",
+		"[::ffff:192.0.2.1]": "[::ffff:192.0.2.1]",
+		"[1.2.3.4]":          "[1.2.3.4]", "[": "[", "[::1": "[::1", "[X]": "[x]",
 	} {
 		require.Equal(t, want, policy.CanonicalHost(host), host)
 		require.Equal(t, want, policy.CanonicalHost(want), "not stable")
 	}
-	require.Zero(t, testing.AllocsPerRun(100, func() { policy.CanonicalHost("api.example.com."); policy.CanonicalHost("[2001:db8::1]") }))
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		policy.CanonicalHost("api.example.com.")
+		policy.CanonicalHost("[2001:db8::1]")
+	}))
 }
 
 func TestUnescape(t *testing.T) {
@@ -80,13 +91,18 @@ func TestHasCredential(t *testing.T) {
 		return parts
 	}
 	secret := slices.Concat(
-		named(policy.KeyHeader, "authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token", "x-amz-security-token", ":path"),
-		named(policy.KeyQuery, "access_token", "api_key", "Token", "key", "sig", "X-Amz-Signature", "client_secret", "password", "code"),
+		named(policy.KeyHeader, "authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token",
+			"x-amz-security-token", ":path"),
+		named(policy.KeyQuery, "access_token", "api_key", "Token", "key", "sig", "X-Amz-Signature", "client_secret",
+			"password", "code"),
 		named(policy.KeyCookie, "sid", "theme"),
 		[]policy.KeyPart{
-			property("request", "headers", "Authorization"), property("request", "headers", "x-api-key"), property("request", "headers"),
-			property("request", "query"), property("request", "path"), property("metadata", "filter_metadata", "edge", "api_key"),
-			{Kind: policy.KeyHeader, Name: "x-proof", Scheme: "dpop"}, {Kind: policy.KeyJWT, Name: "p", Path: []string{"session_id"}},
+			property("request", "headers", "Authorization"), property("request", "headers", "x-api-key"),
+			property("request", "headers"),
+			property("request", "query"), property("request", "path"),
+			property("metadata", "filter_metadata", "edge", "api_key"),
+			{Kind: policy.KeyHeader, Name: "x-proof", Scheme: "dpop"},
+			{Kind: policy.KeyJWT, Name: "p", Path: []string{"session_id"}},
 		})
 	for _, p := range secret {
 		require.True(t, p.HasCredential(), p.Label())
@@ -96,8 +112,10 @@ func TestHasCredential(t *testing.T) {
 	for _, p := range slices.Concat(
 		named(policy.KeyHeader, "x-user-id", "x-tenant", ":authority"), named(policy.KeyQuery, "user", "page", "zipcode"),
 		[]policy.KeyPart{
-			property("request", "headers", "x-user-id"), property("request", "url_path"), property("source", "address"), property("connection", "uri_san_peer_certificate"),
-			{Kind: policy.KeyJWT, Name: "p", Path: []string{"sub"}}, {Kind: policy.KeyClientIP}, {Kind: policy.KeyHost}, {Kind: policy.KeyPath}, {Kind: policy.KeyMethod}, {Kind: policy.KeyRoute},
+			property("request", "headers", "x-user-id"), property("request", "url_path"), property("source", "address"),
+			property("connection", "uri_san_peer_certificate"),
+			{Kind: policy.KeyJWT, Name: "p", Path: []string{"sub"}}, {Kind: policy.KeyClientIP}, {Kind: policy.KeyHost},
+			{Kind: policy.KeyPath}, {Kind: policy.KeyMethod}, {Kind: policy.KeyRoute},
 		}) {
 		require.False(t, p.HasCredential(), p.Label())
 	}
@@ -111,7 +129,8 @@ func TestNetworks(t *testing.T) {
 	} {
 		require.Equal(t, want, (&policy.KeyPart{V4Prefix: 24, V6Prefix: 64}).Network(netip.MustParseAddr(text)))
 	}
-	require.Equal(t, "64:ff9b::c000:207", (&policy.KeyPart{V4Prefix: 32, V6Prefix: 64}).Network(netip.MustParseAddr("64:ff9b::192.0.2.7")))
+	whole := policy.KeyPart{V4Prefix: 32, V6Prefix: 64}
+	require.Equal(t, "64:ff9b::c000:207", whole.Network(netip.MustParseAddr("64:ff9b::192.0.2.7")))
 }
 
 // wellFormed checks what everyone who reads a policy relies on.
@@ -179,10 +198,13 @@ func fits(t *testing.T, w limit.Window) {
 
 // A log remembers as much as any key of any rule of its counter may use.
 func TestUnits(t *testing.T) {
-	p := valid(t, "d", `{"name":"a","key":["host"],"algorithm":"sliding_window_log","limits":["5/1s","0/1m"],"overrides":[{"key":["a"],"limits":["9/1s"]},{"key":["b"],"limits":["3/1m"]}]},
+	p := valid(t, "d", `{"name":"a","key":["host"],"algorithm":"sliding_window_log","limits":["5/1s","0/1m"],
+			"overrides":[{"key":["a"],"limits":["9/1s"]},{"key":["b"],"limits":["3/1m"]}]},
 		{"name":"b","counter":"b","key":["host"],"algorithm":"sliding_window_log","limits":["5/1s"]},
-		{"name":"c","counter":"b","key":["host"],"algorithm":"sliding_window_log","limits":["2/1s"],"overrides":[{"key":["a"],"limits":["512/1s"]}]},
-		{"name":"d","counter":"b","key":["host"],"algorithm":"sliding_window_log","limits":["6/1s"],"overrides":[{"key":["a"],"limits":["7/1s"]}]},
+		{"name":"c","counter":"b","key":["host"],"algorithm":"sliding_window_log","limits":["2/1s"],
+			"overrides":[{"key":["a"],"limits":["512/1s"]}]},
+		{"name":"d","counter":"b","key":["host"],"algorithm":"sliding_window_log","limits":["6/1s"],
+			"overrides":[{"key":["a"],"limits":["7/1s"]}]},
 		{"name":"e","counter":"e","algorithm":"sliding_window_log","limits":["5/1s","0/1m"],"mode":"off"},
 		{"name":"f","counter":"e","algorithm":"sliding_window_log","limits":["70/1m","0/1s"]}`)
 	want := map[string][]uint16{"a": {9, 3}, "b": {512}, "c": {512}, "d": {512}, "e": {5, 70}, "f": {70, 5}}

@@ -27,21 +27,27 @@ var limitObject = newObject("limit", []field[writtenLimit]{
 	}},
 	{"name", name, "", func(r *reader, v value, l *writtenLimit) { l.Name = r.windowName(v) }},
 	{"algorithm", ofLimits, "", func(r *reader, v value, l *writtenLimit) {
-		if l.Algorithm = 0; v.Kind == String && v.Text == AlgorithmName(limit.Concurrency) {
+		if v.Kind == String && v.Text == AlgorithmName(limit.Concurrency) {
+			l.Algorithm = 0
 			r.fail(v, ConcurrencyInLimit)
 		} else {
 			l.Algorithm = r.algorithm(v)
 		}
 	}},
-	{"burst", integer(0, math.MaxUint32), "", func(r *reader, v value, l *writtenLimit) { l.Burst = uint32(r.integer(v)) }},
+	{"burst", integer(0, math.MaxUint32), "", func(r *reader, v value, l *writtenLimit) {
+		l.Burst = uint32(r.integer(v))
+	}},
 	{"offset", duration, "", func(r *reader, v value, l *writtenLimit) { l.OffsetNs, _ = r.duration(v) }},
 	{"utc_offset", choice("utc_offset", textOf("utc_offset")), "", func(r *reader, v value, l *writtenLimit) {
 		ns, ok := ParseUTCOffset(v.Text)
-		if l.utcOffsetNs = ns; !ok || v.Kind != String {
+		l.utcOffsetNs = ns
+		if !ok || v.Kind != String {
 			r.fail(v, WrongValue)
 		}
 	}},
-	{"jitter", choice("percent", integer(1, 100), textOf("percent")), "", func(r *reader, v value, l *writtenLimit) { l.Jitter = r.percent(v) }},
+	{"jitter", choice("percent", integer(1, 100), textOf("percent")), "", func(r *reader, v value, l *writtenLimit) {
+		l.Jitter = r.percent(v)
+	}},
 	{"elastic", boolean, "false", func(r *reader, v value, l *writtenLimit) { l.Elastic = r.boolean(v) }},
 })
 
@@ -57,21 +63,28 @@ func (r *reader) windowName(v value) string {
 // algorithmNames are what a policy calls the algorithms, by their numbers. A window of
 // months is written as a fixed one.
 var algorithmNames = [...]string{
-	limit.FixedWindow: "fixed_window", limit.FixedWindowPerKey: "fixed_window_per_key", limit.SlidingWindowLog: "sliding_window_log",
-	limit.SlidingWindowCounter: "sliding_window_counter", limit.TokenBucket: "token_bucket", limit.Calendar: "fixed_window",
-	limit.Concurrency: "concurrency", // of whole rules
+	limit.FixedWindow:          "fixed_window",
+	limit.FixedWindowPerKey:    "fixed_window_per_key",
+	limit.SlidingWindowLog:     "sliding_window_log",
+	limit.SlidingWindowCounter: "sliding_window_counter",
+	limit.TokenBucket:          "token_bucket",
+	limit.Calendar:             "fixed_window",
+	limit.Concurrency:          "concurrency", // of whole rules
 }
 
 // AlgorithmName is what a policy calls the algorithm.
 func AlgorithmName(a limit.Algorithm) string { return algorithmNames[a] }
 
-// algorithm answers 0 for what it has refused.
+// algorithm reads the name of an algorithm; it returns 0 if it has reported a problem.
 func (r *reader) algorithm(v value) limit.Algorithm {
 	return limit.Algorithm(slices.Index(algorithmNames[:], r.word(v)))
 }
 
-// ofLimits are the algorithms that limits may have each for itself.
-var ofLimits = word(algorithmNames[limit.FixedWindow:limit.Calendar]...)
+// ofLimits are the algorithms that a limit may have, ofRules those that a rule may.
+var (
+	ofLimits = word(algorithmNames[limit.FixedWindow:limit.Calendar]...)
+	ofRules  = word(append(ofLimits.Words, AlgorithmName(limit.Concurrency))...)
+)
 
 // period sets the length of a window to per if a window may have that length.
 func (r *reader) period(v value, per Period, l *writtenLimit) {
@@ -152,7 +165,10 @@ func (r *reader) distinct(v, list value, before []Limit, l *Limit) {
 }
 
 func (r *reader) failWindow(v value, code Code, first Place, windows ...limit.Window) {
-	r.add(Problem{Code: code, Line: v.Line, Column: v.Column, Node: v.Node, Windows: windows, at: v.Place, first: first}, nil)
+	p := problemAt(v, code)
+	p.Windows = windows
+	p.first = first
+	r.add(p, nil)
 }
 
 // fitsAlgorithm checks a limit against its algorithm, whose fields it may have
@@ -234,8 +250,8 @@ func (r *Rule) LimitNamed(text string) int {
 	return -1
 }
 
-// Raises reports whether the override allows more than its rule in some window. Where
-// requests say the rule's limit, they may say 0.
+// Raises reports whether the override allows more than its rule in some window. If
+// requests say the rule's limit, they may say 0, so any override is larger.
 func (o *Override) Raises(r *Rule) bool {
 	for i := range o.Limits {
 		w, of := &o.Limits[i].Window, r.Limits[i].Window
@@ -259,10 +275,16 @@ var requestsObject = newObject("requests", []field[LimitFrom]{
 		n.Part = KeyPart{Kind: KeyProperty}
 		readProperty(r, v, &n.Part)
 	}},
-	{"header", token, "", func(r *reader, v value, n *LimitFrom) { n.Part = KeyPart{Kind: KeyHeader, Name: r.headerName(v)} }},
+	{"header", token, "", func(r *reader, v value, n *LimitFrom) {
+		n.Part = KeyPart{Kind: KeyHeader, Name: r.headerName(v)}
+	}},
 	{"trusted", boolean, "false", func(r *reader, v value, _ *LimitFrom) { r.boolean(v) }},
-	{"default", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, n *LimitFrom) { n.Default = uint32(r.integer(v)) }},
-	{"max", required(integer(1, math.MaxUint32)), "", func(r *reader, v value, n *LimitFrom) { n.Max = uint32(r.integer(v)) }},
+	{"default", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, n *LimitFrom) {
+		n.Default = uint32(r.integer(v))
+	}},
+	{"max", required(integer(1, math.MaxUint32)), "", func(r *reader, v value, n *LimitFrom) {
+		n.Max = uint32(r.integer(v))
+	}},
 })
 
 var requests = choice("requests", required(integer(0, math.MaxUint32)), objectOf("requests"))
@@ -327,7 +349,8 @@ func (r *Rule) ParseLimits(said []Said, texts []string) ([]Said, error) {
 		said = append(said, from.Say(uint32(n)))
 	}
 	if want != len(texts) {
-		return said[:0], errors.New("requests say " + strconv.Itoa(want) + " of the limits of rule " + strconv.Quote(r.Name) + ", not " + strconv.Itoa(len(texts)))
+		return said[:0], errors.New("requests say " + strconv.Itoa(want) + " of the limits of rule " +
+			strconv.Quote(r.Name) + ", not " + strconv.Itoa(len(texts)))
 	}
 	return said, nil
 }
@@ -338,12 +361,13 @@ var ofProxy = [...]string{
 	"metadata", "filter_state", "xds", "node", "route_metadata", "cluster_metadata", "listener_metadata",
 }
 
-// isVouchedFor reports whether somebody else than the client says what the part is.
+// isVouchedFor reports whether the part's value comes from the proxy or from a checked
+// token, not from the client alone.
 func (p *KeyPart) isVouchedFor() bool {
 	return p.Origin() == Verified || p.Kind == KeyProperty && len(p.Path) > 0 && slices.Contains(ofProxy[:], p.Path[0])
 }
 
-// Most is the most units of the limit that any request may say: without a LimitFrom those of the policy.
+// Most is the largest limit that a request may say; without a LimitFrom, the policy's.
 func (l *Limit) Most() uint32 {
 	if l.From != nil {
 		return l.From.Max
@@ -372,7 +396,9 @@ func (f *LimitFrom) same(g *LimitFrom) bool {
 // slotsObject is the item of "limits" of a rule with algorithm concurrency, where it is
 // an object.
 var slotsObject = newObject("slots", []field[Limit]{
-	{"requests", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, l *Limit) { l.Limit = uint32(r.integer(v)) }},
+	{"requests", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, l *Limit) {
+		l.Limit = uint32(r.integer(v))
+	}},
 	{"name", name, "", func(r *reader, v value, l *Limit) { l.Name = r.windowName(v) }},
 })
 
@@ -385,7 +411,8 @@ func (r *reader) slots(v value, out *Limit) {
 			digits, rest := cutDigits(strings.TrimSpace(v.Text))
 			n, ok = int64(min(decimal(digits), math.MaxInt64)), digits != "" && rest == ""
 		}
-		if out.Limit = uint32(n); !ok || n < 0 || n > math.MaxUint32 {
+		out.Limit = uint32(n)
+		if !ok || n < 0 || n > math.MaxUint32 {
 			r.fail(v, BadSlots)
 		}
 		return

@@ -84,7 +84,9 @@ func PushedJSON(doc *Node) []byte {
 // ReadPlacement reads the first part of a document. It reports every problem; with any
 // problem the placement is not valid.
 func ReadPlacement(doc *Node) (Placement, []Problem) {
-	r, v, p := &reader{}, valueOf(doc), Placement{}
+	r := &reader{}
+	v := valueOf(doc)
+	p := Placement{}
 	if !readSound(r, v, placementObject(), &p) {
 		return p, r.found(doc)
 	}
@@ -102,7 +104,8 @@ func readPolicyName(r *reader, v value, p *Placement) {
 	if !ok {
 		return
 	}
-	if p.Name = s; !IsPolicyName(s) {
+	p.Name = s
+	if !IsPolicyName(s) {
 		r.fail(v, BadPolicyName)
 	}
 }

@@ -33,7 +33,8 @@ type Policy struct {
 	Exempt   []Match // no rule judges a request for which one of them holds
 	Manage   *Manage // nil = no management requests
 
-	Expressions, ExpressionBytes int // how many different ones it has, and what their automata take
+	Expressions     int // how many different regular expressions it has
+	ExpressionBytes int // memory of their automata
 
 	ReportKeys   ReportKeys
 	ReportSecret string // of the hashes that ReportKeys asks for; set by the control plane, empty in a file
@@ -83,7 +84,7 @@ type Rule struct {
 	Costs           []MatchedCost // the first whose match holds gives a request's cost
 	Cost            Cost          // of other requests
 	Settle          *Settle       // nil: the request is charged when it is decided
-	HoldNs          int64         // of a rule that holds: the longest time without a sign of life; 0 = the rule holds nothing
+	HoldNs          int64         // the longest time without a sign of life; 0 = the rule holds nothing
 	MaxHoldNs       int64         // ends renewal; 0 = none
 	LingerNs        int64         // of Concurrency rules: a slot stays so long after the client's reset
 	CountDenied     bool          // a request that this rule denies is counted too
@@ -213,13 +214,13 @@ func (r *Rule) LeastCost() uint32 {
 	return least
 }
 
-// ByteCost is a unit for each PerUnit bytes of the request's body, or part of them,
-// from Min to Max: Max also where no content-length says how long it is. Where the headers end
-// the request, it has 0 bytes.
+// ByteCost is a unit for each PerUnit bytes of the request's body, the last ones rounded
+// up, from Min to Max. A body without content-length costs Max. A request that ends with its
+// headers has 0 bytes.
 type ByteCost struct{ PerUnit, Min, Max uint32 }
 
-// MayHaveBody is whether a request is taken to have a body of which only the method is known, as of
-// a line in a log.
+// MayHaveBody reports whether a request of that method is taken to have a body if nothing
+// else of it is known, as from a line in a log.
 func MayHaveBody(method string) bool {
 	return method == "POST" || method == "PUT" || method == "PATCH"
 }
@@ -260,7 +261,7 @@ const (
 	FullAllow   OnFull = "allow"
 )
 
-// Failure is the verdict where the rule could not decide.
+// Failure is the verdict if the rule could not decide.
 type Failure string
 
 // The choices of on_error and on_contention.
@@ -288,7 +289,7 @@ type ResponseHeader struct {
 // Template is a text with placeholders; nil is the empty text.
 type Template []TemplatePart
 
-// TemplatePart is literal Text, or a value where Value is one.
+// TemplatePart is literal Text, or a value if Value is set.
 type TemplatePart struct {
 	Text  string
 	Value Placeholder
@@ -353,7 +354,7 @@ func (s Settled) Tokens() bool {
 	return s == SettleTokens || s == SettleInputTokens || s == SettleOutputTokens
 }
 
-// Unknown says what is charged where the answer should have said it and did not.
+// Unknown says what is charged if the answer should have said the cost and did not.
 type Unknown string
 
 // The choices of settle.unknown.

@@ -12,13 +12,16 @@ var policyObject = newObject("policy", []field[Policy]{
 	{"version", required(integer(Version, Version)), "", func(r *reader, v value, _ *Policy) { r.integer(v) }},
 	{"revision", name, "", readRevision},
 	{"domain", name, DefaultDomain, func(r *reader, v value, p *Policy) { p.Domain = r.name(v) }},
-	words("headers", "none", func(p *Policy) *Headers { return &p.Headers }, HeadersNone, HeadersIETF, HeadersXRateLimit, HeadersBoth),
+	words("headers", "none", func(p *Policy) *Headers { return &p.Headers },
+		HeadersNone, HeadersIETF, HeadersXRateLimit, HeadersBoth),
 	{"quota", objectOf("quota"), "", func(r *reader, v value, p *Policy) {
 		p.Quota = &Quota{}
 		readObject(r, v, quotaObject, p.Quota)
 	}},
 	{"rules", listOf(objectOf("rule"), 0, MaxRules), "", readRules},
-	{"exempt", listOf(objectOf("match"), 0, MaxExempt), "", func(r *reader, v value, p *Policy) { p.Exempt = r.exemptions(v) }},
+	{"exempt", listOf(objectOf("match"), 0, MaxExempt), "", func(r *reader, v value, p *Policy) {
+		p.Exempt = r.exemptions(v)
+	}},
 	{"manage", objectOf("manage"), "", func(r *reader, v value, p *Policy) {
 		p.Manage = &Manage{}
 		readObject(r, v, manageObject, p.Manage)
@@ -72,7 +75,8 @@ func readRevision(r *reader, v value, p *Policy) {
 		r.fail(v, Reserved)
 		return
 	}
-	if p.Revision = r.name(v); p.Revision != "" {
+	p.Revision = r.name(v)
+	if p.Revision != "" {
 		r.fits(v, MaxRevisionBytes)
 	}
 }
@@ -94,13 +98,13 @@ func readManagePath(r *reader, v value, m *Manage) {
 		return
 	}
 	isPlain := !strings.ContainsAny(s, "?#% \\") && !strings.Contains(s, "//")
-	if m.Path = s; s == "/" || s[0] != '/' || s[len(s)-1] != '/' || !isPlain {
+	m.Path = s
+	if s == "/" || s[0] != '/' || s[len(s)-1] != '/' || !isPlain {
 		r.fail(v, BadManagePath)
 	}
 }
 
-// emptySHA256 is the SHA-256 of no bytes: what the shell's pipe gives where TOKEN
-// is not set.
+// emptySHA256 is the SHA-256 of no bytes, which a shell's pipe gives if TOKEN is not set.
 var emptySHA256 = [32]byte{
 	0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24,
 	0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
@@ -151,11 +155,11 @@ var ruleObject = newObject("rule", []field[Rule]{
 	{"counter", name, "", func(r *reader, v value, rule *Rule) { rule.Counter = r.name(v) }},
 	words("scope", "proxy", func(r *Rule) *Scope { return &r.Scope }, ScopeProxy, ScopeCluster),
 	{"match", objectOf("match"), "", func(r *reader, v value, rule *Rule) { readObject(r, v, matchObject, &rule.Match) }},
-	{"exempt", listOf(objectOf("match"), 0, MaxExempt), "", func(r *reader, v value, rule *Rule) { rule.Exempt = r.exemptions(v) }},
-	{"key", listOf(objectOf("key"), 0, MaxKeyParts), "", readKey},
-	{"algorithm", word(append(ofLimits.Words, AlgorithmName(limit.Concurrency))...), "fixed_window", func(r *reader, v value, _ *Rule) {
-		r.rule.algorithm = r.algorithm(v)
+	{"exempt", listOf(objectOf("match"), 0, MaxExempt), "", func(r *reader, v value, rule *Rule) {
+		rule.Exempt = r.exemptions(v)
 	}},
+	{"key", listOf(objectOf("key"), 0, MaxKeyParts), "", readKey},
+	{"algorithm", ofRules, "fixed_window", func(r *reader, v value, _ *Rule) { r.rule.algorithm = r.algorithm(v) }},
 	{"limits", required(listOf(objectOf("limit"), 0, MaxWindows)), "", readLimits},
 	{"overrides", listOf(objectOf("override"), 0, MaxOverrides), "", readOverrides},
 	{"cost", costs, "1", readCost},
@@ -212,8 +216,8 @@ func readRule(r *reader, v value, rule *Rule) {
 	}
 }
 
-// exemptions reads a list of matches. One without conditions would exempt every
-// request, which no one means.
+// exemptions reads a list of matches. It refuses one without conditions, which would exempt
+// every request: nobody means that.
 func (r *reader) exemptions(v value) (list []Match) {
 	if !r.items(v) {
 		return nil

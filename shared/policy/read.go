@@ -43,12 +43,12 @@ type reader struct {
 type ruleState struct {
 	*Rule
 	algorithm limit.Algorithm // what its limits default to
-	anyKey    bool            // the key could not be read, so nothing can be held against it
+	anyKey    bool            // the key could not be read, so overrides are not checked against it
 	limits    bool            // the limits are sound
 	givesBody bool            // the response has a body of its own
 }
 
-// holds is Rule.Holds, also where the limits are not sound.
+// holds is Rule.Holds, also if the limits are not sound.
 func (s *ruleState) holds() bool { return s.Settle != nil || s.algorithm == limit.Concurrency }
 
 // ruleAt is where a rule stands and whether it can be compared with others.
@@ -83,7 +83,8 @@ func (r *reader) found(doc *Node) []Problem {
 	}
 	paths := doc.Paths(places)
 	for i := range r.problems {
-		r.problems[i].Path, r.problems[i].First = paths[2*i], paths[2*i+1]
+		r.problems[i].Path = paths[2*i]
+		r.problems[i].First = paths[2*i+1]
 	}
 	sort.SliceStable(r.problems, func(i, j int) bool {
 		a, b := &r.problems[i], &r.problems[j]
@@ -102,7 +103,14 @@ func (r *reader) fail(v value, code Code, args ...string) { r.failTwice(v, code,
 
 // failTwice reports what is like another value, which comes first.
 func (r *reader) failTwice(v value, code Code, first value, args ...string) {
-	r.add(Problem{Code: code, Line: v.Line, Column: v.Column, Node: v.Node, Args: args, at: v.Place, first: first.Place}, v.shape)
+	p := problemAt(v, code)
+	p.Args = args
+	p.first = first.Place
+	r.add(p, v.shape)
+}
+
+func problemAt(v value, code Code) Problem {
+	return Problem{Code: code, Line: v.Line, Column: v.Column, Node: v.Node, at: v.Place}
 }
 
 // failName reports what is wrong with the name of a field of v.
@@ -221,10 +229,10 @@ func valueOf(n *Node) value { return value{Place: Place{Node: n}} }
 // item is the i-th item of a list, whose shape v has.
 func (v value) item(i int) value { return value{v.Item(i), &v.shape.Any[0]} }
 
-// has reports whether the object names the field.
+// has reports whether the object has the field.
 func (v value) has(name string) bool { return v.Member(name) != nil }
 
-// hasOf is how many of the fields the object names.
+// hasOf is how many of these fields the object has.
 func (v value) hasOf(names ...string) (n int) {
 	for _, name := range names {
 		if v.has(name) {
@@ -234,10 +242,10 @@ func (v value) hasOf(names ...string) (n int) {
 	return n
 }
 
-// field is the place of a field, or of its object where the field is absent.
+// field is the place of a field, or of its object if the field is absent.
 func (v value) field(name string) value { return value{Place: v.Field(name)} }
 
-// inObject is the place of a field, or of the value itself where that is no object.
+// inObject is the place of a field, or of the value itself if that is no object.
 func (v value) inObject(name string) value {
 	if v.Kind != Object {
 		return v

@@ -135,8 +135,15 @@ func FuzzRead(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(answers)
 	f.Add([]byte(rule(`,"key":[{"header":"x"},"host",{"path":{"segment":1}}]`)))
-	f.Add([]byte(`{"version":1,"rules":[{"name":"a","key":["host"],"algorithm":"sliding_window_log","limits":["5/1s",{"requests":1,"per":"1d","algorithm":"fixed_window","offset":"4h","jitter":"5%"}],"overrides":[{"key":["a*"],"unlimited":true},{"key":["*"],"limits":["9/1s"]}]},{"name":"b","counter":"a","key":["host"],"mode":"shadow","limits":[{"requests":1,"per":"1d","offset":"4h","jitter":5},{"requests":512,"per":"1s","algorithm":"sliding_window_log"}]}]}`))
-	f.Add([]byte(limits(`{"requests":1,"per":"1s","burst":3,"algorithm":"token_bucket"},{"requests":1,"per":"2s","elastic":true,"algorithm":"fixed_window_per_key"}`)))
+	f.Add([]byte(`{"version":1,"rules":[
+		{"name":"a","key":["host"],"algorithm":"sliding_window_log",
+			"limits":["5/1s",{"requests":1,"per":"1d","algorithm":"fixed_window","offset":"4h","jitter":"5%"}],
+			"overrides":[{"key":["a*"],"unlimited":true},{"key":["*"],"limits":["9/1s"]}]},
+		{"name":"b","counter":"a","key":["host"],"mode":"shadow",
+			"limits":[{"requests":1,"per":"1d","offset":"4h","jitter":5},
+				{"requests":512,"per":"1s","algorithm":"sliding_window_log"}]}]}`))
+	f.Add([]byte(limits(`{"requests":1,"per":"1s","burst":3,"algorithm":"token_bucket"},
+		{"requests":1,"per":"2s","elastic":true,"algorithm":"fixed_window_per_key"}`)))
 	f.Add([]byte(limits(`"1/s; 2/m",{"requests":1e3,"per":"1d","offset":"0"}`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n, err := policy.ParseJSON(data)
@@ -185,7 +192,8 @@ func TestCosts(t *testing.T) {
 
 // The policy's exemptions are read as a rule's.
 func TestExemptOfThePolicy(t *testing.T) {
-	p, problems := policy.Read(parse(t, `{"version":1,"rules":[{"name":"a","limits":[],"exempt":[{"methods":["GET"]}]}],"exempt":[{"methods":["GET"]}]}`))
+	p, problems := policy.Read(parse(t, `{"version":1,
+		"rules":[{"name":"a","limits":[],"exempt":[{"methods":["GET"]}]}],"exempt":[{"methods":["GET"]}]}`))
 	require.Empty(t, problems)
 	require.Equal(t, p.Rules[0].Exempt, p.Exempt)
 	_, problems = policy.Read(parse(t, `{"version":1,"exempt":[{}]}`))
@@ -198,7 +206,8 @@ func TestCostOfEveryCondition(t *testing.T) {
 		condition := map[string]string{"Methods": `"methods":["GET"]`, "Hosts": `"hosts":["x"]`, "Paths": `"paths":["/a"]`,
 			"ClientIPs": `"client_ips":["10.0.0.0/8"]`, "Headers": `"headers":{"x-plan":"*"}`}[field.Name]
 		require.NotEmpty(t, condition, "give this test an example of match.%s", field.Name)
-		p, problems := policy.Read(parse(t, `{"version":1,"rules":[{"name":"a","limits":["9/1s"],"cost":[{"match":{`+condition+`},"cost":2}]}]}`))
+		p, problems := policy.Read(parse(t, `{"version":1,
+			"rules":[{"name":"a","limits":["9/1s"],"cost":[{"match":{`+condition+`},"cost":2}]}]}`))
 		require.Empty(t, messages(problems))
 		require.Len(t, p.Rules[0].Costs, 1)
 	}
@@ -221,13 +230,17 @@ func TestResponse(t *testing.T) {
 		`{"status":599.0,"body":"a\tb\r\n","grpc_status":"unauthenticated"}`: {
 			Status: 599, Body: policy.Template{{Text: "a\tb\r\n"}}, GRPCStatus: 16,
 		},
-		`{"status":400,"body":"%%RULE%%: %RULE%%RETRY_AFTER% s %%","content_type":"application/json; charset=utf-8","grpc_status":1,
+		`{"status":400,"body":"%%RULE%%: %RULE%%RETRY_AFTER% s %%",
+			"content_type":"application/json; charset=utf-8","grpc_status":1,
 		  "headers":{"X-Reason":"%RULE%","x-left":"%REMAINING%/%LIMIT% 100%%","x-fixed":"a,b"}}`: {
 			Status: 400, GRPCStatus: 1, ContentType: "application/json; charset=utf-8",
-			Body: policy.Template{{Text: "%RULE%: "}, {Value: policy.ValueRule}, {Value: policy.ValueRetryAfter}, {Text: " s %"}},
+			Body: policy.Template{{Text: "%RULE%: "}, {Value: policy.ValueRule}, {Value: policy.ValueRetryAfter},
+				{Text: " s %"}},
 			Headers: []policy.ResponseHeader{
 				{Name: "x-reason", Value: policy.Template{{Value: policy.ValueRule}}},
-				{Name: "x-left", Value: policy.Template{{Value: policy.ValueRemaining}, {Text: "/"}, {Value: policy.ValueLimit}, {Text: " 100%"}}},
+				{Name: "x-left", Value: policy.Template{
+					{Value: policy.ValueRemaining}, {Text: "/"}, {Value: policy.ValueLimit}, {Text: " 100%"},
+				}},
 				{Name: "x-fixed", Value: policy.Template{{Text: "a,b"}}},
 			},
 		},
@@ -249,14 +262,17 @@ func TestResponseToAMissingKey(t *testing.T) {
 		`"missing_key":{"deny":{"status":401,"body":"who are you?","grpc_status":"unauthenticated"}}`: {
 			Status: 401, Body: policy.Template{{Text: "who are you?"}}, GRPCStatus: 16,
 		},
-		`"missing_key":"deny","response":{"status":503,"body":"no","content_type":"text/html","headers":{"x-a":"1"},"grpc_status":14}`: {
+		`"missing_key":"deny","response":{"status":503,"body":"no","content_type":"text/html",
+			"headers":{"x-a":"1"},"grpc_status":14}`: {
 			Status: 503, Body: policy.Template{{Text: "no"}}, ContentType: "text/html", Headers: given, GRPCStatus: 14,
 		},
-		`"response":{"status":503,"content_type":"text/html","headers":{"x-a":"1"},"grpc_status":14},"missing_key":{"deny":{"headers":{"x-b":"%MISSING%"}}}`: {
+		`"response":{"status":503,"content_type":"text/html","headers":{"x-a":"1"},"grpc_status":14},
+			"missing_key":{"deny":{"headers":{"x-b":"%MISSING%"}}}`: {
 			Status: 503, Body: missing, ContentType: "text/html", GRPCStatus: 14,
 			Headers: []policy.ResponseHeader{{Name: "x-b", Value: policy.Template{{Value: policy.ValueMissing}}}},
 		},
-		`"response":{"body":"{}","content_type":"application/json"},"missing_key":{"deny":{"body":"","content_type":"text/plain"}}`: {Status: 429, GRPCStatus: 8},
+		`"response":{"body":"{}","content_type":"application/json"},
+			"missing_key":{"deny":{"body":"","content_type":"text/plain"}}`: {Status: 429, GRPCStatus: 8},
 	} {
 		p, errs := policy.Read(parse(t, rule(`,"key":[{"header":"u"}],`+text)))
 		require.Empty(t, messages(errs), text)
@@ -270,12 +286,14 @@ func TestResponseToAMissingKey(t *testing.T) {
 
 // A template that is taken says what its text does, sign for sign.
 func FuzzResponseBody(f *testing.F) {
-	for _, text := range []string{"", "plain", "%RULE%", "%%RULE%%", "a%RETRY_AFTER%b%%%LIMIT%", "100%", "%REMAINING", "%rule%"} {
+	for _, text := range []string{"", "plain", "%RULE%", "%%RULE%%", "a%RETRY_AFTER%b%%%LIMIT%", "100%", "%REMAINING",
+		"%rule%"} {
 		f.Add(text)
 	}
 	names := map[policy.Placeholder]string{
-		policy.ValueRule: "%RULE%", policy.ValueRetryAfter: "%RETRY_AFTER%", policy.ValueLimit: "%LIMIT%", policy.ValueRemaining: "%REMAINING%",
-		policy.ValueMissing: "%MISSING%",
+		policy.ValueRule: "%RULE%", policy.ValueRetryAfter: "%RETRY_AFTER%", policy.ValueLimit: "%LIMIT%",
+		policy.ValueRemaining: "%REMAINING%",
+		policy.ValueMissing:   "%MISSING%",
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		text = strings.ToValidUTF8(text, "?")
@@ -298,7 +316,8 @@ func TestALimitFromTheRequest(t *testing.T) {
 	p := valid(t, "d", `{"name":"a","key":["host"],"algorithm":"sliding_window_log","limits":["7/1s",`+
 		`{"requests":{"jwt":{"provider":"corp","claim":["plan","rpm"]},"default":3,"max":90},"per":"1m"},`+
 		`{"requests":{"header":"X-Limit","trusted":true,"default":0,"max":1},"per":"1h","algorithm":"fixed_window"},`+
-		`{"requests":{"property":["request","query"],"trusted":true,"default":2,"max":2},"per":"month","algorithm":"fixed_window"}],`+
+		`{"requests":{"property":["request","query"],"trusted":true,"default":2,"max":2},"per":"month",`+
+		`"algorithm":"fixed_window"}],`+
 		`"overrides":[{"key":["a"],"limits":["2/1m"]}],"settle":{}}`)
 	r := &p.Rules[0]
 	require.Nil(t, r.Limits[0].From)
@@ -322,7 +341,8 @@ func TestALimitFromTheRequest(t *testing.T) {
 func TestLeasedLimitsFromTheRequestAreTheSame(t *testing.T) {
 	read := func(a, b string) []string {
 		rule := func(name, from string) string {
-			return `{"name":"` + name + `","counter":"c","scope":"cluster","key":["host"],"limits":[{"requests":` + from + `,"per":"1m"}]}`
+			return `{"name":"` + name + `","counter":"c","scope":"cluster","key":["host"],
+				"limits":[{"requests":` + from + `,"per":"1m"}]}`
 		}
 		_, problems := policy.Read(parse(t, `{"version":1,"rules":[`+rule("a", a)+`,`+rule("b", b)+`]}`))
 		return messages(problems)
@@ -330,7 +350,8 @@ func TestLeasedLimitsFromTheRequestAreTheSame(t *testing.T) {
 	const own = `{"jwt":{"provider":"p","claim":"c"},"default":5,"max":9}`
 	require.Empty(t, read(own, own))
 	for _, other := range []string{
-		`5`, `{"jwt":{"provider":"p","claim":"d"},"default":5,"max":9}`, `{"jwt":{"provider":"q","claim":"c"},"default":5,"max":9}`,
+		`5`, `{"jwt":{"provider":"p","claim":"d"},"default":5,"max":9}`,
+		`{"jwt":{"provider":"q","claim":"c"},"default":5,"max":9}`,
 		`{"jwt":{"provider":"p","claim":"c"},"default":5,"max":8}`, `{"header":"c","trusted":true,"default":5,"max":9}`,
 	} {
 		require.Equal(t, []string{"rules[1].limits: counter_limits"}, read(own, other), other)
@@ -342,14 +363,17 @@ func TestClusterDefaults(t *testing.T) {
 	const rule = `{"name":"a","limits":["9/1s"],"scope":"cluster"}`
 	defaults := &policy.Quota{Cluster: "sluice_quota", TimeoutNs: 100_000_000}
 	for doc, want := range map[string]*policy.Quota{
-		`{"version":1,"rules":[` + rule + `]}`:                                 defaults,
-		`{"version":1,"quota":{},"rules":[` + rule + `]}`:                      defaults,
-		`{"version":1,"rules":[{"name":"a","limits":["9/1s"]}]}`:               nil,
-		`{"version":1,"quota":{}}`:                                             defaults,
-		`{"version":1,"quota":{"timeout":"1ms"},"rules":[` + rule + `]}`:       {Cluster: "sluice_quota", TimeoutNs: policy.MinTimeoutNs},
-		`{"version":1,"quota":{"cluster":"q"},"rules":[` + rule + `]}`:         {Cluster: "q", TimeoutNs: 100_000_000},
-		`{"version":1,"quota":{"timeout":"10s","cluster":"x y"}}`:              {Cluster: "x y", TimeoutNs: policy.MaxTimeoutNs},
-		`{"version":1,"quota":{"cluster":"` + strings.Repeat("a", 256) + `"}}`: {Cluster: strings.Repeat("a", 256), TimeoutNs: 100_000_000},
+		`{"version":1,"rules":[` + rule + `]}`:                   defaults,
+		`{"version":1,"quota":{},"rules":[` + rule + `]}`:        defaults,
+		`{"version":1,"rules":[{"name":"a","limits":["9/1s"]}]}`: nil,
+		`{"version":1,"quota":{}}`:                               defaults,
+		`{"version":1,"quota":{"timeout":"1ms"},"rules":[` + rule + `]}`: {Cluster: "sluice_quota",
+			TimeoutNs: policy.MinTimeoutNs},
+		`{"version":1,"quota":{"cluster":"q"},"rules":[` + rule + `]}`: {Cluster: "q", TimeoutNs: 100_000_000},
+		`{"version":1,"quota":{"timeout":"10s","cluster":"x y"}}`: {Cluster: "x y",
+			TimeoutNs: policy.MaxTimeoutNs},
+		`{"version":1,"quota":{"cluster":"` + strings.Repeat("a", 256) + `"}}`: {Cluster: strings.Repeat("a", 256),
+			TimeoutNs: 100_000_000},
 	} {
 		p, problems := policy.Read(parse(t, doc))
 		require.Empty(t, messages(problems), doc)
@@ -379,7 +403,8 @@ func TestQuotaProblems(t *testing.T) {
 // A number may be a window's name: the first that it fits is meant.
 func TestLimitNamed(t *testing.T) {
 	r := policy.Rule{Limits: []policy.Limit{{Name: "burst"}, {}, {Name: "1"}, {Name: "0"}}}
-	for text, want := range map[string]int{"burst": 0, "0": 0, "1": 1, "2": 2, "3": 3, "4": -1, "01": -1, "-1": -1, "daily": -1} {
+	for text, want := range map[string]int{"burst": 0, "0": 0, "1": 1, "2": 2, "3": 3, "4": -1, "01": -1, "-1": -1,
+		"daily": -1} {
 		require.Equal(t, want, r.LimitNamed(text), text)
 	}
 }

@@ -97,7 +97,10 @@ func readContentType(r *reader, v value, res *Response) {
 	kind, sub, _ := strings.Cut(strings.TrimSpace(media), "/")
 	if !IsToken(kind) || !IsToken(sub) || !isPrintable(s) || len(s) > MaxHeaderBytes {
 		r.fail(v, BadMediaType)
-	} else if res.ContentType = s; s == "text/plain" {
+		return
+	}
+	res.ContentType = s
+	if s == "text/plain" { // the proxy says it by itself
 		res.ContentType = ""
 	}
 }

@@ -60,7 +60,8 @@ func (r *reader) fits(v value, maxBytes int) bool {
 	return true
 }
 
-// word reads one of the words that the shape has; "" of what it has refused.
+// word reads one of the words that the shape has; it returns "" if it has reported a
+// problem.
 func (r *reader) word(v value) string {
 	if v.Kind == String {
 		for _, w := range v.shape.Words {
@@ -73,7 +74,8 @@ func (r *reader) word(v value) string {
 	return ""
 }
 
-// integer reads a number within the bounds of the shape; 0 of what it has refused.
+// integer reads a number within the bounds of the shape; it returns 0 if it has reported a
+// problem.
 func (r *reader) integer(v value) int64 {
 	n, ok := integerOf(v.Text)
 	if v.Kind != Number || !ok || n < v.shape.Min || n > v.shape.Max {
@@ -90,7 +92,7 @@ func (r *reader) boolean(v value) bool {
 	return v.Kind == Bool && v.Text == "true"
 }
 
-// duration reads nanoseconds; 0 of what it has refused.
+// duration reads nanoseconds.
 func (r *reader) duration(v value) (int64, bool) { return parsed(r, v, ParseDuration) }
 
 // durationIn reads nanoseconds from low to high.
@@ -137,11 +139,11 @@ func (r *reader) isList(v value) bool {
 	return v.Kind == List
 }
 
-// items reports whether v is a list of as many items as its shape says. Where the shape
-// refuses an empty list, that would match every request, or no answer, and its writer
-// means neither.
+// items reports whether v is a list of as many items as its shape says. A shape refuses an
+// empty list that would match every request, or no answer: nobody means either.
 func (r *reader) items(v value) bool {
-	n, least, most := int64(len(v.Items)), v.shape.Min, v.shape.Max
+	n := int64(len(v.Items))
+	least, most := v.shape.Min, v.shape.Max
 	switch {
 	case !r.isList(v):
 		return false
@@ -221,7 +223,7 @@ func integerOf(text string) (int64, bool) {
 // isNumber reports whether s has the syntax of a JSON number.
 func isNumber(s string) bool { return s != "" && numberLen(s) == len(s) }
 
-// numberLen is how long the number at the start of s is, 0 where there is none:
+// numberLen is how long the number at the start of s is, 0 if there is none:
 // -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
 func numberLen(s string) int {
 	digits, rest := cutDigits(strings.TrimPrefix(s, "-"))
@@ -232,7 +234,8 @@ func numberLen(s string) int {
 		return len(s) - len(rest) - len(digits) + 1
 	}
 	if strings.HasPrefix(rest, ".") {
-		if digits, rest = cutDigits(rest[1:]); digits == "" {
+		digits, rest = cutDigits(rest[1:])
+		if digits == "" {
 			return 0
 		}
 	}
@@ -241,7 +244,8 @@ func numberLen(s string) int {
 		if rest != "" && (rest[0] == '+' || rest[0] == '-') {
 			rest = rest[1:]
 		}
-		if digits, rest = cutDigits(rest); digits == "" {
+		digits, rest = cutDigits(rest)
+		if digits == "" {
 			return 0
 		}
 	}

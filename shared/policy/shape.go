@@ -78,7 +78,9 @@ type FieldSchema struct {
 func Schema() []ObjectSchema {
 	whole := policyObject.ObjectSchema
 	whole.Fields = append(placementObject().Fields, whole.Fields...)
-	list := []ObjectSchema{whole, selectorObject().ObjectSchema, quotaObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema}
+	list := []ObjectSchema{
+		whole, selectorObject().ObjectSchema, quotaObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema,
+	}
 	list = append(list, keyObjects()...)
 	return append(list, limitObject.ObjectSchema, requestsObject.ObjectSchema, slotsObject.ObjectSchema,
 		costObject.ObjectSchema, byteCostObject.ObjectSchema, matchedCostObject.ObjectSchema,

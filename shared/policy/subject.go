@@ -231,8 +231,8 @@ func (s *Subjects) Hash(of *Subject) (lo, hi uint64) {
 // QuotaKey is how the quota service knows the subject's key.
 func (s *Subjects) QuotaKey(of *Subject) [16]byte { return quota.KeyOf(s.Hash(of)) }
 
-// Counter identifies a table of the rule's counter. What the definition of its key is
-// followed by tells apart tables of one counter.
+// Counter identifies a table of the rule's counter. suffix tells apart tables of one
+// counter.
 func (s *Subjects) Counter(suffix string, capacity uint32) state.CounterID {
 	return state.NewCounterID(s.domain, s.Rule.Counter, s.Rule.KeyDefinition()+suffix, capacity)
 }
@@ -255,7 +255,9 @@ func (s *Subjects) definition(of []limit.Window) quota.Definition {
 	for i := range windows {
 		windows[i].Stamp, windows[i].FillNs = 0, 0
 	}
-	return quota.Definition{Counter: s.Counter("", 0), Windows: windows, Lease: s.Rule.Lease, CountDenied: s.Rule.CountDenied}
+	return quota.Definition{
+		Counter: s.Counter("", 0), Windows: windows, Lease: s.Rule.Lease, CountDenied: s.Rule.CountDenied,
+	}
 }
 
 // Key is a key of a rule: the values of its parts. Re-use one from request to request: it
@@ -290,7 +292,9 @@ func (v *Value) Whole() string {
 
 // Reset empties the key.
 func (k *Key) Reset() {
-	k.Parts, k.Bytes, k.readings = k.Parts[:0], k.Bytes[:0], k.readings[:0]
+	k.Parts = k.Parts[:0]
+	k.Bytes = k.Bytes[:0]
+	k.readings = k.readings[:0]
 }
 
 // Add appends the value of the next key part.
@@ -329,28 +333,30 @@ func PartText(part *string) string {
 // ParseKey reads a key that people write: one text for each part of the rule's key, as of
 // PartText.
 func (r *Rule) ParseKey(k *Key, parts []string) error {
+	ofRule := " of rule " + strconv.Quote(r.Name)
 	if len(parts) != len(r.Key) {
 		word := " parts, not "
 		if len(r.Key) == 1 {
 			word = " part, not "
 		}
-		return errors.New("the key of rule " + strconv.Quote(r.Name) + " has " + strconv.Itoa(len(r.Key)) + word + strconv.Itoa(len(parts)))
+		return errors.New("the key" + ofRule + " has " + strconv.Itoa(len(r.Key)) + word + strconv.Itoa(len(parts)))
 	}
 	k.Reset()
 	for i, text := range parts {
+		place := "part " + strconv.Itoa(i) + " of the key" + ofRule
 		switch {
 		case text == MissingPart && r.MissingKey == MissingShare:
 			k.Add(Value{})
 			continue
 		case text == MissingPart:
-			return errors.New("part " + strconv.Itoa(i) + " of the key of rule " + strconv.Quote(r.Name) + " is " + MissingPart +
-				", but only missing_key: share counts such a key: a text of these letters is written =" + MissingPart)
+			return errors.New(place + " is " + MissingPart + ", but only missing_key: share counts such a key: " +
+				"write =" + MissingPart + " if the text is meant")
 		case strings.TrimLeft(text, "=") == MissingPart:
 			text = text[1:]
 		}
 		label, value, err := r.Key[i].Cut(text)
 		if err != nil {
-			return errors.New("part " + strconv.Itoa(i) + " of the key of rule " + strconv.Quote(r.Name) + ": " + err.Error())
+			return errors.New(place + ": " + err.Error())
 		}
 		k.Add(Value{label, value, true})
 	}

@@ -105,5 +105,5 @@ func TestAKeyIsNamedAsTopPrintsIt(t *testing.T) {
 	e = New(hosttest.Policy(t, `{"name":"r","key":[{"header":"u"}],"limits":["1/1h"]}`), host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 	_, err := e.Operate(Operation{Name: "reset", Rule: "r", Key: []string{"(missing)"}})
 	require.EqualError(t, err, `part 0 of the key of rule "r" is (missing), but only missing_key: share counts such a key: `+
-		`a text of these letters is written =(missing)`)
+		`write =(missing) if the text is meant`)
 }
