@@ -21,10 +21,18 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
+// diffOptions are the flags of diff.
 type diffOptions struct {
 	file string
 	serverOptions
 	exitCode bool
+}
+
+// AddFlags adds the flags.
+func (o *diffOptions) AddFlags(cmd *cobra.Command) {
+	addPolicyFlag(cmd, &o.file)
+	o.serverOptions.AddFlags(cmd, "")
+	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 if the texts differ")
 }
 
 // errDiffers is the exit code of diff --exit-code, and no message.
@@ -35,32 +43,30 @@ func newDiffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff -f FILE",
 		Short: "Show what applying a policy would change, and which counters would restart",
-		Long: `Compare a policy with its current revision, by the name in the file: first the text, then what becomes of
-the counters if it is applied. Counters that are not listed keep what they have
-counted. Nothing is applied.`,
+		Long: `Compare a policy file with the current revision of the policy of that name: first the
+text, then what becomes of the counters if it is applied. Counters that are not listed
+keep what they have counted. Nothing is applied.`,
 		Example: `  sluice diff -f policy.yaml
   sluice diff -f policy.yaml --exit-code   # exits 1 if the texts differ
   sluice diff -f policy.yaml --output json`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return diffPolicies(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return diffPolicies(cmd, &o) },
 	}
-	addPolicyFlag(cmd, &o.file)
-	o.AddFlags(cmd, "")
-	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 if the texts differ")
+	o.AddFlags(cmd)
 	return cmd
 }
 
 // difference is what diff prints as JSON.
 type difference struct {
 	Policy   string              `json:"policy"`
-	Revision uint64              `json:"revision"` // 0 = nothing has been applied yet
+	Revision uint64              `json:"revision"` // 0: nothing has been applied yet
 	File     string              `json:"file"`
 	Differs  bool                `json:"differs"`
 	Diff     string              `json:"diff"`           // unified
-	Wasm     string              `json:"wasm,omitempty"` // the revision's filter module, which apply keeps unless told otherwise
-	Changes  []policydiff.Change `json:"changes"`        // null where the revision cannot be read
+	Wasm     string              `json:"wasm,omitempty"` // the revision's filter module, which apply keeps without --wasm
+	Changes  []policydiff.Change `json:"changes"`        // null if the revision cannot be read
 }
 
-func diffPolicies(cmd *cobra.Command, o diffOptions) error {
+func diffPolicies(cmd *cobra.Command, o *diffOptions) error {
 	c, err := o.client()
 	if err != nil {
 		return err
@@ -74,18 +80,20 @@ func diffPolicies(cmd *cobra.Command, o diffOptions) error {
 		return err
 	}
 	d := difference{File: read.name, Policy: read.policyName()}
-	name, text := "nothing applied yet", ""
+	oldName := "nothing applied yet"
+	old := ""
 	if before != nil {
-		d.Revision, text = before.Number, before.YAML
-		if !before.Nacked { // apply does not keep a module that a proxy has refused
+		oldName = fmt.Sprintf("revision %d", before.Number)
+		old = before.YAML
+		d.Revision = before.Number
+		if !before.Nacked { // apply drops a module that a proxy has refused
 			d.Wasm = before.Wasm
 		}
-		name = fmt.Sprintf("revision %d", before.Number)
 	}
-	d.Diff = unified(name, text, read.name, read.text)
+	d.Diff = unified(oldName, old, read.name, read.text)
 	d.Differs = d.Diff != ""
 	d.Changes = counterChanges(cmd, before, read.policy)
-	if err := o.output.print(cmd, d, func(b *strings.Builder) { d.print(b, name) }); err != nil {
+	if err := o.output.print(cmd, d, func(b *strings.Builder) { d.print(b, oldName) }); err != nil {
 		return err
 	}
 	if o.exitCode && d.Differs {
@@ -104,7 +112,7 @@ func (d *difference) print(b *strings.Builder, name string) {
 		b.WriteString("filter module: " + printable.Text(d.Wasm) + " stays, unless apply --wasm names another\n")
 	}
 	switch {
-	case !d.Differs || d.Changes == nil: // where Changes is nil, a warning has said why
+	case !d.Differs || d.Changes == nil: // a warning has said why it is nil
 	case slices.ContainsFunc(d.Changes, func(c policydiff.Change) bool { return !c.Keeps }):
 		printChanges(b, d.Changes)
 	default:
@@ -112,14 +120,14 @@ func (d *difference) print(b *strings.Builder, name string) {
 	}
 }
 
-// unified is a diff without the line of a command that was never given.
+// unified is a diff without its first line, a command that nobody gave.
 func unified(oldName, old, newName string, text []byte) string {
 	_, hunks, _ := bytes.Cut(diff.Diff(oldName, []byte(old), newName, text), []byte("\n"))
 	return string(hunks)
 }
 
-// current returns the newest revision of a policy, nil before the first. One that is damaged
-// or was aborted is passed over, as it is for proxies.
+// current returns the newest revision of a policy, nil before the first. It passes over revisions
+// that are damaged or were aborted, as serve does for proxies.
 func (c *client) current(ctx context.Context, policy string) (*api.Revision, error) {
 	query := policyQuery(policy)
 	query.Set("limit", "100")
@@ -131,18 +139,20 @@ func (c *client) current(ctx context.Context, policy string) (*api.Revision, err
 	if whole < 0 {
 		return nil, nil //nolint:nilnil // there is none, which is no error
 	}
-	return call[api.Revision](ctx, c, http.MethodGet, "/v1/policies/"+number(h.Revisions[whole].Number), policyQuery(policy), nil)
+	path := "/v1/policies/" + number(h.Revisions[whole].Number)
+	return call[api.Revision](ctx, c, http.MethodGet, path, policyQuery(policy), nil)
 }
 
-// counterChanges compares a policy with the revision it is to replace, nil for
-// none. A revision of another version of sluice may be beyond this one.
+// counterChanges compares a policy with the revision that it is to replace, nil for none. It
+// returns nil if this version of sluice cannot read the revision, which another may have stored.
 func counterChanges(cmd *cobra.Command, before *api.Revision, after *policy.Policy) []policydiff.Change {
 	if before == nil {
 		return policydiff.Between(nil, after)
 	}
 	old, _, _, err := policyfile.Read(before.File, []byte(before.YAML))
 	if err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "warning: this sluice cannot read revision %d, so which counters restart is not known: %s\n",
+		fmt.Fprintf(cmd.ErrOrStderr(),
+			"warning: this sluice cannot read revision %d, so which counters restart is not known: %s\n",
 			before.Number, printable.Text(Lines(err)[0]))
 		return nil
 	}

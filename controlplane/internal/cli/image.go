@@ -31,9 +31,10 @@ type imagePushOptions struct {
 
 func (o *imagePushOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	addWordFlag(cmd, &o.form, "form", "", string(wasmimage.Compat), "`FORM` of the image: compat, which every registry takes, or artifact",
+	addWordFlag(cmd, &o.form, "form", "", string(wasmimage.Compat),
+		"`FORM` of the image: compat, which every registry accepts, or artifact",
 		string(wasmimage.Compat), string(wasmimage.Artifact))
-	f.StringVar(&o.ca, "ca", "", "`FILE` with the certificates that vouch for the registry; default: the system's")
+	f.StringVar(&o.ca, "ca", "", "`FILE` with the certificate authorities of the registry (default: the system's)")
 	f.StringVar(&o.username, "username", "", "`NAME` at the registry (default: what docker login stored)")
 	f.StringVar(&o.passwordFile, "password-file", "", "`FILE` with its password")
 	addWasmFlag(cmd, &o.wasm, "")
@@ -42,20 +43,21 @@ func (o *imagePushOptions) AddFlags(cmd *cobra.Command) {
 
 func newImagePushCommand() *cobra.Command {
 	var o imagePushOptions
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "push REGISTRY/IMAGE:TAG",
 		Short: "Push the filter as an image and print its digest",
-		Long: `Push the filter inside this program to a registry, from which Istio and Envoy
-Gateway fetch it. The image follows from the filter alone: the same filter has
-the same digest.
+		Long: `Push the filter inside this program to a registry, from which Istio and Envoy Gateway
+fetch it. The image follows from the filter alone: the same filter has the same digest.
 
-Without --username the credentials are those that docker login, podman login or
-a credential helper stored.`,
+Without --username the credentials are those that docker login, podman login or a
+credential helper stored.`,
 		Example: `  sluice image push registry.example.com/sluice:1.0.0
   sluice image push registry.example.com/sluice:1.0.0 --ca ca.pem --username ci --password-file password`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return imagePush(cmd, args[0], o) },
-	}, o.AddFlags)
+		RunE: func(cmd *cobra.Command, args []string) error { return imagePush(cmd, args[0], &o) },
+	}
+	o.AddFlags(cmd)
+	return cmd
 }
 
 // pushed is what image push prints as JSON.
@@ -65,10 +67,11 @@ type pushed struct {
 	URL    string `json:"url"` // for render
 }
 
-func imagePush(cmd *cobra.Command, to string, o imagePushOptions) error {
+func imagePush(cmd *cobra.Command, to string, o *imagePushOptions) error {
 	tag, err := name.NewTag(to, name.StrictValidation)
 	if err != nil {
-		return usageError(fmt.Errorf("%s is not REGISTRY/IMAGE:TAG", printable.Text(to)), "name all three, such as registry.example.com/sluice:1.0.0")
+		return usageError(fmt.Errorf("%s is not REGISTRY/IMAGE:TAG", printable.Text(to)),
+			"give all three parts, such as registry.example.com/sluice:1.0.0")
 	}
 	if (o.username == "") != (o.passwordFile == "") {
 		return usageError(errors.New("--username and --password-file belong together"), "give both or none")
@@ -108,7 +111,8 @@ func (o *imagePushOptions) remote(ctx context.Context) ([]remote.Option, error) 
 		if err != nil {
 			return nil, fmt.Errorf("read password: %w", err)
 		}
-		options = append(options, remote.WithAuth(&authn.Basic{Username: o.username, Password: strings.TrimRight(string(password), "\r\n")}))
+		secret := strings.TrimRight(string(password), "\r\n")
+		options = append(options, remote.WithAuth(&authn.Basic{Username: o.username, Password: secret}))
 	}
 	config, err := clientTLS("--ca", o.ca, "", "", "")
 	if err != nil {
@@ -119,12 +123,12 @@ func (o *imagePushOptions) remote(ctx context.Context) ([]remote.Option, error) 
 	return append(options, remote.WithTransport(wasmimage.OnlyTLS{Next: connect, Loopback: true})), nil
 }
 
-// pushHint adds what to do about a registry's refusal.
+// pushHint adds advice to a registry's error.
 func pushHint(err error) error {
-	var refused *transport.Error
+	var rejected *transport.Error
 	var unknown x509.UnknownAuthorityError
 	switch {
-	case errors.As(err, &refused) && (refused.StatusCode == http.StatusUnauthorized || refused.StatusCode == http.StatusForbidden):
+	case errors.As(err, &rejected) && isDenied(rejected.StatusCode):
 		return withHint(err, "give --username and --password-file, or docker login first")
 	case errors.As(err, &unknown):
 		return withHint(err, "give --ca with the registry's authority")
@@ -132,4 +136,8 @@ func pushHint(err error) error {
 		return withHint(err, "a registry without TLS has to be on this machine")
 	}
 	return err
+}
+
+func isDenied(status int) bool {
+	return status == http.StatusUnauthorized || status == http.StatusForbidden
 }

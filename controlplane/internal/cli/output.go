@@ -31,7 +31,8 @@ const (
 
 // AddFlags adds --output.
 func (o *output) AddFlags(cmd *cobra.Command) {
-	addWordFlag(cmd, (*string)(o), "output", "o", string(outputText), "how to print, as `format` text or json", string(outputText), string(outputJSON))
+	addWordFlag(cmd, (*string)(o), "output", "o", string(outputText), "how to print, as `format` text or json",
+		string(outputText), string(outputJSON))
 }
 
 // print prints a value as JSON, or the text of it.
@@ -45,8 +46,8 @@ func (o output) print(cmd *cobra.Command, value any, text func(*strings.Builder)
 	return err
 }
 
-// printJSON prints a value for programs. It escapes what is not printable, because
-// it may go to a terminal: JSON itself lets C1 controls through.
+// printJSON prints a value for programs. It escapes characters that are not printable, because it
+// may go to a terminal: JSON itself lets C1 controls through.
 func printJSON(w io.Writer, value any) error {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
@@ -59,17 +60,17 @@ func printJSON(w io.Writer, value any) error {
 	return err
 }
 
-// unprintable reports a character that is not printable. In JSON, line ends apart,
-// only strings have such.
+// unprintable reports whether a character is not printable. In JSON only strings have such
+// characters, apart from line ends.
 func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
-// replaceFile writes a file whole or not at all: under another name at first.
+// replaceFile writes a file whole or not at all: it writes another file and renames it.
 func replaceFile(name string, mode os.FileMode, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(name), ".sluice-*"+filepath.Ext(name))
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // what has not become the file
+	defer os.Remove(f.Name()) // if it was not renamed
 	if err := errors.Join(write(f), f.Chmod(mode), f.Close()); err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func printTable(b *strings.Builder, rows [][]string) {
 		}
 		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
-	_ = t.Flush() // a builder takes all
+	_ = t.Flush() // a builder does not fail
 }
 
 // number prints a revision, none as empty.
@@ -119,8 +120,8 @@ type word struct {
 	words []string
 }
 
-// addWordFlag adds a flag that takes one of these words. Otherwise is what holds without the
-// flag, and may be none of them.
+// addWordFlag adds a flag that takes one of these words. Otherwise is its value without the flag,
+// which may be none of the words.
 func addWordFlag(cmd *cobra.Command, value *string, name, shorthand, otherwise, usage string, words ...string) {
 	*value = otherwise
 	cmd.Flags().VarP(&word{value, words}, name, shorthand, usage)
@@ -139,5 +140,5 @@ func (w *word) Set(text string) error {
 	return nil
 }
 
-// Type names the flag's value in help where its usage does not.
+// Type names the flag's value in help, unless its usage does.
 func (w *word) Type() string { return "word" }

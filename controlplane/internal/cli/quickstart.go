@@ -42,9 +42,16 @@ const (
 	quickstartShared, quickstartTurns = "10/minute", 14
 )
 
+// quickstartOptions are the flags of quickstart.
 type quickstartOptions struct {
 	envoy string
 	wasm  string
+}
+
+// AddFlags adds the flags.
+func (o *quickstartOptions) AddFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.envoy, "envoy", "", "`PATH` of an Envoy to run the filter in")
+	addWasmFlag(cmd, &o.wasm, "")
 }
 
 func newQuickstartCommand() *cobra.Command {
@@ -57,15 +64,13 @@ in front of it two reverse proxies with the filter; push a policy, send a few
 requests, print what became of them, and then serve until Ctrl-C. With --envoy
 the proxies are two processes of that Envoy.
 
-Everything listens on loopback: on the usual ports where they are free, else on
-others, and says where.`,
+Everything listens on loopback: on the usual ports if they are free, else on others. It
+prints where.`,
 		Example: `  sluice quickstart
   sluice quickstart --envoy /usr/local/bin/envoy`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return quickstart(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return quickstart(cmd, &o) },
 	}
-	f := cmd.Flags()
-	f.StringVar(&o.envoy, "envoy", "", "`PATH` of an Envoy to run the filter in")
-	addWasmFlag(cmd, &o.wasm, "")
+	o.AddFlags(cmd)
 	return cmd
 }
 
@@ -85,7 +90,7 @@ type demo struct {
 	ends   []func() error
 }
 
-// later has something done at the end, the last first.
+// later adds something to do at the end. What was added last is done first.
 func (d *demo) later(f func() error) { d.ends = append(d.ends, f) }
 
 func (d *demo) end() {
@@ -96,19 +101,22 @@ func (d *demo) end() {
 	}
 }
 
-func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
-	d := &demo{quickstartOptions: o, cmd: cmd, out: cmd.OutOrStdout(), failed: make(chan error, 1)}
+func quickstart(cmd *cobra.Command, o *quickstartOptions) (err error) {
+	d := &demo{quickstartOptions: *o, cmd: cmd, out: cmd.OutOrStdout(), failed: make(chan error, 1)}
 	// Only warnings are logged, so that the transcript stands out.
 	d.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	if d.data, err = os.MkdirTemp("", "sluice-quickstart-"); err != nil {
+	d.data, err = os.MkdirTemp("", "sluice-quickstart-")
+	if err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(d.data)) }()
 	defer d.end()
 	for _, step := range []func() error{d.startControlPlane, d.startUpstream, d.startPlanes, d.show} {
-		if err := step(); err != nil && cmd.Context().Err() != nil {
+		err := step()
+		if err != nil && cmd.Context().Err() != nil {
 			return errInterrupted
-		} else if err != nil {
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -152,7 +160,8 @@ func (d *demo) show() error {
 		}
 	}
 	fmt.Fprintf(d.out, "\nThe limit is raised to %s. What alice has used still counts:\n", quickstartRaised)
-	if err := d.apply(name, bytes.Replace(examples.Quickstart, []byte(quickstartLimit), []byte(quickstartRaised), 1)); err != nil {
+	raised := bytes.Replace(examples.Quickstart, []byte(quickstartLimit), []byte(quickstartRaised), 1)
+	if err := d.apply(name, raised); err != nil {
 		return err
 	}
 	if err := d.send(ctx, "/api/orders", "alice", 3); err != nil {
@@ -208,7 +217,8 @@ func (d *demo) share(ctx context.Context) error {
 	if err := d.apply("cluster.yaml", examples.Cluster); err != nil {
 		return err
 	}
-	fmt.Fprintf(d.out, "\nEach tenant may send %s to /reports/, whichever proxy it meets. They get requests in turn:\n", quickstartShared)
+	fmt.Fprintf(d.out, "\nEach tenant may send %s to /reports/, whichever proxy it meets. They get requests in turn:\n",
+		quickstartShared)
 	counts := map[string]int{}
 	lines := make([]string, len(d.planes))
 	for i := range quickstartTurns {

@@ -45,14 +45,14 @@ func (p *dataPlane) get(ctx context.Context, path, name, value string) (int, htt
 	return response.StatusCode, response.Header, nil
 }
 
-// free returns an address that can be bound now, that one if it can.
+// free returns the address if it can be bound now, and else another on loopback.
 func free(address string) string {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		l, err = net.Listen("tcp", "127.0.0.1:0")
 	}
 	if err != nil {
-		return address // whoever listens there says why it cannot be
+		return address // the error of listening there will say why
 	}
 	_ = l.Close()
 	return l.Addr().String()
@@ -115,7 +115,8 @@ func (d *demo) startPlanes() error {
 		listen, admin := free(fmt.Sprint("127.0.0.1:", quickstartPort+i)), free(fmt.Sprint("127.0.0.1:", quickstartAdmin+i))
 		p := &dataPlane{
 			node: fmt.Sprint("proxy-", i+1), url: "http://" + listen, admin: "http://" + admin,
-			what: fmt.Sprintf("the filter on wazero, %d workers", quickstartWorkers), ready: func(context.Context) error { return nil },
+			what:  fmt.Sprintf("the filter on wazero, %d workers", quickstartWorkers),
+			ready: func(context.Context) error { return nil },
 		}
 		d.planes = append(d.planes, p)
 		start := d.startProxy
@@ -160,20 +161,22 @@ func (d *demo) startEnvoy(plane *dataPlane, listen, admin string) error {
 		return withHint(err, "--envoy names an Envoy binary; make run ENVOY=1 brings one")
 	}
 	bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
-		Plugin: envoy.Plugin{Wasm: wasm, Envoy: version}, Node: plane.node, XDS: []string{d.xds}, Upstream: strings.TrimPrefix(d.echo, "http://"),
-		Listen: listen, Admin: admin, Manage: free("127.0.0.1:0"),
+		Plugin: envoy.Plugin{Wasm: wasm, Envoy: version}, Node: plane.node, XDS: []string{d.xds},
+		Upstream: strings.TrimPrefix(d.echo, "http://"), Listen: listen, Admin: admin, Manage: free("127.0.0.1:0"),
 	})
 	if err != nil {
 		return err
 	}
 	child, err := proc.Start(d.cmd.Context(), proc.Options{
-		Binary: d.envoy, Bootstrap: bootstrap, Concurrency: quickstartWorkers, LogLevel: "error", LogTo: d.cmd.ErrOrStderr(),
+		Binary: d.envoy, Bootstrap: bootstrap, Concurrency: quickstartWorkers,
+		LogLevel: "error", LogTo: d.cmd.ErrOrStderr(),
 	})
 	if err != nil {
 		return err
 	}
 	d.later(child.Stop)
-	plane.what, plane.ready = fmt.Sprintf("Envoy %s, %d workers", version, quickstartWorkers), child.WaitReady
+	plane.what = fmt.Sprintf("Envoy %s, %d workers", version, quickstartWorkers)
+	plane.ready = child.WaitReady
 	return nil
 }
 

@@ -32,24 +32,41 @@ type proxyOptions struct {
 	manageTLS envoy.ServerTLS
 }
 
-// AddFlags adds the flags; here, unlike elsewhere, -f is optional.
+// AddFlags adds the flags. Unlike elsewhere, -f is optional.
 func (o *proxyOptions) AddFlags(cmd *cobra.Command) {
-	b, flags := &o.bootstrap, cmd.Flags()
+	b := &o.bootstrap
 	o.services.AddFlags(cmd, "(required with --xds)")
-	flags.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
-	flags.StringVar(&o.manageTLS.Cert, "manage-cert", "", "`FILE` on the proxy's machine with the certificate chain of that listener: use TLS")
-	flags.StringVar(&o.manageTLS.Key, "manage-key", "", "`FILE` on the proxy's machine with its private key")
-	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter on the proxy's machine (default: the one inside this program, written to the user's cache folder)")
-	flags.StringVar(&b.Plugin.Envoy, "envoy-version", envoy.NewestVersion, "oldest `VERSION` of Envoy that is to read it, such as 1.36")
-	flags.StringVar(&b.AccessLog, "access-log", "/dev/stdout", "`FILE` on the proxy's machine for a line a request with the verdict, the client's address and the keys' headers, empty for none")
+	f := cmd.Flags()
+	f.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
+	f.StringVar(&o.manageTLS.Cert, "manage-cert", "",
+		"`FILE` on the proxy's machine with the certificate chain of that listener: use TLS")
+	f.StringVar(&o.manageTLS.Key, "manage-key", "", "`FILE` on the proxy's machine with its private key")
+	f.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter on the proxy's machine (default: the one inside this program, "+
+		"written to the user's cache folder)")
+	f.StringVar(&b.Plugin.Envoy, "envoy-version", envoy.NewestVersion,
+		"oldest `VERSION` of Envoy that will read it, such as 1.36")
+	f.StringVar(&b.AccessLog, "access-log", "/dev/stdout", "`FILE` on the proxy's machine for a line a request with the "+
+		"verdict, the client's address and the keys' headers; empty for none")
 	addFileFlag(cmd, &o.file, "policy `FILE` to bake in, - for standard input "+
 		"(default: with --xds none, else one that limits nothing)")
-	flags.BoolVar(&b.OpenWithoutPolicy, "open-without-policy", false, "with --xds and without -f: "+
+	f.BoolVar(&b.OpenWithoutPolicy, "open-without-policy", false, "with --xds and without -f: "+
 		"let requests through without a limit until the control plane gives a policy (default: answer 500)")
 }
 
+// renderEnvoyOptions are the flags of render envoy.
+type renderEnvoyOptions struct{ proxyOptions }
+
+// AddFlags adds the flags.
+func (o *renderEnvoyOptions) AddFlags(cmd *cobra.Command) {
+	o.proxyOptions.AddFlags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.bootstrap.Listen, "listen", "", "`IP:PORT` on which the proxy accepts requests (required)")
+	f.StringVar(&o.bootstrap.Upstream, "upstream", "", "`HOST:PORT` of the server behind it (required)")
+	f.StringVar(&o.bootstrap.Admin, "admin", "", "`IP:PORT` of Envoy's admin interface (required)")
+}
+
 func newRenderEnvoyCommand() *cobra.Command {
-	var o proxyOptions
+	var o renderEnvoyOptions
 	cmd := &cobra.Command{
 		Use:   "envoy --listen IP:PORT --upstream HOST:PORT --admin IP:PORT [--xds HOST:PORT --node ID] [-f POLICY]",
 		Short: "Write an Envoy bootstrap to standard output",
@@ -66,30 +83,28 @@ policy of -f is static.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.render(cmd, envoy.Bootstrap) },
 	}
 	o.AddFlags(cmd)
-	b, flags := &o.bootstrap, cmd.Flags()
-	flags.StringVar(&b.Listen, "listen", "", "`IP:PORT` on which the proxy accepts requests (required)")
-	flags.StringVar(&b.Upstream, "upstream", "", "`HOST:PORT` of the server behind it (required)")
-	flags.StringVar(&b.Admin, "admin", "", "`IP:PORT` of Envoy's admin interface (required)")
 	return cmd
 }
 
 func newRenderFilterCommand() *cobra.Command {
 	var o proxyOptions
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "filter [-f POLICY] [--xds HOST:PORT --node ID] [--manage IP:PORT]",
-		Short: "Write what an Envoy configuration of your own lacks",
-		Long: `Write what an Envoy configuration of your own lacks, as three YAML documents: the
-entry of http_filters, what belongs beside http_filters, and what belongs to the top
+		Short: "Write the parts that an Envoy configuration of your own lacks",
+		Long: `Write the parts that an Envoy configuration of your own lacks, as three YAML documents:
+the entry of http_filters, what belongs beside http_filters, and what belongs at the top
 level. docs/envoy.md shows where each goes.`,
 		Example: `  sluice render filter -f policy.yaml --wasm /usr/lib/sluice/sluice.wasm --manage 127.0.0.1:9902
   sluice render filter --xds 10.0.0.1:18000,10.0.0.2:18000 --xds-ca ca.pem --node edge-1`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.file == "" && len(o.services.xds) == 0 {
-				return usageError(errors.New("neither a policy nor a control plane to get it from"), "give -f FILE or --xds HOST:PORT")
+				return usageError(errors.New("no policy, and no control plane that gives one"), "give -f FILE or --xds HOST:PORT")
 			}
 			return o.render(cmd, envoy.FilterEntry)
 		},
-	}, o.AddFlags)
+	}
+	o.AddFlags(cmd)
+	return cmd
 }
 
 // render writes a configuration of the policy and the flags.
@@ -97,12 +112,34 @@ func (o *proxyOptions) render(cmd *cobra.Command, write func(envoy.BootstrapOpti
 	if err := o.services.check(); err != nil {
 		return err
 	}
-	b := o.bootstrap
-	if b.OpenWithoutPolicy && (o.file != "" || len(o.services.xds) == 0) {
-		return usageError(errors.New("--open-without-policy without --xds, or with -f"),
+	if o.bootstrap.OpenWithoutPolicy && (o.file != "" || len(o.services.xds) == 0) {
+		return usageError(errors.New("--open-without-policy needs --xds, and no -f"),
 			"it is for a proxy that gets its first policy from the control plane")
 	}
-	b.Node, b.XDS, b.Quota = o.services.node, o.services.xds, o.services.quota
+	b := o.withServices()
+	if o.file != "" {
+		if err := o.addPolicy(cmd, &b); err != nil {
+			return err
+		}
+	}
+	var err error
+	b.Plugin.Wasm, err = filterFile(o.wasm, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	text, err := write(b)
+	if err == nil {
+		warnOfAddresses(cmd.ErrOrStderr(), &b)
+	}
+	return printResource(cmd, text, err)
+}
+
+// withServices is the bootstrap with the control plane, the quota service and their TLS.
+func (o *proxyOptions) withServices() envoy.BootstrapOptions {
+	b := o.bootstrap
+	b.Node = o.services.node
+	b.XDS = o.services.xds
+	b.Quota = o.services.quota
 	if tls := &o.services.tls; tls.CA != "" {
 		if len(b.XDS) > 0 {
 			b.XDSTLS = tls
@@ -114,33 +151,28 @@ func (o *proxyOptions) render(cmd *cobra.Command, write func(envoy.BootstrapOpti
 	if o.manageTLS != (envoy.ServerTLS{}) {
 		b.ManageTLS = &o.manageTLS
 	}
-	if o.file != "" {
-		read, err := readPolicy(cmd, o.file, true)
-		if err != nil {
-			return err
-		}
-		if err := checkManage(read.policy.Manage, b.Manage); err != nil {
-			return err
-		}
-		if q := read.policy.Quota; q != nil {
-			b.QuotaCluster, b.QuotaTimeout = q.Cluster, time.Duration(q.TimeoutNs)
-			if len(b.XDS) == 0 && len(b.Quota) == 0 {
-				return usageError(errors.New("the policy has quota or rules of scope cluster, but there is no quota service"),
-					"give --quota HOST:PORT")
-			}
-		}
-		b.Plugin.Policy = read.json()
-		b.Headers = logged(read.policy)
-	}
-	var err error
-	if b.Plugin.Wasm, err = filterFile(o.wasm, cmd.ErrOrStderr()); err != nil {
+	return b
+}
+
+// addPolicy reads the policy of -f into the bootstrap.
+func (o *proxyOptions) addPolicy(cmd *cobra.Command, b *envoy.BootstrapOptions) error {
+	read, err := readPolicy(cmd, o.file, true)
+	if err != nil {
 		return err
 	}
-	text, err := write(b)
-	if err == nil {
-		warnOfAddresses(cmd.ErrOrStderr(), b)
+	if err := checkManage(read.policy.Manage, b.Manage); err != nil {
+		return err
 	}
-	return printResource(cmd, text, err)
+	if q := read.policy.Quota; q != nil {
+		b.QuotaCluster = q.Cluster
+		b.QuotaTimeout = time.Duration(q.TimeoutNs)
+		if len(b.XDS) == 0 && len(b.Quota) == 0 {
+			return errNoQuotaService
+		}
+	}
+	b.Plugin.Policy = read.json()
+	b.Headers = logged(read.policy)
+	return nil
 }
 
 // logged are the headers in a policy's keys, each once.
@@ -160,44 +192,54 @@ func logged(p *policy.Policy) (headers []string) {
 	return headers
 }
 
-// warnOfAddresses warns of addresses that others reach and nothing protects.
-func warnOfAddresses(w io.Writer, b envoy.BootstrapOptions) {
-	warn := func(flag, danger string, safe bool, addresses ...string) {
+// warnOfAddresses warns of addresses that other machines reach and that nothing protects.
+func warnOfAddresses(w io.Writer, b *envoy.BootstrapOptions) {
+	warn := func(flag, danger string, addresses ...string) {
 		for _, address := range addresses {
-			if host, _, err := net.SplitHostPort(address); err == nil && !safe && !manage.IsLoopback(host) {
+			if host, _, err := net.SplitHostPort(address); err == nil && !manage.IsLoopback(host) {
 				fmt.Fprintf(w, "warning: %s %s is not a loopback address: %s\n", flag, address, danger)
 			}
 		}
 	}
-	warn("--admin", "anyone who reaches it can read the configuration and stop Envoy", false, b.Admin)
-	warn("--manage", "the management token and clients' keys cross the network in plain text: give --manage-cert and --manage-key", b.ManageTLS != nil, b.Manage)
-	warn("--quota", "anyone on the way can read which counters are used and answer in its place: give --xds-ca", b.QuotaTLS != nil, b.Quota...)
-	warn("--xds", "anyone on the way can read the policy and replace it: give --xds-ca", b.XDSTLS != nil, b.XDS...)
+	warn("--admin", "anyone who reaches it can read the configuration and stop Envoy", b.Admin)
+	if b.ManageTLS == nil {
+		warn("--manage", "the management token and clients' keys cross the network in plain text: "+
+			"give --manage-cert and --manage-key", b.Manage)
+	}
+	if b.QuotaTLS == nil {
+		warn("--quota", "anyone on the way can read which counters are used and answer in its place: give --xds-ca",
+			b.Quota...)
+	}
+	if b.XDSTLS == nil {
+		warn("--xds", "anyone on the way can read the policy and replace it: give --xds-ca", b.XDS...)
+	}
 }
 
-// checkManage refuses a policy that answers management requests nowhere, or not
-// on their listener alone.
+// checkManage rejects a management listener that would answer nothing, and a policy whose
+// management requests other listeners would answer too.
 func checkManage(m *policy.Manage, listener string) error {
 	_, port, err := net.SplitHostPort(listener)
 	switch {
-	case err != nil: // none, or an address that Bootstrap refuses
+	case err != nil: // none, or an address that Bootstrap rejects
 		return nil //nolint:nilerr // see above
 	case m == nil:
-		return usageError(fmt.Errorf("--manage %s, but the policy has no manage, without which no management request is answered", listener),
+		return usageError(
+			fmt.Errorf("--manage %s, but the policy has no manage section: it answers no management requests", listener),
 			"add manage with path, port and token_sha256 to the policy")
 	case m.Port == 0:
-		return usageError(fmt.Errorf("--manage %s, but the policy's manage has no port, so that listeners of clients would answer management requests too", listener),
+		return usageError(
+			fmt.Errorf("--manage %s, but the policy's manage has no port: the listeners of clients would answer too", listener),
 			"add port: "+port+" to manage in the policy")
 	case strconv.Itoa(int(m.Port)) != port:
-		return usageError(fmt.Errorf("--manage %s, but the policy answers management requests on port %d alone", listener, m.Port),
+		return usageError(
+			fmt.Errorf("--manage %s, but the policy answers management requests on port %d only", listener, m.Port),
 			"make the two ports the same")
 	}
 	return nil
 }
 
-// filterFile returns the absolute path of the filter's binary: the one given,
-// or, for "", a file in the user's cache folder with the one inside this
-// program.
+// filterFile is the absolute path of the filter's binary: the given one, or else a file in the
+// user's cache folder with the filter inside this program.
 func filterFile(given string, warnings io.Writer) (string, error) {
 	if given == "" {
 		wasm, err := build.Filter()
@@ -210,15 +252,15 @@ func filterFile(given string, warnings io.Writer) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find filter: %w", err)
 	}
-	// The proxy may run elsewhere, where the file is.
+	// The proxy may run on another machine, which has the file.
 	if _, err := os.Stat(path); err != nil {
 		fmt.Fprintf(warnings, "warning: %s is not on this machine; it has to be on the proxy's\n", path)
 	}
 	return path, nil
 }
 
-// writeFilter puts a filter into the user's cache folder. The file's name
-// is that of its content, so that an Envoy that still reads another one keeps it.
+// writeFilter puts a filter into the user's cache folder. The file's name is that of its
+// content, so that an Envoy that still reads another filter keeps it.
 func writeFilter(wasm []byte) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -232,7 +274,11 @@ func writeFilter(wasm []byte) (string, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", fmt.Errorf("write filter: %w", err)
 	}
-	if err := replaceFile(path, 0o640, func(w io.Writer) error { _, err := w.Write(wasm); return err }); err != nil {
+	err = replaceFile(path, 0o640, func(w io.Writer) error {
+		_, err := w.Write(wasm)
+		return err
+	})
+	if err != nil {
 		return "", fmt.Errorf("write filter: %w", err)
 	}
 	return path, nil
@@ -254,65 +300,82 @@ func newRenderPrometheusRulesCommand() *cobra.Command {
 		Use:   "prometheus-rules",
 		Short: "Write alert rules for Prometheus to standard output",
 		Long: `Write alert rules to standard output, for a Prometheus that scrapes
-/stats/prometheus of each Envoy, and /metrics of serve and quota. Set thresholds and
-times to fit your traffic.`,
+/stats/prometheus of each Envoy, and /metrics of serve and quota. Adapt thresholds and
+times to your traffic.`,
 		Example: `  sluice render prometheus-rules > sluice.rules.yaml`,
 		RunE:    prints(func() ([]byte, error) { return monitoring.Rules, nil }),
 	}
 }
 
+// renderKubernetesOptions are the flags of render kubernetes.
+type renderKubernetesOptions struct{ kubernetes.Options }
+
+// AddFlags adds the flags.
+func (o *renderKubernetesOptions) AddFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.Image, "image", "", "`IMAGE` of the command (required)")
+	f.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resources (required)")
+	f.StringVar(&o.Storage, "storage", "4Gi", "`SIZE` of serve's volume")
+	f.StringSliceVar(&o.ServeFiles, "serve-file", nil,
+		"`FLAG` of serve whose file is in the Secret sluice; may be repeated")
+	f.StringSliceVar(&o.QuotaFiles, "quota-file", nil,
+		"`FLAG` of quota whose file is in the Secret sluice; may be repeated")
+	f.StringVar(&o.QuotaStore, "quota-store", "",
+		"`URL` of quota's Redis (default: serve counts in memory, and there is no quota)")
+	f.StringArrayVar(&o.Proxies, "proxies", nil,
+		"`NAMESPACE[/LABEL=VALUE]` of pods that may reach xDS and quota; may be repeated (required)")
+	f.StringArrayVar(&o.Callers, "callers", nil,
+		"`NAMESPACE[/LABEL=VALUE]` of pods that may reach the HTTP APIs; may be repeated (default: none)")
+}
+
 func newRenderKubernetesCommand() *cobra.Command {
-	var o kubernetes.Options
+	var o renderKubernetesOptions
 	cmd := &cobra.Command{
 		Use:   "kubernetes --image IMAGE -n NAMESPACE --proxies NAMESPACE[/LABEL=VALUE] [--quota-store URL]",
 		Short: "Write the manifests that run serve and quota in Kubernetes",
 		Long: `Write manifests to standard output: serve as a StatefulSet of one replica with a
-volume and, with --quota-store, quota as a Deployment of two, each with a Service and
-a NetworkPolicy, as a user without rights.
+volume and, with --quota-store, quota as a Deployment of two replicas, each with a
+Service and a NetworkPolicy, as a user without rights.
 
-The files that they read are in two Secrets. sluice-tls is of type
-kubernetes.io/tls, with a certificate for sluice-serve.NAMESPACE.svc and
-sluice-quota.NAMESPACE.svc. The keys of sluice are named like the flags of serve
-and quota: xds-client-ca and access, with --quota-store quota-domains, and what
---serve-file and --quota-file name.`,
+They read their files from two Secrets. sluice-tls is of type kubernetes.io/tls, with a
+certificate for sluice-serve.NAMESPACE.svc and sluice-quota.NAMESPACE.svc. The keys of
+the Secret sluice are named like the flags of serve and quota: xds-client-ca and access,
+with --quota-store quota-domains, and those that --serve-file and --quota-file name.`,
 		Example: `  sluice render kubernetes --image registry.example/sluice:v0.1.0 -n sluice --proxies edge --callers ci \
     --quota-store redis://redis.data:6379 --serve-file http-client-ca,node-names | kubectl apply -f -`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFileFlags(newServeCommand(), "serve-file", o.ServeFiles); err != nil {
-				return err
-			}
-			if err := checkFileFlags(newQuotaCommand(), "quota-file", o.QuotaFiles); err != nil {
-				return err
-			}
-			text, err := kubernetes.Manifests(o)
-			return printResource(cmd, text, err)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return renderKubernetes(cmd, &o) },
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&o.Image, "image", "", "`IMAGE` of the command (required)")
-	flags.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resources (required)")
-	flags.StringVar(&o.Storage, "storage", "4Gi", "`SIZE` of serve's volume")
-	flags.StringSliceVar(&o.ServeFiles, "serve-file", nil, "`FLAG` of serve whose file is in the Secret sluice; may be repeated")
-	flags.StringSliceVar(&o.QuotaFiles, "quota-file", nil, "`FLAG` of quota whose file is in the Secret sluice; may be repeated")
-	flags.StringVar(&o.QuotaStore, "quota-store", "", "`URL` of the Redis of quota (default: serve counts in memory, and there is no quota)")
-	flags.StringArrayVar(&o.Proxies, "proxies", nil, "`NAMESPACE[/LABEL=VALUE]` of pods that may reach xDS and quota; may be repeated (required)")
-	flags.StringArrayVar(&o.Callers, "callers", nil, "`NAMESPACE[/LABEL=VALUE]` of pods that may reach the HTTP APIs; may be repeated (default: none)")
+	o.AddFlags(cmd)
 	return cmd
 }
 
-// checkFileFlags refuses what is no flag of the command with a file as its value.
+func renderKubernetes(cmd *cobra.Command, o *renderKubernetesOptions) error {
+	if err := checkFileFlags(newServeCommand(), "serve-file", o.ServeFiles); err != nil {
+		return err
+	}
+	if err := checkFileFlags(newQuotaCommand(), "quota-file", o.QuotaFiles); err != nil {
+		return err
+	}
+	text, err := kubernetes.Manifests(o.Options)
+	return printResource(cmd, text, err)
+}
+
+// checkFileFlags rejects names that are not flags of the command with a file as their value.
 func checkFileFlags(cmd *cobra.Command, flag string, names []string) error {
+	help := "see sluice " + cmd.Name() + " --help"
 	for _, name := range names {
+		given := "--" + flag + " " + name
 		switch name {
 		case "tls-cert", "tls-key", "client-ca":
-			return usageError(fmt.Errorf("--%s %s is there already", flag, name), "the certificate is in the Secret sluice-tls, client-ca is xds-client-ca")
+			return usageError(errors.New(given+" is not needed: it is always there"),
+				"the certificate is in the Secret sluice-tls, client-ca is xds-client-ca")
 		}
 		found := cmd.Flags().Lookup(name)
 		if found == nil {
-			return usageError(fmt.Errorf("--%s %s: %s has no such flag", flag, name, cmd.Name()), "see sluice "+cmd.Name()+" --help")
+			return usageError(fmt.Errorf("%s: %s has no such flag", given, cmd.Name()), help)
 		}
 		if kind, _ := pflag.UnquoteUsage(found); kind != "FILE" {
-			return usageError(errors.New("--"+flag+" "+name+" takes no file"), "see sluice "+cmd.Name()+" --help")
+			return usageError(errors.New(given+" takes no file"), help)
 		}
 	}
 	return nil

@@ -1,10 +1,9 @@
-// Package cli is the sluice command: one file a subject, each command made of
-// newXCommand, which names it and its flags, an options struct, and a function
-// that does it.
+// Package cli is the sluice command: one file a subject. Each command is newXCommand, which names
+// it, an options struct with AddFlags, and a function that does it.
 //
-// Its invariant: a command returns errors and prints only what it was asked
-// for, so that main alone writes "error:" and "hint:" and picks the exit code.
-// It must never import the filter: it carries the compiled one.
+// Its invariant: a command returns its errors and prints only its output, so that main alone
+// writes "error:" and "hint:" and picks the exit code. It must never import the filter: it
+// carries the compiled one.
 package cli
 
 import (
@@ -30,8 +29,8 @@ func NewRootCommand() *cobra.Command {
 		Use:   "sluice",
 		Short: "Per-client rate limits inside Envoy",
 		Long: `sluice limits requests per client inside Envoy, without Redis and without a
-service beside it. A policy is a YAML file; this command checks it, serves it
-to proxies and shows what became of it there.`,
+service beside it. A policy is a YAML file. This command checks it, serves it to
+proxies, and shows what they made of it.`,
 		Example: `  sluice validate -f policy.yaml
   sluice serve --data /var/lib/sluice
   sluice apply -f policy.yaml
@@ -39,7 +38,7 @@ to proxies and shows what became of it there.`,
   sluice --version`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.ArbitraryArgs, // so that the message below is this one
+		Args:          cobra.ArbitraryArgs, // so that unknown commands get the message below
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 && version:
@@ -92,7 +91,8 @@ func commands() []*cobra.Command {
 		newServeCommand(),
 		newSimulateCommand(),
 		newStatusCommand(),
-		group("store", "Back up, restore and move what serve stores", newBackupCommand(), newRestoreCommand(), newCopyCommand()),
+		group("store", "Back up, restore and move what serve stores",
+			newBackupCommand(), newRestoreCommand(), newCopyCommand()),
 		newSuggestCommand(),
 		newValidateCommand(),
 	}
@@ -105,9 +105,9 @@ func group(name, short string, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// complete gives each command what most need: flags that are required where their usage
-// says so, no arguments unless it says so, a usage error for wrong ones, and for a group help without a
-// subcommand, with the examples of its first one.
+// complete gives each command what most commands need: flags are required if their usage says
+// so, there are no arguments unless the command takes some, wrong arguments are a usage error, and
+// a group without a subcommand prints help, with the examples of its first command.
 func complete(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && cmd.RunE == nil {
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -131,7 +131,7 @@ func complete(cmd *cobra.Command) {
 			return nil
 		}
 		hint := "usage: " + cmd.UseLine()
-		if !cmd.HasSubCommands() && check(cmd, nil) == nil { // cobra takes it for a command
+		if !cmd.HasSubCommands() && check(cmd, nil) == nil { // cobra would call it an unknown command
 			err = fmt.Errorf("unexpected argument %q", args[len(args)-1])
 			if f := cmd.Flags().Lookup("file"); f != nil && !f.Changed {
 				hint = fmt.Sprintf("the policy is given with -f: %s -f %s", cmd.CommandPath(), args[0])
@@ -156,7 +156,7 @@ func forEach(cmd *cobra.Command, do func(*cobra.Command)) {
 	}
 }
 
-// What a release says of itself, set by the linker: it is built without the repository's
+// Version and commit of a release, set by the linker: a release is built without the repository's
 // history, so that its bytes are the same wherever it is built.
 var releaseVersion, releaseCommit string
 

@@ -24,11 +24,11 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
-// firstPolicyWithin is how long run waits for the control plane before it
-// serves without a policy: Envoy's initial_fetch_timeout in a rendered
-// bootstrap.
+// firstPolicyWithin is how long run waits for the control plane before it serves without a
+// policy: Envoy's initial_fetch_timeout in a rendered bootstrap.
 const firstPolicyWithin = 3 * time.Second
 
+// runOptions are the flags of run.
 type runOptions struct {
 	file     string
 	services serviceOptions
@@ -38,6 +38,19 @@ type runOptions struct {
 	wasm     string
 	workers  int
 	insecure bool
+}
+
+// AddFlags adds the flags.
+func (o *runOptions) AddFlags(cmd *cobra.Command) {
+	addFileFlag(cmd, &o.file, "policy `FILE`, read again on SIGHUP; with --xds, until the control plane gives one")
+	o.services.AddFlags(cmd, "(default: sluice-run- and the host's name)")
+	addWasmFlag(cmd, &o.wasm, "")
+	f := cmd.Flags()
+	f.StringVar(&o.listen, "listen", "127.0.0.1:10000", "`ADDRESS` on which to accept requests")
+	f.StringVar(&o.upstream, "upstream", "", "`URL` of the server behind, without a path (required)")
+	f.StringVar(&o.admin, "admin", "", "`ADDRESS` for /healthz and /stats/prometheus (default: none)")
+	f.IntVar(&o.workers, "workers", 2, fmt.Sprintf("worker VMs, 1 to %d", maxWorkers))
+	f.BoolVar(&o.insecure, "insecure", false, "allow a control plane on another machine without TLS")
 }
 
 func newRunCommand() *cobra.Command {
@@ -59,22 +72,15 @@ paths are normalized as in an Envoy that sluice render set up. It speaks HTTP/1,
 4,096 connections; nothing ends a slow body.`,
 		Example: `  sluice run -f policy.yaml --upstream http://127.0.0.1:8080
   sluice run --xds 127.0.0.1:18000 -f policy.yaml --node edge-1 --upstream http://127.0.0.1:8080 --admin 127.0.0.1:9901
-  sluice run --xds sluice-1.example:18000,sluice-2.example:18000 --xds-ca ca.pem --xds-cert proxy.pem --xds-key proxy.key --upstream http://127.0.0.1:8080`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, o) },
+  sluice run --xds sluice-1.example:18000,sluice-2.example:18000 --xds-ca ca.pem \
+      --xds-cert proxy.pem --xds-key proxy.key --upstream http://127.0.0.1:8080`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, &o) },
 	}
-	f := cmd.Flags()
-	addFileFlag(cmd, &o.file, "policy `FILE`, read again on SIGHUP; with --xds, until the control plane gives one")
-	o.services.AddFlags(cmd, "(default: sluice-run- and the host's name)")
-	f.StringVar(&o.listen, "listen", "127.0.0.1:10000", "`ADDRESS` on which to accept requests")
-	f.StringVar(&o.upstream, "upstream", "", "`URL` of the server behind, without a path (required)")
-	f.StringVar(&o.admin, "admin", "", "`ADDRESS` for /healthz and /stats/prometheus (default: none)")
-	addWasmFlag(cmd, &o.wasm, "")
-	f.IntVar(&o.workers, "workers", 2, fmt.Sprintf("worker VMs, 1 to %d", maxWorkers))
-	f.BoolVar(&o.insecure, "insecure", false, "allow a control plane on another machine without TLS")
+	o.AddFlags(cmd)
 	return cmd
 }
 
-func run(cmd *cobra.Command, o runOptions) error {
+func run(cmd *cobra.Command, o *runOptions) error {
 	if err := o.check(); err != nil {
 		return err
 	}
@@ -86,6 +92,7 @@ func run(cmd *cobra.Command, o runOptions) error {
 	return r.run(cmd.Context())
 }
 
+// check rejects flags that do not go together.
 func (o *runOptions) check() error {
 	const hint = "the policy comes from a file with -f, from sluice serve with --xds, or from both"
 	switch {
@@ -94,85 +101,115 @@ func (o *runOptions) check() error {
 	case len(o.services.xds) == 0 && o.services.node != "":
 		return usageError(errors.New("--node needs --xds"), hint)
 	case o.file == "-":
-		return usageError(errStdin, "the policy is read again on SIGHUP, so it has to be a file")
+		return usageError(errStdin, "give the policy as a file, because it is read again on SIGHUP")
 	case o.workers < 1 || o.workers > maxWorkers:
-		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "as many as processors is a good choice")
+		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers),
+			"as many as processors is a good choice")
 	}
-	for _, s := range []struct {
-		flag, danger string
-		addresses    []string
-	}{
-		{"--xds", "anyone on the way could read and change the policy", o.services.xds},
-		{"--quota", "anyone on the way could answer in its place", o.services.quota},
-	} {
-		for _, address := range s.addresses {
-			switch host, _, err := net.SplitHostPort(address); {
-			case err != nil:
-				return usageError(fmt.Errorf("%s %q is not an address", s.flag, address), addressHint)
-			case o.services.tls.CA == "" && !o.insecure && !manage.IsLoopback(host):
-				return usageError(fmt.Errorf("%s %s is not a loopback address: %s", s.flag, address, s.danger),
-					"give --xds-ca, and --xds-cert and --xds-key where the server asks for them; --insecure allows it nevertheless")
-			}
-		}
+	if err := o.checkAddresses("--xds", "anyone on the way could read and change the policy", o.services.xds); err != nil {
+		return err
+	}
+	if err := o.checkAddresses("--quota", "anyone on the way could answer in its place", o.services.quota); err != nil {
+		return err
 	}
 	return o.services.check()
 }
 
-// start makes the proxy and opens what it accepts on. The runner is to be closed after an
-// error, too.
-func (o *runOptions) start(cmd *cobra.Command, log *slog.Logger) (r *runner, err error) {
-	r = &runner{cmd: cmd, log: log, file: o.file, hasQuota: len(o.services.xds)+len(o.services.quota) > 0}
-	options := proxy.Options{ReadFile: readFilterFile, Workers: o.workers, CacheDir: compiledFilters(), Log: log}
-	if options.Upstream, err = proxy.ParseUpstream(o.upstream); err != nil {
-		return r, usageError(fmt.Errorf("--upstream: %w", err), "give something like http://127.0.0.1:8080")
+// checkAddresses rejects addresses of a service that others can reach, if nothing protects the
+// way there.
+func (o *runOptions) checkAddresses(flag, danger string, addresses []string) error {
+	isProtected := o.services.tls.CA != "" || o.insecure
+	for _, address := range addresses {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return usageError(fmt.Errorf("%s %q is not an address", flag, address), addressHint)
+		}
+		if !isProtected && !manage.IsLoopback(host) {
+			return usageError(fmt.Errorf("%s %s is not a loopback address: %s", flag, address, danger),
+				"give --xds-ca, and --xds-cert and --xds-key if the server asks for them; --insecure allows it nevertheless")
+		}
 	}
+	return nil
+}
+
+// start makes the proxy and opens its listeners. The runner has to be closed after an error too.
+func (o *runOptions) start(cmd *cobra.Command, log *slog.Logger) (*runner, error) {
+	r := &runner{cmd: cmd, log: log, file: o.file, hasQuota: len(o.services.xds)+len(o.services.quota) > 0}
 	var first []byte
+	var err error
 	if o.file != "" {
-		if first, err = r.readPolicy(); err != nil {
+		first, err = r.readPolicy()
+		if err != nil {
 			return r, err
 		}
 	}
-	if r.from, r.quota, err = o.services.open(); err != nil {
+	r.from, r.quota, err = o.services.open()
+	if err != nil {
 		return r, err
 	}
-	if options.Wasm, err = readFilter(o.wasm); err != nil {
-		return r, withHint(err, "make build makes the filter, build/out/sluice.wasm")
-	}
-	if o.wasm != "" {
-		if options.WasmName, err = filepath.Abs(o.wasm); err != nil {
-			return r, fmt.Errorf("find the filter: %w", err)
-		}
-	}
-	if r.requests, err = listen("--listen", o.listen); err != nil {
+	options, err := o.proxyOptions(r)
+	if err != nil {
 		return r, err
 	}
-	if o.admin != "" {
-		if r.admin, err = listen("--admin", o.admin); err != nil {
-			return r, err
-		}
-		if host, _, _ := net.SplitHostPort(o.admin); !manage.IsLoopback(host) {
-			log.Warn("anyone who reaches --admin can read the names of rules and how often they deny", "admin", o.admin)
-		}
+	if err := o.openListeners(r); err != nil {
+		return r, err
 	}
-	if r.quota != nil {
-		options.Cluster = func(string) grpc.ClientConnInterface { return r.quota } // whatever the policy calls it
-	}
-	if r.proxy, err = proxy.New(cmd.Context(), options); err == nil && o.file != "" {
+	r.proxy, err = proxy.New(cmd.Context(), options)
+	if err == nil && o.file != "" {
 		_, err = r.proxy.Configure(first)
 	}
 	return r, err
 }
 
-// runner serves with a policy from either source, or both.
+func (o *runOptions) proxyOptions(r *runner) (proxy.Options, error) {
+	options := proxy.Options{ReadFile: readFilterFile, Workers: o.workers, CacheDir: compiledFilters(), Log: r.log}
+	if r.quota != nil {
+		options.Cluster = func(string) grpc.ClientConnInterface { return r.quota } // whatever the policy calls it
+	}
+	var err error
+	options.Upstream, err = proxy.ParseUpstream(o.upstream)
+	if err != nil {
+		return options, usageError(fmt.Errorf("--upstream: %w", err), "give something like http://127.0.0.1:8080")
+	}
+	options.Wasm, err = readFilter(o.wasm)
+	if err != nil {
+		return options, withHint(err, "make build makes the filter, build/out/sluice.wasm")
+	}
+	if o.wasm != "" {
+		options.WasmName, err = filepath.Abs(o.wasm)
+		if err != nil {
+			return options, fmt.Errorf("find the filter: %w", err)
+		}
+	}
+	return options, nil
+}
+
+func (o *runOptions) openListeners(r *runner) error {
+	var err error
+	r.requests, err = listen("--listen", o.listen)
+	if err != nil || o.admin == "" {
+		return err
+	}
+	r.admin, err = listen("--admin", o.admin)
+	if err != nil {
+		return err
+	}
+	if host, _, _ := net.SplitHostPort(o.admin); !manage.IsLoopback(host) {
+		r.log.Warn("anyone who reaches --admin can read the names of rules and how often they deny", "admin", o.admin)
+	}
+	return nil
+}
+
+// runner serves with a policy from a file, from the control plane, or from both.
 type runner struct {
 	cmd      *cobra.Command
 	log      *slog.Logger
-	file     string // empty if there is none
+	file     string // empty: none
 	from     proxy.Subscription
 	hasQuota bool
 
 	proxy           *proxy.Proxy
-	quota           *grpc.ClientConn // nil if there is none
+	quota           *grpc.ClientConn // nil: none
 	requests, admin net.Listener     // admin may be nil
 }
 
@@ -197,30 +234,25 @@ func (r *runner) readPolicy() ([]byte, error) {
 		return nil, err
 	}
 	if read.policy.Quota != nil && !r.hasQuota {
-		return nil, usageError(errors.New("the policy has quota or rules of scope cluster, but there is no quota service"), "give --quota HOST:PORT")
+		return nil, errNoQuotaService
 	}
 	return read.json(), nil
 }
+
+var errNoQuotaService = usageError(
+	errors.New("the policy has quota or rules of scope cluster, but there is no quota service"), "give --quota HOST:PORT")
 
 // run serves until the context ends.
 func (r *runner) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	var background sync.WaitGroup
-	defer func() { stop(); background.Wait() }()
+	defer background.Wait()
+	defer stop()
 	if r.file != "" {
 		hangups := make(chan os.Signal, 1)
 		signal.Notify(hangups, syscall.SIGHUP)
 		defer signal.Stop(hangups)
-		background.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-hangups:
-					r.reread()
-				}
-			}
-		})
+		background.Go(func() { r.rereadOn(ctx, hangups) })
 	}
 	if len(r.from.Addresses) == 0 {
 		return r.serve(ctx)
@@ -232,15 +264,27 @@ func (r *runner) run(ctx context.Context) error {
 	case err := <-ended:
 		return err
 	case <-time.After(firstPolicyWithin):
-		r.log.Warn("no policy from the control plane yet: NOTHING IS LIMITED until there is one; -f would give one for the meantime",
-			"xds", strings.Join(r.from.Addresses, ","))
+		r.log.Warn("no policy from the control plane yet: NOTHING IS LIMITED until there is one; "+
+			"-f would give one for the meantime", "xds", strings.Join(r.from.Addresses, ","))
 	}
 	err := r.serve(ctx)
 	stop()
 	return errors.Join(err, <-ended)
 }
 
-// reread takes the policy file as it is now, if it is any good.
+// rereadOn reads the policy file again at each signal.
+func (r *runner) rereadOn(ctx context.Context, signals <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+			r.reread()
+		}
+	}
+}
+
+// reread puts the policy file as it is now in force, if it is valid.
 func (r *runner) reread() {
 	var inForce bool
 	text, err := r.readPolicy()
@@ -270,43 +314,46 @@ func (r *runner) serve(ctx context.Context) error {
 	return r.proxy.Serve(ctx, r.requests, r.admin)
 }
 
-// serviceOptions say which control plane gives a proxy its policy, and which quota
-// service leases units to it.
+// serviceOptions say which control plane gives a proxy its policy, and which quota service leases
+// units to it.
 type serviceOptions struct {
 	xds, quota []string
 	node       string
 	tls        envoy.ClientTLS // to both
 }
 
-// AddFlags adds the flags of a proxy, be it rendered or run. Nodes is what holds
-// without --node.
+// AddFlags adds the flags of a proxy that is rendered or run. Nodes is what holds without --node.
 func (o *serviceOptions) AddFlags(cmd *cobra.Command, nodes string) {
 	f := cmd.Flags()
-	f.StringSliceVar(&o.xds, "xds", nil, "`HOST:PORT` of the control plane; of several, separated by commas, the proxy takes the first that answers")
+	f.StringSliceVar(&o.xds, "xds", nil, "`HOST:PORT` of the control plane; of several, separated by commas, the proxy "+
+		"uses the first that answers")
 	f.StringVar(&o.node, "node", "", "node `ID` by which the control plane knows the proxy "+nodes)
-	f.StringSliceVar(&o.quota, "quota", nil, "`HOST:PORT` of the quota service, for rules of scope cluster, or several like --xds (default: the control plane)")
+	f.StringSliceVar(&o.quota, "quota", nil, "`HOST:PORT` of the quota service, for rules of scope cluster, or several "+
+		"like --xds (default: the control plane)")
 	f.StringVar(&o.tls.CA, "xds-ca", "", "`FILE` with the certificate authority of both: use TLS")
-	f.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the client certificate shown to both; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
+	f.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the client certificate shown to both; --node must be a DNS or "+
+		"URI name in it, or an id that serve --node-names allows it")
 	f.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
 }
 
-// check refuses flags that do not go together.
+// check rejects flags that do not go together.
 func (o *serviceOptions) check() error {
 	switch {
 	case len(o.xds)+len(o.quota) == 0 && o.tls != (envoy.ClientTLS{}):
 		return usageError(errors.New("--xds-ca, --xds-cert and --xds-key need --xds or --quota"), "give --xds HOST:PORT")
 	case o.tls.CA == "" && o.tls.Cert+o.tls.Key != "":
-		return usageError(errors.New("--xds-cert and --xds-key need --xds-ca"), "TLS needs the certificate authority of the server")
+		return usageError(errors.New("--xds-cert and --xds-key need --xds-ca"),
+			"TLS needs the certificate authority of the server")
 	case (o.tls.Cert == "") != (o.tls.Key == ""):
 		return usageError(errors.New("--xds-cert and --xds-key belong together"), "give both or none")
 	}
 	return nil
 }
 
-// open returns how run gets its policy, and a connection to the quota service, nil if there
-// is none. It dials when it is first used.
-func (o *serviceOptions) open() (s proxy.Subscription, quota *grpc.ClientConn, err error) {
-	s = proxy.Subscription{Addresses: o.xds, Node: o.node}
+// open returns how run gets its policy, and a connection to the quota service, nil if there is
+// none. The connection is made when it is first used.
+func (o *serviceOptions) open() (proxy.Subscription, *grpc.ClientConn, error) {
+	s := proxy.Subscription{Addresses: o.xds, Node: o.node}
 	addresses := o.quota
 	if len(addresses) == 0 {
 		addresses = o.xds
@@ -323,12 +370,15 @@ func (o *serviceOptions) open() (s proxy.Subscription, quota *grpc.ClientConn, e
 	}
 	security := insecure.NewCredentials()
 	if o.tls.CA != "" {
-		if s.TLS, err = clientTLS("--xds-ca", o.tls.CA, "--xds-cert and --xds-key", o.tls.Cert, o.tls.Key); err != nil {
+		config, err := clientTLS("--xds-ca", o.tls.CA, "--xds-cert and --xds-key", o.tls.Cert, o.tls.Key)
+		if err != nil {
 			return s, nil, err
 		}
-		security = credentials.NewTLS(s.TLS)
+		s.TLS = config
+		security = credentials.NewTLS(config)
 	}
-	if quota, err = proxy.Dial(addresses, grpc.WithTransportCredentials(security)); err != nil {
+	quota, err := proxy.Dial(addresses, grpc.WithTransportCredentials(security))
+	if err != nil {
 		return s, nil, fmt.Errorf("connect to the quota service: %w", err)
 	}
 	return s, quota, nil

@@ -32,22 +32,49 @@ func show[T any](cmd *cobra.Command, o *serverOptions, path string, query url.Va
 	return o.output.print(cmd, answer, func(b *strings.Builder) { text(b, answer) })
 }
 
+// listOptions are the flags of a command that lists the newest entries.
+type listOptions struct {
+	serverOptions
+	limit int
+}
+
+// AddFlags adds the flags. WithoutPolicy is what holds without --policy.
+func (o *listOptions) AddFlags(cmd *cobra.Command, withoutPolicy string) {
+	o.serverOptions.AddFlags(cmd, withoutPolicy)
+	cmd.Flags().IntVar(&o.limit, "limit", 20, "how many to list at most, 0 for all")
+}
+
+// check rejects a limit that is negative.
+func (o *listOptions) check() error {
+	if o.limit < 0 {
+		return usageError(fmt.Errorf("--limit %d is negative", o.limit), "give 0 for all")
+	}
+	return nil
+}
+
 func newHistoryCommand() *cobra.Command {
 	var o listOptions
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "history",
 		Short: "List revisions, the newest first",
 		Example: `  sluice history
   sluice history --limit 5 --policy edge
   sluice history --output json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			query := policyQuery(o.policyName)
-			if o.limit > 0 {
-				query.Set("limit", strconv.Itoa(o.limit))
-			}
-			return show(cmd, &o.serverOptions, "/v1/policies", query, o.print)
-		},
-	}, func(cmd *cobra.Command) { o.AddFlags(cmd, store.DefaultPolicy) })
+		RunE: func(cmd *cobra.Command, _ []string) error { return showHistory(cmd, &o) },
+	}
+	o.AddFlags(cmd, store.DefaultPolicy)
+	return cmd
+}
+
+func showHistory(cmd *cobra.Command, o *listOptions) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	query := policyQuery(o.policyName)
+	if o.limit > 0 {
+		query.Set("limit", strconv.Itoa(o.limit))
+	}
+	return show(cmd, &o.serverOptions, "/v1/policies", query, o.print)
 }
 
 func (o *listOptions) print(b *strings.Builder, h *api.History) {
@@ -57,8 +84,9 @@ func (o *listOptions) print(b *strings.Builder, h *api.History) {
 	}
 	rows := [][]string{{"REVISION", "APPLIED", "PROXIES", "FILE", "BYTES", "SHA-256", "NOTE"}}
 	for _, r := range h.Revisions {
+		digest := r.SHA256[:min(12, len(r.SHA256))]
 		rows = append(rows, []string{
-			number(r.Number), moment(r.Created), reception(r), r.File, strconv.Itoa(r.Bytes), r.SHA256[:min(12, len(r.SHA256))], note(r),
+			number(r.Number), moment(r.Created), reception(r), r.File, strconv.Itoa(r.Bytes), digest, note(r),
 		})
 	}
 	printTable(b, rows)
@@ -69,10 +97,11 @@ func nothingApplied(name string, others []string) string {
 	if len(others) == 0 {
 		return "nothing has been applied yet"
 	}
-	return fmt.Sprintf("nothing has been applied to the policy %s yet; there are: %s", cmp.Or(name, store.DefaultPolicy), strings.Join(others, ", "))
+	return fmt.Sprintf("nothing has been applied to the policy %s yet; policies are: %s",
+		cmp.Or(name, store.DefaultPolicy), strings.Join(others, ", "))
 }
 
-// reception says what proxies made of a revision.
+// reception says what proxies answered to a revision.
 func reception(r store.Summary) string {
 	switch {
 	case r.Damaged:
@@ -103,25 +132,30 @@ func note(r store.Summary) string {
 
 func newGetCommand() *cobra.Command {
 	var o serverOptions
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "get [REVISION]",
-		Short: "Print a revision's policy as it was given",
+		Short: "Print a revision's policy as it was applied",
 		Example: `  sluice get
   sluice get 3 > policy.yaml
   sluice get --policy edge
   sluice get 3 --output json   # with its number, time and digest`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			revision, err := revisionIn(args, api.Current)
-			if err != nil {
-				return err
-			}
-			return show(cmd, &o, "/v1/policies/"+revision, policyQuery(o.policyName), func(b *strings.Builder, r *api.Revision) { b.WriteString(r.YAML) })
-		},
-	}, func(cmd *cobra.Command) { o.AddFlags(cmd, store.DefaultPolicy) })
+		RunE: func(cmd *cobra.Command, args []string) error { return showRevision(cmd, args, &o) },
+	}
+	o.AddFlags(cmd, store.DefaultPolicy)
+	return cmd
 }
 
-// revisionIn returns the revision that is the argument, or one by name.
+func showRevision(cmd *cobra.Command, args []string, o *serverOptions) error {
+	revision, err := revisionIn(args, api.Current)
+	if err != nil {
+		return err
+	}
+	return show(cmd, o, "/v1/policies/"+revision, policyQuery(o.policyName),
+		func(b *strings.Builder, r *api.Revision) { b.WriteString(r.YAML) })
+}
+
+// revisionIn returns the argument if it is a revision, and the name of one without an argument.
 func revisionIn(args []string, byName string) (string, error) {
 	if len(args) == 0 || args[0] == byName {
 		return byName, nil
@@ -132,27 +166,9 @@ func revisionIn(args []string, byName string) (string, error) {
 	return args[0], nil
 }
 
-// listOptions are the flags of a command that lists the newest entries.
-type listOptions struct {
-	serverOptions
-	limit int
-}
-
-// AddFlags adds the flags, with what holds without --policy.
-func (o *listOptions) AddFlags(cmd *cobra.Command, without string) {
-	o.serverOptions.AddFlags(cmd, without)
-	cmd.Flags().IntVar(&o.limit, "limit", 20, "how many to list at most, 0 for all")
-	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if o.limit < 0 {
-			return usageError(fmt.Errorf("--limit %d is negative", o.limit), "give 0 for all")
-		}
-		return nil
-	}
-}
-
 func newAuditCommand() *cobra.Command {
 	var o listOptions
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "List who changed what, the newest first",
 		Long: `List the changes that the control plane has stored and the backups that it sent:
@@ -160,11 +176,16 @@ when, who asked, from which address, and what for. The log keeps 10,000 entries.
 		Example: `  sluice audit
   sluice audit --limit 5 --policy edge
   sluice audit --limit 0 --output json   # all of them`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return audit(cmd, o) },
-	}, func(cmd *cobra.Command) { o.AddFlags(cmd, "all") })
+		RunE: func(cmd *cobra.Command, _ []string) error { return audit(cmd, &o) },
+	}
+	o.AddFlags(cmd, "all")
+	return cmd
 }
 
-func audit(cmd *cobra.Command, o listOptions) error {
+func audit(cmd *cobra.Command, o *listOptions) error {
+	if err := o.check(); err != nil {
+		return err
+	}
 	c, err := o.client()
 	if err != nil {
 		return err
@@ -173,24 +194,27 @@ func audit(cmd *cobra.Command, o listOptions) error {
 	if err != nil {
 		return err
 	}
-	return o.output.print(cmd, a, func(b *strings.Builder) {
-		if len(a.Entries) == 0 {
-			b.WriteString("nothing has been changed yet\n")
-			return
-		}
-		rows := [][]string{{"ID", "AT", "WHO", "FROM", "ACTION", "REVISION", "WHAT", "OUTCOME"}}
-		for _, e := range a.Entries {
-			rows = append(rows, []string{
-				number(e.ID), moment(e.At), access.Who(e.Who), e.From, e.Action, number(e.Revision), e.Text, e.Outcome,
-			})
-		}
-		printTable(b, withPolicies(rows, 5, a.Entries, func(e store.Entry) string { return e.Policy }))
-	})
+	return o.output.print(cmd, a, func(b *strings.Builder) { printAudit(b, a.Entries) })
+}
+
+func printAudit(b *strings.Builder, entries []store.Entry) {
+	if len(entries) == 0 {
+		b.WriteString("nothing has been changed yet\n")
+		return
+	}
+	rows := [][]string{{"ID", "AT", "WHO", "FROM", "ACTION", "REVISION", "WHAT", "OUTCOME"}}
+	for _, e := range entries {
+		rows = append(rows, []string{
+			number(e.ID), moment(e.At), access.Who(e.Who), e.From, e.Action, number(e.Revision), e.Text, e.Outcome,
+		})
+	}
+	printTable(b, withPolicies(rows, 5, entries, func(e store.Entry) string { return e.Policy }))
 }
 
 // audit reads the newest entries, all of them if limit is 0, page by page.
 func (c *client) audit(cmd *cobra.Command, query url.Values, limit int) (api.Audit, error) {
-	all, before := api.Audit{Entries: []store.Entry{}}, uint64(math.MaxUint64)
+	all := api.Audit{Entries: []store.Entry{}}
+	before := uint64(math.MaxUint64)
 	for {
 		size := api.MaxAudit
 		if limit > 0 {
@@ -203,7 +227,7 @@ func (c *client) audit(cmd *cobra.Command, query url.Values, limit int) (api.Aud
 		}
 		for i := range page.Entries {
 			if page.Entries[i].ID >= before || i == size {
-				return all, c.notOurs() // or it would be asked for ever
+				return all, c.notOurs() // else this could go on for ever
 			}
 			before = page.Entries[i].ID
 		}
@@ -217,18 +241,20 @@ func (c *client) audit(cmd *cobra.Command, query url.Values, limit int) (api.Aud
 
 func newStatusCommand() *cobra.Command {
 	var o serverOptions
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the current revision and what each proxy runs",
-		Long: `Show the current revision, which is the one a new proxy gets, and for each proxy
-how it stands (STATE), the revision its process accepted last (RUNS), the one
-sent to it last (SENT) and its last refusal, unless it has accepted a newer
-revision since. The table cuts long texts, --output json does not.
+		Long: `Show the current revision, which is the one that a new proxy gets, and for each proxy
+its state (STATE), the revision that its process accepted last (RUNS), the one that was
+sent to it last (SENT) and its last refusal, unless it has accepted a newer revision
+since. The table cuts long texts, --output json does not.
+
 A canary is shown with what it waits for, and with what each rule has denied on its
-proxies and on others since serve has watched it. One that was aborted by itself is
-shown with the reason, until the policy's next revision.
-Proxies that went away are shown for an hour. Where several processes use one node
-id, their addresses are shown, or their certificates where these differ.`,
+proxies and on the others since serve has watched it. A canary that was aborted by itself
+is shown with the reason, until the policy's next revision.
+
+Proxies that disconnected are shown for an hour. If several processes use one node id,
+their addresses are shown, or their certificates if these differ.`,
 		Example: `  sluice status
   watch sluice status
   sluice status --policy edge
@@ -236,33 +262,62 @@ id, their addresses are shown, or their certificates where these differ.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd, &o, "/v1/status", policyQuery(o.policyName), printStatus)
 		},
-	}, func(cmd *cobra.Command) { o.AddFlags(cmd, "all") })
+	}
+	o.AddFlags(cmd, "all")
+	return cmd
 }
 
 func printStatus(w *strings.Builder, st *api.Status) {
 	if len(st.Policies) == 0 {
 		fmt.Fprintln(w, "nothing has been applied yet")
 	}
-	for _, p := range st.Policies {
-		of := ofPolicy(p.Policy)
-		printRevision(w, of, p.Current, "")
-		if c := p.Canary; c != nil {
-			share := fmt.Sprintf("%g%% on %d of %s", c.Percent, c.Runs, count(c.Of, "proxy", "proxies"))
-			printRevision(w, of, p.Newest, ", a canary of "+share)
-			fmt.Fprintf(w, "%scanary %s\n", of, printable.Text(c.Says))
-			for _, r := range c.Seen {
-				fmt.Fprintf(w, "%sso far: %s\n", of, printable.Text(r.String()))
-			}
-		} else if p.Newest != nil && p.Newest.Nacked {
-			printRevision(w, of, p.Newest, ", refused: not current")
-		}
-		if a := p.Aborted; a != nil {
-			printRevision(w, of, a, ", aborted by itself: "+printable.Text(a.Rollout.Why))
-		}
-		for _, number := range p.Damaged {
-			fmt.Fprintf(w, "%srevision %d is damaged in the store and is not pushed: apply the policy again, or restore a backup\n", of, number)
-		}
+	for i := range st.Policies {
+		printPolicyStatus(w, &st.Policies[i])
 	}
+	printTroubles(w, st)
+	if len(st.Proxies) == 0 {
+		fmt.Fprintln(w, "no proxy is connected")
+		return
+	}
+	rows := [][]string{{"PROXY", "STATE", "SINCE", "RUNS", "SENT", "ENVOY", "LAST NACK"}}
+	processes := map[string]int{} // by node id
+	for _, p := range st.Proxies {
+		processes[p.Node]++
+	}
+	for _, p := range st.Proxies {
+		name := proxyName(p.Node, p.SAN, processes[p.Node] > 1)
+		rows = append(rows, []string{
+			printable.Cut(name, maxProxyCell), printable.Cut(p.State, maxCell),
+			moment(p.Since), number(p.Runs), number(p.Pushed), p.Envoy, lastNack(p),
+		})
+	}
+	printTable(w, withPolicies(rows, 1, st.Proxies, func(p xds.ProxyStatus) string { return p.Policy }))
+}
+
+func printPolicyStatus(w *strings.Builder, p *api.PolicyStatus) {
+	of := ofPolicy(p.Policy)
+	printRevision(w, of, p.Current, "")
+	if c := p.Canary; c != nil {
+		share := fmt.Sprintf("%g%% on %d of %s", c.Percent, c.Runs, count(c.Of, "proxy", "proxies"))
+		printRevision(w, of, p.Newest, ", a canary of "+share)
+		fmt.Fprintf(w, "%scanary %s\n", of, printable.Text(c.Says))
+		for _, r := range c.Seen {
+			fmt.Fprintf(w, "%sso far: %s\n", of, printable.Text(r.String()))
+		}
+	} else if p.Newest != nil && p.Newest.Nacked {
+		printRevision(w, of, p.Newest, ", refused: not current")
+	}
+	if a := p.Aborted; a != nil {
+		printRevision(w, of, a, ", aborted by itself: "+printable.Text(a.Rollout.Why))
+	}
+	for _, number := range p.Damaged {
+		fmt.Fprintf(w, "%srevision %d is damaged in the store and is not pushed: "+
+			"apply the policy again, or restore a backup\n", of, number)
+	}
+}
+
+// printTroubles prints what keeps this serve, or its proxies, from working as they should.
+func printTroubles(w *strings.Builder, st *api.Status) {
 	if st.CutOff != "" {
 		fmt.Fprintln(w, "NOTHING CAN BE CHANGED HERE: "+printable.Text(st.CutOff))
 	}
@@ -272,30 +327,15 @@ func printStatus(w *strings.Builder, st *api.Status) {
 	if st.Starting != "" {
 		fmt.Fprintln(w, printable.Text(st.Starting))
 	}
+	proxies := func(n int) string { return strings.ToUpper(count(n, "connected proxy", "connected proxies")) }
 	if st.Behind > 0 {
-		fmt.Fprintf(w, "THIS SERVE IS BEHIND %s: see STATE; restore a backup of the newer store, or apply again to replace what they run\n",
-			strings.ToUpper(count(st.Behind, "connected proxy", "connected proxies")))
+		fmt.Fprintf(w, "THIS SERVE IS BEHIND %s: see STATE; restore a backup of the newer store, "+
+			"or apply again to replace what they run\n", proxies(st.Behind))
 	}
 	if st.Untaken > 0 {
-		fmt.Fprintf(w, "NO POLICY IS FOR %s: see STATE; name them in the proxies of a policy, or apply one without a name\n",
-			strings.ToUpper(count(st.Untaken, "connected proxy", "connected proxies")))
+		fmt.Fprintf(w, "NO POLICY IS FOR %s: see STATE; name them in the proxies section of a policy, "+
+			"or apply a policy without a name\n", proxies(st.Untaken))
 	}
-	if len(st.Proxies) == 0 {
-		fmt.Fprintln(w, "no proxy is connected")
-		return
-	}
-	rows := [][]string{{"PROXY", "STATE", "SINCE", "RUNS", "SENT", "ENVOY", "LAST NACK"}}
-	of := map[string]int{}
-	for _, p := range st.Proxies {
-		of[p.Node]++
-	}
-	for _, p := range st.Proxies {
-		rows = append(rows, []string{
-			printable.Cut(proxyName(p.Node, p.SAN, of[p.Node] > 1), maxProxyCell), printable.Cut(p.State, maxCell),
-			moment(p.Since), number(p.Runs), number(p.Pushed), p.Envoy, lastNack(p),
-		})
-	}
-	printTable(w, withPolicies(rows, 1, st.Proxies, func(p xds.ProxyStatus) string { return p.Policy }))
 }
 
 const (
@@ -307,11 +347,13 @@ const (
 
 // printRevision prints a revision in a line, unless its summary cannot be read.
 func printRevision(w io.Writer, of string, r *store.Summary, note string) {
-	if r != nil && !r.Damaged {
-		fmt.Fprintf(w, "%srevision %d  %s  applied %s%s\n", of, r.Number, printable.Text(printable.Cut(r.File, maxCell)), moment(r.Created), note)
-		if r.Wasm != "" {
-			fmt.Fprintf(w, "%sfilter module: %s\n", of, printable.Text(printable.Cut(r.Wasm, maxCell)))
-		}
+	if r == nil || r.Damaged {
+		return
+	}
+	name := printable.Text(printable.Cut(r.File, maxCell))
+	fmt.Fprintf(w, "%srevision %d  %s  applied %s%s\n", of, r.Number, name, moment(r.Created), note)
+	if r.Wasm != "" {
+		fmt.Fprintf(w, "%sfilter module: %s\n", of, printable.Text(printable.Cut(r.Wasm, maxCell)))
 	}
 }
 

@@ -12,10 +12,18 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
+// backupOptions are the flags of store backup.
 type backupOptions struct {
 	clientOptions
 	data string
 	file string
+}
+
+// AddFlags adds the flags.
+func (o *backupOptions) AddFlags(cmd *cobra.Command) {
+	o.clientOptions.AddFlags(cmd)
+	cmd.Flags().StringVarP(&o.file, "out", "o", "", "`FILE` to write (required)")
+	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of a serve that is stopped, instead of --server")
 }
 
 func newBackupCommand() *cobra.Command {
@@ -23,42 +31,43 @@ func newBackupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup -o FILE",
 		Short: "Copy the store to a file, while serve runs or is stopped",
-		Long: `Copy all revisions, what proxies answered to them and the audit log to a file.
-The copy is of one moment, and serve goes on meanwhile. It is checked and durable
-before it gets its name. An older backup of that name is replaced.
+		Long: `Copy all revisions, what proxies answered to them and the audit log to a file. The copy
+shows one moment, and serve goes on meanwhile. The file gets its name when it is checked
+and durable; it replaces an older backup of that name.
 
 While serve is stopped, --data copies its directory.`,
 		Example: `  sluice store backup -o sluice.backup
   sluice store backup -o sluice.backup --server https://10.0.0.5:18080 --token-file token
   sluice store backup -o sluice.backup --data /var/lib/sluice`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return backup(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return backup(cmd, &o) },
 	}
 	o.AddFlags(cmd)
-	cmd.Flags().StringVarP(&o.file, "out", "o", "", "`FILE` to write (required)")
-	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of a serve that is stopped, instead of --server")
 	return cmd
 }
 
-func backup(cmd *cobra.Command, o backupOptions) error {
+func backup(cmd *cobra.Command, o *backupOptions) error {
 	if err := checkDirectory(o.data, "leave out --data to copy from a serve on it"); err != nil {
 		return err
 	}
-	from := backupServer
+	var contents store.Contents
+	var err error
 	if o.data != "" {
-		from = func(*cobra.Command, backupOptions) (store.Contents, error) { return store.BackupDir(o.data, o.file) }
+		contents, err = store.BackupDir(o.data, o.file)
+	} else {
+		contents, err = backupServer(cmd, o)
 	}
-	contents, err := from(cmd, o)
 	switch {
 	case o.data != "" && errors.Is(err, store.ErrHeld):
 		return withHint(err, "sluice serve runs there: leave out --data to copy from it")
 	case err != nil:
 		return storeHint(err, o.data)
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, the newest is %d\n", printable.Text(o.file), count(contents.Revisions, "revision", "revisions"), contents.Newest)
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, the newest is %d\n",
+		printable.Text(o.file), count(contents.Revisions, "revision", "revisions"), contents.Newest)
 	return nil
 }
 
-func backupServer(cmd *cobra.Command, o backupOptions) (store.Contents, error) {
+func backupServer(cmd *cobra.Command, o *backupOptions) (store.Contents, error) {
 	c, err := o.client()
 	if err != nil {
 		return store.Contents{}, err
@@ -77,9 +86,17 @@ func backupServer(cmd *cobra.Command, o backupOptions) (store.Contents, error) {
 	})
 }
 
+// restoreOptions are the flags of store restore.
 type restoreOptions struct {
 	data        string
 	dropDamaged bool
+}
+
+// AddFlags adds the flags.
+func (o *restoreOptions) AddFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.data, "data", "", "`DIR` of the store, created if need be (required)")
+	f.BoolVar(&o.dropDamaged, "drop-damaged", false, "leave out damaged entries instead of rejecting the backup")
 }
 
 func newRestoreCommand() *cobra.Command {
@@ -87,31 +104,29 @@ func newRestoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore --data DIR FILE",
 		Short: "Put a backup in place of the store",
-		Long: `Check a backup and put it in place of the store in a directory, where serve must
-not run. What was there stays, under a name that is printed. Revisions that were
-acknowledged there and are not in the backup are lost, and their numbers are not
-given again.
+		Long: `Check a backup and put it in place of the store in a directory, where serve must not
+run. The old store stays, under a name that is printed. Revisions that were acknowledged
+there and are not in the backup are lost, and their numbers are not given again.
 
-FILE may be sluice.db of that very directory. Then serve goes on with what is left
-of it, where the latest change is missing or, with --drop-damaged, where revisions
-are damaged.`,
+FILE may be sluice.db of the same directory. Then serve goes on with what is left of it:
+without the latest change if that was cut off, and with --drop-damaged without damaged
+revisions.`,
 		Example: `  sluice store restore sluice.backup --data /var/lib/sluice
   sluice store restore /var/lib/sluice/sluice.db --data /var/lib/sluice --drop-damaged`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return restore(cmd, args[0], o) },
+		RunE: func(cmd *cobra.Command, args []string) error { return restore(cmd, args[0], &o) },
 	}
-	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of the store, created if need be (required)")
-	cmd.Flags().BoolVar(&o.dropDamaged, "drop-damaged", false, "leave out what is damaged instead of refusing the backup")
+	o.AddFlags(cmd)
 	return cmd
 }
 
-func restore(cmd *cobra.Command, file string, o restoreOptions) error {
-	if err := checkDirectory(o.data, "sluice store copy BACKUP URL makes a store of a backup there"); err != nil {
+func restore(cmd *cobra.Command, file string, o *restoreOptions) error {
+	if err := checkDirectory(o.data, "sluice store copy BACKUP URL makes a store there from a backup"); err != nil {
 		return err
 	}
 	r, err := store.Restore(file, o.data, o.dropDamaged)
 	if errors.Is(err, store.ErrDamaged) && !o.dropDamaged {
-		return withHint(err, "take another backup, or leave out what is damaged with --drop-damaged")
+		return withHint(err, "take another backup, or leave out damaged entries with --drop-damaged")
 	}
 	if err != nil {
 		return storeHint(err, "")
@@ -125,7 +140,7 @@ func restore(cmd *cobra.Command, file string, o restoreOptions) error {
 		fmt.Fprintf(w, "lost: numbers up to %d were given before, so the next revision is %d\n", r.Given, r.Given+1)
 	}
 	if r.Unknown {
-		fmt.Fprintln(w, "which numbers were given here before could not be read: they may be given again")
+		fmt.Fprintln(w, "the numbers that were given here before cannot be read: they may be given again")
 	}
 	if r.Kept != "" {
 		fmt.Fprintf(w, "what was there before: %s\n", printable.Text(r.Kept))
@@ -141,8 +156,8 @@ func storeHint(err error, dir string) error {
 	if !errors.Is(err, store.ErrDamaged) || dir == "" {
 		return err
 	}
-	return withHint(err, fmt.Sprintf("sluice store restore BACKUP --data %s puts a backup there; where what is left is good enough, "+
-		"BACKUP may be the file %s there, with --drop-damaged to leave out what is not", dir, store.FileName))
+	return withHint(err, fmt.Sprintf("sluice store restore BACKUP --data %s puts a backup there; "+
+		"BACKUP may be %s of that directory, with --drop-damaged to leave out what is damaged", dir, store.FileName))
 }
 
 func newCopyCommand() *cobra.Command {
@@ -150,10 +165,10 @@ func newCopyCommand() *cobra.Command {
 		Use:   "copy FROM TO",
 		Short: "Copy a store from a directory to etcd, or back",
 		Long: `Copy all revisions with their numbers, what proxies answered to them, the audit log and
-the secret to a store that is empty. Each of both is a directory, where serve must not run,
-or a URL as of serve --store; FROM may be a backup too. Stop every serve on FROM first: what
-is applied there later is not in the copy. Proxies take a serve on the copy for one on the
-same store. A copy that was cut short is refused by serve.`,
+the secret to an empty store. Each of the two is a directory, where serve must not run, or
+a URL like that of serve --store; FROM may also be a backup. Stop every serve on FROM
+first: what is applied there later is not in the copy. For proxies a serve on the copy is
+like one on the original. serve rejects a copy that was cut short.`,
 		Example: `  sluice store copy /var/lib/sluice etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
   sluice store copy 'etcds://etcd.corp:2379/?ca=etcd-ca.pem' /var/lib/sluice
   sluice store copy sluice.backup etcd://10.0.0.1:2379/another`,

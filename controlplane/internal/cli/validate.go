@@ -17,14 +17,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
+// validateOptions are the flags of validate.
 type validateOptions struct {
 	file   string
 	output output
 }
 
+// AddFlags adds the flags.
+func (o *validateOptions) AddFlags(cmd *cobra.Command) {
+	addPolicyFlag(cmd, &o.file)
+	o.output.AddFlags(cmd)
+}
+
 func newValidateCommand() *cobra.Command {
 	var o validateOptions
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
 		Short: "Check a policy and print every problem with its place",
 		Long: `Check a policy exactly as the control plane and the filter do. Every problem is
@@ -32,8 +39,10 @@ printed with file, line, column, path and what would be right.`,
 		Example: `  sluice validate -f policy.yaml
   sluice validate -f - < policy.yaml
   sluice validate -f policy.yaml --output json`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return validate(cmd, o) },
-	}, func(cmd *cobra.Command) { addPolicyFlag(cmd, &o.file) }, o.output.AddFlags)
+		RunE: func(cmd *cobra.Command, _ []string) error { return validate(cmd, &o) },
+	}
+	o.AddFlags(cmd)
+	return cmd
 }
 
 // validation is what validate prints as JSON.
@@ -45,7 +54,7 @@ type validation struct {
 	Warnings []policyfile.Problem `json:"warnings"`
 }
 
-func validate(cmd *cobra.Command, o validateOptions) error {
+func validate(cmd *cobra.Command, o *validateOptions) error {
 	read, err := judgePolicy(cmd, o.file, true)
 	var problems policyfile.Errors
 	if err != nil && !errors.As(err, &problems) {
@@ -162,8 +171,8 @@ func judgePolicy(cmd *cobra.Command, file string, dash bool) (policyText, error)
 	return policyText{name: name, text: text, tree: tree, policy: p, warnings: warnings}, nil
 }
 
-// readText reads a file that is at most as large as a policy. It returns the name
-// for messages, too. With dash, - is standard input.
+// readText reads a file that is at most as large as a policy. It also returns the name for
+// messages. With dash, - is standard input.
 func readText(cmd *cobra.Command, what, file string, dash bool) (text []byte, shown string, err error) {
 	if dash && file == "-" {
 		shown = "standard input"
@@ -195,12 +204,12 @@ func newSchemaCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of the policy file, for editors",
-		Long: `Print the JSON Schema (draft 2020-12) of the policy file, by which editors complete
-and check it. The YAML language server takes it from a line at the top of the policy:
+		Long: `Print the JSON Schema (draft 2020-12) of the policy file: editors complete and check the
+file by it. The YAML language server takes it from a line at the top of the policy:
 
   # yaml-language-server: $schema=policy.schema.json
 
-It accepts every valid policy, and does not find all that sluice validate finds.`,
+It accepts every valid policy, but sluice validate finds more problems.`,
 		Example: `  sluice schema > policy.schema.json`,
 		RunE:    prints(policydoc.JSONSchema),
 	}
