@@ -83,7 +83,7 @@ var rows = []row{
 			{"sum(sluice_quota_degraded)", "services without their store"}, {"sum(rate_limit_quota_degraded)", "workers without the service"},
 		}},
 		{"Troubles of the store", "ops", total("sluice_quota_store_errors_total", "sluice_quota_late_total", "sluice_quota_clock_rebased_total", "sluice_quota_mismatches_total", "sluice_quota_crowded_total",
-			"sluice_quota_store_full_total", "sluice_quota_unread_streams_total")},
+			"sluice_quota_store_full_total")},
 	}},
 	{"Control plane", []chart{
 		{"Proxies", "none", []query{{"sum(sluice_proxies_connected)", "connected"}, {"sum(sluice_proxies_behind)", "behind"}}},

@@ -182,7 +182,7 @@ func TestTooManyWorkers(t *testing.T) {
 		require.EqualValues(t, 1, b.holder(i+1, slots(1000)).state(1).Units)
 	}
 	for _, k := range b.service.keys.byID {
-		require.Greater(t, k.size(), quota.MaxHolders*rowBytes, "the cache is bounded in bytes")
+		require.Greater(t, k.size(), quota.MaxHolders*holderBytes, "the cache is bounded in bytes")
 	}
 	last := b.holder(1000, slots(1000))
 	part := want(1)
@@ -211,7 +211,7 @@ func TestOperateOnWhatIsHeld(t *testing.T) {
 	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {}}, operate(Operation{What: Inspect}).Windows)
 
 	_, err := b.service.Operate(t.Context(), "d", define(1, quota.LeaseOff, slots(3)), [16]byte{}, Operation{What: Set, Units: 1})
-	require.ErrorContains(t, err, "which no operation changes")
+	require.ErrorContains(t, err, "which inc and set cannot change")
 }
 
 func heldExample() *record {

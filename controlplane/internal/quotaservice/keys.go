@@ -16,6 +16,8 @@ const (
 	// maxSwaps is how many swaps may be under way to the store. More wait here, where
 	// streams take turns, not there.
 	maxSwaps = 512
+	// maxBatch is how many of them leave together.
+	maxBatch = 64
 	// maxContendedNs is for how long an operation is decided anew because another
 	// service has written first. How often is no bound: a service whose answers come a
 	// little later can lose a busy key to the others a hundred times in a row.
@@ -27,6 +29,9 @@ const (
 	// by number, long logs by their bytes.
 	maxCached   = 1 << 15
 	cachedBytes = 16 << 20
+	// About what a window and a holder take.
+	windowBytes = 64
+	holderBytes = 56
 )
 
 var (
@@ -64,7 +69,7 @@ func (k *key) size() int {
 			n += 2*windowBytes + 8*cap(k.record.Usages[i].Log)
 		}
 		if k.record.Holders != nil {
-			n += rowBytes * cap(k.record.Holders.List)
+			n += holderBytes * cap(k.record.Holders.List)
 		}
 	}
 	return n
@@ -104,6 +109,17 @@ func (ks *keys) add(o *operation) {
 		ks.wake(k)
 	}
 	ks.ready = append(ks.ready, k)
+}
+
+// nextReady takes the next key that is ready, nil if there is none.
+func (ks *keys) nextReady() *key {
+	if len(ks.ready) == 0 {
+		return nil
+	}
+	k := ks.ready[0]
+	ks.ready[0] = nil
+	ks.ready = ks.ready[1:]
+	return k
 }
 
 // rest ends a key's swap: its next operations come, or it is idle.
@@ -234,7 +250,7 @@ func (s *Service) swapNow(ready []*key, swaps []Swap) {
 	s.landed.hold(true)
 	s.o.Store.Swap(ctx, swaps, func(i int, r Result) {
 		if s.landed.add(landing{ready[i], r}) {
-			go s.pump()
+			go s.lockAndPump()
 		}
 		if left.Add(-1) == 0 {
 			cancel()
@@ -282,12 +298,12 @@ func (l *landed) take(empty []landing) []landing {
 // swapped hands out what came of a key's operations.
 func (s *Service) swapped(k *key, r Result) {
 	s.underWay--
-	s.count.result(r)
+	s.count.countResult(r)
 	switch {
 	case errors.Is(r.Err, ErrFull):
 		s.log.Warn("a key is not counted: on_unavailable decides", "domain", k.domain, "error", r.Err)
 	case r.Outcome == Failed:
-		s.unusable(r.Err)
+		s.logUnusable(r.Err)
 	}
 	done, err := k.finish(r)
 	if r.Outcome != Failed { // one that only read was late if something changes by the store's clock
@@ -323,8 +339,8 @@ func (s *Service) swapped(k *key, r Result) {
 func (s *Service) later(o *operation) {
 	s.o.Clock.AfterFunc(max(o.againNs-s.storeNow(), 0)+1, func() {
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.keys.add(o)
-		s.mu.Unlock()
 		s.pump()
 	})
 }

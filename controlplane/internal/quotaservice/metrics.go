@@ -1,14 +1,29 @@
 package quotaservice
 
 import (
-	"cmp"
-	"context"
-	"math"
+	"errors"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
+
+// starting counts asks that are Unavailable because the store is.
+const starting = quota.Busy + 1
+
+// counts is what a service has counted since it started.
+type counts struct {
+	results                 [starting + 1]atomic.Uint64
+	granted, returned, lost atomic.Uint64 // units
+	mismatches, storeErrors atomic.Uint64
+	crowded                 atomic.Uint64
+	late, full              atomic.Uint64
+	rebased                 atomic.Uint64
+	degraded                atomic.Int32
+	failedSwap              atomic.Bool // since the last heartbeat
+	latency                 atomic.Pointer[prometheus.Histogram]
+}
 
 // results are the values of the label result.
 var results = map[quota.Result]string{
@@ -37,7 +52,6 @@ func (s *Service) Collectors() []prometheus.Collector {
 	counter("quota_clock_rebased_total", "Values moved to the present: the store's clock was set back since they were written.", nil, c.rebased.Load)
 	counter("quota_store_errors_total", "Swaps and heartbeats that the store did not answer.", nil, c.storeErrors.Load)
 	counter("quota_store_full_total", "Swaps that the memory store had no room for: the domain's keys take more than its share.", nil, c.full.Load)
-	counter("quota_unread_streams_total", "Streams ended because they did not read their answers.", nil, c.unread.Load)
 	counter("quota_mismatches_total", "Asks for keys whose value a newer release has written, or that is damaged.", nil, c.mismatches.Load)
 	counter("quota_crowded_total", "Asks refused because their keys count in 16 windows of other definitions.", nil, c.crowded.Load)
 	gauge("quota_degraded", "1 while the store does not answer, or has another key.", func() float64 { return float64(c.degraded.Load()) })
@@ -64,26 +78,49 @@ func (s *Service) held() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.streams {
-		for i := range st.grants {
-			if g := &st.grants[i]; g.atNs+g.charge.StampNs-g.charge.AtNs > now {
-				sum += uint64(g.units)
-			}
-		}
+		sum += st.grants.held(now)
 	}
 	return float64(sum)
 }
 
-// Healthy says why the store does not answer, or has no state yet.
-func (s *Service) Healthy(ctx context.Context) error {
-	if s.apart.Load() {
-		return errOtherSecret
+// countResult counts a store's result.
+func (c *counts) countResult(r Result) {
+	switch r.Outcome {
+	case Failed:
+		if errors.Is(r.Err, ErrFull) { // the store answers
+			c.full.Add(1)
+			return
+		}
+		c.storeErrors.Add(1)
+		c.failedSwap.Store(true)
+		c.degraded.Store(1)
+		return
+	case Late:
+		c.late.Add(1)
+	case Swapped, Differs, Young:
 	}
-	failed := make(chan error, 1)
-	s.o.Store.Swap(ctx, []Swap{{UntilNs: math.MaxInt64}}, func(_ int, r Result) { failed <- r.Err })
-	select {
-	case err := <-failed:
-		return cmp.Or(err, s.Starting())
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	c.degraded.Store(0)
+}
+
+// countBeat counts a heartbeat, which alone tells of the store while nobody asks. One that
+// the store answers says nothing of swaps, which may fail at the same time. It reports
+// whether the store answers again.
+func (c *counts) countBeat(err error) (again bool) {
+	failed := c.failedSwap.Swap(false)
+	switch {
+	case err != nil:
+		c.storeErrors.Add(1)
+		c.degraded.Store(1)
+	case !failed:
+		return c.degraded.Swap(0) != 0
+	}
+	return false
+}
+
+// countAnswer counts what became of an ask, and how long that took.
+func (c *counts) countAnswer(r quota.Result, ns int64) {
+	c.results[r].Add(1)
+	if h := c.latency.Load(); h != nil {
+		(*h).Observe(float64(ns) / second)
 	}
 }

@@ -29,24 +29,28 @@ type Found struct {
 	Windows  []quota.Standing
 }
 
-// Operate does something to one key. Units that proxies hold count as used; what
-// they hold when a key is set or reset they may spend until their leases end.
-func (s *Service) Operate(ctx context.Context, domain string, d quota.Definition, id [16]byte, what Operation) (Found, error) {
+// Operate does something to one key. Units that proxies lease count as used. Those that they
+// have leased when a key is set or reset, they may spend until their leases end.
+func (s *Service) Operate(
+	ctx context.Context, domain string, d quota.Definition, id [16]byte, what Operation,
+) (Found, error) {
 	own, err := newDefinition(domain, &d)
 	if err != nil {
 		return Found{}, err
 	}
-	if own.slots != nil && len(own.Windows) == 0 && (what.What == Inc || what.What == Set) {
-		return Found{}, errors.New("this counts what runs, which no operation changes: reset forgets it")
+	countsRunning := own.hold != nil && len(own.Windows) == 0
+	if countsRunning && (what.What == Inc || what.What == Set) {
+		return Found{}, errors.New("this counts running requests, which inc and set cannot change: reset forgets them")
 	}
 	own.Lease = quota.LeaseOff
 	finished := make(waiter)
 	o := own.operation(what.What, newHasher(*s.secret.Load()), domain, id, finished)
-	o.n, o.window, o.part = what.Units, what.Window, quota.Part{Cost: what.Units}
+	o.n, o.window = what.Units, what.Window
+	o.part.Cost = what.Units
 	s.mu.Lock()
 	s.keys.add(&o)
-	s.mu.Unlock()
 	s.pump()
+	s.mu.Unlock()
 	select {
 	case <-finished:
 	case <-ctx.Done():
@@ -58,47 +62,16 @@ func (s *Service) Operate(ctx context.Context, domain string, d quota.Definition
 	if what.Units == 0 && limit.Shut(d.Windows) {
 		o.denied, o.waitNs = true, limit.Never
 	}
-	return Found{NowNs: o.nowNs, HeldBack: o.heldBack, Denied: o.denied, WaitNs: o.waitNs, HadUsage: o.hadUsage, Windows: o.standings}, nil
+	return Found{
+		NowNs: o.nowNs, Denied: o.denied, HeldBack: o.heldBack, WaitNs: o.waitNs,
+		HadUsage: o.hadUsage, Windows: o.standings,
+	}, nil
 }
 
 // waiter is closed when its operation is finished.
 type waiter chan struct{}
 
 func (w waiter) finished(*operation) { close(w) }
-
-// judge finds out whether units are left.
-func (o *operation) judge(s *quota.State, units uint32) {
-	if o.slots != nil {
-		o.judgeHeld(s, units)
-		o.holds = units > 0 && !o.denied && o.err == nil
-		return
-	}
-	if s.Left(quota.Terms{}) < units {
-		o.denied, o.waitNs = true, s.WaitNs(units)
-	}
-}
-
-// setTo makes the window, or all, count n units and nothing else.
-func setTo(s *quota.State, window int, n uint32) {
-	if window == AllWindows {
-		clear(s.Usages)
-		for i := range s.Stamps {
-			s.Stamps[i] = s.NowNs
-		}
-	} else {
-		s.Usages[window] = limit.Usage{}
-	}
-	add(s, window, n)
-}
-
-// add counts n units in the window, or in all.
-func add(s *quota.State, window int, n uint32) {
-	of := *s
-	if window != AllWindows {
-		of = s.Some(window, window+1)
-	}
-	of.Add(n, quota.Terms{})
-}
 
 // WasAsked reports whether some proxy has asked this service.
 func (s *Service) WasAsked() bool {

@@ -241,7 +241,7 @@ func (f *fleet) use(definition int, p *proxy, a quota.AskResult, sent int64) {
 		spend := func(at int64) {
 			f.spent[definition] = append(f.spent[definition], at)
 			if w := f.definitions[0].Windows; len(f.definitions)+len(w) == 2 && w[0].Algorithm == limit.FixedWindowPerKey {
-				f.ends = append(f.ends, f.charge(p, g).Ends[0])
+				f.ends = append(f.ends, f.counted(p, g).Ends[0])
 			}
 		}
 		now, until := base+f.clock.now, sent+g.ValidNs-1
@@ -249,7 +249,7 @@ func (f *fleet) use(definition int, p *proxy, a quota.AskResult, sent int64) {
 		for range g.Units - back {
 			switch at := now + f.r.Int64N(max(until-now, 0)+1); {
 			case f.unleased(p, g):
-				spend(f.charge(p, g).AtNs)
+				spend(f.counted(p, g).AtNs)
 			case until < now: // too late: lost
 			case atTheEnd:
 				spend(until)
@@ -263,12 +263,12 @@ func (f *fleet) use(definition int, p *proxy, a quota.AskResult, sent int64) {
 	}
 }
 
-func (f *fleet) charge(p *proxy, g quota.Grant) charge {
-	return p.grants[len(p.grants)-1-int(p.number-g.Number)].charge
+func (f *fleet) counted(p *proxy, g quota.Grant) counted {
+	return p.grants.list[len(p.grants.list)-1-int(p.grants.number-g.Number)].counted
 }
 
 // unleased reports whether the units count as spent when they were counted.
 func (f *fleet) unleased(p *proxy, g quota.Grant) bool {
-	c := f.charge(p, g)
+	c := f.counted(p, g)
 	return f.definitions[0].Lease == quota.LeaseOff || c.StampNs <= c.AtNs
 }

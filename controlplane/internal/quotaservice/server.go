@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -62,30 +61,16 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// cut returns the first fields of a message, which are a message too and have about that
-// size, and the rest.
-func cut(m message, size int) (piece, rest message) {
-	at := 0
-	for at < min(size, len(m)) {
-		_, _, n := protowire.ConsumeField(m[at:])
-		if n < 0 { // whoever reads it says so
-			return m, nil
-		}
-		at += n
-	}
-	return m[:at], m[at:]
-}
-
 // Server serves streams over gRPC.
 type Server struct {
 	service *Service
 	age     time.Duration
-	// clientCAs vouch for proxies' certificates, where any are asked for.
+	// clientCAs vouch for proxies' certificates; nil = proxies need none.
 	clientCAs func() *x509.CertPool
 }
 
 // NewServer returns a server for the service. clientCAs vouch for proxies' certificates
-// while a stream is open; nil where proxies need none.
+// while a stream is open; nil = proxies need none.
 func NewServer(s *Service, clientCAs func() *x509.CertPool) *Server {
 	return &Server{service: s, age: streamAge, clientCAs: clientCAs}
 }
@@ -122,32 +107,23 @@ func every(ctx context.Context, period time.Duration, do func()) {
 	}
 }
 
-// conversation is one stream over gRPC.
+// conversation is one stream over gRPC: one goroutine receives messages, another sends answers
+// and ends the stream.
 type conversation struct {
 	*Stream
 	grpc.ServerStream
-	ready  chan struct{}
-	failed chan error
+	ready  chan struct{} // Stream.Next may have something
+	failed chan error    // why receive has ended
 	first  chan struct{} // closed by the first message
-	pass   pass
 }
 
 func (s *Server) serve(stream grpc.ServerStream) error {
 	proxy, address := listener.PeerOf(stream.Context())
 	c := conversation{
 		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), first: make(chan struct{}),
-		pass: newPass(),
 	}
 	var err error
-	c.Stream, err = s.service.Open(Peer{Address: address, Certificate: proxy.Certificate()}, func() {
-		if c.unread.Load() { // nothing less frees what gRPC holds for it
-			proxy.Close()
-		}
-		select {
-		case c.ready <- struct{}{}:
-		default:
-		}
-	})
+	c.Stream, err = s.service.Open(Peer{Address: address, Certificate: proxy.Certificate()}, c.wake)
 	if err != nil {
 		return err
 	}
@@ -156,6 +132,34 @@ func (s *Server) serve(stream grpc.ServerStream) error {
 	return s.run(&c, proxy)
 }
 
+// wake has the sender look at Next.
+func (c *conversation) wake() {
+	select {
+	case c.ready <- struct{}{}:
+	default:
+	}
+}
+
+// receive takes messages until the stream ends, each when all asks of the last have begun.
+func (c *conversation) receive() {
+	for first := true; ; first = false {
+		c.waitUntilBegun(c.Context())
+		var m message
+		err := c.RecvMsg(&m)
+		if err == nil {
+			err = c.Receive(m)
+		}
+		if err != nil {
+			c.failed <- err
+			return
+		}
+		if first {
+			close(c.first)
+		}
+	}
+}
+
+// run sends answers until the stream ends, and returns why.
 func (s *Server) run(c *conversation, proxy *listener.Peer) error {
 	late := time.NewTimer(firstWithin)
 	defer late.Stop()
@@ -190,60 +194,10 @@ func (s *Server) run(c *conversation, proxy *listener.Peer) error {
 			}
 		case <-old.C:
 			return c.finish(s.service)
-		case <-c.ServerStream.Context().Done():
+		case <-c.Context().Done():
 			return nil
 		}
 	}
-}
-
-// receive takes messages until the stream ends.
-func (c *conversation) receive() {
-	for first := true; ; first = false {
-		var m message
-		err := c.RecvMsg(&m)
-		if err == nil {
-			err = c.takeAll(m)
-		}
-		if err != nil {
-			c.failed <- err
-			return
-		}
-		if first {
-			close(c.first)
-		}
-	}
-}
-
-// pieceBytes is how much of a message is taken at once: an ask takes twenty times its
-// bytes while it is decided, and others wait for it.
-const pieceBytes = 1 << 10
-
-// takeAll takes a message, piece by piece.
-func (c *conversation) takeAll(m message) error {
-	if len(m) > quota.MaxMessageBytes {
-		return c.Receive(m) // says so
-	}
-	for {
-		var piece message
-		piece, m = cut(m, pieceBytes/max(1, c.work/4))
-		if err := c.take(piece); err != nil || len(m) == 0 {
-			return err
-		}
-	}
-}
-
-// take takes a piece of a message when it is the stream's turn, and its asks have begun
-// when it returns.
-func (c *conversation) take(piece []byte) error {
-	ctx, s := c.Context(), c.service
-	c.wait(ctx, false)
-	if err := s.gate.enter(ctx, &c.pass); err != nil {
-		return err
-	}
-	defer s.gate.leave(&c.pass, len(piece))
-	err := c.Receive(piece)
-	c.wait(ctx, true)
-	return err
 }
 
 // flush sends all answers that there are.
@@ -259,7 +213,7 @@ func (c *conversation) flush() error {
 	}
 }
 
-// finish ends the stream once its open asks are answered.
+// finish ends the stream once its open asks are answered, or after lastWithin.
 func (c *conversation) finish(s *Service) error {
 	end := time.NewTimer(lastWithin)
 	defer end.Stop()
@@ -269,12 +223,17 @@ func (c *conversation) finish(s *Service) error {
 			if err := c.flush(); err != nil {
 				return err
 			}
-			continue
 		case <-end.C:
-		case <-c.ServerStream.Context().Done():
+			return s.goodbye()
+		case <-c.Context().Done():
+			return nil
 		}
-		break
 	}
+	return s.goodbye()
+}
+
+// goodbye is the status of a stream that the service ends.
+func (s *Service) goodbye() error {
 	if s.Draining() {
 		return status.Error(codes.Unavailable, errClosed.Error())
 	}

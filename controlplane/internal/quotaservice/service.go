@@ -1,15 +1,34 @@
+// Package quotaservice is the quota service: it grants units of counters that hold over
+// all proxies, by the arithmetic of shared/limit and shared/quota on values in a store.
+//
+// Its invariant: units are deducted in the store before they are granted, and the store's
+// clock decides. It must never import the API, xDS or the command line: server.go alone
+// serves gRPC, and redisstore alone knows Redis.
+//
+// An ask goes this way:
+//
+//	server.go       a gRPC stream hands each message to its Stream
+//	stream.go       Receive decodes the message; the asks wait for the stream's turn
+//	definitions.go  what the stream has defined: the windows of a counter; what it was granted
+//	group.go        an ask is a group of operations, one a part: all are granted or none
+//	service.go      pump lets streams take turns, and sends what is ready to the store
+//	keys.go         a key's operations wait for each other, and are swapped in together
+//	operation.go    what an operation does to a key
+//	record.go       a key's windows and holders, read from its value
+//	value.go        the value's bytes
+//	store.go        compare-and-swap in a Memory, or in package redisstore
+//
+// The result of the swap comes back through keys.go to the group, whose answer its stream sends.
+// watch.go finds out about the store meanwhile; operate.go is for operators.
 package quotaservice
 
 import (
-	"bytes"
 	"context"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"hash"
 	"log/slog"
 	"sync"
@@ -27,12 +46,12 @@ type Options struct {
 	// Secret keys what the store knows of clients. Default: one that is made once and
 	// kept in the store.
 	Secret []byte
-	// Settle is how long a service that finds no secret in the store waits for services
-	// that have one, before it stores its own. Default: 0.
+	// Settle is how long a service that finds no secret in the store waits for other services
+	// to store theirs, before it stores its own. Default: 0.
 	Settle time.Duration
 	// Allow says why the peer may not ask for a domain; nil = it may. Default: all may.
 	Allow        func(p Peer, domain string) error
-	StoreTimeout time.Duration // of one swap; default 1 s
+	StoreTimeout time.Duration // of a swap; default 1 s
 	Log          *slog.Logger  // default: nothing
 }
 
@@ -64,7 +83,6 @@ type Service struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	count  counts
-	gate   gate
 	landed landed
 	secret atomic.Pointer[[]byte]
 	log    *slog.Logger // of what streams do
@@ -74,29 +92,19 @@ type Service struct {
 	mu       sync.Mutex
 	clock    clock
 	keys     keys
-	startNs  int64 // until when the store is starting, by the service's clock
-	open     share // of streams
-	unsent   share
-	kept     share
-	said     quota.Grants  // memory for one answer
+	startNs  int64         // until when the store is starting, by the service's clock
+	message  quota.Grants  // memory for one answer
 	grants   []quota.Grant // memory for its grants
-	turns    []*Stream     // have groups that wait
+	turns    []*Stream     // wait for their turn, the next one first
 	underWay int           // swaps
-	pumping  bool
-	spare    []landing // memory for landed
-	notify   []*Stream // have answers
+	pumping  bool          // a goroutine is in pump
+	spare    []landing     // memory for landed
+	notify   []*Stream     // have answers
 	domains  map[string]*domain
 	streams  map[*Stream]struct{}
 	asked    bool // some proxy has asked
 	draining bool
 	drained  chan struct{}
-}
-
-// domain is what streams of one domain share.
-type domain struct {
-	name    string
-	streams int
-	proxies uint32 // that are alive, over all services
 }
 
 // burstLines is how many lines about refused definitions and asks are logged before
@@ -120,9 +128,10 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{o: o, gate: newGate(), keys: newKeys(), domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{})}
-	s.log, s.silent = lograte.NewLimit(burstLines).Logger(o.Log), lograte.NewEvery(silentEvery).Logger(o.Log)
-	s.open, s.unsent, s.kept = newShares()
+	s := &Service{
+		o: o, keys: newKeys(), domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{}),
+		log: lograte.NewLimit(burstLines).Logger(o.Log), silent: lograte.NewEvery(silentEvery).Logger(o.Log),
+	}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.Watch() // a store without state begins now, whatever else a service has to wait for
 	if err := s.agree(ctx, func() []byte { return s.firstSecret(ctx) }); err != nil {
@@ -130,54 +139,6 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 		return nil, err
 	}
 	return s, nil
-}
-
-// firstSecret makes a secret for a store that has none. A store may lack it because it
-// has lost its state: the services that run then store theirs at their next heartbeat.
-func (s *Service) firstSecret(ctx context.Context) []byte {
-	if s.o.Settle > 0 {
-		s.o.Log.Info("the quota store has no secret yet: the start waits for services that may know it", "for", s.o.Settle)
-		select {
-		case <-time.After(s.o.Settle):
-		case <-ctx.Done():
-		}
-	}
-	fresh := make([]byte, sha256.Size)
-	_, _ = rand.Read(fresh) // never fails
-	return fresh
-}
-
-// errOtherSecret would let each service of a store count apart.
-var errOtherSecret = errors.New("the services of this quota store have another key: all need the same --quota-key-file, or none")
-
-// agree takes the secret that all services of the store have. It is mine where the
-// store has none: nobody has kept one yet, or the store has lost it. The store also
-// knows a mark of the secret: a service with another one is refused, or takes no asks
-// until it is gone.
-func (s *Service) agree(ctx context.Context, mine func() []byte) (err error) {
-	secret := s.o.Secret
-	if secret == nil {
-		if secret, err = s.o.Store.Secret(ctx, "key", mine); err != nil {
-			return fmt.Errorf("read the key of the quota store: %w", err)
-		}
-	}
-	mark := newHasher(secret).key(nil, []byte("which key"))
-	kept, err := s.o.Store.Secret(ctx, "mark", func() []byte { return mark[:] })
-	switch {
-	case err != nil:
-		return fmt.Errorf("compare the key with that of the quota store: %w", err)
-	case !bytes.Equal(kept, mark[:]):
-		s.apart.Store(true)
-		return errOtherSecret
-	}
-	s.apart.Store(false)
-	if old := s.secret.Load(); old == nil || !bytes.Equal(*old, secret) {
-		s.secret.Store(&secret)
-		if old != nil {
-			s.o.Log.Warn("the store has lost its state and another key since: what was counted in between is lost")
-		}
-	}
-	return nil
 }
 
 // Drain makes the service take no more asks, and returns once all that were taken
@@ -189,10 +150,10 @@ func (s *Service) Drain(ctx context.Context) {
 		for st := range s.streams {
 			s.wake(st)
 		}
-		s.settle()
+		s.endDrain()
 	}
-	s.mu.Unlock()
 	s.pump()
+	s.mu.Unlock()
 	select {
 	case <-s.drained:
 	case <-ctx.Done():
@@ -207,8 +168,8 @@ func (s *Service) Draining() bool {
 	return s.draining
 }
 
-// settle notes that a drained service has answered everything.
-func (s *Service) settle() {
+// endDrain ends Drain once a draining service has answered everything.
+func (s *Service) endDrain() {
 	if !s.draining {
 		return
 	}
@@ -232,87 +193,88 @@ func (s *Service) wake(st *Stream) {
 	}
 }
 
-// pump takes up what has come of swaps and sends what is ready to the store, until
-// nothing is. One goroutine does it at a time.
+// pump takes up the results of swaps, and sends what is ready to the store, until there is
+// neither. The service is locked when it is called and when it returns, but not meanwhile: one
+// goroutine pumps at a time, and the others may leave it to that.
 func (s *Service) pump() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.pumping {
 		return
 	}
 	s.pumping = true
-	for {
-		came := s.landed.take(s.spare)
-		for i := range came {
-			s.swapped(came[i].key, came[i].result)
-		}
-		clear(came)
-		s.spare = came[:0]
-		ready, swaps := s.next()
-		if len(came) == 0 && len(ready) == 0 && len(s.notify) == 0 {
-			break
-		}
-		woken := s.notify
-		s.notify = nil
-		for _, st := range woken {
-			st.woken = false
-		}
-		s.mu.Unlock()
-		for _, st := range woken {
-			st.ready()
-		}
-		if len(ready) > 0 {
-			s.swapNow(ready, swaps)
-		}
-		s.mu.Lock()
+	for s.pumpOnce() {
 	}
 	s.pumping = false
 }
 
-// turn is how many groups a stream begins before the next stream's turn.
-const turn = 16
+// lockAndPump pumps for who has not locked the service.
+func (s *Service) lockAndPump() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pump()
+}
 
-// next begins as much as the store may have under way: keys with operations
-// first, then streams in turn.
+// pumpOnce reports whether there was something to do. Streams and the store are called without
+// the lock.
+func (s *Service) pumpOnce() bool {
+	hadResults := s.takeResults()
+	ready, swaps := s.next()
+	woken := s.notify
+	s.notify = nil
+	if !hadResults && len(ready) == 0 && len(woken) == 0 {
+		return false
+	}
+	for _, st := range woken {
+		st.woken = false
+	}
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	for _, st := range woken {
+		st.ready()
+	}
+	if len(ready) > 0 {
+		s.swapNow(ready, swaps)
+	}
+	return true
+}
+
+// takeResults takes up the results of swaps that have come, and reports whether there were some.
+func (s *Service) takeResults() bool {
+	came := s.landed.take(s.spare)
+	for i := range came {
+		s.swapped(came[i].key, came[i].result)
+	}
+	clear(came)
+	s.spare = came[:0]
+	return len(came) > 0
+}
+
+// next decides keys with operations, and then what streams in turn ask for: as much as the store
+// may have under way, but no more than maxBatch, because meanwhile no stream gets the lock.
 func (s *Service) next() (ready []*key, swaps []Swap) {
-	for s.underWay < maxSwaps {
-		if len(s.keys.ready) == 0 && !s.takeTurn() {
+	for len(ready) < maxBatch && s.underWay < maxSwaps {
+		k := s.keys.nextReady()
+		if k == nil {
+			if s.takeTurn() {
+				continue
+			}
 			break
 		}
-		for i, k := range s.keys.ready {
-			if s.underWay >= maxSwaps {
-				s.keys.ready = append(s.keys.ready[:0:0], s.keys.ready[i:]...)
-				return ready, swaps
-			}
-			s.underWay++
-			ready = append(ready, k)
-			now := s.o.Clock.NowNs()
-			swaps = append(swaps, k.prepare(now, now+s.clock.aheadNs))
-		}
-		s.keys.ready = s.keys.ready[:0]
+		s.underWay++
+		now := s.o.Clock.NowNs()
+		ready = append(ready, k)
+		swaps = append(swaps, k.prepare(now, now+s.clock.aheadNs))
 	}
 	return ready, swaps
 }
 
-// takeTurn lets the next stream begin some of its groups.
+// takeTurn lets the next stream begin some of its asks.
 func (s *Service) takeTurn() bool {
 	if len(s.turns) == 0 {
 		return false
 	}
 	st := s.turns[0]
 	s.turns = s.turns[1:]
-	n := min(turn, len(st.waiting))
-	for _, g := range st.waiting[:n] {
-		for i := range g.operations {
-			s.keys.add(&g.operations[i])
-		}
-	}
-	if st.waiting = st.waiting[n:]; len(st.waiting) > 0 {
-		s.turns = append(s.turns, st)
-	} else {
-		st.waiting = nil
-		st.goOn()
-	}
+	st.takeTurn()
 	return true
 }
 

@@ -118,7 +118,7 @@ func TestGrantsRemembered(t *testing.T) {
 	require.EqualValues(t, quota.MaxGrants-1, used())
 	b.clock.advance(31 * second)
 	p.ask(want(1))
-	require.Len(t, p.grants, 1)
+	require.Len(t, p.grants.list, 1)
 }
 
 // TestMetrics: what the service counts is on its page.

@@ -1,5 +1,3 @@
-// Package quotaservice is the quota service: it grants units of counters that hold over
-// all proxies, by the arithmetic of shared/limit on values in a store.
 package quotaservice
 
 import (

@@ -52,7 +52,38 @@ func TestDefinitionsAreBounded(t *testing.T) {
 	require.Equal(t, quota.Granted, of(0))
 	require.NoError(t, p.send(quota.Asks{Definitions: []quota.Definition{define(5000, 0, fixed(10, minute))}}))
 	require.Equal(t, []quota.Result{quota.Granted, quota.Unknown, quota.Granted}, []quota.Result{of(0), of(1), of(5000)})
-	require.Len(t, p.definitions, quota.MaxDefinitions)
+	require.Len(t, p.definitions.byID, quota.MaxDefinitions)
+	require.Equal(t, quota.MaxDefinitions, p.definitions.used.Len())
+}
+
+// TestUnreadAnswersEndTurns: a stream that does not read its answers begins no further asks, and
+// its transport reads no further message.
+func TestUnreadAnswersEndTurns(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
+	var m quota.Asks
+	for range 3 * maxUnderWay {
+		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{{Definition: 1, Inspect: true}}})
+	}
+	require.NoError(t, p.send(m))
+	require.Equal(t, maxUnderWay, p.underWay)
+	require.Len(t, p.pending, 2*maxUnderWay)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	p.waitUntilBegun(gone) // returns
+	begun := make(chan struct{})
+	go func() {
+		p.waitUntilBegun(t.Context())
+		close(begun)
+	}()
+	require.Eventually(t, func() bool {
+		b.service.mu.Lock()
+		defer b.service.mu.Unlock()
+		return p.awaited
+	}, 5e9, 1e6)
+	require.Equal(t, len(m.Asks), len(p.take()))
+	<-begun
+	require.Zero(t, p.underWay)
 }
 
 // TestRate: a stream that asks more often than one core serves is busy.
@@ -98,8 +129,8 @@ func (b *rig) slow() (answer func(n int)) {
 // pumped returns once what has landed is taken up, which another goroutine may be doing.
 func (b *rig) pumped() {
 	for busy := true; busy; {
-		b.service.pump()
 		b.service.mu.Lock()
+		b.service.pump()
 		b.service.landed.mu.Lock()
 		busy = b.service.pumping || len(b.service.landed.all) > 0
 		b.service.landed.mu.Unlock()
@@ -111,13 +142,16 @@ func (b *rig) pumped() {
 func TestStreamsTakeTurns(t *testing.T) {
 	b := newRig(t)
 	d := define(1, quota.LeaseOff, fixed(10, minute))
-	flood, light := b.proxy(b.service, d), b.proxy(b.service, d)
+	light := b.proxy(b.service, d)
 	b.inspect(light)
 	answer := b.slow()
-	for n := range uint32(6) {
+	const floods = 3
+	for n := range uint64(floods) {
+		flood := b.proxy(b.service, d)
 		var m quota.Asks
-		for i := range uint32(1000) {
-			m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{{Definition: 1, Key: quota.KeyOf(uint64(n), uint64(i+1)), Cost: 1}}})
+		for i := range uint64(1000) {
+			part := quota.Part{Definition: 1, Key: quota.KeyOf(n, i+1), Cost: 1}
+			m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{part}})
 		}
 		require.NoError(t, flood.send(m))
 	}
@@ -125,7 +159,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 	b.service.mu.Lock()
 	require.Equal(t, maxSwaps, b.service.underWay, "no more wait at the store")
 	b.service.mu.Unlock()
-	answer(maxSwaps + 3*turn)
+	answer(maxSwaps + (floods+1)*turn)
 	require.Len(t, light.take(), 1)
 }
 

@@ -21,23 +21,23 @@ import (
 //
 // A window and its usage are varints, signed ones in zigzag:
 //
-//	pays      by window: see limit.Window.Pays                    version 2, as what follows
-//	0         until when nothing was granted, in releases before
-//	rows      how many; each is worker (8 bytes) · since · number · charged · held ·
-//	          time − when it was said · hold: what proxies hold of the key
-//
-// Version 2 is written for keys that hold only.
-//
-//	identity  algorithm · period · offset · jitter · flags
+//	identity  algorithm (1 byte) · period · offset · jitter (1 byte) · flags (1 byte)
 //	usage     used, end                                           fixed windows
 //	          used, previous                                      sliding counter
 //	          n, n × (time − last, units)                         log
 //	          limit, burst, stamp − its own stamp, end, high, low  bucket
+//
+// Version 2, which is written for keys that are held only, goes on:
+//
+//	pays      by window: see limit.Window.Pays
+//	0         until when nothing was granted, in releases before
+//	holders   how many; each is worker (8 bytes) · since · number · charged · held ·
+//	          time − when its report was noted · hold
 const (
-	version = 1 // a release reads a version before the first one writes it
-	holding = 2 // the version of values with rows
+	plainVersion = 1 // a release reads a version before the first one writes it
+	heldVersion  = 2 // of values with holders
 
-	flagElas, flagSlides, flagCut = 1, 2, 4
+	flagElastic, flagSlides, flagCut = 1, 2, 4
 
 	any64      = 1<<64 - 1
 	maxInstant = 1<<63 - 1
@@ -49,159 +49,194 @@ var (
 	errDamage = errors.New("the value is damaged")
 )
 
-// record is a value, read. It holds the windows of all who ask for the key: as the
-// policy has them, not shifted, and read from a store without the limits that the value
-// does not have.
-type record struct {
-	generation uint64 // random when made; changed by what takes usages away
-	startNs    int64  // until when the store is starting, as far as is known; not in the value
-	quota.State
-}
-
 // append appends the value's bytes to b.
 func (r *record) append(b []byte, nonce uint64) []byte {
-	c := coder{b: b}
-	r.fields(&c, nonce)
-	return c.b
-}
-
-// parse reads a value.
-func parse(b []byte) (*record, error) {
-	c, r := coder{b: b, reads: true}, new(record)
-	r.fields(&c, 0)
-	if c.must(len(c.b) == 0); c.err != nil {
-		return nil, c.err
-	}
-	return r, nil
-}
-
-func (r *record) fields(c *coder, nonce uint64) {
-	v, n, stamp := byte(version), byte(len(r.Windows)), r.NowNs
+	version, stamp := byte(plainVersion), r.NowNs
 	if r.Holders != nil {
-		v = holding
+		version = heldVersion
 	}
 	for i := range r.Windows {
 		stamp = max(stamp, r.Stamp(i))
 	}
-	now := r.NowNs
-	fixed64(c, &nonce)
-	if c.byte(&v); c.err == nil && v > holding {
-		c.err = errNewer
-	}
-	fixed64(c, &r.generation)
-	fixed64(c, &now)
-	fixed64(c, &stamp)
-	c.byte(&n)
-	if c.must(v >= version && n <= quota.MaxWindows && now >= 0 && stamp >= now); c.err != nil {
-		return
-	}
-	if c.reads {
-		r.State = quota.NewState(now, make([]limit.Window, n))
-	}
+	b = binary.LittleEndian.AppendUint64(b, nonce)
+	b = append(b, version)
+	b = binary.LittleEndian.AppendUint64(b, r.generation)
+	b = binary.LittleEndian.AppendUint64(b, uint64(r.NowNs))
+	b = binary.LittleEndian.AppendUint64(b, uint64(stamp))
+	b = append(b, byte(len(r.Windows)))
 	for i := range r.Windows {
-		before := stamp - r.Stamp(i)
-		c.window(&r.Windows[i], &r.Usages[i], &before, stamp-now)
-		if c.reads && r.Windows[i].Algorithm == limit.TokenBucket {
-			r.SetStamp(i, stamp-before)
-		}
+		b = appendWindow(b, &r.Windows[i], &r.Usages[i], stamp-r.Stamp(i))
 	}
-	if v == holding {
-		c.rows(r)
-	}
-}
-
-// coder goes over what a value consists of, and appends it or reads it. It writes to nothing
-// that it appends: a record has the windows of definitions.
-type coder struct {
-	b     []byte // what was appended, or is to be read
-	reads bool
-	err   error
-}
-
-// must is for what is read.
-func (c *coder) must(holds bool) {
-	if c.err == nil && !holds {
-		c.err = errDamage
-	}
-}
-
-// next is the next bytes that are read, zeros where there are too few.
-func (c *coder) next(n int) (b [8]byte) {
-	if c.must(n <= len(c.b)); c.err == nil {
-		copy(b[:], c.b[:n])
-		c.b = c.b[n:]
+	if version == heldVersion {
+		b = appendHolders(b, r)
 	}
 	return b
 }
 
-func (c *coder) byte(v *byte) {
-	if c.reads {
-		*v = c.next(1)[0]
-	} else {
-		c.b = append(c.b, *v)
+// parse reads a value.
+func parse(b []byte) (*record, error) {
+	d := decoder{rest: b}
+	d.uint64() // the nonce
+	version := d.byte()
+	if d.err == nil && version > heldVersion {
+		return nil, errNewer
 	}
+	generation := d.uint64()
+	now := int64(d.uint64())
+	stamp := int64(d.uint64())
+	n := d.byte()
+	d.must(version >= plainVersion && n <= quota.MaxWindows && now >= 0 && stamp >= now)
+	if d.err != nil {
+		return nil, d.err
+	}
+	r := &record{generation: generation, State: quota.NewState(now, make([]limit.Window, n))}
+	for i := range r.Windows {
+		before := d.window(&r.Windows[i], &r.Usages[i], stamp-now)
+		if r.Windows[i].Algorithm == limit.TokenBucket {
+			r.SetStamp(i, stamp-before)
+		}
+	}
+	if version == heldVersion {
+		d.holders(r)
+	}
+	d.must(len(d.rest) == 0)
+	if d.err != nil {
+		return nil, d.err
+	}
+	return r, nil
 }
 
-func fixed64[T ~uint64 | ~int64](c *coder, v *T) {
-	if b := [8]byte{}; c.reads {
-		b = c.next(len(b))
-		*v = T(binary.LittleEndian.Uint64(b[:]))
-	} else {
-		c.b = binary.LittleEndian.AppendUint64(c.b, uint64(*v))
+// appendWindow appends a window and its usage. A bucket's own stamp is so much before the value's.
+func appendWindow(b []byte, w *limit.Window, u *limit.Usage, beforeNs int64) []byte {
+	b = append(b, byte(w.Algorithm))
+	b = appendNumber(b, w.PeriodNs)
+	b = appendNumber(b, w.OffsetNs)
+	b = append(b, w.Jitter, flag(w.Elastic, flagElastic)|flag(u.Slides, flagSlides)|flag(u.Cut, flagCut))
+	switch w.Algorithm {
+	case limit.SlidingWindowCounter:
+		b = appendNumber(b, u.Used)
+		b = appendNumber(b, u.Prev)
+	case limit.SlidingWindowLog:
+		b = appendLog(b, u.Log)
+	case limit.TokenBucket:
+		b = appendNumber(b, w.Limit)
+		b = appendNumber(b, w.Burst)
+		b = appendNumber(b, beforeNs)
+		b = appendNumber(b, u.EndNs)
+		b = binary.AppendVarint(b, u.Tokens.Hi)
+		b = appendNumber(b, u.Tokens.Lo)
+	default: // fixed windows
+		b = appendNumber(b, u.Used)
+		b = appendNumber(b, u.EndNs)
 	}
+	return b
 }
 
-// number goes over a number from 0 to bound.
-func number[T ~int | ~uint32 | ~uint64 | ~int64](c *coder, v *T, bound uint64) {
-	if !c.reads {
-		c.b = binary.AppendUvarint(c.b, uint64(*v))
-		return
-	}
-	n, size := binary.Uvarint(c.b)
-	if c.must(size > 0 && n <= bound); c.err != nil {
-		n, size = 0, 0
-	}
-	*v, c.b = T(n), c.b[size:]
-}
-
-func (c *coder) signed(v *int64) {
-	u := uint64(*v)<<1 ^ uint64(*v>>63)
-	if number(c, &u, any64); c.reads {
-		*v = int64(u>>1) ^ -int64(u&1)
-	}
-}
-
-// window goes over a window and its usage. A bucket's stamp is before the value's, at most latest.
-func (c *coder) window(w *limit.Window, u *limit.Usage, before *int64, latest int64) {
-	c.byte((*byte)(&w.Algorithm))
-	number(c, &w.PeriodNs, maxInstant)
-	number(c, &w.OffsetNs, maxInstant)
-	c.byte(&w.Jitter)
-	flags := flag(w.Elastic, flagElas) | flag(u.Slides, flagSlides) | flag(u.Cut, flagCut)
-	c.byte(&flags)
-	if c.reads {
-		w.Elastic, u.Slides, u.Cut = flags&flagElas != 0, flags&flagSlides != 0, flags&flagCut != 0
-	}
-	c.must(w.InRange() && flags <= flagElas|flagSlides|flagCut)
+// window reads a window and its usage. It returns by how much a bucket's own stamp is before the
+// value's: at most by latest.
+func (d *decoder) window(w *limit.Window, u *limit.Usage, latest int64) (beforeNs int64) {
+	w.Algorithm = limit.Algorithm(d.byte())
+	w.PeriodNs = int64(d.number(maxInstant))
+	w.OffsetNs = int64(d.number(maxInstant))
+	w.Jitter = d.byte()
+	flags := d.byte()
+	w.Elastic = flags&flagElastic != 0
+	u.Slides = flags&flagSlides != 0
+	u.Cut = flags&flagCut != 0
+	d.must(w.InRange() && flags <= flagElastic|flagSlides|flagCut)
 	switch w.Algorithm {
 	case limit.FixedWindow, limit.FixedWindowPerKey, limit.Calendar:
-		number(c, &u.Used, maxUnits)
-		number(c, &u.EndNs, maxInstant)
+		u.Used = uint32(d.number(maxUnits))
+		u.EndNs = int64(d.number(maxInstant))
 	case limit.SlidingWindowCounter:
-		number(c, &u.Used, maxUnits)
-		number(c, &u.Prev, maxUnits)
+		u.Used = uint32(d.number(maxUnits))
+		u.Prev = uint32(d.number(maxUnits))
 	case limit.SlidingWindowLog:
-		c.log(u)
+		u.Log = d.log()
 	case limit.TokenBucket:
-		number(c, &w.Limit, maxUnits)
-		number(c, &w.Burst, maxUnits)
-		number(c, before, uint64(latest))
-		number(c, &u.EndNs, maxInstant)
-		c.signed(&u.Tokens.Hi)
-		number(c, &u.Tokens.Lo, any64)
-		c.must(u.Tokens.Hi < 1<<31 && u.Tokens.Hi > -1<<31)
+		w.Limit = uint32(d.number(maxUnits))
+		w.Burst = uint32(d.number(maxUnits))
+		beforeNs = int64(d.number(uint64(latest)))
+		u.EndNs = int64(d.number(maxInstant))
+		u.Tokens.Hi = d.signed()
+		u.Tokens.Lo = d.number(any64)
+		d.must(u.Tokens.Hi < 1<<31 && u.Tokens.Hi > -1<<31)
 	default:
-		c.must(false)
+		d.must(false)
+	}
+	return beforeNs
+}
+
+// appendLog appends the units of each instant together.
+func appendLog(b []byte, log []int64) []byte {
+	instants := 0
+	for i, t := range log {
+		if i == 0 || t != log[i-1] {
+			instants++
+		}
+	}
+	b = appendNumber(b, uint32(instants))
+	last := int64(0)
+	for len(log) > 0 {
+		at, n := log[0], 1
+		for n < len(log) && log[n] == at {
+			n++
+		}
+		b = appendNumber(b, at-last)
+		b = appendNumber(b, uint32(n))
+		last, log = at, log[n:]
+	}
+	return b
+}
+
+func (d *decoder) log() (log []int64) {
+	at := int64(0)
+	for instants := d.number(limit.MaxLog); instants > 0 && d.err == nil; instants-- {
+		at += int64(d.number(uint64(maxInstant - at)))
+		n := int(d.number(limit.MaxLog))
+		d.must(n > 0 && len(log)+n <= limit.MaxLog)
+		log = append(log, slices.Repeat([]int64{at}, n)...)
+	}
+	return log
+}
+
+// appendHolders appends what only a value with holders has.
+func appendHolders(b []byte, r *record) []byte {
+	for i := range r.Windows {
+		b = appendNumber(b, r.Windows[i].Pays)
+	}
+	b = append(b, 0) // no older release has to wait
+	b = appendNumber(b, uint32(len(r.Holders.List)))
+	for i := range r.Holders.List {
+		h := &r.Holders.List[i]
+		b = binary.LittleEndian.AppendUint64(b, h.Worker)
+		b = appendNumber(b, h.Since)
+		b = appendNumber(b, h.Number)
+		b = appendNumber(b, h.Charged)
+		b = appendNumber(b, h.Held)
+		b = appendNumber(b, r.NowNs-h.NotedNs)
+		b = appendNumber(b, h.HoldNs)
+	}
+	return b
+}
+
+func (d *decoder) holders(r *record) {
+	for i := range r.Windows {
+		r.Windows[i].Pays = uint32(d.number(maxUnits))
+	}
+	d.number(uint64(maxInstant - r.NowNs)) // for how long an older release has waited
+	r.Holders = &quota.Holders{}
+	for n := d.number(quota.MaxHolders); n > 0 && d.err == nil; n-- {
+		h := quota.Holder{
+			Worker:  d.uint64(),
+			Since:   d.number(any64),
+			Number:  d.number(any64),
+			Charged: d.number(any64),
+			Held:    uint32(d.number(maxUnits)),
+			NotedNs: r.NowNs - int64(d.number(uint64(r.NowNs))),
+			HoldNs:  int64(d.number(uint64(limit.MaxPeriodNs))),
+		}
+		r.Holders.List = append(r.Holders.List, h)
 	}
 }
 
@@ -212,59 +247,58 @@ func flag(is bool, bit byte) byte {
 	return 0
 }
 
-// log goes over the units of each instant together.
-func (c *coder) log(u *limit.Usage) {
-	instants, last := 0, int64(0)
-	for i, t := range u.Log {
-		if i == 0 || t != u.Log[i-1] {
-			instants++
-		}
-	}
-	number(c, &instants, limit.MaxLog)
-	for at := 0; instants > 0 && c.err == nil; instants-- {
-		gap, n := int64(0), 0
-		if !c.reads {
-			gap = u.Log[at] - last
-			for at < len(u.Log) && u.Log[at] == last+gap {
-				at, n = at+1, n+1
-			}
-		}
-		number(c, &gap, uint64(maxInstant-last))
-		number(c, &n, limit.MaxLog)
-		last += gap
-		if c.reads {
-			c.must(n > 0 && len(u.Log)+n <= limit.MaxLog)
-			u.Log = append(u.Log, slices.Repeat([]int64{last}, n)...)
-		}
+// appendNumber appends a number that is not negative.
+func appendNumber[T ~uint32 | ~uint64 | ~int64](b []byte, n T) []byte {
+	return binary.AppendUvarint(b, uint64(n))
+}
+
+// decoder reads a value. The first error ends it; what is read then is 0.
+type decoder struct {
+	rest []byte
+	err  error
+}
+
+// must ends the decoder if the value cannot be one.
+func (d *decoder) must(holds bool) {
+	if d.err == nil && !holds {
+		d.err = errDamage
 	}
 }
 
-// rows goes over what only a value with rows has.
-func (c *coder) rows(r *record) {
-	if c.reads {
-		r.Holders = &quota.Holders{}
+// next is the next bytes, zeros if there are too few.
+func (d *decoder) next(n int) (b [8]byte) {
+	d.must(n <= len(d.rest))
+	if d.err == nil {
+		copy(b[:], d.rest[:n])
+		d.rest = d.rest[n:]
 	}
-	for i := range r.Windows {
-		number(c, &r.Windows[i].Pays, maxUnits)
+	return b
+}
+
+func (d *decoder) byte() byte { return d.next(1)[0] }
+
+func (d *decoder) uint64() uint64 {
+	b := d.next(8)
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// number reads a number from 0 to most.
+func (d *decoder) number(most uint64) uint64 {
+	n, size := binary.Uvarint(d.rest)
+	d.must(size > 0 && n <= most)
+	if d.err != nil {
+		return 0
 	}
-	quiet, n := int64(0), len(r.Holders.List) // how long releases before have waited for a store to start
-	number(c, &quiet, uint64(maxInstant-r.NowNs))
-	number(c, &n, quota.MaxHolders)
-	for i := 0; i < n && c.err == nil; i++ {
-		if c.reads {
-			r.Holders.List = append(r.Holders.List, quota.Holder{NotedNs: r.NowNs})
-		}
-		row := &r.Holders.List[i]
-		age := r.NowNs - row.NotedNs
-		fixed64(c, &row.Worker)
-		number(c, &row.Since, any64)
-		number(c, &row.Number, any64)
-		number(c, &row.Charged, any64)
-		number(c, &row.Held, maxUnits)
-		number(c, &age, uint64(r.NowNs))
-		number(c, &row.HoldNs, uint64(limit.MaxPeriodNs))
-		if c.reads {
-			row.NotedNs = r.NowNs - age
-		}
+	d.rest = d.rest[size:]
+	return n
+}
+
+func (d *decoder) signed() int64 {
+	n, size := binary.Varint(d.rest)
+	d.must(size > 0)
+	if d.err != nil {
+		return 0
 	}
+	d.rest = d.rest[size:]
+	return n
 }

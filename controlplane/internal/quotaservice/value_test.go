@@ -51,7 +51,7 @@ func TestValues(t *testing.T) {
 		}
 		_, err = parse(append(b, 0))
 		require.ErrorIs(t, err, errDamage)
-		b[NonceBytes] = holding + 1
+		b[NonceBytes] = heldVersion + 1
 		_, err = parse(b)
 		require.ErrorIs(t, err, errNewer)
 	}

@@ -8,6 +8,15 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
+// record is what one key has counted: a value of the store, read. It holds the windows of all
+// who ask for the key: as the policy has them, not shifted, and read from a store without the
+// limits that the value does not have.
+type record struct {
+	generation uint64 // random when made; changed by what takes usages away
+	startNs    int64  // until when the store is starting, as far as is known; not in the value
+	quota.State
+}
+
 // errWindows is for the definition that would be one too many: no other's usage makes
 // room for it.
 var errWindows = errors.New("the key counts in 16 windows of other definitions: more are refused until one of them ends")
@@ -16,23 +25,24 @@ var errWindows = errors.New("the key counts in 16 windows of other definitions: 
 // Others stay behind them, with what they have counted, until they have ended. It returns
 // those of the operation, as they hold for its key.
 func (r *record) prepare(o *operation, now int64) (asked quota.State, err error) {
-	if r.NowNs > now+aheadNs { // now is the store's time, or the store refuses what is decided by it
+	if r.NowNs > now+maxAheadNs { // now is the store's time, or the store refuses what is decided by it
 		r.SetBack(now)
 		r.generation = random()
 		o.rebased = true
 	}
 	r.Roll(now)
 	if o.what == Reset {
-		o.hadUsage = r.Holders.Held() > 0 || slices.ContainsFunc(r.Usages, func(u limit.Usage) bool { return !u.IsZero() })
+		o.hadUsage = r.hasUsage()
 		r.State, r.generation = quota.State{NowNs: r.NowNs}, random()
 	}
-	if o.slots != nil {
+	if o.hold != nil {
 		if r.Holders == nil {
 			r.Holders = &quota.Holders{}
 		}
 		r.Holders.Starting = r.startsNs(now) > 0
 	}
-	if !slices.EqualFunc(r.Windows, o.Windows, func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }) {
+	isAlike := func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }
+	if !slices.EqualFunc(r.Windows, o.Windows, isAlike) {
 		if err := r.arrange(o); err != nil {
 			return asked, err
 		}
@@ -41,6 +51,12 @@ func (r *record) prepare(o *operation, now int64) (asked quota.State, err error)
 	asked.Windows = o.windows
 	keepLogs(&asked)
 	return asked, nil
+}
+
+// hasUsage reports whether the key has counted something, or holds something.
+func (r *record) hasUsage() bool {
+	isUsed := func(u limit.Usage) bool { return !u.IsZero() }
+	return r.Holders.Held() > 0 || slices.ContainsFunc(r.Usages, isUsed)
 }
 
 // startsNs is how much longer than now the store is starting. By a clock that was set back it is not.
@@ -96,14 +112,16 @@ func find(windows []limit.Window, w limit.Window) int {
 func (r *record) known(w *limit.Window) (most limit.Usage, stamp int64) {
 	stamp = r.NowNs
 	for i, v := range r.Windows {
-		if u, of := r.Usages[i], r.Stamp(i); v.Algorithm == limit.TokenBucket && v.PeriodNs == w.PeriodNs && !u.IsZero() {
-			if u.Tokens.Hi < 0 {
-				u.Tokens = limit.Tokens{}
-			}
-			w.Roll(&u, of, of) // no more than w holds
-			if w.Count(&u, of) > w.Count(&most, stamp) {
-				most, stamp = u, of
-			}
+		u, of := r.Usages[i], r.Stamp(i)
+		if v.Algorithm != limit.TokenBucket || v.PeriodNs != w.PeriodNs || u.IsZero() {
+			continue
+		}
+		if u.Tokens.Hi < 0 {
+			u.Tokens = limit.Tokens{}
+		}
+		w.Roll(&u, of, of) // no more than w holds
+		if w.Count(&u, of) > w.Count(&most, stamp) {
+			most, stamp = u, of
 		}
 	}
 	return most, stamp

@@ -1,0 +1,309 @@
+package quotaservice
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// linger is how much longer a value lives than what it has counted.
+const linger = 10 * second
+
+// maxAheadNs is how far ahead of the store's clock a value may be. If it lies further
+// ahead, the clock was set back.
+const maxAheadNs = 10 * second
+
+const second = 1_000_000_000
+
+// What says what an operation does to a key.
+type What uint8
+
+// The operations. Operate takes the first ones.
+const (
+	Inspect What = iota // change nothing
+	Hit                 // take the units if all windows have them left: a proxy's ask, or as a request without a lease
+	Inc                 // count the units more, whatever is left
+	Set                 // as if the key had used so many units, and nothing before
+	Reset               // forget the key
+	count               // count an ask in shadow that is denied
+	undo                // uncount a grant that nobody got
+	giveUp              // uncount units that a proxy returns
+)
+
+// operation is what is to be done to one key. It can be carried out again on
+// another value, if the store has refused the first.
+type operation struct {
+	what What
+	*definition
+	windows []limit.Window // its own, as they hold for the key
+	part    quota.Part     // of ask
+	n       uint32         // units of undo, giveUp, inc, set and inspect
+	window  int            // of inc and set, or AllWindows
+
+	key    [16]byte
+	domain string // whose key it is
+	owner  owner
+
+	counted counted // by a Hit, for its undo and giveUp
+	outcome
+}
+
+// owner learns what came of its operations. The service is locked then.
+type owner interface{ finished(o *operation) }
+
+// counted says what a grant has counted where.
+type counted struct {
+	quota.Counted
+	generation uint64
+}
+
+// outcome is what an operation came to.
+type outcome struct {
+	err       error // of the store, or why the value cannot be read
+	againNs   int64 // not now, but at this instant; 0 = done
+	denied    bool
+	units     uint32 // granted, or given back
+	validNs   int64
+	leased    bool // units may be kept for later requests
+	waitNs    int64
+	heldBack  bool // only what is held leaves no room
+	holds     bool // it holds units, or says that they would be: not while the store is starting
+	noted     bool // the worker's report is noted
+	standings []quota.Standing
+	nowNs     int64 // when it was decided, by the store's clock
+	untilNs   int64 // when the first window ends that it counts in
+	hadUsage  bool  // of reset: the key had counted something
+	rebased   bool  // the store's clock was set back since the value was written
+}
+
+// random is for nonces and generations. Nobody gains by guessing them.
+func random() uint64 { return rand.Uint64() } //nolint:gosec // it is fast, and seeded by the system
+
+// carryOut carries the operation out on the record at the time now, and reports
+// whether that changed what the record counts.
+func (o *operation) carryOut(r *record, now int64) (changed bool) {
+	o.outcome = outcome{standings: o.standings[:0]}
+	s, err := r.prepare(o, now)
+	if err != nil {
+		o.err, o.untilNs = err, math.MaxInt64
+		return false
+	}
+	o.nowNs = s.NowNs
+	changed = o.change(r, &s)
+	if errors.Is(o.err, ErrStarting) {
+		o.waitNs = r.startsNs(now)
+	}
+	if o.againNs == 0 && o.what != giveUp {
+		o.stand(&s)
+	}
+	o.untilNs = s.EndNs()
+	return changed || o.rebased
+}
+
+// change does what the operation does.
+func (o *operation) change(r *record, s *quota.State) (changed bool) {
+	switch o.what {
+	case Inspect:
+		o.judge(s, o.n)
+		return false
+	case Hit:
+		if o.hold != nil {
+			return o.takeHold(s)
+		}
+		return o.take(r, s)
+	case count:
+		o.denied = true
+		if s.Left(quota.Terms{}) >= o.part.Cost { // a window has ended since
+			return false
+		}
+		o.countDenied(s)
+	case undo, giveUp:
+		if o.hold != nil {
+			return o.refundHold(s)
+		}
+		return o.refund(r, s)
+	case Inc:
+		add(s, o.window, o.n)
+	case Set:
+		setTo(s, o.window, o.n)
+		r.generation = random() // a return does not know which window was set since its grant
+	case Reset: // prepare has forgotten the key
+	}
+	return true
+}
+
+// stand says how the windows stand, and what is held.
+func (o *operation) stand(s *quota.State) {
+	for i := range s.Windows {
+		o.standings = append(o.standings, s.Standing(i))
+	}
+	if o.hold != nil {
+		o.standings = append(o.standings, quota.Standing{Used: s.Holders.Held()})
+	}
+}
+
+// take counts what a part is granted.
+func (o *operation) take(r *record, s *quota.State) (changed bool) {
+	p := &o.part
+	units, terms, ok := s.Grant(o.Lease, p)
+	if terms.AgainNs != 0 && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
+		o.againNs = terms.AgainNs
+		return false
+	}
+	if p.Spent > 0 {
+		countClaimed(s, p.Spent)
+		units, terms, ok = s.Grant(o.Lease, p)
+		changed = true
+	}
+	switch {
+	case p.Inspect:
+	case !ok && p.Cost > 0:
+		o.denied, o.waitNs = true, s.WaitNs(p.Cost)
+		if o.waitNs == 0 { // only what workers of another policy hold leaves no room
+			o.waitNs = limit.HeldRetryNs
+		}
+		if o.CountDenied && !p.Shadow { // one in shadow counts only once no other part has denied
+			o.countDenied(s)
+			changed = true
+		}
+	case units > 0:
+		o.units, o.validNs, o.leased = units, s.ValidNs(terms), terms.EndNs != 0
+		o.counted = counted{s.Add(units, terms), r.generation}
+		changed = true
+	}
+	return changed
+}
+
+// countDenied counts what waits for a denied ask. The wait is from the new count.
+func (o *operation) countDenied(s *quota.State) {
+	countClaimed(s, max(o.part.Waiting, o.part.Cost))
+	o.waitNs = s.WaitNs(o.part.Cost)
+}
+
+// countClaimed counts units that were asked for by nothing but the proxy's word. In each window
+// they count as at most its limit, and no bucket owes more than it holds when full: a wrong
+// number locks a key for no longer than using up its limit does.
+func countClaimed(s *quota.State, units uint32) {
+	for i := range s.Windows {
+		w, n := &s.Windows[i], units
+		if !w.Unlimited {
+			n = min(n, w.Max())
+		}
+		if w.Algorithm == limit.TokenBucket {
+			lacks, most := uint64(w.Count(&s.Usages[i], s.Stamps[i])), 2*uint64(w.Burst)
+			n = uint32(min(uint64(n), most-min(lacks, most)))
+		}
+		add(s, i, n)
+	}
+}
+
+// refund uncounts units where they are still counted. If the record has been made anew since,
+// they are gone already.
+func (o *operation) refund(r *record, s *quota.State) (changed bool) {
+	if r.generation != o.counted.generation {
+		return false
+	}
+	if s.Refund(&o.counted.Counted, o.n, o.what == undo) {
+		o.units = o.n
+	}
+	return true
+}
+
+// takeHold notes what a worker reports of a key, and holds what it asks for. Without a report it
+// is an operator's hit, whose answer is known.
+func (o *operation) takeHold(s *quota.State) (changed bool) {
+	p := &o.part
+	if p.Inspect {
+		return false
+	}
+	if p.Number == 0 {
+		return o.hitHeld(s)
+	}
+	n, err := s.Note(p, o.hold)
+	if err != nil {
+		o.err = err
+		return false
+	}
+	o.noted = true
+	o.units, o.validNs = n.Units, o.hold.EighthNs()
+	o.holds = n.Units > 0
+	if !n.OK {
+		o.refuseHold(s, p)
+	}
+	return n.Noted
+}
+
+// hitHeld counts an operator's hit, if there is room for it beside what is held.
+func (o *operation) hitHeld(s *quota.State) (changed bool) {
+	cost := o.part.Cost
+	o.judgeHeld(s, cost)
+	if o.denied || o.err != nil || cost == 0 {
+		return false
+	}
+	s.Add(cost, quota.Terms{})
+	o.holds = true
+	return true
+}
+
+// refundHold takes back what was held, unless the worker has reported since.
+func (o *operation) refundHold(s *quota.State) (changed bool) {
+	o.noted = s.Holders.Refund(&o.part.Report, o.n)
+	if o.noted {
+		o.units = o.n
+	}
+	return o.noted
+}
+
+// judge finds out whether units are left.
+func (o *operation) judge(s *quota.State, units uint32) {
+	if o.hold != nil {
+		o.judgeHeld(s, units)
+		o.holds = units > 0 && !o.denied && o.err == nil
+		return
+	}
+	if s.Left(quota.Terms{}) < units {
+		o.denied, o.waitNs = true, s.WaitNs(units)
+	}
+}
+
+// judgeHeld finds out whether units are left beside what is held.
+func (o *operation) judgeHeld(s *quota.State, units uint32) {
+	if !s.HasRoom(units, o.hold) {
+		o.refuseHold(s, &quota.Part{Cost: units})
+	}
+}
+
+// refuseHold says why a part does not get its cost.
+func (o *operation) refuseHold(s *quota.State, p *quota.Part) {
+	if s.AwaitsStart(p, o.hold) {
+		o.err = ErrStarting
+		return
+	}
+	o.denied = true
+	o.waitNs, o.heldBack = s.HeldWaitNs(p.Cost, o.hold)
+}
+
+// setTo makes the window, or all, count n units and nothing else.
+func setTo(s *quota.State, window int, n uint32) {
+	if window == AllWindows {
+		clear(s.Usages)
+		for i := range s.Stamps {
+			s.Stamps[i] = s.NowNs
+		}
+	} else {
+		s.Usages[window] = limit.Usage{}
+	}
+	add(s, window, n)
+}
+
+// add counts n units in the window, or in all.
+func add(s *quota.State, window int, n uint32) {
+	of := *s
+	if window != AllWindows {
+		of = s.Some(window, window+1)
+	}
+	of.Add(n, quota.Terms{})
+}

@@ -1,0 +1,190 @@
+package quotaservice
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+)
+
+// What a service finds out about its store while asks come and go: whether it answers, whether
+// it has its state, and which secret its services share. Whoever runs the service calls Watch
+// and Heartbeat regularly.
+
+// firstSecret makes a secret for a store that has none. A store may lack it because it
+// has lost its state: the services that run then store theirs at their next heartbeat.
+func (s *Service) firstSecret(ctx context.Context) []byte {
+	if s.o.Settle > 0 {
+		s.o.Log.Info("the quota store has no secret yet: the start waits for services that may know it", "for", s.o.Settle)
+		select {
+		case <-time.After(s.o.Settle):
+		case <-ctx.Done():
+		}
+	}
+	fresh := make([]byte, sha256.Size)
+	_, _ = rand.Read(fresh) // never fails
+	return fresh
+}
+
+// errOtherSecret would let each service of a store count apart.
+var errOtherSecret = errors.New("the services of this quota store have another key: all need the same --quota-key-file, or none")
+
+// agree takes the secret that all services of the store have. It is mine where the
+// store has none: nobody has kept one yet, or the store has lost it. The store also
+// knows a mark of the secret: a service with another one is refused, or takes no asks
+// until it is gone.
+func (s *Service) agree(ctx context.Context, mine func() []byte) (err error) {
+	secret := s.o.Secret
+	if secret == nil {
+		if secret, err = s.o.Store.Secret(ctx, "key", mine); err != nil {
+			return fmt.Errorf("read the key of the quota store: %w", err)
+		}
+	}
+	mark := newHasher(secret).key(nil, []byte("which key"))
+	kept, err := s.o.Store.Secret(ctx, "mark", func() []byte { return mark[:] })
+	switch {
+	case err != nil:
+		return fmt.Errorf("compare the key with that of the quota store: %w", err)
+	case !bytes.Equal(kept, mark[:]):
+		s.apart.Store(true)
+		return errOtherSecret
+	}
+	s.apart.Store(false)
+	if old := s.secret.Load(); old == nil || !bytes.Equal(*old, secret) {
+		s.secret.Store(&secret)
+		if old != nil {
+			s.o.Log.Warn("the store has lost its state and another key since: what was counted in between is lost")
+		}
+	}
+	return nil
+}
+
+// logUnusable logs why the store does not do what it should, once a while.
+func (s *Service) logUnusable(err error) {
+	if s.ctx.Err() == nil { // else this service gives it up
+		s.silent.Error("use the store: meanwhile on_unavailable decides", "error", err)
+	}
+}
+
+// Heartbeat notes that the processes that have streams are alive, and that a store that
+// has lost its state knows the services' secret again: services with two would count
+// apart. Whoever runs the service calls it a few times within LiveFor.
+func (s *Service) Heartbeat() {
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
+	err := s.agree(ctx, func() []byte { return *s.secret.Load() })
+	cancel()
+	if s.count.countBeat(err) {
+		s.o.Log.Info("the store answers again")
+	}
+	if err != nil {
+		s.logUnusable(err)
+	}
+	type process struct {
+		domain *domain
+		number uint64
+	}
+	alive := map[process]bool{}
+	s.mu.Lock()
+	for st := range s.streams {
+		if st.domain != nil {
+			alive[process{st.domain, st.process}] = true
+		}
+	}
+	s.mu.Unlock()
+	for p := range alive {
+		s.noteAlive(p.domain, p.number)
+	}
+}
+
+// A store that has no state, because it is new, was emptied or is one in memory, does not know
+// what proxies hold of it. They state it, and StartingNs after the store has begun all that have
+// a stream have done so:
+//
+//   - Each service looks at the store's age every WatchEvery, so it learns of the loss while at
+//     least StartingNs - WatchEvery are left, whichever service has found it first.
+//   - It ends its streams then. A worker states all that it holds first on a new stream, in at most
+//     129 messages, each when the one before is answered.
+//   - What holds units carries the age that the store must have, which the store itself compares
+//     by its own clock. So no service can be mistaken, and no proxy has a say.
+const (
+	// StartingNs is for how long a store without state grants nothing of what is held until an
+	// answer is known.
+	StartingNs = 4 * second
+	// WatchEvery is how often a service looks whether its store has lost its state.
+	WatchEvery = 250 * time.Millisecond
+)
+
+// ErrStarting is why units are not held yet.
+var ErrStarting = errors.New("the quota store is starting: it has no state yet, and proxies report what they hold")
+
+// Watch looks whether the store has lost its state, and has the workers of all streams state anew
+// what they hold. Whoever runs the service calls it often within StartingNs.
+func (s *Service) Watch() {
+	ctx, cancel := context.WithTimeout(s.ctx, StartingNs/2) // a Cluster's first takes longer than a swap
+	defer cancel()
+	before := s.o.Clock.NowNs()
+	age, anew, err := s.o.Store.Age(ctx)
+	if err != nil { // the heartbeat says so
+		return
+	}
+	s.mu.Lock()
+	now := s.o.Clock.NowNs()
+	start := now - age + StartingNs
+	earliest := start - (now - before) // the way back from the store makes start later
+	lost := start > now && earliest-s.startNs > int64(WatchEvery)
+	level := slog.LevelWarn
+	if s.startNs == 0 { // the first look: a new store is as it should be
+		level = slog.LevelInfo
+		s.startNs = start
+	}
+	s.startNs = max(s.startNs, start)
+	if anew {
+		for st := range s.streams {
+			st.ending = true
+			s.wake(st)
+		}
+	}
+	s.pump()
+	s.mu.Unlock()
+	if lost {
+		s.o.Log.Log(s.ctx, level, "the quota store has no state: rules with settle or algorithm concurrency are starting, "+
+			"and on_unavailable decides, while proxies report what they hold",
+			"for", time.Duration(start-now).Round(time.Millisecond))
+	}
+}
+
+// Starting says for how much longer the store is starting; nil = it has its state.
+func (s *Service) Starting() error {
+	if ns := s.startingNs(); ns > 0 {
+		left := time.Duration(ns).Round(100 * time.Millisecond)
+		return fmt.Errorf("%w; on_unavailable decides for %s", ErrStarting, left)
+	}
+	return nil
+}
+
+func (s *Service) startingNs() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(s.startNs-s.o.Clock.NowNs(), 0)
+}
+
+// Healthy says why the store does not answer, or has no state yet.
+func (s *Service) Healthy(ctx context.Context) error {
+	if s.apart.Load() {
+		return errOtherSecret
+	}
+	failed := make(chan error, 1)
+	s.o.Store.Swap(ctx, []Swap{{UntilNs: math.MaxInt64}}, func(_ int, r Result) { failed <- r.Err })
+	select {
+	case err := <-failed:
+		return cmp.Or(err, s.Starting())
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
