@@ -19,8 +19,8 @@ const (
 	// turn is how many parts of asks a stream begins before it is the next stream's turn.
 	turn = 16
 	// maxUnderWay is how many parts that have begun may be without an answer that is sent: a
-	// stream that does not read its answers has no further turn.
-	maxUnderWay = 256
+	// stream that does not read its answers has no further turn. A worker has no more waiting.
+	maxUnderWay = 1024
 	// maxStreams bounds the memory for streams.
 	maxStreams = 10_000
 	// enoughAnswers is when a message takes no further answer. One takes at most 8 KiB.

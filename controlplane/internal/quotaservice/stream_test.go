@@ -62,12 +62,12 @@ func TestUnreadAnswersEndTurns(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
 	var m quota.Asks
-	for range 3 * maxUnderWay {
+	for range 2 * maxUnderWay {
 		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{{Definition: 1, Inspect: true}}})
 	}
 	require.NoError(t, p.send(m))
 	require.Equal(t, maxUnderWay, p.underWay)
-	require.Len(t, p.pending, 2*maxUnderWay)
+	require.Len(t, p.pending, maxUnderWay)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	p.waitUntilBegun(gone) // returns
