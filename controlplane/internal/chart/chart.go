@@ -6,6 +6,7 @@
 package chart
 
 import (
+	"cmp"
 	_ "embed"
 	"html/template"
 	"math"
@@ -51,8 +52,8 @@ type Limit struct {
 	At   float64
 }
 
-// reach is how far above the highest value a limit may be for its line to be drawn: a farther
-// one would leave the values no height.
+// reach is how many times the highest value a limit may be for its line to be drawn: a higher one
+// would leave the values no height.
 const reach = 2
 
 // maxSteps is how many steps an axis has at most.
@@ -73,6 +74,13 @@ type tick struct {
 	End  string // the class of those at an end, which must not reach beyond it
 }
 
+// limitLine is a limit that is drawn. Its text stands on the line, or above the text of a lower
+// limit that is near.
+type limitLine struct {
+	At, TextAt float64 // in pixels
+	Text       string
+}
+
 // column is what the pointer shows of one time.
 type column struct{ From, Width, Text string }
 
@@ -82,13 +90,16 @@ type drawing struct {
 	Lines   []line
 	Values  []tick
 	Times   []tick
-	Limits  []tick
+	Limits  []limitLine
 	Above   []string // limits out of reach
 	Columns []column
 }
 
-// Height of the part with the lines, in pixels.
-const height = 140
+// Heights in pixels.
+const (
+	height     = 140 // of the part with the lines
+	textHeight = 14
+)
 
 // HTML draws the chart, with what its lines mean in words below. It is empty for fewer than
 // two times.
@@ -102,39 +113,56 @@ func (c *Chart) HTML() (template.HTML, error) {
 }
 
 func (c *Chart) draw() *drawing {
-	d := &drawing{Per: c.Per}
 	series := c.series()
-	highest, whole := 0.0, true
+	highest, areWhole := 0.0, true
 	for _, s := range series {
 		for _, v := range s.values {
 			highest = max(highest, v)
-			whole = whole && v == math.Trunc(v)
+			areWhole = areWhole && v == math.Trunc(v)
 		}
 	}
-	var drawn []Limit
+	drawn, above := c.limits(highest)
 	top := highest
-	for _, l := range c.Limits {
-		if highest > 0 && l.At > reach*highest {
-			d.Above = append(d.Above, l.Text)
-			continue
-		}
+	for _, l := range drawn {
 		top = max(top, l.At)
-		drawn = append(drawn, l)
 	}
-	step := valueStep(top, whole && len(drawn) == 0)
+	step := valueStep(top, areWhole && len(drawn) == 0)
 	top = math.Max(math.Ceil(top/step-1e-9), 1) * step
+	d := &drawing{
+		Per: c.Per, Limits: limitLines(drawn, top), Above: above, Times: c.ticks(), Columns: c.columns(series),
+	}
 	for v := 0.0; v < top+step/2; v += step {
 		d.Values = append(d.Values, tick{At: y(v, top), Text: Number(v)})
-	}
-	for _, l := range drawn {
-		d.Limits = append(d.Limits, tick{At: y(l.At, top), Text: l.Text})
 	}
 	for _, s := range series {
 		d.Lines = append(d.Lines, c.line(s, top))
 	}
-	d.Times = c.ticks()
-	d.Columns = c.columns(series)
 	return d
+}
+
+// limits returns the limits in the reach of the values, the lowest first, and the others' texts.
+func (c *Chart) limits(highest float64) (drawn []Limit, above []string) {
+	for _, l := range c.Limits {
+		if highest > 0 && l.At > reach*highest {
+			above = append(above, l.Text)
+		} else {
+			drawn = append(drawn, l)
+		}
+	}
+	slices.SortStableFunc(drawn, func(l, m Limit) int { return cmp.Compare(l.At, m.At) })
+	return drawn, above
+}
+
+// limitLines places limits and their texts, from the lowest up.
+func limitLines(limits []Limit, top float64) (lines []limitLine) {
+	free := math.Inf(1) // texts below this would meet the one before
+	for _, l := range limits {
+		at := y(l.At, top)
+		textAt := min(at, free)
+		lines = append(lines, limitLine{At: at, TextAt: textAt, Text: l.Text})
+		free = textAt - textHeight
+	}
+	return lines
 }
 
 // y is where a value is, in pixels from above.
@@ -146,7 +174,7 @@ type named struct {
 	values []float64
 }
 
-// series are those that are drawn.
+// series returns those that are drawn.
 func (c *Chart) series() []named {
 	list := []named{{"allowed", c.Allowed}, {"denied", c.Denied}, {"shadow", c.Shadow}}
 	return slices.DeleteFunc(list, func(s named) bool { return s.name != "allowed" && slices.Max(s.values) == 0 })
@@ -192,16 +220,16 @@ func (c *Chart) columns(series []named) []column {
 }
 
 // valueStep is 1, 2 or 5 of some power of ten, so that the axis has few steps.
-func valueStep(top float64, whole bool) float64 {
+func valueStep(top float64, areWhole bool) float64 {
 	step := 1.0
 	for step*maxSteps < top {
 		step *= 10
 	}
-	for top > 0 && step*maxSteps/10 >= top && (!whole || step > 1) {
+	for top > 0 && step*maxSteps/10 >= top && (!areWhole || step > 1) {
 		step /= 10
 	}
 	for _, part := range []float64{5, 2} {
-		if smaller := step / part; smaller*maxSteps >= top && top > 0 && (!whole || smaller >= 1) {
+		if smaller := step / part; smaller*maxSteps >= top && top > 0 && (!areWhole || smaller >= 1) {
 			return nice(smaller)
 		}
 	}

@@ -27,18 +27,21 @@ func draw(t *testing.T, c *Chart) string {
 	return string(html)
 }
 
-func TestChart(t *testing.T) {
+func TestAChartHasValuesTicksAndLimits(t *testing.T) {
 	c := &Chart{
-		Per: "per 1m", Times: every(time.Minute, 3), Allowed: []float64{3, 1, 2}, Denied: []float64{0, 2, 0}, Shadow: []float64{0, 0, 0},
+		Per: "per 1m", Times: every(time.Minute, 3),
+		Allowed: []float64{3, 1, 2}, Denied: []float64{0, 2, 0}, Shadow: []float64{0, 0, 0},
 		Limits: []Limit{{"2 per 1m", 2}, {"<b> per 1s", 60}},
 	}
 	page := draw(t, c)
 	for _, want := range []string{
 		"requests per 1m, time in UTC",
-		`<polyline class="allowed" points="0,0 500,667 1000,333"/><polyline class="denied" points="0,1000 500,333 1000,1000"/></svg>`,
+		`<polyline class="allowed" points="0,0 500,667 1000,333"/>`,
+		`<polyline class="denied" points="0,1000 500,333 1000,1000"/></svg>`,
 		`y1="140" y2="140"/><text x="-6" y="140" dy="4" class="value">0</text>`,
 		`y1="0" y2="0"/><text x="-6" y="0" dy="4" class="value">3</text>`,
-		`<line class="limit" x1="0" x2="100%" y1="46.67" y2="46.67"/><text x="100%" y="46.67" dy="-4" class="limit">2 per 1m</text>`,
+		`<line class="limit" x1="0" x2="100%" y1="46.67" y2="46.67"/>`,
+		`<text x="100%" y="46.67" dy="-4" class="limit">2 per 1m</text>`,
 		`<text x="50%" y="160" class="time ">12:01:00</text>`, `<text x="100%" y="160" class="time last">12:02:00</text>`,
 		`<rect x="25%" width="50%" height="140"/><text x="100%" y="-16">12:01:00 · allowed 1 · denied 2</text>`,
 		"allowed: at most 3 per 1m, at 12:00:00", "denied: at most 2 per 1m, at 12:01:00",
@@ -56,9 +59,9 @@ func TestChart(t *testing.T) {
 
 // A limit is a line where it leaves the values some height, and where there are none.
 func TestLimitsWithinReach(t *testing.T) {
-	c := &Chart{Times: every(time.Second, 2), Denied: []float64{0, 0}, Shadow: []float64{0, 0}}
 	for highest, drawn := range map[float64]bool{0: true, 1: false, 5: true, 500: true} {
-		c.Allowed, c.Limits = []float64{highest, 0}, []Limit{{"10 per 1s", 10}}
+		c := falling(highest)
+		c.Limits = []Limit{{"10 per 1s", 10}}
 		page := draw(t, c)
 		require.Equal(t, drawn, strings.Contains(page, `<line class="limit"`), highest)
 		require.Equal(t, !drawn, strings.Contains(page, "10 per 1s, above the chart"), highest)
@@ -66,13 +69,35 @@ func TestLimitsWithinReach(t *testing.T) {
 	}
 }
 
+// The texts of limits do not stand on one another, however near their lines are.
+func TestTextsOfLimitsStandApart(t *testing.T) {
+	c := falling(100)
+	c.Limits = []Limit{{"d", 90}, {"b", 50}, {"a", 50}, {"c", 52}}
+	lines := c.draw().Limits
+	require.Len(t, lines, 4)
+	for i := range lines {
+		require.LessOrEqual(t, lines[i].TextAt, lines[i].At)
+		if i > 0 {
+			require.LessOrEqual(t, lines[i].TextAt, lines[i-1].TextAt-textHeight)
+		}
+	}
+	require.InDelta(t, lines[3].At, lines[3].TextAt, 0, "there is room")
+}
+
+// falling has a value, and then none.
+func falling(value float64) *Chart {
+	return &Chart{
+		Times: every(time.Second, 2), Allowed: []float64{value, 0}, Denied: []float64{0, 0}, Shadow: []float64{0, 0},
+	}
+}
+
 // An axis begins at 0, ends at or above all values, and has few steps that people can read.
 func TestValuesOnTheAxis(t *testing.T) {
 	for top, want := range map[float64]string{
-		0: "0 1", 1: "0 1", 2: "0 1 2", 7: "0 2 4 6 8", 36: "0 10 20 30 40", 99: "0 20 40 60 80 100", 1234: "0 500 1,000 1,500",
-		0.3: "0 0.1 0.2 0.3", 2.5: "0 0.5 1 1.5 2 2.5", 0.004: "0 0.001 0.002 0.003 0.004",
+		0: "0 1", 1: "0 1", 2: "0 1 2", 7: "0 2 4 6 8", 36: "0 10 20 30 40", 99: "0 20 40 60 80 100",
+		1234: "0 500 1,000 1,500", 0.3: "0 0.1 0.2 0.3", 2.5: "0 0.5 1 1.5 2 2.5", 0.004: "0 0.001 0.002 0.003 0.004",
 	} {
-		c := &Chart{Times: every(time.Second, 2), Allowed: []float64{top, 0}, Denied: []float64{0, 0}, Shadow: []float64{0, 0}}
+		c := falling(top)
 		var got []string
 		for _, v := range c.draw().Values {
 			got = append(got, v.Text)
@@ -81,8 +106,7 @@ func TestValuesOnTheAxis(t *testing.T) {
 	}
 	for top := 1e-3; top < 1e12; top *= 1.37 {
 		for _, v := range []float64{top, math.Ceil(top)} {
-			c := &Chart{Times: every(time.Second, 2), Allowed: []float64{v, 0}, Denied: []float64{0, 0}, Shadow: []float64{0, 0}}
-			d := c.draw()
+			d := falling(v).draw()
 			require.GreaterOrEqual(t, len(d.Values), 2, v)
 			require.LessOrEqual(t, len(d.Values), maxSteps+2, v)
 			require.InDelta(t, height, d.Values[0].At, 0, v)
@@ -119,7 +143,8 @@ func TestTicksOfTime(t *testing.T) {
 
 // The pointer meets each place of the width, and the moments of several days have the day.
 func TestColumnsCoverTheWidth(t *testing.T) {
-	c := &Chart{Times: append(every(time.Second, 5), noon.Add(day)), Allowed: make([]float64, 6), Denied: make([]float64, 6), Shadow: make([]float64, 6)}
+	zeros := make([]float64, 6)
+	c := &Chart{Times: append(every(time.Second, 5), noon.Add(day)), Allowed: zeros, Denied: zeros, Shadow: zeros}
 	at := 0.0
 	for _, column := range c.columns(c.series()) {
 		from, err := strconv.ParseFloat(column.From, 64)
@@ -133,9 +158,10 @@ func TestColumnsCoverTheWidth(t *testing.T) {
 	require.Equal(t, "2026-01-31 12:00:00 · allowed 0", c.columns(c.series())[0].Text)
 }
 
-func TestNumber(t *testing.T) {
+func TestNumbersAsPeopleReadThem(t *testing.T) {
 	for want, v := range map[string]float64{
-		"0": 0, "0.00056": 2.0 / 3600, "0.42": 0.417, "1.2": 1.167, "10": 9.96, "31.7": 31.66, "999.9": 999.94, "1,000": 1000.4, "1,234,567": 1234567,
+		"0": 0, "0.00056": 2.0 / 3600, "0.42": 0.417, "1.2": 1.167, "10": 9.96, "31.7": 31.66, "999.9": 999.94,
+		"1,000": 1000.4, "1,234,567": 1234567,
 	} {
 		require.Equal(t, want, Number(v))
 	}
