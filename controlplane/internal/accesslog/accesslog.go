@@ -48,7 +48,7 @@ type Options struct {
 	Fields []string          // fields that each log must have, beside the time
 	Wanted []string          // fields that are read if the log has them
 
-	Sort time.Duration // how far from its place in time a line may stand
+	Sort time.Duration // by how much time lines may be out of order
 }
 
 // The fields that each log may have. HeaderField, JWTField and PropertyField name others.

@@ -226,7 +226,7 @@ func TestALogAgainstTheOrderOfTimeIsAnError(t *testing.T) {
 	_, stats, err := readAll(t, accesslog.Options{Names: []string{name}, Sort: 10 * time.Second})
 	require.NoError(t, err)
 	require.EqualError(t, stats.CheckOrder(0.1),
-		"989 of the first 1000 requests stand further from their place in time than lines are sorted")
+		"989 of the first 1000 requests are out of order by more time than lines are sorted")
 	require.NoError(t, stats.CheckOrder(1))
 	_, stats, err = readAll(t, accesslog.Options{Names: []string{name}, Sort: time.Hour})
 	require.NoError(t, err)

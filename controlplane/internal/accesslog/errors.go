@@ -125,10 +125,10 @@ func (s *Stats) CheckOrder(most float64) error {
 		return nil
 	}
 	return &Error{
-		Text: fmt.Sprintf("%d of the first %d requests stand further from their place in time than lines are sorted",
+		Text: fmt.Sprintf("%d of the first %d requests are out of order by more time than lines are sorted",
 			s.Late, s.Requests),
-		Hint: "say how far lines may stand from their place, as --sort 10m; if the newest lines come first, " +
-			"turn the log round, as with tac",
+		Hint: "say by how much time lines may be out of order, as --sort 10m; if the newest lines come first, " +
+			"reverse the log, as with tac",
 	}
 }
 

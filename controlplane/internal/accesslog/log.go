@@ -37,7 +37,7 @@ type Stats struct {
 	Refused  int64    `json:"refused"`    // with a path that Envoy answers 400
 	BadPath  string   `json:"bad_path"`   // the first such path
 	Unended  int64    `json:"unended"`    // last lines without an end, left out
-	Late     int64    `json:"late"`       // further from their place than they may stand
+	Late     int64    `json:"late"`       // out of order by more than they may be
 	FirstNs  int64    `json:"first_ns"`   // of the requests
 	LastNs   int64    `json:"last_ns"`
 	GrainNs  int64    `json:"grain_ns"` // of the log's clock; of several, of the coarsest

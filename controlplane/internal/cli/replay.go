@@ -36,7 +36,8 @@ type replayOptions struct {
 func (o *replayOptions) AddFlags(cmd *cobra.Command) {
 	addFileFlag(cmd, &o.policy, "policy `FILE` (required)")
 	flags := cmd.Flags()
-	flags.StringVar(&o.against, "against", "", "`FILE` of another policy: say whom it would newly deny, and whom no longer")
+	flags.StringVar(&o.against, "against", "",
+		"`FILE` of another policy: show which clients it would newly deny, and which no longer")
 	flags.IntVar(&o.proxies, "proxies", 1, "`NUMBER` of proxies; requests go to them in turn")
 	addWasmFlag(cmd, &o.wasm, "")
 	flags.StringVar(&o.html, "html", "", "also write a page with charts to this `FILE`; it names clients")
@@ -49,13 +50,13 @@ func newReplayCommand() *cobra.Command {
 	return with(&cobra.Command{
 		Use:   "replay LOG... -f POLICY",
 		Short: "Show what a policy would have denied of the requests in access logs",
-		Long: `Run the compiled filter over access logs, each line in its own time, and print how
+		Long: `Run the compiled filter over access logs, each line at its own time, and print how
 many requests and clients each rule would have denied, and which clients most.
 
-Logs may be of Envoy, Istio, nginx, Apache and more, also as a container's runtime keeps
-them, packed with gzip or zstd; - is standard input. Several are merged by time. A log
-must have what the policy reads of a request; the error says how to log it. Counters
-begin empty.
+Logs may be of Envoy, Istio, nginx, Apache and others, also as a container's runtime keeps
+them, or packed with gzip or zstd; - is standard input. Several are merged by time. A log
+must have what the policy reads of a request; if not, the error says how to log it.
+Counters begin empty.
 
 Clients are printed as the log has them: keep the output as you keep the log.`,
 		Example: `  sluice replay access.log -f policy.yaml
@@ -72,15 +73,15 @@ func (o *replayOptions) run(cmd *cobra.Command, logs []string) error {
 		return usageError(fmt.Errorf("--proxies %d is not from 1 to %d", o.proxies, maxWorkers), "the default is 1")
 	}
 	if slices.Contains([]string{o.policy, o.against}, "-") {
-		return usageError(errStdin,
-			"give the policy as a file; - among the logs is standard input")
+		return usageError(errStdin, "give the policy as a file; - among the logs is standard input")
 	}
-	return withPage(o.html, append(slices.Clip(logs), o.policy, o.against, o.wasm), func(page io.Writer) error { return o.replay(cmd, logs, page) })
+	reads := append(slices.Clip(logs), o.policy, o.against, o.wasm)
+	return withPage(o.html, reads, func(page io.Writer) error { return o.replay(cmd, logs, page) })
 }
 
-// withPage makes the file of --html before logs are read for it, and puts it in its place
-// when it is whole. Its readers are those of the log: the user alone. It takes the place of
-// nothing that is read.
+// withPage makes the file of --html before logs are read for it, and puts it in its place when
+// it is whole. Like the log, it can be read by the user alone. It does not replace a file that
+// is read.
 func withPage(name string, reads []string, run func(io.Writer) error) (err error) {
 	if name == "" {
 		return run(nil)
@@ -95,10 +96,13 @@ func withPage(name string, reads []string, run func(io.Writer) error) (err error
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("write --html: %w", &input.Irregular{Name: name, Mode: info.Mode()})
 	case slices.ContainsFunc(reads, isRead):
-		return usageError(fmt.Errorf("--html %s would take the place of what is read", name), "give another name for the page")
+		return usageError(fmt.Errorf("--html %s would replace a file that is read", name), "give the page another name")
 	}
 	var failed error // of what is on the page
-	err = replaceFile(name, 0o600, func(page io.Writer) error { failed = run(page); return failed })
+	err = replaceFile(name, 0o600, func(page io.Writer) error {
+		failed = run(page)
+		return failed
+	})
 	if err != nil && failed == nil {
 		return fmt.Errorf("write --html: %w", err)
 	}
@@ -111,7 +115,8 @@ func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer
 		return err
 	}
 	r.Proxies = o.proxies
-	if r.Policy, err = replayFile(cmd, o.policy); err != nil {
+	r.Policy, err = replayFile(cmd, o.policy)
+	if err != nil {
 		return err
 	}
 	if o.against != "" {
@@ -153,19 +158,22 @@ type logFlags struct {
 func (l *logFlags) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&l.format, "format", "", "`FORMAT` of the logs: "+strings.Join(accesslog.FormatNames(), ", ")+
-		", or the format itself as Envoy or nginx has it (default: found out)")
+		", or the format itself as Envoy or nginx has it (default: detected)")
 	flags.StringToStringVar(&l.names, "map", nil,
 		"`FIELD=NAME` under which the logs have a field of a request, as header:x-user-id=user or duration_ms=took; "+
 			"may be given again")
-	flags.DurationVar(&l.sort, "sort", 30*time.Second, "how far from its place in time a line may stand")
+	flags.DurationVar(&l.sort, "sort", 30*time.Second, "by how much time lines may be out of order")
 	l.unknown = 0.1
-	flags.Var(&l.unknown, "unknown-at-most", "share of lines that may be of another format, or too far from their place")
+	flags.Var(&l.unknown, "unknown-at-most",
+		"share of lines that may be of another format, or out of order by more than --sort")
 }
 
 // options returns what to read, and the filter that runs over it.
 func (l *logFlags) options(cmd *cobra.Command, files []string, wasm string) (o replay.Options, err error) {
 	o = replay.Options{
-		Log:     accesslog.Options{Names: files, In: cmd.InOrStdin(), Format: l.format, Map: map[string]string{}, Sort: l.sort},
+		Log: accesslog.Options{
+			Names: files, In: cmd.InOrStdin(), Format: l.format, Map: map[string]string{}, Sort: l.sort,
+		},
 		Unknown: float64(l.unknown), CacheDir: compiledFilters(),
 		Warn: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 	}
@@ -236,8 +244,8 @@ type suggestOptions struct {
 // AddFlags adds the flags.
 func (o *suggestOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&o.key, "key", nil, "`PART` of what clients are told apart by, of "+strings.Join(replay.KeyForms(), ", ")+
-		"; may be given again (required)")
+	flags.StringArrayVar(&o.key, "key", nil, "`PART` of the key that tells clients apart: "+
+		strings.Join(replay.KeyForms(), ", ")+"; may be given again (required)")
 	flags.StringSliceVar(&o.per, "per", []string{"1m", "1h"}, "`PERIODS` to find limits for")
 	o.most = 0.001
 	flags.Var(&o.most, "deny-at-most", "share of requests, and of clients, that the limits may deny")
@@ -254,8 +262,8 @@ func newSuggestCommand() *cobra.Command {
 		Long: `Read access logs, count what each client uses in each period, and print a policy in
 shadow mode whose limits would have denied no more than a share of the requests and
 of the clients. Comments say how much clients use, and what the policy would have
-denied, as the compiled filter decides. Up to a third of the clients may be set apart,
-as abusers would be: they lie far from all others, raise no limit, and are named.
+denied, as the compiled filter decides. Up to a third of the clients may be set apart, as
+abusers would be: they use far more than all others, raise no limit, and are named.
 
 Use is counted in periods aligned to the clock, as a fixed_window counts, and limits are
 rounded up to two digits. The logs are read twice; see sluice replay for which logs.`,
@@ -272,7 +280,9 @@ func (o *suggestOptions) run(cmd *cobra.Command, logs []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := replay.Suggest(cmd.Context(), replay.SuggestOptions{Options: read, Key: o.key, Periods: o.per, Most: float64(o.most)})
+	s, err := replay.Suggest(cmd.Context(), replay.SuggestOptions{
+		Options: read, Key: o.key, Periods: o.per, Most: float64(o.most),
+	})
 	var problems policyfile.Errors
 	switch {
 	case errors.As(err, &problems):

@@ -49,7 +49,7 @@ reached. Times may step back.
 
 A request with an id is answered by later lines: answer, its id, with status and
 headers, chunk, trailers, end and reset, in that order on one line or on several.
-Other requests are answered 200 at once; where a rule holds units for one, its client
+Other requests are answered 200 at once. If a rule holds units for one, its client
 leaves after the rule's hold.
 
 Each proxy has counters of its own. Rules of scope cluster lease from one quota
@@ -59,8 +59,8 @@ A line with op acts on counters: hit, peek, get, inc, set, reset and expires_at 
 one key of a rule (rule, key, n, limits, window), clean and stats on a rule or on all. Op
 policy changes the policy; its file is in the folder of the requests or below.
 
-A line has at most 1 MiB, all lines together 128 MiB and a million requests. If one is
-not valid, nothing is printed but what is wrong with it.`,
+A line has at most 1 MiB, all lines together 128 MiB and a million requests. If a line
+is not valid, the output is empty and the error says what is wrong with it.`,
 		Example: `  echo '{"at_ms":0,"headers":{"x-user-id":"alice"}}' | sluice simulate -f policy.yaml
   (echo '{"at_ms":0,"id":"a"}'; echo '{"at_ms":9,"answer":"a","status":401,"end":true}') |
     sluice simulate -f policy.yaml
@@ -74,7 +74,8 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 	case o.workers < 1 || o.workers > maxWorkers:
 		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "the default is 1")
 	case o.proxies < 1 || o.proxies > maxWorkers/o.workers:
-		return usageError(fmt.Errorf("--proxies %d with --workers %d: all proxies together have from 1 to %d workers", o.proxies, o.workers, maxWorkers), "the default is 1")
+		return usageError(fmt.Errorf("--proxies %d with --workers %d: all proxies together have from 1 to %d workers",
+			o.proxies, o.workers, maxWorkers), "the default is 1")
 	case o.seed == 0:
 		return usageError(errors.New("--seed must be at least 1"), "give a number from 1")
 	case o.policy == "-":
@@ -84,7 +85,9 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	s.Requests, s.Dir, s.Workers, s.Proxies, s.Seed = cmd.InOrStdin(), ".", o.workers, o.proxies, o.seed
+	s.Workers, s.Proxies = o.workers, o.proxies
+	s.Seed = o.seed
+	s.Requests, s.Dir = cmd.InOrStdin(), "."
 	if o.requests != "-" {
 		file, err := input.Open(cmd.Context(), o.requests)
 		if errors.Is(err, input.ErrInterrupted) {
@@ -111,11 +114,14 @@ func (o *filterOptions) AddFlags(cmd *cobra.Command, policy, condition string) {
 // options reads the policy and the filter.
 func (o *filterOptions) options(cmd *cobra.Command) (s simulate.Options, err error) {
 	s = simulate.Options{
-		Policy: o.policy, CacheDir: compiledFilters(), Log: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
+		Policy: o.policy, CacheDir: compiledFilters(),
+		Log: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 	}
-	if s.Text, _, err = readText(cmd, "policy", o.policy, false); err == nil {
-		s.Wasm, err = readFilter(o.wasm)
+	s.Text, _, err = readText(cmd, "policy", o.policy, false)
+	if err != nil {
+		return s, err
 	}
+	s.Wasm, err = readFilter(o.wasm)
 	return s, err
 }
 
@@ -146,7 +152,8 @@ func readFilter(file string) ([]byte, error) {
 		return nil, fmt.Errorf("read the filter: %w", err)
 	}
 	if !bytes.HasPrefix(wasm, []byte("\x00asm")) {
-		return nil, withHint(fmt.Errorf("%s is no WebAssembly module", file), "--wasm is the filter, build/out/sluice.wasm; without it the one inside this program runs")
+		return nil, withHint(fmt.Errorf("%s is not a WebAssembly module", file),
+			"--wasm is the filter, build/out/sluice.wasm; without it the one inside this program runs")
 	}
 	return wasm, nil
 }

@@ -1,8 +1,8 @@
 // Package input reads what a person gives a command: files and standard input.
 //
-// Its invariant: no read takes more memory than its caller allows, and none waits
-// for ever: files must be regular ones, and all other reads end with the context.
-// The package must never import another package of this module.
+// Its invariant: no read takes more memory than its caller allows, and no read waits for
+// ever: files must be regular, and all other reads end with the context. The package must
+// never import another package of this module.
 package input
 
 import (
@@ -18,14 +18,14 @@ import (
 // ErrInterrupted is returned by reads whose context has ended.
 var ErrInterrupted = errors.New("interrupted")
 
-// Irregular is the error of a file that is not a regular one.
+// Irregular is the error of a file that is not regular.
 type Irregular struct {
 	Name string
 	Mode fs.FileMode
 }
 
 func (i *Irregular) Error() string {
-	kind := "no file"
+	kind := "something else"
 	switch {
 	case i.Mode.IsDir():
 		kind = "a directory"
@@ -104,8 +104,8 @@ func Open(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// Until reads from r until ctx ends, ahead of its reader. It leaves a read under way behind, so
-// the command has to end then too.
+// Until returns what reads from r until ctx ends. It reads ahead, and leaves a read under way
+// behind when ctx ends, so the command has to end then, too.
 func Until(ctx context.Context, r io.Reader) io.Reader {
 	from, to := io.Pipe()
 	if context.AfterFunc(ctx, func() { _ = to.CloseWithError(ErrInterrupted) }); ctx.Err() != nil {

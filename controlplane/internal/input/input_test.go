@@ -65,7 +65,8 @@ func TestFileIn(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, "a", string(text))
 	}
-	for _, name := range []string{"out", "zero", "folder/a", "../a", "below/../../a", filepath.Join(dir, "a"), "/dev/zero", "pipe", ".", ""} {
+	rejected := []string{"out", "zero", "folder/a", "../a", "below/../../a", filepath.Join(dir, "a"), "/dev/zero"}
+	for _, name := range append(rejected, "pipe", ".", "") {
 		_, err := input.FileIn(root, name, 1)
 		require.Error(t, err, name)
 	}

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns the text with a dot for each character that cannot be printed.
+// Text returns the text with a dot in place of each character that cannot be printed.
 func Text(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -27,7 +27,7 @@ func Is(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// JSON returns the JSON text with an escape for each character for which that says so.
+// JSON returns the JSON text with an escape for each character that escape says.
 func JSON(text string, escape func(rune) bool) string {
 	if !strings.ContainsFunc(text, escape) {
 		return text
@@ -47,8 +47,8 @@ func JSON(text string, escape func(rune) bool) string {
 
 const cutMark = "…"
 
-// Cut returns valid UTF-8 of at most maxBytes bytes, from 3 on. A text that is longer
-// ends with "…" instead.
+// Cut returns valid UTF-8 of at most maxBytes bytes, which must be 3 at least. "…" stands for
+// the end of a text that is longer.
 func Cut(text string, maxBytes int) string {
 	if len(text) <= maxBytes && utf8.ValidString(text) {
 		return text

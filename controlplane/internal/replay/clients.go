@@ -3,6 +3,7 @@ package replay
 import (
 	"cmp"
 	"hash/maphash"
+	"maps"
 	"math"
 	"slices"
 
@@ -53,21 +54,23 @@ type period struct {
 
 func newClients(rule *policy.Rule, left *room) *clients {
 	c := &clients{seed: maphash.MakeSeed(), index: map[uint64]uint32{}, left: left}
-	if rule.Cost.IsFixed() && len(rule.Costs) == 0 && !rule.Holds() { // what a request cost is known without the filter
-		for i := range rule.Limits {
-			w := rule.Limits[i].Window
-			p := period{window: w, lengthNs: w.PeriodNs, uses: Uses{}}
-			if w.Algorithm == limit.Calendar {
-				p.lengthNs = w.Months() * limit.MaxOffsetNs
-			}
-			c.periods = append(c.periods, p)
+	isKnown := rule.Cost.IsFixed() && len(rule.Costs) == 0 && !rule.Holds() // what a request costs, without the filter
+	if !isKnown {
+		return c
+	}
+	for i := range rule.Limits {
+		w := rule.Limits[i].Window
+		p := period{window: w, lengthNs: w.PeriodNs, uses: Uses{}}
+		if w.Algorithm == limit.Calendar {
+			p.lengthNs = w.Months() * limit.MaxOffsetNs
 		}
+		c.periods = append(c.periods, p)
 	}
 	return c
 }
 
-// find returns the number of a key's client; false: there are too many.
-func (c *clients) find(key []byte) (uint32, bool) {
+// add returns the number of a key's client, which may be a new one. False: there are too many.
+func (c *clients) add(key []byte) (uint32, bool) {
 	hash := maphash.Bytes(c.seed, key)
 	i, known := c.index[hash]
 	if known {
@@ -86,8 +89,8 @@ func (c *clients) find(key []byte) (uint32, bool) {
 	return i, true
 }
 
-// use counts units of a client at an instant.
-func (c *clients) use(i uint32, ns int64, units uint32) {
+// countUnits counts units of a client at an instant.
+func (c *clients) countUnits(i uint32, ns int64, units uint32) {
 	for j := range c.periods {
 		p := &c.periods[j]
 		start, _ := p.window.Span(ns)
@@ -99,7 +102,8 @@ func (c *clients) use(i uint32, ns int64, units uint32) {
 			}
 			*w = window{number: number, most: w.most}
 			if p.number != number {
-				p.number, p.active = number, 0
+				p.number = number
+				p.active = 0
 			}
 			p.active++
 			p.peak = max(p.peak, p.active)
@@ -109,8 +113,8 @@ func (c *clients) use(i uint32, ns int64, units uint32) {
 	}
 }
 
-// uses ends the periods under way, and returns what was used in all.
-func (c *clients) uses() (all []Uses) {
+// endPeriods ends the periods under way, and returns by limit what was used in periods.
+func (c *clients) endPeriods() (all []Uses) {
 	for j := range c.periods {
 		p := &c.periods[j]
 		for i := range p.windows {
@@ -173,4 +177,58 @@ func (c *clients) sum(key []policy.KeyPart, count func(i uint32) uint32) (a Alon
 		}
 	}
 	return a
+}
+
+// Uses counts how many times each number of units was used. Numbers that differ are
+// at most as many as the square root of twice all units.
+type Uses map[uint32]int64
+
+// Sum returns how many times units were used.
+func (u Uses) Sum() (n int64) {
+	for _, times := range u {
+		n += times
+	}
+	return n
+}
+
+// units returns how many units were used.
+func (u Uses) units() (n int64) {
+	for units, times := range u {
+		n += int64(units) * times
+	}
+	return n
+}
+
+// upTo returns the uses of at most so many units.
+func (u Uses) upTo(most uint32) Uses {
+	kept := Uses{}
+	for units, times := range u {
+		if units <= most {
+			kept[units] = times
+		}
+	}
+	return kept
+}
+
+// Quantile returns the least number of units that a share of all uses does not exceed.
+func (u Uses) Quantile(share float64) uint32 {
+	var seen int64
+	var last uint32
+	sum := u.Sum()
+	for _, units := range slices.Sorted(maps.Keys(u)) {
+		last = units
+		seen += u[units]
+		if float64(seen) >= share*float64(sum) {
+			break
+		}
+	}
+	return last
+}
+
+// Distribution sums up the uses.
+func (u Uses) Distribution() Distribution {
+	return Distribution{
+		Periods: u.Sum(), P50: u.Quantile(0.5), P90: u.Quantile(0.9), P99: u.Quantile(0.99),
+		P999: u.Quantile(0.999), Max: u.Quantile(1),
+	}
 }

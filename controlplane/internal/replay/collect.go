@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/result"
@@ -56,7 +57,7 @@ func newDecision(briefs string, isDenied bool) (d decision, err error) {
 	return d, nil
 }
 
-// collector sums the decisions of one policy up.
+// collector sums up the decisions of one policy.
 type collector struct {
 	Outcome
 	timeline *timeline
@@ -95,7 +96,7 @@ func newCollector(name string, p *policy.Policy, t *timeline) *collector {
 
 // add counts a decision beside that of the other policy, nil without one.
 func (c *collector) add(ns int64, d, other *decision, deniedBefore bool) error {
-	// What the other policy allows: of what is denied in shadow alone, also in shadow.
+	// What the other policy allows. What is denied in shadow alone, it must allow in shadow too.
 	alone := [kinds]bool{
 		denied:   other != nil && other.kind != denied,
 		inShadow: other != nil && other.kind == allowed && d.kind != denied,
@@ -151,17 +152,17 @@ func (r *ruleCollector) add(ns int64, b *result.Brief, kind kind, deniedBefore, 
 	if len(b.Reason) > 0 {
 		r.Reasons[string(b.Reason)]++
 	}
-	i, ok := r.clients.find(b.Key)
+	i, ok := r.clients.add(b.Key)
 	if !ok {
 		r.Uncounted++
 		return
 	}
-	r.clients.use(i, ns, r.policy.Cost.Fixed)
+	r.clients.countUnits(i, ns, r.policy.Cost.Fixed)
 	r.clients.count(i, b.Key, kind, alone)
 }
 
-// end returns the outcome.
-func (c *collector) end() Outcome {
+// outcome returns what the policy decided in all. It ends the counting.
+func (c *collector) outcome() Outcome {
 	for _, r := range c.rules {
 		of := func(kind kind) []int64 { return c.timeline.column(r.column + int(kind)) }
 		r.Series = Series{of(allowed), of(denied), of(inShadow), of(elsewhere)}
@@ -171,10 +172,11 @@ func (c *collector) end() Outcome {
 		r.DeniedClients, r.Top = all.Clients, append([]Client{}, all.Top...)
 		r.Alone = r.clients.sum(r.policy.Key, func(i uint32) uint32 { return clients[i].alone[denied] })
 		r.ShadowAlone = r.clients.sum(r.policy.Key, func(i uint32) uint32 { return clients[i].alone[inShadow] })
-		for j, uses := range r.clients.uses() {
+		for j, uses := range r.clients.endPeriods() {
 			l := &r.policy.Limits[j]
 			use := Use{
-				Limit: cmp.Or(l.Name, strconv.Itoa(j)), Units: l.Max(), PeriodNs: l.PeriodNs, Months: l.Months(), Distribution: uses.Distribution(),
+				Limit: cmp.Or(l.Name, strconv.Itoa(j)), Units: l.Max(), PeriodNs: l.PeriodNs, Months: l.Months(),
+				Distribution: uses.Distribution(),
 			}
 			if l.From != nil {
 				use.Units = l.Most()
@@ -219,4 +221,73 @@ func KeyText(key []*string) string {
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// timeline counts in columns over the time of a log, which it divides into at most MaxPoints
+// elements of equal width. As time goes on they become wider.
+type timeline struct {
+	width    int   // index into widths
+	first    int64 // element, from 1970
+	columns  int
+	elements [][]int64 // by column
+}
+
+// widths are multiples of those before them, and divide a day as clocks do.
+var widths = func() (ns []int64) {
+	for _, seconds := range []int64{
+		1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400,
+		2 * 86400, 4 * 86400, 8 * 86400, 16 * 86400, 32 * 86400, 320 * 86400,
+	} {
+		ns = append(ns, seconds*int64(time.Second))
+	}
+	return ns
+}()
+
+func newTimeline(startNs int64) *timeline {
+	return &timeline{first: startNs / widths[0]}
+}
+
+// at returns the counts of an instant, none of which is before the start.
+func (t *timeline) at(ns int64) []int64 {
+	for ns/widths[t.width]-t.first >= MaxPoints && t.width < len(widths)-1 {
+		t.widen()
+	}
+	i := min(max(ns/widths[t.width]-t.first, 0), MaxPoints-1)
+	for int64(len(t.elements)) <= i {
+		t.elements = append(t.elements, make([]int64, t.columns))
+	}
+	return t.elements[i]
+}
+
+func (t *timeline) widen() {
+	ratio := widths[t.width+1] / widths[t.width]
+	first := t.first / ratio
+	var wide [][]int64
+	for i, counts := range t.elements {
+		at := int((t.first+int64(i))/ratio - first)
+		if at == len(wide) {
+			wide = append(wide, counts)
+			continue
+		}
+		for column, n := range counts {
+			wide[at][column] += n
+		}
+	}
+	t.elements = wide
+	t.first = first
+	t.width++
+}
+
+// column returns the counts of a column.
+func (t *timeline) column(i int) []int64 {
+	counts := make([]int64, len(t.elements))
+	for at := range counts {
+		counts[at] = t.elements[at][i]
+	}
+	return counts
+}
+
+func (t *timeline) report() Timeline {
+	w := widths[t.width]
+	return Timeline{StartNs: t.first * w, WidthNs: w, Count: len(t.elements)}
 }

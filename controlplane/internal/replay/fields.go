@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// fields lists what a policy reads of a request, and what it waits for of answers.
+// fields lists the fields of the log that a policy needs, as it reads them of a request, and those
+// that it wants of answers.
 func fields(p *policy.Policy) (needed, wanted []string) {
 	need := needs{}
 	for i := range p.Exempt {
@@ -80,9 +81,13 @@ func (f needs) match(m *policy.Match) {
 
 // keyFields are the fields of parts of keys without a name.
 var keyFields = map[policy.KeyKind]string{
-	policy.KeyClientIP: accesslog.FieldClientIP, policy.KeyHost: accesslog.FieldHost, policy.KeyMethod: accesslog.FieldMethod,
-	policy.KeyPath: accesslog.FieldPath, policy.KeyQuery: accesslog.FieldQuery, policy.KeyRoute: accesslog.FieldRoute,
-	policy.KeyCookie: accesslog.HeaderField("cookie"),
+	policy.KeyClientIP: accesslog.FieldClientIP,
+	policy.KeyHost:     accesslog.FieldHost,
+	policy.KeyMethod:   accesslog.FieldMethod,
+	policy.KeyPath:     accesslog.FieldPath,
+	policy.KeyQuery:    accesslog.FieldQuery,
+	policy.KeyRoute:    accesslog.FieldRoute,
+	policy.KeyCookie:   accesslog.HeaderField("cookie"),
 }
 
 func (f needs) key(key []policy.KeyPart) {
@@ -125,8 +130,8 @@ func request(r *accesslog.Request) *sim.Request {
 	return s
 }
 
-// answerOf is the answer that a line has, nil for the status 0 of Envoy: there was none. In a log
-// without statuses it is 200.
+// answerOf is the answer that a line has. It is nil for Envoy's status 0, which says that there was
+// none. In a log without statuses it is 200.
 func answerOf(line *accesslog.Request, log *accesslog.Log) *sim.Response {
 	switch {
 	case line.Status > 100:
@@ -137,8 +142,7 @@ func answerOf(line *accesslog.Request, log *accesslog.Log) *sim.Response {
 	return &sim.Response{Status: 200}
 }
 
-// addClaim adds a claim by the segments of its path, of which the first is the
-// provider.
+// addClaim adds a claim by the segments of its path. The first segment is the provider.
 func addClaim(to map[string]*structpb.Struct, path []string, value string) map[string]*structpb.Struct {
 	if to == nil {
 		to = map[string]*structpb.Struct{jwtNamespace: {Fields: map[string]*structpb.Value{}}}

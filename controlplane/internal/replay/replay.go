@@ -9,12 +9,15 @@ package replay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -61,11 +64,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 // report sums up what came of a replay.
 func (r *run) report() *Report {
 	report := &Report{
-		Log: r.log.Stats, Status: Status{Denied: r.denied}, Proxies: max(r.Proxies, 1), Outcome: r.sides[0].end(),
-		Timeline: r.timeline.report(), Warnings: r.warnings,
+		Log: r.log.Stats, Status: Status{Denied: r.denied}, Proxies: max(r.Proxies, 1),
+		Outcome: r.sides[0].outcome(), Timeline: r.timeline.report(), Warnings: r.warnings,
 	}
 	if len(r.sides) > 1 {
-		other := r.sides[1].end()
+		other := r.sides[1].outcome()
 		report.Against = &other
 	}
 	return report
@@ -76,9 +79,9 @@ type run struct {
 	Options
 	log      *accesslog.Log
 	sides    []*side
-	timeline *timeline
+	timeline *timeline // nil: there was no request yet
 	warnings []string
-	denied   int64
+	denied   int64 // by the log
 }
 
 // side is one policy, the proxies that run it, and what came of that.
@@ -90,34 +93,19 @@ type side struct {
 }
 
 // run decides and counts the whole log.
-func (o Options) run(ctx context.Context, sides []*side) (r *run, err error) {
-	r = &run{Options: o, sides: sides}
-	for _, s := range sides {
-		p, _, _, err := policyfile.Read(s.Name, s.Text)
-		if err != nil {
-			return nil, err
-		}
-		needed, wanted := fields(p)
-		r.Log.Fields, r.Log.Wanted = append(r.Log.Fields, needed...), append(r.Log.Wanted, wanted...)
-		if s.policy == nil {
-			s.policy = p
-		}
-	}
-	if r.log, err = accesslog.Open(ctx, r.Log); err != nil {
+func (o Options) run(ctx context.Context, sides []*side) (*run, error) {
+	r := &run{Options: o, sides: sides}
+	if err := r.readPolicies(); err != nil {
 		return nil, err
 	}
+	log, err := accesslog.Open(ctx, r.Log)
+	if err != nil {
+		return nil, err
+	}
+	r.log = log
 	defer r.log.Close()
 	defer r.close()
-	for err == nil {
-		var line *accesslog.Request
-		if line, err = r.log.Next(); err == nil {
-			err = r.decide(ctx, line)
-		}
-	}
-	switch {
-	case ctx.Err() != nil:
-		return nil, input.ErrInterrupted
-	case !errors.Is(err, io.EOF):
+	if err := r.decideAll(ctx); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(r.log.CheckUnknown(o.Unknown), r.log.CheckOrder(o.Unknown)); err != nil {
@@ -127,6 +115,41 @@ func (o Options) run(ctx context.Context, sides []*side) (r *run, err error) {
 		return nil, ErrNoRequests
 	}
 	return r, r.warn()
+}
+
+// readPolicies reads the policies, and asks the log for what they read of a request.
+func (r *run) readPolicies() error {
+	for _, s := range r.sides {
+		p, _, _, err := policyfile.Read(s.Name, s.Text)
+		if err != nil {
+			return err
+		}
+		needed, wanted := fields(p)
+		r.Log.Fields = append(r.Log.Fields, needed...)
+		r.Log.Wanted = append(r.Log.Wanted, wanted...)
+		if s.policy == nil {
+			s.policy = p
+		}
+	}
+	return nil
+}
+
+// decideAll decides each request of the log.
+func (r *run) decideAll(ctx context.Context) error {
+	for {
+		line, err := r.log.Next()
+		if err == nil {
+			err = r.decide(ctx, line)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return input.ErrInterrupted
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
 }
 
 func (r *run) close() {
@@ -160,12 +183,13 @@ func (r *run) decide(ctx context.Context, line *accesslog.Request) error {
 		}
 	}
 	var decisions [2]decision
-	asked, answer, took := request(line), answerOf(line, r.log), int64(0)
-	if len(r.Log.Wanted) > 0 { // else nothing waits for it
-		took = line.TookNs
+	asked, answer := request(line), answerOf(line, r.log)
+	tookNs := int64(0)
+	if len(r.Log.Wanted) > 0 { // else nothing waits for the answer
+		tookNs = line.TookNs
 	}
 	for i, s := range r.sides {
-		briefs, isDenied, err := s.fleet.Serve(line.Ns, asked, answer, took)
+		briefs, isDenied, err := s.fleet.Serve(line.Ns, asked, answer, tookNs)
 		if err == nil {
 			decisions[i], err = newDecision(briefs, isDenied)
 		}
@@ -173,16 +197,97 @@ func (r *run) decide(ctx context.Context, line *accesslog.Request) error {
 			return err
 		}
 	}
-	before := line.Status == tooManyRequests
-	r.denied += one(before)
+	deniedBefore := line.Status == tooManyRequests
+	r.denied += one(deniedBefore)
 	for i, s := range r.sides {
 		var other *decision
 		if len(r.sides) > 1 {
 			other = &decisions[1-i]
 		}
-		if err := s.add(line.Ns, &decisions[i], other, before); err != nil {
+		if err := s.add(line.Ns, &decisions[i], other, deniedBefore); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// warn notes what makes figures other than a reader would think.
+func (r *run) warn() error {
+	for _, field := range r.log.Empty {
+		r.addWarning("no line has a value of %s", field)
+	}
+	for _, s := range r.sides {
+		if n := s.fleet.Hurried; n > 0 {
+			r.addWarning("%s: %d answers came early, because too many requests ran at once", s.Name, n)
+		}
+		for _, c := range s.rules {
+			if err := r.warnOfRule(s, c.policy); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *run) addWarning(format string, values ...any) {
+	r.warnings = append(r.warnings, fmt.Sprintf(format, values...))
+}
+
+func (r *run) warnOfRule(s *side, rule *policy.Rule) error {
+	grain := time.Duration(r.log.GrainNs)
+	for i := range rule.Limits {
+		if fillsIn(&rule.Limits[i]) <= grain {
+			r.addWarning("rule %s: limit %d is finer than the log's clock of %s: "+
+				"requests of one instant look like a burst, so more are denied here than by a proxy", rule.Name, i, grain)
+		}
+	}
+	if lacks := lacking(rule, r.log); lacks != "" {
+		r.addWarning("rule %s: its figures cannot be told, because the log lacks %s", rule.Name, lacks)
+	} else if rule.Concurrency() && grain >= 100*time.Millisecond {
+		r.addWarning("rule %s: the log's clock of %s is coarse: requests of one instant look as if they ran at once, "+
+			"so more are denied here than by a proxy", rule.Name, grain)
+	}
+	evicted, err := s.fleet.Counted(rule.Name, "evicted")
+	if err != nil {
+		return err
+	}
+	if evicted > 0 {
+		r.addWarning("rule %s: %d keys were evicted, because more were live than its capacity of %d holds: "+
+			"it may deny other keys early", rule.Name, evicted, rule.Capacity)
+	}
+	return nil
+}
+
+// fillsIn is the time in which a limit's units come again.
+func fillsIn(l *policy.Limit) time.Duration {
+	ns := l.PeriodNs
+	if l.Algorithm == limit.TokenBucket && l.Limit > 0 {
+		ns = min(ns, int64(float64(ns)*float64(l.Burst)/float64(l.Limit)))
+	}
+	return time.Duration(ns)
+}
+
+const noTimes = "times of answers; --map duration_ms=NAME names a field that has them"
+
+// lacking is what a rule waits for that the log does not say.
+func lacking(r *policy.Rule, log *accesslog.Log) string {
+	switch s := r.Settle; {
+	case r.Concurrency() && !log.Has(accesslog.FieldTook):
+		return noTimes
+	case s == nil:
+		return ""
+	case len(s.When.Status) > 0 && log.NoStatus:
+		return "statuses"
+	case len(s.When.GRPCStatus) > 0:
+		return "gRPC statuses"
+	case len(s.When.Headers) > 0, s.To == policy.SettleHeader, s.To == policy.SettleTrailer:
+		return "headers and trailers of answers"
+	case bytesFields[s.To] != "" && !log.Has(bytesFields[s.To]):
+		return "bytes of bodies; --map " + bytesFields[s.To] + "=NAME names a field that has them"
+	case s.To == policy.SettleMilliseconds && !log.Has(accesslog.FieldTook):
+		return noTimes
+	case s.To.Tokens():
+		return "tokens"
+	}
+	return ""
 }

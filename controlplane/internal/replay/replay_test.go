@@ -1,8 +1,11 @@
 package replay
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -18,6 +21,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -36,8 +41,9 @@ func (l *logged) line() string {
 	if l.user != "" {
 		user = `"` + l.user + `"`
 	}
-	return fmt.Sprintf(`{"start_time":%q,"method":"GET","path":%q,"response_code":%d,"downstream_remote_address":"%s:80","x_user_id":%s}`+"\n",
-		at, strings.Replace(l.path, "/login", "/x/..//%6cogin", 1), l.status, l.ip, user)
+	const format = `{"start_time":%q,"method":"GET","path":%q,"response_code":%d,` +
+		`"downstream_remote_address":"%s:80","x_user_id":%s}` + "\n"
+	return fmt.Sprintf(format, at, strings.Replace(l.path, "/login", "/x/..//%6cogin", 1), l.status, l.ip, user)
 }
 
 func (l *logged) request() string {
@@ -58,7 +64,9 @@ func traffic(seed uint64, n int) []logged {
 		if dice.IntN(10) == 0 {
 			user = ""
 		}
-		all[i] = logged{at, user, []string{"/a", "/login?x=1"}[dice.IntN(2)], fmt.Sprint("192.0.2.", dice.IntN(3)), 200 + 229*dice.IntN(2)}
+		path := []string{"/a", "/login?x=1"}[dice.IntN(2)]
+		ip := fmt.Sprint("192.0.2.", dice.IntN(3))
+		all[i] = logged{at, user, path, ip, 200 + 229*dice.IntN(2)}
 	}
 	return all
 }
@@ -87,7 +95,10 @@ const rules = `
 version: 1
 rules:
   - {name: per-user, key: [{header: x-user-id}], limits: ["3/1s", "30/1m"]}
-  - {name: login, match: {paths: ["/login"]}, key: [{query: x}, client_ip], limits: [{requests: 2, per: 1s, algorithm: token_bucket}]}
+  - name: login
+    match: {paths: ["/login"]}
+    key: [{query: x}, client_ip]
+    limits: [{requests: 2, per: 1s, algorithm: token_bucket}]
   - {name: trial, mode: shadow, key: [{first_of: [{header: x-user-id}, client_ip]}], limits: ["20/1m"]}
   - {name: none, mode: "off", key: [client_ip], limits: ["1/1h"]}
 `
@@ -97,7 +108,9 @@ type count struct{ requests, denied, again, shadow, elsewhere, clients, deniedCl
 
 // counts sums up, by rule, what simulate has said of each line. It returns also how many times each client
 // of a rule was denied, and how many requests were.
-func counts(t *testing.T, lines []logged, decisions string) (want map[string]*count, times map[string]int64, denied int64) {
+func counts(
+	t *testing.T, lines []logged, decisions string,
+) (want map[string]*count, times map[string]int64, denied int64) {
 	t.Helper()
 	want, times = map[string]*count{}, map[string]int64{}
 	for i, text := range strings.Split(strings.TrimSpace(decisions), "\n") {
@@ -192,7 +205,8 @@ func TestProxies(t *testing.T) {
 		lines[i] = logged{noonMs + int64(i), "u", "/", "192.0.2.1", 200}
 	}
 	for scope, want := range map[string]int64{"proxy": 70, "cluster": 90} {
-		o := options(t, `{version: 1, rules: [{name: a, scope: `+scope+`, key: [{header: x-user-id}], limits: ["10/1h"]}]}`, lines)
+		rule := `{name: a, scope: ` + scope + `, key: [{header: x-user-id}], limits: ["10/1h"]}`
+		o := options(t, `{version: 1, rules: [`+rule+`]}`, lines)
 		o.Proxies = 3
 		report, err := Run(t.Context(), o)
 		require.NoError(t, err)
@@ -203,16 +217,24 @@ func TestProxies(t *testing.T) {
 // Every kind of key part reads something of the log.
 func TestEveryKeyPartHasAField(t *testing.T) {
 	kinds := map[string]struct{ part, field string }{
-		"header": {"{header: {name: authorization, scheme: bearer}}", "header:authorization"}, "address": {"{address: {header: x-real-ip}}", "header:x-real-ip"},
-		"client_ip": {"client_ip", "client_ip"}, "host": {"host", "host"}, "method": {"method", "method"}, "path": {"{path: {segment: 1}}", "path"},
-		"query": {"{query: user}", "query"}, "cookie": {"{cookie: c}", "header:cookie"}, "route": {"route", "route"},
-		"jwt": {"{jwt: {provider: p, claim: [a, b]}}", "jwt:p:a:b"}, "property": {"{property: [connection, id]}", "property:connection.id"},
-		"first_of": {"{first_of: [host, {cookie: c}]}", "header:cookie host"},
+		"header":    {"{header: {name: authorization, scheme: bearer}}", "header:authorization"},
+		"address":   {"{address: {header: x-real-ip}}", "header:x-real-ip"},
+		"client_ip": {"client_ip", "client_ip"},
+		"host":      {"host", "host"},
+		"method":    {"method", "method"},
+		"path":      {"{path: {segment: 1}}", "path"},
+		"query":     {"{query: user}", "query"},
+		"cookie":    {"{cookie: c}", "header:cookie"},
+		"route":     {"route", "route"},
+		"jwt":       {"{jwt: {provider: p, claim: [a, b]}}", "jwt:p:a:b"},
+		"property":  {"{property: [connection, id]}", "property:connection.id"},
+		"first_of":  {"{first_of: [host, {cookie: c}]}", "header:cookie host"},
 	}
 	at := slices.IndexFunc(policy.Schema(), func(o policy.ObjectSchema) bool { return o.Name == "key" })
 	for _, kind := range policy.Schema()[at].Fields {
 		c := kinds[kind.Name]
-		p, _, _, err := policyfile.Read(kind.Name, []byte("{version: 1, rules: [{name: a, limits: [1/1h], key: ["+c.part+"]}]}"))
+		text := "{version: 1, rules: [{name: a, limits: [1/1h], key: [" + c.part + "]}]}"
+		p, _, _, err := policyfile.Read(kind.Name, []byte(text))
 		require.NoError(t, err)
 		needed, _ := fields(p)
 		require.Equal(t, strings.Fields(c.field), needed, kind.Name)
@@ -220,52 +242,134 @@ func TestEveryKeyPartHasAField(t *testing.T) {
 	}
 }
 
-func TestSuggestRefuses(t *testing.T) {
-	o := SuggestOptions{Options: options(t, "", traffic(3, 10)), Key: []string{"header"}, Periods: []string{"1s"}}
-	_, err := Suggest(t.Context(), o)
-	require.ErrorContains(t, err, "--key header is no part of a key")
-	o.Key, o.Periods = []string{"client_ip"}, nil
-	_, err = Suggest(t.Context(), o)
-	require.EqualError(t, err, "--per names no period")
-	o.Log.Names = []string{"-"}
-	_, err = Suggest(t.Context(), o)
-	require.ErrorContains(t, err, "cannot be read twice")
-	o = SuggestOptions{Options: options(t, "", []logged{{noonMs, "", "/", "192.0.2.7", 200}}), Key: []string{"header:x-user-id"}, Periods: []string{"1s"}}
-	_, err = Suggest(t.Context(), o)
-	require.ErrorIs(t, err, ErrKeyless)
-	require.ErrorContains(t, err, "no line has a value of header:x-user-id")
+// A request that runs for weeks has two million ticks. A replay that is interrupted does not do them.
+func TestInterruptedWhileAnAnswerRuns(t *testing.T) {
+	const weeksNs = int64(24 * 24 * time.Hour)
+	run := func(ns int64, interrupted bool) time.Duration {
+		ctx, interrupt := context.WithCancel(t.Context())
+		defer interrupt()
+		policy := []byte("version: 1\nrules:\n  - {name: slots, algorithm: concurrency, limits: [2]}\n")
+		o := simulate.Options{Wasm: buildtest.Wasm(t), Seed: seed, CacheDir: buildtest.CacheDir()}
+		fleet, err := simulate.NewFleet(ctx, o, "p.yaml", policy, noonMs*1e6)
+		require.NoError(t, err)
+		defer fleet.Close()
+		_, _, err = fleet.Serve(noonMs*1e6, &sim.Request{Method: "GET", Path: "/a"}, &sim.Response{Status: 200}, ns)
+		require.NoError(t, err)
+		if interrupted {
+			interrupt()
+		}
+		began := time.Now()
+		_, _, err = fleet.Serve(noonMs*1e6+ns-1, &sim.Request{Method: "GET", Path: "/a"}, &sim.Response{Status: 200}, 0)
+		require.NoError(t, err)
+		return time.Since(began)
+	}
+	require.Less(t, run(weeksNs, true), run(weeksNs/1000, false))
 }
 
-func TestLeast(t *testing.T) {
+// Windows of months are told apart by the calendar.
+func TestUseByMonths(t *testing.T) {
+	limits := []policy.Limit{{Window: limit.NewCalendar(1, 0, 0)}, {Window: limit.NewCalendar(12, 0, 0)}}
+	c := newClients(&policy.Rule{Limits: limits}, &room{1, 100})
+	i, known := c.add([]byte("a"))
+	require.True(t, known)
+	for _, day := range []string{
+		"2027-12-31", "2028-01-01", "2028-01-31", "2028-02-01", "2028-02-29", "2028-02-29", "2028-03-01", "2029-01-01",
+	} {
+		at, err := time.Parse(time.DateOnly, day)
+		require.NoError(t, err)
+		c.countUnits(i, at.UnixNano(), 1)
+	}
+	require.Equal(t, []Uses{{1: 3, 2: 1, 3: 1}, {1: 2, 6: 1}}, c.endPeriods())
+}
+
+// A timeline that becomes wider counts as one that was as wide from the start.
+func TestATimelineThatBecomesWider(t *testing.T) {
 	dice := rand.New(rand.NewPCG(1, 1))
-	for range 2000 {
-		each, fullest := Uses{}, Uses{}
-		for range 1 + dice.IntN(20) {
-			units := uint32(1 + dice.IntN(30))
-			each[units]++
-			if dice.IntN(2) == 0 {
-				fullest[units]++
-			}
+	for range 300 {
+		at := dice.Int64N(4e18)
+		line := newTimeline(at)
+		line.columns = 2
+		var all []int64
+		for range 1 + dice.IntN(300) {
+			all = append(all, at)
+			line.at(at)[1]++
+			at += dice.Int64N(1 + int64(1)<<dice.IntN(52))
 		}
-		fullest[each.Quantile(1)]++
-		requests, clients := dice.Int64N(40), dice.Int64N(6)
-		allows := func(limit uint32) bool {
-			over, many := int64(0), int64(0)
-			for units, times := range each {
-				over += max(0, int64(units)-int64(limit)) * times
-			}
-			for units, times := range fullest {
-				if units > limit {
-					many += times
-				}
-			}
-			return over <= requests && many <= clients
+		r := line.report()
+		want := make([]int64, r.Count)
+		for _, ns := range all {
+			want[(ns-r.StartNs)/r.WidthNs]++
 		}
-		got := least(each, fullest, requests, clients)
-		require.True(t, allows(got))
-		require.True(t, got == 1 || !allows(got-1))
+		require.Equal(t, want, line.column(1))
+		require.LessOrEqual(t, r.Count, MaxPoints)
+		require.Zero(t, r.StartNs%r.WidthNs)
 	}
-	for n, want := range map[uint32]uint32{1: 1, 99: 99, 100: 100, 101: 110, 12345: 13000, 4294967295: 4294967295} {
-		require.Equal(t, want, round(n))
+}
+
+var (
+	longLines   = flag.Int("replay-lines", 20_000, "how many generated lines are replayed")
+	longClients = flag.Int("replay-clients", 2_000, "of how many clients")
+)
+
+const maxLongBytes = 1 << 30
+
+// A day of lines is replayed in bounded memory, and counted as a model does.
+func TestReplayOfADay(t *testing.T) {
+	const perHour = 100
+	name := filepath.Join(t.TempDir(), "access.log")
+	clients, denied := writeDay(t, name, perHour)
+	capacity := max(65536, 2**longClients)
+	began := time.Now()
+	report, err := Run(t.Context(), Options{
+		Log: accesslog.Options{
+			Names: []string{name}, Sort: 30 * time.Second,
+			Format: `[%START_TIME%] "%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%" %RESPONSE_CODE% %DURATION% ` +
+				`"%REQ(X-USER-ID)%" "%REQ(USER-AGENT)%"`,
+		},
+		Policy: File{"policy.yaml", fmt.Appendf(nil,
+			"{version: 1, rules: [{name: r, key: [{header: x-user-id}], limits: [%d/1h], capacity: %d}]}", perHour, capacity)},
+		Wasm: buildtest.Wasm(t), CacheDir: buildtest.CacheDir(), Warn: func(m string) { t.Log(m) },
+	})
+	require.NoError(t, err)
+	took := time.Since(began)
+	peak := buildtest.Memory(t, buildtest.StatusOf(os.Getpid()), buildtest.Peak)
+	t.Logf("%d lines of %d clients in %s, %.0f a second; at most %d MiB of memory",
+		*longLines, clients, took.Round(time.Millisecond), float64(*longLines)/took.Seconds(), peak>>20)
+	rule := &report.Rules[0]
+	require.EqualValues(t, *longLines, rule.Requests)
+	require.EqualValues(t, clients, rule.Clients)
+	require.EqualValues(t, denied, rule.Denied)
+	require.Zero(t, report.Log.Late)
+	require.Less(t, peak, maxLongBytes)
+}
+
+// writeDay writes lines of clients of which few send most, and returns how many clients
+// there are and how many requests their hours' limits deny.
+func writeDay(t *testing.T, name string, perHour int) (clients, denied int) {
+	t.Helper()
+	file, err := os.Create(name)
+	require.NoError(t, err)
+	w := bufio.NewWriterSize(file, 1<<20)
+	dice := rand.New(rand.NewPCG(1, 1))
+	seen, used := map[int]bool{}, map[[2]int]int{}
+	step := int64(24*time.Hour) / int64(*longLines)
+	for i := range *longLines {
+		at := time.Unix(0, noonMs*1e6+int64(i)*step).UTC()
+		client := dice.IntN(*longClients)
+		if dice.IntN(4) == 0 {
+			client = dice.IntN(1 + *longClients/1000)
+		}
+		seen[client] = true
+		hour := [2]int{client, int(at.Unix() / 3600)}
+		used[hour]++
+		if used[hour] > perHour {
+			denied++
+		}
+		_, err = fmt.Fprintf(w, "[%s] \"GET /v1/things/%d?page=2 HTTP/1.1\" 200 12 \"user-%d\" \"app/3\"\n",
+			at.Format("2006-01-02T15:04:05.000Z"), i%1000, client)
+		require.NoError(t, err)
 	}
+	require.NoError(t, w.Flush())
+	require.NoError(t, file.Close())
+	return len(seen), denied
 }

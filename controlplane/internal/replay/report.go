@@ -40,7 +40,7 @@ type Outcome struct {
 	Alone int64 `json:"alone,omitempty"`
 	// Shadow counts requests that are not denied, and would be if all rules were enforced.
 	Shadow int64 `json:"shadow_denied"`
-	// ShadowAlone counts those of which the other policy would not deny even that.
+	// ShadowAlone counts such requests that the other policy does not deny in shadow either.
 	ShadowAlone int64  `json:"shadow_alone,omitempty"`
 	Rules       []Rule `json:"rules"`
 }
@@ -61,7 +61,7 @@ type Rule struct {
 	Clients int64 `json:"clients"` // different keys
 	// DeniedClients were denied at least once, be it in shadow.
 	DeniedClients int64 `json:"denied_clients"`
-	// Uncounted are requests of clients beyond MaxClients, of whom nothing is told apart.
+	// Uncounted are requests of clients beyond MaxClients, which are not told apart.
 	Uncounted int64 `json:"uncounted,omitempty"`
 
 	Series Series   `json:"series"`

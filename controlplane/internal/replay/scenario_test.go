@@ -58,7 +58,8 @@ func said(t *testing.T, r *replay.Report, err error) string {
 	require.NoError(t, report.Text(&b, r))
 	for i := range r.Rules {
 		for _, u := range r.Rules[i].Use {
-			fmt.Fprintf(&b, "%s, limit %s of %d %s: half use %d, one %d\n", r.Rules[i].Rule, u.Limit, u.Units, u.From, u.P50, u.Max)
+			const format = "%s, limit %s of %d %s: half use %d, one %d\n"
+			fmt.Fprintf(&b, format, r.Rules[i].Rule, u.Limit, u.Units, u.From, u.P50, u.Max)
 		}
 	}
 	text, err := json.Marshal(r)

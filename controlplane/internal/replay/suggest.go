@@ -33,6 +33,8 @@ type Suggestion struct {
 	Apart   []Client        `json:"apart,omitempty"` // by any limit; those most denied
 	Policy  string          `json:"policy"`          // a file, in shadow mode
 	Replay  *Report         `json:"replay"`          // of that policy
+
+	short []string // warnings of periods that are longer than the log
 }
 
 // LimitFor is what is known of one period.
@@ -45,9 +47,9 @@ type LimitFor struct {
 	Apart *Apart       `json:"apart,omitempty"`
 }
 
-// Apart are clients that set no limit, because they lie far from the others: they use many times what
-// any other does, and lie further above the others' most than that lies above nine tenths of the
-// others, so that the tail of honest traffic, however long, is not taken for them.
+// Apart are clients that set no limit, because they lie far from the others: they use many times
+// what any other does, and lie further above the others' most than that lies above nine tenths of
+// the others. So the tail of honest traffic, however long, is not taken for them.
 type Apart struct {
 	Clients int64  `json:"clients"`
 	Least   uint32 `json:"least"`  // units that each of them used in its fullest period
@@ -56,14 +58,14 @@ type Apart struct {
 
 const (
 	apartFactor = 3 // times what any other client uses, at least
-	manyFactor  = 5 // the same, where they are more than one client in fewApart: these may be customers of another kind
+	manyFactor  = 5 // the same, if they are more than one client in fewApart: they may be customers of another kind
 	fewApart    = 20
 	mostApart   = 3   // no more than one client in so many is apart: the others are what clients usually do
 	fewClients  = 10  // of fewer, none is known to be unlike the others
 	othersShare = 0.9 // of the others, below what is called their tail
 )
 
-// apart finds them among each client's use of its fullest period; nil = none.
+// apart finds such clients by what each used in its fullest period; nil = there are none.
 func apart(fullest Uses) (found *Apart) {
 	clients, above := fullest.Sum(), int64(0)
 	if clients < fewClients {
@@ -90,15 +92,12 @@ func apart(fullest Uses) (found *Apart) {
 // ErrKeyless is the error of a log in which no request has the key.
 var ErrKeyless = errors.New("no request in the logs has the key")
 
-// Suggest counts what clients use in aligned periods, as fixed windows do, and finds
-// the least limits that would have denied no more than a share. The compiled filter
-// reads the keys, and decides what the limits deny. It reads the logs twice.
+// Suggest counts what clients use in aligned periods, as fixed windows do, and finds the least
+// limits that would have denied no more than a share. The compiled filter reads the keys, and
+// decides what the limits deny. Suggest reads the logs twice.
 func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
-	for _, name := range o.Log.Names {
-		info, err := os.Stat(name)
-		if name == "-" || err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeCharDevice) != 0 {
-			return nil, fmt.Errorf("%s cannot be read twice: give the logs as files", name)
-		}
+	if err := checkReadTwice(o.Log.Names); err != nil {
+		return nil, err
 	}
 	draft, err := newDraft(o.Key)
 	switch {
@@ -111,43 +110,67 @@ func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
 	for _, per := range o.Periods {
 		s.Limits = append(s.Limits, LimitFor{Per: per, Units: math.MaxUint32})
 	}
-	const name = "the suggested policy"
-	counted, _, _, err := policyfile.Read(name, []byte(draft.text(s.Limits)))
-	if err != nil {
+	if err := o.count(ctx, s, draft); err != nil {
 		return nil, err
 	}
-	r, err := o.run(ctx, []*side{{File: File{name, []byte(draft.text(nil))}, policy: counted}})
+	return s, o.replay(ctx, s, draft)
+}
+
+func checkReadTwice(names []string) error {
+	for _, name := range names {
+		info, err := os.Stat(name)
+		if name == "-" || err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeCharDevice) != 0 {
+			return fmt.Errorf("%s cannot be read twice: give the logs as files", name)
+		}
+	}
+	return nil
+}
+
+const suggestedName = "the suggested policy"
+
+// count finds the limits: it counts what clients use, by a policy that limits nothing.
+func (o *SuggestOptions) count(ctx context.Context, s *Suggestion, d *draft) error {
+	counted, _, _, err := policyfile.Read(suggestedName, []byte(d.text(s.Limits)))
 	if err != nil {
-		return nil, err
+		return err
+	}
+	r, err := o.run(ctx, []*side{{File: File{suggestedName, []byte(d.text(nil))}, policy: counted}})
+	if err != nil {
+		return err
 	}
 	rule := r.sides[0].rules[0]
 	switch {
 	case rule.Requests > 0:
 	case len(r.log.Empty) > 0:
-		return nil, fmt.Errorf("%w: no line has a value of %s", ErrKeyless, strings.Join(r.log.Empty, ", "))
+		return fmt.Errorf("%w: no line has a value of %s", ErrKeyless, strings.Join(r.log.Empty, ", "))
 	default:
-		return nil, ErrKeyless
+		return ErrKeyless
 	}
-	s.Log, s.Clients, s.Keyless = r.log.Stats, int64(len(rule.clients.all)), r.log.Requests-rule.Requests
-	o.find(s.Limits, rule.clients)
-	for _, p := range rule.clients.periods {
-		draft.capacity = max(draft.capacity, p.peak)
-	}
-	s.Policy = draft.text(s.Limits)
-	r, err = o.run(ctx, []*side{{File: File{name, []byte(s.Policy)}}})
-	if err != nil {
-		return nil, err
-	}
-	s.Replay = r.report()
-	s.Apart = clientsApart(r.sides[0].rules[0], s.Limits)
-	span := s.Log.LastNs - s.Log.FirstNs
-	for i, per := range o.Periods {
-		if counted.Rules[0].Limits[i].PeriodNs > span {
-			s.Replay.Warnings = append(s.Replay.Warnings, fmt.Sprintf("%s is longer than the log, which has %s: clients may use more in a whole %s",
-				per, time.Duration(span).Round(time.Second), per))
+	s.Log = r.log.Stats
+	s.Clients = int64(len(rule.clients.all))
+	s.Keyless = r.log.Requests - rule.Requests
+	o.setLimits(s.Limits, rule.clients)
+	for i, p := range rule.clients.periods {
+		d.capacity = max(d.capacity, p.peak)
+		if span := s.Log.LastNs - s.Log.FirstNs; counted.Rules[0].Limits[i].PeriodNs > span {
+			s.short = append(s.short, fmt.Sprintf("%s is longer than the log, which has %s: clients may use more in a whole %s",
+				o.Periods[i], time.Duration(span).Round(time.Second), o.Periods[i]))
 		}
 	}
-	return s, nil
+	return nil
+}
+
+// replay replays the policy that has the limits.
+func (o *SuggestOptions) replay(ctx context.Context, s *Suggestion, d *draft) error {
+	s.Policy = d.text(s.Limits)
+	r, err := o.run(ctx, []*side{{File: File{suggestedName, []byte(s.Policy)}}})
+	if err != nil {
+		return err
+	}
+	s.Replay = r.report()
+	s.Replay.Warnings = append(s.Replay.Warnings, s.short...)
+	s.Apart = clientsApart(r.sides[0].rules[0], s.Limits)
+	return nil
 }
 
 // clientsApart are the clients of a rule that are set apart by any of its limits.
@@ -163,41 +186,43 @@ func clientsApart(rule *ruleCollector, limits []LimitFor) []Client {
 	}).Top
 }
 
-// find sets limits by what clients used.
-func (o *SuggestOptions) find(limits []LimitFor, c *clients) {
+// setLimits sets limits by what clients used.
+func (o *SuggestOptions) setLimits(limits []LimitFor, c *clients) {
 	// A request that several limits deny is denied once, so the parts of the share
 	// add up to no more than the share.
 	most := o.Most / float64(len(limits))
-	for j, each := range c.uses() {
+	for j, each := range c.endPeriods() {
 		fullest := c.most(j)
 		l := &limits[j]
-		l.Each, l.Most, l.Apart = each.Distribution(), fullest.Distribution(), apart(fullest)
+		l.Each = each.Distribution()
+		l.Most = fullest.Distribution()
+		l.Apart = apart(fullest)
 		if l.Apart != nil {
 			each, fullest = each.upTo(l.Apart.Others), fullest.upTo(l.Apart.Others)
 		}
-		l.Units = round(least(each, fullest, int64(most*float64(each.units())), int64(most*float64(fullest.Sum()))))
+		units, clients := int64(most*float64(each.units())), int64(most*float64(fullest.Sum()))
+		l.Units = round(least(each, fullest, units, clients))
 	}
 }
 
-// least returns the least limit that denies at most so many requests and clients.
-func least(each, fullest Uses, requests, clients int64) uint32 {
+// least returns the least limit that denies at most so many units and clients.
+func least(each, fullest Uses, units, clients int64) uint32 {
 	deniesMore := func(limit uint32) bool {
-		var n int64
-		for units, times := range each {
-			n += int64(units-min(units, limit)) * times
+		deniedUnits, deniedClients := int64(0), int64(0)
+		for used, times := range each {
+			deniedUnits += int64(used-min(used, limit)) * times
 		}
-		for units, times := range fullest {
-			if units > limit {
-				clients -= times
+		for used, times := range fullest {
+			if used > limit {
+				deniedClients += times
 			}
 		}
-		return n > requests || clients < 0
+		return deniedUnits > units || deniedClients > clients
 	}
-	budget := clients
 	low, high := uint32(1), fullest.Quantile(1)
 	for low < high {
-		clients = budget
-		if middle := low + (high-low)/2; deniesMore(middle) {
+		middle := low + (high-low)/2
+		if deniesMore(middle) {
 			low = middle + 1
 		} else {
 			high = middle
@@ -224,10 +249,11 @@ type draft struct {
 func newDraft(key []string) (*draft, error) {
 	d, texts := &draft{name: "per"}, make([]string, len(key))
 	for i, part := range key {
-		var err error
-		if texts[i], err = keyPart(part); err != nil {
+		text, err := keyPart(part)
+		if err != nil {
 			return nil, err
 		}
+		texts[i] = text
 		d.name += "-" + strings.Trim(strings.Map(func(r rune) rune {
 			if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
 				return r
@@ -247,7 +273,8 @@ func (d *draft) text(list []LimitFor) string {
 	for i, l := range list {
 		limits[i] = fmt.Sprintf(`"%d/%s"`, l.Units, l.Per)
 	}
-	text := fmt.Sprintf("version: 1\nrules:\n  - name: %s\n    mode: shadow\n    key: [%s]\n    limits: [%s]\n", d.name, d.key, strings.Join(limits, ", "))
+	const format = "version: 1\nrules:\n  - name: %s\n    mode: shadow\n    key: [%s]\n    limits: [%s]\n"
+	text := fmt.Sprintf(format, d.name, d.key, strings.Join(limits, ", "))
 	if d.capacity > defaultCapacity {
 		text += fmt.Sprintf("    capacity: %d\n", min(round(uint32(min(d.capacity, math.MaxUint32))), policy.MaxCapacity))
 	}
@@ -267,7 +294,7 @@ func keyPart(part string) (string, error) {
 			return fmt.Sprintf("{jwt: {provider: %q, claim: %q}}", provider, claim), nil
 		}
 	}
-	return "", fmt.Errorf("--key %s is no part of a key: there are %s", part, strings.Join(KeyForms(), ", "))
+	return "", fmt.Errorf("--key %s is not a part of a key: there are %s", part, strings.Join(KeyForms(), ", "))
 }
 
 // KeyForms are the forms of SuggestOptions.Key.

@@ -25,7 +25,8 @@ var page = template.Must(template.New("page").Funcs(functions).Parse(pageText))
 
 // functions are those of both templates.
 var functions = map[string]any{
-	"n": grouped, "share": share, "time": moment, "key": keyCell, "count": count, "per": per, "inc": func(i int) int { return i + 1 },
+	"n": grouped, "share": share, "time": moment, "key": keyCell, "count": count, "per": per,
+	"inc":  func(i int) int { return i + 1 },
 	"text": printable.Text, "upper": strings.ToUpper, "join": strings.Join,
 	"chart":    draw,
 	"chartCSS": func() template.CSS { return template.CSS(chart.CSS) }, //nolint:gosec // it is the program's own

@@ -48,9 +48,11 @@ func TestReplay(t *testing.T) {
 		"Denies <strong>2</strong> of 1,234 requests (0.162%)",
 		`<th scope="row"><bdi>192.0.2.1</bdi></th><td class="n">2</td><td class="n">4</td><td class="n">50%</td>`,
 		"requests per 1m, time in UTC", "allowed: at most 3 per 1m, at 12:00:00", "denied: at most 2 per 1m, at 12:01:00",
-		`<polyline class="allowed" points="0,0 500,667 1000,333"/><polyline class="denied" points="0,1000 500,333 1000,1000"/></svg>`,
+		`<polyline class="allowed" points="0,0 500,667 1000,333"/>`,
+		`<polyline class="denied" points="0,1000 500,333 1000,1000"/></svg>`,
 		`<text x="100%" y="46.67" dy="-4" class="limit">limit of each key: 2 per 1m</text>`, "svg.chart {",
-		`<th scope="row">1m</th><td class="n">1</td><td class="n">3</td><td class="n">4</td><td class="n">4</td><td class="n">4</td><td class="n">2</td>`,
+		`<th scope="row">1m</th><td class="n">1</td><td class="n">3</td><td class="n">4</td><td class="n">4</td>` +
+			`<td class="n">4</td><td class="n">2</td>`,
 	} {
 		require.Contains(t, page, want)
 	}
@@ -94,13 +96,16 @@ func TestHostileNames(t *testing.T) {
 // What is left out, and what is denied in shadow alone, is said.
 func TestLeftOut(t *testing.T) {
 	r := result(rule("a", "192.0.2.1"))
-	r.Log.NoHTTP, r.Log.Refused, r.Log.Unended, r.Shadow = 1200, 3, 2, 617
+	r.Log.NoHTTP, r.Log.Refused = 1200, 3
+	r.Log.Unended = 2
+	r.Shadow = 617
 	r.Against = &replay.Outcome{Policy: "other.yaml", ShadowAlone: 45, Rules: []replay.Rule{rule("b", "192.0.2.2")}}
 	r.Against.Rules[0].ShadowAlone = replay.Alone{Requests: 45, Clients: 1, Top: r.Against.Rules[0].Top}
 	page := replayed(t, r)
 	for _, want := range []string{
-		"1,200 lines of connections", "3 lines with a path", "2 last lines without an end", "would deny <strong>617</strong> more (50%)",
-		"newly denied in shadow by other.yaml: 45 requests", "no longer denied in shadow by other.yaml: 0 requests", "<caption>b</caption>",
+		"1,200 lines of connections", "3 lines with a path", "2 last lines without an end",
+		"would deny <strong>617</strong> more (50%)", "newly denied in shadow by other.yaml: 45 requests",
+		"no longer denied in shadow by other.yaml: 0 requests", "<caption>b</caption>",
 	} {
 		require.Contains(t, page, want)
 	}
@@ -108,12 +113,17 @@ func TestLeftOut(t *testing.T) {
 
 func TestNumbers(t *testing.T) {
 	for want, of := range map[string][2]int64{
-		"0%": {0, 0}, "100%": {5, 5}, "50%": {1, 2}, "1%": {1, 100}, "0.162%": {2, 1234}, "0.0001%": {1, 1_000_000}, "33.3%": {1, 3},
+		"0%": {0, 0}, "100%": {5, 5}, "50%": {1, 2}, "1%": {1, 100}, "0.162%": {2, 1234}, "0.0001%": {1, 1_000_000},
+		"33.3%": {1, 3},
 	} {
 		require.Equal(t, want, share(of[0], of[1]))
 	}
-	require.Equal(t, []string{"1", "999", "1,000", "1,234,567"}, []string{grouped(1), grouped(999), grouped(1000), grouped(uint32(1_234_567))})
-	require.Equal(t, []string{"1 line", "0 lines", "1,000 lines"}, []string{count(1, "line"), count(0, "line"), count(1000, "line")})
+	for want, n := range map[string]uint32{"1": 1, "999": 999, "1,000": 1000, "1,234,567": 1_234_567} {
+		require.Equal(t, want, grouped(n))
+	}
+	for want, n := range map[string]int64{"1 line": 1, "0 lines": 0, "1,000 lines": 1000} {
+		require.Equal(t, want, count(n, "line"))
+	}
 }
 
 // A suggestion says which clients set no limit, and names them.
