@@ -127,14 +127,14 @@ func FromContext(ctx context.Context) Caller {
 // the client certificate of its connection.
 type Gate struct {
 	List func() *List
-	// ClientCAs vouch for certificates, at each request anew. Nil: no certificate counts.
+	// ClientCAs vouch for certificates, again at each request. Nil: no certificate counts.
 	ClientCAs func() *x509.CertPool
 }
 
 type digestKey struct{}
 
 // WithToken returns a context whose requests bear the token with this digest. It is
-// for requests that this process makes to itself, for somebody who showed the token.
+// for requests that this process makes to itself, for a caller who showed the token.
 func WithToken(ctx context.Context, d Digest) context.Context {
 	return context.WithValue(ctx, digestKey{}, d)
 }

@@ -134,7 +134,7 @@ func TestRolesOfSomePolicies(t *testing.T) {
 	require.Contains(t, list.Entries[len(list.Entries)-1].Text, "; for other proxies")
 }
 
-// Rules of one domain count together: so a policy gets a domain that another one has or had only by somebody who has
+// Rules of one domain count together: so a policy gets a domain that another one has or had only from a caller who has
 // the role there, too.
 func TestDomainOfAnotherPolicy(t *testing.T) {
 	f := newFixtureWith(t, withRoles)

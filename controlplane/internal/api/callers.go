@@ -54,7 +54,7 @@ func peer(r *http.Request) string {
 	return host
 }
 
-// Caller answers GET /v1/caller: who asks, and what they may do.
+// Caller answers GET /v1/caller: the caller's name and roles.
 type Caller struct {
 	Name     string                 `json:"name"` // "" where anyone may call
 	Role     access.Role            `json:"role"` // with every policy
@@ -115,7 +115,7 @@ var errGuesses = &failure{
 	err: errors.New("bearer token wrong, as were too many from this address: try again in 1 s"),
 }
 
-// unknown is the error of a caller that nobody knows. Wrong tokens slow their address. A right
+// unknown is the error of an unknown caller. Wrong tokens slow their address. A right
 // one never comes here: behind a shared ingress all callers have one address.
 func (f *refusals) unknown(r *http.Request) error {
 	if access.ShowsToken(r) {

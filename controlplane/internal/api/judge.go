@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// proposal is a policy that somebody wants to become a revision.
+// proposal is a policy that its author wants to become a revision.
 type proposal struct {
 	draft store.Draft // as far as it is given
 	wasm  *string     // nil: what is in force stays
@@ -86,7 +86,7 @@ func (s *server) compare(ctx context.Context, j judged, standing []store.Summary
 	}
 	var own []store.Summary
 	for _, r := range standing {
-		if r.Policy == d.Policy || r.Damaged { // whose that is, nobody knows
+		if r.Policy == d.Policy || r.Damaged { // which may be of any policy
 			own = append(own, r)
 		}
 	}
@@ -153,8 +153,8 @@ func (s *server) entitled(ctx context.Context, j judged, before current, standin
 	return nil
 }
 
-// takesDomain refuses that a policy takes a domain that another one has or had, of somebody who may not apply that one:
-// its counters would be those of the other.
+// takesDomain refuses a domain that another policy has or had, unless the caller may apply
+// that policy too: the counters of both would be the same.
 func (s *server) takesDomain(ctx context.Context, name, domain string, standing []store.Summary) error {
 	for _, r := range standing {
 		if r.Damaged || r.Policy == name || access.FromContext(ctx).On(r.Policy) >= access.Apply {

@@ -22,7 +22,7 @@ const (
 	pointEvery = 10 * time.Second
 	// pointFull is how much time ends a point: a tick may come a little early.
 	pointFull = pointEvery - time.Second
-	// freshFor is how long an answer is new enough for somebody who looks.
+	// freshFor is how long an answer is new enough for a caller who asks.
 	freshFor = 3 * time.Second
 	// maxPoints of a rule are kept: 20 minutes. With maxRated rules they take 144 kB a policy.
 	maxPoints = 120
@@ -71,7 +71,7 @@ func (c *Counts) add(o Counts) {
 	c.Shadow += o.Shadow
 }
 
-// since is what came on top of older counts. A proxy that counts anew has begun at 0.
+// since is what came on top of older counts. A proxy that restarted has begun at 0.
 func (c Counts) since(old Counts) Counts {
 	if c.Allowed < old.Allowed || c.Denied < old.Denied || c.Shadow < old.Shadow {
 		return c
@@ -226,7 +226,7 @@ func (h *history) add(rows []manage.Row) {
 		}
 	}
 	if len(h.failed) == len(rows) {
-		return // that nobody answers says nothing of the rules
+		return // without any answer, nothing is known of the rules
 	}
 	first := h.last == nil
 	next := len(h.times) == 0

@@ -36,7 +36,7 @@ type route struct {
 	about   about
 	role    access.Role
 	handle  handler
-	takes   []string // parameters of the URL, each at most once; nil: none is looked at but the policy
+	takes   []string // parameters of the URL, each at most once; nil: only the policy is read
 	body    *body    // nil: none is read
 }
 

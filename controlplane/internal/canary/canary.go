@@ -62,7 +62,7 @@ type Sample struct {
 
 // Sight is what has been seen of a canary.
 type Sight struct {
-	Ended string // a proxy of the canary of which a VM has ended, the first such
+	Ended string // the first proxy of the canary whose VM has ended
 	last  map[string]look
 	rules map[string]*Rule
 }
@@ -92,7 +92,7 @@ func (s *Sight) Add(proxy string, at time.Time, n Sample) {
 			of = &r.Canary
 		}
 		if now.Requests < before.Requests || now.Denied < before.Denied {
-			before = Count{} // the proxy has started anew
+			before = Count{} // the proxy has restarted
 		}
 		of.Requests, of.Denied = of.Requests+now.Requests-before.Requests, of.Denied+now.Denied-before.Denied
 	}

@@ -1,9 +1,9 @@
 // Package listener bounds what connects to a server.
 //
-// Its invariant: connections that nobody has let in have at most half of a listener's
-// places, so they keep nobody out. The oldest of them is closed for the next one. What
-// proxies and callers do once they are let in is bounded by the options of gRPC (see
-// ServerOptions) and of net/http, and by the number of places.
+// Its invariant: connections that are not let in have at most half of a listener's places,
+// and the oldest of them is closed for the next one. So they keep no proxy and no caller
+// out. Once proxies and callers are let in, the number of places bounds them, and the
+// options of gRPC (see ServerOptions) and of net/http.
 //
 // The package knows no service and must never import one.
 package listener

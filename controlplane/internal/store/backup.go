@@ -284,7 +284,7 @@ func OpenCopy(ctx context.Context, at string) (Source, error) {
 	return db, naming("open "+at, err)
 }
 
-// Copy copies all records of a store, of which none may be damaged, to one that is empty:
+// Copy copies all records of a store to one that is empty; none may be damaged. It copies
 // revisions with their numbers, the replies of proxies, the audit log and the secret.
 func Copy(ctx context.Context, from Source, to Store) (c Contents, err error) {
 	commit := func(change func(records) error) error { return to.(backend).commit(ctx, false, change) }

@@ -44,7 +44,7 @@ func (b *Bolt) inPlace() error {
 		now, missing := os.Stat(f.Name())
 		if err != nil || missing != nil || !os.SameFile(now, opened) {
 			return fmt.Errorf("%s has been taken away or replaced, so nothing more is stored: "+
-				"put it back and start sluice serve anew", f.Name())
+				"put it back and restart sluice serve", f.Name())
 		}
 	}
 	return nil
@@ -104,8 +104,8 @@ func (b *Bolt) Healthy(ctx context.Context) error {
 }
 
 // probe stores as much as a revision and drops it again. Without it, a store would stay
-// unhealthy after a full disk until somebody's next revision. What is smaller may find
-// room where that does not.
+// unhealthy after a full disk until the next revision. Something smaller might fit where a
+// revision does not.
 func (b *Bolt) probe(ctx context.Context) error {
 	for _, size := range []int{probeBytes, 0} {
 		err := b.commit(ctx, false, func(r records) error { return r.put(metaBucket, probeKey, make([]byte, size)) })

@@ -32,8 +32,7 @@ func Open(dir string) (*Bolt, error) {
 	return openDir(dir, false)
 }
 
-// openDir opens the store in a directory, of which it changes nothing if it is to
-// read only.
+// openDir opens the store in a directory. With readOnly it changes nothing there.
 func openDir(dir string, readOnly bool) (*Bolt, error) {
 	file, lastFile := filepath.Join(dir, FileName), filepath.Join(dir, LastName)
 	if err := checkRegular(file); err != nil {

@@ -178,7 +178,7 @@ func histories(t *testing.T, open opener) {
 	require.Equal(t, []uint64{5, 4, 3}, numbersOf(t, s, "", 0))
 }
 
-// A change of several policies is one, and only in the light of the last one.
+// A change of several policies is one, and only if it is based on the latest one.
 func wholeOrNone(t *testing.T, open opener) {
 	s, ctx := open(), t.Context()
 	list, err := s.Append(ctx, Change{Drafts: []Draft{of("edge", "a"), of("core", "b")}})

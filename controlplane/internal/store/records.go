@@ -10,8 +10,8 @@ import (
 	"iter"
 )
 
-// format is the number of the layout below. A store in another format is refused, but
-// for oldFormat, whose policies have no names and no rollouts.
+// format is the number of the layout below. A store in another format is rejected, except
+// oldFormat: its policies have no names and no rollouts.
 // All values but the format are sealed.
 //
 //	meta       "format" → "4", "audit_secret" → 32 bytes; "probe" → what Healthy tried to write

@@ -67,8 +67,8 @@ func (r records) append(d *Draft, now time.Time) (Revision, error) {
 	)
 }
 
-// step changes how the rollout of a revision stands. One that nobody asked for promotes
-// nothing that a proxy has refused by then.
+// step changes how the rollout of a revision stands. A step that serve takes by itself
+// promotes nothing that a proxy has refused by then.
 func (r records) step(s *Step, byItself bool) error {
 	var of Summary
 	if err := r.getJSON(revisionsBucket, key(s.Revision), &of); err != nil {
@@ -152,7 +152,8 @@ func (r records) summary(number uint64) (s Summary, err error) {
 }
 
 // Drop implements Store. The file does not shrink: what comes next uses the
-// pages again. What is not the newest is never that again, so it is looked for before.
+// pages again. A revision that is not the newest never becomes it again, so that is
+// checked before.
 func (s shared) Drop(ctx context.Context, numbers []uint64) error {
 	list, err := s.History(ctx, "", 0)
 	if err != nil {

@@ -80,8 +80,8 @@ type Store interface {
 	Healthy(ctx context.Context) error
 	// Leads says whether, of all control planes on the store, this one steps rollouts.
 	Leads() bool
-	// Tell tells the other control planes of this one's proxies, until it is gone, in parts
-	// of which there are never fewer than before. It returns how many bytes that wrote.
+	// Tell tells the other control planes of this one's proxies, until it is gone. There are
+	// never fewer parts than before. It returns how many bytes that wrote.
 	Tell(ctx context.Context, parts [][]byte) (written int, err error)
 	// Told returns each part that the other control planes told last, and a channel that is
 	// closed when one tells more, or is gone; nil where there can be no other.
@@ -136,7 +136,7 @@ type Change struct {
 // Draft is a policy about to become a revision.
 type Draft struct {
 	Policy  string             // its name, "" for the default
-	Proxies *selector.Selector // whom the policy is for, nil: whoever no other takes
+	Proxies *selector.Selector // proxies that the policy is for, nil: those that no other takes
 
 	File       string   // name of the file it came from, for people
 	Wasm       string   // path of the filter's binary on the proxies' machines, may be empty

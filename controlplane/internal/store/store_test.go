@@ -27,7 +27,7 @@ func TestProxyAfter(t *testing.T) {
 	ack := func(r uint64) Reply { return Reply{Node: "n", Revision: r, Accepted: true} }
 	nack := func(r uint64) Reply { return Reply{Node: "n", Revision: r} }
 	for _, tc := range []struct {
-		answers   []Reply
+		replies   []Reply
 		acked     uint64
 		refused   []uint64
 		unsettled bool
@@ -41,7 +41,7 @@ func TestProxyAfter(t *testing.T) {
 		{[]Reply{ack(6), nack(6), ack(3)}, 3, []uint64{6}, false},
 	} {
 		var p Proxy
-		for _, a := range tc.answers {
+		for _, a := range tc.replies {
 			p = p.After(a)
 		}
 		require.ElementsMatch(t, tc.refused, p.Refused, "%v", tc)

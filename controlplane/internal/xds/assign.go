@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
-// refresh reads the list of revisions anew, and gives each proxy the policy that it has
+// refresh reads the list of revisions again, and gives each proxy the policy that it has
 // by now.
 func (l *Ledger) refresh(ctx context.Context) error {
 	l.mu.Lock()
@@ -107,12 +107,12 @@ func (l *Ledger) assign(p *selector.Proxy) *track {
 	return l.tracks[store.DefaultPolicy]
 }
 
-// isUntaken says whether there are policies, and none is for the session's proxy.
+// isUntaken says whether there are policies, but none selects the session's proxy.
 func (l *Ledger) isUntaken(s *session) bool {
 	return s.track != nil && s.track.newest() == 0 && len(l.named) > 0
 }
 
-// Untaken returns how many connected proxies want a policy, and none is for them.
+// Untaken returns how many connected proxies want a policy, but no policy selects them.
 func (l *Ledger) Untaken() int {
 	return l.count(func(_ *proxy, s *session) bool { return s.Subscribed && l.isUntaken(s) })
 }
@@ -126,7 +126,7 @@ func (l *Ledger) Policies() []string {
 	})
 }
 
-// Takers returns whom policies are for, by name, and the highest number that the store
+// Takers returns which proxies policies are for, by name, and the highest number that the store
 // had given by then.
 func (l *Ledger) Takers() (takers map[string]*selector.Selector, last uint64) {
 	l.mu.Lock()

@@ -101,7 +101,7 @@ var offers = []struct {
 	want    uint64
 }{
 	{"no revision", nil, stance{}, 0},
-	{"nobody has answered: a fresh proxy gets the newest", []string{pending, pending}, stance{Since: 2}, 2},
+	{"no proxy has replied: a fresh proxy gets the newest", []string{pending, pending}, stance{Since: 2}, 2},
 	{"accepted newest", []string{accepted, accepted}, stance{Since: 2}, 2},
 	{"applied while no proxy was there", []string{accepted, pending}, stance{Since: 2}, 2},
 
@@ -109,7 +109,7 @@ var offers = []struct {
 	{"but not from those who were there", []string{accepted, refused}, stance{Since: 1}, 2},
 	{"nor once someone accepted it", []string{accepted, mixed}, stance{Since: 2}, 2},
 	{"two refused in a row", []string{accepted, refused, refused}, stance{Since: 3}, 1},
-	{"withheld: what nobody has answered is no last good", []string{accepted, pending, refused}, stance{Since: 3}, 1},
+	{"withheld: what no proxy has replied is no last good", []string{accepted, pending, refused}, stance{Since: 3}, 1},
 	{
 		"withheld, nothing accepted: the newest that none refused",
 		[]string{pending, pending, refused}, stance{Since: 3}, 2,

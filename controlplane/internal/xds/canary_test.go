@@ -183,7 +183,7 @@ func TestAbortIsFollowed(t *testing.T) {
 		done := make(chan []ProxyOutcome, 1)
 		go func() { done <- f.outcomes(1) }()
 		idle(p)
-		require.Empty(t, done, "it has not answered yet")
+		require.Empty(t, done, "it has not replied yet")
 		p.ack(back)
 		require.Equal(t, []ProxyOutcome{{Node: "p", Revision: 1, Outcome: Acked}}, <-done)
 	})

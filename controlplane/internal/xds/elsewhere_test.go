@@ -167,7 +167,7 @@ func TestProxiesElsewhere(t *testing.T) {
 		accept("second", near)
 		heard()
 		require.Equal(t, "near", (<-outcomes).Node)
-		require.Empty(t, outcomes, "nobody else has answered")
+		require.Empty(t, outcomes, "no other has replied")
 		far.refuse("second", "first")
 		require.Equal(t, Nacked, (<-outcomes).Outcome)
 		accept("second", far2)

@@ -178,7 +178,7 @@ func (f *fixture) outcomes(number uint64) (list []ProxyOutcome) {
 }
 
 // proxyClient speaks Delta xDS as Envoy does: the node in the first request only,
-// what it holds likewise, every response answered by its nonce.
+// what it holds likewise, and replies to each response by its nonce.
 type proxyClient struct {
 	f       *fixture
 	node    *corev3.Node

@@ -74,7 +74,7 @@ func (s *Server) readAgain() {
 	s.changed = now
 }
 
-// Refresh reads the list of revisions anew, if the store has changed since, and logs new
+// Refresh reads the list of revisions again, if the store has changed since, and logs new
 // damage. The server does so by itself soon after each change of the store.
 func (s *Server) Refresh(ctx context.Context) error {
 	s.refreshing.Lock()
@@ -82,7 +82,7 @@ func (s *Server) Refresh(ctx context.Context) error {
 	select {
 	case <-s.changed:
 	default:
-		return nil // whoever noticed the change first has read it
+		return nil // it is read already
 	}
 	changed := s.Store.Appended() // taken before reading, so that no revision falls in between
 	known := s.ledger.Damaged("")

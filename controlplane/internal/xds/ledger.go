@@ -28,7 +28,7 @@ type Ledger struct {
 	mu         sync.Mutex
 	tracks     map[string]*track // by policy, always with the default
 	named      []*track          // those for some proxies, by name
-	lost       []uint64          // damaged revisions of which not even the policy is known, ascending
+	lost       []uint64          // damaged revisions of unknown policies, ascending
 	last       uint64            // the highest number that the store had given
 	proxies    map[store.Identity]*proxy
 	maxProxies int               // that are remembered, unless more are connected
@@ -227,7 +227,7 @@ func (l *Ledger) wanted(s *session) (number uint64, withdrawal bool) {
 }
 
 // record records a proxy's reply to a revision, in the store and here: for the proxy, for the
-// revision and for the session. toPush says that it answers the push in flight; else the
+// revision and for the session. toPush says that it is to the push in flight; else the
 // proxy reports what it runs, as its reply was lost with an earlier connection. The error
 // is the store's; the reply counts here all the same.
 func (l *Ledger) record(ctx context.Context, s *session, r store.Reply, toPush bool) error {

@@ -118,7 +118,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	})
 }
 
-// Whoever refuses what in a fleet that answers all at once, each reply counts for its own revision.
+// In a fleet that replies all at once, each reply counts for its own revision.
 func TestFleet(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		const revisions = 10

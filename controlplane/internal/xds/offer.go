@@ -63,8 +63,7 @@ func (t *track) lastGood(p stance) uint64 {
 func (p stance) hasRefused(number uint64) bool { return slices.Contains(p.Refused, number) }
 
 // track is a policy as proxies are offered it: its revisions, and what the fleet made
-// of them. The Ledger's mu guards it. A nil track is that of a proxy to which no policy
-// is offered.
+// of them. The Ledger's mu guards it. A proxy that is offered no policy has a nil track.
 type track struct {
 	name      string
 	before    uint64          // the newest revision before the latest look at the store
@@ -117,8 +116,8 @@ func (t *track) find(number uint64) *store.Summary {
 	return &t.revisions[i]
 }
 
-// proxies say whom the policy is for: nil for those that no other policy takes, and of a
-// policy without a revision that counts.
+// proxies selects the proxies that the policy is for. It is nil for those that no other policy
+// takes, and for a policy without a revision that counts.
 func (t *track) proxies() *selector.Selector { return first(t.backward()).Proxies }
 
 // mark marks a revision with a reply. It reports whether that may change what others

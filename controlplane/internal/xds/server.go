@@ -6,14 +6,24 @@
 // other reply is ever taken for the acceptance (ACK) of a revision, above all not
 // the reply to the push that withdraws it.
 //
+// The package must never import the API or the command line, and knows policies only as
+// bytes.
+//
+// # Where to read
+//
+// stream.go is the conversation with one proxy: request.go reads what it sends, resource.go
+// writes what it gets, and Ledger.record (ledger.go) records its replies. offer.go says
+// which revision a proxy is offered, canary.go whether it is in a canary, assign.go which
+// policy is for it. follow.go keeps up with the store, and elsewhere.go with other control
+// planes on it. status.go and outcome.go tell the API how proxies stand.
+//
 // # Why a stream handler of its own
 //
-// It speaks the generated gRPC interfaces of go-control-plane directly instead
-// of that project's delta server and snapshot cache. The cache holds one version
-// of a resource for all proxies; here each proxy may need another one, and the
-// bytes differ on every push. Its callbacks give a nonce without what was sent
-// with it, and after a refusal it does nothing. What is left, one resource and
-// one push in flight, is a short loop.
+// It does without go-control-plane's delta server and snapshot cache. The cache holds one
+// version of a resource for all proxies; here each proxy may need another one, and the
+// bytes differ on every push. Its callbacks give a nonce without what was sent with it,
+// and after a refusal it does nothing. One resource and one push in flight take a short
+// loop.
 //
 // # What a proxy is offered
 //
@@ -21,7 +31,7 @@
 //
 // A revision is withheld from a proxy that subscribes after some proxy refused
 // it while none has accepted it. Proxies that were there when it was applied
-// are all asked, so one broken proxy cannot stop a roll-out by answering first;
+// are all asked, so one broken proxy cannot stop a roll-out by replying first;
 // one acceptance lifts the withholding, so it cannot freeze new proxies either.
 //
 // When a proxy refuses a revision, that revision is withdrawn: the proxy gets
@@ -70,8 +80,8 @@
 // name is empty, and a proxy may claim any id. Where one is, it is verified when
 // a stream begins, when it expires and every verifyEvery: a connection may
 // outlive the trust in it. The connection is closed then, so that the proxy
-// shows the certificate it has by now. What a
-// proxy reports to hold counts as accepted, even if it once refused that.
+// shows the certificate it has by now. What a proxy reports to hold counts as
+// accepted, even if it once refused that.
 //
 // # What a proxy can take
 //
@@ -80,9 +90,6 @@
 // A push to a proxy that does not read holds a few KB of its own: all payloads of a
 // revision share its text, and there is one push in flight. What a proxy can have written
 // to the log again and again is bounded for all proxies together.
-//
-// The package must never import the API or the command line, and knows
-// policies only as bytes.
 package xds
 
 import (
@@ -118,7 +125,7 @@ type Options struct {
 	Identify func(cert *x509.Certificate, node string) (string, error)
 
 	// ClientCAs vouch for proxies' certificates, again and again while a stream is
-	// open. By default nobody does. Not called where proxies need no certificate.
+	// open. By default none does. Not called where proxies need no certificate.
 	ClientCAs func() *x509.CertPool
 }
 
@@ -207,7 +214,7 @@ const (
 )
 
 // Register adds the discovery services to a gRPC server, without the state-of-the-world methods:
-// there the server answers a refusal with the same version again, and that ends as an acceptance.
+// there the server sends the same version again after a refusal, and that ends as an acceptance.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	handle := func(_ any, stream grpc.ServerStream) error { return s.serve(stream) }
 	for service, method := range map[string]string{

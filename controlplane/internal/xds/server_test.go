@@ -30,7 +30,7 @@ func TestRefusedRevisionIsWithdrawn(t *testing.T) {
 		require.NotEqual(t, textOf(first), textOf(again), "the same bytes would be acknowledged unseen")
 		require.Contains(t, textOf(again), `"revision":"1-`)
 		require.NotEqual(t, first.GetResources()[0].GetVersion(), again.GetResources()[0].GetVersion())
-		st := f.state("e1", "waiting for its answer")
+		st := f.state("e1", "waiting for its reply")
 		require.Equal(t, []uint64{1, 2}, []uint64{st.Pushed, st.Nacked})
 		require.Equal(t, "Unable to create Wasm plugin sluice", st.NackText)
 		e.ack(again)
@@ -56,7 +56,7 @@ func TestAnswersCountOnlyByNonce(t *testing.T) {
 		two := e.expect("two")
 		e.ack(one) // late, and made up
 		e.send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: "made-up"})
-		e.send(&discoveryv3.DeltaDiscoveryRequest{}) // without a nonce, this is no answer either
+		e.send(&discoveryv3.DeltaDiscoveryRequest{}) // without a nonce, this is no reply either
 		require.True(t, f.status("e1").Waiting)
 		e.nack(two)
 		accept("one", e)
@@ -114,7 +114,7 @@ func TestReconnect(t *testing.T) {
 		f.restart()
 		require.Equal(t, secret, f.secret, "reports go on with it")
 		st := f.state("e1", "disconnected")
-		require.Equal(t, uint64(1), st.Acked, "answers survive")
+		require.Equal(t, uint64(1), st.Acked, "replies survive")
 		e.connect()
 		idle(e)
 		e.hangUp()
@@ -129,7 +129,7 @@ func TestReconnect(t *testing.T) {
 		require.Contains(t, textOf(r), "/other.wasm")
 		e.ack(r)
 
-		f.apply("three") // an answer lost with the connection is made up for
+		f.apply("three") // a reply lost with the connection is made up for
 		e.version = e.expect("three").GetResources()[0].GetVersion()
 		require.Equal(t, uint64(2), f.status("e1").Acked)
 		e.reconnect()
@@ -168,7 +168,7 @@ func TestMixedAnswers(t *testing.T) {
 		a, b := f.proxy("a"), f.proxy("b")
 		accept("one", a, b)
 		f.apply("two")
-		b.refuse("two", "one") // first, before a has answered
+		b.refuse("two", "one") // first, before a has replied
 		early := f.proxy("early")
 		accept("one", early) // withheld: refused by some, accepted by none so far
 		f.state("early", "runs revision 1, 2 is withheld: others refused it")

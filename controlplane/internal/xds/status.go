@@ -138,7 +138,7 @@ func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 	case len(st.Processes) > 0:
 		return fmt.Sprintf("%d processes: %s", len(st.Processes), strings.Join(st.Processes, ", "))
 	case st.Waiting:
-		return "waiting for its answer"
+		return "waiting for its reply"
 	case shown.isAhead():
 		return shown.aheadState()
 	case l.isUntaken(shown):

@@ -45,6 +45,7 @@ func (s *Server) serve(stream deltaStream) error {
 	return c.run()
 }
 
+// run handles requests, and pushes whatever is due.
 func (c *conversation) run() error {
 	requests, failed := c.receive()
 	late := time.NewTimer(firstWithin)
@@ -106,6 +107,7 @@ func (c *conversation) receive() (<-chan request, <-chan error) {
 	return requests, failed
 }
 
+// handle handles a request. The first one says who the proxy is.
 func (c *conversation) handle(r request) error {
 	switch {
 	case c.session == nil:
@@ -168,6 +170,7 @@ func (c *conversation) identify(n *node) (err error) {
 	return nil
 }
 
+// begin opens the session of a proxy that may have its node id.
 func (c *conversation) begin(n node) error {
 	if err := n.check(); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -260,12 +263,8 @@ func (c *conversation) pushDue() error {
 	if number == 0 {
 		return nil
 	}
-	nonce := c.Server.nonce() // also the tag: no push is of the bytes of another
-	var push response
-	r, err := c.revision(c.stream.Context(), number)
-	if err == nil {
-		push, err = newResponse(c.plugin(r, &c.session.node), r, nonce)
-	}
+	nonce := c.Server.nonce()
+	push, err := c.write(number, nonce)
 	switch {
 	case errors.Is(err, store.ErrDamaged):
 		if c.ledger.withdraw(number) {
@@ -291,6 +290,17 @@ func (c *conversation) pushDue() error {
 	return c.stream.SendMsg(push)
 }
 
+// write writes a revision for the proxy. The nonce is also its tag: so no push has the bytes of
+// another.
+func (c *conversation) write(number uint64, nonce string) (response, error) {
+	r, err := c.revision(c.stream.Context(), number)
+	if err != nil {
+		return response{}, err
+	}
+	return newResponse(c.plugin(r, &c.session.node), r, nonce)
+}
+
+// unsent notes why a revision cannot be written for the proxy.
 func (c *conversation) unsent(number uint64, why error) {
 	if errors.Is(why, envoy.ErrNoWasm) {
 		why = errors.New("no path of the filter's wasm binary: " +
