@@ -151,7 +151,8 @@ func (s *stream) endScan(a *ended) (found usage.Usage, ok bool) {
 		s.countUnread(func(m *decide.Metrics) { m.Withheld++ })
 		if !saysWithheld {
 			saysWithheld = true
-			proxywasm.LogError("sluice: the proxy shows no bodies of answers: allow proxy_on_response_body in its list of capabilities")
+			proxywasm.LogError("sluice: the proxy shows no bodies of answers: " +
+				"allow proxy_on_response_body in its list of capabilities")
 		}
 	case found.Failure != usage.None:
 		s.countUnread(func(m *decide.Metrics) { m.Unread[found.Failure]++ })

@@ -16,7 +16,8 @@ func importHeader(mapType uint32, name unsafe.Pointer, nameSize uint32, value, v
 func importHeaders(mapType uint32, pairs, size unsafe.Pointer) uint32
 
 //go:wasmimport env proxy_add_header_map_value
-func importAddHeader(mapType uint32, name unsafe.Pointer, nameSize uint32, value unsafe.Pointer, valueSize uint32) uint32
+func importAddHeader(mapType uint32, name unsafe.Pointer, nameSize uint32,
+	value unsafe.Pointer, valueSize uint32) uint32
 
 //go:wasmimport env proxy_get_property
 func importProperty(path unsafe.Pointer, pathSize uint32, value, valueSize unsafe.Pointer) uint32

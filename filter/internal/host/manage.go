@@ -61,7 +61,7 @@ func (p *plugin) answerManagement(rest string) {
 		replyJSON(405, problem("management requests are made by POST"))
 	default:
 		if p.quota != nil {
-			defer p.quota.takeWord()()
+			defer p.quota.askOthers()()
 		}
 		if onCounters {
 			p.operate(op, query)
@@ -114,7 +114,8 @@ func readOperation(op, query string) (asked engine.Operation, fault string) {
 		case name == "limit":
 			asked.Limits = append(asked.Limits, value)
 		case !known:
-			return asked, "unknown parameter " + strconv.Quote(name[:min(len(name), 40)]) + ": there are rule, key, n, limit and window"
+			start := strconv.Quote(name[:min(len(name), 40)])
+			return asked, "unknown parameter " + start + ": there are rule, key, n, limit and window"
 		case given[name]:
 			return asked, name + " is given twice"
 		default:

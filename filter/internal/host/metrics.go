@@ -77,20 +77,21 @@ type shownHolding struct {
 	begun bool
 }
 
-// gaugeHolding shows what the streams of all VMs hold, of which this one's are known by of.
-func (p *plugin) gaugeHolding(of func(h decide.Holding) decide.Holding) {
+// gaugeHolding shows what the streams of all VMs hold. own is what it takes for this VM's streams,
+// from what they hold.
+func (p *plugin) gaugeHolding(own func(h decide.Holding) decide.Holding) {
 	i := 0
 	p.engine.EachHolding(func(s engine.Series, h decide.Holding) {
 		if i == len(p.holding) {
 			p.holding = append(p.holding, shownHolding{})
 		}
-		shown, own := &p.holding[i], of(h)
+		shown, mine := &p.holding[i], own(h)
 		i++
-		if own == (decide.Holding{}) && !shown.begun {
+		if mine == (decide.Holding{}) && !shown.begun {
 			return
 		}
 		shown.begun = true
-		all, ok := p.engine.ShareHolding(&s, p.self, own)
+		all, ok := p.engine.ShareHolding(&s, p.self, mine)
 		if !ok || all == shown.all {
 			return
 		}
@@ -134,10 +135,10 @@ func eachGauge(m *engine.Memory, f func(name string, value uint64)) {
 	f(of+"rate_limit_capacity", m.Capacity)
 }
 
-// forget sets the gauges of an ended configuration's rules to 0, unless another
+// forgetGauges sets the gauges of an ended configuration's rules to 0, unless another
 // configuration in this VM reports them. Without another configuration the VM ends
 // as well, and other VMs set the gauges.
-func (p *plugin) forget() {
+func (p *plugin) forgetGauges() {
 	reported := map[string]bool{}
 	others := false
 	for _, other := range plugins {

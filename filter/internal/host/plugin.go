@@ -32,8 +32,8 @@ type vm struct {
 	counted bool
 }
 
-// OnVMStart counts this VM. Envoy calls it for each configuration, and makes one more VM to
-// try each. Between configurations, a VM is made only in place of one that has crashed.
+// OnVMStart counts this VM. Envoy calls it for each configuration, and makes one more VM for its
+// trial. Between configurations, a VM is made only in place of one that has crashed.
 func (v *vm) OnVMStart(int) types.OnVMStartStatus {
 	if !v.counted {
 		must(importIncrementMetric(define(kindCounter, counterName(&engine.VMStarts)), 1))
@@ -48,7 +48,7 @@ func (*vm) NewPluginContext(context uint32) types.PluginContext {
 	return p
 }
 
-// plugins are the configurations in this VM, few, refused ones included.
+// plugins are the configurations in this VM: few, also refused ones.
 var plugins []*plugin
 
 // pluginOf returns the configuration of a root context, nil if there is none.
@@ -62,40 +62,44 @@ func pluginOf(context uint32) *plugin {
 }
 
 // plugin is one configuration of the filter in one VM. Several live side by
-// side while a configuration changes, so everything it owns hangs on it.
+// side while a configuration changes, so it owns all that it needs.
 type plugin struct {
 	types.DefaultPluginContext
-	identity    engine.Identity
-	engine      *engine.Engine // nil where the policy was refused
-	manage      *policy.Manage
-	guesses     origin.Guesses // wrong tokens of management requests
-	reports     reports
-	counters    []counter // in the order of engine.EachMetric
-	context     uint32
-	fields      []respond.Field // of the request that is decided
-	fieldWriter respond.Fields
-	idle        []*stream     // ended streams, to be re-used
-	holdNs      int64         // the shortest hold of its rules, 0 if none holds
-	renewedNs   int64         // when holds were last renewed
-	renewsAt    int           // the bucket of streams where that ended
-	holds       []decide.Hold // of the request that is decided
-	lingering   []decide.Lingering
-	lingersNs   int64            // when the first of them ends
-	scans       []*usage.Scanner // idle ones
-	settled     []result.Settled
-	holding     []shownHolding // in the order of engine.EachHolding
-	self        uint64         // a random number
+	context uint32
 
-	details, headers, body []byte // of a denial, under construction
-	word                   []byte // the verdict for access logs, under construction
-	sent                   []string
-
-	managePort uint16 // where management requests are answered, 0 = on any port
-
-	quota *quotaTalk // nil without rules of scope cluster
-
+	engine    *engine.Engine // nil if the policy was refused
+	quota     *quotaTalk     // nil without rules of scope cluster
+	reports   reports
 	conflicts int  // see watch
 	isSplit   bool // see split
+
+	// Of management requests:
+	manage     *policy.Manage // nil: there are none
+	managePort uint16         // where they are answered, 0 = on any port
+	guesses    origin.Guesses // wrong tokens
+
+	// Memory for the request that is decided:
+	fieldWriter            respond.Fields
+	fields                 []respond.Field
+	holds                  []decide.Hold
+	details, headers, body []byte           // of a denial
+	word                   []byte           // the verdict for access logs
+	sent                   []string         // fields that the upstream sent
+	settled                []result.Settled // of the request that ends
+	idle                   []*stream        // ended streams, to be re-used
+	scans                  []*usage.Scanner // idle ones, to be re-used
+
+	// What streams hold:
+	holdNs    int64 // the shortest hold of the rules, 0 if none holds
+	renewedNs int64 // when holds were last renewed
+	renewsAt  int   // the bucket of streams at which that ended
+	lingering []decide.Lingering
+	lingersNs int64 // when the first of them ends
+
+	// What metrics show:
+	counters []counter      // in the order of engine.EachMetric
+	holding  []shownHolding // in the order of engine.EachHolding
+	self     uint64         // a random number: which row of what is held is this plugin's
 }
 
 // reports says which verdicts are published, beside those that access logs get anyway.
@@ -131,22 +135,16 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	}
 	p.manage = pol.Manage
 	name := filterName()
-	p.identity = engine.Identity{
+	p.engine = engine.New(pol, &theProxy, engine.Identity{
 		Owner: state.OwnerID(name), SplitOwner: state.OwnerID(name, "\x00", text),
 		ConfiguredNs: theProxy.Now(), Random: fillRandom,
-	}
-	p.engine = engine.New(pol, &theProxy, p.identity)
+	})
 	var random [8]byte
 	fillRandom(random[:])
 	p.self = binary.LittleEndian.Uint64(random[:])
 	p.fieldWriter.Style = pol.Headers
 	p.confine()
-	var asked string
-	asked, p.reports.whole = theProxy.Attribute("sluice\x00trace")
-	p.reports.whole = p.reports.whole || reportsWhole()
-	p.reports.brief = asked == "brief"
-	asked, _ = theProxy.Attribute("xds\x00node\x00metadata\x00sluice\x00verdicts")
-	p.reports.words = asked == "all"
+	p.reports = readReports()
 	p.holdNs = shortestHold(pol.Rules)
 	p.quota = newQuotaTalk(p, pol)
 	if err := proxywasm.SetTickPeriodMilliSeconds(tickMs); err != nil {
@@ -156,6 +154,17 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	return types.OnPluginStartStatusOK
 }
 
+// readReports reads which verdicts the node's metadata asks for.
+func readReports() (r reports) {
+	trace, isAsked := theProxy.Attribute("sluice\x00trace")
+	r.whole = isAsked || reportsWhole()
+	r.brief = trace == "brief"
+	verdicts, _ := theProxy.Attribute("xds\x00node\x00metadata\x00sluice\x00verdicts")
+	r.words = verdicts == "all"
+	return r
+}
+
+// readPolicy reads the policy, and logs why it is refused.
 func readPolicy(text string) (*policy.Policy, bool) {
 	doc, err := policy.ParseJSON(text)
 	if err != nil {
@@ -166,7 +175,8 @@ func readPolicy(text string) (*policy.Policy, bool) {
 	pol, problems := policy.ReadPushed(doc)
 	for i := range problems {
 		if rest := len(problems) - i; i == maxLogged && rest > 1 {
-			proxywasm.LogCritical("sluice: policy refused: and " + strconv.Itoa(rest) + " more problems: sluice validate prints them")
+			more := strconv.Itoa(rest) + " more problems: sluice validate prints them"
+			proxywasm.LogCritical("sluice: policy refused: and " + more)
 			break
 		}
 		proxywasm.LogCritical("sluice: policy refused: " + problems[i].Error())
@@ -207,8 +217,8 @@ func called(pol *policy.Policy) bool {
 // all in sentences, and every VM that gets the policy logs the same.
 const maxLogged = 50
 
-// filterName says whose counters this configuration's are: every VM and every
-// listener that runs the filter under one name shares them.
+// filterName is the name under which this configuration counts: every VM and every
+// listener that runs the filter under one name shares its counters.
 func filterName() string {
 	name, _ := theProxy.Attribute("plugin_name")
 	root, _ := theProxy.Attribute("plugin_root_id")
@@ -226,7 +236,8 @@ func (p *plugin) split() {
 		"they count apart; give each filter its own name")
 }
 
-// OnTick flushes the metrics and keeps the tables registered.
+// OnTick looks after the quota service as often as that needs, and once a second after all else:
+// it renews holds, publishes metrics and keeps the tables registered.
 func (p *plugin) OnTick() {
 	arena.reset()
 	if p.quota != nil && !p.quota.tick() {
@@ -261,7 +272,7 @@ func (p *plugin) OnPluginDone() bool {
 		newest.plugin = nil
 	}
 	if p.engine != nil {
-		p.endLingering(math.MaxInt64) // it ends with its policy
+		p.endLingering(math.MaxInt64) // what lingers ends with its policy
 	}
 	if p.quota != nil {
 		p.quota.end()
@@ -270,7 +281,7 @@ func (p *plugin) OnPluginDone() bool {
 	if p.engine != nil {
 		p.flushMetrics()
 		p.gaugeHolding(func(decide.Holding) decide.Holding { return decide.Holding{} })
-		p.forget()
+		p.forgetGauges()
 		p.engine.Release()
 		clear(p.engine.Policy().Rules) // the collector may take a constant for a pointer to them
 		*p.engine, p.engine = engine.Engine{}, nil

@@ -1,11 +1,3 @@
-// Package host is the filter's boundary to the proxy: the life of plugins and
-// streams through the proxy-wasm SDK, and the calls of the hot path through
-// imports of its own.
-//
-// Its invariant: host calls, pointers and SDK types stay inside, and a request
-// allocates nothing but texts of its own: a client's network, the numbers in response
-// headers. It decides nothing about limits. A panic ends the VM, because there is no
-// recover: Envoy then answers the requests of the worker, and makes a new VM.
 package host
 
 import (

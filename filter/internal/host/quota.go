@@ -20,7 +20,7 @@ const (
 )
 
 // quotaTalk is a configuration's talk with the quota service: lease.Client decides
-// what is sent, and this is its way through the proxy: lease.Transport.
+// what is sent, and this is its way through the proxy, lease.Transport.
 type quotaTalk struct {
 	plugin  *plugin
 	client  *lease.Client
@@ -112,42 +112,52 @@ func (q *quotaTalk) forget(context uint32) {
 	}
 }
 
-// Open opens a stream as the root context: one that a request opens ends with it.
-func (q *quotaTalk) Open() bool {
-	importActFor(q.plugin.context)
-	q.token = 0
-	status := importGRPCStream(unsafe.Pointer(unsafe.SliceData(q.service)), uint32(len(q.service)),
-		unsafe.Pointer(unsafe.StringData(quota.Service)), uint32(len(quota.Service)),
-		unsafe.Pointer(unsafe.StringData(quota.Method)), uint32(len(quota.Method)), nil, 0, unsafe.Pointer(&q.token))
-	if status != statusOK {
-		q.token = 0
-		return false
+// talkOf returns the talk of a root context.
+func talkOf(root, token uint32) *quotaTalk {
+	if p := pluginOf(root); p != nil && p.quota != nil && p.quota.token == token && token != 0 {
+		return p.quota
 	}
-	return true
+	return nil
 }
 
-// Send sends a message. The proxy says that it took one also on a stream that has
-// ended.
-func (q *quotaTalk) Send(message []byte) bool {
-	importActFor(q.plugin.context)
-	return importGRPCSend(q.token, unsafe.Pointer(unsafe.SliceData(message)), uint32(len(message)), 0) == statusOK
+// onGRPCReceive takes a message of the service.
+//
+//go:wasmexport proxy_on_grpc_receive
+func onGRPCReceive(root, token, size uint32) {
+	q := talkOf(root, token)
+	if q == nil {
+		return
+	}
+	arena.reset()
+	if !theProxy.buffer(bufferGRPC, size, &q.message) {
+		proxywasm.LogError("sluice: the proxy gives no message of the quota service")
+		return
+	}
+	if err := q.client.Receive(q.message, theProxy.Monotonic()); err != nil {
+		proxywasm.LogError("sluice: the quota service sent what this build cannot read: " + err.Error())
+	}
+	q.goOn()
+	q.hasten()
 }
 
-// Cancel ends the stream.
-func (q *quotaTalk) Cancel() {
-	importActFor(q.plugin.context)
-	importGRPCCancel(q.token)
+// onGRPCClose is called when the stream has ended. Envoy forgets a token only when
+// this side closes it too.
+//
+//go:wasmexport proxy_on_grpc_close
+func onGRPCClose(root, token, _ uint32) {
+	q := talkOf(root, token)
+	if q == nil {
+		return
+	}
+	arena.reset()
+	importGRPCClose(token)
 	q.token = 0
+	q.client.Closed(theProxy.Monotonic())
+	q.hasten()
 }
 
-// Random returns a random number.
-func (q *quotaTalk) Random() uint32 {
-	var b [4]byte
-	fillRandom(b[:])
-	return binary.LittleEndian.Uint32(b[:])
-}
-
-// tick reports whether a second has passed since the last one for which it did.
+// tick does what the client needs, as often as it needs it. It reports whether a second has
+// passed since it last did so.
 func (q *quotaTalk) tick() bool {
 	now := theProxy.Monotonic()
 	q.client.Tick(now)
@@ -193,17 +203,17 @@ func (q *quotaTalk) gauge(silent bool) {
 
 func degraded() uint32 { return define(kindGauge, "rate_limit_quota_degraded") }
 
-// takeWord lets a worker that has no stream to the quota service, and so cannot know whether
-// that answers, take the word of the other workers until restore.
-func (q *quotaTalk) takeWord() (restore func()) {
+// askOthers has a worker that has no stream to the quota service, and so cannot know whether
+// that answers, use what the other workers report, until restore.
+func (q *quotaTalk) askOthers() (restore func()) {
 	leases := q.plugin.engine.Leases
 	own := leases.Silent
 	leases.Silent = own || !q.client.IsConnected() && valueOf(degraded()) > 0
 	return func() { leases.Silent = own }
 }
 
-// end decides what still waits, and leaves what is held to another configuration of this VM:
-// its rows are stated there.
+// end decides what still waits, and leaves what is held to another configuration of this VM,
+// which reports it.
 func (q *quotaTalk) end() {
 	q.client.End()
 	for w := q.client.Next(); w != nil; w = q.client.Next() {
@@ -213,54 +223,51 @@ func (q *quotaTalk) end() {
 	q.client.Close()
 	q.gauge(false)
 	for _, other := range plugins {
-		if heir := other.quota; heir != nil && other.engine.Policy().Domain == q.plugin.engine.Policy().Domain && bytes.Equal(heir.service, q.service) {
+		if heir := other.quota; heir != nil && heir.mayInherit(q) {
 			heir.client.Inherit(q.client)
-			heir.flush(heir.plugin.context)
+			heir.flush(other.context)
 			return
 		}
 	}
 }
 
-// talkOf returns the talk of a root context.
-func talkOf(root, token uint32) *quotaTalk {
-	if p := pluginOf(root); p != nil && p.quota != nil && p.quota.token == token && token != 0 {
-		return p.quota
-	}
-	return nil
+// mayInherit reports whether both configurations ask the same service about the same domain.
+func (q *quotaTalk) mayInherit(from *quotaTalk) bool {
+	own, other := q.plugin.engine.Policy(), from.plugin.engine.Policy()
+	return own.Domain == other.Domain && bytes.Equal(q.service, from.service)
 }
 
-// onGRPCReceive takes a message of the service.
-//
-//go:wasmexport proxy_on_grpc_receive
-func onGRPCReceive(root, token, size uint32) {
-	q := talkOf(root, token)
-	if q == nil {
-		return
-	}
-	arena.reset()
-	if !theProxy.buffer(bufferGRPC, size, &q.message) {
-		proxywasm.LogError("sluice: the proxy gives no message of the quota service")
-		return
-	}
-	if err := q.client.Receive(q.message, theProxy.Monotonic()); err != nil {
-		proxywasm.LogError("sluice: the quota service sent what this build cannot read: " + err.Error())
-	}
-	q.goOn()
-	q.hasten()
-}
-
-// onGRPCClose is called when the stream has ended. Envoy forgets a token only when
-// this side closes it too.
-//
-//go:wasmexport proxy_on_grpc_close
-func onGRPCClose(root, token, _ uint32) {
-	q := talkOf(root, token)
-	if q == nil {
-		return
-	}
-	arena.reset()
-	importGRPCClose(token)
+// Open opens a stream as the root context: one that a request opens ends with it.
+func (q *quotaTalk) Open() bool {
+	importActFor(q.plugin.context)
 	q.token = 0
-	q.client.Closed(theProxy.Monotonic())
-	q.hasten()
+	status := importGRPCStream(unsafe.Pointer(unsafe.SliceData(q.service)), uint32(len(q.service)),
+		unsafe.Pointer(unsafe.StringData(quota.Service)), uint32(len(quota.Service)),
+		unsafe.Pointer(unsafe.StringData(quota.Method)), uint32(len(quota.Method)), nil, 0, unsafe.Pointer(&q.token))
+	if status != statusOK {
+		q.token = 0
+		return false
+	}
+	return true
+}
+
+// Send sends a message. The proxy says that it took one also on a stream that has
+// ended.
+func (q *quotaTalk) Send(message []byte) bool {
+	importActFor(q.plugin.context)
+	return importGRPCSend(q.token, unsafe.Pointer(unsafe.SliceData(message)), uint32(len(message)), 0) == statusOK
+}
+
+// Cancel ends the stream.
+func (q *quotaTalk) Cancel() {
+	importActFor(q.plugin.context)
+	importGRPCCancel(q.token)
+	q.token = 0
+}
+
+// Random returns a random number.
+func (q *quotaTalk) Random() uint32 {
+	var b [4]byte
+	fillRandom(b[:])
+	return binary.LittleEndian.Uint32(b[:])
 }

@@ -1,3 +1,16 @@
+// Package host is the filter's boundary to the proxy: the life of plugins and
+// streams through the proxy-wasm SDK, and the calls of the hot path through
+// imports of its own.
+//
+// Its invariant: host calls, pointers and SDK types stay inside, and a request
+// allocates nothing but texts of its own: a client's network, the numbers in response
+// headers. It decides nothing about limits. A panic ends the VM, because there is no
+// recover: Envoy then answers the requests of the worker, and makes a new VM. It is the only
+// package that imports the SDK; nothing in filter/internal may import it.
+//
+// This file has the callbacks of a request, in their order. plugin.go has the life of a
+// configuration and its tick, quota.go what waits for the quota service, holds.go what
+// requests hold, answer.go what is known of their answers, proxy.go and imports.go the calls.
 package host
 
 import (
@@ -10,9 +23,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
-
-// The proxy's callbacks for one request, in the order in which they come. A request that holds
-// nothing and whose response gets no fields has the first two and the last one only.
 
 // newest is the stream made last, and its configuration.
 var newest struct {
