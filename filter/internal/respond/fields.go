@@ -12,17 +12,16 @@ import (
 // Field is one response header.
 type Field struct{ Name, Value string }
 
-// Fields writes the response headers of verdicts. It keeps memory from verdict
-// to verdict.
+// Fields writes the response headers of verdicts. It uses the same memory for each verdict.
 type Fields struct {
 	Style policy.Headers
 
 	text [3][]byte // header values under construction
 }
 
-// Append appends the response headers of a verdict: on a denial Retry-After and
-// those of its response, and the fields of the style. Those describe the denying
-// rule of a denial, or every rule that matched an allowed request.
+// Append appends the response headers of a verdict: for a denial Retry-After and the headers of
+// its response, and the fields of the style. The fields describe the rule that denied, or all
+// rules that matched an allowed request.
 func (f *Fields) Append(dst []Field, v *decide.Verdict) []Field {
 	if seconds, ok := v.RetryAfter(); ok {
 		dst = append(dst, Field{"retry-after", strconv.FormatInt(seconds, 10)})
@@ -33,11 +32,11 @@ func (f *Fields) Append(dst []Field, v *decide.Verdict) []Field {
 	return f.appendWindows(f.appendResponse(dst, v), v.Subjects[v.Denied:v.Denied+1], v.Now)
 }
 
-// appendWindows writes the fields of the style for the windows of rules. Clients learn
-// nothing of shadow rules.
+// appendWindows appends the fields of the style for the windows of rules. Clients learn nothing of
+// shadow rules.
 //
 // RateLimit-Policy and RateLimit have one item for each window: see package fields. The
-// X-RateLimit fields of draft 03 have the tightest window, and behind its limit the quota
+// X-RateLimit fields of draft 03 have the tightest window. Its limit is followed by the quota
 // policies of all windows, each with the w that the draft requires.
 func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int64) []Field {
 	ietf := f.Style == policy.HeadersIETF || f.Style == policy.HeadersBoth
@@ -45,7 +44,8 @@ func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int6
 	if !ietf && !xRateLimit {
 		return dst
 	}
-	policies, limits, quotas := f.text[0][:0], f.text[1][:0], f.text[2][:0]
+	policies, limits := f.text[0][:0], f.text[1][:0]
+	quotas := f.text[2][:0]
 	var (
 		tightest *limit.Window
 		least    uint32 // units left, in the tightest window
@@ -62,14 +62,19 @@ func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int6
 			}
 			left, reset := a.Remaining(i), fields.Seconds(w.ResetWith(u, a.Now(), a.Held())-now)
 			if tightest == nil || left < least {
-				tightest, least, endsIn = w, left, reset
+				tightest = w
+				least, endsIn = left, reset
 			}
 			if ietf {
 				n := fields.Window{
-					Rule: a.Rule.Policy.Name, Override: a.OverrideName(),
-					Name: a.Rule.Policy.Limits[i].Name, Index: i, Only: len(a.Rule.Policy.Limits) == 1,
+					Rule:     a.Rule.Policy.Name,
+					Override: a.OverrideName(),
+					Name:     a.Rule.Policy.Limits[i].Name,
+					Index:    i,
+					Only:     len(a.Rule.Policy.Limits) == 1,
 				}
-				policies, limits = n.AppendPolicy(policies, w, a.Now()), n.AppendLimit(limits, w, left, reset)
+				policies = n.AppendPolicy(policies, w, a.Now())
+				limits = n.AppendLimit(limits, w, left, reset)
 			}
 			if xRateLimit {
 				quotas = appendQuota(quotas, a, w)

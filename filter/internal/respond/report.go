@@ -1,8 +1,8 @@
-// Package respond writes down what the engine decided: response headers and
-// bodies for clients, a word for access logs, JSON for people and tools.
+// Package respond writes what the engine decided: response headers and bodies for clients, a
+// word for access logs, JSON for people and tools.
 //
-// Its invariant: it reads verdicts and changes nothing. Keys reach only the
-// JSON; clients and access logs never see them.
+// Its invariant: it reads verdicts and changes nothing. Keys reach only the JSON; clients and
+// access logs never see them. It must never import a source of units.
 package respond
 
 import (
@@ -37,11 +37,17 @@ func AppendBriefs(b []byte, v *decide.Verdict) []byte {
 	return b
 }
 
-// decision is what the rule decided.
+// decision returns what the rule decided.
 func decision(a *decide.Subject, now int64) result.Rule {
 	r := result.Rule{
-		Rule: a.Rule.Policy.Name, Override: a.OverrideName(), Key: make([]*string, len(a.Key.Parts)), Mode: Mode(a), Allowed: a.Allowed,
-		Reason: a.Reason(), Windows: Windows(a, now), Held: Held(a),
+		Rule:     a.Rule.Policy.Name,
+		Override: a.OverrideName(),
+		Key:      make([]*string, len(a.Key.Parts)),
+		Mode:     Mode(a),
+		Allowed:  a.Allowed,
+		Reason:   a.Reason(),
+		Windows:  Windows(a, now),
+		Held:     Held(a),
 	}
 	for i := range a.Key.Parts {
 		if part := &a.Key.Parts[i]; part.Present {
@@ -55,7 +61,7 @@ func decision(a *decide.Subject, now int64) result.Rule {
 	return r
 }
 
-// Held is what requests of the rule's key hold, nil for a rule that holds nothing.
+// Held returns what requests of the rule's key hold, nil for a rule that holds nothing.
 func Held(a *decide.Subject) *uint32 {
 	if !a.Known || !a.Rule.Policy.Holds() {
 		return nil
@@ -64,7 +70,7 @@ func Held(a *decide.Subject) *uint32 {
 	return &held
 }
 
-// Mode is the rule's mode for this key. The policy's word differs: enforce.
+// Mode returns the rule's mode for this key. In a policy the word is enforce.
 func Mode(a *decide.Subject) string {
 	if a.Shadow {
 		return "shadow"
@@ -72,7 +78,7 @@ func Mode(a *decide.Subject) string {
 	return "enforced"
 }
 
-// Windows are the rule's limits in policy order, none where the usage is unknown.
+// Windows returns the rule's limits in policy order, none if the usage is unknown.
 func Windows(a *decide.Subject, now int64) []result.Window {
 	if !a.Known {
 		return []result.Window{}
@@ -81,8 +87,12 @@ func Windows(a *decide.Subject, now int64) []result.Window {
 	for i := range all {
 		w, u := a.Window(i)
 		all[i] = result.Window{
-			Name: a.Rule.Policy.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(a.Now()), Months: w.Months(),
-			Used: w.Count(u, a.Now()), ResetNs: max(0, w.Reset(u, a.Now())-now),
+			Name:      a.Rule.Policy.Limits[i].Name,
+			Unlimited: w.Unlimited,
+			PerNs:     w.LengthNs(a.Now()),
+			Months:    w.Months(),
+			Used:      w.Count(u, a.Now()),
+			ResetNs:   max(0, w.Reset(u, a.Now())-now),
 		}
 		if !w.Unlimited {
 			all[i].SetLimit(w, a.Remaining(i))

@@ -10,21 +10,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// AppendBody appends the body of a denial. "-" stands for a value that is not
-// known.
+// AppendBody appends the body of a denial. "-" stands for a value that is not known.
 func AppendBody(b []byte, v *decide.Verdict) []byte {
 	for _, part := range v.Response().Body {
-		known := false
-		if b, known = appendPart(b, v, part); !known {
+		next, known := appendPart(b, v, part)
+		b = next
+		if !known {
 			b = append(b, '-')
 		}
 	}
 	return b
 }
 
-// appendResponse appends the headers of a denial's response, and the one by which Envoy and
-// its clients tell a rate limit, which a missing key is not. It leaves out headers whose
-// value is not known.
+// appendResponse appends the headers of a denial's response. x-envoy-ratelimited tells Envoy and
+// its clients that a rate limit was reached; a missing key is not one. Headers whose value is not
+// known are left out.
 func (f *Fields) appendResponse(dst []Field, v *decide.Verdict) []Field {
 	if !v.LacksKey() {
 		dst = append(dst, Field{"x-envoy-ratelimited", "true"})
@@ -52,7 +52,8 @@ func (f *Fields) appendResponse(dst []Field, v *decide.Verdict) []Field {
 	return dst
 }
 
-// appendRetryInfo appends a google.rpc.Status, whose code and message must be those of grpc-status and grpc-message:
+// appendRetryInfo appends a google.rpc.Status. Its code and message must be those of grpc-status
+// and grpc-message:
 //
 //	Status    {code: 1, message: 2, details: 3 Any}
 //	Any       {type_url: 1, value: 2 RetryInfo}
@@ -66,16 +67,20 @@ func appendRetryInfo(b []byte, seconds, code int64, message []byte) []byte {
 	duration := binary.AppendUvarint([]byte{1<<3 | number}, uint64(seconds))
 	info := append([]byte{1<<3 | bytes, byte(len(duration))}, duration...)
 	detail := append([]byte{1<<3 | bytes, byte(len(typeURL))}, typeURL...)
-	detail = append(append(detail, 2<<3|bytes, byte(len(info))), info...)
+	detail = append(detail, 2<<3|bytes, byte(len(info)))
+	detail = append(detail, info...)
 	b = append(b, 1<<3|number, byte(code), 2<<3|bytes)
-	b = append(binary.AppendUvarint(b, uint64(len(message))), message...)
-	return append(append(b, 3<<3|bytes, byte(len(detail))), detail...)
+	b = binary.AppendUvarint(b, uint64(len(message)))
+	b = append(b, message...)
+	b = append(b, 3<<3|bytes, byte(len(detail)))
+	return append(b, detail...)
 }
 
-// appendValue writes a header's value.
+// appendValue appends a header's value. known is false if a part of it is not known.
 func appendValue(b []byte, v *decide.Verdict, t policy.Template) (_ []byte, known bool) {
 	for _, part := range t {
-		if b, known = appendPart(b, v, part); !known {
+		b, known = appendPart(b, v, part)
+		if !known {
 			return b, false
 		}
 	}
@@ -102,7 +107,7 @@ func appendPart(b []byte, v *decide.Verdict, part policy.TemplatePart) (_ []byte
 	}
 }
 
-// appendMissing names the parts of the key that the request lacks.
+// appendMissing appends the names of the key parts that the request lacks.
 func appendMissing(b []byte, s *decide.Subject) []byte {
 	separator := ""
 	for i := range s.Key.Parts {
@@ -114,7 +119,7 @@ func appendMissing(b []byte, s *decide.Subject) []byte {
 	return b
 }
 
-// printable is r, or "?" where a header cannot have it.
+// printable returns r, or "?" if a header cannot have r.
 func printable(r rune) rune {
 	if r < ' ' || r > '~' {
 		return '?'
@@ -122,8 +127,8 @@ func printable(r rune) rune {
 	return r
 }
 
-// figure returns the number that a placeholder stands for: the wait, or the limit
-// and the units left of the denying rule's tightest window.
+// figure returns the number that a placeholder stands for: the wait, or the limit or the units
+// left of the denying rule's tightest window.
 func figure(v *decide.Verdict, p policy.Placeholder) (n int64, known bool) {
 	if p == policy.ValueRetryAfter {
 		return v.RetryAfter()
@@ -143,7 +148,7 @@ func figure(v *decide.Verdict, p policy.Placeholder) (n int64, known bool) {
 	return int64(a.Remaining(i)), true
 }
 
-// PartName names a key part in words.
+// PartName returns the name of a key part in words.
 func PartName(k *policy.KeyPart) string { return string(appendPartName(nil, k)) }
 
 func appendPartName(b []byte, k *policy.KeyPart) []byte {

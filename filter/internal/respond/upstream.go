@@ -7,17 +7,17 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/fields"
 )
 
-// Reconcile joins our fields of a response with those of the same names that the
-// upstream sent, so that a client that reads any of them learns of no more than
-// both grant. theirs[i] is what came under the name of ours[i], all its lines joined
-// with a comma, empty if there was none; ours[i] becomes the one line to send.
+// Reconcile joins our fields of a response with the upstream's fields of the same names, so that
+// a client never reads more than both allow. theirs[i] is what the upstream sent under the name of
+// ours[i], all lines joined with a comma, empty if it sent none. ours[i] becomes the line to send.
 //
-// RateLimit and RateLimit-Policy are lists: ours follow theirs. Those of draft 7 and
-// before become items of a list. The X-RateLimit fields describe one window, the
-// tightest, ours or theirs; X-RateLimit-Limit lists the quotas of both. What cannot be
-// read is dropped: a client could not read it either, least of all beside ours.
+// RateLimit and RateLimit-Policy are lists: ours follow theirs. Fields of draft 7 and before
+// become items of these lists. The X-RateLimit fields describe the tightest window, ours or
+// theirs; X-RateLimit-Limit lists the quotas of both. What cannot be read is dropped: a client
+// could not read it either.
 func Reconcile(ours []Field, theirs []string, now int64) {
-	limit, remaining, reset := -1, -1, -1
+	limit, remaining := -1, -1
+	reset := -1
 	for i := range ours {
 		switch ours[i].Name {
 		case "x-ratelimit-limit":
@@ -39,7 +39,7 @@ func Reconcile(ours []Field, theirs []string, now int64) {
 	_, ends, dated := numbers(theirs[reset])
 	ourLeft, _, _ := numbers(ours[remaining].Value)
 	_, ourEnds, _ := numbers(ours[reset].Value)
-	switch { // a moment, not a wait: ours must not read as one long past
+	switch { // their reset is a point in time, so ours has to be one too
 	case dated && ends > sinceEpochMs:
 		ourEnds = (ourEnds + uint64(fields.Seconds(now))) * 1000
 	case dated && ends > sinceEpoch:
@@ -60,8 +60,8 @@ func Reconcile(ours []Field, theirs []string, now int64) {
 	ours[reset].Value = strconv.FormatUint(ends, 10)
 }
 
-// A larger reset than any window is long is a moment since the epoch, which some
-// services write, in seconds or in milliseconds.
+// A reset that is longer than any window is a point in time, in seconds or milliseconds since the
+// epoch. Some services write it so.
 const (
 	sinceEpoch   = 1_000_000_000
 	sinceEpochMs = 100 * sinceEpoch
@@ -75,10 +75,11 @@ func joined(a, b string) string {
 	return a + ", " + b
 }
 
-// items returns a list of RateLimit or RateLimit-Policy, of which each item begins with a
-// text in quotes; what older drafts wrote there is made one.
+// items returns a list of RateLimit or RateLimit-Policy. Each item begins with a text in quotes;
+// else the list is of an older draft, and is converted.
 func items(list string, older func(string) string) string {
-	if list = strings.Trim(list, " \t"); strings.HasPrefix(list, `"`) {
+	list = strings.Trim(list, " \t")
+	if strings.HasPrefix(list, `"`) {
 		return list
 	}
 	return older(list)
@@ -132,8 +133,8 @@ func listed(list string) string {
 	})
 }
 
-// eachQuota makes a list of what item makes of each quota of a list and of its parameters,
-// nothing where one is no number.
+// eachQuota converts each quota of a list with its parameters by item, and returns the new list;
+// "" if one quota is not a number.
 func eachQuota(list string, item func(i int, quota, parameters string) string) (text string) {
 	for i, one := range strings.Split(list, ",") {
 		quota, parameters, _ := strings.Cut(strings.Trim(one, " \t"), ";")
@@ -146,8 +147,8 @@ func eachQuota(list string, item func(i int, quota, parameters string) string) (
 	return text
 }
 
-// numbers returns the smallest of a list of numbers, rounded down, and the largest,
-// rounded up, if it is one and not empty. What is below zero is zero.
+// numbers returns the smallest of a list of numbers, rounded down, and the largest, rounded up. A
+// negative number counts as zero. ok is false if an item is not a number.
 func numbers(list string) (smallest, largest uint64, ok bool) {
 	for _, item := range strings.Split(list, ",") {
 		item = strings.Trim(item, " \t")

@@ -10,8 +10,8 @@ import (
 // beyond it are only counted.
 const maxWordBytes = 4 << 10
 
-// Notable reports whether the verdict is worth a word in an access log: some
-// rule denied, be it a shadow rule, or let the request through undecided.
+// Notable reports whether an access log should have the verdict: a rule denied, even a shadow
+// rule, or a rule let the request through without deciding.
 func Notable(v *decide.Verdict) bool {
 	for _, a := range v.Subjects {
 		if !a.Allowed || a.Reason() != "" {
@@ -21,17 +21,16 @@ func Notable(v *decide.Verdict) bool {
 	return false
 }
 
-// AppendWord appends the verdict of every rule that matched, in policy order,
-// as one word for access logs:
+// AppendWord appends the verdict of every rule that matched, in policy order, as one word for
+// access logs:
 //
-//	per-user=denied:limit,per-plan:gold=allowed,trial=shadow_denied:limit
+//	per-user=denied:limit,per-plan:gold=allowed,new-rule=shadow_denied:limit
 //
-// A colon in front of the verdict separates the rule's name from that of its override.
-// Each rule's verdict is allowed or denied. A shadow rule's begins with shadow_;
-// shadow_skipped says that an enforced rule denied first. Behind a colon is the
-// reason of a denial or of a pass without a count. In names, everything but
-// letters, digits and -._~/ is percent-encoded. The word holds no keys. It leaves
-// out rules beyond 4 KiB, and "+3" at the end says how many.
+// A colon before the = separates the rule's name from that of its override. Each rule's verdict
+// is allowed or denied. That of a shadow rule begins with shadow_; shadow_skipped says that an
+// enforced rule denied first. After a colon comes the reason of a denial, or of a pass without a
+// count. In names, all signs but letters, digits and -._~/ are percent-encoded. The word has no
+// keys. It leaves out rules beyond 4 KiB, and "+3" at the end says how many.
 func AppendWord(b []byte, v *decide.Verdict) []byte {
 	start := len(b)
 	for i, a := range v.Subjects {
@@ -39,7 +38,8 @@ func AppendWord(b []byte, v *decide.Verdict) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		if b = appendRuleWord(b, v, a); len(b)-start > maxWordBytes {
+		b = appendRuleWord(b, v, a)
+		if len(b)-start > maxWordBytes {
 			b = append(b[:before], ",+"...)
 			return strconv.AppendInt(b, int64(len(v.Subjects)-i), 10)
 		}

@@ -1,8 +1,8 @@
 package usage
 
-// document reads JSON, of which it keeps where it is. It is strict about all that names and
-// values depend on, so that it reads a count only where all readers do. Numbers, true, false
-// and null are words to it: what is wrong in one moves nothing else.
+// document reads JSON, and keeps only where in it the reader is. It is strict about all that names
+// and values depend on, so that it reads a count only if all readers do. To it, numbers, true,
+// false and null are words: an error inside a word changes nothing else.
 type document struct {
 	tally
 	state    state

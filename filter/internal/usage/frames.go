@@ -24,7 +24,7 @@ const (
 	maxPayload = 16 << 20
 )
 
-// write reports whether the frames are sound up to now.
+// write reads the next bytes, and reports whether the frames are sound up to now.
 func (f *frames) write(p []byte, d *document) bool {
 	for len(p) > 0 {
 		n := 0
@@ -45,7 +45,8 @@ func (f *frames) write(p []byte, d *document) bool {
 			n = copy(f.fixed[f.at-f.end:checksumSize], p)
 		}
 		p = p[n:]
-		if f.at += n; f.at >= preludeSize && f.at == f.end+checksumSize {
+		f.at += n
+		if f.at >= preludeSize && f.at == f.end+checksumSize {
 			d.finish()
 			if binary.BigEndian.Uint32(f.fixed[:]) != f.checksum {
 				return false

@@ -1,7 +1,7 @@
 package usage
 
-// row is a place in an answer that has a count: as jq writes it, from the root of the body, of a
-// line or of an event. What stands elsewhere under the same names is something else.
+// row is a place in an answer that has a count. The path is as jq writes it, from the root of the
+// body, of a line or of an event. The same names in another place are something else.
 type row struct {
 	api  api
 	path string
@@ -91,7 +91,7 @@ var counts = [...]row{
 	{cohereBilled, ".usage.billed_units.output_tokens", output},
 }
 
-// alias is a name in an object under which stands the same as at another path.
+// alias is a name in an object that has the same under it as another path.
 type alias struct{ object, name, same string }
 
 var aliases = [...]alias{
@@ -104,7 +104,7 @@ var aliases = [...]alias{
 	{"", "result", ""}, // Cloudflare
 }
 
-// kind is what a string is in an answer. What has none takes it from what it stands in.
+// kind is what a string in an answer is. A string without a kind has that of what it is in.
 type kind uint8
 
 const (
@@ -117,7 +117,7 @@ const (
 	wrapped      // an event in base64
 )
 
-// maxLabel is how long a label may be in bytes. What it has beyond is text.
+// maxLabel is how many bytes of a label count as a label. The rest of it is text.
 const maxLabel = 256
 
 // text is a place in an answer that has text: a string, or all strings of the object or the array
@@ -229,7 +229,11 @@ type tally struct {
 }
 
 // beginEvent separates what follows from the event before.
-func (t *tally) beginEvent() { t.ofEvent, t.spoken, t.other, t.again = 0, 0, 0, 0 }
+func (t *tally) beginEvent() {
+	t.ofEvent = 0
+	t.spoken, t.other = 0, 0
+	t.again = 0
+}
 
 // doubt takes back the certainty of what the present event said.
 func (t *tally) doubt() { t.doubted |= t.ofEvent }

@@ -1,17 +1,17 @@
-// Package usage reads how many tokens an answer says that it took, while the answer passes by.
+// Package usage reads from an answer, while it passes, how many tokens it took.
 //
-// Its invariant: it sees each chunk once, keeps nothing of it, and needs the same memory for
-// any answer. What it cannot read it calls unknown; it has no errors, because an answer goes
-// on whatever this package makes of it. It must never import a decoder by reflection.
+// Its invariant: it sees each chunk once, keeps nothing of it, and needs the same memory for any
+// answer. A count that it cannot read is unknown. It returns no errors, because no answer may
+// depend on this package. It must never import a decoder by reflection.
 package usage
 
 import "strings"
 
-// Usage is what an answer said, and what an estimate needs where it did not.
+// Usage is what an answer said of its tokens, and what an estimate needs if it did not.
 type Usage struct {
-	Input, Output           int64 // tokens; where not known, no less than these
+	Input, Output           int64 // tokens; at least so many if not known
 	InputKnown, OutputKnown bool
-	Total                   int64 // where that is known and the parts are not
+	Total                   int64 // 0 unless it is known and the parts are not
 	Failure                 Failure
 	TextEvents              int64 // events that carry text; an answer in one piece is one event
 	TextBytes               int64 // of their text, in UTF-8
@@ -21,8 +21,8 @@ type Usage struct {
 // Failure says why an answer could not be read.
 type Failure uint8
 
-// The failures. An answer without one may still lack counts: a stream that was cut, or one
-// whose client did not ask for them.
+// The failures. An answer without a failure may still lack counts: its stream was cut, or its
+// client did not ask for them.
 const (
 	None        Failure = iota
 	UnknownType         // neither its content type nor its first bytes are those of an API's answer
@@ -38,12 +38,12 @@ var failures = [Failures]string{"none", "unknown_type", "encoded", "malformed", 
 
 func (f Failure) String() string { return failures[f] }
 
-// bytesPerToken is what an estimate takes for text of any language, and for JSON.
+// bytesPerToken is what an estimate supposes for text of any language, and for JSON.
 const bytesPerToken = 4
 
-// Estimate returns the tokens, with a guess for those that the answer did not say: by the
-// size of the request, and by the answer's text. Models send about one token an event. Of
-// an answer that cannot be read all bytes count as text.
+// Estimate returns the tokens. If the answer did not say them, it estimates them by the size of the
+// request and by the answer's text. Models send about one token an event. If an answer cannot be
+// read, all its bytes count as text.
 func (u *Usage) Estimate(requestBytes int64) (input, output int64) {
 	input, output = u.Input, u.Output
 	if !u.InputKnown {
@@ -115,7 +115,8 @@ func (s *Scanner) read(p []byte) {
 	switch {
 	case s.failure != None:
 	case s.format == oneJSON:
-		if s.json.write(p); s.json.state == failed {
+		s.json.write(p)
+		if s.json.state == failed {
 			s.failure = Malformed
 		}
 	case s.format == awsFrames:
@@ -151,7 +152,7 @@ func (s *Scanner) End() Usage {
 	return u
 }
 
-// giveUp makes of what an answer said no more than a floor.
+// giveUp makes all counts lower bounds.
 func (u *Usage) giveUp() {
 	u.Output = max(u.Output, u.Total-u.Input)
 	u.InputKnown, u.OutputKnown = false, false
