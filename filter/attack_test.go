@@ -124,7 +124,8 @@ func (b *bench) under(t *testing.T, l *attack.List, stepNs int64) (o attack.Outc
 			t.Fatalf("request %d: %v %v", i, res, err)
 		}
 		if i%(1+l.Len()/100) == 0 || i == l.Len()-1 {
-			if peak = max(peak, b.Shared().Bytes()); i <= l.Len()/10 {
+			peak = max(peak, b.Shared().Bytes())
+			if i <= l.Len()/10 {
 				full = peak
 			}
 		}

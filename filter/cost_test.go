@@ -2,14 +2,18 @@ package main_test
 
 import (
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
 )
 
 // kinds are rules of each kind, with the host calls of a request, and with how many
@@ -156,4 +160,121 @@ func (b *bench) mallocs(t *testing.T) uint64 {
 	n, err := b.Ask(0, "sluice_mallocs")
 	require.NoError(t, err)
 	return n
+}
+
+// manyRules returns a policy of n rules, each for another host and path.
+func manyRules(n int) []byte {
+	var rules []string
+	for i := range n {
+		rules = append(rules, fmt.Sprintf(`{"name":"r%d","match":{"hosts":["h%d.example"],"paths":["/v1/r%d/*"]},
+			"key":[{"header":"x-user-id"}],"limits":["4000000000/1h"],"capacity":16}`, i, i, i))
+	}
+	return policy(strings.Join(rules, ","))
+}
+
+// spent returns the mean processor time of n calls of f. Other processes do not count,
+// except that they use the caches.
+func spent(t *testing.T, n int, f func()) time.Duration {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before, err := buildtest.ThreadTime()
+	require.NoError(t, err)
+	for range n {
+		f()
+	}
+	after, err := buildtest.ThreadTime()
+	require.NoError(t, err)
+	return (after - before) / time.Duration(n)
+}
+
+// The filter adds less than twice as much time to a request that matches the last of
+// a thousand rules as to one that matches the last of ten. The time without any rule
+// is subtracted from both.
+func TestThousandRulesCostLessThanTwiceTen(t *testing.T) {
+	type subject struct {
+		*bench
+		request *sim.Request
+		times   []time.Duration
+	}
+	subjects := make([]*subject, 0, 3)
+	for _, n := range []int{0, 10, 1000} {
+		b := start(t, func(o *sim.Options) { o.OnCall = nil })
+		require.NoError(t, b.Configure(manyRules(n)))
+		subjects = append(subjects, &subject{bench: b, request: &sim.Request{
+			Host: fmt.Sprintf("h%d.example", n-1), Path: fmt.Sprintf("/v1/r%d/x", n-1), Headers: alice.Headers,
+		}})
+	}
+	for range 101 {
+		for _, s := range subjects { // in turn, so that all of them get quiet moments
+			s.times = append(s.times, spent(t, 20, func() {
+				res, err := s.Serve(0, s.request)
+				require.NoError(t, err)
+				require.Equal(t, 200, res.Status)
+			}))
+		}
+	}
+	var quiet []time.Duration // other processes only ever add time
+	for _, s := range subjects {
+		quiet = append(quiet, slices.Min(s.times))
+	}
+	ratio := float64(quiet[2]-quiet[0]) / float64(quiet[1]-quiet[0])
+	t.Logf("a request takes %v without rules, %v with 10, %v with 1,000: %.2f times as much added", quiet[0], quiet[1],
+		quiet[2], ratio)
+	require.Less(t, ratio, 2.0)
+	require.Positive(t, subjects[2].Shared().Len(), "the last rule counted")
+}
+
+// agents are the most expensive expressions that a policy can have, with texts that
+// they read to the end.
+var agents = []struct{ expression, text string }{
+	{`(?i).*(bot|crawler|spider|slurp).*`, "Mozilla/5.0 slur craw "},
+	{`(?:.{0,9}a)*`, "ab"},
+	{`(?:.*\\pL.*\\pN.*\\pS){20}`, "λ١€"},
+	{`(?i)(?:[^x]*\\w\\b.\\b)*`, "ab cd "},
+}
+
+// An expression takes well below a millisecond of a worker, however long a header is:
+// a value longer than the bound is not matched.
+func TestExpressionOnALongHeader(t *testing.T) {
+	b := start(t, func(o *sim.Options) { o.OnCall = nil })
+	const rounds = 25
+	fastest := func(r *sim.Request) time.Duration {
+		best := time.Hour
+		for range rounds {
+			best = min(best, spent(t, 1, func() { require.Equal(t, 200, b.serve(t, 0, r).Status) }))
+		}
+		return best
+	}
+	worst := time.Duration(0)
+	for _, a := range agents {
+		for _, size := range []int{automaton.MaxValueBytes, 58_000} {
+			text := strings.Repeat(a.text, size/len(a.text))
+			r := &sim.Request{Headers: [][2]string{{"user-agent", text}}}
+			require.NoError(t,
+				b.Configure(policy(`{"name":"r","match":{"headers":{"user-agent":"never"}},"limits":["9000/1h"]}`)))
+			without := fastest(r)
+			require.NoError(t,
+				b.Configure(policy(`{"name":"r","match":{"headers":{"user-agent":"~`+a.expression+`"}},"limits":["9000/1h"]}`)))
+			took := fastest(r) - without
+			t.Logf("%s on %d bytes: %v", a.expression, len(text), took)
+			worst = max(worst, took)
+		}
+	}
+	t.Logf("an expression on a header of up to 58,000 bytes takes at most %v of a worker", worst)
+	require.Less(t, worst, 3*time.Millisecond, "of a processor: the target is 1 ms")
+}
+
+// A VM returns no memory, so later configurations must re-use what earlier ones have
+// left behind. The heap doubles when it is full, and the collector takes numbers among
+// the constants for pointers.
+func TestMemoryOfLargePoliciesIsBounded(t *testing.T) {
+	b := start(t, func(o *sim.Options) { o.OnCall = nil })
+	var used []uint64
+	for i := range 20 {
+		require.NoError(t, b.Configure(manyRules(200+i)))
+		used = append(used, b.Memory(0)>>20)
+	}
+	t.Logf("MiB after each: %d", used)
+	require.LessOrEqual(t, used[19], uint64(16))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	policies "github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 var wasm = sync.OnceValue(func() []byte {
@@ -162,5 +163,34 @@ func TestAPanicEndsTheVM(t *testing.T) {
 	require.Contains(t, strings.Join(b.log, "\n"), "panic: the proxy has no clock")
 	for _, want := range []int{200, 429} {
 		require.Equal(t, want, b.serve(t, 0, alice).Status)
+	}
+}
+
+// The log has the path and code of each problem of a refused policy, up to a
+// bound.
+func TestLogOfARefusedPolicy(t *testing.T) {
+	for _, text := range []string{
+		`{"version":1,"headers":"ieft","rules":[{"name":"r","limits":["10/fortnight"],"response":{"status":200,` +
+			`"headers":{"x":"%RUEL%"}}}]}`,
+		`{"version":1,"rules":[` + strings.TrimSuffix(strings.Repeat(`{"name":"r"},`, 60), ",") + `]}`,
+	} {
+		doc, err := policies.ParseJSON([]byte(text))
+		require.NoError(t, err)
+		_, problems := policies.ReadPushed(doc)
+		b := start(t)
+		require.Error(t, b.Configure([]byte(text)))
+		var want []string
+		for i := range problems {
+			if i == 50 {
+				want = append(want,
+					fmt.Sprintf("critical: sluice: policy refused: and %d more problems: sluice validate prints them",
+						len(problems)-50))
+				break
+			}
+			require.Zero(t, problems[i].Line)
+			want = append(want, "critical: sluice: policy refused: "+problems[i].Error())
+		}
+		require.Equal(t, want, b.log[:len(want)])
+		require.NotContains(t, strings.Join(b.log[len(want):], "\n"), "policy refused")
 	}
 }

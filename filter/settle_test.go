@@ -46,78 +46,93 @@ func traced(o *sim.Options) { o.Properties = map[string][]byte{"sluice.trace": [
 
 const settled = "sluice.settled"
 
-// The filter reads of the proxy how an answer ended, and settles once.
-func TestSettle(t *testing.T) {
-	var (
-		jsonKind = [2]string{"content-type", "application/json"}
-		grpcKind = [2]string{"content-type", "application/grpc"}
-		usage    = `{"usage":{"prompt_tokens":3,"completion_tokens":4}}`
-	)
-	const failures, noAnswer, tokens = `"when":{"status":[401]}`, `"when":{"no_answer":false}`, `"to":"tokens"`
-	for _, step := range []struct {
-		name, settle string
-		parts        []part
-		cost, by     string
-	}{
-		{"fails", failures, []part{head(401), end}, "10", "cost"},
-		{"succeeds", failures, []part{head(200), end}, "0", "none"},
-		{"the client leaves", failures, []part{reset(sim.ClientGone)}, "10", "cost"},
-		{"the client leaves, free", noAnswer, []part{reset(sim.ClientGone)}, "0", "none"},
-		{"the client leaves an answer", failures, []part{head(200), reset(sim.ClientGone)}, "0", "none"},
-		{"the upstream breaks off", failures, []part{reset(sim.UpstreamReset)}, "10", "cost"},
-		{"the upstream breaks off, free", noAnswer, []part{reset(sim.UpstreamReset)}, "0", "none"},
-		{"the upstream garbles its answer", failures, []part{garbled}, "10", "cost"},
-		{"the upstream takes too long", failures, []part{reset(sim.UpstreamTimeout)}, "10", "cost"},
-		{"the upstream takes too long, free", noAnswer, []part{reset(sim.UpstreamTimeout)}, "0", "none"},
-		{"the upstream takes too long amid an answer", failures, []part{head(200), reset(sim.UpstreamTimeout)}, "0", "none"},
-		{"the upstream says that it took too long", failures, []part{head(504), end}, "0", "none"},
-		{"tokens, the upstream takes too long", tokens, []part{reset(sim.UpstreamTimeout)}, "10", "estimate"},
-		{
-			name:  "redirected inside",
-			parts: []part{func(x *sim.Exchange) error { return x.Redirect(&sim.Response{Status: 302}) }},
-			cost:  "0",
-			by:    "none",
-		},
+var (
+	jsonKind = [2]string{"content-type", "application/json"}
+	grpcKind = [2]string{"content-type", "application/grpc"}
+)
 
-		{"gRPC", `"when":{"grpc_status":[7]}`, []part{head(200, grpcKind), trailers("grpc-status", "7")}, "10", "cost"},
-		{
-			name:   "gRPC, another status",
-			settle: `"when":{"grpc_status":[7]}`,
-			parts:  []part{head(200, grpcKind), trailers("grpc-status", "0")},
-			cost:   "0",
-			by:     "none",
-		},
-		{
-			name:   "gRPC without its trailers",
-			settle: `"when":{"grpc_status":[7]}`,
-			parts:  []part{head(200, grpcKind), chunk("x"), reset(sim.ClientGone)},
-			cost:   "10",
-			by:     "cost",
-		},
+const (
+	tokensOfBody = `{"usage":{"prompt_tokens":3,"completion_tokens":4}}`
+	failures     = `"when":{"status":[401]}`
+	noAnswer     = `"when":{"no_answer":false}`
+	tokens       = `"to":"tokens"`
+)
 
-		{"header", `"to":{"header":"x-cost"}`, []part{head(200, [2]string{"x-cost", "77"}), end}, "77", "answer"},
-		{"trailer", `"to":{"trailer":"x-cost"}`, []part{head(200), chunk("x"), trailers("x-cost", "78")}, "78", "answer"},
-		{
-			name:   "trailer that never came",
-			settle: `"to":{"trailer":"x-cost"}`,
-			parts:  []part{head(200), chunk("x"), reset(sim.UpstreamReset)},
-			cost:   "10",
-			by:     "cost",
-		},
-		{"bytes", `"to":"response_bytes"`, []part{head(200), chunk("12345"), chunk("678901234567"), end}, "17", "answer"},
+// endings are answers by their parts, and what a rule with a cost of 10 settles to.
+var endings = []struct {
+	name, settle string
+	parts        []part
+	cost, by     string
+}{
+	{"fails", failures, []part{head(401), end}, "10", "cost"},
+	{"succeeds", failures, []part{head(200), end}, "0", "none"},
+	{"the client leaves", failures, []part{reset(sim.ClientGone)}, "10", "cost"},
+	{"the client leaves, free", noAnswer, []part{reset(sim.ClientGone)}, "0", "none"},
+	{"the client leaves an answer", failures, []part{head(200), reset(sim.ClientGone)}, "0", "none"},
+	{"the upstream breaks off", failures, []part{reset(sim.UpstreamReset)}, "10", "cost"},
+	{"the upstream breaks off, free", noAnswer, []part{reset(sim.UpstreamReset)}, "0", "none"},
+	{"the upstream garbles its answer", failures, []part{garbled}, "10", "cost"},
+	{"the upstream takes too long", failures, []part{reset(sim.UpstreamTimeout)}, "10", "cost"},
+	{"the upstream takes too long, free", noAnswer, []part{reset(sim.UpstreamTimeout)}, "0", "none"},
+	{"the upstream takes too long amid an answer", failures, []part{head(200), reset(sim.UpstreamTimeout)}, "0", "none"},
+	{"the upstream says that it took too long", failures, []part{head(504), end}, "0", "none"},
+	{"tokens, the upstream takes too long", tokens, []part{reset(sim.UpstreamTimeout)}, "10", "estimate"},
+	{
+		name:  "redirected inside",
+		parts: []part{func(x *sim.Exchange) error { return x.Redirect(&sim.Response{Status: 302}) }},
+		cost:  "0",
+		by:    "none",
+	},
 
-		{"tokens", tokens, []part{head(200, jsonKind), chunk(usage[:20]), chunk(usage[20:]), end}, "7", "answer"},
-		{
-			name:   "tokens, encoded",
-			settle: tokens,
-			parts:  []part{head(200, jsonKind, [2]string{"content-encoding", "br"}), chunk(strings.Repeat("x", 400)), end},
-			cost:   "100",
-			by:     "estimate",
-		},
-		{"tokens, no body", tokens, []part{head(204)}, "10", "estimate"},
-		{"a websocket", tokens, []part{head(101, jsonKind), chunk(usage), reset(sim.ClientGone)}, "12", "estimate"},
-		{"a tunnel", tokens, []part{head(200, jsonKind), chunk(usage), reset(sim.ClientGone)}, "12", "estimate"},
-	} {
+	{"gRPC", `"when":{"grpc_status":[7]}`, []part{head(200, grpcKind), trailers("grpc-status", "7")}, "10", "cost"},
+	{
+		name:   "gRPC, another status",
+		settle: `"when":{"grpc_status":[7]}`,
+		parts:  []part{head(200, grpcKind), trailers("grpc-status", "0")},
+		cost:   "0",
+		by:     "none",
+	},
+	{
+		name:   "gRPC without its trailers",
+		settle: `"when":{"grpc_status":[7]}`,
+		parts:  []part{head(200, grpcKind), chunk("x"), reset(sim.ClientGone)},
+		cost:   "10",
+		by:     "cost",
+	},
+
+	{"header", `"to":{"header":"x-cost"}`, []part{head(200, [2]string{"x-cost", "77"}), end}, "77", "answer"},
+	{"trailer", `"to":{"trailer":"x-cost"}`, []part{head(200), chunk("x"), trailers("x-cost", "78")}, "78", "answer"},
+	{
+		name:   "trailer that never came",
+		settle: `"to":{"trailer":"x-cost"}`,
+		parts:  []part{head(200), chunk("x"), reset(sim.UpstreamReset)},
+		cost:   "10",
+		by:     "cost",
+	},
+	{"bytes", `"to":"response_bytes"`, []part{head(200), chunk("12345"), chunk("678901234567"), end}, "17", "answer"},
+
+	{
+		name:   "tokens",
+		settle: tokens,
+		parts:  []part{head(200, jsonKind), chunk(tokensOfBody[:20]), chunk(tokensOfBody[20:]), end},
+		cost:   "7",
+		by:     "answer",
+	},
+	{
+		name:   "tokens, encoded",
+		settle: tokens,
+		parts:  []part{head(200, jsonKind, [2]string{"content-encoding", "br"}), chunk(strings.Repeat("x", 400)), end},
+		cost:   "100",
+		by:     "estimate",
+	},
+	{"tokens, no body", tokens, []part{head(204)}, "10", "estimate"},
+	{"a websocket", tokens, []part{head(101, jsonKind), chunk(tokensOfBody), reset(sim.ClientGone)}, "12", "estimate"},
+	{"a tunnel", tokens, []part{head(200, jsonKind), chunk(tokensOfBody), reset(sim.ClientGone)}, "12", "estimate"},
+}
+
+// The filter asks the proxy how an answer ended, and settles once.
+func TestSettlesByHowTheAnswerEnded(t *testing.T) {
+	for _, step := range endings {
 		t.Run(step.name, func(t *testing.T) {
 			b := start(t, traced)
 			require.NoError(t, b.Configure(policy(`{"name":"r","limits":["1000/1h"],"cost":10,"settle":{`+step.settle+`}}`)))
@@ -171,10 +186,14 @@ func TestEndsThatAreNotLogged(t *testing.T) {
 	require.Equal(t, before, b.Memory(0))
 }
 
-// Holds are renewed in portions, each within its eighth: a worker with very many streams does not
-// stand still for all of them.
+// manyStreams is how many streams of one worker are open at once. The tag long raises it.
+var manyStreams = 10_000
+
+// Holds are renewed in portions, each within its eighth, so that no tick renews all of very many
+// streams.
 func TestHoldsAreRenewedInPortions(t *testing.T) {
-	const count, eighth, eighths = manyStreams, 75, 9 // s
+	const eighth, eighths = 75, 9 // s
+	count := manyStreams
 	b := start(t, func(o *sim.Options) { o.OnCall = nil })
 	require.NoError(t, b.Configure(policy(`{"name":"r","key":[{"header":"x-user-id"}],"limits":["1000/1h"],"settle":{}}`)))
 	b.tick(t)
@@ -196,7 +215,7 @@ func TestHoldsAreRenewedInPortions(t *testing.T) {
 		require.GreaterOrEqual(t, renewed(), (second/eighth-1)*count, "after %d s", second)
 	}
 	t.Logf("of %d streams a tick renewed %d at most and took %v; memory: %d bytes each", count, most, longest,
-		(b.Memory(0)-before)/count)
+		(b.Memory(0)-before)/uint64(count))
 	require.LessOrEqual(t, most, count/(eighth-2)*11/10)
 	require.LessOrEqual(t, b.Memory(0)-before, uint64(850*count))
 	for _, x := range running {
@@ -237,7 +256,8 @@ func TestLongStreams(t *testing.T) {
 		require.NoError(t, head(200, [2]string{"content-type", "text/event-stream"})(x))
 		for n := range step.count {
 			require.NoError(t, chunk(step.event)(x))
-			if b.now += step.pause; step.pause > 0 && n%10 == 0 {
+			b.now += step.pause
+			if step.pause > 0 && n%10 == 0 {
 				b.tick(t)
 			}
 		}

@@ -51,86 +51,89 @@ func explain(t *testing.T, e *engine.Engine, p *hosttest.Proxy, r ...*Request) (
 	return x
 }
 
+// unmatched are rules that do not decide, and why.
+var unmatched = []struct {
+	rule         string
+	headers      []string
+	outcome, why string
+}{
+	{
+		rule:    `"match":{"methods":["GET","HEAD"],"paths":["/x"]}`,
+		headers: []string{":method", "POST"},
+		outcome: outcomeNoMatch,
+		why:     "methods: POST is not one of GET, HEAD",
+	},
+	{
+		rule:    `"match":{"hosts":["a.example","*.b.example"]}`,
+		outcome: outcomeNoMatch,
+		why:     "hosts: api.example.com is not one of a.example, *.b.example",
+	},
+	{
+		rule:    `"match":{"paths":["/v1/*","=/a*","/login","~/u/[0-9]+"]}`,
+		headers: []string{":path", "/v2/x?y=1"},
+		outcome: outcomeNoMatch,
+		why:     "paths: /v2/x is not one of /v1/*, =/a*, /login, ~/u/[0-9]+",
+	},
+	{
+		rule:    `"match":{"paths":["/","/1","/2","/3","/4","/5","/6","/7","/8","/9","/a","/b"]}`,
+		headers: []string{":path", "/x"},
+		outcome: outcomeNoMatch,
+		why:     "paths: /x is not one of /, /1, /2, /3, /4, /5, /6, /7, /8, /9 and 2 more",
+	},
+	{
+		rule:    `"match":{"headers":{"x-a":"*","x-b":"acme-*"}}`,
+		headers: []string{"x-a", "1", "x-b", "other"},
+		outcome: outcomeNoMatch,
+		why:     "headers: x-b is other, not acme-*",
+	},
+	{`"match":{"headers":{"x-a":"*-7"}}`, []string{"x-a", ""}, outcomeNoMatch, `headers: x-a is "", not *-7`},
+	{`"match":{"headers":{"x-a":"*"}}`, nil, outcomeNoMatch, "headers: x-a is absent"},
+	{
+		rule:    `"match":{"headers":{"x-a":"!"}}`,
+		headers: []string{"x-a", "1"},
+		outcome: outcomeNoMatch,
+		why:     "headers: x-a is present, and must be absent",
+	},
+	{
+		rule:    `"match":{"headers":{"x-api-key":"k1"}}`,
+		headers: []string{"x-api-key", "s3cret"},
+		outcome: outcomeNoMatch,
+		why:     "headers: x-api-key differs from k1",
+	},
+	{
+		rule:    `"match":{"headers":{"authorization":"=!"}}`,
+		headers: []string{"authorization", "Bearer s3cret"},
+		outcome: outcomeNoMatch,
+		why:     "headers: authorization differs from =!",
+	},
+	{
+		rule:    `"key":["host",{"header":"X-User"}]`,
+		outcome: result.LacksKey,
+		why:     "missing_key: the request has no header x-user, and missing_key is skip",
+	},
+	{
+		rule:    `"key":[{"path":{"segment":2}}]`,
+		outcome: result.LacksKey,
+		why:     "missing_key: the request has no path segment 2, and missing_key is skip",
+	},
+	{`"match":{"client_ips":["10.0.0.0/8"]}`, nil, outcomeNoMatch, "client_ips: 192.0.2.7 is not one of 10.0.0.0/8"},
+	{`"exempt":[{"methods":["PUT"]},{"paths":["/"]}]`, nil, result.Exempted, "exempt[1] holds"},
+	{
+		rule:    `"key":["host"]}],"exempt":[{"methods":["PUT"]},{"paths":["/"]`,
+		outcome: result.Exempted,
+		why:     "the policy's exempt[1] holds",
+	},
+	{`"mode":"off"}],"exempt":[{"paths":["/"]`, nil, outcomeOff, "mode: the rule is off"},
+	{
+		rule:    `"key":[{"query":"user"}]`,
+		outcome: result.LacksKey,
+		why:     "missing_key: the request has no query user, and missing_key is skip",
+	},
+	{`"mode":"off"`, nil, outcomeOff, "mode: the rule is off"},
+}
+
 func TestExplainWhy(t *testing.T) {
-	for _, c := range []struct {
-		rule         string
-		headers      []string
-		outcome, why string
-	}{
-		{
-			rule:    `"match":{"methods":["GET","HEAD"],"paths":["/x"]}`,
-			headers: []string{":method", "POST"},
-			outcome: outcomeNoMatch,
-			why:     "methods: POST is not one of GET, HEAD",
-		},
-		{
-			rule:    `"match":{"hosts":["a.example","*.b.example"]}`,
-			outcome: outcomeNoMatch,
-			why:     "hosts: api.example.com is not one of a.example, *.b.example",
-		},
-		{
-			rule:    `"match":{"paths":["/v1/*","=/a*","/login","~/u/[0-9]+"]}`,
-			headers: []string{":path", "/v2/x?y=1"},
-			outcome: outcomeNoMatch,
-			why:     "paths: /v2/x is not one of /v1/*, =/a*, /login, ~/u/[0-9]+",
-		},
-		{
-			rule:    `"match":{"paths":["/","/1","/2","/3","/4","/5","/6","/7","/8","/9","/a","/b"]}`,
-			headers: []string{":path", "/x"},
-			outcome: outcomeNoMatch,
-			why:     "paths: /x is not one of /, /1, /2, /3, /4, /5, /6, /7, /8, /9 and 2 more",
-		},
-		{
-			rule:    `"match":{"headers":{"x-a":"*","x-b":"acme-*"}}`,
-			headers: []string{"x-a", "1", "x-b", "other"},
-			outcome: outcomeNoMatch,
-			why:     "headers: x-b is other, not acme-*",
-		},
-		{`"match":{"headers":{"x-a":"*-7"}}`, []string{"x-a", ""}, outcomeNoMatch, `headers: x-a is "", not *-7`},
-		{`"match":{"headers":{"x-a":"*"}}`, nil, outcomeNoMatch, "headers: x-a is absent"},
-		{
-			rule:    `"match":{"headers":{"x-a":"!"}}`,
-			headers: []string{"x-a", "1"},
-			outcome: outcomeNoMatch,
-			why:     "headers: x-a is present, and must be absent",
-		},
-		{
-			rule:    `"match":{"headers":{"x-api-key":"k1"}}`,
-			headers: []string{"x-api-key", "s3cret"},
-			outcome: outcomeNoMatch,
-			why:     "headers: x-api-key differs from k1",
-		},
-		{
-			rule:    `"match":{"headers":{"authorization":"=!"}}`,
-			headers: []string{"authorization", "Bearer s3cret"},
-			outcome: outcomeNoMatch,
-			why:     "headers: authorization differs from =!",
-		},
-		{
-			rule:    `"key":["host",{"header":"X-User"}]`,
-			outcome: result.LacksKey,
-			why:     "missing_key: the request has no header x-user, and missing_key is skip",
-		},
-		{
-			rule:    `"key":[{"path":{"segment":2}}]`,
-			outcome: result.LacksKey,
-			why:     "missing_key: the request has no path segment 2, and missing_key is skip",
-		},
-		{`"match":{"client_ips":["10.0.0.0/8"]}`, nil, outcomeNoMatch, "client_ips: 192.0.2.7 is not one of 10.0.0.0/8"},
-		{`"exempt":[{"methods":["PUT"]},{"paths":["/"]}]`, nil, result.Exempted, "exempt[1] holds"},
-		{
-			rule:    `"key":["host"]}],"exempt":[{"methods":["PUT"]},{"paths":["/"]`,
-			outcome: result.Exempted,
-			why:     "the policy's exempt[1] holds",
-		},
-		{`"mode":"off"}],"exempt":[{"paths":["/"]`, nil, outcomeOff, "mode: the rule is off"},
-		{
-			rule:    `"key":[{"query":"user"}]`,
-			outcome: result.LacksKey,
-			why:     "missing_key: the request has no query user, and missing_key is skip",
-		},
-		{`"mode":"off"`, nil, outcomeOff, "mode: the rule is off"},
-	} {
+	for _, c := range unmatched {
 		p := hosttest.New()
 		p.With(c.headers...)
 		e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],`+c.rule+`}`)
@@ -381,70 +384,76 @@ func TestExplainSays(t *testing.T) {
 	}
 }
 
+const (
+	deny = `"missing_key":"deny","limits":["9/1h"]}`
+	said = `"limits":[{"requests":{"jwt":{"provider":"p","claim":"rpm"},"default":0,"max":9},"per":"1h"}]`
+)
+
+// partlyDescribed are rules for a request that has no client address, route and token described.
+var partlyDescribed = []struct{ rules, allowed, deniedBy, dependsOn string }{
+	{
+		rules: `{"name":"r","key":[{"property":["request","url_path"]},{"property":["request","query"]},` +
+			`{"property":["request","path"]}],` + deny,
+		allowed: "true",
+	},
+	{
+		rules: `{"name":"r","key":[{"property":["request","method"]},{"property":["request","host"]},` +
+			`{"property":["request","headers","x-a"]}],` + deny,
+		allowed: "true",
+	},
+	{`{"name":"r","key":[{"property":["request","useragent"]}],` + deny, "false", "r", ""}, // there is none
+	{`{"name":"r","key":["host",{"property":["connection","id"]}],` + deny, "", "", "property:connection.id"},
+	{`{"name":"r","key":[{"property":["request","id"]}],` + deny, "true", "", ""},
+	{`{"name":"r","key":[{"property":["request","scheme"]}],` + deny, "", "", "property:request.scheme"},
+	{`{"name":"r","key":[{"property":["source","address"]}],` + deny, "", "", "property:source.address"}, // with its port
+	{`{"name":"r","key":["route"],"limits":["9/1h"]}`, "", "", "route"},
+	{`{"name":"r","key":["route"],"missing_key":"share","limits":["0/1h"]}`, "", "", "route"},
+	{`{"name":"r","key":[{"first_of":["route","host"]}],` + deny, "", "", "route"},
+	{`{"name":"r","key":[{"first_of":["host","route"]}],` + deny, "true", "", ""},
+	{`{"name":"r","key":["route",{"header":"x-none"}],` + deny, "false", "r", ""},
+	{`{"name":"r","key":["route",{"header":"x-none"}],"limits":["0/1h"]}`, "true", "", ""},
+	{`{"name":"r","mode":"shadow","key":["route"],` + deny, "true", "", ""},
+	{`{"name":"r","mode":"off","key":["route"],` + deny, "true", "", ""},
+	{`{"name":"r","match":{"methods":["PUT"]},"key":["route"],` + deny, "true", "", ""},
+	{`{"name":"r","key":["route"],` + deny + `,{"name":"s","limits":["0/1h"]}`, "false", "s", "route"},
+	{`{"name":"r","key":["client_ip"],"limits":["9/1h"]}`, "", "", "client_ip"},
+	{`{"name":"r","key":["client_ip"],"mode":"shadow",` + deny, "true", "", ""},
+	{`{"name":"r","key":["client_ip"],"missing_key":"share","limits":["9/1h"]}`, "", "", "client_ip"},
+	{`{"name":"r","key":["client_ip",{"header":"none"}],"limits":["9/1h"]}`, "true", "", ""},
+	{`{"name":"r","key":["client_ip",{"header":"none"}],` + deny, "false", "r", ""},
+	{`{"name":"r","key":["client_ip",{"header":"none"}],"missing_key":"share","limits":["9/1h"]}`, "", "", "client_ip"},
+	{`{"name":"r","key":[{"first_of":[{"header":"x-a"},"client_ip"]}],` + deny, "true", "", ""},
+	{`{"name":"r","key":[{"first_of":["client_ip",{"header":"x-a"}]}],` + deny, "", "", "client_ip"},
+	{`{"name":"r","match":{"client_ips":["10.0.0.0/8"]},"limits":["9/1h"]}`, "", "", "client_ip"},
+	{`{"name":"r","match":{"client_ips":["10.0.0.0/8"]},"key":["client_ip","route"],` + deny, "", "", "client_ip"},
+	{`{"name":"r","match":{"methods":["PUT"],"client_ips":["10.0.0.0/8"]},"limits":["9/1h"]}`, "true", "", ""},
+	{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]}],"limits":["9/1h"]}`, "", "", "client_ip"},
+	{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]},{"methods":["GET"]}],"limits":["0/1h"]}`, "true", "", ""},
+	{
+		rules:     `{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]}],"key":["client_ip","route"],` + deny,
+		dependsOn: "client_ip,route",
+	},
+	{`{"name":"r","limits":["9/1h"]}],"exempt":[{"client_ips":["10.0.0.0/8"]}`, "", "", "client_ip"},
+	{`{"name":"r",` + said + `}`, "", "", "jwt claim rpm"},
+	{`{"name":"r","mode":"shadow",` + said + `}`, "true", "", ""},
+	{`{"name":"r",` + said + `},{"name":"s","limits":["0/1h"]}`, "false", "s", "jwt claim rpm"},
+	{`{"name":"r","key":[{"header":"x-a"}],` + said + `,"overrides":[{"key":["1"],"limits":["5/1h"]}]}`, "true", "", ""},
+	{
+		rules:    `{"name":"r","limits":[{"requests":{"header":"x-b","trusted":true,"default":0,"max":9},"per":"1h"}]}`,
+		allowed:  "false",
+		deniedBy: "r",
+	},
+	{
+		rules:   `{"name":"r","limits":[{"requests":{"header":"x-a","trusted":true,"default":0,"max":9},"per":"1h"}]}`,
+		allowed: "true",
+	},
+}
+
 // What follows from the description is known. What the proxy alone knows is named, and the
 // verdict depends on it unless a rule that is known denies. For a limit the default stands in,
 // and denies nothing for certain.
 func TestExplainWhatIsNotDescribed(t *testing.T) {
-	const deny = `"missing_key":"deny","limits":["9/1h"]}`
-	const said = `"limits":[{"requests":{"jwt":{"provider":"p","claim":"rpm"},"default":0,"max":9},"per":"1h"}]`
-	for _, c := range []struct{ rules, allowed, deniedBy, dependsOn string }{
-		{
-			rules: `{"name":"r","key":[{"property":["request","url_path"]},{"property":["request","query"]},` +
-				`{"property":["request","path"]}],` + deny,
-			allowed: "true",
-		},
-		{
-			rules: `{"name":"r","key":[{"property":["request","method"]},{"property":["request","host"]},` +
-				`{"property":["request","headers","x-a"]}],` + deny,
-			allowed: "true",
-		},
-		{`{"name":"r","key":[{"property":["request","useragent"]}],` + deny, "false", "r", ""}, // there is none
-		{`{"name":"r","key":["host",{"property":["connection","id"]}],` + deny, "", "", "property:connection.id"},
-		{`{"name":"r","key":[{"property":["request","id"]}],` + deny, "true", "", ""},
-		{`{"name":"r","key":[{"property":["request","scheme"]}],` + deny, "", "", "property:request.scheme"},
-		{`{"name":"r","key":[{"property":["source","address"]}],` + deny, "", "", "property:source.address"}, // with its port
-		{`{"name":"r","key":["route"],"limits":["9/1h"]}`, "", "", "route"},
-		{`{"name":"r","key":["route"],"missing_key":"share","limits":["0/1h"]}`, "", "", "route"},
-		{`{"name":"r","key":[{"first_of":["route","host"]}],` + deny, "", "", "route"},
-		{`{"name":"r","key":[{"first_of":["host","route"]}],` + deny, "true", "", ""},
-		{`{"name":"r","key":["route",{"header":"x-none"}],` + deny, "false", "r", ""},
-		{`{"name":"r","key":["route",{"header":"x-none"}],"limits":["0/1h"]}`, "true", "", ""},
-		{`{"name":"r","mode":"shadow","key":["route"],` + deny, "true", "", ""},
-		{`{"name":"r","mode":"off","key":["route"],` + deny, "true", "", ""},
-		{`{"name":"r","match":{"methods":["PUT"]},"key":["route"],` + deny, "true", "", ""},
-		{`{"name":"r","key":["route"],` + deny + `,{"name":"s","limits":["0/1h"]}`, "false", "s", "route"},
-		{`{"name":"r","key":["client_ip"],"limits":["9/1h"]}`, "", "", "client_ip"},
-		{`{"name":"r","key":["client_ip"],"mode":"shadow",` + deny, "true", "", ""},
-		{`{"name":"r","key":["client_ip"],"missing_key":"share","limits":["9/1h"]}`, "", "", "client_ip"},
-		{`{"name":"r","key":["client_ip",{"header":"none"}],"limits":["9/1h"]}`, "true", "", ""},
-		{`{"name":"r","key":["client_ip",{"header":"none"}],` + deny, "false", "r", ""},
-		{`{"name":"r","key":["client_ip",{"header":"none"}],"missing_key":"share","limits":["9/1h"]}`, "", "", "client_ip"},
-		{`{"name":"r","key":[{"first_of":[{"header":"x-a"},"client_ip"]}],` + deny, "true", "", ""},
-		{`{"name":"r","key":[{"first_of":["client_ip",{"header":"x-a"}]}],` + deny, "", "", "client_ip"},
-		{`{"name":"r","match":{"client_ips":["10.0.0.0/8"]},"limits":["9/1h"]}`, "", "", "client_ip"},
-		{`{"name":"r","match":{"client_ips":["10.0.0.0/8"]},"key":["client_ip","route"],` + deny, "", "", "client_ip"},
-		{`{"name":"r","match":{"methods":["PUT"],"client_ips":["10.0.0.0/8"]},"limits":["9/1h"]}`, "true", "", ""},
-		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]}],"limits":["9/1h"]}`, "", "", "client_ip"},
-		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]},{"methods":["GET"]}],"limits":["0/1h"]}`, "true", "", ""},
-		{
-			rules:     `{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]}],"key":["client_ip","route"],` + deny,
-			dependsOn: "client_ip,route",
-		},
-		{`{"name":"r","limits":["9/1h"]}],"exempt":[{"client_ips":["10.0.0.0/8"]}`, "", "", "client_ip"},
-		{`{"name":"r",` + said + `}`, "", "", "jwt claim rpm"},
-		{`{"name":"r","mode":"shadow",` + said + `}`, "true", "", ""},
-		{`{"name":"r",` + said + `},{"name":"s","limits":["0/1h"]}`, "false", "s", "jwt claim rpm"},
-		{`{"name":"r","key":[{"header":"x-a"}],` + said + `,"overrides":[{"key":["1"],"limits":["5/1h"]}]}`, "true", "", ""},
-		{
-			rules:    `{"name":"r","limits":[{"requests":{"header":"x-b","trusted":true,"default":0,"max":9},"per":"1h"}]}`,
-			allowed:  "false",
-			deniedBy: "r",
-		},
-		{
-			rules:   `{"name":"r","limits":[{"requests":{"header":"x-a","trusted":true,"default":0,"max":9},"per":"1h"}]}`,
-			allowed: "true",
-		},
-	} {
+	for _, c := range partlyDescribed {
 		p := hosttest.New()
 		p.With("x-a", "1", "x-request-id", "7")
 		r := described(p)

@@ -65,18 +65,33 @@ func settleRule(limits string) string {
 		`"limits":[` + limits + `],"settle":{},"hold":"10s","on_unavailable":"deny"}`
 }
 
-// held are the races for units that are held until answers are known.
+var (
+	free   = request{user: "a"}
+	paid   = request{user: "a", charged: 1}
+	reset  = request{user: "a", reset: true}
+	slots  = slotRule("r", "u", 2)
+	logins = settleRule(`"3/1h"`)
+)
+
+// held returns the races for units that are held until answers are known.
 func held() []scenario {
-	free, paid, reset := request{user: "a"}, request{user: "a", charged: 1}, request{user: "a", reset: true}
-	times := []int64{15 * ms, 700 * ms}
-	slots, logins := slotRule("r", "u", 2), settleRule(`"3/1h"`)
+	list := statedEnds()
+	for i := range list {
+		list[i].times = []int64{15 * ms, 700 * ms}
+		list[i].quiet = 5 * second
+	}
+	list = append(list, unstatedEnds()...)
+	for i := range list {
+		list[i].slots = cmp.Or(list[i].slots, map[bool]uint32{false: 2, true: 3}[list[i].keeps])
+	}
+	return list
+}
+
+// statedEnds returns races in which the proxies state each end of a hold.
+func statedEnds() []scenario {
 	ofOneCounter := slotRule("r", "u", 4) + "," + slotRule("s", "u", 4)
 	ofOneCounter = strings.ReplaceAll(ofOneCounter, `"scope"`, `"counter":"c","scope"`)
-	var asks []request
-	for n := range 6 {
-		asks = append(asks, request{user: "a", atNs: int64(n+1) * 2 * second})
-	}
-	list := []scenario{
+	return []scenario{
 		{name: "the last slot", rules: slots, scripts: all(3, free)},
 		{name: "the last slot, messages lost", rules: slots, scripts: all(3, free), faults: true},
 		{name: "an answer crosses asks", rules: logins, scripts: all(3, paid, free), keeps: true},
@@ -103,11 +118,16 @@ func held() []scenario {
 			fates:   (*world).handsOver,
 		},
 	}
-	for i := range list { // all that ends is stated by somebody
-		list[i].times, list[i].quiet = times, 5*second
+}
+
+// unstatedEnds returns races in which holds end without a word.
+func unstatedEnds() []scenario {
+	var asks []request
+	for n := range 6 {
+		asks = append(asks, request{user: "a", atNs: int64(n+1) * 2 * second})
 	}
-	list = append(list,
-		scenario{
+	return []scenario{
+		{
 			name:    "a VM traps",
 			rules:   logins,
 			scripts: all(2, free, paid),
@@ -116,7 +136,7 @@ func held() []scenario {
 			strands: 3,
 			fates:   (*world).traps,
 		},
-		scenario{
+		{
 			name:    "a worker ends",
 			rules:   slots,
 			scripts: all(2, reset, free),
@@ -124,17 +144,17 @@ func held() []scenario {
 			faults:  true,
 			fates:   (*world).ends,
 		},
-		scenario{
-			name: "a service loses its state", rules: strings.Replace(slots, `"10s"`, `"80s"`, 1),
-			times: []int64{1300 * ms, 15 * ms}, prompt: true, fates: (*world).losesState, scripts: [workers][]request{
+		{
+			name:   "a service loses its state",
+			rules:  strings.Replace(slots, `"10s"`, `"80s"`, 1),
+			times:  []int64{1300 * ms, 15 * ms},
+			prompt: true,
+			fates:  (*world).losesState,
+			scripts: [workers][]request{
 				{{user: "a", lastNs: 12 * second}}, {{user: "a", lastNs: 12 * second}}, asks, asks,
 			},
 		},
-	)
-	for i := range list {
-		list[i].slots = cmp.Or(list[i].slots, map[bool]uint32{false: 2, true: 3}[list[i].keeps])
 	}
-	return list
 }
 
 // holds reports whether units of the key are held until answers are known.
@@ -273,7 +293,8 @@ func (w *world) note(message []byte) {
 func (w *world) delay(st *stream) {
 	w.lost = true
 	w.late = append(w.late, &stream{service: st.service, out: st.out})
-	st.out, st.in, st.closed = nil, nil, true
+	st.out, st.in = nil, nil
+	st.closed = true
 }
 
 // due reports whether somebody has something to do beside requests and answers.
@@ -302,7 +323,8 @@ func (w *world) traps() (list []action) {
 // leave has the worker go without a word.
 func (k *worker) leave() {
 	k.world.gone = append(k.world.gone, k.runs...)
-	if k.runs = nil; k.stream != nil {
+	k.runs = nil
+	if k.stream != nil {
 		k.Cancel()
 	}
 }
@@ -326,7 +348,9 @@ func (k *worker) end() {
 	k.goOn()
 	k.client.Close()
 	k.leave()
-	k.ended, k.script, k.ticks = true, nil, math.MaxInt64
+	k.ended = true
+	k.script = nil
+	k.ticks = math.MaxInt64
 }
 
 // handsOver is the end of the first worker of a proxy, as a configuration in the VM of the second.

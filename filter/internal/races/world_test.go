@@ -241,7 +241,8 @@ func (w *world) collect() {
 func (w *world) cut(st *stream) {
 	w.lost = true
 	st.service.Close()
-	st.out, st.in, st.closed = nil, nil, true
+	st.out, st.in = nil, nil
+	st.closed = true
 }
 
 // settle lets everything happen that happens by itself, for so long and until no

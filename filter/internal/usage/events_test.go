@@ -23,9 +23,8 @@ func TestEvents(t *testing.T) {
 		first + "\n\n" + second:                                                                whole,
 		first + "\n\n" + second + "\n\ndata: [DONE]\n\n":                                       whole,
 		first + "\n\n" + second + "\n\ndata: \"prompt_eval_count":                              whole,
-		`data: {"response":"！"}` + "\n\n" + second + "\n\n": said(3, 5, 1,
-			3), // its first byte is that of a byte order mark
-		first + "\n\ndata: ping\n\ndata: 1\n\n" + second + "\n\n": whole,
+		`data: {"response":"！"}` + "\n\n" + second + "\n\n":                                    said(3, 5, 1, 3), // begins like a byte order mark
+		first + "\n\ndata: ping\n\ndata: 1\n\n" + second + "\n\n":                              whole,
 
 		// Counts of an event that is no JSON are less than known, until a later one has them.
 		first + "\n\n" + second + "\n\ndata: {\"eval_count\":9,\n\n": {

@@ -1,5 +1,0 @@
-//go:build !long
-
-package main_test
-
-const manyStreams = 10_000
