@@ -72,9 +72,8 @@ func TestCardinalityAttack(t *testing.T) {
 	}
 }
 
-// What an attack over three windows costs honest clients: in windows per key, and in
-// sliding ones, what a key starts with counts longer. A long attack also measures
-// what larger ones cost.
+// What an attack over three windows costs honest clients. In windows per key and in sliding ones,
+// the hits that a key starts with count longer. A long attack also measures larger ones.
 func TestCardinalityAttackOfThreeWindows(t *testing.T) {
 	const windows = 3
 	capacity := min(max(*attackKeys/1000, 150), 2000)

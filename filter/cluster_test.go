@@ -20,8 +20,8 @@ func (silent) Send([]byte) {}
 func (silent) CloseSend()  {}
 func (silent) Cancel()     {}
 
-// TestASilentQuotaServiceIsReported: in the access log, in the rule's metrics and in
-// a gauge of its own, which covers every worker.
+// The access log, the rule's metrics and a gauge for all workers show a quota service that does
+// not answer.
 func TestASilentQuotaServiceIsReported(t *testing.T) {
 	for then, want := range map[string]struct {
 		status int
@@ -40,7 +40,7 @@ func TestASilentQuotaServiceIsReported(t *testing.T) {
 				b.Configure([]byte(`{"version":1,`+manage+`,"rules":[{"name":"r","scope":"cluster",`+
 					`"key":[{"header":"x-user-id"}],"limits":["9/1h"],"on_unavailable":"`+then+`"}]}`)))
 			for worker := range 2 {
-				if worker == 1 { // which has not asked, and takes the other's word
+				if worker == 1 { // has not asked, and uses what the other worker reports
 					require.Contains(t, string(b.serve(t, worker, explainRequest(`{"headers":{"x-user-id":"alice"}}`)).Body),
 						`"lease":{"units":0,"silent":"`+then+`"}`)
 					require.Contains(t, string(b.serve(t, worker, &sim.Request{
@@ -73,7 +73,7 @@ func TestASilentQuotaServiceIsReported(t *testing.T) {
 	}
 }
 
-// prompt is a quota service that grants what it is asked for, and leases so many more.
+// prompt is a quota service that grants what it is asked for, and leases more beside.
 type prompt struct {
 	silent
 	in    *sim.Inbox
@@ -101,8 +101,7 @@ func (p prompt) Send(message []byte) {
 	p.in.Message(p.after, answers.Append(nil))
 }
 
-// TestAWorkerThatAsksOftenTicks: what a worker does once a second is not put off by
-// requests that each ask the quota service.
+// Requests that ask the quota service do not delay what a worker does once a second.
 func TestAWorkerThatAsksOftenTicks(t *testing.T) {
 	b := start(t, func(o *sim.Options) {
 		o.Dial = func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) { return prompt{in: in, after: time.Millisecond}, nil }
@@ -129,8 +128,8 @@ func TestAWorkerThatAsksOftenTicks(t *testing.T) {
 	require.Greater(t, b.Metrics()["rule=.=r;.;rate_limit_allowed_total"], uint64(requests/2), "%v", b.Metrics())
 }
 
-// A request that asks for a new key makes exactly these host calls, also where the
-// key takes another's place, and allocates at most so much.
+// A request that asks for a new key makes exactly these host calls, even if the key evicts another
+// one, and allocates no more than this.
 func TestWhatAnAskCosts(t *testing.T) {
 	const most, times = 22, 2000 // the table is full after the first thousand
 	b := start(t, func(o *sim.Options) {

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 )
 
-// kinds are rules of each kind, with the host calls of a request, and with how many
-// texts the filter allocates for it: a Retry-After.
+// kinds are rules of each kind, with the host calls of a request, and how many texts the filter
+// allocates for it, such as a Retry-After.
 var kinds = []struct {
 	name, rules, calls string
 	texts              int
@@ -95,7 +95,7 @@ var kinds = []struct {
 	{"outside the share", keyedBy(layers(1) + `,"enforce_percent":0`), "header time get set_property", 0},
 }
 
-// layers are windows of each algorithm, the first with a limit of so many.
+// layers returns windows of each algorithm, the first with a limit of n.
 func layers(n int) string {
 	return fmt.Sprintf(`"limits":["%d/1h",{"requests":1000000,"per":"1d","offset":"4h","jitter":20},
 		{"requests":1000000,"per":"1m","algorithm":"fixed_window_per_key"},{"requests":500,"per":"2m",
@@ -110,8 +110,8 @@ func keyedBy(rest string) string { return `{"name":"r","key":[{"header":"x-user-
 var short = strings.NewReplacer("get_header_map_value", "header", "get_current_time_nanoseconds", "time",
 	"get_shared_data", "get", "set_shared_data", "set", "get_property", "property", "send_local_response", "reply")
 
-// A request makes exactly these host calls. After the first request of its kind, it
-// allocates nothing but these texts.
+// A request makes exactly these host calls. After the first request of its kind, it allocates only
+// these texts.
 func TestWhatARequestCosts(t *testing.T) {
 	const many = 1000
 	claims, err := structpb.NewStruct(map[string]any{"p": map[string]any{"sub": "alice"}})
@@ -155,7 +155,7 @@ func TestWhatARequestCosts(t *testing.T) {
 	}
 }
 
-// mallocs is how often the filter has allocated memory.
+// mallocs returns how often the filter has allocated memory.
 func (b *bench) mallocs(t *testing.T) uint64 {
 	n, err := b.Ask(0, "sluice_mallocs")
 	require.NoError(t, err)

@@ -109,7 +109,7 @@ func TestRefusedPolicyWritesNothing(t *testing.T) {
 	require.Equal(t, before, b.Shared().Snapshot())
 }
 
-// TestRefusedText: who pastes a policy as another kind of text learns what to do.
+// The log says what to do if a policy is not JSON, or not in a StringValue.
 func TestRefusedText(t *testing.T) {
 	object, err := structpb.NewStruct(map[string]any{"version": 1, "rules": []any{}})
 	require.NoError(t, err)
@@ -140,8 +140,8 @@ func TestCallsLeftOut(t *testing.T) {
 			"which vm_config is without proxy_on_response_headers: render vm_config anew with this policy")
 }
 
-// A panic ends the VM, and with it the requests of its worker: Envoy answers them, also
-// one of management, whose token must not go upstream. The next VM finds the counters. A
+// A panic ends the VM, and with it the requests of its worker. Envoy answers them, and also a
+// management request, because its token must not go upstream. The next VM finds the counters. A
 // proxy without a clock makes the filter panic.
 func TestAPanicEndsTheVM(t *testing.T) {
 	b := start(t)

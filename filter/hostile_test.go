@@ -33,7 +33,7 @@ const hostilePolicy = `{"version":1,"headers":"both",` + manage + `,"rules":[
 
 const jwt = "envoy.filters.http.jwt_authn"
 
-// deep returns a claim nested that deep.
+// deep returns a claim of this depth.
 func deep(depth int) *structpb.Struct {
 	s := &structpb.Struct{}
 	for range depth {

@@ -36,7 +36,7 @@ func statsWith(authorization, address string) *sim.Request {
 
 // A policy cannot have an empty token, a long token works, and everything else is
 // refused.
-func TestBearer(t *testing.T) {
+func TestOnlyTheTokenIsAccepted(t *testing.T) {
 	b := start(t)
 	require.Error(t, b.Configure(managedBy("")))
 	long := strings.Repeat("k", 1024)
@@ -65,9 +65,8 @@ func (b *bench) guess(t *testing.T, n int, from func(i int) string) map[int]int 
 	return statuses
 }
 
-// However many addresses send wrong tokens, one that sent none is served. As many as
-// are remembered get ten looks each and no more; an IPv6 network of 64 bits is one
-// address.
+// An address that has sent no wrong token is served, even if very many others send some. Each
+// address that is remembered has ten attempts; an IPv6 network of 64 bits counts as one address.
 func TestWrongTokensLockNobodyElseOut(t *testing.T) {
 	v4 := func(n int) func(int) string {
 		return func(i int) string { return fmt.Sprintf("10.0.%d.%d", i%n>>8, i%n&255) }

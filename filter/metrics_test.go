@@ -41,7 +41,7 @@ func TestMemoryUsageMovesWithItsTable(t *testing.T) {
 	require.Zero(t, b.Metrics()[gauge("a")])
 }
 
-// Keys that end while nobody asks are seen by a VM whose policy no request has met.
+// A VM whose policy has had no request still sees which keys have expired.
 func TestMemoryUsageOfAnUnusedTable(t *testing.T) {
 	live := func(b *bench) any {
 		n, have := b.Metrics()["rule=.=per-user;.;rate_limit_live_keys"]
@@ -72,7 +72,7 @@ func TestMemoryUsageOfAnUnusedTable(t *testing.T) {
 	require.Equal(t, before, store.Namespace("sluice").Snapshot(), "nothing is registered")
 	require.NotContains(t, next.Metrics(), "rule=.=more;.;rate_limit_live_keys", "nobody has used it")
 
-	// What the others make of a new policy is looked for again, though a rule is unused.
+	// The VM looks for the tables of a new policy, although its rule is unused.
 	longer := strings.Replace(perUser, "/1h", "/2h", 1)
 	require.NotEqual(t, perUser, longer)
 	for _, h := range []*bench{b, next} {
@@ -85,14 +85,14 @@ func TestMemoryUsageOfAnUnusedTable(t *testing.T) {
 	minutes()
 	require.EqualValues(t, 1, live(next))
 
-	// A rule with another key has a counter of its own, which nobody has used.
+	// A rule with another key has a counter of its own, without keys.
 	anew := strings.Replace(perUser, "x-user-id", "x-tenant", 1)
 	require.NoError(t, next.Configure(policy(anew)))
 	minutes()
 	require.Zero(t, live(next))
 }
 
-// Beside the heartbeat, rules that nobody uses cost a read of the directory now and then.
+// Unused rules cost only the heartbeat, and sometimes a read of the directory.
 func TestUnusedTablesCostATickLittle(t *testing.T) {
 	b := start(t)
 	require.NoError(t, b.Configure(manyRules(2000)))
@@ -128,7 +128,7 @@ func TestMemoryUsageOfALargeTable(t *testing.T) {
 	}
 }
 
-// Each VM is counted once, however many configurations it has had.
+// Each VM is counted once, with any number of configurations.
 func TestVMStarts(t *testing.T) {
 	const starts = "rate_limit_vm_starts_total"
 	b := start(t, func(o *sim.Options) { o.Workers = 2 })

@@ -18,8 +18,8 @@ import (
 
 // frozen returns the filter as commit 08039622240d built it, the last one before TinyGo
 // compiled it, with `go run ./build/compile -o FILE` and `gzip -9 -n`. It reads and writes
-// format 1 of the records, and stays as it is as long as that is supported; each further
-// format gets a file of its own.
+// format 1 of the records, and does not change as long as that is supported. Each further format
+// gets a file of its own.
 func frozen(t *testing.T) []byte {
 	t.Helper()
 	file, err := os.Open("testdata/format1.wasm.gz")
@@ -62,9 +62,8 @@ func TestOlderModuleBesideThisOne(t *testing.T) {
 	}
 }
 
-// Two releases whose records have different layouts run in one proxy, in either order.
-// Each admits its limit and no more, and reading the other's values never fails, so
-// on_error decides for nobody.
+// Two releases with different layouts of records run in one proxy, in either order. Each admits
+// exactly its limit, and reading the other's values never fails, so on_error never decides.
 func TestAnotherLayoutBesideThisOne(t *testing.T) {
 	next := buildtest.Wasm(t, "sluice_variant")
 	for name, nextFirst := range map[string]bool{"upgrade": false, "rollback": true} {
@@ -100,9 +99,8 @@ func TestAnotherLayoutBesideThisOne(t *testing.T) {
 	}
 }
 
-// Filters of ever new names leave only the tables of the last minutes behind. The
-// filter that stays keeps its counts, also if it is an older release that sends no
-// heartbeats.
+// If filters with new names come and go, only the tables of the last minutes stay. A filter that
+// stays keeps its counts, even if it is an older release that sends no heartbeats.
 func TestNamesThatComeAndGo(t *testing.T) {
 	for name, wasm := range map[string]func(*testing.T) []byte{
 		"this release": func(*testing.T) []byte { return nil }, "an older one": frozen,

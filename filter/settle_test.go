@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// A part of an answer.
+// part delivers a part of an answer.
 type part func(x *sim.Exchange) error
 
 func head(status int, headers ...[2]string) part {
@@ -153,7 +153,7 @@ func TestSettlesByHowTheAnswerEnded(t *testing.T) {
 	}
 }
 
-// Of a proxy that shows no bodies, their length is known.
+// The length of a body is known even if the proxy does not show bodies.
 func TestWithheldBodies(t *testing.T) {
 	b := start(t, traced, func(o *sim.Options) { o.Withheld = []string{"proxy_on_response_body"} })
 	require.NoError(t, b.Configure(policy(`{"name":"r","limits":["1000/1h"],"cost":10,"settle":{"to":"tokens"}}`)))
@@ -169,7 +169,7 @@ func TestWithheldBodies(t *testing.T) {
 	require.Equal(t, 1, strings.Count(strings.Join(b.log, "\n"), "allow proxy_on_response_body"))
 }
 
-// Streams that end one after the other, of a proxy that does not log them, take no memory.
+// Streams that end one after the other take no memory, even if the proxy does not log them.
 func TestEndsThatAreNotLogged(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.Withheld, o.OnCall = []string{"proxy_on_log"}, nil })
 	require.NoError(t, b.Configure(policy(`{"name":"r","key":[{"header":"x-user-id"}],"limits":["9999/1h"],"settle":{}}`)))
@@ -227,8 +227,8 @@ func TestHoldsAreRenewedInPortions(t *testing.T) {
 	require.Zero(t, b.Metrics()["rule=.=r;.;rate_limit_held_streams"])
 }
 
-// A stream of a gigabyte and one of ten minutes are charged what they say, or an estimate of what
-// they had when they were cut, in the memory that a short one takes.
+// A stream of a gigabyte and one of ten minutes are charged what they say or, if they are cut, an
+// estimate of what they had. They take as much memory as a short one.
 func TestLongStreams(t *testing.T) {
 	const gigabyte, said = 1 << 30, `data: {"choices":[],"usage":{"prompt_tokens":30,"completion_tokens":500}}` + "\n\n"
 	event := func(size int) string {

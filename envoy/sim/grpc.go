@@ -63,7 +63,7 @@ func (v *vm) grpcStream(a args) status {
 		Metadata: unmarshalPairs(a.b[3]),
 	}
 	if !stream.dial(call) {
-		// The filter hears of the end of a stream whose token it never got.
+		// The filter gets the end of a stream whose token it never got.
 		v.later(func() { stream.close(grpcUnavailable) })
 		return internalFailure
 	}

@@ -9,8 +9,7 @@ import (
 // before all others.
 type headers [][2]string
 
-// folded are the headers of which Envoy keeps one value: it joins a repeated one
-// to the first with a comma.
+// folded are the headers with one value in Envoy: it joins repeated ones with a comma.
 var folded = map[string]bool{
 	"connection": true, "content-length": true, "content-type": true, "expect": true,
 	"grpc-status": true, "grpc-timeout": true, "keep-alive": true,

@@ -99,7 +99,7 @@ type outcome struct {
 	steps    [maxWorkers][]string
 	observed []string
 	keys     int // in shared data
-	most     int // requests that ran at once
+	most     int // the largest number of requests that ran at once
 }
 
 func (o *outcome) String() string { return fmt.Sprint(o.steps, o.observed, o.keys) }

@@ -17,7 +17,7 @@ type talk struct {
 	in      [maxWorkers + 1]*sim.Inbox
 	running [maxWorkers + 1][]*sim.Exchange
 	admits  int // requests that run now
-	most    int // that ran at once
+	most    int // the largest number that ran at once
 }
 
 func newTalk(t *testing.T) talk {
@@ -53,7 +53,7 @@ func (p *peer) Send(message []byte) {
 func (p *peer) CloseSend() {}
 func (p *peer) Cancel()    { p.stream.Close() }
 
-// ask begins a request of a user and takes it to its upstream, or to its denial.
+// ask begins a request of a user, until it is at its upstream or denied.
 func ask(user string) step {
 	return step{now, func(b *bench, worker int) string {
 		x, err := b.Start(worker, &sim.Request{Headers: [][2]string{{"x-user", user}}})
@@ -76,7 +76,7 @@ func ask(user string) step {
 	}}
 }
 
-// end has the answer of the worker's oldest request come, if one runs.
+// end delivers the answer of the worker's oldest request, if one runs.
 func end() step {
 	return step{now, func(b *bench, worker int) string {
 		q := &b.quota

@@ -74,7 +74,7 @@ func refunds() []scenario {
 					"%d, %d and %d are admitted, %v counted", a, t, s, o.observed)
 			},
 		},
-		{ // the only one that no search exhausts, however long
+		{ // the only one that no search completes
 			name: "refund, two requests each", policy: fixed("user", 6) + "," + rule("tenant", window("sliding_window_log", 3)),
 			scripts: [][]step{
 				{hit(now, "a", "t"), hit(now, "a", "t")},

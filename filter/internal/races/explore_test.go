@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// choice is one point of an execution: what happened, of how many things.
+// choice is one point of an execution: which one of how many actions happened.
 type choice struct{ chosen, of int }
 
-// chooser makes the choices of one execution: first those that are given, then
-// always the natural one, or by chance.
+// chooser makes the choices of one execution: first the given ones, then always the natural one,
+// or random ones.
 type chooser struct {
 	given []int
-	dice  *rand.Rand // nil = never by chance
-	rare  int        // of so many choices, one by chance
+	dice  *rand.Rand // nil = no random choice
+	rare  int        // one of so many choices is random
 	made  []choice
 	trace []string
 }
@@ -42,8 +42,8 @@ type explorer struct {
 	failure    error
 }
 
-// search runs all executions that depart at most so many times from the natural one,
-// after the given choices.
+// search runs all executions that begin with the given choices, and then differ from the natural
+// one at most so many times.
 func (x *explorer) search(given []int, departures int) {
 	if x.done() {
 		return
@@ -64,7 +64,7 @@ func (x *explorer) search(given []int, departures int) {
 	}
 }
 
-// random runs executions with many choices by chance, with some, or with few.
+// random runs executions with many, some or few random choices.
 func (x *explorer) random(n int, seed uint64) {
 	x.max += n
 	for i := range uint64(n) {

@@ -19,12 +19,12 @@ const (
 	lingerNs = second
 )
 
-// holders is what an exact limiter knows of requests that hold units until their answers.
+// holders is what an exact limiter would know of requests that hold units until their answers.
 type holders struct {
 	gone    []run             // of workers that have ended
-	charged map[string]uint32 // by answers, of each key
+	charged map[string]uint32 // units of each key, charged by answers
 	heard   map[row]statement
-	late    []*stream // workers have given them up, with messages under way
+	late    []*stream // that workers have given up while messages were under way
 	wrong   error
 }
 
@@ -39,17 +39,17 @@ type run struct {
 	key     string
 	row     row
 	hold    decide.Hold
-	dueNs   int64 // no answer comes before
-	endNs   int64 // until when the upstream may be at work on it; 0 = there is no answer yet
+	dueNs   int64 // when its answer comes at the earliest
+	endNs   int64 // when the upstream certainly ends; 0 = there is no answer yet
 }
 
-// row is where the service notes what a worker holds of a key.
+// row is the service's record of what a worker holds of a key.
 type row struct {
 	worker uint64
 	key    [16]byte
 }
 
-// statement is the newest that the service has heard of a row.
+// statement is the last message about a row that the service has got.
 type statement struct {
 	number uint64
 	atNs   int64
@@ -87,7 +87,7 @@ func held() []scenario {
 	return list
 }
 
-// statedEnds returns races in which the proxies state each end of a hold.
+// statedEnds returns races in which the proxies report each end of a hold.
 func statedEnds() []scenario {
 	ofOneCounter := slotRule("r", "u", 4) + "," + slotRule("s", "u", 4)
 	ofOneCounter = strings.ReplaceAll(ofOneCounter, `"scope"`, `"counter":"c","scope"`)
@@ -120,7 +120,7 @@ func statedEnds() []scenario {
 	}
 }
 
-// unstatedEnds returns races in which holds end without a word.
+// unstatedEnds returns races in which holds end without a report.
 func unstatedEnds() []scenario {
 	var asks []request
 	for n := range 6 {
@@ -162,13 +162,13 @@ func (k *key) holds() bool {
 	return k.definition.Windows[len(k.definition.Windows)-1].Algorithm == limit.Concurrency
 }
 
-// isHeld reports whether the run counts as held: it is not over, and not lost, which the service
-// says of those whose worker it has not heard of for their hold.
+// isHeld reports whether the run counts as held: it is not over, and not lost. The service counts a
+// run as lost if its worker has not reported for as long as a hold lasts.
 func (w *world) isHeld(r *run) bool {
 	return (r.endNs == 0 || w.now < r.endNs) && (w.scenario.prompt || w.now < w.heard[r.row].atNs+holdNs)
 }
 
-// count is how many units of a key are held and charged.
+// count returns how many units of a key are held and charged.
 func (w *world) count(name string) (held, charged uint32) {
 	charged = w.charged[name]
 	for i := range w.gone {
@@ -190,7 +190,7 @@ func (w *world) count(name string) (held, charged uint32) {
 	return held, charged
 }
 
-// hold notes what an admitted request holds, and whether that is too much.
+// hold records what an admitted request holds, and checks that it is not too much.
 func (k *worker) hold(context uint32, r request, holds []decide.Hold) {
 	w := k.world
 	for i, name := range []string{r.user, r.tenant}[:len(holds)] {
@@ -210,7 +210,7 @@ func (k *worker) hold(context uint32, r request, holds []decide.Hold) {
 	}
 }
 
-// answers are the ends of requests, each worker's in their order, and what arrives late.
+// answers returns the ends of requests, in order for each worker, and messages that arrive late.
 func (w *world) answers() (list []action) {
 	for _, k := range w.workers {
 		if i := k.first(); k.resume == nil && i >= 0 && w.now >= k.runs[i].dueNs {
@@ -232,7 +232,7 @@ func (w *world) answers() (list []action) {
 	return list
 }
 
-// first is the index of the oldest run that has no answer, -1 where there is none.
+// first returns the index of the oldest run without an answer, -1 if there is none.
 func (k *worker) first() int {
 	return slices.IndexFunc(k.runs, func(r run) bool { return r.endNs == 0 })
 }
@@ -269,14 +269,14 @@ func (k *worker) settle(isOver func(r *run) bool) {
 	}
 }
 
-// flush sends what a callback leaves to be sent.
+// flush sends what a callback has left to send.
 func (k *worker) flush() {
 	if k.engine.Leases.HasNews() {
 		k.client.Flush(k.now())
 	}
 }
 
-// note notes what the service hears.
+// note records a message that the service gets.
 func (w *world) note(message []byte) {
 	var m quota.Asks
 	require.NoError(w.t, m.Decode(message))
@@ -289,7 +289,7 @@ func (w *world) note(message []byte) {
 	}
 }
 
-// delay has the worker give its stream up while what it has sent is under way.
+// delay makes the worker give up its stream while its messages are under way.
 func (w *world) delay(st *stream) {
 	w.lost = true
 	w.late = append(w.late, &stream{service: st.service, out: st.out})
@@ -297,7 +297,7 @@ func (w *world) delay(st *stream) {
 	st.closed = true
 }
 
-// due reports whether somebody has something to do beside requests and answers.
+// due reports whether a worker or the service has something to do beside requests and answers.
 func (w *world) due() bool {
 	return slices.ContainsFunc(w.workers, func(k *worker) bool {
 		st := k.stream
@@ -305,7 +305,7 @@ func (w *world) due() bool {
 	})
 }
 
-// traps are the ends of VMs with all that they hold: others are made in their place.
+// traps returns actions in which a VM ends with all that it holds, and another one replaces it.
 func (w *world) traps() (list []action) {
 	for _, k := range w.workers {
 		if k.resume == nil && len(k.runs) > 0 {
@@ -320,7 +320,7 @@ func (w *world) traps() (list []action) {
 	return list
 }
 
-// leave has the worker go without a word.
+// leave ends the worker without a report.
 func (k *worker) leave() {
 	k.world.gone = append(k.world.gone, k.runs...)
 	k.runs = nil
@@ -329,7 +329,7 @@ func (k *worker) leave() {
 	}
 }
 
-// ends are those of workers whose requests are over but for what lingers.
+// ends returns the ends of workers whose requests are over, except for holds that linger.
 func (w *world) ends() (list []action) {
 	for _, k := range w.workers {
 		if k.mayEnd() {
@@ -353,7 +353,7 @@ func (k *worker) end() {
 	k.ticks = math.MaxInt64
 }
 
-// handsOver is the end of the first worker of a proxy, as a configuration in the VM of the second.
+// handsOver ends the first worker of a proxy as an old configuration in the VM of the second one.
 func (w *world) handsOver() (list []action) {
 	for i := 0; i < workers; i += 2 {
 		old, heir := w.workers[i], w.workers[i+1]
@@ -371,7 +371,7 @@ func (w *world) handsOver() (list []action) {
 	return list
 }
 
-// losesState is a store that forgets all, and a service that is made anew.
+// losesState replaces the service and its store by new ones.
 func (w *world) losesState() []action {
 	return []action{
 		{[]any{"the store loses its state"}, func() { w.faults++; w.service.Forget() }},
@@ -388,7 +388,7 @@ func (w *world) losesState() []action {
 	}
 }
 
-// judgeHeld says what is wrong at the end with a key of which all that was held is settled.
+// judgeHeld returns what is wrong at the end with a key whose holds are all settled.
 func (w *world) judgeHeld(name string, k key) error {
 	standings := w.standings(k)
 	_, charged := w.count(name)

@@ -29,7 +29,7 @@ var (
 type scenario struct {
 	name    string
 	rules   string
-	start   int64 // after the beginning of an hour
+	start   int64 // time after the beginning of an hour
 	before  [workers][]request
 	rounds  int   // of before, 1 if 0
 	pause   int64 // between before and scripts
@@ -39,20 +39,20 @@ type scenario struct {
 	// keeps says that a window is open at the end, so that what it admitted can be
 	// compared with what is counted.
 	keeps bool
-	// strands is how many units may stay counted though nobody has spent them: a refund
-	// may come after the stream that got the units has let go of them.
+	// strands is how many units may stay counted although no request has spent them: a refund
+	// may come when the stream that got the units has ended.
 	strands int
 
 	// Of rules that hold units until answers are known:
 
-	slots  uint32                  // how many units are held at once, in some execution
-	most   uint32                  // that were
-	quiet  int64                   // after what time nothing is held, quietNs if 0
-	prompt bool                    // no second passes while somebody has something to do
-	fates  func(w *world) []action // what may become of workers and the service
+	slots  uint32                  // how many units some execution has to hold at once
+	most   uint32                  // how many were
+	quiet  int64                   // after this time nothing is held; 0 = quietNs
+	prompt bool                    // time passes only if nothing else can happen
+	fates  func(w *world) []action // what else may happen to workers and the service
 }
 
-// all makes each worker get so many of a request.
+// all returns scripts in which each worker gets n times the requests, in turn.
 func all(n int, r ...request) (scripts [workers][]request) {
 	for i := range scripts {
 		for range n {
@@ -80,7 +80,7 @@ const (
 	bucket20s = `{"requests":40,"per":"20s","algorithm":"token_bucket"}`
 )
 
-// spent are the races for units that requests spend at once.
+// spent are the races for units that a request spends when it is admitted.
 var spent = []scenario{
 	{
 		name:    "hot key",
@@ -217,7 +217,7 @@ var spent = []scenario{
 	},
 }
 
-// judge says what is wrong at the end of an execution.
+// judge returns what is wrong at the end of an execution.
 func (w *world) judge() error {
 	for _, k := range w.workers {
 		if len(k.waiting) > 0 {
@@ -262,7 +262,7 @@ func (w *world) judge() error {
 	return nil
 }
 
-// admitAlone notes what counts in the worker's proxy alone.
+// admitAlone records a hit that counts only in the worker's proxy.
 func (k *worker) admitAlone(v *decide.Verdict) {
 	for _, a := range v.Subjects {
 		if a.Rule.Policy.Scope == policy.ScopeCluster {
@@ -281,9 +281,8 @@ func (k *worker) admitAlone(v *decide.Verdict) {
 	}
 }
 
-// over reports whether a window has admitted more than its limit: whether there are
-// two instants between which more hits are admitted than may be, for certain. The
-// hits are in the order of their latest instants.
+// over reports whether a window has certainly admitted more than its limit: between two instants,
+// there are more hits than it allows. The hits are in the order of their latest instants.
 func over(w *limit.Window, hits []admission) error {
 	for _, first := range hits {
 		n, from := 0, first.earliest
@@ -310,7 +309,7 @@ func over(w *limit.Window, hits []admission) error {
 	return nil
 }
 
-// standings asks the service how a key stands.
+// standings asks the service for the counts of a key.
 func (w *world) standings(k key) []quota.Standing {
 	st := w.service.Open(w.t)
 	m := quota.Asks{

@@ -23,14 +23,14 @@ type worker struct {
 	client *lease.Client
 	stream *stream // nil = none is open
 	random uint32
-	row    uint64 // by which the service knows what the client states
+	row    uint64 // the number of the client's reports at the service
 	script []request
-	ticks  int64 // when the next is due
+	ticks  int64 // when the next tick is due
 	ended  bool
 	runs   []run
 
-	apartNs int64 // its clocks from the service's
-	refused int   // streams that it cannot open
+	apartNs int64 // how far its clocks are ahead of the service's
+	refused int   // how many more streams it cannot open
 
 	yield  func(struct{}) bool
 	resume func() (struct{}, bool) // nil = in no callback
@@ -41,7 +41,7 @@ type worker struct {
 	readNs  int64 // when it last read the clock
 }
 
-// start gives the worker a configuration that knows nothing.
+// start gives the worker a new configuration.
 func (k *worker) start() {
 	k.engine = engine.New(k.world.policy, k, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 	k.engine.Leases.TimeoutNs = timeoutNs
@@ -95,7 +95,7 @@ func (k *worker) wait(context uint32, v *decide.Verdict) {
 	k.client.Wait(context, v, k.now())
 }
 
-// decided notes a verdict that is final.
+// decided records a final verdict.
 func (k *worker) decided(context uint32, v *decide.Verdict) {
 	r := k.waiting[context]
 	delete(k.waiting, context)
@@ -136,7 +136,7 @@ func (k *worker) tick() {
 
 func (k *worker) now() int64 { return k.world.now + k.apartNs }
 
-// Now notes the time.
+// Now returns the time, and records that it was read.
 func (k *worker) Now() int64 {
 	k.readNs = k.world.now
 	return k.now()
@@ -144,7 +144,7 @@ func (k *worker) Now() int64 {
 
 func (k *worker) Monotonic() int64 { return k.Now() }
 
-// forget is the end of the oldest request that waits.
+// forget ends the oldest request that waits.
 func (k *worker) forget() {
 	context := slices.Min(slices.Collect(maps.Keys(k.waiting)))
 	delete(k.waiting, context)
@@ -176,7 +176,7 @@ func (k *worker) Header(name string) (string, bool) {
 	return value, value != ""
 }
 
-// goOn goes on with requests that have waited.
+// goOn lets requests go on that have waited.
 func (k *worker) goOn() {
 	for w := k.client.Next(); w != nil; w = k.client.Next() {
 		k.resumeWaiter(w)

@@ -18,13 +18,13 @@ const (
 
 	workers   = 4 // two of each proxy
 	timeoutNs = 100 * ms
-	// quietNs is after what time everything that goes back has gone back.
+	// quietNs is the time after which all unused units have been returned.
 	quietNs = 14 * second
 )
 
 // action is something that may happen next.
 type action struct {
-	name []any // printed once it is chosen
+	name []any // printed when it is chosen
 	do   func()
 }
 
@@ -37,18 +37,17 @@ type world struct {
 	workers  []*worker
 	beganNs  int64
 	last     int // the worker that ran last
-	passed   int // times that time has passed by choice
+	passed   int // how often time has passed by choice
 	faults   int
-	lost     bool // some message, and units with it
+	lost     bool // a message was lost, and units with it
 	admitted []admission
-	keys     map[string]key // that were asked for, by their name
+	keys     map[string]key // that were asked for, by name
 	policy   *policy.Policy
 	holders
 }
 
-// admission is a hit that was admitted, between the instant by which it was decided
-// and the one at which the decision was known. A worker that stands still between
-// them can admit by a unit that another has leased meanwhile.
+// admission is a hit that was admitted, between the instant by which it was decided and the one at
+// which the decision was known. In between, another worker may lease the unit.
 type admission struct {
 	key              string
 	earliest, latest int64
@@ -58,23 +57,23 @@ type admission struct {
 type key struct {
 	definition quota.Definition
 	hash       [16]byte
-	alone      bool // it does not: the key counts in a proxy
+	alone      bool // the key counts only in its proxy
 }
 
-// request is a request of a user to a tenant. Its answer is charged so much of each unit that it
-// holds, and where its client resets it, the upstream may be at work on it for a while.
+// request is a request of a user to a tenant. Its answer charges a part of what it holds. If its
+// client resets it, the upstream may go on with it for a while.
 type request struct {
 	user, tenant string
 	charged      uint32
 	reset        bool
-	atNs, lastNs int64 // it comes so long after the beginning at the earliest, and so long before its answer
+	atNs, lastNs int64 // the earliest time after the beginning, and how long its answer takes
 }
 
 // stream is a worker's stream to the service.
 type stream struct {
 	service *quotatest.Stream
 	out, in [][]byte
-	closed  bool // and the worker has not heard of it
+	closed  bool // and the worker does not know yet
 }
 
 func newWorld(t testing.TB, c *scenario, p *policy.Policy) *world {
@@ -99,7 +98,7 @@ func newWorld(t testing.TB, c *scenario, p *policy.Policy) *world {
 	return w
 }
 
-// execute runs the scenario with these choices and judges what came of it.
+// execute runs the scenario with these choices, and judges its end.
 func (w *world) execute(c *chooser) error {
 	for range max(w.scenario.rounds, 1) {
 		w.scripts(w.scenario.before)
@@ -136,7 +135,7 @@ func (w *world) quiet() bool {
 	return len(w.actions()) == 0
 }
 
-// actions are what workers and service do, the natural one first.
+// actions returns what workers and the service can do next, the natural action first.
 func (w *world) actions() (list []action) {
 	for i := range w.workers {
 		k := w.workers[(w.last+i)%workers]
@@ -162,8 +161,8 @@ func (w *world) actions() (list []action) {
 	return append(list, w.answers()...)
 }
 
-// others are what time and the network do: never the natural thing while there is
-// another.
+// others returns what time and the network can do next. It is natural only if nothing else can
+// happen.
 func (w *world) others() (list []action) {
 	if w.passed < 12 {
 		for _, ns := range w.scenario.times {
@@ -209,7 +208,7 @@ func (w *world) pass(ns int64) {
 	w.collect()
 }
 
-// serve lets the service take the stream's first message, so many times.
+// serve lets the service take the stream's first message n times.
 func (w *world) serve(st *stream, times int) {
 	w.note(st.out[0])
 	for range times {
@@ -245,8 +244,8 @@ func (w *world) cut(st *stream) {
 	st.closed = true
 }
 
-// settle lets everything happen that happens by itself, for so long and until no
-// request waits.
+// settle lets everything happen that happens by itself, for this long and until no request
+// waits.
 func (w *world) settle(ns int64) {
 	until := w.now + ns
 	for n := 0; n < 100_000; n++ {

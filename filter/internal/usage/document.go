@@ -7,31 +7,31 @@ type document struct {
 	tally
 	state    state
 	goesOn   bool // another object may follow on a line of its own
-	isMany   bool // one has followed
-	root     int  // depth of the root: 1 in an array, whose items are an event each, else 0
+	isMany   bool // another object has followed
+	root     int  // depth of the root: 1 in an array of events, else 0
 	depth    int
 	inside   [maxDepth]container
 	levels   [trackedDepth]path
-	value    path // where the value that is being read stands
-	row      *row // of the count that it is; nil: it is none
-	kind     kind // of its text
+	value    path // of the value that is being read
+	row      *row // of the value; nil = it is not a count
+	kind     kind // of the value's text
 	label    int  // how much of the string may still be a label
 	written  int  // the depth of the outermost object or array that the model wrote, 0 outside
 	isName   bool
-	isKept   bool              // somebody reads the string: it is a name, or an event in base64
-	name     [maxName + 1]byte // of one that comes in parts: cut to more than any that matters
+	isKept   bool              // the string is read: it is a name, or an event in base64
+	name     [maxName + 1]byte // that comes in parts; of a longer one, the beginning
 	nameSize int
-	number   int64 // -1: no count
+	number   int64 // -1 = not a count
 	escape   rune  // a number in hexadecimal, after a leading 1
 	escaped  [1]byte
-	events   *wrappedEvents // nil: none are wrapped here
+	events   *wrappedEvents // nil = this document wraps no events
 }
 
 const (
-	// maxDepth is what most readers take. An answer that goes deeper is not read.
+	// maxDepth is the depth that most readers accept. A deeper answer is not read.
 	maxDepth = 1024
-	// trackedDepth is that of the deepest row in an array of events, and one more, which
-	// stands for all deeper ones.
+	// trackedDepth is one more than the depth of the deepest row in an array of events. The
+	// last level is for all that is deeper.
 	trackedDepth = 11
 )
 
@@ -71,13 +71,13 @@ func (d *document) start() {
 	}
 }
 
-// begin is before a value at a path.
+// begin begins a value at a path.
 func (d *document) begin(at path, k kind) {
 	d.value, d.row = at, nil
 	d.kind = k
 }
 
-// finish ends the document, or what there is of it.
+// finish ends the document, even if it is not complete.
 func (d *document) finish() {
 	if d.depth > d.root {
 		d.fail()
@@ -89,7 +89,7 @@ func (d *document) fail() {
 	d.state = failed
 }
 
-// write reads a token at a time, or what there is of it.
+// write reads the next bytes, one token or part of a token at a time.
 func (d *document) write(p []byte) {
 	for n := 0; n < len(p); {
 		switch {
@@ -107,8 +107,8 @@ func (d *document) write(p []byte) {
 	}
 }
 
-// readMark reads a byte outside names, strings and words, and returns how much of it: a word's
-// first is left to readWord.
+// readMark reads a byte outside names, strings and words. It returns 1, or 0 if it leaves the byte
+// to others, as readWord reads the first byte of a word.
 func (d *document) readMark(c byte) int {
 	state := d.state
 	if isSpace(c) {
@@ -139,7 +139,7 @@ func (d *document) readMark(c byte) int {
 	return 1
 }
 
-// passSpace notes that a line has ended after the document.
+// passSpace passes a space. After the document, a line feed ends its line.
 func (d *document) passSpace(c byte) {
 	if c == '\n' && d.state == ended && d.goesOn {
 		d.state = endedLine
@@ -148,7 +148,7 @@ func (d *document) passSpace(c byte) {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\t' }
 
-// readValue reads the first byte of a value, and returns how much of it.
+// readValue reads the first byte of a value. It returns 1, or 0 if it leaves it to readWord.
 func (d *document) readValue(c byte) int {
 	switch {
 	case c == '{' || c == '[':
@@ -171,7 +171,7 @@ func (d *document) readValue(c byte) int {
 	return 1
 }
 
-// takeCount takes the value of a row that has a count, -1 for what is none.
+// takeCount counts the value if it is a row's. n is -1 if the value is not a count.
 func (d *document) takeCount(n int64) {
 	if d.row != nil {
 		d.count(d.row, n)
@@ -192,7 +192,7 @@ func (d *document) open(c byte) {
 		d.state = wantsValueOrEnd
 		level = at.items
 		if d.depth == 0 {
-			level, d.root = theRoot, 1 // the paths of its items begin anew
+			level, d.root = theRoot, 1 // the paths of its items begin at the root
 		}
 		in |= array
 	case at.object != none:
@@ -212,7 +212,7 @@ func (d *document) open(c byte) {
 	d.begin(level, in.kind())
 }
 
-// next goes on in an object or an array.
+// next begins the next name or value of an object or an array.
 func (d *document) next() {
 	in := d.inside[d.depth]
 	d.state = wantsName
@@ -222,7 +222,7 @@ func (d *document) next() {
 	d.begin(d.levels[min(d.depth, trackedDepth-1)], in.kind())
 }
 
-// closes reports whether a } or a ] may end what is being read.
+// closes reports whether c, a } or a ], may end the object or array.
 func (d *document) closes(c byte) bool {
 	if d.inside[d.depth]&array != 0 {
 		return c == ']' && (d.state == wantsComma || d.state == wantsValueOrEnd)
@@ -246,7 +246,7 @@ func (d *document) endValue() {
 	}
 }
 
-// beginField is before the value of a name.
+// beginField begins the value of a name.
 func (d *document) beginField(p []byte) {
 	d.state = wantsColon
 	if d.written > 0 {

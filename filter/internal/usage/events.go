@@ -2,17 +2,17 @@ package usage
 
 import "encoding/binary"
 
-// events reads a document from each event: from the data of server-sent events, or from
-// each line. It follows the HTML standard, save that the last event may lack its empty line.
+// events reads a document from each event: from the data of server-sent events, or from each
+// line. It follows the HTML standard, but the last event may lack its empty line.
 type events struct {
 	isLines bool  // each line is an event
-	mark    uint8 // how much of a byte order mark there was
+	mark    uint8 // how many bytes of a byte order mark were read
 	place   place
 	afterCR bool
 }
 
-// place is where in a line an event is read. Below afterColon it is how much of the name
-// there is.
+// place is where the reader is in a line. Below afterColon it is how many bytes of the name
+// "data:" were read.
 type place uint8
 
 const (
@@ -45,7 +45,7 @@ func (e *events) write(p []byte, d *document) {
 	}
 }
 
-// readLine reads of a line, and returns how much.
+// readLine reads bytes of a line, and returns how many.
 func (e *events) readLine(p []byte, d *document) int {
 	switch {
 	case e.isLines:
@@ -74,7 +74,7 @@ func (e *events) readLine(p []byte, d *document) int {
 	return n
 }
 
-// endLine ends what there is of the data, and after an empty line the event.
+// endLine ends a line of data; an empty line ends the event.
 func (e *events) endLine(d *document) {
 	if e.isLines || e.place == 0 {
 		d.finish()

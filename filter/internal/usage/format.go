@@ -27,19 +27,19 @@ func formatOf(contentType string) format {
 	return unknownFormat
 }
 
-// start is what an answer begins with. It tells the format where the content type does not, or
-// is wrong: servers send streams as JSON, and errors as streams.
+// start is the beginning of an answer. It shows the format if the content type does not, or is
+// wrong: servers send streams as JSON, and errors as streams.
 type start struct {
-	kept   [6]byte // what may become a field's name or a byte order mark
-	size   int     // of that
+	kept   [6]byte // may be part of a field's name or of a byte order mark
+	size   int     // of kept
 	isOver bool
 	told   format
 }
 
-// fieldNames are what an event begins with. A colon alone is a comment.
+// fieldNames are the names that an event may begin with. A colon alone begins a comment.
 var fieldNames = [...]string{dataField, "event:", "id:", "retry:", ":"}
 
-// read reads on until the format is known or cannot be told, and returns the rest of the chunk.
+// read reads until the format is known or certainly unknown, and returns the rest of the chunk.
 func (s *start) read(p []byte) (rest []byte, isOver bool) {
 	for i, c := range p {
 		if s.size == 0 && isSpace(c) {
@@ -59,7 +59,7 @@ func (s *start) read(p []byte) (rest []byte, isOver bool) {
 	return nil, false
 }
 
-// isDecided reports whether no further byte can tell more, and notes what these tell.
+// isDecided sets the format if the bytes show it, and reports whether more bytes could not.
 func (s *start) isDecided() bool {
 	begun := s.kept[:s.size]
 	if begins(byteOrderMark, begun) {
@@ -89,7 +89,7 @@ func begins(text string, p []byte) bool {
 	return true
 }
 
-// formatOf returns the format of an answer with that content type.
+// formatOf returns the format of an answer whose content type declares one.
 func (s *start) formatOf(declared format) format {
 	if s.told == unknownFormat || s.told == oneJSON && declared == jsonLines {
 		return declared

@@ -5,11 +5,11 @@ import (
 	"hash/crc32"
 )
 
-// frames reads AWS' event stream, in which numbers have four bytes, the highest first:
+// frames reads AWS' event stream. Its numbers have four bytes, the highest first:
 //
 //	length of all | length of headers | checksum of these | headers | document | checksum of all before
 type frames struct {
-	at         int // in the present frame
+	at         int // in the frame
 	end        int // of its document
 	afterNames int // where its document begins
 	checksum   uint32
@@ -19,7 +19,7 @@ type frames struct {
 const (
 	preludeSize  = 12
 	checksumSize = 4
-	// What AWS' own readers take.
+	// As in AWS' own readers.
 	maxHeaders = 128 << 10
 	maxPayload = 16 << 20
 )
@@ -71,17 +71,17 @@ func (f *frames) begin() bool {
 	return true
 }
 
-// wrappedEvents reads the events that Bedrock's InvokeModelWithResponseStream wraps: a document in a
-// frame has one as a string in base64.
+// wrappedEvents reads events that Bedrock's InvokeModelWithResponseStream wraps: the document in a
+// frame contains an event as a string in base64.
 type wrappedEvents struct {
 	document
 	isUsed  bool
 	bits    uint32 // of the last digits
-	pending uint   // how many of the bits, from the lowest on, are in no byte yet
+	pending uint   // how many of the lowest bits do not fill a byte yet
 	decoded [48]byte
 }
 
-// base64Digits has the value of each digit and 1 more.
+// base64Digits has 1 more than the value of each digit, 0 for other bytes.
 var base64Digits = func() (values [256]uint8) {
 	for i, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/") {
 		values[c] = uint8(i) + 1

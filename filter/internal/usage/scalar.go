@@ -5,15 +5,15 @@ import (
 	"math/bits"
 )
 
-// A word is eight bytes of text, of which tests mark the highest bits. A mark above the lowest may
-// be wrong: https://graphics.stanford.edu/~seander/bithacks.html#ZeroInWord
+// A word is eight bytes of text. A test marks bytes by their highest bits. Only the lowest mark is
+// certain: https://graphics.stanford.edu/~seander/bithacks.html#ZeroInWord
 const (
 	ones  = 0x0101010101010101
 	highs = ones << 7
 )
 
-// ends marks quotes, backslashes and control characters. With a bit flipped, a quote is the lowest
-// character that is none of these.
+// ends marks quotes, backslashes and control characters. The bits of flip turn a quote into a
+// space, the lowest character that is not a control character.
 func ends(w uint64) uint64 {
 	const flip = ones * ('"' ^ ' ')
 	return ((w ^ flip - ones*(' '+1)) | (w ^ ones*'\\' - ones)) & highs &^ w
@@ -41,13 +41,13 @@ func run(p []byte) (n int) {
 	return n
 }
 
-// beginName is after a name's first quote.
+// beginName begins a name, after its first quote.
 func (d *document) beginName() {
 	d.state, d.nameSize = inString, 0
 	d.isName, d.isKept = true, true
 }
 
-// beginString is after a value's first quote.
+// beginString begins a string that is a value, after its first quote.
 func (d *document) beginString() {
 	d.state, d.label = inString, maxLabel
 	d.isName, d.isKept = false, d.kind == wrapped
@@ -56,11 +56,11 @@ func (d *document) beginString() {
 	}
 }
 
-// readName reads of a name, and returns how much.
+// readName reads bytes of a name, and returns how many.
 func (d *document) readName(p []byte) int {
 	if d.nameSize == 0 && d.state == inString {
 		if n := run(p); n < len(p) && p[n] == '"' {
-			d.beginField(p[:n]) // all of it is here, as most are
+			d.beginField(p[:n]) // most names are in one chunk
 			if d.written > 0 {
 				d.addText(written, n+1)
 			}
@@ -70,7 +70,7 @@ func (d *document) readName(p []byte) int {
 	return d.readString(p)
 }
 
-// readString reads of a string, and returns how much.
+// readString reads bytes of a string, and returns how many.
 func (d *document) readString(p []byte) int {
 	n, size := 0, 0 // in UTF-8
 	for n < len(p) && d.state >= inString {
@@ -105,7 +105,7 @@ func (d *document) readString(p []byte) int {
 	return n
 }
 
-// keep goes on with a name, or reads an event in base64.
+// keep adds to a name, or reads an event in base64.
 func (d *document) keep(p []byte) {
 	if d.isName {
 		d.nameSize += copy(d.name[d.nameSize:], p)
@@ -114,7 +114,7 @@ func (d *document) keep(p []byte) {
 	}
 }
 
-// measure takes the size of the next part of a value.
+// measure counts the next part of a value by its size.
 func (d *document) measure(size int) {
 	switch d.kind {
 	case aside, wrapped:
@@ -171,7 +171,7 @@ func (d *document) readHexadecimal(c byte) int {
 	}
 	d.escape = d.escape<<4 | rune(c)
 	switch r := d.escape - 1<<16; {
-	case r < 0: // there is more of it
+	case r < 0: // more digits follow
 		return 0
 	case r < 0x80:
 		return d.endEscape(byte(r), 1)
@@ -182,7 +182,7 @@ func (d *document) readHexadecimal(c byte) int {
 	}
 }
 
-// endEscape takes a character of a size, 0 where it is in no name that matters.
+// endEscape ends an escape. c is the character if a name that matters can have it, else 0.
 func (d *document) endEscape(c byte, size int) int {
 	d.state = inString
 	if d.isKept {
@@ -200,8 +200,8 @@ var isWord = func() (is [256]bool) {
 	return is
 }()
 
-// readWord reads of a number, true, false or null, and returns how much. What follows a word
-// ends it, and is not part of it.
+// readWord reads bytes of a number, true, false or null, and returns how many. The next other byte
+// ends the word, and does not belong to it.
 func (d *document) readWord(p []byte) (n int) {
 	for ; n < len(p) && isWord[p[n]]; n++ {
 		if d.row != nil {

@@ -22,8 +22,8 @@ const (
 	apis
 )
 
-// part is what a count is of. An API's input is the sum of what is input, likewise its
-// output. Parts of one of these, such as cached tokens of OpenAI's, have no row.
+// part is what a row counts. An API's input is the sum of its input parts, and likewise its
+// output. A part that is included in another one, such as OpenAI's cached tokens, has no row.
 type part uint8
 
 const (
@@ -33,10 +33,10 @@ const (
 	toolUse
 	output
 	thoughts
-	begun // of the output, which follows
-	total // of all
+	begun // output so far, at the beginning of the answer
+	total // input and output
 	parts
-	sequence // no count of tokens: each event has a number
+	sequence // the number of an event, not a count of tokens
 )
 
 // inputParts and outputParts have a bit for each part.
@@ -45,7 +45,7 @@ const (
 	outputParts uint64 = 1<<output | 1<<thoughts
 )
 
-// counts may stand in several events: the last one holds.
+// counts may be in several events: the last one is valid.
 var counts = [...]row{
 	{openAI, ".usage.prompt_tokens", input},
 	{openAI, ".usage.completion_tokens", output},
@@ -113,15 +113,15 @@ const (
 	spoken       // text where the API has it
 	written      // JSON that the model wrote: all of it is text
 	label        // of the envelope
-	aside        // no text, whatever stands below
+	aside        // not text, and neither is what it contains
 	wrapped      // an event in base64
 )
 
 // maxLabel is how many bytes of a label count as a label. The rest of it is text.
 const maxLabel = 256
 
-// text is a place in an answer that has text: a string, or all strings of the object or the array
-// that stands there. With a dot at the end it is of an object alone.
+// text is a place in an answer that has text: a string, or all strings of an object or an array. A
+// path with a dot at its end is only for an object.
 type text struct {
 	path string
 	kind kind
@@ -185,8 +185,8 @@ var texts = [...]text{
 	{".bytes", wrapped}, // of InvokeModelWithResponseStream
 }
 
-// envelope has the names of what is no text, wherever they stand: labels, of which no answer has
-// many that are long, and what has text or data of others.
+// envelope has names of values that are not text in any place: labels, which are seldom long, and
+// the text and data of others.
 var envelope = [...]struct {
 	kind  kind
 	names string
@@ -206,26 +206,26 @@ var envelope = [...]struct {
 			"thoughtSignature token_ids usage usageMetadata x_groq"},
 }
 
-// maxCount is the largest count that is taken for one: beyond it JSON's numbers are inexact.
+// maxCount is the largest valid count: larger numbers are inexact in JSON.
 const maxCount = 1 << 53
 
-// A tally has a bit for each count.
+// A tally has a bit for each count, in 64 bits.
 var _ [64 - int(apis)*int(parts)]struct{}
 
 // tally adds up what the rows have found.
 type tally struct {
 	counts  [apis * api(parts)]int64
 	said    uint64 // a bit for each count that was read
-	doubted uint64 // and for each whose last value was none, or that of a broken event
-	ofEvent uint64 // what the present event said
+	doubted uint64 // and for each whose last value was not a count, or was in a broken event
+	ofEvent uint64 // and for each that this event has
 
 	textEvents, textBytes int64
-	spoken, other, again  int64 // text of the present event: again is what repeats earlier events
-	repeated              int64 // the largest event's that repeats others
-	isNumbered            bool  // the events have numbers, so those of other kinds than deltas repeat them
-	isKnown               bool  // the answer has something where one of the APIs has it
-	hasSpoken             bool  // it has text there
-	namesOutput           bool  // even if by no count
+	spoken, other, again  int64 // text of this event; again is what repeats earlier events
+	repeated              int64 // the most text of an event that repeats others
+	isNumbered            bool  // the events have numbers, so all kinds but deltas repeat others
+	isKnown               bool  // the answer has something in a place where an API has it
+	hasSpoken             bool  // it has text in such a place
+	namesOutput           bool  // it has the name of an output count, even if not a count
 }
 
 // beginEvent separates what follows from the event before.
@@ -260,8 +260,8 @@ func (t *tally) count(r *row, n int64) {
 	t.doubted &^= bit
 }
 
-// addText takes the next n bytes of text. Of an event counts what stands where an API has text, or
-// what stands elsewhere if that is more: it may be the same once more.
+// addText takes the next n bytes of text. An event counts by its text where an API has text, or by
+// its other text if that is more: both may be the same text.
 func (t *tally) addText(k kind, n int) {
 	if n == 0 {
 		return
@@ -284,8 +284,8 @@ func (t *tally) addText(k kind, n int) {
 	t.textBytes += max(t.spoken, t.other) - before
 }
 
-// sum adds up the parts of the first API that knows them, or else of the one that says most. A 0
-// hides no other API's count: fronts have the names of several, and fill those of one.
+// sum adds up the parts of the first API that has them, or else of the API with the largest sum. A
+// 0 does not hide another API's count: fronts write the names of several APIs, and fill one's.
 func (t *tally) sum(of uint64) (sum int64, isKnown bool) {
 	for a := range apis {
 		var n int64
@@ -305,7 +305,7 @@ func (t *tally) sum(of uint64) (sum int64, isKnown bool) {
 	return sum, isKnown && sum == 0
 }
 
-// usage returns what the counts come to. Of an answer in one piece nothing more can follow.
+// usage returns the sums of all counts. An answer in one piece is complete.
 func (t *tally) usage(inOnePiece bool) Usage {
 	u := Usage{TextEvents: t.textEvents, TextBytes: max(t.textBytes, t.repeated)}
 	if t.repeated > 0 {
@@ -325,7 +325,7 @@ func (t *tally) usage(inOnePiece bool) Usage {
 		begun, _ := t.sum(1 << begun)
 		u.Output = max(u.Output, begun)
 	}
-	isInput := inOnePiece && !t.hasSpoken // as of embeddings, whose output is nothing
+	isInput := inOnePiece && !t.hasSpoken // as for embeddings, which have no output
 	if allKnown {
 		u.addTotal(all, isInput)
 	}

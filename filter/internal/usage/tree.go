@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// A name of an object is looked up once all of it is there, first among all names that matter, then
-// among those of the object's path.
+// A name of an object is looked up when it is complete: first among all names that matter, then
+// among those that the object's path has.
 
-// name is the place of a name in the list of those that matter, 0 for others.
+// name is the number of a name that matters, 0 for others.
 type name uint8
 
-// path is where a value stands: a node of the tree of all rows' paths, or 0 where no row is.
+// path is the place of a value: a node of the tree of all rows' paths, or 0 if no row begins so.
 type path uint8
 
 const theRoot path = 1
@@ -20,18 +20,18 @@ const theRoot path = 1
 // maxName is the size of the longest name that matters.
 const maxName = 32
 
-// slots is how many slots the tables of names and edges have, several times as many as of these.
+// slots is the size of the hash tables of names and of edges, several times their number.
 const slots = 1024
 
-// node is a place.
+// node is a place in an answer.
 type node struct {
-	row    *row // of the count that stands here, nil where none does
-	kind   kind // of the text, none where no row says it
-	object kind // of the text of an object that stands here
-	items  path // of an array that stands here
+	row    *row // of the count here, nil if there is none
+	kind   kind // of text here, none if no row says it
+	object kind // of the text in an object here
+	items  path // of the items of an array here
 }
 
-// edge leads from an object to what it has under a name.
+// edge goes from an object to its value under a name.
 type edge struct {
 	from path
 	name name
@@ -41,7 +41,7 @@ type edge struct {
 // tree is made of the tables. Names and nodes are from 1 on.
 type tree struct {
 	spelt [256]spelling
-	kinds [256]kind // of the names, none where the envelope has no such one
+	kinds [256]kind // of the names, none if the envelope does not have the name
 	byKey [slots]name
 	nodes [256]node
 	edges [slots]edge
@@ -49,13 +49,13 @@ type tree struct {
 	names, paths int // how many there are
 }
 
-// spelling is how a name is spelt: its first and last bytes, as many as numbers have, tell most names.
+// spelling is a name, with its first and last eight bytes as numbers: they differ for most names.
 type spelling struct {
 	first, last uint64
 	text        string
 }
 
-// spell returns the first and the last bytes: of up to 16, these are all.
+// spell returns the first and the last bytes of a name. Names of up to 16 bytes have no others.
 func spell(p []byte) (first, last uint64) {
 	n := len(p)
 	switch {
@@ -69,8 +69,8 @@ func spell(p []byte) (first, last uint64) {
 	return 0, 0
 }
 
-// isOf reports whether a name with these ends is spelt so. It makes no string of the name, which
-// TinyGo would take memory for.
+// isOf reports whether a name, with these ends, is spelt so. It makes no string of the name:
+// TinyGo would allocate that.
 func (s *spelling) isOf(p []byte, first, last uint64) bool {
 	if s.first != first || s.last != last || len(s.text) != len(p) {
 		return false
@@ -83,8 +83,8 @@ func (s *spelling) isOf(p []byte, first, last uint64) bool {
 	return true
 }
 
-// places is made with the first scanner, see Reset. Made by the compiler it would be 12 KB of the
-// module's constants, and the collector takes numbers among these for pointers.
+// places is made with the first scanner, see Reset. If the compiler made it, it would be 12 KB of
+// the module's constants, and the collector takes numbers in these for pointers.
 var places *tree
 
 var makePlaces sync.Once
@@ -118,7 +118,7 @@ func newTree() *tree {
 	return t
 }
 
-// place returns the end of a path, and makes it where there is none.
+// place returns the node of a path, which it makes if there is none.
 func (t *tree) place(text string) path {
 	at := theRoot
 	for text != "" {
@@ -150,7 +150,7 @@ func (t *tree) newNode() path {
 	return path(t.paths) // fits: a test counts them
 }
 
-// add returns the number of a name, and makes it where there is none.
+// add returns the number of a name, which it makes if there is none.
 func (t *tree) add(s string) name {
 	p := []byte(s)
 	if n := t.lookup(p); n != 0 {
@@ -178,7 +178,7 @@ func (t *tree) lookup(p []byte) name {
 	return 0
 }
 
-// nameKey is where the tables look for a name first.
+// nameKey is the slot where a name is looked for first.
 func nameKey(first, last uint64) uint32 {
 	return uint32((first + last*8) * 0x9e3779b97f4a7c15 >> 54)
 }
@@ -191,7 +191,7 @@ func (t *tree) link(from path, n name, to path) {
 	t.edges[key] = edge{from, n, to}
 }
 
-// field returns what an object at a path has under a name.
+// field returns the place of an object's value under a name, 0 if that has no row.
 func (t *tree) field(from path, n name) path {
 	for key := edgeKey(from, n); t.edges[key].from != 0; key = (key + 1) % slots {
 		if e := &t.edges[key]; e.from == from && e.name == n {

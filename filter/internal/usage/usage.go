@@ -25,7 +25,7 @@ type Failure uint8
 // client did not ask for them.
 const (
 	None        Failure = iota
-	UnknownType         // neither its content type nor its first bytes are those of an API's answer
+	UnknownType         // no API's answers have its content type and its first bytes
 	Encoded             // it has a content encoding
 	Malformed           // not the JSON or the frames that its content type promises
 	Foreign             // it has nothing that the known APIs have
@@ -71,7 +71,7 @@ type Scanner struct {
 	wrapped wrappedEvents
 }
 
-// Reset begins an answer with the values of these headers, which are empty where it has none.
+// Reset begins an answer with the values of these headers, which are empty if it lacks them.
 func (s *Scanner) Reset(contentType, contentEncoding string) {
 	makePlaces.Do(func() { places = newTree() })
 	*s = Scanner{format: formatOf(contentType)}
@@ -128,7 +128,7 @@ func (s *Scanner) read(p []byte) {
 	}
 }
 
-// End returns what the answer said up to now. After it comes Reset.
+// End returns what the answer has said so far. Call Reset after it.
 func (s *Scanner) End() Usage {
 	d := &s.json
 	if s.frames.at > 0 {
