@@ -15,7 +15,7 @@ import (
 
 // Service is a quota service.
 type Service struct {
-	Ready func(st *Stream) // called when a stream's Next has something; nil: nobody waits for it
+	Ready func(st *Stream) // called when a stream's Next has something; nil = not called
 
 	tb      testing.TB
 	service *quotaservice.Service
@@ -24,13 +24,13 @@ type Service struct {
 	timers  []timer
 }
 
-// store is in memory, and may lose it.
+// store is in memory, and may lose its state.
 type store struct {
 	*quotaservice.Memory
-	anew bool // it has lost it
+	anew bool // it has lost its state since the last Age
 }
 
-// Age implements quota.Store.
+// Age implements quotaservice.Store.
 func (s *store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 	ns, _, err = s.Memory.Age(ctx)
 	anew, s.anew = s.anew, false
@@ -51,15 +51,16 @@ func New(tb testing.TB, now func() int64) *Service {
 	return s
 }
 
-// Restart puts a new service before the store. Streams of the one before are to be closed.
+// Restart puts a new service before the store. The caller closes the streams of the old one.
 func (s *Service) Restart() {
-	service, err := quotaservice.NewService(context.Background(), quotaservice.Options{Store: s.store, Clock: s, Secret: make([]byte, 32)})
+	options := quotaservice.Options{Store: s.store, Clock: s, Secret: make([]byte, 32)}
+	service, err := quotaservice.NewService(context.Background(), options)
 	require.NoError(s.tb, err)
 	s.service = service
 }
 
-// Forget has the store lose all that it knows. The service sees it within quota.WatchEvery, and has
-// its streams end: see Stream.Ending.
+// Forget has the store lose its state. The service sees it within quotaservice.WatchEvery, and
+// ends its streams: see Stream.Ending.
 func (s *Service) Forget() { s.store.Memory, s.store.anew = quotaservice.NewMemory(s.now), true }
 
 // watch has the service watch its store.
@@ -70,10 +71,10 @@ func (s *Service) watch() {
 	s.AfterFunc(int64(quotaservice.WatchEvery), s.watch)
 }
 
-// NowNs implements quota.Clock.
+// NowNs implements quotaservice.Clock.
 func (s *Service) NowNs() int64 { return s.now() }
 
-// AfterFunc implements quota.Clock.
+// AfterFunc implements quotaservice.Clock.
 func (s *Service) AfterFunc(ns int64, f func()) { s.timers = append(s.timers, timer{s.now() + ns, f}) }
 
 // Due does what is due by now. Call it when time has passed.

@@ -198,8 +198,8 @@ func (gs *grants) take(r quota.Return) (g *granted, units uint32) {
 	return g, units
 }
 
-// held is how many units leases hold that have not ended.
-func (gs *grants) held(now int64) (units uint64) {
+// leased is how many units leases have that have not ended.
+func (gs *grants) leased(now int64) (units uint64) {
 	for i := range gs.list {
 		g := &gs.list[i]
 		if g.atNs+g.counted.StampNs-g.counted.AtNs > now {

@@ -169,7 +169,8 @@ func (g *group) grant(o *operation) quota.Grant {
 	if g.result != quota.Granted || o.units == 0 {
 		return p
 	}
-	p.Units, p.ValidNs, p.Leased = o.units, o.validNs, o.leased
+	p.Units, p.Leased = o.units, o.leased
+	p.ValidNs = o.validNs
 	if o.hold == nil {
 		p.Number = g.stream.remember(o)
 	}

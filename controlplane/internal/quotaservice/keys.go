@@ -25,10 +25,10 @@ const (
 	// maxLate is how often it is decided anew because the store's clock had moved on:
 	// where windows are short that may be each time.
 	maxLate = 64
-	// maxCached and cachedBytes bound the last values of keys that are kept: usual keys
-	// by number, long logs by their bytes.
-	maxCached   = 1 << 15
-	cachedBytes = 16 << 20
+	// maxIdle and maxIdleBytes bound the keys whose last value is kept: usual keys by
+	// number, those with long logs by their bytes.
+	maxIdle      = 1 << 15
+	maxIdleBytes = 16 << 20
 	// About what a window and a holder take.
 	windowBytes = 64
 	holderBytes = 56
@@ -46,19 +46,21 @@ type key struct {
 	domain  string
 	record  *record // nil = as far as is known, none is there
 	nonce   []byte  // of the value; nil = none
+	startNs int64   // until when the store is starting, by its clock and as far as is known
 	waiting []*operation
-	swap    []*operation // decided together, under way to the store
-	firstNs int64        // when the swap was tried first
-	late    int          // how often the store carried it out too late
-	busy    bool
-	reads   bool          // the swap only reads: by the service's idea of the store's clock nothing changes
-	value   []byte        // memory for what is swapped in
-	sentNs  int64         // when the swap left, by the service's clock
-	slackNs int64         // how much later the store may carry it out
-	untilNs int64         // when the first window ends that it counts in
-	startNs int64         // until when the store is starting, by its clock and as far as is known
-	cached  *list.Element // unless busy
-	bytes   int           // of it while it is cached
+	busy    bool          // it is ready, or its swap is under way
+	idle    *list.Element // unless busy: in keys.idle
+	bytes   int           // of it while it is idle
+
+	// The swap that is under way.
+	swap    []*operation // decided together
+	reads   bool         // the swap only reads: by what is known of the store's clock nothing changes
+	value   []byte       // memory for what is swapped in
+	sentNs  int64        // when it left, by the service's clock
+	slackNs int64        // how much later the store may carry it out
+	untilNs int64        // when the first window ends that it counts in
+	firstNs int64        // when it was tried first
+	late    int          // how often the store found it too late
 }
 
 // size is about what the key takes.
@@ -84,13 +86,13 @@ type keys struct {
 	bytes int        // of idle ones
 }
 
-func newKeys() keys { return keys{byID: map[[16]byte]*key{}, idle: list.New(), max: maxCached} }
+func newKeys() keys { return keys{byID: map[[16]byte]*key{}, idle: list.New(), max: maxIdle} }
 
 // wake takes a key out of the idle ones.
 func (ks *keys) wake(k *key) {
-	ks.idle.Remove(k.cached)
+	ks.idle.Remove(k.idle)
 	ks.bytes -= k.bytes
-	k.cached = nil
+	k.idle = nil
 }
 
 // add lets an operation wait for its key's turn.
@@ -105,7 +107,7 @@ func (ks *keys) add(o *operation) {
 		return
 	}
 	k.busy = true
-	if k.cached != nil {
+	if k.idle != nil {
 		ks.wake(k)
 	}
 	ks.ready = append(ks.ready, k)
@@ -131,9 +133,9 @@ func (ks *keys) rest(k *key) {
 		return
 	}
 	k.busy = false
-	k.cached, k.bytes = ks.idle.PushBack(k), k.size()
+	k.idle, k.bytes = ks.idle.PushBack(k), k.size()
 	ks.bytes += k.bytes
-	for ks.idle.Len() > ks.max || ks.bytes > cachedBytes {
+	for ks.idle.Len() > ks.max || ks.bytes > maxIdleBytes {
 		oldest := ks.idle.Front().Value.(*key)
 		ks.wake(oldest)
 		delete(ks.byID, oldest.id)
@@ -204,7 +206,8 @@ func (k *key) learn(value []byte) (err error) {
 	if value == nil {
 		return nil
 	}
-	if k.record, err = parse(value); err == nil {
+	k.record, err = parse(value)
+	if err == nil {
 		k.nonce = append(k.nonce, value[:NonceBytes]...)
 	}
 	return err

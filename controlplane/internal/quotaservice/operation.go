@@ -170,7 +170,8 @@ func (o *operation) take(r *record, s *quota.State) (changed bool) {
 			changed = true
 		}
 	case units > 0:
-		o.units, o.validNs, o.leased = units, s.ValidNs(terms), terms.EndNs != 0
+		o.units, o.leased = units, terms.EndNs != 0
+		o.validNs = s.ValidNs(terms)
 		o.counted = counted{s.Add(units, terms), r.generation}
 		changed = true
 	}

@@ -19,7 +19,8 @@ type record struct {
 
 // errWindows is for the definition that would be one too many: no other's usage makes
 // room for it.
-var errWindows = errors.New("the key counts in 16 windows of other definitions: more are refused until one of them ends")
+var errWindows = errors.New("the key counts in 16 windows of other definitions: " +
+	"more are refused until one of them ends")
 
 // prepare brings the record to the time now and puts the operation's windows first.
 // Others stay behind them, with what they have counted, until they have ended. It returns

@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// What a service finds out about its store while asks come and go: whether it answers, whether
-// it has its state, and which secret its services share. Whoever runs the service calls Watch
-// and Heartbeat regularly.
+// What a service finds out about its store beside the asks: whether it answers, whether it has
+// its state, and which secret its services share. Whoever runs the service calls Watch and
+// Heartbeat regularly.
 
-// firstSecret makes a secret for a store that has none. A store may lack it because it
-// has lost its state: the services that run then store theirs at their next heartbeat.
+// firstSecret makes a secret for a store that has none. It waits before: if the store has lost
+// its state, the services that run store their secret at their next heartbeat.
 func (s *Service) firstSecret(ctx context.Context) []byte {
 	if s.o.Settle > 0 {
 		s.o.Log.Info("the quota store has no secret yet: the start waits for services that may know it", "for", s.o.Settle)
@@ -33,16 +33,17 @@ func (s *Service) firstSecret(ctx context.Context) []byte {
 }
 
 // errOtherSecret would let each service of a store count apart.
-var errOtherSecret = errors.New("the services of this quota store have another key: all need the same --quota-key-file, or none")
+var errOtherSecret = errors.New("the services of this quota store have another key: " +
+	"all need the same --quota-key-file, or none")
 
-// agree takes the secret that all services of the store have. It is mine where the
-// store has none: nobody has kept one yet, or the store has lost it. The store also
-// knows a mark of the secret: a service with another one is refused, or takes no asks
-// until it is gone.
+// agree takes the secret that all services of the store share. It is mine if the store has none,
+// because it is new or has lost it. The store also has a mark of the secret. A service with
+// another secret does not start, or takes no asks while the mark differs.
 func (s *Service) agree(ctx context.Context, mine func() []byte) (err error) {
 	secret := s.o.Secret
 	if secret == nil {
-		if secret, err = s.o.Store.Secret(ctx, "key", mine); err != nil {
+		secret, err = s.o.Store.Secret(ctx, "key", mine)
+		if err != nil {
 			return fmt.Errorf("read the key of the quota store: %w", err)
 		}
 	}
@@ -72,9 +73,9 @@ func (s *Service) logUnusable(err error) {
 	}
 }
 
-// Heartbeat notes that the processes that have streams are alive, and that a store that
-// has lost its state knows the services' secret again: services with two would count
-// apart. Whoever runs the service calls it a few times within LiveFor.
+// Heartbeat notes in the store which processes have streams. If the store has lost its state, it
+// stores the services' secret again: services with two secrets would count apart. Whoever runs
+// the service calls it a few times within LiveFor.
 func (s *Service) Heartbeat() {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
 	err := s.agree(ctx, func() []byte { return *s.secret.Load() })
@@ -102,19 +103,18 @@ func (s *Service) Heartbeat() {
 	}
 }
 
-// A store that has no state, because it is new, was emptied or is one in memory, does not know
-// what proxies hold of it. They state it, and StartingNs after the store has begun all that have
-// a stream have done so:
+// A store without state does not know what proxies hold of it: it is new, was emptied or is one
+// in memory. Proxies report what they hold. StartingNs after the store has begun, all that have a
+// stream have done so:
 //
-//   - Each service looks at the store's age every WatchEvery, so it learns of the loss while at
+//   - Each service looks at the store's age every WatchEvery. So it learns of a loss while at
 //     least StartingNs - WatchEvery are left, whichever service has found it first.
-//   - It ends its streams then. A worker states all that it holds first on a new stream, in at most
-//     129 messages, each when the one before is answered.
-//   - What holds units carries the age that the store must have, which the store itself compares
-//     by its own clock. So no service can be mistaken, and no proxy has a say.
+//   - Then it ends its streams. On a new stream a worker first reports all that it holds, in at
+//     most 129 messages, each when the one before is answered.
+//   - A swap that holds units carries the age that the store must have. The store itself compares
+//     it by its own clock, so no service can be mistaken, and no proxy decides it.
 const (
-	// StartingNs is for how long a store without state grants nothing of what is held until an
-	// answer is known.
+	// StartingNs is for how long a store without state lets nobody hold units.
 	StartingNs = 4 * second
 	// WatchEvery is how often a service looks whether its store has lost its state.
 	WatchEvery = 250 * time.Millisecond
@@ -123,8 +123,8 @@ const (
 // ErrStarting is why units are not held yet.
 var ErrStarting = errors.New("the quota store is starting: it has no state yet, and proxies report what they hold")
 
-// Watch looks whether the store has lost its state, and has the workers of all streams state anew
-// what they hold. Whoever runs the service calls it often within StartingNs.
+// Watch looks whether the store has lost its state. If it has, all streams end, and their workers
+// report what they hold on new ones. Whoever runs the service calls it often within StartingNs.
 func (s *Service) Watch() {
 	ctx, cancel := context.WithTimeout(s.ctx, StartingNs/2) // a Cluster's first takes longer than a swap
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package counters carries out operations on the counters of rules of scope cluster:
-// at the quota service, where those counters are.
+// Package counters carries out operations on the counters of rules of scope cluster. These
+// counters are at the quota service.
 //
 // Its invariant: it names a counter, a key and the limits that hold for it as the
 // filter does when it asks. A test compares it with the compiled filter. It must
@@ -26,9 +26,12 @@ type Operation struct {
 	Rule   string
 	Key    []string // the key's parts as text
 	N      uint32   // units: of hit, peek, inc and set
-	Limits []string // those that a request would say: of hit, peek and get
+	Limits []string // that a request would carry: of hit, peek and get
 	Window string   // name or index of one window for inc and set; empty = all
 }
+
+// decides reports whether the operation answers as a request is: allowed or denied.
+func (o *Operation) decides() bool { return o.Name == "hit" || o.Name == "peek" }
 
 // kinds are the operations on one key by name.
 var kinds = map[string]quotaservice.What{
@@ -61,7 +64,7 @@ type Prepared struct {
 	definition quota.Definition
 	order      []int // definition.Windows[order[i]] is the policy's limit i
 	domain     string
-	column     int // of the window
+	column     int // of the window that inc and set change
 }
 
 // Prepare says what is wrong with an operation.
@@ -75,14 +78,16 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 		return nil, err
 	}
 	var err error
-	if s.Said, err = r.ParseLimits(nil, o.Limits); err != nil {
+	s.Said, err = r.ParseLimits(nil, o.Limits)
+	if err != nil {
 		return nil, err
 	}
 	of := p.Subjects(r)
 	of.Find(&s.Subject)
-	s.key, s.definition, s.order = of.QuotaKey(&s.Subject), of.Definition(&s.Subject), of.Order
-	switch decides := o.Name == "hit" || o.Name == "peek"; {
-	case s.Unlimited && !decides:
+	s.key = of.QuotaKey(&s.Subject)
+	s.definition, s.order = of.Definition(&s.Subject), of.Order
+	switch {
+	case s.Unlimited && !o.decides():
 		return nil, fmt.Errorf("rule %q counts nothing for this key", r.Name)
 	case o.Window != "":
 		i := r.LimitNamed(o.Window)
@@ -94,8 +99,7 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	return s, nil
 }
 
-// Do carries the operation out. The answer is one as the filter gives, with times in
-// nanoseconds.
+// Do carries the operation out. The result is as the filter's, with times in nanoseconds.
 func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Result, error) {
 	what, known := kinds[p.Name]
 	switch {
@@ -108,17 +112,18 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 	if p.Name == "get" || p.Name == "expires_at" {
 		units = 0
 	}
-	found, err := s.Operate(ctx, p.domain, p.definition, p.key, quotaservice.Operation{What: what, Units: units, Window: p.column})
+	operation := quotaservice.Operation{What: what, Units: units, Window: p.column}
+	found, err := s.Operate(ctx, p.domain, p.definition, p.key, operation)
 	if err != nil {
 		return result.Result{}, err
 	}
-	if p.Name == "hit" || p.Name == "peek" {
+	if p.decides() {
 		return p.verdict(&found), nil
 	}
 	return p.value(&found), nil
 }
 
-// value is the answer to an operation that decides nothing.
+// value is the result of an operation that decides nothing.
 func (p *Prepared) value(found *quotaservice.Found) result.Result {
 	a := result.Result{Windows: p.windows(found), Value: new(int64), Held: p.held(found)}
 	at := p.tightest(a.Windows)
@@ -136,12 +141,13 @@ func (p *Prepared) value(found *quotaservice.Found) result.Result {
 	return a
 }
 
-// verdict is the answer to hit and peek.
+// verdict is the result of hit and peek.
 func (p *Prepared) verdict(found *quotaservice.Found) result.Result {
 	allowed := !found.Denied || p.Shadow
 	a := result.Result{Allowed: &allowed}
 	decided := result.Rule{
-		Rule: p.rule.Name, Key: make([]*string, len(p.Operation.Key)), Mode: "enforced", Allowed: !found.Denied, Windows: p.windows(found), Held: p.held(found),
+		Rule: p.rule.Name, Key: make([]*string, len(p.Operation.Key)), Mode: "enforced", Allowed: !found.Denied,
+		Windows: p.windows(found), Held: p.held(found),
 	}
 	for i := range p.Operation.Key {
 		decided.Key[i] = &p.Operation.Key[i]
@@ -191,8 +197,7 @@ func (p *Prepared) windows(found *quotaservice.Found) []result.Window {
 	return all
 }
 
-// held is how many units of the key are held until their answers; nil for a rule that holds
-// none.
+// held is how many units of the key running requests hold; nil for a rule that holds none.
 func (p *Prepared) held(found *quotaservice.Found) *uint32 {
 	if p.Unlimited || !p.rule.Holds() {
 		return nil
