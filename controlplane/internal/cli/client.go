@@ -347,7 +347,8 @@ func (c *client) refused(response *http.Response) error {
 	}
 	err = fmt.Errorf("server %s: %s", c.base.Redacted(), body.Error)
 	if response.StatusCode == http.StatusUnauthorized {
-		return withHint(err, "give a token with --token-file or a certificate with --cert that the server's --access file lists")
+		return withHint(err,
+			"give a token with --token-file, or a certificate with --cert, that the server's --access file lists")
 	}
 	return err
 }

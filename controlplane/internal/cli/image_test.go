@@ -78,10 +78,13 @@ func TestImagePush(t *testing.T) {
 		args       []string
 	}{
 		{"401 Unauthorized", "--password-file", ExitFailed, []string{image, "--ca", ca}},
-		{"401 Unauthorized", "--password-file", ExitFailed, []string{image, "--ca", ca, "--username", "ci", "--password-file", wasm}},
+		{
+			"401 Unauthorized", "--password-file", ExitFailed,
+			[]string{image, "--ca", ca, "--username", "ci", "--password-file", wasm},
+		},
 		{"certificate signed by unknown authority", "--ca", ExitFailed, append([]string{image}, secret...)},
-		{"is not REGISTRY/IMAGE:TAG", "name all three", ExitUsage, []string{"sluice:1"}},
-		{"is not REGISTRY/IMAGE:TAG", "name all three", ExitUsage, []string{"registry.example.com/sluice"}},
+		{"is not REGISTRY/IMAGE:TAG", "give all three", ExitUsage, []string{"sluice:1"}},
+		{"is not REGISTRY/IMAGE:TAG", "give all three", ExitUsage, []string{"registry.example.com/sluice"}},
 		{"belong together", "give both", ExitUsage, []string{image, "--username", "ci"}},
 		{"must be compat or artifact", "--help", ExitUsage, []string{image, "--form", "zip"}},
 	} {

@@ -18,10 +18,22 @@ import (
 // Every combination of protections and addresses.
 func TestWhatServeAllows(t *testing.T) {
 	for bits := range 1 << 7 {
-		has := func(bit int) bool { return bits>>bit&1 == 1 }
-		secure, access, httpCA, xdsCA, httpOpen, xdsOpen, insecure := has(0), has(1), has(2), has(3), has(4), has(5), has(6)
+		next := 0
+		has := func() bool {
+			next++
+			return bits>>(next-1)&1 == 1
+		}
+		secure := has()
+		access := has()
+		httpCA := has()
+		xdsCA := has()
+		httpOpen := has()
+		xdsOpen := has()
+		insecure := has()
 		o := listenOptions{proxies: xdsListener, http: "127.0.0.1:1", xds: "[::1]:2", insecure: insecure}
-		for flag, given := range map[*string]bool{&o.tlsCert: secure, &o.tlsKey: secure, &o.access: access, &o.httpClientCA: httpCA, &o.xdsClientCA: xdsCA} {
+		for flag, given := range map[*string]bool{
+			&o.tlsCert: secure, &o.tlsKey: secure, &o.access: access, &o.httpClientCA: httpCA, &o.xdsClientCA: xdsCA,
+		} {
 			if given {
 				*flag = "file"
 			}
@@ -64,7 +76,8 @@ func trusting(t *testing.T, cert string) *tls.Config {
 // scripts secure.txtar and reload.txtar test whom serve lets in.
 func TestConnectionsAreBounded(t *testing.T) {
 	cert, key := buildtest.Certificate(t)
-	serve := start(t, newServeCommand(), "--data", t.TempDir(), "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)
+	serve := start(t, newServeCommand(), "--data", t.TempDir(), "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0",
+		"--tls-cert", cert, "--tls-key", key)
 	web := serve.find(t, `msg=serving http=(\S+)`)
 	config := trusting(t, cert)
 	old := config.Clone()

@@ -69,8 +69,8 @@ func (d *demo) startControlPlane() error {
 		return err
 	}
 	d.later(func() error { s.close(); return nil })
-	token := rand.Text()                               // lives as long as the process, and is for proxies on loopback alone
-	allow, _ := manage.ParseAllow(manage.DefaultAllow) // it is well formed
+	token := rand.Text() // lives as long as the process, and is for proxies on loopback only
+	allow, _ := manage.ParseAllow(manage.DefaultAllow)
 	fleet := s.fleet(allow, func() manage.Credentials { return manage.Credentials{Token: token} })
 	section := fmt.Appendf(nil, `"manage":{"path":"/.sluice/","token_sha256":"%x"}`, sha256.Sum256([]byte(token)))
 	// It outlives the command's context: the data plane goes first.

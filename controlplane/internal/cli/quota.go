@@ -152,7 +152,8 @@ func (o *quotaOptions) check(proxyCA, caFlag string) error {
 	case !isURL && o.store != quotaMemory && o.store != quotaOff:
 		return usageError(errors.New("--quota-store is neither memory nor a URL"), "give a URL such as redis://HOST:6379")
 	case !isURL && o.passwordFile != "":
-		return usageError(errors.New("--quota-password-file needs a URL as --quota-store"), "the memory store has no password")
+		return usageError(errors.New("--quota-password-file needs a URL as --quota-store"),
+			"the memory store has no password")
 	case o.domains != "" && proxyCA == "":
 		return usageError(errors.New("--quota-domains needs "+caFlag), "without it proxies show no certificate")
 	}
@@ -203,7 +204,8 @@ func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (quotase
 	}
 	s, err := redisstore.Open(ctx, redisstore.Options{URL: o.store, PasswordFile: o.passwordFile, Log: log})
 	if err != nil {
-		return nil, withHint(fmt.Errorf("open --quota-store: %w", err), "for a first try, --quota-store memory needs no server")
+		return nil, withHint(fmt.Errorf("open --quota-store: %w", err),
+			"for a first try, --quota-store memory needs no server")
 	}
 	return s, nil
 }

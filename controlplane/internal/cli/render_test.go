@@ -87,7 +87,8 @@ func TestContainersOfRenderKubernetesStart(t *testing.T) {
 	redis := servertest.StartRedis(t, servertest.Redis(t))
 	cert, key := buildtest.Certificate(t)
 	dir := t.TempDir()
-	for name, from := range map[string]string{"xds-client-ca": cert, "http-client-ca": cert, "tls.crt": cert, "tls.key": key} {
+	files := map[string]string{"xds-client-ca": cert, "http-client-ca": cert, "tls.crt": cert, "tls.key": key}
+	for name, from := range files {
 		require.NoError(t, os.Symlink(from, filepath.Join(dir, name)))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "quota-domains"), []byte("* shop\n"), 0o600))
@@ -156,27 +157,44 @@ const (
 // file, and shapes that are hard to move under a field; and those whose rules ask a
 // quota service, with --quota-cluster and the cluster that is written then.
 var policiesForKubernetes = map[string]struct{ text, flag, cluster string }{
-	"quickstart":    {string(examples.Quickstart), "", ""},
-	"words":         {"version: 1\nrules: [{name: y, mode: off, limits: [1/1s]}, {name: no, mode: \"off\", limits: []}]\n", "", ""},
-	"byte order":    {"\uFEFFversion: 1\nrules: []\n", "", ""},
-	"line ends":     {"# a\r\nversion: 1\r\nrules:\r\n  # b\r\n  - name: a # c\r\n    limits: [1/1s]\r\n", "", ""},
-	"anchors":       {"version: 1\nrules:\n  - {name: a, match: &m {headers: {no: \"1_0\", y: on}}, limits: &l [1/1s, 2/1m]}\n  - {name: b, match: *m, limits: *l}\n", "", ""},
-	"numbers":       {"version: 1\nrules:\n  - {name: a, capacity: 1.6777216e7, cost: 4294967295, limits: [{requests: 10.0, per: 1d}, {requests: 1e6, per: 2d}]}\n", "", ""},
-	"json":          {`{"version":1,"rules":[{"name":"\ud83d\ude00 \/ 10","counter":"off","mode":"off","limits":[{"requests":5,"per":"1m","name":"1:30"}]},{"name":"10","limits":[]}]}`, "", ""},
-	"json indented": {"{\n\t\"version\": 1,\n\t\"rules\": [\n\t\t{\"name\": \"a\\u2028b\", \"limits\": []}\n\t]\n}\n", "", ""},
-	"comments": {"# head\n\n# of version\nversion: 1 # here\n# between\n\nrules: # of rules\n  # first\n\n  # really\n  - # dash\n    name: a\n" +
-		"    key: [\n      # in flow\n      {header: x}, # after\n    ]\n    limits:\n    - 1/1s\n    # foot of limits\n  # foot of rules\n# the end\n", "", ""},
-	"styles": {"version: 1\nrules:\n- name: |-\n    literal: yes\n  limits: []\n- name: >-\n    folded\n    text\n  limits: []\n- name: 'it''s'\n  limits: []\n" +
-		"- name: \"\\u00e9\\\"\\\\\"\n  limits: []\n- name: plain\n    on two lines\n  limits: []\n- {name: \"off\", limits: []}\n- {name: 'null', limits: []}\n", "", ""},
-	"flow": {"{version: 1, rules: [{name: on, limits: [10/1s]}]} # all\n", "", ""},
+	"quickstart": {text: string(examples.Quickstart)},
+	"words": {text: "version: 1\n" +
+		"rules: [{name: y, mode: off, limits: [1/1s]}, {name: no, mode: \"off\", limits: []}]\n"},
+	"byte order": {text: "\uFEFFversion: 1\nrules: []\n"},
+	"line ends":  {text: "# a\r\nversion: 1\r\nrules:\r\n  # b\r\n  - name: a # c\r\n    limits: [1/1s]\r\n"},
+	"anchors": {text: "version: 1\nrules:\n" +
+		"  - {name: a, match: &m {headers: {no: \"1_0\", y: on}}, limits: &l [1/1s, 2/1m]}\n" +
+		"  - {name: b, match: *m, limits: *l}\n"},
+	"numbers": {text: "version: 1\nrules:\n" +
+		"  - {name: a, capacity: 1.6777216e7, cost: 4294967295, " +
+		"limits: [{requests: 10.0, per: 1d}, {requests: 1e6, per: 2d}]}\n"},
+	"json": {text: `{"version":1,"rules":[{"name":"\ud83d\ude00 \/ 10","counter":"off","mode":"off",` +
+		`"limits":[{"requests":5,"per":"1m","name":"1:30"}]},{"name":"10","limits":[]}]}`},
+	"json indented": {text: "{\n\t\"version\": 1,\n\t\"rules\": [\n" +
+		"\t\t{\"name\": \"a\\u2028b\", \"limits\": []}\n\t]\n}\n"},
+	"comments": {text: "# head\n\n# of version\nversion: 1 # here\n# between\n\n" +
+		"rules: # of rules\n  # first\n\n  # really\n  - # dash\n    name: a\n" +
+		"    key: [\n      # in flow\n      {header: x}, # after\n    ]\n" +
+		"    limits:\n    - 1/1s\n    # foot of limits\n  # foot of rules\n# the end\n"},
+	"styles": {text: "version: 1\nrules:\n- name: |-\n    literal: yes\n  limits: []\n" +
+		"- name: >-\n    folded\n    text\n  limits: []\n- name: 'it''s'\n  limits: []\n" +
+		"- name: \"\\u00e9\\\"\\\\\"\n  limits: []\n- name: plain\n    on two lines\n  limits: []\n" +
+		"- {name: \"off\", limits: []}\n- {name: 'null', limits: []}\n"},
+	"flow": {text: "{version: 1, rules: [{name: on, limits: [10/1s]}]} # all\n"},
 
-	"default cluster":   {clusterPolicy, "", "sluice_quota"},
-	"its own cluster":   {"quota: {cluster: mine}\n" + clusterPolicy, "", "mine"},
-	"another cluster":   {"quota: # of the mesh\n  cluster: mine # old\n  timeout: 50ms\n" + clusterPolicy, meshCluster, meshCluster},
-	"no cluster":        {"quota: {timeout: 50ms}\n" + clusterPolicy, meshCluster, meshCluster},
-	"no quota":          {clusterPolicy, meshCluster, meshCluster},
-	"json of a cluster": {`{"version":1,"quota":{"timeout":"50ms"},"rules":[{"name":"all","scope":"cluster","limits":["10/1s"]}]}`, meshCluster, meshCluster},
-	"a word as cluster": {clusterPolicy, "off", "off"},
+	"default cluster": {text: clusterPolicy, cluster: "sluice_quota"},
+	"its own cluster": {text: "quota: {cluster: mine}\n" + clusterPolicy, cluster: "mine"},
+	"another cluster": {
+		text: "quota: # of the mesh\n  cluster: mine # old\n  timeout: 50ms\n" + clusterPolicy,
+		flag: meshCluster, cluster: meshCluster,
+	},
+	"no cluster": {text: "quota: {timeout: 50ms}\n" + clusterPolicy, flag: meshCluster, cluster: meshCluster},
+	"no quota":   {text: clusterPolicy, flag: meshCluster, cluster: meshCluster},
+	"json of a cluster": {
+		text: `{"version":1,"quota":{"timeout":"50ms"},"rules":[{"name":"all","scope":"cluster","limits":["10/1s"]}]}`,
+		flag: meshCluster, cluster: meshCluster,
+	},
+	"a word as cluster": {text: clusterPolicy, flag: "off", cluster: "off"},
 }
 
 // TestPolicyIsTheSameInKubernetes: the filter behind Istio and Envoy Gateway
@@ -212,7 +230,8 @@ func TestPolicyIsTheSameInKubernetes(t *testing.T) {
 // else; those that a policy file takes for no text are left out.
 func randomWords(n int) string {
 	random := rand.New(rand.NewPCG(1, 2))
-	pieces := strings.Split("y n yes no on off ON Off true null ~ = << 0 1 9 0x 0o 0b 010 _ . .. - + : e E f inf .inf nan NaN 1e3 2024-01-01 T00:00:00Z /1s * # %", " ")
+	pieces := strings.Split("y n yes no on off ON Off true null ~ = << 0 1 9 0x 0o 0b 010 _ . .. - + : e E f inf "+
+		".inf nan NaN 1e3 2024-01-01 T00:00:00Z /1s * # %", " ")
 	var text strings.Builder
 	text.WriteString("version: 1\nrules:\n")
 	seen := map[string]bool{}
@@ -221,7 +240,8 @@ func randomWords(n int) string {
 		for range 1 + random.IntN(4) {
 			word += pieces[random.IntN(len(pieces))]
 		}
-		rule := fmt.Sprintf("  - {name: %s, match: {headers: {%s: %s}}, limits: []}\n", word, strings.Trim(word, "=:~!*#%/ "), word)
+		header := strings.Trim(word, "=:~!*#%/ ")
+		rule := fmt.Sprintf("  - {name: %s, match: {headers: {%s: %s}}, limits: []}\n", word, header, word)
 		if _, _, _, err := policyfile.Read("word", []byte("version: 1\nrules:\n"+rule)); err != nil || seen[word] {
 			continue
 		}

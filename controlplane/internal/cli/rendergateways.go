@@ -199,9 +199,11 @@ func (o *renderIstioOptions) mount() (envoy.ConfigMap, error) {
 	var m envoy.ConfigMap
 	switch {
 	case o.configMap == "" && o.wasm != "":
-		return m, usageError(errors.New("--wasm goes with --wasm-configmap only"), "--url says where the proxies find the filter")
+		return m, usageError(errors.New("--wasm goes with --wasm-configmap only"),
+			"--url says where the proxies find the filter")
 	case o.configMap == "" && o.URL == "":
-		return m, usageError(errors.New("give --url or --wasm-configmap"), "the filter's URL, or a ConfigMap that the proxies mount")
+		return m, usageError(errors.New("give --url or --wasm-configmap"),
+			"the filter's URL, or a ConfigMap that the proxies mount")
 	case o.configMap == "":
 		return m, nil
 	case o.URL != "":

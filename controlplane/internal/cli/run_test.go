@@ -129,9 +129,11 @@ func TestRunFromBoth(t *testing.T) {
 	c := start(t, newRunCommand(), "-f", policy, "--xds", xds, "--node", "n", "--upstream", upstream.URL,
 		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--wasm", needFilter(t))
 	address, admin := c.find(t, `msg=serving listen=(\S+)`), c.find(t, `admin=(\S+)`)
-	require.Equal(t, []int{200, 429, 200}, []int{statusOf(t, address), statusOf(t, address), statusOf(t, admin+"/healthz")},
+	statuses := []int{statusOf(t, address), statusOf(t, address), statusOf(t, admin+"/healthz")}
+	require.Equal(t, []int{200, 429, 200}, statuses,
 		"no control plane, and never without limits")
-	require.NoError(t, os.WriteFile(policy, []byte("version: 1\nrules: [{name: all, limits: [0/0s], color: red}]\n"), 0o600))
+	bad := []byte("version: 1\nrules: [{name: all, limits: [0/0s], color: red}]\n")
+	require.NoError(t, os.WriteFile(policy, bad, 0o600))
 	hangup()
 	c.find(t, `the policy before stays in force`)
 	c.find(t, `policy.yaml:2:\d+: rules\[0\]\.limits`)
@@ -204,19 +206,24 @@ func TestRunWithTLS(t *testing.T) {
 		"--tls-cert", cert, "--tls-key", key, "--xds-client-ca", cert, "--http-client-ca", cert,
 		"--access", file(t, "access", "certificate ci.test apply\n"))
 	web, xds := control.find(t, `msg=serving http=(\S+)`), control.find(t, `xds=(\S+)`)
-	apply := start(t, newApplyCommand(), "-f", file(t, "policy.yaml", "version: 1\nrules: [{name: all, limits: [0/1s]}]\n"),
+	policy := file(t, "policy.yaml", "version: 1\nrules: [{name: all, limits: [0/1s]}]\n")
+	apply := start(t, newApplyCommand(), "-f", policy,
 		"--server", "https://"+web, "--ca", cert, "--cert", cert, "--cert-key", key)
 	require.NoError(t, <-apply.done)
 
 	const dead = "localhost:1," // is tried first, and the other's certificate is not for its name
-	common := []string{"--xds", dead + xds, "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--wasm", needFilter(t)}
-	trusted := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--xds-cert", cert, "--xds-key", key, "--node", "ci.test")...)
+	runs := func(flags ...string) *command {
+		return start(t, newRunCommand(), append(flags, "--xds", dead+xds, "--xds-ca", cert, "--wasm", needFilter(t),
+			"--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0")...)
+	}
+	trusted := runs("--xds-cert", cert, "--xds-key", key, "--node", "ci.test")
 	require.Equal(t, http.StatusTooManyRequests, statusOf(t, trusted.find(t, `msg=serving listen=(\S+)`)))
-	stranger := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--node", "stranger")...)
+	stranger := runs("--node", "stranger")
 	stranger.find(t, `control plane unreachable.*certificate required|no policy from the control plane yet`)
 	require.NoError(t, stranger.end(t))
-	other := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--xds-cert", cert, "--xds-key", key, "--node", "other")...)
-	other.find(t, `control plane rejected this proxy.*reason="node id .*ci.test other.* into the file of serve --node-names`)
+	other := runs("--xds-cert", cert, "--xds-key", key, "--node", "other")
+	const reason = `reason="node id .*ci.test other.* into the file of serve --node-names`
+	other.find(t, "control plane rejected this proxy.*"+reason)
 	require.NoError(t, other.end(t))
 	require.NoError(t, trusted.end(t))
 	require.NoError(t, control.end(t))

@@ -85,7 +85,7 @@ of a label or segment, and {id} for the same text on both sides:
 
   {id}.edge.corp {id}       # edge-1.edge.corp may call itself edge-1`,
 		Example: `  sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # any free ports, see the log
-  sluice serve --store 'etcds://sluice@etcd.corp:2379/prod?ca=/etc/sluice/etcd-ca&password_file=/etc/sluice/etcd-password'
+  sluice serve --store 'etcds://sluice@etcd.corp:2379/prod?ca=/etc/sluice/etcd-ca&password_file=/etc/sluice/password'
   sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \
       --tls-cert server.pem --tls-key server.key --xds-client-ca proxies.pem --access access`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return unlessStopped(cmd.Context(), serve(cmd, &o)) },

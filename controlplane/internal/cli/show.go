@@ -19,8 +19,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
-// show asks the server and prints its answer: as JSON, or as text does.
-func show[T any](cmd *cobra.Command, o *serverOptions, path string, query url.Values, text func(*strings.Builder, *T)) error {
+// show asks the server and prints its answer: as JSON, or by text.
+func show[T any](
+	cmd *cobra.Command, o *serverOptions, path string, query url.Values, text func(*strings.Builder, *T),
+) error {
 	c, err := o.client()
 	if err != nil {
 		return err

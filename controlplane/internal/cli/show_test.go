@@ -58,7 +58,9 @@ func TestStatusOfCanaries(t *testing.T) {
 	current := &store.Summary{Number: 1, File: "one.yaml", Created: statusTime}
 	newest := &store.Summary{Number: 2, File: "two.yaml", Created: statusTime}
 	c := &api.CanaryStatus{Revision: 2, Says: "stalled, waits for promote or abort: because"}
-	c.Percent, c.Runs, c.Of = 25, 1, 4
+	c.Percent = 25
+	c.Runs = 1
+	c.Of = 4
 	c.Seen = []canary.Rule{
 		{Rule: "r", Canary: canary.Count{Requests: 200, Denied: 50}, Others: canary.Count{Requests: 600}},
 	}

@@ -29,7 +29,8 @@ var failing = []usage{
 	{"-o NONE --server http://127.0.0.1:1", "store backup"},
 	{
 		"--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
-		"counters clean, counters expires-at, counters get, counters hit, counters peek, counters reset, counters stats, counters top",
+		"counters clean, counters expires-at, counters get, counters hit, counters peek, counters reset, counters stats, " +
+			"counters top",
 	},
 	{"--rule r --n 1 --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE", "counters inc, counters set"},
 	{"--client-ip 192.0.2.7 --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE", "counters find"},
@@ -50,7 +51,10 @@ var failing = []usage{
 }
 
 // succeeding cannot fail, but where they cannot write.
-var succeeding = []usage{{"", "render grafana, render prometheus-rules, schema"}, {"--image a -n a --proxies b", "render kubernetes"}}
+var succeeding = []usage{
+	{"", "render grafana, render prometheus-rules, schema"},
+	{"--image a -n a --proxies b", "render kubernetes"},
+}
 
 // runCommand runs a command as main does and returns its exit code.
 func runCommand(t *testing.T, path string, args ...string) (exit int, err error) {

@@ -39,24 +39,41 @@ func server(t *testing.T, answers map[string]string) (*Server, *[]asked) {
 	}}, &calls
 }
 
+// What the API answers: rules that are explained, and counters.
 const (
-	user   = `{"rule":"user","outcome":"matches","allowed":true,"cost":3,"hash":"h1","key":[{"part":"header x-user-id","value":"alice"}]}`
-	token  = `{"rule":"token","outcome":"matches","allowed":true,"cost":1,"hash":"h2","key":[{"part":"header authorization","value":"s3cret","hidden":true}]}`
-	shared = `{"rule":"shared","outcome":"matches","allowed":true,"cost":1,"hash":"h3","common":true}`
-	posts  = `{"rule":"posts","outcome":"method","why":"methods: GET is not one of POST","hash":"h4","key":[{"part":"header x-user-id","value":"alice"}]}`
-	paths  = `{"rule":"paths","outcome":"matches","allowed":true,"cost":1,"hash":"h5","key":[{"part":"path","value":"/"}]}`
-	lacks  = `{"rule":"lacks","outcome":"no_key","why":"missing_key: no cookie","no_key":"the request has no cookie"}`
-	strict = `{"rule":"strict","outcome":"matches","allowed":false,"cost":1,"reason":"missing_key","mode":"enforced","no_key":"the request has no cookie"}`
-	off    = `{"rule":"off","outcome":"off","why":"mode: off"}`
+	ofAlice = `"key":[{"part":"header x-user-id","value":"alice"}]`
 
-	explained = `{"proxies":[
-		{"proxy":"edge-1","allowed":true,"rules":[` + user + `,` + token + `,` + shared + `,` + posts + `,` + paths + `,` + lacks + `,` + strict + `,` + off + `]},
+	user = `{"rule":"user","outcome":"matches","allowed":true,"cost":3,"hash":"h1",` + ofAlice + `}`
+
+	token = `{"rule":"token","outcome":"matches","allowed":true,"cost":1,"hash":"h2",` +
+		`"key":[{"part":"header authorization","value":"s3cret","hidden":true}]}`
+
+	shared = `{"rule":"shared","outcome":"matches","allowed":true,"cost":1,"hash":"h3","common":true}`
+
+	posts = `{"rule":"posts","outcome":"method","why":"methods: GET is not one of POST","hash":"h4",` + ofAlice + `}`
+
+	paths = `{"rule":"paths","outcome":"matches","allowed":true,"cost":1,"hash":"h5",` +
+		`"key":[{"part":"path","value":"/"}]}`
+
+	lacks = `{"rule":"lacks","outcome":"no_key","why":"missing_key: no cookie","no_key":"the request has no cookie"}`
+
+	strict = `{"rule":"strict","outcome":"matches","allowed":false,"cost":1,"reason":"missing_key","mode":"enforced",` +
+		`"no_key":"the request has no cookie"}`
+
+	off = `{"rule":"off","outcome":"off","why":"mode: off"}`
+
+	explained = `{"proxies":[{"proxy":"edge-1","allowed":true,"rules":[` +
+		user + `,` + token + `,` + shared + `,` + posts + `,` + paths + `,` + lacks + `,` + strict + `,` + off + `]},
 		{"proxy":"edge-2","allowed":true,"rules":[` + user + `]},
 		{"proxy":"edge-3","error":"gone"}]}`
 
-	window  = `"windows":[{"limit":10,"per_ms":60000,"used":10,"remaining":0,"reset_ms":5}]`
-	denies  = `"allowed":false,"retry_after_ms":5,"rules":[{"rule":"r","key":[],"mode":"enforced","allowed":false,"reason":"limit",` + window + `}]`
-	allows  = `"allowed":true,"rules":[{"rule":"r","key":[],"mode":"enforced","allowed":true,` + window + `}]`
+	window = `"windows":[{"limit":10,"per_ms":60000,"used":10,"remaining":0,"reset_ms":5}]`
+
+	denies = `"allowed":false,"retry_after_ms":5,"rules":[{"rule":"r","key":[],"mode":"enforced","allowed":false,` +
+		`"reason":"limit",` + window + `}]`
+
+	allows = `"allowed":true,"rules":[{"rule":"r","key":[],"mode":"enforced","allowed":true,` + window + `}]`
+
 	isThere = `{"proxies":[{"proxy":"edge-1","value":1}]}`
 )
 
@@ -101,7 +118,8 @@ func TestKeysOfAClient(t *testing.T) {
 // TestFindCountsNothing: it asks for each key of the client by peek, with the cost of the
 // described request, and takes the answers of the proxies that have the key.
 func TestFindCountsNothing(t *testing.T) {
-	answer := `{"proxies":[{"proxy":"edge-1",` + denies + `},{"proxy":"edge-2",` + allows + `},{"proxy":"edge-4",` + denies + `}]}`
+	answer := `{"proxies":[{"proxy":"edge-1",` + denies + `},{"proxy":"edge-2",` + allows + `},` +
+		`{"proxy":"edge-4",` + denies + `}]}`
 	allow := `{"proxies":[{"proxy":"edge-1",` + allows + `}]}`
 	s, calls := server(t, map[string]string{
 		"/v1/explain": explained, "/v1/counters/peek user": answer, "/v1/counters/peek token": allow,
@@ -128,7 +146,8 @@ func TestFindCountsNothing(t *testing.T) {
 func TestFreeLeavesSharedCountersAlone(t *testing.T) {
 	allow := `{"proxies":[{"proxy":"edge-1",` + allows + `}]}`
 	answers := map[string]string{
-		"/v1/explain":            `{"proxies":[{"proxy":"edge-1","allowed":true,"rules":[` + user + `,` + shared + `,` + posts + `,` + lacks + `]}]}`,
+		"/v1/explain": `{"proxies":[{"proxy":"edge-1","allowed":true,"rules":[` +
+			user + `,` + shared + `,` + posts + `,` + lacks + `]}]}`,
 		"/v1/counters/peek user": allow, "/v1/counters/reset user": isThere,
 		"/v1/counters/peek shared": allow, "/v1/counters/reset shared": isThere,
 		"/v1/counters/peek posts": `{"proxies":[{"proxy":"edge-1","allowed":true,"rules":[]}]}`, // unlimited
@@ -153,7 +172,8 @@ func TestFreeLeavesSharedCountersAlone(t *testing.T) {
 
 // TestExplainAsksTheQuotaService: where a proxy has no units of a key, the service decides.
 func TestExplainAsksTheQuotaService(t *testing.T) {
-	const pending = `{"rule":"user","outcome":"matches","pending":true,"mode":"enforced","cost":1,"hash":"h1","key":[{"part":"header x-user-id","value":"alice"}]}`
+	const pending = `{"rule":"user","outcome":"matches","pending":true,"mode":"enforced","cost":1,` +
+		`"hash":"h1",` + ofAlice + `}`
 	answers := map[string]string{
 		"/v1/explain":            `{"proxies":[{"proxy":"edge-1","pending":true,"rules":[` + pending + `]}]}`,
 		"/v1/counters/peek user": `{"quota":{` + denies + `},"proxies":[{"proxy":"edge-1","value":0}]}`,

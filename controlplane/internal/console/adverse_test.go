@@ -44,7 +44,7 @@ func TestDamagedRevisionCanBeReplaced(t *testing.T) {
 		require.Equal(t, http.StatusOK, code, page)
 	}
 	_, page := b.get("/console/revisions/1/rollback")
-	require.Contains(t, page, "Revision 2 cannot be compared with")
+	require.Contains(t, page, "The policy cannot be compared with revision 2")
 	code, page := b.rollback("2")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, page, "Revision 3 is applied.")
@@ -75,12 +75,14 @@ func TestCanaryOnPages(t *testing.T) {
 	f.apply(good)
 	do := func(path string) {
 		w := httptest.NewRecorder()
-		api.New(t.Context(), api.Options{Store: f.store, XDS: f.xds}).ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, strings.NewReader(good)))
+		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(good))
+		api.New(t.Context(), api.Options{Store: f.store, XDS: f.xds}).ServeHTTP(w, r)
 		require.Less(t, w.Code, 300, w.Body.String())
 	}
 	do("/v1/policies?canary=10%25")
 	_, text := b.get("/console/")
-	require.Contains(t, text, `Revision <a href="/console/revisions/2?policy=default">2</a> is a canary of 10 % on 0 of 0 connected proxies: waits for promote or abort; `)
+	require.Contains(t, text, `Revision <a href="/console/revisions/2?policy=default">2</a> `+
+		`is a canary of 10 % on 0 of 0 connected proxies: waits for promote or abort; `)
 	_, text = b.get("/console/revisions")
 	require.Regexp(t, `(?s)>2</a>.*<td> canary</td>.*>1</a>.*<td>current</td>`, text)
 	do("/v1/abort")
@@ -108,22 +110,33 @@ func TestDescriptionsOfClients(t *testing.T) {
 	for _, path := range []string{"/console/clients", "/console/clients/free"} {
 		code, _ := b.post(path, url.Values{"client_ip": {"192.0.2.7"}})
 		require.Equal(t, http.StatusForbidden, code, "a form of another page")
-		for want, form := range map[string]url.Values{
-			"Describe one of the client&#39;s requests":                                       {"path": {" "}},
-			"header has no &#34;:&#34; after its name: give something like x-user-id: alice.": {"header": {"x-user-id: alice\r\nbob"}},
-			"query has no &#34;=&#34; after its name":                                         {"query": {"tenant"}},
-			"client_ip: &#34;192.0.2&#34; is not an IP address.":                              {"client_ip": {"192.0.2"}},
-			"and a proxy accepts 49152: leave out headers that no rule uses.":                 {"header": {"x-a: " + strings.Repeat("a", 50<<10)}},
-			"serve has no management token: start it with --manage-token-file.":               {"client_ip": {" 192.0.2.7 "}},
+		for _, tc := range []struct {
+			form url.Values
+			want string
+		}{
+			{url.Values{"path": {" "}}, "Describe one of the client&#39;s requests"},
+			{
+				url.Values{"header": {"x-user-id: alice\r\nbob"}},
+				"header has no &#34;:&#34; after its name: give something like x-user-id: alice.",
+			},
+			{url.Values{"query": {"tenant"}}, "query has no &#34;=&#34; after its name"},
+			{url.Values{"client_ip": {"192.0.2"}}, "client_ip: &#34;192.0.2&#34; is not an IP address."},
+			{
+				url.Values{"header": {"x-a: " + strings.Repeat("a", 50<<10)}},
+				"and a proxy accepts 49152: leave out headers that no rule uses.",
+			},
+			{url.Values{"client_ip": {" 192.0.2.7 "}}, "serve has no management token: start it with --manage-token-file."},
 		} {
-			form.Set("csrf", csrf)
-			code, text := b.post(path, form)
+			tc.form.Set("csrf", csrf)
+			code, text := b.post(path, tc.form)
 			require.Equal(t, http.StatusOK, code, text)
-			require.Contains(t, text, want, path)
+			require.Contains(t, text, tc.want, path)
 			require.NotContains(t, text, "What was found")
 		}
 	}
-	_, text := b.post("/console/clients", url.Values{"csrf": {csrf}, "header": {"x-a: <b>\r\nx-b: 2\r\n"}, "host": {"shop"}, "cookie": {"c"}})
+	_, text := b.post("/console/clients", url.Values{
+		"csrf": {csrf}, "header": {"x-a: <b>\r\nx-b: 2\r\n"}, "host": {"shop"}, "cookie": {"c"},
+	})
 	require.Contains(t, text, "x-a: &lt;b&gt;\nx-b: 2\n</textarea>")
 	require.Contains(t, text, `value="shop"`)
 	require.Contains(t, text, "<details open>")

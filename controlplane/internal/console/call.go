@@ -42,7 +42,9 @@ func (c *console) call(r *http.Request, method, target string, sent body, into a
 	if err != nil {
 		return fmt.Errorf("ask the API: %w", err)
 	}
-	asked.Host, asked.RemoteAddr, asked.TLS = r.Host, r.RemoteAddr, r.TLS
+	asked.Host = r.Host
+	asked.RemoteAddr = r.RemoteAddr
+	asked.TLS = r.TLS
 	if sent.kind != "" {
 		asked.Header.Set("Content-Type", sent.kind)
 	}

@@ -178,11 +178,12 @@ func problemText(e *describe.Error) string {
 
 // asker asks the API for the visitor.
 func (c *console) asker(r *http.Request) clients.Asker {
-	return &clients.Server{Policy: policyOf(r), Timeout: askTimeout, Post: func(ctx context.Context, call *clients.Call) error {
+	post := func(ctx context.Context, call *clients.Call) error {
 		target := call.Path
 		if len(call.Query) > 0 {
 			target += "?" + call.Query.Encode()
 		}
 		return c.call(r.WithContext(ctx), http.MethodPost, target, body{call.Kind, call.Body}, call.Answer)
-	}}
+	}
+	return &clients.Server{Policy: policyOf(r), Timeout: askTimeout, Post: post}
 }

@@ -76,7 +76,7 @@ func Add(mux *http.ServeMux, o Options) {
 // page answers for a visitor, or returns why it cannot.
 type page func(w http.ResponseWriter, r *http.Request, v *visit) error
 
-// visit is a request of somebody known.
+// visit is a request of a visitor whom the API knows.
 type visit struct {
 	caller  api.Caller
 	Session string // "" without one: anyone may call, or a certificate does

@@ -134,6 +134,11 @@ func (b *browser) post(path string, form url.Values) (int, string) {
 	return b.do(r)
 }
 
+// formPaths take forms.
+var formPaths = []string{
+	"/console/revisions/1/rollback", "/console/clients", "/console/clients/free", "/console/logout",
+}
+
 var csrfField = regexp.MustCompile(`name="csrf" value="([0-9a-f]+)"`)
 
 // csrf is what the forms of a page carry.
@@ -163,13 +168,16 @@ func (b *browser) rollback(base string) (int, string) {
 func TestNobodySeesAPageWithoutAToken(t *testing.T) {
 	f := newFixture(t, true)
 	b := f.browser()
-	for _, path := range []string{"/console/", "/console/revisions", "/console/revisions/1", "/console/revisions/1/rollback", "/console/rules", "/console/clients", "/console/none", "/"} {
+	for _, path := range []string{
+		"/console/", "/console/revisions", "/console/revisions/1", "/console/revisions/1/rollback", "/console/rules",
+		"/console/clients", "/console/none", "/",
+	} {
 		code, text := b.get(path)
 		require.Equal(t, http.StatusOK, code, path)
 		require.Contains(t, text, "<h1>Sign in</h1>", path)
 		require.NotContains(t, text, "<nav", path)
 	}
-	for _, path := range []string{"/console/revisions/1/rollback", "/console/clients", "/console/clients/free", "/console/logout"} {
+	for _, path := range formPaths {
 		code, _ := b.post(path, nil)
 		require.Equal(t, http.StatusUnauthorized, code, path)
 	}
@@ -226,7 +234,7 @@ func TestSessionCookie(t *testing.T) {
 func TestFormsNeedTheirToken(t *testing.T) {
 	f := newFixture(t, true)
 	b, other := f.as("admin"), f.as("admin")
-	for _, path := range []string{"/console/revisions/1/rollback", "/console/clients", "/console/clients/free", "/console/logout"} {
+	for _, path := range formPaths {
 		for _, csrf := range []string{"", "0", other.csrf("/console/")} {
 			code, text := b.post(path, url.Values{"csrf": {csrf}})
 			require.Equal(t, http.StatusForbidden, code, path)
@@ -291,7 +299,8 @@ func TestRoles(t *testing.T) {
 	entries, err := f.store.Audit(t.Context(), "", 10, 0)
 	require.NoError(t, err)
 	require.Len(t, entries, 4)
-	require.Equal(t, []string{"rollback", "token apply", "127.0.0.1"}, []string{entries[0].Action, entries[0].Who, entries[0].From})
+	last := &entries[0]
+	require.Equal(t, []string{"rollback", "token apply", "127.0.0.1"}, []string{last.Action, last.Who, last.From})
 }
 
 func TestARollbackIsReviewed(t *testing.T) {
@@ -301,7 +310,8 @@ func TestARollbackIsReviewed(t *testing.T) {
 	f.apply(strings.NewReplacer("2/1m", "3/2m", "domain: shop", "domain: shop # <b>").Replace(good))
 	_, text := b.get("/console/revisions/2")
 	require.Contains(t, text, "What it changed since revision 1")
-	require.Contains(t, text, `counter &#34;per-user&#34;: kept; fixed_window of 2m is new and starts empty; fixed_window of 1m is dropped`)
+	require.Contains(t, text, `counter &#34;per-user&#34;: kept; fixed_window of 2m is new and starts empty; `+
+		`fixed_window of 1m is dropped`)
 	require.Contains(t, text, "-    limits: [&#34;2/1m&#34;]")
 	require.NotContains(t, text, "<b>")
 	_, text = b.get("/console/revisions/1/rollback")
@@ -354,7 +364,8 @@ func TestPoliciesOnPages(t *testing.T) {
 	require.NotContains(t, text, "Policy default")
 	_, text = own.get("/console/revisions/2")
 	require.Contains(t, text, "Roll back")
-	code, text = own.post("/console/revisions/2/rollback?policy=edge", url.Values{"csrf": {own.csrf("/console/")}, "base": {"3"}})
+	form := url.Values{"csrf": {own.csrf("/console/")}, "base": {"3"}}
+	code, text = own.post("/console/revisions/2/rollback?policy=edge", form)
 	require.Equal(t, http.StatusOK, code, text)
 	require.Contains(t, text, "Revision 4 is applied.")
 	code, _ = own.get("/console/revisions?policy=default")

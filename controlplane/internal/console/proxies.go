@@ -77,7 +77,8 @@ func summary(st *api.Status, of *api.PolicyStatus) string {
 	case connected == 0:
 		return fmt.Sprintf("No proxy is connected. The current revision is %d.", of.Current.Number)
 	case of.Newest != nil:
-		return fmt.Sprintf("%d of %d connected proxies run revision %d, the current one.", current, connected, of.Current.Number)
+		return fmt.Sprintf("%d of %d connected proxies run revision %d, the current one.",
+			current, connected, of.Current.Number)
 	}
 	return fmt.Sprintf("%d of %d connected proxies run revision %d, the newest.", current, connected, of.Current.Number)
 }

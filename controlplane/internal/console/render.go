@@ -40,11 +40,14 @@ func parsePages() map[string]*template.Template {
 			return map[string]any{"CSRF": csrf, "Fields": of}
 		},
 	}
-	layout := template.Must(template.New("layout.html").Funcs(words).ParseFS(pageFiles, "pages/layout.html", "pages/parts.html"))
+	layout := template.New("layout.html").Funcs(words)
+	template.Must(layout.ParseFS(pageFiles, "pages/layout.html", "pages/parts.html"))
 	pages := map[string]*template.Template{}
 	files, _ := fs.Glob(pageFiles, "pages/*.html") // the pattern is right
 	for _, file := range files {
-		pages[strings.TrimSuffix(path.Base(file), ".html")] = template.Must(template.Must(layout.Clone()).ParseFS(pageFiles, file))
+		page := template.Must(layout.Clone())
+		name := strings.TrimSuffix(path.Base(file), ".html")
+		pages[name] = template.Must(page.ParseFS(pageFiles, file))
 	}
 	return pages
 }

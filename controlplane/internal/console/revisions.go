@@ -109,8 +109,8 @@ func (c *console) revision(w http.ResponseWriter, r *http.Request, v *visit) err
 	return c.render(w, http.StatusOK, "revision", view{fmt.Sprintf("Revision %d", b.Number), "revisions", v, &b})
 }
 
-// readRevision reads the revision in the path, and all revisions of its policy. It is not
-// ok where that is no number.
+// readRevision reads the revision in the path, and all revisions of its policy. It is not ok if
+// the path has no number.
 func (c *console) readRevision(r *http.Request, into *api.Revision) (list []store.Summary, ok bool, err error) {
 	n, ok := number(r.PathValue("revision"))
 	if !ok {
@@ -129,17 +129,17 @@ func (c *console) difference(r *http.Request, before uint64, after *api.Revision
 	d := &difference{From: before}
 	var old api.Revision
 	if err := c.get(r, fmt.Sprintf("/v1/policies/%d%s", before, policyQuery(policyOf(r))), &old); err != nil {
-		d.Unknown = fmt.Sprintf("Revision %d cannot be compared with: %s.", before, err)
+		d.Unknown = fmt.Sprintf("The policy cannot be compared with revision %d: %s.", before, err)
 		return d
 	}
 	c.comparing.Lock()
 	defer c.comparing.Unlock()
 	text := diff.Diff("before", []byte(old.YAML), "after", []byte(after.YAML))
-	_, hunks, _ := bytes.Cut(text, []byte("\n")) // the line of a command that was never given
+	_, hunks, _ := bytes.Cut(text, []byte("\n")) // without the line of a command that nobody gave
 	d.Diff = string(hunks)
-	was, _, _, err := policyfile.Read(old.File, []byte(old.YAML))
-	is, _, _, err2 := policyfile.Read(after.File, []byte(after.YAML))
-	if err = errors.Join(err, err2); err != nil { // another release has accepted it
+	was, _, _, wasErr := policyfile.Read(old.File, []byte(old.YAML))
+	is, _, _, isErr := policyfile.Read(after.File, []byte(after.YAML))
+	if err := errors.Join(wasErr, isErr); err != nil { // another release has accepted it
 		d.Unknown = "What becomes of counters is not known: " + err.Error()
 		return d
 	}
@@ -162,9 +162,11 @@ func (c *console) reviewRollback(w http.ResponseWriter, r *http.Request, v *visi
 		return cmp.Or(err, c.unknown(w, r, v))
 	}
 	now := current(list)
-	return c.render(w, http.StatusOK, "rollback", view{fmt.Sprintf("Roll back to revision %d", old.Number), "revisions", v, &rollbackView{
+	b := rollbackView{
 		Policy: policyOf(r), To: old.Number, Base: now.Number, Difference: c.difference(r, now.Number, &old),
-	}})
+	}
+	title := fmt.Sprintf("Roll back to revision %d", old.Number)
+	return c.render(w, http.StatusOK, "rollback", view{Title: title, Here: "revisions", Visit: v, Body: &b})
 }
 
 // rollback has the API make a revision. The form names the base that was reviewed, so

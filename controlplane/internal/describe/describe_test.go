@@ -23,8 +23,9 @@ func described(t *testing.T, args ...string) *Client {
 
 // TestFlagsAndFormDescribeTheSame: a form has the fields of the flags, and its lists a value a line.
 func TestFlagsAndFormDescribeTheSame(t *testing.T) {
-	flags := described(t, "--method", "POST", "--host", "a.example", "--path", "/v1?x=1", "--header", "X-User-Id: alice",
-		"--header", "x-user-id=bob", "--cookie", "a=1", "--cookie", "b=2", "--query", "tenant=o'neil & co", "--client-ip", "192.0.2.7")
+	flags := described(t, "--method", "POST", "--host", "a.example", "--path", "/v1?x=1",
+		"--header", "X-User-Id: alice", "--header", "x-user-id=bob", "--cookie", "a=1", "--cookie", "b=2",
+		"--query", "tenant=o'neil & co", "--client-ip", "192.0.2.7")
 	form := FromForm(url.Values{
 		"method": {"POST"}, "host": {" a.example "}, "path": {"/v1?x=1"}, "header": {"X-User-Id: alice\r\n\r\nx-user-id=bob"},
 		"cookie": {"a=1", "b=2"}, "query": {"tenant=o'neil & co\n"}, "client_ip": {"192.0.2.7"},
@@ -74,7 +75,10 @@ func TestErrorsNameThePart(t *testing.T) {
 		{"--header x:s3cret\xff", "request: headers: x is not UTF-8"},
 		{"--path / --request {}", "the request is described twice: as JSON and in parts"},
 		{`--request {"paht":"/"}`, `request cannot be read: unknown field "paht"`},
-		{`--client-ip 192.0.2.7 --request {"client_ip":"192.0.2.8"}`, "client-ip is given twice: --request has a client_ip too"},
+		{
+			`--client-ip 192.0.2.7 --request {"client_ip":"192.0.2.8"}`,
+			"client-ip is given twice: --request has a client_ip too",
+		},
 		{`--request {"at_ms":1}`, "request has a time, but a running proxy explains what holds now"},
 		{"--header x:" + strings.Repeat("s3cret", 10_000), "leave out headers that no rule uses"},
 	} {

@@ -102,7 +102,8 @@ func TestAnnouncedAddresses(t *testing.T) {
 func TestRules(t *testing.T) {
 	networks, err := ParseAllow("127.0.0.0/8,::1,10.0.0.0/8,edge.example")
 	require.NoError(t, err)
-	r := Rules{Allow: &networks, Own: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:18080"), netip.MustParseAddrPort("[::]:18000")}}
+	own := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:18080"), netip.MustParseAddrPort("[::]:18000")}
+	r := Rules{Allow: &networks, Own: own}
 	for _, tc := range []struct{ url, dialed, want string }{
 		{"http://127.0.0.1:9902/m/", "127.0.0.1:9902", ""},
 		{"http://localhost:9902/m/", "[::1]:9902", ""},
@@ -168,7 +169,8 @@ func TestOneListenerIsAskedOnce(t *testing.T) {
 
 func TestIsLoopback(t *testing.T) {
 	for host, want := range map[string]bool{
-		"127.0.0.1": true, "127.1.2.3": true, "::1": true, "localhost": true, "LOCALHOST": true, "localhost.": true, "::ffff:127.0.0.1": true,
+		"127.0.0.1": true, "127.1.2.3": true, "::1": true, "::ffff:127.0.0.1": true,
+		"localhost": true, "LOCALHOST": true, "localhost.": true,
 		"": false, "0.0.0.0": false, "::": false, "192.0.2.1": false, "example.com": false, "127.0.0.1.example.com": false,
 		"::ffff:192.0.2.1": false, "localhost.example.com": false, "localhost..": false,
 	} {

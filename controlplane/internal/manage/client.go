@@ -234,7 +234,9 @@ func rejected(at *url.URL, response *http.Response, text []byte) error {
 	case ours:
 		return &Failure{Text: fmt.Sprintf("proxy %s: %s", at.Host, shown(body.Error))}
 	}
-	return &Failure{fmt.Sprintf("%s answers %d, not as a management path does", at.Host, response.StatusCode), noManageHint}
+	return &Failure{
+		fmt.Sprintf("%s answers %d, not as a management path does", at.Host, response.StatusCode), noManageHint,
+	}
 }
 
 // shown is a text that a proxy sent, short and safe for a terminal.

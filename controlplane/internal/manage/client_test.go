@@ -69,7 +69,8 @@ func TestNobodyElseIsAsked(t *testing.T) {
 	_, err := c.Counters(t.Context(), u, operation("get"), query)
 	require.ErrorContains(t, err, "answers 307, not as a management path does")
 	for _, tc := range []struct{ op, body, want string }{
-		{"get", "hello", ""}, {"get", `{}`, ""}, {"get", `{"value":"5"}`, ""}, {"get", `[1]`, ""}, {"peek", `{"value":5}`, ""},
+		{"get", "hello", ""}, {"get", `{}`, ""}, {"get", `{"value":"5"}`, ""}, {"get", `[1]`, ""},
+		{"peek", `{"value":5}`, ""},
 		{"peek", `{"allowed":true}`, ""}, {"peek", `{"allowed":true,"rules":5}`, ""}, {"expires-at", `{"windows":[]}`, ""},
 		{"get", `{"value":1,"windows":[{"per_ns":"x"}]}`, ""}, {"stats", `{"value":5}`, ""}, {"stats", `{"rules":null}`, ""},
 		{"stats", `{"rules":[` + strings.Repeat(`{},`, 10_000) + `{}]}`, ""},
@@ -192,13 +193,16 @@ func TestTLS(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 7, *a.Value)
 	_, port, _ := net.SplitHostPort(at(t, s).Host)
-	_, err = c.Counters(t.Context(), &url.URL{Scheme: "https", Host: "localhost:" + port, Path: "/m/"}, operation("get"), nil)
+	byName := &url.URL{Scheme: "https", Host: "localhost:" + port, Path: "/m/"}
+	_, err = c.Counters(t.Context(), byName, operation("get"), nil)
 	require.ErrorContains(t, err, "not localhost", "the certificate is for example.com and 127.0.0.1")
 }
 
 // What a name leads to is judged when it is dialed, whatever DNS said before.
 func TestRebinding(t *testing.T) {
-	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"value":7}`)) }))
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"value":7}`))
+	}))
 	t.Cleanup(s.Close)
 	_, port, _ := net.SplitHostPort(at(t, s).Host)
 	roots := x509.NewCertPool()

@@ -138,12 +138,13 @@ func TestWhoIsNotAsked(t *testing.T) {
 	})
 	named := *u
 	named.Host = "localhost:" + u.Port()
-	rows := begin(t, newFleet()).Counters(t.Context(),
-		[]Target{{Node: "a", URL: u}, {Node: "b", URL: &named}, {Node: "c", Err: &Failure{"no", "do"}}}, operation("get"), nil)
+	targets := []Target{{Node: "a", URL: u}, {Node: "b", URL: &named}, {Node: "c", Err: &Failure{"no", "do"}}}
+	rows := begin(t, newFleet()).Counters(t.Context(), targets, operation("get"), nil)
 	require.Contains(t, rows[0].Error+rows[1].Error, "is also that of ")
 	require.Equal(t, "no do", rows[2].Error+" "+rows[2].Hint)
 	require.EqualValues(t, 1, asked.Load())
-	rows = begin(t, newFleet(netip.MustParseAddrPort(u.Host))).Counters(t.Context(), []Target{{Node: "a", URL: u}}, operation("get"), nil)
+	call := begin(t, newFleet(netip.MustParseAddrPort(u.Host)))
+	rows = call.Counters(t.Context(), []Target{{Node: "a", URL: u}}, operation("get"), nil)
 	require.Contains(t, rows[0].Error, "where sluice serve itself listens")
 	require.EqualValues(t, 1, asked.Load())
 }

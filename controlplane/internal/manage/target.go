@@ -125,7 +125,8 @@ func (p Proxy) listener() (scheme, address string, err error) {
 			fmt.Sprintf("its management address %q %s", printable.Cut(p.Address, maxShown), err), addressHint,
 		}
 	}
-	if host, err = p.reachable(host); err != nil {
+	host, err = p.reachable(host)
+	if err != nil {
 		return "", "", err
 	}
 	return scheme, net.JoinHostPort(canonical(host), strconv.Itoa(int(port))), nil

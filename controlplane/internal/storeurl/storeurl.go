@@ -1,6 +1,6 @@
 // Package storeurl reads URLs of stores: SCHEME://USER:PASSWORD@HOST:PORT,…/PATH?NAME=VALUE&….
 //
-// Its invariant: no error shows what may be a password. It must not know a store.
+// Its invariant: no error shows what may be a password. It must never import a store.
 package storeurl
 
 import (
@@ -17,20 +17,20 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 )
 
-// Form is what a kind of store takes.
+// Form is the URLs that a kind of store takes.
 type Form struct {
-	Usage      string // what a URL is, for errors
+	Usage      string // says what a URL looks like, for errors
 	Schemes    map[string]Scheme
-	Parameters []string // beside those of TLS
+	Parameters []string // besides those of TLS
 }
 
 // Scheme is what stands before ://.
 type Scheme struct {
-	Port string // of hosts that name none; empty = they have to
+	Port string // of hosts without one; empty: each host needs one
 	TLS  bool
 }
 
-// URL is what a text says.
+// URL is a URL in parts.
 type URL struct {
 	Scheme   string
 	TLS      bool
@@ -63,8 +63,7 @@ func Parse(text string, f *Form) (*URL, error) {
 		authority, tail = rest[:i], rest[i:]
 	}
 	hosts := authority[strings.LastIndexByte(authority, '@')+1:]
-	// net/url knows no lists of hosts; what it says of a text that it refuses
-	// quotes the text.
+	// net/url reads one host only, and its errors quote the text.
 	parsed, err := url.Parse("store://" + strings.TrimSuffix(authority, hosts) + "host" + tail)
 	if err != nil {
 		return nil, errors.New("a store's URL has % in its user, password or path for characters of their own: " +
@@ -95,10 +94,12 @@ func (u *URL) addHost(host, port string) error {
 	return nil
 }
 
-func (u *URL) readQuery(raw string, f *Form) (err error) {
-	if u.Query, err = url.ParseQuery(raw); err != nil {
-		return errors.New("what follows ? in a store's URL is not NAME=VALUE&NAME=VALUE")
+func (u *URL) readQuery(raw string, f *Form) error {
+	query, err := url.ParseQuery(raw)
+	if err != nil {
+		return errors.New("a store's URL has something else than NAME=VALUE&NAME=VALUE after ?")
 	}
+	u.Query = query
 	takes := slices.Sorted(slices.Values(slices.Concat(ofTLS, f.Parameters)))
 	for name, values := range u.Query {
 		switch {
@@ -126,8 +127,8 @@ func Secret(file string) (string, error) {
 	return password, nil
 }
 
-// Config is what the URL says of TLS, nil if it is without. A certificate that is renewed
-// is read for the next connection.
+// Config is the TLS configuration of the URL, nil if its scheme is without TLS. A renewed
+// certificate is read for the next connection.
 func (u *URL) Config() (*tls.Config, error) {
 	if !u.TLS {
 		return nil, nil //nolint:nilnil // see above
@@ -138,8 +139,9 @@ func (u *URL) Config() (*tls.Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read the store's CA: %w", err)
 		}
-		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read the store's CA: %s holds no certificate in PEM", file)
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("read the store's CA: %s has no certificate in PEM", file)
 		}
 	}
 	if !u.Query.Has("cert") && !u.Query.Has("key") {

@@ -30,7 +30,7 @@ func config(query string) (func() ([][]byte, error), error) {
 func TestBadFiles(t *testing.T) {
 	_, key := buildtest.Certificate(t)
 	for query, want := range map[string]string{
-		"ca=" + key: "holds no certificate",
+		"ca=" + key: "has no certificate",
 		"ca=":       "ca= in a store's URL is empty",
 		"ca=/no":    "read the store's CA",
 		"cert=/no":  "read the certificate for the store",

@@ -53,7 +53,7 @@ func TestTLSAndPassword(t *testing.T) {
 		{"no TLS", "redis://" + host, right, "the quota store"},
 		{"a certificate without its key", "rediss://" + host + tls + "&cert=" + url.QueryEscape(cert), right,
 			"read the certificate for the store"},
-		{"a CA that is none", "rediss://" + host + "?ca=" + url.QueryEscape(right), right, "holds no certificate in PEM"},
+		{"a CA that is none", "rediss://" + host + "?ca=" + url.QueryEscape(right), right, "has no certificate in PEM"},
 		{"a certificate", "rediss://" + host + withCertificate, right, ""},
 		{mutual, "rediss://" + host + withCertificate, right, ""},
 		{"no certificate where one is wanted", "rediss://" + host + tls, right, "the quota store"},
