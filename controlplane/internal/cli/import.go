@@ -13,11 +13,12 @@ import (
 )
 
 func newImportCommand() *cobra.Command {
-	cmd := group("import", "Translate another rate limiter's configuration into a policy", newImportEnvoyRatelimitCommand(), newImportLocalRatelimitCommand())
+	cmd := group("import", "Translate another rate limiter's configuration into a policy",
+		newImportEnvoyRatelimitCommand(), newImportLocalRatelimitCommand())
 	cmd.Long = `Translate another rate limiter's configuration into a policy, on standard output.
 
-Notes on standard error, and comments in the policy, say what a policy cannot do. Some
-rules may be off, where the configuration does not say which requests they are for.`
+Notes on standard error, and comments in the policy, say what the policy does differently.
+A rule is off if a policy cannot say the same, with a comment that says why.`
 	return cmd
 }
 
@@ -31,10 +32,14 @@ type importOptions struct {
 func (o *importOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.routes, "routes", "", "`FILE` of Envoy with the rate_limits of its routes")
-	flags.StringVar(&o.Listener, "listener", "", "`NAME` or IP:PORT of the listener, or name of the routes, where several have limits")
-	flags.StringToStringVar(&o.Keys, "key", nil, "`KEY=PART` that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or host; may be given again")
-	addWordFlag(cmd, &o.scope, "scope", "", string(policy.ScopeProxy), "`SCOPE` of the rules: proxy, each Envoy counts for itself; or cluster, all count together, which takes a quota service",
-		string(policy.ScopeProxy), string(policy.ScopeCluster))
+	flags.StringVar(&o.Listener, "listener", "",
+		"`NAME` or IP:PORT of the listener, or name of its routes, if several have limits")
+	flags.StringToStringVar(&o.Keys, "key", nil,
+		"`KEY=PART` of a request that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or "+
+			"host; may be given again")
+	addWordFlag(cmd, &o.scope, "scope", "", string(policy.ScopeProxy),
+		"`SCOPE` of the rules: proxy, each Envoy counts for itself; or cluster, all count together, which needs a quota "+
+			"service", string(policy.ScopeProxy), string(policy.ScopeCluster))
 }
 
 func newImportEnvoyRatelimitCommand() *cobra.Command {
@@ -46,11 +51,11 @@ func newImportEnvoyRatelimitCommand() *cobra.Command {
 - is standard input.
 
 The service knows only keys, such as remote_address. The rate_limits of Envoy's
-routes say which part of a request a key is: give the file with them as --routes.
-Without it a key is what --key says, or what Envoy commonly makes of it. Any other
-key is taken for a header, x_user for x-user, and a note says so. A rule for a key
-whose value Envoy's routes choose, such as generic_key, is off until it has a match.
-A BackendTrafficPolicy needs no routes.`,
+routes say which part of a request a key stands for: give the file with them as
+--routes. Without it, a key is what --key says, or what Envoy commonly sends under
+it. Any other key is guessed to be a header, x_user to be x-user, and a note says
+so. A rule is off if Envoy's routes choose the value of its key, such as
+generic_key. A BackendTrafficPolicy needs no routes.`,
 		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
   sluice import envoy-ratelimit config.yaml --key user=header:x-user-id --key tenant=query:tenant`,
 		Args: cobra.MinimumNArgs(1),
@@ -66,10 +71,11 @@ func newImportLocalRatelimitCommand() *cobra.Command {
 		Use:   "local-ratelimit (FILE|-)",
 		Short: "Translate a configuration of Envoy's local rate limit filter",
 		Long: `Translate the configuration of Envoy's local rate limit filter into a policy; - is
-standard input. The file is a configuration or dump of Envoy, a listener or route of
-it, only that of the filter, an EnvoyFilter or a BackendTrafficPolicy. Where routes
-are apart from their listener, give them as --routes. For the filter alone, --routes
-and --key say what the keys of its descriptors are, as in import envoy-ratelimit.`,
+standard input. The file is a configuration or dump of Envoy, a part of one (a
+listener, a route or the filter), an EnvoyFilter or a BackendTrafficPolicy. If the
+routes are not in the listener's file, give them as --routes. For the filter alone,
+--routes and --key say what the keys of its descriptors stand for, as in import
+envoy-ratelimit.`,
 		Example: `  sluice import local-ratelimit envoy.yaml --listener 0.0.0.0:10000 > policy.yaml
   sluice import local-ratelimit filter.yaml --key client_id=header:x-client-id`,
 		Args: cobra.ExactArgs(1),
@@ -79,8 +85,10 @@ and --key say what the keys of its descriptors are, as in import envoy-ratelimit
 	}, o.AddFlags)
 }
 
+type importFunc func([]importer.File, importer.Options) (importer.Imported, error)
+
 // importFrom reads the files, and prints the policy and the notes.
-func importFrom(cmd *cobra.Command, o importOptions, names []string, run func([]importer.File, importer.Options) (importer.Imported, error)) error {
+func importFrom(cmd *cobra.Command, o importOptions, names []string, run importFunc) error {
 	o.Cluster = o.scope == string(policy.ScopeCluster)
 	var files []importer.File
 	for _, name := range names {

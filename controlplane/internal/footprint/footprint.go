@@ -1,4 +1,6 @@
 // Package footprint computes how much memory a policy may take in one Envoy.
+//
+// Its invariant: no Envoy takes more, which tests hold the filter to. It measures nothing itself.
 package footprint
 
 import (
@@ -12,7 +14,7 @@ import (
 // takes in one Envoy.
 type Footprint struct {
 	Counters int    `json:"counters"` // of rules that are not off
-	Keys     uint64 `json:"keys"`     // live keys at which a newcomer still finds a slot, or that a worker states
+	Keys     uint64 `json:"keys"`     // live keys for which a new key still finds a slot, or that a worker reports
 	Slots    uint64 `json:"slots"`    // keys that fit at the very most
 	Bytes    uint64 `json:"bytes"`    // of all tables full
 	// LeaseBytes and StandbyBytes are in Bytes: what rules of scope cluster lease, and
@@ -24,27 +26,29 @@ type Footprint struct {
 	VanishedBytes uint64 `json:"vanished_bytes"`
 	// ExpressionBytes is what the regular expressions take in each worker.
 	ExpressionBytes uint64 `json:"expression_bytes,omitempty"`
-	// HeldBytes is what a running request takes in its worker for each rule that holds for
-	// it, and ScanBytes the most that reading answers takes in each worker.
+	// HeldBytes is what one running request takes in its worker, for each rule that holds units
+	// for it. ScanBytes is the most that reading answers takes in each worker.
 	HeldBytes uint64 `json:"held_bytes,omitempty"`
 	ScanBytes uint64 `json:"scan_bytes,omitempty"`
-	// StatedBytes is the most that a worker keeps of what it states to the quota service.
+	// StatedBytes is the most that a worker keeps of what it reports to the quota service.
 	StatedBytes uint64 `json:"stated_bytes,omitempty"`
 	// DenialBytes is what the keys denied most take in each worker, once all rules deny.
 	DenialBytes uint64 `json:"denial_bytes,omitempty"`
 }
 
 const (
-	// heldStreamBytes is what a rule keeps of a running request, its receipt and its place
-	// among the streams, at most: a worker's VM doubles its memory when it is full.
-	// TestManyHolds holds the filter to it.
+	// heldStreamBytes is the most that a rule keeps of a running request, its hold and its place
+	// among the streams: a worker's VM doubles its memory when it is full. TestManyHolds holds
+	// the filter to it.
 	heldStreamBytes = 850
 	// scannedStreams is how many answers a worker reads at once, and scannedBytes what it
 	// keeps of one.
-	scannedStreams, scannedBytes = 16_384, 4 << 10
-	// statedKeys is of how many keys a worker states what it holds, and statedBytes what it
+	scannedStreams = 16_384
+	scannedBytes   = 4 << 10
+	// statedKeys is for how many keys a worker reports what it holds, and statedBytes what it
 	// keeps of one: 330 bytes, and what a VM grows beyond its need.
-	statedKeys, statedBytes = 1 << 16, 1 << 10
+	statedKeys  = 1 << 16
+	statedBytes = 1 << 10
 )
 
 // Of returns what the policy takes.
@@ -57,7 +61,7 @@ func Of(p *policy.Policy) Footprint {
 		if r.Mode == policy.ModeOff || len(r.Limits) == 0 {
 			continue
 		}
-		m.hold(r)
+		m.addHolds(r)
 		windows := columns(r)
 		geometry, bytes := part(r, state.GeometryFor(windows, r.Capacity), state.HostBytes(windows, r.Capacity))
 		if r.Scope == policy.ScopeCluster && r.OnUnavailable == policy.UnavailableLocal && !standsBy[r.Counter] {
@@ -92,8 +96,8 @@ func Of(p *policy.Policy) Footprint {
 	return m
 }
 
-// hold adds what a rule needs that waits for answers.
-func (m *Footprint) hold(r *policy.Rule) {
+// addHolds adds what a rule needs that waits for answers.
+func (m *Footprint) addHolds(r *policy.Rule) {
 	if r.Holds() {
 		m.HeldBytes = heldStreamBytes
 	}
@@ -117,8 +121,8 @@ func columns(r *policy.Rule) []limit.Window {
 	return append(r.Windows(), limit.Window{Algorithm: limit.Concurrency, PeriodNs: r.HoldNs})
 }
 
-// keys is how many keys a rule counts at a time: without a key it has one for all requests,
-// without a table those that a worker states to the quota service.
+// keys is how many keys a rule counts at a time. A rule without a key has one for all requests. A
+// rule without a table has those that a worker reports to the quota service.
 func keys(r *policy.Rule) uint64 {
 	switch {
 	case len(r.Key) == 0:
@@ -157,7 +161,11 @@ func denialBytes(p *policy.Policy) uint64 {
 // the places between the tables that are too short for anything else. The filter's memory
 // doubles where the collector finds no place that is long enough.
 func expressionBytes(p *policy.Policy) uint64 {
-	const making, collected, between = 256 << 10, 8 << 20, 5 << 10
+	const (
+		making    = 256 << 10
+		collected = 8 << 20
+		between   = 5 << 10
+	)
 	n := p.Expressions
 	return uint64(2 * (3*p.ExpressionBytes + min(n*making, collected) + n*between))
 }

@@ -70,7 +70,8 @@ func TestARuleWithoutAKeyStaysWithinTheFootprint(t *testing.T) {
 	now := int64(1)
 	host := worker(t, rules, &now, nil)
 	serve := func(i int) {
-		_, err := host.Serve(0, &sim.Request{Headers: [][2]string{{":path", fmt.Sprint("/", i)}, {":authority", fmt.Sprint(i)}}})
+		headers := [][2]string{{":path", fmt.Sprint("/", i)}, {":authority", fmt.Sprint(i)}}
+		_, err := host.Serve(0, &sim.Request{Headers: headers})
 		require.NoError(t, err)
 		now += 1e9
 	}
@@ -145,7 +146,8 @@ func TestDenialBytes(t *testing.T) {
 	hashed, off := strings.Join(rules, ","), strings.Join(rules, ",")+`],"report_keys":"off","exempt":[`
 	require.Zero(t, of(t, off).DenialBytes)
 	for _, every := range []int{16, 48} {
-		without, grown, bound := grows(off, every), grows(hashed, every), of(t, hashed).DenialBytes
+		without, grown := grows(off, every), grows(hashed, every)
+		bound := of(t, hashed).DenialBytes
 		t.Logf("a tick every %d denials: a worker grew by %d KiB, of which %d KiB without the keys, validate says %d",
 			every, grown>>10, without>>10, bound>>10)
 		require.LessOrEqual(t, grown-without, bound)
@@ -219,7 +221,8 @@ func TestStatedKeysStayWithinTheFootprint(t *testing.T) {
 		pass(1e7)
 	}
 	grown, bound := host.Memory(0)-before, of(t, rule).StatedBytes
-	t.Logf("a worker grew by %d KiB, and by %d KiB in the %d round trips in which all was stated; validate says %d", silent>>10, grown>>10, trips, bound>>10)
+	t.Logf("a worker grew by %d KiB, and by %d KiB in the %d round trips in which it reported all; validate says %d",
+		silent>>10, grown>>10, trips, bound>>10)
 	require.LessOrEqual(t, grown, bound)
 	require.LessOrEqual(t, trips, 140, "in time for a store that has lost its state")
 }

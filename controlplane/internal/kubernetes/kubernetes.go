@@ -1,5 +1,7 @@
-// Package kubernetes writes the manifests of serve and quota. Kubernetes' own types
-// would be the larger part of the command; the text is decoded by them in a test.
+// Package kubernetes writes the manifests of serve and quota, from a template.
+//
+// Its invariant: the text is what Kubernetes' own types decode, which a test shows. It must not
+// import those types, because they would be the larger part of the command.
 package kubernetes
 
 import (
@@ -21,8 +23,8 @@ const (
 	Data = "/var/lib/sluice"
 )
 
-// Options say what stands where. Of the namespace are two Secrets: sluice-tls of type
-// kubernetes.io/tls, and sluice, whose keys are named like the flags whose files they are.
+// Options say what stands where. The namespace has two Secrets: sluice-tls, of type
+// kubernetes.io/tls, and sluice. Each key of sluice is the file of the flag of its name.
 type Options struct {
 	Image, Namespace, Storage string
 	ServeFiles, QuotaFiles    []string // further such flags
@@ -53,15 +55,18 @@ func (w *workload) addFiles(flags ...string) {
 
 type peer struct{ Namespace, Label, Value string }
 
-const label = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`
+const (
+	label = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`
+	word  = `[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`
+)
 
 var (
 	namespaceName = regexp.MustCompile(`^` + label + `$`)
 	secretKey     = regexp.MustCompile(`^[-._a-zA-Z0-9]+$`)
 	quantity      = regexp.MustCompile(`^[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$`)
 	imageName     = regexp.MustCompile(`^[a-zA-Z0-9][-a-zA-Z0-9._/:@]*$`)
-	labelName     = regexp.MustCompile(`^(` + label + `(\.` + label + `)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
-	labelValue    = regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
+	labelName     = regexp.MustCompile(`^(` + label + `(\.` + label + `)*/)?` + word + `$`)
+	labelValue    = regexp.MustCompile(`^(` + word + `)?$`)
 )
 
 //go:embed manifests.yaml.tmpl
@@ -109,12 +114,13 @@ func Manifests(o Options) ([]byte, error) {
 
 func (o Options) workloads() ([]workload, error) {
 	serve := workload{Command: "serve", Stateful: true, ProxyPort: 18000, HTTPPort: 18080, Args: []string{
-		"--data=" + Data, "--xds=:18000", "--http=:18080", "--tls-cert=" + Dir + "/tls.crt", "--tls-key=" + Dir + "/tls.key",
+		"--data=" + Data, "--xds=:18000", "--http=:18080",
+		"--tls-cert=" + Dir + "/tls.crt", "--tls-key=" + Dir + "/tls.key",
 	}}
 	serve.addFiles(append([]string{"xds-client-ca", "access"}, o.ServeFiles...)...)
 	for _, flag := range o.ServeFiles {
 		if strings.HasPrefix(flag, "quota-") && (o.QuotaStore != "" || flag == "quota-password-file") {
-			return nil, fmt.Errorf("--serve-file %s: serve has no such store here, --quota-file gives it to quota", flag)
+			return nil, fmt.Errorf("--serve-file %s: serve has no such store here: give it to quota by --quota-file", flag)
 		}
 	}
 	if o.QuotaStore == "" {
@@ -128,21 +134,24 @@ func (o Options) workloads() ([]workload, error) {
 		return nil, err
 	}
 	if needs.Password {
-		return nil, errors.New("--quota-store has a password, which a manifest shows: put it into the Secret, with --quota-file quota-password-file")
+		return nil, errors.New("--quota-store has a password, which the manifest would show: put it into the Secret, " +
+			"with --quota-file quota-password-file")
 	}
 	if needs.TLS && !needs.CA {
-		return nil, errors.New("the image has no authorities for --quota-store's TLS: add ?ca=" + Dir + "/KEY, a key of the Secret")
+		return nil, errors.New("the image has no certificate authorities for the TLS of --quota-store: add ?ca=" + Dir +
+			"/KEY, where KEY is a key of the Secret")
 	}
 	serve.Args = append(serve.Args, "--quota-store=off")
 	quota := workload{Command: "quota", ProxyPort: 18001, HTTPPort: 18081, StorePorts: needs.Ports, Args: []string{
-		"--listen=:18001", "--http=:18081", "--quota-store=" + o.QuotaStore, "--tls-cert=" + Dir + "/tls.crt", "--tls-key=" + Dir + "/tls.key",
+		"--listen=:18001", "--http=:18081", "--quota-store=" + o.QuotaStore,
+		"--tls-cert=" + Dir + "/tls.crt", "--tls-key=" + Dir + "/tls.key",
 		"--client-ca=" + Dir + "/xds-client-ca", // of the same proxies
 	}, Files: []string{"xds-client-ca"}}
 	quota.addFiles(append([]string{"access", "quota-domains"}, o.QuotaFiles...)...)
 	for _, file := range needs.Files {
 		key, ok := strings.CutPrefix(file, Dir+"/")
 		if !ok || !secretKey.MatchString(key) {
-			return nil, fmt.Errorf("--quota-store names the file %q: want %s/KEY, a key of the Secret", file, Dir)
+			return nil, fmt.Errorf("--quota-store names the file %q: want %s/KEY, where KEY is a key of the Secret", file, Dir)
 		}
 		if !slices.Contains(quota.Files, key) {
 			quota.Files = append(quota.Files, key)
@@ -154,17 +163,13 @@ func (o Options) workloads() ([]workload, error) {
 func peers(flag string, texts []string) ([]peer, error) {
 	var list []peer
 	for _, text := range texts {
-		p := peer{}
-		pair, limited := "", false
-		p.Namespace, pair, limited = strings.Cut(text, "/")
-		ok := true
-		if limited {
-			p.Label, p.Value, ok = strings.Cut(pair, "=")
-		}
-		if !ok || !namespaceName.MatchString(p.Namespace) || limited && !labelName.MatchString(p.Label) || !labelValue.MatchString(p.Value) {
+		namespace, pair, hasLabel := strings.Cut(text, "/")
+		label, value, isPair := strings.Cut(pair, "=")
+		isLabel := isPair && labelName.MatchString(label) && labelValue.MatchString(value)
+		if !namespaceName.MatchString(namespace) || hasLabel && !isLabel {
 			return nil, fmt.Errorf("--%s %q: want NAMESPACE or NAMESPACE/LABEL=VALUE", flag, text)
 		}
-		list = append(list, p)
+		list = append(list, peer{Namespace: namespace, Label: label, Value: value})
 	}
 	return list, nil
 }

@@ -21,13 +21,15 @@ func some() Options {
 func TestKubernetesReadsTheManifests(t *testing.T) {
 	read := buildtest.Kubernetes(t)
 	alone := some()
-	alone.QuotaStore, alone.QuotaFiles, alone.Callers = "", nil, nil
+	alone.QuotaStore = ""
+	alone.QuotaFiles, alone.Callers = nil, nil
 	for _, tc := range []struct {
 		o    Options
 		want []string
 	}{
 		{some(), []string{
-			"ServiceAccount", "Service", "StatefulSet", "NetworkPolicy", "Service", "Deployment", "NetworkPolicy", "PodDisruptionBudget",
+			"ServiceAccount", "Service", "StatefulSet", "NetworkPolicy",
+			"Service", "Deployment", "NetworkPolicy", "PodDisruptionBudget",
 		}},
 		{alone, []string{"ServiceAccount", "Service", "StatefulSet", "NetworkPolicy"}},
 	} {
@@ -45,6 +47,7 @@ func TestKubernetesReadsTheManifests(t *testing.T) {
 }
 
 func TestWhatIsRefused(t *testing.T) {
+	const quotaKey = "quota-key-file"
 	for _, tc := range []struct {
 		change func(*Options)
 		want   string
@@ -52,14 +55,14 @@ func TestWhatIsRefused(t *testing.T) {
 		{func(o *Options) { o.Image = "a\nb" }, `--image "a\nb": want REGISTRY/IMAGE:TAG`},
 		{func(o *Options) { o.Namespace = "A" }, `--namespace "A": want`},
 		{func(o *Options) { o.Storage = "much" }, `--storage "much": want a size such as 4Gi`},
-		{func(o *Options) { o.Proxies = []string{"edge/app"} }, `--proxies "edge/app": want NAMESPACE or NAMESPACE/LABEL=VALUE`},
+		{func(o *Options) { o.Proxies = []string{"edge/app"} }, `--proxies "edge/app": want NAMESPACE or NAMESPACE/LABEL`},
 		{func(o *Options) { o.Callers = []string{"*"} }, `--callers "*": want`},
 		{func(o *Options) { o.QuotaStore = "" }, "--quota-file without --quota-store"},
 		{func(o *Options) { o.QuotaStore = "http://a" }, "a quota store's URL is redis://HOST:PORT"},
-		{func(o *Options) { o.QuotaStore = "redis://:secret@a" }, "--quota-store has a password, which a manifest shows"},
-		{func(o *Options) { o.QuotaStore = "rediss://a" }, "the image has no authorities"},
+		{func(o *Options) { o.QuotaStore = "redis://:secret@a" }, "--quota-store has a password, which"},
+		{func(o *Options) { o.QuotaStore = "rediss://a" }, "the image has no certificate authorities"},
 		{func(o *Options) { o.QuotaStore = "rediss://a?ca=/etc/ca" }, `--quota-store names the file "/etc/ca"`},
-		{func(o *Options) { o.ServeFiles = []string{"quota-key-file"} }, "--serve-file quota-key-file: serve has no such store here"},
+		{func(o *Options) { o.ServeFiles = []string{quotaKey} }, "--serve-file quota-key-file: serve has no such store"},
 	} {
 		o := some()
 		tc.change(&o)

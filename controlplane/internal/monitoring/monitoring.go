@@ -1,6 +1,8 @@
-// Package monitoring has a dashboard of Grafana and rules of Prometheus for the metrics
-// of Envoys with the filter, of serve and of quota. A real Prometheus asks every query
-// in e2e.
+// Package monitoring has a dashboard for Grafana and alert rules for Prometheus. They show the
+// metrics of Envoys with the filter, of serve and of quota.
+//
+// Its invariant: each metric in them is one that docs/metrics.md explains. A real Prometheus
+// evaluates every query in e2e.
 package monitoring
 
 import (
@@ -23,7 +25,8 @@ var prometheus = object{"type": "prometheus", "uid": "${datasource}"}
 func Dashboard() ([]byte, error) {
 	var panels []object
 	add := func(x, y, w, h int, panel object) {
-		panel["id"], panel["gridPos"] = len(panels)+1, object{"x": x, "y": y, "w": w, "h": h}
+		panel["id"] = len(panels) + 1
+		panel["gridPos"] = object{"x": x, "y": y, "w": w, "h": h}
 		panels = append(panels, panel)
 	}
 	y := 0
@@ -39,10 +42,13 @@ func Dashboard() ([]byte, error) {
 		"uid": "sluice", "title": "sluice", "tags": []string{"sluice"}, "schemaVersion": 39, "refresh": "30s",
 		"time": object{"from": "now-1h", "to": "now"}, "annotations": object{"list": []any{}}, "panels": panels,
 		"templating": object{"list": []object{
-			{"name": "datasource", "type": "datasource", "query": "prometheus", "refresh": 1, "includeAll": false, "multi": false},
 			{
-				"name": "rule", "type": "query", "query": "label_values(rate_limit_memory_usage_bytes, rule)", "datasource": prometheus,
-				"refresh": 2, "includeAll": true, "multi": true, "allValue": ".*",
+				"name": "datasource", "type": "datasource", "query": "prometheus",
+				"refresh": 1, "includeAll": false, "multi": false,
+			},
+			{
+				"name": "rule", "type": "query", "query": "label_values(rate_limit_memory_usage_bytes, rule)",
+				"datasource": prometheus, "refresh": 2, "includeAll": true, "multi": true, "allValue": ".*",
 			},
 		}},
 	}, "", "  ")
@@ -59,7 +65,9 @@ const (
 func (c chart) panel() object {
 	var targets []object
 	for i, q := range c.queries {
-		targets = append(targets, object{"refId": fmt.Sprintf("%c", 'A'+i), "datasource": prometheus, "expr": q.expr, "legendFormat": q.legend})
+		targets = append(targets, object{
+			"refId": fmt.Sprintf("%c", 'A'+i), "datasource": prometheus, "expr": q.expr, "legendFormat": q.legend,
+		})
 	}
 	return object{
 		"type": "timeseries", "title": c.title, "datasource": prometheus, "targets": targets,

@@ -53,7 +53,8 @@ func (c *Change) describe() {
 	for _, w := range c.Windows {
 		if w.Fate != Kept {
 			c.Keeps = false
-			text += "; " + message.Window(w.Window) + map[Fate]string{New: " is new and starts empty", Dropped: " is dropped"}[w.Fate]
+			becomes := map[Fate]string{New: " is new and starts empty", Dropped: " is dropped"}
+			text += "; " + message.Window(w.Window) + becomes[w.Fate]
 		}
 	}
 	c.Text = fmt.Sprintf("counter %q: %s", c.Counter, text)

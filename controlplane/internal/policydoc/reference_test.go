@@ -11,8 +11,7 @@ import (
 
 const head = `# Policy reference
 
-Every field of the policy file, of which [policy.md](policy.md) has examples. Where no type is given, it is text, or true or
-false.
+Every field of the policy file. [policy.md](policy.md) has examples. A field without a type is text, or true or false.
 `
 
 // The reference page has a line for every field, and every text is one of a field.

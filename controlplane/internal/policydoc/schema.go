@@ -80,7 +80,9 @@ func (p properties) MarshalJSON() ([]byte, error) {
 func JSONSchema() ([]byte, error) {
 	all := objects()
 	top := all[0].node
-	top.Schema, top.Title, top.Defs = "https://json-schema.org/draft/2020-12/schema", "sluice policy", all[1:]
+	top.Schema = "https://json-schema.org/draft/2020-12/schema"
+	top.Title = "sluice policy"
+	top.Defs = all[1:]
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -126,7 +128,10 @@ func typeOf(s policy.Shape) *node {
 	case policy.FormDuration:
 		return &node{Type: "string", Pattern: durationPattern, PatternError: "must be " + message.Shape(s), says: "duration"}
 	case policy.FormPeriod:
-		return &node{Type: "string", Pattern: periodPattern, PatternError: "must be " + message.Shape(s), says: "duration such as 1h30m or 2w, or `15 minutes`"}
+		return &node{
+			Type: "string", Pattern: periodPattern, PatternError: "must be " + message.Shape(s),
+			says: "duration such as 1h30m or 2w, or `15 minutes`",
+		}
 	case policy.FormWord:
 		return word(s.Words...)
 	case policy.FormInteger:

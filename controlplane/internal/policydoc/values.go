@@ -15,10 +15,11 @@ const (
 
 	durationTerms   = `(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h|d|w))+`
 	durationPattern = `^(?:0|` + durationTerms + `)$`
-	periodWords     = `[0-9]*\s*(?:[Ss][Ee][Cc][Oo][Nn][Dd]|[Mm][Ii][Nn][Uu][Tt][Ee]|[Hh][Oo][Uu][Rr]|[Dd][Aa][Yy]|[Ww][Ee][Ee][Kk]|[Mm][Oo][Nn][Tt][Hh]|[Yy][Ee][Aa][Rr])[Ss]?`
-	periodPattern   = `^\s*(?:` + periodWords + `|` + durationTerms + `)\s*$`
-	limitPattern    = `^\s*[0-9]+\s*(?:/|[Pp][Ee][Rr])\s*(?:` + periodWords + `|` + durationTerms + `)\s*$`
-	tokenPattern    = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$" //nolint:gosec // a token of HTTP's grammar
+	periodWords     = `[0-9]*\s*(?:[Ss][Ee][Cc][Oo][Nn][Dd]|[Mm][Ii][Nn][Uu][Tt][Ee]|[Hh][Oo][Uu][Rr]` +
+		`|[Dd][Aa][Yy]|[Ww][Ee][Ee][Kk]|[Mm][Oo][Nn][Tt][Hh]|[Yy][Ee][Aa][Rr])[Ss]?`
+	periodPattern = `^\s*(?:` + periodWords + `|` + durationTerms + `)\s*$`
+	limitPattern  = `^\s*[0-9]+\s*(?:/|[Pp][Ee][Rr])\s*(?:` + periodWords + `|` + durationTerms + `)\s*$`
+	tokenPattern  = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$" //nolint:gosec // a token of HTTP's grammar
 
 	hostPattern        = `^(?:(?:\*\.)?[0-9A-Za-z_-][0-9A-Za-z_.-]*|\[[0-9A-Fa-f:.]+\])$`
 	pathPattern        = `^(?:~.+|=\*|=/[^?]*|/[^?*]*\*?|\*)$`
@@ -43,7 +44,11 @@ var textNames = map[string]string{"utc_offset": `text such as "+02:00"`, "percen
 
 var anyText = text("text", textPattern)
 
-// items are the items of lists that are no plain objects.
+const statusPattern = `^[1-5](?:xx|[0-9][0-9](?:-[1-5][0-9][0-9])?)$`
+
+var grpcStatuses = []*node{word(policy.GRPCStatuses...), integer(0, 16)}
+
+// items are the items of lists, apart from plain objects.
 var items = map[string]*node{
 	"host":    text("host", hostPattern),
 	"method":  text("method", tokenPattern),
@@ -51,12 +56,14 @@ var items = map[string]*node{
 	"network": text("address or network", `^[0-9A-Fa-f:.]+(?:/[0-9]+)?$`),
 	"segment": anyText,
 	"pattern": text("pattern", keyPatternPattern),
-	"limit": {says: "[limit](#limit), \"10/minute\", [slots](#slots) or a number of them", AnyOf: []*node{ // a window, or slots of concurrency
-		text(`text such as "10/minute"`, limitPattern), object("limit"), text(`text such as "10"`, `^\s*[0-9]+\s*$`), integer(0, math.MaxUint32), object("slots"),
+	// A window, or slots of concurrency.
+	"limit": {says: "[limit](#limit), \"10/minute\", [slots](#slots) or a number of them", AnyOf: []*node{
+		text(`text such as "10/minute"`, limitPattern), object("limit"),
+		text(`text such as "10"`, `^\s*[0-9]+\s*$`), integer(0, math.MaxUint32), object("slots"),
 	}},
 	"key":                {says: "[key](#key)", AnyOf: []*node{word(policy.BareKeys()...), object("key")}},
-	"status":             {AnyOf: []*node{integer(100, 599), text(`text such as "4xx" or "400-499"`, `^[1-5](?:xx|[0-9][0-9](?:-[1-5][0-9][0-9])?)$`)}},
-	"answer_grpc_status": {says: "gRPC statuses such as `unavailable` or 14", AnyOf: []*node{word(policy.GRPCStatuses...), integer(0, 16)}},
+	"status":             {AnyOf: []*node{integer(100, 599), text(`text such as "4xx" or "400-499"`, statusPattern)}},
+	"answer_grpc_status": {says: "gRPC statuses such as `unavailable` or 14", AnyOf: grpcStatuses},
 }
 
 // choices are the forms of values of which the reference says more than their shapes.
