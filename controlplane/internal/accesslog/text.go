@@ -229,7 +229,7 @@ func (t *text) read(line string, places []*place, r *Request) error {
 // cut cuts a line into its values.
 func (t *text) cut(line string) error {
 	if !strings.HasPrefix(line, t.literals[0]) {
-		return fmt.Errorf("it does not have the format's form before %s", t.columns[0].name)
+		return fmt.Errorf("it does not begin with %q", t.literals[0])
 	}
 	at := len(t.literals[0])
 	for i := range t.columns {
@@ -244,7 +244,7 @@ func (t *text) cut(line string) error {
 		}
 		end := at + length
 		if length < 0 || end > len(line) || !strings.HasPrefix(line[end:], behind) {
-			return fmt.Errorf("it does not have the format's form behind %s", c.name)
+			return fmt.Errorf("it has no %q behind %s", behind, c.name)
 		}
 		if c.width == 0 && before != "" && strings.Contains(line[at-len(before)+1:end], before) {
 			return hasSeparator(c.name, line[at:end], before)

@@ -74,8 +74,7 @@ type tick struct {
 	End  string // the class of those at an end, which must not reach beyond it
 }
 
-// limitLine is a limit that is drawn. Its text stands on the line, or above the text of a lower
-// limit that is near.
+// limitLine is a limit that is drawn. Its text stands on the line, or above those that are near.
 type limitLine struct {
 	At, TextAt float64 // in pixels
 	Text       string
@@ -153,14 +152,25 @@ func (c *Chart) limits(highest float64) (drawn []Limit, above []string) {
 	return drawn, above
 }
 
-// limitLines places limits and their texts, from the lowest up.
-func limitLines(limits []Limit, top float64) (lines []limitLine) {
-	free := math.Inf(1) // texts below this would meet the one before
-	for _, l := range limits {
-		at := y(l.At, top)
-		textAt := min(at, free)
-		lines = append(lines, limitLine{At: at, TextAt: textAt, Text: l.Text})
-		free = textAt - textHeight
+// limitLines places limits and their texts, from the lowest up. The texts of lines that are near
+// each other stand above the highest of these.
+func limitLines(limits []Limit, top float64) []limitLine {
+	lines := make([]limitLine, len(limits))
+	for i, l := range limits {
+		lines[i] = limitLine{At: y(l.At, top), Text: l.Text}
+	}
+	textAt := math.Inf(1)
+	for from := 0; from < len(lines); {
+		to := from + 1
+		for to < len(lines) && lines[to-1].At-lines[to].At < textHeight {
+			to++
+		}
+		textAt = min(textAt, lines[to-1].At)
+		for i := from; i < to; i++ {
+			lines[i].TextAt = textAt
+			textAt -= textHeight
+		}
+		from = to
 	}
 	return lines
 }

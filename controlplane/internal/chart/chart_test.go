@@ -72,16 +72,19 @@ func TestLimitsWithinReach(t *testing.T) {
 // The texts of limits do not stand on one another, however near their lines are.
 func TestTextsOfLimitsStandApart(t *testing.T) {
 	c := falling(100)
-	c.Limits = []Limit{{"d", 90}, {"b", 50}, {"a", 50}, {"c", 52}}
+	c.Limits = []Limit{{"e", 90}, {"c", 50}, {"b", 50}, {"d", 52}, {"a", 10}}
 	lines := c.draw().Limits
-	require.Len(t, lines, 4)
+	require.Len(t, lines, 5)
 	for i := range lines {
 		require.LessOrEqual(t, lines[i].TextAt, lines[i].At)
 		if i > 0 {
 			require.LessOrEqual(t, lines[i].TextAt, lines[i-1].TextAt-textHeight)
 		}
 	}
-	require.InDelta(t, lines[3].At, lines[3].TextAt, 0, "there is room")
+	for _, alone := range []int{0, 4} {
+		require.InDelta(t, lines[alone].At, lines[alone].TextAt, 0, "there is room")
+	}
+	require.InDelta(t, lines[3].At, lines[1].TextAt, 0, "no line crosses a text")
 }
 
 // falling has a value, and then none.
