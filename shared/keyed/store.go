@@ -1,9 +1,16 @@
 package keyed
 
 import (
+	"crypto/rand"
 	"encoding/binary"
+	"fmt"
+	"reflect"
+	"runtime"
 	"slices"
+	"sync"
+	"time"
 
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -123,4 +130,187 @@ func (s *store) Set(key, value []byte, _ uint32) state.Status {
 		copy(b, value)
 	}
 	return state.OK
+}
+
+// shard is a share of a limiter's keys, with its own lock.
+type shard struct {
+	mu     sync.Mutex
+	table  *state.Table
+	store  store
+	key    state.Key // of the current call: its hash, and its windows
+	entry  state.Entry
+	counts counts
+}
+
+// counts are a shard's share of Stats.
+type counts struct{ allowed, denied, floorDenied, evicted, full, rebased uint64 }
+
+// open gives the shard a table for capacity keys.
+func (s *shard) open(windows []limit.Window, capacity uint32, now int64) {
+	s.store.few = make(map[string][]byte)
+	s.key = state.Key{Bytes: make([]byte, 8), Windows: slices.Clone(windows), Rule: windows}
+	random := func(b []byte) { _, _ = rand.Read(b) } // never fails
+	tables := state.NewTables(&s.store, random, 0, 0)
+	s.table = tables.Table(state.Definition{Windows: windows, Capacity: capacity})
+
+	// All pages are alike before they are first written. Persist writes such a page,
+	// and the store keeps it as s.store.empty, so that reading one later allocates
+	// nothing.
+	s.read(now)
+	s.entry.Rebased = true
+	s.table.Persist(&s.entry)
+	s.store.prepare(s.store.empty, int(state.GeometryFor(windows, capacity).Pages))
+}
+
+// read finds the key's entry.
+func (s *shard) read(now int64) {
+	must("read a key", s.table.Read(&s.entry, s.key, now))
+}
+
+// look finds the key's entry and changes nothing.
+func (s *shard) look(now int64) {
+	s.store.readOnly = true
+	s.read(now)
+	s.store.readOnly = false
+}
+
+// must panics if the table fails. That happens only if its bytes have changed since
+// it wrote them.
+func must(act string, status state.Status) {
+	if status != state.OK {
+		damaged(act, status)
+	}
+}
+
+func damaged(act string, status state.Status) {
+	panic(fmt.Sprintf("keyed: cannot %s: status %d: the counters are damaged", act, status))
+}
+
+// hit decides and counts. It returns when the hit would pass if no other hit came.
+func (s *shard) hit(l *Limiter, cost uint32, r *Result) (pass int64) {
+	e := &s.entry
+	if e.Rebased {
+		s.counts.rebased++
+	}
+	pass = s.table.Check(e, cost)
+	if passes(pass, e.Now) {
+		if cost == 0 {
+			s.counts.allowed++
+			r.Allowed = true
+			return 0
+		}
+		return s.count(l, cost, r)
+	}
+	s.counts.denied++
+	if e.FromFloor {
+		s.counts.floorDenied++
+	}
+	if !l.countDenied || cost == 0 {
+		s.table.Persist(e)
+		return pass
+	}
+	switch status := s.table.Commit(e, cost, l.evict); status {
+	case state.OK:
+		s.evicted()
+		return s.table.Check(e, cost)
+	case state.Full:
+		s.counts.full++
+		r.Full = true
+	default:
+		damaged("count a denied hit", status)
+	}
+	return pass
+}
+
+// count counts a hit that every window has room for.
+func (s *shard) count(l *Limiter, cost uint32, r *Result) (pass int64) {
+	e := &s.entry
+	switch status := s.table.Commit(e, cost, l.evict); {
+	case status == state.OK:
+		s.evicted()
+	case status != state.Full:
+		damaged("count a hit", status)
+	case l.passFull:
+		s.counts.full++
+		r.Full = true
+	default:
+		s.counts.full++
+		s.counts.denied++
+		r.Full = true
+		return max(s.table.Earliest(e), e.Now)
+	}
+	s.counts.allowed++
+	r.Allowed = true
+	return 0
+}
+
+func (s *shard) evicted() {
+	if s.entry.Evicted {
+		s.counts.evicted++
+	}
+}
+
+func passes(pass, now int64) bool { return pass != limit.Never && pass <= now }
+
+// wait returns the time from now until pass.
+func wait(pass, now int64) time.Duration {
+	if pass == limit.Never {
+		return Never
+	}
+	return time.Duration(max(pass-now, 0))
+}
+
+const (
+	// perShard is the smallest capacity of a shard if there are several. With fewer
+	// keys, the fixed memory of each shard would outweigh that of its keys.
+	perShard = 2048
+	// maxShardBits bounds the shards to 64.
+	maxShardBits = 6
+	// tableBytes bounds the memory of a shard's table besides its pages: directory,
+	// seed and their maps.
+	tableBytes = 3 << 10
+)
+
+// shardBits returns the base-2 logarithm of the number of shards: eight for each
+// processor, as long as each has enough keys. Keys are spread evenly over shards and
+// over the pages in them, so more shards make no page fuller. A capacity of a few
+// keys is exact only in one shard.
+func shardBits(capacity uint32) uint {
+	bits := uint(0)
+	for bits < maxShardBits && 1<<bits < 8*runtime.GOMAXPROCS(0) && capacity>>(bits+1) >= perShard {
+		bits++
+	}
+	return bits
+}
+
+// MaxBytes returns an upper bound of the limiter's memory in bytes, whatever keys
+// come. The limiter uses about that much once all its pages have been used, and much
+// less before.
+func (l *Limiter) MaxBytes() int64 { return l.maxBytes }
+
+// bytes returns the memory of the store's existing pages.
+func (s *store) bytes() uint64 { return s.made * s.chunkSize }
+
+// allocated returns the bytes that the allocator takes for a request of bytes.
+func allocated(bytes int) int { return cap(slices.Grow([]byte(nil), bytes)) }
+
+// allocatedSlice is allocated for a slice of n values that hold pointers. The
+// allocator may put a word before them.
+func allocatedSlice[T any](n int) int64 {
+	return int64(allocated(n*int(reflect.TypeFor[T]().Size()) + 8))
+}
+
+// maxBytes bounds the memory that a shard refers to when all its pages exist. It
+// includes three more pages, as patterns and scratch, and room to decode the log of
+// the entry's key and of another key.
+func (s *shard) maxBytes(windows []limit.Window) int64 {
+	size := tableBytes + allocatedSlice[[]byte](len(s.store.chunks))
+	size += int64(len(s.store.chunks)) * int64(s.store.chunkSize)
+	size += 3*int64(allocated(len(s.store.empty))) + 8*int64(len(windows))*int64(reflect.TypeFor[limit.Window]().Size())
+	for _, w := range windows {
+		if w.Algorithm == limit.SlidingWindowLog {
+			size += 3 * limit.MaxLog * 8
+		}
+	}
+	return size
 }

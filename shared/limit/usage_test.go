@@ -1,7 +1,9 @@
 package limit
 
 import (
+	"cmp"
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,4 +50,87 @@ func TestLoad(t *testing.T) {
 	}
 	w := aligned(0, ms, 0)
 	require.Equal(t, Load{Used: 3, Limit: 1}, w.Load(&Usage{Used: 3}, 0), "a limit of 0 divides nothing by it")
+}
+
+const (
+	ms     = int64(1_000_000)
+	second = 1000 * ms
+	day    = 86_400 * second
+)
+
+func aligned(units uint32, period, offset int64) Window {
+	return Window{Algorithm: FixedWindow, Limit: units, PeriodNs: period, OffsetNs: offset}
+}
+
+func perKey(units uint32, period int64) Window {
+	return Window{Algorithm: FixedWindowPerKey, Limit: units, PeriodNs: period}
+}
+
+func TestCompareOrdersIdentities(t *testing.T) {
+	ordered := []Window{
+		aligned(9, ms, 0), aligned(1, ms, 1), perKey(5, ms),
+		aligned(0, second, 0), perKey(0, second), aligned(3, day, 4*3600*second),
+	}
+	for i, w := range ordered {
+		for j, v := range ordered {
+			require.Equal(t, cmp.Compare(i, j), w.Compare(v), "%d %d", i, j)
+		}
+	}
+	require.Zero(t, aligned(1, ms, 0).Compare(aligned(2, ms, 0)), "the limit is no part of the identity")
+}
+
+// What Count and Reset find is all that a standing has to say.
+func TestStanding(t *testing.T) {
+	const second = 1_000_000_000
+	dice := rand.New(rand.NewPCG(1, 1))
+	for range 20000 {
+		w := Window{
+			Algorithm: Algorithm(1 + dice.IntN(5)), Limit: 1 + dice.Uint32N(50),
+			PeriodNs: MinPeriodNs + dice.Int64N(20*second), Burst: 1 + dice.Uint32N(60), Units: 64,
+		}
+		if w.IsFixed() && dice.IntN(2) == 0 {
+			w.Pays = 1 + dice.Uint32N(3)
+		}
+		var u Usage
+		now, last := 1000*second+dice.Int64N(second), int64(0)
+		for range dice.IntN(12) {
+			if last > 0 {
+				w.Roll(&u, last, now)
+			}
+			w.Add(&u, now, dice.Uint32N(4))
+			last = now
+			now += dice.Int64N(w.PeriodNs)
+		}
+		if last > 0 {
+			w.Roll(&u, last, now)
+		}
+		used, reset := w.Count(&u, now), w.Reset(&u, now)
+		s := w.Standing(now, used, reset-now, nil)
+		require.Equal(t, used, w.Count(&s, now), "%+v: %+v", w, u)
+		if used > 0 {
+			require.Equal(t, reset, w.Reset(&s, now), "%+v: %+v", w, u)
+		}
+	}
+}
+
+// Variants of Window's methods that return a new Usage instead of changing one.
+
+func rolled(w Window, u Usage, last, now int64) Usage {
+	w.Roll(&u, last, now)
+	return u
+}
+
+func added(w Window, u Usage, now int64, cost uint32) Usage {
+	w.Add(&u, now, cost)
+	return u
+}
+
+func refunded(w Window, u, after Usage, at, now int64, cost uint32, opened bool) (Usage, bool) {
+	taken := w.Refund(&u, &after, at, now, cost, opened)
+	return u, taken
+}
+
+func shifted(w Window, u Usage, delta int64) Usage {
+	w.Shift(&u, delta)
+	return u
 }
