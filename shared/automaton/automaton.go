@@ -40,7 +40,8 @@ func (a *Automaton) Match(s string) bool {
 			class = a.class(r)
 			i += size
 		}
-		if row = int(a.next[row+int(class)]); row == 0 {
+		row = int(a.next[row+int(class)])
+		if row == 0 {
 			return false
 		}
 	}

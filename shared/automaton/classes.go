@@ -61,7 +61,8 @@ func (b *builder) classify(a *Automaton) {
 	known := map[string]uint16{}
 	members := make(set, (len(leaves)+63)/64) // the leaves that take the characters from an edge on
 	for at, r := range edges[:len(edges)-1] {
-		if b.work -= 4*len(leaves) + 64; b.work < 0 {
+		b.work -= 4*len(leaves) + 64
+		if b.work < 0 {
 			return
 		}
 		clear(members)

@@ -29,8 +29,8 @@ const (
 	maxSetWork  = 96 << 20
 )
 
-// flags are Go's, with (?s): where . took no newline, a path with %0A in it would
-// slip past a rule for "~/v1/.*".
+// flags are Go's, with (?s): if . took no newline, a path with %0A in it would slip past a
+// rule for "~/v1/.*".
 const flags = syntax.Perl | syntax.DotNL
 
 // Set compiles the expressions of one policy. Equal expressions share a table, and
@@ -51,7 +51,7 @@ type result struct {
 // room for.
 var ErrFull = errors.New("not read: the expressions before it are too large together")
 
-// Size is how many expressions the set has, where none was refused, and the bytes of all.
+// Size is how many expressions the set has, if it refused none, and the bytes of all.
 func (s *Set) Size() (n, bytes int) { return len(s.compiled), s.bytes }
 
 // Compile compiles an expression in Go's syntax. A syntax error is a *syntax.Error.
@@ -79,7 +79,8 @@ func (s *Set) compile(text string) (*Automaton, error) {
 	b := builder{work: min(maxWork, maxSetWork-s.work)}
 	left := b.work
 	defer func() { s.work += left - max(b.work, 0) }()
-	if b.work -= parsing(text); b.work < 0 {
+	b.work -= parsing(text)
+	if b.work < 0 {
 		return nil, s.tooMuch(left,
 			"has too many classes such as \\pL, or ranges in which case does not count: write fewer of them")
 	}

@@ -128,7 +128,8 @@ func ExampleBuilder_SlidingLog() {
 	for _, c := range []struct {
 		at   time.Duration
 		hits uint32
-	}{{10 * time.Second, 1}, {20 * time.Second, 2}, {30 * time.Second, 4}, {50 * time.Second, 3}, {71 * time.Second, 1}, {72 * time.Second, 1}} {
+	}{{10 * time.Second, 1}, {20 * time.Second, 2}, {30 * time.Second, 4}, {50 * time.Second, 3},
+		{71 * time.Second, 1}, {72 * time.Second, 1}} {
 		now.Time = noon().Add(c.at)
 		say(l.HitN("k", c.hits))
 	}

@@ -91,7 +91,8 @@ func (l *Limiter) PeekN(key string, cost uint32) (r Result) {
 	defer s.mu.Unlock()
 	s.look(now)
 	pass := s.table.Check(&s.entry, cost)
-	if r.Allowed = passes(pass, s.entry.Now); !r.Allowed {
+	r.Allowed = passes(pass, s.entry.Now)
+	if !r.Allowed {
 		r.RetryAfter = wait(pass, s.entry.CallerNs)
 	}
 	l.report(s, &r)

@@ -45,7 +45,8 @@ func TestMemoryIsBounded(t *testing.T) {
 			each := used / int64(c.capacity)
 			t.Logf("%d bytes for %d keys, %d a key; MaxBytes %d; %d shards", used, c.capacity, each, l.MaxBytes(), len(l.shards))
 			require.LessOrEqual(t, used, l.MaxBytes())
-			require.LessOrEqual(t, l.MaxBytes(), used+used/4+8<<10*int64(len(l.shards)), "the bound is close to the memory in use")
+			require.LessOrEqual(t, l.MaxBytes(), used+used/4+8<<10*int64(len(l.shards)),
+				"the bound is close to the memory in use")
 			require.LessOrEqual(t, l.MaxBytes()/int64(c.capacity), c.maxBytes)
 			s := l.Stats()
 			require.Less(t, int64(s.Bytes), l.MaxBytes())
@@ -71,8 +72,8 @@ func TestHitsAllocateNothing(t *testing.T) {
 	for name, b := range map[string]*Builder{
 		"window": New().Window(time.Hour, 100),
 		"jitter": New().Window(time.Hour, 100, Jitter(10)),
-		"layered, floods": New().Window(time.Hour, 100).WindowPerKey(time.Hour, 100).SlidingLog(time.Hour, 20).SlidingCounter(time.Hour, 100).
-			TokenBucket(time.Hour, 10).Capacity(20),
+		"layered, floods": New().Window(time.Hour, 100).WindowPerKey(time.Hour, 100).
+			SlidingLog(time.Hour, 20).SlidingCounter(time.Hour, 100).TokenBucket(time.Hour, 10).Capacity(20),
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, _ := build(t, b)
@@ -102,7 +103,9 @@ func TestParseHex(t *testing.T) {
 }
 
 // many returns a builder with as many windows as a limiter can have.
-func many(add func(*Builder, time.Duration, uint32, ...WindowOption) *Builder, n uint32, options ...WindowOption) *Builder {
+func many(
+	add func(*Builder, time.Duration, uint32, ...WindowOption) *Builder, n uint32, options ...WindowOption,
+) *Builder {
 	b := New()
 	for i := range 16 {
 		add(b, time.Duration(i+1)*time.Hour, n, options...)

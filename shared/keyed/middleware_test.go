@@ -66,11 +66,13 @@ func TestMiddlewareOptions(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 	})
 	user := ByHeader("x-user-id")
-	require.Equal(t, http.StatusNoContent, serve(l, request("x-user-id", "a", "x-cost", "9"), user, cost, teapot).StatusCode)
+	require.Equal(t, http.StatusNoContent, serve(l, request("x-user-id", "a", "x-cost", "9"), user, cost,
+		teapot).StatusCode)
 	denied := serve(l, request("x-user-id", "a", "x-cost", "2"), user, cost, teapot)
 	require.Equal(t, http.StatusTeapot, denied.StatusCode)
 	require.Equal(t, "20", denied.Header.Get("Retry-After"))
-	require.Equal(t, http.StatusNoContent, serve(l, request("x-user-id", "a"), user, cost, teapot).StatusCode, "a cost of 0")
+	require.Equal(t, http.StatusNoContent, serve(l, request("x-user-id", "a"), user, cost, teapot).StatusCode,
+		"a cost of 0")
 	require.EqualValues(t, 9, l.Get("a"))
 }
 

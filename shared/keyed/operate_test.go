@@ -87,7 +87,8 @@ func TestFull(t *testing.T) {
 		stats  Stats
 	}{
 		{"inherit", Inherit, Result{Allowed: true, Limit: 5, Remaining: 4}, nil, Stats{Evicted: 1, Allowed: 5}},
-		{"deny", Deny, Result{Full: true, Limit: 5, Remaining: 5, RetryAfter: 10 * time.Second}, ErrFull, Stats{Full: 3, Allowed: 4, Denied: 1}},
+		{"deny", Deny, Result{Full: true, Limit: 5, Remaining: 5, RetryAfter: 10 * time.Second}, ErrFull,
+			Stats{Full: 3, Allowed: 4, Denied: 1}},
 		{"allow", Allow, Result{Allowed: true, Full: true, Limit: 5, Remaining: 5}, ErrFull, Stats{Full: 3, Allowed: 5}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

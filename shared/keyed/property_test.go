@@ -110,7 +110,9 @@ func (p *plain) same(t *testing.T, l *Limiter, key string, now int64, at string)
 		}
 		require.Equal(t, want, u, "%s: window %d, key %s", at, i, key)
 		if i == 0 || u.Remaining < lowest {
-			lowest, tightest, ends = u.Remaining, u, u.ResetAt
+			lowest = u.Remaining
+			tightest = u
+			ends = u.ResetAt
 			if onGrid := w.Algorithm == limit.FixedWindow || w.OnGrid(); !onGrid && k.usage[i].IsZero() {
 				ends = time.Time{} // nothing is open
 			}
@@ -146,15 +148,27 @@ func randomWindows(r *rand.Rand, b *Builder) {
 				b.TokenBucket(per, units, Burst(1+uint32(r.IntN(12))))
 			}
 		case 6:
-			b.Months([]int{1, 2, 3, 4, 6, 12}[i], units, Offset(time.Duration(r.IntN(27))*24*time.Hour), UTCOffset(time.Duration(r.IntN(14))*time.Hour))
+			b.Months([]int{1, 2, 3, 4, 6, 12}[i], units, Offset(time.Duration(r.IntN(27))*24*time.Hour),
+				UTCOffset(time.Duration(r.IntN(14))*time.Hour))
 		}
 	}
 }
 
 var (
-	propertyLimiters = flag.Int("property-limiters", 150, "random limiters, 400 steps each, to compare with the plain arithmetic")
-	propertySeed     = flag.Uint64("property-seed", 1, "seed of these limiters")
+	propertyLimiters = flag.Int("property-limiters", 150,
+		"random limiters, 400 steps each, to compare with the plain arithmetic")
+	propertySeed = flag.Uint64("property-seed", 1, "seed of these limiters")
 )
+
+// propertyRun compares one limiter with the plain arithmetic, step by step.
+type propertyRun struct {
+	*testing.T
+	random          *rand.Rand
+	limiter         *Limiter
+	plain           *plain
+	clock           *frozen
+	allowed, denied int
+}
 
 func TestLimiterIsTheArithmetic(t *testing.T) {
 	const steps = 400
@@ -162,77 +176,97 @@ func TestLimiterIsTheArithmetic(t *testing.T) {
 	if testing.Short() {
 		limiters /= 10
 	}
-	r := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(seed, 0))
 	allowed, denied := 0, 0
 	for n := range limiters {
-		b := New().Capacity(4) // all keys have room, in one page
-		randomWindows(r, b)
-		p := &plain{keys: map[string]*plainKey{}}
-		buckets := false
-		for _, w := range b.windows {
-			p.windows = append(p.windows, w.Window)
-			buckets = buckets || w.Algorithm == limit.TokenBucket
-		}
-		if !buckets && r.IntN(2) == 0 {
-			b.CountDenied()
-			p.countDenied = true
-		}
-		l, clock := build(t, b)
+		r := newPropertyRun(t, random)
 		for i := range steps {
-			clock.Duration += time.Duration(r.Int64N(int64(8 * time.Millisecond)))
-			if r.IntN(20) == 0 {
-				clock.Duration -= time.Duration(r.Int64N(int64(20 * time.Millisecond)))
-			}
-			now := int64(clock.Duration)
-			key := fmt.Sprint(r.IntN(4))
-			at := fmt.Sprintf("seed %d, limiter %d, step %d, %+v", seed, n, i, p.windows)
-			units := uint32(r.IntN(4))
-			switch r.IntN(12) {
-			case 0:
-				k := p.at(key, now)
-				p.change(key, k, func(w limit.Window, u *limit.Usage) { w.Add(u, k.last, units) })
-				_, err := l.Inc(key, units)
-				require.NoError(t, err)
-			case 1:
-				k := p.at(key, now)
-				p.change(key, k, func(w limit.Window, u *limit.Usage) { *u = w.Set(k.last, units) })
-				_, err := l.Set(key, units)
-				require.NoError(t, err)
-			case 2:
-				have := p.keys[key]
-				if have != nil {
-					p.floor = max(p.floor, now, have.last)
-					delete(p.keys, key)
-				}
-				had, err := l.Reset(key)
-				require.NoError(t, err)
-				require.Equal(t, have != nil, had, at)
-			case 3:
-				freed := p.clean(now)
-				require.EqualValues(t, len(p.keys), l.Stats().Keys, at)
-				require.EqualValues(t, freed, l.Clean(), at)
-			default:
-				before := l.PeekN(key, units)
-				ok, retry := p.hit(key, now, units)
-				got := l.HitN(key, units)
-				require.Equal(t, ok, before.Allowed, at)
-				if !p.countDenied {
-					require.Equal(t, retry, before.RetryAfter, at)
-				}
-				require.Equal(t, ok, got.Allowed, at)
-				require.Equal(t, retry, got.RetryAfter, at)
-				if ok {
-					allowed++
-				} else {
-					denied++
-				}
-			}
-			p.same(t, l, key, now, at)
+			r.step(fmt.Sprintf("seed %d, limiter %d, step %d, %+v", seed, n, i, r.plain.windows))
 		}
+		allowed += r.allowed
+		denied += r.denied
 	}
-	t.Logf("%d random steps of the library compared with the arithmetic: %d hits allowed, %d denied", limiters*steps, allowed, denied)
+	t.Logf("%d random steps of the library compared with the arithmetic: %d hits allowed, %d denied", limiters*steps,
+		allowed, denied)
 	require.Greater(t, allowed, 33*limiters)
 	require.Greater(t, denied, 33*limiters)
+}
+
+func newPropertyRun(t *testing.T, random *rand.Rand) *propertyRun {
+	b := New().Capacity(4) // all keys have room, in one page
+	randomWindows(random, b)
+	p := &plain{keys: map[string]*plainKey{}}
+	buckets := false
+	for _, w := range b.windows {
+		p.windows = append(p.windows, w.Window)
+		buckets = buckets || w.Algorithm == limit.TokenBucket
+	}
+	if !buckets && random.IntN(2) == 0 {
+		b.CountDenied()
+		p.countDenied = true
+	}
+	l, clock := build(t, b)
+	return &propertyRun{T: t, random: random, limiter: l, plain: p, clock: clock}
+}
+
+// step lets time pass, or sets the clock back a little, and does one thing with a key.
+func (r *propertyRun) step(at string) {
+	r.clock.Duration += time.Duration(r.random.Int64N(int64(8 * time.Millisecond)))
+	if r.random.IntN(20) == 0 {
+		r.clock.Duration -= time.Duration(r.random.Int64N(int64(20 * time.Millisecond)))
+	}
+	now := int64(r.clock.Duration)
+	key := fmt.Sprint(r.random.IntN(4))
+	units := uint32(r.random.IntN(4))
+	switch r.random.IntN(12) {
+	case 0:
+		k := r.plain.at(key, now)
+		r.plain.change(key, k, func(w limit.Window, u *limit.Usage) { w.Add(u, k.last, units) })
+		_, err := r.limiter.Inc(key, units)
+		require.NoError(r, err)
+	case 1:
+		k := r.plain.at(key, now)
+		r.plain.change(key, k, func(w limit.Window, u *limit.Usage) { *u = w.Set(k.last, units) })
+		_, err := r.limiter.Set(key, units)
+		require.NoError(r, err)
+	case 2:
+		r.reset(key, now, at)
+	case 3:
+		freed := r.plain.clean(now)
+		require.EqualValues(r, len(r.plain.keys), r.limiter.Stats().Keys, at)
+		require.EqualValues(r, freed, r.limiter.Clean(), at)
+	default:
+		r.hit(key, now, units, at)
+	}
+	r.plain.same(r.T, r.limiter, key, now, at)
+}
+
+func (r *propertyRun) reset(key string, now int64, at string) {
+	have := r.plain.keys[key]
+	if have != nil {
+		r.plain.floor = max(r.plain.floor, now, have.last)
+		delete(r.plain.keys, key)
+	}
+	had, err := r.limiter.Reset(key)
+	require.NoError(r, err)
+	require.Equal(r, have != nil, had, at)
+}
+
+func (r *propertyRun) hit(key string, now int64, units uint32, at string) {
+	before := r.limiter.PeekN(key, units)
+	ok, retry := r.plain.hit(key, now, units)
+	got := r.limiter.HitN(key, units)
+	require.Equal(r, ok, before.Allowed, at)
+	if !r.plain.countDenied {
+		require.Equal(r, retry, before.RetryAfter, at)
+	}
+	require.Equal(r, ok, got.Allowed, at)
+	require.Equal(r, retry, got.RetryAfter, at)
+	if ok {
+		r.allowed++
+	} else {
+		r.denied++
+	}
 }
 
 // together runs f in n goroutines at once.
@@ -248,7 +282,8 @@ func TestConcurrentHitsAreExact(t *testing.T) {
 	const units, workers = 100, 8
 	for name, b := range map[string]*Builder{
 		"jitter": New().Window(time.Hour, units, Jitter(20)),
-		"layered": New().Window(time.Hour, units+7).TokenBucket(time.Hour, units+3, Burst(units)).WindowPerKey(time.Hour, units+1).
+		"layered": New().Window(time.Hour, units+7).TokenBucket(time.Hour, units+3, Burst(units)).
+			WindowPerKey(time.Hour, units+1).
 			SlidingLog(time.Hour, units+2).SlidingCounter(time.Hour, units+4),
 		"counted denials": New().Window(time.Hour, units).CountDenied(),
 	} {

@@ -59,9 +59,18 @@ func (m *fixedReference) live(at int64) (hits []fixedHit) {
 
 // advance closes the window that has ended at at.
 func (m *fixedReference) advance(at int64) {
-	if m.hits, m.last = m.live(at), at; len(m.hits) == 0 {
-		m.endNs, m.slides = 0, false
+	m.hits = m.live(at)
+	m.last = at
+	if len(m.hits) == 0 {
+		m.close()
 	}
+}
+
+// close forgets all hits and the window that they opened.
+func (m *fixedReference) close() {
+	m.hits = nil
+	m.endNs = 0
+	m.slides = false
 }
 
 func (m *fixedReference) used(at int64) *big.Int {
@@ -83,8 +92,8 @@ func (m *fixedReference) reset(at int64) *big.Int {
 	return number(max(at, m.endNs))
 }
 
-// expiry is 0 where units of 0 are all that was counted, unless their window has an end of its
-// own in the usage.
+// expiry is 0 if all hits were of 0 units, unless their window has an end of its own in the
+// usage.
 func (m *fixedReference) expiry() *big.Int {
 	hasEnd := m.isPerKey() || m.window.Jitter > 0
 	if len(m.live(m.last)) == 0 || !hasEnd && m.used(m.last).Sign() == 0 {
@@ -104,7 +113,7 @@ func (m *fixedReference) add(at int64, cost uint32) {
 }
 
 func (m *fixedReference) set(at int64, n uint32) {
-	m.hits, m.endNs, m.slides = nil, 0, false
+	m.close()
 	m.add(at, n)
 }
 
@@ -121,14 +130,16 @@ func (m *fixedReference) refund(hit, at int64, cost uint32, opened bool) bool {
 	m.hits = slices.Delete(m.hits, i, i+1)
 	switch {
 	case m.used(at).Sign() == 0:
-		m.hits, m.endNs, m.slides = nil, 0, false
+		m.close()
 	case opened:
 		m.endNs, m.slides = at+m.window.PeriodNs, true
 	}
 	return true
 }
 
-var periods = []int64{MinPeriodNs, MinPeriodNs + 1, 7 * ms, second, 60 * second, 3600 * second, day, 7 * day, MaxPeriodNs}
+var periods = []int64{
+	MinPeriodNs, MinPeriodNs + 1, 7 * ms, second, 60 * second, 3600 * second, day, 7 * day, MaxPeriodNs,
+}
 
 var limits = []uint32{0, 1, 2, 3, 5, 10, 1000, math.MaxUint32 - 1, math.MaxUint32}
 
@@ -191,7 +202,8 @@ func step(r *rand.Rand, w Window, now int64) int64 {
 // A fixed window of each kind: aligned, with an offset or jitter, by the calendar, of a key's own.
 func TestTheFixedWindowsAgainstTheReference(t *testing.T) {
 	for seed := range uint64(6) {
-		runCourses(t, 34+seed, "fixed windows", randomWindow, relimitAny, func(w Window) reference { return &fixedReference{window: w} })
+		runCourses(t, 34+seed, "fixed windows", randomWindow, relimitAny,
+			func(w Window) reference { return &fixedReference{window: w} })
 	}
 }
 
@@ -214,9 +226,11 @@ func TestCalendarAgainstTheTimePackage(t *testing.T) {
 				require.Equal(t, months, w.Months())
 				require.Equal(t, int64(offset-east), w.ShiftNs())
 				zone := time.FixedZone("", int(east/time.Second))
-				for start := time.Date(1969, 1, 1, 0, 0, 0, 0, zone); start.Year() <= 2260; start = start.AddDate(0, int(months), 0) {
+				start := time.Date(1969, 1, 1, 0, 0, 0, 0, zone)
+				for start.Year() <= 2260 {
 					from := start.Add(offset).UnixNano()
-					to := start.AddDate(0, int(months), 0).Add(offset).UnixNano()
+					start = start.AddDate(0, int(months), 0)
+					to := start.Add(offset).UnixNano()
 					for _, at := range []int64{from, from + 1, from + (to-from)/2, to - 1} {
 						gotStart, gotEnd := w.Span(at)
 						if gotStart != from || gotEnd != to || w.LengthNs(at) != to-from || to-from > w.PeriodNs {

@@ -102,7 +102,8 @@ func (w *Window) convertFloor(f Usage, last int64) Usage {
 		own = w.fullAt(&Usage{Tokens: level, EndNs: 1}, last)
 	}
 	full := own
-	if f.Prev == 0 && !w.hasLapsed(f.EndNs, last) { // written by a configuration without this window, from the records' own times
+	fromRecords := f.Prev == 0 // a configuration without this window wrote it, from the records' own times
+	if fromRecords && !w.hasLapsed(f.EndNs, last) {
 		full = max(full, f.EndNs)
 	}
 	if w.Stamp != 0 {
@@ -161,9 +162,9 @@ func (w *Window) Inherit(u Usage, now int64) Usage {
 	return u
 }
 
-// ChargeFloor returns the floor f, rolled to now, once units more were counted at now for
-// one of its keys. w has the rule's limits, and key is the key's window where it is known,
-// else w: its grid and its opening are not known then, so its window may last a whole period
+// ChargeFloor returns the floor f, rolled to now, after units more were counted at now for
+// one of its keys. w has the rule's limits. key is the key's window, or w if the key is not
+// known. Its grid and its opening are not known then, so its window may last a whole period
 // from now, and its bucket may be the slowest one of the rule.
 func (w *Window) ChargeFloor(key *Window, f Usage, now int64, units uint32, log []int64) Usage {
 	u := key.Start(f, now, log)

@@ -18,13 +18,18 @@ func TestFloorAndStart(t *testing.T) {
 		u            Usage
 		floor, start Usage
 	}{
-		"a log":             {log, Usage{Log: []int64{90 * second, 95 * second, 97 * second}}, Usage{Used: 2, EndNs: 97 * second}, Usage{Log: []int64{97 * second, 97 * second}}},
-		"a cut log":         {log, Usage{Log: []int64{95 * second}, Cut: true}, Usage{Used: math.MaxUint32, EndNs: 95 * second}, Usage{Log: []int64{95 * second, 95 * second, 95 * second, 95 * second}, Cut: true}},
-		"an old log":        {log, Usage{Log: []int64{90 * second}}, Usage{}, Usage{}},
-		"a counter":         {counter, Usage{Used: 4, Prev: 2}, Usage{Prev: 4}, Usage{Prev: 4}},
-		"a bucket":          {bucket, bucket.Set(99*second, 7), Usage{Used: 2, Prev: 10, EndNs: 102*second + 500*ms}, bucket.Set(now, 5)},
-		"a full bucket":     {bucket, bucket.Set(99*second, 2), Usage{}, Usage{}},
-		"a jittered window": {grid, Usage{Used: 4, EndNs: 103 * second}, Usage{Used: 4, EndNs: 103 * second}, Usage{Used: 4, EndNs: 103 * second}},
+		"a log": {log, Usage{Log: []int64{90 * second, 95 * second, 97 * second}},
+			Usage{Used: 2, EndNs: 97 * second}, Usage{Log: []int64{97 * second, 97 * second}}},
+		"a cut log": {log, Usage{Log: []int64{95 * second}, Cut: true},
+			Usage{Used: math.MaxUint32, EndNs: 95 * second},
+			Usage{Log: []int64{95 * second, 95 * second, 95 * second, 95 * second}, Cut: true}},
+		"an old log": {log, Usage{Log: []int64{90 * second}}, Usage{}, Usage{}},
+		"a counter":  {counter, Usage{Used: 4, Prev: 2}, Usage{Prev: 4}, Usage{Prev: 4}},
+		"a bucket": {bucket, bucket.Set(99*second, 7), Usage{Used: 2, Prev: 10, EndNs: 102*second + 500*ms},
+			bucket.Set(now, 5)},
+		"a full bucket": {bucket, bucket.Set(99*second, 2), Usage{}, Usage{}},
+		"a jittered window": {grid, Usage{Used: 4, EndNs: 103 * second}, Usage{Used: 4, EndNs: 103 * second},
+			Usage{Used: 4, EndNs: 103 * second}},
 	} {
 		floor := c.w.Floor(c.u, 99*second, now)
 		require.Equal(t, c.floor, floor, name)
@@ -36,14 +41,18 @@ func TestFloorAndStart(t *testing.T) {
 // empty for decades.
 func TestBucketsOfUnknownSizeThatLapsed(t *testing.T) {
 	written := 1000 * second
-	unknown, known := Window{Algorithm: TokenBucket, PeriodNs: second}, Window{Algorithm: TokenBucket, PeriodNs: second, Limit: 1, Burst: 10}
+	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}
+	known := Window{Algorithm: TokenBucket, PeriodNs: second, Limit: 1, Burst: 10}
 	var lapsed Usage
 	for range 5 {
 		unknown.Charge(&lapsed, written, written, 1)
 	}
 	blind := unknown.Floor(lapsed, written, written)
 	inherited := known.Floor(unknown.Inherit(unknown.Start(blind, written, nil), written), written, written)
-	for name, floor := range map[string]Usage{"a floor": known.RollFloor(blind, written, written), "a key's that began from it": inherited} {
+	for name, floor := range map[string]Usage{
+		"a floor":                    known.RollFloor(blind, written, written),
+		"a key's that began from it": inherited,
+	} {
 		require.Equal(t, written+second, known.Check(ref(known.Start(floor, written, nil)), written, 1), name)
 		require.Zero(t, known.RollFloor(floor, written, written+10*second), name)
 	}
@@ -52,27 +61,34 @@ func TestBucketsOfUnknownSizeThatLapsed(t *testing.T) {
 // Debt is debt under other limits, too. Where those are not known, a floor covers both of two.
 func TestFloorsOfOtherLimits(t *testing.T) {
 	written := 1000 * second
-	w, next := Window{Algorithm: TokenBucket, PeriodNs: second, Limit: 1, Burst: 100}, Window{Algorithm: TokenBucket, PeriodNs: second, Limit: 4, Burst: 10}
+	w := Window{Algorithm: TokenBucket, PeriodNs: second, Limit: 1, Burst: 100}
+	next := Window{Algorithm: TokenBucket, PeriodNs: second, Limit: 4, Burst: 10}
 	floor := w.Floor(w.Set(written, 130), written, written)
 	require.Equal(t, Usage{Used: 4, Prev: 10, EndNs: written + 10*second}, next.RollFloor(floor, written, written))
 	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}
-	require.Equal(t, Usage{EndNs: written + 130*second}, unknown.MergeFloors(next.Floor(next.Set(written, 1), written, written), floor))
+	require.Equal(t, Usage{EndNs: written + 130*second},
+		unknown.MergeFloors(next.Floor(next.Set(written, 1), written, written), floor))
 	blind := unknown.Floor(w.Set(written, 130), written, written)
-	require.Equal(t, Usage{Used: 1, Prev: 100, EndNs: withStamp(written+130*second, foreignStamp)}, w.RollFloor(blind, written, written), "the record's own time")
-	require.EqualValues(t, 240, next.Count(ref(next.ByRule(w.Set(written, 60), written, written)), written), "a minute of what next gains")
+	require.Equal(t, Usage{Used: 1, Prev: 100, EndNs: withStamp(written+130*second, foreignStamp)},
+		w.RollFloor(blind, written, written), "the record's own time")
+	require.EqualValues(t, 240, next.Count(ref(next.ByRule(w.Set(written, 60), written, written)), written),
+		"a minute of what next gains")
 	none := next
 	none.Limit = 0
-	require.LessOrEqual(t, next.Floor(none.Set(written, 3), written, written).EndNs, written+2*second, "a limit of 0 never fills it, and nobody waits for that")
+	require.LessOrEqual(t, next.Floor(none.Set(written, 3), written, written).EndNs, written+2*second,
+		"a limit of 0 never fills it, and nobody waits for that")
 
 	old, fresh := next, next
-	old.Stamp, old.FillNs, fresh.Stamp, fresh.FillNs = 5, 10*second, 7, 20*second
+	old.Stamp, old.FillNs = 5, 10*second
+	fresh.Stamp, fresh.FillNs = 7, 20*second
 	floor = old.Floor(old.Set(written, 4), written, written)
 	for range 5 { // both configurations in turn
 		floor = fresh.RollFloor(old.RollFloor(floor, written, written), written, written)
 	}
 	require.Less(t, floor.EndNs, written+fresh.FillNs+10*stampMask, "it does not grow")
 	require.Zero(t, old.RollFloor(floor, floor.EndNs, floor.EndNs), "nor comes it back")
-	require.Zero(t, stampOf(unknown.MergeFloors(floor, Usage{EndNs: written + second}).EndNs), "who does not know the limits sets no stamp")
+	require.Zero(t, stampOf(unknown.MergeFloors(floor, Usage{EndNs: written + second}).EndNs),
+		"a window that does not know the limits sets no stamp")
 }
 
 // A hit above a log's room cuts it, also where the log is empty.
@@ -83,7 +99,10 @@ func TestAHitAboveALogsRoom(t *testing.T) {
 
 func TestKeyShift(t *testing.T) {
 	w := Window{Algorithm: FixedWindow, Limit: 1, PeriodNs: 10 * second, OffsetNs: 9 * second, Jitter: 30}
-	for hash, want := range map[uint64]int64{0: 0, 5: 5, uint64(3 * second): 0, uint64(3*second) - 1: 3*second - 1, math.MaxUint64: int64(uint64(math.MaxUint64) % uint64(3*second))} {
+	for hash, want := range map[uint64]int64{
+		0: 0, 5: 5, uint64(3 * second): 0, uint64(3*second) - 1: 3*second - 1,
+		math.MaxUint64: int64(uint64(math.MaxUint64) % uint64(3*second)),
+	} {
 		require.Equal(t, want, w.KeyShift(hash))
 		shifted := w.Shifted(want)
 		require.Equal(t, (9*second+want)%(10*second), shifted.OffsetNs)

@@ -1,20 +1,20 @@
 package limit
 
 const (
-	// HoldParts is in how many parts a hold is counted: a unit whose stream gives no sign
-	// of life lapses after 8 to 9 of them.
+	// HoldParts is how many parts a hold's length has. A unit whose stream gives no sign of
+	// life lapses after 8 to 9 of them.
 	HoldParts = 8
 	// MinHoldNs is the shortest hold: running requests show a sign of life each eighth.
 	MinHoldNs int64 = 10_000_000_000
 	// MaxHoldNs is the longest, a day. What runs renews its hold, so a longer one would only
 	// make a key wait for more than a day after a crash.
 	MaxHoldNs int64 = 86_400_000_000_000
-	// HeldRetryNs is the wait of a hit for which only what others hold leaves no room.
+	// HeldRetryNs is the wait of a hit that only units held by others leave no room.
 	HeldRetryNs int64 = 1_000_000_000
 )
 
-// Holds is how many units are held until an answer is known, by the eighth of the hold in
-// which each was last known to run. Its clock is the caller's, and starts anywhere.
+// Holds is how many units running requests hold, by the eighth of the hold's length in
+// which each request was last known to run. Its clock is the caller's, and starts anywhere.
 type Holds struct {
 	Eighth uint32                // the newest that counts
 	Units  [HoldParts + 1]uint32 // of the eighth n at n modulo 9
@@ -31,10 +31,11 @@ func (h *Holds) Total() (units uint32) {
 	return units
 }
 
-// Newest is the newest eighth that holds a unit; ok is false where none does.
+// Newest is the newest eighth that holds a unit; ok is false if none does.
 func (h *Holds) Newest() (eighth uint32, ok bool) {
 	for n := range uint32(len(h.Units)) {
-		if eighth = h.Eighth - n; *h.of(eighth) > 0 {
+		eighth = h.Eighth - n
+		if *h.of(eighth) > 0 {
 			return eighth, true
 		}
 	}
@@ -72,8 +73,8 @@ func (h *Holds) Add(eighth, units uint32) {
 }
 
 // Remove ends the hold of units that were last known to run in the eighth and have not
-// lapsed. If the hold's length has changed since, they may lie in a later one; where those
-// of others lie between, what is left is no older than theirs.
+// lapsed. If the hold's length has changed since, they may lie in a later one, behind units
+// of others: then those are removed instead, and what is left is no older.
 func (h *Holds) Remove(eighth, units uint32) {
 	if !h.Has(eighth) {
 		eighth = h.Eighth - HoldParts
@@ -86,7 +87,7 @@ func (h *Holds) Remove(eighth, units uint32) {
 	}
 }
 
-// Join adds what g holds, of which nothing may have lapsed at h's eighth.
+// Join adds what g holds. Nothing of it may have lapsed at h's eighth.
 func (h *Holds) Join(g *Holds) {
 	for n := range uint32(len(g.Units)) {
 		h.Add(g.Eighth-n, *g.of(g.Eighth - n))
@@ -101,7 +102,7 @@ func (w *Window) EighthBy(ns int64) uint32 {
 	return uint32((ns+each-1)/each - 1)
 }
 
-// Scale moves what w holds to v, whose hold is of another length. Where it is much shorter,
+// Scale moves what w holds to v, whose hold is of another length. If that is much shorter,
 // the oldest eighths become one.
 func (h *Holds) Scale(w, v *Window) {
 	from, old := w.EighthNs(), *h

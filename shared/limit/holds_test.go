@@ -60,7 +60,8 @@ func TestDebtIsPaid(t *testing.T) {
 		end := w.endOf(&u, start)
 		want := end // with room for one more: 350 → 250 → 150 → 50
 		for range 2 {
-			if want += w.PeriodNs; w.Algorithm == Calendar {
+			want += w.PeriodNs
+			if w.Algorithm == Calendar {
 				want = w.End(w.End(end))
 			}
 		}

@@ -82,7 +82,8 @@ func (c *course) look(at int64, cost uint32) (Usage, int64) {
 		left = 0
 	}
 	if got := w.Count(&u, at); int64(got) != used || int64(w.Remaining(&u, at)) != left {
-		c.Fatalf("%+v at %d: %+v: used %d and %d left, in the reference %d and %d", w, at, u, got, w.Remaining(&u, at), used, left)
+		c.Fatalf("%+v at %d: %+v: used %d and %d left, in the reference %d and %d", w, at, u, got, w.Remaining(&u, at),
+			used, left)
 	}
 	if got, want := w.Reset(&u, at), atMost(c.reference.reset(at), at+maxWait); got != want {
 		c.Fatalf("%+v at %d: %+v: resets at %d, in the reference at %d", w, at, u, got, want)
@@ -94,7 +95,8 @@ func (c *course) look(at int64, cost uint32) (Usage, int64) {
 			c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d", w, at, u, cost, pass)
 		}
 	case pass < at || (pass == at) != c.passes(at, cost):
-		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference now: %v", w, at, u, cost, pass, c.passes(at, cost))
+		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference now: %v", w, at, u, cost, pass,
+			c.passes(at, cost))
 	case pass > at:
 		c.exact(at, pass, cost)
 	}
@@ -161,7 +163,8 @@ func (c *course) hit(unchecked bool) {
 	back := max(c.now, c.last)
 	u, taken := refunded(c.window, c.rolled(back), after, at, back, cost, opened)
 	if want := c.reference.refund(at, back, cost, opened); taken != want {
-		c.Fatalf("%+v at %d: refund of %d counted at %d: complete %v, in the reference %v", c.window, back, cost, at, taken, want)
+		c.Fatalf("%+v at %d: refund of %d counted at %d: complete %v, in the reference %v", c.window, back, cost, at,
+			taken, want)
 	}
 	c.wrote(u, back)
 	c.look(back, 1)
@@ -174,7 +177,10 @@ var (
 
 // runCourses runs courses of steps from random windows. relimit changes a window's
 // limits.
-func runCourses(t *testing.T, seed uint64, what string, start func(r *rand.Rand) Window, relimit func(r *rand.Rand, w *Window), fresh func(w Window) reference) {
+func runCourses(
+	t *testing.T, seed uint64, what string,
+	start func(r *rand.Rand) Window, relimit func(r *rand.Rand, w *Window), fresh func(w Window) reference,
+) {
 	t.Helper()
 	const steps = 45
 	r := rand.New(rand.NewPCG(seed, *courseSeed))

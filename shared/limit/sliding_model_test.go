@@ -90,7 +90,8 @@ func randomLog(r *rand.Rand) Window {
 func relimitLog(r *rand.Rand, w *Window) { w.Limit = uint32(r.IntN(int(w.Units) + 1)) }
 
 func TestTheLogAgainstTheReference(t *testing.T) {
-	runCourses(t, 31, "sliding_window_log", randomLog, relimitLog, func(w Window) reference { return &logReference{window: w} })
+	runCourses(t, 31, "sliding_window_log", randomLog, relimitLog,
+		func(w Window) reference { return &logReference{window: w} })
 }
 
 // counterReference weights the events of the previous period.
@@ -180,5 +181,6 @@ func relimitAny(r *rand.Rand, w *Window) {
 }
 
 func TestTheCounterAgainstTheReference(t *testing.T) {
-	runCourses(t, 32, "sliding_window_counter", randomCounter, relimitAny, func(w Window) reference { return &counterReference{window: w} })
+	runCourses(t, 32, "sliding_window_counter", randomCounter, relimitAny,
+		func(w Window) reference { return &counterReference{window: w} })
 }

@@ -53,7 +53,8 @@ func (m *bucketReference) hold(level *big.Int) {
 // define keeps the level of the last write, cut to the new burst. A full bucket
 // stays full.
 func (m *bucketReference) define(w Window) {
-	if m.window = w; m.wrote != nil {
+	m.window = w
+	if m.wrote != nil {
 		level := m.wrote
 		m.hold(level)
 		m.wrote = level
@@ -85,7 +86,8 @@ func (m *bucketReference) expiry() *big.Int {
 func (m *bucketReference) add(at int64, cost uint32) {
 	m.last = at
 	m.taken = append(m.taken, taking{at, times(int64(cost), m.window.PeriodNs)})
-	if m.wrote = m.level(at); m.wrote.Cmp(m.full()) == 0 {
+	m.wrote = m.level(at)
+	if m.wrote.Cmp(m.full()) == 0 {
 		m.wrote = nil
 	}
 }
@@ -123,7 +125,8 @@ func relimitBucket(r *rand.Rand, w *Window) {
 }
 
 func TestTheBucketAgainstTheReference(t *testing.T) {
-	runCourses(t, 33, "token_bucket", randomBucket, relimitBucket, func(w Window) reference { return &bucketReference{window: w} })
+	runCourses(t, 33, "token_bucket", randomBucket, relimitBucket,
+		func(w Window) reference { return &bucketReference{window: w} })
 }
 
 // A configuration that does not know the bucket's size neither refills the bucket
@@ -176,7 +179,8 @@ func TestStampsOfTheLatestInstant(t *testing.T) {
 	}
 	require.LessOrEqual(t, ns, maxInstant+stampMask)
 	bucket := Window{Algorithm: TokenBucket, Limit: 1, Burst: 9, PeriodNs: second}
-	require.GreaterOrEqual(t, shifted(bucket, Usage{EndNs: ns}, second).EndNs, maxInstant, "nor where a floor is ahead of the clock")
+	require.GreaterOrEqual(t, shifted(bucket, Usage{EndNs: ns}, second).EndNs, maxInstant,
+		"nor where a floor is ahead of the clock")
 }
 
 func TestFill(t *testing.T) {

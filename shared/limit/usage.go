@@ -75,7 +75,7 @@ func (w *Window) Check(u *Usage, now int64, cost uint32) int64 {
 	switch {
 	case w.Limit == 0 || cost > w.Max():
 		return Never
-	case cost == 0: // also where more than the limit is used
+	case cost == 0: // also if more than the limit is used
 		return now
 	}
 	switch w.Algorithm {
@@ -97,8 +97,8 @@ func (w *Window) Check(u *Usage, now int64, cost uint32) int64 {
 	}
 }
 
-// Shut reports whether one of the windows has a limit of 0. That denies every hit, also one of
-// cost 0, which all others let pass.
+// Shut reports whether one of the windows has a limit of 0. That denies every hit, also one
+// of cost 0, which every other limit lets pass.
 func Shut(windows []Window) bool {
 	for i := range windows {
 		if w := &windows[i]; w.Limit == 0 && !w.Unlimited {
@@ -116,7 +116,7 @@ func (w *Window) Add(u *Usage, now int64, cost uint32) {
 		w.addLog(u, now, cost)
 	case TokenBucket:
 		w.takeTokens(u, now, cost)
-	case Concurrency: // what is held lies apart: see Held
+	case Concurrency: // what is held lies apart: see Holds
 	default:
 		u.Used = AddSaturating(u.Used, cost)
 		w.open(u, now)
@@ -182,7 +182,8 @@ func (w *Window) Remaining(u *Usage, now int64) uint32 {
 // far: at the end of the aligned window or of the key's open one; for a sliding
 // counter, at the end of the last period in which a unit counts; for a log, when
 // its newest unit leaves; for a bucket, when it is full. A window that is not
-// aligned and has counted nothing resets now, as does what only holds. u must have been rolled to now.
+// aligned and has counted nothing resets now, and so does a Concurrency. u must have been
+// rolled to now.
 func (w *Window) Reset(u *Usage, now int64) int64 {
 	switch {
 	case w.Algorithm == FixedWindow || w.Algorithm == Calendar:
@@ -306,9 +307,9 @@ func AddSaturating(a, b uint32) uint32 {
 	return sum
 }
 
-// Standing returns a usage that counts used units at now and resets after resetNs,
-// as Count and Reset found them in another usage, which is not at hand. A log is
-// made in the memory of log.
+// Standing returns a usage that counts used units at now and resets after resetNs. It
+// stands for another usage, of which only these two are known. A log is made in the memory
+// of log.
 func (w *Window) Standing(now int64, used uint32, resetNs int64, log []int64) Usage {
 	u := Usage{Log: log[:0]}
 	if used == 0 {
@@ -343,7 +344,8 @@ func (w *Window) weighing(used uint32, now int64) uint32 {
 	rest := uint64(max(w.End(now)-now, 1))
 	hi, lo := bits.Mul64(uint64(used), uint64(w.PeriodNs))
 	lo, carry := bits.Add64(lo, rest-1, 0)
-	if hi += carry; hi >= rest {
+	hi += carry
+	if hi >= rest {
 		return 1<<32 - 1
 	}
 	n, _ := bits.Div64(hi, lo, rest)

@@ -33,12 +33,14 @@ const (
 	// Calendar is FixedWindow in whole months of the Gregorian calendar; see NewCalendar.
 	Calendar
 	// Concurrency counts what is held now instead of windows. PeriodNs is how long a hold
-	// lasts without a sign of life; see Held. A counter has one at most.
+	// lasts without a sign of life; see Holds. A counter has one at most.
 	Concurrency
 )
 
 // Counting are the algorithms that count what has passed: all but Concurrency.
-var Counting = [...]Algorithm{FixedWindow, FixedWindowPerKey, SlidingWindowLog, SlidingWindowCounter, TokenBucket, Calendar}
+var Counting = [...]Algorithm{
+	FixedWindow, FixedWindowPerKey, SlidingWindowLog, SlidingWindowCounter, TokenBucket, Calendar,
+}
 
 const (
 	// MinPeriodNs is the shortest window, one millisecond.
@@ -88,17 +90,23 @@ func (w Window) Same(v Window) bool { return w.identity() == v.identity() }
 
 func (w Window) identity() Window {
 	if w.Algorithm == Concurrency {
-		return Window{Algorithm: Concurrency} // what is held outlives a change of the hold
+		return Window{Algorithm: Concurrency} // what is held outlives a change of the hold's length
 	}
-	return Window{Algorithm: w.Algorithm, PeriodNs: w.PeriodNs, OffsetNs: w.OffsetNs, Jitter: w.Jitter, Elastic: w.Elastic}
+	return Window{
+		Algorithm: w.Algorithm, PeriodNs: w.PeriodNs, OffsetNs: w.OffsetNs, Jitter: w.Jitter, Elastic: w.Elastic,
+	}
 }
 
 // Compare orders windows by everything but their limits, so that the order in
 // which a policy lists them does not matter. A Concurrency comes last.
 func (w Window) Compare(v Window) int {
 	for _, d := range [...]int64{
-		boolToInt(w.Algorithm == Concurrency) - boolToInt(v.Algorithm == Concurrency), w.PeriodNs - v.PeriodNs, int64(w.Algorithm) - int64(v.Algorithm), w.OffsetNs - v.OffsetNs,
-		int64(w.Jitter) - int64(v.Jitter), boolToInt(w.Elastic) - boolToInt(v.Elastic),
+		boolToInt(w.Algorithm == Concurrency) - boolToInt(v.Algorithm == Concurrency),
+		w.PeriodNs - v.PeriodNs,
+		int64(w.Algorithm) - int64(v.Algorithm),
+		w.OffsetNs - v.OffsetNs,
+		int64(w.Jitter) - int64(v.Jitter),
+		boolToInt(w.Elastic) - boolToInt(v.Elastic),
 	} {
 		switch {
 		case d < 0:

@@ -1,28 +1,27 @@
-// Package origin says where a client comes from, and how many wrong tokens came from there.
+// Package origin says where a client comes from, and counts wrong tokens by that.
 //
-// Its invariant: a client with billions of addresses, as each has in IPv6, is one, and what
-// others send refuses nobody. It builds for wasm, and must never read a clock.
+// Its invariant: all addresses of an IPv6 network of 64 bits are one client, and a client is
+// only refused for tokens of its own. It builds for wasm, and must never read a clock.
 package origin
 
-import (
-	"net/netip"
-)
+import "net/netip"
 
-// Address reads an address with or without port; the zero one is none. One mapped into IPv6
-// is an IPv4 address.
+// Address reads an address with or without port. It returns the zero address for a text
+// that is none, and an IPv4 address for one that is mapped into IPv6.
 func Address(text string) netip.Addr {
 	end, err := netip.ParseAddrPort(text)
 	ip := end.Addr()
 	if err != nil {
-		if ip, err = netip.ParseAddr(text); err != nil {
-			return netip.Addr{} // a pipe: it has no address
-		}
+		ip, err = netip.ParseAddr(text)
+	}
+	if err != nil {
+		return netip.Addr{} // a pipe: it has no address
 	}
 	return ip.Unmap().WithZone("")
 }
 
-// Of is what counts as one client: an IPv4 address, of IPv6 a network of 64 bits, "" where
-// there is no address.
+// Of is what counts as one client: an IPv4 address, or an IPv6 network of 64 bits. It is ""
+// if there is no address.
 func Of(address string) string {
 	ip := Address(address)
 	if ip.Is6() {
@@ -43,9 +42,9 @@ const (
 	second      = int64(1e9)
 )
 
-// Guesses counts wrong tokens by where they came from. A new origin takes the place of the
-// one that was remembered first: where more send wrong tokens than are remembered, tokens of
-// all are looked at. The zero value has counted none.
+// Guesses counts wrong tokens by where they came from. It remembers a fixed number of
+// origins, and a new one takes the place of the oldest. So if very many origins send wrong
+// tokens, tokens of all are looked at. The zero value has counted none.
 type Guesses struct {
 	of   []guesser
 	next int // the place that a new origin takes
@@ -89,5 +88,5 @@ func (g *Guesses) find(from string) *guesser {
 	return nil
 }
 
-// runs reports whether the second is not over. It is where the clock was set back.
+// runs reports whether the second still runs. It is over if the clock was set back.
 func (g *guesser) runs(now int64) bool { return now >= g.since && now-g.since < second }

@@ -105,7 +105,8 @@ func AppendSettled(b []byte, list []Settled) []byte {
 func appendKey(b []byte, parts []*string) []byte {
 	b = append(b, '[')
 	for _, part := range parts {
-		if b = comma(b); part == nil {
+		b = comma(b)
+		if part == nil {
 			b = append(b, "null"...)
 		} else {
 			b = policy.AppendString(b, *part)
@@ -144,7 +145,9 @@ func AppendHeld(b []byte, held *uint32) []byte { return appendNumber(b, "held", 
 //
 // It calls metrics with the index of each rule. metrics calls yield for every
 // metric, in the order in which they are appended. Stats.Metrics is not read.
-func AppendStats(b []byte, rules []Stats, starts uint64, metrics func(i int, yield func(name string, n uint64))) []byte {
+func AppendStats(
+	b []byte, rules []Stats, starts uint64, metrics func(i int, yield func(name string, n uint64)),
+) []byte {
 	b = append(b, `{"rules":[`...)
 	for i := range rules {
 		s := &rules[i]
@@ -248,7 +251,8 @@ func (r *ExplainedRule) append(b []byte) []byte {
 	}
 	b = appendFlag(b, "unlimited", r.Unlimited)
 	b = appendText(b, "mode", r.Mode)
-	if b = appendFlag(b, "pending", r.Pending); !r.Pending {
+	b = appendFlag(b, "pending", r.Pending)
+	if !r.Pending {
 		b = strconv.AppendBool(member(b, "allowed", ""), *r.Allowed)
 	}
 	if l := r.Lease; l != nil {

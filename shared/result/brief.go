@@ -55,17 +55,20 @@ func CutBrief(b []byte) (brief Brief, rest []byte, ok bool) {
 		return brief, nil, false
 	}
 	brief.Allowed, brief.Shadow = b[0]&briefDenied == 0, b[0]&briefShadow != 0
-	if brief.Rule, b, ok = cutText(b[1:], 0); !ok {
+	brief.Rule, b, ok = cutText(b[1:], 0)
+	if !ok {
 		return brief, nil, false
 	}
-	if brief.Reason, b, ok = cutText(b, 0); !ok || len(b) == 0 {
+	brief.Reason, b, ok = cutText(b, 0)
+	if !ok || len(b) == 0 {
 		return brief, nil, false
 	}
 	key := b
 	parts := b[0]
 	b = b[1:]
 	for range parts {
-		if _, b, ok = cutText(b, 1); !ok {
+		_, b, ok = cutText(b, 1)
+		if !ok {
 			return brief, nil, false
 		}
 	}
@@ -91,14 +94,15 @@ func (b *Brief) KeyParts() []*string {
 	return parts
 }
 
-// cutText reads a text whose length is written so much longer.
+// cutText reads a length and a text. The length is written by more larger than it is.
 func cutText(b []byte, more uint64) (text, rest []byte, ok bool) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 {
 		return nil, nil, false
 	}
 	n = max(n, more) - more
-	if b = b[size:]; n > uint64(len(b)) {
+	b = b[size:]
+	if n > uint64(len(b)) {
 		return nil, nil, false
 	}
 	return b[:n], b[n:], true

@@ -25,9 +25,11 @@ type Result struct {
 	DeniedBy string   `json:"denied_by,omitempty"`
 	RetryMs  *int64   `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
 	RetryNs  *int64   `json:"retry_after_ns,omitempty"`
-	Rules    []Rule   `json:"rules,omitempty"`     // of a verdict
-	Stats    []Stats  `json:"stats,omitzero"`      // the filter calls them rules, too
-	VMStarts uint64   `json:"vm_starts,omitempty"` // of stats: VMs that the proxy has made of this filter binary; 0: an older one, which does not count them
+	Rules    []Rule   `json:"rules,omitempty"` // of a verdict
+	Stats    []Stats  `json:"stats,omitzero"`  // the filter calls them rules, too
+	// VMStarts is how many VMs the proxy has made of this filter binary, beside Stats; 0: an
+	// older filter, which does not count them.
+	VMStarts uint64 `json:"vm_starts,omitempty"`
 
 	Denials []Denials `json:"denials,omitzero"` // the filter calls them rules, too
 }
@@ -45,7 +47,7 @@ type Rule struct {
 	Held      *uint32   `json:"held,omitempty"` // units that requests of the key hold until their answers
 }
 
-// Settled is what a request held of one rule, and what its answer charged.
+// Settled is what a request held of one rule, and what was charged when it ended.
 type Settled struct {
 	Rule string `json:"rule"`
 	Held uint32 `json:"held"`
@@ -85,15 +87,23 @@ func (w *Window) SetLimit(of *limit.Window, left uint32) {
 	}
 }
 
-// From says where requests say the window's limit, if they do, and how the subject's has.
+// From says where requests say the window's limit, and what the subject's request said. It
+// does nothing if the policy says the limit.
 func (w *Window) From(r *policy.Rule, limit int, s *policy.Subject) {
 	from := r.Limits[limit].From
 	if from == nil || s.Override >= 0 {
 		return
 	}
 	w.LimitFrom, w.LimitIs = from.Part.Label(), LimitDefault
-	if limit < len(s.Said) {
-		w.LimitIs = [...]string{policy.SaidNothing: LimitDefault, policy.SaidSo: "", policy.SaidMore: LimitMax}[s.Said[limit].As]
+	if limit >= len(s.Said) {
+		return
+	}
+	switch s.Said[limit].As {
+	case policy.SaidSo:
+		w.LimitIs = ""
+	case policy.SaidMore:
+		w.LimitIs = LimitMax
+	default: // the default holds
 	}
 }
 
@@ -155,11 +165,11 @@ type ExplainedRule struct {
 	Key            []KeyPart `json:"key,omitempty"`
 	NoKey          string    `json:"no_key,omitempty"` // where keys were asked for: why the request makes none
 	Hash           string    `json:"hash,omitempty"`   // where they were: of the key, as top shows it
-	Common         bool      `json:"common,omitempty"` // where they were: nothing of the key is the client's, others have it too
+	Common         bool      `json:"common,omitempty"` // where they were: other clients have the key too
 	Cost           *uint32   `json:"cost,omitempty"`
-	Held           *uint32   `json:"held,omitempty"`            // of a rule that holds the cost until the answer: what is held before the request
+	Held           *uint32   `json:"held,omitempty"`            // of a rule that holds: what is held before the request
 	BodyAssumed    string    `json:"body_assumed,omitempty"`    // for the cost, where no content-length says it
-	CostUnreadable bool      `json:"cost_unreadable,omitempty"` // the request's number could not be read, and the cost is max
+	CostUnreadable bool      `json:"cost_unreadable,omitempty"` // the request's number could not be read: the cost is max
 	TooLong        bool      `json:"too_long,omitempty"`        // a value was too long for a regular expression
 	Override       *Override `json:"override,omitempty"`
 	Unlimited      bool      `json:"unlimited,omitempty"`
@@ -168,7 +178,8 @@ type ExplainedRule struct {
 	Pending        bool      `json:"pending,omitempty"` // it would ask the quota service
 	Lease          *Lease    `json:"lease,omitempty"`   // of a rule of scope cluster, before the request
 	Reason         string    `json:"reason,omitempty"`
-	Windows        []Window  `json:"windows,omitempty"` // before the request; of a rule of scope cluster, as the service has said last
+	// Windows are as before the request; of a rule of scope cluster, as the service last said.
+	Windows []Window `json:"windows,omitempty"`
 }
 
 // Lease is what a proxy holds of a key.

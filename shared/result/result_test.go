@@ -34,14 +34,16 @@ func TestVerdict(t *testing.T) {
 	a := result.Result{
 		Allowed: to(false), DeniedBy: `a "rule"`, RetryNs: to(int64(-1)),
 		Rules: []result.Rule{
-			{Rule: `a "rule"`, Key: []*string{to("alice"), nil, to("")}, Mode: "enforced", Reason: "limit", Remaining: to(uint32(0)), Windows: windows},
+			{Rule: `a "rule"`, Key: []*string{to("alice"), nil, to("")}, Mode: "enforced", Reason: "limit",
+				Remaining: to(uint32(0)), Windows: windows},
 			{Rule: "b", Key: []*string{}, Mode: "shadow", Allowed: true, Windows: []result.Window{}},
 		},
 	}
 	readsBack(t, a, a.Append(nil))
 	//nolint:testifylint // byte for byte
 	require.Equal(t, `{"allowed":false,"denied_by":"a \"rule\"","retry_after_ns":-1,"rules":[`+
-		`{"rule":"a \"rule\"","key":["alice",null,""],"mode":"enforced","allowed":false,"reason":"limit","remaining":0,"windows":[`+
+		`{"rule":"a \"rule\"","key":["alice",null,""],"mode":"enforced","allowed":false,"reason":"limit",`+
+		`"remaining":0,"windows":[`+
 		`{"name":"daily\n","limit":10,"per_ns":86400000000000,"used":10,"remaining":0,"reset_ns":5},`+
 		`{"limit":0,"per_ns":1,"used":0,"remaining":0,"reset_ns":0},`+
 		`{"unlimited":true,"per_ns":1000000000,"months":3,"used":7,"reset_ns":0},`+
@@ -89,7 +91,8 @@ func TestStats(t *testing.T) {
 		`"metrics":{"denied":5,"allowed":6}},`+
 		`{"rule":"\"","keys":0,"capacity":0,"slots":0,"buckets":0,"bytes":0,"metrics":{}}],"vm_starts":7}`, string(text))
 	readsBack(t, want, text)
-	require.Equal(t, `{"rules":[],"vm_starts":0}`, string(result.AppendStats(nil, nil, 0, nil))) //nolint:testifylint // byte for byte
+	require.Equal(t, `{"rules":[],"vm_starts":0}`,
+		string(result.AppendStats(nil, nil, 0, nil))) //nolint:testifylint // byte for byte
 }
 
 func TestDenials(t *testing.T) {
@@ -110,8 +113,10 @@ func TestDenials(t *testing.T) {
 	text := result.AppendDenials(nil, want.Rules)
 	readsBack(t, want, text)
 	//nolint:testifylint // byte for byte
-	require.Equal(t, `{"rules":[{"rule":"a \"rule\"","mode":"shadow","since_ns":5,"keys":[{"key":["ali\"ce",null,""],"cut":true,"denied":7,"error":2147483648},`+
-		`{"key":[],"denied":1,"error":0},{"hash":"9f86d081884c7d65","denied":5,"error":2}],"rest":3},{"rule":"b","keys":[],"rest":0}]}`, string(text))
+	require.Equal(t, `{"rules":[{"rule":"a \"rule\"","mode":"shadow","since_ns":5,"keys":[`+
+		`{"key":["ali\"ce",null,""],"cut":true,"denied":7,"error":2147483648},`+
+		`{"key":[],"denied":1,"error":0},{"hash":"9f86d081884c7d65","denied":5,"error":2}],"rest":3},`+
+		`{"rule":"b","keys":[],"rest":0}]}`, string(text))
 	require.Equal(t, `{"rules":[]}`, string(result.AppendDenials(nil, nil))) //nolint:testifylint // byte for byte
 }
 
@@ -120,21 +125,27 @@ func TestExplanation(t *testing.T) {
 		Allowed: to(false), DeniedBy: "r", RetryNs: to(int64(5)),
 		Rules: []result.ExplainedRule{
 			{
-				Rule: "r", Outcome: result.Matches, Cost: to(uint32(0)), CostUnreadable: true, TooLong: true, Unlimited: true, Mode: "enforced", Allowed: to(false), Reason: "limit",
-				Key:      []result.KeyPart{{Part: "header a", Value: to("")}, {Part: "path", Missing: true}, {Part: "cookie c", Hidden: true}},
+				Rule: "r", Outcome: result.Matches, Cost: to(uint32(0)), CostUnreadable: true, TooLong: true, Unlimited: true,
+				Mode: "enforced", Allowed: to(false), Reason: "limit",
+				Key: []result.KeyPart{{Part: "header a", Value: to("")}, {Part: "path", Missing: true},
+					{Part: "cookie c", Hidden: true}},
 				Override: &result.Override{Index: 0, Key: []string{"gold-*", `"`}}, Windows: windows,
 			},
 			{Rule: "s", Outcome: "no_match", Why: "methods: POST is not one of GET, HEAD"},
-			{Rule: "u", Outcome: result.Matches, Key: []result.KeyPart{}, Cost: to(uint32(1)), Mode: "shadow", Allowed: to(true), Windows: []result.Window{}},
+			{Rule: "u", Outcome: result.Matches, Key: []result.KeyPart{}, Cost: to(uint32(1)), Mode: "shadow",
+				Allowed: to(true), Windows: []result.Window{}},
 		},
 	}
 	text := x.Append(nil)
 	readsBack(t, x, text)
-	require.True(t, strings.HasPrefix(string(text), `{"allowed":false,"denied_by":"r","retry_after_ns":5,"rules":[{"rule":"r","outcome":"matches",`+
-		`"key":[{"part":"header a","value":""},{"part":"path","missing":true},{"part":"cookie c","hidden":true}],`+
-		`"cost":0,"cost_unreadable":true,"too_long":true,"override":{"index":0,"key":["gold-*","\""]},"unlimited":true,"mode":"enforced","allowed":false,"reason":"limit","windows":[`), "%s", text)
-	require.True(t, strings.HasSuffix(string(text), `},{"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD"},`+
-		`{"rule":"u","outcome":"matches","key":[],"cost":1,"mode":"shadow","allowed":true,"windows":[]}]}`), "%s", text)
+	require.True(t, strings.HasPrefix(string(text),
+		`{"allowed":false,"denied_by":"r","retry_after_ns":5,"rules":[{"rule":"r","outcome":"matches",`+
+			`"key":[{"part":"header a","value":""},{"part":"path","missing":true},{"part":"cookie c","hidden":true}],`+
+			`"cost":0,"cost_unreadable":true,"too_long":true,"override":{"index":0,"key":["gold-*","\""]},`+
+			`"unlimited":true,"mode":"enforced","allowed":false,"reason":"limit","windows":[`), "%s", text)
+	require.True(t, strings.HasSuffix(string(text),
+		`},{"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD"},`+
+			`{"rule":"u","outcome":"matches","key":[],"cost":1,"mode":"shadow","allowed":true,"windows":[]}]}`), "%s", text)
 }
 
 func TestPendingExplanation(t *testing.T) {

@@ -191,7 +191,8 @@ type admission struct {
 // window admits more than its limit, but for the aligned ones that start once more
 // because the clock was set back over their start.
 func (h *history) greedy() {
-	h.define(1+h.random.Uint32N(4), []int64{second, 2 * second, 20 * second, 60 * second, 3600 * second, day}, func(w *limit.Window) {
+	periods := []int64{second, 2 * second, 20 * second, 60 * second, 3600 * second, day}
+	h.define(1+h.random.Uint32N(4), periods, func(w *limit.Window) {
 		w.Limit = 1 + h.random.Uint32N(6)
 		w.Burst, w.Units = 1+h.random.Uint32N(6), uint16(w.Limit)
 	})
@@ -200,7 +201,9 @@ func (h *history) greedy() {
 	for key := range starts {
 		starts[key] = make([]start, len(h.windows))
 	}
-	hits, ahead, readings := make([][]admission, keys), make([]int64, keys), []int64{}
+	hits := make([][]admission, keys)
+	ahead := make([]int64, keys)
+	var readings []int64
 	for range 250 {
 		period := h.windows[h.random.IntN(len(h.windows))].PeriodNs
 		h.pass(h.random.Int64N(1+period/[]int64{3, 30, 1000}[h.random.IntN(3)]), h.random.IntN(15) == 0)
@@ -284,7 +287,8 @@ func keeps(w *limit.Window, i int, hits []admission) bool {
 			default:
 				most = math.MaxInt64
 			}
-			if units += hits[to].units; units > most {
+			units += hits[to].units
+			if units > most {
 				return false
 			}
 			if most == math.MaxInt64 {
@@ -303,7 +307,8 @@ func fits(w *limit.Window, hits []admission) bool {
 	for from := range hits {
 		units := int64(0)
 		for to := from; begins[from] && to < len(hits); to++ {
-			if units += hits[to].units; units > int64(w.Limit) {
+			units += hits[to].units
+			if units > int64(w.Limit) {
 				break
 			}
 			if next := to + 1; next == len(hits) || hits[next].passed-hits[from].passed >= w.PeriodNs {
