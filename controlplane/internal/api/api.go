@@ -5,6 +5,11 @@
 // reading that the command line and the filter do. Every answer but a metrics
 // page is JSON, errors too. The package must never log a token or the text of a
 // policy, and must never import the command line.
+//
+// routes.go lists every request with its handler, and callers.go says who may call.
+// apply.go and judge.go change policies, canary.go watches canaries, policies.go,
+// status.go and audit.go read. manage.go and quota.go reach counters, rates.go keeps how
+// fast they grow, and health.go is for monitoring.
 package api
 
 import (

@@ -9,6 +9,12 @@
 //
 // The package gives policies no meaning: it must never import shared/policy, the
 // xDS server or the API.
+//
+// This file has the interface and its types. revisions.go and audit.go implement it over
+// records, whose layout is in records.go, and a backend keeps the records: bolt.go in a file
+// (boltopen.go opens and checks it, last.go notes how far it has come, backup.go copies it),
+// etcd.go on etcd (etcdtx.go has its transactions, etcdcommit.go makes them durable,
+// etcdpeers.go knows the other control planes).
 package store
 
 import (

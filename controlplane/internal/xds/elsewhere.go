@@ -124,7 +124,31 @@ func (l *Ledger) hear(from map[string][]byte) error {
 	if l.hasHeard(from) {
 		return nil
 	}
-	var list []told
+	list, err := unpack(from)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heard = from
+	before := l.dropElsewhere()
+	slices.SortFunc(list, func(a, b told) int { return a.Connected.Compare(b.Connected) })
+	for i := range list {
+		s := &session{id: uint64(i) + 1, elsewhere: true, facts: list[i].facts}
+		s.stance.id = s.Place.Node
+		l.hearOf(s, list[i].Known)
+	}
+	for _, p := range before {
+		if len(p.sessions) == 0 {
+			p.gone = l.now()
+		}
+	}
+	l.broadcast()
+	return nil
+}
+
+// unpack reads all that control planes tell.
+func unpack(from map[string][]byte) (list []told, err error) {
 	for id, packed := range from {
 		var more []told
 		text, err := gzip.NewReader(bytes.NewReader(packed))
@@ -132,36 +156,28 @@ func (l *Ledger) hear(from map[string][]byte) error {
 			err = json.NewDecoder(text).Decode(&more)
 		}
 		if err != nil {
-			return fmt.Errorf("read what control plane %s tells of its proxies: %w", id, err)
+			return nil, fmt.Errorf("read what control plane %s tells of its proxies: %w", id, err)
 		}
 		list = append(list, more...)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.heard = from
-	before := map[store.Identity]bool{}
-	for id, p := range l.proxies {
+	return list, nil
+}
+
+// dropElsewhere drops all sessions elsewhere, and returns the proxies that had one.
+func (l *Ledger) dropElsewhere() (had []*proxy) {
+	for _, p := range l.proxies {
+		n := len(p.sessions)
 		maps.DeleteFunc(p.sessions, func(_ uint64, s *session) bool {
-			before[id] = before[id] || s.elsewhere
 			if s.elsewhere {
 				p.last = *s
 			}
 			return s.elsewhere
 		})
-	}
-	slices.SortFunc(list, func(a, b told) int { return a.Connected.Compare(b.Connected) })
-	for i := range list {
-		s := &session{id: uint64(i) + 1, elsewhere: true, facts: list[i].facts}
-		s.stance.id = s.Place.Node
-		l.hearOf(s, list[i].Known)
-	}
-	for id := range before {
-		if p := l.proxies[id]; len(p.sessions) == 0 {
-			p.gone = l.now()
+		if len(p.sessions) < n {
+			had = append(had, p)
 		}
 	}
-	l.broadcast()
-	return nil
+	return had
 }
 
 func (l *Ledger) hasHeard(from map[string][]byte) bool {
@@ -178,17 +194,20 @@ func (l *Ledger) hearOf(s *session, known store.Proxy) {
 		l.proxies[s.who()] = p
 	}
 	for id, other := range p.sessions {
-		if isSame := host(other.Peer) == host(s.Peer); isSame && !other.elsewhere && other.Connected.After(s.Connected) {
-			return
-		} else if isSame && other.elsewhere {
+		switch {
+		case host(other.Peer) != host(s.Peer): // another process
+		case other.elsewhere:
 			delete(p.sessions, id)
+		case other.Connected.After(s.Connected):
+			return // it has moved here
 		}
 	}
 	if !p.isHere() {
 		p.known = known
 	}
 	s.track = l.assign(&s.Place)
-	p.sessions[s.id], p.gone = s, time.Time{}
+	p.sessions[s.id] = s
+	p.gone = time.Time{}
 }
 
 func host(peer string) string {

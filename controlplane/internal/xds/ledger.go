@@ -41,7 +41,7 @@ type Ledger struct {
 
 // proxy is one identity: usually one process, two during a hot restart.
 type proxy struct {
-	known    store.Proxy
+	known    store.Proxy // by its replies
 	sessions map[uint64]*session
 	gone     time.Time // since when it has no session
 	last     session   // the latest session, for status once it is gone
@@ -55,25 +55,29 @@ type session struct {
 	facts
 }
 
-// facts of a session, as other control planes are told them, too.
+// facts of a session. Other control planes are told them as JSON.
 type facts struct {
 	node
+	stance // what decides which revision it is offered
+
+	// What it asks for.
 	Peer       string
 	Connected  time.Time
-	Subscribed bool     `json:",omitzero"`
+	Subscribed bool     `json:",omitzero"` // it wants the policy
 	Unserved   []string `json:",omitzero"` // what else it asks for, at most maxUnserved
 	Stranger   bool     `json:",omitzero"` // it came with a policy that is not served here, or not any more
-	stance
-	// Ahead is a newer revision of this store that it came with and that is not here, until
-	// it has another.
-	Ahead      uint64          `json:",omitzero"`
-	Runs       uint64          `json:",omitzero"` // the revision it accepted or reported last, 0 if none
-	Holds      uint64          `json:",omitzero"` // Runs, or 0 if that must be pushed again
-	Pushed     uint64          `json:",omitzero"`
-	InFlight   bool            `json:",omitzero"`
+
+	// What it runs: revisions, 0 for none.
+	Runs  uint64 `json:",omitzero"` // the one that it accepted or reported last
+	Holds uint64 `json:",omitzero"` // Runs, or 0 if that must be pushed again
+	Ahead uint64 `json:",omitzero"` // a newer one of this store that it came with and that is not here
+
+	// What was pushed to it.
+	Pushed     uint64          `json:",omitzero"` // the revision pushed last
+	InFlight   bool            `json:",omitzero"` // its reply is still to come
+	Replies    map[uint64]bool `json:",omitzero"` // by revision, the latest: true for an ACK
 	Unsendable uint64          `json:",omitzero"` // the revision that could not be written as a resource
 	Problem    string          `json:",omitzero"` // why
-	Replies    map[uint64]bool `json:",omitzero"`
 }
 
 func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {

@@ -47,38 +47,19 @@ func (o ProxyOutcome) id() store.Identity { return store.Identity{SAN: o.SAN, No
 // comes, until all are in or ctx ends. It returns the missing ones; a proxy that
 // went away without a reply is one of them.
 func (l *Ledger) Follow(ctx context.Context, number uint64, report func(ProxyOutcome)) []ProxyOutcome {
-	expected := map[store.Identity]ProxyOutcome{} // not yet reported
-	reported := map[store.Identity]bool{}
-	var t *track
+	f := follower{
+		ledger: l, number: number, report: report,
+		missing: map[store.Identity]ProxyOutcome{}, reported: map[store.Identity]bool{},
+	}
 	for {
-		changed := l.changes()
-		current, known := l.outcomes(&t, number)
-		for id := range expected {
-			if _, ok := current[id]; !ok && l.hasLeft(id, t) {
-				delete(expected, id)
-			} else if !ok {
-				gone := expected[id]
-				gone.Outcome = Disconnected
-				expected[id] = gone
-			}
-		}
-		for _, id := range slices.SortedFunc(maps.Keys(current), store.Identity.Compare) {
-			switch o := current[id]; {
-			case reported[id]:
-			case o.Outcome.isFinal():
-				report(o)
-				reported[id] = true
-				delete(expected, id)
-			default:
-				expected[id] = o
-			}
-		}
-		if known && len(expected) == 0 {
+		changed := l.changes() // taken before looking, so that no change falls in between
+		if f.look() {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return slices.SortedFunc(maps.Values(expected), func(a, b ProxyOutcome) int { return a.id().Compare(b.id()) })
+			byID := func(a, b ProxyOutcome) int { return a.id().Compare(b.id()) }
+			return slices.SortedFunc(maps.Values(f.missing), byID)
 		case <-changed:
 			pause(ctx)
 		}
@@ -96,37 +77,73 @@ func pause(ctx context.Context) {
 	}
 }
 
-// hasLeft says whether the proxy is connected, and another policy than the track's is for
-// it by now.
-func (l *Ledger) hasLeft(id store.Identity, from *track) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	p := l.proxies[id]
-	return p != nil && len(p.sessions) > 0 && !p.has(func(s *session) bool { return s.track == from })
+// follower follows one revision.
+type follower struct {
+	ledger   *Ledger
+	number   uint64
+	report   func(ProxyOutcome)
+	track    *track                          // the revision's, nil as long as the ledger has not seen it
+	missing  map[store.Identity]ProxyOutcome // not final yet, as of the last look
+	reported map[store.Identity]bool
 }
 
-// outcomes returns the outcome at every proxy that is connected, of the revision's policy,
-// and asks for it or for what is not served. It finds the policy's track once; known is
-// false before the ledger has seen the revision.
-func (l *Ledger) outcomes(of **track, number uint64) (outcomes map[store.Identity]ProxyOutcome, known bool) {
+// look reports the outcomes that have become final, and says whether all are.
+func (f *follower) look() (all bool) {
+	current, isKnown := f.outcomes()
+	for id, o := range f.missing {
+		if _, ok := current[id]; ok {
+			continue
+		}
+		o.Outcome = Disconnected
+		f.missing[id] = o
+		if f.hasLeft(id) {
+			delete(f.missing, id)
+		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(current), store.Identity.Compare) {
+		switch o := current[id]; {
+		case f.reported[id]:
+		case o.Outcome.isFinal():
+			f.report(o)
+			f.reported[id] = true
+			delete(f.missing, id)
+		default:
+			f.missing[id] = o
+		}
+	}
+	return isKnown && len(f.missing) == 0
+}
+
+// hasLeft says whether the proxy is connected, and another policy is for it by now.
+func (f *follower) hasLeft(id store.Identity) bool {
+	f.ledger.mu.Lock()
+	defer f.ledger.mu.Unlock()
+	p := f.ledger.proxies[id]
+	return p != nil && len(p.sessions) > 0 && !p.has(func(s *session) bool { return s.track == f.track })
+}
+
+// outcomes returns the outcome at every proxy of the revision's policy that is connected and
+// asks for it. isKnown is false before the ledger has seen the revision.
+func (f *follower) outcomes() (all map[store.Identity]ProxyOutcome, isKnown bool) {
+	l := f.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if *of == nil {
-		*of = l.trackOf(number)
+	if f.track == nil {
+		f.track = l.trackOf(f.number)
 	}
-	all := map[store.Identity]ProxyOutcome{}
 	connected := map[string]int{} // by node id
 	for id, p := range l.proxies {
 		if len(p.sessions) > 0 {
 			connected[id.Node]++
 		}
 	}
+	all = map[store.Identity]ProxyOutcome{}
 	for id, p := range l.proxies {
 		for _, s := range p.sessions {
-			if s.track != *of || !p.isAsked(s, number) {
+			if s.track != f.track || !p.isAsked(s, f.number) {
 				continue
 			}
-			o := p.outcome(s, number)
+			o := p.outcome(s, f.number)
 			o.SAN, o.Node = id.SAN, id.Node
 			o.Shared = connected[id.Node] > 1
 			if severity[o.Outcome] > severity[all[id].Outcome] {
@@ -134,7 +151,7 @@ func (l *Ledger) outcomes(of **track, number uint64) (outcomes map[store.Identit
 			}
 		}
 	}
-	return all, *of != nil || number <= l.last
+	return all, f.track != nil || f.number <= l.last
 }
 
 // isAsked says whether a session counts for a revision of its policy: it asks for the policy
@@ -164,33 +181,37 @@ func (p *proxy) outcome(s *session, number uint64) ProxyOutcome {
 	return o
 }
 
+// outcome says what became of a revision on the session: by its replies, else by what it
+// holds and is offered now.
 func (s *session) outcome(number uint64) Outcome {
 	if !s.Subscribed {
 		return Unsent
 	}
-	want := s.track.offer(s.stance)
+	offered := s.track.offer(s.stance)
+	if accepted, hasReplied := s.Replies[number]; hasReplied {
+		getsItAgain := offered == number && s.Holds != number
+		switch {
+		case !accepted:
+			return Nacked
+		case !getsItAgain:
+			return Acked
+		}
+	}
 	of := s.track.find(number)
-	switch accepted, ok := s.Replies[number]; {
-	case ok && !accepted:
-		return Nacked
-	case ok && (want != number || s.Holds == number):
-		return Acked // else it is about to get it again
-	case s.isAhead() && s.Ahead >= number, of != nil && of.Rollout.IsAborted():
-		return Superseded
-	}
-	if s.track.newest() < number || s.InFlight {
-		return Waiting
-	}
+	isAborted := of != nil && of.Rollout.IsAborted()
 	switch {
+	case s.Ahead >= number && s.isAhead(), isAborted:
+		return Superseded
+	case s.track.newest() < number, s.InFlight:
+		return Waiting
 	case s.Holds == number:
 		return Acked // its reply is not among those that another control plane tells of
-	case want != 0 && want == s.Unsendable:
+	case offered != 0 && offered == s.Unsendable:
 		return Unsent
-	case want != 0 && want != s.Holds:
+	case offered != 0 && offered != s.Holds:
 		return Waiting // about to be pushed
 	case s.track.newest() > number:
 		return Superseded
-	default:
-		return Withheld
 	}
+	return Withheld
 }

@@ -108,18 +108,18 @@ func (s *Server) plugin(r revision, n *node) envoy.Plugin {
 	}
 }
 
-// response is a discoveryv3.DeltaDiscoveryResponse with a revision, marshalled.
+// response is a discoveryv3.DeltaDiscoveryResponse with a revision, marshaled.
 type response struct {
 	version string
 	message message
 }
 
-// message is a marshalled message with a policy at its end. All messages with a revision share
+// message is a marshaled message with a policy at its end. All messages with a revision share
 // the text of its policy, up to one MiB, which a fleet of a thousand would otherwise take a
 // thousand times.
 type message struct{ own, policy []byte }
 
-// in puts a message into the last field of another one, which is marshalled without it.
+// in puts a message into the last field of another one, which is marshaled without it.
 func (m message) in(outer proto.Message, field protoreflect.Name) (message, error) {
 	own, err := proto.MarshalOptions{Deterministic: true}.Marshal(outer)
 	if err != nil {

@@ -96,7 +96,7 @@ func TestOnlySomeRevisionsAreKept(t *testing.T) {
 	})
 }
 
-// The policy is put into messages that were marshalled without it. Nodes before and since Envoy 1.40 read
+// The policy is put into messages that were marshaled without it. Nodes before and since Envoy 1.40 read
 // the capabilities in different places.
 func TestPayloadIsAResource(t *testing.T) {
 	s := new(Server)
