@@ -3,6 +3,8 @@ package redisstore
 import (
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,8 +43,12 @@ var urlForm = storeurl.Form{
 	Schemes: map[string]storeurl.Scheme{
 		"redis": {Port: serverPort}, "redis+sentinel": {Port: sentinelPort}, "redis+cluster": {Port: serverPort},
 		"valkey": {Port: serverPort}, "valkey+sentinel": {Port: sentinelPort}, "valkey+cluster": {Port: serverPort},
-		"rediss": {Port: serverPort, TLS: true}, "rediss+sentinel": {Port: sentinelPort, TLS: true}, "rediss+cluster": {Port: serverPort, TLS: true},
-		"valkeys": {Port: serverPort, TLS: true}, "valkeys+sentinel": {Port: sentinelPort, TLS: true}, "valkeys+cluster": {Port: serverPort, TLS: true},
+
+		"rediss": {Port: serverPort, TLS: true}, "rediss+sentinel": {Port: sentinelPort, TLS: true},
+		"rediss+cluster": {Port: serverPort, TLS: true},
+
+		"valkeys": {Port: serverPort, TLS: true}, "valkeys+sentinel": {Port: sentinelPort, TLS: true},
+		"valkeys+cluster": {Port: serverPort, TLS: true},
 	},
 	Parameters: []string{"prefix", "sentinel_password_file", "sentinel_user"},
 }
@@ -62,16 +68,20 @@ func parseURL(text string) (*address, error) {
 		return nil, fmt.Errorf("prefix in a quota store's URL is at most %d ASCII characters without spaces and braces: "+
 			"braces would put every key of a Cluster on one server", maxPrefix)
 	}
-	return a, a.path()
+	if err := a.readPath(); err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
-// path reads DATABASE, MASTER or MASTER/DATABASE.
-func (a *address) path() error {
+// readPath reads DATABASE, MASTER or MASTER/DATABASE.
+func (a *address) readPath() error {
 	database := a.Path
 	if a.form == sentinel {
 		a.master, database, _ = strings.Cut(a.Path, "/")
 		if a.master == "" {
-			return errors.New("redis+sentinel:// takes the name that Sentinel has for the master: redis+sentinel://HOST:PORT,…/MASTER")
+			return errors.New("redis+sentinel:// takes the name that Sentinel has for the master: " +
+				"redis+sentinel://HOST:PORT,…/MASTER")
 		}
 	}
 	if database == "" {
@@ -98,8 +108,8 @@ func (a *address) prefix() string {
 	return defaultPrefix
 }
 
-// secrets reads the file that holds the password.
-func (a *address) secrets(passwordFile string) (err error) {
+// readPassword reads the file with the password.
+func (a *address) readPassword(passwordFile string) (err error) {
 	if passwordFile == "" {
 		return nil
 	}
@@ -113,36 +123,68 @@ func (a *address) secrets(passwordFile string) (err error) {
 // option is what the client is started with.
 func (a *address) option() (rueidis.ClientOption, error) {
 	o := clientOption()
-	if o.DialCtxFn = dial(mostReply); a.form == cluster {
-		o.DialCtxFn = dial(mostOfCluster)
+	most := int64(mostReply)
+	if a.form == cluster {
+		most = mostOfCluster
 	}
+	o.DialCtxFn = dial(most)
 	o.InitAddress = a.Hosts
-	o.Username, o.Password, o.SelectDB = a.User, a.Password, a.database
+	o.Username, o.Password = a.User, a.Password
+	o.SelectDB = a.database
 	o.ForceSingleClient = a.form == single
 	var err error
-	if o.TLSConfig, err = a.Config(); err != nil {
+	o.TLSConfig, err = a.Config()
+	if err != nil || a.form != sentinel {
 		return o, err
-	}
-	if a.form != sentinel {
-		return o, nil
 	}
 	o.Sentinel.MasterSet = a.master
 	o.Sentinel.Dialer, o.Sentinel.TLSConfig = o.Dialer, o.TLSConfig
 	o.Sentinel.TopologyRefreshInterval = refreshEvery
-	// Sentinels ask for the servers' password unless the URL names another.
-	o.Sentinel.Username, o.Sentinel.Password = a.User, a.Password
-	if a.Query.Has("sentinel_user") {
-		o.Sentinel.Username = a.Query.Get("sentinel_user")
-	}
+	o.Sentinel.Username, o.Sentinel.Password, err = a.sentinelLogin()
+	return o, err
+}
+
+// sentinelLogin is how Sentinels know us: as the servers do, unless the URL names another user
+// or password.
+func (a *address) sentinelLogin() (user, password string, err error) {
+	user, password = a.User, a.Password
 	if name := a.Query.Get("sentinel_password_file"); name != "" {
-		password, err := storeurl.Secret(name)
-		if err != nil {
-			return o, err
-		}
-		o.Sentinel.Password = password
-		if !a.Query.Has("sentinel_user") {
-			o.Sentinel.Username = ""
+		user = ""
+		password, err = storeurl.Secret(name)
+	}
+	if a.Query.Has("sentinel_user") {
+		user = a.Query.Get("sentinel_user")
+	}
+	return user, password, err
+}
+
+// Needs is what a store's URL asks of the place where it is used.
+type Needs struct {
+	Ports             []string // of the servers
+	Files             []string
+	TLS, CA, Password bool
+}
+
+// Inspect reads a URL. It connects to nothing.
+func Inspect(url string) (Needs, error) {
+	a, err := parseURL(url)
+	if err != nil {
+		return Needs{}, err
+	}
+	needs := Needs{TLS: a.TLS, CA: a.Query.Get("ca") != "", Password: a.Password != ""}
+	for _, host := range a.Hosts {
+		_, port, _ := net.SplitHostPort(host)
+		needs.Ports = append(needs.Ports, port)
+	}
+	if a.form != single {
+		needs.Ports = append(needs.Ports, serverPort) // of servers that only the others name
+	}
+	slices.Sort(needs.Ports)
+	needs.Ports = slices.Compact(needs.Ports)
+	for _, name := range []string{"ca", "cert", "key", "sentinel_password_file"} {
+		if file := a.Query.Get(name); file != "" {
+			needs.Files = append(needs.Files, file)
 		}
 	}
-	return o, nil
+	return needs, nil
 }

@@ -24,7 +24,9 @@ func TestParseURL(t *testing.T) {
 		{"VALKEY://h:1/3", is{hosts: []string{"h:1"}, database: 3}},
 		{"rediss://u:p%40%2F@[::1]:7/", is{tls: true, user: "u", password: "p@/", hosts: []string{"[::1]:7"}}},
 		{"redis+sentinel://a,b:1/m", is{form: sentinel, hosts: []string{"a:26379", "b:1"}, master: "m"}},
-		{"valkeys+sentinel://u@a/m/2", is{form: sentinel, tls: true, user: "u", hosts: []string{"a:26379"}, master: "m", database: 2}},
+		{"valkeys+sentinel://u@a/m/2", is{
+			form: sentinel, tls: true, user: "u", hosts: []string{"a:26379"}, master: "m", database: 2,
+		}},
 		{"redis+cluster://a:1,[::2]:2,c", is{form: cluster, hosts: []string{"a:1", "[::2]:2", "c:6379"}}},
 	} {
 		a, err := parseURL(c.url)
@@ -64,10 +66,11 @@ func TestParseURLErrors(t *testing.T) {
 func TestSecretFiles(t *testing.T) {
 	a, err := parseURL("redis://u:s3cr3t@h")
 	require.NoError(t, err)
-	require.EqualError(t, a.secrets("file"), "the quota store's password stands both in its URL and in a file: keep the file")
+	require.EqualError(t, a.readPassword("file"),
+		"the quota store's password stands both in its URL and in a file: keep the file")
 	a.Password = ""
-	require.ErrorContains(t, a.secrets("/none"), "read the store's password: ")
-	require.ErrorContains(t, a.secrets("/dev/null"), "not a regular file")
+	require.ErrorContains(t, a.readPassword("/none"), "read the store's password: ")
+	require.ErrorContains(t, a.readPassword("/dev/null"), "not a regular file")
 }
 
 // Sentinels get the servers' user and password unless the URL names others.
@@ -97,7 +100,9 @@ func TestFit(t *testing.T) {
 		form  form
 		says  string
 	}{
-		{about{"redis_version": "6.2.0", "maxmemory_policy": "noeviction", "maxmemory": "1", "redis_mode": "standalone"}, single, ""},
+		{about{
+			"redis_version": "6.2.0", "maxmemory_policy": "noeviction", "maxmemory": "1", "redis_mode": "standalone",
+		}, single, ""},
 		{about{"redis_version": "7.2.4", "valkey_version": "7.2.4"}, sentinel, ""},
 		{about{"redis_version": "strange"}, single, ""},
 		{about{"redis_version": "6.0.16"}, single, "is Redis 6.0.16: the quota store takes Redis 6.2, Valkey 7.2 or newer"},
@@ -120,13 +125,16 @@ func TestFit(t *testing.T) {
 // A message of a server says what to do, and quotes no command.
 func TestRefusal(t *testing.T) {
 	for _, c := range []struct{ message, says string }{
-		{"LOADING Redis is loading the dataset in memory", "the quota store's server refused with LOADING: it is loading its data"},
-		{"MOVED 3999 127.0.0.1:6381", "the quota store's server refused with MOVED: it is a node of a Cluster: use redis+cluster://"},
+		{"LOADING Redis is loading the dataset in memory",
+			"the quota store's server refused with LOADING: it is loading its data"},
+		{"MOVED 3999 127.0.0.1:6381",
+			"the quota store's server refused with MOVED: it is a node of a Cluster: use redis+cluster://"},
 		{"unknown command 'EVALSHA', with args beginning with: 'key'", "the quota store's server refused: unknown command "},
 		{"Error running script (call to f_68): @user_script:10: @user_script: 10: -OOM command not allowed",
 			"the quota store's server refused with OOM: its memory is full: raise maxmemory"},
 		{"Error running script (call to f_68): @user_script:1: WRONGTYPE Operation against a key",
-			"the quota store's server refused with WRONGTYPE: something else is under a key of the store: give it a prefix of its own"},
+			"the quota store's server refused with WRONGTYPE: something else is under a key of the store: " +
+				"give it a prefix of its own"},
 		{"odd\x1b[31m", "the quota store's server refused: odd·[31m"},
 	} {
 		require.EqualError(t, refusal(c.message), c.says)

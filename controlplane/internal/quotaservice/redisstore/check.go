@@ -18,13 +18,13 @@ var (
 )
 
 // check refuses servers that cannot keep the promise: too old, or set to drop
-// values when their memory is full. A server that does not say is warned of.
+// values when their memory is full. It logs a warning for a server that does not say.
 func (s *Store) check(ctx context.Context, want form, log *slog.Logger) error {
 	for address, node := range s.client.Nodes() {
 		about, err := info(ctx, node)
 		if refused := (*rueidis.RedisError)(nil); errors.As(err, &refused) {
-			log.Warn("a server of the quota store does not let itself be checked: allow INFO, "+
-				"or see yourself that its version is supported and its maxmemory-policy is noeviction",
+			log.Warn("cannot check a server of the quota store: allow INFO, "+
+				"or make sure that its version is supported and its maxmemory-policy is noeviction",
 				"server", address, "error", explain(err))
 			continue
 		}
@@ -64,12 +64,14 @@ func info(ctx context.Context, node rueidis.Client) (about, error) {
 
 // fit returns what is wrong with the server for a store of that form.
 func (a about) fit(want form) error {
-	name, version, oldest := "Redis", a["redis_version"], oldestRedis
-	if valkey := a["valkey_version"]; valkey != "" {
-		name, version, oldest = "Valkey", valkey, oldestValkey
+	server := "Redis " + a["redis_version"]
+	isOld := isOlder(a["redis_version"], oldestRedis)
+	if version := a["valkey_version"]; version != "" {
+		server = "Valkey " + version
+		isOld = isOlder(version, oldestValkey)
 	}
-	if version != "" && older(version, oldest) {
-		return fmt.Errorf("is %s %s: the quota store takes Redis 6.2, Valkey 7.2 or newer", name, version)
+	if isOld {
+		return fmt.Errorf("is %s: the quota store takes Redis 6.2, Valkey 7.2 or newer", server)
 	}
 	policy := a["maxmemory_policy"]
 	if limit := a["maxmemory"]; policy != "" && policy != "noeviction" && limit != "0" {
@@ -87,8 +89,8 @@ func (a about) fit(want form) error {
 	return nil
 }
 
-// older reports whether a version such as 7.2.4 is; one that cannot be read is not.
-func older(version string, than [2]int) bool {
+// isOlder reports whether a version such as 7.2.4 is older; one that cannot be read is not.
+func isOlder(version string, than [2]int) bool {
 	var is [2]int
 	n, _ := fmt.Sscanf(version, "%d.%d", &is[0], &is[1])
 	return n == 2 && slices.Compare(is[:], than[:]) < 0

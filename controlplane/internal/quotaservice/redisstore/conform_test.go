@@ -48,7 +48,9 @@ func swap(t testing.TB, store quotaservice.Store, w quotaservice.Swap) quotaserv
 }
 
 // swapAll carries out swaps and waits for their results; each must come once.
-func swapAll(ctx context.Context, t testing.TB, store quotaservice.Store, swaps []quotaservice.Swap) []quotaservice.Result {
+func swapAll(
+	ctx context.Context, t testing.TB, store quotaservice.Store, swaps []quotaservice.Swap,
+) []quotaservice.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -57,7 +59,8 @@ func swapAll(ctx context.Context, t testing.TB, store quotaservice.Store, swaps 
 	var all sync.WaitGroup
 	all.Add(len(swaps))
 	store.Swap(ctx, swaps, func(i int, r quotaservice.Result) {
-		if results[i] = r; times[i].Add(1) == 1 {
+		results[i] = r
+		if times[i].Add(1) == 1 {
 			all.Done()
 		}
 	})
@@ -95,7 +98,8 @@ func timeOf(t testing.TB, store quotaservice.Store) int64 {
 	t.Helper()
 	r := swap(t, store, quotaservice.Swap{Key: newKey()})
 	require.NoError(t, r.Err)
-	require.Equal(t, quotaservice.Result{Outcome: quotaservice.Differs, NowNs: r.NowNs}, r, "a key that is not there is read")
+	want := quotaservice.Result{Outcome: quotaservice.Differs, NowNs: r.NowNs}
+	require.Equal(t, want, r, "a key that is not there is read")
 	return r.NowNs
 }
 
@@ -109,7 +113,8 @@ func write(now int64, key [16]byte, old, value []byte) quotaservice.Swap {
 
 func swaps(t *testing.T, store quotaservice.Store) {
 	key, now := newKey(), timeOf(t, store)
-	a, b, c := newValue("a"), newValue("\x00\r\n{}\x7f\x80\xff"+strings.Repeat("\x00", 4096)), newValue("")
+	a, c := newValue("a"), newValue("")
+	b := newValue("\x00\r\n{}\x7f\x80\xff" + strings.Repeat("\x00", 4096))
 	steps := []struct {
 		name  string
 		swap  quotaservice.Swap
@@ -147,8 +152,8 @@ func age(t *testing.T, store quotaservice.Store) {
 	first, anew, err := store.Age(t.Context())
 	require.NoError(t, err)
 	require.False(t, anew, "it is the same later")
-	key, now, value := newKey(), timeOf(t, store), newValue("a")
-	w := write(now, key, nil, value)
+	key, value := newKey(), newValue("a")
+	w := write(timeOf(t, store), key, nil, value)
 	w.AgeNs = first + int64(time.Hour)
 	for range 2 {
 		refused := swap(t, store, w)
@@ -219,9 +224,11 @@ func clock(t *testing.T, store quotaservice.Store) {
 func expiry(t *testing.T, store quotaservice.Store) {
 	const life = 300 * time.Millisecond
 	now := timeOf(t, store)
-	short, long, past := write(now, newKey(), nil, newValue("short")), write(now, newKey(), nil, newValue("long")), write(now, newKey(), nil, newValue("past"))
+	short := write(now, newKey(), nil, newValue("short"))
 	short.ExpireNs = now + int64(life)
+	long := write(now, newKey(), nil, newValue("long"))
 	long.ExpireNs = math.MaxInt64
+	past := write(now, newKey(), nil, newValue("past"))
 	past.ExpireNs = now - int64(time.Second)
 	for _, r := range swapAll(t.Context(), t, store, []quotaservice.Swap{short, long, past}) {
 		swapped(t, r)

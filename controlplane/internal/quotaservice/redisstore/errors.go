@@ -35,11 +35,12 @@ var advice = map[string]string{
 	"BUSY":        "it is busy with a long script",
 	"NOAUTH":      "it wants a password",
 	"WRONGPASS":   "user or password is wrong",
-	"NOPERM":      "the user may not do that: allow eval, evalsha, time, get, set, zadd, zremrangebyscore, zcard and pexpire on the prefix's keys, and info",
-	"WRONGTYPE":   "something else is under a key of the store: give it a prefix of its own",
+	"NOPERM": "the user may not do that: allow eval, evalsha, time, get, set, zadd, zremrangebyscore, zcard and pexpire " +
+		"on the prefix's keys, and info",
+	"WRONGTYPE": "something else is under a key of the store: give it a prefix of its own",
 }
 
-// explain says what an error of the client means, without what was sent.
+// explain says what an error of the client means. It leaves out what was sent.
 func explain(err error) error {
 	var refused *rueidis.RedisError
 	switch {

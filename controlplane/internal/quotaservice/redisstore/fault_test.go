@@ -3,9 +3,12 @@ package redisstore_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -103,7 +106,8 @@ func TestRefusals(t *testing.T) {
 		for _, c := range []struct{ name, do, undo, says string }{
 			{"full", "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM: its memory is full: raise maxmemory"},
 			{"read-only", "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY: it is a replica"},
-			{"without replicas", "CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", "NOREPLICAS: it has fewer replicas"},
+			{"without replicas", "CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0",
+				"NOREPLICAS: it has fewer replicas"},
 		} {
 			server.Do(strings.Fields(c.do)...)
 			r := swap(t, store, write(now, key, nil, newValue("v")))
@@ -158,3 +162,62 @@ func TestRepointed(t *testing.T) {
 		require.Contains(t, fresh.Do("INFO", "replication"), "role:master")
 	})
 }
+
+// between passes bytes on between a store and its server.
+type between struct {
+	listener net.Listener
+	server   atomic.Pointer[string] // that new connections lead to
+	cuts     atomic.Int32
+	dials    atomic.Int32
+}
+
+func standBetween(t *testing.T, server string) *between {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	b := &between{listener: l}
+	b.repoint(server)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b.dials.Add(1)
+			go b.pass(client)
+		}
+	}()
+	return b
+}
+
+func (b *between) url() string { return "redis://" + b.listener.Addr().String() }
+
+func (b *between) pass(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", *b.server.Load())
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go func() {
+		defer server.Close()
+		_, _ = io.Copy(server, client)
+	}()
+	cuts, buffer := b.cuts.Load(), make([]byte, 64<<10)
+	for {
+		n, err := server.Read(buffer)
+		if err != nil || b.cuts.Load() != cuts {
+			return
+		}
+		if _, err := client.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// repoint leads new connections to another server, as a Service does whose endpoint has changed.
+func (b *between) repoint(server string) { b.server.Store(&server) }
+
+// cut drops the next answer on each connection that there is, and closes it.
+func (b *between) cut() { b.cuts.Add(1) }

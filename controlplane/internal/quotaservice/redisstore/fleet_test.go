@@ -58,36 +58,16 @@ func TestAServerOfAClusterLosesItsState(t *testing.T) {
 		const slots = 16384
 		c := servertest.StartCluster(t, b)
 		store := open(t, c.URL())
-		marks := func() (n int) {
-			for _, server := range c.Servers[:3] {
-				own, err := strconv.Atoi(server.Do("DBSIZE"))
-				require.NoError(t, err)
-				n += own
-			}
-			return n
-		}
 		look := func() (ns int64, anew bool) {
 			ns, anew, err := store.Age(t.Context())
 			require.NoError(t, err)
 			return ns, anew
 		}
-		ages := func() (young, old int) { // of the slots of 100 keys
-			for range 100 {
-				r := swap(t, store, quotaservice.Swap{Key: newKey(), AgeNs: int64(time.Hour)})
-				require.Equal(t, quotaservice.Young, r.Outcome)
-				if r.AgeNs < int64(2*time.Second) {
-					young++
-				} else {
-					old++
-				}
-			}
-			return young, old
-		}
 		begin := time.Now()
 		_, anew := look()
 		first := time.Since(begin)
 		require.True(t, anew)
-		require.Equal(t, slots, marks())
+		require.Equal(t, slots, marks(t, c))
 		begin = time.Now()
 		_, anew = look()
 		t.Logf("the first look takes %s, another one %s", first, time.Since(begin))
@@ -96,7 +76,7 @@ func TestAServerOfAClusterLosesItsState(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, anew, "another service does not know it")
 		time.Sleep(2 * time.Second)
-		young, old := ages()
+		young, old := ages(t, store)
 		require.Equal(t, []int{0, 100}, []int{young, old})
 
 		move(t, c, 0, 0, 1)
@@ -104,14 +84,14 @@ func TestAServerOfAClusterLosesItsState(t *testing.T) {
 			_, anew = look()
 			require.False(t, anew, "a slot that moves takes its state along")
 		}
-		require.Equal(t, slots, marks())
+		require.Equal(t, slots, marks(t, c))
 
 		c.Servers[1].Do("FLUSHALL")
 		ns, anew := look()
 		require.True(t, anew)
 		require.Less(t, ns, int64(2*time.Second))
-		require.Equal(t, slots, marks())
-		young, old = ages()
+		require.Equal(t, slots, marks(t, c))
+		young, old = ages(t, store)
 		require.Greater(t, young, 10)
 		require.Greater(t, old, 40)
 		_, anew = look()
@@ -123,6 +103,30 @@ func TestAServerOfAClusterLosesItsState(t *testing.T) {
 		require.True(t, anew, "also while another server is away")
 		require.Less(t, ns, int64(2*time.Second))
 	})
+}
+
+// marks counts the marks of a Cluster that has nothing else.
+func marks(t *testing.T, c *servertest.Cluster) (n int) {
+	for _, server := range c.Servers[:3] {
+		own, err := strconv.Atoi(server.Do("DBSIZE"))
+		require.NoError(t, err)
+		n += own
+	}
+	return n
+}
+
+// ages counts the slots of 100 keys that are younger than two seconds, and those that are not.
+func ages(t *testing.T, store *redisstore.Store) (young, old int) {
+	for range 100 {
+		r := swap(t, store, quotaservice.Swap{Key: newKey(), AgeNs: int64(time.Hour)})
+		require.Equal(t, quotaservice.Young, r.Outcome)
+		if r.AgeNs < int64(2*time.Second) {
+			young++
+		} else {
+			old++
+		}
+	}
+	return young, old
 }
 
 // TestASlotMoves: meanwhile what holds nothing goes on with new keys, beside the mark that is still
@@ -151,7 +155,8 @@ func TestASlotMoves(t *testing.T) {
 
 // begin begins to move a slot from one master to another.
 func begin(t *testing.T, c *servertest.Cluster, slot, from, to int) {
-	source, target, number := c.Servers[from], c.Servers[to], strconv.Itoa(slot)
+	source, target := c.Servers[from], c.Servers[to]
+	number := strconv.Itoa(slot)
 	require.Equal(t, "OK", target.Do("CLUSTER", "SETSLOT", number, "IMPORTING", source.Do("CLUSTER", "MYID")))
 	require.Equal(t, "OK", source.Do("CLUSTER", "SETSLOT", number, "MIGRATING", target.Do("CLUSTER", "MYID")))
 }
@@ -159,7 +164,8 @@ func begin(t *testing.T, c *servertest.Cluster, slot, from, to int) {
 // move moves a slot with its keys from one master to another.
 func move(t *testing.T, c *servertest.Cluster, slot, from, to int) {
 	begin(t, c, slot, from, to)
-	source, target, number := c.Servers[from], c.Servers[to], strconv.Itoa(slot)
+	source, target := c.Servers[from], c.Servers[to]
+	number := strconv.Itoa(slot)
 	for _, key := range strings.Fields(source.Do("CLUSTER", "GETKEYSINSLOT", number, "10")) {
 		require.Equal(t, "OK", source.Do("MIGRATE", "127.0.0.1", strconv.Itoa(target.Port), key, "0", "10000"))
 	}
@@ -208,7 +214,8 @@ func TestSentinel(t *testing.T) {
 	t.Parallel()
 	forAll(t, func(t *testing.T, b servertest.Binary) {
 		servers, at := servertest.StartSentinel(t, b, password)
-		_, err := try(t, redisstore.Options{URL: strings.Replace(at, "/"+servertest.SentinelName, "/other", 1), PasswordFile: passwordFile(t, password)})
+		other := strings.Replace(at, "/"+servertest.SentinelName, "/other", 1)
+		_, err := try(t, redisstore.Options{URL: other, PasswordFile: passwordFile(t, password)})
 		require.ErrorContains(t, err, "the quota store")
 		_, err = try(t, redisstore.Options{URL: at, PasswordFile: passwordFile(t, "s3cr3t-wrong")})
 		require.ErrorContains(t, err, "WRONGPASS")

@@ -17,73 +17,32 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-var freshKeys = flag.Int("quota-keys", 5_000, "how many fresh keys are asked for while others ask, too")
+var numberOfKeys = flag.Int("quota-keys", 5_000, "how many fresh keys are asked for while others ask, too")
 
-// A flood of fresh keys gets each limit once, holds up nobody, and is forgotten. On a
+const (
+	floods, keysOfMessage = 4, 64 // streams, and keys a message
+	// every is for 20,000 keys a second together, less than saturates two processors.
+	every = floods * keysOfMessage * time.Second / 20_000
+)
+
+// TestFreshKeys: a flood of fresh keys gets each limit once, delays nobody, and is forgotten. On a
 // machine that is busy otherwise the service may give up some asks, which counts nothing.
 func TestFreshKeys(t *testing.T) {
-	const (
-		floods, batch = 4, 64 // streams, and keys a message
-		// every is for 20,000 keys a second together, less than saturates two processors.
-		every = floods * batch * time.Second / 20_000
-	)
 	server := servertest.StartRedis(t, servertest.Redis(t), "--maxmemory", "6gb", "--maxmemory-policy", "noeviction")
-	s, err := quotaservice.NewService(t.Context(), quotaservice.Options{Store: open(t, "redis://"+server.Addr()), StoreTimeout: time.Minute})
+	options := quotaservice.Options{Store: open(t, "redis://"+server.Addr()), StoreTimeout: time.Minute}
+	s, err := quotaservice.NewService(t.Context(), options)
 	require.NoError(t, err)
-	asking := func(counter byte, n uint32) *asker {
-		w := limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: n, PeriodNs: int64(10 * time.Second)}
-		return newAsker(t, s, quota.Definition{ID: 1, Counter: [16]byte{counter}, Windows: []limit.Window{w}, Lease: quota.LeaseOff})
-	}
+	f := &freshKeys{t: t, service: s, ended: make(chan struct{})}
 	var flooding, other sync.WaitGroup
-	var next, again atomic.Int64
-	var got [quota.Busy + 1]atomic.Int64
 	for range floods {
-		flooding.Go(func() {
-			a := asking(1, 1)
-			defer a.Close()
-			for tick := time.NewTicker(every); ; <-tick.C {
-				from := int(next.Add(batch)) - batch
-				var keys [][16]byte
-				for i := from; i < min(from+batch, *freshKeys); i++ {
-					k := quota.KeyOf(uint64(i), 1)
-					keys = append(keys, k, k)
-				}
-				if len(keys) == 0 {
-					return
-				}
-				results, more := a.decided(t, keys...)
-				for _, result := range results {
-					got[result].Add(1)
-				}
-				again.Add(int64(more))
-			}
-		})
+		flooding.Go(f.flood)
 	}
-	flooded := make(chan struct{})
-	var took []time.Duration
-	other.Go(func() {
-		a := asking(2, 1_000_000)
-		defer a.Close()
-		for tick := time.NewTicker(5 * time.Millisecond); ; <-tick.C {
-			start := time.Now()
-			results, more := a.decided(t, quota.KeyOf(1, 1))
-			if results[0] != quota.Granted {
-				t.Errorf("another one's result is %d", results[0])
-			}
-			again.Add(int64(more))
-			took = append(took, time.Since(start))
-			select {
-			case <-flooded:
-				return
-			default:
-			}
-		}
-	})
+	other.Go(f.askMeanwhile)
 	flooding.Wait()
-	close(flooded)
+	close(f.ended)
 	other.Wait()
-	require.EqualValues(t, *freshKeys, got[quota.Granted].Load())
-	require.EqualValues(t, *freshKeys, got[quota.Denied].Load())
+	require.EqualValues(t, *numberOfKeys, f.got[quota.Granted].Load())
+	require.EqualValues(t, *numberOfKeys, f.got[quota.Denied].Load())
 	for range 10 { // of almost only such keys
 		if key := server.Do("RANDOMKEY"); server.Do("TYPE", key) == "string" {
 			ms, err := strconv.Atoi(server.Do("PTTL", key))
@@ -91,16 +50,76 @@ func TestFreshKeys(t *testing.T) {
 			require.LessOrEqual(t, ms, 20_000, "10 s longer than the window")
 		}
 	}
-	slices.Sort(took)
-	p99 := took[len(took)*99/100]
-	t.Logf("99 of 100 asks of others within %s, %d asked again; the store holds %s keys", p99, again.Load(), server.Do("DBSIZE"))
-	if *freshKeys > 100_000 {
-		require.Zero(t, again.Load())
+	slices.Sort(f.took)
+	p99 := f.took[len(f.took)*99/100]
+	t.Logf("99 of 100 asks of others within %s, %d asked again; the store holds %s keys",
+		p99, f.again.Load(), server.Do("DBSIZE"))
+	if *numberOfKeys > 100_000 {
+		require.Zero(t, f.again.Load())
 		require.LessOrEqual(t, p99, 15*time.Millisecond)
 		require.Eventually(t, func() bool {
 			n, err := strconv.Atoi(server.Do("DBSIZE"))
 			return err == nil && n < 10
 		}, 2*time.Minute, time.Second, "the store's keys expire")
+	}
+}
+
+// freshKeys are a flood of keys and one that asks meanwhile.
+type freshKeys struct {
+	t       *testing.T
+	service *quotaservice.Service
+	ended   chan struct{} // the flood has
+	next    atomic.Int64  // key of the flood
+	got     [quota.Busy + 1]atomic.Int64
+	again   atomic.Int64    // asks that were repeated
+	took    []time.Duration // of those that ask meanwhile
+}
+
+func (f *freshKeys) asker(counter byte, n uint32) *asker {
+	w := limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: n, PeriodNs: int64(10 * time.Second)}
+	d := quota.Definition{ID: 1, Counter: [16]byte{counter}, Windows: []limit.Window{w}, Lease: quota.LeaseOff}
+	return newAsker(f.t, f.service, d)
+}
+
+// flood asks twice for each key.
+func (f *freshKeys) flood() {
+	a := f.asker(1, 1)
+	defer a.Close()
+	for tick := time.NewTicker(every); ; <-tick.C {
+		from := int(f.next.Add(keysOfMessage)) - keysOfMessage
+		var keys [][16]byte
+		for i := from; i < min(from+keysOfMessage, *numberOfKeys); i++ {
+			k := quota.KeyOf(uint64(i), 1)
+			keys = append(keys, k, k)
+		}
+		if len(keys) == 0 {
+			return
+		}
+		results, more := a.decided(f.t, keys...)
+		for _, result := range results {
+			f.got[result].Add(1)
+		}
+		f.again.Add(int64(more))
+	}
+}
+
+// askMeanwhile asks for one other key until the flood has ended.
+func (f *freshKeys) askMeanwhile() {
+	a := f.asker(2, 1_000_000)
+	defer a.Close()
+	for tick := time.NewTicker(5 * time.Millisecond); ; <-tick.C {
+		start := time.Now()
+		results, more := a.decided(f.t, quota.KeyOf(1, 1))
+		if results[0] != quota.Granted {
+			f.t.Errorf("another one's result is %d", results[0])
+		}
+		f.again.Add(int64(more))
+		f.took = append(f.took, time.Since(start))
+		select {
+		case <-f.ended:
+			return
+		default:
+		}
 	}
 }
 
@@ -112,7 +131,8 @@ type asker struct {
 }
 
 func newAsker(t *testing.T, s *quotaservice.Service, d quota.Definition) *asker {
-	a := &asker{ready: make(chan struct{}, 1), asks: quota.Asks{Domain: "d", Process: 1, Definitions: []quota.Definition{d}}}
+	a := &asker{ready: make(chan struct{}, 1)}
+	a.asks = quota.Asks{Domain: "d", Process: 1, Definitions: []quota.Definition{d}}
 	st, err := s.Open(quotaservice.Peer{Address: "test"}, func() {
 		select {
 		case a.ready <- struct{}{}:
@@ -145,7 +165,8 @@ func (a *asker) decided(t *testing.T, keys ...[16]byte) (results []quota.Result,
 // ask asks for a unit of each key.
 func (a *asker) ask(t *testing.T, keys ...[16]byte) (got []quota.AskResult) {
 	for i, key := range keys {
-		a.asks.Asks = append(a.asks.Asks, quota.Ask{ID: uint32(i), Parts: []quota.Part{{Definition: 1, Key: key, Cost: 1, Waiting: 1}}})
+		part := quota.Part{Definition: 1, Key: key, Cost: 1, Waiting: 1}
+		a.asks.Asks = append(a.asks.Asks, quota.Ask{ID: uint32(i), Parts: []quota.Part{part}})
 	}
 	require.NoError(t, a.Receive(a.asks.Append(nil)))
 	a.asks = quota.Asks{}

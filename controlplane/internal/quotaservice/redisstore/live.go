@@ -20,7 +20,7 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], now + ARGV[2], '+inf')
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return redis.call('ZCARD', KEYS[1])`)
 
-// Live is quota.Store's.
+// Live is quotaservice.Store's.
 func (s *Store) Live(ctx context.Context, domain string, process uint64) (int, error) {
 	args := []string{strconv.FormatUint(process, 36), strconv.FormatInt(quotaservice.LiveFor.Milliseconds(), 10)}
 	r, err := within(ctx, func() rueidis.RedisResult {
@@ -36,15 +36,16 @@ func (s *Store) Live(ctx context.Context, domain string, process uint64) (int, e
 	return int(n), nil
 }
 
-// Secret is quota.Store's.
+// Secret is quotaservice.Store's.
 func (s *Store) Secret(ctx context.Context, name string, fresh func() []byte) ([]byte, error) {
 	key := s.prefix + "secret:" + name
 	get := func() ([]byte, error) { return s.do(ctx, s.client.B().Get().Key(key).Build()).AsBytes() }
 	secret, err := get()
 	if rueidis.IsRedisNil(err) {
-		// Where another was faster, its secret stays.
+		// If another service was faster, its secret stays.
 		set := s.client.B().Set().Key(key).Value(rueidis.BinaryString(fresh())).Nx().Build()
-		if err = s.do(ctx, set).Error(); err == nil || rueidis.IsRedisNil(err) {
+		err = s.do(ctx, set).Error()
+		if err == nil || rueidis.IsRedisNil(err) {
 			secret, err = get()
 		}
 	}
@@ -62,8 +63,7 @@ func (s *Store) do(ctx context.Context, command rueidis.Completed) rueidis.Redis
 	return r
 }
 
-// within ends by the context's deadline, which the client alone keeps only while it is
-// connected.
+// within returns by the context's deadline. The client keeps to it only while it is connected.
 func within[T any](ctx context.Context, do func() T) (r T, err error) {
 	c := make(chan T, 1)
 	go func() { c <- do() }()

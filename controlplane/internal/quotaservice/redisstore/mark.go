@@ -58,10 +58,10 @@ func (s *Store) slotTags() []string {
 	return tags
 }
 
-// Age is quota.Store's. A server loses the marks of all its slots at once, so one of them tells. If
-// that is another one than at the last call, all are made that the server lacks: else each slot
-// would begin when it is first used. A slot that moves to another server takes its mark along. A
-// server that does not answer is as it was.
+// Age is quotaservice.Store's. A server loses the marks of all its slots at once, so one of them
+// tells. If it has changed since the last call, all marks that the server lacks are made: else
+// each slot would begin when it is first used. A slot that moves to another server takes its mark
+// along. A server that does not answer is as it was.
 func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func ageError(err error) error {
 	return fmt.Errorf("read since when the quota store has its state: %w", explain(err))
 }
 
-// look is what a server's marks say.
+// look is what one look at a server's marks found.
 type look struct {
 	marks    []int64 // of its first slot, or of all
 	youngest int64   // how old the youngest of these is, in microseconds
@@ -121,11 +121,13 @@ type look struct {
 // look reads the mark of a server's first slot and, if it is not the one that was seen, those of all.
 func (s *Store) look(of []uint16, seen int64) look {
 	l := look{youngest: math.MaxInt64}
-	if s.readMarks(of[:1], &l); l.err != nil || l.marks[0] == seen {
+	s.readMarks(of[:1], &l)
+	if l.err != nil || l.marks[0] == seen {
 		return l
 	}
 	for some := range slices.Chunk(of[1:], maxBatch) {
-		if s.readMarks(some, &l); l.err != nil {
+		s.readMarks(some, &l)
+		if l.err != nil {
 			break
 		}
 	}

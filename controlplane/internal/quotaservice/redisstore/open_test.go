@@ -62,7 +62,8 @@ func TestTLSAndPassword(t *testing.T) {
 			server.Do("CONFIG", "SET", "tls-auth-clients", "yes")
 		}
 		var log bytes.Buffer
-		store, err := try(t, redisstore.Options{URL: c.url, PasswordFile: c.file, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		store, err := try(t, redisstore.Options{URL: c.url, PasswordFile: c.file, Log: logger})
 		require.NotContains(t, log.String(), "s3cr3t", c.name)
 		if c.says != "" {
 			require.ErrorContains(t, err, c.says, c.name)
@@ -90,13 +91,14 @@ func TestServersThatForget(t *testing.T) {
 			{"CONFIG SET maxmemory-policy allkeys-lru", "", ""},
 			{"CONFIG SET maxmemory 100mb", "set maxmemory-policy to noeviction (it is allkeys-lru), or maxmemory to 0", ""},
 			{"CONFIG SET maxmemory-policy volatile-ttl", "it is volatile-ttl", ""},
-			{info + " -info", "", "does not let itself be checked: allow INFO"},
+			{info + " -info", "", "cannot check a server of the quota store: allow INFO"},
 			{info + " +info", "it is volatile-ttl", ""},
 			{"CONFIG SET maxmemory-policy noeviction", "", ""},
 		} {
 			server.Do(strings.Fields(c.do)...)
 			var log bytes.Buffer
-			store, err := try(t, redisstore.Options{URL: "redis://" + server.Addr(), Log: slog.New(slog.NewTextHandler(&log, nil))})
+			logger := slog.New(slog.NewTextHandler(&log, nil))
+			store, err := try(t, redisstore.Options{URL: "redis://" + server.Addr(), Log: logger})
 			if c.refuses != "" {
 				require.ErrorContains(t, err, c.refuses, c.do)
 				continue

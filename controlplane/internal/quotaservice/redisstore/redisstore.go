@@ -1,9 +1,8 @@
 // Package redisstore keeps the quota service's values in Redis (6.2 or newer) or
 // Valkey (7.2 or newer): one server, servers under Sentinel, or a Cluster.
 //
-// Its invariant: a swap is sent once. The one exception is a server's answer that it
-// does not know the script, because then it has swapped nothing. It must not know
-// what a value means.
+// Its invariant: a swap is sent once. It is sent again only if the server has not known the
+// script, because then it has swapped nothing. The package must not know what a value means.
 //
 // The client is rueidis, without its retries and its cache: one connection carries the
 // commands of all callers in pipelines. It adds 1.4 MB to a binary and one module. Measured
@@ -28,8 +27,8 @@ import (
 const (
 	// dialTimeout bounds connecting, TLS and authentication together.
 	dialTimeout = 2 * time.Second
-	// pingEvery is how long a connection is silent before it is tried; when it
-	// does not answer for silentFor, it is given up.
+	// pingEvery is how long a connection is silent before it is tried. If it does not
+	// answer for silentFor, it is given up.
 	pingEvery = time.Second
 	silentFor = 2 * time.Second
 	// refreshEvery is how often the masters are asked for again. Failovers are
@@ -46,10 +45,10 @@ type Options struct {
 	// sentinel_user and sentinel_password_file where Sentinel's are others.
 	URL          string
 	PasswordFile string       // instead of a password in the URL
-	Log          *slog.Logger // gets a warning where a server does not let itself be checked; nil = nothing
+	Log          *slog.Logger // gets a warning if a server cannot be checked; nil = nothing
 }
 
-// Store is a quota.Store.
+// Store is a quotaservice.Store.
 type Store struct {
 	client  rueidis.Client
 	prefix  string
@@ -57,7 +56,7 @@ type Store struct {
 	tags    []string // of a Cluster: for each slot, what a mark's name has in braces
 
 	mu   sync.Mutex
-	seen [slots]int64 // by slot: what its mark said when Age read it last
+	seen [slots]int64 // by slot: its mark when Age read it last
 }
 
 var _ quotaservice.Store = (*Store)(nil)
@@ -81,7 +80,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.secrets(o.PasswordFile); err != nil {
+	if err := a.readPassword(o.PasswordFile); err != nil {
 		return nil, err
 	}
 	option, err := a.option()

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// The client makes room for as much as a reply announces, and a server that is broken or
-// hostile may announce anything. So each connection is read ahead of the client, which also shows
-// that it leads to a replica: the client would stay with it for good, though its address may lead
-// to the new master by now.
+// The client makes room for as much as a reply announces, and a broken or hostile server may
+// announce anything. So each reply is looked at before the client reads it. That also shows that
+// the connection leads to a replica: the client would stay with it for good, though its address
+// may lead to the new master by now.
 const (
 	// mostReply is far more than a value takes, mostOfCluster more than the slots of a
 	// Cluster of hundreds of nodes.
@@ -80,24 +80,26 @@ func (r *replies) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// follow goes on in the reply by what the server has sent.
 func (r *replies) follow(b []byte) {
 	for len(b) > 0 && r.err == nil {
 		if r.skip > 0 {
 			n := min(r.skip, int64(len(b)))
 			b = b[n:]
-			if r.skip -= n; r.skip == 0 {
+			r.skip -= n
+			if r.skip == 0 {
 				r.element()
 			}
 			continue
 		}
-		n := bytes.IndexByte(b, '\n') + 1
-		part := b[:n]
-		if n == 0 {
-			part = b
+		part, ends := b, false
+		if n := bytes.IndexByte(b, '\n') + 1; n > 0 {
+			part, ends = b[:n], true
 		}
+		b = b[len(part):]
 		r.line = append(r.line, part[:min(len(part), r.lineRoom(part[0]))]...)
 		r.take(int64(len(part)))
-		if b = b[len(part):]; n > 0 && r.err == nil {
+		if ends && r.err == nil {
 			r.endLine()
 			r.line = r.line[:0]
 		}
@@ -115,8 +117,10 @@ func (r *replies) lineRoom(first byte) int {
 	return lineBytes + 1 - len(r.line)
 }
 
+// take counts bytes of the reply.
 func (r *replies) take(n int64) {
-	if r.took += n; r.took > r.most {
+	r.took += n
+	if r.took > r.most {
 		r.err = errReply
 	}
 }
@@ -124,13 +128,15 @@ func (r *replies) take(n int64) {
 // element ends a string, a number or a list, and with it the lists whose last one it is.
 func (r *replies) element() {
 	for ; r.depth > 0; r.depth-- {
-		if r.left[r.depth-1]--; r.left[r.depth-1] > 0 {
+		r.left[r.depth-1]--
+		if r.left[r.depth-1] > 0 {
 			return
 		}
 	}
 	r.took = 0
 }
 
+// endLine goes on after a line: it is a value, or it says how long one is.
 func (r *replies) endLine() {
 	each := int64(1)
 	switch r.line[0] {
@@ -140,7 +146,11 @@ func (r *replies) endLine() {
 	case '+', ',', '(', ':':
 		r.element()
 	case '_', '#': // the client reads no line, but bytes
-		if n := len(r.line); n != map[byte]int{'_': 3, '#': 4}[r.line[0]] || r.line[n-2] != '\r' {
+		size := 3
+		if r.line[0] == '#' {
+			size = 4
+		}
+		if len(r.line) != size || r.line[size-2] != '\r' {
 			r.err = errReply
 		}
 		r.element()

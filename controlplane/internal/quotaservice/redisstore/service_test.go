@@ -33,7 +33,8 @@ func TestServicesKeepTheirSecret(t *testing.T) {
 		server.Do("FLUSHALL")
 		fresh := start(time.Millisecond, onLine(old.Heartbeat)) // it says that it waits
 		d := quota.Definition{
-			ID: 1, Windows: []limit.Window{{Algorithm: limit.FixedWindow, Limit: 20, PeriodNs: 24 * int64(time.Hour)}}, Lease: quota.LeaseOff,
+			ID: 1, Lease: quota.LeaseOff,
+			Windows: []limit.Window{{Algorithm: limit.FixedWindow, Limit: 20, PeriodNs: 24 * int64(time.Hour)}},
 		}
 		a, b := newAsker(t, old, d), newAsker(t, fresh, d)
 		for range 10 {
@@ -60,8 +61,10 @@ func TestARefusalIsLogged(t *testing.T) {
 		for _, c := range []struct{ do, undo, says string }{
 			{"CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "refused with OOM: its memory is full: raise maxmemory"},
 			{"REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "refused with READONLY: it is a replica"},
-			{"CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", "refused with NOREPLICAS: it has fewer replicas"},
-			{"ACL SETUSER default -evalsha", "ACL SETUSER default +evalsha", "refused with NOPERM: the user may not do that: allow eval"},
+			{"CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0",
+				"refused with NOREPLICAS: it has fewer replicas"},
+			{"ACL SETUSER default -evalsha", "ACL SETUSER default +evalsha",
+				"refused with NOPERM: the user may not do that: allow eval"},
 		} {
 			var log lines
 			warnings := slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})

@@ -43,13 +43,15 @@ return {0, now, false, 0}`
 var swapSHA = fmt.Sprintf("%x", sha1.Sum([]byte(swapScript))) //nolint:gosec // Redis names scripts so
 
 // outcomes are those of the script's answers.
-var outcomes = [...]quotaservice.Outcome{quotaservice.Swapped, quotaservice.Differs, quotaservice.Late, quotaservice.Young}
+var outcomes = [...]quotaservice.Outcome{
+	quotaservice.Swapped, quotaservice.Differs, quotaservice.Late, quotaservice.Young,
+}
 
 // maxBatch is how many swaps travel together and answer together.
 const maxBatch = 256
 
-// Swap is quota.Store's. In a Cluster each swap goes alone, so that a silent server holds up
-// no other's: the client finds its server, and puts what goes there into one pipeline.
+// Swap is quotaservice.Store's. In a Cluster each swap goes alone, so that a silent server delays
+// no other server's: the client finds its server, and puts what goes there into one pipeline.
 func (s *Store) Swap(ctx context.Context, swaps []quotaservice.Swap, done func(i int, r quotaservice.Result)) {
 	most := maxBatch
 	if s.cluster {
@@ -76,7 +78,8 @@ func (s *Store) encode(w *quotaservice.Swap) rueidis.LuaExec {
 		age = decimal(ceilDiv(w.AgeNs, micro))
 		keys = append(keys, s.mark(s.slot(key)))
 	}
-	first, last := ceilDiv(w.AtNs-w.SlackNs, micro), (w.AtNs+min(w.SlackNs, math.MaxInt64-w.AtNs))/micro
+	first := ceilDiv(w.AtNs-w.SlackNs, micro)
+	last := (w.AtNs + min(w.SlackNs, math.MaxInt64-w.AtNs)) / micro
 	return rueidis.LuaExec{Keys: keys, Args: []string{
 		string(w.Old), decimal(first), decimal(min(last, ceilDiv(w.UntilNs, micro)-1)),
 		decimal(max(ceilDiv(w.ExpireNs, milli), 1)), // Redis knows none before
@@ -94,43 +97,64 @@ func ceilDiv(a, b int64) int64 {
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// run carries a batch out and settles it by the context's deadline. The client gets no
+// run carries a batch out, and says its results by the context's deadline. The client gets no
 // deadline: it would give up commands that it has sent, and their room.
 func (s *Store) run(ctx context.Context, b batch, done func(i int, r quotaservice.Result)) {
-	var settled atomic.Bool
-	settle := func(of func(i int) quotaservice.Result) {
-		if settled.CompareAndSwap(false, true) {
+	var isSaid atomic.Bool
+	say := func(result func(i int) quotaservice.Result) {
+		if isSaid.CompareAndSwap(false, true) {
 			for i := range b {
-				done(i, of(i))
+				done(i, result(i))
 			}
 		}
 	}
-	late := func() { settle(func(int) quotaservice.Result { return failed(explain(ctx.Err())) }) }
+	late := func() { say(func(int) quotaservice.Result { return failed(explain(ctx.Err())) }) }
 	if ctx.Err() != nil {
 		late()
 		return
 	}
 	defer context.AfterFunc(ctx, late)()
-	commands, again := make([]rueidis.Completed, 0, len(b)), []rueidis.Completed(nil)
-	for _, w := range b {
-		script := s.client.B().Evalsha().Sha1(swapSHA).Numkeys(int64(len(w.Keys)))
-		commands = append(commands, script.Key(w.Keys...).Arg(w.Args...).Build())
+	results := s.send(b, s.evalsha)
+	if unknown := unknownScript(results); len(unknown) > 0 && !isSaid.Load() {
+		again := make(batch, len(unknown))
+		for n, i := range unknown {
+			again[n] = b[i]
+		}
+		for n, r := range s.send(again, s.eval) {
+			results[unknown[n]] = r
+		}
 	}
-	results := s.client.DoMulti(context.Background(), commands...)
-	var unknown []int // their server did not know the script
+	say(func(i int) quotaservice.Result { return result(results[i]) })
+}
+
+// send sends a batch in one go, each swap by the command.
+func (s *Store) send(b batch, command func(rueidis.LuaExec) rueidis.Completed) []rueidis.RedisResult {
+	commands := make([]rueidis.Completed, len(b))
 	for i, w := range b {
-		if refused, ok := rueidis.IsRedisErr(results[i].Error()); ok && refused.IsNoScript() {
-			script := s.client.B().Eval().Script(swapScript).Numkeys(int64(len(w.Keys)))
-			again = append(again, script.Key(w.Keys...).Arg(w.Args...).Build())
+		commands[i] = command(w)
+	}
+	return s.client.DoMulti(context.Background(), commands...)
+}
+
+func (s *Store) evalsha(w rueidis.LuaExec) rueidis.Completed {
+	script := s.client.B().Evalsha().Sha1(swapSHA).Numkeys(int64(len(w.Keys)))
+	return script.Key(w.Keys...).Arg(w.Args...).Build()
+}
+
+func (s *Store) eval(w rueidis.LuaExec) rueidis.Completed {
+	script := s.client.B().Eval().Script(swapScript).Numkeys(int64(len(w.Keys)))
+	return script.Key(w.Keys...).Arg(w.Args...).Build()
+}
+
+// unknownScript are the results of servers that do not know the script, and so have swapped
+// nothing.
+func unknownScript(results []rueidis.RedisResult) (unknown []int) {
+	for i, r := range results {
+		if refused, ok := rueidis.IsRedisErr(r.Error()); ok && refused.IsNoScript() {
 			unknown = append(unknown, i)
 		}
 	}
-	if len(again) > 0 && !settled.Load() {
-		for i, r := range s.client.DoMulti(context.Background(), again...) {
-			results[unknown[i]] = r
-		}
-	}
-	settle(func(i int) quotaservice.Result { return result(results[i]) })
+	return unknown
 }
 
 func failed(err error) quotaservice.Result {
@@ -150,7 +174,8 @@ func result(r rueidis.RedisResult) quotaservice.Result {
 	}
 	var n [4]int64
 	for _, i := range []int{0, 1, 3} {
-		if n[i], err = parts[i].AsInt64(); err != nil {
+		n[i], err = parts[i].AsInt64()
+		if err != nil {
 			return failed(errAnswer)
 		}
 	}
