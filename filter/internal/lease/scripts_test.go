@@ -199,162 +199,206 @@ func several(n int, rule string) string {
 }
 
 const (
-	perUser = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"]}`
-	noLease = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["3/1m"],"lease":"off"}`
+	byUser  = `"scope":"cluster","key":[{"header":"u"}]`
+	perUser = `{"name":"r",` + byUser + `,"limits":["100/1m"]}`
+	noLease = `{"name":"r",` + byUser + `,"limits":["3/1m"],"lease":"off"}`
 	shared  = `{"name":"r","scope":"cluster","limits":["100/1m"],"on_unavailable":"deny"}`
+	shut    = `{"name":"r",` + byUser + `,"limits":["0/1m"],"cost":{"header":"v","min":0}`
+	counter = `{"name":"r#",` + byUser + `,"counter":"c"`
+	tried   = `{"name":"tried","mode":"shadow","limits":["1/1m"],"lease":"off",` + byUser + `}`
+	slots4  = `"algorithm":"concurrency","limits":["4"]`
 )
 
-// What a worker and its service make of requests for leased units, of messages and of silence.
-func TestScripts(t *testing.T) {
-	const key = `"scope":"cluster","key":[{"header":"u"}]`
-	scripts := []script{
-		{"a denial is remembered, for a second at most", perUser, `
-			103*a! -> admitted=100
-			a -> sent=0 decided=104 admitted=100
-			+1s a -> sent=1`},
-		{"a cost of 0 asks nobody, and passes where all is used", `{"name":"r",` + key + `,"limits":["1/1m"],"cost":{"header":"v","min":0}}`, `
-			a:1! a:0 -> admitted=2 asked=1`},
-		{"a limit of 0 denies a cost of 0", `{"name":"r","limits":["0/1m"],"cost":{"header":"v","min":0},` + key + `}`, `a:0 -> decided=1 admitted=0 asked=0`},
-		{"a limit of 0 denies a cost of 0 that would be held", `{"name":"r","limits":["0/1m"],"cost":{"header":"v","min":0},"settle":{},` + key + `}`, `a:0 -> decided=1 admitted=0 asked=0`},
-		{"without a lease each request asks", noLease, `
-			3*a! -> admitted=3 asked=3
-			2*a! -> admitted=3 asked=2 decided=5`},
-		{"a closed stream is asked again", perUser, `a cut +20ms tick go -> admitted=1 opened=2`},
-		{"a client that has gone is not resumed, and its unit is the next one's", perUser, `
-			a leave:1 -> waits=0
-			go -> decided=0
-			a -> admitted=1`},
-		{"one callback resumes few; who is ready when a tick comes may have to wait again", shared, `
-			300*a 2*serve -> decided=65
-			15*tick,go,+10ms -> decided=300 admitted=100`},
-		{"nobody waits longer than the timeout for an answer that does not come", shared, `
-			300*a 2*serve -> decided=65
-			15*tick,+10ms -> decided=300 admitted=100`},
-		{"a worker that stood still has not heard the service, which may have answered", perUser, `
-			a +150ms tick -> decided=1 silent=0
-			go a -> admitted=2 silent=0`},
-		{"a worker that stands still again and again does not take a silent service for one that answers", perUser, `
-			a +150ms tick -> decided=1 silent=0
-			a +60ms tick +60ms tick -> decided=2
-			9*a,+60ms,tick,+60ms,tick -> decided=11 silent=1`},
-		{"too many waiters", `{"name":"r","scope":"cluster","limits":["100000/1m"],"on_contention":"deny"}`, `1034*a -> decided=10 admitted=0`},
-		{"a denied shadow rule keeps no other from its units", `{"name":"tried","mode":"shadow","limits":["1/1m"],"lease":"off",` + key + `},{"name":"r","limits":["100/1m"],"lease":"off",` + key + `}`, `
-			a serve -> admitted=1 sent=0
-			a serve -> admitted=2 sent=0
-			a serve -> admitted=3 sent=0`},
-		{"of two rules of a counter, what is taken back is no silence", several(2, `{"name":"r#",`+key+`,"counter":"c","limits":["3/1m"],"settle":{},"on_unavailable":"allow"}`), `
-			a! -> admitted=1 held=2
-			a! -> admitted=1 decided=2 held=2
-			2*a! -> admitted=1 decided=4 held=2`},
+// leaseScripts are of leased units, of messages and of silence.
+var leaseScripts = []script{
+	{"a denial is remembered, for a second at most", perUser, `
+		103*a! -> admitted=100
+		a -> sent=0 decided=104 admitted=100
+		+1s a -> sent=1`},
+	{"a cost of 0 asks nobody, and passes where all is used",
+		`{"name":"r",` + byUser + `,"limits":["1/1m"],"cost":{"header":"v","min":0}}`, `
+		a:1! a:0 -> admitted=2 asked=1`},
+	{"a limit of 0 denies a cost of 0", shut + "}", `a:0 -> decided=1 admitted=0 asked=0`},
+	{"a limit of 0 denies a cost of 0 that would be held", shut + `,"settle":{}}`,
+		`a:0 -> decided=1 admitted=0 asked=0`},
+	{"without a lease each request asks", noLease, `
+		3*a! -> admitted=3 asked=3
+		2*a! -> admitted=3 asked=2 decided=5`},
+	{"a closed stream is asked again", perUser, `a cut +20ms tick go -> admitted=1 opened=2`},
+	{"a client that has gone is not resumed, and its unit is the next one's", perUser, `
+		a leave:1 -> waits=0
+		go -> decided=0
+		a -> admitted=1`},
+	{"one callback resumes few; who is ready when a tick comes may have to wait again", shared, `
+		300*a 2*serve -> decided=65
+		15*tick,go,+10ms -> decided=300 admitted=100`},
+	{"nobody waits longer than the timeout for an answer that does not come", shared, `
+		300*a 2*serve -> decided=65
+		15*tick,+10ms -> decided=300 admitted=100`},
+	{"a worker that stood still has not heard the service, which may have answered", perUser, `
+		a +150ms tick -> decided=1 silent=0
+		go a -> admitted=2 silent=0`},
+	{"a worker that stands still again and again does not take a silent service for one that answers",
+		perUser, `
+		a +150ms tick -> decided=1 silent=0
+		a +60ms tick +60ms tick -> decided=2
+		9*a,+60ms,tick,+60ms,tick -> decided=11 silent=1`},
+	{"too many waiters", `{"name":"r","scope":"cluster","limits":["100000/1m"],"on_contention":"deny"}`,
+		`1034*a -> decided=10 admitted=0`},
+	{"a denied shadow rule keeps no other from its units",
+		tried + "," + strings.Replace(noLease, `"3/`, `"100/`, 1), `
+		a serve -> admitted=1 sent=0
+		a serve -> admitted=2 sent=0
+		a serve -> admitted=3 sent=0`},
+	{"of two rules of a counter, what is taken back is no silence",
+		several(2, counter+`,"limits":["3/1m"],"settle":{},"on_unavailable":"allow"}`), `
+		a! -> admitted=1 held=2
+		a! -> admitted=1 decided=2 held=2
+		2*a! -> admitted=1 decided=4 held=2`},
+	{"units are of the number that they were granted under", saidByV + "}", `
+		20*a:1000! -> admitted=20 leased>=1
+		3*a:15! -> admitted=20
+		3*a:1000! -> admitted=23
+		a:x! -> admitted=23
+		12*b! -> admitted=33
+		7*b:15! -> admitted=38
+		2*c:0! -> admitted=38 decided=48`},
+	{"while the service is silent all numbers of a key count together, each up to its share",
+		strings.Replace(saidByV, `"deny"`, `"local"`, 1) + "}", `
+		proxies:2 silent 3*a:6 -> admitted=3
+		a:6 a:4 -> admitted=3
+		a:8 -> admitted=4
+		a:8 -> admitted=4 decided=7`},
+}
 
-		{"units are of the number that they were granted under", saidByV + "}", `
-			20*a:1000! -> admitted=20 leased>=1
-			3*a:15! -> admitted=20
-			3*a:1000! -> admitted=23
-			a:x! -> admitted=23
-			12*b! -> admitted=33
-			7*b:15! -> admitted=38
-			2*c:0! -> admitted=38 decided=48`},
-		{"while the service is silent all numbers of a key count together, each up to its share", strings.Replace(saidByV, `"deny"`, `"local"`, 1) + "}", `
-			proxies:2 silent 3*a:6 -> admitted=3
-			a:6 a:4 -> admitted=3
-			a:8 -> admitted=4
-			a:8 -> admitted=4 decided=7`},
+// holdScripts are of units that are held until answers are known.
+var holdScripts = []script{
+	{"what changes while a message is under way travels with the next", strings.Replace(slotRule, `"3"`, `"100"`, 1), `
+		a a b c go end:1 end:2 end:3 end:4 -> sent=1
+		serve -> sent=1
+		go -> held=0`},
+	{"what has ended is reported with the next message, however many wait to ask", slotRule, `
+		a! 600*# end:1 -> held=1
+		2*serve -> first=0`},
+	{"requests that have not gone on are held", strings.Replace(slotRule, `"3"`, `"100"`, 1), `
+		100*a go -> admitted=65
+		end:1 serve -> held=99 admitted=100`},
+	{"messages are short", several(16, `{"name":"r#",`+byUser+`,`+slots4+`}`),
+		`300*# go -> admitted=300`},
+	{"a share is held without the service, and reported later", localRule, `
+		b! end:1 go proxies:2 down 3*a 30*+10ms,tick -> admitted=3 decided=4
+		up 3*+1s,tick,go -> held=2
+		end:2 end:3 go -> held=0`},
+	{"an ask that was queued for long reports the key's new account", localRule, `
+		silent a report end:1 15*+1s,tick a up +2s tick go -> held=1`},
+	{"a store that has lost its state hears at once what is held, and grants nothing for 4 s", slotRuleThatDenies, `
+		a! b! b! -> admitted=3 held=3
+		forget +20ms tick go -> held=3
+		a! -> admitted=3 decided=4 starting=1
+		a a -> admitted=3 decided=6 starting=3 asked=0
+		+3s a! +470ms a! -> admitted=3 starting=5
+		end:1 go 3*b! -> held=2 admitted=3 starting=8
+		+20ms a! a! a! -> admitted=6 starting=8
+		a! -> admitted=6 starting=8 held=5`},
+	{"while a store starts, a proxy gives its share, and reports it", localRule, `
+		forget 5*a! -> admitted=4 starting=1
+		+10ms tick go -> held=4
+		+4s tick go a! -> admitted=4 held=4 starting=1
+		end:1 go a! -> admitted=5 held=4`},
+	{"or what else on_unavailable says", strings.Replace(localRule, `"local"`, `"allow"`, 1), `
+		forget 9*a! -> admitted=9 starting=9 held=0`},
+	{"a rule that holds nothing does not wait for a store to start, nor for another rule",
+		slotRule + `,{"name":"s","limits":["9/1m"],` + byUser + `,"on_unavailable":"deny"}`, `
+		forget a! -> admitted=1 waits=0 used=2`},
+	{"a new stream begins with what is held", slotRule, `
+		a! b! -> held=2
+		forget up cut +20ms tick go -> held=2`},
+	{"and so does one of a later configuration, before the store loses its state",
+		slotRule, `
+		a a a go heir go -> held=3
+		forget +20ms tick go -> held=3`},
+	{"requests of many configurations may run at once", strings.Replace(slotRule, `"3"`, `"100"`, 1), `
+		70*a,go,heir a go -> held=71 admitted=1`},
+	{"a service that knows no reports is as good as silent",
+		`{"name":"r",` + byUser + `,` + slots4 + `,"on_unavailable":"deny"}`, `
+		old a 20*+10ms,serve,tick -> decided=1 admitted=0
+		500*+10ms,serve,serve,serve,serve,serve,tick -> messages<=6`},
+	{"what costs more than max_hold has charged is charged, by an account of its own",
+		strings.Replace(loginRule, `3/1m`, `9/1d`, 1), `
+		a! max:1=0s 100*+1s,renew,go a! end:1=5 go -> used=5`},
+	{"a later configuration reports what an ended one has not", slotRuleThatDenies, `
+		a a go b end:2 heir go -> held=1`},
+	{"what max_hold has ended frees nothing of another request's at its end", slotRule, `
+		a a go max:1=0s 81*+1s,renew,go -> held=1
+		end:1 go -> held=1`},
+	{"max_hold ends what a silent service's proxy counts itself", localRule, `
+		silent 5*a -> admitted=4 decided=5
+		max:1=80s 171*+1s,renew a -> admitted=5
+		a -> admitted=5 decided=7`},
+}
 
-		{"what changes while a message is under way travels with the next", strings.Replace(slotRule, `"3"`, `"100"`, 1), `
-			a a b c go end:1 end:2 end:3 end:4 -> sent=1
-			serve -> sent=1
-			go -> held=0`},
-		{"what has ended is stated with the next message, however many wait to ask", slotRule, `
-			a! 600*# end:1 -> held=1
-			2*serve -> first=0`},
-		{"requests that have not gone on are held", strings.Replace(slotRule, `"3"`, `"100"`, 1), `
-			100*a go -> admitted=65
-			end:1 serve -> held=99 admitted=100`},
-		{"messages are short", several(16, `{"name":"r#",`+key+`,"algorithm":"concurrency","limits":["4"]}`), `300*# go -> admitted=300`},
-		{"a share is held without the service, and stated later", localRule, `
-			b! end:1 go proxies:2 down 3*a 30*+10ms,tick -> admitted=3 decided=4
-			up 3*+1s,tick,go -> held=2
-			end:2 end:3 go -> held=0`},
-		{"an ask that was queued for long states the key's new level", localRule, `
-			silent a report end:1 15*+1s,tick a up +2s tick go -> held=1`},
-		{"a store that has lost its state hears at once what is held, and grants nothing for 4 s", slotRuleThatDenies, `
-			a! b! b! -> admitted=3 held=3
-			forget +20ms tick go -> held=3
-			a! -> admitted=3 decided=4 starting=1
-			a a -> admitted=3 decided=6 starting=3 asked=0
-			+3s a! +470ms a! -> admitted=3 starting=5
-			end:1 go 3*b! -> held=2 admitted=3 starting=8
-			+20ms a! a! a! -> admitted=6 starting=8
-			a! -> admitted=6 starting=8 held=5`},
-		{"while a store starts, a proxy gives its share, and states it", localRule, `
-			forget 5*a! -> admitted=4 starting=1
-			+10ms tick go -> held=4
-			+4s tick go a! -> admitted=4 held=4 starting=1
-			end:1 go a! -> admitted=5 held=4`},
-		{"or what else on_unavailable says", strings.Replace(localRule, `"local"`, `"allow"`, 1), `
-			forget 9*a! -> admitted=9 starting=9 held=0`},
-		{"a rule that holds nothing does not wait for a store to start, nor for another rule",
-			slotRule + `,{"name":"s","limits":["9/1m"],` + key + `,"on_unavailable":"deny"}`, `
-			forget a! -> admitted=1 waits=0 used=2`},
-		{"a new stream begins with what is held", slotRule, `
-			a! b! -> held=2
-			forget up cut +20ms tick go -> held=2`},
-		{"and so does one of a later configuration, before the store loses its state", slotRule, `
-			a a a go heir go -> held=3
-			forget +20ms tick go -> held=3`},
-		{"requests of many configurations may run at once", strings.Replace(slotRule, `"3"`, `"100"`, 1), `
-			70*a,go,heir a go -> held=71 admitted=1`},
-		{"a service that knows no levels is as good as silent", `{"name":"r",` + key + `,"algorithm":"concurrency","limits":["3"],"on_unavailable":"deny"}`, `
-			old a 20*+10ms,serve,tick -> decided=1 admitted=0
-			500*+10ms,serve,serve,serve,serve,serve,tick -> messages<=6`},
-		{"what costs more than max_hold has charged is charged, by a level of its own", strings.Replace(loginRule, `3/1m`, `9/1d`, 1), `
-			a! max:1=0s 100*+1s,renew,go a! end:1=5 go -> used=5`},
-		{"a later configuration reports what an ended one has not", slotRuleThatDenies, `
-			a a go b end:2 heir go -> held=1`},
-		{"what max_hold has ended frees nothing of another request's at its end", slotRule, `
-			a a go max:1=0s 81*+1s,renew,go -> held=1
-			end:1 go -> held=1`},
-		{"max_hold ends what a silent service's proxy counts itself", localRule, `
-			silent 5*a -> admitted=4 decided=5
-			max:1=80s 171*+1s,renew a -> admitted=5
-			a -> admitted=5 decided=7`},
-	}
+// silenceScripts are what on_unavailable makes of a service that goes silent.
+func silenceScripts() (list []script) {
 	for then, admitted := range map[string]int{"local": 50, "allow": 200, "deny": 0} {
 		back := ""
 		if then == "local" {
 			back = "admitted=100" // what was admitted alone is counted
 		}
-		scripts = append(scripts, script{"a silent service is waited for once: " + then, strings.Replace(perUser, `"limits"`, `"on_unavailable":"`+then+`","limits"`, 1), fmt.Sprintf(`
+		rule := strings.Replace(perUser, `"limits"`, `"on_unavailable":"`+then+`","limits"`, 1)
+		list = append(list, script{"a silent service is waited for once: " + then, rule, fmt.Sprintf(`
 			proxies:2 a 9*+10ms,tick -> decided=0
 			+20ms tick -> decided=1
 			199*a -> decided=200 admitted=%d
 			20*+100ms,tick,go -> silent=0
 			200*a! -> %s`, admitted, back)})
 	}
+	return list
+}
+
+// sharingScripts are of rules that share a counter, or an ask.
+func sharingScripts() (list []script) {
 	for _, lease := range []string{`"auto"`, `5`, `"off"`} {
-		rule := `{"name":"r#","counter":"c","limits":["100/1m"],"lease":` + lease + `,` + key + `}`
-		scripts = append(scripts, script{"rules of one counter need one ask: " + lease, several(2, rule), `a serve -> admitted=1 sent=0`})
+		rule := counter + `,"limits":["100/1m"],"lease":` + lease + `}`
+		list = append(list, script{"rules of one counter need one ask: " + lease, several(2, rule), `
+			a serve -> admitted=1 sent=0`})
 		for _, mode := range []string{"enforce", "shadow"} {
-			scripts = append(scripts, script{"two answers of a message are of one key: " + lease + mode,
-				fmt.Sprintf(`{"name":"r","limits":["3/1m"],"lease":%s,%s},{"name":"f","mode":%q,"limits":["100/1m"],"scope":"cluster","key":[{"header":"v"}],"missing_key":"skip","lease":%[1]s}`, lease, key, mode),
-				`x a a:v a:vv 10*serve -> admitted=4`})
+			own := fmt.Sprintf(`{"name":"r","limits":["3/1m"],"lease":%s,%s}`, lease, byUser)
+			other := fmt.Sprintf(`{"name":"f","mode":%q,"limits":["100/1m"],"scope":"cluster","key":[{"header":"v"}],`+
+				`"missing_key":"skip","lease":%s}`, mode, lease)
+			list = append(list, script{"two answers of a message are of one key: " + lease + mode, own + "," + other, `
+				x a a:v a:vv 10*serve -> admitted=4`})
 		}
 	}
+	return list
+}
+
+// shadowScripts are of shadow rules beside enforced ones.
+func shadowScripts() (list []script) {
 	for _, first := range []string{`"off"`, `"auto"`} {
 		for _, second := range []string{`"off"`, `"auto"`} {
-			scripts = append(scripts, script{"many requests of a shadow rule without room for all: " + first + second,
-				fmt.Sprintf(`{"name":"tried","mode":"shadow","limits":["3/1m"],"lease":%s,%s},{"name":"r","limits":["100/1m"],"lease":%s,%[2]s}`, first, key+`,"on_unavailable":"deny"`, second),
-				`x 5*a 40*+5ms,serve,tick -> admitted=6 messages<=5`})
+			trying := fmt.Sprintf(`{"name":"tried","mode":"shadow","limits":["3/1m"],"lease":%s,`, first)
+			enforced := fmt.Sprintf(`{"name":"r","limits":["100/1m"],"lease":%s,`, second)
+			rest := byUser + `,"on_unavailable":"deny"}`
+			list = append(list, script{"many requests of a shadow rule without room for all: " + first + second,
+				trying + rest + "," + enforced + rest, `
+				x 5*a 40*+5ms,serve,tick -> admitted=6 messages<=5`})
 		}
 		for mode, contention := range map[string]string{"shadow": "deny", "enforce": "allow"} {
 			rule := `{"name":"r#","limits":["100/1m"],"mode":%q,"on_contention":%q,"lease":%s,%s}`
-			scripts = append(scripts, script{"more rules than an ask takes, enforced ones first: " + first + mode,
-				several(16, fmt.Sprintf(rule, mode, contention, first, key)) + fmt.Sprintf(","+rule, "enforce", contention, first, key),
-				`a 10*serve -> admitted=1 messages<=3`})
+			rules := several(16, fmt.Sprintf(rule, mode, contention, first, byUser)) +
+				"," + fmt.Sprintf(rule, "enforce", contention, first, byUser)
+			list = append(list, script{"more rules than an ask takes, enforced ones first: " + first + mode, rules, `
+				a 10*serve -> admitted=1 messages<=3`})
 		}
 	}
-	for _, c := range scripts {
-		t.Run(c.name, c.run)
+	return list
+}
+
+// What a worker and its service make of requests, of messages that come or do not, and of time.
+func TestScriptsOfAWorkerAndItsService(t *testing.T) {
+	for _, list := range [][]script{leaseScripts, holdScripts, silenceScripts(), sharingScripts(), shadowScripts()} {
+		for _, c := range list {
+			t.Run(c.name, c.run)
+		}
 	}
 }
