@@ -27,7 +27,8 @@ var Hostile = []string{
 	"a", "b", "", "c", "\xff\xfe", "a\x00b", "é", strings.Repeat("k", 10_000), strings.Repeat("\xf0", 300),
 	"/", "//", "/v1", "/v1/x?y=1", "v1", "/v1/a#b?c", "?", "*", "%2f..%2f", "api.example.com", "API.Example.Com:443",
 	"/?q=1", "/?q=%ff&q&u=+", "/?u=%&y=1&y=2&=&&", "u=a; a=b", `u="a", u=b;;=`, "\x0a\x04\x0a\x00\x12\x00", "12345678",
-	":", "[::1]:80", "[::1", ".example.com", "0", "1", "2", "-1", "99999999999999999999", "1,1", " 1", "a\t", " a ", "1e9", "0x1", "-",
+	":", "[::1]:80", "[::1", ".example.com", "0", "1", "2", "-1", "99999999999999999999", "1,1", " 1", "a\t", " a ", "1e9",
+	"0x1", "-",
 }
 
 // Rules writes a random policy's rules. Where some capacity is small, records
@@ -40,20 +41,39 @@ func (t *Tape) Rules(small bool) string {
 			capacity = 1 + t.Next()%40
 		}
 		windows := t.windows()
-		key := Pick(t, `{"header":"u"}`, `{"header":"u"}`, ``, `{"header":"u"},"method"`, `"host"`, `{"path":"full"},{"header":"u"}`, `{"path":{"segment":2}}`, `{"client_ip":{}}`,
-			`{"query":"q"}`, `{"cookie":"u"}`, `{"first_of":[{"header":"u"},{"query":"u"},{"cookie":"a"}]}`, `{"jwt":{"provider":"p","claim":["u","a"]}},"route"`,
-			`{"property":["source","port"]},{"first_of":[{"property":["filter_state","k"]},"client_ip"]}`)
-		rules = append(rules, fmt.Sprintf(
-			`{"name":"r%d","key":[%s],"match":%s,"missing_key":%q,"limits":[%s],"cost":%s,"capacity":%d,"on_full":%q,"on_contention":"deny"%s}`,
-			i, key, Pick(t, `{}`, `{}`, `{"methods":["GET"]}`, `{"hosts":["*.example.com"]}`, `{"paths":["/v1*","~/[a-z]*"]}`, `{"headers":{"u":"!"}}`, `{"headers":{"u":"*a"}}`,
-				`{"client_ips":["192.0.2.7","2001:db8::/32"]}`, `{},"exempt":[{"paths":["/v1/*"]},{"methods":["POST"],"headers":{"c":"*"}}]`),
-			Pick(t, "skip", "share", "deny"), windows.limits(t, true),
-			Pick(t, `1`, `2`, `{"header":"c"}`, `{"header":"c","min":0,"max":3}`, `{"header":"c","min":2,"default":3,"max":4}`, `{"query":"y","max":2}`,
-				`[{"match":{"methods":["POST"]},"cost":3},{"match":{"headers":{"u":"a*"}},"cost":{"header":"c","max":3}},{"cost":2}]`),
-			capacity, Pick(t, "inherit", "inherit", "allow", "deny"), t.extras(key, windows)))
+		key := Pick(t, keys...)
+		match, missing := Pick(t, matches...), Pick(t, "skip", "share", "deny")
+		limits, cost := windows.limits(t, true), Pick(t, costs...)
+		full := Pick(t, "inherit", "inherit", "allow", "deny")
+		rules = append(rules, fmt.Sprintf(`{"name":"r%d","key":[%s],"match":%s,"missing_key":%q,"limits":[%s],`+
+			`"cost":%s,"capacity":%d,"on_full":%q,"on_contention":"deny"%s}`,
+			i, key, match, missing, limits, cost, capacity, full, t.extras(key, windows)))
 	}
 	return strings.Join(rules, ",") + t.exempt()
 }
+
+var (
+	keys = []string{
+		`{"header":"u"}`, `{"header":"u"}`, ``, `{"header":"u"},"method"`, `"host"`, `{"path":"full"},{"header":"u"}`,
+		`{"path":{"segment":2}}`, `{"client_ip":{}}`, `{"query":"q"}`, `{"cookie":"u"}`,
+		`{"first_of":[{"header":"u"},{"query":"u"},{"cookie":"a"}]}`,
+		`{"jwt":{"provider":"p","claim":["u","a"]}},"route"`,
+		`{"property":["source","port"]},{"first_of":[{"property":["filter_state","k"]},"client_ip"]}`,
+	}
+	matches = []string{
+		`{}`, `{}`, `{"methods":["GET"]}`, `{"hosts":["*.example.com"]}`, `{"paths":["/v1*","~/[a-z]*"]}`,
+		`{"headers":{"u":"!"}}`, `{"headers":{"u":"*a"}}`, `{"client_ips":["192.0.2.7","2001:db8::/32"]}`,
+		`{},"exempt":[{"paths":["/v1/*"]},{"methods":["POST"],"headers":{"c":"*"}}]`,
+	}
+	costs = []string{
+		`1`, `2`, `{"header":"c"}`, `{"header":"c","min":0,"max":3}`, `{"header":"c","min":2,"default":3,"max":4}`,
+		`{"query":"y","max":2}`,
+		`[{"match":{"methods":["POST"]},"cost":3},{"match":{"headers":{"u":"a*"}},"cost":{"header":"c","max":3}},{"cost":2}]`,
+	}
+	algorithms = []string{
+		"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket",
+	}
+)
 
 // exempt ends the list of rules and begins the policy's exemptions; mostly there are
 // none.
@@ -66,7 +86,7 @@ type windows []string
 
 func (t *Tape) windows() (list windows) {
 	for i := range 1 + t.Next()%3 {
-		algorithm := Pick(t, "fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket")
+		algorithm := Pick(t, algorithms...)
 		more := ""
 		switch algorithm {
 		case "fixed_window":
@@ -105,7 +125,9 @@ func (t *Tape) extras(key string, w windows) string {
 		out += `,"count_denied":true`
 	}
 	if key == `{"header":"u"}` && t.Next()%2 == 0 {
-		out += fmt.Sprintf(`,"overrides":[{"key":["=b"],"unlimited":true},{"name":"n","key":[%q],"limits":[%s]}]`, Pick(t, "a", "*", "~[a-z]?"), w.limits(t, false))
+		pattern := Pick(t, "a", "*", "~[a-z]?")
+		out += fmt.Sprintf(`,"overrides":[{"key":["=b"],"unlimited":true},{"name":"n","key":[%q],"limits":[%s]}]`,
+			pattern, w.limits(t, false))
 	}
 	return out
 }

@@ -38,8 +38,8 @@ func (e *Engine) newDenials(p *policy.Rule) *denials.Rule {
 	for _, part := range []string{e.policy.Domain, p.Name, p.KeyDefinition()} {
 		name = state.AppendPart(name, part)
 	}
-	hasCredential := func(k policy.KeyPart) bool { return k.HasCredential() }
-	return &denials.Rule{Name: name, Plain: e.policy.ReportKeys == policy.ReportPlain && !slices.ContainsFunc(p.Key, hasCredential)}
+	hidesKey := slices.ContainsFunc(p.Key, func(k policy.KeyPart) bool { return k.HasCredential() })
+	return &denials.Rule{Name: name, Plain: e.policy.ReportKeys == policy.ReportPlain && !hidesKey}
 }
 
 // ShareDenials tells the other workers which keys this one has denied. Call it on a
@@ -80,7 +80,9 @@ func (e *Engine) topDenied(rule string) ([]byte, error) {
 				keys[j].Hash = hexadecimal(k.Text())
 			}
 		}
-		denied[i] = result.Denials{Rule: p.Name, Mode: ruleMode(p), SinceNs: known[i].SinceNs, Keys: keys, Rest: known[i].Rest}
+		denied[i] = result.Denials{
+			Rule: p.Name, Mode: ruleMode(p), SinceNs: known[i].SinceNs, Keys: keys, Rest: known[i].Rest,
+		}
 	}
 	return result.AppendDenials(nil, denied), nil
 }

@@ -96,7 +96,8 @@ func (e *Engine) named(op Operation) (*decide.Subject, error) {
 		return nil, err
 	}
 	s.Cost, s.CostUnreadable = op.N, false
-	if s.Said, err = r.Policy.ParseLimits(s.Said, op.Limits); err != nil {
+	s.Said, err = r.Policy.ParseLimits(s.Said, op.Limits)
+	if err != nil {
 		return nil, err
 	}
 	s.Begin(&r.Rule)

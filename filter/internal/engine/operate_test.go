@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // The value of a layered rule is that of the window with least left, and a
@@ -47,7 +48,8 @@ func TestOperationsOnLayeredRules(t *testing.T) {
 			got = append(got, number[1])
 		}
 		require.Equal(t, c.want, strings.Join(got, " "), "%v: %s", c, answer)
-		require.Equal(t, strings.Index(answer, `"windows":[{"limit":4,`)+len(`"windows":[`), strings.Index(answer, `{"limit":4,`))
+		require.Equal(t, strings.Index(answer, `"windows":[{"limit":4,`)+len(`"windows":[`),
+			strings.Index(answer, `{"limit":4,`))
 		require.Contains(t, answer, `{"name":"hourly","limit":9,"per_ns":3600000000000,`)
 	}
 	p := hosttest.New()
@@ -61,7 +63,8 @@ func TestOperationsOnLayeredRules(t *testing.T) {
 // A refund leaves alone what was set or reset since: the record has another
 // generation by then.
 func TestRefundAfterSetAndReset(t *testing.T) {
-	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"} {
+	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log",
+		"sliding_window_counter", "token_bucket"} {
 		for _, c := range []struct {
 			op   Operation
 			used uint32
@@ -106,9 +109,11 @@ func TestCleanAndStats(t *testing.T) {
 	}
 	require.Equal(t, 2, admits(p, e, 3, "u", "0"))
 	require.Contains(t, operate(t, e, Operation{Name: "stats"}), `{"rules":[{"rule":"r","keys":20,"capacity":100,"slots":`)
-	require.Contains(t, operate(t, e, Operation{Name: "stats", Rule: "s"}), `{"rules":[{"rule":"s","keys":20,"capacity":100,"slots":`)
+	require.Contains(t, operate(t, e, Operation{Name: "stats", Rule: "s"}),
+		`{"rules":[{"rule":"s","keys":20,"capacity":100,"slots":`)
 	p.Counters = map[string]uint64{"r allowed": 44, "r denied": 3}
-	require.Contains(t, operate(t, e, Operation{Name: "stats", Rule: "r"}), `"metrics":{"allowed":44,"denied":3,"shadow_denied":0,`)
+	require.Contains(t, operate(t, e, Operation{Name: "stats", Rule: "r"}),
+		`"metrics":{"allowed":44,"denied":3,"shadow_denied":0,`)
 	require.Contains(t, operate(t, e, Operation{Name: "stats", Rule: "none"}), `{"rule":"none","keys":0,`)
 	p.Clock += 10e9
 	require.Equal(t, 1, admits(p, e, 1, "u", "1"))
@@ -123,7 +128,8 @@ func TestCleanAndStats(t *testing.T) {
 
 func TestOperationsRefused(t *testing.T) {
 	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"limits":["3/10s"],"capacity":1,"on_full":"deny"},{"name":"off","mode":"off","limits":["1/1s"]}`)
+	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"limits":["3/10s"],"capacity":1,"on_full":"deny"},`+
+		`{"name":"off","mode":"off","limits":["1/1s"]}`)
 	for _, c := range []struct {
 		op   Operation
 		want string
@@ -156,4 +162,78 @@ func TestOperationsRefused(t *testing.T) {
 	require.ErrorIs(t, err, local.ErrStore)
 	p.Steal = retries - 1
 	require.Contains(t, operate(t, e, Operation{Name: "inc", Rule: "r", Key: []string{"a"}, N: 1}), `{"value":2,`)
+}
+
+// topOf denies requests under a policy that reports keys so, and returns what top says.
+func topOf(t *testing.T, report policy.ReportKeys, rules string, headers ...string) (string, error) {
+	t.Helper()
+	host, p := hosttest.New(), hosttest.Policy(t, rules)
+	p.ReportKeys = report
+	e := New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+	host.Clock = 5e9
+	host.With(headers...)
+	for range 3 {
+		e.Decide()
+	}
+	result, err := e.Operate(Operation{Name: "top"})
+	if err != nil {
+		return "", err
+	}
+	return string(result), nil
+}
+
+func TestTop(t *testing.T) {
+	const limit, two = `,"limits":["1/1h"]}`, `{"name":"r","key":[{"header":"u"},{"header":"v"}],"missing_key":"share"`
+	long := strings.Repeat("x", 60)
+	for _, tc := range []struct {
+		name, rules string
+		headers     []string
+		want        string
+	}{
+		{"a key", `{"name":"r","key":[{"header":"u"}]` + limit, []string{"u", "alice"},
+			`{"key":["alice"],"denied":2,"error":0}`},
+		{"in shadow", `{"name":"r","mode":"shadow","key":[{"header":"u"}]` + limit, []string{"u", "alice"},
+			`{"key":["alice"],"denied":2,"error":0}`},
+		{"no key", `{"name":"r"` + limit, nil, `{"key":[],"denied":2,"error":0}`},
+		{"a missing part", two + limit, []string{"u", "alice"}, `{"key":["alice",null],"denied":2,"error":0}`},
+		{"empty parts", two + limit, []string{"u", "", "v", ""}, `{"key":["",""],"denied":2,"error":0}`},
+		{"a part cut", two + limit, []string{"u", "a", "v", long}, `{"key":["a","` + long[:44] +
+			`"],"cut":true,"denied":2,"error":0}`},
+		{"a part left out", two + limit, []string{"u", long[:46], "v", "b"}, `{"key":["` + long[:46] +
+			`"],"cut":true,"denied":2,"error":0}`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := topOf(t, policy.ReportPlain, tc.rules, tc.headers...)
+			require.NoError(t, err)
+			mode := "enforced"
+			if tc.name == "in shadow" {
+				mode = "shadow"
+			}
+			require.JSONEq(t, `{"rules":[{"rule":"r","mode":"`+mode+`","since_ns":5000000000,"keys":[`+tc.want+`],`+
+				`"rest":0}]}`, got)
+		})
+	}
+}
+
+func TestTopHidesKeys(t *testing.T) {
+	for _, tc := range []struct {
+		report      policy.ReportKeys
+		key, header string
+	}{
+		{policy.ReportHash, `{"header":"u"}`, "u"},
+		{policy.ReportPlain, `{"header":"authorization"}`, "authorization"},
+		{policy.ReportPlain, `{"cookie":"c"}`, "cookie"},
+		{policy.ReportPlain, `{"header":"x-api-key"}`, "x-api-key"},
+		{policy.ReportPlain, `{"query":"token"}`, ":path"},
+		{policy.ReportPlain, `{"property":["request","headers","authorization"]}`, "authorization"},
+		{policy.ReportPlain, `{"first_of":[{"header":"u"},{"cookie":"c"}]}`, "u"},
+	} {
+		got, err := topOf(t, tc.report, `{"name":"r","key":[`+tc.key+`],"limits":["1/1h"]}`, tc.header,
+			"/?token=alice; c=alice")
+		require.NoError(t, err)
+		require.Regexp(t, `"keys":\[\{"hash":"[0-9a-f]{16}","denied":2,"error":0\}\]`, got)
+		require.NotContains(t, got, "alice")
+	}
+	_, err := topOf(t, policy.ReportOff, `{"name":"r","limits":["1/1h"]}`)
+	require.EqualError(t, err, "the policy's report_keys is off: no keys are kept")
 }

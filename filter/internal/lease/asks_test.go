@@ -117,7 +117,7 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	proxy.Clock = 1000 * 60 * second
 	hosts := []*late{{Proxy: proxy}, {Proxy: proxy}}
 	var workers []*worker
-	rules := hosttest.Policy(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"local"}`)
+	rules := hosttest.Policy(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"on_unavailable":"local"}`)
 	for i, host := range hosts {
 		w := &worker{t: t, proxy: proxy, random: uint32(i), users: map[uint32]string{}, verdicts: map[uint32]bool{}}
 		w.engine = engine.New(rules, host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
@@ -148,7 +148,8 @@ func TestAFailedShadowPart(t *testing.T) {
 		var m quota.Asks
 		require.NoError(t, m.Decode(w.stream.Asks[n]))
 		require.Len(t, m.Asks[0].Parts, parts, "nobody asks for a key that has just failed")
-		grants := []quota.Grant{{Number: uint32(n + 1), Units: 1, ValidNs: second, Windows: []quota.Standing{{Used: 1}}}, {Failed: true}}
+		granted := quota.Grant{Number: uint32(n + 1), Units: 1, ValidNs: second, Windows: []quota.Standing{{Used: 1}}}
+		grants := []quota.Grant{granted, {Failed: true}}
 		answers := quota.Grants{Results: []quota.AskResult{{ID: m.Asks[0].ID, Result: quota.Granted, Grants: grants[:parts]}}}
 		w.receive(answers.Append(nil))
 		require.True(t, w.verdicts[id])
@@ -165,7 +166,7 @@ func TestDeniedRequestsThatCountAskByCost(t *testing.T) {
 		{`,"count_denied":true`, [][2]uint32{{3, 6}, {1, 1}}},
 		{``, [][2]uint32{{3, 7}}},
 	} {
-		w, s := pair(t, `{"name":"r","scope":"cluster","lease":"off","key":[{"header":"u"}],"limits":["9/1m"],"cost":{"header":"v","max":9}`+c.rest+`}`)
+		w, s := pair(t, `{"name":"r",`+byUser+`,"lease":"off","limits":["9/1m"],"cost":{"header":"v","max":9}`+c.rest+`}`)
 		for _, r := range []string{"b 1", "a 3", "a 1", "a 3"} {
 			w.request(r)
 		}
@@ -188,7 +189,8 @@ func TestADenialThatCountsIsOfThoseWhoAsked(t *testing.T) {
 		w.request("a")
 		w.request("a")
 		denied := quota.Grants{Results: []quota.AskResult{{
-			ID: 1, Result: quota.Denied, Grants: []quota.Grant{{Denied: true, WaitNs: second, Windows: []quota.Standing{{Used: 9}}}},
+			ID: 1, Result: quota.Denied,
+			Grants: []quota.Grant{{Denied: true, WaitNs: second, Windows: []quota.Standing{{Used: 9}}}},
 		}}}
 		if strings.Contains(rest, "shadow") {
 			denied.Results[0].Result = quota.Granted
@@ -220,9 +222,12 @@ func TestAnAskAheadIsJoined(t *testing.T) {
 	require.Positive(t, part.Ahead)
 }
 
-// Whatever times a broken service states, no wait and no reset is longer than the rule's
+// brokenTimes are what a broken service may answer.
+var brokenTimes = []int64{math.MaxInt64, math.MaxInt64 - 1, 1 << 61, limit.MaxPeriodNs, 1, 0, -2, math.MinInt64}
+
+// Whatever times a broken service answers, no wait and no reset is longer than the rule's
 // windows can take, also as the denial is remembered.
-func TestStatedTimesAreBounded(t *testing.T) {
+func TestTimesOfABrokenServiceAreBounded(t *testing.T) {
 	for rule, most := range map[string]int64{
 		`"limits":["10/1m"]`:                                                          60_000 * ms,
 		`"limits":["10/1m","50/1h"]`:                                                  3_600_000 * ms,
@@ -230,44 +235,45 @@ func TestStatedTimesAreBounded(t *testing.T) {
 		`"algorithm":"sliding_window_counter","limits":["10/1m"]`:                     120_000 * ms,
 		`"limits":[{"requests":10,"per":"1m","burst":20,"algorithm":"token_bucket"}]`: 241_200 * ms,
 	} {
-		for _, stated := range []int64{math.MaxInt64, math.MaxInt64 - 1, 1 << 61, limit.MaxPeriodNs, 1, 0, -2, math.MinInt64} {
+		for _, answered := range brokenTimes {
 			w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],`+rule+`}`)
 			w.request("a")
-			windows := []quota.Standing{{Used: 10, ResetNs: stated}, {Used: 10, ResetNs: stated}}
+			windows := []quota.Standing{{Used: 10, ResetNs: answered}, {Used: 10, ResetNs: answered}}
 			m := quota.Grants{Proxies: math.MaxUint32, Results: []quota.AskResult{{
-				ID: w.lastID, Result: quota.Denied, Grants: []quota.Grant{{Denied: true, WaitNs: stated, ValidNs: stated, Windows: windows}},
+				ID: w.lastID, Result: quota.Denied,
+				Grants: []quota.Grant{{Denied: true, WaitNs: answered, ValidNs: answered, Windows: windows}},
 			}}}
 			check := func(v *decide.Verdict) bool {
 				if v.Pending { // it is not remembered
 					return false
 				}
 				require.False(t, v.Allowed)
-				require.Positive(t, v.RetryNs, "%s: %d", rule, stated)
-				require.LessOrEqual(t, v.RetryNs, most, "%s: %d", rule, stated)
+				require.Positive(t, v.RetryNs, "%s: %d", rule, answered)
+				require.LessOrEqual(t, v.RetryNs, most, "%s: %d", rule, answered)
 				window, usage := v.Subjects[0].Window(0)
-				require.LessOrEqual(t, window.Reset(usage, v.Now)-v.Now, most, "%s: %d", rule, stated)
+				require.LessOrEqual(t, window.Reset(usage, v.Now)-v.Now, most, "%s: %d", rule, answered)
 				return true
 			}
 			w.onResume = func(v *decide.Verdict) { require.True(t, check(v)) }
 			w.receive(m.Append(nil))
 			w.proxy.Clock += 500 * ms
 			w.proxy.Headers = map[string][]string{"u": {"a"}}
-			require.Equal(t, stated > second, check(w.engine.Decide()), "remembered")
+			require.Equal(t, answered > second, check(w.engine.Decide()), "remembered")
 		}
 	}
 }
 
 // A debt is paid in many windows: its wait is told as it is, up to the longest window of a policy.
-func TestStatedDebts(t *testing.T) {
-	for stated, told := range map[int64]int64{
+func TestAWaitForADebtIsToldAsItIs(t *testing.T) {
+	for answered, told := range map[int64]int64{
 		480_000 * ms: 480_000 * ms, limit.MaxPeriodNs + 1: limit.MaxPeriodNs, math.MaxInt64: limit.MaxPeriodNs,
 	} {
 		w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"settle":{},"limits":["10/1m"]}`)
 		w.request("a")
-		windows := []quota.Standing{{Used: 80, ResetNs: stated}, {}}
+		windows := []quota.Standing{{Used: 80, ResetNs: answered}, {}}
 		m := quota.Grants{Results: []quota.AskResult{{
 			ID: w.lastID, Result: quota.Denied,
-			Grants: []quota.Grant{{Denied: true, Noted: true, WaitNs: stated, Windows: windows}},
+			Grants: []quota.Grant{{Denied: true, Noted: true, WaitNs: answered, Windows: windows}},
 		}}}
 		resumed := false
 		w.onResume = func(v *decide.Verdict) {

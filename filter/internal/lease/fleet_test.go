@@ -103,7 +103,8 @@ type member struct {
 // live lets a fleet live through a load.
 func (l load) live(t *testing.T) *fleet {
 	t.Helper()
-	l.proxies, l.workers, l.tripNs = cmp.Or(l.proxies, 3), cmp.Or(l.workers, 4), cmp.Or(l.tripNs, ms)
+	l.proxies, l.workers = cmp.Or(l.proxies, 3), cmp.Or(l.workers, 4)
+	l.tripNs = cmp.Or(l.tripNs, ms)
 	f := &fleet{
 		load: l, t: t, dice: rand.New(rand.NewPCG(1, 1)), now: 42 * 24 * 3600 * second,
 		hits: map[window]int{}, wanted: map[window]int{}, asking: map[*quotatest.Stream]*member{},
@@ -115,7 +116,8 @@ func (l load) live(t *testing.T) *fleet {
 		requests, per, _ := strings.Cut(l.limit, "/")
 		limit = fmt.Sprintf(`{"requests":{"header":"v","trusted":true,"default":%s,"max":1000000},"per":%q}`, requests, per)
 	}
-	rules := fmt.Sprintf(`{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":[%s],"on_unavailable":"deny","lease":%q}`, limit, cmp.Or(l.lease, "auto"))
+	rules := fmt.Sprintf(`{"name":"r",`+byUser+`,"limits":[%s],"on_unavailable":"deny","lease":%q}`,
+		limit, cmp.Or(l.lease, "auto"))
 	var host *hosttest.Proxy
 	for i := range l.proxies * l.workers {
 		if i%l.workers == 0 {
@@ -324,7 +326,10 @@ var situations = []struct {
 }{
 	{"even", func(l *load) { l.pattern = even }, 0.99, false},
 	{"90-10", func(l *load) { l.pattern = ninetyTen }, 0.99, false},
-	{"Zipf keys", func(l *load) { l.pattern, l.keys, l.perSecond, l.lastNs = even, 100, 3*l.perSecond, l.lastNs/4 }, 0.99, false},
+	{"Zipf keys", func(l *load) {
+		l.pattern, l.keys = even, 100
+		l.perSecond, l.lastNs = 3*l.perSecond, l.lastNs/4
+	}, 0.99, false},
 	{"moving", func(l *load) { l.pattern = moving }, 0.99, false},
 	{"bursts", func(l *load) { l.pattern = bursts }, 0.88, false},
 	{"idle proxies", func(l *load) { l.pattern = idle }, 0.99, false},
@@ -355,7 +360,8 @@ func loads() []load {
 			list[i].lastNs *= 10
 		}
 	}
-	return append(list, load{limit: "100/1d", perSecond: 0.0023, workers: 1, lastNs: day}, load{limit: "100000/1d", perSecond: 2.3, workers: 1, lastNs: day})
+	return append(list, load{limit: "100/1d", perSecond: 0.0023, workers: 1, lastNs: day},
+		load{limit: "100000/1d", perSecond: 2.3, workers: 1, lastNs: day})
 }
 
 // run lets a fleet live through a load, and returns how much of the limit it used.
@@ -404,8 +410,12 @@ func TestAFleetBelowItsLimit(t *testing.T) {
 // Tenants whose tokens say limits of their own use them, and never more, though there are
 // more numbers than a stream has room for definitions.
 func TestAFleetWhoseRequestsSayTheirLimits(t *testing.T) {
-	for _, l := range []load{{pattern: even}, {pattern: moving}, {pattern: even, lease: "off"}, {pattern: moving, loss: 0.01}} {
-		l.limit, l.said, l.keys, l.perSecond, l.lastNs, l.workers, l.tripNs = "2/1s", 1, 3000, 4000, 3*second, 2, 2*ms
+	loads := []load{{pattern: even}, {pattern: moving}, {pattern: even, lease: "off"}, {pattern: moving, loss: 0.01}}
+	for _, l := range loads {
+		l.limit, l.said = "2/1s", 1
+		l.keys, l.perSecond = 3000, 4000
+		l.workers, l.tripNs = 2, 2*ms
+		l.lastNs = 3 * second
 		_, used := l.run(t)
 		require.Greater(t, used, map[bool]float64{true: 0.8, false: 0.98}[l.loss > 0])
 	}

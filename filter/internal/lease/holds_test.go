@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	slotRule  = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"algorithm":"concurrency","limits":["3"],"hold":"80s"}`
+	slotRule  = `{"name":"r",` + byUser + `,"algorithm":"concurrency","limits":["3"],"hold":"80s"}`
 	loginRule = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["3/1m"],"settle":{},"hold":"80s"}`
-	localRule = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"algorithm":"concurrency","limits":["4"],"hold":"80s","on_unavailable":"local"}`
+	localRule = `{"name":"r",` + byUser + `,` + slots4 + `,"hold":"80s","on_unavailable":"local"}`
 )
 
 var slotRuleThatDenies = strings.Replace(slotRule, `"hold"`, `"on_unavailable":"deny","hold"`, 1)
@@ -58,7 +58,7 @@ func (h *holding) answer(context, cost uint32) {
 	h.flush()
 }
 
-// TestRunningRequestsKeepTheirSlots: the worker states its levels each eighth of the hold.
+// TestRunningRequestsKeepTheirSlots: the worker reports its accounts each eighth of the hold.
 func TestRunningRequestsKeepTheirSlots(t *testing.T) {
 	w, s := holdingPair(t, slotRule)
 	w.request("a")
@@ -75,17 +75,17 @@ func TestRunningRequestsKeepTheirSlots(t *testing.T) {
 	require.Zero(t, s.held(), "the worker is gone")
 }
 
-// TestLevelsAreBounded: a client that invents keys while the service is silent takes no more
-// memory, and when it is back, requests do not wait for all of them to be stated.
-func TestLevelsAreBounded(t *testing.T) {
-	w, s := holdingPair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"algorithm":"concurrency","limits":["4"],"capacity":200000,"hold":"80s","on_unavailable":"local"}`)
+// TestAccountsAreBounded: a client that invents keys while the service is silent takes no more
+// memory, and when it is back, requests do not wait for all of them to be reported.
+func TestAccountsAreBounded(t *testing.T) {
+	w, s := holdingPair(t, strings.Replace(localRule, `"hold"`, `"capacity":200000,"hold"`, 1))
 	w.engine.Leases.Silent, w.down = true, true
 	for n := range 1<<16 + 100 {
 		w.request(strconv.Itoa(n))
 	}
 	require.Equal(t, 1<<16+100, w.admitted())
 	w.down = false
-	state := func() (messages int) { // as fast as a service takes asks of one stream
+	report := func() (messages int) { // as fast as a service takes asks of one stream
 		for ; w.serve(s, 1) > 0; messages++ {
 			w.proxy.Clock += 6 * ms
 		}
@@ -93,13 +93,13 @@ func TestLevelsAreBounded(t *testing.T) {
 	}
 	w.proxy.Clock += second
 	w.tick()
-	state()
+	report()
 	w.proxy.Clock += second
 	w.tick()
 	id := w.request("0")
 	w.serve(s, 2)
 	require.Contains(t, w.verdicts, id)
-	state()
+	report()
 	require.LessOrEqual(t, s.asked, 1<<16+2)
 	require.GreaterOrEqual(t, s.asked, 1<<16)
 
@@ -107,6 +107,6 @@ func TestLevelsAreBounded(t *testing.T) {
 	w.proxy.Clock += 10 * second
 	w.tick()
 	asked := s.asked
-	require.LessOrEqual(t, state(), 130)
+	require.LessOrEqual(t, report(), 130)
 	require.Equal(t, 1<<16, s.asked-asked)
 }

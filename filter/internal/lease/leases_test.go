@@ -73,7 +73,8 @@ func TestSpentGrantsLeaveTheList(t *testing.T) {
 	for i := range 12_000 { // of ten keys, within a second; each grant has a unit for the next request
 		w.request(fmt.Sprint("user", i/2%10))
 		w.exchange(s)
-		if w.proxy.Clock += ms / 16; i%160 == 0 {
+		w.proxy.Clock += ms / 16
+		if i%160 == 0 {
 			w.tick()
 		}
 	}
@@ -133,7 +134,7 @@ func TestMoreNumbersThanDefinitionsOnOneStream(t *testing.T) {
 // TestOperationsOnLeases: a proxy says what it holds of a key, and leaves all other
 // questions about a key to the quota service. Cleaning takes no lease.
 func TestOperationsOnLeases(t *testing.T) {
-	w, s := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"]},{"name":"own","key":[{"header":"u"}],"limits":["100/1m"]}`)
+	w, s := pair(t, perUser+`,{"name":"own","key":[{"header":"u"}],"limits":["100/1m"]}`)
 	do := func(name, rule string, key ...string) (string, error) {
 		text, err := w.engine.Operate(engine.Operation{Name: name, Rule: rule, Key: key, N: 1})
 		return string(text), err
@@ -164,7 +165,8 @@ func TestOperationsOnLeases(t *testing.T) {
 	require.Equal(t, held-1, value("leased", "a"))
 
 	_, err = do("get", "r", "a")
-	require.EqualError(t, err, `rule "r" has scope cluster: its counters are the quota service's, which sluice counters asks without --proxy`)
+	require.EqualError(t, err, `rule "r" has scope cluster: its counters are the quota service's, `+
+		`which sluice counters asks without --proxy`)
 	_, err = do("leased", "own", "a")
 	require.EqualError(t, err, `rule "own" has scope proxy: it leases nothing`)
 
@@ -183,7 +185,8 @@ func TestOperationsOnLeases(t *testing.T) {
 	for key, used := range map[string]uint32{"b": 3, "c": 0} {
 		text, err := do("leased", "r", key)
 		require.NoError(t, err)
-		require.True(t, strings.HasPrefix(text, fmt.Sprintf(`{"value":0,"silent":"local","windows":[{"limit":100,"per_ns":60000000000,"used":%d,`, used)), text)
+		want := fmt.Sprintf(`{"value":0,"silent":"local","windows":[{"limit":100,"per_ns":60000000000,"used":%d,`, used)
+		require.True(t, strings.HasPrefix(text, want), text)
 	}
 }
 
@@ -192,7 +195,8 @@ func TestOperationsOnLeases(t *testing.T) {
 func TestExplainALease(t *testing.T) {
 	w, s := pair(t, perUser)
 	explained := func() result.Explanation {
-		text := explain.Explain(nil, w.engine, w.proxy, &explain.Request{Method: "GET", Path: "/", Headers: map[string][]string{"u": {"a"}}})
+		request := explain.Request{Method: "GET", Path: "/", Headers: map[string][]string{"u": {"a"}}}
+		text := explain.Explain(nil, w.engine, w.proxy, &request)
 		var x result.Explanation
 		require.NoError(t, json.Unmarshal(text, &x), "%s", text)
 		require.Equal(t, string(text), string(x.Append(nil)))
@@ -237,7 +241,7 @@ func TestExplainALease(t *testing.T) {
 // While the service is silent a key's windows are shifted by its jitter, as the service
 // shifts them.
 func TestAShareIsOfTheKeysOwnWindows(t *testing.T) {
-	w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":[{"requests":100,"per":"1h","jitter":50}]}`)
+	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":[{"requests":100,"per":"1h","jitter":50}]}`)
 	w.engine.Leases.Silent = true
 	w.proxy.With("u", "a")
 	s := w.engine.Decide().Subjects[0]

@@ -56,7 +56,8 @@ func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) 
 		return returns
 	}
 	wall, all := w.clock.Now(), w.leased
-	w.leased, w.lookNs, w.idleNs = all[:0], math.MaxInt64, 0
+	w.leased = all[:0]
+	w.lookNs, w.idleNs = math.MaxInt64, 0
 	for _, h := range all {
 		if h.stream != stream {
 			continue // its stream has ended: the units stay counted

@@ -17,12 +17,14 @@ import (
 const held = 100
 
 // answer is one to a request of 4000 bytes.
+type fields map[string]string
+
 type answer struct {
 	status   uint16
 	grpc     int // its gRPC status, and 1 more: 0 = it never came
-	headers  map[string]string
+	headers  fields
 	more     [2]string // a header that comes once more
-	trailers map[string]string
+	trailers fields
 	bytes    int64
 	ns       int64
 	usage    *usage.Usage // nil: nobody read it
@@ -67,18 +69,23 @@ var (
 	slow     = answer{ns: 1_400_000_001}
 	ok       = answer{status: 200, bytes: 900, ns: 1_000_001}
 	failed   = answer{status: 503, bytes: 900}
-	costs7   = answer{status: 200, headers: map[string]string{"x-cost": "7", "x-kind": "paid"}, trailers: map[string]string{"x-cost": "8"}}
-	costsBad = answer{status: 200, headers: map[string]string{"x-cost": "7.5"}, trailers: map[string]string{"x-cost": "-8"}}
-	costsAll = answer{status: 200, headers: map[string]string{"x-cost": "18446744073709551616"}}
-	cookies  = answer{status: 200, headers: map[string]string{"set-cookie": "a=1; expires=Thu, 01 Jan 2026 00:00:00 GMT"}, more: [2]string{"set-cookie", "failed=1"}}
-	grpcOK   = answer{status: 200, grpc: 1}
-	grpc7    = answer{status: 200, grpc: 8}
+	costs7   = answer{status: 200, headers: fields{"x-cost": "7", "x-kind": "paid"}, trailers: fields{"x-cost": "8"}}
+	costsBad = answer{status: 200, headers: fields{"x-cost": "7.5"}, trailers: fields{"x-cost": "-8"}}
+	costsAll = answer{status: 200, headers: fields{"x-cost": "18446744073709551616"}}
+	cookies  = answer{
+		status: 200, headers: fields{"set-cookie": "a=1; expires=Thu, 01 Jan 2026 00:00:00 GMT"},
+		more: [2]string{"set-cookie", "failed=1"},
+	}
+	grpcOK = answer{status: 200, grpc: 1}
+	grpc7  = answer{status: 200, grpc: 8}
 )
 
 func read(u usage.Usage) answer { return answer{status: 200, bytes: 900, usage: &u} }
 
 var (
-	told    = read(usage.Usage{Input: 30, Output: 40, InputKnown: true, OutputKnown: true, TextEvents: 2000, TextBytes: 90000, Bytes: 100000})
+	told = read(usage.Usage{
+		Input: 30, Output: 40, InputKnown: true, OutputKnown: true, TextEvents: 2000, TextBytes: 90000, Bytes: 100000,
+	})
 	cut     = read(usage.Usage{Input: 500, InputKnown: true, Output: 2, TextEvents: 3, TextBytes: 16, Bytes: 900})
 	unsaid  = read(usage.Usage{TextEvents: 300, TextBytes: 1000, Bytes: 9000})
 	spoken  = read(usage.Usage{TextEvents: 3, TextBytes: 1200, Bytes: 9000})
@@ -91,99 +98,101 @@ var (
 	huge    = read(usage.Usage{Input: 1 << 53, Output: 1 << 53, InputKnown: true, OutputKnown: true})
 )
 
-// Each row is the rule's settle, an answer, and what a request that held 100 costs.
-func TestCost(t *testing.T) {
-	for _, step := range []struct {
-		settle string
-		answer answer
-		units  uint32
-		by     decide.By
-	}{
-		{`{}`, ok, held, decide.ByCost},
-		{`{}`, failed, held, decide.ByCost},
-		{`{}`, none, held, decide.ByCost},
-		{`{"max":60}`, ok, 60, decide.ByCost},
-		{`{"when":{"no_answer":false}}`, none, 0, decide.ByNone},
+// costs are a rule's settle, an answer, and what a request costs that held 100.
+var costs = []struct {
+	settle string
+	answer answer
+	units  uint32
+	by     decide.By
+}{
+	{`{}`, ok, held, decide.ByCost},
+	{`{}`, failed, held, decide.ByCost},
+	{`{}`, none, held, decide.ByCost},
+	{`{"max":60}`, ok, 60, decide.ByCost},
+	{`{"when":{"no_answer":false}}`, none, 0, decide.ByNone},
 
-		// Of answers that were sent, when.status decides; no answer meets any.
-		{`{"when":{"status":[401,"4xx","500-502"]}}`, ok, 0, decide.ByNone},
-		{`{"when":{"status":[401,"4xx","500-503"]}}`, failed, held, decide.ByCost},
-		{`{"when":{"status":[401]}}`, none, held, decide.ByCost},
-		{`{"when":{"status":[401],"no_answer":false}}`, none, 0, decide.ByNone},
-		{`{"when":{"grpc_status":[7]}}`, grpc7, held, decide.ByCost},
-		{`{"when":{"grpc_status":[7]}}`, grpcOK, 0, decide.ByNone},
-		{`{"when":{"grpc_status":[7]}}`, ok, held, decide.ByCost}, // it never came
-		{`{"when":{"headers":{"x-kind":"paid"}}}`, costs7, held, decide.ByCost},
-		{`{"when":{"headers":{"x-kind":"paid"}}}`, ok, 0, decide.ByNone},
-		{`{"when":{"headers":{"x-kind":"paid"}}}`, none, held, decide.ByCost},
-		{`{"when":{"headers":{"x-kind":"p*","x-cost":"8"}}}`, costs7, 0, decide.ByNone},
-		// One value that fits is enough; none is the whole of all.
-		{`{"when":{"headers":{"set-cookie":"failed=1"}}}`, cookies, held, decide.ByCost},
-		{`{"when":{"headers":{"set-cookie":"failed*"}}}`, cookies, held, decide.ByCost},
-		{`{"when":{"headers":{"set-cookie":"*GMT"}}}`, cookies, held, decide.ByCost},
-		{`{"when":{"headers":{"set-cookie":"~a=1.*"}}}`, cookies, held, decide.ByCost},
-		{`{"when":{"headers":{"set-cookie":"*"}}}`, cookies, held, decide.ByCost},
-		{`{"when":{"headers":{"set-cookie":"!"}}}`, cookies, 0, decide.ByNone},
-		{`{"when":{"headers":{"set-cookie":"!"}}}`, ok, held, decide.ByCost},
-		{`{"when":{"headers":{"set-cookie":" 01 Jan*"}}}`, cookies, 0, decide.ByNone},
-		{`{"when":{"headers":{"set-cookie":"~a=1.*failed=1"}}}`, cookies, 0, decide.ByNone},
-		{`{"when":{"status":["2xx"],"grpc_status":[7],"headers":{"x-kind":"paid"}}}`, grpc7, 0, decide.ByNone},
+	// Of answers that were sent, when.status decides; no answer meets any.
+	{`{"when":{"status":[401,"4xx","500-502"]}}`, ok, 0, decide.ByNone},
+	{`{"when":{"status":[401,"4xx","500-503"]}}`, failed, held, decide.ByCost},
+	{`{"when":{"status":[401]}}`, none, held, decide.ByCost},
+	{`{"when":{"status":[401],"no_answer":false}}`, none, 0, decide.ByNone},
+	{`{"when":{"grpc_status":[7]}}`, grpc7, held, decide.ByCost},
+	{`{"when":{"grpc_status":[7]}}`, grpcOK, 0, decide.ByNone},
+	{`{"when":{"grpc_status":[7]}}`, ok, held, decide.ByCost}, // it never came
+	{`{"when":{"headers":{"x-kind":"paid"}}}`, costs7, held, decide.ByCost},
+	{`{"when":{"headers":{"x-kind":"paid"}}}`, ok, 0, decide.ByNone},
+	{`{"when":{"headers":{"x-kind":"paid"}}}`, none, held, decide.ByCost},
+	{`{"when":{"headers":{"x-kind":"p*","x-cost":"8"}}}`, costs7, 0, decide.ByNone},
+	// One value that fits is enough; none is the whole of all.
+	{`{"when":{"headers":{"set-cookie":"failed=1"}}}`, cookies, held, decide.ByCost},
+	{`{"when":{"headers":{"set-cookie":"failed*"}}}`, cookies, held, decide.ByCost},
+	{`{"when":{"headers":{"set-cookie":"*GMT"}}}`, cookies, held, decide.ByCost},
+	{`{"when":{"headers":{"set-cookie":"~a=1.*"}}}`, cookies, held, decide.ByCost},
+	{`{"when":{"headers":{"set-cookie":"*"}}}`, cookies, held, decide.ByCost},
+	{`{"when":{"headers":{"set-cookie":"!"}}}`, cookies, 0, decide.ByNone},
+	{`{"when":{"headers":{"set-cookie":"!"}}}`, ok, held, decide.ByCost},
+	{`{"when":{"headers":{"set-cookie":" 01 Jan*"}}}`, cookies, 0, decide.ByNone},
+	{`{"when":{"headers":{"set-cookie":"~a=1.*failed=1"}}}`, cookies, 0, decide.ByNone},
+	{`{"when":{"status":["2xx"],"grpc_status":[7],"headers":{"x-kind":"paid"}}}`, grpc7, 0, decide.ByNone},
 
-		{`{"to":"request_bytes"}`, ok, 4000, decide.ByAnswer},
-		{`{"to":"response_bytes"}`, ok, 900, decide.ByAnswer},
-		{`{"to":"response_bytes","max":899}`, ok, 899, decide.ByAnswer},
-		{`{"to":"milliseconds"}`, ok, 2, decide.ByAnswer},
-		// Who leaves early pays what the proxy knows, if that is more than was held.
-		{`{"to":"milliseconds"}`, none, held, decide.ByCost},
-		{`{"to":"milliseconds","unknown":0}`, slow, 1401, decide.ByAnswer},
-		{`{"to":"request_bytes"}`, none, 4000, decide.ByAnswer},
-		{`{"to":"request_bytes","max":3000}`, none, 3000, decide.ByAnswer},
-		{`{"to":"response_bytes"}`, none, held, decide.ByCost},
-		{`{"to":{"header":"x-cost"}}`, slow, held, decide.ByCost},
-		{`{"to":{"header":"x-cost"}}`, costs7, 7, decide.ByAnswer},
-		{`{"to":{"trailer":"x-cost"}}`, costs7, 8, decide.ByAnswer},
-		{`{"to":{"header":"x-cost"}}`, ok, held, decide.ByCost},
-		{`{"to":{"header":"x-cost"}}`, costsBad, held, decide.ByCost},
-		{`{"to":{"trailer":"x-cost"}}`, costsBad, held, decide.ByCost},
-		{`{"to":{"trailer":"x-cost"}}`, ok, held, decide.ByCost},
-		{`{"to":{"header":"x-cost"}}`, costsAll, math.MaxUint32, decide.ByAnswer},
-		{`{"to":{"header":"x-cost"},"unknown":0}`, ok, 0, decide.ByNone},
-		{`{"to":{"header":"x-cost"},"unknown":0}`, none, held, decide.ByCost},
+	{`{"to":"request_bytes"}`, ok, 4000, decide.ByAnswer},
+	{`{"to":"response_bytes"}`, ok, 900, decide.ByAnswer},
+	{`{"to":"response_bytes","max":899}`, ok, 899, decide.ByAnswer},
+	{`{"to":"milliseconds"}`, ok, 2, decide.ByAnswer},
+	// Who leaves early pays what the proxy knows, if that is more than was held.
+	{`{"to":"milliseconds"}`, none, held, decide.ByCost},
+	{`{"to":"milliseconds","unknown":0}`, slow, 1401, decide.ByAnswer},
+	{`{"to":"request_bytes"}`, none, 4000, decide.ByAnswer},
+	{`{"to":"request_bytes","max":3000}`, none, 3000, decide.ByAnswer},
+	{`{"to":"response_bytes"}`, none, held, decide.ByCost},
+	{`{"to":{"header":"x-cost"}}`, slow, held, decide.ByCost},
+	{`{"to":{"header":"x-cost"}}`, costs7, 7, decide.ByAnswer},
+	{`{"to":{"trailer":"x-cost"}}`, costs7, 8, decide.ByAnswer},
+	{`{"to":{"header":"x-cost"}}`, ok, held, decide.ByCost},
+	{`{"to":{"header":"x-cost"}}`, costsBad, held, decide.ByCost},
+	{`{"to":{"trailer":"x-cost"}}`, costsBad, held, decide.ByCost},
+	{`{"to":{"trailer":"x-cost"}}`, ok, held, decide.ByCost},
+	{`{"to":{"header":"x-cost"}}`, costsAll, math.MaxUint32, decide.ByAnswer},
+	{`{"to":{"header":"x-cost"},"unknown":0}`, ok, 0, decide.ByNone},
+	{`{"to":{"header":"x-cost"},"unknown":0}`, none, held, decide.ByCost},
 
-		{`{"to":"tokens"}`, told, 70, decide.ByAnswer}, // though it held more
-		{`{"to":"input_tokens"}`, told, 30, decide.ByAnswer},
-		{`{"to":"output_tokens"}`, told, 40, decide.ByAnswer},
-		{`{"to":"tokens"}`, whole, 815, decide.ByAnswer}, // whatever its parts are
-		{`{"to":"tokens","unknown":0}`, whole, 815, decide.ByAnswer},
-		{`{"to":"input_tokens"}`, whole, 1000, decide.ByEstimate},
-		{`{"to":"output_tokens"}`, whole, 1000, decide.ByEstimate},
-		{`{"to":"tokens"}`, huge, math.MaxUint32, decide.ByAnswer},
-		{`{"to":"tokens","max":20000}`, huge, 20_000, decide.ByAnswer},
-		{`{"to":"tokens","when":{"status":["4xx"]}}`, told, 0, decide.ByNone},
-		{`{"to":"tokens"}`, cut, 504, decide.ByEstimate}, // 16 bytes of text
-		{`{"to":"input_tokens"}`, cut, 500, decide.ByAnswer},
-		{`{"to":"output_tokens"}`, cut, held, decide.ByEstimate},
-		{`{"to":"tokens","unknown":"cost"}`, cut, held, decide.ByCost},
-		{`{"to":"tokens","unknown":0}`, cut, 0, decide.ByNone},
-		{`{"to":"tokens"}`, unsaid, 1300, decide.ByEstimate},
-		{`{"to":"tokens"}`, spoken, 1300, decide.ByEstimate},
-		{`{"to":"output_tokens"}`, unsaid, 300, decide.ByEstimate},
-		{`{"to":"tokens"}`, begun, 1000, decide.ByEstimate}, // no text yet
-		{`{"to":"tokens"}`, partial, 2200, decide.ByEstimate},
-		{`{"to":"tokens"}`, encoded, 2200, decide.ByEstimate},
-		{`{"to":"output_tokens"}`, encoded, 1200, decide.ByEstimate},
-		{`{"to":"tokens"}`, broken, 2800, decide.ByEstimate}, // what it said is no less than a floor
-		{`{"to":"tokens"}`, ok, 1225, decide.ByEstimate},     // nobody read it
-		{`{"to":"output_tokens"}`, empty, held, decide.ByEstimate},
-		{`{"to":"tokens","max":1000}`, unsaid, 1000, decide.ByEstimate},
-		{`{"to":"tokens"}`, none, 1000, decide.ByEstimate},
-		{`{"to":"output_tokens"}`, none, held, decide.ByEstimate},
-		{`{"to":"tokens","when":{"status":["2xx"]}}`, none, 1000, decide.ByEstimate},
-		{`{"to":"tokens","when":{"no_answer":false}}`, none, 0, decide.ByNone},
-		// What unknown says is of answers that should have said it.
-		{`{"to":"tokens","unknown":"cost"}`, none, 1000, decide.ByEstimate},
-		{`{"to":"tokens","unknown":0}`, none, 1000, decide.ByEstimate},
-	} {
+	{`{"to":"tokens"}`, told, 70, decide.ByAnswer}, // though it held more
+	{`{"to":"input_tokens"}`, told, 30, decide.ByAnswer},
+	{`{"to":"output_tokens"}`, told, 40, decide.ByAnswer},
+	{`{"to":"tokens"}`, whole, 815, decide.ByAnswer}, // whatever its parts are
+	{`{"to":"tokens","unknown":0}`, whole, 815, decide.ByAnswer},
+	{`{"to":"input_tokens"}`, whole, 1000, decide.ByEstimate},
+	{`{"to":"output_tokens"}`, whole, 1000, decide.ByEstimate},
+	{`{"to":"tokens"}`, huge, math.MaxUint32, decide.ByAnswer},
+	{`{"to":"tokens","max":20000}`, huge, 20_000, decide.ByAnswer},
+	{`{"to":"tokens","when":{"status":["4xx"]}}`, told, 0, decide.ByNone},
+	{`{"to":"tokens"}`, cut, 504, decide.ByEstimate}, // 16 bytes of text
+	{`{"to":"input_tokens"}`, cut, 500, decide.ByAnswer},
+	{`{"to":"output_tokens"}`, cut, held, decide.ByEstimate},
+	{`{"to":"tokens","unknown":"cost"}`, cut, held, decide.ByCost},
+	{`{"to":"tokens","unknown":0}`, cut, 0, decide.ByNone},
+	{`{"to":"tokens"}`, unsaid, 1300, decide.ByEstimate},
+	{`{"to":"tokens"}`, spoken, 1300, decide.ByEstimate},
+	{`{"to":"output_tokens"}`, unsaid, 300, decide.ByEstimate},
+	{`{"to":"tokens"}`, begun, 1000, decide.ByEstimate}, // no text yet
+	{`{"to":"tokens"}`, partial, 2200, decide.ByEstimate},
+	{`{"to":"tokens"}`, encoded, 2200, decide.ByEstimate},
+	{`{"to":"output_tokens"}`, encoded, 1200, decide.ByEstimate},
+	{`{"to":"tokens"}`, broken, 2800, decide.ByEstimate}, // what it said is no less than a floor
+	{`{"to":"tokens"}`, ok, 1225, decide.ByEstimate},     // nobody read it
+	{`{"to":"output_tokens"}`, empty, held, decide.ByEstimate},
+	{`{"to":"tokens","max":1000}`, unsaid, 1000, decide.ByEstimate},
+	{`{"to":"tokens"}`, none, 1000, decide.ByEstimate},
+	{`{"to":"output_tokens"}`, none, held, decide.ByEstimate},
+	{`{"to":"tokens","when":{"status":["2xx"]}}`, none, 1000, decide.ByEstimate},
+	{`{"to":"tokens","when":{"no_answer":false}}`, none, 0, decide.ByNone},
+	// What unknown says is of answers that should have said it.
+	{`{"to":"tokens","unknown":"cost"}`, none, 1000, decide.ByEstimate},
+	{`{"to":"tokens","unknown":0}`, none, 1000, decide.ByEstimate},
+}
+
+func TestCostOfAnAnswer(t *testing.T) {
+	for _, step := range costs {
 		p := hosttest.Policy(t, `{"name":"r","limits":["10000/1h"],"cost":100,"settle":`+step.settle+`}`)
 		units, by := Cost(&p.Rules[0], held, &step.answer)
 		require.Equal(t, step.units, units, "%s, %+v", step.settle, step.answer)
@@ -198,7 +207,8 @@ func TestLeavingEarlyIsNotCheaper(t *testing.T) {
 	for range 300 {
 		pick := func(of ...string) string { return of[dice.IntN(len(of))] }
 		p := hosttest.Policy(t, `{"name":"r","limits":["10000/1h"],"cost":100,"settle":{"to":`+
-			pick(`"cost"`, `"tokens"`, `"input_tokens"`, `"output_tokens"`, `"request_bytes"`, `"response_bytes"`, `"milliseconds"`, `{"header":"c"}`, `{"trailer":"c"}`)+
+			pick(`"cost"`, `"tokens"`, `"input_tokens"`, `"output_tokens"`, `"request_bytes"`, `"response_bytes"`,
+				`"milliseconds"`, `{"header":"c"}`, `{"trailer":"c"}`)+
 			`,"unknown":`+pick(`0`, `"cost"`)+pick(``, `,"max":60`, `,"max":4294967295`)+
 			`,"when":`+pick(`{}`, `{"status":[401]}`, `{"grpc_status":[7],"headers":{"x":"y"}}`)+`}}`)
 		s := p.Rules[0].Settle

@@ -11,8 +11,57 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
+
+type (
+	proxy = hosttest.Proxy
+	cell  = hosttest.Cell
+)
+
+func report(v *decide.Verdict) string { return string(respond.AppendReport(nil, v)) }
+
+func fields(style policy.Headers, v *decide.Verdict) (list [][2]string) {
+	f := respond.Fields{Style: style}
+	for _, field := range f.Append(nil, v) {
+		list = append(list, [2]string{field.Name, field.Value})
+	}
+	return list
+}
+
+func compileJSON(t testing.TB, host Host, rules string) *Engine {
+	t.Helper()
+	return New(hosttest.Policy(t, rules), host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+}
+
+// operate returns the answer to an operation.
+func operate(t *testing.T, e *Engine, op Operation) string {
+	t.Helper()
+	result, err := e.Operate(op)
+	require.NoError(t, err)
+	return string(result)
+}
+
+// used returns what each window of each rule that matched has counted.
+func used(v *decide.Verdict) (counts [][]uint32) {
+	for _, s := range v.Subjects {
+		counts = append(counts, counted(s))
+	}
+	return counts
+}
+
+func counted(s *decide.Subject) (counts []uint32) {
+	for i := range s.Rule.Subjects.Order {
+		w, u := s.Window(i)
+		counts = append(counts, w.Count(u, s.Record.Now))
+	}
+	return counts
+}
+
+// retries are what a hit has; see package decide.
+const retries = 256
 
 // matched are the names of the rules that the verdict is of.
 func matched(v *decide.Verdict) (names []string) {
@@ -27,7 +76,8 @@ func matched(v *decide.Verdict) (names []string) {
 func TestIndexLeavesNoRuleOut(t *testing.T) {
 	dice := rand.New(rand.NewPCG(1, 2))
 	hosts := []string{"a", "b.a", "c.b.a", "*.a", "*.b.a", "*.x", "[::1]", "b.a.", "xa"}
-	paths := []string{"/*", "/v1", "/v1*", "/v1/*", "/v1/a*", "/v1/a/b", "/v2/*", "*", "=*", "~/v[0-9]+.*", "/v1/ab*", "/v1/a%20b", "/v", "/v*"}
+	paths := []string{"/*", "/v1", "/v1*", "/v1/*", "/v1/a*", "/v1/a/b", "/v2/*", "*", "=*", "~/v[0-9]+.*", "/v1/ab*",
+		"/v1/a%20b", "/v", "/v*"}
 	for round := range 60 {
 		var list []string
 		for i := range 1 + dice.IntN(150) {
@@ -51,7 +101,9 @@ func TestIndexLeavesNoRuleOut(t *testing.T) {
 		for range 60 {
 			host := strings.Replace(hosts[dice.IntN(len(hosts))], "*", "q", 1)
 			path := strings.NewReplacer("*", "x", "~", "", "=", "").Replace(paths[dice.IntN(len(paths))])
-			p.With(":authority", host+[]string{"", "", ":x", ":@b.a"}[dice.IntN(4)], ":path", []string{"", "/;", ""}[dice.IntN(3)]+path+[]string{"", "/", "/b", "?q=/v1", ";x"}[dice.IntN(5)], ":method", []string{"GET", "POST"}[dice.IntN(2)])
+			p.With(":authority", host+[]string{"", "", ":x", ":@b.a"}[dice.IntN(4)], ":path",
+				[]string{"", "/;", ""}[dice.IntN(3)]+path+[]string{"", "/", "/b", "?q=/v1",
+					";x"}[dice.IntN(5)], ":method", []string{"GET", "POST"}[dice.IntN(2)])
 			switch dice.IntN(20) {
 			case 0:
 				delete(p.Headers, ":authority")

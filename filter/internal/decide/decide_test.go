@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -117,7 +118,8 @@ func TestAVerdictThatWaitsGoesOn(t *testing.T) {
 // Each outcome has the reason and the verdict that the policy gives it.
 func TestOutcomes(t *testing.T) {
 	for _, then := range []policy.Failure{policy.FailAllow, policy.FailDeny} {
-		v := begin(t, `{"name":"r","limits":["1/1h"],"on_full":"`+string(then)+`","on_error":"`+string(then)+`","on_contention":"`+string(then)+`"}`, &purse{})
+		rule := `{"name":"r","limits":["1/1h"],"on_full":"#","on_error":"#","on_contention":"#"}`
+		v := begin(t, strings.ReplaceAll(rule, "#", string(then)), &purse{})
 		s := v.Subjects[0]
 		for o, reason := range map[Outcome]string{Full: "on_full", Failed: "on_error", Contended: "on_contention"} {
 			s.become(o, 1)
