@@ -1,11 +1,9 @@
 package races
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/stretchr/testify/require"
 
@@ -53,108 +51,6 @@ type row struct {
 type statement struct {
 	number uint64
 	atNs   int64
-}
-
-func slotRule(name, header string, slots int) string {
-	return fmt.Sprintf(`{"name":%q,"scope":"cluster","key":[{"header":%q}],"missing_key":"skip",`+
-		`"algorithm":"concurrency","limits":["%d"],"hold":"10s","on_unavailable":"deny"}`, name, header, slots)
-}
-
-func settleRule(limits string) string {
-	return `{"name":"r","scope":"cluster","key":[{"header":"u"}],` +
-		`"limits":[` + limits + `],"settle":{},"hold":"10s","on_unavailable":"deny"}`
-}
-
-var (
-	free   = request{user: "a"}
-	paid   = request{user: "a", charged: 1}
-	reset  = request{user: "a", reset: true}
-	slots  = slotRule("r", "u", 2)
-	logins = settleRule(`"3/1h"`)
-)
-
-// held returns the races for units that are held until answers are known.
-func held() []scenario {
-	list := statedEnds()
-	for i := range list {
-		list[i].times = []int64{15 * ms, 700 * ms}
-		list[i].quiet = 5 * second
-	}
-	list = append(list, unstatedEnds()...)
-	for i := range list {
-		list[i].slots = cmp.Or(list[i].slots, map[bool]uint32{false: 2, true: 3}[list[i].keeps])
-	}
-	return list
-}
-
-// statedEnds returns races in which the proxies report each end of a hold.
-func statedEnds() []scenario {
-	ofOneCounter := slotRule("r", "u", 4) + "," + slotRule("s", "u", 4)
-	ofOneCounter = strings.ReplaceAll(ofOneCounter, `"scope"`, `"counter":"c","scope"`)
-	return []scenario{
-		{name: "the last slot", rules: slots, scripts: all(3, free)},
-		{name: "the last slot, messages lost", rules: slots, scripts: all(3, free), faults: true},
-		{name: "an answer crosses asks", rules: logins, scripts: all(3, paid, free), keeps: true},
-		{
-			name:    "an answer crosses asks, messages lost",
-			rules:   logins,
-			scripts: all(3, paid, free),
-			keeps:   true,
-			faults:  true,
-		},
-		{name: "slots of two rules", rules: slots + "," + slotRule("q", "t", 1), scripts: all(2, at, free), faults: true},
-		{
-			name:    "two slots of a counter",
-			rules:   ofOneCounter,
-			scripts: all(2, request{user: "a", tenant: "a"}),
-			faults:  true,
-			slots:   4,
-		},
-		{
-			name:    "a configuration hands over",
-			rules:   slots,
-			scripts: [workers][]request{{free, reset}, {free}, {reset, free}, {free}},
-			faults:  true,
-			fates:   (*world).handsOver,
-		},
-	}
-}
-
-// unstatedEnds returns races in which holds end without a report.
-func unstatedEnds() []scenario {
-	var asks []request
-	for n := range 6 {
-		asks = append(asks, request{user: "a", atNs: int64(n+1) * 2 * second})
-	}
-	return []scenario{
-		{
-			name:    "a VM traps",
-			rules:   logins,
-			scripts: all(2, free, paid),
-			times:   []int64{15 * ms, 4 * second},
-			keeps:   true,
-			strands: 3,
-			fates:   (*world).traps,
-		},
-		{
-			name:    "a worker ends",
-			rules:   slots,
-			scripts: all(2, reset, free),
-			times:   []int64{15 * ms, 1100 * ms},
-			faults:  true,
-			fates:   (*world).ends,
-		},
-		{
-			name:   "a service loses its state",
-			rules:  strings.Replace(slots, `"10s"`, `"80s"`, 1),
-			times:  []int64{1300 * ms, 15 * ms},
-			prompt: true,
-			fates:  (*world).losesState,
-			scripts: [workers][]request{
-				{{user: "a", lastNs: 12 * second}}, {{user: "a", lastNs: 12 * second}}, asks, asks,
-			},
-		},
-	}
 }
 
 // holds reports whether units of the key are held until answers are known.
