@@ -126,7 +126,7 @@ func statsRows(r *manage.Row) [][]string {
 	return rows
 }
 
-// usedText is what is used of each window, and what running requests hold beside that.
+// usedText is what is used of each window, and what running requests hold in addition.
 func usedText(windows []result.Window, held *uint32, ends bool) string {
 	text := manage.WindowsText(windows, ends)
 	if held := manage.HeldText(held, windows); held != "" {

@@ -137,7 +137,7 @@ func (c *client) current(ctx context.Context, policy string) (*api.Revision, err
 	}
 	whole := slices.IndexFunc(h.Revisions, func(r store.Summary) bool { return !r.Damaged && !r.Rollout.IsAborted() })
 	if whole < 0 {
-		return nil, nil //nolint:nilnil // there is none, which is no error
+		return nil, nil //nolint:nilnil // to have none is not an error
 	}
 	path := "/v1/policies/" + number(h.Revisions[whole].Number)
 	return call[api.Revision](ctx, c, http.MethodGet, path, policyQuery(policy), nil)

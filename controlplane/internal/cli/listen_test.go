@@ -73,7 +73,7 @@ func trusting(t *testing.T, cert string) *tls.Config {
 }
 
 // TestConnectionsAreBounded: serve bounds what a connection and a request may have. The
-// scripts secure.txtar and reload.txtar test whom serve lets in.
+// scripts secure.txtar and reload.txtar test which callers serve lets in.
 func TestConnectionsAreBounded(t *testing.T) {
 	cert, key := buildtest.Certificate(t)
 	serve := start(t, newServeCommand(), "--data", t.TempDir(), "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0",

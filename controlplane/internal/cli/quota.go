@@ -113,7 +113,7 @@ func runQuota(cmd *cobra.Command, o *quotaCommandOptions) error {
 	return s.run(cmd.Context())
 }
 
-// What --quota-store may be beside a URL.
+// Values of --quota-store that are not a URL.
 const (
 	quotaMemory = "memory"
 	quotaOff    = "off"
@@ -124,7 +124,7 @@ const (
 	maxSecret = 4096
 )
 
-// quotaOptions say where the quota service keeps what keys have counted.
+// quotaOptions say where the quota service keeps its counters, and who may use them.
 type quotaOptions struct {
 	store        string
 	passwordFile string

@@ -92,7 +92,7 @@ func newRenderFilterCommand() *cobra.Command {
 		Use:   "filter [-f POLICY] [--xds HOST:PORT --node ID] [--manage IP:PORT]",
 		Short: "Write the parts that an Envoy configuration of your own lacks",
 		Long: `Write the parts that an Envoy configuration of your own lacks, as three YAML documents:
-the entry of http_filters, what belongs beside http_filters, and what belongs at the top
+the entry of http_filters, what belongs next to http_filters, and what belongs at the top
 level. docs/envoy.md shows where each goes.`,
 		Example: `  sluice render filter -f policy.yaml --wasm /usr/lib/sluice/sluice.wasm --manage 127.0.0.1:9902
   sluice render filter --xds 10.0.0.1:18000,10.0.0.2:18000 --xds-ca ca.pem --node edge-1`,

@@ -59,8 +59,8 @@ func (o *resourceOptions) readPolicy(cmd *cobra.Command) (text []byte, quota env
 			"only such rules ask a quota service")
 	}
 	if !o.isPinned() {
-		fmt.Fprintln(cmd.ErrOrStderr(), "warning: without --sha256 whoever controls the URL decides what runs in the "+
-			"proxies, and a change of policy may fetch another binary")
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning: without --sha256 the owner of the URL decides what runs in the proxies, "+
+			"and a change of policy may fetch another binary")
 	}
 	// JSON is written in a form that every reader of YAML reads alike.
 	if tree, err := policy.ParseJSON(read.text); err == nil {

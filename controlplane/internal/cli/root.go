@@ -29,7 +29,7 @@ func NewRootCommand() *cobra.Command {
 		Use:   "sluice",
 		Short: "Per-client rate limits inside Envoy",
 		Long: `sluice limits requests per client inside Envoy, without Redis and without a
-service beside it. A policy is a YAML file. This command checks it, serves it to
+service next to it. A policy is a YAML file. This command checks it, serves it to
 proxies, and shows what they made of it.`,
 		Example: `  sluice validate -f policy.yaml
   sluice serve --data /var/lib/sluice

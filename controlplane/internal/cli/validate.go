@@ -193,7 +193,7 @@ func readText(cmd *cobra.Command, what, file string, dash bool) (text []byte, sh
 	return text, shown, nil
 }
 
-// warn prints warnings beside what a command prints.
+// warn prints warnings to standard error.
 func warn(cmd *cobra.Command, warnings []policyfile.Problem) {
 	for i := range warnings {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warnings[i].String())

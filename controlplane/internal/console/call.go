@@ -2,24 +2,26 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
-// failure is why a page cannot be had.
+// failure is why a page cannot be shown.
 type failure struct {
 	Text       string
 	Problems   []policyfile.Problem // of a policy
 	code       int
-	retryAfter string // seconds, "" for none
+	retryAfter string // seconds; empty: none
 }
 
 func (f *failure) Error() string { return f.Text }
@@ -32,11 +34,11 @@ func isCode(err error, code int) bool {
 // errUnknown says that there is no such page.
 var errUnknown = &failure{code: http.StatusNotFound, Text: "there is no such page in the console"}
 
-// body is what a request to the API has in it, the zero one nothing.
+// body is the body of a request to the API. The zero body is empty.
 type body struct{ kind, text string }
 
-// call asks the API what the visitor of r may ask: its connection and its session speak
-// for it. Whether a page of another origin sent r has been seen to.
+// call asks the API on behalf of the visitor of r: the API judges the connection and the session
+// of r. That no page of another origin sent r was checked before.
 func (c *console) call(r *http.Request, method, target string, sent body, into any) error {
 	asked, err := http.NewRequestWithContext(r.Context(), method, target, strings.NewReader(sent.text))
 	if err != nil {
@@ -67,7 +69,40 @@ func (c *console) get(r *http.Request, target string, into any) error {
 	return c.call(r, http.MethodGet, target, body{}, into)
 }
 
-// recorder keeps what the API answers, which the API bounds.
+// policyOf is the policy that a page is about.
+func policyOf(r *http.Request) string {
+	return cmp.Or(r.URL.Query().Get("policy"), store.DefaultPolicy)
+}
+
+// policyQuery is the query of a page, and of the API, about a policy.
+func policyQuery(policy string) string { return "?policy=" + url.QueryEscape(policy) }
+
+// policies are the policies that a page offers, and the one that it is about.
+type policies struct {
+	Path     string
+	Policy   string   // that it is about
+	Policies []string // all
+}
+
+// policies reads what a page at the path offers. It is an error if there is no such policy.
+func (c *console) policies(r *http.Request, path string) (policies, error) {
+	var h api.History
+	if err := c.get(r, "/v1/policies"+policyQuery(policyOf(r))+"&limit=1", &h); err != nil {
+		return policies{}, err
+	}
+	p := policies{Path: path, Policy: policyOf(r), Policies: h.Policies}
+	if p.Policy != store.DefaultPolicy && !slices.Contains(p.Policies, p.Policy) {
+		return policies{}, errUnknown
+	}
+	return p, nil
+}
+
+// Several says whether there are policies with a name.
+func (p *policies) Several() bool {
+	return slices.ContainsFunc(p.Policies, func(name string) bool { return name != store.DefaultPolicy })
+}
+
+// recorder keeps the API's answer. The API bounds its size.
 type recorder struct {
 	bytes.Buffer
 	header http.Header
@@ -77,35 +112,3 @@ type recorder struct {
 func (w *recorder) Header() http.Header { return w.header }
 
 func (w *recorder) WriteHeader(code int) { w.code = code }
-
-// identify returns the request as the visitor's session makes it, and the visitor.
-func (c *console) identify(r *http.Request) (*http.Request, *visit, error) {
-	v := &visit{}
-	if id := sessionID(r); id != "" {
-		if ctx, ok := c.sessions.resume(r.Context(), id); ok {
-			r, v.Session = r.WithContext(ctx), id
-		}
-	}
-	if c.access && v.Session == "" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0) {
-		// The API counts and logs refusals: to come without a session is none.
-		return r, nil, &failure{code: http.StatusUnauthorized, Text: "sign in first"}
-	}
-	if err := c.get(r, "/v1/caller", &v.caller); err != nil {
-		return r, nil, err
-	}
-	v.CSRF = c.csrf(v)
-	return v.aboutOwn(r), v, nil
-}
-
-// aboutOwn makes a request that names no policy one about the visitor's first, where they
-// may not see all.
-func (v *visit) aboutOwn(r *http.Request) *http.Request {
-	query := r.URL.Query()
-	if v.caller.Role > 0 || len(v.caller.Policies) == 0 || query.Has("policy") {
-		return r
-	}
-	query.Set("policy", slices.Min(slices.Collect(maps.Keys(v.caller.Policies))))
-	r = r.Clone(r.Context())
-	r.URL.RawQuery = query.Encode()
-	return r
-}

@@ -238,7 +238,7 @@ func TestFormsNeedTheirToken(t *testing.T) {
 		for _, csrf := range []string{"", "0", other.csrf("/console/")} {
 			code, text := b.post(path, url.Values{"csrf": {csrf}})
 			require.Equal(t, http.StatusForbidden, code, path)
-			require.Contains(t, text, "this form is not of your session", path)
+			require.Contains(t, text, "this form is not from your session", path)
 		}
 	}
 }

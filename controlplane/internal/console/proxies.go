@@ -1,10 +1,8 @@
 package console
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
-	"net/url"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -47,14 +45,6 @@ func (c *console) proxies(w http.ResponseWriter, r *http.Request, v *visit) erro
 	}
 	return c.render(w, http.StatusOK, "proxies", view{"Proxies", "proxies", v, &b})
 }
-
-// policyOf is the policy that a page is about.
-func policyOf(r *http.Request) string {
-	return cmp.Or(r.URL.Query().Get("policy"), store.DefaultPolicy)
-}
-
-// policyQuery is the query of a page, and of the API, about a policy.
-func policyQuery(policy string) string { return "?policy=" + url.QueryEscape(policy) }
 
 // summary says in a sentence whether the policy's proxies run its newest revision.
 func summary(st *api.Status, of *api.PolicyStatus) string {

@@ -22,31 +22,6 @@ import (
 // maxListed is how many revisions the page lists.
 const maxListed = 100
 
-// policies are what a page offers to be about.
-type policies struct {
-	Path     string
-	Policy   string   // that it is about
-	Policies []string // all
-}
-
-// policies reads what a page at the path offers. It is an error if there is no such policy.
-func (c *console) policies(r *http.Request, path string) (policies, error) {
-	var h api.History
-	if err := c.get(r, "/v1/policies"+policyQuery(policyOf(r))+"&limit=1", &h); err != nil {
-		return policies{}, err
-	}
-	p := policies{Path: path, Policy: policyOf(r), Policies: h.Policies}
-	if p.Policy != store.DefaultPolicy && !slices.Contains(p.Policies, p.Policy) {
-		return policies{}, errUnknown
-	}
-	return p, nil
-}
-
-// Several says whether there are policies with a name.
-func (p *policies) Several() bool {
-	return slices.ContainsFunc(p.Policies, func(name string) bool { return name != store.DefaultPolicy })
-}
-
 // revisionsView is the revisions of a policy.
 type revisionsView struct {
 	policies
@@ -73,11 +48,11 @@ func (c *console) revisions(w http.ResponseWriter, r *http.Request, v *visit) er
 	return c.render(w, http.StatusOK, "revisions", view{"Revisions", "revisions", v, &b})
 }
 
-// revisionView is one revision beside the one before it.
+// revisionView is a revision, and how it differs from the one before it.
 type revisionView struct {
 	api.Revision
 	Current    bool
-	Before     uint64 // 0 = there is none
+	Before     uint64 // 0: there is none
 	Difference *difference
 }
 
@@ -170,7 +145,7 @@ func (c *console) reviewRollback(w http.ResponseWriter, r *http.Request, v *visi
 }
 
 // rollback has the API make a revision. The form names the base that was reviewed, so
-// the API refuses if another one came after it.
+// the API rejects it if another revision came after that.
 func (c *console) rollback(w http.ResponseWriter, r *http.Request, v *visit) error {
 	n, ok := number(r.PathValue("revision"))
 	if !ok {

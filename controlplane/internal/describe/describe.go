@@ -116,7 +116,7 @@ func (c *Client) Form() url.Values {
 // IsZero reports whether nothing is described.
 func (c *Client) IsZero() bool { return c.ClientIP == "" && c.JSON == "" && !c.hasParts() }
 
-// hasParts reports whether anything is described beside the address and the JSON.
+// hasParts reports whether anything but the address and the JSON is described.
 func (c *Client) hasParts() bool {
 	return c.Method != "" || c.Host != "" || c.Path != "" || len(c.Headers)+len(c.Cookies)+len(c.Query) > 0
 }

@@ -66,7 +66,7 @@ func windowText(w *result.Window, ends bool) string {
 	return text
 }
 
-// HeldText is the units that running requests hold, beside those that are used. It is empty for
+// HeldText is the units that running requests hold, in addition to those that are used. It is empty for
 // slots, whose used units are those that are held.
 func HeldText(held *uint32, windows []result.Window) string {
 	if held == nil || *held == 0 || len(windows) == 0 || windows[0].PerMs == 0 {

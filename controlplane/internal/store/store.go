@@ -239,7 +239,7 @@ type Revision struct {
 // Identity tells a proxy from all others: proxies with the same node id differ in
 // their certificates.
 type Identity struct {
-	SAN  string // name in its certificate, empty where none is asked for
+	SAN  string // name in its certificate, empty if serve requests none
 	Node string // node id
 }
 

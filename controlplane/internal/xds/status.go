@@ -282,7 +282,7 @@ func (l *Ledger) Ahead() (proxies int, highest uint64) {
 // Managed is a connected proxy and where it says that it answers management
 // requests.
 type Managed struct {
-	SAN     string // name in its certificate, empty where none is asked for
+	SAN     string // name in its certificate, empty if serve requests none
 	Node    string
 	Policy  string // that is for it
 	Address string // as its metadata has it, empty if it has none
