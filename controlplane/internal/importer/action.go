@@ -120,7 +120,7 @@ func guessed(key string) []descriptor {
 }
 
 func untranslated(key, why string) []descriptor {
-	return []descriptor{{entries: []entry{{key: key}}, scope: scope{unknown: []string{why}}}}
+	return []descriptor{{entries: []entry{{key: key}}, scope: scope{whyOff: []string{why}}}}
 }
 
 // product adds every way an action may go to every descriptor.
@@ -202,7 +202,7 @@ func (r *reader) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMat
 	for i, h := range a.GetHeaders() {
 		r.readHeaderMatcher(&s, h, at.in("header_value_match").item("headers", i))
 	}
-	d.unknown, d.notes = append(d.unknown, s.unknown...), s.notes
+	d.whyOff, d.notes = append(d.whyOff, s.whyOff...), s.notes
 	switch {
 	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
 		d.match, d.exempt = s.match, s.exempt

@@ -1,7 +1,7 @@
 package importer
 
 import (
-	"reflect"
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,37 +38,46 @@ func (d *descriptor) keys() string {
 // search, and a request belongs to the first whose values it has. A value beside a bare key is
 // an override of the bare key's rule, if that has the same window.
 func (d *descriptor) rules(leaves []leaf, in *reader) (list []rule) {
-	if n := limited(leaves); n > policy.MaxRules { // each is compared with each other
+	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
 		in.fail(leaves[0].at, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: import fewer")
 		return nil
 	}
 	leaves = in.reachable(leaves)
-	overrideOf := make([]*leaf, len(leaves))
-	for i := len(leaves) - 1; i >= 0; i-- {
-		if leaves[i].quota == nil || overrideOf[i] != nil {
-			continue
-		}
-		for j := range leaves[:i] {
-			if leaves[j].quota != nil && overrideOf[j] == nil && leaves[j].canOverride(&leaves[i]) {
-				overrideOf[j] = &leaves[i]
-			}
-		}
-	}
+	holder := holders(leaves)
 	for i := range leaves {
-		if leaves[i].quota == nil || overrideOf[i] != nil {
+		l := &leaves[i]
+		if l.quota == nil || holder[i] != nil {
 			continue
 		}
-		m := newMaker(in, d, &leaves[i])
+		m := newMaker(in, d, l)
 		for j := range leaves[:i] {
-			if !leaves[j].apart(&leaves[i]) {
-				m.leaveOut(&leaves[j], overrideOf[j] == &leaves[i])
+			if !leaves[j].apart(l) {
+				m.leaveOut(&leaves[j], holder[j] == l)
 			}
 		}
 		list = append(list, m.finish())
 	}
+	slices.SortStableFunc(list, func(a, b rule) int { return cmp.Compare(a.order, b.order) })
 	if len(list) == 0 {
-		for _, why := range d.unknown {
+		for _, why := range d.whyOff {
 			in.note(d.at, why+" There is no limit for it.")
+		}
+	}
+	return list
+}
+
+// holders says for each leaf whose rule has it as an override; nil for those with a rule of their
+// own, and for those without a limit.
+func holders(leaves []leaf) []*leaf {
+	list := make([]*leaf, len(leaves))
+	for i := len(leaves) - 1; i >= 0; i-- {
+		if leaves[i].quota == nil || list[i] != nil {
+			continue
+		}
+		for j := range leaves[:i] {
+			if leaves[j].quota != nil && list[j] == nil && leaves[j].canOverride(&leaves[i]) {
+				list[j] = &leaves[i]
+			}
 		}
 	}
 	return list
@@ -79,21 +88,23 @@ type maker struct {
 	*reader
 	leaf   *leaf
 	rule   rule
-	kept   []int // values of the leaf that are in the rule's key
-	listed []int // those of them that only overrides can say, and no match
+	keyed  []int // values of the leaf whose parts are in the rule's key
+	listed []int // those of them that no match can select, so that overrides do
 }
 
 func newMaker(in *reader, d *descriptor, l *leaf) *maker {
 	m := &maker{reader: in, leaf: l}
-	m.rule = rule{Name: clip(l.name, 100), quota: l.quota, Match: d.match, Exempt: slices.Clone(d.exempt),
-		Cost: d.cost, CountDenied: d.cost > 0 && l.quota.algorithm == ""}
+	m.rule = rule{
+		Name: clip(l.name, 100), quota: l.quota, order: l.order, Match: d.match, Exempt: slices.Clone(d.exempt),
+		Cost: d.cost, CountDenied: d.cost > 0 && l.quota.algorithm == "",
+	}
 	for i, v := range l.values {
 		m.put(i, v)
 	}
 	for _, text := range slices.Concat(d.notes, l.quota.notes) {
 		m.comment(text)
 	}
-	for _, why := range slices.Concat(d.unknown, l.quota.unknown) {
+	for _, why := range slices.Concat(d.whyOff, l.quota.whyOff) {
 		m.cannot(why)
 	}
 	return m
@@ -122,7 +133,7 @@ func (m *maker) put(i int, v value) {
 		m.cannot("The values of " + v.String() + " that fit " + v.pattern.text + " share one counter there, and no match " +
 			"can select them.")
 	default:
-		m.kept = append(m.kept, i)
+		m.keyed = append(m.keyed, i)
 		m.rule.Key = append(m.rule.Key, *v.part)
 		if !matched {
 			m.listed = append(m.listed, i)
@@ -134,7 +145,7 @@ func (m *maker) put(i int, v value) {
 // have the leaf's limit if that is an override of the rule.
 func (m *maker) leaveOut(before *leaf, isOverride bool) {
 	for i, v := range m.leaf.values {
-		if !slices.Contains(m.kept, i) && !v.pattern.within(before.values[i].pattern) {
+		if !slices.Contains(m.keyed, i) && !v.pattern.within(before.values[i].pattern) {
 			m.cannot("The values of " + v.String() + " that fit " + v.pattern.text + " share one counter there, apart from " +
 				before.name + ". A rule cannot say that.")
 			return
@@ -144,7 +155,7 @@ func (m *maker) leaveOut(before *leaf, isOverride bool) {
 		m.cannot("It should leave out the requests of " + before.name + ". " + why)
 		return
 	}
-	o := override{patterns: m.patterns(before, m.kept)}
+	o := override{patterns: m.patterns(before, m.keyed)}
 	if isOverride {
 		o.quota = before.quota
 	}
@@ -154,7 +165,7 @@ func (m *maker) leaveOut(before *leaf, isOverride bool) {
 // patterns are those of a leaf in some of its values, as an override of the rule has them, and * in
 // the other parts of its key.
 func (m *maker) patterns(l *leaf, in []int) (list []string) {
-	for _, i := range m.kept {
+	for _, i := range m.keyed {
 		text := "*"
 		if slices.Contains(in, i) {
 			text, _ = l.values[i].override(l.values[i].pattern)
@@ -205,9 +216,7 @@ func (d *descriptor) leaveOutLimited(rules []rule) bool {
 // limits says which requests a rule limits, of those that an exemption leaves.
 // It is not ok where no match can say that, as for a rule that is off.
 func (r *rule) limits(exempt []match) (m match, ok bool) {
-	isLeft := func(m match) bool {
-		return !slices.ContainsFunc(exempt, func(o match) bool { return reflect.DeepEqual(m, o) })
-	}
+	isLeft := func(m match) bool { return !slices.ContainsFunc(exempt, m.equal) }
 	lets := func(o override) bool { return o.quota == nil }
 	if r.off || slices.ContainsFunc(r.Exempt, isLeft) || slices.ContainsFunc(r.Overrides, lets) {
 		return nil, false

@@ -156,9 +156,9 @@ var limitFields = []string{
 	"typed_per_filter_config", "virtual_hosts",
 }
 
-// nothing says why there is no rate limit in a file: a name that is spelled wrongly, or a filter
+// whyNothing says why there is no rate limit in a file: a name that is spelled wrongly, or a filter
 // that the import does not read.
-func (in *source) nothing() error {
+func (in *source) whyNothing() error {
 	unread := ""
 	contains(in.root, func(n *policy.Node) bool {
 		in.refuseTypos(n, in.top(), limitFields)

@@ -41,6 +41,7 @@ type rule struct {
 
 	comments []string
 	quota    *quota
+	order    int // of its limit in the configuration
 	off      bool
 	identity place // only rules of one identity may share a counter
 }
@@ -58,7 +59,7 @@ type quota struct {
 	shadow    bool
 	percent   uint64 // 0 = all
 	notes     []string
-	unknown   []string // why its rule is off
+	whyOff    []string // why its rule is off
 	at        place
 }
 

@@ -154,7 +154,7 @@ func (in *source) gatewayRules(o *gatewayRules, at place, name string, isLocal b
 
 // gatewayRule makes a rule for the requests of a descriptor.
 func (in *source) gatewayRule(d *descriptor, r *gatewayRule, name string, isLocal bool) []rule {
-	l := nothing(d.entries)
+	l := noLimit(d.entries)
 	l.name = name
 	l.at = d.at
 	l.quota = in.gatewayQuota(r, d.at, isLocal)
@@ -203,7 +203,7 @@ func (in *source) gatewayQuota(r *gatewayRule, at place, isLocal bool) *quota {
 	}
 	q := &quota{numbers: numbers{requests: uint64(r.Limit.Requests), per: unit}, shadow: r.Shadow, at: at.in("limit")}
 	if r.Limit.Metadata != nil {
-		q.unknown = []string{"Envoy may take another limit from metadata."}
+		q.whyOff = []string{"Envoy may take another limit from metadata."}
 	}
 	if isLocal && q.requests > 0 {
 		q.numbers = numbers{algorithm: "token_bucket", requests: q.requests, burst: q.requests, per: lengths[unit]}

@@ -84,7 +84,7 @@ func (j *job) guessBelow(levels []*level, before descriptor) (list []descriptor)
 			if value == "" {
 				which = key + ", with a counter for each value"
 			}
-			d.unknown = append(slices.Clip(d.unknown), "It is for requests for which Envoy sends "+which+". "+why)
+			d.whyOff = append(slices.Clip(d.whyOff), "It is for requests for which Envoy sends "+which+". "+why)
 			list = append(list, j.guessWith(d, entry{key: key, value: value}, way)...)
 		}
 	}

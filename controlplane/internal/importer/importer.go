@@ -1,11 +1,19 @@
 // Package importer makes a sluice policy of the configuration of another rate
-// limiter: envoyproxy/ratelimit, or Envoy's local rate limit filter.
+// limiter: envoyproxy/ratelimit, Envoy's local rate limit filter, or a
+// BackendTrafficPolicy of Envoy Gateway.
 //
-// Its invariant: what a file says about limits ends in the policy or in a note.
-// Each field of Envoy's types is decoded, noted, or listed as saying nothing
-// about limits (fields.go); a field that the types lack is noted too. What the
-// files do not say, such as which requests carry a descriptor, never becomes a
-// rule that denies: such a rule is off. The filter must never import it.
+// Its invariant: what a file says about limits ends in the policy or in a note,
+// and what it does not say, such as which requests carry a descriptor, never
+// becomes a rule that denies: such a rule is off. A field that Envoy's types
+// lack is an error. The filter must never import it.
+//
+// An import has two sides. A configuration has limits, each for a level: keys
+// with values (leaf.go). A request has descriptors: what Envoy's routes and
+// their actions send for it (site.go, routes.go, scope.go, action.go; guess.go
+// where there are no routes). For each descriptor the limiter's search ends in
+// one of some leaves, and each leaf with a limit becomes a rule (descriptor.go),
+// which draft.go writes. service.go, local.go and gateway.go bring the two
+// sides together, one for each limiter; documents.go opens the files.
 package importer
 
 import (

@@ -11,6 +11,7 @@ type level struct {
 	entries []pair // those of the levels around it first
 	quota   *quota
 	at      place
+	order   int  // in its file
 	reached bool // a descriptor of requests leads to it
 
 	limitName string   // of its limit
@@ -49,7 +50,7 @@ func (l *level) leaf(entries []entry) (c leaf, fits bool) {
 	if len(l.entries) != len(entries) {
 		return c, false
 	}
-	c = leaf{name: l.name(), at: l.at}
+	c = leaf{name: l.name(), at: l.at, order: l.order}
 	if l.hasLimit() {
 		c.quota = l.quota
 	}
@@ -64,8 +65,8 @@ func (l *level) leaf(entries []entry) (c leaf, fits bool) {
 	return c, true
 }
 
-// nothing is the leaf of all other requests of a descriptor, which have no limit.
-func nothing(entries []entry, begin ...pair) leaf {
+// noLimit is the leaf of all other requests of a descriptor, which have no limit.
+func noLimit(entries []entry, begin ...pair) leaf {
 	l := &level{entries: slices.Clone(begin)}
 	for _, e := range entries[len(begin):] {
 		l.entries = append(l.entries, pair{key: e.key})
@@ -100,7 +101,7 @@ func serviceLeaves(levels []*level, entries []entry, begin ...pair) (list []leaf
 			}
 		}
 	}
-	return append(list, nothing(entries, begin...))
+	return append(list, noLimit(entries, begin...))
 }
 
 // localLeaves lists the leaves of a descriptor for Envoy's local filter: levels
@@ -115,7 +116,7 @@ func localLeaves(levels []*level, entries []entry) (list []leaf) {
 			}
 		}
 	}
-	return append(list, nothing(entries))
+	return append(list, noLimit(entries))
 }
 
 // grouped groups levels by what follows behind a depth, in their order.
@@ -159,6 +160,7 @@ type leaf struct {
 	values []value // one for each part of the descriptor
 	quota  *quota
 	at     place
+	order  int // of its level
 }
 
 // value is a part of the request and the pattern that it fits.
@@ -192,7 +194,7 @@ func (l *leaf) apart(other *leaf) bool {
 // the same window and the same enforcement.
 func (l *leaf) canOverride(other *leaf) bool {
 	isPlain := func(l *leaf) bool {
-		return len(l.quota.notes)+len(l.quota.unknown) == 0 && l.unsayable() == "" &&
+		return len(l.quota.notes)+len(l.quota.whyOff) == 0 && l.unsayable() == "" &&
 			!slices.ContainsFunc(l.values, func(v value) bool { return v.shared })
 	}
 	return l.within(other) && l.quota.isOfClass(other.quota) && isPlain(l) && isPlain(other)
@@ -208,8 +210,8 @@ func (l *leaf) unsayable() string {
 	return ""
 }
 
-// limited counts the leaves with a limit.
-func limited(leaves []leaf) (n int) {
+// countLimited counts the leaves with a limit.
+func countLimited(leaves []leaf) (n int) {
 	for i := range leaves {
 		if leaves[i].quota != nil {
 			n++

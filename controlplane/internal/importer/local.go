@@ -42,7 +42,7 @@ func (j *job) local() error {
 	l := &localImport{job: j, hosts: j.hosts(s), levels: map[*localv3.LocalRateLimit][]*level{}}
 	l.all(s.filters)
 	if len(j.rules) == 0 && j.err() == nil {
-		return in.nothing()
+		return in.whyNothing()
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (l *localImport) others(isApart func(*route) bool) (rest scope) {
 				rest.cannotMatch("they are those of routes without a configuration of their own")
 			default:
 				rest.exempt = append(rest.exempt, r.scope.match)
-				if len(r.scope.unknown) > 0 {
+				if len(r.scope.whyOff) > 0 {
 					rest.note("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 				}
 			}
@@ -228,7 +228,7 @@ func (l *localImport) countEachConnection(at place, rules []rule) {
 func (l *localImport) levelsOf(o *localv3.LocalRateLimit, at place) (list []*level) {
 	for i, d := range o.GetDescriptors() {
 		at := at.item("descriptors", i)
-		made := &level{at: at, quota: l.bucket(d.GetTokenBucket(), at.in("token_bucket"))}
+		made := &level{at: at, order: i, quota: l.bucket(d.GetTokenBucket(), at.in("token_bucket"))}
 		if made.quota != nil {
 			made.quota.shadow = d.GetShadowMode()
 		}

@@ -197,6 +197,8 @@ func (m match) texts(p part) (list []string) {
 	return list
 }
 
+func (m match) equal(other match) bool { return maps.EqualFunc(m, other, slices.Equal[[]pattern]) }
+
 // without is the match without the conditions that another one has too.
 func (m match) without(other match) match {
 	left := maps.Clone(m)

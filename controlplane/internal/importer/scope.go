@@ -12,16 +12,16 @@ import (
 )
 
 // scope says for which requests something holds: those that match and are not
-// exempt. What a policy cannot say of them is in unknown; such a rule is off.
+// exempt. If a policy cannot say that, whyOff has the reasons: a rule for them is off.
 type scope struct {
-	match   match
-	exempt  []match
-	unknown []string
-	notes   []string
+	match  match
+	exempt []match
+	whyOff []string
+	notes  []string
 }
 
 // cannot adds why a policy cannot say for which requests something holds.
-func (s *scope) cannot(why string) { s.unknown = append(s.unknown, why) }
+func (s *scope) cannot(why string) { s.whyOff = append(s.whyOff, why) }
 
 // cannotMatch adds a condition that no match can say.
 func (s *scope) cannotMatch(condition string) {
@@ -33,11 +33,11 @@ func (s *scope) note(text string) { s.notes = append(s.notes, text) }
 // and is for the requests of both scopes.
 func (s scope) and(other scope) scope {
 	both, ok := s.match.and(other.match)
-	all := scope{both, slices.Concat(s.exempt, other.exempt), slices.Clone(s.unknown), slices.Concat(s.notes, other.notes)}
+	all := scope{both, slices.Concat(s.exempt, other.exempt), slices.Clone(s.whyOff), slices.Concat(s.notes, other.notes)}
 	if !ok {
 		all.cannotMatch("there are two conditions on one part")
 	}
-	all.unknown = append(all.unknown, other.unknown...)
+	all.whyOff = append(all.whyOff, other.whyOff...)
 	return all
 }
 
@@ -72,7 +72,7 @@ func (s *scope) restrict(p part, v pattern, inverted bool) {
 }
 
 // isEverything reports whether it is for every request.
-func (s *scope) isEverything() bool { return len(s.match)+len(s.exempt)+len(s.unknown) == 0 }
+func (s *scope) isEverything() bool { return len(s.match)+len(s.exempt)+len(s.whyOff) == 0 }
 
 // readRouteMatch adds the conditions of a route.
 func (r *reader) readRouteMatch(s *scope, o *routev3.RouteMatch, at place) {
@@ -201,7 +201,7 @@ func (s *scope) leaveOut(own, earlier *scope) {
 	if len(a) > 0 && len(b) > 0 && a[0].apart(b[0]) {
 		return
 	}
-	if len(earlier.unknown) > 0 || len(earlier.exempt) > 0 {
+	if len(earlier.whyOff) > 0 || len(earlier.exempt) > 0 {
 		s.cannotMatch("an earlier route takes some of them")
 		return
 	}

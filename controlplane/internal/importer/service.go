@@ -79,6 +79,9 @@ func (j *job) levelsOfService() ([]*level, error) {
 	for _, c := range configs {
 		levels = append(levels, j.levelsBelow(&level{}, c.Descriptors, c.File)...)
 	}
+	for i, l := range levels {
+		l.order = i
+	}
 	switchReplacedOff(levels)
 	return levels, nil
 }
@@ -166,7 +169,7 @@ func switchReplacedOff(levels []*level) {
 		if l.quota.shadow { // it denies nobody
 			l.quota.notes = append(l.quota.notes, why)
 		} else {
-			l.quota.unknown = append(l.quota.unknown, why)
+			l.quota.whyOff = append(l.quota.whyOff, why)
 		}
 	}
 }

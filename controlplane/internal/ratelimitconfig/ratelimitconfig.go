@@ -82,7 +82,7 @@ func Read(file string, document *policy.Node) (*Config, error) {
 		"domain":      r.text(&c.Domain),
 		"descriptors": r.list(r.descriptor(&c.Descriptors)),
 	})
-	if c.Domain == "" {
+	if c.Domain == "" && len(r.problems) == 0 {
 		r.fail(document, "domain", "is missing: a configuration has a domain")
 	}
 	r.refuseDuplicates(c.Descriptors)
@@ -99,7 +99,8 @@ func Merge(files []*Config) (*Config, error) {
 	for _, c := range files {
 		if c.Domain != merged.Domain {
 			return nil, policyfile.Errors{{File: c.File, Path: "domain",
-				Message: "is " + c.Domain + ", and that of " + merged.File + " is " + merged.Domain + ": give the files of one domain"}}
+				Message: "is " + c.Domain + ", and that of " + merged.File + " is " + merged.Domain + ": give the files of one " +
+					"domain"}}
 		}
 		r := &reader{file: c.File}
 		r.refuseSeen(c.Descriptors, seen)
@@ -118,7 +119,9 @@ type reader struct {
 }
 
 func (r *reader) fail(n *policy.Node, path, message string) {
-	r.problems = append(r.problems, policyfile.Problem{File: r.file, Line: n.Line, Column: n.Column, Path: path, Message: message})
+	r.problems = append(r.problems, policyfile.Problem{
+		File: r.file, Line: n.Line, Column: n.Column, Path: path, Message: message,
+	})
 }
 
 // setter reads the value of one field.

@@ -1,0 +1,103 @@
+package ratelimitconfig_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/ratelimitconfig"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+func read(t *testing.T, text string) (*ratelimitconfig.Config, error) {
+	t.Helper()
+	n, err := policyfile.Parse("c.yaml", []byte(text))
+	require.NoError(t, err)
+	return ratelimitconfig.Read("c.yaml", n)
+}
+
+const everyField = `
+domain: shop
+descriptors:
+  - key: tenant
+    value: 7
+    metadata: {team: a}
+    descriptors:
+      - key: path
+        value: /api/*
+        share_threshold: true
+        shadow_mode: true
+        quota_mode: true
+        detailed_metric: true
+        value_to_metric: true
+        rate_limit: {name: api, unit: MINUTE, requests_per_unit: 4294967295, replaces: [{name: all}, {name: web}]}
+  - key: tenant
+    rate_limit: {unlimited: true}
+`
+
+// Every field of a file is in the tree, at its line.
+func TestTheTreeHasEveryField(t *testing.T) {
+	c, err := read(t, everyField)
+	require.NoError(t, err)
+	metadata := c.Descriptors[0].Metadata
+	require.Equal(t, policy.Object, metadata.Kind)
+	path := &ratelimitconfig.Descriptor{
+		Key: "path", Value: "/api/*", ShareThreshold: true, ShadowMode: true, QuotaMode: true, DetailedMetric: true,
+		ValueToMetric: true,
+		Limit: &ratelimitconfig.Limit{
+			Name: "api", Unit: "minute", Requests: 4294967295, Replaces: []string{"all", "web"},
+		},
+		Path: "descriptors[0].descriptors[0]", Line: 8, Column: 9,
+	}
+	require.Equal(t, &ratelimitconfig.Config{File: "c.yaml", Domain: "shop", Descriptors: []*ratelimitconfig.Descriptor{
+		{
+			Key: "tenant", Value: "7", Metadata: metadata, Descriptors: []*ratelimitconfig.Descriptor{path},
+			Path: "descriptors[0]", Line: 4, Column: 5,
+		},
+		{
+			Key: "tenant", Limit: &ratelimitconfig.Limit{Unlimited: true},
+			Path: "descriptors[1]", Line: 16, Column: 5,
+		},
+	}}, c)
+	require.Equal(t, "tenant_7", c.Descriptors[0].Name())
+	require.True(t, path.HasWildcard())
+}
+
+// What the service refuses is refused, with the place and what would be right.
+func TestRefusesWhatTheServiceRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"domain: d\nrules: []": "c.yaml:2:1: rules: unknown field: the fields here are " +
+			"descriptors, domain",
+		"descriptors: []":                      "c.yaml:1:1: domain: is missing: a configuration has a domain",
+		"domain: [d]":                          "c.yaml:1:9: domain: must be text, not a list",
+		"domain: d\ndescriptors: [{value: a}]": "c.yaml:2:15: descriptors[0]: a descriptor needs a key",
+		"domain: d\ndescriptors: [{key: a}, {key: a}]": "c.yaml:2:25: descriptors[1]: the descriptor a is given " +
+			"twice: keep one",
+		"domain: d\ndescriptors: [{key: a, key: b}]": "c.yaml:2:24: descriptors[0].key: is given twice: keep one",
+		"domain: d\ndescriptors: [{key: a, shadow_mod: yes}]": `c.yaml:2:24: descriptors[0].shadow_mod: unknown field: ` +
+			`did you mean "shadow_mode"?`,
+		"domain: d\ndescriptors: [{key: a, rate_limit: {}}]": `c.yaml:2:36: descriptors[0].rate_limit.unit: must be ` +
+			`second, minute, hour, day, ` +
+			`week, month or year, not ""`,
+	} {
+		_, err := read(t, text)
+		require.EqualError(t, err, want)
+	}
+}
+
+// Files of one domain come together, unless both have a descriptor.
+func TestMergeJoinsTheFilesOfADomain(t *testing.T) {
+	file := func(domain, key string) *ratelimitconfig.Config {
+		c, err := read(t, "domain: "+domain+"\ndescriptors: [{key: "+key+"}]")
+		require.NoError(t, err)
+		return c
+	}
+	merged, err := ratelimitconfig.Merge([]*ratelimitconfig.Config{file("d", "a"), file("d", "b")})
+	require.NoError(t, err)
+	require.Len(t, merged.Descriptors, 2)
+	_, err = ratelimitconfig.Merge([]*ratelimitconfig.Config{file("d", "a"), file("d", "a")})
+	require.ErrorContains(t, err, "the descriptor a is given twice")
+	_, err = ratelimitconfig.Merge([]*ratelimitconfig.Config{file("d", "a"), file("e", "b")})
+	require.ErrorContains(t, err, "domain: is e, and that of c.yaml is d: give the files of one domain")
+}
