@@ -115,8 +115,8 @@ func (s *server) past(name string) *history {
 	return kept.(*history)
 }
 
-// keepRates asks the proxies of all policies again and again until ctx ends, so that there is a
-// past when somebody looks.
+// keepRates asks the proxies of all policies again and again until ctx ends: so a caller finds
+// rates of the time before.
 func (s *server) keepRates(ctx context.Context) {
 	if s.Fleet == nil {
 		return
@@ -126,7 +126,7 @@ func (s *server) keepRates(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		for _, name := range s.XDS.Ledger().Policies() {
-			// What fails here fails for the next one who looks, too, who is told.
+			// What fails here also fails for the next caller, and that one is told.
 			_, _ = s.sample(ctx, name, s.past(name), pointEvery/2, false)
 		}
 		select {
@@ -137,13 +137,13 @@ func (s *server) keepRates(ctx context.Context) {
 	}
 }
 
-// sample asks the proxies what they have counted, and which keys they have denied most, unless
-// that was done so lately. The note says why it could not be.
+// sample asks the proxies what they have counted, and with keys which keys they have denied
+// most, unless the last answers are fresh. The note says why they could not be asked.
 func (s *server) sample(
 	ctx context.Context, name string, h *history, fresh time.Duration, keys bool,
 ) (note string, err error) {
 	if !h.asked.TryLock() {
-		return "", nil // what others ask comes soon: many proxies that are silent take minutes
+		return "", nil // another caller is asking, which takes minutes if many proxies are silent
 	}
 	defer h.asked.Unlock()
 	counts := h.age(&h.at) >= fresh
@@ -162,7 +162,7 @@ func (s *server) sample(
 	if counts {
 		h.add(call.Counters(ctx, targets, manage.Stats, nil))
 	}
-	if keys { // these are many: nobody needs them without looking
+	if keys { // there are many, so they are read only for a caller
 		h.addKeys(manage.Denials(call.Counters(ctx, targets, manage.Top, nil)))
 	}
 	return "", nil
