@@ -11,7 +11,8 @@
 // The way of a line: lines.go takes it out of the file, and out of what a container's
 // runtime wrote around it. text.go or object.go cut it into values. fields.go says which
 // field of a request each value is, values.go what its text means, and log.go merges the
-// requests of all files. formats.go finds out which format a file has.
+// requests of all files. Before, open.go looks into each file, and formats.go finds out which
+// format it has.
 package accesslog
 
 import (

@@ -60,7 +60,6 @@ var table = []struct {
 	{use: use{field: FieldTook, unit: time.Nanosecond}, names: words("duration_ns")},
 	{use: use{field: FieldTook, unit: time.Second}, isSum: true, names: words( // of AWS' load balancers
 		"request_processing_time target_processing_time response_processing_time")},
-
 	{use: use{field: FieldTook, unit: time.Millisecond}, names: []string{timeTakenOfIIS}},
 
 	{use: use{field: FieldMethod}, names: words("req(:method) method request_method :method req_method requestmethod " +
@@ -126,8 +125,8 @@ func (f *format) choose(o *Options) error {
 			return err
 		}
 	}
-	time := known[FieldTime]
-	isEnd := len(time) > 0 && time[0].isEnd
+	times := known[FieldTime]
+	isEnd := len(times) > 0 && times[0].isEnd
 	if !isEnd && !slices.Contains(o.Wanted, FieldTook) {
 		delete(known, FieldTook)
 	}

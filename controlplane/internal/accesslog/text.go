@@ -90,7 +90,7 @@ func compile(format string, s syntax) (*text, error) {
 		if err != nil {
 			return nil, err
 		}
-		if n := len(t.columns); n > 0 && *last == "" { // nothing tells the two apart
+		if n := len(t.columns); n > 0 && *last == "" { // nothing separates the two, so they are one without a meaning
 			t.columns[n-1] = column{name: t.columns[n-1].name + c.name}
 			continue
 		}
@@ -206,9 +206,6 @@ func (c *column) readTime(format string) error {
 	return nil
 }
 
-func (t *text) isOpen() bool        { return false }
-func (t *text) columnsOf() []column { return t.columns }
-
 // read reads a line.
 func (t *text) read(line string, places []*place, r *Request) error {
 	if err := t.cut(line); err != nil {
@@ -237,20 +234,24 @@ func (t *text) cut(line string) error {
 		before, behind := t.literals[i], t.literals[i+1]
 		length := c.width
 		switch {
+		case length > 0:
 		case i == len(t.columns)-1:
 			length = len(line) - len(behind) - at
-		case length == 0:
+		default:
 			length = t.index(line[at:], behind)
 		}
 		end := at + length
 		if length < 0 || end > len(line) || !strings.HasPrefix(line[end:], behind) {
 			return fmt.Errorf("it has no %q behind %s", behind, c.name)
 		}
-		if c.width == 0 && before != "" && strings.Contains(line[at-len(before)+1:end], before) {
+		if c.width == 0 && before != "" && t.index(line[at-len(before)+1:end], before) >= 0 {
 			return hasSeparator(c.name, line[at:end], before)
 		}
 		t.values[i] = line[at:end]
 		at = end + len(behind)
+	}
+	if at < len(line) { // a last value of one width ends before the line
+		return fmt.Errorf("it goes on behind %s", t.columns[len(t.columns)-1].name)
 	}
 	return nil
 }
@@ -261,15 +262,16 @@ func hasSeparator(column, value, literal string) error {
 		"a value", column, clip(value), literal)
 }
 
-// index returns where a literal begins, -1 = nowhere.
-func (t *text) index(rest, literal string) int {
+// index returns where a literal begins in a part of a line, -1 = nowhere. A quotation mark that is
+// escaped is of a value.
+func (t *text) index(part, literal string) int {
 	if !t.escapes || !strings.HasPrefix(literal, `"`) {
-		return strings.Index(rest, literal)
+		return strings.Index(part, literal)
 	}
-	for at := 0; at < len(rest); at++ {
-		if rest[at] == '\\' {
-			at++ // what it escapes is of the value
-		} else if strings.HasPrefix(rest[at:], literal) {
+	for at := 0; at < len(part); at++ {
+		if part[at] == '\\' {
+			at++
+		} else if strings.HasPrefix(part[at:], literal) {
 			return at
 		}
 	}

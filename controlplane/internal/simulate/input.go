@@ -2,90 +2,20 @@ package simulate
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net/url"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/types/known/structpb"
-
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/counters"
-	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
-)
-
-// line is one line of input. Of its fields it has those of its kind.
-type line struct {
-	AtMs json.RawMessage `json:"at_ms"`
-	AtNs json.RawMessage `json:"at_ns"`
-	At   json.RawMessage `json:"at"`
-
-	Request
-	Metadata map[string]map[string]any `json:"metadata"`
-	Proxy    *int                      `json:"proxy"`  // nil = the next one in turn
-	Worker   *int                      `json:"worker"` // of the proxy, nil = the next one in turn
-	Fail     string                    `json:"fail"`
-	ID       *string                   `json:"id"`
-
-	Op     string   `json:"op"` // empty for a request and an answer
-	Rule   string   `json:"rule"`
-	Key    []string `json:"key"`
-	N      *uint32  `json:"n"`
-	Limits []uint32 `json:"limits"`
-	Window string   `json:"window"`
-	File   string   `json:"file"`
-
-	Answer   *string           `json:"answer"` // the id of a request before
-	Status   *uint32           `json:"status"`
-	Chunk    *string           `json:"chunk"`
-	Trailers map[string]Values `json:"trailers"`
-	End      *bool             `json:"end"`
-	Reset    *string           `json:"reset"`
-
-	ns         int64           // when
-	time       json.RawMessage // as given
-	unit       string          // the field it was given in: at_ms, at_ns or at
-	policy     *policyFile     // of op policy
-	isAnswered bool            // of a request: a later line has a part of its answer
-}
-
-// kind is what a line is.
-type kind int
-
-const (
-	isRequest kind = iota
-	isOperation
-	isPolicy
-	isAnswer
-)
-
-func (l *line) kind() kind {
-	switch {
-	case l.Answer != nil:
-		return isAnswer
-	case l.Op == opPolicy:
-		return isPolicy
-	case l.Op != "":
-		return isOperation
-	}
-	return isRequest
-}
-
-const (
-	opPolicy = "policy"
-	opStats  = "stats"
 )
 
 // The fields that a line may have beside op and its time.
@@ -191,94 +121,6 @@ func (in *lines) read(text []byte) (*line, error) {
 	return l, l.readTime()
 }
 
-// decode decodes a line.
-func decode(text []byte) (*line, error) {
-	l := &line{}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(l); err != nil {
-		return nil, plain(err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("there is more than one JSON object")
-	}
-	return l, nil
-}
-
-// plain says what is wrong with a line without the words of Go's decoder.
-func plain(err error) error {
-	var wrong *json.UnmarshalTypeError
-	switch {
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("the JSON object has no end")
-	case !errors.As(err, &wrong):
-		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
-	}
-	field, kind := strings.TrimPrefix(wrong.Field, "Request."), wrong.Type.Kind()
-	if field == "" && kind == reflect.Struct {
-		return fmt.Errorf("it must be a JSON object, not %s", wrong.Value)
-	}
-	lists := map[string]string{"key": "a list of texts", "limits": "a list of whole numbers"}
-	kinds := map[reflect.Kind]string{
-		reflect.String: "text", reflect.Slice: "text or a list of texts", reflect.Map: "an object",
-		reflect.Uint32: "a whole number from 0 to 4294967295", reflect.Bool: "true",
-	}
-	must := cmp.Or(kinds[kind], "a whole number from 0")
-	if kind == reflect.Slice {
-		must = cmp.Or(lists[field], must)
-	}
-	return fmt.Errorf("%s: must be %s, not %s", field, must, wrong.Value)
-}
-
-// maxYear leaves the longest window room below the end of 63-bit nanoseconds.
-const maxYear = 2200
-
-// readTime reads when the line happens.
-func (l *line) readTime() error {
-	given := 0
-	for unit, raw := range map[string]json.RawMessage{"at_ms": l.AtMs, "at_ns": l.AtNs, "at": l.At} {
-		if raw != nil {
-			given++
-			l.unit = unit
-			l.time = raw
-		}
-	}
-	if given != 1 {
-		return errors.New("a line needs one time: at_ms, at_ns or at")
-	}
-	var err error
-	switch l.unit {
-	case "at_ms":
-		l.ns, err = l.readNumber(time.Millisecond)
-	case "at_ns":
-		l.ns, err = l.readNumber(time.Nanosecond)
-	case "at":
-		l.ns, err = l.readText()
-	}
-	return err
-}
-
-func (l *line) readNumber(unit time.Duration) (ns int64, err error) {
-	last := time.Date(maxYear, 12, 31, 0, 0, 0, 0, time.UTC).UnixNano() / int64(unit)
-	n, err := strconv.ParseInt(string(l.time), 10, 64)
-	if err != nil || n < 0 || n > last {
-		return 0, fmt.Errorf("%s: %s is not a whole number from 0 to %d", l.unit, l.time, last)
-	}
-	return n * int64(unit), nil
-}
-
-func (l *line) readText() (ns int64, err error) {
-	var text string
-	if err := json.Unmarshal(l.time, &text); err != nil {
-		return 0, fmt.Errorf("at: %s is not a text", l.time)
-	}
-	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil || at.Before(time.Unix(0, 0)) || at.Year() > maxYear {
-		return 0, fmt.Errorf("at: %q is not a time like 2026-01-31T12:00:00Z from 1970 to %d", text, maxYear)
-	}
-	return at.UnixNano(), nil
-}
-
 // check checks a line, and its place among the lines before it.
 func (in *lines) check(number int, text []byte) error {
 	l, err := decode(text)
@@ -376,6 +218,12 @@ func (l *line) checkAnswer() error {
 		return fmt.Errorf("status: %d is not a status of an answer: it must be from 200 to 599, or 101", *l.Status)
 	case l.Status == nil && l.Headers != nil:
 		return errors.New("headers: they come with the answer's status")
+	}
+	return errors.Join(l.checkEnd(), checkNames("headers", l.Headers), checkNames("trailers", l.Trailers))
+}
+
+func (l *line) checkEnd() error {
+	switch {
 	case l.End != nil && !*l.End:
 		return errors.New("end: must be true, or left out where the answer goes on")
 	case l.Reset != nil && *l.Reset != resetClient && *l.Reset != resetUpstream:
@@ -383,7 +231,7 @@ func (l *line) checkAnswer() error {
 	case l.Reset != nil && (l.End != nil || l.Trailers != nil):
 		return errors.New("reset: the answer has ended on the same line")
 	}
-	return errors.Join(checkNames("headers", l.Headers), checkNames("trailers", l.Trailers))
+	return nil
 }
 
 // isLastPart reports whether nothing follows the line's part of the answer. Trailers are last.
@@ -461,75 +309,4 @@ func (in *lines) addPart(l *line, number int) error {
 		a.ended = number
 	}
 	return nil
-}
-
-// toRequest makes the request that the filter sees.
-func (l *line) toRequest() *sim.Request {
-	f, _ := faults(l.Fail)
-	r := &sim.Request{
-		Method: l.Method, Host: l.Host, Path: l.Path, ClientIP: l.ClientIP, Route: l.Route, Faults: f,
-		Headers: sorted(l.Headers), HasBody: policy.MayHaveBody(l.Method),
-		Properties: make(map[string][]byte, len(l.Properties)),
-		Metadata:   make(map[string]*structpb.Struct, len(l.Metadata)),
-	}
-	for namespace, values := range l.Metadata {
-		r.Metadata[namespace], _ = structpb.NewStruct(values) // JSON always is one
-	}
-	for name, value := range l.Properties {
-		r.Properties[name] = []byte(value)
-	}
-	return r
-}
-
-// operation is the line's operation.
-func (l *line) operation() counters.Operation {
-	o := counters.Operation{Name: l.Op, Rule: l.Rule, Key: l.Key, N: 1, Window: l.Window, Limits: l.limits()}
-	if l.N != nil {
-		o.N = *l.N
-	}
-	return o
-}
-
-// toOperation makes the request that has the filter do the line's operation.
-func (l *line) toOperation() *sim.Request {
-	query := url.Values{"rule": {l.Rule}, "key": l.Key, "limit": l.limits()}
-	if l.N != nil {
-		query.Set("n", strconv.FormatUint(uint64(*l.N), 10))
-	}
-	if l.Window != "" {
-		query.Set("window", l.Window)
-	}
-	r := toManage("counters/" + l.Op)
-	r.Path += "?" + query.Encode()
-	r.Faults, _ = faults(l.Fail)
-	return r
-}
-
-// limits are those that a request would say, as an operation takes them.
-func (l *line) limits() (texts []string) {
-	for _, n := range l.Limits {
-		texts = append(texts, strconv.FormatUint(uint64(n), 10))
-	}
-	return texts
-}
-
-// failQuota is the fault of a line during which the quota service cannot be reached.
-const failQuota = "quota"
-
-// faults reads which host calls of a line fail.
-func faults(text string) (*sim.Faults, error) {
-	switch text {
-	case "", failQuota:
-		return nil, nil
-	case "get":
-		return &sim.Faults{Get: true}, nil
-	case "set":
-		return &sim.Faults{Set: true}, nil
-	}
-	count, ok := strings.CutPrefix(text, "cas:")
-	n, err := strconv.ParseUint(count, 10, 31)
-	if !ok || err != nil {
-		return nil, fmt.Errorf("fail: %q must be get, set, quota or cas:N", text)
-	}
-	return &sim.Faults{CAS: int(n)}, nil
 }

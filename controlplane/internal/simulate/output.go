@@ -123,7 +123,8 @@ func (o *output) appendHeaders(b []byte, isDenial bool) []byte {
 	isFirst := true
 	for _, h := range o.headers {
 		name, value := h[0], h[1]
-		if !isAboutLimits(name) && !(isDenial && !isOnEveryDenial(name, value)) {
+		isWritten := isAboutLimits(name) || isDenial && !isOnEveryDenial(name, value)
+		if !isWritten {
 			continue
 		}
 		if !isFirst {

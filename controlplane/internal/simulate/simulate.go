@@ -5,10 +5,11 @@
 // a line of it is not valid. It decides nothing: every verdict is the filter's. It must never
 // import the filter or the engine.
 //
-// The way of a simulation: input.go reads all lines and checks them. Run has each line happen
-// at its time: proxies.go lets time pass until then, and brings requests to the proxies, which
-// share the quota service of cluster.go. output.go writes what came of the line. Fleet does
-// the same for requests that are no lines, and Explain for one request.
+// The way of a simulation: input.go reads all lines and checks them, as line.go decodes them.
+// Run has each line happen at its time: proxies.go lets time pass until then, and brings
+// requests to the proxies, which share the quota service of cluster.go. output.go writes what
+// came of the line. Fleet does the same for requests that do not come as lines, and Explain
+// for one request.
 package simulate
 
 import (
