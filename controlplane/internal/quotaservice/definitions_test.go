@@ -32,7 +32,8 @@ func bucket(n uint32, period int64, burst uint32) limit.Window {
 // each has every algorithm.
 func each(n uint32, period int64) map[string]limit.Window {
 	return map[string]limit.Window{
-		"fixed": fixed(n, period), "per key": perKey(n, period), "counter": counter(n, period), "log": logOf(n, period), "bucket": bucket(n, period, n),
+		"fixed": fixed(n, period), "per key": perKey(n, period), "counter": counter(n, period),
+		"log": logOf(n, period), "bucket": bucket(n, period, n),
 	}
 }
 
@@ -120,7 +121,8 @@ func TestOthersWindowsGoOn(t *testing.T) {
 func TestTheSeventeenthWindow(t *testing.T) {
 	b := old(t)
 	var log strings.Builder
-	s, err := NewService(t.Context(), Options{Store: b.store, Clock: b.clock, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	s, err := NewService(t.Context(), Options{Store: b.store, Clock: b.clock, Log: logger})
 	require.NoError(t, err)
 	b.service = s
 	asking := func(n int) *proxy { return b.asking(perKey(10, hour+int64(n)*second)) }
@@ -130,7 +132,8 @@ func TestTheSeventeenthWindow(t *testing.T) {
 	require.Equal(t, quota.Unavailable, asking(16).ask(want(1)).Result)
 	require.Equal(t, quota.Granted, asking(15).ask(want(1)).Result)
 	require.EqualValues(t, 1, s.count.crowded.Load())
-	require.Regexp(t, `^time=\S+ level=WARN msg="ask refused" address=test domain=d error="the key counts in 16 windows of other definitions: `+
+	require.Regexp(t, `^time=\S+ level=WARN msg="ask refused" address=test domain=d `+
+		`error="the key counts in 16 windows of other definitions: `+
 		`more are refused until one of them ends"\n$`, log.String())
 	inShadow := want(1)
 	inShadow.Shadow = true
@@ -139,7 +142,8 @@ func TestTheSeventeenthWindow(t *testing.T) {
 	b.clock.advance(hour)
 	require.Equal(t, quota.Granted, asking(16).ask(want(1)).Result)
 	require.Equal(t, quota.Unavailable, asking(17).ask(want(1)).Result)
-	found, err := s.Operate(t.Context(), "d", define(1, quota.LeaseOff, perKey(10, 17*second)), [16]byte{}, Operation{What: Reset})
+	d := define(1, quota.LeaseOff, perKey(10, 17*second))
+	found, err := s.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Reset})
 	require.NoError(t, err)
 	require.True(t, found.HadUsage, "of other definitions")
 	require.Equal(t, quota.Granted, asking(17).ask(want(10)).Result, "reset has forgotten every window")
@@ -192,9 +196,9 @@ func unlimited(w limit.Window) limit.Window {
 	return w
 }
 
-// TestStatedUnits: what a proxy says that it has admitted, or denied, counts once as much
-// as the limit at most. So a wrong number locks a key no longer than its windows last.
-func TestStatedUnits(t *testing.T) {
+// TestClaimedUnitsAreBounded: what a proxy says that it has admitted, or denied, counts as the
+// limit at most. So a wrong number locks a key no longer than its windows last.
+func TestClaimedUnitsAreBounded(t *testing.T) {
 	const all = 1<<32 - 1
 	for _, c := range []struct {
 		name    string

@@ -15,8 +15,8 @@ func slots(n uint32) limit.Window {
 	return limit.Window{Algorithm: limit.Concurrency, Limit: n, PeriodNs: hold, Unlimited: n == 0}
 }
 
-// TestASmallerLimitForgetsNothing: where requests say their limit, one of a small limit states what
-// those of a larger one hold of the key, and a worker that has stated it holds it all.
+// TestASmallerLimitForgetsNothing: if requests carry their limit, one with a small limit reports
+// what those with a larger one hold of the key. The worker then goes on holding it all.
 func TestASmallerLimitForgetsNothing(t *testing.T) {
 	for name, windows := range map[string]func(n uint32) []limit.Window{
 		"concurrency": func(n uint32) []limit.Window { return []limit.Window{slots(n)} },
@@ -25,14 +25,14 @@ func TestASmallerLimitForgetsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := old(t)
 			x, y := b.holder(1, windows(100)...), b.holder(2, windows(100)...)
-			require.EqualValues(t, 100, x.state(100).Units)
+			require.EqualValues(t, 100, x.report(100).Units)
 			small := define(1, quota.LeaseOff, windows(1)...)
 			require.NoError(t, x.send(quota.Asks{Definitions: []quota.Definition{small}}))
-			require.True(t, x.state(1).Denied)
-			require.True(t, y.state(1).Held, "x holds 100 of 100")
+			require.True(t, x.report(1).Denied)
+			require.True(t, y.report(1).Held, "x holds 100 of 100")
 			x.Settle(60, 0)
-			require.True(t, x.state(1).Denied)
-			require.EqualValues(t, 60, y.state(60).Units, "x holds 40")
+			require.True(t, x.report(1).Denied)
+			require.EqualValues(t, 60, y.report(60).Units, "x holds 40")
 		})
 	}
 }
@@ -48,8 +48,8 @@ func (b *rig) holder(worker uint64, windows ...limit.Window) *holder {
 	return &holder{proxy: b.proxy(b.service, define(1, quota.LeaseOff, windows...)), worker: worker}
 }
 
-// state states the account, asks for units of it, and returns the grant.
-func (h *holder) state(units uint32, others ...quota.Part) quota.Grant {
+// report reports the account, asks for units of it, and returns the grant.
+func (h *holder) report(units uint32, others ...quota.Part) quota.Grant {
 	h.number++
 	p := want(units)
 	p.Report = h.Report(h.worker, h.number, 0)
@@ -78,61 +78,61 @@ func old(t *testing.T) *rig {
 func TestHeldCountsAgainstEachLimit(t *testing.T) {
 	b := old(t)
 	x, y := b.holder(1, fixed(5, minute), slots(0)), b.holder(2, fixed(5, minute), slots(0))
-	require.EqualValues(t, 3, x.state(3).Units)
-	g := y.state(3)
+	require.EqualValues(t, 3, x.report(3).Units)
+	g := y.report(3)
 	require.True(t, g.Denied && g.Held && g.Noted, "5 do not have room for 6")
 	require.EqualValues(t, second, g.WaitNs)
-	require.EqualValues(t, 2, y.state(2).Units)
-	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 5}}, y.state(1).Windows)
+	require.EqualValues(t, 2, y.report(2).Units)
+	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 5}}, y.report(1).Windows)
 
 	x.Settle(3, 3)
 	y.Settle(2, 0)
-	x.state(0)
-	g = y.state(3)
+	x.report(0)
+	g = y.report(3)
 	require.True(t, g.Denied && !g.Held, "3 are used")
 	require.EqualValues(t, minute, g.WaitNs)
-	require.EqualValues(t, 2, y.state(2).Units)
+	require.EqualValues(t, 2, y.report(2).Units)
 	y.Settle(2, 40) // a debt of 37 beside 5: it is paid in 8 windows
-	require.True(t, y.state(1).Denied)
+	require.True(t, y.report(1).Denied)
 	b.clock.advance(7 * minute)
-	require.True(t, x.state(4).Denied)
+	require.True(t, x.report(4).Denied)
 	b.clock.advance(minute)
-	require.True(t, x.state(3).Denied)
-	require.EqualValues(t, 2, x.state(2).Units)
+	require.True(t, x.report(3).Denied)
+	require.EqualValues(t, 2, x.report(2).Units)
 }
 
-func TestSlots(t *testing.T) {
+func TestConcurrencyIsOfWhatRuns(t *testing.T) {
 	b := old(t)
 	x, y := b.holder(1, slots(2)), b.holder(2, slots(2))
-	require.EqualValues(t, 1, x.state(1).Units)
-	require.EqualValues(t, 1, y.state(1).Units)
-	require.True(t, x.state(1).Held)
+	require.EqualValues(t, 1, x.report(1).Units)
+	require.EqualValues(t, 1, y.report(1).Units)
+	require.True(t, x.report(1).Held)
 	x.Settle(1, 0)
-	x.state(0)
-	require.EqualValues(t, 1, y.state(1).Units)
+	x.report(0)
+	require.EqualValues(t, 1, y.report(1).Units)
 	b.clock.advance(hold - 1)
-	require.True(t, x.state(1).Denied)
+	require.True(t, x.report(1).Denied)
 	b.clock.advance(1)
-	require.EqualValues(t, 2, x.state(2).Units, "y is silent")
-	require.Equal(t, limit.Never, x.state(3).WaitNs)
+	require.EqualValues(t, 2, x.report(2).Units, "y is silent")
+	require.Equal(t, limit.Never, x.report(3).WaitNs)
 }
 
 // TestALostHoldIsCharged: also if nobody asks for long after its end.
 func TestALostHoldIsCharged(t *testing.T) {
 	b := old(t)
 	x, y := b.holder(1, fixed(5, hour), slots(0)), b.holder(2, fixed(5, hour), slots(0))
-	x.state(5)
+	x.report(5)
 	b.clock.advance(hold + 60*second)
-	require.True(t, y.state(1).Denied)
+	require.True(t, y.report(1).Denied)
 }
 
-// TestADeniedPartHoldsNothing: the others of its ask are taken back. Where the store fails to,
-// the worker hears that its row may hold too much.
+// TestADeniedPartHoldsNothing: what the others of its ask were granted is taken back. If the store
+// fails to, the worker hears that the store may have too much as held.
 func TestADeniedPartHoldsNothing(t *testing.T) {
 	b := old(t)
 	x := b.holder(1, slots(2))
 	require.NoError(t, x.send(quota.Asks{Definitions: []quota.Definition{define(2, quota.LeaseOff, fixed(0, minute))}}))
-	g := x.state(2, quota.Part{Definition: 2, Cost: 1})
+	g := x.report(2, quota.Part{Definition: 2, Cost: 1})
 	require.True(t, !g.Denied && g.Noted)
 	require.Zero(t, g.Units)
 	require.False(t, x.Due())
@@ -143,13 +143,13 @@ func TestADeniedPartHoldsNothing(t *testing.T) {
 		done(0, Result{Outcome: Failed, Err: errContended})
 		return true
 	}
-	require.False(t, x.state(2, quota.Part{Definition: 2, Cost: 1}).Noted)
+	require.False(t, x.report(2, quota.Part{Definition: 2, Cost: 1}).Noted)
 	b.store.bend = nil
-	require.EqualValues(t, 2, x.state(2).Units)
+	require.EqualValues(t, 2, x.report(2).Units)
 }
 
-// TestADeniedPairOfAKey: what the first part was granted goes with the worker's next statement, so
-// it is not lost.
+// TestADeniedPairOfAKey: what the first part was granted goes with the worker's next report, so it
+// is not lost.
 func TestADeniedPairOfAKey(t *testing.T) {
 	b := old(t)
 	x := b.holder(1, slots(2))
@@ -160,7 +160,7 @@ func TestADeniedPairOfAKey(t *testing.T) {
 	require.True(t, x.Due())
 	require.Zero(t, b.service.count.lost.Load())
 	x.number = 2
-	require.EqualValues(t, 2, x.state(2).Units)
+	require.EqualValues(t, 2, x.report(2).Units)
 }
 
 // TestLeasesBesideWhatIsHeld: while a policy that settles is rolled out, workers without it lease
@@ -168,7 +168,7 @@ func TestADeniedPairOfAKey(t *testing.T) {
 func TestLeasesBesideWhatIsHeld(t *testing.T) {
 	b := old(t)
 	x, y := b.holder(1, fixed(5, minute), slots(0)), b.proxy(b.service, define(1, quota.LeaseAuto, fixed(5, minute)))
-	x.state(3)
+	x.report(3)
 	a := y.ask(want(3))
 	require.Equal(t, quota.Denied, a.Result)
 	require.EqualValues(t, second, a.Grants[0].WaitNs)
@@ -179,7 +179,7 @@ func TestLeasesBesideWhatIsHeld(t *testing.T) {
 func TestTooManyWorkers(t *testing.T) {
 	b := old(t)
 	for i := range uint64(quota.MaxHolders) {
-		require.EqualValues(t, 1, b.holder(i+1, slots(1000)).state(1).Units)
+		require.EqualValues(t, 1, b.holder(i+1, slots(1000)).report(1).Units)
 	}
 	for _, k := range b.service.keys.byID {
 		require.Greater(t, k.size(), quota.MaxHolders*holderBytes, "the cache is bounded in bytes")
@@ -196,7 +196,7 @@ func TestOperateOnWhatIsHeld(t *testing.T) {
 	b := old(t)
 	d := define(1, quota.LeaseOff, fixed(5, minute), slots(0))
 	x := b.holder(1, d.Windows...)
-	x.state(3)
+	x.report(3)
 	operate := func(o Operation) Found {
 		f, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, o)
 		require.NoError(t, err)
@@ -210,7 +210,8 @@ func TestOperateOnWhatIsHeld(t *testing.T) {
 	require.True(t, operate(Operation{What: Reset}).HadUsage)
 	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {}}, operate(Operation{What: Inspect}).Windows)
 
-	_, err := b.service.Operate(t.Context(), "d", define(1, quota.LeaseOff, slots(3)), [16]byte{}, Operation{What: Set, Units: 1})
+	running := define(1, quota.LeaseOff, slots(3))
+	_, err := b.service.Operate(t.Context(), "d", running, [16]byte{}, Operation{What: Set, Units: 1})
 	require.ErrorContains(t, err, "which inc and set cannot change")
 }
 

@@ -164,7 +164,8 @@ func TestNumbersAtTheirExtremes(t *testing.T) {
 		usual := meets(hostileMessage(v.windows))
 		fmt.Fprintf(&table, "%s: %s\n", v.name, usual)
 		for i, of := range numbers("", reflect.ValueOf(hostileMessage(v.windows)).Elem()) {
-			before, from, to := usual, uint64(0), uint64(0)
+			before := usual
+			from, to := uint64(0), uint64(0)
 			flush := func() {
 				if before.ns > usual.ns {
 					fmt.Fprintf(&table, "\t%s = %s: %s\n", of.name[1:], between(from, to), before)
@@ -205,8 +206,15 @@ func TestHoldsOfAPolicy(t *testing.T) {
 	}
 }
 
-// TestManyHostileMessages: nor do many messages of a proxy that is gone then.
-func TestManyHostileMessages(t *testing.T) {
+// manyMessages are sent before an honest worker asks.
+type manyMessages struct {
+	name    string
+	windows []limit.Window
+	attack  func(b *rig)
+	want    string
+}
+
+func hostileMessages() []manyMessages {
 	settled, concurrent := []limit.Window{fixed(5, hour), slots(0)}, []limit.Window{slots(1000)}
 	longest := []limit.Window{perKey(5, limit.MaxPeriodNs), slots(0)}
 	shortest := []limit.Window{fixed(math.MaxUint32, limit.MinPeriodNs), slots(0)}
@@ -215,12 +223,7 @@ func TestManyHostileMessages(t *testing.T) {
 		m.Asks[0].Parts[0].Report = quota.Report{Worker: worker, Since: 1, Number: 1}
 		return m
 	}
-	for _, c := range []struct {
-		name    string
-		windows []limit.Window
-		attack  func(b *rig)
-		want    string
-	}{
+	return []manyMessages{
 		{"charges of a thousand workers", settled, func(b *rig) {
 			for worker := range uint64(1000) {
 				m := hostileMessage(settled)
@@ -260,7 +263,12 @@ func TestManyHostileMessages(t *testing.T) {
 			}
 			b.attack(all...)
 		}, "busy, free after 1 min"},
-	} {
+	}
+}
+
+// TestManyHostileMessages: nor do many messages of a proxy that is gone then.
+func TestManyHostileMessages(t *testing.T) {
+	for _, c := range hostileMessages() {
 		for what, want := range map[What]string{Inspect: c.want, Reset: "granted"} {
 			b := old(t)
 			c.attack(b)

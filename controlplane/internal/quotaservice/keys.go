@@ -36,7 +36,8 @@ const (
 
 var (
 	errContended = errors.New("the key's value changed each time before it was swapped")
-	errLate      = errors.New("each swap came too late to the store: it, this service or the way between them is overloaded")
+	errLate      = errors.New("each swap came too late to the store: " +
+		"it, this service or the way between them is overloaded")
 )
 
 // key is one key's operations, which are carried out one after the other, and its

@@ -99,7 +99,11 @@ func TestNeverOver(t *testing.T) {
 		return change(windows, func(w *limit.Window) { w.PeriodNs *= 2 })
 	}
 	for name, windows := range shapes {
-		fewer := change(windows, func(w *limit.Window) { w.Limit, w.Burst, w.Units = w.Limit/10, w.Burst/10, w.Units/10 })
+		fewer := change(windows, func(w *limit.Window) {
+			w.Limit /= 10
+			w.Burst /= 10
+			w.Units /= 10
+		})
 		for with, others := range map[string][][]limit.Window{
 			"nothing else": nil, "longer": {longer(windows)}, "lower": {fewer}, "longer and lower": {longer(windows), fewer},
 			"all else": {append(slices.Clone(shapes["fixed"]), longer(shapes["log"])...), shapes["layered"]},

@@ -52,7 +52,8 @@ func dial(t testing.TB, address string, d ...quota.Definition) *worker {
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(testCodec())))
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+quota.Service+"/"+quota.Method)
+	desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+	stream, err := conn.NewStream(ctx, desc, "/"+quota.Service+"/"+quota.Method)
 	require.NoError(t, err)
 	w := &worker{t: t, stream: stream, conn: conn, cancel: cancel}
 	require.NoError(t, w.send(quota.Asks{Domain: "d", Process: 1, Definitions: d}))
@@ -139,7 +140,9 @@ func spend(t *testing.T, address string, d quota.Definition, r *rand.Rand) (spen
 		for i := range 3 {
 			k := r.IntN(3)
 			cost := 1 + r.Uint32N(2)
-			parts := []quota.Part{{Definition: 1, Key: [16]byte{byte(k)}, Cost: cost, Waiting: cost + r.Uint32N(3), Ahead: r.Uint32N(9)}}
+			parts := []quota.Part{{
+				Definition: 1, Key: [16]byte{byte(k)}, Cost: cost, Waiting: cost + r.Uint32N(3), Ahead: r.Uint32N(9),
+			}}
 			if i == 2 {
 				parts = append(parts, quota.Part{Definition: 1, Key: [16]byte{byte((k + 1) % 3)}, Cost: 1, Waiting: 1})
 			}
@@ -201,7 +204,8 @@ func BenchmarkServer(b *testing.B) {
 				asks.Asks = asks.Asks[:0]
 				for k := range batch {
 					id := quota.KeyOf(uint64(i), uint64((n*batch+k)%20000))
-					asks.Asks = append(asks.Asks, quota.Ask{ID: uint32(k), Parts: []quota.Part{{Definition: 1, Key: id, Cost: 1, Waiting: 1}}})
+					part := quota.Part{Definition: 1, Key: id, Cost: 1, Waiting: 1}
+					asks.Asks = append(asks.Asks, quota.Ask{ID: uint32(k), Parts: []quota.Part{part}})
 				}
 				if err := w.send(asks); err != nil {
 					panic(err)

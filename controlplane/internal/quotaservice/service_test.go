@@ -40,7 +40,7 @@ func TestCountDenied(t *testing.T) {
 	p := b.proxy(b.service, counts, define(2, quota.LeaseOff, fixed(1, minute)))
 	require.Equal(t, quota.Denied, p.ask(want(2), quota.Part{Definition: 2, Cost: 2}).Result)
 	require.Equal(t, quota.Denied, p.ask(quota.Part{Definition: 1, Cost: 11, Waiting: 22}).Result, "two requests")
-	require.EqualValues(t, 10, p.ask(quota.Part{Definition: 1, Inspect: true}).Grants[0].Windows[0].Used, "the limit, once")
+	require.EqualValues(t, 10, b.inspect(p).Used, "the limit, once")
 }
 
 // TestGroup: all parts are granted or none, and what a part has taken is undone
@@ -150,7 +150,8 @@ func TestMetrics(t *testing.T) {
 		return all
 	}
 	require.Equal(t, map[string]float64{
-		"asks_total granted": 1, "asks_total denied": 1, "units_granted_total": 6, "units_returned_total": 2, "units_lost_total": 3,
+		"asks_total granted": 1, "asks_total denied": 1,
+		"units_granted_total": 6, "units_returned_total": 2, "units_lost_total": 3,
 		"streams": 1, "late_total": 1, "ask_seconds": 2,
 	}, page())
 	p.ask(want(3))
@@ -228,7 +229,8 @@ func TestTheStoresClockDecides(t *testing.T) {
 			w := fixed(10, minute)
 			counted := b.inspect(p)
 			require.EqualValues(t, 10, counted.Used)
-			require.LessOrEqual(t, base+sent+g.ValidNs, w.End(base+b.clock.now), "the lease ends with the window that counts it")
+			ends := w.End(base + b.clock.now)
+			require.LessOrEqual(t, base+sent+g.ValidNs, ends, "the lease ends with the window that counts it")
 			require.Equal(t, quota.Denied, p.ask(want(1)).Result)
 		})
 	}
@@ -258,7 +260,8 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 	require.Len(t, b.service.keys.byID, 100)
 	require.Equal(t, 100, b.service.keys.idle.Len())
-	require.Equal(t, quota.Denied, p.ask(quota.Part{Definition: 1, Key: quota.KeyOf(1, 1), Cost: 6}).Result, "the store has them all")
+	more := quota.Part{Definition: 1, Key: quota.KeyOf(1, 1), Cost: 6}
+	require.Equal(t, quota.Denied, p.ask(more).Result, "the store has them all")
 }
 
 // TestUnknownOutcome: a swap of which the service does not know whether it was
@@ -277,4 +280,69 @@ func TestUnknownOutcome(t *testing.T) {
 	b.store.bend = nil
 	require.EqualValues(t, 4, p.used()[0])
 	require.EqualValues(t, 6, p.ask(quota.Part{Definition: 1, Cost: 1, Waiting: 10}).Grants[0].Units)
+}
+
+// TestCountDeniedInShadow: a part in shadow that is denied counts where no other part
+// denies the request.
+func TestCountDeniedInShadow(t *testing.T) {
+	b := newRig(t)
+	tried, d := define(1, quota.LeaseOff, fixed(3, minute)), define(2, quota.LeaseOff, fixed(1, minute))
+	tried.CountDenied = true
+	p := b.proxy(b.service, tried, d)
+	shadow := quota.Part{Definition: 1, Cost: 2, Waiting: 4, Shadow: true}
+	p.ask(quota.Part{Definition: 1, Cost: 2})
+	a := p.ask(shadow, quota.Part{Definition: 2, Cost: 1})
+	require.Equal(t, quota.Granted, a.Result)
+	denied := quota.Grant{Denied: true, WaitNs: minute, Windows: []quota.Standing{{Used: 5, ResetNs: minute}}}
+	require.Equal(t, denied, a.Grants[0])
+	a = p.ask(shadow, quota.Part{Definition: 2, Cost: 1})
+	require.Equal(t, quota.Denied, a.Result)
+	require.EqualValues(t, 5, b.inspect(p).Used)
+}
+
+// TestCountDeniedInShadowTooLate: what is denied counts in no later window.
+func TestCountDeniedInShadowTooLate(t *testing.T) {
+	b := newRig(t)
+	b.clock.now = 900 * ms
+	tried := define(1, quota.LeaseOff, fixed(3, second))
+	tried.CountDenied = true
+	p := b.proxy(b.service, tried)
+	p.ask(want(3))
+	swaps := 0
+	b.store.bend = func([]Swap, func(int, Result)) bool {
+		if swaps++; swaps == 2 {
+			b.clock.advance(200 * ms)
+		}
+		return false
+	}
+	a := p.ask(quota.Part{Definition: 1, Cost: 1, Waiting: 3, Shadow: true})
+	require.Equal(t, quota.Granted, a.Result)
+	require.True(t, a.Grants[0].Denied)
+	require.Zero(t, b.inspect(p).Used)
+}
+
+// TestAFailedShadowPart: an error of the store for a part in shadow is told of that
+// part; for another part it undoes the group.
+func TestAFailedShadowPart(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)), define(2, quota.LeaseAuto, fixed(10, minute)))
+	p.ask(want(4))
+	for _, shard := range b.memory.values {
+		for _, there := range shard.values {
+			there.value[NonceBytes]++ // of a newer release
+			there.value[0]++
+		}
+	}
+	fails, works := want(1), quota.Part{Definition: 2, Cost: 1}
+	fails.Shadow = true
+	a := p.ask(fails, works)
+	require.Equal(t, quota.Granted, a.Result)
+	require.True(t, a.Grants[0].Failed)
+	require.EqualValues(t, 1, b.service.count.mismatches.Load())
+	require.EqualValues(t, 1, a.Grants[1].Units)
+
+	fails.Shadow, works.Shadow = false, true
+	require.Equal(t, quota.Unavailable, p.ask(fails, works).Result)
+	works.Inspect = true
+	require.EqualValues(t, 1, p.ask(works).Grants[0].Windows[0].Used, "undone")
 }

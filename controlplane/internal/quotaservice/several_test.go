@@ -53,8 +53,10 @@ func TestAlwaysLate(t *testing.T) {
 		b.clock.now += slow
 		return false
 	}
-	_, err := b.service.Operate(t.Context(), "d", define(1, quota.LeaseOff, fixed(10, minute)), [16]byte{1}, Operation{What: Inc, Units: 1, Window: AllWindows})
-	require.EqualError(t, err, "ask the quota store: each swap came too late to the store: it, this service or the way between them is overloaded")
+	d := define(1, quota.LeaseOff, fixed(10, minute))
+	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{1}, Operation{What: Inc, Units: 1, Window: AllWindows})
+	require.EqualError(t, err, "ask the quota store: each swap came too late to the store: "+
+		"it, this service or the way between them is overloaded")
 }
 
 // TestLostSecret: services that run while the store loses its state, and those that
@@ -81,4 +83,46 @@ func TestLostSecret(t *testing.T) {
 			require.Equal(t, quota.Granted, old.ask(want(4)).Result)
 		})
 	}
+}
+
+// TestServicesOfAStoreHaveOneKey: with different ones each would count apart, and so
+// admit the limit again.
+func TestServicesOfAStoreHaveOneKey(t *testing.T) {
+	start := func(s Store, secret string) error {
+		o := Options{Store: s}
+		if secret != "" {
+			o.Secret = []byte(secret)
+		}
+		_, err := NewService(t.Context(), o)
+		return err
+	}
+	for _, first := range []string{"", "one"} {
+		store := NewMemory(SteadyClock())
+		require.NoError(t, start(store, first))
+		require.NoError(t, start(store, first))
+		require.ErrorIs(t, start(store, "another"), errOtherSecret)
+		require.Equal(t, first != "", start(store, "") != nil)
+	}
+}
+
+// TestAServiceWithAnotherKeyTakesNoAsks: after the store has lost its state, a service
+// with another key may be its first.
+func TestAServiceWithAnotherKeyTakesNoAsks(t *testing.T) {
+	b := old(t)
+	d := define(1, quota.LeaseOff, fixed(10, minute))
+	p := b.proxy(b.service, d)
+	require.Equal(t, quota.Granted, p.ask(want(5)).Result)
+	b.memory = NewMemory(func() int64 { return base + b.clock.now })
+	b.store.Store = b.memory
+	_, err := NewService(t.Context(), Options{Store: b.store, Secret: []byte("another")})
+	require.NoError(t, err)
+	b.service.Heartbeat()
+	asks := quota.Asks{Asks: []quota.Ask{{ID: 9, Parts: []quota.Part{want(1)}}}}
+	require.ErrorContains(t, p.send(asks), "have another key")
+	require.ErrorIs(t, b.service.Healthy(t.Context()), errOtherSecret)
+
+	b.store.Store = NewMemory(func() int64 { return base + b.clock.now })
+	b.service.Heartbeat()
+	require.NoError(t, b.service.Healthy(t.Context()))
+	require.Equal(t, quota.Granted, p.ask(want(5)).Result)
 }

@@ -17,26 +17,26 @@ func (b *rig) forget() {
 	b.store.Store = b.memory
 }
 
-// TestAStoreThatForgot: it grants nothing for four seconds, in which workers state what they hold.
+// TestAStoreThatForgot: it grants nothing for four seconds, in which workers report what they hold.
 // All keys wait together, also those that nobody has asked for before.
 func TestAStoreThatForgot(t *testing.T) {
 	b := old(t)
 	x, y := b.holder(1, slots(3)), b.holder(2, slots(3))
-	x.state(2)
+	x.report(2)
 	b.forget()
-	g := y.state(1)
+	g := y.report(1)
 	require.True(t, g.Failed && g.Starting && g.Noted)
 	require.EqualValues(t, StartingNs, g.WaitNs)
 	b.clock.advance(StartingNs - 1)
-	x.state(0)
-	g = y.state(1)
+	x.report(0)
+	g = y.report(1)
 	require.True(t, g.Starting)
 	require.EqualValues(t, 1, g.WaitNs)
-	g = y.state(2)
+	g = y.report(2)
 	require.True(t, g.Denied && g.Held && !g.Starting, "x holds 2 of 3: no start gives y 2 more")
 	b.clock.advance(1)
-	require.EqualValues(t, 1, y.state(1).Units)
-	require.True(t, y.state(1).Denied)
+	require.EqualValues(t, 1, y.report(1).Units)
+	require.True(t, y.report(1).Denied)
 
 	fresh := b.proxy(b.service, define(1, quota.LeaseOff, slots(3)))
 	part := want(3)
@@ -44,7 +44,7 @@ func TestAStoreThatForgot(t *testing.T) {
 	require.Equal(t, quota.Granted, fresh.ask(part).Result, "another key, later")
 }
 
-// TestTheStartIsTheStores: no hold that a proxy or a policy says makes it shorter or longer, neither
+// TestTheStartIsTheStores: no hold of a proxy or a policy makes it shorter or longer, neither
 // of the first that asks for a key nor of one that does so later.
 func TestTheStartIsTheStores(t *testing.T) {
 	for name, first := range map[string]int64{"a short hold": 10 * second, "a long hold": 3600 * second} {
@@ -53,16 +53,16 @@ func TestTheStartIsTheStores(t *testing.T) {
 			own := slots(10)
 			own.PeriodNs = first
 			x, y := b.holder(1, own), b.holder(2, slots(10))
-			require.EqualValues(t, StartingNs, x.state(1).WaitNs)
+			require.EqualValues(t, StartingNs, x.report(1).WaitNs)
 			y.Held = 10 // it says so a little later
 			b.clock.advance(StartingNs - 1)
-			require.True(t, x.state(1).Starting)
-			y.state(0)
+			require.True(t, x.report(1).Starting)
+			y.report(0)
 			b.clock.advance(1)
-			require.True(t, x.state(1).Held, "10 are held of 10")
+			require.True(t, x.report(1).Held, "10 are held of 10")
 			y.Settle(10, 0)
-			y.state(0)
-			require.EqualValues(t, 10, x.state(10).Units)
+			y.report(0)
+			require.EqualValues(t, 10, x.report(10).Units)
 		})
 	}
 }
@@ -75,17 +75,17 @@ func TestAnotherServiceDoesNotKnow(t *testing.T) {
 	other := b.another(0)
 	x := b.holder(1, slots(3))
 	y := &holder{proxy: b.proxy(other, define(1, quota.LeaseOff, slots(3))), worker: 2}
-	require.EqualValues(t, 1, x.state(1).Units)
-	require.EqualValues(t, 1, y.state(1).Units)
+	require.EqualValues(t, 1, x.report(1).Units)
+	require.EqualValues(t, 1, y.report(1).Units)
 	b.forget()
-	require.True(t, x.state(1).Starting)
+	require.True(t, x.report(1).Starting)
 	b.clock.advance(second)
-	g := y.state(1)
+	g := y.report(1)
 	require.True(t, g.Starting)
 	require.EqualValues(t, StartingNs-second, g.WaitNs)
 	b.clock.advance(3 * second)
-	require.EqualValues(t, 1, x.state(1).Units)
-	require.True(t, y.state(1).Held, "3 are held")
+	require.EqualValues(t, 1, x.report(1).Units)
+	require.True(t, y.report(1).Held, "3 are held")
 }
 
 // TestAStoresClockSetBack: the store starts anew, and no longer than ever.
@@ -94,11 +94,11 @@ func TestAStoresClockSetBack(t *testing.T) {
 	b.clock.now = 3600 * second
 	b.forget()
 	x := b.holder(1, slots(3))
-	require.True(t, x.state(1).Starting)
+	require.True(t, x.report(1).Starting)
 	b.clock.now = 0
-	require.EqualValues(t, StartingNs, x.state(1).WaitNs)
+	require.EqualValues(t, StartingNs, x.report(1).WaitNs)
 	b.clock.advance(StartingNs)
-	require.EqualValues(t, 1, x.state(1).Units)
+	require.EqualValues(t, 1, x.report(1).Units)
 }
 
 // TestWhatHoldsNothingStartsAtOnce: also beside a part of the same ask that waits for the start, and
@@ -128,7 +128,7 @@ func TestWhatHoldsNothingStartsAtOnce(t *testing.T) {
 }
 
 // TestAStoreThatForgotEndsStreams: of all services, whichever has found it, and once. So workers
-// state what they hold on others.
+// report what they hold on others.
 func TestAStoreThatForgotEndsStreams(t *testing.T) {
 	b := old(t)
 	var log bytes.Buffer
@@ -185,7 +185,7 @@ func TestOperateWhileTheStoreStarts(t *testing.T) {
 	d := define(1, quota.LeaseOff, fixed(5, minute), slots(0))
 	x := b.holder(1, d.Windows...)
 	x.Held = 2
-	x.state(0)
+	x.report(0)
 	operate := func(o Operation) (Found, error) { return b.service.Operate(t.Context(), "d", d, [16]byte{}, o) }
 	f, err := operate(Operation{What: Inspect})
 	require.NoError(t, err)

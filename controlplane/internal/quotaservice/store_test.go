@@ -56,7 +56,10 @@ func cram(t *testing.T, most int) *crammed {
 // fill writes new values of a domain until one is refused, at most so many.
 func (c *crammed) fill(domain string, most, bytes int) (n int) {
 	for n = range most {
-		s := Swap{Domain: domain, New: make([]byte, bytes), AtNs: c.now, SlackNs: 1, UntilNs: math.MaxInt64, ExpireNs: c.now + second}
+		s := Swap{
+			Domain: domain, New: make([]byte, bytes), AtNs: c.now, SlackNs: 1,
+			UntilNs: math.MaxInt64, ExpireNs: c.now + second,
+		}
 		c.n++
 		s.Key[0] = byte(c.n)
 		binary.LittleEndian.PutUint32(s.Key[1:], c.n)
@@ -128,7 +131,7 @@ func TestLongLogsAreBounded(t *testing.T) {
 	b := newRig(t)
 	var windows []limit.Window
 	for i := range quota.MaxWindows {
-		windows = append(windows, limit.Window{Algorithm: limit.SlidingWindowLog, Limit: 512, PeriodNs: minute + int64(i), Units: 512})
+		windows = append(windows, logOf(512, minute+int64(i)))
 	}
 	p := b.proxy(b.service, define(1, quota.LeaseOff, windows...))
 	before := heapBytes()

@@ -26,13 +26,19 @@ func TestStreamsAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		return &proxy{t: t, Stream: st}
 	}
-	for want, m := range map[string]quota.Asks{
-		`PermissionDenied domain "e": it may ask for d`:                                                                               {Domain: "e"},
-		"InvalidArgument the first message of a stream must name its domain":                                                          {},
-		"InvalidArgument read a message of 25 bytes: a key, a counter, or all windows of a definition or parts of an ask are missing": {Domain: "d", Definitions: []quota.Definition{{ID: 1}}},
+	for _, c := range []struct {
+		asks quota.Asks
+		code codes.Code
+		want string
+	}{
+		{quota.Asks{Domain: "e"}, codes.PermissionDenied, `domain "e": it may ask for d`},
+		{quota.Asks{}, codes.InvalidArgument, "the first message of a stream must name its domain"},
+		{quota.Asks{Domain: "d", Definitions: []quota.Definition{{ID: 1}}}, codes.InvalidArgument,
+			"read a message of 25 bytes: a key, a counter, or all windows of a definition or parts of an ask are missing"},
 	} {
-		err := open().send(m)
-		require.Equal(t, want, fmt.Sprint(status.Code(err), " ", status.Convert(err).Message()))
+		err := open().send(c.asks)
+		require.Equal(t, c.code, status.Code(err))
+		require.Equal(t, c.want, status.Convert(err).Message())
 	}
 	p := open()
 	require.NoError(t, p.send(quota.Asks{Domain: "d"}))
@@ -168,7 +174,9 @@ func TestStreamsTakeTurns(t *testing.T) {
 func TestClosedStream(t *testing.T) {
 	tried := define(2, quota.LeaseOff, fixed(1, minute))
 	tried.CountDenied = true
-	ask := quota.Ask{Parts: []quota.Part{{Definition: 1, Cost: 1, Waiting: 1, Ahead: 20}, {Definition: 2, Cost: 2, Waiting: 2, Shadow: true}}}
+	ask := quota.Ask{Parts: []quota.Part{
+		{Definition: 1, Cost: 1, Waiting: 1, Ahead: 20}, {Definition: 2, Cost: 2, Waiting: 2, Shadow: true},
+	}}
 	for landed := range 5 {
 		b := newRig(t)
 		d := define(1, quota.LeaseAuto, fixed(1000, minute))
