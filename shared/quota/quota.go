@@ -88,7 +88,7 @@ type Ask struct {
 	Parts []Part
 }
 
-// Part asks for units of one key.
+// Part asks for units of one key, or reports what is held of it, or both.
 type Part struct {
 	Definition uint32
 	Key        [16]byte // see KeyOf
@@ -144,20 +144,20 @@ const (
 type AskResult struct {
 	ID     uint32
 	Result Result
-	Grants []Grant // one for each part, where Result is Granted, Denied or Unavailable
+	Grants []Grant // one for each part, if Result is Granted, Denied or Unavailable
 }
 
 // Grant is what one part got, and how its key stands. In an answer that denies,
 // Units is 0, and Denied says which parts had too few.
 type Grant struct {
-	Number  uint32 // for Return; counts the stream's grants from 1, 0 where nothing was granted
+	Number  uint32 // for Return; counts the stream's grants from 1, 0 if nothing was granted
 	Units   uint32
 	Leased  bool  // units may be kept for later requests; otherwise the rest goes back at once
 	ValidNs int64 // how long units may be spent, from the moment before the ask was sent
 	Denied  bool
 	Failed  bool  // the key could not be decided: the store did not answer, or it counts in 16 other windows
-	WaitNs  int64 // where Denied: until the cost passes if nobody else asks; limit.Never
-	Held    bool  // where Denied: only what is held leaves no room
+	WaitNs  int64 // if Denied: until the cost passes if nobody else asks; limit.Never
+	Held    bool  // if Denied: only what is held leaves no room
 	Noted   bool  // the part's Report is noted
 	// Starting says why a part has Failed whose Report is noted: the store has no state yet.
 	// For WaitNs more, workers report what they hold.
