@@ -12,7 +12,7 @@ import (
 
 // Window is what the fields call a window.
 type Window struct {
-	Rule, Override string // Override is empty where none holds or it has no name
+	Rule, Override string // Override is empty if none holds or it has no name
 	Name           string // else the index stands in its place
 	Index          int
 	Only           bool // the rule has no other window, so neither is needed
@@ -30,7 +30,7 @@ func (n *Window) AppendPolicy(b []byte, w *limit.Window, now int64) []byte {
 }
 
 // AppendLimit appends the window's item in RateLimit: the units left r, and the seconds t
-// until it has forgotten what it has counted, which for requests in flight nobody knows.
+// until it has forgotten what it has counted. There is no t for requests in flight.
 func (n *Window) AppendLimit(b []byte, w *limit.Window, left uint32, seconds int64) []byte {
 	b = strconv.AppendUint(append(n.append(b), ";r="...), uint64(left), 10)
 	if w.Algorithm == limit.Concurrency {
@@ -39,9 +39,8 @@ func (n *Window) AppendLimit(b []byte, w *limit.Window, left uint32, seconds int
 	return strconv.AppendInt(append(b, ";t="...), seconds, 10)
 }
 
-// append begins an item, with the name in a structured-field string: the rule's, after a
-// colon that of the override and, where the rule has several windows, a slash and the
-// window's.
+// append begins an item with its name in a structured-field string: the rule's name, a
+// colon and the override's, and, if the rule has several windows, a slash and the window's.
 func (n *Window) append(b []byte) []byte {
 	if len(b) > 0 {
 		b = append(b, ", "...)

@@ -51,7 +51,7 @@ type Usage struct {
 func (l *Limiter) Hit(key string) Result { return l.HitN(key, 1) }
 
 // HitN decides whether the key may use cost units at once, and counts all of them if
-// it may. A cost of 0 counts nothing, and passes unless a limit is 0, also where more
+// it may. A cost of 0 counts nothing, and passes unless a limit is 0, also if more
 // than a limit is used.
 func (l *Limiter) HitN(key string, cost uint32) (r Result) {
 	now := l.now()

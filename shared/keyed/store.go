@@ -106,7 +106,7 @@ func (s *store) Get(key []byte) (value []byte, cas uint32, status state.Status) 
 // read it.
 func (s *store) Now() int64 { return s.now() }
 
-// Monotonic is asked by tables that hold units, of which a limiter has none.
+// Monotonic is asked by tables that hold units; a limiter has no such table.
 func (s *store) Monotonic() int64 { return s.now() }
 
 // Set stores the value. A page that Get returned is in its place already.

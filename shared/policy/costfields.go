@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// costObject is "cost" where it is an object.
+// costObject is "cost" if it is an object.
 var costObject = newObject("cost", []field[Cost]{
 	{"header", token, "", func(r *reader, v value, c *Cost) { c.Header = r.headerName(v) }},
 	{"query", text, "", func(r *reader, v value, c *Cost) { c.Query = r.shortText(v) }},
@@ -31,7 +31,7 @@ var byteCostObject = newObject("request_bytes", []field[ByteCost]{
 	{"max", integer(1, math.MaxUint32), "1000000", func(r *reader, v value, b *ByteCost) { b.Max = uint32(r.integer(v)) }},
 })
 
-// matchedCostObject is one item of "cost" where it is a list.
+// matchedCostObject is one item of "cost" if it is a list.
 var matchedCostObject = newObject("matched_cost", []field[MatchedCost]{
 	{"match", objectOf("match"), "", func(r *reader, v value, c *MatchedCost) { readObject(r, v, matchObject, &c.Match) }},
 	{"cost", required(oneCost), "", func(r *reader, v value, c *MatchedCost) { readOneCost(r, v, &c.Cost) }},
@@ -122,7 +122,7 @@ var settleObject = newObject("settle", []field[Settle]{
 	{"identity", boolean, "", func(r *reader, v value, s *Settle) { s.Identity = r.boolean(v) }},
 })
 
-// settleToObject is "to" where it is an object.
+// settleToObject is "to" if it is an object.
 var settleToObject = newObject("settle_to", []field[Settle]{
 	{"header", token, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleHeader, r.headerName(v) }},
 	{"trailer", token, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleTrailer, r.headerName(v) }},

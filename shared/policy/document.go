@@ -29,7 +29,7 @@ type Node struct {
 	Items  []*Node // of a List
 	Fields []Field // of an Object, in order of appearance, duplicates kept
 
-	Line, Column int // from 1; 0 where the source has no positions
+	Line, Column int // from 1; 0 if the source has no positions
 }
 
 // Field is one member of an Object; Line and Column are its name's.
@@ -49,7 +49,7 @@ func (n *Node) Member(name string) *Node {
 	return nil
 }
 
-// Place is a value of a document, or where an object lacks a field.
+// Place is a value of a document, or the place of a field that an object lacks.
 type Place struct {
 	*Node
 	lacks string // the way from the object to the field
@@ -66,7 +66,7 @@ func (p Place) Field(name string) Place {
 // Item is the place of a list's item.
 func (p Place) Item(i int) Place { return Place{Node: p.Items[i]} }
 
-// Paths say where in the document the places are, as in "rules[2].limits[0].per".
+// Paths are the paths of places in the document, as in "rules[2].limits[0].per".
 func (n *Node) Paths(of []Place) []string {
 	paths := make(map[*Node]string, len(of))
 	for _, p := range of {
@@ -93,7 +93,7 @@ func (n *Node) find(way string, paths map[*Node]string) {
 	}
 }
 
-// step is the way to a field: .a, or ["b c"] where the name is no short word.
+// step is the way to a field: .a, or ["b c"] where the name is not a short word.
 func step(name string) string {
 	plain := name != "" && Clip(name) == name
 	for i := 0; i < len(name) && plain; i++ {
@@ -139,7 +139,7 @@ func ParseJSON[T string | []byte](data T) (*Node, error) {
 	return n, nil
 }
 
-// jsonText is a document and how far it has been read. Where a method fails, it
+// jsonText is a document and how far it has been read. If a method fails, it
 // stays at what is wrong.
 type jsonText struct {
 	text    string
@@ -182,7 +182,7 @@ func (j *jsonText) take(c byte) bool {
 	return true
 }
 
-// value reads a value inside so many lists and objects, nil where there is none.
+// value reads a value inside so many lists and objects; it returns nil if there is none.
 func (j *jsonText) value(depth int) *Node {
 	rest := j.rest()
 	c := byte(0) // of the end

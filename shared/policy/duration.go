@@ -115,7 +115,7 @@ func FormatDuration(ns int64) string {
 	var b strings.Builder
 	rest := uint64(ns)
 	for _, u := range units {
-		// Weeks only where nothing else is needed: 1w, but 8d and 366d.
+		// Weeks only if nothing else is needed: 1w, but 8d and 366d.
 		if u.name == "w" && rest%u.ns != 0 || rest < u.ns {
 			continue
 		}

@@ -420,7 +420,7 @@ func holdsMany(path []string) bool {
 	return false
 }
 
-// readFirstOf reads the parts of which the first present one counts.
+// readFirstOf reads parts; the first that a request has counts.
 func readFirstOf(r *reader, v value, k *KeyPart) {
 	if !r.items(v) {
 		return

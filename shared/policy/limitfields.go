@@ -265,7 +265,7 @@ func (o *Override) Raises(r *Rule) bool {
 	return o.Unlimited
 }
 
-// requestsObject is "requests" of a limit where it is an object.
+// requestsObject is "requests" of a limit if it is an object.
 var requestsObject = newObject("requests", []field[LimitFrom]{
 	{"jwt", objectOf("jwt"), "", func(r *reader, v value, n *LimitFrom) {
 		n.Part = KeyPart{Kind: KeyJWT}
@@ -375,7 +375,7 @@ func (l *Limit) Most() uint32 {
 	return l.Limit
 }
 
-// placeOfMost is where a limit has its most.
+// placeOfMost is the place of the number that Most returns.
 func (l *writtenLimit) placeOfMost(limit value) value {
 	at := limit.inObject("requests")
 	if l.From != nil {

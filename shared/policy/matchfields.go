@@ -27,7 +27,7 @@ func texts[E any](name, item string, code Code, parse func(string) (E, bool), to
 	}}
 }
 
-// commonMethods are those that nobody means in lower case.
+// commonMethods are refused in lower case: nobody means a method of that name.
 var commonMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"}
 
 func parseMethod(s string) (string, bool) {

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 )
 
-// pattern makes a Pattern of s, or reports the code where it cannot.
+// pattern makes a Pattern of s, or reports the code if it cannot.
 func (r *reader) pattern(v value, s string, parse func(string) (Pattern, bool), code Code) (Pattern, bool) {
 	p, ok := parse(s)
 	if !ok {
@@ -185,8 +185,8 @@ func parseTemplate(s string) (t Template, ok bool) {
 	return t, true
 }
 
-// Holds reports whether the pattern holds for a value. Where the value is too long for an
-// expression it says so, and doubt is the answer.
+// Holds reports whether the pattern holds for a value. If the value is too long for an
+// expression, it says so and returns doubt.
 func (p *Pattern) Holds(value string, present, doubt bool) (holds, tooLong bool) {
 	switch {
 	case p.Kind == Any:
@@ -228,7 +228,7 @@ func CanonicalHost(host string) string {
 	return strings.ToLower(host)
 }
 
-// bracketed is the address as a host, the given one where that is it.
+// bracketed is the address as a host; it is host itself if that is the same text.
 func bracketed(host string, ip netip.Addr) string {
 	var buf [64]byte
 	b := append(ip.AppendTo(append(buf[:0], '[')), ']')
@@ -238,8 +238,8 @@ func bracketed(host string, ip netip.Addr) string {
 	return string(b)
 }
 
-// Unescape resolves escapes such as %20 once. What is no escape stays as it
-// is, as browsers and most servers have it, so that every text has a meaning.
+// Unescape resolves escapes such as %20 once. A % that begins no escape stays, as in
+// browsers and most servers, so that every text has a meaning.
 func Unescape(s string) string {
 	if strings.IndexByte(s, '%') < 0 {
 		return s
@@ -247,8 +247,7 @@ func Unescape(s string) string {
 	return string(appendUnescaped(make([]byte, 0, len(s)), s, false))
 }
 
-// UnescapeQuery is Unescape for names and values in a query, where + is a
-// space.
+// UnescapeQuery is Unescape for names and values in a query: there, + is a space.
 func UnescapeQuery(s string) string {
 	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '+') < 0 {
 		return s

@@ -164,11 +164,11 @@ type Limit struct {
 	From *LimitFrom // the request says the limit; nil: the policy does
 }
 
-// LimitFrom is where a request says a limit.
+// LimitFrom is the part of a request that says a limit.
 type LimitFrom struct {
 	Part    KeyPart // header, jwt or property
-	Default uint32  // where the request says no whole number; the Window's Limit, too
-	Max     uint32  // of a larger one
+	Default uint32  // if the request says no whole number; the Window's Limit, too
+	Max     uint32  // of a larger number
 }
 
 // Override gives the keys it matches other limits than the rule's. The first
@@ -323,7 +323,7 @@ type Manage struct {
 	Port        uint16   // 0 = any local port
 }
 
-// Settle says what a request really cost, once its answer is known.
+// Settle says what a request really cost, when its answer is known.
 type Settle struct {
 	To       Settled // what is charged
 	Field    string  // of SettleHeader and SettleTrailer: the name, lower case
@@ -349,7 +349,7 @@ const (
 	SettleTrailer       Settled = "trailer"
 )
 
-// Tokens reports whether the text of the answer says what is charged.
+// Tokens reports whether the text of the answer says the charge.
 func (s Settled) Tokens() bool {
 	return s == SettleTokens || s == SettleInputTokens || s == SettleOutputTokens
 }

@@ -12,10 +12,10 @@ type Problem struct {
 	Code         Code
 	Path         string // "rules[2].limits[0].per"; empty for the document
 	Line, Column int    // 0 = unknown
-	Node         *Node  // the value; nil where the name of a field is wrong
-	Want         Shape  // what belongs there, where the code is about the shape
+	Node         *Node  // the value; nil if the name of a field is wrong
+	Want         Shape  // what belongs there, if the code is about the shape
 	Args         []string
-	First        string         // the path of what came first, where something is twice
+	First        string         // the path of the first, if something is there twice
 	Windows      []limit.Window // the window that is wrong, then the rule's own
 
 	at, first Place
@@ -170,7 +170,7 @@ const (
 	GRPCStatusOK     Code = "grpc_status_ok"
 )
 
-// Clip cuts s where it is too long for a message or a path.
+// Clip cuts s if it is too long for a message or a path.
 func Clip(s string) string {
 	const maxBytes = 60
 	if len(s) <= maxBytes {

@@ -12,7 +12,7 @@ const (
 	MaxDepth = 32
 	// MaxRules is how many rules a policy may have.
 	MaxRules = 10_000
-	// MaxProblems bounds what is said of a document that is wrong everywhere.
+	// MaxProblems is how many problems are reported of a document that is wrong everywhere.
 	MaxProblems = 1_000
 	// maxFields is how many fields an object may have.
 	maxFields = 32
@@ -28,7 +28,7 @@ func Read(doc *Node) (*Policy, []Problem) { return (&reader{}).read(doc) }
 // carry its revision.
 func ReadPushed(doc *Node) (*Policy, []Problem) { return (&reader{pushed: true}).read(doc) }
 
-// reader collects what is wrong while the tables are walked.
+// reader collects problems while the tables are read.
 type reader struct {
 	pushed      bool
 	keyPart     func(*reader, value, *KeyPart) // for first_of: Go allows no table that leads back to itself
@@ -101,7 +101,7 @@ func (r *reader) count() int { return len(r.problems) + r.dropped }
 
 func (r *reader) fail(v value, code Code, args ...string) { r.failTwice(v, code, value{}, args...) }
 
-// failTwice reports what is like another value, which comes first.
+// failTwice reports a value that is like another one before it.
 func (r *reader) failTwice(v value, code Code, first value, args ...string) {
 	p := problemAt(v, code)
 	p.Args = args
@@ -113,7 +113,7 @@ func problemAt(v value, code Code) Problem {
 	return Problem{Code: code, Line: v.Line, Column: v.Column, Node: v.Node, at: v.Place}
 }
 
-// failName reports what is wrong with the name of a field of v.
+// failName reports a problem with the name of a field of v.
 func (r *reader) failName(v value, f *Field, code Code, args ...string) {
 	r.add(Problem{Code: code, Line: f.Line, Column: f.Column, Args: args, at: Place{v.Node, step(f.Name)}}, v.shape)
 }
@@ -223,7 +223,7 @@ type value struct {
 	shape *Shape // nil: none is expected
 }
 
-// valueOf is a node of which no shape is expected.
+// valueOf is a node for which no shape is expected.
 func valueOf(n *Node) value { return value{Place: Place{Node: n}} }
 
 // item is the i-th item of a list, whose shape v has.

@@ -27,7 +27,7 @@ var responseObject = newObject("response", []field[Response]{
 
 var missingKeys = choice("missing_key", word(MissingSkip, MissingDeny, MissingShare), objectOf("missing_key"))
 
-// missingKeyObject is "missing_key" where it is an object.
+// missingKeyObject is "missing_key" if it is an object.
 var missingKeyObject = newObject("missing_key", []field[Response]{
 	{"deny", required(objectOf("response")), "", func(r *reader, v value, res *Response) {
 		readObject(r, v, responseWithoutDefaults, res)

@@ -5,7 +5,7 @@ type Shape struct {
 	Form     Form
 	Required bool
 	Words    []string // of FormWord
-	Min, Max int64    // of FormInteger; of FormList how many items, where a Max of 0 is any number
+	Min, Max int64    // of FormInteger; of FormList how many items; a Max of 0 is any number
 	Of       string   // of FormObject, FormList, FormChoice and FormText: which object, item, choice or text
 	Any      []Shape  // of FormChoice: the forms that there are; of FormList what an item is
 }
@@ -71,7 +71,7 @@ type ObjectSchema struct {
 type FieldSchema struct {
 	Name    string
 	Shape   Shape
-	Default *Node // read where the field is absent; nil = none
+	Default *Node // read if the field is absent; nil = none
 }
 
 // Schema returns every object of the policy file, in the order of reading.

@@ -22,7 +22,7 @@ type Subject struct {
 	TooLong   bool           // a value was too long for a regular expression
 
 	// Said is what the request says of each of the rule's limits that requests say. It is
-	// empty where there is no request: then the defaults hold. Find reads it.
+	// empty if there is no request: then the defaults hold. Find reads it.
 	Said []Said
 
 	hashed  []byte
@@ -46,8 +46,8 @@ const (
 	SaidMore                  // max holds
 )
 
-// Subjects works out the subjects of one rule, alike for the filter, the quota service and
-// whoever asks either for a key's counters.
+// Subjects works out the subjects of one rule, in the same way for the filter, the quota
+// service and operations on a key's counters.
 type Subjects struct {
 	Rule    *Rule
 	Windows []limit.Window // in the order of limit.Window.Compare, as records have them; see state.Overridden
@@ -64,7 +64,7 @@ type Subjects struct {
 // overrideLimits are an override's windows in the order of Subjects.Windows.
 type overrideLimits struct {
 	windows []limit.Window
-	doubt   bool // the override holds where it is in doubt: it does not raise a limit
+	doubt   bool // the override holds if in doubt: it does not raise a limit
 }
 
 // Subjects compiles a rule of the policy.
@@ -94,7 +94,7 @@ func (p *Policy) Subjects(r *Rule) Subjects {
 	return s
 }
 
-// ofAll are the rule's windows, which pay no more than those of any key.
+// ofAll are the rule's windows with the least Pays that a key may have.
 func (s *Subjects) ofAll() []limit.Window {
 	if s.Rule.Settle == nil {
 		return s.Windows
@@ -213,8 +213,8 @@ func (s *Subjects) holds(override int, to *Subject) bool {
 	return true
 }
 
-// limits are the windows with the limits that an override gives its keys, of -1 the
-// rule's own. There are none where nothing is counted.
+// limits are the windows with the limits that an override gives its keys; -1 stands for the
+// rule's own. There are none if nothing is counted.
 func (s *Subjects) limits(override int) []limit.Window {
 	if override < 0 {
 		return s.Windows

@@ -19,7 +19,7 @@ type Result struct {
 	Value    *int64   `json:"value,omitempty"`
 	Silent   string   `json:"silent,omitempty"`  // of leased, while the quota service is silent: what on_unavailable says
 	Windows  []Window `json:"windows,omitempty"` // of a value
-	Held     *uint32  `json:"held,omitempty"`    // units that requests of the key hold until their answers
+	Held     *uint32  `json:"held,omitempty"`    // units that running requests of the key hold
 	Allowed  *bool    `json:"allowed,omitempty"`
 	Exempt   bool     `json:"exempt,omitempty"` // from all rules
 	DeniedBy string   `json:"denied_by,omitempty"`
@@ -44,7 +44,7 @@ type Rule struct {
 	Reason    string    `json:"reason,omitempty"`
 	Remaining *uint32   `json:"remaining,omitempty"` // of the tightest window
 	Windows   []Window  `json:"windows"`
-	Held      *uint32   `json:"held,omitempty"` // units that requests of the key hold until their answers
+	Held      *uint32   `json:"held,omitempty"` // units that running requests of the key hold
 }
 
 // Settled is what a request held of one rule, and what was charged when it ended.
@@ -61,7 +61,7 @@ type Window struct {
 	Unlimited bool    `json:"unlimited,omitempty"`
 	Limit     *uint32 `json:"limit,omitempty"`      // nil if unlimited, and so is Remaining; of a token bucket its burst
 	Requests  *uint32 `json:"requests,omitempty"`   // what a token bucket gains in a period, if that is not its burst
-	LimitFrom string  `json:"limit_from,omitempty"` // where requests say the limit, such as jwt:corp:rpm
+	LimitFrom string  `json:"limit_from,omitempty"` // the part of requests that says the limit, such as jwt:corp:rpm
 	LimitIs   string  `json:"limit_is,omitempty"`   // of LimitFrom: LimitDefault or LimitMax, else the request's number
 	PerMs     int64   `json:"per_ms"`
 	PerNs     int64   `json:"per_ns,omitempty"`
@@ -129,8 +129,8 @@ type Denials struct {
 	Rest    uint32      `json:"rest"` // times that any other key may have been denied
 }
 
-// PartlyEnforced is the mode of denials of which some were enforced, others were not: each
-// key's are alike.
+// PartlyEnforced is the mode of a rule that enforces the denials of some keys and not those
+// of others.
 const PartlyEnforced = "partly enforced"
 
 // DeniedKey is a key, or its hash, and how often it was denied.
@@ -144,7 +144,7 @@ type DeniedKey struct {
 
 // Explanation is what the policy makes of a request, step by step.
 type Explanation struct {
-	Allowed  *bool  `json:"allowed,omitempty"` // nil if Pending, or if it depends on what is not known
+	Allowed  *bool  `json:"allowed,omitempty"` // nil if Pending, or if it depends on parts that are not known
 	Pending  bool   `json:"pending,omitempty"` // the quota service would be asked, and decide
 	DeniedBy string `json:"denied_by,omitempty"`
 	RetryMs  *int64 `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
@@ -163,12 +163,12 @@ type ExplainedRule struct {
 	Outcome        string    `json:"outcome"`
 	Why            string    `json:"why,omitempty"`
 	Key            []KeyPart `json:"key,omitempty"`
-	NoKey          string    `json:"no_key,omitempty"` // where keys were asked for: why the request makes none
-	Hash           string    `json:"hash,omitempty"`   // where they were: of the key, as top shows it
-	Common         bool      `json:"common,omitempty"` // where they were: other clients have the key too
+	NoKey          string    `json:"no_key,omitempty"` // if keys were asked for: why the request makes none
+	Hash           string    `json:"hash,omitempty"`   // if keys were asked for: of the key, as top shows it
+	Common         bool      `json:"common,omitempty"` // if keys were asked for: other clients have the key too
 	Cost           *uint32   `json:"cost,omitempty"`
 	Held           *uint32   `json:"held,omitempty"`            // of a rule that holds: what is held before the request
-	BodyAssumed    string    `json:"body_assumed,omitempty"`    // for the cost, where no content-length says it
+	BodyAssumed    string    `json:"body_assumed,omitempty"`    // for the cost, if no content-length says it
 	CostUnreadable bool      `json:"cost_unreadable,omitempty"` // the request's number could not be read: the cost is max
 	TooLong        bool      `json:"too_long,omitempty"`        // a value was too long for a regular expression
 	Override       *Override `json:"override,omitempty"`

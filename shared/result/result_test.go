@@ -91,8 +91,8 @@ func TestStats(t *testing.T) {
 		`"metrics":{"denied":5,"allowed":6}},`+
 		`{"rule":"\"","keys":0,"capacity":0,"slots":0,"buckets":0,"bytes":0,"metrics":{}}],"vm_starts":7}`, string(text))
 	readsBack(t, want, text)
-	require.Equal(t, `{"rules":[],"vm_starts":0}`,
-		string(result.AppendStats(nil, nil, 0, nil))) //nolint:testifylint // byte for byte
+	//nolint:testifylint // byte for byte
+	require.Equal(t, `{"rules":[],"vm_starts":0}`, string(result.AppendStats(nil, nil, 0, nil)))
 }
 
 func TestDenials(t *testing.T) {

@@ -2,13 +2,12 @@ package state
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// The clocks of workers differ a little, and somebody may set them back. A key's time never
-// goes back by that:
+// The clocks of workers differ a little, and may be set back by much:
 //
-//   - If a record or floor was written after the worker's present, the key is counted at the
-//     time of that write.
-//   - If it was written long after, the clock was set back since. What it has counted is
-//     moved back to the present, with its age.
+//   - If a record or floor was written a little after the worker's present, the key is
+//     counted at the time of that write: a key's time never goes back.
+//   - If it was written more than aheadNs after it, the clock was set back since. The record
+//     or floor is rebased: what it has counted moves back to the present, with its age.
 
 // aheadNs is how far ahead of a worker's clock a record or floor may be.
 const aheadNs = 10_000_000_000

@@ -92,13 +92,14 @@ type Lease struct {
 
 // Grant is what is left of a grant.
 type Grant struct {
-	Stream, Number uint32
-	Units          uint32
-	EndNs          int64 // units may be spent before it
+	Stream uint32 // on which the grant came
+	Number uint32 // of the grant on its stream
+	Units  uint32
+	EndNs  int64 // units may be spent before it
 }
 
 // Same reports whether both are of one grant.
-func (h *Grant) Same(g *Grant) bool { return h.Stream == g.Stream && h.Number == g.Number }
+func (g *Grant) Same(other *Grant) bool { return g.Stream == other.Stream && g.Number == other.Number }
 
 // Left returns how many units may be spent.
 func (l *Lease) Left(nowNs int64) (units uint32) {
@@ -196,7 +197,7 @@ func (r *Rate) Spend(nowNs, periodNs int64, units uint32) {
 	r.Now = limit.AddSaturating(r.Now, units)
 }
 
-// Refill says when a key's next units are asked for: when what is left lasts less than
+// Refill says when a key's next units are asked for: when the units left last less than
 // LeadNs at the rate that the key has over RateNs.
 type Refill struct{ RateNs, LeadNs int64 }
 

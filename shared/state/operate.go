@@ -103,8 +103,8 @@ func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status
 	return s, status
 }
 
-// Live counts the keys that count something in a page as it is stored; none of one
-// that it cannot read.
+// Live counts the keys that count something in a page as it is stored. It returns 0 for a
+// page that it cannot read.
 func (t *Table) Live(e *Entry, rule []limit.Window, now int64, value []byte) uint64 {
 	e.CallerNs = now
 	if t.readPage(e, rule, value) != OK {

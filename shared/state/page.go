@@ -312,8 +312,8 @@ func (b page) convert(from, to *Layout, epoch uint32) page {
 		if b.free(from, slot) {
 			continue
 		}
-		print := b[from.fingerprintsAt+slot*fingerprintBytes:][:fingerprintBytes]
-		copy(out[to.fingerprintsAt+slot*fingerprintBytes:], print)
+		fingerprint := b[from.fingerprintsAt+slot*fingerprintBytes:][:fingerprintBytes]
+		copy(out[to.fingerprintsAt+slot*fingerprintBytes:], fingerprint)
 		copy(out.record(to, slot), b.record(from, slot)[:recordHeadBytes])
 		if to.holds {
 			out.setNumber(to, slot, firstNumber)

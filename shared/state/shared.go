@@ -2,8 +2,8 @@ package state
 
 import "slices"
 
-// Small values in shared data by which the workers of a proxy tell each other what is in no
-// table.
+// Small values in shared data, by which the workers of a proxy tell each other what no table
+// has.
 
 // SetProxies shares with all workers how many proxies are alive.
 func (t *Tables) SetProxies(n uint32) {

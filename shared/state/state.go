@@ -44,8 +44,8 @@ const CreateOnly uint32 = 0xFFFFFFFE
 type Store interface {
 	Get(key []byte) (value []byte, cas uint32, status Status)
 	Set(key, value []byte, cas uint32) Status
-	// Now returns nanoseconds since the Unix epoch. It is asked for the time of a value
-	// that was read before, where the time its caller has read is too old to judge it.
+	// Now returns nanoseconds since the Unix epoch. A table asks for it if a record seems to
+	// be of the future: its caller may have read the clock long ago.
 	Now() int64
 	// Monotonic returns nanoseconds of a clock that nobody sets, the same for all workers.
 	Monotonic() int64

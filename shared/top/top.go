@@ -26,9 +26,9 @@ const (
 	MaxShared = 16 << 10
 )
 
-// MaxBytes is the most that a worker's memory grows by for so many rules: six times two
-// sketches each, as far as the garbage collector lets memory outgrow what is used, and
-// what is shared while it is written.
+// MaxBytes is the most that a worker's memory grows by for so many rules: two sketches
+// each, times six, because the garbage collector lets memory outgrow its use that far, and
+// the shared bytes while they are written.
 func MaxBytes(rules int) uint64 {
 	return uint64(6*min(rules, MaxRules)*int(unsafe.Sizeof([2]Sketch{})) + 3*MaxShared)
 }
@@ -95,7 +95,7 @@ func (s *Sketch) List() List {
 	return l
 }
 
-// List is what is known of the denials of a rule.
+// List is the denials of a rule, as far as they are known.
 type List struct {
 	Keys []Key
 	Rest uint32 // how often any other key may have been denied
