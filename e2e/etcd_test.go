@@ -127,9 +127,9 @@ func (s *several) changed(t *testing.T) time.Time {
 	return asked[struct{ Entries []struct{ At time.Time } }](t, s.runs(t), "audit", "--limit", "1").Entries[0].At
 }
 
-// settle waits until each proxy runs what it should, and requires that the last one did soon
+// awaitRevisions waits until each proxy runs what it should, and requires that the last one did soon
 // after a moment, or after the change was stored: that takes a leader of etcd.
-func (s *several) settle(t *testing.T, from time.Time, bound time.Duration, what string) {
+func (s *several) awaitRevisions(t *testing.T, from time.Time, bound time.Duration, what string) {
 	eventually(t, bound, what+": proxies on their revisions", func() bool {
 		return s.crowd.wrong(s.should(t)) == 0
 	})
@@ -225,7 +225,7 @@ func (s *several) round(t *testing.T, round int) {
 	for n := range s.acked {
 		require.Contains(t, policy, n, "an acknowledged revision is lost: "+what)
 	}
-	s.settle(t, begun, crowdBack, what)
+	s.awaitRevisions(t, begun, crowdBack, what)
 	heal()
 	policy, rollout = s.history(t)
 	s.crowd.got(func(node string, n uint64) { require.Equal(t, policyOf(node), policy[n], "revision %d at %s", n, node) })
@@ -408,7 +408,7 @@ func (s *several) try(t *testing.T, row int, tc trial) {
 		sluiceOK(t, "abort", "--policy", "gate", "--server", asked.url())
 		bound = 2 * time.Second
 	}
-	s.settle(t, begun, bound, what)
+	s.awaitRevisions(t, begun, bound, what)
 	heal()
 }
 

@@ -177,8 +177,8 @@ func (x *Exchange) move(to phase) {
 	x.phase = to
 }
 
-// settle does what the filter asked for in another callback than the request's own.
-func (x *Exchange) settle() {
+// goOn does what the filter asked for in another callback than the request's own.
+func (x *Exchange) goOn() {
 	if x.phase == paused && x.scope.stream.resumed {
 		x.move(onward)
 	}

@@ -135,7 +135,7 @@ func (v *vm) continueStream(a args) status {
 	if st := v.scope().stream; st != nil {
 		st.resumed = true
 		st.showRequest = false
-		v.later(st.exchange.settle)
+		v.later(st.exchange.goOn)
 	}
 	return statusOK
 }

@@ -102,7 +102,7 @@ func newWorld(t testing.TB, c *scenario, p *policy.Policy) *world {
 func (w *world) execute(c *chooser) error {
 	for range max(w.scenario.rounds, 1) {
 		w.scripts(w.scenario.before)
-		w.settle(0)
+		w.rest(0)
 	}
 	w.scripts(w.scenario.scripts)
 	w.beganNs = w.now
@@ -115,7 +115,7 @@ func (w *world) execute(c *chooser) error {
 		}
 		c.choose(list).do()
 	}
-	w.settle(cmp.Or(w.scenario.quiet, quietNs))
+	w.rest(cmp.Or(w.scenario.quiet, quietNs))
 	return w.judge()
 }
 
@@ -244,9 +244,9 @@ func (w *world) cut(st *stream) {
 	st.closed = true
 }
 
-// settle lets everything happen that happens by itself, for this long and until no request
+// rest lets everything happen that happens by itself, for this long and until no request
 // waits.
-func (w *world) settle(ns int64) {
+func (w *world) rest(ns int64) {
 	until := w.now + ns
 	for n := 0; n < 100_000; n++ {
 		if list := w.actions(); len(list) > 0 {
