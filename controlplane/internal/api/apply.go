@@ -39,9 +39,18 @@ func (s *server) apply(w http.ResponseWriter, r *request) (err error) {
 		return err
 	}
 	if r.has("wasm") {
-		p.wasm = ptr(r.get("wasm"))
+		wasm := r.get("wasm")
+		p.wasm = &wasm
 	}
-	return s.change(w, r, given(p), one)
+	if err := p.check(); err != nil {
+		return err
+	}
+	applied, err := s.inTurn(r.Context(), func() ([]proposal, error) { return []proposal{p}, nil })
+	if err != nil {
+		return err
+	}
+	answer(w, http.StatusCreated, applied[0])
+	return nil
 }
 
 // Changes is the body of POST /v1/changes: policies that become revisions together, or
@@ -76,9 +85,18 @@ func (s *server) applySeveral(w http.ResponseWriter, r *request) error {
 	var list []proposal
 	for _, f := range changes.Policies {
 		draft := store.Draft{File: cmp.Or(f.Name, defaultFile), YAML: []byte(f.YAML)}
-		list = append(list, proposal{draft: draft, wasm: changes.Wasm})
+		p := proposal{draft: draft, wasm: changes.Wasm}
+		if err := p.check(); err != nil {
+			return err
+		}
+		list = append(list, p)
 	}
-	return s.change(w, r, given(list...), func(list []Applied) any { return AppliedChanges{list} })
+	applied, err := s.inTurn(r.Context(), func() ([]proposal, error) { return list, nil })
+	if err != nil {
+		return err
+	}
+	answer(w, http.StatusCreated, AppliedChanges{applied})
+	return nil
 }
 
 // rollback handles POST /v1/rollback/{revision}?policy=NAME&base=REVISION: a new revision
@@ -88,15 +106,20 @@ func (s *server) rollback(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	return s.change(w, r, func() ([]proposal, error) {
-		number, err := s.number(r)
+	applied, err := s.inTurn(r.Context(), func() ([]proposal, error) {
+		number, err := s.number(r) // in turn, as which one is previous depends on the changes before
 		if err != nil {
 			return nil, err
 		}
 		old, err := s.revision(r, number)
 		draft := store.Draft{File: old.File, RollbackOf: old.Number, YAML: old.YAML}
 		return []proposal{{draft: draft, wasm: &old.Wasm, base: base}}, err
-	}, one)
+	})
+	if err != nil {
+		return err
+	}
+	answer(w, http.StatusCreated, applied[0])
+	return nil
 }
 
 // base is the revision that a change must replace, 0 for the first policy. It is nil where
@@ -112,38 +135,9 @@ func (q query) base() (*uint64, error) {
 	return &n, nil
 }
 
-// given are proposals that came with the request.
-func given(list ...proposal) func() ([]proposal, error) {
-	return func() ([]proposal, error) {
-		for _, p := range list {
-			if err := cmp.Or(checkFileName(p.draft.File), CheckWasm(*cmp.Or(p.wasm, new(string)))); err != nil {
-				return nil, badRequest("%w", err)
-			}
-		}
-		return list, nil
-	}
-}
-
-// one is the answer about a single change.
-func one(list []Applied) any { return list[0] }
-
-func ptr[T any](v T) *T { return &v }
-
-// change makes proposals the next revisions and answers. The answer is written when the next
-// caller has its turn: one who reads slowly holds up no other.
-func (s *server) change(
-	w http.ResponseWriter, r *request, propose func() ([]proposal, error), body func([]Applied) any,
-) error {
-	applied, err := s.inTurn(r.Context(), propose)
-	if err != nil {
-		return err
-	}
-	answer(w, http.StatusCreated, body(applied))
-	return nil
-}
-
 // inTurn makes one change at a time: so each is compared with the very revision that it
-// replaces, and only one takes the memory of reading a policy, up to 200 times its size.
+// replaces, and only one takes the memory of reading a policy, up to 200 times its size. Its
+// caller writes the answer after the turn: one who reads slowly holds up no other.
 func (s *server) inTurn(ctx context.Context, propose func() ([]proposal, error)) ([]Applied, error) {
 	done, err := s.judging.take(ctx)
 	if err != nil {

@@ -27,6 +27,18 @@ type proposal struct {
 	base  *uint64     // the revision that it must replace, nil: any
 }
 
+// check refuses names and paths that cannot be shown to people.
+func (p *proposal) check() error {
+	err := checkFileName(p.draft.File)
+	if err == nil && p.wasm != nil {
+		err = CheckWasm(*p.wasm)
+	}
+	if err != nil {
+		return badRequest("%w", err)
+	}
+	return nil
+}
+
 // judged is a proposal that was found valid. Its text is not read again.
 type judged struct {
 	proposal
