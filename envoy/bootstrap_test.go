@@ -55,7 +55,7 @@ var bootstraps = map[string]BootstrapOptions{
 	},
 }
 
-func TestBootstrap(t *testing.T) {
+func TestBootstrapIsGolden(t *testing.T) {
 	for name, o := range bootstraps {
 		t.Run(name, func(t *testing.T) {
 			got, err := Bootstrap(o)
@@ -190,7 +190,7 @@ func TestBootstrapOfLargePolicy(t *testing.T) {
 	require.Contains(t, string(got), long, "unchanged, on one line")
 }
 
-func TestScalar(t *testing.T) {
+func TestScalarQuotesWhatYAMLMisreads(t *testing.T) {
 	for _, text := range []string{
 		"", "a", "edge-1", "/a/b.wasm", "1", "1.40", "true", "no", "null", "~", "a: b", "a, b", "{a}", "- a", "#", "::1",
 		"127.0.0.1", "é", "a\nb", `"`, `'`, `\`, "<&>", "2024-01-01", " a ", "*a", "&a", "!a", "%a", "0x1f",

@@ -97,9 +97,9 @@ var resources = map[string]func() ([]byte, error){
 	},
 }
 
-// TestResources: every shape is written as expected, and the published types
+// TestResourcesAreValidAndGolden: every shape is written as expected, and the published types
 // know each field and hold each value.
-func TestResources(t *testing.T) {
+func TestResourcesAreValidAndGolden(t *testing.T) {
 	read := buildtest.Kubernetes(t)
 	for name, render := range resources {
 		t.Run(name, func(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/wasm"
 )
 
-// TestPlugins: the filter as Envoy gets it from a control plane, each time the same bytes.
-func TestPlugins(t *testing.T) {
+// TestPluginHasGoldenBytes: the filter as Envoy gets it from a control plane, each time the same bytes.
+func TestPluginHasGoldenBytes(t *testing.T) {
 	for name, p := range map[string]Plugin{
 		"defaults": {Wasm: "/lib/sluice.wasm", Policy: []byte(`{"version":1}`)},
 		"all": {

@@ -110,7 +110,7 @@ func TestRefusedPolicyWritesNothing(t *testing.T) {
 }
 
 // The log says what to do if a policy is not JSON, or not in a StringValue.
-func TestRefusedText(t *testing.T) {
+func TestLogOfARefusedTextHelps(t *testing.T) {
 	object, err := structpb.NewStruct(map[string]any{"version": 1, "rules": []any{}})
 	require.NoError(t, err)
 	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(object)

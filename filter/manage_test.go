@@ -233,7 +233,7 @@ func TestRandomManagementRequests(t *testing.T) {
 }
 
 // An ambiguous or unknown parameter is refused, as in the API of serve.
-func TestManagementQuery(t *testing.T) {
+func TestUnknownParametersAreRefused(t *testing.T) {
 	b := start(t)
 	require.NoError(t, b.Configure([]byte(widePolicy)))
 	for _, tc := range []struct {

@@ -129,7 +129,7 @@ func TestMemoryUsageOfALargeTable(t *testing.T) {
 }
 
 // Each VM is counted once, with any number of configurations.
-func TestVMStarts(t *testing.T) {
+func TestEachVMIsCountedOnce(t *testing.T) {
 	const starts = "rate_limit_vm_starts_total"
 	b := start(t, func(o *sim.Options) { o.Workers = 2 })
 	require.NoError(t, b.Configure(managedBy("right")))

@@ -154,7 +154,7 @@ func TestSettlesByHowTheAnswerEnded(t *testing.T) {
 }
 
 // The length of a body is known even if the proxy does not show bodies.
-func TestWithheldBodies(t *testing.T) {
+func TestLengthOfWithheldBodiesIsKnown(t *testing.T) {
 	b := start(t, traced, func(o *sim.Options) { o.Withheld = []string{"proxy_on_response_body"} })
 	require.NoError(t, b.Configure(policy(`{"name":"r","limits":["1000/1h"],"cost":10,"settle":{"to":"tokens"}}`)))
 	for range 2 {
@@ -229,7 +229,7 @@ func TestHoldsAreRenewedInPortions(t *testing.T) {
 
 // A stream of a gigabyte and one of ten minutes are charged what they say or, if they are cut, an
 // estimate of what they had. They take as much memory as a short one.
-func TestLongStreams(t *testing.T) {
+func TestLongStreamsAreChargedInConstantMemory(t *testing.T) {
 	const gigabyte, said = 1 << 30, `data: {"choices":[],"usage":{"prompt_tokens":30,"completion_tokens":500}}` + "\n\n"
 	event := func(size int) string {
 		return `data: {"choices":[{"delta":{"content":"` + strings.Repeat("four", size/4) + `"}}]}` + "\n\n"

@@ -17,7 +17,7 @@ func executable(t *testing.T, elements ...string) string {
 	return path
 }
 
-func TestFind(t *testing.T) {
+func TestFindTakesTheStrongestSource(t *testing.T) {
 	t.Setenv("PATH", "")
 	t.Setenv("ENVOY_PATH", "")
 	t.Setenv("SLUICE_ENVOY", "")

@@ -26,7 +26,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-func TestProcess(t *testing.T) {
+func TestProcessTellsOfItself(t *testing.T) {
 	ctx := within(t, 60*time.Second)
 	p := start(t, empty)
 	require.NoError(t, p.WaitReady(ctx))
@@ -57,7 +57,7 @@ func TestWaitReadyTellsWhy(t *testing.T) {
 	require.ErrorContains(t, err, "door", "Envoy's own words")
 }
 
-func TestValidate(t *testing.T) {
+func TestValidateRefusesUnknownFields(t *testing.T) {
 	path, err := Find()
 	require.NoError(t, err)
 	ctx := within(t, 60*time.Second)

@@ -156,7 +156,7 @@ func TestPanicEndsTheVMOnly(t *testing.T) {
 
 // A failed VM is made anew by the first request that comes a second after its last start,
 // so by the next one where it has run for longer.
-func TestReload(t *testing.T) {
+func TestFailedVMIsReloaded(t *testing.T) {
 	b := setUp(t, workers(2))
 	require.NoError(t, b.Configure([]byte("veto=k")))
 	for _, step := range []struct {

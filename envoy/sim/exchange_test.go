@@ -131,7 +131,7 @@ func TestDeniedWhileTheUpstreamThinks(t *testing.T) {
 	require.Equal(t, 429, b.finish(x).Status)
 }
 
-func TestIdle(t *testing.T) {
+func TestPausedRequestsEndWhenIdle(t *testing.T) {
 	b := setUp(t, func(o *sim.Options) { o.StreamIdle = time.Second })
 	first := b.start(0, "a", "pause")
 	b.at(1e6)

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestPairs(t *testing.T) {
+func TestPairsHaveTheirGoldenBytes(t *testing.T) {
 	h := headers{{"a", "1"}, {"bc", ""}}
 	wire := []byte("\x02\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00a\x001\x00bc\x00\x00")
 	require.Equal(t, wire, h.marshal(nil))

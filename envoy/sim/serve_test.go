@@ -87,7 +87,7 @@ func TestHeaderCalls(t *testing.T) {
 	}
 }
 
-func TestProperties(t *testing.T) {
+func TestPropertiesAreAsInEnvoy(t *testing.T) {
 	b := setUp(t, func(o *sim.Options) { o.Properties = map[string][]byte{"node.id": []byte("n1")} })
 	b.at(5)
 	request := func(r *sim.Request) {
@@ -135,7 +135,7 @@ func TestPropertiesOfTheGuest(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "1", "b.c": "2"}, x.State())
 }
 
-func TestFaults(t *testing.T) {
+func TestFaultsFailHostCalls(t *testing.T) {
 	b := setUp(t)
 	with := func(f sim.Faults) func(*sim.Request) { return func(r *sim.Request) { r.Faults = &f } }
 	require.Equal(t, []string{"ok", "!10"}, b.do(0, "set k v 0;get k", with(sim.Faults{Get: true})))

@@ -20,7 +20,7 @@ func TestAllTimeIsTheOneGiven(t *testing.T) {
 	}
 }
 
-func TestTicks(t *testing.T) {
+func TestTicksComeWhenDue(t *testing.T) {
 	b := setUp(t, workers(2))
 	require.NoError(t, b.Configure([]byte("tick=100")))
 	b.heard()
@@ -57,7 +57,7 @@ func TestSeveralConfigurationsTick(t *testing.T) {
 	}))
 }
 
-func TestMetrics(t *testing.T) {
+func TestMetricsAreOfTheProcess(t *testing.T) {
 	b := setUp(t, workers(2))
 	require.Equal(t, []string{"4 3", "8 1", "5 7"}, b.do(0, "counter c 3;counter d 1;gauge g 7"), "ids of one VM")
 	require.Equal(t, []string{"4 2", "8 5", "5 5"}, b.do(1, "counter d 1;counter c 2;gauge g -2"),

@@ -12,7 +12,7 @@ import (
 // The digests follow from the filter alone. That of the form Compat also follows from
 // the compiler's gzip: its configuration has the digest of the archive inside. Istio and Envoy
 // Gateway read one: see make e2e-istio and e2e-gateway.
-func TestDigest(t *testing.T) {
+func TestDigestFollowsFromTheFilter(t *testing.T) {
 	img, err := New(Artifact, []byte("\x00asm"))
 	require.NoError(t, err)
 	digest, err := img.Digest()

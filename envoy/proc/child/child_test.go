@@ -15,19 +15,19 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
-// parent makes TestOrphan start a child, print its process id and hang, as a test that is
+// parent makes TestChildDiesWithItsParent start a child, print its process id and hang, as a test that is
 // about to be killed.
 const parent = "SLUICE_TEST_PARENT"
 
 // A child dies with the process that started it, even where that was killed.
-func TestOrphan(t *testing.T) {
+func TestChildDiesWithItsParent(t *testing.T) {
 	if os.Getenv(parent) != "" {
 		c, err := child.Start(exec.Command("sleep", "60"))
 		require.NoError(t, err)
 		fmt.Println(c.Pid())
 		select {}
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestOrphan$")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestChildDiesWithItsParent$")
 	cmd.Env = append(os.Environ(), parent+"=1")
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestOrphan(t *testing.T) {
 }
 
 // What a child that ended has printed says why.
-func TestUntil(t *testing.T) {
+func TestUntilTellsWhyTheChildEnded(t *testing.T) {
 	for _, status := range []string{"3", "0"} {
 		ending, err := child.Start(exec.CommandContext(t.Context(), "sh", "-c", "echo why; exit "+status))
 		require.NoError(t, err)

@@ -18,7 +18,7 @@ import (
 
 // The word for access logs has the verdict of every rule that matched, shadow
 // ones too, and no key; only a verdict that is more than "allowed" is notable.
-func TestWord(t *testing.T) {
+func TestWordHasEveryVerdictAndNoKey(t *testing.T) {
 	p := hosttest.New()
 	e := compileJSON(t, p,
 		`{"name":"first","key":[{"header":"u"}],"limits":["2/1h"]},{"name":"trial","mode":"shadow","limits":["1/1h"]},

@@ -21,7 +21,7 @@ import (
 
 // A denial gets the response of the rule it is attributed to, with the values
 // of that rule's tightest window.
-func TestResponse(t *testing.T) {
+func TestResponseOfTheDenyingRule(t *testing.T) {
 	p := hosttest.New()
 	p.Clock = 1_500_000_000
 	e := compileJSON(t, p, `{"name":"open","limits":["9/1h"],"response":{"status":418}},
@@ -82,7 +82,7 @@ func TestResponseWithoutFigures(t *testing.T) {
 }
 
 // A gRPC client reads code, message and wait of a denial from its details. Where no wait helps there are none.
-func TestRetryInfo(t *testing.T) {
+func TestRetryInfoSaysTheWait(t *testing.T) {
 	for _, tc := range []struct {
 		limit, response string
 		seconds         int64 // 0: no details
@@ -154,7 +154,7 @@ func TestResponseToAMissingKey(t *testing.T) {
 }
 
 // An empty body has no type, and a plain one that of the proxy.
-func TestContentType(t *testing.T) {
+func TestContentTypeIsSetIfNeeded(t *testing.T) {
 	for response, want := range map[string]bool{
 		`{"content_type":"text/html"}`:           true,
 		`{"content_type":"text/html","body":""}`: false,
@@ -191,7 +191,7 @@ func appendFields(style policy.Headers, v *decide.Verdict) []respond.Field {
 	return f.Append(nil, v)
 }
 
-func TestFields(t *testing.T) {
+func TestFieldsOfEachStyle(t *testing.T) {
 	p := hosttest.New()
 	p.Clock = 1_500_000_000
 	rules := `{"name":"a","limits":["9/10s",{"requests":20,"per":"1d","name":"daily"}]},{"name":"b\"",` +

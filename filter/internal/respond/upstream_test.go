@@ -10,7 +10,7 @@ import (
 // Whichever of two sources' fields a client reads, it learns of no more than both grant. Of a row
 // that begins with a quote, the fields are those of RateLimit-Policy and RateLimit, else
 // X-RateLimit-Limit, -Remaining and -Reset.
-func TestReconcile(t *testing.T) {
+func TestReconciledFieldsAllowNoMoreThanBoth(t *testing.T) {
 	const epoch = 1_800_000_000
 	const ours, tight, lists = "9, 9;w=60|3|7", "9, 9;w=60|0|7", `"r";q=9;w=60|"r";r=3;t=7`
 	for name, c := range map[string]struct{ ours, theirs, want string }{

@@ -14,7 +14,7 @@ import (
 
 // A credential is what follows its scheme: however the scheme and the spaces are
 // written, it is one key.
-func TestCredential(t *testing.T) {
+func TestCredentialFollowsItsScheme(t *testing.T) {
 	for text, want := range map[string]string{
 		"Bearer k1":    "k1",
 		"bearer k1":    "k1",
@@ -32,7 +32,7 @@ func TestCredential(t *testing.T) {
 }
 
 // An address in a header is one key in each way that proxies write it.
-func TestAddress(t *testing.T) {
+func TestAddressHasOneSpelling(t *testing.T) {
 	for text, want := range map[string]string{
 		"192.0.2.7":           "192.0.2.7",
 		"192.0.2.7:4711":      "192.0.2.7",
@@ -106,7 +106,7 @@ func TestCostOfABody(t *testing.T) {
 }
 
 // A list of networks holds what any of them does.
-func TestAddresses(t *testing.T) {
+func TestAddressesContainTheirNetworks(t *testing.T) {
 	dice := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
 		var networks []netip.Prefix

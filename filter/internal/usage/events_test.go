@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEvents(t *testing.T) {
+func TestServerSentEventsAreReadAsTheStandardSays(t *testing.T) {
 	const first, second = `data: {"response":"a"}`, `data: {"prompt_eval_count":3,"eval_count":5}`
 	whole := said(3, 5, 1, 1)
 	for stream, want := range map[string]Usage{
@@ -53,7 +53,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-func TestLines(t *testing.T) {
+func TestEachLineIsAnEvent(t *testing.T) {
 	const line = `{"response":"a","prompt_eval_count":3,"eval_count":5}`
 	for body, want := range map[string]Usage{
 		line:                      said(3, 5, 1, 1),
@@ -87,7 +87,7 @@ func TestLines(t *testing.T) {
 }
 
 // Text is counted as the bytes that it has in UTF-8.
-func TestText(t *testing.T) {
+func TestTextCountsInUTF8(t *testing.T) {
 	for text, want := range map[string]int64{
 		`a`:                    1,
 		`a b`:                  3,
@@ -110,7 +110,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-func TestMalformed(t *testing.T) {
+func TestMalformedAnswersHaveFailures(t *testing.T) {
 	for _, body := range []string{
 		`1`,
 		`"a"`,
@@ -140,7 +140,7 @@ func TestMalformed(t *testing.T) {
 	require.Equal(t, Usage{Input: 1, Output: 2, Failure: Malformed, Bytes: 40}, u, "what was said is no less than a floor")
 }
 
-func TestFrames(t *testing.T) {
+func TestFramesAreReadIfTheirChecksumsAreRight(t *testing.T) {
 	text := frame("contentBlockDelta", `{"delta":{"text":"Hello"}}`)
 	metadata := frame("metadata", `{"usage":{"inputTokens":2,"outputTokens":3}}`)
 	whole := said(2, 3, 1, 5)

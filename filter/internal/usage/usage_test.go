@@ -9,7 +9,7 @@ import (
 )
 
 // Each answer reads the same whole, in chunks of every size, and cut in two at every byte.
-func TestAnswers(t *testing.T) {
+func TestAnswersReadTheSameInAnyChunks(t *testing.T) {
 	for _, a := range answers(t) {
 		t.Run(a.name, func(t *testing.T) {
 			for size := range len(a.body) {
@@ -40,7 +40,7 @@ func TestCutAnswers(t *testing.T) {
 	}
 }
 
-func TestCounts(t *testing.T) {
+func TestCountsAreReadWhereTheTablesSay(t *testing.T) {
 	const text = `"choices":[{"text":"x"}]` // so that it is no answer of a foreign API
 	input := func(n int64) Usage { return Usage{Input: n, InputKnown: true, TextEvents: 1, TextBytes: 1} }
 	for usage, want := range map[string]Usage{
@@ -97,7 +97,7 @@ func TestCounts(t *testing.T) {
 
 // A total has what is in no part, and stands in for a part that is missing. A later 0 or null
 // replaces no count, and 0 beside text is none.
-func TestTotals(t *testing.T) {
+func TestTotalsFillMissingParts(t *testing.T) {
 	one := Usage{TextEvents: 1, TextBytes: 1}
 	input := func(n int64) Usage { return Usage{Input: n, InputKnown: true, TextEvents: 1, TextBytes: 1} }
 	both := func(input, output int64) Usage { return said(input, output, 1, 1) }
@@ -178,7 +178,7 @@ func TestCountsWithoutText(t *testing.T) {
 }
 
 // The first bytes tell what an answer is, where its type does not.
-func TestFormats(t *testing.T) {
+func TestFirstBytesTellTheFormat(t *testing.T) {
 	const object = `{"usage":{"prompt_tokens":1,"completion_tokens":2}}`
 	types := []string{
 		"application/json", "Application/JSON ;charset=utf-8", "application/x-ndjson", "application/jsonl",
@@ -243,7 +243,7 @@ func TestLinesOfOtherTypes(t *testing.T) {
 }
 
 // The tables of names and of paths number their entries in a byte.
-func TestTables(t *testing.T) {
+func TestTablesFitTheirNumbers(t *testing.T) {
 	places := newTree()
 	require.Less(t, places.names, 256)
 	require.Less(t, places.paths, 256)
@@ -253,7 +253,7 @@ func TestTables(t *testing.T) {
 }
 
 // A scanner has no memory beside itself.
-func TestMemory(t *testing.T) {
+func TestScannerAllocatesNothing(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Scanner{}), uintptr(4<<10))
 	var s Scanner
 	for _, a := range answers(t) {
