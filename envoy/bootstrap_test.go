@@ -78,7 +78,7 @@ func requireGolden(t *testing.T, name string, got []byte) {
 	require.Equal(t, string(want), string(got), "if the change is meant: go test ./envoy -update")
 }
 
-// TestFilterEntry: parts of the bootstrap, ready to be pasted.
+// FilterEntry writes parts of the bootstrap, ready to be pasted.
 func TestFilterEntry(t *testing.T) {
 	for name, o := range bootstraps {
 		t.Run(name, func(t *testing.T) {

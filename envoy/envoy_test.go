@@ -126,8 +126,8 @@ func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	})
 }
 
-// TestMetricLabels: rule, domain and override become labels, dots and all, by the tags
-// of a rendered bootstrap and by those that Istio's extraStatTags makes.
+// Rule, domain and override become labels, with their dots, by the tags of a rendered bootstrap and
+// by those that Istio's extraStatTags makes.
 func TestMetricLabels(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
 		for head, domain := range map[string]string{
@@ -172,9 +172,8 @@ func sorted(line string) string {
 	return name + "{" + strings.Join(labels, ",") + "}" + value
 }
 
-// TestCapabilitiesRestrict: Envoy keeps to the list. With the default the filter
-// gets the request; with one callback less it does not, and the upstream is asked. No
-// version warns of the field that its list stands in.
+// Envoy obeys the list. With the default the filter gets the request; with one callback less it
+// does not, and the upstream gets it. No version warns of the field that has its list.
 func TestCapabilitiesRestrict(t *testing.T) {
 	without := slices.DeleteFunc(envoy.DefaultCapabilities(),
 		func(name string) bool { return name == "proxy_on_request_headers" })
@@ -291,8 +290,8 @@ func serve(t *testing.T, address string, plugin envoy.Plugin) {
 	})
 }
 
-// TestFirstRequestMeetsServedPolicy: with a control plane up, no request slips
-// through under the baked policy while Envoy starts.
+// If the control plane is up, the first request already meets its policy, not the one in the
+// bootstrap.
 func TestFirstRequestMeetsServedPolicy(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
 		xds := unusedAddress(t)

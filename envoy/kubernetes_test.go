@@ -97,8 +97,8 @@ var resources = map[string]func() ([]byte, error){
 	},
 }
 
-// TestResourcesAreValidAndGolden: every shape is written as expected, and the published types
-// know each field and hold each value.
+// Every shape is written as expected, and the published types have each field and accept each
+// value.
 func TestResourcesAreValidAndGolden(t *testing.T) {
 	read := buildtest.Kubernetes(t)
 	for name, render := range resources {

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/wasm"
 )
 
-// TestPluginHasGoldenBytes: the filter as Envoy gets it from a control plane, each time the same bytes.
+// Envoy gets the same bytes from a control plane each time.
 func TestPluginHasGoldenBytes(t *testing.T) {
 	for name, p := range map[string]Plugin{
 		"defaults": {Wasm: "/lib/sluice.wasm", Policy: []byte(`{"version":1}`)},
@@ -48,8 +48,8 @@ func TestPluginHasGoldenBytes(t *testing.T) {
 	}
 }
 
-// TestCapabilitiesOfAPolicy: what a policy does not need is not allowed, and the VM's configuration says
-// so, which makes it another VM.
+// A callback that a policy does not need is not allowed. The VM's configuration says so, which makes
+// it another VM.
 func TestCapabilitiesOfAPolicy(t *testing.T) {
 	const (
 		all     = "proxy_on_response_headers proxy_on_response_body proxy_on_log"
@@ -109,8 +109,8 @@ func unpack(t *testing.T, resource *corev3.TypedExtensionConfig) *wasmfilterv3.W
 	return filter
 }
 
-// TestDefaultCapabilities: the oldest supported Envoy offers every function that
-// the filter imports, and every callback that the filter exports is allowed.
+// The oldest supported Envoy offers every function that the filter imports, and every callback that
+// the filter exports is allowed.
 func TestDefaultCapabilities(t *testing.T) {
 	allowed := DefaultCapabilities()
 	runtime := wazero.NewRuntimeWithConfig(t.Context(), wazero.NewRuntimeConfigInterpreter())

@@ -110,7 +110,7 @@ func (b *bench) note(list *[]string, line string) {
 	*list = append(*list, line)
 }
 
-// heard returns the log lines since it was last asked, and ended how streams have ended.
+// heard returns the log lines since the last call. ended returns how streams have ended.
 func (b *bench) heard() []string { return b.take(&b.lines) }
 func (b *bench) ended() []string { return b.take(&b.ends) }
 

@@ -176,7 +176,7 @@ func startRecorder(t *testing.T, binary string) (*proc.Process, *dispatch) {
 	return p, d
 }
 
-// TestRecord: what the simulator is held to is what real Envoys do.
+// Real Envoys do what the simulator has to do.
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	binaries, err := proc.All()

@@ -30,8 +30,8 @@ func (e ear) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestProxyAsRecorded: the proxy takes requests, answers and streams through the filter as Envoys
-// do, but for what routes and other filters do there, and how it words that an upstream is away.
+// The proxy takes requests, answers and streams through the filter as Envoys do, except for what
+// routes and other filters do there, and for its words if an upstream is unreachable.
 func TestProxyAsRecorded(t *testing.T) {
 	t.Parallel()
 	d, addresses := serveAll(t)

@@ -285,7 +285,7 @@ func (c simCourier) log() []string {
 	return slices.Clone(c.lines)
 }
 
-// TestAsRecorded: the filter hears and sees what Envoys show it.
+// The filter gets the callbacks and values that Envoys give it.
 func TestAsRecorded(t *testing.T) {
 	t.Parallel()
 	b := newSimCourier(t)

@@ -15,11 +15,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
-// parent makes TestChildDiesWithItsParent start a child, print its process id and hang, as a test that is
-// about to be killed.
+// parent makes the test start a child, print its process id and hang, until it is killed.
 const parent = "SLUICE_TEST_PARENT"
 
-// A child dies with the process that started it, even where that was killed.
+// A child dies with the process that started it, even if that is killed.
 func TestChildDiesWithItsParent(t *testing.T) {
 	if os.Getenv(parent) != "" {
 		c, err := child.Start(exec.Command("sleep", "60"))

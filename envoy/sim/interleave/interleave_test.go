@@ -197,8 +197,7 @@ func TestAFailureReplays(t *testing.T) {
 	require.Nil(t, y.Replay(space, ""), "one after the other")
 }
 
-// TestMoreThanTheChoices: an execution that depends on the one before it is an
-// error.
+// An execution that depends on the one before it is an error.
 func TestMoreThanTheChoices(t *testing.T) {
 	y := newToy()
 	n := 0
