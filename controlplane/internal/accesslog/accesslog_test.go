@@ -177,7 +177,7 @@ func TestALongLineOfAContainerIsReadUpToTheSameLength(t *testing.T) {
 	}
 }
 
-// A byte order mark is none of the first line, packed or not.
+// A byte order mark is not part of the first line, packed or not.
 func TestAByteOrderMarkIsNotOfTheFirstLine(t *testing.T) {
 	const mark = "\uFEFF"
 	object := `{"time":"2026-01-31T12:00:00Z","method":"GET","path":"/","status":200,"remote_addr":"192.0.2.7"}` + "\n"

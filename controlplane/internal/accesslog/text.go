@@ -278,7 +278,7 @@ func (t *text) index(part, literal string) int {
 	return -1
 }
 
-// unescape undoes \xHH, \", \\ and the letters of C. What is none of them stays.
+// unescape undoes \xHH, \", \\ and the letters of C. Any other backslash stays.
 func unescape(text string) string {
 	if !strings.Contains(text, `\`) {
 		return text

@@ -169,7 +169,7 @@ func cutURL(url string) (host, path string) {
 
 // address returns an address without its port. Of a list, as X-Forwarded-For is one, it is
 // the last address that is not private: the one that the outermost of your proxies has
-// seen. If all are private, it is the last. Empty: there is none.
+// seen. If all are private, it is the last. It is empty if the text has no address.
 func address(text string) (found string) {
 	parts := strings.Split(text, ",")
 	for i := len(parts) - 1; i >= 0; i-- {

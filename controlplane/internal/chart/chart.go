@@ -31,8 +31,8 @@ var svg = template.Must(template.New("chart").Parse(svgText))
 type Chart struct {
 	Per   string      // what a value is for: "a second"
 	Times []time.Time // of the values, in order; two make a line
-	// Allowed, Denied and Shadow have a value for each of the times. Denied and Shadow are left
-	// out where there is none.
+	// Allowed, Denied and Shadow have a value for each of the times. Denied and Shadow are not
+	// drawn if all their values are 0.
 	Allowed, Denied, Shadow []float64
 	Limits                  []Limit
 }
@@ -71,7 +71,7 @@ type line struct {
 type tick struct {
 	At   float64 // in percent of the width, of values in pixels
 	Text string
-	End  string // the class of those at an end, which must not reach beyond it
+	End  string // the class of a tick at an end, whose text must not reach beyond it
 }
 
 // limitLine is a limit that is drawn. Its text stands on the line, or above those that are near.

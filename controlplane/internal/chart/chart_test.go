@@ -54,10 +54,10 @@ func TestAChartHasValuesTicksAndLimits(t *testing.T) {
 	require.NotContains(t, page, "style=", "the console's pages allow none")
 
 	c.Times = c.Times[:1]
-	require.Empty(t, draw(t, c), "one point is no line")
+	require.Empty(t, draw(t, c), "one point is not a line")
 }
 
-// A limit is a line where it leaves the values some height, and where there are none.
+// A limit is a line if it leaves the values some height, or if there are no values.
 func TestLimitsWithinReach(t *testing.T) {
 	for highest, drawn := range map[float64]bool{0: true, 1: false, 5: true, 500: true} {
 		c := falling(highest)

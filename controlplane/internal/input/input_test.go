@@ -28,7 +28,7 @@ func pipe(t *testing.T) string {
 	return name
 }
 
-func TestFile(t *testing.T) {
+func TestAFileIsRegularAndBounded(t *testing.T) {
 	dir := t.TempDir()
 	text, err := input.File(write(t, filepath.Join(dir, "four"), "four"), 4)
 	require.NoError(t, err)
@@ -46,7 +46,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-func TestFileIn(t *testing.T) {
+func TestAFileInAFolderStaysThere(t *testing.T) {
 	outside, dir := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(outside, "a"), "a")
 	write(t, filepath.Join(dir, "a"), "a")
@@ -72,7 +72,7 @@ func TestFileIn(t *testing.T) {
 	}
 }
 
-func TestAll(t *testing.T) {
+func TestAReaderIsBounded(t *testing.T) {
 	text, err := input.All(t.Context(), strings.NewReader("four"), "standard input", 4)
 	require.NoError(t, err)
 	require.Equal(t, "four", string(text))
@@ -80,9 +80,9 @@ func TestAll(t *testing.T) {
 	require.ErrorContains(t, err, "standard input is more than 4 bytes")
 }
 
-// TestInterrupted: neither a pipe without a writer nor one whose writer is
+// Neither a pipe without a writer nor one whose writer is
 // silent is waited for once the context has ended.
-func TestInterrupted(t *testing.T) {
+func TestAReadEndsWithItsContext(t *testing.T) {
 	name := pipe(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	interrupted := make(chan error)

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestText(t *testing.T) {
+func TestTextHasOnlyWhatCanBePrinted(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "all of it: é·✓": "all of it: é·✓", "\x1b[31mred\x9b": "·[31mred\uFFFD", "a\nb\u202ec": "a·b·c",
 	} {
@@ -17,7 +17,7 @@ func TestText(t *testing.T) {
 	require.False(t, Is("\xff"))
 }
 
-func TestCut(t *testing.T) {
+func TestCutKeepsWholeCharacters(t *testing.T) {
 	for text, want := range map[string]string{
 		"":               "",
 		"12345678":       "12345678",

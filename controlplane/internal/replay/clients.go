@@ -94,7 +94,7 @@ func (c *clients) countUnits(i uint32, ns int64, units uint32) {
 	for j := range c.periods {
 		p := &c.periods[j]
 		start, _ := p.window.Span(ns)
-		number := uint32(start/p.lengthNs) + 1 // 0 is none
+		number := uint32(start/p.lengthNs) + 1 // 0 = no period
 		w := &p.windows[i]
 		if w.number != number {
 			if w.used > 0 {

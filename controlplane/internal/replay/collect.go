@@ -232,7 +232,7 @@ type timeline struct {
 	elements [][]int64 // by column
 }
 
-// widths are multiples of those before them, and divide a day as clocks do.
+// widths are multiples of the ones before, and divide a day as clocks do.
 var widths = func() (ns []int64) {
 	for _, seconds := range []int64{
 		1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400,
@@ -247,7 +247,7 @@ func newTimeline(startNs int64) *timeline {
 	return &timeline{first: startNs / widths[0]}
 }
 
-// at returns the counts of an instant, none of which is before the start.
+// at returns the counts of an instant, which is not before the start.
 func (t *timeline) at(ns int64) []int64 {
 	for ns/widths[t.width]-t.first >= MaxPoints && t.width < len(widths)-1 {
 		t.widen()

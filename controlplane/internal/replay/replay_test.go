@@ -199,7 +199,7 @@ func sum(list []int64) (n int64) {
 }
 
 // Each proxy counts for itself, but for rules of scope cluster.
-func TestProxies(t *testing.T) {
+func TestEachProxyCountsForItself(t *testing.T) {
 	lines := make([]logged, 100)
 	for i := range lines {
 		lines[i] = logged{noonMs + int64(i), "u", "/", "192.0.2.1", 200}
@@ -343,8 +343,8 @@ func TestReplayOfADay(t *testing.T) {
 	require.Less(t, peak, maxLongBytes)
 }
 
-// writeDay writes lines of clients of which few send most, and returns how many clients
-// there are and how many requests their hours' limits deny.
+// writeDay writes lines of clients: a few send most of them. It returns how many clients there
+// are, and how many requests a limit per hour denies.
 func writeDay(t *testing.T, name string, perHour int) (clients, denied int) {
 	t.Helper()
 	file, err := os.Create(name)

@@ -35,7 +35,7 @@ const MaxPoints = 240
 type Outcome struct {
 	Policy string `json:"policy"` // the file
 	Denied int64  `json:"denied"` // requests
-	Again  int64  `json:"again"`  // of those, lines with status 429
+	Again  int64  `json:"again"`  // lines of these with status 429
 	// Alone counts requests that this policy denies and the other does not.
 	Alone int64 `json:"alone,omitempty"`
 	// Shadow counts requests that are not denied, and would be if all rules were enforced.
@@ -59,7 +59,7 @@ type Rule struct {
 	Reasons   map[string]int64 `json:"reasons"` // of denials, and of requests that were not counted
 
 	Clients int64 `json:"clients"` // different keys
-	// DeniedClients were denied at least once, be it in shadow.
+	// DeniedClients were denied at least once, enforced or in shadow.
 	DeniedClients int64 `json:"denied_clients"`
 	// Uncounted are requests of clients beyond MaxClients, which are not told apart.
 	Uncounted int64 `json:"uncounted,omitempty"`
@@ -68,8 +68,8 @@ type Rule struct {
 	Use    []Use    `json:"use,omitempty"` // by limit; none where a request costs a varying number of units
 	Top    []Client `json:"top"`           // the most denied
 
-	// Alone is of requests that the other policy allows; ShadowAlone of those denied in
-	// shadow that it allows in shadow too.
+	// Alone counts requests that the other policy allows. ShadowAlone counts requests denied in
+	// shadow that the other policy allows in shadow, too.
 	Alone       Alone `json:"alone,omitzero"`
 	ShadowAlone Alone `json:"shadow_alone,omitzero"`
 }
@@ -93,7 +93,7 @@ type Series struct {
 type Client struct {
 	Key      []*string `json:"key"` // nil: the requests lack the part
 	Requests int64     `json:"requests"`
-	Denied   int64     `json:"denied"` // be it in shadow; in alone, by this policy alone
+	Denied   int64     `json:"denied"` // enforced or in shadow; in Alone, by this policy alone
 }
 
 // Use is how many units clients asked for in a limit's period, denied ones

@@ -41,7 +41,7 @@ func replayed(t *testing.T, r *replay.Report) string {
 	return page.String()
 }
 
-func TestReplay(t *testing.T) {
+func TestThePageOfAReplay(t *testing.T) {
 	page := replayed(t, result(rule("per-client", "192.0.2.1")))
 	for _, want := range []string{
 		"1,234 requests from <time>2026-01-31 12:00:00Z</time> to <time>2026-01-31 12:03:00Z</time>",
@@ -68,7 +68,7 @@ func TestNoChartOfAMoment(t *testing.T) {
 	require.NotContains(t, replayed(t, r), "<figure>")
 }
 
-// What another rule denies is none of what a rule allows, on the page and in text.
+// What another rule denies does not count as allowed, on the page and in text.
 func TestDeniedByAnotherRule(t *testing.T) {
 	for n, want := range map[int64]string{
 		1:    "another rule denies 1 more request, which does not count here",
@@ -83,8 +83,8 @@ func TestDeniedByAnotherRule(t *testing.T) {
 	}
 }
 
-// TestHostileNames: nothing that a client sends becomes markup.
-func TestHostileNames(t *testing.T) {
+// Nothing that a client sends becomes markup.
+func TestHostileNamesAreNoMarkup(t *testing.T) {
 	page := replayed(t, result(rule(`<img src=x onerror=alert(1)>`, `"><script>alert(1)</script>`)))
 	require.NotContains(t, page, "<script")
 	require.NotContains(t, page, "<img src=x")
@@ -94,7 +94,7 @@ func TestHostileNames(t *testing.T) {
 }
 
 // What is left out, and what is denied in shadow alone, is said.
-func TestLeftOut(t *testing.T) {
+func TestWhatIsLeftOutIsSaid(t *testing.T) {
 	r := result(rule("a", "192.0.2.1"))
 	r.Log.NoHTTP, r.Log.Refused = 1200, 3
 	r.Log.Unended = 2
@@ -111,7 +111,7 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-func TestNumbers(t *testing.T) {
+func TestSharesAndNumbersAsPeopleReadThem(t *testing.T) {
 	for want, of := range map[string][2]int64{
 		"0%": {0, 0}, "100%": {5, 5}, "50%": {1, 2}, "1%": {1, 100}, "0.162%": {2, 1234}, "0.0001%": {1, 1_000_000},
 		"33.3%": {1, 3},

@@ -54,7 +54,7 @@ func asOneProxy(t *testing.T, rules []string, scope, lines string, words *regexp
 	return denied
 }
 
-// answeredLines are requests of three users, of which each has its answer within two seconds.
+// answeredLines are requests of three users, each answered within two seconds.
 func answeredLines(seed uint64, n int) string {
 	dice := rand.New(rand.NewPCG(seed, 2))
 	var b strings.Builder
@@ -257,7 +257,7 @@ var all = regexp.MustCompile(`.*`)
 // userHeader begins the headers of a line.
 var userHeader = regexp.MustCompile(`"u":`)
 
-// randomRules are one to three rules, some of which share a counter.
+// randomRules are one to three rules. Some share a counter.
 func randomRules(dice *rand.Rand) (rules []string) {
 	pick := func(of ...string) string { return of[dice.IntN(len(of))] }
 	window := func(digit string) string { // before those of the period

@@ -52,8 +52,8 @@ const (
 	longestAnswerNs = 7 * 24 * int64(time.Hour)
 )
 
-// lines is the input, all lines of which are checked. It keeps their text alone: a line is decoded
-// to be checked, and again when its time has come, as all lines decoded take many times the memory.
+// lines is the input after all its lines were checked. It keeps their text alone: a line is decoded
+// to be checked, and again when its time has come. All lines decoded would take many times the memory.
 type lines struct {
 	text     []byte
 	dir      string // of the policy files that lines name, in it or below
