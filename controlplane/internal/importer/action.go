@@ -93,12 +93,12 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at place) []descriptor 
 			DescriptorKey: m.GetDescriptorKey(), MetadataKey: m.GetMetadataKey(), DefaultValue: m.GetDefaultValue(),
 		}, at)
 	case *routev3.RateLimit_Action_SourceCluster_:
-		return guessed("source_cluster")
+		return usually("source_cluster")
 	case *routev3.RateLimit_Action_DestinationCluster_:
-		return guessed("destination_cluster")
+		return usually("destination_cluster")
 	case *routev3.RateLimit_Action_QueryParameterValueMatch_:
 		d := fixed("query_match", a.QueryParameterValueMatch)
-		d.cannotMatch("there is a condition on a query parameter")
+		d.cannotMatch("they have a condition on a query parameter")
 		return []descriptor{d}
 	case *routev3.RateLimit_Action_RemoteAddressMatch_:
 		return r.readRemoteAddressMatch(a.RemoteAddressMatch, at)
@@ -114,11 +114,13 @@ func one(e entry, notes ...string) []descriptor {
 	return []descriptor{{entries: []entry{e}, scope: scope{notes: notes}}}
 }
 
-func guessed(key string) []descriptor {
+// usually is what an action adds whose key stands for the same part of every request.
+func usually(key string) []descriptor {
 	p := usual[key]
 	return one(entry{key: key, part: &p})
 }
 
+// untranslated is what an action adds that a policy cannot say.
 func untranslated(key, why string) []descriptor {
 	return []descriptor{{entries: []entry{{key: key}}, scope: scope{whyOff: []string{why}}}}
 }

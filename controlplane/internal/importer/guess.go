@@ -58,8 +58,8 @@ func (j *job) guess(levels []*level) []descriptor {
 	isFree := func(l *level) bool { return !l.hasLimit() }
 	list := j.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor{})
 	if len(j.keys.guesses) > 0 {
-		j.note(place{}, "Guessed, because no routes are given: "+strings.Join(j.keys.guesses, ", ")+". A request without "+
-			"such a header has no limit. To be sure, give --routes FILE or --key KEY=header:NAME.")
+		j.note(place{}, "Guessed keys, because no routes are given: "+strings.Join(j.keys.guesses, ", ")+". A request "+
+			"without such a header has no limit. To be sure, give --routes FILE or --key KEY=header:NAME.")
 	}
 	return list
 }
@@ -137,10 +137,10 @@ func (k *keyParts) partOf(key string, isOwnValue bool) (p part, why string) {
 	case isUsual:
 		return p, ""
 	case strings.HasSuffix(name, "remote-address"):
-		k.guess("key " + key + " = the client's address")
+		k.guess(key + " = the client's address")
 		return maskedIP, ""
 	case isHeaderName(name):
-		k.guess("key " + key + " = header " + name)
+		k.guess(key + " = header " + name)
 		return part{kind: "header", name: name}, ""
 	}
 	return p, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" + key +

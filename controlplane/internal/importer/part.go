@@ -28,7 +28,8 @@ var (
 
 // headerPart is the part for a header or for one of Envoy's pseudo headers.
 func headerPart(name string) part {
-	switch name = strings.ToLower(name); name {
+	name = strings.ToLower(name)
+	switch name {
 	case ":path":
 		return part{kind: "path", query: true}
 	case ":method":

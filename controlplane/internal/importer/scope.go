@@ -35,7 +35,7 @@ func (s scope) and(other scope) scope {
 	both, ok := s.match.and(other.match)
 	all := scope{both, slices.Concat(s.exempt, other.exempt), slices.Clone(s.whyOff), slices.Concat(s.notes, other.notes)}
 	if !ok {
-		all.cannotMatch("there are two conditions on one part")
+		all.cannotMatch("they have two conditions on one part")
 	}
 	all.whyOff = append(all.whyOff, other.whyOff...)
 	return all
@@ -79,7 +79,7 @@ func (r *reader) readRouteMatch(s *scope, o *routev3.RouteMatch, at place) {
 	fold := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
 	switch v, known := r.readPattern(o, at, fold); {
 	case !known || v.kind == anyValue:
-		s.cannotMatch("its route has no known condition on the path")
+		s.cannotMatch("their route has no known condition on the path")
 	case v != pattern{wildcard, "/*"} && v != present:
 		s.restrict(fullPath, v, false)
 	}
@@ -90,7 +90,7 @@ func (r *reader) readRouteMatch(s *scope, o *routev3.RouteMatch, at place) {
 		fd := m.Descriptor().Fields().Get(i)
 		isRead := fd.ContainingOneof() != nil || fd.Name() == "headers" || fd.Name() == "case_sensitive"
 		if m.Has(fd) && !isRead {
-			s.cannotMatch("its route has a condition on " + string(fd.Name()))
+			s.cannotMatch("their route has a condition on " + string(fd.Name()))
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher, at place)
 	}
 	switch {
 	case !known:
-		s.cannotMatch("there is an unknown condition on the header " + name)
+		s.cannotMatch("they have an unknown condition on the header " + name)
 	case v.kind == anyValue && p.kind != "header":
 	case v.kind == anyValue:
 		isThere := (!isPresence || presence.PresentMatch) != inverted
@@ -132,7 +132,7 @@ func (s *scope) requirePresence(p part, isThere bool) {
 	}
 	both, ok := s.match.and(match{p.String(): {value}})
 	if !ok {
-		s.cannotMatch("there are two conditions on one part")
+		s.cannotMatch("they have two conditions on one part")
 	}
 	s.match = both
 }

@@ -1,13 +1,13 @@
 // Package policyfile reads the policy file that a person writes, in YAML or
-// JSON, and answers in sentences: parse the text into a tree with lines and
-// columns, let shared/policy judge the tree, put its problems in words, warn of
-// what is valid and limits less than it seems to.
+// JSON, and answers in sentences. It parses the text into a tree with lines and
+// columns (yaml.go, syntax.go), lets shared/policy judge the tree, puts the
+// problems in words (package message), and warns of what is valid and limits
+// less than it seems to (package warnings).
 //
 // Its invariant: what it accepts and writes as JSON, without name and proxies, is the
-// tree that the filter will read from that JSON, node for node. YAML's own cleverness
-// (aliases apart) is refused where JSON has no equal or people are surprised by
-// it. It decides nothing about the meaning of a policy, apart from tokens that
-// anyone would guess.
+// tree that the filter will read from that JSON, node for node. It refuses what YAML
+// has and JSON has not, aliases apart, and what surprises people. It decides nothing
+// about the meaning of a policy, apart from tokens that anyone would guess.
 package policyfile
 
 import (
@@ -26,7 +26,7 @@ import (
 
 // Problem is one thing wrong with a policy, or a warning about it.
 type Problem struct {
-	File    string `json:"file,omitempty"` // empty where the policy is no file
+	File    string `json:"file,omitempty"` // empty if the policy is not from a file
 	Line    int    `json:"line,omitempty"` // 0 = unknown
 	Column  int    `json:"column,omitempty"`
 	Path    string `json:"path,omitempty"` // "rules[2].limits[0].per"; empty for the document
@@ -105,8 +105,8 @@ func Read(name string, data []byte) (*policy.Policy, *policy.Node, []Problem, er
 	return p, n, inFile(name, warned), nil
 }
 
-// judge reads the policy of a tree and puts what is found in words. Of an invalid
-// policy there are problems alone.
+// judge reads the policy of a tree and puts what is found in words. An invalid policy has
+// problems and no warnings.
 func judge(doc *policy.Node) (p *policy.Policy, problems, warned Errors) {
 	head, pushed := policy.SplitPlacement(doc)
 	placement, found := policy.ReadPlacement(head)
@@ -131,8 +131,8 @@ func inFile(name string, problems Errors) Errors {
 	return problems
 }
 
-// merge adds to the problems of the text those of the policy that are about
-// other places.
+// merge adds the problems of the policy to those of the text, apart from those at the same
+// places.
 func merge(text, meaning Errors) Errors {
 	type place struct{ line, column int }
 	seen := map[place]bool{}
@@ -150,16 +150,16 @@ func merge(text, meaning Errors) Errors {
 	return text
 }
 
-// parse returns the problems of the text, and a tree wherever there is one whose
-// other problems are worth reporting too.
+// parse returns the problems of the text, and a tree if there is one. The caller reports the
+// problems of the tree, too.
 func parse(data []byte) (*policy.Node, Errors) {
 	if len(data) > policy.MaxBytes {
 		return nil, inWords([]policy.Problem{{Code: policy.TooLarge, Args: []string{strconv.Itoa(len(data))}}})
 	}
 	data = bytes.TrimPrefix(data, byteOrderMark)
 	if at := invalidUTF8(data); at >= 0 {
-		return nil, problemAt(data, at, "text that is not UTF-8: byte "+
-			"0x"+strconv.FormatUint(uint64(data[at]), 16)+": save the file as UTF-8")
+		first := "0x" + strconv.FormatUint(uint64(data[at]), 16)
+		return nil, problemAt(data, at, "text that is not UTF-8: byte "+first+": save the file as UTF-8")
 	}
 	n, errs := parseText(data)
 	if len(errs) > 0 {
@@ -172,7 +172,7 @@ func parse(data []byte) (*policy.Node, Errors) {
 	return n, nil
 }
 
-// Size is how many bytes proxies get of a policy's text, 0 where that is no policy's.
+// Size is how many bytes proxies get of a policy's text, 0 if the text is not a policy.
 func Size(data []byte) int {
 	n, errs := parseText(data)
 	if len(errs) > 0 {
@@ -183,9 +183,9 @@ func Size(data []byte) int {
 
 func pushed(n *policy.Node) int { return len(policy.AppendJSON(nil, n)) + pushedBytes }
 
-// parseText reads YAML, and JSON as JSON where the two disagree: YAML knows no
-// \/, no \u escapes in pairs, and folds U+2028 in a string. Only then are there
-// no positions.
+// parseText reads the text as YAML. If YAML reads JSON differently, it reads JSON: YAML knows no
+// \/ and no \u escapes in pairs, and folds U+2028 in a string. Only then the tree has no
+// positions.
 func parseText(data []byte) (*policy.Node, Errors) {
 	text, err := compactJSON(data)
 	n, errs := parseYAML(data)
@@ -196,8 +196,8 @@ func parseText(data []byte) (*policy.Node, Errors) {
 	return asJSON, nil
 }
 
-// compactJSON is the text of the tree that a JSON policy makes. The tree itself
-// is dropped: kept, it would double the memory that a large policy takes.
+// compactJSON is the text of the tree that a JSON policy makes. It drops the tree itself, which
+// would double the memory that a large policy takes.
 func compactJSON(data []byte) ([]byte, error) {
 	n, err := policy.ParseJSON(data)
 	if err != nil {
