@@ -24,7 +24,7 @@ func digest(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func TestList(t *testing.T) {
+func TestAListKnowsTokensByTheirDigests(t *testing.T) {
 	l, err := ParseList("access", []byte("\ufeff# who may call\n\n token  ci apply "+digest("token of ci")+"\r\n"+
 		"\ttoken watch read "+strings.ToUpper(digest("token of watch"))+"\n  # more\n"+
 		"certificate ops.corp admin # a person\ncertificate spiffe://corp/ns/*/sa/ci apply"))
@@ -64,7 +64,7 @@ func TestRolesWithPolicies(t *testing.T) {
 	require.Equal(t, []Role{Read, 0, Read}, []Role{ops.On("edge"), ops.On("core"), ops.Anywhere()})
 }
 
-func TestListErrors(t *testing.T) {
+func TestErrorsOfAnAccessFile(t *testing.T) {
 	good := digest("a token of the test")
 	for _, tc := range []struct{ text, want string }{
 		{
@@ -126,7 +126,7 @@ func TestListErrors(t *testing.T) {
 	require.Len(t, strings.Split(err.Error(), "\n"), 2, "all at once")
 }
 
-func TestRoles(t *testing.T) {
+func TestRolesIncludeThoseBelow(t *testing.T) {
 	require.Less(t, Role(0), Read)
 	require.Less(t, Read, Apply)
 	require.Less(t, Apply, Admin)
@@ -203,7 +203,7 @@ certificate spiffe://corp/ns/*/sa/watch-* read
 	}
 }
 
-func TestGate(t *testing.T) {
+func TestTheGateFindsTheCaller(t *testing.T) {
 	ca, other := buildtest.Issue(nil, nil), buildtest.Issue(nil, nil)
 	issue := func(by *tls.Certificate, more ...func(*x509.Certificate)) *tls.Certificate {
 		return buildtest.Issue(by, []string{"ops.corp"}, more...)

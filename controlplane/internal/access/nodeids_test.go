@@ -92,7 +92,7 @@ func TestURIAsDNSName(t *testing.T) {
 }
 
 // The error lists what the certificate may use.
-func TestRefusal(t *testing.T) {
+func TestARefusalSaysWhatIsGranted(t *testing.T) {
 	r, err := ParseNodeIDs("names", []byte("{id}.edge.corp {id}\n*.edge.corp spare-*\n"))
 	require.NoError(t, err)
 	_, err = r.SAN(certificateOf(t, "edge-9.edge.corp", "*.corp"), "edge-1")

@@ -260,7 +260,7 @@ func TestAuditTellsWhoChangedWhat(t *testing.T) {
 	require.Equal(t, uint64(2), a.Entries[0].ID)
 }
 
-func TestLines(t *testing.T) {
+func TestLinesAddedAndRemovedAreCounted(t *testing.T) {
 	for _, tc := range []struct{ before, after, want string }{
 		{"", "a\nb\n", "lines: 2 added, 0 removed"},
 		{"a\nb\n", "a\nc\nb\n", "lines: 1 added, 0 removed"},

@@ -16,7 +16,7 @@ import (
 
 // A rollback goes to the newest that was accepted, or else the one before. One after a
 // rollback goes further back, and not to what was rolled back. What cannot be known is not guessed.
-func TestPrevious(t *testing.T) {
+func TestWhichRevisionIsPrevious(t *testing.T) {
 	type list = []store.Summary
 	good := func(number, repeats uint64) store.Summary {
 		return store.Summary{Number: number, RollbackOf: repeats, Acked: true}

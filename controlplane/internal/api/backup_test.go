@@ -17,7 +17,7 @@ import (
 )
 
 // One backup is sent at a time, and written down before. The script store.txtar has what is in it.
-func TestBackup(t *testing.T) {
+func TestOneBackupIsSentAtATime(t *testing.T) {
 	f := newFixture(t, "")
 	f.json(http.MethodPost, "/v1/policies", good, http.StatusCreated, &Applied{})
 	o := Options{Store: f.store, XDS: f.xds, Log: slog.New(slog.DiscardHandler)}

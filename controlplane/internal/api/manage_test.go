@@ -97,7 +97,7 @@ func (m *managedFixture) newest() (e store.Entry) {
 
 // Proxies whose Envoy has the quota service under another name than the policy are named. The script
 // proxies.txtar has those of another management port.
-func TestMisfits(t *testing.T) {
+func TestMisfitsOfProxiesAreNamed(t *testing.T) {
 	const text = "version: 1\nquota: {cluster: quota_eu}\nrules: [{name: r, scope: cluster, limits: [1/1h]}]\n"
 	p, _, _, err := policyfile.Read("p.yaml", []byte(text))
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ func countedBy(proxy string, counts ...uint64) manage.Row {
 	}}}}
 }
 
-func TestRates(t *testing.T) {
+func TestRatesOverTime(t *testing.T) {
 	start := time.Unix(1000, 0)
 	now := start
 	h := newHistory(func() time.Time { return now })

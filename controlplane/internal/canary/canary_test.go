@@ -31,7 +31,7 @@ func sight(canary, others map[string]Count) *Sight {
 	return &s
 }
 
-func TestJudge(t *testing.T) {
+func TestWhatACanaryIsJudgedBy(t *testing.T) {
 	const (
 		none30 = "r denies 3.0 % of 1000 requests in the canary, 0.0 % of 0 on other proxies"
 		five80 = "r denies 80.0 % of 100 requests in the canary, 0.0 % of 5 on other proxies"
@@ -72,7 +72,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestSight(t *testing.T) {
+func TestCountsOfProxiesAddUp(t *testing.T) {
 	s, at := NewSight(), time.Unix(1_000_000, 0)
 	add := func(after time.Duration, revision, starts uint64, c Count) {
 		at = at.Add(after)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestLimit(t *testing.T) {
+func TestLoggersOfOneLimitShareIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
 		limit := NewLimit(3)

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestMatch(t *testing.T) {
+func TestASelectorMatchesProxies(t *testing.T) {
 	for _, tc := range []struct {
 		pattern, text string
 		want          bool
@@ -44,7 +44,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-func TestBoth(t *testing.T) {
+func TestAProxyThatBothSelect(t *testing.T) {
 	for _, tc := range []struct {
 		a, b Selector
 		want string // "" = none

@@ -48,7 +48,7 @@ func conform(t *testing.T, fresh func(t *testing.T) opener) {
 	}
 }
 
-func TestBolt(t *testing.T) {
+func TestBoltConforms(t *testing.T) {
 	conform(t, func(t *testing.T) opener {
 		dir := t.TempDir()
 		return func() keeper { return open(t, dir) }

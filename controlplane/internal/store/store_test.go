@@ -23,7 +23,7 @@ func open(t *testing.T, dir string) *Bolt {
 	return b
 }
 
-func TestProxyAfter(t *testing.T) {
+func TestWhatIsKnownAfterAReply(t *testing.T) {
 	ack := func(r uint64) Reply { return Reply{Node: "n", Revision: r, Accepted: true} }
 	nack := func(r uint64) Reply { return Reply{Node: "n", Revision: r} }
 	for _, tc := range []struct {

@@ -15,7 +15,7 @@ func digest(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func TestWeak(t *testing.T) {
+func TestCommonTokensAreWeak(t *testing.T) {
 	for token, want := range map[string]string{
 		"":            "no text at all",
 		"a":           "three letters",

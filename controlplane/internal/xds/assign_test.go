@@ -149,7 +149,7 @@ var offers = []struct {
 	},
 }
 
-func TestOffer(t *testing.T) {
+func TestWhichRevisionAProxyIsOffered(t *testing.T) {
 	for _, tc := range offers {
 		t.Run(tc.name, func(t *testing.T) {
 			known := new(track)

@@ -12,7 +12,7 @@ import (
 
 // A node id's rank never changes, ranks are spread evenly, and a higher percentage reaches
 // all that a lower one does.
-func TestRank(t *testing.T) {
+func TestRanksNeverChange(t *testing.T) {
 	for node, want := range map[string]float64{"edge-1": 87.25, "edge-2": 64.79, "edge-3": 92.39} {
 		require.InDelta(t, want, rank(node), 0.01, node)
 	}
@@ -106,7 +106,7 @@ func (f *fixture) lasting() (number uint64, c Canary) { return f.ledger.Canary("
 
 // Only the proxies of a canary get it, and those that come get what their rank says, also
 // after a kill at any point. An abort concerns nobody else, and promote takes the rest along.
-func TestCanary(t *testing.T) {
+func TestACanaryIsPromotedOrAborted(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		run(t, func(t *testing.T, f *fixture) {
 			ids := nodes(4)
@@ -190,7 +190,7 @@ func TestAbortIsFollowed(t *testing.T) {
 }
 
 // What a proxy of the canary refuses is withdrawn from it, and nobody else gets it.
-func TestRefusedCanary(t *testing.T) {
+func TestARefusedCanaryIsWithdrawn(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		ids := nodes(2)
 		f.apply("one")

@@ -27,7 +27,7 @@ func TestNoBinaryIsSaid(t *testing.T) {
 	})
 }
 
-func TestFollow(t *testing.T) {
+func TestFollowReportsEachOutcomeOnce(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		require.Empty(t, f.outcomes(f.apply("one")), "no proxy is connected")
 		a, b := f.proxy("a"), f.proxy("b")
@@ -73,7 +73,7 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-func TestForget(t *testing.T) {
+func TestAProxyThatIsGoneIsForgotten(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		f.apply("one")
 		e, stays := f.proxy("e1"), f.proxy("stays")
@@ -119,7 +119,7 @@ func TestMemoryIsBounded(t *testing.T) {
 }
 
 // In a fleet that replies all at once, each reply counts for its own revision.
-func TestFleet(t *testing.T) {
+func TestRepliesOfAFleetCountForTheirRevisions(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		const revisions = 10
 		var fleet sync.WaitGroup
@@ -156,7 +156,7 @@ func TestFleet(t *testing.T) {
 	})
 }
 
-func TestManaged(t *testing.T) {
+func TestManagedListsEachProcessOnce(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		f.apply("one")
 		connect := func(id, address string) *proxyClient {

@@ -57,7 +57,7 @@ func TestFirstRequestOfEnvoy(t *testing.T) {
 	}
 }
 
-func TestRequest(t *testing.T) {
+func TestRequestHasTheFieldsThatAreNeeded(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
 	r := read(t, &discoveryv3.DeltaDiscoveryRequest{
 		Node: &corev3.Node{
@@ -112,7 +112,7 @@ func TestTextsOfTheMetadata(t *testing.T) {
 	require.Less(t, len(of(many)), maxTextBytes/perText)
 }
 
-func TestNodeCheck(t *testing.T) {
+func TestNodesThatAreNotServed(t *testing.T) {
 	e1 := selector.Proxy{Node: "e1"}
 	require.NoError(t, (&node{Place: e1, wasm: strings.Repeat("x", maxMetadata)}).check())
 	for want, n := range map[string]node{
@@ -126,7 +126,7 @@ func TestNodeCheck(t *testing.T) {
 }
 
 // Deep nesting costs nothing: only what is needed is looked into.
-func TestDeepNesting(t *testing.T) {
+func TestDeepNestingCostsNothing(t *testing.T) {
 	value := structpb.NewStringValue("x")
 	for range 5000 {
 		value = structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{value}})

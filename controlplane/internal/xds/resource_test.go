@@ -24,7 +24,7 @@ func (s *Server) revisionOf(t *testing.T, number uint64, policy string) revision
 
 // The control plane adds a revision to the policy, and the secret of reports where they have keys. The
 // filter reads both.
-func TestStamp(t *testing.T) {
+func TestThePolicyGetsItsRevisionAndSecret(t *testing.T) {
 	s := &Server{secret: strings.Repeat("5a", policy.ReportSecretBytes/2)}
 	for in, want := range map[string]string{
 		`{"version":1}`: `{"revision":"7-a","version":1}`,
@@ -51,7 +51,7 @@ func TestStamp(t *testing.T) {
 }
 
 // A version tells the number and whether the content is the same, but for the tag, and of this store.
-func TestVersion(t *testing.T) {
+func TestAVersionTellsNumberAndContent(t *testing.T) {
 	s := &Server{seal: []byte("a")}
 	p, r := envoy.Plugin{Wasm: "/a.wasm"}, s.revisionOf(t, 12, `{"version":1}`)
 	v := versionOf(r, "abc", p)

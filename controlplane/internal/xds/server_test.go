@@ -103,7 +103,7 @@ func TestAggregatedStream(t *testing.T) {
 	require.ErrorContains(t, err, "control plane is shutting down")
 }
 
-func TestReconnect(t *testing.T) {
+func TestWhatAProxyGetsWhenItReconnects(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		f.apply("one")
 		e := f.proxy("e1")
@@ -162,7 +162,7 @@ func TestReconnect(t *testing.T) {
 	})
 }
 
-func TestMixedAnswers(t *testing.T) {
+func TestMixedReplies(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		f.apply("one")
 		a, b := f.proxy("a"), f.proxy("b")
