@@ -161,8 +161,25 @@ func TestDecodeRefuses(t *testing.T) {
 		{"a definition without a counter", bytesOf("\x1a\x02\x1a\x00"), errNeeds},
 		{"seventeen windows", bytesOf("\x1a\x34", key16, strings.Repeat("\x1a\x00", 17)), errCount},
 		{"a jitter of 101 percent", bytesOf("\x1a\x16", key16, "\x1a\x02\x28\x65"), wire.ErrRange},
+		{"algorithm 256", bytesOf("\x1a\x17", key16, "\x1a\x03\x08\x80\x02"), wire.ErrRange},
+		{"a log of 65,536 units", bytesOf("\x1a\x18", key16, "\x1a\x04\x40\x80\x80\x04"), wire.ErrRange},
+		{"1,025 definitions", bytesOf(strings.Repeat("\x1a\x14"+key16+"\x1a\x00", 1025)), errCount},
 	} {
 		require.ErrorIs(t, new(Asks).Decode(c.b), c.want, c.name)
+	}
+	for _, c := range []struct {
+		name string
+		b    []byte
+		want error
+	}{
+		{"result 256", bytesOf("\x0a\x03\x10\x80\x02"), wire.ErrRange},
+		{"2³² proxies", bytesOf("\x10\x80\x80\x80\x80\x10"), wire.ErrRange},
+		{"seventeen grants", bytesOf("\x0a\x22", strings.Repeat("\x1a\x00", 17)), errCount},
+		{"seventeen standings", bytesOf("\x0a\x24\x1a\x22", strings.Repeat("\x32\x00", 17)), errCount},
+		{"a standing that is a number", bytesOf("\x0a\x04\x1a\x02\x30\x01"), wire.ErrType},
+		{"a grant that is cut", bytesOf("\x0a\x04\x1a\x03\x08\x01"), wire.ErrCut},
+	} {
+		require.ErrorIs(t, new(Grants).Decode(c.b), c.want, c.name)
 	}
 	require.ErrorIs(t, new(Asks).Decode(make([]byte, MaxMessageBytes+1)), errLong)
 	require.ErrorIs(t, new(Grants).Decode(make([]byte, MaxMessageBytes+1)), errLong)
