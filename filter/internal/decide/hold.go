@@ -47,7 +47,7 @@ type By uint8
 
 // How settlements know the cost.
 const (
-	ByAnswer   By = iota // the answer said it
+	ByAnswer   By = iota // the answer says it
 	ByEstimate           // it is estimated
 	ByCost               // it is what was held
 	ByNone               // it is nothing

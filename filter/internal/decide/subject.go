@@ -24,7 +24,7 @@ const (
 	Failed                    // a call into the proxy failed
 	Contended                 // compare-and-swap retries ran out, or too many requests wait already
 	Silent                    // the quota service is silent, and nothing decides in its place
-	Starting                  // the quota store has no state yet, and this proxy's share leaves no room, if it has one
+	Starting                  // the quota store has no state yet, and no share of this proxy has room
 	NotAsked                  // a shadow rule of a request that another rule denied
 )
 

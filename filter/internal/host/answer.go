@@ -136,8 +136,8 @@ func (s *stream) countUnread(count func(m *decide.Metrics)) {
 	}
 }
 
-// endScan returns what the answer said of its usage, and whether it was read, be it to its
-// end or to where it was cut.
+// endScan returns the usage in the answer, and whether it was read, to its end or to where it
+// was cut.
 func (s *stream) endScan(a *ended) (found usage.Usage, ok bool) {
 	if s.scan == nil {
 		return usage.Usage{}, false

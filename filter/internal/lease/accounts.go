@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// holds are the accounts of a worker.
+// holds are the accounts of a worker: from a request's Take or Settle to a report on the wire.
 type holds struct {
 	accounts map[string]*account // by their names
 	due      []*account          // to be reported
@@ -186,7 +186,7 @@ func (a *ask) report(h *holds, now int64) {
 }
 
 // unreport ends the wait for an answer to the ask's reports: one that comes later grants nothing.
-// It returns the accounts, of which the service knows nothing new.
+// It returns the accounts whose reports these were.
 func (a *ask) unreport() (accounts []*account) {
 	for i := range a.parts {
 		if acc := a.parts[i].account; acc != nil && acc.asked == a {

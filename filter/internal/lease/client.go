@@ -37,22 +37,25 @@ type Transport interface {
 }
 
 const (
-	maxWaiters = 1024
-	maxRefills = 1024
+	maxWaiters = 1024 // requests that wait
+	maxRefills = 1024 // asks that are queued when one for requests to come is dropped
+	maxReturns = 1024 // grants of which one message returns units
 	// MaxResumed is how many requests one callback may let go on: Envoy resumes a request
 	// inside the call, and 300 of them have overflowed a VM's stack.
 	MaxResumed = 64
-	// maxReturns is how many grants one message returns.
-	maxReturns = 1024
 
-	firstPauseNs = 10_000_000
-	maxPauseNs   = 1_000_000_000
-	minReturnNs  = 50_000_000
-	lateNs       = 10_000_000_000
+	firstPauseNs = 10_000_000     // between the first two tries to open a stream
+	maxPauseNs   = 1_000_000_000  // between later ones
+	minReturnNs  = 50_000_000     // between two ticks that look for idle units
+	lateNs       = 10_000_000_000 // after which an answer is no longer awaited
 )
 
 // Client is one worker's side of the talk. Its zero value is not ready: use NewClient. Every
 // callback that has called it ends with Flush.
+//
+// An ask is queued, packed into a message and sent, and answered. Requests join a queued ask for
+// the same units. While an ask flies, no other for the same units is sent; after the timeout it
+// flies no longer, but a late answer still counts.
 type Client struct {
 	transport Transport
 	worker    *Worker
@@ -60,24 +63,25 @@ type Client struct {
 	stream   stream // number 0 = none is open
 	reopenNs int64  // not before
 	pauseNs  int64  // between tries to open
-	heardNs  int64  // when the service last said something
+	heardNs  int64  // when the last message of the service came
 	sentNs   int64  // when the last message with asks left to which nothing has come; 0 = none
 	tickNs   int64  // when the last tick was
 	stalled  bool   // a late tick has given the service more time
 
-	queue   []*ask          // to be sent
+	queue   []*ask          // asks to be sent, in their order
+	queued  map[string]*ask // the same, by what they want
 	sending []*ask          // memory for those of one message
-	queued  map[string]*ask // of the queue, by what they want
-	flying  map[string]*ask // sent and not abandoned, by what they want
-	sent    []*ask          // by their numbers, without an answer
-	lastID  uint32
-	returns []quota.Return
+	sent    []*ask          // without an answer, by their numbers
+	flying  map[string]*ask // those of them that are not abandoned, by what they want
+	lastID  uint32          // of the newest that was sent
+	returns []quota.Return  // to be sent
 
 	waiters map[uint32]*Waiter // by their contexts
 	order   []*Waiter          // as they came, some of them decided since
 	ready   []*Waiter          // to be decided, some of them forgotten since
 	next    int                // of the ready ones: those before it are decided
 
+	// Memory:
 	asks    quota.Asks
 	answers quota.Grants
 	message []byte
@@ -88,11 +92,11 @@ type Client struct {
 // waits for it, it is for requests to come, or a report.
 type ask struct {
 	id      uint32
-	key     string
+	key     string // what it wants: see Client.keyOf
 	parts   []Part
 	waiters []*Waiter
 	sentNs  int64
-	stream  uint32
+	stream  uint32 // on which it was sent
 }
 
 // Waiter is a request that waits.

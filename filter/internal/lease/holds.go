@@ -11,7 +11,7 @@ import (
 
 // HoldSource is the source of units of a rule of scope cluster that holds them until answers
 // are known: each request asks for its cost, and nothing is leased. What the worker holds of
-// a key is an account, of which the service gets reports.
+// a key is its account (accounts.go), and the service gets reports of it.
 type HoldSource struct{ common }
 
 // part is what is asked for the subject's key.

@@ -127,7 +127,7 @@ func (c *Client) define(d *quota.Definition) {
 	c.asks.Definitions = append(c.asks.Definitions, *d)
 }
 
-// send sends a message, and in a stream's first one who asks.
+// send sends a message. A stream's first one says which domain and process asks.
 func (c *Client) send(m *quota.Asks, now int64) bool {
 	if !c.stream.greeted {
 		m.Domain, m.Process = c.worker.domain, c.worker.tables.Process()

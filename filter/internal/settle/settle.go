@@ -1,8 +1,8 @@
 // Package settle works out what a request has really cost, once its answer is known.
 //
-// Its invariant: it never changes an answer, and what an answer does not say costs what
-// the policy gives for that, never nothing by accident. It knows the proxy as Answer alone,
-// and must never import the proxy-wasm SDK.
+// Its invariant: it never changes an answer. If an answer does not say its cost, the policy
+// says what that costs; it is never nothing by accident. It knows the proxy only as Answer, and
+// must never import the proxy-wasm SDK.
 package settle
 
 import (
@@ -14,26 +14,26 @@ import (
 
 // Answer is what the proxy knows of an answer that is over.
 type Answer interface {
-	// Status is 0 where the client got no answer: it has left, the upstream has broken off, or a
-	// time of the proxy was up before the upstream's headers came.
+	// Status is 0 if the client got no answer: it has left, the upstream has broken off, or a
+	// timeout of the proxy came before the upstream's headers.
 	Status() uint16
-	// GRPCStatus is -1 where it never came.
+	// GRPCStatus is -1 if it never came.
 	GRPCStatus() int
 	Header(name string) (value string, present bool)
 	// HeaderValues returns each value of a header.
 	HeaderValues(name string) []string
 	Trailer(name string) (value string, present bool)
-	// RequestBytes is how much of the request's body has come, whatever was announced.
+	// RequestBytes is how much of the request's body has come, whatever its headers announced.
 	RequestBytes() int64
-	// ResponseBytes is how much of the answer's body has left, 0 where there is no answer.
+	// ResponseBytes is how much of the answer's body has left, 0 if there is no answer.
 	ResponseBytes() int64
 	DurationNs() int64
-	// Usage is what the answer said of tokens. ok is false where nobody read it.
+	// Usage is the usage of tokens in the answer. ok is false if nobody read it.
 	Usage() (u usage.Usage, ok bool)
 }
 
-// Cost returns what a request has cost that held so many units of a rule, and what that is
-// made of.
+// Cost returns what a request has cost that held so many units of a rule, and how that is
+// known.
 func Cost(r *policy.Rule, held uint32, a Answer) (units uint32, by decide.By) {
 	p := r.Settle
 	if p == nil || !meets(&p.When, a) {
@@ -43,15 +43,15 @@ func Cost(r *policy.Rule, held uint32, a Answer) (units uint32, by decide.By) {
 	return uint32(min(n, int64(p.Max))), by
 }
 
-// value is the cost of an answer that meets the condition. Where none came it is what was held,
-// or what the proxy knows if that is more: leaving early must not lower the charge.
+// value is the cost of an answer that meets the condition. If none came it is what was held,
+// or what the proxy knows if that is more: disconnecting early must not lower the charge.
 func value(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By) {
 	none := a.Status() == 0
 	switch {
 	case p.To.Tokens():
 		return tokens(p, held, a)
 	case p.Field != "" && !none:
-		return said(p, held, a)
+		return fromField(p, held, a)
 	}
 	if n, ok := measured(p.To, a); ok && (!none || n > int64(held)) {
 		return n, decide.ByAnswer
@@ -59,7 +59,7 @@ func value(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By) 
 	return int64(held), decide.ByCost
 }
 
-// measured is what the proxy itself knows. ok is false where that is nothing.
+// measured is what the proxy itself knows. ok is false if it knows nothing.
 func measured(to policy.Settled, a Answer) (units int64, ok bool) {
 	switch to {
 	case policy.SettleRequestBytes:
@@ -73,8 +73,8 @@ func measured(to policy.Settled, a Answer) (units int64, ok bool) {
 	}
 }
 
-// said is what a header or a trailer says.
-func said(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By) {
+// fromField is the cost in a header or a trailer.
+func fromField(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By) {
 	read := a.Header
 	if p.To == policy.SettleTrailer {
 		read = a.Trailer
@@ -86,7 +86,7 @@ func said(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By) {
 	return unknown(p, held)
 }
 
-// unknown is the cost of an answer that does not say it, where there is no estimate.
+// unknown is the cost of an answer that does not say it, without an estimate.
 func unknown(p *policy.Settle, held uint32) (units int64, by decide.By) {
 	if p.Unknown == policy.UnknownNothing {
 		return 0, decide.ByNone
@@ -94,8 +94,7 @@ func unknown(p *policy.Settle, held uint32) (units int64, by decide.By) {
 	return int64(held), decide.ByCost
 }
 
-// tokens is what the answer said that it took, else an estimate of no less than what was
-// held.
+// tokens is the usage in the answer, else an estimate that is no less than what was held.
 func tokens(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By) {
 	u, read := a.Usage()
 	if !read {
@@ -113,7 +112,7 @@ func tokens(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By)
 		return sum(p.To, u.Input, u.Output), decide.ByAnswer
 	case p.To == policy.SettleTokens && u.Total > 0:
 		return u.Total, decide.ByAnswer
-	case p.Unknown != policy.UnknownEstimate && a.Status() != 0: // whoever hangs up at once chooses no price
+	case p.Unknown != policy.UnknownEstimate && a.Status() != 0: // disconnecting early must not choose the price
 		return unknown(p, held)
 	}
 	input, output := u.Estimate(a.RequestBytes())
@@ -131,7 +130,7 @@ func sum(to policy.Settled, input, output int64) int64 {
 	}
 }
 
-// meets reports whether the answer costs anything. What never came counts as met.
+// meets reports whether the answer costs anything. A condition on what never came is met.
 func meets(when *policy.Answer, a Answer) bool {
 	status := a.Status()
 	if status == 0 {
@@ -169,8 +168,8 @@ func meetsHeaders(when *policy.Answer, a Answer) bool {
 	return true
 }
 
-// holdsForAny reports whether the pattern holds for one of a header's values, as in a match, or
-// for a header that is not there.
+// holdsForAny reports whether the pattern holds for one of a header's values, as in a match. If
+// there are none, it is whether it holds for a missing header.
 func holdsForAny(p *policy.Pattern, values []string) bool {
 	if len(values) == 0 {
 		holds, _ := p.Holds("", false, true)
