@@ -133,7 +133,7 @@ func (v *Verdict) count() {
 	}
 }
 
-// named is what counts the subject under its override's name; what nobody reads where
+// named is what counts the subject under its override's name; a counter that nobody reads if
 // it has none.
 func (s *Subject) named() *Named {
 	if s.Override >= 0 {

@@ -71,7 +71,7 @@ type Rule struct {
 	namedBy []int // by override: index in Named, -1 for none
 	spikes  spikes
 
-	Denials *denials.Rule // nil where the policy reports no keys
+	Denials *denials.Rule // nil if the policy reports no keys
 	Worker  *denials.Worker
 }
 

@@ -29,7 +29,7 @@ func (e *Engine) newWorker() *denials.Worker {
 	return w
 }
 
-// newDenials returns the denials of a rule, nil where the policy reports no keys.
+// newDenials returns the denials of a rule, nil if the policy reports no keys.
 func (e *Engine) newDenials(p *policy.Rule) *denials.Rule {
 	if e.policy.ReportKeys == policy.ReportOff {
 		return nil

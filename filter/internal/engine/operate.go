@@ -114,7 +114,7 @@ func (e *Engine) named(op Operation) (*decide.Subject, error) {
 	}
 }
 
-// rulesOf returns the rule of a name, all rules where that is empty.
+// rulesOf returns the rule of a name, all rules if that is empty.
 func (e *Engine) rulesOf(name string) ([]rules.Rule, error) {
 	if name == "" {
 		return e.rules.List, nil

@@ -97,7 +97,7 @@ var (
 // statusSwitching is of an answer that is not one: its body is another protocol's.
 const statusSwitching = 101
 
-// beginScan begins to read an answer's body where a hold asks for its usage.
+// beginScan begins to read an answer's body if a hold asks for its usage.
 func (s *stream) beginScan() {
 	if s.status == statusSwitching || !s.readsUsage(s.status) {
 		return

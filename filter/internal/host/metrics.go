@@ -37,7 +37,7 @@ func must(status uint32) {
 // counter is one of the proxy's counters. The label in front of its name has the form that
 // Istio's extraStatTags recognize.
 type counter struct {
-	number uint32 // the proxy's, where count is above 0
+	number uint32 // the proxy's, if count is above 0
 	count  uint64
 }
 

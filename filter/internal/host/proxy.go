@@ -104,10 +104,10 @@ func (p *proxy) Attribute(path string) (string, bool) {
 	return p.text(status)
 }
 
-// Status is the status of the response, 0 where there is none.
+// Status is the status of the response, 0 if there is none.
 func (p *proxy) Status() uint16 { return uint16(p.amount("response\x00code")) }
 
-// amount is a number of the request, 0 where the proxy does not know it.
+// amount is a number of the request, 0 if the proxy does not know it.
 func (p *proxy) amount(path string) int64 {
 	n, _ := p.number(path)
 	return n

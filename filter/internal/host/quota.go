@@ -32,7 +32,7 @@ type quotaTalk struct {
 	message []byte
 }
 
-// newQuotaTalk returns nil where the policy has no rules of scope cluster.
+// newQuotaTalk returns nil if the policy has no rules of scope cluster.
 func newQuotaTalk(p *plugin, pol *policy.Policy) *quotaTalk {
 	if len(p.engine.Leases.Definitions) == 0 {
 		return nil

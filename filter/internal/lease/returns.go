@@ -36,7 +36,7 @@ func (w *Worker) watch(h leased) {
 }
 
 // lookAt is when to look at units next that were written last at writtenNs: when they may
-// be idle. Spent ones leave the list then, so it is sooner where the list is long.
+// be idle. Spent ones leave the list then, so it is sooner if the list is long.
 func (c *Source) lookAt(now, writtenNs, endNs int64) int64 {
 	most := int64(maxLookNs)
 	if len(c.worker.leased) >= maxLeased/2 {

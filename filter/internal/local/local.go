@@ -116,7 +116,7 @@ func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {
 // Held is what is held by the record, and by the floor if the key may be one of those.
 func (c *Source) Held(s *decide.Subject) uint32 { return c.Table.Held(&s.Record) }
 
-// Settle charges the key's record, or the floor where it was evicted.
+// Settle charges the key's record, or the floor if it was evicted.
 func (c *Source) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool) {
 	lapsed, status := c.Table.Settle(&c.entry, h.Limits(), h.Hold, now, cost)
 	return lapsed, status == state.OK
