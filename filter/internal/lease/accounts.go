@@ -7,14 +7,14 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// holds are the accounts of a worker: from a request's Take or Settle to a report on the wire.
-type holds struct {
-	accounts map[string]*account // by their names
-	due      []*account          // to be reported
-	worker   uint64              // by which the service knows this worker
-	number   uint64              // of the newest report
-	renewNs  int64               // when to look which accounts are to be renewed
-	name     []byte              // memory for a name
+// accounts are the accounts of a worker: from a request's Take or Settle to a report on the wire.
+type accounts struct {
+	byName  map[string]*account // by their names
+	due     []*account          // to be reported
+	worker  uint64              // by which the service knows this worker
+	number  uint64              // of the newest report
+	renewNs int64               // when to look which accounts are to be renewed
+	name    []byte              // memory for a name
 }
 
 // account is what this worker holds of one key, and what the service knows of that by its
@@ -26,7 +26,7 @@ type account struct {
 	key        [16]byte
 	definition *quota.Definition
 	asked      *ask  // carries its newest report, and has no answer
-	listed     bool  // among holds.due
+	listed     bool  // among accounts.due
 	reportedNs int64 // when it was reported last
 	usedNs     int64 // when a request last wanted units
 	silentNs   int64 // until when the service cannot reach the key
@@ -51,20 +51,20 @@ func (a *account) mustReport(now int64) bool {
 	return a.Due() || !a.Idle() && now-a.reportedNs >= a.holdNs()/limit.HoldParts
 }
 
-func (h *holds) areMany() bool { return len(h.accounts) >= maxAccounts }
+func (h *accounts) areMany() bool { return len(h.byName) >= maxAccounts }
 
 // find returns the account of a key, nil if there is none.
-func (h *holds) find(d *quota.Definition, key [16]byte) *account {
+func (h *accounts) find(d *quota.Definition, key [16]byte) *account {
 	h.name = append(append(h.name[:0], d.Counter[:]...), key[:]...)
-	return h.accounts[string(h.name)]
+	return h.byName[string(h.name)]
 }
 
 // open returns the account of a key from which a request wants units, a new one if there is none.
-func (h *holds) open(d *quota.Definition, key [16]byte, now int64) *account {
+func (h *accounts) open(d *quota.Definition, key [16]byte, now int64) *account {
 	a := h.find(d, key)
 	if a == nil {
 		a = &account{name: string(h.name), worker: h.worker, key: key}
-		h.accounts[a.name] = a
+		h.byName[a.name] = a
 	}
 	a.definition, a.usedNs = d, now
 	return a
@@ -72,16 +72,16 @@ func (h *holds) open(d *quota.Definition, key [16]byte, now int64) *account {
 
 // recall returns the account that a's key has by now. If a was forgotten and no other was
 // opened since, it is a again.
-func (h *holds) recall(a *account) *account {
-	if other := h.accounts[a.name]; other != nil {
+func (h *accounts) recall(a *account) *account {
+	if other := h.byName[a.name]; other != nil {
 		return other
 	}
-	h.accounts[a.name] = a
+	h.byName[a.name] = a
 	return a
 }
 
 // markDue has the account reported with the next message.
-func (h *holds) markDue(a *account) {
+func (h *accounts) markDue(a *account) {
 	if !a.listed {
 		a.listed = true
 		h.due = append(h.due, a)
@@ -89,8 +89,8 @@ func (h *holds) markDue(a *account) {
 }
 
 // markAllDue has all that is held reported anew: the service, or its store, may have lost it.
-func (h *holds) markAllDue(now int64) {
-	for _, a := range h.accounts {
+func (h *accounts) markAllDue(now int64) {
+	for _, a := range h.byName {
 		if !a.Idle() {
 			a.reportedNs = now - a.holdNs()
 			h.markDue(a)
@@ -100,17 +100,17 @@ func (h *holds) markAllDue(now int64) {
 
 // renew looks, once a second, which accounts must be reported, and forgets those that hold
 // nothing.
-func (h *holds) renew(now, timeoutNs int64) {
-	if len(h.accounts) == 0 || now < h.renewNs {
+func (h *accounts) renew(now, timeoutNs int64) {
+	if len(h.byName) == 0 || now < h.renewNs {
 		return
 	}
 	h.renewNs = now + maxLookNs
-	for name, a := range h.accounts {
+	for name, a := range h.byName {
 		switch {
 		case a.mustReport(now):
 			h.markDue(a)
 		case a.Idle() && now-a.usedNs > forgetNs+timeoutNs:
-			delete(h.accounts, name)
+			delete(h.byName, name)
 		}
 	}
 }
@@ -121,7 +121,7 @@ func (h *holds) renew(now, timeoutNs int64) {
 // messages: with round trips of up to 15 ms a store that is starting hears of all of them before
 // it grants units.
 func (c *Client) queueReports(now int64) {
-	h := &c.worker.holds
+	h := &c.worker.accounts
 	if len(h.due) == 0 {
 		return
 	}
@@ -167,7 +167,7 @@ func (a *ask) isReported() bool {
 
 // report puts reports of the ask's accounts, as they are now, into its parts. What the parts
 // before one ask for may be granted, so it counts as held.
-func (a *ask) report(h *holds, now int64) {
+func (a *ask) report(h *accounts, now int64) {
 	for i := range a.parts {
 		p, earlier := &a.parts[i], uint32(0)
 		if p.account == nil {
@@ -198,7 +198,7 @@ func (a *ask) unreport() (accounts []*account) {
 }
 
 // reportAgain has the ask's accounts reported with the next message: their reports may be lost.
-func (h *holds) reportAgain(a *ask) {
+func (h *accounts) reportAgain(a *ask) {
 	for _, acc := range a.unreport() {
 		h.markDue(acc)
 	}
@@ -206,7 +206,7 @@ func (h *holds) reportAgain(a *ask) {
 
 // noteAnswer notes what an answer says of the report in a part of the ask. Only an answer to an
 // account's last report grants units.
-func (h *holds) noteAnswer(g *grant, a *ask, i int) {
+func (h *accounts) noteAnswer(g *grant, a *ask, i int) {
 	p := &a.parts[i]
 	acc := p.account
 	isLast := true
@@ -235,10 +235,10 @@ func (h *holds) noteAnswer(g *grant, a *ask, i int) {
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet, and
 // has it reported.
 func (c *Client) Inherit(from *Client) {
-	h, old := &c.worker.holds, &from.worker.holds
+	h, old := &c.worker.accounts, &from.worker.accounts
 	h.number = max(h.number, old.number)
 	definitions := map[*quota.Definition]*quota.Definition{}
-	for _, a := range old.accounts {
+	for _, a := range old.byName {
 		if a.Idle() {
 			continue
 		}
@@ -253,8 +253,8 @@ func (c *Client) Inherit(from *Client) {
 		}
 		a.definition, a.asked = d, nil
 		a.listed = false
-		h.accounts[a.name] = a
+		h.byName[a.name] = a
 	}
 	h.markAllDue(c.worker.clock.Monotonic())
-	clear(old.accounts)
+	clear(old.byName)
 }

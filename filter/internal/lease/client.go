@@ -112,7 +112,7 @@ type Waiter struct {
 
 // NewClient returns a client of a worker with cluster rules.
 func NewClient(t Transport, w *Worker) *Client {
-	w.holds.worker = uint64(t.Random())<<32 | uint64(t.Random())
+	w.accounts.worker = uint64(t.Random())<<32 | uint64(t.Random())
 	return &Client{
 		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}}, pauseNs: firstPauseNs,
 		queued: map[string]*ask{}, flying: map[string]*ask{}, waiters: map[uint32]*Waiter{},
@@ -207,7 +207,7 @@ func (c *Client) release(p *Part) {
 	own.Units = 0
 	if p.account != nil {
 		p.account.Given -= units
-		c.worker.holds.markDue(p.account)
+		c.worker.accounts.markDue(p.account)
 		return
 	}
 	c.giveBack(p.grant.release(units), p.grant.stream)
@@ -278,7 +278,7 @@ func (c *Client) unqueue(a *ask) {
 	c.queue = slices.DeleteFunc(c.queue, func(other *ask) bool { return other == a })
 	for i := range a.parts {
 		if acc := a.parts[i].account; acc != nil && acc.Due() {
-			c.worker.holds.markDue(acc)
+			c.worker.accounts.markDue(acc)
 		}
 	}
 }

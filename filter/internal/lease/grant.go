@@ -86,7 +86,7 @@ func (c *Client) distribute(a *ask, i int, answer *quota.AskResult, waiters []*W
 	g := newGrant(a, i, answer, c.worker.clock.Monotonic())
 	holds := g.part.account != nil
 	if holds {
-		c.worker.holds.noteAnswer(g, a, i)
+		c.worker.accounts.noteAnswer(g, a, i)
 	}
 	g.date(a.sentNs)
 	for _, w := range waiters {

@@ -17,7 +17,7 @@ type HoldSource struct{ common }
 // part is what is asked for the subject's key.
 func (c *HoldSource) part(s *decide.Subject, cost uint32) Part {
 	d := c.definition(s)
-	a := c.worker.holds.open(d, c.keyOf(s), c.worker.clock.Monotonic())
+	a := c.worker.accounts.open(d, c.keyOf(s), c.worker.clock.Monotonic())
 	return Part{definition: d, subject: s, source: c, account: a, Part: quota.Part{
 		Definition: d.ID, Key: a.key, Cost: cost, Waiting: cost, Shadow: s.Shadow,
 	}}
@@ -64,7 +64,7 @@ func (c *HoldSource) checkGrant(s *decide.Subject, g *decide.Grant, now int64) d
 // cannotAsk says why the service cannot be asked for the subject's key: Silent if it answers
 // nothing, or nothing about this key, Starting if it grants nothing yet. Otherwise it is Pending.
 func (c *HoldSource) cannotAsk(s *decide.Subject) decide.Outcome {
-	h := &c.worker.holds
+	h := &c.worker.accounts
 	switch a := c.account(s); {
 	case c.worker.Silent, a == nil && h.areMany():
 		return decide.Silent
@@ -80,10 +80,10 @@ func (c *HoldSource) cannotAsk(s *decide.Subject) decide.Outcome {
 
 // account is the account of the subject's key, nil if there is none.
 func (c *HoldSource) account(s *decide.Subject) *account {
-	if len(c.worker.holds.accounts) == 0 {
+	if len(c.worker.accounts.byName) == 0 {
 		return nil
 	}
-	return c.worker.holds.find(c.definition(s), c.keyOf(s))
+	return c.worker.accounts.find(c.definition(s), c.keyOf(s))
 }
 
 // Take holds the cost.
@@ -108,13 +108,13 @@ func (c *HoldSource) Take(s *decide.Subject) decide.Outcome {
 func (c *HoldSource) takeShare(s *decide.Subject) decide.Outcome {
 	s.Account = nil
 	taken := c.local.Take(s)
-	if taken != decide.Taken || c.account(s) == nil && c.worker.holds.areMany() {
+	if taken != decide.Taken || c.account(s) == nil && c.worker.accounts.areMany() {
 		return taken
 	}
 	a := c.part(s, 0).account
 	a.Held += s.Cost
 	s.Account = a
-	c.worker.holds.markDue(a)
+	c.worker.accounts.markDue(a)
 	return taken
 }
 
@@ -130,7 +130,7 @@ func (c *HoldSource) Refund(s *decide.Subject, now int64) bool {
 	case decide.OwnShare:
 		if reports {
 			a.Held -= s.Cost
-			c.worker.holds.markDue(a)
+			c.worker.accounts.markDue(a)
 		}
 		return c.local.Refund(s, now)
 	default:
@@ -149,13 +149,13 @@ func (c *HoldSource) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok 
 	if !reports {
 		return lapsed, ok
 	}
-	a = c.worker.holds.recall(a)
+	a = c.worker.accounts.recall(a)
 	if units := h.Units; h.HasLapsed() { // they are charged already
 		a.Settle(0, cost-min(cost, units))
 	} else {
 		a.Settle(units, cost)
 	}
-	c.worker.holds.markDue(a)
+	c.worker.accounts.markDue(a)
 	return lapsed, ok
 }
 
@@ -170,7 +170,7 @@ func (c *HoldSource) Renew(h *decide.Hold, now, heldNs int64) decide.Renewal {
 		return decide.NotDue
 	}
 	a.Settle(h.Units, h.Units)
-	c.worker.holds.markDue(a)
+	c.worker.accounts.markDue(a)
 	return decide.Lapsed
 }
 

@@ -38,7 +38,7 @@ func (c *Client) Flush(now int64) {
 	m := &c.asks
 	if len(m.Asks)+len(m.Returns) == 0 || !c.send(m, now) {
 		for _, a := range c.sending {
-			c.worker.holds.reportAgain(a)
+			c.worker.accounts.reportAgain(a)
 		}
 		return
 	}
@@ -79,7 +79,7 @@ func (c *Client) packAsk(a *ask, now int64) {
 	c.lastID++
 	a.id, a.sentNs = c.lastID, now
 	a.stream = c.stream.number
-	a.report(&c.worker.holds, now)
+	a.report(&c.worker.accounts, now)
 	m := &c.asks
 	at := len(m.Asks)
 	m.Asks = slices.Grow(m.Asks, 1)[:at+1]
@@ -178,12 +178,12 @@ func (c *Client) Closed(now int64) {
 	c.returns = c.returns[:0]
 	c.backOff(now)
 	for _, a := range c.sent {
-		c.worker.holds.reportAgain(a)
+		c.worker.accounts.reportAgain(a)
 		c.requeue(a)
 	}
 	c.sent = nil
 	clear(c.flying)
-	c.worker.holds.markAllDue(now)
+	c.worker.accounts.markAllDue(now)
 }
 
 // Receive takes a message of the service. Next returns the requests that have waited for it.
@@ -230,7 +230,7 @@ func (c *Client) Tick(now int64) {
 	}
 	c.expireAll(now)
 	c.abandon(now)
-	c.worker.holds.renew(now, c.worker.TimeoutNs)
+	c.worker.accounts.renew(now, c.worker.TimeoutNs)
 	if c.worker.Silent {
 		c.probe(now)
 	}
@@ -305,7 +305,7 @@ func (c *Client) abandon(now int64) {
 		}
 		if c.flying[a.key] == a {
 			delete(c.flying, a.key)
-			c.worker.holds.reportAgain(a)
+			c.worker.accounts.reportAgain(a)
 		}
 	}
 	for len(c.sent) > 0 && now-c.sent[0].sentNs >= lateNs {

@@ -42,14 +42,14 @@ type Worker struct {
 	entry   state.LeaseEntry // memory for records that no request reads
 	visitor state.Entry      // memory for visits of all pages
 
-	holds holds
+	accounts accounts
 }
 
 // NewWorker returns a worker without rules.
 func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 	return &Worker{
 		clock: clock, tables: tables, domain: domain,
-		requested: map[string]*quota.Definition{}, holds: holds{accounts: map[string]*account{}},
+		requested: map[string]*quota.Definition{}, accounts: accounts{byName: map[string]*account{}},
 	}
 }
 
@@ -87,7 +87,7 @@ func (w *Worker) SetProxies(n uint32) {
 
 // HasNews reports whether there is something to send that no request waits for: see
 // Client.Flush.
-func (w *Worker) HasNews() bool { return len(w.ahead)+len(w.holds.due) > 0 }
+func (w *Worker) HasNews() bool { return len(w.ahead)+len(w.accounts.due) > 0 }
 
 // Part is what a request, or requests to come, need of one key.
 type Part struct {
