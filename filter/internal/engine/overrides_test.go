@@ -54,8 +54,9 @@ func TestUnlimitedKeysTakeNoSlot(t *testing.T) {
 	require.Contains(t, report(e.Decide()), `"allowed":true,"windows":[]`)
 	_, err := e.Operate(Operation{Name: "get", Rule: "r", Key: []string{"probe"}})
 	require.ErrorContains(t, err, `rule "r" counts nothing for this key`)
+	//nolint:testifylint // its bytes are what matters
 	require.Equal(t, `{"allowed":true,"rules":[{"rule":"r","key":["probe"],"mode":"enforced","allowed":true,`+
-		`"windows":[]}]}`, //nolint:testifylint // its bytes are what matters
+		`"windows":[]}]}`,
 		operate(t, e, Operation{Name: "peek", Rule: "r", Key: []string{"probe"}, N: 9}))
 }
 
