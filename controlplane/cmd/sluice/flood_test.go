@@ -72,7 +72,8 @@ func floods() map[string][][]byte {
 	}
 	for i := range 32 {
 		d := quota.Definition{ID: 1, Counter: [16]byte{byte(i)}, Windows: floodWindows(limit.FixedWindow)}
-		m := quota.Asks{Definitions: []quota.Definition{d}, Asks: []quota.Ask{{Parts: []quota.Part{{Definition: 1, Cost: 1}}}}}
+		ask := quota.Ask{Parts: []quota.Part{{Definition: 1, Cost: 1}}}
+		m := quota.Asks{Definitions: []quota.Definition{d}, Asks: []quota.Ask{ask}}
 		all["definitions"] = append(all["definitions"], m.Append(nil))
 	}
 	return all

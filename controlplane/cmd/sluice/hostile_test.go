@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -81,7 +82,8 @@ func (s server) honest(t *testing.T, what string) {
 	watch := buildtest.StartStopwatch(s.process.Pid)
 	ctx, cancel := watch.Within(t.Context(), honestWithin())
 	defer cancel()
-	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(s.connection(t, honestIP)).DeltaExtensionConfigs(ctx)
+	client := extensionv3.NewExtensionConfigDiscoveryServiceClient(s.connection(t, honestIP))
+	stream, err := client.DeltaExtensionConfigs(ctx)
 	require.NoError(t, err, what)
 	require.NoError(t, stream.Send(first("localhost", nil)), what)
 	r, err := stream.Recv()
@@ -106,7 +108,8 @@ func first(id string, sluice map[string]any) *discoveryv3.DeltaDiscoveryRequest 
 		panic(err)
 	}
 	return &discoveryv3.DeltaDiscoveryRequest{
-		Node: &corev3.Node{Id: id, Metadata: metadata}, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
+		Node: &corev3.Node{Id: id, Metadata: metadata}, TypeUrl: xds.TypeURL,
+		ResourceNamesSubscribe: []string{envoy.ResourceName},
 	}
 }
 
@@ -189,7 +192,8 @@ func large() string {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n")
 	for i := range 6000 {
-		fmt.Fprintf(&b, "- {name: rule-%d, match: {paths: [\"/some/longer/path/%d/*\"]}, limits: [\"10/1s\"], capacity: 16}\n", i, i)
+		fmt.Fprintf(&b, "- {name: rule-%d, match: {paths: [\"/some/longer/path/%d/*\"]}, ", i, i)
+		b.WriteString("limits: [\"10/1s\"], capacity: 16}\n")
 	}
 	return b.String()
 }
@@ -200,7 +204,9 @@ func TestHostileStreams(t *testing.T) {
 	require.NoError(t, err)
 	s.honest(t, "before")
 
-	names, versions, empty := repeat(3, "n", largest), repeat(5, "\n\x01a\x12\x01b", largest), repeat(1, "", largest)
+	names := repeat(3, "n", largest)
+	versions := repeat(5, "\n\x01a\x12\x01b", largest)
+	empty := repeat(1, "", largest)
 	oversized, deep := repeat(3, strings.Repeat("n", 100), 3_900_000), nested(5000)
 	after := func(message []byte) func(int, int) []byte {
 		return func(stream, n int) []byte {
@@ -281,7 +287,8 @@ func flood(c net.Conn, streams int, send func(*http2.Framer, uint32) error) {
 			_ = encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 		}
 		id := uint32(2*i + 1)
-		if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers.Bytes(), EndHeaders: true}) != nil {
+		frame := http2.HeadersFrameParam{StreamID: id, BlockFragment: headers.Bytes(), EndHeaders: true}
+		if framer.WriteHeaders(frame) != nil {
 			return
 		}
 		if send(framer, id) != nil {
@@ -305,4 +312,67 @@ func allButOne(f *http2.Framer, id uint32) error {
 		sent += n
 	}
 	return nil
+}
+
+// Connections that do nothing keep nobody out, however few files serve may open; with TLS,
+// those that never finish a handshake.
+func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
+	cert, key := buildtest.Certificate(t)
+	pair, err := tls.LoadX509KeyPair(cert, key) // the authority's, serve's and the proxy's
+	require.NoError(t, err)
+	for name, flags := range map[string][]string{
+		"plain": nil,
+		"TLS":   {"--tls-cert", cert, "--tls-key", key, "--xds-client-ca", cert},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startWith(t, "ulimit -n 64; ", t.TempDir(), flags...)
+			if flags != nil {
+				s.url = "https" + strings.TrimPrefix(s.url, "http")
+				s.tls = &tls.Config{
+					MinVersion: tls.VersionTLS12, RootCAs: buildtest.Pool(&pair), Certificates: []tls.Certificate{pair},
+				}
+			}
+			_, err := s.apply("version: 1\nrules: []\n")
+			require.NoError(t, err)
+			s.idle(t)
+		})
+	}
+}
+
+// idle has 80 connections do nothing, in each way that there is, while honest callers call.
+func (s server) idle(t *testing.T) {
+	t.Helper()
+	_, address, _ := strings.Cut(s.url, "://")
+	clientHello := append([]byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3}, make([]byte, 100)...)
+	for _, a := range []struct {
+		name, address string
+		begin         func(net.Conn)
+	}{
+		{"silent to xDS", s.xds, func(net.Conn) {}},
+		{"silent to HTTP", address, func(net.Conn) {}},
+		{"idle HTTP/2 to xDS", s.xds, func(c net.Conn) { flood(c, 0, nil) }},
+		{"HTTP/2 to HTTP", address, func(c net.Conn) { flood(c, 0, nil) }},
+		{"streams without a request", s.xds, func(c net.Conn) {
+			flood(c, 10, func(*http2.Framer, uint32) error { return nil })
+		}},
+		{"unfinished requests", address, func(c net.Conn) { _, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\n") }},
+		{"unfinished bodies", address, func(c net.Conn) {
+			_, _ = io.WriteString(c, "POST /v1/policies HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nx")
+		}},
+		{"idle after a request", address, func(c net.Conn) {
+			_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		}},
+		{"handshakes without end", s.xds, func(c net.Conn) { _, _ = c.Write(clientHello) }},
+	} {
+		t.Run(a.name, func(t *testing.T) {
+			for i := range 80 {
+				c := s.dial(t, a.address, []string{honestIP, hostileIP}[i%2])
+				defer c.Close()
+				a.begin(c)
+			}
+			for range 3 {
+				s.honest(t, a.name)
+			}
+		})
+	}
 }

@@ -58,8 +58,8 @@ func firstMessage(domain string) quota.Asks {
 // leases opens a stream, on which ask asks for a unit as a proxy does.
 func (s server) leases(t *testing.T) (ask func(), stream grpc.ClientStream) {
 	t.Helper()
-	stream, err := s.connection(t, honestIP).NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
-		leaseMethod, grpc.ForceCodec(bytesCodec{}))
+	both := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+	stream, err := s.connection(t, honestIP).NewStream(t.Context(), both, leaseMethod, grpc.ForceCodec(bytesCodec{}))
 	require.NoError(t, err)
 	m := firstMessage("shop")
 	return func() {

@@ -138,13 +138,13 @@ func spoil(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), changed, 0o600))
 }
 
-// certs writes ca.pem, and server, client and edge .pem and .key that it
-// vouches for, one more for each name given, and stranger.pem and .key that
-// vouch for themselves.
+// certs writes ca.pem, the .pem and .key of server, client, edge and each given name, which that
+// authority has issued, and a self-signed stranger.pem and .key.
 func certs(ts *testscript.TestScript, _ bool, names []string) {
 	write := func(name string, c *tls.Certificate) {
 		cert, key := buildtest.PEM(c)
-		ts.Check(errors.Join(os.WriteFile(ts.MkAbs(name+".pem"), []byte(cert), 0o600), os.WriteFile(ts.MkAbs(name+".key"), []byte(key), 0o600)))
+		ts.Check(os.WriteFile(ts.MkAbs(name+".pem"), []byte(cert), 0o600))
+		ts.Check(os.WriteFile(ts.MkAbs(name+".key"), []byte(key), 0o600))
 	}
 	ca := buildtest.Issue(nil, nil)
 	write("ca", ca)

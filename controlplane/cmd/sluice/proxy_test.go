@@ -24,7 +24,9 @@ import (
 // connects to the xDS server and answers what it pushes until the script ends.
 // It returns once the server has the stream.
 func proxyCommand(ts *testscript.TestScript, neg bool, args []string) {
-	address, id, manner := args[0], args[1], args[2]
+	address := args[0]
+	id := args[1]
+	manner := args[2]
 	sluice := map[string]any{}
 	if len(args) > 3 && strings.HasPrefix(args[3], "manage=") {
 		sluice["manage"] = strings.TrimPrefix(args[3], "manage=")
@@ -94,13 +96,17 @@ func connected(ts *testscript.TestScript, id, san string) bool {
 }
 
 // clientTLS also returns the certificate's name.
-func clientTLS(ts *testscript.TestScript, cert, key, ca string) (security credentials.TransportCredentials, san string) {
+func clientTLS(
+	ts *testscript.TestScript, cert, key, ca string,
+) (security credentials.TransportCredentials, san string) {
 	pool := x509.NewCertPool()
 	text, err := os.ReadFile(ts.MkAbs(ca))
 	ts.Check(err)
 	pool.AppendCertsFromPEM(text)
 	pair, err := tls.LoadX509KeyPair(ts.MkAbs(cert), ts.MkAbs(key))
 	ts.Check(err)
-	security = credentials.NewTLS(&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})
+	security = credentials.NewTLS(&tls.Config{
+		RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12,
+	})
 	return security, pair.Leaf.DNSNames[0]
 }

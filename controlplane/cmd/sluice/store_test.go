@@ -25,9 +25,11 @@ func TestFullDisk(t *testing.T) {
 		var err error
 		for err == nil {
 			require.Less(t, len(acknowledged), 1000)
-			text := fmt.Sprintf("version: 1\ndomain: d-%d\nrules: []\n%s", len(acknowledged), strings.Repeat("# padding\n", 6000))
+			text := fmt.Sprintf("version: 1\ndomain: d-%d\nrules: []\n", len(acknowledged))
+			text += strings.Repeat("# padding\n", 6000)
 			var revision int
-			if revision, err = s.apply(text); err == nil {
+			revision, err = s.apply(text)
+			if err == nil {
 				acknowledged[revision] = text
 			}
 		}
