@@ -18,7 +18,7 @@ func TestHeldOfAnotherLength(t *testing.T) {
 	h.Scale(&long, &short)
 	require.EqualValues(t, 6059, h.Eighth, "the last of the eighth 100")
 	require.EqualValues(t, 6, h.Total())
-	require.EqualValues(t, 6059, short.EighthBy(101*long.EighthNs()), "as a receipt has it now")
+	require.EqualValues(t, 6059, short.EighthBy(101*long.EighthNs()), "as a hold has it now")
 	h.Remove(6059, 1)
 	h.Remove(short.EighthBy(96*long.EighthNs()), 2)
 	require.EqualValues(t, 3, h.Total())
@@ -39,7 +39,7 @@ func TestHeldOfAnotherLength(t *testing.T) {
 	require.EqualValues(t, 35, h.Units[100%9])
 	require.EqualValues(t, 35, h.Total())
 	h.Remove(97, 5)
-	require.EqualValues(t, 30, h.Total(), "by a receipt that has not seen a change between")
+	require.EqualValues(t, 30, h.Total(), "by a hold that has not seen a change between")
 }
 
 // TestDebtIsPaid: a window begins with what the one before it has used over its limit,

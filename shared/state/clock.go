@@ -8,6 +8,8 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //     counted at the time of that write: a key's time never goes back.
 //   - If it was written more than aheadNs after it, the clock was set back since. The record
 //     or floor is rebased: what it has counted moves back to the present, with its age.
+//
+// Times in the directory have a rule of their own, see directory.forgetFuture.
 
 // aheadNs is how far ahead of a worker's clock a record or floor may be.
 const aheadNs = 10_000_000_000

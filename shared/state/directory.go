@@ -8,7 +8,19 @@ import (
 )
 
 // The directory is one value in shared data: the list of tables, with the counter
-// that each belongs to. All integers are little endian:
+// that each belongs to. Its owners are the configurations that count in it. A worker
+// registers a table before it first reads one of its pages.
+//
+// An epoch numbers the windows of a table: a configuration that changes them takes the next
+// one, and each page has the epoch in which it was written. So a worker that meets a page
+// of a later epoch knows that it must read the directory again, and converts those of
+// earlier epochs.
+//
+// A counter has vanished when the last owner of its table has left. The table waits until
+// its windows have ended, in case the counter comes back. Then its number is used for
+// another one, with the present epoch as its base: pages of an earlier one are empty.
+//
+// All integers are little endian:
 //
 //	0  u8   format version, 1
 //	1  u8   kind, 2 = directory
@@ -28,7 +40,7 @@ import (
 //	32  i64  when the configuration that chose the windows was made
 //	40  i64  when its last owner left, 0 = in use
 //	48  u16  owners m
-//	50       n × window definition, as in a page
+//	50       n × window definition, see putWindow
 //	         m × u64 owner, i64 when the owner's configuration was made
 const (
 	kindDirectory      = 2
@@ -43,23 +55,27 @@ const (
 )
 
 type directory struct {
-	epoch  uint32
+	epoch  uint32 // the newest
 	tables []tableEntry
 	found  lookup // see prepare
 }
 
+// tableEntry is a table in the directory.
 type tableEntry struct {
 	counter      CounterID
-	number       uint16
+	number       uint16 // in the keys of its pages
 	geometry     Geometry
-	base, epoch  uint32
-	configuredNs int64
-	vanishedNs   int64
+	base         uint32 // pages of an older epoch belong to a vanished counter
+	epoch        uint32 // of windows
+	configuredNs int64  // when the configuration that chose the windows was made
+	vanishedNs   int64  // when the last owner left, 0 = in use
 	windows      []limit.Window
 	owners       []owner
 	foreign      []byte // all window definitions, if this build does not know one of them
 }
 
+// owner is a configuration, by its name, see OwnerID. A successor has the same name and was
+// made later.
 type owner struct {
 	id           uint64
 	configuredNs int64

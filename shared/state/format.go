@@ -5,9 +5,10 @@ package state
 // The version of the layout of directory, heartbeats and pages, and what it adds to
 // their keys. Each version has keys of its own: two releases that differ in it run in
 // one proxy, each with counters of its own, and neither meets a value that it cannot
-// read. The first version's keys are plain. Who raises it raises that of nextformat.go, writes
-// golden bytes anew, freezes the filter before in filter/testdata, and says in the changelog
-// that counters begin anew.
+// read. The first version's keys are plain.
+//
+// To raise it, raise that of nextformat.go too, write the golden bytes anew, freeze the last
+// filter in filter/testdata, and say in the changelog that counters begin anew.
 const (
 	formatVersion = 1
 	keySuffix     = ""

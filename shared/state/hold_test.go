@@ -111,9 +111,9 @@ func TestLostHoldsAreCharged(t *testing.T) {
 	d.requireStands("a", 0, 0, "in another window")
 }
 
-// TestReceiptsOfBefore: a receipt from before its counter's policy settled nothing for a
-// while ends no hold of others.
-func TestReceiptsOfBefore(t *testing.T) {
+// TestHoldsOfBefore: a hold from before its counter's policy settled nothing for a while ends
+// no hold of others.
+func TestHoldsOfBefore(t *testing.T) {
 	d := newDesk(t, 1, aligned(5, 600*second, 0), holding())
 	before, ok := d.hold("a", 3)
 	require.True(t, ok)
@@ -290,15 +290,15 @@ func TestEveryOrderOfTwoHolds(t *testing.T) {
 	} {
 		n := interleavings(func() (Store, [2]func(Store), func()) {
 			d := newDesk(t, 4, aligned(3, anHour, 0), holding())
-			var receipts [2]Hold
-			for i := range receipts {
-				receipts[i], _ = d.hold("k", 1)
+			var streams [2]Hold
+			for i := range streams {
+				streams[i], _ = d.hold("k", 1)
 			}
 			d.store.monotonicNs += second
 			used, held := 0, 2
 			worker := func(i int) func(Store) {
 				return func(s Store) {
-					u, h := both[i](&desk{T: t, table: configured(s, "o", 1, d.table.def), now: d.now}, &receipts[i])
+					u, h := both[i](&desk{T: t, table: configured(s, "o", 1, d.table.def), now: d.now}, &streams[i])
 					used, held = used+u, held+h
 				}
 			}

@@ -192,7 +192,7 @@ func (r *run) unfit(w *runWorker, windows []admissionWindow, units uint32) *admi
 }
 
 // admit judges a hit that was admitted, and has it hold.
-func (r *run) admit(w *runWorker, receipt Hold) {
+func (r *run) admit(w *runWorker, hold Hold) {
 	windows := w.windows
 	held := r.heldIn(w.keyIndex, windows)
 	if a := r.unfit(w, windows, held+w.cost); a != nil {
@@ -204,7 +204,7 @@ func (r *run) admit(w *runWorker, receipt Hold) {
 		r.charge(w, w.entry.Now, w.cost, w.hit)
 		return
 	}
-	h := &stream{key: w.keyIndex, units: w.cost, worker: w, receipt: receipt, aliveNs: w.heldNs}
+	h := &stream{key: w.keyIndex, units: w.cost, worker: w, hold: hold, aliveNs: w.heldNs}
 	r.held = append(r.held, h)
 	if !w.table.layout.holds { // a later configuration holds nothing
 		r.charge(w, w.entry.Now, w.cost, w.hit)
@@ -222,10 +222,10 @@ func (r *run) admit(w *runWorker, receipt Hold) {
 	r.lapse()
 }
 
-// lengthsAt is how often the hold's length had changed when h's receipt was written: by a
+// lengthsAt is how often the hold's length had changed when h was held or renewed last: by a
 // worker that may not know the last one.
 func (r *run) lengthsAt(h *stream) int {
-	if w := (limit.Window{PeriodNs: r.holdNs[h.column.window]}); w.EighthNs() != h.receipt.eachNs {
+	if w := (limit.Window{PeriodNs: r.holdNs[h.column.window]}); w.EighthNs() != h.hold.eachNs {
 		return r.lengths - 1
 	}
 	return r.lengths
@@ -281,12 +281,12 @@ func (r *run) renewed(h *stream, lapsed bool) {
 func (r *run) differs(h *stream, lapsed bool) string {
 	r.observe()
 	// A stream that was silent until its hold had lapsed, over two changes of the hold's length
-	// of which the second made it longer, ends a hold of another: its receipt knows one length.
+	// of which the second made it longer, ends a hold of another: it knows one length.
 	if !lapsed && h.lapsed && r.lengths-h.lengths >= 2 {
 		r.unjudged = true
 		return ""
 	}
-	if !lapsed && r.forgot { // where a key that held was reset, an evicted one's receipt may find nothing
+	if !lapsed && r.forgot { // where a key that held was reset, an evicted one's hold may find nothing
 		return ""
 	}
 	// After the hold's length has changed, what is held may be some eighths ahead of the clock.
@@ -312,7 +312,7 @@ func (r *run) settle(h *stream) {
 	}
 	var e Entry
 	r.as(w, h.key, func(k Key, now int64) {
-		lapsed, status := w.table.Settle(&e, k, h.receipt, now, cost)
+		lapsed, status := w.table.Settle(&e, k, h.hold, now, cost)
 		if r.must("settle", status) {
 			r.answered(h, w, e.Now, cost, lapsed)
 		}
@@ -327,10 +327,10 @@ func (r *run) renew(w *runWorker) {
 		}
 		var e Entry
 		r.as(w, h.key, func(k Key, now int64) {
-			if !w.table.IsDue(&h.receipt, w.table.tables.HeldNow()) {
+			if !w.table.IsDue(&h.hold, w.table.tables.HeldNow()) {
 				return
 			}
-			lapsed, status := w.table.Renew(&e, k, &h.receipt, now)
+			lapsed, status := w.table.Renew(&e, k, &h.hold, now)
 			if r.must("renew", status) {
 				r.renewed(h, lapsed)
 			}

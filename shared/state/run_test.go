@@ -205,8 +205,8 @@ type admissionWindow struct {
 type stream struct {
 	key     int
 	units   uint32
-	worker  *runWorker // that has the receipt
-	receipt Hold
+	worker  *runWorker // that has the hold
+	hold    Hold
 	column  exactKey          // in which they are held
 	charges []admissionWindow // in which they are charged if they are lost
 	lost    bool              // nobody settles it
@@ -490,7 +490,7 @@ func (r *run) finish(ticks int64) {
 	}
 }
 
-// change makes a new configuration, or lets a worker catch up with the newest. Receipts stay
+// change makes a new configuration, or lets a worker catch up with the newest. Holds stay
 // with the worker of before.
 func (r *run) change(w *runWorker) {
 	newest := len(r.variant) - 1
@@ -604,10 +604,10 @@ func (r *run) read(w *runWorker) {
 // commit holds, or counts at once if the worker's configuration settles nothing.
 func (r *run) commit(w *runWorker) {
 	r.tell(w)
-	var receipt Hold
+	var hold Hold
 	var status Status
 	if r.variant[w.variant].holds() {
-		receipt, status = w.table.Hold(&w.entry, w.cost, true)
+		hold, status = w.table.Hold(&w.entry, w.cost, true)
 	} else {
 		status = w.table.Commit(&w.entry, w.cost, true)
 	}
@@ -621,7 +621,7 @@ func (r *run) commit(w *runWorker) {
 		}
 		r.hits++
 		w.hit, w.windows = r.hits, r.tenures(w)
-		r.admit(w, receipt)
+		r.admit(w, hold)
 	}
 }
 

@@ -32,9 +32,14 @@ type Definition struct {
 	Capacity uint32
 }
 
-// Tables are the counters of one configuration. A table is registered in the store
+// Tables are the counters of one configuration. A table is registered in the directory
 // when it is first read, so that a configuration that Envoy refuses leaves no
 // trace.
+//
+// A configuration that is changed keeps its name, so its successor takes over the tables.
+// But two that run side by side may have one name, too, and would take counters or windows
+// away from each other. Such a conflict lasts, and the caller ends it with Split: one of them
+// goes on in tables under another owner.
 type Tables struct {
 	store      Store
 	random     func([]byte)
