@@ -44,7 +44,7 @@ func (o *importOptions) AddFlags(cmd *cobra.Command) {
 
 func newImportEnvoyRatelimitCommand() *cobra.Command {
 	var o importOptions
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "envoy-ratelimit (FILE|-)...",
 		Short: "Translate a configuration of envoyproxy/ratelimit",
 		Long: `Translate the files of one domain of the envoyproxy/ratelimit service into a policy;
@@ -62,12 +62,14 @@ generic_key. A BackendTrafficPolicy needs no routes.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return importFrom(cmd, o, args, importer.EnvoyRatelimit)
 		},
-	}, o.AddFlags)
+	}
+	o.AddFlags(cmd)
+	return cmd
 }
 
 func newImportLocalRatelimitCommand() *cobra.Command {
 	var o importOptions
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "local-ratelimit (FILE|-)",
 		Short: "Translate a configuration of Envoy's local rate limit filter",
 		Long: `Translate the configuration of Envoy's local rate limit filter into a policy; - is
@@ -82,7 +84,9 @@ envoy-ratelimit.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return importFrom(cmd, o, args, importer.LocalRatelimit)
 		},
-	}, o.AddFlags)
+	}
+	o.AddFlags(cmd)
+	return cmd
 }
 
 type importFunc func([]importer.File, importer.Options) (importer.Imported, error)

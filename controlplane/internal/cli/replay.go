@@ -47,7 +47,7 @@ func (o *replayOptions) AddFlags(cmd *cobra.Command) {
 
 func newReplayCommand() *cobra.Command {
 	var o replayOptions
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "replay LOG... -f POLICY",
 		Short: "Show what a policy would have denied of the requests in access logs",
 		Long: `Run the compiled filter over access logs, each line at its own time, and print how
@@ -65,7 +65,9 @@ Clients are printed as the log has them: keep the output as you keep the log.`,
   sluice replay app.json -f policy.yaml --map header:x-user-id=user.id --output json`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: o.run,
-	}, o.AddFlags)
+	}
+	o.AddFlags(cmd)
+	return cmd
 }
 
 func (o *replayOptions) run(cmd *cobra.Command, logs []string) error {
@@ -256,7 +258,7 @@ func (o *suggestOptions) AddFlags(cmd *cobra.Command) {
 
 func newSuggestCommand() *cobra.Command {
 	var o suggestOptions
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "suggest LOG... --key PART",
 		Short: "Suggest limits that the requests in access logs would have stayed within",
 		Long: `Read access logs, count what each client uses in each period, and print a policy in
@@ -272,7 +274,9 @@ rounded up to two digits. The logs are read twice; see sluice replay for which l
   sluice replay access.log -f shadow.yaml`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: o.run,
-	}, o.AddFlags)
+	}
+	o.AddFlags(cmd)
+	return cmd
 }
 
 func (o *suggestOptions) run(cmd *cobra.Command, logs []string) error {

@@ -141,14 +141,6 @@ func complete(cmd *cobra.Command) {
 	}
 }
 
-// with adds flags to a command.
-func with(cmd *cobra.Command, add ...func(*cobra.Command)) *cobra.Command {
-	for _, flags := range add {
-		flags(cmd)
-	}
-	return cmd
-}
-
 func forEach(cmd *cobra.Command, do func(*cobra.Command)) {
 	do(cmd)
 	for _, c := range slices.Clone(cmd.Commands()) {

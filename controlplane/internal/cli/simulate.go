@@ -35,7 +35,7 @@ func (o *simulateOptions) AddFlags(cmd *cobra.Command) {
 
 func newSimulateCommand() *cobra.Command {
 	var o simulateOptions
-	return with(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "simulate -f POLICY [-r REQUESTS.jsonl]",
 		Short: "Show what the filter decides for requests at given times",
 		Long: `Run the compiled filter over requests with given times, without a proxy, and
@@ -66,7 +66,9 @@ is not valid, the output is empty and the error says what is wrong with it.`,
     sluice simulate -f policy.yaml
   echo '{"at_ms":0,"op":"set","rule":"per-user","key":["alice"],"n":5}' | sluice simulate -f policy.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
-	}, o.AddFlags)
+	}
+	o.AddFlags(cmd)
+	return cmd
 }
 
 func (o *simulateOptions) run(cmd *cobra.Command) error {
