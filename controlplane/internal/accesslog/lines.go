@@ -3,7 +3,6 @@ package accesslog
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -20,7 +19,7 @@ import (
 
 const (
 	maxLineBytes  = 64 << 10 // of a line that is read
-	endlessBytes  = 16 << 20 // of a line that no log has
+	endlessBytes  = 16 << 20 // of a line that is too long for any log
 	maxZstdWindow = 128 << 20
 )
 
@@ -32,37 +31,45 @@ type lines struct {
 	again bool          // it can be read more than once
 }
 
-// openLines opens a file, or a reader that is open, and undoes its compression.
+// openLines opens a file, or takes standard input for -, and undoes the compression.
 func openLines(ctx context.Context, name string, stdin io.Reader) (*lines, error) {
 	l := &lines{name: name}
-	var raw io.Reader
-	if name == "-" {
-		l.name, raw = "standard input", input.Until(ctx, stdin)
-	} else {
-		f, err := input.Open(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		l.close = append(l.close, func() { _ = f.Close() })
-		info, err := f.Stat()
-		switch {
-		case err != nil || info.IsDir():
-			l.Close()
-			return nil, cmp.Or(err, error(&input.Irregular{Name: name, Mode: fs.ModeDir}))
-		case info.Mode().IsRegular():
-			raw, l.again = f, true
-		default:
-			raw = input.Until(ctx, f)
-		}
+	raw, err := l.open(ctx, stdin)
+	if err == nil {
+		err = l.decompress(bufio.NewReader(raw))
 	}
-	if err := l.decompress(bufio.NewReader(raw)); err != nil {
+	if err != nil {
 		l.Close()
 		return nil, err
 	}
 	return l, nil
 }
 
-// magics are the first bytes of files that are no text.
+// open returns what the file has. It may be a pipe.
+func (l *lines) open(ctx context.Context, stdin io.Reader) (io.Reader, error) {
+	if l.name == "-" {
+		l.name = "standard input"
+		return input.Until(ctx, stdin), nil
+	}
+	f, err := input.Open(ctx, l.name)
+	if err != nil {
+		return nil, err
+	}
+	l.close = append(l.close, func() { _ = f.Close() })
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, &input.Irregular{Name: l.name, Mode: fs.ModeDir}
+	case info.Mode().IsRegular():
+		l.again = true
+		return f, nil
+	}
+	return input.Until(ctx, f), nil
+}
+
+// magics are the first bytes of files that are packed in a way that is not undone.
 var magics = []struct{ bytes, what string }{
 	{"BZh", "bzip2: unpack it first, as with bzip2 -d"},
 	{"\xfd7zXZ\x00", "xz: unpack it first, as with xz -d"},
@@ -126,8 +133,8 @@ func (l *lines) Close() {
 	}
 }
 
-// errUnended is of a last line without an end: its writer has not finished it, or the
-// file is cut.
+// errUnended is the error of a last line without an end: its writer has not finished it, or the
+// file is cut off.
 var errUnended = errors.New("the last line has no end")
 
 // sample returns the whole lines at the begin that are not blank. They are still to come.
@@ -149,7 +156,7 @@ func (l *lines) sample() (lines []string, err error) {
 	return lines, nil
 }
 
-// next returns the next line; with errLong its begin.
+// next returns the next line. With errLong it returns the line's begin.
 func (l *lines) next() (string, error) {
 	line, err := l.in.ReadSlice('\n')
 	switch {
@@ -179,7 +186,7 @@ func (l *lines) skip() error {
 			return l.failed(err)
 		}
 	}
-	return fmt.Errorf("%s has %d bytes without the end of a line: it is no access log", l.name, endlessBytes)
+	return fmt.Errorf("%s has %d bytes without the end of a line: it is not an access log", l.name, endlessBytes)
 }
 
 // container takes the lines of a server out of the log that a container's runtime keeps of its
