@@ -66,6 +66,9 @@ func (j *job) levelsOfService() ([]*level, error) {
 			configs = append(configs, c)
 		}
 	}
+	if len(configs) == 0 {
+		return nil, ErrNothing
+	}
 	merged, err := ratelimitconfig.Merge(configs)
 	if err != nil {
 		return nil, err

@@ -92,7 +92,8 @@ func Read(file string, document *policy.Node) (*Config, error) {
 	return c, nil
 }
 
-// Merge is one domain that several files describe. An error is a policyfile.Errors.
+// Merge is one domain that several files describe, at least one. An error is a
+// policyfile.Errors.
 func Merge(files []*Config) (*Config, error) {
 	merged := &Config{File: files[0].File, Domain: files[0].Domain}
 	seen := map[string]bool{}
