@@ -19,12 +19,14 @@ func TestServerSentEventsAreReadAsTheStandardSays(t *testing.T) {
 		`data:{"response":"a"}` + "\n\n" + "data:\t" + second[6:] + "\n\n":                     whole,
 		"data: {\ndata: \"response\"\ndata:: \"a\"\ndata: }\n\n" + second + "\n\n":             whole,
 		"data\ndata: {\ndata\ndata:\ndata: \"response\": \"a\"}\ndata\n\n" + second + "\n\n":   whole,
-		first + "\n\n" + second + "\n":                                                         whole, // without its empty line
-		first + "\n\n" + second:                                                                whole,
-		first + "\n\n" + second + "\n\ndata: [DONE]\n\n":                                       whole,
-		first + "\n\n" + second + "\n\ndata: \"prompt_eval_count":                              whole,
-		`data: {"response":"！"}` + "\n\n" + second + "\n\n":                                    said(3, 5, 1, 3), // begins like a byte order mark
-		first + "\n\ndata: ping\n\ndata: 1\n\n" + second + "\n\n":                              whole,
+		// Without its empty line.
+		first + "\n\n" + second + "\n":                            whole,
+		first + "\n\n" + second:                                   whole,
+		first + "\n\n" + second + "\n\ndata: [DONE]\n\n":          whole,
+		first + "\n\n" + second + "\n\ndata: \"prompt_eval_count": whole,
+		// It begins like a byte order mark.
+		`data: {"response":"！"}` + "\n\n" + second + "\n\n":       said(3, 5, 1, 3),
+		first + "\n\ndata: ping\n\ndata: 1\n\n" + second + "\n\n": whole,
 
 		// Counts of an event that is no JSON are less than known, until a later one has them.
 		first + "\n\n" + second + "\n\ndata: {\"eval_count\":9,\n\n": {
