@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// maxSwaps is how many swaps may be under way to the store. More wait here, where
-	// streams take turns, not there.
+	// maxSwaps is how many swaps may be under way to the store. More wait here, because here
+	// streams take turns.
 	maxSwaps = 512
-	// maxBatch is how many of them leave together.
+	// maxBatch is how many of them are decided and leave together.
 	maxBatch = 64
 	// maxContendedNs is for how long an operation is decided anew because another
 	// service has written first. How often is no bound: a service whose answers come a
 	// little later can lose a busy key to the others a hundred times in a row.
 	maxContendedNs = second
-	// maxLate is how often it is decided anew because the store's clock had moved on:
-	// where windows are short that may be each time.
+	// maxLate is how often it is decided anew because the store's clock had moved on. If
+	// windows are short, that may be each time.
 	maxLate = 64
 	// maxIdle and maxIdleBytes bound the keys whose last value is kept: usual keys by
 	// number, those with long logs by their bytes.
@@ -143,9 +143,9 @@ func (ks *keys) rest(k *key) {
 	}
 }
 
-// clock is what the service knows of the store's clock: how far it is ahead of the
-// service's own where a swap arrives that leaves now. A swap that arrives earlier
-// than any before it is late once, and so is one that takes longer than the slack.
+// clock is what the service knows of the store's clock: how far it will be ahead of the
+// service's own when a swap arrives that leaves now. A swap that arrives earlier than any
+// before it is late once, and so is one that takes longer than the slack.
 type clock struct {
 	known   bool
 	aheadNs int64
@@ -251,7 +251,7 @@ func (s *Service) swapNow(ready []*key, swaps []Swap) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
 	var left atomic.Int64
 	left.Store(int64(len(ready)))
-	s.landed.hold(true)
+	s.landed.setWatched(true)
 	s.o.Store.Swap(ctx, swaps, func(i int, r Result) {
 		if s.landed.add(landing{ready[i], r}) {
 			go s.lockAndPump()
@@ -260,15 +260,15 @@ func (s *Service) swapNow(ready []*key, swaps []Swap) {
 			cancel()
 		}
 	})
-	s.landed.hold(false)
+	s.landed.setWatched(false)
 }
 
-// landed are results of the store that pump has not taken up yet. A store may say them
-// one by one, and they are taken up together.
+// landed are results of the store that pump has not taken up yet. They may come one by one, and
+// are taken up together.
 type landed struct {
-	mu   sync.Mutex
-	all  []landing
-	held bool // pump is about to look
+	mu      sync.Mutex
+	all     []landing
+	watched bool // pump is about to look
 }
 
 type landing struct {
@@ -281,12 +281,12 @@ func (l *landed) add(r landing) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(l.all, r)
-	return len(l.all) == 1 && !l.held
+	return len(l.all) == 1 && !l.watched
 }
 
-func (l *landed) hold(held bool) {
+func (l *landed) setWatched(watched bool) {
 	l.mu.Lock()
-	l.held = held
+	l.watched = watched
 	l.mu.Unlock()
 }
 
@@ -299,16 +299,11 @@ func (l *landed) take(empty []landing) []landing {
 	return all
 }
 
-// swapped hands out what came of a key's operations.
+// swapped takes up the result of a key's swap: its operations are finished, or decided again.
 func (s *Service) swapped(k *key, r Result) {
 	s.underWay--
 	s.count.countResult(r)
-	switch {
-	case errors.Is(r.Err, ErrFull):
-		s.log.Warn("a key is not counted: on_unavailable decides", "domain", k.domain, "error", r.Err)
-	case r.Outcome == Failed:
-		s.logUnusable(r.Err)
-	}
+	s.logFailure(k, r)
 	done, err := k.finish(r)
 	if r.Outcome != Failed { // one that only read was late if something changes by the store's clock
 		s.clock.note(k.sentNs, r.NowNs, r.Outcome == Late || k.reads && !done)
@@ -321,22 +316,37 @@ func (s *Service) swapped(k *key, r Result) {
 		s.count.mismatches.Add(1)
 	}
 	for _, o := range k.swap {
-		if err == nil && o.rebased {
-			s.count.rebased.Add(1)
-		}
-		if err == nil && o.againNs != 0 {
-			s.later(o)
-			continue
-		}
-		switch {
-		case err != nil:
+		if err != nil {
 			o.err = err
-		case errors.Is(o.err, errWindows):
-			s.count.crowded.Add(1)
 		}
-		o.owner.finished(o)
+		s.finish(o, err == nil)
 	}
 	s.keys.rest(k)
+}
+
+func (s *Service) logFailure(k *key, r Result) {
+	switch {
+	case errors.Is(r.Err, ErrFull):
+		s.log.Warn("a key is not counted: on_unavailable decides", "domain", k.domain, "error", r.Err)
+	case r.Outcome == Failed:
+		s.logUnusable(r.Err)
+	}
+}
+
+// finish hands an operation to its owner, unless it has to be carried out again later. isDecided
+// says that its outcome holds: the store has its value.
+func (s *Service) finish(o *operation, isDecided bool) {
+	if isDecided && o.rebased {
+		s.count.rebased.Add(1)
+	}
+	if isDecided && errors.Is(o.err, errWindows) {
+		s.count.crowded.Add(1)
+	}
+	if isDecided && o.againNs != 0 {
+		s.later(o)
+		return
+	}
+	o.owner.finished(o)
 }
 
 // later carries an operation out once the window has ended whose end is too near.

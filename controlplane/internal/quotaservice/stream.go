@@ -28,8 +28,8 @@ const (
 )
 
 // Stream is one worker's stream. Its transport calls Receive for each message that comes, and
-// takes what is to be sent from Next. One message is enough to be decoded: before the next one
-// the transport waits until all asks of the last have begun.
+// takes what is to be sent from Next. It reads a message once all asks of the last one have
+// begun, so that a stream has one message decoded.
 type Stream struct {
 	service *Service
 	peer    Peer
@@ -38,7 +38,7 @@ type Stream struct {
 	begun   chan struct{} // see waitUntilBegun
 
 	// The service's lock guards the rest.
-	domain      *domain
+	domain      *domain // nil before the first message; Receive alone changes it
 	process     uint64
 	definitions definitions
 	secret      *[]byte // of the hasher
@@ -93,11 +93,14 @@ func (st *Stream) Receive(message []byte) error {
 	if err := m.Decode(message); err != nil {
 		return status.Errorf(codes.InvalidArgument, "read a message of %d bytes: %v", len(message), err)
 	}
+	if err := st.checkDomain(m.Domain); err != nil {
+		return err
+	}
 	s := st.service
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := st.join(&m); err != nil {
-		return err
+	if st.domain == nil {
+		st.join(&m)
 	}
 	if err := st.accept(&m); err != nil {
 		return err
@@ -106,22 +109,26 @@ func (st *Stream) Receive(message []byte) error {
 	return nil
 }
 
-// join takes the domain of the first message.
-func (st *Stream) join(m *quota.Asks) error {
-	s := st.service
+// checkDomain refuses a message of a domain that the peer may not ask for, or of another one than
+// the stream's.
+func (st *Stream) checkDomain(domain string) error {
 	switch {
-	case st.domain == nil && m.Domain == "":
+	case st.domain == nil && domain == "":
 		return status.Error(codes.InvalidArgument, "the first message of a stream must name its domain")
 	case st.domain == nil:
-		if err := s.o.Allow(st.peer, m.Domain); err != nil {
-			return status.Errorf(codes.PermissionDenied, "domain %q: %v", m.Domain, err)
+		if err := st.service.o.Allow(st.peer, domain); err != nil {
+			return status.Errorf(codes.PermissionDenied, "domain %q: %v", domain, err)
 		}
-	case m.Domain != "" && m.Domain != st.domain.name:
+	case domain != "" && domain != st.domain.name:
 		return status.Errorf(codes.InvalidArgument, "the stream is of domain %q: another needs a stream of its own",
 			st.domain.name)
-	default:
-		return nil
 	}
+	return nil
+}
+
+// join takes the domain and the process of the first message.
+func (st *Stream) join(m *quota.Asks) {
+	s := st.service
 	d := s.domains[m.Domain]
 	if d == nil {
 		d = &domain{name: m.Domain}
@@ -132,10 +139,9 @@ func (st *Stream) join(m *quota.Asks) error {
 	s.asked = true
 	process := m.Process
 	s.o.Clock.AfterFunc(0, func() { s.noteAlive(d, process) }) // the store may be silent, and asks wait for nothing
-	return nil
 }
 
-// accept takes what a message says.
+// accept takes the definitions, returns and asks of a message.
 func (st *Stream) accept(m *quota.Asks) error {
 	s := st.service
 	if s.draining {
@@ -182,7 +188,7 @@ func (st *Stream) enqueue(asks []quota.Ask) {
 	st.queue()
 }
 
-// queue lets the stream wait for its turn, if it has asks to begin and may.
+// queue lets the stream wait for its turn, if it has asks to begin and its answers are read.
 func (st *Stream) queue() {
 	if st.queued || len(st.pending) == 0 || st.underWay >= maxUnderWay {
 		return
