@@ -93,24 +93,28 @@ func (p *heartbeats) renew(id uint64) {
 func (p *heartbeats) beginRound(now int64, d *directory) (gone []uint64) {
 	p.round++
 	p.beganNs = now
-	holds := make(map[uint64]bool)
+	hasTables := make(map[uint64]bool)
 	for i := range d.tables {
 		for _, o := range d.tables[i].owners {
-			holds[o.id] = true
+			hasTables[o.id] = true
 			if p.find(o.id) < 0 {
 				p.renew(o.id)
 			}
 		}
 	}
-	p.owners = slices.DeleteFunc(p.owners, func(o heartbeat) bool {
-		missed := p.round-o.round > MissedRounds
-		if missed && holds[o.id] {
+	for _, o := range p.owners {
+		if p.hasMissed(o) && hasTables[o.id] {
 			gone = append(gone, o.id)
 		}
-		return missed || !holds[o.id]
+	}
+	p.owners = slices.DeleteFunc(p.owners, func(o heartbeat) bool {
+		return p.hasMissed(o) || !hasTables[o.id]
 	})
 	return gone
 }
+
+// hasMissed reports whether the owner has missed too many rounds.
+func (p *heartbeats) hasMissed(o heartbeat) bool { return p.round-o.round > MissedRounds }
 
 // renewHeartbeat writes the owner's heartbeat once a round, and removes owners
 // without heartbeats from their tables. An owner that has never counted writes
