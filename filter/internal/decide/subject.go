@@ -61,7 +61,7 @@ type Subject struct {
 // Quota is how far a subject has come with the quota service.
 type Quota struct {
 	Wait  Wait
-	Grant Grant             // the service's answer
+	Grant Grant             // what the service has granted
 	From  From              // where Check has found the units: Take, Refund and Usage follow it
 	NowNs int64             // when Check looked, by the monotonic clock
 	Lease *state.LeaseEntry // what this proxy has leased of the key, as Check read it
@@ -74,26 +74,26 @@ type Wait uint8
 // The waits.
 const (
 	NotWaited Wait = iota // it may wait, unless too many others do
-	Waits                 // it waits for an answer, or for another one
+	Waits                 // it waits for a grant, or for another one
 	TimedOut              // nothing came in time: it waits no longer
 	Rejected              // the service takes no more asks: it waits no longer
 )
 
-// Grant is what the quota service has answered to a subject that waited.
+// Grant is what the quota service has granted to a subject that waited, or denied.
 type Grant struct {
-	Answered  bool             // false while there is no answer
+	Received  bool             // false while the service has not granted or denied
 	Units     uint32           // that the subject may take
 	EndNs     int64            // until when it may, by the monotonic clock
 	Denied    bool             // too few units are left
 	HeldBack  bool             // of a denial: enough would be left, if less were held
 	WaitNs    int64            // of a denial: until the cost passes, or limit.Never
-	NowNs     int64            // when the answer came, by the monotonic clock
+	NowNs     int64            // when it came, by the monotonic clock
 	Standings []state.Standing // how the rule's windows stand over all proxies
 }
 
-// Decides reports whether there is an answer that decides about the cost.
+// Decides reports whether it has come, and decides about the cost.
 func (g *Grant) Decides(cost uint32, nowNs int64) bool {
-	return g.Answered && (g.Denied || g.Units >= cost && nowNs < g.EndNs)
+	return g.Received && (g.Denied || g.Units >= cost && nowNs < g.EndNs)
 }
 
 // From is where a subject of scope cluster takes its units from.
@@ -102,7 +102,7 @@ type From uint8
 // The places that have units.
 const (
 	Nowhere    From = iota
-	OwnGrant        // the answer for which the request has waited
+	OwnGrant        // the grant for which the request has waited
 	LeaseTable      // what the proxy has leased
 	OwnShare        // what the proxy may admit while the service is silent
 )
@@ -111,7 +111,7 @@ const (
 func (s *Subject) Begin(r *Rule) {
 	s.Rule, s.Outcome = r, Granted
 	s.Allowed, s.Known = true, false
-	s.Quota.Wait, s.Quota.Grant.Answered = NotWaited, false
+	s.Quota.Wait, s.Quota.Grant.Received = NotWaited, false
 	r.Subjects.Find(&s.Subject)
 	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, Rule: r.Subjects.OfAll}
 }

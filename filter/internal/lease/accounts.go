@@ -25,7 +25,7 @@ type account struct {
 	worker     uint64 // that reports it: an earlier configuration's, if that has ended
 	key        [16]byte
 	definition *quota.Definition
-	asked      *ask  // carries its newest report, and has no answer
+	asked      *ask  // carries its newest report, and has no result
 	listed     bool  // among accounts.due
 	reportedNs int64 // when it was reported last
 	usedNs     int64 // when a request last wanted units
@@ -117,7 +117,7 @@ func (h *accounts) renew(now, timeoutNs int64) {
 
 // queueReports queues an ask for nothing for each account that is to be reported, unless an ask
 // is queued already that reports it. They take what requests leave of a message, at least half,
-// and wait for answers before there are more. So maxAccounts that are due at once take 129
+// and wait for results before there are more. So maxAccounts that are due at once take 129
 // messages: with round trips of up to 15 ms a store that is starting hears of all of them before
 // it grants units.
 func (c *Client) queueReports(now int64) {
@@ -185,7 +185,7 @@ func (a *ask) report(h *accounts, now int64) {
 	}
 }
 
-// unreport ends the wait for an answer to the ask's reports: one that comes later grants nothing.
+// unreport ends the wait for a grant on the ask's reports: one that comes later grants nothing.
 // It returns the accounts whose reports these were.
 func (a *ask) unreport() (accounts []*account) {
 	for i := range a.parts {
@@ -204,9 +204,9 @@ func (h *accounts) reportAgain(a *ask) {
 	}
 }
 
-// noteAnswer notes what an answer says of the report in a part of the ask. Only an answer to an
+// noteGrant notes what a grant says of the report in a part of the ask. Only a grant on an
 // account's last report grants units.
-func (h *accounts) noteAnswer(g *grant, a *ask, i int) {
+func (h *accounts) noteGrant(g *grant, a *ask, i int) {
 	p := &a.parts[i]
 	acc := p.account
 	isLast := true

@@ -47,15 +47,15 @@ const (
 	firstPauseNs = 10_000_000     // between the first two tries to open a stream
 	maxPauseNs   = 1_000_000_000  // between later ones
 	minReturnNs  = 50_000_000     // between two ticks that look for idle units
-	lateNs       = 10_000_000_000 // after which an answer is no longer awaited
+	lateNs       = 10_000_000_000 // after which a result is no longer awaited
 )
 
 // Client is one worker's side of the talk. Its zero value is not ready: use NewClient. Every
 // callback that has called it ends with Flush.
 //
-// An ask is queued, packed into a message and sent, and answered. Requests join a queued ask for
+// An ask is queued, packed into a message and sent, and gets its result. Requests join a queued ask for
 // the same units. While an ask flies, no other for the same units is sent; after the timeout it
-// flies no longer, but a late answer still counts.
+// flies no longer, but a late result still counts.
 type Client struct {
 	transport Transport
 	worker    *Worker
@@ -71,7 +71,7 @@ type Client struct {
 	queue   []*ask          // asks to be sent, in their order
 	queued  map[string]*ask // the same, by what they want
 	sending []*ask          // memory for those of one message
-	sent    []*ask          // without an answer, by their numbers
+	sent    []*ask          // without a result, by their numbers
 	flying  map[string]*ask // those of them that are not abandoned, by what they want
 	lastID  uint32          // of the newest that was sent
 	returns []quota.Return  // to be sent
@@ -83,7 +83,7 @@ type Client struct {
 
 	// Memory:
 	asks    quota.Asks
-	answers quota.Grants
+	grants  quota.Grants
 	message []byte
 	key     []byte
 }
@@ -142,9 +142,9 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	kept := w.parts[:0]
 	for i := range w.parts {
 		switch p := &w.parts[i]; {
-		case p.subject.Outcome == decide.Pending: // the answer did not suffice
+		case p.subject.Outcome == decide.Pending: // the grant did not suffice
 			c.release(p)
-			p.subject.Quota.Grant.Answered = false
+			p.subject.Quota.Grant.Received = false
 		case p.grant != nil:
 			kept = append(kept, *p)
 		}
@@ -160,7 +160,7 @@ func (w *Waiter) setWait(to decide.Wait) {
 	}
 }
 
-// Next returns a request that has its answer, or has waited for too long, to be decided
+// Next returns a request that has its grant, or has waited for too long, to be decided
 // again: then it is Done, or has to Wait again. nil if there is none.
 func (c *Client) Next() *Waiter {
 	for c.next < len(c.ready) {

@@ -21,18 +21,18 @@ type grant struct {
 	given       uint32 // units that they have got
 }
 
-// receive takes an answer, for the requests that waited for it and for those that come.
-func (c *Client) receive(answer *quota.AskResult) {
-	a := c.answered(answer.ID)
+// receive takes the result of an ask, for the requests that waited for it and for those that come.
+func (c *Client) receive(result *quota.AskResult) {
+	a := c.takeSent(result.ID)
 	if a == nil {
 		return
 	}
 	waiters := a.waiters
-	if next := c.queued[a.key]; next != nil && len(next.waiters) > 0 && a.decidesMore(answer) {
+	if next := c.queued[a.key]; next != nil && len(next.waiters) > 0 && a.decidesMore(result) {
 		waiters = append(waiters, next.waiters...)
 		c.unqueue(next)
 	}
-	switch answer.Result {
+	switch result.Result {
 	case quota.Unknown:
 		for i := range a.parts {
 			delete(c.stream.defined, a.parts[i].Definition)
@@ -47,7 +47,7 @@ func (c *Client) receive(answer *quota.AskResult) {
 		a.unreport()
 	default:
 		for i := range a.parts {
-			c.distribute(a, i, answer, waiters)
+			c.distribute(a, i, result, waiters)
 		}
 	}
 	for _, w := range waiters {
@@ -56,21 +56,21 @@ func (c *Client) receive(answer *quota.AskResult) {
 	c.ready = append(c.ready, waiters...)
 }
 
-// decidesMore reports whether an answer decides more than the ask's own requests: it has units
-// beyond their need, or later asks cannot get a better answer, nor do they count.
-func (a *ask) decidesMore(answer *quota.AskResult) bool {
-	if answer.Result != quota.Granted && answer.Result != quota.Denied {
-		return answer.Result != quota.Unknown
+// decidesMore reports whether a result decides more than the ask's own requests: it has units
+// beyond their need, or later asks cannot get a better one, nor do they count.
+func (a *ask) decidesMore(result *quota.AskResult) bool {
+	if result.Result != quota.Granted && result.Result != quota.Denied {
+		return result.Result != quota.Unknown
 	}
 	for i := range a.parts {
 		p := &a.parts[i]
 		if p.countsDenied() {
 			return false
 		}
-		if answer.Result == quota.Denied || i >= len(answer.Grants) {
+		if result.Result == quota.Denied || i >= len(result.Grants) {
 			continue
 		}
-		if g := &answer.Grants[i]; !g.Denied && g.Units <= p.Waiting {
+		if g := &result.Grants[i]; !g.Denied && g.Units <= p.Waiting {
 			return false
 		}
 	}
@@ -80,13 +80,13 @@ func (a *ask) decidesMore(answer *quota.AskResult) bool {
 // countsDenied reports whether an ask for it counts even if it is denied.
 func (p *Part) countsDenied() bool { return p.definition.CountDenied }
 
-// distribute gives the waiters what the answer has for one part, in their order. The rest of
+// distribute gives the waiters what the result has for one part, in their order. The rest of
 // a lease goes to the table; the rest of what would be held is reported as not held.
-func (c *Client) distribute(a *ask, i int, answer *quota.AskResult, waiters []*Waiter) {
-	g := newGrant(a, i, answer, c.worker.clock.Monotonic())
+func (c *Client) distribute(a *ask, i int, result *quota.AskResult, waiters []*Waiter) {
+	g := newGrant(a, i, result, c.worker.clock.Monotonic())
 	holds := g.part.account != nil
 	if holds {
-		c.worker.accounts.noteAnswer(g, a, i)
+		c.worker.accounts.noteGrant(g, a, i)
 	}
 	g.date(a.sentNs)
 	for _, w := range waiters {
@@ -101,22 +101,22 @@ func (c *Client) distribute(a *ask, i int, answer *quota.AskResult, waiters []*W
 	}
 }
 
-// newGrant reads the answer to a part of an ask.
-func newGrant(a *ask, i int, answer *quota.AskResult, nowNs int64) *grant {
+// newGrant reads the grant of a part of an ask.
+func newGrant(a *ask, i int, result *quota.AskResult, nowNs int64) *grant {
 	g := &grant{part: &a.parts[i], stream: a.stream, nowNs: nowNs}
-	switch answer.Result {
+	switch result.Result {
 	case quota.Granted, quota.Denied, quota.Unavailable:
-		g.Failed = i >= len(answer.Grants) // an older service is Unavailable so
+		g.Failed = i >= len(result.Grants) // an older service is Unavailable so
 	default: // what a newer service answers
 		g.Failed = true
 	}
 	if !g.Failed {
-		g.Grant = answer.Grants[i]
+		g.Grant = result.Grants[i]
 	}
 	return g
 }
 
-// date makes instants of the answer's durations, within what can be, whatever a broken service
+// date makes instants of the grant's durations, within what can be, whatever a broken service
 // answers.
 func (g *grant) date(sentNs int64) {
 	mostNs := quota.MostWaitNs(g.part.definition.Windows)
@@ -130,15 +130,15 @@ func (g *grant) date(sentNs int64) {
 	}
 }
 
-// give answers a request that has waited, as far as the answer suffices.
+// give gives the grant to a request that has waited, as far as it suffices.
 func (g *grant) give(p *Part) {
 	switch {
 	case g.Failed:
 		return
 	case g.Denied && p.Cost >= g.part.Cost:
-		g.answer(p, 0)
+		g.writeTo(p, 0)
 	case !g.Denied && g.Units >= p.Cost && g.nowNs < g.endNs:
-		g.answer(p, p.Cost)
+		g.writeTo(p, p.Cost)
 		g.takers++
 		g.Units -= p.Cost
 		g.given = limit.AddSaturating(g.given, p.Cost)
@@ -148,12 +148,12 @@ func (g *grant) give(p *Part) {
 	}
 }
 
-// answer writes the answer to the subject that waits for it.
-func (g *grant) answer(p *Part, units uint32) {
+// writeTo writes the grant to the subject that waits for it.
+func (g *grant) writeTo(p *Part, units uint32) {
 	p.grant = g
 	s := p.subject
 	s.Quota.Grant = decide.Grant{
-		Answered: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held, WaitNs: g.WaitNs,
+		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held, WaitNs: g.WaitNs,
 		NowNs: g.nowNs, Standings: g.standings,
 	}
 	if p.account != nil {
@@ -182,9 +182,9 @@ func (g *grant) release(units uint32) (back quota.Return) {
 	return g.store(g.Units, false)
 }
 
-// store writes units into the key's record and, if they come with an answer, what it says. It
+// store writes units into the key's record and, if the grant is new, what it says. It
 // returns what goes back to the service.
-func (g *grant) store(units uint32, isAnswer bool) quota.Return {
+func (g *grant) store(units uint32, isNew bool) quota.Return {
 	c := g.part.source.(*Source)
 	w := c.worker
 	e, wall := &w.entry, w.clock.Now()
@@ -196,10 +196,10 @@ func (g *grant) store(units uint32, isAnswer bool) quota.Return {
 		if e.Ahead && try == 0 { // by a newer time it can be read, unless it is of another epoch
 			continue
 		}
-		if isAnswer {
+		if isNew {
 			g.note(c, &e.Lease, now)
 		}
-		kept, lost := g.keep(&e.Lease, units, isAnswer, now)
+		kept, lost := g.keep(&e.Lease, units, isNew, now)
 		written := c.write(e)
 		if written == decide.Raced {
 			continue
@@ -214,7 +214,7 @@ func (g *grant) store(units uint32, isAnswer bool) quota.Return {
 	return quota.Return{Grant: g.Number, Units: units}
 }
 
-// note changes the record as the answer says.
+// note changes the record as the grant says.
 func (g *grant) note(c *Source, l *state.Lease, now int64) {
 	l.AskedNs, l.SilentNs = 0, 0
 	if g.Failed {
@@ -244,10 +244,10 @@ func (g *grant) noteDenial(l *state.Lease, now int64) {
 	l.DeniedNs = now + wait
 }
 
-// keep puts units into the record, if they may be spent later. Those of an earlier answer
+// keep puts units into the record, if they may be spent later. Those of an earlier grant
 // join the rest, and go back with it. lost is how many units cannot go back.
-func (g *grant) keep(l *state.Lease, units uint32, isAnswer bool, now int64) (kept bool, lost uint32) {
-	if units == 0 || !g.Leased || g.Failed || g.Denied || isAnswer && now >= g.endNs {
+func (g *grant) keep(l *state.Lease, units uint32, isNew bool, now int64) (kept bool, lost uint32) {
+	if units == 0 || !g.Leased || g.Failed || g.Denied || isNew && now >= g.endNs {
 		return false, 0
 	}
 	if l.DeniedCost <= units {

@@ -25,7 +25,7 @@ func (c *HoldSource) part(s *decide.Subject, cost uint32) Part {
 
 func (c *HoldSource) keyOf(s *decide.Subject) [16]byte { return c.rule.Subjects.QuotaKey(&s.Subject) }
 
-// Check decides by the answer that the request has waited for.
+// Check decides by the grant that the request has waited for.
 func (c *HoldSource) Check(s *decide.Subject, now int64) decide.Outcome {
 	c.begin(s, now)
 	if g := &s.Quota.Grant; g.Decides(s.Cost, s.Quota.NowNs) {
@@ -47,7 +47,7 @@ func (c *HoldSource) Check(s *decide.Subject, now int64) decide.Outcome {
 // Recheck is Check.
 func (c *HoldSource) Recheck(s *decide.Subject, now int64) decide.Outcome { return c.Check(s, now) }
 
-// checkGrant decides by the service's answer.
+// checkGrant decides by the service's grant.
 func (c *HoldSource) checkGrant(s *decide.Subject, g *decide.Grant, now int64) decide.Outcome {
 	s.Known = len(g.Standings) >= len(c.rule.Subjects.Windows)
 	if !g.Denied {
@@ -174,26 +174,26 @@ func (c *HoldSource) Renew(h *decide.Hold, now, heldNs int64) decide.Renewal {
 	return decide.Lapsed
 }
 
-// Held is what all proxies hold of the key, by the last answer.
+// Held is what all proxies hold of the key, by the last grant.
 func (c *HoldSource) Held(s *decide.Subject) uint32 {
 	if s.Quota.From == decide.OwnShare {
 		return c.local.Held(s)
 	}
 	g := &s.Quota.Grant
-	if !g.Answered || len(g.Standings) == 0 {
+	if !g.Received || len(g.Standings) == 0 {
 		return 0
 	}
 	return g.Standings[len(g.Standings)-1].Used
 }
 
-// Usage is how the key stands over all proxies, by the answer.
+// Usage is how the key stands over all proxies, by the grant.
 func (c *HoldSource) Usage(s *decide.Subject, window int) *limit.Usage {
 	if s.Quota.From == decide.OwnShare {
 		return c.local.Usage(s, window)
 	}
 	w, g := &s.Limits.Windows[window], &s.Quota.Grant
 	switch {
-	case !g.Answered || window >= len(g.Standings):
+	case !g.Received || window >= len(g.Standings):
 		c.usage = limit.Usage{Log: c.usage.Log[:0]}
 	case w.Algorithm == limit.Concurrency:
 		c.usage = limit.Usage{Used: g.Standings[window].Used}

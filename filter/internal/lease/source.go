@@ -21,7 +21,7 @@ const (
 
 // Source is the source of units of a rule of scope cluster: units that this proxy has
 // leased from the quota service, in a table from which all its workers take. A request
-// that has waited for an answer takes from its own grant first.
+// that has waited for a grant takes from its own grant first.
 type Source struct {
 	common
 	table *state.Leases
@@ -50,7 +50,7 @@ func refillOf(windows []limit.Window) state.Refill {
 	return state.Refill{RateNs: max(horizonNs/2, 1), LeadNs: min(horizonNs/2, maxRefillNs)}
 }
 
-// Check decides by the answer that the request has waited for, else by the key's lease.
+// Check decides by the grant that the request has waited for, else by the key's lease.
 func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 	if s.Quota.Lease == nil {
 		s.Quota.Lease = new(state.LeaseEntry)
@@ -75,7 +75,7 @@ func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 // Recheck is Check.
 func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome { return c.Check(s, now) }
 
-// checkGrant decides by the service's answer.
+// checkGrant decides by the service's grant.
 func (c *Source) checkGrant(s *decide.Subject, g *decide.Grant, now int64) decide.Outcome {
 	e := s.Quota.Lease
 	e.WrittenNs, e.Standings = g.NowNs, append(e.Standings[:0], g.Standings...)
@@ -235,7 +235,7 @@ func (c *Source) refundLease(s *decide.Subject, now int64) bool {
 	return false
 }
 
-// Usage is how the key stands over all proxies, by the last answer.
+// Usage is how the key stands over all proxies, by the last grant.
 func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {
 	if s.Quota.From == decide.OwnShare {
 		return c.local.Usage(s, window)

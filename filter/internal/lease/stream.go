@@ -19,7 +19,7 @@ type stream struct {
 // the service is silent, unless it has found so.
 func (c *Client) IsConnected() bool { return c.stream.number != 0 }
 
-// Flush sends what is to be sent, unless a message is under way: it leaves with the answer.
+// Flush sends what is to be sent, unless a message is under way: it leaves once a result has come.
 func (c *Client) Flush(now int64) {
 	for i := range c.worker.ahead {
 		if len(c.queue) < maxRefills {
@@ -65,7 +65,7 @@ func (c *Client) pack(now int64) (left []*ask) {
 		room -= n
 		c.packAsk(a, now)
 	}
-	if c.stream.heard { // units go back on the stream that got them, after its first answer
+	if c.stream.heard { // units go back on the stream that got them, after its first results
 		n := min(len(c.returns), maxReturns)
 		m.Returns = append(m.Returns, c.returns[:n]...)
 		c.returns = c.returns[n:]
@@ -191,7 +191,7 @@ func (c *Client) Receive(message []byte, now int64) error {
 	if c.stream.number == 0 {
 		return nil
 	}
-	if err := c.answers.Decode(message); err != nil {
+	if err := c.grants.Decode(message); err != nil {
 		c.transport.Cancel()
 		c.Closed(now)
 		return err
@@ -199,16 +199,16 @@ func (c *Client) Receive(message []byte, now int64) error {
 	c.sentNs, c.heardNs = 0, now
 	c.stream.heard, c.stalled = true, false
 	c.pauseNs, c.worker.Silent = firstPauseNs, false
-	c.worker.SetProxies(c.answers.Proxies)
-	for i := range c.answers.Results {
-		c.receive(&c.answers.Results[i])
+	c.worker.SetProxies(c.grants.Proxies)
+	for i := range c.grants.Results {
+		c.receive(&c.grants.Results[i])
 	}
 	return nil
 }
 
-// answered takes the ask of that number off those that were sent, nil if there is none.
+// takeSent takes the ask of that number off those that were sent, nil if there is none.
 // Numbers begin anew after the largest.
-func (c *Client) answered(id uint32) *ask {
+func (c *Client) takeSent(id uint32) *ask {
 	i := sort.Search(len(c.sent), func(i int) bool { return c.sent[i].id-c.sent[0].id >= id-c.sent[0].id })
 	if i == len(c.sent) || c.sent[i].id != id {
 		return nil
@@ -296,8 +296,8 @@ func (c *Client) probe(now int64) {
 	c.send(&m, now)
 }
 
-// abandon lets keys be asked for again whose asks have got no answer in time,
-// though others have. A late answer still counts.
+// abandon lets keys be asked for again whose asks have got no result in time,
+// though others have. A late result still counts.
 func (c *Client) abandon(now int64) {
 	for _, a := range c.sent {
 		if now-a.sentNs < c.worker.TimeoutNs {

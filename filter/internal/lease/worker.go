@@ -28,7 +28,7 @@ type Worker struct {
 	clock   Clock
 	tables  *state.Tables
 	domain  string
-	proxies uint32 // of the domain, by the service's last answer
+	proxies uint32 // of the domain, by the service's last message
 
 	crowded bool   // so many requests wait that no other may
 	ahead   []Part // what requests to come will soon need, and nobody has asked for
@@ -98,7 +98,7 @@ type Part struct {
 	account    *account    // of what is held instead
 
 	subject *decide.Subject // of the request, nil for requests to come and for reports
-	grant   *grant          // the answer, nil until it has come
+	grant   *grant          // the result, nil until it has come
 }
 
 // AppendParts appends what the pending verdict waits for: one part for each key. Shadow
