@@ -160,8 +160,8 @@ func cutToFit(lists []list) {
 	}
 }
 
-// write writes the message to this worker's place. If another worker has that place, it
-// moves on to the next free one. It returns false if nothing was written.
+// write writes the message to this worker's place. If another worker has that place, this one
+// moves on to the next free place. It returns false if nothing was written.
 func (w *Worker) write(now int64) bool {
 	for range MaxPlaces {
 		taken := false

@@ -1,4 +1,4 @@
-// Package local is the source of units of rules that one proxy counts: records in
+// Package local is the source of units for rules that one proxy counts: it keeps records in
 // shared data.
 //
 // Its invariant: all arithmetic is in shared/limit, and each hit is one compare-and-swap
@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// ErrStore says that a call into the proxy failed, or that other workers kept
-// writing.
+// ErrStore says that a call into the proxy failed, or that other workers wrote each time before
+// this one could.
 var ErrStore = errors.New("the counters could not be read or written")
 
 // Source counts in the records of a table.
@@ -104,19 +104,19 @@ func (c *Source) Refund(s *decide.Subject, now int64) bool {
 	return c.Table.Refund(&s.Record, now, s.Cost)
 }
 
-// Persist stores a record that was written before the clock was set back: the wait in the
+// Persist stores a record that was written before the clock was set back, so that the wait in the
 // verdict begins now.
 func (c *Source) Persist(s *decide.Subject) { c.Table.Persist(&s.Record) }
 
-// Usage is the usage in the record.
+// Usage returns the usage in the record.
 func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {
 	return c.Table.Usage(&s.Record, window)
 }
 
-// Held is what is held by the record, and by the floor if the key may be one of those.
+// Held returns what the record holds, and what the floor holds if the key may be part of that.
 func (c *Source) Held(s *decide.Subject) uint32 { return c.Table.Held(&s.Record) }
 
-// Settle charges the key's record, or the floor if it was evicted.
+// Settle charges the key's record, or the floor if the record was evicted.
 func (c *Source) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool) {
 	lapsed, status := c.Table.Settle(&c.entry, h.Limits(), h.Hold, now, cost)
 	return lapsed, status == state.OK
@@ -137,7 +137,7 @@ func (c *Source) Renew(h *decide.Hold, now, heldNs int64) decide.Renewal {
 	return decide.Renewed
 }
 
-// Operate reads the key's usage and changes it, until no other worker writes in between.
+// Operate reads the key's usage and changes it. It tries again if another worker writes in between.
 // The window is an index in Rule.Subjects.Windows, or state.AllWindows.
 func (c *Source) Operate(s *decide.Subject, name string, window int, n uint32, now int64) (value int64, err error) {
 	e := &s.Record
@@ -185,8 +185,8 @@ func (c *Source) Operate(s *decide.Subject, name string, window int, n uint32, n
 	return 0, ErrStore
 }
 
-// expiresAt is when the tightest window starts anew; 0 for a window per key that
-// has not begun.
+// expiresAt returns when the tightest window starts again; 0 for a window per key that has not
+// begun.
 func expiresAt(s *decide.Subject) int64 {
 	w, u := s.Window(s.Tightest())
 	if at := w.Reset(u, s.Now()); at > s.Now() {
@@ -195,7 +195,7 @@ func expiresAt(s *decide.Subject) int64 {
 	return 0
 }
 
-// Tables are the source itself.
+// Tables returns the source's one table.
 func (c *Source) Tables() []decide.Table {
 	return []decide.Table{{Table: c.Table, Rule: c.rule, Entry: &c.entry}}
 }
