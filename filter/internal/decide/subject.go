@@ -112,6 +112,7 @@ func (s *Subject) Begin(r *Rule) {
 	s.Rule, s.Outcome = r, Granted
 	s.Allowed, s.Known = true, false
 	s.Quota.Wait, s.Quota.Grant.Received = NotWaited, false
+	s.Account = nil
 	r.Subjects.Find(&s.Subject)
 	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, Rule: r.Subjects.OfAll}
 }

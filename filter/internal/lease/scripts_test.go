@@ -335,7 +335,14 @@ var holdScripts = []script{
 		silent 5*a -> admitted=4 decided=5
 		max:1=80s 171*+1s,renew a -> admitted=5
 		a -> admitted=5 decided=7`},
+	{"max_hold ends what a rule of scope proxy holds, whatever a request before has reported", proxySlot, `
+		silent a:x b max:2=0s 95*+1s,renew b -> admitted=3`},
 }
+
+// proxySlot has a rule that reports what it holds, if a request has v, before one that does not.
+const proxySlot = `{"name":"reports","scope":"cluster","key":[{"header":"v"}],"missing_key":"skip",` +
+	slots4 + `,"hold":"80s","on_unavailable":"local"},` +
+	`{"name":"r","key":[{"header":"u"}],"algorithm":"concurrency","limits":["1"],"hold":"80s"}`
 
 // silenceScripts are what on_unavailable makes of a service that goes silent.
 func silenceScripts() (list []script) {
