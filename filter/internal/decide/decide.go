@@ -140,11 +140,13 @@ func (v *Verdict) refund(n int, now int64) {
 	}
 }
 
-// endDenied ends a request that an enforced rule denies: shadow rules do not count it.
+// endDenied ends a request that an enforced rule denies: shadow rules do not count it, and
+// nothing is written for them.
 func (v *Verdict) endDenied(now int64) {
 	for _, s := range v.Subjects {
 		if s.Shadow {
 			s.skip()
+			continue
 		}
 		s.write(now)
 	}

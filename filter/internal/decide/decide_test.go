@@ -18,6 +18,8 @@ type purse struct {
 
 	left, loses uint32
 	asks        int
+	heldBack    bool
+	persisted   int
 }
 
 func (p *purse) Check(s *Subject, _ int64) Outcome {
@@ -25,6 +27,9 @@ func (p *purse) Check(s *Subject, _ int64) Outcome {
 	case p.asks > 0:
 		p.asks--
 		return Pending
+	case p.heldBack:
+		s.Known = true
+		return HeldBack
 	case s.Cost > p.left:
 		s.PassNs = limit.Never
 		return Denied
@@ -48,7 +53,7 @@ func (p *purse) Refund(s *Subject, _ int64) bool {
 	return true
 }
 
-func (p *purse) Persist(*Subject) {}
+func (p *purse) Persist(*Subject) { p.persisted++ }
 
 func (p *purse) Usage(*Subject, int) *limit.Usage { return &limit.Usage{} }
 
@@ -113,6 +118,20 @@ func TestAVerdictThatWaitsGoesOn(t *testing.T) {
 	v.Decide(4)
 	require.Equal(t, "first", v.DeniedBy().Name, "another request has taken the units meanwhile")
 	require.EqualValues(t, 1, second.left)
+}
+
+// Nothing is written for the shadow rules of a denied request. If it has waited, they were read in
+// an earlier callback, whose memory others have used since.
+func TestNothingIsWrittenForAShadowRuleOfADeniedRequest(t *testing.T) {
+	first, second := &purse{left: 5, asks: 1}, &purse{heldBack: true}
+	v := begin(t, strings.Replace(two, `"second"`, `"second","mode":"shadow"`, 1), first, second)
+	v.Decide(1)
+	require.True(t, v.Pending)
+	first.left = 0
+	v.Decide(2)
+	require.Equal(t, "first", v.DeniedBy().Name)
+	require.Equal(t, "held", v.Subjects[1].Reason())
+	require.Zero(t, second.persisted)
 }
 
 // Each outcome has the reason and the verdict that the policy gives it.
