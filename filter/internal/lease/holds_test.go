@@ -110,3 +110,37 @@ func TestAccountsAreBounded(t *testing.T) {
 	require.LessOrEqual(t, report(), 130)
 	require.Equal(t, 1<<16, s.asked-asked)
 }
+
+// TestAnOwnGrantIsRefunded: a request has waited and takes of its grant; then another worker
+// takes the last unit of the last rule first. What the grant gave is neither used nor held.
+func TestAnOwnGrantIsRefunded(t *testing.T) {
+	const first = `{"name":"first","key":[{"header":"u"}],"missing_key":"skip","limits":["9/1m"]},`
+	const last = `,{"name":"last","key":[{"header":"v"}],"missing_key":"skip","limits":["1/1m"]}`
+	for name, limits := range map[string]string{
+		"for itself": `"limits":["1/1m"],"lease":"off"`, "leased": `"limits":["1/1m"]`,
+		"held": `"algorithm":"concurrency","limits":["1"],"hold":"80s"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules := first + `{"name":"r",` + byUser + `,"missing_key":"skip",` + limits + `}` + last
+			w, s := holdingPair(t, rules)
+			other := newWorker(t, w.proxy, rules, 2)
+			id := w.request("a v")
+			s.serve(w.stream)
+			require.NoError(t, w.client.Receive(w.stream.Answers[0], w.proxy.Clock))
+			w.stream.Answers = nil
+			w.proxy.After = func(string) { // the first rule has counted
+				w.proxy.After = nil
+				w.proxy.Headers = map[string][]string{"v": {"v"}}
+				require.True(t, other.engine.Decide().Allowed)
+			}
+			w.goOn()
+			require.Contains(t, w.verdicts, id)
+			require.False(t, w.verdicts[id])
+			w.tick()
+			w.exchange(s)
+			w.request("a")
+			w.exchange(s)
+			require.Equal(t, 1, w.admitted(), "the unit is there")
+		})
+	}
+}
