@@ -60,6 +60,7 @@ type Stream struct {
 type pendingAsk struct {
 	quota.Ask
 	startNs int64
+	isBusy  bool // the stream asks too often
 }
 
 // answers are a message to be sent.
@@ -172,18 +173,13 @@ func (st *Stream) define(d *quota.Definition) {
 	st.definitions.put(own)
 }
 
-// enqueue lets asks wait for the stream's turn. If it asks too often, they are answered at once.
+// enqueue lets asks wait for the stream's turn. If it asks too often, they are only answered then.
 func (st *Stream) enqueue(asks []quota.Ask) {
 	now := st.service.o.Clock.NowNs()
 	isBusy := !st.rate.AllowN(time.Unix(0, now), len(asks))
 	st.open += len(asks)
 	for i := range asks {
-		if isBusy {
-			g := &group{stream: st, id: asks[i].ID, startNs: now, result: quota.Busy}
-			g.answer()
-			continue
-		}
-		st.pending = append(st.pending, pendingAsk{asks[i], now})
+		st.pending = append(st.pending, pendingAsk{asks[i], now, isBusy})
 	}
 	st.queue()
 }
@@ -217,7 +213,11 @@ func (st *Stream) takeTurn() {
 func (st *Stream) begin(ask *pendingAsk) {
 	g := &group{stream: st, id: ask.ID, parts: len(ask.Parts), startNs: ask.startNs}
 	st.underWay += g.parts
-	g.begin(ask.Parts)
+	if ask.isBusy {
+		g.result = quota.Busy
+	} else {
+		g.begin(ask.Parts)
+	}
 	if g.result != 0 {
 		g.answer()
 		return

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -108,6 +109,25 @@ func TestRate(t *testing.T) {
 	require.Equal(t, quota.Busy, result())
 	b.clock.advance(second)
 	require.Equal(t, quota.Granted, result())
+}
+
+// TestUnreadAnswersOfABusyStreamEndTurns: that holds also for asks that are answered at once, because
+// they are too many. Else a stream that reads nothing would have answers without end in memory.
+func TestUnreadAnswersOfABusyStreamEndTurns(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
+	require.True(t, p.rate.AllowN(time.Unix(0, b.service.o.Clock.NowNs()), burstAsks))
+	var m quota.Asks
+	for range 2 * maxUnderWay {
+		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{want(1)}})
+	}
+	require.NoError(t, p.send(m))
+	require.Equal(t, maxUnderWay, p.underWay)
+	require.Len(t, p.pending, maxUnderWay)
+	answers := p.take()
+	require.Len(t, answers, 2*maxUnderWay)
+	require.Equal(t, quota.Busy, answers[0].Result)
+	require.Zero(t, p.underWay)
 }
 
 // slow is a store that answers when a test lets it.
