@@ -56,9 +56,9 @@ func (o *canaryOptions) AddFlags(cmd *cobra.Command) {
 	f.Func("canary", "`SHARE` of the policy's proxies that get the revision until it is promoted or aborted, such as 10%",
 		notEmpty(&o.share))
 	f.DurationVar(&o.promoteAfter, "promote-after", 0, "promote the canary after this `TIME` under watch, from 1s, if no "+
-		"proxy has refused it, none of their filters has crashed, and no rule denies too much there")
-	f.Func("max-denied", "`SHARE` of its requests that a rule may deny on the canary beyond what it denies on the other "+
-		"proxies (default 2%); above it the canary stalls, from 100 requests on",
+		"proxy has rejected it, none of their filters has crashed, and no rule denies too much there")
+	f.Func("max-denied", "`SHARE` of requests that a rule may deny on the canary, above its share on the other "+
+		"proxies (default 2%); above it, after 100 requests, the canary stalls",
 		notEmpty(&o.maxDenied))
 	f.BoolVar(&o.abortOnDenied, "abort-on-denied", false,
 		"abort the canary if a rule denies too much there, instead of letting it stall")

@@ -41,8 +41,8 @@ func (o *askOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.manageToken, "manage-token-file", "",
 		"with --proxy: `FILE` with the bearer token whose SHA-256 is the policy's manage.token_sha256")
 	f.BoolVar(&o.insecure, "insecure", false,
-		"with --proxy: send that token without TLS also to addresses that are not loopback")
-	f.DurationVar(&o.timeout, "timeout", manage.DefaultTimeout, "how long each proxy may take")
+		"with --proxy: send that token without TLS even to addresses that are not loopback")
+	f.DurationVar(&o.timeout, "timeout", manage.DefaultTimeout, "how long to wait for each proxy")
 }
 
 // check rejects flags that do not go together.

@@ -31,7 +31,7 @@ type importOptions struct {
 // AddFlags adds the flags.
 func (o *importOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&o.routes, "routes", "", "`FILE` of Envoy with the rate_limits of its routes")
+	flags.StringVar(&o.routes, "routes", "", "Envoy configuration `FILE` with the rate_limits of its routes")
 	flags.StringVar(&o.Listener, "listener", "",
 		"`NAME` or IP:PORT of the listener, or name of its routes, if several have limits")
 	flags.StringToStringVar(&o.Keys, "key", nil,

@@ -57,7 +57,7 @@ func (o *listenOptions) AddFlags(cmd *cobra.Command, http, proxies string) {
 	f.StringVar(&o.tlsKey, "tls-key", "", "`FILE` with its private key")
 	f.StringVar(&o.httpClientCA, "http-client-ca", "", "`FILE` with the certificate authorities of --access")
 	f.StringVar(&o.xdsClientCA, o.proxies.ca, "", "`FILE` with the certificate authorities of proxies")
-	f.BoolVar(&o.insecure, "insecure", false, "allow addresses that are not loopback without protection")
+	f.BoolVar(&o.insecure, "insecure", false, "allow listening without protection on addresses that are not loopback")
 }
 
 // check rejects flags that do not go together, and open addresses without --insecure.

@@ -37,18 +37,18 @@ func (o *proxyOptions) AddFlags(cmd *cobra.Command) {
 	b := &o.bootstrap
 	o.services.AddFlags(cmd, "(required with --xds)")
 	f := cmd.Flags()
-	f.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
+	f.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a separate listener for management requests")
 	f.StringVar(&o.manageTLS.Cert, "manage-cert", "",
 		"`FILE` on the proxy's machine with the certificate chain of that listener: use TLS")
 	f.StringVar(&o.manageTLS.Key, "manage-key", "", "`FILE` on the proxy's machine with its private key")
 	f.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter on the proxy's machine (default: the one inside this program, "+
 		"written to the user's cache folder)")
 	f.StringVar(&b.Plugin.Envoy, "envoy-version", envoy.NewestVersion,
-		"oldest `VERSION` of Envoy that will read it, such as 1.36")
-	f.StringVar(&b.AccessLog, "access-log", "/dev/stdout", "`FILE` on the proxy's machine for a line a request with the "+
+		"oldest Envoy `VERSION` that will read the output, such as 1.36")
+	f.StringVar(&b.AccessLog, "access-log", "/dev/stdout", "`FILE` on the proxy's machine that gets a line for each request, with the "+
 		"verdict, the client's address and the keys' headers; empty for none")
 	addFileFlag(cmd, &o.file, "policy `FILE` to bake in, - for standard input "+
-		"(default: with --xds none, else one that limits nothing)")
+		"(default: with --xds none, otherwise a policy that limits nothing)")
 	f.BoolVar(&b.OpenWithoutPolicy, "open-without-policy", false, "with --xds and without -f: "+
 		"let requests through without a limit until the control plane gives a policy (default: answer 500)")
 }

@@ -32,7 +32,7 @@ func (o *resourceOptions) AddFlags(cmd *cobra.Command, urls, targets string) {
 	f.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resource (default: kubectl's)")
 	f.StringVar(&o.URL, "url", "", "`URL` of the filter's binary: "+urls)
 	f.StringVar(&o.SHA256, "sha256", "",
-		"`DIGEST` that the image, or the file behind http, must have; a wrong one stops a running filter")
+		"`DIGEST` of the image or of the file at the URL; if it is wrong, a running filter stops")
 	f.StringVar(&o.PullSecret, "pull-secret", "", "`SECRET` in that namespace with the registry's credentials")
 	f.StringArrayVar(&o.targets, "target", nil, targets)
 	f.StringVar(&o.quotaCluster, "quota-cluster", "", "`NAME` of the proxies' cluster that leads to the quota service, "+
@@ -117,7 +117,7 @@ func (o *renderIstioOptions) AddFlags(cmd *cobra.Command) {
 		"`KIND` of resource: wasm-plugin, or traffic-extension (Istio 1.30 and later)",
 		"wasm-plugin", "traffic-extension")
 	f.StringArrayVar(&o.selector, "selector", nil,
-		"`LABEL=VALUE` of the workloads it applies to, not with --target; may be repeated")
+		"`LABEL=VALUE` of the workloads to apply it to; may be repeated; not with --target")
 	addWordFlag(cmd, &o.phase, "phase", "", "",
 		"`PHASE` of the filter chain before which it runs: authn, authz or stats (default: after all of Istio's filters)",
 		"authn", "authz", "stats")
@@ -255,7 +255,7 @@ func (o *renderEnvoyGatewayOptions) AddFlags(cmd *cobra.Command) {
 		"`KIND/NAME` it applies to, or KIND/NAME/SECTION: a Gateway, HTTPRoute or GRPCRoute of that namespace; "+
 			"may be repeated (required)")
 	cmd.Flags().BoolVar(&o.failOpen, "fail-open", false,
-		"let requests through if the filter cannot run: they have no limit, and nothing reports it")
+		"let requests through without a limit, and without a report, if the filter cannot run")
 }
 
 func newRenderEnvoyGatewayCommand() *cobra.Command {

@@ -37,7 +37,7 @@ func (o *replayOptions) AddFlags(cmd *cobra.Command) {
 	addFileFlag(cmd, &o.policy, "policy `FILE` (required)")
 	flags := cmd.Flags()
 	flags.StringVar(&o.against, "against", "",
-		"`FILE` of another policy: show which clients it would newly deny, and which no longer")
+		"`FILE` of another policy: show which clients it would newly deny or no longer deny")
 	flags.IntVar(&o.proxies, "proxies", 1, "`NUMBER` of proxies; requests go to them in turn")
 	addWasmFlag(cmd, &o.wasm, "")
 	flags.StringVar(&o.html, "html", "", "also write a page with charts to this `FILE`; it names clients")
@@ -160,14 +160,14 @@ type logFlags struct {
 func (l *logFlags) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&l.format, "format", "", "`FORMAT` of the logs: "+strings.Join(accesslog.FormatNames(), ", ")+
-		", or the format itself as Envoy or nginx has it (default: detected)")
+		", or a format string of Envoy or nginx (default: detected)")
 	flags.StringToStringVar(&l.names, "map", nil,
-		"`FIELD=NAME` under which the logs have a field of a request, as header:x-user-id=user or duration_ms=took; "+
+		"`FIELD=NAME`: the logs call this field of a request NAME, as in header:x-user-id=user or duration_ms=took; "+
 			"may be given again")
-	flags.DurationVar(&l.sort, "sort", 30*time.Second, "by how much time lines may be out of order")
+	flags.DurationVar(&l.sort, "sort", 30*time.Second, "how far lines may be out of order")
 	l.unknown = 0.1
 	flags.Var(&l.unknown, "unknown-at-most",
-		"share of lines that may be of another format, or out of order by more than --sort")
+		"share of lines that may be unreadable, or out of order by more than --sort")
 }
 
 // options returns what to read, and the filter that runs over it.

@@ -47,10 +47,10 @@ func (o *runOptions) AddFlags(cmd *cobra.Command) {
 	addWasmFlag(cmd, &o.wasm, "")
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "127.0.0.1:10000", "`ADDRESS` on which to accept requests")
-	f.StringVar(&o.upstream, "upstream", "", "`URL` of the server behind, without a path (required)")
+	f.StringVar(&o.upstream, "upstream", "", "`URL` of the upstream server, without a path (required)")
 	f.StringVar(&o.admin, "admin", "", "`ADDRESS` for /healthz and /stats/prometheus (default: none)")
 	f.IntVar(&o.workers, "workers", 2, fmt.Sprintf("worker VMs, 1 to %d", maxWorkers))
-	f.BoolVar(&o.insecure, "insecure", false, "allow a control plane on another machine without TLS")
+	f.BoolVar(&o.insecure, "insecure", false, "allow a connection without TLS to a control plane on another machine")
 }
 
 func newRunCommand() *cobra.Command {
@@ -325,14 +325,15 @@ type serviceOptions struct {
 // AddFlags adds the flags of a proxy that is rendered or run. Nodes is what holds without --node.
 func (o *serviceOptions) AddFlags(cmd *cobra.Command, nodes string) {
 	f := cmd.Flags()
-	f.StringSliceVar(&o.xds, "xds", nil, "`HOST:PORT` of the control plane; of several, separated by commas, the proxy "+
+	f.StringSliceVar(&o.xds, "xds", nil, "`HOST:PORT` of the control plane, or several, separated by commas: the proxy "+
 		"uses the first that answers")
 	f.StringVar(&o.node, "node", "", "node `ID` by which the control plane knows the proxy "+nodes)
 	f.StringSliceVar(&o.quota, "quota", nil, "`HOST:PORT` of the quota service, for rules of scope cluster, or several "+
 		"like --xds (default: the control plane)")
-	f.StringVar(&o.tls.CA, "xds-ca", "", "`FILE` with the certificate authority of both: use TLS")
-	f.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the client certificate shown to both; --node must be a DNS or "+
-		"URI name in it, or an id that serve --node-names allows it")
+	f.StringVar(&o.tls.CA, "xds-ca", "", "use TLS; `FILE` with the certificate authority of the control plane "+
+		"and the quota service")
+	f.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the client certificate for both; --node must be one of its DNS or "+
+		"URI names, or an id that serve --node-names allows it")
 	f.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
 }
 

@@ -39,10 +39,10 @@ func (o *serveOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.data, "data", "", "`DIR` of the store, created if need be; this or --store is required")
 	f.StringVar(&o.store, "store", "", "`URL` of a store on etcd, for several control planes at once")
-	f.StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, "+
+	f.StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, used "+
 		"if neither apply nor the node names one")
 	f.IntVar(&o.keep, "keep", defaultKeep, "how many revisions to keep, from 2; older ones are dropped once no proxy "+
-		"runs them or can fall back on them; 0 keeps all")
+		"runs them or can fall back to them; 0 keeps all")
 	f.StringVar(&o.nodeNames, "node-names", "", "`FILE` with lines SAN ID: which node ids a certificate may use "+
 		"besides its own names")
 	o.listenOptions.AddFlags(cmd, defaultHTTP, defaultXDS)
@@ -248,7 +248,7 @@ func (o *serveManageOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.token, "manage-token-file", "", "`FILE` with the bearer token whose SHA-256 is the policy's "+
 		"manage.token_sha256, for sluice counters and explain; read again when it changes")
 	f.StringVar(&o.allow, "manage-allow", manage.DefaultAllow,
-		"`NETWORK|NAME,…` of the proxies' management listeners: the token goes nowhere else")
+		"`NETWORK|NAME,…` of the proxies' management listeners; the token is sent to no other address")
 	f.StringVar(&o.ca, "manage-ca", "", "`FILE` with the certificate authorities of management listeners, read again "+
 		"when it changes (default: the system's)")
 }

@@ -29,8 +29,8 @@ func (o *simulateOptions) AddFlags(cmd *cobra.Command) {
 	o.filterOptions.AddFlags(cmd, "policy `FILE` (required)", "")
 	flags.StringVarP(&o.requests, "requests", "r", "-", "`FILE` of requests, one JSON object a line; - = standard input")
 	flags.IntVar(&o.workers, "workers", 1, "`NUMBER` of workers that share the counters; requests go to them in turn")
-	flags.IntVar(&o.proxies, "proxies", 1, "`NUMBER` of proxies, with so many workers each; requests go to them in turn")
-	flags.Uint64Var(&o.seed, "seed", 1, "`NUMBER` that seeds the hash of the counter tables, from 1")
+	flags.IntVar(&o.proxies, "proxies", 1, "`NUMBER` of proxies, each with --workers workers; requests go to them in turn")
+	flags.Uint64Var(&o.seed, "seed", 1, "seed `NUMBER` of the counter tables' hash, at least 1")
 }
 
 func newSimulateCommand() *cobra.Command {

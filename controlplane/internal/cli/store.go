@@ -23,7 +23,7 @@ type backupOptions struct {
 func (o *backupOptions) AddFlags(cmd *cobra.Command) {
 	o.clientOptions.AddFlags(cmd)
 	cmd.Flags().StringVarP(&o.file, "out", "o", "", "`FILE` to write (required)")
-	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of a serve that is stopped, instead of --server")
+	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of a stopped serve, instead of --server")
 }
 
 func newBackupCommand() *cobra.Command {
