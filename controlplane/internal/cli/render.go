@@ -45,8 +45,8 @@ func (o *proxyOptions) AddFlags(cmd *cobra.Command) {
 		"written to the user's cache folder)")
 	f.StringVar(&b.Plugin.Envoy, "envoy-version", envoy.NewestVersion,
 		"oldest Envoy `VERSION` that will read the output, such as 1.36")
-	f.StringVar(&b.AccessLog, "access-log", "/dev/stdout", "`FILE` on the proxy's machine that gets a line for each request, with the "+
-		"verdict, the client's address and the keys' headers; empty for none")
+	f.StringVar(&b.AccessLog, "access-log", "/dev/stdout", "`FILE` on the proxy's machine that gets a line for each "+
+		"request, with the verdict, the client's address and the keys' headers; empty for none")
 	addFileFlag(cmd, &o.file, "policy `FILE` to bake in, - for standard input "+
 		"(default: with --xds none, otherwise a policy that limits nothing)")
 	f.BoolVar(&b.OpenWithoutPolicy, "open-without-policy", false, "with --xds and without -f: "+

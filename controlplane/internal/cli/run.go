@@ -332,8 +332,8 @@ func (o *serviceOptions) AddFlags(cmd *cobra.Command, nodes string) {
 		"like --xds (default: the control plane)")
 	f.StringVar(&o.tls.CA, "xds-ca", "", "use TLS; `FILE` with the certificate authority of the control plane "+
 		"and the quota service")
-	f.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the client certificate for both; --node must be one of its DNS or "+
-		"URI names, or an id that serve --node-names allows it")
+	f.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the client certificate for both; --node must be one of its DNS "+
+		"or URI names, or an id that serve --node-names allows it")
 	f.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
 }
 
