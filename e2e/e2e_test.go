@@ -4,6 +4,20 @@
 // Its invariant: nothing is replaced by a mock. The policy goes from a file by
 // `sluice apply` through `sluice serve` to the proxy, the filter is the compiled one,
 // and a scenario sees what a client on a socket sees.
+//
+// A scenario gets its proxy by one of these, the cheapest first:
+//
+//	siteOf(t, d)        a control plane and a proxy that all scenarios of a driver share; apply
+//	                    gives it a policy of the scenario's own domain
+//	serve(t, d, policy) siteOf with that policy applied
+//	site.listen         listeners of the scenario's own in the shared proxy, by the site's policies
+//	d.listen            a listener with a policy of its own, in an Envoy that listeners share
+//	d.start             a proxy for this test alone; d.launch one that the test ends itself
+//	control.proxy       a proxy of a control plane that the test has started by startControlPlane
+//
+// each, everyProxy, eachEnvoy and everyEnvoy say on which drivers a scenario runs. Most scenarios
+// are rows, a file of policies and requests in testdata: see rows. load sends many requests at
+// once, steady a constant rate; gate is a network between proxies and a quota service that fails.
 package e2e
 
 import (
@@ -38,6 +52,36 @@ const workers = 4
 
 // far is a window that does not end during a test.
 const far = "366d"
+
+const (
+	allowed = http.StatusOK
+	denied  = http.StatusTooManyRequests
+)
+
+// The token of management requests.
+const (
+	token       = "operator-token-of-the-tests"
+	tokenSHA256 = "11371aff22562e1c8540b6417a2429007fbbdb4ae0ffda050503b3d77632e972"
+	bearer      = "Bearer " + token
+)
+
+// managed is a policy's field that sets the management token to the tests' token.
+const managed = "manage: {path: /.sluice/, token_sha256: " + tokenSHA256 + "}\n"
+
+// oneRule returns a policy of one rule that limits each value of x-user-id.
+func oneRule(fields string) string {
+	return "version: 1\nrules: [{name: per-user, key: [{header: x-user-id}], " + fields + "}]\n" + managed
+}
+
+// perUser returns a policy that limits each value of x-user-id.
+func perUser(limits string) string {
+	return "version: 1\nrules: [{name: per-user, key: [{header: x-user-id}], limits: [" + limits + "]}]\n"
+}
+
+// user returns a function for load.send that sends requests of one user.
+func user(name string) func(int) request {
+	return func(int) request { return request{"/", "x-user-id", name} }
+}
 
 // built are the paths of what TestMain has compiled.
 var built struct {

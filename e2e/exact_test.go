@@ -3,28 +3,12 @@ package e2e
 import (
 	"flag"
 	"fmt"
-	"net/http"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
-
-const (
-	allowed = http.StatusOK
-	denied  = http.StatusTooManyRequests
-)
-
-// perUser returns a policy that limits each value of x-user-id.
-func perUser(limits string) string {
-	return "version: 1\nrules: [{name: per-user, key: [{header: x-user-id}], limits: [" + limits + "]}]\n"
-}
-
-// user returns a function for load.send that sends requests of one user.
-func user(name string) func(int) request {
-	return func(int) request { return request{"/", "x-user-id", name} }
-}
 
 var freshKeys = flag.Int("fresh-keys", 500, "keys whose records all workers race to create")
 
@@ -44,14 +28,6 @@ func TestFreshKeys(t *testing.T) {
 }
 
 func TestRaisedLimitLetsTheDifferenceThrough(t *testing.T) { everyProxy(t, rows("changes")) }
-
-// managed is a policy's field that sets the management token to the tests' token.
-const managed = "manage: {path: /.sluice/, token_sha256: " + tokenSHA256 + "}\n"
-
-// oneRule returns a policy of one rule that limits each value of x-user-id.
-func oneRule(fields string) string {
-	return "version: 1\nrules: [{name: per-user, key: [{header: x-user-id}], " + fields + "}]\n" + managed
-}
 
 // separate has proxies that only these tests share. Other tests run a filter of an earlier commit,
 // which cannot read a directory with an algorithm that it does not know.

@@ -110,19 +110,6 @@ func (c fieldCase) text(with bool) string {
 	return strings.NewReplacer(", , ", ", ", "{, ", "{").Replace(text)
 }
 
-// requestOf is the path of such a request, and its headers in pairs.
-func requestOf(text string) (path string, headers []string) {
-	words := strings.Fields(text)
-	if !strings.HasPrefix(words[0], "/") {
-		headers, words = append(headers, ":method", words[0]), words[1:]
-	}
-	for _, word := range words[1:] {
-		name, value, _ := strings.Cut(word, "=")
-		headers = append(headers, name, strings.ReplaceAll(value, "␣", " "))
-	}
-	return words[0], headers
-}
-
 // TestFields shows, on every proxy, the effect of each field with two policies that
 // differ only in the fields.
 func TestFields(t *testing.T) {

@@ -86,7 +86,7 @@ func TestHosts(t *testing.T) {
 			m := &hostMode{proxy: proxy{address: addresses[column%4]}, name: fmt.Sprint(column), http2: column >= 4,
 				counted: map[string]int{"api": units}}
 			for i, spelling := range spellings {
-				seen[i][column] = m.ask(t, spelling)
+				seen[i][column] = m.taken(t, spelling)
 			}
 		})
 		var out strings.Builder
@@ -110,10 +110,10 @@ type hostMode struct {
 	counted map[string]int // by what servers take a host for: what remained to its key
 }
 
-// ask returns what becomes of a spelling: "-" if Envoy refuses it, else "." and a letter for
+// taken is what becomes of a spelling: "-" if Envoy refuses it, else "." and a letter for
 // each that takes it for api.example.com, or for one below shop.example: E Envoy, G Go, N
 // nginx, M the rule's match. K stands where the key is that of api.example.com.
-func (m *hostMode) ask(t *testing.T, spelling string) string {
+func (m *hostMode) taken(t *testing.T, spelling string) string {
 	host, word := "api", "."
 	if strings.Contains(strings.ToLower(spelling), "shop") {
 		host = "shop"

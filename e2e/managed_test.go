@@ -44,13 +44,6 @@ func topCommand(t *testing.T, control *controlPlane, envoys []*proxy) {
 	}
 }
 
-// The token of management requests.
-const (
-	token       = "operator-token-of-the-tests"
-	tokenSHA256 = "11371aff22562e1c8540b6417a2429007fbbdb4ae0ffda050503b3d77632e972"
-	bearer      = "Bearer " + token
-)
-
 // operation is the answer to a management request.
 type operation struct {
 	Value   int64

@@ -25,6 +25,19 @@ func archiveOf(t *testing.T, name string) []txtar.File {
 	return archive.Files
 }
 
+// requestOf is the path of a request in words, "[METHOD] PATH [NAME=VALUE…]", and its headers in pairs.
+func requestOf(text string) (path string, headers []string) {
+	words := strings.Fields(text)
+	if !strings.HasPrefix(words[0], "/") {
+		headers, words = append(headers, ":method", words[0]), words[1:]
+	}
+	for _, word := range words[1:] {
+		name, value, _ := strings.Cut(word, "=")
+		headers = append(headers, name, strings.ReplaceAll(value, "␣", " "))
+	}
+	return words[0], headers
+}
+
 // rows is a scenario of policies, requests and what becomes of these: testdata/NAME.txtar, whose
 // files are done in their order.
 //
@@ -44,6 +57,9 @@ func archiveOf(t *testing.T, name string) []txtar.File {
 // sends a target as it is, "await" asks until it has the status, and "N of" sends N requests over
 // 16 connections, of which as many pass as come after the arrow. "used RULE KEY → N" is what each
 // window of a counter says, and "metric NAME RULE → N" what a metric comes to.
+//
+// In all files FAR is far, MANAGED is managed, TOKEN_SHA256 and BEARER are those of the token, and
+// OWN_PORT is the port of the last proxy that listen or start has started.
 func rows(name string) func(t *testing.T, d driver) {
 	return func(t *testing.T, d driver) {
 		here := sync.OnceValue(func() site { return siteOf(t, d) })

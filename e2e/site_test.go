@@ -43,8 +43,8 @@ func serve(t *testing.T, d driver, policy string) site {
 	return s
 }
 
-// siteOf returns the driver's site with a new domain. At any time one test applies
-// policies to a site; tests that listen there run beside each other.
+// siteOf returns the driver's site with a new domain. Only one test at a time applies policies
+// to a site. Tests that have listeners of their own there may run at the same time.
 func siteOf(t *testing.T, d driver) site {
 	sitesLock.Lock()
 	scenario++

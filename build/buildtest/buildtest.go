@@ -1,4 +1,6 @@
-// Package buildtest compiles for tests: the filter, and the reader of custom resources.
+// Package buildtest has what tests of several packages need: the compiled filter (buildtest.go),
+// a reader of Kubernetes' resources, certificates, golden archives and answers of models
+// (answers.go), the memory of processes, and a stopwatch for busy machines.
 //
 // Its invariant: what a test gets was compiled from the tree under test, never
 // an older file that happened to lie around. No program may import it.
