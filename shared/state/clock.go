@@ -2,7 +2,19 @@ package state
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// The clocks of workers differ a little, and may be set back by much:
+// Which clock counts what:
+//
+//	CallerNs  the worker's own wall clock. Another key's record expires by it, because Now may
+//	          be seconds ahead and would free a record that others still count by.
+//	last      when a record or floor was written, by the clock of the worker that wrote it.
+//	Now       the later of CallerNs and last. All that is counted for the key is counted at it
+//	          and written with it, so the time of a key never goes back.
+//	at        when the floor changes: the latest of Now, the floor's last and the last of the
+//	          record that is moved there. The time of a floor never goes back either.
+//	HeldNs    the holds' clock, which is monotonic: see HeldNow. It says in which eighth a hold
+//	          was renewed. lapsedAt translates an eighth to the wall clock.
+//
+// The wall clocks of workers differ a little, and may be set back by much:
 //
 //   - If a record or floor was written a little after the worker's present, the key is
 //     counted at the time of that write: a key's time never goes back.
@@ -26,7 +38,7 @@ func (t *Table) foundSetBack(e *Entry, last int64) bool {
 	}
 	if !e.clockRead {
 		e.clockRead = true
-		e.CallerNs = max(e.CallerNs, t.tables.store.Now())
+		e.CallerNs = max(e.CallerNs, t.parent.store.Now())
 	}
 	return e.isAhead(last)
 }
@@ -76,9 +88,9 @@ func (t *Table) recordTime(e *Entry, slot int) int64 {
 // recordUsage is the usage of column i in the slot's record at its recordTime. It is
 // valid until the next call.
 func (t *Table) recordUsage(e *Entry, slot, i int, at int64) limit.Usage {
-	u := e.page.usage(&t.layout, slot, i, e.other)
+	u := e.page.usage(&t.layout, slot, i, e.memory.otherLog)
 	if u.Log != nil {
-		e.other = u.Log
+		e.memory.otherLog = u.Log
 	}
 	if last := e.page.time(&t.layout, slot); at < last {
 		t.layout.Windows[i].SetBack(&u, last, at)
@@ -106,42 +118,42 @@ const (
 var heldClockKey = []byte("sl/held")
 
 // HeldNow reads the holds' clock.
-func (t *Tables) HeldNow() int64 {
-	now := t.store.Monotonic()
-	if now-t.heldReadNs >= readEveryNs {
-		t.shareHeldClock(now)
+func (ts *Tables) HeldNow() int64 {
+	now := ts.store.Monotonic()
+	if now-ts.heldReadNs >= readEveryNs {
+		ts.shareHeldClock(now)
 	}
-	return heldSinceNs + now - t.stoodNs
+	return heldSinceNs + now - ts.stoodNs
 }
 
 // shareHeldClock tells the other workers that the process runs, and adds the time since
 // the last of them has said so if it is too long.
-func (t *Tables) shareHeldClock(now int64) {
+func (ts *Tables) shareHeldClock(now int64) {
 	for range MaxRetries { // not Update, whose change TinyGo would allocate
-		value, cas, status := t.store.Get(heldClockKey)
-		t.heldReadNs = now
+		value, cas, status := ts.store.Get(heldClockKey)
+		ts.heldReadNs = now
 		switch status {
 		case OK:
-			t.readHeldClock(value, now)
+			ts.readHeldClock(value, now)
 		case NotFound:
 			cas = CreateOnly
 		default:
 			return
 		}
-		next := le.AppendUint64(t.heldClock[:0], uint64(t.heldReadNs))
-		next = le.AppendUint64(next, uint64(t.stoodNs))
-		if t.store.Set(heldClockKey, next, cas) != Mismatch {
+		next := le.AppendUint64(ts.heldClock[:0], uint64(ts.heldReadNs))
+		next = le.AppendUint64(next, uint64(ts.stoodNs))
+		if ts.store.Set(heldClockKey, next, cas) != Mismatch {
 			return
 		}
 	}
 }
 
-func (t *Tables) readHeldClock(value []byte, now int64) {
+func (ts *Tables) readHeldClock(value []byte, now int64) {
 	if len(value) != heldClockBytes {
 		return
 	}
 	read := int64(le.Uint64(value))
 	stood := int64(le.Uint64(value[8:]))
-	t.heldReadNs = max(now, read)
-	t.stoodNs = stood + max(0, now-read-stoodStillNs)
+	ts.heldReadNs = max(now, read)
+	ts.stoodNs = stood + max(0, now-read-stoodStillNs)
 }

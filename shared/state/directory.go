@@ -347,8 +347,8 @@ func longestNs(windows []limit.Window) int64 {
 }
 
 // update applies change to the directory, and writes the result if it differs.
-func (t *Tables) update(change func(*directory)) Status {
-	return Update(t.store, directoryKey, func(old []byte) ([]byte, Status) {
+func (ts *Tables) update(change func(*directory)) Status {
+	return Update(ts.store, directoryKey, func(old []byte) ([]byte, Status) {
 		var d directory
 		if old != nil {
 			stored, ok := readDirectory(old)

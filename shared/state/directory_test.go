@@ -99,7 +99,7 @@ func TestAStaleWorkerCannotDisturbAReusedNumber(t *testing.T) {
 		require.NotEqual(t, z.number, stale.number, "%s: the stale worker has a table of its own again", name)
 		require.EqualValues(t, 4, used(t, z, key, now)[0], name)
 
-		require.Equal(t, OK, z.tables.Heartbeat(now))
+		require.Equal(t, OK, z.parent.Heartbeat(now))
 		for _, e := range store.directory(t).tables {
 			require.Equal(t, e.counter == z.def.Counter, len(e.owners) > 0, "%s: only z is in use", name)
 		}
@@ -119,9 +119,9 @@ func TestAClockSetBackDoesNotFreezeLayouts(t *testing.T) {
 	require.Equal(t, []int{0, 1}, next.columns[:2:2], "the newer configuration has its windows")
 
 	epoch := store.directory(t).tables[0].epoch
-	require.Equal(t, OK, ahead.tables.Heartbeat(now))
+	require.Equal(t, OK, ahead.parent.Heartbeat(now))
 	require.Equal(t, epoch, store.directory(t).tables[0].epoch, "the configuration from before the step does not undo it")
-	require.Equal(t, OK, next.tables.Heartbeat(now))
+	require.Equal(t, OK, next.parent.Heartbeat(now))
 	require.Equal(t, epoch, store.directory(t).tables[0].epoch)
 }
 
@@ -146,17 +146,17 @@ func TestConflicts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store, now := newMemory(), 100*second
 			old := configured(store, "o", 1, definition("x", 100, hour, day))
-			old.tables.SetSplitOwner(OwnerID("split"))
+			old.parent.SetSplitOwner(OwnerID("split"))
 			require.True(t, hit(t, old, []byte("k"), now, 3))
 			next := configured(store, c.owner, 2, c.next)
 			if c.counts {
 				require.True(t, hit(t, next, []byte("k"), now, 1))
 			}
 			for range 3 {
-				require.Equal(t, OK, next.tables.Heartbeat(now))
-				require.Equal(t, OK, old.tables.Heartbeat(now))
-				require.Equal(t, c.want, old.tables.HasConflict())
-				require.False(t, next.tables.HasConflict())
+				require.Equal(t, OK, next.parent.Heartbeat(now))
+				require.Equal(t, OK, old.parent.Heartbeat(now))
+				require.Equal(t, c.want, old.parent.HasConflict())
+				require.False(t, next.parent.HasConflict())
 			}
 		})
 	}
@@ -170,17 +170,17 @@ func TestConflictsThatEnd(t *testing.T) {
 	old := configured(store, "o", 1, definition("x", 100, hour, day))
 	require.True(t, hit(t, old, []byte("k"), now, 1))
 	require.True(t, hit(t, configured(store, "o", 2, definition("x", 100, day)), []byte("k"), now, 1))
-	require.Equal(t, OK, old.tables.Heartbeat(now))
-	require.True(t, old.tables.HasConflict())
+	require.Equal(t, OK, old.parent.Heartbeat(now))
+	require.True(t, old.parent.HasConflict())
 	require.True(t, hit(t, configured(store, "o", 3, definition("x", 100, hour, day)), []byte("k"), now, 1))
-	require.Equal(t, OK, old.tables.Heartbeat(now))
-	require.False(t, old.tables.HasConflict())
+	require.Equal(t, OK, old.parent.Heartbeat(now))
+	require.False(t, old.parent.HasConflict())
 
-	require.Equal(t, OK, old.tables.dropOwners([]uint64{OwnerID("o")}, now))
-	require.Equal(t, OK, old.tables.Heartbeat(now))
-	require.True(t, old.tables.HasConflict())
-	require.Equal(t, OK, old.tables.Heartbeat(now))
-	require.False(t, old.tables.HasConflict())
+	require.Equal(t, OK, old.parent.dropOwners([]uint64{OwnerID("o")}, now))
+	require.Equal(t, OK, old.parent.Heartbeat(now))
+	require.True(t, old.parent.HasConflict())
+	require.Equal(t, OK, old.parent.Heartbeat(now))
+	require.False(t, old.parent.HasConflict())
 }
 
 // When one worker splits, the others with the same conflict follow at their next
@@ -197,7 +197,7 @@ func TestWorkersSplitTogether(t *testing.T) {
 			var workers []*Table
 			for range 3 {
 				w := configured(store, "o", 1, def)
-				w.tables.SetSplitOwner(OwnerID("split"))
+				w.parent.SetSplitOwner(OwnerID("split"))
 				require.True(t, hit(t, w, key, now, 1))
 				workers = append(workers, w)
 			}
@@ -205,18 +205,18 @@ func TestWorkersSplitTogether(t *testing.T) {
 			require.True(t, hit(t, other, key, now, 1))
 			heartbeats := func() {
 				for _, w := range append([]*Table{other}, workers...) {
-					require.Equal(t, OK, w.tables.Heartbeat(now))
+					require.Equal(t, OK, w.parent.Heartbeat(now))
 				}
 			}
 			heartbeats()
-			require.True(t, workers[0].tables.HasConflict())
-			workers[0].tables.Split()
+			require.True(t, workers[0].parent.HasConflict())
+			workers[0].parent.Split()
 			require.True(t, hit(t, workers[0], key, now, 1))
 			heartbeats()
 			before := used(t, workers[0], key, now)
 			for i, w := range workers {
-				require.True(t, w.tables.split, "worker %d", i)
-				require.False(t, w.tables.HasConflict(), "worker %d", i)
+				require.True(t, w.parent.split, "worker %d", i)
+				require.False(t, w.parent.HasConflict(), "worker %d", i)
 				require.Equal(t, before, used(t, w, key, now), "worker %d", i)
 			}
 			passed := 0

@@ -13,14 +13,17 @@ import (
 // Entry is one key's place in its page, as Table.Read found it. The zero value is
 // ready for Read. Re-use an Entry from request to request: it keeps its memory.
 type Entry struct {
-	Now       int64 // the instant at which the key is counted
-	CallerNs  int64 // the caller's clock, as it read it or as it was read once more; Now may be later
-	FromFloor bool  // the key has no record and starts from the page's floor
-	Evicted   bool  // Commit evicted a live record
-	Rebased   bool  // Read moved what was written before the clock was set back to the present
-	Resets    int   // windows whose usage has ended since the record was written
-	HeldBack  bool  // Check found that only what is held leaves no room
-	HeldNs    int64 // the holds' clock if the table holds; the monotonic one if it leases
+	// clock.go says which of the three clocks counts what.
+	Now      int64 // at which the key is counted: never before the last write
+	CallerNs int64 // the caller's clock, as it read it or as it was read once more
+	HeldNs   int64 // the holds' clock if the table holds; the monotonic one if it leases
+
+	// What Read, Check and Commit found.
+	FromFloor bool // the key has no record and starts from the page's floor
+	Evicted   bool // Commit evicted a live record
+	Rebased   bool // Read moved what was written before the clock was set back to the present
+	Resets    int  // windows whose usage has ended since the record was written
+	HeldBack  bool // Check found that only what is held leaves no room
 
 	// The page, and the key's place in it.
 	hash        uint64   // of the key, under the tables' seed
@@ -36,20 +39,27 @@ type Entry struct {
 	// By column of the layout.
 	windows []limit.Window          // with the key's limits
 	rule    []limit.Window          // with the rule's
-	usage   [MaxWindows]limit.Usage // as of Now
-	holds   limit.Holds             // of the key's record; the last column
+	usage   [MaxWindows]limit.Usage // as of Now; of the column of holds: Used is held, see Held
 
-	floorHolds limit.Holds // of the page's floor
+	// What is held of the key is the sum of two: its record's, and the floor's if the record was
+	// evicted while it held.
+	holds      limit.Holds // of the key's record
+	floorHolds limit.Holds // of the page's floor, for all keys without a record
 
 	// From Commit, for Refund.
 	generation uint16
 	opened     uint16 // bit i: the hit opened the window of column i
 
-	// Memory, so that a decision allocates nothing.
-	ownWindows   [MaxWindows]limit.Window // for windows
-	ownRule      [MaxWindows]limit.Window // for rule
+	memory entryMemory
+}
+
+// entryMemory is kept from call to call so that a decision allocates nothing. It carries no
+// result from one call to the next.
+type entryMemory struct {
+	windows      [MaxWindows]limit.Window // for Entry.windows
+	rule         [MaxWindows]limit.Window // for Entry.rule
 	logs         [MaxWindows][]int64      // decoded logs of the key
-	other        []int64                  // the decoded log of another key
+	otherLog     []int64                  // the decoded log of another key
 	nothing      limit.Usage              // of a window without a column
 	recordLapses []lapse                  // of a record
 	floorLapses  []lapse                  // of the floor
@@ -59,10 +69,10 @@ type Entry struct {
 // log returns memory for a log of column i: twice the longest log, because a hit
 // appends its units before the oldest are dropped.
 func (e *Entry) log(i int) []int64 {
-	if e.windows[i].Algorithm == limit.SlidingWindowLog && e.logs[i] == nil {
-		e.logs[i] = make([]int64, 0, 2*limit.MaxLog)
+	if e.windows[i].Algorithm == limit.SlidingWindowLog && e.memory.logs[i] == nil {
+		e.memory.logs[i] = make([]int64, 0, 2*limit.MaxLog)
 	}
-	return e.logs[i]
+	return e.memory.logs[i]
 }
 
 // HasRecord reports whether the key has a record, even an empty one.
@@ -78,6 +88,11 @@ func (e *Entry) unshare() {
 
 // Read finds the key's record as of now, or the floor if the key has no record. If
 // the worker's clock is behind the last write, e.Now is the time of that write.
+//
+// Read may change e's page in memory: it moves times back if the clock was set back, and it
+// charges holds of the floor that have lapsed, for which records of other keys in the page may
+// be evicted. Shared data has none of it until Commit or another call that writes the page.
+// If none follows, the next Read does the same again.
 func (t *Table) Read(e *Entry, key Key, now int64) Status {
 	if status := t.ensureRegistered(now); status != OK {
 		return status
@@ -98,7 +113,7 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	last := t.setNow(e)
 	var lapses []lapse
 	if t.layout.holds {
-		e.HeldNs = t.tables.HeldNow()
+		e.HeldNs = t.parent.HeldNow()
 		if t.lapseFloor(e) {
 			last = t.setNow(e)
 		}
@@ -134,8 +149,8 @@ func (t *Table) define(e *Entry, key *Key) {
 		return
 	}
 	columns := t.layout.Windows
-	e.windows = e.ownWindows[:len(columns)]
-	e.rule = e.ownRule[:len(columns)]
+	e.windows = e.memory.windows[:len(columns)]
+	e.rule = e.memory.rule[:len(columns)]
 	copy(e.windows, columns)
 	copy(e.rule, columns)
 	for i := range e.windows {
@@ -210,7 +225,7 @@ func (t *Table) Usage(e *Entry, i int) *limit.Usage {
 	if column := t.columns[i]; column >= 0 {
 		return &e.usage[column]
 	}
-	return &e.nothing // a later configuration has dropped this window
+	return &e.memory.nothing // a later configuration has dropped this window
 }
 
 // Check returns the earliest instant at which a hit of cost units passes every
@@ -332,7 +347,7 @@ func (t *Table) Persist(e *Entry) {
 }
 
 func (t *Table) write(e *Entry) Status {
-	return t.tables.store.Set(e.key[:], e.page, e.cas)
+	return t.parent.store.Set(e.key[:], e.page, e.cas)
 }
 
 // Refund undoes a Commit of cost units, because another rule has denied the

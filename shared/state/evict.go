@@ -63,7 +63,7 @@ func (t *Table) freeSlot(e *Entry) int {
 	return -1
 }
 
-// expiredSlot returns a slot whose record has expired, or -1.
+// expiredSlot returns a slot whose record has expired by the caller's clock, or -1.
 func (t *Table) expiredSlot(e *Entry) int {
 	for slot := range t.layout.Slots {
 		if t.expiry(e, slot) <= e.CallerNs {
@@ -88,8 +88,8 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 	var lapses []lapse
 	if t.layout.holds {
 		h := e.page.holds(&t.layout, slot)
-		lapses = t.lapse(e, &h, e.eighth(t), last, e.otherLapses[:0])
-		e.otherLapses = lapses
+		lapses = t.lapse(e, &h, e.eighth(t), last, e.memory.otherLapses[:0])
+		e.memory.otherLapses = lapses
 		if newest, ok := h.Newest(); ok {
 			at = max(t.lapsedAt(e, newest), e.Now+1)
 		}
@@ -160,9 +160,10 @@ func (t *Table) loadOf(e *Entry, slot int) limit.Load {
 	return most
 }
 
-// addToFloor adds the usage of the slot's record, written at last, and what has lapsed of
-// what it held, to the floor, which was rolled to at. If the floor is ahead of the clock,
-// the usage keeps its age.
+// addToFloor adds the usage of the slot's record, written at last, to the floor, which was
+// rolled to at. lapses are charged to the usage first. If the floor is ahead of the clock, the
+// usage of a window that starts with its first hit moves ahead as far. So it is as old at the
+// floor's time as it is now, and is not forgotten too early.
 func (t *Table) addToFloor(e *Entry, slot int, last, at int64, lapses []lapse) {
 	ahead := max(at-max(last, e.CallerNs), 0)
 	for i := range t.layout.counts {
@@ -202,7 +203,7 @@ func (t *Table) chargeFloor(e *Entry, windows []limit.Window, at int64, units ui
 	t.rollFloor(e, at, true)
 	for i := range t.layout.counts {
 		f := e.page.floor(&t.layout, i)
-		e.page.setFloor(&t.layout, i, e.rule[i].ChargeFloor(&windows[i], f, at, units, e.other[:0]))
+		e.page.setFloor(&t.layout, i, e.rule[i].ChargeFloor(&windows[i], f, at, units, e.memory.otherLog[:0]))
 	}
 }
 

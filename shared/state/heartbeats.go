@@ -33,139 +33,142 @@ const (
 
 var heartbeatsKey = []byte("sluice/owners" + keySuffix)
 
+// heartbeats are those of all owners, as of the current round.
 type heartbeats struct {
 	round   uint32
-	beganNs int64
+	beganNs int64 // when the round began
 	owners  []heartbeat
 }
 
+// heartbeat is the last one of an owner.
 type heartbeat struct {
 	id    uint64
 	round uint32
 }
 
-func readHeartbeats(b []byte) (p heartbeats, ok bool) {
+func readHeartbeats(b []byte) (h heartbeats, ok bool) {
 	if len(b) < heartbeatsHeadBytes || b[0] != formatVersion || b[1] != kindHeartbeats ||
 		len(b) != heartbeatsHeadBytes+int(le.Uint16(b[2:]))*heartbeatBytes {
-		return p, false
+		return h, false
 	}
-	p.round, p.beganNs = le.Uint32(b[4:]), int64(le.Uint64(b[8:]))
+	h.round = le.Uint32(b[4:])
+	h.beganNs = int64(le.Uint64(b[8:]))
 	for b = b[heartbeatsHeadBytes:]; len(b) > 0; b = b[heartbeatBytes:] {
-		p.owners = append(p.owners, heartbeat{le.Uint64(b), le.Uint32(b[8:])})
+		h.owners = append(h.owners, heartbeat{le.Uint64(b), le.Uint32(b[8:])})
 	}
-	return p, true
+	return h, true
 }
 
-func (p *heartbeats) append(b []byte) []byte {
+func (h *heartbeats) append(b []byte) []byte {
 	b = append(b, formatVersion, kindHeartbeats)
-	b = le.AppendUint16(b, uint16(len(p.owners)))
-	b = le.AppendUint32(b, p.round)
-	b = le.AppendUint64(b, uint64(p.beganNs))
-	for _, o := range p.owners {
+	b = le.AppendUint16(b, uint16(len(h.owners)))
+	b = le.AppendUint32(b, h.round)
+	b = le.AppendUint64(b, uint64(h.beganNs))
+	for _, o := range h.owners {
 		b = le.AppendUint64(b, o.id)
 		b = le.AppendUint32(b, o.round)
 	}
 	return b
 }
 
-func (p *heartbeats) find(id uint64) int {
-	return slices.IndexFunc(p.owners, func(o heartbeat) bool { return o.id == id })
+func (h *heartbeats) find(id uint64) int {
+	return slices.IndexFunc(h.owners, func(o heartbeat) bool { return o.id == id })
 }
 
 // roundEnded reports whether the round has ended, also because the clock was set
 // back.
-func (p *heartbeats) roundEnded(now int64) bool {
-	return now-p.beganNs >= RoundNs || now < p.beganNs-RoundNs
+func (h *heartbeats) roundEnded(now int64) bool {
+	return now-h.beganNs >= RoundNs || now < h.beganNs-RoundNs
 }
 
 // renew sets the owner's heartbeat to this round.
-func (p *heartbeats) renew(id uint64) {
-	if i := p.find(id); i >= 0 {
-		p.owners[i].round = p.round
+func (h *heartbeats) renew(id uint64) {
+	if i := h.find(id); i >= 0 {
+		h.owners[i].round = h.round
 	} else {
-		p.owners = append(p.owners, heartbeat{id, p.round})
+		h.owners = append(h.owners, heartbeat{id, h.round})
 	}
 }
 
 // beginRound begins a round at now. It adds owners of tables that have no
 // heartbeat yet and removes owners without tables. It returns the owners that have
 // missed too many rounds.
-func (p *heartbeats) beginRound(now int64, d *directory) (gone []uint64) {
-	p.round++
-	p.beganNs = now
+func (h *heartbeats) beginRound(now int64, d *directory) (gone []uint64) {
+	h.round++
+	h.beganNs = now
 	hasTables := make(map[uint64]bool)
 	for i := range d.tables {
 		for _, o := range d.tables[i].owners {
 			hasTables[o.id] = true
-			if p.find(o.id) < 0 {
-				p.renew(o.id)
+			if h.find(o.id) < 0 {
+				h.renew(o.id)
 			}
 		}
 	}
-	for _, o := range p.owners {
-		if p.hasMissed(o) && hasTables[o.id] {
+	for _, o := range h.owners {
+		if h.hasMissed(o) && hasTables[o.id] {
 			gone = append(gone, o.id)
 		}
 	}
-	p.owners = slices.DeleteFunc(p.owners, func(o heartbeat) bool {
-		return p.hasMissed(o) || !hasTables[o.id]
+	h.owners = slices.DeleteFunc(h.owners, func(o heartbeat) bool {
+		return h.hasMissed(o) || !hasTables[o.id]
 	})
 	return gone
 }
 
 // hasMissed reports whether the owner has missed too many rounds.
-func (p *heartbeats) hasMissed(o heartbeat) bool { return p.round-o.round > MissedRounds }
+func (h *heartbeats) hasMissed(o heartbeat) bool { return h.round-o.round > MissedRounds }
 
 // renewHeartbeat writes the owner's heartbeat once a round, and removes owners
 // without heartbeats from their tables. An owner that has never counted writes
 // none, so that a configuration that Envoy refuses leaves no trace.
-func (t *Tables) renewHeartbeat(now int64, hasTables bool) Status {
+func (ts *Tables) renewHeartbeat(now int64, hasTables bool) Status {
 	var gone []uint64
-	status := Update(t.store, heartbeatsKey, func(old []byte) (next []byte, status Status) {
+	status := Update(ts.store, heartbeatsKey, func(old []byte) (next []byte, status Status) {
 		gone = nil
-		p := heartbeats{beganNs: now}
+		h := heartbeats{beganNs: now}
 		if old != nil {
 			stored, ok := readHeartbeats(old)
 			if !ok {
 				return nil, Failed
 			}
-			p = stored
+			h = stored
 		}
-		if !p.isDue(t.self.id, now, hasTables) {
+		if !h.isDue(ts.self.id, now, hasTables) {
 			return nil, OK
 		}
-		p.renew(t.self.id)
-		if p.roundEnded(now) {
-			d, status := t.directory()
+		h.renew(ts.self.id)
+		if h.roundEnded(now) {
+			d, status := ts.directory()
 			if status != OK {
 				return nil, status
 			}
-			gone = p.beginRound(now, &d)
-			if p.find(t.self.id) >= 0 { // it has tables
-				p.renew(t.self.id)
+			gone = h.beginRound(now, &d)
+			if h.find(ts.self.id) >= 0 { // it has tables
+				h.renew(ts.self.id)
 			}
 		}
-		return p.append(nil), OK
+		return h.append(nil), OK
 	})
 	if status != OK {
 		return status
 	}
-	return t.dropOwners(gone, now)
+	return ts.dropOwners(gone, now)
 }
 
 // isDue reports whether the owner writes: it has no heartbeat yet and has tables, it has
 // not written in this round, or the round is over.
-func (p *heartbeats) isDue(id uint64, now int64, hasTables bool) bool {
-	i := p.find(id)
+func (h *heartbeats) isDue(id uint64, now int64, hasTables bool) bool {
+	i := h.find(id)
 	if i < 0 {
 		return hasTables
 	}
-	return p.owners[i].round != p.round || p.roundEnded(now)
+	return h.owners[i].round != h.round || h.roundEnded(now)
 }
 
 // directory reads the directory.
-func (t *Tables) directory() (d directory, status Status) {
-	value, _, status := t.store.Get(directoryKey)
+func (ts *Tables) directory() (d directory, status Status) {
+	value, _, status := ts.store.Get(directoryKey)
 	if status != OK {
 		return d, status
 	}
@@ -178,11 +181,11 @@ func (t *Tables) directory() (d directory, status Status) {
 
 // dropOwners removes owners from their tables. An owner that was only late comes
 // back with its next tick and finds its tables unchanged.
-func (t *Tables) dropOwners(gone []uint64, now int64) Status {
+func (ts *Tables) dropOwners(gone []uint64, now int64) Status {
 	if len(gone) == 0 {
 		return OK
 	}
-	return t.update(func(d *directory) {
+	return ts.update(func(d *directory) {
 		for i := range d.tables {
 			for _, id := range gone {
 				d.tables[i].leave(owner{id, math.MaxInt64}, now)

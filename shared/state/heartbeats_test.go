@@ -12,7 +12,7 @@ import (
 func beat(t *testing.T, now, forNs int64, tables ...*Table) int64 {
 	for end := now + forNs; now < end; now += second {
 		for _, table := range tables {
-			require.Equal(t, OK, table.tables.Heartbeat(now))
+			require.Equal(t, OK, table.parent.Heartbeat(now))
 		}
 	}
 	return now
@@ -80,7 +80,7 @@ func TestAClockThatStepsLosesNoTables(t *testing.T) {
 		now += step
 		before := store.owners(t).round
 		for n := range tables {
-			require.Equal(t, OK, tables[n].tables.Heartbeat(now))
+			require.Equal(t, OK, tables[n].parent.Heartbeat(now))
 			now += 100 * ms
 		}
 		require.LessOrEqual(t, store.owners(t).round, before+1)
@@ -136,12 +136,12 @@ func TestALateOwnerFindsItsTables(t *testing.T) {
 	require.Equal(t, 1, owned(), "it has not missed enough rounds yet")
 	now = beat(t, now, 3*RoundNs, stays)
 	require.Zero(t, owned())
-	require.Equal(t, OK, late.tables.register(now, []*Table{late}), "the tick of a filter without heartbeats")
+	require.Equal(t, OK, late.parent.registerAndAdopt(now, []*Table{late}), "the tick of a filter without heartbeats")
 	require.Equal(t, 1, owned())
 	now = beat(t, now, (MissedRounds-1)*RoundNs, stays)
 	require.Equal(t, 1, owned())
 	require.Equal(t, []uint32{1}, used(t, late, []byte("a"), now))
-	require.Equal(t, OK, late.tables.Heartbeat(now))
+	require.Equal(t, OK, late.parent.Heartbeat(now))
 	beat(t, now, 30*RoundNs, stays, late)
 	require.Equal(t, 1, owned())
 }

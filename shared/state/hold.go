@@ -88,17 +88,17 @@ func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapse
 			return false, status
 		}
 		e.unshare()
-		holds, lapsed := t.holdsWith(e, &h)
 		charge := cost
-		if lapsed {
+		place := t.placeOf(e, &h)
+		switch place {
+		case inRecord, inFloor:
+			t.moveHold(e, place, &h, 0)
+		case isCharged:
 			charge -= min(cost, h.Units)
-		}
-		if holds != nil {
-			holds.Remove(t.eighthOf(&h), h.Units)
-			t.putFloorHolds(e, holds)
+		case isReset:
 		}
 		if status := t.charge(e, charge); status != Mismatch {
-			return lapsed, status
+			return place == isCharged, status
 		}
 	}
 	return false, Failed
@@ -113,16 +113,14 @@ func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed bool, statu
 			return false, status
 		}
 		e.unshare()
-		holds, _ := t.holdsWith(e, h)
-		if holds == nil {
+		place := t.placeOf(e, h)
+		if place != inRecord && place != inFloor {
 			return true, OK
 		}
-		holds.Remove(t.eighthOf(h), h.Units)
-		holds.Add(holds.Eighth, h.Units)
-		t.putFloorHolds(e, holds)
+		eighth := t.moveHold(e, place, h, h.Units)
 		switch status := t.charge(e, 0); status {
 		case OK:
-			h.eighth = holds.Eighth
+			h.eighth = eighth
 			h.eachNs = t.holdWindow().EighthNs()
 			return false, OK
 		case Mismatch:
@@ -142,7 +140,7 @@ func (t *Table) IsDue(h *Hold, heldNs int64) bool {
 	return heldNs >= end
 }
 
-// Held is how many units of the key are held, as of Read.
+// Held is how many units of the key are held, by its record and by the floor, as of Read.
 func (t *Table) Held(e *Entry) uint32 {
 	if !t.layout.holds {
 		return 0
@@ -167,31 +165,62 @@ func (t *Table) charge(e *Entry, units uint32) Status {
 	return t.finish(e)
 }
 
-// holdsWith returns the holds that h's units are among: the key's record's, or the floor's
-// as of now. It is nil if they are in neither. lapsed says that they were charged.
-func (t *Table) holdsWith(e *Entry, h *Hold) (holds *limit.Holds, lapsed bool) {
+// holdPlace says where the units of a hold are.
+type holdPlace uint8
+
+const (
+	inRecord  holdPlace = iota // held by the key's record
+	inFloor                    // held by the page's floor, because the record was evicted
+	isCharged                  // not held any more: they were charged when the hold lapsed, or at once
+	isReset                    // not held any more, and not charged: the key was reset
+)
+
+// placeOf says where h's units are as of Read.
+func (t *Table) placeOf(e *Entry, h *Hold) holdPlace {
 	if !h.InTable() {
-		return nil, true
+		return isCharged
 	}
 	if !t.layout.holds || h.epoch < e.page.since(&t.layout) {
-		return nil, false
+		return isReset
 	}
+	place := inFloor
 	switch {
 	case e.slot >= 0 && e.page.number(&t.layout, e.slot)&^sharesBit == h.number:
-		holds = &e.holds
+		place = inRecord
 	case e.page.mayBeForgotten(&t.layout, h.number):
-		return nil, false
-	default:
-		holds = &e.floorHolds
+		return isReset
 	}
-	if t.hasLapsed(e, holds, h) {
-		return nil, true
+	if t.hasLapsed(e, e.holdsAt(place), h) {
+		return isCharged
 	}
-	return holds, false
+	return place
 }
 
-// hasLapsed reports whether h's units are no longer among holds. If the hold's length has
-// changed since, they may have lapsed before; if it was shortened, only their age tells.
+// holdsAt returns the holds of the key's record, or the floor's, as of Read.
+func (e *Entry) holdsAt(place holdPlace) *limit.Holds {
+	if place == inRecord {
+		return &e.holds
+	}
+	return &e.floorHolds
+}
+
+// moveHold takes h's units out of their place, where it holds so many in the present eighth
+// instead. It returns that eighth. The floor's holds go into the page; the record's are
+// written with its usage.
+func (t *Table) moveHold(e *Entry, place holdPlace, h *Hold, units uint32) (eighth uint32) {
+	holds := e.holdsAt(place)
+	holds.Remove(t.eighthOf(h), h.Units)
+	holds.Add(holds.Eighth, units)
+	if place == inFloor {
+		e.page.setHolds(&t.layout, ofFloor, holds)
+	}
+	return holds.Eighth
+}
+
+// hasLapsed reports whether h's units have left holds because nobody renewed them in time. It
+// tells it in two ways, because a policy may have changed the hold's length since. By the
+// length that h knows, they are too old. Or by the present length, their eighth is past and
+// holds has nothing in it.
 func (t *Table) hasLapsed(e *Entry, holds *limit.Holds, h *Hold) bool {
 	age := int32(uint32(e.HeldNs/h.eachNs) - h.eighth) // in eighths of the length that h knows
 	if age > limit.HoldParts {
@@ -201,21 +230,13 @@ func (t *Table) hasLapsed(e *Entry, holds *limit.Holds, h *Hold) bool {
 	return !holds.Has(eighth) && int32(e.eighth(t)-eighth) >= limit.HoldParts
 }
 
-// putFloorHolds puts holds back into the page if they are the floor's. The record's are
-// written with its usage.
-func (t *Table) putFloorHolds(e *Entry, holds *limit.Holds) {
-	if holds == &e.floorHolds {
-		e.page.setHolds(&t.layout, ofFloor, holds)
-	}
-}
-
 func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.counts] }
 
 // eighth is the present one.
 func (e *Entry) eighth(t *Table) uint32 { return uint32(e.HeldNs / t.holdWindow().EighthNs()) }
 
-// eighthOf is the eighth in which h's units lie unless they have lapsed. If the hold's
-// length has changed since, it is the earliest that they may lie in.
+// eighthOf is the eighth in which h's units lie unless they have lapsed. An eighth of another
+// length may span several of the present ones: then it is the earliest of these.
 func (t *Table) eighthOf(h *Hold) uint32 {
 	return t.holdWindow().EighthBy((int64(h.eighth) + 1) * h.eachNs)
 }
@@ -226,8 +247,8 @@ type lapse struct {
 	units uint32
 }
 
-// lapse removes from h what has lapsed by an eighth, and appends it to list. Nothing lapses
-// before last, when h was written.
+// lapse removes from h the units that have lapsed when the eighth by begins, and appends them to
+// list. last is when h was written: no unit lapses before that. 0 sets no such bound.
 func (t *Table) lapse(e *Entry, h *limit.Holds, by uint32, last int64, list []lapse) []lapse {
 	for {
 		eighth, units, ok := h.Lapse(by)
@@ -246,8 +267,8 @@ func (t *Table) lapsedAt(e *Entry, eighth uint32) int64 {
 	return e.CallerNs - e.HeldNs%each - since*each
 }
 
-// charged rolls u, written at last, to each lapse in turn and charges it. It returns when u
-// is as of. w has the key's limits.
+// charged charges each lapse in turn, at its instant, to u, which was written at last. It
+// returns the instant as of which u is then. w has the key's limits.
 func charged(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
 	for _, l := range lapses {
 		w.Roll(u, last, l.at)
@@ -266,39 +287,39 @@ func chargedByRule(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) 
 	return last
 }
 
-// readHolds reads what is held of the key: by its record, written at last, and by the floor
-// if the key may be one of those that were evicted. It returns what has lapsed of the
-// record's.
+// readHolds reads what is held of the key. Its record, written at last, holds some of it. The
+// floor holds some too if the key may have been evicted. readHolds returns the units of the
+// record that have lapsed.
 func (t *Table) readHolds(e *Entry, last int64) []lapse {
-	e.recordLapses = e.recordLapses[:0]
+	e.memory.recordLapses = e.memory.recordLapses[:0]
 	ofFloorUnits := uint32(0)
 	if e.slot < 0 || e.page.shares(&t.layout, e.slot) {
 		ofFloorUnits = e.floorHolds.Total()
 	}
 	if e.slot >= 0 {
 		e.holds = e.page.holds(&t.layout, e.slot)
-		e.recordLapses = t.lapse(e, &e.holds, e.eighth(t), last, e.recordLapses)
+		e.memory.recordLapses = t.lapse(e, &e.holds, e.eighth(t), last, e.memory.recordLapses)
 	} else {
 		e.holds = limit.Holds{Eighth: e.eighth(t)}
 	}
 	e.usage[t.layout.counts] = limit.Usage{Used: limit.AddSaturating(ofFloorUnits, e.holds.Total())}
-	return e.recordLapses
+	return e.memory.recordLapses
 }
 
-// lapseFloor brings what the floor holds to the present. What has lapsed is charged to the
-// floor, and the keys that it may be of start from there: their records are evicted. It
-// reports whether the floor has changed.
+// lapseFloor brings what the floor holds to the present, in e's page. Nobody knows of which key
+// the units are that have lapsed, so they are charged to the floor, and each key that they may be
+// of is evicted, so that it starts from the floor. It reports whether the floor has changed.
 func (t *Table) lapseFloor(e *Entry) (changed bool) {
 	e.floorHolds = e.page.holds(&t.layout, ofFloor)
-	e.floorLapses = t.lapse(e, &e.floorHolds, e.eighth(t), 0, e.floorLapses[:0])
-	if len(e.floorLapses) == 0 {
+	e.memory.floorLapses = t.lapse(e, &e.floorHolds, e.eighth(t), 0, e.memory.floorLapses[:0])
+	if len(e.memory.floorLapses) == 0 {
 		return false
 	}
 	e.page.setHolds(&t.layout, ofFloor, &e.floorHolds)
 	if t.layout.counts == 0 {
 		return false
 	}
-	for _, l := range e.floorLapses { // before evictSharer rolls the floor on
+	for _, l := range e.memory.floorLapses { // before evictSharer rolls the floor on
 		t.chargeFloor(e, e.rule, l.at, l.units)
 	}
 	for slot := range t.layout.Slots {
@@ -314,11 +335,11 @@ func (t *Table) lapseFloor(e *Entry) (changed bool) {
 func (t *Table) evictSharer(e *Entry, slot int) {
 	last := t.recordTime(e, slot)
 	lapses := t.moveHoldsToFloor(e, slot, last)
-	for _, l := range e.floorLapses {
+	for _, l := range e.memory.floorLapses {
 		lapses = append(lapses, lapse{max(l.at, last), l.units})
 	}
 	slices.SortStableFunc(lapses, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
-	e.recordLapses = lapses
+	e.memory.recordLapses = lapses
 	at := max(lapses[len(lapses)-1].at, e.page.floorTime())
 	t.rollFloor(e, at, true)
 	t.addToFloor(e, slot, last, at, lapses)
@@ -338,14 +359,14 @@ func (t *Table) moveHoldsToFloor(e *Entry, slot int, last int64) []lapse {
 			newest = known
 		}
 	}
-	e.otherLapses = t.lapse(e, &e.floorHolds, newest, 0, e.otherLapses[:0])
-	for _, l := range e.otherLapses {
+	e.memory.otherLapses = t.lapse(e, &e.floorHolds, newest, 0, e.memory.otherLapses[:0])
+	for _, l := range e.memory.otherLapses {
 		t.chargeFloor(e, e.rule, l.at, l.units)
 	}
-	e.recordLapses = t.lapse(e, &h, newest, last, e.recordLapses[:0])
+	e.memory.recordLapses = t.lapse(e, &h, newest, last, e.memory.recordLapses[:0])
 	e.floorHolds.Join(&h)
 	e.page.setHolds(&t.layout, ofFloor, &e.floorHolds)
-	return e.recordLapses
+	return e.memory.recordLapses
 }
 
 // holdsOf returns the bytes of what a slot, or the floor, holds.

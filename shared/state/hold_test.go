@@ -41,7 +41,7 @@ func (d *desk) pass(ns int64) {
 		step := min(ns, second)
 		d.now += step
 		d.store.monotonicNs += step
-		d.table.tables.HeldNow()
+		d.table.parent.HeldNow()
 	}
 }
 
@@ -95,11 +95,11 @@ func TestLostHoldsAreCharged(t *testing.T) {
 	require.True(t, ok)
 	for range 8 {
 		d.pass(10 * second)
-		require.True(t, d.table.IsDue(&alive, d.table.tables.HeldNow()))
+		require.True(t, d.table.IsDue(&alive, d.table.parent.HeldNow()))
 		lapsed, status := d.table.Renew(&d.entry, keyed(d.table, []byte("a")), &alive, d.now)
 		require.Equal(t, OK, status)
 		require.False(t, lapsed)
-		require.False(t, d.table.IsDue(&alive, d.table.tables.HeldNow()))
+		require.False(t, d.table.IsDue(&alive, d.table.parent.HeldNow()))
 	}
 	d.requireStands("a", 0, 3, "after 8 eighths")
 	d.pass(10 * second)
@@ -135,7 +135,7 @@ func TestHoldsOfBefore(t *testing.T) {
 func TestHoldingOfAllVMs(t *testing.T) {
 	d := newDesk(t, 64, inFlight())
 	share := func(vm uint64, units int64) int64 {
-		all, status := d.table.tables.ShareHolding(7, vm, Holding{units, 1})
+		all, status := d.table.parent.ShareHolding(7, vm, Holding{units, 1})
 		require.Equal(t, OK, status)
 		return all.Units
 	}
@@ -147,9 +147,9 @@ func TestHoldingOfAllVMs(t *testing.T) {
 		share(1, 2)
 	}
 	require.EqualValues(t, 2, share(1, 2))
-	all, _ := d.table.tables.ShareHolding(7, 1, Holding{})
+	all, _ := d.table.parent.ShareHolding(7, 1, Holding{})
 	require.Zero(t, all)
-	all, _ = d.table.tables.ShareHolding(8, 1, Holding{1, 1})
+	all, _ = d.table.parent.ShareHolding(8, 1, Holding{1, 1})
 	require.Equal(t, Holding{1, 1}, all, "of another rule")
 }
 

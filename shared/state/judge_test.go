@@ -327,7 +327,7 @@ func (r *run) renew(w *runWorker) {
 		}
 		var e Entry
 		r.as(w, h.key, func(k Key, now int64) {
-			if !w.table.IsDue(&h.hold, w.table.tables.HeldNow()) {
+			if !w.table.IsDue(&h.hold, w.table.parent.HeldNow()) {
 				return
 			}
 			lapsed, status := w.table.Renew(&e, k, &h.hold, now)

@@ -300,8 +300,8 @@ type Leases struct {
 // Leases returns the lease table of a counter with that many windows. layout is a
 // hash of what makes windows the same: units that were counted in others are not
 // found again.
-func (t *Tables) Leases(counter CounterID, layout uint64, windows int, capacity uint32) *Leases {
-	return &Leases{layout: layout, table: t.Table(Definition{
+func (ts *Tables) Leases(counter CounterID, layout uint64, windows int, capacity uint32) *Leases {
+	return &Leases{layout: layout, table: ts.Table(Definition{
 		Counter: counter, Windows: []limit.Window{leaseWindow(windows)}, Capacity: capacity,
 	})}
 }
@@ -325,7 +325,7 @@ type Place struct {
 }
 
 func (l *Leases) placeOf(key []byte) Place {
-	hash, of := siphash.Hash128(l.table.tables.seed[0], l.table.tables.seed[1], key)
+	hash, of := siphash.Hash128(l.table.parent.seed[0], l.table.parent.seed[1], key)
 	return Place{hash, of ^ l.layout}
 }
 

@@ -128,7 +128,7 @@ func (t *Table) liveKeys(e *Entry) (keys uint64) {
 func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, status Status) {
 	return t.visitPages(e, rule, now, func() (changes uint64) {
 		for slot := range t.layout.Slots {
-			if !e.page.free(&t.layout, slot) && t.expiry(e, slot) <= e.CallerNs { // the floor may be ahead
+			if !e.page.free(&t.layout, slot) && t.expiry(e, slot) <= e.CallerNs { // not e.Now: see clock.go
 				t.remove(e, slot)
 				changes++
 			}
@@ -164,7 +164,7 @@ func (t *Table) visitPage(
 	e *Entry, rule []limit.Window, index uint32, visit func() (changes uint64),
 ) (changes uint64, status Status) {
 	e.key = t.pageKey(index)
-	value, cas, status := t.tables.store.Get(e.key[:])
+	value, cas, status := t.parent.store.Get(e.key[:])
 	switch status {
 	case OK:
 	case NotFound:
@@ -204,10 +204,10 @@ func (t *Table) readPage(e *Entry, rule []limit.Window, value []byte) Status {
 	t.setNow(e)
 	switch {
 	case t.layout.holds:
-		e.HeldNs = t.tables.HeldNow()
+		e.HeldNs = t.parent.HeldNow()
 		t.lapseFloor(e)
 	case t.layout.leases:
-		e.HeldNs = t.tables.store.Monotonic()
+		e.HeldNs = t.parent.store.Monotonic()
 	}
 	return OK
 }
@@ -260,7 +260,7 @@ func (s *Survey) addPages(t *Table, live func(value []byte) uint64) Status {
 	read := 0
 	for i := 0; i < surveyPages && read < surveyBytes && s.next < t.pages; i++ {
 		key := t.pageKey(s.next)
-		value, _, status := t.tables.store.Get(key[:])
+		value, _, status := t.parent.store.Get(key[:])
 		switch status {
 		case OK:
 			s.found.Bytes += valueBytes(len(value))
@@ -280,9 +280,9 @@ func (s *Survey) Begun() bool { return s.next > 0 }
 
 // Peek looks in the directory for the tables that this worker has not used. Other workers
 // have, so they can be surveyed. It registers nothing.
-func (t *Tables) Peek() {
+func (ts *Tables) Peek() {
 	var unused []*Table
-	for _, table := range t.tables {
+	for _, table := range ts.tables {
 		table.seen = nil
 		if !table.open {
 			unused = append(unused, table)
@@ -291,14 +291,14 @@ func (t *Tables) Peek() {
 	if len(unused) == 0 {
 		return
 	}
-	d, status := t.directory()
+	d, status := ts.directory()
 	if status != OK {
 		return
 	}
 	d.prepare()
 	for _, table := range unused {
 		for _, i := range d.tablesOf(table.def.Counter) {
-			if e := &d.tables[i]; e.foreign == nil && e.hasOwner(t.self.id) {
+			if e := &d.tables[i]; e.foreign == nil && e.hasOwner(ts.self.id) {
 				seen := *e
 				table.seen = &seen
 			}

@@ -313,11 +313,11 @@ func TestADamagedDirectoryOrSeedIsRefused(t *testing.T) {
 func TestDamagedHeartbeatsAreRefused(t *testing.T) {
 	fill := func(d *desk) {
 		fillGolden(d)
-		require.Equal(d, OK, d.table.tables.Heartbeat(100*second))
+		require.Equal(d, OK, d.table.parent.Heartbeat(100*second))
 	}
 	key := func(*desk) []byte { return heartbeatsKey }
 	eachDamage(t, goldenDefinition(), fill, key, damagedHeartbeats, func(d *desk) {
-		require.Equal(d, Failed, d.table.tables.Heartbeat(100*second+2*RoundNs))
+		require.Equal(d, Failed, d.table.parent.Heartbeat(100*second+2*RoundNs))
 	})
 	d := &desk{T: t, store: newMemory()}
 	d.table = configured(d.store, "o", 90*second, goldenDefinition())

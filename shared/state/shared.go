@@ -6,15 +6,15 @@ import "slices"
 // has.
 
 // SetProxies shares with all workers how many proxies are alive.
-func (t *Tables) SetProxies(n uint32) {
-	at := t.proxiesKey()
-	t.store.Set(at[:], le.AppendUint32(nil, n), 0) // what a worker heard last is right
+func (ts *Tables) SetProxies(n uint32) {
+	at := ts.proxiesKey()
+	ts.store.Set(at[:], le.AppendUint32(nil, n), 0) // what a worker heard last is right
 }
 
 // Proxies returns how many proxies some worker has heard are alive, 0 if none has.
-func (t *Tables) Proxies() uint32 {
-	at := t.proxiesKey()
-	value, _, status := t.store.Get(at[:])
+func (ts *Tables) Proxies() uint32 {
+	at := ts.proxiesKey()
+	value, _, status := ts.store.Get(at[:])
 	if status != OK || len(value) != 4 {
 		return 0
 	}
@@ -22,9 +22,9 @@ func (t *Tables) Proxies() uint32 {
 }
 
 // proxiesKey is a key in shared data of the tables' owner.
-func (t *Tables) proxiesKey() (at [12]byte) {
+func (ts *Tables) proxiesKey() (at [12]byte) {
 	copy(at[:], "sl/n")
-	le.PutUint64(at[4:], hexDigits(uint32(t.self.id)))
+	le.PutUint64(at[4:], hexDigits(uint32(ts.self.id)))
 	return at
 }
 
@@ -70,13 +70,13 @@ func (r *holdingRow) append(b []byte) []byte {
 // ShareHolding tells the other VMs what the streams of this one hold of a rule, and returns
 // what those of all hold. rule is a hash of the rule's name, vm the VM's configuration. A VM
 // that holds nothing has no row.
-func (t *Tables) ShareHolding(rule uint32, vm uint64, own Holding) (all Holding, status Status) {
+func (ts *Tables) ShareHolding(rule uint32, vm uint64, own Holding) (all Holding, status Status) {
 	var key [12]byte
 	copy(key[:], "sl/g")
-	le.PutUint32(key[4:], uint32(t.self.id))
+	le.PutUint32(key[4:], uint32(ts.self.id))
 	le.PutUint32(key[8:], rule)
-	now := t.store.Monotonic()
-	status = Update(t.store, key[:], func(old []byte) (next []byte, _ Status) {
+	now := ts.store.Monotonic()
+	status = Update(ts.store, key[:], func(old []byte) (next []byte, _ Status) {
 		all = own
 		next = make([]byte, 0, len(old)+holdingBytes)
 		ownIsFresh := own == Holding{}

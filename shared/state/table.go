@@ -16,7 +16,7 @@ import (
 
 // Table holds the records of one counter.
 type Table struct {
-	tables *Tables
+	parent *Tables // the tables of the configuration, of which this is one
 	def    Definition
 	seen   *tableEntry // what Peek has found, if the table was not open then
 
@@ -68,15 +68,16 @@ func (t *Table) lacksWindow() bool {
 	return t.open && slices.Contains(t.columns[:len(t.def.Windows)], -1)
 }
 
-// register registers the table in the directory, and loads the seed.
-func (t *Table) register(now int64) Status {
-	if status := t.tables.loadSeed(); status != OK {
+// adoptEntry loads the seed, registers the table in the directory if it is not, and adopts
+// its entry as it is now.
+func (t *Table) adoptEntry(now int64) Status {
+	if status := t.parent.loadSeed(); status != OK {
 		return status
 	}
 	if t.open { // its entry has changed
-		return t.tables.register(now, []*Table{t})
+		return t.parent.registerAndAdopt(now, []*Table{t})
 	}
-	return t.tables.register(now, t.tables.withOthers(t))
+	return t.parent.registerAndAdopt(now, t.parent.withOthers(t))
 }
 
 // ensureRegistered registers the table if it is not.
@@ -84,11 +85,11 @@ func (t *Table) ensureRegistered(now int64) Status {
 	if t.open {
 		return OK
 	}
-	return t.register(now)
+	return t.adoptEntry(now)
 }
 
 func (t *Table) hash(key []byte) uint64 {
-	return siphash.Hash(t.tables.seed[0], t.tables.seed[1], key)
+	return siphash.Hash(t.parent.seed[0], t.parent.seed[1], key)
 }
 
 // locate returns the key of the page that a hash belongs to, by its high bits, and its
@@ -139,7 +140,7 @@ func (t *Table) load(e *Entry, now int64) Status {
 // directory has newer ones.
 func (t *Table) loadPage(e *Entry) Status {
 	e.key, e.fingerprint = t.locate(e.hash)
-	value, cas, status := t.tables.store.Get(e.key[:])
+	value, cas, status := t.parent.store.Get(e.key[:])
 	switch status {
 	case OK:
 		e.page, status = t.fit(value)
@@ -160,7 +161,7 @@ func (t *Table) loadPage(e *Entry) Status {
 // adoptNewer reads the directory again, because a page is of a later epoch than the table.
 func (t *Table) adoptNewer(now int64) Status {
 	before := t.epoch
-	if status := t.register(now); status != OK {
+	if status := t.adoptEntry(now); status != OK {
 		return status
 	}
 	if t.epoch == before {
@@ -184,7 +185,7 @@ func (t *Table) fit(value []byte) (page, Status) {
 		return nil, Mismatch
 	case epoch < t.base: // the page of a vanished counter
 		return newPage(&t.layout, t.epoch), OK
-	case epoch == t.epoch:
+	case epoch == t.epoch: // an epoch has one layout, and the page has another: it is damaged
 		return nil, Failed
 	default:
 		from := b.layout()

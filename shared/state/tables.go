@@ -69,29 +69,29 @@ func NewTables(store Store, random func([]byte), ownerID uint64, configuredNs in
 
 // On returns the same tables over another store, none of them read yet. A store
 // that keeps writes to itself shows what would happen without changing anything.
-func (t *Tables) On(store Store) *Tables {
-	return NewTables(store, t.random, t.self.id, t.self.configuredNs)
+func (ts *Tables) On(store Store) *Tables {
+	return NewTables(store, ts.random, ts.self.id, ts.self.configuredNs)
 }
 
 // Table returns the table of a counter; rules that share a counter share it.
-func (t *Tables) Table(def Definition) *Table {
-	at, found := t.find(def.Counter)
+func (ts *Tables) Table(def Definition) *Table {
+	at, found := ts.find(def.Counter)
 	if !found {
-		t.tables = slices.Insert(t.tables, at, &Table{tables: t, def: def})
+		ts.tables = slices.Insert(ts.tables, at, &Table{parent: ts, def: def})
 	}
-	return t.tables[at]
+	return ts.tables[at]
 }
 
 // Clear lets go of all tables.
-func (t *Tables) Clear() {
-	for _, table := range t.tables {
+func (ts *Tables) Clear() {
+	for _, table := range ts.tables {
 		*table = Table{}
 	}
-	t.tables = nil
+	ts.tables = nil
 }
 
-func (t *Tables) find(id CounterID) (at int, found bool) {
-	return slices.BinarySearchFunc(t.tables, id, func(table *Table, id CounterID) int {
+func (ts *Tables) find(id CounterID) (at int, found bool) {
+	return slices.BinarySearchFunc(ts.tables, id, func(table *Table, id CounterID) int {
 		return bytes.Compare(table.def.Counter[:], id[:])
 	})
 }
@@ -99,22 +99,22 @@ func (t *Tables) find(id CounterID) (at int, found bool) {
 // SetSplitOwner sets the owner of the tables after Split. All workers that run one
 // configuration must set the same. When one of them has split, the others do so as
 // soon as they meet the conflict themselves.
-func (t *Tables) SetSplitOwner(ownerID uint64) { t.splitOwner = ownerID }
+func (ts *Tables) SetSplitOwner(ownerID uint64) { ts.splitOwner = ownerID }
 
 // HasConflict reports whether another configuration of the same owner has taken
 // away a counter of this one, or one of its windows, as of the last Heartbeat or
 // later. Both a successor and a sibling, which runs beside this configuration, do
 // so with their first hit.
-func (t *Tables) HasConflict() bool { return t.conflict }
+func (ts *Tables) HasConflict() bool { return ts.conflict }
 
 // Split moves this configuration to tables of the owner that SetSplitOwner set.
 // Tables that both owners define alike are shared; the others start empty, and
 // what they held stays with the owner before.
-func (t *Tables) Split() {
-	t.split = true
-	t.conflict = false
-	t.self.id = t.splitOwner
-	for _, table := range t.tables {
+func (ts *Tables) Split() {
+	ts.split = true
+	ts.conflict = false
+	ts.self.id = ts.splitOwner
+	for _, table := range ts.tables {
 		table.open = false
 		table.seen = nil
 	}
@@ -123,11 +123,11 @@ func (t *Tables) Split() {
 // Release removes the owner from all its tables after Split. No successor takes
 // over a split owner's tables: they wait for their windows to end. It does nothing
 // before Split, or before the first hit.
-func (t *Tables) Release(now int64) Status {
-	for _, table := range t.tables {
-		if t.split && table.open {
-			return t.update(func(d *directory) {
-				d.release(t.self, func(CounterID) bool { return false }, now)
+func (ts *Tables) Release(now int64) Status {
+	for _, table := range ts.tables {
+		if ts.split && table.open {
+			return ts.update(func(d *directory) {
+				d.release(ts.self, func(CounterID) bool { return false }, now)
 			})
 		}
 	}
@@ -135,50 +135,52 @@ func (t *Tables) Release(now int64) Status {
 }
 
 // keeps reports whether the configuration has the counter.
-func (t *Tables) keeps(id CounterID) bool {
-	_, found := t.find(id)
+func (ts *Tables) keeps(id CounterID) bool {
+	_, found := ts.find(id)
 	return found
 }
 
 // Heartbeat writes the owner's sign of life, reads the directory, and registers
 // the tables again if another configuration has removed the owner from them. Call
 // it several times in each RoundNs. It does nothing before the first hit.
-func (t *Tables) Heartbeat(now int64) Status {
+func (ts *Tables) Heartbeat(now int64) Status {
 	var open []*Table
-	for _, table := range t.tables {
+	for _, table := range ts.tables {
 		if table.open {
 			open = append(open, table)
 			if table.layout.holds {
-				t.HeldNow() // says that the process runs
+				ts.HeldNow() // says that the process runs
 			}
 		}
 	}
-	status := t.renewHeartbeat(now, len(open) > 0)
+	status := ts.renewHeartbeat(now, len(open) > 0)
 	if len(open) == 0 {
 		return status
 	}
-	t.conflict = false
-	return max(status, t.register(now, open))
+	ts.conflict = false
+	return max(status, ts.registerAndAdopt(now, open))
 }
 
-// register registers tables in the directory and adopts their entries of it. If another
+// registerAndAdopt registers tables in the directory and adopts their entries in it. If another
 // configuration of the same owner has taken away a counter or a window, this configuration
 // has a conflict, and follows the other workers if they have split.
-func (t *Tables) register(now int64, tables []*Table) Status {
+func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
 	entries := make([]tableEntry, len(tables))
 	conflict := false
 	split := false
-	status := t.update(func(d *directory) {
-		now = max(now, t.store.Now()) // it may be old, and d newer
+	status := ts.update(func(d *directory) {
+		// The caller may have read its clock before another worker wrote d. Without a look at the
+		// clock of now, that worker's times would seem to be of the future.
+		now = max(now, ts.store.Now())
 		d.forgetFuture(now)
-		self := owner{t.self.id, pastOrOldest(t.self.configuredNs, now)}
-		d.release(self, t.keeps, now)
+		self := owner{ts.self.id, pastOrOldest(ts.self.configuredNs, now)}
+		d.release(self, ts.keeps, now)
 		d.prepare()
-		conflict = t.wasDropped(d, tables)
+		conflict = ts.wasDropped(d, tables)
 		meetsConflict := conflict || slices.ContainsFunc(tables, (*Table).lacksWindow)
-		split = meetsConflict && !t.split && d.hasOwner(t.splitOwner)
+		split = meetsConflict && !ts.split && d.hasOwner(ts.splitOwner)
 		if split {
-			self.id = t.splitOwner
+			self.id = ts.splitOwner
 		}
 		for i, table := range tables {
 			entries[i] = *d.register(self, &table.def, now)
@@ -188,20 +190,20 @@ func (t *Tables) register(now int64, tables []*Table) Status {
 		return status
 	}
 	if split {
-		t.Split()
+		ts.Split()
 	}
 	for i, table := range tables {
 		table.adopt(&entries[i])
 		conflict = conflict || table.lacksWindow()
 	}
-	t.conflict = (t.conflict || conflict) && !t.split
+	ts.conflict = (ts.conflict || conflict) && !ts.split
 	return OK
 }
 
 // wasDropped reports whether the owner was removed from one of its tables.
-func (t *Tables) wasDropped(d *directory, tables []*Table) bool {
+func (ts *Tables) wasDropped(d *directory, tables []*Table) bool {
 	for _, table := range tables {
-		if table.open && !t.owns(d, table) {
+		if table.open && !ts.owns(d, table) {
 			return true
 		}
 	}
@@ -209,9 +211,9 @@ func (t *Tables) wasDropped(d *directory, tables []*Table) bool {
 }
 
 // owns reports whether the directory still has the owner for the table.
-func (t *Tables) owns(d *directory, table *Table) bool {
+func (ts *Tables) owns(d *directory, table *Table) bool {
 	for _, i := range d.tablesOf(table.def.Counter) {
-		if e := &d.tables[i]; e.base == table.base && e.hasOwner(t.self.id) {
+		if e := &d.tables[i]; e.base == table.base && e.hasOwner(ts.self.id) {
 			return true
 		}
 	}
@@ -220,33 +222,33 @@ func (t *Tables) owns(d *directory, table *Table) bool {
 
 // Process is a number that all workers of a proxy's process share and no other has,
 // 0 if the store fails.
-func (t *Tables) Process() uint64 {
-	if t.loadSeed() != OK {
+func (ts *Tables) Process() uint64 {
+	if ts.loadSeed() != OK {
 		return 0
 	}
-	return siphash.Hash(t.seed[0], t.seed[1], []byte("process"))
+	return siphash.Hash(ts.seed[0], ts.seed[1], []byte("process"))
 }
 
 // Secret is a secret that all workers of a proxy's process share and no other has.
-func (t *Tables) Secret(purpose string) (secret [16]byte, ok bool) {
-	if t.loadSeed() != OK {
+func (ts *Tables) Secret(purpose string) (secret [16]byte, ok bool) {
+	if ts.loadSeed() != OK {
 		return secret, false
 	}
-	lo, hi := siphash.Hash128(t.seed[0], t.seed[1], []byte(purpose))
+	lo, hi := siphash.Hash128(ts.seed[0], ts.seed[1], []byte(purpose))
 	le.PutUint64(secret[:], lo)
 	le.PutUint64(secret[8:], hi)
 	return secret, true
 }
 
 // loadSeed reads the seed that all workers share, or creates it.
-func (t *Tables) loadSeed() Status {
-	if t.seeded {
+func (ts *Tables) loadSeed() Status {
+	if ts.seeded {
 		return OK
 	}
 	var seed []byte
-	status := Update(t.store, seedKey, func(old []byte) (next []byte, status Status) {
+	status := Update(ts.store, seedKey, func(old []byte) (next []byte, status Status) {
 		if old == nil {
-			seed = t.newSeed()
+			seed = ts.newSeed()
 			return seed, OK
 		}
 		seed = old
@@ -256,17 +258,17 @@ func (t *Tables) loadSeed() Status {
 		return nil, OK
 	})
 	if status == OK {
-		t.seeded = true
-		t.seed = [2]uint64{le.Uint64(seed[4:]), le.Uint64(seed[12:])}
+		ts.seeded = true
+		ts.seed = [2]uint64{le.Uint64(seed[4:]), le.Uint64(seed[12:])}
 	}
 	return status
 }
 
-func (t *Tables) newSeed() []byte {
+func (ts *Tables) newSeed() []byte {
 	seed := make([]byte, seedBytes)
 	seed[0] = seedVersion
 	seed[1] = kindSeed
-	t.random(seed[4:])
+	ts.random(seed[4:])
 	return seed
 }
 
@@ -278,10 +280,10 @@ const minAhead = 16
 // registered already. Each registration reads and writes the whole directory, so
 // ten thousand tables one by one would take minutes; doubling their number takes
 // few registrations.
-func (t *Tables) withOthers(first *Table) []*Table {
+func (ts *Tables) withOthers(first *Table) []*Table {
 	var closed []*Table
 	open := 0
-	for _, table := range t.tables {
+	for _, table := range ts.tables {
 		switch {
 		case table.open:
 			open++
