@@ -49,12 +49,12 @@ func split(all []limit.Window) (windows []limit.Window, hold *limit.Window) {
 // operation is one on a key of the definition.
 func (d *definition) operation(what What, h *hasher, domain string, id [16]byte, owner owner) operation {
 	return operation{
-		what: what, definition: d, windows: shifted(d.Windows, id),
+		what: what, definition: d, shifted: shifted(d.Windows, id),
 		key: h.key(d.prefix, id[:]), domain: domain, owner: owner,
 	}
 }
 
-// shifted returns the windows as they hold for the key.
+// shifted returns the windows as they hold for the key: those with jitter begin a little later.
 func shifted(windows []limit.Window, id [16]byte) []limit.Window {
 	if !slices.ContainsFunc(windows, func(w limit.Window) bool { return w.Jitter > 0 }) {
 		return windows

@@ -7,18 +7,32 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// group is one ask: all its parts are granted or none, those in shadow aside. It goes through
-// three phases: its operations are decided, each by its key; then what follows from all of them
-// is done, as some may have to be undone; then it is answered.
+// group is one ask: all its parts are granted or none, those in shadow aside. Each part has one
+// operation, which is used again for what follows from the result: what and outcome are those of
+// the last phase that used it.
 type group struct {
 	stream     *Stream
 	id         uint32
 	parts      int
 	startNs    int64
 	operations []operation
-	left       int          // operations of the phase that are not finished
-	result     quota.Result // 0 = not known yet
+	phase      phase
+	left       int          // operations of the phase that are not done
+	result     quota.Result // once it is decided
 }
+
+// phase is how far a group has come. After its last phase it is answered:
+//
+//	deciding ─ granted ─▶ counting ─ the stream has closed ─▶ undoing ─▶ answer
+//	         │                     └ it is open ───────────────────────▶ answer
+//	         └ not granted ──────────────────────────────────▶ undoing ─▶ answer
+type phase uint8
+
+const (
+	deciding phase = iota // each key decides its operation: Hit
+	counting              // the ask is granted, and its parts in shadow that are denied count: count
+	undoing               // the ask is not granted, and what some parts were granted is uncounted: undo
+)
 
 // begin makes an operation of each part.
 func (g *group) begin(parts []quota.Part) {
@@ -37,9 +51,9 @@ func (g *group) begin(parts []quota.Part) {
 	g.left = len(g.operations)
 }
 
-// finished is called for each operation that is finished. After the last one of a phase the
-// next phase begins.
-func (g *group) finished(o *operation) {
+// operationDone is called for each operation that is done. After the last one of a phase the next
+// phase begins.
+func (g *group) operationDone(o *operation) {
 	if errors.Is(o.err, errWindows) {
 		g.stream.logRefusal("ask refused", o.err)
 	}
@@ -47,11 +61,20 @@ func (g *group) finished(o *operation) {
 	if g.left > 0 {
 		return
 	}
-	// A stream may also close while a group follows up what it was granted.
-	isDecided := g.result == 0 || g.result == quota.Granted && g.stream.closed
-	if isDecided {
+	switch g.phase {
+	case deciding:
 		g.result = g.conclude()
-		g.followUp()
+		if g.result == quota.Granted {
+			g.countShadow()
+		} else {
+			g.undo()
+		}
+	case counting:
+		if g.stream.closed { // nobody takes what was granted
+			g.result = quota.Unavailable
+			g.undo()
+		}
+	case undoing:
 	}
 	if g.left == 0 {
 		g.answer()
@@ -81,24 +104,33 @@ func (g *group) conclude() quota.Result {
 	return result
 }
 
-// followUp does what follows from the result: it uncounts what some parts were granted because
-// others were not, or counts what was denied in shadow.
-func (g *group) followUp() {
+// countShadow counts the parts in shadow that are denied, where denied asks count. No other part
+// of a granted ask is denied.
+func (g *group) countShadow() {
+	g.phase = counting
 	for i := range g.operations {
-		o := &g.operations[i]
-		switch {
-		case o.err != nil:
-			continue
-		case g.result != quota.Granted && o.units > 0:
-			o.what, o.n = undo, o.units
-		case g.result == quota.Granted && o.denied && o.CountDenied:
+		if o := &g.operations[i]; o.err == nil && o.denied && o.CountDenied {
 			o.what = count
-		default:
-			continue
+			g.start(o)
 		}
-		g.left++
-		g.stream.service.keys.add(o)
 	}
+}
+
+// undo uncounts what parts were granted, because others were not or nobody takes it.
+func (g *group) undo() {
+	g.phase = undoing
+	for i := range g.operations {
+		if o := &g.operations[i]; o.err == nil && o.units > 0 {
+			o.what, o.back = undo, o.units
+			g.start(o)
+		}
+	}
+}
+
+// start lets an operation of the phase wait for its key.
+func (g *group) start(o *operation) {
+	g.left++
+	g.stream.service.keys.add(o)
 }
 
 // answer answers the ask, unless its stream has closed.
@@ -133,14 +165,15 @@ func (g *group) measure() {
 		became = starting
 	}
 	s.count.countAnswer(became, s.o.Clock.NowNs()-g.startNs)
-	for i := range g.operations { // what could not be undone, and no later report corrects
+	for i := range g.operations { // lost is what an undo could not uncount; a later report corrects holds
 		if o := &g.operations[i]; o.what == undo && o.hold == nil {
-			s.count.lost.Add(uint64(o.n - o.units))
+			s.count.lost.Add(uint64(o.back - o.uncounted))
 		}
 	}
 }
 
-// restate has a denied part stand as its key does since other parts of the key were undone.
+// restate gives a denied part the standings of its key after other parts of that key were undone:
+// those that it was denied with count units which nobody got.
 func (g *group) restate() {
 	for i := range g.operations {
 		denied := &g.operations[i]
@@ -150,7 +183,7 @@ func (g *group) restate() {
 		for j := range g.operations {
 			o := &g.operations[j]
 			isUndone := o.what == undo && o.err == nil
-			if isUndone && o.key == denied.key && slices.Equal(o.windows, denied.windows) {
+			if isUndone && o.key == denied.key && slices.Equal(o.shifted, denied.shifted) {
 				denied.standings = o.standings
 			}
 		}

@@ -40,6 +40,22 @@ var (
 		"it, this service or the way between them is overloaded")
 )
 
+// A key's operations reach the store by swaps, one at a time:
+//
+//	prepare     decides what waits on the value known last, at now: what the store's clock will
+//	            say when the swap arrives, as far as the service knows that clock
+//	the store   swaps only while its own clock is between these two:
+//
+//	              now ───────────── AtNs ───────────── now + slackNs
+//	                  ◀─ SlackNs ─▶      ◀─ SlackNs ─▶
+//
+//	            Before now, units could be spent before the window begins that counts them. After
+//	            now + slackNs, what was decided may not hold any more.
+//	takeResult  Swapped: the operations are done. Failed: they end with the error. Else the
+//	            store has said which value is there and what its clock says. The operations are
+//	            decided on that. If they change nothing, they are done; if they change something,
+//	            the next swap has to carry it, so prepare decides them once more.
+
 // key is one key's operations, which are carried out one after the other, and its
 // last value as far as it is known.
 type key struct {
@@ -55,13 +71,13 @@ type key struct {
 
 	// The swap that is under way.
 	swap    []*operation // decided together
-	reads   bool         // the swap only reads: by what is known of the store's clock nothing changes
+	reads   bool         // the swap only reads, because its operations change nothing
 	value   []byte       // memory for what is swapped in
 	sentNs  int64        // when it left, by the service's clock
 	slackNs int64        // how much later the store may carry it out
 	untilNs int64        // when the first window ends that it counts in
 	firstNs int64        // when it was tried first
-	late    int          // how often the store found it too late
+	late    int          // how often the store found it Late
 }
 
 // size is about what the key takes.
@@ -89,8 +105,8 @@ type keys struct {
 
 func newKeys() keys { return keys{byID: map[[16]byte]*key{}, idle: list.New(), max: maxIdle} }
 
-// wake takes a key out of the idle ones.
-func (ks *keys) wake(k *key) {
+// removeIdle takes a key out of the idle ones.
+func (ks *keys) removeIdle(k *key) {
 	ks.idle.Remove(k.idle)
 	ks.bytes -= k.bytes
 	k.idle = nil
@@ -109,7 +125,7 @@ func (ks *keys) add(o *operation) {
 	}
 	k.busy = true
 	if k.idle != nil {
-		ks.wake(k)
+		ks.removeIdle(k)
 	}
 	ks.ready = append(ks.ready, k)
 }
@@ -138,23 +154,25 @@ func (ks *keys) rest(k *key) {
 	ks.bytes += k.bytes
 	for ks.idle.Len() > ks.max || ks.bytes > maxIdleBytes {
 		oldest := ks.idle.Front().Value.(*key)
-		ks.wake(oldest)
+		ks.removeIdle(oldest)
 		delete(ks.byID, oldest.id)
 	}
 }
 
 // clock is what the service knows of the store's clock: how far it will be ahead of the
-// service's own when a swap arrives that leaves now. A swap that arrives earlier than any
-// before it is late once, and so is one that takes longer than the slack.
+// service's own when a swap that leaves now has arrived. That is the smallest lead that was seen, so
+// the fastest way to the store. The store finds a swap Late if it is even faster, because the store's
+// clock is still before now, or if it takes longer than the slack.
 type clock struct {
 	known   bool
 	aheadNs int64
 }
 
-// note notes that the store's clock said storeNs to a swap that left at sentNs.
-func (c *clock) note(sentNs, storeNs int64, late bool) {
+// note notes that the store's clock said storeNs to a swap that left at sentNs. isWrong says that
+// what was known of the clock has misled the swap, so that this replaces it also if it is larger.
+func (c *clock) note(sentNs, storeNs int64, isWrong bool) {
 	ahead := storeNs - sentNs
-	if !c.known || late || ahead < c.aheadNs {
+	if !c.known || isWrong || ahead < c.aheadNs {
 		c.known, c.aheadNs = true, ahead
 	}
 }
@@ -179,8 +197,7 @@ func (k *key) prepare(localNs, now int64) Swap {
 	s.New = k.value
 	s.UntilNs = k.untilNs
 	s.ExpireNs = k.record.ExpiryNs() + linger
-	// The store must apply it after now: else units could be spent before the window
-	// that counts them.
+	// AtNs is half the slack after now, and the swap may be half the slack off it: see the picture above.
 	s.AtNs, s.SlackNs = now+k.slackNs/2, k.slackNs/2
 	return s
 }
@@ -195,7 +212,7 @@ func (k *key) decide(now int64) (changed bool) {
 	k.slackNs, k.untilNs = math.MaxInt64, math.MaxInt64
 	for _, o := range k.swap {
 		changed = o.carryOut(k.record, now) || changed
-		k.slackNs = min(k.slackNs, quota.SlackNs(o.windows))
+		k.slackNs = min(k.slackNs, quota.SlackNs(o.shifted))
 		k.untilNs = min(k.untilNs, o.untilNs)
 	}
 	return changed
@@ -214,9 +231,9 @@ func (k *key) learn(value []byte) (err error) {
 	return err
 }
 
-// finish takes the result of a key's swap, and reports whether its operations are
-// done.
-func (k *key) finish(r Result) (done bool, err error) {
+// takeResult takes the result of a key's swap, and reports whether its operations are done. If they
+// are not, the key needs another swap.
+func (k *key) takeResult(r Result) (done bool, err error) {
 	switch r.Outcome {
 	case Failed:
 		k.record, k.nonce = nil, nil
@@ -240,18 +257,20 @@ func (k *key) finish(r Result) (done bool, err error) {
 		}
 		return true, errContended
 	}
-	if k.decide(r.NowNs) { // what it changes is decided again when it is sent
-		return false, k.learn(r.Value)
+	if !k.decide(r.NowNs) {
+		return true, nil
 	}
-	return true, nil
+	// decide has changed the record. prepare decides again, from what is in the store.
+	return false, k.learn(r.Value)
 }
 
-// swapNow sends the swaps of the keys that are ready.
-func (s *Service) swapNow(ready []*key, swaps []Swap) {
+// sendSwaps sends the swaps of the keys that are ready. Results that come before Store.Swap returns
+// are for the pump that has called this. The first one that comes later starts a pump.
+func (s *Service) sendSwaps(ready []*key, swaps []Swap) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
 	var left atomic.Int64
 	left.Store(int64(len(ready)))
-	s.landed.setWatched(true)
+	s.landed.setPumpComes(true)
 	s.o.Store.Swap(ctx, swaps, func(i int, r Result) {
 		if s.landed.add(landing{ready[i], r}) {
 			go s.lockAndPump()
@@ -260,15 +279,15 @@ func (s *Service) swapNow(ready []*key, swaps []Swap) {
 			cancel()
 		}
 	})
-	s.landed.setWatched(false)
+	s.landed.setPumpComes(false)
 }
 
 // landed are results of the store that pump has not taken up yet. They may come one by one, and
 // are taken up together.
 type landed struct {
-	mu      sync.Mutex
-	all     []landing
-	watched bool // pump is about to look
+	mu        sync.Mutex
+	all       []landing
+	pumpComes bool // a pump takes them up once Store.Swap has returned
 }
 
 type landing struct {
@@ -276,17 +295,18 @@ type landing struct {
 	result Result
 }
 
-// add reports whether pump must be called for it.
+// add adds a result, and reports whether the caller must start a pump for it. One pump takes up all
+// results that have come, so only the first needs one.
 func (l *landed) add(r landing) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(l.all, r)
-	return len(l.all) == 1 && !l.watched
+	return len(l.all) == 1 && !l.pumpComes
 }
 
-func (l *landed) setWatched(watched bool) {
+func (l *landed) setPumpComes(comes bool) {
 	l.mu.Lock()
-	l.watched = watched
+	l.pumpComes = comes
 	l.mu.Unlock()
 }
 
@@ -299,14 +319,17 @@ func (l *landed) take(empty []landing) []landing {
 	return all
 }
 
-// swapped takes up the result of a key's swap: its operations are finished, or decided again.
-func (s *Service) swapped(k *key, r Result) {
+// takeResult takes up the result of a key's swap: its operations are done, or need another swap.
+func (s *Service) takeResult(k *key, r Result) {
 	s.underWay--
 	s.count.countResult(r)
 	s.logFailure(k, r)
-	done, err := k.finish(r)
-	if r.Outcome != Failed { // one that only read was late if something changes by the store's clock
-		s.clock.note(k.sentNs, r.NowNs, r.Outcome == Late || k.reads && !done)
+	done, err := k.takeResult(r)
+	if r.Outcome != Failed {
+		// The store checks no times of a swap that only reads. If its operations change something by the
+		// store's clock, although they changed nothing at prepare's now, that now was wrong.
+		isWrong := r.Outcome == Late || k.reads && !done
+		s.clock.note(k.sentNs, r.NowNs, isWrong)
 	}
 	if !done {
 		s.keys.ready = append(s.keys.ready, k)
@@ -319,7 +342,7 @@ func (s *Service) swapped(k *key, r Result) {
 		if err != nil {
 			o.err = err
 		}
-		s.finish(o, err == nil)
+		s.deliver(o, err == nil)
 	}
 	s.keys.rest(k)
 }
@@ -333,9 +356,9 @@ func (s *Service) logFailure(k *key, r Result) {
 	}
 }
 
-// finish hands an operation to its owner, unless it has to be carried out again later. isDecided
-// says that its outcome holds: the store has its value.
-func (s *Service) finish(o *operation, isDecided bool) {
+// deliver tells the owner of an operation that it is done, unless it has to be carried out again
+// later. isDecided says that its outcome holds: the store has its value.
+func (s *Service) deliver(o *operation, isDecided bool) {
 	if isDecided && o.rebased {
 		s.count.rebased.Add(1)
 	}
@@ -346,10 +369,10 @@ func (s *Service) finish(o *operation, isDecided bool) {
 		s.later(o)
 		return
 	}
-	o.owner.finished(o)
+	o.owner.operationDone(o)
 }
 
-// later carries an operation out once the window has ended whose end is too near.
+// later carries an operation out again at againNs. A window that is about to end has ended then.
 func (s *Service) later(o *operation) {
 	s.o.Clock.AfterFunc(max(o.againNs-s.storeNow(), 0)+1, func() {
 		s.mu.Lock()

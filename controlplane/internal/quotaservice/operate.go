@@ -43,8 +43,8 @@ func (s *Service) Operate(
 		return Found{}, errors.New("this counts running requests, which inc and set cannot change: reset forgets them")
 	}
 	own.Lease = quota.LeaseOff
-	finished := make(waiter)
-	o := own.operation(what.What, newHasher(*s.secret.Load()), domain, id, finished)
+	done := make(waiter)
+	o := own.operation(what.What, newHasher(*s.secret.Load()), domain, id, done)
 	o.n, o.window = what.Units, what.Window
 	o.part.Cost = what.Units
 	s.mu.Lock()
@@ -52,7 +52,7 @@ func (s *Service) Operate(
 	s.pump()
 	s.mu.Unlock()
 	select {
-	case <-finished:
+	case <-done:
 	case <-ctx.Done():
 		return Found{}, fmt.Errorf("wait for the quota store: %w", context.Cause(ctx))
 	}
@@ -68,10 +68,10 @@ func (s *Service) Operate(
 	}, nil
 }
 
-// waiter is closed when its operation is finished.
+// waiter is closed when its operation is done.
 type waiter chan struct{}
 
-func (w waiter) finished(*operation) { close(w) }
+func (w waiter) operationDone(*operation) { close(w) }
 
 // WasAsked reports whether some proxy has asked this service.
 func (s *Service) WasAsked() bool {

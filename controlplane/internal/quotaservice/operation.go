@@ -38,9 +38,10 @@ const (
 type operation struct {
 	what What
 	*definition
-	windows []limit.Window // its own, as they hold for the key
+	shifted []limit.Window // definition.Windows as they hold for the key: shifted by its jitter
 	part    quota.Part     // of ask
-	n       uint32         // units of undo, giveUp, inc, set and inspect
+	n       uint32         // units of inc, set and inspect
+	back    uint32         // units that undo and giveUp are to uncount
 	window  int            // of inc and set, or AllWindows
 
 	key    [16]byte
@@ -51,8 +52,9 @@ type operation struct {
 	outcome
 }
 
-// owner learns what came of its operations. The service is locked then.
-type owner interface{ finished(o *operation) }
+// owner learns what came of its operations: a group of its ask, returns of what a proxy gives
+// back, a waiter of what an operator does. The service is locked then.
+type owner interface{ operationDone(o *operation) }
 
 // counted says what a grant has counted where.
 type counted struct {
@@ -65,7 +67,8 @@ type outcome struct {
 	err       error // of the store, or why the value cannot be read
 	againNs   int64 // not now, but at this instant; 0 = done
 	denied    bool
-	units     uint32 // granted, or given back
+	units     uint32 // granted
+	uncounted uint32 // by undo or giveUp
 	validNs   int64
 	leased    bool // units may be kept for later requests
 	waitNs    int64
@@ -207,8 +210,8 @@ func (o *operation) refund(r *record, s *quota.State) (changed bool) {
 	if r.generation != o.counted.generation {
 		return false
 	}
-	if s.Refund(&o.counted.Counted, o.n, o.what == undo) {
-		o.units = o.n
+	if s.Refund(&o.counted.Counted, o.back, o.what == undo) {
+		o.uncounted = o.back
 	}
 	return true
 }
@@ -251,9 +254,9 @@ func (o *operation) hitHeld(s *quota.State) (changed bool) {
 
 // refundHold takes back what was held, unless the worker has reported since.
 func (o *operation) refundHold(s *quota.State) (changed bool) {
-	o.noted = s.Holders.Refund(&o.part.Report, o.n)
+	o.noted = s.Holders.Refund(&o.part.Report, o.back)
 	if o.noted {
-		o.units = o.n
+		o.uncounted = o.back
 	}
 	return o.noted
 }

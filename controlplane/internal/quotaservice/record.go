@@ -24,7 +24,7 @@ var errWindows = errors.New("the key counts in 16 windows of other definitions: 
 
 // prepare brings the record to the time now and puts the operation's windows first.
 // Others stay behind them, with what they have counted, until they have ended. It returns
-// those of the operation, as they hold for its key.
+// those of the operation, shifted by the key's jitter: the record itself keeps them unshifted.
 func (r *record) prepare(o *operation, now int64) (asked quota.State, err error) {
 	if r.NowNs > now+maxAheadNs { // now is the store's time, or the store refuses what is decided by it
 		r.SetBack(now)
@@ -49,7 +49,7 @@ func (r *record) prepare(o *operation, now int64) (asked quota.State, err error)
 		}
 	}
 	asked = r.Some(0, len(o.Windows))
-	asked.Windows = o.windows
+	asked.Windows = o.shifted
 	keepLogs(&asked)
 	return asked, nil
 }

@@ -123,7 +123,7 @@ func (s *Server) serve(stream grpc.ServerStream) error {
 		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), first: make(chan struct{}),
 	}
 	var err error
-	c.Stream, err = s.service.Open(Peer{Address: address, Certificate: proxy.Certificate()}, c.wake)
+	c.Stream, err = s.service.Open(Peer{Address: address, Certificate: proxy.Certificate()}, c.signalReady)
 	if err != nil {
 		return err
 	}
@@ -132,8 +132,8 @@ func (s *Server) serve(stream grpc.ServerStream) error {
 	return s.run(&c, proxy)
 }
 
-// wake has the sender look at Next.
-func (c *conversation) wake() {
+// signalReady has the sending goroutine look at Next.
+func (c *conversation) signalReady() {
 	select {
 	case c.ready <- struct{}{}:
 	default:
@@ -175,7 +175,7 @@ func (s *Server) run(c *conversation, proxy *listener.Peer) error {
 				return err
 			}
 			if c.Ending() || s.service.Draining() {
-				return c.finish(s.service)
+				return c.sendRest(s.service)
 			}
 		case err := <-c.failed:
 			if errors.Is(err, io.EOF) {
@@ -193,7 +193,7 @@ func (s *Server) run(c *conversation, proxy *listener.Peer) error {
 				return err
 			}
 		case <-old.C:
-			return c.finish(s.service)
+			return c.sendRest(s.service)
 		case <-c.Context().Done():
 			return nil
 		}
@@ -213,8 +213,8 @@ func (c *conversation) flush() error {
 	}
 }
 
-// finish ends the stream once its open asks are answered, or after lastWithin.
-func (c *conversation) finish(s *Service) error {
+// sendRest ends the stream once its open asks are answered, or after lastWithin.
+func (c *conversation) sendRest(s *Service) error {
 	end := time.NewTimer(lastWithin)
 	defer end.Stop()
 	for !c.Idle() {

@@ -99,7 +99,7 @@ type Service struct {
 	underWay int           // swaps
 	pumping  bool          // a goroutine is in pump
 	spare    []landing     // memory for landed
-	notify   []*Stream     // have answers
+	toNotify []*Stream     // have answers
 	domains  map[string]*domain
 	streams  map[*Stream]struct{}
 	asked    bool // some proxy has asked
@@ -148,7 +148,7 @@ func (s *Service) Drain(ctx context.Context) {
 	if !s.draining {
 		s.draining = true
 		for st := range s.streams {
-			s.wake(st)
+			s.notifyLater(st)
 		}
 		s.endDrain()
 	}
@@ -185,11 +185,11 @@ func (s *Service) endDrain() {
 	}
 }
 
-// wake makes the stream's transport look for answers.
-func (s *Service) wake(st *Stream) {
-	if !st.woken {
-		st.woken = true
-		s.notify = append(s.notify, st)
+// notifyLater has pump call the stream's ready, so that its transport looks for answers.
+func (s *Service) notifyLater(st *Stream) {
+	if !st.notified {
+		st.notified = true
+		s.toNotify = append(s.toNotify, st)
 	}
 }
 
@@ -206,7 +206,7 @@ func (s *Service) pump() {
 	s.pumping = false
 }
 
-// lockAndPump pumps for who has not locked the service.
+// lockAndPump is pump for a goroutine that has not locked the service.
 func (s *Service) lockAndPump() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,21 +218,21 @@ func (s *Service) lockAndPump() {
 func (s *Service) pumpOnce() bool {
 	hadResults := s.takeResults()
 	ready, swaps := s.next()
-	woken := s.notify
-	s.notify = nil
-	if !hadResults && len(ready) == 0 && len(woken) == 0 {
+	streams := s.toNotify
+	s.toNotify = nil
+	if !hadResults && len(ready) == 0 && len(streams) == 0 {
 		return false
 	}
-	for _, st := range woken {
-		st.woken = false
+	for _, st := range streams {
+		st.notified = false
 	}
 	s.mu.Unlock()
 	defer s.mu.Lock()
-	for _, st := range woken {
+	for _, st := range streams {
 		st.ready()
 	}
 	if len(ready) > 0 {
-		s.swapNow(ready, swaps)
+		s.sendSwaps(ready, swaps)
 	}
 	return true
 }
@@ -241,7 +241,7 @@ func (s *Service) pumpOnce() bool {
 func (s *Service) takeResults() bool {
 	came := s.landed.take(s.spare)
 	for i := range came {
-		s.swapped(came[i].key, came[i].result)
+		s.takeResult(came[i].key, came[i].result)
 	}
 	clear(came)
 	s.spare = came[:0]

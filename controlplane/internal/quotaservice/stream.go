@@ -45,7 +45,7 @@ type Stream struct {
 	hasher      *hasher
 	closed      bool
 	ending      bool // the worker is to report all that it holds anew, on another stream
-	woken       bool
+	notified    bool // it is in Service.toNotify
 	queued      bool // it waits for its turn
 	awaited     bool // somebody is in waitUntilBegun
 	pending     []pendingAsk
@@ -267,15 +267,18 @@ func (st *Stream) giveBack(r quota.Return) {
 	if units == 0 {
 		return
 	}
-	o := g.definition.operation(giveUp, st.hasher, st.domain.name, g.key, s)
-	o.counted, o.n = g.counted, units
+	o := g.definition.operation(giveUp, st.hasher, st.domain.name, g.key, returns{&s.count})
+	o.counted, o.back = g.counted, units
 	s.keys.add(&o)
 }
 
-// finished counts what came of a return.
-func (s *Service) finished(o *operation) {
-	s.count.returned.Add(uint64(o.units))
-	s.count.lost.Add(uint64(o.n - o.units))
+// returns owns the operations that uncount returned units: nobody waits for them, so it only
+// measures how many units could still be uncounted.
+type returns struct{ count *counts }
+
+func (r returns) operationDone(o *operation) {
+	r.count.returned.Add(uint64(o.uncounted))
+	r.count.lost.Add(uint64(o.back - o.uncounted))
 }
 
 // remember notes what was granted, for its return, and returns the grant's number.
@@ -297,11 +300,11 @@ func (st *Stream) send(result *quota.AskResult, parts int) {
 	s.message.Results = append(s.message.Results[:0], *result)
 	st.answers[last].bytes = s.message.Append(st.answers[last].bytes)
 	st.answers[last].parts += parts
-	s.wake(st)
+	s.notifyLater(st)
 }
 
-// Next returns the bytes of the next message, which counts as sent once Next is called
-// again. ok says that there is one.
+// Next returns the bytes of the next message; ok says that there is one. The caller sends it before it
+// calls Next again, and that next call counts it as sent.
 func (st *Stream) Next() (message []byte, ok bool) {
 	st.service.mu.Lock()
 	defer st.service.mu.Unlock()
@@ -312,12 +315,12 @@ func (st *Stream) Next() (message []byte, ok bool) {
 	next := st.answers[0]
 	st.answers = slices.Delete(st.answers, 0, 1)
 	st.sending = next.parts
-	m := quota.Grants{Proxies: st.domain.proxies} // after results, this is one message with them
+	m := quota.Grants{Proxies: st.domain.proxies} // appended to the results, it is one message with them
 	return m.Append(next.bytes), true
 }
 
-// noteSent notes that the message is sent that Next returned last. The stream may have a turn
-// again for that.
+// noteSent notes that the message which Next returned last is sent. A stream that had too many unsent
+// answers may have a turn again now.
 func (st *Stream) noteSent() {
 	st.underWay -= st.sending
 	st.sending = 0

@@ -147,7 +147,7 @@ func (s *Service) Watch() {
 	if anew {
 		for st := range s.streams {
 			st.ending = true
-			s.wake(st)
+			s.notifyLater(st)
 		}
 	}
 	s.pump()
