@@ -280,9 +280,9 @@ type LeaseEntry struct {
 
 	// WrittenNs is when the record was last written, 0 if there is none.
 	WrittenNs int64
-	// Ahead says that the record was written long after nowNs and was not read: it is of
+	// Newer says that the record was written long after nowNs and was not read: it is of
 	// another epoch of the clock, or the worker has stood still since it read its own.
-	Ahead bool
+	Newer bool
 
 	// NowNs is the monotonic clock of the last read.
 	NowNs int64
@@ -348,7 +348,7 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	e.NowNs = nowNs
 	e.Lost = 0
 	e.WrittenNs = 0
-	e.Ahead = false
+	e.Newer = false
 	e.Lease = Lease{Standings: e.Standings[:0]}
 	e.entry.slot = e.entry.page.find(&t.layout, e.entry.fingerprint)
 	if e.entry.slot < 0 {
@@ -356,7 +356,7 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	}
 	written := e.entry.page.time(&t.layout, e.entry.slot)
 	if isOfAnotherEpoch(written, nowNs) {
-		e.Ahead = true
+		e.Newer = true
 		return OK
 	}
 	b := e.entry.page.lease(&t.layout, e.entry.slot)

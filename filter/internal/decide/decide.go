@@ -103,7 +103,7 @@ func (v *Verdict) check(now int64) (denied bool) {
 			if s.Shadow != shadow {
 				continue
 			}
-			s.Ahead = v.ahead(i)
+			s.CountedBefore = v.countedBefore(i)
 			s.check(now)
 			asking = s.joinAsk(asking, now)
 			denied = denied || !s.Allowed && !shadow
@@ -159,7 +159,7 @@ func (v *Verdict) takeShadow(now int64) {
 		if !s.Shadow {
 			continue
 		}
-		if v.ahead(i) > 0 { // by now others have counted in the record
+		if v.countedBefore(i) > 0 { // by now others have counted in the record
 			s.checkAgain(now)
 		}
 		s.take(now)
@@ -170,9 +170,9 @@ func (v *Verdict) takeShadow(now int64) {
 	}
 }
 
-// ahead is how many units are counted in the record of the i-th subject before its own:
+// countedBefore is how many units are counted in the record of the i-th subject before its own:
 // rules that share a counter count a request once each. Shadow rules count last.
-func (v *Verdict) ahead(i int) (units uint32) {
+func (v *Verdict) countedBefore(i int) (units uint32) {
 	s := v.Subjects[i]
 	for j, other := range v.Subjects {
 		before := j < i && other.Shadow == s.Shadow || s.Shadow && !other.Shadow

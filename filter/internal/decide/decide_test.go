@@ -34,7 +34,7 @@ func (p *purse) Check(s *Subject, _ int64) Outcome {
 		s.PassNs = limit.Never
 		return Denied
 	}
-	return Granted
+	return HasRoom
 }
 
 func (p *purse) Recheck(s *Subject, now int64) Outcome { return p.Check(s, now) }
@@ -104,7 +104,7 @@ func TestAVerdictThatWaitsGoesOn(t *testing.T) {
 	v := begin(t, two, first, second)
 	v.Decide(1)
 	require.True(t, v.Pending)
-	require.Equal(t, []Outcome{Granted, Pending}, []Outcome{v.Subjects[0].Outcome, v.Subjects[1].Outcome})
+	require.Equal(t, []Outcome{HasRoom, Pending}, []Outcome{v.Subjects[0].Outcome, v.Subjects[1].Outcome})
 	require.Equal(t, []uint32{5, 3}, []uint32{first.left, second.left})
 	v.Decide(2)
 	require.False(t, v.Pending)

@@ -5,14 +5,14 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Hold is what an allowed request holds of one rule until its answer is known. Settle or, for
-// a request whose upstream may go on, Settle after a Lingering ends it.
+// Hold is what an allowed request holds of one rule until its answer is known. Settle ends it. If
+// the request was reset while its upstream may still be at work, it first becomes a Lingering.
 type Hold struct {
 	state.Hold
 	Rule    *Rule
 	Windows []limit.Window // with the limits that hold for the key
-	Account any            // of a source that reports what is held: see Subject.Account
-	EndNs   int64          // after which it is not renewed, by the monotonic clock; 0 = always
+	Account any            // what Subject.Account was; nil if nobody is told of the hold
+	EndNs   int64          // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
 	lapsed  bool           // it is charged already
 }
 
@@ -30,8 +30,9 @@ func (h *Hold) Limits() state.Key {
 	return state.Key{Windows: h.Windows, Rule: h.Rule.Subjects.OfAll}
 }
 
-// AppendHolds appends what the request holds, each to be settled.
-func (v *Verdict) AppendHolds(holds []Hold) []Hold {
+// BeginHolds appends what the request holds, and counts it in Rule.Holding until it is settled:
+// each Hold must end by one call of Settle.
+func (v *Verdict) BeginHolds(holds []Hold) []Hold {
 	for _, s := range v.Subjects {
 		if r := s.Rule; s.Outcome == Taken && r.HoldSource != nil {
 			r.Holding.Streams++
@@ -79,7 +80,7 @@ func (h *Hold) Settle(cost uint32, by By, now int64) {
 // Release settles at once what the verdict's subjects hold: nobody waits for an answer. Each
 // is charged its cost.
 func (v *Verdict) Release() {
-	for _, h := range v.AppendHolds(nil) {
+	for _, h := range v.BeginHolds(nil) {
 		cost := h.Units
 		if h.Rule.Policy.Concurrency() {
 			cost = 0
@@ -102,14 +103,22 @@ const (
 	Unknown         // a call into the proxy failed: it is to be tried again
 )
 
-// Renew renews the hold if that is due, by the holds' clock.
-func (h *Hold) Renew(now, monotonicNs, heldNs int64) {
-	ended := h.EndNs > 0 && monotonicNs >= h.EndNs
+// Clocks are the present by the three clocks that a renewal needs.
+type Clocks struct {
+	Now         int64 // since the epoch: windows are counted by it
+	MonotonicNs int64 // that nobody sets: EndNs is of it
+	HeldNs      int64 // by state.Tables.HeldNow: it says which eighth of a hold in this proxy's table has come
+}
+
+// Renew renews the hold if that is due. Once EndNs has passed, a hold in this proxy's table is left
+// to lapse. One with an account is still handed to its source, which must charge it there.
+func (h *Hold) Renew(at Clocks) {
+	ended := h.EndNs > 0 && at.MonotonicNs >= h.EndNs
 	if h.lapsed || ended && h.Account == nil {
 		return
 	}
 	m := &h.Rule.Metrics
-	switch h.Rule.HoldSource.Renew(h, now, heldNs) {
+	switch h.Rule.HoldSource.Renew(h, at) {
 	case Renewed:
 		m.HoldsRenewed++
 	case Lapsed:

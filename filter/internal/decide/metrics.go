@@ -112,7 +112,7 @@ func (v *Verdict) count() {
 			m.Full++
 		}
 		switch n := s.named(); {
-		case v.Allowed && (s.Allowed || !s.Shadow):
+		case v.Allowed && s.Allowed:
 			m.Allowed++
 			n.Allowed++
 		case v.Allowed:
@@ -147,7 +147,7 @@ func (s *Subject) named() *Named {
 // noteDenied counts a denial of the subject's key, also one in shadow mode.
 func (s *Subject) noteDenied(now int64) {
 	if r := s.Rule; r.Denials != nil {
-		r.Worker.Count(r.Denials, &s.Key, now)
+		r.DenialWorker.Count(r.Denials, &s.Key, now)
 	}
 }
 

@@ -44,9 +44,9 @@ type HoldSource interface {
 	// Settle ends a hold, and charges what the request really cost. It reports
 	// whether the hold had lapsed before, and been charged.
 	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
-	// Renew says that the request of a hold is still alive. It does nothing before the
-	// next eighth of the hold by the holds' clock.
-	Renew(h *Hold, now, heldNs int64) Renewal
+	// Renew keeps a hold from lapsing, because its request is still alive. A hold lasts for eight
+	// parts, and Renew writes once in each: it returns NotDue until the next part begins.
+	Renew(h *Hold, at Clocks) Renewal
 }
 
 // Table is a table of a source.
@@ -63,7 +63,7 @@ type Rule struct {
 	Source       Source       // nil without limits
 	HoldSource   HoldSource   // Source again if the rule holds, else nil
 	Counted      *state.Table // in which Source counts; rules that share a counter share it
-	CountsDenied bool         // hits that the rule denies; the quota service counts those that it denies
+	CountsDenied bool         // this proxy counts hits that the rule denies; for scope cluster the service does
 	Metrics      Metrics
 	Holding      Holding // of this worker's streams
 	Named        []Named // by names of overrides
@@ -71,8 +71,8 @@ type Rule struct {
 	namedBy []int // by override: index in Named, -1 for none
 	spikes  spikes
 
-	Denials *denials.Rule // nil if the policy reports no keys
-	Worker  *denials.Worker
+	Denials      *denials.Rule   // the keys that the rule denies; nil if the policy reports no keys
+	DenialWorker *denials.Worker // which counts them
 }
 
 // NewRule returns the rule of a policy, without a source.

@@ -11,9 +11,11 @@ import (
 // Outcome is what became of one rule's part in a request.
 type Outcome uint8
 
-// The outcomes. All but Taken, Raced and NotAsked are of Check.
+// The outcomes. Source.Check finds most of them. Take finds Taken and Raced, and may find Full,
+// Failed and Contended. LackKey says MissingKey, joinAsk says Contended for one part too many, and
+// NotAsked comes from endDenied.
 const (
-	Granted    Outcome = iota // the units are free, or the rule counts nothing
+	HasRoom    Outcome = iota // the units are free, or the rule counts nothing: Take may take them
 	Taken                     // they are counted
 	Raced                     // another worker wrote first
 	Pending                   // the quota service must be asked
@@ -42,17 +44,17 @@ type Subject struct {
 	Cost           uint32
 	CostUnreadable bool // the cost is the greatest, because the request does not say it in plain decimals, or not once
 
-	Outcome Outcome
-	Allowed bool
-	Known   bool   // the key's usage is known
-	Ahead   uint32 // units that the subjects before this one count in the same record
-	PassNs  int64  // of a denial: when the hit would pass, or limit.Never
+	Outcome       Outcome
+	Allowed       bool
+	Known         bool   // the key's usage is known
+	CountedBefore uint32 // units that the subjects before this one count in the same record
+	PassNs        int64  // of a denial: when the hit would pass, or limit.Never
 
 	Limits state.Key   // the key with the limits that hold for it where it is counted
 	Record state.Entry // of a source that counts in shared data
 
 	Hold    state.Hold // of a rule that holds: what Take has held
-	Account any        // of a source that reports what is held: where it has counted the units
+	Account any        // where lease.HoldSource has counted the units, for its reports; only that reads it
 	Quota   Quota      // of a rule of scope cluster
 
 	unnamed Named
@@ -109,7 +111,7 @@ const (
 
 // Begin prepares the subject, whose key has been read.
 func (s *Subject) Begin(r *Rule) {
-	s.Rule, s.Outcome = r, Granted
+	s.Rule, s.Outcome = r, HasRoom
 	s.Allowed, s.Known = true, false
 	s.Quota.Wait, s.Quota.Grant.Received = NotWaited, false
 	s.Account = nil
@@ -144,7 +146,7 @@ func (s *Subject) Units() uint32 {
 	if s.Cost == 0 {
 		return 0
 	}
-	return limit.AddSaturating(s.Cost, s.Ahead)
+	return limit.AddSaturating(s.Cost, s.CountedBefore)
 }
 
 // Window returns the rule's limit i as it holds for the key, and its usage.
@@ -196,7 +198,7 @@ func (s *Subject) check(now int64) {
 // checkAgain is check after others wrote first: by then the rules before this one have
 // counted.
 func (s *Subject) checkAgain(now int64) {
-	s.Ahead = 0
+	s.CountedBefore = 0
 	if !s.Unlimited && s.Outcome != MissingKey {
 		s.checked(s.Rule.Source.Recheck(s, now), now)
 	}
@@ -247,10 +249,10 @@ func (s *Subject) undecided(deny bool, now int64) {
 // take counts the hit that check has passed. If another worker wrote first it checks
 // again, and may deny after all.
 func (s *Subject) take(now int64) {
-	if s.Unlimited || s.Outcome != Granted || s.Cost == 0 {
+	if s.Unlimited || s.Outcome != HasRoom || s.Cost == 0 {
 		return
 	}
-	for retries := 0; s.Outcome == Granted; retries++ {
+	for retries := 0; s.Outcome == HasRoom; retries++ {
 		switch o := s.Rule.Source.Take(s); {
 		case o == Taken:
 			s.Outcome = Taken
@@ -270,7 +272,7 @@ func (s *Subject) refund(now int64) {
 	if s.Outcome != Taken {
 		return
 	}
-	s.Outcome = Granted
+	s.Outcome = HasRoom
 	if !s.Rule.Source.Refund(s, now) {
 		s.Rule.Metrics.NotRefunded++
 	}
@@ -320,7 +322,7 @@ func (s *Subject) countDenied(now int64) (counted bool) {
 // skip is the outcome of a shadow rule if an enforced rule denies the request.
 func (s *Subject) skip() {
 	switch s.Outcome {
-	case Granted, Denied, Pending:
+	case HasRoom, Denied, Pending:
 		s.Outcome, s.Allowed = NotAsked, true
 		s.Known = false
 	default: // it could not have decided either

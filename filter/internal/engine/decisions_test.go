@@ -331,7 +331,7 @@ func TestDebtIsPaid(t *testing.T) {
 		p.Clock = 1000 * 60e9
 		e := compileJSON(t, p, `{"name":"r","algorithm":"`+algorithm+`","limits":["10/1m"],`+
 			`"settle":{"to":{"header":"x-cost"}}}`)
-		for _, h := range e.Decide().AppendHolds(nil) {
+		for _, h := range e.Decide().BeginHolds(nil) {
 			h.Settle(35, decide.ByAnswer, p.Clock)
 		}
 		for _, left := range []uint32{35, 25, 15, 5} {

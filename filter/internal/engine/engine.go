@@ -77,7 +77,7 @@ func compile(p *policy.Policy, host Host, id Identity, tables *state.Tables) *En
 	e.denials = e.newWorker()
 	for i := range e.rules.List {
 		r := &e.rules.List[i].Rule
-		r.Denials, r.Worker = e.newDenials(r.Policy), e.denials
+		r.Denials, r.DenialWorker = e.newDenials(r.Policy), e.denials
 		e.addSource(r)
 	}
 	e.assignMemory()

@@ -16,7 +16,7 @@ import (
 
 // hold keeps what the request holds.
 func (p *plugin) hold(v *decide.Verdict) {
-	p.holds = v.AppendHolds(p.holds)
+	p.holds = v.BeginHolds(p.holds)
 	identity := false
 	for i := range p.holds {
 		h := &p.holds[i]
@@ -100,13 +100,12 @@ func (p *plugin) renew() {
 		return
 	}
 	p.endLingering(theProxy.Monotonic())
-	now, monotonic := theProxy.Now(), theProxy.Monotonic()
-	held := p.engine.HeldNow()
+	at := decide.Clocks{Now: theProxy.Now(), MonotonicNs: theProxy.Monotonic(), HeldNs: p.engine.HeldNow()}
 	for i := range p.lingering {
 		arena.reset()
-		p.lingering[i].Renew(now, monotonic, held)
+		p.lingering[i].Renew(at)
 	}
-	for range p.portion(monotonic) {
+	for range p.portion(at.MonotonicNs) {
 		p.renewsAt = (p.renewsAt + 1) % len(streams.buckets)
 		for s := streams.buckets[p.renewsAt]; s != nil; s = s.next {
 			if s.plugin != p {
@@ -114,15 +113,16 @@ func (p *plugin) renew() {
 			}
 			for i := range s.holds {
 				arena.reset() // each reads a page
-				s.holds[i].Renew(now, monotonic, held)
+				s.holds[i].Renew(at)
 			}
 		}
 	}
 }
 
-// portion is how many buckets of streams are next. In the shortest eighth but two ticks it is all
-// of them, so that each hold is renewed within its own, even if ticks are late. The shortest hold of
-// all, 10 s, has an eighth of little more than a tick: in each, all are renewed.
+// portion is how many buckets of streams this tick renews. Each hold must be renewed once in an
+// eighth of its length, even if ticks are late. So all buckets have their turn within the shortest
+// eighth less two ticks, or within half of it if that is longer. A hold of 10 s, the shortest that
+// a policy may have, has eighths of little more than a tick: each tick renews all buckets.
 func (p *plugin) portion(monotonic int64) int {
 	all, since := len(streams.buckets), monotonic-p.renewedNs
 	p.renewedNs = monotonic

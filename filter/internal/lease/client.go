@@ -139,18 +139,25 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 			}
 		}
 	}
-	kept := w.parts[:0]
-	for i := range w.parts {
-		switch p := &w.parts[i]; {
-		case p.subject.Outcome == decide.Pending: // the grant did not suffice
-			c.release(p)
-			p.subject.Quota.Grant.Received = false
-		case p.grant != nil:
-			kept = append(kept, *p)
-		}
-	}
+	kept := c.keepGranted(w.parts)
 	w.parts = c.worker.AppendParts(kept, v)
 	c.want(w.parts[len(kept):], w)
+}
+
+// keepGranted returns the parts of a request that waits again, without those that it must not hold.
+func (c *Client) keepGranted(parts []Part) []Part {
+	kept := parts[:0]
+	for i := range parts {
+		switch p := &parts[i]; {
+		case p.subject.Outcome == decide.Pending: // its grant did not suffice: it is asked for anew
+			c.release(p)
+			p.subject.Quota.Grant.Received = false
+		case p.grant != nil: // the request takes its units once the other parts have theirs
+			kept = append(kept, *p)
+		default: // it needs no grant any more: the rule has found units elsewhere, or does without
+		}
+	}
+	return kept
 }
 
 // setWait says what the request may still wait for.

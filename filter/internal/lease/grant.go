@@ -17,8 +17,8 @@ type grant struct {
 	nowNs       int64 // when it came
 	endNs       int64
 	standings   []state.Standing
-	takers      int    // requests that have units of it
-	given       uint32 // units that they have got
+	takers      int    // requests that have units of it and are not decided
+	given       uint32 // units that requests have got
 }
 
 // receive takes the result of an ask, for the requests that waited for it and for those that come.
@@ -97,7 +97,7 @@ func (c *Client) distribute(a *ask, i int, result *quota.AskResult, waiters []*W
 		}
 	}
 	if !holds {
-		c.keepRest(g)
+		c.record(g)
 	}
 }
 
@@ -161,30 +161,43 @@ func (g *grant) writeTo(p *Part, units uint32) {
 	}
 }
 
-// keepRest writes what nobody has waited for into the table. If it may not be kept, it goes
-// back at once, or with what the requests leave.
-func (c *Client) keepRest(g *grant) {
+// record writes a new grant into the key's record: what it says, and the units for which nobody
+// has waited. If these may not be kept, they go back to the service: at once if no request has
+// taken units of the grant, otherwise with what the requests leave.
+func (c *Client) record(g *grant) {
+	if g.takers > 0 && !g.Leased {
+		g.update(0, g.noteAnswer)
+		return
+	}
 	rest := g.Units
 	g.Units = 0
-	if g.takers > 0 && !g.Leased {
-		g.Units, rest = rest, 0
-	}
-	c.giveBack(g.store(rest, true), g.stream)
+	back := g.update(rest, func(l *state.Lease, now int64) (put bool, lost uint32) {
+		g.noteAnswer(l, now)
+		if now >= g.endNs {
+			return false, 0
+		}
+		return g.put(l, rest, now)
+	})
+	c.giveBack(back, g.stream)
 }
 
-// release takes what a decided request leaves. It returns what goes back to the service.
+// release takes what a decided request leaves. The last request's call puts the units into the
+// key's record. It returns what goes back to the service instead.
 func (g *grant) release(units uint32) (back quota.Return) {
 	g.Units += units
 	g.takers--
 	if g.takers > 0 || g.Units == 0 {
 		return back
 	}
-	return g.store(g.Units, false)
+	return g.update(g.Units, func(l *state.Lease, now int64) (put bool, lost uint32) {
+		return g.put(l, g.Units, now)
+	})
 }
 
-// store writes units into the key's record and, if the grant is new, what it says. It
-// returns what goes back to the service.
-func (g *grant) store(units uint32, isNew bool) quota.Return {
+// update has change change the key's record and writes it, again if another worker writes first.
+// change says whether it has put the units into the record, and how many others it dropped for
+// them. If the units are not in the record after all, they go back to the service.
+func (g *grant) update(units uint32, change func(l *state.Lease, now int64) (put bool, lost uint32)) quota.Return {
 	c := g.part.source.(*Source)
 	w := c.worker
 	e, wall := &w.entry, w.clock.Now()
@@ -193,18 +206,15 @@ func (g *grant) store(units uint32, isNew bool) quota.Return {
 		if c.table.ReadAt(e, g.part.place, wall, now) != state.OK {
 			break
 		}
-		if e.Ahead && try == 0 { // by a newer time it can be read, unless it is of another epoch
+		if e.Newer && try == 0 { // by a newer time it can be read, unless it is of another epoch
 			continue
 		}
-		if isNew {
-			g.note(c, &e.Lease, now)
-		}
-		kept, lost := g.keep(&e.Lease, units, isNew, now)
+		put, lost := change(&e.Lease, now)
 		written := c.write(e)
 		if written == decide.Raced {
 			continue
 		}
-		if written == decide.Taken && kept {
+		if written == decide.Taken && put {
 			c.rule.Metrics.LeaseLost += uint64(lost)
 			w.watch(leased{c, g.part.place, g.stream, g.Number, c.lookAt(now, now, g.endNs)})
 			return quota.Return{}
@@ -214,12 +224,13 @@ func (g *grant) store(units uint32, isNew bool) quota.Return {
 	return quota.Return{Grant: g.Number, Units: units}
 }
 
-// note changes the record as the grant says.
-func (g *grant) note(c *Source, l *state.Lease, now int64) {
+// noteAnswer writes into the record what the service said of the key. It puts no units there.
+func (g *grant) noteAnswer(l *state.Lease, now int64) (put bool, lost uint32) {
+	c := g.part.source.(*Source)
 	l.AskedNs, l.SilentNs = 0, 0
 	if g.Failed {
 		l.SilentNs = now + silenceNs
-		return
+		return false, 0
 	}
 	l.Uncharged -= min(l.Uncharged, g.part.Spent)
 	l.Standings = append(l.Standings[:0], g.standings...)
@@ -227,6 +238,7 @@ func (g *grant) note(c *Source, l *state.Lease, now int64) {
 	if g.Denied && c.leases {
 		g.noteDenial(l, now)
 	}
+	return false, 0
 }
 
 // noteDenial keeps a denial in the record, so that nobody asks again before the wait is over.
@@ -244,15 +256,16 @@ func (g *grant) noteDenial(l *state.Lease, now int64) {
 	l.DeniedNs = now + wait
 }
 
-// keep puts units into the record, if they may be spent later. Those of an earlier grant
-// join the rest, and go back with it. lost is how many units cannot go back.
-func (g *grant) keep(l *state.Lease, units uint32, isNew bool, now int64) (kept bool, lost uint32) {
-	if units == 0 || !g.Leased || g.Failed || g.Denied || isNew && now >= g.endNs {
+// put puts units into the record, if they may be spent later. Units that requests leave join
+// those of the same grant, and go back with them. lost is how many units of an ended stream it
+// drops to make room: they cannot go back.
+func (g *grant) put(l *state.Lease, units uint32, now int64) (put bool, lost uint32) {
+	if units == 0 || !g.Leased || g.Failed || g.Denied {
 		return false, 0
 	}
 	if l.DeniedCost <= units {
 		l.DeniedNs = 0
 	}
-	lost, kept = l.Put(now, state.Grant{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
-	return kept, lost
+	lost, put = l.Put(now, state.Grant{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
+	return put, lost
 }

@@ -52,7 +52,7 @@ func (c *HoldSource) checkGrant(s *decide.Subject, g *decide.Grant, now int64) d
 	s.Known = len(g.Standings) >= len(c.rule.Subjects.Windows)
 	if !g.Denied {
 		s.Quota.From = decide.OwnGrant
-		return decide.Granted
+		return decide.HasRoom
 	}
 	s.PassNs = passNs(now, g.WaitNs)
 	if g.HeldBack {
@@ -160,13 +160,13 @@ func (c *HoldSource) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok 
 }
 
 // Renew charges a hold that max_hold has ended. Accounts are renewed by the client's tick.
-func (c *HoldSource) Renew(h *decide.Hold, now, heldNs int64) decide.Renewal {
-	ends, monotonic := h.EndNs > 0, c.worker.clock.Monotonic()
-	if h.InTable() && (!ends || monotonic < h.EndNs) {
-		c.local.Renew(h, now, heldNs)
+func (c *HoldSource) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
+	ends := h.EndNs > 0
+	if h.InTable() && (!ends || at.MonotonicNs < h.EndNs) {
+		c.local.Renew(h, at)
 	}
 	a, reports := h.Account.(*account)
-	if !reports || !ends || monotonic < h.EndNs+a.holdNs() {
+	if !reports || !ends || at.MonotonicNs < h.EndNs+a.holdNs() {
 		return decide.NotDue
 	}
 	a.Settle(h.Units, h.Units)

@@ -37,7 +37,7 @@ func newHolding(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) 
 			}
 		}
 		if v.Allowed {
-			h.holds[context] = v.AppendHolds(nil)
+			h.holds[context] = v.BeginHolds(nil)
 		}
 	}
 	return h

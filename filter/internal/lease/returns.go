@@ -88,7 +88,7 @@ func (h *leased) take(e *state.LeaseEntry, wall, now int64) (units uint32, keep 
 		}
 		g := h.find(&e.Lease)
 		if g == nil {
-			return 0, e.Ahead // a later tick can read it
+			return 0, e.Newer // a later tick can read it
 		}
 		if now < g.EndNs && now-e.WrittenNs < c.idleNs {
 			h.lookNs = c.lookAt(now, e.WrittenNs, g.EndNs)

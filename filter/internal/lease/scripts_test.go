@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 )
 
 // script is what happens to a worker and its service, and behind -> what must be so then.
@@ -134,7 +136,7 @@ func (h *holding) step(s *service, step string) {
 func (h *holding) renew() {
 	for _, holds := range h.holds {
 		for i := range holds {
-			holds[i].Renew(h.proxy.Clock, h.proxy.Clock, h.engine.HeldNow())
+			holds[i].Renew(decide.Clocks{Now: h.proxy.Clock, MonotonicNs: h.proxy.Clock, HeldNs: h.engine.HeldNow()})
 		}
 	}
 	h.tick()

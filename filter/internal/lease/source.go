@@ -62,7 +62,7 @@ func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 		return c.checkGrant(s, g, now)
 	}
 	status := c.table.Read(e, c.keyOf(s), now, e.NowNs)
-	if status == state.OK && e.Ahead { // by a newer time it can be read
+	if status == state.OK && e.Newer { // by a newer time it can be read
 		status = c.table.Reread(e, now, c.worker.clock.Monotonic())
 	}
 	if status != state.OK {
@@ -85,7 +85,7 @@ func (c *Source) checkGrant(s *decide.Subject, g *decide.Grant, now int64) decid
 		return decide.Denied
 	}
 	s.Quota.From = decide.OwnGrant
-	return decide.Granted
+	return decide.HasRoom
 }
 
 // checkLease decides by the key's lease.
@@ -97,7 +97,7 @@ func (c *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
 	case !c.leases:
 	case e.Left(e.NowNs) >= need:
 		s.Quota.From = decide.LeaseTable
-		return decide.Granted
+		return decide.HasRoom
 	case e.DeniedNs > e.NowNs && need >= e.DeniedCost:
 		s.PassNs = limit.Never
 		if e.PassNs != limit.Never {
@@ -173,7 +173,7 @@ func (c *Source) takeLease(s *decide.Subject) decide.Outcome {
 	}
 	taken := c.write(e)
 	if due && taken == decide.Taken {
-		w.ahead = append(w.ahead, c.part(s, 0))
+		w.refills = append(w.refills, c.part(s, 0))
 	}
 	return taken
 }

@@ -21,12 +21,12 @@ func (c *Client) IsConnected() bool { return c.stream.number != 0 }
 
 // Flush sends what is to be sent, unless a message is under way: it leaves once a result has come.
 func (c *Client) Flush(now int64) {
-	for i := range c.worker.ahead {
+	for i := range c.worker.refills {
 		if len(c.queue) < maxRefills {
-			c.want(c.worker.ahead[i:i+1], nil)
+			c.want(c.worker.refills[i:i+1], nil)
 		}
 	}
-	c.worker.ahead = c.worker.ahead[:0]
+	c.worker.refills = c.worker.refills[:0]
 	if c.sentNs != 0 || c.stream.number == 0 && now < c.reopenNs {
 		return
 	}

@@ -31,7 +31,7 @@ type Worker struct {
 	proxies uint32 // of the domain, by the service's last message
 
 	crowded bool   // so many requests wait that no other may
-	ahead   []Part // what requests to come will soon need, and nobody has asked for
+	refills []Part // what requests to come will soon need, and nobody has asked for
 
 	requested  map[string]*quota.Definition // those that requests have given, by rule and limits
 	lastNumber uint32                       // of the newest of them
@@ -87,7 +87,7 @@ func (w *Worker) SetProxies(n uint32) {
 
 // HasNews reports whether there is something to send that no request waits for: see
 // Client.Flush.
-func (w *Worker) HasNews() bool { return len(w.ahead)+len(w.accounts.due) > 0 }
+func (w *Worker) HasNews() bool { return len(w.refills)+len(w.accounts.due) > 0 }
 
 // Part is what a request, or requests to come, need of one key.
 type Part struct {
@@ -207,7 +207,7 @@ func forNothing(s *decide.Subject) decide.Outcome {
 		s.PassNs = limit.Never
 		return decide.Denied
 	}
-	return decide.Granted
+	return decide.HasRoom
 }
 
 // alone decides without the service, for the reason why: by this proxy's share, if

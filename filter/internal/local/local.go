@@ -65,7 +65,7 @@ func (c *Source) checked(s *decide.Subject, now int64, read state.Status) decide
 	case s.PassNs == limit.Never || s.PassNs > e.Now:
 		return decide.Denied
 	}
-	return decide.Granted
+	return decide.HasRoom
 }
 
 // Take counts the hit in the record.
@@ -123,11 +123,11 @@ func (c *Source) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool
 }
 
 // Renew moves what is held into the present eighth of the hold.
-func (c *Source) Renew(h *decide.Hold, now, heldNs int64) decide.Renewal {
-	if !c.Table.IsDue(&h.Hold, heldNs) {
+func (c *Source) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
+	if !c.Table.IsDue(&h.Hold, at.HeldNs) {
 		return decide.NotDue
 	}
-	lapsed, status := c.Table.Renew(&c.entry, h.Limits(), &h.Hold, now)
+	lapsed, status := c.Table.Renew(&c.entry, h.Limits(), &h.Hold, at.Now)
 	switch {
 	case status != state.OK:
 		return decide.Unknown

@@ -99,7 +99,7 @@ func (k *worker) wait(context uint32, v *decide.Verdict) {
 func (k *worker) decided(context uint32, v *decide.Verdict) {
 	r := k.waiting[context]
 	delete(k.waiting, context)
-	if holds := v.AppendHolds(nil); v.Allowed && len(holds) > 0 {
+	if holds := v.BeginHolds(nil); v.Allowed && len(holds) > 0 {
 		k.hold(context, r, holds)
 	} else if v.Allowed {
 		for _, key := range []string{r.user, r.tenant} {
