@@ -72,7 +72,7 @@ func NewMetrics(o Options) http.Handler {
 	s := newServer(o)
 	return s.mux([]route{
 		{"GET /metrics", all, access.Read, s.metrics(), nil, nil},
-		{"/", inBody, access.Read, s.unknown, nil, nil},
+		{"/", anyRole, access.Read, s.unknown, nil, nil},
 	})
 }
 
@@ -136,7 +136,8 @@ func later(seconds string, err error) *failure {
 	return &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: seconds}
 }
 
-// fail answers with an error. What is no failure comes from the store.
+// fail answers with an error. Errors of the store and of the quota service are not failures; they get
+// their codes here.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var problems policyfile.Errors
 	var f *failure

@@ -53,7 +53,7 @@ func entryOf(ctx context.Context, action string) store.Entry {
 }
 
 // entry says who makes a judged policy the next revision, and in short what changes.
-func entry(ctx context.Context, before current, j judged, changes []policydiff.Change) store.Entry {
+func entry(ctx context.Context, before newest, j judged, changes []policydiff.Change) store.Entry {
 	d := &j.draft
 	e := entryOf(ctx, "apply")
 	var parts []string

@@ -38,6 +38,8 @@ func TestTextFromOutsideIsChecked(t *testing.T) {
 		{"POST", "/v1/policies?wasm=/a&wasm=/b", "parameter wasm is given 2 times", 400},
 		{"POST", "/v1/policies?wsam=/a", `no parameter "wsam" here`, 400},
 		{"POST", "/v1/policies?wasm=%zz", "the query of the URL is malformed", 400},
+		{"POST", "/v1/rollback/1?bsae=7", `no parameter "bsae" here`, 400},
+		{"GET", "/v1/policies/1?polcy=edge", `no parameter "polcy" here`, 400},
 		{"GET", "/v1/policies?limit=0", `limit "0" is not a number from 1`, 400},
 		{"GET", "/v1/policies?limit=99999999999999999999", "is not a number from 1", 400},
 		{"GET", "/v1/audit?limit=1001", `limit "1001" is not a number from 1 to 1000`, 400},

@@ -81,9 +81,9 @@ func readRollout(q query) (r *store.Rollout, err error) {
 
 // beginCanary fills in which proxies a canary of a draft reaches, and refuses one that could
 // not be aborted.
-func (s *server) beginCanary(ctx context.Context, d *store.Draft, before current) error {
+func (s *server) beginCanary(ctx context.Context, d *store.Draft, before newest) error {
 	switch {
-	case s.XDS.Ledger().Current(d.Policy) == 0:
+	case s.XDS.Ledger().ForNewProxy(d.Policy) == 0:
 		return refusal(http.StatusConflict,
 			"policy %s has no revision yet that the other proxies could keep: apply the first one without a canary", d.Policy)
 	case !before.revision.Proxies.Equal(d.Proxies):
@@ -133,7 +133,7 @@ func (s *server) end(action string, state store.RolloutState) handler {
 			return err
 		}
 		if state == store.Aborted {
-			number = s.XDS.Ledger().Current(r.policy())
+			number = s.XDS.Ledger().ForNewProxy(r.policy())
 		}
 		now, err := s.Store.Get(r.Context(), number)
 		if err != nil {

@@ -92,7 +92,7 @@ func judge(ctx context.Context, p proposal) (judged, error) {
 // compare compares a judged policy with the revision that it would replace, and completes
 // its draft. standing are the revisions of all policies that were not aborted.
 func (s *server) compare(ctx context.Context, j judged, standing []store.Summary) (of successor, err error) {
-	d := &j.draft
+	d := j.draft
 	if err := s.noCanary(d.Policy); err != nil {
 		return of, err
 	}
@@ -107,7 +107,7 @@ func (s *server) compare(ctx context.Context, j judged, standing []store.Summary
 	} else {
 		d.Wasm = s.wasmInForce(d.Policy, own)
 	}
-	before, err := s.current(ctx, own)
+	before, err := s.newest(ctx, own)
 	if err != nil {
 		return of, err
 	}
@@ -116,28 +116,29 @@ func (s *server) compare(ctx context.Context, j judged, standing []store.Summary
 		return of, refusal(http.StatusConflict,
 			"revision %d has been applied since you looked: review your change again", of.replaces)
 	}
-	if err := s.entitled(ctx, j, before, standing); err != nil {
+	if err := s.entitled(ctx, d, j.policy, before, standing); err != nil {
 		return of, err
 	}
 	if d.Rollout != nil {
-		if err := s.beginCanary(ctx, d, before); err != nil {
+		if err := s.beginCanary(ctx, &d, before); err != nil {
 			return of, err
 		}
 	}
 	if before.policy != nil {
 		of.changes = policydiff.Between(before.policy, j.policy)
 	}
-	d.Audit = entry(ctx, before, j, of.changes)
+	j.draft = d
+	j.draft.Audit = entry(ctx, before, j, of.changes)
 	of.judged = j
 	return of, nil
 }
 
-// wasmInForce is the wasm path of the newest revision that no proxy has refused, or that is
-// current all the same.
+// wasmInForce is the wasm path of the newest revision that no proxy has refused, or that a new proxy
+// gets all the same.
 func (s *server) wasmInForce(policy string, standing []store.Summary) string {
-	current := s.XDS.Ledger().Current(policy)
+	forNew := s.XDS.Ledger().ForNewProxy(policy)
 	for _, r := range standing {
-		if !r.Damaged && (!r.Nacked || r.Number == current) {
+		if !r.Damaged && (!r.Nacked || r.Number == forNew) {
 			return r.Wasm
 		}
 	}
@@ -145,15 +146,16 @@ func (s *server) wasmInForce(policy string, standing []store.Summary) string {
 }
 
 // entitled refuses what a draft changes that takes more than the role apply for its policy.
-func (s *server) entitled(ctx context.Context, j judged, before current, standing []store.Summary) error {
-	d, p := j.draft, j.policy
+func (s *server) entitled(
+	ctx context.Context, d store.Draft, p *policy.Policy, before newest, standing []store.Summary,
+) error {
 	if what := before.handsOver(d, p); what != "" {
 		if err := missing(ctx, d.Policy, access.Admin, what); err != nil {
 			return err
 		}
 	}
 	if !before.revision.Proxies.Equal(d.Proxies) {
-		// Policies with a name are for others each, so it is the default that gives or takes.
+		// No two policies with a name share a proxy, so the proxy comes from the default policy, or goes to it.
 		what := "to change which proxies the policy " + d.Policy + " is for"
 		if err := missing(ctx, store.DefaultPolicy, access.Apply, what); err != nil {
 			return err
@@ -191,14 +193,14 @@ func (s *server) takesDomain(ctx context.Context, name, domain string, standing 
 	return nil
 }
 
-// current is the newest revision of a policy, with which the next one is compared.
-type current struct {
+// newest is the newest revision of a policy that was not aborted: the next one is compared with it.
+type newest struct {
 	revision store.Revision // Number 0 before the first
 	policy   *policy.Policy // nil where there is none, or none that this release reads
 }
 
-// current reads the newest of a policy's revisions.
-func (s *server) current(ctx context.Context, list []store.Summary) (c current, err error) {
+// newest reads the newest of a policy's revisions that were not aborted: the first of the list.
+func (s *server) newest(ctx context.Context, list []store.Summary) (c newest, err error) {
 	if len(list) == 0 {
 		return c, nil
 	}
@@ -207,7 +209,7 @@ func (s *server) current(ctx context.Context, list []store.Summary) (c current, 
 		c.revision.Summary = list[0]
 		return c, nil
 	case err != nil:
-		return current{}, err
+		return newest{}, err
 	}
 	c.policy, _, _, err = policyfile.Read(c.revision.File, c.revision.YAML)
 	if err != nil {
@@ -218,7 +220,7 @@ func (s *server) current(ctx context.Context, list []store.Summary) (c current, 
 
 // handsOver says what a draft changes of what the policy hands to others, which an admin
 // alone may do.
-func (c current) handsOver(d store.Draft, after *policy.Policy) string {
+func (c newest) handsOver(d store.Draft, after *policy.Policy) string {
 	switch {
 	case d.Wasm == "" && c.revision.Wasm != "":
 		return fmt.Sprintf("to leave out the wasm path %s of revision %d", shown(c.revision.Wasm), c.revision.Number)

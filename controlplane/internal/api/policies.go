@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// Current names the newest revision in a path.
+	// Current names the newest revision in a path, unless it was aborted. A new proxy may get an older
+	// one: see PolicyStatus.
 	Current = "current"
 	// Previous names the revision that a rollback goes to: the newest one before
 	// the current one that some proxy accepted, or else the one before the current

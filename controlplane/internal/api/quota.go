@@ -65,7 +65,7 @@ func (s *server) ofCluster(ctx context.Context, a asked) (*counters.Prepared, er
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.current(ctx, list)
+	c, err := s.newest(ctx, list)
 	free()
 	if err != nil || c.policy == nil { // the proxies say what they make of the rule
 		return nil, err
@@ -143,7 +143,7 @@ func (s *server) starting(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c, err := s.current(ctx, list)
+		c, err := s.newest(ctx, list)
 		if err != nil {
 			return err
 		}

@@ -330,7 +330,7 @@ type ratedRule struct {
 func (s *server) limits(ctx context.Context, name string, h *history) (map[string]ratedRule, error) {
 	h.reading.Lock()
 	defer h.reading.Unlock()
-	number := s.XDS.Ledger().Current(name)
+	number := s.XDS.Ledger().ForNewProxy(name)
 	if number == h.revision {
 		return h.limits, nil
 	}

@@ -36,7 +36,7 @@ type route struct {
 	about   about
 	role    access.Role
 	handle  handler
-	takes   []string // parameters of the URL, each at most once; nil: only the policy is read
+	takes   []string // parameters of the URL, each at most once; nil: the handler reads none, and any are let pass
 	body    *body    // nil: none is read
 }
 
@@ -47,8 +47,11 @@ const (
 	all     about = iota // with every policy
 	ofQuery              // with the one of the parameter policy, by default the default
 	anyOf                // like ofQuery; without the parameter with every policy
-	inBody               // with any: the handler checks those that the body names
+	anyRole              // with at least one: the handler checks the policies that the body names, if it reads one
 )
+
+// noRole is the role of what anyone may ask for.
+const noRole access.Role = 0
 
 // policy is the one that a request is about by its URL.
 func (q query) policy() string { return cmp.Or(q.get("policy"), store.DefaultPolicy) }
@@ -75,29 +78,29 @@ func (b *body) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 // handler changes beyond its role's reach, it checks itself.
 func (s *server) routes() []route {
 	routes := []route{
-		{"POST /v1/policies", inBody, access.Apply, s.apply,
+		{"POST /v1/policies", anyRole, access.Apply, s.apply,
 			[]string{"file", "wasm", "base", "canary", "promote_after", "max_denied", "abort_on_denied"},
 			&body{policy.MaxBytes, "policy is larger than %d bytes (1 MiB), the most a policy may have"}},
-		{"POST /v1/changes", inBody, access.Apply, s.applySeveral, []string{},
+		{"POST /v1/changes", anyRole, access.Apply, s.applySeveral, []string{},
 			&body{maxChanges, "the policies are larger than %d bytes (8 MiB) together: apply them in parts"}},
 		{"GET /v1/policies", ofQuery, access.Read, s.history, []string{"policy", "limit"}, nil},
-		{"GET /v1/policies/{revision}", ofQuery, access.Read, s.get, nil, nil},
-		{"POST /v1/rollback/{revision}", ofQuery, access.Apply, s.rollback, nil, nil},
+		{"GET /v1/policies/{revision}", ofQuery, access.Read, s.get, []string{"policy"}, nil},
+		{"POST /v1/rollback/{revision}", ofQuery, access.Apply, s.rollback, []string{"policy", "base"}, nil},
 		{"POST /v1/promote", ofQuery, access.Apply, s.end("promote", store.Promoted), []string{"policy"}, nil},
 		{"POST /v1/abort", ofQuery, access.Apply, s.end("abort", store.Aborted), []string{"policy"}, nil},
 		{"GET /v1/revisions/{revision}/wait", ofQuery, access.Read, s.wait, []string{"policy", "timeout"}, nil},
 		{"GET /v1/status", anyOf, access.Read, s.status, []string{"policy"}, nil},
 		{"GET /v1/rates", ofQuery, access.Read, s.ratesOf, []string{"policy"}, nil},
-		{"GET /v1/caller", inBody, access.Read, s.caller, nil, nil},
+		{"GET /v1/caller", anyRole, access.Read, s.caller, nil, nil},
 		{"POST /v1/explain", ofQuery, access.Read, s.explain,
 			[]string{"policy", "timeout"}, &body{manage.MaxDescribed, described}},
 		{"GET /v1/audit", anyOf, access.Read, s.audit, []string{"policy", "limit", "before"}, nil},
 		{"GET /v1/backup", all, access.Admin, s.backup, nil, nil}, // every policy and the audit log
 		{"GET /metrics", all, access.Read, s.metrics(), nil, nil},
-		{"/", inBody, access.Read, s.unknown, nil, nil},
+		{"/", anyRole, access.Read, s.unknown, nil, nil},
 	}
 	for _, op := range manage.Operations {
-		routes = append(routes, route{"POST /v1/counters/" + op.Name, inBody, roleOf(op), s.counters(op),
+		routes = append(routes, route{"POST /v1/counters/" + op.Name, anyRole, roleOf(op), s.counters(op),
 			nil, &body{maxForm, "the form is larger than %d bytes"}})
 	}
 	return routes
@@ -120,7 +123,7 @@ func (s *server) mux(routes []route) *http.ServeMux {
 		s.fail(w, r, refusal(http.StatusForbidden, "cross-origin request refused"))
 	}))
 	mux := http.NewServeMux()
-	mux.Handle("GET /healthz", origin.Handler(s.needs(route{handle: s.healthy})))
+	mux.Handle("GET /healthz", origin.Handler(s.needs(route{about: all, role: noRole, handle: s.healthy})))
 	for _, route := range routes {
 		mux.Handle(route.pattern, origin.Handler(s.identified(s.needs(route))))
 	}
@@ -158,7 +161,7 @@ func (s *server) serve(w http.ResponseWriter, r *request, o *route) (err error) 
 func (o *route) missing(r *request) error {
 	caller := access.FromContext(r.Context())
 	switch {
-	case o.about == inBody && caller.Anywhere() >= o.role:
+	case o.about == anyRole && caller.Anywhere() >= o.role:
 		return nil
 	case o.about == ofQuery, o.about == anyOf && r.get("policy") != "":
 		return missing(r.Context(), r.policy(), o.role, r.Pattern)

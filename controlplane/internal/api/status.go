@@ -63,7 +63,7 @@ func (s *server) status(w http.ResponseWriter, r *request) error {
 			return err
 		}
 		st.Policies = append(st.Policies, of)
-		isApart, err := s.countsApart(r.Context(), ledger.Current(name))
+		isApart, err := s.countsApart(r.Context(), ledger.ForNewProxy(name))
 		if err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (s *server) statusOf(ctx context.Context, policy string) (st PolicyStatus, 
 		Policy: policy, Damaged: ledger.Damaged(policy), Connected: ledger.Connected(policy),
 		Canary: s.canaryStatus(policy, time.Now()),
 	}
-	number := ledger.Current(policy)
+	number := ledger.ForNewProxy(policy)
 	inForce := func(s store.Summary) bool { return s.Number == number }
 	var list []store.Summary // as far back as the revision in force, which is among the newest
 	for limit, isAll := 1, false; !isAll && !slices.ContainsFunc(list, inForce); limit *= 16 {

@@ -31,7 +31,7 @@ func TestPoliciesStandAlone(t *testing.T) {
 		core.connect()
 		idle(core, edge)
 		f.state("core-1", "connected")
-		require.Equal(t, []uint64{1, 2}, []uint64{f.ledger.Current("edge"), f.ledger.Current("default")})
+		require.Equal(t, []uint64{1, 2}, []uint64{f.ledger.ForNewProxy("edge"), f.ledger.ForNewProxy("default")})
 	})
 }
 

@@ -135,7 +135,7 @@ func TestACanaryIsPromotedOrAborted(t *testing.T) {
 			f.state(ids[0], "connected, in the canary")
 			f.state(ids[3], "connected")
 			require.Zero(t, f.ledger.Behind())
-			require.Equal(t, uint64(1), f.ledger.Current("default"))
+			require.Equal(t, uint64(1), f.ledger.ForNewProxy("default"))
 			require.Equal(t, []ProxyOutcome{{Node: ids[0], Revision: two, Outcome: Acked}}, f.outcomes(two),
 				"the others are not waited for")
 			number, c := f.lasting()
@@ -161,7 +161,7 @@ func TestACanaryIsPromotedOrAborted(t *testing.T) {
 			kill()
 			accept("three", last)
 			settled(three, three, three)
-			require.Equal(t, three, f.ledger.Current("default"))
+			require.Equal(t, three, f.ledger.ForNewProxy("default"))
 		})
 	}
 }

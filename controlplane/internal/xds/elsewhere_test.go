@@ -175,7 +175,7 @@ func TestProxiesElsewhere(t *testing.T) {
 		require.Empty(t, <-missing)
 		heard()
 		require.Equal(t, []uint64{second}, b.status("far").Refused)
-		require.Equal(t, second, a.ledger.Current("default"), "others accepted it")
+		require.Equal(t, second, a.ledger.ForNewProxy("default"), "others accepted it")
 
 		// a ends without a word; one of its proxies goes over before b learns of that.
 		ofA.change(func() { ofA.mute = true })

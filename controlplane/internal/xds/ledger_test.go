@@ -244,7 +244,7 @@ func TestStateOfAProxyWithoutAPolicy(t *testing.T) {
 		f.state("e1", "refused revision 1, "+noPolicy)
 		f.proxy("e2") // is not asked
 		f.state("e2", noPolicy)
-		require.Zero(t, f.ledger.Current(store.DefaultPolicy))
+		require.Zero(t, f.ledger.ForNewProxy(store.DefaultPolicy))
 	})
 }
 
@@ -274,7 +274,7 @@ func TestRefusalsThatMatter(t *testing.T) {
 		accept("one", e)
 		f.apply("two")
 		e.refuse("two", "one")
-		require.Equal(t, uint64(1), f.ledger.Current(store.DefaultPolicy), "a refused revision is not current")
+		require.Equal(t, uint64(1), f.ledger.ForNewProxy(store.DefaultPolicy), "a refused revision is not current")
 		f.apply("three")
 		accept("three", e)
 		st := f.state("e1", "connected")

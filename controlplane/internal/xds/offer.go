@@ -102,9 +102,9 @@ func first(of iter.Seq[*store.Summary]) (first store.Summary) {
 // newest returns the number of the newest revision, 0 if there is none.
 func (t *track) newest() uint64 { return first(t.backward()).Number }
 
-// current is the revision that a proxy gets which connects for the first time, 0 if
+// forNewProxy is the revision that a proxy gets which connects for the first time, 0 if
 // there is none: the newest, unless it is withheld.
-func (t *track) current() uint64 { return t.offer(stance{Since: t.newest()}) }
+func (t *track) forNewProxy() uint64 { return t.offer(stance{Since: t.newest()}) }
 
 // find returns a revision, also one that does not count, or nil.
 func (t *track) find(number uint64) *store.Summary {

@@ -228,12 +228,12 @@ func asksFor(unserved []string) string {
 	return fmt.Sprintf("asks for what is not served (only %q is): %q", envoy.ResourceName, unserved[0])
 }
 
-// Current returns the revision of a policy that a proxy gets which connects for the first
+// ForNewProxy returns the revision of a policy that a proxy gets which connects for the first
 // time, 0 if there is none: the newest, unless it is withheld.
-func (l *Ledger) Current(policy string) uint64 {
+func (l *Ledger) ForNewProxy(policy string) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.tracks[policy].current()
+	return l.tracks[policy].forNewProxy()
 }
 
 // asks notes what the session wants, and no longer wants, that is not served.
