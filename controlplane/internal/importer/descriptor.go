@@ -34,27 +34,32 @@ func (d *descriptor) keys() string {
 	return strings.Join(names, ".")
 }
 
-// rules makes a rule for each leaf with a limit. The leaves come in the order of the limiter's
-// search, and a request belongs to the first whose values it has. A value beside a bare key is
-// an override of the bare key's rule, if that has the same window.
+// rules makes the rules for the leaves with a limit. The leaves come in the order of the limiter's
+// search, and a request belongs to the first whose values it has. Each leaf with a limit becomes a
+// rule, or an override of the rule of a later leaf. Each rule leaves out the requests of the leaves
+// before its own.
+//
+// An example: alice may make 5 requests a minute, users that begin with "a" 20 an hour, and any
+// other user 10 a minute. The descriptor has one entry, user, whose part is the header x-user.
+//
+//	alice  5/minute   an override of the rule for any user, which has the same window
+//	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
+//	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
 func (d *descriptor) rules(leaves []leaf, in *reader) (list []rule) {
 	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
 		in.fail(leaves[0].at, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: import fewer")
 		return nil
 	}
-	leaves = in.reachable(leaves)
-	holder := holders(leaves)
+	leaves = in.dropUnreachable(leaves)
+	overridden := overriddenBy(leaves)
 	for i := range leaves {
-		l := &leaves[i]
-		if l.quota == nil || holder[i] != nil {
+		if leaves[i].quota == nil || overridden[i] != nil {
 			continue
 		}
-		m := newMaker(in, d, l)
-		for j := range leaves[:i] {
-			if !leaves[j].apart(l) {
-				m.leaveOut(&leaves[j], holder[j] == l)
-			}
-		}
+		m := newMaker(in, d, &leaves[i])
+		m.addValues()
+		m.addReasons(d)
+		m.leaveOutBefore(leaves[:i], overridden)
 		list = append(list, m.finish())
 	}
 	slices.SortStableFunc(list, func(a, b rule) int { return cmp.Compare(a.order, b.order) })
@@ -66,9 +71,10 @@ func (d *descriptor) rules(leaves []leaf, in *reader) (list []rule) {
 	return list
 }
 
-// holders says for each leaf whose rule has it as an override; nil for those with a rule of their
-// own, and for those without a limit.
-func holders(leaves []leaf) []*leaf {
+// overriddenBy finds the leaves that become overrides. Where leaf i becomes an override of the rule
+// of another leaf, item i is that leaf. Where leaf i gets a rule of its own or has no limit, item i
+// is nil. The last leaf that can have the override gets it, as it is the widest.
+func overriddenBy(leaves []leaf) []*leaf {
 	list := make([]*leaf, len(leaves))
 	for i := len(leaves) - 1; i >= 0; i-- {
 		if leaves[i].quota == nil || list[i] != nil {
@@ -83,31 +89,54 @@ func holders(leaves []leaf) []*leaf {
 	return list
 }
 
-// maker makes the rule of a leaf.
+// maker makes the rule of one leaf.
 type maker struct {
 	*reader
-	leaf   *leaf
-	rule   rule
-	keyed  []int // values of the leaf whose parts are in the rule's key
-	listed []int // those of them that no match can select, so that overrides do
+	leaf *leaf
+	rule rule
+
+	inKey     []int // indexes of the leaf's values whose parts are in the rule's key, in its order
+	unmatched []int // those of inKey that no match can select: finish selects them by overrides
 }
 
+// newMaker begins the rule of a leaf: its name, and the requests of the descriptor.
 func newMaker(in *reader, d *descriptor, l *leaf) *maker {
 	m := &maker{reader: in, leaf: l}
-	m.rule = rule{
-		Name: clip(l.name, 100), quota: l.quota, order: l.order, Match: d.match, Exempt: slices.Clone(d.exempt),
-		Cost: d.cost, CountDenied: d.cost > 0 && l.quota.algorithm == "",
+	m.rule = rule{quota: l.quota, order: l.order}
+	m.rule.Name = clip(l.name, 100)
+	m.rule.Match = d.match
+	m.rule.Exempt = slices.Clone(d.exempt)
+	m.rule.Cost = d.cost
+	m.rule.CountDenied = d.cost > 0 && l.quota.algorithm == ""
+	return m
+}
+
+// addValues adds the values of the leaf to the rule's match and key.
+func (m *maker) addValues() {
+	for i, v := range m.leaf.values {
+		m.addValue(i, v)
 	}
-	for i, v := range l.values {
-		m.put(i, v)
-	}
-	for _, text := range slices.Concat(d.notes, l.quota.notes) {
+}
+
+// addReasons adds what the descriptor and the limit say of the rule, and why it is off.
+func (m *maker) addReasons(d *descriptor) {
+	for _, text := range slices.Concat(d.notes, m.leaf.quota.notes) {
 		m.comment(text)
 	}
-	for _, why := range slices.Concat(d.whyOff, l.quota.whyOff) {
+	for _, why := range slices.Concat(d.whyOff, m.leaf.quota.whyOff) {
 		m.cannot(why)
 	}
-	return m
+}
+
+// leaveOutBefore takes the requests of the earlier leaves out of the rule. Leaves that are apart from
+// the rule's own have none of its requests.
+func (m *maker) leaveOutBefore(earlier []leaf, overridden []*leaf) {
+	for i := range earlier {
+		if !earlier[i].apart(m.leaf) {
+			isOverride := overridden[i] == m.leaf
+			m.leaveOut(&earlier[i], isOverride)
+		}
+	}
 }
 
 // comment adds a comment to the rule, and a note.
@@ -123,8 +152,9 @@ func (m *maker) cannot(why string) {
 	m.add(note{m.leaf.at.problem(m.rule.Name + " is off: " + why), true})
 }
 
-// put puts a value of the leaf into the match, into the key, or into both.
-func (m *maker) put(i int, v value) {
+// addValue adds a value of the leaf to the match, to the key, or to both. One text, or values that
+// count together, need only the match. Values that count apart need the key.
+func (m *maker) addValue(i int, v value) {
 	var matched bool
 	m.rule.Match, matched = v.restrict(m.rule.Match, v.pattern)
 	switch {
@@ -133,10 +163,10 @@ func (m *maker) put(i int, v value) {
 		m.cannot("The values of " + v.String() + " that fit " + v.pattern.text + " share one counter there, and no match " +
 			"can select them.")
 	default:
-		m.keyed = append(m.keyed, i)
+		m.inKey = append(m.inKey, i)
 		m.rule.Key = append(m.rule.Key, *v.part)
 		if !matched {
-			m.listed = append(m.listed, i)
+			m.unmatched = append(m.unmatched, i)
 		}
 	}
 }
@@ -145,7 +175,7 @@ func (m *maker) put(i int, v value) {
 // have the leaf's limit if that is an override of the rule.
 func (m *maker) leaveOut(before *leaf, isOverride bool) {
 	for i, v := range m.leaf.values {
-		if !slices.Contains(m.keyed, i) && !v.pattern.within(before.values[i].pattern) {
+		if !slices.Contains(m.inKey, i) && !v.pattern.within(before.values[i].pattern) {
 			m.cannot("The values of " + v.String() + " that fit " + v.pattern.text + " share one counter there, apart from " +
 				before.name + ". A rule cannot say that.")
 			return
@@ -155,17 +185,17 @@ func (m *maker) leaveOut(before *leaf, isOverride bool) {
 		m.cannot("It should leave out the requests of " + before.name + ". " + why)
 		return
 	}
-	o := override{patterns: m.patterns(before, m.keyed)}
+	o := override{patterns: m.patterns(before, m.inKey)}
 	if isOverride {
 		o.quota = before.quota
 	}
 	m.rule.Overrides = append(m.rule.Overrides, o)
 }
 
-// patterns are those of a leaf in some of its values, as an override of the rule has them, and * in
-// the other parts of its key.
+// patterns are the patterns of an override of the rule, one for each part of its key: the leaf's
+// pattern for the values in the list, and * for the others.
 func (m *maker) patterns(l *leaf, in []int) (list []string) {
-	for _, i := range m.keyed {
+	for _, i := range m.inKey {
 		text := "*"
 		if slices.Contains(in, i) {
 			text, _ = l.values[i].override(l.values[i].pattern)
@@ -175,12 +205,13 @@ func (m *maker) patterns(l *leaf, in []int) (list []string) {
 	return list
 }
 
-// finish is the rule, with what no match can say of its own values said by overrides.
+// finish completes the rule and returns it. Where no match can select the leaf's values, two overrides
+// at the end do: the first gives them the limit, and the second makes all other keys unlimited.
 func (m *maker) finish() rule {
 	if why := m.leaf.unsayable(); why != "" {
 		m.cannot(why)
-	} else if len(m.listed) > 0 {
-		m.rule.Overrides = append(m.rule.Overrides, override{m.patterns(m.leaf, m.listed), m.leaf.quota},
+	} else if len(m.unmatched) > 0 {
+		m.rule.Overrides = append(m.rule.Overrides, override{m.patterns(m.leaf, m.unmatched), m.leaf.quota},
 			override{m.patterns(m.leaf, nil), nil})
 	}
 	if n := len(m.rule.Exempt); n > policy.MaxExempt {
@@ -213,8 +244,8 @@ func (d *descriptor) leaveOutLimited(rules []rule) bool {
 	return true
 }
 
-// limits says which requests a rule limits, of those that an exemption leaves.
-// It is not ok where no match can say that, as for a rule that is off.
+// limits is a match for the requests that the rule limits, apart from those that are exempt. It is not
+// ok where no match can say that, as for a rule that is off.
 func (r *rule) limits(exempt []match) (m match, ok bool) {
 	isLeft := func(m match) bool { return !slices.ContainsFunc(exempt, m.equal) }
 	lets := func(o override) bool { return o.quota == nil }

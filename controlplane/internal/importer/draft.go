@@ -21,8 +21,19 @@ type draft struct {
 	rules   []rule
 }
 
-// rule is a rule as it is written; empty fields are left out.
+// rule is a rule in the making: its fields, and what the import still needs to know of it. Fields
+// that follow from quota and off are empty here: asYAML fills them.
 type rule struct {
+	fields
+	quota    *quota
+	off      bool
+	comments []string
+	order    int   // of its limit in the configuration
+	identity place // only rules of one identity may share a counter
+}
+
+// fields are the fields of a rule as the policy has them; empty ones are left out.
+type fields struct {
 	Name           string     `yaml:"name"`
 	Counter        string     `yaml:"counter,omitempty"`
 	Scope          string     `yaml:"scope,omitempty"`
@@ -38,12 +49,6 @@ type rule struct {
 	Mode           string     `yaml:"mode,omitempty"`
 	EnforcePercent uint64     `yaml:"enforce_percent,omitempty"`
 	Response       *response  `yaml:"response,omitempty,flow"`
-
-	comments []string
-	quota    *quota
-	order    int // of its limit in the configuration
-	off      bool
-	identity place // only rules of one identity may share a counter
 }
 
 // override gives keys other numbers; without a quota they are unlimited.
@@ -138,15 +143,16 @@ func (d *draft) nameRules() {
 		switch {
 		case other == nil:
 			first[base] = r
-		case !r.off && !other.off && other.counts(r):
+		case !r.off && !other.off && other.mayShareCounter(r):
 			r.Counter = other.Name
 		}
 	}
 }
 
-// overAll gives the rules scope cluster, except those of a connection, which one Envoy has.
-// Rules of one counter lease alike, and not at all if one of them counts denials or allows
-// another number: units of the one would not do for the other.
+// overAll gives the rules scope cluster, except those with a counter for each connection, because
+// one Envoy has the whole connection. If rules share a counter, all of them lease or none does. None
+// does if one of them counts denials, or allows another number than the others: units leased under
+// one limit must not be spent under another.
 func (d *draft) overAll() {
 	first := map[string]*rule{} // of each counter
 	off := map[string]bool{}
@@ -171,8 +177,8 @@ func (d *draft) overAll() {
 	}
 }
 
-// counts reports whether two rules may share a counter.
-func (r *rule) counts(other *rule) bool {
+// mayShareCounter reports whether two rules may share a counter.
+func (r *rule) mayShareCounter(other *rule) bool {
 	return slices.EqualFunc(r.Key, other.Key, part.is) && r.quota.algorithm == other.quota.algorithm &&
 		r.quota.per == other.quota.per && r.identity == other.identity
 }
@@ -191,9 +197,8 @@ type document struct {
 	Rules   []*yaml.Node `yaml:"rules"`
 }
 
-// write writes the policy, with the notes that are not about one rule at its
-// head.
-func (d *draft) write(notes []note) []byte {
+// asYAML is the policy's text. At its head are the notes that are not about one rule.
+func (d *draft) asYAML(notes []note) []byte {
 	var b bytes.Buffer
 	b.WriteString(comment("Imported from "+d.from+". Read the comments: they say what differs.") + "\n")
 	for _, n := range notes {
@@ -204,7 +209,7 @@ func (d *draft) write(notes []note) []byte {
 	}
 	doc := document{Version: policy.Version, Domain: d.domain, Headers: d.headers}
 	for i := range d.rules {
-		doc.Rules = append(doc.Rules, d.rules[i].write())
+		doc.Rules = append(doc.Rules, d.rules[i].asYAML())
 	}
 	e := yaml.NewEncoder(&b)
 	e.SetIndent(2)
@@ -214,17 +219,20 @@ func (d *draft) write(notes []note) []byte {
 	return b.Bytes()
 }
 
-func (r *rule) write() *yaml.Node {
-	r.Algorithm, r.Limits = r.quota.algorithm, r.quota.asLimits()
+// asYAML is the rule with all its fields, below its comments.
+func (r *rule) asYAML() *yaml.Node {
+	f := r.fields
+	f.Algorithm = r.quota.algorithm
+	f.Limits = r.quota.asLimits()
 	switch {
 	case r.off:
-		r.Mode = string(policy.ModeOff)
+		f.Mode = string(policy.ModeOff)
 	case r.quota.shadow:
-		r.Mode = string(policy.ModeShadow)
+		f.Mode = string(policy.ModeShadow)
 	default:
-		r.EnforcePercent = r.quota.percent
+		f.EnforcePercent = r.quota.percent
 	}
-	n := encoded(r)
+	n := encoded(f)
 	var comments []string
 	for _, c := range r.comments {
 		comments = append(comments, comment(c))

@@ -160,7 +160,7 @@ func TestInputsThatGrowAreRefused(t *testing.T) {
 		overrides += "- {key: a, value: v" + strings.Repeat("x", i) + "}\n"
 	}
 	var keys strings.Builder
-	for i := range 12_000 {
+	for i := range 13_000 {
 		fmt.Fprintf(&keys, "- {key: k%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
 	}
 	digits, depth := strings.Repeat("0", 100_000), 5000

@@ -68,8 +68,8 @@ func (j *job) guess(levels []*level) []descriptor {
 func (j *job) guessBelow(levels []*level, before descriptor) (list []descriptor) {
 	depth := len(before.entries)
 	for _, group := range grouped(levels, depth, func(p pair) (string, bool) { return p.key, true }) {
-		key := group[0].entries[depth].key
-		isOther := func(l *level) bool { return l.entries[depth].text != key }
+		key := group[0].pairs[depth].key
+		isOther := func(l *level) bool { return l.pairs[depth].text != key }
 		p, why := j.keys.partOf(key, !slices.ContainsFunc(group, isOther))
 		if why == "" {
 			if note := notesOfUsual[strings.ToLower(key)]; note != "" {
@@ -79,7 +79,7 @@ func (j *job) guessBelow(levels []*level, before descriptor) (list []descriptor)
 			continue
 		}
 		for _, way := range grouped(group, depth, func(p pair) (string, bool) { return p.text, true }) {
-			d, value := before, way[0].entries[depth].text
+			d, value := before, way[0].pairs[depth].text
 			which := key + " = " + value
 			if value == "" {
 				which = key + ", with a counter for each value"
@@ -94,7 +94,7 @@ func (j *job) guessBelow(levels []*level, before descriptor) (list []descriptor)
 // guessWith lists a descriptor with one entry more, if a level ends there, and those that begin so.
 func (j *job) guessWith(d descriptor, e entry, levels []*level) (list []descriptor) {
 	d.entries = append(slices.Clip(d.entries), e)
-	if slices.ContainsFunc(levels, func(l *level) bool { return len(l.entries) == len(d.entries) }) {
+	if slices.ContainsFunc(levels, func(l *level) bool { return len(l.pairs) == len(d.entries) }) {
 		list = append(list, d)
 	}
 	return append(list, j.guessBelow(levels, d)...)

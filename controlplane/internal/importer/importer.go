@@ -7,13 +7,38 @@
 // becomes a rule that denies: such a rule is off. A field that Envoy's types
 // lack is an error. The filter must never import it.
 //
-// An import has two sides. A configuration has limits, each for a level: keys
-// with values (leaf.go). A request has descriptors: what Envoy's routes and
-// their actions send for it (site.go, routes.go, scope.go, action.go; guess.go
-// where there are no routes). For each descriptor the limiter's search ends in
-// one of some leaves, and each leaf with a limit becomes a rule (descriptor.go),
-// which draft.go writes. service.go, local.go and gateway.go bring the two
-// sides together, one for each limiter; documents.go opens the files.
+// An import has two sides, and Envoy says "descriptor" on both. Here a configuration has levels, and
+// a request has descriptors:
+//
+//   - A level has pairs of a key and the values that it may have, and perhaps a limit (leaf.go).
+//   - A descriptor has entries of a key and the part of the request that is its value. Envoy's routes
+//     and their actions send it (site.go, routes.go, scope.go, action.go; guess.go without routes).
+//   - A leaf is where the limiter's search through the levels ends for some requests of a descriptor.
+//     It has values: each a part of the request and the pattern that it fits (part.go, pattern.go).
+//   - A rule comes of each leaf with a limit (descriptor.go). draft.go writes it.
+//
+// One example from end to end. This configuration of envoyproxy/ratelimit has one level, of the pairs
+// path = /login and user = anything:
+//
+//   - key: path
+//     value: /login
+//     descriptors:
+//   - key: user
+//     rate_limit: {unit: minute, requests_per_unit: 5}
+//
+// A route's actions send a descriptor of two entries: path, whose part is the path of the request, and
+// user, whose part is the header x-user. The search ends in two leaves: one with the values /login
+// for the path and anything for the header, which has the limit, and one for all other requests,
+// which has none. The first becomes the rule. One text needs no counter of its own, so it goes to the
+// match, and the header goes to the key:
+//
+//   - name: path_/login.user
+//     match: {paths: [/login]}
+//     key: [{header: x-user}]
+//     limits: [5/minute]
+//
+// service.go, local.go and gateway.go bring the two sides together, one for each limiter;
+// documents.go opens the files.
 package importer
 
 import (
@@ -21,6 +46,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
@@ -103,7 +129,7 @@ func (j *job) finish() (Imported, error) {
 		j.overAll()
 	}
 	slices.SortStableFunc(j.notes, func(a, b note) int { return cmp.Compare(a.File, b.File) })
-	text := j.write(j.notes)
+	text := j.asYAML(j.notes)
 	if len(text) > policy.MaxBytes {
 		return Imported{}, tooLarge(len(text))
 	}
@@ -148,17 +174,32 @@ func (j *job) beyond(text []byte) (problems policyfile.Errors) {
 	_, found := policy.Read(root)
 	for i := range found {
 		p := &found[i]
-		at, name := j.files[0].top(), "it"
-		of, number := p.Path, 0
-		if _, err := fmt.Sscanf(of, "rules[%d].", &number); err == nil {
-			at, name = j.rules[number].quota.at, j.rules[number].Name
-			_, of, _ = strings.Cut(of, ".")
-		}
 		if !slices.Contains(bounds, p.Code) {
 			return nil
 		}
+		at, name, path := j.files[0].top(), "it", p.Path
+		if r, below := j.ruleAt(p.Path); r != nil {
+			at = r.quota.at
+			name = r.Name
+			path = below
+		}
 		problems = append(problems, at.problem(name+" is beyond what a policy may have: "+
-			strings.TrimPrefix(of+": ", ": ")+message.Of(p)))
+			strings.TrimPrefix(path+": ", ": ")+message.Of(p)))
 	}
 	return problems
+}
+
+// ruleAt is the rule that a path such as rules[2].limits[0] of the policy leads into, and the path
+// below the rule. It is nil for other paths. The policy has the rules in the order of the draft.
+func (d *draft) ruleAt(path string) (r *rule, below string) {
+	rest, ok := strings.CutPrefix(path, "rules[")
+	if !ok {
+		return nil, ""
+	}
+	index, below, ok := strings.Cut(rest, "].")
+	number, err := strconv.Atoi(index)
+	if !ok || err != nil || number >= len(d.rules) {
+		return nil, ""
+	}
+	return &d.rules[number], below
 }

@@ -5,14 +5,13 @@ import (
 	"strings"
 )
 
-// level is a descriptor in a configuration: keys with values, and the limit of
-// the requests that have them.
+// level is what a configuration calls a descriptor: pairs of a key and its values, and the limit
+// of the requests that have them.
 type level struct {
-	entries []pair // those of the levels around it first
-	quota   *quota
-	at      place
-	order   int  // in its file
-	reached bool // a descriptor of requests leads to it
+	pairs []pair // those of the levels around it first
+	quota *quota
+	at    place
+	order int // in its file
 
 	limitName string   // of its limit
 	replaces  []string // names of the limits that its limit replaces
@@ -35,7 +34,7 @@ func named(key, value string) string {
 
 func (l *level) name() string {
 	var names []string
-	for _, e := range l.entries {
+	for _, e := range l.pairs {
 		names = append(names, named(e.key, e.text))
 	}
 	return strings.Join(names, ".")
@@ -44,18 +43,18 @@ func (l *level) name() string {
 // hasLimit reports whether there is a limit, and not that there is none.
 func (l *level) hasLimit() bool { return l.quota != nil && !l.quota.unlimited }
 
-// leaf is the level for a descriptor's entries. It does not fit entries that cannot have its
-// keys and values.
+// leaf is the leaf of the level for a descriptor with these entries. It fits if the entries have
+// the keys of the level's pairs, and may have their values.
 func (l *level) leaf(entries []entry) (c leaf, fits bool) {
-	if len(l.entries) != len(entries) {
+	if len(l.pairs) != len(entries) {
 		return c, false
 	}
-	c = leaf{name: l.name(), at: l.at, order: l.order}
+	c = leaf{level: l, name: l.name(), at: l.at, order: l.order}
 	if l.hasLimit() {
 		c.quota = l.quota
 	}
 	for i, e := range entries {
-		switch has := l.entries[i]; {
+		switch has := l.pairs[i]; {
 		case has.key != e.key, e.part == nil && !has.matches(e.value):
 			return c, false
 		case e.part != nil:
@@ -67,11 +66,12 @@ func (l *level) leaf(entries []entry) (c leaf, fits bool) {
 
 // noLimit is the leaf of all other requests of a descriptor, which have no limit.
 func noLimit(entries []entry, begin ...pair) leaf {
-	l := &level{entries: slices.Clone(begin)}
+	l := &level{pairs: slices.Clone(begin)}
 	for _, e := range entries[len(begin):] {
-		l.entries = append(l.entries, pair{key: e.key})
+		l.pairs = append(l.pairs, pair{key: e.key})
 	}
 	c, _ := l.leaf(entries)
+	c.level = nil
 	return c
 }
 
@@ -83,17 +83,16 @@ func serviceLeaves(levels []*level, entries []entry, begin ...pair) (list []leaf
 	depth := len(begin)
 	if depth == len(entries) {
 		c, _ := levels[0].leaf(entries)
-		levels[0].reached = true
 		return []leaf{c}
 	}
 	e := entries[depth]
 	groups := grouped(levels, depth, func(p pair) (value string, ok bool) { return p.text, p.key == e.key })
 	slices.SortStableFunc(groups, func(a, b []*level) int {
 		rank := map[patternKind]int{exactly: 0, wildcard: 1, anyValue: 2}
-		return rank[a[0].entries[depth].kind] - rank[b[0].entries[depth].kind]
+		return rank[a[0].pairs[depth].kind] - rank[b[0].pairs[depth].kind]
 	})
 	for _, group := range groups {
-		next := group[0].entries[depth]
+		next := group[0].pairs[depth]
 		if e.part != nil || next.matches(e.value) {
 			list = append(list, serviceLeaves(group, entries, append(begin, next)...)...)
 			if e.part == nil || next.kind == anyValue {
@@ -110,8 +109,7 @@ func localLeaves(levels []*level, entries []entry) (list []leaf) {
 	isOpen := func(p pair) bool { return p.kind == anyValue }
 	for _, open := range []bool{false, true} {
 		for _, l := range levels {
-			if c, fits := l.leaf(entries); fits && open == slices.ContainsFunc(l.entries, isOpen) {
-				l.reached = true
+			if c, fits := l.leaf(entries); fits && open == slices.ContainsFunc(l.pairs, isOpen) {
 				list = append(list, c)
 			}
 		}
@@ -123,10 +121,10 @@ func localLeaves(levels []*level, entries []entry) (list []leaf) {
 func grouped(levels []*level, depth int, by func(pair) (value string, ok bool)) (groups [][]*level) {
 	index := map[string]int{}
 	for _, l := range levels {
-		if len(l.entries) <= depth {
+		if len(l.pairs) <= depth {
 			continue
 		}
-		value, ok := by(l.entries[depth])
+		value, ok := by(l.pairs[depth])
 		switch at, known := index[value]; {
 		case !ok:
 		case known:
@@ -139,10 +137,17 @@ func grouped(levels []*level, depth int, by func(pair) (value string, ok bool)) 
 	return groups
 }
 
-// noteUnreached notes limits that no descriptor leads to.
-func (r *reader) noteUnreached(levels []*level) {
+// addLevels adds the levels that the leaves are of.
+func addLevels(reached map[*level]bool, leaves []leaf) {
+	for i := range leaves {
+		reached[leaves[i].level] = true
+	}
+}
+
+// noteUnreached notes the limits that no descriptor leads to.
+func (r *reader) noteUnreached(levels []*level, reached map[*level]bool) {
 	for _, l := range levels {
-		if l.hasLimit() && !l.reached {
+		if l.hasLimit() && !reached[l] {
 			r.noteNoRequest(l.at, l.name())
 		}
 	}
@@ -156,6 +161,7 @@ func (r *reader) noteNoRequest(at place, name string) {
 // leaf is where the limiter's search ends for some requests of a descriptor: the values that
 // they have, and their limit, nil if there is none.
 type leaf struct {
+	level  *level // nil for the requests of no level
 	name   string
 	values []value // one for each part of the descriptor
 	quota  *quota
@@ -220,9 +226,9 @@ func countLimited(leaves []leaf) (n int) {
 	return n
 }
 
-// reachable are the leaves that some request ends in: it has their values, and those of no leaf
-// before them.
-func (r *reader) reachable(leaves []leaf) (list []leaf) {
+// dropUnreachable returns the leaves that some request ends in: it has their values, and those of no
+// leaf before them. It notes the limits of the others.
+func (r *reader) dropUnreachable(leaves []leaf) (list []leaf) {
 	for i := range leaves {
 		l := &leaves[i]
 		isNobodys := slices.ContainsFunc(l.values, func(v value) bool { return v.never(v.pattern) })

@@ -39,7 +39,9 @@ func (j *job) local() error {
 	if j.Routes != nil && s.file != j.Routes.Name {
 		j.note(place{}, j.Routes.Name+": ignored: the listener has routes of its own, or these have no rate_limits")
 	}
-	l := &localImport{job: j, hosts: j.hosts(s), levels: map[*localv3.LocalRateLimit][]*level{}}
+	l := &localImport{
+		job: j, hosts: j.hosts(s), levels: map[*localv3.LocalRateLimit][]*level{}, reached: map[*level]bool{},
+	}
 	l.all(s.filters)
 	if len(j.rules) == 0 && j.err() == nil {
 		return in.whyNothing()
@@ -100,6 +102,8 @@ type localImport struct {
 	*job
 	hosts  []virtualHost
 	levels map[*localv3.LocalRateLimit][]*level
+
+	reached map[*level]bool // of levels, by any descriptor
 }
 
 // all makes the rules of the filters' configurations, and of those of routes.
@@ -125,7 +129,7 @@ func (l *localImport) all(filters []filterConfig) {
 		}
 	}
 	for _, levels := range l.levels {
-		l.noteUnreached(levels)
+		l.noteUnreached(levels, l.reached)
 	}
 }
 
@@ -176,7 +180,9 @@ func (l *localImport) config(c filterConfig, u use) {
 	}
 	var rules []rule
 	for _, d := range l.requested(o, c.at, u) {
-		rules = append(rules, d.rules(localLeaves(l.levels[o], d.entries), l.reader)...)
+		leaves := localLeaves(l.levels[o], d.entries)
+		addLevels(l.reached, leaves)
+		rules = append(rules, d.rules(leaves, l.reader)...)
 	}
 	rules = append(l.defaultBucket(o, c.at, u.requests, rules), rules...)
 	for i := range rules {
@@ -241,7 +247,7 @@ func (l *localImport) levelsOf(o *localv3.LocalRateLimit, at place) (list []*lev
 					"recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an evicted "+
 					"key does not come back to a full bucket.")
 			}
-			made.entries = append(made.entries, p)
+			made.pairs = append(made.pairs, p)
 		}
 		list = append(list, made)
 	}

@@ -207,8 +207,8 @@ func (m match) without(other match) match {
 	return left
 }
 
-// and has the conditions of both matches. It is not ok, and has those of m alone, for a part
-// on which they differ, unless one is the narrower path.
+// and is the match with the conditions of both. Of two paths it takes the narrower one. If both have
+// different conditions on another part, it keeps that of m and is not ok.
 func (m match) and(other match) (both match, ok bool) {
 	both = match{}
 	ok = true

@@ -175,9 +175,9 @@ func configsOf(n *policy.Node, at place) (list []filterConfig) {
 	return list
 }
 
-// routeDescriptors lists the descriptors of the routes that own accepts, with those of their
-// virtual hosts where Envoy adds them. Own says what a route's configuration says: rate_limits
-// instead of the route's, and vh_rate_limits.
+// routeDescriptors lists the descriptors of the routes, with those of their virtual hosts where Envoy
+// adds them. The function own reads the configuration of a filter for one route: the rate_limits that
+// stand in place of the route's, and vh_rate_limits. Routes for which it is not ok have no descriptors.
 func (r *reader) routeDescriptors(hosts []virtualHost, stage uint32,
 	own func(*route) (limits []rateLimit, hostLimits int32, ok bool)) (list []descriptor) {
 	for i := range hosts {

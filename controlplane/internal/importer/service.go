@@ -42,10 +42,13 @@ func (j *job) service() error {
 	if err != nil {
 		return err
 	}
+	reached := map[*level]bool{}
 	for i := range sent {
-		j.rules = append(j.rules, sent[i].rules(serviceLeaves(levels, sent[i].entries), j.reader)...)
+		leaves := serviceLeaves(levels, sent[i].entries)
+		addLevels(reached, leaves)
+		j.rules = append(j.rules, sent[i].rules(leaves, j.reader)...)
 	}
-	j.noteUnreached(levels)
+	j.noteUnreached(levels, reached)
 	e.apply(j.rules, j.reader)
 	return nil
 }
@@ -89,7 +92,8 @@ func (j *job) levelsOfService() ([]*level, error) {
 	return levels, nil
 }
 
-// levelsBelow are the levels of descriptors below another one.
+// levelsBelow makes a level of each descriptor of the configuration below another one. From here on
+// a descriptor is only what a request sends.
 func (j *job) levelsBelow(parent *level, list []*ratelimitconfig.Descriptor, file string) (levels []*level) {
 	for _, d := range list {
 		p := pair{d.Key, pattern{exactly, d.Value}, d.ShareThreshold}
@@ -109,7 +113,7 @@ func (j *job) levelsBelow(parent *level, list []*ratelimitconfig.Descriptor, fil
 		if d.Metadata != nil {
 			j.note(at.in("metadata"), "ignored: a policy has nothing like it")
 		}
-		l := &level{entries: append(slices.Clip(parent.entries), p), at: at, quota: j.quotaOf(d, at)}
+		l := &level{pairs: append(slices.Clip(parent.pairs), p), at: at, quota: j.quotaOf(d, at)}
 		if d.Limit != nil {
 			l.limitName, l.replaces = d.Limit.Name, d.Limit.Replaces
 		}

@@ -2,7 +2,8 @@
 // descriptors of one domain, as a tree.
 //
 // Its invariant: it accepts what that service accepts, and the tree has all of it. Anything else
-// is a problem with file, line and what would be right. It knows nothing of policies.
+// is a problem with file, line and what would be right. It borrows the tree and the messages of
+// policies, and makes no policy.
 package ratelimitconfig
 
 import (
