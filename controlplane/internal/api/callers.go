@@ -100,7 +100,7 @@ func newRefusals(log *slog.Logger) *refusals {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "sluice", Name: "http_refused_total",
 		Help: "HTTP requests refused because of their caller: 401 unknown callers, " +
-			"403 callers without the role and pages of other origins, 429 addresses with too many wrong tokens.",
+			"403 callers without the role and pages of another origin, 429 wrong tokens from an address that sent too many.",
 	}, []string{"code"})
 	// An alert can only see a counter rise that was there before.
 	for _, code := range []string{"401", "403", "429"} {

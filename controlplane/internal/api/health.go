@@ -61,23 +61,23 @@ func (s *server) registerXDS(registry *prometheus.Registry) {
 	counter("xds_acks_total", "Pushes that proxies accepted.", &s.XDS.Acks)
 	counter("xds_nacks_total", "Pushes that proxies refused.", &s.XDS.Nacks)
 	counter("xds_foreign_node_ids_total",
-		"Streams refused because their node id is not their certificate's.", &s.XDS.Foreign)
+		"Streams refused because the certificate does not allow their node id.", &s.XDS.Foreign)
 	gauge("proxies_connected", "Proxies with an xDS stream.", func() int { return l.Connected("") })
 	gauge("proxies_behind", "Connected proxies that do not run the newest revision of their policy.", l.Behind)
-	gauge("proxies_without_policy", "Connected proxies that want a policy, and none is for them.", l.Untaken)
+	gauge("proxies_without_policy", "Connected proxies that ask for a policy, but no policy selects them.", l.Untaken)
 	gauge("proxies_ahead", "Connected proxies with a newer revision of this store, which this serve does not have.",
 		func() int { n, _ := l.Ahead(); return n })
-	gauge("canaries", "Canaries that wait to be promoted or aborted.", func() int { return l.Canaries(store.Canary) })
+	gauge("canaries", "Canaries that are not yet promoted or aborted.", func() int { return l.Canaries(store.Canary) })
 	gauge("canaries_stalled",
-		"Canaries that have stalled: a proxy refused one, its filter crashed, or it denies too much.",
+		"Stalled canaries: a proxy refused one, its filter crashed, or a rule denies too much.",
 		func() int { return l.Canaries(store.Stalled) })
-	gauge("store_cut_off", "1 while the store on etcd is out of reach: nothing can be changed here.", func() int {
+	gauge("store_cut_off", "1 while the store on etcd cannot be reached: this serve refuses changes.", func() int {
 		if errors.Is(s.Store.Healthy(context.Background()), store.ErrCutOff) {
 			return 1
 		}
 		return 0
 	})
-	gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.",
+	gauge("revisions_damaged", "Damaged revisions in the store, which are not pushed.",
 		func() int { return len(l.Damaged("")) })
 	gauge("revision", "The newest revision, 0 before the first.", func() int { return int(l.Newest()) })
 }

@@ -46,21 +46,21 @@ var rows = []row{
 		{"Allowed", "reqps", perRule("rate_limit_allowed_total")},
 		{"Denied", "reqps", perRule("rate_limit_denied_total")},
 		{"Share that is denied", "percentunit", []query{{deniedShare, "{{domain}} {{rule}}"}}},
-		{"Would be denied, were the rule enforced", "reqps", perRule("rate_limit_shadow_denied_total")},
+		{"Would be denied if the rule were enforced", "reqps", perRule("rate_limit_shadow_denied_total")},
 		{"Decided without counting", "reqps", perRule("rate_limit_errors_total", "rate_limit_contention_total")},
 		{"Values that count against the client", "reqps", perRule(
 			"rate_limit_too_long_total", "rate_limit_cost_unreadable_total",
 		)},
 	}},
 	{"Tables", []chart{
-		{"Memory, the largest of a proxy", "bytes", []query{
+		{"Memory, in the proxy with the most", "bytes", []query{
 			{`max by (domain, rule) (rate_limit_memory_usage_bytes{rule=~"$rule"})`, "{{domain}} {{rule}}"},
 		}},
-		{"Live keys of the capacity, the fullest of a proxy", "percentunit", []query{
+		{"Live keys / capacity, in the fullest proxy", "percentunit", []query{
 			{`max by (domain, rule) (rate_limit_live_keys{rule=~"$rule"} / rate_limit_capacity)`, "{{domain}} {{rule}}"},
 		}},
-		{"Requests of new keys without room", "reqps", perRule("rate_limit_full_total", "rate_limit_floor_denied_total")},
-		{"Keys that made room", "ops", perRule("rate_limit_evicted_total")},
+		{"Requests of new keys in full tables", "reqps", perRule("rate_limit_full_total", "rate_limit_floor_denied_total")},
+		{"Live keys removed to make room", "ops", perRule("rate_limit_evicted_total")},
 	}},
 	{"Limits on what only the answer tells", []chart{
 		{"Units held", "none", []query{
@@ -69,7 +69,7 @@ var rows = []row{
 		{"Requests that hold them", "none", []query{
 			{`sum by (domain, rule) (rate_limit_held_streams{rule=~"$rule"})`, "{{domain}} {{rule}}"},
 		}},
-		{"Answers by what they were charged", "reqps", perRule(
+		{"Answers, by what they were charged", "reqps", perRule(
 			"rate_limit_settled_by_answer_total",
 			"rate_limit_settled_by_estimate_total",
 			"rate_limit_settled_by_cost_total",
@@ -90,11 +90,11 @@ var rows = []row{
 		{"Asks of the quota service", "reqps", []query{
 			{"sum by (result) (rate(sluice_quota_asks_total[$__rate_interval]))", "{{result}}"},
 		}},
-		{"Time of an answer", "s", []query{
+		{"Time from an ask to its grant", "s", []query{
 			{"histogram_quantile(0.5, sum by (le) (rate(sluice_quota_ask_seconds_bucket[$__rate_interval])))", "p50"},
 			{"histogram_quantile(0.99, sum by (le) (rate(sluice_quota_ask_seconds_bucket[$__rate_interval])))", "p99"},
 		}},
-		{"Requests that waited for it, or did without", "reqps", perRule(
+		{"Requests that waited for it, or were decided without it", "reqps", perRule(
 			"rate_limit_quota_waited_total", "rate_limit_quota_unavailable_total",
 		)},
 		{"Units", "ops", append(total(
@@ -104,7 +104,7 @@ var rows = []row{
 			{"sum(sluice_quota_degraded)", "services without their store"},
 			{"sum(rate_limit_quota_degraded)", "workers without the service"},
 		}},
-		{"Troubles of the store", "ops", total(
+		{"Problems of the store", "ops", total(
 			"sluice_quota_store_errors_total",
 			"sluice_quota_late_total",
 			"sluice_quota_clock_rebased_total",

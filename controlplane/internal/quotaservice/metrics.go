@@ -38,7 +38,7 @@ var results = map[quota.Result]string{
 // Collectors returns the service's metrics. It is called once.
 func (s *Service) Collectors() []prometheus.Collector {
 	latency := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Namespace: "sluice", Name: "quota_ask_seconds", Help: "Time from an ask to its answer.",
+		Namespace: "sluice", Name: "quota_ask_seconds", Help: "Time from an ask to its grant, or to its refusal.",
 		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .015, .025, .05, .1, .25, 1},
 	})
 	s.count.latency.Store(&latency)
@@ -57,14 +57,14 @@ func (c *counts) collectors() (all []prometheus.Collector) {
 	counter("quota_units_granted_total", "Units granted to proxies.", nil, &c.granted)
 	counter("quota_units_returned_total", "Unspent units that proxies returned.", nil, &c.returned)
 	counter("quota_units_lost_total",
-		"Unspent units that could not be returned: they stay counted until their window ends.", nil, &c.lost)
+		"Unspent units that could not be returned. They count until their window ends.", nil, &c.lost)
 	counter("quota_late_total",
-		"Decisions made again because they reached the store too late by its clock.", nil, &c.late)
+		"Decisions that reached the store too late by its clock, and were made again.", nil, &c.late)
 	counter("quota_clock_rebased_total",
 		"Values moved to the present because the store's clock was set back.", nil, &c.rebased)
-	counter("quota_store_errors_total", "Swaps and heartbeats that the store did not answer.", nil, &c.storeErrors)
+	counter("quota_store_errors_total", "Swaps of values, and heartbeats, that failed at the store.", nil, &c.storeErrors)
 	counter("quota_store_full_total",
-		"Swaps that the memory store had no room for: the domain's keys take more than its share.", nil, &c.full)
+		"Swaps refused by the memory store, because the domain's keys take more memory than its share.", nil, &c.full)
 	counter("quota_mismatches_total",
 		"Asks for keys whose value is damaged or was written by a newer release.", nil, &c.mismatches)
 	counter("quota_crowded_total",
@@ -78,13 +78,13 @@ func (s *Service) gauges() []prometheus.Collector {
 		return prometheus.NewGaugeFunc(opts, read)
 	}
 	return []prometheus.Collector{
-		gauge("quota_degraded", "1 while the store does not answer, or its services have another key.",
+		gauge("quota_degraded", "1 while the store does not answer, or other services on it use another key.",
 			func() float64 { return float64(s.count.degraded.Load()) }),
 		gauge("quota_starting",
-			"1 while the store has no state yet: on_unavailable decides rules with settle or concurrency.",
+			"1 while the store has no state yet: on_unavailable decides for rules with settle or concurrency.",
 			func() float64 { return float64(min(s.startingNs(), 1)) }),
 		gauge("quota_streams", "Open streams of proxies' workers.", s.openStreams),
-		gauge("quota_units_held", "Units of leases that have not ended, spent or not.", s.leased),
+		gauge("quota_units_held", "Units of leases that have not ended, whether spent or not.", s.leased),
 	}
 }
 
