@@ -1,9 +1,9 @@
 // Package listener bounds what connects to a server.
 //
 // Its invariant: connections that are not let in have at most half of a listener's places,
-// and the oldest of them is closed for the next one. So they keep no proxy and no caller
-// out. Once proxies and callers are let in, the number of places bounds them, and the
-// options of gRPC (see ServerOptions) and of net/http.
+// and fewer where others have taken the rest; the oldest of them is closed for the next one.
+// So they keep no proxy and no caller out. Once proxies and callers are let in, the number of
+// places bounds them, and the options of gRPC (see ServerOptions) and of net/http.
 //
 // The package knows no service and must never import one.
 package listener
@@ -29,9 +29,11 @@ const perSecond = 1000
 // them is free. Make one with Bound.
 type Listener struct {
 	net.Listener
-	rate *rate.Limiter
+	rate   *rate.Limiter
+	places int
 
 	mu           sync.Mutex
+	open         int        // connections, let in or not
 	newcomers    *list.List // of *Conn that are not let in, the oldest first
 	maxNewcomers int
 }
@@ -39,7 +41,7 @@ type Listener struct {
 // Bound returns a listener with so many places.
 func Bound(l net.Listener, places int) *Listener {
 	return &Listener{
-		Listener: netutil.LimitListener(l, places), rate: rate.NewLimiter(perSecond, perSecond),
+		Listener: netutil.LimitListener(l, places), rate: rate.NewLimiter(perSecond, perSecond), places: places,
 		newcomers: list.New(), maxNewcomers: max(places/2, 1),
 	}
 }
@@ -58,22 +60,28 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// add adds a newcomer, and returns the oldest one if there are too many now.
+// add adds a newcomer, and returns the oldest other one if there are too many now, or no place
+// is free for the next.
 func (l *Listener) add(c *Conn) (oldest *Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.open++
 	c.place = l.newcomers.PushBack(c)
-	if l.newcomers.Len() <= l.maxNewcomers {
+	first := l.newcomers.Front().Value.(*Conn)
+	if first == c || l.newcomers.Len() <= l.maxNewcomers && l.open < l.places {
 		return nil
 	}
-	return l.newcomers.Front().Value.(*Conn)
+	return first
 }
 
 // Conn is a connection of a Listener.
 type Conn struct {
 	net.Conn
 	listener *Listener
-	place    *list.Element // among the newcomers; guarded by the listener's mu
+
+	// The listener's mu guards the rest.
+	place  *list.Element // among the newcomers
+	closed bool
 }
 
 // LetIn keeps the connection: its server knows who is at the other end.
@@ -85,8 +93,20 @@ func (c *Conn) LetIn() {
 
 // Close implements net.Conn.
 func (c *Conn) Close() error {
-	c.LetIn()
+	c.leave()
 	return c.Conn.Close()
+}
+
+// leave forgets the connection.
+func (c *Conn) leave() {
+	l := c.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.newcomers.Remove(c.place)
+	if !c.closed {
+		c.closed = true
+		l.open--
+	}
 }
 
 // letIn lets in the connection of a Listener that another one is made of, if it is one.

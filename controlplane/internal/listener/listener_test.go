@@ -61,6 +61,23 @@ func TestTheOldestNewcomerGivesWay(t *testing.T) {
 	require.True(t, isOpen(knownEnd))
 }
 
+// Newcomers keep nobody out either where those that are let in leave them few places.
+func TestNewcomersGiveWayWhereMostPlacesAreTaken(t *testing.T) {
+	l := local(t, 4)
+	var known []net.Conn
+	for range 3 {
+		for range 3 {
+			connect(t, l)
+		}
+		c, end := connect(t, l)
+		c.LetIn()
+		known = append(known, end)
+	}
+	for _, end := range known {
+		require.True(t, isOpen(end))
+	}
+}
+
 func TestAConnectionThatIsClosedGivesItsPlaceBack(t *testing.T) {
 	l := local(t, 2)
 	for range 5 {
