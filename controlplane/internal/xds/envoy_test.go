@@ -200,8 +200,12 @@ type memoryStream struct {
 func (s memoryStream) Context() context.Context { return s.ctx }
 
 func (s memoryStream) SendMsg(response any) error {
-	s.got <- response
-	return nil
+	select {
+	case s.got <- response:
+		return nil
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
 }
 
 func (s memoryStream) RecvMsg(into any) error {

@@ -32,9 +32,10 @@ type conversation struct {
 	stream     deltaStream
 	peer       *listener.Peer
 	address    string
-	session    *session // nil until the first request, which must carry the node
-	nonce      string   // of the push that waits for its reply, empty if none does
-	withdrawal bool     // that it is
+	session    *session     // nil until the first request, which must carry the node
+	untrusted  <-chan error // why the certificate is not trusted any more, nil before the session
+	nonce      string       // of the push that waits for its reply, empty if none does
+	withdrawal bool         // that it is
 }
 
 // serve talks to one proxy until either side ends.
@@ -50,7 +51,6 @@ func (c *conversation) run() error {
 	requests, failed := c.receive()
 	late := time.NewTimer(firstWithin)
 	defer late.Stop()
-	verify := c.verifyAgain()
 	for {
 		// Taken before looking what is due, so that no change falls in between.
 		moved := c.ledger.moves()
@@ -74,12 +74,8 @@ func (c *conversation) run() error {
 			}
 		case <-late.C:
 			return status.Errorf(codes.DeadlineExceeded, "no request within %s", firstWithin)
-		case <-verify:
-			if err := c.verify(); err != nil {
-				c.log.Warn("proxy cut off", "address", c.address, "error", status.Convert(err).Message())
-				return err
-			}
-			verify = c.verifyAgain()
+		case err := <-c.untrusted:
+			return err
 		case <-moved:
 		}
 	}
@@ -142,6 +138,30 @@ func (c *conversation) handle(r request) error {
 
 func (c *conversation) verify() error { return c.peer.Verify(c.ClientCAs) }
 
+// watchTrust sends why the certificate is not trusted any more. It does not wait for the loop,
+// which a proxy that reads nothing can hold up: see listener.Peer.Verify.
+func (c *conversation) watchTrust() <-chan error {
+	untrusted := make(chan error, 1)
+	if c.peer.Certificate() == nil {
+		return untrusted
+	}
+	go func() {
+		for {
+			select {
+			case <-c.stream.Context().Done():
+				return
+			case <-c.verifyAgain():
+			}
+			if err := c.verify(); err != nil {
+				c.log.Warn("proxy cut off", "address", c.address, "error", status.Convert(err).Message())
+				untrusted <- err
+				return
+			}
+		}
+	}()
+	return untrusted
+}
+
 // verifyAgain fires when the certificate has to be verified again, never where
 // there is none.
 func (c *conversation) verifyAgain() <-chan time.Time {
@@ -186,6 +206,7 @@ func (c *conversation) begin(n node) error {
 		c.log.Error("forget proxies", "error", err)
 	}
 	c.log, c.noisy = c.log.With("proxy", n.Place.Node), c.noisy.With("proxy", n.Place.Node)
+	c.untrusted = c.watchTrust()
 	c.log.Info("proxy connected", "san", n.Place.SAN, "address", c.address, "envoy", n.Version)
 	return nil
 }

@@ -123,6 +123,29 @@ func TestTrustEnds(t *testing.T) {
 	}
 }
 
+// So does that of a proxy that does not read its push.
+func TestTrustEndsWhereNothingIsRead(t *testing.T) {
+	secure(t, func(t *testing.T, f *fixture, a authority) {
+		var pool atomic.Pointer[x509.CertPool]
+		pool.Store(a.pool())
+		f.o.ClientCAs = pool.Load
+		f.restart()
+		p := f.named("edge-1")
+		far := a.certify(p, "edge-1")
+		p.connect()
+		for len(p.stream.got) < cap(p.stream.got) {
+			p.stream.got <- nil
+		}
+		f.apply("one")
+		pool.Store(x509.NewCertPool())
+		require.NoError(t, far.SetReadDeadline(time.Now().Add(2*verifyEvery)))
+		_, err := far.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF, "the connection is closed")
+		p.hangUp()
+		require.NotEmpty(t, p.ended)
+	})
+}
+
 func TestNodeStays(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		e := f.proxy("e1")
