@@ -63,8 +63,9 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // Server serves streams over gRPC.
 type Server struct {
-	service *Service
-	age     time.Duration
+	service     *Service
+	age         time.Duration
+	verifyEvery time.Duration
 	// clientCAs vouch for proxies' certificates; nil = proxies need none.
 	clientCAs func() *x509.CertPool
 }
@@ -72,7 +73,7 @@ type Server struct {
 // NewServer returns a server for the service. clientCAs vouch for proxies' certificates
 // while a stream is open; nil = proxies need none.
 func NewServer(s *Service, clientCAs func() *x509.CertPool) *Server {
-	return &Server{service: s, age: streamAge, clientCAs: clientCAs}
+	return &Server{service: s, age: streamAge, verifyEvery: verifyEvery, clientCAs: clientCAs}
 }
 
 // Register adds the service to a gRPC server.
@@ -165,8 +166,7 @@ func (s *Server) run(c *conversation, proxy *listener.Peer) error {
 	defer late.Stop()
 	old := time.NewTimer(s.age*9/10 + rand.N(s.age/5)) //nolint:gosec // any spread will do
 	defer old.Stop()
-	verify := time.NewTicker(verifyEvery)
-	defer verify.Stop()
+	untrusted := s.watchTrust(c.Context(), proxy)
 	first := c.first
 	for {
 		select {
@@ -188,16 +188,34 @@ func (s *Server) run(c *conversation, proxy *listener.Peer) error {
 			first = nil
 		case <-late.C:
 			return status.Errorf(codes.DeadlineExceeded, "no message within %s", firstWithin)
-		case <-verify.C:
-			if err := proxy.Verify(s.clientCAs); err != nil {
-				return err
-			}
+		case err := <-untrusted:
+			return err
 		case <-old.C:
 			return c.sendRest(s.service)
 		case <-c.Context().Done():
 			return nil
 		}
 	}
+}
+
+// watchTrust sends why the certificate is not trusted any more. It does not wait for run, which a
+// proxy that reads nothing can hold up: see listener.Peer.Verify.
+func (s *Server) watchTrust(ctx context.Context, proxy *listener.Peer) <-chan error {
+	untrusted := make(chan error, 1)
+	if proxy.Certificate() == nil {
+		return untrusted
+	}
+	go every(ctx, s.verifyEvery, func() {
+		err := proxy.Verify(s.clientCAs)
+		if err == nil {
+			return
+		}
+		select {
+		case untrusted <- err:
+		default: // it was sent before
+		}
+	})
+	return untrusted
 }
 
 // flush sends all answers that there are.

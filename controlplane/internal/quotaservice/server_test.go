@@ -2,11 +2,14 @@ package quotaservice
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -14,11 +17,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec of other services
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -48,8 +54,13 @@ type worker struct {
 
 func dial(t testing.TB, address string, d ...quota.Definition) *worker {
 	t.Helper()
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(testCodec())))
+	return dialWith(t, address, []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, d...)
+}
+
+func dialWith(t testing.TB, address string, options []grpc.DialOption, d ...quota.Definition) *worker {
+	t.Helper()
+	options = append(options, grpc.WithDefaultCallOptions(grpc.ForceCodecV2(testCodec())))
+	conn, err := grpc.NewClient(address, options...)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
@@ -182,6 +193,51 @@ func TestStreamsEnd(t *testing.T) {
 	err := w.receive(&m)
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	require.ErrorContains(t, err, "longer than 64 KiB")
+}
+
+// The connection of a proxy whose certificate is not trusted any more ends, also if it does not
+// read its answers.
+func TestTrustEndsWhereNothingIsRead(t *testing.T) {
+	authority := buildtest.Issue(nil, nil)
+	issue := func(name string) []tls.Certificate {
+		return []tls.Certificate{*buildtest.Issue(authority, []string{name})}
+	}
+	pool := buildtest.Pool(authority)
+	var trusted atomic.Pointer[x509.CertPool]
+	trusted.Store(pool)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	web := grpc.NewServer(append(listener.ServerOptions(&tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: issue("localhost"), NextProtos: []string{"h2"},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
+	}), grpc.ForceServerCodecV2(testCodec()))...)
+	server := NewServer(newService(t, NewMemory(SteadyClock())), trusted.Load)
+	server.verifyEvery = time.Second
+	server.Register(web)
+	go func() { _ = web.Serve(l) }()
+	t.Cleanup(web.Stop)
+	w := dialWith(t, l.Addr().String(), []grpc.DialOption{
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+			MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: "localhost", Certificates: issue("proxy"),
+		})), grpc.WithStaticStreamWindowSize(64 << 10),
+	}, define(1, quota.LeaseAuto, fixed(1e9, minute)))
+	defer w.end()
+	trusted.Store(x509.NewCertPool())
+	ended := make(chan error)
+	go func() {
+		for n := uint64(0); ; n++ {
+			part := quota.Part{Definition: 1, Key: quota.KeyOf(0, n), Cost: 1, Waiting: 1}
+			if err := w.send(quota.Asks{Asks: []quota.Ask{{ID: uint32(n), Parts: []quota.Part{part}}}}); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("still connected")
+	}
 }
 
 // BenchmarkServer is how many asks a second one service answers over gRPC: streams
