@@ -217,10 +217,10 @@ func (s *Service) lockAndPump() {
 // the lock.
 func (s *Service) pumpOnce() bool {
 	hadResults := s.takeResults()
-	ready, swaps := s.next()
+	ready, swaps, turns := s.next()
 	streams := s.toNotify
 	s.toNotify = nil
-	if !hadResults && len(ready) == 0 && len(streams) == 0 {
+	if !hadResults && turns == 0 && len(ready) == 0 && len(streams) == 0 {
 		return false
 	}
 	for _, st := range streams {
@@ -249,12 +249,14 @@ func (s *Service) takeResults() bool {
 }
 
 // next decides keys with operations, and then what streams in turn ask for: as much as the store
-// may have under way, but no more than maxBatch, because meanwhile no stream gets the lock.
-func (s *Service) next() (ready []*key, swaps []Swap) {
+// may have under way, but no more than maxBatch keys and turns, because meanwhile no stream gets
+// the lock.
+func (s *Service) next() (ready []*key, swaps []Swap, turns int) {
 	for len(ready) < maxBatch && s.underWay < maxSwaps {
 		k := s.keys.nextReady()
 		if k == nil {
-			if s.takeTurn() {
+			if turns < maxBatch && s.takeTurn() {
+				turns++
 				continue
 			}
 			break
@@ -264,7 +266,7 @@ func (s *Service) next() (ready []*key, swaps []Swap) {
 		ready = append(ready, k)
 		swaps = append(swaps, k.prepare(now, now+s.clock.aheadNs))
 	}
-	return ready, swaps
+	return ready, swaps, turns
 }
 
 // takeTurn lets the next stream begin some of its asks.

@@ -190,6 +190,39 @@ func TestStreamsTakeTurns(t *testing.T) {
 	require.Len(t, light.take(), 1)
 }
 
+// TestManyStreamsOfABusyKey: while the store has a key, its streams have their turns, and others
+// get the lock in between.
+func TestManyStreamsOfABusyKey(t *testing.T) {
+	b := newRig(t)
+	d := define(1, quota.LeaseOff, fixed(1000, minute))
+	b.inspect(b.proxy(b.service, d))
+	answer := b.slow()
+	s := b.service
+	setPumping := func(is bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.pumping = is
+	}
+	var all []*proxy
+	for i := range 1 + 2*maxBatch {
+		p := b.proxy(s, d)
+		require.NoError(t, p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(1)}}}}))
+		setPumping(i < 2*maxBatch) // the first one's swap is under way, the others' asks wait
+		all = append(all, p)
+	}
+	s.mu.Lock()
+	_, _, turns := s.next()
+	left := len(s.turns)
+	s.mu.Unlock()
+	require.Equal(t, []int{maxBatch, maxBatch}, []int{turns, left})
+	b.pumped()
+	require.Empty(t, s.turns)
+	answer(2)
+	for _, p := range all {
+		require.Len(t, p.take(), 1)
+	}
+}
+
 // TestClosedStream: what is granted to a stream that has gone goes back, whatever its group
 // waited for then: the last of that is a denial in shadow to be counted.
 func TestClosedStream(t *testing.T) {
