@@ -115,18 +115,19 @@ func newApplyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE [-f FILE]...",
 		Short: "Store a policy as a new revision and push it to its proxies",
-		Long: `Check a policy, store it as a new revision and push it to the connected proxies that it
-is for: those that its proxies section selects, or else all that no other policy selects.
-If several files are given, all of them become revisions, or none does. It prints which
-counters restart, are new or vanish, and what each proxy answers.
+		Long: `Check a policy, store it as a new revision and push it to the connected proxies that its
+proxies section selects. A policy without that section is pushed to all proxies that no
+other policy selects. If you give several files, all of them become revisions, or none
+does. The output says which counters restart, are new or vanish, and what each proxy
+replies.
 
-It exits with 1 if a proxy refuses the policy, and so keeps its last good one, or does
-not answer in time.
+It exits with 1 if a proxy rejects the policy or does not reply in time. A proxy that
+rejects a policy keeps its last good one.
 
 With --canary only a part of the policy's proxies get the revision, at least one that is
 connected, until sluice promote or sluice abort. Until then apply and rollback of that
-policy are refused. A canary stalls if one of its proxies refuses it or crashes, or if a
-rule denies too much there: a stalled canary is not promoted by itself. sluice status
+policy are rejected. A canary stalls if one of its proxies rejects it or crashes, or if a
+rule denies too much there. A stalled canary is not promoted by itself. sluice status
 shows what it denies, and what it waits for.`,
 		Example: `  sluice apply -f edge.yaml -f inner.yaml --server https://sluice.example:18080 --token-file token
   sluice apply -f policy.yaml --wasm /opt/sluice/sluice-2.wasm   # also change the filter's binary

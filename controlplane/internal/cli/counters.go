@@ -104,14 +104,14 @@ the policy turns on:
 The control plane asks every connected proxy. For that it needs the management token
 (sluice serve --manage-token-file), and each proxy an address where it can be asked
 (sluice render envoy --manage). Changes are in the audit log. With --proxy this command
-asks one proxy directly, with the token in a file; the audit log does not have that.
+asks one proxy directly, with the token in a file. Such changes are not in the audit log.
 
 The quota service has the counters of rules of scope cluster. The control plane asks its
-own quota service, or the one on the store of sluice serve --quota-store URL. The proxies
-then say what they hold: units that count as used and that they may still spend, for
-10 seconds at most. So set and reset are exact after 10 seconds.
+own quota service, or the one on the store of sluice serve --quota-store URL. Then it asks
+the proxies for the units that they have leased: these count as used, and proxies may
+still spend them for at most 10 seconds. So set and reset are exact after 10 seconds.
 
-Exits 1 unless every proxy did it, and if reset found no such key on any of them.`,
+It exits with 1 if a proxy did not do it, or if reset found no such key on any proxy.`,
 	}
 	for _, op := range manage.Operations {
 		cmd.AddCommand(newOperationCommand(op))

@@ -63,18 +63,21 @@ func newCountersFindCommand() *cobra.Command {
 		Use:   "find",
 		Short: "Find a client's counters in all rules, what denies it, and how to free it",
 		Long: `Find the counters of a client. Describe the client by one of its requests, as for
-sluice explain. For each rule it prints the key that the client has in it, or why it has
-none; what is used of each window, and whether that denies the client now; how often the
-rule denied it lately, if counters top shows the key; and the command that frees the
-client. Nothing is counted.
+sluice explain. For each rule the output has
+
+- the client's key, or why it has none
+- how much of each window is used, and whether the client is denied now
+- how often the rule denied the client recently, if counters top shows the key
+- the command that frees the client
+
+Nothing is counted.
 
 Rules that do not apply to the described request are shown too, with the client's key.
-Without --method, --host or --path the description is of any request of the client: a
-rule then says which requests it is for, and denies the client if even the cheapest of
-them is denied. A credential is never printed, only the hash of the key, the same that
-counters top shows.
+Without --method, --host and --path you describe any request of the client: each rule
+says which requests it applies to, and denies the client if it denies even the cheapest
+of them. A credential is never printed, only the hash of the key that counters top shows.
 
-Exits 1 if no rule has a key of the client.`,
+It exits with 1 if no rule has a key of the client.`,
 		Example: `  sluice counters find --header x-user-id=alice --client-ip 192.0.2.7
 
   sluice counters find --client-ip 192.0.2.7 --host api.example.com --path /v1/orders`,

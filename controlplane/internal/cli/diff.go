@@ -43,9 +43,9 @@ func newDiffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff -f FILE",
 		Short: "Show what applying a policy would change, and which counters would restart",
-		Long: `Compare a policy file with the current revision of the policy of that name: first the
-text, then what becomes of the counters if it is applied. Counters that are not listed
-keep what they have counted. Nothing is applied.`,
+		Long: `Compare a policy file with the current revision of the policy of that name. The output has
+the changes of the text, then what happens to the counters if you apply the file. Counters
+that are not listed keep their values. Nothing is applied.`,
 		Example: `  sluice diff -f policy.yaml
   sluice diff -f policy.yaml --exit-code   # exits 1 if the texts differ
   sluice diff -f policy.yaml --output json`,

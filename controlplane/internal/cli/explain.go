@@ -34,14 +34,14 @@ func newExplainCommand() *cobra.Command {
 		Use:   "explain (-f POLICY | --proxy URL | --server URL) [flags]",
 		Short: "Say which rules match a request, and what is left, without counting it",
 		Long: `Ask the filter what it would decide about a request now: which rules match it and why
-the others do not, by which key it counts, which override holds, and how much is
-left of each limit. Nothing is counted.
+the others do not, by which key it counts, which override applies, and how much is left
+of each limit. Nothing is counted.
 
 With -f the filter runs here, on a policy file, with empty counters. --proxy asks one
 running proxy directly, and --server asks the control plane for all its proxies, like
-sluice counters. Without all three, SLUICE_SERVER names the control plane. If a proxy
-holds no units of a key of scope cluster, the control plane asks the quota service how
-the key stands. A value is printed only if it is part of a key.`,
+sluice counters. Without these three flags, SLUICE_SERVER names the control plane. If a
+proxy has leased no units of a key of scope cluster, the control plane asks the quota
+service about the key. A value is printed only if it is part of a key.`,
 		Example: `  sluice explain -f policy.yaml --request '{"path":"/v1/orders","headers":{"x-user-id":"alice"}}'
   sluice explain --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token \
       --client-ip 192.0.2.7 --method POST --host api.example.com --path /v1/orders --header 'x-user-id: alice'`,

@@ -47,9 +47,9 @@ func newImagePushCommand() *cobra.Command {
 		Use:   "push REGISTRY/IMAGE:TAG",
 		Short: "Push the filter as an image and print its digest",
 		Long: `Push the filter inside this program to a registry, from which Istio and Envoy Gateway
-fetch it. The image follows from the filter alone: the same filter has the same digest.
+fetch it. The image depends only on the filter: the same filter has the same digest.
 
-Without --username the credentials are those that docker login, podman login or a
+Without --username it uses the credentials that docker login, podman login or a
 credential helper stored.`,
 		Example: `  sluice image push registry.example.com/sluice:1.0.0
   sluice image push registry.example.com/sluice:1.0.0 --ca ca.pem --username ci --password-file password`,

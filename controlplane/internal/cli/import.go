@@ -51,11 +51,11 @@ func newImportEnvoyRatelimitCommand() *cobra.Command {
 - is standard input.
 
 The service knows only keys, such as remote_address. The rate_limits of Envoy's
-routes say which part of a request a key stands for: give the file with them as
---routes. Without it, a key is what --key says, or what Envoy commonly sends under
-it. Any other key is guessed to be a header, x_user to be x-user, and a note says
-so. A rule is off if Envoy's routes choose the value of its key, such as
-generic_key. A BackendTrafficPolicy needs no routes.`,
+routes say which part of a request a key stands for: give the file with them by
+--routes. Without it, --key says what a key stands for, or it is what Envoy commonly
+sends under this key. Any other key is guessed to be a header, such as x-user for
+x_user, and a note says so. A rule is off if Envoy's routes choose the value of its
+key, such as generic_key. A BackendTrafficPolicy needs no routes.`,
 		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
   sluice import envoy-ratelimit config.yaml --key user=header:x-user-id --key tenant=query:tenant`,
 		Args: cobra.MinimumNArgs(1),
@@ -75,8 +75,8 @@ func newImportLocalRatelimitCommand() *cobra.Command {
 		Long: `Translate the configuration of Envoy's local rate limit filter into a policy; - is
 standard input. The file is a configuration or dump of Envoy, a part of one (a
 listener, a route or the filter), an EnvoyFilter or a BackendTrafficPolicy. If the
-routes are not in the listener's file, give them as --routes. For the filter alone,
---routes and --key say what the keys of its descriptors stand for, as in import
+routes are not in the listener's file, give them by --routes. If the file has only the
+filter, --routes and --key say what the keys of its descriptors stand for, as in import
 envoy-ratelimit.`,
 		Example: `  sluice import local-ratelimit envoy.yaml --listener 0.0.0.0:10000 > policy.yaml
   sluice import local-ratelimit filter.yaml --key client_id=header:x-client-id`,

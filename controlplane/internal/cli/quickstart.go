@@ -60,12 +60,12 @@ func newQuickstartCommand() *cobra.Command {
 		Use:   "quickstart",
 		Short: "See it all work: control plane, two proxies and upstream in one process",
 		Long: `Start a control plane with its quota service, a server that echoes requests, and
-in front of it two reverse proxies with the filter; push a policy, send a few
-requests, print what became of them, and then serve until Ctrl-C. With --envoy
-the proxies are two processes of that Envoy.
+in front of it two reverse proxies with the filter. Then push a policy, send a few
+requests, print the results, and serve until Ctrl-C. With --envoy the proxies are
+two processes of that Envoy.
 
-Everything listens on loopback: on the usual ports if they are free, else on others. It
-prints where.`,
+Everything listens on loopback: on the usual ports if they are free, otherwise on
+others. The output has the addresses.`,
 		Example: `  sluice quickstart
   sluice quickstart --envoy /usr/local/bin/envoy`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return quickstart(cmd, &o) },

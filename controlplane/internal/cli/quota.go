@@ -54,15 +54,16 @@ func newQuotaCommand() *cobra.Command {
 		Use:   "quota",
 		Short: "Run a quota service for rules of scope cluster",
 		Long: `Run a quota service alone: proxies lease units of rules with "scope: cluster" from it.
-sluice serve has a quota service on its xDS address. Several of these on one Redis go on
-if one of them ends. It answers /healthz and /metrics over HTTP and logs to standard
-error. On SIGINT or SIGTERM it answers the open asks and ends.
+sluice serve also has a quota service, on its xDS address. If several quota services use
+one Redis, the others continue when one of them ends. It answers /healthz and /metrics
+over HTTP and logs to standard error. On SIGINT or SIGTERM it answers the open asks and
+ends.
 
-With --quota-store memory there must be only one for its proxies, and its counts are lost
-when it ends.
+With --quota-store memory the proxies must use only one quota service, and its counts are
+lost when it ends.
 
-With --client-ca every proxy needs a certificate, and --quota-domains says which domains
-of policies a certificate may ask for, one line each, with * and {id} as in serve's
+With --client-ca every proxy needs a certificate. --quota-domains says which domains of
+policies a certificate may ask for, one line each, with * and {id} as in serve's
 --node-names, such as: spiffe://corp/edge/* shop. With --quota-domains any, each
 certificate may use up, or lock, every counter of the store.`,
 		Example: `  sluice quota

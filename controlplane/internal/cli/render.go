@@ -74,9 +74,9 @@ func newRenderEnvoyCommand() *cobra.Command {
 upstream, and Envoy's admin interface.
 
 With --xds the policy comes from the control plane. The listener stays closed until
-the control plane has answered, for at most three seconds. From then on the policy
-of -f is in force until it answers; without -f requests get 500. Without --xds the
-policy of -f is static.`,
+the control plane has answered, for at most three seconds. If it has not answered by
+then, the policy of -f is in force until it does; without -f requests get 500.
+Without --xds the policy of -f is static.`,
 		Example: `  sluice render envoy --xds 127.0.0.1:18000 --node edge-1 -f policy.yaml \
     --listen 0.0.0.0:10000 --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 > envoy.yaml
   envoy -c envoy.yaml`,
@@ -90,10 +90,10 @@ func newRenderFilterCommand() *cobra.Command {
 	var o proxyOptions
 	cmd := &cobra.Command{
 		Use:   "filter [-f POLICY] [--xds HOST:PORT --node ID] [--manage IP:PORT]",
-		Short: "Write the parts that an Envoy configuration of your own lacks",
-		Long: `Write the parts that an Envoy configuration of your own lacks, as three YAML documents:
-the entry of http_filters, what belongs next to http_filters, and what belongs at the top
-level. docs/envoy.md shows where each goes.`,
+		Short: "Write the parts that your own Envoy configuration lacks",
+		Long: `Write the parts that your own Envoy configuration lacks, as three YAML documents: the
+entry of http_filters, what belongs next to http_filters, and what belongs at the top
+level. docs/envoy.md shows where to put each.`,
 		Example: `  sluice render filter -f policy.yaml --wasm /usr/lib/sluice/sluice.wasm --manage 127.0.0.1:9902
   sluice render filter --xds 10.0.0.1:18000,10.0.0.2:18000 --xds-ca ca.pem --node edge-1`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -149,8 +149,8 @@ func newRenderIstioCommand() *cobra.Command {
 		Long: `Write a resource to standard output with which Istio loads the filter into its
 proxies. The policy is in it as plain YAML, with its comments.
 
-On a sidecar, --mode server limits incoming requests; without it the requests that the
-application makes itself are limited too.`,
+On a sidecar, --mode server limits only incoming requests. Without it, requests that the
+application sends are limited too.`,
 		Example: `  # On an ingress gateway of the Gateway API
   sluice render istio -f policy.yaml -n edge --target Gateway/edge \
     --url oci://registry.example/sluice:1.0.0 | kubectl apply -f -
@@ -267,8 +267,8 @@ func newRenderEnvoyGatewayCommand() *cobra.Command {
 proxies. The policy is in it as plain YAML, with its comments.
 
 Change the binary and the policy one after the other: if a proxy has to fetch a new
-binary and the filter in it refuses the policy, the proxy answers 503, or limits nothing
-with --fail-open.`,
+binary and the new filter rejects the policy, the proxy answers 503. With --fail-open it
+limits nothing.`,
 		Example: `  sluice render envoy-gateway -f policy.yaml -n edge --target Gateway/edge \
     --url oci://registry.example/sluice:1.0.0 | kubectl apply -f -
   sluice render envoy-gateway -f policy.yaml -n shop --target HTTPRoute/shop \

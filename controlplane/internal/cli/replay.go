@@ -53,12 +53,12 @@ func newReplayCommand() *cobra.Command {
 		Long: `Run the compiled filter over access logs, each line at its own time, and print how
 many requests and clients each rule would have denied, and which clients most.
 
-Logs may be of Envoy, Istio, nginx, Apache and others, also as a container's runtime keeps
-them, or packed with gzip or zstd; - is standard input. Several are merged by time. A log
-must have what the policy reads of a request; if not, the error says how to log it.
-Counters begin empty.
+It reads logs of Envoy, Istio, nginx, Apache and others, also in the form that a
+container's runtime gives them, or compressed with gzip or zstd; - is standard input.
+Several logs are merged by time. A log must have what the policy reads of a request; if
+not, the error says how to log it. Counters begin empty.
 
-Clients are printed as the log has them: keep the output as you keep the log.`,
+Clients are printed as the log has them: protect the output as you protect the log.`,
 		Example: `  sluice replay access.log -f policy.yaml
   sluice replay access.log*.gz -f policy.yaml --against stricter.yaml
   sluice replay access.log -f policy.yaml --format '[%START_TIME%] %REQ(X-USER-ID)% %RESPONSE_CODE%'
@@ -264,11 +264,13 @@ func newSuggestCommand() *cobra.Command {
 		Long: `Read access logs, count what each client uses in each period, and print a policy in
 shadow mode whose limits would have denied no more than a share of the requests and
 of the clients. Comments say how much clients use, and what the policy would have
-denied, as the compiled filter decides. Up to a third of the clients may be set apart, as
-abusers would be: they use far more than all others, raise no limit, and are named.
+denied, as the compiled filter decides. Up to a third of the clients may be left out as
+abusers, because they use far more than all others: they do not raise the limits, and
+comments name them.
 
 Use is counted in periods aligned to the clock, as a fixed_window counts, and limits are
-rounded up to two digits. The logs are read twice; see sluice replay for which logs.`,
+rounded up to two digits. The logs are read twice. sluice replay --help says which logs
+can be read.`,
 		Example: `  sluice suggest access.log --key header:x-user-id > shadow.yaml
   sluice suggest access.log*.gz --key client_ip --per 1s,1m,1h --deny-at-most 0.01%
   sluice replay access.log -f shadow.yaml`,

@@ -213,7 +213,7 @@ func newPromoteCommand() *cobra.Command {
 		Use:   "promote",
 		Short: "Give all proxies of a policy the revision of its canary",
 		Long: `End the canary that apply --canary began: all other proxies of the policy get its
-revision too, also if the canary has stalled. It waits for the proxies and exits as
+revision too, even if the canary has stalled. It waits for the proxies and exits as
 apply does.`,
 		Example: `  sluice promote
   sluice promote --policy edge`,
@@ -228,9 +228,9 @@ func newAbortCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "abort",
 		Short: "Take back the revision of a policy's canary",
-		Long: `End the canary that apply --canary began: its proxies get the revision again that the
-other proxies have kept. The history keeps the aborted revision, and no proxy falls back
-on it. It waits for the proxies and exits as apply does.`,
+		Long: `End the canary that apply --canary began: its proxies get the revision that the other
+proxies have kept. The history keeps the aborted revision, but no proxy falls back to
+it. It waits for the proxies and exits as apply does.`,
 		Example: `  sluice abort
   sluice abort --policy edge`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return move(cmd, &o, "/v1/abort", "in force again") },

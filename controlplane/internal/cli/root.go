@@ -30,7 +30,7 @@ func NewRootCommand() *cobra.Command {
 		Short: "Per-client rate limits inside Envoy",
 		Long: `sluice limits requests per client inside Envoy, without Redis and without a
 service next to it. A policy is a YAML file. This command checks it, serves it to
-proxies, and shows what they made of it.`,
+proxies, and shows what they do with it.`,
 		Example: `  sluice validate -f policy.yaml
   sluice serve --data /var/lib/sluice
   sluice apply -f policy.yaml

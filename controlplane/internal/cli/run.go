@@ -61,15 +61,14 @@ func newRunCommand() *cobra.Command {
 		Long: `Run the filter that Envoy loads as a reverse proxy in front of one HTTP server:
 for a first try and for tests. Put an Envoy at the edge.
 
-The policy comes from a file, read again on SIGHUP, or from sluice serve. A refused
-policy changes nothing: the last good one stays in force, also while the control
-plane is away. With --xds alone the proxy waits three seconds for the first policy and
-then SERVES WITHOUT LIMITS until there is one, with a warning: give -f as well where
-that must not happen.
+The policy comes from a file, read again on SIGHUP, or from sluice serve. If a new
+policy is rejected or the control plane is away, the last good one stays in force. With
+--xds alone the proxy waits three seconds for the first policy and then SERVES WITHOUT
+LIMITS until there is one, with a warning: if that must not happen, give -f as well.
 
 The client's address is that of its connection, whatever x-forwarded-for says, and
 paths are normalized as in an Envoy that sluice render set up. It speaks HTTP/1, with
-4,096 connections; nothing ends a slow body.`,
+at most 4,096 connections, and has no timeout for a slow body.`,
 		Example: `  sluice run -f policy.yaml --upstream http://127.0.0.1:8080
   sluice run --xds 127.0.0.1:18000 -f policy.yaml --node edge-1 --upstream http://127.0.0.1:8080 --admin 127.0.0.1:9901
   sluice run --xds sluice-1.example:18000,sluice-2.example:18000 --xds-ca ca.pem \

@@ -173,8 +173,8 @@ func newAuditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "List who changed what, the newest first",
-		Long: `List the changes that the control plane has stored and the backups that it sent:
-when, who asked, from which address, and what for. The log keeps 10,000 entries.`,
+		Long: `List the changes that the control plane has stored and the backups that it has sent:
+when, who asked, from which address, and for what. The log keeps 10,000 entries.`,
 		Example: `  sluice audit
   sluice audit --limit 5 --policy edge
   sluice audit --limit 0 --output json   # all of them`,
@@ -246,14 +246,14 @@ func newStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the current revision and what each proxy runs",
-		Long: `Show the current revision, which is the one that a new proxy gets, and for each proxy
-its state (STATE), the revision that its process accepted last (RUNS), the one that was
-sent to it last (SENT) and its last refusal, unless it has accepted a newer revision
-since. The table cuts long texts, --output json does not.
+		Long: `Show the current revision, which a new proxy gets. For each proxy show its state (STATE),
+the revision that its process accepted last (RUNS) and the one that was sent to it last
+(SENT). Its last rejection is shown until it accepts a newer revision. The table cuts
+long texts, --output json does not.
 
 A canary is shown with what it waits for, and with what each rule has denied on its
-proxies and on the others since serve has watched it. A canary that was aborted by itself
-is shown with the reason, until the policy's next revision.
+proxies and on the others since serve began to watch it. A canary that was aborted
+automatically is shown with the reason, until the policy's next revision.
 
 Proxies that disconnected are shown for an hour. If several processes use one node id,
 their addresses are shown, or their certificates if these differ.`,

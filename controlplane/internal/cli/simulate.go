@@ -39,7 +39,7 @@ func newSimulateCommand() *cobra.Command {
 		Use:   "simulate -f POLICY [-r REQUESTS.jsonl]",
 		Short: "Show what the filter decides for requests at given times",
 		Long: `Run the compiled filter over requests with given times, without a proxy, and
-print its decision on each: one JSON object a line in, one a line out.
+print each decision. It reads one JSON object a line and writes one a line.
 
 A request needs only a time: at_ms or at_ns since the Unix epoch, or at in
 RFC 3339. It may have method, host, path, headers, client_ip, route, metadata,
@@ -57,7 +57,7 @@ service, which answers at once.
 
 A line with op acts on counters: hit, peek, get, inc, set, reset and expires_at on
 one key of a rule (rule, key, n, limits, window), clean and stats on a rule or on all. Op
-policy changes the policy; its file is in the folder of the requests or below.
+policy changes the policy; its file must be in the folder of the requests or below it.
 
 A line has at most 1 MiB, all lines together 128 MiB and a million requests. If a line
 is not valid, the output is empty and the error says what is wrong with it.`,

@@ -31,11 +31,11 @@ func newBackupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup -o FILE",
 		Short: "Copy the store to a file, while serve runs or is stopped",
-		Long: `Copy all revisions, what proxies answered to them and the audit log to a file. The copy
-shows one moment, and serve goes on meanwhile. The file gets its name when it is checked
-and durable; it replaces an older backup of that name.
+		Long: `Copy all revisions, the proxies' replies to them and the audit log to a file. The copy is
+of one moment, and serve goes on meanwhile. The file gets its name when it is checked and
+durable. It replaces an older backup of that name.
 
-While serve is stopped, --data copies its directory.`,
+If serve is stopped, use --data to copy its directory.`,
 		Example: `  sluice store backup -o sluice.backup
   sluice store backup -o sluice.backup --server https://10.0.0.5:18080 --token-file token
   sluice store backup -o sluice.backup --data /var/lib/sluice`,
@@ -105,8 +105,8 @@ func newRestoreCommand() *cobra.Command {
 		Use:   "restore --data DIR FILE",
 		Short: "Put a backup in place of the store",
 		Long: `Check a backup and put it in place of the store in a directory, where serve must not
-run. The old store stays, under a name that is printed. Revisions that were acknowledged
-there and are not in the backup are lost, and their numbers are not given again.
+run. The old store stays, under a name that is printed. Revisions that only
+the old store has are lost, and their numbers are not used again.
 
 FILE may be sluice.db of the same directory. Then serve goes on with what is left of it:
 without the latest change if that was cut off, and with --drop-damaged without damaged
@@ -164,11 +164,11 @@ func newCopyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "copy FROM TO",
 		Short: "Copy a store from a directory to etcd, or back",
-		Long: `Copy all revisions with their numbers, what proxies answered to them, the audit log and
-the secret to an empty store. Each of the two is a directory, where serve must not run, or
-a URL like that of serve --store; FROM may also be a backup. Stop every serve on FROM
-first: what is applied there later is not in the copy. For proxies a serve on the copy is
-like one on the original. serve rejects a copy that was cut short.`,
+		Long: `Copy all revisions with their numbers, the proxies' replies to them, the audit log and the
+secret to an empty store. FROM and TO are directories, where serve must not run, or URLs
+like that of serve --store; FROM may also be a backup. Stop every serve on FROM first:
+changes that are applied later are not in the copy. Proxies see no difference between a
+serve on the copy and one on the original. serve rejects an incomplete copy.`,
 		Example: `  sluice store copy /var/lib/sluice etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
   sluice store copy 'etcds://etcd.corp:2379/?ca=etcd-ca.pem' /var/lib/sluice
   sluice store copy sluice.backup etcd://10.0.0.1:2379/another`,

@@ -34,8 +34,8 @@ func newValidateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
 		Short: "Check a policy and print every problem with its place",
-		Long: `Check a policy exactly as the control plane and the filter do. Every problem is
-printed with file, line, column, path and what would be right.`,
+		Long: `Check a policy exactly as the control plane and the filter do. Print every problem with
+its file, line, column and path, and what would be right.`,
 		Example: `  sluice validate -f policy.yaml
   sluice validate -f - < policy.yaml
   sluice validate -f policy.yaml --output json`,
