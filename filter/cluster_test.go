@@ -86,9 +86,9 @@ func (p prompt) Send(message []byte) {
 	if err := asks.Decode(message); err != nil {
 		panic(err)
 	}
-	var answers quota.Grants
+	var answers quota.Results
 	for _, ask := range asks.Asks {
-		answer := quota.AskResult{ID: ask.ID, Result: quota.Granted}
+		answer := quota.AskResult{ID: ask.ID, Outcome: quota.Granted}
 		for _, part := range ask.Parts {
 			grant := quota.Grant{
 				Number: ask.ID, Units: part.Cost + p.ahead, Leased: p.ahead > 0, ValidNs: int64(10 * time.Second),

@@ -252,7 +252,7 @@ func decodeReturn(g *Return, b []byte) error {
 }
 
 // Append appends the message's bytes to b.
-func (m *Grants) Append(b []byte) []byte {
+func (m *Results) Append(b []byte) []byte {
 	start := 0
 	for i := range m.Results {
 		b, start = wire.BeginMessage(b, 1)
@@ -263,8 +263,8 @@ func (m *Grants) Append(b []byte) []byte {
 
 // Decode reads a message from its bytes. It uses the memory of the message that m
 // held before, and keeps nothing of b. Fields that it does not know are skipped.
-func (m *Grants) Decode(b []byte) error {
-	*m = Grants{Results: m.Results[:0]}
+func (m *Results) Decode(b []byte) error {
+	*m = Results{Results: m.Results[:0]}
 	if len(b) > MaxMessageBytes {
 		return errLong
 	}
@@ -282,7 +282,7 @@ func (m *Grants) Decode(b []byte) error {
 
 func appendAskResult(b []byte, a *AskResult) []byte {
 	b = wire.AppendUint(b, 1, a.ID)
-	b = wire.AppendUint(b, 2, a.Result)
+	b = wire.AppendUint(b, 2, a.Outcome)
 	start := 0
 	for i := range a.Grants {
 		b, start = wire.BeginMessage(b, 3)
@@ -299,7 +299,7 @@ func decodeAskResult(a *AskResult, b []byte) error {
 		case 1:
 			a.ID = r.Uint32()
 		case 2:
-			a.Result = Result(r.Uint(1<<8 - 1))
+			a.Outcome = Outcome(r.Uint(1<<8 - 1))
 		case 3:
 			decodeNext(&r, &a.Grants, MaxGroup, decodeGrant)
 		}

@@ -82,19 +82,19 @@ var goldenAsksBytes = bytesOf(
 	"\x2a\x00",                 // returns: empty
 )
 
-// goldenGrants has each field of each message that the service sends.
-var goldenGrants = Grants{
+// goldenResults has each field of each message that the service sends.
+var goldenResults = Results{
 	Results: []AskResult{
-		{ID: 300, Result: Denied, Grants: []Grant{{
+		{ID: 300, Outcome: Denied, Grants: []Grant{{
 			Number: 1, Units: 2, Leased: true, ValidNs: 300, Denied: true, Failed: true, WaitNs: limit.Never, Held: true,
 			Noted: true, Starting: true, Windows: []Standing{{Used: 1, ResetNs: 300}, {}},
 		}, {}}},
-		{ID: 1, Result: Busy},
+		{ID: 1, Outcome: Busy},
 	},
 	Proxies: 3,
 }
 
-var goldenGrantsBytes = bytesOf(
+var goldenResultsBytes = bytesOf(
 	"\x0a\x30",     // results: 48 bytes
 	"\x08\xac\x02", // results.id
 	"\x10\x02",     // results.result
@@ -125,11 +125,11 @@ func TestGoldenBytes(t *testing.T) {
 	require.NoError(t, asks.Decode(goldenAsksBytes))
 	require.Equal(t, goldenAsks, asks)
 
-	require.Equal(t, goldenGrantsBytes, goldenGrants.Append(nil))
-	var grants Grants
-	require.NoError(t, grants.Decode(goldenGrantsBytes))
-	grants.Results[0].Grants[1].Windows = nil
-	require.Equal(t, goldenGrants, grants)
+	require.Equal(t, goldenResultsBytes, goldenResults.Append(nil))
+	var results Results
+	require.NoError(t, results.Decode(goldenResultsBytes))
+	results.Results[0].Grants[1].Windows = nil
+	require.Equal(t, goldenResults, results)
 }
 
 func TestDecodeRefuses(t *testing.T) {
@@ -179,10 +179,10 @@ func TestDecodeRefuses(t *testing.T) {
 		{"a standing that is a number", bytesOf("\x0a\x04\x1a\x02\x30\x01"), wire.ErrType},
 		{"a grant that is cut", bytesOf("\x0a\x04\x1a\x03\x08\x01"), wire.ErrCut},
 	} {
-		require.ErrorIs(t, new(Grants).Decode(c.b), c.want, c.name)
+		require.ErrorIs(t, new(Results).Decode(c.b), c.want, c.name)
 	}
 	require.ErrorIs(t, new(Asks).Decode(make([]byte, MaxMessageBytes+1)), errLong)
-	require.ErrorIs(t, new(Grants).Decode(make([]byte, MaxMessageBytes+1)), errLong)
+	require.ErrorIs(t, new(Results).Decode(make([]byte, MaxMessageBytes+1)), errLong)
 }
 
 // TestDecodeSkips: a field of a later release changes nothing, wherever it is.
@@ -197,10 +197,10 @@ func TestDecodeSkips(t *testing.T) {
 func TestCodecAllocates(t *testing.T) {
 	parts := []Part{{Cost: 1, Waiting: 3}, {Cost: 1}}
 	asks := Asks{Asks: []Ask{{ID: 1, Parts: parts}}, Returns: []Return{{Grant: 1, Units: 2}}}
-	result := AskResult{ID: 1, Result: Granted, Grants: []Grant{{Units: 3, Windows: make([]Standing, 2)}}}
-	grants := Grants{Proxies: 3, Results: []AskResult{result}}
+	result := AskResult{ID: 1, Outcome: Granted, Grants: []Grant{{Units: 3, Windows: make([]Standing, 2)}}}
+	results := Results{Proxies: 3, Results: []AskResult{result}}
 	var b []byte
-	for _, m := range []message{&asks, &grants} {
+	for _, m := range []message{&asks, &results} {
 		b = m.Append(b[:0])
 		require.NoError(t, m.Decode(b))
 		require.Zero(t, testing.AllocsPerRun(100, func() {
@@ -231,11 +231,11 @@ func FuzzAsks(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { fuzz(t, b, &Asks{}, &Asks{}) })
 }
 
-func FuzzGrants(f *testing.F) {
+func FuzzResults(f *testing.F) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 20 {
-		m := random[Grants](r)
+		m := random[Results](r)
 		f.Add(m.Append(nil))
 	}
-	f.Fuzz(func(t *testing.T, b []byte) { fuzz(t, b, &Grants{}, &Grants{}) })
+	f.Fuzz(func(t *testing.T, b []byte) { fuzz(t, b, &Results{}, &Results{}) })
 }

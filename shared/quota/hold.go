@@ -222,7 +222,8 @@ type Noting struct {
 
 // Note notes the report of a part. It charges what the report says is charged and not yet
 // counted. If the part asks for units, it holds them if all windows and the hold have room
-// for them. Only a denied request of a worker without a holder leaves nothing to note.
+// for them. It makes no holder for a worker that holds nothing, has nothing to charge and is
+// denied: then the report is not noted.
 func (s *State) Note(p *Part, hold *limit.Window) (n Noting, err error) {
 	h := s.Holders.find(p.Worker)
 	if h != nil && p.Number <= h.Number {
@@ -301,7 +302,7 @@ func (s *State) room(p *Part, hold *limit.Window, own uint32, h *Holder) (units 
 
 // leftBeside is how many units are left beside what others hold and the worker's own.
 func (s *State) leftBeside(hold *limit.Window, own uint32, h *Holder) uint32 {
-	left := s.Left(Terms{})
+	left := s.Left(Unleased)
 	if !hold.Unlimited {
 		left = min(left, hold.Limit)
 	}
@@ -361,7 +362,7 @@ func (s *State) chargeHeld(units uint32) {
 		if w.Algorithm == limit.SlidingWindowLog && w.Units < limit.MaxLog {
 			longest := *w
 			longest.Units = limit.MaxLog
-			longest.Add(&s.Usages[i], max(s.Stamp(i), s.NowNs), units)
+			longest.Add(&s.Usages[i], max(s.SpendBy(i), s.NowNs), units)
 			continue
 		}
 		s.charge(i, units)
@@ -373,8 +374,8 @@ func (s *State) chargeHeld(units uint32) {
 func (s *State) charge(i int, units uint32) {
 	if w := &s.Windows[i]; w.Algorithm == limit.TokenBucket {
 		most := max(gained(w, limit.MaxPeriodNs), limit.AddSaturating(w.Burst, w.Burst))
-		units = min(units, most-min(w.Count(&s.Usages[i], s.Stamps[i]), most))
+		units = min(units, most-min(w.Count(&s.Usages[i], s.SpendByNs[i]), most))
 	}
 	one := s.Some(i, i+1)
-	one.Add(units, Terms{})
+	one.Add(units, Unleased)
 }

@@ -362,7 +362,7 @@ func (h *holdModel) over() string {
 	for i := range h.Windows {
 		switch w := &h.Windows[i]; {
 		case w.Unlimited || w.Algorithm == limit.FixedWindowPerKey: // that begins when the service hears of an answer
-		case !stamped(w) && w.Algorithm != limit.SlidingWindowCounter:
+		case !forgetsByUnit(w) && w.Algorithm != limit.SlidingWindowCounter:
 			counts := map[int64]uint32{}
 			for _, at := range h.spent {
 				if counts[w.End(at)]++; counts[w.End(at)] > w.Limit {

@@ -35,7 +35,7 @@ func SlackNs(windows []limit.Window) int64 { return min(5*ms, Shortest(windows)/
 func HorizonNs(windows []limit.Window) int64 {
 	h := min(maxLease, Shortest(windows)/10)
 	for i := range windows {
-		if stamped(&windows[i]) {
+		if forgetsByUnit(&windows[i]) {
 			h = min(h, span(&windows[i])/logShare)
 		}
 	}
@@ -54,10 +54,10 @@ func Shortest(windows []limit.Window) int64 {
 	return shortest
 }
 
-// stamped reports whether the window forgets units one after the other. Units
+// forgetsByUnit reports whether the window forgets units one after the other. Units
 // that are leased from it may be spent at any time until the lease ends, so they
-// count as spent then.
-func stamped(w *limit.Window) bool {
+// count as spent then: see State.SpendBy.
+func forgetsByUnit(w *limit.Window) bool {
 	return w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
 }
 
@@ -72,21 +72,24 @@ func span(w *limit.Window) int64 {
 	return w.Fill()
 }
 
-// MostWaitNs is the longest wait for units, and the longest time until all are forgotten: the
-// longest window. A sliding counter takes two periods. A bucket owes no more than it holds, so it
-// takes twice the time in which it fills. A log or bucket counts units when their lease ends, so
-// the lease is added. If answers are charged, it is as long as a debt takes: see owed.
+// MostWaitNs is the longest wait for units, which is also the longest time until all units are
+// forgotten. It is the longest of the windows' times:
+//   - A fixed window or a log takes its period, a sliding counter two.
+//   - A bucket takes twice the time in which it fills, because it owes no more than it holds.
+//   - A log or bucket counts units when their lease ends, so it takes the lease more.
+//   - If costs are charged after the answer, windows may owe: see owed. Then it is as long as the
+//     longest debt takes.
 func MostWaitNs(windows []limit.Window) (most int64) {
 	for i := range windows {
 		w := &windows[i]
 		n := span(w)
-		if w.Algorithm == limit.Concurrency && i > 0 {
+		if w.Algorithm == limit.Concurrency && i > 0 { // alone it charges nothing: no window owes
 			n = limit.MaxPeriodNs
 		}
 		if w.Algorithm == limit.SlidingWindowCounter || w.Algorithm == limit.TokenBucket {
 			n *= 2
 		}
-		if stamped(w) {
+		if forgetsByUnit(w) {
 			n += LeaseNs(w)
 		}
 		most = max(most, n)
@@ -95,11 +98,11 @@ func MostWaitNs(windows []limit.Window) (most int64) {
 }
 
 // Leases reports whether units of the window may be leased.
-func Leases(w *limit.Window) bool { return !stamped(w) || LeaseNs(w) >= shortLease }
+func Leases(w *limit.Window) bool { return !forgetsByUnit(w) || LeaseNs(w) >= shortLease }
 
 // LeaseNs is how long units of the window may be leased at most.
 func LeaseNs(w *limit.Window) int64 {
-	if stamped(w) {
+	if forgetsByUnit(w) {
 		return min(maxLease, span(w)/logShare)
 	}
 	return min(maxLease, w.PeriodNs)
@@ -110,22 +113,25 @@ type Terms struct {
 	// EndNs is when units must have been spent: at the end of the first window that
 	// counts them, or before. 0 = units are not leased: they count as spent at once.
 	EndNs int64
-	// AgainNs is when to decide again, because a window is about to end. 0 = now.
+	// AgainNs is when to decide again, because a window is about to end. 0 = it is decided now.
 	AgainNs int64
 }
+
+// Unleased are the terms of units that count as spent at once.
+var Unleased = Terms{}
 
 // Terms returns the terms for leasing. s must have been rolled.
 func (s *State) Terms(lease uint32) Terms {
 	if lease == LeaseOff {
-		return Terms{}
+		return Unleased
 	}
 	end, fixed := s.NowNs+maxLease, s.EndNs()
 	for i := range s.Windows {
 		w := &s.Windows[i]
 		switch {
 		case w.Elastic || !Leases(w):
-			return Terms{}
-		case stamped(w):
+			return Unleased
+		case forgetsByUnit(w):
 			end = min(end, s.NowNs+LeaseNs(w))
 		case !w.Unlimited && uint64(s.leftIn(i, 0))*scarce < uint64(w.Limit):
 			end = min(end, s.NowNs+shortLease)
@@ -141,7 +147,7 @@ func (s *State) Terms(lease uint32) Terms {
 func (s *State) EndNs() int64 {
 	end := int64(1<<63 - 1)
 	for i := range s.Windows {
-		if !stamped(&s.Windows[i]) {
+		if !forgetsByUnit(&s.Windows[i]) {
 			end = min(end, s.endOf(i))
 		}
 	}
@@ -188,9 +194,9 @@ func (s *State) free(t Terms) uint32 {
 	return left - min(left, s.Holders.Held())
 }
 
-// leftIn returns what a window has left if units count as spent at the instant end, or at the
-// bucket's stamp if that is later. A bucket cannot spend before that what it gains until then, but
-// the units may be spent now. So the gain is taken away from what remains at the stamp.
+// leftIn returns what a window has left if units count as spent at the instant end. A bucket
+// counts them at its SpendBy if that is later. By then it gains tokens, but the units may be
+// spent before it has them: so the gain is taken away from what remains then.
 func (s *State) leftIn(i int, end int64) uint32 {
 	w := &s.Windows[i]
 	switch {
@@ -199,9 +205,9 @@ func (s *State) leftIn(i int, end int64) uint32 {
 	case w.Algorithm != limit.TokenBucket:
 		return w.Remaining(&s.Usages[i], s.NowNs)
 	}
-	u, stamp := s.Usages[i], max(end, s.Stamps[i])
-	w.Roll(&u, s.Stamps[i], stamp)
-	remaining, gain := w.Remaining(&u, stamp), gained(w, stamp-s.NowNs)
+	u, spendBy := s.Usages[i], max(end, s.SpendByNs[i])
+	w.Roll(&u, s.SpendByNs[i], spendBy)
+	remaining, gain := w.Remaining(&u, spendBy), gained(w, spendBy-s.NowNs)
 	return remaining - min(remaining, gain)
 }
 
@@ -217,18 +223,21 @@ func gained(w *limit.Window, ns int64) uint32 {
 	return uint32(min(n, 1<<32-1))
 }
 
-// Grant decides what a part is granted: what waits, as far as it is left, and ahead of need at
-// most a quarter of the rest. It counts nothing. ok says that the part's cost passes. If only a
-// lease would take more than is left, the units are granted without a lease.
-func (s *State) Grant(lease uint32, p *Part) (units uint32, t Terms, ok bool) {
+// Decide decides what a part is granted: what waits, as far as it is left, and ahead of need at
+// most a quarter of the rest. It counts nothing. If only a lease would take more than is left,
+// the units are granted without a lease.
+//
+// ok says that the part's cost passes. If it does not, look at t first: with an AgainNs nothing
+// was decided, and Decide is to be called again then. Without one too few units are left.
+func (s *State) Decide(lease uint32, p *Part) (units uint32, t Terms, ok bool) {
 	t = s.Terms(lease)
 	if t.AgainNs != 0 {
 		return 0, t, false
 	}
 	left := s.free(t)
 	if left < p.Cost && t.EndNs != 0 {
-		if unleased := s.free(Terms{}); unleased >= p.Cost {
-			left, t = unleased, Terms{}
+		if unleased := s.free(Unleased); unleased >= p.Cost {
+			left, t = unleased, Unleased
 		}
 	}
 	if left < p.Cost {
@@ -276,17 +285,17 @@ func (s *State) WaitNs(cost uint32) int64 {
 }
 
 // bucketPass is when a bucket's cost passes, given when it would pass if the bucket
-// stood as it will at its stamp.
+// stood as it will at its SpendBy.
 func (s *State) bucketPass(i int, cost uint32, pass int64) int64 {
-	w, stamp := &s.Windows[i], s.Stamps[i]
-	if gain := gained(w, stamp-s.NowNs); gain <= w.Burst-cost {
-		return s.NowNs + w.Check(&s.Usages[i], stamp, cost+gain) - stamp
+	w, spendBy := &s.Windows[i], s.SpendByNs[i]
+	if gain := gained(w, spendBy-s.NowNs); gain <= w.Burst-cost {
+		return s.NowNs + w.Check(&s.Usages[i], spendBy, cost+gain) - spendBy
 	}
 	return pass
 }
 
-// Standing returns how a window stands. s must have been rolled.
-func (s *State) Standing(i int) Standing {
+// StandingOf returns how a window stands. s must have been rolled.
+func (s *State) StandingOf(i int) Standing {
 	w := &s.Windows[i]
 	used := w.Count(&s.Usages[i], s.asOf(i))
 	if w.Algorithm == limit.TokenBucket && !w.Unlimited {

@@ -48,7 +48,7 @@ func unlimited(period int64) limit.Window {
 func at(now int64, used uint32, windows ...limit.Window) *State {
 	s := NewState(now, windows)
 	if used > 0 {
-		s.Add(used, Terms{})
+		s.Add(used, Unleased)
 	}
 	return &s
 }
@@ -80,8 +80,8 @@ func TestLeaseEndsWithTheFirstWindow(t *testing.T) {
 		want  Terms
 		valid int64
 	}{
-		{"off", at(base, 0, fixed(100, minute)), LeaseOff, Terms{}, 100 * ms},
-		{"off, a short window", at(base, 0, fixed(100, 200*ms)), LeaseOff, Terms{}, 20 * ms},
+		{"off", at(base, 0, fixed(100, minute)), LeaseOff, Unleased, 100 * ms},
+		{"off, a short window", at(base, 0, fixed(100, 200*ms)), LeaseOff, Unleased, 20 * ms},
 		{"10 s at most", at(base, 0, fixed(100, minute)), LeaseAuto, Terms{EndNs: base + 10*second}, 9995 * ms},
 		{"until the window ends", at(base+55*second, 0, fixed(100, minute)), 7, Terms{EndNs: base + minute}, 4995 * ms},
 		{"a quarter is left", at(base, 75, fixed(100, minute)), LeaseAuto, Terms{EndNs: base + 10*second}, 9995 * ms},
@@ -90,24 +90,24 @@ func TestLeaseEndsWithTheFirstWindow(t *testing.T) {
 		{"until a counter's period ends", at(base+55*second, 0, counter(100, minute)), LeaseAuto,
 			Terms{EndNs: base + minute}, 4995 * ms},
 		{"an open window of a key", &State{
-			NowNs: base, Stamps: []int64{base}, Windows: []limit.Window{perKey(100, minute)},
+			NowNs: base, SpendByNs: []int64{base}, Windows: []limit.Window{perKey(100, minute)},
 			Usages: []limit.Usage{{Used: 1, EndNs: base + 3*second}},
 		}, LeaseAuto, Terms{EndNs: base + 3*second}, 2995 * ms},
 		{"a window that would open", at(base, 0, perKey(100, second)), LeaseAuto, Terms{EndNs: base + second}, 995 * ms},
 		{"one that slides", at(base, 0, limit.Window{
 			Algorithm: limit.FixedWindowPerKey, Limit: 9, PeriodNs: minute, Elastic: true,
-		}), LeaseAuto, Terms{}, 100 * ms},
+		}), LeaseAuto, Unleased, 100 * ms},
 		{"the shortest of several", at(base+58*second, 0, fixed(100, minute), bucket(100, second, 5000)), LeaseAuto,
 			Terms{EndNs: base + 58*second + 500*ms}, 495 * ms},
 		{"a hundredth of a log's span", at(base, 0, logOf(100, minute)), LeaseAuto, Terms{EndNs: base + 600*ms}, 595 * ms},
-		{"a log of 9 s", at(base, 0, logOf(100, 9*second)), LeaseAuto, Terms{}, 100 * ms},
-		{"a bucket that fills in 100 ms", at(base, 0, bucket(1000, second, 100)), LeaseAuto, Terms{}, 100 * ms},
-		{"a bucket that never fills", at(base, 0, bucket(0, second, 100)), LeaseAuto, Terms{}, 100 * ms},
+		{"a log of 9 s", at(base, 0, logOf(100, 9*second)), LeaseAuto, Unleased, 100 * ms},
+		{"a bucket that fills in 100 ms", at(base, 0, bucket(1000, second, 100)), LeaseAuto, Unleased, 100 * ms},
+		{"a bucket that never fills", at(base, 0, bucket(0, second, 100)), LeaseAuto, Unleased, 100 * ms},
 		{"the window ends within the slack", at(base+minute-5*ms, 0, fixed(100, minute)), LeaseAuto,
 			Terms{AgainNs: base + minute}, 0},
 		{"just before", at(base+minute-5*ms-1, 0, fixed(100, minute)), LeaseAuto, Terms{EndNs: base + minute}, 1},
-		{"no lease, spent in its window", at(base+minute-50*ms, 0, fixed(100, minute)), LeaseOff, Terms{}, 45 * ms},
-		{"no lease, never too late", at(base+minute-5*ms, 0, fixed(100, minute)), LeaseOff, Terms{}, 1},
+		{"no lease, spent in its window", at(base+minute-50*ms, 0, fixed(100, minute)), LeaseOff, Unleased, 45 * ms},
+		{"no lease, never too late", at(base+minute-5*ms, 0, fixed(100, minute)), LeaseOff, Unleased, 1},
 	} {
 		got := c.state.Terms(c.lease)
 		require.Equal(t, c.want, got, c.name)
@@ -157,7 +157,7 @@ func TestGrantIsWhatWaitsAndSomeAhead(t *testing.T) {
 			LeaseAuto, ask(1000, 1000, 0), 1000, true},
 		{"more than a bucket", at(base, 0, bucket(100, second, 1000)), LeaseAuto, ask(1001, 1001, 0), 0, false},
 	} {
-		units, _, ok := c.state.Grant(c.lease, &c.part)
+		units, _, ok := c.state.Decide(c.lease, &c.part)
 		require.Equal(t, c.ok, ok, c.name)
 		require.Equal(t, c.units, units, c.name)
 	}
@@ -184,9 +184,9 @@ func TestWaitEndsInTime(t *testing.T) {
 		require.Positive(t, wait, name)
 		passes := func(after int64) bool {
 			s := *c.state
-			s.Usages, s.Stamps = slices.Clone(s.Usages), slices.Clone(s.Stamps)
+			s.Usages, s.SpendByNs = slices.Clone(s.Usages), slices.Clone(s.SpendByNs)
 			s.Roll(s.NowNs + after)
-			return s.Left(Terms{}) >= c.cost
+			return s.Left(Unleased) >= c.cost
 		}
 		require.True(t, passes(wait), name)
 		require.False(t, passes(wait-ms), name)
@@ -203,7 +203,7 @@ func TestStandingSaysUseAndReset(t *testing.T) {
 	require.Equal(t, Standing{Used: 40, ResetNs: 400 * ms}, standing(leased))
 }
 
-func standing(s *State) Standing { return s.Standing(0) }
+func standing(s *State) Standing { return s.StandingOf(0) }
 
 // shapes are the mixes of windows of the tests below.
 var shapes = map[string][]limit.Window{
@@ -225,11 +225,11 @@ var shapes = map[string][]limit.Window{
 func TestLateRefundLeavesTheNextWindow(t *testing.T) {
 	for name, windows := range shapes {
 		s := at(base, 0, windows...)
-		c := s.Add(5, Terms{})
+		c := s.Add(5, Unleased)
 		s.Roll(base + 2*minute)
-		s.Add(7, Terms{})
-		before := s.Left(Terms{})
+		s.Add(7, Unleased)
+		before := s.Left(Unleased)
 		s.Refund(&c, 5, false)
-		require.Equal(t, before, s.Left(Terms{}), name)
+		require.Equal(t, before, s.Left(Unleased), name)
 	}
 }

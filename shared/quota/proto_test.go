@@ -27,7 +27,7 @@ func published(t *testing.T) protoreflect.FileDescriptor {
 	return files[0]
 }
 
-// message is what the tests need of Asks and Grants.
+// message is what the tests need of Asks and Results.
 type message interface {
 	Append(b []byte) []byte
 	Decode(b []byte) error
@@ -39,11 +39,11 @@ func TestAsPublished(t *testing.T) {
 	file := published(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	var ofAsks Asks // what it held before does not show in the next
-	var ofGrants Grants
+	var ofResults Results
 	for range 300 {
-		asks, grants := random[Asks](r), random[Grants](r)
+		asks, grants := random[Asks](r), random[Results](r)
 		samePublished(t, file.Messages().ByName("Asks"), &asks, &ofAsks)
-		samePublished(t, file.Messages().ByName("Grants"), &grants, &ofGrants)
+		samePublished(t, file.Messages().ByName("Results"), &grants, &ofResults)
 	}
 }
 
@@ -110,9 +110,9 @@ func TestEnumsAsPublished(t *testing.T) {
 			"TOKEN_BUCKET": uint64(limit.TokenBucket), "CALENDAR": uint64(limit.Calendar),
 			"CONCURRENCY": uint64(limit.Concurrency), "ALGORITHM_UNSPECIFIED": 0,
 		},
-		"Result": {
+		"Outcome": {
 			"GRANTED": uint64(Granted), "DENIED": uint64(Denied), "UNAVAILABLE": uint64(Unavailable), "UNKNOWN": uint64(Unknown),
-			"BUSY": uint64(Busy), "RESULT_UNSPECIFIED": 0,
+			"BUSY": uint64(Busy), "OUTCOME_UNSPECIFIED": 0,
 		},
 	}
 	enums := published(t).Enums()

@@ -30,7 +30,7 @@ const (
 	MaxGroup        = 16   // parts of an ask
 	MaxWindows      = 16   // of a definition
 	MaxDomainBytes  = 128
-	MaxGrants       = 4096 // newest grants of a stream that units can be returned to
+	MaxReturnable   = 4096 // newest grants of a stream that units can be returned to
 )
 
 // Asks is a message from a worker to the service.
@@ -82,7 +82,7 @@ const (
 	LeaseAuto = 1<<32 - 1
 )
 
-// Ask asks for units of all its parts: all are granted or none.
+// Ask asks for units of all its parts: all are granted or none, but for the parts in shadow.
 type Ask struct {
 	ID    uint32 // the worker's own number, in the answer again
 	Parts []Part
@@ -99,7 +99,7 @@ type Part struct {
 	// They are counted whatever is left, at most a window's limit.
 	Spent   uint32
 	Inspect bool // grant nothing, only say how the key stands
-	Shadow  bool // the other parts are granted even if this one is not
+	Shadow  bool // whether this part is denied does not matter to the other parts
 	Report       // of a definition that holds: what the worker holds and has charged
 }
 
@@ -109,10 +109,10 @@ type Part struct {
 type Report struct {
 	Worker  uint64 // whose report it is: another number for each worker and configuration
 	Held    uint32 // units that it holds, without what the part asks for
-	Charged uint64 // units that answers have charged in all since report Since
-	Known   uint64 // of these, the units that the worker knows to be counted
-	Since   uint64 // this report's own number if no earlier one may be under way
-	Number  uint64 // of the report: it grows with each of the worker's; 0 = there is none
+	Charged uint64 // sum of the costs of settled holds, from report number Since on
+	Known   uint64 // the part of Charged that the worker knows to be counted
+	Since   uint64 // number of the report from which Charged is summed; Number if no earlier one may be under way
+	Number  uint64 // of the report: each report of the worker has a larger one; 0 = no report
 }
 
 // Return gives back units of a grant. It is sent once, on the stream that got
@@ -122,29 +122,29 @@ type Return struct {
 	Units uint32 // that were not spent
 }
 
-// Grants is a message from the service to a worker.
-type Grants struct {
+// Results is a message from the service to a worker.
+type Results struct {
 	Results []AskResult
 	Proxies uint32 // live proxies of the domain, 0 = not known
 }
 
-// Result is what became of an ask.
-type Result uint8
+// Outcome is what became of an ask.
+type Outcome uint8
 
-// The results.
+// The outcomes.
 const (
-	Granted     Result = 1 + iota
-	Denied             // some part has too few units left
-	Unavailable        // one of the keys could not be decided: its part has Failed
-	Unknown            // a definition that the stream has not sent or the service has dropped
-	Busy               // the service takes no more asks of this stream now
+	Granted     Outcome = 1 + iota
+	Denied              // some part has too few units left
+	Unavailable         // one of the keys could not be decided: its part has Failed
+	Unknown             // a definition that the stream has not sent or the service has dropped
+	Busy                // the service takes no more asks of this stream now
 )
 
 // AskResult is the answer to an ask.
 type AskResult struct {
-	ID     uint32
-	Result Result
-	Grants []Grant // one for each part, if Result is Granted, Denied or Unavailable
+	ID      uint32
+	Outcome Outcome
+	Grants  []Grant // one for each part, if Outcome is Granted, Denied or Unavailable
 }
 
 // Grant is what one part got, and how its key stands. In an answer that denies,

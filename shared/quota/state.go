@@ -8,10 +8,10 @@ type State struct {
 	NowNs   int64
 	Windows []limit.Window // as they hold for the key: see Shifted
 	Usages  []limit.Usage
-	// Stamps, by window, are for buckets: what a bucket has counted may be spent at any
-	// time until its stamp, so its usage is as of then. nil = no window is a bucket.
-	Stamps  []int64
-	Holders *Holders // nil = the key holds nothing
+	// SpendByNs, by window, are for buckets: what a bucket has counted may be spent at any
+	// time until this instant, so its usage is as of then. nil = no window is a bucket.
+	SpendByNs []int64
+	Holders   *Holders // nil = the key holds nothing
 }
 
 // NewState returns a key that has counted nothing.
@@ -19,25 +19,25 @@ func NewState(now int64, windows []limit.Window) State {
 	s := State{NowNs: now, Windows: windows, Usages: make([]limit.Usage, len(windows))}
 	for i := range windows {
 		if windows[i].Algorithm == limit.TokenBucket {
-			s.SetStamp(i, now)
+			s.SetSpendBy(i, now)
 		}
 	}
 	return s
 }
 
-// SetStamp sets a bucket's stamp.
-func (s *State) SetStamp(i int, stamp int64) {
-	if s.Stamps == nil {
-		s.Stamps = make([]int64, len(s.Windows))
+// SetSpendBy sets the instant until which what a bucket has counted may be spent.
+func (s *State) SetSpendBy(i int, spendBy int64) {
+	if s.SpendByNs == nil {
+		s.SpendByNs = make([]int64, len(s.Windows))
 	}
-	s.Stamps[i] = stamp
+	s.SpendByNs[i] = spendBy
 }
 
 // Some returns the windows from one to before another. It shares the memory of s.
 func (s *State) Some(from, to int) State {
 	some := State{NowNs: s.NowNs, Windows: s.Windows[from:to], Usages: s.Usages[from:to], Holders: s.Holders}
-	if s.Stamps != nil {
-		some.Stamps = s.Stamps[from:to]
+	if s.SpendByNs != nil {
+		some.SpendByNs = s.SpendByNs[from:to]
 	}
 	return some
 }
@@ -56,7 +56,7 @@ func (s *State) roll(now int64) {
 		switch {
 		case s.Windows[i].Algorithm == limit.TokenBucket:
 			to = max(now, last)
-			s.Stamps[i] = to
+			s.SpendByNs[i] = to
 		case s.Windows[i].Pays > 0 && s.hasEnded(i, now):
 			s.Usages[i].Used = s.owed(i).Used
 		}
@@ -70,8 +70,8 @@ func (s *State) SetBack(now int64) {
 	for i := range s.Windows {
 		s.Windows[i].SetBack(&s.Usages[i], s.NowNs, now)
 	}
-	for i := range s.Stamps {
-		s.Stamps[i] += now - s.NowNs
+	for i := range s.SpendByNs {
+		s.SpendByNs[i] += now - s.NowNs
 	}
 	s.Holders.shift(now - s.NowNs)
 	s.NowNs = now
@@ -84,7 +84,7 @@ func (s *State) ExpiryNs() int64 {
 		expiry += MostWaitNs(s.Windows)
 	}
 	for i := range s.Windows {
-		expiry = max(expiry, s.Stamp(i), s.Windows[i].Expiry(s.owed(i), s.asOf(i)))
+		expiry = max(expiry, s.SpendBy(i), s.Windows[i].Expiry(s.owed(i), s.asOf(i)))
 	}
 	return expiry
 }
@@ -92,14 +92,14 @@ func (s *State) ExpiryNs() int64 {
 // asOf is the instant of a window's usage.
 func (s *State) asOf(i int) int64 {
 	if s.Windows[i].Algorithm == limit.TokenBucket {
-		return s.Stamps[i]
+		return s.SpendByNs[i]
 	}
 	return s.NowNs
 }
 
-// Stamp is until when what a log or bucket has counted may be spent. In a log each unit has
-// its own stamp, in order: the last one is meant.
-func (s *State) Stamp(i int) int64 {
+// SpendBy is until when what a log or bucket has counted may be spent. A log keeps this instant
+// for each unit, in order: SpendBy is the last one.
+func (s *State) SpendBy(i int) int64 {
 	if log := s.Usages[i].Log; len(log) > 0 {
 		return max(s.NowNs, log[len(log)-1])
 	}
@@ -109,10 +109,10 @@ func (s *State) Stamp(i int) int64 {
 // Add counts units in all windows, whatever is left. A log or bucket counts them at the end of
 // their lease. It returns what Refund needs.
 func (s *State) Add(units uint32, t Terms) Counted {
-	c := Counted{AtNs: s.NowNs, StampNs: max(s.NowNs, t.EndNs)}
+	c := Counted{AtNs: s.NowNs, SpendByNs: max(s.NowNs, t.EndNs)}
 	for i := range s.Windows {
 		w, u := &s.Windows[i], &s.Usages[i]
-		if !stamped(w) {
+		if !forgetsByUnit(w) {
 			isOpen := u.EndNs != 0
 			w.Add(u, s.NowNs, units)
 			if u.EndNs != 0 {
@@ -120,14 +120,14 @@ func (s *State) Add(units uint32, t Terms) Counted {
 			}
 			continue
 		}
-		stamp := max(s.Stamp(i), c.StampNs)
+		spendBy := max(s.SpendBy(i), c.SpendByNs)
 		if w.Algorithm == limit.TokenBucket {
-			w.Roll(u, s.Stamps[i], stamp)
-			s.Stamps[i] = stamp
+			w.Roll(u, s.SpendByNs[i], spendBy)
+			s.SpendByNs[i] = spendBy
 		}
-		w.Add(u, stamp, units)
-		if stamp != c.StampNs {
-			c.noteEnd(i, len(s.Windows), stamp, false)
+		w.Add(u, spendBy, units)
+		if spendBy != c.SpendByNs {
+			c.noteEnd(i, len(s.Windows), spendBy, false)
 		}
 	}
 	return c
@@ -141,10 +141,11 @@ func (s *State) hasEnded(i int, now int64) bool {
 	return s.Windows[i].End(s.NowNs) <= now
 }
 
-// owed is a fixed window's usage as it counts once the window has ended. Of what was charged
-// beyond the limit it keeps at most what the window pays within the longest window of a policy,
-// or one limit if that is more: a charge is a proxy's word, and locks a key for no longer.
-// Until the window ends all counts, because others may have used it by larger limits.
+// owed is what a fixed window's usage counts as once the window has ended. Charges may exceed
+// the limit, and each period then pays one limit of the debt. The debt is cut to what the window
+// pays within the longest period of a policy, or to two limits if that is more. The cut is there
+// because a proxy could report any charge, and must not lock a key for longer than that. While
+// the window is open there is no cut: others may have used it by larger limits.
 func (s *State) owed(i int) *limit.Usage {
 	w, u := &s.Windows[i], &s.Usages[i]
 	most := uint64(w.Pays) * uint64(min(max(limit.MaxPeriodNs/w.PeriodNs, 2), saturated))
@@ -161,10 +162,10 @@ const saturated = 1<<32 - 1
 
 // Counted says how units were counted, for their Refund.
 type Counted struct {
-	AtNs    int64 // when they were counted
-	StampNs int64 // until when they may be spent
-	// Ends are, by window, the end of a key's own window, or the stamp of a log or
-	// bucket that is later than StampNs; nil = there are none.
+	AtNs      int64 // when they were counted
+	SpendByNs int64 // until when they may be spent
+	// Ends are, by window, the end of a key's own window, or the SpendBy of a log or
+	// bucket if it is later than SpendByNs; nil = there are none.
 	Ends   []int64
 	Opened uint16 // windows that the units opened, a bit each
 }
@@ -197,8 +198,8 @@ func (s *State) Refund(c *Counted, units uint32, undo bool) bool {
 			after.EndNs = c.Ends[i]
 		}
 		at := c.AtNs
-		if stamped(w) {
-			at = max(c.StampNs, after.EndNs)
+		if forgetsByUnit(w) {
+			at = max(c.SpendByNs, after.EndNs)
 		}
 		opened := undo && c.Opened&(1<<i) != 0
 		ok = w.Refund(u, &after, at, s.asOf(i), units, opened) && ok

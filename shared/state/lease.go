@@ -33,7 +33,7 @@ const (
 	leaseBytes     = 144
 	grantBytes     = 20
 	offGrants      = 8
-	offDenied      = offGrants + MaxGrants*grantBytes
+	offDenied      = offGrants + MaxLeaseGrants*grantBytes
 	offPass        = 96
 	offDeniedCost  = 104
 	offAsked       = 108
@@ -42,9 +42,9 @@ const (
 	offRate        = 128
 	standingBytes  = 12
 
-	// MaxGrants is how many grants a record holds units of. Each goes back only on
+	// MaxLeaseGrants is how many grants a record holds units of. Each goes back only on
 	// the stream that got it, and each worker has its own stream.
-	MaxGrants = 4
+	MaxLeaseGrants = 4
 	// strandedNs is how long after a grant's end its worker has returned the rest at
 	// the latest, unless its stream has ended.
 	strandedNs = 2_000_000_000
@@ -75,7 +75,7 @@ func LeaseHostBytes(windows int, capacity uint32) uint64 {
 
 // Lease is what this proxy holds of one key. The zero value holds nothing.
 type Lease struct {
-	Grants [MaxGrants]Grant
+	Grants [MaxLeaseGrants]GrantLeft
 
 	// The last denial.
 	DeniedNs   int64  // until when it holds
@@ -87,11 +87,11 @@ type Lease struct {
 	Uncharged uint32 // units admitted without the service, not counted by it yet
 
 	Rate      Rate
-	Standings []Standing
+	Standings []LeaseStanding
 }
 
-// Grant is what is left of a grant.
-type Grant struct {
+// GrantLeft is what is left of a grant.
+type GrantLeft struct {
 	Stream uint32 // on which the grant came
 	Number uint32 // of the grant on its stream
 	Units  uint32
@@ -99,7 +99,9 @@ type Grant struct {
 }
 
 // Same reports whether both are of one grant.
-func (g *Grant) Same(other *Grant) bool { return g.Stream == other.Stream && g.Number == other.Number }
+func (g *GrantLeft) Same(other *GrantLeft) bool {
+	return g.Stream == other.Stream && g.Number == other.Number
+}
 
 // Left returns how many units may be spent.
 func (l *Lease) Left(nowNs int64) (units uint32) {
@@ -113,7 +115,7 @@ func (l *Lease) Left(nowNs int64) (units uint32) {
 
 // Take spends units, first those of the grant that ends first. It returns the grant that
 // the last of them were of. At least so many must be left.
-func (l *Lease) Take(nowNs int64, units uint32) (from Grant) {
+func (l *Lease) Take(nowNs int64, units uint32) (from GrantLeft) {
 	for units > 0 {
 		first := l.endsFirst(nowNs)
 		n := min(units, first.Units)
@@ -125,7 +127,7 @@ func (l *Lease) Take(nowNs int64, units uint32) (from Grant) {
 }
 
 // endsFirst returns the grant with units that ends first.
-func (l *Lease) endsFirst(nowNs int64) (first *Grant) {
+func (l *Lease) endsFirst(nowNs int64) (first *GrantLeft) {
 	for i := range l.Grants {
 		g := &l.Grants[i]
 		if g.Units > 0 && g.EndNs > nowNs && (first == nil || g.EndNs < first.EndNs) {
@@ -137,8 +139,8 @@ func (l *Lease) endsFirst(nowNs int64) (first *Grant) {
 
 // Put adds units of a grant. ok says that there was room; lost is how many units of
 // an ended stream were dropped to make room.
-func (l *Lease) Put(nowNs int64, added Grant) (lost uint32, ok bool) {
-	var room *Grant
+func (l *Lease) Put(nowNs int64, added GrantLeft) (lost uint32, ok bool) {
+	var room *GrantLeft
 	for i := range l.Grants {
 		g := &l.Grants[i]
 		switch {
@@ -159,8 +161,8 @@ func (l *Lease) Put(nowNs int64, added Grant) (lost uint32, ok bool) {
 	return lost, true
 }
 
-// Standing is how one window stands over all proxies, as the service last said.
-type Standing struct {
+// LeaseStanding is how one window stands over all proxies, as the service last said.
+type LeaseStanding struct {
 	Used    uint32
 	ResetNs int64 // monotonic
 }
@@ -219,7 +221,7 @@ func (l *Lease) read(b []byte) {
 	l.Rate.read(b[offRate:])
 	l.Standings = l.Standings[:0]
 	for b = b[leaseBytes:]; len(b) >= standingBytes; b = b[standingBytes:] {
-		l.Standings = append(l.Standings, Standing{le.Uint32(b), int64(le.Uint64(b[4:]))})
+		l.Standings = append(l.Standings, LeaseStanding{le.Uint32(b), int64(le.Uint64(b[4:]))})
 	}
 }
 
@@ -236,7 +238,7 @@ func (l *Lease) put(b []byte) {
 	l.Rate.put(b[offRate:])
 	b = b[leaseBytes:]
 	for i := 0; len(b) >= standingBytes; i++ {
-		var s Standing
+		var s LeaseStanding
 		if i < len(l.Standings) {
 			s = l.Standings[i]
 		}
@@ -246,8 +248,8 @@ func (l *Lease) put(b []byte) {
 	}
 }
 
-func (g *Grant) read(b []byte) {
-	*g = Grant{
+func (g *GrantLeft) read(b []byte) {
+	*g = GrantLeft{
 		Stream: le.Uint32(b),
 		Number: le.Uint32(b[4:]),
 		Units:  le.Uint32(b[8:]),
@@ -255,7 +257,7 @@ func (g *Grant) read(b []byte) {
 	}
 }
 
-func (g *Grant) put(b []byte) {
+func (g *GrantLeft) put(b []byte) {
 	le.PutUint32(b, g.Stream)
 	le.PutUint32(b[4:], g.Number)
 	le.PutUint32(b[8:], g.Units)

@@ -37,9 +37,9 @@ func TestALeaseIsKept(t *testing.T) {
 	require.Zero(t, e.WrittenNs)
 
 	want := Lease{
-		Grants:   [MaxGrants]Grant{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
+		Grants:   [MaxLeaseGrants]GrantLeft{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
 		DeniedNs: 11, PassNs: -1, DeniedCost: 13, AskedNs: 15, SilentNs: 16, Uncharged: 18, Rate: Rate{17, 19, 21},
-		Standings: []Standing{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
+		Standings: []LeaseStanding{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
 	}
 	e.Lease = want
 	require.Equal(t, OK, l.Write(e))
@@ -64,17 +64,17 @@ func TestAFullPageDropsTheSmallestLease(t *testing.T) {
 	l := leasesOf(newMemory(), 1, 4)
 	for i, units := range []uint32{5, 3, 8, 9} {
 		e := readLease(t, l, fmt.Sprint(i), leaseNow)
-		e.Grants[0] = Grant{1, 1, units, leaseNow + second}
+		e.Grants[0] = GrantLeft{1, 1, units, leaseNow + second}
 		require.Equal(t, OK, l.Write(e))
 	}
 	e := readLease(t, l, "new", leaseNow)
-	e.Grants[0] = Grant{1, 2, 1, leaseNow + second}
+	e.Grants[0] = GrantLeft{1, 2, 1, leaseNow + second}
 	require.Equal(t, OK, l.Write(e))
 	require.EqualValues(t, 3, e.Lost)
 	require.Zero(t, readLease(t, l, "1", leaseNow).Left(leaseNow))
 
 	e = readLease(t, l, "later", leaseNow+second)
-	e.Grants[0] = Grant{1, 3, 2, leaseNow + 2*second}
+	e.Grants[0] = GrantLeft{1, 3, 2, leaseNow + 2*second}
 	require.Equal(t, OK, l.Write(e))
 	require.Zero(t, e.Lost, "leases that have ended hold nothing")
 }
@@ -97,13 +97,13 @@ func TestLeasesOutliveMoreWindows(t *testing.T) {
 	store := newMemory()
 	l := leasesOf(store, 1, 100)
 	e := readLease(t, l, "k", leaseNow)
-	e.Grants[0], e.Standings = Grant{1, 1, 5, leaseNow + second}, []Standing{{Used: 1, ResetNs: 2}}
+	e.Grants[0], e.Standings = GrantLeft{1, 1, 5, leaseNow + second}, []LeaseStanding{{Used: 1, ResetNs: 2}}
 	require.Equal(t, OK, l.Write(e))
 
 	more := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 7, 3, 100)
 	found := readLease(t, more, "k", leaseNow)
 	require.EqualValues(t, 5, found.Left(leaseNow))
-	require.Equal(t, []Standing{{Used: 1, ResetNs: 2}, {}, {}}, found.Standings)
+	require.Equal(t, []LeaseStanding{{Used: 1, ResetNs: 2}, {}, {}}, found.Standings)
 }
 
 // Neither another key nor other windows find the units of a record in their place.
@@ -111,7 +111,7 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	store := newMemory()
 	l := leasesOf(store, 1, 100)
 	e := readLease(t, l, "k", leaseNow)
-	e.Grants[0] = Grant{1, 1, 5, leaseNow + second}
+	e.Grants[0] = GrantLeft{1, 1, 5, leaseNow + second}
 	require.Equal(t, OK, l.Write(e))
 
 	hourly := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 8, 1, 100)
@@ -122,7 +122,7 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	require.Equal(t, OK, l.ReadAt(other, sameHash, 100*second, leaseNow))
 	require.Zero(t, other.Left(leaseNow))
 	require.Zero(t, other.WrittenNs)
-	other.Grants[0] = Grant{1, 2, 3, leaseNow + second}
+	other.Grants[0] = GrantLeft{1, 2, 3, leaseNow + second}
 	require.Equal(t, OK, l.Write(other))
 	require.EqualValues(t, 5, other.Lost, "there is one place for both")
 	require.Zero(t, readLease(t, l, "k", leaseNow).Left(leaseNow))
@@ -150,7 +150,7 @@ func TestLeaseRate(t *testing.T) {
 func TestUnitsOfSeveralGrants(t *testing.T) {
 	var l Lease
 	for i, end := range []int64{30, 10, 20} {
-		_, ok := l.Put(0, Grant{Stream: uint32(i), Number: 1, Units: 5, EndNs: end})
+		_, ok := l.Put(0, GrantLeft{Stream: uint32(i), Number: 1, Units: 5, EndNs: end})
 		require.True(t, ok)
 	}
 	require.EqualValues(t, 15, l.Left(9))
@@ -160,12 +160,12 @@ func TestUnitsOfSeveralGrants(t *testing.T) {
 	require.Equal(t, uint32(4), l.Left(10))
 	require.Equal(t, uint32(5), l.Grants[1].Units, "what has ended waits for its worker")
 
-	_, ok := l.Put(10, Grant{Stream: 9, Number: 1, Units: 5, EndNs: 40})
+	_, ok := l.Put(10, GrantLeft{Stream: 9, Number: 1, Units: 5, EndNs: 40})
 	require.True(t, ok)
 	l.Grants[2].Units, l.Grants[3].Units = 1, 1
-	_, ok = l.Put(10, Grant{Stream: 8, Number: 1, Units: 5, EndNs: 40})
+	_, ok = l.Put(10, GrantLeft{Stream: 8, Number: 1, Units: 5, EndNs: 40})
 	require.False(t, ok, "no room")
-	lost, ok := l.Put(11+strandedNs, Grant{Stream: 8, Number: 1, Units: 5, EndNs: 40 + strandedNs})
+	lost, ok := l.Put(11+strandedNs, GrantLeft{Stream: 8, Number: 1, Units: 5, EndNs: 40 + strandedNs})
 	require.True(t, ok)
 	require.EqualValues(t, 5, lost, "its worker has not come for it")
 }
@@ -175,15 +175,16 @@ func TestCleanKeepsLeases(t *testing.T) {
 	m := newMemory()
 	l := leasesOf(m, 1, 100)
 	later := leaseNow + second
+	of := func(g GrantLeft) [MaxLeaseGrants]GrantLeft { return [MaxLeaseGrants]GrantLeft{1: g} }
 	records := map[string]struct {
 		Lease
 
 		keep bool
 	}{
-		"live":         {Lease{Grants: [MaxGrants]Grant{1: {1, 1, 5, later}}}, true},
-		"to return":    {Lease{Grants: [MaxGrants]Grant{1: {1, 1, 5, leaseNow - second}}}, true},
-		"stranded":     {Lease{Grants: [MaxGrants]Grant{1: {1, 1, 5, leaseNow - 3*second}}}, false},
-		"spent":        {Lease{Grants: [MaxGrants]Grant{1: {1, 1, 0, later}}, Rate: Rate{FromNs: leaseNow, Now: 5}}, false},
+		"live":         {Lease{Grants: of(GrantLeft{1, 1, 5, later})}, true},
+		"to return":    {Lease{Grants: of(GrantLeft{1, 1, 5, leaseNow - second})}, true},
+		"stranded":     {Lease{Grants: of(GrantLeft{1, 1, 5, leaseNow - 3*second})}, false},
+		"spent":        {Lease{Grants: of(GrantLeft{1, 1, 0, later}), Rate: Rate{FromNs: leaseNow, Now: 5}}, false},
 		"denied":       {Lease{DeniedNs: later}, true},
 		"denied once":  {Lease{DeniedNs: leaseNow}, false},
 		"asked":        {Lease{AskedNs: later}, true},

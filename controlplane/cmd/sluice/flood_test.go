@@ -133,7 +133,7 @@ func (s server) greedy(t *testing.T, algorithm limit.Algorithm) (each func() tim
 				return
 			}
 			var b []byte
-			var m quota.Grants
+			var m quota.Results
 			if stream.RecvMsg(&b) != nil || m.Decode(b) != nil {
 				return
 			}

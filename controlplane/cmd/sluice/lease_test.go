@@ -38,10 +38,10 @@ func lease(ts *testscript.TestScript, _ bool, args []string) {
 	switch {
 	case err != nil:
 		fmt.Fprintln(ts.Stdout(), status.Code(err), status.Convert(err).Message())
-	case answer.Result == quota.Granted:
+	case answer.Outcome == quota.Granted:
 		fmt.Fprintln(ts.Stdout(), "granted", answer.Grants[0].Units)
 	default:
-		fmt.Fprintln(ts.Stdout(), "result", answer.Result)
+		fmt.Fprintln(ts.Stdout(), "result", answer.Outcome)
 	}
 }
 
@@ -85,7 +85,7 @@ func exchange(conn *grpc.ClientConn, message []byte) (quota.AskResult, error) {
 	if err := stream.RecvMsg(&b); err != nil {
 		return quota.AskResult{}, err
 	}
-	var m quota.Grants
+	var m quota.Results
 	if err := m.Decode(b); err != nil {
 		return quota.AskResult{}, err
 	}

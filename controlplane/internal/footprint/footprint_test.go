@@ -178,7 +178,7 @@ func (s *service) dial(_ sim.Call, in *sim.Inbox) (sim.Peer, error) {
 func (p *peer) Send(message []byte) {
 	require.NoError(p.of.t, p.Receive(message))
 	for answer := p.Next(); answer != nil; answer = p.Next() {
-		var m quota.Grants
+		var m quota.Results
 		require.NoError(p.of.t, m.Decode(answer))
 		p.of.stated += len(m.Results)
 		p.in.Message(time.Millisecond, answer)

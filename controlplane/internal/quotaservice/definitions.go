@@ -176,7 +176,7 @@ const rememberNs = 30 * second
 
 // add remembers a grant, and forgets those that are too old or too many. It returns its number.
 func (gs *grants) add(g granted) (number uint32) {
-	for len(gs.list) >= quota.MaxGrants || len(gs.list) > 0 && g.atNs-gs.list[0].atNs > rememberNs {
+	for len(gs.list) >= quota.MaxReturnable || len(gs.list) > 0 && g.atNs-gs.list[0].atNs > rememberNs {
 		gs.list[0] = granted{}
 		gs.list = gs.list[1:]
 	}
@@ -202,7 +202,7 @@ func (gs *grants) take(r quota.Return) (g *granted, units uint32) {
 func (gs *grants) leased(now int64) (units uint64) {
 	for i := range gs.list {
 		g := &gs.list[i]
-		if g.atNs+g.counted.StampNs-g.counted.AtNs > now {
+		if g.atNs+g.counted.SpendByNs-g.counted.AtNs > now {
 			units += uint64(g.units)
 		}
 	}

@@ -56,7 +56,7 @@ func TestTwoPoliciesInTurn(t *testing.T) {
 	proxies := [2]*proxy{b.asking(fixed(10, hour)), b.asking(fixed(10, 2*hour))}
 	admitted := [2]int{}
 	for i := range 120 {
-		if proxies[i%2].ask(want(1)).Result == quota.Granted {
+		if proxies[i%2].ask(want(1)).Outcome == quota.Granted {
 			admitted[i%2]++
 		}
 	}
@@ -78,7 +78,7 @@ func TestANewWindow(t *testing.T) {
 		{bucket(10, hour, 10), 7, bucket(20, 2*hour, 20), 0},
 	} {
 		b := newRig(t)
-		require.Equal(t, quota.Granted, b.asking(c.old).ask(want(c.used)).Result)
+		require.Equal(t, quota.Granted, b.asking(c.old).ask(want(c.used)).Outcome)
 		require.Equal(t, []uint32{c.want}, b.asking(c.fresh).used(), "%+v", c)
 	}
 }
@@ -127,10 +127,10 @@ func TestTheSeventeenthWindow(t *testing.T) {
 	b.service = s
 	asking := func(n int) *proxy { return b.asking(perKey(10, hour+int64(n)*second)) }
 	for n := range quota.MaxWindows {
-		require.Equal(t, quota.Granted, asking(n).ask(want(1)).Result)
+		require.Equal(t, quota.Granted, asking(n).ask(want(1)).Outcome)
 	}
-	require.Equal(t, quota.Unavailable, asking(16).ask(want(1)).Result)
-	require.Equal(t, quota.Granted, asking(15).ask(want(1)).Result)
+	require.Equal(t, quota.Unavailable, asking(16).ask(want(1)).Outcome)
+	require.Equal(t, quota.Granted, asking(15).ask(want(1)).Outcome)
 	require.EqualValues(t, 1, s.count.crowded.Load())
 	require.Regexp(t, `^time=\S+ level=WARN msg="ask refused" address=test domain=d `+
 		`error="the key counts in 16 windows of other definitions: `+
@@ -140,13 +140,13 @@ func TestTheSeventeenthWindow(t *testing.T) {
 	require.True(t, asking(16).ask(inShadow).Grants[0].Failed)
 
 	b.clock.advance(hour)
-	require.Equal(t, quota.Granted, asking(16).ask(want(1)).Result)
-	require.Equal(t, quota.Unavailable, asking(17).ask(want(1)).Result)
+	require.Equal(t, quota.Granted, asking(16).ask(want(1)).Outcome)
+	require.Equal(t, quota.Unavailable, asking(17).ask(want(1)).Outcome)
 	d := define(1, quota.LeaseOff, perKey(10, 17*second))
 	found, err := s.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Reset})
 	require.NoError(t, err)
 	require.True(t, found.HadUsage, "of other definitions")
-	require.Equal(t, quota.Granted, asking(17).ask(want(10)).Result, "reset has forgotten every window")
+	require.Equal(t, quota.Granted, asking(17).ask(want(10)).Outcome, "reset has forgotten every window")
 }
 
 // TestNoMessageLowersACount: whatever a proxy of the domain sends, what another has used
@@ -175,7 +175,7 @@ func TestNoMessageLowersACount(t *testing.T) {
 		{"the same of a log", logOf(10, hour), []limit.Window{unlimited(logOf(10, hour))}, takeAndReturn},
 		{"the same of a key's own window", perKey(10, hour), []limit.Window{unlimited(perKey(0, hour))}, takeAndReturn},
 		{"an unlimited bucket", bucket(10, hour, 10), []limit.Window{unlimited(bucket(10, hour, 10))}, func(p *proxy) {
-			require.Equal(t, quota.Unknown, p.ask(want(1)).Result)
+			require.Equal(t, quota.Unknown, p.ask(want(1)).Outcome)
 		}},
 	} {
 		b := newRig(t)
@@ -187,7 +187,7 @@ func TestNoMessageLowersACount(t *testing.T) {
 			b.clock.advance(second)
 		}
 		require.GreaterOrEqual(t, honest.used()[0], uint32(8), c.name)
-		require.Equal(t, quota.Denied, honest.ask(want(3)).Result, c.name)
+		require.Equal(t, quota.Denied, honest.ask(want(3)).Outcome, c.name)
 	}
 }
 

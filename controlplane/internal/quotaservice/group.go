@@ -17,8 +17,8 @@ type group struct {
 	startNs    int64
 	operations []operation
 	phase      phase
-	left       int          // operations of the phase that are not done
-	result     quota.Result // once it is decided
+	left       int           // operations of the phase that are not done
+	result     quota.Outcome // once it is decided
 }
 
 // phase is how far a group has come. After its last phase it is answered:
@@ -82,7 +82,7 @@ func (g *group) operationDone(o *operation) {
 }
 
 // conclude finds the result of all parts.
-func (g *group) conclude() quota.Result {
+func (g *group) conclude() quota.Outcome {
 	result := quota.Granted
 	for i := range g.operations {
 		o := &g.operations[i]
@@ -140,7 +140,7 @@ func (g *group) answer() {
 	st.open--
 	g.measure()
 	if !st.closed {
-		a := quota.AskResult{ID: g.id, Result: g.result}
+		a := quota.AskResult{ID: g.id, Outcome: g.result}
 		if g.result != quota.Granted {
 			g.restate()
 		}

@@ -155,7 +155,7 @@ func TestADeniedPairOfAKey(t *testing.T) {
 	x := b.holder(1, slots(2))
 	first, second := want(2), want(1)
 	first.Report, second.Report = x.Report(1, 1, 0), x.Report(1, 2, 2)
-	require.Equal(t, quota.Denied, x.ask(first, second).Result)
+	require.Equal(t, quota.Denied, x.ask(first, second).Outcome)
 	require.True(t, x.Noted(2, 0))
 	require.True(t, x.Due())
 	require.Zero(t, b.service.count.lost.Load())
@@ -170,7 +170,7 @@ func TestLeasesBesideWhatIsHeld(t *testing.T) {
 	x, y := b.holder(1, fixed(5, minute), slots(0)), b.proxy(b.service, define(1, quota.LeaseAuto, fixed(5, minute)))
 	x.report(3)
 	a := y.ask(want(3))
-	require.Equal(t, quota.Denied, a.Result)
+	require.Equal(t, quota.Denied, a.Outcome)
 	require.EqualValues(t, second, a.Grants[0].WaitNs)
 	require.EqualValues(t, 2, y.ask(want(2)).Grants[0].Units)
 }
@@ -187,7 +187,7 @@ func TestTooManyWorkers(t *testing.T) {
 	last := b.holder(1000, slots(1000))
 	part := want(1)
 	part.Number = 1
-	require.Equal(t, quota.Busy, last.ask(part).Result)
+	require.Equal(t, quota.Busy, last.ask(part).Outcome)
 	require.EqualValues(t, 1, b.holder(7, slots(1000)).Account.Report(7, 1, 0).Number)
 }
 

@@ -128,8 +128,8 @@ func (b *rig) meets(windows []limit.Window) (m met) {
 			p.Report = h.Report(h.worker, h.number, 0)
 		}
 		a := h.ask(p)
-		word, wait := results[a.Result], int64(second)
-		if a.Result == quota.Denied {
+		word, wait := results[a.Outcome], int64(second)
+		if a.Outcome == quota.Denied {
 			require.NotEqual(b.t, limit.Never, a.Grants[0].WaitNs)
 			wait = max(a.Grants[0].WaitNs, 1)
 			if a.Grants[0].Held {
@@ -140,7 +140,7 @@ func (b *rig) meets(windows []limit.Window) (m met) {
 		if m.ns == 0 {
 			m.first = word
 		}
-		if a.Result == quota.Granted || m.ns > 10*limit.MaxPeriodNs {
+		if a.Outcome == quota.Granted || m.ns > 10*limit.MaxPeriodNs {
 			return m
 		}
 		b.clock.advance(max(wait, m.ns/128))
@@ -195,14 +195,14 @@ func TestNumbersAtTheirExtremes(t *testing.T) {
 
 // TestHoldsOfAPolicy: the service refuses what no policy may say.
 func TestHoldsOfAPolicy(t *testing.T) {
-	for holdNs, result := range map[int64]quota.Result{
+	for holdNs, result := range map[int64]quota.Outcome{
 		policy.MinHoldNs - 1: quota.Unknown, policy.MinHoldNs: quota.Granted,
 		policy.MaxHoldNs: quota.Granted, policy.MaxHoldNs + 1: quota.Unknown,
 	} {
 		b := old(t)
 		w := slots(1)
 		w.PeriodNs = holdNs
-		require.Equal(t, result, b.asking(w).ask(want(1)).Result, "%d", holdNs)
+		require.Equal(t, result, b.asking(w).ask(want(1)).Outcome, "%d", holdNs)
 	}
 }
 

@@ -26,7 +26,7 @@ type counts struct {
 }
 
 // results are the values of the label result.
-var results = map[quota.Result]string{
+var results = map[quota.Outcome]string{
 	quota.Granted:     "granted",
 	quota.Denied:      "denied",
 	quota.Unavailable: "unavailable",
@@ -141,7 +141,7 @@ func (c *counts) countBeat(err error) (again bool) {
 }
 
 // countAnswer counts what became of an ask, and how long that took.
-func (c *counts) countAnswer(r quota.Result, ns int64) {
+func (c *counts) countAnswer(r quota.Outcome, ns int64) {
 	c.results[r].Add(1)
 	if h := c.latency.Load(); h != nil {
 		(*h).Observe(float64(ns) / second)

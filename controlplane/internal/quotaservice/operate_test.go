@@ -40,7 +40,7 @@ func TestOperate(t *testing.T) {
 		}
 		require.Equal(t, []quota.Standing{{Used: step.used, ResetNs: minute}}, found.Windows, "%+v", step)
 	}
-	require.Equal(t, quota.Denied, p.ask(want(2)).Result)
+	require.Equal(t, quota.Denied, p.ask(want(2)).Outcome)
 	require.Equal(t, []uint32{4}, others.used(), "another definition's window")
 	found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Reset})
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestOperate(t *testing.T) {
 	found, err = b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Reset})
 	require.NoError(t, err)
 	require.False(t, found.HadUsage)
-	require.Equal(t, quota.Granted, p.ask(want(10)).Result)
+	require.Equal(t, quota.Granted, p.ask(want(10)).Outcome)
 	require.True(t, b.service.WasAsked())
 	ofBucket := define(2, quota.LeaseAuto, bucket(10, minute, 10))
 	found, err = b.service.Operate(t.Context(), "d", ofBucket, [16]byte{}, Operation{What: Hit, Units: 4})

@@ -119,7 +119,7 @@ func (o *operation) change(r *record, s *quota.State) (changed bool) {
 		return o.take(r, s)
 	case count:
 		o.denied = true
-		if s.Left(quota.Terms{}) >= o.part.Cost { // a window has ended since
+		if s.Left(quota.Unleased) >= o.part.Cost { // a window has ended since
 			return false
 		}
 		o.countDenied(s)
@@ -141,7 +141,7 @@ func (o *operation) change(r *record, s *quota.State) (changed bool) {
 // stand says how the windows stand, and what is held.
 func (o *operation) stand(s *quota.State) {
 	for i := range s.Windows {
-		o.standings = append(o.standings, s.Standing(i))
+		o.standings = append(o.standings, s.StandingOf(i))
 	}
 	if o.hold != nil {
 		o.standings = append(o.standings, quota.Standing{Used: s.Holders.Held()})
@@ -151,14 +151,14 @@ func (o *operation) stand(s *quota.State) {
 // take counts what a part is granted.
 func (o *operation) take(r *record, s *quota.State) (changed bool) {
 	p := &o.part
-	units, terms, ok := s.Grant(o.Lease, p)
+	units, terms, ok := s.Decide(o.Lease, p)
 	if terms.AgainNs != 0 && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
 		o.againNs = terms.AgainNs
 		return false
 	}
 	if p.Spent > 0 {
 		countClaimed(s, p.Spent)
-		units, terms, ok = s.Grant(o.Lease, p)
+		units, terms, ok = s.Decide(o.Lease, p)
 		changed = true
 	}
 	switch {
@@ -197,7 +197,7 @@ func countClaimed(s *quota.State, units uint32) {
 			n = min(n, w.Max())
 		}
 		if w.Algorithm == limit.TokenBucket {
-			lacks, most := uint64(w.Count(&s.Usages[i], s.Stamps[i])), 2*uint64(w.Burst)
+			lacks, most := uint64(w.Count(&s.Usages[i], s.SpendByNs[i])), 2*uint64(w.Burst)
 			n = uint32(min(uint64(n), most-min(lacks, most)))
 		}
 		add(s, i, n)
@@ -247,7 +247,7 @@ func (o *operation) hitHeld(s *quota.State) (changed bool) {
 	if o.denied || o.err != nil || cost == 0 {
 		return false
 	}
-	s.Add(cost, quota.Terms{})
+	s.Add(cost, quota.Unleased)
 	o.holds = true
 	return true
 }
@@ -268,7 +268,7 @@ func (o *operation) judge(s *quota.State, units uint32) {
 		o.holds = units > 0 && !o.denied && o.err == nil
 		return
 	}
-	if s.Left(quota.Terms{}) < units {
+	if s.Left(quota.Unleased) < units {
 		o.denied, o.waitNs = true, s.WaitNs(units)
 	}
 }
@@ -294,8 +294,8 @@ func (o *operation) refuseHold(s *quota.State, p *quota.Part) {
 func setTo(s *quota.State, window int, n uint32) {
 	if window == AllWindows {
 		clear(s.Usages)
-		for i := range s.Stamps {
-			s.Stamps[i] = s.NowNs
+		for i := range s.SpendByNs {
+			s.SpendByNs[i] = s.NowNs
 		}
 	} else {
 		s.Usages[window] = limit.Usage{}
@@ -309,5 +309,5 @@ func add(s *quota.State, window int, n uint32) {
 	if window != AllWindows {
 		of = s.Some(window, window+1)
 	}
-	of.Add(n, quota.Terms{})
+	of.Add(n, quota.Unleased)
 }

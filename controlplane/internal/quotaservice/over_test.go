@@ -144,8 +144,8 @@ func TestTheStoresClockSteps(t *testing.T) {
 				part := want(cost)
 				part.Key = id(key)
 				a := proxies[n/3%2].ask(part)
-				require.Contains(t, []quota.Result{quota.Granted, quota.Denied}, a.Result)
-				return a.Result == quota.Granted
+				require.Contains(t, []quota.Outcome{quota.Granted, quota.Denied}, a.Outcome)
+				return a.Outcome == quota.Granted
 			},
 			OfKey: func(w limit.Window, key int) limit.Window { return quota.Shifted(w, id(key)) },
 		}
@@ -274,5 +274,5 @@ func (f *fleet) counted(p *proxy, g quota.Grant) counted {
 // unleased reports whether the units count as spent when they were counted.
 func (f *fleet) unleased(p *proxy, g quota.Grant) bool {
 	c := f.counted(p, g)
-	return f.definitions[0].Lease == quota.LeaseOff || c.StampNs <= c.AtNs
+	return f.definitions[0].Lease == quota.LeaseOff || c.SpendByNs <= c.AtNs
 }

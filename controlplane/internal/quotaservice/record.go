@@ -91,12 +91,12 @@ func (r *record) arrange(o *operation) error {
 	for i, w := range windows {
 		bucket, stamp := w.Algorithm == limit.TokenBucket, int64(0)
 		if at := find(r.Windows, w); at >= 0 {
-			s.Usages[i], stamp = r.Usages[at], r.Stamp(at)
+			s.Usages[i], stamp = r.Usages[at], r.SpendBy(at)
 		} else if bucket {
 			s.Usages[i], stamp = r.known(&w)
 		}
 		if bucket {
-			s.SetStamp(i, stamp)
+			s.SetSpendBy(i, stamp)
 		}
 	}
 	r.State = s
@@ -113,7 +113,7 @@ func find(windows []limit.Window, w limit.Window) int {
 func (r *record) known(w *limit.Window) (most limit.Usage, stamp int64) {
 	stamp = r.NowNs
 	for i, v := range r.Windows {
-		u, of := r.Usages[i], r.Stamp(i)
+		u, of := r.Usages[i], r.SpendBy(i)
 		if v.Algorithm != limit.TokenBucket || v.PeriodNs != w.PeriodNs || u.IsZero() {
 			continue
 		}

@@ -129,7 +129,7 @@ func (p *proxy) take() []quota.AskResult {
 			return all
 		}
 		require.LessOrEqual(p.t, len(b), quota.MaxMessageBytes)
-		var m quota.Grants
+		var m quota.Results
 		require.NoError(p.t, m.Decode(b))
 		all = append(all, m.Results...)
 	}

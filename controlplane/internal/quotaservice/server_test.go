@@ -73,7 +73,7 @@ func dialWith(t testing.TB, address string, options []grpc.DialOption, d ...quot
 
 func (w *worker) send(m quota.Asks) error { return w.stream.SendMsg(message(m.Append(nil))) }
 
-func (w *worker) receive(m *quota.Grants) error {
+func (w *worker) receive(m *quota.Results) error {
 	var text message
 	if err := w.stream.RecvMsg(&text); err != nil {
 		return err
@@ -140,7 +140,7 @@ func TestServerNeverOver(t *testing.T) {
 func spend(t *testing.T, address string, d quota.Definition, r *rand.Rand) (spent [3]uint32) {
 	w := dial(t, address, d)
 	defer func() { w.end() }()
-	var m quota.Grants
+	var m quota.Results
 	for range 40 {
 		if r.IntN(10) == 0 { // breaks off with an answer under way
 			_ = w.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{{Definition: 1, Cost: 1, Waiting: 2}}}}})
@@ -184,7 +184,7 @@ func TestStreamsEnd(t *testing.T) {
 	s := newService(t, NewMemory(SteadyClock()))
 	w := dial(t, startServer(t, s, 50*time.Millisecond), define(1, quota.LeaseAuto, fixed(10, minute)))
 	defer w.end()
-	var m quota.Grants
+	var m quota.Results
 	require.EqualError(t, w.receive(&m), "EOF")
 
 	w = dial(t, startServer(t, s, time.Minute))
@@ -254,7 +254,7 @@ func BenchmarkServer(b *testing.B) {
 		all.Go(func() {
 			w := dial(b, address, define(1, quota.LeaseAuto, fixed(1e9, minute)))
 			defer w.end()
-			var m quota.Grants
+			var m quota.Results
 			var asks quota.Asks
 			for n := range per {
 				asks.Asks = asks.Asks[:0]

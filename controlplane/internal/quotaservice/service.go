@@ -93,7 +93,7 @@ type Service struct {
 	clock    clock
 	keys     keys
 	startNs  int64         // until when the store is starting, by the service's clock
-	message  quota.Grants  // memory for one answer
+	message  quota.Results // memory for one answer
 	grants   []quota.Grant // memory for its grants
 	turns    []*Stream     // wait for their turn, the next one first
 	underWay int           // swaps

@@ -16,17 +16,17 @@ import (
 func TestAsk(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)))
-	require.Equal(t, quota.AskResult{ID: 1, Result: quota.Granted, Grants: []quota.Grant{{
+	require.Equal(t, quota.AskResult{ID: 1, Outcome: quota.Granted, Grants: []quota.Grant{{
 		Number: 1, Units: 4, Leased: true, ValidNs: 9995 * ms, Windows: []quota.Standing{{Used: 4, ResetNs: minute}},
 	}}}, p.ask(want(4)))
 	b.clock.advance(second)
-	require.Equal(t, quota.AskResult{ID: 2, Result: quota.Denied, Grants: []quota.Grant{{
+	require.Equal(t, quota.AskResult{ID: 2, Outcome: quota.Denied, Grants: []quota.Grant{{
 		Denied: true, WaitNs: 59 * second, Windows: []quota.Standing{{Used: 4, ResetNs: 59 * second}},
 	}}}, p.ask(want(7)))
 	require.EqualValues(t, 6, p.ask(quota.Part{Definition: 1, Cost: 1, Waiting: 9}).Grants[0].Units, "what a denial left")
-	require.Equal(t, quota.Granted, p.ask(want(0)).Result, "a cost of 0 passes")
+	require.Equal(t, quota.Granted, p.ask(want(0)).Outcome, "a cost of 0 passes")
 	require.Equal(t, limit.Never, p.ask(want(11)).Grants[0].WaitNs)
-	require.Equal(t, quota.Unknown, p.ask(quota.Part{Definition: 2}).Result)
+	require.Equal(t, quota.Unknown, p.ask(quota.Part{Definition: 2}).Outcome)
 	b.clock.advance(minute)
 	require.EqualValues(t, 4, p.ask(want(4)).Grants[0].Units)
 }
@@ -38,8 +38,8 @@ func TestCountDenied(t *testing.T) {
 	counts := define(1, quota.LeaseOff, fixed(10, minute))
 	counts.CountDenied = true
 	p := b.proxy(b.service, counts, define(2, quota.LeaseOff, fixed(1, minute)))
-	require.Equal(t, quota.Denied, p.ask(want(2), quota.Part{Definition: 2, Cost: 2}).Result)
-	require.Equal(t, quota.Denied, p.ask(quota.Part{Definition: 1, Cost: 11, Waiting: 22}).Result, "two requests")
+	require.Equal(t, quota.Denied, p.ask(want(2), quota.Part{Definition: 2, Cost: 2}).Outcome)
+	require.Equal(t, quota.Denied, p.ask(quota.Part{Definition: 1, Cost: 11, Waiting: 22}).Outcome, "two requests")
 	require.EqualValues(t, 10, b.inspect(p).Used, "the limit, once")
 }
 
@@ -50,11 +50,11 @@ func TestGroup(t *testing.T) {
 		b := newRig(t)
 		p := b.proxy(b.service, define(1, quota.LeaseOff, w), define(2, quota.LeaseOff, fixed(1, minute)))
 		a := p.ask(want(3), quota.Part{Definition: 2, Cost: 1}, quota.Part{Definition: 1, Key: [16]byte{9}, Cost: 1})
-		require.Equal(t, quota.Granted, a.Result, name)
+		require.Equal(t, quota.Granted, a.Outcome, name)
 		require.Len(t, a.Grants, 3)
 		require.False(t, a.Grants[0].Leased, name)
 		a = p.ask(want(3), quota.Part{Definition: 2, Cost: 1}, quota.Part{Definition: 1, Key: [16]byte{9}, Cost: 1})
-		require.Equal(t, quota.Denied, a.Result, name)
+		require.Equal(t, quota.Denied, a.Outcome, name)
 		require.Equal(t, []bool{false, true, false}, []bool{a.Grants[0].Denied, a.Grants[1].Denied, a.Grants[2].Denied}, name)
 		require.EqualValues(t, 3, a.Grants[0].Windows[0].Used, name)
 		require.Zero(t, a.Grants[0].Units+a.Grants[2].Units, name)
@@ -107,15 +107,15 @@ func TestReturns(t *testing.T) {
 func TestGrantsRemembered(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(1e6, 3600*second)))
-	for range quota.MaxGrants + 1 {
+	for range quota.MaxReturnable + 1 {
 		p.ask(want(1))
 	}
 	used := func() uint32 { return p.used()[0] }
 	p.giveBack(1, 1)
-	require.EqualValues(t, quota.MaxGrants+1, used(), "the oldest is forgotten")
+	require.EqualValues(t, quota.MaxReturnable+1, used(), "the oldest is forgotten")
 	p.giveBack(2, 1)
-	p.giveBack(quota.MaxGrants+1, 1)
-	require.EqualValues(t, quota.MaxGrants-1, used())
+	p.giveBack(quota.MaxReturnable+1, 1)
+	require.EqualValues(t, quota.MaxReturnable-1, used())
 	b.clock.advance(31 * second)
 	p.ask(want(1))
 	require.Len(t, p.grants.list, 1)
@@ -231,7 +231,7 @@ func TestTheStoresClockDecides(t *testing.T) {
 			require.EqualValues(t, 10, counted.Used)
 			ends := w.End(base + b.clock.now)
 			require.LessOrEqual(t, base+sent+g.ValidNs, ends, "the lease ends with the window that counts it")
-			require.Equal(t, quota.Denied, p.ask(want(1)).Result)
+			require.Equal(t, quota.Denied, p.ask(want(1)).Outcome)
 		})
 	}
 }
@@ -244,9 +244,9 @@ func TestTheServicesClockSteps(t *testing.T) {
 		s := b.another(0)
 		p := b.proxy(s, define(1, quota.LeaseOff, fixed(10, second)))
 		b.clock.advance(c.atNs)
-		require.Equal(t, quota.Granted, p.ask(want(10)).Result)
+		require.Equal(t, quota.Granted, p.ask(want(10)).Outcome)
 		s.o.Clock.(*apart).ns += c.stepNs
-		require.Equal(t, quota.Denied, p.ask(want(1)).Result, "%+v", c)
+		require.Equal(t, quota.Denied, p.ask(want(1)).Outcome, "%+v", c)
 	}
 }
 
@@ -261,7 +261,7 @@ func TestCacheIsBounded(t *testing.T) {
 	require.Len(t, b.service.keys.byID, 100)
 	require.Equal(t, 100, b.service.keys.idle.Len())
 	more := quota.Part{Definition: 1, Key: quota.KeyOf(1, 1), Cost: 6}
-	require.Equal(t, quota.Denied, p.ask(more).Result, "the store has them all")
+	require.Equal(t, quota.Denied, p.ask(more).Outcome, "the store has them all")
 }
 
 // TestUnknownOutcome: a swap of which the service does not know whether it was
@@ -275,7 +275,7 @@ func TestUnknownOutcome(t *testing.T) {
 		b.memory.Swap(t.Context(), swaps, func(i int, _ Result) { done(i, Result{Outcome: Failed, Err: errors.New("cut")}) })
 		return true
 	}
-	require.Equal(t, quota.Unavailable, p.ask(want(4)).Result)
+	require.Equal(t, quota.Unavailable, p.ask(want(4)).Outcome)
 	require.Equal(t, before+1, b.store.swaps.Load())
 	b.store.bend = nil
 	require.EqualValues(t, 4, p.used()[0])
@@ -292,11 +292,11 @@ func TestCountDeniedInShadow(t *testing.T) {
 	shadow := quota.Part{Definition: 1, Cost: 2, Waiting: 4, Shadow: true}
 	p.ask(quota.Part{Definition: 1, Cost: 2})
 	a := p.ask(shadow, quota.Part{Definition: 2, Cost: 1})
-	require.Equal(t, quota.Granted, a.Result)
+	require.Equal(t, quota.Granted, a.Outcome)
 	denied := quota.Grant{Denied: true, WaitNs: minute, Windows: []quota.Standing{{Used: 5, ResetNs: minute}}}
 	require.Equal(t, denied, a.Grants[0])
 	a = p.ask(shadow, quota.Part{Definition: 2, Cost: 1})
-	require.Equal(t, quota.Denied, a.Result)
+	require.Equal(t, quota.Denied, a.Outcome)
 	require.EqualValues(t, 5, b.inspect(p).Used)
 }
 
@@ -316,7 +316,7 @@ func TestCountDeniedInShadowTooLate(t *testing.T) {
 		return false
 	}
 	a := p.ask(quota.Part{Definition: 1, Cost: 1, Waiting: 3, Shadow: true})
-	require.Equal(t, quota.Granted, a.Result)
+	require.Equal(t, quota.Granted, a.Outcome)
 	require.True(t, a.Grants[0].Denied)
 	require.Zero(t, b.inspect(p).Used)
 }
@@ -336,13 +336,13 @@ func TestAFailedShadowPart(t *testing.T) {
 	fails, works := want(1), quota.Part{Definition: 2, Cost: 1}
 	fails.Shadow = true
 	a := p.ask(fails, works)
-	require.Equal(t, quota.Granted, a.Result)
+	require.Equal(t, quota.Granted, a.Outcome)
 	require.True(t, a.Grants[0].Failed)
 	require.EqualValues(t, 1, b.service.count.mismatches.Load())
 	require.EqualValues(t, 1, a.Grants[1].Units)
 
 	fails.Shadow, works.Shadow = false, true
-	require.Equal(t, quota.Unavailable, p.ask(fails, works).Result)
+	require.Equal(t, quota.Unavailable, p.ask(fails, works).Outcome)
 	works.Inspect = true
 	require.EqualValues(t, 1, p.ask(works).Grants[0].Windows[0].Used, "undone")
 }

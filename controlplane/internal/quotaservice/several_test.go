@@ -15,7 +15,7 @@ func TestContention(t *testing.T) {
 	for name, c := range map[string]struct {
 		max    int // times that the others win
 		eachNs int64
-		want   quota.Result
+		want   quota.Outcome
 		units  int
 	}{
 		"often":    {500, ms / 2, quota.Granted, 1},
@@ -37,7 +37,7 @@ func TestContention(t *testing.T) {
 				}
 				return false
 			}
-			require.Equal(t, c.want, mine.ask(want(1)).Result)
+			require.Equal(t, c.want, mine.ask(want(1)).Outcome)
 			b.store.bend = nil
 			require.EqualValues(t, 1+losses+c.units, b.inspect(mine).Used)
 		})
@@ -67,7 +67,7 @@ func TestLostSecret(t *testing.T) {
 			b := newRig(t)
 			d := define(1, quota.LeaseOff, fixed(10, minute))
 			old := b.proxy(b.service, d)
-			require.Equal(t, quota.Granted, old.ask(want(5)).Result)
+			require.Equal(t, quota.Granted, old.ask(want(5)).Outcome)
 			b.memory = NewMemory(func() int64 { return base + b.clock.now })
 			b.store.Store = b.memory
 			var fresh *proxy
@@ -78,9 +78,9 @@ func TestLostSecret(t *testing.T) {
 			if !first {
 				fresh = b.proxy(b.another(0), d)
 			}
-			require.Equal(t, quota.Granted, fresh.ask(want(6)).Result)
-			require.Equal(t, quota.Denied, old.ask(want(6)).Result)
-			require.Equal(t, quota.Granted, old.ask(want(4)).Result)
+			require.Equal(t, quota.Granted, fresh.ask(want(6)).Outcome)
+			require.Equal(t, quota.Denied, old.ask(want(6)).Outcome)
+			require.Equal(t, quota.Granted, old.ask(want(4)).Outcome)
 		})
 	}
 }
@@ -111,7 +111,7 @@ func TestAServiceWithAnotherKeyTakesNoAsks(t *testing.T) {
 	b := old(t)
 	d := define(1, quota.LeaseOff, fixed(10, minute))
 	p := b.proxy(b.service, d)
-	require.Equal(t, quota.Granted, p.ask(want(5)).Result)
+	require.Equal(t, quota.Granted, p.ask(want(5)).Outcome)
 	b.memory = NewMemory(func() int64 { return base + b.clock.now })
 	b.store.Store = b.memory
 	_, err := NewService(t.Context(), Options{Store: b.store, Secret: []byte("another")})
@@ -124,5 +124,5 @@ func TestAServiceWithAnotherKeyTakesNoAsks(t *testing.T) {
 	b.store.Store = NewMemory(func() int64 { return base + b.clock.now })
 	b.service.Heartbeat()
 	require.NoError(t, b.service.Healthy(t.Context()))
-	require.Equal(t, quota.Granted, p.ask(want(5)).Result)
+	require.Equal(t, quota.Granted, p.ask(want(5)).Outcome)
 }

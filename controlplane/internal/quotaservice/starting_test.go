@@ -41,7 +41,7 @@ func TestAStoreThatForgot(t *testing.T) {
 	fresh := b.proxy(b.service, define(1, quota.LeaseOff, slots(3)))
 	part := want(3)
 	part.Key[0], part.Number = 1, 1
-	require.Equal(t, quota.Granted, fresh.ask(part).Result, "another key, later")
+	require.Equal(t, quota.Granted, fresh.ask(part).Outcome, "another key, later")
 }
 
 // TestTheStartIsTheStores: no hold of a proxy or a policy makes it shorter or longer, neither
@@ -108,12 +108,12 @@ func TestWhatHoldsNothingStartsAtOnce(t *testing.T) {
 	x := b.holder(1, slots(3))
 	leases := []quota.Definition{define(2, quota.LeaseAuto, fixed(5, minute))}
 	require.NoError(t, x.send(quota.Asks{Definitions: leases}))
-	require.Equal(t, quota.Granted, x.ask(quota.Part{Definition: 2, Cost: 1, Waiting: 1}).Result)
+	require.Equal(t, quota.Granted, x.ask(quota.Part{Definition: 2, Cost: 1, Waiting: 1}).Outcome)
 	p := want(1)
 	p.Report = x.Report(1, 1, 0)
 	beside := quota.Part{Definition: 2, Cost: 1, Waiting: 1}
 	a := x.ask(p, beside)
-	require.Equal(t, quota.Unavailable, a.Result)
+	require.Equal(t, quota.Unavailable, a.Outcome)
 	require.True(t, a.Grants[0].Starting)
 	require.False(t, a.Grants[1].Failed || a.Grants[1].Denied)
 	require.EqualValues(t, 1, a.Grants[1].Windows[0].Used, "what it got beside is taken back")
@@ -123,7 +123,7 @@ func TestWhatHoldsNothingStartsAtOnce(t *testing.T) {
 	p.Report, p.Shadow = x.Report(1, 3, 0), true
 	beside.Cost = 1
 	a = x.ask(p, beside)
-	require.Equal(t, quota.Granted, a.Result, "a part in shadow that waits keeps no other up")
+	require.Equal(t, quota.Granted, a.Outcome, "a part in shadow that waits keeps no other up")
 	require.True(t, a.Grants[0].Starting && a.Grants[1].Units >= 1)
 }
 

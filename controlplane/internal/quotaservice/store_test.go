@@ -138,7 +138,7 @@ func TestLongLogsAreBounded(t *testing.T) {
 	for i := range 15_000 {
 		part := want(512)
 		part.Key = quota.KeyOf(uint64(i), 0)
-		require.Equal(t, quota.Granted, p.ask(part).Result)
+		require.Equal(t, quota.Granted, p.ask(part).Outcome)
 	}
 	took := heapBytes() - before
 	t.Logf("15,000 asks took %d MiB", took>>20)

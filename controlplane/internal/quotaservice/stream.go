@@ -315,7 +315,7 @@ func (st *Stream) Next() (message []byte, ok bool) {
 	next := st.answers[0]
 	st.answers = slices.Delete(st.answers, 0, 1)
 	st.sending = next.parts
-	m := quota.Grants{Proxies: st.domain.proxies} // appended to the results, it is one message with them
+	m := quota.Results{Proxies: st.domain.proxies} // appended to the results, it is one message with them
 	return m.Append(next.bytes), true
 }
 

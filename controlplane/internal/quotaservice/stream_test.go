@@ -55,10 +55,10 @@ func TestDefinitionsAreBounded(t *testing.T) {
 	for id := range uint32(quota.MaxDefinitions) {
 		require.NoError(t, p.send(quota.Asks{Definitions: []quota.Definition{define(id, 0, fixed(10, minute))}}))
 	}
-	of := func(id uint32) quota.Result { return p.ask(quota.Part{Definition: id, Cost: 1}).Result }
+	of := func(id uint32) quota.Outcome { return p.ask(quota.Part{Definition: id, Cost: 1}).Outcome }
 	require.Equal(t, quota.Granted, of(0))
 	require.NoError(t, p.send(quota.Asks{Definitions: []quota.Definition{define(5000, 0, fixed(10, minute))}}))
-	require.Equal(t, []quota.Result{quota.Granted, quota.Unknown, quota.Granted}, []quota.Result{of(0), of(1), of(5000)})
+	require.Equal(t, []quota.Outcome{quota.Granted, quota.Unknown, quota.Granted}, []quota.Outcome{of(0), of(1), of(5000)})
 	require.Len(t, p.definitions.byID, quota.MaxDefinitions)
 	require.Equal(t, quota.MaxDefinitions, p.definitions.used.Len())
 }
@@ -102,7 +102,7 @@ func TestRate(t *testing.T) {
 	for range 1000 {
 		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{want(1)}})
 	}
-	result := func() quota.Result { require.NoError(t, p.send(m)); return p.take()[0].Result }
+	result := func() quota.Outcome { require.NoError(t, p.send(m)); return p.take()[0].Outcome }
 	for range burstAsks / len(m.Asks) {
 		require.Equal(t, quota.Granted, result())
 	}
@@ -126,7 +126,7 @@ func TestUnreadAnswersOfABusyStreamEndTurns(t *testing.T) {
 	require.Len(t, p.pending, maxUnderWay)
 	answers := p.take()
 	require.Len(t, answers, 2*maxUnderWay)
-	require.Equal(t, quota.Busy, answers[0].Result)
+	require.Equal(t, quota.Busy, answers[0].Outcome)
 	require.Zero(t, p.underWay)
 }
 
@@ -299,7 +299,7 @@ func TestProxies(t *testing.T) {
 func (p *proxy) proxies() uint32 {
 	require.NoError(p.t, p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(1)}}}}))
 	b, _ := p.Next()
-	var m quota.Grants
+	var m quota.Results
 	require.NoError(p.t, m.Decode(b))
 	return m.Proxies
 }

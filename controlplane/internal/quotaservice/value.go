@@ -56,7 +56,7 @@ func (r *record) append(b []byte, nonce uint64) []byte {
 		version = heldVersion
 	}
 	for i := range r.Windows {
-		stamp = max(stamp, r.Stamp(i))
+		stamp = max(stamp, r.SpendBy(i))
 	}
 	b = binary.LittleEndian.AppendUint64(b, nonce)
 	b = append(b, version)
@@ -65,7 +65,7 @@ func (r *record) append(b []byte, nonce uint64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(stamp))
 	b = append(b, byte(len(r.Windows)))
 	for i := range r.Windows {
-		b = appendWindow(b, &r.Windows[i], &r.Usages[i], stamp-r.Stamp(i))
+		b = appendWindow(b, &r.Windows[i], &r.Usages[i], stamp-r.SpendBy(i))
 	}
 	if version == heldVersion {
 		b = appendHolders(b, r)
@@ -93,7 +93,7 @@ func parse(b []byte) (*record, error) {
 	for i := range r.Windows {
 		before := d.window(&r.Windows[i], &r.Usages[i], stamp-now)
 		if r.Windows[i].Algorithm == limit.TokenBucket {
-			r.SetStamp(i, stamp-before)
+			r.SetSpendBy(i, stamp-before)
 		}
 	}
 	if version == heldVersion {

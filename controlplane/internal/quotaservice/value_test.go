@@ -19,7 +19,7 @@ func example() *record {
 		{Algorithm: limit.TokenBucket, PeriodNs: minute, Limit: 9, Burst: 9},
 	}
 	r := &record{generation: 0x0102030405060708, State: quota.NewState(base, windows)}
-	r.Add(2, quota.Terms{})
+	r.Add(2, quota.Unleased)
 	r.Roll(base + second/2)
 	r.Add(1, quota.Terms{EndNs: base + second})
 	return r
@@ -51,7 +51,7 @@ func TestValues(t *testing.T) {
 		for i := range r.Windows {
 			require.True(t, same(r.Windows[i], got.Windows[i]))
 			require.Equal(t, r.Windows[i].Pays, got.Windows[i].Pays)
-			require.Equal(t, r.Stamp(i), got.Stamp(i))
+			require.Equal(t, r.SpendBy(i), got.SpendBy(i))
 		}
 		for n := range b {
 			got, err := parse(b[:n])

@@ -67,7 +67,7 @@ type Quota struct {
 	From  From              // where Check has found the units: Take, Refund and Usage follow it
 	NowNs int64             // when Check looked, by the monotonic clock
 	Lease *state.LeaseEntry // what this proxy has leased of the key, as Check read it
-	Taken state.Grant       // of these units: the grant that Take took them from, for Refund
+	Taken state.GrantLeft   // of these units: the grant that Take took them from, for Refund
 }
 
 // Wait is what a request that asks the quota service may still wait for.
@@ -83,14 +83,14 @@ const (
 
 // Grant is what the quota service has granted to a subject that waited, or denied.
 type Grant struct {
-	Received  bool             // false while the service has not granted or denied
-	Units     uint32           // that the subject may take
-	EndNs     int64            // until when it may, by the monotonic clock
-	Denied    bool             // too few units are left
-	HeldBack  bool             // of a denial: enough would be left, if less were held
-	WaitNs    int64            // of a denial: until the cost passes, or limit.Never
-	NowNs     int64            // when it came, by the monotonic clock
-	Standings []state.Standing // how the rule's windows stand over all proxies
+	Received  bool                  // false while the service has not granted or denied
+	Units     uint32                // that the subject may take
+	EndNs     int64                 // until when it may, by the monotonic clock
+	Denied    bool                  // too few units are left
+	HeldBack  bool                  // of a denial: enough would be left, if less were held
+	WaitNs    int64                 // of a denial: until the cost passes, or limit.Never
+	NowNs     int64                 // when it came, by the monotonic clock
+	Standings []state.LeaseStanding // how the rule's windows stand over all proxies
 }
 
 // Decides reports whether it has come, and decides about the cost.

@@ -42,8 +42,8 @@ func TestSilenceForWhichNobodyHasWaited(t *testing.T) {
 func TestWhatANewerServiceSaysIsNotAGrant(t *testing.T) {
 	w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"deny"}`)
 	first := w.request("a")
-	m := quota.Grants{Results: []quota.AskResult{{
-		ID: w.lastID, Result: quota.Busy + 1,
+	m := quota.Results{Results: []quota.AskResult{{
+		ID: w.lastID, Outcome: quota.Busy + 1,
 		Grants: []quota.Grant{{Number: 1, Units: 50, ValidNs: second, Windows: []quota.Standing{{}}}},
 	}}}
 	w.receive(m.Append(nil))
@@ -64,7 +64,7 @@ func TestALateAnswerCounts(t *testing.T) {
 	require.Len(t, late.Answers, 1)
 	answer := late.Answers[0]
 	late.Answers = nil
-	said := quota.Grants{Proxies: 2}
+	said := quota.Results{Proxies: 2}
 	w.receive(said.Append(nil))
 	w.proxy.Clock += 60 * ms
 	w.tick()
@@ -150,7 +150,8 @@ func TestAFailedShadowPart(t *testing.T) {
 		require.Len(t, m.Asks[0].Parts, parts, "nobody asks for a key that has just failed")
 		granted := quota.Grant{Number: uint32(n + 1), Units: 1, ValidNs: second, Windows: []quota.Standing{{Used: 1}}}
 		grants := []quota.Grant{granted, {Failed: true}}
-		answers := quota.Grants{Results: []quota.AskResult{{ID: m.Asks[0].ID, Result: quota.Granted, Grants: grants[:parts]}}}
+		answered := quota.AskResult{ID: m.Asks[0].ID, Outcome: quota.Granted, Grants: grants[:parts]}
+		answers := quota.Results{Results: []quota.AskResult{answered}}
 		w.receive(answers.Append(nil))
 		require.True(t, w.verdicts[id])
 	}
@@ -188,12 +189,12 @@ func TestADenialThatCountsIsOfThoseWhoAsked(t *testing.T) {
 		w, _ := pair(t, `{"name":"r","scope":"cluster","lease":"off","key":[{"header":"u"}],"limits":["9/1m"]`+rest+`}`)
 		w.request("a")
 		w.request("a")
-		denied := quota.Grants{Results: []quota.AskResult{{
-			ID: 1, Result: quota.Denied,
+		denied := quota.Results{Results: []quota.AskResult{{
+			ID: 1, Outcome: quota.Denied,
 			Grants: []quota.Grant{{Denied: true, WaitNs: second, Windows: []quota.Standing{{Used: 9}}}},
 		}}}
 		if strings.Contains(rest, "shadow") {
-			denied.Results[0].Result = quota.Granted
+			denied.Results[0].Outcome = quota.Granted
 		}
 		w.receive(denied.Append(nil))
 		require.Len(t, w.verdicts, 2-asks, rest)
@@ -239,8 +240,8 @@ func TestTimesOfABrokenServiceAreBounded(t *testing.T) {
 			w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],`+rule+`}`)
 			w.request("a")
 			windows := []quota.Standing{{Used: 10, ResetNs: answered}, {Used: 10, ResetNs: answered}}
-			m := quota.Grants{Proxies: math.MaxUint32, Results: []quota.AskResult{{
-				ID: w.lastID, Result: quota.Denied,
+			m := quota.Results{Proxies: math.MaxUint32, Results: []quota.AskResult{{
+				ID: w.lastID, Outcome: quota.Denied,
 				Grants: []quota.Grant{{Denied: true, WaitNs: answered, ValidNs: answered, Windows: windows}},
 			}}}
 			check := func(v *decide.Verdict) bool {
@@ -271,8 +272,8 @@ func TestAWaitForADebtIsToldAsItIs(t *testing.T) {
 		w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"settle":{},"limits":["10/1m"]}`)
 		w.request("a")
 		windows := []quota.Standing{{Used: 80, ResetNs: answered}, {}}
-		m := quota.Grants{Results: []quota.AskResult{{
-			ID: w.lastID, Result: quota.Denied,
+		m := quota.Results{Results: []quota.AskResult{{
+			ID: w.lastID, Outcome: quota.Denied,
 			Grants: []quota.Grant{{Denied: true, Noted: true, WaitNs: answered, Windows: windows}},
 		}}}
 		resumed := false

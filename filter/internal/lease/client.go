@@ -83,7 +83,7 @@ type Client struct {
 
 	// Memory:
 	asks    quota.Asks
-	grants  quota.Grants
+	grants  quota.Results
 	message []byte
 	key     []byte
 }

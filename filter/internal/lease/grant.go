@@ -16,7 +16,7 @@ type grant struct {
 	stream      uint32
 	nowNs       int64 // when it came
 	endNs       int64
-	standings   []state.Standing
+	standings   []state.LeaseStanding
 	takers      int    // requests that have units of it and are not decided
 	given       uint32 // units that requests have got
 }
@@ -32,7 +32,7 @@ func (c *Client) receive(result *quota.AskResult) {
 		waiters = append(waiters, next.waiters...)
 		c.unqueue(next)
 	}
-	switch result.Result {
+	switch result.Outcome {
 	case quota.Unknown:
 		for i := range a.parts {
 			delete(c.stream.defined, a.parts[i].Definition)
@@ -59,15 +59,15 @@ func (c *Client) receive(result *quota.AskResult) {
 // decidesMore reports whether a result decides more than the ask's own requests: it has units
 // beyond their need, or later asks cannot get a better one, nor do they count.
 func (a *ask) decidesMore(result *quota.AskResult) bool {
-	if result.Result != quota.Granted && result.Result != quota.Denied {
-		return result.Result != quota.Unknown
+	if result.Outcome != quota.Granted && result.Outcome != quota.Denied {
+		return result.Outcome != quota.Unknown
 	}
 	for i := range a.parts {
 		p := &a.parts[i]
 		if p.countsDenied() {
 			return false
 		}
-		if result.Result == quota.Denied || i >= len(result.Grants) {
+		if result.Outcome == quota.Denied || i >= len(result.Grants) {
 			continue
 		}
 		if g := &result.Grants[i]; !g.Denied && g.Units <= p.Waiting {
@@ -104,7 +104,7 @@ func (c *Client) distribute(a *ask, i int, result *quota.AskResult, waiters []*W
 // newGrant reads the grant of a part of an ask.
 func newGrant(a *ask, i int, result *quota.AskResult, nowNs int64) *grant {
 	g := &grant{part: &a.parts[i], stream: a.stream, nowNs: nowNs}
-	switch result.Result {
+	switch result.Outcome {
 	case quota.Granted, quota.Denied, quota.Unavailable:
 		g.Failed = i >= len(result.Grants) // an older service is Unavailable so
 	default: // what a newer service answers
@@ -126,7 +126,7 @@ func (g *grant) date(sentNs int64) {
 	}
 	for _, st := range g.Windows {
 		resetNs := min(max(st.ResetNs, 0), mostNs)
-		g.standings = append(g.standings, state.Standing{Used: st.Used, ResetNs: g.nowNs + resetNs})
+		g.standings = append(g.standings, state.LeaseStanding{Used: st.Used, ResetNs: g.nowNs + resetNs})
 	}
 }
 
@@ -266,6 +266,6 @@ func (g *grant) put(l *state.Lease, units uint32, now int64) (put bool, lost uin
 	if l.DeniedCost <= units {
 		l.DeniedNs = 0
 	}
-	lost, put = l.Put(now, state.Grant{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
+	lost, put = l.Put(now, state.GrantLeft{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
 	return put, lost
 }

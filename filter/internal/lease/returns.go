@@ -107,7 +107,7 @@ func (h *leased) take(e *state.LeaseEntry, wall, now int64) (units uint32, keep 
 }
 
 // find returns what is left of the grant, nil if nothing is.
-func (h *leased) find(l *state.Lease) *state.Grant {
+func (h *leased) find(l *state.Lease) *state.GrantLeft {
 	for i := range l.Grants {
 		if g := &l.Grants[i]; g.Stream == h.stream && g.Number == h.number && g.Units > 0 {
 			return g

@@ -266,9 +266,9 @@ func (s *service) serve(st *stream) {
 		}
 	}
 	if s.old {
-		answers := quota.Grants{Proxies: 2}
+		answers := quota.Results{Proxies: 2}
 		for _, a := range m.Asks {
-			answers.Results = append(answers.Results, quota.AskResult{ID: a.ID, Result: quota.Unknown})
+			answers.Results = append(answers.Results, quota.AskResult{ID: a.ID, Outcome: quota.Unknown})
 		}
 		st.Answers = append(st.Answers, answers.Append(nil))
 		return
@@ -276,10 +276,10 @@ func (s *service) serve(st *stream) {
 	require.NoError(s.t, st.service.Receive(message))
 	s.Due()
 	for answer := st.service.Next(); answer != nil; answer = st.service.Next() {
-		var answers quota.Grants
+		var answers quota.Results
 		require.NoError(s.t, answers.Decode(answer))
 		for _, a := range answers.Results {
-			require.NotEqual(s.t, quota.Unknown, a.Result)
+			require.NotEqual(s.t, quota.Unknown, a.Outcome)
 		}
 		st.Answers = append(st.Answers, answer)
 	}
@@ -305,7 +305,7 @@ func (s *service) inspect(key *asked) []quota.Standing {
 	defer st.Close()
 	require.NoError(s.t, st.Receive(m.Append(nil)))
 	s.Due()
-	var answers quota.Grants
+	var answers quota.Results
 	require.NoError(s.t, answers.Decode(st.Next()))
 	return answers.Results[0].Grants[0].Windows
 }

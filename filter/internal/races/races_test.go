@@ -124,7 +124,7 @@ func (w *world) standings(k key) []quota.Standing {
 		Asks: []quota.Ask{{Parts: []quota.Part{{Definition: k.definition.ID, Key: k.hash, Inspect: true}}}},
 	}
 	require.NoError(w.t, st.Receive(m.Append(nil)))
-	var answers quota.Grants
+	var answers quota.Results
 	require.NoError(w.t, answers.Decode(st.Next()))
 	return answers.Results[0].Grants[0].Windows
 }

@@ -146,16 +146,16 @@ func newAsker(t *testing.T, s *quotaservice.Service, d quota.Definition) *asker 
 
 // decided asks for a unit of each key until it is granted or denied, and returns how many
 // asks it has repeated.
-func (a *asker) decided(t *testing.T, keys ...[16]byte) (results []quota.Result, again int) {
+func (a *asker) decided(t *testing.T, keys ...[16]byte) (results []quota.Outcome, again int) {
 	for round := 0; len(keys) > 0; round++ {
 		require.Less(t, round, 1000, "the service gives up each time")
 		var left [][16]byte
 		for _, answer := range a.ask(t, keys...) {
-			if answer.Result == quota.Unavailable {
+			if answer.Outcome == quota.Unavailable {
 				left = append(left, keys[answer.ID])
 				continue
 			}
-			results = append(results, answer.Result)
+			results = append(results, answer.Outcome)
 		}
 		keys, again = left, again+len(left)
 	}
@@ -173,7 +173,7 @@ func (a *asker) ask(t *testing.T, keys ...[16]byte) (got []quota.AskResult) {
 	for len(got) < len(keys) {
 		<-a.ready
 		for b, ok := a.Next(); ok; b, ok = a.Next() {
-			var m quota.Grants
+			var m quota.Results
 			require.NoError(t, m.Decode(b))
 			got = append(got, m.Results...)
 		}

@@ -38,10 +38,10 @@ func TestServicesKeepTheirSecret(t *testing.T) {
 		}
 		a, b := newAsker(t, old, d), newAsker(t, fresh, d)
 		for range 10 {
-			require.Equal(t, quota.Granted, a.ask(t, [16]byte{})[0].Result)
-			require.Equal(t, quota.Granted, b.ask(t, [16]byte{})[0].Result)
+			require.Equal(t, quota.Granted, a.ask(t, [16]byte{})[0].Outcome)
+			require.Equal(t, quota.Granted, b.ask(t, [16]byte{})[0].Outcome)
 		}
-		require.Equal(t, quota.Denied, a.ask(t, [16]byte{})[0].Result)
+		require.Equal(t, quota.Denied, a.ask(t, [16]byte{})[0].Outcome)
 	})
 }
 
@@ -75,12 +75,12 @@ func TestARefusalIsLogged(t *testing.T) {
 			a := newAsker(t, s, quota.Definition{
 				ID: 1, Windows: []limit.Window{{Algorithm: limit.FixedWindow, Limit: 20, PeriodNs: int64(time.Hour)}},
 			})
-			require.Equal(t, quota.Granted, a.ask(t, [16]byte{})[0].Result)
+			require.Equal(t, quota.Granted, a.ask(t, [16]byte{})[0].Outcome)
 			require.Empty(t, log.String())
 			began := time.Now()
 			server.Do(strings.Fields(c.do)...)
 			for range 20 {
-				require.Equal(t, quota.Unavailable, a.ask(t, [16]byte{})[0].Result)
+				require.Equal(t, quota.Unavailable, a.ask(t, [16]byte{})[0].Outcome)
 			}
 			require.Contains(t, log.String(), c.says)
 			s.Heartbeat()
