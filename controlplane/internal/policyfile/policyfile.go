@@ -2,7 +2,12 @@
 // JSON, and answers in sentences. It parses the text into a tree with lines and
 // columns (yaml.go, syntax.go), lets shared/policy judge the tree, puts the
 // problems in words (package message), and warns of what is valid and limits
-// less than it seems to (package warnings).
+// less than it seems to (package warnings). A policy.Problem has a code, a Problem of this
+// package a sentence; a warnings.Warning becomes a Problem too.
+//
+// Most JSON is YAML, so that one parser would do. But YAML knows no \/ and no \u escapes in pairs,
+// and folds U+2028 in a string. A text that is JSON is therefore read as both, and where the trees
+// differ the one from JSON counts (parse, parseText).
 //
 // Its invariant: what it accepts and writes as JSON, without name and proxies, is the
 // tree that the filter will read from that JSON, node for node. It refuses what YAML
@@ -65,7 +70,7 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// inWords makes sentences of what the reader found.
+// inWords makes a Problem of each policy.Problem, which has a code and its arguments and no sentence.
 func inWords(found []policy.Problem) (problems Errors) {
 	for i := range found {
 		p := &found[i]
@@ -165,7 +170,7 @@ func parse(data []byte) (*policy.Node, Errors) {
 	if len(errs) > 0 {
 		return n, errs
 	}
-	if size := pushed(n); size > policy.MaxBytes {
+	if size := pushedSize(n); size > policy.MaxBytes {
 		return nil, Errors{{Message: "the policy is " + strconv.Itoa(size) + " bytes as the JSON that proxies get, the " +
 			"most is " + strconv.Itoa(policy.MaxBytes)}}
 	}
@@ -178,14 +183,14 @@ func Size(data []byte) int {
 	if len(errs) > 0 {
 		return 0
 	}
-	return pushed(n)
+	return pushedSize(n)
 }
 
-func pushed(n *policy.Node) int { return len(policy.AppendJSON(nil, n)) + pushedBytes }
+// pushedSize is how many bytes proxies get of a policy.
+func pushedSize(n *policy.Node) int { return len(policy.AppendJSON(nil, n)) + pushedBytes }
 
-// parseText reads the text as YAML. If YAML reads JSON differently, it reads JSON: YAML knows no
-// \/ and no \u escapes in pairs, and folds U+2028 in a string. Only then the tree has no
-// positions.
+// parseText reads the text as YAML, because that gives each value its line and column. If the text
+// is JSON too, and YAML reads it differently, the tree is that of JSON, without positions.
 func parseText(data []byte) (*policy.Node, Errors) {
 	text, err := compactJSON(data)
 	n, errs := parseYAML(data)

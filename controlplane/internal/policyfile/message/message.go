@@ -26,8 +26,8 @@ func Of(p *policy.Problem) string {
 	case p.Code == policy.DuplicateField && len(p.Args) > 0:
 		return "appears twice, first in line " + p.Args[0] + ": keep one"
 	case p.Code == policy.BadExpression:
-		return "the regular expression " + quote(p.Args[0]) + " " + strings.Replace(p.Args[1], "error parsing "+
-			"regexp:", "is not RE2:", 1)
+		return "the regular expression " + quote(p.Args[0]) + " " +
+			strings.Replace(p.Args[1], "error parsing regexp:", "is not RE2:", 1)
 	case !known:
 		return string(p.Code)
 	}

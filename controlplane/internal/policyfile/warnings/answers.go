@@ -8,16 +8,16 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// answers warns of a rule that waits for answers, of which some are free, or none of a
-// client that knows how.
-func (c *collector) answers(v policy.Place, r *policy.Rule) {
+// warnAnswers warns of a rule that waits for answers, if some answers are free, or if a client can
+// make its answers free.
+func (c *collector) warnAnswers(v policy.Place, r *policy.Rule) {
 	if !r.Holds() {
 		return
 	}
-	c.free(v.Field("cost"), r)
+	c.warnFree(v.Field("cost"), r)
 	s := r.Settle
 	if s == nil {
-		c.hogged(v, r)
+		c.warnHogged(v, r)
 		return
 	}
 	at := v.Field("settle")
@@ -27,23 +27,21 @@ func (c *collector) answers(v policy.Place, r *policy.Rule) {
 	case isGiven && !isSaid:
 		c.warn(at.Field("unknown"), "has no effect: what "+string(s.To)+" charges is always known")
 	case s.To.Tokens() && s.Unknown == policy.UnknownNothing:
-		c.warn(at.Field("unknown"), "an answer that does not say its tokens is free, and a client can cause that, "+
-			"such as by a stream without stream_options.include_usage: write estimate")
+		c.warn(at.Field("unknown"), "an answer that does not say its tokens is free, "+
+			"and a client can cause that, such as by a stream without stream_options.include_usage: write estimate")
 	}
 	if s.To.Tokens() && !s.Identity {
-		c.warn(at.Field("identity"), "a compressed answer is not read, so a client that asks for one is charged as "+
-			"unknown says: "+
-			"remove it")
+		c.warn(at.Field("identity"), "a compressed answer is not read, "+
+			"so a client that asks for one is charged as unknown says: remove it")
 	}
 	if !s.When.NoAnswer {
 		c.warn(at.Field("when").Field("no_answer"), "a client that disconnects before the answer is charged nothing: "+
-			"remove it, "+
-			"unless only answered requests should count")
+			"remove it, unless only answered requests should count")
 	}
 	if s.To.Tokens() {
-		c.modelless(v.Field("match"), r)
+		c.warnModelless(v.Field("match"), r)
 	}
-	c.forgotten(v, r)
+	c.warnForgotten(v, r)
 }
 
 // freeCalls are calls of models' APIs that use no model.
@@ -52,14 +50,14 @@ var freeCalls = []string{
 	"/v1beta/models/gemini:countTokens",
 }
 
-// modelless warns of a rule for tokens that charges calls which use no model.
-func (c *collector) modelless(v policy.Place, r *policy.Rule) {
-	if c.admits(r, "GET", "") {
-		c.warn(v.Field("methods"), "the rule applies to GET: fetching a finished answer returns its usage again, "+
-			"and would be charged again: write methods: [POST]")
+// warnModelless warns of a rule for tokens that charges calls which use no model.
+func (c *collector) warnModelless(v policy.Place, r *policy.Rule) {
+	if c.appliesTo(r, "GET", "") {
+		c.warn(v.Field("methods"), "the rule applies to GET: "+
+			"fetching a finished answer returns its usage again, and would be charged again: write methods: [POST]")
 	}
 	for _, path := range freeCalls {
-		if c.admits(r, "POST", path) {
+		if c.appliesTo(r, "POST", path) {
 			c.warn(v.Field("paths"), "the rule applies to "+path+", which uses no model and would be charged an estimate: "+
 				"list only paths that use a model, such as /v1/messages and /v1/messages/, or exempt this one")
 			return
@@ -67,25 +65,25 @@ func (c *collector) modelless(v policy.Place, r *policy.Rule) {
 	}
 }
 
-// admits reports whether a rule applies to requests of a method and a path, or of some path where
+// appliesTo reports whether a rule applies to requests of a method and a path, or of some path where
 // that is empty.
-func (c *collector) admits(r *policy.Rule, method, path string) bool {
+func (c *collector) appliesTo(r *policy.Rule, method, path string) bool {
 	exempts := func(m policy.Match) bool {
 		isWide := len(m.Hosts)+len(m.Headers)+len(m.ClientIPs) == 0 && (path != "" || len(m.Paths) == 0)
-		return isWide && c.isOf(&m, method, path)
+		return isWide && c.matchesRequest(&m, method, path)
 	}
 	isExempt := slices.ContainsFunc(r.Exempt, exempts) || slices.ContainsFunc(c.exempt, exempts)
-	return !isExempt && c.isOf(&r.Match, method, path)
+	return !isExempt && c.matchesRequest(&r.Match, method, path)
 }
 
-// isOf reports whether methods and paths of a match are those of a request.
-func (c *collector) isOf(m *policy.Match, method, path string) bool {
+// matchesRequest reports whether methods and paths of a match are those of a request.
+func (c *collector) matchesRequest(m *policy.Match, method, path string) bool {
 	return (len(m.Methods) == 0 || slices.Contains(m.Methods, method)) &&
 		(len(m.Paths) == 0 || path == "" || c.anyMatches(m.Paths, path))
 }
 
-// free warns of costs of 0.
-func (c *collector) free(v policy.Place, r *policy.Rule) {
+// warnFree warns of costs of 0.
+func (c *collector) warnFree(v policy.Place, r *policy.Rule) {
 	warn := func(v policy.Place, cost policy.Cost) {
 		if cost.Least() == 0 {
 			c.warn(v, "a request that costs 0 holds nothing, and its answer is not charged: set min to 1")
@@ -104,13 +102,13 @@ func (c *collector) free(v policy.Place, r *policy.Rule) {
 	}
 }
 
-// hogged warns of slots that one client may take from all others, once a rule.
-func (c *collector) hogged(v policy.Place, r *policy.Rule) {
+// warnHogged warns of slots that one client may take from all others, once a rule.
+func (c *collector) warnHogged(v policy.Place, r *policy.Rule) {
 	if c.slotsByClient || tellsClientsApart(r.Key) {
 		return
 	}
-	message := "one client can take every slot, and keep it by never ending its requests: add a rule with algorithm " +
-		"concurrency by client_ip, or by something else that tells clients apart"
+	message := "one client can take every slot, and keep it by never ending its requests: " +
+		"add a rule with algorithm concurrency by client_ip, or by something else that tells clients apart"
 	if r.MaxHoldNs == 0 {
 		message += ", and set max_hold"
 	}
@@ -133,8 +131,8 @@ func tellsClientsApart(key []policy.KeyPart) bool {
 	})
 }
 
-// forgotten warns of windows that forgive what answers cost beyond what was held.
-func (c *collector) forgotten(v policy.Place, r *policy.Rule) {
+// warnForgotten warns of windows that forgive what answers cost beyond what was held.
+func (c *collector) warnForgotten(v policy.Place, r *policy.Rule) {
 	cost := r.LeastCost()
 	if r.Settle.To == policy.SettleCost || r.Settle.Max <= cost {
 		return
@@ -142,10 +140,9 @@ func (c *collector) forgotten(v policy.Place, r *policy.Rule) {
 	for i, w := range r.Limits {
 		if w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.SlidingWindowCounter {
 			held, algorithm := strconv.FormatUint(uint64(cost), 10), policy.AlgorithmName(w.Algorithm)
-			c.warn(v.Field("limits").Item(i), "an answer may cost more than the "+held+" that its request held, and a "+
-				""+algorithm+
-				" forgets what is over its limit as it slides: use fixed_window or token_bucket, where it is paid back, "+
-				"or set max in settle to what is held")
+			c.warn(v.Field("limits").Item(i), "an answer may cost more than the "+held+" that its request held, "+
+				"and a "+algorithm+" forgets what is over its limit as it slides: "+
+				"use fixed_window or token_bucket, where it is paid back, or set max in settle to what is held")
 		}
 	}
 }

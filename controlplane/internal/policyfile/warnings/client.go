@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// bypass warns of a rule that a client escapes by leaving out every part of its key.
-func (c *collector) bypass(v policy.Place, r *policy.Rule) {
+// warnBypass warns of a rule that a client escapes by leaving out every part of its key.
+func (c *collector) warnBypass(v policy.Place, r *policy.Rule) {
 	if r.MissingKey != policy.MissingSkip || len(r.Key) == 0 {
 		return
 	}
@@ -32,8 +32,8 @@ func (c *collector) bypass(v policy.Place, r *policy.Rule) {
 // whatToDo ends the warnings of what any client can send.
 const whatToDo = ": have the proxy check, set or remove it at the edge, or "
 
-// exemptions warns of those that any client gets by sending a header.
-func (c *collector) exemptions(v policy.Place, list []policy.Match) {
+// warnExemptions warns of those that any client gets by sending a header.
+func (c *collector) warnExemptions(v policy.Place, list []policy.Match) {
 	for i := range list {
 		if len(list[i].Headers) == 0 || len(list[i].ClientIPs) > 0 {
 			continue
@@ -47,22 +47,22 @@ func (c *collector) exemptions(v policy.Place, list []policy.Match) {
 	}
 }
 
-// identities warns of headers that name a client, if one client can have several names.
-func (c *collector) identities(v policy.Place, key []policy.KeyPart) {
+// warnIdentities warns of headers that name a client, if one client can have several names.
+func (c *collector) warnIdentities(v policy.Place, key []policy.KeyPart) {
 	for i := range key {
 		p, at := &key[i], v.Item(i)
-		c.identities(at.Field("first_of"), p.Of)
+		c.warnIdentities(at.Field("first_of"), p.Of)
 		switch name := p.Header(); {
 		case p.Scheme == "basic":
-			c.warn(at, "the credential of basic contains the password, in base64 with many spellings, so a client that guesses "+
-				"has a count of its own for each: add a rule by client_ip, or count by a header in which the proxy names the "+
-				"user that it has verified")
+			c.warn(at, "the credential of basic contains the password, "+
+				"in base64 with many spellings, so a client that guesses has a count of its own for each: "+
+				"add a rule by client_ip, or count by a header in which the proxy names the user that it has verified")
 		case name == "authorization" && p.Scheme == "":
-			c.warn(at, "a client that writes the scheme in another case, or with more spaces after it, has a count of its own: "+
-				"write {header: {name: authorization, scheme: bearer}}, which is only the credential")
+			c.warn(at, "a client that writes the scheme in another case, or with more spaces after it, "+
+				"has a count of its own: write {header: {name: authorization, scheme: bearer}}, which is only the credential")
 		case name == "x-forwarded-for":
-			c.warn(at, "any client can begin x-forwarded-for with any text: write client_ip, and set Envoy's "+
-				"xff_num_trusted_hops to the number of proxies in front of it")
+			c.warn(at, "any client can begin x-forwarded-for with any text: "+
+				"write client_ip, and set Envoy's xff_num_trusted_hops to the number of proxies in front of it")
 		case p.Kind == policy.KeyHeader && slices.Contains(addressHeaders, name):
 			c.warn(at, "an IPv6 client has many addresses, each with a count of its own: write {address: {header: "+name+"}}, "+
 				"which cuts them to their network, and let clients reach Envoy only through the proxy that sets "+name)
@@ -70,14 +70,13 @@ func (c *collector) identities(v policy.Place, key []policy.KeyPart) {
 	}
 }
 
-// credentials warns of keys that report_keys: plain does not show.
-func (c *collector) credentials(v policy.Place, key []policy.KeyPart) {
+// warnCredentials warns of keys that report_keys: plain does not show.
+func (c *collector) warnCredentials(v policy.Place, key []policy.KeyPart) {
 	for i := range key {
-		c.credentials(v.Item(i).Field("first_of"), key[i].Of)
+		c.warnCredentials(v.Item(i).Field("first_of"), key[i].Of)
 		if key[i].Kind != policy.KeyFirstOf && key[i].HasCredential() {
-			c.warn(v.Item(i), key[i].Label()+" may hold a credential, which is never printed: report_keys shows this rule's "+
-				"keys "+
-				"as hashes, not plain")
+			c.warn(v.Item(i), key[i].Label()+" may hold a credential, which is never printed: "+
+				"report_keys shows this rule's keys as hashes, not plain")
 		}
 	}
 }
@@ -88,9 +87,9 @@ var addressHeaders = []string{
 	"x-envoy-external-address",
 }
 
-// raised warns, once a rule, of an override that allows more to any client that sends a
+// warnRaised warns, once a rule, of an override that allows more to any client that sends a
 // header, a parameter or a cookie.
-func (c *collector) raised(v policy.Place, r *policy.Rule) {
+func (c *collector) warnRaised(v policy.Place, r *policy.Rule) {
 	for i := range r.Overrides {
 		o := &r.Overrides[i]
 		names := chosen(o, r.Key)
@@ -165,10 +164,10 @@ func omitted(p *policy.KeyPart) string {
 	return sent(p)
 }
 
-// proxies warns of a policy that a proxy gets by what it says of itself.
-func (c *collector) proxies(v policy.Place, s *policy.Selector) {
+// warnProxies warns of a policy that a proxy gets by what it says of itself.
+func (c *collector) warnProxies(v policy.Place, s *policy.Selector) {
 	if s != nil && s.Cluster != "" && s.Node == "" && s.SAN == "" && s.Metadata == nil { // metadata needs trust
-		c.warn(v.Field("cluster"), "a proxy chooses its cluster itself, so any proxy that may connect can take this policy: "+
-			"add node or san, which certificates prove")
+		c.warn(v.Field("cluster"), "a proxy chooses its cluster itself, "+
+			"so any proxy that may connect can take this policy: add node or san, which certificates prove")
 	}
 }

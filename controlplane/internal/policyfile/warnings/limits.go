@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-func (c *collector) inexact(v policy.Place, w policy.Limit) {
+func (c *collector) warnInexact(v policy.Place, w policy.Limit) {
 	if w.Algorithm == limit.SlidingWindowCounter && w.Most() == 1 {
 		c.warn(v, "a sliding_window_counter of 1 lets two requests through across a boundary, "+
 			"one late in a window and one early in the next: use sliding_window_log, which is exact")
@@ -21,8 +21,8 @@ func (c *collector) inexact(v policy.Place, w policy.Limit) {
 	}
 }
 
-// tooDear warns of requests that never fit a limit. An override may have room for them.
-func (c *collector) tooDear(v policy.Place, r *policy.Rule) {
+// warnTooDear warns of requests that never fit a limit. An override may have room for them.
+func (c *collector) warnTooDear(v policy.Place, r *policy.Rule) {
 	if len(r.Overrides) > 0 {
 		return
 	}
@@ -37,7 +37,7 @@ func (c *collector) tooDear(v policy.Place, r *policy.Rule) {
 				strconv.FormatUint(uint64(room), 10) + " is the most that fits"
 		}
 		switch {
-		case room == 0: // see shut
+		case room == 0: // see warnShut
 			continue
 		case least > room:
 			c.warn(at, "denies every request"+each(least))
@@ -51,9 +51,9 @@ func (c *collector) tooDear(v policy.Place, r *policy.Rule) {
 	}
 }
 
-// shut warns of a limit of 0 that denies everything: beside a match, an exempt, an override or a
+// warnShut warns of a limit of 0 that denies everything: beside a match, an exempt, an override or a
 // share of keys it is meant to deny.
-func (c *collector) shut(v policy.Place, r *policy.Rule) {
+func (c *collector) warnShut(v policy.Place, r *policy.Rule) {
 	meant := !r.Match.IsEmpty() || len(r.Exempt)+len(c.exempt)+len(r.Overrides) > 0 || r.EnforcePercent < 100
 	if meant || r.Mode != policy.ModeEnforce {
 		return
@@ -66,16 +66,16 @@ func (c *collector) shut(v policy.Place, r *policy.Rule) {
 	if names := omissible(r.Key); r.MissingKey == policy.MissingSkip && len(names) > 0 {
 		what += " with " + strings.Join(names, ", ")
 	}
-	c.warn(v.Field("limits").Item(at), "0 denies "+what+": give the rule a match for those that it should deny, "+
-		"or a limit above 0")
+	c.warn(v.Field("limits").Item(at), "0 denies "+what+": "+
+		"give the rule a match for those that it should deny, or a limit above 0")
 }
 
 func isShut(l policy.Limit) bool { return l.From == nil && l.Limit == 0 }
 
-// idle warns of windows that never deny, because another window of the rule always does
+// warnIdle warns of windows that never deny, because another window of the rule always does
 // before. What answers cost may go beyond a limit, and so may what denied requests count, or
 // other rules of the counter.
-func (c *collector) idle(v policy.Place, r *policy.Rule) {
+func (c *collector) warnIdle(v policy.Place, r *policy.Rule) {
 	beyond := r.CountDenied || r.Settle != nil && r.Settle.To != policy.SettleCost || c.sharing[r.Counter] > 1
 	if beyond || slices.ContainsFunc(r.Limits, isShut) {
 		return

@@ -10,15 +10,15 @@ import (
 
 const everyPath = `every path starts with "/"`
 
-// match warns of a rule that no request reaches, or that another spelling escapes.
+// warnMatch warns of a rule that no request reaches, or that another spelling escapes.
 // Only what no request could disprove counts.
-func (c *collector) match(v policy.Place, r *policy.Rule, manage *policy.Manage) {
+func (c *collector) warnMatch(v policy.Place, r *policy.Rule, manage *policy.Manage) {
 	paths, headers := v.Field("paths"), v.Field("headers")
 	managed := manage != nil && len(r.Match.Paths) > 0
 	for i, p := range r.Match.Paths {
 		// "*" is the path of OPTIONS.
 		if p.Kind == policy.Regexp && !p.Automaton.Begins('/') && !p.Automaton.Begins('*') {
-			c.never(paths.Item(i), everyPath)
+			c.warnNever(paths.Item(i), everyPath)
 		}
 		managed = managed && (p.Kind == policy.Exact || p.Kind == policy.Prefix) && strings.HasPrefix(p.Text, manage.Path)
 	}
@@ -39,13 +39,13 @@ func (c *collector) match(v policy.Place, r *policy.Rule, manage *policy.Manage)
 		}
 	}
 	if len(r.Limits) > 0 {
-		c.spellings(paths, r.Match.Paths, "rule")
+		c.warnSpellings(paths, r.Match.Paths, "rule")
 	}
 }
 
-// exempted warns of a rule whose requests are all exempt, by one entry or by two that ask for
+// warnExempted warns of a rule whose requests are all exempt, by one entry or by two that ask for
 // a header and for its absence.
-func (c *collector) exempted(v policy.Place, r *policy.Rule) {
+func (c *collector) warnExempted(v policy.Place, r *policy.Rule) {
 	const message = "the rule applies to no request: "
 	for i := range c.exempt {
 		if c.coversMatch(&c.exempt[i], &r.Match) {
@@ -94,14 +94,14 @@ func (c *collector) coversMatch(wide, narrow *policy.Match) bool {
 		c.compared += len(narrow.Headers)
 		isWider := func(n policy.HeaderMatch) bool {
 			isPresent := w.Value.Kind == policy.Present && n.Value.Kind != policy.Absent
-			return w.Name == n.Name && (isPresent || covers(w.Value, n.Value))
+			return w.Name == n.Name && (isPresent || coversPattern(w.Value, n.Value))
 		}
 		if c.compared > maxCompared || !slices.ContainsFunc(narrow.Headers, isWider) {
 			return false
 		}
 	}
 	return coversAll(c, wide.Methods, narrow.Methods, sameText) && coversAll(c, wide.Hosts, narrow.Hosts, sameHost) &&
-		coversAll(c, wide.Paths, narrow.Paths, covers) && coversAll(c, wide.ClientIPs, narrow.ClientIPs, within)
+		coversAll(c, wide.Paths, narrow.Paths, coversPattern) && coversAll(c, wide.ClientIPs, narrow.ClientIPs, within)
 }
 
 // coversAll reports whether wide asks for nothing, or has each of what narrow asks for.
@@ -118,8 +118,8 @@ func coversAll[E any](c *collector, wide, narrow []E, covers func(w, n E) bool) 
 	return len(narrow) > 0
 }
 
-// never warns of a pattern that nothing matches, if there is a reason.
-func (c *collector) never(v policy.Place, why string) {
+// warnNever warns of a pattern that nothing matches, if there is a reason.
+func (c *collector) warnNever(v policy.Place, why string) {
 	if why != "" {
 		c.warn(v, "never matches: "+why)
 	}
@@ -129,10 +129,9 @@ func (c *collector) never(v policy.Place, why string) {
 // rules with policy.MaxOverrides each.
 const maxCompared = 20 << 20
 
-// spellings warns of exact paths that a client can spell so that what they are of,
-// the rule or a cost, does not match and its upstream may: no proxy makes those
-// spellings one.
-func (c *collector) spellings(paths policy.Place, patterns []policy.Pattern, of string) {
+// warnSpellings warns of exact paths that a client can spell in another way: the rule or the cost no
+// longer matches, and the upstream may still answer. No proxy makes those spellings one.
+func (c *collector) warnSpellings(paths policy.Place, patterns []policy.Pattern, of string) {
 	for i, p := range patterns {
 		if p.Kind != policy.Exact || strings.HasSuffix(p.Text, "/") || !strings.HasPrefix(p.Text, "/") {
 			continue
@@ -158,16 +157,16 @@ func (c *collector) anyMatches(patterns []policy.Pattern, path string) bool {
 	return false
 }
 
-func (c *collector) override(v policy.Place, o *policy.Override, key []policy.KeyPart) {
+func (c *collector) warnOverride(v policy.Place, o *policy.Override, key []policy.KeyPart) {
 	for i, p := range o.Key {
 		at := v.Field("key").Item(i)
 		isText := p.Kind == policy.Exact || p.Kind == policy.Prefix || p.Kind == policy.Suffix
 		if isText && !strings.Contains(at.Text, "%") { // an escape may be of what ends a path
-			c.never(at, neverInKey(p, &key[i]))
+			c.warnNever(at, neverInKey(p, &key[i]))
 		}
 	}
 	for i := range o.Limits {
-		c.inexact(v, o.Limits[i])
+		c.warnInexact(v, o.Limits[i])
 	}
 }
 
@@ -238,14 +237,14 @@ func neverAddress(p policy.Pattern, part *policy.KeyPart) string {
 	return "a key has this address as " + quote(want)
 }
 
-// covered warns of overrides that an earlier one always stands before.
-func (c *collector) covered(v policy.Place, overrides []policy.Override) {
+// warnCovered warns of overrides that an earlier one always stands before.
+func (c *collector) warnCovered(v policy.Place, overrides []policy.Override) {
 	for i := range overrides {
 		for j := range i {
 			if c.compared > maxCompared {
 				return
 			}
-			if c.covers(overrides[j].Key, overrides[i].Key) {
+			if c.coversKey(overrides[j].Key, overrides[i].Key) {
 				c.warnOf(v.Item(i), v.Item(j), "never matches: "+otherPlace+" comes first and matches every key that this does")
 				break
 			}
@@ -253,19 +252,20 @@ func (c *collector) covered(v policy.Place, overrides []policy.Override) {
 	}
 }
 
-func (c *collector) covers(wide, narrow []policy.Pattern) bool {
+// coversKey reports whether an override for the wide patterns surely has all keys of the narrow ones.
+func (c *collector) coversKey(wide, narrow []policy.Pattern) bool {
 	for i := range wide {
 		c.compared++
-		if !covers(wide[i], narrow[i]) {
+		if !coversPattern(wide[i], narrow[i]) {
 			return false
 		}
 	}
 	return true
 }
 
-// covers reports whether p surely matches whatever q does. Of a regular
-// expression only the same is known to.
-func covers(p, q policy.Pattern) bool {
+// coversPattern reports whether p surely matches whatever q does. A regular expression surely covers
+// only itself.
+func coversPattern(p, q policy.Pattern) bool {
 	switch p.Kind {
 	case policy.Any:
 		return true

@@ -4,6 +4,10 @@
 //
 // Its invariant: it refuses nothing, and is asked only about a policy that has no
 // problem.
+//
+// A method named warn… may add warnings; all others only compare. Of is the entry, and warnRule lists
+// what is asked of each rule: answers.go has what concerns settle and holds, client.go what a client
+// can choose, limits.go windows and costs, pattern.go patterns that others cover.
 package warnings
 
 import (
@@ -30,7 +34,7 @@ func Of(doc *policy.Node, p *policy.Policy, placement *policy.Placement) []Warni
 	for i := range p.Rules {
 		c.sharing[p.Rules[i].Counter]++
 	}
-	c.proxies(root.Field("proxies"), placement.Proxies)
+	c.warnProxies(root.Field("proxies"), placement.Proxies)
 	rules := root.Field("rules")
 	isCluster := func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }
 	if len(p.Rules) == 0 {
@@ -40,17 +44,16 @@ func Of(doc *policy.Node, p *policy.Policy, placement *policy.Placement) []Warni
 		c.warn(root.Field("quota"), "no rule has scope cluster, so nothing asks a quota service")
 	}
 	if p.Manage != nil && p.Manage.Port == 0 {
-		c.warn(root.Field("manage"), "without port, management requests are answered on every listener, those of clients "+
-			"too: "+
-			"name the port of a listener for them alone, such as render envoy --manage makes")
+		c.warn(root.Field("manage"), "without port, management requests are answered on every listener, "+
+			"those of clients too: name the port of a listener for them alone, such as render envoy --manage makes")
 	}
-	c.exemptions(root, p.Exempt)
+	c.warnExemptions(root, p.Exempt)
 	for i := range p.Rules {
 		if p.ReportKeys == policy.ReportPlain {
-			c.credentials(rules.Item(i).Field("key"), p.Rules[i].Key)
+			c.warnCredentials(rules.Item(i).Field("key"), p.Rules[i].Key)
 		}
 		if p.Rules[i].Mode != policy.ModeOff {
-			c.rule(rules.Item(i), &p.Rules[i], p.Manage)
+			c.warnRule(rules.Item(i), &p.Rules[i], p.Manage)
 		}
 	}
 	paths := doc.Paths(append(c.places, c.others...))
@@ -94,32 +97,32 @@ func (c *collector) warnOf(v, other policy.Place, message string) {
 	}
 }
 
-func (c *collector) rule(v policy.Place, r *policy.Rule, manage *policy.Manage) {
-	c.bypass(v, r)
-	c.exemptions(v, r.Exempt)
-	c.raised(v, r)
-	c.identities(v.Field("key"), r.Key)
-	c.match(v.Field("match"), r, manage)
-	c.exempted(v, r)
+func (c *collector) warnRule(v policy.Place, r *policy.Rule, manage *policy.Manage) {
+	c.warnBypass(v, r)
+	c.warnExemptions(v, r.Exempt)
+	c.warnRaised(v, r)
+	c.warnIdentities(v.Field("key"), r.Key)
+	c.warnMatch(v.Field("match"), r, manage)
+	c.warnExempted(v, r)
 	if r.Scope == policy.ScopeCluster && r.OnUnavailable == policy.UnavailableAllow {
-		c.warn(v.Field("on_unavailable"), "while the quota service is silent, every request is allowed and none is counted: "+
-			"local keeps each Envoy to its share of the limit")
+		c.warn(v.Field("on_unavailable"), "while the quota service is silent, "+
+			"every request is allowed and none is counted: local keeps each Envoy to its share of the limit")
 	}
 	for i := range r.Costs {
-		c.spellings(v.Field("cost").Item(i).Field("match").Field("paths"), r.Costs[i].Match.Paths, "cost")
+		c.warnSpellings(v.Field("cost").Item(i).Field("match").Field("paths"), r.Costs[i].Match.Paths, "cost")
 	}
-	c.tooDear(v, r)
-	c.shut(v, r)
-	c.answers(v, r)
+	c.warnTooDear(v, r)
+	c.warnShut(v, r)
+	c.warnAnswers(v, r)
 	for i := range r.Limits {
-		c.inexact(v.Field("limits").Item(i), r.Limits[i])
+		c.warnInexact(v.Field("limits").Item(i), r.Limits[i])
 	}
-	c.idle(v.Field("limits"), r)
+	c.warnIdle(v.Field("limits"), r)
 	overrides := v.Field("overrides")
 	for i := range r.Overrides {
-		c.override(overrides.Item(i), &r.Overrides[i], r.Key)
+		c.warnOverride(overrides.Item(i), &r.Overrides[i], r.Key)
 	}
-	c.covered(overrides, r.Overrides)
+	c.warnCovered(overrides, r.Overrides)
 }
 
 // quote is s in quotes, cut where it is too long for a message.
