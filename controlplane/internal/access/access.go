@@ -7,6 +7,9 @@
 // name of one kind never passes for one of another, and a name with a wildcard
 // counts for nothing. The package holds digests, never tokens. It must never
 // import the API, the xDS server, the store or the command line.
+//
+// access.go has the roles of callers, list.go reads the files that grant them, certificate.go finds
+// the names of a certificate, and nodeids.go has the node ids.
 package access
 
 import (

@@ -23,9 +23,9 @@ func Verify(chain []*x509.Certificate, authorities *x509.CertPool) error {
 
 const hostBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// names are the certificate's DNS names and its URIs of a kind, up to so many bytes long. One
-// with a wildcard does not count, nor does a DNS name that no host can have: an authority that
-// signs DNS names without looking must not have signed a URI.
+// names are the certificate's DNS names and its URIs of a kind, each of at most maxBytes. A name with
+// a wildcard does not count. A DNS name that no host can have does not count either: it could look
+// like a URI, and some authorities sign DNS names without checking them.
 func names(c *x509.Certificate, isOfKind func(*url.URL) bool, maxBytes int) (list []string) {
 	for _, name := range c.DNSNames {
 		if strings.Trim(name, hostBytes) == "" {

@@ -73,8 +73,8 @@ func (n *NodeIDs) granted(sans []string, id string) (name string, others []strin
 	return "", others
 }
 
-// Domain says why the certificate may not ask for units of the domain; nil = a line
-// grants it. A domain stands where a node id does.
+// Domain returns nil if a line grants the certificate the domain, so that it may ask for units of it.
+// Otherwise the error says why not. In a line the domain stands where a node id does.
 func (n *NodeIDs) Domain(cert *x509.Certificate, domain string) error {
 	sans := proxyNames(cert)
 	if name, _ := n.granted(sans, domain); name != "" {

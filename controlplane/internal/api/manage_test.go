@@ -60,7 +60,7 @@ func newManagedFixture(t *testing.T) *managedFixture {
 	require.NoError(t, err)
 	m.fixture = newFixtureWith(t, func(o *Options) {
 		o.Store = recorder{o.Store, m}
-		o.Fleet = manage.NewFleet(manage.Rules{Allow: &allow}, func() manage.Credentials {
+		o.Fleet = manage.NewFleet(manage.Reach{Allow: &allow}, func() manage.Credentials {
 			return manage.Credentials{Token: managementToken}
 		})
 		o.Log = slog.New(slog.NewTextHandler(&m.log, nil))

@@ -102,7 +102,7 @@ func (o *askOptions) proxyAsker(cmd *cobra.Command) (clients.Asker, error) {
 	fmt.Fprintln(cmd.ErrOrStderr(),
 		"note: this asks the proxy directly, so the audit log of sluice serve does not have it")
 	return &clients.Proxy{URL: u, Client: &manage.Client{
-		Token: token, TLS: config, Timeout: o.timeout, Rules: manage.Rules{Insecure: o.insecure},
+		Token: token, TLS: config, Timeout: o.timeout, Reach: manage.Reach{Insecure: o.insecure},
 	}}, nil
 }
 

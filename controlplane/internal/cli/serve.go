@@ -279,13 +279,13 @@ func (o *serveManageOptions) fleet(cmd *cobra.Command, s *servers) (*manage.Flee
 
 // fleet returns what sends the token to allowed addresses, but to no listener of this process.
 func (s *servers) fleet(allow manage.Allow, credentials func() manage.Credentials) *manage.Fleet {
-	rules := manage.Rules{Allow: &allow}
+	reach := manage.Reach{Allow: &allow}
 	for _, l := range []net.Listener{s.httpListener, s.xdsListener} {
 		if at, err := netip.ParseAddrPort(l.Addr().String()); err == nil {
-			rules.Own = append(rules.Own, at)
+			reach.Own = append(reach.Own, at)
 		}
 	}
-	return manage.NewFleet(rules, credentials)
+	return manage.NewFleet(reach, credentials)
 }
 
 // readCredentials reads the contents of --manage-token-file and of --manage-ca, if there is one.

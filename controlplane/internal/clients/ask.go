@@ -24,21 +24,25 @@ type Asker interface {
 // ErrNoProxy says that there is nobody to ask.
 var ErrNoProxy = errors.New("no proxy of this policy is connected")
 
-// Call is a POST request to the API of sluice serve.
+// Call is a POST request to the API of sluice serve, as Server gives it to its Post. The command line
+// sends it over HTTP, and the console to the API of its own process. That API asks the proxies: a
+// manage.Call there is all questions of one caller.
 type Call struct {
 	Path    string
 	Query   url.Values
 	Kind    string // the content type of Body
 	Body    string
 	Answer  any         // the JSON of the answer is read into it
-	IsWhole func() bool // whether Answer has all that an answer of the API has
+	IsWhole func() bool // whether Answer, once read, has all that an answer of the API has
 }
 
 // Server asks through the API of sluice serve, which asks all proxies of one policy.
 type Server struct {
 	Policy  string        // empty: the default one
 	Timeout time.Duration // for each proxy
-	// Post makes the call. Its error, if any, is that of the question.
+	// Post makes the call and reads Answer. Its error, if any, is that of the question. A Post over
+	// a network must ask IsWhole too, because another server may have answered; one that calls the
+	// API of its own process need not.
 	Post func(context.Context, *Call) error
 }
 

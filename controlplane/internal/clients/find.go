@@ -102,8 +102,8 @@ func (k *Key) readCounters(ctx context.Context, a Asker) error {
 	return nil
 }
 
-// onKey does an operation on one key. If that fails, failed says why, and the other keys go on.
-// Only if the caller is gone it is an error.
+// onKey does an operation on one key. If the operation fails, failed says why and err is nil, so that
+// the caller can go on with the next key. An err means that the context has ended.
 func onKey(
 	ctx context.Context, a Asker, op manage.Operation, s manage.Subject,
 ) (report *api.Counters, failed string, err error) {

@@ -14,6 +14,10 @@ import (
 
 // Key is the key that a client has in a rule, at the proxies that say so. Proxies that run
 // other policies may give the client other keys.
+//
+// Why and Only exclude each other. With NoKey there is no Key, no Error and no Reset, as there is no
+// counter to read or to free. Keys fills the fields up to Common, Find adds Error and Counters, and
+// the command line adds Reset.
 type Key struct {
 	Rule   string           `json:"rule"`
 	Why    string           `json:"why,omitempty"`    // why the rule is not for the described request
@@ -127,6 +131,7 @@ func (k *Key) leaveOpen(r *simulate.Request) {
 		if of.given != "" {
 			continue
 		}
+		// This is how the filter says it (failing, in filter/internal/explain/predicates.go).
 		if wanted, ok := strings.CutPrefix(k.Why, of.part+"s: "+of.byDefault+" is not one of "); ok {
 			k.Only = of.part + "s " + wanted
 			k.Why = ""

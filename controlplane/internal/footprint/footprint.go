@@ -14,7 +14,7 @@ import (
 // takes in one Envoy.
 type Footprint struct {
 	Counters int    `json:"counters"` // of rules that are not off
-	Keys     uint64 `json:"keys"`     // live keys for which a new key still finds a slot, or that a worker reports
+	Keys     uint64 `json:"keys"`     // live keys while a new key still finds a slot, or those that a worker reports
 	Slots    uint64 `json:"slots"`    // keys that fit at the very most
 	Bytes    uint64 `json:"bytes"`    // of all tables full
 	// LeaseBytes and StandbyBytes are in Bytes: what rules of scope cluster lease, and
@@ -45,8 +45,8 @@ const (
 	// keeps of one.
 	scannedStreams = 16_384
 	scannedBytes   = 4 << 10
-	// statedKeys is for how many keys a worker reports what it holds, and statedBytes what it
-	// keeps of one: 330 bytes, and what a VM grows beyond its need.
+	// A worker reports what it holds for at most statedKeys keys. For each it keeps at most
+	// statedBytes: 330 bytes, and what a VM grows beyond its need.
 	statedKeys  = 1 << 16
 	statedBytes = 1 << 10
 )
@@ -63,7 +63,7 @@ func Of(p *policy.Policy) Footprint {
 		}
 		m.addHolds(r)
 		windows := columns(r)
-		geometry, bytes := part(r, state.GeometryFor(windows, r.Capacity), state.HostBytes(windows, r.Capacity))
+		geometry, bytes := usedPart(r, state.GeometryFor(windows, r.Capacity), state.HostBytes(windows, r.Capacity))
 		if r.Scope == policy.ScopeCluster && r.OnUnavailable == policy.UnavailableLocal && !standsBy[r.Counter] {
 			standsBy[r.Counter] = true
 			m.StandbyBytes += bytes
@@ -83,7 +83,7 @@ func Of(p *policy.Policy) Footprint {
 		}
 		if r.Scope == policy.ScopeCluster {
 			n := len(windows)
-			geometry, bytes = part(r, state.LeaseGeometry(n, r.Capacity), state.LeaseHostBytes(n, r.Capacity))
+			geometry, bytes = usedPart(r, state.LeaseGeometry(n, r.Capacity), state.LeaseHostBytes(n, r.Capacity))
 			m.LeaseBytes += bytes
 		}
 		m.Slots += geometry.TotalSlots()
@@ -133,9 +133,9 @@ func keys(r *policy.Rule) uint64 {
 	return uint64(r.Capacity)
 }
 
-// part returns what a rule uses of its table. A page comes with its first key, so a rule
+// usedPart returns what a rule uses of its table. A page comes with its first key, so a rule
 // without a key has one page.
-func part(r *policy.Rule, table state.Geometry, bytes uint64) (state.Geometry, uint64) {
+func usedPart(r *policy.Rule, table state.Geometry, bytes uint64) (state.Geometry, uint64) {
 	if len(r.Key) > 0 {
 		return table, bytes
 	}

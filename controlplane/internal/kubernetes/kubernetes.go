@@ -24,7 +24,8 @@ const (
 )
 
 // Options say what stands where. The namespace has two Secrets: sluice-tls, of type
-// kubernetes.io/tls, and sluice. Each key of sluice is the file of the flag of its name.
+// kubernetes.io/tls, and sluice. A key of sluice has the name of a flag, and its value is the content
+// of the file that the flag names.
 type Options struct {
 	Image, Namespace, Storage string
 	ServeFiles, QuotaFiles    []string // further such flags

@@ -84,15 +84,15 @@ func isName(host string) bool {
 	return strings.Trim(last, "0123456789") != "" && !strings.HasPrefix(last, "0x")
 }
 
-// Rules say where the token may go.
-type Rules struct {
+// Reach is where the token may go.
+type Reach struct {
 	Allow    *Allow           // nil: anywhere, because a user has named the one proxy
 	Own      []netip.AddrPort // listeners of this process, which are no proxies
 	Insecure bool             // also without TLS to addresses that are not loopback
 }
 
 // check judges the URL itself, before a name in it is looked up.
-func (r *Rules) check(u *url.URL) error {
+func (r *Reach) check(u *url.URL) error {
 	host := u.Hostname()
 	ip, err := netip.ParseAddr(host)
 	isIP := err == nil
@@ -110,7 +110,7 @@ func (r *Rules) check(u *url.URL) error {
 }
 
 // checkDialed judges the address that is about to be connected to.
-func (r *Rules) checkDialed(u *url.URL, at netip.AddrPort) error {
+func (r *Reach) checkDialed(u *url.URL, at netip.AddrPort) error {
 	ip := at.Addr().Unmap()
 	what := u.Host
 	if isName(u.Hostname()) {
@@ -139,7 +139,7 @@ func notAllowed(what string) error {
 
 const addressHint = "sluice.manage in the node's metadata names the management listener: IP:PORT, or https://HOST:PORT"
 
-func (r *Rules) tlsHint() string {
+func (r *Reach) tlsHint() string {
 	if r.Allow == nil {
 		return "use https, run this on the proxy's machine, or trust the network with --insecure"
 	}

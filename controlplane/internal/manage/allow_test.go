@@ -103,7 +103,7 @@ func TestRules(t *testing.T) {
 	networks, err := ParseAllow("127.0.0.0/8,::1,10.0.0.0/8,edge.example")
 	require.NoError(t, err)
 	own := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:18080"), netip.MustParseAddrPort("[::]:18000")}
-	r := Rules{Allow: &networks, Own: own}
+	r := Reach{Allow: &networks, Own: own}
 	for _, tc := range []struct{ url, dialed, want string }{
 		{"http://127.0.0.1:9902/m/", "127.0.0.1:9902", ""},
 		{"http://localhost:9902/m/", "[::1]:9902", ""},

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
-// maxMembers is more than an object of an answer has: a rule has 14 metrics.
+// maxMembers is more than any object of an answer has: the types of package result are far smaller.
 const maxMembers = 100
 
 // unpack reads what a proxy answers into an answer with times in nanoseconds. It bounds what a

@@ -36,7 +36,7 @@ const (
 type Client struct {
 	Token   string
 	TLS     *tls.Config // nil: the system's roots
-	Rules   Rules
+	Reach   Reach
 	Timeout time.Duration // for each proxy
 
 	resolver *net.Resolver // nil: the system's
@@ -92,7 +92,7 @@ func (c *Client) Explain(ctx context.Context, at *url.URL, described string) (re
 
 // ask makes one management request and reads its answer, both within the timeout.
 func (c *Client) ask(ctx context.Context, at *url.URL, q *question) error {
-	if err := c.Rules.check(at); err != nil {
+	if err := c.Reach.check(at); err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
@@ -141,7 +141,7 @@ func (c *Client) transport(at *url.URL) *http.Transport {
 		if err != nil {
 			return err
 		}
-		if err := c.Rules.checkDialed(at, dialed); err != nil {
+		if err := c.Reach.checkDialed(at, dialed); err != nil {
 			return err
 		}
 		if c.bounds == nil {

@@ -33,7 +33,7 @@ func operation(name string) Operation {
 
 func newClient() *Client {
 	loopback, _ := ParseAllow(DefaultAllow)
-	return &Client{Token: secret, Timeout: time.Minute, Rules: Rules{Allow: &loopback}}
+	return &Client{Token: secret, Timeout: time.Minute, Reach: Reach{Allow: &loopback}}
 }
 
 // at is a server's URL as a management path.
@@ -219,7 +219,7 @@ func TestRebinding(t *testing.T) {
 		c := newClient()
 		allow, err := ParseAllow(tc.allow)
 		require.NoError(t, err)
-		c.Rules.Allow, c.resolver = &allow, dns(t, netip.MustParseAddr(tc.is))
+		c.Reach.Allow, c.resolver = &allow, dns(t, netip.MustParseAddr(tc.is))
 		c.TLS = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 		a, err := c.Counters(t.Context(), u, operation("get"), nil)
 		if tc.want == "" {

@@ -57,7 +57,7 @@ type Credentials struct {
 
 // Fleet asks many proxies, within bounds that hold for all callers together.
 type Fleet struct {
-	rules       Rules
+	reach       Reach
 	credentials func() Credentials
 	calls       chan struct{} // a place for each call that is served
 	asked       chan struct{} // a place for each proxy that is being asked
@@ -65,9 +65,9 @@ type Fleet struct {
 }
 
 // NewFleet returns a fleet. It gets the credentials anew for every call.
-func NewFleet(rules Rules, credentials func() Credentials) *Fleet {
+func NewFleet(reach Reach, credentials func() Credentials) *Fleet {
 	return &Fleet{
-		rules: rules, credentials: credentials,
+		reach: reach, credentials: credentials,
 		calls: make(chan struct{}, maxCalls), asked: make(chan struct{}, maxAsked), large: make(chan struct{}, 1),
 	}
 }
@@ -75,7 +75,7 @@ func NewFleet(rules Rules, credentials func() Credentials) *Fleet {
 // Call asks all proxies for one caller.
 type Call struct {
 	fleet  *Fleet
-	client Client // for all targets: of gives each its bounds
+	client Client // for all targets; method of sets the bounds of each
 
 	mu    sync.Mutex
 	kept  int                       // bytes of large answers
@@ -93,7 +93,7 @@ func (f *Fleet) Begin(timeout time.Duration) (*Call, error) {
 	with := f.credentials()
 	return &Call{
 		fleet: f, nodes: map[netip.AddrPort]string{},
-		client: Client{Token: with.Token, TLS: with.TLS, Rules: f.rules, Timeout: timeout},
+		client: Client{Token: with.Token, TLS: with.TLS, Reach: f.reach, Timeout: timeout},
 	}, nil
 }
 

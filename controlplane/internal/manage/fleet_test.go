@@ -23,7 +23,7 @@ import (
 
 func newFleet(own ...netip.AddrPort) *Fleet {
 	loopback, _ := ParseAllow(DefaultAllow)
-	return NewFleet(Rules{Allow: &loopback, Own: own}, func() Credentials { return Credentials{Token: secret} })
+	return NewFleet(Reach{Allow: &loopback, Own: own}, func() Credentials { return Credentials{Token: secret} })
 }
 
 func begin(t *testing.T, f *Fleet) *Call {

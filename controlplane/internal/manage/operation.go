@@ -1,8 +1,8 @@
 // Package manage asks running proxies about their counters, on the management path of the
 // filter, and reads their answers.
 //
-// Its invariant: the management token goes to no address that Rules forbid, and into no error.
-// An answer is bounded in size and time, is read into the types of package answer, and takes
+// Its invariant: the management token goes to no address that its Reach excludes, and into no error.
+// An answer is bounded in size and time, is read into the types of package result, and takes
 // memory only within the bounds of a Fleet. The package must never import the store, the xDS
 // server, the API or the command line.
 //
@@ -37,7 +37,10 @@ const (
 	maxQuery = 56 << 10
 )
 
-// Operation is one of the operations on counters.
+// Operation is one of the operations on counters. A new one needs its row in Operations, what its
+// answer must have (Answers in answer.go), whether it needs a number of units (addUnits), its column
+// or line on the command line (package cli, counters.go), its path in the API, and the same name in
+// the filter.
 type Operation struct {
 	Name    string // of the command and in the API
 	Wire    string // in the filter's management path

@@ -15,12 +15,12 @@ import (
 
 // VerdictText is what a proxy answers to a hit: "denied, retry after 30s (held)".
 func VerdictText(a *result.Result) string {
-	result := "allowed"
+	text := "allowed"
 	reasons := map[string]bool{}
 	for _, v := range a.Rules {
 		switch {
 		case v.Mode == "shadow" && !v.Allowed:
-			result += ", denied in shadow mode"
+			text += ", denied in shadow mode"
 		case v.Reason != "" && v.Reason != "limit":
 			reasons[v.Reason] = true
 		}
@@ -28,14 +28,14 @@ func VerdictText(a *result.Result) string {
 	switch {
 	case *a.Allowed:
 	case *a.RetryMs < 0:
-		result = "denied, and waiting does not help"
+		text = "denied, and waiting does not help"
 	default:
-		result = "denied, retry after " + Span(*a.RetryMs)
+		text = "denied, retry after " + Span(*a.RetryMs)
 	}
 	if len(reasons) > 0 {
-		result += " (" + strings.Join(slices.Sorted(maps.Keys(reasons)), ", ") + ")"
+		text += " (" + strings.Join(slices.Sorted(maps.Keys(reasons)), ", ") + ")"
 	}
-	return result
+	return text
 }
 
 // WindowsText is windows in a table's cell: "3 of 10 per 1m; daily 12 of 1000 per 1d". With ends

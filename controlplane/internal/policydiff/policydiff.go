@@ -1,5 +1,8 @@
 // Package policydiff says what becomes of counters when one policy takes the
 // place of another.
+//
+// Its invariant: it says that a counter or a window is kept only where the filter, or the quota
+// service, keeps it. It only compares: it must never import the store or a server.
 package policydiff
 
 import (

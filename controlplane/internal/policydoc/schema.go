@@ -1,7 +1,7 @@
 // Package policydoc writes down the policy's format: as a JSON Schema of draft
 // 2020-12, by which editors complete and check a policy, and as the reference
 // page. Both come from the tables by which policies are read; what fields mean
-// is said in texts.go.
+// is said in texts.go, and reference_test.go writes the page.
 //
 // Its invariant: the schema refuses no policy that shared/policy accepts. What a
 // schema cannot say of one field alone (sums, names that must differ, fields that do not
