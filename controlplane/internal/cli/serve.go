@@ -227,7 +227,7 @@ func checkDirectory(data, hint string) error {
 }
 
 // openStore opens a store at a URL or in a directory.
-func openStore(ctx context.Context, at string, log *slog.Logger) (store.Store, error) {
+func openStore(ctx context.Context, at string, log *slog.Logger) (store.Target, error) {
 	if store.IsURL(at) {
 		return store.OpenEtcd(ctx, at, log)
 	}

@@ -284,10 +284,16 @@ func OpenCopy(ctx context.Context, at string) (Source, error) {
 	return db, naming("open "+at, err)
 }
 
+// Target is a store that records can be copied to: one that this package opened.
+type Target interface {
+	Store
+	backend
+}
+
 // Copy copies all records of a store to one that is empty; none may be damaged. It copies
 // revisions with their numbers, the replies of proxies, the audit log and the secret.
-func Copy(ctx context.Context, from Source, to Store) (c Contents, err error) {
-	commit := func(change func(records) error) error { return to.(backend).commit(ctx, false, change) }
+func Copy(ctx context.Context, from Source, to Target) (c Contents, err error) {
+	commit := func(change func(records) error) error { return to.commit(ctx, false, change) }
 	return c, naming("copy", from.view(func(r records) error {
 		c = r.contents()
 		if err := flawless(r.flaws()); err != nil {

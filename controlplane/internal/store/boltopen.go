@@ -48,14 +48,14 @@ func openDir(dir string, readOnly bool) (*Bolt, error) {
 	}
 	b := &Bolt{db: db, batch: db.Batch, change: make(chan struct{})}
 	b.shared = shared{b}
-	if err := b.begin(dir, readOnly); err != nil {
+	if err := b.compareWithLast(dir, readOnly); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", file, err), b.Close())
 	}
 	return b, nil
 }
 
-// begin compares an open database with the record of acknowledged changes.
-func (b *Bolt) begin(dir string, readOnly bool) (err error) {
+// compareWithLast compares an open database with the record of acknowledged changes.
+func (b *Bolt) compareWithLast(dir string, readOnly bool) (err error) {
 	b.last, err = openLast(filepath.Join(dir, LastName), readOnly)
 	if err != nil {
 		return err

@@ -117,10 +117,11 @@ func (e *Etcd) open(ctx, running context.Context, config clientv3.Config, log *s
 		return err
 	}
 	e.ended.Go(func() { e.follow(running, log) })
-	return e.commit(opening, false, records.begin)
+	return e.commit(opening, false, records.setFormat)
 }
 
-func (r records) begin() error {
+// setFormat notes the format in an empty store, and else checks it.
+func (r records) setFormat() error {
 	if r.value(metaBucket, formatKey) == nil {
 		return r.set(metaBucket, formatKey, []byte(format))
 	}
@@ -246,7 +247,7 @@ func (e *Etcd) Appended() <-chan struct{} {
 func (e *Etcd) appended() {} // follow tells of each change, whoever made it
 
 // view reads a copy.
-func (e *Etcd) view(do func(records) error) error { return do(records{e.begin()}) }
+func (e *Etcd) view(do func(records) error) error { return do(records{e.newTx()}) }
 
 // Backup implements Store.
 func (e *Etcd) Backup(ctx context.Context) (io.ReadCloser, int64, error) {

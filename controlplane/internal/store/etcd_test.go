@@ -197,7 +197,7 @@ func TestCutOff(t *testing.T) {
 
 // told1 is what others read of this control plane.
 func (e *Etcd) told1() []byte {
-	return records{e.begin()}.value(replicaBucket, []byte(e.id+"/0"))
+	return records{e.newTx()}.value(replicaBucket, []byte(e.id+"/0"))
 }
 
 func TestCredentials(t *testing.T) {

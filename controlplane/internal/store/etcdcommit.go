@@ -48,14 +48,14 @@ func (a *attempts) next(ctx context.Context) error {
 	if err := a.Healthy(ctx); err != nil {
 		return a.waitFor(ctx, err)
 	}
-	t := a.begin()
+	t := a.newTx()
 	if slices.ContainsFunc(a.unanswered, t.has) {
 		return nil
 	}
 	if err := t.make(a.leading, a.change); err != nil {
 		return err
 	}
-	became, err := t.commit(ctx)
+	became, err := t.store(ctx)
 	switch became {
 	case stored:
 		return nil
@@ -136,9 +136,9 @@ const (
 	unknown                 // etcd did not answer; the store has its sign if it took it
 )
 
-// commit makes a transaction durable. It compares what it read: so of several attempts at a
+// store makes a transaction durable. It compares what it read: so of several attempts at a
 // change only one is stored. The error says why it is not stored, or why that is unknown.
-func (t *etcdTx) commit(ctx context.Context) (became, error) {
+func (t *etcdTx) store(ctx context.Context) (became, error) {
 	ops, chunks := t.ops()
 	if len(ops) == 0 {
 		return stored, nil
@@ -200,7 +200,9 @@ func (e *Etcd) transact(
 	trying, cancel := context.WithTimeout(ctx, tryWithin)
 	defer cancel()
 	answer, err := e.client.Txn(trying).If(compared...).Then(then...).Else(otherwise...).Commit()
-	e.note(err, err != nil || answer.Succeeded)
+	// A transaction whose comparisons did not hold has only read.
+	hasTriedToWrite := err != nil || answer.Succeeded
+	e.note(err, hasTriedToWrite)
 	return answer, err
 }
 

@@ -26,7 +26,7 @@ func TestEtcdComparesWhatWasRead(t *testing.T) {
 	for range 20 {
 		last, err := a.Last(ctx)
 		require.NoError(t, err)
-		tx := a.begin()
+		tx := a.newTx()
 		require.NoError(t, tx.make(false, func(r records) error {
 			_, err := r.append(&Draft{YAML: []byte("rival")}, time.Now())
 			return err
@@ -35,7 +35,7 @@ func TestEtcdComparesWhatWasRead(t *testing.T) {
 		_, err = b.Append(ctx, Change{Last: last, Drafts: []Draft{draft("acknowledged")}})
 		require.NoError(t, err)
 		soon(t, "a has it", func() bool { n, _ := a.Last(ctx); return n == last+1 })
-		what, err := tx.commit(ctx)
+		what, err := tx.store(ctx)
 		require.NoError(t, err)
 		require.Equal(t, outrun, what)
 		r, err := a.Get(ctx, last+1)
@@ -192,10 +192,10 @@ func TestEtcdRefusedMeanwhile(t *testing.T) {
 	d.Rollout = &Rollout{Percent: 10, State: Canary}
 	_, err := add(ctx, e, d)
 	require.NoError(t, err)
-	tx := e.begin()
+	tx := e.newTx()
 	require.NoError(t, tx.make(true, func(r records) error { return r.step(&Step{Revision: 1, State: Promoted}, true) }))
 	require.NoError(t, e.SaveReply(ctx, Reply{Node: "n", Revision: 1}))
-	what, err := tx.commit(ctx)
+	what, err := tx.store(ctx)
 	require.NoError(t, err)
 	require.Equal(t, outrun, what)
 	_, err = e.Append(ctx, Change{Last: 1, Leads: true, Steps: []Step{{Revision: 1, State: Promoted}}})

@@ -83,7 +83,7 @@ func (e *Etcd) Told() (proxies map[string][]byte, changed <-chan struct{}) {
 	changed = e.told
 	e.mu.RUnlock()
 	proxies = map[string][]byte{}
-	for part, value := range e.begin().descend(replicaBucket, nil) {
+	for part, value := range e.newTx().descend(replicaBucket, nil) {
 		if !strings.HasPrefix(string(part), e.id+"/") {
 			proxies[string(part)] = value
 		}
@@ -118,25 +118,44 @@ func pause(ctx context.Context, long time.Duration) {
 	}
 }
 
-// note keeps why nothing can be changed. Reading says nothing of what was refused: a user may
-// be one that only reads, and a full etcd still answers. Where that begins or ends, it wakes
-// who waits: what was withheld may be done now.
+// note keeps why nothing can be changed, from what became of a call to etcd. wrote says that the
+// call tells whether etcd takes writes. The first row that fits counts:
+//
+//	a read, after etcd has refused a write        tells nothing: a full etcd still answers, and
+//	                                              a user may be one that only reads
+//	etcd has taken a write, or answers a read     nothing is lost
+//	etcd has refused a write: it is full, or the  refused: it is reached, and nothing can be changed
+//	user may not write
+//	another error, soon after etcd was reached    tells nothing: members may be electing a leader
+//	another error, lookWithin later               lost
+//
+// Where it begins or ends that nothing can be changed, note wakes those that wait for changes: what
+// was withheld may be done now.
 func (e *Etcd) note(err error, wrote bool) {
-	code, now := codeOf(err), time.Now()
-	refused := wrote && (code == codes.ResourceExhausted || code == codes.PermissionDenied)
+	now := time.Now()
+	isRefusal := wrote && refusesWrite(err)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err == nil || refused {
+	if err == nil || isRefusal {
 		e.reached = now
 	}
-	if e.refused && !wrote || err != nil && !refused && now.Sub(e.reached) < lookWithin {
-		return // members may be electing a leader
+	readsAfterRefusal := e.refused && !wrote
+	mayBeElecting := err != nil && !isRefusal && now.Sub(e.reached) < lookWithin
+	if readsAfterRefusal || mayBeElecting {
+		return
 	}
 	if (err == nil) != (e.lost == nil) {
 		e.since = e.reached
 		e.wake(&e.change)
 	}
-	e.lost, e.refused = err, refused || e.refused && err != nil
+	e.lost = err
+	e.refused = isRefusal || e.refused && err != nil // only a write that is taken ends it
+}
+
+// refusesWrite says whether etcd answered, and took nothing: it is full, or the user may not write.
+func refusesWrite(err error) bool {
+	code := codeOf(err)
+	return code == codes.ResourceExhausted || code == codes.PermissionDenied
 }
 
 // Healthy implements Store.

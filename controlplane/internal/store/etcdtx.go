@@ -20,9 +20,11 @@ import (
 // Keys on etcd are the store's prefix, a bucket and a key of records; numbers have twenty
 // digits. Values are those of records, but for texts:
 //
-//	yaml, json  a byte, then the text by gzip (0), or the name of its chunk, and 1 for one (1)
-//	chunk       name/bucket/number/0 → bytes. It is written before the transaction that names
-//	            it, under a lease that it takes away: that of one that failed ends with it
+//	yaml, json  the byte 0, then the text by gzip; or the byte 1, then "name 1": the text by gzip is
+//	            the chunk of that name. The 1 behind the name and the 0 in the chunk's key are fixed
+//	chunk       name/bucket/number/0 → bytes. It is written under a lease before the transaction
+//	            that names it. The transaction takes the lease away; if it fails, the chunk ends
+//	            with the lease
 //	sequence    bucket → the highest number that was given in it
 //	replica     control plane/part → what it tells of its proxies, under its lease
 //	leader      the election of the control plane that steps rollouts
@@ -86,7 +88,8 @@ type etcdTx struct {
 	leader  *clientv3.Cmp // holds as long as the change may be made, nil: for ever
 }
 
-func (e *Etcd) begin() *etcdTx {
+// newTx begins a transaction on what the copy has now.
+func (e *Etcd) newTx() *etcdTx {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return &etcdTx{

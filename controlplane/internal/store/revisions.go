@@ -14,12 +14,13 @@ import (
 // Append implements Store.
 func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
 	var revisions []Revision
-	now := time.Now().UTC() // in each try the same
+	now := time.Now().UTC() // the same each time that commit runs the change
+	isByItself := c.Leads   // serve takes steps by itself only while it leads; people take theirs anywhere
 	err := s.commit(ctx, c.Leads, func(r records) error {
 		revisions = nil
 		last := r.sequence(revisionsBucket)
 		if last != c.Last {
-			return fmt.Errorf("%w: the last one is of revision %d, not %d", ErrConflict, last, c.Last)
+			return fmt.Errorf("%w: the last revision is %d, not %d", ErrConflict, last, c.Last)
 		}
 		if err := r.setSequence(revisionsBucket, max(last, c.Above)); err != nil {
 			return err
@@ -32,7 +33,7 @@ func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
 			revisions = append(revisions, revision)
 		}
 		for i := range c.Steps {
-			if err := r.step(&c.Steps[i], c.Leads); err != nil {
+			if err := r.step(&c.Steps[i], isByItself); err != nil {
 				return err
 			}
 		}

@@ -34,7 +34,8 @@ var (
 	ErrNotFound = errors.New("no such revision")
 	// ErrHeld says that another process has the store open.
 	ErrHeld = errors.New("data directory is held by another process")
-	// ErrConflict says that a change is based on a revision that is no longer the latest.
+	// ErrConflict says that a change is based on what does not hold any more: the last revision, a
+	// canary that lasts, that no proxy has refused it, or that this control plane leads.
 	ErrConflict = errors.New("another change came first")
 	// ErrCutOff says that what keeps the store is out of reach.
 	ErrCutOff = errors.New("cut off from etcd")
@@ -103,9 +104,9 @@ type shared struct{ backend }
 // backend keeps records.
 type backend interface {
 	viewer
-	// commit runs a change, again where another one came between or shares its transaction.
-	// When it returns, what the change wrote is durable; where it returned an error, nothing
-	// of it is. With leads it is one only while this control plane leads.
+	// commit runs a change, and runs it again if another one came between or shares its transaction.
+	// When it returns nil, all that the change wrote is durable. When it returns an error, nothing of
+	// it is. With leads, the change is only made while this control plane leads.
 	commit(ctx context.Context, leads bool, change func(records) error) error
 	appended() // wakes those that wait for Store.Appended
 }

@@ -43,7 +43,14 @@ func (l *Ledger) refresh(ctx context.Context) error {
 		if known != nil { // what the store failed to keep stays here
 			s.Acked, s.Nacked = s.Acked || known.Acked, s.Nacked || known.Nacked
 		}
-		s.Damaged = !s.Rollout.IsAborted() && (known != nil && known.Damaged || known == nil && l.isDamaged(ctx, s.Number))
+		switch {
+		case s.Rollout.IsAborted(): // no proxy gets it, whole or not
+			s.Damaged = false
+		case known != nil:
+			s.Damaged = known.Damaged
+		default:
+			s.Damaged = l.isDamaged(ctx, s.Number)
+		}
 		t.revisions = append(t.revisions, s)
 	}
 	l.reassign(before)
@@ -95,9 +102,9 @@ func (l *Ledger) reassign(before map[string]track) {
 	}
 }
 
-// assign returns the track of the policy that is for the proxy. Policies are for others
-// each; where damage to a revision brings an older one with other proxies back, the first
-// by name is taken.
+// assign returns the track of the policy that is for the proxy. No two policies with selectors are
+// for the same proxy, unless damage to a revision brings back an older one that selects others:
+// then the first policy by name is taken.
 func (l *Ledger) assign(p *selector.Proxy) *track {
 	for _, t := range l.named {
 		if t.proxies().Match(p) {

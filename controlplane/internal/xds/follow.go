@@ -18,9 +18,9 @@ const (
 	retryInterval = 10 * time.Second
 )
 
-// follow keeps the ledger's list of revisions up to date with the store, and the
+// keepUp keeps the ledger's list of revisions up to date with the store, and the
 // store free of revisions that are no longer needed.
-func (s *Server) follow(ctx context.Context) {
+func (s *Server) keepUp(ctx context.Context) {
 	housekeeping := time.NewTicker(forgetAfter / 10)
 	defer housekeeping.Stop()
 	unread := s.unread()

@@ -21,7 +21,15 @@ const maxReplies = 64
 const maxProxies = 10_000
 
 // Ledger knows which proxies are connected, what was pushed to them and how they
-// replied.
+// replied. Its methods lie with what they are about:
+//
+//	ledger.go     sessions, from open over subscribe, wanted and record to close
+//	assign.go     refresh reads the store's revisions; assign finds the policy that is for a proxy
+//	canary.go     Canary, Canaries; Choose for one that begins
+//	follow.go     Damaged and withdraw; removeOutdated for the store
+//	elsewhere.go  what other control planes tell of their proxies
+//	status.go     asks, and what the API shows: Proxies, Newest, ForNewProxy, Behind, Ahead, Managed
+//	outcome.go    Follow reports what becomes of one revision
 type Ledger struct {
 	store store.Store
 
@@ -67,7 +75,20 @@ type facts struct {
 	Unserved   []string `json:",omitzero"` // what else it asks for, at most maxUnserved
 	Stranger   bool     `json:",omitzero"` // it came with a policy that is not served here, or not any more
 
-	// What it runs: revisions, 0 for none.
+	// What it runs and what was pushed to it are revisions, 0 for none. For example, a proxy that runs 7:
+	//
+	//	                              Runs  Holds  Acked  Pushed  InFlight  Refused
+	//	8 is pushed                      7      7      7       8  yes
+	//	it refuses 8 (NACK)              7      0      7       8            8
+	//	7 is pushed, to withdraw 8       7      0      7       7  yes       8
+	//	it accepts 7 (ACK)               7      7      7       7            8
+	//	9 is pushed                      7      7      7       9  yes       8
+	//	it accepts 9 (ACK)               9      9      9       9
+	//
+	// Acked and Refused are of its stance. They begin as proxy.known has them, by the replies of all
+	// the proxy's sessions; Runs begins with what the proxy itself reports.
+
+	// What it runs.
 	Runs  uint64 `json:",omitzero"` // the one that it accepted or reported last
 	Holds uint64 `json:",omitzero"` // Runs, or 0 if that must be pushed again
 	Ahead uint64 `json:",omitzero"` // a newer one of this store that it came with and that is not here

@@ -139,25 +139,24 @@ func (t *track) mark(reply store.Reply) (changed bool) {
 // removeOutdated takes the revisions out of the list that are neither among the newest
 // ones to keep nor in use, and returns them. Those that do not count go with those of their age.
 func (t *track) removeOutdated(keep int, used map[uint64]bool) (numbers []uint64) {
-	old := -keep
-	for range t.backward() {
-		old++
+	keeps := map[uint64]bool{}
+	oldest := uint64(0) // the oldest number that is kept
+	newer := 0          // revisions that count and are newer than r
+	for r := range t.backward() {
+		if newer < keep || used[r.Number] {
+			keeps[r.Number], oldest = true, r.Number
+		}
+		newer++
 	}
-	if old == -keep {
+	if newer == 0 {
 		return nil
 	}
-	kept := false // some older one
 	t.revisions = slices.DeleteFunc(t.revisions, func(r store.Summary) bool {
-		goes := !kept
-		if counts(&r) {
-			goes = old > 0 && !used[r.Number]
-			kept = kept || !goes
-			old--
-		}
-		if goes {
+		isOutdated := r.Number < oldest || counts(&r) && !keeps[r.Number]
+		if isOutdated {
 			numbers = append(numbers, r.Number)
 		}
-		return goes
+		return isOutdated
 	})
 	return numbers
 }

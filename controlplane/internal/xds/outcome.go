@@ -23,7 +23,8 @@ const (
 	Nacked       Outcome = "nacked"
 )
 
-// severity orders outcomes of several sessions of one proxy: the worst counts.
+// severity says which outcome counts of a proxy with several sessions: the highest. One that is not
+// final is higher than any that is, so a proxy is reported once all its sessions have one.
 var severity = map[Outcome]int{Acked: 1, Superseded: 2, Withheld: 3, Unsent: 4, Nacked: 5, Waiting: 6, Disconnected: 7}
 
 func (o Outcome) isFinal() bool { return o != Waiting && o != Disconnected }

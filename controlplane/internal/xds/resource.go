@@ -33,8 +33,8 @@ import (
 // TypeURL is the type of the resources served.
 const TypeURL = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 
-// revision is the part of a stored revision that proxies get.
-type revision struct {
+// pushable is the part of a stored revision that proxies get.
+type pushable struct {
 	number uint64
 	wasm   string
 	policy []byte // JSON, without its opening brace
@@ -49,45 +49,46 @@ type revision struct {
 // back on.
 const maxRevisions = 4
 
-// revisions keeps what was read last. Its lock is held while a revision is read: a fleet asks
+// pushableCache keeps those that were read last. Its lock is held while a revision is read: a fleet asks
 // for the same one at once.
-type revisions struct {
+type pushableCache struct {
 	mu   sync.Mutex
-	kept map[uint64]revision
+	kept map[uint64]pushable
 }
 
-// revision returns a revision as the store has it.
-func (s *Server) revision(ctx context.Context, number uint64) (revision, error) {
-	s.revisions.mu.Lock()
-	defer s.revisions.mu.Unlock()
-	if kept, ok := s.revisions.kept[number]; ok {
+// readPushable returns a revision of the store as proxies get it.
+func (s *Server) readPushable(ctx context.Context, number uint64) (pushable, error) {
+	s.pushables.mu.Lock()
+	defer s.pushables.mu.Unlock()
+	if kept, ok := s.pushables.kept[number]; ok {
 		return kept, nil
 	}
 	stored, err := s.Store.Get(ctx, number)
 	if err != nil {
-		return revision{}, err
+		return pushable{}, err
 	}
-	made, err := s.newRevision(stored)
+	made, err := s.newPushable(stored)
 	if err != nil {
-		return revision{}, err
+		return pushable{}, err
 	}
-	if len(s.revisions.kept) == maxRevisions {
-		clear(s.revisions.kept)
+	if len(s.pushables.kept) == maxRevisions {
+		clear(s.pushables.kept)
 	}
-	s.revisions.kept[number] = made
+	s.pushables.kept[number] = made
 	return made, nil
 }
 
-func (s *Server) newRevision(r store.Revision) (made revision, err error) {
+func (s *Server) newPushable(r store.Revision) (made pushable, err error) {
 	policy, ok := bytes.CutPrefix(bytes.TrimSpace(r.JSON), []byte("{"))
 	if !ok {
 		return made, errors.New("tag policy: not a JSON object")
 	}
-	made = revision{
+	made = pushable{
 		number: r.Number, wasm: r.Wasm, policy: policy, digest: sha256.Sum256(r.JSON), seal: s.seal,
 		capabilities: envoy.Capabilities(r.JSON),
 	}
-	if bytes.Contains(r.JSON, []byte(`"report_keys":`)) { // a filter that is older refuses both
+	// A filter that is older knows neither report_keys nor report_secret, and refuses a policy with either.
+	if bytes.Contains(r.JSON, []byte(`"report_keys":`)) {
 		made.secret = s.secret
 	}
 	return made, nil
@@ -101,7 +102,7 @@ func keyed(secret []byte, text string) []byte {
 
 // plugin is the filter as a node runs it, without a policy. The revision's path of
 // the binary counts before the node's, and that before the server's.
-func (s *Server) plugin(r revision, n *node) envoy.Plugin {
+func (s *Server) plugin(r pushable, n *node) envoy.Plugin {
 	return envoy.Plugin{
 		Name: envoy.ResourceName, VMID: n.vmID, Runtime: n.runtime,
 		Wasm: cmp.Or(r.wasm, n.wasm, s.Wasm), Envoy: n.Version,
@@ -132,7 +133,7 @@ func (m message) in(outer proto.Message, field protoreflect.Name) (message, erro
 }
 
 // newResponse is the push of a revision to a node, with a nonce that is also its tag.
-func newResponse(p envoy.Plugin, r revision, nonce string) (response, error) {
+func newResponse(p envoy.Plugin, r pushable, nonce string) (response, error) {
 	p.Capabilities = r.capabilities
 	filter, err := p.Filter()
 	if err != nil {
@@ -166,7 +167,7 @@ func newResponse(p envoy.Plugin, r revision, nonce string) (response, error) {
 
 // head is the begin of a JSON object, with the fields that only the control plane
 // sets; the policy follows.
-func (r revision) head(tag string) []byte {
+func (r pushable) head(tag string) []byte {
 	head := `{"revision":` + strconv.Quote(strconv.FormatUint(r.number, 10)+"-"+tag)
 	if r.secret != "" {
 		head += `,"report_secret":` + strconv.Quote(r.secret)
@@ -181,7 +182,7 @@ func (r revision) head(tag string) []byte {
 // digest shows whether this server would still push the same, even if another
 // data directory numbers revisions anew. The seal shows whether a server with this store,
 // or a copy of it, has pushed that at all.
-func versionOf(r revision, tag string, p envoy.Plugin) string {
+func versionOf(r pushable, tag string, p envoy.Plugin) string {
 	number, digest := strconv.FormatUint(r.number, 10), digest(r, p)
 	return number + "-" + tag + "-" + sealOf(r.seal, number, tag, digest) + "-" + digest
 }
@@ -202,7 +203,7 @@ func (s *Server) held(version string) (number uint64, digest string, own bool) {
 	return number, parts[len(parts)-1], own
 }
 
-func digest(r revision, p envoy.Plugin) string {
+func digest(r pushable, p envoy.Plugin) string {
 	h := sha256.New()
 	for _, part := range [][]byte{[]byte(p.Wasm), []byte(p.VMID), []byte(p.Runtime), r.digest[:], []byte(r.secret)} {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))

@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-func (s *Server) revisionOf(t *testing.T, number uint64, policy string) revision {
+func (s *Server) revisionOf(t *testing.T, number uint64, policy string) pushable {
 	t.Helper()
-	r, err := s.newRevision(store.Revision{Summary: store.Summary{Number: number}, JSON: []byte(policy)})
+	r, err := s.newPushable(store.Revision{Summary: store.Summary{Number: number}, JSON: []byte(policy)})
 	require.NoError(t, err)
 	return r
 }
@@ -37,12 +37,12 @@ func TestThePolicyGetsItsRevisionAndSecret(t *testing.T) {
 		require.Equal(t, want, string(append(r.head("a"), r.policy...)))
 	}
 	for _, in := range []string{"", "[]", "1"} {
-		_, err := s.newRevision(store.Revision{JSON: []byte(in)})
+		_, err := s.newPushable(store.Revision{JSON: []byte(in)})
 		require.Error(t, err, in)
 	}
 	s.process = "ffffffff"
 	s.nonces.Store(math.MaxUint64 - 1)
-	r, tag := s.revisionOf(t, math.MaxUint64, `{"version":1,"rules":[],"report_keys":"hash"}`), s.nonce()
+	r, tag := s.revisionOf(t, math.MaxUint64, `{"version":1,"rules":[],"report_keys":"hash"}`), s.newNonce()
 	doc, err := policy.ParseJSON(append(r.head(tag), r.policy...))
 	require.NoError(t, err)
 	p, problems := policy.ReadPushed(doc)
@@ -79,19 +79,19 @@ func TestAVersionTellsNumberAndContent(t *testing.T) {
 
 func TestBinaryPrecedence(t *testing.T) {
 	s := &Server{Options: Options{Wasm: "/server"}}
-	require.Equal(t, "/revision", s.plugin(revision{wasm: "/revision"}, &node{wasm: "/node"}).Wasm)
-	require.Equal(t, "/node", s.plugin(revision{}, &node{wasm: "/node"}).Wasm)
-	require.Equal(t, "/server", s.plugin(revision{}, &node{}).Wasm)
+	require.Equal(t, "/revision", s.plugin(pushable{wasm: "/revision"}, &node{wasm: "/node"}).Wasm)
+	require.Equal(t, "/node", s.plugin(pushable{}, &node{wasm: "/node"}).Wasm)
+	require.Equal(t, "/server", s.plugin(pushable{}, &node{}).Wasm)
 }
 
 func TestOnlySomeRevisionsAreKept(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		f.apply("a", "b", "c", "d", "e", "f", "g", "h")
 		for number := range uint64(8) {
-			_, err := f.revision(t.Context(), number+1)
+			_, err := f.readPushable(t.Context(), number+1)
 			require.NoError(t, err)
-			require.LessOrEqual(t, len(f.revisions.kept), maxRevisions)
-			require.Contains(t, f.revisions.kept, number+1)
+			require.LessOrEqual(t, len(f.pushables.kept), maxRevisions)
+			require.Contains(t, f.pushables.kept, number+1)
 		}
 	})
 }

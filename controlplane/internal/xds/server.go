@@ -138,7 +138,7 @@ type Server struct {
 	seal   []byte       // of versions; see held
 	noisy  *slog.Logger // bounded; see burstLines
 
-	revisions revisions
+	pushables pushableCache
 
 	refreshing sync.Mutex      // held while the ledger is refreshed
 	changed    <-chan struct{} // closed once the store has changed since; refreshing guards it
@@ -182,20 +182,20 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	process := make([]byte, 4)
 	_, _ = rand.Read(process) // never fails
 	s := &Server{
-		Options: o, ledger: ledger, changed: changed, revisions: revisions{kept: map[uint64]revision{}},
+		Options: o, ledger: ledger, changed: changed, pushables: pushableCache{kept: map[uint64]pushable{}},
 		secret: hex.EncodeToString(keyed(secret, "report_secret")), seal: keyed(secret, "version"),
 		process: hex.EncodeToString(process), verifyEvery: verifyEvery,
 	}
 	s.noisy = lograte.NewLimit(burstLines).Logger(o.Log)
 	s.stop, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.logDamage(ledger.Damaged("")...)
-	go s.follow(s.stop)
+	go s.keepUp(s.stop)
 	go s.exchange(s.stop)
 	return s, nil
 }
 
-// nonce differs from those of all other pushes, of this process or an earlier one.
-func (s *Server) nonce() string { return fmt.Sprintf("%s%06x", s.process, s.nonces.Add(1)) }
+// newNonce differs from those of all other pushes, of this process or an earlier one.
+func (s *Server) newNonce() string { return fmt.Sprintf("%s%06x", s.process, s.nonces.Add(1)) }
 
 // Ledger is what the server knows about proxies and their replies.
 func (s *Server) Ledger() *Ledger { return s.ledger }

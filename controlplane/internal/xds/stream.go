@@ -34,7 +34,7 @@ type conversation struct {
 	address    string
 	session    *session     // nil until the first request, which must carry the node
 	untrusted  <-chan error // why the certificate is not trusted any more, nil before the session
-	nonce      string       // of the push that waits for its reply, empty if none does
+	awaited    string       // nonce of the push that waits for its reply, empty if none does
 	withdrawal bool         // that it is
 }
 
@@ -245,18 +245,18 @@ func (c *conversation) subscribe(reported string) {
 
 // isNow says whether this server would push the proxy the revision with that digest.
 func (c *conversation) isNow(number uint64, has string) bool {
-	r, err := c.revision(c.stream.Context(), number)
+	r, err := c.readPushable(c.stream.Context(), number)
 	return err == nil && has == digest(r, c.plugin(r, &c.session.node))
 }
 
 // reply records the ACK or NACK of the push with its nonce. Any other nonce is of another
 // stream or made up, and proves nothing.
 func (c *conversation) reply(r request) {
-	if r.nonce != c.nonce {
+	if r.nonce != c.awaited {
 		c.noisy.Warn("reply to an unknown push ignored", "nonce", printable.Cut(r.nonce, maxShown))
 		return
 	}
-	c.nonce = ""
+	c.awaited = ""
 	log := c.log.With("revision", c.session.Pushed, "withdrawal", c.withdrawal, "nonce", r.nonce)
 	if r.refused {
 		c.Nacks.Add(1)
@@ -284,7 +284,7 @@ func (c *conversation) pushDue() error {
 	if number == 0 {
 		return nil
 	}
-	nonce := c.Server.nonce()
+	nonce := c.newNonce()
 	push, err := c.write(number, nonce)
 	switch {
 	case errors.Is(err, store.ErrDamaged):
@@ -296,7 +296,7 @@ func (c *conversation) pushDue() error {
 		c.unsent(number, err)
 		return nil
 	}
-	c.nonce, c.withdrawal = nonce, withdrawal
+	c.awaited, c.withdrawal = nonce, withdrawal
 	c.ledger.change(func() {
 		s := c.session
 		s.Pushed, s.InFlight = number, true
@@ -314,7 +314,7 @@ func (c *conversation) pushDue() error {
 // write writes a revision for the proxy. The nonce is also its tag: so no push has the bytes of
 // another.
 func (c *conversation) write(number uint64, nonce string) (response, error) {
-	r, err := c.revision(c.stream.Context(), number)
+	r, err := c.readPushable(c.stream.Context(), number)
 	if err != nil {
 		return response{}, err
 	}

@@ -193,7 +193,7 @@ func TestLogLinesAreBounded(t *testing.T) {
 func TestKindsShareThePolicy(t *testing.T) {
 	run(t, func(t *testing.T, f *fixture) {
 		number := f.apply(strings.Repeat("x", 1<<20))
-		r, err := f.revision(t.Context(), number)
+		r, err := f.readPushable(t.Context(), number)
 		require.NoError(t, err)
 		for i := range 100 {
 			e, err := newResponse(f.plugin(r, &node{vmID: fmt.Sprint(i)}), r, "0123456789abcdef")
