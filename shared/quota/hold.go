@@ -25,10 +25,10 @@ type Account struct {
 	reported Report // the last report
 }
 
-// Report returns the report to send with that number. From then on, no answer to an
+// NewReport returns the report to send with that number. From then on, no answer to an
 // earlier report grants anything. earlier are units that earlier parts of the same ask ask
 // for: they are reported as held, because they may be granted.
-func (a *Account) Report(worker, number uint64, earlier uint32) Report {
+func (a *Account) NewReport(worker, number uint64, earlier uint32) Report {
 	if a.since == 0 {
 		a.since = number
 	}
@@ -44,9 +44,9 @@ func (a *Account) Report(worker, number uint64, earlier uint32) Report {
 	return a.reported
 }
 
-// Noted takes the answer to a report, which grants so many units. ok is false if it grants
+// NoteGrant takes the answer to a report, which grants so many units. ok is false if it grants
 // nothing, because a later report has left since, or its answer has come before.
-func (a *Account) Noted(number uint64, units uint32) (ok bool) {
+func (a *Account) NoteGrant(number uint64, units uint32) (ok bool) {
 	if number != a.reported.Number || !a.doubt {
 		return false
 	}
@@ -65,13 +65,13 @@ func (a *Account) Settle(units, cost uint32) {
 	a.charged += uint64(cost)
 }
 
-// Due reports whether there is something to report: something has changed, or is in doubt.
-func (a *Account) Due() bool {
+// Changed reports whether there is something to report: something has changed, or is in doubt.
+func (a *Account) Changed() bool {
 	return a.charged != a.known || a.doubt || a.stored != a.Held+a.Given
 }
 
 // Idle reports whether the worker holds nothing and the store knows it: nothing need be kept.
-func (a *Account) Idle() bool { return !a.Due() && a.stored == 0 }
+func (a *Account) Idle() bool { return !a.Changed() && a.stored == 0 }
 
 const (
 	// MaxHolders is how many workers may hold units of one key.

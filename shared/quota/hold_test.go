@@ -174,7 +174,7 @@ func (h *holdModel) tick(w *modelWorker) {
 	if w.Idle() {
 		w.Account = Account{} // and nothing is kept
 	}
-	if w.Idle() || w.sentNs != 0 || !w.Due() && h.NowNs-w.notedNs < renew {
+	if w.Idle() || w.sentNs != 0 || !w.Changed() && h.NowNs-w.notedNs < renew {
 		return
 	}
 	h.send(w, Part{})
@@ -182,7 +182,7 @@ func (h *holdModel) tick(w *modelWorker) {
 
 func (h *holdModel) send(w *modelWorker, p Part) {
 	h.number++
-	p.Report = w.Report(w.id, h.number, 0)
+	p.Report = w.NewReport(w.id, h.number, 0)
 	w.sentNs = h.NowNs
 	lost := h.r.IntN(6) == 0 && h.NowNs-w.notedNs < holdNs/2
 	for first := true; first || h.r.IntN(6) == 0; first = false {
@@ -244,7 +244,7 @@ func (h *holdModel) serve(m letter) {
 
 func (h *holdModel) answered(m *letter) {
 	w := m.to
-	if !slices.Contains(h.workers, w) || !w.Noted(m.part.Number, m.units) {
+	if !slices.Contains(h.workers, w) || !w.NoteGrant(m.part.Number, m.units) {
 		return
 	}
 	w.sentNs = 0
@@ -419,9 +419,9 @@ func TestReportsSaturate(t *testing.T) {
 		require.EqualValues(t, c.used, s.Usages[0].Used)
 	}
 	a := Account{Held: 1}
-	require.Equal(t, uint32(saturated), a.Report(1, 1, saturated).Held)
-	a.Noted(1, 1)
-	require.True(t, a.Due())
+	require.Equal(t, uint32(saturated), a.NewReport(1, 1, saturated).Held)
+	a.NoteGrant(1, 1)
+	require.True(t, a.Changed())
 }
 
 // TestHolderOfNothingIsNoted: no older report counts after it. A denial leaves no holder.

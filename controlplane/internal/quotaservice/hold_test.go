@@ -52,7 +52,7 @@ func (b *rig) holder(worker uint64, windows ...limit.Window) *holder {
 func (h *holder) report(units uint32, others ...quota.Part) quota.Grant {
 	h.number++
 	p := want(units)
-	p.Report = h.Report(h.worker, h.number, 0)
+	p.Report = h.NewReport(h.worker, h.number, 0)
 	a := h.ask(append([]quota.Part{p}, others...)...)
 	if len(a.Grants) == 0 {
 		return quota.Grant{Failed: true}
@@ -61,7 +61,7 @@ func (h *holder) report(units uint32, others ...quota.Part) quota.Grant {
 	if !g.Noted {
 		return g
 	}
-	if h.Noted(h.number, g.Units) {
+	if h.NoteGrant(h.number, g.Units) {
 		h.Held += g.Units
 	}
 	return g
@@ -135,7 +135,7 @@ func TestADeniedPartHoldsNothing(t *testing.T) {
 	g := x.report(2, quota.Part{Definition: 2, Cost: 1})
 	require.True(t, !g.Denied && g.Noted)
 	require.Zero(t, g.Units)
-	require.False(t, x.Due())
+	require.False(t, x.Changed())
 	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
 		if len(swaps) > 1 {
 			return false
@@ -154,10 +154,10 @@ func TestADeniedPairOfAKey(t *testing.T) {
 	b := old(t)
 	x := b.holder(1, slots(2))
 	first, second := want(2), want(1)
-	first.Report, second.Report = x.Report(1, 1, 0), x.Report(1, 2, 2)
+	first.Report, second.Report = x.NewReport(1, 1, 0), x.NewReport(1, 2, 2)
 	require.Equal(t, quota.Denied, x.ask(first, second).Outcome)
-	require.True(t, x.Noted(2, 0))
-	require.True(t, x.Due())
+	require.True(t, x.NoteGrant(2, 0))
+	require.True(t, x.Changed())
 	require.Zero(t, b.service.count.lost.Load())
 	x.number = 2
 	require.EqualValues(t, 2, x.report(2).Units)
@@ -188,7 +188,7 @@ func TestTooManyWorkers(t *testing.T) {
 	part := want(1)
 	part.Number = 1
 	require.Equal(t, quota.Busy, last.ask(part).Outcome)
-	require.EqualValues(t, 1, b.holder(7, slots(1000)).Account.Report(7, 1, 0).Number)
+	require.EqualValues(t, 1, b.holder(7, slots(1000)).Account.NewReport(7, 1, 0).Number)
 }
 
 // TestOperateOnWhatIsHeld: an operator sees used and held apart.

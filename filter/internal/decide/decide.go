@@ -49,8 +49,8 @@ func (v *Verdict) Next() *Subject {
 // Add appends the subject that Next has returned.
 func (v *Verdict) Add() { v.Subjects = v.memory[:len(v.Subjects)+1] }
 
-// Keep makes the verdict last beyond the callback, which ends the texts of its keys.
-func (v *Verdict) Keep() {
+// CloneTexts makes the texts of the keys last beyond the callback.
+func (v *Verdict) CloneTexts() {
 	for _, s := range v.Subjects {
 		for i := range s.Key.Parts {
 			p := &s.Key.Parts[i]

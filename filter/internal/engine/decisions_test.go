@@ -308,8 +308,8 @@ func TestWildClockBesideADenial(t *testing.T) {
 	}
 }
 
-// TestHeldWaitsASecond: whom only requests in flight deny is told 1 s, also by a worker that
-// read the clock a moment before the one that holds.
+// TestHeldWaitsASecond: a request that only requests in flight deny is told to wait 1 s. So it is by
+// a worker that read the clock a moment before the worker that holds.
 func TestHeldWaitsASecond(t *testing.T) {
 	for _, rule := range []string{`"algorithm":"concurrency","limits":["1"]`, `"limits":["1/1h"],"settle":{}`} {
 		p := hosttest.New()

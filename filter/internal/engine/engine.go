@@ -34,7 +34,7 @@ type Host interface {
 // Identity identifies a configuration's counters, together with the policy.
 type Identity struct {
 	Owner        uint64       // of the tables; see state.OwnerID
-	SplitOwner   uint64       // of the tables after Split
+	SplitOwner   uint64       // of the tables once Split has found another policy under the filter's name
 	ConfiguredNs int64        // when the configuration was made
 	Random       func([]byte) // fills in unguessable bytes
 }
@@ -51,15 +51,13 @@ type Engine struct {
 	verdict *decide.Verdict
 	idle    []*decide.Verdict
 
-	// Leases is what the rules of scope cluster have in common.
+	// Leases is what the rules of scope cluster have in common. The host sets its timeout and makes
+	// a lease.Client of it, which writes the rest.
 	Leases *lease.Worker
 
 	denials *denials.Worker
 
-	memory   []memory // of the rules that report theirs
-	surveyed int      // memory[surveyed] is being added up
-	survey   state.Survey
-	peekAtNs int64 // see Survey
+	surveyor surveyor
 }
 
 // New compiles a policy. It neither reads nor writes shared data.
@@ -80,7 +78,7 @@ func compile(p *policy.Policy, host Host, id Identity, tables *state.Tables) *En
 		r.Denials, r.DenialWorker = e.newDenials(r.Policy), e.denials
 		e.addSource(r)
 	}
-	e.assignMemory()
+	e.surveyor = newSurveyor(host, tables, e.rules.List)
 	return e
 }
 
@@ -88,7 +86,7 @@ func compile(p *policy.Policy, host Host, id Identity, tables *state.Tables) *En
 // nothing with e that a decision changes.
 func (e *Engine) Clone(host Host) *Engine {
 	c := compile(e.policy, host, e.id, e.tables.On(host))
-	c.Leases.TimeoutNs, c.Leases.Silent = e.Leases.TimeoutNs, e.Leases.Silent
+	c.Leases.DecideLike(e.Leases)
 	return c
 }
 
@@ -108,8 +106,9 @@ func (e *Engine) HasConflict() bool { return e.tables.HasConflict() }
 // Split gives the tables to the owner Identity.SplitOwner.
 func (e *Engine) Split() { e.tables.Split() }
 
-// Release ends the engine: it gives up what it holds after Split and what it shares of
-// denials, and its memory leads nowhere any more, should the collector keep some of it.
+// Release ends the engine. It frees the tables that Split has given it and the denials that it has
+// shared. It also clears its own references, so that the collector can free the rest even if a
+// stray pointer keeps the Engine.
 func (e *Engine) Release() {
 	now := e.host.Now()
 	e.tables.Release(now)
@@ -137,11 +136,13 @@ func (e *Engine) Peek() *decide.Verdict {
 	return v
 }
 
-// Keep makes a verdict last until Free: its request waits, and Resume goes on with it.
+// Keep makes a verdict last until Free: its request waits, and Resume goes on with it. It clones
+// the texts that the callback's end would take, and gives the next request another verdict.
 func (e *Engine) Keep(v *decide.Verdict) {
 	if v != e.verdict {
 		return // it is kept
 	}
+	v.CloneTexts()
 	e.verdict = &decide.Verdict{}
 	if n := len(e.idle); n > 0 {
 		e.verdict, e.idle = e.idle[n-1], e.idle[:n-1]
@@ -177,8 +178,8 @@ func (e *Engine) addSource(r *decide.Rule) {
 	}
 }
 
-// table is the table of a rule's counter. What the definition of its key is followed by
-// tells apart tables of one counter.
+// table is the table of a rule's counter. A counter may have several tables, and each has a suffix
+// of its own.
 func (e *Engine) table(r *decide.Rule, suffix string) *state.Table {
 	return e.tables.Table(state.Definition{
 		Counter: r.Subjects.Counter(suffix, r.Policy.Capacity), Windows: r.Subjects.Windows, Capacity: r.Policy.Capacity,

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -55,95 +56,22 @@ func (e *Engine) EachMetric(f func(s Series, count uint64)) {
 	}
 }
 
-// memory is what a rule's tables take in Envoy, and how many live keys they have, as
-// this worker has last added it up. Where rules share a table the first reports it, so
-// that the sum over rules is right.
-type memory struct {
-	rule  *decide.Rule
-	found state.Found // as of the last complete survey
-	fresh bool        // a survey has ended since EachMemory
-	known bool        // found has been reported, so that 0 need not be reported again
-
-	at  int         // which of the rule's tables is surveyed
-	sum state.Found // of those before
-}
-
-// Memory is what the table of a rule takes and holds.
+// Memory is what the tables of a rule take in Envoy, and how many live keys they have.
 type Memory struct {
 	Series
 	state.Found
-	Capacity uint64 // the live keys that it is made for
+	Capacity uint64 // the live keys that they are made for
 }
 
-// assignMemory says which rules report their tables.
-func (e *Engine) assignMemory() {
-	reported := map[*state.Table]bool{nil: true}
-	for i := range e.rules.List {
-		if r := &e.rules.List[i].Rule; !reported[r.Counted] {
-			reported[r.Counted] = true
-			e.memory = append(e.memory, memory{rule: r})
-		}
-	}
-}
-
-// peekNs is how often the tables that this worker has not used are looked for: a
-// directory of ten thousand tables takes milliseconds.
-const peekNs = 10_000_000_000
-
-// Survey goes on adding up the memory of the tables, one rule after the other.
-// Call it on a tick: a call reads a few pages only.
-func (e *Engine) Survey() {
-	if len(e.memory) > 0 && e.memory[e.surveyed].at == 0 && !e.survey.Begun() {
-		if now := e.host.Monotonic(); now >= e.peekAtNs {
-			e.peekAtNs = now + peekNs
-			e.tables.Peek()
-		}
-	}
-	for range e.memory {
-		worked := e.surveyNext(&e.memory[e.surveyed])
-		if !e.survey.Begun() {
-			e.surveyed = (e.surveyed + 1) % len(e.memory)
-		}
-		if worked {
-			return
-		}
-	}
-}
-
-// surveyNext goes on with a rule's tables. It reports whether that was enough for a call:
-// a table that nobody uses costs nothing, and has nothing.
-func (e *Engine) surveyNext(m *memory) (worked bool) {
-	for tables := m.rule.Tables(); m.at < len(tables); m.at++ {
-		table := tables[m.at]
-		found, done, status := e.survey.Step(table.Table, func(value []byte) uint64 {
-			return table.Live(table.Entry, table.Rule, e.host.Now(), value)
-		})
-		if e.survey.Begun() {
-			return true
-		}
-		if status != state.OK { // it begins anew
-			m.sum, m.at = state.Found{}, 0
-			return worked
-		}
-		m.sum.Bytes += found.Bytes
-		if m.at == 0 {
-			m.sum.Keys = found.Keys
-		}
-		worked = worked || done
-	}
-	if worked || !m.known || m.found != (state.Found{}) {
-		m.found = m.sum
-		m.fresh, m.known = true, true
-	}
-	m.sum, m.at = state.Found{}, 0
-	return worked
-}
+// Survey goes on adding up the memory of the tables. Call it on a tick: a call reads a few pages
+// only.
+func (e *Engine) Survey() { e.surveyor.step() }
 
 // EachMemory calls f for every rule that reports memory or, if only fresh, for those whose
 // memory has been added up since the last call, or found to be none.
 func (e *Engine) EachMemory(fresh bool, f func(m Memory)) {
-	for i := range e.memory {
-		m := &e.memory[i]
+	for i := range e.surveyor.rules {
+		m := &e.surveyor.rules[i]
 		if fresh && !m.fresh {
 			continue
 		}
@@ -151,3 +79,92 @@ func (e *Engine) EachMemory(fresh bool, f func(m Memory)) {
 		f(Memory{Series{Domain: e.policy.Domain, Rule: m.rule.Policy.Name}, m.found, uint64(m.rule.Policy.Capacity)})
 	}
 }
+
+// surveyor adds up what the rules' tables take, one rule after the other, a few pages a call.
+type surveyor struct {
+	host   Host
+	tables *state.Tables
+	rules  []surveyed
+	at     int          // the rule that is being added up
+	survey state.Survey // of one of its tables
+	lookNs int64        // when to look for unused tables again
+}
+
+// surveyed is the memory of one rule. Where rules share a table the first reports it, so that the
+// sum over rules is right.
+type surveyed struct {
+	rule     *decide.Rule
+	found    state.Found // as of the last complete round
+	fresh    bool        // found is newer than the last EachMemory
+	reported bool        // found has been fresh once: later, a rule without memory is not fresh again
+
+	at  int         // which of the rule's tables is being added up
+	sum state.Found // of those before
+}
+
+func newSurveyor(host Host, tables *state.Tables, list []rules.Rule) surveyor {
+	s := surveyor{host: host, tables: tables}
+	taken := map[*state.Table]bool{nil: true}
+	for i := range list {
+		if r := &list[i].Rule; !taken[r.Counted] {
+			taken[r.Counted] = true
+			s.rules = append(s.rules, surveyed{rule: r})
+		}
+	}
+	return s
+}
+
+// lookEveryNs is how often the tables that this worker has not used are looked for: a
+// directory of ten thousand tables takes milliseconds.
+const lookEveryNs = 10_000_000_000
+
+// step goes on until it has read pages, or has been through all rules once: a table that nobody
+// uses has no pages to read, so the next rule has its turn in the same call.
+func (s *surveyor) step() {
+	if len(s.rules) > 0 && s.rules[s.at].at == 0 && !s.survey.Begun() {
+		if now := s.host.Monotonic(); now >= s.lookNs {
+			s.lookNs = now + lookEveryNs
+			s.tables.Peek()
+		}
+	}
+	for range s.rules {
+		hasRead := s.addUp(&s.rules[s.at])
+		if !s.survey.Begun() {
+			s.at = (s.at + 1) % len(s.rules)
+		}
+		if hasRead {
+			return
+		}
+	}
+}
+
+// addUp goes on with a rule's tables, and reports whether it has read pages.
+func (s *surveyor) addUp(m *surveyed) (hasRead bool) {
+	for tables := m.rule.Tables(); m.at < len(tables); m.at++ {
+		table := tables[m.at]
+		found, done, status := s.survey.Step(table.Table, func(value []byte) uint64 {
+			return table.Live(table.Entry, table.Rule, s.host.Now(), value)
+		})
+		if s.survey.Begun() {
+			return true
+		}
+		if status != state.OK { // it begins anew
+			m.restart()
+			return hasRead
+		}
+		m.sum.Bytes += found.Bytes
+		if m.at == 0 {
+			m.sum.Keys = found.Keys
+		}
+		hasRead = hasRead || done
+	}
+	if hasRead || !m.reported || m.found != (state.Found{}) {
+		m.found = m.sum
+		m.fresh, m.reported = true, true
+	}
+	m.restart()
+	return hasRead
+}
+
+// restart has the next call begin with the rule's first table.
+func (m *surveyed) restart() { m.sum, m.at = state.Found{}, 0 }

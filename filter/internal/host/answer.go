@@ -20,21 +20,35 @@ const (
 	responseFlags = "response\x00flags"
 )
 
+// Bits of responseFlags, by Envoy's names for them.
+const (
+	upstreamRequestTimeout     = 1 << 2
+	localReset                 = 1 << 3
+	upstreamRemoteReset        = 1 << 4
+	upstreamConnectionEnded    = 1 << 6
+	downstreamConnectionEnded  = 1 << 14
+	streamIdleTimeout          = 1 << 16
+	downstreamProtocolError    = 1 << 18
+	upstreamMaxDurationReached = 1 << 19
+	durationTimeout            = 1 << 22
+	upstreamProtocolError      = 1 << 23
+	overloadManager            = 1 << 25
+	downstreamRemoteReset      = 1 << 28
+)
+
 // timeoutFlags are the proxy's flags of requests whose time was up: of the route or of a try, while
 // nothing came, of the upstream's stream and of the connection.
-const timeoutFlags = 1<<2 | 1<<16 | 1<<19 | 1<<22
+const timeoutFlags = upstreamRequestTimeout | streamIdleTimeout | upstreamMaxDurationReached | durationTimeout
 
 // abandonedFlags are the proxy's flags of requests that it has reset at the upstream, which may
 // be at work on them still: the client's connection or stream has ended or broken the
 // protocol, the upstream has broken it, a time was up, or the proxy had to save memory.
-const abandonedFlags = 1<<14 | 1<<28 | 1<<18 | // the client
-	1<<23 | // the upstream
-	timeoutFlags |
-	1<<3 | 1<<25 // the proxy
+const abandonedFlags = downstreamConnectionEnded | downstreamRemoteReset | downstreamProtocolError |
+	upstreamProtocolError | timeoutFlags | localReset | overloadManager
 
 // brokenFlags are the proxy's flags of a request that an upstream has taken and broken off, or
 // answered with what is no answer.
-const brokenFlags = 1<<4 | 1<<6 | 1<<23
+const brokenFlags = upstreamRemoteReset | upstreamConnectionEnded | upstreamProtocolError
 
 // abandoned reports whether the upstream may be at work still on the stream that ends.
 func abandoned() bool {
@@ -165,8 +179,8 @@ func (s *stream) endScan(a *ended) (found usage.Usage, ok bool) {
 	return found, ok
 }
 
-// end returns what is known of the answer at the stream's end, and whether the request is
-// redirected inside the proxy, which is a request of its own, later.
+// end returns what is known of the answer at the stream's end. redirected says that the proxy sends
+// the request on as a new one, which will be decided by itself.
 func (s *stream) end() (a ended, redirected bool) {
 	a.status = theProxy.Status()
 	if s.status == 0 || s.status != a.status { // a filter may hold an answer back until its time is up

@@ -59,15 +59,18 @@ func (p *plugin) answerManagement(rest string) {
 		replyJSON(404, problem("there is nothing here: try "+p.manage.Path+"counters/peek"))
 	case method != "POST":
 		replyJSON(405, problem("management requests are made by POST"))
+	case p.quota == nil:
+		p.answerAbout(onCounters, op, query)
 	default:
-		if p.quota != nil {
-			defer p.quota.askOthers()()
-		}
-		if onCounters {
-			p.operate(op, query)
-		} else {
-			p.explain()
-		}
+		p.engine.Leases.AssumeSilent(p.quota.isSilentByOthers(), func() { p.answerAbout(onCounters, op, query) })
+	}
+}
+
+func (p *plugin) answerAbout(onCounters bool, op, query string) {
+	if onCounters {
+		p.operate(op, query)
+	} else {
+		p.explain()
 	}
 }
 

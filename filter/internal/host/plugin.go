@@ -104,16 +104,16 @@ type plugin struct {
 
 // reports says which verdicts are published, beside those that access logs get anyway.
 type reports struct {
-	whole bool // of every request, with keys
-	brief bool // of every request, in brief
+	whole bool // of every request, with keys; publish writes it short if brief is set
+	brief bool // implies whole
 	words bool // of every request, to access logs
 }
 
-// A configuration splits when a stream comes after this many ticks that found a
-// conflict. A replaced configuration gets no streams by then: Envoy announces a
-// new one to its workers in two steps, which take milliseconds. conflictFades
-// ticks without a conflict undo one with it, because an owner that was late once
-// is no conflict, while of two conflicting filters not every tick finds the other.
+// A configuration splits when a stream comes after conflictTicks ticks that found a conflict. By
+// then, a replaced configuration gets no streams: Envoy's workers take the new one within
+// milliseconds. conflictFades ticks without a conflict undo one tick with it: an owner that was
+// late once does not add up to a conflict, and two filters that do conflict may miss each other
+// in some ticks.
 const (
 	conflictTicks = 5
 	conflictFades = 10
@@ -158,7 +158,7 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 func readReports() (r reports) {
 	trace, isAsked := theProxy.Attribute("sluice\x00trace")
 	r.whole = isAsked || reportsWhole()
-	r.brief = trace == "brief"
+	r.brief = trace == "brief" // so isAsked, and whole
 	verdicts, _ := theProxy.Attribute("xds\x00node\x00metadata\x00sluice\x00verdicts")
 	r.words = verdicts == "all"
 	return r
@@ -181,12 +181,12 @@ func readPolicy(text string) (*policy.Policy, bool) {
 		}
 		proxywasm.LogCritical("sluice: policy refused: " + problems[i].Error())
 	}
-	return pol, len(problems) == 0 && called(pol)
+	return pol, len(problems) == 0 && !lacksCallback(pol)
 }
 
-// called reports whether Envoy makes the calls that the policy needs. Its configuration of
-// the VM says which ones the list of capabilities lacks on purpose.
-func called(pol *policy.Policy) bool {
+// lacksCallback reports whether the policy needs a callback that Envoy does not make, and logs
+// which. The configuration of the VM lists the callbacks that its capabilities leave out.
+func lacksCallback(pol *policy.Policy) bool {
 	without, _ := proxywasm.GetVMConfiguration()
 	lacks := func(callback, what string) bool {
 		lacks := bytes.Contains(without, []byte(callback))
@@ -197,7 +197,7 @@ func called(pol *policy.Policy) bool {
 		return lacks
 	}
 	if pol.Headers != policy.HeadersNone && lacks("proxy_on_response_headers", "headers: "+string(pol.Headers)) {
-		return false
+		return true
 	}
 	for i := range pol.Rules {
 		r := &pol.Rules[i]
@@ -207,10 +207,10 @@ func called(pol *policy.Policy) bool {
 		of := "rule " + strconv.Quote(r.Name)
 		if lacks("proxy_on_log", of) || r.Settle != nil && r.Settle.To.Tokens() &&
 			(lacks("proxy_on_response_headers", of) || lacks("proxy_on_response_body", of)) {
-			return false
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // maxLogged is how many problems of one policy are logged: validate prints them

@@ -203,13 +203,10 @@ func (q *quotaTalk) gauge(silent bool) {
 
 func degraded() uint32 { return define(kindGauge, "rate_limit_quota_degraded") }
 
-// askOthers has a worker that has no stream to the quota service, and so cannot know whether
-// that answers, use what the other workers report, until restore.
-func (q *quotaTalk) askOthers() (restore func()) {
-	leases := q.plugin.engine.Leases
-	own := leases.Silent
-	leases.Silent = own || !q.client.IsConnected() && valueOf(degraded()) > 0
-	return func() { leases.Silent = own }
+// isSilentByOthers reports whether other workers have found the quota service silent, and this one
+// cannot know: it has no stream.
+func (q *quotaTalk) isSilentByOthers() bool {
+	return !q.client.IsConnected() && valueOf(degraded()) > 0
 }
 
 // end decides what still waits, and leaves what is held to another configuration of this VM,

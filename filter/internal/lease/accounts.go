@@ -7,6 +7,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
+// How holds over all proxies are reported: read the head of shared/quota/hold.go first. It says
+// what an Account is, and how the store counts by its reports. This file decides when which
+// account is reported, and in which ask.
+
 // accounts are the accounts of a worker: from a request's Take or Settle to a report on the wire.
 type accounts struct {
 	byName  map[string]*account // by their names
@@ -48,7 +52,7 @@ func (a *account) holdNs() int64 { return a.definition.Windows[len(a.definition.
 // mustReport reports whether the service is to hear of the account: it has changed, or an
 // eighth of the hold has passed.
 func (a *account) mustReport(now int64) bool {
-	return a.Due() || !a.Idle() && now-a.reportedNs >= a.holdNs()/limit.HoldParts
+	return a.Changed() || !a.Idle() && now-a.reportedNs >= a.holdNs()/limit.HoldParts
 }
 
 func (h *accounts) areMany() bool { return len(h.byName) >= maxAccounts }
@@ -115,11 +119,11 @@ func (h *accounts) renew(now, timeoutNs int64) {
 	}
 }
 
-// queueReports queues an ask for nothing for each account that is to be reported, unless an ask
-// is queued already that reports it. They take what requests leave of a message, at least half,
-// and wait for results before there are more. So maxAccounts that are due at once take 129
-// messages: with round trips of up to 15 ms a store that is starting hears of all of them before
-// it grants units.
+// queueReports queues an ask for no units for each account that must be reported, unless a queued
+// ask reports it already. Reports fill what requests leave of a message, and at least half of it.
+// Flush sends the next message after the results of the last one. So a worker with maxAccounts due
+// needs 129 messages. If a round trip takes 15 ms or less, a store that is starting has all the
+// reports before it begins to grant.
 func (c *Client) queueReports(now int64) {
 	h := &c.worker.accounts
 	if len(h.due) == 0 {
@@ -165,8 +169,8 @@ func (a *ask) isReported() bool {
 	return false
 }
 
-// report puts reports of the ask's accounts, as they are now, into its parts. What the parts
-// before one ask for may be granted, so it counts as held.
+// report writes reports of the ask's accounts, as they are now, into its parts. An account may be in
+// several parts. Each reports what the parts before it ask for as held, because it may be granted.
 func (a *ask) report(h *accounts, now int64) {
 	for i := range a.parts {
 		p, earlier := &a.parts[i], uint32(0)
@@ -180,13 +184,13 @@ func (a *ask) report(h *accounts, now int64) {
 			}
 		}
 		h.number++
-		p.Report = p.account.Report(p.account.worker, h.number, earlier)
+		p.Report = p.account.NewReport(p.account.worker, h.number, earlier)
 		p.account.asked, p.account.reportedNs = a, now
 	}
 }
 
-// unreport ends the wait for a grant on the ask's reports: one that comes later grants nothing.
-// It returns the accounts whose reports these were.
+// unreport declares the ask's reports over: a result that comes later grants no units by them. It
+// returns the accounts that still waited for that result.
 func (a *ask) unreport() (accounts []*account) {
 	for i := range a.parts {
 		if acc := a.parts[i].account; acc != nil && acc.asked == a {
@@ -221,7 +225,7 @@ func (h *accounts) noteGrant(g *grant, a *ask, i int) {
 		g.Failed = true
 		acc.silentNs = g.nowNs + silenceNs
 	default:
-		acc.Noted(p.Number, g.Units)
+		acc.NoteGrant(p.Number, g.Units)
 	}
 	if isLast && acc.asked == a {
 		acc.asked = nil

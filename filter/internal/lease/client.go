@@ -4,6 +4,9 @@
 // service: which requests wait for which units, what is asked when, and when the service
 // counts as silent.
 //
+// A grant has four types on its way: quota.Grant on the wire, grant while requests take from it,
+// decide.Grant as one of these requests has it, and state.Grant for what is left in the table.
+//
 // Its invariant: a unit is spent once, and before its lease ends by the monotonic clock.
 // Every request that waits is decided within the timeout and a tick, whatever the service,
 // the network or the client does. What a request carries from one call to the next is in its
@@ -123,12 +126,12 @@ func NewClient(t Transport, w *Worker) *Client {
 func (c *Client) Waiting() bool { return len(c.waiters) > 0 }
 
 // Wait makes a request wait for the units of its pending verdict, which stays as it is until
-// Done or Forget. A request that Next has returned may have to wait again.
+// Done or Forget: Engine.Keep must have kept it. A request that Next has returned may have to
+// wait again.
 func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	w := c.waiters[context]
 	if w == nil {
 		w = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.TimeoutNs}
-		v.Keep()
 		c.waiters[context] = w
 		c.order = append(c.order, w)
 		c.worker.crowded = len(c.waiters) >= maxWaiters
@@ -284,7 +287,7 @@ func (c *Client) unqueue(a *ask) {
 	delete(c.queued, a.key)
 	c.queue = slices.DeleteFunc(c.queue, func(other *ask) bool { return other == a })
 	for i := range a.parts {
-		if acc := a.parts[i].account; acc != nil && acc.Due() {
+		if acc := a.parts[i].account; acc != nil && acc.Changed() {
 			c.worker.accounts.markDue(acc)
 		}
 	}

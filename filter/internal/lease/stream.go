@@ -225,7 +225,7 @@ func (c *Client) takeSent(id uint32) *ask {
 // the service is silent. Period says when to call it next.
 func (c *Client) Tick(now int64) {
 	c.returns = c.worker.takeIdle(c.returns, c.stream.number, len(c.returns)+maxReturns)
-	if !c.stoodStill(now) {
+	if !c.grantMoreTime(now) {
 		c.listen(now)
 	}
 	c.expireAll(now)
@@ -253,11 +253,11 @@ func (c *Client) Period() uint32 {
 // standstillNs is how long a worker may stand still and go on with its stream.
 const standstillNs = 1_000_000_000
 
-// stoodStill reports whether the tick comes so late that the worker was busy with
-// something else: what it has sent may not have left, and what has come may lie
-// behind the tick. The service gets its timeout anew, once until it answers. Requests
-// wait no longer for that. After a very long time it begins a new stream.
-func (c *Client) stoodStill(now int64) bool {
+// grantMoreTime gives the service its timeout anew, if the tick is so late that the worker itself
+// stood still: its message may not have left, or the result may be in the queue behind the tick.
+// The service gets more time once until it answers, and requests do not wait longer for it. If the
+// worker stood still for standstillNs, the service gets no more time: Tick may end the stream.
+func (c *Client) grantMoreTime(now int64) bool {
 	gap := now - max(c.tickNs, c.sentNs)
 	late := c.sentNs != 0 && !c.stalled && gap > c.worker.TimeoutNs/2 && gap < standstillNs
 	c.tickNs = now

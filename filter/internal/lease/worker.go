@@ -19,10 +19,11 @@ type Clock interface {
 	Monotonic() int64
 }
 
-// Worker is what the rules of scope cluster of one worker have in common.
+// Worker is what the rules of scope cluster of one worker have in common. Their sources and the
+// Client share it: each comment says which of them writes a field.
 type Worker struct {
-	TimeoutNs   int64              // how long a request waits
-	Silent      bool               // the service has been silent for the timeout: nobody waits
+	TimeoutNs   int64              // how long a request waits; set once, before the first request
+	Silent      bool               // the Client has found the service silent for the timeout: nobody waits
 	Definitions []quota.Definition // by their numbers; none without rules of scope cluster
 
 	clock   Clock
@@ -30,8 +31,8 @@ type Worker struct {
 	domain  string
 	proxies uint32 // of the domain, by the service's last message
 
-	crowded bool   // so many requests wait that no other may
-	refills []Part // what requests to come will soon need, and nobody has asked for
+	crowded bool   // the Client says that so many requests wait that no other may
+	refills []Part // what requests to come will soon need: sources append it, Client.Flush asks for it
 
 	requested  map[string]*quota.Definition // those that requests have given, by rule and limits
 	lastNumber uint32                       // of the newest of them
@@ -42,7 +43,7 @@ type Worker struct {
 	entry   state.LeaseEntry // memory for records that no request reads
 	visitor state.Entry      // memory for visits of all pages
 
-	accounts accounts
+	accounts accounts // sources change them, the Client reports them
 }
 
 // NewWorker returns a worker without rules.
@@ -84,6 +85,17 @@ func (w *Worker) SetProxies(n uint32) {
 		w.tables.SetProxies(n)
 	}
 }
+
+// AssumeSilent runs do as if this worker had found the service silent itself, if silent says so.
+func (w *Worker) AssumeSilent(silent bool, do func()) {
+	own := w.Silent
+	w.Silent = own || silent
+	do()
+	w.Silent = own
+}
+
+// DecideLike has this worker's sources decide by the timeout and the silence of another one.
+func (w *Worker) DecideLike(from *Worker) { w.TimeoutNs, w.Silent = from.TimeoutNs, from.Silent }
 
 // HasNews reports whether there is something to send that no request waits for: see
 // Client.Flush.

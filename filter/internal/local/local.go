@@ -52,7 +52,8 @@ func (c *Source) checked(s *decide.Subject, now int64, read state.Status) decide
 	}
 	e := &s.Record
 	s.PassNs = c.Table.Check(e, s.Units())
-	if c.full == policy.FullDeny && s.Cost > 0 && s.PassNs != limit.Never && !e.HasRecord() {
+	needsSlot := s.Cost > 0 && s.PassNs != limit.Never && !e.HasRecord()
+	if needsSlot && c.full == policy.FullDeny {
 		if vacantNs := c.Table.Earliest(e); vacantNs == limit.Never || vacantNs > max(s.PassNs, e.Now) {
 			s.PassNs = vacantNs
 			return decide.Full
@@ -80,7 +81,7 @@ func (c *Source) Take(s *decide.Subject) decide.Outcome {
 	switch status {
 	case state.OK:
 		s.Rule.Stored(e)
-		if !s.Allowed {
+		if !s.Allowed { // it is counted though it is denied: see Rule.CountsDenied
 			if passNs := c.Table.Check(e, s.Units()); passNs > e.Now {
 				s.PassNs = passNs
 			}
@@ -104,8 +105,8 @@ func (c *Source) Refund(s *decide.Subject, now int64) bool {
 	return c.Table.Refund(&s.Record, now, s.Cost)
 }
 
-// Persist stores a record that was written before the clock was set back, so that the wait in the
-// verdict begins now.
+// Persist stores the record if Check has moved it to the present: it was written before the clock
+// was set back. So the wait that the verdict tells holds for later requests, too.
 func (c *Source) Persist(s *decide.Subject) { c.Table.Persist(&s.Record) }
 
 // Usage returns the usage in the record.
