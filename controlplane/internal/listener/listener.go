@@ -126,7 +126,7 @@ func letIn(conn net.Conn) {
 
 type connKey struct{}
 
-// Context is an http.Server's ConnContext, which LetIn needs.
+// Context is for http.Server.ConnContext. LetIn does nothing for a server without it.
 func Context(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }

@@ -136,7 +136,9 @@ func (s *Service) Watch() {
 	s.mu.Lock()
 	now := s.o.Clock.NowNs()
 	start := now - age + StartingNs
-	earliest := start - (now - before) // the way back from the store makes start later
+	// The store's answer was on its way for up to now - before, and start is late by as much. So this
+	// is a new start only if start is later than the one that is known by more than that.
+	earliest := start - (now - before)
 	lost := start > now && earliest-s.startNs > int64(WatchEvery)
 	level := slog.LevelWarn
 	if s.startNs == 0 { // the first look: a new store is as it should be

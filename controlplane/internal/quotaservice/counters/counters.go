@@ -2,8 +2,8 @@
 // counters are at the quota service.
 //
 // Its invariant: it names a counter, a key and the limits that hold for it as the
-// filter does when it asks. A test compares it with the compiled filter. It must
-// never import the API or the command line.
+// filter does when it asks. TestOperationsNameTheKeyAsTheFilterDoes, in package simulate, compares
+// it with the compiled filter. It must never import the API or the command line.
 package counters
 
 import (
@@ -57,8 +57,8 @@ func rule(p *policy.Policy, name string) *policy.Rule {
 
 // Prepared is an operation that can be carried out, on a key as the quota service knows it.
 type Prepared struct {
-	Operation
-	policy.Subject
+	operation  Operation
+	subject    policy.Subject // the rule as it holds for the key
 	rule       *policy.Rule
 	key        [16]byte
 	definition quota.Definition
@@ -73,8 +73,9 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	if r == nil {
 		return nil, fmt.Errorf("there is no rule %q", o.Rule)
 	}
-	s := &Prepared{Operation: o, rule: r, domain: p.Domain, column: quotaservice.AllWindows}
-	if err := r.ParseKey(&s.Subject.Key, o.Key); err != nil {
+	prepared := &Prepared{operation: o, rule: r, domain: p.Domain, column: quotaservice.AllWindows}
+	s := &prepared.subject
+	if err := r.ParseKey(&s.Key, o.Key); err != nil {
 		return nil, err
 	}
 	var err error
@@ -83,9 +84,9 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 		return nil, err
 	}
 	of := p.Subjects(r)
-	of.Find(&s.Subject)
-	s.key = of.QuotaKey(&s.Subject)
-	s.definition, s.order = of.Definition(&s.Subject), of.Order
+	of.Find(s)
+	prepared.key = of.QuotaKey(s)
+	prepared.definition, prepared.order = of.Definition(s), of.Order
 	switch {
 	case s.Unlimited && !o.decides():
 		return nil, fmt.Errorf("rule %q counts nothing for this key", r.Name)
@@ -94,22 +95,22 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 		if i < 0 {
 			return nil, fmt.Errorf("rule %q has no window %q", r.Name, o.Window)
 		}
-		s.column = s.order[i]
+		prepared.column = prepared.order[i]
 	}
-	return s, nil
+	return prepared, nil
 }
 
 // Do carries the operation out. The result is as the filter's, with times in nanoseconds.
 func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Result, error) {
-	what, known := kinds[p.Name]
+	what, known := kinds[p.operation.Name]
 	switch {
 	case !known:
-		return result.Result{}, errors.New("unknown operation " + strconv.Quote(p.Name))
-	case p.Unlimited:
+		return result.Result{}, errors.New("unknown operation " + strconv.Quote(p.operation.Name))
+	case p.subject.Unlimited:
 		return p.verdict(&quotaservice.Found{}), nil
 	}
-	units := p.N
-	if p.Name == "get" || p.Name == "expires_at" {
+	units := p.operation.N
+	if p.operation.Name == "get" || p.operation.Name == "expires_at" {
 		units = 0
 	}
 	operation := quotaservice.Operation{What: what, Units: units, Window: p.column}
@@ -117,7 +118,7 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 	if err != nil {
 		return result.Result{}, err
 	}
-	if p.decides() {
+	if p.operation.decides() {
 		return p.verdict(&found), nil
 	}
 	return p.value(&found), nil
@@ -131,9 +132,9 @@ func (p *Prepared) value(found *quotaservice.Found) result.Result {
 		at = slices.Index(p.order, p.column)
 	}
 	switch w := &a.Windows[at]; {
-	case p.Name == "reset":
+	case p.operation.Name == "reset":
 		*a.Value = map[bool]int64{true: 1}[found.HadUsage]
-	case p.Name != "expires_at":
+	case p.operation.Name != "expires_at":
 		*a.Value = int64(w.Used)
 	case w.ResetNs > 0:
 		*a.Value = found.NowNs + w.ResetNs
@@ -143,16 +144,16 @@ func (p *Prepared) value(found *quotaservice.Found) result.Result {
 
 // verdict is the result of hit and peek.
 func (p *Prepared) verdict(found *quotaservice.Found) result.Result {
-	allowed := !found.Denied || p.Shadow
+	allowed := !found.Denied || p.subject.Shadow
 	a := result.Result{Allowed: &allowed}
 	decided := result.Rule{
-		Rule: p.rule.Name, Key: make([]*string, len(p.Operation.Key)), Mode: "enforced", Allowed: !found.Denied,
+		Rule: p.rule.Name, Key: make([]*string, len(p.operation.Key)), Mode: "enforced", Allowed: !found.Denied,
 		Windows: p.windows(found), Held: p.held(found),
 	}
-	for i := range p.Operation.Key {
-		decided.Key[i] = &p.Operation.Key[i]
+	for i := range p.operation.Key {
+		decided.Key[i] = &p.operation.Key[i]
 	}
-	if p.Shadow {
+	if p.subject.Shadow {
 		decided.Mode = "shadow"
 	}
 	if len(decided.Windows) > 0 {
@@ -175,7 +176,7 @@ func (p *Prepared) verdict(found *quotaservice.Found) result.Result {
 func (p *Prepared) windows(found *quotaservice.Found) []result.Window {
 	all := []result.Window{}
 	for i, column := range p.order {
-		if p.Unlimited {
+		if p.subject.Unlimited {
 			break
 		}
 		w, st := &p.definition.Windows[column], found.Windows[column]
@@ -190,7 +191,7 @@ func (p *Prepared) windows(found *quotaservice.Found) []result.Window {
 				left -= min(left, *held)
 			}
 			a.SetLimit(w, left)
-			a.From(p.rule, i, &p.Subject)
+			a.From(p.rule, i, &p.subject)
 		}
 		all = append(all, a)
 	}
@@ -199,7 +200,7 @@ func (p *Prepared) windows(found *quotaservice.Found) []result.Window {
 
 // held is how many units of the key running requests hold; nil for a rule that holds none.
 func (p *Prepared) held(found *quotaservice.Found) *uint32 {
-	if p.Unlimited || !p.rule.Holds() {
+	if p.subject.Unlimited || !p.rule.Holds() {
 		return nil
 	}
 	return &found.Windows[len(found.Windows)-1].Used

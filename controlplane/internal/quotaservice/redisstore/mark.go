@@ -77,34 +77,46 @@ func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 	if err != nil {
 		return 0, false, ageError(err)
 	}
-	looks := make([]look, len(f.servers))
+	youngest := int64(math.MaxInt64)
+	for i, l := range s.lookAtAll(ctx, f.servers) {
+		if l.err != nil {
+			err = l.err
+			continue
+		}
+		anew = s.keepSeen(f.servers[i], l.marks) || anew
+		youngest = min(youngest, l.youngest)
+	}
+	if youngest == math.MaxInt64 { // no server has answered
+		return 0, false, ageError(err)
+	}
+	return youngest * int64(time.Microsecond), anew, nil
+}
+
+// lookAtAll looks at all servers at once, each with its slots.
+func (s *Store) lookAtAll(ctx context.Context, servers [][]uint16) []look {
+	looks := make([]look, len(servers))
 	var all sync.WaitGroup
-	for i, of := range f.servers {
+	for i, of := range servers {
 		seen := s.seen[of[0]]
 		all.Go(func() {
-			l, err := within(ctx, func() look { return s.look(of, seen) })
+			l, err := within(ctx, func() look { return s.lookAt(of, seen) })
 			looks[i] = l
 			looks[i].err = errors.Join(l.err, err)
 		})
 	}
 	all.Wait()
-	ns = math.MaxInt64
-	for i, l := range looks {
-		err = l.err
-		if err != nil {
-			continue
-		}
-		for j, mark := range l.marks {
-			slot := f.servers[i][j]
-			anew = anew || s.seen[slot] != mark
-			s.seen[slot] = mark
-		}
-		ns = min(ns, l.youngest*int64(time.Microsecond))
+	return looks
+}
+
+// keepSeen keeps the marks of slots, the first of them or all, and reports whether one is another
+// than before.
+func (s *Store) keepSeen(slots []uint16, marks []int64) (changed bool) {
+	for i, mark := range marks {
+		slot := slots[i]
+		changed = changed || s.seen[slot] != mark
+		s.seen[slot] = mark
 	}
-	if ns == math.MaxInt64 {
-		return 0, false, ageError(err)
-	}
-	return ns, anew, nil
+	return changed
 }
 
 func ageError(err error) error {
@@ -118,8 +130,8 @@ type look struct {
 	err      error
 }
 
-// look reads the mark of a server's first slot and, if it is not the one that was seen, those of all.
-func (s *Store) look(of []uint16, seen int64) look {
+// lookAt reads the mark of a server's first slot and, if it is not the one that was seen, those of all.
+func (s *Store) lookAt(of []uint16, seen int64) look {
 	l := look{youngest: math.MaxInt64}
 	s.readMarks(of[:1], &l)
 	if l.err != nil || l.marks[0] == seen {
@@ -165,7 +177,8 @@ func (s *Store) ranges() (ranges []rueidis.RedisMessage, err error) {
 	return ranges, err
 }
 
-// servers are those that keep values, each with its slots. What is no Cluster is as one of one slot.
+// servers are those that keep values, each with its slots. Without a Cluster it is one server with
+// one slot.
 func (s *Store) servers() ([][]uint16, error) {
 	if !s.cluster {
 		return [][]uint16{{0}}, nil

@@ -20,31 +20,31 @@ import (
 // is ARGV[1] and the time is from ARGV[2] to ARGV[3]; without ARGV[5] it reads. With
 // ARGV[6] the server must have had its state for so long: see sinceScript.
 // Times are microseconds, which Lua's numbers hold exactly until the year 2255. The
-// answer is an outcome, the time, the value unless swapped, and the age of a state that is
-// too young, else 0.
+// answer is an outcome (see outcomes), the time, the value unless swapped, and the age of a state
+// that is too young, else 0.
 const swapScript = `local there = redis.call('GET', KEYS[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if ARGV[6] ~= '' then
   ` + sinceScript + `
   if now - since < tonumber(ARGV[6]) then
-    return {3, now, there, now - since}
+    return {3, now, there, now - since} -- Young
   end
 end
 if ARGV[5] == '' or (there and string.sub(there, 1, 8) or '') ~= ARGV[1] then
-  return {1, now, there, 0}
+  return {1, now, there, 0} -- Differs
 end
 if now < tonumber(ARGV[2]) or now > tonumber(ARGV[3]) then
-  return {2, now, there, 0}
+  return {2, now, there, 0} -- Late
 end
 redis.call('SET', KEYS[1], ARGV[5], 'PXAT', ARGV[4])
-return {0, now, false, 0}`
+return {0, now, false, 0} -- Swapped`
 
 var swapSHA = fmt.Sprintf("%x", sha1.Sum([]byte(swapScript))) //nolint:gosec // Redis names scripts so
 
-// outcomes are those of the script's answers.
+// outcomes are those of the script's answers, by the number that it returns.
 var outcomes = [...]quotaservice.Outcome{
-	quotaservice.Swapped, quotaservice.Differs, quotaservice.Late, quotaservice.Young,
+	0: quotaservice.Swapped, 1: quotaservice.Differs, 2: quotaservice.Late, 3: quotaservice.Young,
 }
 
 // maxBatch is how many swaps travel together and answer together.
@@ -74,7 +74,8 @@ func (s *Store) encode(w *quotaservice.Swap) rueidis.LuaExec {
 	const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
 	key, age := s.prefix+base64.RawURLEncoding.EncodeToString(w.Key[:]), ""
 	keys := []string{key}
-	if w.AgeNs > 0 { // else a server to which the slot is moving can do without the mark
+	// A swap without an age names no mark: while a slot moves, value and mark may be at two servers.
+	if w.AgeNs > 0 {
 		age = decimal(ceilDiv(w.AgeNs, micro))
 		keys = append(keys, s.mark(s.slot(key)))
 	}
