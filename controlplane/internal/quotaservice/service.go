@@ -104,6 +104,7 @@ type Service struct {
 	streams  map[*Stream]struct{}
 	asked    bool // some proxy has asked
 	draining bool
+	isLate   bool // it has been draining for lastWithin
 	drained  chan struct{}
 }
 
@@ -142,11 +143,13 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 }
 
 // Drain makes the service take no more asks, and returns once all that were taken
-// are answered, or ctx ends.
+// are answered, or ctx ends. It does not wait for asks of a stream that has read no answers
+// for lastWithin.
 func (s *Service) Drain(ctx context.Context) {
 	s.mu.Lock()
 	if !s.draining {
 		s.draining = true
+		s.o.Clock.AfterFunc(int64(lastWithin), s.leaveUnread)
 		for st := range s.streams {
 			s.notifyLater(st)
 		}
@@ -168,13 +171,21 @@ func (s *Service) Draining() bool {
 	return s.draining
 }
 
+// leaveUnread has Drain wait no more for streams that do not read their answers.
+func (s *Service) leaveUnread() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.isLate = true
+	s.endDrain()
+}
+
 // endDrain ends Drain once a draining service has answered everything.
 func (s *Service) endDrain() {
 	if !s.draining {
 		return
 	}
 	for st := range s.streams {
-		if st.open > 0 {
+		if st.open > 0 && !(s.isLate && st.isStuck()) {
 			return
 		}
 	}

@@ -193,6 +193,9 @@ func (st *Stream) queue() {
 	st.service.turns = append(st.service.turns, st)
 }
 
+// isStuck reports whether all open asks wait for the stream to read its answers.
+func (st *Stream) isStuck() bool { return !st.queued && st.open == len(st.pending) }
+
 // takeTurn begins the stream's next asks.
 func (st *Stream) takeTurn() {
 	st.queued = false

@@ -281,6 +281,30 @@ func TestDrain(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err))
 }
 
+// TestDrainLeavesUnread: asks that wait for a stream to read its answers do not hold up the end.
+func TestDrainLeavesUnread(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
+	var m quota.Asks
+	for range maxUnderWay + 1 {
+		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{{Definition: 1, Inspect: true}}})
+	}
+	require.NoError(t, p.send(m))
+	drained := make(chan struct{})
+	go func() {
+		b.service.Drain(t.Context())
+		close(drained)
+	}()
+	require.Eventually(t, b.service.Draining, 5e9, 1e6)
+	select {
+	case <-drained:
+		require.Fail(t, "it may still be read")
+	default:
+	}
+	b.clock.advance(int64(lastWithin))
+	<-drained
+}
+
 // TestProxies: answers carry how many processes of the domain are alive.
 func TestProxies(t *testing.T) {
 	b := newRig(t)
