@@ -96,7 +96,7 @@ type drawing struct {
 
 // Heights in pixels.
 const (
-	height     = 140 // of the part with the lines
+	height     = 140 // of the part with the lines; chart.svg.tmpl writes it too, and 144 and 160 for the times below
 	textHeight = 14
 )
 

@@ -185,7 +185,10 @@ func (c *client) apply(ctx context.Context, files []policyText, wasm *string, qu
 		query.Set("wasm", *wasm)
 	}
 	done, err := call[api.Applied](ctx, c, http.MethodPost, "/v1/policies", query, files[0].text)
-	return []api.Applied{*done}, err
+	if err != nil {
+		return nil, err
+	}
+	return []api.Applied{*done}, nil
 }
 
 func (c *client) applyChanges(ctx context.Context, files []policyText, wasm *string) ([]api.Applied, error) {

@@ -6,9 +6,9 @@
 // the API's. The package must never import the command line, or use more of the store and the
 // xDS server than the types of the API's answers.
 //
-// A request goes through known or public (visit.go), which know the visitor by the session
-// (session.go), to its page: proxies.go, rules.go, clients.go or revisions.go. The page asks the
-// API (call.go) and fills a template (render.go).
+// A request goes through known or public (visit.go) to its page. Known finds the visitor by the
+// session (session.go), and public has none. The pages are proxies.go, rules.go, clients.go and
+// revisions.go. Each asks the API (call.go) and fills a template (render.go).
 package console
 
 import (
