@@ -44,7 +44,7 @@ func (o *applyOptions) AddFlags(cmd *cobra.Command) {
 // checks them.
 type canaryOptions struct {
 	share         string // empty: all proxies
-	promoteAfter  time.Duration
+	promoteAfter  *time.Duration // nil: not by itself
 	maxDenied     string
 	abortOnDenied bool
 }
@@ -55,8 +55,13 @@ func (o *canaryOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Func("canary", "`SHARE` of the policy's proxies that get the revision until it is promoted or aborted, such as 10%",
 		notEmpty(&o.share))
-	f.DurationVar(&o.promoteAfter, "promote-after", 0, "promote the canary after this `TIME` under watch, from 1s, if no "+
-		"proxy has rejected it, none of their filters has crashed, and no rule denies too much there")
+	f.Func("promote-after", "promote the canary after this `TIME` under watch, from 1s, if no "+
+		"proxy has rejected it, none of their filters has crashed, and no rule denies too much there",
+		func(text string) error {
+			after, err := time.ParseDuration(text)
+			o.promoteAfter = &after
+			return err
+		})
 	f.Func("max-denied", "`SHARE` of requests that a rule may deny on the canary, above its share on the other "+
 		"proxies (default 2%); above it, after 100 requests, the canary stalls",
 		notEmpty(&o.maxDenied))
@@ -81,7 +86,7 @@ func (o *canaryOptions) query() url.Values {
 	if o.share != "" {
 		query.Set("canary", o.share)
 	}
-	if o.promoteAfter != 0 {
+	if o.promoteAfter != nil {
 		query.Set("promote_after", o.promoteAfter.String())
 	}
 	if o.maxDenied != "" {
@@ -99,7 +104,7 @@ func (o *canaryOptions) text() string {
 		return ""
 	}
 	text := " as a canary of " + o.share
-	if o.promoteAfter > 0 {
+	if o.promoteAfter != nil {
 		text += ", will be promoted after " + o.promoteAfter.String() + " unless it stalls"
 	} else {
 		text += ", until sluice promote or sluice abort"

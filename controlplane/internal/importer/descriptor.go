@@ -177,7 +177,7 @@ func (m *maker) leaveOut(before *leaf, isOverride bool) {
 	for i, v := range m.leaf.values {
 		if !slices.Contains(m.inKey, i) && !v.pattern.within(before.values[i].pattern) {
 			m.cannot("The values of " + v.String() + " that fit " + v.pattern.text + " share one counter there, apart from " +
-				before.name + ". A rule cannot say that.")
+				before.name + ". The import does not write such a rule: exempt those requests by hand.")
 			return
 		}
 	}

@@ -177,7 +177,9 @@ func (j *job) beyond(text []byte) (problems policyfile.Errors) {
 		if !slices.Contains(bounds, p.Code) {
 			return nil
 		}
-		at, name, path := j.files[0].top(), "it", p.Path
+		at := j.files[0].top()
+		name := "it"
+		path := p.Path
 		if r, below := j.ruleAt(p.Path); r != nil {
 			at = r.quota.at
 			name = r.Name
