@@ -6,8 +6,13 @@
 // A problem here is a code and a place. The sentence that a person reads, and
 // the warnings about valid policies, are the control plane's: policyfile.
 //
-// It must build for wasm: no net, no net/http, no encoding/json, no fmt, no
-// reflection.
+// To read it, begin with this file, the model: Policy, Rule and their parts. document.go and
+// shape.go say how an object's fields are read, policyfields.go and the other files called
+// fields list them, and problem.go has the codes. counters.go checks what rules that share a
+// counter must agree on. subject.go works out a Subject: a rule as it holds for one key.
+//
+// It imports limit, state and quota for a rule's windows, keys and leases. It must build for
+// wasm: no net, no net/http, no encoding/json, no fmt, no reflection.
 package policy
 
 import (

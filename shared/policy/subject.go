@@ -25,6 +25,12 @@ type Subject struct {
 	// empty if there is no request: then the defaults hold. Find reads it.
 	Said []Said
 
+	// From Find: its Windows before the key's jitter has shifted them, and whether Windows lie
+	// in the memory below, which the next Find overwrites.
+	unshifted  []limit.Window
+	ownWindows bool
+
+	// Memory, so that Find allocates nothing.
 	hashed  []byte
 	said    []limit.Window
 	shifted []limit.Window
@@ -52,7 +58,7 @@ type Subjects struct {
 	Rule    *Rule
 	Windows []limit.Window // in the order of limit.Window.Compare, as records have them; see state.Overridden
 	Order   []int          // Windows[Order[i]] is the policy's limit i
-	OfAll   []limit.Window // Windows for what may be of any key: see limit.Window.Pays
+	OfAll   []limit.Window // Windows that are safe for every key: each Pays is the least that a key has
 
 	domain    string
 	prefix    []byte // precedes a key in its stable hash
@@ -117,8 +123,9 @@ func (s *Subjects) ofAll() []limit.Window {
 	return windows
 }
 
-// counted are windows of the rule as records have them. A rule that settles has one more,
-// of what is held, and its fixed windows pay what is charged over their limits.
+// counted are windows of the rule as records have them. A rule that settles charges the cost
+// after the answer. So it has one window more, of units that are held until then, and each of
+// its fixed windows pays back one limit a period of what was charged over its limit.
 func (r *Rule) counted(windows []limit.Window) []limit.Window {
 	if r.Settle == nil || len(windows) == 0 {
 		return sorted(windows)
@@ -131,12 +138,10 @@ func (r *Rule) counted(windows []limit.Window) []limit.Window {
 	return sorted(append(windows, limit.Window{Algorithm: limit.Concurrency, PeriodNs: r.HoldNs, Unlimited: true}))
 }
 
-// KeepWindows are Windows in memory that stays when the subject is used again.
+// KeepWindows are Windows that stay as they are when Find is called again with the subject.
 func (s *Subject) KeepWindows() []limit.Window {
-	for _, own := range [][]limit.Window{s.shifted, s.said} {
-		if len(own) > 0 && &s.Windows[0] == &own[0] {
-			return slices.Clone(s.Windows)
-		}
+	if s.ownWindows {
+		return slices.Clone(s.Windows)
 	}
 	return s.Windows
 }
@@ -157,10 +162,13 @@ func (s *Subjects) Find(to *Subject) {
 			break
 		}
 	}
-	to.Windows = s.limits(to.Override)
-	if s.IsSaid(to) {
-		to.Windows = s.said(to)
+	to.ownWindows = s.IsSaid(to)
+	if to.ownWindows {
+		to.unshifted = s.said(to)
+	} else {
+		to.unshifted = s.limits(to.Override)
 	}
+	to.Windows = to.unshifted
 	to.Unlimited = len(to.Windows) == 0
 	to.Shadow = s.Rule.Mode == ModeShadow
 	if !s.jitters && s.Rule.EnforcePercent >= 100 {
@@ -175,6 +183,7 @@ func (s *Subjects) Find(to *Subject) {
 			to.shifted = append(to.shifted, w.Shifted(w.KeyShift(jitter)))
 		}
 		to.Windows = to.shifted
+		to.ownWindows = true
 	}
 }
 
@@ -237,13 +246,9 @@ func (s *Subjects) Counter(suffix string, capacity uint32) state.CounterID {
 	return state.NewCounterID(s.domain, s.Rule.Counter, s.Rule.KeyDefinition()+suffix, capacity)
 }
 
-// Definition is what the quota service is told of the subject's limits. It has no number yet.
-func (s *Subjects) Definition(of *Subject) quota.Definition {
-	if s.IsSaid(of) {
-		return s.definition(of.said)
-	}
-	return s.DefinitionOf(of.Override)
-}
+// Definition is what the quota service is told of the subject's limits, after Find. It has no
+// number yet.
+func (s *Subjects) Definition(of *Subject) quota.Definition { return s.definition(of.unshifted) }
 
 // DefinitionOf is the Definition of an override's keys; of -1, of the rule's own limits.
 func (s *Subjects) DefinitionOf(override int) quota.Definition {
