@@ -83,7 +83,7 @@ func (l *Limiter) now() int64 {
 // lock returns the key's shard, locked, with its key set. The caller must unlock it.
 func (l *Limiter) lock(key string) *shard {
 	hash := maphash.String(l.seed, key)
-	s := &l.shards[hash>>1>>(63-l.bits)]
+	s := &l.shards[hash>>(64-l.bits)] // its highest bits
 	if !l.jittered {
 		s.mu.Lock()
 		le.PutUint64(s.key.Bytes, hash)

@@ -38,7 +38,7 @@ func (w *Window) tokenFloor(full, own, now int64) Usage {
 		return Usage{}
 	}
 	f := Usage{Used: w.Limit, Prev: w.Burst, EndNs: w.stamped(full)}
-	if w.Stamp == 0 && w.Burst > 0 && full > own+stampMask {
+	if w.Stamp == 0 && w.knowsSize() && full > own+stampMask {
 		f.EndNs = withStamp(full, foreignStamp)
 	}
 	return f
@@ -66,8 +66,8 @@ func (w *Window) RollFloor(f Usage, last, now int64) Usage {
 		return f
 	case TokenBucket:
 		switch {
-		case w.Burst == 0 && w.Stamp == 0: // the configuration does not know this bucket's size
-		case w.Burst > 0 && (f.Used != w.Limit || f.Prev != w.Burst):
+		case !w.knowsSize() && w.Stamp == 0:
+		case w.knowsSize() && (f.Used != w.Limit || f.Prev != w.Burst):
 			f = w.convertFloor(f, last)
 		case f.EndNs > last && w.stale(f.EndNs):
 			f.EndNs = w.stamped(max(f.EndNs, after(last, w.FillNs)))
@@ -117,7 +117,7 @@ func (w *Window) convertFloor(f Usage, last int64) Usage {
 func (w *Window) MergeFloors(f, g Usage) Usage {
 	switch {
 	case w.Algorithm != TokenBucket:
-	case w.Burst == 0 && !f.IsZero() && !g.IsZero(): // f's limits need not be g's
+	case !w.knowsSize() && !f.IsZero() && !g.IsZero(): // f's limits need not be g's
 		return Usage{EndNs: w.stamped(max(f.EndNs, g.EndNs))}
 	case g.EndNs > f.EndNs:
 		return g
@@ -140,7 +140,7 @@ func (w *Window) Start(f Usage, now int64, log []int64) Usage {
 		}
 		return Usage{Log: log, Cut: f.Used > uint32(w.Units)}
 	case w.Algorithm == TokenBucket:
-		if w.Burst == 0 { // the configuration does not know this bucket's size
+		if !w.knowsSize() {
 			return Usage{EndNs: f.EndNs}
 		}
 		return w.withLevel(w.full().sub(tokens(uint64(f.EndNs-now), int64(w.Limit))), now)
@@ -180,13 +180,16 @@ func (w *Window) ChargeFloor(key *Window, f Usage, now int64, units uint32, log 
 }
 
 // Charge counts units at the instant at in u, written at last, of a key whose own limits and
-// grid are not known: w has the rule's. Of a bucket only Expiry and Floor are right then.
+// grid are not known: w has the rule's. After it, a bucket has only a bound for when it is full:
+// use Expiry and Floor of it, not Check or Count.
 func (w *Window) Charge(u *Usage, last, at int64, units uint32) {
 	if w.Algorithm != TokenBucket {
 		w.Roll(u, last, at)
 		w.Add(u, at, units)
 		if w.Algorithm == FixedWindowPerKey || w.Algorithm == FixedWindow && w.Jitter > 0 {
-			u.EndNs = at + w.PeriodNs // by its own limits, or if other charges are not its, the key may have opened a window now
+			// The key may have opened a window now: its own limits are not known, and what else
+			// was charged may be another key's. The latest end that is possible makes it no looser.
+			u.EndNs = at + w.PeriodNs
 		}
 		return
 	}
@@ -194,7 +197,7 @@ func (w *Window) Charge(u *Usage, last, at int64, units uint32) {
 	switch {
 	case units == 0:
 		return
-	case w.Limit > 0 && w.Burst > 0:
+	case w.Limit > 0 && w.knowsSize():
 		fill = max(tokens(uint64(units), w.PeriodNs).ceilDiv(uint64(w.Limit)), w.FillNs)
 	}
 	u.EndNs = w.stamped(after(max(w.Expiry(u, last), at), fill))

@@ -80,7 +80,7 @@ func (w *Window) refill(u *Usage, last, now int64) {
 	case u.EndNs == 0:
 		*u = Usage{}
 		return
-	case w.Burst == 0: // the configuration does not know this bucket's size
+	case !w.knowsSize():
 		return
 	}
 	level := u.Tokens.add(tokens(uint64(now-last), int64(w.Limit)))
@@ -102,7 +102,7 @@ func (w *Window) checkTokens(u *Usage, now int64, cost uint32) int64 {
 
 // takeTokens takes cost tokens out of u, into debt if need be.
 func (w *Window) takeTokens(u *Usage, now int64, cost uint32) {
-	if w.Burst != 0 {
+	if w.knowsSize() {
 		*u = w.withLevel(w.level(u).sub(tokens(uint64(cost), w.PeriodNs)), now)
 	}
 }
@@ -140,7 +140,7 @@ func (w *Window) fullAt(u *Usage, last int64) int64 {
 // by those it was written with, whichever is later.
 func (w *Window) latestFull(u *Usage, last int64) int64 {
 	switch {
-	case w.Burst == 0 || w.Limit == 0: // w does not know the bucket's size, or never fills it
+	case !w.knowsSize() || w.Limit == 0:
 		return u.EndNs
 	case w.hasLapsed(u.EndNs, last):
 		return w.fullAt(u, last)
@@ -148,9 +148,15 @@ func (w *Window) latestFull(u *Usage, last int64) int64 {
 	return max(u.EndNs, w.fullAt(u, last))
 }
 
+// knowsSize reports whether w says how many tokens a full bucket has. A configuration without
+// this window still finds it in records that another one wrote. It has no limits for it then, and
+// a Burst of 0 stands for a size that it does not know.
+func (w *Window) knowsSize() bool { return w.Burst > 0 }
+
 // hasLapsed reports whether a bucket that is full at an instant was charged by a configuration
-// that does not know its size: see Charge. Who knows it takes the bucket for empty when it was
-// last written, because keys would wait for that instant in vain.
+// that does not know its size: see Charge. Such an instant is only a bound, and may be years
+// away. A configuration that knows the size does not wait for it: it reads the bucket as empty
+// when it was last written.
 func (w *Window) hasLapsed(full, last int64) bool {
 	return w.FillNs < maxWait/2 && full > after(last, maxWait/2)
 }
@@ -168,7 +174,7 @@ func (w *Window) missing(u *Usage) uint32 {
 // bucket has gained since.
 func (w *Window) refundTokens(u *Usage, at, now int64, cost uint32) {
 	charge := tokens(uint64(cost), w.PeriodNs).sub(tokens(uint64(max(now-at, 0)), int64(w.Limit)))
-	if charge.positive() && u.EndNs != 0 && w.Burst != 0 {
+	if charge.positive() && u.EndNs != 0 && w.knowsSize() {
 		*u = w.withLevel(u.Tokens.add(charge), now)
 	}
 }

@@ -323,7 +323,9 @@ func (w *Window) Standing(now int64, used uint32, resetNs int64, log []int64) Us
 	switch w.Algorithm {
 	case FixedWindowPerKey:
 		u.EndNs = now + max(resetNs, 0)
-		if w.Pays > 0 && used > w.Pays { // which is when all is paid
+		// resetNs lasts until the debt is paid. The window itself ends a period earlier for each
+		// period that pays.
+		if w.Pays > 0 && used > w.Pays {
 			u.EndNs = max(u.EndNs-int64((used-1)/w.Pays)*w.PeriodNs, now+1)
 		}
 	case SlidingWindowLog:
