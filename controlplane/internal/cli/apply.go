@@ -43,7 +43,7 @@ func (o *applyOptions) AddFlags(cmd *cobra.Command) {
 // canaryOptions say which part of a policy's proxies gets a revision first. The control plane
 // checks them.
 type canaryOptions struct {
-	share         string // empty: all proxies
+	share         string         // empty: all proxies
 	promoteAfter  *time.Duration // nil: not by itself
 	maxDenied     string
 	abortOnDenied bool
