@@ -185,7 +185,7 @@ func (s *Service) endDrain() {
 		return
 	}
 	for st := range s.streams {
-		if st.open > 0 && !(s.isLate && st.isStuck()) {
+		if st.open > 0 && (!s.isLate || !st.isStuck()) {
 			return
 		}
 	}
