@@ -166,18 +166,12 @@ func (g *grant) writeTo(p *Part, units uint32) {
 // taken units of the grant, otherwise with what the requests leave.
 func (c *Client) record(g *grant) {
 	if g.takers > 0 && !g.Leased {
-		g.update(0, g.noteAnswer)
+		g.update(0, (*grant).noteAnswer)
 		return
 	}
 	rest := g.Units
 	g.Units = 0
-	back := g.update(rest, func(l *state.Lease, now int64) (put bool, lost uint32) {
-		g.noteAnswer(l, now)
-		if now >= g.endNs {
-			return false, 0
-		}
-		return g.put(l, rest, now)
-	})
+	back := g.update(rest, (*grant).noteAndPut)
 	c.giveBack(back, g.stream)
 }
 
@@ -189,15 +183,26 @@ func (g *grant) release(units uint32) (back quota.Return) {
 	if g.takers > 0 || g.Units == 0 {
 		return back
 	}
-	return g.update(g.Units, func(l *state.Lease, now int64) (put bool, lost uint32) {
-		return g.put(l, g.Units, now)
-	})
+	return g.update(g.Units, (*grant).put)
+}
+
+// change changes a key's record by a grant. It gets the units that the record may take. It is a
+// method expression, because a closure would be allocated for each ask.
+type change func(g *grant, l *state.Lease, units uint32, now int64) (put bool, lost uint32)
+
+// noteAndPut does both to the record of a new grant, unless its time is over.
+func (g *grant) noteAndPut(l *state.Lease, units uint32, now int64) (put bool, lost uint32) {
+	g.noteAnswer(l, units, now)
+	if now >= g.endNs {
+		return false, 0
+	}
+	return g.put(l, units, now)
 }
 
 // update has change change the key's record and writes it, again if another worker writes first.
 // change says whether it has put the units into the record, and how many others it dropped for
 // them. If the units are not in the record after all, they go back to the service.
-func (g *grant) update(units uint32, change func(l *state.Lease, now int64) (put bool, lost uint32)) quota.Return {
+func (g *grant) update(units uint32, change change) quota.Return {
 	c := g.part.source.(*Source)
 	w := c.worker
 	e, wall := &w.entry, w.clock.Now()
@@ -209,7 +214,7 @@ func (g *grant) update(units uint32, change func(l *state.Lease, now int64) (put
 		if e.Newer && try == 0 { // by a newer time it can be read, unless it is of another epoch
 			continue
 		}
-		put, lost := change(&e.Lease, now)
+		put, lost := change(g, &e.Lease, units, now)
 		written := c.write(e)
 		if written == decide.Raced {
 			continue
@@ -225,7 +230,7 @@ func (g *grant) update(units uint32, change func(l *state.Lease, now int64) (put
 }
 
 // noteAnswer writes into the record what the service said of the key. It puts no units there.
-func (g *grant) noteAnswer(l *state.Lease, now int64) (put bool, lost uint32) {
+func (g *grant) noteAnswer(l *state.Lease, _ uint32, now int64) (put bool, lost uint32) {
 	c := g.part.source.(*Source)
 	l.AskedNs, l.SilentNs = 0, 0
 	if g.Failed {
