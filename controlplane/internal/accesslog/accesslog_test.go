@@ -99,6 +99,13 @@ func TestLogsThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// A value that a log calls query is not the query of a path that lacks it.
+func TestOnlyAPathHasAQuery(t *testing.T) {
+	log := file(t, `{"start_time":"2026-01-31T12:00:00Z","method":"GET","path_without_query":"/","query":"a=b"}`+"\n")
+	_, _, err := readAll(t, accesslog.Options{Names: []string{log}, Fields: []string{accesslog.FieldQuery}})
+	require.ErrorContains(t, err, "does not have the field query, which is needed")
+}
+
 // Lines stand in the order of completion, and several files at once.
 func TestRequestsOfSeveralLogsComeInTheOrderOfTime(t *testing.T) {
 	line := func(second, ms int) string {
@@ -291,6 +298,13 @@ func TestLogs(t *testing.T) {
 	})
 }
 
+func claims(r *accesslog.Request) (list [][2]string) {
+	for _, c := range r.Claims {
+		list = append(list, [2]string{"jwt:" + strings.Join(c.Path, ":"), c.Text})
+	}
+	return list
+}
+
 // told is the requests of a log and what is said of it, or the error.
 func told(all []*accesslog.Request, answers bool, stats *accesslog.Stats, err error) string {
 	var b strings.Builder
@@ -299,7 +313,7 @@ func told(all []*accesslog.Request, answers bool, stats *accesslog.Stats, err er
 		fields := [][2]string{
 			{"method", r.Method}, {"path", r.Path}, {"host", r.Host}, {"client_ip", r.ClientIP}, {"route", r.Route},
 		}
-		for _, f := range slices.Concat(fields, r.Headers, r.Values) {
+		for _, f := range slices.Concat(fields, r.Headers, claims(r), r.Properties) {
 			if f[1] != "" {
 				fmt.Fprintf(&b, ", %s %q", f[0], f[1])
 			}

@@ -38,36 +38,18 @@ func unreadable(log string, lines []string, why string) error {
 	}
 }
 
-// howToLog says by field how Envoy and nginx log it.
-var howToLog = map[string]struct{ operator, variable string }{
-	FieldTime:     {"START_TIME", "time_iso8601"},
-	FieldMethod:   {"REQ(:METHOD)", "request_method"},
-	FieldHost:     {"REQ(:AUTHORITY)", "http_host"},
-	FieldPath:     {"REQ(:PATH)", "request_uri"},
-	FieldClientIP: {"DOWNSTREAM_REMOTE_ADDRESS", "remote_addr"},
-	FieldStatus:   {"RESPONSE_CODE", "status"},
-	FieldRoute:    {operator: "ROUTE_NAME"},
-	FieldReceived: {operator: "BYTES_RECEIVED"},
-	FieldSent:     {operator: "BYTES_SENT"},
-}
-
 // lacking is the error of a log without a field that is needed. The log has the names.
 func lacking(log, field string, names []string) error {
 	e := &Error{Text: fmt.Sprintf("%s does not have the field %s, which is needed", log, field)}
 	if field == FieldQuery {
 		field = FieldPath
 	}
-	how := howToLog[field]
-	if name, ok := strings.CutPrefix(field, headerPrefix); ok {
-		how.operator, how.variable = "REQ("+strings.ToUpper(name)+")", "http_"+strings.ReplaceAll(name, "-", "_")
-	} else if claim, ok := strings.CutPrefix(field, jwtPrefix); ok {
-		how.operator = "DYNAMIC_METADATA(" + jwtNamespace + ":" + claim + ")"
+	operator, variable := howToLog(field)
+	if operator != "" {
+		e.Hint = "have it logged, by Envoy as %" + operator + "%"
 	}
-	if how.operator != "" {
-		e.Hint = "have it logged, by Envoy as %" + how.operator + "%"
-	}
-	if how.variable != "" {
-		e.Hint += ", by nginx as $" + how.variable
+	if variable != "" {
+		e.Hint += ", by nginx as $" + variable
 	}
 	if e.Hint != "" {
 		e.Hint += "; "

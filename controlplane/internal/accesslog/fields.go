@@ -1,232 +1,304 @@
 package accesslog
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/envoy/target"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// column is a value that each line of a format may have.
-type column struct {
-	name  string                     // as the format spells it: START_TIME(%s), request.uri
-	key   string                     // as the table of fields has it, in lower case; empty = it has no meaning
-	time  func(string) (int64, bool) // reads a time whose form the format says; nil = any form that has a zone
-	width int                        // bytes of a value that always has as many; 0 = it varies
-	most  int                        // bytes at which Envoy cuts the value off; 0 = it does not
+// The fields that each log may have. HeaderField, JWTField and PropertyField name others.
+const (
+	FieldTime     = "time"
+	FieldMethod   = "method"
+	FieldHost     = "host"
+	FieldPath     = "path"
+	FieldQuery    = "query" // a path that has its query
+	FieldClientIP = "client_ip"
+	FieldStatus   = "status"
+	FieldRoute    = "route"
+	FieldTook     = "duration" // has a unit, or is in a log whose unit is known
+	FieldReceived = "request_bytes"
+	FieldSent     = "response_bytes"
 
-	isRequestLine bool // values look like GET /path HTTP/1.1
-}
-
-// use is what a value is for.
-type use struct {
-	field   string
-	unit    time.Duration // of a duration that is a number; 0 = unknown
-	isEnd   bool          // the time is when the request ended
-	isLine  bool          // the field is a part of a request line
-	noQuery bool          // the path lacks its query
-}
-
-var (
-	begin = use{field: FieldTime}
-	end   = use{field: FieldTime, isEnd: true}
+	headerPrefix   = "header:"
+	jwtPrefix      = "jwt:"
+	propertyPrefix = "property:"
 )
 
-// table says what logs call the fields. Of two rows of a field the first is surer. JSON
-// logs have most of these names: variables of nginx, operators of Envoy in lower case, and
-// what Caddy, Cloudflare, Google, Kong and Traefik write. Formats of text have the rest.
-var table = []struct {
-	use
-	names []string
-	took  string        // beside such a time: the name of how long the request took
-	unit  time.Duration // of took
-	isSum bool          // the field is the sum of all the names
-}{
-	{use: begin, names: words("start_time"), took: "duration", unit: time.Millisecond},
-	{use: begin, names: words("startutc"), took: "duration", unit: time.Nanosecond},
-	{use: begin, names: words("edgestarttimestamp request_creation_time")},
-	{use: end, names: words("emit_time"), took: "duration", unit: time.Millisecond},
-	{use: end, names: words("msec time_iso8601 time_local"), took: "request_time", unit: time.Second},
-	{use: end, names: words("ts"), took: "duration", unit: time.Second},
-	{use: end, names: []string{w3cTime}, took: timeTaken, unit: time.Second},
-	{use: begin, names: words("started_at"), took: "latencies.request", unit: time.Millisecond},
-	{use: begin, names: words("timestamp"), took: "httprequest.latency", unit: time.Second},
-	{use: begin, names: words("@timestamp time")},
+// JWTNamespace is where Envoy keeps the claims of JWTs, in a request's metadata.
+const JWTNamespace = "envoy.filters.http.jwt_authn"
 
-	{use: use{field: FieldTook, unit: time.Second}, names: words("duration_s")},
-	{use: use{field: FieldTook, unit: time.Millisecond}, names: words("duration_ms")},
-	{use: use{field: FieldTook, unit: time.Microsecond}, names: words("duration_us")},
-	{use: use{field: FieldTook, unit: time.Nanosecond}, names: words("duration_ns")},
-	{use: use{field: FieldTook, unit: time.Second}, isSum: true, names: words( // of AWS' load balancers
-		"request_processing_time target_processing_time response_processing_time")},
-	{use: use{field: FieldTook, unit: time.Millisecond}, names: []string{timeTakenOfIIS}},
+// field is one thing that a log may say of a request.
+type field struct {
+	name string
+	// put puts a value into the request. It reports whether the text is a value of the field.
+	put func(p *place, r *Request, text string) bool
 
-	{use: use{field: FieldMethod}, names: words("req(:method) method request_method :method req_method requestmethod " +
-		"request.method clientrequestmethod httprequest.requestmethod cs-method")},
-	{use: use{field: FieldMethod, isLine: true}, names: words("request url_request")},
-
-	{use: use{field: FieldHost}, names: words("req(:authority) authority :authority host http_host request_authority " +
-		"requesthost request.host request.headers.host clientrequesthost httprequest.requesturl x-host-header cs-host")},
-	{use: use{field: FieldHost, isLine: true}, names: words("url_request")}, // GET http://host/path
-
-	{use: use{field: FieldPath}, names: words("req(:path) path x-envoy-origin-path x-envoy-original-path request_uri " +
-		":path requestpath request.uri clientrequesturi httprequest.requesturl")},
-	{use: use{field: FieldPath, isLine: true}, names: words("request url_request")},
-	{use: use{field: FieldPath, noQuery: true}, names: words( // the first is of sluice render
-		"path_without_query path(nq) clientrequestpath cs-uri-stem")},
-
-	{use: use{field: FieldClientIP}, names: words("downstream_remote_address downstream_remote_address_without_port " +
-		"remote_addr client_ip clienthost request.client_ip request.remote_ip clientip httprequest.remoteip c-ip")},
-	{use: use{field: FieldClientIP}, names: words("req(x-forwarded-for)")}, // Envoy appends the client's address
-
-	{use: use{field: FieldStatus}, names: words("response_code status responsecode status_code downstreamstatus " +
-		"edgeresponsestatus response.status httprequest.status sc-status")},
-	{use: use{field: FieldRoute}, names: words("route_name")},
-	{use: use{field: FieldReceived}, names: words("bytes_received requestcontentsize")},
-	{use: use{field: FieldSent}, names: words("body_bytes_sent downstreamcontentsize edgeresponsebodybytes")},
+	operator string        // of Envoy, which logs the field
+	variable string        // of nginx, which logs the field
+	unit     time.Duration // of a name for --map: the field is FieldTook, and its values are numbers of this unit
 }
 
-func words(text string) []string { return strings.Fields(text) }
+// fields are all fields with a name of their own, as --map takes them. names.go says what logs call
+// them.
+var fields = []field{
+	{name: FieldTime, put: putTime, operator: "START_TIME", variable: "time_iso8601"},
+	{name: FieldMethod, put: putMethod, operator: "REQ(:METHOD)", variable: "request_method"},
+	{name: FieldHost, put: putHost, operator: "REQ(:AUTHORITY)", variable: "http_host"},
+	{name: FieldPath, put: putPath, operator: "REQ(:PATH)", variable: "request_uri"},
+	{name: FieldClientIP, put: putClientIP, operator: "DOWNSTREAM_REMOTE_ADDRESS", variable: "remote_addr"},
+	{name: FieldStatus, put: putStatus, operator: "RESPONSE_CODE", variable: "status"},
+	{name: FieldRoute, put: putRoute, operator: "ROUTE_NAME"},
+	{name: FieldTook, put: putTook},
+	{name: "duration_s", unit: time.Second},
+	{name: "duration_ms", unit: time.Millisecond},
+	{name: "duration_us", unit: time.Microsecond},
+	{name: "duration_ns", unit: time.Nanosecond},
+	{name: FieldReceived, put: putReceived, operator: "BYTES_RECEIVED"},
+	{name: FieldSent, put: putSent, operator: "BYTES_SENT"},
+}
 
-// headerNames are what logs call a header.
-func headerNames(header string) []string {
-	under := strings.ReplaceAll(header, "-", "_")
-	return []string{
-		"req(" + header + ")", "cs(" + header + ")", "headers." + header, "request.headers." + header, header, under,
-		"http_" + under, "request_header_" + under, "req_header_" + under, "request_" + header,
+// families are the fields that a prefix begins, and what stands behind it.
+var families = []struct{ prefix, rest string }{
+	{headerPrefix, "NAME"}, {jwtPrefix, "PROVIDER:CLAIM"}, {propertyPrefix, "PATH"},
+}
+
+// HeaderField names the field of a request header, in lower case.
+func HeaderField(name string) string { return headerPrefix + name }
+
+// JWTField names the field of a claim. Colons join the segments of its path, as in
+// Envoy's DYNAMIC_METADATA.
+func JWTField(provider string, claim []string) string {
+	return jwtPrefix + provider + ":" + strings.Join(claim, ":")
+}
+
+// PropertyField names the field of an attribute.
+func PropertyField(path []string) string { return propertyPrefix + strings.Join(path, ".") }
+
+// fieldNamed returns the field of a name, nil = there is none, or it is of a family.
+func fieldNamed(name string) *field {
+	for i := range fields {
+		if fields[i].name == name {
+			return &fields[i]
+		}
 	}
+	return nil
 }
 
-// place is where a format has a field.
-type place struct {
-	column
-	use
-	at     int  // the column's place among those of a format of text
-	needed bool // a request lacks something without it
-	had    bool // some line has had a value
-}
-
-// is reports whether the place has the field.
-func (p *place) is(field string) bool {
-	return p.field == field || field == FieldQuery && p.field == FieldPath && !p.noQuery
-}
-
-// always are the fields that each log is asked for: whether a line is a request must not
-// depend on who reads it.
-var always = []string{FieldTime, FieldTook, FieldStatus, FieldMethod, FieldPath}
-
-// choose finds the places of the fields that are asked for, where --map says, or where the
-// table knows them.
-func (f *format) choose(o *Options) error {
-	known := f.known(o)
-	for said, name := range o.Map {
-		if err := f.applyMap(said, name, known); err != nil {
+// CheckMap rejects names that no field has, and two names of the same field.
+func CheckMap(names map[string]string) error {
+	seen := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if err := checkField(name); err != nil {
 			return err
 		}
-	}
-	times := known[FieldTime]
-	isEnd := len(times) > 0 && times[0].isEnd
-	if !isEnd && !slices.Contains(o.Wanted, FieldTook) {
-		delete(known, FieldTook)
-	}
-	f.places = nil
-	for field, some := range known {
-		for _, p := range some {
-			p.needed = slices.ContainsFunc(o.Fields, p.is)
-			if p.needed || slices.Contains(always, field) || slices.Contains(o.Wanted, field) {
-				f.places = append(f.places, p)
-			}
+		field, _ := fieldOf(name)
+		switch {
+		case names[name] == "":
+			return fmt.Errorf("%s= needs a name behind it", name)
+		case seen[field] != "":
+			return fmt.Errorf("%s and %s are the same field", seen[field], name)
 		}
+		seen[field] = name
 	}
-	slices.SortFunc(f.places, func(p, q *place) int {
-		return cmp.Or(cmp.Compare(p.field, q.field), cmp.Compare(p.at, q.at))
-	})
 	return nil
 }
 
-// known returns by field the places that the table knows.
-func (f *format) known(o *Options) map[string][]*place {
-	found := map[string][]*place{}
-	add := func(u use, name string) bool {
-		at := slices.IndexFunc(f.columns, func(c column) bool { return c.key == name && (c.isRequestLine || !u.isLine) })
-		if at >= 0 {
-			found[u.field] = append(found[u.field], &place{column: f.columns[at], use: u, at: at})
-		}
-		return at >= 0
+// fieldOf returns the field that a name of --map means, and the unit of its numbers.
+func fieldOf(name string) (field string, unit time.Duration) {
+	if f := fieldNamed(name); f != nil && f.unit > 0 {
+		return FieldTook, f.unit
 	}
-	for i := range table {
-		row := &table[i]
-		if found[row.field] != nil {
-			continue
-		}
-		for _, name := range row.names {
-			isFound := add(row.use, name)
-			if isFound && row.took != "" {
-				add(use{field: FieldTook, unit: row.unit}, row.took)
-			}
-			if isFound && !row.isSum {
-				break
-			}
-		}
-	}
-	for _, field := range o.Fields {
-		names := []string{field} // of claims
-		if header, ok := strings.CutPrefix(field, headerPrefix); ok {
-			names = headerNames(header)
-		}
-		for _, name := range names {
-			if found[field] == nil {
-				add(use{field: field}, name)
-			}
-		}
-	}
-	return found
+	return name, 0
 }
 
-// applyMap puts the place that --map says of a field in place of the known one.
-func (f *format) applyMap(said, name string, known map[string][]*place) error {
-	field, unit := fieldOf(said)
-	p := &place{column: column{name: name}, use: use{field: field, unit: unit}}
-	at := f.columnNamed(name)
-	switch {
-	case at >= 0:
-		p.column = f.columns[at]
-		p.at = at
-	case !f.isOpen:
-		return fmt.Errorf("--map %s=%s: the format has no %s, but %s", said, name, name, list(namesOf(f.columns)))
-	}
-	isSame := func(q *place) bool { return q.name == p.name }
-	if unit == 0 && slices.ContainsFunc(known[field], isSame) {
+// checkField rejects a name that no field has.
+func checkField(name string) error {
+	if fieldNamed(name) != nil {
 		return nil
 	}
-	for i := range table {
-		row := &table[i]
-		if row.field == field && unit == 0 && slices.Contains(row.names, p.key) && (p.isRequestLine || !row.isLine) {
-			p.use = row.use
-			break
-		}
+	var all []string
+	for i := range fields {
+		all = append(all, fields[i].name)
 	}
-	known[field] = []*place{p}
+	for _, f := range families {
+		if strings.HasPrefix(name, f.prefix) && name != f.prefix {
+			return nil
+		}
+		all = append(all, f.prefix+f.rest)
+	}
+	last := len(all) - 1
+	return fmt.Errorf("%q is not a field of a request: the fields are %s and %s", name, strings.Join(all[:last], ", "),
+		all[last])
+}
+
+// howToLog returns how Envoy and nginx log a field; empty = it cannot be said.
+func howToLog(name string) (operator, variable string) {
+	if header, ok := strings.CutPrefix(name, headerPrefix); ok {
+		return "REQ(" + strings.ToUpper(header) + ")", "http_" + strings.ReplaceAll(header, "-", "_")
+	}
+	if claim, ok := strings.CutPrefix(name, jwtPrefix); ok {
+		return "DYNAMIC_METADATA(" + JWTNamespace + ":" + claim + ")", ""
+	}
+	if f := fieldNamed(name); f != nil {
+		return f.operator, f.variable
+	}
+	return "", ""
+}
+
+// Why a line is left out although it was read whole.
+var (
+	errNoHTTP  = errors.New("it has no request")
+	errComment = errors.New("it is a comment")
+	errBadPath = errors.New("it has a path that Envoy answers 400")
+)
+
+// put gives the field of a request a line's value.
+func (p *place) put(r *Request, text string) error {
+	value := text
+	if p.isLine && text != "" { // a connection that brought no HTTP has another text, or -
+		part, ok := cutRequestLine(text, p.field)
+		if !ok {
+			return errNoHTTP
+		}
+		value = part
+	}
+	switch {
+	case text == "" || text == "-" || p.field == FieldTook && text == "-1":
+		return nil
+	case p.most > 0 && len(text) >= p.most && p.field != FieldStatus:
+		return fmt.Errorf("%s is %q, and the format cuts it off at %d bytes", p.name, clip(text), p.most)
+	}
+	p.had = true
+	if !p.putText(r, value) {
+		return fmt.Errorf("%s is %q, which is not %s", p.name, clip(text), p.kind())
+	}
 	return nil
 }
 
-// columnNamed returns the place of a column, -1 = there is none. Its name is that of the
-// log, as $uri or uri, or that of a header, as people say x-forwarded-for for
-// $http_x_forwarded_for.
-func (f *format) columnNamed(name string) int {
-	name = strings.Trim(strings.TrimPrefix(name, "$"), "%")
-	at := slices.IndexFunc(f.columns, func(c column) bool { return strings.EqualFold(c.name, name) })
-	if at < 0 {
-		spelled := headerNames(strings.ToLower(name))
-		at = slices.IndexFunc(f.columns, func(c column) bool { return c.key != "" && slices.Contains(spelled, c.key) })
+// kind says what a value should be.
+func (p *place) kind() string {
+	switch {
+	case p.field == FieldTime:
+		return "a time with a zone, between 1971 and now, in a known form"
+	case p.field == FieldClientIP:
+		return "an address"
+	case p.field == FieldTook && p.unit == 0:
+		return "a duration with a unit, as 0.4s: if it is a number of milliseconds, say --map duration_ms=" + p.name +
+			"; there are duration_s, duration_us and duration_ns, too"
 	}
-	return at
+	return "a " + p.field
 }
 
-func namesOf(columns []column) (names []string) {
-	for i := range columns {
-		names = append(names, columns[i].name)
+// putText puts a text into the field of the request. It reports whether it is a value of the field.
+func (p *place) putText(r *Request, text string) bool {
+	if f := fieldNamed(p.field); f != nil {
+		return f.put(p, r, text)
 	}
-	return names
+	if header, ok := strings.CutPrefix(p.field, headerPrefix); ok {
+		r.Headers = append(r.Headers, [2]string{header, text})
+	} else if claim, ok := strings.CutPrefix(p.field, jwtPrefix); ok {
+		r.Claims = append(r.Claims, Claim{Path: strings.Split(claim, ":"), Text: text})
+	} else if path, ok := strings.CutPrefix(p.field, propertyPrefix); ok {
+		r.Properties = append(r.Properties, [2]string{path, text})
+	}
+	return true
+}
+
+func putTime(p *place, r *Request, text string) (ok bool) {
+	read := p.time
+	if read == nil {
+		read = anyTime
+	}
+	r.Ns, ok = read(text)
+	return ok
+}
+
+func putTook(p *place, r *Request, text string) bool {
+	took, ok := duration(text, p.unit)
+	r.TookNs = int64(min(time.Duration(r.TookNs)+took, maxTook)) // a sum has several values
+	return ok
+}
+
+func putReceived(_ *place, r *Request, text string) (ok bool) {
+	r.Received, ok = count(text, math.MaxInt64)
+	return ok
+}
+
+func putSent(_ *place, r *Request, text string) (ok bool) {
+	r.Sent, ok = count(text, math.MaxInt64)
+	return ok
+}
+
+func putStatus(_ *place, r *Request, text string) bool {
+	status, ok := count(text, 999)
+	r.Status = int(status)
+	return ok
+}
+
+func putMethod(_ *place, r *Request, text string) bool {
+	r.Method = text
+	return policy.IsToken(text)
+}
+
+func putHost(_ *place, r *Request, text string) bool {
+	r.Host = text
+	if host, _ := cutURL(text); host != "" {
+		r.Host = host
+	}
+	return true
+}
+
+func putPath(_ *place, r *Request, text string) bool {
+	r.Path = text
+	return true
+}
+
+func putClientIP(_ *place, r *Request, text string) bool {
+	r.ClientIP = address(text)
+	return r.ClientIP != ""
+}
+
+func putRoute(_ *place, r *Request, text string) bool {
+	r.Route = text
+	return true
+}
+
+// finish checks a request that has all values of its line, and gives it the time at which
+// it began and the path that Envoy routes by.
+func (f *format) finish(r *Request) error {
+	hasRequest := f.place(FieldMethod) != nil || f.place(FieldPath) != nil
+	switch {
+	case hasRequest && r.Method == "" && r.Path == "":
+		return errNoHTTP
+	case r.Ns == 0:
+		return errors.New("it has no time")
+	}
+	for _, must := range [...]struct{ field, value string }{
+		{FieldMethod, r.Method}, {FieldPath, r.Path}, {FieldHost, r.Host}, {FieldClientIP, r.ClientIP},
+	} {
+		if p := f.place(must.field); p != nil && p.needed && must.value == "" {
+			return fmt.Errorf("it has no %s", must.field)
+		}
+	}
+	if f.place(FieldTime).isEnd {
+		r.Ns -= r.TookNs
+	}
+	if r.Path == "" {
+		return nil
+	}
+	_, path := cutURL(r.Path)
+	routed, _, err := target.Normalize(path)
+	if err != nil {
+		return errBadPath
+	}
+	r.Path = routed
+	return nil
 }

@@ -139,7 +139,7 @@ func (o *Options) formatOf(log string, sample []string) (f *format, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return f, f.choose(o)
+	return f, f.choosePlaces(o)
 }
 
 // detect finds out the format of a log.
@@ -179,7 +179,7 @@ func bestFit(formats []textFormat, sample []string) (best *format, most int, err
 		if err != nil {
 			return nil, 0, err
 		}
-		if err := f.choose(&Options{}); err != nil {
+		if err := f.choosePlaces(&Options{}); err != nil {
 			return nil, 0, err
 		}
 		n := countLines(sample, f.fits)

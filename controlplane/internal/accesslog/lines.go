@@ -133,9 +133,11 @@ func (l *lines) Close() {
 	}
 }
 
-// errUnended is the error of a last line without an end: its writer has not finished it, or the
-// file is cut off.
-var errUnended = errors.New("the last line has no end")
+// Why a line is left out that could not be read whole.
+var (
+	errLong    = errors.New("it is too long")
+	errUnended = errors.New("it is the last, and has no end") // its writer has not finished it, or the file is cut off
+)
 
 // sample returns the whole lines at the begin that are not blank. They are still to come.
 func (l *lines) sample() (lines []string, err error) {
@@ -156,22 +158,23 @@ func (l *lines) sample() (lines []string, err error) {
 	return lines, nil
 }
 
-// next returns the next line. With errLong it returns the line's begin.
-func (l *lines) next() (string, error) {
-	line, err := l.in.ReadSlice('\n')
+// next returns the next line, or the begin of a line that is too long. A reason says why the line is
+// not whole. An err ends the file: io.EOF is its regular end.
+func (l *lines) next() (line string, reason, err error) {
+	read, err := l.in.ReadSlice('\n')
 	switch {
-	case err == nil && len(line) > maxLineBytes:
-		return string(line[:maxLineBytes]), errLong
+	case err == nil && len(read) > maxLineBytes:
+		return string(read[:maxLineBytes]), errLong, nil
 	case err == nil:
-		return string(bytes.TrimSuffix(line[:len(line)-1], []byte("\r"))), nil
+		return string(bytes.TrimSuffix(read[:len(read)-1], []byte("\r"))), nil, nil
 	case errors.Is(err, bufio.ErrBufferFull):
-		return string(line[:maxLineBytes]), l.skip()
-	case errors.Is(err, io.EOF) && len(line) == 0:
-		return "", io.EOF
+		return string(read[:maxLineBytes]), errLong, l.skip()
+	case errors.Is(err, io.EOF) && len(read) == 0:
+		return "", nil, io.EOF
 	case errors.Is(err, io.EOF):
-		return "", errUnended
+		return "", errUnended, nil
 	}
-	return "", l.failed(err)
+	return "", nil, l.failed(err)
 }
 
 // skip goes over the rest of a line that is too long.
@@ -181,7 +184,7 @@ func (l *lines) skip() error {
 		n += len(line)
 		switch {
 		case err == nil, errors.Is(err, io.EOF):
-			return errLong
+			return nil
 		case !errors.Is(err, bufio.ErrBufferFull):
 			return l.failed(err)
 		}
@@ -219,14 +222,15 @@ func containerOf(sample []string) *container {
 	return nil
 }
 
-// What a runtime's line is if no line of the server's ends with it.
+// Why no line of the server's ends with a line of the runtime's.
 var (
 	errGoesOn      = errors.New("the line goes on")
 	errNoContainer = errors.New("the container's runtime wrote the other lines, but not this one")
 )
 
-// take returns the server's line that ends with a line of the runtime's.
-func (c *container) take(line string) (string, error) {
+// take returns the server's line that ends with a line of the runtime's. A reason says why there is
+// none, or why it is not whole.
+func (c *container) take(line string) (text string, reason error) {
 	p, ok := c.cut(line)
 	if !ok {
 		return line, errNoContainer
@@ -246,7 +250,7 @@ func (c *container) take(line string) (string, error) {
 // takeAll returns the server's lines in those of a runtime.
 func (c *container) takeAll(lines []string) (taken []string) {
 	for _, line := range lines {
-		if text, err := c.take(line); err == nil && strings.TrimSpace(text) != "" {
+		if text, reason := c.take(line); reason == nil && strings.TrimSpace(text) != "" {
 			taken = append(taken, text)
 		}
 	}

@@ -71,15 +71,19 @@ type file struct {
 	format  *format
 	number  int64    // of the line that was read last
 	next    *Request // nil: not read yet
-	nextNs  int64    // when it was, or a request near it
+	orderNs int64    // when next was; while it is not read, about when it was: the time of an early line
 	bytes   int      // about what next takes
 	grain   int64
 }
 
 const (
 	interruptLines = 1 << 12 // a reader looks so often whether it is interrupted
-	hopelessLines  = 10_000  // unknown lines, from which on a log is given up early
 	requestBytes   = 200     // about what a request takes, beside its texts
+
+	// A log is given up early if more lines than these, and more than this share of all lines so far,
+	// are unknown or out of order.
+	hopelessLines = 10_000
+	hopelessShare = 0.5
 )
 
 // Close closes the files.
@@ -95,7 +99,7 @@ func (l *Log) Next() (*Request, error) {
 		if r := l.sorter.pop(len(l.files) == 0); r != nil {
 			l.count(r)
 			if l.Late > hopelessLines {
-				return r, l.CheckOrder(0.5)
+				return r, l.CheckOrder(hopelessShare)
 			}
 			return r, nil
 		}
@@ -122,35 +126,33 @@ func (l *Log) advance(f *file) (err error) {
 		}
 	}
 	for f.next == nil {
-		line, err := f.line()
-		switch {
-		case f.number%interruptLines == 0 && l.ctx.Err() != nil:
+		if f.number%interruptLines == 0 && l.ctx.Err() != nil {
 			return input.ErrInterrupted
-		case errors.Is(err, errGoesOn):
+		}
+		line, reason, err := f.line()
+		switch {
 		case errors.Is(err, io.EOF):
 			l.finish(f)
 			return nil
-		case errors.Is(err, errUnended):
-			l.Unended++
-		case err != nil && !errors.Is(err, errLong) && !errors.Is(err, errNoContainer):
+		case err != nil:
 			return err
-		case strings.TrimSpace(line) != "":
-			if err := l.addLine(f, line, err); err != nil {
-				return err
-			}
+		}
+		if err := l.addLine(f, line, reason); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// line reads the next line of the file, without what a container's runtime wrote around it.
-func (f *file) line() (string, error) {
-	line, err := f.lines.next()
+// line reads the next line of the file, without what a container's runtime wrote around it. A reason
+// says why the line is left out; an err ends the file.
+func (f *file) line() (line string, reason, err error) {
+	line, reason, err = f.lines.next()
 	f.number++
-	if err == nil && f.runtime != nil {
-		return f.runtime.take(line)
+	if reason == nil && err == nil && f.runtime != nil {
+		line, reason = f.runtime.take(line)
 	}
-	return line, err
+	return line, reason, err
 }
 
 // finish drops a file that has no more requests.
@@ -163,22 +165,37 @@ func (l *Log) finish(f *file) {
 	l.files = slices.DeleteFunc(l.files, func(o *file) bool { return o == f })
 }
 
-// addLine counts a line, and takes its request if it has one. A line that was not read whole
-// comes with the reason.
-func (l *Log) addLine(f *file, line string, err error) error {
-	l.Lines++
-	var r *Request
-	if err == nil {
-		r, err = f.format.request(line)
+// addLine takes the request of a line, or counts the line as left out: for the reason that is given, or
+// because it does not fit the format.
+func (l *Log) addLine(f *file, line string, reason error) error {
+	r := &Request{}
+	if reason == nil {
+		r, reason = f.format.request(line)
 	}
+	if reason != nil {
+		return l.leaveOut(f, line, r, reason)
+	}
+	l.Lines++
+	f.take(r, line)
+	return nil
+}
+
+// leaveOut counts a line that is left out, unless it is none: blank, a comment, or a part of a later
+// line. The request has what was read before the reason came up. Too many unknown lines are an error.
+func (l *Log) leaveOut(f *file, line string, r *Request, reason error) error {
+	isBlank := strings.TrimSpace(line) == ""
 	switch {
-	case err == nil:
-		f.take(r, line)
-	case errors.Is(err, errComment):
-		l.Lines--
-	case errors.Is(err, errNoHTTP):
+	case errors.Is(reason, errUnended):
+		l.Unended++
+		return nil
+	case isBlank, errors.Is(reason, errGoesOn), errors.Is(reason, errComment):
+		return nil
+	}
+	l.Lines++
+	switch {
+	case errors.Is(reason, errNoHTTP):
 		l.NoHTTP++
-	case errors.Is(err, errBadPath):
+	case errors.Is(reason, errBadPath):
 		l.Refused++
 		if l.Refused == 1 {
 			l.BadPath = clip(r.Path)
@@ -186,10 +203,10 @@ func (l *Log) addLine(f *file, line string, err error) error {
 	default:
 		l.Unknown++
 		if l.Example == nil {
-			l.Example = &Example{Log: f.name, Number: f.number, Text: clip(line), Why: err.Error()}
+			l.Example = &Example{Log: f.name, Number: f.number, Text: clip(line), Why: reason.Error()}
 		}
 		if l.Unknown > hopelessLines {
-			return l.CheckUnknown(0.5)
+			return l.CheckUnknown(hopelessShare)
 		}
 	}
 	return nil
@@ -198,7 +215,7 @@ func (l *Log) addLine(f *file, line string, err error) error {
 // take makes a request the next of the file.
 func (f *file) take(r *Request, line string) {
 	f.next = r
-	f.nextNs = r.Ns
+	f.orderNs = r.Ns
 	f.bytes = requestBytes + len(line)
 	logged := r.Ns
 	if f.format.place(FieldTime).isEnd {

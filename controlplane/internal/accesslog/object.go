@@ -29,7 +29,7 @@ func newJSON(log string, sample []string) (*format, error) {
 				f.columns = append(f.columns, column{name: name, key: key})
 			}
 			if _, isLine := cutRequestLine(value.Text, ""); isLine {
-				f.columns[at].isRequestLine = true
+				f.columns[at].mayBeLine = true
 			}
 		})
 	}

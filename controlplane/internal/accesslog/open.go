@@ -49,7 +49,7 @@ func checkTwice(names []string) error {
 	return nil
 }
 
-func older(a, b *file) int { return cmp.Compare(a.nextNs, b.nextNs) }
+func older(a, b *file) int { return cmp.Compare(a.orderNs, b.orderNs) }
 
 // add reads the begin of a file. It closes a file that can be opened again when its time has come.
 func (l *Log) add(name string) error {
@@ -118,7 +118,7 @@ func (f *file) begin(sample []string) error {
 		r := &Request{}
 		err := f.format.read(line, f.format.places, r)
 		if err == nil && r.Ns != 0 {
-			f.nextNs = r.Ns
+			f.orderNs = r.Ns
 			return nil
 		}
 		if err != nil && why == "" {
@@ -140,7 +140,7 @@ func (o *Options) checkBalancer(f *file, sample []string) error {
 	forwarded := HeaderField("x-forwarded-for")
 	both := Options{Fields: []string{FieldClientIP, forwarded}}
 	peers := *f.format
-	err := peers.choose(&both)
+	err := peers.choosePlaces(&both)
 	if err != nil || peers.place(forwarded) == nil {
 		return err
 	}

@@ -11,13 +11,16 @@ import (
 
 // text is a format of lines of text: literals and values in turn.
 //
-// A line is read from the left. A value ends where the literal behind it stands first, and
-// the last value ends with the line. No value may hold the literal before it. So a line has
-// one reading at most: suppose a client wrote a literal into a value, so that the value ends
-// too early. Then the next value begins before its true begin. It cannot go as far as there,
-// because the true literal before it is in the way, and so it ends too early itself, and so
-// on to the last value, which has to go that far. Such a line is left out. A format that
-// lacks a value shows in the same way.
+// A line is read from the left. Each value ends at the first place that has the literal behind it, and
+// the last value ends with the line. A value that holds the literal before it is an error. So a client
+// that writes literals into a value cannot shift the values behind it. For example, the format is A|B;C:
+//
+//   - The line is 1|2|b;c, because the client wrote 1|2 for A. A ends too early, as 1. So B begins too
+//     early, is 2|b, and holds the | before it.
+//   - The line is 1|2;3|b;c, because the client wrote 1|2;3. Now B ends too early as well, as 2. But the
+//     last value has to go on to the end of the line: C is 3|b;c, and holds the ; before it.
+//
+// Both lines are left out. So are the lines of a format that lacks one of their values.
 type text struct {
 	columns  []column
 	literals []string // before each column, and behind the last
@@ -107,7 +110,7 @@ func compile(format string, s syntax) (*text, error) {
 // variable returns the column of nginx' $variable or ${variable}.
 func variable(value string) (column, error) {
 	name := strings.Trim(value, "${}")
-	c := column{name: name, key: strings.ToLower(name), isRequestLine: true}
+	c := column{name: name, key: strings.ToLower(name), mayBeLine: true}
 	switch c.key {
 	case "time_local":
 		c.width = len(localLayout)
@@ -137,7 +140,7 @@ func operator(value string) (column, error) {
 			c.key = "path(nq)"
 		}
 	case "DYNAMIC_METADATA":
-		if claim, ok := strings.CutPrefix(argument, jwtNamespace+":"); ok {
+		if claim, ok := strings.CutPrefix(argument, JWTNamespace+":"); ok {
 			c.key = jwtPrefix + claim
 		}
 	case "DOWNSTREAM_REMOTE_ADDRESS", "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", "DURATION", "RESPONSE_CODE", "ROUTE_NAME",
@@ -155,8 +158,6 @@ func operator(value string) (column, error) {
 	}
 	return c, nil
 }
-
-const jwtNamespace = "envoy.filters.http.jwt_authn"
 
 // headerKey returns the key of %REQ(argument)%. Of X?Y it has one only where both are the
 // same field of a request.

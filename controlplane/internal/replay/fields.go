@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -109,20 +108,17 @@ func (f needs) key(key []policy.KeyPart) {
 	}
 }
 
-const jwtNamespace = "envoy.filters.http.jwt_authn"
-
 // request is a line as the filter sees it.
 func request(r *accesslog.Request) *sim.Request {
 	s := &sim.Request{
 		Method: r.Method, Host: r.Host, Path: r.Path, ClientIP: r.ClientIP, Route: r.Route, Headers: r.Headers,
 		Properties: map[string][]byte{}, HasBody: policy.MayHaveBody(r.Method), Received: func() int64 { return r.Received },
 	}
-	for _, v := range r.Values {
-		if path, ok := strings.CutPrefix(v[0], "property:"); ok {
-			s.Properties[path] = []byte(v[1])
-		} else {
-			s.Metadata = addClaim(s.Metadata, strings.Split(strings.TrimPrefix(v[0], "jwt:"), ":"), v[1])
-		}
+	for _, p := range r.Properties {
+		s.Properties[p[0]] = []byte(p[1])
+	}
+	for _, c := range r.Claims {
+		s.Metadata = addClaim(s.Metadata, c.Path, c.Text)
 	}
 	if r.Sent != 0 {
 		s.Properties["response.size"] = binary.LittleEndian.AppendUint64(nil, uint64(r.Sent))
@@ -145,9 +141,9 @@ func answerOf(line *accesslog.Request, log *accesslog.Log) *sim.Response {
 // addClaim adds a claim by the segments of its path. The first segment is the provider.
 func addClaim(to map[string]*structpb.Struct, path []string, value string) map[string]*structpb.Struct {
 	if to == nil {
-		to = map[string]*structpb.Struct{jwtNamespace: {Fields: map[string]*structpb.Value{}}}
+		to = map[string]*structpb.Struct{accesslog.JWTNamespace: {Fields: map[string]*structpb.Value{}}}
 	}
-	at := to[jwtNamespace]
+	at := to[accesslog.JWTNamespace]
 	for _, name := range path[:len(path)-1] {
 		inner := at.Fields[name].GetStructValue()
 		if inner == nil {

@@ -1,0 +1,261 @@
+package accesslog
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// column is a value that each line of a format may have.
+type column struct {
+	name  string                     // as the format spells it: START_TIME(%s), request.uri
+	key   string                     // as the table of fields has it, in lower case; empty = it has no meaning
+	time  func(string) (int64, bool) // reads a time whose form the format says; nil = any form that has a zone
+	width int                        // bytes of a value that always has as many; 0 = it varies
+	most  int                        // bytes at which Envoy cuts the value off; 0 = it does not
+
+	// mayBeLine says that values may be request lines, GET /path HTTP/1.1, of which a field is a part.
+	// The variables of a format of text always may, because the format does not say what they hold.
+	// Those of a JSON log may if one of the log's first lines has a request line there.
+	mayBeLine bool
+}
+
+// use is what a value is for.
+type use struct {
+	field   string
+	unit    time.Duration // of a duration that is a number; 0 = unknown
+	isEnd   bool          // the time is when the request ended
+	isLine  bool          // the field is a part of a request line
+	noQuery bool          // the path lacks its query
+}
+
+var (
+	begin = use{field: FieldTime}
+	end   = use{field: FieldTime, isEnd: true}
+)
+
+// table says what logs call the fields. The rows of a field stand in the order in which they are
+// trusted: a format takes the first row of which it has a name, and in that row the first name. JSON
+// logs have most of these names: variables of nginx, operators of Envoy in lower case, and
+// what Caddy, Cloudflare, Google, Kong and Traefik write. Formats of text have the rest.
+var table = []struct {
+	use
+	names []string
+	isSum bool // the field is the sum of all the names, not the value of the first
+
+	// took names the value, in units of unit, that says how long the request took, if it stands beside
+	// this time. It is then what FieldTook is, and the rows of FieldTook below are skipped.
+	took string
+	unit time.Duration
+}{
+	{use: begin, names: words("start_time"), took: "duration", unit: time.Millisecond},
+	{use: begin, names: words("startutc"), took: "duration", unit: time.Nanosecond},
+	{use: begin, names: words("edgestarttimestamp request_creation_time")},
+	{use: end, names: words("emit_time"), took: "duration", unit: time.Millisecond},
+	{use: end, names: words("msec time_iso8601 time_local"), took: "request_time", unit: time.Second},
+	{use: end, names: words("ts"), took: "duration", unit: time.Second},
+	{use: end, names: []string{w3cTime}, took: timeTaken, unit: time.Second},
+	{use: begin, names: words("started_at"), took: "latencies.request", unit: time.Millisecond},
+	{use: begin, names: words("timestamp"), took: "httprequest.latency", unit: time.Second},
+	{use: begin, names: words("@timestamp time")},
+
+	{use: use{field: FieldTook, unit: time.Second}, names: words("duration_s")},
+	{use: use{field: FieldTook, unit: time.Millisecond}, names: words("duration_ms")},
+	{use: use{field: FieldTook, unit: time.Microsecond}, names: words("duration_us")},
+	{use: use{field: FieldTook, unit: time.Nanosecond}, names: words("duration_ns")},
+	{use: use{field: FieldTook, unit: time.Second}, isSum: true, names: words( // of AWS' load balancers
+		"request_processing_time target_processing_time response_processing_time")},
+	{use: use{field: FieldTook, unit: time.Millisecond}, names: []string{timeTakenOfIIS}},
+
+	{use: use{field: FieldMethod}, names: words("req(:method) method request_method :method req_method requestmethod " +
+		"request.method clientrequestmethod httprequest.requestmethod cs-method")},
+	{use: use{field: FieldMethod, isLine: true}, names: words("request url_request")},
+
+	{use: use{field: FieldHost}, names: words("req(:authority) authority :authority host http_host request_authority " +
+		"requesthost request.host request.headers.host clientrequesthost httprequest.requesturl x-host-header cs-host")},
+	{use: use{field: FieldHost, isLine: true}, names: words("url_request")}, // GET http://host/path
+
+	{use: use{field: FieldPath}, names: words("req(:path) path x-envoy-origin-path x-envoy-original-path request_uri " +
+		":path requestpath request.uri clientrequesturi httprequest.requesturl")},
+	{use: use{field: FieldPath, isLine: true}, names: words("request url_request")},
+	{use: use{field: FieldPath, noQuery: true}, names: words( // the first is of sluice render
+		"path_without_query path(nq) clientrequestpath cs-uri-stem")},
+
+	{use: use{field: FieldClientIP}, names: words("downstream_remote_address downstream_remote_address_without_port " +
+		"remote_addr client_ip clienthost request.client_ip request.remote_ip clientip httprequest.remoteip c-ip")},
+	{use: use{field: FieldClientIP}, names: words("req(x-forwarded-for)")}, // Envoy appends the client's address
+
+	{use: use{field: FieldStatus}, names: words("response_code status responsecode status_code downstreamstatus " +
+		"edgeresponsestatus response.status httprequest.status sc-status")},
+	{use: use{field: FieldRoute}, names: words("route_name")},
+	{use: use{field: FieldReceived}, names: words("bytes_received requestcontentsize")},
+	{use: use{field: FieldSent}, names: words("body_bytes_sent downstreamcontentsize edgeresponsebodybytes")},
+}
+
+func words(text string) []string { return strings.Fields(text) }
+
+// headerNames are what logs call a header.
+func headerNames(header string) []string {
+	under := strings.ReplaceAll(header, "-", "_")
+	return []string{
+		"req(" + header + ")", "cs(" + header + ")", "headers." + header, "request.headers." + header, header, under,
+		"http_" + under, "request_header_" + under, "req_header_" + under, "request_" + header,
+	}
+}
+
+// place is where a format has a field.
+type place struct {
+	column
+	use
+	at     int  // the column's place among those of a format of text
+	needed bool // a request lacks something without it
+	had    bool // some line has had a value
+}
+
+// is reports whether the place has the field.
+func (p *place) is(field string) bool {
+	return p.field == field || field == FieldQuery && p.field == FieldPath && !p.noQuery
+}
+
+// always are the fields that each log is asked for: whether a line is a request must not
+// depend on who reads it.
+var always = []string{FieldTime, FieldTook, FieldStatus, FieldMethod, FieldPath}
+
+// choosePlaces finds the places of the fields that are asked for, where --map says, or where the
+// table knows them.
+func (f *format) choosePlaces(o *Options) error {
+	known := f.knownPlaces(o)
+	for said, name := range o.Map {
+		if err := f.applyMap(said, name, known); err != nil {
+			return err
+		}
+	}
+	times := known[FieldTime]
+	isEnd := len(times) > 0 && times[0].isEnd
+	if !isEnd && !slices.Contains(o.Wanted, FieldTook) { // nothing uses how long a request took
+		delete(known, FieldTook)
+	}
+	f.places = nil
+	for field, some := range known {
+		for _, p := range some {
+			p.needed = slices.ContainsFunc(o.Fields, p.is)
+			if p.needed || slices.Contains(always, field) || slices.Contains(o.Wanted, field) {
+				f.places = append(f.places, p)
+			}
+		}
+	}
+	slices.SortFunc(f.places, func(p, q *place) int {
+		return cmp.Or(cmp.Compare(p.field, q.field), cmp.Compare(p.at, q.at))
+	})
+	return nil
+}
+
+// knownPlaces returns by field the places that the table knows, and those of headers and claims that
+// are asked for.
+func (f *format) knownPlaces(o *Options) map[string][]*place {
+	found := f.tablePlaces()
+	for _, field := range o.Fields {
+		for _, name := range namesOfField(field) {
+			if p := f.placeNamed(use{field: field}, name); p != nil && found[field] == nil {
+				found[field] = []*place{p}
+			}
+		}
+	}
+	return found
+}
+
+func (f *format) tablePlaces() map[string][]*place {
+	found := map[string][]*place{}
+	for i := range table {
+		row := &table[i]
+		if found[row.field] != nil {
+			continue // an earlier row
+		}
+		for _, name := range row.names {
+			p := f.placeNamed(row.use, name)
+			if p == nil {
+				continue
+			}
+			found[row.field] = append(found[row.field], p)
+			if took := f.placeNamed(use{field: FieldTook, unit: row.unit}, row.took); took != nil {
+				found[FieldTook] = append(found[FieldTook], took)
+			}
+			if !row.isSum {
+				break
+			}
+		}
+	}
+	return found
+}
+
+// placeNamed returns the column of a key as the place of a field; nil = the format has none that can be.
+func (f *format) placeNamed(u use, key string) *place {
+	isIt := func(c column) bool { return key != "" && c.key == key && (c.mayBeLine || !u.isLine) }
+	at := slices.IndexFunc(f.columns, isIt)
+	if at < 0 {
+		return nil
+	}
+	return &place{column: f.columns[at], use: u, at: at}
+}
+
+// namesOfField are what logs call a field that is not in the table.
+func namesOfField(field string) []string {
+	header, isHeader := strings.CutPrefix(field, headerPrefix)
+	switch {
+	case isHeader:
+		return headerNames(header)
+	case field == FieldQuery: // only a path has it
+		return nil
+	}
+	return []string{field}
+}
+
+// applyMap replaces the known place of a field by the one that --map says, as field=name. If the table
+// knows that name as well, it says what its values are for.
+func (f *format) applyMap(said, name string, known map[string][]*place) error {
+	field, unit := fieldOf(said)
+	p := &place{column: column{name: name}, use: use{field: field, unit: unit}}
+	at := f.columnNamed(name)
+	switch {
+	case at >= 0:
+		p.column = f.columns[at]
+		p.at = at
+	case !f.isOpen:
+		return fmt.Errorf("--map %s=%s: the format has no %s, but %s", said, name, name, list(namesOf(f.columns)))
+	}
+	isSame := func(q *place) bool { return q.name == p.name }
+	if unit == 0 && slices.ContainsFunc(known[field], isSame) {
+		return nil
+	}
+	for i := range table {
+		row := &table[i]
+		if row.field == field && unit == 0 && slices.Contains(row.names, p.key) && (p.mayBeLine || !row.isLine) {
+			p.use = row.use
+			break
+		}
+	}
+	known[field] = []*place{p}
+	return nil
+}
+
+// columnNamed returns the place of a column, -1 = there is none. Its name is that of the
+// log, as $uri or uri, or that of a header, as people say x-forwarded-for for
+// $http_x_forwarded_for.
+func (f *format) columnNamed(name string) int {
+	name = strings.Trim(strings.TrimPrefix(name, "$"), "%")
+	at := slices.IndexFunc(f.columns, func(c column) bool { return strings.EqualFold(c.name, name) })
+	if at < 0 {
+		spelled := headerNames(strings.ToLower(name))
+		at = slices.IndexFunc(f.columns, func(c column) bool { return c.key != "" && slices.Contains(spelled, c.key) })
+	}
+	return at
+}
+
+func namesOf(columns []column) (names []string) {
+	for i := range columns {
+		names = append(names, columns[i].name)
+	}
+	return names
+}
