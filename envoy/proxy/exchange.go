@@ -320,7 +320,7 @@ func (x *exchange) filterReply(out *http.Request, reply *sim.Response) (*http.Re
 	switch {
 	case reply.Reset:
 		return nil, errClosed
-	case reply.Details == "wasm_fail_stream":
+	case reply.Details == sim.FailedDetails:
 		x.counts.filterFailures.Add(1)
 	case reply.Local:
 		x.counts.answered.Add(1)

@@ -88,7 +88,7 @@ func (x *Exchange) Answer(up *Response, end bool) (*Response, error) {
 	case answering:
 		return nil, errHead
 	case onward:
-		x.head(up, end)
+		x.answerHead(up, end)
 	case inCallback, ended: // the filter has answered, or the client has gone
 	}
 	return x.response, x.err
@@ -97,12 +97,12 @@ func (x *Exchange) Answer(up *Response, end bool) (*Response, error) {
 // Chunk takes a part of the body through the filter. end says that nothing follows. It fails if
 // the exchange has ended, for any reason.
 func (x *Exchange) Chunk(b []byte, end bool) error {
-	return x.part(func() { x.body(b, end) })
+	return x.part(func() { x.answerBody(b, end) })
 }
 
 // Trailers ends the answer with trailers.
 func (x *Exchange) Trailers(fields [][2]string) error {
-	return x.part(func() { x.trailers(fields) })
+	return x.part(func() { x.answerTrailers(fields) })
 }
 
 func (x *Exchange) part(do func()) error {
@@ -213,13 +213,13 @@ func (x *Exchange) askUpstream() {
 		}
 	}
 	body, fields := up.Body, up.Trailers
-	x.head(up, len(body) == 0 && fields == nil)
+	x.answerHead(up, len(body) == 0 && fields == nil)
 	if x.phase == answering && len(body) > 0 {
 		x.response.Body = body
-		x.body(body, fields == nil)
+		x.answerBody(body, fields == nil)
 	}
 	if x.phase == answering {
-		x.trailers(fields)
+		x.answerTrailers(fields)
 	}
 }
 
@@ -249,12 +249,12 @@ func (x *Exchange) reply(reply *localReply, local bool) {
 	x.responseHeaders(h, &Response{Local: local, Details: reply.details, Flags: reply.flags}, len(body) == 0)
 	if x.phase == answering {
 		x.response.Body = body
-		x.body(body, true)
+		x.answerBody(body, true)
 	}
 }
 
-// head takes the headers of an answer through the filter.
-func (x *Exchange) head(up *Response, end bool) {
+// answerHead takes the headers of an answer through the filter.
+func (x *Exchange) answerHead(up *Response, end bool) {
 	res := &Response{Details: cmp.Or(up.Details, "via_upstream"), Flags: up.Flags}
 	x.scope.stream.status = up.Status
 	x.responseHeaders(up.head(), res, end)
@@ -289,7 +289,8 @@ func (x *Exchange) responseHeaders(h headers, res *Response, end bool) {
 	case v.dead() && !end:
 		// A callback inside trapped. The headers are out, and the body does not follow.
 		res.finish(st.response)
-		x.response, x.phase = res, answering
+		x.response = res
+		x.move(answering)
 		x.cut(res.Details, res.Flags)
 	case st.reply != nil:
 		// A reply in place of a response goes out as it is.
@@ -303,21 +304,23 @@ func (x *Exchange) responseHeaders(h headers, res *Response, end bool) {
 			x.end(res, nil)
 			return
 		}
-		st.status, x.phase = res.Status, answering
+		st.status = res.Status
+		x.move(answering)
 	}
 }
 
-// body shows the filter a part of the body, and ends the exchange with the last one, or where
+// answerBody shows the filter a part of the body, and ends the exchange with the last one, or where
 // the filter does not let it through.
-func (x *Exchange) body(b []byte, end bool) {
+func (x *Exchange) answerBody(b []byte, end bool) {
 	sc := x.scope
 	st, v := sc.stream, sc.vm
-	x.phase, st.chunk = inCallback, b
+	x.move(inCallback)
+	st.chunk = b
 	action := v.enter(sc, callResponseBody, uint64(sc.id), uint64(len(b)), boolean(end))
 	st.chunk = nil
 	switch {
 	case v.dead():
-		x.cut("wasm_fail_stream", 0)
+		x.cut(FailedDetails, 0)
 	case st.reply != nil: // too late for another answer
 		x.cut(st.reply.details, 0)
 	case action != 0 && !st.resumed:
@@ -328,12 +331,12 @@ func (x *Exchange) body(b []byte, end bool) {
 			x.end(x.response, nil)
 			return
 		}
-		x.phase = answering
+		x.move(answering)
 	}
 }
 
-// trailers ends the exchange. The filter sees them when it logs.
-func (x *Exchange) trailers(fields [][2]string) {
+// answerTrailers ends the exchange. The filter sees them when it logs.
+func (x *Exchange) answerTrailers(fields [][2]string) {
 	st := x.scope.stream
 	for _, f := range fields {
 		st.trailers.add(strings.ToLower(f[0]), f[1])

@@ -81,7 +81,8 @@ func (h *Host) Start(worker int, r *Request) (*Exchange, error) {
 	case root == nil && !t.started:
 		return nil, fmt.Errorf("serve on worker %d: nothing is configured", worker)
 	case root == nil || root.vm.failed != nil:
-		x.phase, x.response = ended, refuse(r)
+		x.move(ended)
+		x.response = refuse(r)
 		return x, nil
 	}
 	x.scope = root.vm.open(root, x, r)
@@ -143,7 +144,7 @@ func (x *Exchange) requestHeaders() {
 		x.pause()
 	default:
 		st.showRequest = false
-		x.phase = onward
+		x.move(onward)
 	}
 }
 
@@ -152,7 +153,8 @@ func (x *Exchange) pause() {
 		x.end(nil, ErrPaused)
 		return
 	}
-	x.phase, x.resumed = paused, make(chan struct{})
+	x.move(paused)
+	x.resumed = make(chan struct{})
 	x.idleDue = x.host.elapsed() + int64(x.host.o.StreamIdle)
 	x.thread.paused = append(x.thread.paused, x)
 	x.host.change()
@@ -168,7 +170,8 @@ func (v *vm) active() bool {
 	return false
 }
 
-// move ends a pause.
+// move takes the exchange to another phase. Nothing else sets its phase, so a pause that ends is
+// always seen by Wait.
 func (x *Exchange) move(to phase) {
 	if x.phase == paused {
 		x.thread.forget(x)
@@ -184,8 +187,8 @@ func (x *Exchange) goOn() {
 	}
 }
 
-// answer does what the filter asked for with a local reply.
-func (x *Exchange) answer(reply *localReply) {
+// handleReply does what the filter asked for with a local reply.
+func (x *Exchange) handleReply(reply *localReply) {
 	switch {
 	case x.phase == paused || x.phase == onward:
 		x.sendReply(reply)
@@ -209,7 +212,7 @@ func (x *Exchange) end(res *Response, err error) {
 	if res != nil {
 		res.State = st.properties()
 	}
-	x.phase = ended
+	x.move(ended)
 	x.response, x.err = res, err
 	x.scope = nil
 }

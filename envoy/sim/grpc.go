@@ -71,7 +71,7 @@ func (v *vm) grpcStream(a args) status {
 		stream.root.grpc = map[uint32]*grpcStream{}
 	}
 	stream.root.grpc[stream.token] = stream
-	return v.writeU32(a.s[8], stream.token)
+	return v.writeU32(a.n[0], stream.token)
 }
 
 func (s *grpcStream) dial(c Call) bool {
@@ -94,12 +94,12 @@ func (v *vm) grpcToken(token uint64) (*grpcStream, status) {
 // grpcSend answers OK also for a stream that the other end has closed. Envoy then
 // uses memory that it may have freed.
 func (v *vm) grpcSend(a args) status {
-	stream, st := v.grpcToken(a.s[0])
-	if st != statusOK || stream.peer == nil || stream.finished {
-		return st
+	stream, found := v.grpcToken(a.n[0])
+	if found != statusOK || stream.peer == nil || stream.finished {
+		return found
 	}
 	stream.peer.Send(append([]byte(nil), a.b[0]...))
-	if uint32(a.s[3]) != 0 {
+	if uint32(a.n[1]) != 0 {
 		stream.peer.CloseSend()
 		stream.finished = true
 	}
@@ -108,9 +108,9 @@ func (v *vm) grpcSend(a args) status {
 
 // grpcClose says that no message of the filter follows. It still gets those of the other end.
 func (v *vm) grpcClose(a args) status {
-	stream, st := v.grpcToken(a.s[0])
-	if st != statusOK {
-		return st
+	stream, found := v.grpcToken(a.n[0])
+	if found != statusOK {
+		return found
 	}
 	if stream.peer != nil && !stream.finished {
 		stream.peer.CloseSend()
@@ -124,9 +124,9 @@ func (v *vm) grpcClose(a args) status {
 }
 
 func (v *vm) grpcCancel(a args) status {
-	stream, st := v.grpcToken(a.s[0])
-	if st != statusOK {
-		return st
+	stream, found := v.grpcToken(a.n[0])
+	if found != statusOK {
+		return found
 	}
 	stream.cancel()
 	return statusOK

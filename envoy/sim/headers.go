@@ -183,36 +183,36 @@ func (v *vm) changeableMap(kind uint32) *headers {
 }
 
 func (v *vm) getHeader(a args) status {
-	h := v.headerMap(uint32(a.s[0]))
+	h := v.headerMap(uint32(a.n[0]))
 	if h == nil {
-		if st := v.scope().stream; st != nil && st.logging && uint32(a.s[0]) <= mapLast {
+		if st := v.scope().stream; st != nil && st.logging && uint32(a.n[0]) <= mapLast {
 			return notFound
 		}
 		return badArgument
 	}
 	for i := range *h {
 		if equalFold((*h)[i][0], a.b[0]) {
-			return v.giveString((*h)[i][1], a.s[3], a.s[4])
+			return v.giveString((*h)[i][1], a.n[1], a.n[2])
 		}
 	}
 	return notFound
 }
 
 func (v *vm) getHeaders(a args) status {
-	kind := uint32(a.s[0])
+	kind := uint32(a.n[0])
 	if kind > mapLast {
 		return badArgument
 	}
 	h := v.headerMap(kind)
 	if h == nil || len(*h) == 0 {
-		return v.give(nil, a.s[1], a.s[2])
+		return v.give(nil, a.n[1], a.n[2])
 	}
 	v.scratch = h.marshal(v.scratch[:0])
-	return v.give(v.scratch, a.s[1], a.s[2])
+	return v.give(v.scratch, a.n[1], a.n[2])
 }
 
 func (v *vm) addHeader(a args) status {
-	h := v.changeableMap(uint32(a.s[0]))
+	h := v.changeableMap(uint32(a.n[0]))
 	if h == nil {
 		return badArgument
 	}
@@ -221,7 +221,7 @@ func (v *vm) addHeader(a args) status {
 }
 
 func (v *vm) removeHeader(a args) status {
-	h := v.changeableMap(uint32(a.s[0]))
+	h := v.changeableMap(uint32(a.n[0]))
 	if h == nil {
 		return badArgument
 	}

@@ -18,7 +18,7 @@ const (
 )
 
 func (v *vm) log(a args) status {
-	level := Level(uint32(a.s[0]))
+	level := Level(uint32(a.n[0]))
 	if level > Critical {
 		return badArgument
 	}
@@ -30,7 +30,7 @@ func (v *vm) currentTime(a args) status {
 	if st := v.scope().stream; st != nil && st.faults.Clock {
 		return internalFailure
 	}
-	return v.writeU64(a.s[0], uint64(v.host.o.Now()))
+	return v.writeU64(a.n[0], uint64(v.host.o.Now()))
 }
 
 // Access is one read or write of shared data that a VM is about to make.
@@ -55,15 +55,15 @@ func (v *vm) getSharedData(a args) status {
 	if !ok {
 		return notFound
 	}
-	if st := v.give(value, a.s[2], a.s[3]); st != statusOK {
-		return st
+	if given := v.give(value, a.n[0], a.n[1]); given != statusOK {
+		return given
 	}
-	return v.writeU32(a.s[4], cas)
+	return v.writeU32(a.n[2], cas)
 }
 
 func (v *vm) setSharedData(a args) status {
 	key, value := a.b[0], a.b[1]
-	cas := uint32(a.s[4])
+	cas := uint32(a.n[0])
 	v.access(Access{Key: key, Write: true, CAS: cas})
 	if st := v.scope().stream; st != nil {
 		if st.faults.Set {
@@ -101,26 +101,26 @@ func (v *vm) buffer(kind uint32) ([]byte, status) {
 }
 
 func (v *vm) getBuffer(a args) status {
-	data, st := v.buffer(uint32(a.s[0]))
-	if st != statusOK {
-		return st
+	data, found := v.buffer(uint32(a.n[0]))
+	if found != statusOK {
+		return found
 	}
 	size := uint64(len(data))
-	start := min(uint64(uint32(a.s[1])), size)
-	length := uint64(uint32(a.s[2]))
-	return v.give(data[start:min(start+length, size)], a.s[3], a.s[4])
+	start := min(uint64(uint32(a.n[1])), size)
+	length := uint64(uint32(a.n[2]))
+	return v.give(data[start:min(start+length, size)], a.n[3], a.n[4])
 }
 
 func (v *vm) setTickPeriod(a args) status {
 	root := v.scope().root
-	root.tickPeriod = int64(uint32(a.s[0])) * 1e6
+	root.tickPeriod = int64(uint32(a.n[0])) * 1e6
 	root.tickDue = v.host.elapsed() + root.tickPeriod
 	v.host.change()
 	return statusOK
 }
 
 func (v *vm) setEffectiveContext(a args) status {
-	id := uint32(a.s[0])
+	id := uint32(a.n[0])
 	if id != 0 && v.scopes[id] == nil {
 		return badArgument
 	}
@@ -129,7 +129,7 @@ func (v *vm) setEffectiveContext(a args) status {
 }
 
 func (v *vm) continueStream(a args) status {
-	if kind := uint32(a.s[0]); kind != streamRequest && kind != streamResponse {
+	if kind := uint32(a.n[0]); kind != streamRequest && kind != streamResponse {
 		return unimplemented
 	}
 	if st := v.scope().stream; st != nil {
@@ -143,14 +143,14 @@ func (v *vm) continueStream(a args) status {
 func (v *vm) sendLocalResponse(a args) status {
 	if st := v.scope().stream; st != nil {
 		reply := &localReply{
-			status:     int(uint32(a.s[0])),
+			status:     int(uint32(a.n[0])),
 			details:    underscored(string(a.b[0])),
 			body:       append([]byte(nil), a.b[1]...),
 			headers:    unmarshalPairs(a.b[2]),
-			grpcStatus: int32(uint32(a.s[7])),
+			grpcStatus: int32(uint32(a.n[1])),
 		}
 		x := st.exchange
-		v.later(func() { x.answer(reply) })
+		v.later(func() { x.handleReply(reply) })
 	}
 	v.stopIteration = true
 	return statusOK

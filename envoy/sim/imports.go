@@ -45,12 +45,18 @@ type hostCall struct {
 	result  bool                      // other puts a 32 bit result
 }
 
-// args are the parameters of a call, and the bytes that those in them name. They are
-// valid until the guest next runs.
+// args are the parameters of a call: n has those of kinds i and I, b the bytes of those of
+// kind b, each in order. The bytes are valid until the guest next runs.
 type args struct {
-	s []uint64
-	b [4][]byte
+	n [maxNumbers]uint64
+	b [maxBytes][]byte
 }
+
+// The most parameters of a kind that a call has.
+const (
+	maxNumbers = 12
+	maxBytes   = 4
+)
 
 // envCalls is what the oldest supported Envoy (1.36) registers for modules of
 // ABI 0.2.0, which all of our filters speak.
@@ -222,20 +228,21 @@ func (c *hostCall) function() api.GoModuleFunc {
 
 // call reads the bytes that the guest names, and does what it asks for.
 func (c *hostCall) call(v *vm, stack []uint64) status {
-	a := args{s: stack}
-	at, n := 0, 0
+	var a args
+	numbers := a.n[:0]
+	bytes := a.b[:0]
 	for _, p := range c.params {
 		if p != 'b' {
-			at++
+			numbers = append(numbers, stack[0])
+			stack = stack[1:]
 			continue
 		}
-		b, ok := v.read(stack[at], stack[at+1])
+		b, ok := v.read(stack[0], stack[1])
 		if !ok {
 			return invalidMemory
 		}
-		a.b[n] = b
-		at += 2
-		n++
+		bytes = append(bytes, b)
+		stack = stack[2:]
 	}
 	return c.proxy(v, a)
 }

@@ -17,9 +17,12 @@ type localReply struct {
 	grpcStatus int32 // -1 and all unknown numbers: by the HTTP status
 }
 
+// FailedDetails are the Response.Details of a stream whose VM failed.
+const FailedDetails = "wasm_fail_stream"
+
 // failure is what a stream gets when its VM failed.
 func failure() *localReply {
-	return &localReply{status: 503, details: "wasm_fail_stream", grpcStatus: 14}
+	return &localReply{status: 503, details: FailedDetails, grpcStatus: 14}
 }
 
 const grpcStatusLast = 16

@@ -50,7 +50,7 @@ func (m *metrics) snapshot() map[string]uint64 {
 }
 
 // metric returns the stat of an id.
-func (v *vm) metric(id uint64) (stat *atomic.Uint64, kind uint32, st status) {
+func (v *vm) metric(id uint64) (stat *atomic.Uint64, kind uint32, found status) {
 	kind = uint32(id) & 3
 	if kind >= metricKinds {
 		return nil, kind, badArgument
@@ -63,43 +63,43 @@ func (v *vm) metric(id uint64) (stat *atomic.Uint64, kind uint32, st status) {
 }
 
 func (v *vm) defineMetric(a args) status {
-	kind := uint32(a.s[0])
+	kind := uint32(a.n[0])
 	if kind >= metricKinds {
 		return badArgument
 	}
 	v.metrics[kind] = append(v.metrics[kind], v.host.metrics.named(kind, string(a.b[0])))
-	return v.writeU32(a.s[3], uint32(len(v.metrics[kind]))<<2|kind)
+	return v.writeU32(a.n[1], uint32(len(v.metrics[kind]))<<2|kind)
 }
 
 func (v *vm) incrementMetric(a args) status {
-	stat, kind, st := v.metric(a.s[0])
+	stat, kind, found := v.metric(a.n[0])
 	switch {
-	case st != statusOK:
-		return st
-	case kind == metricCounter && int64(a.s[1]) <= 0:
+	case found != statusOK:
+		return found
+	case kind == metricCounter && int64(a.n[1]) <= 0:
 		return badArgument
 	}
-	stat.Add(a.s[1])
+	stat.Add(a.n[1])
 	return statusOK
 }
 
 func (v *vm) recordMetric(a args) status {
-	stat, kind, st := v.metric(a.s[0])
+	stat, kind, found := v.metric(a.n[0])
 	switch {
-	case st != statusOK:
+	case found != statusOK:
 		return notFound
 	case kind == metricCounter:
-		stat.Add(a.s[1])
+		stat.Add(a.n[1])
 	default:
-		stat.Store(a.s[1])
+		stat.Store(a.n[1])
 	}
 	return statusOK
 }
 
 func (v *vm) getMetric(a args) status {
-	stat, _, st := v.metric(a.s[0])
-	if st != statusOK {
-		return st
+	stat, _, found := v.metric(a.n[0])
+	if found != statusOK {
+		return found
 	}
-	return v.writeU64(a.s[1], stat.Load())
+	return v.writeU64(a.n[1], stat.Load())
 }

@@ -17,13 +17,13 @@ import (
 func (v *vm) getProperty(a args) status {
 	path, sc := a.b[0], v.scope()
 	if value, ok := v.given(sc, path); ok {
-		return v.give(value, a.s[2], a.s[3])
+		return v.give(value, a.n[0], a.n[1])
 	}
-	value, st := v.property(sc, path)
-	if st != statusOK {
-		return st
+	value, found := v.property(sc, path)
+	if found != statusOK {
+		return found
 	}
-	return v.giveString(value, a.s[2], a.s[3])
+	return v.giveString(value, a.n[0], a.n[1])
 }
 
 // given looks a path up in the properties of the request and of the options.

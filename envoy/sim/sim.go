@@ -7,13 +7,13 @@
 // responses but not those of requests, trailers when it logs, and dynamic metadata only as a
 // whole. Its only calls to clusters are gRPC streams, to whatever Options.Dial reaches.
 //
-// A thread runs one callback at a time. A request that the filter has paused leaves
-// the thread to others. What the filter asks for in another callback (resume, a local
-// reply) is done when that callback has returned. Where that calls the filter again,
-// the rest is done inside, as in Envoy.
+// A thread runs one callback at a time. A request that the filter has paused leaves the thread
+// to others. The filter may resume a request, or answer it, in a callback of another one. The
+// host does so when that callback has returned. If this calls the filter again, a callback runs
+// inside the first, as in Envoy.
 //
-// What the other end of a gRPC stream says waits until it is due, and is then delivered by
-// Inbox.Deliver if time is real, or by Host.TickDue if the caller sets the time. Such a caller
+// A message for a gRPC stream of the filter waits until it is due. With real time,
+// Inbox.Deliver then delivers it. A caller that sets the time calls Host.TickDue instead: it
 // starts requests with Start, and while one is paused it sets the time to Next and calls
 // TickDue. From one goroutine, the same requests give the same order.
 //
@@ -278,11 +278,11 @@ func (t *thread) close() {
 		v.close()
 	}
 	t.running = nil
-	for _, x := range t.paused {
-		x.phase, x.response = ended, closed("host_closed")
-		close(x.resumed)
+	for len(t.paused) > 0 {
+		x := t.paused[0]
+		x.response = closed("host_closed")
+		x.move(ended)
 	}
-	t.paused = nil
 }
 
 // elapsed is the monotonic clock: it follows Now, but not backwards.

@@ -150,6 +150,7 @@ func (v *vm) enter(sc *scope, callback int, args ...uint64) uint64 {
 			sc.stream.trapped = true
 		}
 	}
+	// What was put off may enter the guest again, and such a callback overwrites both.
 	result, stopped := v.stack[0], v.stopIteration
 	for len(v.afterwards) > 0 {
 		do := v.afterwards[0]
@@ -285,8 +286,8 @@ func (v *vm) giveString(value string, toPointer, toSize uint64) status {
 }
 
 func (v *vm) point(at uint32, length int, toPointer, toSize uint64) status {
-	if st := v.writeU32(toPointer, at); st != statusOK {
-		return st
+	if written := v.writeU32(toPointer, at); written != statusOK {
+		return written
 	}
 	return v.writeU32(toSize, uint32(length))
 }

@@ -21,7 +21,7 @@ func (e *event) String() string {
 	return fmt.Sprintf("  worker %d: %s %s", e.worker, kind, e.name)
 }
 
-// conflicts reports whether e and a do not commute.
+// conflicts reports whether the order of e and a matters: one of them writes the key of both.
 func (e *event) conflicts(a *access) bool { return e.key == a.key && (e.write || a.write) }
 
 // happensBefore reports whether event i happens before e.
@@ -52,7 +52,8 @@ func (e *event) join(i int, before *event) {
 // the search try the other order.
 func (s *Scheduler) races(path []node, at int) {
 	e := &s.events[at]
-	// An event that happens before one in seen is next to e in no equal execution.
+	// seen joins the events that were compared with e. An event that happens before one of
+	// these cannot move next to e, so it does not race with e.
 	seen := event{worker: e.worker}
 	for i := at - 1; i >= 0; i-- {
 		before := &s.events[i]
@@ -67,11 +68,12 @@ func (s *Scheduler) races(path []node, at int) {
 	}
 }
 
-// reverse makes the search try, from node n before event i, an execution in which
-// event at comes before i. It starts with a worker whose event can come first among
-// those that do not happen after i, the initials of source-DPOR.
+// reverse makes the search try an execution in which event at comes before event i. The node n
+// is the one before event i, where the two executions part. The events up to at that do not
+// happen after i can come before it. The other execution starts with the worker of one that can
+// come first among them: the initials of source-DPOR.
 func (s *Scheduler) reverse(n *node, i, at int) {
-	var before []int // events from i to at that do not happen after i
+	var before []int // events behind i, up to at, that do not happen after i
 	first := set(0)
 	seen := set(0)
 	for j := i + 1; j <= at; j++ {
