@@ -9,7 +9,7 @@
 // It is for first steps and for tests, not for the edge of a network: it speaks HTTP/1 as
 // net/http does, without upgrades. It never looks into a policy: to it, a policy is bytes.
 //
-// exchange.go takes a request through the filter, subscribe.go gets policies from a control
+// trip.go takes a request through the filter, subscribe.go gets policies from a control
 // plane, stream.go connects the filter to the quota service.
 package proxy
 
@@ -45,7 +45,9 @@ const (
 
 	maxConnections = 4096     // one more waits until another one ends
 	maxHeaderBytes = 60 << 10 // as in Envoy
-	slop           = 4 << 10  // how much more net/http lets a request have, or twice that
+	// slop is how much longer than http.Server.MaxHeaderBytes net/http lets a request's headers
+	// be. It lets some be longer by twice that.
+	slop = 4 << 10
 )
 
 // Options say what a Proxy is made of. Wasm and Upstream are required.

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// stream connects a gRPC stream of the filter to a service.
-type stream struct {
+// filterStream connects a gRPC stream of the filter to a service.
+type filterStream struct {
 	in     *sim.Inbox
 	cancel context.CancelFunc
 	out    chan []byte // what the filter has sent
@@ -40,13 +40,13 @@ func (p *Proxy) openStream(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
 			ctx = metadata.AppendToOutgoingContext(ctx, pair[0], pair[1])
 		}
 	}
-	s := &stream{in: in, cancel: cancel, out: make(chan []byte, unsent)}
+	s := &filterStream{in: in, cancel: cancel, out: make(chan []byte, unsent)}
 	go s.run(ctx, conn, "/"+c.Service+"/"+c.Method)
 	return s, nil
 }
 
 // Send queues a message. It ends the stream if too many messages wait.
-func (s *stream) Send(message []byte) {
+func (s *filterStream) Send(message []byte) {
 	select {
 	case s.out <- message:
 	default:
@@ -55,13 +55,13 @@ func (s *stream) Send(message []byte) {
 }
 
 // CloseSend says that no message follows.
-func (s *stream) CloseSend() { close(s.out) }
+func (s *filterStream) CloseSend() { close(s.out) }
 
 // Cancel ends the stream.
-func (s *stream) Cancel() { s.cancel() }
+func (s *filterStream) Cancel() { s.cancel() }
 
 // run receives until the service ends the stream.
-func (s *stream) run(ctx context.Context, conn grpc.ClientConnInterface, method string) {
+func (s *filterStream) run(ctx context.Context, conn grpc.ClientConnInterface, method string) {
 	defer s.cancel()
 	both := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 	client, err := conn.NewStream(ctx, both, method, grpc.ForceCodec(rawCodec{}))
@@ -84,7 +84,7 @@ func (s *stream) run(ctx context.Context, conn grpc.ClientConnInterface, method 
 }
 
 // send passes on what the filter sends. An error ends the stream, and RecvMsg returns it to run.
-func (s *stream) send(ctx context.Context, client grpc.ClientStream) {
+func (s *filterStream) send(ctx context.Context, client grpc.ClientStream) {
 	for {
 		select {
 		case message, more := <-s.out:

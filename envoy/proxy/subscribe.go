@@ -107,7 +107,7 @@ const unreachable = "unreachable"
 // run opens one stream after another until ctx ends.
 func (c *subscriber) run(ctx context.Context) {
 	for {
-		err := c.stream(ctx)
+		err := c.subscribe(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -122,8 +122,8 @@ func (c *subscriber) run(ctx context.Context) {
 	}
 }
 
-// stream subscribes, and takes what comes until the stream ends.
-func (c *subscriber) stream(ctx context.Context) error {
+// subscribe opens a stream, and takes what comes until the stream ends.
+func (c *subscriber) subscribe(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.client.DeltaExtensionConfigs(ctx)

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -31,17 +30,17 @@ import (
 //	ServeHTTP        admits it, and hands it to a reverse proxy
 //	forward          writes the headers about the client
 //	RoundTrip        does what follows:
-//	  acquireWorker    waits for a worker
-//	  filterRequest    the filter sees the request, and lets it through or answers it
+//	  filterRequest    a worker's filter sees the request, and lets it through or answers it
 //	  callUpstream     the upstream answers
 //	  filterResponse   the filter sees the answer's headers, then its body as it is read
 //	fail             answers if RoundTrip has no response
 //
 // The reverse proxy does what is HTTP, such as hop-by-hop headers, streaming and trailers;
-// the exchange is its transport.
+// the trip is its transport.
 
-// exchange is one request and its answer.
-type exchange struct {
+// trip is one request and its answer, on their way through the proxy. The filter's part of it
+// is a sim.Exchange.
+type trip struct {
 	*Proxy
 	path     string // normal, with query
 	client   netip.AddrPort
@@ -72,11 +71,11 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Header.Del("Upgrade") // upgrades are not supported
 	r.Header.Del("Expect")  // net/http answers it at the first read of the body
-	x := p.newExchange(r, path)
+	t := p.newTrip(r, path)
 	reverse := httputil.ReverseProxy{
-		Transport:     x,
-		Rewrite:       x.forward,
-		ErrorHandler:  x.fail,
+		Transport:     t,
+		Rewrite:       t.forward,
+		ErrorHandler:  t.fail,
 		FlushInterval: -1, // each part of a response is passed on at once
 		ErrorLog:      slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
 	}
@@ -101,102 +100,94 @@ func admit(r *http.Request) (path string, redirect bool, err error) {
 	return target.Normalize(strings.TrimPrefix(r.RequestURI, "http://"+r.Host))
 }
 
-func (p *Proxy) newExchange(r *http.Request, path string) *exchange {
-	x := &exchange{Proxy: p, path: path}
-	x.client, _ = netip.ParseAddrPort(r.RemoteAddr)
+func (p *Proxy) newTrip(r *http.Request, path string) *trip {
+	t := &trip{Proxy: p, path: path}
+	t.client, _ = netip.ParseAddrPort(r.RemoteAddr)
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if ok {
-		x.local, _ = netip.ParseAddrPort(local.String())
+		t.local, _ = netip.ParseAddrPort(local.String())
 	}
-	return x
+	return t
 }
 
 // forward writes the headers about the client as Envoy does if use_remote_address is set.
-func (x *exchange) forward(r *httputil.ProxyRequest) {
-	r.Out.URL.Scheme = x.options.Upstream.Scheme
-	r.Out.URL.Host = x.options.Upstream.Host
+func (t *trip) forward(r *httputil.ProxyRequest) {
+	r.Out.URL.Scheme = t.options.Upstream.Scheme
+	r.Out.URL.Host = t.options.Upstream.Host
 	for _, name := range []string{"Forwarded", "X-Forwarded-Host"} {
 		values, ok := r.In.Header[name]
 		if ok {
 			r.Out.Header[name] = values
 		}
 	}
-	chain := append(slices.Clone(r.In.Header["X-Forwarded-For"]), x.client.Addr().Unmap().String())
+	chain := append(slices.Clone(r.In.Header["X-Forwarded-For"]), t.client.Addr().Unmap().String())
 	r.Out.Header.Set("X-Forwarded-For", strings.Join(chain, ","))
 	r.Out.Header.Set("X-Forwarded-Proto", "http")
 }
 
 // RoundTrip takes a request from the reverse proxy through the filter to the upstream, and
 // the answer back through the filter.
-func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
-	worker, release, err := x.acquireWorker(out.Context())
+func (t *trip) RoundTrip(out *http.Request) (*http.Response, error) {
+	exchange, err := t.filterRequest(out)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	filtering, forwarded, err := x.filterRequest(worker, release, out)
-	if err != nil {
-		return nil, err
-	}
-	if forwarded == nil {
-		reply, err := filtering.Finish()
+	forwarded := exchange.Outgoing()
+	if forwarded == nil { // the filter did not let it through
+		reply, err := exchange.Finish()
 		if err != nil {
 			return nil, err
 		}
-		return x.filterReply(out, reply)
+		return t.filterReply(out, reply)
 	}
-	release()
-	response := x.callUpstream(out, forwarded)
+	response := t.callUpstream(out, forwarded)
 	if out.Context().Err() != nil {
-		_ = filtering.Reset(sim.ClientGone) // it has ended already if this fails
+		_ = exchange.Reset(sim.ClientGone) // it has ended already if this fails
 	}
-	return x.filterResponse(filtering, response)
+	return t.filterResponse(exchange, response)
 }
 
-// acquireWorker waits for a worker. The caller has it until it calls release, once or more.
-func (p *Proxy) acquireWorker(ctx context.Context) (worker int, release func(), err error) {
+// filterRequest waits for an idle worker, and shows the request to its filter. While the filter
+// pauses the request, the worker is free for others.
+func (t *trip) filterRequest(out *http.Request) (*sim.Exchange, error) {
+	var worker int
 	select {
-	case worker = <-p.idle:
-		return worker, sync.OnceFunc(func() { p.idle <- worker }), nil
-	case <-ctx.Done():
-		return 0, nil, ctx.Err()
+	case worker = <-t.idle:
+	case <-out.Context().Done():
+		return nil, out.Context().Err()
 	}
-}
-
-// filterRequest shows the request to the filter, and waits while the filter pauses it, with
-// the worker free for others. It returns the request to forward, nil if the filter does not
-// let it through.
-func (x *exchange) filterRequest(worker int, release func(), out *http.Request) (*sim.Exchange, *sim.Request, error) {
-	request := x.request(out)
+	release := sync.OnceFunc(func() { t.idle <- worker })
+	defer release()
+	request := t.request(out)
 	request.OnPause = release
 	request.Gone = out.Context().Done()
-	filtering, err := x.host.Start(worker, request)
+	exchange, err := t.host.Start(worker, request)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	filtering.Wait()
-	return filtering, filtering.Outgoing(), nil
+	exchange.Wait()
+	return exchange, nil
 }
 
 // request returns the request as the filter sees it.
-func (x *exchange) request(out *http.Request) *sim.Request {
+func (t *trip) request(out *http.Request) *sim.Request {
 	r := &sim.Request{
 		Method:     out.Method,
 		Host:       out.Host,
-		Path:       x.path,
+		Path:       t.path,
 		Headers:    fields(out.Header),
 		HasBody:    out.Body != nil && out.Body != http.NoBody,
-		ClientIP:   x.client.Addr().Unmap().String(),
-		ClientPort: x.client.Port(),
-		Received:   x.received.Load,
+		ClientIP:   t.client.Addr().Unmap().String(),
+		ClientPort: t.client.Port(),
+		Received:   t.received.Load,
 	}
 	if r.HasBody {
-		out.Body = &requestBody{out.Body, &x.received}
+		out.Body = &requestBody{out.Body, &t.received}
 	}
-	if x.local.IsValid() {
+	if t.local.IsValid() {
 		r.Properties = map[string][]byte{
-			"destination.address": []byte(x.local.String()),
-			"destination.port":    binary.LittleEndian.AppendUint64(nil, uint64(x.local.Port())),
+			"destination.address": []byte(t.local.String()),
+			"destination.port":    binary.LittleEndian.AppendUint64(nil, uint64(t.local.Port())),
 		}
 	}
 	return r
@@ -204,7 +195,7 @@ func (x *exchange) request(out *http.Request) *sim.Request {
 
 // callUpstream sends the request, as the filter forwarded it, to the upstream. If that does
 // not answer, it returns an error response in its place.
-func (x *exchange) callUpstream(out *http.Request, forwarded *sim.Request) *http.Response {
+func (t *trip) callUpstream(out *http.Request, forwarded *sim.Request) *http.Response {
 	address, err := url.ParseRequestURI(forwarded.Path)
 	if err != nil {
 		return errorResponse(out, http.StatusServiceUnavailable, "upstream connect error: "+err.Error())
@@ -220,7 +211,7 @@ func (x *exchange) callUpstream(out *http.Request, forwarded *sim.Request) *http
 		out.Header.Set("User-Agent", "") // keeps net/http from sending its own
 	}
 	began := time.Now()
-	response, err := x.transport.RoundTrip(out)
+	response, err := t.transport.RoundTrip(out)
 	if err == nil {
 		return response
 	}
@@ -230,31 +221,31 @@ func (x *exchange) callUpstream(out *http.Request, forwarded *sim.Request) *http
 		status, message = http.StatusGatewayTimeout, "the upstream did not answer in time\n"
 	}
 	if out.Context().Err() == nil { // the client still waits
-		x.counts.upstreamErrors.Add(1)
-		x.log.Warn("no answer from the upstream", "status", status, "after", time.Since(began), "error", err)
+		t.counts.upstreamErrors.Add(1)
+		t.log.Warn("no answer from the upstream", "status", status, "after", time.Since(began), "error", err)
 	}
 	return errorResponse(out, status, message)
 }
 
 // filterResponse shows the upstream's answer to the filter: its headers now, its body as it
 // is read. The filter may answer in its place.
-func (x *exchange) filterResponse(filtering *sim.Exchange, upstream *http.Response) (*http.Response, error) {
+func (t *trip) filterResponse(exchange *sim.Exchange, upstream *http.Response) (*http.Response, error) {
 	end := upstream.Body == http.NoBody || upstream.ContentLength == 0
 	head := &sim.Response{Status: upstream.StatusCode, Headers: fields(upstream.Header)}
-	filtered, err := filtering.Answer(head, end)
+	filtered, err := exchange.Answer(head, end)
 	if err != nil {
 		_ = upstream.Body.Close()
 		return nil, err
 	}
 	if filtered.Local || filtered.Reset {
 		_ = upstream.Body.Close()
-		return x.filterReply(upstream.Request, filtered)
+		return t.filterReply(upstream.Request, filtered)
 	}
 	upstream.StatusCode = filtered.Status
 	upstream.Status = "" // net/http writes the one of StatusCode
 	upstream.Header = header(filtered.Headers)
 	if !end {
-		upstream.Body = &responseBody{upstream.Body, filtering, upstream}
+		upstream.Body = &responseBody{upstream.Body, exchange, upstream}
 	}
 	return upstream, nil
 }
@@ -262,8 +253,8 @@ func (x *exchange) filterResponse(filtering *sim.Exchange, upstream *http.Respon
 // responseBody shows an upstream's body to the filter as it is read.
 type responseBody struct {
 	io.ReadCloser
-	filtering *sim.Exchange
-	upstream  *http.Response
+	exchange *sim.Exchange
+	upstream *http.Response
 }
 
 func (b *responseBody) Read(p []byte) (int, error) {
@@ -273,18 +264,18 @@ func (b *responseBody) Read(p []byte) (int, error) {
 		trailers = fields(b.upstream.Trailer)
 	}
 	last := errors.Is(err, io.EOF) && len(trailers) == 0
-	if n > 0 && b.filtering.Chunk(p[:n], last) != nil {
+	if n > 0 && b.exchange.Chunk(p[:n], last) != nil {
 		return 0, errClosed
 	}
 	// The filter can change nothing from here on: the body is out.
 	switch {
 	case err == nil:
 	case !errors.Is(err, io.EOF):
-		_ = b.filtering.Reset(b.cause())
+		_ = b.exchange.Reset(b.cause())
 	case !last:
-		_ = b.filtering.Trailers(trailers)
+		_ = b.exchange.Trailers(trailers)
 	case n == 0:
-		_ = b.filtering.Chunk(nil, true)
+		_ = b.exchange.Chunk(nil, true)
 	}
 	return n, err
 }
@@ -299,7 +290,7 @@ func (b *responseBody) cause() sim.Cause {
 
 // Close ends the exchange if the body was not read to its end.
 func (b *responseBody) Close() error {
-	_ = b.filtering.Reset(sim.ClientGone)
+	_ = b.exchange.Reset(sim.ClientGone)
 	return b.ReadCloser.Close()
 }
 
@@ -316,14 +307,14 @@ func (b *requestBody) Read(p []byte) (int, error) {
 }
 
 // filterReply counts an answer that the filter gave itself, and returns it as a response.
-func (x *exchange) filterReply(out *http.Request, reply *sim.Response) (*http.Response, error) {
+func (t *trip) filterReply(out *http.Request, reply *sim.Response) (*http.Response, error) {
 	switch {
 	case reply.Reset:
 		return nil, errClosed
 	case reply.Details == sim.FailedDetails:
-		x.counts.filterFailures.Add(1)
+		t.counts.filterFailures.Add(1)
 	case reply.Local:
-		x.counts.answered.Add(1)
+		t.counts.answered.Add(1)
 	}
 	return newResponse(out, reply.Status, header(reply.Headers), reply.Body), nil
 }
@@ -348,12 +339,12 @@ func newResponse(out *http.Request, status int, h http.Header, body []byte) *htt
 }
 
 // fail answers a request for which RoundTrip has no response.
-func (x *exchange) fail(w http.ResponseWriter, r *http.Request, err error) {
+func (t *trip) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, errClosed) {
 		panic(http.ErrAbortHandler) // net/http closes the connection
 	}
 	if r.Context().Err() == nil { // the client still waits
-		x.log.Error("answer a request", "error", err)
+		t.log.Error("answer a request", "error", err)
 	}
 	http.Error(w, "the request could not be answered", http.StatusBadGateway)
 }
