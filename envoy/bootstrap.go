@@ -216,7 +216,8 @@ func (v *bootstrapView) checkListeners() error {
 	return nil
 }
 
-// bootstrapView is what the template sees.
+// bootstrapView is what bootstrap.yaml.tmpl and filterentry.yaml.tmpl see. Only they call its
+// exported methods, and those of clusterView.
 type bootstrapView struct {
 	BootstrapOptions
 
@@ -339,6 +340,7 @@ type StatsTag struct{ Name, Regex string }
 
 // StatsTags are the labels of the filter's metrics. Each expression matches the names
 // wasmcustom.[domain=.=DOMAIN;.;]rule=.=RULE;.;[override=.=NAME;.;]rate_limit_…
+// which labels in filter/internal/host/metrics.go writes. envoy/proxy/admin.go reads them too.
 func StatsTags() []StatsTag {
 	const (
 		domain   = `(?:domain=\.=.*?;\.;)?`

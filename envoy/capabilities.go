@@ -36,7 +36,8 @@ func Capabilities(policyJSON []byte) []string {
 	return slices.DeleteFunc(DefaultCapabilities(), func(name string) bool { return !n.call(name) })
 }
 
-// needs say what a policy needs callbacks for.
+// needs say what a policy needs callbacks for. lacksCallback in filter/internal/host/plugin.go
+// refuses a policy if one of these callbacks is left out, so a change here is one there too.
 type needs struct {
 	fields  bool // responses get fields
 	answers bool // a rule waits for the end of answers
@@ -71,6 +72,7 @@ func needsOf(policyJSON []byte) (n needs) {
 	return n
 }
 
+// call reports whether the policy needs a callback.
 func (n needs) call(name string) bool {
 	switch name {
 	case "proxy_on_response_headers":
@@ -110,9 +112,10 @@ func parseVersion(text string) (major, minor int, err error) {
 	return 0, 0, fmt.Errorf("version %q of Envoy: want one such as %s", text, NewestVersion)
 }
 
-// restrict puts the allow-list where the plugin's Envoy reads it. A VM keeps the list that it
-// was made with, and Envoy tells VMs apart by their configuration, not by their lists. So the
-// VM's configuration also names the callbacks that are left out. The filter reads them there.
+// restrict puts the allow-list where the plugin's Envoy reads it, and the names of the callbacks
+// that are left out into the VM's configuration. A VM keeps the list that it was made with. Envoy
+// makes a new VM only for another configuration, not for another list: the names make it another
+// one. The filter reads them too.
 func (p Plugin) restrict(config *wasmv3.PluginConfig) error {
 	names := p.Capabilities
 	if names == nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	_ "embed"
 	"errors"
-	"text/template"
 )
 
 // EnvoyGatewayOptions say what an EnvoyExtensionPolicy holds. URL, Targets and
@@ -29,7 +28,7 @@ var envoyGatewayTargets = map[string]string{
 //go:embed envoygateway.yaml.tmpl
 var envoyGatewayText string
 
-var envoyGatewayTemplate = template.Must(resourceTemplates.New("envoygateway").Parse(envoyGatewayText))
+var envoyGatewayTemplate = newResourceTemplate("envoygateway", envoyGatewayText)
 
 // EnvoyGateway writes an EnvoyExtensionPolicy as YAML for kubectl, with the
 // policy as plain YAML inside.

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"text/template"
 )
 
 // Kinds of resources that add a filter to Istio's proxies.
@@ -56,10 +55,7 @@ var (
 //go:embed istio.yaml.tmpl
 var istioText string
 
-var resourceTemplates = template.Must(template.New("istio").Funcs(template.FuncMap{
-	"scalar": scalar,
-	"indent": indent,
-}).Parse(istioText))
+var istioTemplate = newResourceTemplate("istio", istioText)
 
 // Istio writes a WasmPlugin or a TrafficExtension as YAML for kubectl, with the
 // policy as plain YAML inside.
@@ -70,7 +66,7 @@ func Istio(o IstioOptions) ([]byte, error) {
 		o.URL = o.Mount.url()
 	}
 	view, err := o.view()
-	return render(o.Kind, resourceTemplates, view, err)
+	return render(o.Kind, istioTemplate, view, err)
 }
 
 func (o IstioOptions) view() (view istioView, err error) {
@@ -136,6 +132,6 @@ type istioView struct {
 // spec.
 func (v istioView) Wasm() (string, error) {
 	var out strings.Builder
-	err := resourceTemplates.ExecuteTemplate(&out, "wasm", v)
+	err := istioTemplate.ExecuteTemplate(&out, "wasm", v)
 	return strings.TrimPrefix(out.String(), "\n"), err
 }

@@ -1,11 +1,13 @@
 package envoy
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
 	"strings"
+	"text/template"
 	"time"
 	"unicode"
 
@@ -13,6 +15,19 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
+
+//go:embed kubernetes.yaml.tmpl
+var kubernetesText string
+
+// newResourceTemplate reads the template of a custom resource. It has what kubernetes.yaml.tmpl
+// defines for all kinds.
+func newResourceTemplate(name, text string) *template.Template {
+	shared := template.Must(template.New("kubernetes").Funcs(template.FuncMap{
+		"scalar": scalar,
+		"indent": indent,
+	}).Parse(kubernetesText))
+	return template.Must(shared.New(name).Parse(text))
+}
 
 // Object names a custom resource.
 type Object struct {

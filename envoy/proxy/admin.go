@@ -84,7 +84,8 @@ func familyType(family string) string {
 
 // sample makes of the filter's name "rule=.=per-user;.;rate_limit_allowed_total" the metric
 // rate_limit_allowed_total with the label rule, as the stats_tags of a rendered bootstrap do.
-// The other labels are domain and override.
+// The other labels are domain and override. labels in filter/internal/host/metrics.go writes
+// such names.
 func sample(name string) string {
 	m := statName.FindStringSubmatch(name)
 	if m == nil {

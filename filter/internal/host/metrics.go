@@ -111,7 +111,7 @@ func counterName(s *engine.Series) string {
 }
 
 // labels are in front of a metric's name, unless it is about no rule. A policy without a
-// domain has no label of that name.
+// domain has no label of that name. StatsTags in envoy/bootstrap.go reads what is written here.
 func labels(s *engine.Series) string {
 	if s.Rule == "" {
 		return ""

@@ -185,7 +185,8 @@ func readPolicy(text string) (*policy.Policy, bool) {
 }
 
 // lacksCallback reports whether the policy needs a callback that Envoy does not make, and logs
-// which. The configuration of the VM lists the callbacks that its capabilities leave out.
+// which. The configuration of the VM lists the callbacks that its capabilities leave out. needsOf
+// in envoy/capabilities.go chooses them, so a change here is one there too.
 func lacksCallback(pol *policy.Policy) bool {
 	without, _ := proxywasm.GetVMConfiguration()
 	lacks := func(callback, what string) bool {
