@@ -25,7 +25,7 @@ type clients struct {
 	seed    maphash.Seed
 	index   map[uint64]uint32
 	all     []client
-	periods []period
+	periods []*periods // by limit
 	left    *room
 }
 
@@ -34,22 +34,25 @@ type room struct{ clients, keyBytes int }
 
 type client struct {
 	requests, denied uint32
-	alone            [inShadow + 1]uint32
-	key              string // of one that was denied
+	onlyHere         [inShadow + 1]uint32 // by how the rule decides: denied requests that the other policy allows
+	key              string               // of one that was denied
 }
 
-// window is what a client has used in its newest period, and at most in one.
-type window struct{ number, used, most uint32 }
-
-// period is of one limit.
-type period struct {
+// periods are the aligned periods of one limit, and what each client used in them.
+type periods struct {
 	window   limit.Window
-	lengthNs int64 // of the shortest one
-	uses     Uses
-	number   uint32   // of the newest one
-	active   int64    // clients in it
-	peak     int64    // clients in one, at most
-	windows  []window // by client
+	lengthNs int64   // of the shortest period
+	uses     Uses    // of periods that are over
+	number   uint32  // of the newest period
+	active   int64   // clients in it
+	peak     int64   // clients in one period, at most
+	tallies  []tally // by client
+}
+
+// tally is what a client has used in its newest period, and at most in any.
+type tally struct {
+	number     uint32 // of the period
+	used, most uint32
 }
 
 func newClients(rule *policy.Rule, left *room) *clients {
@@ -60,7 +63,7 @@ func newClients(rule *policy.Rule, left *room) *clients {
 	}
 	for i := range rule.Limits {
 		w := rule.Limits[i].Window
-		p := period{window: w, lengthNs: w.PeriodNs, uses: Uses{}}
+		p := &periods{window: w, lengthNs: w.PeriodNs, uses: Uses{}}
 		if w.Algorithm == limit.Calendar {
 			p.lengthNs = w.Months() * limit.MaxOffsetNs
 		}
@@ -83,56 +86,62 @@ func (c *clients) add(key []byte) (uint32, bool) {
 	i = uint32(len(c.all))
 	c.index[hash] = i
 	c.all = append(c.all, client{})
-	for j := range c.periods {
-		c.periods[j].windows = append(c.periods[j].windows, window{})
+	for _, p := range c.periods {
+		p.tallies = append(p.tallies, tally{})
 	}
 	return i, true
 }
 
 // countUnits counts units of a client at an instant.
 func (c *clients) countUnits(i uint32, ns int64, units uint32) {
-	for j := range c.periods {
-		p := &c.periods[j]
+	for _, p := range c.periods {
 		start, _ := p.window.Span(ns)
 		number := uint32(start/p.lengthNs) + 1 // 0 = no period
-		w := &p.windows[i]
-		if w.number != number {
-			if w.used > 0 {
-				p.uses[w.used]++
-			}
-			*w = window{number: number, most: w.most}
-			if p.number != number {
-				p.number = number
-				p.active = 0
-			}
-			p.active++
-			p.peak = max(p.peak, p.active)
+		t := &p.tallies[i]
+		if t.number != number {
+			p.endPeriod(t)
+			p.begin(number)
+			t.number = number
 		}
-		w.used += min(units, math.MaxUint32-w.used)
-		w.most = max(w.most, w.used)
+		t.used += min(units, math.MaxUint32-t.used)
+		t.most = max(t.most, t.used)
 	}
+}
+
+// endPeriod ends a client's newest period.
+func (p *periods) endPeriod(t *tally) {
+	if t.used > 0 {
+		p.uses[t.used]++
+		t.used = 0
+	}
+}
+
+// begin counts a client that begins a period.
+func (p *periods) begin(number uint32) {
+	if p.number != number {
+		p.number = number
+		p.active = 0
+	}
+	p.active++
+	p.peak = max(p.peak, p.active)
 }
 
 // endPeriods ends the periods under way, and returns by limit what was used in periods.
 func (c *clients) endPeriods() (all []Uses) {
-	for j := range c.periods {
-		p := &c.periods[j]
-		for i := range p.windows {
-			if w := &p.windows[i]; w.used > 0 {
-				p.uses[w.used]++
-				w.used = 0
-			}
+	for _, p := range c.periods {
+		for i := range p.tallies {
+			p.endPeriod(&p.tallies[i])
 		}
 		all = append(all, p.uses)
 	}
 	return all
 }
 
-// most counts what each client has used at most in one period of the j-th limit.
-func (c *clients) most(j int) Uses {
+// fullest counts what each client has used in its fullest period.
+func (p *periods) fullest() Uses {
 	all := Uses{}
-	for _, w := range c.periods[j].windows {
-		all[w.most]++
+	for _, t := range p.tallies {
+		all[t.most]++
 	}
 	return all
 }
@@ -142,10 +151,10 @@ const topClients = 10
 
 // count counts a request of a client, and gives one that is denied its key as far as there is
 // room for keys.
-func (c *clients) count(i uint32, key []byte, kind kind, alone bool) {
+func (c *clients) count(i uint32, key []byte, kind kind, onlyHere bool) {
 	found := &c.all[i]
 	found.requests++
-	if kind == allowed || kind == elsewhere {
+	if kind == allowed || kind == deniedByOthers {
 		return
 	}
 	if found.key == "" && len(key) <= c.left.keyBytes {
@@ -153,14 +162,14 @@ func (c *clients) count(i uint32, key []byte, kind kind, alone bool) {
 		found.key = string(key)
 	}
 	found.denied++
-	if alone {
-		found.alone[kind]++
+	if onlyHere {
+		found.onlyHere[kind]++
 	}
 }
 
-// sum adds up a count of the clients, by their numbers. It returns how many have any, and those that
-// have most, of equals those that came first.
-func (c *clients) sum(key []policy.KeyPart, count func(i uint32) uint32) (a Alone) {
+// sum adds up a count of the clients, by their numbers. It returns how many clients have any, and the
+// clients that have most; of equal ones those that came first.
+func (c *clients) sum(key []policy.KeyPart, count func(i uint32) uint32) (a OnlyHere) {
 	var having []uint32
 	for i := range uint32(len(c.all)) {
 		if n := count(i); n > 0 {

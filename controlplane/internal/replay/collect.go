@@ -17,10 +17,10 @@ type kind int
 const (
 	allowed kind = iota
 	denied
-	inShadow  // it would be denied if the rule were enforced
-	elsewhere // the rule does not deny it, but another one does, so it does not count here
+	inShadow       // it would be denied if the rule were enforced
+	deniedByOthers // the rule allows it, but another one denies it: this rule does not count it
 
-	kinds = int(elsewhere) + 1
+	kinds = int(deniedByOthers) + 1
 )
 
 func kindOf(b *result.Brief) kind {
@@ -95,21 +95,22 @@ func newCollector(name string, p *policy.Policy, t *timeline) *collector {
 }
 
 // add counts a decision beside that of the other policy, nil without one.
-func (c *collector) add(ns int64, d, other *decision, deniedBefore bool) error {
-	// What the other policy allows. What is denied in shadow alone, it must allow in shadow too.
-	alone := [kinds]bool{
+func (c *collector) add(ns int64, d, other *decision, deniedInLog bool) error {
+	// By how a rule decides: whether the request is in the figures of what only this policy denies. In
+	// those of shadow it is if this policy does not deny it, and the other one allows it in all its rules.
+	onlyHere := [kinds]bool{
 		denied:   other != nil && other.kind != denied,
 		inShadow: other != nil && other.kind == allowed && d.kind != denied,
 	}
 	switch d.kind {
-	case allowed, elsewhere:
+	case allowed, deniedByOthers:
 	case denied:
 		c.Denied++
-		c.Again += one(deniedBefore)
-		c.Alone += one(alone[denied])
+		c.DeniedInLog += one(deniedInLog)
+		c.DeniedOnlyHere += one(onlyHere[denied])
 	case inShadow:
 		c.Shadow++
-		c.ShadowAlone += one(alone[inShadow])
+		c.ShadowOnlyHere += one(onlyHere[inShadow])
 	}
 	counts := c.timeline.at(ns)
 	for i := range d.briefs {
@@ -120,11 +121,11 @@ func (c *collector) add(ns int64, d, other *decision, deniedBefore bool) error {
 		}
 		kind := kindOf(brief)
 		if kind == allowed && d.kind == denied {
-			kind = elsewhere
+			kind = deniedByOthers
 		}
 		counts[r.column+int(kind)]++
-		r.add(ns, brief, kind, deniedBefore && d.kind == denied, alone[kind])
-		alone[kind] = false // the first rule that denies is the one to name
+		r.add(ns, brief, kind, deniedInLog && d.kind == denied, onlyHere[kind])
+		onlyHere[kind] = false // it counts once, at the first rule that denies it
 	}
 	return nil
 }
@@ -137,15 +138,15 @@ func one(is bool) int64 {
 }
 
 // add counts what a rule decided.
-func (r *ruleCollector) add(ns int64, b *result.Brief, kind kind, deniedBefore, alone bool) {
+func (r *ruleCollector) add(ns int64, b *result.Brief, kind kind, deniedInLog, onlyHere bool) {
 	r.Requests++
 	switch kind {
 	case allowed:
-	case elsewhere:
-		r.Elsewhere++
+	case deniedByOthers:
+		r.DeniedByOthers++
 	case denied:
 		r.Denied++
-		r.Again += one(deniedBefore)
+		r.DeniedInLog += one(deniedInLog)
 	case inShadow:
 		r.Shadow++
 	}
@@ -158,20 +159,20 @@ func (r *ruleCollector) add(ns int64, b *result.Brief, kind kind, deniedBefore, 
 		return
 	}
 	r.clients.countUnits(i, ns, r.policy.Cost.Fixed)
-	r.clients.count(i, b.Key, kind, alone)
+	r.clients.count(i, b.Key, kind, onlyHere)
 }
 
 // outcome returns what the policy decided in all. It ends the counting.
 func (c *collector) outcome() Outcome {
 	for _, r := range c.rules {
 		of := func(kind kind) []int64 { return c.timeline.column(r.column + int(kind)) }
-		r.Series = Series{of(allowed), of(denied), of(inShadow), of(elsewhere)}
+		r.Series = Series{of(allowed), of(denied), of(inShadow), of(deniedByOthers)}
 		r.Clients = int64(len(r.clients.all))
 		clients := r.clients.all
 		all := r.clients.sum(r.policy.Key, func(i uint32) uint32 { return clients[i].denied })
 		r.DeniedClients, r.Top = all.Clients, append([]Client{}, all.Top...)
-		r.Alone = r.clients.sum(r.policy.Key, func(i uint32) uint32 { return clients[i].alone[denied] })
-		r.ShadowAlone = r.clients.sum(r.policy.Key, func(i uint32) uint32 { return clients[i].alone[inShadow] })
+		r.DeniedOnlyHere = r.clients.sum(r.policy.Key, func(i uint32) uint32 { return clients[i].onlyHere[denied] })
+		r.ShadowOnlyHere = r.clients.sum(r.policy.Key, func(i uint32) uint32 { return clients[i].onlyHere[inShadow] })
 		for j, uses := range r.clients.endPeriods() {
 			l := &r.policy.Limits[j]
 			use := Use{

@@ -50,9 +50,9 @@ var ErrNoRequests = errors.New("no line of the logs is a whole request")
 
 // Run replays.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	sides := []*side{{File: o.Policy}}
+	sides := []*side{{decides: o.Policy}}
 	if o.Against != nil {
-		sides = append(sides, &side{File: *o.Against})
+		sides = append(sides, &side{decides: *o.Against})
 	}
 	r, err := o.run(ctx, sides)
 	if err != nil {
@@ -81,14 +81,16 @@ type run struct {
 	sides    []*side
 	timeline *timeline // nil: there was no request yet
 	warnings []string
-	denied   int64 // by the log
+	denied   int64 // requests with status 429 in the log
 }
 
 // side is one policy, the proxies that run it, and what came of that.
 type side struct {
-	File
-	policy *policy.Policy // to count by
-	fleet  *simulate.Fleet
+	decides File
+	// countsBy has the rules that figures are about, and the limits in whose periods the use of clients is
+	// counted. It is the policy that decides, except while Suggest looks for limits.
+	countsBy *policy.Policy
+	fleet    *simulate.Fleet
 	*collector
 }
 
@@ -117,18 +119,18 @@ func (o Options) run(ctx context.Context, sides []*side) (*run, error) {
 	return r, r.warn()
 }
 
-// readPolicies reads the policies, and asks the log for what they read of a request.
+// readPolicies reads the policies, and has the log read what they need of a request.
 func (r *run) readPolicies() error {
 	for _, s := range r.sides {
-		p, _, _, err := policyfile.Read(s.Name, s.Text)
+		p, _, _, err := policyfile.Read(s.decides.Name, s.decides.Text)
 		if err != nil {
 			return err
 		}
 		needed, wanted := fields(p)
 		r.Log.Fields = append(r.Log.Fields, needed...)
 		r.Log.Wanted = append(r.Log.Wanted, wanted...)
-		if s.policy == nil {
-			s.policy = p
+		if s.countsBy == nil {
+			s.countsBy = p
 		}
 	}
 	return nil
@@ -164,10 +166,10 @@ func (r *run) close() {
 func (r *run) start(ctx context.Context, ns int64) (err error) {
 	r.timeline = newTimeline(ns)
 	for _, s := range r.sides {
-		s.collector = newCollector(s.Name, s.policy, r.timeline)
+		s.collector = newCollector(s.decides.Name, s.countsBy, r.timeline)
 		s.fleet, err = simulate.NewFleet(ctx, simulate.Options{
 			Wasm: r.Wasm, Proxies: r.Proxies, Seed: seed, CacheDir: r.CacheDir, Log: r.Warn,
-		}, s.Name, s.Text, ns)
+		}, s.decides.Name, s.decides.Text, ns)
 		if err != nil {
 			return err
 		}
@@ -197,28 +199,28 @@ func (r *run) decide(ctx context.Context, line *accesslog.Request) error {
 			return err
 		}
 	}
-	deniedBefore := line.Status == tooManyRequests
-	r.denied += one(deniedBefore)
+	deniedInLog := line.Status == tooManyRequests
+	r.denied += one(deniedInLog)
 	for i, s := range r.sides {
 		var other *decision
 		if len(r.sides) > 1 {
 			other = &decisions[1-i]
 		}
-		if err := s.add(line.Ns, &decisions[i], other, deniedBefore); err != nil {
+		if err := s.add(line.Ns, &decisions[i], other, deniedInLog); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// warn notes what makes figures other than a reader would think.
+// warn notes why figures are not what a reader would think.
 func (r *run) warn() error {
 	for _, field := range r.log.Empty {
 		r.addWarning("no line has a value of %s", field)
 	}
 	for _, s := range r.sides {
 		if n := s.fleet.Hurried; n > 0 {
-			r.addWarning("%s: %d answers came early, because too many requests ran at once", s.Name, n)
+			r.addWarning("%s: %d answers came early, because too many requests ran at once", s.decides.Name, n)
 		}
 		for _, c := range s.rules {
 			if err := r.warnOfRule(s, c.policy); err != nil {

@@ -177,16 +177,16 @@ func TestReplayIsWhatSimulateDecides(t *testing.T) {
 	require.Len(t, report.Rules, 3)
 	for i := range report.Rules {
 		r := &report.Rules[i]
-		counted := count{r.Requests, r.Denied, r.Again, r.Shadow, r.Elsewhere, r.Clients, r.DeniedClients}
+		counted := count{r.Requests, r.Denied, r.DeniedInLog, r.Shadow, r.DeniedByOthers, r.Clients, r.DeniedClients}
 		require.Equal(t, *want[r.Rule], counted, r.Rule)
 		require.Len(t, r.Top, min(int(r.DeniedClients), topClients))
 		for _, c := range r.Top {
 			require.Equal(t, times[r.Rule+" "+KeyText(c.Key)], c.Denied)
 		}
 		require.Len(t, r.Series.Denied, report.Timeline.Count)
-		require.NotZero(t, r.Elsewhere, "denied by another rule")
-		require.Equal(t, []int64{r.Denied, r.Shadow, r.Elsewhere, r.Requests - r.Denied - r.Shadow - r.Elsewhere},
-			[]int64{sum(r.Series.Denied), sum(r.Series.Shadow), sum(r.Series.Elsewhere), sum(r.Series.Allowed)})
+		require.NotZero(t, r.DeniedByOthers, "denied by another rule")
+		require.Equal(t, []int64{r.Denied, r.Shadow, r.DeniedByOthers, r.Requests - r.Denied - r.Shadow - r.DeniedByOthers},
+			[]int64{sum(r.Series.Denied), sum(r.Series.Shadow), sum(r.Series.DeniedByOthers), sum(r.Series.Allowed)})
 	}
 	require.Greater(t, report.Rules[0].Use[1].Max, uint32(30))
 }

@@ -35,28 +35,30 @@ const MaxPoints = 240
 type Outcome struct {
 	Policy string `json:"policy"` // the file
 	Denied int64  `json:"denied"` // requests
-	Again  int64  `json:"again"`  // lines of these with status 429
-	// Alone counts requests that this policy denies and the other does not.
-	Alone int64 `json:"alone,omitempty"`
+	// DeniedInLog counts those of Denied that the log has with status 429: they were denied at that time, too.
+	DeniedInLog int64 `json:"again"`
+	// DeniedOnlyHere counts those of Denied that the other policy does not deny.
+	DeniedOnlyHere int64 `json:"alone,omitempty"`
 	// Shadow counts requests that are not denied, and would be if all rules were enforced.
 	Shadow int64 `json:"shadow_denied"`
-	// ShadowAlone counts such requests that the other policy does not deny in shadow either.
-	ShadowAlone int64  `json:"shadow_alone,omitempty"`
-	Rules       []Rule `json:"rules"`
+	// ShadowOnlyHere counts those of Shadow that the other policy neither denies nor would deny.
+	ShadowOnlyHere int64  `json:"shadow_alone,omitempty"`
+	Rules          []Rule `json:"rules"`
 }
 
 // Rule is what one rule decided on the requests that it is for.
 type Rule struct {
-	Rule     string   `json:"rule"`
-	Mode     string   `json:"mode"`
-	Key      []string `json:"key"`
-	Requests int64    `json:"requests"`
-	Denied   int64    `json:"denied"`
-	Again    int64    `json:"again"`         // denied, and answered 429 by the log
-	Shadow   int64    `json:"shadow_denied"` // would be denied if the rule were enforced
-	// Elsewhere are denied by other rules and not by this one, in which they do not count.
-	Elsewhere int64            `json:"denied_by_others"`
-	Reasons   map[string]int64 `json:"reasons"` // of denials, and of requests that were not counted
+	Rule        string   `json:"rule"`
+	Mode        string   `json:"mode"`
+	Key         []string `json:"key"`
+	Requests    int64    `json:"requests"`
+	Denied      int64    `json:"denied"`
+	DeniedInLog int64    `json:"again"`         // as in Outcome
+	Shadow      int64    `json:"shadow_denied"` // would be denied if the rule were enforced
+	// DeniedByOthers counts requests that other rules deny and this rule allows. The rule's limits do not
+	// count them.
+	DeniedByOthers int64            `json:"denied_by_others"`
+	Reasons        map[string]int64 `json:"reasons"` // of denials, and of requests that were not counted
 
 	Clients int64 `json:"clients"` // different keys
 	// DeniedClients were denied at least once, enforced or in shadow.
@@ -68,14 +70,13 @@ type Rule struct {
 	Use    []Use    `json:"use,omitempty"` // by limit; none where a request costs a varying number of units
 	Top    []Client `json:"top"`           // the most denied
 
-	// Alone counts requests that the other policy allows. ShadowAlone counts requests denied in
-	// shadow that the other policy allows in shadow, too.
-	Alone       Alone `json:"alone,omitzero"`
-	ShadowAlone Alone `json:"shadow_alone,omitzero"`
+	// Of DeniedOnlyHere and ShadowOnlyHere of Outcome, those that this rule is the first to deny.
+	DeniedOnlyHere OnlyHere `json:"alone,omitzero"`
+	ShadowOnlyHere OnlyHere `json:"shadow_alone,omitzero"`
 }
 
-// Alone is what one rule denies of what the other policy does not.
-type Alone struct {
+// OnlyHere is what one rule denies, enforced or in shadow, and the other policy does not.
+type OnlyHere struct {
 	Requests int64    `json:"requests"`
 	Clients  int64    `json:"clients"`
 	Top      []Client `json:"top"`
@@ -83,26 +84,25 @@ type Alone struct {
 
 // Series count requests over the report's timeline, each in one of them.
 type Series struct {
-	Allowed   []int64 `json:"allowed"`
-	Denied    []int64 `json:"denied"`
-	Shadow    []int64 `json:"shadow_denied"`
-	Elsewhere []int64 `json:"denied_by_others"`
+	Allowed        []int64 `json:"allowed"`
+	Denied         []int64 `json:"denied"`
+	Shadow         []int64 `json:"shadow_denied"`
+	DeniedByOthers []int64 `json:"denied_by_others"`
 }
 
 // Client is one key of a rule.
 type Client struct {
 	Key      []*string `json:"key"` // nil: the requests lack the part
 	Requests int64     `json:"requests"`
-	Denied   int64     `json:"denied"` // enforced or in shadow; in Alone, by this policy alone
+	Denied   int64     `json:"denied"` // enforced or in shadow; in an OnlyHere, only by this policy
 }
 
-// Use is how many units clients asked for in a limit's period, denied ones
-// included, in aligned periods.
+// Use is how many units clients asked for in aligned periods of a limit. Denied requests ask, too.
 type Use struct {
 	Limit    string  `json:"limit"`          // name or index
 	Units    uint32  `json:"units"`          // that the limit allows at most at once
 	From     string  `json:"from,omitempty"` // where requests say the limit; Units is its max
-	Requests float64 `json:"requests"`       // that it lets through in a period on average: a bucket's rate, by the cost
+	Requests float64 `json:"requests"`       // that the limit allows in a period on average, by the rule's cost
 	PeriodNs int64   `json:"period_ns"`
 	Months   int64   `json:"months,omitempty"` // of a window of months: PeriodNs has 31 days for each
 	Distribution

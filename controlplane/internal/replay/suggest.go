@@ -30,9 +30,10 @@ type Suggestion struct {
 	Keyless int64           `json:"keyless"` // requests that lack a part of the key
 	Clients int64           `json:"clients"`
 	Limits  []LimitFor      `json:"limits"`
-	Apart   []Client        `json:"apart,omitempty"` // by any limit; those most denied
-	Policy  string          `json:"policy"`          // a file, in shadow mode
-	Replay  *Report         `json:"replay"`          // of that policy
+	// Outliers are the clients among the Outliers of any limit that the policy denies most.
+	Outliers []Client `json:"apart,omitempty"`
+	Policy   string   `json:"policy"` // a file, in shadow mode
+	Replay   *Report  `json:"replay"` // of that policy
 
 	short []string // warnings of periods that are longer than the log
 }
@@ -42,48 +43,51 @@ type LimitFor struct {
 	Per   string `json:"per"`
 	Units uint32 `json:"units"` // that are suggested
 	// Each is over all periods of all clients, Most over each client's fullest one.
-	Each  Distribution `json:"each"`
-	Most  Distribution `json:"most"`
-	Apart *Apart       `json:"apart,omitempty"`
+	Each     Distribution `json:"each"`
+	Most     Distribution `json:"most"`
+	Outliers *Outliers    `json:"apart,omitempty"`
 }
 
-// Apart are clients that set no limit, because they lie far from the others: they use many times
-// what any other does, and lie further above the others' most than that lies above nine tenths of
-// the others. So the tail of honest traffic, however long, is not taken for them.
-type Apart struct {
+// Outliers are clients that raise no limit, because each of them uses far more than all others.
+type Outliers struct {
 	Clients int64  `json:"clients"`
 	Least   uint32 `json:"least"`  // units that each of them used in its fullest period
 	Others  uint32 `json:"others"` // units that no other client exceeded in one
 }
 
 const (
-	apartFactor = 3 // times what any other client uses, at least
-	manyFactor  = 5 // the same, if they are more than one client in fewApart: they may be customers of another kind
-	fewApart    = 20
-	mostApart   = 3   // no more than one client in so many is apart: the others are what clients usually do
-	fewClients  = 10  // of fewer, none is known to be unlike the others
-	othersShare = 0.9 // of the others, below what is called their tail
+	outlierFactor = 3   // an outlier uses more than so many times what any other client uses
+	manyFactor    = 5   // the same for many outliers, which may be another kind of customer
+	fewOutliers   = 20  // outliers are many if they are more than one, and more than one client in so many
+	mostOutliers  = 3   // at most one client in so many is an outlier: the others are what clients usually do
+	fewClients    = 10  // among fewer clients, none is known to be unlike the others
+	usualShare    = 0.9 // of the others: what they use is usual
 )
 
-// apart finds such clients by what each used in its fullest period; nil = there are none.
-func apart(fullest Uses) (found *Apart) {
-	clients, above := fullest.Sum(), int64(0)
+// findOutliers finds outliers by what each client used in its fullest period; nil = there are none.
+func findOutliers(fullest Uses) (found *Outliers) {
+	clients := fullest.Sum()
 	if clients < fewClients {
 		return nil
 	}
+	above := int64(0) // clients that use at least units[i]
 	units := slices.Sorted(maps.Keys(fullest))
 	for i := len(units) - 1; i > 0; i-- {
 		above += fullest[units[i]]
-		if above*mostApart > clients {
+		if above*mostOutliers > clients {
 			break
 		}
-		least, others := uint64(units[i]), uint64(units[i-1])
-		factor := uint64(apartFactor)
-		if above > 1 && above*fewApart > clients {
+		factor := uint64(outlierFactor)
+		if above > 1 && above*fewOutliers > clients {
 			factor = manyFactor
 		}
-		if least > factor*others && least*uint64(fullest.upTo(units[i-1]).Quantile(othersShare)) > others*others {
-			found = &Apart{above, units[i], units[i-1]}
+		least, others := uint64(units[i]), uint64(units[i-1])
+		usual := uint64(fullest.upTo(units[i-1]).Quantile(usualShare))
+		// The tail of honest traffic can be long: there the others' most is as far above what is usual. Outliers
+		// lie further above the others' most than that: least/others > others/usual.
+		isFurther := least*usual > others*others
+		if least > factor*others && isFurther {
+			found = &Outliers{above, units[i], units[i-1]}
 		}
 	}
 	return found
@@ -128,13 +132,14 @@ func checkReadTwice(names []string) error {
 
 const suggestedName = "the suggested policy"
 
-// count finds the limits: it counts what clients use, by a policy that limits nothing.
+// count finds the limits by what clients use. A policy without limits decides, so that nothing is
+// denied; the periods are those of a policy that has the limits.
 func (o *SuggestOptions) count(ctx context.Context, s *Suggestion, d *draft) error {
-	counted, _, _, err := policyfile.Read(suggestedName, []byte(d.text(s.Limits)))
+	withPeriods, _, _, err := policyfile.Read(suggestedName, []byte(d.text(s.Limits)))
 	if err != nil {
 		return err
 	}
-	r, err := o.run(ctx, []*side{{File: File{suggestedName, []byte(d.text(nil))}, policy: counted}})
+	r, err := o.run(ctx, []*side{{decides: File{suggestedName, []byte(d.text(nil))}, countsBy: withPeriods}})
 	if err != nil {
 		return err
 	}
@@ -152,7 +157,7 @@ func (o *SuggestOptions) count(ctx context.Context, s *Suggestion, d *draft) err
 	o.setLimits(s.Limits, rule.clients)
 	for i, p := range rule.clients.periods {
 		d.capacity = max(d.capacity, p.peak)
-		if span := s.Log.LastNs - s.Log.FirstNs; counted.Rules[0].Limits[i].PeriodNs > span {
+		if span := s.Log.LastNs - s.Log.FirstNs; withPeriods.Rules[0].Limits[i].PeriodNs > span {
 			s.short = append(s.short, fmt.Sprintf("%s is longer than the log, which has %s: clients may use more in a whole %s",
 				o.Periods[i], time.Duration(span).Round(time.Second), o.Periods[i]))
 		}
@@ -163,22 +168,22 @@ func (o *SuggestOptions) count(ctx context.Context, s *Suggestion, d *draft) err
 // replay replays the policy that has the limits.
 func (o *SuggestOptions) replay(ctx context.Context, s *Suggestion, d *draft) error {
 	s.Policy = d.text(s.Limits)
-	r, err := o.run(ctx, []*side{{File: File{suggestedName, []byte(s.Policy)}}})
+	r, err := o.run(ctx, []*side{{decides: File{suggestedName, []byte(s.Policy)}}})
 	if err != nil {
 		return err
 	}
 	s.Replay = r.report()
 	s.Replay.Warnings = append(s.Replay.Warnings, s.short...)
-	s.Apart = clientsApart(r.sides[0].rules[0], s.Limits)
+	s.Outliers = deniedOutliers(r.sides[0].rules[0], s.Limits)
 	return nil
 }
 
-// clientsApart are the clients of a rule that are set apart by any of its limits.
-func clientsApart(rule *ruleCollector, limits []LimitFor) []Client {
+// deniedOutliers are the clients of a rule that are outliers by any of its limits.
+func deniedOutliers(rule *ruleCollector, limits []LimitFor) []Client {
 	c := rule.clients
 	return c.sum(rule.policy.Key, func(i uint32) uint32 {
 		for j := range limits {
-			if a := limits[j].Apart; a != nil && c.periods[j].windows[i].most >= a.Least {
+			if o := limits[j].Outliers; o != nil && c.periods[j].tallies[i].most >= o.Least {
 				return c.all[i].denied
 			}
 		}
@@ -192,13 +197,13 @@ func (o *SuggestOptions) setLimits(limits []LimitFor, c *clients) {
 	// add up to no more than the share.
 	most := o.Most / float64(len(limits))
 	for j, each := range c.endPeriods() {
-		fullest := c.most(j)
+		fullest := c.periods[j].fullest()
 		l := &limits[j]
 		l.Each = each.Distribution()
 		l.Most = fullest.Distribution()
-		l.Apart = apart(fullest)
-		if l.Apart != nil {
-			each, fullest = each.upTo(l.Apart.Others), fullest.upTo(l.Apart.Others)
+		l.Outliers = findOutliers(fullest)
+		if l.Outliers != nil {
+			each, fullest = each.upTo(l.Outliers.Others), fullest.upTo(l.Outliers.Others)
 		}
 		units, clients := int64(most*float64(each.units())), int64(most*float64(fullest.Sum()))
 		l.Units = round(least(each, fullest, units, clients))

@@ -31,7 +31,7 @@ func TestSuggestSetsAScraperApart(t *testing.T) {
 		o.Most = most
 		s, err := Suggest(t.Context(), o)
 		require.NoError(t, err)
-		require.Equal(t, &Apart{Clients: 1, Least: 200, Others: 12}, s.Limits[0].Apart)
+		require.Equal(t, &Outliers{Clients: 1, Least: 200, Others: 12}, s.Limits[0].Outliers)
 		require.EqualValues(t, 200, s.Limits[0].Most.Max, "shown all the same")
 		require.EqualValues(t, 12, s.Limits[0].Units)
 		require.EqualValues(t, 5*(200-12), s.Replay.Shadow)
@@ -53,9 +53,9 @@ func TestSuggestNamesWhoIsApart(t *testing.T) {
 	s, err := Suggest(t.Context(), o)
 	require.NoError(t, err)
 	require.EqualValues(t, 4, s.Limits[0].Units)
-	require.Equal(t, &Apart{Clients: 2, Least: 100, Others: 4}, s.Limits[0].Apart)
-	require.Len(t, s.Apart, 2)
-	for i, c := range s.Apart {
+	require.Equal(t, &Outliers{Clients: 2, Least: 100, Others: 4}, s.Limits[0].Outliers)
+	require.Len(t, s.Outliers, 2)
+	for i, c := range s.Outliers {
 		require.Equal(t, fmt.Sprint("198.51.100.", i+1), KeyText(c.Key))
 		require.Equal(t, []int64{100, 96}, []int64{c.Requests, c.Denied})
 	}
@@ -86,11 +86,11 @@ func TestApartByDistance(t *testing.T) {
 					for i := range abusers {
 						fullest[far+uint32(i%3)]++
 					}
-					var want *Apart
+					var want *Outliers
 					if abusers > 0 {
-						want = &Apart{int64(abusers), far, most}
+						want = &Outliers{int64(abusers), far, most}
 					}
-					require.Equal(t, want, apart(fullest))
+					require.Equal(t, want, findOutliers(fullest))
 				})
 			}
 		}
@@ -100,26 +100,26 @@ func TestApartByDistance(t *testing.T) {
 func TestWhichClientsAreApart(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fullest Uses
-		want    *Apart
+		want    *Outliers
 	}{
 		"nobody":                      {Uses{}, nil},
 		"all alike":                   {Uses{7: 1000}, nil},
 		"three times as much":         {Uses{10: 99, 30: 1}, nil},
-		"more than three times":       {Uses{10: 99, 31: 1}, &Apart{1, 31, 10}},
-		"two kinds of them":           {Uses{10: 198, 40: 1, 500: 1}, &Apart{2, 40, 10}},
-		"one of twenty, four times":   {Uses{10: 95, 40: 5}, &Apart{5, 40, 10}},
+		"more than three times":       {Uses{10: 99, 31: 1}, &Outliers{1, 31, 10}},
+		"two kinds of them":           {Uses{10: 198, 40: 1, 500: 1}, &Outliers{2, 40, 10}},
+		"one of twenty, four times":   {Uses{10: 95, 40: 5}, &Outliers{5, 40, 10}},
 		"more of them, four times":    {Uses{10: 94, 40: 6}, nil},
-		"more of them, six times":     {Uses{10: 94, 60: 6}, &Apart{6, 60, 10}},
-		"a third":                     {Uses{10: 40, 200: 20}, &Apart{20, 200, 10}},
+		"more of them, six times":     {Uses{10: 94, 60: 6}, &Outliers{6, 60, 10}},
+		"a third":                     {Uses{10: 40, 200: 20}, &Outliers{20, 200, 10}},
 		"more than a third":           {Uses{10: 39, 200: 21}, nil},
 		"the others have a tail":      {Uses{2: 90, 8: 9, 30: 1}, nil},
-		"far beyond the others' tail": {Uses{2: 90, 8: 9, 33: 1}, &Apart{1, 33, 8}},
-		"one of ten":                  {Uses{10: 9, 4294967295: 1}, &Apart{1, 4294967295, 10}},
+		"far beyond the others' tail": {Uses{2: 90, 8: 9, 33: 1}, &Outliers{1, 33, 8}},
+		"one of ten":                  {Uses{10: 9, 4294967295: 1}, &Outliers{1, 4294967295, 10}},
 		"one of too few":              {Uses{10: 8, 4294967295: 1}, nil},
 		"one of three":                {Uses{10: 2, 1000: 1}, nil},
 		"one of five":                 {Uses{1: 2, 10: 2, 1000: 1}, nil},
 	} {
-		require.Equal(t, tc.want, apart(tc.fullest), name)
+		require.Equal(t, tc.want, findOutliers(tc.fullest), name)
 	}
 }
 

@@ -30,7 +30,7 @@ var functions = map[string]any{
 	"text": printable.Text, "upper": strings.ToUpper, "join": strings.Join,
 	"chart":    draw,
 	"chartCSS": func() template.CSS { return template.CSS(chart.CSS) }, //nolint:gosec // it is the program's own
-	"readings": readings, "outcomes": outcomes, "alone": alone, "elsewhere": elsewhere,
+	"readings": readings, "outcomes": outcomes, "alone": alone, "byOthers": byOthers,
 	"clients": func(title any, list []replay.Client) clientsView { return clientsView{title, list} },
 }
 
@@ -81,8 +81,8 @@ func per(ns, months int64) string {
 	return policy.FormatDuration(ns)
 }
 
-// elsewhere says what another rule has denied before a rule could count it.
-func elsewhere(n int64) string {
+// byOthers says what another rule has denied before a rule could count it.
+func byOthers(n int64) string {
 	if n == 1 {
 		return "another rule denies 1 more request, which does not count here"
 	}

@@ -75,7 +75,7 @@ func TestDeniedByAnotherRule(t *testing.T) {
 		1700: "other rules deny 1,700 more requests, which do not count here",
 	} {
 		r := result(rule("per-client", "192.0.2.1"), rule("masked", "192.0.2.1"))
-		r.Rules[1].Elsewhere = n
+		r.Rules[1].DeniedByOthers = n
 		require.Equal(t, 1, strings.Count(replayed(t, r), "<p>Beside these, "+want+".</p>"))
 		var text bytes.Buffer
 		require.NoError(t, Text(&text, r))
@@ -99,8 +99,8 @@ func TestWhatIsLeftOutIsSaid(t *testing.T) {
 	r.Log.NoHTTP, r.Log.Refused = 1200, 3
 	r.Log.Unended = 2
 	r.Shadow = 617
-	r.Against = &replay.Outcome{Policy: "other.yaml", ShadowAlone: 45, Rules: []replay.Rule{rule("b", "192.0.2.2")}}
-	r.Against.Rules[0].ShadowAlone = replay.Alone{Requests: 45, Clients: 1, Top: r.Against.Rules[0].Top}
+	r.Against = &replay.Outcome{Policy: "other.yaml", ShadowOnlyHere: 45, Rules: []replay.Rule{rule("b", "192.0.2.2")}}
+	r.Against.Rules[0].ShadowOnlyHere = replay.OnlyHere{Requests: 45, Clients: 1, Top: r.Against.Rules[0].Top}
 	page := replayed(t, r)
 	for _, want := range []string{
 		"1,200 lines of connections", "3 lines with a path", "2 last lines without an end",
@@ -132,8 +132,10 @@ func TestSuggestionSaysWhoIsApart(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, Policy(&out, &replay.Suggestion{
 		Clients: 41, Replay: result(rule("per-client-ip", "192.0.2.1")),
-		Limits: []replay.LimitFor{{Per: "1m", Apart: &replay.Apart{Clients: 1, Least: 1200, Others: 12}}, {Per: "1h"}},
-		Apart:  []replay.Client{{Key: []*string{&abuser}, Requests: 1500, Denied: 1488}},
+		Limits: []replay.LimitFor{
+			{Per: "1m", Outliers: &replay.Outliers{Clients: 1, Least: 1200, Others: 12}}, {Per: "1h"},
+		},
+		Outliers: []replay.Client{{Key: []*string{&abuser}, Requests: 1500, Denied: 1488}},
 	}))
 	require.Contains(t, out.String(), `
 # apart: 1 client with 1,200 or more in 1m, where no other has more than 12: only the others set the limit
@@ -150,8 +152,8 @@ func TestHostileNamesStayInComments(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, Policy(&out, &replay.Suggestion{
 		Replay: result(rule("per-client-ip", hostile)), Policy: "version: 1\n",
-		Limits: []replay.LimitFor{{Per: "1m", Apart: &replay.Apart{Clients: 1, Least: 1200, Others: 12}}},
-		Apart:  []replay.Client{{Key: []*string{&hostile}, Requests: 1500, Denied: 1488}},
+		Limits:   []replay.LimitFor{{Per: "1m", Outliers: &replay.Outliers{Clients: 1, Least: 1200, Others: 12}}},
+		Outliers: []replay.Client{{Key: []*string{&hostile}, Requests: 1500, Denied: 1488}},
 	}))
 	comments, ok := strings.CutSuffix(out.String(), "\nversion: 1\n")
 	require.True(t, ok)

@@ -75,7 +75,7 @@ type aloneView struct {
 
 type aloneRule struct {
 	*replay.Rule
-	By *replay.Alone
+	By *replay.OnlyHere
 }
 
 func alone(r *replay.Report) []aloneView {
@@ -83,21 +83,29 @@ func alone(r *replay.Report) []aloneView {
 		return nil
 	}
 	by := " by " + r.Against.Policy
+	now, before := r.Against, &r.Outcome
+	denied := func(rule *replay.Rule) *replay.OnlyHere { return &rule.DeniedOnlyHere }
 	list := []aloneView{
-		{"newly denied" + by, r.Against.Alone, nil}, {"no longer denied" + by, r.Alone, nil},
-		{"newly denied in shadow" + by, r.Against.ShadowAlone, nil}, {"no longer denied in shadow" + by, r.ShadowAlone, nil},
+		viewAlone("newly denied"+by, now.DeniedOnlyHere, now.Rules, denied),
+		viewAlone("no longer denied"+by, before.DeniedOnlyHere, before.Rules, denied),
 	}
-	for i := range list {
-		rules := [...][]replay.Rule{r.Against.Rules, r.Rules}[i%2]
-		for j := range rules {
-			by := [...]*replay.Alone{&rules[j].Alone, &rules[j].ShadowAlone}[i/2]
-			list[i].Rules = append(list[i].Rules, aloneRule{&rules[j], by})
-		}
+	if now.Shadow+before.Shadow == 0 {
+		return list
 	}
-	if r.Shadow+r.Against.Shadow == 0 {
-		list = list[:2]
+	inShadow := func(rule *replay.Rule) *replay.OnlyHere { return &rule.ShadowOnlyHere }
+	return append(list,
+		viewAlone("newly denied in shadow"+by, now.ShadowOnlyHere, now.Rules, inShadow),
+		viewAlone("no longer denied in shadow"+by, before.ShadowOnlyHere, before.Rules, inShadow))
+}
+
+func viewAlone(
+	title string, requests int64, rules []replay.Rule, by func(*replay.Rule) *replay.OnlyHere,
+) aloneView {
+	view := aloneView{Title: title, Requests: requests}
+	for i := range rules {
+		view.Rules = append(view.Rules, aloneRule{&rules[i], by(&rules[i])})
 	}
-	return list
+	return view
 }
 
 // count prints "1 line" or "12,345 lines".
