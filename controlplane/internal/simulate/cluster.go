@@ -37,10 +37,10 @@ func newCluster(ctx context.Context, now func() int64) (*cluster, error) {
 	return c, err
 }
 
-// NowNs implements quota.Clock.
+// NowNs implements quotaservice.Clock.
 func (c *cluster) NowNs() int64 { return c.now() }
 
-// AfterFunc implements quota.Clock.
+// AfterFunc implements quotaservice.Clock.
 func (c *cluster) AfterFunc(ns int64, f func()) { c.timers = append(c.timers, timer{c.now() + ns, f}) }
 
 // doDue runs the timers that are over.
@@ -135,7 +135,7 @@ func (s *simulation) operateCluster(l *line, on counters.Operation, o *output) e
 	if err != nil {
 		return fmt.Errorf("op %s: %w", l.Op, err)
 	}
-	o.answer, err = prepared.Do(context.Background(), s.cluster.service)
+	o.result, err = prepared.Do(context.Background(), s.cluster.service)
 	if err != nil {
 		return fmt.Errorf("op %s: %w", l.Op, err)
 	}

@@ -54,9 +54,9 @@ func (f *Fleet) Counted(rule, metric string) (n uint64, err error) {
 	return n, nil
 }
 
-// Serve takes a request at an instant through the next proxy in turn. The upstream answers it
-// after tookNs; if there is no answer, the client leaves then. An instant before that of the last
-// request counts as that. The briefs, of answer.CutBrief, are empty if no rule matched.
+// Serve takes a request through the next proxy in turn. It happens at ns, or at the time of the request
+// before it if that is later. Once tookNs are over, the upstream gives the answer; if there is none, the
+// client leaves. The briefs are what result.CutBrief reads. They are empty if no rule matched.
 func (f *Fleet) Serve(
 	ns int64, r *sim.Request, answer *sim.Response, tookNs int64,
 ) (briefs string, isDenied bool, err error) {
@@ -72,32 +72,32 @@ func (f *Fleet) Serve(
 	if err != nil {
 		return "", false, err
 	}
-	h := holding{x, f.now + tookNs, answer}
+	o := openRequest{x, f.now + tookNs, answer}
 	briefs = x.State()[briefState]
 	if tookNs > 0 && briefs != "" && !x.Ended() {
-		f.holdOrHurry(h)
+		f.keepOrHurry(o)
 		return briefs, false, host.Failed(0)
 	}
-	return finish(host, &h)
+	return finish(host, &o)
 }
 
-// holdOrHurry keeps a request open. If too many are, the first of them ends early.
-func (f *Fleet) holdOrHurry(h holding) {
-	if len(f.holding) == maxOpen {
-		_ = f.holding[0].end()
-		f.holding = f.holding[1:]
+// keepOrHurry keeps a request open. If too many are open, the first of them to end ends early.
+func (f *Fleet) keepOrHurry(o openRequest) {
+	if len(f.timed) == maxOpen {
+		_ = f.timed[0].end()
+		f.timed = f.timed[1:]
 		f.Hurried++
 	}
-	f.hold(h)
+	f.keepUntil(o)
 }
 
 // finish ends a request now, and returns what the filter said of it.
-func finish(host *sim.Host, h *holding) (briefs string, isDenied bool, err error) {
-	ended := h.x.Ended() // the proxy answered it
-	if err := h.end(); err != nil {
+func finish(host *sim.Host, o *openRequest) (briefs string, isDenied bool, err error) {
+	ended := o.x.Ended() // the proxy answered it
+	if err := o.end(); err != nil {
 		return "", false, err
 	}
-	response, err := h.x.Finish()
+	response, err := o.x.Finish()
 	if err != nil {
 		return "", false, err
 	}

@@ -134,7 +134,7 @@ func (in *lines) check(number int, text []byte) error {
 		in.firstNs = l.ns
 	}
 	switch {
-	case l.kind() == isPolicy:
+	case l.kind() == policyLine:
 		return in.addPolicy(l.File)
 	case l.ID != nil:
 		return in.addAsked(l, number)
@@ -147,7 +147,7 @@ func (in *lines) check(number int, text []byte) error {
 // checkLine checks a line by itself.
 func (in *lines) checkLine(l *line, text []byte) error {
 	fields, isKnown := opFields[l.Op]
-	if l.kind() == isAnswer {
+	if l.kind() == answerLine {
 		fields = answerFields
 	}
 	switch {
@@ -168,7 +168,7 @@ func (in *lines) checkLine(l *line, text []byte) error {
 	if err := l.readTime(); err != nil {
 		return err
 	}
-	if l.kind() == isAnswer {
+	if l.kind() == answerLine {
 		return l.checkAnswer()
 	}
 	return l.Check()

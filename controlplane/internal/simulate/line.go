@@ -59,22 +59,22 @@ type line struct {
 type kind int
 
 const (
-	isRequest kind = iota
-	isOperation
-	isPolicy
-	isAnswer
+	requestLine kind = iota
+	operationLine
+	policyLine
+	answerLine
 )
 
 func (l *line) kind() kind {
 	switch {
 	case l.Answer != nil:
-		return isAnswer
+		return answerLine
 	case l.Op == opPolicy:
-		return isPolicy
+		return policyLine
 	case l.Op != "":
-		return isOperation
+		return operationLine
 	}
-	return isRequest
+	return requestLine
 }
 
 const (

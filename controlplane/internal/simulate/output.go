@@ -17,7 +17,7 @@ import (
 type output struct {
 	line    *line
 	policy  *policy.Policy // in force
-	answer  result.Result
+	result  result.Result
 	status  int
 	headers [][2]string
 	stats   []byte // the filter's answer to op stats, as it is
@@ -27,7 +27,7 @@ type output struct {
 
 // readVerdict reads what the filter said of a request or an operation.
 func (o *output) readVerdict(report []byte, response *sim.Response) error {
-	a := &o.answer
+	a := &o.result
 	err := json.Unmarshal(report, a)
 	isDecision := a.Allowed != nil && (*a.Allowed || a.RetryNs != nil)
 	if err != nil || !isDecision && a.Value == nil {
@@ -48,14 +48,14 @@ func (o *output) append(b []byte) []byte {
 		b = policy.AppendString(append(b, `,"op":`...), o.line.Op)
 	}
 	switch {
-	case o.line.kind() == isPolicy:
+	case o.line.kind() == policyLine:
 		b = append(b, `,"ok":true`...)
-	case o.line.kind() == isAnswer:
+	case o.line.kind() == answerLine:
 		b = o.appendAnswer(b)
 	case o.stats != nil: // without the count of VMs, which are the simulation's own
 		rules, _, _ := bytes.Cut(o.stats[1:], []byte(`,"vm_starts":`))
 		b = append(append(b, ','), rules...)
-	case o.answer.Value != nil:
+	case o.result.Value != nil:
 		b = o.appendValue(b)
 	default:
 		b = o.appendDecision(b)
@@ -65,7 +65,7 @@ func (o *output) append(b []byte) []byte {
 
 // appendDecision appends what the filter decided.
 func (o *output) appendDecision(b []byte) []byte {
-	a := &o.answer
+	a := &o.result
 	b = strconv.AppendBool(append(b, `,"allowed":`...), *a.Allowed)
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(o.statusCode()), 10)
 	if a.Exempt {
@@ -93,7 +93,7 @@ func (o *output) appendAnswer(b []byte) []byte {
 
 // appendValue appends the answer to an operation that is not a decision.
 func (o *output) appendValue(b []byte) []byte {
-	value := *o.answer.Value
+	value := *o.result.Value
 	b = append(b, `,"value":`...)
 	if o.line.Op == "expires_at" {
 		b = strconv.AppendInt(b, result.Milliseconds(value), 10)
@@ -103,10 +103,10 @@ func (o *output) appendValue(b []byte) []byte {
 	} else {
 		b = strconv.AppendInt(b, value, 10)
 	}
-	if o.answer.Windows != nil {
-		b = result.AppendWindows(append(b, `,"windows":`...), o.answer.Windows, o.times())
+	if o.result.Windows != nil {
+		b = result.AppendWindows(append(b, `,"windows":`...), o.result.Windows, o.times())
 	}
-	return o.appendLeased(result.AppendHeld(b, o.answer.Held))
+	return o.appendLeased(result.AppendHeld(b, o.result.Held))
 }
 
 func (o *output) appendLeased(b []byte) []byte {
@@ -153,17 +153,17 @@ func (o *output) times() result.Times {
 	return result.Ms
 }
 
-// statusCode is the status that the request got. Of an operation it is the one that the request
-// would get for which it stands.
+// statusCode is the status of the response to a request. An operation gets the status that a request
+// with its verdict would get.
 func (o *output) statusCode() int {
 	switch {
 	case o.status != 0:
 		return o.status
-	case *o.answer.Allowed:
+	case *o.result.Allowed:
 		return http.StatusOK
 	}
 	for i := range o.policy.Rules {
-		if r := &o.policy.Rules[i]; r.Name == o.answer.DeniedBy {
+		if r := &o.policy.Rules[i]; r.Name == o.result.DeniedBy {
 			return int(r.Response.Status)
 		}
 	}

@@ -22,8 +22,8 @@ type proxies struct {
 	leases  bool           // some rule of it has scope cluster
 	now     int64
 
-	open        map[string]*sim.Exchange // requests that wait for lines with their answers, by id
-	holding     []holding                // other requests that are open, the first to end first
+	byLines     map[string]*sim.Exchange // requests whose answers are on lines still to come, by id
+	timed       []openRequest            // open requests that end at a time, the first to end first
 	activeUntil int64                    // proxies have something to do until then, even if nothing is open
 	interrupted func() error             // of the context: the user wants no more
 }
@@ -74,7 +74,7 @@ func manageJSON() string {
 func (p *proxies) start(ctx context.Context, o *Options, trace string, first *policyFile, ns int64) (err error) {
 	p.now = ns
 	p.interrupted = ctx.Err
-	p.open = map[string]*sim.Exchange{}
+	p.byLines = map[string]*sim.Exchange{}
 	p.cluster, err = newCluster(ctx, func() int64 { return p.now })
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (p *proxies) pass(ns int64) {
 	}
 	for p.interrupted() == nil {
 		until := busyUntil
-		if len(p.open)+len(p.holding) > 0 {
+		if p.openRequests() > 0 {
 			until = ns
 		}
 		next, ok := p.nextDue()
@@ -183,8 +183,8 @@ func (p *proxies) nextDue() (ns int64, ok bool) {
 			ok = true
 		}
 	}
-	if len(p.holding) > 0 {
-		earlier(p.holding[0].untilNs, true)
+	if len(p.timed) > 0 {
+		earlier(p.timed[0].untilNs, true)
 	}
 	for _, host := range p.hosts {
 		earlier(host.Next())
@@ -198,35 +198,37 @@ func (p *proxies) doDue() {
 	for _, host := range p.hosts {
 		host.TickDue()
 	}
-	for len(p.holding) > 0 && p.holding[0].untilNs <= p.now {
-		_ = p.holding[0].end() // a request that has ended stays as it is
-		p.holding = p.holding[1:]
+	for len(p.timed) > 0 && p.timed[0].untilNs <= p.now {
+		_ = p.timed[0].end() // a request that has ended stays as it is
+		p.timed = p.timed[1:]
 		p.activeUntil = max(p.activeUntil, p.now+longestLingerNs)
 	}
 }
 
-// maxOpen bounds the requests that wait for their answers.
+// maxOpen bounds the requests that are open.
 const maxOpen = 100_000
 
-// holding is a request that no line answers. When its hold is over, its client leaves or the
-// upstream answers.
-type holding struct {
+// openRequests is how many requests are open.
+func (p *proxies) openRequests() int { return len(p.byLines) + len(p.timed) }
+
+// openRequest is a request that ends at a time: the upstream answers it, or its client leaves.
+type openRequest struct {
 	x       *sim.Exchange
 	untilNs int64
 	answer  *sim.Response // nil: the client leaves
 }
 
 // end ends the request.
-func (h *holding) end() error {
-	if h.answer == nil {
-		return h.x.Reset(sim.ClientGone)
+func (o *openRequest) end() error {
+	if o.answer == nil {
+		return o.x.Reset(sim.ClientGone)
 	}
-	_, err := h.x.Answer(h.answer, true)
+	_, err := o.x.Answer(o.answer, true)
 	return err
 }
 
-// hold keeps a request open until its time.
-func (p *proxies) hold(h holding) {
-	at := sort.Search(len(p.holding), func(i int) bool { return p.holding[i].untilNs > h.untilNs })
-	p.holding = slices.Insert(p.holding, at, h)
+// keepUntil keeps a request open until its time.
+func (p *proxies) keepUntil(o openRequest) {
+	at := sort.Search(len(p.timed), func(i int) bool { return p.timed[i].untilNs > o.untilNs })
+	p.timed = slices.Insert(p.timed, at, o)
 }

@@ -131,7 +131,7 @@ func (r *Request) Header() string {
 }
 
 // Explain asks the compiled filter what a policy makes of a request. Its counters are empty. The
-// answer is the filter's, an answer.Explanation in JSON.
+// answer is the filter's, a result.Explanation in JSON.
 func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
 	f, err := readPolicy(o.Policy, o.Text)
 	if err != nil {

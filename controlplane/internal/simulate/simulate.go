@@ -89,11 +89,11 @@ func (o *Options) run(ctx context.Context, in *lines, first *policyFile, out io.
 			return err
 		}
 		s.pass(l.ns)
-		o, err := s.happen(l)
+		happened, err := s.happen(l)
 		if err != nil {
 			return err
 		}
-		text = append(o.append(text[:0]), '\n')
+		text = append(happened.append(text[:0]), '\n')
 		_, err = w.Write(text)
 		return err
 	})
@@ -111,13 +111,13 @@ type simulation struct {
 func (s *simulation) happen(l *line) (o *output, err error) {
 	o = &output{line: l}
 	switch l.kind() {
-	case isPolicy:
+	case policyLine:
 		err = s.configure(l.policy)
-	case isAnswer:
+	case answerLine:
 		err = s.answer(l, o)
-	case isRequest:
+	case requestLine:
 		err = s.request(l, o)
-	case isOperation:
+	case operationLine:
 		on := l.operation()
 		if counters.IsOfCluster(s.policy, on) {
 			err = s.operateCluster(l, on, o)
@@ -129,18 +129,21 @@ func (s *simulation) happen(l *line) (o *output, err error) {
 	return o, err
 }
 
-// request brings a request to a proxy. If a rule holds units for it, or lines answer it, it
-// stays open.
+// request brings a request to a proxy. It stays open for the lines with its answer. If there are none, it
+// stays open for as long as rules hold units for it.
 func (s *simulation) request(l *line, o *output) error {
 	x, err := s.begin(l, l.toRequest())
 	if err != nil {
 		return err
 	}
-	isOpen, err := s.keepOpen(l, x)
-	if err != nil {
-		return err
+	if l.isAnswered {
+		s.byLines[*l.ID] = x // also a denied one: the lines of its answer do nothing
 	}
-	if isOpen {
+	staysOpen := !x.Ended() && (l.isAnswered || s.keepForHold(x))
+	if s.openRequests() > maxOpen {
+		return fmt.Errorf("more than %d requests wait for their answers", maxOpen)
+	}
+	if staysOpen {
 		return o.readVerdict([]byte(x.State()[reportState]), &sim.Response{})
 	}
 	response, err := x.Finish()
@@ -201,26 +204,13 @@ func inTurn(named, turn *int, of int) int {
 	return next
 }
 
-// keepOpen keeps a request until its lines of answer have come. If none do, it keeps it for as
-// long as rules hold units for it. It reports whether there is an answer to wait for.
-func (s *simulation) keepOpen(l *line, x *sim.Exchange) (isOpen bool, err error) {
-	isOpen = !x.Ended()
-	if l.isAnswered {
-		s.open[*l.ID] = x
-	} else {
-		holdNs := int64(0)
-		if isOpen {
-			holdNs = s.holdOf(x.State()[reportState])
-		}
-		if holdNs == 0 {
-			return false, nil
-		}
-		s.hold(holding{x: x, untilNs: s.now + holdNs})
+// keepForHold keeps an open request for as long as rules hold units for it. It reports whether any does.
+func (s *simulation) keepForHold(x *sim.Exchange) bool {
+	holdNs := s.holdOf(x.State()[reportState])
+	if holdNs > 0 {
+		s.keepUntil(openRequest{x: x, untilNs: s.now + holdNs})
 	}
-	if len(s.open)+len(s.holding) > maxOpen {
-		return false, fmt.Errorf("more than %d requests wait for their answers", maxOpen)
-	}
-	return isOpen, nil
+	return holdNs > 0
 }
 
 // holdOf is how long the rules of a verdict hold units without a sign of life.
@@ -242,14 +232,14 @@ func (s *simulation) holdOf(report string) (ns int64) {
 // answer takes a line's part of an answer through the proxy.
 func (s *simulation) answer(l *line, o *output) error {
 	id := *l.Answer
-	x := s.open[id]
+	x := s.byLines[id]
 	if !x.Ended() { // the request was not denied
 		if err := l.answerTo(x, o); err != nil {
 			return fmt.Errorf("answer to %q: %w", id, err)
 		}
 	}
 	if l.isLastPart() {
-		delete(s.open, id)
+		delete(s.byLines, id)
 		s.activeUntil = max(s.activeUntil, s.now+longestLingerNs)
 	}
 	if !x.Ended() {
