@@ -92,13 +92,22 @@ type drawing struct {
 	Limits  []limitLine
 	Above   []string // limits out of reach
 	Columns []column
+
+	Head, Height, TickEnd, TimeAt, Scale int // see the constants
 }
 
-// Heights in pixels.
+// Heights, and places from above, in pixels. The height of all is in chart.css: head, height, and as much
+// as head for the times below.
 const (
-	height     = 140 // of the part with the lines; chart.svg.tmpl writes it too, and 144 and 160 for the times below
+	head       = 28 // of what stands above the lines
+	height     = 140
+	tickEnd    = height + 4  // of the grid's line at a time, which goes a little below the lines
+	timeAt     = height + 20 // of a time's text, below that
 	textHeight = 14
 )
+
+// scale is the width and the height of the lines' own coordinates, which are stretched to the chart.
+const scale = 1000
 
 // HTML draws the chart, with what its lines mean in words below. It is empty for fewer than
 // two times.
@@ -129,6 +138,7 @@ func (c *Chart) draw() *drawing {
 	top = math.Max(math.Ceil(top/step-1e-9), 1) * step
 	d := &drawing{
 		Per: c.Per, Limits: limitLines(drawn, top), Above: above, Times: c.ticks(), Columns: c.columns(series),
+		Head: head, Height: height, TickEnd: tickEnd, TimeAt: timeAt, Scale: scale,
 	}
 	for v := 0.0; v < top+step/2; v += step {
 		d.Values = append(d.Values, tick{At: y(v, top), Text: Number(v)})
@@ -202,7 +212,7 @@ func (c *Chart) line(s named, top float64) line {
 		if i > 0 {
 			points.WriteByte(' ')
 		}
-		x, y := math.Round(1000*c.at(c.Times[i])), math.Round(1000-1000*v/top)
+		x, y := math.Round(scale*c.at(c.Times[i])), math.Round(scale-scale*v/top)
 		points.WriteString(strconv.Itoa(int(x)) + "," + strconv.Itoa(int(y)))
 	}
 	most := slices.Max(s.values)
@@ -261,6 +271,9 @@ var steps = []time.Duration{
 	time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour, day,
 }
 
+// edge is how near an end of the chart a time's text would reach beyond it, in percent of the width.
+const edge = 8
+
 // ticks are the steps of time.
 func (c *Chart) ticks() (list []tick) {
 	first, last := c.Times[0], c.Times[len(c.Times)-1]
@@ -278,9 +291,9 @@ func (c *Chart) ticks() (list []tick) {
 		}
 		k := tick{At: math.Round(1e4*c.at(t)) / 100, Text: c.tickText(t, step)}
 		switch {
-		case k.At < 8:
+		case k.At < edge:
 			k.End = "first"
-		case k.At > 92:
+		case k.At > 100-edge:
 			k.End = "last"
 		}
 		list = append(list, k)

@@ -19,8 +19,7 @@ import (
 )
 
 // clientHint says how to describe a client.
-const clientHint = "describe one of its requests with --method, --host, --path, --query, --header, --cookie and " +
-	"--client-ip, or with --request JSON"
+var clientHint = "describe one of its requests with " + describe.Flags()
 
 // describedError makes the error of a description one of flags.
 func describedError(err error) error {

@@ -15,18 +15,25 @@ import (
 // Key is the key that a client has in a rule, at the proxies that say so. Proxies that run
 // other policies may give the client other keys.
 //
-// Why and Only exclude each other. With NoKey there is no Key, no Error and no Reset, as there is no
-// counter to read or to free. Keys fills the fields up to Common, Find adds Error and Counters, and
-// the command line adds Reset.
+// Its texts are empty, or say:
+//
+//	text   set by            says                                         is never beside
+//	Why    Keys              why the rule is not for the request          Only
+//	Only   Keys              which requests the rule is for, because      Why
+//	                         the description leaves that open
+//	NoKey  Keys              why the client has no counter in the rule    Error, Counters, Reset
+//	Error  Find              why the counters are not known               NoKey, Counters
+//	Reset  the command line  the command that frees the key, if it        NoKey
+//	                         can be written without a credential
 type Key struct {
 	Rule   string           `json:"rule"`
-	Why    string           `json:"why,omitempty"`    // why the rule is not for the described request
-	Only   string           `json:"only,omitempty"`   // which requests it is for, if the description does not say
-	NoKey  string           `json:"no_key,omitempty"` // why the client has no counter in it
+	Why    string           `json:"why,omitempty"`
+	Only   string           `json:"only,omitempty"`
+	NoKey  string           `json:"no_key,omitempty"`
 	Key    []result.KeyPart `json:"key,omitempty"`    // without the values that are credentials
 	Common bool             `json:"common,omitempty"` // no part is the client's own: others have this key too
-	Error  string           `json:"error,omitempty"`  // why the counters are not known
-	Reset  string           `json:"reset,omitempty"`  // the command that frees it; none prints a credential
+	Error  string           `json:"error,omitempty"`
+	Reset  string           `json:"reset,omitempty"`
 
 	Counters []Counter `json:"counters,omitempty"`
 

@@ -2,8 +2,8 @@
 // sends, in the flags of a command or in the fields of a form.
 //
 // Its invariant: each part of a description stands in one table, with its flag, its field of
-// the form and its help; what is wrong with a part is said here, and never repeats the value
-// of a header. The package must never import the command line, the console or what asks
+// the form and its help; what is wrong with a part is said here, in words that never repeat the
+// value of a header. The package must never import the command line, the console or what asks
 // proxies about the client.
 package describe
 
@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -34,6 +35,7 @@ type part struct {
 	flag, help string
 	text       func(*Client) *string
 	list       func(*Client) *[]string
+	besideJSON bool // it may be given beside the request as JSON
 }
 
 var parts = []part{
@@ -63,12 +65,31 @@ var parts = []part{
 	},
 	{
 		flag: "client-ip", help: "`ADDRESS` of the client, as the proxy trusts it",
-		text: func(c *Client) *string { return &c.ClientIP },
+		text:       func(c *Client) *string { return &c.ClientIP },
+		besideJSON: true,
 	},
 }
 
 // field is the part's field of a form: client_ip for --client-ip.
 func (p *part) field() string { return strings.ReplaceAll(p.flag, "-", "_") }
+
+// isGiven reports whether the description has the part.
+func (p *part) isGiven(c *Client) bool {
+	if p.list != nil {
+		return len(*p.list(c)) > 0
+	}
+	return *p.text(c) != ""
+}
+
+// Flags lists the flags that describe a client, for a hint.
+func Flags() string {
+	var names []string
+	for _, p := range parts {
+		names = append(names, "--"+p.flag)
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last] + ", or with --request JSON"
+}
 
 // AddFlags adds the flags that describe a client.
 func (c *Client) AddFlags(flags *pflag.FlagSet) {
@@ -103,10 +124,11 @@ func FromForm(form url.Values) Client {
 func (c *Client) Form() url.Values {
 	form := url.Values{}
 	for _, p := range parts {
-		if p.list != nil && len(*p.list(c)) > 0 {
+		switch {
+		case !p.isGiven(c):
+		case p.list != nil:
 			form[p.field()] = *p.list(c)
-		}
-		if p.text != nil && *p.text(c) != "" {
+		default:
 			form.Set(p.field(), *p.text(c))
 		}
 	}
@@ -114,11 +136,15 @@ func (c *Client) Form() url.Values {
 }
 
 // IsZero reports whether nothing is described.
-func (c *Client) IsZero() bool { return c.ClientIP == "" && c.JSON == "" && !c.hasParts() }
+func (c *Client) IsZero() bool {
+	isGiven := func(p part) bool { return p.isGiven(c) }
+	return c.JSON == "" && !slices.ContainsFunc(parts, isGiven)
+}
 
-// hasParts reports whether anything but the address and the JSON is described.
-func (c *Client) hasParts() bool {
-	return c.Method != "" || c.Host != "" || c.Path != "" || len(c.Headers)+len(c.Cookies)+len(c.Query) > 0
+// isTwice reports whether the description has the request as JSON, and in parts as well.
+func (c *Client) isTwice() bool {
+	isRepeated := func(p part) bool { return p.isGiven(c) && !p.besideJSON }
+	return c.JSON != "" && slices.ContainsFunc(parts, isRepeated)
 }
 
 // Error says what is wrong with a description, and what would be right.
@@ -168,7 +194,7 @@ func (c *Client) unchecked() (*simulate.Request, error) {
 	switch {
 	case c.IsZero():
 		return nil, &Error{Text: "no request is described"}
-	case c.JSON != "" && c.hasParts():
+	case c.isTwice():
 		return nil, &Error{Text: "the request is described twice: as JSON and in parts"}
 	case c.JSON != "":
 		return c.fromJSON()

@@ -127,75 +127,90 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 // value is the result of an operation that decides nothing.
 func (p *Prepared) value(found *quotaservice.Found) result.Result {
 	a := result.Result{Windows: p.windows(found), Value: new(int64), Held: p.held(found)}
-	at := p.tightest(a.Windows)
+	at := tightest(a.Windows)
 	if p.column != quotaservice.AllWindows {
 		at = slices.Index(p.order, p.column)
 	}
-	switch w := &a.Windows[at]; {
-	case p.operation.Name == "reset":
-		*a.Value = map[bool]int64{true: 1}[found.HadUsage]
-	case p.operation.Name != "expires_at":
+	w := &a.Windows[at]
+	switch p.operation.Name {
+	case "reset":
+		if found.HadUsage {
+			*a.Value = 1
+		}
+	case "expires_at":
+		if w.ResetNs > 0 {
+			*a.Value = found.NowNs + w.ResetNs
+		}
+	default:
 		*a.Value = int64(w.Used)
-	case w.ResetNs > 0:
-		*a.Value = found.NowNs + w.ResetNs
 	}
 	return a
 }
 
-// verdict is the result of hit and peek.
+// verdict is the result of hit and peek, as the filter reports a verdict (respond/report.go there).
 func (p *Prepared) verdict(found *quotaservice.Found) result.Result {
 	allowed := !found.Denied || p.subject.Shadow
-	a := result.Result{Allowed: &allowed}
-	decided := result.Rule{
+	a := result.Result{Allowed: &allowed, Rules: []result.Rule{p.decided(found)}}
+	if !allowed {
+		a.DeniedBy, a.RetryNs = p.rule.Name, &found.WaitNs
+	}
+	return a
+}
+
+// decided is what the rule decides for the key.
+func (p *Prepared) decided(found *quotaservice.Found) result.Rule {
+	r := result.Rule{
 		Rule: p.rule.Name, Key: make([]*string, len(p.operation.Key)), Mode: "enforced", Allowed: !found.Denied,
 		Windows: p.windows(found), Held: p.held(found),
 	}
 	for i := range p.operation.Key {
-		decided.Key[i] = &p.operation.Key[i]
+		r.Key[i] = &p.operation.Key[i]
 	}
 	if p.subject.Shadow {
-		decided.Mode = "shadow"
+		r.Mode = "shadow"
 	}
-	if len(decided.Windows) > 0 {
-		decided.Remaining = decided.Windows[p.tightest(decided.Windows)].Remaining
+	if len(r.Windows) > 0 {
+		r.Remaining = r.Windows[tightest(r.Windows)].Remaining
 	}
 	switch {
 	case found.HeldBack:
-		decided.Reason = "held"
+		r.Reason = "held"
 	case found.Denied:
-		decided.Reason = "limit"
+		r.Reason = "limit"
 	}
-	if !allowed {
-		a.DeniedBy, a.RetryNs = p.rule.Name, &found.WaitNs
-	}
-	a.Rules = []result.Rule{decided}
-	return a
+	return r
 }
 
-// windows are the rule's limits in policy order.
+// windows are the rule's limits in policy order; none for a key that is unlimited.
 func (p *Prepared) windows(found *quotaservice.Found) []result.Window {
 	all := []result.Window{}
-	for i, column := range p.order {
-		if p.subject.Unlimited {
-			break
-		}
-		w, st := &p.definition.Windows[column], found.Windows[column]
-		a := result.Window{
-			Name: p.rule.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
-			Used: st.Used, ResetNs: st.ResetNs,
-		}
-		if !w.Unlimited {
-			most := w.Max()
-			left := most - min(st.Used, most)
-			if held := p.held(found); held != nil && w.Algorithm != limit.Concurrency {
-				left -= min(left, *held)
-			}
-			a.SetLimit(w, left)
-			a.From(p.rule, i, &p.subject)
-		}
-		all = append(all, a)
+	if p.subject.Unlimited {
+		return all
+	}
+	for i := range p.order {
+		all = append(all, p.window(i, found))
 	}
 	return all
+}
+
+// window is the i-th limit of the rule.
+func (p *Prepared) window(i int, found *quotaservice.Found) result.Window {
+	column := p.order[i]
+	w, st := &p.definition.Windows[column], found.Windows[column]
+	a := result.Window{
+		Name: p.rule.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
+		Used: st.Used, ResetNs: st.ResetNs,
+	}
+	if w.Unlimited {
+		return a
+	}
+	left := w.Max() - min(st.Used, w.Max())
+	if held := p.held(found); held != nil && w.Algorithm != limit.Concurrency {
+		left -= min(left, *held)
+	}
+	a.SetLimit(w, left)
+	a.From(p.rule, i, &p.subject)
+	return a
 }
 
 // held is how many units of the key running requests hold; nil for a rule that holds none.
@@ -206,8 +221,8 @@ func (p *Prepared) held(found *quotaservice.Found) *uint32 {
 	return &found.Windows[len(found.Windows)-1].Used
 }
 
-// tightest is the index of the window with least units left.
-func (p *Prepared) tightest(windows []result.Window) int {
+// tightest is the index of the window with least units left; of equal ones the first, as in the filter.
+func tightest(windows []result.Window) int {
 	best := 0
 	for i, w := range windows {
 		if w.Remaining != nil && (windows[best].Remaining == nil || *w.Remaining < *windows[best].Remaining) {
