@@ -31,6 +31,7 @@ const (
 	count               // count an ask in shadow that is denied
 	undo                // uncount a grant that nobody got
 	giveUp              // uncount units that a proxy returns
+	charge              // count the units of a call, whatever is left
 )
 
 // operation is what is to be done to one key. It can be carried out again on
@@ -40,7 +41,7 @@ type operation struct {
 	*definition
 	shifted []limit.Window // definition.Windows as they hold for the key: shifted by its jitter
 	part    quota.Part     // of ask
-	n       uint32         // units of inc, set and inspect
+	n       uint32         // units of inc, set, inspect and charge
 	back    uint32         // units that undo and giveUp are to uncount
 	window  int            // of inc and set, or AllWindows
 
@@ -133,6 +134,8 @@ func (o *operation) change(r *record, s *quota.State) (changed bool) {
 	case Set:
 		setTo(s, o.window, o.n)
 		r.generation = random() // a return does not know which window was set since its grant
+	case charge:
+		return o.charge(s)
 	case Reset: // prepare has forgotten the key
 	}
 	return true

@@ -19,7 +19,8 @@
 //	store.go        compare-and-swap in a Memory, or in package redisstore
 //
 // The result of the swap comes back through keys.go to the group, whose answer its stream sends.
-// watch.go finds out about the store meanwhile; operate.go is for operators.
+// watch.go finds out about the store meanwhile; operate.go is for operators, and count.go for calls
+// of this process, which have no stream.
 package quotaservice
 
 import (
@@ -79,19 +80,21 @@ type Peer struct {
 // that answers later, so that a simulator can run it in virtual time: with a Memory,
 // all is done when Receive returns.
 type Service struct {
-	o      Options
-	ctx    context.Context
-	cancel context.CancelFunc
-	count  counts
-	landed landed
-	secret atomic.Pointer[[]byte]
-	log    *slog.Logger // of what streams do
-	silent *slog.Logger // of a store that does not answer, or refuses
-	apart  atomic.Bool  // the store knows another secret: this service would count apart
+	o       Options
+	ctx     context.Context
+	cancel  context.CancelFunc
+	count   counts
+	landed  landed
+	secret  atomic.Pointer[[]byte]
+	hashers hashers      // of calls
+	log     *slog.Logger // of what streams do
+	silent  *slog.Logger // of a store that does not answer, or refuses
+	apart   atomic.Bool  // the store knows another secret: this service would count apart
 
 	mu       sync.Mutex
 	clock    clock
 	keys     keys
+	over     overKeys      // of calls
 	startNs  int64         // until when the store is starting, by the service's clock
 	message  quota.Results // memory for one answer
 	grants   []quota.Grant // memory for its grants
@@ -130,7 +133,7 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Service{
-		o: o, keys: newKeys(), domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{}),
+		o: o, keys: newKeys(), over: overKeys{}, domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{}),
 		log: lograte.NewLimit(burstLines).Logger(o.Log), silent: lograte.NewEvery(silentEvery).Logger(o.Log),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))

@@ -1,0 +1,256 @@
+package quotaservice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// Counter is what calls count in: windows, under keys of a domain. Many calls use one at a time.
+type Counter struct {
+	domain     string
+	definition *definition
+}
+
+// NewCounter returns a counter of a domain. What two counters of one name have counted under a key
+// they share, in those windows that both have.
+func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter, error) {
+	d, err := newDefinition(domain, &quota.Definition{Counter: name, Windows: windows, Lease: quota.LeaseOff})
+	switch {
+	case err != nil:
+		return nil, err
+	case d.hold != nil:
+		return nil, errors.New("a call cannot hold units: nobody says when it ends")
+	case len(windows) == 0:
+		return nil, errors.New("there is no window to count in")
+	}
+	return &Counter{domain, d}, nil
+}
+
+// Windows are those that it counts in.
+func (c *Counter) Windows() []limit.Window { return c.definition.Windows }
+
+// Hits are what a call counts under one key.
+type Hits struct {
+	Counter *Counter
+	Key     []byte
+	Units   uint32 // 0 = only look
+}
+
+// Total is how the key of some hits stands after them.
+type Total struct {
+	// Over says that fewer units were left than the hits have. Of a look it says that a fixed
+	// window is over its limit, or that another has nothing left.
+	Over bool
+	// Remembered says that a fixed window was known to be over its limit until it ends. The hits
+	// count nowhere then, and Windows are not known.
+	Remembered bool
+	WaitNs     int64 // if Over: until they would pass if nobody else calls; limit.Never
+	Windows    []quota.Standing
+}
+
+// Count counts all hits of a call in one go, also those that are too many.
+//
+// With keep, hits that are too many count nowhere, and keep says from the totals whether the
+// others stay counted. It must not wait.
+func (s *Service) Count(ctx context.Context, hits []Hits, keep func([]Total) bool) ([]Total, error) {
+	c := &call{service: s, keep: keep, done: make(chan struct{})}
+	if err := c.begin(hits); err != nil {
+		return nil, err
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for the quota store: %w", context.Cause(ctx))
+	}
+	if c.err != nil {
+		return nil, fmt.Errorf("ask the quota store: %w", c.err)
+	}
+	return c.totals, nil
+}
+
+// call is a call that is counted: an operation for each of its hits.
+type call struct {
+	service    *Service
+	keep       func([]Total) bool
+	operations []operation
+	totals     []Total
+	left       int // operations that are not done
+	isUndoing  bool
+	err        error
+	done       chan struct{}
+}
+
+// begin makes the operations, and lets them wait for their keys.
+func (c *call) begin(hits []Hits) error {
+	s := c.service
+	c.operations, c.totals = make([]operation, len(hits)), make([]Total, len(hits))
+	h := s.hashers.take(s.secret.Load())
+	for i := range hits {
+		c.operations[i] = c.operation(&hits[i], h.hasher)
+	}
+	s.hashers.pool.Put(h)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.draining:
+		return errClosed
+	case s.apart.Load():
+		return errOtherSecret
+	}
+	now := s.storeNow()
+	for i := range c.operations {
+		o := &c.operations[i]
+		if left := s.over.leftNs(o.key, now); left > 0 && c.keep == nil {
+			c.totals[i] = Total{Over: true, Remembered: true, WaitNs: left}
+			continue
+		}
+		c.left++
+		s.keys.add(o)
+	}
+	if c.left == 0 {
+		close(c.done)
+		return nil
+	}
+	s.pump()
+	return nil
+}
+
+func (c *call) operation(hits *Hits, h *hasher) operation {
+	d := hits.Counter.definition
+	o := operation{
+		what: charge, definition: d, shifted: d.Windows, n: hits.Units,
+		key: h.key(d.prefix, hits.Key), domain: hits.Counter.domain, owner: c,
+	}
+	if c.keep != nil && hits.Units > 0 {
+		o.what, o.part.Cost = Hit, hits.Units
+	}
+	return o
+}
+
+// operationDone is called for each operation that is done.
+func (c *call) operationDone(o *operation) {
+	if o.err != nil {
+		c.err = o.err
+	}
+	c.left--
+	if c.left > 0 {
+		return
+	}
+	if !c.isUndoing {
+		c.conclude()
+	}
+	if c.left == 0 {
+		close(c.done)
+	}
+}
+
+// conclude makes the totals, and undoes what is not kept.
+func (c *call) conclude() {
+	for i := range c.operations {
+		o := &c.operations[i]
+		if c.totals[i].Remembered {
+			continue
+		}
+		c.totals[i] = Total{Over: o.denied, WaitNs: o.waitNs, Windows: o.standings}
+		if end := o.overUntilNs(); end > 0 {
+			c.service.over.remember(o.key, end, o.nowNs)
+		}
+	}
+	if c.keep == nil || c.err == nil && c.keep(c.totals) {
+		return
+	}
+	c.isUndoing = true
+	for i := range c.operations {
+		if o := &c.operations[i]; o.err == nil && o.units > 0 {
+			o.what, o.back = undo, o.units
+			c.left++
+			c.service.keys.add(o)
+		}
+	}
+}
+
+// charge counts units, whatever is left. No bucket or sliding window counts more of one call than
+// countClaimed lets it, so that a wrong number does not close it for long. A fixed window ends anyway.
+func (o *operation) charge(s *quota.State) (changed bool) {
+	if o.n == 0 {
+		o.look(s)
+		return false
+	}
+	o.judge(s, o.n)
+	for i := range s.Windows {
+		if of := s.Some(i, i+1); s.Windows[i].IsFixed() {
+			of.Add(o.n, quota.Unleased)
+		} else {
+			countClaimed(&of, o.n)
+		}
+	}
+	return true
+}
+
+// look finds out whether a window is over its limit, or one that cannot be has nothing left.
+func (o *operation) look(s *quota.State) {
+	for i := range s.Windows {
+		w, of := &s.Windows[i], s.Some(i, i+1)
+		isOver := of.Left(quota.Unleased) == 0
+		if w.IsFixed() {
+			isOver = isOver && s.StandingOf(i).Used > w.Limit
+		}
+		if isOver {
+			o.denied, o.waitNs = true, s.WaitNs(1)
+		}
+	}
+}
+
+// overUntilNs is when the last of the fixed windows ends that are over their limits. 0 = none is.
+func (o *operation) overUntilNs() (end int64) {
+	if o.what != charge || o.err != nil {
+		return 0
+	}
+	for i := range o.standings {
+		w, now := &o.shifted[i], &o.standings[i]
+		if w.IsFixed() && !w.Elastic && !w.Unlimited && now.Used > w.Limit {
+			end = max(end, o.nowNs+now.ResetNs)
+		}
+	}
+	return end
+}
+
+// maxOver bounds the keys that are remembered as over their limits.
+const maxOver = 1 << 16
+
+// overKeys are keys that are over the limits of their fixed windows, and until when by the
+// store's clock. Nothing but Operate takes counts of such a key away before.
+type overKeys map[[16]byte]int64
+
+func (k overKeys) leftNs(key [16]byte, now int64) int64 { return max(k[key]-now, 0) }
+
+func (k overKeys) remember(key [16]byte, end, now int64) {
+	if len(k) >= maxOver {
+		maps.DeleteFunc(k, func(_ [16]byte, end int64) bool { return end <= now })
+	}
+	if len(k) >= maxOver {
+		clear(k)
+	}
+	k[key] = end
+}
+
+// hashers are kept for the next calls: making one costs more than using it.
+type hashers struct{ pool sync.Pool }
+
+type keptHasher struct {
+	*hasher
+	secret *[]byte
+}
+
+func (hs *hashers) take(secret *[]byte) *keptHasher {
+	if h, ok := hs.pool.Get().(*keptHasher); ok && h.secret == secret {
+		return h
+	}
+	return &keptHasher{newHasher(*secret), secret}
+}

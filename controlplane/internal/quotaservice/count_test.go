@@ -1,0 +1,224 @@
+package quotaservice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// newCounter makes a counter of calls.
+func newCounter(t *testing.T, windows ...limit.Window) *Counter {
+	t.Helper()
+	c, err := NewCounter("d", [16]byte{7}, windows)
+	require.NoError(t, err)
+	return c
+}
+
+// count counts a call whose hits are all under keys of one counter.
+func (b *rig) count(c *Counter, keep func([]Total) bool, hits ...Hits) []Total {
+	b.t.Helper()
+	for i := range hits {
+		hits[i].Counter = c
+	}
+	totals, err := b.service.Count(b.t.Context(), hits, keep)
+	require.NoError(b.t, err)
+	return totals
+}
+
+func under(key string, units uint32) Hits { return Hits{Key: []byte(key), Units: units} }
+
+// TestCount: the hits of a call count also where they are too many, each under its key.
+func TestCount(t *testing.T) {
+	b := newRig(t)
+	c := newCounter(t, fixed(10, minute))
+	for _, step := range []struct {
+		units      uint32
+		over       bool
+		used       uint32
+		remembered bool
+	}{
+		{units: 0, used: 0},
+		{units: 4, used: 4},
+		{units: 6, used: 10},
+		{units: 0, used: 10}, // all is used, but no more than that
+		{units: 3, used: 13, over: true},
+		{units: 1, over: true, remembered: true},
+		{units: 0, over: true, remembered: true},
+	} {
+		total := b.count(c, nil, under("a", step.units))[0]
+		require.Equal(t, step.over, total.Over, "%+v", step)
+		require.Equal(t, step.remembered, total.Remembered, "%+v", step)
+		if !step.remembered {
+			require.Equal(t, step.used, total.Windows[0].Used, "%+v", step)
+		}
+		if step.over {
+			require.EqualValues(t, minute, total.WaitNs, "%+v", step)
+		}
+	}
+	totals := b.count(c, nil, under("b", 1), under("a", 1), under("b", 2))
+	require.Equal(t, []bool{false, true, false}, []bool{totals[0].Over, totals[1].Over, totals[2].Over})
+	require.EqualValues(t, 3, totals[2].Windows[0].Used, "one key twice")
+	b.clock.advance(minute)
+	require.EqualValues(t, 1, b.count(c, nil, under("a", 1))[0].Windows[0].Used, "the next window")
+}
+
+// TestCountRemembers: what is over its limit asks the store no more until the window ends, and
+// nothing else is remembered.
+func TestCountRemembers(t *testing.T) {
+	b := newRig(t)
+	short, long := newCounter(t, fixed(10, minute)), newCounter(t, fixed(10, minute), fixed(20, hour))
+	b.count(short, nil, under("a", 11))
+	before := b.store.swaps.Load()
+	for range 5 {
+		require.True(t, b.count(short, nil, under("a", 1))[0].Remembered)
+	}
+	require.Equal(t, before, b.store.swaps.Load())
+	b.count(long, nil, under("b", 21))
+	b.clock.advance(59 * minute)
+	require.True(t, b.count(long, nil, under("b", 1))[0].Remembered, "the longest of those that are over")
+	b.clock.advance(minute)
+	require.False(t, b.count(long, nil, under("b", 1))[0].Over)
+	for _, w := range []limit.Window{
+		bucket(10, minute, 10), {Algorithm: limit.SlidingWindowCounter, Limit: 10, PeriodNs: minute}} {
+		c := newCounter(t, w)
+		b.count(c, nil, under("c", 11))
+		require.False(t, b.count(c, nil, under("c", 11))[0].Remembered, "%+v", w)
+	}
+	for i := range maxOver + 10 {
+		b.service.over.remember([16]byte{byte(i), byte(i >> 8), byte(i >> 16)}, base+hour, base)
+		require.LessOrEqual(t, len(b.service.over), maxOver)
+	}
+}
+
+// TestCountOthers: the other algorithms count what is too much up to a bound, and a look says
+// whether something is left.
+func TestCountOthers(t *testing.T) {
+	for name, w := range map[string]limit.Window{
+		"bucket":  bucket(10, minute, 10),
+		"counter": {Algorithm: limit.SlidingWindowCounter, Limit: 10, PeriodNs: minute},
+		"log":     {Algorithm: limit.SlidingWindowLog, Limit: 10, PeriodNs: minute, Units: 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRig(t)
+			c := newCounter(t, w)
+			require.False(t, b.count(c, nil, under("a", 0))[0].Over)
+			require.False(t, b.count(c, nil, under("a", 9))[0].Over)
+			require.False(t, b.count(c, nil, under("a", 0))[0].Over)
+			require.True(t, b.count(c, nil, under("a", 4_000_000_000))[0].Over)
+			require.True(t, b.count(c, nil, under("a", 0))[0].Over)
+			b.clock.advance(4 * minute)
+			require.False(t, b.count(c, nil, under("a", 1))[0].Over, "a wrong number is forgotten")
+		})
+	}
+}
+
+// TestCountAllOrNone: with keep a call that is too much counts nowhere.
+func TestCountAllOrNone(t *testing.T) {
+	b := newRig(t)
+	c := newCounter(t, fixed(10, minute))
+	isWithin := func(totals []Total) bool {
+		for _, total := range totals {
+			if total.Over {
+				return false
+			}
+		}
+		return true
+	}
+	b.count(c, isWithin, under("a", 10), under("b", 4))
+	totals := b.count(c, isWithin, under("a", 1), under("b", 6))
+	require.True(t, totals[0].Over)
+	require.False(t, totals[1].Over)
+	require.EqualValues(t, 10, b.count(c, nil, under("a", 0))[0].Windows[0].Used)
+	require.EqualValues(t, 4, b.count(c, nil, under("b", 0))[0].Windows[0].Used)
+	require.False(t, b.count(c, isWithin, under("b", 6))[0].Over)
+	anyway := func([]Total) bool { return true }
+	totals = b.count(c, anyway, under("b", 1), under("c", 1))
+	require.True(t, totals[0].Over)
+	require.EqualValues(t, 10, b.count(c, nil, under("b", 0))[0].Windows[0].Used, "what is too much counts nowhere")
+	require.EqualValues(t, 1, b.count(c, nil, under("c", 0))[0].Windows[0].Used)
+}
+
+// TestCountFails: a call whose store does not answer ends with an error, and with keep nothing of it
+// stays counted.
+func TestCountFails(t *testing.T) {
+	b := newRig(t)
+	c := newCounter(t, fixed(10, minute))
+	broken := errors.New("broken")
+	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+		for i := range swaps {
+			if len(swaps) > 1 && i == 0 {
+				done(i, Result{Outcome: Failed, Err: broken})
+				continue
+			}
+			done(i, b.memory.swap(&swaps[i]))
+		}
+		return true
+	}
+	hits := []Hits{{c, []byte("a"), 1}, {c, []byte("b"), 1}}
+	_, err := b.service.Count(t.Context(), hits, func([]Total) bool { return true })
+	require.ErrorIs(t, err, broken)
+	require.Zero(t, b.count(c, nil, under("b", 0))[0].Windows[0].Used)
+	b.store.bend = func([]Swap, func(int, Result)) bool { return true } // it never answers
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = b.service.Count(gone, hits, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	b.service.Drain(gone)
+	_, err = b.service.Count(t.Context(), hits, nil)
+	require.ErrorIs(t, err, errClosed)
+}
+
+// TestCountRefuses: what no call can count in.
+func TestCountRefuses(t *testing.T) {
+	for want, windows := range map[string][]limit.Window{
+		"no window":  {},
+		"hold units": {{Algorithm: limit.Concurrency, Limit: 1, PeriodNs: limit.MinHoldNs}},
+		"1 ms":       {fixed(1, 10)},
+	} {
+		_, err := NewCounter("d", [16]byte{}, windows)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// TestCountTogether: calls of two services at once count what they have, and pass no more than the
+// limits have.
+func TestCountTogether(t *testing.T) {
+	b := newRig(t)
+	others := b.another(3 * second)
+	c := newCounter(t, fixed(100, minute))
+	dice := rand.New(rand.NewPCG(1, 2))
+	counted, passed := map[string]uint32{}, map[string]uint32{}
+	for range 2000 {
+		service := b.service
+		if dice.IntN(2) == 0 {
+			service = others
+		}
+		hits := make([]Hits, 1+dice.IntN(3))
+		for i := range hits {
+			hits[i] = Hits{c, fmt.Append(nil, "key", dice.IntN(6)), uint32(dice.IntN(4))}
+		}
+		totals, err := service.Count(t.Context(), hits, nil)
+		require.NoError(t, err)
+		for i, total := range totals {
+			key, units := string(hits[i].Key), hits[i].Units
+			isOver := counted[key]+units > 100
+			require.Equal(t, isOver, total.Over)
+			if !total.Remembered {
+				counted[key] += units
+				require.Equal(t, counted[key], total.Windows[0].Used)
+			}
+			if !isOver {
+				passed[key] += units
+			}
+		}
+	}
+	for key := range passed {
+		require.LessOrEqual(t, passed[key], uint32(100), key)
+	}
+}
