@@ -24,16 +24,18 @@ const (
 	// MaxPlaces is how many workers can publish.
 	MaxPlaces = 256
 
-	// freeNs is how long after its last publication a worker's place is free. A worker
-	// that knows of denials publishes at least once in a period.
+	// freeNs is how long after its last publication a worker's place is free. A worker that
+	// has counted denials publishes at least once in a period, see startPeriods.
 	freeNs = 3 * PeriodNs
 )
 
 // Worker counts the keys that one configuration denies in one worker.
 type Worker struct {
-	// Secret returns the key of the hashes, nil while there is none.
+	// Secret returns the key of the hashes, nil while there is none. The first one that it
+	// returns stays for the life of the worker.
 	Secret func() []byte
 
+	secret  []byte // nil until Secret has returned one
 	store   state.Store
 	id      uint64  // differs from the id of every other worker
 	place   uint64  // where it publishes, or looks first for a free place
@@ -58,7 +60,6 @@ type Rule struct {
 
 // counts are the denials of one rule in this worker.
 type counts struct {
-	secret  []byte // as it was at the first denial
 	before  period
 	running period
 }
@@ -69,8 +70,8 @@ type period struct {
 	denied  top.Sketch
 }
 
-// Known is what one worker, or all of them, know of a rule's denials.
-type Known struct {
+// Denials are the denials of one rule, as one worker or all workers have counted them.
+type Denials struct {
 	SinceNs int64 // when counting began, 0 if nothing was counted
 	top.List
 }
@@ -80,7 +81,7 @@ func (w *Worker) Count(r *Rule, key *policy.Key, now int64) {
 	if r.counts == nil && !w.begin(r, now) {
 		return
 	}
-	w.rotate(r.counts, now)
+	w.startPeriods(r.counts, now)
 	w.changed = true
 	id, _ := state.StableHash(key.Bytes)
 	fresh := r.counts.running.denied.Add(id)
@@ -93,23 +94,28 @@ func (w *Worker) Count(r *Rule, key *policy.Key, now int64) {
 // begin gives the rule its counts. It returns false if there is no room for another rule,
 // or no secret.
 func (w *Worker) begin(r *Rule, now int64) bool {
-	if len(w.counted) == top.MaxRules {
+	if len(w.counted) == top.MaxRules || !w.loadSecret() {
 		return false
 	}
-	secret := w.Secret()
-	if secret == nil {
-		return false
-	}
-	r.counts = &counts{secret: secret}
+	r.counts = &counts{}
 	r.counts.before.restart(now)
 	r.counts.running.restart(now)
 	w.counted = append(w.counted, r)
 	return true
 }
 
-// rotate begins a new period if the running one is over, or if the clock was set back by
-// more than a period.
-func (w *Worker) rotate(c *counts, now int64) {
+// loadSecret asks for the secret if it is not known yet, and reports whether it is known now.
+func (w *Worker) loadSecret() bool {
+	if w.secret == nil {
+		w.secret = w.Secret()
+	}
+	return w.secret != nil
+}
+
+// startPeriods starts a new period if the running one is over, or if the clock was set back by
+// more than a period. This counts as a change, so that a worker that denies nothing any more
+// still publishes once in a period, and keeps its place.
+func (w *Worker) startPeriods(c *counts, now int64) {
 	passed := now - c.running.beganNs
 	switch {
 	case passed >= -PeriodNs && passed < PeriodNs:
@@ -128,23 +134,23 @@ func (p *period) restart(now int64) {
 	p.beganNs = now
 }
 
-// known returns what this worker has counted in both periods.
-func (c *counts) known() Known {
-	return Known{c.before.beganNs, top.Merge(c.before.denied.List(), c.running.denied.List())}
+// both returns the denials of both periods.
+func (c *counts) both() Denials {
+	return Denials{c.before.beganNs, top.Merge(c.before.denied.List(), c.running.denied.List())}
 }
 
 // Publish writes what this worker has counted, if that has changed since it last did. Call
 // it on a tick.
 func (w *Worker) Publish(now int64) {
 	for _, r := range w.counted {
-		w.rotate(r.counts, now)
+		w.startPeriods(r.counts, now)
 	}
 	if !w.changed {
 		return
 	}
 	lists := make([]list, len(w.counted))
 	for i, r := range w.counted {
-		lists[i] = list{r.listID(r.counts.secret), r.counts.known()}
+		lists[i] = list{w.listID(r), r.counts.both()}
 	}
 	cutToFit(lists)
 	w.message = appendMessage(w.message[:0], head{worker: w.id, atNs: now}, lists)
@@ -198,27 +204,34 @@ func (w *Worker) Release(now int64) {
 	w.counted = nil
 }
 
-// Known returns what all workers know of the rules: this one as of now, the others as of
-// their last publication. ok is false if shared data could not be read.
-func (w *Worker) Known(rules []*Rule, now int64) (known []Known, ok bool) {
-	secret := w.Secret()
-	if secret == nil {
+// Collect returns the denials of the rules that all workers have counted: this one as of now, the
+// others as of their last publication. ok is false if shared data could not be read.
+func (w *Worker) Collect(rules []*Rule, now int64) (ofRules []Denials, ok bool) {
+	if !w.loadSecret() {
 		return nil, false
 	}
-	published, ok := w.published(now)
+	ofOthers, ok := w.readOthers(now)
 	if !ok {
 		return nil, false
 	}
-	known = make([]Known, len(rules))
+	ofRules = make([]Denials, len(rules))
 	for i, r := range rules {
-		known[i] = w.knownOf(r, secret, published, now)
+		parts := ofOthers[w.listID(r)]
+		if r.counts != nil {
+			w.startPeriods(r.counts, now)
+			parts = append(parts, r.counts.both())
+		}
+		ofRules[i] = merge(parts)
+		if !r.Plain {
+			w.hashKeys(ofRules[i].Keys)
+		}
 	}
-	return known, true
+	return ofRules, true
 }
 
-// published returns what the other workers have published, by the number of the list.
-func (w *Worker) published(now int64) (lists map[uint64][]Known, ok bool) {
-	lists = map[uint64][]Known{}
+// readOthers reads what the other workers have published, by the number of the list.
+func (w *Worker) readOthers(now int64) (lists map[uint64][]Denials, ok bool) {
+	lists = map[uint64][]Denials{}
 	for place := range uint64(MaxPlaces) {
 		value, _, status := w.store.Get(placeKey(place))
 		if status == state.Failed {
@@ -229,30 +242,20 @@ func (w *Worker) published(now int64) (lists map[uint64][]Known, ok bool) {
 			continue
 		}
 		for _, l := range decodeLists(value) {
-			lists[l.id] = append(lists[l.id], l.Known)
+			lists[l.id] = append(lists[l.id], l.Denials)
 		}
 	}
 	return lists, true
 }
 
-// knownOf adds up what this worker has counted of a rule and what the others have published.
-func (w *Worker) knownOf(r *Rule, secret []byte, published map[uint64][]Known, now int64) Known {
-	var parts []Known
-	if c := r.counts; c != nil {
-		w.rotate(c, now)
-		secret = c.secret
-		parts = append(parts, c.known())
+// hashKeys puts a hash in the place of each key's text.
+func (w *Worker) hashKeys(keys []top.Key) {
+	for i := range keys {
+		keys[i].SetText(w.hash(keys[i].ID))
 	}
-	sum := merge(append(parts, published[r.listID(secret)]...))
-	if !r.Plain {
-		for i := range sum.Keys {
-			sum.Keys[i].SetText(hash(secret, sum.Keys[i].ID))
-		}
-	}
-	return sum
 }
 
-func merge(parts []Known) (sum Known) {
+func merge(parts []Denials) (sum Denials) {
 	lists := make([]top.List, len(parts))
 	for i, p := range parts {
 		lists[i] = p.List
@@ -274,10 +277,11 @@ func ownerOf(value []byte, now int64) (worker uint64) {
 	return h.worker
 }
 
-// listID returns the number that the rule's lists have when they are published. It depends
-// on how keys are shown, so that a worker never takes lists that are shown in another way.
-func (r *Rule) listID(secret []byte) uint64 {
-	way := append([]byte("\x00hash\x00"), secret...)
+// listID returns the number that the rule's lists have when they are published. It depends on how
+// keys are shown and on the secret, so that a worker never adds up lists whose keys are shown in
+// another way than its own.
+func (w *Worker) listID(r *Rule) uint64 {
+	way := append([]byte("\x00hash\x00"), w.secret...)
 	if r.Plain {
 		way = []byte("\x00plain")
 	}
@@ -285,20 +289,19 @@ func (r *Rule) listID(secret []byte) uint64 {
 	return id
 }
 
-// Hash returns what Known shows of a key if the rule is not Plain, nil while there is no
+// Hash returns what Collect shows of a key if the rule is not Plain, nil while there is no
 // secret.
 func (w *Worker) Hash(key []byte) []byte {
-	secret := w.Secret()
-	if secret == nil {
+	if !w.loadSecret() {
 		return nil
 	}
 	id, _ := state.StableHash(key)
-	return hash(secret, id)
+	return w.hash(id)
 }
 
-// hash returns the bytes that stand for a key.
-func hash(secret []byte, id uint64) []byte {
-	mac := hmac.New(sha256.New, secret)
+// hash returns the bytes that stand for the key with this number.
+func (w *Worker) hash(id uint64) []byte {
+	mac := hmac.New(sha256.New, w.secret)
 	mac.Write(le.AppendUint64(nil, id))
 	return mac.Sum(nil)[:HashBytes]
 }

@@ -46,7 +46,7 @@ func deny(w *denials.Worker, r *denials.Rule, key string, now int64, times int) 
 // texts are what a worker knows, each key as TEXT:DENIED+ERROR.
 func texts(t *testing.T, w *denials.Worker, r *denials.Rule, now int64) (list []string, since int64) {
 	t.Helper()
-	known, ok := w.Known([]*denials.Rule{r}, now)
+	known, ok := w.Collect([]*denials.Rule{r}, now)
 	require.True(t, ok)
 	for _, k := range known[0].Keys {
 		text := string(k.Text())
@@ -137,17 +137,25 @@ func TestHashesStandForKeys(t *testing.T) {
 	list, _ = texts(t, a, plain("r"), start)
 	require.Empty(t, list, "a rule that shows its keys takes no hashes for them")
 
-	a.Secret = func() []byte { return []byte("another") }
-	list, _ = texts(t, a, &denials.Rule{Name: []byte("r")}, start)
-	require.Empty(t, list)
-	a.Secret = func() []byte { return nil }
-	_, ok := a.Known([]*denials.Rule{ofA}, start)
+	c := worker(store, 3)
+	c.Secret = func() []byte { return []byte("another") }
+	list, _ = texts(t, c, &denials.Rule{Name: []byte("r")}, start)
+	require.Empty(t, list, "hashes by another secret are not added up")
+}
+
+func TestNothingIsCountedBeforeThereIsASecret(t *testing.T) {
+	w, r := worker(newProxy(), 1), plain("r")
+	w.Secret = func() []byte { return nil }
+	_, ok := w.Collect([]*denials.Rule{r}, start)
 	require.False(t, ok)
-	unkept := plain("s")
-	deny(a, unkept, "alice", start, 1)
-	a.Secret = func() []byte { return secret }
-	list, _ = texts(t, a, unkept, start)
-	require.Empty(t, list, "without a secret nothing is counted")
+	deny(w, r, "alice", start, 1)
+	w.Secret = func() []byte { return secret }
+	list, _ := texts(t, w, r, start)
+	require.Empty(t, list)
+	deny(w, r, "alice", start, 1)
+	w.Secret = func() []byte { return nil }
+	list, _ = texts(t, w, r, start)
+	require.Equal(t, []string{"alice:1+0"}, list, "the first secret stays")
 }
 
 func TestDenialsAreForgottenAfterTwoPeriods(t *testing.T) {
@@ -207,7 +215,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 	}
 	require.Len(t, store.Store, 1)
-	known, ok := worker(store, 2).Known(rules, start)
+	known, ok := worker(store, 2).Collect(rules, start)
 	require.True(t, ok)
 	for i := range top.MaxRules {
 		require.Equal(t, top.MaxText, len(known[i].Keys[0].Text())) //nolint:testifylint // the text would be printed
@@ -239,7 +247,7 @@ func TestPublicationThatFailsIsRepeated(t *testing.T) {
 	}
 	store := newProxy()
 	store.Fail = "get"
-	_, ok := worker(store, 1).Known([]*denials.Rule{plain("r")}, start)
+	_, ok := worker(store, 1).Collect([]*denials.Rule{plain("r")}, start)
 	require.False(t, ok)
 }
 
@@ -260,7 +268,7 @@ func TestAnyBytesOfOthersAreRead(t *testing.T) {
 			bytes[random.IntN(len(bytes))] ^= byte(1 + random.IntN(255))
 		}
 		store.Store["sluice/denied/0"] = hosttest.Cell{Value: bytes, CAS: 1}
-		known, ok := b.Known([]*denials.Rule{plain("r")}, start)
+		known, ok := b.Collect([]*denials.Rule{plain("r")}, start)
 		require.True(t, ok)
 		require.LessOrEqual(t, len(known[0].Keys), top.MaxKeys)
 	}

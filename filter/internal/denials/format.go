@@ -37,8 +37,8 @@ type head struct {
 
 // list is what a message says of one rule.
 type list struct {
-	id uint64 // see Rule.listID
-	Known
+	id uint64 // see Worker.listID
+	Denials
 }
 
 // placeKey returns the key in shared data of a place.

@@ -63,15 +63,15 @@ func (e *Engine) topDenied(rule string) ([]byte, error) {
 	for i := range list {
 		reported[i] = list[i].Denials
 	}
-	known, ok := e.denials.Known(reported, e.host.Now())
+	ofRules, ok := e.denials.Collect(reported, e.host.Now())
 	if !ok {
 		return nil, local.ErrStore
 	}
 	denied := make([]result.Denials, len(list))
 	for i := range list {
-		p, keys := list[i].Policy, make([]result.DeniedKey, len(known[i].Keys))
+		p, keys := list[i].Policy, make([]result.DeniedKey, len(ofRules[i].Keys))
 		for j := range keys {
-			k := &known[i].Keys[j]
+			k := &ofRules[i].Keys[j]
 			keys[j] = result.DeniedKey{Denied: k.Denied, Error: k.Error}
 			if reported[i].Plain {
 				parts, cut := denials.DecodeKey(k.Text())
@@ -81,7 +81,7 @@ func (e *Engine) topDenied(rule string) ([]byte, error) {
 			}
 		}
 		denied[i] = result.Denials{
-			Rule: p.Name, Mode: ruleMode(p), SinceNs: known[i].SinceNs, Keys: keys, Rest: known[i].Rest,
+			Rule: p.Name, Mode: ruleMode(p), SinceNs: ofRules[i].SinceNs, Keys: keys, Rest: ofRules[i].Rest,
 		}
 	}
 	return result.AppendDenials(nil, denied), nil

@@ -1,9 +1,3 @@
-// Package rules compiles a policy's rules, and finds those that apply to a request (Rules). Of
-// each rule it compiles which requests it applies to (Match, Index), by which key it counts
-// them (KeyPart), and how many units a request costs (Costs).
-//
-// Its invariant: a value that a client may spell in several ways, or that is too long to be
-// read, counts against the client. It decides nothing, and must never import a source of units.
 package rules
 
 import (
@@ -17,9 +11,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Match is a compiled policy.Match: predicates in the order of their cost. A
-// value that a client may spell in several ways counts against the client: under
-// "match" one spelling that holds is enough, under "exempt" all must hold.
+// Match is a compiled policy.Match: predicates in the order of their cost. A value that a client
+// may spell in several ways counts against the client: under "match" it is enough that one
+// spelling holds, under "exempt" all must hold. If the call that would tell them apart fails, the
+// request matches, and is not exempt.
 type Match struct {
 	exempt  bool
 	methods []string
@@ -67,10 +62,10 @@ func (m *Match) holdsOf(r *request.Request, read bool) bool {
 	if len(m.methods) > 0 && r.KnowsMethod() == read && !m.method(r) {
 		return false
 	}
-	if len(m.hosts) > 0 && r.KnowsHost() == read && !m.holdsForAny(m.hosts, r, r.Hosts()) {
+	if len(m.hosts) > 0 && r.KnowsHost() == read && !m.holdsForReadings(m.hosts, r, r.Hosts()) {
 		return false
 	}
-	if len(m.paths) > 0 && r.KnowsPath() == read && !m.holdsForAny(m.paths, r, r.Paths()) {
+	if len(m.paths) > 0 && r.KnowsPath() == read && !m.holdsForReadings(m.paths, r, r.Paths()) {
 		return false
 	}
 	if len(m.clients) > 0 && r.KnowsClient() == read {
@@ -102,42 +97,69 @@ func (m *Match) method(r *request.Request) bool {
 	return false
 }
 
-// header asks about all values of a header. The proxy joins them with a comma, which a value
-// may also contain; if there is one, a further call gets each value by itself. Under "match",
-// it is enough that the joined values hold: an upstream may read them as one.
+// header asks about all values of a header.
 func (m *Match) header(h *headerMatch, r *request.Request) bool {
-	joined, present := r.JoinedHeader(h.number)
-	whole := !m.exempt && len(joined) <= automaton.MaxValueBytes
-	if whole && m.holds(&h.value, joined, present, r) {
-		return true
+	if m.exempt {
+		return m.exemptHeader(h, r)
 	}
-	if !present || strings.IndexByte(joined, ',') < 0 {
-		return !whole && m.holds(&h.value, joined, present, r)
-	}
-	values := r.Values(h.number)
-	if len(values) == 0 { // the call failed
-		return !m.exempt
-	}
-	for _, value := range values {
-		if m.holds(&h.value, value, true, r) != m.exempt {
-			return !m.exempt
-		}
-	}
-	return m.exempt
+	return m.matchHeader(h, r)
 }
 
-// holdsForAny reports whether one of the patterns holds for one of the readings of a value or,
-// under "exempt", for each of them.
-func (m *Match) holdsForAny(patterns []policy.Pattern, r *request.Request, readings []string) bool {
+// matchHeader reports whether one value of the header holds, or all of them as the proxy joins
+// them with commas: an upstream may read them as one.
+func (m *Match) matchHeader(h *headerMatch, r *request.Request) bool {
+	joined, present := r.JoinedHeader(h.number)
+	fits := len(joined) <= automaton.MaxValueBytes
+	if fits && m.holds(&h.value, joined, present, r) {
+		return true
+	}
+	if !mayHaveSeveral(joined) {
+		return !fits && m.holds(&h.value, joined, present, r)
+	}
+	values := r.Values(h.number)
+	for _, value := range values {
+		if m.holds(&h.value, value, true, r) {
+			return true
+		}
+	}
+	return len(values) == 0 // the call failed
+}
+
+// exemptHeader reports whether every value of the header holds.
+func (m *Match) exemptHeader(h *headerMatch, r *request.Request) bool {
+	joined, present := r.JoinedHeader(h.number)
+	if !mayHaveSeveral(joined) {
+		return m.holds(&h.value, joined, present, r)
+	}
+	values := r.Values(h.number)
+	for _, value := range values {
+		if !m.holds(&h.value, value, true, r) {
+			return false
+		}
+	}
+	return len(values) > 0 // else the call failed
+}
+
+// mayHaveSeveral reports whether a joined header may have several values. A single value may have
+// a comma too; a further call then gets each value by itself.
+func mayHaveSeveral(joined string) bool { return strings.IndexByte(joined, ',') >= 0 }
+
+// holdsForReadings reports whether one of the patterns holds for one reading of a value or, under
+// "exempt", for each reading.
+func (m *Match) holdsForReadings(patterns []policy.Pattern, r *request.Request, readings []string) bool {
 	for _, value := range readings {
-		if m.isAny(patterns, r, value) != m.exempt {
-			return !m.exempt
+		holds := m.anyPatternHolds(patterns, r, value)
+		if m.exempt && !holds {
+			return false
+		}
+		if !m.exempt && holds {
+			return true
 		}
 	}
 	return m.exempt && len(readings) > 0
 }
 
-func (m *Match) isAny(patterns []policy.Pattern, r *request.Request, value string) bool {
+func (m *Match) anyPatternHolds(patterns []policy.Pattern, r *request.Request, value string) bool {
 	for i := range patterns {
 		if m.holds(&patterns[i], value, true, r) {
 			return true

@@ -10,8 +10,8 @@ import (
 
 // limitFrom is a compiled policy.LimitFrom.
 type limitFrom struct {
-	*policy.LimitFrom // nil: requests do not say the limit
-	part              KeyPart
+	*policy.LimitFrom         // nil: requests do not say the limit
+	compiled          KeyPart // its Part
 }
 
 // compileLimits compiles where requests say the rule's limits: one for each limit, or none if
@@ -50,9 +50,9 @@ func (f *limitFrom) read(r *request.Request) policy.Said {
 		present, others bool
 	)
 	if f.Part.Kind == policy.KeyHeader {
-		text, present = r.JoinedHeader(f.part.number)
+		text, present = r.JoinedHeader(f.compiled.number)
 	} else {
-		text, present = f.part.read(r)
+		text, present = f.compiled.read(r)
 	}
 	if f.Part.Origin() == policy.Sent {
 		text, others = oneOf(text)

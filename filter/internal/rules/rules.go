@@ -1,3 +1,9 @@
+// Package rules compiles a policy's rules, and finds those that apply to a request (Rules). Of
+// each rule it compiles which requests it applies to (Match, Index), by which key it counts
+// them (KeyPart), and how many units a request costs (Costs).
+//
+// Its invariant: a value that a client may spell in several ways, or that is too long to be
+// read, counts against the client. It decides nothing, and must never import a source of units.
 package rules
 
 import (
