@@ -51,19 +51,29 @@ func (r *Request) CompileAttribute(p *policy.KeyPart) Attribute {
 		return Attribute{kind: attrHeader, number: r.HeaderNumber(strings.ToLower(path[2]))}
 	}
 	a := Attribute{kind: attrKinds[strings.Join(path, ".")]}
-	for i := range path {
-		if path[i] == "filter_metadata" && (i == 1 || i == 2 && path[0] == "xds") &&
-			strings.HasSuffix(path[i-1], "metadata") {
-			a.kind, a.path = attrMetadata, path[i+1:]
-			path = path[:i]
-			break
-		}
+	if message, in, ok := cutMetadata(path); ok {
+		a.kind, a.path = attrMetadata, in
+		path = message
 	}
 	if a.kind == attrText && path[0] == "request" {
 		a.kind = attrExact
 	}
 	a.number = numberIn(&r.attributes, strings.Join(path, "\x00"))
 	return a
+}
+
+// cutMetadata cuts a path into that of a Metadata message and what follows in its filter_metadata:
+// metadata.filter_metadata.NAMESPACE.KEY, or likewise xds.route_metadata.filter_metadata. ok is
+// false if the path leads to no such message.
+func cutMetadata(path []string) (message, in []string, ok bool) {
+	at := 1
+	if path[0] == "xds" {
+		at = 2
+	}
+	if len(path) <= at || path[at] != "filter_metadata" || !strings.HasSuffix(path[at-1], "metadata") {
+		return nil, nil, false
+	}
+	return path[:at], path[at+1:], true
 }
 
 // Read returns the attribute as text.

@@ -12,7 +12,7 @@ import (
 // address.
 func (r *Request) Host() (string, bool) {
 	r.readHost()
-	return r.name.value, r.name.present
+	return r.host.value, r.host.present
 }
 
 // Hosts returns all names that servers may read in the authority, that of Host first; none if
@@ -23,7 +23,7 @@ func (r *Request) Hosts() []string {
 }
 
 func (r *Request) readHost() {
-	if r.knows(&r.name) {
+	if r.knows(&r.host) {
 		return
 	}
 	authority, present := r.source.Header(":authority")
@@ -31,7 +31,7 @@ func (r *Request) readHost() {
 		r.hosts = appendHosts(r.hosts, authority)
 		authority = r.hosts[0]
 	}
-	r.set(&r.name, authority, present)
+	r.set(&r.host, authority, present)
 }
 
 func appendHosts(list []string, authority string) []string {
@@ -106,7 +106,7 @@ func isPort(s string) bool {
 // Path returns the path without query, fragment and parameters.
 func (r *Request) Path() (string, bool) {
 	r.readTarget()
-	return r.target.value, r.target.present
+	return r.path.value, r.path.present
 }
 
 // Paths returns all paths that servers may read in the target, that of Path first. A path
@@ -120,7 +120,7 @@ func (r *Request) Paths() []string {
 // It resolves escapes, so that a path has one spelling: the proxy leaves some that a path does
 // not need, such as %3A.
 func (r *Request) readTarget() {
-	if r.knows(&r.target) {
+	if r.knows(&r.path) {
 		return
 	}
 	path, present := r.source.Header(":path")
@@ -139,7 +139,7 @@ func (r *Request) readTarget() {
 		r.paths = append(r.paths, path)
 		path = r.paths[0]
 	}
-	r.set(&r.target, path, present)
+	r.set(&r.path, path, present)
 }
 
 // withoutParameters returns the path that Tomcat and similar servers serve: they drop what

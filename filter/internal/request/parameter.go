@@ -24,34 +24,53 @@ func (r *Request) Parameter(number int) (value string, present, doubtful bool) {
 }
 
 // parameterIn returns the first value of a query's parameter. If the query has none of that
-// name, it returns the first value that some upstreams take for it: its name isAlike, or
-// they separate parameters by ";" too. A parameter without "=" is present and empty. The value
-// is doubtful if there is another one, or if upstreams read it differently.
+// name, it returns the first value that some upstreams take for it: its name isAlike, or they
+// separate parameters by ";" too. A parameter without "=" is present and empty. The value is
+// doubtful if upstreams may read another one.
 func parameterIn(query, name string) (first string, present, doubtful bool) {
-	named := false // first has exactly this name
+	p := parameter{name: name}
 	for query != "" {
 		var pair string
 		pair, query, _ = strings.Cut(query, "&")
-		pair, rest, parted := strings.Cut(pair, ";")
-		for begins := true; ; begins = false {
-			key, value, _ := strings.Cut(pair, "=")
-			key = policy.UnescapeQuery(key)
-			isNamed := begins && key == name
-			if isNamed || isAlike(key, name) {
-				value = policy.UnescapeQuery(value)
-				doubtful = doubtful || !isNamed || parted || present && value != first
-				if !present || isNamed && !named {
-					first, present = value, true
-					named = isNamed
-				}
-			}
-			if rest == "" {
-				break
-			}
+		pair, rest, isSplit := strings.Cut(pair, ";")
+		if p.take(pair, true) && isSplit { // for other upstreams the value goes on after the ";"
+			p.doubtful = true
+		}
+		for rest != "" {
 			pair, rest, _ = strings.Cut(rest, ";")
+			p.take(pair, false)
 		}
 	}
-	return first, present, doubtful
+	return p.value, p.present, p.doubtful
+}
+
+// parameter is what a query has of the parameter of a name.
+type parameter struct {
+	name     string
+	value    string
+	present  bool
+	isExact  bool // the value is that of a pair with exactly this name
+	doubtful bool
+}
+
+// take takes a pair's value if the pair is the parameter's, and reports whether it is. forAll says
+// that all upstreams see the pair, not only those that separate pairs by ";".
+func (p *parameter) take(pair string, forAll bool) bool {
+	key, value, _ := strings.Cut(pair, "=")
+	key = policy.UnescapeQuery(key)
+	isExact := forAll && key == p.name
+	if !isExact && !isAlike(key, p.name) {
+		return false
+	}
+	value = policy.UnescapeQuery(value)
+	if !isExact || p.present && value != p.value {
+		p.doubtful = true
+	}
+	if !p.present || isExact && !p.isExact {
+		p.value, p.isExact = value, isExact
+		p.present = true
+	}
+	return true
 }
 
 // isAlike reports whether some upstreams take key for name: in another case (ASP.NET), with

@@ -42,20 +42,20 @@ type Request struct {
 	source  Source
 	current uint64 // number of the request; values read for another one do not count
 	method  lazy
-	target  lazy       // its path
-	name    lazy       // of the host
+	path    lazy       // without query, fragment and parameters
+	host    lazy       // without user and port
 	client  lazy       // its address as the proxy writes it
 	address netip.Addr // of client
 
-	hosts []string // all names that servers may read in the authority, name first
-	paths []string // all paths that servers may read in the target, target's first
+	hosts []string // all names that servers may read in the authority, host first
+	paths []string // all paths that servers may read in the target, path first
 	query string   // of the target
 
-	first      []named
-	joined     []joined
-	parameters []named
-	cookies    []named
-	attributes []named
+	headers       []named        // the first value of each
+	joinedHeaders []joinedHeader // all values of the same headers
+	parameters    []named
+	cookies       []named
+	attributes    []named
 
 	cookieHeader int // the number of the header "cookie", if a rule asks for a cookie
 }
@@ -73,11 +73,11 @@ type named struct {
 	lazy
 }
 
-// joined has all values of a header.
-type joined struct {
+// joinedHeader has all values of a header: as one text and, if that was asked for, each by itself.
+type joinedHeader struct {
 	named
-	split  uint64 // the request whose values were read
-	values []string
+	splitFor uint64 // the request whose values are here
+	values   []string
 }
 
 // New returns a Request without names.
@@ -100,16 +100,16 @@ func (r *Request) knows(l *lazy) bool { return l.readFor == r.current }
 func (r *Request) KnowsMethod() bool { return r.knows(&r.method) }
 
 // KnowsHost reports whether the host has been read.
-func (r *Request) KnowsHost() bool { return r.knows(&r.name) }
+func (r *Request) KnowsHost() bool { return r.knows(&r.host) }
 
 // KnowsPath reports whether the path has been read.
-func (r *Request) KnowsPath() bool { return r.knows(&r.target) }
+func (r *Request) KnowsPath() bool { return r.knows(&r.path) }
 
 // KnowsClient reports whether the client's address has been read.
 func (r *Request) KnowsClient() bool { return r.knows(&r.client) }
 
 // KnowsJoinedHeader reports whether all values of a header have been read.
-func (r *Request) KnowsJoinedHeader(number int) bool { return r.knows(&r.joined[number].lazy) }
+func (r *Request) KnowsJoinedHeader(number int) bool { return r.knows(&r.joinedHeaders[number].lazy) }
 
 func (r *Request) set(l *lazy, value string, present bool) {
 	l.readFor = r.current
@@ -118,9 +118,9 @@ func (r *Request) set(l *lazy, value string, present bool) {
 
 // HeaderNumber returns the number of a header.
 func (r *Request) HeaderNumber(name string) int {
-	n := numberIn(&r.first, name)
-	if n == len(r.joined) {
-		r.joined = append(r.joined, joined{named: named{name: name}})
+	n := numberIn(&r.headers, name)
+	if n == len(r.joinedHeaders) {
+		r.joinedHeaders = append(r.joinedHeaders, joinedHeader{named: named{name: name}})
 	}
 	return n
 }
@@ -143,7 +143,7 @@ func numberIn(list *[]named, name string) int {
 
 // Header returns the first value of a header, without the blanks around it.
 func (r *Request) Header(number int) (string, bool) {
-	l := &r.first[number]
+	l := &r.headers[number]
 	if !r.knows(&l.lazy) {
 		value, present := r.source.Header(l.name)
 		value = trimmed(value)
@@ -152,18 +152,19 @@ func (r *Request) Header(number int) (string, bool) {
 	return l.value, l.present
 }
 
-// JoinedHeader returns all values of a header, each without the blanks around it,
-// joined with ",". If there is a comma and a blank, it asks the proxy for each value: the
-// blank may be inside a value.
+// JoinedHeader returns all values of a header, each without the blanks around it, joined with ",".
+// If there is a comma and a blank, it asks the proxy for each value: the blank may be inside a
+// value.
 func (r *Request) JoinedHeader(number int) (string, bool) {
-	l := &r.joined[number]
+	l := &r.joinedHeaders[number]
 	if !r.knows(&l.lazy) {
 		value, present := r.source.JoinedHeader(l.name)
 		value = trimmed(value)
 		r.set(&l.lazy, value, present)
 		if strings.IndexByte(value, ',') >= 0 && strings.ContainsAny(value, blanks) {
-			if values := r.Values(number); len(values) > 1 {
-				l.value = strings.Join(values, ",")
+			r.splitHeader(number)
+			if len(l.values) > 1 {
+				l.value = strings.Join(l.values, ",")
 			}
 		}
 	}
@@ -186,21 +187,27 @@ func trimmed(value string) string {
 // returns none if the call into the proxy fails. A header with one value costs no more than
 // Header does.
 func (r *Request) Values(number int) []string {
-	l := &r.joined[number]
-	if l.split == r.current {
-		return l.values
-	}
-	l.split, l.values = r.current, l.values[:0]
-	all, _ := r.JoinedHeader(number)
-	if first, _ := r.Header(number); len(first) == len(all) {
-		l.values = append(l.values, all)
-	} else {
-		l.values = r.source.AppendHeader(l.values, l.name)
-		for i := range l.values {
-			l.values[i] = trimmed(l.values[i])
-		}
+	r.JoinedHeader(number)
+	l := &r.joinedHeaders[number]
+	if l.splitFor != r.current {
+		r.splitHeader(number)
 	}
 	return l.values
+}
+
+// splitHeader reads each value of a header. All of them have been read as one text, which shows
+// whether there are others than the first.
+func (r *Request) splitHeader(number int) {
+	l := &r.joinedHeaders[number]
+	l.splitFor = r.current
+	if first, _ := r.Header(number); len(first) == len(l.value) {
+		l.values = append(l.values[:0], l.value)
+		return
+	}
+	l.values = r.source.AppendHeader(l.values[:0], l.name)
+	for i := range l.values {
+		l.values[i] = trimmed(l.values[i])
+	}
 }
 
 // HasBody reports whether a body may follow the headers.
