@@ -16,7 +16,9 @@ type Field struct{ Name, Value string }
 type Fields struct {
 	Style policy.Headers
 
-	text [3][]byte // header values under construction
+	// Values under construction.
+	policies, limits, quotas []byte // of the windows
+	value, body              []byte // of a denial's response
 }
 
 // Append appends the response headers of a verdict: for a denial Retry-After and the headers of
@@ -44,44 +46,45 @@ func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int6
 	if !ietf && !xRateLimit {
 		return dst
 	}
-	policies, limits := f.text[0][:0], f.text[1][:0]
-	quotas := f.text[2][:0]
+	policies, limits := f.policies[:0], f.limits[:0]
+	quotas := f.quotas[:0]
 	var (
 		tightest *limit.Window
 		least    uint32 // units left, in the tightest window
 		endsIn   int64
 	)
-	for _, a := range subjects {
-		if !a.Known || a.Shadow {
+	for _, s := range subjects {
+		if !s.Known || s.Shadow {
 			continue
 		}
-		for i := range a.Rule.Policy.Limits {
-			w, u := a.Window(i)
+		for i := range s.Rule.Policy.Limits {
+			w, u := s.Window(i)
 			if w.Unlimited {
 				continue
 			}
-			left, reset := a.Remaining(i), fields.Seconds(w.ResetWith(u, a.Now(), a.Held())-now)
+			left, reset := s.Remaining(i), fields.Seconds(w.ResetWith(u, s.Now(), s.Held())-now)
 			if tightest == nil || left < least {
 				tightest = w
 				least, endsIn = left, reset
 			}
 			if ietf {
 				n := fields.Window{
-					Rule:     a.Rule.Policy.Name,
-					Override: a.OverrideName(),
-					Name:     a.Rule.Policy.Limits[i].Name,
+					Rule:     s.Rule.Policy.Name,
+					Override: s.OverrideName(),
+					Name:     s.Rule.Policy.Limits[i].Name,
 					Index:    i,
-					Only:     len(a.Rule.Policy.Limits) == 1,
+					Only:     len(s.Rule.Policy.Limits) == 1,
 				}
-				policies = n.AppendPolicy(policies, w, a.Now())
+				policies = n.AppendPolicy(policies, w, s.Now())
 				limits = n.AppendLimit(limits, w, left, reset)
 			}
 			if xRateLimit {
-				quotas = appendQuota(quotas, a, w)
+				quotas = appendQuota(quotas, s, w)
 			}
 		}
 	}
-	f.text = [3][]byte{policies, limits, quotas}
+	f.policies, f.limits = policies, limits
+	f.quotas = quotas
 	if tightest == nil {
 		return dst
 	}
@@ -96,9 +99,9 @@ func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int6
 	return dst
 }
 
-func appendQuota(b []byte, a *decide.Subject, w *limit.Window) []byte {
+func appendQuota(b []byte, s *decide.Subject, w *limit.Window) []byte {
 	b = strconv.AppendUint(append(b, ", "...), uint64(w.Limit), 10)
-	if length := w.LengthNs(a.Now()); length > 0 {
+	if length := w.LengthNs(s.Now()); length > 0 {
 		b = strconv.AppendInt(append(b, ";w="...), fields.Seconds(length), 10)
 	}
 	if w.Max() != w.Limit { // a token bucket, as in the draft's example

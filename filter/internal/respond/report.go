@@ -16,18 +16,18 @@ func AppendReport(b []byte, v *decide.Verdict) []byte {
 	if !v.Allowed {
 		report.DeniedBy, report.RetryNs = v.DeniedBy().Name, &v.RetryNs
 	}
-	for i, a := range v.Subjects {
-		report.Rules[i] = decision(a, v.Now)
+	for i, s := range v.Subjects {
+		report.Rules[i] = decision(s, v.Now)
 	}
 	return report.Append(b)
 }
 
-// AppendBriefs appends what each rule that matched decided, each an answer.Brief.
+// AppendBriefs appends what each rule that matched decided, each an result.Brief.
 func AppendBriefs(b []byte, v *decide.Verdict) []byte {
-	for _, a := range v.Subjects {
-		b = result.AppendBrief(b, a.Rule.Policy.Name, a.Reason(), a.Allowed, a.Shadow, len(a.Key.Parts))
-		for i := range a.Key.Parts {
-			if part := &a.Key.Parts[i]; part.Present {
+	for _, s := range v.Subjects {
+		b = result.AppendBrief(b, s.Rule.Policy.Name, s.Reason(), s.Allowed, s.Shadow, len(s.Key.Parts))
+		for i := range s.Key.Parts {
+			if part := &s.Key.Parts[i]; part.Present {
 				b = result.AppendBriefPart(b, part.Label, part.Text)
 			} else {
 				b = result.AppendBriefMissing(b)
@@ -38,65 +38,65 @@ func AppendBriefs(b []byte, v *decide.Verdict) []byte {
 }
 
 // decision returns what the rule decided.
-func decision(a *decide.Subject, now int64) result.Rule {
+func decision(s *decide.Subject, now int64) result.Rule {
 	r := result.Rule{
-		Rule:     a.Rule.Policy.Name,
-		Override: a.OverrideName(),
-		Key:      make([]*string, len(a.Key.Parts)),
-		Mode:     Mode(a),
-		Allowed:  a.Allowed,
-		Reason:   a.Reason(),
-		Windows:  Windows(a, now),
-		Held:     Held(a),
+		Rule:     s.Rule.Policy.Name,
+		Override: s.OverrideName(),
+		Key:      make([]*string, len(s.Key.Parts)),
+		Mode:     Mode(s),
+		Allowed:  s.Allowed,
+		Reason:   s.Reason(),
+		Windows:  Windows(s, now),
+		Held:     Held(s),
 	}
-	for i := range a.Key.Parts {
-		if part := &a.Key.Parts[i]; part.Present {
+	for i := range s.Key.Parts {
+		if part := &s.Key.Parts[i]; part.Present {
 			text := part.Whole()
 			r.Key[i] = &text
 		}
 	}
 	if len(r.Windows) > 0 {
-		r.Remaining = r.Windows[a.Tightest()].Remaining
+		r.Remaining = r.Windows[s.Tightest()].Remaining
 	}
 	return r
 }
 
 // Held returns what requests of the rule's key hold, nil for a rule that holds nothing.
-func Held(a *decide.Subject) *uint32 {
-	if !a.Known || !a.Rule.Policy.Holds() {
+func Held(s *decide.Subject) *uint32 {
+	if !s.Known || !s.Rule.Policy.Holds() {
 		return nil
 	}
-	held := a.Held()
+	held := s.Held()
 	return &held
 }
 
 // Mode returns the rule's mode for this key. In a policy the word is enforce.
-func Mode(a *decide.Subject) string {
-	if a.Shadow {
+func Mode(s *decide.Subject) string {
+	if s.Shadow {
 		return "shadow"
 	}
 	return "enforced"
 }
 
 // Windows returns the rule's limits in policy order, none if the usage is unknown.
-func Windows(a *decide.Subject, now int64) []result.Window {
-	if !a.Known {
+func Windows(s *decide.Subject, now int64) []result.Window {
+	if !s.Known {
 		return []result.Window{}
 	}
-	all := make([]result.Window, len(a.Rule.Policy.Limits))
+	all := make([]result.Window, len(s.Rule.Policy.Limits))
 	for i := range all {
-		w, u := a.Window(i)
+		w, u := s.Window(i)
 		all[i] = result.Window{
-			Name:      a.Rule.Policy.Limits[i].Name,
+			Name:      s.Rule.Policy.Limits[i].Name,
 			Unlimited: w.Unlimited,
-			PerNs:     w.LengthNs(a.Now()),
+			PerNs:     w.LengthNs(s.Now()),
 			Months:    w.Months(),
-			Used:      w.Count(u, a.Now()),
-			ResetNs:   max(0, w.Reset(u, a.Now())-now),
+			Used:      w.Count(u, s.Now()),
+			ResetNs:   max(0, w.Reset(u, s.Now())-now),
 		}
 		if !w.Unlimited {
-			all[i].SetLimit(w, a.Remaining(i))
-			all[i].From(a.Rule.Policy, i, &a.Subject)
+			all[i].SetLimit(w, s.Remaining(i))
+			all[i].From(s.Rule.Policy, i, &s.Subject)
 		}
 	}
 	return all

@@ -31,8 +31,9 @@ func (f *Fields) appendResponse(dst []Field, v *decide.Verdict) []Field {
 	}
 	response := v.Response()
 	if seconds, ok := v.RetryAfter(); ok && response.RetryInfo {
-		f.text[0] = appendRetryInfo(f.text[0][:0], seconds, int64(response.GRPCStatus), AppendBody(f.text[1][:0], v))
-		dst = append(dst, Field{"grpc-status-details-bin", base64.RawStdEncoding.EncodeToString(f.text[0])})
+		f.body = AppendBody(f.body[:0], v)
+		f.value = appendRetryInfo(f.value[:0], seconds, int64(response.GRPCStatus), f.body)
+		dst = append(dst, Field{"grpc-status-details-bin", base64.RawStdEncoding.EncodeToString(f.value)})
 	}
 	if response.ContentType != "" && len(response.Body) > 0 {
 		dst = append(dst, Field{"content-type", response.ContentType})
@@ -43,10 +44,10 @@ func (f *Fields) appendResponse(dst []Field, v *decide.Verdict) []Field {
 			dst = append(dst, Field{h.Name, h.Value[0].Text})
 			continue
 		}
-		text, known := appendValue(f.text[0][:0], v, h.Value)
-		f.text[0] = text
+		value, known := appendValue(f.value[:0], v, h.Value)
+		f.value = value
 		if known {
-			dst = append(dst, Field{h.Name, strings.Map(printable, string(text))})
+			dst = append(dst, Field{h.Name, strings.Map(printable, string(value))})
 		}
 	}
 	return dst
@@ -133,19 +134,19 @@ func figure(v *decide.Verdict, p policy.Placeholder) (n int64, known bool) {
 	if p == policy.ValueRetryAfter {
 		return v.RetryAfter()
 	}
-	a := v.Subjects[v.Denied]
-	if !a.Known || len(a.Rule.Policy.Limits) == 0 {
+	s := v.Subjects[v.Denied]
+	if !s.Known || len(s.Rule.Policy.Limits) == 0 {
 		return 0, false
 	}
-	i := a.Tightest()
-	w, _ := a.Window(i)
+	i := s.Tightest()
+	w, _ := s.Window(i)
 	if w.Unlimited {
 		return 0, false
 	}
 	if p == policy.ValueLimit {
 		return int64(w.Max()), true
 	}
-	return int64(a.Remaining(i)), true
+	return int64(s.Remaining(i)), true
 }
 
 // PartName returns the name of a key part in words.

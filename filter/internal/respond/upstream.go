@@ -16,48 +16,48 @@ import (
 // theirs; X-RateLimit-Limit lists the quotas of both. What cannot be read is dropped: a client
 // could not read it either.
 func Reconcile(ours []Field, theirs []string, now int64) {
-	limit, remaining := -1, -1
-	reset := -1
+	limitAt, remainingAt := -1, -1
+	resetAt := -1
 	for i := range ours {
 		switch ours[i].Name {
 		case "x-ratelimit-limit":
-			limit = i
+			limitAt = i
 		case "x-ratelimit-remaining":
-			remaining = i
+			remainingAt = i
 		case "x-ratelimit-reset":
-			reset = i
+			resetAt = i
 		case "ratelimit":
 			ours[i].Value = joined(items(theirs[i], remainingOfDraft7), ours[i].Value)
 		case "ratelimit-policy":
 			ours[i].Value = joined(items(theirs[i], quotasOfDraft7), ours[i].Value)
 		}
 	}
-	if limit < 0 || remaining < 0 || reset < 0 {
+	if limitAt < 0 || remainingAt < 0 || resetAt < 0 {
 		return
 	}
-	left, _, known := numbers(theirs[remaining])
-	_, ends, dated := numbers(theirs[reset])
-	ourLeft, _, _ := numbers(ours[remaining].Value)
-	_, ourEnds, _ := numbers(ours[reset].Value)
+	theirLeft, _, haveLeft := numbers(theirs[remainingAt])
+	_, theirReset, haveReset := numbers(theirs[resetAt])
+	ourLeft, _, _ := numbers(ours[remainingAt].Value)
+	_, ourReset, _ := numbers(ours[resetAt].Value)
 	switch { // their reset is a point in time, so ours has to be one too
-	case dated && ends > sinceEpochMs:
-		ourEnds = (ourEnds + uint64(fields.Seconds(now))) * 1000
-	case dated && ends > sinceEpoch:
-		ourEnds += uint64(fields.Seconds(now))
+	case haveReset && theirReset > sinceEpochMs:
+		ourReset = (ourReset + uint64(fields.Seconds(now))) * 1000
+	case haveReset && theirReset > sinceEpoch:
+		ourReset += uint64(fields.Seconds(now))
 	}
-	quotas := listed(theirs[limit])
-	if !known || ourLeft < left || ourLeft == left && ourEnds >= ends {
-		ours[limit].Value = joined(ours[limit].Value, quotas)
-		ours[reset].Value = strconv.FormatUint(ourEnds, 10)
+	theirQuotas := listed(theirs[limitAt])
+	if !haveLeft || ourLeft < theirLeft || ourLeft == theirLeft && ourReset >= theirReset { // ours is the tightest
+		ours[limitAt].Value = joined(ours[limitAt].Value, theirQuotas)
+		ours[resetAt].Value = strconv.FormatUint(ourReset, 10)
 		return
 	}
-	_, quotasOfOurs, _ := strings.Cut(ours[limit].Value, ", ")
-	ours[limit].Value = joined(quotas, quotasOfOurs)
-	ours[remaining].Value = strconv.FormatUint(left, 10)
-	if !dated {
-		ends = ourEnds
+	_, ourQuotas, _ := strings.Cut(ours[limitAt].Value, ", ") // our limit does not hold
+	ours[limitAt].Value = joined(theirQuotas, ourQuotas)
+	ours[remainingAt].Value = strconv.FormatUint(theirLeft, 10)
+	if !haveReset {
+		theirReset = ourReset
 	}
-	ours[reset].Value = strconv.FormatUint(ends, 10)
+	ours[resetAt].Value = strconv.FormatUint(theirReset, 10)
 }
 
 // A reset that is longer than any window is a point in time, in seconds or milliseconds since the

@@ -13,8 +13,8 @@ const maxWordBytes = 4 << 10
 // Notable reports whether an access log should have the verdict: a rule denied, even a shadow
 // rule, or a rule let the request through without deciding.
 func Notable(v *decide.Verdict) bool {
-	for _, a := range v.Subjects {
-		if !a.Allowed || a.Reason() != "" {
+	for _, s := range v.Subjects {
+		if !s.Allowed || s.Reason() != "" {
 			return true
 		}
 	}
@@ -33,12 +33,12 @@ func Notable(v *decide.Verdict) bool {
 // keys. It leaves out rules beyond 4 KiB, and "+3" at the end says how many.
 func AppendWord(b []byte, v *decide.Verdict) []byte {
 	start := len(b)
-	for i, a := range v.Subjects {
+	for i, s := range v.Subjects {
 		before := len(b)
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendRuleWord(b, v, a)
+		b = appendRuleWord(b, v, s)
 		if len(b)-start > maxWordBytes {
 			b = append(b[:before], ",+"...)
 			return strconv.AppendInt(b, int64(len(v.Subjects)-i), 10)
@@ -47,24 +47,24 @@ func AppendWord(b []byte, v *decide.Verdict) []byte {
 	return b
 }
 
-func appendRuleWord(b []byte, v *decide.Verdict, a *decide.Subject) []byte {
-	b = appendEncoded(b, a.Rule.Policy.Name)
-	if name := a.OverrideName(); name != "" {
+func appendRuleWord(b []byte, v *decide.Verdict, s *decide.Subject) []byte {
+	b = appendEncoded(b, s.Rule.Policy.Name)
+	if name := s.OverrideName(); name != "" {
 		b = appendEncoded(append(b, ':'), name)
 	}
 	b = append(b, '=')
-	if a.Shadow {
+	if s.Shadow {
 		b = append(b, "shadow_"...)
 	}
 	switch {
-	case a.Shadow && !v.Allowed:
+	case s.Shadow && !v.Allowed:
 		return append(b, "skipped"...)
-	case a.Allowed:
+	case s.Allowed:
 		b = append(b, "allowed"...)
 	default:
 		b = append(b, "denied"...)
 	}
-	if reason := a.Reason(); reason != "" {
+	if reason := s.Reason(); reason != "" {
 		b = append(append(b, ':'), reason...)
 	}
 	return b

@@ -1,7 +1,7 @@
 // Package settle works out what a request has really cost, once its answer is known.
 //
 // Its invariant: it never changes an answer. If an answer does not say its cost, the policy
-// says what that costs; it is never nothing by accident. It knows the proxy only as Answer, and
+// says what that costs; it is never nothing by accident. It knows the proxy only as Exchange, and
 // must never import the proxy-wasm SDK.
 package settle
 
@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Answer is what the proxy knows of an answer that is over.
-type Answer interface {
+// Exchange is what the proxy knows of a request and its answer when both are over.
+type Exchange interface {
 	// Status is 0 if the client got no answer: it has left, the upstream has broken off, or a
 	// timeout of the proxy came before the upstream's headers.
 	Status() uint16
@@ -34,50 +34,50 @@ type Answer interface {
 
 // Cost returns what a request has cost that held so many units of a rule, and how that is
 // known.
-func Cost(r *policy.Rule, held uint32, a Answer) (units uint32, by decide.By) {
+func Cost(r *policy.Rule, held uint32, x Exchange) (units uint32, by decide.By) {
 	p := r.Settle
-	if p == nil || !meets(&p.When, a) {
+	if p == nil || !meets(&p.When, x) {
 		return 0, decide.ByNone
 	}
-	n, by := value(p, held, a)
+	n, by := value(p, held, x)
 	return uint32(min(n, int64(p.Max))), by
 }
 
 // value is the cost of an answer that meets the condition. If none came it is what was held,
 // or what the proxy knows if that is more: disconnecting early must not lower the charge.
-func value(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By) {
-	none := a.Status() == 0
+func value(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By) {
+	hasAnswer := x.Status() != 0
 	switch {
 	case p.To.Tokens():
-		return tokens(p, held, a)
-	case p.Field != "" && !none:
-		return fromField(p, held, a)
+		return tokens(p, held, x)
+	case p.Field != "" && hasAnswer:
+		return fromField(p, held, x)
 	}
-	if n, ok := measured(p.To, a); ok && (!none || n > int64(held)) {
+	if n, ok := measured(p.To, x); ok && (hasAnswer || n > int64(held)) {
 		return n, decide.ByAnswer
 	}
 	return int64(held), decide.ByCost
 }
 
 // measured is what the proxy itself knows. ok is false if it knows nothing.
-func measured(to policy.Settled, a Answer) (units int64, ok bool) {
+func measured(to policy.Settled, x Exchange) (units int64, ok bool) {
 	switch to {
 	case policy.SettleRequestBytes:
-		return a.RequestBytes(), true
+		return x.RequestBytes(), true
 	case policy.SettleResponseBytes:
-		return a.ResponseBytes(), true
+		return x.ResponseBytes(), true
 	case policy.SettleMilliseconds:
-		return (a.DurationNs() + 999_999) / 1_000_000, true
+		return (x.DurationNs() + 999_999) / 1_000_000, true
 	default:
 		return 0, false
 	}
 }
 
 // fromField is the cost in a header or a trailer.
-func fromField(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By) {
-	read := a.Header
+func fromField(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By) {
+	read := x.Header
 	if p.To == policy.SettleTrailer {
-		read = a.Trailer
+		read = x.Trailer
 	}
 	text, present := read(p.Field)
 	if n, ok := rules.ParseNumber(text); present && ok {
@@ -94,11 +94,13 @@ func unknown(p *policy.Settle, held uint32) (units int64, by decide.By) {
 	return int64(held), decide.ByCost
 }
 
-// tokens is the usage in the answer, else an estimate that is no less than what was held.
-func tokens(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By) {
-	u, read := a.Usage()
+// tokens is the usage in the answer. If the answer does not say it, the policy's "unknown" says what
+// the request costs. If there is no answer, the cost is always an estimate, because disconnecting
+// early must not choose the price. An estimate is no less than what was held.
+func tokens(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By) {
+	u, read := x.Usage()
 	if !read {
-		u = usage.Usage{Failure: usage.UnknownType, Bytes: a.ResponseBytes()}
+		u = usage.Usage{Failure: usage.UnknownType, Bytes: x.ResponseBytes()}
 	}
 	known := true
 	if p.To != policy.SettleOutputTokens {
@@ -112,10 +114,10 @@ func tokens(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By)
 		return sum(p.To, u.Input, u.Output), decide.ByAnswer
 	case p.To == policy.SettleTokens && u.Total > 0:
 		return u.Total, decide.ByAnswer
-	case p.Unknown != policy.UnknownEstimate && a.Status() != 0: // disconnecting early must not choose the price
+	case p.Unknown != policy.UnknownEstimate && x.Status() != 0:
 		return unknown(p, held)
 	}
-	input, output := u.Estimate(a.RequestBytes())
+	input, output := u.Estimate(x.RequestBytes())
 	return max(sum(p.To, input, output), int64(held)), decide.ByEstimate
 }
 
@@ -131,12 +133,12 @@ func sum(to policy.Settled, input, output int64) int64 {
 }
 
 // meets reports whether the answer costs anything. A condition on what never came is met.
-func meets(when *policy.Answer, a Answer) bool {
-	status := a.Status()
+func meets(when *policy.Answer, x Exchange) bool {
+	status := x.Status()
 	if status == 0 {
 		return when.NoAnswer
 	}
-	return MeetsStatus(when, status) && meetsGRPC(when, a.GRPCStatus()) && meetsHeaders(when, a)
+	return MeetsStatus(when, status) && meetsGRPC(when, x.GRPCStatus()) && meetsHeaders(when, x)
 }
 
 // MeetsStatus reports whether an answer with that status may cost anything.
@@ -158,10 +160,10 @@ func meetsGRPC(when *policy.Answer, status int) bool {
 	return len(when.GRPCStatus) == 0 || status < 0
 }
 
-func meetsHeaders(when *policy.Answer, a Answer) bool {
+func meetsHeaders(when *policy.Answer, x Exchange) bool {
 	for i := range when.Headers {
 		h := &when.Headers[i]
-		if !holdsForAny(&h.Value, a.HeaderValues(h.Name)) {
+		if !holdsForAny(&h.Value, x.HeaderValues(h.Name)) {
 			return false
 		}
 	}
