@@ -30,15 +30,13 @@ func (r *Request) Parameter(number int) (value string, present, doubtful bool) {
 func parameterIn(query, name string) (first string, present, doubtful bool) {
 	p := parameter{name: name}
 	for query != "" {
-		var pair string
-		pair, query, _ = strings.Cut(query, "&")
-		pair, rest, isSplit := strings.Cut(pair, ";")
-		if p.take(pair, true) && isSplit { // for other upstreams the value goes on after the ";"
-			p.doubtful = true
-		}
-		for rest != "" {
-			pair, rest, _ = strings.Cut(rest, ";")
-			p.take(pair, false)
+		var pairs string
+		pairs, query, _ = strings.Cut(query, "&")
+		isFirst := true
+		for more := true; more; isFirst = false {
+			var pair string
+			pair, pairs, more = strings.Cut(pairs, ";")
+			p.take(pair, isFirst, isFirst && !more)
 		}
 	}
 	return p.value, p.present, p.doubtful
@@ -53,24 +51,23 @@ type parameter struct {
 	doubtful bool
 }
 
-// take takes a pair's value if the pair is the parameter's, and reports whether it is. forAll says
-// that all upstreams see the pair, not only those that separate pairs by ";".
-func (p *parameter) take(pair string, forAll bool) bool {
+// take takes a pair's value if the pair is the parameter's. Pairs were cut at ";" too, which many
+// upstreams do not do: for these, only the first pair begins here, and only a whole one ends here.
+func (p *parameter) take(pair string, isFirst, isWhole bool) {
 	key, value, _ := strings.Cut(pair, "=")
 	key = policy.UnescapeQuery(key)
-	isExact := forAll && key == p.name
+	isExact := isFirst && key == p.name
 	if !isExact && !isAlike(key, p.name) {
-		return false
+		return
 	}
 	value = policy.UnescapeQuery(value)
-	if !isExact || p.present && value != p.value {
+	if !isExact || !isWhole || p.present && value != p.value {
 		p.doubtful = true
 	}
 	if !p.present || isExact && !p.isExact {
 		p.value, p.isExact = value, isExact
 		p.present = true
 	}
-	return true
 }
 
 // isAlike reports whether some upstreams take key for name: in another case (ASP.NET), with
