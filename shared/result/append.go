@@ -204,7 +204,8 @@ func (k *DeniedKey) append(b []byte) []byte {
 //	 {"rule":"r","outcome":"matches","key":[{"part":"header x-user-id","value":"alice"}],
 //	  "cost":1,"override":{"index":0,"key":["gold-*"]},"mode":"enforced","allowed":false,
 //	  "reason":"limit","windows":[{"limit":10,"per_ns":1000,"used":10,"remaining":0,"reset_ns":5}]},
-//	 {"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD"}]}
+//	 {"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD",
+//	  "failing":"methods","wanted":"GET, HEAD"}]}
 func (x *Explanation) Append(b []byte) []byte {
 	switch {
 	case x.Pending || x.Allowed == nil:
@@ -229,6 +230,7 @@ func (x *Explanation) Append(b []byte) []byte {
 func (r *ExplainedRule) append(b []byte) []byte {
 	b = policy.AppendString(append(b, `{"rule":`...), r.Rule)
 	b = appendText(policy.AppendString(member(b, "outcome", ""), r.Outcome), "why", r.Why)
+	b = appendText(appendText(b, "failing", r.Failing), "wanted", r.Wanted)
 	if r.Outcome == Matches || r.Key != nil {
 		b = r.appendKey(b)
 	}

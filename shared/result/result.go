@@ -162,6 +162,8 @@ type ExplainedRule struct {
 	Rule           string    `json:"rule"`
 	Outcome        string    `json:"outcome"`
 	Why            string    `json:"why,omitempty"`
+	Failing        string    `json:"failing,omitempty"` // the condition of its match that does not hold, such as "methods"
+	Wanted         string    `json:"wanted,omitempty"`  // the values that Failing lists; empty for headers
 	Key            []KeyPart `json:"key,omitempty"`
 	NoKey          string    `json:"no_key,omitempty"` // if keys were asked for: why the request makes none
 	Hash           string    `json:"hash,omitempty"`   // if keys were asked for: of the key, as top shows it

@@ -131,7 +131,8 @@ func TestExplanation(t *testing.T) {
 					{Part: "cookie c", Hidden: true}},
 				Override: &result.Override{Index: 0, Key: []string{"gold-*", `"`}}, Windows: windows,
 			},
-			{Rule: "s", Outcome: "no_match", Why: "methods: POST is not one of GET, HEAD"},
+			{Rule: "s", Outcome: "no_match", Why: "methods: POST is not one of GET, HEAD",
+				Failing: "methods", Wanted: "GET, HEAD"},
 			{Rule: "u", Outcome: result.Matches, Key: []result.KeyPart{}, Cost: to(uint32(1)), Mode: "shadow",
 				Allowed: to(true), Windows: []result.Window{}},
 		},
@@ -144,7 +145,8 @@ func TestExplanation(t *testing.T) {
 			`"cost":0,"cost_unreadable":true,"too_long":true,"override":{"index":0,"key":["gold-*","\""]},`+
 			`"unlimited":true,"mode":"enforced","allowed":false,"reason":"limit","windows":[`), "%s", text)
 	require.True(t, strings.HasSuffix(string(text),
-		`},{"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD"},`+
+		`},{"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD",`+
+			`"failing":"methods","wanted":"GET, HEAD"},`+
 			`{"rule":"u","outcome":"matches","key":[],"cost":1,"mode":"shadow","allowed":true,"windows":[]}]}`), "%s", text)
 }
 

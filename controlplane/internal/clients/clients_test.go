@@ -50,7 +50,8 @@ const (
 
 	shared = `{"rule":"shared","outcome":"matches","allowed":true,"cost":1,"hash":"h3","common":true}`
 
-	posts = `{"rule":"posts","outcome":"method","why":"methods: GET is not one of POST","hash":"h4",` + ofAlice + `}`
+	posts = `{"rule":"posts","outcome":"method","why":"methods: GET is not one of POST",` +
+		`"failing":"methods","wanted":"POST","hash":"h4",` + ofAlice + `}`
 
 	paths = `{"rule":"paths","outcome":"matches","allowed":true,"cost":1,"hash":"h5",` +
 		`"key":[{"part":"path","value":"/"}]}`

@@ -67,7 +67,7 @@ func Keys(ctx context.Context, a Asker, r *simulate.Request) (keys []*Key, faile
 				continue
 			}
 			k := keyOf(rule)
-			k.leaveOpen(r)
+			k.leaveOpen(r, rule)
 			keys = addKey(keys, k, row.Proxy, rule.Hash)
 		}
 	}
@@ -131,16 +131,13 @@ func saidLimits(windows []result.Window) (limits []string) {
 // leaveOpen drops what the rule says of a method, host or path that the description does not
 // give: the filter has put a default in its place, but a client is described, not one request.
 // The rule then says which requests it is for, and has no key made of a default.
-func (k *Key) leaveOpen(r *simulate.Request) {
-	for _, of := range []struct{ part, given, byDefault string }{
-		{"method", r.Method, "GET"}, {"host", r.Host, "nothing"}, {"path", r.Path, "/"},
-	} {
+func (k *Key) leaveOpen(r *simulate.Request, rule *result.ExplainedRule) {
+	for _, of := range []struct{ part, given string }{{"method", r.Method}, {"host", r.Host}, {"path", r.Path}} {
 		if of.given != "" {
 			continue
 		}
-		// This is how the filter says it (failing, in filter/internal/explain/predicates.go).
-		if wanted, ok := strings.CutPrefix(k.Why, of.part+"s: "+of.byDefault+" is not one of "); ok {
-			k.Only = of.part + "s " + wanted
+		if rule.Failing == of.part+"s" {
+			k.Only = rule.Failing + " " + rule.Wanted
 			k.Why = ""
 		}
 		if slices.ContainsFunc(k.Key, func(p result.KeyPart) bool { return p.Part == of.part }) {

@@ -42,11 +42,17 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	next := 0 // of the subjects, which are in the order of their rules
 	for i := range rules {
 		out := &x.result.Rules[i]
+		var s, beforeAll *decide.Subject
 		if next < len(verdict.Subjects) && verdict.Subjects[next].Rule.Policy == &rules[i] {
-			x.decided(out, &rules[i], verdict.Subjects[next], before[next])
+			s, beforeAll = verdict.Subjects[next], before[next]
 			next++
-		} else {
-			x.undecided(out, &rules[i])
+		}
+		open := x.undecided(out, &rules[i])
+		switch { // the other two replace what undecided has written
+		case len(open) > 0:
+			x.notKnown(out, &rules[i], open)
+		case s != nil:
+			x.decided(out, s, beforeAll)
 		}
 		if r.Keys && rules[i].Mode != policy.ModeOff {
 			x.addKey(out, &rules[i])
@@ -69,24 +75,24 @@ type explainer struct {
 	deniesAll string // the first rule that denies, whatever the description leaves open
 }
 
-// The outcomes of a rule that did not decide. One that did has result.Matches.
+// Outcomes of a rule beside those of package result. All of them are:
+//
+//	matches    the rule decides
+//	not_known  it may decide: the description leaves open whether it does, or by which key
+//	off        its mode is off
+//	exempt     an entry of exempt holds, of the rule or of the whole policy
+//	no_match   a condition of its match does not hold
+//	no_key     the request lacks a part of its key, and missing_key is skip
 const (
-	outcomeNoMatch = "no_match" // a condition of its match does not hold
-	outcomeOff     = "off"      // its mode
+	outcomeNoMatch = "no_match"
+	outcomeOff     = "off"
 )
-
-// reason is why a rule did not decide.
-type reason struct{ outcome, why string }
 
 // decided explains a rule with a subject in the verdict. The subject before is the same one,
 // as it is before any rule has counted the request.
-func (x *explainer) decided(out *result.ExplainedRule, p *policy.Rule, s, before *decide.Subject) {
-	_, open := x.unmatched(p)
-	if len(open) > 0 {
-		x.notKnown(out, p, open)
-		return
-	}
-	open = x.openLimits(s)
+func (x *explainer) decided(out *result.ExplainedRule, s, before *decide.Subject) {
+	p := s.Rule.Policy
+	open := x.openLimits(s)
 	x.dependOn(p, open)
 	if x.deniesAll == "" && !s.Allowed && !s.Shadow && len(open) == 0 {
 		x.deniesAll = p.Name
@@ -98,17 +104,7 @@ func (x *explainer) decided(out *result.ExplainedRule, p *policy.Rule, s, before
 	out.BodyAssumed = x.described.bodyAssumed(p)
 }
 
-// undecided explains a rule without a subject.
-func (x *explainer) undecided(out *result.ExplainedRule, p *policy.Rule) {
-	why, open := x.unmatched(p)
-	if len(open) > 0 {
-		x.notKnown(out, p, open)
-		return
-	}
-	*out = result.ExplainedRule{Rule: p.Name, Outcome: why.outcome, Why: why.why}
-}
-
-// notKnown explains a rule of which the description does not say whether it decides.
+// notKnown explains a rule that may decide or not: the description does not say.
 func (x *explainer) notKnown(out *result.ExplainedRule, p *policy.Rule, open []string) {
 	*out = result.ExplainedRule{Rule: p.Name, Outcome: result.NotKnown, Why: notGiven + strings.Join(open, ", ")}
 	x.dependOn(p, open)
@@ -126,8 +122,8 @@ func (x *explainer) dependOn(p *policy.Rule, open []string) {
 	}
 }
 
-// keepCertain keeps of the verdict what does not depend on what the description leaves open:
-// the verdict supposed that the request lacks that.
+// keepCertain removes from the verdict what depends on what the description leaves open: the verdict
+// was made as if the request lacked that.
 func (x *explainer) keepCertain(allowed *bool) {
 	x.result.DeniedBy = x.deniesAll
 	x.result.RetryNs = nil
@@ -138,71 +134,71 @@ func (x *explainer) keepCertain(allowed *bool) {
 }
 
 // matched explains what the rule of a subject decided, but for its windows.
-func matched(a *decide.Subject) result.ExplainedRule {
-	p := a.Rule.Policy
+func matched(s *decide.Subject) result.ExplainedRule {
+	p := s.Rule.Policy
 	r := result.ExplainedRule{
 		Rule:           p.Name,
 		Outcome:        result.Matches,
-		Key:            make([]result.KeyPart, len(a.Key.Parts)),
-		Cost:           &a.Cost,
-		CostUnreadable: a.CostUnreadable,
-		TooLong:        a.TooLong,
-		Unlimited:      a.Unlimited,
-		Mode:           respond.Mode(a),
-		Allowed:        &a.Allowed,
-		Pending:        a.Outcome == decide.Pending,
-		Reason:         a.Reason(),
+		Key:            make([]result.KeyPart, len(s.Key.Parts)),
+		Cost:           &s.Cost,
+		CostUnreadable: s.CostUnreadable,
+		TooLong:        s.TooLong,
+		Unlimited:      s.Unlimited,
+		Mode:           respond.Mode(s),
+		Allowed:        &s.Allowed,
+		Pending:        s.Outcome == decide.Pending,
+		Reason:         s.Reason(),
 	}
-	for i := range a.Key.Parts {
-		r.Key[i] = keyPart(&p.Key[i], &a.Key.Parts[i])
+	for i := range s.Key.Parts {
+		r.Key[i] = keyPart(&p.Key[i], &s.Key.Parts[i])
 	}
-	if a.Override >= 0 {
-		r.Override = &result.Override{Index: a.Override, Name: a.OverrideName()}
-		for _, pattern := range p.Overrides[a.Override].Key {
+	if s.Override >= 0 {
+		r.Override = &result.Override{Index: s.Override, Name: s.OverrideName()}
+		for _, pattern := range p.Overrides[s.Override].Key {
 			r.Override.Key = append(r.Override.Key, notation(pattern))
 		}
 	}
 	return r
 }
 
-// unmatched returns why a rule does not decide. If it may decide, it names what the description
-// leaves open of what the rule decides by: the client's address, which conditions may look at,
-// and parts of the key.
-func (x *explainer) unmatched(p *policy.Rule) (why reason, open []string) {
+// undecided explains why a rule does not decide. If it may decide, undecided returns the names of
+// what it decides by and the description leaves open: the client's address, if a condition looks at
+// it, and parts of the key.
+func (x *explainer) undecided(out *result.ExplainedRule, p *policy.Rule) (open []string) {
+	out.Rule = p.Name
 	if p.Mode == policy.ModeOff {
-		return reason{outcomeOff, "mode: the rule is off"}, nil
+		out.Outcome, out.Why = outcomeOff, "mode: the rule is off"
+		return nil
 	}
-	x.begin()
+	x.beginReading()
 	fails := failing(&p.Match, &x.request)
-	failsSurely := fails != "" && !x.dry.missed
+	matchIsOpen := x.dry.missed
 	exempt := exemption(p.Exempt, &x.request)
-	exemptOfAll := exemption(x.engine.Policy().Exempt, &x.request)
+	allExempt := exemption(x.engine.Policy().Exempt, &x.request)
 	switch {
-	case exemptOfAll != "":
-		return reason{result.Exempted, "the policy's " + exemptOfAll}, nil
-	case failsSurely:
-		return reason{outcomeNoMatch, fails}, nil
+	case allExempt != "":
+		out.Outcome, out.Why = result.Exempted, "the policy's "+allExempt
+		return nil
+	case fails != nil && !matchIsOpen:
+		out.Outcome, out.Why = outcomeNoMatch, fails.why
+		out.Failing, out.Wanted = fails.name, fails.wanted
+		return nil
 	case exempt != "":
-		return reason{result.Exempted, exempt}, nil
+		out.Outcome, out.Why = result.Exempted, exempt
+		return nil
 	}
 	if x.dry.missed {
 		open = []string{respond.PartName(&policy.KeyPart{Kind: policy.KeyClientIP})}
 	}
-	if fails != "" {
-		return reason{}, open
+	if fails != nil {
+		return open
 	}
-	return x.unkeyed(p, open)
+	return x.unkeyed(out, p, open)
 }
 
-// begin reads the request anew, to learn by dry.missed what the description leaves open.
-func (x *explainer) begin() {
-	x.request.Begin()
-	x.dry.missed = false
-}
-
-// unkeyed is unmatched for the rule's key. A part that the request certainly lacks decides what
-// becomes of the key, whatever else the description leaves open of it.
-func (x *explainer) unkeyed(p *policy.Rule, ofConditions []string) (why reason, open []string) {
+// unkeyed is undecided for the rule's key. A part that the request certainly lacks decides what
+// becomes of the key, even if the description leaves other parts open.
+func (x *explainer) unkeyed(out *result.ExplainedRule, p *policy.Rule, ofConditions []string) (open []string) {
 	open = ofConditions
 	for i := range p.Key {
 		present, openOfPart := x.readPart(&p.Key[i])
@@ -214,12 +210,14 @@ func (x *explainer) unkeyed(p *policy.Rule, ofConditions []string) (why reason, 
 				}
 			}
 		case p.MissingKey == policy.MissingSkip:
-			return reason{result.LacksKey, "missing_key: " + lacksPart(p, i)}, nil
+			out.Outcome, out.Why = result.LacksKey, "missing_key: "+lacksPart(p, i)
+			return nil
 		default:
-			return reason{}, ofConditions
+			return ofConditions
 		}
 	}
-	return reason{outcomeNoMatch, unexplained}, open
+	out.Outcome, out.Why = outcomeNoMatch, unexplained
+	return open
 }
 
 func lacksPart(p *policy.Rule, part int) string {
@@ -245,7 +243,7 @@ func (x *explainer) openLimits(s *decide.Subject) (open []string) {
 }
 
 // readPart reports whether the request has a part of a key, and names what the description
-// would have to give to know that. Of a first_of, these are the choices before the first one
+// would have to give to know that. For a first_of, these are the choices before the first one
 // that the request has.
 func (x *explainer) readPart(part *policy.KeyPart) (present bool, open []string) {
 	choices := part.Of
@@ -253,14 +251,31 @@ func (x *explainer) readPart(part *policy.KeyPart) (present bool, open []string)
 		choices = []policy.KeyPart{*part}
 	}
 	var k policy.Key
-	for i := 0; i < len(choices) && !present; i++ {
-		x.begin()
-		present = rules.ReadKey(&k, rules.CompileKey(&x.request, choices[i:i+1]), &x.request)
-		if x.dry.missed {
+	for i := range choices {
+		complete, isOpen := x.readParts(&k, choices[i:i+1])
+		if isOpen {
 			open = append(open, respond.PartName(&choices[i]))
 		}
+		if complete {
+			return true, open
+		}
 	}
-	return present, open
+	return false, open
+}
+
+// readParts reads key parts. It reports whether the request has them all, and whether the
+// description leaves open what was read.
+func (x *explainer) readParts(key *policy.Key, parts []policy.KeyPart) (complete, isOpen bool) {
+	x.beginReading()
+	complete = rules.ReadKey(key, rules.CompileKey(&x.request, parts), &x.request)
+	return complete, x.dry.missed
+}
+
+// beginReading makes the request be read anew. From then on dry.missed says whether something was
+// read that the description leaves open.
+func (x *explainer) beginReading() {
+	x.request.Begin()
+	x.dry.missed = false
 }
 
 // addKey adds by which key the rule counts the request, or would if it applied, or else why it
@@ -294,9 +309,7 @@ func (x *explainer) addKey(out *result.ExplainedRule, p *policy.Rule) {
 
 // readKey reads the rule's key, or returns why the request has none.
 func (x *explainer) readKey(key *policy.Key, p *policy.Rule) (noKey string) {
-	x.begin()
-	rules.ReadKey(key, rules.CompileKey(&x.request, p.Key), &x.request)
-	if x.dry.missed {
+	if _, isOpen := x.readParts(key, p.Key); isOpen {
 		for i := range p.Key {
 			_, open := x.readPart(&p.Key[i])
 			if len(open) > 0 {

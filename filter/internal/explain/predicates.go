@@ -9,10 +9,17 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// failing says in words which condition of a match does not hold for the request: the first
-// one, in the order in which package rules asks them; "" if all hold. Package rules decides
-// whether one holds: it gets a match of that condition alone.
-func failing(m *policy.Match, r *request.Request) string {
+// condition is a condition of a match that does not hold.
+type condition struct {
+	name   string // methods, hosts, paths, client_ips or headers
+	wanted string // the values that it lists; empty for headers
+	why    string // in words why it does not hold
+}
+
+// failing returns the condition of a match that does not hold for the request, nil if all hold. It is
+// the first one, in the order in which package rules asks them. Package rules decides whether one holds: it gets a
+// match of that condition alone.
+func failing(m *policy.Match, r *request.Request) *condition {
 	fails := func(one policy.Match) bool {
 		compiled := rules.Compile(r, &one, false)
 		return !compiled.Holds(r)
@@ -20,27 +27,33 @@ func failing(m *policy.Match, r *request.Request) string {
 	var wanted []string
 	switch {
 	case fails(policy.Match{Methods: m.Methods}):
-		return "methods: " + value(r.Method()) + " is not one of " + list(m.Methods)
+		return noneOf("methods", value(r.Method()), m.Methods)
 	case fails(policy.Match{Hosts: m.Hosts}):
-		return "hosts: " + value(r.Host()) + " is not one of " + list(m.Hosts)
+		return noneOf("hosts", value(r.Host()), m.Hosts)
 	case fails(policy.Match{Paths: m.Paths}):
 		for _, p := range m.Paths {
 			wanted = append(wanted, notation(p))
 		}
-		return "paths: " + value(r.Path()) + " is not one of " + list(wanted)
+		return noneOf("paths", value(r.Path()), wanted)
 	case fails(policy.Match{ClientIPs: m.ClientIPs}):
 		for _, p := range m.ClientIPs {
 			wanted = append(wanted, p.String())
 		}
 		ip, present := r.Client()
-		return "client_ips: " + value(ip.String(), present) + " is not one of " + list(wanted)
+		return noneOf("client_ips", value(ip.String(), present), wanted)
 	}
 	for i := range m.Headers {
 		if fails(policy.Match{Headers: m.Headers[i : i+1]}) {
-			return "headers: " + m.Headers[i].Name + whyHeader(&m.Headers[i], r)
+			return &condition{name: "headers", why: "headers: " + m.Headers[i].Name + whyHeader(&m.Headers[i], r)}
 		}
 	}
-	return ""
+	return nil
+}
+
+// noneOf is a condition that fails because the request has none of the values that it lists.
+func noneOf(name, has string, values []string) *condition {
+	wanted := list(values)
+	return &condition{name, wanted, name + ": " + has + " is not one of " + wanted}
 }
 
 // whyHeader says why the match does not accept the request's header.

@@ -22,7 +22,7 @@ func AppendReport(b []byte, v *decide.Verdict) []byte {
 	return report.Append(b)
 }
 
-// AppendBriefs appends what each rule that matched decided, each an result.Brief.
+// AppendBriefs appends what each rule that matched decided, each a result.Brief.
 func AppendBriefs(b []byte, v *decide.Verdict) []byte {
 	for _, s := range v.Subjects {
 		b = result.AppendBrief(b, s.Rule.Policy.Name, s.Reason(), s.Allowed, s.Shadow, len(s.Key.Parts))
