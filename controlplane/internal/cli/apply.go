@@ -26,10 +26,11 @@ type applyOptions struct {
 
 // AddFlags adds the flags.
 func (o *applyOptions) AddFlags(cmd *cobra.Command) {
-	o.serverOptions.AddFlags(cmd, "")
+	o.serverOptions.AddFlags(cmd)
 	f := cmd.Flags()
 	f.StringArrayVarP(&o.files, "file", "f", nil,
-		"policy `FILE`, - for standard input (required); repeat the flag for more policies")
+		"policy `FILE`, - for standard input; may be repeated")
+	markRequired(cmd, "file")
 	f.Func("wasm", "absolute `PATH` of the filter's binary on the proxies' machines; it replaces the path of the node "+
 		"and of serve --wasm (default: the one in force stays)",
 		func(path string) error {
@@ -206,7 +207,10 @@ func (c *client) applyChanges(ctx context.Context, files []policyText, wasm *str
 		return nil, err
 	}
 	done, err := call[api.AppliedChanges](ctx, c, http.MethodPost, "/v1/changes", nil, body)
-	return done.Applied, err
+	if err != nil {
+		return nil, err
+	}
+	return done.Applied, nil
 }
 
 // waitOptions say how long a command waits for the proxies.

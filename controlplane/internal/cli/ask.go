@@ -34,7 +34,8 @@ var askFlags = []string{
 
 // AddFlags adds the flags of commands that ask all proxies or one.
 func (o *askOptions) AddFlags(cmd *cobra.Command) {
-	o.serverOptions.AddFlags(cmd, store.DefaultPolicy)
+	o.serverOptions.AddFlags(cmd)
+	o.addPolicyNameFlag(cmd, store.DefaultPolicy)
 	f := cmd.Flags()
 	f.StringVar(&o.proxy, "proxy", "",
 		"`URL` of one proxy's management path, to ask that proxy directly instead of --server")

@@ -187,13 +187,15 @@ type serverOptions struct {
 	policyName string
 }
 
-// AddFlags adds the flags, with --policy if withoutPolicy says what holds without it.
-func (o *serverOptions) AddFlags(cmd *cobra.Command, withoutPolicy string) {
+// AddFlags adds the flags that all these commands have.
+func (o *serverOptions) AddFlags(cmd *cobra.Command) {
 	o.clientOptions.AddFlags(cmd)
 	o.output.AddFlags(cmd)
-	if withoutPolicy != "" {
-		cmd.Flags().StringVar(&o.policyName, "policy", "", "`NAME` of the policy (default: "+withoutPolicy+")")
-	}
+}
+
+// addPolicyNameFlag adds --policy. Without it, the command is about byDefault: one policy, or all.
+func (o *serverOptions) addPolicyNameFlag(cmd *cobra.Command, byDefault string) {
+	cmd.Flags().StringVar(&o.policyName, "policy", "", "`NAME` of the policy (default: "+byDefault+")")
 }
 
 func policyQuery(name string) url.Values {

@@ -148,23 +148,25 @@ func (o *countersOptions) addSubjectFlags(cmd *cobra.Command) {
 	case o.op.Name == "reset":
 		f.StringVar(&s.Rule, "rule", "", "`NAME` of the rule (required without --all-rules)")
 	case o.op.Keyed:
-		f.StringVar(&s.Rule, "rule", "", "`NAME` of the rule (required)")
+		f.StringVar(&s.Rule, "rule", "", "`NAME` of the rule")
+		markRequired(cmd, "rule")
 	default:
 		f.StringVar(&s.Rule, "rule", "", "`NAME` of the rule (default: all rules)")
 	}
 	if o.op.Keyed {
-		f.StringArrayVar(&s.Key, "key", nil, "a part of the key as `TEXT`; repeat the flag for more, in the rule's order; "+
+		f.StringArrayVar(&s.Key, "key", nil, "a part of the key as `TEXT`; may be repeated, in the rule's order; "+
 			policy.MissingPart+" stands for a part that the request lacks")
 	}
 	switch {
 	case o.op.Name == "set": // without a default: nobody means 1 by leaving it out
-		f.StringVar(&s.N, "n", "", "`UNITS` (required)")
+		f.StringVar(&s.N, "n", "", "`UNITS`")
+		markRequired(cmd, "n")
 	case o.op.Units:
 		f.StringVar(&s.N, "n", "1", "`UNITS`")
 	}
 	if o.op.Limits {
 		f.StringArrayVar(&s.Limits, "limit", nil, "`NUMBER` that a request would give as the limit, where the policy "+
-			"reads it from requests; repeat the flag for more, in the rule's order (default: the policy's default)")
+			"reads it from requests; may be repeated, in the rule's order (default: the policy's default)")
 	}
 	if o.op.Window {
 		f.StringVar(&s.Window, "window", "", "`NAME` or index of the window (default: all)")

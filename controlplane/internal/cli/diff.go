@@ -31,7 +31,7 @@ type diffOptions struct {
 // AddFlags adds the flags.
 func (o *diffOptions) AddFlags(cmd *cobra.Command) {
 	addPolicyFlag(cmd, &o.file)
-	o.serverOptions.AddFlags(cmd, "")
+	o.serverOptions.AddFlags(cmd)
 	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 if the texts differ")
 }
 

@@ -36,7 +36,7 @@ func (o *importOptions) AddFlags(cmd *cobra.Command) {
 		"`NAME` or IP:PORT of the listener, or name of its routes, if several have limits")
 	flags.StringToStringVar(&o.Keys, "key", nil,
 		"`KEY=PART` of a request that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or "+
-			"host; may be given again")
+			"host; may be repeated")
 	addWordFlag(cmd, &o.scope, "scope", "", string(policy.ScopeProxy),
 		"`SCOPE` of the rules: proxy, each Envoy counts for itself; or cluster, all count together, which needs a quota "+
 			"service", string(policy.ScopeProxy), string(policy.ScopeCluster))

@@ -60,9 +60,10 @@ type renderEnvoyOptions struct{ proxyOptions }
 func (o *renderEnvoyOptions) AddFlags(cmd *cobra.Command) {
 	o.proxyOptions.AddFlags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.bootstrap.Listen, "listen", "", "`IP:PORT` on which the proxy accepts requests (required)")
-	f.StringVar(&o.bootstrap.Upstream, "upstream", "", "`HOST:PORT` of the server behind it (required)")
-	f.StringVar(&o.bootstrap.Admin, "admin", "", "`IP:PORT` of Envoy's admin interface (required)")
+	f.StringVar(&o.bootstrap.Listen, "listen", "", "`IP:PORT` on which the proxy accepts requests")
+	f.StringVar(&o.bootstrap.Upstream, "upstream", "", "`HOST:PORT` of the server behind it")
+	f.StringVar(&o.bootstrap.Admin, "admin", "", "`IP:PORT` of Envoy's admin interface")
+	markRequired(cmd, "listen", "upstream", "admin")
 }
 
 func newRenderEnvoyCommand() *cobra.Command {
@@ -313,8 +314,8 @@ type renderKubernetesOptions struct{ kubernetes.Options }
 // AddFlags adds the flags.
 func (o *renderKubernetesOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.Image, "image", "", "`IMAGE` of the command (required)")
-	f.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resources (required)")
+	f.StringVar(&o.Image, "image", "", "`IMAGE` of the command")
+	f.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resources")
 	f.StringVar(&o.Storage, "storage", "4Gi", "`SIZE` of serve's volume")
 	f.StringSliceVar(&o.ServeFiles, "serve-file", nil,
 		"`FLAG` of serve whose file is in the Secret sluice; may be repeated")
@@ -323,9 +324,10 @@ func (o *renderKubernetesOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.QuotaStore, "quota-store", "",
 		"`URL` of quota's Redis (default: serve counts in memory, and there is no quota)")
 	f.StringArrayVar(&o.Proxies, "proxies", nil,
-		"`NAMESPACE[/LABEL=VALUE]` of pods that may reach xDS and quota; may be repeated (required)")
+		"`NAMESPACE[/LABEL=VALUE]` of pods that may reach xDS and quota; may be repeated")
 	f.StringArrayVar(&o.Callers, "callers", nil,
 		"`NAMESPACE[/LABEL=VALUE]` of pods that may reach the HTTP APIs; may be repeated (default: none)")
+	markRequired(cmd, "image", "namespace", "proxies")
 }
 
 func newRenderKubernetesCommand() *cobra.Command {

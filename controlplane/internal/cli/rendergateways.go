@@ -251,9 +251,10 @@ type renderEnvoyGatewayOptions struct {
 // AddFlags adds the flags.
 func (o *renderEnvoyGatewayOptions) AddFlags(cmd *cobra.Command) {
 	o.resourceOptions.AddFlags(cmd,
-		"oci://REGISTRY/IMAGE:TAG, https://… or http://… (required)",
+		"oci://REGISTRY/IMAGE:TAG, https://… or http://…",
 		"`KIND/NAME` it applies to, or KIND/NAME/SECTION: a Gateway, HTTPRoute or GRPCRoute of that namespace; "+
-			"may be repeated (required)")
+			"may be repeated")
+	markRequired(cmd, "url", "target")
 	cmd.Flags().BoolVar(&o.failOpen, "fail-open", false,
 		"let requests through without a limit, and without a report, if the filter cannot run")
 }

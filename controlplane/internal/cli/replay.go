@@ -34,7 +34,8 @@ type replayOptions struct {
 
 // AddFlags adds the flags.
 func (o *replayOptions) AddFlags(cmd *cobra.Command) {
-	addFileFlag(cmd, &o.policy, "policy `FILE` (required)")
+	addFileFlag(cmd, &o.policy, "policy `FILE`")
+	markRequired(cmd, "file")
 	flags := cmd.Flags()
 	flags.StringVar(&o.against, "against", "",
 		"`FILE` of another policy: show which clients it would newly deny or no longer deny")
@@ -163,7 +164,7 @@ func (l *logFlags) AddFlags(cmd *cobra.Command) {
 		", or a format string of Envoy or nginx (default: detected)")
 	flags.StringToStringVar(&l.names, "map", nil,
 		"`FIELD=NAME`: the logs call this field of a request NAME, as in header:x-user-id=user or duration_ms=took; "+
-			"may be given again")
+			"may be repeated")
 	flags.DurationVar(&l.sort, "sort", 30*time.Second, "how far lines may be out of order")
 	l.unknown = 0.1
 	flags.Var(&l.unknown, "unknown-at-most",
@@ -247,7 +248,8 @@ type suggestOptions struct {
 func (o *suggestOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&o.key, "key", nil, "`PART` of the key that tells clients apart: "+
-		strings.Join(replay.KeyForms(), ", ")+"; may be given again (required)")
+		strings.Join(replay.KeyForms(), ", ")+"; may be repeated")
+	markRequired(cmd, "key")
 	flags.StringSliceVar(&o.per, "per", []string{"1m", "1h"}, "`PERIODS` to find limits for")
 	o.most = 0.001
 	flags.Var(&o.most, "deny-at-most", "share of requests, and of clients, that the limits may deny")

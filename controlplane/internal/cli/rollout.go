@@ -203,7 +203,8 @@ type moveOptions struct {
 
 // AddFlags adds the flags.
 func (o *moveOptions) AddFlags(cmd *cobra.Command) {
-	o.serverOptions.AddFlags(cmd, store.DefaultPolicy)
+	o.serverOptions.AddFlags(cmd)
+	o.addPolicyNameFlag(cmd, store.DefaultPolicy)
 	o.wait.AddFlags(cmd)
 }
 

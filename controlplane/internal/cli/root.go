@@ -105,18 +105,23 @@ func group(name, short string, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// complete gives each command what most commands need: flags are required if their usage says
-// so, there are no arguments unless the command takes some, wrong arguments are a usage error, and
-// a group without a subcommand prints help, with the examples of its first command.
+// markRequired makes flags required, and has the help say so.
+func markRequired(cmd *cobra.Command, flags ...string) {
+	for _, name := range flags {
+		cmd.Flags().Lookup(name).Usage += " (required)"
+		_ = cmd.MarkFlagRequired(name) // an error only if there is no such flag
+	}
+}
+
+// complete gives each command what most commands need: there are no arguments unless the command
+// takes some, wrong arguments are a usage error, and a group without a subcommand prints help, with
+// the examples of its first command.
 func complete(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && cmd.RunE == nil {
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		cmd.Example = cmp.Or(cmd.Example, cmd.Commands()[0].Example)
 	}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if strings.Contains(f.Usage, "(required)") {
-			_ = cmd.MarkFlagRequired(f.Name)
-		}
 		if f.Value.Type() == "stringToString" {
 			f.DefValue = "" // help would say []
 		}

@@ -40,9 +40,10 @@ type listOptions struct {
 	limit int
 }
 
-// AddFlags adds the flags. WithoutPolicy is what holds without --policy.
-func (o *listOptions) AddFlags(cmd *cobra.Command, withoutPolicy string) {
-	o.serverOptions.AddFlags(cmd, withoutPolicy)
+// AddFlags adds the flags. Without --policy the command lists byDefault: one policy, or all.
+func (o *listOptions) AddFlags(cmd *cobra.Command, byDefault string) {
+	o.serverOptions.AddFlags(cmd)
+	o.addPolicyNameFlag(cmd, byDefault)
 	cmd.Flags().IntVar(&o.limit, "limit", 20, "how many to list at most, 0 for all")
 }
 
@@ -144,7 +145,8 @@ func newGetCommand() *cobra.Command {
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return showRevision(cmd, args, &o) },
 	}
-	o.AddFlags(cmd, store.DefaultPolicy)
+	o.AddFlags(cmd)
+	o.addPolicyNameFlag(cmd, store.DefaultPolicy)
 	return cmd
 }
 
@@ -265,7 +267,8 @@ their addresses are shown, or their certificates if these differ.`,
 			return show(cmd, &o, "/v1/status", policyQuery(o.policyName), printStatus)
 		},
 	}
-	o.AddFlags(cmd, "all")
+	o.AddFlags(cmd)
+	o.addPolicyNameFlag(cmd, "all")
 	return cmd
 }
 

@@ -26,7 +26,8 @@ type simulateOptions struct {
 // AddFlags adds the flags.
 func (o *simulateOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	o.filterOptions.AddFlags(cmd, "policy `FILE` (required)", "")
+	o.filterOptions.AddFlags(cmd, "policy `FILE`", "")
+	markRequired(cmd, "file")
 	flags.StringVarP(&o.requests, "requests", "r", "-", "`FILE` of requests, one JSON object a line; - = standard input")
 	flags.IntVar(&o.workers, "workers", 1, "`NUMBER` of workers that share the counters; requests go to them in turn")
 	flags.IntVar(&o.proxies, "proxies", 1, "`NUMBER` of proxies, each with --workers workers; requests go to them in turn")

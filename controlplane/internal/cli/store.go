@@ -22,7 +22,8 @@ type backupOptions struct {
 // AddFlags adds the flags.
 func (o *backupOptions) AddFlags(cmd *cobra.Command) {
 	o.clientOptions.AddFlags(cmd)
-	cmd.Flags().StringVarP(&o.file, "out", "o", "", "`FILE` to write (required)")
+	cmd.Flags().StringVarP(&o.file, "out", "o", "", "`FILE` to write")
+	markRequired(cmd, "out")
 	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of a stopped serve, instead of --server")
 }
 
@@ -95,7 +96,8 @@ type restoreOptions struct {
 // AddFlags adds the flags.
 func (o *restoreOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.data, "data", "", "`DIR` of the store, created if need be (required)")
+	f.StringVar(&o.data, "data", "", "`DIR` of the store, created if need be")
+	markRequired(cmd, "data")
 	f.BoolVar(&o.dropDamaged, "drop-damaged", false, "leave out damaged entries instead of rejecting the backup")
 }
 
@@ -140,7 +142,7 @@ func restore(cmd *cobra.Command, file string, o *restoreOptions) error {
 		fmt.Fprintf(w, "lost: numbers up to %d were given before, so the next revision is %d\n", r.Given, r.Given+1)
 	}
 	if r.Unknown {
-		fmt.Fprintln(w, "the numbers that were given here before cannot be read: they may be given again")
+		fmt.Fprintln(w, "the numbers that were given here before cannot be read: they may be repeated")
 	}
 	if r.Kept != "" {
 		fmt.Fprintf(w, "what was there before: %s\n", printable.Text(r.Kept))

@@ -52,15 +52,15 @@ var parts = []part{
 		text: func(c *Client) *string { return &c.Path },
 	},
 	{
-		flag: "header", help: "a header as `NAME:VALUE` or NAME=VALUE; repeat the flag for more",
+		flag: "header", help: "a header as `NAME:VALUE` or NAME=VALUE; may be repeated",
 		list: func(c *Client) *[]string { return &c.Headers },
 	},
 	{
-		flag: "cookie", help: "a cookie as `NAME=VALUE`; repeat the flag for more",
+		flag: "cookie", help: "a cookie as `NAME=VALUE`; may be repeated",
 		list: func(c *Client) *[]string { return &c.Cookies },
 	},
 	{
-		flag: "query", help: "a query parameter as `NAME=VALUE`; repeat the flag for more",
+		flag: "query", help: "a query parameter as `NAME=VALUE`; may be repeated",
 		list: func(c *Client) *[]string { return &c.Query },
 	},
 	{
