@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -46,11 +47,11 @@ type Hits struct {
 type Total struct {
 	// Over says that fewer units were left than the hits have. Of a look it says that a fixed
 	// window is over its limit, or that another has nothing left.
-	Over bool
+	Over   bool
+	WaitNs int64 // if Over: until they would pass if nobody else calls; limit.Never
 	// Remembered says that a fixed window was known to be over its limit until it ends. The hits
-	// count nowhere then, and Windows are not known.
+	// count nowhere then, and Windows say nothing of the others.
 	Remembered bool
-	WaitNs     int64 // if Over: until they would pass if nobody else calls; limit.Never
 	Windows    []quota.Standing
 }
 
@@ -106,8 +107,7 @@ func (c *call) begin(hits []Hits) error {
 	now := s.storeNow()
 	for i := range c.operations {
 		o := &c.operations[i]
-		if left := s.over.leftNs(o.key, now); left > 0 && c.keep == nil {
-			c.totals[i] = Total{Over: true, Remembered: true, WaitNs: left}
+		if c.keep == nil && s.over.recall(o, now, &c.totals[i]) {
 			continue
 		}
 		c.left++
@@ -158,9 +158,7 @@ func (c *call) conclude() {
 			continue
 		}
 		c.totals[i] = Total{Over: o.denied, WaitNs: o.waitNs, Windows: o.standings}
-		if end := o.overUntilNs(); end > 0 {
-			c.service.over.remember(o.key, end, o.nowNs)
-		}
+		c.service.over.note(o)
 	}
 	if c.keep == nil || c.err == nil && c.keep(c.totals) {
 		return
@@ -207,37 +205,54 @@ func (o *operation) look(s *quota.State) {
 	}
 }
 
-// overUntilNs is when the last of the fixed windows ends that are over their limits. 0 = none is.
-func (o *operation) overUntilNs() (end int64) {
-	if o.what != charge || o.err != nil {
-		return 0
-	}
-	for i := range o.standings {
-		w, now := &o.shifted[i], &o.standings[i]
-		if w.IsFixed() && !w.Elastic && !w.Unlimited && now.Used > w.Limit {
-			end = max(end, o.nowNs+now.ResetNs)
-		}
-	}
-	return end
-}
-
 // maxOver bounds the keys that are remembered as over their limits.
 const maxOver = 1 << 16
 
-// overKeys are keys that are over the limits of their fixed windows, and until when by the
-// store's clock. Nothing but Operate takes counts of such a key away before.
-type overKeys map[[16]byte]int64
+// overKeys are keys of calls that are over the limit of a fixed window. The window counts no less
+// until it ends: nobody sets or resets the keys of calls.
+type overKeys map[[16]byte]fullWindow
 
-func (k overKeys) leftNs(key [16]byte, now int64) int64 { return max(k[key]-now, 0) }
+// fullWindow is the window that ends last, and when by the store's clock.
+type fullWindow struct {
+	limit.Window
+	endNs int64
+}
 
-func (k overKeys) remember(key [16]byte, end, now int64) {
+// recall makes the total of an operation whose key is over the limit of one of its windows.
+func (k overKeys) recall(o *operation, now int64, total *Total) bool {
+	over, ok := k[o.key]
+	i := slices.Index(o.shifted, over.Window)
+	if !ok || i < 0 || over.endNs <= now { // or the limit is another one now
+		return false
+	}
+	left := over.endNs - now
+	*total = Total{Over: true, WaitNs: left, Remembered: true, Windows: make([]quota.Standing, len(o.shifted))}
+	total.Windows[i] = quota.Standing{Used: over.Limit, ResetNs: left}
+	return true
+}
+
+// note remembers the key of an operation that found a fixed window over its limit.
+func (k overKeys) note(o *operation) {
+	if o.what != charge || o.err != nil {
+		return
+	}
+	var last fullWindow
+	for i, now := range o.standings {
+		w, endNs := o.shifted[i], o.nowNs+now.ResetNs
+		if w.IsFixed() && !w.Elastic && !w.Unlimited && now.Used > w.Limit && endNs > last.endNs {
+			last = fullWindow{w, endNs}
+		}
+	}
+	if last.endNs == 0 {
+		return
+	}
 	if len(k) >= maxOver {
-		maps.DeleteFunc(k, func(_ [16]byte, end int64) bool { return end <= now })
+		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= o.nowNs })
 	}
 	if len(k) >= maxOver {
 		clear(k)
 	}
-	k[key] = end
+	k[o.key] = last
 }
 
 // hashers are kept for the next calls: making one costs more than using it.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // newCounter makes a counter of calls.
@@ -48,15 +49,13 @@ func TestCount(t *testing.T) {
 		{units: 6, used: 10},
 		{units: 0, used: 10}, // all is used, but no more than that
 		{units: 3, used: 13, over: true},
-		{units: 1, over: true, remembered: true},
-		{units: 0, over: true, remembered: true},
+		{units: 1, used: 10, over: true, remembered: true},
+		{units: 0, used: 10, over: true, remembered: true},
 	} {
 		total := b.count(c, nil, under("a", step.units))[0]
 		require.Equal(t, step.over, total.Over, "%+v", step)
 		require.Equal(t, step.remembered, total.Remembered, "%+v", step)
-		if !step.remembered {
-			require.Equal(t, step.used, total.Windows[0].Used, "%+v", step)
-		}
+		require.Equal(t, step.used, total.Windows[0].Used, "%+v", step)
 		if step.over {
 			require.EqualValues(t, minute, total.WaitNs, "%+v", step)
 		}
@@ -90,10 +89,29 @@ func TestCountRemembers(t *testing.T) {
 		b.count(c, nil, under("c", 11))
 		require.False(t, b.count(c, nil, under("c", 11))[0].Remembered, "%+v", w)
 	}
-	for i := range maxOver + 10 {
-		b.service.over.remember([16]byte{byte(i), byte(i >> 8), byte(i >> 16)}, base+hour, base)
-		require.LessOrEqual(t, len(b.service.over), maxOver)
+	raised := newCounter(t, fixed(20, minute))
+	b.count(short, nil, under("d", 11))
+	require.False(t, b.count(raised, nil, under("d", 1))[0].Over, "a raised limit is in force at once")
+	require.True(t, b.count(short, nil, under("d", 1))[0].Remembered)
+}
+
+// TestCountRemembersBounded: what is remembered is bounded, and what has ended makes room first.
+func TestCountRemembersBounded(t *testing.T) {
+	b := newRig(t)
+	over := b.service.over
+	o := operation{what: charge, definition: newCounter(t, fixed(10, minute)).definition}
+	o.shifted, o.standings, o.nowNs = o.Windows, []quota.Standing{{Used: 11, ResetNs: minute}}, base
+	for i := range maxOver {
+		o.key = [16]byte{byte(i), byte(i >> 8), byte(i >> 16), 1}
+		over.note(&o)
 	}
+	require.Len(t, over, maxOver)
+	o.key, o.nowNs = [16]byte{}, base+minute/2
+	over.note(&o)
+	require.Len(t, over, 1, "none of them has ended")
+	o.key, o.nowNs = [16]byte{1}, base+2*minute
+	over.note(&o)
+	require.Len(t, over, 2)
 }
 
 // TestCountOthers: the other algorithms count what is too much up to a bound, and a look says
