@@ -100,7 +100,9 @@ func TestCountRemembersBounded(t *testing.T) {
 	b := newRig(t)
 	over := b.service.over
 	o := operation{what: charge, definition: newCounter(t, fixed(10, minute)).definition}
-	o.shifted, o.standings, o.nowNs = o.Windows, []quota.Standing{{Used: 11, ResetNs: minute}}, base
+	o.shifted = o.Windows
+	o.standings = []quota.Standing{{Used: 11, ResetNs: minute}}
+	o.nowNs = base
 	for i := range maxOver {
 		o.key = [16]byte{byte(i), byte(i >> 8), byte(i >> 16), 1}
 		over.note(&o)
