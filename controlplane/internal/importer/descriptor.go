@@ -45,18 +45,18 @@ func (d *descriptor) keys() string {
 //	alice  5/minute   an override of the rule for any user, which has the same window
 //	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
 //	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
-func (d *descriptor) rules(leaves []leaf, in *reader) (list []rule) {
+func (d *descriptor) rules(leaves []leaf, r *reader) (list []rule) {
 	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
-		in.fail(leaves[0].at, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: import fewer")
+		r.fail(leaves[0].at, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: import fewer")
 		return nil
 	}
-	leaves = in.dropUnreachable(leaves)
+	leaves = r.dropUnreachable(leaves)
 	overridden := overriddenBy(leaves)
 	for i := range leaves {
 		if leaves[i].quota == nil || overridden[i] != nil {
 			continue
 		}
-		m := newMaker(in, d, &leaves[i])
+		m := newMaker(r, d, &leaves[i])
 		m.addValues()
 		m.addReasons(d)
 		m.leaveOutBefore(leaves[:i], overridden)
@@ -65,7 +65,7 @@ func (d *descriptor) rules(leaves []leaf, in *reader) (list []rule) {
 	slices.SortStableFunc(list, func(a, b rule) int { return cmp.Compare(a.order, b.order) })
 	if len(list) == 0 {
 		for _, why := range d.whyOff {
-			in.note(d.at, why+" There is no limit for it.")
+			r.note(d.at, why+" There is no limit for it.")
 		}
 	}
 	return list
@@ -100,8 +100,8 @@ type maker struct {
 }
 
 // newMaker begins the rule of a leaf: its name, and the requests of the descriptor.
-func newMaker(in *reader, d *descriptor, l *leaf) *maker {
-	m := &maker{reader: in, leaf: l}
+func newMaker(r *reader, d *descriptor, l *leaf) *maker {
+	m := &maker{reader: r, leaf: l}
 	m.rule = rule{quota: l.quota, order: l.order}
 	m.rule.Name = clip(l.name, 100)
 	m.rule.Match = d.match
@@ -145,7 +145,7 @@ func (m *maker) comment(text string) {
 	m.add(note{m.leaf.at.problem(m.rule.Name + ": " + text), true})
 }
 
-// cannot says what the rule cannot, and switches it off.
+// cannot switches the rule off, and says why.
 func (m *maker) cannot(why string) {
 	m.rule.off = true
 	m.rule.comments = append(m.rule.comments, "Off: "+why)
@@ -156,7 +156,7 @@ func (m *maker) cannot(why string) {
 // count together, need only the match. Values that count apart need the key.
 func (m *maker) addValue(i int, v value) {
 	var matched bool
-	m.rule.Match, matched = v.restrict(m.rule.Match, v.pattern)
+	m.rule.Match, matched = v.part.restrict(m.rule.Match, v.pattern)
 	switch {
 	case matched && (v.shared || v.pattern.kind == exactly):
 	case v.shared:
@@ -198,7 +198,7 @@ func (m *maker) patterns(l *leaf, in []int) (list []string) {
 	for _, i := range m.inKey {
 		text := "*"
 		if slices.Contains(in, i) {
-			text, _ = l.values[i].override(l.values[i].pattern)
+			text, _ = l.values[i].asOverride()
 		}
 		list = append(list, text)
 	}

@@ -129,7 +129,7 @@ func noHeaders(headers map[string]string) string {
 
 // apply gives the rules this enforcement. A rule without a key has no share of
 // keys to enforce, so it becomes shadow.
-func (e *enforcement) apply(rules []rule, in *reader) {
+func (e *enforcement) apply(rules []rule, notes *reader) {
 	for i := range rules {
 		r := &rules[i]
 		q := *r.quota
@@ -143,7 +143,7 @@ func (e *enforcement) apply(rules []rule, in *reader) {
 				q.percent, q.shadow = 0, true
 				text := "The rule has one counter for all requests, and enforce_percent chooses among keys: it is shadow."
 				r.comments = append(r.comments, text)
-				in.add(note{q.at.problem(r.Name + ": " + text), true})
+				notes.add(note{q.at.problem(r.Name + ": " + text), true})
 			}
 		}
 	}

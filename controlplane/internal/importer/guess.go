@@ -71,22 +71,30 @@ func (j *job) guessBelow(levels []*level, before descriptor) (list []descriptor)
 		key := group[0].pairs[depth].key
 		isOther := func(l *level) bool { return l.pairs[depth].text != key }
 		p, why := j.keys.partOf(key, !slices.ContainsFunc(group, isOther))
-		if why == "" {
-			if note := notesOfUsual[strings.ToLower(key)]; note != "" {
-				j.note(place{}, note)
-			}
-			list = append(list, j.guessWith(before, entry{key: key, part: &p}, group)...)
+		if why != "" {
+			list = append(list, j.guessEach(before, key, why, group)...)
 			continue
 		}
-		for _, way := range grouped(group, depth, func(p pair) (string, bool) { return p.text, true }) {
-			d, value := before, way[0].pairs[depth].text
-			which := key + " = " + value
-			if value == "" {
-				which = key + ", with a counter for each value"
-			}
-			d.whyOff = append(slices.Clip(d.whyOff), "It is for requests for which Envoy sends "+which+". "+why)
-			list = append(list, j.guessWith(d, entry{key: key, value: value}, way)...)
+		if note := notesOfUsual[strings.ToLower(key)]; note != "" {
+			j.note(place{}, note)
 		}
+		list = append(list, j.guessWith(before, entry{key: key, part: &p}, group)...)
+	}
+	return list
+}
+
+// guessEach lists the descriptors for each value of a key that stands for no part of the request. Their
+// rules are off.
+func (j *job) guessEach(before descriptor, key, why string, levels []*level) (list []descriptor) {
+	depth := len(before.entries)
+	for _, way := range grouped(levels, depth, func(p pair) (string, bool) { return p.text, true }) {
+		d, value := before, way[0].pairs[depth].text
+		which := key + " = " + value
+		if value == "" {
+			which = key + ", with a counter for each value"
+		}
+		d.whyOff = append(slices.Clip(d.whyOff), "It is for requests for which Envoy sends "+which+". "+why)
+		list = append(list, j.guessWith(d, entry{key: key, value: value}, way)...)
 	}
 	return list
 }

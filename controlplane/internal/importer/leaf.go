@@ -176,6 +176,12 @@ type value struct {
 	shared  bool // all that fits counts together
 }
 
+// isImpossible reports whether no request has such a value.
+func (v value) isImpossible() bool { return v.part.isNever(v.pattern) }
+
+// asOverride writes the pattern as overrides have it. It is not ok if no override can say it.
+func (v value) asOverride() (text string, ok bool) { return v.part.asOverride(v.pattern) }
+
 // within reports whether every request of the leaf has the values of another one too.
 func (l *leaf) within(other *leaf) bool {
 	for i := range l.values {
@@ -209,7 +215,7 @@ func (l *leaf) canOverride(other *leaf) bool {
 // unsayable says why no override has a leaf's patterns, if none does.
 func (l *leaf) unsayable() string {
 	for _, v := range l.values {
-		if _, ok := v.override(v.pattern); !ok {
+		if _, ok := v.asOverride(); !ok {
 			return "Paths are compared without the query, and cannot say " + v.pattern.text + "."
 		}
 	}
@@ -231,9 +237,9 @@ func countLimited(leaves []leaf) (n int) {
 func (r *reader) dropUnreachable(leaves []leaf) (list []leaf) {
 	for i := range leaves {
 		l := &leaves[i]
-		isNobodys := slices.ContainsFunc(l.values, func(v value) bool { return v.never(v.pattern) })
+		isImpossible := slices.ContainsFunc(l.values, value.isImpossible)
 		switch {
-		case !isNobodys && !l.isWithinAny(list):
+		case !isImpossible && !l.isWithinAny(list):
 			list = append(list, *l)
 		case l.quota != nil:
 			r.noteNoRequest(l.at, l.name)

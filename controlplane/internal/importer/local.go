@@ -263,8 +263,8 @@ func (l *localImport) requested(o *localv3.LocalRateLimit, at place, u use) []de
 	case len(l.hosts) == 0:
 		return l.guess(l.levels[o])
 	}
-	return l.routeDescriptors(l.hosts, o.GetStage(), func(r *route) ([]rateLimit, int32, bool) {
-		return nil, int32(o.GetVhRateLimits()), u.isFor(r)
+	return l.routeDescriptors(l.hosts, o.GetStage(), func(r *route) (ownLimits, bool) {
+		return ownLimits{vhost: vhostLimits(o.GetVhRateLimits())}, u.isFor(r)
 	})
 }
 

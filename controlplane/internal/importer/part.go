@@ -73,8 +73,8 @@ func networkOf(text string) (network netip.Prefix, ok bool) {
 	return network.Masked(), err == nil
 }
 
-// never reports whether no request has such a value of the part.
-func (p part) never(v pattern) bool {
+// isNever reports whether no request has a value of the part that fits the pattern.
+func (p part) isNever(v pattern) bool {
 	switch {
 	case p.kind == "path":
 		return (v.kind == exactly || v.kind == wildcard) && !v.beginsPath() && v.text != "*" // that of OPTIONS
@@ -89,9 +89,9 @@ func (p part) never(v pattern) bool {
 	return false
 }
 
-// fit is a pattern over the part as a policy compares it: paths come without
-// their query, hosts without a port, addresses in one spelling. It is not ok
-// where no policy can say that.
+// fit returns the pattern that does the same in a policy, where paths come without
+// their query, hosts without a port, and addresses in one spelling. It is not ok
+// if there is none.
 func (p part) fit(v pattern) (fit pattern, ok bool) {
 	ok = true
 	switch {
@@ -116,11 +116,11 @@ func (p part) fit(v pattern) (fit pattern, ok bool) {
 	return v, ok
 }
 
-// override writes a pattern over the part as overrides have it. It is not ok if
-// the part never fits the pattern.
-func (p part) override(v pattern) (text string, ok bool) {
+// asOverride writes a pattern over the part as overrides have it. It is not ok if
+// no override can say it.
+func (p part) asOverride(v pattern) (text string, ok bool) {
 	v, ok = p.fit(v)
-	return v.in(p), ok
+	return v.notation(p), ok
 }
 
 // restrict is a match in which the part fits a pattern too. It is not ok if no match can
@@ -174,12 +174,12 @@ func (m match) MarshalYAML() (any, error) {
 	headers := map[string]string{}
 	for part, values := range m {
 		if name, ok := strings.CutPrefix(part, "header "); ok {
-			headers[name] = values[0].in(headerPart(name))
+			headers[name] = values[0].notation(headerPart(name))
 		}
 	}
 	var paths []string
 	for _, p := range m[fullPath.kind] {
-		paths = append(paths, p.in(fullPath))
+		paths = append(paths, p.notation(fullPath))
 	}
 	return flow(struct {
 		Hosts     []string          `yaml:"hosts,omitempty"`

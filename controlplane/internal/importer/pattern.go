@@ -133,9 +133,9 @@ func (p pattern) apart(q pattern) bool {
 	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
 }
 
-// in writes the pattern in the notation that a policy has for the part: that of
-// paths has no *suffix.
-func (p pattern) in(of part) string {
+// notation writes the pattern as a policy writes patterns over the part: those of
+// paths have no *suffix.
+func (p pattern) notation(of part) string {
 	plain := strings.Trim(p.text, "*")
 	isPlain := !strings.Contains(plain, "*") && (plain == "" || !strings.ContainsRune("!=~", rune(plain[0])))
 	switch {

@@ -52,7 +52,8 @@ type reader struct {
 	noted       map[policyfile.Problem]bool
 	problems    policyfile.Errors
 	decoded     map[*policy.Node]proto.Message
-	descriptors int // made of the rate_limits of routes so far; -1: too many
+	descriptors int  // made of the rate_limits of routes so far
+	tooMany     bool // descriptors: it is said, and no more are made
 }
 
 func newReader(cluster bool) *reader {

@@ -175,25 +175,43 @@ func configsOf(n *policy.Node, at place) (list []filterConfig) {
 	return list
 }
 
+// ownLimits is what a filter's configuration for one route says of rate_limits.
+type ownLimits struct {
+	limits []rateLimit // in place of those of the route; none: those of the route count
+	vhost  vhostLimits
+}
+
+// vhostLimits is Envoy's vh_rate_limits: whether the limits of the virtual host count for a route as
+// well. Both filters number it like this.
+type vhostLimits int32
+
+const (
+	vhostIfAlone vhostLimits = iota // Envoy's OVERRIDE: only if the configuration and the route have none
+	vhostAlways                     // INCLUDE
+	vhostNever                      // IGNORE
+)
+
 // routeDescriptors lists the descriptors of the routes, with those of their virtual hosts where Envoy
-// adds them. The function own reads the configuration of a filter for one route: the rate_limits that
-// stand in place of the route's, and vh_rate_limits. Routes for which it is not ok have no descriptors.
-func (r *reader) routeDescriptors(hosts []virtualHost, stage uint32,
-	own func(*route) (limits []rateLimit, hostLimits int32, ok bool)) (list []descriptor) {
+// adds them. The function own reads a filter's configuration for a route. Routes for which it is not ok
+// have no descriptors.
+func (r *reader) routeDescriptors(
+	hosts []virtualHost, stage uint32, own func(*route) (o ownLimits, ok bool),
+) (list []descriptor) {
 	for i := range hosts {
 		h := &hosts[i]
-		var including []scope // the routes that include the host's limits
+		var including []scope // the routes for which the host's limits count
 		for _, route := range h.routes {
-			limits, option, ok := own(route)
+			o, ok := own(route)
 			if !ok {
 				continue
 			}
-			const include, ignore = 1, 2 // as both filters number them
+			limits := o.limits
 			if len(limits) == 0 {
 				limits = route.limits
 			}
 			list = append(list, r.descriptorsOf(limits, route.scope, stage)...)
-			if route.include || option == include || option != ignore && len(limits) == 0 {
+			isNeeded := o.vhost != vhostNever && len(limits) == 0
+			if route.include || o.vhost == vhostAlways || isNeeded {
 				including = append(including, route.scope)
 			}
 		}
@@ -214,10 +232,10 @@ const maxDescriptors = 10 * policy.MaxRules
 func (r *reader) descriptorsOf(limits []rateLimit, s scope, stage uint32) (list []descriptor) {
 	for _, l := range limits {
 		switch {
-		case r.descriptors < 0: // that is said already
+		case r.tooMany:
 			return nil
 		case r.descriptors > maxDescriptors:
-			r.descriptors = -1
+			r.tooMany = true
 			r.fail(l.at, "the rate_limits before these make more than "+strconv.Itoa(maxDescriptors)+" descriptors, one for "+
 				"each route and combination of headers that may be absent: import fewer routes at once")
 			return nil

@@ -102,30 +102,42 @@ func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher, at place)
 		return
 	}
 	name := strings.ToLower(o.GetName())
-	v, known := r.readPattern(o, at, false)
-	presence, isPresence := o.GetHeaderMatchSpecifier().(*routev3.HeaderMatcher_PresentMatch)
-	inverted, missingIsEmpty := o.GetInvertMatch(), o.GetTreatMissingHeaderAsEmpty()
-	if missingIsEmpty {
+	if o.GetTreatMissingHeaderAsEmpty() {
 		s.note("In one condition Envoy takes a missing header " + name + " for an empty one. Here it is missing.")
-	} else if inverted && p.kind == "header" && !isPresence {
-		s.restrict(p, present, false) // a header that is missing fits neither way
 	}
+	v, known := r.readPattern(o, at, false)
 	switch {
 	case !known:
 		s.cannotMatch("they have an unknown condition on the header " + name)
-	case v.kind == anyValue && p.kind != "header":
 	case v.kind == anyValue:
-		isThere := (!isPresence || presence.PresentMatch) != inverted
-		s.requirePresence(p, isThere)
-	case inverted && p.kind == "header" && s.match[p.String()] != nil && !missingIsEmpty:
-		s.exempt = append(s.exempt, match{p.String(): {v}})
+		s.requirePresence(p, o)
 	default:
-		s.restrict(p, v, inverted)
+		s.requireValue(p, v, o)
 	}
 }
 
-// requirePresence adds the condition that a header is there, or that it is not.
-func (s *scope) requirePresence(p part, isThere bool) {
+// requireValue adds the condition that a header fits a pattern, or, inverted, that it has a value that
+// does not.
+func (s *scope) requireValue(p part, v pattern, o *routev3.HeaderMatcher) {
+	mayBeMissing := p.kind == "header" && !o.GetTreatMissingHeaderAsEmpty()
+	if o.GetInvertMatch() && mayBeMissing {
+		s.restrict(p, present, false) // a missing header fits neither the pattern nor its inversion
+	}
+	s.restrict(p, v, o.GetInvertMatch())
+}
+
+// requirePresence adds the condition that a header is there, or that it is not. Pseudo headers always are.
+func (s *scope) requirePresence(p part, o *routev3.HeaderMatcher) {
+	if p.kind != "header" {
+		return
+	}
+	isThere := true
+	if asked, ok := o.GetHeaderMatchSpecifier().(*routev3.HeaderMatcher_PresentMatch); ok {
+		isThere = asked.PresentMatch
+	}
+	if o.GetInvertMatch() {
+		isThere = !isThere
+	}
 	value := pattern{kind: absent}
 	if isThere {
 		value = present

@@ -225,12 +225,12 @@ func (j *job) siteOfDomain(list []*site) (*site, error) {
 
 func (j *job) isOfOtherDomain(c filterConfig) bool { return textOf(c.node, "domain") != j.domain }
 
-// ofServicePerRoute are the limits of a route, if its own configuration is for this domain.
-func (j *job) ofServicePerRoute(r *route) (limits []rateLimit, hostLimits int32, ok bool) {
+// ofServicePerRoute reads a route's own configuration. It is not ok if that is for another domain.
+func (j *job) ofServicePerRoute(r *route) (o ownLimits, ok bool) {
 	own, at := configOf[*ratelimitv3.RateLimitPerRoute](j.reader, r.own)
 	if own.GetDomain() != "" && own.GetDomain() != j.domain {
 		j.note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
-		return nil, 0, false
+		return ownLimits{}, false
 	}
-	return limitsAt(own.GetRateLimits(), at), int32(own.GetVhRateLimits()), true
+	return ownLimits{limitsAt(own.GetRateLimits(), at), vhostLimits(own.GetVhRateLimits())}, true
 }
