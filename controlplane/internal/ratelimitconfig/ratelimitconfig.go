@@ -1,9 +1,10 @@
-// Package ratelimitconfig reads the configuration of the envoyproxy/ratelimit service: the
-// descriptors of one domain, as a tree.
+// Package ratelimitconfig reads the configuration of the envoyproxy/ratelimit service, the
+// descriptors of one domain as a tree, and finds the limit of a descriptor of a call in it (match.go).
 //
-// Its invariant: it accepts what that service accepts, and the tree has all of it. Anything else
-// is a problem with file, line and what would be right. It borrows the tree and the messages of
-// policies, and makes no policy.
+// Its invariant: it accepts what that service accepts, the tree has all of it, and a descriptor meets
+// the limit that it would meet there. Anything else is a problem with file, line and what would be
+// right. It borrows the tree and the messages of policies, and makes no policy. It never imports a
+// store, a server or a clock.
 package ratelimitconfig
 
 import (
@@ -14,16 +15,21 @@ import (
 	"strings"
 	"unicode"
 
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Config is one file: the descriptors of a domain.
+// Config is one file or one xDS resource: the descriptors of a domain.
 type Config struct {
-	File        string
+	File        string // or the resource's name
 	Domain      string
 	Descriptors []*Descriptor
+	CountDenied bool // a call that one descriptor denies counts in the others
 }
 
 // Descriptor is a key with its value, and what holds for requests that have both.
@@ -36,8 +42,8 @@ type Descriptor struct {
 	QuotaMode      bool
 	DetailedMetric bool
 	ValueToMetric  bool
-	ShareThreshold bool         // all values that fit the * count together
-	Metadata       *policy.Node // nil = none
+	ShareThreshold bool             // all values that fit the * count together
+	Metadata       *structpb.Struct // nil = none
 
 	Path         string // "descriptors[0].descriptors[2]"
 	Line, Column int
@@ -46,14 +52,13 @@ type Descriptor struct {
 // Limit is how many requests are let through.
 type Limit struct {
 	Requests  uint32
-	Unit      string // one of Units
-	Unlimited bool   // then Requests and Unit are zero
+	Unit      string // second, minute, hour, day, week, month or year
+	Unlimited bool   // then Requests and Unit are zero, and there are no Windows
 	Name      string
-	Replaces  []string // names of limits that do not count where this one does
+	Replaces  []string       // names of limits that do not count where this one does
+	Windows   []limit.Window // what counts, in the order of limit.Window.Compare
+	Sluice    bool           // it has words of ours, so Windows may be others than Requests in a Unit
 }
-
-// Units are the units of time of a limit. Each window begins on the clock.
-var Units = []string{"second", "minute", "hour", "day", "week", "month", "year"}
 
 // HasWildcard reports whether the value stands for several.
 func (d *Descriptor) HasWildcard() bool { return strings.Contains(d.Value, "*") }
@@ -74,7 +79,7 @@ func (d *Descriptor) Problem(file, message string) policyfile.Problem {
 // Read reads the document of a file. An error is a policyfile.Errors.
 func Read(file string, document *policy.Node) (*Config, error) {
 	r := &reader{file: file}
-	c := &Config{File: file}
+	c := &Config{File: file, CountDenied: true}
 	if document.Kind != policy.Object {
 		r.fail(document, "", "must be an object, not "+message.Describe(document))
 		return nil, r.problems
@@ -93,10 +98,36 @@ func Read(file string, document *policy.Node) (*Config, error) {
 	return c, nil
 }
 
-// Merge is one domain that several files describe, at least one. An error is a
-// policyfile.Errors.
+// Join makes one configuration of each domain, in the order in which the domains appear. A domain
+// that several describe is merged, or else an error. An error is a policyfile.Errors.
+func Join(configs []*Config, merge bool) (joined []*Config, err error) {
+	var domains []string
+	of := map[string][]*Config{}
+	for _, c := range configs {
+		before := of[c.Domain]
+		switch {
+		case len(before) == 0:
+			domains = append(domains, c.Domain)
+		case !merge:
+			return nil, policyfile.Errors{{File: c.File, Path: "domain", Message: "the domain " + c.Domain + " is that of " +
+				before[0].File + ", too: put it in one file, or merge the files of a domain"}}
+		}
+		of[c.Domain] = append(before, c)
+	}
+	for _, name := range domains {
+		c, err := Merge(of[name])
+		if err != nil {
+			return nil, err
+		}
+		joined = append(joined, c)
+	}
+	return joined, nil
+}
+
+// Merge is one domain that several files describe, at least one. It counts denied calls unless one
+// of the files says otherwise. An error is a policyfile.Errors.
 func Merge(files []*Config) (*Config, error) {
-	merged := &Config{File: files[0].File, Domain: files[0].Domain}
+	merged := &Config{File: files[0].File, Domain: files[0].Domain, CountDenied: true}
 	seen := map[string]bool{}
 	for _, c := range files {
 		if c.Domain != merged.Domain {
@@ -110,6 +141,7 @@ func Merge(files []*Config) (*Config, error) {
 			return nil, r.problems
 		}
 		merged.Descriptors = append(merged.Descriptors, c.Descriptors...)
+		merged.CountDenied = merged.CountDenied && c.CountDenied
 	}
 	return merged, nil
 }
@@ -174,7 +206,7 @@ func (r *reader) descriptor(list *[]*Descriptor) setter {
 			"detailed_metric": r.flag(&d.DetailedMetric),
 			"value_to_metric": r.flag(&d.ValueToMetric),
 			"share_threshold": r.flag(&d.ShareThreshold),
-			"metadata":        func(n *policy.Node, _ string) { d.Metadata = n },
+			"metadata":        r.metadata(&d.Metadata),
 		})
 		switch {
 		case len(r.problems) > known:
@@ -199,18 +231,18 @@ func (r *reader) limit(d *Descriptor) setter {
 			"name":              r.text(&l.Name),
 			"replaces":          r.list(r.replaced(l)),
 		})
-		unit := strings.ToLower(l.Unit)
-		hasUnit := slices.Contains(Units, unit)
+		unit := unitNamed(strings.ToLower(l.Unit))
 		switch {
 		case len(r.problems) > known:
-		case l.Unlimited && hasUnit:
+		case l.Unlimited && unit != nil:
 			r.fail(n, path+".unit", "does not go with unlimited: keep one of the two")
 		case l.Unlimited:
 			l.Requests, l.Unit = 0, ""
-		case !hasUnit:
+		case unit == nil:
 			r.fail(n, path+".unit", fmt.Sprintf("must be second, minute, hour, day, week, month or year, not %q", l.Unit))
 		default:
-			l.Unit = unit
+			l.Unit = unit.name
+			l.Windows = unit.windows(l.Requests)
 		}
 		if l.Name != "" && slices.Contains(l.Replaces, l.Name) {
 			r.fail(n, path+".replaces", "a limit cannot replace itself")
@@ -269,6 +301,18 @@ func (r *reader) text(to *string) setter {
 		default:
 			*to = n.Text
 		}
+	}
+}
+
+// metadata reads an object of any fields.
+func (r *reader) metadata(to **structpb.Struct) setter {
+	return func(n *policy.Node, path string) {
+		m := &structpb.Struct{}
+		err := protojson.Unmarshal(policy.AppendJSON(nil, n), m)
+		if err != nil {
+			r.fail(n, path, "must be an object, whose fields have different names")
+		}
+		*to = m
 	}
 }
 

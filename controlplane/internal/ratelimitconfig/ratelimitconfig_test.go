@@ -7,7 +7,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/ratelimitconfig"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 func read(t *testing.T, text string) (*ratelimitconfig.Config, error) {
@@ -41,16 +41,17 @@ func TestTheTreeHasEveryField(t *testing.T) {
 	c, err := read(t, everyField)
 	require.NoError(t, err)
 	metadata := c.Descriptors[0].Metadata
-	require.Equal(t, policy.Object, metadata.Kind)
+	require.Equal(t, map[string]any{"team": "a"}, metadata.AsMap())
 	path := &ratelimitconfig.Descriptor{
 		Key: "path", Value: "/api/*", ShareThreshold: true, ShadowMode: true, QuotaMode: true, DetailedMetric: true,
 		ValueToMetric: true,
 		Limit: &ratelimitconfig.Limit{
 			Name: "api", Unit: "minute", Requests: 4294967295, Replaces: []string{"all", "web"},
+			Windows: []limit.Window{{Algorithm: limit.FixedWindow, Limit: 4294967295, PeriodNs: 60_000_000_000}},
 		},
 		Path: "descriptors[0].descriptors[0]", Line: 8, Column: 9,
 	}
-	require.Equal(t, &ratelimitconfig.Config{File: "c.yaml", Domain: "shop", Descriptors: []*ratelimitconfig.Descriptor{
+	descriptors := []*ratelimitconfig.Descriptor{
 		{
 			Key: "tenant", Value: "7", Metadata: metadata, Descriptors: []*ratelimitconfig.Descriptor{path},
 			Path: "descriptors[0]", Line: 4, Column: 5,
@@ -59,7 +60,10 @@ func TestTheTreeHasEveryField(t *testing.T) {
 			Key: "tenant", Limit: &ratelimitconfig.Limit{Unlimited: true},
 			Path: "descriptors[1]", Line: 16, Column: 5,
 		},
-	}}, c)
+	}
+	require.Equal(t, &ratelimitconfig.Config{
+		File: "c.yaml", Domain: "shop", Descriptors: descriptors, CountDenied: true,
+	}, c)
 	require.Equal(t, "tenant_7", c.Descriptors[0].Name())
 	require.True(t, path.HasWildcard())
 }
@@ -100,4 +104,24 @@ func TestMergeJoinsTheFilesOfADomain(t *testing.T) {
 	require.ErrorContains(t, err, "the descriptor a is given twice")
 	_, err = ratelimitconfig.Merge([]*ratelimitconfig.Config{file("d", "a"), file("e", "b")})
 	require.ErrorContains(t, err, "domain: is e, and that of c.yaml is d: give the files of one domain")
+}
+
+// Each domain is one configuration; a domain of two files is an error unless they are merged.
+func TestJoinMakesOneConfigurationOfEachDomain(t *testing.T) {
+	var configs []*ratelimitconfig.Config
+	for _, text := range []string{
+		"domain: d\ndescriptors: [{key: a}]", "domain: e\ndescriptors: [{key: b}]", "domain: d\ndescriptors: [{key: c}]",
+	} {
+		c, err := read(t, text)
+		require.NoError(t, err)
+		configs = append(configs, c)
+	}
+	_, err := ratelimitconfig.Join(configs, false)
+	require.EqualError(t, err, "c.yaml: domain: the domain d is that of c.yaml, too: put it in one file, or merge the "+
+		"files of a domain")
+	joined, err := ratelimitconfig.Join(configs, true)
+	require.NoError(t, err)
+	require.Len(t, joined, 2)
+	require.Equal(t, []string{"d", "e"}, []string{joined[0].Domain, joined[1].Domain})
+	require.Len(t, joined[0].Descriptors, 2)
 }
