@@ -37,7 +37,7 @@ type Counter struct {
 	Override string          `json:"override,omitempty"`
 	Windows  []result.Window `json:"windows,omitempty"`
 	Held     *uint32         `json:"held,omitempty"`   // units that requests hold until their answers
-	Holds    *int64          `json:"holds,omitempty"`  // units that a proxy has leased
+	Leased   *int64          `json:"holds,omitempty"`  // units that a proxy has leased
 	Hash     string          `json:"hash,omitempty"`   // of the key, as counters top shows it
 	Denied   *uint32         `json:"denied,omitempty"` // times lately, if counters top shows the key
 
@@ -119,7 +119,7 @@ func onKey(
 
 func (k *Key) addCounter(asked manage.Asked, a *result.Result) {
 	c := Counter{
-		Asked: asked, Allowed: a.Allowed, RetryMs: a.RetryMs, Holds: a.Value, Hash: k.hashes[asked.Proxy], result: *a,
+		Asked: asked, Allowed: a.Allowed, RetryMs: a.RetryMs, Leased: a.Value, Hash: k.hashes[asked.Proxy], result: *a,
 	}
 	for _, rule := range a.Rules { // it is one at most
 		c.Reason = rule.Reason
@@ -149,7 +149,7 @@ func (c *Counter) Now() string {
 	case c.Error != "":
 		return "failed: " + c.Error
 	case c.Allowed == nil:
-		return "holds " + strconv.FormatInt(*c.Holds, 10)
+		return "holds " + strconv.FormatInt(*c.Leased, 10)
 	case c.Override != "":
 		return manage.VerdictText(&c.result) + ", override " + c.Override
 	}
@@ -165,10 +165,9 @@ func addDenials(ctx context.Context, a Asker, keys []*Key) {
 	for _, k := range keys {
 		for i := range k.Counters {
 			c := &k.Counters[i]
-			for _, row := range top.Proxies {
-				if row.Proxy == c.Proxy {
-					c.Denied = deniedTimes(row.Denials, k, c.Hash)
-				}
+			at := slices.IndexFunc(top.Proxies, func(row manage.Row) bool { return row.Proxy == c.Proxy })
+			if at >= 0 {
+				c.Denied = deniedTimes(top.Proxies[at].Denials, k, c.Hash)
 			}
 		}
 	}

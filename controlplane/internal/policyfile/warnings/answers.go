@@ -93,12 +93,11 @@ func (c *collector) warnFree(v policy.Place, r *policy.Rule) {
 		warn(v, r.Cost)
 		return
 	}
-	for i := range v.Items {
-		if i < len(r.Costs) {
-			warn(v.Item(i).Field("cost"), r.Costs[i].Cost)
-		} else {
-			warn(v.Item(i).Field("cost"), r.Cost)
-		}
+	for i := range r.Costs {
+		warn(v.Item(i).Field("cost"), r.Costs[i].Cost)
+	}
+	for i := len(r.Costs); i < len(v.Items); i++ { // the entry for all other requests, if there is one
+		warn(v.Item(i).Field("cost"), r.Cost)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
+// warnInexact warns of windows that admit more than their limit, or never end.
 func (c *collector) warnInexact(v policy.Place, w policy.Limit) {
 	if w.Algorithm == limit.SlidingWindowCounter && w.Most() == 1 {
 		c.warn(v, "a sliding_window_counter of 1 lets two requests through across a boundary, "+
@@ -73,8 +74,8 @@ func (c *collector) warnShut(v policy.Place, r *policy.Rule) {
 func isShut(l policy.Limit) bool { return l.From == nil && l.Limit == 0 }
 
 // warnIdle warns of windows that never deny, because another window of the rule always does
-// before. What answers cost may go beyond a limit, and so may what denied requests count, or
-// other rules of the counter.
+// before. It does not warn of a rule whose counter goes beyond limits: by what answers cost, by
+// requests that are denied and counted, or by other rules that share the counter.
 func (c *collector) warnIdle(v policy.Place, r *policy.Rule) {
 	beyond := r.CountDenied || r.Settle != nil && r.Settle.To != policy.SettleCost || c.sharing[r.Counter] > 1
 	if beyond || slices.ContainsFunc(r.Limits, isShut) {
@@ -90,7 +91,7 @@ func (c *collector) warnIdle(v policy.Place, r *policy.Rule) {
 		}
 		of, message := &r.Limits[i], "can never be reached: "+otherPlace+" is stricter at any time"
 		if of.Algorithm != limit.TokenBucket {
-			most := strconv.FormatFloat(within(&r.Limits[by].Window, &of.Window), 'f', -1, 64)
+			most := strconv.FormatFloat(admitsInPeriod(&r.Limits[by].Window, &of.Window), 'f', -1, 64)
 			message = "can never be reached: " + otherPlace + " admits at most " + most + " in " +
 				policy.FormatDuration(of.PeriodNs)
 		}
@@ -124,14 +125,14 @@ func implies(a, b *policy.Limit) bool {
 	case b.Algorithm == limit.TokenBucket:
 		fills := float64(b.Limit) / float64(b.PeriodNs)
 		return admits(&a.Window, 1) <= float64(b.Burst) && float64(a.Limit)/float64(a.PeriodNs) <= fills
-	case b.Algorithm == limit.SlidingWindowCounter: // which takes those of the last period for evenly spread
-		return within(&a.Window, &b.Window)+admits(&a.Window, 1) <= float64(b.Limit)
+	case b.Algorithm == limit.SlidingWindowCounter: // it counts the last period's requests as if they were evenly spread
+		return admitsInPeriod(&a.Window, &b.Window)+admits(&a.Window, 1) <= float64(b.Limit)
 	}
-	return within(&a.Window, &b.Window) <= float64(b.Max())
+	return admitsInPeriod(&a.Window, &b.Window) <= float64(b.Max())
 }
 
-// within is the most that a admits in one period of b.
-func within(a, b *limit.Window) float64 {
+// admitsInPeriod is the most that a admits in one period of b.
+func admitsInPeriod(a, b *limit.Window) float64 {
 	short, long := min(a.PeriodNs, b.PeriodNs), max(a.PeriodNs, b.PeriodNs)
 	if onGrid(a) && onGrid(b) && long%short == 0 && (a.OffsetNs-b.OffsetNs)%short == 0 {
 		return float64(a.Limit) * max(1, float64(b.PeriodNs/a.PeriodNs))

@@ -137,7 +137,7 @@ func (c *collector) warnSpellings(paths policy.Place, patterns []policy.Pattern,
 			continue
 		}
 		matches := c.anyMatches(patterns, p.Text+"/")
-		if c.compared > maxCompared || len(c.warnings) == policy.MaxProblems {
+		if c.compared > maxCompared || c.isFull() {
 			return
 		}
 		if !matches {

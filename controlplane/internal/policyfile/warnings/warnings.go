@@ -2,7 +2,7 @@
 // writer means: rules that a client escapes, patterns that never match, windows that
 // are never reached, requests that no limit has room for.
 //
-// Its invariant: it refuses nothing, and is asked only about a policy that has no
+// Its invariant: it rejects nothing, and is asked only about a policy that has no
 // problem.
 //
 // A method named warn… may add warnings; all others only compare. Of is the entry, and warnRule lists
@@ -11,6 +11,7 @@
 package warnings
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,10 +36,74 @@ func Of(doc *policy.Node, p *policy.Policy, placement *policy.Placement) []Warni
 		c.sharing[p.Rules[i].Counter]++
 	}
 	c.warnProxies(root.Field("proxies"), placement.Proxies)
+	c.warnPolicy(root, p)
 	rules := root.Field("rules")
+	for i := range p.Rules {
+		if p.ReportKeys == policy.ReportPlain {
+			c.warnCredentials(rules.Item(i).Field("key"), p.Rules[i].Key)
+		}
+		if p.Rules[i].Mode != policy.ModeOff {
+			c.warnRule(rules.Item(i), &p.Rules[i], p.Manage)
+		}
+	}
+	return c.inOrder(doc)
+}
+
+// collector collects warnings.
+type collector struct {
+	found    []found
+	compared int // patterns with others
+
+	slotsByClient bool           // see hasSlotsByClient
+	exempt        []policy.Match // from all rules
+	exemptAt      policy.Place
+	sharing       map[string]int // rules, by their counter
+}
+
+// found is a warning before the paths in it are known.
+type found struct {
+	at, other policy.Place // other is what otherPlace in the message stands for
+	message   string
+}
+
+// otherPlace stands in a message for the path of another place, which warnOf has.
+const otherPlace = "{other}"
+
+func (c *collector) warn(at policy.Place, message string) { c.warnOf(at, policy.Place{}, message) }
+
+func (c *collector) warnOf(at, other policy.Place, message string) {
+	if !c.isFull() {
+		c.found = append(c.found, found{at, other, message})
+	}
+}
+
+func (c *collector) isFull() bool { return len(c.found) == policy.MaxProblems }
+
+// inOrder returns the warnings in the order of the document, with the paths of their places.
+func (c *collector) inOrder(doc *policy.Node) (list []Warning) {
+	slices.SortStableFunc(c.found, func(a, b found) int {
+		return cmp.Or(a.at.Line-b.at.Line, a.at.Column-b.at.Column)
+	})
+	var at, others []policy.Place
+	for _, f := range c.found {
+		at, others = append(at, f.at), append(others, f.other)
+	}
+	paths := doc.Paths(slices.Concat(at, others)) // all at once, as each call walks the document
+	for i, f := range c.found {
+		message := f.message
+		if other := paths[len(at)+i]; other != "" {
+			message = strings.Replace(message, otherPlace, other, 1)
+		}
+		list = append(list, Warning{f.at.Line, f.at.Column, paths[i], message})
+	}
+	return list
+}
+
+// warnPolicy warns of what concerns no single rule.
+func (c *collector) warnPolicy(root policy.Place, p *policy.Policy) {
 	isCluster := func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }
 	if len(p.Rules) == 0 {
-		c.warn(rules, "there is none: every request is allowed")
+		c.warn(root.Field("rules"), "there is none: every request is allowed")
 	}
 	if p.Quota != nil && !slices.ContainsFunc(p.Rules, isCluster) {
 		c.warn(root.Field("quota"), "no rule has scope cluster, so nothing asks a quota service")
@@ -48,53 +113,6 @@ func Of(doc *policy.Node, p *policy.Policy, placement *policy.Placement) []Warni
 			"those of clients too: name the port of a listener for them alone, such as render envoy --manage makes")
 	}
 	c.warnExemptions(root, p.Exempt)
-	for i := range p.Rules {
-		if p.ReportKeys == policy.ReportPlain {
-			c.warnCredentials(rules.Item(i).Field("key"), p.Rules[i].Key)
-		}
-		if p.Rules[i].Mode != policy.ModeOff {
-			c.warnRule(rules.Item(i), &p.Rules[i], p.Manage)
-		}
-	}
-	paths := doc.Paths(append(c.places, c.others...))
-	for i := range c.warnings {
-		w := &c.warnings[i]
-		w.Path = paths[i]
-		if other := paths[len(c.places)+i]; other != "" {
-			w.Message = strings.Replace(w.Message, otherPlace, other, 1)
-		}
-	}
-	slices.SortStableFunc(c.warnings, func(a, b Warning) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Column - b.Column
-	})
-	return c.warnings
-}
-
-// collector collects warnings.
-type collector struct {
-	warnings       []Warning
-	places, others []policy.Place // of each
-	compared       int            // patterns with others
-
-	slotsByClient bool           // see hasSlotsByClient
-	exempt        []policy.Match // from all rules
-	exemptAt      policy.Place
-	sharing       map[string]int // rules, by their counter
-}
-
-// otherPlace stands in a message for the path of another place, which warnOf has.
-const otherPlace = "{other}"
-
-func (c *collector) warn(v policy.Place, message string) { c.warnOf(v, policy.Place{}, message) }
-
-func (c *collector) warnOf(v, other policy.Place, message string) {
-	if len(c.warnings) < policy.MaxProblems {
-		c.warnings = append(c.warnings, Warning{Line: v.Line, Column: v.Column, Message: message})
-		c.places, c.others = append(c.places, v), append(c.others, other)
-	}
 }
 
 func (c *collector) warnRule(v policy.Place, r *policy.Rule, manage *policy.Manage) {
