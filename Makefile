@@ -51,7 +51,7 @@ of_versions := ./envoy/... ./controlplane/internal/accesslog
 # What a target is made from: what the compiler reads, tests aside.
 files = $(shell find $(1) -type f ! -name '*_test.go' ! -path '*/testdata/*' ! -name '*.md')
 
-.PHONY: help build run test test-sluice test-measure test-release check narrow lint race e2e-all e2e-long e2e-console e2e-etcd e2e-gateway e2e-istio \
+.PHONY: help build run test test-sluice test-measure test-release check narrow lint race e2e-all e2e-long e2e-console e2e-etcd e2e-gateway e2e-istio e2e-ratelimit \
 	soak faults servers release release-check release-push releaser size bench bench-cluster bench-keyed bench-scale lines clean
 
 help: ## print this
@@ -115,6 +115,10 @@ e2e-istio: build $(released)/SHA256SUMS ## what `render istio` writes, on the re
 	istio=$$(build/fetch istio); kube=$$(build/fetch kube); etcd=$$(build/fetch etcd); $(call with_envoys,$(newest)) $(with_release) \
 		SLUICE_ISTIO=$$(dirname $$istio) SLUICE_KUBE_APISERVER=$$kube SLUICE_ETCD=$$etcd $(go_test) -v -tags istio -run TestIstio -timeout 15m \
 		-exec 'unshare --map-root-user --net --mount --pid --fork --kill-child --mount-proc' ./e2e
+
+e2e-ratelimit: build servers ## sluice in the place of envoyproxy/ratelimit, held against the real one by random calls: CALLS=100000, SEED=N
+	ratelimit=$$(build/fetch ratelimit); SLUICE_RATELIMIT=$$ratelimit \
+		$(go_test) -v -tags oracle -run 'TestOracle|TestRateLimit' -timeout 30m ./e2e -oracle-calls $(or $(CALLS),100000) $(if $(SEED),-oracle-seed $(SEED))
 
 soak: build servers ## the long forms of the tests, on the newest Envoy: MINUTES=30, PARTS=REGEXP, SEED=N
 	$(call with_envoys,$(newest)) MINUTES='$(MINUTES)' PARTS='$(PARTS)' SEED='$(SEED)' build/soak
