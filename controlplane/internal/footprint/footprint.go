@@ -54,46 +54,70 @@ const (
 // Of returns what the policy takes.
 func Of(p *policy.Policy) Footprint {
 	var m Footprint
-	largest := uint64(0)
-	seen, standsBy := map[string]bool{}, map[string]bool{}
+	largest := uint64(0) // bytes of a table
+	counted, standsBy := map[string]bool{}, map[string]bool{}
 	for i := range p.Rules {
 		r := &p.Rules[i]
 		if r.Mode == policy.ModeOff || len(r.Limits) == 0 {
 			continue
 		}
 		m.addHolds(r)
-		windows := columns(r)
-		geometry, bytes := usedPart(r, state.GeometryFor(windows, r.Capacity), state.HostBytes(windows, r.Capacity))
-		if r.Scope == policy.ScopeCluster && r.OnUnavailable == policy.UnavailableLocal && !standsBy[r.Counter] {
+		if mayStandBy(r) && !standsBy[r.Counter] {
 			standsBy[r.Counter] = true
+			bytes := localTable(r).bytes
 			m.StandbyBytes += bytes
+			m.Bytes += bytes
 			largest = max(largest, bytes)
 		}
-		if seen[r.Counter] {
-			continue
+		if !counted[r.Counter] {
+			counted[r.Counter] = true
+			largest = max(largest, m.addCounter(r))
 		}
-		seen[r.Counter] = true
-		m.Counters++
-		m.Keys += keys(r)
-		if r.Scope == policy.ScopeCluster && r.Holds() { // the service has the table
-			if r.OnUnavailable == policy.UnavailableLocal {
-				m.Slots += geometry.TotalSlots()
-			}
-			continue
-		}
-		if r.Scope == policy.ScopeCluster {
-			n := len(windows)
-			geometry, bytes = usedPart(r, state.LeaseGeometry(n, r.Capacity), state.LeaseHostBytes(n, r.Capacity))
-			m.LeaseBytes += bytes
-		}
-		m.Slots += geometry.TotalSlots()
-		m.Bytes += bytes
-		largest = max(largest, bytes)
 	}
-	m.Bytes += m.StandbyBytes
-	m.ExpressionBytes, m.DenialBytes = expressionBytes(p), denialBytes(p)
+	m.ExpressionBytes = expressionBytes(p)
+	m.DenialBytes = denialBytes(p)
 	m.VanishedBytes = state.WaitingTables * largest
 	return m
+}
+
+// mayStandBy reports whether the rule counts in this Envoy while the quota service is silent.
+func mayStandBy(r *policy.Rule) bool {
+	return r.Scope == policy.ScopeCluster && r.OnUnavailable == policy.UnavailableLocal
+}
+
+// addCounter adds the first rule of a counter, and returns the bytes of its table beside the one
+// that stands by.
+func (m *Footprint) addCounter(r *policy.Rule) (bytes uint64) {
+	m.Counters++
+	m.Keys += keys(r)
+	var t table
+	switch {
+	case r.Scope != policy.ScopeCluster:
+		t = localTable(r)
+	case !r.Holds():
+		t = leaseTable(r)
+		m.LeaseBytes += t.bytes
+	case mayStandBy(r): // it holds, so only the table that stands by has slots
+		t.slots = localTable(r).slots
+	}
+	m.Slots += t.slots
+	m.Bytes += t.bytes
+	return t.bytes
+}
+
+// table is what a rule uses of a table in the shared memory.
+type table struct{ slots, bytes uint64 }
+
+// localTable has what a rule counts in this Envoy.
+func localTable(r *policy.Rule) table {
+	windows := columns(r)
+	return usedPart(r, state.GeometryFor(windows, r.Capacity), state.HostBytes(windows, r.Capacity))
+}
+
+// leaseTable has what a rule leases from the quota service.
+func leaseTable(r *policy.Rule) table {
+	n := len(columns(r))
+	return usedPart(r, state.LeaseGeometry(n, r.Capacity), state.LeaseHostBytes(n, r.Capacity))
 }
 
 // addHolds adds what a rule needs that waits for answers.
@@ -135,11 +159,12 @@ func keys(r *policy.Rule) uint64 {
 
 // usedPart returns what a rule uses of its table. A page comes with its first key, so a rule
 // without a key has one page.
-func usedPart(r *policy.Rule, table state.Geometry, bytes uint64) (state.Geometry, uint64) {
+func usedPart(r *policy.Rule, whole state.Geometry, bytes uint64) table {
 	if len(r.Key) > 0 {
-		return table, bytes
+		return table{slots: whole.TotalSlots(), bytes: bytes}
 	}
-	return state.Geometry{Pages: 1, Slots: table.Slots}, bytes / uint64(table.Pages)
+	onePage := state.Geometry{Pages: 1, Slots: whole.Slots}
+	return table{slots: onePage.TotalSlots(), bytes: bytes / uint64(whole.Pages)}
 }
 
 // denialBytes is the most that a worker's memory grows by for the keys denied most.
