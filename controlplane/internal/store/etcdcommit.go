@@ -22,7 +22,7 @@ const (
 func (e *Etcd) commit(ctx context.Context, leading bool, change func(records) error) error {
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()
-	a := attempts{Etcd: e, leading: leading, change: change}
+	a := attempts{etcd: e, leading: leading, change: change}
 	for {
 		err := a.next(ctx)
 		if !errors.Is(err, errAgain) {
@@ -34,7 +34,7 @@ func (e *Etcd) commit(ctx context.Context, leading bool, change func(records) er
 
 // attempts are those to make one change durable.
 type attempts struct {
-	*Etcd
+	etcd       *Etcd
 	leading    bool
 	change     func(records) error
 	unanswered []item // the signs of those that etcd did not answer: the store has one if it took it
@@ -45,10 +45,10 @@ var errAgain = errors.New("try again")
 
 // next makes an attempt. The error is errAgain, or why the change is not made.
 func (a *attempts) next(ctx context.Context) error {
-	if err := a.Healthy(ctx); err != nil {
+	if err := a.etcd.Healthy(ctx); err != nil {
 		return a.waitFor(ctx, err)
 	}
-	t := a.newTx()
+	t := a.etcd.newTx()
 	if slices.ContainsFunc(a.unanswered, t.has) {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (a *attempts) outcome() string {
 
 // has says whether the store has what an earlier attempt stored.
 func (t *etcdTx) has(sign item) bool {
-	found, _ := t.Get(sign)
+	found, _ := t.copy.Get(sign)
 	return sign.value != nil && bytes.Equal(found.value, sign.value)
 }
 
@@ -117,9 +117,9 @@ func (t *etcdTx) make(leading bool, change func(records) error) error {
 	if err := change(records{t}); err != nil || !leading {
 		return err
 	}
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	t.leader = t.leads
+	t.etcd.mu.RLock()
+	defer t.etcd.mu.RUnlock()
+	t.leader = t.etcd.leads
 	if t.leader == nil {
 		return fmt.Errorf("%w: another control plane steps rollouts", ErrConflict)
 	}
@@ -147,17 +147,17 @@ func (t *etcdTx) store(ctx context.Context) (became, error) {
 		return notStored, err
 	}
 	compared, otherwise := t.comparisons()
-	answer, err := t.transact(ctx, compared, nest(ops), otherwise)
+	answer, err := t.etcd.transact(ctx, compared, nest(ops), otherwise)
 	if err != nil {
 		return t.afterError(ctx, err)
 	}
 	if answer.Succeeded {
-		t.await(ctx, answer.Header.Revision)
+		t.etcd.await(ctx, answer.Header.Revision)
 		return stored, nil
 	}
 	for _, r := range answer.Responses {
 		for _, kv := range r.GetResponseRange().GetKvs() {
-			t.await(ctx, kv.ModRevision) // else the next attempt reads what this one read
+			t.etcd.await(ctx, kv.ModRevision) // else the next attempt reads what this one read
 		}
 	}
 	return outrun, nil
@@ -181,14 +181,14 @@ func (t *etcdTx) lookUp(ctx context.Context, why error) (became, error) {
 	if sign.value == nil {
 		return unknown, why
 	}
-	got, err := t.client.Get(ctx, t.key(sign.recordKey))
+	got, err := t.etcd.client.Get(ctx, t.etcd.key(sign.recordKey))
 	switch {
 	case err != nil:
 		return unknown, why
 	case len(got.Kvs) == 0 || !bytes.Equal(got.Kvs[0].Value, sign.value):
 		return notStored, why
 	}
-	t.await(ctx, got.Kvs[0].ModRevision)
+	t.etcd.await(ctx, got.Kvs[0].ModRevision)
 	return stored, nil
 }
 
@@ -213,14 +213,14 @@ func (t *etcdTx) putChunks(ctx context.Context, chunks []item) error {
 	}
 	trying, cancel := context.WithTimeout(ctx, tryWithin)
 	defer cancel()
-	granted, err := t.client.Grant(trying, chunkLease)
+	granted, err := t.etcd.client.Grant(trying, chunkLease)
 	if err != nil {
-		t.note(err, true)
+		t.etcd.note(err, true)
 		return err
 	}
 	for _, c := range chunks {
-		put := clientv3.OpPut(t.key(c.recordKey), string(c.value), clientv3.WithLease(granted.ID))
-		if _, err := t.transact(ctx, nil, []clientv3.Op{put}, nil); err != nil {
+		put := clientv3.OpPut(t.etcd.key(c.recordKey), string(c.value), clientv3.WithLease(granted.ID))
+		if _, err := t.etcd.transact(ctx, nil, []clientv3.Op{put}, nil); err != nil {
 			return err
 		}
 	}
@@ -235,8 +235,8 @@ func (t *etcdTx) comparisons() (compared []clientv3.Cmp, otherwise []clientv3.Op
 		compared = append(compared, *t.leader)
 	}
 	for at, mod := range t.read {
-		compared = append(compared, clientv3.Compare(clientv3.ModRevision(t.key(at)), "=", mod))
-		otherwise = append(otherwise, clientv3.OpGet(t.key(at)))
+		compared = append(compared, clientv3.Compare(clientv3.ModRevision(t.etcd.key(at)), "=", mod))
+		otherwise = append(otherwise, clientv3.OpGet(t.etcd.key(at)))
 	}
 	return compared, otherwise
 }
@@ -244,8 +244,8 @@ func (t *etcdTx) comparisons() (compared []clientv3.Cmp, otherwise []clientv3.Op
 // ops are what the transaction writes, and the chunks that come before.
 func (t *etcdTx) ops() (ops []clientv3.Op, chunks []item) {
 	for at := range t.written {
-		i, isThere := t.Get(item{recordKey: at})
-		name := t.key(at)
+		i, isThere := t.copy.Get(item{recordKey: at})
+		name := t.etcd.key(at)
 		switch {
 		case !isThere:
 			ops = append(ops, clientv3.OpDelete(name))
@@ -263,7 +263,7 @@ func (t *etcdTx) ops() (ops []clientv3.Op, chunks []item) {
 // nobody changes but its author, else the longest value. It has none if nothing is written.
 func (t *etcdTx) sign() (sign item) {
 	for at := range t.written {
-		i, isThere := t.Get(item{recordKey: at})
+		i, isThere := t.copy.Get(item{recordKey: at})
 		if !isThere || at.bucket == chunkBucket || isText(at.bucket) {
 			continue
 		}

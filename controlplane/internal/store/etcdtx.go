@@ -77,10 +77,11 @@ func newMirror() *mirror {
 	return btree.NewBTreeGOptions(before, btree.Options{NoLocks: true})
 }
 
-// etcdTx is a transaction under way, on a copy of its own.
+// etcdTx is a transaction under way. It reads and writes a copy of its own; etcd learns of it
+// when it is stored.
 type etcdTx struct {
-	*Etcd
-	*mirror
+	etcd    *Etcd
+	copy    *mirror
 	read    map[recordKey]int64 // the revisions, which must not change before it is stored
 	written map[recordKey]bool
 	zip     *gzip.Writer
@@ -93,14 +94,17 @@ func (e *Etcd) newTx() *etcdTx {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return &etcdTx{
-		Etcd: e, mirror: e.copy.Copy(), zip: gzip.NewWriter(nil),
-		read: map[recordKey]int64{}, written: map[recordKey]bool{},
+		etcd:    e,
+		copy:    e.copy.Copy(),
+		read:    map[recordKey]int64{},
+		written: map[recordKey]bool{},
+		zip:     gzip.NewWriter(nil),
 	}
 }
 
 func (t *etcdTx) value(bucket string, k []byte) []byte {
 	at := recordKey{bucket, string(k)}
-	found, _ := t.Get(item{recordKey: at})
+	found, _ := t.copy.Get(item{recordKey: at})
 	if !t.written[at] {
 		t.read[at] = found.mod
 	}
@@ -115,7 +119,7 @@ func (t *etcdTx) content(i item) []byte {
 	}
 	packed := i.value[1:]
 	if at, isOne := chunkOf(i); isOne {
-		chunk, _ := t.Get(item{recordKey: at})
+		chunk, _ := t.copy.Get(item{recordKey: at})
 		packed = chunk.value
 	}
 	if unpacked, err := gzip.NewReader(bytes.NewReader(packed)); err == nil {
@@ -140,14 +144,14 @@ func (t *etcdTx) set(bucket string, k, value []byte) error {
 	if isText(bucket) {
 		value = t.pack(at, value)
 	}
-	if old, _ := t.Get(item{recordKey: at}); old.value == nil || !bytes.Equal(old.value, value) { // a mark, mostly
+	if old, _ := t.copy.Get(item{recordKey: at}); old.value == nil || !bytes.Equal(old.value, value) { // a mark, mostly
 		t.put(item{recordKey: at, value: value})
 	}
 	return nil
 }
 
 func (t *etcdTx) put(i item) {
-	t.Set(i)
+	t.copy.Set(i)
 	t.written[i.recordKey] = true
 }
 
@@ -168,7 +172,7 @@ func (t *etcdTx) pack(at recordKey, text []byte) []byte {
 }
 
 func (t *etcdTx) remove(bucket string, k []byte) error {
-	if old, found := t.Delete(item{recordKey: recordKey{bucket, string(k)}}); found {
+	if old, found := t.copy.Delete(item{recordKey: recordKey{bucket, string(k)}}); found {
 		t.written[old.recordKey] = true
 		if chunk, isOne := chunkOf(old); isOne {
 			return t.remove(chunk.bucket, []byte(chunk.k))
@@ -192,7 +196,7 @@ func (t *etcdTx) descend(bucket string, below []byte) iter.Seq2[[]byte, []byte] 
 		from.bucket += "\x00" // behind all of this one
 	}
 	return func(yield func(k, value []byte) bool) {
-		t.Descend(item{recordKey: from}, func(i item) bool {
+		t.copy.Descend(item{recordKey: from}, func(i item) bool {
 			return i.recordKey == from || i.bucket == bucket && yield([]byte(i.k), t.content(i))
 		})
 	}
