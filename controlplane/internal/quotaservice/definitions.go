@@ -2,7 +2,11 @@ package quotaservice
 
 import (
 	"container/list"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
+	"hash"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -52,6 +56,30 @@ func (d *definition) operation(what What, h *hasher, domain string, id [16]byte,
 		what: what, definition: d, shifted: shifted(d.Windows, id),
 		key: h.key(d.prefix, id[:]), domain: domain, owner: owner,
 	}
+}
+
+// hasher makes the keys under which the store keeps the keys of counters. They say
+// nothing about clients to those who do not know the secret.
+type hasher struct {
+	mac hash.Hash
+	sum [sha256.Size]byte
+}
+
+func newHasher(secret []byte) *hasher { return &hasher{mac: hmac.New(sha256.New, secret)} }
+
+// key hashes a key after what prefix returned.
+func (h *hasher) key(prefix, key []byte) (id [16]byte) {
+	h.mac.Reset()
+	h.mac.Write(prefix)
+	h.mac.Write(key)
+	copy(id[:], h.mac.Sum(h.sum[:0]))
+	return id
+}
+
+// prefix is what all keys of a counter of a domain have in common.
+func prefix(domain string, counter *[16]byte) []byte {
+	b := binary.BigEndian.AppendUint32(nil, uint32(len(domain)))
+	return append(append(b, domain...), counter[:]...)
 }
 
 // shifted returns the windows as they hold for the key: those with jitter begin a little later.

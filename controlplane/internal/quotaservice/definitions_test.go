@@ -131,7 +131,7 @@ func TestTheSeventeenthWindow(t *testing.T) {
 	}
 	require.Equal(t, quota.Unavailable, asking(16).ask(want(1)).Outcome)
 	require.Equal(t, quota.Granted, asking(15).ask(want(1)).Outcome)
-	require.EqualValues(t, 1, s.count.crowded.Load())
+	require.EqualValues(t, 1, s.metrics.crowded.Load())
 	require.Regexp(t, `^time=\S+ level=WARN msg="ask refused" address=test domain=d `+
 		`error="the key counts in 16 windows of other definitions: `+
 		`more are refused until one of them ends"\n$`, log.String())

@@ -14,7 +14,7 @@ type group struct {
 	stream     *Stream
 	id         uint32
 	parts      int
-	startNs    int64
+	askedNs    int64 // when the ask came
 	operations []operation
 	phase      phase
 	left       int           // operations of the phase that are not done
@@ -110,7 +110,7 @@ func (g *group) countShadow() {
 	g.phase = counting
 	for i := range g.operations {
 		if o := &g.operations[i]; o.err == nil && o.denied && o.CountDenied {
-			o.what = count
+			o.what = countDenial
 			g.start(o)
 		}
 	}
@@ -162,12 +162,12 @@ func (g *group) measure() {
 	became := g.result
 	isStarting := func(o operation) bool { return errors.Is(o.err, ErrStarting) }
 	if became == quota.Unavailable && slices.ContainsFunc(g.operations, isStarting) {
-		became = starting
+		became = unavailableStarting
 	}
-	s.count.countAnswer(became, s.o.Clock.NowNs()-g.startNs)
+	s.metrics.countAnswer(became, s.o.Clock.NowNs()-g.askedNs)
 	for i := range g.operations { // lost is what an undo could not uncount; a later report corrects holds
 		if o := &g.operations[i]; o.what == undo && o.hold == nil {
-			s.count.lost.Add(uint64(o.back - o.uncounted))
+			s.metrics.lost.Add(uint64(o.back - o.uncounted))
 		}
 	}
 }
@@ -196,7 +196,7 @@ func (g *group) grant(o *operation) quota.Grant {
 		return failedGrant(o)
 	}
 	p := quota.Grant{
-		Denied: o.denied || o.what == count, WaitNs: o.waitNs, Held: o.heldBack,
+		Denied: o.denied || o.what == countDenial, WaitNs: o.waitNs, Held: o.heldBack,
 		Noted: o.noted && o.err == nil, Windows: o.standings,
 	}
 	if g.result != quota.Granted || o.units == 0 {
@@ -207,7 +207,7 @@ func (g *group) grant(o *operation) quota.Grant {
 	if o.hold == nil {
 		p.Number = g.stream.remember(o)
 	}
-	g.stream.service.count.granted.Add(uint64(o.units))
+	g.stream.service.metrics.granted.Add(uint64(o.units))
 	return p
 }
 

@@ -158,7 +158,7 @@ func TestADeniedPairOfAKey(t *testing.T) {
 	require.Equal(t, quota.Denied, x.ask(first, second).Outcome)
 	require.True(t, x.NoteGrant(2, 0))
 	require.True(t, x.Changed())
-	require.Zero(t, b.service.count.lost.Load())
+	require.Zero(t, b.service.metrics.lost.Load())
 	x.number = 2
 	require.EqualValues(t, 2, x.report(2).Units)
 }

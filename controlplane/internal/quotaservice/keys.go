@@ -59,15 +59,15 @@ var (
 // key is one key's operations, which are carried out one after the other, and its
 // last value as far as it is known.
 type key struct {
-	id      [16]byte
-	domain  string
-	record  *record // nil = as far as is known, none is there
-	nonce   []byte  // of the value; nil = none
-	startNs int64   // until when the store is starting, by its clock and as far as is known
-	waiting []*operation
-	busy    bool          // it is ready, or its swap is under way
-	idle    *list.Element // unless busy: in keys.idle
-	bytes   int           // of it while it is idle
+	id              [16]byte
+	domain          string
+	record          *record // nil = as far as is known, none is there
+	nonce           []byte  // of the value; nil = none
+	startingUntilNs int64   // until when the store is starting, by its clock and as far as is known
+	waiting         []*operation
+	busy            bool          // it is ready, or its swap is under way
+	idle            *list.Element // unless busy: in keys.idle
+	bytes           int           // of it while it is idle
 
 	// The swap that is under way.
 	swap    []*operation // decided together
@@ -208,7 +208,7 @@ func (k *key) decide(now int64) (changed bool) {
 	if k.record == nil {
 		k.record = &record{generation: random(), State: quota.State{NowNs: now}}
 	}
-	k.record.startNs = k.startNs
+	k.record.startingUntilNs = k.startingUntilNs
 	k.slackNs, k.untilNs = math.MaxInt64, math.MaxInt64
 	for _, o := range k.swap {
 		changed = o.carryOut(k.record, now) || changed
@@ -231,9 +231,9 @@ func (k *key) learn(value []byte) (err error) {
 	return err
 }
 
-// takeResult takes the result of a key's swap, and reports whether its operations are done. If they
+// learnResult takes the result of a key's swap, and reports whether its operations are done. If they
 // are not, the key needs another swap.
-func (k *key) takeResult(r Result) (done bool, err error) {
+func (k *key) learnResult(r Result) (done bool, err error) {
 	switch r.Outcome {
 	case Failed:
 		k.record, k.nonce = nil, nil
@@ -242,7 +242,7 @@ func (k *key) takeResult(r Result) (done bool, err error) {
 		k.nonce = append(k.nonce[:0], k.value[:NonceBytes]...)
 		return true, nil
 	case Young:
-		k.startNs = r.NowNs - r.AgeNs + StartingNs
+		k.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
 	case Differs, Late:
 	}
 	if err := k.learn(r.Value); err != nil {
@@ -322,9 +322,9 @@ func (l *landed) take(empty []landing) []landing {
 // takeResult takes up the result of a key's swap: its operations are done, or need another swap.
 func (s *Service) takeResult(k *key, r Result) {
 	s.underWay--
-	s.count.countResult(r)
+	s.metrics.countResult(r)
 	s.logFailure(k, r)
-	done, err := k.takeResult(r)
+	done, err := k.learnResult(r)
 	if r.Outcome != Failed {
 		// The store checks no times of a swap that only reads. If its operations change something by the
 		// store's clock, although they changed nothing at prepare's now, that now was wrong.
@@ -336,7 +336,7 @@ func (s *Service) takeResult(k *key, r Result) {
 		return
 	}
 	if errors.Is(err, errNewer) || errors.Is(err, errDamage) {
-		s.count.mismatches.Add(1)
+		s.metrics.mismatches.Add(1)
 	}
 	for _, o := range k.swap {
 		if err != nil {
@@ -360,10 +360,10 @@ func (s *Service) logFailure(k *key, r Result) {
 // later. isDecided says that its outcome holds: the store has its value.
 func (s *Service) deliver(o *operation, isDecided bool) {
 	if isDecided && o.rebased {
-		s.count.rebased.Add(1)
+		s.metrics.rebased.Add(1)
 	}
 	if isDecided && errors.Is(o.err, errWindows) {
-		s.count.crowded.Add(1)
+		s.metrics.crowded.Add(1)
 	}
 	if isDecided && o.againNs != 0 {
 		s.later(o)

@@ -9,12 +9,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// starting counts asks that are Unavailable because the store is.
-const starting = quota.Busy + 1
+// unavailableStarting counts asks that are Unavailable because the store is.
+const unavailableStarting = quota.Busy + 1
 
-// counts is what a service has counted since it started.
-type counts struct {
-	results                 [starting + 1]atomic.Uint64
+// metrics is what a service has counted since it started.
+type metrics struct {
+	results                 [unavailableStarting + 1]atomic.Uint64
 	granted, returned, lost atomic.Uint64 // units
 	mismatches, storeErrors atomic.Uint64
 	crowded                 atomic.Uint64
@@ -27,12 +27,12 @@ type counts struct {
 
 // results are the values of the label result.
 var results = map[quota.Outcome]string{
-	quota.Granted:     "granted",
-	quota.Denied:      "denied",
-	quota.Unavailable: "unavailable",
-	quota.Unknown:     "unknown",
-	quota.Busy:        "busy",
-	starting:          "starting",
+	quota.Granted:       "granted",
+	quota.Denied:        "denied",
+	quota.Unavailable:   "unavailable",
+	quota.Unknown:       "unknown",
+	quota.Busy:          "busy",
+	unavailableStarting: "starting",
 }
 
 // Collectors returns the service's metrics. It is called once.
@@ -41,34 +41,34 @@ func (s *Service) Collectors() []prometheus.Collector {
 		Namespace: "sluice", Name: "quota_ask_seconds", Help: "Time from an ask to its grant, or to its refusal.",
 		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .015, .025, .05, .1, .25, 1},
 	})
-	s.count.latency.Store(&latency)
-	return append(append(s.count.collectors(), s.gauges()...), latency)
+	s.metrics.latency.Store(&latency)
+	return append(append(s.metrics.collectors(), s.gauges()...), latency)
 }
 
 // collectors returns the counters.
-func (c *counts) collectors() (all []prometheus.Collector) {
+func (m *metrics) collectors() (all []prometheus.Collector) {
 	counter := func(name, help string, labels prometheus.Labels, n *atomic.Uint64) {
 		opts := prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help, ConstLabels: labels}
 		all = append(all, prometheus.NewCounterFunc(opts, func() float64 { return float64(n.Load()) }))
 	}
 	for r, word := range results {
-		counter("quota_asks_total", "Asks of proxies, by result.", prometheus.Labels{"result": word}, &c.results[r])
+		counter("quota_asks_total", "Asks of proxies, by result.", prometheus.Labels{"result": word}, &m.results[r])
 	}
-	counter("quota_units_granted_total", "Units granted to proxies.", nil, &c.granted)
-	counter("quota_units_returned_total", "Unspent units that proxies returned.", nil, &c.returned)
+	counter("quota_units_granted_total", "Units granted to proxies.", nil, &m.granted)
+	counter("quota_units_returned_total", "Unspent units that proxies returned.", nil, &m.returned)
 	counter("quota_units_lost_total",
-		"Unspent units that could not be returned. They count until their window ends.", nil, &c.lost)
+		"Unspent units that could not be returned. They count until their window ends.", nil, &m.lost)
 	counter("quota_late_total",
-		"Decisions that reached the store too late by its clock, and were made again.", nil, &c.late)
+		"Decisions that reached the store too late by its clock, and were made again.", nil, &m.late)
 	counter("quota_clock_rebased_total",
-		"Values moved to the present because the store's clock was set back.", nil, &c.rebased)
-	counter("quota_store_errors_total", "Swaps of values, and heartbeats, that failed at the store.", nil, &c.storeErrors)
+		"Values moved to the present because the store's clock was set back.", nil, &m.rebased)
+	counter("quota_store_errors_total", "Swaps of values, and heartbeats, that failed at the store.", nil, &m.storeErrors)
 	counter("quota_store_full_total",
-		"Swaps refused by the memory store, because the domain's keys take more memory than its share.", nil, &c.full)
+		"Swaps refused by the memory store, because the domain's keys take more memory than its share.", nil, &m.full)
 	counter("quota_mismatches_total",
-		"Asks for keys whose value is damaged or was written by a newer release.", nil, &c.mismatches)
+		"Asks for keys whose value is damaged or was written by a newer release.", nil, &m.mismatches)
 	counter("quota_crowded_total",
-		"Asks refused because their keys count in 16 windows of other definitions.", nil, &c.crowded)
+		"Asks refused because their keys count in 16 windows of other definitions.", nil, &m.crowded)
 	return all
 }
 
@@ -79,10 +79,10 @@ func (s *Service) gauges() []prometheus.Collector {
 	}
 	return []prometheus.Collector{
 		gauge("quota_degraded", "1 while the store does not answer, or other services on it use another key.",
-			func() float64 { return float64(s.count.degraded.Load()) }),
+			func() float64 { return float64(s.metrics.degraded.Load()) }),
 		gauge("quota_starting",
 			"1 while the store has no state yet: on_unavailable decides for rules with settle or concurrency.",
-			func() float64 { return float64(min(s.startingNs(), 1)) }),
+			func() float64 { return float64(min(s.startingForNs(), 1)) }),
 		gauge("quota_streams", "Open streams of proxies' workers.", s.openStreams),
 		gauge("quota_units_held", "Units of leases that have not ended, whether spent or not.", s.leased),
 	}
@@ -107,43 +107,43 @@ func (s *Service) leased() float64 {
 }
 
 // countResult counts a store's result.
-func (c *counts) countResult(r Result) {
+func (m *metrics) countResult(r Result) {
 	switch r.Outcome {
 	case Failed:
 		if errors.Is(r.Err, ErrFull) { // the store answers
-			c.full.Add(1)
+			m.full.Add(1)
 			return
 		}
-		c.storeErrors.Add(1)
-		c.failedSwap.Store(true)
-		c.degraded.Store(1)
+		m.storeErrors.Add(1)
+		m.failedSwap.Store(true)
+		m.degraded.Store(1)
 		return
 	case Late:
-		c.late.Add(1)
+		m.late.Add(1)
 	case Swapped, Differs, Young:
 	}
-	c.degraded.Store(0)
+	m.degraded.Store(0)
 }
 
 // countBeat counts a heartbeat, which alone tells of the store while nobody asks. One that
 // the store answers says nothing of swaps, which may fail at the same time. It reports
 // whether the store answers again.
-func (c *counts) countBeat(err error) (again bool) {
-	failed := c.failedSwap.Swap(false)
+func (m *metrics) countBeat(err error) (again bool) {
+	failed := m.failedSwap.Swap(false)
 	switch {
 	case err != nil:
-		c.storeErrors.Add(1)
-		c.degraded.Store(1)
+		m.storeErrors.Add(1)
+		m.degraded.Store(1)
 	case !failed:
-		return c.degraded.Swap(0) != 0
+		return m.degraded.Swap(0) != 0
 	}
 	return false
 }
 
 // countAnswer counts what became of an ask, and how long that took.
-func (c *counts) countAnswer(r quota.Outcome, ns int64) {
-	c.results[r].Add(1)
-	if h := c.latency.Load(); h != nil {
+func (m *metrics) countAnswer(r quota.Outcome, ns int64) {
+	m.results[r].Add(1)
+	if h := m.latency.Load(); h != nil {
 		(*h).Observe(float64(ns) / second)
 	}
 }

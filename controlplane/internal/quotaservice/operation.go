@@ -23,15 +23,15 @@ type What uint8
 
 // The operations. Operate takes the first ones.
 const (
-	Inspect What = iota // change nothing
-	Hit                 // take the units if all windows have them left: a proxy's ask, or as a request without a lease
-	Inc                 // count the units more, whatever is left
-	Set                 // as if the key had used so many units, and nothing before
-	Reset               // forget the key
-	count               // count an ask in shadow that is denied
-	undo                // uncount a grant that nobody got
-	giveUp              // uncount units that a proxy returns
-	charge              // count the units of a call, whatever is left
+	Inspect     What = iota // change nothing
+	Hit                     // take the units if all windows have them left: a proxy's ask, or as a request without a lease
+	Inc                     // count the units more, whatever is left
+	Set                     // as if the key had used so many units, and nothing before
+	Reset                   // forget the key
+	countDenial             // count an ask in shadow that is denied
+	undo                    // uncount a grant that nobody got
+	giveUp                  // uncount units that a proxy returns
+	charge                  // count the units of a call, whatever is left
 )
 
 // operation is what is to be done to one key. It can be carried out again on
@@ -40,10 +40,10 @@ type operation struct {
 	what What
 	*definition
 	shifted []limit.Window // definition.Windows as they hold for the key: shifted by its jitter
-	part    quota.Part     // of ask
-	n       uint32         // units of inc, set, inspect and charge
+	part    quota.Part     // of Hit and countDenial
+	n       uint32         // units of Inc, Set, Inspect and charge
 	back    uint32         // units that undo and giveUp are to uncount
-	window  int            // of inc and set, or AllWindows
+	window  int            // of Inc and Set, or AllWindows
 
 	key    [16]byte
 	domain string // whose key it is
@@ -63,7 +63,7 @@ type counted struct {
 	generation uint64
 }
 
-// outcome is what an operation came to.
+// outcome is what an operation came to when it was carried out last.
 type outcome struct {
 	err       error // of the store, or why the value cannot be read
 	againNs   int64 // not now, but at this instant; 0 = done
@@ -79,7 +79,7 @@ type outcome struct {
 	standings []quota.Standing
 	nowNs     int64 // when it was decided, by the store's clock
 	untilNs   int64 // when the first window ends that it counts in
-	hadUsage  bool  // of reset: the key had counted something
+	hadUsage  bool  // of Reset: the key had counted something
 	rebased   bool  // the store's clock was set back since the value was written
 }
 
@@ -98,7 +98,7 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 	o.nowNs = s.NowNs
 	changed = o.change(r, &s)
 	if errors.Is(o.err, ErrStarting) {
-		o.waitNs = r.startsNs(now)
+		o.waitNs = r.startingForNs(now)
 	}
 	if o.againNs == 0 && o.what != giveUp {
 		o.stand(&s)
@@ -118,7 +118,7 @@ func (o *operation) change(r *record, s *quota.State) (changed bool) {
 			return o.takeHold(s)
 		}
 		return o.take(r, s)
-	case count:
+	case countDenial:
 		o.denied = true
 		if s.Left(quota.Unleased) >= o.part.Cost { // a window has ended since
 			return false

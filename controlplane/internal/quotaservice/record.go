@@ -12,8 +12,8 @@ import (
 // who ask for the key: as the policy has them, not shifted, and read from a store without the
 // limits that the value does not have.
 type record struct {
-	generation uint64 // random when made; changed by what takes usages away
-	startNs    int64  // until when the store is starting, as far as is known; not in the value
+	generation      uint64 // random when made; changed by what takes usages away
+	startingUntilNs int64  // until when the store is starting, as far as is known; not in the value
 	quota.State
 }
 
@@ -40,7 +40,7 @@ func (r *record) prepare(o *operation, now int64) (asked quota.State, err error)
 		if r.Holders == nil {
 			r.Holders = &quota.Holders{}
 		}
-		r.Holders.Starting = r.startsNs(now) > 0
+		r.Holders.Starting = r.startingForNs(now) > 0
 	}
 	isAlike := func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }
 	if !slices.EqualFunc(r.Windows, o.Windows, isAlike) {
@@ -60,9 +60,9 @@ func (r *record) hasUsage() bool {
 	return r.Holders.Held() > 0 || slices.ContainsFunc(r.Usages, isUsed)
 }
 
-// startsNs is how much longer than now the store is starting. By a clock that was set back it is not.
-func (r *record) startsNs(now int64) int64 {
-	if left := r.startNs - now; left <= StartingNs {
+// startingForNs is how much longer than now the store is starting. By a clock that was set back it is not.
+func (r *record) startingForNs(now int64) int64 {
+	if left := r.startingUntilNs - now; left <= StartingNs {
 		return max(left, 0)
 	}
 	return 0

@@ -19,18 +19,14 @@
 //	store.go        compare-and-swap in a Memory, or in package redisstore
 //
 // The result of the swap comes back through keys.go to the group, whose answer its stream sends.
-// watch.go finds out about the store meanwhile; operate.go is for operators, and count.go for calls
-// of this process, which have no stream.
+// watch.go finds out about the store meanwhile, and metrics.go counts. operate.go is for operators,
+// and count.go for calls of this process, which have no stream.
 package quotaservice
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"crypto/x509"
-	"encoding/binary"
 	"errors"
-	"hash"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -83,32 +79,38 @@ type Service struct {
 	o       Options
 	ctx     context.Context
 	cancel  context.CancelFunc
-	count   counts
-	landed  landed
-	secret  atomic.Pointer[[]byte]
-	hashers hashers      // of calls
+	metrics metrics
 	log     *slog.Logger // of what streams do
 	silent  *slog.Logger // of a store that does not answer, or refuses
-	apart   atomic.Bool  // the store knows another secret: this service would count apart
 
+	secret  atomic.Pointer[[]byte]
+	hashers hashers     // of calls
+	apart   atomic.Bool // the store knows another secret: this service would count apart
+	landed  landed      // results of swaps; it has a lock of its own
+
+	// mu guards what follows, and the streams, groups, keys and operations in it.
 	mu       sync.Mutex
-	clock    clock
-	keys     keys
-	over     overKeys      // of calls
-	startNs  int64         // until when the store is starting, by the service's clock
-	message  quota.Results // memory for one answer
-	grants   []quota.Grant // memory for its grants
-	turns    []*Stream     // wait for their turn, the next one first
-	underWay int           // swaps
-	pumping  bool          // a goroutine is in pump
-	spare    []landing     // memory for landed
-	toNotify []*Stream     // have answers
 	domains  map[string]*domain
 	streams  map[*Stream]struct{}
-	asked    bool // some proxy has asked
+	turns    []*Stream // wait for their turn, the next one first
+	toNotify []*Stream // have answers
+	keys     keys
+	over     overKeys // of calls
+	underWay int      // swaps
+	pumping  bool     // a goroutine is in pump
+	asked    bool     // some proxy has asked
+
+	clock           clock // the store's
+	startingUntilNs int64 // until when the store is starting, by the service's clock
+
 	draining bool
 	isLate   bool // it has been draining for lastWithin
 	drained  chan struct{}
+
+	// Memory that is used again.
+	message quota.Results // for one answer
+	grants  []quota.Grant // for its grants
+	spare   []landing     // for landed
 }
 
 // burstLines is how many lines about refused definitions and asks are logged before
@@ -133,8 +135,14 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Service{
-		o: o, keys: newKeys(), over: overKeys{}, domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{}),
-		log: lograte.NewLimit(burstLines).Logger(o.Log), silent: lograte.NewEvery(silentEvery).Logger(o.Log),
+		o:       o,
+		log:     lograte.NewLimit(burstLines).Logger(o.Log),
+		silent:  lograte.NewEvery(silentEvery).Logger(o.Log),
+		domains: map[string]*domain{},
+		streams: map[*Stream]struct{}{},
+		keys:    newKeys(),
+		over:    overKeys{},
+		drained: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.Watch() // a store without state begins now, whatever else a service has to wait for
@@ -292,30 +300,6 @@ func (s *Service) takeTurn() bool {
 	s.turns = s.turns[1:]
 	st.takeTurn()
 	return true
-}
-
-// hasher makes the keys under which the store keeps the keys of counters. They say
-// nothing about clients to those who do not know the secret.
-type hasher struct {
-	mac hash.Hash
-	sum [sha256.Size]byte
-}
-
-func newHasher(secret []byte) *hasher { return &hasher{mac: hmac.New(sha256.New, secret)} }
-
-// key hashes a key after what prefix returned.
-func (h *hasher) key(prefix, key []byte) (id [16]byte) {
-	h.mac.Reset()
-	h.mac.Write(prefix)
-	h.mac.Write(key)
-	copy(id[:], h.mac.Sum(h.sum[:0]))
-	return id
-}
-
-// prefix is what all keys of a counter of a domain have in common.
-func prefix(domain string, counter *[16]byte) []byte {
-	b := binary.BigEndian.AppendUint32(nil, uint32(len(domain)))
-	return append(append(b, domain...), counter[:]...)
 }
 
 var errClosed = errors.New("the quota service is shutting down")

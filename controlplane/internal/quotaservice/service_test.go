@@ -182,7 +182,7 @@ func (silent) Secret(context.Context, string, func() []byte) ([]byte, error) {
 // hides no swap that has failed since the one before.
 func TestDegradedIsTrueOfAnIdleService(t *testing.T) {
 	b := newRig(t)
-	degraded := func() int32 { b.service.Heartbeat(); return b.service.count.degraded.Load() }
+	degraded := func() int32 { b.service.Heartbeat(); return b.service.metrics.degraded.Load() }
 	require.Zero(t, degraded())
 	b.store.Store = silent{b.memory}
 	require.EqualValues(t, 1, degraded())
@@ -338,7 +338,7 @@ func TestAFailedShadowPart(t *testing.T) {
 	a := p.ask(fails, works)
 	require.Equal(t, quota.Granted, a.Outcome)
 	require.True(t, a.Grants[0].Failed)
-	require.EqualValues(t, 1, b.service.count.mismatches.Load())
+	require.EqualValues(t, 1, b.service.metrics.mismatches.Load())
 	require.EqualValues(t, 1, a.Grants[1].Units)
 
 	fails.Shadow, works.Shadow = false, true

@@ -59,7 +59,7 @@ type Stream struct {
 // pendingAsk has not begun.
 type pendingAsk struct {
 	quota.Ask
-	startNs int64
+	askedNs int64
 	isBusy  bool // the stream asks too often
 }
 
@@ -214,7 +214,7 @@ func (st *Stream) takeTurn() {
 
 // begin makes a group of an ask, and lets its operations wait for their keys.
 func (st *Stream) begin(ask *pendingAsk) {
-	g := &group{stream: st, id: ask.ID, parts: len(ask.Parts), startNs: ask.startNs}
+	g := &group{stream: st, id: ask.ID, parts: len(ask.Parts), askedNs: ask.askedNs}
 	st.underWay += g.parts
 	if ask.isBusy {
 		g.result = quota.Busy
@@ -264,24 +264,24 @@ func (st *Stream) giveBack(r quota.Return) {
 	s := st.service
 	g, units := st.grants.take(r)
 	if g == nil {
-		s.count.lost.Add(uint64(r.Units))
+		s.metrics.lost.Add(uint64(r.Units))
 		return
 	}
 	if units == 0 {
 		return
 	}
-	o := g.definition.operation(giveUp, st.hasher, st.domain.name, g.key, returns{&s.count})
+	o := g.definition.operation(giveUp, st.hasher, st.domain.name, g.key, returns{&s.metrics})
 	o.counted, o.back = g.counted, units
 	s.keys.add(&o)
 }
 
 // returns owns the operations that uncount returned units: nobody waits for them, so it only
 // measures how many units could still be uncounted.
-type returns struct{ count *counts }
+type returns struct{ metrics *metrics }
 
 func (r returns) operationDone(o *operation) {
-	r.count.returned.Add(uint64(o.uncounted))
-	r.count.lost.Add(uint64(o.back - o.uncounted))
+	r.metrics.returned.Add(uint64(o.uncounted))
+	r.metrics.lost.Add(uint64(o.back - o.uncounted))
 }
 
 // remember notes what was granted, for its return, and returns the grant's number.
@@ -387,7 +387,7 @@ type domain struct {
 func (s *Service) noteAlive(d *domain, process uint64) {
 	n, err := s.o.Store.Live(s.ctx, d.name, process)
 	if err != nil {
-		s.count.storeErrors.Add(1)
+		s.metrics.storeErrors.Add(1)
 		s.logUnusable(err)
 		return
 	}

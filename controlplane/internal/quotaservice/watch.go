@@ -80,7 +80,7 @@ func (s *Service) Heartbeat() {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
 	err := s.agree(ctx, func() []byte { return *s.secret.Load() })
 	cancel()
-	if s.count.countBeat(err) {
+	if s.metrics.countBeat(err) {
 		s.o.Log.Info("the store answers again")
 	}
 	if err != nil {
@@ -139,13 +139,13 @@ func (s *Service) Watch() {
 	// The store's answer was on its way for up to now - before, and start is late by as much. So this
 	// is a new start only if start is later than the one that is known by more than that.
 	earliest := start - (now - before)
-	lost := start > now && earliest-s.startNs > int64(WatchEvery)
+	lost := start > now && earliest-s.startingUntilNs > int64(WatchEvery)
 	level := slog.LevelWarn
-	if s.startNs == 0 { // the first look: a new store is as it should be
+	if s.startingUntilNs == 0 { // the first look: a new store is as it should be
 		level = slog.LevelInfo
-		s.startNs = start
+		s.startingUntilNs = start
 	}
-	s.startNs = max(s.startNs, start)
+	s.startingUntilNs = max(s.startingUntilNs, start)
 	if anew {
 		for st := range s.streams {
 			st.ending = true
@@ -163,17 +163,17 @@ func (s *Service) Watch() {
 
 // Starting says for how much longer the store is starting; nil = it has its state.
 func (s *Service) Starting() error {
-	if ns := s.startingNs(); ns > 0 {
+	if ns := s.startingForNs(); ns > 0 {
 		left := time.Duration(ns).Round(100 * time.Millisecond)
 		return fmt.Errorf("%w; on_unavailable decides for %s", ErrStarting, left)
 	}
 	return nil
 }
 
-func (s *Service) startingNs() int64 {
+func (s *Service) startingForNs() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return max(s.startNs-s.o.Clock.NowNs(), 0)
+	return max(s.startingUntilNs-s.o.Clock.NowNs(), 0)
 }
 
 // Healthy says why the store does not answer, or has no state yet.
