@@ -173,7 +173,7 @@ func (p *place) put(r *Request, text string) error {
 	switch {
 	case text == "" || text == "-" || p.field == FieldTook && text == "-1":
 		return nil
-	case p.most > 0 && len(text) >= p.most && p.field != FieldStatus:
+	case p.most > 0 && len(text) >= p.most && p.field != FieldStatus: // a status is never longer
 		return fmt.Errorf("%s is %q, and the format cuts it off at %d bytes", p.name, clip(text), p.most)
 	}
 	p.had = true

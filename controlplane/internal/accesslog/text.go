@@ -26,7 +26,7 @@ type text struct {
 	literals []string // before each column, and behind the last
 	escapes  bool     // \ stands before a quotation mark of a value, and values have \xHH
 
-	values []string // of the line that was cut last
+	room []string // for the values of a line
 }
 
 // syntax is how a format spells values.
@@ -103,7 +103,7 @@ func compile(format string, s syntax) (*text, error) {
 	if len(t.columns) == 0 {
 		return nil, errors.New("it has neither %OPERATORS% of Envoy nor $variables of nginx")
 	}
-	t.values = make([]string, len(t.columns))
+	t.room = make([]string, len(t.columns))
 	return t, nil
 }
 
@@ -209,11 +209,12 @@ func (c *column) readTime(format string) error {
 
 // read reads a line.
 func (t *text) read(line string, places []*place, r *Request) error {
-	if err := t.cut(line); err != nil {
+	values, err := t.cut(line)
+	if err != nil {
 		return err
 	}
 	for _, p := range places {
-		value := t.values[p.at]
+		value := values[p.at]
 		if t.escapes {
 			value = unescape(value)
 		}
@@ -224,10 +225,10 @@ func (t *text) read(line string, places []*place, r *Request) error {
 	return nil
 }
 
-// cut cuts a line into its values.
-func (t *text) cut(line string) error {
+// cut cuts a line into its values. They are good until the next line is cut.
+func (t *text) cut(line string) (values []string, err error) {
 	if !strings.HasPrefix(line, t.literals[0]) {
-		return fmt.Errorf("it does not begin with %q", t.literals[0])
+		return nil, fmt.Errorf("it does not begin with %q", t.literals[0])
 	}
 	at := len(t.literals[0])
 	for i := range t.columns {
@@ -243,18 +244,18 @@ func (t *text) cut(line string) error {
 		}
 		end := at + length
 		if length < 0 || end > len(line) || !strings.HasPrefix(line[end:], behind) {
-			return fmt.Errorf("it has no %q behind %s", behind, c.name)
+			return nil, fmt.Errorf("it has no %q behind %s", behind, c.name)
 		}
 		if c.width == 0 && before != "" && t.index(line[at-len(before)+1:end], before) >= 0 {
-			return hasSeparator(c.name, line[at:end], before)
+			return nil, hasSeparator(c.name, line[at:end], before)
 		}
-		t.values[i] = line[at:end]
+		t.room[i] = line[at:end]
 		at = end + len(behind)
 	}
 	if at < len(line) { // a last value of one width ends before the line
-		return fmt.Errorf("it goes on behind %s", t.columns[len(t.columns)-1].name)
+		return nil, fmt.Errorf("it goes on behind %s", t.columns[len(t.columns)-1].name)
 	}
-	return nil
+	return t.room, nil
 }
 
 // hasSeparator is the error of a line that could be read in another way, too.

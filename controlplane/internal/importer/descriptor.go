@@ -156,7 +156,7 @@ func (m *maker) cannot(why string) {
 // count together, need only the match. Values that count apart need the key.
 func (m *maker) addValue(i int, v value) {
 	var matched bool
-	m.rule.Match, matched = v.part.restrict(m.rule.Match, v.pattern)
+	m.rule.Match, matched = v.restrict(m.rule.Match, v.pattern)
 	switch {
 	case matched && (v.shared || v.pattern.kind == exactly):
 	case v.shared:

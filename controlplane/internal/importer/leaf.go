@@ -177,7 +177,7 @@ type value struct {
 }
 
 // isImpossible reports whether no request has such a value.
-func (v value) isImpossible() bool { return v.part.isNever(v.pattern) }
+func (v value) isImpossible() bool { return v.isNever(v.pattern) }
 
 // asOverride writes the pattern as overrides have it. It is not ok if no override can say it.
 func (v value) asOverride() (text string, ok bool) { return v.part.asOverride(v.pattern) }

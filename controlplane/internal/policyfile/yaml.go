@@ -141,10 +141,9 @@ func isPlain(n *yaml.Node) bool {
 var jsonNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$`)
 
 // scalar decides what a scalar is. Plain true, false, null and decimal numbers
-// are what they are in JSON; all other plain text is text, so that off, on, yes
-// and 2024-01-01 are words; but what YAML would take for a number in another
-// notation (0x10, 1_000, 010, .5, .inf) is refused, as nobody can tell which
-// reading its writer expects.
+// are what they are in JSON. All other plain text is text: off, on, yes and
+// 2024-01-01 are words. What YAML takes for a number in another notation
+// (0x10, 1_000, 010, .5, .inf) is rejected, because its writer may mean either.
 func (c *converter) scalar(n *yaml.Node, out *policy.Node) *policy.Node {
 	out.Text = n.Value
 	switch {
