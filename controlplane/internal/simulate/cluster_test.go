@@ -206,6 +206,17 @@ func TestOperationsNameTheKeyAsTheFilterDoes(t *testing.T) {
 	}
 }
 
+func TestAnOperationNamesTheOverrideAsTheFilterDoes(t *testing.T) {
+	const rule = `name: r, key: [{header: u}], scope: cluster, limits: [5/1s], ` +
+		`overrides: [{name: vip, key: [a], limits: [9/1s]}]`
+	out := simulateLines(t, policyOf([]string{rule}, ""), 1, `{"at_ms":1,"headers":{"u":"a"}}
+{"at_ms":1,"op":"peek","rule":"r","key":["a"]}
+{"at_ms":1,"op":"peek","rule":"r","key":["b"]}`)
+	require.Contains(t, out[0], `"override":"vip"`)
+	require.Contains(t, out[1], `"override":"vip"`)
+	require.NotContains(t, out[2], "override")
+}
+
 // With leases no user of three proxies gets more than the limit that holds for it.
 func TestLeasesStayWithinTheLimit(t *testing.T) {
 	const cost = `, cost: {header: x-cost, max: 5}`

@@ -166,6 +166,9 @@ func (p *Prepared) decided(found *quotaservice.Found) result.Rule {
 	for i := range p.operation.Key {
 		r.Key[i] = &p.operation.Key[i]
 	}
+	if p.subject.Override >= 0 {
+		r.Override = p.rule.Overrides[p.subject.Override].Name
+	}
 	if p.subject.Shadow {
 		r.Mode = "shadow"
 	}
