@@ -3,28 +3,38 @@ package usage
 // document reads JSON, and keeps only where in it the reader is. It is strict about all that names
 // and values depend on, so that it reads a count only if all readers do. To it, numbers, true,
 // false and null are words: an error inside a word changes nothing else.
+//
+// This is how it reads {"usage":{"prompt_tokens":5}}, where a chunk may end at any byte:
+//
+//	{                 readMark → readValue → open: into the object, at the root
+//	"usage"           readMark → beginName, readName → beginField: its value is at .usage
+//	:{                readMark → readValue → open: into the object, at .usage
+//	"prompt_tokens"   the same as for "usage": its value is at .usage.prompt_tokens, a row's
+//	:5                readMark → readValue, readWord: number becomes 5
+//	}                 ends the word: takeCount gives the row its number; readMark → close
+//	}                 readMark → close: the document has ended
 type document struct {
 	tally
-	state    state
-	goesOn   bool // another object may follow on a line of its own
-	isMany   bool // another object has followed
-	root     int  // depth of the root: 1 in an array of events, else 0
-	depth    int
-	inside   [maxDepth]container
-	levels   [trackedDepth]path
-	value    path // of the value that is being read
-	row      *row // of the value; nil = it is not a count
-	kind     kind // of the value's text
-	label    int  // how much of the string may still be a label
-	written  int  // the depth of the outermost object or array that the model wrote, 0 outside
-	isName   bool
-	isKept   bool              // the string is read: it is a name, or an event in base64
-	name     [maxName + 1]byte // that comes in parts; of a longer one, the beginning
-	nameSize int
-	number   int64 // -1 = not a count
-	escape   rune  // a number in hexadecimal, after a leading 1
-	escaped  [1]byte
-	events   *wrappedEvents // nil = this document wraps no events
+	state        state
+	goesOn       bool // another object may follow on a line of its own
+	isMany       bool // another object has followed
+	root         int  // depth of the root: 1 in an array of events, else 0
+	depth        int
+	inside       [maxDepth]container
+	levels       [trackedDepth]path
+	place        path // of the value that is being read
+	row          *row // of the value; nil = it is not a count
+	kind         kind // of the value's text
+	labelLeft    int  // how much of the string may still be a label
+	writtenDepth int  // the depth of the outermost object or array that the model wrote, 0 outside
+	isName       bool
+	isKept       bool              // the string is read: it is a name, or an event in base64
+	name         [maxName + 1]byte // that comes in parts; of a longer one, the beginning
+	nameSize     int
+	number       int64 // -1 = not a count
+	escape       rune  // a number in hexadecimal, after a leading 1
+	escaped      [1]byte
+	events       *wrappedEvents // nil = this document wraps no events
 }
 
 const (
@@ -64,8 +74,8 @@ const (
 func (d *document) start() {
 	d.beginEvent()
 	d.state, d.depth = wantsValue, 0
-	d.root, d.written = 0, 0
-	d.begin(theRoot, other)
+	d.root, d.writtenDepth = 0, 0
+	d.begin(theRoot, kindOther)
 	if d.events != nil {
 		d.events.beginEvent()
 	}
@@ -73,7 +83,7 @@ func (d *document) start() {
 
 // begin begins a value at a path.
 func (d *document) begin(at path, k kind) {
-	d.value, d.row = at, nil
+	d.place, d.row = at, nil
 	d.kind = k
 }
 
@@ -115,8 +125,8 @@ func (d *document) readMark(c byte) int {
 		d.passSpace(c)
 		return 1
 	}
-	if d.written > 0 && (state > wantsValueOrEnd || !isWord[c]) {
-		d.addText(written, 1)
+	if d.writtenDepth > 0 && (state > wantsValueOrEnd || !isWord[c]) {
+		d.addText(kindWritten, 1)
 	}
 	switch {
 	case c == '"' && (state == wantsName || state == wantsNameOrEnd):
@@ -185,7 +195,7 @@ func (d *document) open(c byte) {
 		d.fail()
 		return
 	}
-	level, in := d.value, container(d.kind)
+	level, in := d.place, container(d.kind)
 	d.state = wantsNameOrEnd
 	switch at := &places.nodes[level]; {
 	case c == '[':
@@ -195,18 +205,18 @@ func (d *document) open(c byte) {
 			level, d.root = theRoot, 1 // the paths of its items begin at the root
 		}
 		in |= array
-	case at.object != none:
+	case at.object != kindNone:
 		in = container(at.object)
-	case d.kind == label:
-		in = container(other)
+	case d.kind == kindLabel:
+		in = container(kindOther)
 	}
 	if c == '{' && d.depth == d.root {
 		d.beginEvent()
 	}
 	d.depth++
-	if d.kind == written && d.written == 0 {
-		d.written = d.depth
-		d.addText(written, 1)
+	if d.kind == kindWritten && d.writtenDepth == 0 {
+		d.writtenDepth = d.depth
+		d.addText(kindWritten, 1)
 	}
 	d.inside[d.depth], d.levels[min(d.depth, trackedDepth-1)] = in, level
 	d.begin(level, in.kind())
@@ -232,8 +242,8 @@ func (d *document) closes(c byte) bool {
 
 // close leaves an object or an array.
 func (d *document) close() {
-	if d.depth == d.written {
-		d.written = 0
+	if d.depth == d.writtenDepth {
+		d.writtenDepth = 0
 	}
 	d.depth--
 	d.endValue()
@@ -249,7 +259,7 @@ func (d *document) endValue() {
 // beginField begins the value of a name.
 func (d *document) beginField(p []byte) {
 	d.state = wantsColon
-	if d.written > 0 {
+	if d.writtenDepth > 0 {
 		return
 	}
 	n, in := places.lookup(p), d.inside[d.depth].kind()
@@ -257,16 +267,16 @@ func (d *document) beginField(p []byte) {
 		d.begin(0, in)
 		return
 	}
-	d.begin(places.field(d.value, n), in)
-	if k := places.kinds[n]; k != none && in != aside {
+	d.begin(places.field(d.place, n), in)
+	if k := places.kinds[n]; k != kindNone && in != kindAside {
 		d.kind = k
 	}
-	if d.value == 0 {
+	if d.place == 0 {
 		return
 	}
-	at := &places.nodes[d.value]
+	at := &places.nodes[d.place]
 	d.isKnown, d.row = true, at.row
-	if k := at.kind; k != none && (k != wrapped || d.events != nil) {
+	if k := at.kind; k != kindNone && (k != kindWrapped || d.events != nil) {
 		d.kind = k
 	}
 }

@@ -34,11 +34,11 @@ var notInPath = strings.NewReplacer(".", " ", "[", " ")
 // fieldOf returns where the field of an object stands, and what its strings are.
 func fieldOf(object, name string, in kind) (path string, k kind) {
 	path, k = object+"."+notInPath.Replace(name), in
-	if in == written {
-		return "-", written // nowhere in the tables
+	if in == kindWritten {
+		return "-", kindWritten // nowhere in the tables
 	}
 	for _, list := range envelope {
-		if slices.Contains(strings.Fields(list.names), name) && in != aside {
+		if slices.Contains(strings.Fields(list.names), name) && in != kindAside {
 			k = list.kind
 		}
 	}
@@ -48,7 +48,7 @@ func fieldOf(object, name string, in kind) (path string, k kind) {
 		}
 	}
 	for _, r := range texts {
-		if r.path == path && r.kind != wrapped {
+		if r.path == path && r.kind != kindWrapped {
 			k = r.kind
 		}
 	}
@@ -95,10 +95,10 @@ func (m *model) count(token json.Token, path string) {
 func (m *model) addText(k kind, n int) {
 	size := int64(n)
 	switch {
-	case k == aside, size == 0:
-	case k == label:
-		m.addText(other, max(0, n-maxLabel))
-	case k == spoken || k == written:
+	case k == kindAside, size == 0:
+	case k == kindLabel:
+		m.addText(kindOther, max(0, n-maxLabel))
+	case k == kindSpoken || k == kindWritten:
 		m.spoken += size
 		m.hasSpoken = true
 	case m.isNumbered:
@@ -118,7 +118,7 @@ func (m *model) read(d *json.Decoder, path string, k kind, isWritten bool) {
 	m.count(token, path)
 	mark := func(n int) {
 		if isWritten {
-			m.addText(written, n)
+			m.addText(kindWritten, n)
 		}
 	}
 	switch v := token.(type) {
@@ -133,7 +133,7 @@ func (m *model) read(d *json.Decoder, path string, k kind, isWritten bool) {
 	case nil:
 		mark(len("null"))
 	case json.Delim:
-		isWritten = isWritten || k == written
+		isWritten = isWritten || k == kindWritten
 		mark(len("{}"))
 		m.readAll(d, v, path, k, isWritten)
 	}
@@ -141,8 +141,8 @@ func (m *model) read(d *json.Decoder, path string, k kind, isWritten bool) {
 
 // readAll follows what is in an object or an array.
 func (m *model) readAll(d *json.Decoder, open json.Delim, path string, k kind, isWritten bool) {
-	if open == '{' && k == label {
-		k = other
+	if open == '{' && k == kindLabel {
+		k = kindOther
 	}
 	for _, r := range texts {
 		if open == '{' && r.path == path+"." {
@@ -151,7 +151,7 @@ func (m *model) readAll(d *json.Decoder, open json.Delim, path string, k kind, i
 	}
 	for n := 0; d.More(); n++ {
 		if isWritten {
-			m.addText(written, min(n, 1)) // a comma
+			m.addText(kindWritten, min(n, 1)) // a comma
 		}
 		if open == '[' {
 			m.read(d, path+"[]", k, isWritten)
@@ -163,7 +163,7 @@ func (m *model) readAll(d *json.Decoder, open json.Delim, path string, k kind, i
 			m.isKnown = m.isKnown || isOfTables(name.(string))
 		}
 		if isWritten {
-			m.addText(written, len(name.(string))+len(`"":`))
+			m.addText(kindWritten, len(name.(string))+len(`"":`))
 		}
 		field, of := fieldOf(path, name.(string), k)
 		m.read(d, field, of, isWritten)
@@ -174,7 +174,7 @@ func (m *model) readAll(d *json.Decoder, open json.Delim, path string, k kind, i
 // readItem reads an answer, or an item of one in an array.
 func (m *model) readItem(d *json.Decoder) {
 	m.atRoot = true
-	m.read(d, "", other, false)
+	m.read(d, "", kindOther, false)
 }
 
 func (m *model) endEvent() {

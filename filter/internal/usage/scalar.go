@@ -49,8 +49,8 @@ func (d *document) beginName() {
 
 // beginString begins a string that is a value, after its first quote.
 func (d *document) beginString() {
-	d.state, d.label = inString, maxLabel
-	d.isName, d.isKept = false, d.kind == wrapped
+	d.state, d.labelLeft = inString, maxLabel
+	d.isName, d.isKept = false, d.kind == kindWrapped
 	if d.isKept {
 		d.events.start()
 	}
@@ -61,8 +61,8 @@ func (d *document) readName(p []byte) int {
 	if d.nameSize == 0 && d.state == inString {
 		if n := run(p); n < len(p) && p[n] == '"' {
 			d.beginField(p[:n]) // most names are in one chunk
-			if d.written > 0 {
-				d.addText(written, n+1)
+			if d.writtenDepth > 0 {
+				d.addText(kindWritten, n+1)
 			}
 			return n + 1
 		}
@@ -99,8 +99,8 @@ func (d *document) readString(p []byte) int {
 	switch {
 	case !d.isName:
 		d.measure(size)
-	case d.written > 0:
-		d.addText(written, size)
+	case d.writtenDepth > 0:
+		d.addText(kindWritten, size)
 	}
 	return n
 }
@@ -117,27 +117,27 @@ func (d *document) keep(p []byte) {
 // measure counts the next part of a value by its size.
 func (d *document) measure(size int) {
 	switch d.kind {
-	case aside, wrapped:
-	case label:
-		if size > d.label {
-			d.addText(other, size-d.label)
-			size = d.label
+	case kindAside, kindWrapped:
+	case kindLabel:
+		if size > d.labelLeft {
+			d.addText(kindOther, size-d.labelLeft)
+			size = d.labelLeft
 		}
-		d.label -= size
+		d.labelLeft -= size
 	default:
 		d.addText(d.kind, size)
 	}
 }
 
 func (d *document) endString() {
-	if d.written > 0 {
-		d.addText(written, len(`"`))
+	if d.writtenDepth > 0 {
+		d.addText(kindWritten, len(`"`))
 	}
 	if d.isName {
 		d.beginField(d.name[:d.nameSize])
 		return
 	}
-	if d.kind == wrapped {
+	if d.kind == kindWrapped {
 		d.events.finish()
 	}
 	d.endValue()
@@ -208,8 +208,8 @@ func (d *document) readWord(p []byte) (n int) {
 			d.addDigit(p[n])
 		}
 	}
-	if d.written > 0 {
-		d.addText(written, n)
+	if d.writtenDepth > 0 {
+		d.addText(kindWritten, n)
 	}
 	if n < len(p) {
 		d.takeCount(d.number)

@@ -33,8 +33,8 @@ const (
 	toolUse
 	output
 	thoughts
-	begun // output so far, at the beginning of the answer
-	total // input and output
+	begunOutput // output so far, at the beginning of the answer
+	total       // input and output
 	parts
 	sequence // the number of an event, not a count of tokens
 )
@@ -59,7 +59,7 @@ var counts = [...]row{
 	{anthropic, ".message.usage.input_tokens", input},
 	{anthropic, ".message.usage.cache_read_input_tokens", cacheRead},
 	{anthropic, ".message.usage.cache_creation_input_tokens", cacheWritten},
-	{anthropic, ".message.usage.output_tokens", begun},
+	{anthropic, ".message.usage.output_tokens", begunOutput},
 
 	{gemini, ".usageMetadata.promptTokenCount", input},
 	{gemini, ".usageMetadata.toolUsePromptTokenCount", toolUse},
@@ -104,17 +104,18 @@ var aliases = [...]alias{
 	{"", "result", ""}, // Cloudflare
 }
 
-// kind is what a string in an answer is. A string without a kind has that of what it is in.
+// kind is what a string in an answer is. A string without a kind has the kind of the object or the
+// array around it.
 type kind uint8
 
 const (
-	none    kind = iota
-	other        // text under a name that no table has
-	spoken       // text where the API has it
-	written      // JSON that the model wrote: all of it is text
-	label        // of the envelope
-	aside        // not text, and neither is what it contains
-	wrapped      // an event in base64
+	kindNone    kind = iota
+	kindOther        // text under a name that no table has
+	kindSpoken       // text where the API has it
+	kindWritten      // JSON that the model wrote: all of it is text
+	kindLabel        // of the envelope
+	kindAside        // not text, and neither is what it contains
+	kindWrapped      // an event in base64
 )
 
 // maxLabel is how many bytes of a label count as a label. The rest of it is text.
@@ -128,61 +129,61 @@ type text struct {
 }
 
 var texts = [...]text{
-	{".choices[].text", spoken},
-	{".choices[].delta", spoken},
-	{".choices[].delta.reasoning_details", other}, // which repeat the reasoning
-	{".choices[].delta.thinking_blocks", other},
-	{".choices[].delta.provider_specific_fields", other},
-	{".choices[].delta.tool_calls[].function.arguments", written},
-	{".choices[].delta.audio.data", aside},
-	{".choices[].message", spoken},
-	{".choices[].message.reasoning_details", other},
-	{".choices[].message.thinking_blocks", other},
-	{".choices[].message.provider_specific_fields", other},
-	{".choices[].message.tool_calls[].function.arguments", written},
-	{".choices[].message.audio.data", aside},
+	{".choices[].text", kindSpoken},
+	{".choices[].delta", kindSpoken},
+	{".choices[].delta.reasoning_details", kindOther}, // which repeat the reasoning
+	{".choices[].delta.thinking_blocks", kindOther},
+	{".choices[].delta.provider_specific_fields", kindOther},
+	{".choices[].delta.tool_calls[].function.arguments", kindWritten},
+	{".choices[].delta.audio.data", kindAside},
+	{".choices[].message", kindSpoken},
+	{".choices[].message.reasoning_details", kindOther},
+	{".choices[].message.thinking_blocks", kindOther},
+	{".choices[].message.provider_specific_fields", kindOther},
+	{".choices[].message.tool_calls[].function.arguments", kindWritten},
+	{".choices[].message.audio.data", kindAside},
 
-	{".output", spoken}, // of responses, and Converse
-	{".output[].result", aside},
-	{".output.message.content[].toolUse.input", written},
-	{".response.", aside}, // an event of responses, which repeats the request
-	{".response.output", other},
-	{".response.output[].result", aside},
-	{".item.result", aside},
-	{".instructions", aside},
-	{".tools", aside},
-	{".metadata", aside},
-	{".text.", aside},
+	{".output", kindSpoken}, // of responses, and Converse
+	{".output[].result", kindAside},
+	{".output.message.content[].toolUse.input", kindWritten},
+	{".response.", kindAside}, // an event of responses, which repeats the request
+	{".response.output", kindOther},
+	{".response.output[].result", kindAside},
+	{".item.result", kindAside},
+	{".instructions", kindAside},
+	{".tools", kindAside},
+	{".metadata", kindAside},
+	{".text.", kindAside},
 
-	{".delta", spoken}, // of all that stream text by parts of a message
-	{".content", spoken},
-	{".content[].input", written},
-	{".content[].data", aside},
-	{".content_block", spoken},
-	{".content_block.input", written},
-	{".content_block.data", aside},
+	{".delta", kindSpoken}, // of all that stream text by parts of a message
+	{".content", kindSpoken},
+	{".content[].input", kindWritten},
+	{".content[].data", kindAside},
+	{".content_block", kindSpoken},
+	{".content_block.input", kindWritten},
+	{".content_block.data", kindAside},
 
-	{".candidates[].content", spoken},
-	{".candidates[].content.parts[].functionCall.args", written},
+	{".candidates[].content", kindSpoken},
+	{".candidates[].content.parts[].functionCall.args", kindWritten},
 
-	{".response", spoken}, // Ollama
-	{".thinking", spoken},
-	{".message", spoken},
-	{".message.tool_calls[].function.arguments", written},
+	{".response", kindSpoken}, // Ollama
+	{".thinking", kindSpoken},
+	{".message", kindSpoken},
+	{".message.tool_calls[].function.arguments", kindWritten},
 
-	{".tool_calls[].parameters", written}, // Cohere, version 1
-	{".tool_calls[].arguments", written},  // Cloudflare
-	{".embedding", aside},
-	{".embeddings", aside},
-	{".data[].embedding", aside},
-	{".data[].b64_json", aside},
-	{".b64_json", aside}, // of images in events
-	{".generation", spoken},
-	{".outputText", spoken},
-	{".results[].outputText", spoken},
-	{".chat_history", aside}, // of Cohere, which repeats the request
-	{".texts", aside},
-	{".bytes", wrapped}, // of InvokeModelWithResponseStream
+	{".tool_calls[].parameters", kindWritten}, // Cohere, version 1
+	{".tool_calls[].arguments", kindWritten},  // Cloudflare
+	{".embedding", kindAside},
+	{".embeddings", kindAside},
+	{".data[].embedding", kindAside},
+	{".data[].b64_json", kindAside},
+	{".b64_json", kindAside}, // of images in events
+	{".generation", kindSpoken},
+	{".outputText", kindSpoken},
+	{".results[].outputText", kindSpoken},
+	{".chat_history", kindAside}, // of Cohere, which repeats the request
+	{".texts", kindAside},
+	{".bytes", kindWrapped}, // of InvokeModelWithResponseStream
 }
 
 // envelope has names of values that are not text in any place: labels, which are seldom long, and
@@ -191,7 +192,7 @@ var envelope = [...]struct {
 	kind  kind
 	names string
 }{
-	{label,
+	{kindLabel,
 		"call_id completionReason conversation_id created_at createTime detail done_reason effort event_type " +
 			"fileUri finish_reason finishReason format generation_id id item_id language mime_type mimeType model " +
 			"model_id modelVersion name native_finish_reason obfuscation object outputFormat p phase " +
@@ -199,7 +200,7 @@ var envelope = [...]struct {
 			"server_label service_tier session_id status stop stop_reason stop_sequence stopReason stopSequence " +
 			"system_fingerprint timestamp tool_call_id tool_choice tool_use_id toolUseId traffic_type trafficType " +
 			"truncation type uri url user verbosity version"},
-	{aside,
+	{kindAside,
 		"annotations citation citationMetadata citations content_filter_results encrypted_content error " +
 			"groundingMetadata image_url inline_data inlineData logprobs logprobsResult partial_image_b64 " +
 			"prompt_filter_results promptFeedback safetyRatings search_results signature thought_signature " +
@@ -252,7 +253,7 @@ func (t *tally) count(r *row, n int64) {
 		return
 	}
 	if n == 0 && t.counts[place] > 0 {
-		return // servers end a stream so that have said it before
+		return // some servers say the count first, and 0 at the end of the stream
 	}
 	t.counts[place] = n
 	t.said |= bit
@@ -260,15 +261,15 @@ func (t *tally) count(r *row, n int64) {
 	t.doubted &^= bit
 }
 
-// addText takes the next n bytes of text. An event counts by its text where an API has text, or by
-// its other text if that is more: both may be the same text.
+// addText takes the next n bytes of text. An event may have the same text twice: where its API has
+// text, and elsewhere. So the larger of the two sizes counts.
 func (t *tally) addText(k kind, n int) {
 	if n == 0 {
 		return
 	}
 	before := max(t.spoken, t.other)
 	switch {
-	case k != other:
+	case k != kindOther:
 		t.spoken += int64(n)
 		t.hasSpoken = true
 	case t.isNumbered:
@@ -284,8 +285,9 @@ func (t *tally) addText(k kind, n int) {
 	t.textBytes += max(t.spoken, t.other) - before
 }
 
-// sum adds up the parts of the first API that has them, or else of the API with the largest sum. A
-// 0 does not hide another API's count: fronts write the names of several APIs, and fill one's.
+// sum adds up the parts of the first API that has them, or else of the API with the largest sum.
+// Some fronts write the names of several APIs and fill only those of one, so a 0 of one API does
+// not hide the count of another.
 func (t *tally) sum(of uint64) (sum int64, isKnown bool) {
 	for a := range apis {
 		var n int64
@@ -314,30 +316,32 @@ func (t *tally) usage(inOnePiece bool) Usage {
 	u.Input, u.InputKnown = t.sum(inputParts)
 	u.Output, u.OutputKnown = t.sum(outputParts)
 	all, allKnown := t.sum(1 << total)
-	if u.TextEvents > 0 && u.Input+u.Output+all == 0 { // text has tokens
+	if u.TextEvents > 0 && u.Input+u.Output+all == 0 { // text has tokens: servers that do not count say 0
 		u.InputKnown, u.OutputKnown = false, false
 		return u
 	}
-	if t.hasSpoken && u.Output == 0 {
+	if t.hasSpoken && u.Output == 0 { // text has tokens, so 0 is not the whole output
 		u.OutputKnown = false
 	}
-	if !u.OutputKnown {
-		begun, _ := t.sum(1 << begun)
+	if !u.OutputKnown { // Anthropic begins with the output so far
+		begun, _ := t.sum(1 << begunOutput)
 		u.Output = max(u.Output, begun)
 	}
-	isInput := inOnePiece && !t.hasSpoken // as for embeddings, which have no output
+	// Embeddings and rankings have no output. Some of their APIs say the input alone, others only
+	// the total.
+	hasNoOutput := inOnePiece && !t.hasSpoken
 	if allKnown {
-		u.addTotal(all, isInput)
+		u.addTotal(all, hasNoOutput)
 	}
-	if isInput && !t.namesOutput && (allKnown || u.TextEvents == 0) {
-		u.OutputKnown = u.InputKnown // embeddings leave it out
+	if hasNoOutput && !t.namesOutput && (allKnown || u.TextEvents == 0) {
+		u.OutputKnown = u.InputKnown
 	}
 	return u
 }
 
-// addTotal completes the parts by a total. What it has beside them is output: some APIs count
-// reasoning there alone. isInput: if it is alone, all of it is input.
-func (u *Usage) addTotal(all int64, isInput bool) {
+// addTotal completes the parts by a total. What the total has beyond them is output: some APIs count
+// reasoning only in the total. If the answer hasNoOutput and no part is known, all of it is input.
+func (u *Usage) addTotal(all int64, hasNoOutput bool) {
 	switch {
 	case u.InputKnown && all > u.Input:
 		u.Output = max(u.Output, all-u.Input)
@@ -347,7 +351,7 @@ func (u *Usage) addTotal(all int64, isInput bool) {
 		u.Input = max(u.Input, all-u.Output)
 		u.InputKnown = true
 	case u.OutputKnown:
-	case isInput:
+	case hasNoOutput:
 		u.Input, u.InputKnown = all, true
 	default:
 		u.Total = all
