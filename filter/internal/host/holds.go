@@ -51,12 +51,12 @@ func (s *stream) settle() {
 			continue
 		}
 		h.Settle(cost, by, now)
-		if p.reports.whole {
+		if p.report != noReport {
 			rule := h.Rule.Policy.Name
 			settled = append(settled, result.Settled{Rule: rule, Held: h.Units, Cost: cost, By: by.String()})
 		}
 	}
-	if p.reports.whole {
+	if p.report != noReport {
 		setState(settledState, result.AppendSettled(nil, settled))
 	}
 	clear(s.holds)

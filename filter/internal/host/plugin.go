@@ -69,7 +69,8 @@ type plugin struct {
 
 	engine    *engine.Engine // nil if the policy was refused
 	quota     *quotaTalk     // nil without rules of scope cluster
-	reports   reports
+	words     bool           // access logs get every verdict, not only notable ones
+	report    reportKind
 	conflicts int  // see watch
 	isSplit   bool // see split
 
@@ -102,12 +103,14 @@ type plugin struct {
 	self     uint64         // a random number: which row of what is held is this plugin's
 }
 
-// reports says which verdicts are published, beside those that access logs get anyway.
-type reports struct {
-	whole bool // of every request, with keys; publish writes it short if brief is set
-	brief bool // implies whole
-	words bool // of every request, to access logs
-}
+// reportKind says how every verdict is published with its keys, beside the word for access logs.
+type reportKind uint8
+
+const (
+	noReport    reportKind = iota
+	briefReport            // in place of the word
+	wholeReport
+)
 
 // A configuration splits when a stream comes after conflictTicks ticks that found a conflict. By
 // then, a replaced configuration gets no streams: Envoy's workers take the new one within
@@ -144,7 +147,7 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	p.self = binary.LittleEndian.Uint64(random[:])
 	p.fieldWriter.Style = pol.Headers
 	p.confine()
-	p.reports = readReports()
+	p.words, p.report = readReports()
 	p.holdNs = shortestHold(pol.Rules)
 	p.quota = newQuotaTalk(p, pol)
 	if err := proxywasm.SetTickPeriodMilliSeconds(tickMs); err != nil {
@@ -155,13 +158,16 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 }
 
 // readReports reads which verdicts the node's metadata asks for.
-func readReports() (r reports) {
+func readReports() (words bool, report reportKind) {
 	trace, isAsked := theProxy.Attribute("sluice\x00trace")
-	r.whole = isAsked || reportsWhole()
-	r.brief = trace == "brief" // so isAsked, and whole
+	switch {
+	case trace == "brief":
+		report = briefReport
+	case isAsked || reportsWhole():
+		report = wholeReport
+	}
 	verdicts, _ := theProxy.Attribute("xds\x00node\x00metadata\x00sluice\x00verdicts")
-	r.words = verdicts == "all"
-	return r
+	return verdicts == "all", report
 }
 
 // readPolicy reads the policy, and logs why it is refused.

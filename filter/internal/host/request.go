@@ -148,7 +148,7 @@ func (p *plugin) request(context uint32) types.Action {
 
 // finish answers a request that is decided, or lets it go on.
 func (p *plugin) finish(context uint32, v *decide.Verdict) types.Action {
-	if p.reports.whole || p.reports.words || respond.Notable(v) {
+	if p.report != noReport || p.words || respond.Notable(v) {
 		p.publish(v)
 	}
 	p.fields, p.holds = p.fields[:0], p.holds[:0]
@@ -195,16 +195,16 @@ const (
 // requests that every rule has simply allowed go without it, unless the node's
 // metadata asks for all verdicts.
 func (p *plugin) publish(v *decide.Verdict) {
-	if p.reports.brief {
+	if p.report == briefReport {
 		p.word = respond.AppendBriefs(p.word[:0], v)
 		setState(briefState, p.word)
 		return
 	}
-	if respond.Notable(v) || p.reports.words && v.Matched() {
+	if respond.Notable(v) || p.words && v.Matched() {
 		p.word = respond.AppendWord(p.word[:0], v)
 		setState(verdictState, p.word)
 	}
-	if p.reports.whole {
+	if p.report == wholeReport {
 		setState(reportState, respond.AppendReport(nil, v))
 	}
 }

@@ -141,49 +141,66 @@ func (c *Source) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
 // Operate reads the key's usage and changes it. It tries again if another worker writes in between.
 // The window is an index in Rule.Subjects.Windows, or state.AllWindows.
 func (c *Source) Operate(s *decide.Subject, name string, window int, n uint32, now int64) (value int64, err error) {
-	e := &s.Record
 	if (name == "inc" || name == "set") && s.Rule.Policy.Concurrency() {
 		rule := strconv.Quote(s.Rule.Policy.Name)
 		return 0, errors.New("rule " + rule + " counts what runs, which no operation changes: reset forgets it")
 	}
 	for range state.MaxRetries {
-		if c.Table.Read(e, s.Limits, now) != state.OK {
+		if c.Table.Read(&s.Record, s.Limits, now) != state.OK {
 			break
 		}
 		s.Known = true
-		status, had := state.OK, false
-		switch name {
-		case "inc":
-			status = c.Table.Inc(e, window, n, c.evicts())
-		case "set":
-			status = c.Table.Set(e, window, n, c.evicts())
-		case "reset":
-			had, status = c.Table.Reset(e, c.evicts())
-		}
-		switch {
-		case status == state.Full:
+		value, status := c.operate(s, name, window, n, now)
+		switch status {
+		case state.OK:
+			return value, nil
+		case state.Mismatch: // another worker has written
+		case state.Full:
 			return 0, errors.New("the page of this key is full, and on_full does not evict")
-		case status == state.Mismatch:
-			continue
-		case status != state.OK:
+		default:
 			return 0, ErrStore
-		case name == "reset":
-			s.Known = c.Table.Read(e, s.Limits, now) == state.OK // as reset left it
-			if had {
-				return 1, nil
-			}
-			return 0, nil
-		case name == "inc" || name == "set":
-			s.Rule.Stored(e)
-		case name == "expires_at":
-			return expiresAt(s), nil
 		}
-		if window == state.AllWindows {
-			window = s.Rule.Subjects.Order[s.Tightest()]
-		}
-		return int64(s.Limits.Windows[window].Count(c.Table.Usage(e, window), e.Now)), nil
 	}
 	return 0, ErrStore
+}
+
+// operate carries out the operation on the record that was read.
+func (c *Source) operate(
+	s *decide.Subject, name string, window int, n uint32, now int64,
+) (value int64, status state.Status) {
+	e := &s.Record
+	switch name {
+	case "reset":
+		had, status := c.Table.Reset(e, c.evicts())
+		if status == state.OK {
+			s.Known = c.Table.Read(e, s.Limits, now) == state.OK // as reset left it
+		}
+		if had {
+			return 1, status
+		}
+		return 0, status
+	case "expires_at":
+		return expiresAt(s), state.OK
+	case "inc":
+		status = c.Table.Inc(e, window, n, c.evicts())
+	case "set":
+		status = c.Table.Set(e, window, n, c.evicts())
+	default: // get reads alone
+		return c.used(s, window), state.OK
+	}
+	if status != state.OK {
+		return 0, status
+	}
+	s.Rule.Stored(e)
+	return c.used(s, window), state.OK
+}
+
+// used returns what is used of a window: of the tightest one for state.AllWindows.
+func (c *Source) used(s *decide.Subject, window int) int64 {
+	if window == state.AllWindows {
+		window = s.Rule.Subjects.Order[s.Tightest()]
+	}
+	return int64(s.Limits.Windows[window].Count(c.Table.Usage(&s.Record, window), s.Record.Now))
 }
 
 // expiresAt returns when the tightest window starts again; 0 for a window per key that has not
