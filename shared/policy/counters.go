@@ -204,7 +204,7 @@ func sameLimits(a, b []Limit) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(l Limit) bool {
 		return !slices.ContainsFunc(b, func(other Limit) bool {
 			return other.Same(l.Window) && other.Limit == l.Limit && other.Burst == l.Burst && other.Unlimited == l.Unlimited &&
-				other.From.same(l.From)
+				other.Requested.same(l.Requested)
 		})
 	})
 }

@@ -181,7 +181,7 @@ func (r *reader) fitsAlgorithm(v value, l *writtenLimit) {
 	if most := l.Most(); l.Algorithm == limit.SlidingWindowLog && most > limit.MaxLog {
 		r.fail(l.placeOfMost(v), LogTooLong, itoa(int64(most)))
 	}
-	if l.Algorithm == limit.TokenBucket && l.From != nil {
+	if l.Algorithm == limit.TokenBucket && l.Requested != nil {
 		r.fail(v.field("requests"), NumberOfBucket)
 		return
 	}
@@ -255,7 +255,7 @@ func (r *Rule) LimitNamed(text string) int {
 func (o *Override) Raises(r *Rule) bool {
 	for i := range o.Limits {
 		w, of := &o.Limits[i].Window, r.Limits[i].Window
-		if r.Limits[i].From != nil {
+		if r.Limits[i].Requested != nil {
 			of.Limit = 0
 		}
 		if w.Unlimited || w.Limit > of.Limit || w.Burst > of.Burst {
@@ -266,23 +266,23 @@ func (o *Override) Raises(r *Rule) bool {
 }
 
 // requestsObject is "requests" of a limit if it is an object.
-var requestsObject = newObject("requests", []field[LimitFrom]{
-	{"jwt", objectOf("jwt"), "", func(r *reader, v value, n *LimitFrom) {
+var requestsObject = newObject("requests", []field[RequestedLimit]{
+	{"jwt", objectOf("jwt"), "", func(r *reader, v value, n *RequestedLimit) {
 		n.Part = KeyPart{Kind: KeyJWT}
 		readObject(r, v, jwtObject, &n.Part)
 	}},
-	{"property", segments, "", func(r *reader, v value, n *LimitFrom) {
+	{"property", segments, "", func(r *reader, v value, n *RequestedLimit) {
 		n.Part = KeyPart{Kind: KeyProperty}
 		readProperty(r, v, &n.Part)
 	}},
-	{"header", token, "", func(r *reader, v value, n *LimitFrom) {
+	{"header", token, "", func(r *reader, v value, n *RequestedLimit) {
 		n.Part = KeyPart{Kind: KeyHeader, Name: r.headerName(v)}
 	}},
-	{"trusted", boolean, "false", func(r *reader, v value, _ *LimitFrom) { r.boolean(v) }},
-	{"default", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, n *LimitFrom) {
+	{"trusted", boolean, "false", func(r *reader, v value, _ *RequestedLimit) { r.boolean(v) }},
+	{"default", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, n *RequestedLimit) {
 		n.Default = uint32(r.integer(v))
 	}},
-	{"max", required(integer(1, math.MaxUint32)), "", func(r *reader, v value, n *LimitFrom) {
+	{"max", required(integer(1, math.MaxUint32)), "", func(r *reader, v value, n *RequestedLimit) {
 		n.Max = uint32(r.integer(v))
 	}},
 })
@@ -295,7 +295,7 @@ func readRequests(r *reader, v value, l *writtenLimit) {
 		l.Window.Limit = uint32(r.integer(v))
 		return
 	}
-	var n LimitFrom
+	var n RequestedLimit
 	if !readSound(r, v, requestsObject, &n) {
 		return
 	}
@@ -303,40 +303,40 @@ func readRequests(r *reader, v value, l *writtenLimit) {
 	isTrusted := trusted != nil && trusted.Text == "true"
 	switch places := v.hasOf("jwt", "property", "header"); {
 	case places == 0:
-		r.fail(v, NumberWithoutPlace)
+		r.fail(v, RequestedWithoutPlace)
 	case places > 1:
-		r.fail(v, NumberManyPlaces)
+		r.fail(v, RequestedManyPlaces)
 	case !isTrusted && !n.Part.isVouchedFor():
-		r.fail(v, NumberUntrusted, n.Part.Label())
+		r.fail(v, RequestedUntrusted, n.Part.Label())
 	case isTrusted && n.Part.isVouchedFor():
-		r.fail(v.field("trusted"), NumberTrusted, n.Part.Label())
+		r.fail(v.field("trusted"), RequestedTrusted, n.Part.Label())
 	}
 	if n.Default > n.Max {
-		r.fail(v.field("default"), NumberDefault, itoa(int64(n.Default)), itoa(int64(n.Max)))
+		r.fail(v.field("default"), RequestedAboveMax, itoa(int64(n.Default)), itoa(int64(n.Max)))
 	}
-	l.Window.Limit, l.From = n.Default, &n
+	l.Window.Limit, l.Requested = n.Default, &n
 }
 
-// Say is the limit of a request that says n.
-func (f *LimitFrom) Say(n uint32) Said {
+// Bound is the limit of a request that says n.
+func (f *RequestedLimit) Bound(n uint32) Requested {
 	if n > f.Max {
-		return Said{f.Max, SaidMore}
+		return Requested{f.Max, RequestedMax}
 	}
-	return Said{n, SaidSo}
+	return Requested{n, RequestedNumber}
 }
 
 // ParseLimits reads the limits that a request would say, as people write them for operations:
 // one for each limit of the rule that requests say, in their order, or none.
-func (r *Rule) ParseLimits(said []Said, texts []string) ([]Said, error) {
-	said = said[:0]
+func (r *Rule) ParseLimits(list []Requested, texts []string) ([]Requested, error) {
+	list = list[:0]
 	if len(texts) == 0 {
-		return said, nil
+		return list, nil
 	}
 	want := 0
 	for i := range r.Limits {
-		from := r.Limits[i].From
+		from := r.Limits[i].Requested
 		if from == nil {
-			said = append(said, Said{})
+			list = append(list, Requested{})
 			continue
 		}
 		if want++; want > len(texts) {
@@ -344,15 +344,15 @@ func (r *Rule) ParseLimits(said []Said, texts []string) ([]Said, error) {
 		}
 		n, err := strconv.ParseUint(texts[want-1], 10, 32)
 		if err != nil {
-			return said[:0], errors.New("limit must be a whole number from 0 to 4294967295")
+			return list[:0], errors.New("limit must be a whole number from 0 to 4294967295")
 		}
-		said = append(said, from.Say(uint32(n)))
+		list = append(list, from.Bound(uint32(n)))
 	}
 	if want != len(texts) {
-		return said[:0], errors.New("requests say " + strconv.Itoa(want) + " of the limits of rule " +
+		return list[:0], errors.New("requests say " + strconv.Itoa(want) + " of the limits of rule " +
 			strconv.Quote(r.Name) + ", not " + strconv.Itoa(len(texts)))
 	}
-	return said, nil
+	return list, nil
 }
 
 // ofProxy are the first segments of properties that configuration and filters of the
@@ -367,10 +367,10 @@ func (p *KeyPart) isVouchedFor() bool {
 	return p.Origin() == Verified || p.Kind == KeyProperty && len(p.Path) > 0 && slices.Contains(ofProxy[:], p.Path[0])
 }
 
-// Most is the largest limit that a request may say; without a LimitFrom, the policy's.
+// Most is the largest limit that a request may say; without a RequestedLimit, the policy's.
 func (l *Limit) Most() uint32 {
-	if l.From != nil {
-		return l.From.Max
+	if l.Requested != nil {
+		return l.Requested.Max
 	}
 	return l.Limit
 }
@@ -378,14 +378,14 @@ func (l *Limit) Most() uint32 {
 // placeOfMost is the place of the number that Most returns.
 func (l *writtenLimit) placeOfMost(limit value) value {
 	at := limit.inObject("requests")
-	if l.From != nil {
+	if l.Requested != nil {
 		return at.field("max")
 	}
 	return at
 }
 
 // same reports whether two limits have the same number for each request.
-func (f *LimitFrom) same(g *LimitFrom) bool {
+func (f *RequestedLimit) same(g *RequestedLimit) bool {
 	if f == nil || g == nil {
 		return f == g
 	}

@@ -113,13 +113,13 @@ func readOverrideLimits(r *reader, v value, o *Override) {
 	}
 	o.Limits = slices.Clone(r.rule.Limits)
 	for i := range o.Limits {
-		o.Limits[i].Unlimited, o.Limits[i].From = true, nil
+		o.Limits[i].Unlimited, o.Limits[i].Requested = true, nil
 	}
 	for i := range v.Items {
 		at := v.item(i)
 		before := r.count()
 		var l Limit
-		if readLimit(r, at, &l); l.From != nil {
+		if readLimit(r, at, &l); l.Requested != nil {
 			r.fail(at.field("requests"), NumberOfOverride)
 		}
 		if r.count() == before && r.rule.limits {

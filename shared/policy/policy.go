@@ -166,11 +166,11 @@ type Pattern struct {
 type Limit struct {
 	Name string // may be empty: then its index names it
 	limit.Window
-	From *LimitFrom // the request says the limit; nil: the policy does
+	Requested *RequestedLimit // the request says the limit; nil: the policy does
 }
 
-// LimitFrom is the part of a request that says a limit.
-type LimitFrom struct {
+// RequestedLimit is the part of a request that says a limit.
+type RequestedLimit struct {
 	Part    KeyPart // header, jwt or property
 	Default uint32  // if the request says no whole number; the Window's Limit, too
 	Max     uint32  // of a larger number

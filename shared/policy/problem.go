@@ -110,13 +110,13 @@ const (
 	EmptyBucket      Code = "empty_bucket"      // burst 0
 	BurstMisplaced   Code = "burst_misplaced"   // not a token bucket
 
-	NumberWithoutPlace Code = "number_without_place"
-	NumberManyPlaces   Code = "number_many_places"
-	NumberUntrusted    Code = "number_untrusted"   // label
-	NumberTrusted      Code = "number_trusted"     // label
-	NumberDefault      Code = "number_default"     // default and max
-	NumberOfBucket     Code = "number_of_bucket"   // of a token bucket
-	NumberOfOverride   Code = "number_of_override" // in an override
+	RequestedWithoutPlace Code = "requested_without_place"
+	RequestedManyPlaces   Code = "requested_many_places"
+	RequestedUntrusted    Code = "requested_untrusted" // label
+	RequestedTrusted      Code = "requested_trusted"   // label
+	RequestedAboveMax     Code = "requested_above_max" // default and max
+	NumberOfBucket        Code = "number_of_bucket"    // of a token bucket
+	NumberOfOverride      Code = "number_of_override"  // in an override
 
 	ElasticMisplaced Code = "elastic_misplaced" // not a window per key
 	JitterMisplaced  Code = "jitter_misplaced"  // not a fixed window

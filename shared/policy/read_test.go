@@ -320,15 +320,15 @@ func TestALimitFromTheRequest(t *testing.T) {
 		`"algorithm":"fixed_window"}],`+
 		`"overrides":[{"key":["a"],"limits":["2/1m"]}],"settle":{}}`)
 	r := &p.Rules[0]
-	require.Nil(t, r.Limits[0].From)
-	require.Equal(t, &policy.LimitFrom{
+	require.Nil(t, r.Limits[0].Requested)
+	require.Equal(t, &policy.RequestedLimit{
 		Part: policy.KeyPart{Kind: policy.KeyJWT, Name: "corp", Path: []string{"plan", "rpm"}}, Default: 3, Max: 90,
-	}, r.Limits[1].From)
-	require.Equal(t, policy.KeyPart{Kind: policy.KeyHeader, Name: "x-limit"}, r.Limits[2].From.Part)
+	}, r.Limits[1].Requested)
+	require.Equal(t, policy.KeyPart{Kind: policy.KeyHeader, Name: "x-limit"}, r.Limits[2].Requested.Part)
 	var limits, most []uint32
 	for i := range r.Limits {
 		limits, most = append(limits, r.Limits[i].Limit), append(most, r.Limits[i].Most())
-		require.Nil(t, r.Overrides[0].Limits[i].From, "an override has a number")
+		require.Nil(t, r.Overrides[0].Limits[i].Requested, "an override has a number")
 	}
 	require.Equal(t, []uint32{7, 3, 0, 2}, limits)
 	require.Equal(t, []uint32{7, 90, 1, 2}, most)

@@ -21,9 +21,9 @@ type Subject struct {
 	Unlimited bool           // nothing is counted: the rule has no limits, or the key is unlimited
 	TooLong   bool           // a value was too long for a regular expression
 
-	// Said is what the request says of each of the rule's limits that requests say. It is
+	// Requested is what the request says of each of the rule's limits that requests say. It is
 	// empty if there is no request: then the defaults hold. Find reads it.
-	Said []Said
+	Requested []Requested
 
 	// From Find: its Windows before the key's jitter has shifted them, and whether Windows lie
 	// in the memory below, which the next Find overwrites.
@@ -31,25 +31,25 @@ type Subject struct {
 	ownWindows bool
 
 	// Memory, so that Find allocates nothing.
-	hashed  []byte
-	said    []limit.Window
-	shifted []limit.Window
+	hashed        []byte
+	withRequested []limit.Window
+	shifted       []limit.Window
 }
 
-// Said is a limit as a request says it, within the bounds of its LimitFrom.
-type Said struct {
+// Requested is a limit as a request says it, within the bounds of its RequestedLimit.
+type Requested struct {
 	Limit uint32
-	As    SaidAs
+	As    RequestedAs
 }
 
-// SaidAs says how a request came by a limit.
-type SaidAs uint8
+// RequestedAs says how a request came by a limit.
+type RequestedAs uint8
 
 // How a request may come by a limit.
 const (
-	SaidNothing SaidAs = iota // the default holds: the request says no whole number, or there is none
-	SaidSo                    // the number is the request's
-	SaidMore                  // max holds
+	RequestedDefault RequestedAs = iota // the default holds: the request says no whole number, or there is none
+	RequestedNumber                     // the number is the request's
+	RequestedMax                        // max holds
 )
 
 // Subjects works out the subjects of one rule, in the same way for the filter, the quota
@@ -63,7 +63,7 @@ type Subjects struct {
 	domain    string
 	prefix    []byte // precedes a key in its stable hash
 	jitters   bool   // some window's grid is shifted by the key
-	numbered  bool   // requests say the limit of some window
+	requested bool   // requests say the limit of some window
 	overrides []overrideLimits
 }
 
@@ -95,7 +95,7 @@ func (p *Policy) Subjects(r *Rule) Subjects {
 	for _, l := range r.Limits {
 		s.Order = append(s.Order, slices.IndexFunc(s.Windows, l.Same))
 		s.jitters = s.jitters || l.Jitter > 0
-		s.numbered = s.numbered || l.From != nil
+		s.requested = s.requested || l.Requested != nil
 	}
 	return s
 }
@@ -115,7 +115,7 @@ func (s *Subjects) ofAll() []limit.Window {
 		}
 	}
 	for _, l := range s.Rule.Limits {
-		if l.From != nil { // some request may say 1
+		if l.Requested != nil { // some request may say 1
 			w := &windows[slices.IndexFunc(windows, l.Same)]
 			w.Pays = min(w.Pays, 1)
 		}
@@ -162,9 +162,9 @@ func (s *Subjects) Find(to *Subject) {
 			break
 		}
 	}
-	to.ownWindows = s.IsSaid(to)
+	to.ownWindows = s.IsRequested(to)
 	if to.ownWindows {
-		to.unshifted = s.said(to)
+		to.unshifted = s.requestedWindows(to)
 	} else {
 		to.unshifted = s.limits(to.Override)
 	}
@@ -187,19 +187,19 @@ func (s *Subjects) Find(to *Subject) {
 	}
 }
 
-// IsSaid reports whether the request says the limit of some window of the subject's key.
-func (s *Subjects) IsSaid(of *Subject) bool { return s.numbered && of.Override < 0 }
+// IsRequested reports whether the request says the limit of some window of the subject's key.
+func (s *Subjects) IsRequested(of *Subject) bool { return s.requested && of.Override < 0 }
 
-// said are the rule's windows with the limits that the request says.
-func (s *Subjects) said(to *Subject) []limit.Window {
-	to.said = append(to.said[:0], s.Windows...)
-	for i := range to.Said {
-		if s.Rule.Limits[i].From != nil {
-			w := &to.said[s.Order[i]]
-			w.Limit, w.Pays = to.Said[i].Limit, min(w.Pays, 1)*to.Said[i].Limit
+// requestedWindows are the rule's windows with the limits that the request says.
+func (s *Subjects) requestedWindows(to *Subject) []limit.Window {
+	to.withRequested = append(to.withRequested[:0], s.Windows...)
+	for i := range to.Requested {
+		if s.Rule.Limits[i].Requested != nil {
+			w := &to.withRequested[s.Order[i]]
+			w.Limit, w.Pays = to.Requested[i].Limit, min(w.Pays, 1)*to.Requested[i].Limit
 		}
 	}
-	return to.said
+	return to.withRequested
 }
 
 // holds reports whether every pattern of an override holds for its part of the key.

@@ -87,21 +87,21 @@ func (w *Window) SetLimit(of *limit.Window, left uint32) {
 	}
 }
 
-// From says where requests say the window's limit, and what the subject's request said. It
+// SetLimitFrom says where requests say the window's limit, and what the subject's request said. It
 // does nothing if the policy says the limit.
-func (w *Window) From(r *policy.Rule, limit int, s *policy.Subject) {
-	from := r.Limits[limit].From
+func (w *Window) SetLimitFrom(r *policy.Rule, limit int, s *policy.Subject) {
+	from := r.Limits[limit].Requested
 	if from == nil || s.Override >= 0 {
 		return
 	}
 	w.LimitFrom, w.LimitIs = from.Part.Label(), LimitDefault
-	if limit >= len(s.Said) {
+	if limit >= len(s.Requested) {
 		return
 	}
-	switch s.Said[limit].As {
-	case policy.SaidSo:
+	switch s.Requested[limit].As {
+	case policy.RequestedNumber:
 		w.LimitIs = ""
-	case policy.SaidMore:
+	case policy.RequestedMax:
 		w.LimitIs = LimitMax
 	default: // the default holds
 	}

@@ -370,9 +370,9 @@ func ratedLimit(r *policy.Rule, i int) RatedLimit {
 		w.PerMs = 0
 	}
 	w.SetLimit(&l.Window, 0)
-	w.From(r, i, &policy.Subject{Override: -1})
+	w.SetLimitFrom(r, i, &policy.Subject{Override: -1})
 	rated := RatedLimit{Text: manage.LimitText(&w, "unlimited")}
-	if l.From != nil {
+	if l.Requested != nil {
 		rated.Text += fmt.Sprintf(", up to %d", l.Most())
 	}
 	if fixed := len(r.Costs) == 0 && r.Cost.IsFixed() && r.Settle == nil && r.Cost.Fixed > 0; fixed && w.PerMs > 0 {

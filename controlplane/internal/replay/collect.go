@@ -179,9 +179,9 @@ func (c *collector) outcome() Outcome {
 				Limit: cmp.Or(l.Name, strconv.Itoa(j)), Units: l.Max(), PeriodNs: l.PeriodNs, Months: l.Months(),
 				Distribution: uses.Distribution(),
 			}
-			if l.From != nil {
+			if l.Requested != nil {
 				use.Units = l.Most()
-				use.From = l.From.Part.Label()
+				use.From = l.Requested.Part.Label()
 			}
 			use.Requests = float64(l.Most()) / float64(max(r.policy.Cost.Fixed, 1))
 			r.Use = append(r.Use, use)

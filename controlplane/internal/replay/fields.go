@@ -30,7 +30,7 @@ func fields(p *policy.Policy) (needed, wanted []string) {
 		}
 		need.key(r.Key)
 		for j := range r.Limits {
-			if from := r.Limits[j].From; from != nil {
+			if from := r.Limits[j].Requested; from != nil {
 				need.key([]policy.KeyPart{from.Part})
 			}
 		}

@@ -96,7 +96,7 @@ func (e *Engine) named(op Operation) (*decide.Subject, error) {
 		return nil, err
 	}
 	s.Cost, s.CostUnreadable = op.N, false
-	s.Said, err = r.Policy.ParseLimits(s.Said, op.Limits)
+	s.Requested, err = r.Policy.ParseLimits(s.Requested, op.Limits)
 	if err != nil {
 		return nil, err
 	}

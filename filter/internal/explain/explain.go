@@ -233,8 +233,8 @@ const unexplained = "match: some condition does not hold"
 func (x *explainer) openLimits(s *decide.Subject) (open []string) {
 	p := s.Rule.Policy
 	for i := range p.Limits {
-		from := p.Limits[i].From
-		if from != nil && s.Rule.Subjects.IsSaid(&s.Subject) {
+		from := p.Limits[i].Requested
+		if from != nil && s.Rule.Subjects.IsRequested(&s.Subject) {
 			_, openOfPart := x.readPart(&from.Part)
 			open = append(open, openOfPart...)
 		}

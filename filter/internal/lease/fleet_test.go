@@ -27,7 +27,7 @@ type load struct {
 	proxies   int // 3 if 0
 	workers   int // of a proxy, 4 if 0
 	keys      int // more than 1: Zipf 1.1
-	said      int // requests say the limit: of each key it is another one, by so much
+	requested int // requests say the limit: of each key it is another one, by so much
 	pattern   pattern
 	tripNs    int64   // to the service and back, 1 ms if 0
 	loss      float64 // share of messages with which their stream breaks
@@ -112,7 +112,7 @@ func (l load) live(t *testing.T) *fleet {
 	f.service = quotatest.New(t, func() int64 { return f.now })
 	f.service.Ready = f.answered
 	limit := fmt.Sprintf("%q", l.limit)
-	if l.said > 0 {
+	if l.requested > 0 {
 		requests, per, _ := strings.Cut(l.limit, "/")
 		limit = fmt.Sprintf(`{"requests":{"header":"v","trusted":true,"default":%s,"max":1000000},"per":%q}`, requests, per)
 	}
@@ -191,7 +191,7 @@ func (m *member) enter() (leave func()) {
 func (m *member) request(key int) {
 	defer m.enter()()
 	f, user := m.fleet, fmt.Sprint(key)
-	if f.said > 0 {
+	if f.requested > 0 {
 		user = fmt.Sprint(key, " ", f.limitOf(key))
 	}
 	f.requests++
@@ -207,7 +207,7 @@ func (m *member) windowOf(key int) window {
 
 // limitOf is a key's limit: what the policy says, or its requests.
 func (f *fleet) limitOf(key int) int {
-	return int(f.members[0].engine.Leases.Definitions[0].Windows[0].Limit) + key*f.said
+	return int(f.members[0].engine.Leases.Definitions[0].Windows[0].Limit) + key*f.requested
 }
 
 // noted counts a verdict.
@@ -412,7 +412,7 @@ func TestAFleetBelowItsLimit(t *testing.T) {
 func TestAFleetWhoseRequestsSayTheirLimits(t *testing.T) {
 	loads := []load{{pattern: even}, {pattern: moving}, {pattern: even, lease: "off"}, {pattern: moving, loss: 0.01}}
 	for _, l := range loads {
-		l.limit, l.said = "2/1s", 1
+		l.limit, l.requested = "2/1s", 1
 		l.keys, l.perSecond = 3000, 4000
 		l.workers, l.tripNs = 2, 2*ms
 		l.lastNs = 3 * second

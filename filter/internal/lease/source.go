@@ -126,7 +126,7 @@ func (c *Source) knows(e *state.LeaseEntry) bool {
 // So units that were granted under one limit are not spent under another, and no
 // denial is remembered under another.
 func (c *Source) keyOf(s *decide.Subject) []byte {
-	if !c.rule.Subjects.IsSaid(&s.Subject) {
+	if !c.rule.Subjects.IsRequested(&s.Subject) {
 		return s.Key.Bytes
 	}
 	c.key = appendLimits(append(c.key[:0], s.Key.Bytes...), s)

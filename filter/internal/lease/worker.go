@@ -152,7 +152,7 @@ const maxRequested = 256
 // definition is what the service is told of the subject's limits.
 func (c *common) definition(s *decide.Subject) *quota.Definition {
 	w := c.worker
-	if !c.rule.Subjects.IsSaid(&s.Subject) {
+	if !c.rule.Subjects.IsRequested(&s.Subject) {
 		return &w.Definitions[c.first+uint32(s.Override+1)]
 	}
 	c.key = appendLimits(binary.LittleEndian.AppendUint32(c.key[:0], c.first), s)

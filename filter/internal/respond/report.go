@@ -96,7 +96,7 @@ func Windows(s *decide.Subject, now int64) []result.Window {
 		}
 		if !w.Unlimited {
 			all[i].SetLimit(w, s.Remaining(i))
-			all[i].From(s.Rule.Policy, i, &s.Subject)
+			all[i].SetLimitFrom(s.Rule.Policy, i, &s.Subject)
 		}
 	}
 	return all

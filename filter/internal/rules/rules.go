@@ -31,7 +31,7 @@ type Rule struct {
 	exempt []Match
 	always bool // the rule applies to every request
 	key    []KeyPart
-	limits []limitFrom
+	limits []requestedLimit
 	cost   Costs
 }
 
@@ -59,7 +59,7 @@ func compileRule(req *request.Request, p *policy.Policy, r *policy.Rule) Rule {
 		match:  Compile(req, &r.Match, false),
 		exempt: compileAll(req, r.Exempt),
 		key:    CompileKey(req, r.Key),
-		limits: compileLimits(req, r),
+		limits: compileRequested(req, r),
 		cost:   CompileCosts(req, r),
 	}
 	out.always = out.match.IsEmpty() && len(out.exempt) == 0
@@ -136,7 +136,7 @@ func (r *Rule) subject(s *decide.Subject, req *request.Request) bool {
 		r.Metrics.CostUnreadable++
 	}
 	if len(r.limits) > 0 {
-		s.Said = appendSaid(s.Said[:0], r.limits, req)
+		s.Requested = appendRequested(s.Requested[:0], r.limits, req)
 	}
 	s.Begin(&r.Rule)
 	if !complete && r.Policy.MissingKey == policy.MissingDeny {

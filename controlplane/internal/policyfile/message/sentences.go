@@ -116,13 +116,13 @@ var sentences = map[policy.Code]string{
 	policy.EmptyBucket:    "must be at least 1, not 0: a bucket that holds nothing always denies",
 	policy.BurstMisplaced: "only token_bucket has a burst: remove it, or set algorithm to token_bucket",
 
-	policy.NumberWithoutPlace: "must name where a request says the limit: " +
+	policy.RequestedWithoutPlace: "must name where a request says the limit: " +
 		"write jwt: {provider: corp, claim: rpm}, property: [metadata, filter_metadata, …] or header: x-limit",
-	policy.NumberManyPlaces: "has several places where a request says the limit: keep one of jwt, property and header",
-	policy.NumberUntrusted: "a client can send any {1} and so choose its limit: " +
+	policy.RequestedManyPlaces: "has several places where a request says the limit: keep one of jwt, property and header",
+	policy.RequestedUntrusted: "a client can send any {1} and so choose its limit: " +
 		"name a jwt claim or metadata, or add trusted: true if a proxy in front sets or removes it",
-	policy.NumberTrusted: "{1} does not come from the client, so there is nothing to trust: remove it",
-	policy.NumberDefault: "must be at most max, which is {2}, not {1}",
+	policy.RequestedTrusted:  "{1} does not come from the client, so there is nothing to trust: remove it",
+	policy.RequestedAboveMax: "must be at most max, which is {2}, not {1}",
 	policy.NumberOfBucket: "a token bucket's limit cannot come from a request, because a client " +
 		"would get tokens back when its record is evicted and its number grows: write a number, or use another algorithm",
 	policy.NumberOfOverride: "an override gives its keys a number: " +

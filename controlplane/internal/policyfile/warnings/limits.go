@@ -30,7 +30,7 @@ func (c *collector) warnTooDear(v policy.Place, r *policy.Rule) {
 	least := r.LeastCost()
 	for i, w := range r.Limits {
 		at, room := v.Field("limits").Item(i), w.Max()
-		if w.From != nil {
+		if w.Requested != nil {
 			room = w.Most()
 		}
 		each := func(cost uint32) string {
@@ -71,7 +71,7 @@ func (c *collector) warnShut(v policy.Place, r *policy.Rule) {
 		"give the rule a match for those that it should deny, or a limit above 0")
 }
 
-func isShut(l policy.Limit) bool { return l.From == nil && l.Limit == 0 }
+func isShut(l policy.Limit) bool { return l.Requested == nil && l.Limit == 0 }
 
 // warnIdle warns of windows that never deny, because another window of the rule always does
 // before. It does not warn of a rule whose counter goes beyond limits: by what answers cost, by
@@ -115,7 +115,7 @@ func stricter(limits []policy.Limit, i int) int {
 func implies(a, b *policy.Limit) bool {
 	for _, l := range []*policy.Limit{a, b} {
 		isOdd := l.Algorithm == limit.Calendar || l.Algorithm == limit.Concurrency
-		if isOdd || l.From != nil || l.Unlimited || l.Max() == 0 {
+		if isOdd || l.Requested != nil || l.Unlimited || l.Max() == 0 {
 			return false
 		}
 	}

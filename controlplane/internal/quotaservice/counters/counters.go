@@ -79,7 +79,7 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 		return nil, err
 	}
 	var err error
-	s.Said, err = r.ParseLimits(nil, o.Limits)
+	s.Requested, err = r.ParseLimits(nil, o.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func (p *Prepared) window(i int, found *quotaservice.Found) result.Window {
 		left -= min(left, *held)
 	}
 	a.SetLimit(w, left)
-	a.From(p.rule, i, &p.subject)
+	a.SetLimitFrom(p.rule, i, &p.subject)
 	return a
 }
 

@@ -8,43 +8,43 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// limitFrom is a compiled policy.LimitFrom.
-type limitFrom struct {
-	*policy.LimitFrom         // nil: requests do not say the limit
-	compiled          KeyPart // its Part
+// requestedLimit is a compiled policy.RequestedLimit.
+type requestedLimit struct {
+	*policy.RequestedLimit         // nil: requests do not say the limit
+	compiled               KeyPart // its Part
 }
 
-// compileLimits compiles where requests say the rule's limits: one for each limit, or none if
+// compileRequested compiles where requests say the rule's limits: one for each limit, or none if
 // they say no limit at all.
-func compileLimits(r *request.Request, p *policy.Rule) (list []limitFrom) {
+func compileRequested(r *request.Request, p *policy.Rule) (list []requestedLimit) {
 	for i := range p.Limits {
-		from := p.Limits[i].From
+		from := p.Limits[i].Requested
 		if from == nil {
 			continue
 		}
 		if list == nil {
-			list = make([]limitFrom, len(p.Limits))
+			list = make([]requestedLimit, len(p.Limits))
 		}
-		list[i] = limitFrom{from, CompileKey(r, []policy.KeyPart{from.Part})[0]}
+		list[i] = requestedLimit{from, CompileKey(r, []policy.KeyPart{from.Part})[0]}
 	}
 	return list
 }
 
-// appendSaid appends what the request says of each limit.
-func appendSaid(said []policy.Said, list []limitFrom, r *request.Request) []policy.Said {
+// appendRequested appends what the request says of each limit.
+func appendRequested(requested []policy.Requested, list []requestedLimit, r *request.Request) []policy.Requested {
 	for i := range list {
-		var one policy.Said
-		if list[i].LimitFrom != nil {
+		var one policy.Requested
+		if list[i].RequestedLimit != nil {
 			one = list[i].read(r)
 		}
-		said = append(said, one)
+		requested = append(requested, one)
 	}
-	return said
+	return requested
 }
 
 // read returns the limit that the request says. It is the default if the request says two
 // limits, or one that is not a whole number.
-func (f *limitFrom) read(r *request.Request) policy.Said {
+func (f *requestedLimit) read(r *request.Request) policy.Requested {
 	var (
 		text            string
 		present, others bool
@@ -59,9 +59,9 @@ func (f *limitFrom) read(r *request.Request) policy.Said {
 	}
 	n, ok := ParseNumber(text)
 	if !present || others || !ok {
-		return policy.Said{Limit: f.Default}
+		return policy.Requested{Limit: f.Default}
 	}
-	return f.Say(uint32(min(n, math.MaxUint32)))
+	return f.Bound(uint32(min(n, math.MaxUint32)))
 }
 
 // oneOf returns the first value of a header, and whether there is another one.
