@@ -105,8 +105,9 @@ const sdk = "github.com/proxy-wasm/proxy-wasm-go-sdk"
 
 var importLaws = []importLaw{
 	{who: ".", what: "imports no helper of tests",
-		forbidden: inFolders("build/buildtest", "build/servertest", "controlplane/quotatest", "build/hosttest"),
-		reason:    "a program that needs it needs a package whose name says what it does"},
+		forbidden: inFolders("build/buildtest", "build/certtest", "build/proctest", "build/servertest",
+			"controlplane/quotatest", "build/hosttest"),
+		reason: "a program that needs it needs a package whose name says what it does"},
 	{who: "filter", what: "must not reach controlplane, envoy, e2e or build",
 		forbidden: inFolders("controlplane", "envoy", "e2e", "build"),
 		reason:    "the halves meet in shared/ alone, so that either can change without the other"},

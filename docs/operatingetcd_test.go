@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
@@ -18,7 +18,7 @@ import (
 // three members over TLS, where two serves share it.
 func TestOperatingPageOnEtcd(t *testing.T) {
 	t.Parallel()
-	cert, key := buildtest.Certificate(t)
+	cert, key := certtest.Files(t)
 	free, err := ports.Free(2)
 	require.NoError(t, err)
 	addresses := []string{"127.0.0.1:28080", fmt.Sprint("127.0.0.1:", free[0]), "127.0.0.1:28000",

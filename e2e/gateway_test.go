@@ -31,7 +31,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
@@ -149,7 +149,7 @@ func (g *gateway) serveFilter(t *testing.T) {
 	for name, path := range map[string]string{"sluice.wasm": built.filter, "earlier.wasm": earlierFilter(t)} {
 		require.NoError(t, os.WriteFile(g.path(filepath.Join("www", name)), []byte(read(t, path)), 0o600))
 	}
-	cert, key := buildtest.Certificate(t)
+	cert, key := certtest.Files(t)
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	require.NoError(t, err)
 	wasm := http.FileServer(http.Dir(g.path("www")))

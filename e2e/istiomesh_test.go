@@ -25,7 +25,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
@@ -212,13 +212,13 @@ func newCertificates(t *testing.T, dir string) (c certificates) {
 	c.ca = filepath.Join(dir, "ca.pem")
 	c.cert = filepath.Join(dir, "cert.pem")
 	c.key = filepath.Join(dir, "key.pem")
-	authority := buildtest.Issue(nil, nil)
-	leaf := buildtest.Issue(authority, []string{registryName}, func(c *x509.Certificate) {
+	authority := certtest.Issue(nil, nil)
+	leaf := certtest.Issue(authority, []string{registryName}, func(c *x509.Certificate) {
 		c.URIs = []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/edge/sa/edge"}}
 	})
-	c.pool, c.pair = buildtest.Pool(authority), *leaf
-	ca, _ := buildtest.PEM(authority)
-	cert, key := buildtest.PEM(leaf)
+	c.pool, c.pair = certtest.Pool(authority), *leaf
+	ca, _ := certtest.PEM(authority)
+	cert, key := certtest.PEM(leaf)
 	for path, text := range map[string]string{c.ca: ca, c.cert: cert, c.key: key} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}

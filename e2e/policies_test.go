@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 )
 
 // named is a policy of that name for the proxies of a selector, in one domain with the
@@ -82,17 +83,17 @@ func TestPolicies(t *testing.T) {
 func TestPolicyOfACertificate(t *testing.T) {
 	t.Parallel()
 	d, dir := newest(t), t.TempDir()
-	ca := buildtest.Issue(nil, nil)
+	ca := certtest.Issue(nil, nil)
 	path := func(name string) string { return filepath.Join(dir, name) }
 	write := func(name string, c *tls.Certificate) {
-		cert, key := buildtest.PEM(c)
+		cert, key := certtest.PEM(c)
 		require.NoError(t, errors.Join(os.WriteFile(path(name+".pem"), []byte(cert), 0o600),
 			os.WriteFile(path(name+".key"), []byte(key), 0o600)))
 	}
 	write("ca", ca)
-	write("server", buildtest.Issue(ca, []string{"localhost"}))
+	write("server", certtest.Issue(ca, []string{"localhost"}))
 	for _, name := range []string{"gate.edge.corp", "gate.core.corp"} {
-		write(name, buildtest.Issue(ca, []string{name}))
+		write(name, certtest.Issue(ca, []string{name}))
 	}
 	// Each certificate grants both ids.
 	require.NoError(t, os.WriteFile(path("names"), []byte("*.edge.corp gate-*\n*.core.corp gate-*\n"), 0o600))

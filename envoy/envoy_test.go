@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
@@ -100,7 +101,7 @@ func listener(t *testing.T, ctx context.Context, p *proc.Process, name string) s
 func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	wasm := filepath.Join(t.TempDir(), "smallest.wasm")
 	require.NoError(t, os.WriteFile(wasm, []byte(buildtest.Smallest), 0o600))
-	certificate, key := buildtest.Certificate(t)
+	certificate, key := certtest.Files(t)
 	here := strings.NewReplacer(
 		"/usr/share/sluice/sluice.wasm", wasm,
 		"/etc/sluice/manage.key", key,

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 )
@@ -178,12 +179,12 @@ func spent(t *testing.T, n int, f func()) time.Duration {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	before, err := buildtest.ThreadTime()
+	before, err := proctest.ThreadTime()
 	require.NoError(t, err)
 	for range n {
 		f()
 	}
-	after, err := buildtest.ThreadTime()
+	after, err := proctest.ThreadTime()
 	require.NoError(t, err)
 	return (after - before) / time.Duration(n)
 }

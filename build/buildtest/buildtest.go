@@ -1,6 +1,6 @@
-// Package buildtest has what tests of several packages need: the compiled filter (buildtest.go),
-// a reader of Kubernetes' resources, certificates, golden archives and answers of models
-// (answers.go), the memory of processes, and a stopwatch for busy machines.
+// Package buildtest has what tests take from the tree itself: the compiled filter (buildtest.go), a
+// reader of Kubernetes' resources (kubernetes.go), golden archives and answers of models
+// (answers.go).
 //
 // Its invariant: what a test gets was compiled from the tree under test, never
 // an older file that happened to lie around. No program may import it.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/build/xdstest"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
@@ -123,7 +123,7 @@ func changes(b *testing.B, files func(revision int) []string) {
 		b.StartTimer()
 		run(b, args...)
 		b.StopTimer()
-		most = max(most, buildtest.Memory(b, buildtest.StatusOf(s.Pid()), buildtest.Peak))
+		most = max(most, proctest.Memory(b, proctest.StatusOf(s.Pid()), proctest.Peak))
 		s.Kill()
 		began := time.Now()
 		s.start(b)

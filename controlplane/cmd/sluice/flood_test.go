@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -104,8 +104,8 @@ func TestQuotaFlood(t *testing.T) {
 			t.Logf("%d asks of an honest proxy: half within %s, 99 of 100 within %s, all within %s; "+
 				"one that asks much waits %s for a message",
 				len(took), took[len(took)/2], took[len(took)*99/100], took[len(took)-1], each)
-			buildtest.Below(t, buildtest.Memory(t, buildtest.StatusOf(s.process.Pid), buildtest.Peak), mostFlooded)
-			buildtest.Below(t, took[len(took)/2], each)
+			proctest.Below(t, proctest.Memory(t, proctest.StatusOf(s.process.Pid), proctest.Peak), mostFlooded)
+			proctest.Below(t, took[len(took)/2], each)
 		})
 	}
 }
@@ -157,7 +157,7 @@ func (s server) honestAsks(t *testing.T) (took []time.Duration) {
 		began := time.Now()
 		ask()
 		took = append(took, time.Since(began))
-		if buildtest.Memory(t, buildtest.StatusOf(s.process.Pid), buildtest.Resident) > mostFlooded {
+		if proctest.Memory(t, proctest.StatusOf(s.process.Pid), proctest.Resident) > mostFlooded {
 			break
 		}
 	}

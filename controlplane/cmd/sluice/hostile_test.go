@@ -28,7 +28,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
@@ -44,16 +45,16 @@ const (
 
 func boundedMemory(t *testing.T, pid int) {
 	t.Helper()
-	status := buildtest.StatusOf(pid)
-	peak := buildtest.Memory(t, status, buildtest.Peak)
-	t.Logf("%d MiB now, %d at most", buildtest.Memory(t, status, buildtest.Resident)>>20, peak>>20)
-	buildtest.Below(t, peak, mostMemory)
+	status := proctest.StatusOf(pid)
+	peak := proctest.Memory(t, status, proctest.Peak)
+	t.Logf("%d MiB now, %d at most", proctest.Memory(t, status, proctest.Resident)>>20, peak>>20)
+	proctest.Below(t, peak, mostMemory)
 }
 
 // honestWithin is how long an honest caller waits at most, whatever hostile ones do, on
 // a machine that does nothing else.
 func honestWithin() time.Duration {
-	if buildtest.Race {
+	if proctest.Race {
 		return 20 * time.Second
 	}
 	return 2 * time.Second
@@ -79,7 +80,7 @@ func (s server) connection(t *testing.T, from string) *grpc.ClientConn {
 // honest is a new proxy that gets its policy in time, and a look at /healthz.
 func (s server) honest(t *testing.T, what string) {
 	t.Helper()
-	watch := buildtest.StartStopwatch(s.process.Pid)
+	watch := proctest.StartStopwatch(s.process.Pid)
 	ctx, cancel := watch.Within(t.Context(), honestWithin())
 	defer cancel()
 	client := extensionv3.NewExtensionConfigDiscoveryServiceClient(s.connection(t, honestIP))
@@ -95,7 +96,7 @@ func (s server) honest(t *testing.T, what string) {
 
 func (s server) healthz(t *testing.T, what string) {
 	t.Helper()
-	ctx, cancel := buildtest.StartStopwatch(s.process.Pid).Within(t.Context(), honestWithin())
+	ctx, cancel := proctest.StartStopwatch(s.process.Pid).Within(t.Context(), honestWithin())
 	defer cancel()
 	code, _, err := s.ask(ctx, http.MethodGet, "/healthz", "")
 	require.NoError(t, err, "%s: %v", what, context.Cause(ctx))
@@ -317,7 +318,7 @@ func allButOne(f *http2.Framer, id uint32) error {
 // Connections that do nothing keep nobody out, however few files serve may open; with TLS,
 // those that never finish a handshake.
 func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
-	cert, key := buildtest.Certificate(t)
+	cert, key := certtest.Files(t)
 	pair, err := tls.LoadX509KeyPair(cert, key) // the authority's, serve's and the proxy's
 	require.NoError(t, err)
 	for name, flags := range map[string][]string{
@@ -329,7 +330,7 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 			if flags != nil {
 				s.url = "https" + strings.TrimPrefix(s.url, "http")
 				s.tls = &tls.Config{
-					MinVersion: tls.VersionTLS12, RootCAs: buildtest.Pool(&pair), Certificates: []tls.Certificate{pair},
+					MinVersion: tls.VersionTLS12, RootCAs: certtest.Pool(&pair), Certificates: []tls.Certificate{pair},
 				}
 			}
 			_, err := s.apply("version: 1\nrules: []\n")

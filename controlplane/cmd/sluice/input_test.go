@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 )
 
 // command is this program as the command itself.
@@ -27,7 +27,7 @@ func command(t *testing.T, stderr *bytes.Buffer, args ...string) *exec.Cmd {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), self, args...)
-	cmd.Env = append(os.Environ(), asSluice+"=1", buildtest.Collecting)
+	cmd.Env = append(os.Environ(), asSluice+"=1", proctest.Collecting)
 	cmd.Stderr = stderr
 	return cmd
 }
@@ -112,7 +112,7 @@ func TestParallelPoliciesAreBoundedInMemory(t *testing.T) {
 	s := startServe(t, t.TempDir())
 	texts := hostile()
 	callers := 100
-	if buildtest.Race {
+	if proctest.Race {
 		callers = 30
 	}
 	codes, retries := make([]int, callers), make([]string, callers)
@@ -139,10 +139,10 @@ func TestParallelPoliciesAreBoundedInMemory(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, http.StatusUnprocessableEntity, code)
 	}
-	status := buildtest.StatusOf(s.process.Pid)
-	peak := buildtest.Memory(t, status, buildtest.Peak)
-	t.Logf("at most %d MiB, %d MiB afterwards", peak>>20, buildtest.Memory(t, status, buildtest.Resident)>>20)
-	buildtest.Below(t, peak, mostResident)
+	status := proctest.StatusOf(s.process.Pid)
+	peak := proctest.Memory(t, status, proctest.Peak)
+	t.Logf("at most %d MiB, %d MiB afterwards", peak>>20, proctest.Memory(t, status, proctest.Resident)>>20)
+	proctest.Below(t, peak, mostResident)
 	_, err := s.apply("version: 1\nrules: []\n")
 	require.NoError(t, err, "it goes on serving")
 }

@@ -16,7 +16,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 )
 
 // asSluice makes the test binary behave as the command itself.
@@ -28,7 +30,7 @@ const patience = 2 * time.Minute
 func TestMain(m *testing.M) {
 	if os.Getenv(asSluice) != "" {
 		code := run()
-		buildtest.SaveStatus()
+		proctest.SaveStatus()
 		os.Exit(code)
 	}
 	testscript.Main(m, map[string]func(){"sluice": func() { os.Exit(run()) }})
@@ -37,7 +39,7 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Setup: func(env *testscript.Env) error {
-			slowdown, err := buildtest.Slowdown()
+			slowdown, err := proctest.Slowdown()
 			// For proxies that answer, beside one that does not.
 			wait := time.Duration(300 * slowdown * float64(time.Millisecond))
 			env.Setenv("WAIT", wait.Round(100*time.Millisecond).String())
@@ -142,17 +144,17 @@ func spoil(ts *testscript.TestScript, _ bool, args []string) {
 // authority has issued, and a self-signed stranger.pem and .key.
 func certs(ts *testscript.TestScript, _ bool, names []string) {
 	write := func(name string, c *tls.Certificate) {
-		cert, key := buildtest.PEM(c)
+		cert, key := certtest.PEM(c)
 		ts.Check(os.WriteFile(ts.MkAbs(name+".pem"), []byte(cert), 0o600))
 		ts.Check(os.WriteFile(ts.MkAbs(name+".key"), []byte(key), 0o600))
 	}
-	ca := buildtest.Issue(nil, nil)
+	ca := certtest.Issue(nil, nil)
 	write("ca", ca)
 	for _, name := range []string{"server", "client", "edge"} {
-		write(name, buildtest.Issue(ca, []string{name + ".test"}))
+		write(name, certtest.Issue(ca, []string{name + ".test"}))
 	}
 	for _, name := range names {
-		write(name, buildtest.Issue(ca, []string{name}))
+		write(name, certtest.Issue(ca, []string{name}))
 	}
-	write("stranger", buildtest.Issue(nil, []string{"stranger.test"}))
+	write("stranger", certtest.Issue(nil, []string{"stranger.test"}))
 }

@@ -16,8 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 )
 
 // server is a real process.
@@ -42,7 +42,7 @@ func startWith(t *testing.T, first, dir string, flags ...string) server {
 	web, xds := fmt.Sprint("127.0.0.1:", free[0]), fmt.Sprint("127.0.0.1:", free[1])
 	cmd := exec.Command("sh", append([]string{"-c", first + `exec "$0" "$@"`, os.Args[0], "serve", "--data", dir,
 		"--http", web, "--xds", xds, "--wasm", "/f.wasm"}, flags...)...)
-	cmd.Env = append(os.Environ(), asSluice+"=1", buildtest.Collecting)
+	cmd.Env = append(os.Environ(), asSluice+"=1", proctest.Collecting)
 	var log bytes.Buffer
 	cmd.Stderr = &log
 	require.NoError(t, cmd.Start())

@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 )
 
 func digest(token string) string {
@@ -204,14 +204,14 @@ certificate spiffe://corp/ns/*/sa/watch-* read
 }
 
 func TestTheGateFindsTheCaller(t *testing.T) {
-	ca, other := buildtest.Issue(nil, nil), buildtest.Issue(nil, nil)
+	ca, other := certtest.Issue(nil, nil), certtest.Issue(nil, nil)
 	issue := func(by *tls.Certificate, more ...func(*x509.Certificate)) *tls.Certificate {
-		return buildtest.Issue(by, []string{"ops.corp"}, more...)
+		return certtest.Issue(by, []string{"ops.corp"}, more...)
 	}
 	good := issue(ca)
 	list, err := ParseList("access", []byte("certificate ops.corp admin\ntoken ci apply "+digest("token of ci")+"\n"))
 	require.NoError(t, err)
-	roots := buildtest.Pool(ca)
+	roots := certtest.Pool(ca)
 	gate := Gate{List: func() *List { return list }, ClientCAs: func() *x509.CertPool { return roots }}
 	role := func(header string, certs ...*tls.Certificate) Role {
 		r := httptest.NewRequest(http.MethodGet, "https://localhost/", http.NoBody)

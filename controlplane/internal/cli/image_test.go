@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 )
 
 // imageRegistry is a registry with a password.
@@ -48,7 +48,7 @@ func pushImage(t *testing.T, args ...string) (string, error) {
 
 func TestImagePush(t *testing.T) {
 	server, local := imageRegistry(t), imageRegistry(t)
-	ca, key := buildtest.Certificate(t)
+	ca, key := certtest.Files(t)
 	pair, err := tls.LoadX509KeyPair(ca, key)
 	require.NoError(t, err)
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 )
 
 // Every combination of protections and addresses.
@@ -75,7 +75,7 @@ func trusting(t *testing.T, cert string) *tls.Config {
 // TestConnectionsAreBounded: serve bounds what a connection and a request may have. The
 // scripts secure.txtar and reload.txtar test which callers serve lets in.
 func TestConnectionsAreBounded(t *testing.T) {
-	cert, key := buildtest.Certificate(t)
+	cert, key := certtest.Files(t)
 	serve := start(t, newServeCommand(), "--data", t.TempDir(), "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0",
 		"--tls-cert", cert, "--tls-key", key)
 	web := serve.find(t, `msg=serving http=(\S+)`)

@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/kubernetes"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
@@ -85,7 +86,7 @@ func containersOf(t *testing.T, manifests string) map[string]container {
 
 func TestContainersOfRenderKubernetesStart(t *testing.T) {
 	redis := servertest.StartRedis(t, servertest.Redis(t))
-	cert, key := buildtest.Certificate(t)
+	cert, key := certtest.Files(t)
 	dir := t.TempDir()
 	files := map[string]string{"xds-client-ca": cert, "http-client-ca": cert, "tls.crt": cert, "tls.key": key}
 	for name, from := range files {

@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -200,7 +201,7 @@ func TestQuickstartWithEnvoy(t *testing.T) {
 }
 
 func TestRunWithTLS(t *testing.T) {
-	text, secret := buildtest.PEM(buildtest.Issue(nil, []string{"ci.test"}))
+	text, secret := certtest.PEM(certtest.Issue(nil, []string{"ci.test"}))
 	cert, key := file(t, "cert.pem", text), file(t, "key.pem", secret)
 	control := start(t, newServeCommand(), "--data", t.TempDir(), "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0",
 		"--tls-cert", cert, "--tls-key", key, "--xds-client-ca", cert, "--http-client-ca", cert,

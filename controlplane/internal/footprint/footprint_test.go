@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/controlplane/quotatest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -91,7 +92,7 @@ func TestWorkersStayWithinTheFootprint(t *testing.T) {
 		"few large tables": `"~.*a.{10}%d"`, "many small ones": `"~/u%d/[0-9]+"`,
 		"many instructions": `"~(?:a?){330}%d"`, "many classes": `"~\\pL{490}%d"`,
 	}
-	if buildtest.Race { // one goroutine does all of it
+	if proctest.Race { // one goroutine does all of it
 		paths = map[string]string{"many small ones": paths["many small ones"]}
 	}
 	for name, path := range paths {

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 )
 
 func local(t *testing.T, places int) *Listener {
@@ -183,9 +183,9 @@ func ask(t *testing.T, l *Listener, security credentials.TransportCredentials) e
 
 // Peers without a certificate, or with one that grants nothing, give way to one that has a right one.
 func TestOnlyTheRightCertificateIsLetIn(t *testing.T) {
-	authority := buildtest.Issue(nil, nil)
-	pool := buildtest.Pool(authority)
-	server := buildtest.Issue(authority, []string{"localhost"})
+	authority := certtest.Issue(nil, nil)
+	pool := certtest.Pool(authority)
+	server := certtest.Issue(authority, []string{"localhost"})
 	l := local(t, 6)
 	serveEcho(t, l, &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*server}, NextProtos: []string{"h2"},
@@ -194,7 +194,7 @@ func TestOnlyTheRightCertificateIsLetIn(t *testing.T) {
 	as := func(name string) credentials.TransportCredentials {
 		config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: "localhost"}
 		if name != "" {
-			config.Certificates = []tls.Certificate{*buildtest.Issue(authority, []string{name})}
+			config.Certificates = []tls.Certificate{*certtest.Issue(authority, []string{name})}
 		}
 		return credentials.NewTLS(config)
 	}

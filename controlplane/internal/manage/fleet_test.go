@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 )
 
 func newFleet(own ...netip.AddrPort) *Fleet {
@@ -154,7 +154,7 @@ const childPort = "SLUICE_TEST_MANAGE_PORT"
 // hostile is how many proxies answer a client that is measured. The race detector needs
 // few of them, and takes ten times as long for each.
 func hostile() int {
-	if buildtest.Race {
+	if proctest.Race {
 		return 8
 	}
 	return 40
@@ -192,12 +192,12 @@ func TestHostileAnswers(t *testing.T) {
 	})
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHostileAnswers$", "-test.v")
 	status := filepath.Join(t.TempDir(), "status")
-	child.Env = append(os.Environ(), childPort+"="+port, buildtest.StatusInto(status), buildtest.Collecting)
+	child.Env = append(os.Environ(), childPort+"="+port, proctest.StatusInto(status), proctest.Collecting)
 	out, err := child.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	peak := buildtest.Memory(t, status, buildtest.Peak)
+	peak := proctest.Memory(t, status, proctest.Peak)
 	t.Logf("at most %d MiB resident", peak>>20)
-	buildtest.Below(t, peak, 300<<20)
+	proctest.Below(t, peak, 300<<20)
 }
 
 func askHostile(t *testing.T, port string) {
@@ -215,5 +215,5 @@ func askHostile(t *testing.T, port string) {
 		}
 	}
 	require.LessOrEqual(t, kept, maxKept>>20)
-	buildtest.SaveStatus()
+	proctest.SaveStatus()
 }

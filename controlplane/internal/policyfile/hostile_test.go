@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		fmt.Println(err.Error()[:min(200, len(err.Error()))])
 	}
-	buildtest.SaveStatus()
+	proctest.SaveStatus()
 }
 
 // filled is a list of nearly as many items as fit into a policy, between before
@@ -159,7 +159,7 @@ func TestReadingIsBounded(t *testing.T) {
 	require.NoError(t, err)
 	slowest, largest := time.Duration(0), 0
 	texts := hostileTexts()
-	if buildtest.Race { // one goroutine reads each, in a process of its own
+	if proctest.Race { // one goroutine reads each, in a process of its own
 		texts = map[string]string{"unknown words": texts["unknown words"]}
 	}
 	for name, text := range texts {
@@ -173,8 +173,8 @@ func TestReadingIsBounded(t *testing.T) {
 	}
 	ms, mb := slowest.Milliseconds(), largest>>20
 	t.Logf("%d hostile policies: at most %d ms of a processor and %d MB each", len(texts), ms, mb)
-	buildtest.Below(t, slowest, bound)
-	buildtest.Below(t, largest, 200<<20)
+	proctest.Below(t, slowest, bound)
+	proctest.Below(t, largest, 200<<20)
 }
 
 // readAlone reads a text in a process of its own, and returns what that took and said.
@@ -182,12 +182,12 @@ func readAlone(t *testing.T, self, text string) (cpu time.Duration, memory int, 
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), self)
 	status := filepath.Join(t.TempDir(), "status")
-	cmd.Env = append(os.Environ(), asReader+"=1", buildtest.StatusInto(status), buildtest.Collecting)
+	cmd.Env = append(os.Environ(), asReader+"=1", proctest.StatusInto(status), proctest.Collecting)
 	cmd.Env = append(cmd.Env, "GOMAXPROCS=1") // with more, the collector uses what is idle
 	cmd.Stdin = strings.NewReader(text)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(t, cmd.Run(), out.String())
 	cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
-	return cpu, buildtest.Memory(t, status, buildtest.Peak), out.String()
+	return cpu, proctest.Memory(t, status, proctest.Peak), out.String()
 }

@@ -23,7 +23,7 @@ import (
 	_ "google.golang.org/grpc/encoding/proto" // the codec of other services
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -198,11 +198,11 @@ func TestStreamsEnd(t *testing.T) {
 // The connection of a proxy whose certificate is not trusted any more ends, also if it does not
 // read its answers.
 func TestTrustEndsWhereNothingIsRead(t *testing.T) {
-	authority := buildtest.Issue(nil, nil)
+	authority := certtest.Issue(nil, nil)
 	issue := func(name string) []tls.Certificate {
-		return []tls.Certificate{*buildtest.Issue(authority, []string{name})}
+		return []tls.Certificate{*certtest.Issue(authority, []string{name})}
 	}
-	pool := buildtest.Pool(authority)
+	pool := certtest.Pool(authority)
 	var trusted atomic.Pointer[x509.CertPool]
 	trusted.Store(pool)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

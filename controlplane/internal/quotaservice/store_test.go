@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -142,6 +142,6 @@ func TestLongLogsAreBounded(t *testing.T) {
 	}
 	took := heapBytes() - before
 	t.Logf("15,000 asks took %d MiB", took>>20)
-	buildtest.Below(t, took, 64<<20)
+	proctest.Below(t, took, 64<<20)
 	runtime.KeepAlive(b)
 }

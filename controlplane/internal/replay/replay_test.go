@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
@@ -332,7 +333,7 @@ func TestReplayOfADay(t *testing.T) {
 	})
 	require.NoError(t, err)
 	took := time.Since(began)
-	peak := buildtest.Memory(t, buildtest.StatusOf(os.Getpid()), buildtest.Peak)
+	peak := proctest.Memory(t, proctest.StatusOf(os.Getpid()), proctest.Peak)
 	t.Logf("%d lines of %d clients in %s, %.0f a second; at most %d MiB of memory",
 		*longLines, clients, took.Round(time.Millisecond), float64(*longLines)/took.Seconds(), peak>>20)
 	rule := &report.Rules[0]

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
@@ -185,7 +186,7 @@ func TestVectorsOfOtherRateLimiters(t *testing.T) {
 	decoder.DisallowUnknownFields()
 	require.NoError(t, decoder.Decode(&vectors))
 	for i, v := range vectors {
-		if i > 0 && buildtest.Race {
+		if i > 0 && proctest.Race {
 			break // one goroutine runs a case
 		}
 		t.Run(v.ID, func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 )
 
 func config(query string) (func() ([][]byte, error), error) {
@@ -28,7 +28,7 @@ func config(query string) (func() ([][]byte, error), error) {
 }
 
 func TestBadFiles(t *testing.T) {
-	_, key := buildtest.Certificate(t)
+	_, key := certtest.Files(t)
 	for query, want := range map[string]string{
 		"ca=" + key: "has no certificate",
 		"ca=":       "ca= in a store's URL is empty",
@@ -43,12 +43,12 @@ func TestBadFiles(t *testing.T) {
 
 // A client's certificate that was renewed is taken at the next handshake.
 func TestRenewedCertificate(t *testing.T) {
-	cert, key := buildtest.Certificate(t)
+	cert, key := certtest.Files(t)
 	get, err := config("cert=" + cert + "&key=" + key)
 	require.NoError(t, err)
 	first, err := get()
 	require.NoError(t, err)
-	newer, newKey := buildtest.Certificate(t)
+	newer, newKey := certtest.Files(t)
 	require.NoError(t, os.Rename(newer, cert))
 	_, err = get()
 	require.ErrorContains(t, err, "read the certificate for the store", "half of it is renewed")

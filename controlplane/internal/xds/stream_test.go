@@ -18,18 +18,18 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 )
 
 // authority issues certificates for a test.
 type authority struct{ *tls.Certificate }
 
-func (a authority) pool() *x509.CertPool { return buildtest.Pool(a.Certificate) }
+func (a authority) pool() *x509.CertPool { return certtest.Pool(a.Certificate) }
 
 // certify has a proxy connect with a certificate for the name. It returns the proxy's end.
 func (a authority) certify(p *proxyClient, name string, more ...func(*x509.Certificate)) net.Conn {
-	chain := []*x509.Certificate{buildtest.Issue(a.Certificate, []string{name}, more...).Leaf}
+	chain := []*x509.Certificate{certtest.Issue(a.Certificate, []string{name}, more...).Leaf}
 	here, there := net.Pipe()
 	p.peer.AuthInfo = listener.NewPeer(credentials.TLSInfo{State: tls.ConnectionState{
 		PeerCertificates: chain, VerifiedChains: [][]*x509.Certificate{chain},
@@ -41,7 +41,7 @@ func (a authority) certify(p *proxyClient, name string, more ...func(*x509.Certi
 func secure(t *testing.T, test func(t *testing.T, f *fixture, a authority)) {
 	t.Helper()
 	run(t, func(t *testing.T, f *fixture) {
-		a := authority{buildtest.Issue(nil, nil)}
+		a := authority{certtest.Issue(nil, nil)}
 		f.o.ClientCAs = a.pool
 		f.restart()
 		test(t, f, a)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
@@ -32,7 +32,7 @@ func passwordFile(t *testing.T, text string) string {
 // All ways to a server that wants TLS and a password, and the wrong ones.
 func TestTLSAndPassword(t *testing.T) {
 	t.Parallel()
-	cert, key := buildtest.Certificate(t)
+	cert, key := certtest.Files(t)
 	server := servertest.StartTLS(t, servertest.Redis(t), password, cert, key)
 	server.Do("ACL", "SETUSER", "limiter", "on", ">"+password, "~sluice:*", "+@all")
 	host, tls := server.Addr(), "?ca="+url.QueryEscape(cert)

@@ -1,6 +1,6 @@
 //go:build !race
 
-package buildtest
+package proctest
 
 // Race says that the race detector watches.
 const Race = false

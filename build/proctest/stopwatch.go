@@ -1,4 +1,4 @@
-package buildtest
+package proctest
 
 import (
 	"context"

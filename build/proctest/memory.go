@@ -1,4 +1,9 @@
-package buildtest
+// Package proctest measures what programs take in tests: their memory (memory.go), and their time
+// on a machine that has other work too (stopwatch.go).
+//
+// Its invariant: what other programs take counts as little as the system tells. No program may
+// import it.
+package proctest
 
 import (
 	"cmp"

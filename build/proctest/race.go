@@ -1,6 +1,6 @@
 //go:build race
 
-package buildtest
+package proctest
 
 // Race says that the race detector watches: a program takes several times the memory
 // and the time.

@@ -1,4 +1,8 @@
-package buildtest
+// Package certtest makes certificates for tests.
+//
+// Its invariant: they are good for an hour, and their keys are nowhere but in the test. No program
+// may import it.
+package certtest
 
 import (
 	"crypto/ecdsa"
@@ -19,9 +23,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Certificate writes a certificate for 127.0.0.1 and localhost that vouches for itself,
-// good for servers and clients, and its key, and returns the two files.
-func Certificate(tb testing.TB) (cert, key string) {
+// Files writes a certificate for 127.0.0.1 and localhost that vouches for itself, good for servers
+// and clients, and its key, and returns the two files.
+func Files(tb testing.TB) (cert, key string) {
 	tb.Helper()
 	text, secret := PEM(Issue(nil, []string{"localhost"}))
 	cert, key = filepath.Join(tb.TempDir(), "cert.pem"), filepath.Join(tb.TempDir(), "key.pem")
