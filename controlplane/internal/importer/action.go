@@ -111,7 +111,7 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at place) []descriptor 
 
 // one is what an action adds that always adds the same.
 func one(e entry, notes ...string) []descriptor {
-	return []descriptor{{entries: []entry{e}, scope: scope{notes: notes}}}
+	return []descriptor{{entries: []entry{e}, selection: selection{notes: notes}}}
 }
 
 // usually is what an action adds whose key stands for the same part of every request.
@@ -122,7 +122,7 @@ func usually(key string) []descriptor {
 
 // untranslated is what an action adds that a policy cannot say.
 func untranslated(key, why string) []descriptor {
-	return []descriptor{{entries: []entry{{key: key}}, scope: scope{whyOff: []string{why}}}}
+	return []descriptor{{entries: []entry{{key: key}}, selection: selection{whyOff: []string{why}}}}
 }
 
 // product adds every way an action may go to every descriptor.
@@ -131,7 +131,7 @@ func product(list, ways []descriptor) []descriptor {
 	for _, way := range ways {
 		for _, d := range list {
 			d.entries = slices.Concat(d.entries, way.entries)
-			d.scope = d.and(way.scope)
+			d.selection = d.and(way.selection)
 			all = append(all, d)
 		}
 	}
@@ -151,7 +151,7 @@ func (r *reader) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders, 
 	}
 	ways := one(entry{key: a.GetDescriptorKey(), part: &p})
 	if a.GetSkipIfAbsent() && p.kind == "header" {
-		ways = append(ways, descriptor{scope: scope{match: match{p.String(): {{kind: absent}}}}})
+		ways = append(ways, descriptor{selection: selection{match: match{p.String(): {{kind: absent}}}}})
 	}
 	return ways
 }
@@ -200,7 +200,7 @@ func fixed(key string, a valueAction) descriptor {
 
 func (r *reader) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMatch, at place) []descriptor {
 	d := fixed("header_match", a)
-	var s scope
+	var s selection
 	for i, h := range a.GetHeaders() {
 		r.readHeaderMatcher(&s, h, at.in("header_value_match").item("headers", i))
 	}

@@ -12,10 +12,10 @@ import (
 // descriptor is what Envoy sends for a request: keys with values that are
 // fixed or taken from the request.
 type descriptor struct {
-	entries []entry
-	scope          // the requests for which Envoy sends it
-	cost    uint64 // 0 = 1
-	at      place
+	entries   []entry
+	selection        // the requests for which Envoy sends it
+	cost      uint64 // 0 = 1
+	at        place
 }
 
 // entry is one key with its value: a part of the request, or a fixed text.

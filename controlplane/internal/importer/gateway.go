@@ -258,7 +258,7 @@ func (in *source) readMethods(d *descriptor, list []*gatewayMatch, at place) {
 		}
 	}
 	if methods != nil {
-		d.scope = d.and(scope{match: match{method.kind: exact(methods)}})
+		d.selection = d.and(selection{match: match{method.kind: exact(methods)}})
 	}
 }
 

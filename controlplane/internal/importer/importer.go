@@ -12,7 +12,9 @@
 //
 //   - A level has pairs of a key and the values that it may have, and perhaps a limit (leaf.go).
 //   - A descriptor has entries of a key and the part of the request that is its value. Envoy's routes
-//     and their actions send it (site.go, routes.go, scope.go, action.go; guess.go without routes).
+//     and their actions send it (site.go, routes.go, action.go; guess.go without routes).
+//   - A selection says for which requests something holds: a virtual host, a route, a descriptor. It is
+//     a match and what is exempt from it, or why a policy cannot say it (selection.go).
 //   - A leaf is where the limiter's search through the levels ends for some requests of a descriptor.
 //     It has values: each a part of the request and the pattern that it fits (part.go, pattern.go).
 //   - A rule comes of each leaf with a limit (descriptor.go). draft.go writes it.
@@ -82,7 +84,8 @@ type UsageError struct{ Message, Hint string }
 
 func (e *UsageError) Error() string { return e.Message }
 
-// job is one import.
+// job is one import. The reader collects what is to be said about the files, the draft has the rules
+// that are made of them.
 type job struct {
 	*reader
 	Options

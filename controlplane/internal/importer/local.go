@@ -124,7 +124,7 @@ func (l *localImport) all(filters []filterConfig) {
 			if own := slices.IndexFunc(r.own, isLocal); own >= 0 {
 				c := r.own[own]
 				c.disabled = false // Envoy asks that of the filter
-				l.config(c, use{requests: r.scope, isFor: func(other *route) bool { return r == other }})
+				l.config(c, use{requests: r.selection, isFor: func(other *route) bool { return r == other }})
 			}
 		}
 	}
@@ -135,22 +135,22 @@ func (l *localImport) all(filters []filterConfig) {
 
 // use says which requests and routes have a configuration.
 type use struct {
-	requests scope
+	requests selection
 	isFor    func(*route) bool
 }
 
 // others are the requests of no route that has a configuration of its own, or switches the filter
 // off.
-func (l *localImport) others(isApart func(*route) bool) (rest scope) {
+func (l *localImport) others(isApart func(*route) bool) (rest selection) {
 	for _, h := range l.hosts {
 		for _, r := range h.routes {
 			switch {
 			case !isApart(r):
-			case len(r.scope.match) == 0:
+			case len(r.selection.match) == 0:
 				rest.cannotMatch("they are those of routes without a configuration of their own")
 			default:
-				rest.exempt = append(rest.exempt, r.scope.match)
-				if len(r.scope.whyOff) > 0 {
+				rest.exempt = append(rest.exempt, r.selection.match)
+				if len(r.selection.whyOff) > 0 {
 					rest.note("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 				}
 			}
@@ -197,13 +197,13 @@ func (l *localImport) config(c filterConfig, u use) {
 
 // defaultBucket is the rule for the bucket of all requests, or of those that no other rule
 // limits; none if there is no bucket or no such request.
-func (l *localImport) defaultBucket(o *localv3.LocalRateLimit, at place, requests scope, limited []rule) []rule {
+func (l *localImport) defaultBucket(o *localv3.LocalRateLimit, at place, requests selection, limited []rule) []rule {
 	q := l.bucket(o.GetTokenBucket(), at.in("token_bucket"))
 	if q == nil {
 		return nil
 	}
 	name := cmp.Or(o.GetStatPrefix(), "local")
-	d := descriptor{scope: requests}
+	d := descriptor{selection: requests}
 	always := o.GetAlwaysConsumeDefaultTokenBucket()
 	if always != nil && !always.GetValue() && !d.leaveOutLimited(limited) {
 		l.noteNoRequest(q.at, name)

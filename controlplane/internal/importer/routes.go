@@ -12,17 +12,17 @@ import (
 
 // virtualHost is a virtual host of Envoy, with the requests that come to it.
 type virtualHost struct {
-	scope  scope
-	limits []rateLimit
-	routes []*route
+	selection selection
+	limits    []rateLimit
+	routes    []*route
 }
 
 // route is a route of a virtual host, with the requests that Envoy finds it for.
 type route struct {
-	scope   scope
-	limits  []rateLimit
-	own     []filterConfig // of the route, then of what it is in
-	include bool           // the virtual host's limits too
+	selection selection
+	limits    []rateLimit
+	own       []filterConfig // of the route, then of what it is in
+	include   bool           // the virtual host's limits too
 }
 
 // rateLimit is one of rate_limits.
@@ -36,8 +36,8 @@ func (r *reader) hosts(s *site) (list []virtualHost) {
 	all := itemsOf(s.routing, "virtual_hosts")
 	for i, n := range all {
 		at := s.at.item("virtual_hosts", i)
-		h := virtualHost{scope: r.hostScope(domainsOf(n)), limits: r.rateLimits(n, at)}
-		h.scope.leaveOutHosts(domainsOf(n), slices.Concat(all[:i], all[i+1:]))
+		h := virtualHost{selection: r.hostSelection(domainsOf(n)), limits: r.rateLimits(n, at)}
+		h.selection.leaveOutHosts(domainsOf(n), slices.Concat(all[:i], all[i+1:]))
 		r.addRoutes(&h, n, at, configsOf(s.routing, s.at))
 		list = append(list, h)
 	}
@@ -68,8 +68,8 @@ func limitsAt(decoded []*routev3.RateLimit, at place) (list []rateLimit) {
 	return list
 }
 
-// hostScope is for the requests to a virtual host's domains.
-func (r *reader) hostScope(domains []string) (s scope) {
+// hostSelection is for the requests to a virtual host's domains.
+func (r *reader) hostSelection(domains []string) (s selection) {
 	if slices.Contains(domains, "*") {
 		return s
 	}
@@ -93,7 +93,7 @@ func (r *reader) hostScope(domains []string) (s scope) {
 
 // leaveOutHosts leaves out the hosts for which Envoy finds another virtual host, as it takes the
 // longest domain that fits.
-func (s *scope) leaveOutHosts(domains []string, others []*policy.Node) {
+func (s *selection) leaveOutHosts(domains []string, others []*policy.Node) {
 	var names []string
 	for _, other := range others {
 		for _, domain := range domainsOf(other) {
@@ -123,10 +123,10 @@ func isBelow(domain, wider string) bool {
 // those before it.
 func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at place, ofAll []filterConfig) {
 	ofHost := append(configsOf(n, at), ofAll...)
-	var before []scope
+	var before []selection
 	for i, o := range itemsOf(n, "routes") {
 		at := at.item("routes", i)
-		own := r.routeScope(o, at)
+		own := r.routeSelection(o, at)
 		all := own
 		for j := range before {
 			if before[j].isEverything() {
@@ -137,10 +137,10 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at place, ofAll []fil
 		}
 		before = append(before, own)
 		h.routes = append(h.routes, &route{
-			scope:   h.scope.and(all),
-			limits:  r.rateLimits(fieldOf(o, "route"), at.in("route")),
-			include: textOf(o, "route", "include_vh_rate_limits") == "true",
-			own:     append(configsOf(o, at), ofHost...),
+			selection: h.selection.and(all),
+			limits:    r.rateLimits(fieldOf(o, "route"), at.in("route")),
+			include:   textOf(o, "route", "include_vh_rate_limits") == "true",
+			own:       append(configsOf(o, at), ofHost...),
 		})
 	}
 }
@@ -148,8 +148,8 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at place, ofAll []fil
 // routeFields are the fields of a route that lead to limits.
 var routeFields = []string{"match", "route", "rate_limits", "typed_per_filter_config"}
 
-// routeScope is for the requests that a route's match takes.
-func (r *reader) routeScope(n *policy.Node, at place) (s scope) {
+// routeSelection is for the requests that a route's match takes.
+func (r *reader) routeSelection(n *policy.Node, at place) (s selection) {
 	r.refuseTypos(n, at, routeFields)
 	if action := fieldOf(n, "route"); action != nil {
 		r.refuseTypos(action, at.in("route"), routeFields)
@@ -199,7 +199,7 @@ func (r *reader) routeDescriptors(
 ) (list []descriptor) {
 	for i := range hosts {
 		h := &hosts[i]
-		var including []scope // the routes for which the host's limits count
+		var including []selection // the routes for which the host's limits count
 		for _, route := range h.routes {
 			o, ok := own(route)
 			if !ok {
@@ -209,14 +209,14 @@ func (r *reader) routeDescriptors(
 			if len(limits) == 0 {
 				limits = route.limits
 			}
-			list = append(list, r.descriptorsOf(limits, route.scope, stage)...)
+			list = append(list, r.descriptorsOf(limits, route.selection, stage)...)
 			isNeeded := o.vhost != vhostNever && len(limits) == 0
 			if route.include || o.vhost == vhostAlways || isNeeded {
-				including = append(including, route.scope)
+				including = append(including, route.selection)
 			}
 		}
 		if len(including) == len(h.routes) {
-			including = []scope{h.scope}
+			including = []selection{h.selection}
 		}
 		for _, s := range including {
 			list = append(list, r.descriptorsOf(h.limits, s, stage)...)
@@ -228,8 +228,8 @@ func (r *reader) routeDescriptors(
 // maxDescriptors bounds those of all routes: each takes a kilobyte, and most make a rule.
 const maxDescriptors = 10 * policy.MaxRules
 
-// descriptorsOf are the descriptors of a list of rate_limits, for the requests of a scope.
-func (r *reader) descriptorsOf(limits []rateLimit, s scope, stage uint32) (list []descriptor) {
+// descriptorsOf are the descriptors of a list of rate_limits, for the requests of a selection.
+func (r *reader) descriptorsOf(limits []rateLimit, s selection, stage uint32) (list []descriptor) {
 	for _, l := range limits {
 		switch {
 		case r.tooMany:
@@ -243,7 +243,7 @@ func (r *reader) descriptorsOf(limits []rateLimit, s scope, stage uint32) (list 
 		made := r.readRateLimit(l, stage)
 		r.descriptors += len(made)
 		for _, d := range made {
-			d.scope = d.and(s)
+			d.selection = d.and(s)
 			list = append(list, d)
 		}
 	}

@@ -205,7 +205,7 @@ func (j *job) routed(e *enforcement) ([]descriptor, error) {
 		j.headers = headersField(filter.GetEnableXRatelimitHeaders())
 	}
 	if len(filter.GetRateLimits()) > 0 {
-		return j.descriptorsOf(limitsAt(filter.GetRateLimits(), at), scope{}, filter.GetStage()), nil
+		return j.descriptorsOf(limitsAt(filter.GetRateLimits(), at), selection{}, filter.GetStage()), nil
 	}
 	return j.routeDescriptors(j.hosts(s), filter.GetStage(), j.ofServicePerRoute), nil
 }

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// scope says for which requests something holds: those that match and are not
+// selection says for which requests something holds: those that match and are not
 // exempt. If a policy cannot say that, whyOff has the reasons: a rule for them is off.
-type scope struct {
+type selection struct {
 	match  match
 	exempt []match
 	whyOff []string
@@ -21,19 +21,22 @@ type scope struct {
 }
 
 // cannot adds why a policy cannot say for which requests something holds.
-func (s *scope) cannot(why string) { s.whyOff = append(s.whyOff, why) }
+func (s *selection) cannot(why string) { s.whyOff = append(s.whyOff, why) }
 
 // cannotMatch adds a condition that no match can say.
-func (s *scope) cannotMatch(condition string) {
+func (s *selection) cannotMatch(condition string) {
 	s.cannot("No match can select its requests: " + condition + ".")
 }
 
-func (s *scope) note(text string) { s.notes = append(s.notes, text) }
+func (s *selection) note(text string) { s.notes = append(s.notes, text) }
 
-// and is for the requests of both scopes.
-func (s scope) and(other scope) scope {
+// and is for the requests of both selections.
+func (s selection) and(other selection) selection {
 	both, ok := s.match.and(other.match)
-	all := scope{both, slices.Concat(s.exempt, other.exempt), slices.Clone(s.whyOff), slices.Concat(s.notes, other.notes)}
+	all := selection{
+		match: both, exempt: slices.Concat(s.exempt, other.exempt),
+		whyOff: slices.Clone(s.whyOff), notes: slices.Concat(s.notes, other.notes),
+	}
 	if !ok {
 		all.cannotMatch("they have two conditions on one part")
 	}
@@ -42,7 +45,7 @@ func (s scope) and(other scope) scope {
 }
 
 // restrict adds a condition on a part of the request.
-func (s *scope) restrict(p part, v pattern, inverted bool) {
+func (s *selection) restrict(p part, v pattern, inverted bool) {
 	m := s.match
 	if inverted {
 		m = nil
@@ -72,10 +75,10 @@ func (s *scope) restrict(p part, v pattern, inverted bool) {
 }
 
 // isEverything reports whether it is for every request.
-func (s *scope) isEverything() bool { return len(s.match)+len(s.exempt)+len(s.whyOff) == 0 }
+func (s *selection) isEverything() bool { return len(s.match)+len(s.exempt)+len(s.whyOff) == 0 }
 
 // readRouteMatch adds the conditions of a route.
-func (r *reader) readRouteMatch(s *scope, o *routev3.RouteMatch, at place) {
+func (r *reader) readRouteMatch(s *selection, o *routev3.RouteMatch, at place) {
 	fold := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
 	switch v, known := r.readPattern(o, at, fold); {
 	case !known || v.kind == anyValue:
@@ -96,7 +99,7 @@ func (r *reader) readRouteMatch(s *scope, o *routev3.RouteMatch, at place) {
 }
 
 // readHeaderMatcher adds a condition on a header.
-func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher, at place) {
+func (r *reader) readHeaderMatcher(s *selection, o *routev3.HeaderMatcher, at place) {
 	p, ok := r.headerPart(o.GetName(), at)
 	if !ok {
 		return
@@ -118,7 +121,7 @@ func (r *reader) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher, at place)
 
 // requireValue adds the condition that a header fits a pattern, or, inverted, that it has a value that
 // does not.
-func (s *scope) requireValue(p part, v pattern, o *routev3.HeaderMatcher) {
+func (s *selection) requireValue(p part, v pattern, o *routev3.HeaderMatcher) {
 	mayBeMissing := p.kind == "header" && !o.GetTreatMissingHeaderAsEmpty()
 	if o.GetInvertMatch() && mayBeMissing {
 		s.restrict(p, present, false) // a missing header fits neither the pattern nor its inversion
@@ -127,7 +130,7 @@ func (s *scope) requireValue(p part, v pattern, o *routev3.HeaderMatcher) {
 }
 
 // requirePresence adds the condition that a header is there, or that it is not. Pseudo headers always are.
-func (s *scope) requirePresence(p part, o *routev3.HeaderMatcher) {
+func (s *selection) requirePresence(p part, o *routev3.HeaderMatcher) {
 	if p.kind != "header" {
 		return
 	}
@@ -206,9 +209,9 @@ func stringPattern(before, text, behind string, fold bool) pattern {
 	return pattern{expression, re}
 }
 
-// leaveOut takes the requests of an earlier route out of a later one, if they
-// may be the same.
-func (s *scope) leaveOut(own, earlier *scope) {
+// leaveOut takes the requests of an earlier route out of those of a later one, if some may be the
+// same. Own is what the later route's match alone selects.
+func (s *selection) leaveOut(own, earlier *selection) {
 	a, b := own.match[fullPath.kind], earlier.match[fullPath.kind]
 	if len(a) > 0 && len(b) > 0 && a[0].apart(b[0]) {
 		return
