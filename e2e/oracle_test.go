@@ -27,8 +27,8 @@ import (
 var (
 	oracleCalls = flag.Int("oracle-calls", 4000, "how many calls TestOracle sends to each service")
 	oracleSeed  = flag.Uint64("oracle-seed", 0, "seed of TestOracle, 0 = another one each time")
-	oracleOurs  = flag.String("oracle-ours", "", "path of the program that TestOracle holds against envoyproxy/ratelimit; "+
-		"empty: sluice called ratelimit")
+	oracleOurs  = flag.String("oracle-ours", "",
+		"path of the program that TestOracle holds against envoyproxy/ratelimit; empty: sluice called ratelimit")
 	oracleDir = flag.String("oracle-differences", "", "folder that gets a file for each round with differences")
 )
 
@@ -131,8 +131,8 @@ func (o *oracle) round(t *testing.T, r *round) {
 		o.meet(answers[0].response)
 		for _, kind := range unequal(answers[0], answers[1]) {
 			found++
-			o.differs(kind, fmt.Sprintf("round %d, call %d: %s\n  theirs %s\n  ours   %s", r.number, i, shown(request), answers[0],
-				answers[1]))
+			o.differs(kind, fmt.Sprintf("round %d, call %d: %s\n  theirs %s\n  ours   %s",
+				r.number, i, shown(request), answers[0], answers[1]))
 		}
 		if i == len(r.calls)-1 {
 			for _, line := range unequalSeries(o.services[0].settled(t), o.services[1].settled(t)) {

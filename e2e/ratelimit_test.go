@@ -87,7 +87,8 @@ func newRateLimiter(t *testing.T, program, redis string) *rateLimiter {
 // and returns when it is healthy.
 func (r *rateLimiter) start(t *testing.T, files map[string]string, settings ...string) {
 	r.begin(t, files, settings...)
-	require.NoError(t, r.Until(t.Context(), "be healthy", func() bool { return answered("http://" + r.http + "/healthcheck") }))
+	healthy := func() bool { return answered("http://" + r.http + "/healthcheck") }
+	require.NoError(t, r.Until(t.Context(), "be healthy", healthy))
 }
 
 // begin is start that does not wait.

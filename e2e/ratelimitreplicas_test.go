@@ -1,0 +1,122 @@
+//go:build oracle
+
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/servertest"
+)
+
+const (
+	replicaClients = 32
+	replicaCalls   = 250 // of each client
+)
+
+// Limits that no key may exceed, and one that no key reaches, so that what remains of it says what was
+// counted.
+const replicaConfig = `
+domain: d
+descriptors:
+- {key: few, rate_limit: {unit: year, requests_per_unit: 100}}
+- {key: all, rate_limit: {unit: year, requests_per_unit: 1000000}}
+`
+
+// TestRateLimitReplicas: two replicas on one Redis admit what one would, and count all.
+func TestRateLimitReplicas(t *testing.T) { replicas(t, front(t)) }
+
+// TestOracleReplicas: so does envoyproxy/ratelimit.
+func TestOracleReplicas(t *testing.T) { replicas(t, incumbent(t)) }
+
+func replicas(t *testing.T, program string) {
+	for _, memory := range []string{"0", "1048576"} {
+		t.Run("with a memory of "+memory, func(t *testing.T) {
+			redis := servertest.StartRedis(t, servertest.Redis(t)).Addr()
+			var pair []*rateLimiter
+			for range 2 {
+				pair = append(pair, newRateLimiter(t, program, redis))
+			}
+			for _, r := range pair {
+				r.start(t, map[string]string{"config.yaml": replicaConfig}, "LOCAL_CACHE_SIZE_IN_BYTES="+memory)
+			}
+			c := &crowdOfCallers{pair: pair}
+			atOnce(replicaClients, func(i int) { c.call(t, i) })
+			c.require(t)
+		})
+	}
+}
+
+const (
+	fewKeys = 4 // that all clients share
+	allKeys = 2
+)
+
+// crowdOfCallers are clients that call two replicas at once.
+type crowdOfCallers struct {
+	pair     []*rateLimiter
+	admitted [fewKeys]atomic.Int64 // hits on a key of few
+	failed   atomic.Pointer[answer]
+	sent     [allKeys]atomic.Int64 // hits on a key of all
+}
+
+// call sends the calls of one client. Each asks for a key of few and a key of all: what is denied
+// by the one is counted in the other.
+func (c *crowdOfCallers) call(t *testing.T, client int) {
+	random := rand.New(rand.NewPCG(uint64(client), 1))
+	for i := range replicaCalls {
+		few, all := random.IntN(fewKeys), random.IntN(allKeys)
+		hits := 1 + random.IntN(3)
+		request := &ratelimit.RateLimitRequest{Domain: "d"}
+		request.Descriptors = append(request.Descriptors, descriptorOf(t, fmt.Sprint("few=", few)),
+			descriptorOf(t, fmt.Sprintf("all=%d hits:%d", all, hits)))
+		got := c.pair[(client+i)%2].call(t.Context(), request)
+		c.sent[all].Add(int64(hits))
+		switch {
+		case got.response == nil:
+			c.failed.Store(&got)
+		case got.response.OverallCode == ratelimit.RateLimitResponse_OK:
+			c.admitted[few].Add(1)
+		}
+	}
+}
+
+// require: of each key exactly the limit was admitted, nothing sent was lost, and the metrics of
+// both replicas have it.
+func (c *crowdOfCallers) require(t *testing.T) {
+	require.Nil(t, c.failed.Load())
+	look := func(text string) string {
+		request := &ratelimit.RateLimitRequest{Domain: "d"}
+		request.Descriptors = append(request.Descriptors, descriptorOf(t, text))
+		return statusText(c.pair[0].call(t.Context(), request).response.Statuses[0])
+	}
+	var sent int64
+	for i := range fewKeys {
+		require.EqualValues(t, 100, c.admitted[i].Load(), "key %d", i)
+		require.Equal(t, "over, 0 of 100/year left", look(fmt.Sprintf("few=%d hits:0", i)))
+	}
+	for i := range allKeys {
+		sent += c.sent[i].Load()
+		require.Equal(t, fmt.Sprintf("ok, %d of 1000000/year left", 1_000_000-c.sent[i].Load()),
+			look(fmt.Sprintf("all=%d hits:0", i)))
+	}
+	counted := map[string]float64{}
+	for _, r := range c.pair {
+		for name, value := range r.settled(t) {
+			if short, ok := strings.CutPrefix(name, "ratelimit_service_rate_limit_"); ok {
+				counted[short] += value
+			}
+		}
+	}
+	require.InDelta(t, float64(sent), counted[`total_hits{domain="d",key1="all"}`], 0)
+	require.InDelta(t, float64(sent), counted[`within_limit{domain="d",key1="all"}`], 0)
+	calls := float64(replicaClients * replicaCalls)
+	require.InDelta(t, calls, counted[`total_hits{domain="d",key1="few"}`], 0)
+	require.InDelta(t, calls-100*fewKeys, counted[`over_limit{domain="d",key1="few"}`], 0)
+}
