@@ -19,14 +19,15 @@
 //     It has values: each a part of the request and the pattern that it fits (part.go, pattern.go).
 //   - A rule comes of each leaf with a limit (descriptor.go). draft.go writes it.
 //
-// One example from end to end. This configuration of envoyproxy/ratelimit has one level, of the pairs
-// path = /login and user = anything:
+// One example from end to end. This configuration of envoyproxy/ratelimit has two levels: path = /login
+// without a limit, and below it path = /login with user = anything, which has one:
 //
-//   - key: path
-//     value: /login
-//     descriptors:
-//   - key: user
-//     rate_limit: {unit: minute, requests_per_unit: 5}
+//	descriptors:
+//	- key: path
+//	  value: /login
+//	  descriptors:
+//	  - key: user
+//	    rate_limit: {unit: minute, requests_per_unit: 5}
 //
 // A route's actions send a descriptor of two entries: path, whose part is the path of the request, and
 // user, whose part is the header x-user. The search ends in two leaves: one with the values /login
@@ -34,10 +35,11 @@
 // which has none. The first becomes the rule. One text needs no counter of its own, so it goes to the
 // match, and the header goes to the key:
 //
-//   - name: path_/login.user
-//     match: {paths: [/login]}
-//     key: [{header: x-user}]
-//     limits: [5/minute]
+//	rules:
+//	- name: path_/login.user
+//	  match: {paths: [/login]}
+//	  key: [{header: x-user}]
+//	  limits: [5/minute]
 //
 // service.go, local.go and gateway.go bring the two sides together, one for each limiter;
 // documents.go opens the files.
