@@ -40,8 +40,8 @@ type Request struct {
 	Route    string
 	Headers  [][2]string // a header that the line has twice is here twice
 
-	Claims     []Claim     // of its JWTs, as far as they were asked for
-	Properties [][2]string // attributes that were asked for, by path, whose segments points join
+	Claims     []Claim     // of its JWTs: those that were asked for
+	Properties [][2]string // attributes that were asked for, by path; points join its segments
 }
 
 // Claim is one claim of a JWT.
@@ -184,7 +184,7 @@ func (f *file) begin(sample []string) error {
 	return unreadable(f.name, []string{first}, why)
 }
 
-// checkBalancer rejects a log whose addresses are those of a load balancer, if the log has the
+// checkBalancer rejects a log that has a load balancer's addresses for its clients, if the log has the
 // clients' beside them, and --map does not say which are meant.
 func (o *Options) checkBalancer(f *file, sample []string) error {
 	if !slices.Contains(o.Fields, FieldClientIP) || o.Map[FieldClientIP] != "" {

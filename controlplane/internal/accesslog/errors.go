@@ -72,7 +72,7 @@ func nothingMapped(field, name string, names []string) error {
 	return e
 }
 
-// behindBalancer is the error of a log whose addresses are those of a load balancer.
+// behindBalancer is the error of a log that has a load balancer's addresses for its clients.
 func behindBalancer(log, name, address, forwarded string) error {
 	return &Error{
 		Text: fmt.Sprintf("%s: client_ip, which is read from %s, is the private address %s, while x-forwarded-for is %q",

@@ -104,7 +104,7 @@ var textFormats = []textFormat{
 	{"common", common},
 }
 
-// The formats whose lines say themselves what their values are.
+// The formats whose lines name their values.
 const (
 	jsonFormat = "json"
 	w3cFormat  = "w3c"

@@ -208,9 +208,9 @@ type part struct {
 	isLast bool // the server's line ends with it
 }
 
-// containerOf returns the runtime whose format most of the lines have, nil = none. The formats
-// are that of the Kubernetes CRI, as containerd and CRI-O write /var/log/pods/*/*/*.log, and
-// Docker's json-file.
+// containerOf returns the runtime whose format most of the lines have, nil = none. There are two:
+// containerd and CRI-O write the format of the Kubernetes CRI to /var/log/pods/*/*/*.log, and Docker
+// writes json-file.
 func containerOf(sample []string) *container {
 	for _, c := range []*container{{name: "cri", cut: cutCRI}, {name: "json-file", cut: cutJSONFile}} {
 		isCut := func(line string) bool { _, ok := c.cut(line); return ok }
@@ -247,7 +247,7 @@ func (c *container) take(line string) (text string, reason error) {
 	return whole, nil
 }
 
-// takeAll returns the server's lines in those of a runtime.
+// takeAll returns the server's lines that are in a runtime's lines.
 func (c *container) takeAll(lines []string) (taken []string) {
 	for _, line := range lines {
 		if text, reason := c.take(line); reason == nil && strings.TrimSpace(text) != "" {

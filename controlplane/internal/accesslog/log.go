@@ -18,7 +18,7 @@ type Log struct {
 
 	ctx     context.Context
 	options Options
-	files   []*file  // that have more requests, in the order of those
+	files   []*file  // that have more requests, in the order of their next requests
 	places  []*place // of all files
 	names   []string // of all values that the formats of the files know
 	sorter  sorter
@@ -263,8 +263,8 @@ func (l *Log) Has(field string) bool {
 	return slices.ContainsFunc(l.places, func(p *place) bool { return p.had && p.field == field })
 }
 
-// sorter puts requests into the order of time, as far as they stand no further from their
-// place than a span.
+// sorter puts requests into the order of time. It finds the place of a request that comes late by at
+// most a span.
 type sorter struct {
 	spanNs int64
 	queue  []queued // in the order of time, and of lines at equal times

@@ -16,7 +16,7 @@ type column struct {
 	width int                        // bytes of a value that always has as many; 0 = it varies
 	most  int                        // bytes at which Envoy cuts the value off; 0 = it does not
 
-	// mayBeLine says that values may be request lines, GET /path HTTP/1.1, of which a field is a part.
+	// mayBeLine says that values may be request lines, GET /path HTTP/1.1, which have several fields.
 	// The variables of a format of text always may, because the format does not say what they hold.
 	// Those of a JSON log may if one of the log's first lines has a request line there.
 	mayBeLine bool
@@ -37,7 +37,7 @@ var (
 )
 
 // table says what logs call the fields. The rows of a field stand in the order in which they are
-// trusted: a format takes the first row of which it has a name, and in that row the first name. JSON
+// trusted: the first row with a name that the format has, and in that row the first such name. JSON
 // logs have most of these names: variables of nginx, operators of Envoy in lower case, and
 // what Caddy, Cloudflare, Google, Kong and Traefik write. Formats of text have the rest.
 var table = []struct {
@@ -152,8 +152,8 @@ func (f *format) choosePlaces(o *Options) error {
 	return nil
 }
 
-// knownPlaces returns by field the places that the table knows, and those of headers and claims that
-// are asked for.
+// knownPlaces returns by field the places that the table knows, and the places of headers and claims
+// that are asked for.
 func (f *format) knownPlaces(o *Options) map[string][]*place {
 	found := f.tablePlaces()
 	for _, field := range o.Fields {
@@ -240,9 +240,8 @@ func (f *format) applyMap(said, name string, known map[string][]*place) error {
 	return nil
 }
 
-// columnNamed returns the place of a column, -1 = there is none. Its name is that of the
-// log, as $uri or uri, or that of a header, as people say x-forwarded-for for
-// $http_x_forwarded_for.
+// columnNamed returns the index of a column, -1 = there is none. It may be named as in the log, such as
+// $uri or uri, or by its header: x-forwarded-for means $http_x_forwarded_for, too.
 func (f *format) columnNamed(name string) int {
 	name = strings.Trim(strings.TrimPrefix(name, "$"), "%")
 	at := slices.IndexFunc(f.columns, func(c column) bool { return strings.EqualFold(c.name, name) })

@@ -173,7 +173,7 @@ func headerKey(argument string) string {
 	return ""
 }
 
-// directives are those of Envoy's times, as package time has them.
+// directives are what Envoy's formats of times are made of, and how package time writes them.
 var directives = map[string]string{
 	"%Y": "2006", "%m": "01", "%d": "02", "%H": "15", "%M": "04", "%S": "05", "%z": "-0700", "%b": "Jan", "%e": "_2",
 	"%F": "2006-01-02", "%T": "15:04:05", "%y": "06", "%Z": "MST",

@@ -2,7 +2,7 @@
 // an axis, a grid, ticks of time, limits as lines, and the values under the pointer.
 //
 // Its invariant: a page takes no script for it, and no style beyond CSS. All text goes through
-// html/template: that of limits is a policy's. It must never import what it draws.
+// html/template, because the text of limits comes from a policy. It must never import what it draws.
 package chart
 
 import (
@@ -71,7 +71,7 @@ type line struct {
 type tick struct {
 	At   float64 // in percent of the width, of values in pixels
 	Text string
-	End  string // the class of a tick at an end, whose text must not reach beyond it
+	End  string // the class of a tick at an end of the axis: its text must not reach beyond that end
 }
 
 // limitLine is a limit that is drawn. Its text stands on the line, or above those that are near.
@@ -162,8 +162,8 @@ func (c *Chart) limits(highest float64) (drawn []Limit, above []string) {
 	return drawn, above
 }
 
-// limitLines places limits and their texts, from the lowest up. The texts of lines that are near
-// each other stand above the highest of these.
+// limitLines places limits and their texts, from the lowest up. If lines are near each other, their texts
+// stand above the highest of them.
 func limitLines(limits []Limit, top float64) []limitLine {
 	lines := make([]limitLine, len(limits))
 	for i, l := range limits {

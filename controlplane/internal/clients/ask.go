@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 )
 
-// Asker asks the proxies of a policy. It is a Server or a Proxy. An error is that of the whole
-// call; the error of a proxy is in its row.
+// Asker asks the proxies of a policy. It is a Server or a Proxy. If it returns an error, the whole call
+// failed; the error of one proxy is in its row.
 type Asker interface {
 	// Counters does an operation on a counter: op.Query makes its query.
 	Counters(ctx context.Context, op manage.Operation, query url.Values) (*api.Counters, error)
@@ -21,7 +21,7 @@ type Asker interface {
 	Explain(ctx context.Context, request string) ([]manage.ExplainRow, error)
 }
 
-// ErrNoProxy says that there is nobody to ask.
+// ErrNoProxy says that there is no proxy to ask.
 var ErrNoProxy = errors.New("no proxy of this policy is connected")
 
 // Call is a POST request to the API of sluice serve, as Server gives it to its Post. The command line

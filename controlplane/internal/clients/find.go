@@ -2,8 +2,8 @@
 // goes from a description of the client (package describe) to the keys that the client has in
 // all rules of all proxies, and from each key to calls.
 //
-// Its invariant: it counts nothing and shows no value that is a credential. The command line
-// and the console ask through it alike; it must never import either.
+// Its invariant: it counts nothing and shows no value that is a credential. Both the command line
+// and the console ask through it; it must never import either.
 package clients
 
 import (

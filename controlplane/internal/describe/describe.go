@@ -228,7 +228,7 @@ func (c *Client) fromParts() (*simulate.Request, error) {
 	return &simulate.Request{Method: c.Method, Host: c.Host, Path: path, Headers: headers, ClientIP: c.ClientIP}, nil
 }
 
-// headers are the headers by name in lower case, with that of the cookies.
+// headers are the headers by name in lower case. The cookies make one of them.
 func (c *Client) headers() (map[string]simulate.Values, error) {
 	headers := map[string]simulate.Values{}
 	for _, line := range c.Headers {

@@ -66,8 +66,8 @@ func windowText(w *result.Window, ends bool) string {
 	return text
 }
 
-// HeldText is the units that running requests hold, in addition to those that are used. It is empty for
-// slots, whose used units are those that are held.
+// HeldText is the units that running requests hold, in addition to the used units. It is empty for
+// slots: their used units are the held ones.
 func HeldText(held *uint32, windows []result.Window) string {
 	if held == nil || *held == 0 || len(windows) == 0 || windows[0].PerMs == 0 {
 		return ""

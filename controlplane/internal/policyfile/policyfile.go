@@ -10,9 +10,9 @@
 // differ the one from JSON counts (parse, parseText).
 //
 // Its invariant: what it accepts and writes as JSON, without name and proxies, is the
-// tree that the filter will read from that JSON, node for node. It refuses what YAML
-// has and JSON has not, aliases apart, and what surprises people. It decides nothing
-// about the meaning of a policy, apart from tokens that anyone would guess.
+// tree that the filter will read from that JSON, node for node. It rejects what YAML
+// has and JSON does not have, except aliases, and what surprises people. It decides nothing
+// about the meaning of a policy, except that it rejects tokens that anyone would guess.
 package policyfile
 
 import (
@@ -136,8 +136,8 @@ func inFile(name string, problems Errors) Errors {
 	return problems
 }
 
-// merge adds the problems of the policy to those of the text, apart from those at the same
-// places.
+// merge adds the problems of the policy to the problems of the text. At a place where the text has a
+// problem, it adds none.
 func merge(text, meaning Errors) Errors {
 	type place struct{ line, column int }
 	seen := map[place]bool{}

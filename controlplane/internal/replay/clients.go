@@ -149,8 +149,7 @@ func (p *periods) fullest() Uses {
 // topClients is how many of a rule's clients are reported.
 const topClients = 10
 
-// count counts a request of a client, and gives one that is denied its key as far as there is
-// room for keys.
+// count counts a request of a client. If it is denied, the client gets its key, if there is room.
 func (c *clients) count(i uint32, key []byte, kind kind, onlyHere bool) {
 	found := &c.all[i]
 	found.requests++

@@ -96,8 +96,8 @@ func newCollector(name string, p *policy.Policy, t *timeline) *collector {
 
 // add counts a decision beside that of the other policy, nil without one.
 func (c *collector) add(ns int64, d, other *decision, deniedInLog bool) error {
-	// By how a rule decides: whether the request is in the figures of what only this policy denies. In
-	// those of shadow it is if this policy does not deny it, and the other one allows it in all its rules.
+	// Whether the request counts as denied only by this policy: enforced, if the other one does not deny
+	// it; in shadow, if this one does not deny it, and the other one allows it in shadow, too.
 	onlyHere := [kinds]bool{
 		denied:   other != nil && other.kind != denied,
 		inShadow: other != nil && other.kind == allowed && d.kind != denied,

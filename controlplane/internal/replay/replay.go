@@ -87,8 +87,8 @@ type run struct {
 // side is one policy, the proxies that run it, and what came of that.
 type side struct {
 	decides File
-	// countsBy has the rules that figures are about, and the limits in whose periods the use of clients is
-	// counted. It is the policy that decides, except while Suggest looks for limits.
+	// countsBy has the rules that the figures are about. What clients use is counted in the periods of its
+	// limits. It is the policy that decides, except while Suggest looks for limits.
 	countsBy *policy.Policy
 	fleet    *simulate.Fleet
 	*collector

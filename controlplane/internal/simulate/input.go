@@ -26,7 +26,7 @@ const (
 	timeFields    = "at_ms at_ns at"
 )
 
-// opFields are those of a line by its op. A request has no op.
+// opFields are the fields of a line, by its op. A request has no op.
 var opFields = map[string]string{
 	"":     requestFields + " metadata proxy worker fail id",
 	"hit":  keyFields + " n limits",

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// line is one line of input. Of its fields it has those of its kind.
+// line is one line of input. It has only the fields of its kind.
 type line struct {
 	AtMs json.RawMessage `json:"at_ms"`
 	AtNs json.RawMessage `json:"at_ns"`

@@ -28,7 +28,7 @@ type Request struct {
 	Headers    map[string]Values `json:"headers,omitempty"`
 	ClientIP   string            `json:"client_ip,omitempty"`
 	Route      string            `json:"route,omitempty"`
-	Properties map[string]string `json:"properties,omitempty"` // texts alone: by path, whose segments points join
+	Properties map[string]string `json:"properties,omitempty"` // only texts, by path; points join its segments
 
 	Keys bool   `json:"-"` // say the key of each rule, of credentials too
 	When *int64 `json:"-"` // in nanoseconds, nil if the request does not say

@@ -32,7 +32,7 @@ func (c *collector) warnBypass(v policy.Place, r *policy.Rule) {
 // whatToDo ends the warnings of what any client can send.
 const whatToDo = ": have the proxy check, set or remove it at the edge, or "
 
-// warnExemptions warns of those that any client gets by sending a header.
+// warnExemptions warns of exemptions that any client gets by sending a header.
 func (c *collector) warnExemptions(v policy.Place, list []policy.Match) {
 	for i := range list {
 		if len(list[i].Headers) == 0 || len(list[i].ClientIPs) > 0 {

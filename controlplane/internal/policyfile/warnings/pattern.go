@@ -43,8 +43,8 @@ func (c *collector) warnMatch(v policy.Place, r *policy.Rule, manage *policy.Man
 	}
 }
 
-// warnExempted warns of a rule whose requests are all exempt, by one entry or by two that ask for
-// a header and for its absence.
+// warnExempted warns of a rule that applies to no request, because all are exempt: by one entry, or by
+// two that ask for a header and for its absence.
 func (c *collector) warnExempted(v policy.Place, r *policy.Rule) {
 	const message = "the rule applies to no request: "
 	for i := range c.exempt {
