@@ -76,6 +76,9 @@ func (j *job) levelsOfService() ([]*level, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, ignored := range merged.Ignored {
+		j.add(note{Problem: ignored})
+	}
 	j.domain = merged.Domain
 	if len(j.domain) > policy.MaxNameBytes || strings.TrimSpace(j.domain) != j.domain || !printable.Is(j.domain) {
 		j.fail(place{merged.File, "domain"}, "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
@@ -96,7 +99,7 @@ func (j *job) levelsOfService() ([]*level, error) {
 // a descriptor is only what a request sends.
 func (j *job) levelsBelow(parent *level, list []*ratelimitconfig.Descriptor, file string) (levels []*level) {
 	for _, d := range list {
-		p := pair{d.Key, pattern{exactly, d.Value}, d.ShareThreshold}
+		p := pair{d.Key, pattern{exactly, d.Value}, d.ShareThreshold && d.HasWildcard()}
 		switch {
 		case d.Value == "":
 			p.kind = anyValue
@@ -137,6 +140,12 @@ func (j *job) quotaOf(d *ratelimitconfig.Descriptor, at place) *quota {
 	q := &quota{at: at.in("rate_limit"), shadow: d.ShadowMode || d.QuotaMode}
 	q.numbers = numbers{requests: uint64(d.Limit.Requests), per: d.Limit.Unit}
 	j.noteCalendar(d.Limit.Unit)
+	if d.Limit.Sluice {
+		first := d.Limit.Windows[0]
+		q.numbers = numbers{requests: uint64(first.Limit), per: policy.PeriodOf(first)}
+		q.whyOff = append(q.whyOff, "the limit has a field sluice: write its algorithm, burst, offset or limits in this "+
+			"rule.")
+	}
 	if d.QuotaMode {
 		q.notes = append(q.notes, "quota_mode denies a request only when all its descriptors in that mode are over their "+
 			"limits. A rule denies alone, so it is shadow. If a request has only one such descriptor, remove mode.")

@@ -30,6 +30,8 @@ type Config struct {
 	Domain      string
 	Descriptors []*Descriptor
 	CountDenied bool // a call that one descriptor denies counts in the others
+	// Ignored are fields in a place where the service knows them and ignores them. Others are errors.
+	Ignored policyfile.Errors
 }
 
 // Descriptor is a key with its value, and what holds for requests that have both.
@@ -76,6 +78,19 @@ func (d *Descriptor) Problem(file, message string) policyfile.Problem {
 	return policyfile.Problem{File: file, Line: d.Line, Column: d.Column, Path: d.Path, Message: message}
 }
 
+// Parse reads the text of a file. An error is a policyfile.Errors.
+func Parse(file string, text []byte) (*Config, error) {
+	if len(text) > policy.MaxBytes {
+		return nil, policyfile.Errors{{File: file, Message: fmt.Sprintf("the file has %d bytes, and the maximum is %d: "+
+			"split it, and merge the files of the domain", len(text), policy.MaxBytes)}}
+	}
+	document, err := policyfile.Parse(file, text)
+	if err != nil {
+		return nil, err
+	}
+	return Read(file, document)
+}
+
 // Read reads the document of a file. An error is a policyfile.Errors.
 func Read(file string, document *policy.Node) (*Config, error) {
 	r := &reader{file: file}
@@ -87,15 +102,12 @@ func Read(file string, document *policy.Node) (*Config, error) {
 	r.object(document, "", map[string]setter{
 		"domain":      r.text(&c.Domain),
 		"descriptors": r.list(r.descriptor(&c.Descriptors)),
+		"sluice":      r.countDenied(c),
 	})
 	if c.Domain == "" && len(r.problems) == 0 {
 		r.fail(document, "domain", "is missing: a configuration has a domain")
 	}
-	r.refuseDuplicates(c.Descriptors)
-	if len(r.problems) > 0 {
-		return nil, r.problems
-	}
-	return c, nil
+	return r.finish(c)
 }
 
 // Join makes one configuration of each domain, in the order in which the domains appear. A domain
@@ -142,6 +154,7 @@ func Merge(files []*Config) (*Config, error) {
 		}
 		merged.Descriptors = append(merged.Descriptors, c.Descriptors...)
 		merged.CountDenied = merged.CountDenied && c.CountDenied
+		merged.Ignored = append(merged.Ignored, c.Ignored...)
 	}
 	return merged, nil
 }
@@ -150,12 +163,30 @@ func Merge(files []*Config) (*Config, error) {
 type reader struct {
 	file     string
 	problems policyfile.Errors
+	ignored  policyfile.Errors
+}
+
+// finish checks what is wrong only with several descriptors together.
+func (r *reader) finish(c *Config) (*Config, error) {
+	r.refuseDuplicates(c.Descriptors)
+	if len(r.problems) > 0 {
+		return nil, r.problems
+	}
+	c.Ignored = r.ignored
+	return c, nil
 }
 
 func (r *reader) fail(n *policy.Node, path, message string) {
-	r.problems = append(r.problems, policyfile.Problem{
-		File: r.file, Line: n.Line, Column: n.Column, Path: path, Message: message,
-	})
+	r.add(policyfile.Problem{File: r.file, Line: n.Line, Column: n.Column, Path: path, Message: message})
+}
+
+// maxProblems bounds what is said about a configuration that is wrong everywhere.
+const maxProblems = 100
+
+func (r *reader) add(p policyfile.Problem) {
+	if len(r.problems) < maxProblems {
+		r.problems = append(r.problems, p)
+	}
 }
 
 // setter reads the value of one field.
@@ -172,6 +203,8 @@ func (r *reader) object(n *policy.Node, path string, fields map[string]setter) {
 		at, path := &policy.Node{Line: f.Line, Column: f.Column}, strings.TrimPrefix(path+"."+f.Name, ".")
 		set := fields[f.Name]
 		switch {
+		case set == nil && belongsTo[f.Name] != "" && !strings.HasSuffix(path, "sluice."+f.Name):
+			r.ignore(at, path, belongsTo[f.Name])
 		case set == nil:
 			r.fail(at, path, unknown(f.Name, slices.Sorted(maps.Keys(fields))))
 		case seen[f.Name]:
@@ -180,6 +213,24 @@ func (r *reader) object(n *policy.Node, path string, fields map[string]setter) {
 			set(f.Value, path)
 		}
 		seen[f.Name] = true
+	}
+}
+
+// belongsTo are the fields that the service knows, and where. It ignores them elsewhere.
+var belongsTo = map[string]string{
+	"domain": "the top level", "descriptors": "the top level or a descriptor",
+	"key": "a descriptor", "value": "a descriptor", "rate_limit": "a descriptor", "shadow_mode": "a descriptor",
+	"quota_mode": "a descriptor", "detailed_metric": "a descriptor", "value_to_metric": "a descriptor",
+	"share_threshold": "a descriptor", "metadata": "a descriptor",
+	"unit": "a rate_limit", "requests_per_unit": "a rate_limit", "unlimited": "a rate_limit", "name": "a rate_limit",
+	"replaces": "a rate_limit",
+}
+
+func (r *reader) ignore(n *policy.Node, path, where string) {
+	if len(r.ignored) < maxProblems {
+		r.ignored = append(r.ignored, policyfile.Problem{
+			File: r.file, Line: n.Line, Column: n.Column, Path: path, Message: "is ignored here: it belongs to " + where,
+		})
 	}
 }
 
@@ -208,13 +259,18 @@ func (r *reader) descriptor(list *[]*Descriptor) setter {
 			"share_threshold": r.flag(&d.ShareThreshold),
 			"metadata":        r.metadata(&d.Metadata),
 		})
-		switch {
-		case len(r.problems) > known:
-		case d.Key == "":
-			r.fail(n, path, "a descriptor needs a key")
-		case d.ShareThreshold && !d.HasWildcard():
-			r.fail(n, path+".share_threshold", "needs a value with a *")
+		if len(r.problems) == known {
+			r.checkDescriptor(n, d)
 		}
+	}
+}
+
+func (r *reader) checkDescriptor(n *policy.Node, d *Descriptor) {
+	switch {
+	case d.Key == "":
+		r.fail(n, d.Path, "a descriptor needs a key")
+	case d.ShareThreshold && !strings.Contains(d.Name(), "*"):
+		r.fail(n, d.Path+".share_threshold", "needs a value with a *")
 	}
 }
 
@@ -223,6 +279,7 @@ func (r *reader) limit(d *Descriptor) setter {
 	return func(n *policy.Node, path string) {
 		l := &Limit{}
 		d.Limit = l
+		var own *words
 		known := len(r.problems)
 		r.object(n, path, map[string]setter{
 			"unit":              r.text(&l.Unit),
@@ -230,22 +287,39 @@ func (r *reader) limit(d *Descriptor) setter {
 			"unlimited":         r.flag(&l.Unlimited),
 			"name":              r.text(&l.Name),
 			"replaces":          r.list(r.replaced(l)),
+			"sluice":            r.words(&own),
 		})
-		unit := unitNamed(strings.ToLower(l.Unit))
-		switch {
-		case len(r.problems) > known:
-		case l.Unlimited && unit != nil:
-			r.fail(n, path+".unit", "does not go with unlimited: keep one of the two")
-		case l.Unlimited:
-			l.Requests, l.Unit = 0, ""
-		case unit == nil:
-			r.fail(n, path+".unit", fmt.Sprintf("must be second, minute, hour, day, week, month or year, not %q", l.Unit))
-		default:
-			l.Unit = unit.name
-			l.Windows = unit.windows(l.Requests)
+		if len(r.problems) == known {
+			r.checkLimit(n, path, l, own)
 		}
-		if l.Name != "" && slices.Contains(l.Replaces, l.Name) {
-			r.fail(n, path+".replaces", "a limit cannot replace itself")
+	}
+}
+
+// checkLimit checks a limit, and sets its windows. Our own words may be nil.
+func (r *reader) checkLimit(n *policy.Node, path string, l *Limit, own *words) {
+	l.Sluice = own != nil
+	hasLimits := l.Sluice && own.limits != nil
+	unit := unitNamed(strings.ToLower(l.Unit))
+	switch {
+	case l.Name != "" && slices.Contains(l.Replaces, l.Name):
+		r.fail(n, path+".replaces", "a limit cannot replace itself")
+	case l.Unlimited && unit != nil:
+		r.fail(n, path+".unit", "does not go with unlimited: keep one of the two")
+	case l.Unlimited && l.Sluice:
+		r.fail(n, path+".sluice", "does not go with unlimited: keep one of the two")
+	case l.Unlimited:
+		l.Requests, l.Unit = 0, ""
+	case hasLimits && (l.Unit != "" || l.Requests > 0):
+		r.fail(n, path+".sluice.limits", "stand in place of unit and requests_per_unit: keep one of the two")
+	case hasLimits:
+		r.windowsOfWords(n, path, l, own)
+	case unit == nil:
+		r.fail(n, path+".unit", fmt.Sprintf("must be second, minute, hour, day, week, month or year, not %q", l.Unit))
+	default:
+		l.Unit = unit.name
+		l.Windows = unit.windows(l.Requests)
+		if l.Sluice {
+			r.windowsOfWords(n, path, l, own)
 		}
 	}
 }
@@ -255,11 +329,15 @@ func (r *reader) replaced(l *Limit) setter {
 	return func(n *policy.Node, path string) {
 		name := ""
 		r.object(n, path, map[string]setter{"name": r.text(&name)})
-		if name == "" {
-			r.fail(n, path+".name", "must name a limit")
-		}
-		l.Replaces = append(l.Replaces, name)
+		r.addReplaced(n, path, l, name)
 	}
+}
+
+func (r *reader) addReplaced(n *policy.Node, path string, l *Limit, name string) {
+	if name == "" {
+		r.fail(n, path+".name", "must name a limit")
+	}
+	l.Replaces = append(l.Replaces, name)
 }
 
 // refuseDuplicates refuses descriptors of one level that have one key and value.
@@ -273,7 +351,7 @@ func (r *reader) refuseDuplicates(list []*Descriptor) {
 func (r *reader) refuseSeen(list []*Descriptor, seen map[string]bool) {
 	for _, d := range list {
 		if seen[d.Name()] {
-			r.problems = append(r.problems, d.Problem(r.file, "the descriptor "+d.Name()+" is given twice: keep one"))
+			r.add(d.Problem(r.file, "the descriptor "+d.Name()+" is given twice: keep one"))
 		}
 		seen[d.Name()] = true
 	}

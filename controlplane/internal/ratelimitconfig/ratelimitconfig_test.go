@@ -1,6 +1,7 @@
 package ratelimitconfig_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -72,7 +73,7 @@ func TestTheTreeHasEveryField(t *testing.T) {
 func TestRefusesWhatTheServiceRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"domain: d\nrules: []": "c.yaml:2:1: rules: unknown field: the fields here are " +
-			"descriptors, domain",
+			"descriptors, domain, sluice",
 		"descriptors: []":                      "c.yaml:1:1: domain: is missing: a configuration has a domain",
 		"domain: [d]":                          "c.yaml:1:9: domain: must be text, not a list",
 		"domain: d\ndescriptors: [{value: a}]": "c.yaml:2:15: descriptors[0]: a descriptor needs a key",
@@ -124,4 +125,36 @@ func TestJoinMakesOneConfigurationOfEachDomain(t *testing.T) {
 	require.Len(t, joined, 2)
 	require.Equal(t, []string{"d", "e"}, []string{joined[0].Domain, joined[1].Domain})
 	require.Len(t, joined[0].Descriptors, 2)
+}
+
+// A field that the service knows elsewhere is ignored, as there, and said. Others are errors.
+func TestFieldsInTheWrongPlaceAreIgnoredAsInTheService(t *testing.T) {
+	c, err := read(t, `
+domain: d
+descriptors:
+  - key: a
+    unit: day
+    rate_limit: {unit: hour, requests_per_unit: 1, shadow_mode: true}
+`)
+	require.NoError(t, err)
+	require.False(t, c.Descriptors[0].ShadowMode)
+	require.EqualError(t, c.Ignored, "c.yaml:5:5: descriptors[0].unit: is ignored here: it belongs to a rate_limit\n"+
+		"c.yaml:6:52: descriptors[0].rate_limit.shadow_mode: is ignored here: it belongs to a descriptor")
+	_, err = read(t, "domain: d\nsluice: {unit: day}")
+	require.EqualError(t, err, "c.yaml:2:10: sluice.unit: unknown field: the fields here are count_denied")
+}
+
+// What is too large, too deep or wrong everywhere ends early, with one message or a few.
+func TestHostileFilesAreRefusedInFewWords(t *testing.T) {
+	for name, text := range map[string]string{
+		"maximum is 1048576": "domain: d\ndescriptors:\n" + strings.Repeat("- {key: a}\n", 1<<20),
+		"32 deep": "domain: d\ndescriptors: " + strings.Repeat("[{key: a, descriptors: ", 100) +
+			strings.Repeat("}]", 100),
+		"given twice":    "domain: d\ndescriptors:\n" + strings.Repeat("- {key: a}\n", 20_000),
+		"depth of 10000": "domain: d\ndescriptors: " + strings.Repeat("[", 500_000),
+	} {
+		_, err := ratelimitconfig.Parse("c.yaml", []byte(text))
+		require.ErrorContains(t, err, name)
+		require.Less(t, len(err.Error()), 20_000)
+	}
 }
