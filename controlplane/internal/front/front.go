@@ -51,8 +51,11 @@ type Options struct {
 	Shadow    bool   // no call is denied
 	Quota     bool   // all limits are in quota mode
 	Metadata  bool   // answers have dynamic metadata
-	Log       *slog.Logger
-	Now       func() time.Time // default: time.Now
+	// Healthy says why the store does not answer. Default: nothing.
+	Healthy     func(context.Context) error
+	NeedDomains bool // the service is unhealthy while no domain has a configuration
+	Log         *slog.Logger
+	Now         func() time.Time // default: time.Now
 }
 
 // Service answers calls.
@@ -62,6 +65,7 @@ type Service struct {
 	metrics *metrics
 	silent  *slog.Logger // of calls that end with an error
 	config  atomic.Pointer[config]
+	health  *healthState
 }
 
 // config is the configuration in force.
@@ -78,13 +82,18 @@ func New(o Options) *Service {
 	if o.Allow == nil {
 		o.Allow = func(context.Context, string) error { return nil }
 	}
+	if o.Healthy == nil {
+		o.Healthy = func(context.Context) error { return nil }
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Service{o: o, metrics: newMetrics(), silent: lograte.NewEvery(silentEvery).Logger(o.Log)}
+	return &Service{
+		o: o, metrics: newMetrics(), silent: lograte.NewEvery(silentEvery).Logger(o.Log), health: newHealthState(),
+	}
 }
 
 // Use puts configurations in force, in place of all others. If they are wrong, those in force
