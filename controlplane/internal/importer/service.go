@@ -72,9 +72,15 @@ func (j *job) levelsOfService() ([]*level, error) {
 	if len(configs) == 0 {
 		return nil, ErrNothing
 	}
-	merged, err := ratelimitconfig.Merge(configs)
+	joined, err := ratelimitconfig.Join(configs, true)
 	if err != nil {
 		return nil, err
+	}
+	merged := joined[0]
+	if len(joined) > 1 {
+		other := joined[1]
+		return nil, policyfile.Errors{{File: other.File, Path: "domain", Message: "is " + other.Domain + ", and that of " +
+			merged.File + " is " + merged.Domain + ": give the files of one domain"}}
 	}
 	for _, ignored := range merged.Ignored {
 		j.add(note{Problem: ignored})

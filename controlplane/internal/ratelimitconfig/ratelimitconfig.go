@@ -78,19 +78,6 @@ func (d *Descriptor) Problem(file, message string) policyfile.Problem {
 	return policyfile.Problem{File: file, Line: d.Line, Column: d.Column, Path: d.Path, Message: message}
 }
 
-// Parse reads the text of a file. An error is a policyfile.Errors.
-func Parse(file string, text []byte) (*Config, error) {
-	if len(text) > policy.MaxBytes {
-		return nil, policyfile.Errors{{File: file, Message: fmt.Sprintf("the file has %d bytes, and the maximum is %d: "+
-			"split it, and merge the files of the domain", len(text), policy.MaxBytes)}}
-	}
-	document, err := policyfile.Parse(file, text)
-	if err != nil {
-		return nil, err
-	}
-	return Read(file, document)
-}
-
 // Read reads the document of a file. An error is a policyfile.Errors.
 func Read(file string, document *policy.Node) (*Config, error) {
 	r := &reader{file: file}
@@ -111,52 +98,33 @@ func Read(file string, document *policy.Node) (*Config, error) {
 }
 
 // Join makes one configuration of each domain, in the order in which the domains appear. A domain
-// that several describe is merged, or else an error. An error is a policyfile.Errors.
+// that several describe is merged, or else an error: they may not have the same descriptors, and
+// denied calls count unless one of them says otherwise. An error is a policyfile.Errors.
 func Join(configs []*Config, merge bool) (joined []*Config, err error) {
-	var domains []string
-	of := map[string][]*Config{}
+	domains := map[string]*Config{}
+	names := map[string]map[string]bool{} // of descriptors, by their domain
 	for _, c := range configs {
-		before := of[c.Domain]
+		whole := domains[c.Domain]
 		switch {
-		case len(before) == 0:
-			domains = append(domains, c.Domain)
+		case whole == nil:
+			whole = &Config{File: c.File, Domain: c.Domain, CountDenied: true}
+			domains[c.Domain] = whole
+			names[c.Domain] = map[string]bool{}
+			joined = append(joined, whole)
 		case !merge:
 			return nil, policyfile.Errors{{File: c.File, Path: "domain", Message: "the domain " + c.Domain + " is that of " +
-				before[0].File + ", too: put it in one file, or merge the files of a domain"}}
-		}
-		of[c.Domain] = append(before, c)
-	}
-	for _, name := range domains {
-		c, err := Merge(of[name])
-		if err != nil {
-			return nil, err
-		}
-		joined = append(joined, c)
-	}
-	return joined, nil
-}
-
-// Merge is one domain that several files describe, at least one. It counts denied calls unless one
-// of the files says otherwise. An error is a policyfile.Errors.
-func Merge(files []*Config) (*Config, error) {
-	merged := &Config{File: files[0].File, Domain: files[0].Domain, CountDenied: true}
-	seen := map[string]bool{}
-	for _, c := range files {
-		if c.Domain != merged.Domain {
-			return nil, policyfile.Errors{{File: c.File, Path: "domain",
-				Message: "is " + c.Domain + ", and that of " + merged.File + " is " + merged.Domain + ": give the files of one " +
-					"domain"}}
+				whole.File + ", too: put it in one file, or merge the files of a domain"}}
 		}
 		r := &reader{file: c.File}
-		r.refuseSeen(c.Descriptors, seen)
+		r.refuseSeen(c.Descriptors, names[c.Domain])
 		if len(r.problems) > 0 {
 			return nil, r.problems
 		}
-		merged.Descriptors = append(merged.Descriptors, c.Descriptors...)
-		merged.CountDenied = merged.CountDenied && c.CountDenied
-		merged.Ignored = append(merged.Ignored, c.Ignored...)
+		whole.Descriptors = append(whole.Descriptors, c.Descriptors...)
+		whole.Ignored = append(whole.Ignored, c.Ignored...)
+		whole.CountDenied = whole.CountDenied && c.CountDenied
 	}
-	return merged, nil
+	return joined, nil
 }
 
 // reader reads the objects of a file, and collects what is wrong with them.
