@@ -17,19 +17,19 @@ const MaxValueBytes = 8 << 10
 
 // Automaton is a compiled expression. It is safe for concurrent use.
 type Automaton struct {
-	ascii  [utf8.RuneSelf]uint16 // class of each ASCII character
-	starts []rune                // first character of each range beyond ASCII, sorted; the first is RuneSelf
-	of     []uint16              // class of each range
+	ascii        [utf8.RuneSelf]uint16 // class of each ASCII character
+	rangeStarts  []rune                // first character of each range beyond ASCII, sorted; the first is RuneSelf
+	rangeClasses []uint16              // class of each range
 	// next has a row for each state. A row has an entry for each class, the offset of
 	// the next state's row, and a last entry that is 1 if the text may end here. Row 0
 	// is the state that nothing leads out of. Row 1 is the start.
-	next  []uint16
-	width int // entries in a row
+	next     []uint16
+	rowWidth int // entries in a row
 }
 
 // Match reports whether the expression matches all of s.
 func (a *Automaton) Match(s string) bool {
-	row := a.width
+	row := a.rowWidth
 	for i := 0; i < len(s); {
 		var class uint16
 		if c := s[i]; c < utf8.RuneSelf {
@@ -45,27 +45,27 @@ func (a *Automaton) Match(s string) bool {
 			return false
 		}
 	}
-	return a.next[row+a.width-1] != 0
+	return a.next[row+a.rowWidth-1] != 0
 }
 
 // Begins reports whether a matching text may begin with the ASCII character c.
-func (a *Automaton) Begins(c byte) bool { return a.next[a.width+int(a.ascii[c])] != 0 }
+func (a *Automaton) Begins(c byte) bool { return a.next[a.rowWidth+int(a.ascii[c])] != 0 }
 
 // class returns the class of a character beyond ASCII.
 func (a *Automaton) class(r rune) uint16 {
 	at := 0
-	for end := len(a.starts); end-at > 1; {
-		if middle := (at + end) / 2; a.starts[middle] <= r {
+	for end := len(a.rangeStarts); end-at > 1; {
+		if middle := (at + end) / 2; a.rangeStarts[middle] <= r {
 			at = middle
 		} else {
 			end = middle
 		}
 	}
-	return a.of[at]
+	return a.rangeClasses[at]
 }
 
 // Bytes returns the automaton's memory in bytes.
 func (a *Automaton) Bytes() int {
 	const fixed = 256 + 4*24 // the ASCII classes, the slices' headers and the width
-	return fixed + 4*len(a.starts) + 2*len(a.of) + 2*len(a.next)
+	return fixed + 4*len(a.rangeStarts) + 2*len(a.rangeClasses) + 2*len(a.next)
 }

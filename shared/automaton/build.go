@@ -9,36 +9,35 @@ import (
 
 // builder makes an automaton from a program by the subset construction: a state is
 // a set of instructions, and the table has a row for each state that some text
-// leads to. See Aho, Lam, Sethi, Ullman, "Compilers", second
-// edition, section 3.7.1.
+// leads to. See Aho, Lam, Sethi, Ullman, "Compilers", second edition, section 3.7.1.
 type builder struct {
-	prog    *syntax.Prog
-	words   int // length of a set
-	classes []class
-	width   int // entries in a row: one for each class and one for the end of the text
-	work    int // work left to spend
+	prog     *syntax.Prog
+	setWords int // length of a set
+	classes  []class
+	rowWidth int // entries in a row: one for each class and one for the end of the text
+	workLeft int // work left to spend
 
-	asserting bool  // the program has assertions, such as \b
-	asserts   set   // instructions that are assertions
-	leads     []set // by instruction: its closure, nil = not computed yet
-	match     uint32
+	hasAssertions bool  // the program has assertions, such as \b
+	assertions    set   // instructions that are assertions
+	closures      []set // by instruction: its closure, nil = not computed yet
+	match         uint32
 
-	sets   set      // the sets of all states, one after the other
-	before []kind   // by state: kind of the character before the rest of the text
-	slots  []uint32 // a hash table of states: 1 + the state's number, 0 = free
-	key    []byte
-	table  []uint16
+	sets        set      // the sets of all states, one after the other
+	kindsBefore []kind   // by state: kind of the character before the rest of the text
+	index       []uint32 // a hash table of states: 1 + the state's number, 0 = free
+	key         []byte
+	table       []uint16
 }
 
 // build returns nil if the table has too many entries or takes too much work.
 func (b *builder) build(prog *syntax.Prog) *Automaton {
-	b.prog, b.words = prog, (len(prog.Inst)+63)/64
-	b.asserts, b.leads = b.newSet(), make([]set, len(prog.Inst))
+	b.prog, b.setWords = prog, (len(prog.Inst)+63)/64
+	b.assertions, b.closures = b.newSet(), make([]set, len(prog.Inst))
 	for i := range prog.Inst {
 		switch prog.Inst[i].Op {
 		case syntax.InstEmptyWidth:
-			b.asserts.add(uint32(i))
-			b.asserting = true
+			b.assertions.add(uint32(i))
+			b.hasAssertions = true
 		case syntax.InstMatch:
 			b.match = uint32(i)
 		default:
@@ -46,62 +45,62 @@ func (b *builder) build(prog *syntax.Prog) *Automaton {
 	}
 	a := &Automaton{}
 	b.classify(a)
-	if b.work < 0 {
+	if b.workLeft < 0 {
 		return nil
 	}
-	b.width = len(b.classes) + 1
-	b.state(b.newSet(), other)
-	b.state(b.closure(uint32(prog.Start)), none)
+	b.rowWidth = len(b.classes) + 1
+	b.state(b.newSet(), kindOther)
+	b.state(b.closure(uint32(prog.Start)), kindNone)
 	next := b.newSet()
 	for row := 0; row < b.count(); row++ {
 		full := b.passed(row)
 		for c := range b.classes {
-			if b.count()*b.width > maxEntries || b.work < 0 {
+			if b.count()*b.rowWidth > maxEntries || b.workLeft < 0 {
 				return nil
 			}
 			class := &b.classes[c]
 			clear(next)
 			b.step(next, full[class.kind], class.takes)
-			b.table = append(b.table, uint16(b.state(next, class.kind)*b.width))
+			b.table = append(b.table, uint16(b.state(next, class.kind)*b.rowWidth))
 		}
 		end := uint16(0)
-		if full[none].has(b.match) {
+		if full[kindNone].has(b.match) {
 			end = 1
 		}
 		b.table = append(b.table, end)
 	}
-	a.next, a.width = slices.Clip(b.table), b.width
-	a.starts = append(make([]rune, 0, len(a.starts)), a.starts...) // append's own memory would be searched for pointers
+	a.next, a.rowWidth = slices.Clip(b.table), b.rowWidth
+	a.rangeStarts = append(make([]rune, 0, len(a.rangeStarts)), a.rangeStarts...) // append's own memory would be searched for pointers
 	return a
 }
 
 // state returns the number of the state with that set, which it adds if there is
 // none. Only assertions depend on the character before the rest of the text.
 func (b *builder) state(s set, before kind) int {
-	if !b.asserting || !s.meets(b.asserts) {
-		before = other
+	if !b.hasAssertions || !s.meets(b.assertions) {
+		before = kindOther
 	}
-	b.work -= 32 + 8*b.words
-	if 2*b.count() >= len(b.slots) {
+	b.workLeft -= 32 + 8*b.setWords
+	if 2*b.count() >= len(b.index) {
 		b.rehash()
 	}
 	at := b.slot(s, before)
-	for ; b.slots[at] != 0; at = (at + 1) % len(b.slots) {
-		n := int(b.slots[at]) - 1 // fits: it is the number of a state
-		if b.before[n] == before && slices.Equal(b.set(n), s) {
+	for ; b.index[at] != 0; at = (at + 1) % len(b.index) {
+		n := int(b.index[at]) - 1 // fits: it is the number of a state
+		if b.kindsBefore[n] == before && slices.Equal(b.set(n), s) {
 			return n
 		}
 	}
-	b.work -= 256
-	b.sets, b.before = append(b.sets, s...), append(b.before, before)
-	b.slots[at] = uint32(b.count())
+	b.workLeft -= 256
+	b.sets, b.kindsBefore = append(b.sets, s...), append(b.kindsBefore, before)
+	b.index[at] = uint32(b.count())
 	return b.count() - 1
 }
 
-func (b *builder) count() int { return len(b.before) }
+func (b *builder) count() int { return len(b.kindsBefore) }
 
 // set returns the set of state n.
-func (b *builder) set(n int) set { return b.sets[n*b.words : (n+1)*b.words] }
+func (b *builder) set(n int) set { return b.sets[n*b.setWords : (n+1)*b.setWords] }
 
 // slot returns the index in slots at which the search for a state begins.
 func (b *builder) slot(s set, before kind) int {
@@ -110,29 +109,29 @@ func (b *builder) slot(s set, before kind) int {
 		h = (h ^ w) * 0x9e3779b97f4a7c15
 		h ^= h >> 32
 	}
-	return int(h % uint64(len(b.slots)))
+	return int(h % uint64(len(b.index)))
 }
 
 // rehash makes slots four times as long.
 func (b *builder) rehash() {
-	b.slots = make([]uint32, max(64, 4*len(b.slots)))
+	b.index = make([]uint32, max(64, 4*len(b.index)))
 	for n := range b.count() {
-		at := b.slot(b.set(n), b.before[n])
-		for b.slots[at] != 0 {
-			at = (at + 1) % len(b.slots)
+		at := b.slot(b.set(n), b.kindsBefore[n])
+		for b.index[at] != 0 {
+			at = (at + 1) % len(b.index)
 		}
-		b.slots[at] = uint32(n + 1)
+		b.index[at] = uint32(n + 1)
 	}
 }
 
 // step adds to next where the instructions of from lead that take the class.
 func (b *builder) step(next, from, takes set) {
-	b.work -= 2 * b.words
+	b.workLeft -= 2 * b.setWords
 	for w := range from {
 		for m := from[w] & takes[w]; m != 0; m &= m - 1 {
 			i := uint32(w*64 + bits.TrailingZeros64(m))
 			next.join(b.closure(b.prog.Inst[i].Out))
-			b.work -= b.words
+			b.workLeft -= b.setWords
 		}
 	}
 }
@@ -140,8 +139,8 @@ func (b *builder) step(next, from, takes set) {
 // closure returns the instructions that from leads to without taking a character or
 // passing an assertion: those that take a character, assertions, and the match.
 func (b *builder) closure(from uint32) set {
-	if b.leads[from] != nil {
-		return b.leads[from]
+	if b.closures[from] != nil {
+		return b.closures[from]
 	}
 	s, seen := b.newSet(), b.newSet()
 	stack := []uint32{from}
@@ -152,7 +151,7 @@ func (b *builder) closure(from uint32) set {
 			continue
 		}
 		seen.add(i)
-		b.work -= 8
+		b.workLeft -= 8
 		switch inst := &b.prog.Inst[i]; inst.Op {
 		case syntax.InstAlt, syntax.InstAltMatch:
 			stack = append(stack, inst.Arg, inst.Out)
@@ -163,7 +162,7 @@ func (b *builder) closure(from uint32) set {
 			s.add(i)
 		}
 	}
-	b.leads[from] = s
+	b.closures[from] = s
 	return s
 }
 
@@ -173,8 +172,8 @@ func (b *builder) passed(row int) (full [kinds]set) {
 	s := slices.Clone(b.set(row)) // b.sets may be reallocated
 	for after := range full {
 		full[after] = s
-		if b.asserting && s.meets(b.asserts) {
-			full[after] = b.pass(s, syntax.EmptyOpContext(b.before[row].like(), kind(after).like()))
+		if b.hasAssertions && s.meets(b.assertions) {
+			full[after] = b.pass(s, syntax.EmptyOpContext(b.kindsBefore[row].like(), kind(after).like()))
 		}
 	}
 	return full
@@ -187,22 +186,22 @@ func (b *builder) pass(s set, holds syntax.EmptyOp) set {
 	for more := true; more; {
 		more = false
 		for w := range full {
-			for m := full[w] & b.asserts[w] &^ done[w]; m != 0; m &= m - 1 {
+			for m := full[w] & b.assertions[w] &^ done[w]; m != 0; m &= m - 1 {
 				i := uint32(w*64 + bits.TrailingZeros64(m))
 				done.add(i)
 				if inst := &b.prog.Inst[i]; syntax.EmptyOp(inst.Arg)&^holds == 0 {
 					full.join(b.closure(inst.Out))
 					more = true
 				}
-				b.work -= b.words
+				b.workLeft -= b.setWords
 			}
 		}
-		b.work -= b.words
+		b.workLeft -= b.setWords
 	}
 	return full
 }
 
-func (b *builder) newSet() set { return make(set, b.words) }
+func (b *builder) newSet() set { return make(set, b.setWords) }
 
 // set is a set of small numbers, one bit for each.
 type set []uint64

@@ -12,24 +12,26 @@ import (
 type kind uint8
 
 const (
-	other kind = iota
-	word       // \w, ASCII only
-	newline
-	none // no character: before or after the text
+	kindOther kind = iota
+	kindWord       // \w, ASCII only
+	kindNewline
+	kindNone // no character: before or after the text
 	kinds
 )
 
 // like returns a character of the kind for syntax.EmptyOpContext.
-func (k kind) like() rune { return [kinds]rune{other: ' ', word: 'a', newline: '\n', none: -1}[k] }
+func (k kind) like() rune {
+	return [kinds]rune{kindOther: ' ', kindWord: 'a', kindNewline: '\n', kindNone: -1}[k]
+}
 
 func kindOf(r rune) kind {
 	switch {
 	case r == '\n':
-		return newline
+		return kindNewline
 	case syntax.IsWordChar(r):
-		return word
+		return kindWord
 	}
-	return other
+	return kindOther
 }
 
 // class is a set of characters that all instructions treat alike.
@@ -61,8 +63,8 @@ func (b *builder) classify(a *Automaton) {
 	known := map[string]uint16{}
 	members := make(set, (len(leaves)+63)/64) // the leaves that take the characters from an edge on
 	for at, r := range edges[:len(edges)-1] {
-		b.work -= 4*len(leaves) + 64
-		if b.work < 0 {
+		b.workLeft -= 4*len(leaves) + 64
+		if b.workLeft < 0 {
 			return
 		}
 		clear(members)
@@ -71,8 +73,8 @@ func (b *builder) classify(a *Automaton) {
 				members.add(uint32(i))
 			}
 		}
-		k := other
-		if b.asserting {
+		k := kindOther
+		if b.hasAssertions {
 			k = kindOf(r)
 		}
 		b.key = append(members.appendTo(b.key[:0]), byte(k))
@@ -90,7 +92,7 @@ func (b *builder) classify(a *Automaton) {
 // is one past the largest character.
 func (b *builder) edges(leaves []leaf) []rune {
 	edges := []rune{0, utf8.RuneSelf, unicode.MaxRune + 1}
-	if b.asserting {
+	if b.hasAssertions {
 		edges = append(edges, '\n', '\n'+1, '0', '9'+1, 'A', 'Z'+1, '_', '_'+1, 'a', 'z'+1)
 	}
 	for _, l := range leaves {
@@ -98,7 +100,7 @@ func (b *builder) edges(leaves []leaf) []rune {
 			edges = append(edges, l.ranges[i], l.ranges[i+1]+1)
 		}
 	}
-	b.work -= 64 * len(edges)
+	b.workLeft -= 64 * len(edges)
 	slices.Sort(edges)
 	return slices.Compact(edges)
 }
@@ -154,10 +156,10 @@ func (b *builder) newClass(leaves []leaf, members set, k kind) class {
 			for _, inst := range leaves[i].copies {
 				c.takes.add(inst)
 			}
-			b.work -= 2 * len(leaves[i].copies)
+			b.workLeft -= 2 * len(leaves[i].copies)
 		}
 	}
-	b.work -= 8 * b.words
+	b.workLeft -= 8 * b.setWords
 	return c
 }
 
@@ -169,7 +171,7 @@ func (a *Automaton) assign(r, end rune, class uint16) {
 		}
 		return
 	}
-	if n := len(a.of); n == 0 || a.of[n-1] != class {
-		a.starts, a.of = append(a.starts, r), append(a.of, class)
+	if n := len(a.rangeClasses); n == 0 || a.rangeClasses[n-1] != class {
+		a.rangeStarts, a.rangeClasses = append(a.rangeStarts, r), append(a.rangeClasses, class)
 	}
 }

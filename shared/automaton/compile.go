@@ -76,11 +76,11 @@ func (s *Set) Compile(text string) (*Automaton, error) {
 }
 
 func (s *Set) compile(text string) (*Automaton, error) {
-	b := builder{work: min(maxWork, maxSetWork-s.work)}
-	left := b.work
-	defer func() { s.work += left - max(b.work, 0) }()
-	b.work -= parsing(text)
-	if b.work < 0 {
+	b := builder{workLeft: min(maxWork, maxSetWork-s.work)}
+	left := b.workLeft
+	defer func() { s.work += left - max(b.workLeft, 0) }()
+	b.workLeft -= parseWork(text)
+	if b.workLeft < 0 {
 		return nil, s.tooMuch(left,
 			"has too many classes such as \\pL, or ranges in which case does not count: write fewer of them")
 	}
@@ -102,10 +102,10 @@ func (s *Set) compile(text string) (*Automaton, error) {
 	}
 	a := b.build(prog)
 	switch {
-	case a == nil && b.work < 0:
+	case a == nil && b.workLeft < 0:
 		return nil, s.tooMuch(left, "takes too much work to turn into a table: "+simpler)
 	case a == nil:
-		return nil, errors.New("needs more than " + strconv.Itoa(maxEntries/b.width) + " states: " + simpler)
+		return nil, errors.New("needs more than " + strconv.Itoa(maxEntries/b.rowWidth) + " states: " + simpler)
 	case s.bytes+a.Bytes() > MaxSetBytes:
 		return nil, s.overflow()
 	}
@@ -163,11 +163,11 @@ const (
 	perFolded     = 64       // for a character of a range in a case-insensitive part
 )
 
-// parsing returns an upper bound of the work to parse the text. The parser itself
+// parseWork returns an upper bound of the work to parse the text. The parser itself
 // does not bound the work for classes.
-func parsing(text string) int {
+func parseWork(text string) int {
 	work := perExpression + perByte*len(text) + perClass*(strings.Count(text, `\p`)+strings.Count(text, `\P`))
-	if !folds(text) {
+	if !mayFold(text) {
 		return work
 	}
 	for {
@@ -180,8 +180,8 @@ func parsing(text string) int {
 	}
 }
 
-// folds reports whether some part of the text may be case-insensitive.
-func folds(text string) bool {
+// mayFold reports whether some part of the text may be case-insensitive.
+func mayFold(text string) bool {
 	for {
 		_, flags, found := strings.Cut(text, "(?")
 		if !found {

@@ -158,9 +158,9 @@ func (l *Limiter) Clean() (freed uint64) {
 func (s *shard) clean(windows []limit.Window, now int64) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.store.walking = true
+	s.store.access = toWalk
 	n, status := s.table.Clean(&s.entry, windows, now)
-	s.store.walking = false
+	s.store.access = toChange
 	must("clean", status)
 	return n
 }
@@ -194,9 +194,9 @@ func (l *Limiter) Stats() Stats {
 func (s *shard) addStats(sum *Stats, windows []limit.Window, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.store.walking = true
+	s.store.access = toWalk
 	table, status := s.table.Stats(&s.entry, windows, now)
-	s.store.walking = false
+	s.store.access = toChange
 	must("count keys", status)
 	sum.Keys += table.Keys
 	sum.Bytes += s.store.bytes()

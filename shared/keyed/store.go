@@ -39,11 +39,19 @@ type store struct {
 	chunkSize uint64 // bytes of a chunk, as the allocator rounds it up
 	made      uint64 // number of existing chunks
 
-	scratch  []byte // a copy of a page that does not exist yet or must not change
-	now      func() int64
-	readOnly bool // Get returns a copy
-	walking  bool // Get finds only pages that were written
+	scratch []byte // a copy of a page that does not exist yet or must not change
+	now     func() int64
+	access  access
 }
+
+// access says what Get returns of pages.
+type access uint8
+
+const (
+	toChange access = iota // the store's own bytes
+	toLook                 // a copy
+	toWalk                 // the store's own bytes, but only of pages that were written
+)
 
 // prepare sets the store up for that many pages that begin as empty.
 func (s *store) prepare(empty []byte, pages int) {
@@ -90,11 +98,11 @@ func (s *store) Get(key []byte) (value []byte, cas uint32, status state.Status) 
 	b := s.page(key)
 	switch {
 	case b != nil && b[0] != 0: // a written page begins with its format version
-		if !s.readOnly {
+		if s.access != toLook {
 			return b, written, state.OK
 		}
 		copy(s.scratch, b)
-	case s.walking:
+	case s.access == toWalk:
 		return nil, 0, state.NotFound
 	default:
 		copy(s.scratch, s.empty)
@@ -169,9 +177,9 @@ func (s *shard) read(now int64) {
 
 // look finds the key's entry and changes nothing.
 func (s *shard) look(now int64) {
-	s.store.readOnly = true
+	s.store.access = toLook
 	s.read(now)
-	s.store.readOnly = false
+	s.store.access = toChange
 }
 
 // must panics if the table fails. That happens only if its bytes have changed since
