@@ -1,43 +1,55 @@
 package limit
 
-// A page's floor covers all records that were evicted from it: a key that starts
-// from the floor gets no more than any of them had left. A floor is a Usage in
-// which two algorithms use the fields differently:
+// Floor is what one window has counted in all records that were evicted from a page: a key that
+// starts from it gets no more than any of them had left. Its fields are those of a Usage, except
+// in two algorithms:
 //
 //	SlidingWindowLog  Used units, all of them counted at EndNs
 //	TokenBucket       a bucket of Prev tokens that gains Used a period and is
 //	                  full at EndNs, with a stamp
+type Floor struct {
+	Used, Prev uint32
+	EndNs      int64
+}
+
+// IsZero reports whether f has counted nothing.
+func (f Floor) IsZero() bool { return f == Floor{} }
+
+// floorOf is the floor of an algorithm whose floors have the fields of a Usage.
+func floorOf(u *Usage) Floor { return Floor{u.Used, u.Prev, u.EndNs} }
+
+// usage is the usage by such a floor.
+func (f Floor) usage() Usage { return Usage{Used: f.Used, Prev: f.Prev, EndNs: f.EndNs} }
 
 // Floor returns the floor, at now, of a record that holds u and was written at
 // last. w has the rule's limits. The key may have had others, so a bucket is
 // full at the later of the two times.
-func (w *Window) Floor(u Usage, last, now int64) Usage {
+func (w *Window) Floor(u Usage, last, now int64) Floor {
 	if w.Algorithm == TokenBucket {
 		return w.tokenFloor(w.Expiry(&u, last), w.fullAt(&u, last), now)
 	}
 	w.Roll(&u, last, now)
 	if u.IsZero() {
-		return Usage{}
+		return Floor{}
 	}
 	if w.Algorithm == SlidingWindowLog {
 		used := uint32(len(u.Log))
 		if u.Cut {
 			used = 1<<32 - 1
 		}
-		return Usage{Used: used, EndNs: u.Log[len(u.Log)-1]}
+		return Floor{Used: used, EndNs: u.Log[len(u.Log)-1]}
 	}
-	u.Slides = false
-	return u
+	return floorOf(&u)
 }
 
 // tokenFloor is the floor, at now, of a TokenBucket that is full at the instant
 // full. By w's limits alone it would be full at the instant own: the time between
 // the two comes from other limits and is no debt.
-func (w *Window) tokenFloor(full, own, now int64) Usage {
+func (w *Window) tokenFloor(full, own, now int64) Floor {
 	if full <= now {
-		return Usage{}
+		return Floor{}
 	}
-	f := Usage{Used: w.Limit, Prev: w.Burst, EndNs: w.stamped(full)}
+	f := Floor{Used: w.Limit, Prev: w.Burst, EndNs: w.stamped(full)}
 	if w.Stamp == 0 && w.knowsSize() && full > own+stampMask {
 		f.EndNs = withStamp(full, foreignStamp)
 	}
@@ -57,11 +69,11 @@ func (w *Window) ByRule(u Usage, last, now int64) Usage {
 }
 
 // RollFloor returns the floor f, written at last, as it stands at now.
-func (w *Window) RollFloor(f Usage, last, now int64) Usage {
+func (w *Window) RollFloor(f Floor, last, now int64) Floor {
 	switch w.Algorithm {
 	case SlidingWindowLog:
 		if f.EndNs <= now-w.PeriodNs {
-			return Usage{}
+			return Floor{}
 		}
 		return f
 	case TokenBucket:
@@ -73,22 +85,33 @@ func (w *Window) RollFloor(f Usage, last, now int64) Usage {
 			f.EndNs = w.stamped(max(f.EndNs, after(last, w.FillNs)))
 		}
 		if f.EndNs <= now {
-			return Usage{}
+			return Floor{}
 		}
 		return f
 	default:
-		w.Roll(&f, last, now)
-		return f
+		u := f.usage()
+		w.Roll(&u, last, now)
+		return floorOf(&u)
 	}
+}
+
+// SetFloorBack is SetBack of a floor. A jittered window's covers keys with other grids.
+func (w *Window) SetFloorBack(f Floor, last, now int64) Floor {
+	u := f.usage()
+	w.SetBack(&u, last, now)
+	if w.Jitter > 0 && u.EndNs != 0 {
+		u.EndNs = now + w.PeriodNs
+	}
+	return floorOf(&u)
 }
 
 // convertFloor converts a bucket's floor, written at last under another rate or
 // burst. What was left is not known, so the bucket counts as empty at last, or as
 // deep in debt as it was. It must not count as empty at now: each later call would
 // find it empty again, and a key that starts from it would wait forever.
-func (w *Window) convertFloor(f Usage, last int64) Usage {
+func (w *Window) convertFloor(f Floor, last int64) Floor {
 	if f.EndNs <= last {
-		return Usage{}
+		return Floor{}
 	}
 	level := Tokens{}
 	if stampOf(f.EndNs) == 0 { // with a stamp, EndNs may come from a key with a slower bucket
@@ -114,23 +137,23 @@ func (w *Window) convertFloor(f Usage, last int64) Usage {
 
 // MergeFloors returns a floor that covers both f and g, which must have been
 // rolled to the same instant.
-func (w *Window) MergeFloors(f, g Usage) Usage {
+func (w *Window) MergeFloors(f, g Floor) Floor {
 	switch {
 	case w.Algorithm != TokenBucket:
 	case !w.knowsSize() && !f.IsZero() && !g.IsZero(): // f's limits need not be g's
-		return Usage{EndNs: w.stamped(max(f.EndNs, g.EndNs))}
+		return Floor{EndNs: w.stamped(max(f.EndNs, g.EndNs))}
 	case g.EndNs > f.EndNs:
 		return g
 	default:
 		return f
 	}
-	return Usage{Used: max(f.Used, g.Used), Prev: max(f.Prev, g.Prev), EndNs: max(f.EndNs, g.EndNs)}
+	return Floor{Used: max(f.Used, g.Used), Prev: max(f.Prev, g.Prev), EndNs: max(f.EndNs, g.EndNs)}
 }
 
 // Start returns the usage by which a key without a record is checked at now: it
 // starts from the floor f, rolled to now. A SlidingWindowLog's units are appended
 // to log.
-func (w *Window) Start(f Usage, now int64, log []int64) Usage {
+func (w *Window) Start(f Floor, now int64, log []int64) Usage {
 	switch {
 	case f.IsZero():
 		return Usage{}
@@ -145,7 +168,7 @@ func (w *Window) Start(f Usage, now int64, log []int64) Usage {
 		}
 		return w.withLevel(w.full().sub(tokens(uint64(f.EndNs-now), int64(w.Limit))), now)
 	}
-	return f
+	return f.usage()
 }
 
 // Inherit returns the usage that a key's new record begins with, given the u that
@@ -166,7 +189,7 @@ func (w *Window) Inherit(u Usage, now int64) Usage {
 // one of its keys. w has the rule's limits. key is the key's window, or w if the key is not
 // known. Its grid and its opening are not known then, so its window may last a whole period
 // from now, and its bucket may be the slowest one of the rule.
-func (w *Window) ChargeFloor(key *Window, f Usage, now int64, units uint32, log []int64) Usage {
+func (w *Window) ChargeFloor(key *Window, f Floor, now int64, units uint32, log []int64) Floor {
 	u := key.Start(f, now, log)
 	key.Add(&u, now, units)
 	if u.EndNs != 0 && w.Algorithm != TokenBucket {

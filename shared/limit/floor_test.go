@@ -14,21 +14,22 @@ func TestFloorAndStart(t *testing.T) {
 	bucket := Window{Algorithm: TokenBucket, Limit: 2, Burst: 10, PeriodNs: second}
 	grid := Window{Algorithm: FixedWindow, Limit: 9, PeriodNs: 10 * second, Jitter: 10}
 	for name, c := range map[string]struct {
-		w            Window
-		u            Usage
-		floor, start Usage
+		w     Window
+		u     Usage
+		floor Floor
+		start Usage
 	}{
 		"a log": {log, Usage{Log: []int64{90 * second, 95 * second, 97 * second}},
-			Usage{Used: 2, EndNs: 97 * second}, Usage{Log: []int64{97 * second, 97 * second}}},
+			Floor{Used: 2, EndNs: 97 * second}, Usage{Log: []int64{97 * second, 97 * second}}},
 		"a cut log": {log, Usage{Log: []int64{95 * second}, Cut: true},
-			Usage{Used: math.MaxUint32, EndNs: 95 * second},
+			Floor{Used: math.MaxUint32, EndNs: 95 * second},
 			Usage{Log: []int64{95 * second, 95 * second, 95 * second, 95 * second}, Cut: true}},
-		"an old log": {log, Usage{Log: []int64{90 * second}}, Usage{}, Usage{}},
-		"a counter":  {counter, Usage{Used: 4, Prev: 2}, Usage{Prev: 4}, Usage{Prev: 4}},
-		"a bucket": {bucket, bucket.Set(99*second, 7), Usage{Used: 2, Prev: 10, EndNs: 102*second + 500*ms},
+		"an old log": {log, Usage{Log: []int64{90 * second}}, Floor{}, Usage{}},
+		"a counter":  {counter, Usage{Used: 4, Prev: 2}, Floor{Prev: 4}, Usage{Prev: 4}},
+		"a bucket": {bucket, bucket.Set(99*second, 7), Floor{Used: 2, Prev: 10, EndNs: 102*second + 500*ms},
 			bucket.Set(now, 5)},
-		"a full bucket": {bucket, bucket.Set(99*second, 2), Usage{}, Usage{}},
-		"a jittered window": {grid, Usage{Used: 4, EndNs: 103 * second}, Usage{Used: 4, EndNs: 103 * second},
+		"a full bucket": {bucket, bucket.Set(99*second, 2), Floor{}, Usage{}},
+		"a jittered window": {grid, Usage{Used: 4, EndNs: 103 * second}, Floor{Used: 4, EndNs: 103 * second},
 			Usage{Used: 4, EndNs: 103 * second}},
 	} {
 		floor := c.w.Floor(c.u, 99*second, now)
@@ -49,7 +50,7 @@ func TestBucketsOfUnknownSizeThatLapsed(t *testing.T) {
 	}
 	blind := unknown.Floor(lapsed, written, written)
 	inherited := known.Floor(unknown.Inherit(unknown.Start(blind, written, nil), written), written, written)
-	for name, floor := range map[string]Usage{
+	for name, floor := range map[string]Floor{
 		"a floor":                    known.RollFloor(blind, written, written),
 		"a key's that began from it": inherited,
 	} {
@@ -64,12 +65,12 @@ func TestFloorsOfOtherLimits(t *testing.T) {
 	w := Window{Algorithm: TokenBucket, PeriodNs: second, Limit: 1, Burst: 100}
 	next := Window{Algorithm: TokenBucket, PeriodNs: second, Limit: 4, Burst: 10}
 	floor := w.Floor(w.Set(written, 130), written, written)
-	require.Equal(t, Usage{Used: 4, Prev: 10, EndNs: written + 10*second}, next.RollFloor(floor, written, written))
+	require.Equal(t, Floor{Used: 4, Prev: 10, EndNs: written + 10*second}, next.RollFloor(floor, written, written))
 	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}
-	require.Equal(t, Usage{EndNs: written + 130*second},
+	require.Equal(t, Floor{EndNs: written + 130*second},
 		unknown.MergeFloors(next.Floor(next.Set(written, 1), written, written), floor))
 	blind := unknown.Floor(w.Set(written, 130), written, written)
-	require.Equal(t, Usage{Used: 1, Prev: 100, EndNs: withStamp(written+130*second, foreignStamp)},
+	require.Equal(t, Floor{Used: 1, Prev: 100, EndNs: withStamp(written+130*second, foreignStamp)},
 		w.RollFloor(blind, written, written), "the record's own time")
 	require.EqualValues(t, 240, next.Count(ref(next.ByRule(w.Set(written, 60), written, written)), written),
 		"a minute of what next gains")
@@ -87,7 +88,7 @@ func TestFloorsOfOtherLimits(t *testing.T) {
 	}
 	require.Less(t, floor.EndNs, written+fresh.FillNs+10*stampMask, "it does not grow")
 	require.Zero(t, old.RollFloor(floor, floor.EndNs, floor.EndNs), "nor comes it back")
-	require.Zero(t, stampOf(unknown.MergeFloors(floor, Usage{EndNs: written + second}).EndNs),
+	require.Zero(t, stampOf(unknown.MergeFloors(floor, Floor{EndNs: written + second}).EndNs),
 		"a window that does not know the limits sets no stamp")
 }
 

@@ -280,13 +280,6 @@ func (w *Window) SetBack(u *Usage, last, now int64) {
 	}
 }
 
-// SetFloorBack is SetBack of a floor. A jittered window's covers keys with other grids.
-func (w *Window) SetFloorBack(f *Usage, last, now int64) {
-	if w.SetBack(f, last, now); w.Jitter > 0 && f.EndNs != 0 {
-		f.EndNs = now + w.PeriodNs
-	}
-}
-
 // Load is the fraction of a limit that is used.
 type Load struct{ Used, Limit uint32 }
 

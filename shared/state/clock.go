@@ -68,8 +68,7 @@ func (t *Table) rebaseRecord(e *Entry, last int64) {
 
 func (t *Table) rebaseFloor(e *Entry, last int64) {
 	for i := range t.layout.counts {
-		f := e.page.floor(&t.layout, i)
-		t.layout.Windows[i].SetFloorBack(&f, last, e.CallerNs)
+		f := t.layout.Windows[i].SetFloorBack(e.page.floor(&t.layout, i), last, e.CallerNs)
 		e.page.setFloor(&t.layout, i, f)
 	}
 	e.page.setFloorTime(e.CallerNs)

@@ -186,7 +186,7 @@ func (t *Table) rollFloor(e *Entry, at int64, removed bool) {
 	for i := range t.layout.counts {
 		before := e.page.floor(&t.layout, i)
 		after := e.rule[i].RollFloor(before, last, at)
-		if after.Used != before.Used || after.Prev != before.Prev || after.EndNs != before.EndNs {
+		if after != before {
 			e.page.setFloor(&t.layout, i, after)
 			removed = true
 		}

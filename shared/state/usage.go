@@ -112,20 +112,21 @@ func (b page) setUsage(l *Layout, slot, i int, u *limit.Usage) {
 }
 
 // floor returns the page's floor of window i; see limit.Window.Floor.
-func (b page) floor(l *Layout, i int) (f limit.Usage) {
+func (b page) floor(l *Layout, i int) limit.Floor {
 	w, p := &l.Windows[i], b[l.floorAt[i]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
-		return limit.Usage{Used: le.Uint32(p), EndNs: int64(le.Uint64(p[4:]))}
+		return limit.Floor{Used: le.Uint32(p), EndNs: int64(le.Uint64(p[4:]))}
 	case limit.TokenBucket:
-		return limit.Usage{Used: le.Uint32(p), Prev: le.Uint32(p[4:]), EndNs: int64(le.Uint64(p[8:]))}
+		return limit.Floor{Used: le.Uint32(p), Prev: le.Uint32(p[4:]), EndNs: int64(le.Uint64(p[8:]))}
 	default:
-		readCounts(w, p, &f)
-		return f
+		var u limit.Usage
+		readCounts(w, p, &u)
+		return limit.Floor{Used: u.Used, Prev: u.Prev, EndNs: u.EndNs}
 	}
 }
 
-func (b page) setFloor(l *Layout, i int, f limit.Usage) {
+func (b page) setFloor(l *Layout, i int, f limit.Floor) {
 	w, p := &l.Windows[i], b[l.floorAt[i]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
@@ -136,7 +137,7 @@ func (b page) setFloor(l *Layout, i int, f limit.Usage) {
 		le.PutUint32(p[4:], f.Prev)
 		le.PutUint64(p[8:], uint64(f.EndNs))
 	default:
-		putCounts(w, p, &f)
+		putCounts(w, p, &limit.Usage{Used: f.Used, Prev: f.Prev, EndNs: f.EndNs})
 	}
 }
 
