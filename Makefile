@@ -159,7 +159,7 @@ bench: build $(out)/measure ## what a decision costs, for docs/performance.md; C
 	$(call bench_of,TestDecision) $(if $(A),-against '$(A)') $(if $(B),-wasm '$(B)')
 	$(if $(CASES)$(ROUNDS)$(A)$(B),,@$(MAKE) --no-print-directory bench-cluster)
 
-bench-cluster: build $(out)/measure ## what limits over three Envoys cost, for docs/cluster.md; CASES=REGEXP or ROUNDS=N: a part
+bench-cluster: build $(out)/measure ## what limits over three Envoys cost, for docs/cluster.md, and sluice in the place of envoyproxy/ratelimit (front-*); CASES=REGEXP or ROUNDS=N: a part
 	$(call bench_of,TestCluster)
 
 bench_of = envoy=$$(build/fetch envoy-$(ENVOY_VERSION)); ratelimit=$$(build/fetch ratelimit); build/fetch redis >/dev/null; \

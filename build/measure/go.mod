@@ -7,6 +7,7 @@ replace github.com/sluice-ratelimit/sluice => ../..
 require (
 	fortio.org/fortio v1.75.3
 	fortio.org/log v1.18.3
+	github.com/envoyproxy/go-control-plane/envoy v1.40.0
 	github.com/sethvargo/go-limiter v0.7.1
 	github.com/sluice-ratelimit/sluice v0.0.0-00010101000000-000000000000
 	github.com/stretchr/testify v1.12.1
@@ -15,6 +16,7 @@ require (
 	github.com/valyala/fasthttp v1.68.0
 	golang.org/x/sys v0.49.0
 	golang.org/x/time v0.16.0
+	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 )
 
@@ -25,7 +27,6 @@ require (
 	github.com/andybalholm/brotli v1.2.0 // indirect
 	github.com/cncf/xds/go v0.0.0-20260202195803-dba9d589def2 // indirect
 	github.com/dchest/siphash v1.2.3 // indirect
-	github.com/envoyproxy/go-control-plane/envoy v1.40.0 // indirect
 	github.com/envoyproxy/protoc-gen-validate v1.3.3 // indirect
 	github.com/hashicorp/golang-lru v0.5.4 // indirect
 	github.com/klauspost/compress v1.20.1 // indirect
@@ -42,5 +43,4 @@ require (
 	golang.org/x/tools v0.51.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260817212433-ac3dfec99bb1 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
-	google.golang.org/grpc v1.85.0 // indirect
 )

@@ -29,6 +29,7 @@ import (
 type bench struct {
 	wasm, against     string // paths of the filter, and of another build that it is measured against
 	sluice, ratelimit string // paths of the command line and of envoyproxy/ratelimit
+	front             string // path of what is measured beside envoyproxy/ratelimit
 	pairs             int    // turns of each listener of a case
 	turn              time.Duration
 	warmUp            time.Duration // of each listener: engines compile what is hot anew

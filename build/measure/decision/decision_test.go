@@ -19,9 +19,10 @@ import (
 var (
 	rounds = flag.Int("rounds", 0,
 		"how often each case is measured, each time in new Envoys; 0 = see in short that all works")
-	wasm      = flag.String("wasm", built("sluice.wasm"), "path of the filter")
-	against   = flag.String("against", "", "path of another build of the filter, which -wasm is measured against")
-	ratelimit = flag.String("ratelimit", "", "path of envoyproxy/ratelimit")
+	wasm       = flag.String("wasm", built("sluice.wasm"), "path of the filter")
+	against    = flag.String("against", "", "path of another build of the filter, which -wasm is measured against")
+	ratelimit  = flag.String("ratelimit", "", "path of envoyproxy/ratelimit")
+	inItsPlace = flag.String("front", "", "path of what is measured beside it; empty: sluice called ratelimit")
 )
 
 func built(name string) string { return filepath.Join(buildtest.Root(), "build", "out", name) }
@@ -29,7 +30,7 @@ func built(name string) string { return filepath.Join(buildtest.Root(), "build",
 // start starts a run, and says where.
 func start(t *testing.T) *bench {
 	b := &bench{
-		wasm: *wasm, against: *against, ratelimit: *ratelimit, sluice: built("sluice"),
+		wasm: *wasm, against: *against, ratelimit: *ratelimit, sluice: built("sluice"), front: *inItsPlace,
 		pairs: 60, turn: 25 * time.Millisecond, warmUp: time.Second,
 	}
 	if *rounds == 0 {
@@ -88,8 +89,12 @@ func TestCluster(t *testing.T) {
 	for _, s := range shares() {
 		t.Run(s.name, func(t *testing.T) { found[s.name] = b.share(t, s, *rounds) })
 	}
-	require.NotEmpty(t, found, "no case has such a name")
-	fmt.Printf("\n%s", bars(found))
+	fronts := measuredFronts{}
+	for _, c := range frontCases() {
+		t.Run(c.name, func(t *testing.T) { fronts[c.name] = b.besideRateLimit(t, c, *rounds) })
+	}
+	require.NotZero(t, len(found)+len(fronts), "no case has such a name")
+	fmt.Printf("\n%s\n%s\n%s", bars(found), fronts.table(), fronts.targets())
 }
 
 // Envoy accepts the configuration of every case. It reads no policy: those are read here.
@@ -110,6 +115,10 @@ func TestCases(t *testing.T) {
 				fmt.Sprintf(serviceCluster, "ratelimit", 1))
 			require.NoError(t, proc.Validate(t.Context(), binary, []byte(bootstrap)), s.name)
 		}
+	}
+	for _, c := range frontCases() {
+		bootstrap := b.bootstrap(c.site(""), fmt.Sprintf(serviceCluster, "ratelimit", 1))
+		require.NoError(t, proc.Validate(t.Context(), binary, []byte(bootstrap)), c.name)
 	}
 	for _, s := range shares() {
 		policies = append(policies, leasedRule(s.limits), one(limits(s.limits)))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,10 +45,13 @@ var localDynamic = localStart + `,
 		always_consume_default_token_bucket: false, max_dynamic_descriptors: 65536, ` + perHeader("user") + `,
 		descriptors: [{entries: [{key: user}], ` + endless + `}]}},`
 
-// perHeader tells Envoy's own limiters which client asks.
-func perHeader(descriptor string) string {
-	return `rate_limits: [{actions: [{request_headers: {header_name: ` + keyHeader + `, descriptor_key: ` + descriptor +
-		`}}]}]`
+// perHeader tells Envoy's own limiters which client asks, in descriptors with these keys.
+func perHeader(keys string) string {
+	var list []string
+	for key := range strings.SplitSeq(keys, ",") {
+		list = append(list, `{actions: [{request_headers: {header_name: `+keyHeader+`, descriptor_key: `+key+`}}]}`)
+	}
+	return "rate_limits: [" + strings.Join(list, ", ") + "]"
 }
 
 // floor is a module that makes the four host calls that a limit needs, those that add the

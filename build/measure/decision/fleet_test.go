@@ -3,6 +3,7 @@
 package decision
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -28,7 +29,8 @@ type site struct {
 	sides           []side
 	envoys, workers int
 	direct          bool   // Envoy itself answers what is let through, no upstream
-	limiter         string // descriptor that the rate limit service is asked for; "" = none runs
+	limiter         string // keys of descriptors that the rate limit service is asked for; "" = none runs
+	program         string // path of the rate limit service; "" = envoyproxy/ratelimit
 	quota           bool   // a quota service runs, on the Redis of the other
 }
 
@@ -42,6 +44,7 @@ type fleet struct {
 	envoys   []*proc.Process
 	services []*child.Child
 	redis    *servertest.RedisServer
+	limiter  int    // port of the rate limit service
 	quota    string // URL of the quota service; "" = none
 }
 
@@ -50,7 +53,8 @@ func (b *bench) run(t testing.TB, s site) *fleet {
 	f, clusters := &fleet{bench: b}, ""
 	if s.limiter != "" {
 		f.redis = servertest.StartRedis(t, servertest.Redis(t))
-		clusters = fmt.Sprintf(serviceCluster, "ratelimit", f.startLimiter(t))
+		f.limiter = f.startLimiter(t, cmp.Or(s.program, b.ratelimit))
+		clusters = fmt.Sprintf(serviceCluster, "ratelimit", f.limiter)
 	}
 	if s.quota {
 		clusters += fmt.Sprintf(serviceCluster, "sluice_quota", f.startQuota(t))
@@ -96,18 +100,20 @@ func (f *fleet) startService(t testing.TB, url string, cmd *exec.Cmd, environmen
 	}))
 }
 
-// limits are those of the rate limit service: for each user one that none reaches, and for
-// each client one that some reach.
+// limitConfig is that of the rate limit service: limits for each user that none reaches, for each
+// client one that some reach, and one that all are over.
 const limitConfig = `domain: bench
 descriptors:
-- key: user
-  rate_limit: {unit: day, requests_per_unit: 4000000000}
-- key: client
-  rate_limit: {unit: minute, requests_per_unit: 100}
+- {key: user, rate_limit: {unit: day, requests_per_unit: 4000000000}}
+- {key: path, rate_limit: {unit: day, requests_per_unit: 4000000000}}
+- {key: plan, rate_limit: {unit: hour, requests_per_unit: 4000000000}}
+- {key: tenant, rate_limit: {unit: minute, requests_per_unit: 4000000000}}
+- {key: client, rate_limit: {unit: minute, requests_per_unit: 100}}
+- {key: banned, rate_limit: {unit: day, requests_per_unit: 0}}
 `
 
 // startLimiter starts the rate limit service and returns the port of its gRPC.
-func (f *fleet) startLimiter(t testing.TB) int {
+func (f *fleet) startLimiter(t testing.TB, program string) int {
 	free, err := ports.Free(3)
 	require.NoError(t, err)
 	root := t.TempDir()
@@ -115,7 +121,7 @@ func (f *fleet) startLimiter(t testing.TB) int {
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "bench.yaml"), []byte(limitConfig), 0o600))
 	f.startService(t, fmt.Sprintf("http://127.0.0.1:%d/healthcheck", free[1]),
-		exec.CommandContext(t.Context(), f.ratelimit),
+		exec.CommandContext(t.Context(), program),
 		"USE_STATSD=false", "LOG_LEVEL=error", "BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+f.redis.Addr(),
 		"RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
 		"HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1",
