@@ -109,12 +109,12 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at place) []descriptor 
 	return untranslated("", "The import does not know one of its actions.")
 }
 
-// one is what an action adds that always adds the same.
+// one is what an action adds if it always adds the same.
 func one(e entry, notes ...string) []descriptor {
 	return []descriptor{{entries: []entry{e}, selection: selection{notes: notes}}}
 }
 
-// usually is what an action adds whose key stands for the same part of every request.
+// usually is what an action adds under a key that always stands for the same part of a request.
 func usually(key string) []descriptor {
 	p := usual[key]
 	return one(entry{key: key, part: &p})

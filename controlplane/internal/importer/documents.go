@@ -103,7 +103,7 @@ var ofEnvoy = []string{
 	"typed_config", "typed_per_filter_config", "token_bucket", "@type",
 }
 
-// refuse refuses a file of another kind than the command reads, by its name and with what to do.
+// refuse rejects a file of another kind than the command reads: it says what the file is, and what to do.
 func (in *source) refuse(ofService bool) {
 	n := in.root
 	if of := append(ofKind(n, "EnvoyFilter"), resources(n)...); len(of) > 0 {
@@ -210,7 +210,7 @@ func (in *source) whole(root *policy.Node) *policy.Node {
 	return root
 }
 
-// patched is the listener that EnvoyFilters make, as far as their patches say.
+// patched is the listener that the patches of EnvoyFilters make.
 func (in *source) patched(envoyFilters []*policy.Node) *policy.Node {
 	filters, hosts := listOf(), listOf()
 	for _, e := range envoyFilters {

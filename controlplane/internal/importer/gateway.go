@@ -122,7 +122,7 @@ func (in *source) gateway(n *policy.Node) (list []rule) {
 	return list
 }
 
-// strictly decodes an object whose fields are all known.
+// strictly decodes an object. An unknown field is an error.
 func strictly(n *policy.Node, to any) error {
 	d := json.NewDecoder(bytes.NewReader(policy.AppendJSON(nil, n)))
 	d.DisallowUnknownFields()

@@ -127,9 +127,9 @@ var notesOfUsual = map[string]string{
 	"path": pathNote,
 }
 
-// partOf is the part of a request that a descriptor's key stands for, by --key or else commonly.
-// For a key whose values Envoy's routes choose, such as one that is its own value, it says why
-// there is none.
+// partOf is the part of a request that a descriptor's key stands for: what --key says, or what the key
+// commonly means. If Envoy's routes choose the values of the key, as they do if a key is its own value,
+// there is none, and why says so.
 func (k *keyParts) partOf(key string, isOwnValue bool) (p part, why string) {
 	k.used[key] = true
 	if p, ok := k.parts[key]; ok {

@@ -8,7 +8,7 @@ import (
 // level is what a configuration calls a descriptor: pairs of a key and its values, and the limit
 // of the requests that have them.
 type level struct {
-	pairs []pair // those of the levels around it first
+	pairs []pair // first the pairs of the levels around it
 	quota *quota
 	at    place
 	order int // in its file
@@ -75,10 +75,10 @@ func noLimit(entries []entry, begin ...pair) leaf {
 	return c
 }
 
-// serviceLeaves lists the leaves of a descriptor in the order in which
-// envoyproxy/ratelimit chooses, below levels that begin alike: of a key's values
-// exactly that of the request, else the first whose wildcard fits, else any. As
-// there, there is no way back if no level below it fits.
+// serviceLeaves lists the leaves of a descriptor below levels that have the pairs begin in common, in
+// the order in which envoyproxy/ratelimit chooses: first the level with exactly the request's value of
+// the key, then the first with a wildcard that fits, then the level for any value. Once it has chosen,
+// it does not go back, even if no level below the chosen one fits.
 func serviceLeaves(levels []*level, entries []entry, begin ...pair) (list []leaf) {
 	depth := len(begin)
 	if depth == len(entries) {
@@ -232,8 +232,8 @@ func countLimited(leaves []leaf) (n int) {
 	return n
 }
 
-// dropUnreachable returns the leaves that some request ends in: it has their values, and those of no
-// leaf before them. It notes the limits of the others.
+// dropUnreachable returns the leaves that some request may end in, and notes the limits of the others. A
+// request ends in the first leaf whose values it has.
 func (r *reader) dropUnreachable(leaves []leaf) (list []leaf) {
 	for i := range leaves {
 		l := &leaves[i]

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// LocalRatelimit imports Envoy's local rate limit filter: a file with its
-// configuration, or that of an Envoy that has it.
+// LocalRatelimit imports Envoy's local rate limit filter, from a file with the configuration
+// of the filter or of a whole Envoy.
 func LocalRatelimit(one []File, o Options) (Imported, error) {
 	return run("Envoy's local rate limit filter", one, o, (*job).local)
 }
@@ -103,10 +103,10 @@ type localImport struct {
 	hosts  []virtualHost
 	levels map[*localv3.LocalRateLimit][]*level
 
-	reached map[*level]bool // of levels, by any descriptor
+	reached map[*level]bool // levels to which some descriptor leads
 }
 
-// all makes the rules of the filters' configurations, and of those of routes.
+// all makes the rules of the configurations that filters have, and that routes have for them.
 func (l *localImport) all(filters []filterConfig) {
 	filters = slices.DeleteFunc(slices.Clone(filters), func(c filterConfig) bool { return !isLocal(c) })
 	switchesOff := func(c filterConfig) bool {
@@ -123,7 +123,7 @@ func (l *localImport) all(filters []filterConfig) {
 		for _, r := range h.routes {
 			if own := slices.IndexFunc(r.own, isLocal); own >= 0 {
 				c := r.own[own]
-				c.disabled = false // Envoy asks that of the filter
+				c.disabled = false // in Envoy, only the filter itself can be disabled
 				l.config(c, use{requests: r.selection, isFor: func(other *route) bool { return r == other }})
 			}
 		}
@@ -195,8 +195,8 @@ func (l *localImport) config(c filterConfig, u use) {
 	l.rules = append(l.rules, rules...)
 }
 
-// defaultBucket is the rule for the bucket of all requests, or of those that no other rule
-// limits; none if there is no bucket or no such request.
+// defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
+// limits. There is none without a bucket, or without such a request.
 func (l *localImport) defaultBucket(o *localv3.LocalRateLimit, at place, requests selection, limited []rule) []rule {
 	q := l.bucket(o.GetTokenBucket(), at.in("token_bucket"))
 	if q == nil {
@@ -254,8 +254,8 @@ func (l *localImport) levelsOf(o *localv3.LocalRateLimit, at place) (list []*lev
 	return list
 }
 
-// requested are the descriptors of requests, by the filter's own rate_limits
-// or those of its routes; without either it guesses them.
+// requested are the descriptors of requests, by the rate_limits of the filter, or else of its
+// routes. Without either it guesses them.
 func (l *localImport) requested(o *localv3.LocalRateLimit, at place, u use) []descriptor {
 	switch {
 	case len(o.GetRateLimits()) > 0:

@@ -77,7 +77,7 @@ func networkOf(text string) (network netip.Prefix, ok bool) {
 func (p part) isNever(v pattern) bool {
 	switch {
 	case p.kind == "path":
-		return (v.kind == exactly || v.kind == wildcard) && !v.beginsPath() && v.text != "*" // that of OPTIONS
+		return (v.kind == exactly || v.kind == wildcard) && !v.beginsPath() && v.text != "*" // the path of OPTIONS
 	case p.kind == "client_ip" && v.kind == exactly:
 		network, ok := networkOf(v.text)
 		bits := p.v6
@@ -165,8 +165,8 @@ func withoutPort(text string) string {
 	return text
 }
 
-// match is a rule's match, or one exemption: for each part with a condition, by its name,
-// the patterns of which one fits. It is not changed once it is made.
+// match is a rule's match, or one exemption: by the name of a part, patterns. Each part must fit one of
+// its patterns. A match is not changed once it is made.
 type match map[string][]pattern
 
 // MarshalYAML writes the match on a line.
@@ -208,7 +208,7 @@ func (m match) without(other match) match {
 }
 
 // and is the match with the conditions of both. Of two paths it takes the narrower one. If both have
-// different conditions on another part, it keeps that of m and is not ok.
+// different conditions on another part, it keeps the condition of m and is not ok.
 func (m match) and(other match) (both match, ok bool) {
 	both = match{}
 	ok = true

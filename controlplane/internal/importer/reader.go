@@ -175,7 +175,7 @@ func pathAt(n *policy.Node, at place, offset int) place {
 	return at
 }
 
-// ignored are the fields about limits of which no policy says the same. The others are
+// ignored are the fields about limits that a policy cannot express. All other fields are
 // translated, or say nothing about limits.
 var ignored = map[protoreflect.FullName]bool{
 	localFilter + "request_headers_to_add_when_not_enforced": true,
@@ -198,7 +198,7 @@ const (
 	serviceFilter = "envoy.extensions.filters.http.ratelimit.v3.RateLimit."
 )
 
-// refuseTypos refuses fields of an object that resemble one that leads to limits, and are none.
+// refuseTypos rejects unknown fields of an object whose names resemble a field that leads to limits.
 func (r *reader) refuseTypos(n *policy.Node, at place, known []string) {
 	for _, f := range n.Fields {
 		near := message.Nearest(f.Name, known)

@@ -177,7 +177,7 @@ func configsOf(n *policy.Node, at place) (list []filterConfig) {
 
 // ownLimits is what a filter's configuration for one route says of rate_limits.
 type ownLimits struct {
-	limits []rateLimit // in place of those of the route; none: those of the route count
+	limits []rateLimit // in place of the route's; none: the route's count
 	vhost  vhostLimits
 }
 
@@ -225,7 +225,7 @@ func (r *reader) routeDescriptors(
 	return list
 }
 
-// maxDescriptors bounds those of all routes: each takes a kilobyte, and most make a rule.
+// maxDescriptors bounds the descriptors of all routes: each takes a kilobyte, and most make a rule.
 const maxDescriptors = 10 * policy.MaxRules
 
 // descriptorsOf are the descriptors of a list of rate_limits, for the requests of a selection.

@@ -225,8 +225,8 @@ func (j *job) routed(e *enforcement) ([]descriptor, error) {
 	return j.routeDescriptors(j.hosts(s), filter.GetStage(), j.ofServicePerRoute), nil
 }
 
-// siteOfDomain is the listener whose filter asks for the domain, or else one without such a
-// filter whose routes have rate_limits; nil if there is neither.
+// siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
+// filter, but with rate_limits in its routes; nil if there is neither.
 func (j *job) siteOfDomain(list []*site) (*site, error) {
 	isOfDomain := func(c filterConfig) bool { return isA[*ratelimitv3.RateLimit](c) && !j.isOfOtherDomain(c) }
 	s, err := j.choose(list, j.Listener, func(s *site) bool { return slices.ContainsFunc(s.filters, isOfDomain) })
