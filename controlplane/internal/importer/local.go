@@ -109,22 +109,18 @@ type localImport struct {
 // all makes the rules of the configurations that filters have, and that routes have for them.
 func (l *localImport) all(filters []filterConfig) {
 	filters = slices.DeleteFunc(slices.Clone(filters), func(c filterConfig) bool { return !isLocal(c) })
-	switchesOff := func(c filterConfig) bool {
-		return c.disabled && slices.ContainsFunc(filters, func(f filterConfig) bool { return f.name == c.name })
+	isOff := func(r *route) bool {
+		return slices.ContainsFunc(filters, func(f filterConfig) bool { return r.isOff(f.name) })
 	}
-	isApart := func(r *route) bool {
-		return slices.ContainsFunc(r.own, isLocal) || slices.ContainsFunc(r.own, switchesOff)
-	}
+	isApart := func(r *route) bool { return slices.ContainsFunc(r.own, isLocal) || isOff(r) }
 	for _, c := range filters {
 		u := use{requests: l.others(isApart), isFor: func(r *route) bool { return !isApart(r) }}
 		l.config(c, u)
 	}
 	for _, h := range l.hosts {
 		for _, r := range h.routes {
-			if own := slices.IndexFunc(r.own, isLocal); own >= 0 {
-				c := r.own[own]
-				c.disabled = false // in Envoy, only the filter itself can be disabled
-				l.config(c, use{requests: r.selection, isFor: func(other *route) bool { return r == other }})
+			if own := slices.IndexFunc(r.own, isLocal); own >= 0 && !isOff(r) {
+				l.config(r.own[own], use{requests: r.selection, isFor: func(other *route) bool { return r == other }})
 			}
 		}
 	}

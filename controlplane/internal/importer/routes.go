@@ -25,6 +25,12 @@ type route struct {
 	include   bool           // the virtual host's limits too
 }
 
+// isOff reports whether the route, or else what it is in, switches the filter of that name off.
+func (r *route) isOff(filter string) bool {
+	i := slices.IndexFunc(r.own, func(c filterConfig) bool { return c.name == filter })
+	return i >= 0 && r.own[i].disabled
+}
+
 // rateLimit is one of rate_limits.
 type rateLimit struct {
 	*routev3.RateLimit

@@ -210,7 +210,8 @@ func (j *job) routed(e *enforcement) ([]descriptor, error) {
 		return nil, policyfile.Errors{in.top().problem("there are no rate_limits, or no filter " +
 			"envoy.filters.http.ratelimit with the domain " + j.domain)}
 	}
-	filter, at := configOf[*ratelimitv3.RateLimit](j.reader, slices.DeleteFunc(slices.Clone(s.filters), j.isOfOtherDomain))
+	isOther := func(c filterConfig) bool { return !j.isOfDomain(c) }
+	filter, at := configOf[*ratelimitv3.RateLimit](j.reader, slices.DeleteFunc(slices.Clone(s.filters), isOther))
 	if filter != nil {
 		if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
 			j.note(at.in("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
@@ -222,14 +223,19 @@ func (j *job) routed(e *enforcement) ([]descriptor, error) {
 	if len(filter.GetRateLimits()) > 0 {
 		return j.descriptorsOf(limitsAt(filter.GetRateLimits(), at), selection{}, filter.GetStage()), nil
 	}
-	return j.routeDescriptors(j.hosts(s), filter.GetStage(), j.ofServicePerRoute), nil
+	own := func(r *route) (ownLimits, bool) {
+		if i := slices.IndexFunc(s.filters, j.isOfDomain); i >= 0 && r.isOff(s.filters[i].name) {
+			return ownLimits{}, false
+		}
+		return j.ofServicePerRoute(r)
+	}
+	return j.routeDescriptors(j.hosts(s), filter.GetStage(), own), nil
 }
 
 // siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
 // filter, but with rate_limits in its routes; nil if there is neither.
 func (j *job) siteOfDomain(list []*site) (*site, error) {
-	isOfDomain := func(c filterConfig) bool { return isA[*ratelimitv3.RateLimit](c) && !j.isOfOtherDomain(c) }
-	s, err := j.choose(list, j.Listener, func(s *site) bool { return slices.ContainsFunc(s.filters, isOfDomain) })
+	s, err := j.choose(list, j.Listener, func(s *site) bool { return slices.ContainsFunc(s.filters, j.isOfDomain) })
 	if s != nil || err != nil {
 		return s, err
 	}
@@ -238,7 +244,10 @@ func (j *job) siteOfDomain(list []*site) (*site, error) {
 	})
 }
 
-func (j *job) isOfOtherDomain(c filterConfig) bool { return textOf(c.node, "domain") != j.domain }
+// isOfDomain reports whether a configuration is that of a filter which asks for the domain.
+func (j *job) isOfDomain(c filterConfig) bool {
+	return isA[*ratelimitv3.RateLimit](c) && textOf(c.node, "domain") == j.domain
+}
 
 // ofServicePerRoute reads a route's own configuration. It is not ok if that is for another domain.
 func (j *job) ofServicePerRoute(r *route) (o ownLimits, ok bool) {

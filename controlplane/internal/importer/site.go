@@ -110,10 +110,10 @@ func configAt(name string, n *policy.Node, at place) filterConfig {
 	switch {
 	case strings.HasSuffix(message, ".TypedStruct"):
 		return filterConfig{name: name, message: typeOf(textOf(n, "type_url")), node: fieldOf(n, "value"), at: at.in("value")}
+	case strings.HasSuffix(message, ".FilterConfig") && textOf(n, "disabled") == "true":
+		return filterConfig{name: name, disabled: true} // Envoy ignores its config
 	case strings.HasSuffix(message, ".FilterConfig"):
-		c := configAt(name, fieldOf(n, "config"), at.in("config"))
-		c.disabled = textOf(n, "disabled") == "true"
-		return c
+		return configAt(name, fieldOf(n, "config"), at.in("config"))
 	}
 	return filterConfig{name: name, message: message, node: n, at: at}
 }
