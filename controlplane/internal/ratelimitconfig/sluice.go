@@ -71,7 +71,7 @@ func (r *reader) windowsOfWords(n *policy.Node, path string, l *Limit, w *words)
 	if len(problems) > 0 {
 		return
 	}
-	r.refuseWordsOfRequests(&p.Rules[0], limits, path+".sluice.limits")
+	r.refuseWordsOfFilters(&p.Rules[0], limits, path+".sluice.limits")
 	l.Windows = p.Rules[0].Windows()
 	slices.SortFunc(l.Windows, limit.Window.Compare)
 }
@@ -101,18 +101,21 @@ func pathOfWord(path string, w *words) string {
 	return "sluice.algorithm"
 }
 
-// refuseWordsOfRequests refuses what has a meaning only where a filter sees requests.
-func (r *reader) refuseWordsOfRequests(rule *policy.Rule, limits *policy.Node, path string) {
+// refuseWordsOfFilters refuses what has a meaning only in a filter.
+func (r *reader) refuseWordsOfFilters(rule *policy.Rule, limits *policy.Node, path string) {
 	if len(rule.Limits) == 0 {
 		r.fail(limits, path, "must have at least one limit")
 	}
 	for i := range rule.Limits {
-		at, path := limits.Items[i], path+"["+strconv.Itoa(i)+"]"
-		if rule.Limits[i].Requested != nil {
+		l, at := &rule.Limits[i], limits.Items[i]
+		path := path + "[" + strconv.Itoa(i) + "]"
+		switch {
+		case l.Requested != nil:
 			r.fail(at, path+".requests", "must be a number: a call does not say the limit")
-		}
-		if rule.Limits[i].Name != "" {
+		case l.Name != "":
 			r.fail(at, path+".name", "is not possible here: the rate_limit has a name")
+		case l.Jitter > 0:
+			r.fail(at, path+".jitter", "is not possible here: all keys have the same windows")
 		}
 	}
 }

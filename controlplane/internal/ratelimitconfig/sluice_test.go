@@ -74,6 +74,8 @@ func TestRefusesWordsOfSluiceThatMeanNothing(t *testing.T) {
 			`not a duration: write one such as "10s", "1h30m" or "7d", with the units ns, us, ms, s, m, h, d, w`,
 		"{sluice: {limits: [{requests: 3, per: 1m, name: n}]}}": ":55: " +
 			"descriptors[0].rate_limit.sluice.limits[0].name: is not possible here: the rate_limit has a name",
+		"{sluice: {limits: [{requests: 3, per: 1m, jitter: 5}]}}": ":55: " +
+			"descriptors[0].rate_limit.sluice.limits[0].jitter: is not possible here: all keys have the same windows",
 		"{sluice: {algorithm: concurrency, limits: [3]}}": ":57: descriptors[0].rate_limit.sluice.algorithm: " +
 			"concurrency is not possible here: a call does not say when its request ends",
 		"{unit: day, requests_per_unit: 3, sluice: {algorithm: concurrency}}": ":90: " +
