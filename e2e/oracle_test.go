@@ -28,7 +28,7 @@ var (
 	oracleCalls = flag.Int("oracle-calls", 4000, "how many calls TestOracle sends to each service")
 	oracleSeed  = flag.Uint64("oracle-seed", 0, "seed of TestOracle, 0 = another one each time")
 	oracleOurs  = flag.String("oracle-ours", "",
-		"path of the program that TestOracle holds against envoyproxy/ratelimit; empty: sluice called ratelimit")
+		"path of what is held against envoyproxy/ratelimit; empty: sluice called ratelimit")
 	oracleDir = flag.String("oracle-differences", "", "folder that gets a file for each round with differences")
 )
 
@@ -254,6 +254,14 @@ func shown(message proto.Message) string {
 	return b.String()
 }
 
+// ours is the path of what is held against envoyproxy/ratelimit.
+func ours(t *testing.T) string {
+	if *oracleOurs != "" {
+		return *oracleOurs
+	}
+	return front(t)
+}
+
 // TestOracle holds sluice in the place of envoyproxy/ratelimit against the real one: random
 // configurations, settings and calls, of which every answer and every series is the same.
 func TestOracle(t *testing.T) {
@@ -261,11 +269,7 @@ func TestOracle(t *testing.T) {
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
-	ours := *oracleOurs
-	if ours == "" {
-		ours = front(t)
-	}
-	o := newOracle(t, incumbent(t), ours, seed)
+	o := newOracle(t, incumbent(t), ours(t), seed)
 	o.run(t, *oracleCalls)
 	o.require(t)
 }

@@ -37,6 +37,7 @@ type rateLimiter struct {
 	*child.Child // one life of it
 	ratelimit.RateLimitServiceClient
 
+	conn    *grpc.ClientConn
 	program string
 	redis   string // address
 	root    string // the folder that has the configuration files in ratelimit/config
@@ -71,15 +72,16 @@ func newRateLimiter(t *testing.T, program, redis string) *rateLimiter {
 		program: program, redis: redis,
 		grpc: freeAddress(t), http: freeAddress(t), debug: freeAddress(t), prometheus: freeAddress(t),
 	}
-	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	var err error
+	r.conn, err = grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		_ = conn.Close()
+		_ = r.conn.Close()
 		if r.Child != nil {
 			end(t, r.Child)
 		}
 	})
-	r.RateLimitServiceClient = ratelimit.NewRateLimitServiceClient(conn)
+	r.RateLimitServiceClient = ratelimit.NewRateLimitServiceClient(r.conn)
 	return r
 }
 

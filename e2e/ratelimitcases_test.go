@@ -164,10 +164,8 @@ func (r *rateLimiter) refuses(t *testing.T, files map[string]string, settings []
 // send sends the calls, and returns what is wrong with the answers.
 func (c limiterCase) send(t *testing.T, service *rateLimiter) error {
 	for i, call := range c.Calls {
-		request := &ratelimit.RateLimitRequest{Domain: call.Domain, HitsAddend: call.Hits}
-		for _, text := range call.Ask {
-			request.Descriptors = append(request.Descriptors, descriptorOf(t, text))
-		}
+		request := callOf(t, call.Domain, call.Ask...)
+		request.HitsAddend = call.Hits
 		var got answer
 		var sent time.Time
 		for range max(call.Times, 1) {

@@ -73,9 +73,7 @@ func (c *crowdOfCallers) call(t *testing.T, client int) {
 	for i := range replicaCalls {
 		few, all := random.IntN(fewKeys), random.IntN(allKeys)
 		hits := 1 + random.IntN(3)
-		request := &ratelimit.RateLimitRequest{Domain: "d"}
-		request.Descriptors = append(request.Descriptors, descriptorOf(t, fmt.Sprint("few=", few)),
-			descriptorOf(t, fmt.Sprintf("all=%d hits:%d", all, hits)))
+		request := callOf(t, "d", fmt.Sprint("few=", few), fmt.Sprintf("all=%d hits:%d", all, hits))
 		got := c.pair[(client+i)%2].call(t.Context(), request)
 		c.sent[all].Add(int64(hits))
 		switch {
@@ -92,9 +90,7 @@ func (c *crowdOfCallers) call(t *testing.T, client int) {
 func (c *crowdOfCallers) require(t *testing.T) {
 	require.Nil(t, c.failed.Load())
 	look := func(text string) string {
-		request := &ratelimit.RateLimitRequest{Domain: "d"}
-		request.Descriptors = append(request.Descriptors, descriptorOf(t, text))
-		return statusText(c.pair[0].call(t.Context(), request).response.Statuses[0])
+		return statusText(c.pair[0].call(t.Context(), callOf(t, "d", text)).response.Statuses[0])
 	}
 	var sent int64
 	for i := range fewKeys {
