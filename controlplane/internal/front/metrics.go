@@ -117,7 +117,10 @@ func (m *metrics) of(name string) *limitMetrics {
 	defer m.mu.Unlock()
 	domain, key1, key2 := ratelimitconfig.MetricLabels(name)
 	if len(m.limits) >= maxLimits {
-		name, domain, key1, key2 = "", otherLimits, "", ""
+		name = ""
+		domain = otherLimits
+		key1 = ""
+		key2 = ""
 	}
 	if l := m.limits[name]; l != nil {
 		return l
