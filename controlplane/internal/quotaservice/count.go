@@ -58,7 +58,8 @@ type Total struct {
 // Count counts all hits of a call in one go, also those that are too many.
 //
 // With keep, hits that are too many count nowhere, and keep says from the totals whether the
-// others stay counted. It must not wait.
+// others stay counted. It must not wait. In a counter of one aligned window, calls with keep and
+// calls without do not see each other.
 func (s *Service) Count(ctx context.Context, hits []Hits, keep func([]Total) bool) ([]Total, error) {
 	c := &call{service: s, keep: keep, done: make(chan struct{})}
 	if err := c.begin(hits); err != nil {
@@ -83,6 +84,7 @@ type call struct {
 	totals     []Total
 	left       int // operations that are not done
 	isUndoing  bool
+	restarts   int // because a window had ended
 	err        error
 	done       chan struct{}
 }
@@ -107,6 +109,9 @@ func (c *call) begin(hits []Hits) error {
 	now := s.storeNow()
 	for i := range c.operations {
 		o := &c.operations[i]
+		if o.what == addUp {
+			o.setSpan(now)
+		}
 		if c.keep == nil && s.over.recall(o, now, &c.totals[i]) {
 			continue
 		}
@@ -127,14 +132,24 @@ func (c *call) operation(hits *Hits, h *hasher) operation {
 		what: charge, definition: d, shifted: d.Windows, n: hits.Units,
 		key: h.key(d.prefix, hits.Key), domain: hits.Counter.domain, owner: c,
 	}
-	if c.keep != nil && hits.Units > 0 {
+	switch {
+	case c.keep != nil && hits.Units > 0:
 		o.what, o.part.Cost = Hit, hits.Units
+	case c.keep == nil && hits.Counter.isSum():
+		o.what, o.span.key = addUp, o.key
 	}
 	return o
 }
 
 // operationDone is called for each operation that is done.
 func (c *call) operationDone(o *operation) {
+	if errors.Is(o.err, errEnded) && c.restarts < maxLate {
+		c.restarts++
+		o.err = nil
+		o.setSpan(c.service.storeNow())
+		c.service.keys.add(o)
+		return
+	}
 	if o.err != nil {
 		c.err = o.err
 	}
@@ -233,7 +248,7 @@ func (k overKeys) recall(o *operation, now int64, total *Total) bool {
 
 // note remembers the key of an operation that found a fixed window over its limit.
 func (k overKeys) note(o *operation) {
-	if o.what != charge || o.err != nil {
+	if o.what != charge && o.what != addUp || o.err != nil {
 		return
 	}
 	var last fullWindow

@@ -150,18 +150,18 @@ func TestCountAllOrNone(t *testing.T) {
 		}
 		return true
 	}
+	anyway := func([]Total) bool { return true }
 	b.count(c, isWithin, under("a", 10), under("b", 4))
 	totals := b.count(c, isWithin, under("a", 1), under("b", 6))
 	require.True(t, totals[0].Over)
 	require.False(t, totals[1].Over)
-	require.EqualValues(t, 10, b.count(c, nil, under("a", 0))[0].Windows[0].Used)
-	require.EqualValues(t, 4, b.count(c, nil, under("b", 0))[0].Windows[0].Used)
+	require.EqualValues(t, 10, b.count(c, anyway, under("a", 0))[0].Windows[0].Used)
+	require.EqualValues(t, 4, b.count(c, anyway, under("b", 0))[0].Windows[0].Used)
 	require.False(t, b.count(c, isWithin, under("b", 6))[0].Over)
-	anyway := func([]Total) bool { return true }
 	totals = b.count(c, anyway, under("b", 1), under("c", 1))
 	require.True(t, totals[0].Over)
-	require.EqualValues(t, 10, b.count(c, nil, under("b", 0))[0].Windows[0].Used, "what is too much counts nowhere")
-	require.EqualValues(t, 1, b.count(c, nil, under("c", 0))[0].Windows[0].Used)
+	require.EqualValues(t, 10, b.count(c, anyway, under("b", 0))[0].Windows[0].Used, "what is too much counts nowhere")
+	require.EqualValues(t, 1, b.count(c, anyway, under("c", 0))[0].Windows[0].Used)
 }
 
 // TestCountFails: a call whose store does not answer ends with an error, and with keep nothing of it
@@ -183,7 +183,8 @@ func TestCountFails(t *testing.T) {
 	hits := []Hits{{c, []byte("a"), 1}, {c, []byte("b"), 1}}
 	_, err := b.service.Count(t.Context(), hits, func([]Total) bool { return true })
 	require.ErrorIs(t, err, broken)
-	require.Zero(t, b.count(c, nil, under("b", 0))[0].Windows[0].Used)
+	anyway := func([]Total) bool { return true }
+	require.Zero(t, b.count(c, anyway, under("b", 0))[0].Windows[0].Used)
 	b.store.bend = func([]Swap, func(int, Result)) bool { return true } // it never answers
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -192,6 +193,27 @@ func TestCountFails(t *testing.T) {
 	b.service.Drain(gone)
 	_, err = b.service.Count(t.Context(), hits, nil)
 	require.ErrorIs(t, err, errClosed)
+}
+
+// TestCountInTheNextWindow: what reaches the store after its window has ended counts in the next one.
+func TestCountInTheNextWindow(t *testing.T) {
+	b := newRig(t)
+	c := newCounter(t, fixed(10, minute))
+	b.count(c, nil, under("a", 4))
+	b.clock.advance(minute - 1)
+	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+		b.clock.now += 2
+		return false
+	}
+	require.EqualValues(t, 3, b.count(c, nil, under("a", 3))[0].Windows[0].Used)
+	b.store.bend = nil
+	require.EqualValues(t, 5, b.count(c, nil, under("a", 2))[0].Windows[0].Used)
+	b.store.bend = func(_ []Swap, done func(int, Result)) bool {
+		done(0, Result{Outcome: Late, NowNs: base + b.clock.now})
+		return true
+	}
+	_, err := b.service.Count(t.Context(), []Hits{{c, []byte("a"), 1}}, nil)
+	require.ErrorIs(t, err, errEnded, "it does not go on for ever")
 }
 
 // TestCountRefuses: what no call can count in.

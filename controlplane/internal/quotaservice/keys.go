@@ -69,6 +69,9 @@ type key struct {
 	idle            *list.Element // unless busy: in keys.idle
 	bytes           int           // of it while it is idle
 
+	// isSum says that the value is the sum of what the operations add, which all are addUp.
+	isSum bool
+
 	// The swap that is under way.
 	swap    []*operation // decided together
 	reads   bool         // the swap only reads, because its operations change nothing
@@ -116,7 +119,7 @@ func (ks *keys) removeIdle(k *key) {
 func (ks *keys) add(o *operation) {
 	k := ks.byID[o.key]
 	if k == nil {
-		k = &key{id: o.key, domain: o.domain}
+		k = &key{id: o.key, domain: o.domain, isSum: o.what == addUp}
 		ks.byID[o.key] = k
 	}
 	k.waiting = append(k.waiting, o)
@@ -150,6 +153,10 @@ func (ks *keys) rest(k *key) {
 		return
 	}
 	k.busy = false
+	if k.isSum { // the next swap does without the store's value
+		delete(ks.byID, k.id)
+		return
+	}
 	k.idle, k.bytes = ks.idle.PushBack(k), k.size()
 	ks.bytes += k.bytes
 	for ks.idle.Len() > ks.max || ks.bytes > maxIdleBytes {
@@ -185,6 +192,9 @@ func (k *key) prepare(localNs, now int64) Swap {
 		k.firstNs, k.late = localNs, 0
 	}
 	k.sentNs = localNs
+	if k.isSum {
+		return k.prepareSum()
+	}
 	s := Swap{Key: k.id, Domain: k.domain, Old: k.nonce, UntilNs: math.MaxInt64}
 	k.reads = !k.decide(now)
 	if slices.ContainsFunc(k.swap, func(o *operation) bool { return o.holds }) {
@@ -234,6 +244,9 @@ func (k *key) learn(value []byte) (err error) {
 // learnResult takes the result of a key's swap, and reports whether its operations are done. If they
 // are not, the key needs another swap.
 func (k *key) learnResult(r Result) (done bool, err error) {
+	if k.isSum {
+		return true, k.learnSum(r)
+	}
 	switch r.Outcome {
 	case Failed:
 		k.record, k.nonce = nil, nil

@@ -32,6 +32,7 @@ const (
 	undo                    // uncount a grant that nobody got
 	giveUp                  // uncount units that a proxy returns
 	charge                  // count the units of a call, whatever is left
+	addUp                   // the same, where the value is a sum
 )
 
 // operation is what is to be done to one key. It can be carried out again on
@@ -41,9 +42,10 @@ type operation struct {
 	*definition
 	shifted []limit.Window // definition.Windows as they hold for the key: shifted by its jitter
 	part    quota.Part     // of Hit and countDenial
-	n       uint32         // units of Inc, Set, Inspect and charge
+	n       uint32         // units of Inc, Set, Inspect, charge and addUp
 	back    uint32         // units that undo and giveUp are to uncount
 	window  int            // of Inc and Set, or AllWindows
+	span    span           // of addUp
 
 	key    [16]byte
 	domain string // whose key it is

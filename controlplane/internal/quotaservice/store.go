@@ -6,12 +6,13 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"strconv"
 	"sync"
 	"time"
 )
 
 // Store keeps values of at most a few KiB under keys of 16 bytes, and changes
-// them by compare-and-swap only. Its clock is the one that decides: see Swap.
+// them by compare-and-swap, or adds to them. Its clock is the one that decides: see Swap.
 type Store interface {
 	// Swap carries out many swaps in one go, in no order, and calls done for each
 	// exactly once, from any goroutine, before the context's deadline or soon
@@ -36,7 +37,8 @@ type Store interface {
 const LiveFor = 10 * time.Second
 
 // Swap replaces a value if it is what the caller expects, and if the store's
-// clock says that the caller's decision still holds.
+// clock says that the caller's decision still holds. One that Adds is for a value that is a number
+// in decimal digits: it needs to expect none, so that it never meets Differs.
 type Swap struct {
 	Key      [16]byte
 	Domain   string // whose key it is: a store may bound what each domain keeps
@@ -47,6 +49,8 @@ type Swap struct {
 	UntilNs  int64  // the store's clock must be before this instant
 	ExpireNs int64  // when the value may be forgotten, by the store's clock
 	AgeNs    int64  // for how long the store must have had its state, or the swap is Young; 0 = it need not
+	Adds     bool   // add the Units to the value in place of Old and New; 0 = only read it
+	Units    uint64
 }
 
 // NonceBytes is the size of the random number that a value begins with. Each
@@ -73,6 +77,7 @@ const (
 type Result struct {
 	Outcome Outcome
 	Value   []byte // what is in the store, unless Swapped or Failed; nil = nothing
+	Sum     uint64 // of a swap that Adds and was Swapped: the value with its units
 	NowNs   int64  // the store's clock, unless Failed
 	AgeNs   int64  // of Young
 	Err     error  // of Failed
@@ -177,20 +182,33 @@ func (m *Memory) swap(s *Swap) Result {
 	switch {
 	case age < s.AgeNs:
 		r.Outcome, r.AgeNs = Young, age
-	case s.New == nil || !isNonce(there.value, s.Old):
+	case !s.Adds && (s.New == nil || !isNonce(there.value, s.Old)):
 		r.Outcome = Differs
 	case now < s.AtNs-s.SlackNs || now > s.AtNs+s.SlackNs || now >= s.UntilNs:
 		r.Outcome = Late
+	case s.Adds && s.Units == 0:
+		return Result{Outcome: Swapped, NowNs: now, Sum: number(there.value)}
 	default:
-		fresh := kept{bytes.Clone(s.New), s.Domain, s.ExpireNs}
+		r = Result{Outcome: Swapped, NowNs: now}
+		value := bytes.Clone(s.New)
+		if s.Adds {
+			r.Sum = number(there.value) + s.Units
+			value = strconv.AppendUint(nil, r.Sum, 10)
+		}
+		fresh := kept{value, s.Domain, s.ExpireNs}
 		if !m.take(s.Domain, fresh.size()-takes) {
 			return Result{Outcome: Failed, Err: ErrFull}
 		}
 		in.values[s.Key] = fresh
 		in.most = max(in.most, len(in.values))
-		return Result{Outcome: Swapped, NowNs: now}
 	}
 	return r
+}
+
+// number reads a value that swaps have added to; 0 if there is none.
+func number(value []byte) uint64 {
+	n, _ := strconv.ParseUint(string(value), 10, 64) // this store wrote it
+	return n
 }
 
 // age is for how long the store has had its state: since now, if its clock was set back before

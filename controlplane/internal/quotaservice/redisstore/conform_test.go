@@ -30,6 +30,7 @@ func conform(t *testing.T, open func() quotaservice.Store) {
 		"live processes":              live,
 		"a secret is made once":       secret,
 		"its state has an age":        age,
+		"numbers are added to":        adds,
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := open()
@@ -304,6 +305,44 @@ func many(t *testing.T, store quotaservice.Store) {
 			require.Equal(t, quotaservice.Differs, r.Outcome)
 		}
 	}
+}
+
+func adds(t *testing.T, store quotaservice.Store) {
+	key, now := newKey(), timeOf(t, store)
+	add := func(units uint64, from, until time.Duration) quotaservice.Result {
+		first, last := now+int64(from), now+int64(until)
+		half := (last - first) / 2
+		return swap(t, store, quotaservice.Swap{
+			Key: key, Adds: true, Units: units,
+			AtNs: first + half, SlackNs: half, UntilNs: last, ExpireNs: last + int64(time.Second),
+		})
+	}
+	for _, step := range []struct {
+		units       uint64
+		from, until time.Duration
+		want        quotaservice.Outcome
+		sum         uint64
+	}{
+		{0, -time.Minute, time.Minute, quotaservice.Swapped, 0},
+		{3, -time.Minute, time.Minute, quotaservice.Swapped, 3},
+		{4_294_967_295, -time.Minute, time.Minute, quotaservice.Swapped, 4_294_967_298},
+		{0, -time.Minute, time.Minute, quotaservice.Swapped, 4_294_967_298},
+		{5, time.Minute, 2 * time.Minute, quotaservice.Late, 0},
+		{5, -2 * time.Minute, -time.Minute, quotaservice.Late, 0},
+		{1, -time.Minute, time.Minute, quotaservice.Swapped, 4_294_967_299},
+	} {
+		r := add(step.units, step.from, step.until)
+		require.NoError(t, r.Err)
+		require.Equal(t, step.want, r.Outcome, "%+v", step)
+		require.Equal(t, step.sum, r.Sum, "%+v", step)
+		require.GreaterOrEqual(t, r.NowNs, now)
+	}
+	key = newKey()
+	require.EqualValues(t, 7, add(7, -time.Minute, 20*time.Millisecond).Sum)
+	require.Eventually(t, func() bool {
+		r := swap(t, store, quotaservice.Swap{Key: key})
+		return r.Value == nil
+	}, patience, 20*time.Millisecond, "it expires a second after its window")
 }
 
 func ended(t *testing.T, store quotaservice.Store) {

@@ -21,7 +21,10 @@ import (
 // ARGV[6] the server must have had its state for so long: see sinceScript.
 // Times are microseconds, which Lua's numbers hold exactly until the year 2255. The
 // answer is an outcome (see outcomes), the time, the value unless swapped, and the age of a state
-// that is too young, else 0.
+// that is too young, the sum of what was added, or 0.
+//
+// With ARGV[7] it adds those units to a number instead, and looks at no nonce. The number gets
+// its end when it is written first.
 const swapScript = `local there = redis.call('GET', KEYS[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -31,11 +34,21 @@ if ARGV[6] ~= '' then
     return {3, now, there, now - since} -- Young
   end
 end
-if ARGV[5] == '' or (there and string.sub(there, 1, 8) or '') ~= ARGV[1] then
+if ARGV[7] == '' and (ARGV[5] == '' or (there and string.sub(there, 1, 8) or '') ~= ARGV[1]) then
   return {1, now, there, 0} -- Differs
 end
 if now < tonumber(ARGV[2]) or now > tonumber(ARGV[3]) then
   return {2, now, there, 0} -- Late
+end
+if ARGV[7] ~= '' then
+  local sum = tonumber(there or 0)
+  if ARGV[7] ~= '0' then
+    sum = redis.call('INCRBY', KEYS[1], ARGV[7])
+  end
+  if not there then
+    redis.call('PEXPIREAT', KEYS[1], ARGV[4])
+  end
+  return {0, now, false, sum} -- Swapped
 end
 redis.call('SET', KEYS[1], ARGV[5], 'PXAT', ARGV[4])
 return {0, now, false, 0} -- Swapped`
@@ -79,12 +92,16 @@ func (s *Store) encode(w *quotaservice.Swap) rueidis.LuaExec {
 		age = decimal(ceilDiv(w.AgeNs, micro))
 		keys = append(keys, s.mark(s.slot(key)))
 	}
+	units := ""
+	if w.Adds {
+		units = strconv.FormatUint(w.Units, 10)
+	}
 	first := ceilDiv(w.AtNs-w.SlackNs, micro)
 	last := (w.AtNs + min(w.SlackNs, math.MaxInt64-w.AtNs)) / micro
 	return rueidis.LuaExec{Keys: keys, Args: []string{
 		string(w.Old), decimal(first), decimal(min(last, ceilDiv(w.UntilNs, micro)-1)),
 		decimal(max(ceilDiv(w.ExpireNs, milli), 1)), // Redis knows none before
-		string(w.New), age,
+		string(w.New), age, units,
 	}}
 }
 
@@ -185,5 +202,11 @@ func result(r rueidis.RedisResult) quotaservice.Result {
 		return failed(errAnswer)
 	}
 	const micro = int64(time.Microsecond)
-	return quotaservice.Result{Outcome: outcomes[n[0]], Value: value, NowNs: n[1] * micro, AgeNs: n[3] * micro}
+	read := quotaservice.Result{Outcome: outcomes[n[0]], Value: value, NowNs: n[1] * micro}
+	if read.Outcome == quotaservice.Swapped {
+		read.Sum = uint64(n[3])
+	} else {
+		read.AgeNs = n[3] * micro
+	}
+	return read
 }
