@@ -13,8 +13,9 @@
 // To read it, begin with page.go, which draws a page's bytes, then entry.go: Read, Check,
 // Commit. From there evict.go, clock.go and hold.go say what happens if a page is full, if
 // the clock was set back, and if a request holds units until it ends. tables.go and
-// directory.go say how configurations share tables, lease.go how a table keeps leases of
-// the quota service instead of counts.
+// directory.go say how configurations share tables, heartbeats.go how one that has ended leaves
+// them, lease.go how a table keeps leases of the quota service instead of counts. values.go has
+// what workers tell each other outside of tables.
 package state
 
 // Status is the outcome of an operation on a Store or a Table.

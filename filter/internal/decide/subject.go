@@ -295,28 +295,36 @@ func (s *Subject) countDenied(now int64) (counted bool) {
 		return false
 	}
 	for range state.MaxRetries {
-		switch r.Source.Take(s) {
+		outcome := r.Source.Take(s)
+		if outcome == Raced && s.recheckDenied(now) {
+			continue
+		}
+		switch outcome {
 		case Taken:
 			return true
 		case Full: // a newcomer without a slot, and still denied
 			r.Metrics.Full++
-			return false
-		case Raced:
-			passNs := s.PassNs // the wait stays the one that was found first
-			if r.Source.Recheck(s, now) != Failed {
-				s.PassNs = passNs
-				r.Metrics.CASRetries++
-				continue
-			}
 		default:
+			r.Metrics.Errors++
+			s.Known = false
 		}
-		r.Metrics.Errors++
-		s.Known = false
 		return false
 	}
 	r.Metrics.Contention++
 	s.Known = false
 	return false
+}
+
+// recheckDenied reads the key again, because another worker wrote first. The wait stays the one
+// that was found first. It returns false if the key cannot be read.
+func (s *Subject) recheckDenied(now int64) (ok bool) {
+	passNs := s.PassNs
+	if s.Rule.Source.Recheck(s, now) == Failed {
+		return false
+	}
+	s.PassNs = passNs
+	s.Rule.Metrics.CASRetries++
+	return true
 }
 
 // skip is the outcome of a shadow rule if an enforced rule denies the request.

@@ -34,11 +34,11 @@ func (c *HoldSource) Check(s *decide.Subject, now int64) decide.Outcome {
 	if s.Cost == 0 {
 		return forNothing(s)
 	}
-	next := c.worker.tooFew(s)
-	if why := c.cannotAsk(s); why != decide.Pending {
-		return c.alone(s, now, why)
+	next := c.cannotAsk(s)
+	if next == decide.Pending {
+		next = c.worker.tooFew(s)
 	}
-	if next == decide.Silent {
+	if next == decide.Silent || next == decide.Starting {
 		return c.alone(s, now, next)
 	}
 	return next
