@@ -70,7 +70,8 @@ func (b *builder) build(prog *syntax.Prog) *Automaton {
 		b.table = append(b.table, end)
 	}
 	a.next, a.rowWidth = slices.Clip(b.table), b.rowWidth
-	a.rangeStarts = append(make([]rune, 0, len(a.rangeStarts)), a.rangeStarts...) // append's own memory would be searched for pointers
+	// In the filter, memory of append's own making would be searched for pointers.
+	a.rangeStarts = append(make([]rune, 0, len(a.rangeStarts)), a.rangeStarts...)
 	return a
 }
 
