@@ -3,8 +3,7 @@
 package e2e
 
 import (
-	"bytes"
-	"encoding/json"
+	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -18,19 +17,33 @@ import (
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 var (
 	oracleCalls = flag.Int("oracle-calls", 4000, "how many calls TestOracle sends to each service")
 	oracleSeed  = flag.Uint64("oracle-seed", 0, "seed of TestOracle, 0 = another one each time")
-	oracleOurs  = flag.String("oracle-ours", "",
-		"path of what is held against envoyproxy/ratelimit; empty: sluice called ratelimit")
-	oracleDir = flag.String("oracle-differences", "", "folder that gets a file for each round with differences")
+	oracleDir   = flag.String("oracle-differences", "", "folder that gets a file for each round with differences")
 )
+
+// incumbent is the path of envoyproxy/ratelimit.
+func incumbent(t *testing.T) string {
+	path := os.Getenv("SLUICE_RATELIMIT")
+	if path == "" {
+		found, err := filepath.Glob(filepath.Join(buildtest.Root(), "build", "out", "ratelimit-*", "service_cmd"))
+		require.NoError(t, err)
+		require.NotEmpty(t, found, "run `build/fetch ratelimit`, or set SLUICE_RATELIMIT to the path of one")
+		path = found[len(found)-1]
+	}
+	return path
+}
 
 // oracle sends the same calls to two services, each on its own Redis.
 type oracle struct {
@@ -74,7 +87,8 @@ func newOracle(t *testing.T, theirs, ours string, seed uint64) *oracle {
 func (o *oracle) run(t *testing.T, calls int) {
 	began := time.Now()
 	for number := 0; o.compared < calls; number++ {
-		d := draws{rand.New(rand.NewPCG(o.seed, uint64(number))), o.later}
+		d := draws{Rand: rand.New(rand.NewPCG(o.seed, uint64(number))), later: o.later}
+		d.metadata = o.later && d.chance(40)
 		r := &round{number: number, files: d.config(number), settings: d.settings()}
 		var files []*configFile
 		for _, name := range slices.Sorted(maps.Keys(r.files)) {
@@ -135,11 +149,7 @@ func (o *oracle) round(t *testing.T, r *round) {
 				r.number, i, shown(request), answers[0], answers[1]))
 		}
 		if i == len(r.calls)-1 {
-			for _, line := range unequalSeries(o.services[0].settled(t), o.services[1].settled(t)) {
-				found++
-				name := line[:strings.IndexAny(line, "{:")]
-				o.differs(name, fmt.Sprintf("round %d: %s", r.number, line))
-			}
+			found += o.compareSeries(t, r)
 		}
 	}
 	if found > 0 {
@@ -148,6 +158,17 @@ func (o *oracle) round(t *testing.T, r *round) {
 	for _, service := range o.services {
 		end(t, service.Child)
 	}
+}
+
+// compareSeries compares what the services have counted.
+func (o *oracle) compareSeries(t *testing.T, r *round) (found int) {
+	theirs, ours := o.services[0].settled(t), o.services[1].settled(t)
+	ours = asTheirs(ours, !slices.Contains(r.settings, noMemory))
+	for _, line := range unequalSeries(compared(theirs), compared(ours)) {
+		found++
+		o.differs(line[:strings.IndexAny(line, "{:")], fmt.Sprintf("round %d: %s", r.number, line))
+	}
+	return found
 }
 
 // pair sends a call to both services at once, in the middle of a second.
@@ -219,7 +240,7 @@ func unequal(theirs, ours answer) (kinds []string) {
 		add("error", theirs.String() != ours.String())
 		return kinds
 	}
-	a, b := theirs.response, ours.response
+	a, b := proto.CloneOf(theirs.response), ours.response
 	add("HTTP status", theirs.code != ours.code)
 	add("overall code", a.OverallCode != b.OverallCode)
 	add("number of statuses", len(a.Statuses) != len(b.Statuses))
@@ -234,32 +255,12 @@ func unequal(theirs, ours answer) (kinds []string) {
 		return shown(&ratelimit.RateLimitResponse{ResponseHeadersToAdd: r.ResponseHeadersToAdd})
 	}
 	add("headers", headers(a) != headers(b))
-	add("dynamic_metadata", !proto.Equal(a.DynamicMetadata, b.DynamicMetadata))
+	add("dynamic_metadata", metadataText(a) != metadataText(b))
+	a.DynamicMetadata = b.DynamicMetadata
 	if len(kinds) == 0 {
 		add("another field", !proto.Equal(a, b))
 	}
 	return kinds
-}
-
-// shown is a message as JSON in one line.
-func shown(message proto.Message) string {
-	text, err := protojson.Marshal(message)
-	if err != nil {
-		return err.Error()
-	}
-	var b bytes.Buffer
-	if err := json.Compact(&b, text); err != nil {
-		return err.Error()
-	}
-	return b.String()
-}
-
-// ours is the path of what is held against envoyproxy/ratelimit.
-func ours(t *testing.T) string {
-	if *oracleOurs != "" {
-		return *oracleOurs
-	}
-	return front(t)
 }
 
 // TestOracle holds sluice in the place of envoyproxy/ratelimit against the real one: random
@@ -325,4 +326,84 @@ func eachLimit(r *round, do func(l *rateLimit)) {
 	for _, file := range r.files {
 		walk(file.Descriptors)
 	}
+}
+
+// TestOracleCases: what the cases say is what envoyproxy/ratelimit does.
+func TestOracleCases(t *testing.T) {
+	o := newOracle(t, incumbent(t), incumbent(t), 1)
+	runCases(t, incumbent(t), func(c limiterCase) bool { return c.Later && !o.later }, func(r *rateLimiter) {
+		require.NoError(t, r.untilHealthy(t))
+		require.InDelta(t, 1, r.settled(t)["ratelimit_service_config_load_error"], 0)
+	})
+}
+
+// TestOracleReplicas: two replicas of envoyproxy/ratelimit pass the test of two of sluice.
+func TestOracleReplicas(t *testing.T) { replicas(t, incumbent(t)) }
+
+// TestOracleChanges: envoyproxy/ratelimit takes changes as sluice has to.
+func TestOracleChanges(t *testing.T) { changes(t, incumbent(t)) }
+
+// TestOracleOfBadCalls: calls that no Envoy makes are answered alike, and as well afterwards.
+func TestOracleOfBadCalls(t *testing.T) {
+	o := newOracle(t, incumbent(t), ours(t), 1)
+	for _, r := range o.services {
+		r.start(t, map[string]string{"a.yaml": `
+domain: d
+descriptors:
+- {key: a, rate_limit: {unit: year, requests_per_unit: 1000}}
+- {key: b, value: "x*", share_threshold: true, rate_limit: {unit: year, requests_per_unit: 1000}}
+`})
+	}
+	repeat := func(s string, n int) string { return strings.Repeat(s, n) }
+	for name, request := range map[string]*ratelimit.RateLimitRequest{
+		"1,000 descriptors":     callOf(t, "d", strings.Fields(repeat("a=1 b=x b=y ", 334))...),
+		"1,000 entries":         callOf(t, "d", repeat("a=1 ", 1000)),
+		"a value of 1 MB":       callOf(t, "d", "a="+repeat("v", 1<<20)),
+		"a shared one":          callOf(t, "d", "b=x"+repeat("v", 1<<20)),
+		"a key of 1 MB":         callOf(t, "d", repeat("k", 1<<20)+"=1"),
+		"a domain of 1 MB":      callOf(t, repeat("d", 1<<20), "a=1"),
+		"more than gRPC takes":  callOf(t, "d", "a="+repeat("v", 5<<20)),
+		"control characters":    callOf(t, "d", "a=\x00\x01\x7f", "b=x\x00"),
+		"an empty key":          callOf(t, "d", "=1", "=", "a="),
+		"more hits than 32 bit": callOf(t, "d", "a=2 hits:5000000000", "a=2 hits:0"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			answers, _ := o.pair(t, 0, request)
+			require.Empty(t, unequal(answers[0], answers[1]), "theirs %.500s\nours   %.500s", answers[0], answers[1])
+		})
+	}
+	t.Run("a key that is no UTF-8", func(t *testing.T) {
+		entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "\xff")
+		call := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "d")
+		call = protowire.AppendBytes(protowire.AppendTag(call, 2, protowire.BytesType),
+			protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), entry))
+		theirs, ours := o.services[0].raw(t.Context(), call), o.services[1].raw(t.Context(), call)
+		require.Error(t, theirs)
+		require.Equal(t, status.Code(theirs), status.Code(ours), "theirs %s, ours %s", theirs, ours)
+	})
+	for _, r := range o.services {
+		require.Equal(t, "ok, 999 of 1000/year left",
+			statusText(r.call(t.Context(), callOf(t, "d", "a=last")).response.Statuses[0]))
+	}
+}
+
+// raw sends bytes in the place of a call.
+func (r *rateLimiter) raw(ctx context.Context, call []byte) error {
+	var got []byte
+	return r.conn.Invoke(ctx, ratelimit.RateLimitService_ShouldRateLimit_FullMethodName, &call, &got,
+		grpc.ForceCodecV2(bytesCodec{}))
+}
+
+// bytesCodec sends and receives bytes as they are.
+type bytesCodec struct{}
+
+func (bytesCodec) Name() string { return "proto" }
+
+func (bytesCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(*v.(*[]byte))}, nil
+}
+
+func (bytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
 }

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -58,6 +59,9 @@ type draws struct {
 	// later is what versions of envoyproxy/ratelimit since the spring of 2026 know: * anywhere in a
 	// value, metadata, and a quota_mode that denies when all quotas are used up.
 	later bool
+	// metadata is whether limits have metadata, and then no values in metrics: envoyproxy/ratelimit
+	// forgets the metadata of a limit that has them.
+	metadata bool
 }
 
 // one has a chance in percent.
@@ -81,7 +85,7 @@ func (d draws) config(round int) (files map[string]*configFile) {
 	files = map[string]*configFile{}
 	for i := range 1 + d.IntN(3) {
 		domain := fmt.Sprintf("%s%d-%d", pick(d, "d", "a.b", "c:", "10.0.0.1"), round, i)
-		all := d.level(1)
+		all := append(d.level(1), d.own()...)
 		name := fmt.Sprintf("domain-%d.yaml", i)
 		files[name] = &configFile{domain, all}
 		// Between files, envoyproxy/ratelimit takes patterns in an order that nobody can tell.
@@ -92,6 +96,25 @@ func (d draws) config(round int) (files map[string]*configFile) {
 		}
 	}
 	return files
+}
+
+// ownKey is that of descriptors that calls give limits of their own. The value says which: two limits
+// of one descriptor are nothing to compare. If the windows of both begin at the same time, then they
+// count in one counter in envoyproxy/ratelimit, whatever their units are. And without a memory, it
+// goes on counting beyond a limit, so that another one which is higher may be exceeded too.
+const ownKey = "own"
+
+var ownLimits = map[string]uint32{"SECOND": 2, "MINUTE": 5, "HOUR": 10, "DAY": 1, "MONTH": 0, "YEAR": 1000}
+
+// own draws limits of the configuration for such descriptors.
+func (d draws) own() (level []*descriptor) {
+	for _, unit := range slices.Sorted(maps.Keys(ownLimits)) {
+		if d.chance(20) {
+			level = append(level, &descriptor{Key: ownKey, Value: unit, DetailedMetric: !d.metadata && d.chance(30),
+				RateLimit: &rateLimit{Unit: unit, Requests: ownLimits[unit]}})
+		}
+	}
+	return level
 }
 
 // name is how a level's descriptors differ from each other.
@@ -129,12 +152,12 @@ func (d draws) descriptor(depth int) *descriptor {
 		n.RateLimit = d.limit()
 	}
 	n.ShadowMode = d.chance(10)
-	n.DetailedMetric = d.chance(15)
-	n.ValueToMetric = d.chance(20)
+	n.DetailedMetric = !d.metadata && d.chance(15)
+	n.ValueToMetric = !d.metadata && d.chance(20)
 	n.ShareThreshold = n.isPattern() && d.chance(40)
 	if d.later {
 		n.QuotaMode = d.chance(12)
-		if d.chance(15) {
+		if d.metadata && d.chance(30) {
 			n.Metadata = map[string]any{
 				pick(d, "m1", "m2"): pick[any](d, "text", 3, true, []any{"x", 1}, map[string]any{pick(d, "k1", "k2"): "v"}),
 			}
@@ -218,10 +241,13 @@ func (d draws) asked(of *configFile) *common.RateLimitDescriptor {
 	if d.chance(15) {
 		asked.HitsAddend = wrapperspb.UInt64(pick[uint64](d, 0, 0, 1, 3, 10))
 	}
-	if d.chance(5) {
+	if d.chance(6) {
+		unit := pick(d, slices.Sorted(maps.Keys(ownLimits))...)
+		asked.Entries = append([]*common.RateLimitDescriptor_Entry{{Key: ownKey, Value: unit}},
+			asked.Entries[:d.IntN(len(asked.Entries)+1)]...)
 		asked.Limit = &common.RateLimitDescriptor_RateLimitOverride{
-			RequestsPerUnit: pick[uint32](d, 0, 1, 2, 5, 10, 1000),
-			Unit:            typev3.RateLimitUnit(1 + d.IntN(6)),
+			RequestsPerUnit: ownLimits[unit],
+			Unit:            typev3.RateLimitUnit(typev3.RateLimitUnit_value[unit]),
 		}
 	}
 	return asked
@@ -240,12 +266,14 @@ func (d draws) filled(pattern string) string {
 	return b.String()
 }
 
+const noMemory = "LOCAL_CACHE_SIZE_IN_BYTES=0"
+
 // settings draws the settings of a service.
 func (d draws) settings() []string {
 	settings := []string{
 		"MERGE_DOMAIN_CONFIG=true",
 		"NEAR_LIMIT_RATIO=" + pick(d, "0.8", "0.8", "0.5", "1", "0", "0.33"),
-		"LOCAL_CACHE_SIZE_IN_BYTES=" + pick(d, "0", "0", "1048576"),
+		pick(d, noMemory, noMemory, "LOCAL_CACHE_SIZE_IN_BYTES=1048576"),
 		"CACHE_KEY_PREFIX=" + pick(d, "", "p:"),
 		fmt.Sprint("SHADOW_MODE=", d.chance(10)),
 		fmt.Sprint("LIMIT_RESPONSE_HEADERS_ENABLED=", d.chance(70)),

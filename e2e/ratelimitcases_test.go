@@ -86,48 +86,50 @@ func limiterSuites(t *testing.T) map[string]limiterCases {
 	return suites
 }
 
-// TestRateLimitCases: sluice answers as a rate limit service as the cases say.
+// TestRateLimitCases: sluice answers as a rate limit service as the cases say. With a configuration
+// that it does not take it ends, and says which file is wrong.
 func TestRateLimitCases(t *testing.T) {
-	runCases(t, front(t), true)
+	runCases(t, ours(t), func(limiterCase) bool { return false }, func(r *rateLimiter) {
+		<-r.Done()
+		require.Contains(t, r.Log(), ".yaml")
+	})
 }
 
-// TestOracleCases: envoyproxy/ratelimit does, so the cases are true.
-func TestOracleCases(t *testing.T) {
-	o := newOracle(t, incumbent(t), incumbent(t), 1)
-	runCases(t, incumbent(t), o.later)
-}
-
-func runCases(t *testing.T, program string, later bool) {
+// runCases runs the cases that are not left out. Refuses checks a service that was started with a
+// configuration that it does not take.
+func runCases(t *testing.T, program string, leftOut func(limiterCase) bool, refuses func(r *rateLimiter)) {
 	for name, suite := range limiterSuites(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redis := servertest.StartRedis(t, servertest.Redis(t))
 			for _, c := range suite.Cases {
-				if c.Later && !later {
+				if leftOut(c) {
 					t.Logf("left out, since this version is older: %s", c.Name)
 					continue
 				}
-				t.Run(c.Name, func(t *testing.T) { c.run(t, redis, program, suite.Settings) })
+				t.Run(c.Name, func(t *testing.T) {
+					service := newRateLimiter(t, program, redis.Addr())
+					settings := slices.Concat(suite.Settings, c.Settings)
+					if c.Files == nil {
+						c.Files = map[string]string{"config.yaml": c.Config}
+					}
+					if c.Refused {
+						service.begin(t, c.Files, settings...)
+						refuses(service)
+						return
+					}
+					c.run(t, redis, service, settings)
+				})
 			}
 		})
 	}
 }
 
 // run runs a case. If a window ends while it runs, it begins anew: what it expects is of one window.
-func (c limiterCase) run(t *testing.T, redis *servertest.RedisServer, program string, settings []string) {
-	settings = slices.Concat(settings, c.Settings)
-	files := c.Files
-	if files == nil {
-		files = map[string]string{"config.yaml": c.Config}
-	}
-	service := newRateLimiter(t, program, redis.Addr())
-	if c.Refused {
-		service.refuses(t, files, settings)
-		return
-	}
+func (c limiterCase) run(t *testing.T, redis *servertest.RedisServer, service *rateLimiter, settings []string) {
 	for {
 		redis.Do("FLUSHALL")
-		service.start(t, files, settings...)
+		service.start(t, c.Files, settings...)
 		inOneSecond := strings.Contains(c.Config, "second")
 		if into := time.Duration(time.Now().Nanosecond()); inOneSecond && into > 300*time.Millisecond {
 			time.Sleep(time.Second - into)
@@ -146,19 +148,6 @@ func (c limiterCase) run(t *testing.T, redis *servertest.RedisServer, program st
 		}
 		return
 	}
-}
-
-// refuses starts the service with files that it does not take. sluice ends, and says which file;
-// envoyproxy/ratelimit counts it, and answers every call with an error.
-func (r *rateLimiter) refuses(t *testing.T, files map[string]string, settings []string) {
-	if r.program == incumbent(t) {
-		r.start(t, files, settings...)
-		require.InDelta(t, 1, r.settled(t)["ratelimit_service_config_load_error"], 0)
-		return
-	}
-	r.begin(t, files, settings...)
-	<-r.Done()
-	require.Contains(t, r.Log(), ".yaml")
 }
 
 // send sends the calls, and returns what is wrong with the answers.
@@ -208,7 +197,7 @@ func (c limiterCall) wrong(t *testing.T, got answer, sent time.Time) error {
 		return fmt.Errorf("%q, want %q", answers, c.Answer)
 	}
 	if c.Metadata != "" {
-		require.JSONEq(t, c.Metadata, shown(got.response.DynamicMetadata))
+		require.JSONEq(t, c.Metadata, metadataText(got.response))
 	}
 	return errors.Join(wrong, c.wrongHeaders(got.response))
 }

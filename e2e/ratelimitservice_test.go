@@ -5,9 +5,12 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/stretchr/testify/require"
@@ -30,10 +33,7 @@ descriptors:
 `
 
 // TestRateLimitReplicas: two replicas on one Redis admit what one would, and count all.
-func TestRateLimitReplicas(t *testing.T) { replicas(t, front(t)) }
-
-// TestOracleReplicas: so does envoyproxy/ratelimit.
-func TestOracleReplicas(t *testing.T) { replicas(t, incumbent(t)) }
+func TestRateLimitReplicas(t *testing.T) { replicas(t, ours(t)) }
 
 func replicas(t *testing.T, program string) {
 	for _, memory := range []string{"0", "1048576"} {
@@ -115,4 +115,48 @@ func (c *crowdOfCallers) require(t *testing.T) {
 	calls := float64(replicaClients * replicaCalls)
 	require.InDelta(t, calls, counted[`total_hits{domain="d",key1="few"}`], 0)
 	require.InDelta(t, calls-100*fewKeys, counted[`over_limit{domain="d",key1="few"}`], 0)
+}
+
+// TestRateLimitChanges: a changed file is in force without a restart, and a broken one is not.
+func TestRateLimitChanges(t *testing.T) { changes(t, ours(t)) }
+
+func changes(t *testing.T, program string) {
+	r := newRateLimiter(t, program, servertest.StartRedis(t, servertest.Redis(t)).Addr())
+	limited := func(domain, requests string) string {
+		return "domain: " + domain + "\ndescriptors:\n- {key: a, rate_limit: {unit: year, requests_per_unit: " + requests + "}}\n"
+	}
+	r.start(t, map[string]string{"a.yaml": limited("d", "5"), "b.yaml": limited("other", "1")})
+	ask := func(domain, descriptor string) string {
+		got := r.call(t.Context(), callOf(t, domain, descriptor))
+		require.NotNil(t, got.response, got)
+		return statusText(got.response.Statuses[0])
+	}
+	becomes := func(want, domain string) {
+		eventually(t, 2*time.Second, want, func() bool { return ask(domain, "a=1 hits:0") == want })
+	}
+	loads := func(name string, n float64) {
+		eventually(t, 2*time.Second, name, func() bool { return r.series(t)["ratelimit_service_config_load_"+name] >= n })
+	}
+	require.Equal(t, "ok, 4 of 5/year left", ask("d", "a=1"))
+	r.write(t, "a.yaml", limited("d", "10")) // what was counted stays counted
+	becomes("ok, 9 of 10/year left", "d")
+	require.Equal(t, "ok, 8 of 10/year left", ask("d", "a=1"))
+	r.write(t, "a.yaml", limited("d", "many"))
+	loads("error", 1)
+	require.Equal(t, "ok, 7 of 10/year left", ask("d", "a=1"))
+	require.Equal(t, "ok, 0 of 1/year left", ask("other", "a=1"))
+	require.True(t, answered("http://"+r.http+"/healthcheck"))
+	r.write(t, "a.yaml", limited("d", "20"))
+	becomes("ok, 17 of 20/year left", "d")
+	require.NoError(t, os.Remove(filepath.Join(r.root, "ratelimit", "config", "b.yaml")))
+	becomes("ok, no limit", "other")
+	loads("success", 4)
+}
+
+func callOf(t *testing.T, domain string, descriptors ...string) *ratelimit.RateLimitRequest {
+	request := &ratelimit.RateLimitRequest{Domain: domain}
+	for _, text := range descriptors {
+		request.Descriptors = append(request.Descriptors, descriptorOf(t, text))
+	}
+	return request
 }
