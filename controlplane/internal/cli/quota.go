@@ -251,8 +251,9 @@ func (q *quotas) collectors() []prometheus.Collector {
 	return q.service.Collectors()
 }
 
-// close closes the store.
+// close ends the service and its store.
 func (q *quotas) close(log *slog.Logger) {
+	q.service.Close()
 	if err := q.store.Close(); err != nil {
 		log.Error("close quota store", "error", err)
 	}

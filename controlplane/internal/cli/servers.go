@@ -70,15 +70,22 @@ func (s *servers) run(ctx context.Context) error {
 	return err
 }
 
-// stop ends the servers, the quota store last: streams use it.
+// stop ends the servers, the quota service last: streams and calls use it. The first that
+// connections hear is that they are to go elsewhere. Streams end when the service drains. Calls end
+// by themselves, and are taken until all connections have heard it.
 func (s *servers) stop(grace context.Context, web *http.Server, stream *grpc.Server) {
+	stopped := make(chan struct{})
+	go func() {
+		stopGRPC(grace, stream)
+		close(stopped)
+	}()
 	if s.quotas.service != nil {
 		s.quotas.service.Drain(grace)
 	}
 	if err := web.Shutdown(grace); err != nil {
 		s.log.Warn("stop HTTP", "error", err)
 	}
-	stopGRPC(grace, stream)
+	<-stopped
 	if s.quotas.service != nil {
 		s.quotas.close(s.log)
 	}

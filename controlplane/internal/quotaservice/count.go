@@ -101,7 +101,7 @@ func (c *call) begin(hits []Hits) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.draining:
+	case s.ctx.Err() != nil:
 		return errClosed
 	case s.apart.Load():
 		return errOtherSecret

@@ -190,7 +190,7 @@ func TestCountFails(t *testing.T) {
 	cancel()
 	_, err = b.service.Count(gone, hits, nil)
 	require.ErrorIs(t, err, context.Canceled)
-	b.service.Drain(gone)
+	b.service.Close()
 	_, err = b.service.Count(t.Context(), hits, nil)
 	require.ErrorIs(t, err, errClosed)
 }

@@ -155,7 +155,7 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 
 // Drain makes the service take no more asks, and returns once all that were taken
 // are answered, or ctx ends. It does not wait for asks of a stream that has read no answers
-// for lastWithin.
+// for lastWithin. Count goes on until Close.
 func (s *Service) Drain(ctx context.Context) {
 	s.mu.Lock()
 	if !s.draining {
@@ -172,8 +172,10 @@ func (s *Service) Drain(ctx context.Context) {
 	case <-s.drained:
 	case <-ctx.Done():
 	}
-	s.cancel()
 }
+
+// Close makes Count take no more calls, and ends what the store has under way.
+func (s *Service) Close() { s.cancel() }
 
 // Draining reports whether the service takes no more asks.
 func (s *Service) Draining() bool {
