@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		proctest.SaveStatus()
 		os.Exit(code)
 	}
-	testscript.Main(m, map[string]func(){"sluice": func() { os.Exit(run()) }})
+	testscript.Main(m, map[string]func(){"sluice": func() { os.Exit(run()) }, "ratelimit": func() { os.Exit(run()) }})
 }
 
 func TestScripts(t *testing.T) {
@@ -52,6 +52,7 @@ func TestScripts(t *testing.T) {
 			"freeport": freeport,
 			"healthy":  healthy,
 			"lease":    lease,
+			"limit":    limitCall,
 			"proxy":    proxyCommand,
 			"certs":    certs,
 			"spoil":    spoil,

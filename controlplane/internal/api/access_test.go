@@ -49,7 +49,10 @@ func (f *fixture) as(role, request, body string, code int, want ...string) (text
 
 // Every route is here with the least role that may use it.
 func TestRoutesNeedTheirRoles(t *testing.T) {
-	f := newFixtureWith(t, withRoles)
+	f := newFixtureWith(t, func(o *Options) {
+		withRoles(o)
+		o.Calls = http.NotFoundHandler()
+	})
 	f.as("apply", "POST /v1/policies", good, 201)
 	needed := map[string]access.Role{
 		"POST /v1/policies": access.Apply, "POST /v1/changes": access.Apply,
@@ -58,7 +61,7 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 		"POST /v1/promote": access.Apply, "POST /v1/abort": access.Apply, "GET /v1/status": access.Read,
 		"GET /v1/rates": access.Read, "GET /v1/caller": access.Read,
 		"POST /v1/explain": access.Read, "GET /v1/audit": access.Read, "GET /metrics": access.Read,
-		"GET /v1/backup": access.Admin, "/": access.Read,
+		"GET /v1/backup": access.Admin, "/": access.Read, "POST /json": access.Apply,
 	}
 	for _, op := range manage.Operations {
 		needed["POST /v1/counters/"+op.Name] = access.Admin
@@ -88,6 +91,7 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 	}
 	require.Empty(t, needed, "routes that are gone")
 	f.as("", "GET /healthz", "", 200) // a probe has no role
+	f.as("", "GET /healthcheck", "", 404)
 }
 
 // Somebody with roles for some policies may do with these what the roles say, and nothing

@@ -46,6 +46,7 @@ type Options struct {
 	// Collectors are metrics of what else the process serves.
 	Collectors []prometheus.Collector
 	Healthy    func(context.Context) error // default: the store's
+	Calls      http.Handler                // answers rate limit calls over HTTP; nil: nothing does
 }
 
 type server struct {
@@ -67,13 +68,13 @@ func New(ctx context.Context, o Options) *http.ServeMux {
 	return s.mux(s.routes())
 }
 
-// NewMetrics returns a handler of /metrics and /healthz alone, with the API's guard.
+// NewMetrics returns a handler of /metrics, /healthz and rate limit calls alone, with the API's guard.
 func NewMetrics(o Options) http.Handler {
 	s := newServer(o)
-	return s.mux([]route{
+	return s.mux(append(s.callRoutes(), []route{
 		{"GET /metrics", all, access.Read, s.metrics(), nil, nil},
 		{"/", anyRole, access.Read, s.unknown, nil, nil},
-	})
+	}...))
 }
 
 func newServer(o Options) *server {

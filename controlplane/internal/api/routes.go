@@ -103,7 +103,20 @@ func (s *server) routes() []route {
 		routes = append(routes, route{"POST /v1/counters/" + op.Name, anyRole, roleOf(op), s.counters(op),
 			nil, &body{maxForm, "the form is larger than %d bytes"}})
 	}
-	return routes
+	return append(routes, s.callRoutes()...)
+}
+
+// callRoutes lists the request that is a rate limit call, if somebody answers it. What a call counts
+// is kept, so it takes more than the role read.
+func (s *server) callRoutes() []route {
+	if s.Calls == nil {
+		return nil
+	}
+	call := func(w http.ResponseWriter, r *request) error {
+		s.Calls.ServeHTTP(w, r.Request)
+		return nil
+	}
+	return []route{{"POST /json", all, access.Apply, call, nil, nil}}
 }
 
 func roleOf(op manage.Operation) access.Role {
@@ -113,7 +126,7 @@ func roleOf(op manage.Operation) access.Role {
 	return access.Read
 }
 
-// mux answers the routes, and /healthz.
+// mux answers the routes, /healthz, and /healthcheck of rate limit calls.
 func (s *server) mux(routes []route) *http.ServeMux {
 	// A page in a browser must not be able to apply a policy, neither on
 	// loopback, where no token is needed, nor with a certificate that the browser
@@ -124,6 +137,9 @@ func (s *server) mux(routes []route) *http.ServeMux {
 	}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /healthz", origin.Handler(s.needs(route{about: all, role: noRole, handle: s.healthy})))
+	if s.Calls != nil {
+		mux.Handle("GET /healthcheck", origin.Handler(s.Calls))
+	}
 	for _, route := range routes {
 		mux.Handle(route.pattern, origin.Handler(s.identified(s.needs(route))))
 	}

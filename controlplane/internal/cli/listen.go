@@ -113,24 +113,32 @@ func (o *listenOptions) open() ([]openAddress, error) {
 	return open, nil
 }
 
-// listen opens the two listeners, for as many connections as the process may open files.
+// listen opens the two listeners.
 func (o *listenOptions) listen(log *slog.Logger, guard guard) (*servers, error) {
+	s := &servers{log: log, guard: guard, proxies: o.proxies.name}
+	return s, s.listen(listenAddress{"--http", o.http}, listenAddress{"--" + o.proxies.flag, o.xds})
+}
+
+// listenAddress is an address with the flag or setting that says it.
+type listenAddress struct{ setting, address string }
+
+// listen opens the listeners for HTTP and for proxies, for as many connections as the process may
+// open files.
+func (s *servers) listen(http, proxies listenAddress) error {
 	places, err := listener.PlacesOfProcess()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	web, err := listen("--http", o.http)
+	web, err := listen(http.setting, http.address)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	stream, err := listen("--"+o.proxies.flag, o.xds)
+	stream, err := listen(proxies.setting, proxies.address)
 	if err != nil {
-		return nil, errors.Join(err, web.Close())
+		return errors.Join(err, web.Close())
 	}
-	return &servers{
-		log: log, guard: guard, proxies: o.proxies.name,
-		httpListener: listener.Bound(web, places.HTTP), xdsListener: listener.Bound(stream, places.Proxies),
-	}, nil
+	s.httpListener, s.xdsListener = listener.Bound(web, places.HTTP), listener.Bound(stream, places.Proxies)
+	return nil
 }
 
 const addressHint = "give HOST:PORT, for example " + defaultHTTP

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
@@ -40,12 +39,14 @@ var quotaListener = proxyListener{
 type quotaCommandOptions struct {
 	listenOptions
 	quotas quotaOptions
+	calls  callOptions
 }
 
 // AddFlags adds the flags.
 func (o *quotaCommandOptions) AddFlags(cmd *cobra.Command) {
 	o.listenOptions.AddFlags(cmd, defaultQuotaHTTP, defaultQuota)
 	o.quotas.AddFlags(cmd, "memory|URL", "needed with --client-ca")
+	o.calls.AddFlags(cmd)
 }
 
 func newQuotaCommand() *cobra.Command {
@@ -76,11 +77,14 @@ certificate may use up, or lock, every counter of the store.`,
 }
 
 // check rejects flags that do not go together.
-func (o *quotaCommandOptions) check() error {
+func (o *quotaCommandOptions) check(cmd *cobra.Command) error {
 	if o.quotas.store == quotaOff {
 		return usageError(errors.New("--quota-store off leaves nothing to run"), "give memory or a URL")
 	}
 	if err := o.quotas.check(o.xdsClientCA, "--client-ca"); err != nil {
+		return err
+	}
+	if err := o.calls.check(cmd); err != nil {
 		return err
 	}
 	if o.xdsClientCA != "" && o.quotas.domains == "" {
@@ -91,7 +95,7 @@ func (o *quotaCommandOptions) check() error {
 }
 
 func runQuota(cmd *cobra.Command, o *quotaCommandOptions) error {
-	if err := o.check(); err != nil {
+	if err := o.check(cmd); err != nil {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
@@ -108,8 +112,12 @@ func runQuota(cmd *cobra.Command, o *quotaCommandOptions) error {
 	if err != nil {
 		return err
 	}
+	if err := o.calls.open(cmd.Context(), s, &o.listenOptions); err != nil {
+		return err
+	}
 	s.handler = api.NewMetrics(api.Options{
-		Identify: guard.identify, Log: log, Healthy: s.quotas.service.Healthy, Collectors: s.quotas.collectors(),
+		Identify: guard.identify, Log: log, Healthy: s.quotas.service.Healthy, Collectors: s.collectors(),
+		Calls: s.callHandler(),
 	})
 	return s.run(cmd.Context())
 }
@@ -166,6 +174,9 @@ type quotas struct {
 	store   quotaservice.Store
 	service *quotaservice.Service
 	server  *quotaservice.Server
+	allow   allowFunc // of the flag --quota-domains; nil: all may ask for every domain
+	// callsAlone says that the listener takes rate limit calls, and no streams that ask for units.
+	callsAlone bool
 }
 
 // open starts the service, unless it is off. Policies are those that serve gives to proxies, nil
@@ -180,7 +191,7 @@ func (o *quotaOptions) open(
 	if err != nil {
 		return quotas{}, err
 	}
-	allow, err := o.allow(log, proxyCAs, policies)
+	allow, err := o.allow(log, proxyCAs)
 	if err != nil {
 		return quotas{}, err
 	}
@@ -189,6 +200,10 @@ func (o *quotaOptions) open(
 		return quotas{}, err
 	}
 	options := quotaservice.Options{Log: log, Secret: secret, Allow: allow, Store: s}
+	if o.domains == "" && proxyCAs != nil {
+		served := servedDomains{policies: policies, domains: map[string]bool{}}
+		options.Allow = func(_ quotaservice.Peer, domain string) error { return served.allow(domain) }
+	}
 	if o.store != quotaMemory {
 		options.Settle = quotaservice.SettleFor
 	}
@@ -196,7 +211,7 @@ func (o *quotaOptions) open(
 	if err != nil {
 		return quotas{}, errors.Join(err, s.Close())
 	}
-	return quotas{store: s, service: service, server: quotaservice.NewServer(service, proxyCAs)}, nil
+	return quotas{store: s, service: service, server: quotaservice.NewServer(service, proxyCAs), allow: allow}, nil
 }
 
 func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (quotaservice.Store, error) {
@@ -243,14 +258,6 @@ func (q *quotas) serverOptions(alone bool) []grpc.ServerOption {
 	return options
 }
 
-// collectors are the service's metrics.
-func (q *quotas) collectors() []prometheus.Collector {
-	if q.service == nil {
-		return nil
-	}
-	return q.service.Collectors()
-}
-
 // close ends the service and its store.
 func (q *quotas) close(log *slog.Logger) {
 	q.service.Close()
@@ -265,17 +272,10 @@ const anyDomain = "any"
 // allowFunc is the error of a proxy that may not ask for a domain.
 type allowFunc = func(proxy quotaservice.Peer, domain string) error
 
-// allow reads --quota-domains. It returns nil if each proxy may ask for every domain. Without
-// the flag, certificates may ask for the domains of the policies that serve gives to proxies.
-func (o *quotaOptions) allow(
-	log *slog.Logger, proxyCAs func() *x509.CertPool, policies store.Store,
-) (allowFunc, error) {
-	switch {
-	case o.domains == anyDomain || proxyCAs == nil:
+// allow reads --quota-domains. It returns nil if the flag forbids nothing.
+func (o *quotaOptions) allow(log *slog.Logger, proxyCAs func() *x509.CertPool) (allowFunc, error) {
+	if o.domains == "" || o.domains == anyDomain || proxyCAs == nil {
 		return nil, nil
-	case o.domains == "":
-		served := servedDomains{policies: policies, domains: map[string]bool{}}
-		return func(_ quotaservice.Peer, domain string) error { return served.allow(domain) }, nil
 	}
 	files := watchedFiles{log: log}
 	rules := files.names("--quota-domains", o.domains)
@@ -287,8 +287,9 @@ func (o *quotaOptions) allow(
 	}, files.err
 }
 
-// servedDomains are the domains of all policies that serve has had since it started: while a
-// policy's domain changes, some proxies still have the one before.
+// servedDomains are what certificates may ask for without --quota-domains: the domains of all
+// policies that serve has had since it started. While a policy's domain changes, some proxies still
+// have the one before.
 type servedDomains struct {
 	policies store.Store
 

@@ -27,6 +27,7 @@ type serveOptions struct {
 	listenOptions
 	manage    serveManageOptions
 	quotas    quotaOptions
+	calls     callOptions
 	data      string
 	store     string
 	nodeNames string
@@ -48,6 +49,7 @@ func (o *serveOptions) AddFlags(cmd *cobra.Command) {
 	o.listenOptions.AddFlags(cmd, defaultHTTP, defaultXDS)
 	o.manage.AddFlags(cmd)
 	o.quotas.AddFlags(cmd, "memory|URL|off", "default: the domains of serve's policies")
+	o.calls.AddFlags(cmd)
 }
 
 func newServeCommand() *cobra.Command {
@@ -104,7 +106,7 @@ func unlessStopped(ctx context.Context, err error) error {
 }
 
 // check rejects flags that do not go together.
-func (o *serveOptions) check() error {
+func (o *serveOptions) check(cmd *cobra.Command) error {
 	if (o.data == "") == (o.store == "") {
 		return usageError(errors.New("serve takes one of --data and --store"),
 			"--data DIR keeps the store of this serve alone, --store etcd://HOST:PORT,… that of several")
@@ -123,11 +125,18 @@ func (o *serveOptions) check() error {
 	if err := checkDirectory(o.data, "give it as --store"); err != nil {
 		return err
 	}
-	return o.quotas.check(o.xdsClientCA, "--xds-client-ca")
+	if err := o.quotas.check(o.xdsClientCA, "--xds-client-ca"); err != nil {
+		return err
+	}
+	if o.calls.areOn() && o.quotas.store == quotaOff {
+		return usageError(errors.New("rate limit calls need a quota service, and --quota-store is off"),
+			"give memory or a URL as --quota-store")
+	}
+	return o.calls.check(cmd)
 }
 
 func serve(cmd *cobra.Command, o *serveOptions) error {
-	if err := o.check(); err != nil {
+	if err := o.check(cmd); err != nil {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
@@ -201,6 +210,9 @@ func (o *serveOptions) start(
 	if err != nil {
 		return err
 	}
+	if err := o.calls.open(ctx, s, &o.listenOptions); err != nil {
+		return err
+	}
 	s.push, err = xds.New(ctx, xds.Options{
 		Store: policies, Keep: o.keep, Wasm: o.wasm, Log: s.log, Identify: identify, ClientCAs: s.guard.proxyCAs,
 	})
@@ -211,7 +223,7 @@ func (o *serveOptions) start(
 	quotas.Apart = quotas.Private && o.store != ""
 	mux := api.New(ctx, api.Options{
 		Store: policies, XDS: s.push, Identify: s.guard.identify, Fleet: fleet, Log: s.log,
-		Quota: quotas, Collectors: s.quotas.collectors(),
+		Quota: quotas, Collectors: s.collectors(), Calls: s.callHandler(),
 	})
 	console.Add(mux, console.Options{Access: s.guard.identify != nil, Log: s.log})
 	s.handler = mux

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/front"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
@@ -29,7 +30,8 @@ type servers struct {
 	log          *slog.Logger
 	push         *xds.Server // nil: no xDS
 	quotas       quotas
-	proxies      string // what the log calls the listener for proxies
+	calls        *front.Service // nil: no rate limit calls
+	proxies      string         // what the log calls the listener for proxies
 	guard        guard
 	handler      http.Handler
 	httpListener net.Listener
@@ -121,13 +123,22 @@ func (s *servers) grpcServer(ctx context.Context) *grpc.Server {
 	if s.quotas.service != nil {
 		options = append(options, s.quotas.serverOptions(s.push == nil)...)
 	}
+	if s.calls != nil {
+		options = append(options, listener.CallOptions()...)
+	}
 	server := grpc.NewServer(options...)
 	if s.push != nil {
 		s.push.Register(server)
 	}
 	if s.quotas.service != nil {
-		s.quotas.server.Register(server)
+		if !s.quotas.callsAlone {
+			s.quotas.server.Register(server)
+		}
 		go s.quotas.server.Run(ctx)
+	}
+	if s.calls != nil {
+		s.calls.Register(server)
+		go s.calls.WatchHealth(ctx)
 	}
 	return server
 }

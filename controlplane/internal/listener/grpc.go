@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -32,6 +33,12 @@ const (
 	handshakeWithin = 10 * time.Second
 	// idleAfter is when a connection without a stream is closed.
 	idleAfter = 30 * time.Second
+	// maxCall bounds a rate limit call, maxCalls those of one connection at a time: Envoy has one
+	// connection a worker thread.
+	maxCall  = 4 << 20
+	maxCalls = 1024
+	// admitFor is how long the calls of a connection need no further look at its certificate.
+	admitFor = time.Minute
 	// minPings is how often proxies may ping: the rendered cluster does it each second.
 	minPings = 500 * time.Millisecond
 )
@@ -62,6 +69,11 @@ func ServerOptions(config *tls.Config) []grpc.ServerOption {
 	}
 }
 
+// CallOptions go after ServerOptions if a server also answers rate limit calls.
+func CallOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.MaxRecvMsgSize(maxCall), grpc.MaxConcurrentStreams(maxCalls)}
+}
+
 // handshake makes the Peer that streams find in their context.
 type handshake struct {
 	credentials.TransportCredentials
@@ -85,10 +97,13 @@ func (h handshake) Clone() credentials.TransportCredentials {
 type Peer struct {
 	security credentials.AuthInfo
 	conn     net.Conn // nil where there was no handshake
+	admitted atomic.Pointer[time.Time]
 }
 
 // NewPeer returns the peer at the end of a connection whose handshake is done.
-func NewPeer(security credentials.AuthInfo, conn net.Conn) *Peer { return &Peer{security, conn} }
+func NewPeer(security credentials.AuthInfo, conn net.Conn) *Peer {
+	return &Peer{security: security, conn: conn}
+}
 
 // PeerOf finds the peer of a stream.
 func PeerOf(ctx context.Context) (p *Peer, address string) {
@@ -142,6 +157,20 @@ func (p *Peer) Verify(clientCAs func() *x509.CertPool) error {
 		time.AfterFunc(time.Second, p.Close)
 		return status.Errorf(codes.Unauthenticated, "certificate is not trusted any more: %s", err)
 	}
+	return nil
+}
+
+// AdmitCall verifies the peer of a call, and lets its connection in. It looks again after a while.
+func (p *Peer) AdmitCall(clientCAs func() *x509.CertPool) error {
+	now := time.Now()
+	if last := p.admitted.Load(); last != nil && now.Sub(*last) < admitFor {
+		return nil
+	}
+	if err := p.Verify(clientCAs); err != nil {
+		return err
+	}
+	p.LetIn()
+	p.admitted.Store(&now)
 	return nil
 }
 
