@@ -12,10 +12,13 @@ package redisstore
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"sync"
 	"time"
 
@@ -46,6 +49,10 @@ type Options struct {
 	URL          string
 	PasswordFile string       // instead of a password in the URL
 	Log          *slog.Logger // gets a warning if a server cannot be checked; nil = nothing
+
+	Socket   string        // the path of a Unix socket, in place of the host of a redis:// or rediss:// URL
+	AnyName  bool          // take a server's certificate whatever name it is for
+	Sentinel *url.Userinfo // user and password at Sentinels; nil = as the URL says
 }
 
 // Store is a quotaservice.Store.
@@ -87,6 +94,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.apply(&option)
 	client, err := connect(ctx, option)
 	if err != nil {
 		return nil, fmt.Errorf("open the quota store: %w", explain(err))
@@ -103,6 +111,33 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		s.tags = s.slotTags()
 	}
 	return s, nil
+}
+
+// apply sets what a URL does not say.
+func (o *Options) apply(option *rueidis.ClientOption) {
+	if o.Socket != "" {
+		option.InitAddress = []string{o.Socket}
+	}
+	if o.AnyName && option.TLSConfig != nil {
+		option.TLSConfig.InsecureSkipVerify = true // the next line verifies all but the name
+		option.TLSConfig.VerifyConnection = verifyChain(option.TLSConfig.RootCAs)
+	}
+	if o.Sentinel != nil {
+		option.Sentinel.Username = o.Sentinel.Username()
+		option.Sentinel.Password, _ = o.Sentinel.Password()
+	}
+}
+
+// verifyChain verifies that the authorities vouch for a server's certificate.
+func verifyChain(authorities *x509.CertPool) func(tls.ConnectionState) error {
+	return func(state tls.ConnectionState) error {
+		intermediates := x509.NewCertPool()
+		for _, c := range state.PeerCertificates[1:] {
+			intermediates.AddCert(c)
+		}
+		_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: authorities, Intermediates: intermediates})
+		return err
+	}
 }
 
 // connect is rueidis.NewClient that ends with the context.

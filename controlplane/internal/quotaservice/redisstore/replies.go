@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -54,10 +55,14 @@ type replies struct {
 // dial is what the client connects with.
 func dial(most int64) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
 	return func(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (conn net.Conn, err error) {
+		network := "tcp"
+		if strings.Contains(address, "/") { // see Options.Socket
+			network = "unix"
+		}
 		if config != nil {
-			conn, err = (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", address)
+			conn, err = (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, address)
 		} else {
-			conn, err = dialer.DialContext(ctx, "tcp", address)
+			conn, err = dialer.DialContext(ctx, network, address)
 		}
 		if err != nil {
 			return nil, err
