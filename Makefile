@@ -58,7 +58,7 @@ help: ## print this
 	@echo 'usage: make TARGET'
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' Makefile
 
-build: $(cli) $(filter) ## build/out/sluice, the command line, and build/out/sluice.wasm, the filter
+build: $(cli) $(filter) ## build/out/sluice, the command line, also as build/out/ratelimit, and build/out/sluice.wasm, the filter
 
 run: build ## push the policies of examples to two proxies, send requests, serve until Ctrl-C; ENVOY=1: two real Envoys
 	@envoy=$(if $(ENVOY),$$(build/fetch envoy-$(ENVOY_VERSION))); exec $(cli) quickstart $${envoy:+--envoy $$envoy}
@@ -190,6 +190,7 @@ $(out)/embed/sluice.wasm: $(filter)
 $(cli): $(out)/embed/sluice.wasm go.mod go.sum build/embed.go $(call files,controlplane envoy shared examples)
 	@echo 'compiling the command line, which takes a minute the first time'
 	@$(GO) build -o $@ ./controlplane/cmd/sluice
+	@ln -sf sluice $(out)/ratelimit
 
 $(released)/SHA256SUMS: $(cli) $(call files,build/release) | releaser
 	$(out)/releaser make --version $(notdir $(released)) --out $(released) --platform linux/$$($(GO) env GOARCH)

@@ -75,8 +75,9 @@ func emptyImage() v1.Image {
 	return mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 }
 
-// commandImage has the binary, the licenses and a folder for the store. It has no shell
-// and no certificates: the flags name those to trust.
+// commandImage has the binary, the licenses and a folder for the store. The binary also has the
+// name of envoyproxy/ratelimit's, in whose place it can be started. The image has no shell and no
+// certificates: the flags name those to trust.
 func (r *release) commandImage(platform, arch string) (v1.Image, error) {
 	binary, err := r.ReadFile(r.binaryFile(platform))
 	if err != nil {
@@ -84,6 +85,8 @@ func (r *release) commandImage(platform, arch string) (v1.Image, error) {
 	}
 	layer, err := wasmimage.Layer(
 		wasmimage.Entry{Header: tar.Header{Name: "sluice", Mode: 0o755, ModTime: r.time}, Content: binary},
+		wasmimage.Entry{Header: tar.Header{Typeflag: tar.TypeSymlink, Name: "bin/ratelimit", Linkname: "/sluice",
+			Mode: 0o777, ModTime: r.time}},
 		wasmimage.Entry{Header: tar.Header{Name: "licenses/" + noticesFile, Mode: 0o644, ModTime: r.time},
 			Content: r.notices},
 		wasmimage.Entry{Header: tar.Header{Name: "var/lib/sluice/", Mode: 0o700, Uid: user, Gid: user, ModTime: r.time}})

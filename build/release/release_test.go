@@ -1,6 +1,7 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
 	"crypto/ecdsa"
 	"crypto/sha256"
@@ -24,6 +25,7 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 	"github.com/google/licenseclassifier/v2/assets"
@@ -202,6 +204,15 @@ func TestPush(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "65532:65532", config.Config.User)
 		require.Equal(t, []string{"/sluice"}, config.Config.Entrypoint)
+		content := mutate.Extract(img)
+		link := tar.Header{}
+		for contents := tar.NewReader(content); link.Name != "bin/ratelimit"; {
+			next, err := contents.Next()
+			require.NoError(t, err)
+			link = *next
+		}
+		require.Equal(t, "/sluice", link.Linkname)
+		require.NoError(t, content.Close())
 	}
 }
 

@@ -21,7 +21,7 @@ func run() int {
 	// The second signal kills.
 	context.AfterFunc(ctx, stop)
 
-	err := cli.NewRootCommand().ExecuteContext(ctx)
+	err := cli.NewCommand(os.Args[0]).ExecuteContext(ctx)
 	if err == nil {
 		return cli.ExitOK
 	}
