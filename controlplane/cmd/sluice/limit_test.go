@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -61,13 +62,27 @@ func makeCall(ctx context.Context, conn *grpc.ClientConn, domain, key, value str
 	return text
 }
 
+// hourlyConfig writes a configuration with so many calls an hour for each client.
+func hourlyConfig(t *testing.T, limit int) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "config.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(hourly("shop", "client", limit)), 0o600))
+	return file
+}
+
+// A call may have 4 MiB.
+func TestLargeCalls(t *testing.T) {
+	s := startWith(t, "", t.TempDir(), "--ratelimit-config", hourlyConfig(t, 3))
+	conn := s.connection(t, honestIP)
+	for size, want := range map[int]string{3 << 20: "OK remaining 2", 5 << 20: "ResourceExhausted"} {
+		require.Contains(t, makeCall(t.Context(), conn, "shop", "client", strings.Repeat("x", size)), want)
+	}
+}
+
 // A serve that stops answers each call that reaches it. Those that it has not taken fail to connect
 // elsewhere, so that another one could have answered them.
 func TestNoCallIsLost(t *testing.T) {
-	config := filepath.Join(t.TempDir(), "config.yaml")
-	require.NoError(t, os.WriteFile(config, []byte("domain: shop\ndescriptors:\n"+
-		"  - {key: client, rate_limit: {unit: hour, requests_per_unit: 1000000}}\n"), 0o600))
-	s := startWith(t, "", t.TempDir(), "--ratelimit-config", config)
+	s := startWith(t, "", t.TempDir(), "--ratelimit-config", hourlyConfig(t, 1_000_000))
 	ask, stream := s.leases(t)
 	ask()
 	var answered atomic.Int64

@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -215,6 +217,47 @@ func TestWithoutTLSAPeerShowsNothing(t *testing.T) {
 	l := local(t, 4)
 	serveEcho(t, l, nil)
 	require.NoError(t, ask(t, l, insecure.NewCredentials()))
+}
+
+// A connection has many calls at a time, where streams are few.
+func TestCallsShareAConnection(t *testing.T) {
+	for want, more := range map[uint32][]grpc.ServerOption{maxStreams: nil, maxCalls: CallOptions()} {
+		l := local(t, 2)
+		s := grpc.NewServer(append(ServerOptions(nil), more...)...)
+		go func() { _ = s.Serve(l) }()
+		t.Cleanup(s.Stop)
+		c, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		_, err = io.WriteString(c, http2.ClientPreface)
+		require.NoError(t, err)
+		first, err := http2.NewFramer(c, c).ReadFrame()
+		require.NoError(t, err)
+		streams, _ := first.(*http2.SettingsFrame).Value(http2.SettingMaxConcurrentStreams)
+		require.Equal(t, want, streams)
+	}
+}
+
+// The certificate of a connection with calls is verified once in a while, and then it is let in.
+func TestCallsAreAdmittedAgainAfterAWhile(t *testing.T) {
+	authority := certtest.Issue(nil, nil)
+	proxy := certtest.Issue(authority, []string{"proxy"})
+	l := local(t, 2)
+	conn, _ := connect(t, l)
+	chain := []*x509.Certificate{proxy.Leaf}
+	p := NewPeer(credentials.TLSInfo{State: tls.ConnectionState{
+		PeerCertificates: chain, VerifiedChains: [][]*x509.Certificate{chain},
+	}}, conn)
+	trusted := certtest.Pool(authority)
+	authorities := func() *x509.CertPool { return trusted }
+	require.NoError(t, p.AdmitCall(authorities))
+	require.Zero(t, l.newcomers.Len())
+	trusted = x509.NewCertPool()
+	require.NoError(t, p.AdmitCall(authorities))
+	before := time.Now().Add(-admitFor)
+	p.admitted.Store(&before)
+	err := p.AdmitCall(authorities)
+	require.Equal(t, codes.Unauthenticated, status.Code(err), "%v", err)
 }
 
 func TestPlacesFollowTheLimitOfOpenFiles(t *testing.T) {
