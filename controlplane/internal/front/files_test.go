@@ -216,6 +216,10 @@ var badFiles = []struct {
 	{"not YAML", func(r *sourceRig) { r.write("a.yaml", "domain: shop\ndescriptors: [\n") }, "a.yaml:2"},
 	{"unknown field", func(r *sourceRig) { r.write("a.yaml", "domain: shop\ndescriptor: []\n") },
 		`a.yaml:2:1: descriptor: unknown field: did you mean "descriptors"?`},
+	{"deep", func(r *sourceRig) { r.write("a.yaml", "domain: "+strings.Repeat("[", 5000)) }, "a.yaml:"},
+	{"deep and whole", func(r *sourceRig) {
+		r.write("a.yaml", "descriptors: "+strings.Repeat("[", 5000)+strings.Repeat("]", 5000))
+	}, "deep"},
 	{"empty", func(r *sourceRig) { r.write("a.yaml", "") }, "a.yaml: "},
 	{"many problems", func(r *sourceRig) {
 		r.write("a.yaml", "domain: shop\ndescriptors:\n"+strings.Repeat("- {value: a}\n", 50))

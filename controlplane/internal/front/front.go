@@ -52,10 +52,13 @@ type Options struct {
 	Quota     bool   // all limits are in quota mode
 	Metadata  bool   // answers have dynamic metadata
 	// Healthy says why the store does not answer. Default: nothing.
-	Healthy     func(context.Context) error
-	NeedDomains bool // the service is unhealthy while no domain has a configuration
-	Log         *slog.Logger
-	Now         func() time.Time // default: time.Now
+	Healthy func(context.Context) error
+	// HealthyWithoutStore keeps the service healthy when a store that has answered once does so no
+	// more. Else Kubernetes may restart it again and again, and wait longer each time.
+	HealthyWithoutStore bool
+	NeedDomains         bool // the service is unhealthy while no domain has a configuration
+	Log                 *slog.Logger
+	Now                 func() time.Time // default: time.Now
 }
 
 // Service answers calls.

@@ -105,17 +105,21 @@ func (s *Service) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkEvery)
 	defer cancel()
 	err := s.o.Healthy(ctx)
-	if errors.Is(err, quotaservice.ErrStarting) {
-		return nil // what it lacks is about requests under way, and calls do not need it
+	switch {
+	case err == nil, errors.Is(err, quotaservice.ErrStarting): // what it lacks then is of no use to calls
+		s.health.answered = true
+	case !s.o.HealthyWithoutStore || !s.health.answered:
+		return err
 	}
-	return err
+	return nil
 }
 
 // healthState is the health that clients see.
 type healthState struct {
-	server *health.Server
-	mu     sync.Mutex
-	err    error // why it is unhealthy
+	server   *health.Server
+	answered bool // the store has answered; only WatchHealth knows it
+	mu       sync.Mutex
+	err      error // why it is unhealthy
 }
 
 func newHealthState() *healthState {

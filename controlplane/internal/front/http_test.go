@@ -141,42 +141,68 @@ func TestHealthcheckSaysWhy(t *testing.T) {
 	require.Equal(t, "OK", text)
 }
 
+// healthRig is a service whose store says what the test wants.
+type healthRig struct {
+	*Service
+	store atomic.Value // of func(context.Context) error
+}
+
+func newHealthRig(o Options) *healthRig {
+	r := &healthRig{}
+	r.says(nil)
+	o.Healthy = func(ctx context.Context) error { return r.store.Load().(func(context.Context) error)(ctx) }
+	r.Service = New(o)
+	return r
+}
+
+func (r *healthRig) says(err error) { r.store.Store(func(context.Context) error { return err }) }
+
+// next is the health after the next check.
+func (r *healthRig) next() error {
+	time.Sleep(checkEvery)
+	synctest.Wait()
+	return r.health.get()
+}
+
+var errRefused = errors.New("connection refused")
+
 // A service is healthy while its store answers and, if it needs one, it has a domain.
 func TestHealthFollowsTheStoreAndTheConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var store atomic.Value // of func(context.Context) error
-		says := func(err error) { store.Store(func(context.Context) error { return err }) }
-		says(nil)
-		s := New(Options{
-			NeedDomains: true,
-			Healthy:     func(ctx context.Context) error { return store.Load().(func(context.Context) error)(ctx) },
-		})
-		require.Equal(t, errStarting, s.health.get())
+		r := newHealthRig(Options{NeedDomains: true})
+		require.Equal(t, errStarting, r.health.get())
 		ctx, stop := context.WithCancel(t.Context())
-		go s.WatchHealth(ctx)
-		next := func() error {
-			time.Sleep(checkEvery)
-			synctest.Wait()
-			return s.health.get()
-		}
-		require.Equal(t, errNoDomains, next(), "no configuration")
-		require.NoError(t, s.Use(nil, false))
-		require.Equal(t, errNoDomains, next(), "no domain")
-		require.NoError(t, s.Use(parse(t, shop), false))
-		require.NoError(t, next())
-		refused := errors.New("connection refused")
-		says(refused)
-		require.Equal(t, refused, next())
-		says(fmt.Errorf("%w; for 4s", quotaservice.ErrStarting))
-		require.NoError(t, next(), "only requests under way need what the store lacks")
-		store.Store(func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) })
-		next()
-		require.Equal(t, context.DeadlineExceeded, next())
-		says(nil)
-		next()
-		require.NoError(t, next())
+		go r.WatchHealth(ctx)
+		require.Equal(t, errNoDomains, r.next(), "no configuration")
+		require.NoError(t, r.Use(nil, false))
+		require.Equal(t, errNoDomains, r.next(), "no domain")
+		require.NoError(t, r.Use(parse(t, shop), false))
+		require.NoError(t, r.next())
+		r.says(errRefused)
+		require.Equal(t, errRefused, r.next())
+		r.says(fmt.Errorf("%w; for 4s", quotaservice.ErrStarting))
+		require.NoError(t, r.next(), "only requests under way need what the store lacks")
+		r.store.Store(func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) })
+		_ = r.next() // the check begins
+		require.Equal(t, context.DeadlineExceeded, r.next())
+		r.says(nil)
+		_ = r.next()
+		require.NoError(t, r.next())
 		stop()
 		synctest.Wait()
-		require.Equal(t, errStopping, s.health.get())
+		require.Equal(t, errStopping, r.health.get())
+	})
+}
+
+func TestHealthWithoutAStoreThatHasAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newHealthRig(Options{HealthyWithoutStore: true})
+		r.says(errRefused)
+		go r.WatchHealth(t.Context())
+		require.Equal(t, errRefused, r.next(), "it has not answered yet")
+		r.says(nil)
+		require.NoError(t, r.next())
+		r.says(errRefused)
+		require.NoError(t, r.next())
 	})
 }
