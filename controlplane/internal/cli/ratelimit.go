@@ -41,7 +41,8 @@ type callOptions struct {
 func (o *callOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringArrayVar(&o.files, "ratelimit-config", nil, "`DIR|FILE` with the configuration of envoyproxy/ratelimit, by "+
-		"which to answer Envoy's rate limit calls; read again when it changes; may be repeated")
+		"which to answer Envoy's rate limit calls: of DIR all files, at any depth, whose names do not begin with a dot; "+
+		"read again when it changes; may be repeated")
 	f.BoolVar(&o.merge, "ratelimit-merge", false, "let several files or resources of that configuration be of one domain")
 	f.StringVar(&o.xds, "ratelimit-xds", "", "`HOST:PORT` of an xDS server with that configuration, instead of files")
 	f.StringVar(&o.xdsCA, "ratelimit-xds-ca", "", "`FILE` with the certificate authorities of --ratelimit-xds: the "+
@@ -108,7 +109,8 @@ func (o *callOptions) open(ctx context.Context, s *servers, listen *listenOption
 	}
 	s.openCalls(front.Options{Headers: names, NearRatio: defaultNearRatio, Metadata: o.metadata})
 	if o.xds == "" {
-		if err := s.calls.WatchFiles(ctx, front.FileOptions{Paths: o.files, Merge: o.merge}); err != nil {
+		files := front.FileOptions{Paths: o.files, IgnoreDotFiles: true, Merge: o.merge}
+		if err := s.calls.WatchFiles(ctx, files); err != nil {
 			return fmt.Errorf("read --ratelimit-config: %w", err)
 		}
 		return nil

@@ -301,8 +301,9 @@ func (e *environment) redis() (o redisstore.Options) {
 func (e *environment) calls() front.Options {
 	o := front.Options{
 		Prefix: e.text("CACHE_KEY_PREFIX", ""), Shadow: e.isOn("SHADOW_MODE", false), Quota: e.isOn("QUOTA_MODE", false),
-		Metadata:    e.isOn("RESPONSE_DYNAMIC_METADATA", false),
-		NeedDomains: e.isOn("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false),
+		Metadata:            e.isOn("RESPONSE_DYNAMIC_METADATA", false),
+		NeedDomains:         e.isOn("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false),
+		HealthyWithoutStore: !e.isOn("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", false),
 	}
 	ratio, err := strconv.ParseFloat(e.text("NEAR_LIMIT_RATIO", fmt.Sprint(defaultNearRatio)), 32)
 	if err != nil || ratio < 0 || ratio > 1 {
