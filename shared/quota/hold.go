@@ -11,15 +11,35 @@ import (
 // an Account of what it holds of a key, and reports it. The store keeps a Holder of each
 // worker's last report. In what follows, hold is the definition's limit.Concurrency: how many
 // units may be held at once, and for how long a silent worker holds its own.
+//
+// A report says how things stand, so it may be lost, late or repeated. Here a request holds 2
+// units, then costs 5, and another one asks for 1. charged and known are sums over all reports:
+//
+//	worker's Account                    on the way                             store's Holder
+//	                                    #7 held 0 charged 0, asks for 2   →    #7 held 2 charged 0
+//	Held 2, stored 2               ←    granted 2
+//	Held 0, charged 5, known 0          Settle: nothing is sent yet
+//	doubt                               #8 held 0 charged 5: lost              #7 held 2 charged 0
+//	doubt                               #9 held 0 charged 5               →    #9 held 0 charged 5: counts 5 − 0
+//	doubt                               its answer: lost
+//	doubt                               #9 once more                      →    ErrStale: nothing changes
+//	doubt                               #10 held 0 charged 5, asks for 1  →    #10 held 1 charged 5: counts 5 − 5
+//	Held 1, stored 1, known 5      ←    granted 1
+//
+// Should an answer to #9 come now, it grants nothing: the worker has reported #10 since. A store
+// that has lost the Holder counts charged − known of the next report.
+
+// The worker's side: an Account.
 
 // Account is a worker's side of what it holds of one key. The zero value holds nothing.
 type Account struct {
 	Held  uint32 // by requests
 	Given uint32 // granted to requests that have not taken them yet
 
-	charged, known uint64 // in all, and of these what is known to be counted
-	stored         uint32 // what the store has as held, by the last answer
-	doubt          bool   // the store may have something else: no answer has come yet
+	charged uint64 // the costs of all settled holds
+	known   uint64 // the part of charged that the store has counted, by its last answer
+	stored  uint32 // what the store has as held, by its last answer
+	doubt   bool   // the last report has no answer yet: the store may have it or not
 
 	since    uint64 // number of the first report
 	reported Report // the last report
@@ -44,8 +64,8 @@ func (a *Account) NewReport(worker, number uint64, earlier uint32) Report {
 	return a.reported
 }
 
-// NoteGrant takes the answer to a report, which grants so many units. ok is false if it grants
-// nothing, because a later report has left since, or its answer has come before.
+// NoteGrant notes the answer to a report, which grants so many units. ok is false if the answer
+// grants nothing: a later report has left since, or the answer has come before.
 func (a *Account) NoteGrant(number uint64, units uint32) (ok bool) {
 	if number != a.reported.Number || !a.doubt {
 		return false
@@ -65,13 +85,16 @@ func (a *Account) Settle(units, cost uint32) {
 	a.charged += uint64(cost)
 }
 
-// Changed reports whether there is something to report: something has changed, or is in doubt.
+// Changed reports whether there is something to report: something has changed since the last
+// answer, or the last report has none.
 func (a *Account) Changed() bool {
 	return a.charged != a.known || a.doubt || a.stored != a.Held+a.Given
 }
 
 // Idle reports whether the worker holds nothing and the store knows it: nothing need be kept.
 func (a *Account) Idle() bool { return !a.Changed() && a.stored == 0 }
+
+// The store's side: the Holders of a key.
 
 const (
 	// MaxHolders is how many workers may hold units of one key.
@@ -82,9 +105,9 @@ const (
 )
 
 var (
-	// ErrHolders is for the worker that would be one too many.
+	// ErrHolders says that one worker more would hold units of the key than may.
 	ErrHolders = errors.New("256 workers hold units of this key: another one may once one of them holds none")
-	// ErrStale is for a report that is no newer than the last one noted.
+	// ErrStale says that a report is no newer than the last one noted.
 	ErrStale = errors.New("a newer report of the worker is noted already")
 )
 
@@ -192,7 +215,7 @@ func (hs *Holders) expiryNs() (expiry int64) {
 	return expiry
 }
 
-// shift moves the holders in time, because the clock was set back.
+// shift moves the instants of the holders, because the clock was set back.
 func (hs *Holders) shift(delta int64) {
 	if hs == nil {
 		return
@@ -202,8 +225,8 @@ func (hs *Holders) shift(delta int64) {
 	}
 }
 
-// Refund takes back units that a report was granted, and reports whether it has: once the
-// worker has reported anew, it says itself what it holds.
+// Refund takes back units that a report was granted, and reports whether it did. It does nothing
+// if the worker has reported anew since: that report says what the worker holds.
 func (hs *Holders) Refund(granted *Report, units uint32) bool {
 	h := hs.find(granted.Worker)
 	if h == nil || h.Number != granted.Number {
@@ -220,10 +243,10 @@ type Noting struct {
 	Units uint32 // what is held from now on beside what the report says
 }
 
-// Note notes the report of a part. It charges what the report says is charged and not yet
-// counted. If the part asks for units, it holds them if all windows and the hold have room
-// for them. It makes no holder for a worker that holds nothing, has nothing to charge and is
-// denied: then the report is not noted.
+// Note notes the report of a part: it charges what the report has charged and the store has not
+// counted yet. If the part asks for units, it holds them if all windows and the hold have room
+// for them. A report that is the worker's first, holds nothing, charges nothing and is denied is
+// not noted, so that a denied worker needs no holder.
 func (s *State) Note(p *Part, hold *limit.Window) (n Noting, err error) {
 	h := s.Holders.find(p.Worker)
 	if h != nil && p.Number <= h.Number {
@@ -250,12 +273,14 @@ func (s *State) Note(p *Part, hold *limit.Window) (n Noting, err error) {
 		}
 	}
 	n.Noted = true
-	n.Units, n.OK = s.room(p, hold, held, h)
+	n.Units, n.OK = s.room(p, hold, held, h) // after the charge
 	h.Held = limit.AddSaturating(held, n.Units)
 	return n, nil
 }
 
-// uncounted is what the worker has charged since its last report, which h is of.
+// uncounted is what the report has charged and the store has not counted. h is what the store has
+// of the worker, nil if it has nothing. Without it, or if the worker sums up anew since, the
+// worker's own word says what was counted.
 func (r *Report) uncounted(h *Holder) uint64 {
 	counted := r.Known
 	if h != nil && h.Since == r.Since {
@@ -264,13 +289,13 @@ func (r *Report) uncounted(h *Holder) uint64 {
 	return r.Charged - min(counted, r.Charged)
 }
 
-// isFirst reports whether no earlier report of the worker may be under way. One that is must
-// not count after this one, so this one is noted even if it holds nothing.
+// isFirst reports whether no earlier report of the worker can be under way. If one can be, this
+// report is noted even if it holds nothing, so that the earlier one is stale when it arrives.
 func (r *Report) isFirst() bool { return r.Since == r.Number }
 
-// mostHeld is how many units one worker may say that it holds: what all may hold together. So
-// the units of a worker that is silent then are charged as a hit of a whole limit at most. What
-// its holder has it may hold by a larger limit, if requests of one key have several.
+// mostHeld is how many units the store believes one worker to hold: as many as all workers may
+// hold together. So if the worker falls silent, at most one whole limit is charged. It may go on to
+// hold what its holder h has, because requests of one key may have several limits.
 func (s *State) mostHeld(hold *limit.Window, h *Holder) uint32 {
 	most := uint32(saturated)
 	if !hold.Unlimited {
@@ -287,10 +312,9 @@ func (s *State) mostHeld(hold *limit.Window, h *Holder) uint32 {
 	return most
 }
 
-// room is how many units the part may hold beside what others hold and the worker's own. ok
-// says that they are at least its cost.
+// room is how many units the part may hold: see leftBesideOthers. ok says that its cost fits.
 func (s *State) room(p *Part, hold *limit.Window, own uint32, h *Holder) (units uint32, ok bool) {
-	left := s.leftBeside(hold, own, h)
+	left := s.leftBesideOthers(hold, own, h)
 	switch {
 	case p.Cost == 0:
 		return 0, true
@@ -300,8 +324,9 @@ func (s *State) room(p *Part, hold *limit.Window, own uint32, h *Holder) (units 
 	return min(left, max(p.Waiting, p.Cost)), true
 }
 
-// leftBeside is how many units are left beside what others hold and the worker's own.
-func (s *State) leftBeside(hold *limit.Window, own uint32, h *Holder) uint32 {
+// leftBesideOthers is how many units are left beside the worker's own and those of all holders but
+// h, which is the worker's: see "What is left" in lease.go.
+func (s *State) leftBesideOthers(hold *limit.Window, own uint32, h *Holder) uint32 {
 	left := s.Left(Unleased)
 	if !hold.Unlimited {
 		left = min(left, hold.Limit)
@@ -320,11 +345,11 @@ func (s *State) AwaitsStart(p *Part, hold *limit.Window) bool {
 	if !s.Holders.Starting || p.Cost == 0 {
 		return false
 	}
-	return s.leftBeside(hold, p.Held, s.Holders.find(p.Worker)) >= p.Cost
+	return s.leftBesideOthers(hold, p.Held, s.Holders.find(p.Worker)) >= p.Cost
 }
 
 // HeldWaitNs is how long a cost must wait that was not held. heldBack says that the windows
-// have room for it: only what is held is in its way.
+// have room for the cost, and that only held units are in its way.
 func (s *State) HeldWaitNs(cost uint32, hold *limit.Window) (wait int64, heldBack bool) {
 	if !hold.Unlimited && cost > hold.Limit {
 		return limit.Never, false
@@ -336,8 +361,9 @@ func (s *State) HeldWaitNs(cost uint32, hold *limit.Window) (wait int64, heldBac
 	return limit.HeldRetryNs, true
 }
 
-// chargeSilent charges what silent workers have held until now, each when its hold ended. The
-// windows may be those of a store, which lack limits.
+// chargeSilent ends the holders whose workers have been silent for too long at now. What each held
+// is charged at the instant when its hold ended. The windows may be those of a record in the store,
+// which have no limits.
 func (s *State) chargeSilent(now int64) {
 	for s.Holders != nil {
 		i := s.Holders.first()
@@ -351,8 +377,8 @@ func (s *State) chargeSilent(now int64) {
 	}
 }
 
-// chargeHeld charges what a silent worker held. A log of a store does not say how many units it
-// remembers, so it remembers as many as a log can.
+// chargeHeld charges what a silent worker held. A log in the store does not say how many units it
+// remembers, so here it remembers as many as any log can.
 func (s *State) chargeHeld(units uint32) {
 	if units == 0 {
 		return
@@ -369,8 +395,8 @@ func (s *State) chargeHeld(units uint32) {
 	}
 }
 
-// charge counts units that are charged in one window, whatever is left. A bucket lacks no more
-// than it gains within the longest window of a policy, or twice its burst: see owed.
+// charge counts charged units in one window, whatever is left. It lets a bucket lack no more than
+// it gains within the longest period of a policy, or twice its burst if that is more: see owed.
 func (s *State) charge(i int, units uint32) {
 	if w := &s.Windows[i]; w.Algorithm == limit.TokenBucket {
 		most := max(gained(w, limit.MaxPeriodNs), limit.AddSaturating(w.Burst, w.Burst))

@@ -7,7 +7,8 @@ import (
 )
 
 // How units of a key are leased: for how long, how many ahead of need, and what is left. The
-// proxy times what it holds by the first functions, the service grants by the others.
+// first functions need only the windows: the proxy times its leases by them too. Those of State
+// are the service's.
 
 const (
 	ms     int64 = 1_000_000
@@ -19,11 +20,11 @@ const (
 	shortLease = 100 * ms
 	// leastAhead is how many units must be left for some to be granted ahead.
 	leastAhead = 16
-	// scarce is the part of a limit, or of what is left of it, by which units count
-	// as few: a quarter.
+	// scarce makes a quarter: if less than a quarter of a limit is left, leases are short, and at
+	// most a quarter of what is left is granted ahead.
 	scarce = 4
-	// logShare is the part of its span for which a log's or bucket's units may be
-	// leased: a hundredth.
+	// logShare makes a hundredth: units of a log or bucket are leased for at most that
+	// part of its span.
 	logShare = 100
 )
 
@@ -108,12 +109,13 @@ func LeaseNs(w *limit.Window) int64 {
 	return min(maxLease, w.PeriodNs)
 }
 
-// Terms are on what terms units of a key are granted.
+// Terms are the terms on which units of a key are granted.
 type Terms struct {
 	// EndNs is when units must have been spent: at the end of the first window that
 	// counts them, or before. 0 = units are not leased: they count as spent at once.
 	EndNs int64
-	// AgainNs is when to decide again, because a window is about to end. 0 = it is decided now.
+	// AgainNs is set if there are no terms now, because a window is about to end: ask for them
+	// again at this instant.
 	AgainNs int64
 }
 
@@ -143,7 +145,7 @@ func (s *State) Terms(lease uint32) Terms {
 	return Terms{EndNs: min(end, fixed)}
 }
 
-// EndNs is when the first window ends in which s counts units now.
+// EndNs is when the first of the windows ends that count units now.
 func (s *State) EndNs() int64 {
 	end := int64(1<<63 - 1)
 	for i := range s.Windows {
@@ -154,8 +156,7 @@ func (s *State) EndNs() int64 {
 	return end
 }
 
-// endOf is when the fixed window, or the counter's period, ends in which s would
-// count units.
+// endOf is when window i ends, fixed or a counter's period, if it counts units now.
 func (s *State) endOf(i int) int64 {
 	w, u := &s.Windows[i], &s.Usages[i]
 	switch {
@@ -167,10 +168,10 @@ func (s *State) endOf(i int) int64 {
 	return u.EndNs
 }
 
-// ValidNs returns how long units may be spent, from the moment before they were asked for. That
-// moment is before the store applies the decision, and the store applies it at most SlackNs after
-// NowNs. Even if nothing is leased, no unit is spent in a later window than it was counted in. An
-// answer without delay is always in time.
+// ValidNs returns how long units may be spent, counted from the moment before they were asked for.
+// No unit is spent in a later window than it was counted in, even if it is not leased: the worker
+// asked before the store applies the decision, and the store applies it at most SlackNs after
+// NowNs. An answer without delay is always in time.
 func (s *State) ValidNs(t Terms) int64 {
 	if t.EndNs == 0 {
 		left := max(s.EndNs()-s.NowNs-SlackNs(s.Windows), 1)
@@ -179,29 +180,40 @@ func (s *State) ValidNs(t Terms) int64 {
 	return t.EndNs - s.NowNs - SlackNs(s.Windows)
 }
 
+// What is left depends on two things: until which instant the units may be spent, and which held
+// units leave them less room.
+//
+//	function          units are spent    beside             asked by
+//	leftIn(i, end)    until end          nothing            the others; it is of one window
+//	Left(t)           until t.EndNs      nothing            denials, operations on counters
+//	leftBesideAll(t)  until t.EndNs      what all hold      Decide: it grants a lease
+//	leftBesideOthers  at once            what others hold,  Note: it grants units to hold; what the
+//	(in hold.go)                         and the worker     worker holds, its report says
+
 // Left returns how many units all windows have left for spending until t's end.
 func (s *State) Left(t Terms) uint32 {
-	left := uint32(1<<32 - 1)
+	left := uint32(saturated)
 	for i := range s.Windows {
 		left = min(left, s.leftIn(i, t.EndNs))
 	}
 	return left
 }
 
-// free is Left beside what workers hold: some may have a policy by which this key's units are held.
-func (s *State) free(t Terms) uint32 {
+// leftBesideAll is Left less what workers hold: some may have a policy by which units of this key
+// are held.
+func (s *State) leftBesideAll(t Terms) uint32 {
 	left := s.Left(t)
 	return left - min(left, s.Holders.Held())
 }
 
-// leftIn returns what a window has left if units count as spent at the instant end. A bucket
-// counts them at its SpendBy if that is later. By then it gains tokens, but the units may be
-// spent before it has them: so the gain is taken away from what remains then.
+// leftIn returns what a window has left if units may be spent until the instant end. A bucket
+// counts them at end, or at its SpendBy if that is later. Until then it gains tokens, but the units
+// may be spent before it has them: so its gain is taken away from what remains then.
 func (s *State) leftIn(i int, end int64) uint32 {
 	w := &s.Windows[i]
 	switch {
 	case w.Unlimited:
-		return 1<<32 - 1
+		return saturated
 	case w.Algorithm != limit.TokenBucket:
 		return w.Remaining(&s.Usages[i], s.NowNs)
 	}
@@ -217,45 +229,51 @@ func gained(w *limit.Window, ns int64) uint32 {
 	lo, carry := bits.Add64(lo, uint64(w.PeriodNs-1), 0)
 	hi += carry
 	if hi >= uint64(w.PeriodNs) {
-		return 1<<32 - 1
+		return saturated
 	}
 	n, _ := bits.Div64(hi, lo, uint64(w.PeriodNs))
-	return uint32(min(n, 1<<32-1))
+	return uint32(min(n, saturated))
 }
 
-// Decide decides what a part is granted: what waits, as far as it is left, and ahead of need at
-// most a quarter of the rest. It counts nothing. If only a lease would take more than is left,
-// the units are granted without a lease.
-//
-// ok says that the part's cost passes. If it does not, look at t first: with an AgainNs nothing
-// was decided, and Decide is to be called again then. Without one too few units are left.
-func (s *State) Decide(lease uint32, p *Part) (units uint32, t Terms, ok bool) {
+// Decision is what Decide finds.
+type Decision uint8
+
+// The decisions.
+const (
+	Passes Decision = iota // the part's cost passes: its units may be counted by the terms
+	TooFew                 // too few units are left for it
+	NotYet                 // nothing is decided: a window is about to end, decide again at Terms.AgainNs
+)
+
+// Decide decides what a part is granted: the units that wait, as far as they are left, and ahead of
+// need at most a quarter of the rest. It counts nothing. If the cost does not fit with a lease and
+// fits without one, the units are granted without a lease.
+func (s *State) Decide(lease uint32, p *Part) (d Decision, units uint32, t Terms) {
 	t = s.Terms(lease)
 	if t.AgainNs != 0 {
-		return 0, t, false
+		return NotYet, 0, t
 	}
-	left := s.free(t)
+	left := s.leftBesideAll(t)
 	if left < p.Cost && t.EndNs != 0 {
-		if unleased := s.free(Unleased); unleased >= p.Cost {
-			left, t = unleased, Unleased
-		}
+		t = Unleased
+		left = s.leftBesideAll(t)
 	}
 	if left < p.Cost {
-		return 0, t, false
+		return TooFew, 0, t
 	}
 	units = min(left, max(p.Waiting, p.Cost))
 	if t.EndNs == 0 || left < leastAhead {
-		return units, t, true
+		return Passes, units, t
 	}
 	ahead := min(s.aheadUntil(t.EndNs, p.Ahead), (left-units)/scarce)
 	if lease != LeaseAuto {
 		ahead = min(ahead, lease)
 	}
-	return units + ahead, t, true
+	return Passes, units + ahead, t
 }
 
-// aheadUntil is what a proxy expects to need until a lease ends: less than it says if a window
-// ends soon.
+// aheadUntil is what a proxy expects to need until a lease ends. The proxy says what it needs in
+// HorizonNs: of a lease that ends much sooner, because a window does, it needs less.
 func (s *State) aheadUntil(endNs int64, ahead uint32) uint32 {
 	rest, horizon := endNs-s.NowNs, HorizonNs(s.Windows)
 	if rest >= min(shortLease, horizon) {

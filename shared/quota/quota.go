@@ -8,6 +8,14 @@
 // a test holds both equal.
 //
 // It must build for wasm: no reflection, no fmt, nothing that does I/O.
+//
+// To read it, begin with the messages:
+//
+//	quota.go  the messages: Asks with their parts and reports, Results with their grants
+//	state.go  State, how a key stands at the service: its windows, what they have counted
+//	lease.go  what a part is granted of a State, and for how long: Decide
+//	hold.go   units that running requests hold: a worker's Account, the service's Holders, Note
+//	codec.go  the messages' bytes, append beside decode
 package quota
 
 import (

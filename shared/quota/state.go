@@ -3,15 +3,24 @@ package quota
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // State is how a key stands at NowNs: its windows, what they have counted, and who holds
-// units. What is decided about a key, lease.go and hold.go decide on it.
+// units. lease.go and hold.go decide on it what is granted.
+//
+// Leased units may be spent at any time until their lease ends. A fixed window or a counter
+// counts them at NowNs, because no lease outlives it. A log or a bucket forgets units one after the
+// other, so it counts them at the end of their lease, which is after NowNs. So a window has two
+// instants:
+//
+//	window                  asOf: instant of its usage   SpendBy: last end of a lease counted
+//	fixed, calendar         NowNs                        NowNs
+//	sliding window counter  NowNs                        NowNs
+//	sliding window log      NowNs                        that of its newest unit, or NowNs
+//	token bucket            SpendByNs                    SpendByNs
 type State struct {
-	NowNs   int64
-	Windows []limit.Window // as they hold for the key: see Shifted
-	Usages  []limit.Usage
-	// SpendByNs, by window, are for buckets: what a bucket has counted may be spent at any
-	// time until this instant, so its usage is as of then. nil = no window is a bucket.
-	SpendByNs []int64
-	Holders   *Holders // nil = the key holds nothing
+	NowNs     int64
+	Windows   []limit.Window // as they hold for the key: see Shifted
+	Usages    []limit.Usage  // by window
+	SpendByNs []int64        // by window, of the buckets; nil = no window is a bucket
+	Holders   *Holders       // nil = the key holds nothing
 }
 
 // NewState returns a key that has counted nothing.
@@ -25,7 +34,7 @@ func NewState(now int64, windows []limit.Window) State {
 	return s
 }
 
-// SetSpendBy sets the instant until which what a bucket has counted may be spent.
+// SetSpendBy sets the instant until which the units that a bucket has counted may be spent.
 func (s *State) SetSpendBy(i int, spendBy int64) {
 	if s.SpendByNs == nil {
 		s.SpendByNs = make([]int64, len(s.Windows))
@@ -33,7 +42,7 @@ func (s *State) SetSpendBy(i int, spendBy int64) {
 	s.SpendByNs[i] = spendBy
 }
 
-// Some returns the windows from one to before another. It shares the memory of s.
+// Some returns s with only the windows [from, to). It shares the memory of s.
 func (s *State) Some(from, to int) State {
 	some := State{NowNs: s.NowNs, Windows: s.Windows[from:to], Usages: s.Usages[from:to], Holders: s.Holders}
 	if s.SpendByNs != nil {
@@ -42,20 +51,21 @@ func (s *State) Some(from, to int) State {
 	return some
 }
 
-// Roll brings s to now, or leaves it as it is if it is later already. What silent workers hold
-// until then is charged.
+// Roll brings s to now, or leaves it as it is if it is later already. It charges what workers
+// held that have been silent for too long.
 func (s *State) Roll(now int64) {
 	s.chargeSilent(now)
 	s.roll(now)
 }
 
+// roll is Roll of the windows alone.
 func (s *State) roll(now int64) {
 	now = max(now, s.NowNs)
 	for i := range s.Windows {
 		last, to := s.asOf(i), now
 		switch {
 		case s.Windows[i].Algorithm == limit.TokenBucket:
-			to = max(now, last)
+			to = max(now, last) // its usage may be as of a later instant already
 			s.SpendByNs[i] = to
 		case s.Windows[i].Pays > 0 && s.hasEnded(i, now):
 			s.Usages[i].Used = s.owed(i).Used
@@ -80,7 +90,7 @@ func (s *State) SetBack(now int64) {
 // ExpiryNs returns the instant from which s counts nothing.
 func (s *State) ExpiryNs() int64 {
 	expiry := max(s.NowNs, s.Holders.expiryNs())
-	if s.Holders.Held() > 0 { // which is charged when it ends
+	if s.Holders.Held() > 0 { // held units are charged when their hold ends, and count then
 		expiry += MostWaitNs(s.Windows)
 	}
 	for i := range s.Windows {
@@ -89,7 +99,7 @@ func (s *State) ExpiryNs() int64 {
 	return expiry
 }
 
-// asOf is the instant of a window's usage.
+// asOf is the instant of a window's usage: see State.
 func (s *State) asOf(i int) int64 {
 	if s.Windows[i].Algorithm == limit.TokenBucket {
 		return s.SpendByNs[i]
@@ -97,8 +107,8 @@ func (s *State) asOf(i int) int64 {
 	return s.NowNs
 }
 
-// SpendBy is until when what a log or bucket has counted may be spent. A log keeps this instant
-// for each unit, in order: SpendBy is the last one.
+// SpendBy is the instant until which the units that a window has counted may be spent: see State.
+// A log keeps this instant for each unit, in order: SpendBy is the last one.
 func (s *State) SpendBy(i int) int64 {
 	if log := s.Usages[i].Log; len(log) > 0 {
 		return max(s.NowNs, log[len(log)-1])
@@ -106,31 +116,42 @@ func (s *State) SpendBy(i int) int64 {
 	return s.asOf(i)
 }
 
-// Add counts units in all windows, whatever is left. A log or bucket counts them at the end of
-// their lease. It returns what Refund needs.
+// Add counts units in all windows, whatever is left. It returns what Refund needs.
 func (s *State) Add(units uint32, t Terms) Counted {
 	c := Counted{AtNs: s.NowNs, SpendByNs: max(s.NowNs, t.EndNs)}
 	for i := range s.Windows {
-		w, u := &s.Windows[i], &s.Usages[i]
-		if !forgetsByUnit(w) {
-			isOpen := u.EndNs != 0
-			w.Add(u, s.NowNs, units)
-			if u.EndNs != 0 {
-				c.noteEnd(i, len(s.Windows), u.EndNs, !isOpen && w.Algorithm == limit.FixedWindowPerKey)
-			}
-			continue
-		}
-		spendBy := max(s.SpendBy(i), c.SpendByNs)
-		if w.Algorithm == limit.TokenBucket {
-			w.Roll(u, s.SpendByNs[i], spendBy)
-			s.SpendByNs[i] = spendBy
-		}
-		w.Add(u, spendBy, units)
-		if spendBy != c.SpendByNs {
-			c.noteEnd(i, len(s.Windows), spendBy, false)
+		if forgetsByUnit(&s.Windows[i]) {
+			s.addAtEnd(i, units, &c)
+		} else {
+			s.addNow(i, units, &c)
 		}
 	}
 	return c
+}
+
+// addNow counts units in a fixed window or a counter, at NowNs.
+func (s *State) addNow(i int, units uint32, c *Counted) {
+	w, u := &s.Windows[i], &s.Usages[i]
+	isOpen := u.EndNs != 0
+	w.Add(u, s.NowNs, units)
+	if u.EndNs != 0 {
+		c.noteEnd(i, len(s.Windows), u.EndNs, !isOpen && w.Algorithm == limit.FixedWindowPerKey)
+	}
+}
+
+// addAtEnd counts units in a log or a bucket, at the end of their lease. If it has counted others
+// that may be spent until later, it counts these then too: a usage's instants never go back.
+func (s *State) addAtEnd(i int, units uint32, c *Counted) {
+	w, u := &s.Windows[i], &s.Usages[i]
+	spendBy := max(s.SpendBy(i), c.SpendByNs)
+	if w.Algorithm == limit.TokenBucket {
+		w.Roll(u, s.SpendByNs[i], spendBy)
+		s.SpendByNs[i] = spendBy
+	}
+	w.Add(u, spendBy, units)
+	if spendBy != c.SpendByNs {
+		c.noteEnd(i, len(s.Windows), spendBy, false)
+	}
 }
 
 // hasEnded reports whether a fixed window that has counted something ends at now or before.
@@ -143,9 +164,9 @@ func (s *State) hasEnded(i int, now int64) bool {
 
 // owed is what a fixed window's usage counts as once the window has ended. Charges may exceed
 // the limit, and each period then pays one limit of the debt. The debt is cut to what the window
-// pays within the longest period of a policy, or to two limits if that is more. The cut is there
-// because a proxy could report any charge, and must not lock a key for longer than that. While
-// the window is open there is no cut: others may have used it by larger limits.
+// pays within the longest period of a policy, or to two limits if that is more: a proxy could
+// report any charge, and must not lock a key for longer than that. While the window is open there
+// is no cut, because requests with larger limits may have used it.
 func (s *State) owed(i int) *limit.Usage {
 	w, u := &s.Windows[i], &s.Usages[i]
 	most := uint64(w.Pays) * uint64(min(max(limit.MaxPeriodNs/w.PeriodNs, 2), saturated))
@@ -157,7 +178,7 @@ func (s *State) owed(i int) *limit.Usage {
 	return &owed
 }
 
-// saturated is where a count ends.
+// saturated is the highest count: a count that has reached it may stand for more.
 const saturated = 1<<32 - 1
 
 // Counted says how units were counted, for their Refund.
@@ -181,15 +202,15 @@ func (c *Counted) noteEnd(i, windows int, end int64, opened bool) {
 	}
 }
 
-// Refund uncounts units in the windows that counted them, if these are still open. undo says
+// Refund takes units out of the windows that counted them, if these are still open. undo says
 // that the request was never admitted, so a window that it opened closes again: see
 // limit.Window.Refund. Refund reports whether no window counts the units any more. s must have
-// been rolled, and must have had the same windows ever since they were counted.
+// been rolled, and must have the windows that it had when the units were counted.
 func (s *State) Refund(c *Counted, units uint32, undo bool) bool {
 	ok := true
 	for i := range s.Windows {
 		w, u := &s.Windows[i], &s.Usages[i]
-		if u.Used == saturated || u.Prev == saturated { // it may have counted fewer: leave others' units
+		if u.Used == saturated || u.Prev == saturated { // it may have counted only some of them
 			ok = false
 			continue
 		}

@@ -156,19 +156,19 @@ func (o *operation) stand(s *quota.State) {
 // take counts what a part is granted.
 func (o *operation) take(r *record, s *quota.State) (changed bool) {
 	p := &o.part
-	units, terms, ok := s.Decide(o.Lease, p)
-	if terms.AgainNs != 0 && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
+	decision, units, terms := s.Decide(o.Lease, p)
+	if decision == quota.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
 		o.againNs = terms.AgainNs
 		return false
 	}
 	if p.Spent > 0 {
 		countClaimed(s, p.Spent)
-		units, terms, ok = s.Decide(o.Lease, p)
+		decision, units, terms = s.Decide(o.Lease, p)
 		changed = true
 	}
 	switch {
 	case p.Inspect:
-	case !ok && p.Cost > 0:
+	case decision != quota.Passes && p.Cost > 0:
 		o.denied, o.waitNs = true, s.WaitNs(p.Cost)
 		if o.waitNs == 0 { // only what workers of another policy hold leaves no room
 			o.waitNs = limit.HeldRetryNs
