@@ -62,27 +62,40 @@ func (c *call) code(totals []quotaservice.Total) rlsv3.RateLimitResponse_Code {
 	return rlsv3.RateLimitResponse_OK
 }
 
-// isQuota reports whether a part is in quota mode. With the option all are, also those without a
-// limit, but for unlimited ones.
+// isQuota reports whether a part is in quota mode. The option puts all but unlimited ones into it:
+//
+//	           without the option       with it
+//	limited    if quota_mode says so    yes
+//	unmatched  no                       yes: it never denies, so the call passes
+//	unlimited  no                       no
 func (c *call) isQuota(p *part) bool {
-	return !p.unlimited && (c.service.o.Quota || p.hasLimit && p.match.Quota)
+	switch p.kind {
+	case limited:
+		return c.service.o.Quota || p.match.Quota
+	case unmatched:
+		return c.service.o.Quota
+	case unlimited:
+	}
+	return false
 }
 
 // isDenied reports whether the part's limit is exceeded, and not in shadow mode.
 func (p *part) isDenied(totals []quotaservice.Total) bool {
-	return p.hasLimit && !p.match.Shadow && totals[p.counted].Over
+	return p.kind == limited && !p.match.Shadow && totals[p.counted].Over
 }
 
 // status is how a descriptor stands.
 func (c *call) status(p *part, totals []quotaservice.Total) *rlsv3.RateLimitResponse_DescriptorStatus {
 	s := &rlsv3.RateLimitResponse_DescriptorStatus{Code: rlsv3.RateLimitResponse_OK}
-	switch {
-	case p.unlimited:
+	switch p.kind {
+	case unmatched:
+		return s
+	case unlimited:
 		s.LimitRemaining = math.MaxUint32
 		return s
-	case !p.hasLimit:
-		return s
-	case p.isDenied(totals):
+	case limited:
+	}
+	if p.isDenied(totals) {
 		s.Code = rlsv3.RateLimitResponse_OVER_LIMIT
 	}
 	total, windows := &totals[p.counted], c.hits[p.counted].Counter.Windows()
@@ -147,7 +160,7 @@ func (c *call) metadata(statuses []*rlsv3.RateLimitResponse_DescriptorStatus) *s
 	for i, d := range c.request.GetDescriptors() {
 		descriptors[i] = structpb.NewStructValue(describe(d))
 		p := &c.parts[i]
-		if p.hasLimit && statuses[i].GetCode() == rlsv3.RateLimitResponse_OK {
+		if p.kind == limited && statuses[i].GetCode() == rlsv3.RateLimitResponse_OK {
 			addMissing(passed, p.match.Metadata)
 		}
 	}

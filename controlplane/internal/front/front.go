@@ -10,8 +10,8 @@
 //	answer.go   the totals become statuses, a code, headers and metadata
 //	metrics.go  the totals are counted in the metrics of their limits
 //
-// config.go keeps the configuration in force; files.go and xds.go are where it comes from; http.go
-// has the routes for those who do not speak gRPC.
+// files.go and xds.go put a configuration in force by Use, and again when it changes. http.go has
+// the service's health, and a route for calls in JSON.
 package front
 
 import (
@@ -153,12 +153,20 @@ type call struct {
 
 // part is a descriptor of a call.
 type part struct {
-	match     ratelimitconfig.Match
-	hasLimit  bool
-	unlimited bool
-	units     uint64
-	counted   int // index of its hits and their total, unless it has no limit
+	match   ratelimitconfig.Match
+	kind    kind
+	units   uint64
+	counted int // if it is limited: index of its hits and their total
 }
+
+// kind says what becomes of a descriptor.
+type kind uint8
+
+const (
+	unmatched kind = iota // there is no limit for it, or another of the call replaces that: it passes
+	unlimited             // its limit lets all pass
+	limited               // it counts
+)
 
 func (s *Service) decide(ctx context.Context, r *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	c := call{service: s, config: s.config.Load(), request: r, nowUnix: s.o.Now().Unix()}
@@ -198,24 +206,26 @@ func (c *call) match() {
 	replaced := map[string]bool{}
 	for i, d := range c.request.GetDescriptors() {
 		p := &c.parts[i]
-		p.match, p.hasLimit = c.config.Match(c.request.GetDomain(), d)
 		p.units = uint64(max(c.request.GetHitsAddend(), 1))
 		if d.GetHitsAddend() != nil {
 			p.units = d.GetHitsAddend().GetValue()
 		}
-		if !p.hasLimit {
+		match, ok := c.config.Match(c.request.GetDomain(), d)
+		p.match = match
+		if !ok {
 			continue
 		}
-		for _, name := range p.match.Limit.Replaces {
+		for _, name := range match.Limit.Replaces {
 			replaced[name] = true
 		}
-		if p.match.Limit.Unlimited {
-			p.hasLimit, p.unlimited = false, true
+		p.kind = limited
+		if match.Limit.Unlimited {
+			p.kind = unlimited
 		}
 	}
 	for i := range c.parts {
-		if p := &c.parts[i]; p.hasLimit && replaced[p.match.Limit.Name] {
-			p.hasLimit = false
+		if p := &c.parts[i]; p.kind == limited && replaced[p.match.Limit.Name] {
+			p.kind = unmatched
 		}
 	}
 }
@@ -225,7 +235,7 @@ func (c *call) makeHits() error {
 	c.hits = make([]quotaservice.Hits, 0, len(c.parts))
 	for i := range c.parts {
 		p := &c.parts[i]
-		if !p.hasLimit {
+		if p.kind != limited {
 			continue
 		}
 		isOwn := c.request.GetDescriptors()[i].GetLimit() != nil

@@ -97,7 +97,7 @@ func (m *metrics) countCall(took time.Duration, err error) {
 func (m *metrics) countHits(c *call, totals []quotaservice.Total) {
 	for i := range c.parts {
 		switch p := &c.parts[i]; {
-		case p.hasLimit:
+		case p.kind == limited:
 			m.of(p.match.Metric).count(p, &totals[p.counted], c.hits[p.counted], c.service.o.NearRatio)
 		case p.match.UnknownDomain:
 			m.notFound.WithLabelValues().Inc()

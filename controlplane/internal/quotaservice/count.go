@@ -93,7 +93,7 @@ type call struct {
 func (c *call) begin(hits []Hits) error {
 	s := c.service
 	c.operations, c.totals = make([]operation, len(hits)), make([]Total, len(hits))
-	h := s.hashers.take(s.secret.Load())
+	h := s.hashers.of(s.secret.Load())
 	for i := range hits {
 		c.operations[i] = c.operation(&hits[i], h.hasher)
 	}
@@ -278,7 +278,7 @@ type keptHasher struct {
 	secret *[]byte
 }
 
-func (hs *hashers) take(secret *[]byte) *keptHasher {
+func (hs *hashers) of(secret *[]byte) *keptHasher {
 	if h, ok := hs.pool.Get().(*keptHasher); ok && h.secret == secret {
 		return h
 	}

@@ -69,7 +69,8 @@ type key struct {
 	idle            *list.Element // unless busy: in keys.idle
 	bytes           int           // of it while it is idle
 
-	// isSum says that the value is the sum of what the operations add, which all are addUp.
+	// isSum says that all operations are addUp. Then the value is a sum and not a record: there is
+	// nothing to decide on, and no value or nonce to know. See sum.go.
 	isSum bool
 
 	// The swap that is under way.
@@ -323,8 +324,8 @@ func (l *landed) setPumpComes(comes bool) {
 	l.mu.Unlock()
 }
 
-// take swaps what has landed for an empty list.
-func (l *landed) take(empty []landing) []landing {
+// drain swaps what has landed for an empty list.
+func (l *landed) drain(empty []landing) []landing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := l.all

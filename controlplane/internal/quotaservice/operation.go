@@ -21,7 +21,21 @@ const second = 1_000_000_000
 // What says what an operation does to a key.
 type What uint8
 
-// The operations. Operate takes the first ones.
+// The operations. Operate takes the first five.
+//
+//	            whose           it reads        it tells, beside denied, waitNs and standings
+//	Inspect     an operator's   n
+//	Hit         a proxy's part  part            units and their terms; what a Report noted
+//	            an operator's,
+//	            a call's        part.Cost       units
+//	Inc, Set    an operator's   n, window
+//	Reset       an operator's                   hadUsage
+//	countDenial a group's       part
+//	undo        a group's,
+//	            a call's        back, counted   uncounted
+//	giveUp      a return's      back, counted   uncounted
+//	charge      a call's        n
+//	addUp       a call's        n, span         instead of a record its key has a sum: see sum.go
 const (
 	Inspect     What = iota // change nothing
 	Hit                     // take the units if all windows have them left: a proxy's ask, or as a request without a lease
@@ -92,7 +106,7 @@ func random() uint64 { return rand.Uint64() } //nolint:gosec // it is fast, and 
 // whether that changed what the record counts.
 func (o *operation) carryOut(r *record, now int64) (changed bool) {
 	o.outcome = outcome{standings: o.standings[:0]}
-	s, err := r.prepare(o, now)
+	s, err := r.arrangeFor(o, now)
 	if err != nil {
 		o.err, o.untilNs = err, math.MaxInt64
 		return false
@@ -119,7 +133,7 @@ func (o *operation) change(r *record, s *quota.State) (changed bool) {
 		if o.hold != nil {
 			return o.takeHold(s)
 		}
-		return o.take(r, s)
+		return o.decideAsk(r, s)
 	case countDenial:
 		o.denied = true
 		if s.Left(quota.Unleased) >= o.part.Cost { // a window has ended since
@@ -153,8 +167,8 @@ func (o *operation) stand(s *quota.State) {
 	}
 }
 
-// take counts what a part is granted.
-func (o *operation) take(r *record, s *quota.State) (changed bool) {
+// decideAsk counts what a part is granted.
+func (o *operation) decideAsk(r *record, s *quota.State) (changed bool) {
 	p := &o.part
 	decision, units, terms := s.Decide(o.Lease, p)
 	if decision == quota.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {

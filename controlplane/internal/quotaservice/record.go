@@ -22,10 +22,10 @@ type record struct {
 var errWindows = errors.New("the key counts in 16 windows of other definitions: " +
 	"more are refused until one of them ends")
 
-// prepare brings the record to the time now and puts the operation's windows first.
+// arrangeFor brings the record to the time now and puts the operation's windows first.
 // Others stay behind them, with what they have counted, until they have ended. It returns
 // those of the operation, shifted by the key's jitter: the record itself keeps them unshifted.
-func (r *record) prepare(o *operation, now int64) (asked quota.State, err error) {
+func (r *record) arrangeFor(o *operation, now int64) (asked quota.State, err error) {
 	if r.NowNs > now+maxAheadNs { // now is the store's time, or the store refuses what is decided by it
 		r.SetBack(now)
 		r.generation = random()

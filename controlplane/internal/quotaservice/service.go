@@ -16,6 +16,7 @@
 //	operation.go    what an operation does to a key
 //	record.go       a key's windows and holders, read from its value
 //	value.go        the value's bytes
+//	sum.go          or the value is a sum, to which calls add
 //	store.go        compare-and-swap in a Memory, or in package redisstore
 //
 // The result of the swap comes back through keys.go to the group, whose answer its stream sends.
@@ -263,7 +264,7 @@ func (s *Service) pumpOnce() bool {
 
 // takeResults takes up the results of swaps that have come, and reports whether there were some.
 func (s *Service) takeResults() bool {
-	came := s.landed.take(s.spare)
+	came := s.landed.drain(s.spare)
 	for i := range came {
 		s.takeResult(came[i].key, came[i].result)
 	}

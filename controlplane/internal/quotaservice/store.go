@@ -196,7 +196,7 @@ func (m *Memory) swap(s *Swap) Result {
 			value = strconv.AppendUint(nil, r.Sum, 10)
 		}
 		fresh := kept{value, s.Domain, s.ExpireNs}
-		if !m.take(s.Domain, fresh.size()-takes) {
+		if !m.reserve(s.Domain, fresh.size()-takes) {
 			return Result{Outcome: Failed, Err: ErrFull}
 		}
 		in.values[s.Key] = fresh
@@ -225,9 +225,9 @@ func (m *Memory) Age(context.Context) (ns int64, anew bool, err error) {
 	return m.age(m.now()), false, nil
 }
 
-// take counts more bytes of a domain's values, or fewer, and reports whether there is
+// reserve counts more bytes of a domain's values, or fewer, and reports whether there is
 // room for them.
-func (m *Memory) take(domain string, more int) bool {
+func (m *Memory) reserve(domain string, more int) bool {
 	fits := more <= 0 || m.spaces[domain]+more <= mostOfFree*(m.maxBytes-m.bytes-more)
 	if fits {
 		m.spaces[domain] += more
@@ -259,7 +259,7 @@ func (m *Memory) sweep(now int64) {
 	for key, there := range in.values {
 		if there.expireNs <= now {
 			delete(in.values, key)
-			m.take(there.domain, -there.size())
+			m.reserve(there.domain, -there.size())
 		}
 	}
 	if len(in.values) < in.most/4 {

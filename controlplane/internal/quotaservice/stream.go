@@ -262,7 +262,7 @@ func (st *Stream) noteBegun() {
 // giveBack uncounts returned units.
 func (st *Stream) giveBack(r quota.Return) {
 	s := st.service
-	g, units := st.grants.take(r)
+	g, units := st.grants.redeem(r)
 	if g == nil {
 		s.metrics.lost.Add(uint64(r.Units))
 		return

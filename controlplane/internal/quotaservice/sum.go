@@ -57,8 +57,10 @@ func (k *key) learnSum(r Result) error {
 	case Swapped:
 	case Late:
 		return errEnded
-	case Differs, Young, Failed:
+	case Failed:
 		return r.Err
+	case Differs, Young:
+		return errDamage
 	}
 	sum := r.Sum
 	for _, o := range k.swap {

@@ -35,8 +35,8 @@ var advice = map[string]string{
 	"BUSY":        "it is busy with a long script",
 	"NOAUTH":      "it wants a password",
 	"WRONGPASS":   "user or password is wrong",
-	"NOPERM": "the user may not do that: allow eval, evalsha, time, get, set, zadd, zremrangebyscore, zcard and pexpire " +
-		"on the prefix's keys, and info",
+	"NOPERM": "the user may not do that: allow eval, evalsha, time, get, set, incrby, zadd, zremrangebyscore, zcard " +
+		"and pexpire on the prefix's keys, and info",
 	"WRONGTYPE": "something else is under a key of the store: give it a prefix of its own",
 }
 

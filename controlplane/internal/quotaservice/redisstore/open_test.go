@@ -144,3 +144,21 @@ func TestNobodyThere(t *testing.T) {
 		require.NotContains(t, err.Error(), "s3cr3t", scheme)
 	}
 }
+
+// TestAUserWithFewRights: what the documentation says that a user needs is enough.
+func TestAUserWithFewRights(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b servertest.Binary) {
+		server := servertest.StartRedis(t, b)
+		rights := []string{"ACL", "SETUSER", "limiter", "on", ">" + "secret", "~sluice:*"}
+		for command := range strings.FieldsSeq("eval evalsha time get set incrby zadd zremrangebyscore zcard pexpire info") {
+			rights = append(rights, "+"+command)
+		}
+		server.Do(rights...)
+		conform(t, func() quotaservice.Store {
+			store, err := try(t, redisstore.Options{URL: "redis://limiter:secret@" + server.Addr()})
+			require.NoError(t, err)
+			return store
+		})
+	})
+}

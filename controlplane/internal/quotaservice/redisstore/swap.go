@@ -16,15 +16,18 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 )
 
-// swapScript swaps KEYS[1] to ARGV[5] until the millisecond ARGV[4], if its nonce
-// is ARGV[1] and the time is from ARGV[2] to ARGV[3]; without ARGV[5] it reads. With
-// ARGV[6] the server must have had its state for so long: see sinceScript.
-// Times are microseconds, which Lua's numbers hold exactly until the year 2255. The
-// answer is an outcome (see outcomes), the time, the value unless swapped, and the age of a state
-// that is too young, the sum of what was added, or 0.
+// swapScript swaps the value of KEYS[1], or adds to it:
 //
-// With ARGV[7] it adds those units to a number instead, and looks at no nonce. The number gets
-// its end when it is written first.
+//	ARGV[1]  the nonce that the value must have; empty = there must be none
+//	ARGV[2]  the first time at which the script may change something, in microseconds,
+//	ARGV[3]  and the last; Lua's numbers hold them exactly until the year 2255
+//	ARGV[4]  until when the value is kept, in milliseconds
+//	ARGV[5]  the new value; empty = only read
+//	ARGV[6]  for how long the server must have had its state: see sinceScript; empty = it need not
+//	ARGV[7]  the units to add to a number, in place of [1] and [5]; empty = it is a swap
+//
+// The answer is an outcome (see outcomes), the time, the value unless swapped, and one number more:
+// the age of a state that is too young, the sum of what was added, or 0.
 const swapScript = `local there = redis.call('GET', KEYS[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -41,12 +44,11 @@ if now < tonumber(ARGV[2]) or now > tonumber(ARGV[3]) then
   return {2, now, there, 0} -- Late
 end
 if ARGV[7] ~= '' then
-  local sum = tonumber(there or 0)
-  if ARGV[7] ~= '0' then
+  local sum = tonumber(there or ARGV[7])
+  if not there and ARGV[7] ~= '0' then
+    redis.call('SET', KEYS[1], ARGV[7], 'PXAT', ARGV[4])
+  elseif there and ARGV[7] ~= '0' then
     sum = redis.call('INCRBY', KEYS[1], ARGV[7])
-  end
-  if not there then
-    redis.call('PEXPIREAT', KEYS[1], ARGV[4])
   end
   return {0, now, false, sum} -- Swapped
 end
