@@ -59,7 +59,7 @@ func (d *descriptor) rules(leaves []leaf, r *reader) (list []rule) {
 		m := newMaker(r, d, &leaves[i])
 		m.addValues()
 		m.addReasons(d)
-		m.leaveOutBefore(leaves[:i], overridden)
+		m.overrideEarlierLeaves(leaves[:i], overridden)
 		list = append(list, m.finish())
 	}
 	slices.SortStableFunc(list, func(a, b rule) int { return cmp.Compare(a.order, b.order) })
@@ -128,13 +128,13 @@ func (m *maker) addReasons(d *descriptor) {
 	}
 }
 
-// leaveOutBefore takes the requests of the earlier leaves out of the rule. Leaves that are apart from
-// the rule's own have none of its requests.
-func (m *maker) leaveOutBefore(earlier []leaf, overridden []*leaf) {
+// overrideEarlierLeaves takes the requests of the earlier leaves out of the rule. Leaves that are apart
+// from the rule's own have none of its requests.
+func (m *maker) overrideEarlierLeaves(earlier []leaf, overridden []*leaf) {
 	for i := range earlier {
 		if !earlier[i].apart(m.leaf) {
 			isOverride := overridden[i] == m.leaf
-			m.leaveOut(&earlier[i], isOverride)
+			m.overrideEarlierLeaf(&earlier[i], isOverride)
 		}
 	}
 }
@@ -171,9 +171,9 @@ func (m *maker) addValue(i int, v value) {
 	}
 }
 
-// leaveOut takes the requests of an earlier leaf out of the rule: they are unlimited in it, or
-// have the leaf's limit if that is an override of the rule.
-func (m *maker) leaveOut(before *leaf, isOverride bool) {
+// overrideEarlierLeaf adds an override for the requests of an earlier leaf: they are unlimited in this
+// rule, or have the leaf's limit if that is an override of the rule.
+func (m *maker) overrideEarlierLeaf(before *leaf, isOverride bool) {
 	for i, v := range m.leaf.values {
 		if !slices.Contains(m.inKey, i) && !v.pattern.within(before.values[i].pattern) {
 			m.cannot("The values of " + v.String() + " that fit " + v.pattern.text + " share one counter there, apart from " +
@@ -225,8 +225,8 @@ func (m *maker) finish() rule {
 	return m.rule
 }
 
-// leaveOutLimited leaves the requests out that a rule limits. It reports whether any are left.
-func (d *descriptor) leaveOutLimited(rules []rule) bool {
+// exemptLimited exempts the requests that these rules limit. It reports whether any are left.
+func (d *descriptor) exemptLimited(rules []rule) bool {
 	own, isUnknown := d.exempt, false
 	for i := range rules {
 		m, ok := rules[i].limits(own)

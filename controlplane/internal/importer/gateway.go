@@ -69,24 +69,24 @@ const trafficPolicy = "BackendTrafficPolicy"
 // trafficPolicies makes rules of BackendTrafficPolicies. Other limits beside them are a
 // problem: a policy is made of one kind.
 func (j *job) trafficPolicies() error {
-	j.from = trafficPolicy
-	if j.Routes != nil || j.Listener != "" {
+	j.draft.from = trafficPolicy
+	if j.options.Routes != nil || j.options.Listener != "" {
 		return errors.New("a " + trafficPolicy + " names its requests itself: leave out --routes and --listener")
 	}
 	for _, in := range j.files {
 		for _, n := range resources(in.root) {
 			if textOf(n, "kind") == trafficPolicy {
-				j.rules = append(j.rules, in.gateway(n)...)
+				j.draft.rules = append(j.draft.rules, j.trafficPolicy(n, in.top())...)
 			} else {
-				in.fail(in.top(), "holds a "+trafficPolicy+" and limits of another kind: import each kind by itself")
+				j.fail(in.top(), "holds a "+trafficPolicy+" and limits of another kind: import each kind by itself")
 			}
 		}
 	}
 	return nil
 }
 
-// gateway makes rules of a BackendTrafficPolicy.
-func (in *source) gateway(n *policy.Node) (list []rule) {
+// trafficPolicy makes rules of a BackendTrafficPolicy. The place is that of its file.
+func (r *reader) trafficPolicy(n *policy.Node, file place) (list []rule) {
 	name := textOf(n, "metadata", "name")
 	spec := fieldOf(n, "spec")
 	targets := append(itemsOf(spec, "target_refs"), itemsOf(spec, "target_selectors")...)
@@ -98,26 +98,27 @@ func (in *source) gateway(n *policy.Node) (list []rule) {
 		if fieldOf(target, "name") == nil {
 			which = "what its targetSelectors select"
 		}
-		in.note(in.top(), "the BackendTrafficPolicy "+name+" is only for "+which+": apply the policy to the same, or give "+
+		r.note(file, "the BackendTrafficPolicy "+name+" is only for "+which+": apply the policy to the same, or give "+
 			"its rules a match")
 	}
 	limit := fieldOf(spec, "rate_limit")
 	if limit == nil {
 		return nil
 	}
-	at, o := in.top().in("spec.rateLimit"), &gatewayLimit{}
+	at := file.in("spec.rateLimit")
+	o := &gatewayLimit{}
 	if err := strictly(limit, o); err != nil {
-		in.fail(at, strings.TrimPrefix(err.Error(), "json: "))
+		r.fail(at, strings.TrimPrefix(err.Error(), "json: "))
 		return nil
 	}
-	if o.Global != nil && !in.cluster {
-		in.note(place{}, eachEnvoy)
+	if o.Global != nil && !r.cluster {
+		r.note(place{}, eachEnvoy)
 	}
 	if o.Global != nil {
-		list = in.gatewayRules(o.Global, at.in("global"), clip(name, 100), false)
+		list = r.gatewayRules(o.Global, at.in("global"), clip(name, 100), false)
 	}
 	if o.Local != nil {
-		list = append(list, in.gatewayRules(o.Local, at.in("local"), clip(name, 100), true)...)
+		list = append(list, r.gatewayRules(o.Local, at.in("local"), clip(name, 100), true)...)
 	}
 	return list
 }
@@ -131,50 +132,50 @@ func strictly(n *policy.Node, to any) error {
 
 // gatewayRules makes a rule of each. A local rule without selectors is for the
 // requests of no other rule.
-func (in *source) gatewayRules(o *gatewayRules, at place, name string, isLocal bool) (list []rule) {
-	isDefault := func(r *gatewayRule) bool { return isLocal && len(r.Selectors) == 0 }
+func (r *reader) gatewayRules(all *gatewayRules, at place, name string, isLocal bool) (list []rule) {
+	isDefault := func(o *gatewayRule) bool { return isLocal && len(o.Selectors) == 0 }
 	var defaults []rule
-	for i, r := range o.Rules {
-		if !isDefault(r) {
-			d := in.gatewayDescriptor(r, at.item("rules", i))
-			list = append(list, in.gatewayRule(&d, r, name+"-"+strconv.Itoa(i+1), isLocal)...)
+	for i, o := range all.Rules {
+		if !isDefault(o) {
+			d := r.gatewayDescriptor(o, at.item("rules", i))
+			list = append(list, r.gatewayRule(&d, o, name+"-"+strconv.Itoa(i+1), isLocal)...)
 		}
 	}
-	for i, r := range o.Rules {
-		if !isDefault(r) {
+	for i, o := range all.Rules {
+		if !isDefault(o) {
 			continue
 		}
-		d := in.gatewayDescriptor(r, at.item("rules", i))
-		if d.leaveOutLimited(list) {
-			defaults = append(defaults, in.gatewayRule(&d, r, name+"-"+strconv.Itoa(i+1), isLocal)...)
+		d := r.gatewayDescriptor(o, at.item("rules", i))
+		if d.exemptLimited(list) {
+			defaults = append(defaults, r.gatewayRule(&d, o, name+"-"+strconv.Itoa(i+1), isLocal)...)
 		}
 	}
 	return append(list, defaults...)
 }
 
 // gatewayRule makes a rule for the requests of a descriptor.
-func (in *source) gatewayRule(d *descriptor, r *gatewayRule, name string, isLocal bool) []rule {
+func (r *reader) gatewayRule(d *descriptor, o *gatewayRule, name string, isLocal bool) []rule {
 	l := noLimit(d.entries)
 	l.name = name
 	l.at = d.at
-	l.quota = in.gatewayQuota(r, d.at, isLocal)
-	return d.rules([]leaf{l}, in.reader)
+	l.quota = r.gatewayQuota(o, d.at, isLocal)
+	return d.rules([]leaf{l}, r)
 }
 
 // gatewayDescriptor is for the requests that a rule's selectors select.
-func (in *source) gatewayDescriptor(r *gatewayRule, at place) descriptor {
+func (r *reader) gatewayDescriptor(o *gatewayRule, at place) descriptor {
 	d := descriptor{at: at}
-	for i, s := range r.Selectors {
-		in.readSelector(&d, s, at.item("clientSelectors", i))
+	for i, s := range o.Selectors {
+		r.readSelector(&d, s, at.item("clientSelectors", i))
 	}
-	if r.Cost != nil {
-		d.readCost(r.Cost)
+	if o.Cost != nil {
+		d.readCost(o.Cost)
 	}
-	if r.Shared {
-		in.note(at.in("shared"), "ignored: the rule has one counter wherever its policy is applied")
+	if o.Shared {
+		r.note(at.in("shared"), "ignored: the rule has one counter wherever its policy is applied")
 	}
-	if r.Fields != nil {
-		in.note(at.in("xRateLimitHeaders"), "ignored: a policy has headers for all its rules")
+	if o.Fields != nil {
+		r.note(at.in("xRateLimitHeaders"), "ignored: a policy has headers for all its rules")
 	}
 	return d
 }
@@ -191,59 +192,59 @@ func (d *descriptor) readCost(o *gatewayCost) {
 	}
 }
 
-func (in *source) gatewayQuota(r *gatewayRule, at place, isLocal bool) *quota {
-	if r.Limit == nil {
-		in.fail(at, "a rule needs a limit")
+func (r *reader) gatewayQuota(o *gatewayRule, at place, isLocal bool) *quota {
+	if o.Limit == nil {
+		r.fail(at, "a rule needs a limit")
 		return nil
 	}
-	unit := strings.ToLower(r.Limit.Unit)
+	unit := strings.ToLower(o.Limit.Unit)
 	if lengths[unit] == "" {
-		given := strconv.Quote(r.Limit.Unit)
-		in.fail(at.in("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
+		given := strconv.Quote(o.Limit.Unit)
+		r.fail(at.in("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
 	}
-	q := &quota{numbers: numbers{requests: uint64(r.Limit.Requests), per: unit}, shadow: r.Shadow, at: at.in("limit")}
-	if r.Limit.Metadata != nil {
+	q := &quota{numbers: numbers{requests: uint64(o.Limit.Requests), per: unit}, shadow: o.Shadow, at: at.in("limit")}
+	if o.Limit.Metadata != nil {
 		q.whyOff = []string{"Envoy may take another limit from metadata."}
 	}
 	if isLocal && q.requests > 0 {
 		q.numbers = numbers{algorithm: "token_bucket", requests: q.requests, burst: q.requests, per: lengths[unit]}
 	} else {
-		in.noteCalendar(unit)
+		r.noteCalendar(unit)
 	}
 	return q
 }
 
 // readSelector adds a selector's conditions and parts of keys to a descriptor.
-func (in *source) readSelector(d *descriptor, o *gatewaySelector, at place) {
+func (r *reader) readSelector(d *descriptor, o *gatewaySelector, at place) {
 	for i, h := range o.Headers {
 		at := at.item("headers", i)
-		if p, ok := in.headerPart(h.Name, at); ok {
-			in.readMatch(d, p, h, at)
+		if p, ok := r.headerPart(h.Name, at); ok {
+			r.readMatch(d, p, h, at)
 		}
 	}
-	in.readMethods(d, o.Methods, at)
+	r.readMethods(d, o.Methods, at)
 	for i, q := range o.Query {
 		at := at.item("queryParams", i)
 		if q.Name == "" {
-			in.fail(at, "a query parameter needs a name")
+			r.fail(at, "a query parameter needs a name")
 		}
-		in.readMatch(d, part{kind: "query", name: q.Name}, q, at)
+		r.readMatch(d, part{kind: "query", name: q.Name}, q, at)
 	}
 	if o.Path != nil {
 		if o.Path.Type == "" {
 			o.Path.Type = "PathPrefix"
 		}
 		if o.Path.Type != "PathPrefix" || o.Path.Value != "/" {
-			in.readMatch(d, fullPath, o.Path, at.in("path"))
+			r.readMatch(d, fullPath, o.Path, at.in("path"))
 		}
 	}
 	if o.SourceCIDR != nil {
-		in.readMatch(d, clientIP, o.SourceCIDR, at.in("sourceCIDR"))
+		r.readMatch(d, clientIP, o.SourceCIDR, at.in("sourceCIDR"))
 	}
 }
 
 // readMethods adds the condition that a request has any of some methods.
-func (in *source) readMethods(d *descriptor, list []*gatewayMatch, at place) {
+func (r *reader) readMethods(d *descriptor, list []*gatewayMatch, at place) {
 	var methods []string
 	for i, m := range list {
 		switch {
@@ -254,7 +255,7 @@ func (in *source) readMethods(d *descriptor, list []*gatewayMatch, at place) {
 		case isOf(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
 			methods = append(methods, m.Value)
 		default:
-			in.fail(at.item("methods", i), "must be a method such as GET, not "+strconv.Quote(m.Value))
+			r.fail(at.item("methods", i), "must be a method such as GET, not "+strconv.Quote(m.Value))
 		}
 	}
 	if methods != nil {
@@ -264,7 +265,7 @@ func (in *source) readMethods(d *descriptor, list []*gatewayMatch, at place) {
 
 // readMatch adds one condition: on a part of the request, or that each value of
 // the part counts for itself.
-func (in *source) readMatch(d *descriptor, p part, o *gatewayMatch, at place) {
+func (r *reader) readMatch(d *descriptor, p part, o *gatewayMatch, at place) {
 	v := pattern{exactly, o.Value}
 	switch o.Type {
 	case "Distinct":
@@ -276,19 +277,19 @@ func (in *source) readMatch(d *descriptor, p part, o *gatewayMatch, at place) {
 		v = pattern{orBelow, strings.TrimSuffix(o.Value, "/")}
 	case "RegularExpression":
 		var ok bool
-		v, ok = in.regex(o.Value, at)
+		v, ok = r.regex(o.Value, at)
 		if !ok {
 			return
 		}
 	case "Exact", "":
 	default:
-		in.fail(at, "type must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(o.Type))
+		r.fail(at, "type must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(o.Type))
 		return
 	}
 	if p.kind == "client_ip" {
 		network, err := netip.ParsePrefix(o.Value)
 		if err != nil {
-			in.fail(at, "value must be a network such as 10.0.0.0/8, not "+strconv.Quote(o.Value))
+			r.fail(at, "value must be a network such as 10.0.0.0/8, not "+strconv.Quote(o.Value))
 			return
 		}
 		v.text = network.Masked().String()

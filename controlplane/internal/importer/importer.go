@@ -42,7 +42,8 @@
 //	  limits: [5/minute]
 //
 // service.go, local.go and gateway.go bring the two sides together, one for each limiter;
-// documents.go opens the files.
+// documents.go opens the files, istio.go applies the patches of EnvoyFilters, and tree.go has what reads the
+// trees of files.
 package importer
 
 import (
@@ -86,19 +87,19 @@ type UsageError struct{ Message, Hint string }
 
 func (e *UsageError) Error() string { return e.Message }
 
-// job is one import. The reader collects what is to be said about the files, the draft has the rules
-// that are made of them.
+// job is one import. Its reader is embedded, because every step has something to say about the files:
+// job.note and job.fail collect it.
 type job struct {
 	*reader
-	Options
-	draft
-	files []*source
-	keys  *keyParts
+	options Options
+	files   []*source
+	keys    *keyParts
+	draft   draft // what the files come to
 }
 
 // run imports BackendTrafficPolicies, or else what read makes rules of.
 func run(from string, files []File, o Options, read func(j *job) error) (Imported, error) {
-	j := &job{Options: o, draft: draft{from: from}, reader: newReader(o.Cluster)}
+	j := &job{reader: newReader(o.Cluster), options: o, draft: draft{from: from}}
 	keys, err := o.parts()
 	if err != nil {
 		return Imported{}, err
@@ -126,15 +127,15 @@ func (j *job) finish() (Imported, error) {
 	if err := cmp.Or(j.err(), j.keys.unused()); err != nil {
 		return Imported{}, err
 	}
-	if len(j.rules) == 0 {
+	if len(j.draft.rules) == 0 {
 		return Imported{Notes: j.plainNotes()}, ErrNothing
 	}
-	j.nameRules()
+	j.draft.nameRules()
 	if j.cluster {
-		j.overAll()
+		j.draft.overAll()
 	}
 	slices.SortStableFunc(j.notes, func(a, b note) int { return cmp.Compare(a.File, b.File) })
-	text := j.asYAML(j.notes)
+	text := j.draft.asYAML(j.notes)
 	if len(text) > policy.MaxBytes {
 		return Imported{}, tooLarge(len(text))
 	}
@@ -185,7 +186,7 @@ func (j *job) beyond(text []byte) (problems policyfile.Errors) {
 		at := j.files[0].top()
 		name := "it"
 		path := p.Path
-		if r, below := j.ruleAt(p.Path); r != nil {
+		if r, below := j.draft.ruleAt(p.Path); r != nil {
 			at = r.quota.at
 			name = r.Name
 			path = below

@@ -182,7 +182,8 @@ func (v value) isImpossible() bool { return v.isNever(v.pattern) }
 // asOverride writes the pattern as overrides have it. It is not ok if no override can say it.
 func (v value) asOverride() (text string, ok bool) { return v.part.asOverride(v.pattern) }
 
-// within reports whether every request of the leaf has the values of another one too.
+// within reports whether every request of the leaf has the values of another one too. Like that of
+// patterns it may say false where it is so.
 func (l *leaf) within(other *leaf) bool {
 	for i := range l.values {
 		if !l.values[i].pattern.within(other.values[i].pattern) {
@@ -192,7 +193,8 @@ func (l *leaf) within(other *leaf) bool {
 	return true
 }
 
-// apart reports whether no request has the values of both leaves. It may miss some.
+// apart reports whether no request has the values of both leaves. Like that of patterns it may say false
+// where it is so.
 func (l *leaf) apart(other *leaf) bool {
 	for i := range l.values {
 		if l.values[i].pattern.apart(other.values[i].pattern) {

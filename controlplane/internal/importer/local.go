@@ -22,11 +22,11 @@ func LocalRatelimit(one []File, o Options) (Imported, error) {
 // local makes rules of a filter alone, or of the listener that is chosen.
 func (j *job) local() error {
 	in := j.files[0]
-	if err := in.asEnvoy(); err != nil {
+	if err := j.asEnvoy(in); err != nil {
 		return err
 	}
-	if j.Routes != nil {
-		given, err := j.openEnvoy(*j.Routes)
+	if j.options.Routes != nil {
+		given, err := j.openEnvoy(*j.options.Routes)
 		if err != nil {
 			return err
 		}
@@ -36,15 +36,16 @@ func (j *job) local() error {
 	if err != nil {
 		return err
 	}
-	if j.Routes != nil && s.file != j.Routes.Name {
-		j.note(place{}, j.Routes.Name+": ignored: the listener has routes of its own, or these have no rate_limits")
+	if j.options.Routes != nil && s.file != j.options.Routes.Name {
+		j.note(place{}, j.options.Routes.Name+": ignored: the listener has routes of its own, or these have no rate_limits")
 	}
 	l := &localImport{
-		job: j, hosts: j.hosts(s), levels: map[*localv3.LocalRateLimit][]*level{}, reached: map[*level]bool{},
+		reader: j.reader, job: j, hosts: j.hosts(s),
+		levels: map[*localv3.LocalRateLimit][]*level{}, reached: map[*level]bool{},
 	}
 	l.all(s.filters)
-	if len(j.rules) == 0 && j.err() == nil {
-		return in.whyNothing()
+	if len(j.draft.rules) == 0 && j.err() == nil {
+		return j.whyNothing(in)
 	}
 	return nil
 }
@@ -54,7 +55,7 @@ func (j *job) local() error {
 func (j *job) localSite(in *source) (*site, error) {
 	alone := in.alone()
 	wants := func(s *site) bool { return isLimitedLocally(s) || alone.node != nil && s.hasLimits() }
-	s, err := j.choose(sites(j.files...), j.Listener, wants)
+	s, err := j.choose(sites(j.files...), j.options.Listener, wants)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,8 @@ func hasBucket(n *policy.Node) bool {
 
 // localImport makes rules of the configurations of one listener.
 type localImport struct {
-	*job
+	*reader
+	job    *job
 	hosts  []virtualHost
 	levels map[*localv3.LocalRateLimit][]*level
 
@@ -170,7 +172,8 @@ func (l *localImport) config(c filterConfig, u use) {
 		l.note(c.at.in("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their "+
 			"number: --scope cluster makes rules that count over all")
 	}
-	l.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), l.headers)
+	draft := &l.job.draft
+	draft.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), draft.headers)
 	if l.levels[o] == nil {
 		l.levels[o] = l.levelsOf(o, c.at)
 	}
@@ -188,7 +191,7 @@ func (l *localImport) config(c filterConfig, u use) {
 		l.countEachConnection(c.at, rules)
 	}
 	e.apply(rules, l.reader)
-	l.rules = append(l.rules, rules...)
+	draft.rules = append(draft.rules, rules...)
 }
 
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
@@ -201,7 +204,7 @@ func (l *localImport) defaultBucket(o *localv3.LocalRateLimit, at place, request
 	name := cmp.Or(o.GetStatPrefix(), "local")
 	d := descriptor{selection: requests}
 	always := o.GetAlwaysConsumeDefaultTokenBucket()
-	if always != nil && !always.GetValue() && !d.leaveOutLimited(limited) {
+	if always != nil && !always.GetValue() && !d.exemptLimited(limited) {
 		l.noteNoRequest(q.at, name)
 		return nil
 	}
@@ -257,7 +260,7 @@ func (l *localImport) requested(o *localv3.LocalRateLimit, at place, u use) []de
 	case len(o.GetRateLimits()) > 0:
 		return l.descriptorsOf(limitsAt(o.GetRateLimits(), at), u.requests, 0)
 	case len(l.hosts) == 0:
-		return l.guess(l.levels[o])
+		return l.job.guess(l.levels[o])
 	}
 	return l.routeDescriptors(l.hosts, o.GetStage(), func(r *route) (ownLimits, bool) {
 		return ownLimits{vhost: vhostLimits(o.GetVhRateLimits())}, u.isFor(r)

@@ -15,12 +15,12 @@ type pattern struct {
 type patternKind uint8
 
 const (
-	anyValue   patternKind = iota
-	exactly                // the text
-	wildcard               // the text, in which each * stands for any text, as in envoyproxy/ratelimit
-	orBelow                // of a path: the text, and what follows a / behind it
-	expression             // what RE2 matches as a whole
-	absent                 // none: the part is missing
+	anyValue   patternKind = iota // every value, and none: no condition on the part
+	exactly                       // the text
+	wildcard                      // the text, in which each * stands for any text, as in envoyproxy/ratelimit
+	orBelow                       // of a path: the text, and what follows a / behind it
+	expression                    // what RE2 matches as a whole
+	absent                        // none: the part is missing
 )
 
 // exact are patterns of texts.
@@ -101,7 +101,8 @@ func (p pattern) begin() (text string, isAll bool) {
 	return "", false
 }
 
-// within reports whether every text that fits p fits q. It may miss some.
+// within reports whether every text that fits p fits q. A true answer is sure. A false one may be wrong,
+// and costs a rule of its own where an override would do, or a rule that is off: never a wrong limit.
 func (p pattern) within(q pattern) bool {
 	begin, _ := p.begin()
 	wider, isAll := q.begin()
@@ -118,7 +119,8 @@ func (p pattern) within(q pattern) bool {
 	return q.kind == wildcard && strings.HasPrefix(begin, wider)
 }
 
-// apart reports whether no text fits both. It may miss some.
+// apart reports whether no text fits both. A true answer is sure. A false one may be wrong, and costs an
+// exempt or an override for requests that the rule does not have, or a rule that is off: never a wrong limit.
 func (p pattern) apart(q pattern) bool {
 	begin, isAll := p.begin()
 	other, isAllOther := q.begin()

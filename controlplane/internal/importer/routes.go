@@ -43,7 +43,7 @@ func (r *reader) hosts(s *site) (list []virtualHost) {
 	for i, n := range all {
 		at := s.at.item("virtual_hosts", i)
 		h := virtualHost{selection: r.hostSelection(domainsOf(n)), limits: r.rateLimits(n, at)}
-		h.selection.leaveOutHosts(domainsOf(n), slices.Concat(all[:i], all[i+1:]))
+		h.selection.exemptOtherHosts(domainsOf(n), slices.Concat(all[:i], all[i+1:]))
 		r.addRoutes(&h, n, at, configsOf(s.routing, s.at))
 		list = append(list, h)
 	}
@@ -97,9 +97,9 @@ func (r *reader) hostSelection(domains []string) (s selection) {
 	return s
 }
 
-// leaveOutHosts leaves out the hosts for which Envoy finds another virtual host, as it takes the
-// longest domain that fits.
-func (s *selection) leaveOutHosts(domains []string, others []*policy.Node) {
+// exemptOtherHosts exempts the hosts for which Envoy finds another virtual host, as it takes the longest
+// domain that fits.
+func (s *selection) exemptOtherHosts(domains []string, others []*policy.Node) {
 	var names []string
 	for _, other := range others {
 		for _, domain := range domainsOf(other) {
@@ -139,7 +139,7 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at place, ofAll []fil
 				r.note(at, "an earlier route takes all requests, so there is no rule for this one and those behind it")
 				return
 			}
-			all.leaveOut(&own, &before[j])
+			all.exemptEarlierRoute(&own, &before[j])
 		}
 		before = append(before, own)
 		h.routes = append(h.routes, &route{

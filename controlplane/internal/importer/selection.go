@@ -81,7 +81,7 @@ func (s *selection) isEverything() bool { return len(s.match)+len(s.exempt)+len(
 func (r *reader) readRouteMatch(s *selection, o *routev3.RouteMatch, at place) {
 	fold := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
 	switch v, known := r.readPattern(o, at, fold); {
-	case !known || v.kind == anyValue:
+	case !known:
 		s.cannotMatch("their route has no known condition on the path")
 	case v != pattern{wildcard, "/*"} && v != present:
 		s.restrict(fullPath, v, false)
@@ -108,13 +108,17 @@ func (r *reader) readHeaderMatcher(s *selection, o *routev3.HeaderMatcher, at pl
 	if o.GetTreatMissingHeaderAsEmpty() {
 		s.note("In one condition Envoy takes a missing header " + name + " for an empty one. Here it is missing.")
 	}
-	v, known := r.readPattern(o, at, false)
-	switch {
-	case !known:
-		s.cannotMatch("they have an unknown condition on the header " + name)
-	case v.kind == anyValue:
-		s.requirePresence(p, o)
+	switch asked := o.GetHeaderMatchSpecifier().(type) {
+	case nil:
+		s.requirePresence(p, !o.GetInvertMatch())
+	case *routev3.HeaderMatcher_PresentMatch:
+		s.requirePresence(p, asked.PresentMatch != o.GetInvertMatch())
 	default:
+		v, known := r.readPattern(o, at, false)
+		if !known {
+			s.cannotMatch("they have an unknown condition on the header " + name)
+			return
+		}
 		s.requireValue(p, v, o)
 	}
 }
@@ -130,16 +134,9 @@ func (s *selection) requireValue(p part, v pattern, o *routev3.HeaderMatcher) {
 }
 
 // requirePresence adds the condition that a header is there, or that it is not. Pseudo headers always are.
-func (s *selection) requirePresence(p part, o *routev3.HeaderMatcher) {
+func (s *selection) requirePresence(p part, isThere bool) {
 	if p.kind != "header" {
 		return
-	}
-	isThere := true
-	if asked, ok := o.GetHeaderMatchSpecifier().(*routev3.HeaderMatcher_PresentMatch); ok {
-		isThere = asked.PresentMatch
-	}
-	if o.GetInvertMatch() {
-		isThere = !isThere
 	}
 	value := pattern{kind: absent}
 	if isThere {
@@ -152,17 +149,15 @@ func (s *selection) requirePresence(p part, o *routev3.HeaderMatcher) {
 	s.match = both
 }
 
-// readPattern reads what a RouteMatch, HeaderMatcher or StringMatcher wants of a text: any where
-// it wants nothing of it, or where a header only has to be there.
+// readPattern reads which values a RouteMatch, HeaderMatcher or StringMatcher takes. It is not known if
+// the matcher says nothing of values, or says it in a way that the import does not read.
 func (r *reader) readPattern(o proto.Message, at place, fold bool) (v pattern, known bool) {
 	m := o.ProtoReflect()
 	fd := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
 	if fd == nil {
-		return pattern{}, true
+		return pattern{}, false
 	}
 	switch value := m.Get(fd); strings.TrimSuffix(string(fd.Name()), "_match") {
-	case "present":
-		return pattern{}, true
 	case "exact", "path":
 		return stringPattern("", value.String(), "", fold), true
 	case "prefix":
@@ -177,8 +172,7 @@ func (r *reader) readPattern(o proto.Message, at place, fold bool) (v pattern, k
 		return r.regex(value.Message().Interface().(*matcherv3.RegexMatcher).GetRegex(), at)
 	case "string":
 		text := value.Message().Interface().(*matcherv3.StringMatcher)
-		v, known := r.readPattern(text, at, text.GetIgnoreCase())
-		return v, known && v.kind != anyValue
+		return r.readPattern(text, at, text.GetIgnoreCase())
 	}
 	return pattern{}, false
 }
@@ -209,9 +203,9 @@ func stringPattern(before, text, behind string, fold bool) pattern {
 	return pattern{expression, re}
 }
 
-// leaveOut takes the requests of an earlier route out of those of a later one, if some may be the
-// same. Own is what the later route's match alone selects.
-func (s *selection) leaveOut(own, earlier *selection) {
+// exemptEarlierRoute exempts the requests of an earlier route from those of a later one, if some may be
+// the same. Own is what the later route's match alone selects.
+func (s *selection) exemptEarlierRoute(own, earlier *selection) {
 	a, b := own.match[fullPath.kind], earlier.match[fullPath.kind]
 	if len(a) > 0 && len(b) > 0 && a[0].apart(b[0]) {
 		return

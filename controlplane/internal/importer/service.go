@@ -25,20 +25,19 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 // service makes rules of the descriptors that Envoy sends and of what the service's
 // configuration has for them.
 func (j *job) service() error {
-	levels, err := j.levelsOfService()
+	configs, err := j.serviceConfigs()
 	if err != nil {
 		return err
 	}
+	j.draft.domain, err = j.readDomain(configs)
+	if err != nil {
+		return err
+	}
+	levels := j.levelsOfService(configs)
 	if !j.cluster {
 		j.note(place{}, eachEnvoy)
 	}
-	e := &enforcement{}
-	var sent []descriptor
-	if j.Routes == nil {
-		sent = j.guess(levels)
-	} else {
-		sent, err = j.routed(e)
-	}
+	sent, enforced, err := j.sent(levels)
 	if err != nil {
 		return err
 	}
@@ -46,18 +45,17 @@ func (j *job) service() error {
 	for i := range sent {
 		leaves := serviceLeaves(levels, sent[i].entries)
 		addLevels(reached, leaves)
-		j.rules = append(j.rules, sent[i].rules(leaves, j.reader)...)
+		j.draft.rules = append(j.draft.rules, sent[i].rules(leaves, j.reader)...)
 	}
 	j.noteUnreached(levels, reached)
-	e.apply(j.rules, j.reader)
+	enforced.apply(j.draft.rules, j.reader)
 	return nil
 }
 
-// levelsOfService reads the files, each level before those below it.
-func (j *job) levelsOfService() ([]*level, error) {
-	var configs []*ratelimitconfig.Config
+// serviceConfigs reads the files: at least one configuration.
+func (j *job) serviceConfigs() (configs []*ratelimitconfig.Config, err error) {
 	for _, in := range j.files {
-		in.refuse(true)
+		j.refuse(in, true)
 		if err := j.err(); err != nil {
 			return nil, err
 		}
@@ -72,25 +70,35 @@ func (j *job) levelsOfService() ([]*level, error) {
 	if len(configs) == 0 {
 		return nil, ErrNothing
 	}
+	return configs, nil
+}
+
+// readDomain returns the domain that the configurations have in common. It is an error if two of them have
+// the same descriptors.
+func (j *job) readDomain(configs []*ratelimitconfig.Config) (string, error) {
 	joined, err := ratelimitconfig.Join(configs, true)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	merged := joined[0]
 	if len(joined) > 1 {
 		other := joined[1]
-		return nil, policyfile.Errors{{File: other.File, Path: "domain", Message: "is " + other.Domain + ", and that of " +
+		return "", policyfile.Errors{{File: other.File, Path: "domain", Message: "is " + other.Domain + ", and that of " +
 			merged.File + " is " + merged.Domain + ": give the files of one domain"}}
 	}
 	for _, ignored := range merged.Ignored {
 		j.add(note{Problem: ignored})
 	}
-	j.domain = merged.Domain
-	if len(j.domain) > policy.MaxNameBytes || strings.TrimSpace(j.domain) != j.domain || !printable.Is(j.domain) {
+	domain := merged.Domain
+	if len(domain) > policy.MaxNameBytes || strings.TrimSpace(domain) != domain || !printable.Is(domain) {
 		j.fail(place{merged.File, "domain"}, "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
 			"characters and spaces at its ends")
 	}
-	var levels []*level
+	return domain, nil
+}
+
+// levelsOfService lists the levels of the configurations, each before those below it.
+func (j *job) levelsOfService(configs []*ratelimitconfig.Config) (levels []*level) {
 	for _, c := range configs {
 		levels = append(levels, j.levelsBelow(&level{}, c.Descriptors, c.File)...)
 	}
@@ -98,7 +106,7 @@ func (j *job) levelsOfService() ([]*level, error) {
 		l.order = i
 	}
 	switchReplacedOff(levels)
-	return levels, nil
+	return levels
 }
 
 // levelsBelow makes a level of each descriptor of the configuration below another one. From here on
@@ -196,32 +204,37 @@ func switchReplacedOff(levels []*level) {
 	}
 }
 
-// routed reads the descriptors that Envoy's routes make, and what its rate limit filter says.
-func (j *job) routed(e *enforcement) ([]descriptor, error) {
-	in, err := j.openEnvoy(*j.Routes)
+// sent lists the descriptors that Envoy sends, and how its filter enforces the answers. Without routes
+// they are guessed, and enforced as they are.
+func (j *job) sent(levels []*level) ([]descriptor, *enforcement, error) {
+	if j.options.Routes == nil {
+		return j.guess(levels), &enforcement{}, nil
+	}
+	in, err := j.openEnvoy(*j.options.Routes)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s, err := j.siteOfDomain(sites(in))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if s == nil {
-		return nil, policyfile.Errors{in.top().problem("there are no rate_limits, or no filter " +
-			"envoy.filters.http.ratelimit with the domain " + j.domain)}
+		return nil, nil, policyfile.Errors{in.top().problem("there are no rate_limits, or no filter " +
+			"envoy.filters.http.ratelimit with the domain " + j.draft.domain)}
 	}
 	isOther := func(c filterConfig) bool { return !j.isOfDomain(c) }
 	filter, at := configOf[*ratelimitv3.RateLimit](j.reader, slices.DeleteFunc(slices.Clone(s.filters), isOther))
+	enforced := &enforcement{}
 	if filter != nil {
 		if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
 			j.note(at.in("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
 				"x-envoy-internal separates them")
 		}
-		*e = *j.readEnforcement(filter, at, 100, filter.GetRateLimitedStatus())
-		j.headers = headersField(filter.GetEnableXRatelimitHeaders())
+		enforced = j.readEnforcement(filter, at, 100, filter.GetRateLimitedStatus())
+		j.draft.headers = headersField(filter.GetEnableXRatelimitHeaders())
 	}
 	if len(filter.GetRateLimits()) > 0 {
-		return j.descriptorsOf(limitsAt(filter.GetRateLimits(), at), selection{}, filter.GetStage()), nil
+		return j.descriptorsOf(limitsAt(filter.GetRateLimits(), at), selection{}, filter.GetStage()), enforced, nil
 	}
 	own := func(r *route) (ownLimits, bool) {
 		if i := slices.IndexFunc(s.filters, j.isOfDomain); i >= 0 && r.isOff(s.filters[i].name) {
@@ -229,30 +242,31 @@ func (j *job) routed(e *enforcement) ([]descriptor, error) {
 		}
 		return j.ofServicePerRoute(r)
 	}
-	return j.routeDescriptors(j.hosts(s), filter.GetStage(), own), nil
+	return j.routeDescriptors(j.hosts(s), filter.GetStage(), own), enforced, nil
 }
 
 // siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
 // filter, but with rate_limits in its routes; nil if there is neither.
 func (j *job) siteOfDomain(list []*site) (*site, error) {
-	s, err := j.choose(list, j.Listener, func(s *site) bool { return slices.ContainsFunc(s.filters, j.isOfDomain) })
+	asks := func(s *site) bool { return slices.ContainsFunc(s.filters, j.isOfDomain) }
+	s, err := j.choose(list, j.options.Listener, asks)
 	if s != nil || err != nil {
 		return s, err
 	}
-	return j.choose(list, j.Listener, func(s *site) bool {
+	return j.choose(list, j.options.Listener, func(s *site) bool {
 		return !slices.ContainsFunc(s.filters, isA[*ratelimitv3.RateLimit]) && s.hasLimits()
 	})
 }
 
 // isOfDomain reports whether a configuration is that of a filter which asks for the domain.
 func (j *job) isOfDomain(c filterConfig) bool {
-	return isA[*ratelimitv3.RateLimit](c) && textOf(c.node, "domain") == j.domain
+	return isA[*ratelimitv3.RateLimit](c) && textOf(c.node, "domain") == j.draft.domain
 }
 
 // ofServicePerRoute reads a route's own configuration. It is not ok if that is for another domain.
 func (j *job) ofServicePerRoute(r *route) (o ownLimits, ok bool) {
 	own, at := configOf[*ratelimitv3.RateLimitPerRoute](j.reader, r.own)
-	if own.GetDomain() != "" && own.GetDomain() != j.domain {
+	if own.GetDomain() != "" && own.GetDomain() != j.draft.domain {
 		j.note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
 		return ownLimits{}, false
 	}
