@@ -115,18 +115,19 @@ func (x *xdsClient) run(ctx context.Context) {
 		if answered {
 			wait = minWait
 		}
-		if x.isNew(err) {
+		x.logOnce(err, func(err error) {
 			x.service.o.Log.Warn("xDS stream ended, the configuration in force stays", "error", err)
-		}
+		})
 		sleep(ctx, wait)
 	}
 }
 
-// isNew reports whether a problem is another one than the last.
-func (x *xdsClient) isNew(err error) bool {
-	isNew := err.Error() != x.problem
+// logOnce logs a problem, unless it is the one that was logged last.
+func (x *xdsClient) logOnce(err error, log func(error)) {
+	if err.Error() != x.problem {
+		log(err)
+	}
 	x.problem = err.Error()
-	return isNew
 }
 
 // stream follows the server until the stream ends. It names no version at first, because a server
@@ -170,9 +171,7 @@ func (x *xdsClient) take(answer *discoveryv3.DiscoveryResponse) *rpcstatus.Statu
 		err = x.service.Use(configs, x.merge)
 	}
 	if err != nil {
-		if x.isNew(err) {
-			x.service.logTaken(err)
-		}
+		x.logOnce(err, x.service.logTaken)
 		return &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: someOf(err).Error()}
 	}
 	x.problem = ""
