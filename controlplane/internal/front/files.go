@@ -26,7 +26,7 @@ const (
 	settleFor = 100 * time.Millisecond
 
 	maxFileBytes  = policy.MaxBytes
-	maxTotalBytes = 32 << 20
+	maxTotalBytes = 16 << 20
 	maxEntries    = 2_000 // of a directory and all below it
 	maxSaid       = 5     // problems of one log line, and of one answer to an xDS server
 )

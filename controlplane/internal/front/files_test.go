@@ -220,7 +220,7 @@ var badFiles = []struct {
 	{"deep and whole", func(r *sourceRig) {
 		r.write("a.yaml", "descriptors: "+strings.Repeat("[", 5000)+strings.Repeat("]", 5000))
 	}, "deep"},
-	{"empty", func(r *sourceRig) { r.write("a.yaml", "") }, "a.yaml: "},
+	{"empty", func(r *sourceRig) { r.write("a.yaml", "") }, "a.yaml: the text is empty"},
 	{"many problems", func(r *sourceRig) {
 		r.write("a.yaml", "domain: shop\ndescriptors:\n"+strings.Repeat("- {value: a}\n", 50))
 	}, "descriptors[4]: a descriptor needs a key"},
@@ -269,7 +269,7 @@ func TestFilesAreBounded(t *testing.T) {
 		require.NoError(t, os.Link(r.path("0"), r.path(fmt.Sprint(i+1))))
 	}
 	err := r.WatchFiles(t.Context(), FileOptions{Paths: []string{r.dir}})
-	require.ErrorContains(t, err, "more than 33554432 bytes")
+	require.ErrorContains(t, err, "more than 16777216 bytes")
 	for i := range maxEntries {
 		require.NoError(t, os.Mkdir(r.path(fmt.Sprint("d", i)), 0o700))
 	}

@@ -35,7 +35,7 @@ const (
 	// pingEvery is longer than servers demand by default, which is five minutes.
 	pingEvery       = 6 * time.Minute
 	connectWithin   = 20 * time.Second
-	maxMessageBytes = 32 << 20
+	maxMessageBytes = maxTotalBytes
 )
 
 // XDSOptions say which xDS server has the configuration, and what this client tells it.

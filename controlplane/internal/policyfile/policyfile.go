@@ -85,8 +85,8 @@ const pushedBytes = len(`,"revision":"","report_secret":""`) + policy.MaxRevisio
 
 var byteOrderMark = []byte("\uFEFF")
 
-// Parse reads the text of a policy file. The name is for messages. An error is
-// an Errors.
+// Parse reads the text of a policy file, or of another file of this kind. The name is for messages. An
+// error is an Errors.
 func Parse(name string, data []byte) (*policy.Node, error) {
 	n, errs := parse(data)
 	if len(errs) > 0 {
@@ -171,8 +171,8 @@ func parse(data []byte) (*policy.Node, Errors) {
 		return n, errs
 	}
 	if size := pushedSize(n); size > policy.MaxBytes {
-		return nil, Errors{{Message: "the policy is " + strconv.Itoa(size) + " bytes as the JSON that proxies get, the " +
-			"most is " + strconv.Itoa(policy.MaxBytes)}}
+		return nil, Errors{{Message: "the text is " + strconv.Itoa(size) + " bytes as JSON, the most is " +
+			strconv.Itoa(policy.MaxBytes)}}
 	}
 	return n, nil
 }

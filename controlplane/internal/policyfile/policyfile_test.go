@@ -99,15 +99,15 @@ var yamlReadings = []struct{ name, text, want string }{
 		"p:3:3: merge keys (<<) are not supported: repeat the fields, or give the whole object by an alias",
 	},
 	{"field name from an alias", "a: &x b\n*x : 1", "p:2:1: a field's name must be plain text"},
-	{"second document", "a: 1\n---\n", "p:2:1: a second document begins here: a policy file holds one"},
+	{"second document", "a: 1\n---\n", "p:2:1: a second document begins here: a file holds one"},
 	{
 		"broken second document", "a: 1\n---\na: [",
 		"p:3: invalid YAML: did not find expected node content: a value is missing, a bracket is not closed, or text " +
 			"must be in quotes",
 	},
-	{"nothing", "", "p: the policy is empty"},
-	{"blank", " \n\n", "p: the policy is empty"},
-	{"comment and mark", "# x\n---\n", "p: the policy is empty"},
+	{"nothing", "", "p: the text is empty"},
+	{"blank", " \n\n", "p: the text is empty"},
+	{"comment and mark", "# x\n---\n", "p: the text is empty"},
 	{
 		"control character", "a: \x01",
 		"p:1: invalid YAML: control characters are not allowed: a control character: write it as an escape in double quotes",
@@ -120,7 +120,7 @@ var yamlReadings = []struct{ name, text, want string }{
 	{"2 MiB", strings.Repeat("a", 2<<20), "p: the policy is 2097152 bytes, the most is 1048576"},
 	{
 		"grown by escapes", "a: \"" + strings.Repeat(`\0`, 500_000) + `"`,
-		"p: the policy is 3000169 bytes as the JSON that proxies get, the most is 1048576",
+		"p: the text is 3000169 bytes as JSON, the most is 1048576",
 	},
 }
 

@@ -22,14 +22,14 @@ func parseYAML(data []byte) (*policy.Node, Errors) {
 	err := decoder.Decode(&doc)
 	switch {
 	case errors.Is(err, io.EOF), err == nil && isEmpty(&doc):
-		return nil, Errors{{Message: "the policy is empty"}}
+		return nil, Errors{{Message: "the text is empty"}}
 	case err != nil:
 		return nil, syntaxError(data, err)
 	}
 	switch err := decoder.Decode(&second); {
 	case err == nil:
-		return nil, Errors{{Line: second.Line, Column: second.Column, Message: "a second document begins here: a policy " +
-			"file holds one"}}
+		return nil, Errors{{Line: second.Line, Column: second.Column, Message: "a second document begins here: a file " +
+			"holds one"}}
 	case !errors.Is(err, io.EOF):
 		return nil, syntaxError(data, err)
 	}
@@ -67,7 +67,7 @@ func (c *converter) spend(n *yaml.Node, size int) bool {
 	}
 	c.budget -= size + 1
 	if c.budget < 0 {
-		c.fail(n, "here the policy grows beyond "+strconv.Itoa(policy.MaxBytes)+" bytes of JSON, which is the most: an "+
+		c.fail(n, "here the text grows beyond "+strconv.Itoa(policy.MaxBytes)+" bytes of JSON, which is the most: an "+
 			"alias counts each time it is used")
 		return false
 	}
