@@ -367,10 +367,10 @@ type configStream struct {
 	names   []string // of the client's certificate
 }
 
-// serve listens at an address, with a certificate for xds.test.
-func (c *configServer) serve(t *testing.T, at string, authority *tls.Certificate) {
+// serveConfig starts a server at an address. Its clients need a certificate of the authority.
+func serveConfig(t *testing.T, at string, authority, cert *tls.Certificate) *configServer {
 	t.Helper()
-	cert := certtest.Issue(authority, []string{"xds.test"}, func(c *x509.Certificate) { c.IPAddresses = nil })
+	c := &configServer{streams: make(chan configStream, 100)}
 	xds := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
 		Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12,
 		ClientCAs: certtest.Pool(authority), ClientAuth: tls.RequireAndVerifyClientCert,
@@ -380,6 +380,7 @@ func (c *configServer) serve(t *testing.T, at string, authority *tls.Certificate
 	require.NoError(t, err)
 	go func() { _ = xds.Serve(l) }()
 	t.Cleanup(xds.Stop)
+	return c
 }
 
 // StreamAggregatedResources answers the first request.
@@ -437,8 +438,8 @@ func TestRatelimitConfigByXDS(t *testing.T) {
 	waiting := newRatelimit(t, env...)
 	require.Never(t, func() bool { return answers(waiting.http) }, 200*time.Millisecond, 20*time.Millisecond)
 
-	server := &configServer{streams: make(chan configStream, 100)}
-	server.serve(t, at, authority)
+	name := certtest.Issue(authority, []string{"xds.test"}, func(c *x509.Certificate) { c.IPAddresses = nil })
+	server := serveConfig(t, at, authority, name)
 	for range 2 {
 		stream := <-server.streams
 		require.Equal(t, "node", stream.first.GetNode().GetId())
@@ -453,4 +454,25 @@ func TestRatelimitConfigByXDS(t *testing.T) {
 		return early.get(t, "http://"+early.http+"/healthcheck") == "OK"
 	}, patience, 20*time.Millisecond)
 	require.Equal(t, "OK remaining 1", early.call(t, "shop client a", insecure.NewCredentials()))
+}
+
+// serve takes the configuration by xDS too, and shows its own certificate.
+func TestServeTakesConfigByXDS(t *testing.T) {
+	dir := t.TempDir()
+	authority := certtest.Issue(nil, nil)
+	ca, _ := writePair(t, dir, "ca", authority)
+	cert, key := writePair(t, dir, "serve", certtest.Issue(authority, []string{"serve.test"}))
+	free, err := ports.Free(1)
+	require.NoError(t, err)
+	at := fmt.Sprint("127.0.0.1:", free[0])
+	server := serveConfig(t, at, authority, certtest.Issue(authority, nil))
+	s := startWith(t, "", t.TempDir(), "--tls-cert", cert, "--tls-key", key,
+		"--ratelimit-xds", at, "--ratelimit-xds-ca", ca, "--ratelimit-node", "here")
+	stream := <-server.streams
+	require.Equal(t, "here", stream.first.GetNode().GetId())
+	require.Equal(t, []string{"serve.test"}, stream.names)
+	s.tls = &tls.Config{RootCAs: certtest.Pool(authority), MinVersion: tls.VersionTLS12}
+	conn := s.connection(t, honestIP)
+	call := func() string { return makeCall(t.Context(), conn, "shop", "client", "a") }
+	require.Eventually(t, func() bool { return call() == "OK remaining 2" }, patience, 10*time.Millisecond)
 }

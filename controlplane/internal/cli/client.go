@@ -114,7 +114,8 @@ func (o *clientOptions) tls(to *url.URL) (*tls.Config, error) {
 }
 
 // clientTLS is the configuration of a client that trusts the authorities in a file and shows a
-// certificate. Empty names stand for the system's authorities and for no certificate.
+// certificate, which is read for each connection. Empty names stand for the system's authorities and
+// for no certificate.
 func clientTLS(authorities, ca, certificate, cert, key string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
@@ -126,27 +127,34 @@ func clientTLS(authorities, ca, certificate, cert, key string) (*tls.Config, err
 			return nil, fmt.Errorf("read %s: %w", authorities, err)
 		}
 	}
-	if cert != "" {
+	if cert == "" {
+		return config, nil
+	}
+	config.GetClientCertificate = func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		pair, err := readPair(cert, key)
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", certificate, err)
+		if err == nil && asked.SupportsCertificate(pair) != nil {
+			pair = &tls.Certificate{} // the server knows another authority
 		}
-		config.Certificates = []tls.Certificate{pair}
+		return pair, err
+	}
+	if _, err := readPair(cert, key); err != nil {
+		return nil, fmt.Errorf("read %s: %w", certificate, err)
 	}
 	return config, nil
 }
 
 // readPair reads a certificate and its private key.
-func readPair(cert, key string) (tls.Certificate, error) {
+func readPair(cert, key string) (*tls.Certificate, error) {
 	certText, err := input.File(cert, maxSecretBytes)
 	if err != nil {
-		return tls.Certificate{}, err
+		return nil, err
 	}
 	keyText, err := input.File(key, maxSecretBytes)
 	if err != nil {
-		return tls.Certificate{}, err
+		return nil, err
 	}
-	return tls.X509KeyPair(certText, keyText)
+	pair, err := tls.X509KeyPair(certText, keyText)
+	return &pair, err
 }
 
 // maxSecretBytes bounds a file with a token or certificates.

@@ -60,6 +60,10 @@ one Redis, the others continue when one of them ends. It answers /healthz and /m
 over HTTP and logs to standard error. On SIGINT or SIGTERM it answers the open asks and
 ends.
 
+With --ratelimit-config or --ratelimit-xds it also answers Envoy's rate limit calls, as
+envoyproxy/ratelimit does: by gRPC where proxies connect to, and over HTTP at /json, with
+/healthcheck. With --access, /json takes the role apply.
+
 With --quota-store memory the proxies must use only one quota service, and its counts are
 lost when it ends.
 

@@ -2,11 +2,11 @@ package cli
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,44 +23,46 @@ const (
 	defaultNearRatio = 0.8
 	defaultXDSNode   = "default"
 	defaultHeaders   = "RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset"
+	// theDefault is the value of --ratelimit-headers without one.
+	theDefault = "default"
 )
 
-// callOptions are the flags of serve and quota for rate limit calls. Without a configuration there
-// are no calls.
+// callOptions say how rate limit calls are answered. Without a configuration there are none.
 type callOptions struct {
-	files    []string
-	merge    bool
-	xds      string
-	xdsCA    string
-	node     string
-	headers  string
-	metadata bool
+	answers front.Options
+	headers string // their names with commas between, theDefault, or empty: none
+	files   front.FileOptions
+	xds     front.XDSOptions // instead of files
+	xdsCA   string
+	waits   bool // until the xDS server sends the first configuration
 }
 
 // AddFlags adds the flags.
 func (o *callOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringArrayVar(&o.files, "ratelimit-config", nil, "`DIR|FILE` with the configuration of envoyproxy/ratelimit, by "+
-		"which to answer Envoy's rate limit calls: of DIR all files, at any depth, whose names do not begin with a dot; "+
-		"read again when it changes; may be repeated")
-	f.BoolVar(&o.merge, "ratelimit-merge", false, "let several files or resources of that configuration be of one domain")
-	f.StringVar(&o.xds, "ratelimit-xds", "", "`HOST:PORT` of an xDS server with that configuration, instead of files")
+	o.answers.NearRatio = defaultNearRatio
+	f.StringArrayVar(&o.files.Paths, "ratelimit-config", nil, "`DIR|FILE` with the configuration of "+
+		"envoyproxy/ratelimit, by which to answer Envoy's rate limit calls; read again when it changes; may be repeated")
+	f.BoolVar(&o.files.Merge, "ratelimit-merge", false, "let several files or resources of that configuration be of "+
+		"one domain")
+	f.StringVar(&o.xds.Target, "ratelimit-xds", "", "`HOST:PORT` of an xDS server with that configuration, instead of "+
+		"files")
 	f.StringVar(&o.xdsCA, "ratelimit-xds-ca", "", "`FILE` with the certificate authorities of --ratelimit-xds: the "+
 		"connection has TLS, and shows the certificate of --tls-cert if there is one (default: no TLS)")
-	f.StringVar(&o.node, "ratelimit-node", defaultXDSNode, "`ID` of this process at the xDS server")
+	f.StringVar(&o.xds.Node, "ratelimit-node", defaultXDSNode, "`ID` of this process at the xDS server")
 	f.StringVar(&o.headers, "ratelimit-headers", "", "answer rate limit calls with headers that say the limit, what "+
-		"remains of it, and the seconds until it begins anew; ="+"`NAME,NAME,NAME` names them")
-	f.Lookup("ratelimit-headers").NoOptDefVal = defaultHeaders
-	f.BoolVar(&o.metadata, "ratelimit-metadata", false, "answer rate limit calls with dynamic metadata: the call's "+
-		"descriptors and the metadata of its limits")
+		"remains of it, and the seconds until it begins anew; =`NAMES`, three with commas between, names them")
+	f.Lookup("ratelimit-headers").NoOptDefVal = theDefault
+	f.BoolVar(&o.answers.Metadata, "ratelimit-metadata", false, "answer rate limit calls with dynamic metadata: the "+
+		"call's descriptors and the metadata of its limits")
 }
 
 // areOn reports whether rate limit calls are answered.
-func (o *callOptions) areOn() bool { return len(o.files) > 0 || o.xds != "" }
+func (o *callOptions) areOn() bool { return len(o.files.Paths) > 0 || o.xds.Target != "" }
 
 // check rejects flags that do not go together.
 func (o *callOptions) check(cmd *cobra.Command) error {
-	if len(o.files) > 0 && o.xds != "" {
+	if len(o.files.Paths) > 0 && o.xds.Target != "" {
 		return usageError(errors.New("--ratelimit-config and --ratelimit-xds exclude each other"),
 			"the configuration comes from files or from an xDS server")
 	}
@@ -71,74 +73,70 @@ func (o *callOptions) check(cmd *cobra.Command) error {
 		}
 	}
 	for _, flag := range []string{"ratelimit-xds-ca", "ratelimit-node"} {
-		if cmd.Flags().Changed(flag) && o.xds == "" {
+		if cmd.Flags().Changed(flag) && o.xds.Target == "" {
 			return usageError(fmt.Errorf("--%s needs --ratelimit-xds", flag), "give HOST:PORT of the xDS server")
 		}
 	}
-	if _, _, err := net.SplitHostPort(o.xds); err != nil && o.xds != "" {
-		return usageError(fmt.Errorf("--ratelimit-xds %q is not an address", o.xds),
+	if _, _, err := net.SplitHostPort(o.xds.Target); err != nil && o.xds.Target != "" {
+		return usageError(fmt.Errorf("--ratelimit-xds %q is not an address", o.xds.Target),
 			"give HOST:PORT, for example envoy-gateway:18001")
 	}
-	_, err := o.headerNames()
-	return err
+	return o.nameHeaders()
 }
 
-// headerNames are empty without --ratelimit-headers.
-func (o *callOptions) headerNames() (names [3]string, err error) {
-	if o.headers == "" {
-		return names, nil
-	}
-	list := strings.Split(o.headers, ",")
-	if len(list) != len(names) || strings.Contains(","+o.headers+",", ",,") {
-		return names, usageError(fmt.Errorf("--ratelimit-headers %q is not three names", o.headers),
+// nameHeaders reads the names of headers.
+func (o *callOptions) nameHeaders() error {
+	names := strings.Split(o.headers, ",")
+	switch {
+	case o.headers == "":
+		return nil
+	case o.headers == theDefault:
+		names = strings.Split(defaultHeaders, ",")
+	case len(names) != len(o.answers.Headers) || slices.Contains(names, ""):
+		return usageError(fmt.Errorf("--ratelimit-headers %q is not three names", o.headers),
 			"give the names for limit, remaining and reset, such as --ratelimit-headers="+defaultHeaders)
 	}
-	return [3]string(list), nil
+	o.answers.Headers = [3]string(names)
+	return nil
 }
 
-// open has s answer rate limit calls, if there is a configuration for them. Files are read first:
-// an error says what is wrong in them. An xDS server may come later; until then calls end with an
-// error.
+// open has s answer rate limit calls, if there is a configuration for them.
 func (o *callOptions) open(ctx context.Context, s *servers, listen *listenOptions) error {
 	if !o.areOn() {
 		return nil
 	}
-	names, err := o.headerNames()
-	if err != nil {
-		return err
+	o.xds.Merge = o.files.Merge
+	if o.xdsCA != "" {
+		config, err := clientTLS("--ratelimit-xds-ca", o.xdsCA, "--tls-cert", listen.tlsCert, listen.tlsKey)
+		if err != nil {
+			return err
+		}
+		o.xds.Credentials = credentials.NewTLS(config)
 	}
-	s.openCalls(front.Options{Headers: names, NearRatio: defaultNearRatio, Metadata: o.metadata})
-	if o.xds == "" {
-		files := front.FileOptions{Paths: o.files, IgnoreDotFiles: true, Merge: o.merge}
-		if err := s.calls.WatchFiles(ctx, files); err != nil {
-			return fmt.Errorf("read --ratelimit-config: %w", err)
+	return s.openCalls(ctx, o)
+}
+
+// openCalls makes what answers rate limit calls. Files are read first: an error says what is wrong in
+// them. An xDS server may come later: until then calls end with an error.
+func (s *servers) openCalls(ctx context.Context, o *callOptions) error {
+	o.answers.Counter, o.answers.Healthy = s.quotas.service, s.quotas.service.Healthy
+	o.answers.Allow, o.answers.Log = s.allowCall, s.log
+	s.calls = front.New(o.answers)
+	switch {
+	case o.xds.Target == "":
+		if err := s.calls.WatchFiles(ctx, o.files); err != nil {
+			return fmt.Errorf("read the rate limit configuration: %w", err)
 		}
 		return nil
+	case o.waits:
+		return s.calls.WatchXDS(ctx, o.xds)
 	}
-	source := front.XDSOptions{Target: o.xds, Node: o.node, Merge: o.merge}
-	if o.xdsCA != "" {
-		source.Credentials, err = newFreshTLS(func() (*tls.Config, error) {
-			return clientTLS("--ratelimit-xds-ca", o.xdsCA, "--tls-cert", listen.tlsCert, listen.tlsKey)
-		})
-	}
-	if err == nil {
-		go s.watchXDS(ctx, source)
-	}
-	return err
-}
-
-// watchXDS takes the configuration from an xDS server, whenever it comes.
-func (s *servers) watchXDS(ctx context.Context, o front.XDSOptions) {
-	if err := s.calls.WatchXDS(ctx, o); err != nil && ctx.Err() == nil {
-		s.log.Error("no configuration of rate limit calls", "error", err)
-	}
-}
-
-// openCalls makes what answers rate limit calls. The options say all but whose they are.
-func (s *servers) openCalls(o front.Options) {
-	o.Counter, o.Healthy = s.quotas.service, s.quotas.service.Healthy
-	o.Allow, o.Log = s.allowCall, s.log
-	s.calls = front.New(o)
+	go func() {
+		if err := s.calls.WatchXDS(ctx, o.xds); err != nil && ctx.Err() == nil {
+			s.log.Error("no rate limit configuration comes", "error", err)
+		}
+	}()
+	return nil
 }
 
 // allowCall says why the caller may not make calls in a domain. The API's guard has admitted those
@@ -178,29 +176,3 @@ func (s *servers) collectors() (list []prometheus.Collector) {
 	}
 	return list
 }
-
-// freshTLS reads the files of a client's configuration again for each connection.
-type freshTLS struct {
-	credentials.TransportCredentials
-	read func() (*tls.Config, error)
-}
-
-// newFreshTLS returns an error if the files are wrong at the start.
-func newFreshTLS(read func() (*tls.Config, error)) (credentials.TransportCredentials, error) {
-	config, err := read()
-	return freshTLS{credentials.NewTLS(config), read}, err
-}
-
-// ClientHandshake implements credentials.TransportCredentials.
-func (f freshTLS) ClientHandshake(
-	ctx context.Context, authority string, raw net.Conn,
-) (net.Conn, credentials.AuthInfo, error) {
-	config, err := f.read()
-	if err != nil {
-		return nil, nil, err
-	}
-	return credentials.NewTLS(config).ClientHandshake(ctx, authority, raw)
-}
-
-// Clone implements credentials.TransportCredentials.
-func (f freshTLS) Clone() credentials.TransportCredentials { return f }

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/front"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
@@ -148,7 +149,7 @@ func (e *environment) checkSupported() {
 // effect if they are not read: on statsd, tracing, connections to Redis, memcached, and the memory of
 // keys over their limit, which is always there.
 const families = `DEBUG_HOST DEBUG_PORT
-	GRPC_MAX_CONNECTION_AGE GRPC_SERVER_TLS_ GRPC_CLIENT_TLS_ CONFIG_GRPC_XDS_ XDS_CLIENT_
+	GRPC_MAX_CONNECTION_AGE GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_ CONFIG_GRPC_XDS_ XDS_CLIENT_
 	USE_STATSD USE_DOG_STATSD STATSD_ STATS_FLUSH_INTERVAL EXTRA_TAGS DISABLE_STATS PROMETHEUS_ TRACING_ MEMCACHE_
 	EXPIRATION_JITTER_MAX_SECONDS LOCAL_CACHE_SIZE_IN_BYTES REDIS_POOL_ REDIS_PIPELINE_ REDIS_CLUSTER_PIPELINE_
 	REDIS_HEALTH_CHECK_ REDIS_TIMEOUT REDIS_STARTUP_ REDIS_PERSECOND_ REDIS_SENTINEL_AUTH REDIS_TLS_ LIMIT_`
@@ -176,10 +177,7 @@ type ratelimitSettings struct {
 	tls         listenOptions // certificate and key of grpc, and the authorities of its clients
 	clientName  string        // that clients' certificates must have; empty: any
 	redis       redisstore.Options
-	calls       front.Options
-	files       *front.FileOptions // or xds
-	xds         *front.XDSOptions
-	startAnyway bool // without a configuration
+	calls       callOptions
 }
 
 // readSettings reads the environment. An error says all that is wrong.
@@ -205,16 +203,6 @@ func readSettings(stderr io.Writer) (s ratelimitSettings, err error) {
 		s.clientName = e.text("GRPC_CLIENT_TLS_SAN", "")
 	}
 	s.redis, s.calls = e.redis(), e.calls()
-	s.startAnyway = e.isOn("FORCE_START_WITHOUT_INITIAL_CONFIG", false)
-	merge := e.isOn("MERGE_DOMAIN_CONFIG", false)
-	switch e.word("CONFIG_TYPE", "FILE", "GRPC_XDS_SOTW") {
-	case "FILE":
-		s.files = e.files()
-		s.files.Merge, s.files.StartAnyway = merge, s.startAnyway
-	default:
-		s.xds = e.xds()
-		s.xds.Merge = merge
-	}
 	if names := e.unused(); len(names) > 0 && len(e.errs) == 0 {
 		s.log.Warn("settings that have no effect here", "names", strings.Join(names, " "))
 	}
@@ -297,13 +285,25 @@ func (e *environment) redis() (o redisstore.Options) {
 	return o
 }
 
-// calls says how calls are answered.
-func (e *environment) calls() front.Options {
+// calls says how calls are answered, and where their configuration is.
+func (e *environment) calls() callOptions {
+	o := callOptions{answers: e.answers()}
+	startAnyway, merge := e.isOn("FORCE_START_WITHOUT_INITIAL_CONFIG", false), e.isOn("MERGE_DOMAIN_CONFIG", false)
+	if e.word("CONFIG_TYPE", "FILE", "GRPC_XDS_SOTW") == "FILE" {
+		o.files = e.files()
+		o.files.Merge, o.files.StartAnyway = merge, startAnyway
+	} else {
+		o.xds = e.xds()
+		o.xds.Merge, o.waits = merge, !startAnyway
+	}
+	return o
+}
+
+func (e *environment) answers() front.Options {
 	o := front.Options{
 		Prefix: e.text("CACHE_KEY_PREFIX", ""), Shadow: e.isOn("SHADOW_MODE", false), Quota: e.isOn("QUOTA_MODE", false),
-		Metadata:            e.isOn("RESPONSE_DYNAMIC_METADATA", false),
-		NeedDomains:         e.isOn("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false),
-		HealthyWithoutStore: !e.isOn("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", false),
+		Metadata:    e.isOn("RESPONSE_DYNAMIC_METADATA", false),
+		NeedDomains: e.isOn("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false),
 	}
 	ratio, err := strconv.ParseFloat(e.text("NEAR_LIMIT_RATIO", fmt.Sprint(defaultNearRatio)), 32)
 	if err != nil || ratio < 0 || ratio > 1 {
@@ -320,18 +320,18 @@ func (e *environment) calls() front.Options {
 }
 
 // files are the files of a folder whose names begin with a word, or those of a folder of that name.
-func (e *environment) files() *front.FileOptions {
+func (e *environment) files() front.FileOptions {
 	folder := filepath.Join(e.text("RUNTIME_ROOT", "/srv/runtime_data/current"), e.text("RUNTIME_SUBDIRECTORY", ""))
 	app := e.text("RUNTIME_APPDIRECTORY", "config")
 	o := front.FileOptions{Paths: []string{folder}, Prefix: app + "."}
-	o.IgnoreDotFiles = e.isOn("RUNTIME_IGNOREDOTFILES", false)
 	if !e.isOn("RUNTIME_WATCH_ROOT", true) {
 		o.Paths, o.Prefix = []string{filepath.Join(folder, app)}, ""
 	}
-	return &o
+	o.IgnoreDotFiles = e.isOn("RUNTIME_IGNOREDOTFILES", false)
+	return o
 }
 
-func (e *environment) xds() *front.XDSOptions {
+func (e *environment) xds() front.XDSOptions {
 	o := front.XDSOptions{
 		Target:       e.text("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000"),
 		Node:         e.text("CONFIG_GRPC_XDS_NODE_ID", defaultXDSNode),
@@ -339,22 +339,18 @@ func (e *environment) xds() *front.XDSOptions {
 		Headers:      e.pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ":"),
 	}
 	if !e.isOn("CONFIG_GRPC_XDS_SERVER_USE_TLS", false) {
-		return &o
+		return o
 	}
-	cert, key := e.text("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", ""), e.text("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "")
-	ca, name := e.text("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ""), e.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "")
-	var err error
-	o.Credentials, err = newFreshTLS(func() (*tls.Config, error) {
-		config, err := clientTLS("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ca, "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", cert, key)
-		if err == nil {
-			config.ServerName = name
-		}
-		return config, err
-	})
+	const ca, cert, key = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY"
+	config, err := clientTLS(ca, e.text(ca, ""), cert, e.text(cert, ""), e.text(key, ""))
 	if err != nil {
 		e.errs = append(e.errs, err)
+		return o
 	}
-	return &o
+	config.ServerName = e.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "")
+	o.Credentials = credentials.NewTLS(config)
+	return o
 }
 
 func runRatelimit(ctx context.Context, stderr io.Writer) error {
@@ -376,8 +372,7 @@ func runRatelimit(ctx context.Context, stderr io.Writer) error {
 
 // serve listens once there is a configuration, so that proxies call another process until then.
 func (r *ratelimitSettings) serve(ctx context.Context, s *servers) error {
-	s.openCalls(r.calls)
-	err := r.readConfig(ctx, s)
+	err := s.openCalls(ctx, &r.calls)
 	if err == nil {
 		err = s.listen(listenAddress{"PORT", r.http}, listenAddress{"GRPC_PORT", r.grpc})
 	}
@@ -427,21 +422,6 @@ func (r *ratelimitSettings) openStore(ctx context.Context) (quotas, error) {
 	}
 	q.server = quotaservice.NewServer(q.service, nil)
 	return q, nil
-}
-
-// readConfig waits for the first configuration, unless the settings say to start anyway.
-func (r *ratelimitSettings) readConfig(ctx context.Context, s *servers) error {
-	switch {
-	case r.files != nil:
-		if err := s.calls.WatchFiles(ctx, *r.files); err != nil {
-			return fmt.Errorf("read the configuration below RUNTIME_ROOT: %w", err)
-		}
-		return nil
-	case r.startAnyway:
-		go s.watchXDS(ctx, *r.xds)
-		return nil
-	}
-	return s.calls.WatchXDS(ctx, *r.xds)
 }
 
 // serveMetrics serves Prometheus at an address of its own.
