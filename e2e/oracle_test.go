@@ -354,7 +354,7 @@ descriptors:
 - {key: b, value: "x*", share_threshold: true, rate_limit: {unit: year, requests_per_unit: 1000}}
 `})
 	}
-	repeat := func(s string, n int) string { return strings.Repeat(s, n) }
+	repeat := strings.Repeat
 	for name, request := range map[string]*ratelimit.RateLimitRequest{
 		"1,000 descriptors":     callOf(t, "d", strings.Fields(repeat("a=1 b=x b=y ", 334))...),
 		"1,000 entries":         callOf(t, "d", repeat("a=1 ", 1000)),

@@ -154,7 +154,8 @@ func (d draws) descriptor(depth int) *descriptor {
 	n.ShadowMode = d.chance(10)
 	n.DetailedMetric = !d.metadata && d.chance(15)
 	n.ValueToMetric = !d.metadata && d.chance(20)
-	n.ShareThreshold = n.isPattern() && d.chance(40)
+	// Shared by a pattern of the key a_b, ("a", "b_c") and ("a_b", "c") are one to envoyproxy/ratelimit.
+	n.ShareThreshold = n.isPattern() && !strings.Contains(n.Key, "_") && d.chance(40)
 	if d.later {
 		n.QuotaMode = d.chance(12)
 		if d.metadata && d.chance(30) {

@@ -123,7 +123,8 @@ func TestRateLimitChanges(t *testing.T) { changes(t, ours(t)) }
 func changes(t *testing.T, program string) {
 	r := newRateLimiter(t, program, servertest.StartRedis(t, servertest.Redis(t)).Addr())
 	limited := func(domain, requests string) string {
-		return "domain: " + domain + "\ndescriptors:\n- {key: a, rate_limit: {unit: year, requests_per_unit: " + requests + "}}\n"
+		limit := "{unit: year, requests_per_unit: " + requests + "}"
+		return "domain: " + domain + "\ndescriptors: [{key: a, rate_limit: " + limit + "}]\n"
 	}
 	r.start(t, map[string]string{"a.yaml": limited("d", "5"), "b.yaml": limited("other", "1")})
 	ask := func(domain, descriptor string) string {
