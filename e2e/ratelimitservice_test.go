@@ -1,5 +1,3 @@
-//go:build oracle
-
 package e2e
 
 import (
@@ -33,7 +31,10 @@ descriptors:
 `
 
 // TestRateLimitReplicas: two replicas on one Redis admit what one would, and count all.
-func TestRateLimitReplicas(t *testing.T) { replicas(t, ours(t)) }
+func TestRateLimitReplicas(t *testing.T) {
+	t.Parallel()
+	replicas(t, ours(t))
+}
 
 func replicas(t *testing.T, program string) {
 	for _, memory := range []string{"0", "1048576"} {
@@ -118,7 +119,10 @@ func (c *crowdOfCallers) require(t *testing.T) {
 }
 
 // TestRateLimitChanges: a changed file is in force without a restart, and a broken one is not.
-func TestRateLimitChanges(t *testing.T) { changes(t, ours(t)) }
+func TestRateLimitChanges(t *testing.T) {
+	t.Parallel()
+	changes(t, ours(t))
+}
 
 func changes(t *testing.T, program string) {
 	r := newRateLimiter(t, program, servertest.StartRedis(t, servertest.Redis(t)).Addr())
