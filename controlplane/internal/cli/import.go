@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,7 +15,7 @@ import (
 
 func newImportCommand() *cobra.Command {
 	cmd := group("import", "Translate another rate limiter's configuration into a policy",
-		newImportEnvoyRatelimitCommand(), newImportLocalRatelimitCommand())
+		newImportEnvoyRatelimitCommand(), newImportLocalRatelimitCommand(), newImportNginxCommand())
 	cmd.Long = `Translate another rate limiter's configuration into a policy, on standard output.
 
 Notes on standard error, and comments in the policy, say what the policy does differently.
@@ -22,7 +23,7 @@ A rule is off if a policy cannot say the same, with a comment that says why.`
 	return cmd
 }
 
-// importOptions are the flags of both imports.
+// importOptions are the flags of the imports.
 type importOptions struct {
 	importer.Options
 	routes, scope string
@@ -37,6 +38,11 @@ func (o *importOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringToStringVar(&o.Keys, "key", nil,
 		"`KEY=PART` of a request that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or "+
 			"host; may be repeated")
+	o.addScope(cmd)
+}
+
+// addScope adds the flag that all imports have.
+func (o *importOptions) addScope(cmd *cobra.Command) {
 	addWordFlag(cmd, &o.scope, "scope", "", string(policy.ScopeProxy),
 		"`SCOPE` of the rules: proxy, each Envoy counts for itself; or cluster, all count together, which needs a quota "+
 			"service", string(policy.ScopeProxy), string(policy.ScopeCluster))
@@ -87,6 +93,45 @@ envoy-ratelimit.`,
 	}
 	o.AddFlags(cmd)
 	return cmd
+}
+
+func newImportNginxCommand() *cobra.Command {
+	var o importOptions
+	cmd := &cobra.Command{
+		Use:   "nginx (FILE|-)...",
+		Short: "Translate the limit_req and limit_conn of nginx",
+		Long: `Translate the limit_req and limit_conn of nginx' configurations into a policy; - is
+standard input. A file is an nginx.conf, or a part of one such as a file in conf.d.
+Its includes are read, relative to its folder.`,
+		Example: `  sluice import nginx /etc/nginx/nginx.conf > policy.yaml
+  sluice import nginx conf.d/zones.conf conf.d/shop.conf --scope cluster`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Include = func(file, pattern string) ([]importer.File, error) { return readIncludes(cmd, file, pattern) }
+			return importFrom(cmd, o, args, importer.Nginx)
+		},
+	}
+	o.addScope(cmd)
+	return cmd
+}
+
+// readIncludes reads the files that an include of nginx names. Those that are absent are left out.
+func readIncludes(cmd *cobra.Command, file, pattern string) (files []importer.File, err error) {
+	if !filepath.IsAbs(pattern) {
+		pattern = filepath.Join(filepath.Dir(file), pattern)
+	}
+	names, err := filepath.Glob(pattern)
+	if err != nil {
+		return nil, fmt.Errorf("include %s: %w", pattern, err)
+	}
+	for _, name := range names {
+		f, err := readImport(cmd, name)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
 }
 
 type importFunc func([]importer.File, importer.Options) (importer.Imported, error)

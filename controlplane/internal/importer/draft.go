@@ -45,6 +45,8 @@ type fields struct {
 	Limits         []any      `yaml:"limits,flow"`
 	Overrides      []override `yaml:"overrides,omitempty"`
 	Cost           uint64     `yaml:"cost,omitempty"`
+	Capacity       uint64     `yaml:"capacity,omitempty"`
+	MissingKey     string     `yaml:"missing_key,omitempty"`
 	CountDenied    bool       `yaml:"count_denied,omitempty"`
 	Mode           string     `yaml:"mode,omitempty"`
 	EnforcePercent uint64     `yaml:"enforce_percent,omitempty"`
@@ -70,7 +72,7 @@ type quota struct {
 
 // numbers are what a quota allows.
 type numbers struct {
-	algorithm string // token_bucket, or empty
+	algorithm string // token_bucket, concurrency, or empty
 	requests  uint64
 	per       string
 	burst     uint64
@@ -111,6 +113,8 @@ func (q *quota) asLimits() []any {
 	switch {
 	case q.algorithm == "":
 		return []any{strconv.FormatUint(q.requests, 10) + "/" + q.per}
+	case q.algorithm == "concurrency":
+		return []any{q.requests}
 	case q.burst == q.requests:
 		return []any{limitText{q.requests, q.per, nil}}
 	}
@@ -127,7 +131,7 @@ type limitText struct {
 // where they can, because their requests had one counter.
 func (d *draft) nameRules() {
 	taken, next := map[string]bool{}, map[string]int{}
-	first := map[string]*rule{} // of each name
+	counters := map[string][]*rule{} // of each name, the rules with counters of their own
 	for i := range d.rules {
 		r := &d.rules[i]
 		if r.Name == "" {
@@ -139,12 +143,11 @@ func (d *draft) nameRules() {
 			r.Name = clip(base, policy.MaxNameBytes-5) + "-" + strconv.Itoa(next[base])
 		}
 		taken[r.Name] = true
-		other := first[base]
-		switch {
-		case other == nil:
-			first[base] = r
-		case !r.off && !other.off && other.mayShareCounter(r):
-			r.Counter = other.Name
+		shares := func(other *rule) bool { return !r.off && !other.off && other.mayShareCounter(r) }
+		if at := slices.IndexFunc(counters[base], shares); at >= 0 {
+			r.Counter = counters[base][at].Name
+		} else {
+			counters[base] = append(counters[base], r)
 		}
 	}
 }
@@ -203,7 +206,9 @@ func (d *draft) asYAML(notes []note) []byte {
 	b.WriteString(comment("Imported from "+d.from+". Read the comments: they say what differs.") + "\n")
 	for _, n := range notes {
 		if !n.ofRule {
-			n.File = "" // the path tells which
+			if n.Line == 0 {
+				n.File = "" // the path tells which
+			}
 			b.WriteString(comment("- "+n.String()) + "\n")
 		}
 	}

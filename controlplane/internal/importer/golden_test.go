@@ -5,6 +5,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"path"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,12 +31,35 @@ func shown(made *importer.Imported) string {
 // example is what is to be imported, and how.
 type example struct {
 	importer.Options
-	Import string // of the command
-	files  []importer.File
+	Import   string // of the command
+	files    []importer.File
+	included map[string][]byte
+}
+
+// newExample reads a marker such as {"import":"nginx"}, and takes the file behind it.
+func newExample(t testing.TB, f *txtar.File) example {
+	e := example{included: map[string][]byte{}}
+	require.NoError(t, json.Unmarshal([]byte(f.Name), &e), f.Name)
+	name := "it.yaml"
+	if e.Import == "nginx" {
+		name = "nginx.conf"
+		e.Include = func(_, pattern string) (found []importer.File, err error) {
+			for name, text := range e.included {
+				if ok, err := path.Match(pattern, name); ok && err == nil {
+					found = append(found, importer.File{Name: name, Text: text})
+				}
+			}
+			slices.SortFunc(found, func(a, b importer.File) int { return strings.Compare(a.Name, b.Name) })
+			return found, nil
+		}
+	}
+	e.files = []importer.File{{Name: name, Text: f.Data}}
+	return e
 }
 
 var imports = map[string]func([]importer.File, importer.Options) (importer.Imported, error){
 	"envoy-ratelimit": importer.EnvoyRatelimit, "local-ratelimit": importer.LocalRatelimit,
+	"nginx": importer.Nginx,
 }
 
 func (e *example) run() (importer.Imported, error) { return imports[e.Import](e.files, e.Options) }
@@ -54,8 +79,11 @@ func examples(t testing.TB, each func(e *example, comesTo *txtar.File)) {
 			case "comes to":
 				each(&e, f)
 			default:
-				e = example{files: []importer.File{{Name: "it.yaml", Text: f.Data}}}
-				require.NoError(t, json.Unmarshal([]byte(f.Name), &e), f.Name)
+				if name, ok := strings.CutPrefix(f.Name, "include "); ok {
+					e.included[name] = f.Data
+					break
+				}
+				e = newExample(t, f)
 			}
 		}
 	})

@@ -1,6 +1,6 @@
 // Package importer makes a sluice policy of the configuration of another rate
-// limiter: envoyproxy/ratelimit, Envoy's local rate limit filter, or a
-// BackendTrafficPolicy of Envoy Gateway.
+// limiter: envoyproxy/ratelimit, Envoy's local rate limit filter, a
+// BackendTrafficPolicy of Envoy Gateway, or limit_req and limit_conn of nginx.
 //
 // Its invariant: what a file says about limits ends in the policy or in a note,
 // and what it does not say, such as which requests carry a descriptor, never
@@ -44,6 +44,10 @@
 // service.go, local.go and gateway.go bring the two sides together, one for each limiter;
 // documents.go opens the files, istio.go applies the patches of EnvoyFilters, and tree.go has what reads the
 // trees of files.
+//
+// nginx has no descriptors. Its limits hold in scopes, which are selections too: http, servers and
+// locations (nginxscope.go, nginxroutes.go). The forms of a limit's key (nginxkey.go) are parts of
+// the request. nginx.go makes a rule of each scope, limit and form.
 package importer
 
 import (
@@ -71,6 +75,9 @@ type Options struct {
 	Listener string            // which of its listeners, where several have limits
 	Keys     map[string]string // a descriptor's key to header:NAME, query:NAME, client_ip, path, method or host
 	Cluster  bool              // rules get scope: cluster
+
+	// Include finds the files that a file of nginx includes; nil = it includes none.
+	Include func(file, pattern string) ([]File, error)
 }
 
 // Imported is a policy as YAML with the notes as comments, and the notes.

@@ -57,7 +57,7 @@ func (p part) MarshalYAML() (any, error) {
 		return map[string]any{p.kind: "full"}, nil
 	case "property":
 		return map[string]any{p.kind: p.path}, nil
-	case "header", "query":
+	case "header", "query", "cookie":
 		return map[string]any{p.kind: p.name}, nil
 	}
 	return p.kind, nil

@@ -17,12 +17,15 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// place is where something stands: a file, and a path in it.
-type place struct{ file, path string }
+// place is where something stands: a file, and a path or a line in it.
+type place struct {
+	file, path string
+	line       int // 0 = unknown
+}
 
 // in is the place of a field of the object at this place.
 func (p place) in(field string) place {
-	return place{p.file, strings.Trim(p.path+"."+field, ".")}
+	return place{file: p.file, path: strings.Trim(p.path+"."+field, ".")}
 }
 
 // item is the place of an item of a list: of a field of the object at this place, or, with an
@@ -36,7 +39,7 @@ func (p place) item(field string, i int) place {
 }
 
 func (p place) problem(message string) policyfile.Problem {
-	return policyfile.Problem{File: p.file, Path: p.path, Message: message}
+	return policyfile.Problem{File: p.file, Line: p.line, Path: p.path, Message: message}
 }
 
 // note is something that the user should know. The policy has it beside a rule, or at its head.

@@ -176,7 +176,9 @@ func configsOf(n *policy.Node, at place) (list []filterConfig) {
 	}
 	at = at.in("typed_per_filter_config")
 	for _, f := range configs.Fields {
-		list = append(list, configAt(f.Name, f.Value, place{at.file, at.path + "[" + strconv.Quote(f.Name) + "]"}))
+		entry := at
+		entry.path += "[" + strconv.Quote(f.Name) + "]"
+		list = append(list, configAt(f.Name, f.Value, entry))
 	}
 	return list
 }

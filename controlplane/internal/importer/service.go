@@ -91,7 +91,8 @@ func (j *job) readDomain(configs []*ratelimitconfig.Config) (string, error) {
 	}
 	domain := merged.Domain
 	if len(domain) > policy.MaxNameBytes || strings.TrimSpace(domain) != domain || !printable.Is(domain) {
-		j.fail(place{merged.File, "domain"}, "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
+		at := place{file: merged.File, path: "domain"}
+		j.fail(at, "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
 			"characters and spaces at its ends")
 	}
 	return domain, nil
@@ -120,7 +121,7 @@ func (j *job) levelsBelow(parent *level, list []*ratelimitconfig.Descriptor, fil
 		case d.HasWildcard():
 			p.kind = wildcard
 		}
-		at := place{file, d.Path}
+		at := place{file: file, path: d.Path}
 		if strings.Contains(d.Key, "*") {
 			j.note(at, "the key "+d.Key+" is taken literally: only values have wildcards")
 		}

@@ -1,0 +1,337 @@
+package importer
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
+)
+
+// server is one server of nginx. It has the names that no server before it has.
+type server struct {
+	*nginxScope
+	names     []string
+	ports     []string
+	isDefault []string // ports for which it is the default server
+	answers   bool     // without a look at limits
+	at        place
+}
+
+func readServer(d *nginxconf.Directive) *server {
+	s := &server{answers: answersItself(d.Block), at: placeOf(d)}
+	for _, names := range nginxconf.Named(d.Block, "server_name") {
+		for _, name := range names.Args {
+			name = strings.ToLower(name)
+			if bare, isBoth := strings.CutPrefix(name, "."); isBoth {
+				s.names = append(s.names, bare, "*."+bare)
+			} else if name != "" && name != "_" {
+				s.names = append(s.names, name)
+			}
+		}
+	}
+	for _, l := range nginxconf.Named(d.Block, "listen") {
+		s.ports = append(s.ports, portOf(l.Arg(0)))
+		if slices.Contains(l.Args, "default_server") || slices.Contains(l.Args, "default") {
+			s.isDefault = append(s.isDefault, portOf(l.Arg(0)))
+		}
+	}
+	if len(s.ports) == 0 {
+		s.ports = []string{"80"}
+	}
+	return s
+}
+
+// portOf is the port of what a server listens on, or the path of a Unix socket.
+func portOf(address string) string {
+	at := strings.LastIndexByte(address, ':')
+	switch {
+	case strings.HasPrefix(address, "unix:"):
+		return address
+	case at >= 0 && !strings.HasSuffix(address, "]"):
+		return address[at+1:]
+	case isOf(address, "0123456789"):
+		return address
+	}
+	return "80"
+}
+
+// readServers adds the servers of an http block. nginx chooses one by the port, then by the host. A
+// policy knows the host alone: of servers with one name it takes the first that has limits.
+func (n *nginxImport) readServers(http *nginxScope, blocks []*nginxconf.Directive) {
+	var list []*server
+	for _, d := range blocks {
+		s := readServer(d)
+		s.nginxScope = n.within(http, "server "+strings.Join(s.names, " "), d.Block)
+		n.readLocations(s.nginxScope, d.Block, false)
+		list = append(list, s)
+	}
+	first := n.defaultServer(list)
+	n.dropKnownNames(list)
+	for _, s := range list {
+		s.selectHosts(s == first)
+	}
+	for _, s := range list {
+		if s != first && len(s.names) == 0 {
+			continue
+		}
+		for _, o := range list {
+			if o != s && len(o.names) > 0 && (s == first || o.isNarrower(s)) {
+				s.loseTo(o.nginxScope)
+			}
+		}
+		http.inner = append(http.inner, s.nginxScope)
+	}
+	n.noteServerName(list)
+}
+
+// defaultServer is the server for hosts that no server names: the first default that has limits of
+// the ports.
+func (n *nginxImport) defaultServer(list []*server) (first *server) {
+	byPort := map[string]*server{}
+	var ports []string
+	for _, s := range list {
+		for _, port := range s.ports {
+			if byPort[port] == nil {
+				ports = append(ports, port)
+			}
+			if byPort[port] == nil || slices.Contains(s.isDefault, port) {
+				byPort[port] = s
+			}
+		}
+	}
+	for _, port := range ports {
+		if s := byPort[port]; first == nil || first.answers && !s.answers {
+			first = s
+		}
+	}
+	for _, port := range ports {
+		if s := byPort[port]; s != first && !s.answers {
+			n.note(s.at, "nginx chooses the server by the port too, and a policy does not see it: for hosts that no server "+
+				"names, the rules are those of another server")
+		}
+	}
+	return first
+}
+
+// dropKnownNames takes the names from a server that another one has: first come those with limits.
+func (n *nginxImport) dropKnownNames(list []*server) {
+	owner := map[string]*server{}
+	for _, answers := range []bool{false, true} {
+		for _, s := range list {
+			if s.answers != answers {
+				continue
+			}
+			s.names = slices.DeleteFunc(s.names, func(name string) bool {
+				other := owner[name]
+				if other == nil {
+					owner[name] = s
+				}
+				isKnown := other != nil && other != s
+				if isKnown && !s.answers {
+					n.note(s.at, "nginx chooses the server of "+name+" by the port too, and a policy does not see it: the rules "+
+						"are those of the server before it")
+				}
+				return isKnown
+			})
+		}
+	}
+}
+
+// selectHosts selects the requests of a server.
+func (s *server) selectHosts(isDefault bool) {
+	if isDefault {
+		return
+	}
+	var hosts []pattern
+	for _, name := range s.names {
+		if !isHost(strings.TrimPrefix(name, "*.")) {
+			s.cannotMatch("a policy has hosts such as a.example and *.a.example, not " + name)
+			continue
+		}
+		hosts = append(hosts, pattern{exactly, name})
+	}
+	if len(hosts) > 0 {
+		s.match = match{host.kind: hosts}
+	}
+}
+
+// isNarrower reports whether the server has a name that one of the other's wildcards has too.
+func (s *server) isNarrower(other *server) bool {
+	return slices.ContainsFunc(s.names, func(name string) bool {
+		return slices.ContainsFunc(other.names, func(wide string) bool {
+			end, isWildcard := strings.CutPrefix(wide, "*")
+			return isWildcard && strings.HasSuffix(strings.TrimPrefix(name, "*"), end) && name != wide
+		})
+	})
+}
+
+// noteServerName says when $server_name of nginx is another text than the host.
+func (n *nginxImport) noteServerName(list []*server) {
+	for i, s := range list {
+		if i > 0 || len(s.names) != 1 || strings.HasPrefix(s.names[0], "*") {
+			n.server = "nginx counts the hosts of one server together. Here each host counts by itself."
+		}
+	}
+}
+
+// location is one location of nginx.
+type location struct {
+	*nginxScope
+	block    []*nginxconf.Directive
+	modifier string // =, ^~, ~, ~* or empty
+	text     string
+	path     pattern
+}
+
+func newLocation(d *nginxconf.Directive) *location {
+	l := &location{block: d.Block, modifier: d.Arg(0), text: d.Arg(1)}
+	if len(d.Args) == 1 {
+		l.text = d.Arg(0)
+		l.modifier = ""
+		for _, modifier := range []string{"=", "^~", "~*", "~"} {
+			if text, ok := strings.CutPrefix(l.text, modifier); ok {
+				l.modifier = modifier
+				l.text = text
+				break
+			}
+		}
+	}
+	return l
+}
+
+func (l *location) isRegex() bool { return strings.HasPrefix(l.modifier, "~") }
+
+// readLocations adds the locations of a block. Behind says that a location around the block has
+// expressions beside it.
+func (n *nginxImport) readLocations(s *nginxScope, block []*nginxconf.Directive, behind bool) {
+	var list []*location
+	for _, d := range nginxconf.Named(block, "location") {
+		l := newLocation(d)
+		if strings.HasPrefix(l.text, "@") { // no client asks for it
+			continue
+		}
+		l.nginxScope = n.within(s, "location "+strings.Join(d.Args, " "), d.Block)
+		l.selectPath()
+		if behind && l.isRegex() {
+			l.cannotMatch("nginx tries it before the expressions of the locations around it")
+		}
+		list = append(list, l)
+	}
+	for i, l := range list {
+		for j, o := range list {
+			if i != j && !o.path.apart(l.path) && o.winsOver(l, j < i) {
+				l.loseTo(o.nginxScope)
+			}
+		}
+		l.checkPrefixes(list)
+		s.inner = append(s.inner, l.nginxScope)
+	}
+	hasRegex := slices.ContainsFunc(list, (*location).isRegex)
+	for _, l := range list {
+		n.readLocations(l.nginxScope, l.block, behind || hasRegex && l.modifier == "")
+	}
+}
+
+// winsOver reports whether nginx takes the location for the requests that fit both: an exact one, then
+// the longest prefix if it has ^~, then the first expression, then the longest prefix.
+func (l *location) winsOver(other *location, isFirst bool) bool {
+	switch {
+	case l.modifier == "=" || other.modifier == "=":
+		return l.modifier == "="
+	case l.isRegex() && other.isRegex():
+		return isFirst
+	case l.isRegex():
+		return other.modifier != "^~"
+	case other.isRegex():
+		return l.modifier == "^~"
+	}
+	return len(l.text) > len(other.text)
+}
+
+// checkPrefixes finds what no exemption can say: an expression that holds below a prefix with ^~ again,
+// because a longer prefix has no ^~.
+func (l *location) checkPrefixes(list []*location) {
+	if !l.isRegex() {
+		return
+	}
+	for _, wide := range list {
+		for _, narrow := range list {
+			isBelow := narrow.modifier == "" && strings.HasPrefix(narrow.text, wide.text)
+			if wide.modifier == "^~" && isBelow && !wide.path.apart(l.path) {
+				l.cannotMatch("it holds for the location " + narrow.text + ", but not for the rest of ^~ " + wide.text)
+			}
+		}
+	}
+}
+
+// selectPath selects the requests of a location.
+func (l *location) selectPath() {
+	switch {
+	case l.isRegex():
+		var ok bool
+		l.path, ok = searched(l.text, l.modifier == "~*")
+		if !ok {
+			l.cannotMatch("RE2 has no expression like " + l.text)
+			return
+		}
+	case l.modifier == "=":
+		l.path = pattern{exactly, l.text}
+	default:
+		l.path = stringPattern("", l.text, "*", false)
+	}
+	if l.path != (pattern{wildcard, "/*"}) {
+		l.match = match{fullPath.kind: {l.path}}
+	}
+}
+
+// searched is the pattern for the texts in which nginx finds a match of an expression.
+func searched(text string, fold bool) (p pattern, ok bool) {
+	if _, err := regexp.Compile(text); err != nil {
+		return pattern{}, false
+	}
+	behind, isBegun := strings.CutPrefix(text, "^")
+	before, isEnded := strings.CutSuffix(behind, "$")
+	isEnded = isEnded && !strings.HasSuffix(before, `\`)
+	switch {
+	case hasBranches(text):
+		text = ".*(?:" + text + ").*"
+	default:
+		text = behind
+		if isEnded {
+			text = before
+		}
+		if !isBegun {
+			text = ".*" + text
+		}
+		if !isEnded {
+			text += ".*"
+		}
+	}
+	if fold {
+		text = "(?i)" + text
+	}
+	return pattern{expression, text}, true
+}
+
+// hasBranches reports whether an expression has a | outside of groups and classes.
+func hasBranches(text string) bool {
+	depth, inClass := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\':
+			i++
+		case inClass:
+			inClass = c != ']'
+		case c == '[':
+			inClass = true
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case c == '|' && depth == 0:
+			return true
+		}
+	}
+	return false
+}
