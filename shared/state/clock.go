@@ -11,8 +11,10 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	          and written with it, so the time of a key never goes back.
 //	at        when the floor changes: the latest of Now, the floor's last and the last of the
 //	          record that is moved there. The time of a floor never goes back either.
-//	HeldNs    the holds' clock, which is monotonic: see HeldNow. It says in which eighth a hold
+//	heldNs    the holds' clock, which is monotonic: see HeldNow. It says in which eighth a hold
 //	          was renewed. lapsedAt translates an eighth to the wall clock.
+//	monotonicNs, LeaseEntry.NowNs
+//	          the store's monotonic clock, by which leases end: see lease.go.
 //
 // The wall clocks of workers differ a little, and may be set back by much:
 //
@@ -113,8 +115,6 @@ const (
 	// begins then has eighths before it.
 	heldSinceNs = 2 * limit.MaxPeriodNs
 )
-
-var heldClockKey = []byte("sl/held")
 
 // HeldNow reads the holds' clock.
 func (ts *Tables) HeldNow() int64 {

@@ -13,10 +13,11 @@ import (
 // Entry is one key's place in its page, as Table.Read found it. The zero value is
 // ready for Read. Re-use an Entry from request to request: it keeps its memory.
 type Entry struct {
-	// clock.go says which of the three clocks counts what.
-	Now      int64 // at which the key is counted: never before the last write
-	CallerNs int64 // the caller's clock, as it read it or as it was read once more
-	HeldNs   int64 // the holds' clock if the table holds; the monotonic one if it leases
+	// clock.go says which clock counts what.
+	Now         int64 // at which the key is counted: never before the last write
+	CallerNs    int64 // the caller's clock, as it read it or as it was read once more
+	heldNs      int64 // the holds' clock, if the table holds
+	monotonicNs int64 // the store's monotonic clock, if the table leases and readPage read it
 
 	// What Read, Check and Commit found.
 	FromFloor bool // the key has no record and starts from the page's floor
@@ -54,16 +55,16 @@ type Entry struct {
 }
 
 // entryMemory is kept from call to call so that a decision allocates nothing. It carries no
-// result from one call to the next.
+// result from one call to the next: what lapses is passed on as slices that lie in it.
 type entryMemory struct {
 	windows      [MaxWindows]limit.Window // for Entry.windows
 	rule         [MaxWindows]limit.Window // for Entry.rule
 	logs         [MaxWindows][]int64      // decoded logs of the key
 	otherLog     []int64                  // the decoded log of another key
 	nothing      limit.Usage              // of a window without a column
-	recordLapses []lapse                  // of a record
-	floorLapses  []lapse                  // of the floor
-	otherLapses  []lapse                  // of what is only looked at
+	recordLapses []lapse                  // what lapse found in a record
+	floorLapses  []lapse                  // in the floor, as of the present eighth
+	otherLapses  []lapse                  // elsewhere, until the caller has charged it
 }
 
 // log returns memory for a log of column i: twice the longest log, because a hit
@@ -113,9 +114,9 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	last := t.setNow(e)
 	var lapses []lapse
 	if t.layout.holds {
-		e.HeldNs = t.parent.HeldNow()
+		e.heldNs = t.parent.HeldNow()
 		if t.lapseFloor(e) {
-			last = t.setNow(e)
+			last = t.setNow(e) // the floor has changed, and the key's record may be evicted
 		}
 		lapses = t.readHolds(e, last)
 	}

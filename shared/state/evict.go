@@ -88,8 +88,7 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 	var lapses []lapse
 	if t.layout.holds {
 		h := e.page.holds(&t.layout, slot)
-		lapses = t.lapse(e, &h, e.eighth(t), last, e.memory.otherLapses[:0])
-		e.memory.otherLapses = lapses
+		lapses = t.lapse(e, &e.memory.otherLapses, &h, e.eighth(t), last)
 		if newest, ok := h.Newest(); ok {
 			at = max(t.lapsedAt(e, newest), e.Now+1)
 		}

@@ -31,8 +31,6 @@ const (
 	MissedRounds = 5
 )
 
-var heartbeatsKey = []byte("sluice/owners" + keySuffix)
-
 // heartbeats are those of all owners, as of the current round.
 type heartbeats struct {
 	round   uint32

@@ -15,6 +15,17 @@ import (
 // to run, see limit.Holds. They lie in the last column of a table, a Concurrency: in the
 // record of their key, or in the page's floor if that record was evicted, never in both.
 //
+//	 Hold
+//	  ↓         evicted: moveHoldsToFloor
+//	record ───────────────────────────────→ floor      Renew moves the units to the present eighth,
+//	  │ │                                    │ │       here as there
+//	  │ └ lapses: readHolds finds it,        │ └ lapses: lapseFloor charges the floor, and evicts
+//	  │   readRecord charges the units       │   each record whose key may have held the units
+//	  ↓                                      ↓
+//	Settle: the units are held no more, and the cost is charged to the key
+//
+// If the key is reset, what its record holds is gone: placeOf tells Settle that nothing was charged.
+//
 // A record's column, little endian:
 //
 //	0  u32  newest eighth
@@ -95,7 +106,7 @@ func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapse
 			t.moveHold(e, place, &h, 0)
 		case isCharged:
 			charge -= min(cost, h.Units)
-		case isReset:
+		case isReset: // nothing is held, and nothing was charged
 		}
 		if status := t.charge(e, charge); status != Mismatch {
 			return place == isCharged, status
@@ -222,7 +233,7 @@ func (t *Table) moveHold(e *Entry, place holdPlace, h *Hold, units uint32) (eigh
 // length that h knows, they are too old. Or by the present length, their eighth is past and
 // holds has nothing in it.
 func (t *Table) hasLapsed(e *Entry, holds *limit.Holds, h *Hold) bool {
-	age := int32(uint32(e.HeldNs/h.eachNs) - h.eighth) // in eighths of the length that h knows
+	age := int32(uint32(e.heldNs/h.eachNs) - h.eighth) // in eighths of the length that h knows
 	if age > limit.HoldParts {
 		return true
 	}
@@ -233,7 +244,7 @@ func (t *Table) hasLapsed(e *Entry, holds *limit.Holds, h *Hold) bool {
 func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.counts] }
 
 // eighth is the present one.
-func (e *Entry) eighth(t *Table) uint32 { return uint32(e.HeldNs / t.holdWindow().EighthNs()) }
+func (e *Entry) eighth(t *Table) uint32 { return uint32(e.heldNs / t.holdWindow().EighthNs()) }
 
 // eighthOf is the eighth in which h's units lie unless they have lapsed. An eighth of another
 // length may span several of the present ones: then it is the earliest of these.
@@ -247,16 +258,17 @@ type lapse struct {
 	units uint32
 }
 
-// lapse removes from h the units that have lapsed when the eighth by begins, and appends them to
-// list. last is when h was written: no unit lapses before that. 0 sets no such bound.
-func (t *Table) lapse(e *Entry, h *limit.Holds, by uint32, last int64, list []lapse) []lapse {
+// lapse removes from h the units that have lapsed when the eighth by begins, and returns them, in
+// memory. last is when h was written: no unit lapses before that. 0 sets no such bound.
+func (t *Table) lapse(e *Entry, memory *[]lapse, h *limit.Holds, by uint32, last int64) []lapse {
+	*memory = (*memory)[:0]
 	for {
 		eighth, units, ok := h.Lapse(by)
 		if !ok {
-			return list
+			return *memory
 		}
 		at := max(last, min(e.Now, t.lapsedAt(e, eighth)))
-		list = append(list, lapse{at, units})
+		*memory = append(*memory, lapse{at, units})
 	}
 }
 
@@ -264,11 +276,11 @@ func (t *Table) lapse(e *Entry, h *limit.Holds, by uint32, last int64, list []la
 func (t *Table) lapsedAt(e *Entry, eighth uint32) int64 {
 	each := t.holdWindow().EighthNs()
 	since := int64(int32(e.eighth(t)-eighth)) - limit.HoldParts - 1 // eighths between then and the present one
-	return e.CallerNs - e.HeldNs%each - since*each
+	return e.CallerNs - e.heldNs%each - since*each
 }
 
 // charged charges each lapse in turn, at its instant, to u, which was written at last. It
-// returns the instant as of which u is then. w has the key's limits.
+// returns the instant of u afterwards. w has the key's limits.
 func charged(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
 	for _, l := range lapses {
 		w.Roll(u, last, l.at)
@@ -289,57 +301,56 @@ func chargedByRule(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) 
 
 // readHolds reads what is held of the key. Its record, written at last, holds some of it. The
 // floor holds some too if the key may have been evicted. readHolds returns the units of the
-// record that have lapsed.
-func (t *Table) readHolds(e *Entry, last int64) []lapse {
-	e.memory.recordLapses = e.memory.recordLapses[:0]
-	ofFloorUnits := uint32(0)
+// record that have lapsed, for readRecord to charge.
+func (t *Table) readHolds(e *Entry, last int64) (lapses []lapse) {
+	inFloor := uint32(0)
 	if e.slot < 0 || e.page.shares(&t.layout, e.slot) {
-		ofFloorUnits = e.floorHolds.Total()
+		inFloor = e.floorHolds.Total()
 	}
 	if e.slot >= 0 {
 		e.holds = e.page.holds(&t.layout, e.slot)
-		e.memory.recordLapses = t.lapse(e, &e.holds, e.eighth(t), last, e.memory.recordLapses)
+		lapses = t.lapse(e, &e.memory.recordLapses, &e.holds, e.eighth(t), last)
 	} else {
 		e.holds = limit.Holds{Eighth: e.eighth(t)}
 	}
-	e.usage[t.layout.counts] = limit.Usage{Used: limit.AddSaturating(ofFloorUnits, e.holds.Total())}
-	return e.memory.recordLapses
+	e.usage[t.layout.counts] = limit.Usage{Used: limit.AddSaturating(inFloor, e.holds.Total())}
+	return lapses
 }
 
-// lapseFloor brings what the floor holds to the present, in e's page. Nobody knows of which key
-// the units are that have lapsed, so they are charged to the floor, and each key that they may be
-// of is evicted, so that it starts from the floor. It reports whether the floor has changed.
-func (t *Table) lapseFloor(e *Entry) (changed bool) {
+// lapseFloor brings what the floor holds to the present, in e's page. The floor does not know which
+// key held the units that have lapsed. So they are charged to the floor, and each key that may have
+// held them is evicted, so that it starts from the floor. It reports whether it has charged any.
+func (t *Table) lapseFloor(e *Entry) bool {
 	e.floorHolds = e.page.holds(&t.layout, ofFloor)
-	e.memory.floorLapses = t.lapse(e, &e.floorHolds, e.eighth(t), 0, e.memory.floorLapses[:0])
-	if len(e.memory.floorLapses) == 0 {
+	lapses := t.lapse(e, &e.memory.floorLapses, &e.floorHolds, e.eighth(t), 0)
+	if len(lapses) == 0 {
 		return false
 	}
 	e.page.setHolds(&t.layout, ofFloor, &e.floorHolds)
-	if t.layout.counts == 0 {
+	if t.layout.counts == 0 { // no window to charge
 		return false
 	}
-	for _, l := range e.memory.floorLapses { // before evictSharer rolls the floor on
+	for _, l := range lapses { // before evictSharer rolls the floor on
 		t.chargeFloor(e, e.rule, l.at, l.units)
 	}
 	for slot := range t.layout.Slots {
 		if !e.page.free(&t.layout, slot) && e.page.shares(&t.layout, slot) {
-			t.evictSharer(e, slot)
+			t.evictSharer(e, slot, lapses)
 		}
 	}
 	return true
 }
 
-// evictSharer evicts the slot's record, whose key may be the one that held what has lapsed
-// of the floor's.
-func (t *Table) evictSharer(e *Entry, slot int) {
+// evictSharer evicts the slot's record, because its key may have held what has lapsed in the
+// floor: these units are charged to its usage too, before that goes into the floor.
+func (t *Table) evictSharer(e *Entry, slot int, floorLapses []lapse) {
 	last := t.recordTime(e, slot)
 	lapses := t.moveHoldsToFloor(e, slot, last)
-	for _, l := range e.memory.floorLapses {
+	for _, l := range floorLapses {
 		lapses = append(lapses, lapse{max(l.at, last), l.units})
 	}
+	e.memory.recordLapses = lapses // it may have grown
 	slices.SortStableFunc(lapses, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
-	e.memory.recordLapses = lapses
 	at := max(lapses[len(lapses)-1].at, e.page.floorTime())
 	t.rollFloor(e, at, true)
 	t.addToFloor(e, slot, last, at, lapses)
@@ -349,9 +360,10 @@ func (t *Table) evictSharer(e *Entry, slot int) {
 	}
 }
 
-// moveHoldsToFloor moves what the slot's record holds to the floor, as of the newest of the
-// eighths that the two and the worker know. It returns what has lapsed of the record's.
-func (t *Table) moveHoldsToFloor(e *Entry, slot int, last int64) []lapse {
+// moveHoldsToFloor moves what the slot's record, written at last, holds to the floor, as of the
+// newest eighth that one of the two or the worker knows. It charges to the floor what has lapsed
+// there by then, and returns what has lapsed in the record, for its caller to charge.
+func (t *Table) moveHoldsToFloor(e *Entry, slot int, last int64) (lapses []lapse) {
 	h := e.page.holds(&t.layout, slot)
 	newest := e.eighth(t)
 	for _, known := range [...]uint32{h.Eighth, e.floorHolds.Eighth} {
@@ -359,14 +371,13 @@ func (t *Table) moveHoldsToFloor(e *Entry, slot int, last int64) []lapse {
 			newest = known
 		}
 	}
-	e.memory.otherLapses = t.lapse(e, &e.floorHolds, newest, 0, e.memory.otherLapses[:0])
-	for _, l := range e.memory.otherLapses {
+	for _, l := range t.lapse(e, &e.memory.otherLapses, &e.floorHolds, newest, 0) {
 		t.chargeFloor(e, e.rule, l.at, l.units)
 	}
-	e.memory.recordLapses = t.lapse(e, &h, newest, last, e.memory.recordLapses[:0])
+	lapses = t.lapse(e, &e.memory.recordLapses, &h, newest, last)
 	e.floorHolds.Join(&h)
 	e.page.setHolds(&t.layout, ofFloor, &e.floorHolds)
-	return e.memory.recordLapses
+	return lapses
 }
 
 // holdsOf returns the bytes of what a slot, or the floor, holds.

@@ -442,8 +442,8 @@ func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recor
 func (t *Table) leaseExpiry(e *Entry, slot int) int64 {
 	var l Lease
 	l.read(e.page.lease(&t.layout, slot)[:leaseBytes])
-	ahead := isOfAnotherEpoch(e.page.time(&t.layout, slot), e.HeldNs)
-	if !ahead && l.isMissed(e.HeldNs) {
+	ahead := isOfAnotherEpoch(e.page.time(&t.layout, slot), e.monotonicNs)
+	if !ahead && l.isMissed(e.monotonicNs) {
 		return math.MaxInt64
 	}
 	return 0

@@ -10,13 +10,33 @@
 // It builds for wasm and natively and must never read a clock but the Store's, hold a
 // key's text, or import anything that does I/O.
 //
-// To read it, begin with page.go, which draws a page's bytes, then entry.go: Read, Check,
-// Commit. From there evict.go, clock.go and hold.go say what happens if a page is full, if
-// the clock was set back, and if a request holds units until it ends. tables.go and
-// directory.go say how configurations share tables, heartbeats.go how one that has ended leaves
-// them, lease.go how a table keeps leases of the quota service instead of counts. values.go has
-// what workers tell each other outside of tables.
+// To read it, begin with the main path, the decision on one key:
+//
+//	state.go       the Store, and which keys in shared data hold what
+//	page.go        a page's bytes: slots, records, floor; usage.go has what a record counts
+//	table.go       how a table gets its layout and finds the page of a key
+//	entry.go       Read, Check, Commit, Refund of one key
+//
+// What happens beside it:
+//
+//	evict.go       a page is full: a record is evicted into the floor
+//	clock.go       a clock was set back; which clock counts what
+//	hold.go        a request holds units until it ends
+//	lease.go       a table keeps leases of the quota service instead of counts
+//	operate.go     operators set, add to and reset counters
+//	survey.go      how many keys and bytes a table has
+//
+// How configurations share tables:
+//
+//	key.go         identities: of counters, owners and keys
+//	tables.go      the tables of one configuration, and what it does if another takes one away
+//	directory.go   the list of all tables in shared data
+//	heartbeats.go  how a configuration that has ended leaves its tables
+//	values.go      what workers tell each other outside of tables
+//	format.go      the version of the layout, and what to do to raise it
 package state
+
+import "math/bits"
 
 // Status is the outcome of an operation on a Store or a Table.
 type Status uint8
@@ -29,6 +49,60 @@ const (
 	Full            // no slot for a new key, and the rule does not evict
 	Failed          // the store failed, or holds bytes that this build cannot read
 )
+
+// Keys in shared data. They have at most 15 bytes, because the host allocates
+// twice for a longer one, and a prefix, because Istio puts all plugins into one
+// namespace. keySuffix and pagePrefix are of format.go.
+//
+//	key                                           value                         drawn in
+//	"sluice/tables" keySuffix                     directory of all tables       directory.go
+//	"sluice/owners" keySuffix                     heartbeats of all owners      heartbeats.go
+//	"sluice/seed"                                 seed of all hashes            tables.go
+//	"sl/held"                                     holds' clock                  clock.go
+//	"sl/n" 8 hex of owner                         how many proxies are alive    values.go
+//	"sl/g" u32 owner, u32 rule                    what streams hold of a rule   values.go
+//	pagePrefix 4 hex of table, 8 hex of index     page                          page.go
+var (
+	directoryKey  = []byte("sluice/tables" + keySuffix)
+	heartbeatsKey = []byte("sluice/owners" + keySuffix)
+	seedKey       = []byte("sluice/seed")
+	heldClockKey  = []byte("sl/held")
+)
+
+// proxiesKey returns the key of how many proxies are alive, as the tables' owner knows.
+func (ts *Tables) proxiesKey() (at [12]byte) {
+	copy(at[:], "sl/n")
+	le.PutUint64(at[4:], hexDigits(uint32(ts.self.id)))
+	return at
+}
+
+// holdingKey returns the key of what the streams hold of a rule. rule is a hash of its name.
+func (ts *Tables) holdingKey(rule uint32) (at [12]byte) {
+	copy(at[:], "sl/g")
+	le.PutUint32(at[4:], uint32(ts.self.id))
+	le.PutUint32(at[8:], rule)
+	return at
+}
+
+// pageKey returns the key of the table's page with that index.
+func (t *Table) pageKey(index uint32) (at [15]byte) {
+	copy(at[:], pagePrefix)
+	le.PutUint32(at[len(pagePrefix):], uint32(hexDigits(uint32(t.number)<<16)))
+	le.PutUint64(at[len(pagePrefix)+4:], hexDigits(index))
+	return at
+}
+
+// hexDigits returns the eight lower-case hexadecimal digits of v, the first one in
+// the lowest byte.
+func hexDigits(v uint32) uint64 {
+	const each = 0x0101010101010101
+	d := uint64(v)
+	d = (d | d<<16) & 0x0000ffff0000ffff
+	d = (d | d<<8) & 0x00ff00ff00ff00ff
+	d = (d | d<<4) & (0x0f * each)
+	letters := (d + 6*each) >> 4 & each
+	return bits.ReverseBytes64(d + '0'*each + letters*('a'-'0'-10))
+}
 
 // CreateOnly is the cas that creates a key and never overwrites one. Envoy
 // creates a missing key whatever the cas, refuses a wrong cas for an existing key,

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"math/bits"
 	"slices"
 
 	"github.com/dchest/siphash"
@@ -13,12 +12,23 @@ import (
 // pages have in shared data, how many they are, and which windows their records have. A
 // worker adopts that entry when it first uses the table, and again when it meets a page of a
 // later epoch: another configuration has changed the windows.
+//
+//	Read
+//	 ├─ ensureRegistered    if the table is not open: loadSeed, then registerAndAdopt
+//	 └─ load                until a page fits
+//	     ├─ loadPage        gets the page from the store
+//	     │   └─ fit         OK: the page has the table's layout, or an older one, from which it
+//	     │                  was converted. Mismatch: it has a newer one
+//	     └─ adoptNewer      after a Mismatch: registerAndAdopt
+//
+//	registerAndAdopt        in tables.go: writes the directory if it lacks something,
+//	 └─ adopt               and takes number, pages, epoch and layout from the table's entry
 
 // Table holds the records of one counter.
 type Table struct {
 	parent *Tables // the tables of the configuration, of which this is one
 	def    Definition
-	seen   *tableEntry // what Peek has found, if the table was not open then
+	seen   *tableEntry // its entry as Peek saw it, if the table was not open then
 
 	// As of its entry in the directory; valid if open.
 	open    bool // registered in the directory
@@ -68,24 +78,15 @@ func (t *Table) lacksWindow() bool {
 	return t.open && slices.Contains(t.columns[:len(t.def.Windows)], -1)
 }
 
-// adoptEntry loads the seed, registers the table in the directory if it is not, and adopts
-// its entry as it is now.
-func (t *Table) adoptEntry(now int64) Status {
-	if status := t.parent.loadSeed(); status != OK {
-		return status
-	}
-	if t.open { // its entry has changed
-		return t.parent.registerAndAdopt(now, []*Table{t})
-	}
-	return t.parent.registerAndAdopt(now, t.parent.withOthers(t))
-}
-
-// ensureRegistered registers the table if it is not.
+// ensureRegistered registers the table in the directory if it is not open, and adopts its entry.
 func (t *Table) ensureRegistered(now int64) Status {
 	if t.open {
 		return OK
 	}
-	return t.adoptEntry(now)
+	if status := t.parent.loadSeed(); status != OK {
+		return status
+	}
+	return t.parent.registerAndAdopt(now, t.parent.withOthers(t))
 }
 
 func (t *Table) hash(key []byte) uint64 {
@@ -97,26 +98,6 @@ func (t *Table) hash(key []byte) uint64 {
 func (t *Table) locate(hash uint64) (pageKey [15]byte, fingerprint uint32) {
 	index := hash >> 32 * uint64(t.pages) >> 32
 	return t.pageKey(uint32(index)), uint32(hash)
-}
-
-// pageKey returns the key in shared data of the page with that index.
-func (t *Table) pageKey(index uint32) (at [15]byte) {
-	copy(at[:], pagePrefix)
-	le.PutUint32(at[len(pagePrefix):], uint32(hexDigits(uint32(t.number)<<16)))
-	le.PutUint64(at[len(pagePrefix)+4:], hexDigits(index))
-	return at
-}
-
-// hexDigits returns the eight lower-case hexadecimal digits of v, the first one in
-// the lowest byte.
-func hexDigits(v uint32) uint64 {
-	const each = 0x0101010101010101
-	d := uint64(v)
-	d = (d | d<<16) & 0x0000ffff0000ffff
-	d = (d | d<<8) & 0x00ff00ff00ff00ff
-	d = (d | d<<4) & (0x0f * each)
-	letters := (d + 6*each) >> 4 & each
-	return bits.ReverseBytes64(d + '0'*each + letters*('a'-'0'-10))
 }
 
 // load reads the page of the key with e's hash, converted to the table's layout.
@@ -136,8 +117,8 @@ func (t *Table) load(e *Entry, now int64) Status {
 	return Failed
 }
 
-// loadPage is load by the windows that the table knows. It returns Mismatch if the
-// directory has newer ones.
+// loadPage is load by the layout that the table has. It returns Mismatch if the page has a newer
+// one.
 func (t *Table) loadPage(e *Entry) Status {
 	e.key, e.fingerprint = t.locate(e.hash)
 	value, cas, status := t.parent.store.Get(e.key[:])
@@ -161,17 +142,17 @@ func (t *Table) loadPage(e *Entry) Status {
 // adoptNewer reads the directory again, because a page is of a later epoch than the table.
 func (t *Table) adoptNewer(now int64) Status {
 	before := t.epoch
-	if status := t.adoptEntry(now); status != OK {
+	if status := t.parent.registerAndAdopt(now, []*Table{t}); status != OK {
 		return status
 	}
-	if t.epoch == before {
+	if t.epoch == before { // the directory does not know the page's epoch
 		return Failed
 	}
 	return OK
 }
 
-// fit converts a page to the table's layout. It returns Mismatch if the directory
-// has changed since the table adopted its entry.
+// fit converts a page to the table's layout. It returns Mismatch if the page is of a later epoch
+// than the entry that the table has adopted.
 func (t *Table) fit(value []byte) (page, Status) {
 	b := page(value)
 	if t.fits(b) {

@@ -9,14 +9,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// Keys in shared data. They have at most 15 bytes, because the host allocates
-// twice for a longer one, and a prefix, because Istio puts all plugins into one
-// namespace.
-var (
-	directoryKey = []byte("sluice/tables" + keySuffix)
-	seedKey      = []byte("sluice/seed")
-)
-
 // The seed is one value that all layouts share: u8 version 1, u8 kind 3, u16 spare,
 // 16 bytes.
 const (

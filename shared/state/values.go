@@ -8,7 +8,7 @@ import "slices"
 // SetProxies shares with all workers how many proxies are alive.
 func (ts *Tables) SetProxies(n uint32) {
 	at := ts.proxiesKey()
-	ts.store.Set(at[:], le.AppendUint32(nil, n), 0) // what a worker heard last is right
+	ts.store.Set(at[:], le.AppendUint32(nil, n), 0) // whatever the cas: what a worker heard last is right
 }
 
 // Proxies returns how many proxies some worker has heard are alive, 0 if none has.
@@ -19,13 +19,6 @@ func (ts *Tables) Proxies() uint32 {
 		return 0
 	}
 	return le.Uint32(value)
-}
-
-// proxiesKey is a key in shared data of the tables' owner.
-func (ts *Tables) proxiesKey() (at [12]byte) {
-	copy(at[:], "sl/n")
-	le.PutUint64(at[4:], hexDigits(uint32(ts.self.id)))
-	return at
 }
 
 // Holding is what streams hold of one rule.
@@ -68,13 +61,10 @@ func (r *holdingRow) append(b []byte) []byte {
 }
 
 // ShareHolding tells the other VMs what the streams of this one hold of a rule, and returns
-// what those of all hold. rule is a hash of the rule's name, vm the VM's configuration. A VM
-// that holds nothing has no row.
+// what the streams of all VMs hold. rule is a hash of the rule's name, vm the VM's configuration.
+// A VM that holds nothing has no row.
 func (ts *Tables) ShareHolding(rule uint32, vm uint64, own Holding) (all Holding, status Status) {
-	var key [12]byte
-	copy(key[:], "sl/g")
-	le.PutUint32(key[4:], uint32(ts.self.id))
-	le.PutUint32(key[8:], rule)
+	key := ts.holdingKey(rule)
 	now := ts.store.Monotonic()
 	status = Update(ts.store, key[:], func(old []byte) (next []byte, _ Status) {
 		all = own
