@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -17,6 +18,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 // limitRequest is a call with one entry.
@@ -62,17 +65,17 @@ func makeCall(ctx context.Context, conn *grpc.ClientConn, domain, key, value str
 	return text
 }
 
-// hourlyConfig writes a configuration with so many calls an hour for each client.
-func hourlyConfig(t *testing.T, limit int) (file string) {
+// yearlyConfig writes a configuration with so many calls a year for each client.
+func yearlyConfig(t *testing.T, limit int) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "config.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(hourly("shop", "client", limit)), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte(yearly("shop", "client", limit)), 0o600))
 	return file
 }
 
 // A call may have 4 MiB.
 func TestLargeCalls(t *testing.T) {
-	s := startWith(t, "", t.TempDir(), "--ratelimit-config", hourlyConfig(t, 3))
+	s := startWith(t, "", t.TempDir(), "--ratelimit-config", yearlyConfig(t, 3))
 	conn := s.connection(t, honestIP)
 	for size, want := range map[int]string{3 << 20: "OK remaining 2", 5 << 20: "ResourceExhausted"} {
 		require.Contains(t, makeCall(t.Context(), conn, "shop", "client", strings.Repeat("x", size)), want)
@@ -82,18 +85,47 @@ func TestLargeCalls(t *testing.T) {
 // A serve that stops answers each call that reaches it. Those that it has not taken fail to connect
 // elsewhere, so that another one could have answered them.
 func TestNoCallIsLost(t *testing.T) {
-	s := startWith(t, "", t.TempDir(), "--ratelimit-config", hourlyConfig(t, 1_000_000))
+	s := startWith(t, "", t.TempDir(), "--ratelimit-config", yearlyConfig(t, 1_000_000))
 	ask, stream := s.leases(t)
 	ask()
-	var answered atomic.Int64
+	stopUnderCalls(t, s.process, func() *grpc.ClientConn { return s.connection(t, honestIP) })
+	var b []byte
+	require.ErrorContains(t, stream.RecvMsg(&b), "the quota service is shutting down")
+	state, err := s.process.Wait()
+	require.NoError(t, err)
+	require.True(t, state.Success())
+}
+
+// So does one that is called ratelimit, and all that it answered is in Redis.
+func TestNoCallOfRatelimitIsLost(t *testing.T) {
+	redis := servertest.StartRedis(t, servertest.Redis(t))
+	config := yearly("shop", "client", 1_000_000)
+	env := runtimeFolder(t, redis.Addr(), map[string]string{"ratelimit/config/c.yaml": config})
+	r := startRatelimit(t, env...)
+	answered := stopUnderCalls(t, r.process, func() *grpc.ClientConn {
+		conn, err := grpc.NewClient("passthrough:///"+r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	})
+	next := startRatelimit(t, env...)
+	require.Equal(t, fmt.Sprint("OK remaining ", 1_000_000-answered-1),
+		next.call(t, "shop client a", insecure.NewCredentials()))
+}
+
+// stopUnderCalls stops a process while it is called on several connections, and returns how many
+// calls it has answered.
+func stopUnderCalls(t *testing.T, process *os.Process, connect func() *grpc.ClientConn) int64 {
+	t.Helper()
 	const connections, calls = 4, 16
+	var answered atomic.Int64
 	errs := make(chan error, connections*calls)
 	for range connections {
-		client := rlsv3.NewRateLimitServiceClient(s.connection(t, honestIP))
-		for i := range calls {
+		client := rlsv3.NewRateLimitServiceClient(connect())
+		for range calls {
 			go func() {
 				for {
-					_, err := client.ShouldRateLimit(t.Context(), limitRequest("shop", "client", fmt.Sprint(i)))
+					_, err := client.ShouldRateLimit(t.Context(), limitRequest("shop", "client", "a"))
 					if err != nil {
 						errs <- err
 						return
@@ -103,14 +135,10 @@ func TestNoCallIsLost(t *testing.T) {
 			}()
 		}
 	}
-	require.Eventually(t, func() bool { return answered.Load() > 1000 }, patience, 1e6)
-	require.NoError(t, s.process.Signal(syscall.SIGTERM))
+	require.Eventually(t, func() bool { return answered.Load() > 1000 }, patience, time.Millisecond)
+	require.NoError(t, process.Signal(syscall.SIGTERM))
 	for range cap(errs) {
 		require.ErrorContains(t, <-errs, "connection refused")
 	}
-	var b []byte
-	require.ErrorContains(t, stream.RecvMsg(&b), "the quota service is shutting down")
-	state, err := s.process.Wait()
-	require.NoError(t, err)
-	require.True(t, state.Success())
+	return answered.Load()
 }

@@ -142,9 +142,9 @@ func runtimeFolder(t *testing.T, redis string, files map[string]string) []string
 	}
 }
 
-// hourly is a domain in which each value of a key has so many calls an hour.
-func hourly(domain, key string, limit int) string {
-	return fmt.Sprintf("domain: %s\ndescriptors:\n  - {key: %s, rate_limit: {unit: hour, requests_per_unit: %d}}\n",
+// yearly is a domain in which each value of a key has so many calls a year, which ends in no test.
+func yearly(domain, key string, limit int) string {
+	return fmt.Sprintf("domain: %s\ndescriptors:\n  - {key: %s, rate_limit: {unit: year, requests_per_unit: %d}}\n",
 		domain, key, limit)
 }
 
@@ -236,12 +236,12 @@ var settingsCases = []settingsCase{
 func TestRatelimitSettings(t *testing.T) {
 	redis := servertest.StartRedis(t, servertest.Redis(t))
 	base := runtimeFolder(t, redis.Addr(), map[string]string{
-		"ratelimit/config/shop.yaml":         hourly("shop", "client", 3),
-		"ratelimit/other/else.yaml":          hourly("else", "client", 3),
-		"ratelimit/parts/1.yaml":             hourly("parts", "client", 3),
-		"ratelimit/parts/2.yaml":             hourly("parts", "more", 7),
-		"ratelimit/dots/dots.yaml":           hourly("dots", "client", 3),
-		"ratelimit/dots/..data/hidden.yaml":  hourly("hidden", "client", 3),
+		"ratelimit/config/shop.yaml":         yearly("shop", "client", 3),
+		"ratelimit/other/else.yaml":          yearly("else", "client", 3),
+		"ratelimit/parts/1.yaml":             yearly("parts", "client", 3),
+		"ratelimit/parts/2.yaml":             yearly("parts", "more", 7),
+		"ratelimit/dots/dots.yaml":           yearly("dots", "client", 3),
+		"ratelimit/dots/..data/hidden.yaml":  yearly("hidden", "client", 3),
 		"ratelimit/dots/.other/broken.yaml":  "domain: [",
 		"ratelimit/unused/not-a-config.yaml": "domain: [",
 	})
@@ -300,7 +300,7 @@ func TestRatelimitReachesRedis(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			base := runtimeFolder(t, "", map[string]string{"ratelimit/config/c.yaml": hourly("shop", "client", 3)})
+			base := runtimeFolder(t, "", map[string]string{"ratelimit/config/c.yaml": yearly("shop", "client", 3)})
 			r := startRatelimit(t, append(base, env...)...)
 			client := strings.ReplaceAll(name, " ", "")
 			require.Equal(t, "OK remaining 2", r.call(t, "shop client "+client, insecure.NewCredentials()))
@@ -325,7 +325,7 @@ func TestRatelimitServesTLS(t *testing.T) {
 	ca, _ := writePair(t, dir, "ca", authority)
 	cert, key := writePair(t, dir, "server", certtest.Issue(authority, []string{"server.test"}))
 	redis := servertest.StartRedis(t, servertest.Redis(t))
-	config := map[string]string{"ratelimit/config/c.yaml": hourly("shop", "client", 3)}
+	config := map[string]string{"ratelimit/config/c.yaml": yearly("shop", "client", 3)}
 	env := append(runtimeFolder(t, redis.Addr(), config),
 		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT="+cert, "GRPC_SERVER_TLS_KEY="+key, "GRPC_CLIENT_TLS_CACERT="+ca,
 		"GRPC_CLIENT_TLS_SAN=edge.test", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true")
@@ -396,7 +396,7 @@ func (c *configServer) StreamAggregatedResources(
 	c.streams <- configStream{first, headers, from.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0].DNSNames}
 	config, err := anypb.New(&rlsconfv3.RateLimitConfig{
 		Name: "shop", Domain: "shop", Descriptors: []*rlsconfv3.RateLimitDescriptor{{
-			Key: "client", RateLimit: &rlsconfv3.RateLimitPolicy{Unit: rlsconfv3.RateLimitUnit_HOUR, RequestsPerUnit: 3},
+			Key: "client", RateLimit: &rlsconfv3.RateLimitPolicy{Unit: rlsconfv3.RateLimitUnit_YEAR, RequestsPerUnit: 3},
 		}},
 	})
 	if err != nil {

@@ -211,11 +211,18 @@ func (o *quotaOptions) open(
 	if o.store != quotaMemory {
 		options.Settle = quotaservice.SettleFor
 	}
-	service, err := quotaservice.NewService(ctx, options)
+	q, err := newQuotas(ctx, options, proxyCAs)
+	q.allow = allow
+	return q, err
+}
+
+// newQuotas starts a service. It closes the store if that fails.
+func newQuotas(ctx context.Context, o quotaservice.Options, proxyCAs func() *x509.CertPool) (quotas, error) {
+	service, err := quotaservice.NewService(ctx, o)
 	if err != nil {
-		return quotas{}, errors.Join(err, s.Close())
+		return quotas{}, errors.Join(err, o.Store.Close())
 	}
-	return quotas{store: s, service: service, server: quotaservice.NewServer(service, proxyCAs), allow: allow}, nil
+	return quotas{store: o.Store, service: service, server: quotaservice.NewServer(service, proxyCAs)}, nil
 }
 
 func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (quotaservice.Store, error) {

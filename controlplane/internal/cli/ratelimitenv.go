@@ -410,18 +410,12 @@ func (r *ratelimitSettings) openStore(ctx context.Context) (quotas, error) {
 		return quotas{}, withHint(fmt.Errorf("open REDIS_URL: %w", err),
 			"REDIS_SOCKET_TYPE, REDIS_TYPE, REDIS_URL, REDIS_AUTH and REDIS_TLS say which Redis")
 	}
-	q := quotas{store: store, callsAlone: true}
+	q, err := newQuotas(ctx, quotaservice.Options{Log: r.log, Store: store, Settle: quotaservice.SettleFor}, nil)
+	q.callsAlone = true
 	if r.clientName != "" {
 		q.allow = func(p quotaservice.Peer, _ string) error { return p.Certificate.VerifyHostname(r.clientName) }
 	}
-	q.service, err = quotaservice.NewService(ctx, quotaservice.Options{
-		Log: r.log, Store: store, Settle: quotaservice.SettleFor,
-	})
-	if err != nil {
-		return quotas{}, errors.Join(err, store.Close())
-	}
-	q.server = quotaservice.NewServer(q.service, nil)
-	return q, nil
+	return q, err
 }
 
 // serveMetrics serves Prometheus at an address of its own.
