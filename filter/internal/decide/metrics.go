@@ -21,7 +21,7 @@ type Metrics struct {
 	Contention     uint64 // hits that ran out of retries
 	Errors         uint64 // decisions that a failing host call prevented
 	ClockRebased   uint64 // records of a wild clock, moved to the present
-	NotRefunded    uint64 // charges of denied requests that had to stay
+	NotRefunded    uint64 // charges of denied requests that had to stay; the metric keeps its old name, not_taken_back
 	WindowResets   uint64 // windows that had ended when their key was counted again
 	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
 	TooLong        uint64 // requests with a value too long for a regular expression

@@ -13,14 +13,15 @@ import (
 // to the subject: it remembers nothing of a request.
 type Source interface {
 	// Check finds out how the subject's key stands at now, for its cost and what the
-	// subjects before it take from the same record. It says whether that is Known. Unless the
-	// outcome is Granted or Failed, PassNs is when the units are free.
+	// subjects before it take from the same record. It sets Known. Unless the outcome is
+	// HasRoom or Failed, it sets PassNs to the instant at which the units are free.
 	Check(s *Subject, now int64) Outcome
 	// Recheck is Check after another worker, or another rule, wrote first.
 	Recheck(s *Subject, now int64) Outcome
-	// Take takes the cost of a subject that was checked: Taken, Raced, Full or Failed. If Check
-	// did not grant it, PassNs becomes when the next hit like this one passes. A rule that
-	// holds keeps the units until its HoldSource settles them.
+	// Take takes the cost of a subject that was checked: Taken, Raced, Full or Failed. If
+	// Check did not find HasRoom, Take counts a denied hit, and PassNs becomes the instant at
+	// which the next hit like this one passes. A rule that holds keeps the units until its
+	// HoldSource settles them.
 	Take(s *Subject) Outcome
 	// Refund undoes Take. It reports whether every window has the units back.
 	Refund(s *Subject, now int64) (complete bool)

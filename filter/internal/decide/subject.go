@@ -11,9 +11,27 @@ import (
 // Outcome is what became of one rule's part in a request.
 type Outcome uint8
 
-// The outcomes. Source.Check finds most of them. Take finds Taken and Raced, and may find Full,
-// Failed and Contended. LackKey says MissingKey, joinAsk says Contended for one part too many, and
-// NotAsked comes from endDenied.
+// The outcomes, with who sets each, and whether the rule then denies:
+//
+//	outcome     set by                                    denies
+//	HasRoom     Begin, Source.Check, Subject.refund       no
+//	Taken       Source.Take                               no
+//	Raced       Source.Take; no subject keeps it          -
+//	Pending     Source.Check                              not yet
+//	Denied      Source.Check                              yes
+//	HeldBack    Source.Check                              yes
+//	MissingKey  Subject.LackKey                           yes
+//	Full        Source.Check, Source.Take                 by on_full
+//	Failed      Source.Check, Source.Take                 by on_error
+//	Contended   Source.Check: too many requests wait      by on_contention
+//	            Subject.take: retries ran out             by on_contention
+//	            joinAsk: one part too many in an ask      by on_contention
+//	            passOvertaken: for a shadow rule          no
+//	Silent      Source.Check                              by on_unavailable
+//	Starting    Source.Check                              by on_unavailable
+//	NotAsked    Subject.skip                              no
+//
+// become sets the outcome that a Source has found, and has the policy decide where it may.
 const (
 	HasRoom    Outcome = iota // the units are free, or the rule counts nothing: Take may take them
 	Taken                     // they are counted
@@ -24,7 +42,7 @@ const (
 	MissingKey                // the request lacks a key part
 	Full                      // the key's page is full
 	Failed                    // a call into the proxy failed
-	Contended                 // compare-and-swap retries ran out, or too many requests wait already
+	Contended                 // retries ran out, or too many requests wait or parts ask already
 	Silent                    // the quota service is silent, and nothing decides in its place
 	Starting                  // the quota store has no state yet, and no share of this proxy has room
 	NotAsked                  // a shadow rule of a request that another rule denied
@@ -191,20 +209,20 @@ func (s *Subject) Tightest() int {
 
 func (s *Subject) check(now int64) {
 	if !s.Unlimited && s.Outcome != MissingKey {
-		s.checked(s.Rule.Source.Check(s, now), now)
+		s.noteCheck(s.Rule.Source.Check(s, now), now)
 	}
 }
 
-// checkAgain is check after others wrote first: by then the rules before this one have
-// counted.
+// checkAgain is check after others wrote first. The record that it reads contains the units of
+// the rules before this one, so nothing is CountedBefore.
 func (s *Subject) checkAgain(now int64) {
 	s.CountedBefore = 0
 	if !s.Unlimited && s.Outcome != MissingKey {
-		s.checked(s.Rule.Source.Recheck(s, now), now)
+		s.noteCheck(s.Rule.Source.Recheck(s, now), now)
 	}
 }
 
-func (s *Subject) checked(found Outcome, now int64) {
+func (s *Subject) noteCheck(found Outcome, now int64) {
 	if found != Failed && s.Record.Rebased {
 		s.Rule.Metrics.ClockRebased++
 	}
