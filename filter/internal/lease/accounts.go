@@ -47,74 +47,76 @@ const (
 )
 
 // holdNs is how long the service holds the units of a worker that reports nothing.
-func (a *account) holdNs() int64 { return a.definition.Windows[len(a.definition.Windows)-1].PeriodNs }
+func (acc *account) holdNs() int64 {
+	return acc.definition.Windows[len(acc.definition.Windows)-1].PeriodNs
+}
 
 // mustReport reports whether the service is to hear of the account: it has changed, or an
 // eighth of the hold has passed.
-func (a *account) mustReport(now int64) bool {
-	return a.Changed() || !a.Idle() && now-a.reportedNs >= a.holdNs()/limit.HoldParts
+func (acc *account) mustReport(now int64) bool {
+	return acc.Changed() || !acc.Idle() && now-acc.reportedNs >= acc.holdNs()/limit.HoldParts
 }
 
-func (h *accounts) areMany() bool { return len(h.byName) >= maxAccounts }
+func (accs *accounts) areMany() bool { return len(accs.byName) >= maxAccounts }
 
 // find returns the account of a key, nil if there is none.
-func (h *accounts) find(d *quota.Definition, key [16]byte) *account {
-	h.name = append(append(h.name[:0], d.Counter[:]...), key[:]...)
-	return h.byName[string(h.name)]
+func (accs *accounts) find(d *quota.Definition, key [16]byte) *account {
+	accs.name = append(append(accs.name[:0], d.Counter[:]...), key[:]...)
+	return accs.byName[string(accs.name)]
 }
 
 // open returns the account of a key from which a request wants units, a new one if there is none.
-func (h *accounts) open(d *quota.Definition, key [16]byte, now int64) *account {
-	a := h.find(d, key)
-	if a == nil {
-		a = &account{name: string(h.name), worker: h.worker, key: key}
-		h.byName[a.name] = a
+func (accs *accounts) open(d *quota.Definition, key [16]byte, now int64) *account {
+	acc := accs.find(d, key)
+	if acc == nil {
+		acc = &account{name: string(accs.name), worker: accs.worker, key: key}
+		accs.byName[acc.name] = acc
 	}
-	a.definition, a.usedNs = d, now
-	return a
+	acc.definition, acc.usedNs = d, now
+	return acc
 }
 
 // recall returns the account that a's key has by now. If a was forgotten and no other was
 // opened since, it is a again.
-func (h *accounts) recall(a *account) *account {
-	if other := h.byName[a.name]; other != nil {
+func (accs *accounts) recall(acc *account) *account {
+	if other := accs.byName[acc.name]; other != nil {
 		return other
 	}
-	h.byName[a.name] = a
-	return a
+	accs.byName[acc.name] = acc
+	return acc
 }
 
 // markDue has the account reported with the next message.
-func (h *accounts) markDue(a *account) {
-	if !a.listed {
-		a.listed = true
-		h.due = append(h.due, a)
+func (accs *accounts) markDue(acc *account) {
+	if !acc.listed {
+		acc.listed = true
+		accs.due = append(accs.due, acc)
 	}
 }
 
 // markAllDue has all that is held reported anew: the service, or its store, may have lost it.
-func (h *accounts) markAllDue(now int64) {
-	for _, a := range h.byName {
-		if !a.Idle() {
-			a.reportedNs = now - a.holdNs()
-			h.markDue(a)
+func (accs *accounts) markAllDue(now int64) {
+	for _, acc := range accs.byName {
+		if !acc.Idle() {
+			acc.reportedNs = now - acc.holdNs()
+			accs.markDue(acc)
 		}
 	}
 }
 
 // renew looks, once a second, which accounts must be reported, and forgets those that hold
 // nothing.
-func (h *accounts) renew(now, timeoutNs int64) {
-	if len(h.byName) == 0 || now < h.renewNs {
+func (accs *accounts) renew(now, timeoutNs int64) {
+	if len(accs.byName) == 0 || now < accs.renewNs {
 		return
 	}
-	h.renewNs = now + maxLookNs
-	for name, a := range h.byName {
+	accs.renewNs = now + maxLookNs
+	for name, acc := range accs.byName {
 		switch {
-		case a.mustReport(now):
-			h.markDue(a)
-		case a.Idle() && now-a.usedNs > forgetNs+timeoutNs:
-			delete(h.byName, name)
+		case acc.mustReport(now):
+			accs.markDue(acc)
+		case acc.Idle() && now-acc.usedNs > forgetNs+timeoutNs:
+			delete(accs.byName, name)
 		}
 	}
 }
@@ -125,29 +127,29 @@ func (h *accounts) renew(now, timeoutNs int64) {
 // needs 129 messages. If a round trip takes 15 ms or less, a store that is starting has all the
 // reports before it begins to grant.
 func (c *Client) queueReports(now int64) {
-	h := &c.worker.accounts
-	if len(h.due) == 0 {
+	accs := &c.worker.accounts
+	if len(accs.due) == 0 {
 		return
 	}
 	room, n := c.roomForReports(), 0
-	for ; n < len(h.due) && room > 0; n++ {
-		a := h.due[n]
-		a.listed = false
-		if a.asked == nil && a.silentNs <= now && a.mustReport(now) {
-			report := quota.Part{Definition: a.definition.ID, Key: a.key}
-			c.want([]Part{{definition: a.definition, account: a, Part: report}}, nil)
+	for ; n < len(accs.due) && room > 0; n++ {
+		acc := accs.due[n]
+		acc.listed = false
+		if acc.asked == nil && acc.silentNs <= now && acc.mustReport(now) {
+			report := quota.Part{Definition: acc.definition.ID, Key: acc.key}
+			c.queueAsk([]Part{{definition: acc.definition, account: acc, Part: report}}, nil)
 			room--
 		}
 	}
-	left := copy(h.due, h.due[n:])
-	clear(h.due[left:])
-	h.due = h.due[:left]
+	left := copy(accs.due, accs.due[n:])
+	clear(accs.due[left:])
+	accs.due = accs.due[:left]
 }
 
 // roomForReports is how many more asks for nothing may be queued or under way.
 func (c *Client) roomForReports() int {
 	reports, others := 0, 0
-	for _, asks := range [...][]*ask{c.queue, c.sent} {
+	for _, asks := range [...][]*ask{c.queue.list, c.sent.list} {
 		for _, a := range asks {
 			if len(a.waiters) == 0 && a.parts[0].account != nil {
 				reports++
@@ -171,20 +173,20 @@ func (a *ask) isReported() bool {
 
 // report writes reports of the ask's accounts, as they are now, into its parts. An account may be in
 // several parts. Each reports what the parts before it ask for as held, because it may be granted.
-func (a *ask) report(h *accounts, now int64) {
+func (a *ask) report(accs *accounts, now int64) {
 	for i := range a.parts {
 		p, earlier := &a.parts[i], uint32(0)
 		if p.account == nil {
 			continue
 		}
-		p.account = h.recall(p.account)
+		p.account = accs.recall(p.account)
 		for _, before := range a.parts[:i] {
 			if before.account == p.account {
 				earlier = limit.AddSaturating(earlier, before.Waiting)
 			}
 		}
-		h.number++
-		p.Report = p.account.NewReport(p.account.worker, h.number, earlier)
+		accs.number++
+		p.Report = p.account.NewReport(p.account.worker, accs.number, earlier)
 		p.account.asked, p.account.reportedNs = a, now
 	}
 }
@@ -202,63 +204,65 @@ func (a *ask) unreport() (accounts []*account) {
 }
 
 // reportAgain has the ask's accounts reported with the next message: their reports may be lost.
-func (h *accounts) reportAgain(a *ask) {
+func (accs *accounts) reportAgain(a *ask) {
 	for _, acc := range a.unreport() {
-		h.markDue(acc)
+		accs.markDue(acc)
 	}
 }
 
-// noteGrant notes what a grant says of the report in a part of the ask. Only a grant on an
-// account's last report grants units.
-func (h *accounts) noteGrant(g *grant, a *ask, i int) {
-	p := &a.parts[i]
-	acc := p.account
-	isLast := true
-	for j := i + 1; j < len(a.parts); j++ {
-		isLast = isLast && a.parts[j].account != acc
-	}
-	switch {
-	case acc.asked != a:
-		g.Failed = true
-	case !isLast: // the later part has reported the account anew
-	case !g.Noted: // or a service that knows no reports
-		g.Failed = true
-		acc.silentNs = g.nowNs + silenceNs
-	default:
-		acc.NoteGrant(p.Number, g.Units)
-	}
-	if isLast && acc.asked == a {
-		acc.asked = nil
-	}
+// noteGrant notes what a grant says of the report in a part of the ask, and returns whether the
+// grant may give units. The service has granted them to the worker as it was reported there:
+//
+//	another ask has the newest report, or the report was given up   no
+//	a later part of this ask has the newest report                  yes: it counts them as held
+//	the part has the newest report, but the service noted none      no, and the key is silent
+//	the part has the newest report                                  yes, and the account knows them
+func (accs *accounts) noteGrant(g *grant, a *ask, i int) (gives bool) {
+	acc := a.parts[i].account
+	accs.markDue(acc)
 	if g.Starting {
 		acc.startNs = g.nowNs + min(g.WaitNs, silenceNs)
 	}
-	h.markDue(acc)
+	if acc.asked != a {
+		return false
+	}
+	for j := i + 1; j < len(a.parts); j++ {
+		if a.parts[j].account == acc {
+			return true
+		}
+	}
+	acc.asked = nil
+	if !g.Noted { // its store failed, or the service knows no reports
+		acc.silentNs = g.nowNs + silenceNs
+		return false
+	}
+	acc.NoteGrant(a.parts[i].Number, g.Units)
+	return true
 }
 
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet, and
 // has it reported.
 func (c *Client) Inherit(from *Client) {
-	h, old := &c.worker.accounts, &from.worker.accounts
-	h.number = max(h.number, old.number)
+	accs, old := &c.worker.accounts, &from.worker.accounts
+	accs.number = max(accs.number, old.number)
 	definitions := map[*quota.Definition]*quota.Definition{}
-	for _, a := range old.byName {
-		if a.Idle() {
+	for _, acc := range old.byName {
+		if acc.Idle() {
 			continue
 		}
-		d := definitions[a.definition]
+		d := definitions[acc.definition]
 		if d == nil {
 			d = new(quota.Definition)
-			*d = *a.definition
-			d.ID, definitions[a.definition] = c.worker.newNumber(), d
+			*d = *acc.definition
+			d.ID, definitions[acc.definition] = c.worker.newNumber(), d
 		}
-		if a.worker == old.worker { // the key may have an account here
-			a.name += strconv.FormatUint(a.worker, 16)
+		if acc.worker == old.worker { // the key may have an account here
+			acc.name += strconv.FormatUint(acc.worker, 16)
 		}
-		a.definition, a.asked = d, nil
-		a.listed = false
-		h.byName[a.name] = a
+		acc.definition, acc.asked = d, nil
+		acc.listed = false
+		accs.byName[acc.name] = acc
 	}
-	h.markAllDue(c.worker.clock.Monotonic())
+	accs.markAllDue(c.worker.clock.Monotonic())
 	clear(old.byName)
 }

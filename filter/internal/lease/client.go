@@ -16,14 +16,19 @@
 // A request: Source.Check finds too few units, Client.Wait queues an ask, Client.Flush sends
 // it, Client.Receive writes the grant to the waiting Subjects and the rest to the table, and
 // Client.Next returns the request to be decided again.
+//
+// Read source.go (check and take), client.go (requests that wait), ask.go (the life of an ask),
+// stream.go (what is sent when) and grant.go (what becomes of a grant). holds.go and accounts.go
+// do the same for rules that hold units, returns.go gives idle units back, and worker.go has what
+// the others share. Each type has one name for its variables: c is a Client, w a Worker, src a
+// source of either kind, req a request that waits, a an ask, p a Part of it, g a grant, acc an
+// account, accs the accounts, ret a returnable grant, s a decide.Subject, l a state.Lease and e its entry.
 package lease
 
 import (
-	"encoding/binary"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -50,15 +55,11 @@ const (
 	firstPauseNs = 10_000_000     // between the first two tries to open a stream
 	maxPauseNs   = 1_000_000_000  // between later ones
 	minReturnNs  = 50_000_000     // between two ticks that look for idle units
-	lateNs       = 10_000_000_000 // after which a result is no longer awaited
+	lateNs       = 10_000_000_000 // after which the result of an ask counts no longer
 )
 
 // Client is one worker's side of the talk. Its zero value is not ready: use NewClient. Every
 // callback that has called it ends with Flush.
-//
-// An ask is queued, packed into a message and sent, and gets its result. Requests join a queued ask for
-// the same units. While an ask flies, no other for the same units is sent; after the timeout it
-// flies no longer, but a late result still counts.
 type Client struct {
 	transport Transport
 	worker    *Worker
@@ -71,35 +72,25 @@ type Client struct {
 	tickNs   int64  // when the last tick was
 	stalled  bool   // a late tick has given the service more time
 
-	queue   []*ask          // asks to be sent, in their order
-	queued  map[string]*ask // the same, by what they want
-	sending []*ask          // memory for those of one message
-	sent    []*ask          // without a result, by their numbers
-	flying  map[string]*ask // those of them that are not abandoned, by what they want
-	lastID  uint32          // of the newest that was sent
-	returns []quota.Return  // to be sent
+	// An ask is in one of these two, until it has its result.
+	queue   askQueue
+	sent    sentAsks
+	lastID  uint32         // of the ask that was sent last
+	returns []quota.Return // to be sent
 
+	// A request is in waiters until it is decided. In this time it either waits for an ask
+	// (Waiter.ask), or is among the ready ones.
 	waiters map[uint32]*Waiter // by their contexts
-	order   []*Waiter          // as they came, some of them decided since
-	ready   []*Waiter          // to be decided, some of them forgotten since
-	next    int                // of the ready ones: those before it are decided
+	order   []*Waiter          // the same, as they came; Tick removes those that are over
+	ready   []*Waiter          // to be decided; Next passes over those that are over
+	next    int                // index in ready: Next has returned those before it
 
 	// Memory:
+	packed  []*ask // asks in the message that is being made
 	asks    quota.Asks
 	grants  quota.Results
 	message []byte
-	key     []byte
-}
-
-// ask is what the service is asked for by requests that want the same units. If nobody
-// waits for it, it is for requests to come, or a report.
-type ask struct {
-	id      uint32
-	key     string // what it wants: see Client.keyOf
-	parts   []Part
-	waiters []*Waiter
-	sentNs  int64
-	stream  uint32 // on which it was sent
+	want    []byte
 }
 
 // Waiter is a request that waits.
@@ -118,7 +109,8 @@ func NewClient(t Transport, w *Worker) *Client {
 	w.accounts.worker = uint64(t.Random())<<32 | uint64(t.Random())
 	return &Client{
 		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}}, pauseNs: firstPauseNs,
-		queued: map[string]*ask{}, flying: map[string]*ask{}, waiters: map[uint32]*Waiter{},
+		queue: askQueue{byWant: map[string]*ask{}}, sent: sentAsks{flying: map[string]*ask{}},
+		waiters: map[uint32]*Waiter{},
 	}
 }
 
@@ -129,22 +121,22 @@ func (c *Client) Waiting() bool { return len(c.waiters) > 0 }
 // Done or Forget: Engine.Keep must have kept it. A request that Next has returned may have to
 // wait again.
 func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
-	w := c.waiters[context]
-	if w == nil {
-		w = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.TimeoutNs}
-		c.waiters[context] = w
-		c.order = append(c.order, w)
+	req := c.waiters[context]
+	if req == nil {
+		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.TimeoutNs}
+		c.waiters[context] = req
+		c.order = append(c.order, req)
 		c.worker.crowded = len(c.waiters) >= maxWaiters
-		w.setWait(decide.Waits)
+		req.setWait(decide.Waits)
 		for _, s := range v.Subjects {
 			if s.Outcome == decide.Pending {
 				s.Rule.Metrics.Waited++
 			}
 		}
 	}
-	kept := c.keepGranted(w.parts)
-	w.parts = c.worker.AppendParts(kept, v)
-	c.want(w.parts[len(kept):], w)
+	kept := c.keepGranted(req.parts)
+	req.parts = c.worker.AppendParts(kept, v)
+	c.queueAsk(req.parts[len(kept):], req)
 }
 
 // keepGranted returns the parts of a request that waits again, without those that it must not hold.
@@ -164,8 +156,8 @@ func (c *Client) keepGranted(parts []Part) []Part {
 }
 
 // setWait says what the request may still wait for.
-func (w *Waiter) setWait(to decide.Wait) {
-	for _, s := range w.Verdict.Subjects {
+func (req *Waiter) setWait(to decide.Wait) {
+	for _, s := range req.Verdict.Subjects {
 		s.Quota.Wait = to
 	}
 }
@@ -174,10 +166,10 @@ func (w *Waiter) setWait(to decide.Wait) {
 // again: then it is Done, or has to Wait again. nil if there is none.
 func (c *Client) Next() *Waiter {
 	for c.next < len(c.ready) {
-		w := c.ready[c.next]
+		req := c.ready[c.next]
 		c.next++
-		if !w.over {
-			return w
+		if !req.over {
+			return req
 		}
 	}
 	clear(c.ready)
@@ -186,25 +178,25 @@ func (c *Client) Next() *Waiter {
 }
 
 // Done ends the wait of a request that is decided. What it has got and not taken goes back.
-func (c *Client) Done(w *Waiter) {
-	for i := range w.parts {
-		c.release(&w.parts[i])
+func (c *Client) Done(req *Waiter) {
+	for i := range req.parts {
+		c.release(&req.parts[i])
 	}
-	w.over = true
-	delete(c.waiters, w.Context)
+	req.over = true
+	delete(c.waiters, req.Context)
 	c.worker.crowded = len(c.waiters) >= maxWaiters
 }
 
 // Forget ends the wait of a request that has ended. It returns its verdict, nil if it does
 // not wait.
 func (c *Client) Forget(context uint32) *decide.Verdict {
-	w := c.waiters[context]
-	if w == nil {
+	req := c.waiters[context]
+	if req == nil {
 		return nil
 	}
-	c.Done(w)
-	c.leave(w)
-	return w.Verdict
+	c.Done(req)
+	c.leave(req)
+	return req.Verdict
 }
 
 // release lets go of what the request has got by one part and not taken.
@@ -231,123 +223,41 @@ func (c *Client) giveBack(r quota.Return, stream uint32) {
 	}
 }
 
-// want queues an ask for the parts of a waiter, of nil for requests to come and reports, or
-// joins the one that is queued.
-func (c *Client) want(parts []Part, w *Waiter) {
-	key := c.keyOf(parts)
-	a := c.queued[string(key)]
-	switch {
-	case a == nil:
-		a = &ask{key: string(key), parts: slices.Clone(parts)}
-		c.enqueue(a, w == nil)
-	case w != nil:
-		a.join(parts)
-	}
-	if w != nil {
-		a.waiters, w.ask = append(a.waiters, w), a
-	}
-}
-
-// keyOf says what the parts want. Of rules that count denied requests that is also the cost.
-func (c *Client) keyOf(parts []Part) []byte {
-	c.key = c.key[:0]
-	for i := range parts {
-		p := &parts[i]
-		c.key = binary.LittleEndian.AppendUint32(c.key, p.Definition)
-		c.key = append(c.key, p.Key[:]...)
-		if p.countsDenied() {
-			c.key = binary.LittleEndian.AppendUint32(c.key, p.Cost)
-		}
-	}
-	return c.key
-}
-
-// enqueue queues an ask, one for requests to come before first contacts.
-func (c *Client) enqueue(a *ask, first bool) {
-	c.queued[a.key], c.queue = a, append(c.queue, a)
-	if first {
-		copy(c.queue[1:], c.queue)
-		c.queue[0] = a
-	}
-}
-
-// join adds what another request needs to the ask.
-func (a *ask) join(parts []Part) {
-	for i := range a.parts {
-		p := &a.parts[i]
-		if len(a.waiters) == 0 { // the cost is that of the first
-			p.Cost = parts[i].Cost
-		}
-		p.Waiting = limit.AddSaturating(p.Waiting, parts[i].Cost)
-	}
-}
-
-// unqueue takes an ask from the queue. What it would have reported is reported otherwise.
-func (c *Client) unqueue(a *ask) {
-	delete(c.queued, a.key)
-	c.queue = slices.DeleteFunc(c.queue, func(other *ask) bool { return other == a })
-	for i := range a.parts {
-		if acc := a.parts[i].account; acc != nil && acc.Changed() {
-			c.worker.accounts.markDue(acc)
-		}
-	}
-}
-
-// requeue queues an ask again for which somebody waits.
-func (c *Client) requeue(a *ask) {
-	if len(a.waiters) == 0 {
-		return
-	}
-	next := c.queued[a.key]
-	if next == nil {
-		c.enqueue(a, false)
-		return
-	}
-	for _, w := range a.waiters {
-		w.ask = next
-	}
-	for i := range next.parts {
-		p, q := &next.parts[i], &a.parts[i]
-		p.Cost, p.Waiting = q.Cost, limit.AddSaturating(p.Waiting, q.Waiting)
-	}
-	next.waiters = append(a.waiters, next.waiters...)
-}
-
 // leave has a request wait for its ask no longer.
-func (c *Client) leave(w *Waiter) {
-	a := w.ask
+func (c *Client) leave(req *Waiter) {
+	a := req.ask
 	if a == nil {
 		return
 	}
-	w.ask = nil
-	a.waiters = slices.DeleteFunc(a.waiters, func(other *Waiter) bool { return other == w })
-	if len(a.waiters) == 0 && c.queued[a.key] == a {
+	req.ask = nil
+	a.waiters = slices.DeleteFunc(a.waiters, func(other *Waiter) bool { return other == req })
+	if len(a.waiters) == 0 && c.queue.byWant[a.want] == a {
 		c.unqueue(a)
 	}
 }
 
 // expire makes a request ready that has waited for too long.
-func (c *Client) expire(w *Waiter) {
-	c.leave(w)
-	w.setWait(decide.TimedOut)
-	c.ready = append(c.ready, w)
+func (c *Client) expire(req *Waiter) {
+	c.leave(req)
+	req.setWait(decide.TimedOut)
+	c.ready = append(c.ready, req)
 }
 
 // expireAll makes requests ready whose time is over, all of them while the service is silent.
 func (c *Client) expireAll(now int64) {
-	c.order = slices.DeleteFunc(c.order, func(w *Waiter) bool {
-		if w.ask != nil && (c.worker.Silent || now >= w.deadlineNs) {
-			c.expire(w)
+	c.order = slices.DeleteFunc(c.order, func(req *Waiter) bool {
+		if req.ask != nil && (c.worker.Silent || now >= req.deadlineNs) {
+			c.expire(req)
 		}
-		return w.over
+		return req.over
 	})
 }
 
 // End makes all requests ready, to be decided without the service: the configuration ends.
 func (c *Client) End() {
-	for _, w := range c.order {
-		if w.ask != nil {
-			c.expire(w)
+	for _, req := range c.order {
+		if req.ask != nil {
+			c.expire(req)
 		}
 	}
 }

@@ -7,9 +7,24 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// grant is the service's answer to one part of an ask. Requests that waited for it get their
-// cost; the rest goes to the table of leases. What requests have got and do not take goes back
-// when the last of them is decided: the service takes units of a grant back once.
+// A grant's units have three ways out: a request spends them, the key's lease keeps them for later
+// requests, or the service gets them back.
+//
+//	    give: to requests that waited         Source.Take
+//	g.Units -----------> Subject.Quota.Grant -------------> spent
+//	   ^                          |
+//	   +--- release: not taken ---+
+//	   |
+//	   | writeLease: the rest, by record and by the last release
+//	   +-----------> the key's lease, if later requests may spend it: see returns.go
+//	   +-----------> quota.Return, if not
+//
+// The service takes units of a grant back once. So once some units are in the lease, what requests
+// leave of the same grant is added to them, and all of it goes back together.
+//
+// Units to be held are only given. The worker reports what it has not given as not held.
+
+// grant is the service's answer to one part of an ask.
 type grant struct {
 	quota.Grant // its Units are those that nobody has
 	part        *Part
@@ -23,12 +38,12 @@ type grant struct {
 
 // receive takes the result of an ask, for the requests that waited for it and for those that come.
 func (c *Client) receive(result *quota.AskResult) {
-	a := c.takeSent(result.ID)
+	a := c.sent.take(result.ID)
 	if a == nil {
 		return
 	}
 	waiters := a.waiters
-	if next := c.queued[a.key]; next != nil && len(next.waiters) > 0 && a.decidesMore(result) {
+	if next := c.queue.byWant[a.want]; next != nil && len(next.waiters) > 0 && a.decidesMore(result) {
 		waiters = append(waiters, next.waiters...)
 		c.unqueue(next)
 	}
@@ -41,8 +56,8 @@ func (c *Client) receive(result *quota.AskResult) {
 		a.unreport() // the service refuses reports now: renew looks after them
 		return
 	case quota.Busy:
-		for _, w := range waiters {
-			w.setWait(decide.Rejected)
+		for _, req := range waiters {
+			req.setWait(decide.Rejected)
 		}
 		a.unreport()
 	default:
@@ -50,14 +65,15 @@ func (c *Client) receive(result *quota.AskResult) {
 			c.distribute(a, i, result, waiters)
 		}
 	}
-	for _, w := range waiters {
-		w.ask = nil
+	for _, req := range waiters {
+		req.ask = nil
 	}
 	c.ready = append(c.ready, waiters...)
 }
 
-// decidesMore reports whether a result decides more than the ask's own requests: it has units
-// beyond their need, or later asks cannot get a better one, nor do they count.
+// decidesMore reports whether the result also decides the requests of a queued ask for the same
+// units: it has more units than the ask's own requests need, or asking again would get nothing
+// better. If the rule counts denied requests, each request must have been asked for.
 func (a *ask) decidesMore(result *quota.AskResult) bool {
 	if result.Outcome != quota.Granted && result.Outcome != quota.Denied {
 		return result.Outcome != quota.Unknown
@@ -77,26 +93,23 @@ func (a *ask) decidesMore(result *quota.AskResult) bool {
 	return true
 }
 
-// countsDenied reports whether an ask for it counts even if it is denied.
-func (p *Part) countsDenied() bool { return p.definition.CountDenied }
-
-// distribute gives the waiters what the result has for one part, in their order. The rest of
-// a lease goes to the table; the rest of what would be held is reported as not held.
+// distribute gives the waiters what the result has for one part, in their order, and records
+// the rest.
 func (c *Client) distribute(a *ask, i int, result *quota.AskResult, waiters []*Waiter) {
 	g := newGrant(a, i, result, c.worker.clock.Monotonic())
 	holds := g.part.account != nil
-	if holds {
-		c.worker.accounts.noteGrant(g, a, i)
+	if holds && !c.worker.accounts.noteGrant(g, a, i) {
+		g.Failed = true
 	}
 	g.date(a.sentNs)
-	for _, w := range waiters {
-		for j := range w.parts {
-			if p := &w.parts[j]; p.grant == nil && p.Definition == g.part.Definition {
+	for _, req := range waiters {
+		for j := range req.parts {
+			if p := &req.parts[j]; p.grant == nil && p.Definition == g.part.Definition {
 				g.give(p)
 			}
 		}
 	}
-	if !holds {
+	if !holds { // what is held has no lease: the account's next report says what is left
 		c.record(g)
 	}
 }
@@ -161,92 +174,93 @@ func (g *grant) writeTo(p *Part, units uint32) {
 	}
 }
 
-// record writes a new grant into the key's record: what it says, and the units for which nobody
+// record writes a new grant into the key's lease: what it says, and the units for which nobody
 // has waited. If these may not be kept, they go back to the service: at once if no request has
-// taken units of the grant, otherwise with what the requests leave.
+// got units of the grant, otherwise with what the requests leave.
 func (c *Client) record(g *grant) {
-	if g.takers > 0 && !g.Leased {
-		g.update(0, (*grant).noteAnswer)
-		return
-	}
 	rest := g.Units
-	g.Units = 0
-	back := g.update(rest, (*grant).noteAndPut)
-	c.giveBack(back, g.stream)
+	if g.takers > 0 && !g.Leased {
+		rest = 0
+	}
+	g.Units -= rest
+	c.giveBack(g.writeLease(rest, true), g.stream)
 }
 
 // release takes what a decided request leaves. The last request's call puts the units into the
-// key's record. It returns what goes back to the service instead.
+// key's lease. It returns what goes back to the service instead.
 func (g *grant) release(units uint32) (back quota.Return) {
 	g.Units += units
 	g.takers--
 	if g.takers > 0 || g.Units == 0 {
 		return back
 	}
-	return g.update(g.Units, (*grant).put)
+	return g.writeLease(g.Units, false)
 }
 
-// change changes a key's record by a grant. It gets the units that the record may take. It is a
-// method expression, because a closure would be allocated for each ask.
-type change func(g *grant, l *state.Lease, units uint32, now int64) (put bool, lost uint32)
-
-// noteAndPut does both to the record of a new grant, unless its time is over.
-func (g *grant) noteAndPut(l *state.Lease, units uint32, now int64) (put bool, lost uint32) {
-	g.noteAnswer(l, units, now)
-	if now >= g.endNs {
-		return false, 0
-	}
-	return g.put(l, units, now)
-}
-
-// update has change change the key's record and writes it, again if another worker writes first.
-// change says whether it has put the units into the record, and how many others it dropped for
-// them. If the units are not in the record after all, they go back to the service.
-func (g *grant) update(units uint32, change change) quota.Return {
-	c := g.part.source.(*Source)
-	w := c.worker
+// writeLease changes the key's lease and writes it, again if another worker writes first. If the
+// units are not in the lease after all, they go back to the service.
+func (g *grant) writeLease(units uint32, isNew bool) (back quota.Return) {
+	src := g.part.source.(*Source)
+	w := src.worker
 	e, wall := &w.entry, w.clock.Now()
 	for try := range state.MaxRetries {
 		now := w.clock.Monotonic()
-		if c.table.ReadAt(e, g.part.place, wall, now) != state.OK {
+		if src.table.ReadAt(e, g.part.place, wall, now) != state.OK {
 			break
 		}
 		if e.Newer && try == 0 { // by a newer time it can be read, unless it is of another epoch
 			continue
 		}
-		put, lost := change(g, &e.Lease, units, now)
-		written := c.write(e)
+		change := g.change(&e.Lease, units, isNew, now)
+		written := src.write(e)
 		if written == decide.Raced {
 			continue
 		}
-		if written == decide.Taken && put {
-			c.rule.Metrics.LeaseLost += uint64(lost)
-			w.watch(leased{c, g.part.place, g.stream, g.Number, c.lookAt(now, now, g.endNs)})
-			return quota.Return{}
+		if written == decide.Taken && change.put {
+			src.rule.Metrics.LeaseLost += uint64(change.lost)
+			w.watch(returnable{src, g.part.place, g.stream, g.Number, src.lookAt(now, now, g.endNs)})
+			return back
 		}
 		break
 	}
 	return quota.Return{Grant: g.Number, Units: units}
 }
 
-// noteAnswer writes into the record what the service said of the key. It puts no units there.
-func (g *grant) noteAnswer(l *state.Lease, _ uint32, now int64) (put bool, lost uint32) {
-	c := g.part.source.(*Source)
+// leaseChange is what became of units that were to be put into a key's lease.
+type leaseChange struct {
+	put  bool   // they are there, if it can be written
+	lost uint32 // units of an ended stream that made room for them: they cannot go back
+}
+
+// change changes a key's lease by the grant. A new one is noted first, and its units are put there
+// unless its time is over.
+func (g *grant) change(l *state.Lease, units uint32, isNew bool, now int64) leaseChange {
+	if isNew {
+		g.note(l, now)
+		if now >= g.endNs {
+			return leaseChange{}
+		}
+	}
+	return g.put(l, units, now)
+}
+
+// note writes into the lease what the service said of the key.
+func (g *grant) note(l *state.Lease, now int64) {
+	src := g.part.source.(*Source)
 	l.AskedNs, l.SilentNs = 0, 0
 	if g.Failed {
 		l.SilentNs = now + silenceNs
-		return false, 0
+		return
 	}
 	l.Uncharged -= min(l.Uncharged, g.part.Spent)
 	l.Standings = append(l.Standings[:0], g.standings...)
-	l.Rate.Spend(now, c.refill.RateNs, g.given)
-	if g.Denied && c.leases {
+	l.Rate.Spend(now, src.refill.RateNs, g.given)
+	if g.Denied && src.leases {
 		g.noteDenial(l, now)
 	}
-	return false, 0
 }
 
-// noteDenial keeps a denial in the record, so that nobody asks again before the wait is over.
+// noteDenial keeps a denial in the lease, so that nobody asks again before the wait is over.
 func (g *grant) noteDenial(l *state.Lease, now int64) {
 	cost := g.part.Cost
 	if l.DeniedNs > now {
@@ -261,16 +275,15 @@ func (g *grant) noteDenial(l *state.Lease, now int64) {
 	l.DeniedNs = now + wait
 }
 
-// put puts units into the record, if they may be spent later. Units that requests leave join
-// those of the same grant, and go back with them. lost is how many units of an ended stream it
-// drops to make room: they cannot go back.
-func (g *grant) put(l *state.Lease, units uint32, now int64) (put bool, lost uint32) {
+// put puts units into the lease, if they may be spent later. Units that requests leave join those
+// of the same grant, and go back with them.
+func (g *grant) put(l *state.Lease, units uint32, now int64) leaseChange {
 	if units == 0 || !g.Leased || g.Failed || g.Denied {
-		return false, 0
+		return leaseChange{}
 	}
 	if l.DeniedCost <= units {
 		l.DeniedNs = 0
 	}
-	lost, put = l.Put(now, state.GrantLeft{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
-	return put, lost
+	lost, put := l.Put(now, state.GrantLeft{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
+	return leaseChange{put, lost}
 }

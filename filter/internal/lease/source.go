@@ -51,35 +51,35 @@ func refillOf(windows []limit.Window) state.Refill {
 }
 
 // Check decides by the grant that the request has waited for, else by the key's lease.
-func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
+func (src *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 	if s.Quota.Lease == nil {
 		s.Quota.Lease = new(state.LeaseEntry)
 	}
-	c.begin(s, now)
+	src.begin(s, now)
 	e := s.Quota.Lease
 	e.NowNs = s.Quota.NowNs
 	if g := &s.Quota.Grant; g.Decides(s.Cost, e.NowNs) {
-		return c.checkGrant(s, g, now)
+		return src.checkGrant(s, g, now)
 	}
-	status := c.table.Read(e, c.keyOf(s), now, e.NowNs)
+	status := src.table.Read(e, src.keyOf(s), now, e.NowNs)
 	if status == state.OK && e.Newer { // by a newer time it can be read
-		status = c.table.Reread(e, now, c.worker.clock.Monotonic())
+		status = src.table.Reread(e, now, src.worker.clock.Monotonic())
 	}
 	if status != state.OK {
 		return decide.Failed
 	}
-	s.Known = c.knows(e)
-	return c.checkLease(s, now)
+	s.Known = src.knows(e)
+	return src.checkLease(s, now)
 }
 
 // Recheck is Check.
-func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome { return c.Check(s, now) }
+func (src *Source) Recheck(s *decide.Subject, now int64) decide.Outcome { return src.Check(s, now) }
 
 // checkGrant decides by the service's grant.
-func (c *Source) checkGrant(s *decide.Subject, g *decide.Grant, now int64) decide.Outcome {
+func (src *Source) checkGrant(s *decide.Subject, g *decide.Grant, now int64) decide.Outcome {
 	e := s.Quota.Lease
 	e.WrittenNs, e.Standings = g.NowNs, append(e.Standings[:0], g.Standings...)
-	s.Known = c.knows(e)
+	s.Known = src.knows(e)
 	if g.Denied {
 		s.PassNs = passNs(now, g.WaitNs)
 		return decide.Denied
@@ -89,12 +89,12 @@ func (c *Source) checkGrant(s *decide.Subject, g *decide.Grant, now int64) decid
 }
 
 // checkLease decides by the key's lease.
-func (c *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
+func (src *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
 	e, need := s.Quota.Lease, s.Units()
 	switch {
 	case s.Cost == 0:
 		return forNothing(s)
-	case !c.leases:
+	case !src.leases:
 	case e.Left(e.NowNs) >= need:
 		s.Quota.From = decide.LeaseTable
 		return decide.HasRoom
@@ -105,95 +105,95 @@ func (c *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
 		}
 		return decide.Denied
 	}
-	next := c.worker.tooFew(s)
-	if c.isSilent(e) || next == decide.Silent {
-		return c.alone(s, now, decide.Silent)
+	next := src.worker.tooFew(s)
+	if src.isSilent(e) || next == decide.Silent {
+		return src.alone(s, now, decide.Silent)
 	}
 	return next
 }
 
 // isSilent reports whether the service answers nothing, or nothing about this key.
-func (c *Source) isSilent(e *state.LeaseEntry) bool {
-	return e.SilentNs > e.NowNs || c.worker.Silent
+func (src *Source) isSilent(e *state.LeaseEntry) bool {
+	return e.SilentNs > e.NowNs || src.worker.Silent
 }
 
 // knows reports whether the key's usage is known.
-func (c *Source) knows(e *state.LeaseEntry) bool {
-	return e.WrittenNs != 0 && len(e.Standings) >= len(c.rule.Subjects.Windows)
+func (src *Source) knows(e *state.LeaseEntry) bool {
+	return e.WrittenNs != 0 && len(e.Standings) >= len(src.rule.Subjects.Windows)
 }
 
 // keyOf is what the subject's lease is found by: its key and, if requests give limits, these.
 // So units that were granted under one limit are not spent under another, and no
 // denial is remembered under another.
-func (c *Source) keyOf(s *decide.Subject) []byte {
-	if !c.rule.Subjects.IsRequested(&s.Subject) {
+func (src *Source) keyOf(s *decide.Subject) []byte {
+	if !src.rule.Subjects.IsRequested(&s.Subject) {
 		return s.Key.Bytes
 	}
-	c.key = appendLimits(append(c.key[:0], s.Key.Bytes...), s)
-	return c.key
+	src.key = appendLimits(append(src.key[:0], s.Key.Bytes...), s)
+	return src.key
 }
 
 // part is what is asked for the subject's key.
-func (c *Source) part(s *decide.Subject, cost uint32) Part {
-	e, d := s.Quota.Lease, c.definition(s)
-	p := Part{definition: d, subject: s, source: c, place: e.Place(), Part: quota.Part{
-		Definition: d.ID, Key: c.rule.Subjects.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
+func (src *Source) part(s *decide.Subject, cost uint32) Part {
+	e, d := s.Quota.Lease, src.definition(s)
+	p := Part{definition: d, subject: s, source: src, place: e.Place(), Part: quota.Part{
+		Definition: d.ID, Key: src.rule.Subjects.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
 		Spent: e.Uncharged, Shadow: s.Shadow,
 	}}
-	if c.leases {
-		rate := e.Rate.Over(e.NowNs, c.refill.RateNs)
+	if src.leases {
+		rate := e.Rate.Over(e.NowNs, src.refill.RateNs)
 		p.Ahead = limit.AddSaturating(rate, rate)
 	}
 	return p
 }
 
 // Take takes the cost from where Check has found it.
-func (c *Source) Take(s *decide.Subject) decide.Outcome {
+func (src *Source) Take(s *decide.Subject) decide.Outcome {
 	switch s.Quota.From {
 	case decide.OwnGrant:
 		s.Quota.Grant.Units -= s.Cost
 		return decide.Taken
 	case decide.LeaseTable:
-		return c.takeLease(s)
+		return src.takeLease(s)
 	case decide.OwnShare:
-		return c.takeShare(s)
+		return src.takeShare(s)
 	default:
 		return decide.Failed
 	}
 }
 
 // takeLease takes units that the proxy has leased, and asks ahead if few are left.
-func (c *Source) takeLease(s *decide.Subject) decide.Outcome {
-	e, w := s.Quota.Lease, c.worker
+func (src *Source) takeLease(s *decide.Subject) decide.Outcome {
+	e, w := s.Quota.Lease, src.worker
 	s.Quota.Taken = e.Take(e.NowNs, s.Cost)
-	e.Rate.Spend(e.NowNs, c.refill.RateNs, s.Cost)
-	due := e.AskedNs <= e.NowNs && !w.Silent && c.refill.IsDue(e.Left(e.NowNs), e.Rate.Over(e.NowNs, c.refill.RateNs))
+	e.Rate.Spend(e.NowNs, src.refill.RateNs, s.Cost)
+	due := e.AskedNs <= e.NowNs && !w.Silent && src.refill.IsDue(e.Left(e.NowNs), e.Rate.Over(e.NowNs, src.refill.RateNs))
 	if due {
 		e.AskedNs = e.NowNs + w.TimeoutNs
 	}
-	taken := c.write(e)
+	taken := src.write(e)
 	if due && taken == decide.Taken {
-		w.refills = append(w.refills, c.part(s, 0))
+		w.refills = append(w.refills, src.part(s, 0))
 	}
 	return taken
 }
 
 // takeShare takes the cost of the proxy's share. The lease's record says first that the service
 // has to charge it: what the service never hears of would be admitted twice.
-func (c *Source) takeShare(s *decide.Subject) decide.Outcome {
+func (src *Source) takeShare(s *decide.Subject) decide.Outcome {
 	e := s.Quota.Lease
 	e.Uncharged = limit.AddSaturating(e.Uncharged, s.Cost)
-	if written := c.write(e); written != decide.Taken {
+	if written := src.write(e); written != decide.Taken {
 		return written
 	}
-	return c.local.Take(s)
+	return src.local.Take(s)
 }
 
 // write stores a lease.
-func (c *Source) write(e *state.LeaseEntry) decide.Outcome {
-	switch c.table.Write(e) {
+func (src *Source) write(e *state.LeaseEntry) decide.Outcome {
+	switch src.table.Write(e) {
 	case state.OK:
-		c.rule.Metrics.LeaseLost += uint64(e.Lost)
+		src.rule.Metrics.LeaseLost += uint64(e.Lost)
 		return decide.Taken
 	case state.Mismatch:
 		return decide.Raced
@@ -203,32 +203,32 @@ func (c *Source) write(e *state.LeaseEntry) decide.Outcome {
 }
 
 // Refund puts the units back to where they were taken from.
-func (c *Source) Refund(s *decide.Subject, now int64) bool {
+func (src *Source) Refund(s *decide.Subject, now int64) bool {
 	switch s.Quota.From {
 	case decide.OwnGrant:
 		s.Quota.Grant.Units += s.Cost
 		return true
 	case decide.LeaseTable:
-		return c.refundLease(s, now)
+		return src.refundLease(s, now)
 	case decide.OwnShare:
-		return c.local.Refund(s, now)
+		return src.local.Refund(s, now)
 	default:
 		return false
 	}
 }
 
 // refundLease puts units back into the lease. If it fails the units stay counted.
-func (c *Source) refundLease(s *decide.Subject, now int64) bool {
+func (src *Source) refundLease(s *decide.Subject, now int64) bool {
 	e, back := s.Quota.Lease, s.Quota.Taken
 	back.Units = s.Cost
 	for range state.MaxRetries {
-		if c.table.Reread(e, now, e.NowNs) != state.OK || e.WrittenNs == 0 {
+		if src.table.Reread(e, now, e.NowNs) != state.OK || e.WrittenNs == 0 {
 			return false
 		}
 		if _, ok := e.Put(e.NowNs, back); !ok {
 			return false
 		}
-		if written := c.write(e); written != decide.Raced {
+		if written := src.write(e); written != decide.Raced {
 			return written == decide.Taken
 		}
 	}
@@ -236,50 +236,50 @@ func (c *Source) refundLease(s *decide.Subject, now int64) bool {
 }
 
 // Usage is how the key stands over all proxies, by the last grant.
-func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {
+func (src *Source) Usage(s *decide.Subject, window int) *limit.Usage {
 	if s.Quota.From == decide.OwnShare {
-		return c.local.Usage(s, window)
+		return src.local.Usage(s, window)
 	}
 	e := s.Quota.Lease
 	used, resetNs := uint32(0), int64(0)
 	if st := &e.Standings[window]; st.ResetNs > e.NowNs {
 		used, resetNs = st.Used, st.ResetNs-e.NowNs
 	}
-	c.usage = s.Limits.Windows[window].Standing(s.Record.Now, used, resetNs, c.usage.Log)
-	return &c.usage
+	src.usage = s.Limits.Windows[window].Standing(s.Record.Now, used, resetNs, src.usage.Log)
+	return &src.usage
 }
 
 // Operate returns how many units of the key this proxy may still spend. While the service is
 // silent, the subject has what this proxy has counted by itself.
-func (c *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64) (value int64, err error) {
+func (src *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64) (value int64, err error) {
 	if s.Unlimited {
 		return 0, nil
 	}
 	e := new(state.LeaseEntry)
-	s.Quota.Lease, e.NowNs = e, c.worker.clock.Monotonic()
-	if c.table.Read(e, c.keyOf(s), now, e.NowNs) != state.OK {
+	s.Quota.Lease, e.NowNs = e, src.worker.clock.Monotonic()
+	if src.table.Read(e, src.keyOf(s), now, e.NowNs) != state.OK {
 		return 0, local.ErrStore
 	}
 	s.Quota.From = decide.Nowhere
-	if c.isSilent(e) && c.local != nil && c.checkShare(s, now) == decide.Failed {
+	if src.isSilent(e) && src.local != nil && src.checkShare(s, now) == decide.Failed {
 		return 0, local.ErrStore
 	}
-	return int64(e.Left(e.NowNs)) + c.leftOfOthers(s, now), nil
+	return int64(e.Left(e.NowNs)) + src.leftOfOthers(s, now), nil
 }
 
 // leftOfOthers is how many units of the subject's key may be spent under other limits, which
 // other requests give, as far as this worker keeps these.
-func (c *Source) leftOfOthers(s *decide.Subject, now int64) (units int64) {
+func (src *Source) leftOfOthers(s *decide.Subject, now int64) (units int64) {
 	own := string(appendLimits(nil, s))
-	rule := string(binary.LittleEndian.AppendUint32(nil, c.first))
-	for name := range c.worker.requested {
+	rule := string(binary.LittleEndian.AppendUint32(nil, src.first))
+	for name := range src.worker.requested {
 		limits, ofRule := strings.CutPrefix(name, rule)
 		if !ofRule || limits == own {
 			continue
 		}
-		e := &c.worker.entry
+		e := &src.worker.entry
 		key := append(append([]byte(nil), s.Key.Bytes...), limits...)
-		if c.table.Read(e, key, now, c.worker.clock.Monotonic()) == state.OK {
+		if src.table.Read(e, key, now, src.worker.clock.Monotonic()) == state.OK {
 			units += int64(e.Left(e.NowNs))
 		}
 	}
@@ -288,10 +288,10 @@ func (c *Source) leftOfOthers(s *decide.Subject, now int64) (units int64) {
 
 // Tables are the table of leases, and what counts in the place of a silent service: keys
 // that are among the leases.
-func (c *Source) Tables() []decide.Table {
-	t := c.table.Table()
-	own := decide.Table{Table: t, Rule: t.Windows(), Entry: &c.worker.visitor}
-	return append([]decide.Table{own}, c.common.Tables()...)
+func (src *Source) Tables() []decide.Table {
+	t := src.table.Table()
+	own := decide.Table{Table: t, Rule: t.Windows(), Entry: &src.worker.visitor}
+	return append([]decide.Table{own}, src.common.Tables()...)
 }
 
 // Of is what this proxy knew of the subject's key when it was checked; nil for a rule of scope
@@ -300,17 +300,17 @@ func Of(s *decide.Subject) *result.Lease {
 	if s.Unlimited {
 		return nil
 	}
-	switch c := s.Rule.Source.(type) {
+	switch src := s.Rule.Source.(type) {
 	case *HoldSource:
-		return c.known(s)
+		return src.known(s)
 	case *Source:
-		return c.known(s)
+		return src.known(s)
 	default:
 		return nil
 	}
 }
 
-func (c *Source) known(s *decide.Subject) *result.Lease {
+func (src *Source) known(s *decide.Subject) *result.Lease {
 	known, e := &result.Lease{}, s.Quota.Lease
 	if e == nil { // it was not checked
 		return known
@@ -321,8 +321,8 @@ func (c *Source) known(s *decide.Subject) *result.Lease {
 		}
 	}
 	known.Units = e.Left(e.NowNs)
-	if c.isSilent(e) {
-		known.Silent = string(c.rule.Policy.OnUnavailable)
+	if src.isSilent(e) {
+		known.Silent = string(src.rule.Policy.OnUnavailable)
 	}
 	return known
 }

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"slices"
-	"sort"
 
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -22,8 +21,8 @@ func (c *Client) IsConnected() bool { return c.stream.number != 0 }
 // Flush sends what is to be sent, unless a message is under way: it leaves once a result has come.
 func (c *Client) Flush(now int64) {
 	for i := range c.worker.refills {
-		if len(c.queue) < maxRefills {
-			c.want(c.worker.refills[i:i+1], nil)
+		if len(c.queue.list) < maxRefills {
+			c.queueAsk(c.worker.refills[i:i+1], nil)
 		}
 	}
 	c.worker.refills = c.worker.refills[:0]
@@ -31,34 +30,34 @@ func (c *Client) Flush(now int64) {
 		return
 	}
 	c.queueReports(now)
-	if len(c.queue)+len(c.returns) == 0 || !c.ensureOpen(now) {
+	if len(c.queue.list)+len(c.returns) == 0 || !c.ensureOpen(now) {
 		return
 	}
 	left := c.pack(now)
 	m := &c.asks
 	if len(m.Asks)+len(m.Returns) == 0 || !c.send(m, now) {
-		for _, a := range c.sending {
+		for _, a := range c.packed {
 			c.worker.accounts.reportAgain(a)
 		}
 		return
 	}
-	c.queue, c.sent = append(c.queue[:0], left...), append(c.sent, c.sending...)
-	for _, a := range c.sending {
-		delete(c.queued, a.key)
-		c.flying[a.key] = a
+	c.queue.list = append(c.queue.list[:0], left...)
+	for _, a := range c.packed {
+		delete(c.queue.byWant, a.want)
+		c.sent.add(a)
 	}
 }
 
-// pack makes a message of what has room in it: c.asks, with the asks in c.sending. It returns
-// the asks that have to wait.
+// pack makes a message of what has room in it: c.asks, and c.packed, which stay in the queue
+// until they are sent. It returns the asks that have to wait.
 func (c *Client) pack(now int64) (left []*ask) {
 	m := &c.asks
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
-	c.sending = c.sending[:0]
+	c.packed = c.packed[:0]
 	room := roomBytes - returnBytes*min(len(c.returns), maxReturns)
-	for _, a := range c.queue {
+	for _, a := range c.queue.list {
 		n := c.mostBytes(a)
-		if n > room || c.flying[a.key] != nil || a.isReported() {
+		if n > room || c.sent.flying[a.want] != nil || a.isReported() {
 			left = append(left, a)
 			continue
 		}
@@ -75,7 +74,7 @@ func (c *Client) pack(now int64) (left []*ask) {
 
 // packAsk puts an ask into the message, with the definitions that the stream has not had.
 func (c *Client) packAsk(a *ask, now int64) {
-	c.sending = append(c.sending, a)
+	c.packed = append(c.packed, a)
 	c.lastID++
 	a.id, a.sentNs = c.lastID, now
 	a.stream = c.stream.number
@@ -177,12 +176,12 @@ func (c *Client) Closed(now int64) {
 	c.stream.number, c.sentNs = 0, 0
 	c.returns = c.returns[:0]
 	c.backOff(now)
-	for _, a := range c.sent {
+	for _, a := range c.sent.list {
 		c.worker.accounts.reportAgain(a)
 		c.requeue(a)
 	}
-	c.sent = nil
-	clear(c.flying)
+	c.sent.list = nil
+	clear(c.sent.flying)
 	c.worker.accounts.markAllDue(now)
 }
 
@@ -206,21 +205,6 @@ func (c *Client) Receive(message []byte, now int64) error {
 	return nil
 }
 
-// takeSent takes the ask of that number off those that were sent, nil if there is none.
-// Numbers begin anew after the largest.
-func (c *Client) takeSent(id uint32) *ask {
-	i := sort.Search(len(c.sent), func(i int) bool { return c.sent[i].id-c.sent[0].id >= id-c.sent[0].id })
-	if i == len(c.sent) || c.sent[i].id != id {
-		return nil
-	}
-	a := c.sent[i]
-	c.sent = slices.Delete(c.sent, i, i+1)
-	if c.flying[a.key] == a {
-		delete(c.flying, a.key)
-	}
-	return a
-}
-
 // Tick finds requests whose time is over and units that are idle, and finds out whether
 // the service is silent. Period says when to call it next.
 func (c *Client) Tick(now int64) {
@@ -229,7 +213,7 @@ func (c *Client) Tick(now int64) {
 		c.listen(now)
 	}
 	c.expireAll(now)
-	c.abandon(now)
+	c.noteLate(now)
 	c.worker.accounts.renew(now, c.worker.TimeoutNs)
 	if c.worker.Silent {
 		c.probe(now)
@@ -273,7 +257,7 @@ func (c *Client) listen(now int64) {
 	timeout := c.worker.TimeoutNs
 	silent := c.sentNs != 0 && now-c.sentNs >= timeout && now-c.heardNs >= timeout
 	if !silent && c.stream.number == 0 {
-		silent = slices.ContainsFunc(c.order, func(w *Waiter) bool { return w.ask != nil && now >= w.deadlineNs })
+		silent = slices.ContainsFunc(c.order, func(req *Waiter) bool { return req.ask != nil && now >= req.deadlineNs })
 	}
 	if !silent {
 		return
@@ -296,19 +280,18 @@ func (c *Client) probe(now int64) {
 	c.send(&m, now)
 }
 
-// abandon lets keys be asked for again whose asks have got no result in time,
-// though others have. A late result still counts.
-func (c *Client) abandon(now int64) {
-	for _, a := range c.sent {
+// noteLate finds the asks that have no result in time, though others have: their units may be
+// asked for again.
+func (c *Client) noteLate(now int64) {
+	for _, a := range c.sent.list {
 		if now-a.sentNs < c.worker.TimeoutNs {
 			break
 		}
-		if c.flying[a.key] == a {
-			delete(c.flying, a.key)
+		if c.sent.stopFlying(a) {
 			c.worker.accounts.reportAgain(a)
 		}
 	}
-	for len(c.sent) > 0 && now-c.sent[0].sentNs >= lateNs {
-		c.sent = c.sent[1:]
+	for len(c.sent.list) > 0 && now-c.sent.list[0].sentNs >= lateNs {
+		c.sent.list = c.sent.list[1:]
 	}
 }

@@ -37,9 +37,10 @@ type Worker struct {
 	requested  map[string]*quota.Definition // those that requests have given, by rule and limits
 	lastNumber uint32                       // of the newest of them
 
-	leased  []leased         // grants that may go back
-	lookNs  int64            // when to look at the first of them
-	idleNs  int64            // the shortest time after which one is idle, 0 = none is left
+	returnable []returnable // grants that may go back
+	lookNs     int64        // when to look at the first of them
+	idleNs     int64        // the shortest time after which one is idle, 0 = none is left
+
 	entry   state.LeaseEntry // memory for records that no request reads
 	visitor state.Entry      // memory for visits of all pages
 
@@ -58,9 +59,9 @@ func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 // silent service, if on_unavailable is local.
 func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 	p, windows := r.Policy, r.Subjects.Windows
-	c := common{worker: w, rule: r, first: uint32(len(w.Definitions))}
+	src := common{worker: w, rule: r, first: uint32(len(w.Definitions))}
 	if p.OnUnavailable == policy.UnavailableLocal {
-		c.local = local.New(r, fallback)
+		src.local = local.New(r, fallback)
 	}
 	for override := -1; override < len(p.Overrides); override++ {
 		d := r.Subjects.DefinitionOf(override)
@@ -68,12 +69,12 @@ func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 		w.Definitions = append(w.Definitions, d)
 	}
 	if p.Holds() {
-		r.SetSource(&HoldSource{common: c}, fallback)
+		r.SetSource(&HoldSource{common: src}, fallback)
 		return
 	}
 	table := w.tables.Leases(r.Subjects.Counter("\x00lease", p.Capacity), layoutOf(windows), len(windows), p.Capacity)
 	r.SetSource(&Source{
-		common: c, table: table, leases: p.Lease != quota.LeaseOff,
+		common: src, table: table, leases: p.Lease != quota.LeaseOff,
 		refill: refillOf(windows), idleNs: quota.IdleNs(windows),
 	}, table.Table())
 }
@@ -101,38 +102,6 @@ func (w *Worker) DecideLike(from *Worker) { w.TimeoutNs, w.Silent = from.Timeout
 // Client.Flush.
 func (w *Worker) HasNews() bool { return len(w.refills)+len(w.accounts.due) > 0 }
 
-// Part is what a request, or requests to come, need of one key.
-type Part struct {
-	quota.Part
-	definition *quota.Definition
-	source     source
-	place      state.Place // of a lease
-	account    *account    // of what is held instead
-
-	subject *decide.Subject // of the request, nil for requests to come and for reports
-	grant   *grant          // the result, nil until it has come
-}
-
-// AppendParts appends what the pending verdict waits for: one part for each key. Shadow
-// rules come last.
-func (w *Worker) AppendParts(dst []Part, v *decide.Verdict) []Part {
-	for _, shadow := range [2]bool{false, true} {
-		for _, s := range v.Subjects {
-			if s.Outcome == decide.Pending && s.Shadow == shadow {
-				dst = append(dst, s.Rule.Source.(source).part(s, s.Cost))
-			}
-		}
-	}
-	return dst
-}
-
-// source is a source of a rule of scope cluster.
-type source interface {
-	decide.Source
-	// part is what is asked for the subject's key.
-	part(s *decide.Subject, cost uint32) Part
-}
-
 // common is what both sources of rules of scope cluster have.
 type common struct {
 	worker *Worker
@@ -150,21 +119,21 @@ type common struct {
 const maxRequested = 256
 
 // definition is what the service is told of the subject's limits.
-func (c *common) definition(s *decide.Subject) *quota.Definition {
-	w := c.worker
-	if !c.rule.Subjects.IsRequested(&s.Subject) {
-		return &w.Definitions[c.first+uint32(s.Override+1)]
+func (src *common) definition(s *decide.Subject) *quota.Definition {
+	w := src.worker
+	if !src.rule.Subjects.IsRequested(&s.Subject) {
+		return &w.Definitions[src.first+uint32(s.Override+1)]
 	}
-	c.key = appendLimits(binary.LittleEndian.AppendUint32(c.key[:0], c.first), s)
-	if d := w.requested[string(c.key)]; d != nil {
+	src.key = appendLimits(binary.LittleEndian.AppendUint32(src.key[:0], src.first), s)
+	if d := w.requested[string(src.key)]; d != nil {
 		return d
 	}
 	if len(w.requested) >= maxRequested {
 		clear(w.requested)
 	}
-	d := c.rule.Subjects.Definition(&s.Subject)
+	d := src.rule.Subjects.Definition(&s.Subject)
 	d.ID = w.newNumber()
-	w.requested[string(c.key)] = &d
+	w.requested[string(src.key)] = &d
 	return &d
 }
 
@@ -184,13 +153,13 @@ func appendLimits(b []byte, s *decide.Subject) []byte {
 }
 
 // begin begins a check of the subject.
-func (c *common) begin(s *decide.Subject, now int64) {
+func (src *common) begin(s *decide.Subject, now int64) {
 	s.Limits.Windows = s.Windows
 	s.Known, s.PassNs = false, now
 	r, q := &s.Record, &s.Quota
 	r.Now, r.Rebased = now, false
 	r.FromFloor = false
-	q.From, q.NowNs = decide.Nowhere, c.worker.clock.Monotonic()
+	q.From, q.NowNs = decide.Nowhere, src.worker.clock.Monotonic()
 }
 
 // tooFew is what becomes of a subject for which the proxy has too few units, and the service
@@ -225,24 +194,24 @@ func forNothing(s *decide.Subject) decide.Outcome {
 // alone decides without the service, for the reason why: by this proxy's share, if
 // on_unavailable is local. If nothing decides, the outcome is why, also while the
 // quota store starts and others hold the share.
-func (c *common) alone(s *decide.Subject, now int64, why decide.Outcome) decide.Outcome {
-	if c.local == nil {
+func (src *common) alone(s *decide.Subject, now int64, why decide.Outcome) decide.Outcome {
+	if src.local == nil {
 		return why
 	}
-	found := c.checkShare(s, now)
+	found := src.checkShare(s, now)
 	if found == decide.HeldBack && why == decide.Starting {
 		return why
 	}
 	if s.Quota.From == decide.OwnShare {
-		c.rule.Metrics.Unavailable++
+		src.rule.Metrics.Unavailable++
 	}
 	return found
 }
 
 // checkShare decides by what this proxy has counted while the service was silent.
-func (c *common) checkShare(s *decide.Subject, now int64) decide.Outcome {
-	s.Limits.Windows = c.share(s)
-	found := c.local.Check(s, now)
+func (src *common) checkShare(s *decide.Subject, now int64) decide.Outcome {
+	s.Limits.Windows = src.share(s)
+	found := src.local.Check(s, now)
 	if found != decide.Failed {
 		s.Quota.From = decide.OwnShare
 	}
@@ -251,11 +220,11 @@ func (c *common) checkShare(s *decide.Subject, now int64) decide.Outcome {
 
 // share is what one proxy may admit without the service: the limits, divided by
 // the number of proxies.
-func (c *common) share(s *decide.Subject) []limit.Window {
-	proxies := max(c.worker.tables.Proxies(), 1)
-	c.shares = append(c.shares[:0], s.Windows...)
-	for i := range c.shares {
-		w := &c.shares[i]
+func (src *common) share(s *decide.Subject) []limit.Window {
+	proxies := max(src.worker.tables.Proxies(), 1)
+	src.shares = append(src.shares[:0], s.Windows...)
+	for i := range src.shares {
+		w := &src.shares[i]
 		if w.Limit > 0 {
 			w.Limit = max(1, w.Limit/proxies)
 		}
@@ -263,7 +232,7 @@ func (c *common) share(s *decide.Subject) []limit.Window {
 			w.Burst = max(1, w.Burst/proxies)
 		}
 	}
-	return c.shares
+	return src.shares
 }
 
 // Persist does nothing: what is held has no record, and a lease of another epoch of the clock is
@@ -271,9 +240,9 @@ func (c *common) share(s *decide.Subject) []limit.Window {
 func (*common) Persist(*decide.Subject) {}
 
 // Tables are where the proxy counts without the service.
-func (c *common) Tables() []decide.Table {
-	if c.local == nil {
+func (src *common) Tables() []decide.Table {
+	if src.local == nil {
 		return nil
 	}
-	return c.local.Tables()
+	return src.local.Tables()
 }
