@@ -43,7 +43,7 @@ func (j *job) local() error {
 		reader: j.reader, job: j, hosts: j.hosts(s),
 		levels: map[*localv3.LocalRateLimit][]*level{}, reached: map[*level]bool{},
 	}
-	l.all(s.filters)
+	l.addRules(s.filters)
 	if len(j.draft.rules) == 0 && j.err() == nil {
 		return j.whyNothing(in)
 	}
@@ -103,13 +103,14 @@ type localImport struct {
 	*reader
 	job    *job
 	hosts  []virtualHost
-	levels map[*localv3.LocalRateLimit][]*level
+	levels map[*localv3.LocalRateLimit][]*level // of each configuration, as several routes may have one
 
-	reached map[*level]bool // levels to which some descriptor leads
+	all     []*level        // of all configurations, in the order in which rules were made of them
+	reached map[*level]bool // those to which some descriptor leads
 }
 
-// all makes the rules of the configurations that filters have, and that routes have for them.
-func (l *localImport) all(filters []filterConfig) {
+// addRules makes the rules of the configurations that filters have, and that routes have for them.
+func (l *localImport) addRules(filters []filterConfig) {
 	filters = slices.DeleteFunc(slices.Clone(filters), func(c filterConfig) bool { return !isLocal(c) })
 	isOff := func(r *route) bool {
 		return slices.ContainsFunc(filters, func(f filterConfig) bool { return r.isOff(f.name) })
@@ -117,18 +118,16 @@ func (l *localImport) all(filters []filterConfig) {
 	isApart := func(r *route) bool { return slices.ContainsFunc(r.own, isLocal) || isOff(r) }
 	for _, c := range filters {
 		u := use{requests: l.others(isApart), isFor: func(r *route) bool { return !isApart(r) }}
-		l.config(c, u)
+		l.addConfig(c, u)
 	}
 	for _, h := range l.hosts {
 		for _, r := range h.routes {
 			if own := slices.IndexFunc(r.own, isLocal); own >= 0 && !isOff(r) {
-				l.config(r.own[own], use{requests: r.selection, isFor: func(other *route) bool { return r == other }})
+				l.addConfig(r.own[own], use{requests: r.selection, isFor: func(other *route) bool { return r == other }})
 			}
 		}
 	}
-	for _, levels := range l.levels {
-		l.noteUnreached(levels, l.reached)
-	}
+	l.noteUnreached(l.all, l.reached)
 }
 
 // use says which requests and routes have a configuration.
@@ -157,8 +156,8 @@ func (l *localImport) others(isApart func(*route) bool) (rest selection) {
 	return rest
 }
 
-// config makes the rules of one configuration, for the requests and routes that have it.
-func (l *localImport) config(c filterConfig, u use) {
+// addConfig makes the rules of one configuration, for the requests and routes that have it.
+func (l *localImport) addConfig(c filterConfig, u use) {
 	if !hasBucket(c.node) {
 		return // it is there for its routes
 	}
@@ -175,10 +174,11 @@ func (l *localImport) config(c filterConfig, u use) {
 	draft := &l.job.draft
 	draft.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), draft.headers)
 	if l.levels[o] == nil {
-		l.levels[o] = l.levelsOf(o, c.at)
+		l.levels[o] = l.readLevels(o, c.at)
+		l.all = append(l.all, l.levels[o]...)
 	}
 	var rules []rule
-	for _, d := range l.requested(o, c.at, u) {
+	for _, d := range l.descriptors(o, c.at, u) {
 		leaves := localLeaves(l.levels[o], d.entries)
 		addLevels(l.reached, leaves)
 		rules = append(rules, d.rules(leaves, l.reader)...)
@@ -197,7 +197,7 @@ func (l *localImport) config(c filterConfig, u use) {
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
 // limits. There is none without a bucket, or without such a request.
 func (l *localImport) defaultBucket(o *localv3.LocalRateLimit, at place, requests selection, limited []rule) []rule {
-	q := l.bucket(o.GetTokenBucket(), at.in("token_bucket"))
+	q := l.readBucket(o.GetTokenBucket(), at.in("token_bucket"))
 	if q == nil {
 		return nil
 	}
@@ -228,12 +228,12 @@ func (l *localImport) countEachConnection(at place, rules []rule) {
 	}
 }
 
-// levelsOf reads the descriptors of a configuration. Envoy keeps a number of
-// values of an entry without one, to bound memory; newcomers are not denied for it.
-func (l *localImport) levelsOf(o *localv3.LocalRateLimit, at place) (list []*level) {
+// readLevels makes a level of each descriptor of a configuration. Envoy keeps a number of values of an
+// entry without one, to bound memory; newcomers are not denied for it.
+func (l *localImport) readLevels(o *localv3.LocalRateLimit, at place) (list []*level) {
 	for i, d := range o.GetDescriptors() {
 		at := at.item("descriptors", i)
-		made := &level{at: at, order: i, quota: l.bucket(d.GetTokenBucket(), at.in("token_bucket"))}
+		made := &level{at: at, order: i, quota: l.readBucket(d.GetTokenBucket(), at.in("token_bucket"))}
 		if made.quota != nil {
 			made.quota.shadow = d.GetShadowMode()
 		}
@@ -253,9 +253,9 @@ func (l *localImport) levelsOf(o *localv3.LocalRateLimit, at place) (list []*lev
 	return list
 }
 
-// requested are the descriptors of requests, by the rate_limits of the filter, or else of its
-// routes. Without either it guesses them.
-func (l *localImport) requested(o *localv3.LocalRateLimit, at place, u use) []descriptor {
+// descriptors lists what requests send: by the rate_limits of the filter, or else by those of its routes.
+// Without either it guesses.
+func (l *localImport) descriptors(o *localv3.LocalRateLimit, at place, u use) []descriptor {
 	switch {
 	case len(o.GetRateLimits()) > 0:
 		return l.descriptorsOf(limitsAt(o.GetRateLimits(), at), u.requests, 0)
@@ -267,8 +267,8 @@ func (l *localImport) requested(o *localv3.LocalRateLimit, at place, u use) []de
 	})
 }
 
-// bucket reads a token bucket; nil where there is none.
-func (r *reader) bucket(o *typev3.TokenBucket, at place) *quota {
+// readBucket reads a token bucket; nil if there is none.
+func (r *reader) readBucket(o *typev3.TokenBucket, at place) *quota {
 	if o == nil {
 		return nil
 	}
