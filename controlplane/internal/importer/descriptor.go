@@ -156,11 +156,11 @@ func (m *maker) cannot(why string) {
 // count together, need only the match. Values that count apart need the key.
 func (m *maker) addValue(i int, v value) {
 	var matched bool
-	m.rule.Match, matched = v.restrict(m.rule.Match, v.pattern)
+	m.rule.Match, matched = v.part.restrict(m.rule.Match, v.pattern)
 	switch {
 	case matched && (v.shared || v.pattern.kind == exactly):
 	case v.shared:
-		m.cannot("The values of " + v.String() + " that fit " + v.pattern.text + " share one counter there, and no match " +
+		m.cannot("The values of " + v.part.String() + " that fit " + v.pattern.text + " share one counter there, and no match " +
 			"can select them.")
 	default:
 		m.inKey = append(m.inKey, i)
@@ -176,7 +176,7 @@ func (m *maker) addValue(i int, v value) {
 func (m *maker) overrideEarlierLeaf(before *leaf, isOverride bool) {
 	for i, v := range m.leaf.values {
 		if !slices.Contains(m.inKey, i) && !v.pattern.within(before.values[i].pattern) {
-			m.cannot("The values of " + v.String() + " that fit " + v.pattern.text + " share one counter there, apart from " +
+			m.cannot("The values of " + v.part.String() + " that fit " + v.pattern.text + " share one counter there, apart from " +
 				before.name + ". The import does not write such a rule: exempt those requests by hand.")
 			return
 		}
@@ -229,7 +229,7 @@ func (m *maker) finish() rule {
 func (d *descriptor) exemptLimited(rules []rule) bool {
 	own, isUnknown := d.exempt, false
 	for i := range rules {
-		m, ok := rules[i].limits(own)
+		m, ok := rules[i].limitedRequests(own)
 		m = m.without(d.match)
 		switch {
 		case ok && len(m) == 0:
@@ -244,9 +244,9 @@ func (d *descriptor) exemptLimited(rules []rule) bool {
 	return true
 }
 
-// limits is a match for the requests that the rule limits, apart from those that are exempt. It is not
+// limitedRequests is a match for the requests that the rule limits, apart from those that are exempt. It is not
 // ok where no match can say that, as for a rule that is off.
-func (r *rule) limits(exempt []match) (m match, ok bool) {
+func (r *rule) limitedRequests(exempt []match) (m match, ok bool) {
 	isLeft := func(m match) bool { return !slices.ContainsFunc(exempt, m.equal) }
 	lets := func(o override) bool { return o.quota == nil }
 	if r.off || slices.ContainsFunc(r.Exempt, isLeft) || slices.ContainsFunc(r.Overrides, lets) {

@@ -10,11 +10,11 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// keyParts are the parts of Keys, and which of them a descriptor has.
+// keyParts says which part of a request each descriptor's key stands for. It collects what it was asked.
 type keyParts struct {
-	parts   map[string]part
-	used    map[string]bool
-	guesses []string // what is taken for granted about the others
+	parts   map[string]part // what --key says
+	used    map[string]bool // keys that usePart was asked for
+	guesses []string        // what usePart guessed, for a note
 }
 
 // parts reads the parts of Keys.
@@ -42,7 +42,7 @@ func (o Options) parts() (*keyParts, error) {
 	return made, nil
 }
 
-// unused is an error where a key is one of no descriptor.
+// unused is an error about a key of --key that no descriptor has.
 func (k *keyParts) unused() error {
 	for _, key := range slices.Sorted(maps.Keys(k.parts)) {
 		if !k.used[key] {
@@ -52,8 +52,8 @@ func (k *keyParts) unused() error {
 	return nil
 }
 
-// guess lists the descriptors that lead to limits, of what their keys commonly stand for. Where
-// Envoy's routes choose a key's value there is one for each value.
+// guess lists the descriptors that lead to limits. Without routes it guesses the part of the request from
+// each key. Where Envoy's routes choose a key's value, there is a descriptor for each value.
 func (j *job) guess(levels []*level) []descriptor {
 	isFree := func(l *level) bool { return !l.hasLimit() }
 	list := j.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor{})
@@ -70,7 +70,7 @@ func (j *job) guessBelow(levels []*level, before descriptor) (list []descriptor)
 	for _, group := range grouped(levels, depth, func(p pair) (string, bool) { return p.key, true }) {
 		key := group[0].pairs[depth].key
 		isOther := func(l *level) bool { return l.pairs[depth].text != key }
-		p, why := j.keys.partOf(key, !slices.ContainsFunc(group, isOther))
+		p, why := j.keys.usePart(key, !slices.ContainsFunc(group, isOther))
 		if why != "" {
 			list = append(list, j.guessEach(before, key, why, group)...)
 			continue
@@ -127,10 +127,10 @@ var notesOfUsual = map[string]string{
 	"path": pathNote,
 }
 
-// partOf is the part of a request that a descriptor's key stands for: what --key says, or what the key
+// usePart is the part of a request that a descriptor's key stands for: what --key says, or what the key
 // commonly means. If Envoy's routes choose the values of the key, as they do if a key is its own value,
 // there is none, and why says so.
-func (k *keyParts) partOf(key string, isOwnValue bool) (p part, why string) {
+func (k *keyParts) usePart(key string, isOwnValue bool) (p part, why string) {
 	k.used[key] = true
 	if p, ok := k.parts[key]; ok {
 		return p, ""
@@ -145,10 +145,10 @@ func (k *keyParts) partOf(key string, isOwnValue bool) (p part, why string) {
 	case isUsual:
 		return p, ""
 	case strings.HasSuffix(name, "remote-address"):
-		k.guess(key + " = the client's address")
+		k.addGuess(key + " = the client's address")
 		return maskedIP, ""
 	case isHeaderName(name):
-		k.guess(key + " = header " + name)
+		k.addGuess(key + " = header " + name)
 		return part{kind: "header", name: name}, ""
 	}
 	return p, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" + key +
@@ -158,7 +158,7 @@ func (k *keyParts) partOf(key string, isOwnValue bool) (p part, why string) {
 // chosenByRoutes are keys whose values the routes choose.
 var chosenByRoutes = []string{"generic_key", "header_match", "query_match", "remote_address_match"}
 
-func (k *keyParts) guess(text string) {
+func (k *keyParts) addGuess(text string) {
 	if !slices.Contains(k.guesses, text) {
 		k.guesses = append(k.guesses, text)
 	}

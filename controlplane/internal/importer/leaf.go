@@ -21,7 +21,7 @@ type level struct {
 type pair struct {
 	key string
 	pattern
-	share bool // all the values count together
+	shared bool // all the values count together
 }
 
 // named is the name of a key and value in envoyproxy/ratelimit.
@@ -45,23 +45,23 @@ func (l *level) hasLimit() bool { return l.quota != nil && !l.quota.unlimited }
 
 // leaf is the leaf of the level for a descriptor with these entries. It fits if the entries have
 // the keys of the level's pairs, and may have their values.
-func (l *level) leaf(entries []entry) (c leaf, fits bool) {
+func (l *level) leaf(entries []entry) (end leaf, fits bool) {
 	if len(l.pairs) != len(entries) {
-		return c, false
+		return leaf{}, false
 	}
-	c = leaf{level: l, name: l.name(), at: l.at, order: l.order}
+	end = leaf{level: l, name: l.name(), at: l.at, order: l.order}
 	if l.hasLimit() {
-		c.quota = l.quota
+		end.quota = l.quota
 	}
 	for i, e := range entries {
 		switch has := l.pairs[i]; {
 		case has.key != e.key, e.part == nil && !has.matches(e.value):
-			return c, false
+			return leaf{}, false
 		case e.part != nil:
-			c.values = append(c.values, value{e.part, has.pattern, has.share})
+			end.values = append(end.values, value{part: e.part, pattern: has.pattern, shared: has.shared})
 		}
 	}
-	return c, true
+	return end, true
 }
 
 // noLimit is the leaf of all other requests of a descriptor, which have no limit.
@@ -70,9 +70,9 @@ func noLimit(entries []entry, begin ...pair) leaf {
 	for _, e := range entries[len(begin):] {
 		l.pairs = append(l.pairs, pair{key: e.key})
 	}
-	c, _ := l.leaf(entries)
-	c.level = nil
-	return c
+	end, _ := l.leaf(entries)
+	end.level = nil
+	return end
 }
 
 // serviceLeaves lists the leaves of a descriptor below levels that have the pairs begin in common, in
@@ -82,8 +82,8 @@ func noLimit(entries []entry, begin ...pair) leaf {
 func serviceLeaves(levels []*level, entries []entry, begin ...pair) (list []leaf) {
 	depth := len(begin)
 	if depth == len(entries) {
-		c, _ := levels[0].leaf(entries)
-		return []leaf{c}
+		end, _ := levels[0].leaf(entries)
+		return []leaf{end}
 	}
 	e := entries[depth]
 	groups := grouped(levels, depth, func(p pair) (value string, ok bool) { return p.text, p.key == e.key })
@@ -109,8 +109,8 @@ func localLeaves(levels []*level, entries []entry) (list []leaf) {
 	isOpen := func(p pair) bool { return p.kind == anyValue }
 	for _, open := range []bool{false, true} {
 		for _, l := range levels {
-			if c, fits := l.leaf(entries); fits && open == slices.ContainsFunc(l.pairs, isOpen) {
-				list = append(list, c)
+			if end, fits := l.leaf(entries); fits && open == slices.ContainsFunc(l.pairs, isOpen) {
+				list = append(list, end)
 			}
 		}
 	}
@@ -171,13 +171,13 @@ type leaf struct {
 
 // value is a part of the request and the pattern that it fits.
 type value struct {
-	*part
+	part    *part
 	pattern pattern
 	shared  bool // all that fits counts together
 }
 
 // isImpossible reports whether no request has such a value.
-func (v value) isImpossible() bool { return v.isNever(v.pattern) }
+func (v value) isImpossible() bool { return v.part.isNever(v.pattern) }
 
 // asOverride writes the pattern as overrides have it. It is not ok if no override can say it.
 func (v value) asOverride() (text string, ok bool) { return v.part.asOverride(v.pattern) }

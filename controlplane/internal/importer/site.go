@@ -16,7 +16,7 @@ import (
 // rate_limits. It is found in the tree of a file, because listeners hold configurations of types
 // that this import does not know.
 type site struct {
-	name, routes string // of the listener, and of its routes
+	name, routes string // of the listener, and of the routes that it names
 	filters      []filterConfig
 	file         string       // of the routes
 	at           place        // of the routes
@@ -35,26 +35,39 @@ type filterConfig struct {
 // sites finds the listeners in configurations of Envoy, each with the routes that it names, and
 // routes that no listener names.
 func sites(files ...*source) []*site {
-	var listeners, routes []*site
+	var found foundSites
 	for _, in := range files {
-		in.find(in.root, "", &listeners, &routes)
+		found.addBelow(in, in.root, "")
 	}
 	used := map[*site]bool{}
-	for _, s := range listeners {
+	for _, s := range found.listeners {
 		if s.routing != nil {
 			continue
 		}
-		at := slices.IndexFunc(routes, func(r *site) bool { return s.routes != "" && r.name == s.routes })
-		given := slices.IndexFunc(routes, func(r *site) bool { return r.file != files[0].file })
-		if at < 0 && given >= 0 && given == len(routes)-1 { // the only ones that were given for it
-			at = given
-		}
-		if at >= 0 {
-			s.takeRoutes(routes[at])
-			used[routes[at]] = true
+		if routes := found.routesOf(s, files[0].file); routes != nil {
+			s.takeRoutes(routes)
+			used[routes] = true
 		}
 	}
-	return append(listeners, slices.DeleteFunc(routes, func(r *site) bool { return used[r] })...)
+	isUsed := func(s *site) bool { return used[s] }
+	return append(found.listeners, slices.DeleteFunc(found.routes, isUsed)...)
+}
+
+// foundSites are the sites of some files: listeners, and routes that stand apart from a listener.
+type foundSites struct{ listeners, routes []*site }
+
+// routesOf are the routes that a listener names. If it names none of these, they are the routes of a file
+// that was given beside the first one, if that has only one; nil if there are none for it.
+func (f *foundSites) routesOf(s *site, first string) *site {
+	named := slices.IndexFunc(f.routes, func(r *site) bool { return s.routes != "" && r.name == s.routes })
+	given := slices.IndexFunc(f.routes, func(r *site) bool { return r.file != first })
+	switch {
+	case named >= 0:
+		return f.routes[named]
+	case given >= 0 && given == len(f.routes)-1:
+		return f.routes[given]
+	}
+	return nil
 }
 
 // takeRoutes gives a listener the routes that are found apart from it.
@@ -64,10 +77,10 @@ func (s *site) takeRoutes(of *site) {
 	s.routing = of.routing
 }
 
-// find adds the listeners and routes below a node.
-func (in *source) find(n *policy.Node, listener string, listeners, routes *[]*site) {
+// addBelow adds the sites at and below a node of a file. The node is in the listener of that name, if any.
+func (f *foundSites) addBelow(in *source, n *policy.Node, listener string) {
 	for _, item := range n.Items {
-		in.find(item, listener, listeners, routes)
+		f.addBelow(in, item, listener)
 	}
 	if fieldOf(n, "filter_chains") != nil {
 		address := fieldOf(n, "address", "socket_address")
@@ -78,14 +91,15 @@ func (in *source) find(n *policy.Node, listener string, listeners, routes *[]*si
 	case fieldOf(n, "http_filters") != nil:
 		s := in.listener(n)
 		s.name = cmp.Or(listener, line)
-		*listeners = append(*listeners, s)
+		f.listeners = append(f.listeners, s)
 	case fieldOf(n, "virtual_hosts") != nil:
 		name := cmp.Or(textOf(n, "name"), listener, line)
-		*routes = append(*routes, &site{name: name, file: in.file, at: in.top(), routing: n})
+		f.routes = append(f.routes, &site{name: name, file: in.file, at: in.top(), routing: n})
 	default:
-		for _, f := range n.Fields {
-			if !isField(f.Name, "warming_state") && !isField(f.Name, "draining_state") { // no request comes to these
-				in.find(f.Value, listener, listeners, routes)
+		for _, child := range n.Fields {
+			isIdle := isField(child.Name, "warming_state") || isField(child.Name, "draining_state") // no request comes to it
+			if !isIdle {
+				f.addBelow(in, child.Value, listener)
 			}
 		}
 	}
