@@ -331,7 +331,7 @@ func eachLimit(r *round, do func(l *rateLimit)) {
 // TestOracleCases: what the cases say is what envoyproxy/ratelimit does.
 func TestOracleCases(t *testing.T) {
 	o := newOracle(t, incumbent(t), incumbent(t), 1)
-	runCases(t, incumbent(t), func(c limiterCase) bool { return c.Later && !o.later }, func(r *rateLimiter) {
+	runCases(t, incumbent(t), func(c limiterCase) bool { return c.Differs || c.Later && !o.later }, func(r *rateLimiter) {
 		require.NoError(t, r.untilHealthy(t))
 		require.InDelta(t, 1, r.settled(t)["ratelimit_service_config_load_error"], 0)
 	})
