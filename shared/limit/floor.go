@@ -43,8 +43,8 @@ func (w *Window) Floor(u Usage, last, now int64) Floor {
 }
 
 // tokenFloor is the floor, at now, of a TokenBucket that is full at the instant
-// full. By w's limits alone it would be full at the instant own: the time between
-// the two comes from other limits and is no debt.
+// full. By w's limits alone it would be full at the instant own. If full is later, it comes
+// from other limits: foreignStamp says then that the time between the two is no debt.
 func (w *Window) tokenFloor(full, own, now int64) Floor {
 	if full <= now {
 		return Floor{}
@@ -78,7 +78,7 @@ func (w *Window) RollFloor(f Floor, last, now int64) Floor {
 		return f
 	case TokenBucket:
 		switch {
-		case !w.knowsSize() && w.Stamp == 0:
+		case !w.knowsSize() && w.Stamp == 0: // nothing to convert it by
 		case w.knowsSize() && (f.Used != w.Limit || f.Prev != w.Burst):
 			f = w.convertFloor(f, last)
 		case f.EndNs > last && w.stale(f.EndNs):
@@ -109,20 +109,22 @@ func (w *Window) SetFloorBack(f Floor, last, now int64) Floor {
 // burst. What was left is not known, so the bucket counts as empty at last, or as
 // deep in debt as it was. It must not count as empty at now: each later call would
 // find it empty again, and a key that starts from it would wait forever.
+//
+// For example, w holds 20 tokens and gains 2 a second. f was written at 12:00:00 by a bucket that
+// held 10 and gained 1 a second:
+//
+//	f is full at   f had         w has     w is full at
+//	12:00:06       4 tokens      none      12:00:10, 20 tokens later
+//	12:00:15       a debt of 5   the debt  12:00:12.5, 25 tokens later
+//
+// At 12:00:04 a key that starts from the first has 8 tokens.
 func (w *Window) convertFloor(f Floor, last int64) Floor {
 	if f.EndNs <= last {
 		return Floor{}
 	}
-	level := Tokens{}
-	if stampOf(f.EndNs) == 0 { // with a stamp, EndNs may come from a key with a slower bucket
-		old := Window{PeriodNs: w.PeriodNs, Burst: f.Prev}
-		if debt := old.full().sub(tokens(uint64(f.EndNs-last), int64(f.Used))); !debt.positive() {
-			level = debt
-		}
-	}
 	own := last
 	if w.Limit > 0 {
-		own = w.fullAt(&Usage{Tokens: level, EndNs: 1}, last)
+		own = w.fullAt(&Usage{Tokens: w.debtOf(f, last), EndNs: notFull}, last)
 	}
 	full := own
 	fromRecords := f.Prev == 0 // a configuration without this window wrote it, from the records' own times
@@ -133,6 +135,20 @@ func (w *Window) convertFloor(f Floor, last int64) Floor {
 		full = max(full, after(last, w.FillNs))
 	}
 	return w.tokenFloor(full, own, last)
+}
+
+// debtOf is the debt, 0 or less, of a bucket's floor that another rate or burst wrote at last. It is
+// not known of a floor with a stamp, which may come from a key with a slower bucket.
+func (w *Window) debtOf(f Floor, last int64) Tokens {
+	if stampOf(f.EndNs) != 0 {
+		return Tokens{}
+	}
+	old := Window{PeriodNs: w.PeriodNs, Burst: f.Prev}
+	level := old.full().sub(tokens(uint64(f.EndNs-last), int64(f.Used)))
+	if level.positive() {
+		return Tokens{}
+	}
+	return level
 }
 
 // MergeFloors returns a floor that covers both f and g, which must have been
@@ -151,7 +167,7 @@ func (w *Window) MergeFloors(f, g Floor) Floor {
 }
 
 // Start returns the usage by which a key without a record is checked at now: it
-// starts from the floor f, rolled to now. A SlidingWindowLog's units are appended
+// starts from the floor f, rolled to now. The units of a SlidingWindowLog are appended
 // to log.
 func (w *Window) Start(f Floor, now int64, log []int64) Usage {
 	switch {
@@ -186,9 +202,9 @@ func (w *Window) Inherit(u Usage, now int64) Usage {
 }
 
 // ChargeFloor returns the floor f, rolled to now, after units more were counted at now for
-// one of its keys. w has the rule's limits. key is the key's window, or w if the key is not
-// known. Its grid and its opening are not known then, so its window may last a whole period
-// from now, and its bucket may be the slowest one of the rule.
+// one of its keys. w has the rule's limits. key is the key's window, or w itself if the key is not
+// known. The floor does not know when the key's window opened, so the window may last a whole
+// period from now. The bucket of an unknown key may be the slowest one of the rule.
 func (w *Window) ChargeFloor(key *Window, f Floor, now int64, units uint32, log []int64) Floor {
 	u := key.Start(f, now, log)
 	key.Add(&u, now, units)
@@ -210,8 +226,8 @@ func (w *Window) Charge(u *Usage, last, at int64, units uint32) {
 		w.Roll(u, last, at)
 		w.Add(u, at, units)
 		if w.Algorithm == FixedWindowPerKey || w.Algorithm == FixedWindow && w.Jitter > 0 {
-			// The key may have opened a window now: its own limits are not known, and what else
-			// was charged may be another key's. The latest end that is possible makes it no looser.
+			// The key may have opened its window only now, because what else was charged may be
+			// another key's. With the latest end that is possible it is no looser.
 			u.EndNs = at + w.PeriodNs
 		}
 		return

@@ -200,7 +200,7 @@ func (w *Window) Reset(u *Usage, now int64) int64 {
 	return w.Expiry(u, now)
 }
 
-// ResetWith is Reset if held more units are charged now. Without any it is Reset.
+// ResetWith is Reset as it would be if held more units were charged now.
 func (w *Window) ResetWith(u *Usage, now int64, held uint32) int64 {
 	switch {
 	case held == 0:
@@ -233,7 +233,7 @@ func (w *Window) Refund(u, after *Usage, at, now int64, cost uint32, opened bool
 	default: // the fixed windows
 	}
 	if w.endOf(after, at) <= now {
-		return !u.Slides // a window whose end has moved since still counts the hit
+		return !u.Slides // a sliding window whose end has moved since still counts the hit
 	}
 	if w.Algorithm == FixedWindowPerKey && u.EndNs != after.EndNs && !u.Slides {
 		return false

@@ -6,6 +6,21 @@
 // a clock, allocates, or uses a float. Every duration and instant is in
 // nanoseconds, and every count saturates at 2³²−1. It imports nothing but
 // math/bits, so that the filter and every test run the same arithmetic.
+//
+// Three instants recur. last is when a usage was written: it has counted what was in the
+// window then. now is the present. Roll brings a usage from last to now, by dropping what has
+// left the window since. A function that wants a usage "rolled to now" reads it as it is; one
+// that takes last does not need that. at is when a hit was counted that is not of now.
+//
+// To read it:
+//
+//	window.go   Algorithm and Window; the stamps of buckets
+//	usage.go    Usage, and what is done with it: Roll, Check, Add, Refund, Reset
+//	fixed.go    how the fixed windows and the calendar do that,
+//	sliding.go  the log and the counter, and
+//	tokens.go   the token bucket
+//	floor.go    what is kept of the usages of evicted records
+//	holds.go    units that running requests hold
 package limit
 
 // Algorithm says how a window counts.
@@ -13,7 +28,7 @@ type Algorithm uint8
 
 const (
 	// FixedWindow counts in windows aligned to the clock: [k·W+o, (k+1)·W+o)
-	// since the Unix epoch. Source: Hammer FixWindow, ADR-003, glimit.
+	// since the Unix epoch. Source: Hammer FixWindow, glimit.
 	FixedWindow Algorithm = 1 + iota
 	// FixedWindowPerKey opens a window [now, now+W) at a key's first hit.
 	// Source: Hammer FixWindowPerKey, Python limits' FixedWindow, Redis
@@ -77,7 +92,7 @@ type Window struct {
 	// begins with nothing. Of a rule it is the smallest limit of any key, else Limit.
 	Pays uint32
 	// Stamp and FillNs are for a TokenBucket of a rule with overrides: the stamp of
-	// the overrides, see NewStamp, and how long the slowest of their buckets takes to
+	// the overrides, see Stamps below, and how long the slowest of their buckets takes to
 	// fill. Only the rule's own window needs FillNs.
 	Stamp  uint16
 	FillNs int64
@@ -139,3 +154,47 @@ func (w Window) Shifted(shift int64) Window {
 	w.OffsetNs = (w.OffsetNs + shift) % w.PeriodNs
 	return w
 }
+
+// Stamps. The instant at which a TokenBucket is full implies its tokens only for the limits
+// that it was computed with: if the bucket is full in two seconds, it lacks four tokens
+// at two a second, but two at one a second. A record holds its tokens beside that
+// instant. A floor cannot, because it covers many keys, and an eviction does not know
+// which key a record belongs to. So if overrides give some keys limits of their
+// own, the low bits of the instant are a stamp: the hash of the overrides that it was
+// computed with. A floor with the stamp of other overrides counts as the slowest bucket of
+// the rule, empty at the time of writing.
+//
+// An instant with a stamp is odd, one without is even. The stamp makes it up to
+// 4095 ns late.
+const stampMask = 1<<12 - 1
+
+// foreignStamp belongs to no set of overrides. The time comes from limits that the
+// rule no longer has, so it says nothing about debt.
+const foreignStamp = 1
+
+// NewStamp returns the stamp for the hash of a set of overrides: an odd number
+// from 3 to 4095.
+func NewStamp(hash uint64) uint16 { return 3 + 2*uint16(hash%(stampMask/2)) }
+
+// stamped returns the first instant at or after ns that has w's stamp.
+func (w *Window) stamped(ns int64) int64 { return withStamp(ns, int64(w.Stamp)) }
+
+// withStamp leaves the latest instants room for further stamps.
+func withStamp(ns, stamp int64) int64 {
+	ns = min(ns, maxInstant)
+	if stamp == 0 {
+		return ns + ns&1
+	}
+	return ns + (stamp-ns)&stampMask
+}
+
+// stampOf returns the stamp of an instant, 0 for none.
+func stampOf(ns int64) int64 {
+	if ns&1 == 0 {
+		return 0
+	}
+	return ns & stampMask
+}
+
+// stale reports whether the instant was computed under other overrides than w's.
+func (w *Window) stale(ns int64) bool { return w.Stamp != 0 && stampOf(ns) != int64(w.Stamp) }
