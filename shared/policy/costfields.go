@@ -9,8 +9,8 @@ import (
 
 // costObject is "cost" if it is an object.
 var costObject = newObject("cost", []field[Cost]{
-	{"header", token, "", func(r *reader, v value, c *Cost) { c.Header = r.headerName(v) }},
-	{"query", text, "", func(r *reader, v value, c *Cost) { c.Query = r.shortText(v) }},
+	{"header", tokenShape, "", func(r *reader, v value, c *Cost) { c.Header = r.headerName(v) }},
+	{"query", textShape, "", func(r *reader, v value, c *Cost) { c.Query = r.shortText(v) }},
 	{"request_bytes", objectOf("request_bytes"), "", func(r *reader, v value, c *Cost) {
 		c.RequestBytes = &ByteCost{}
 		if b := c.RequestBytes; readObject(r, v, byteCostObject, b) && b.Min > b.Max {
@@ -45,8 +45,7 @@ var (
 
 func readCost(r *reader, v value, rule *Rule) {
 	if v.Kind == List {
-		v.shape = &costs.Any[len(costs.Any)-1]
-		readCosts(r, v, rule)
+		readCosts(r, v.as(FormList), rule)
 	} else {
 		readOneCost(r, v, &rule.Cost)
 	}
@@ -75,8 +74,7 @@ func readCosts(r *reader, v value, rule *Rule) {
 
 func readOneCost(r *reader, v value, c *Cost) {
 	if v.Kind == Number {
-		v.shape = &oneCost.Any[0]
-		c.Fixed = uint32(r.integer(v))
+		c.Fixed = uint32(r.integer(v.as(FormInteger)))
 		return
 	}
 	if !readSound(r, v, costObject, c) {
@@ -119,13 +117,13 @@ var settleObject = newObject("settle", []field[Settle]{
 	{"when", objectOf("answer"), "", func(r *reader, v value, s *Settle) { readObject(r, v, answerObject, &s.When) }},
 	{"unknown", choice("unknown", word(UnknownEstimate, UnknownCost, UnknownNothing), integer(0, 0)), "", readUnknown},
 	{"max", integer(1, math.MaxUint32), "", func(r *reader, v value, s *Settle) { s.Max = uint32(r.integer(v)) }},
-	{"identity", boolean, "", func(r *reader, v value, s *Settle) { s.Identity = r.boolean(v) }},
+	{"identity", boolShape, "", func(r *reader, v value, s *Settle) { s.Identity = r.boolean(v) }},
 })
 
 // settleToObject is "to" if it is an object.
 var settleToObject = newObject("settle_to", []field[Settle]{
-	{"header", token, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleHeader, r.headerName(v) }},
-	{"trailer", token, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleTrailer, r.headerName(v) }},
+	{"header", tokenShape, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleHeader, r.headerName(v) }},
+	{"trailer", tokenShape, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleTrailer, r.headerName(v) }},
 })
 
 // answerObject is "when".
@@ -133,7 +131,7 @@ var answerObject = newObject("answer", []field[Answer]{
 	{"status", listOf(choice("status"), 1, 0), "", readStatuses},
 	{"grpc_status", listOf(choice("answer_grpc_status"), 1, 0), "", readAnswerGRPCStatuses},
 	{"headers", Shape{Form: FormPatterns}, "", func(r *reader, v value, a *Answer) { a.Headers = r.headerMatches(v) }},
-	{"no_answer", boolean, "true", func(r *reader, v value, a *Answer) { a.NoAnswer = r.boolean(v) }},
+	{"no_answer", boolShape, "true", func(r *reader, v value, a *Answer) { a.NoAnswer = r.boolean(v) }},
 })
 
 var settleTo = choice("settle_to", word(SettleCost, SettleTokens, SettleInputTokens, SettleOutputTokens,
@@ -167,8 +165,7 @@ func readSettleTo(r *reader, v value, s *Settle) {
 			r.fail(v, SettlePlaces)
 		}
 	case String:
-		v.shape = &settleTo.Any[0]
-		s.To = Settled(r.word(v))
+		s.To = Settled(r.word(v.as(FormWord)))
 	default:
 		r.fail(v, WrongValue)
 	}

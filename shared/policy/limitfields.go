@@ -20,12 +20,12 @@ type writtenLimit struct {
 // limitObject is one item of "limits" that is an object.
 var limitObject = newObject("limit", []field[writtenLimit]{
 	{"requests", required(requests), "", readRequests},
-	{"per", required(period), "", func(r *reader, v value, l *writtenLimit) {
+	{"per", required(periodShape), "", func(r *reader, v value, l *writtenLimit) {
 		if per, ok := parsed(r, v, ParsePeriod); ok {
 			r.period(v, per, l)
 		}
 	}},
-	{"name", name, "", func(r *reader, v value, l *writtenLimit) { l.Name = r.windowName(v) }},
+	{"name", nameShape, "", func(r *reader, v value, l *writtenLimit) { l.Name = r.windowName(v) }},
 	{"algorithm", ofLimits, "", func(r *reader, v value, l *writtenLimit) {
 		if v.Kind == String && v.Text == AlgorithmName(limit.Concurrency) {
 			l.Algorithm = 0
@@ -37,7 +37,7 @@ var limitObject = newObject("limit", []field[writtenLimit]{
 	{"burst", integer(0, math.MaxUint32), "", func(r *reader, v value, l *writtenLimit) {
 		l.Burst = uint32(r.integer(v))
 	}},
-	{"offset", duration, "", func(r *reader, v value, l *writtenLimit) { l.OffsetNs, _ = r.duration(v) }},
+	{"offset", durationShape, "", func(r *reader, v value, l *writtenLimit) { l.OffsetNs, _ = r.duration(v) }},
 	{"utc_offset", choice("utc_offset", textOf("utc_offset")), "", func(r *reader, v value, l *writtenLimit) {
 		ns, ok := ParseUTCOffset(v.Text)
 		l.utcOffsetNs = ns
@@ -48,7 +48,7 @@ var limitObject = newObject("limit", []field[writtenLimit]{
 	{"jitter", choice("percent", integer(1, 100), textOf("percent")), "", func(r *reader, v value, l *writtenLimit) {
 		l.Jitter = r.percent(v)
 	}},
-	{"elastic", boolean, "false", func(r *reader, v value, l *writtenLimit) { l.Elastic = r.boolean(v) }},
+	{"elastic", boolShape, "false", func(r *reader, v value, l *writtenLimit) { l.Elastic = r.boolean(v) }},
 })
 
 // windowName reads a name that is no index.
@@ -275,10 +275,10 @@ var requestsObject = newObject("requests", []field[RequestedLimit]{
 		n.Part = KeyPart{Kind: KeyProperty}
 		readProperty(r, v, &n.Part)
 	}},
-	{"header", token, "", func(r *reader, v value, n *RequestedLimit) {
+	{"header", tokenShape, "", func(r *reader, v value, n *RequestedLimit) {
 		n.Part = KeyPart{Kind: KeyHeader, Name: r.headerName(v)}
 	}},
-	{"trusted", boolean, "false", func(r *reader, v value, _ *RequestedLimit) { r.boolean(v) }},
+	{"trusted", boolShape, "false", func(r *reader, v value, _ *RequestedLimit) { r.boolean(v) }},
 	{"default", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, n *RequestedLimit) {
 		n.Default = uint32(r.integer(v))
 	}},
@@ -291,8 +291,7 @@ var requests = choice("requests", required(integer(0, math.MaxUint32)), objectOf
 
 func readRequests(r *reader, v value, l *writtenLimit) {
 	if v.Kind != Object {
-		v.shape = &requests.Any[0]
-		l.Window.Limit = uint32(r.integer(v))
+		l.Window.Limit = uint32(r.integer(v.as(FormInteger)))
 		return
 	}
 	var n RequestedLimit
@@ -399,7 +398,7 @@ var slotsObject = newObject("slots", []field[Limit]{
 	{"requests", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, l *Limit) {
 		l.Limit = uint32(r.integer(v))
 	}},
-	{"name", name, "", func(r *reader, v value, l *Limit) { l.Name = r.windowName(v) }},
+	{"name", nameShape, "", func(r *reader, v value, l *Limit) { l.Name = r.windowName(v) }},
 })
 
 // slots reads how many requests may run at once: "10", 10 or {requests: 10}.

@@ -81,7 +81,7 @@ func (r *reader) eachHeader(v value, mayName func(string) bool, use func(at valu
 			continue
 		}
 		first[name] = f
-		at := value{Place{Node: f.Value}, &text}
+		at := value{Place{Node: f.Value}, &textShape}
 		if s, ok := r.text(at); ok {
 			use(at, name, s)
 		}

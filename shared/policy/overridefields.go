@@ -28,10 +28,10 @@ func (r *Rule) OverrideNames() (names []string) {
 
 // overrideObject is one item of "overrides".
 var overrideObject = newObject("override", []field[Override]{
-	{"name", name, "", func(r *reader, v value, o *Override) { o.Name = r.name(v) }},
+	{"name", nameShape, "", func(r *reader, v value, o *Override) { o.Name = r.name(v) }},
 	{"key", required(listOf(textOf("pattern"), 1, MaxKeyParts)), "", readOverrideKey},
 	{"limits", listOf(objectOf("limit"), 1, MaxWindows), "", readOverrideLimits},
-	{"unlimited", boolean, "false", func(r *reader, v value, o *Override) { o.Unlimited = r.boolean(v) }},
+	{"unlimited", boolShape, "false", func(r *reader, v value, o *Override) { o.Unlimited = r.boolean(v) }},
 })
 
 func readOverrides(r *reader, v value, rule *Rule) {

@@ -49,10 +49,10 @@ func selectorObject() *object[Selector] {
 		return func(r *reader, v value, s *Selector) { *into(s) = r.selectorPattern(v) }
 	}
 	return newObject("proxies", []field[Selector]{
-		{"node", text, "", pattern(func(s *Selector) *string { return &s.Node })},
-		{"cluster", text, "", pattern(func(s *Selector) *string { return &s.Cluster })},
+		{"node", textShape, "", pattern(func(s *Selector) *string { return &s.Node })},
+		{"cluster", textShape, "", pattern(func(s *Selector) *string { return &s.Cluster })},
 		{"metadata", Shape{Form: FormTexts}, "", readSelectorMetadata},
-		{"san", text, "", pattern(func(s *Selector) *string { return &s.SAN })},
+		{"san", textShape, "", pattern(func(s *Selector) *string { return &s.SAN })},
 		{"trust", word(trustMetadata), "", func(r *reader, v value, _ *Selector) { r.word(v) }},
 	})
 }
@@ -138,7 +138,7 @@ func readSelectorMetadata(r *reader, v value, s *Selector) {
 		if f.Name == "" || len(f.Name) > MaxNameBytes {
 			r.failName(v, f, TooLong, itoa(MaxNameBytes))
 		}
-		s.Metadata[f.Name] = r.selectorPattern(value{Place{Node: f.Value}, &text})
+		s.Metadata[f.Name] = r.selectorPattern(value{Place{Node: f.Value}, &textShape})
 	}
 }
 

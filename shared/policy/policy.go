@@ -6,10 +6,23 @@
 // A problem here is a code and a place. The sentence that a person reads, and
 // the warnings about valid policies, are the control plane's: policyfile.
 //
-// To read it, begin with this file, the model: Policy, Rule and their parts. document.go and
-// shape.go say how an object's fields are read, policyfields.go and the other files called
-// fields list them, and problem.go has the codes. counters.go checks what rules that share a
-// counter must agree on. subject.go works out a Subject: a rule as it holds for one key.
+// To read it, begin with this file, the model: Policy, Rule and their parts. Then:
+//
+//	read.go          the way of a document: Read walks the tables of fields and collects problems
+//	shape.go         what a table is, and what a value looks like; scalar.go reads plain values
+//	policyfields.go  the tables of the policy and its rules, and *fields.go those of their parts
+//	document.go      the Nodes that a document is made of, and the place of each
+//	problem.go       the codes of problems
+//	counters.go      what rules that share a counter must agree on, checked after all are read
+//
+// What the filter and operations do with a policy:
+//
+//	subject.go       works out a Subject: a rule as it holds for one key
+//	key.go           the kinds of key parts, and a Key of their values
+//	keytext.go       keys and key parts as people write them
+//	credential.go    which values are never printed
+//	pattern.go       the texts and expressions of match and overrides
+//	duration.go      durations, periods and calendar months as text
 //
 // It imports limit, state and quota for a rule's windows, keys and leases. It must build for
 // wasm: no net, no net/http, no encoding/json, no fmt, no reflection.

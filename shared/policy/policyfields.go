@@ -10,8 +10,8 @@ import (
 
 var policyObject = newObject("policy", []field[Policy]{
 	{"version", required(integer(Version, Version)), "", func(r *reader, v value, _ *Policy) { r.integer(v) }},
-	{"revision", name, "", readRevision},
-	{"domain", name, DefaultDomain, func(r *reader, v value, p *Policy) { p.Domain = r.name(v) }},
+	{"revision", nameShape, "", readRevision},
+	{"domain", nameShape, DefaultDomain, func(r *reader, v value, p *Policy) { p.Domain = r.name(v) }},
 	words("headers", "none", func(p *Policy) *Headers { return &p.Headers },
 		HeadersNone, HeadersIETF, HeadersXRateLimit, HeadersBoth),
 	{"quota", objectOf("quota"), "", func(r *reader, v value, p *Policy) {
@@ -27,7 +27,7 @@ var policyObject = newObject("policy", []field[Policy]{
 		readObject(r, v, manageObject, p.Manage)
 	}},
 	words("report_keys", "hash", func(p *Policy) *ReportKeys { return &p.ReportKeys }, ReportHash, ReportPlain, ReportOff),
-	{"report_secret", text, "", readReportSecret},
+	{"report_secret", textShape, "", readReportSecret},
 })
 
 // DefaultDomain is the domain of a policy that names none.
@@ -45,8 +45,10 @@ const (
 )
 
 var quotaObject = newObject("quota", []field[Quota]{
-	{"cluster", text, "sluice_quota", func(r *reader, v value, q *Quota) { q.Cluster = r.textOf(v, MaxClusterBytes) }},
-	{"timeout", duration, "100ms", func(r *reader, v value, q *Quota) {
+	{"cluster", textShape, "sluice_quota", func(r *reader, v value, q *Quota) {
+		q.Cluster = r.textOf(v, MaxClusterBytes)
+	}},
+	{"timeout", durationShape, "100ms", func(r *reader, v value, q *Quota) {
 		q.TimeoutNs = r.durationIn(v, MinTimeoutNs, MaxTimeoutNs, TimeoutRange)
 	}},
 })
@@ -151,8 +153,8 @@ const (
 // ruleObject is one item of "rules". The algorithm comes before the limits,
 // which take it as their default, and the response before missing_key.
 var ruleObject = newObject("rule", []field[Rule]{
-	{"name", required(name), "", func(r *reader, v value, rule *Rule) { rule.Name = r.name(v) }},
-	{"counter", name, "", func(r *reader, v value, rule *Rule) { rule.Counter = r.name(v) }},
+	{"name", required(nameShape), "", func(r *reader, v value, rule *Rule) { rule.Name = r.name(v) }},
+	{"counter", nameShape, "", func(r *reader, v value, rule *Rule) { rule.Counter = r.name(v) }},
 	words("scope", "proxy", func(r *Rule) *Scope { return &r.Scope }, ScopeProxy, ScopeCluster),
 	{"match", objectOf("match"), "", func(r *reader, v value, rule *Rule) { readObject(r, v, matchObject, &rule.Match) }},
 	{"exempt", listOf(objectOf("match"), 0, MaxExempt), "", func(r *reader, v value, rule *Rule) {
@@ -164,14 +166,14 @@ var ruleObject = newObject("rule", []field[Rule]{
 	{"overrides", listOf(objectOf("override"), 0, MaxOverrides), "", readOverrides},
 	{"cost", costs, "1", readCost},
 	{"settle", objectOf("settle"), "", readSettle},
-	{"hold", duration, "10m", func(r *reader, v value, rule *Rule) {
+	{"hold", durationShape, "10m", func(r *reader, v value, rule *Rule) {
 		rule.HoldNs = r.durationIn(v, MinHoldNs, MaxHoldNs, HoldRange)
 	}},
-	{"max_hold", duration, "", func(r *reader, v value, rule *Rule) { rule.MaxHoldNs, _ = r.duration(v) }},
-	{"linger", duration, "1s", func(r *reader, v value, rule *Rule) {
+	{"max_hold", durationShape, "", func(r *reader, v value, rule *Rule) { rule.MaxHoldNs, _ = r.duration(v) }},
+	{"linger", durationShape, "1s", func(r *reader, v value, rule *Rule) {
 		rule.LingerNs = r.durationIn(v, 0, MaxLingerNs, LingerRange)
 	}},
-	{"count_denied", boolean, "false", func(r *reader, v value, rule *Rule) { rule.CountDenied = r.boolean(v) }},
+	{"count_denied", boolShape, "false", func(r *reader, v value, rule *Rule) { rule.CountDenied = r.boolean(v) }},
 	words("mode", "enforce", func(r *Rule) *Mode { return &r.Mode }, ModeEnforce, ModeShadow, ModeOff),
 	{"enforce_percent", integer(0, 100), "100", func(r *reader, v value, rule *Rule) {
 		rule.EnforcePercent = uint8(r.integer(v))

@@ -31,7 +31,7 @@ func ReadPushed(doc *Node) (*Policy, []Problem) { return (&reader{pushed: true})
 // reader collects problems while the tables are read.
 type reader struct {
 	pushed      bool
-	keyPart     func(*reader, value, *KeyPart) // for first_of: Go allows no table that leads back to itself
+	keyPart     func(*reader, value, *KeyPart) // is readKeyPart: Go allows no table that leads back to itself
 	rule        ruleState                      // of the rule being read
 	rules       []ruleAt                       // each rule's place
 	expressions automaton.Set                  // of the whole policy
@@ -39,10 +39,18 @@ type reader struct {
 	dropped     int
 }
 
-// ruleState is what a rule's later fields need to know of its earlier ones.
+// ruleState is what a rule's later fields need to know of its earlier ones. A table is read in its
+// order, so each field is written before it is read:
+//
+//	field      written by   read by
+//	Rule       readRule     overrides: key and limits, as far as they are read
+//	algorithm  algorithm    limits: their default; cost and settle: whether units are held
+//	anyKey     key          overrides
+//	limits     limits       overrides
+//	givesBody  response     missing_key
 type ruleState struct {
 	*Rule
-	algorithm limit.Algorithm // what its limits default to
+	algorithm limit.Algorithm // what its limits default to, 0 if it could not be read
 	anyKey    bool            // the key could not be read, so overrides are not checked against it
 	limits    bool            // the limits are sound
 	givesBody bool            // the response has a body of its own
@@ -225,6 +233,17 @@ type value struct {
 
 // valueOf is a node for which no shape is expected.
 func valueOf(n *Node) value { return value{Place: Place{Node: n}} }
+
+// as is v, of which a choice is expected, where only that form of the choice is.
+func (v value) as(form Form) value {
+	for i := range v.shape.Any {
+		if of := &v.shape.Any[i]; of.Form == form {
+			v.shape = of
+			break
+		}
+	}
+	return v
+}
 
 // item is the i-th item of a list, whose shape v has.
 func (v value) item(i int) value { return value{v.Item(i), &v.shape.Any[0]} }

@@ -19,10 +19,10 @@ const (
 var responseObject = newObject("response", []field[Response]{
 	{"status", integer(400, 599), "429", func(r *reader, v value, res *Response) { res.Status = uint16(r.integer(v)) }},
 	{"body", textOf("body"), "", readBody},
-	{"content_type", text, "text/plain", readContentType},
+	{"content_type", textShape, "text/plain", readContentType},
 	{"headers", choice("response_headers"), "", readResponseHeaders},
 	{"grpc_status", choice("grpc_status"), "resource_exhausted", readGRPCStatus},
-	{"grpc_retry_info", boolean, "false", func(r *reader, v value, res *Response) { res.RetryInfo = r.boolean(v) }},
+	{"grpc_retry_info", boolShape, "false", func(r *reader, v value, res *Response) { res.RetryInfo = r.boolean(v) }},
 })
 
 var missingKeys = choice("missing_key", word(MissingSkip, MissingDeny, MissingShare), objectOf("missing_key"))
@@ -56,8 +56,7 @@ func readMissingKey(r *reader, v value, rule *Rule) {
 		rule.MissingKey = MissingDeny
 		readObject(r, v, missingKeyObject, &response)
 	case String:
-		v.shape = &missingKeys.Any[0]
-		rule.MissingKey = MissingKey(r.word(v))
+		rule.MissingKey = MissingKey(r.word(v.as(FormWord)))
 	default:
 		r.fail(v, WrongValue)
 	}

@@ -40,12 +40,12 @@ func listOf(item Shape, least, most int64) Shape {
 func choice(of string, forms ...Shape) Shape { return Shape{Form: FormChoice, Of: of, Any: forms} }
 
 var (
-	text     = Shape{Form: FormText}
-	token    = textOf("token") // of RFC 9110
-	name     = Shape{Form: FormName}
-	boolean  = Shape{Form: FormBool}
-	duration = Shape{Form: FormDuration}
-	period   = Shape{Form: FormPeriod}
+	textShape     = Shape{Form: FormText}
+	tokenShape    = textOf("token") // of RFC 9110
+	nameShape     = Shape{Form: FormName}
+	boolShape     = Shape{Form: FormBool}
+	durationShape = Shape{Form: FormDuration}
+	periodShape   = Shape{Form: FormPeriod}
 )
 
 func word[W ~string](words ...W) Shape {
