@@ -229,43 +229,63 @@ func (x *Explanation) Append(b []byte) []byte {
 
 func (r *ExplainedRule) append(b []byte) []byte {
 	b = policy.AppendString(append(b, `{"rule":`...), r.Rule)
-	b = appendText(policy.AppendString(member(b, "outcome", ""), r.Outcome), "why", r.Why)
-	b = appendText(appendText(b, "failing", r.Failing), "wanted", r.Wanted)
+	b = policy.AppendString(member(b, "outcome", ""), r.Outcome)
+	b = appendText(b, "why", r.Why)
+	b = appendText(b, "failing", r.Failing)
+	b = appendText(b, "wanted", r.Wanted)
 	if r.Outcome == Matches || r.Key != nil {
 		b = r.appendKey(b)
 	}
-	b = appendFlag(appendText(appendText(b, "no_key", r.NoKey), "hash", r.Hash), "common", r.Common)
+	b = appendText(b, "no_key", r.NoKey)
+	b = appendText(b, "hash", r.Hash)
+	b = appendFlag(b, "common", r.Common)
 	b = appendNumber(b, "cost", r.Cost)
 	if r.Outcome != Matches {
 		return append(b, '}')
 	}
 	b = appendNumber(b, "held", r.Held)
-	b = appendFlag(appendText(b, "body_assumed", r.BodyAssumed), "cost_unreadable", r.CostUnreadable)
+	b = appendText(b, "body_assumed", r.BodyAssumed)
+	b = appendFlag(b, "cost_unreadable", r.CostUnreadable)
 	b = appendFlag(b, "too_long", r.TooLong)
-	if o := r.Override; o != nil {
-		b = strconv.AppendInt(append(member(b, "override", ""), `{"index":`...), int64(o.Index), 10)
-		b = appendText(b, "name", o.Name)
-		b = append(member(b, "key", ""), '[')
-		for _, text := range o.Key {
-			b = policy.AppendString(comma(b), text)
-		}
-		b = append(b, "]}"...)
-	}
+	b = r.appendOverride(b)
 	b = appendFlag(b, "unlimited", r.Unlimited)
 	b = appendText(b, "mode", r.Mode)
 	b = appendFlag(b, "pending", r.Pending)
 	if !r.Pending {
 		b = strconv.AppendBool(member(b, "allowed", ""), *r.Allowed)
 	}
-	if l := r.Lease; l != nil {
-		b = appendNumber(append(member(b, "lease", ""), '{'), "units", &l.Units)
-		if l.EndsNs != 0 {
-			b = AppendTime(b, "ends", l.EndsNs, Ns)
-		}
-		b = append(appendText(b, "silent", l.Silent), '}')
-	}
+	b = r.appendLease(b)
 	b = appendText(b, "reason", r.Reason)
-	return append(AppendWindows(member(b, "windows", ""), r.Windows, Ns), '}')
+	b = AppendWindows(member(b, "windows", ""), r.Windows, Ns)
+	return append(b, '}')
+}
+
+func (r *ExplainedRule) appendOverride(b []byte) []byte {
+	o := r.Override
+	if o == nil {
+		return b
+	}
+	b = strconv.AppendInt(append(member(b, "override", ""), `{"index":`...), int64(o.Index), 10)
+	b = appendText(b, "name", o.Name)
+	b = append(member(b, "key", ""), '[')
+	for _, text := range o.Key {
+		b = policy.AppendString(comma(b), text)
+	}
+	return append(b, "]}"...)
+}
+
+func (r *ExplainedRule) appendLease(b []byte) []byte {
+	l := r.Lease
+	if l == nil {
+		return b
+	}
+	b = append(member(b, "lease", ""), '{')
+	b = appendNumber(b, "units", &l.Units)
+	if l.EndsNs != 0 {
+		b = AppendTime(b, "ends", l.EndsNs, Ns)
+	}
+	b = appendText(b, "silent", l.Silent)
+	return append(b, '}')
 }
 
 func (r *ExplainedRule) appendKey(b []byte) []byte {
@@ -276,7 +296,9 @@ func (r *ExplainedRule) appendKey(b []byte) []byte {
 		if p.Value != nil {
 			b = policy.AppendString(member(b, "value", ""), *p.Value)
 		}
-		b = append(appendFlag(appendFlag(b, "missing", p.Missing), "hidden", p.Hidden), '}')
+		b = appendFlag(b, "missing", p.Missing)
+		b = appendFlag(b, "hidden", p.Hidden)
+		b = append(b, '}')
 	}
 	return append(b, ']')
 }

@@ -14,23 +14,29 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Result is what came of a request or an operation: a verdict, a value, or statistics.
+// Result is what came of a request or an operation. It has the fields of one of the groups.
 type Result struct {
-	Value    *int64   `json:"value,omitempty"`
-	Silent   string   `json:"silent,omitempty"`  // of leased, while the quota service is silent: what on_unavailable says
-	Windows  []Window `json:"windows,omitempty"` // of a value
-	Held     *uint32  `json:"held,omitempty"`    // units that running requests of the key hold
-	Allowed  *bool    `json:"allowed,omitempty"`
-	Exempt   bool     `json:"exempt,omitempty"` // from all rules
-	DeniedBy string   `json:"denied_by,omitempty"`
-	RetryMs  *int64   `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
-	RetryNs  *int64   `json:"retry_after_ns,omitempty"`
-	Rules    []Rule   `json:"rules,omitempty"` // of a verdict
-	Stats    []Stats  `json:"stats,omitzero"`  // the filter calls them rules, too
+	// A value: what a key has counted, and what is left of it.
+	Value   *int64   `json:"value,omitempty"`
+	Silent  string   `json:"silent,omitempty"`  // of leased, while the quota service is silent: what on_unavailable says
+	Windows []Window `json:"windows,omitempty"` // of a value
+	Held    *uint32  `json:"held,omitempty"`    // units that running requests of the key hold
+
+	// A verdict.
+	Allowed  *bool  `json:"allowed,omitempty"`
+	Exempt   bool   `json:"exempt,omitempty"` // from all rules
+	DeniedBy string `json:"denied_by,omitempty"`
+	RetryMs  *int64 `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
+	RetryNs  *int64 `json:"retry_after_ns,omitempty"`
+	Rules    []Rule `json:"rules,omitempty"`
+
+	// Statistics.
+	Stats []Stats `json:"stats,omitzero"` // the filter calls them rules, too
 	// VMStarts is how many VMs the proxy has made of this filter binary, beside Stats; 0: an
 	// older filter, which does not count them.
 	VMStarts uint64 `json:"vm_starts,omitempty"`
 
+	// The keys that are denied most.
 	Denials []Denials `json:"denials,omitzero"` // the filter calls them rules, too
 }
 
