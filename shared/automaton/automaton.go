@@ -16,6 +16,14 @@ import "unicode/utf8"
 const MaxValueBytes = 8 << 10
 
 // Automaton is a compiled expression. It is safe for concurrent use.
+//
+// Its table for ab* has three classes of characters: a, b and all others. With the numbers of rows
+// in the place of their offsets it is:
+//
+//	row         a  b  others  the text may end
+//	0 (nowhere) 0  0  0       0
+//	1 (start)   2  0  0       0
+//	2           0  2  0       1
 type Automaton struct {
 	ascii        [utf8.RuneSelf]uint16 // class of each ASCII character
 	rangeStarts  []rune                // first character of each range beyond ASCII, sorted; the first is RuneSelf

@@ -49,8 +49,8 @@ func (b *builder) build(prog *syntax.Prog) *Automaton {
 		return nil
 	}
 	b.rowWidth = len(b.classes) + 1
-	b.state(b.newSet(), kindOther)
-	b.state(b.closure(uint32(prog.Start)), kindNone)
+	b.stateOf(b.newSet(), kindOther)
+	b.stateOf(b.closure(uint32(prog.Start)), kindNone)
 	next := b.newSet()
 	for row := 0; row < b.count(); row++ {
 		full := b.passed(row)
@@ -61,7 +61,7 @@ func (b *builder) build(prog *syntax.Prog) *Automaton {
 			class := &b.classes[c]
 			clear(next)
 			b.step(next, full[class.kind], class.takes)
-			b.table = append(b.table, uint16(b.state(next, class.kind)*b.rowWidth))
+			b.table = append(b.table, uint16(b.stateOf(next, class.kind)*b.rowWidth))
 		}
 		end := uint16(0)
 		if full[kindNone].has(b.match) {
@@ -75,9 +75,9 @@ func (b *builder) build(prog *syntax.Prog) *Automaton {
 	return a
 }
 
-// state returns the number of the state with that set, which it adds if there is
+// stateOf returns the number of the state with that set, which it adds if there is
 // none. Only assertions depend on the character before the rest of the text.
-func (b *builder) state(s set, before kind) int {
+func (b *builder) stateOf(s set, before kind) int {
 	if !b.hasAssertions || !s.meets(b.assertions) {
 		before = kindOther
 	}
@@ -88,7 +88,7 @@ func (b *builder) state(s set, before kind) int {
 	at := b.slot(s, before)
 	for ; b.index[at] != 0; at = (at + 1) % len(b.index) {
 		n := int(b.index[at]) - 1 // fits: it is the number of a state
-		if b.kindsBefore[n] == before && slices.Equal(b.set(n), s) {
+		if b.kindsBefore[n] == before && slices.Equal(b.setOf(n), s) {
 			return n
 		}
 	}
@@ -100,10 +100,10 @@ func (b *builder) state(s set, before kind) int {
 
 func (b *builder) count() int { return len(b.kindsBefore) }
 
-// set returns the set of state n.
-func (b *builder) set(n int) set { return b.sets[n*b.setWords : (n+1)*b.setWords] }
+// setOf returns the set of state n.
+func (b *builder) setOf(n int) set { return b.sets[n*b.setWords : (n+1)*b.setWords] }
 
-// slot returns the index in slots at which the search for a state begins.
+// slot returns the index in b.index at which the search for a state begins.
 func (b *builder) slot(s set, before kind) int {
 	h := uint64(before)
 	for _, w := range s {
@@ -113,11 +113,11 @@ func (b *builder) slot(s set, before kind) int {
 	return int(h % uint64(len(b.index)))
 }
 
-// rehash makes slots four times as long.
+// rehash makes b.index four times as long.
 func (b *builder) rehash() {
 	b.index = make([]uint32, max(64, 4*len(b.index)))
 	for n := range b.count() {
-		at := b.slot(b.set(n), b.kindsBefore[n])
+		at := b.slot(b.setOf(n), b.kindsBefore[n])
 		for b.index[at] != 0 {
 			at = (at + 1) % len(b.index)
 		}
@@ -170,7 +170,7 @@ func (b *builder) closure(from uint32) set {
 // passed returns, for each kind of next character, the state's set and what its
 // assertions lead to if they hold before that character.
 func (b *builder) passed(row int) (full [kinds]set) {
-	s := slices.Clone(b.set(row)) // b.sets may be reallocated
+	s := slices.Clone(b.setOf(row)) // b.sets may be reallocated
 	for after := range full {
 		full[after] = s
 		if b.hasAssertions && s.meets(b.assertions) {
