@@ -201,7 +201,7 @@ type Lease struct {
 // Outcomes that a reader tells from the others.
 const (
 	Matches  = "matches"   // the rule decided
-	NotKnown = "not_known" // the rule applies, and its key is not known
+	NotKnown = "not_known" // the rule may decide: the description leaves open whether it does, or by which key
 	Exempted = "exempt"    // an entry of exempt holds
 	LacksKey = "no_key"    // the request lacks a key part, and missing_key is skip
 )

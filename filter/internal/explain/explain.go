@@ -25,10 +25,12 @@ import (
 // now.
 func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	now := proxy.Now()
+	// The first dry run says what all rules together decide.
 	verdict := e.Clone(newDryRun(r, proxy, now)).Decide()
-	// The windows are told as they are before the request. In the verdict, rules that share a
+	// The second says how the windows are before the request: in the verdict, rules that share a
 	// counter already see each other's hits.
 	before := e.Clone(newDryRun(r, proxy, now)).Peek().Subjects
+	// The third is read for conditions and keys, and notes what the description leaves open.
 	dry := newDryRun(r, proxy, now)
 	x := explainer{engine: e, described: r, dry: dry, request: request.New(dry), now: now}
 	x.result.Allowed = &verdict.Allowed
@@ -47,12 +49,14 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 			s, beforeAll = verdict.Subjects[next], before[next]
 			next++
 		}
-		open := x.undecided(out, &rules[i])
-		switch { // the other two replace what undecided has written
+		undecided, open := x.undecided(&rules[i])
+		switch {
 		case len(open) > 0:
 			x.notKnown(out, &rules[i], open)
 		case s != nil:
 			x.decided(out, s, beforeAll)
+		default:
+			*out = undecided
 		}
 		if r.Keys && rules[i].Mode != policy.ModeOff {
 			x.addKey(out, &rules[i])
@@ -161,14 +165,14 @@ func matched(s *decide.Subject) result.ExplainedRule {
 	return r
 }
 
-// undecided explains why a rule does not decide. If it may decide, undecided returns the names of
+// undecided explains a rule as one that does not decide. If it may decide, open has the names of
 // what it decides by and the description leaves open: the client's address, if a condition looks at
 // it, and parts of the key.
-func (x *explainer) undecided(out *result.ExplainedRule, p *policy.Rule) (open []string) {
+func (x *explainer) undecided(p *policy.Rule) (out result.ExplainedRule, open []string) {
 	out.Rule = p.Name
 	if p.Mode == policy.ModeOff {
 		out.Outcome, out.Why = outcomeOff, "mode: the rule is off"
-		return nil
+		return out, nil
 	}
 	x.beginReading()
 	fails := failing(&p.Match, &x.request)
@@ -178,27 +182,34 @@ func (x *explainer) undecided(out *result.ExplainedRule, p *policy.Rule) (open [
 	switch {
 	case allExempt != "":
 		out.Outcome, out.Why = result.Exempted, "the policy's "+allExempt
-		return nil
+		return out, nil
 	case fails != nil && !matchIsOpen:
 		out.Outcome, out.Why = outcomeNoMatch, fails.why
 		out.Failing, out.Wanted = fails.name, fails.wanted
-		return nil
+		return out, nil
 	case exempt != "":
 		out.Outcome, out.Why = result.Exempted, exempt
-		return nil
+		return out, nil
 	}
 	if x.dry.missed {
 		open = []string{respond.PartName(&policy.KeyPart{Kind: policy.KeyClientIP})}
 	}
 	if fails != nil {
-		return open
+		return out, open
 	}
-	return x.unkeyed(out, p, open)
+	lacks, ofKey := x.keyVerdict(p, open)
+	if lacks != "" {
+		out.Outcome, out.Why = result.LacksKey, "missing_key: "+lacks
+		return out, nil
+	}
+	out.Outcome, out.Why = outcomeNoMatch, unexplained
+	return out, ofKey
 }
 
-// unkeyed is undecided for the rule's key. A part that the request certainly lacks decides what
-// becomes of the key, even if the description leaves other parts open.
-func (x *explainer) unkeyed(out *result.ExplainedRule, p *policy.Rule, ofConditions []string) (open []string) {
+// keyVerdict says by which part's lack the rule is skipped, "" if by none, and adds to open what the
+// description leaves open of the key. A part that the request certainly lacks decides what becomes of
+// the key, even if the description leaves other parts open.
+func (x *explainer) keyVerdict(p *policy.Rule, ofConditions []string) (lacks string, open []string) {
 	open = ofConditions
 	for i := range p.Key {
 		present, openOfPart := x.readPart(&p.Key[i])
@@ -210,23 +221,21 @@ func (x *explainer) unkeyed(out *result.ExplainedRule, p *policy.Rule, ofConditi
 				}
 			}
 		case p.MissingKey == policy.MissingSkip:
-			out.Outcome, out.Why = result.LacksKey, "missing_key: "+lacksPart(p, i)
-			return nil
-		default:
-			return ofConditions
+			return lacksPart(p, i), nil
+		default: // the rule denies: nothing else of the key matters
+			return "", ofConditions
 		}
 	}
-	out.Outcome, out.Why = outcomeNoMatch, unexplained
-	return open
-}
-
-func lacksPart(p *policy.Rule, part int) string {
-	return "the request has no " + respond.PartName(&p.Key[part]) + ", and missing_key is " + string(p.MissingKey)
+	return "", open
 }
 
 // unexplained stands for a condition that predicates has no words for. A test shows that there
 // is none.
 const unexplained = "match: some condition does not hold"
+
+func lacksPart(p *policy.Rule, part int) string {
+	return "the request has no " + respond.PartName(&p.Key[part]) + ", and missing_key is " + string(p.MissingKey)
+}
 
 // openLimits names what would say the subject's limits if the description gave it. The subject
 // has the default of such a limit.
