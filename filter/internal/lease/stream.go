@@ -18,14 +18,20 @@ type stream struct {
 // the service is silent, unless it has found so.
 func (c *Client) IsConnected() bool { return c.stream.number != 0 }
 
-// Flush sends what is to be sent, unless a message is under way: it leaves once a result has come.
-func (c *Client) Flush(now int64) {
+// queueRefills queues asks for what requests to come will need.
+func (c *Client) queueRefills() {
 	for i := range c.worker.refills {
 		if len(c.queue.list) < maxRefills {
 			c.queueAsk(c.worker.refills[i:i+1], nil)
 		}
 	}
 	c.worker.refills = c.worker.refills[:0]
+}
+
+// Flush sends what is to be sent, in one message. While no result of the last message has come, it
+// sends nothing: the callback with the result calls it again.
+func (c *Client) Flush(now int64) {
+	c.queueRefills()
 	if c.sentNs != 0 || c.stream.number == 0 && now < c.reopenNs {
 		return
 	}

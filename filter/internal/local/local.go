@@ -2,7 +2,7 @@
 // shared data.
 //
 // Its invariant: all arithmetic is in shared/limit, and each hit is one compare-and-swap
-// of the key's record.
+// of the key's record. The tests of package engine decide by it.
 package local
 
 import (
@@ -37,15 +37,16 @@ func (c *Source) evicts() bool { return c.full == policy.FullInherit }
 
 // Check reads the key's record.
 func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
-	return c.checked(s, now, c.Table.Read(&s.Record, s.Limits, now))
+	return c.outcomeOf(s, now, c.Table.Read(&s.Record, s.Limits, now))
 }
 
 // Recheck is Check without hashing the key again.
 func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome {
-	return c.checked(s, now, c.Table.Reread(&s.Record, s.Limits, now))
+	return c.outcomeOf(s, now, c.Table.Reread(&s.Record, s.Limits, now))
 }
 
-func (c *Source) checked(s *decide.Subject, now int64, read state.Status) decide.Outcome {
+// outcomeOf is what the record means for the request, once it was read.
+func (c *Source) outcomeOf(s *decide.Subject, now int64, read state.Status) decide.Outcome {
 	s.Known = read == state.OK
 	if !s.Known {
 		return decide.Failed

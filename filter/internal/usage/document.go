@@ -55,15 +55,18 @@ func (c container) kind() kind { return kind(c &^ array) }
 type state uint8
 
 const (
+	// Between values:
 	wantsValue state = iota
 	wantsValueOrEnd
 	wantsName
 	wantsNameOrEnd
 	wantsColon
 	wantsComma // or the end of the object or array
+	// After the document:
 	ended
 	endedLine
 	failed
+	// Within a value or a name:
 	inWord
 	inString
 	inEscape
@@ -256,7 +259,8 @@ func (d *document) endValue() {
 	}
 }
 
-// beginField begins the value of a name.
+// beginField begins the value of a name. Of these the kind of its text is the last that there is: that
+// of the strings around it, that of the name wherever it is, except in an aside, and that of its path.
 func (d *document) beginField(p []byte) {
 	d.state = wantsColon
 	if d.writtenDepth > 0 {

@@ -7,16 +7,16 @@ import "encoding/binary"
 type events struct {
 	isLines bool  // each line is an event
 	mark    uint8 // how many bytes of a byte order mark were read
-	place   place
+	part    linePart
 	afterCR bool
 }
 
-// place is where the reader is in a line. Below afterColon it is how many bytes of the name
+// linePart is where the reader is in a line. Below afterColon it is how many bytes of the name
 // "data:" were read.
-type place uint8
+type linePart uint8
 
 const (
-	afterColon place = iota + 5
+	afterColon linePart = iota + 5
 	inData
 	inOther // of another field or a comment
 )
@@ -35,7 +35,7 @@ func (e *events) write(p []byte, d *document) {
 		case c == '\n' && e.afterCR:
 		case c == '\n' || c == '\r':
 			e.endLine(d)
-		case e.place == 0 && int(e.mark) < len(byteOrderMark) && c == byteOrderMark[e.mark]:
+		case e.part == 0 && int(e.mark) < len(byteOrderMark) && c == byteOrderMark[e.mark]:
 			e.mark++
 		default:
 			n = e.readLine(p, d)
@@ -49,15 +49,15 @@ func (e *events) write(p []byte, d *document) {
 func (e *events) readLine(p []byte, d *document) int {
 	switch {
 	case e.isLines:
-		e.place = inData
-	case e.place == afterColon && p[0] == ' ':
-		e.place = inData
+		e.part = inData
+	case e.part == afterColon && p[0] == ' ':
+		e.part = inData
 		return 1
-	case e.place == afterColon:
-		e.place = inData
-	case e.place < afterColon:
-		if e.place++; p[0] != dataField[e.place-1] {
-			e.place = inOther
+	case e.part == afterColon:
+		e.part = inData
+	case e.part < afterColon:
+		if e.part++; p[0] != dataField[e.part-1] {
+			e.part = inOther
 		}
 		return 1
 	}
@@ -68,7 +68,7 @@ func (e *events) readLine(p []byte, d *document) int {
 	for n < len(p) && p[n] != '\n' && p[n] != '\r' {
 		n++
 	}
-	if e.place == inData {
+	if e.part == inData {
 		d.write(p[:n])
 	}
 	return n
@@ -76,11 +76,11 @@ func (e *events) readLine(p []byte, d *document) int {
 
 // endLine ends a line of data; an empty line ends the event.
 func (e *events) endLine(d *document) {
-	if e.isLines || e.place == 0 {
+	if e.isLines || e.part == 0 {
 		d.finish()
 		d.start()
-	} else if e.place == inData || e.place == afterColon {
+	} else if e.part == inData || e.part == afterColon {
 		d.write(lineFeed)
 	}
-	e.place = 0
+	e.part = 0
 }
