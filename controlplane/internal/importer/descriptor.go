@@ -160,8 +160,7 @@ func (m *maker) addValue(i int, v value) {
 	switch {
 	case matched && (v.shared || v.pattern.kind == exactly):
 	case v.shared:
-		m.cannot("The values of " + v.part.String() + " that fit " + v.pattern.text + " share one counter there, and no match " +
-			"can select them.")
+		m.cannot(v.sharing() + ", and no match can select them.")
 	default:
 		m.inKey = append(m.inKey, i)
 		m.rule.Key = append(m.rule.Key, *v.part)
@@ -176,8 +175,8 @@ func (m *maker) addValue(i int, v value) {
 func (m *maker) overrideEarlierLeaf(before *leaf, isOverride bool) {
 	for i, v := range m.leaf.values {
 		if !slices.Contains(m.inKey, i) && !v.pattern.within(before.values[i].pattern) {
-			m.cannot("The values of " + v.part.String() + " that fit " + v.pattern.text + " share one counter there, apart from " +
-				before.name + ". The import does not write such a rule: exempt those requests by hand.")
+			m.cannot(v.sharing() + ", apart from " + before.name + ". The import does not write such a rule: exempt those " +
+				"requests by hand.")
 			return
 		}
 	}

@@ -179,6 +179,11 @@ type value struct {
 // isImpossible reports whether no request has such a value.
 func (v value) isImpossible() bool { return v.part.isNever(v.pattern) }
 
+// sharing begins a sentence about values that have one counter.
+func (v value) sharing() string {
+	return "The values of " + v.part.String() + " that fit " + v.pattern.text + " share one counter there"
+}
+
 // asOverride writes the pattern as overrides have it. It is not ok if no override can say it.
 func (v value) asOverride() (text string, ok bool) { return v.part.asOverride(v.pattern) }
 

@@ -223,7 +223,7 @@ func (n *nginxImport) rulesOf(kind string, s *nginxScope, outer selection) {
 	own.exempt = slices.Clone(all.exempt)
 	isLeft := true // requests of the scope that are in no scope apart
 	for _, c := range apart {
-		own.leaveOutScope(c)
+		own.exemptScope(c)
 		isLeft = isLeft && !c.isWhole()
 	}
 	if isLeft {

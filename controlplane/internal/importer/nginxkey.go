@@ -254,7 +254,7 @@ func (n *nginxImport) formsByPart(v nginxVariable, p part, depth int) (forms []k
 		}
 		own := s
 		for _, earlier := range before {
-			own.leaveOutValues(p, earlier)
+			own.exemptEarlierValues(p, earlier)
 		}
 		before = append(before, s)
 		found, why := n.formsOf(e.value, depth)
@@ -266,8 +266,8 @@ func (n *nginxImport) formsByPart(v nginxVariable, p part, depth int) (forms []k
 	return forms, ""
 }
 
-// leaveOutValues takes the requests of an earlier entry out of those of a later one.
-func (s *selection) leaveOutValues(p part, earlier selection) {
+// exemptEarlierValues exempts the requests of an earlier entry from those of a later one.
+func (s *selection) exemptEarlierValues(p part, earlier selection) {
 	switch {
 	case len(earlier.whyOff) > 0:
 		s.cannot(earlier.whyOff[0])

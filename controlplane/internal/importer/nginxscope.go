@@ -61,8 +61,8 @@ func (s *nginxScope) apart(kind string) []*nginxScope {
 	return slices.DeleteFunc(slices.Clone(s.inner), func(c *nginxScope) bool { return !isApart[c] })
 }
 
-// leaveOutScope takes the requests of another scope out of the selection.
-func (s *selection) leaveOutScope(c *nginxScope) {
+// exemptScope exempts the requests of another scope from the selection.
+func (s *selection) exemptScope(c *nginxScope) {
 	switch {
 	case len(c.whyOff) > 0:
 		s.cannot("It should leave out the requests of the " + c.what + ". " + c.whyOff[0])
@@ -74,7 +74,7 @@ func (s *selection) leaveOutScope(c *nginxScope) {
 // loseTo leaves requests that fit another scope too to that one.
 func (s *nginxScope) loseTo(winner *nginxScope) {
 	s.wins = append(s.wins, winner)
-	s.leaveOutScope(winner)
+	s.exemptScope(winner)
 }
 
 // meet is for the requests of both selections. It has none if the selections want values of a part
