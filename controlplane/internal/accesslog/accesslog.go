@@ -193,7 +193,8 @@ func (o *Options) checkBalancer(f *file, sample []string) error {
 	forwarded := HeaderField("x-forwarded-for")
 	both := Options{Fields: []string{FieldClientIP, forwarded}}
 	peers := *f.format
-	err := peers.choosePlaces(&both)
+	var err error
+	peers.places, err = peers.placesFor(&both)
 	if err != nil || peers.place(forwarded) == nil {
 		return err
 	}

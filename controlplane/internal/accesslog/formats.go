@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// format is how the lines of a log are read.
+// format is how the lines of a log are read. It serves one file and one line at a time: what read cuts is
+// good until the next line, and places remember whether they have had a value.
 type format struct {
 	name    string
 	columns []column // the values that lines are known to have
@@ -139,7 +140,8 @@ func (o *Options) formatOf(log string, sample []string) (f *format, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return f, f.choosePlaces(o)
+	f.places, err = f.placesFor(o)
+	return f, err
 }
 
 // detect finds out the format of a log.
@@ -179,7 +181,8 @@ func bestFit(formats []textFormat, sample []string) (best *format, most int, err
 		if err != nil {
 			return nil, 0, err
 		}
-		if err := f.choosePlaces(&Options{}); err != nil {
+		f.places, err = f.placesFor(&Options{}) // those that each log is asked for
+		if err != nil {
 			return nil, 0, err
 		}
 		n := countLines(sample, f.fits)

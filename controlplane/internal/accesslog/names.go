@@ -105,7 +105,10 @@ func headerNames(header string) []string {
 	}
 }
 
-// place is where a format has a field.
+// place is where a format has a field. For example, a log_format of nginx is $time_local $request_time: two
+// columns with those keys. The table's row of time_local says that it is the time of the request's end, and
+// that request_time beside it is how long the request took, in seconds. So the format has two places: one
+// with the first column and the use end, and one with the second column and FieldTook in seconds.
 type place struct {
 	column
 	use
@@ -123,13 +126,13 @@ func (p *place) is(field string) bool {
 // depend on who reads it.
 var always = []string{FieldTime, FieldTook, FieldStatus, FieldMethod, FieldPath}
 
-// choosePlaces finds the places of the fields that are asked for, where --map says, or where the
-// table knows them.
-func (f *format) choosePlaces(o *Options) error {
+// placesFor returns the places of the fields that are asked for, where --map says, or where the table
+// knows them.
+func (f *format) placesFor(o *Options) (places []*place, err error) {
 	known := f.knownPlaces(o)
 	for said, name := range o.Map {
 		if err := f.applyMap(said, name, known); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	times := known[FieldTime]
@@ -137,19 +140,18 @@ func (f *format) choosePlaces(o *Options) error {
 	if !isEnd && !slices.Contains(o.Wanted, FieldTook) { // nothing uses how long a request took
 		delete(known, FieldTook)
 	}
-	f.places = nil
 	for field, some := range known {
 		for _, p := range some {
 			p.needed = slices.ContainsFunc(o.Fields, p.is)
 			if p.needed || slices.Contains(always, field) || slices.Contains(o.Wanted, field) {
-				f.places = append(f.places, p)
+				places = append(places, p)
 			}
 		}
 	}
-	slices.SortFunc(f.places, func(p, q *place) int {
+	slices.SortFunc(places, func(p, q *place) int {
 		return cmp.Or(cmp.Compare(p.field, q.field), cmp.Compare(p.at, q.at))
 	})
-	return nil
+	return places, nil
 }
 
 // knownPlaces returns by field the places that the table knows, and the places of headers and claims

@@ -26,7 +26,7 @@ type text struct {
 	literals []string // before each column, and behind the last
 	escapes  bool     // \ stands before a quotation mark of a value, and values have \xHH
 
-	room []string // for the values of a line
+	room []string // for the values that cut returns: those of the line that was cut last
 }
 
 // syntax is how a format spells values.
