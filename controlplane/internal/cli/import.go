@@ -15,7 +15,8 @@ import (
 
 func newImportCommand() *cobra.Command {
 	cmd := group("import", "Translate another rate limiter's configuration into a policy",
-		newImportEnvoyRatelimitCommand(), newImportLocalRatelimitCommand(), newImportNginxCommand())
+		newImportEnvoyRatelimitCommand(), newImportLocalRatelimitCommand(), newImportNginxCommand(),
+		newImportIngressNginxCommand())
 	cmd.Long = `Translate another rate limiter's configuration into a policy, on standard output.
 
 Notes on standard error, and comments in the policy, say what the policy does differently.
@@ -109,6 +110,25 @@ Its includes are read, relative to its folder.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Include = func(file, pattern string) ([]importer.File, error) { return readIncludes(cmd, file, pattern) }
 			return importFrom(cmd, o, args, importer.Nginx)
+		},
+	}
+	o.addScope(cmd)
+	return cmd
+}
+
+func newImportIngressNginxCommand() *cobra.Command {
+	var o importOptions
+	cmd := &cobra.Command{
+		Use:   "ingress-nginx (FILE|-)...",
+		Short: "Translate the annotations of ingress-nginx about limits",
+		Long: `Translate the annotations of Ingress objects by which ingress-nginx limits requests
+into a policy: limit-rps, limit-rpm, limit-burst-multiplier, limit-connections and
+limit-allowlist or limit-whitelist; - is standard input. Give all Ingresses of the
+controller, because they take requests from each other. Other objects are ignored.`,
+		Example: `  kubectl get ingress -A -o yaml | sluice import ingress-nginx - > policy.yaml`,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return importFrom(cmd, o, args, importer.IngressNginx)
 		},
 	}
 	o.addScope(cmd)

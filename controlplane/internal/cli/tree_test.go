@@ -40,7 +40,7 @@ var failing = []usage{
 	{"-f NONE --upstream http://127.0.0.1:1", "run"},
 	{"-f NONE --listen 127.0.0.1:1 --upstream 127.0.0.1:2 --admin 127.0.0.1:3", "render envoy"},
 	{"-f NONE --url oci://a/b --target Gateway/a", "render envoy-gateway, render istio"},
-	{"NONE", "import envoy-ratelimit, import local-ratelimit, import nginx"},
+	{"NONE", "import envoy-ratelimit, import local-ratelimit, import ingress-nginx, import nginx"},
 	{"NONE -f NONE", "replay"},
 	{"NONE --key client_ip", "suggest"},
 	{"NONE NONE", "store copy"},

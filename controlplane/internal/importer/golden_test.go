@@ -59,7 +59,7 @@ func newExample(t testing.TB, f *txtar.File) example {
 
 var imports = map[string]func([]importer.File, importer.Options) (importer.Imported, error){
 	"envoy-ratelimit": importer.EnvoyRatelimit, "local-ratelimit": importer.LocalRatelimit,
-	"nginx": importer.Nginx,
+	"nginx": importer.Nginx, "ingress-nginx": importer.IngressNginx,
 }
 
 func (e *example) run() (importer.Imported, error) { return imports[e.Import](e.files, e.Options) }

@@ -1,6 +1,7 @@
 // Package importer makes a sluice policy of the configuration of another rate
 // limiter: envoyproxy/ratelimit, Envoy's local rate limit filter, a
-// BackendTrafficPolicy of Envoy Gateway, or limit_req and limit_conn of nginx.
+// BackendTrafficPolicy of Envoy Gateway, limit_req and limit_conn of nginx, or the
+// annotations of ingress-nginx.
 //
 // Its invariant: what a file says about limits ends in the policy or in a note,
 // and what it does not say, such as which requests carry a descriptor, never
@@ -47,7 +48,8 @@
 //
 // nginx has no descriptors. Its limits hold in scopes, which are selections too: http, servers and
 // locations (nginxscope.go, nginxroutes.go). The forms of a limit's key (nginxkey.go) are parts of
-// the request. nginx.go makes a rule of each scope, limit and form.
+// the request. nginx.go makes a rule of each scope, limit and form. ingress.go reads the Ingresses of
+// ingress-nginx.
 package importer
 
 import (
