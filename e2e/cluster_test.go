@@ -144,12 +144,13 @@ type quotaService struct {
 	*child.Child
 
 	address, http string
-	store         string // URL, or memory
+	store         string   // URL, or memory
+	flags         []string // further ones
 }
 
-// startQuota starts a quota service for this test alone.
-func startQuota(t *testing.T, store string) *quotaService {
-	s := &quotaService{address: freeAddress(t), http: freeAddress(t), store: store}
+// startQuota starts a quota service for this test alone, with further flags.
+func startQuota(t *testing.T, store string, flags ...string) *quotaService {
+	s := &quotaService{address: freeAddress(t), http: freeAddress(t), store: store, flags: flags}
 	s.start(t)
 	t.Cleanup(func() { end(t, s.Child) })
 	return s
@@ -164,8 +165,8 @@ func (s *quotaService) start(t *testing.T) {
 // begin is start that does not wait until its store has started.
 func (s *quotaService) begin(t *testing.T) {
 	var err error
-	s.Child, err = child.Start(exec.Command(built.sluice, "quota", "--listen", s.address, "--http", s.http,
-		"--quota-store", s.store))
+	args := []string{"quota", "--listen", s.address, "--http", s.http, "--quota-store", s.store}
+	s.Child, err = child.Start(exec.Command(built.sluice, append(args, s.flags...)...))
 	require.NoError(t, err)
 }
 

@@ -15,6 +15,7 @@
 //	d.start             a proxy for this test alone; d.launch one that the test ends itself
 //	control.proxy       a proxy of a control plane that the test has started by startControlPlane
 //	newRateLimiter      no proxy, but sluice as the rate limit service that Envoys call
+//	startCalled         two of these, and an Envoy with the stock rate limit filter
 //
 // each, everyProxy, eachEnvoy and everyEnvoy say on which drivers a scenario runs. Most scenarios
 // are rows, a file of policies and requests in testdata: see rows. load sends many requests at
