@@ -236,8 +236,8 @@ func unequal(theirs, ours answer) (kinds []string) {
 			kinds = append(kinds, kind)
 		}
 	}
-	if theirs.response == nil || ours.response == nil {
-		add("error", theirs.String() != ours.String())
+	if theirs.response == nil || ours.response == nil { // what an error says is for people, in other words
+		add("error", theirs.code != ours.code || (theirs.response == nil) != (ours.response == nil))
 		return kinds
 	}
 	a, b := proto.CloneOf(theirs.response), ours.response
