@@ -49,7 +49,8 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 			s, beforeAll = verdict.Subjects[next], before[next]
 			next++
 		}
-		undecided, open := x.undecided(&rules[i])
+		var undecided result.ExplainedRule
+		open := x.undecided(&undecided, &rules[i])
 		switch {
 		case len(open) > 0:
 			x.notKnown(out, &rules[i], open)
@@ -165,14 +166,14 @@ func matched(s *decide.Subject) result.ExplainedRule {
 	return r
 }
 
-// undecided explains a rule as one that does not decide. If it may decide, open has the names of
+// undecided explains in out a rule as one that does not decide. If it may decide, open has the names of
 // what it decides by and the description leaves open: the client's address, if a condition looks at
 // it, and parts of the key.
-func (x *explainer) undecided(p *policy.Rule) (out result.ExplainedRule, open []string) {
+func (x *explainer) undecided(out *result.ExplainedRule, p *policy.Rule) (open []string) {
 	out.Rule = p.Name
 	if p.Mode == policy.ModeOff {
 		out.Outcome, out.Why = outcomeOff, "mode: the rule is off"
-		return out, nil
+		return nil
 	}
 	x.beginReading()
 	fails := failing(&p.Match, &x.request)
@@ -182,28 +183,28 @@ func (x *explainer) undecided(p *policy.Rule) (out result.ExplainedRule, open []
 	switch {
 	case allExempt != "":
 		out.Outcome, out.Why = result.Exempted, "the policy's "+allExempt
-		return out, nil
+		return nil
 	case fails != nil && !matchIsOpen:
 		out.Outcome, out.Why = outcomeNoMatch, fails.why
 		out.Failing, out.Wanted = fails.name, fails.wanted
-		return out, nil
+		return nil
 	case exempt != "":
 		out.Outcome, out.Why = result.Exempted, exempt
-		return out, nil
+		return nil
 	}
 	if x.dry.missed {
 		open = []string{respond.PartName(&policy.KeyPart{Kind: policy.KeyClientIP})}
 	}
 	if fails != nil {
-		return out, open
+		return open
 	}
 	lacks, ofKey := x.keyVerdict(p, open)
 	if lacks != "" {
 		out.Outcome, out.Why = result.LacksKey, "missing_key: "+lacks
-		return out, nil
+		return nil
 	}
 	out.Outcome, out.Why = outcomeNoMatch, unexplained
-	return out, ofKey
+	return ofKey
 }
 
 // keyVerdict says by which part's lack the rule is skipped, "" if by none, and adds to open what the
