@@ -213,3 +213,11 @@ func (p page) run(t *testing.T, d doc, environment ...string) {
 		}
 	}
 }
+
+// TestRateLimitPage runs the commands of the page about rate limit calls.
+func TestRateLimitPage(t *testing.T) {
+	t.Parallel()
+	d := document(t, "docs/ratelimit.md")
+	d.text = "```sh\ninstall -D build/out/sluice usr/local/bin/sluice\n```\n\n" + d.text
+	newPage(t, "").run(t, d)
+}
