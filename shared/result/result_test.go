@@ -2,6 +2,7 @@ package result_test
 
 import (
 	"encoding/json"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -163,6 +164,37 @@ func TestPendingExplanation(t *testing.T) {
 	require.Contains(t, string(text), `{"pending":true,"rules":[{`)
 	require.Contains(t, string(text), `"mode":"enforced","pending":true,"lease":{"units":0},"windows":[`)
 	require.Contains(t, string(text), `"allowed":true,"lease":{"units":3,"ends_ns":5,"silent":"local"},"windows":[`)
+}
+
+// TestEveryFieldOfAnExplainedRuleIsWritten: of a rule that has them all.
+func TestEveryFieldOfAnExplainedRuleIsWritten(t *testing.T) {
+	var r result.ExplainedRule
+	fields := reflect.ValueOf(&r).Elem()
+	for i := range fields.NumField() {
+		f := fields.Field(i)
+		switch f.Kind() {
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.String:
+			f.SetString("x")
+		case reflect.Pointer:
+			f.Set(reflect.New(f.Type().Elem()))
+		case reflect.Slice:
+			f.Set(reflect.MakeSlice(f.Type(), 1, 1))
+		default:
+			t.Fatalf("set %s", fields.Type().Field(i).Name)
+		}
+	}
+	r.Outcome = result.Matches // a rule that is pending is not allowed yet
+	decided := r
+	decided.Pending = false
+	x := result.Explanation{Rules: []result.ExplainedRule{r, decided}}
+	var read struct{ Rules []map[string]any }
+	require.NoError(t, json.Unmarshal(x.Append(nil), &read))
+	for i := range fields.NumField() {
+		name, _, _ := strings.Cut(fields.Type().Field(i).Tag.Get("json"), ",")
+		require.True(t, read.Rules[0][name] != nil || read.Rules[1][name] != nil, name)
+	}
 }
 
 func TestTimes(t *testing.T) {
