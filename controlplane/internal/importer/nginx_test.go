@@ -8,8 +8,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -113,9 +116,9 @@ func oneOf(r *rand.Rand, words string) string {
 	return list[r.IntN(len(list))]
 }
 
-func randomRequest(r *rand.Rand, i int) nginxRequest {
+func randomRequest(r *rand.Rand) nginxRequest {
 	q := nginxRequest{
-		AtMs: 1000 + i, ClientIP: oneOf(r, "127.0.0.2 127.0.0.3 127.0.1.3 127.0.1.4"), Method: oneOf(r, "GET POST"),
+		ClientIP: oneOf(r, "127.0.0.2 127.0.0.3 127.0.1.3 127.0.1.4"), Method: oneOf(r, "GET POST"),
 		Host:    oneOf(r, "a.example b.example x.b.example y.x.b.example other.example"),
 		Path:    oneOf(r, "/ /a /a/b /a/bx /a/inner /ax /s/x /s/t/x /s/t /a/y.php /other"),
 		Headers: map[string]string{},
@@ -151,8 +154,8 @@ func (q nginxRequest) statusOf(t *testing.T, address string) int {
 }
 
 // For random configurations, nginx and the filter with the imported policy answer 500 requests alike.
-// nginx decides by its own clock: at one request a minute, no request of a test comes late enough
-// for another one to pass, so that only bursts decide.
+// nginx decides by its own clock: at one request a minute, bursts decide, however fast the requests
+// come. The filter gets the times at which they were sent, in case that they take minutes.
 func TestDecidesAsNginx(t *testing.T) {
 	const configurations, requests = 20, 25
 	wasm := buildtest.Wasm(t)
@@ -177,8 +180,10 @@ func TestDecidesAsNginx(t *testing.T) {
 		require.NotContains(t, string(made.Policy), `mode: "off"`)
 		var asked bytes.Buffer
 		var want []int
-		for i := range requests {
-			q := randomRequest(c.Rand, i)
+		begin := time.Now()
+		for range requests {
+			q := randomRequest(c.Rand)
+			q.AtMs = 1000 + int(time.Since(begin).Milliseconds())
 			line, err := json.Marshal(q)
 			require.NoError(t, err)
 			asked.Write(append(line, '\n'))
@@ -207,4 +212,37 @@ func statuses(t *testing.T, wasm, policy []byte, requests *bytes.Buffer) (list [
 		list = append(list, answer.Status)
 	}
 	return list
+}
+
+// While two requests of an address run, nginx and the filter deny a third one.
+func TestConcurrencyAsInNginx(t *testing.T) {
+	arrived, finish := make(chan struct{}), make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		arrived <- struct{}{}
+		<-finish
+	}))
+	defer upstream.Close()
+	free, err := ports.Free(1)
+	require.NoError(t, err)
+	address := fmt.Sprint("127.0.0.1:", free[0])
+	text := fmt.Sprintf("  access_log off;\n  limit_conn_log_level info;\n  limit_conn_zone $binary_remote_addr zone=c:1m;\n"+
+		"  server { listen %s; limit_conn c 2; location / { proxy_pass %s; } }\n", address, upstream.URL)
+	servertest.Nginx(t, address, text)
+	var running sync.WaitGroup
+	q := nginxRequest{AtMs: 1000, ClientIP: "127.0.0.2", Method: "GET", Host: "a.example", Path: "/"}
+	for range 2 {
+		running.Go(func() { q.statusOf(t, address) })
+		<-arrived
+	}
+	status := q.statusOf(t, address)
+	close(finish)
+	running.Wait()
+
+	made, err := importer.Nginx([]importer.File{{Name: "nginx.conf", Text: []byte(text)}}, importer.Options{})
+	require.NoError(t, err)
+	line, err := json.Marshal(q)
+	require.NoError(t, err)
+	asked := bytes.NewBufferString(strings.Repeat(string(line)+"\n", 3))
+	require.Equal(t, []int{200, 200, status}, statuses(t, buildtest.Wasm(t), made.Policy, asked), string(made.Policy))
+	require.Equal(t, http.StatusServiceUnavailable, status)
 }
