@@ -214,6 +214,26 @@ func TestInputsThatGrowAreRefused(t *testing.T) {
 	}
 }
 
+// So are the servers, locations and maps of nginx that are compared with each other.
+func TestManyBlocksOfNginxAreRefused(t *testing.T) {
+	const zone = "limit_req_zone $k zone=z:1m rate=1r/s; limit_req zone=z;\n"
+	var entries strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&entries, "k%d v%d;\n", i, i)
+	}
+	for text, want := range map[string]string{
+		strings.Repeat("server { }\n", 20_000):                           "1001: server: there are more than 1000",
+		"server {\n" + strings.Repeat("location /a { }\n", 20_000) + "}": "1002: location: there are more than 1000",
+	} {
+		_, err := importer.Nginx([]importer.File{{Name: "n", Text: []byte(text)}}, importer.Options{})
+		require.ErrorContains(t, err, want)
+	}
+	text := zone + "map $http_a $k {\n" + entries.String() + "}"
+	made, err := importer.Nginx([]importer.File{{Name: "n", Text: []byte(text)}}, importer.Options{})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), "# Off: The key has more than 100 forms.")
+}
+
 // The path of each route is compared with each before it, and has more bytes as JSON than as YAML.
 // Each header that may be absent doubles what is sent.
 func TestManyRoutesAreRefused(t *testing.T) {

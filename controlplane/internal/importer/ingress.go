@@ -283,7 +283,8 @@ func (i *ingress) selection(hosts []string, paths []pattern, all []*ingress) (s 
 // leaveOutPath leaves the requests of another Ingress' path out if the path wins.
 func (s *selection) leaveOutPath(hosts []string, paths []pattern, q ingressPath) {
 	isNarrowerHost := func(h string) bool {
-		return q.host != "" && q.host != h && (h == "" || isValueWithin(host.kind, pattern{exactly, q.host}, pattern{exactly, h}))
+		isWithin := isValueWithin(host.kind, pattern{exactly, q.host}, pattern{exactly, h})
+		return q.host != "" && q.host != h && (h == "" || isWithin)
 	}
 	wins := func(p pattern) bool { return q.path.isLonger(p) && !p.apart(q.path) }
 	switch {

@@ -225,7 +225,7 @@ func TestConcurrencyAsInNginx(t *testing.T) {
 	free, err := ports.Free(1)
 	require.NoError(t, err)
 	address := fmt.Sprint("127.0.0.1:", free[0])
-	text := fmt.Sprintf("  access_log off;\n  limit_conn_log_level info;\n  limit_conn_zone $binary_remote_addr zone=c:1m;\n"+
+	text := fmt.Sprintf("  access_log off;\n  limit_conn_zone $binary_remote_addr zone=c:1m;\n"+
 		"  server { listen %s; limit_conn c 2; location / { proxy_pass %s; } }\n", address, upstream.URL)
 	servertest.Nginx(t, address, text)
 	var running sync.WaitGroup

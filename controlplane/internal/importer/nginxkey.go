@@ -245,6 +245,9 @@ func (v *nginxVariable) lookup(text string) string {
 
 // formsByPart are the forms for the values that a part of a request may have.
 func (n *nginxImport) formsByPart(v nginxVariable, p part, depth int) (forms []keyForm, why string) {
+	if len(v.entries) > maxForms { // each is compared with each before it
+		return nil, "The key has more than 100 forms."
+	}
 	var before []selection
 	rest := append(slices.Clone(v.entries), nginxEntry{value: v.other})
 	for i, e := range rest {

@@ -59,6 +59,9 @@ func portOf(address string) string {
 // readServers adds the servers of an http block. nginx chooses one by the port, then by the host. A
 // policy knows the host alone: of servers with one name it takes the first that has limits.
 func (n *nginxImport) readServers(http *nginxScope, blocks []*nginxconf.Directive) {
+	if n.areTooMany(blocks) {
+		return
+	}
 	var list []*server
 	for _, d := range blocks {
 		s := readServer(d)
@@ -83,6 +86,17 @@ func (n *nginxImport) readServers(http *nginxScope, blocks []*nginxconf.Directiv
 		http.inner = append(http.inner, s.nginxScope)
 	}
 	n.noteServerName(list)
+}
+
+// maxBeside bounds the servers, and the locations of one block: each is compared with each other.
+const maxBeside = 1000
+
+func (n *nginxImport) areTooMany(blocks []*nginxconf.Directive) bool {
+	if len(blocks) <= maxBeside {
+		return false
+	}
+	n.fail(placeOf(blocks[maxBeside]), "there are more than 1000 of them beside each other: give those with limits")
+	return true
 }
 
 // defaultServer is the server for hosts that no server names: the first default that has limits of
@@ -206,7 +220,11 @@ func (l *location) isRegex() bool { return strings.HasPrefix(l.modifier, "~") }
 // expressions beside it.
 func (n *nginxImport) readLocations(s *nginxScope, block []*nginxconf.Directive, behind bool) {
 	var list []*location
-	for _, d := range nginxconf.Named(block, "location") {
+	blocks := nginxconf.Named(block, "location")
+	if n.areTooMany(blocks) {
+		return
+	}
+	for _, d := range blocks {
 		l := newLocation(d)
 		if strings.HasPrefix(l.text, "@") { // no client asks for it
 			continue
