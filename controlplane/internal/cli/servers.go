@@ -19,6 +19,10 @@ import (
 // shutdownGrace is how long requests may take to end once serve stops.
 const shutdownGrace = 10 * time.Second
 
+// callsGoOnFor is how long a process that stops goes on taking rate limit calls as before, while it
+// says that it is unhealthy: proxies and balancers have to see that before connections are refused.
+const callsGoOnFor = 3 * time.Second
+
 // maxHeaderBytes is far more than any client of the API sends.
 const maxHeaderBytes = 32 << 10
 
@@ -51,6 +55,9 @@ func (s *servers) run(ctx context.Context) error {
 	web := s.webServer(requests)
 	stream := s.grpcServer(requests)
 	failed := make(chan error, 2)
+	if s.calls != nil {
+		go s.calls.WatchHealth(ctx)
+	}
 	go func() { failed <- s.serveWeb(web) }()
 	go func() { failed <- stream.Serve(s.xdsListener) }()
 	s.log.Info("serving", "http", s.httpListener.Addr().String(), s.proxies, s.xdsListener.Addr().String(),
@@ -59,6 +66,9 @@ func (s *servers) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		s.log.Info("stopping")
+		if s.calls != nil {
+			time.Sleep(callsGoOnFor)
+		}
 	case err = <-failed:
 		err = fmt.Errorf("serve: %w", err)
 	}
@@ -138,7 +148,6 @@ func (s *servers) grpcServer(ctx context.Context) *grpc.Server {
 	}
 	if s.calls != nil {
 		s.calls.Register(server)
-		go s.calls.WatchHealth(ctx)
 	}
 	return server
 }
