@@ -187,6 +187,27 @@ func (c *Cluster) FailOver() {
 	}
 }
 
+// BeginMove begins to move a slot from one master to another.
+func (c *Cluster) BeginMove(slot, from, to int) {
+	source, target := c.Servers[from], c.Servers[to]
+	number := strconv.Itoa(slot)
+	require.Equal(source.t, "OK", target.Do("CLUSTER", "SETSLOT", number, "IMPORTING", source.Do("CLUSTER", "MYID")))
+	require.Equal(source.t, "OK", source.Do("CLUSTER", "SETSLOT", number, "MIGRATING", target.Do("CLUSTER", "MYID")))
+}
+
+// Move moves a slot with its keys from one master to another.
+func (c *Cluster) Move(slot, from, to int) {
+	c.BeginMove(slot, from, to)
+	source, target := c.Servers[from], c.Servers[to]
+	number := strconv.Itoa(slot)
+	for _, key := range strings.Fields(source.Do("CLUSTER", "GETKEYSINSLOT", number, "10")) {
+		require.Equal(source.t, "OK", source.Do("MIGRATE", "127.0.0.1", strconv.Itoa(target.Port), key, "0", "10000"))
+	}
+	for _, s := range []*RedisServer{target, source} {
+		require.Equal(source.t, "OK", s.Do("CLUSTER", "SETSLOT", number, "NODE", target.Do("CLUSTER", "MYID")))
+	}
+}
+
 // inSync waits until the replica has what its master has.
 func (s *RedisServer) inSync() {
 	s.until("be in sync", func() bool {

@@ -79,7 +79,7 @@ func TestAServerOfAClusterLosesItsState(t *testing.T) {
 		young, old := ages(t, store)
 		require.Equal(t, []int{0, 100}, []int{young, old})
 
-		move(t, c, 0, 0, 1)
+		c.Move(0, 0, 1)
 		for range 20 { // whichever node says where slots are
 			_, anew = look()
 			require.False(t, anew, "a slot that moves takes its state along")
@@ -144,34 +144,13 @@ func TestASlotMoves(t *testing.T) {
 			slot, err = strconv.Atoi(c.Servers[0].Do("CLUSTER", "KEYSLOT", "p:"+base64.RawURLEncoding.EncodeToString(key[:])))
 			require.NoError(t, err)
 		}
-		begin(t, c, slot, 0, 1)
+		c.BeginMove(slot, 0, 1)
 		now, value := timeOf(t, store), newValue("a")
 		r := swap(t, store, write(now, key, nil, value))
 		require.Equal(t, quotaservice.Swapped, r.Outcome, "%v", r.Err)
-		move(t, c, slot, 0, 1)
+		c.Move(slot, 0, 1)
 		require.Equal(t, value, swap(t, store, quotaservice.Swap{Key: key, AgeNs: 1000}).Value)
 	})
-}
-
-// begin begins to move a slot from one master to another.
-func begin(t *testing.T, c *servertest.Cluster, slot, from, to int) {
-	source, target := c.Servers[from], c.Servers[to]
-	number := strconv.Itoa(slot)
-	require.Equal(t, "OK", target.Do("CLUSTER", "SETSLOT", number, "IMPORTING", source.Do("CLUSTER", "MYID")))
-	require.Equal(t, "OK", source.Do("CLUSTER", "SETSLOT", number, "MIGRATING", target.Do("CLUSTER", "MYID")))
-}
-
-// move moves a slot with its keys from one master to another.
-func move(t *testing.T, c *servertest.Cluster, slot, from, to int) {
-	begin(t, c, slot, from, to)
-	source, target := c.Servers[from], c.Servers[to]
-	number := strconv.Itoa(slot)
-	for _, key := range strings.Fields(source.Do("CLUSTER", "GETKEYSINSLOT", number, "10")) {
-		require.Equal(t, "OK", source.Do("MIGRATE", "127.0.0.1", strconv.Itoa(target.Port), key, "0", "10000"))
-	}
-	for _, s := range []*servertest.RedisServer{target, source} {
-		require.Equal(t, "OK", s.Do("CLUSTER", "SETSLOT", number, "NODE", target.Do("CLUSTER", "MYID")))
-	}
 }
 
 // standstill stops a master for less than it takes to replace it: the keys of the
