@@ -89,15 +89,21 @@ func (n *node) check() error {
 // reader reads messages. Its error is of the first that is malformed.
 type reader struct{ err error }
 
-// fields calls visit for each field of a message.
-func (r *reader) fields(message []byte, visit func(f wire.Field[[]byte])) {
+// fields calls visit for each field of a message that is a text or a message itself.
+func (r *reader) fields(message []byte, visit func(f wire.Field[[]byte])) { r.each(message, wire.Bytes, visit) }
+
+// each calls visit for the fields that are written so. One that is written otherwise than its
+// message says is not known to protobuf either.
+func (r *reader) each(message []byte, written byte, visit func(f wire.Field[[]byte])) {
 	for len(message) > 0 && r.err == nil {
 		f, err := wire.Cut(&message)
 		if err != nil {
 			r.err = err
 			return
 		}
-		visit(f)
+		if f.Wire == written {
+			visit(f)
+		}
 	}
 }
 
@@ -183,7 +189,7 @@ func (n *node) read(in *reader, message []byte) {
 			n.metadata(in, text)
 		case 8: // user_agent_build_version
 			var version [4]uint32 // by field number
-			in.fields(in.field(text, 1), func(f wire.Field[[]byte]) {
+			in.each(in.field(text, 1), wire.Varint, func(f wire.Field[[]byte]) {
 				if f.ID < 4 {
 					version[f.ID] = uint32(f.Number)
 				}

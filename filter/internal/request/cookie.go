@@ -60,10 +60,9 @@ func cookieIn(header, name string, quoted bool) (value string, found bool) {
 		if !isPair || !strings.EqualFold(strippedCookie(key), name) {
 			continue
 		}
-		text = strippedCookie(text)
-		isFirst := isSoundCookie(text) && strippedCookie(key) == name
+		isFirst := strings.Trim(key, blanks) == name && isSoundCookie(strings.TrimRight(text, blanks))
 		if isFirst || !found {
-			value, found = cookieValue(text), true
+			value, found = cookieValue(strippedCookie(text)), true
 		}
 		if isFirst {
 			break
@@ -121,7 +120,8 @@ func strippedCookie(text string) string {
 	return text
 }
 
-// isSoundCookie reports whether Go accepts a value: it ignores a cookie with any other.
+// isSoundCookie reports whether Go accepts a value: it ignores a cookie with any other. Go strips
+// blanks behind a value, and not before it.
 func isSoundCookie(text string) bool {
 	if n := len(text); n >= 2 && text[0] == '"' && text[n-1] == '"' {
 		text = text[1 : n-1]

@@ -34,6 +34,7 @@ func TestCookieIn(t *testing.T) {
 		"A=1": "1", "A=1; a=2": "2",
 		// Go passes over a value that it takes for broken.
 		`a=\1; a=2`: "2", `a="1; a=2`: "2", "a=\xc3\xa9; a=2": "2", `a=\1; a=\2`: `\1`, `a=\1; A=2`: `\1`,
+		"a=\t1; a=2": "2", "a=\xa01; a=2": "2", "\xa0a=1; a=2": "2", "a =1\t; a=2": "1", "a= 1; a=2": "1",
 
 		// For Flask and http.cookies of Python quotes go on over ";": these are of one key, whatever is in the quotes.
 		`b="; a=1; "; a=2`: "", `b="; a=3; "; a=2`: "", `b = "; a=1; " ; a=2`: "",
