@@ -133,9 +133,16 @@ var (
 // ShouldRateLimit implements rlsv3.RateLimitServiceServer.
 func (s *Service) ShouldRateLimit(ctx context.Context, r *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	begin := s.o.Now()
+	answer, err := s.answer(ctx, r)
+	s.metrics.countCall(s.o.Now().Sub(begin))
+	return answer, err
+}
+
+// answer answers a call, however it came.
+func (s *Service) answer(ctx context.Context, r *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	answer, err := s.decide(ctx, r)
-	s.metrics.countCall(s.o.Now().Sub(begin), err)
 	if err != nil {
+		s.metrics.countError(err)
 		s.silent.Warn("a rate limit call ends with an error: failure_mode_deny decides", "error", err)
 	}
 	return answer, err

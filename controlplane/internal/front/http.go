@@ -63,7 +63,7 @@ func (s *Service) answerJSON(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	answer, err := s.ShouldRateLimit(r.Context(), call)
+	answer, err := s.answer(r.Context(), call)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

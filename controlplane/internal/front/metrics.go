@@ -80,17 +80,19 @@ func (s *Service) Collectors() []prometheus.Collector {
 	}
 }
 
-// countCall counts a call and its time.
-func (m *metrics) countCall(took time.Duration, err error) {
+// countCall counts a call by gRPC, and its time.
+func (m *metrics) countCall(took time.Duration) {
 	m.calls.WithLabelValues(method).Inc()
 	m.seconds.WithLabelValues(method).Observe(took.Seconds())
-	switch {
-	case err == nil:
-	case status.Code(err) == codes.Unavailable:
-		m.errors.WithLabelValues("redis_error").Inc()
-	default:
-		m.errors.WithLabelValues("service_error").Inc()
+}
+
+// countError counts a call that ends with an error.
+func (m *metrics) countError(err error) {
+	kind := "service_error"
+	if status.Code(err) == codes.Unavailable {
+		kind = "redis_error"
 	}
+	m.errors.WithLabelValues(kind).Inc()
 }
 
 // countHits counts the hits of a call.

@@ -337,12 +337,13 @@ func adds(t *testing.T, store quotaservice.Store) {
 		require.Equal(t, step.sum, r.Sum, "%+v", step)
 		require.GreaterOrEqual(t, r.NowNs, now)
 	}
-	key = newKey()
-	require.EqualValues(t, 7, add(7, -time.Minute, 20*time.Millisecond).Sum)
+	now = timeOf(t, store)
+	brief := write(now, newKey(), nil, nil)
+	brief.Adds, brief.Units, brief.ExpireNs = true, 7, now+int64(time.Second)
+	swapped(t, swap(t, store, brief))
 	require.Eventually(t, func() bool {
-		r := swap(t, store, quotaservice.Swap{Key: key})
-		return r.Value == nil
-	}, patience, 20*time.Millisecond, "it expires a second after its window")
+		return swap(t, store, quotaservice.Swap{Key: brief.Key}).Value == nil
+	}, patience, 20*time.Millisecond, "it expires")
 }
 
 func ended(t *testing.T, store quotaservice.Store) {

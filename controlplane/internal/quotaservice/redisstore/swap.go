@@ -2,7 +2,7 @@ package redisstore
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // see swapSHA
+	"crypto/sha1" //nolint:gosec // see newScript
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 )
 
-// swapScript swaps the value of KEYS[1], or adds to it:
+// swapScript swaps the value of KEYS[1]:
 //
 //	ARGV[1]  the nonce that the value must have; empty = there must be none
 //	ARGV[2]  the first time at which the script may change something, in microseconds,
@@ -24,11 +24,10 @@ import (
 //	ARGV[4]  until when the value is kept, in milliseconds
 //	ARGV[5]  the new value; empty = only read
 //	ARGV[6]  for how long the server must have had its state: see sinceScript; empty = it need not
-//	ARGV[7]  the units to add to a number, in place of [1] and [5]; empty = it is a swap
 //
-// The answer is an outcome (see outcomes), the time, the value unless swapped, and one number more:
-// the age of a state that is too young, the sum of what was added, or 0.
-const swapScript = `local there = redis.call('GET', KEYS[1])
+// The answer is an outcome (see outcomes), the time, the value unless swapped, and the age of a
+// state that is too young, else 0.
+var swapScript = newScript(`local there = redis.call('GET', KEYS[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if ARGV[6] ~= '' then
@@ -37,25 +36,37 @@ if ARGV[6] ~= '' then
     return {3, now, there, now - since} -- Young
   end
 end
-if ARGV[7] == '' and (ARGV[5] == '' or (there and string.sub(there, 1, 8) or '') ~= ARGV[1]) then
+if ARGV[5] == '' or (there and string.sub(there, 1, 8) or '') ~= ARGV[1] then
   return {1, now, there, 0} -- Differs
 end
 if now < tonumber(ARGV[2]) or now > tonumber(ARGV[3]) then
   return {2, now, there, 0} -- Late
 end
-if ARGV[7] ~= '' then
-  local sum = tonumber(there or ARGV[7])
-  if not there and ARGV[7] ~= '0' then
-    redis.call('SET', KEYS[1], ARGV[7], 'PXAT', ARGV[4])
-  elseif there and ARGV[7] ~= '0' then
-    sum = redis.call('INCRBY', KEYS[1], ARGV[7])
-  end
-  return {0, now, false, sum} -- Swapped
-end
 redis.call('SET', KEYS[1], ARGV[5], 'PXAT', ARGV[4])
-return {0, now, false, 0} -- Swapped`
+return {0, now, false, 0} -- Swapped`)
 
-var swapSHA = fmt.Sprintf("%x", sha1.Sum([]byte(swapScript))) //nolint:gosec // Redis names scripts so
+// addScript adds the units ARGV[1] to the number at KEYS[1]. ARGV[2], ARGV[3] and ARGV[4] are as
+// for swapScript. The answer is like that of swapScript, with the sum as its last number.
+var addScript = newScript(`local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+if now < tonumber(ARGV[2]) or now > tonumber(ARGV[3]) then
+  return {2, now, false, 0} -- Late
+end
+if ARGV[1] == '0' then
+  return {0, now, false, tonumber(redis.call('GET', KEYS[1]) or 0)}
+end
+local sum = redis.call('INCRBY', KEYS[1], ARGV[1])
+if sum == tonumber(ARGV[1]) then -- it is new
+  redis.call('PEXPIRE', KEYS[1], math.max(ARGV[4] - math.floor(now / 1000), 1))
+end
+return {0, now, false, sum} -- Swapped`)
+
+// luaScript is a script and the name that Redis gives it.
+type luaScript struct{ text, sha string }
+
+func newScript(text string) *luaScript {
+	return &luaScript{text, fmt.Sprintf("%x", sha1.Sum([]byte(text)))} //nolint:gosec // Redis names scripts so
+}
 
 // outcomes are those of the script's answers, by the number that it returns.
 var outcomes = [...]quotaservice.Outcome{
@@ -81,30 +92,34 @@ func (s *Store) Swap(ctx context.Context, swaps []quotaservice.Swap, done func(i
 	}
 }
 
-// batch is swaps that travel together, each as the script's keys and arguments.
-type batch []rueidis.LuaExec
+// batch is swaps that travel together.
+type batch []run
+
+// run is a run of a script.
+type run struct {
+	*luaScript
+	rueidis.LuaExec
+}
 
 // encode copies a swap: its caller may use the slices again.
-func (s *Store) encode(w *quotaservice.Swap) rueidis.LuaExec {
+func (s *Store) encode(w *quotaservice.Swap) run {
 	const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
 	key, age := s.prefix+base64.RawURLEncoding.EncodeToString(w.Key[:]), ""
 	keys := []string{key}
+	first := decimal(ceilDiv(w.AtNs-w.SlackNs, micro))
+	last := decimal(min((w.AtNs+min(w.SlackNs, math.MaxInt64-w.AtNs))/micro, ceilDiv(w.UntilNs, micro)-1))
+	expires := decimal(max(ceilDiv(w.ExpireNs, milli), 1)) // Redis knows none before
+	if w.Adds {
+		args := []string{strconv.FormatUint(w.Units, 10), first, last, expires}
+		return run{addScript, rueidis.LuaExec{Keys: keys, Args: args}}
+	}
 	// A swap without an age names no mark: while a slot moves, value and mark may be at two servers.
 	if w.AgeNs > 0 {
 		age = decimal(ceilDiv(w.AgeNs, micro))
 		keys = append(keys, s.mark(s.slot(key)))
 	}
-	units := ""
-	if w.Adds {
-		units = strconv.FormatUint(w.Units, 10)
-	}
-	first := ceilDiv(w.AtNs-w.SlackNs, micro)
-	last := (w.AtNs + min(w.SlackNs, math.MaxInt64-w.AtNs)) / micro
-	return rueidis.LuaExec{Keys: keys, Args: []string{
-		string(w.Old), decimal(first), decimal(min(last, ceilDiv(w.UntilNs, micro)-1)),
-		decimal(max(ceilDiv(w.ExpireNs, milli), 1)), // Redis knows none before
-		string(w.New), age, units,
-	}}
+	args := []string{string(w.Old), first, last, expires, string(w.New), age}
+	return run{swapScript, rueidis.LuaExec{Keys: keys, Args: args}}
 }
 
 func ceilDiv(a, b int64) int64 {
@@ -148,7 +163,7 @@ func (s *Store) run(ctx context.Context, b batch, done func(i int, r quotaservic
 }
 
 // send sends a batch in one go, each swap by the command.
-func (s *Store) send(b batch, command func(rueidis.LuaExec) rueidis.Completed) []rueidis.RedisResult {
+func (s *Store) send(b batch, command func(run) rueidis.Completed) []rueidis.RedisResult {
 	commands := make([]rueidis.Completed, len(b))
 	for i, w := range b {
 		commands[i] = command(w)
@@ -156,14 +171,12 @@ func (s *Store) send(b batch, command func(rueidis.LuaExec) rueidis.Completed) [
 	return s.client.DoMulti(context.Background(), commands...)
 }
 
-func (s *Store) evalsha(w rueidis.LuaExec) rueidis.Completed {
-	script := s.client.B().Evalsha().Sha1(swapSHA).Numkeys(int64(len(w.Keys)))
-	return script.Key(w.Keys...).Arg(w.Args...).Build()
+func (s *Store) evalsha(r run) rueidis.Completed {
+	return s.client.B().Evalsha().Sha1(r.sha).Numkeys(int64(len(r.Keys))).Key(r.Keys...).Arg(r.Args...).Build()
 }
 
-func (s *Store) eval(w rueidis.LuaExec) rueidis.Completed {
-	script := s.client.B().Eval().Script(swapScript).Numkeys(int64(len(w.Keys)))
-	return script.Key(w.Keys...).Arg(w.Args...).Build()
+func (s *Store) eval(r run) rueidis.Completed {
+	return s.client.B().Eval().Script(r.text).Numkeys(int64(len(r.Keys))).Key(r.Keys...).Arg(r.Args...).Build()
 }
 
 // unknownScript are the results of servers that do not know the script, and so have swapped
