@@ -90,7 +90,9 @@ func (n *node) check() error {
 type reader struct{ err error }
 
 // fields calls visit for each field of a message that is a text or a message itself.
-func (r *reader) fields(message []byte, visit func(f wire.Field[[]byte])) { r.each(message, wire.Bytes, visit) }
+func (r *reader) fields(message []byte, visit func(f wire.Field[[]byte])) {
+	r.each(message, wire.Bytes, visit)
+}
 
 // each calls visit for the fields that are written so. One that is written otherwise than its
 // message says is not known to protobuf either.
