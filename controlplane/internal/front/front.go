@@ -107,6 +107,11 @@ func (s *Service) Use(configs []*ratelimitconfig.Config, merge bool) error {
 		s.CountRejected()
 		return err
 	}
+	for _, c := range joined {
+		if len(c.Ignored) > 0 {
+			s.o.Log.Warn("fields of the rate limit configuration are ignored where they stand", "fields", someOf(c.Ignored))
+		}
+	}
 	s.config.Store(&config{Set: ratelimitconfig.Compile(joined)})
 	s.metrics.loaded.Inc()
 	return nil

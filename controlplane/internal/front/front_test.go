@@ -1,8 +1,10 @@
 package front
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"testing"
 	"time"
@@ -294,6 +296,20 @@ descriptors:
 	}
 	r.call(hits(12, entries("dark", "a")))
 	require.EqualValues(t, 2, testutil.ToFloat64(r.metrics.of("shop.dark").shadow))
+}
+
+// TestIgnoredFieldsAreLogged: with their line, and the limits hold.
+func TestIgnoredFieldsAreLogged(t *testing.T) {
+	var log bytes.Buffer
+	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, `
+domain: shop
+descriptors:
+- key: user
+  rate_limit: {unit: minute, requests_per_unit: 1, shadow_mode: true}`)
+	require.Contains(t, log.String(), "config.yaml:5:")
+	require.Contains(t, log.String(), "shadow_mode")
+	r.call(entries("user", "a"))
+	require.Equal(t, rlsv3.RateLimitResponse_OVER_LIMIT, r.call(entries("user", "a")).GetOverallCode())
 }
 
 // TestMetricsAreBounded: clients' values do not make series without end.
