@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -61,6 +62,29 @@ func TestEnvoyRateLimitFaults(t *testing.T) {
 	for _, f := range calledFaults {
 		t.Run(f.name, func(t *testing.T) { c.suffer(t, f, store) })
 	}
+}
+
+// TestEnvoyRateLimitClusterMoves: while the slots of a Cluster that have counters move to other masters,
+// calls go on as if nothing were.
+func TestEnvoyRateLimitClusterMoves(t *testing.T) {
+	t.Parallel()
+	cluster := servertest.StartCluster(t, servertest.Redis(t))
+	c := startCalled(t, newest(t), cluster.URL(), "REDIS_TYPE=CLUSTER")
+	c.suffer(t, calledFault{name: "slots move", happen: func(t *testing.T, _ *calledByEnvoy, _ *servertest.RedisServer) {
+		moved := map[string]bool{}
+		for from := range 3 {
+			for _, key := range strings.Fields(cluster.Servers[from].Do("KEYS", "*:"+strings.Repeat("?", 22))) { // not the marks
+				slot := cluster.Servers[from].Do("CLUSTER", "KEYSLOT", key)
+				number, err := strconv.Atoi(slot)
+				require.NoError(t, err)
+				if !moved[slot] {
+					cluster.Move(number, from, (from+1)%3)
+					moved[slot] = true
+				}
+			}
+		}
+		require.NotEmpty(t, moved)
+	}}, nil)
 }
 
 // suffer lets a fault happen while clients call, and judges what came of it.
