@@ -274,7 +274,7 @@ func (r *Rate) put(b []byte) {
 	le.PutUint32(b[12:], r.Before)
 }
 
-// LeaseEntry is one key's place in a lease table, as Leases.Read found it. Change
+// LeaseEntry is one key's record in a lease table, as Leases.Read found it. Change
 // Lease and call Write.
 type LeaseEntry struct {
 	Lease
@@ -290,7 +290,7 @@ type LeaseEntry struct {
 	NowNs int64
 
 	entry Entry
-	place Place
+	key   LeaseKey
 }
 
 // Leases is the lease table of a counter.
@@ -317,27 +317,27 @@ func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
 	if status := l.table.ensureRegistered(wallNs); status != OK {
 		return status
 	}
-	return l.ReadAt(e, l.placeOf(key), wallNs, nowNs)
+	return l.ReadKey(e, l.leaseKeyOf(key), wallNs, nowNs)
 }
 
-// Place is where a key's lease belongs, for ReadAt.
-type Place struct {
-	hash uint64
-	of   uint64 // keys that have one place must not share units, nor must windows
+// LeaseKey is a key as a lease table knows it: by hashes of its bytes.
+type LeaseKey struct {
+	hash uint64 // finds the record
+	of   uint64 // lies in the record, so that neither another key of that hash nor other windows use its units
 }
 
-func (l *Leases) placeOf(key []byte) Place {
+func (l *Leases) leaseKeyOf(key []byte) LeaseKey {
 	hash, of := siphash.Hash128(l.table.parent.seed[0], l.table.parent.seed[1], key)
-	return Place{hash, of ^ l.layout}
+	return LeaseKey{hash, of ^ l.layout}
 }
 
-// Place returns the place of the entry's key.
-func (e *LeaseEntry) Place() Place { return e.place }
+// Key returns the entry's key.
+func (e *LeaseEntry) Key() LeaseKey { return e.key }
 
-// ReadAt is Read of a key by its place.
-func (l *Leases) ReadAt(e *LeaseEntry, at Place, wallNs, nowNs int64) Status {
-	e.place = at
-	e.entry.hash = at.hash
+// ReadKey is Read of a key that was hashed before.
+func (l *Leases) ReadKey(e *LeaseEntry, key LeaseKey, wallNs, nowNs int64) Status {
+	e.key = key
+	e.entry.hash = key.hash
 	return l.Reread(e, wallNs, nowNs)
 }
 
@@ -362,7 +362,7 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 		return OK
 	}
 	b := e.entry.page.lease(&t.layout, e.entry.slot)
-	if le.Uint64(b) != e.place.of {
+	if le.Uint64(b) != e.key.of {
 		e.Lost = leftOf(b, nowNs)
 		return OK
 	}
@@ -389,7 +389,7 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 	}
 	e.entry.page.setTime(&t.layout, e.entry.slot, e.NowNs)
 	b := e.entry.page.lease(&t.layout, e.entry.slot)
-	le.PutUint64(b, e.place.of)
+	le.PutUint64(b, e.key.of)
 	e.put(b)
 	return t.write(&e.entry)
 }

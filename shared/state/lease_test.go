@@ -106,7 +106,7 @@ func TestLeasesOutliveMoreWindows(t *testing.T) {
 	require.Equal(t, []LeaseStanding{{Used: 1, ResetNs: 2}, {}, {}}, found.Standings)
 }
 
-// Neither another key nor other windows find the units of a record in their place.
+// Neither another key nor other windows find the units of a record that has their hash.
 func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	store := newMemory()
 	l := leasesOf(store, 1, 100)
@@ -117,16 +117,16 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	hourly := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 8, 1, 100)
 	require.Zero(t, readLease(t, hourly, "k", leaseNow).Left(leaseNow))
 
-	sameHash := Place{e.place.hash, e.place.of ^ 1}
+	sameHash := LeaseKey{e.key.hash, e.key.of ^ 1}
 	other := &LeaseEntry{}
-	require.Equal(t, OK, l.ReadAt(other, sameHash, 100*second, leaseNow))
+	require.Equal(t, OK, l.ReadKey(other, sameHash, 100*second, leaseNow))
 	require.Zero(t, other.Left(leaseNow))
 	require.Zero(t, other.WrittenNs)
 	other.Grants[0] = GrantLeft{1, 2, 3, leaseNow + second}
 	require.Equal(t, OK, l.Write(other))
-	require.EqualValues(t, 5, other.Lost, "there is one place for both")
+	require.EqualValues(t, 5, other.Lost, "both have one record")
 	require.Zero(t, readLease(t, l, "k", leaseNow).Left(leaseNow))
-	require.Equal(t, OK, l.ReadAt(other, sameHash, 100*second, leaseNow))
+	require.Equal(t, OK, l.ReadKey(other, sameHash, 100*second, leaseNow))
 	require.EqualValues(t, 3, other.Left(leaseNow))
 }
 

@@ -42,8 +42,8 @@ type Part struct {
 	quota.Part
 	definition *quota.Definition
 	source     source
-	place      state.Place // of a lease
-	account    *account    // of what is held instead
+	leaseKey   state.LeaseKey // of a lease
+	account    *account       // of what is held instead
 
 	subject *decide.Subject // of the request, nil for requests to come and for reports
 	grant   *grant          // that has given the request units or a denial, nil until one has

@@ -205,7 +205,7 @@ func (g *grant) writeLease(units uint32, isNew bool) (back quota.Return) {
 	e, wall := &w.entry, w.clock.Now()
 	for try := range state.MaxRetries {
 		now := w.clock.Monotonic()
-		if src.table.ReadAt(e, g.part.place, wall, now) != state.OK {
+		if src.table.ReadKey(e, g.part.leaseKey, wall, now) != state.OK {
 			break
 		}
 		if e.Newer && try == 0 { // by a newer time it can be read, unless it is of another epoch
@@ -218,7 +218,7 @@ func (g *grant) writeLease(units uint32, isNew bool) (back quota.Return) {
 		}
 		if written == decide.Taken && change.put {
 			src.rule.Metrics.LeaseLost += uint64(change.lost)
-			w.watch(returnable{src, g.part.place, g.stream, g.Number, src.lookAt(now, now, g.endNs)})
+			w.watch(returnable{src, g.part.leaseKey, g.stream, g.Number, src.lookAt(now, now, g.endNs)})
 			return back
 		}
 		break

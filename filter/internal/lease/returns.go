@@ -10,7 +10,7 @@ import (
 // returnable is a grant with units in a key's lease, which this worker's stream can give back.
 type returnable struct {
 	source *Source
-	place  state.Place
+	key    state.LeaseKey
 	stream uint32
 	number uint32 // of the grant
 	lookNs int64  // when to look at it next; see lookAt
@@ -83,7 +83,7 @@ func (ret *returnable) take(e *state.LeaseEntry, wall, now int64) (units uint32,
 	src := ret.source
 	for range state.MaxRetries {
 		ret.lookNs = now + maxLookNs
-		if src.table.ReadAt(e, ret.place, wall, now) != state.OK {
+		if src.table.ReadKey(e, ret.key, wall, now) != state.OK {
 			return 0, true
 		}
 		g := ret.find(&e.Lease)

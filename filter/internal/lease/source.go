@@ -136,7 +136,7 @@ func (src *Source) keyOf(s *decide.Subject) []byte {
 // part is what is asked for the subject's key.
 func (src *Source) part(s *decide.Subject, cost uint32) Part {
 	e, d := s.Quota.Lease, src.definition(s)
-	p := Part{definition: d, subject: s, source: src, place: e.Place(), Part: quota.Part{
+	p := Part{definition: d, subject: s, source: src, leaseKey: e.Key(), Part: quota.Part{
 		Definition: d.ID, Key: src.rule.Subjects.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
 		Spent: e.Uncharged, Shadow: s.Shadow,
 	}}
