@@ -127,7 +127,7 @@ func (s *State) Terms(lease uint32) Terms {
 	if lease == LeaseOff {
 		return Unleased
 	}
-	end, fixed := s.NowNs+maxLease, s.EndNs()
+	end, first := s.NowNs+maxLease, s.FirstEndNs()
 	for i := range s.Windows {
 		w := &s.Windows[i]
 		switch {
@@ -139,21 +139,21 @@ func (s *State) Terms(lease uint32) Terms {
 			end = min(end, s.NowNs+shortLease)
 		}
 	}
-	if fixed-s.NowNs <= SlackNs(s.Windows) {
-		return Terms{AgainNs: fixed}
+	if first-s.NowNs <= SlackNs(s.Windows) {
+		return Terms{AgainNs: first}
 	}
-	return Terms{EndNs: min(end, fixed)}
+	return Terms{EndNs: min(end, first)}
 }
 
-// EndNs is when the first of the windows ends that count units now.
-func (s *State) EndNs() int64 {
-	end := int64(1<<63 - 1)
+// FirstEndNs is when the first of the windows ends that count units now.
+func (s *State) FirstEndNs() int64 {
+	first := int64(1<<63 - 1)
 	for i := range s.Windows {
 		if !forgetsByUnit(&s.Windows[i]) {
-			end = min(end, s.endOf(i))
+			first = min(first, s.endOf(i))
 		}
 	}
-	return end
+	return first
 }
 
 // endOf is when window i ends, fixed or a counter's period, if it counts units now.
@@ -174,7 +174,7 @@ func (s *State) endOf(i int) int64 {
 // NowNs. An answer without delay is always in time.
 func (s *State) ValidNs(t Terms) int64 {
 	if t.EndNs == 0 {
-		left := max(s.EndNs()-s.NowNs-SlackNs(s.Windows), 1)
+		left := max(s.FirstEndNs()-s.NowNs-SlackNs(s.Windows), 1)
 		return min(shortLease, Shortest(s.Windows)/10, left)
 	}
 	return t.EndNs - s.NowNs - SlackNs(s.Windows)

@@ -119,7 +119,7 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 	if o.againNs == 0 && o.what != giveUp {
 		o.stand(&s)
 	}
-	o.untilNs = s.EndNs()
+	o.untilNs = s.FirstEndNs()
 	return changed || o.rebased
 }
 
