@@ -302,14 +302,17 @@ func (s *State) WaitNs(cost uint32) int64 {
 	return wait
 }
 
-// bucketPass is when a bucket's cost passes, given when it would pass if the bucket
-// stood as it will at its SpendBy.
+// bucketPass is when a bucket's cost passes, given when it would pass if the bucket stood as it will
+// at its SpendBy. For example, a bucket gains 10 tokens a second, has 14 at its SpendBy in a second,
+// and the cost is 6. The 10 tokens that it gains until then do not count now: see leftIn. So the
+// cost needs 16 at SpendBy. 2 are missing, so it passes in 200 ms.
 func (s *State) bucketPass(i int, cost uint32, pass int64) int64 {
 	w, spendBy := &s.Windows[i], s.SpendByNs[i]
-	if gain := gained(w, spendBy-s.NowNs); gain <= w.Burst-cost {
-		return s.NowNs + w.Check(&s.Usages[i], spendBy, cost+gain) - spendBy
+	gain := gained(w, spendBy-s.NowNs)
+	if gain > w.Burst-cost { // cost ≤ Burst: Check was not Never
+		return pass
 	}
-	return pass
+	return s.NowNs + w.Check(&s.Usages[i], spendBy, cost+gain) - spendBy
 }
 
 // StandingOf returns how a window stands. s must have been rolled.
