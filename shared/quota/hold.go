@@ -402,6 +402,5 @@ func (s *State) charge(i int, units uint32) {
 		most := max(gained(w, limit.MaxPeriodNs), limit.AddSaturating(w.Burst, w.Burst))
 		units = min(units, most-min(w.Count(&s.Usages[i], s.SpendByNs[i]), most))
 	}
-	one := s.Some(i, i+1)
-	one.Add(units, Unleased)
+	s.addIn(i, units, &Counted{AtNs: s.NowNs, SpendByNs: s.NowNs}) // nothing refunds a charge
 }

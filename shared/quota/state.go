@@ -120,13 +120,18 @@ func (s *State) SpendBy(i int) int64 {
 func (s *State) Add(units uint32, t Terms) Counted {
 	c := Counted{AtNs: s.NowNs, SpendByNs: max(s.NowNs, t.EndNs)}
 	for i := range s.Windows {
-		if forgetsByUnit(&s.Windows[i]) {
-			s.addAtEnd(i, units, &c)
-		} else {
-			s.addNow(i, units, &c)
-		}
+		s.addIn(i, units, &c)
 	}
 	return c
+}
+
+// addIn counts units in one window, on the terms of c, and notes in c how.
+func (s *State) addIn(i int, units uint32, c *Counted) {
+	if forgetsByUnit(&s.Windows[i]) {
+		s.addAtEnd(i, units, c)
+	} else {
+		s.addNow(i, units, c)
+	}
 }
 
 // addNow counts units in a fixed window or a counter, at NowNs.
