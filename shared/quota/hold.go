@@ -139,17 +139,12 @@ type Holders struct {
 }
 
 // Held is how many units are held.
-func (hs *Holders) Held() (units uint32) { return hs.heldBeside(nil) }
-
-// heldBeside is how many units the others hold.
-func (hs *Holders) heldBeside(own *Holder) (units uint32) {
+func (hs *Holders) Held() (units uint32) {
 	if hs == nil {
 		return 0
 	}
 	for i := range hs.List {
-		if other := &hs.List[i]; other != own {
-			units = limit.AddSaturating(units, other.Held)
-		}
+		units = limit.AddSaturating(units, hs.List[i].Held)
 	}
 	return units
 }
@@ -245,8 +240,8 @@ type Noting struct {
 
 // Note notes the report of a part: it charges what the report has charged and the store has not
 // counted yet. If the part asks for units, it holds them if all windows and the hold have room
-// for them. A report that is the worker's first, holds nothing, charges nothing and is denied is
-// not noted, so that a denied worker needs no holder.
+// for them. A report that says nothing and is denied is not noted, so that a denied worker needs no
+// holder.
 func (s *State) Note(p *Part, hold *limit.Window) (n Noting, err error) {
 	h := s.Holders.find(p.Worker)
 	if h != nil && p.Number <= h.Number {
@@ -254,10 +249,10 @@ func (s *State) Note(p *Part, hold *limit.Window) (n Noting, err error) {
 	}
 	held := min(p.Held, s.mostHeld(hold, h))
 	uncounted := p.uncounted(h)
-	if h == nil && held == 0 && uncounted == 0 && p.isFirst() && p.Cost > 0 {
-		if _, ok := s.room(p, hold, 0, nil); !ok {
-			return n, nil
-		}
+	// Such a report may be forgotten: the worker's next one says all that the store must know.
+	saysNothing := h == nil && held == 0 && uncounted == 0 && p.isFirst()
+	if saysNothing && p.Cost > 0 && !s.HasRoom(p.Cost, hold) {
+		return n, nil
 	}
 	h, err = s.Holders.findOrAdd(p.Worker)
 	if err != nil {
@@ -273,7 +268,7 @@ func (s *State) Note(p *Part, hold *limit.Window) (n Noting, err error) {
 		}
 	}
 	n.Noted = true
-	n.Units, n.OK = s.room(p, hold, held, h) // after the charge
+	n.Units, n.OK = s.room(p, hold) // after the charge, and beside what h holds
 	h.Held = limit.AddSaturating(held, n.Units)
 	return n, nil
 }
@@ -312,9 +307,9 @@ func (s *State) mostHeld(hold *limit.Window, h *Holder) uint32 {
 	return most
 }
 
-// room is how many units the part may hold: see leftBesideOthers. ok says that its cost fits.
-func (s *State) room(p *Part, hold *limit.Window, own uint32, h *Holder) (units uint32, ok bool) {
-	left := s.leftBesideOthers(hold, own, h)
+// room is how many units the part may hold: see leftToHold. ok says that its cost fits.
+func (s *State) room(p *Part, hold *limit.Window) (units uint32, ok bool) {
+	left := s.leftToHold(hold)
 	switch {
 	case p.Cost == 0:
 		return 0, true
@@ -324,28 +319,26 @@ func (s *State) room(p *Part, hold *limit.Window, own uint32, h *Holder) (units 
 	return min(left, max(p.Waiting, p.Cost)), true
 }
 
-// leftBesideOthers is how many units are left beside the worker's own and those of all holders but
-// h, which is the worker's: see "What is left" in lease.go.
-func (s *State) leftBesideOthers(hold *limit.Window, own uint32, h *Holder) uint32 {
+// leftToHold is how many units are left beside what all workers hold: see "What is left" in
+// lease.go.
+func (s *State) leftToHold(hold *limit.Window) uint32 {
 	left := s.Left(Unleased)
 	if !hold.Unlimited {
 		left = min(left, hold.Limit)
 	}
-	return left - min(left, limit.AddSaturating(s.Holders.heldBeside(h), own))
+	return left - min(left, s.Holders.Held())
 }
 
 // HasRoom reports whether a cost would be held.
 func (s *State) HasRoom(cost uint32, hold *limit.Window) bool {
-	_, ok := s.room(&Part{Cost: cost}, hold, 0, nil)
+	_, ok := s.room(&Part{Cost: cost}, hold)
 	return ok
 }
 
-// AwaitsStart reports whether nothing but the store's start keeps a part from its cost.
-func (s *State) AwaitsStart(p *Part, hold *limit.Window) bool {
-	if !s.Holders.Starting || p.Cost == 0 {
-		return false
-	}
-	return s.leftBesideOthers(hold, p.Held, s.Holders.find(p.Worker)) >= p.Cost
+// AwaitsStart reports whether nothing but the store's start keeps a cost from being held. If a
+// worker's report asks for it, s has noted the report.
+func (s *State) AwaitsStart(cost uint32, hold *limit.Window) bool {
+	return s.Holders.Starting && cost > 0 && s.leftToHold(hold) >= cost
 }
 
 // HeldWaitNs is how long a cost must wait that was not held. heldBack says that the windows

@@ -183,12 +183,11 @@ func (s *State) ValidNs(t Terms) int64 {
 // What is left depends on two things: until which instant the units may be spent, and which held
 // units leave them less room.
 //
-//	function          units are spent    beside             asked by
-//	leftIn(i, end)    until end          nothing            the others; it is of one window
-//	Left(t)           until t.EndNs      nothing            denials, operations on counters
-//	leftBesideAll(t)  until t.EndNs      what all hold      Decide: it grants a lease
-//	leftBesideOthers  at once            what others hold,  Note: it grants units to hold; what the
-//	(in hold.go)                         and the worker     worker holds, its report says
+//	function          units are spent  beside         asked by
+//	leftIn(i, end)    until end        nothing        the others; it is of one window
+//	Left(t)           until t.EndNs    nothing        denials, operations on counters
+//	leftToLease(t)    until t.EndNs    what all hold  Decide: it grants a lease
+//	leftToHold(hold)  at once          what all hold  Note: it grants units to hold (in hold.go)
 
 // Left returns how many units all windows have left for spending until t's end.
 func (s *State) Left(t Terms) uint32 {
@@ -199,9 +198,9 @@ func (s *State) Left(t Terms) uint32 {
 	return left
 }
 
-// leftBesideAll is Left less what workers hold: some may have a policy by which units of this key
+// leftToLease is Left less what workers hold: some may have a policy by which units of this key
 // are held.
-func (s *State) leftBesideAll(t Terms) uint32 {
+func (s *State) leftToLease(t Terms) uint32 {
 	left := s.Left(t)
 	return left - min(left, s.Holders.Held())
 }
@@ -253,10 +252,10 @@ func (s *State) Decide(lease uint32, p *Part) (d Decision, units uint32, t Terms
 	if t.AgainNs != 0 {
 		return NotYet, 0, t
 	}
-	left := s.leftBesideAll(t)
+	left := s.leftToLease(t)
 	if left < p.Cost && t.EndNs != 0 {
 		t = Unleased
-		left = s.leftBesideAll(t)
+		left = s.leftToLease(t)
 	}
 	if left < p.Cost {
 		return TooFew, 0, t

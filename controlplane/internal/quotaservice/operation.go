@@ -254,7 +254,7 @@ func (o *operation) takeHold(s *quota.State) (changed bool) {
 	o.units, o.validNs = n.Units, o.hold.EighthNs()
 	o.holds = n.Units > 0
 	if !n.OK {
-		o.refuseHold(s, p)
+		o.refuseHold(s, p.Cost)
 	}
 	return n.Noted
 }
@@ -295,18 +295,18 @@ func (o *operation) judge(s *quota.State, units uint32) {
 // judgeHeld finds out whether units are left beside what is held.
 func (o *operation) judgeHeld(s *quota.State, units uint32) {
 	if !s.HasRoom(units, o.hold) {
-		o.refuseHold(s, &quota.Part{Cost: units})
+		o.refuseHold(s, units)
 	}
 }
 
-// refuseHold says why a part does not get its cost.
-func (o *operation) refuseHold(s *quota.State, p *quota.Part) {
-	if s.AwaitsStart(p, o.hold) {
+// refuseHold says why a cost is not held.
+func (o *operation) refuseHold(s *quota.State, cost uint32) {
+	if s.AwaitsStart(cost, o.hold) {
 		o.err = ErrStarting
 		return
 	}
 	o.denied = true
-	o.waitNs, o.heldBack = s.HeldWaitNs(p.Cost, o.hold)
+	o.waitNs, o.heldBack = s.HeldWaitNs(cost, o.hold)
 }
 
 // setTo makes the window, or all, count n units and nothing else.
