@@ -208,9 +208,9 @@ func (r *Refill) IsDue(left, rate uint32) bool {
 	return uint64(left)*uint64(r.RateNs) < uint64(rate)*uint64(r.LeadNs)
 }
 
-func (l *Lease) read(b []byte) {
+func (l *Lease) decode(b []byte) {
 	for i := range l.Grants {
-		l.Grants[i].read(b[offGrants+i*grantBytes:])
+		l.Grants[i].decode(b[offGrants+i*grantBytes:])
 	}
 	l.DeniedNs = int64(le.Uint64(b[offDenied:]))
 	l.PassNs = int64(le.Uint64(b[offPass:]))
@@ -218,16 +218,16 @@ func (l *Lease) read(b []byte) {
 	l.AskedNs = int64(le.Uint64(b[offAsked:]))
 	l.SilentNs = int64(le.Uint64(b[offSilent:]))
 	l.Uncharged = le.Uint32(b[offUncharged:])
-	l.Rate.read(b[offRate:])
+	l.Rate.decode(b[offRate:])
 	l.Standings = l.Standings[:0]
 	for b = b[leaseBytes:]; len(b) >= standingBytes; b = b[standingBytes:] {
 		l.Standings = append(l.Standings, LeaseStanding{le.Uint32(b), int64(le.Uint64(b[4:]))})
 	}
 }
 
-func (l *Lease) put(b []byte) {
+func (l *Lease) encode(b []byte) {
 	for i := range l.Grants {
-		l.Grants[i].put(b[offGrants+i*grantBytes:])
+		l.Grants[i].encode(b[offGrants+i*grantBytes:])
 	}
 	le.PutUint64(b[offDenied:], uint64(l.DeniedNs))
 	le.PutUint64(b[offPass:], uint64(l.PassNs))
@@ -235,7 +235,7 @@ func (l *Lease) put(b []byte) {
 	le.PutUint64(b[offAsked:], uint64(l.AskedNs))
 	le.PutUint64(b[offSilent:], uint64(l.SilentNs))
 	le.PutUint32(b[offUncharged:], l.Uncharged)
-	l.Rate.put(b[offRate:])
+	l.Rate.encode(b[offRate:])
 	b = b[leaseBytes:]
 	for i := 0; len(b) >= standingBytes; i++ {
 		var s LeaseStanding
@@ -248,7 +248,7 @@ func (l *Lease) put(b []byte) {
 	}
 }
 
-func (g *GrantLeft) read(b []byte) {
+func (g *GrantLeft) decode(b []byte) {
 	*g = GrantLeft{
 		Stream: le.Uint32(b),
 		Number: le.Uint32(b[4:]),
@@ -257,18 +257,18 @@ func (g *GrantLeft) read(b []byte) {
 	}
 }
 
-func (g *GrantLeft) put(b []byte) {
+func (g *GrantLeft) encode(b []byte) {
 	le.PutUint32(b, g.Stream)
 	le.PutUint32(b[4:], g.Number)
 	le.PutUint32(b[8:], g.Units)
 	le.PutUint64(b[12:], uint64(g.EndNs))
 }
 
-func (r *Rate) read(b []byte) {
+func (r *Rate) decode(b []byte) {
 	*r = Rate{FromNs: int64(le.Uint64(b)), Now: le.Uint32(b[8:]), Before: le.Uint32(b[12:])}
 }
 
-func (r *Rate) put(b []byte) {
+func (r *Rate) encode(b []byte) {
 	le.PutUint64(b, uint64(r.FromNs))
 	le.PutUint32(b[8:], r.Now)
 	le.PutUint32(b[12:], r.Before)
@@ -283,7 +283,7 @@ type LeaseEntry struct {
 	// WrittenNs is when the record was last written, 0 if there is none.
 	WrittenNs int64
 	// Newer says that the record was written long after nowNs and was not read: it is of
-	// another epoch of the clock, or the worker has stood still since it read its own.
+	// an earlier start of the clock, or the worker has stood still since it read its own.
 	Newer bool
 
 	// NowNs is the monotonic clock of the last read.
@@ -357,7 +357,7 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 		return OK
 	}
 	written := e.entry.page.time(&t.layout, e.entry.slot)
-	if isOfAnotherEpoch(written, nowNs) {
+	if isOfEarlierStart(written, nowNs) {
 		e.Newer = true
 		return OK
 	}
@@ -367,13 +367,13 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 		return OK
 	}
 	e.WrittenNs = written
-	e.read(b)
+	e.decode(b)
 	return OK
 }
 
-// isOfAnotherEpoch reports whether a record was written long after the present: the
-// monotonic clock began anew since.
-func isOfAnotherEpoch(writtenNs, nowNs int64) bool { return writtenNs > nowNs+MaxLeaseNs }
+// isOfEarlierStart reports whether a record was written long after the present: the
+// monotonic clock has started anew since.
+func isOfEarlierStart(writtenNs, nowNs int64) bool { return writtenNs > nowNs+MaxLeaseNs }
 
 // Write stores the lease. It returns Mismatch if another worker wrote first: Reread.
 // If the page is full, it drops the record that holds fewest units, of several the
@@ -390,7 +390,7 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 	e.entry.page.setTime(&t.layout, e.entry.slot, e.NowNs)
 	b := e.entry.page.lease(&t.layout, e.entry.slot)
 	le.PutUint64(b, e.key.of)
-	e.put(b)
+	e.encode(b)
 	return t.write(&e.entry)
 }
 
@@ -407,14 +407,14 @@ func (l *Leases) findSlot(e *LeaseEntry) {
 }
 
 // smallest returns the slot of a full page whose record holds fewest units, and how many.
-// Of several it is the oldest. A record of another epoch of the clock holds nothing.
+// Of several it is the oldest. A record of an earlier start of the clock holds nothing.
 func (l *Leases) smallest(e *LeaseEntry) (smallest int, fewest uint32) {
 	layout := &l.table.layout
 	oldest := int64(0)
 	for slot := range layout.Slots {
 		units := leftOf(e.entry.page.lease(layout, slot), e.NowNs)
 		written := e.entry.page.time(layout, slot)
-		if isOfAnotherEpoch(written, e.NowNs) {
+		if isOfEarlierStart(written, e.NowNs) {
 			units = 0
 			written = 0
 		}
@@ -430,7 +430,7 @@ func (l *Leases) smallest(e *LeaseEntry) (smallest int, fewest uint32) {
 // leftOf is Lease.Left of a lease's bytes.
 func leftOf(b []byte, nowNs int64) (units uint32) {
 	var l Lease
-	l.read(b[:leaseBytes])
+	l.decode(b[:leaseBytes])
 	return l.Left(nowNs)
 }
 
@@ -441,8 +441,8 @@ func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recor
 // would be missed.
 func (t *Table) leaseExpiry(e *Entry, slot int) int64 {
 	var l Lease
-	l.read(e.page.lease(&t.layout, slot)[:leaseBytes])
-	ahead := isOfAnotherEpoch(e.page.time(&t.layout, slot), e.monotonicNs)
+	l.decode(e.page.lease(&t.layout, slot)[:leaseBytes])
+	ahead := isOfEarlierStart(e.page.time(&t.layout, slot), e.monotonicNs)
 	if !ahead && l.isMissed(e.monotonicNs) {
 		return math.MaxInt64
 	}
