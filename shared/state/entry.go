@@ -10,7 +10,7 @@ import (
 // brings it to the present, Check says whether a hit passes, and Commit counts it in one
 // compare-and-swap. Refund undoes a Commit.
 
-// Entry is one key's place in its page, as Table.Read found it. The zero value is
+// Entry is what Table.Read found of one key in its page. The zero value is
 // ready for Read. Re-use an Entry from request to request: it keeps its memory.
 type Entry struct {
 	// clock.go says which clock counts what.
@@ -19,14 +19,15 @@ type Entry struct {
 	heldNs      int64 // the holds' clock, if the table holds
 	monotonicNs int64 // the store's monotonic clock, if the table leases and readPage read it
 
-	// What Read, Check and Commit found.
+	// What Read and Commit found.
 	FromFloor bool // the key has no record and starts from the page's floor
 	Evicted   bool // Commit evicted a live record
 	Rebased   bool // Read moved what was written before the clock was set back to the present
 	Resets    int  // windows whose usage has ended since the record was written
-	HeldBack  bool // Check found that only what is held leaves no room
 
-	// The page, and the key's place in it.
+	HeldBack bool // Check found, the last time, that only what is held leaves no room
+
+	// The page, and the key's slot in it.
 	hash        uint64   // of the key, under the tables' seed
 	key         [15]byte // the page's, in shared data
 	page        page
@@ -57,14 +58,15 @@ type Entry struct {
 // entryMemory is kept from call to call so that a decision allocates nothing. It carries no
 // result from one call to the next: what lapses is passed on as slices that lie in it.
 type entryMemory struct {
-	windows      [MaxWindows]limit.Window // for Entry.windows
-	rule         [MaxWindows]limit.Window // for Entry.rule
-	logs         [MaxWindows][]int64      // decoded logs of the key
-	otherLog     []int64                  // the decoded log of another key
-	nothing      limit.Usage              // of a window without a column
-	recordLapses []lapse                  // what lapse found in a record
-	floorLapses  []lapse                  // in the floor, as of the present eighth
-	otherLapses  []lapse                  // elsewhere, until the caller has charged it
+	windows       [MaxWindows]limit.Window // for Entry.windows
+	rule          [MaxWindows]limit.Window // for Entry.rule
+	logs          [MaxWindows][]int64      // decoded logs of the key
+	otherLog      []int64                  // the decoded log of another key
+	nothing       limit.Usage              // of a window without a column
+	recordLapses  []lapse                  // what lapse found in a record
+	floorLapses   []lapse                  // in the floor, as of the present eighth
+	otherLapses   []lapse                  // elsewhere, until the caller has charged it
+	evictedLapses []lapse                  // what evictSharer charges to one record
 }
 
 // log returns memory for a log of column i: twice the longest log, because a hit
@@ -128,7 +130,7 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	return OK
 }
 
-// clearResults clears what calls with the entry found before.
+// clearResults clears what Read and Commit found before.
 func (e *Entry) clearResults(now int64) {
 	e.CallerNs = now
 	e.clockRead = false

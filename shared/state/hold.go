@@ -24,7 +24,7 @@ import (
 //	  ↓                                      ↓
 //	Settle: the units are held no more, and the cost is charged to the key
 //
-// If the key is reset, what its record holds is gone: placeOf tells Settle that nothing was charged.
+// If the key is reset, what its record holds is gone, and nothing is charged: holdState tells Settle so.
 //
 // A record's column, little endian:
 //
@@ -51,7 +51,7 @@ const (
 	sharesBit = 1 << 31
 	// firstNumber is that of records from before the page held.
 	firstNumber = 1
-	// ofFloor stands for the floor in the place of a slot.
+	// ofFloor means the floor where the number of a slot is asked for.
 	ofFloor = -1
 )
 
@@ -80,8 +80,7 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 		return h, status
 	}
 	e.holds.Add(e.holds.Eighth, units)
-	held := &e.usage[t.layout.counts].Used
-	*held = limit.AddSaturating(*held, units)
+	e.setHeldUnits(t, limit.AddSaturating(e.heldUnits(t), units))
 	h.number = e.page.number(&t.layout, e.slot) &^ sharesBit
 	h.epoch = t.epoch
 	h.eighth = e.holds.Eighth
@@ -100,23 +99,23 @@ func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapse
 		}
 		e.unshare()
 		charge := cost
-		place := t.placeOf(e, &h)
-		switch place {
+		state := t.holdState(e, &h)
+		switch state {
 		case inRecord, inFloor:
-			t.moveHold(e, place, &h, 0)
+			t.moveHold(e, state, &h, 0)
 		case isCharged:
 			charge -= min(cost, h.Units)
-		case isReset: // nothing is held, and nothing was charged
+		case isGone: // nothing is held, and nothing was charged
 		}
 		if status := t.charge(e, charge); status != Mismatch {
-			return place == isCharged, status
+			return state == isCharged, status
 		}
 	}
 	return false, Failed
 }
 
-// Renew says that the stream of h is alive. If it reports that the hold has lapsed, or was
-// reset, nothing has changed.
+// Renew says that the stream of h is alive. It reports lapsed if the units are not held any
+// more; then nothing has changed.
 func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed bool, status Status) {
 	e.hash = h.hash
 	for range MaxRetries {
@@ -124,11 +123,11 @@ func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed bool, statu
 			return false, status
 		}
 		e.unshare()
-		place := t.placeOf(e, h)
-		if place != inRecord && place != inFloor {
+		state := t.holdState(e, h)
+		if state != inRecord && state != inFloor {
 			return true, OK
 		}
-		eighth := t.moveHold(e, place, h, h.Units)
+		eighth := t.moveHold(e, state, h, h.Units)
 		switch status := t.charge(e, 0); status {
 		case OK:
 			h.eighth = eighth
@@ -156,14 +155,24 @@ func (t *Table) Held(e *Entry) uint32 {
 	if !t.layout.holds {
 		return 0
 	}
-	return e.usage[t.layout.counts].Used
+	return e.heldUnits(t)
+}
+
+// heldUnits is Held of a table that holds.
+func (e *Entry) heldUnits(t *Table) uint32 { return e.usage[t.layout.counts].Used }
+
+func (e *Entry) setHeldUnits(t *Table, units uint32) {
+	e.usage[t.layout.counts] = limit.Usage{Used: units}
 }
 
 // charge counts units in the key's record, or in the floor if the page has no slot for a
 // record, and writes the page.
 func (t *Table) charge(e *Entry, units uint32) Status {
-	if units > 0 && e.slot < 0 && t.begin(e, false) != OK {
-		t.chargeFloor(e, e.windows, e.Now, units)
+	if units > 0 && e.slot < 0 {
+		status := t.begin(e, false) // finds a slot for the key's record
+		if status != OK {
+			t.chargeFloor(e, e.windows, e.Now, units)
+		}
 	}
 	if e.slot < 0 {
 		return t.write(e)
@@ -176,53 +185,53 @@ func (t *Table) charge(e *Entry, units uint32) Status {
 	return t.finish(e)
 }
 
-// holdPlace says where the units of a hold are.
-type holdPlace uint8
+// holdState says where the units of a hold are, or why they are not held any more.
+type holdState uint8
 
 const (
-	inRecord  holdPlace = iota // held by the key's record
+	inRecord  holdState = iota // held by the key's record
 	inFloor                    // held by the page's floor, because the record was evicted
 	isCharged                  // not held any more: they were charged when the hold lapsed, or at once
-	isReset                    // not held any more, and not charged: the key was reset
+	isGone                     // not held any more, and not charged: the key was reset, or the page stopped holding
 )
 
-// placeOf says where h's units are as of Read.
-func (t *Table) placeOf(e *Entry, h *Hold) holdPlace {
+// holdState returns the state of h as of Read.
+func (t *Table) holdState(e *Entry, h *Hold) holdState {
 	if !h.InTable() {
 		return isCharged
 	}
 	if !t.layout.holds || h.epoch < e.page.since(&t.layout) {
-		return isReset
+		return isGone
 	}
-	place := inFloor
+	state := inFloor
 	switch {
 	case e.slot >= 0 && e.page.number(&t.layout, e.slot)&^sharesBit == h.number:
-		place = inRecord
+		state = inRecord
 	case e.page.mayBeForgotten(&t.layout, h.number):
-		return isReset
+		return isGone
 	}
-	if t.hasLapsed(e, e.holdsAt(place), h) {
+	if t.hasLapsed(e, e.holdsIn(state), h) {
 		return isCharged
 	}
-	return place
+	return state
 }
 
-// holdsAt returns the holds of the key's record, or the floor's, as of Read.
-func (e *Entry) holdsAt(place holdPlace) *limit.Holds {
-	if place == inRecord {
+// holdsIn returns the holds of the key's record, or the floor's, as of Read.
+func (e *Entry) holdsIn(state holdState) *limit.Holds {
+	if state == inRecord {
 		return &e.holds
 	}
 	return &e.floorHolds
 }
 
-// moveHold takes h's units out of their place, where it holds so many in the present eighth
-// instead. It returns that eighth. The floor's holds go into the page; the record's are
-// written with its usage.
-func (t *Table) moveHold(e *Entry, place holdPlace, h *Hold, units uint32) (eighth uint32) {
-	holds := e.holdsAt(place)
+// moveHold takes h's units out of the record or the floor, and holds so many units there in
+// the present eighth instead. It returns that eighth. The floor's holds go into the page; the
+// record's are written with its usage.
+func (t *Table) moveHold(e *Entry, state holdState, h *Hold, units uint32) (eighth uint32) {
+	holds := e.holdsIn(state)
 	holds.Remove(t.eighthOf(h), h.Units)
 	holds.Add(holds.Eighth, units)
-	if place == inFloor {
+	if state == inFloor {
 		e.page.setHolds(&t.layout, ofFloor, holds)
 	}
 	return holds.Eighth
@@ -313,7 +322,7 @@ func (t *Table) readHolds(e *Entry, last int64) (lapses []lapse) {
 	} else {
 		e.holds = limit.Holds{Eighth: e.eighth(t)}
 	}
-	e.usage[t.layout.counts] = limit.Usage{Used: limit.AddSaturating(inFloor, e.holds.Total())}
+	e.setHeldUnits(t, limit.AddSaturating(inFloor, e.holds.Total()))
 	return lapses
 }
 
@@ -345,11 +354,12 @@ func (t *Table) lapseFloor(e *Entry) bool {
 // floor: these units are charged to its usage too, before that goes into the floor.
 func (t *Table) evictSharer(e *Entry, slot int, floorLapses []lapse) {
 	last := t.recordTime(e, slot)
-	lapses := t.moveHoldsToFloor(e, slot, last)
+	own := t.moveHoldsToFloor(e, slot, last)
+	lapses := append(e.memory.evictedLapses[:0], own...)
 	for _, l := range floorLapses {
 		lapses = append(lapses, lapse{max(l.at, last), l.units})
 	}
-	e.memory.recordLapses = lapses // it may have grown
+	e.memory.evictedLapses = lapses // keeps what has grown
 	slices.SortStableFunc(lapses, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
 	at := max(lapses[len(lapses)-1].at, e.page.floorTime())
 	t.rollFloor(e, at, true)
