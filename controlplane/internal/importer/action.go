@@ -139,7 +139,7 @@ func product(list, ways []descriptor) []descriptor {
 }
 
 func (r *reader) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders, at place) []descriptor {
-	p, ok := r.headerPart(a.GetHeaderName(), at)
+	p, ok := r.readHeaderPart(a.GetHeaderName(), at)
 	if !ok {
 		return nil
 	}

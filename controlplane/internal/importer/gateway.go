@@ -218,7 +218,7 @@ func (r *reader) gatewayQuota(o *gatewayRule, at place, isLocal bool) *quota {
 func (r *reader) readSelector(d *descriptor, o *gatewaySelector, at place) {
 	for i, h := range o.Headers {
 		at := at.item("headers", i)
-		if p, ok := r.headerPart(h.Name, at); ok {
+		if p, ok := r.readHeaderPart(h.Name, at); ok {
 			r.readMatch(d, p, h, at)
 		}
 	}

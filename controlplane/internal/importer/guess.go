@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // keyParts says which part of a request each descriptor's key stands for. It collects what it was asked.
@@ -165,15 +163,3 @@ func (k *keyParts) addGuess(text string) {
 }
 
 const pathNote = "Paths are counted without the query here. Envoy sends :path with it."
-
-func isHeaderName(name string) bool { return len(name) <= policy.MaxNameBytes && policy.IsToken(name) }
-
-// headerPart is the part for a header that a file names; a problem where that is no name.
-func (r *reader) headerPart(name string, at place) (p part, ok bool) {
-	p = headerPart(name)
-	ok = p.kind != "header" || isHeaderName(p.name)
-	if !ok {
-		r.fail(at, strconv.Quote(name)+" is not the name of a header")
-	}
-	return p, ok
-}

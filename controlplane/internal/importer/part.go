@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // part is a part of a request, for a rule's key or match.
@@ -39,6 +41,19 @@ func headerPart(name string) part {
 	}
 	return part{kind: "header", name: name}
 }
+
+// readHeaderPart is the part for a header that a file names. It adds a problem if no header has that name.
+func (r *reader) readHeaderPart(name string, at place) (p part, ok bool) {
+	p = headerPart(name)
+	ok = p.kind != "header" || isHeaderName(p.name)
+	if !ok {
+		r.fail(at, strconv.Quote(name)+" is not the name of a header")
+	}
+	return p, ok
+}
+
+// isHeaderName reports whether a header may have this name, in lower case.
+func isHeaderName(name string) bool { return len(name) <= policy.MaxNameBytes && policy.IsToken(name) }
 
 // is reports whether two parts are the same part of a request.
 func (p part) is(q part) bool {

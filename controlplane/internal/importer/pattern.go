@@ -181,10 +181,11 @@ func (p pattern) ofPath() (path pattern, same, ok bool) {
 func ofPathExpression(text string) (path pattern, same, ok bool) {
 	text = strings.TrimPrefix(text, "^")
 	if begin, isBelow := strings.CutSuffix(text, `(/.*|\?.*|#.*|;.*|$)`); isBelow { // as Envoy Gateway writes a prefix
-		if re, err := syntax.Parse(begin, syntax.Perl); err == nil && re.Op == syntax.OpLiteral {
-			return pattern{orBelow, string(re.Rune)}, true, true
+		path = pattern{expression, begin + "(/.*)?"}
+		if re, err := syntax.Parse(begin, syntax.Perl); err == nil && isPlainText(re) {
+			path = pattern{orBelow, string(re.Rune)}
 		}
-		return pattern{expression, begin + "(/.*)?"}, true, true
+		return path, !strings.Contains(begin, "|"), !seesQuery(begin)
 	}
 	text = strings.TrimSuffix(text, "$")
 	for _, query := range []string{`(\?.*)?`, `(?:\?.*)?`} {
@@ -194,6 +195,11 @@ func ofPathExpression(text string) (path pattern, same, ok bool) {
 	}
 	begin, takesRest := strings.CutSuffix(text, ".*")
 	return pattern{expression, text}, takesRest && !strings.Contains(text, "|"), !seesQuery(begin)
+}
+
+// isPlainText reports whether an expression matches one text alone, in one case.
+func isPlainText(re *syntax.Regexp) bool {
+	return re.Op == syntax.OpLiteral && re.Flags&syntax.FoldCase == 0
 }
 
 // seesQuery reports whether an expression may be about what follows a path.

@@ -63,6 +63,7 @@ func (s *selection) restrict(p part, v pattern, inverted bool) {
 			s.note("Envoy compares :path with its query. Here " + v.text + " is a path, with any query behind it.")
 		}
 		v = path
+		p = fullPath // the pattern is now one of the path alone
 	}
 	switch m, ok := p.restrict(m, v); {
 	case !ok:
@@ -100,7 +101,7 @@ func (r *reader) readRouteMatch(s *selection, o *routev3.RouteMatch, at place) {
 
 // readHeaderMatcher adds a condition on a header.
 func (r *reader) readHeaderMatcher(s *selection, o *routev3.HeaderMatcher, at place) {
-	p, ok := r.headerPart(o.GetName(), at)
+	p, ok := r.readHeaderPart(o.GetName(), at)
 	if !ok {
 		return
 	}
