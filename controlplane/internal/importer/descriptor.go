@@ -174,6 +174,7 @@ func (m *maker) addValue(i int, v value) {
 // rule, or have the leaf's limit if that is an override of the rule.
 func (m *maker) overrideEarlierLeaf(before *leaf, isOverride bool) {
 	for i, v := range m.leaf.values {
+		// This part is not in the key, so no override can tell these requests apart.
 		if !slices.Contains(m.inKey, i) && !v.pattern.within(before.values[i].pattern) {
 			m.cannot(v.sharing() + ", apart from " + before.name + ". The import does not write such a rule: exempt those " +
 				"requests by hand.")

@@ -43,8 +43,9 @@
 //	  limits: [5/minute]
 //
 // service.go, local.go and gateway.go bring the two sides together, one for each limiter;
-// documents.go opens the files, istio.go applies the patches of EnvoyFilters, and tree.go has what reads the
-// trees of files.
+// enforcement.go reads for which share of requests a filter of Envoy enforces its limits, and what a denied
+// request gets. documents.go opens the files, istio.go applies the patches of EnvoyFilters, tree.go has what
+// reads the trees of files, and reader.go decodes what they say and collects notes and problems.
 //
 // nginx has no descriptors. Its limits hold in scopes, which are selections too: http, servers and
 // locations (nginxscope.go, nginxroutes.go). The forms of a limit's key (nginxkey.go) are parts of

@@ -82,25 +82,36 @@ func noLimit(entries []entry, begin ...pair) leaf {
 func serviceLeaves(levels []*level, entries []entry, begin ...pair) (list []leaf) {
 	depth := len(begin)
 	if depth == len(entries) {
-		end, _ := levels[0].leaf(entries)
+		end, _ := levels[0].leaf(entries) // it has exactly these pairs: each level comes before those below it
 		return []leaf{end}
 	}
 	e := entries[depth]
 	groups := grouped(levels, depth, func(p pair) (value string, ok bool) { return p.text, p.key == e.key })
 	slices.SortStableFunc(groups, func(a, b []*level) int {
-		rank := map[patternKind]int{exactly: 0, wildcard: 1, anyValue: 2}
-		return rank[a[0].pairs[depth].kind] - rank[b[0].pairs[depth].kind]
+		return a[0].pairs[depth].rank() - b[0].pairs[depth].rank()
 	})
 	for _, group := range groups {
 		next := group[0].pairs[depth]
 		if e.part != nil || next.matches(e.value) {
-			list = append(list, serviceLeaves(group, entries, append(begin, next)...)...)
+			list = append(list, serviceLeaves(group, entries, append(slices.Clip(begin), next)...)...)
 			if e.part == nil || next.kind == anyValue {
 				return list
 			}
 		}
 	}
 	return append(list, noLimit(entries, begin...))
+}
+
+// rank is the pattern's place in the order in which envoyproxy/ratelimit tries the values of a key.
+func (p pattern) rank() int {
+	switch p.kind {
+	case exactly:
+		return 0
+	case wildcard:
+		return 1
+	case anyValue, orBelow, expression, absent: // of these its levels have anyValue alone
+	}
+	return 2
 }
 
 // localLeaves lists the leaves of a descriptor for Envoy's local filter: levels

@@ -115,45 +115,45 @@ func (l *localImport) addRules(filters []filterConfig) {
 	isOff := func(r *route) bool {
 		return slices.ContainsFunc(filters, func(f filterConfig) bool { return r.isOff(f.name) })
 	}
-	isApart := func(r *route) bool { return slices.ContainsFunc(r.own, isLocal) || isOff(r) }
+	hasOwn := func(r *route) bool { return slices.ContainsFunc(r.own, isLocal) || isOff(r) }
 	for _, c := range filters {
-		u := use{requests: l.others(isApart), isFor: func(r *route) bool { return !isApart(r) }}
-		l.addConfig(c, u)
+		l.addConfig(c, use{requests: l.requestsWithout(hasOwn), holdsFor: func(r *route) bool { return !hasOwn(r) }})
 	}
 	for _, h := range l.hosts {
 		for _, r := range h.routes {
 			if own := slices.IndexFunc(r.own, isLocal); own >= 0 && !isOff(r) {
-				l.addConfig(r.own[own], use{requests: r.selection, isFor: func(other *route) bool { return r == other }})
+				l.addConfig(r.own[own], use{requests: r.selection, holdsFor: func(other *route) bool { return r == other }})
 			}
 		}
 	}
 	l.noteUnreached(l.all, l.reached)
 }
 
-// use says which requests and routes have a configuration.
+// use says for which requests and routes a configuration holds.
 type use struct {
 	requests selection
-	isFor    func(*route) bool
+	holdsFor func(*route) bool
 }
 
-// others are the requests of no route that has a configuration of its own, or switches the filter
-// off.
-func (l *localImport) others(isApart func(*route) bool) (rest selection) {
+// requestsWithout selects the requests that the filter's configuration is for: all but those of routes that
+// have their own, which may be to switch the filter off.
+func (l *localImport) requestsWithout(hasOwn func(*route) bool) (s selection) {
 	for _, h := range l.hosts {
 		for _, r := range h.routes {
-			switch {
-			case !isApart(r):
-			case len(r.selection.match) == 0:
-				rest.cannotMatch("they are those of routes without a configuration of their own")
-			default:
-				rest.exempt = append(rest.exempt, r.selection.match)
-				if len(r.selection.whyOff) > 0 {
-					rest.note("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
-				}
+			if !hasOwn(r) {
+				continue
+			}
+			if len(r.selection.match) == 0 {
+				s.cannotMatch("they are those of routes without a configuration of their own")
+				continue
+			}
+			s.exempt = append(s.exempt, r.selection.match)
+			if len(r.selection.whyOff) > 0 {
+				s.note("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 			}
 		}
 	}
-	return rest
+	return s
 }
 
 // addConfig makes the rules of one configuration, for the requests and routes that have it.
@@ -263,7 +263,7 @@ func (l *localImport) descriptors(o *localv3.LocalRateLimit, at place, u use) []
 		return l.job.guess(l.levels[o])
 	}
 	return l.routeDescriptors(l.hosts, o.GetStage(), func(r *route) (ownLimits, bool) {
-		return ownLimits{vhost: vhostLimits(o.GetVhRateLimits())}, u.isFor(r)
+		return ownLimits{vhost: vhostLimits(o.GetVhRateLimits())}, u.holdsFor(r)
 	})
 }
 

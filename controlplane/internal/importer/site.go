@@ -16,11 +16,12 @@ import (
 // rate_limits. It is found in the tree of a file, because listeners hold configurations of types
 // that this import does not know.
 type site struct {
-	name, routes string // of the listener, and of the routes that it names
-	filters      []filterConfig
-	file         string       // of the routes
-	at           place        // of the routes
-	routing      *policy.Node // has virtual_hosts, or is nil
+	name       string // of the listener, or of routes that stand apart from one
+	routesName string // the routes that the listener names
+	filters    []filterConfig
+	file       string       // of the routes
+	at         place        // of the routes
+	routing    *policy.Node // has virtual_hosts, or is nil
 }
 
 // filterConfig is the configuration of a filter, which is decoded when it is needed.
@@ -59,13 +60,17 @@ type foundSites struct{ listeners, routes []*site }
 // routesOf are the routes that a listener names. If it names none of these, they are the routes of a file
 // that was given beside the first one, if that has only one; nil if there are none for it.
 func (f *foundSites) routesOf(s *site, first string) *site {
-	named := slices.IndexFunc(f.routes, func(r *site) bool { return s.routes != "" && r.name == s.routes })
-	given := slices.IndexFunc(f.routes, func(r *site) bool { return r.file != first })
-	switch {
-	case named >= 0:
-		return f.routes[named]
-	case given >= 0 && given == len(f.routes)-1:
-		return f.routes[given]
+	var given []*site
+	for _, routes := range f.routes {
+		if s.routesName != "" && routes.name == s.routesName {
+			return routes
+		}
+		if routes.file != first {
+			given = append(given, routes)
+		}
+	}
+	if len(given) == 1 {
+		return given[0]
 	}
 	return nil
 }
@@ -108,7 +113,7 @@ func (f *foundSites) addBelow(in *source, n *policy.Node, listener string) {
 // listener reads what has http_filters, and its routes if they are in it.
 func (in *source) listener(n *policy.Node) *site {
 	s := &site{file: in.file, at: in.top().in("route_config"), routing: fieldOf(n, "route_config")}
-	s.routes = cmp.Or(textOf(s.routing, "name"), textOf(n, "rds", "route_config_name"))
+	s.routesName = cmp.Or(textOf(s.routing, "name"), textOf(n, "rds", "route_config_name"))
 	for i, f := range itemsOf(n, "http_filters") {
 		c := configAt(textOf(f, "name"), fieldOf(f, "typed_config"), in.top().item("http_filters", i).in("typed_config"))
 		c.disabled = textOf(f, "disabled") == "true"
@@ -192,8 +197,8 @@ func (r *reader) choose(sites []*site, listener string, wants func(s *site) bool
 	}
 	s := chosen[0]
 	if s.routing == nil {
-		r.note(place{}, strings.TrimSpace("The routes "+s.routes)+" of the listener "+s.name+" are not in this file: give "+
-			"them with --routes FILE.")
+		routes := strings.TrimSpace("The routes " + s.routesName)
+		r.note(place{}, routes+" of the listener "+s.name+" are not in this file: give them with --routes FILE.")
 	}
 	return s, nil
 }
@@ -218,8 +223,8 @@ func namesOfSites(sites []*site) (names []string) {
 	}
 	for _, s := range sites {
 		name := s.name
-		if count[s.name] > 1 && s.routes != "" {
-			name += "/" + s.routes
+		if count[s.name] > 1 && s.routesName != "" {
+			name += "/" + s.routesName
 		}
 		for n, base := 2, name; slices.Contains(names, name); n++ {
 			name = base + "#" + strconv.Itoa(n)
