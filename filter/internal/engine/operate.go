@@ -72,7 +72,7 @@ func (e *Engine) Operate(op Operation) ([]byte, error) {
 	}
 	result := result.Result{Value: &value}
 	if op.Name == "leased" {
-		result.Silent = lease.Of(s).Silent
+		result.Silent = lease.LeaseOf(s).Silent
 	}
 	if op.Name != "leased" || result.Silent != "" {
 		result.Windows, result.Held = respond.Windows(s, now), respond.Held(s)

@@ -104,7 +104,7 @@ func (x *explainer) decided(out *result.ExplainedRule, s, before *decide.Subject
 	}
 	*out = matched(s)
 	out.Windows = respond.Windows(before, x.now)
-	out.Lease = lease.Of(before)
+	out.Lease = lease.LeaseOf(before)
 	out.Held = respond.Held(before)
 	out.BodyAssumed = x.described.bodyAssumed(p)
 }

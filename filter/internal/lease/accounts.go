@@ -76,8 +76,8 @@ func (accs *accounts) open(d *quota.Definition, key [16]byte, now int64) *accoun
 	return acc
 }
 
-// recall returns the account that a's key has by now. If a was forgotten and no other was
-// opened since, it is a again.
+// recall returns the account that acc's key has by now. If acc was forgotten and no other was
+// opened since, it is acc again.
 func (accs *accounts) recall(acc *account) *account {
 	if other := accs.byName[acc.name]; other != nil {
 		return other
@@ -137,7 +137,7 @@ func (c *Client) queueReports(now int64) {
 		acc.listed = false
 		if acc.asked == nil && acc.silentNs <= now && acc.mustReport(now) {
 			report := quota.Part{Definition: acc.definition.ID, Key: acc.key}
-			c.queueAsk([]Part{{definition: acc.definition, account: acc, Part: report}}, nil)
+			c.queueAsk([]Part{{definition: acc.definition, account: acc, Wire: report}}, nil)
 			room--
 		}
 	}
@@ -182,11 +182,11 @@ func (a *ask) report(accs *accounts, now int64) {
 		p.account = accs.recall(p.account)
 		for _, before := range a.parts[:i] {
 			if before.account == p.account {
-				earlier = limit.AddSaturating(earlier, before.Waiting)
+				earlier = limit.AddSaturating(earlier, before.Wire.Waiting)
 			}
 		}
 		accs.number++
-		p.Report = p.account.NewReport(p.account.worker, accs.number, earlier)
+		p.Wire.Report = p.account.NewReport(p.account.worker, accs.number, earlier)
 		p.account.asked, p.account.reportedNs = a, now
 	}
 }
@@ -236,7 +236,7 @@ func (accs *accounts) noteGrant(g *grant, a *ask, i int) (gives bool) {
 		acc.silentNs = g.nowNs + silenceNs
 		return false
 	}
-	acc.NoteGrant(a.parts[i].Number, g.Units)
+	acc.NoteGrant(a.parts[i].Wire.Number, g.Units)
 	return true
 }
 

@@ -39,7 +39,7 @@ type ask struct {
 
 // Part is what a request, or requests to come, need of one key.
 type Part struct {
-	quota.Part
+	Wire       quota.Part // as it is sent
 	definition *quota.Definition
 	source     source
 	leaseKey   state.LeaseKey // of a lease
@@ -153,10 +153,10 @@ func (c *Client) wantOf(parts []Part) []byte {
 	c.want = c.want[:0]
 	for i := range parts {
 		p := &parts[i]
-		c.want = binary.LittleEndian.AppendUint32(c.want, p.Definition)
-		c.want = append(c.want, p.Key[:]...)
+		c.want = binary.LittleEndian.AppendUint32(c.want, p.Wire.Definition)
+		c.want = append(c.want, p.Wire.Key[:]...)
 		if p.countsDenied() {
-			c.want = binary.LittleEndian.AppendUint32(c.want, p.Cost)
+			c.want = binary.LittleEndian.AppendUint32(c.want, p.Wire.Cost)
 		}
 	}
 	return c.want
@@ -167,9 +167,9 @@ func (a *ask) join(parts []Part) {
 	for i := range a.parts {
 		p := &a.parts[i]
 		if len(a.waiters) == 0 { // the cost is that of the first
-			p.Cost = parts[i].Cost
+			p.Wire.Cost = parts[i].Wire.Cost
 		}
-		p.Waiting = limit.AddSaturating(p.Waiting, parts[i].Cost)
+		p.Wire.Waiting = limit.AddSaturating(p.Wire.Waiting, parts[i].Wire.Cost)
 	}
 }
 
@@ -198,8 +198,9 @@ func (c *Client) requeue(a *ask) {
 		req.ask = next
 	}
 	for i := range next.parts {
-		p, q := &next.parts[i], &a.parts[i]
-		p.Cost, p.Waiting = q.Cost, limit.AddSaturating(p.Waiting, q.Waiting)
+		p, own := &next.parts[i].Wire, &a.parts[i].Wire
+		p.Cost = own.Cost
+		p.Waiting = limit.AddSaturating(p.Waiting, own.Waiting)
 	}
 	next.waiters = append(a.waiters, next.waiters...)
 }

@@ -135,7 +135,7 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	proxy.Headers = map[string][]string{"u": {"a"}}
 	v := workers[0].engine.Decide()
 	require.True(t, v.Pending)
-	require.EqualValues(t, 6, workers[0].engine.Leases.AppendParts(nil, v)[0].Spent)
+	require.EqualValues(t, 6, workers[0].engine.Leases.AppendParts(nil, v)[0].Wire.Spent)
 }
 
 // Where the store fails for a shadow rule's key alone, the other rules decide as ever.

@@ -42,25 +42,21 @@ func (c *Client) receive(result *quota.AskResult) {
 	if a == nil {
 		return
 	}
+	if result.Outcome == quota.Unknown {
+		c.defineAgain(a)
+		return
+	}
 	waiters := a.waiters
 	if next := c.queue.byWant[a.want]; next != nil && len(next.waiters) > 0 && a.decidesMore(result) {
 		waiters = append(waiters, next.waiters...)
 		c.unqueue(next)
 	}
-	switch result.Outcome {
-	case quota.Unknown:
-		for i := range a.parts {
-			delete(c.stream.defined, a.parts[i].Definition)
-		}
-		c.requeue(a)
-		a.unreport() // the service refuses reports now: renew looks after them
-		return
-	case quota.Busy:
+	if result.Outcome == quota.Busy {
 		for _, req := range waiters {
 			req.setWait(decide.Rejected)
 		}
 		a.unreport()
-	default:
+	} else {
 		for i := range a.parts {
 			c.distribute(a, i, result, waiters)
 		}
@@ -71,12 +67,21 @@ func (c *Client) receive(result *quota.AskResult) {
 	c.ready = append(c.ready, waiters...)
 }
 
+// defineAgain queues the ask again, with its definitions: the service lacks one of them.
+func (c *Client) defineAgain(a *ask) {
+	for i := range a.parts {
+		delete(c.stream.defined, a.parts[i].Wire.Definition)
+	}
+	c.requeue(a)
+	a.unreport() // the service refuses reports now: renew looks after them
+}
+
 // decidesMore reports whether the result also decides the requests of a queued ask for the same
 // units: it has more units than the ask's own requests need, or asking again would get nothing
 // better. If the rule counts denied requests, each request must have been asked for.
 func (a *ask) decidesMore(result *quota.AskResult) bool {
 	if result.Outcome != quota.Granted && result.Outcome != quota.Denied {
-		return result.Outcome != quota.Unknown
+		return true
 	}
 	for i := range a.parts {
 		p := &a.parts[i]
@@ -86,7 +91,7 @@ func (a *ask) decidesMore(result *quota.AskResult) bool {
 		if result.Outcome == quota.Denied || i >= len(result.Grants) {
 			continue
 		}
-		if g := &result.Grants[i]; !g.Denied && g.Units <= p.Waiting {
+		if g := &result.Grants[i]; !g.Denied && g.Units <= p.Wire.Waiting {
 			return false
 		}
 	}
@@ -103,8 +108,8 @@ func (c *Client) distribute(a *ask, i int, result *quota.AskResult, waiters []*W
 	}
 	g.date(a.sentNs)
 	for _, req := range waiters {
-		for j := range req.parts {
-			if p := &req.parts[j]; p.grant == nil && p.Definition == g.part.Definition {
+		for j := range req.parts { // a request has one part of each definition
+			if p := &req.parts[j]; p.grant == nil && p.Wire.Definition == g.part.Wire.Definition {
 				g.give(p)
 			}
 		}
@@ -148,15 +153,15 @@ func (g *grant) give(p *Part) {
 	switch {
 	case g.Failed:
 		return
-	case g.Denied && p.Cost >= g.part.Cost:
+	case g.Denied && p.Wire.Cost >= g.part.Wire.Cost:
 		g.writeTo(p, 0)
-	case !g.Denied && g.Units >= p.Cost && g.nowNs < g.endNs:
-		g.writeTo(p, p.Cost)
+	case !g.Denied && g.Units >= p.Wire.Cost && g.nowNs < g.endNs:
+		g.writeTo(p, p.Wire.Cost)
 		g.takers++
-		g.Units -= p.Cost
-		g.given = limit.AddSaturating(g.given, p.Cost)
+		g.Units -= p.Wire.Cost
+		g.given = limit.AddSaturating(g.given, p.Wire.Cost)
 		if p.account != nil {
-			p.account.Given += p.Cost
+			p.account.Given += p.Wire.Cost
 		}
 	}
 }
@@ -252,7 +257,7 @@ func (g *grant) note(l *state.Lease, now int64) {
 		l.SilentNs = now + silenceNs
 		return
 	}
-	l.Uncharged -= min(l.Uncharged, g.part.Spent)
+	l.Uncharged -= min(l.Uncharged, g.part.Wire.Spent)
 	l.Standings = append(l.Standings[:0], g.standings...)
 	l.Rate.Spend(now, src.refill.RateNs, g.given)
 	if g.Denied && src.leases {
@@ -262,7 +267,7 @@ func (g *grant) note(l *state.Lease, now int64) {
 
 // noteDenial keeps a denial in the lease, so that nobody asks again before the wait is over.
 func (g *grant) noteDenial(l *state.Lease, now int64) {
-	cost := g.part.Cost
+	cost := g.part.Wire.Cost
 	if l.DeniedNs > now {
 		cost = min(cost, l.DeniedCost)
 	}

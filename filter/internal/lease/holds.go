@@ -18,7 +18,7 @@ type HoldSource struct{ common }
 func (src *HoldSource) part(s *decide.Subject, cost uint32) Part {
 	d := src.definition(s)
 	acc := src.worker.accounts.open(d, src.keyOf(s), src.worker.clock.Monotonic())
-	return Part{definition: d, subject: s, source: src, account: acc, Part: quota.Part{
+	return Part{definition: d, subject: s, source: src, account: acc, Wire: quota.Part{
 		Definition: d.ID, Key: acc.key, Cost: cost, Waiting: cost, Shadow: s.Shadow,
 	}}
 }
@@ -219,7 +219,7 @@ func (src *HoldSource) Operate(s *decide.Subject, _ string, _ int, _ uint32, now
 	return 0, nil
 }
 
-func (src *HoldSource) known(s *decide.Subject) *result.Lease {
+func (src *HoldSource) lease(s *decide.Subject) *result.Lease {
 	known := &result.Lease{}
 	if src.cannotAsk(s) != decide.Pending {
 		known.Silent = string(src.rule.Policy.OnUnavailable)

@@ -56,7 +56,7 @@ func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) 
 		return returns
 	}
 	wall, all := w.clock.Now(), w.returnable
-	w.returnable = all[:0]
+	w.returnable = all[:0] // watch fills it again with what stays, never further than the loop has read
 	w.lookNs, w.idleNs = math.MaxInt64, 0
 	for _, ret := range all {
 		if ret.stream != stream {

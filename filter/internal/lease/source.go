@@ -68,7 +68,7 @@ func (src *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 	if status != state.OK {
 		return decide.Failed
 	}
-	s.Known = src.knows(e)
+	s.Known = src.hasStandings(e)
 	return src.checkLease(s, now)
 }
 
@@ -79,7 +79,7 @@ func (src *Source) Recheck(s *decide.Subject, now int64) decide.Outcome { return
 func (src *Source) checkGrant(s *decide.Subject, g *decide.Grant, now int64) decide.Outcome {
 	e := s.Quota.Lease
 	e.WrittenNs, e.Standings = g.NowNs, append(e.Standings[:0], g.Standings...)
-	s.Known = src.knows(e)
+	s.Known = src.hasStandings(e)
 	if g.Denied {
 		s.PassNs = passNs(now, g.WaitNs)
 		return decide.Denied
@@ -94,11 +94,10 @@ func (src *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
 	switch {
 	case s.Cost == 0:
 		return forNothing(s)
-	case !src.leases:
-	case e.Left(e.NowNs) >= need:
+	case src.leases && e.Left(e.NowNs) >= need:
 		s.Quota.From = decide.LeaseTable
 		return decide.HasRoom
-	case e.DeniedNs > e.NowNs && need >= e.DeniedCost:
+	case src.leases && e.DeniedNs > e.NowNs && need >= e.DeniedCost:
 		s.PassNs = limit.Never
 		if e.PassNs != limit.Never {
 			s.PassNs = passNs(now, e.PassNs-e.NowNs)
@@ -117,8 +116,8 @@ func (src *Source) isSilent(e *state.LeaseEntry) bool {
 	return e.SilentNs > e.NowNs || src.worker.Silent
 }
 
-// knows reports whether the key's usage is known.
-func (src *Source) knows(e *state.LeaseEntry) bool {
+// hasStandings reports whether the service has said how the key stands.
+func (src *Source) hasStandings(e *state.LeaseEntry) bool {
 	return e.WrittenNs != 0 && len(e.Standings) >= len(src.rule.Subjects.Windows)
 }
 
@@ -136,13 +135,13 @@ func (src *Source) keyOf(s *decide.Subject) []byte {
 // part is what is asked for the subject's key.
 func (src *Source) part(s *decide.Subject, cost uint32) Part {
 	e, d := s.Quota.Lease, src.definition(s)
-	p := Part{definition: d, subject: s, source: src, leaseKey: e.Key(), Part: quota.Part{
+	p := Part{definition: d, subject: s, source: src, leaseKey: e.Key(), Wire: quota.Part{
 		Definition: d.ID, Key: src.rule.Subjects.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
 		Spent: e.Uncharged, Shadow: s.Shadow,
 	}}
 	if src.leases {
 		rate := e.Rate.Over(e.NowNs, src.refill.RateNs)
-		p.Ahead = limit.AddSaturating(rate, rate)
+		p.Wire.Ahead = limit.AddSaturating(rate, rate)
 	}
 	return p
 }
@@ -294,23 +293,23 @@ func (src *Source) Tables() []decide.Table {
 	return append([]decide.Table{own}, src.common.Tables()...)
 }
 
-// Of is what this proxy knew of the subject's key when it was checked; nil for a rule of scope
+// LeaseOf is what this proxy knew of the subject's key when it was checked; nil for a rule of scope
 // proxy.
-func Of(s *decide.Subject) *result.Lease {
+func LeaseOf(s *decide.Subject) *result.Lease {
 	if s.Unlimited {
 		return nil
 	}
 	switch src := s.Rule.Source.(type) {
 	case *HoldSource:
-		return src.known(s)
+		return src.lease(s)
 	case *Source:
-		return src.known(s)
+		return src.lease(s)
 	default:
 		return nil
 	}
 }
 
-func (src *Source) known(s *decide.Subject) *result.Lease {
+func (src *Source) lease(s *decide.Subject) *result.Lease {
 	known, e := &result.Lease{}, s.Quota.Lease
 	if e == nil { // it was not checked
 		return known

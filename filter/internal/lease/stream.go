@@ -92,7 +92,7 @@ func (c *Client) packAsk(a *ask, now int64) {
 	*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
 	for i := range a.parts {
 		c.define(a.parts[i].definition)
-		message.Parts = append(message.Parts, a.parts[i].Part)
+		message.Parts = append(message.Parts, a.parts[i].Wire)
 	}
 }
 
@@ -112,7 +112,7 @@ const (
 func (c *Client) mostBytes(a *ask) (n int) {
 	for i := range a.parts {
 		n += partBytes
-		if !c.stream.defined[a.parts[i].Definition] {
+		if !c.stream.defined[a.parts[i].Wire.Definition] {
 			n += windowBytes * (1 + len(a.parts[i].definition.Windows))
 		}
 	}
