@@ -5,7 +5,11 @@
 // Its invariant: all rules decide or none counts. A denied request leaves the counters as
 // if it had never come, and no race makes a later decision looser. It knows where units
 // come from only as Source, it never reads a clock, and it must never import a source of
-// units. Read Verdict.Decide first: it has a function for each of its phases.
+// units.
+//
+// Use: v.Begin(); for each rule, read key and cost into s := v.Next(), s.Begin(rule), v.Add(); v.Decide(now).
+//
+// Read Verdict.Decide first: it has a function for each of its phases.
 package decide
 
 import (

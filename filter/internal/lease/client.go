@@ -64,13 +64,11 @@ type Client struct {
 	transport Transport
 	worker    *Worker
 
-	stream   stream // number 0 = none is open
-	reopenNs int64  // not before
-	pauseNs  int64  // between tries to open
-	heardNs  int64  // when the last message of the service came
-	sentNs   int64  // when the last message with asks left to which nothing has come; 0 = none
-	tickNs   int64  // when the last tick was
-	stalled  bool   // a late tick has given the service more time
+	stream   stream
+	reopenNs int64 // while it is closed: when the next may be opened
+	pauseNs  int64 // until then, from the next close on: see backOff
+	tickNs   int64 // when the last tick was
+	stalled  bool  // a late tick has given the service more time, and nothing has come since
 
 	// An ask is in one of these two, until it has its result.
 	queue   askQueue

@@ -161,7 +161,9 @@ func (src *HoldSource) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, o
 	return lapsed, ok
 }
 
-// Renew charges a hold that max_hold has ended. Accounts are renewed by the client's tick.
+// Renew charges a hold that max_hold has ended. It waits holdNs more, as in a table: there a hold
+// lapses holdNs after its last renewal, and max_hold only ends the renewals. Accounts are renewed by
+// the client's tick.
 func (src *HoldSource) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
 	ends := h.EndNs > 0
 	if h.InTable() && (!ends || at.MonotonicNs < h.EndNs) {

@@ -6,11 +6,41 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
+// The life of a stream, and of the next one:
+//
+//	         ensureOpen           send               Receive
+//	closed -------------> open ----------> greeted ----------> heard
+//	  ^                     |                 |                  |
+//	  +------- Closed ------+-----------------+------------------+
+//
+//	closed   There is none: number is 0. After each end, and each try that fails, backOff says
+//	         when the next may be opened (Client.reopenNs).
+//	open     It may be used. The service does not know the domain and the process yet.
+//	greeted  Its first message has named them.
+//	heard    The service has answered on it. From then on it takes units back.
+//
+// The proxy calls Closed when the stream has ended. Receive calls it after a message that it cannot
+// read, send if the proxy takes no message, and noteSilence.
+//
+// The life of the service, over all streams:
+//
+//	          send, of asks           noteSilence
+//	answered ---------------> asked ---------------> silent
+//	   ^                        |                      |
+//	   +-------- Receive -------+------- Receive ------+
+//
+//	answered  It owes no answer: stream.sentNs is 0.
+//	asked     It owes one since sentNs, and Flush sends nothing more. If the stream closes, it owes
+//	          none: the same is asked on the next stream.
+//	silent    It has owed one for the timeout, or a request has waited that long without a stream
+//	          (Worker.Silent). No request waits any more, and probe asks until an answer comes.
+
 // stream is a stream to the service.
 type stream struct {
-	number  uint32
+	number  uint32          // 0 = it is closed
 	greeted bool            // it has had its first message
-	heard   bool            // it has answered
+	heard   bool            // the service has answered on it
+	sentNs  int64           // when the message with asks left that has no answer yet; 0 = none
 	defined map[uint32]bool // definitions that it has had
 }
 
@@ -32,7 +62,7 @@ func (c *Client) queueRefills() {
 // sends nothing: the callback with the result calls it again.
 func (c *Client) Flush(now int64) {
 	c.queueRefills()
-	if c.sentNs != 0 || c.stream.number == 0 && now < c.reopenNs {
+	if c.stream.sentNs != 0 || c.stream.number == 0 && now < c.reopenNs {
 		return
 	}
 	c.queueReports(now)
@@ -144,7 +174,7 @@ func (c *Client) send(m *quota.Asks, now int64) bool {
 	}
 	c.stream.greeted = true
 	if len(m.Asks) > 0 {
-		c.sentNs = now
+		c.stream.sentNs = now
 	}
 	return true
 }
@@ -163,7 +193,7 @@ func (c *Client) ensureOpen(now int64) bool {
 	}
 	clear(c.stream.defined)
 	number := max(c.transport.Random(), 1) // another worker may have the number, with little chance
-	c.stream, c.sentNs = stream{number: number, defined: c.stream.defined}, 0
+	c.stream = stream{number: number, defined: c.stream.defined}
 	return true
 }
 
@@ -179,7 +209,7 @@ func (c *Client) Closed(now int64) {
 	if c.stream.number == 0 {
 		return
 	}
-	c.stream.number, c.sentNs = 0, 0
+	c.stream.number, c.stream.sentNs = 0, 0
 	c.returns = c.returns[:0]
 	c.backOff(now)
 	for _, a := range c.sent.list {
@@ -201,8 +231,8 @@ func (c *Client) Receive(message []byte, now int64) error {
 		c.Closed(now)
 		return err
 	}
-	c.sentNs, c.heardNs = 0, now
-	c.stream.heard, c.stalled = true, false
+	c.stream.heard, c.stream.sentNs = true, 0
+	c.stalled = false
 	c.pauseNs, c.worker.Silent = firstPauseNs, false
 	c.worker.SetProxies(c.grants.Proxies)
 	for i := range c.grants.Results {
@@ -216,7 +246,7 @@ func (c *Client) Receive(message []byte, now int64) error {
 func (c *Client) Tick(now int64) {
 	c.returns = c.worker.takeIdle(c.returns, c.stream.number, len(c.returns)+maxReturns)
 	if !c.grantMoreTime(now) {
-		c.listen(now)
+		c.noteSilence(now)
 	}
 	c.expireAll(now)
 	c.noteLate(now)
@@ -231,7 +261,7 @@ func (c *Client) Period() uint32 {
 	switch {
 	case c.next < len(c.ready):
 		return 1
-	case len(c.waiters) > 0 || c.sentNs != 0:
+	case len(c.waiters) > 0 || c.stream.sentNs != 0:
 		return 10
 	}
 	if ns := c.worker.idleNs; ns > 0 {
@@ -248,20 +278,20 @@ const standstillNs = 1_000_000_000
 // The service gets more time once until it answers, and requests do not wait longer for it. If the
 // worker stood still for standstillNs, the service gets no more time: Tick may end the stream.
 func (c *Client) grantMoreTime(now int64) bool {
-	gap := now - max(c.tickNs, c.sentNs)
-	late := c.sentNs != 0 && !c.stalled && gap > c.worker.TimeoutNs/2 && gap < standstillNs
+	gap := now - max(c.tickNs, c.stream.sentNs)
+	late := c.stream.sentNs != 0 && !c.stalled && gap > c.worker.TimeoutNs/2 && gap < standstillNs
 	c.tickNs = now
 	if late {
-		c.stalled, c.sentNs = true, now
+		c.stalled, c.stream.sentNs = true, now
 	}
 	return late
 }
 
-// listen declares the service silent when nothing has come for the timeout after a
+// noteSilence declares the service silent when nothing has come for the timeout after a
 // message, or no stream could be opened for so long. It ends a silent stream.
-func (c *Client) listen(now int64) {
+func (c *Client) noteSilence(now int64) {
 	timeout := c.worker.TimeoutNs
-	silent := c.sentNs != 0 && now-c.sentNs >= timeout && now-c.heardNs >= timeout
+	silent := c.stream.sentNs != 0 && now-c.stream.sentNs >= timeout
 	if !silent && c.stream.number == 0 {
 		silent = slices.ContainsFunc(c.order, func(req *Waiter) bool { return req.ask != nil && now >= req.deadlineNs })
 	}
@@ -277,7 +307,7 @@ func (c *Client) listen(now int64) {
 
 // probe asks the silent service for no units, to hear whether it answers again.
 func (c *Client) probe(now int64) {
-	if c.sentNs != 0 || !c.ensureOpen(now) {
+	if c.stream.sentNs != 0 || !c.ensureOpen(now) {
 		return
 	}
 	look := quota.Part{Inspect: true} // at the first definition, and a key that nobody has
