@@ -153,6 +153,7 @@ func (o *operation) change(r *record, s *quota.State) (changed bool) {
 	case charge:
 		return o.charge(s)
 	case Reset: // prepare has forgotten the key
+	case addUp: // never: its key has a sum, not a record
 	}
 	return true
 }

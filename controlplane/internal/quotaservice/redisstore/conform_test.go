@@ -339,7 +339,8 @@ func adds(t *testing.T, store quotaservice.Store) {
 	}
 	now = timeOf(t, store)
 	brief := write(now, newKey(), nil, nil)
-	brief.Adds, brief.Units, brief.ExpireNs = true, 7, now+int64(time.Second)
+	brief.Adds, brief.Units = true, 7
+	brief.ExpireNs = now + int64(time.Second)
 	swapped(t, swap(t, store, brief))
 	require.Eventually(t, func() bool {
 		return swap(t, store, quotaservice.Swap{Key: brief.Key}).Value == nil
