@@ -84,7 +84,6 @@ type call struct {
 	totals     []Total
 	left       int // operations that are not done
 	isUndoing  bool
-	restarts   int // because a window had ended
 	err        error
 	done       chan struct{}
 }
@@ -143,8 +142,8 @@ func (c *call) operation(hits *Hits, h *hasher) operation {
 
 // operationDone is called for each operation that is done.
 func (c *call) operationDone(o *operation) {
-	if errors.Is(o.err, errEnded) && c.restarts < maxLate {
-		c.restarts++
+	if errors.Is(o.err, errEnded) && o.span.restarts < maxLate {
+		o.span.restarts++
 		o.err = nil
 		o.setSpan(c.service.storeNow())
 		c.service.keys.add(o)
@@ -241,6 +240,9 @@ func (k overKeys) recall(o *operation, now int64, total *Total) bool {
 		return false
 	}
 	left := over.endNs - now
+	if left > over.LengthNs(now) { // the store's clock was set back
+		return false
+	}
 	*total = Total{Over: true, WaitNs: left, Remembered: true, Windows: make([]quota.Standing, len(o.shifted))}
 	total.Windows[i] = quota.Standing{Used: over.Limit, ResetNs: left}
 	return true
@@ -261,10 +263,11 @@ func (k overKeys) note(o *operation) {
 	if last.endNs == 0 {
 		return
 	}
-	if len(k) >= maxOver {
+	isFull := len(k) >= maxOver
+	if isFull {
 		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= o.nowNs })
 	}
-	if len(k) >= maxOver {
+	if isFull && len(k) > maxOver/2 { // the next look for what has ended would come too soon
 		clear(k)
 	}
 	k[o.key] = last

@@ -93,6 +93,13 @@ func TestCountRemembers(t *testing.T) {
 	b.count(short, nil, under("d", 11))
 	require.False(t, b.count(raised, nil, under("d", 1))[0].Over, "a raised limit is in force at once")
 	require.True(t, b.count(short, nil, under("d", 1))[0].Remembered)
+	perKey := newCounter(t, limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: 10, PeriodNs: minute})
+	b.count(perKey, nil, under("e", 11))
+	require.True(t, b.count(perKey, nil, under("e", 1))[0].Remembered)
+	o := operation{definition: perKey.definition, key: [16]byte{1}, shifted: perKey.Windows()}
+	b.service.over[o.key] = fullWindow{perKey.Windows()[0], base + hour}
+	require.True(t, b.service.over.recall(&o, base+hour-minute, &Total{}))
+	require.False(t, b.service.over.recall(&o, base, &Total{}), "the store's clock was set back")
 }
 
 // TestCountRemembersBounded: what is remembered is bounded, and what has ended makes room first.
@@ -114,6 +121,14 @@ func TestCountRemembersBounded(t *testing.T) {
 	o.key, o.nowNs = [16]byte{1}, base+2*minute
 	over.note(&o)
 	require.Len(t, over, 2)
+	for i := range maxOver - 2 {
+		o.key = [16]byte{byte(i), byte(i >> 8), byte(i >> 16), 2}
+		over.note(&o)
+	}
+	require.Len(t, over, maxOver)
+	o.key, o.nowNs = [16]byte{3}, base+3*minute-minute/2 // one has ended: too few to look through all again soon
+	over.note(&o)
+	require.Len(t, over, 1)
 }
 
 // TestCountOthers: the other algorithms count what is too much up to a bound, and a look says
@@ -208,6 +223,19 @@ func TestCountInTheNextWindow(t *testing.T) {
 	require.EqualValues(t, 3, b.count(c, nil, under("a", 3))[0].Windows[0].Used)
 	b.store.bend = nil
 	require.EqualValues(t, 5, b.count(c, nil, under("a", 2))[0].Windows[0].Used)
+	many := make([]Hits, maxLate+1)
+	for i := range many {
+		many[i] = under(fmt.Sprint("key ", i), 1)
+	}
+	b.clock.advance(minute - 3)
+	b.store.bend = func([]Swap, func(int, Result)) bool {
+		b.clock.now += 4
+		b.store.bend = nil
+		return false
+	}
+	for _, total := range b.count(c, nil, many...) {
+		require.EqualValues(t, 1, total.Windows[0].Used, "each of many may come too late")
+	}
 	b.store.bend = func(_ []Swap, done func(int, Result)) bool {
 		done(0, Result{Outcome: Late, NowNs: base + b.clock.now})
 		return true

@@ -23,6 +23,7 @@ func (c *Counter) isSum() bool {
 type span struct {
 	key            [16]byte // of the client: that of the operation is of the window, too
 	startNs, endNs int64
+	restarts       int // because the window before it had ended
 }
 
 // errEnded is for an operation whose window has ended, or not begun, by the store's clock.
