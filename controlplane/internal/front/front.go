@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/ratelimitconfig"
 )
@@ -76,6 +77,9 @@ type config struct {
 	*ratelimitconfig.Set
 	counters sync.Map // of *quotaservice.Counter, by the *ratelimitconfig.Limit that they are for
 }
+
+// maxDomain is how many bytes of a domain's name an error has.
+const maxDomain = 100
 
 // silentEvery is how often calls that fail are logged.
 const silentEvery = 10 * time.Second
@@ -191,7 +195,7 @@ func (s *Service) decide(ctx context.Context, r *rlsv3.RateLimitRequest) (*rlsv3
 		return nil, errNoConfig
 	}
 	if err := s.o.Allow(ctx, r.GetDomain()); err != nil {
-		return nil, status.Errorf(codes.PermissionDenied, "domain %q: %v", r.GetDomain(), err)
+		return nil, status.Errorf(codes.PermissionDenied, "domain %q: %v", printable.Cut(r.GetDomain(), maxDomain), err)
 	}
 	c.match()
 	if err := c.makeHits(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -225,7 +226,7 @@ func TestAllOrNone(t *testing.T) {
 func TestErrors(t *testing.T) {
 	counter := failing{errors.New("the store is away")}
 	may := func(_ context.Context, domain string) error {
-		if domain == "other" {
+		if strings.HasPrefix(domain, "other") {
 			return errors.New("not yours")
 		}
 		return nil
@@ -238,7 +239,7 @@ func TestErrors(t *testing.T) {
 		"no domain":      {&rlsv3.RateLimitRequest{Descriptors: []*ratelimitv3.RateLimitDescriptor{entries("user", "a")}}, codes.Unknown},
 		"no descriptors": {&rlsv3.RateLimitRequest{Domain: "shop"}, codes.Unknown},
 		"not allowed": {&rlsv3.RateLimitRequest{
-			Domain: "other", Descriptors: []*ratelimitv3.RateLimitDescriptor{entries("user", "a")},
+			Domain: "other" + strings.Repeat("!", 10_000), Descriptors: []*ratelimitv3.RateLimitDescriptor{entries("user", "a")},
 		}, codes.PermissionDenied},
 		"store": {&rlsv3.RateLimitRequest{
 			Domain: "shop", Descriptors: []*ratelimitv3.RateLimitDescriptor{entries("user", "a")},
@@ -247,6 +248,7 @@ func TestErrors(t *testing.T) {
 		answer, err := r.ShouldRateLimit(t.Context(), c.request)
 		require.Nil(t, answer, name)
 		require.Equal(t, c.code, status.Code(err), name)
+		require.Less(t, len(err.Error()), 200, name)
 	}
 	require.EqualValues(t, 1, testutil.ToFloat64(r.metrics.errors.WithLabelValues("redis_error")))
 	require.EqualValues(t, 3, testutil.ToFloat64(r.metrics.errors.WithLabelValues("service_error")))
@@ -320,4 +322,9 @@ func TestMetricsAreBounded(t *testing.T) {
 	}
 	require.Equal(t, maxLimits+1, testutil.CollectAndCount(m.total))
 	require.EqualValues(t, 100, testutil.ToFloat64(m.total.WithLabelValues(otherLimits, "", "")))
+	m = newMetrics()
+	m.of("shop.user_" + strings.Repeat("a", maxMetric)).total.Inc()
+	m.of("shop.user_a").total.Inc()
+	require.EqualValues(t, 1, testutil.ToFloat64(m.total.WithLabelValues(otherLimits, "", "")))
+	require.EqualValues(t, 1, testutil.ToFloat64(m.total.WithLabelValues("shop", "user_a", "")))
 }

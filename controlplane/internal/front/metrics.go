@@ -17,6 +17,8 @@ const (
 	// maxLimits bounds the limits that have series of their own: their names may hold values of
 	// clients.
 	maxLimits = 10_000
+	// maxMetric bounds the name of such a limit. A client's value may be as long as a call.
+	maxMetric = 2 << 10
 	// otherLimits is the domain of the series of all others.
 	otherLimits = "other_limits"
 	// method is the label of all calls.
@@ -109,25 +111,37 @@ func (m *metrics) countHits(c *call, totals []quotaservice.Total) {
 
 // of returns the metrics of a limit.
 func (m *metrics) of(name string) *limitMetrics {
+	if len(name) > maxMetric {
+		name = ""
+	}
 	m.mu.RLock()
 	l := m.limits[name]
+	if l == nil && len(m.limits) >= maxLimits {
+		l = m.limits[""]
+	}
 	m.mu.RUnlock()
 	if l != nil {
 		return l
 	}
+	return m.add(name)
+}
+
+// add makes the metrics of a limit, unless another call has made them. Those of the empty name are
+// for all limits that have none of their own.
+func (m *metrics) add(name string) *limitMetrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	domain, key1, key2 := ratelimitconfig.MetricLabels(name)
 	if len(m.limits) >= maxLimits {
 		name = ""
-		domain = otherLimits
-		key1 = ""
-		key2 = ""
 	}
 	if l := m.limits[name]; l != nil {
 		return l
 	}
-	l = &limitMetrics{
+	domain, key1, key2 := ratelimitconfig.MetricLabels(name)
+	if name == "" {
+		domain = otherLimits
+	}
+	l := &limitMetrics{
 		total:      m.total.WithLabelValues(domain, key1, key2),
 		over:       m.over.WithLabelValues(domain, key1, key2),
 		near:       m.near.WithLabelValues(domain, key1, key2),
