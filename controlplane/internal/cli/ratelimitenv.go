@@ -69,10 +69,13 @@ func (e *environment) text(name, otherwise string) string {
 	return cmp.Or(os.Getenv(name), otherwise)
 }
 
+// xdsHeaders are headers for the xDS server, among them its credentials.
+const xdsHeaders = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"
+
 // fail notes that a setting's value is wrong, and what it would have to be.
 func (e *environment) fail(name, right string) {
 	value := os.Getenv(name)
-	if strings.Contains(value, "@") {
+	if strings.Contains(value, "@") || name == xdsHeaders {
 		value = "…" // it may have a password
 	}
 	e.errs = append(e.errs, fmt.Errorf("%s=%q is wrong: it must be %s", name, value, right))
@@ -306,7 +309,7 @@ func (e *environment) answers() front.Options {
 		NeedDomains: e.isOn("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false),
 	}
 	ratio, err := strconv.ParseFloat(e.text("NEAR_LIMIT_RATIO", fmt.Sprint(defaultNearRatio)), 32)
-	if err != nil || ratio < 0 || ratio > 1 {
+	if isInRange := ratio >= 0 && ratio <= 1; err != nil || !isInRange { // NaN is in none
 		e.fail("NEAR_LIMIT_RATIO", "a number from 0 to 1, such as 0.8")
 	}
 	o.NearRatio = float32(ratio)
@@ -336,7 +339,7 @@ func (e *environment) xds() front.XDSOptions {
 		Target:       e.text("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000"),
 		Node:         e.text("CONFIG_GRPC_XDS_NODE_ID", defaultXDSNode),
 		NodeMetadata: e.pairs("CONFIG_GRPC_XDS_NODE_METADATA", "="),
-		Headers:      e.pairs("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", ":"),
+		Headers:      e.pairs(xdsHeaders, ":"),
 	}
 	if !e.isOn("CONFIG_GRPC_XDS_SERVER_USE_TLS", false) {
 		return o
