@@ -101,11 +101,14 @@ func TestFit(t *testing.T) {
 		says  string
 	}{
 		{about{
-			"redis_version": "6.2.0", "maxmemory_policy": "noeviction", "maxmemory": "1", "redis_mode": "standalone",
+			"redis_version": "6.0.6", "maxmemory_policy": "noeviction", "maxmemory": "1", "redis_mode": "standalone",
 		}, single, ""},
 		{about{"redis_version": "7.2.4", "valkey_version": "7.2.4"}, sentinel, ""},
 		{about{"redis_version": "strange"}, single, ""},
-		{about{"redis_version": "6.0.16"}, single, "is Redis 6.0.16: the quota store takes Redis 6.2, Valkey 7.2 or newer"},
+		{about{"redis_version": "6.2.0", "min_slaves_good_slaves": "1"}, single, ""},
+		{about{"redis_version": "6.0.6", "min_slaves_good_slaves": "1"}, single,
+			"is Redis 6.0.6, which heeds min-replicas-to-write in no script"},
+		{about{"redis_version": "5.0.14"}, single, "is Redis 5.0.14: the quota store takes Redis 6.0, Valkey 7.2 or newer"},
 		{about{"redis_version": "7.2.4", "valkey_version": "7.1.9"}, single, "is Valkey 7.1.9"},
 		{about{"maxmemory_policy": "allkeys-lru", "maxmemory": "1"}, single, "set maxmemory-policy to noeviction"},
 		{about{"maxmemory_policy": "allkeys-lru", "maxmemory": "0"}, single, ""},

@@ -13,8 +13,10 @@ import (
 
 // The oldest servers that are supported.
 var (
-	oldestRedis  = [2]int{6, 2}
+	oldestRedis  = [2]int{6, 0}
 	oldestValkey = [2]int{7, 2}
+	// oldestStrict is the first Redis that heeds min-replicas-to-write in scripts, too.
+	oldestStrict = [2]int{6, 2}
 )
 
 // check refuses servers that cannot keep the promise: too old, or set to drop
@@ -71,7 +73,11 @@ func (a about) fit(want form) error {
 		isOld = isOlder(version, oldestValkey)
 	}
 	if isOld {
-		return fmt.Errorf("is %s: the quota store takes Redis 6.2, Valkey 7.2 or newer", server)
+		return fmt.Errorf("is %s: the quota store takes Redis 6.0, Valkey 7.2 or newer", server)
+	}
+	if a["min_slaves_good_slaves"] != "" && isOlder(a["redis_version"], oldestStrict) {
+		return fmt.Errorf("is %s, which heeds min-replicas-to-write in no script: take Redis 6.2 or newer, or set it to 0",
+			server)
 	}
 	policy := a["maxmemory_policy"]
 	if limit := a["maxmemory"]; policy != "" && policy != "noeviction" && limit != "0" {

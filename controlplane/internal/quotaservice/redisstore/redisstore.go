@@ -1,4 +1,4 @@
-// Package redisstore keeps the quota service's values in Redis (6.2 or newer) or
+// Package redisstore keeps the quota service's values in Redis (6.0 or newer) or
 // Valkey (7.2 or newer): one server, servers under Sentinel, or a Cluster.
 //
 // Its invariant: a swap is sent once. It is sent again only if the server has not known the

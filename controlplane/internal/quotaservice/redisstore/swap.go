@@ -42,8 +42,12 @@ end
 if now < tonumber(ARGV[2]) or now > tonumber(ARGV[3]) then
   return {2, now, there, 0} -- Late
 end
-redis.call('SET', KEYS[1], ARGV[5], 'PXAT', ARGV[4])
+redis.call('SET', KEYS[1], ARGV[5], 'PX', ` + lifetime + `)
 return {0, now, false, 0} -- Swapped`)
+
+// lifetime is how many milliseconds a value is kept from now on. Redis 6.0 takes no time at which it
+// ends, and none takes a lifetime of 0.
+const lifetime = `math.max(ARGV[4] - math.floor(now / 1000), 1)`
 
 // addScript adds the units ARGV[1] to the number at KEYS[1]. ARGV[2], ARGV[3] and ARGV[4] are as
 // for swapScript. The answer is like that of swapScript, with the sum as its last number.
@@ -57,7 +61,7 @@ if ARGV[1] == '0' then
 end
 local sum = redis.call('INCRBY', KEYS[1], ARGV[1])
 if sum == tonumber(ARGV[1]) then -- it is new
-  redis.call('PEXPIRE', KEYS[1], math.max(ARGV[4] - math.floor(now / 1000), 1))
+  redis.call('PEXPIRE', KEYS[1], ` + lifetime + `)
 end
 return {0, now, false, sum} -- Swapped`)
 
