@@ -355,7 +355,8 @@ func (t *Table) lapseFloor(e *Entry) bool {
 func (t *Table) evictSharer(e *Entry, slot int, floorLapses []lapse) {
 	last := t.recordTime(e, slot)
 	own := t.moveHoldsToFloor(e, slot, last)
-	lapses := append(e.memory.evictedLapses[:0], own...)
+	lapses := e.memory.evictedLapses[:0]
+	lapses = append(lapses, own...)
 	for _, l := range floorLapses {
 		lapses = append(lapses, lapse{max(l.at, last), l.units})
 	}
