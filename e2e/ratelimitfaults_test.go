@@ -106,8 +106,8 @@ func (c *calledByEnvoy) suffer(t *testing.T, f calledFault, store *servertest.Re
 	late := time.Now().Add(-calledAfter / 2).UnixNano()
 	var answered, failed, passedLate int
 	for _, e := range all {
-		switch {
-		case e.status == allowed || e.status == denied:
+		switch e.status {
+		case allowed, denied:
 			answered++
 			if e.from > late && e.status == allowed {
 				passedLate++

@@ -35,7 +35,9 @@ import (
 
 // Counter counts calls: a quotaservice.Service.
 type Counter interface {
-	Count(ctx context.Context, hits []quotaservice.Hits, keep func([]quotaservice.Total) bool) ([]quotaservice.Total, error)
+	Count(
+		ctx context.Context, hits []quotaservice.Hits, keep func([]quotaservice.Total) bool,
+	) ([]quotaservice.Total, error)
 }
 
 // Options of a Service. Counter is required.
