@@ -25,6 +25,7 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
@@ -204,15 +205,21 @@ func TestPush(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "65532:65532", config.Config.User)
 		require.Equal(t, []string{"/sluice"}, config.Config.Entrypoint)
-		content := mutate.Extract(img)
-		link := tar.Header{}
-		for contents := tar.NewReader(content); link.Name != "bin/ratelimit"; {
-			next, err := contents.Next()
-			require.NoError(t, err)
-			link = *next
+		require.Equal(t, "/sluice", linkOf(t, img, "bin/ratelimit"))
+	}
+}
+
+// linkOf is what a link in an image leads to.
+func linkOf(t *testing.T, img v1.Image, name string) string {
+	t.Helper()
+	content := mutate.Extract(img)
+	defer content.Close()
+	for contents := tar.NewReader(content); ; {
+		next, err := contents.Next()
+		require.NoError(t, err)
+		if next.Name == name {
+			return next.Linkname
 		}
-		require.Equal(t, "/sluice", link.Linkname)
-		require.NoError(t, content.Close())
 	}
 }
 
