@@ -195,6 +195,17 @@ func (e ending) Read([]byte) (int, error) {
 	return 0, io.ErrUnexpectedEOF
 }
 
+// closing is a body that says when it is closed.
+type closing struct {
+	io.Reader
+	closed func()
+}
+
+func (c closing) Close() error {
+	c.closed()
+	return nil
+}
+
 // slowToAsk: a client that does not send its body in time is answered 408 by the proxy, and pays for
 // what it sent.
 func (r *answerRig) slowToAsk(t *testing.T, d driver) {
@@ -205,12 +216,16 @@ func (r *answerRig) slowToAsk(t *testing.T, d driver) {
 	c := newClients(t, r.address, r.upstream)
 	for _, version := range d.versions() {
 		user := "s-" + version[len("HTTP/"):]
-		over := make(chan struct{}) // closed once the answer was read: a body that fails before takes its place
+		// The body fails once the answer was read, or the transport closes it: one that fails before
+		// takes the answer's place, and HTTP/2 waits for it.
+		ctx, end := context.WithCancel(t.Context())
 		request := c.request(t.Context(), t, "/never", 0, "x-user-id: "+user, "x-do: 200")
-		request.ContentLength, request.Body = 3000, io.NopCloser(
-			io.MultiReader(strings.NewReader(strings.Repeat("x", 2000)), ending(func() { <-over })))
+		request.ContentLength = 3000
+		request.Body = closing{
+			io.MultiReader(strings.NewReader(strings.Repeat("x", 2000)), ending(func() { <-ctx.Done() })), end,
+		}
 		status := c.send(version, request)
-		close(over)
+		end()
 		require.Equal(t, http.StatusRequestTimeout, status, version)
 		require.EqualValues(t, 2000, used(t, r.proxy, "uploads&key="+user))
 		require.EqualValues(t, 500, used(t, r.proxy, "tokens&key="+user))
