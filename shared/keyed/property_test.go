@@ -155,7 +155,7 @@ func randomWindows(r *rand.Rand, b *Builder) {
 }
 
 var (
-	propertyLimiters = flag.Int("property-limiters", 80,
+	propertyLimiters = flag.Int("property-limiters", 150,
 		"random limiters, 400 steps each, to compare with the plain arithmetic")
 	propertySeed = flag.Uint64("property-seed", 1, "seed of these limiters")
 )

@@ -171,7 +171,7 @@ func (c *course) hit(unchecked bool) {
 }
 
 var (
-	courses    = flag.Int("reference-courses", 1500, "random courses of 45 steps of each algorithm against its reference")
+	courses    = flag.Int("reference-courses", 3000, "random courses of 45 steps of each algorithm against its reference")
 	courseSeed = flag.Uint64("reference-seed", 15, "seed of these courses")
 )
 

@@ -58,15 +58,14 @@ type Entry struct {
 // entryMemory is kept from call to call so that a decision allocates nothing. It carries no
 // result from one call to the next: what lapses is passed on as slices that lie in it.
 type entryMemory struct {
-	windows       [MaxWindows]limit.Window // for Entry.windows
-	rule          [MaxWindows]limit.Window // for Entry.rule
-	logs          [MaxWindows][]int64      // decoded logs of the key
-	otherLog      []int64                  // the decoded log of another key
-	nothing       limit.Usage              // of a window without a column
-	recordLapses  []lapse                  // what lapse found in a record
-	floorLapses   []lapse                  // in the floor, as of the present eighth
-	otherLapses   []lapse                  // elsewhere, until the caller has charged it
-	evictedLapses []lapse                  // what evictSharer charges to one record
+	windows      [MaxWindows]limit.Window // for Entry.windows
+	rule         [MaxWindows]limit.Window // for Entry.rule
+	logs         [MaxWindows][]int64      // decoded logs of the key
+	otherLog     []int64                  // the decoded log of another key
+	nothing      limit.Usage              // of a window without a column
+	recordLapses []lapse                  // what lapse found in a record
+	floorLapses  []lapse                  // in the floor, as of the present eighth
+	otherLapses  []lapse                  // elsewhere, until the caller has charged it
 }
 
 // log returns memory for a log of column i: twice the longest log, because a hit

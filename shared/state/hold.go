@@ -354,13 +354,11 @@ func (t *Table) lapseFloor(e *Entry) bool {
 // floor: these units are charged to its usage too, before that goes into the floor.
 func (t *Table) evictSharer(e *Entry, slot int, floorLapses []lapse) {
 	last := t.recordTime(e, slot)
-	own := t.moveHoldsToFloor(e, slot, last)
-	lapses := e.memory.evictedLapses[:0]
-	lapses = append(lapses, own...)
+	lapses := t.moveHoldsToFloor(e, slot, last)
 	for _, l := range floorLapses {
 		lapses = append(lapses, lapse{max(l.at, last), l.units})
 	}
-	e.memory.evictedLapses = lapses // keeps what has grown
+	e.memory.recordLapses = lapses // they lie there, and may have grown
 	slices.SortStableFunc(lapses, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
 	at := max(lapses[len(lapses)-1].at, e.page.floorTime())
 	t.rollFloor(e, at, true)

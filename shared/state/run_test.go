@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	floorRuns = flag.Int("floor-runs", 8_000, "number of random histories that exact limiters judge")
+	floorRuns = flag.Int("floor-runs", 20_000, "number of random histories that exact limiters judge")
 	floorSeed = flag.Uint64("floor-seed", 1, "seed of the first history; a violation prints its own seed")
 )
 
