@@ -1,5 +1,5 @@
 // Package proctest measures what programs take in tests: their memory (memory.go), and their time
-// on a machine that has other work too (stopwatch.go).
+// on a machine that has other work too (stopwatch.go). log.go keeps what they print.
 //
 // Its invariant: what other programs take counts as little as the system tells. No program may
 // import it.

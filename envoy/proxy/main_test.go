@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
@@ -124,24 +125,9 @@ func (p *plane) ask(path string) (int, string) {
 var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
 
 // syncBuffer is a log that is read while others write.
-type syncBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
+type syncBuffer struct{ proctest.Log }
 
 func (b *syncBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
 
 // count returns how often the log holds a text.
 func (b *syncBuffer) count(text string) int { return strings.Count(b.String(), text) }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -13,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,6 +28,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
@@ -37,24 +36,7 @@ import (
 type ratelimit struct {
 	http, grpc, prometheus string // addresses
 	process                *os.Process
-	log                    *lockedLog
-}
-
-type lockedLog struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lockedLog) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lockedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	log                    *proctest.Log
 }
 
 // startRatelimit starts one on free ports, and waits until it listens for calls.
@@ -78,7 +60,7 @@ func newRatelimit(t *testing.T, env ...string) ratelimit {
 	free, err := ports.Free(3)
 	require.NoError(t, err)
 	at := func(i int) string { return fmt.Sprint("127.0.0.1:", free[i]) }
-	r := ratelimit{http: at(0), grpc: at(1), prometheus: at(2), log: &lockedLog{}}
+	r := ratelimit{http: at(0), grpc: at(1), prometheus: at(2), log: &proctest.Log{}}
 	cmd := exec.Command(os.Args[0])
 	cmd.Args = []string{"/bin/ratelimit"}
 	cmd.Env = append([]string{

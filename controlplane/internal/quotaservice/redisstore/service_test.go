@@ -4,12 +4,12 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -66,7 +66,7 @@ func TestARefusalIsLogged(t *testing.T) {
 			{"ACL SETUSER default -evalsha", "ACL SETUSER default +evalsha",
 				"refused with NOPERM: the user may not do that: allow eval"},
 		} {
-			var log lines
+			var log proctest.Log
 			warnings := slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})
 			s, err := quotaservice.NewService(t.Context(), quotaservice.Options{
 				Store: open(t, "redis://"+server.Addr()), Log: slog.New(warnings),
@@ -88,22 +88,4 @@ func TestARefusalIsLogged(t *testing.T) {
 			require.LessOrEqual(t, strings.Count(log.String(), "msg="), 1+int(time.Since(began)/(10*time.Second)), log.String())
 		}
 	})
-}
-
-// lines is a log that is written and read at the same time.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
