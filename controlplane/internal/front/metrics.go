@@ -21,17 +21,17 @@ const (
 	maxMetric = 2 << 10
 	// otherLimits is the domain of the series of all others.
 	otherLimits = "other_limits"
-	// method is the label of all calls.
-	method = "ShouldRateLimit"
 )
 
 // metrics have the names of the envoyproxy/ratelimit service, so that its dashboards and alerts fit.
 type metrics struct {
 	total, over, near, within, shadow, remembered *prometheus.CounterVec // units, by limit
 
-	globalShadow, loaded, notLoaded prometheus.Counter
-	notFound, errors, calls         *prometheus.CounterVec
-	seconds                         *prometheus.HistogramVec
+	globalShadow, loaded, notLoaded, notFound prometheus.Counter
+
+	errors  *prometheus.CounterVec // by kind
+	calls   prometheus.Counter     // by gRPC
+	seconds prometheus.Histogram   // of those
 
 	mu     sync.RWMutex
 	limits map[string]*limitMetrics // by ratelimitconfig.Match.Metric
@@ -53,6 +53,8 @@ func newMetrics() *metrics {
 	hits := func(name, help string) *prometheus.CounterVec {
 		return vector("rate_limit_"+name, help, "domain", "key1", "key2")
 	}
+	calls := opts("total_requests", "Rate limit calls.")
+	calls.ConstLabels = prometheus.Labels{"grpc_method": "ShouldRateLimit"}
 	return &metrics{
 		total:        hits("total_hits", "Hits of rate limit calls, by limit."),
 		over:         hits("over_limit", "Hits over the limit."),
@@ -63,12 +65,13 @@ func newMetrics() *metrics {
 		globalShadow: counter("global_shadow_mode", "Calls that passed because all limits are in shadow mode."),
 		loaded:       counter("config_load_success", "Configurations that were taken."),
 		notLoaded:    counter("config_load_error", "Configurations that were rejected."),
-		notFound:     vector("rate_limit_domain_not_found", "Descriptors of calls whose domain has no configuration."),
+		notFound:     counter("rate_limit_domain_not_found", "Descriptors of calls whose domain has no configuration."),
 		errors:       vector("should_rate_limit_error", "Calls that ended with an error.", "err_type"),
-		calls:        vector("total_requests", "Rate limit calls.", "grpc_method"),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		calls:        prometheus.NewCounter(calls),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "ratelimit_service", Name: "response_time_seconds", Help: "Time of a rate limit call.",
-		}, []string{"grpc_method"}),
+			ConstLabels: calls.ConstLabels,
+		}),
 		limits: map[string]*limitMetrics{},
 	}
 }
@@ -84,8 +87,8 @@ func (s *Service) Collectors() []prometheus.Collector {
 
 // countCall counts a call by gRPC, and its time.
 func (m *metrics) countCall(took time.Duration) {
-	m.calls.WithLabelValues(method).Inc()
-	m.seconds.WithLabelValues(method).Observe(took.Seconds())
+	m.calls.Inc()
+	m.seconds.Observe(took.Seconds())
 }
 
 // countError counts a call that ends with an error.
@@ -104,7 +107,7 @@ func (m *metrics) countHits(c *call, totals []quotaservice.Total) {
 		case p.kind == limited:
 			m.of(p.match.Metric).count(p, &totals[p.counted], c.hits[p.counted], c.service.o.NearRatio)
 		case p.match.UnknownDomain:
-			m.notFound.WithLabelValues().Inc()
+			m.notFound.Inc()
 		}
 	}
 }

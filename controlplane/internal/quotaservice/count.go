@@ -196,11 +196,12 @@ func (o *operation) charge(s *quota.State) (changed bool) {
 	}
 	o.judge(s, o.n)
 	for i := range s.Windows {
-		if of := s.Some(i, i+1); s.Windows[i].IsFixed() {
-			of.Add(o.n, quota.Unleased)
-		} else {
-			countClaimed(&of, o.n)
+		if s.Windows[i].IsFixed() {
+			add(s, i, o.n)
+			continue
 		}
+		one := s.Some(i, i+1)
+		countClaimed(&one, o.n)
 	}
 	return true
 }

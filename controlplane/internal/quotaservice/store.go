@@ -38,7 +38,7 @@ const LiveFor = 10 * time.Second
 
 // Swap replaces a value if it is what the caller expects, and if the store's
 // clock says that the caller's decision still holds. One that Adds is for a value that is a number
-// in decimal digits: it needs to expect none, so that it never meets Differs.
+// in decimal digits. It expects no value, so its outcome is never Differs.
 type Swap struct {
 	Key      [16]byte
 	Domain   string // whose key it is: a store may bound what each domain keeps
