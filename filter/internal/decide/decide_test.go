@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // purse is a source with units of its own. Another worker takes loses of them between
@@ -16,6 +17,7 @@ import (
 type purse struct {
 	Source // what deciding does not call
 
+	table       state.Table // rules with one purse share its record
 	left, loses uint32
 	asks        int
 	heldBack    bool
@@ -30,7 +32,7 @@ func (p *purse) Check(s *Subject, _ int64) Outcome {
 	case p.heldBack:
 		s.Known = true
 		return HeldBack
-	case s.Cost > p.left:
+	case s.Units() > p.left:
 		s.PassNs = limit.Never
 		return Denied
 	}
@@ -64,7 +66,7 @@ func begin(t *testing.T, rules string, sources ...*purse) *Verdict {
 	v.Begin()
 	for i, source := range sources {
 		r := NewRule(p, &p.Rules[i])
-		r.Source = source
+		r.SetSource(source, &source.table)
 		s := v.Next()
 		s.Cost = 2
 		s.Begin(&r)
@@ -130,8 +132,30 @@ func TestNothingIsWrittenForAShadowRuleOfADeniedRequest(t *testing.T) {
 	first.left = 0
 	v.Decide(2)
 	require.Equal(t, "first", v.DeniedBy().Name)
-	require.Equal(t, "held", v.Subjects[1].Reason())
+	require.Equal(t, "not_asked", v.Subjects[1].Reason())
+	require.False(t, v.Subjects[1].Known, "its record is no longer in memory")
 	require.Zero(t, second.persisted)
+}
+
+// A peek judges each rule by itself: what the request before counted in the record of a shared
+// counter is no part of it, whether that request passed or was denied before its shadow rule.
+func TestAPeekForgetsWhatTheRequestBeforeCounted(t *testing.T) {
+	for mode, loses := range map[string]uint32{"enforce": 0, "shadow": 9} {
+		shared := &purse{left: 9, loses: loses}
+		v := begin(t, strings.Replace(two, `"second"`, `"second","mode":"`+mode+`"`, 1), shared, shared)
+		v.Decide(1)
+		require.Equal(t, loses == 0, v.Allowed, mode)
+		rules := []*Rule{v.Subjects[0].Rule, v.Subjects[1].Rule}
+
+		shared.left = 3
+		v.Begin()
+		for _, r := range rules {
+			v.Next().Begin(r)
+			v.Add()
+		}
+		v.Peek(2)
+		require.Equal(t, HasRoom, v.Subjects[1].Outcome, mode)
+	}
 }
 
 // Each outcome has the reason and the verdict that the policy gives it.

@@ -131,6 +131,7 @@ const (
 func (s *Subject) Begin(r *Rule) {
 	s.Rule, s.Outcome = r, HasRoom
 	s.Allowed, s.Known = true, false
+	s.CountedBefore = 0
 	s.Quota.Wait, s.Quota.Grant.Received = NotWaited, false
 	s.Account = nil
 	r.Subjects.Find(&s.Subject)
@@ -345,13 +346,14 @@ func (s *Subject) recheckDenied(now int64) (ok bool) {
 	return true
 }
 
-// skip is the outcome of a shadow rule if an enforced rule denies the request.
+// skip is the outcome of a shadow rule if an enforced rule denies the request. If the request has
+// waited, the rule's record was read in an earlier callback, whose memory others have used since.
 func (s *Subject) skip() {
+	s.Known = false
 	switch s.Outcome {
-	case HasRoom, Denied, Pending:
+	case HasRoom, Denied, HeldBack, Pending:
 		s.Outcome, s.Allowed = NotAsked, true
-		s.Known = false
-	default: // it could not have decided either
+	default: // the rule would not have decided: the reason stays
 	}
 }
 
