@@ -9,7 +9,29 @@
 //
 // Use: v.Begin(); for each rule, read key and cost into s := v.Next(), s.Begin(rule), v.Add(); v.Decide(now).
 //
-// Read Verdict.Decide first: it has a function for each of its phases.
+// Decide goes through its phases, each a function of Verdict:
+//
+//	check       Source.Check of each subject. If an enforced rule denies, endDenied. If a
+//	            subject is Pending, the verdict is: nothing is counted, and Decide is called
+//	            again, from the start, once the quota service has answered.
+//	take        Source.Take of each enforced subject. If one denies after all, the units of those
+//	            before it are refunded: endDenied.
+//	endDenied   shadow rules are skipped, and rules that count denied hits do so.
+//	takeShadow  Source.Take of each shadow subject: what an allowed request comes to there.
+//	count       metrics, and the keys that were denied.
+//
+// What requests of each kind come to:
+//
+//	allowed          check, take, takeShadow, count
+//	denied           check, endDenied, count; or check, take, endDenied, count if it lost a race
+//	denied in shadow check, take, takeShadow, count: Verdict.Allowed stays, Subject.Allowed does not
+//	cluster rule     check: Pending. The request waits, its grant comes to Subject.Quota, and Decide
+//	                 begins again: check finds the grant, and take takes it
+//	charged later    as allowed. The caller turns what Take has held into Holds by BeginHolds, and
+//	                 charges the cost by Hold.Settle once the answer tells it
+//
+// Read in this order: Verdict.Decide here, Source and Rule (rule.go), Subject and its outcomes
+// (subject.go), Hold (hold.go), Metrics (metrics.go).
 package decide
 
 import (

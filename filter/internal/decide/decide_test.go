@@ -100,6 +100,56 @@ func TestAnySourceOfUnits(t *testing.T) {
 	require.Equal(t, []uint32{1, 9}, []uint32{first.left, second.left}, "nothing is taken")
 }
 
+// Two rules with a purse each, or with one purse, and what one request of cost 2 leaves in them.
+func TestTwoRules(t *testing.T) {
+	shadow := func(rules string) string { return strings.Replace(rules, `"second"`, `"second","mode":"shadow"`, 1) }
+	shared := func(p *purse) [2]*purse { return [2]*purse{p, p} }
+	for name, tc := range map[string]struct {
+		rules    string
+		purses   [2]*purse
+		allowed  bool
+		outcomes [2]Outcome
+		left     [2]uint32
+	}{
+		"both have room":    {two, [2]*purse{{left: 2}, {left: 2}}, true, [2]Outcome{Taken, Taken}, [2]uint32{0, 0}},
+		"the first denies":  {two, [2]*purse{{left: 1}, {left: 2}}, false, [2]Outcome{Denied, HasRoom}, [2]uint32{1, 2}},
+		"the second denies": {two, [2]*purse{{left: 2}, {left: 1}}, false, [2]Outcome{HasRoom, Denied}, [2]uint32{2, 1}},
+		"the second loses a race and has room": {
+			two, [2]*purse{{left: 2}, {left: 4, loses: 1}}, true, [2]Outcome{Taken, Taken}, [2]uint32{0, 1},
+		},
+		"the second loses a race and denies": {
+			two, [2]*purse{{left: 2}, {left: 2, loses: 1}}, false, [2]Outcome{HasRoom, Denied}, [2]uint32{2, 1},
+		},
+		"one purse for both":           {two, shared(&purse{left: 4}), true, [2]Outcome{Taken, Taken}, [2]uint32{0, 0}},
+		"one purse with units for one": {two, shared(&purse{left: 3}), false, [2]Outcome{HasRoom, Denied}, [2]uint32{3, 3}},
+		"a shadow rule counts last": {
+			shadow(two), [2]*purse{{left: 2}, {left: 2}}, true, [2]Outcome{Taken, Taken}, [2]uint32{0, 0},
+		},
+		"a shadow rule would deny": {
+			shadow(two), [2]*purse{{left: 2}, {left: 1}}, true, [2]Outcome{Taken, Denied}, [2]uint32{0, 1},
+		},
+		"a shadow rule has too few units left of one purse": {
+			shadow(two), shared(&purse{left: 3}), true, [2]Outcome{Taken, Denied}, [2]uint32{1, 1},
+		},
+		"a shadow rule of a denied request": {
+			shadow(two), [2]*purse{{left: 1}, {left: 2}}, false, [2]Outcome{Denied, NotAsked}, [2]uint32{1, 2},
+		},
+		"a shadow rule that is held, of a request that loses a race": {
+			shadow(two), [2]*purse{{left: 2, loses: 1}, {heldBack: true}}, false, [2]Outcome{Denied, NotAsked}, [2]uint32{1, 0},
+		},
+		"the second must ask": {
+			two, [2]*purse{{left: 2}, {left: 2, asks: 1}}, true, [2]Outcome{HasRoom, Pending}, [2]uint32{2, 2},
+		},
+	} {
+		v := begin(t, tc.rules, tc.purses[:]...)
+		v.Decide(1)
+		require.Equal(t, tc.allowed, v.Allowed, name)
+		require.Equal(t, tc.outcomes, [2]Outcome{v.Subjects[0].Outcome, v.Subjects[1].Outcome}, name)
+		require.Equal(t, tc.left, [2]uint32{tc.purses[0].left, tc.purses[1].left}, name)
+		require.Equal(t, tc.outcomes[1] == Pending, v.Pending, name)
+	}
+}
+
 // A request that waits keeps its subjects and counts nothing; it goes on with them.
 func TestAVerdictThatWaitsGoesOn(t *testing.T) {
 	first, second := &purse{left: 5}, &purse{left: 3, asks: 1}
@@ -172,5 +222,25 @@ func TestOutcomes(t *testing.T) {
 		s.become(Denied, 1)
 		require.False(t, s.Allowed)
 		require.Equal(t, "limit", s.Reason())
+	}
+}
+
+// Units of the last tenth of a window and of the first tenth of the next are a spike as far as they
+// are together beyond the limit.
+func TestSpikes(t *testing.T) {
+	const tenth = 1_000_000_000
+	window := limit.Window{Algorithm: limit.FixedWindow, Limit: 5, PeriodNs: 10 * tenth}
+	s := &spikes{}
+	for _, step := range []struct {
+		tenths        float64
+		units, excess uint64
+	}{
+		{0, 9, 0}, // nothing is known of the window before
+		{8.9, 9, 0}, {9, 2, 0}, {9.9, 2, 0},
+		{10, 1, 0}, {10.5, 1, 1}, {10.9, 2, 2}, {11, 9, 0}, {19, 3, 0},
+		{40, 9, 0}, // the window before is another one, in which nothing came
+	} {
+		now := int64(step.tenths * tenth)
+		require.Equal(t, step.excess, s.add(&window, now, step.units), "at %v", step.tenths)
 	}
 }

@@ -151,15 +151,17 @@ func (s *Subject) noteDenied(now int64) {
 	}
 }
 
-// spikes watches for bursts around the boundary of a rule's shortest aligned
-// window: hits in its first tenth that, with those in the last tenth of the
-// window before, exceed the limit. It adds up all keys that one worker has seen,
-// so it is exact for a rule without a key on one worker and an approximation
-// otherwise. No record holds any of it.
+// spikes finds bursts around the boundaries of a rule's shortest aligned window. A burst is what the
+// last tenth of one window and the first tenth of the next have together beyond the limit. It adds
+// up all keys that one worker has seen, so it is exact for a rule without a key on one worker and an
+// approximation otherwise. No record holds any of it.
+//
+//	... window before | this window ...
+//	       tailBefore | head ... tail |
 type spikes struct {
-	end        int64  // of the window that holds the counts below
-	head, tail uint64 // units in its first and last tenth
-	before     uint64 // units in the last tenth of the window before
+	end        int64  // of this window
+	tailBefore uint64 // units in the last tenth of the window before
+	head, tail uint64 // units in this window's first and last tenth
 
 	quietFrom, quietTo int64 // between these instants a hit changes nothing here
 }
@@ -175,35 +177,47 @@ func (s *spikes) countNearBoundary(of *Subject) {
 	windows := of.Rule.Subjects.Windows
 	for i := range windows {
 		if w := &windows[i]; w.Algorithm == limit.FixedWindow || w.Algorithm == limit.Calendar {
-			s.add(w, of.Record.Now, uint64(of.Cost), &of.Rule.Metrics)
+			of.Rule.Metrics.BoundarySpikes += s.add(w, of.Record.Now, uint64(of.Cost))
 			return
 		}
 	}
-	s.quietFrom, s.quietTo = math.MinInt64, math.MaxInt64
+	s.quietFrom, s.quietTo = math.MinInt64, math.MaxInt64 // no window is aligned
 }
 
-func (s *spikes) add(w *limit.Window, now int64, units uint64, m *Metrics) {
+// add adds units to the window at now. It returns how many of them are beyond the limit.
+func (s *spikes) add(w *limit.Window, now int64, units uint64) (excess uint64) {
 	start, end := w.Span(now)
-	length := end - start
 	if end != s.end {
-		before := uint64(0)
-		if start == s.end {
-			before = s.tail
-		}
-		*s = spikes{
-			end: end, before: before,
-			quietFrom: start + (length+9)/10, quietTo: end - length/10,
-		}
+		s.begin(start, end)
 	}
-	if now-start < length/10 {
-		limit := uint64(w.Limit)
-		already := max(s.before+s.head, limit)
-		s.head += units
-		if s.before > 0 {
-			m.BoundarySpikes += max(s.before+s.head, limit) - already
-		}
+	tenth := (end - start) / 10
+	if now-start < tenth {
+		excess = s.addToHead(units, uint64(w.Limit))
 	}
-	if end-now <= length/10 {
+	if end-now <= tenth {
 		s.tail += units
 	}
+	return excess
+}
+
+// begin begins a window. The one before it counts only if it ends where this one starts.
+func (s *spikes) begin(start, end int64) {
+	length := end - start
+	tailBefore := uint64(0)
+	if start == s.end {
+		tailBefore = s.tail
+	}
+	*s = spikes{
+		end: end, tailBefore: tailBefore,
+		quietFrom: start + (length+9)/10, quietTo: end - length/10,
+	}
+}
+
+func (s *spikes) addToHead(units, limit uint64) (excess uint64) {
+	before := s.tailBefore + s.head
+	s.head += units
+	if s.tailBefore == 0 {
+		return 0
+	}
+	return max(before+units, limit) - max(before, limit)
 }

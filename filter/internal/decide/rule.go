@@ -18,10 +18,13 @@ type Source interface {
 	Check(s *Subject, now int64) Outcome
 	// Recheck is Check after another worker, or another rule, wrote first.
 	Recheck(s *Subject, now int64) Outcome
-	// Take takes the cost of a subject that was checked: Taken, Raced, Full or Failed. If
-	// Check did not find HasRoom, Take counts a denied hit, and PassNs becomes the instant at
-	// which the next hit like this one passes. A rule that holds keeps the units until its
-	// HoldSource settles them.
+	// Take counts the cost of a subject that was checked: Taken, Raced, Full or Failed. A rule
+	// that holds keeps the units until its HoldSource settles them.
+	//
+	// Take reads Allowed. If that is false, the hit is counted though it is denied (see
+	// Rule.CountsDenied), and PassNs becomes the instant at which the next hit like this one
+	// passes. In all other cases, also for Full, PassNs stays as Check left it: a request that
+	// had room, and then found the page full, is told that it may try again at once.
 	Take(s *Subject) Outcome
 	// Refund undoes Take. It reports whether every window has the units back.
 	Refund(s *Subject, now int64) (complete bool)

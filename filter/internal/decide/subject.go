@@ -55,27 +55,34 @@ var reasons = [...]string{
 }
 
 // Subject is one rule as it holds for one request. It has everything that the request carries
-// from one call to the next: a source remembers nothing about it.
+// from one call to the next: a source remembers nothing about it. Its fields stand in groups, by
+// who writes them.
 type Subject struct {
+	// The caller reads these from the request before Begin. Begin completes policy.Subject.
 	policy.Subject
-	Rule           *Rule
 	Cost           uint32
 	CostUnreadable bool // the cost is the greatest, because the request does not say it in plain decimals, or not once
 
+	// Begin.
+	Rule   *Rule
+	Limits state.Key // the key with the limits that hold for it where it is counted
+
+	// The phases of Verdict.Decide, and LackKey.
 	Outcome       Outcome
-	Allowed       bool
-	Known         bool   // the key's usage is known
+	Allowed       bool   // a shadow rule that is not Allowed would have denied
 	CountedBefore uint32 // units that the subjects before this one count in the same record
-	PassNs        int64  // of a denial: when the hit would pass, or limit.Never
 
-	Limits state.Key   // the key with the limits that hold for it where it is counted
+	// The source, in Check, Recheck and Take.
+	Known  bool        // the key's usage is known
+	PassNs int64       // of a denial: when the hit would pass, or limit.Never
 	Record state.Entry // of a source that counts in shared data
+	Hold   state.Hold  // of a rule that holds: what Take has held
 
-	Hold    state.Hold // of a rule that holds: what Take has held
-	Account any        // where lease.HoldSource has counted the units, for its reports; only that reads it
-	Quota   Quota      // of a rule of scope cluster
+	// The source of a rule of scope cluster. The service's grant comes between two calls of Decide.
+	Quota   Quota
+	Account any // where lease.HoldSource has counted the units, for its reports; only that reads it
 
-	unnamed Named
+	unnamed Named // see named
 }
 
 // Quota is how far a subject has come with the quota service.
@@ -127,11 +134,12 @@ const (
 	OwnShare        // what the proxy may admit while the service is silent
 )
 
-// Begin prepares the subject, whose key has been read.
+// Begin prepares the subject, whose key has been read. What it leaves of the request before is
+// read only after Check, Take or the service has written it anew.
 func (s *Subject) Begin(r *Rule) {
-	s.Rule, s.Outcome = r, HasRoom
-	s.Allowed, s.Known = true, false
-	s.CountedBefore = 0
+	s.Rule = r
+	s.Outcome, s.Allowed = HasRoom, true
+	s.CountedBefore, s.Known = 0, false
 	s.Quota.Wait, s.Quota.Grant.Received = NotWaited, false
 	s.Account = nil
 	r.Subjects.Find(&s.Subject)
