@@ -144,20 +144,21 @@ func (r *reader) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders, 
 		return nil
 	}
 	switch p.kind {
-	case "path":
+	case kindPath:
 		r.note(place{}, pathNote)
-	case "host":
+	case kindHost:
 		r.note(place{}, "Hosts are counted in lower case and without port here. Envoy sends them as they come.")
+	default:
 	}
 	ways := one(entry{key: a.GetDescriptorKey(), part: &p})
-	if a.GetSkipIfAbsent() && p.kind == "header" {
+	if a.GetSkipIfAbsent() && p.kind == kindHeader {
 		ways = append(ways, descriptor{selection: selection{match: match{p.String(): {{kind: absent}}}}})
 	}
 	return ways
 }
 
 func (r *reader) readQueryParameters(a *routev3.RateLimit_Action_QueryParameters, at place) []descriptor {
-	p := part{kind: "query", name: a.GetQueryParameterName()}
+	p := part{kind: kindQuery, name: a.GetQueryParameterName()}
 	if p.name == "" {
 		r.fail(at, "query_parameters needs a query_parameter_name")
 		return nil
@@ -238,7 +239,7 @@ func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at place) []
 		notes = append(notes, "Without the metadata Envoy sends the descriptor without this entry. Here the rule needs "+
 			"the metadata.")
 	}
-	return one(entry{key: a.GetDescriptorKey(), part: &part{kind: "property", path: path}}, notes...)
+	return one(entry{key: a.GetDescriptorKey(), part: &part{kind: kindProperty, path: path}}, notes...)
 }
 
 // readRemoteAddressMatch reads an action that sends a fixed entry for clients
@@ -249,7 +250,7 @@ func (r *reader) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddres
 	for _, o := range a.GetAddressMatcher().GetRanges() {
 		networks = append(networks, r.readCIDRRange(o, at)...)
 	}
-	switch m := (match{clientIP.kind: exact(networks)}); {
+	switch m := (match{clientIP.String(): exact(networks)}); {
 	case networks == nil:
 		d.cannotMatch("its address_matcher has no ranges")
 	case a.GetAddressMatcher().GetInvertMatch():

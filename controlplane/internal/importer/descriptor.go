@@ -255,9 +255,9 @@ func (r *rule) limitedRequests(exempt []match) (m match, ok bool) {
 	m = r.Match
 	for _, p := range r.Key {
 		switch {
-		case p.kind == "header" && m[p.String()] == nil:
+		case p.kind == kindHeader && m[p.String()] == nil:
 			m, _ = m.and(match{p.String(): {present}})
-		case p.kind == "query", p.kind == "property":
+		case p.kind == kindQuery, p.kind == kindProperty:
 			return nil, false
 		}
 	}

@@ -155,7 +155,7 @@ func (r *reader) gatewayRules(all *gatewayRules, at place, name string, isLocal 
 
 // gatewayRule makes a rule for the requests of a descriptor.
 func (r *reader) gatewayRule(d *descriptor, o *gatewayRule, name string, isLocal bool) []rule {
-	l := noLimit(d.entries)
+	l := leafOfRest(d.entries)
 	l.name = name
 	l.at = d.at
 	l.quota = r.gatewayQuota(o, d.at, isLocal)
@@ -228,7 +228,7 @@ func (r *reader) readSelector(d *descriptor, o *gatewaySelector, at place) {
 		if q.Name == "" {
 			r.fail(at, "a query parameter needs a name")
 		}
-		r.readMatch(d, part{kind: "query", name: q.Name}, q, at)
+		r.readMatch(d, part{kind: kindQuery, name: q.Name}, q, at)
 	}
 	if o.Path != nil {
 		if o.Path.Type == "" {
@@ -259,7 +259,7 @@ func (r *reader) readMethods(d *descriptor, list []*gatewayMatch, at place) {
 		}
 	}
 	if methods != nil {
-		d.selection = d.and(selection{match: match{method.kind: exact(methods)}})
+		d.selection = d.and(selection{match: match{method.String(): exact(methods)}})
 	}
 }
 
@@ -269,7 +269,7 @@ func (r *reader) readMatch(d *descriptor, p part, o *gatewayMatch, at place) {
 	v := pattern{exactly, o.Value}
 	switch o.Type {
 	case "Distinct":
-		d.entries = append(d.entries, entry{key: p.kind + p.name, part: &p})
+		d.entries = append(d.entries, entry{key: string(p.kind) + p.name, part: &p})
 		if v.text == "" {
 			return
 		}
@@ -286,7 +286,7 @@ func (r *reader) readMatch(d *descriptor, p part, o *gatewayMatch, at place) {
 		r.fail(at, "type must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(o.Type))
 		return
 	}
-	if p.kind == "client_ip" {
+	if p.kind == kindClientIP {
 		network, err := netip.ParsePrefix(o.Value)
 		if err != nil {
 			r.fail(at, "value must be a network such as 10.0.0.0/8, not "+strconv.Quote(o.Value))

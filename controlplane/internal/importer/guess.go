@@ -19,16 +19,20 @@ type keyParts struct {
 func (o Options) parts() (*keyParts, error) {
 	made := &keyParts{parts: map[string]part{}, used: map[string]bool{}}
 	for key, text := range o.Keys {
-		kind, name, named := strings.Cut(text, ":")
+		kind, name, _ := strings.Cut(text, ":")
 		switch {
 		case kind == "header" && isHeaderName(strings.ToLower(name)):
 			made.parts[key] = headerPart(name)
 		case kind == "query" && name != "":
-			made.parts[key] = part{kind: "query", name: name}
+			made.parts[key] = part{kind: kindQuery, name: name}
 		case text == "client_ip":
 			made.parts[key] = clientIP
-		case !named && slices.Contains([]string{"path", "method", "host"}, kind):
-			made.parts[key] = part{kind: kind}
+		case text == "path":
+			made.parts[key] = fullPath
+		case text == "method":
+			made.parts[key] = method
+		case text == "host":
+			made.parts[key] = host
 		default:
 			return nil, &UsageError{
 				Message: "the key " + key + " cannot be " + strconv.Quote(text) + ": it is header:NAME, query:NAME, client_ip, " +
@@ -111,8 +115,8 @@ func (j *job) guessWith(d descriptor, e entry, levels []*level) (list []descript
 var usual = map[string]part{
 	"remote_address":        clientIP,
 	"masked_remote_address": maskedIP,
-	"destination_cluster":   {kind: "property", path: []string{"xds", "cluster_name"}},
-	"source_cluster":        {kind: "property", path: []string{"node", "cluster"}},
+	"destination_cluster":   {kind: kindProperty, path: []string{"xds", "cluster_name"}},
+	"source_cluster":        {kind: kindProperty, path: []string{"node", "cluster"}},
 	"path":                  headerPart(":path"),
 	"method":                method,
 	"host":                  host,
@@ -147,7 +151,7 @@ func (k *keyParts) usePart(key string, isOwnValue bool) (p part, why string) {
 		return maskedIP, ""
 	case isHeaderName(name):
 		k.addGuess(key + " = header " + name)
-		return part{kind: "header", name: name}, ""
+		return part{kind: kindHeader, name: name}, ""
 	}
 	return p, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" + key +
 		"=header:NAME'."

@@ -230,7 +230,7 @@ func (j *job) allowedNetworks(i *ingress) []match {
 	if len(list) == 0 {
 		return nil
 	}
-	return []match{{clientIP.kind: list}}
+	return []match{{clientIP.String(): list}}
 }
 
 // selections are the requests of an Ingress: hosts with the same paths come together.
@@ -264,10 +264,10 @@ func (i *ingress) selections(all []*ingress) (list []selection) {
 func (i *ingress) selection(hosts []string, paths []pattern, all []*ingress) (s selection) {
 	s.match = match{}
 	if hosts[0] != "" {
-		s.match[host.kind] = exact(hosts)
+		s.match[host.String()] = exact(hosts)
 	}
 	if !slices.Contains(paths, pattern{wildcard, "/*"}) {
-		s.match[fullPath.kind] = spelledOut(paths)
+		s.match[fullPath.String()] = spelledOut(paths)
 	}
 	for _, other := range all {
 		if other == i || other.isCanary {
@@ -283,17 +283,17 @@ func (i *ingress) selection(hosts []string, paths []pattern, all []*ingress) (s 
 // leaveOutPath leaves the requests of another Ingress' path out if the path wins.
 func (s *selection) leaveOutPath(hosts []string, paths []pattern, q ingressPath) {
 	isNarrowerHost := func(h string) bool {
-		isWithin := isValueWithin(host.kind, pattern{exactly, q.host}, pattern{exactly, h})
+		isWithin := isValueWithin(host.String(), pattern{exactly, q.host}, pattern{exactly, h})
 		return q.host != "" && q.host != h && (h == "" || isWithin)
 	}
 	wins := func(p pattern) bool { return q.path.isLonger(p) && !p.apart(q.path) }
 	switch {
 	case slices.ContainsFunc(hosts, isNarrowerHost):
-		s.addExempt(match{host.kind: {{exactly, q.host}}})
+		s.addExempt(match{host.String(): {{exactly, q.host}}})
 	case slices.Contains(hosts, q.host) && slices.ContainsFunc(paths, wins):
-		m := match{fullPath.kind: spelledOut([]pattern{q.path})}
+		m := match{fullPath.String(): spelledOut([]pattern{q.path})}
 		if len(hosts) > 1 {
-			m[host.kind] = []pattern{{exactly, q.host}}
+			m[host.String()] = []pattern{{exactly, q.host}}
 		}
 		s.addExempt(m)
 	}

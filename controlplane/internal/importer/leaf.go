@@ -64,8 +64,9 @@ func (l *level) leaf(entries []entry) (end leaf, fits bool) {
 	return end, true
 }
 
-// noLimit is the leaf of all other requests of a descriptor, which have no limit.
-func noLimit(entries []entry, begin ...pair) leaf {
+// leafOfRest is the leaf of the requests that no level takes: those of the descriptor that have the
+// pairs begin, and any values behind them. It has no limit.
+func leafOfRest(entries []entry, begin ...pair) leaf {
 	l := &level{pairs: slices.Clone(begin)}
 	for _, e := range entries[len(begin):] {
 		l.pairs = append(l.pairs, pair{key: e.key})
@@ -99,7 +100,7 @@ func serviceLeaves(levels []*level, entries []entry, begin ...pair) (list []leaf
 			}
 		}
 	}
-	return append(list, noLimit(entries, begin...))
+	return append(list, leafOfRest(entries, begin...))
 }
 
 // rank is the pattern's place in the order in which envoyproxy/ratelimit tries the values of a key.
@@ -125,7 +126,7 @@ func localLeaves(levels []*level, entries []entry) (list []leaf) {
 			}
 		}
 	}
-	return append(list, noLimit(entries))
+	return append(list, leafOfRest(entries))
 }
 
 // grouped groups levels by what follows behind a depth, in their order.

@@ -40,7 +40,7 @@ func (j *job) local() error {
 		j.note(place{}, j.options.Routes.Name+": ignored: the listener has routes of its own, or these have no rate_limits")
 	}
 	l := &localImport{
-		reader: j.reader, job: j, hosts: j.hosts(s),
+		job: j, hosts: j.virtualHosts(s),
 		levels: map[*localv3.LocalRateLimit][]*level{}, reached: map[*level]bool{},
 	}
 	l.addRules(s.filters)
@@ -100,8 +100,7 @@ func hasBucket(n *policy.Node) bool {
 
 // localImport makes rules of the configurations of one listener.
 type localImport struct {
-	*reader
-	job    *job
+	*job
 	hosts  []virtualHost
 	levels map[*localv3.LocalRateLimit][]*level // of each configuration, as several routes may have one
 
@@ -171,8 +170,7 @@ func (l *localImport) addConfig(c filterConfig, u use) {
 		l.note(c.at.in("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their "+
 			"number: --scope cluster makes rules that count over all")
 	}
-	draft := &l.job.draft
-	draft.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), draft.headers)
+	l.draft.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), l.draft.headers)
 	if l.levels[o] == nil {
 		l.levels[o] = l.readLevels(o, c.at)
 		l.all = append(l.all, l.levels[o]...)
@@ -191,7 +189,7 @@ func (l *localImport) addConfig(c filterConfig, u use) {
 		l.countEachConnection(c.at, rules)
 	}
 	e.apply(rules, l.reader)
-	draft.rules = append(draft.rules, rules...)
+	l.draft.rules = append(l.draft.rules, rules...)
 }
 
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
@@ -211,7 +209,7 @@ func (l *localImport) defaultBucket(o *localv3.LocalRateLimit, at place, request
 	return d.rules([]leaf{{name: name, quota: q, at: q.at}}, l.reader)
 }
 
-var connectionID = part{kind: "property", path: []string{"connection", "id"}}
+var connectionID = part{kind: kindProperty, path: []string{"connection", "id"}}
 
 // countEachConnection counts each connection for itself.
 func (l *localImport) countEachConnection(at place, rules []rule) {
@@ -260,7 +258,7 @@ func (l *localImport) descriptors(o *localv3.LocalRateLimit, at place, u use) []
 	case len(o.GetRateLimits()) > 0:
 		return l.descriptorsOf(limitsAt(o.GetRateLimits(), at), u.requests, 0)
 	case len(l.hosts) == 0:
-		return l.job.guess(l.levels[o])
+		return l.guess(l.levels[o])
 	}
 	return l.routeDescriptors(l.hosts, o.GetStage(), func(r *route) (ownLimits, bool) {
 		return ownLimits{vhost: vhostLimits(o.GetVhRateLimits())}, u.holdsFor(r)

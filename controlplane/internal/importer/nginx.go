@@ -350,7 +350,7 @@ const defaultStatus = 429
 
 // mayBeMissing reports whether a request may lack the part.
 func (p part) mayBeMissing() bool {
-	return p.kind == "header" || p.kind == "query" || p.kind == "cookie"
+	return p.kind == kindHeader || p.kind == kindQuery || p.kind == kindCookie
 }
 
 // joined has the exemptions by one list, such as paths, in one exemption.

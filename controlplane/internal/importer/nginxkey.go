@@ -68,11 +68,11 @@ var nginxParts = map[string]part{
 	"host": host, "http_host": host, "server_name": host,
 	"uri": fullPath, "document_uri": fullPath, "request_uri": fullPath,
 	"request_method":         method,
-	"scheme":                 {kind: "property", path: []string{"request", "scheme"}},
-	"server_port":            {kind: "property", path: []string{"destination", "port"}},
+	"scheme":                 {kind: kindProperty, path: []string{"request", "scheme"}},
+	"server_port":            {kind: kindProperty, path: []string{"destination", "port"}},
 	"connection":             connectionID,
-	"ssl_client_s_dn":        {kind: "property", path: []string{"connection", "subject_peer_certificate"}},
-	"ssl_client_fingerprint": {kind: "property", path: []string{"connection", "sha256_peer_certificate_digest"}},
+	"ssl_client_s_dn":        {kind: kindProperty, path: []string{"connection", "subject_peer_certificate"}},
+	"ssl_client_fingerprint": {kind: kindProperty, path: []string{"connection", "sha256_peer_certificate_digest"}},
 }
 
 // variable are the forms of a variable.
@@ -85,7 +85,7 @@ func (n *nginxImport) variable(name string, depth int) (forms []keyForm, why str
 		f.note(n.server)
 	}
 	p, ok := nginxParts[name]
-	for prefix, kind := range map[string]string{"http_": "header", "cookie_": "cookie", "arg_": "query"} {
+	for prefix, kind := range map[string]partKind{"http_": kindHeader, "cookie_": kindCookie, "arg_": kindQuery} {
 		if rest, has := strings.CutPrefix(name, prefix); has && !ok && rest != "" {
 			p = part{kind: kind, name: rest}
 			ok = true
@@ -100,7 +100,7 @@ func (n *nginxImport) variable(name string, depth int) (forms []keyForm, why str
 	case !ok:
 		return nil, "A policy has nothing like nginx' $" + name + "."
 	}
-	if p.kind == "header" {
+	if p.kind == kindHeader {
 		p.name = strings.ReplaceAll(p.name, "_", "-")
 	}
 	f.parts = []part{p}
@@ -304,7 +304,7 @@ func (e *nginxEntry) selects(p part) (s selection) {
 		}
 		list = append(list, v)
 	}
-	if p.kind == "header" && len(list) > 1 {
+	if p.kind == kindHeader && len(list) > 1 {
 		var all []string
 		for _, v := range list {
 			all = append(all, "(?:"+v.regexp()+")")
@@ -322,19 +322,19 @@ func (e *nginxEntry) pattern(p part, text string) (v pattern, ok bool) {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {
 			one, isAddress := networkOf(text)
-			return pattern{exactly, one.Addr().String()}, isAddress && p.kind == "client_ip"
+			return pattern{exactly, one.Addr().String()}, isAddress && p.kind == kindClientIP
 		}
-		return pattern{exactly, network.Masked().String()}, p.kind == "client_ip"
+		return pattern{exactly, network.Masked().String()}, p.kind == kindClientIP
 	case e.kind == entryHosts:
-		return pattern{exactly, strings.ToLower(text)}, p.kind == "host" && isHost(strings.TrimPrefix(text, "*."))
+		return pattern{exactly, strings.ToLower(text)}, p.kind == kindHost && isHost(strings.TrimPrefix(text, "*."))
 	case e.kind == entryRegex:
 		v, ok = searched(strings.TrimLeft(text, "~*"), strings.HasPrefix(text, "~*"))
-		return v, ok && (p.kind == "header" || p.kind == "path")
+		return v, ok && (p.kind == kindHeader || p.kind == kindPath)
 	case text == "":
-		return pattern{kind: absent}, p.kind == "header"
+		return pattern{kind: absent}, p.kind == kindHeader
 	}
 	text = strings.TrimPrefix(text, `\`)
-	v = stringPattern("", text, "", p.kind == "header" || p.kind == "path")
+	v = stringPattern("", text, "", p.kind == kindHeader || p.kind == kindPath)
 	_, ok = p.restrict(match{}, v)
 	return v, ok
 }

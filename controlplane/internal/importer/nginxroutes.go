@@ -166,7 +166,7 @@ func (s *server) selectHosts(isDefault bool) {
 		hosts = append(hosts, pattern{exactly, name})
 	}
 	if len(hosts) > 0 {
-		s.match = match{host.kind: hosts}
+		s.match = match{host.String(): hosts}
 	}
 }
 
@@ -299,7 +299,7 @@ func (l *location) selectPath() {
 		l.path = stringPattern("", l.text, "*", false)
 	}
 	if l.path != (pattern{wildcard, "/*"}) {
-		l.match = match{fullPath.kind: {l.path}}
+		l.match = match{fullPath.String(): {l.path}}
 	}
 }
 

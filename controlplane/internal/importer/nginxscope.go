@@ -111,7 +111,7 @@ func commonValues(name string, a, b []pattern) (common []pattern, ok bool) {
 				common = appendNew(common, []pattern{p})
 			case isValueWithin(name, q, p):
 				common = appendNew(common, []pattern{q})
-			case name != host.kind && name != clientIP.kind && !p.apart(q):
+			case name != host.String() && name != clientIP.String() && !p.apart(q):
 				return nil, false
 			}
 		}
@@ -122,10 +122,10 @@ func commonValues(name string, a, b []pattern) (common []pattern, ok bool) {
 // isValueWithin reports whether every value of a part that fits p fits q.
 func isValueWithin(name string, p, q pattern) bool {
 	switch name {
-	case host.kind:
+	case host.String():
 		end, isWildcard := strings.CutPrefix(q.text, "*")
 		return p == q || isWildcard && strings.HasSuffix(strings.TrimPrefix(p.text, "*"), end)
-	case clientIP.kind:
+	case clientIP.String():
 		narrow, _ := networkOf(p.text)
 		wide, _ := networkOf(q.text)
 		return wide.Bits() <= narrow.Bits() && wide.Overlaps(narrow)

@@ -12,7 +12,7 @@ import (
 
 // part is a part of a request, for a rule's key or match.
 type part struct {
-	kind   string // as the policy names it
+	kind   partKind
 	name   string // of a header or query parameter
 	v4, v6 int    // of client_ip
 	path   []string
@@ -20,12 +20,26 @@ type part struct {
 	masked bool // of client_ip: its values may be networks of any size
 }
 
+// partKind is what a part is, as the policy names it.
+type partKind string
+
+const (
+	kindHeader   partKind = "header"
+	kindQuery    partKind = "query"
+	kindCookie   partKind = "cookie"
+	kindClientIP partKind = "client_ip"
+	kindPath     partKind = "path"
+	kindMethod   partKind = "method"
+	kindHost     partKind = "host"
+	kindProperty partKind = "property"
+)
+
 var (
-	clientIP = part{kind: "client_ip", v4: 32, v6: 128}
-	maskedIP = part{kind: "client_ip", v4: 32, v6: 128, masked: true}
-	fullPath = part{kind: "path"}
-	method   = part{kind: "method"}
-	host     = part{kind: "host"}
+	clientIP = part{kind: kindClientIP, v4: 32, v6: 128}
+	maskedIP = part{kind: kindClientIP, v4: 32, v6: 128, masked: true}
+	fullPath = part{kind: kindPath}
+	method   = part{kind: kindMethod}
+	host     = part{kind: kindHost}
 )
 
 // headerPart is the part for a header or for one of Envoy's pseudo headers.
@@ -33,19 +47,19 @@ func headerPart(name string) part {
 	name = strings.ToLower(name)
 	switch name {
 	case ":path":
-		return part{kind: "path", query: true}
+		return part{kind: kindPath, query: true}
 	case ":method":
 		return method
 	case ":authority", "host":
 		return host
 	}
-	return part{kind: "header", name: name}
+	return part{kind: kindHeader, name: name}
 }
 
 // readHeaderPart is the part for a header that a file names. It adds a problem if no header has that name.
 func (r *reader) readHeaderPart(name string, at place) (p part, ok bool) {
 	p = headerPart(name)
-	ok = p.kind != "header" || isHeaderName(p.name)
+	ok = p.kind != kindHeader || isHeaderName(p.name)
 	if !ok {
 		r.fail(at, strconv.Quote(name)+" is not the name of a header")
 	}
@@ -61,21 +75,21 @@ func (p part) is(q part) bool {
 }
 
 // String names the part, and its condition in a match.
-func (p part) String() string { return strings.TrimSpace(p.kind + " " + p.name) }
+func (p part) String() string { return strings.TrimSpace(string(p.kind) + " " + p.name) }
 
 // MarshalYAML writes the part as an item of a rule's key.
 func (p part) MarshalYAML() (any, error) {
 	switch p.kind {
-	case "client_ip":
-		return map[string]any{p.kind: map[string]int{"v4_prefix": p.v4, "v6_prefix": p.v6}}, nil
-	case "path":
-		return map[string]any{p.kind: "full"}, nil
-	case "property":
-		return map[string]any{p.kind: p.path}, nil
-	case "header", "query", "cookie":
-		return map[string]any{p.kind: p.name}, nil
+	case kindClientIP:
+		return map[partKind]any{p.kind: map[string]int{"v4_prefix": p.v4, "v6_prefix": p.v6}}, nil
+	case kindPath:
+		return map[partKind]any{p.kind: "full"}, nil
+	case kindProperty:
+		return map[partKind]any{p.kind: p.path}, nil
+	case kindHeader, kindQuery, kindCookie:
+		return map[partKind]any{p.kind: p.name}, nil
 	}
-	return p.kind, nil
+	return string(p.kind), nil
 }
 
 // networkOf is the network of a text, which may be an address.
@@ -91,9 +105,9 @@ func networkOf(text string) (network netip.Prefix, ok bool) {
 // isNever reports whether no request has a value of the part that fits the pattern.
 func (p part) isNever(v pattern) bool {
 	switch {
-	case p.kind == "path":
+	case p.kind == kindPath:
 		return (v.kind == exactly || v.kind == wildcard) && !v.beginsPath() && v.text != "*" // the path of OPTIONS
-	case p.kind == "client_ip" && v.kind == exactly:
+	case p.kind == kindClientIP && v.kind == exactly:
 		network, ok := networkOf(v.text)
 		bits := p.v6
 		if network.Addr().Is4() {
@@ -110,15 +124,15 @@ func (p part) isNever(v pattern) bool {
 func (p part) fit(v pattern) (fit pattern, ok bool) {
 	ok = true
 	switch {
-	case p.kind == "path":
+	case p.kind == kindPath:
 		if p.query {
 			v, _, ok = v.ofPath()
 		}
 		return v, ok && (v.kind == anyValue || v.kind == expression || v.beginsPath() && !strings.Contains(v.text, "?"))
 	case v.kind != exactly:
-	case p.kind == "host":
+	case p.kind == kindHost:
 		v.text = withoutPort(v.text)
-	case p.kind == "client_ip":
+	case p.kind == kindClientIP:
 		network, isNetwork := networkOf(v.text)
 		ok = isNetwork
 		switch {
@@ -146,20 +160,20 @@ func (p part) restrict(m match, v pattern) (restricted match, ok bool) {
 	}
 	v, ok = p.fit(v)
 	switch p.kind {
-	case "header":
+	case kindHeader:
 		return m.and(match{p.String(): {v}})
-	case "path":
-	case "method":
+	case kindPath:
+	case kindMethod:
 		ok = v.kind == exactly && isOf(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
-	case "host":
+	case kindHost:
 		ok = v.kind == exactly && isHost(v.text)
 	default:
-		ok = ok && p.kind == "client_ip" && v.kind == exactly
+		ok = ok && p.kind == kindClientIP && v.kind == exactly
 	}
-	if !ok || m[p.kind] != nil {
+	if !ok || m[p.String()] != nil {
 		return m, false
 	}
-	return m.and(match{p.kind: {v}})
+	return m.and(match{p.String(): {v}})
 }
 
 // isHost reports whether text is a name that hosts of a match may have.
@@ -193,7 +207,7 @@ func (m match) MarshalYAML() (any, error) {
 		}
 	}
 	var paths []string
-	for _, p := range m[fullPath.kind] {
+	for _, p := range m[fullPath.String()] {
 		paths = append(paths, p.notation(fullPath))
 	}
 	return flow(struct {
@@ -207,7 +221,7 @@ func (m match) MarshalYAML() (any, error) {
 
 // texts are the texts of a part's patterns.
 func (m match) texts(p part) (list []string) {
-	for _, v := range m[p.kind] {
+	for _, v := range m[p.String()] {
 		list = append(list, v.text)
 	}
 	return list
@@ -230,7 +244,7 @@ func (m match) and(other match) (both match, ok bool) {
 	maps.Copy(both, m)
 	for part, more := range other {
 		has := m[part]
-		isPath := part == fullPath.kind && len(has) == 1 && len(more) == 1
+		isPath := part == fullPath.String() && len(has) == 1 && len(more) == 1
 		switch {
 		case has == nil, isPath && more[0].within(has[0]):
 			both[part] = more

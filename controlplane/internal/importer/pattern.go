@@ -149,7 +149,7 @@ func (p pattern) notation(of part) string {
 		return plain
 	case p.kind == exactly:
 		return "=" + p.text
-	case p.kind == wildcard && isPlain && (p.text == plain+"*" || p.text == "*"+plain && of.kind != "path"):
+	case p.kind == wildcard && isPlain && (p.text == plain+"*" || p.text == "*"+plain && of.kind != kindPath):
 		return p.text
 	}
 	return "~" + p.regexp()

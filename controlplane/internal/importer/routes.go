@@ -37,8 +37,8 @@ type rateLimit struct {
 	at place
 }
 
-// hosts reads the virtual hosts of a site.
-func (r *reader) hosts(s *site) (list []virtualHost) {
+// virtualHosts reads the virtual hosts of a site.
+func (r *reader) virtualHosts(s *site) (list []virtualHost) {
 	all := itemsOf(s.routing, "virtual_hosts")
 	for i, n := range all {
 		at := s.at.item("virtual_hosts", i)
@@ -92,7 +92,7 @@ func (r *reader) hostSelection(domains []string) (s selection) {
 		}
 	}
 	if hosts != nil {
-		s.match = match{host.kind: exact(hosts)}
+		s.match = match{host.String(): exact(hosts)}
 	}
 	return s
 }
@@ -115,7 +115,7 @@ func (s *selection) exemptOtherHosts(domains []string, others []*policy.Node) {
 		}
 	}
 	if names != nil {
-		s.exempt = append(s.exempt, match{host.kind: exact(names)})
+		s.exempt = append(s.exempt, match{host.String(): exact(names)})
 	}
 }
 

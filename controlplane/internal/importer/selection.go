@@ -50,7 +50,7 @@ func (s *selection) restrict(p part, v pattern, inverted bool) {
 	if inverted {
 		m = nil
 	}
-	if p.kind == "host" && v.kind == exactly && withoutPort(v.text) != v.text {
+	if p.kind == kindHost && v.kind == exactly && withoutPort(v.text) != v.text {
 		s.note("The host " + v.text + " is compared without its port here.")
 	}
 	if p.query {
@@ -127,7 +127,7 @@ func (r *reader) readHeaderMatcher(s *selection, o *routev3.HeaderMatcher, at pl
 // requireValue adds the condition that a header fits a pattern, or, inverted, that it has a value that
 // does not.
 func (s *selection) requireValue(p part, v pattern, o *routev3.HeaderMatcher) {
-	mayBeMissing := p.kind == "header" && !o.GetTreatMissingHeaderAsEmpty()
+	mayBeMissing := p.kind == kindHeader && !o.GetTreatMissingHeaderAsEmpty()
 	if o.GetInvertMatch() && mayBeMissing {
 		s.restrict(p, present, false) // a missing header fits neither the pattern nor its inversion
 	}
@@ -136,7 +136,7 @@ func (s *selection) requireValue(p part, v pattern, o *routev3.HeaderMatcher) {
 
 // requirePresence adds the condition that a header is there, or that it is not. Pseudo headers always are.
 func (s *selection) requirePresence(p part, isThere bool) {
-	if p.kind != "header" {
+	if p.kind != kindHeader {
 		return
 	}
 	value := pattern{kind: absent}
@@ -207,7 +207,7 @@ func stringPattern(before, text, behind string, fold bool) pattern {
 // exemptEarlierRoute exempts the requests of an earlier route from those of a later one, if some may be
 // the same. Own is what the later route's match alone selects.
 func (s *selection) exemptEarlierRoute(own, earlier *selection) {
-	a, b := own.match[fullPath.kind], earlier.match[fullPath.kind]
+	a, b := own.match[fullPath.String()], earlier.match[fullPath.String()]
 	if len(a) > 0 && len(b) > 0 && a[0].apart(b[0]) {
 		return
 	}

@@ -211,39 +211,66 @@ func (j *job) sent(levels []*level) ([]descriptor, *enforcement, error) {
 	if j.options.Routes == nil {
 		return j.guess(levels), &enforcement{}, nil
 	}
-	in, err := j.openEnvoy(*j.options.Routes)
+	s, err := j.siteOfRoutes(*j.options.Routes)
 	if err != nil {
 		return nil, nil, err
+	}
+	filter, at := j.filterOfDomain(s)
+	enforced := j.enforcementOfDomain(filter, at) // its notes come before those of the routes
+	return j.sentBySite(s, filter, at), enforced, nil
+}
+
+// siteOfRoutes is the listener of the domain in the file that --routes names.
+func (j *job) siteOfRoutes(f File) (*site, error) {
+	in, err := j.openEnvoy(f)
+	if err != nil {
+		return nil, err
 	}
 	s, err := j.siteOfDomain(sites(in))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if s == nil {
-		return nil, nil, policyfile.Errors{in.top().problem("there are no rate_limits, or no filter " +
+		return nil, policyfile.Errors{in.top().problem("there are no rate_limits, or no filter " +
 			"envoy.filters.http.ratelimit with the domain " + j.draft.domain)}
 	}
+	return s, nil
+}
+
+// filterOfDomain is the filter that asks for the domain; nil if the site has none.
+func (j *job) filterOfDomain(s *site) (*ratelimitv3.RateLimit, place) {
 	isOther := func(c filterConfig) bool { return !j.isOfDomain(c) }
-	filter, at := configOf[*ratelimitv3.RateLimit](j.reader, slices.DeleteFunc(slices.Clone(s.filters), isOther))
-	enforced := &enforcement{}
-	if filter != nil {
-		if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
-			j.note(at.in("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
-				"x-envoy-internal separates them")
-		}
-		enforced = j.readEnforcement(filter, at, 100, filter.GetRateLimitedStatus())
-		j.draft.headers = headersField(filter.GetEnableXRatelimitHeaders())
+	return configOf[*ratelimitv3.RateLimit](j.reader, slices.DeleteFunc(slices.Clone(s.filters), isOther))
+}
+
+// enforcementOfDomain is how the filter enforces what the service answers, and what it says of the
+// headers of answers. A site without the filter enforces everything.
+func (j *job) enforcementOfDomain(filter *ratelimitv3.RateLimit, at place) *enforcement {
+	if filter == nil {
+		return &enforcement{}
 	}
+	if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
+		j.note(at.in("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
+			"x-envoy-internal separates them")
+	}
+	j.draft.headers = headersField(filter.GetEnableXRatelimitHeaders())
+	return j.readEnforcement(filter, at, 100, filter.GetRateLimitedStatus())
+}
+
+// sentBySite lists what requests of a site send: by the rate_limits of the filter, or else by those of
+// its routes.
+func (j *job) sentBySite(s *site, filter *ratelimitv3.RateLimit, at place) []descriptor {
 	if len(filter.GetRateLimits()) > 0 {
-		return j.descriptorsOf(limitsAt(filter.GetRateLimits(), at), selection{}, filter.GetStage()), enforced, nil
+		return j.descriptorsOf(limitsAt(filter.GetRateLimits(), at), selection{}, filter.GetStage())
 	}
+	asks := slices.IndexFunc(s.filters, j.isOfDomain) // -1 if none does: the routes alone are given
 	own := func(r *route) (ownLimits, bool) {
-		if i := slices.IndexFunc(s.filters, j.isOfDomain); i >= 0 && r.isOff(s.filters[i].name) {
+		if asks >= 0 && r.isOff(s.filters[asks].name) {
 			return ownLimits{}, false
 		}
 		return j.ofServicePerRoute(r)
 	}
-	return j.routeDescriptors(j.hosts(s), filter.GetStage(), own), enforced, nil
+	return j.routeDescriptors(j.virtualHosts(s), filter.GetStage(), own)
 }
 
 // siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
