@@ -88,6 +88,7 @@ func (p part) MarshalYAML() (any, error) {
 		return map[partKind]any{p.kind: p.path}, nil
 	case kindHeader, kindQuery, kindCookie:
 		return map[partKind]any{p.kind: p.name}, nil
+	case kindMethod, kindHost:
 	}
 	return string(p.kind), nil
 }
