@@ -64,7 +64,6 @@ run: build ## push the policies of examples to two proxies, send requests, serve
 	@envoy=$(if $(ENVOY),$$(build/fetch envoy-$(ENVOY_VERSION))); exec $(cli) quickstart $${envoy:+--envoy $$envoy}
 
 test: build servers ## all tests, on the newest supported Envoy (or on ENVOY_PATH), but the long ones; LONG=1: those too, and on the oldest what its version may change
-	@build/fetch envoys $(if $(LONG),$(oldest)) $(newest) >/dev/null
 	@$(MAKE) --no-print-directory -j 3 test-sluice test-measure test-release
 
 # The longest package begins first, and waits more than it computes; so do its tests.
@@ -126,7 +125,8 @@ soak: build servers ## the long forms of the tests, on the newest Envoy: MINUTES
 faults: build servers ## what clients see of faults under limits over all Envoys: RUNS=3, FAULTS=WORD
 	$(call with_envoys,$(newest)) $(go_test) -v -tags long -run TestFaults -timeout 60m ./e2e -fault-runs $(or $(RUNS),3) $(if $(FAULTS),-fault-names $(FAULTS))
 
-servers: ## the Redis, the Valkey, the nginx and the Prometheus that tests run
+servers: ## the newest Envoy, the Redis, the Valkey, the nginx and the Prometheus that tests run; LONG=1: the oldest Envoy, too
+	@build/fetch envoys $(if $(LONG),$(oldest)) $(newest) >/dev/null
 	@build/fetch redis valkey nginx prometheus >/dev/null
 
 release: build releaser ## everything that a version is published as: VERSION=v0.1.0, SIGN_KEY=FILE, PLATFORMS='linux/amd64'
