@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/ecdsa"
+	_ "embed"
 	"fmt"
 	"io"
 	"os"
@@ -50,7 +51,13 @@ const (
 	signatureSums = "SIGNATURES" // digests of the files in there
 	publicKeyFile = "sluice.pub"
 	signatureEnd  = ".sig" // of the two lists of digests
+	installFile   = "install.sh"
 )
+
+// installScript installs a release's command and filter once they fit SHA256SUMS.
+//
+//go:embed install.sh
+var installScript []byte
 
 func (r *release) binaryFile(platform string) string {
 	return "sluice-" + r.version + "-" + strings.ReplaceAll(platform, "/", "-")
@@ -91,6 +98,7 @@ func (r *release) make(ctx context.Context) (err error) {
 // finish makes the rest of the release out of its binaries, its filter and what they link.
 func (r *release) finish() error {
 	return inTurn(r.readLicenses, r.writeNotices, r.writeSBOM, r.writeImages,
+		func() error { return r.WriteFile(installFile, installScript, 0o700) },
 		func() error { return r.writeSums(".", sumsFile) },
 		r.signImages,
 		func() error { return r.writeSums(signatureDir, signatureSums) },

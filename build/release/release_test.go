@@ -14,10 +14,8 @@ import (
 	"log"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +40,12 @@ const tree = "../.."
 // returns the folder and the key.
 func standIn(t *testing.T) (string, *ecdsa.PrivateKey) {
 	t.Helper()
+	return releaseOf(t, func(platform string) []byte { return []byte("#!/bin/sh\necho " + platform + "\n") })
+}
+
+// releaseOf makes a release of these binaries.
+func releaseOf(t *testing.T, binary func(platform string) []byte) (string, *ecdsa.PrivateKey) {
+	t.Helper()
 	r := release{
 		tree: tree, version: "v0.1.0", out: filepath.Join(t.TempDir(), "v0.1.0"), log: io.Discard,
 		platforms: []string{"linux/amd64"},
@@ -58,7 +62,7 @@ func standIn(t *testing.T) (string, *ecdsa.PrivateKey) {
 	require.NoError(t, r.WriteFile(filterFile, r.filter, 0o600))
 	r.platforms = allPlatforms
 	for _, platform := range r.platforms {
-		require.NoError(t, r.WriteFile(r.binaryFile(platform), []byte("#!/bin/sh\necho "+platform+"\n"), 0o700))
+		require.NoError(t, r.WriteFile(r.binaryFile(platform), binary(platform), 0o700))
 	}
 	for _, dir := range []string{r.out, r.out + ".unfinished"} { // of runs before
 		require.NoError(t, os.Mkdir(dir, 0o700))
@@ -103,50 +107,6 @@ func TestTwoReleasesAreAlike(t *testing.T) {
 	}
 	require.NotContains(t, first, "old")
 	require.NotEqual(t, first[sumsFile+signatureEnd], second[sumsFile+signatureEnd])
-}
-
-var block = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
-
-// page returns the commands of docs/install.md.
-func page(t *testing.T) []string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(tree, "docs/install.md"))
-	require.NoError(t, err)
-	var list []string
-	for _, found := range block.FindAllStringSubmatch(string(text), -1) {
-		list = append(list, found[1])
-	}
-	require.Len(t, list, 2)
-	return list
-}
-
-func shell(t *testing.T, dir, script string, flags ...string) error {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "bash", append(flags, "-c", script)...)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "VERSION=v0.1.0")
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	return err
-}
-
-// The page's commands pass on a release, and find a byte that changed in any file.
-func TestInstallPage(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Log("the page's commands are run on Linux")
-		return
-	}
-	dir, _ := standIn(t)
-	commands := page(t)
-	for name, text := range files(t, dir) {
-		damaged := []byte(text)
-		damaged[len(damaged)/2] ^= 1
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), damaged, 0o644))
-		require.Error(t, shell(t, dir, commands[0]), "a flipped byte in %s", name)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
-	}
-	for _, c := range commands {
-		require.NoError(t, shell(t, dir, c, "-euo", "pipefail"))
-	}
 }
 
 // What is pushed is what the layouts have, and each signature is for its image.

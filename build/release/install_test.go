@@ -1,0 +1,192 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	"github.com/stretchr/testify/require"
+)
+
+var block = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
+
+// page returns the commands of docs/install.md.
+func page(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(tree, "docs/install.md"))
+	require.NoError(t, err)
+	var list []string
+	for _, found := range block.FindAllStringSubmatch(string(text), -1) {
+		list = append(list, found[1])
+	}
+	require.Len(t, list, 2, "one installs, one verifies a whole release")
+	return list
+}
+
+// served serves a release at an address of this machine.
+func served(t *testing.T, dir string) string {
+	t.Helper()
+	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// shell runs a script in a folder and returns what it prints.
+func shell(t *testing.T, dir, script string, environment ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-euc", script)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), environment...)
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	return string(out), err
+}
+
+func onLinux(t *testing.T) bool {
+	if runtime.GOOS != "linux" {
+		t.Log("the page's commands are run on Linux")
+	}
+	return runtime.GOOS == "linux"
+}
+
+// The page's commands for a whole release pass, and find a byte that changed in any file.
+func TestInstallPage(t *testing.T) {
+	if !onLinux(t) {
+		return
+	}
+	dir, _ := standIn(t)
+	verify := page(t)[1]
+	for name, text := range files(t, dir) {
+		damaged := []byte(text)
+		damaged[len(damaged)/2] ^= 1
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), damaged, 0o644))
+		_, err := shell(t, dir, verify)
+		require.Error(t, err, "a flipped byte in %s", name)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
+	}
+	_, err := shell(t, dir, verify)
+	require.NoError(t, err)
+}
+
+// TestInstall runs the page's first commands: they fetch a release with this tree's command from an
+// address, and what they install runs.
+func TestInstall(t *testing.T) {
+	if !onLinux(t) {
+		return
+	}
+	built := filepath.Join(t.TempDir(), "sluice")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-w", "-o", built, command)
+	build.Dir = tree
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	binary, err := os.ReadFile(built)
+	require.NoError(t, err)
+	dir, _ := releaseOf(t, func(platform string) []byte {
+		if platform == "linux/"+runtime.GOARCH {
+			return binary
+		}
+		return []byte(platform)
+	})
+
+	home := t.TempDir()
+	said, err := shell(t, t.TempDir(), page(t)[0], "RELEASE="+served(t, dir), "HOME="+home,
+		"KEY="+filepath.Join(dir, publicKeyFile))
+	require.NoError(t, err)
+	require.Contains(t, said, "installed "+home+"/.local/bin/sluice and "+home+"/.local/lib/sluice/sluice.wasm\nsluice ")
+	require.Contains(t, said, home+"/.local/bin is not in PATH")
+	require.NotContains(t, said, "was not verified")
+	require.Equal(t, files(t, dir)[filterFile], files(t, home)[".local/lib/sluice/sluice.wasm"])
+	said, err = shell(t, home, ".local/bin/sluice validate -f -", "PATH="+os.Getenv("PATH"))
+	require.Error(t, err)
+	require.Contains(t, said, "error: ")
+}
+
+// A release in which anything is wrong is refused in one sentence, and what was installed stays.
+func TestInstallRefuses(t *testing.T) {
+	if !onLinux(t) {
+		return
+	}
+	dir, _ := standIn(t)
+	all := files(t, dir)
+	mine := "sluice-v0.1.0-linux-" + runtime.GOARCH
+	change := func(name string) func(string) error {
+		return func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, name), []byte(all[name]+"#"), 0o600)
+		}
+	}
+	without := func(name string) func(string) error {
+		return func(dir string) error { return os.Remove(filepath.Join(dir, name)) }
+	}
+	uname := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(uname, "uname"), []byte("#!/bin/sh\necho Plan9\n"), 0o700))
+	another := &release{log: io.Discard}
+	var err error
+	another.key, err = another.readKey()
+	require.NoError(t, err)
+	signed, err := another.sign([]byte(all[sumsFile]))
+	require.NoError(t, err)
+	public, err := cryptoutils.MarshalPublicKeyToPEM(another.key.Public())
+	require.NoError(t, err)
+	anotherKey := filepath.Join(t.TempDir(), publicKeyFile)
+	require.NoError(t, os.WriteFile(anotherKey, public, 0o600))
+	anotherSignature := func(dir string) error {
+		return os.WriteFile(filepath.Join(dir, sumsFile+signatureEnd), []byte(signed), 0o600)
+	}
+	key, path := "KEY="+dir+"/"+publicKeyFile, "PATH="+uname+":"+os.Getenv("PATH")
+
+	for name, c := range map[string]struct {
+		change      func(dir string) error
+		environment string
+		want        string
+	}{
+		"another command":    {change(mine), "", mine + " is not the file that SHA256SUMS lists"},
+		"another filter":     {change(filterFile), "", "sluice.wasm is not the file that SHA256SUMS lists"},
+		"no command":         {without(mine), "", "RELEASE/" + mine},
+		"no filter":          {without(filterFile), "", "RELEASE/sluice.wasm"},
+		"no sums":            {without(sumsFile), "", "RELEASE/SHA256SUMS"},
+		"no signature":       {without(sumsFile + signatureEnd), key, "RELEASE/SHA256SUMS.sig"},
+		"another signature":  {anotherSignature, key, "no valid signature of the key"},
+		"changed sums":       {change(sumsFile), key, "no valid signature of the key"},
+		"another key":        {nil, "KEY=" + anotherKey, "no valid signature of the key"},
+		"no key":             {nil, "KEY=/nowhere", "cannot read the key /nowhere"},
+		"unknown platform":   {nil, path, "no command for plan9-Plan9, only sluice-v0.1.0-darwin-amd64 "},
+		"a folder to refuse": {nil, "PREFIX=/proc", "cannot write to /proc/bin: run this script as root, or set PREFIX"},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			release, prefix := filepath.Join(t.TempDir(), "v0.1.0"), t.TempDir()
+			require.NoError(t, os.CopyFS(release, os.DirFS(dir)))
+			if c.change != nil {
+				require.NoError(t, c.change(release))
+			}
+			for _, place := range []string{served(t, release), release} {
+				want := strings.ReplaceAll(c.want, "RELEASE/", place+"/")
+				if place == release {
+					want = strings.ReplaceAll(c.want, "RELEASE/", release+" has no ")
+				}
+				said, err := shell(t, t.TempDir(), "sh "+release+"/install.sh "+place, "PREFIX="+prefix, c.environment)
+				require.Error(t, err)
+				require.Contains(t, said, want)
+				require.Equal(t, 1, strings.Count(said, "\n"), "one line")
+				require.Contains(t, said, ". Nothing was installed.\n")
+				require.Empty(t, files(t, prefix))
+			}
+		})
+	}
+	said, err := shell(t, t.TempDir(), "sh "+dir+"/install.sh ftp://127.0.0.1/v0.1.0")
+	require.Error(t, err)
+	require.Contains(t, said, "ftp://127.0.0.1/v0.1.0 is neither a folder nor an address that begins with https://")
+
+	// A release in the folder of the script needs no address.
+	prefix := t.TempDir()
+	said, err = shell(t, t.TempDir(), "sh "+dir+"/install.sh", "PREFIX="+prefix)
+	require.NoError(t, err)
+	require.Contains(t, said, "SHA256SUMS was not verified: set KEY to check its signature")
+	require.Equal(t, all[mine], files(t, prefix)["bin/sluice"])
+}
