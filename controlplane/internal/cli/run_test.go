@@ -152,7 +152,7 @@ func TestQuickstart(t *testing.T) {
 	printed := seconds.ReplaceAllString(c.out.String(), "SECONDS")
 	readme, err := os.ReadFile(filepath.Join(buildtest.Root(), "README.md"))
 	require.NoError(t, err)
-	_, shown, _ := strings.Cut(string(readme), "$ make run\n")
+	_, shown, _ := strings.Cut(string(readme), "$ sluice quickstart\n")
 	shown, _, found := strings.Cut(shown, "```\n")
 	require.True(t, found)
 	for line := range strings.Lines(seconds.ReplaceAllString(shown, "SECONDS")) {
