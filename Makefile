@@ -106,8 +106,8 @@ e2e-etcd: build ## the store on a real etcd, its page, and three serves on three
 		$(go_test) -tags etcd -run SeveralServes -timeout 20m ./e2e $(if $(ROUNDS),-serve-rounds $(ROUNDS))
 
 # Envoy Gateway has ports that nothing changes, so the test has a network of its own.
-e2e-gateway: build $(released)/SHA256SUMS ## what `render envoy-gateway` writes, on the real Envoy Gateway, without a cluster; building that takes minutes, once
-	gateway=$$(build/fetch envoy-gateway); $(call with_envoys,$(gateway_envoys)) $(with_release) SLUICE_ENVOY_GATEWAY=$$gateway \
+e2e-gateway: build $(released)/SHA256SUMS ## what `render envoy-gateway` writes, and sluice for global rate limits, on the real Envoy Gateway, without a cluster; building that takes minutes, once
+	gateway=$$(build/fetch envoy-gateway); build/fetch redis >/dev/null; $(call with_envoys,$(gateway_envoys)) $(with_release) SLUICE_ENVOY_GATEWAY=$$gateway \
 		$(go_test) -v -tags gateway -run TestEnvoyGateway -timeout 15m -exec '$(CURDIR)/build/gateway/alone' ./e2e
 
 e2e-istio: build $(released)/SHA256SUMS ## what `render istio` writes, on the real Istio, without a cluster; building that takes ten minutes, once; Linux

@@ -33,6 +33,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
@@ -46,6 +47,7 @@ type gateway struct {
 
 	web, apart, manage, second *proxy // by the listeners that the test talks to
 	quota                      string // address of the quota service
+	limiter                    *rateLimiter
 
 	files, secureFiles *httptest.Server // where the filter is fetched from
 	images             *images
@@ -69,10 +71,12 @@ func startGateway(t *testing.T, d driver) *gateway {
 	}
 	require.NoError(t, os.Symlink(d.envoy, filepath.Join(bin, "envoy"))) // or it would be downloaded
 	g.serveFilter(t)
+	g.limiter = newRateLimiter(t, ours(t), servertest.StartRedis(t, servertest.Redis(t)).Addr())
 	certgen := exec.CommandContext(t.Context(), binary, "certgen", "--local", "--config-home", g.path("config"))
 	out, err := certgen.CombinedOutput()
 	require.NoError(t, err, string(out))
-	g.write(t, "config.yaml", g.fill(t, "envoygateway-config.yaml", map[string]any{"Dir": g.dir}))
+	places := map[string]any{"Dir": g.dir, "Redis": g.limiter.redis}
+	g.write(t, "config.yaml", g.fill(t, "envoygateway-config.yaml", places))
 	g.write(t, "resources/base.yaml", g.fill(t, "envoygateway.yaml", g.base(t, version)))
 	g.write(t, "resources/wasm.yaml", g.fill(t, "envoygateway-wasm.yaml", map[string]any{"Dir": g.dir, "Gateway": "edge"}))
 	cmd := exec.Command(binary, "server", "-c", g.path("config.yaml"))
@@ -217,6 +221,7 @@ func TestEnvoyGateway(t *testing.T) {
 				{"the access log has the verdict", loggedVerdict},
 				{"a new proxy under a refused policy answers 503 until it is mended", newProxyRefused},
 				{"one limit over two proxies", overTwoProxies},
+				{"global rate limits, for which its proxies call sluice", globalLimits},
 			} {
 				if !t.Run(step.name, func(t *testing.T) { step.run(t, g) }) {
 					return

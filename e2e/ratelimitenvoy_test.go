@@ -148,15 +148,20 @@ var calledRequests = []calledRequest{
 	{"a route without limits", "/ready", nil, 9, 9},
 }
 
+// send sends them through a proxy.
+func (r calledRequest) send(t *testing.T, p *proxy) {
+	for i := range r.sent {
+		want := allowed
+		if i >= r.passed {
+			want = denied
+		}
+		require.Equal(t, want, p.status(t, r.path, r.headers...), "%s, request %d", r.name, i)
+	}
+}
+
 func (c *calledByEnvoy) answersRequests(t *testing.T) {
 	for _, r := range calledRequests {
-		for i := range r.sent {
-			want := allowed
-			if i >= r.passed {
-				want = denied
-			}
-			require.Equal(t, want, c.closed.status(t, r.path, r.headers...), "%s, request %d", r.name, i)
-		}
+		r.send(t, c.closed)
 	}
 	require.Equal(t, "ok, 0 of 2/year left", c.look(t, "shadow=all"))
 	require.Equal(t, "over, 0 of 1/year left", c.look(t, "own=eve"))
