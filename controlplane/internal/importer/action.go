@@ -78,7 +78,7 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at place) []descriptor 
 	case *routev3.RateLimit_Action_QueryParameters_:
 		return r.readQueryParameters(a.QueryParameters, at)
 	case *routev3.RateLimit_Action_RemoteAddress_:
-		return one(entry{key: "remote_address", part: &clientIP})
+		return always(entry{key: "remote_address", part: &clientIP})
 	case *routev3.RateLimit_Action_MaskedRemoteAddress_:
 		return r.readMasked(a.MaskedRemoteAddress, at)
 	case *routev3.RateLimit_Action_GenericKey_:
@@ -109,15 +109,15 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at place) []descriptor 
 	return untranslated("", "The import does not know one of its actions.")
 }
 
-// one is what an action adds if it always adds the same.
-func one(e entry, notes ...string) []descriptor {
+// always is what an action adds if it always adds the same.
+func always(e entry, notes ...string) []descriptor {
 	return []descriptor{{entries: []entry{e}, selection: selection{notes: notes}}}
 }
 
 // usually is what an action adds under a key that always stands for the same part of a request.
 func usually(key string) []descriptor {
 	p := usual[key]
-	return one(entry{key: key, part: &p})
+	return always(entry{key: key, part: &p})
 }
 
 // untranslated is what an action adds that a policy cannot say.
@@ -150,7 +150,7 @@ func (r *reader) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders, 
 		r.note(place{}, "Hosts are counted in lower case and without port here. Envoy sends them as they come.")
 	default:
 	}
-	ways := one(entry{key: a.GetDescriptorKey(), part: &p})
+	ways := always(entry{key: a.GetDescriptorKey(), part: &p})
 	if a.GetSkipIfAbsent() && p.kind == kindHeader {
 		ways = append(ways, descriptor{selection: selection{match: match{p.String(): {{kind: absent}}}}})
 	}
@@ -165,10 +165,10 @@ func (r *reader) readQueryParameters(a *routev3.RateLimit_Action_QueryParameters
 	}
 	e := entry{key: cmp.Or(a.GetDescriptorKey(), "query_param"), part: &p}
 	if a.GetSkipIfAbsent() {
-		return one(e, "Without the query parameter "+p.name+" Envoy sends the descriptor without this entry. Here the "+
+		return always(e, "Without the query parameter "+p.name+" Envoy sends the descriptor without this entry. Here the "+
 			"rule needs the parameter.")
 	}
-	return one(e)
+	return always(e)
 }
 
 func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at place) []descriptor {
@@ -182,7 +182,7 @@ func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at 
 	if p.v4 > 32 || p.v6 > 128 {
 		r.fail(at, "prefixes are at most 32 and 128 bits")
 	}
-	return one(entry{key: "masked_remote_address", part: &p})
+	return always(entry{key: "masked_remote_address", part: &p})
 }
 
 // fixed is what an action adds that sends the same value for each request,
@@ -239,7 +239,7 @@ func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at place) []
 		notes = append(notes, "Without the metadata Envoy sends the descriptor without this entry. Here the rule needs "+
 			"the metadata.")
 	}
-	return one(entry{key: a.GetDescriptorKey(), part: &part{kind: kindProperty, path: path}}, notes...)
+	return always(entry{key: a.GetDescriptorKey(), part: &part{kind: kindProperty, path: path}}, notes...)
 }
 
 // readRemoteAddressMatch reads an action that sends a fixed entry for clients

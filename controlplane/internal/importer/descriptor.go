@@ -77,7 +77,7 @@ func (d *descriptor) rules(leaves []leaf, r *reader) (list []rule) {
 func overriddenBy(leaves []leaf) []*leaf {
 	list := make([]*leaf, len(leaves))
 	for i := len(leaves) - 1; i >= 0; i-- {
-		if leaves[i].quota == nil || list[i] != nil {
+		if leaves[i].quota == nil || list[i] != nil || leaves[i].isOneText() {
 			continue
 		}
 		for j := range leaves[:i] {

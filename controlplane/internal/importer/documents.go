@@ -1,7 +1,6 @@
 package importer
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -74,116 +73,81 @@ func parse(f File) (*policy.Node, error) {
 	return root, nil
 }
 
-// ofEnvoy are fields that a configuration of Envoy, or a part of it, begins with.
-var ofEnvoy = []string{
-	"static_resources", "configs", "resources", "filter_chains", "http_filters", "virtual_hosts", "routes", "match",
-	"typed_config", "typed_per_filter_config", "token_bucket", "@type",
-}
-
-// refuse rejects a file of another kind than the command reads: it says what the file is, and what to do.
-func (r *reader) refuse(in *source, ofService bool) {
-	n := in.root
-	if of := append(ofKind(n, "EnvoyFilter"), resources(n)...); len(of) > 0 {
-		n = of[0]
-	}
-	has := func(field string) bool { return fieldOf(n, field) != nil }
-	kind := textOf(n, "kind")
-	isEnvoy := kind == "EnvoyFilter" || kind == "" && slices.ContainsFunc(ofEnvoy, has)
+// resources are the documents of a file, also those in a List of Kubernetes.
+func resources(root *policy.Node) []*policy.Node {
+	items := fieldOf(root, "items")
 	switch {
-	case isEnvoy && ofService:
-		is := "a configuration of Envoy"
-		if kind != "" {
-			is = "an EnvoyFilter"
-		}
-		r.fail(in.top(), "this is "+is+": give it as --routes, beside the configuration of envoyproxy/ratelimit, or to "+
-			"sluice import local-ratelimit")
-	case isEnvoy, kind == "BackendTrafficPolicy", kind == "List":
-	case kind == "ConfigMap":
-		r.fail(in.top(), `this is a ConfigMap: give what it holds as a file, such as that of kubectl get configmap NAME `+
-			`-o 'jsonpath={.data.FILE\.yaml}'`)
-	case kind != "":
-		r.fail(in.top(), "this is a "+clip(kind, 100)+" ("+clip(textOf(n, "api_version"), 100)+
-			"), which the import does not read: write its limits as rules of a policy")
-	case has("rules") && has("version"):
-		r.fail(in.top(), "this is a policy already: sluice validate reads it")
-	case !ofService && has("domain") && has("descriptors"):
-		r.fail(in.top(), "this is a configuration of envoyproxy/ratelimit: give it to sluice import envoy-ratelimit")
+	case root.Kind == policy.List:
+		return root.Items
+	case textOf(root, "kind") == "List" && items != nil:
+		return items.Items
 	}
+	return []*policy.Node{root}
 }
 
-// openEnvoy opens a configuration of Envoy, or a part of one as the whole.
-func (r *reader) openEnvoy(f File) (*source, error) {
-	in, err := r.open(f)
-	if err != nil {
-		return nil, err
-	}
-	return in, r.asEnvoy(in)
-}
-
-// asEnvoy has the file read as a configuration of Envoy.
-func (r *reader) asEnvoy(in *source) error {
-	r.refuse(in, false)
-	in.root = r.whole(in)
-	return r.err()
-}
-
-// limitFields are the fields that lead to the limits of a configuration of Envoy.
-var limitFields = []string{
-	"descriptors", "filter_chains", "http_filters", "rate_limits", "route_config", "token_bucket", "typed_config",
-	"typed_per_filter_config", "virtual_hosts",
-}
-
-// whyNothing says why there is no rate limit in a file: a name that is spelled wrongly, or a filter
-// that the import does not read.
-func (r *reader) whyNothing(in *source) error {
-	unread := ""
-	contains(in.root, func(n *policy.Node) bool {
-		r.refuseTypos(n, in.top(), limitFields)
-		if t := typeOf(textOf(n, "@type")); strings.Contains(t, "ratelimit") || strings.Contains(t, "rate_limit") {
-			unread = t
+// ofKind are the resources of a kind.
+func ofKind(root *policy.Node, kind string) (list []*policy.Node) {
+	for _, n := range resources(root) {
+		if textOf(n, "kind") == kind {
+			list = append(list, n)
 		}
-		return false
-	})
-	hasActions := contains(in.root, func(n *policy.Node) bool { return fieldOf(n, "rate_limits") != nil })
-	switch {
-	case r.err() != nil:
-		return r.err()
-	case hasActions, strings.HasPrefix(unread, strings.TrimSuffix(serviceFilter, ".")):
-		return fmt.Errorf("%w: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to "+
-			"sluice import envoy-ratelimit, and this file as --routes", ErrNothing)
-	case unread != "":
-		return fmt.Errorf("%w: %s is not read", ErrNothing, unread)
+	}
+	return list
+}
+
+// fieldOf is the value of an object's field by its name in protocol buffers, also where it is
+// written as in their JSON, or of a field in it, and so on; nil if it is absent or null.
+func fieldOf(n *policy.Node, names ...string) *policy.Node {
+	for _, name := range names {
+		if n == nil {
+			break
+		}
+		isIt := func(f policy.Field) bool { return isField(f.Name, name) && f.Value.Kind != policy.Null }
+		at := slices.IndexFunc(n.Fields, isIt)
+		if at < 0 {
+			return nil
+		}
+		n = n.Fields[at].Value
+	}
+	return n
+}
+
+// textOf is the text of such a field.
+func textOf(n *policy.Node, names ...string) string {
+	if v := fieldOf(n, names...); v != nil {
+		return v.Text
+	}
+	return ""
+}
+
+// itemsOf are the items of such a field.
+func itemsOf(n *policy.Node, names ...string) []*policy.Node {
+	if v := fieldOf(n, names...); v != nil {
+		return v.Items
 	}
 	return nil
 }
 
-// whole makes the configuration of Envoy of EnvoyFilters and of parts of it.
-func (r *reader) whole(in *source) *policy.Node {
-	root := in.root
-	if filters := ofKind(root, "EnvoyFilter"); len(filters) > 0 {
-		return r.patched(filters, in.top())
-	}
-	list := root
-	if root.Kind != policy.List {
-		list = listOf(root)
-	}
-	has := func(names ...string) bool {
-		return len(list.Items) > 0 && !slices.ContainsFunc(list.Items, func(n *policy.Node) bool {
-			return !slices.ContainsFunc(names, func(name string) bool { return fieldOf(n, name) != nil })
-		})
-	}
-	switch {
-	case has("routes"):
-		return object(field("virtual_hosts", list))
-	case has("route", "typed_per_filter_config") && !has("rate_limits", "domains", "virtual_hosts"):
-		routes := listOf()
-		for _, n := range list.Items {
-			if fieldOf(n, "match") == nil { // as a patch has it
-				n = matched(n, everyRequest())
-			}
-			routes.Items = append(routes.Items, n)
-		}
-		return object(field("virtual_hosts", listOf(object(field("routes", routes)))))
-	}
-	return root
+// isField reports whether a field is written in one of the two ways.
+func isField(written, name string) bool {
+	return written == name || strings.EqualFold(written, strings.ReplaceAll(name, "_", ""))
 }
+
+// contains reports whether an object in the tree is wanted.
+func contains(n *policy.Node, wants func(n *policy.Node) bool) bool {
+	return n != nil && (wants(n) ||
+		slices.ContainsFunc(n.Items, func(item *policy.Node) bool { return contains(item, wants) }) ||
+		slices.ContainsFunc(n.Fields, func(f policy.Field) bool { return contains(f.Value, wants) }))
+}
+
+func object(fields ...policy.Field) *policy.Node {
+	return &policy.Node{Kind: policy.Object, Fields: fields}
+}
+
+func field(name string, value *policy.Node) policy.Field {
+	return policy.Field{Name: name, Value: value}
+}
+
+func textNode(s string) *policy.Node { return &policy.Node{Kind: policy.String, Text: s} }
+
+func listOf(items ...*policy.Node) *policy.Node { return &policy.Node{Kind: policy.List, Items: items} }

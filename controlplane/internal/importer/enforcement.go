@@ -32,11 +32,11 @@ type limitFilter interface {
 }
 
 // readEnforcement reads how a filter enforces its limits. A filter that does not
-// say for how many percent of requests it works does so for absent percent.
-func (r *reader) readEnforcement(o limitFilter, at place, absent float64, status *typev3.HttpStatus) *enforcement {
+// say for how many percent of requests it works does so for byDefault percent.
+func (r *reader) readEnforcement(o limitFilter, at place, byDefault float64, status *typev3.HttpStatus) *enforcement {
 	e := &enforcement{}
-	enabled := r.fraction(o.GetFilterEnabled(), at.in("filter_enabled"), absent)
-	enforced := r.fraction(o.GetFilterEnforced(), at.in("filter_enforced"), absent)
+	enabled := r.fraction(o.GetFilterEnabled(), at.in("filter_enabled"), byDefault)
+	enforced := r.fraction(o.GetFilterEnforced(), at.in("filter_enforced"), byDefault)
 	both := enabled * enforced / 100
 	switch {
 	case enabled == 0:
@@ -56,9 +56,9 @@ func (r *reader) readEnforcement(o limitFilter, at place, absent float64, status
 }
 
 // fraction is a share of requests in percent.
-func (r *reader) fraction(f *corev3.RuntimeFractionalPercent, at place, absent float64) float64 {
+func (r *reader) fraction(f *corev3.RuntimeFractionalPercent, at place, byDefault float64) float64 {
 	if f == nil {
-		return absent
+		return byDefault
 	}
 	if f.GetRuntimeKey() != "" {
 		r.note(place{}, "The shares of requests are the configuration's default_value: a policy reads no runtime keys.")
@@ -67,7 +67,7 @@ func (r *reader) fraction(f *corev3.RuntimeFractionalPercent, at place, absent f
 	denominator := int(v.GetDenominator())
 	if typev3.FractionalPercent_DenominatorType_name[int32(denominator)] == "" {
 		r.fail(at.in("default_value.denominator"), "must be HUNDRED, TEN_THOUSAND or MILLION")
-		return absent
+		return byDefault
 	}
 	return min(100, float64(v.GetNumerator())/math.Pow10(2*denominator)) // HUNDRED is 0, TEN_THOUSAND 1, MILLION 2
 }

@@ -77,8 +77,8 @@ func (j *job) guessBelow(levels []*level, before descriptor) (list []descriptor)
 			list = append(list, j.guessEach(before, key, why, group)...)
 			continue
 		}
-		if note := notesOfUsual[strings.ToLower(key)]; note != "" {
-			j.note(place{}, note)
+		if differs := notesOfUsual[strings.ToLower(key)]; differs != "" {
+			j.note(place{}, differs)
 		}
 		list = append(list, j.guessWith(before, entry{key: key, part: &p}, group)...)
 	}

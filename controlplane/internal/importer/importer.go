@@ -42,15 +42,48 @@
 //	  key: [{header: x-user}]
 //	  limits: [5/minute]
 //
-// service.go, local.go and gateway.go bring the two sides together, one for each limiter;
-// enforcement.go reads for which share of requests a filter of Envoy enforces its limits, and what a denied
-// request gets. documents.go opens the files, istio.go applies the patches of EnvoyFilters, tree.go has what
-// reads the trees of files, and reader.go decodes what they say and collects notes and problems.
+// An import goes from top to bottom here, with a file in brackets where it changes:
+//
+//	EnvoyRatelimit: run, then job.service             (importer.go, service.go)
+//	  serviceConfigs, readDomain, levelsOfService     the levels of the files
+//	  sent                                            what Envoy sends, and how its filter enforces the answers
+//	    guess                                         without --routes (guess.go)
+//	    siteOfRoutes: openEnvoy, sites, choose        the listener (envoyfile.go, site.go)
+//	    filterOfDomain, enforcementOfDomain           its filter (enforcement.go)
+//	    sentBySite: virtualHosts, routeDescriptors    its routes (routes.go, selection.go),
+//	      descriptorsOf: readRateLimit                and what their actions send (action.go)
+//	  for each descriptor:
+//	    serviceLeaves                                 where the search through the levels ends (leaf.go)
+//	    descriptor.rules                              a rule of each leaf with a limit (descriptor.go)
+//	  enforcement.apply                               for which share of requests, and the response
+//	  job.finish: nameRules, asYAML                   the policy is written and validated (draft.go)
+//
+//	LocalRatelimit: run, then job.local               (local.go)
+//	  localSite: sites, choose                        the listener, or a filter that stands alone
+//	  addRules: addConfig                             for the filter, and for each route with its own:
+//	    readEnforcement, readLevels, descriptors      as above: guess, routeDescriptors or descriptorsOf
+//	    localLeaves, descriptor.rules                 for each descriptor, then
+//	    defaultBucket, enforcement.apply
+//	  job.finish
+//
+//	A BackendTrafficPolicy: run, then trafficPolicies (gateway.go)
+//	  gatewayDescriptor, gatewayRule                  a rule of Envoy Gateway is a descriptor with one leaf
+//	  job.finish
+//
+//	Nginx: importHTTP                                 (nginx.go)
+//	  readZone, readVariable                          the zones of limits, and what map and geo make
+//	  httpScope: readServers, readLocations           the scopes (nginxscope.go, nginxroutes.go)
+//	  rulesOf                                         a rule of each scope, limit and form of its key (nginxkey.go)
+//	  job.finish
+//
+//	IngressNginx: run, then job.ingresses             a rule of each Ingress and annotation (ingress.go)
+//	  job.finish
+//
+// documents.go opens files and finds fields in their trees; envoyfile.go makes the configuration of Envoy
+// of parts of one and of EnvoyFilters; reader.go decodes messages, and collects notes and problems.
 //
 // nginx has no descriptors. Its limits hold in scopes, which are selections too: http, servers and
-// locations (nginxscope.go, nginxroutes.go). The forms of a limit's key (nginxkey.go) are parts of
-// the request. nginx.go makes a rule of each scope, limit and form. ingress.go reads the Ingresses of
-// ingress-nginx.
+// locations. The forms of a limit's key are parts of the request.
 package importer
 
 import (

@@ -210,6 +210,11 @@ func (l *leaf) within(other *leaf) bool {
 	return true
 }
 
+// isOneText reports whether each value is one text: then no other leaf is within this one.
+func (l *leaf) isOneText() bool {
+	return !slices.ContainsFunc(l.values, func(v value) bool { return v.pattern.kind != exactly })
+}
+
 // apart reports whether no request has the values of both leaves. Like that of patterns it may say false
 // where it is so.
 func (l *leaf) apart(other *leaf) bool {

@@ -202,9 +202,9 @@ type match map[string][]pattern
 // MarshalYAML writes the match on a line.
 func (m match) MarshalYAML() (any, error) {
 	headers := map[string]string{}
-	for part, values := range m {
-		if name, ok := strings.CutPrefix(part, "header "); ok {
-			headers[name] = values[0].notation(headerPart(name))
+	for name, values := range m {
+		if header, ok := strings.CutPrefix(name, "header "); ok {
+			headers[header] = values[0].notation(headerPart(header))
 		}
 	}
 	var paths []string
@@ -233,7 +233,7 @@ func (m match) equal(other match) bool { return maps.EqualFunc(m, other, slices.
 // without is the match without the conditions that another one has too.
 func (m match) without(other match) match {
 	left := maps.Clone(m)
-	maps.DeleteFunc(left, func(part string, values []pattern) bool { return slices.Equal(values, other[part]) })
+	maps.DeleteFunc(left, func(name string, values []pattern) bool { return slices.Equal(values, other[name]) })
 	return left
 }
 
@@ -243,12 +243,12 @@ func (m match) and(other match) (both match, ok bool) {
 	both = match{}
 	ok = true
 	maps.Copy(both, m)
-	for part, more := range other {
-		has := m[part]
-		isPath := part == fullPath.String() && len(has) == 1 && len(more) == 1
+	for name, more := range other {
+		has := m[name]
+		isPath := name == fullPath.String() && len(has) == 1 && len(more) == 1
 		switch {
 		case has == nil, isPath && more[0].within(has[0]):
-			both[part] = more
+			both[name] = more
 		case slices.Equal(has, more), isPath && has[0].within(more[0]):
 		default:
 			ok = false

@@ -104,13 +104,15 @@ func (p pattern) begin() (text string, isAll bool) {
 // within reports whether every text that fits p fits q. A true answer is sure. A false one may be wrong,
 // and costs a rule of its own where an override would do, or a rule that is off: never a wrong limit.
 func (p pattern) within(q pattern) bool {
+	if q.kind == anyValue || p == q {
+		return true
+	}
+	if p.kind == exactly {
+		return q.matches(p.text)
+	}
 	begin, _ := p.begin()
 	wider, isAll := q.begin()
 	switch {
-	case q.kind == anyValue || p == q:
-		return true
-	case p.kind == exactly:
-		return q.matches(p.text)
 	case begin == "" || !isAll:
 		return false
 	case q.kind == orBelow:

@@ -166,7 +166,7 @@ func pathAt(n *policy.Node, at place, offset int) place {
 		begin += size(item) + len(",")
 	}
 	for _, f := range n.Fields {
-		begin += size(text(f.Name)) + len(":")
+		begin += size(textNode(f.Name)) + len(":")
 		switch {
 		case offset < begin:
 			return at.in(f.Name)

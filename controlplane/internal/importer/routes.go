@@ -50,8 +50,8 @@ func (r *reader) virtualHosts(s *site) (list []virtualHost) {
 	return list
 }
 
-func domainsOf(host *policy.Node) (list []string) {
-	for _, d := range itemsOf(host, "domains") {
+func domainsOf(vhost *policy.Node) (list []string) {
+	for _, d := range itemsOf(vhost, "domains") {
 		list = append(list, d.Text)
 	}
 	return list
@@ -161,8 +161,8 @@ func (r *reader) routeSelection(n *policy.Node, at place) (s selection) {
 		r.refuseTypos(action, at.in("route"), routeFields)
 	}
 	o := &routev3.RouteMatch{}
-	if match := fieldOf(n, "match"); match != nil {
-		o = decode[*routev3.RouteMatch](r, match, at.in("match"))
+	if condition := fieldOf(n, "match"); condition != nil {
+		o = decode[*routev3.RouteMatch](r, condition, at.in("match"))
 	}
 	r.readRouteMatch(&s, o, at.in("match"))
 	return s
@@ -176,9 +176,9 @@ func configsOf(n *policy.Node, at place) (list []filterConfig) {
 	}
 	at = at.in("typed_per_filter_config")
 	for _, f := range configs.Fields {
-		entry := at
-		entry.path += "[" + strconv.Quote(f.Name) + "]"
-		list = append(list, configAt(f.Name, f.Value, entry))
+		its := at
+		its.path += "[" + strconv.Quote(f.Name) + "]"
+		list = append(list, configAt(f.Name, f.Value, its))
 	}
 	return list
 }
@@ -208,19 +208,19 @@ func (r *reader) routeDescriptors(
 	for i := range hosts {
 		h := &hosts[i]
 		var including []selection // the routes for which the host's limits count
-		for _, route := range h.routes {
-			o, ok := own(route)
+		for _, each := range h.routes {
+			o, ok := own(each)
 			if !ok {
 				continue
 			}
 			limits := o.limits
 			if len(limits) == 0 {
-				limits = route.limits
+				limits = each.limits
 			}
-			list = append(list, r.descriptorsOf(limits, route.selection, stage)...)
+			list = append(list, r.descriptorsOf(limits, each.selection, stage)...)
 			isNeeded := o.vhost != vhostNever && len(limits) == 0
-			if route.include || o.vhost == vhostAlways || isNeeded {
-				including = append(including, route.selection)
+			if each.include || o.vhost == vhostAlways || isNeeded {
+				including = append(including, each.selection)
 			}
 		}
 		if len(including) == len(h.routes) {

@@ -41,9 +41,13 @@ func (j *job) service() error {
 	if err != nil {
 		return err
 	}
+	byKey := map[string][]*level{} // of their first pair
+	for _, l := range levels {
+		byKey[l.pairs[0].key] = append(byKey[l.pairs[0].key], l)
+	}
 	reached := map[*level]bool{}
 	for i := range sent {
-		leaves := serviceLeaves(levels, sent[i].entries)
+		leaves := serviceLeaves(byKey[sent[i].entries[0].key], sent[i].entries)
 		addLevels(reached, leaves)
 		j.draft.rules = append(j.draft.rules, sent[i].rules(leaves, j.reader)...)
 	}
