@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -90,7 +90,7 @@ type side struct {
 	// countsBy has the rules that the figures are about. What clients use is counted in the periods of its
 	// limits. It is the policy that decides, except while Suggest looks for limits.
 	countsBy *policy.Policy
-	fleet    *simulate.Fleet
+	fleet    *fleet.Proxies
 	*collector
 }
 
@@ -167,7 +167,7 @@ func (r *run) start(ctx context.Context, ns int64) (err error) {
 	r.timeline = newTimeline(ns)
 	for _, s := range r.sides {
 		s.collector = newCollector(s.decides.Name, s.countsBy, r.timeline)
-		s.fleet, err = simulate.NewFleet(ctx, simulate.Options{
+		s.fleet, err = fleet.NewBrief(ctx, fleet.Options{
 			Wasm: r.Wasm, Proxies: r.Proxies, Seed: seed, CacheDir: r.CacheDir, Log: r.Warn,
 		}, s.decides.Name, s.decides.Text, ns)
 		if err != nil {
@@ -219,7 +219,7 @@ func (r *run) warn() error {
 		r.addWarning("no line has a value of %s", field)
 	}
 	for _, s := range r.sides {
-		if n := s.fleet.Hurried; n > 0 {
+		if n := s.fleet.Hurried(); n > 0 {
 			r.addWarning("%s: %d answers came early, because too many requests ran at once", s.decides.Name, n)
 		}
 		for _, c := range s.rules {

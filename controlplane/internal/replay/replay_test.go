@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/proctest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
@@ -250,17 +251,17 @@ func TestInterruptedWhileAnAnswerRuns(t *testing.T) {
 		ctx, interrupt := context.WithCancel(t.Context())
 		defer interrupt()
 		policy := []byte("version: 1\nrules:\n  - {name: slots, algorithm: concurrency, limits: [2]}\n")
-		o := simulate.Options{Wasm: buildtest.Wasm(t), Seed: seed, CacheDir: buildtest.CacheDir()}
-		fleet, err := simulate.NewFleet(ctx, o, "p.yaml", policy, noonMs*1e6)
+		o := fleet.Options{Wasm: buildtest.Wasm(t), Seed: seed, CacheDir: buildtest.CacheDir()}
+		proxies, err := fleet.NewBrief(ctx, o, "p.yaml", policy, noonMs*1e6)
 		require.NoError(t, err)
-		defer fleet.Close()
-		_, _, err = fleet.Serve(noonMs*1e6, &sim.Request{Method: "GET", Path: "/a"}, &sim.Response{Status: 200}, ns)
+		defer proxies.Close()
+		_, _, err = proxies.Serve(noonMs*1e6, &sim.Request{Method: "GET", Path: "/a"}, &sim.Response{Status: 200}, ns)
 		require.NoError(t, err)
 		if interrupted {
 			interrupt()
 		}
 		began := time.Now()
-		_, _, err = fleet.Serve(noonMs*1e6+ns-1, &sim.Request{Method: "GET", Path: "/a"}, &sim.Response{Status: 200}, 0)
+		_, _, err = proxies.Serve(noonMs*1e6+ns-1, &sim.Request{Method: "GET", Path: "/a"}, &sim.Response{Status: 200}, 0)
 		require.NoError(t, err)
 		return time.Since(began)
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -59,9 +60,9 @@ type lines struct {
 	dir      string // of the policy files that lines name, in it or below
 	workers  int
 	proxies  int
-	firstNs  int64                  // -1 = there is no line
-	policies map[string]*policyFile // that lines name, by file
-	asked    map[string]*asked      // requests with an id, by id
+	firstNs  int64                    // -1 = there is no line
+	policies map[string]*fleet.Policy // that lines name, by file
+	asked    map[string]*asked        // requests with an id, by id
 }
 
 // readInput reads all lines, and checks them.
@@ -75,7 +76,7 @@ func readInput(ctx context.Context, o Options) (*lines, error) {
 	}
 	in := &lines{
 		text: text, dir: o.Dir, workers: o.Workers, proxies: o.Proxies, firstNs: -1,
-		policies: map[string]*policyFile{}, asked: map[string]*asked{},
+		policies: map[string]*fleet.Policy{}, asked: map[string]*asked{},
 	}
 	return in, in.each(ctx, in.check)
 }
@@ -256,7 +257,7 @@ func (in *lines) addPolicy(file string) error {
 	if err != nil {
 		return fmt.Errorf("read policy: %w", err)
 	}
-	in.policies[file], err = readPolicy(filepath.Join(in.dir, file), text)
+	in.policies[file], err = fleet.ReadPolicy(filepath.Join(in.dir, file), text)
 	return err
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"reflect"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/counters"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -51,7 +51,7 @@ type line struct {
 	ns         int64           // when
 	time       json.RawMessage // as given
 	unit       string          // the field it was given in: at_ms, at_ns or at
-	policy     *policyFile     // of op policy
+	policy     *fleet.Policy   // of op policy
 	isAnswered bool            // of a request: a later line has a part of its answer
 }
 
@@ -197,19 +197,9 @@ func (l *line) operation() counters.Operation {
 	return o
 }
 
-// toOperation makes the request that has the filter do the line's operation.
-func (l *line) toOperation() *sim.Request {
-	query := url.Values{"rule": {l.Rule}, "key": l.Key, "limit": l.limits()}
-	if l.N != nil {
-		query.Set("n", strconv.FormatUint(uint64(*l.N), 10))
-	}
-	if l.Window != "" {
-		query.Set("window", l.Window)
-	}
-	r := toManage("counters/" + l.Op)
-	r.Path += "?" + query.Encode()
-	r.Faults, _ = faults(l.Fail)
-	return r
+// at is where the line happens.
+func (l *line) at() fleet.At {
+	return fleet.At{Proxy: l.Proxy, Worker: l.Worker, QuotaCut: l.Fail == failQuota}
 }
 
 // limits are those that a request would say, as an operation takes them.

@@ -2,13 +2,10 @@ package simulate
 
 import (
 	"bytes"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
@@ -23,21 +20,6 @@ type output struct {
 	stats   []byte // the filter's answer to op stats, as it is
 	settled string // what the filter charged for an answer, as it is
 	leased  *int64 // of an operation on a rule of scope cluster: what proxies hold of the key
-}
-
-// readVerdict reads what the filter said of a request or an operation.
-func (o *output) readVerdict(report []byte, response *sim.Response) error {
-	a := &o.result
-	err := json.Unmarshal(report, a)
-	isDecision := a.Allowed != nil && (*a.Allowed || a.RetryNs != nil)
-	if err != nil || !isDecision && a.Value == nil {
-		return fmt.Errorf("the filter gave no verdict, status %d: %s", response.Status, response.Details)
-	}
-	if o.line.Op == "" {
-		o.status = response.Status
-		o.headers = response.Headers
-	}
-	return nil
 }
 
 // append appends the line, as docs and other programs know it.

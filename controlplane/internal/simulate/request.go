@@ -1,23 +1,19 @@
 package simulate
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/netip"
-	"path"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
-	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
 // Request is a request for the filter to explain. Method and path have the filter's defaults.
@@ -133,7 +129,7 @@ func (r *Request) Header() string {
 // Explain asks the compiled filter what a policy makes of a request. Its counters are empty. The
 // answer is the filter's, a result.Explanation in JSON.
 func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
-	f, err := readPolicy(o.Policy, o.Text)
+	f, err := fleet.ReadPolicy(o.Policy, o.Text)
 	if err != nil {
 		return nil, err
 	}
@@ -141,28 +137,12 @@ func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
 	if r.When != nil {
 		now = *r.When
 	}
-	o.Workers, o.Proxies = 1, 1
-	o.Seed = 1
-	var p proxies
-	defer p.close()
-	if err := p.start(ctx, &o, "", f, now); err != nil {
-		return nil, err
-	}
-	asked := toManage("explain", [2]string{manage.RequestHeader, r.Header()})
-	response, err := p.hosts[0].Serve(0, asked)
+	quiet := o.fleet()
+	quiet.Quiet, quiet.Seed = true, 1
+	p, err := fleet.New(ctx, quiet, f, now)
 	if err != nil {
 		return nil, err
 	}
-	if response.Status != http.StatusOK {
-		return nil, fmt.Errorf("explain: %s", bytes.TrimSpace(response.Body))
-	}
-	return response.Body, nil
-}
-
-// toManage is a request on the filter's management path.
-func toManage(target string, headers ...[2]string) *sim.Request {
-	return &sim.Request{
-		Method: http.MethodPost, Path: path.Join(managePath, target),
-		Headers: append([][2]string{{"authorization", "Bearer " + manageToken}}, headers...),
-	}
+	defer p.Close()
+	return p.Explain(r.Header())
 }

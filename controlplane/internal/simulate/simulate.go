@@ -6,26 +6,22 @@
 // import the filter or the engine.
 //
 // The way of a simulation: input.go reads all lines and checks them, as line.go decodes them.
-// Run has each line happen at its time: proxies.go lets time pass until then, and brings
-// requests to the proxies, which share the quota service of cluster.go. output.go writes what
-// came of the line. Fleet does the same for requests that do not come as lines, and Explain
-// for one request.
+// Run has each line happen at its time, on the proxies of package fleet. output.go writes what
+// came of the line. Explain asks such a proxy about one request.
 package simulate
 
 import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/counters"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
-	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // Options say what to simulate.
@@ -46,7 +42,7 @@ type Options struct {
 // file that is gone when Run ends.
 func Run(ctx context.Context, o Options, out io.Writer) error {
 	o.Proxies = max(o.Proxies, 1)
-	first, err := readPolicy(o.Policy, o.Text)
+	first, err := fleet.ReadPolicy(o.Policy, o.Text)
 	if err != nil {
 		return err
 	}
@@ -73,22 +69,24 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 }
 
 // run has all lines happen, each at its time.
-func (o *Options) run(ctx context.Context, in *lines, first *policyFile, out io.Writer) error {
-	s := &simulation{turns: make([]int, o.Proxies)}
-	defer s.close()
-	if in.firstNs >= 0 {
-		if err := s.start(ctx, o, traceReport, first, in.firstNs); err != nil {
-			return err
-		}
+func (o *Options) run(ctx context.Context, in *lines, first *fleet.Policy, out io.Writer) error {
+	if in.firstNs < 0 {
+		return nil
 	}
+	proxies, err := fleet.New(ctx, o.fleet(), first, in.firstNs)
+	if err != nil {
+		return err
+	}
+	defer proxies.Close()
+	s := &simulation{Proxies: proxies, byID: map[string]*sim.Exchange{}}
 	w := bufio.NewWriter(out)
 	var text []byte
-	err := in.each(ctx, func(_ int, line []byte) error {
+	err = in.each(ctx, func(_ int, line []byte) error {
 		l, err := in.read(line)
 		if err != nil {
 			return err
 		}
-		s.pass(l.ns)
+		s.Pass(l.ns)
 		happened, err := s.happen(l)
 		if err != nil {
 			return err
@@ -100,11 +98,17 @@ func (o *Options) run(ctx context.Context, in *lines, first *policyFile, out io.
 	return errors.Join(err, w.Flush())
 }
 
-// simulation is proxies, and whose turn it is.
+// fleet are the options of the proxies.
+func (o *Options) fleet() fleet.Options {
+	return fleet.Options{
+		Wasm: o.Wasm, Proxies: o.Proxies, Workers: o.Workers, Seed: o.Seed, CacheDir: o.CacheDir, Log: o.Log,
+	}
+}
+
+// simulation is proxies, and the requests whose answers are on lines still to come.
 type simulation struct {
-	proxies
-	turn  int   // of the proxies, for lines that name none
-	turns []int // of each proxy's workers
+	*fleet.Proxies
+	byID map[string]*sim.Exchange
 }
 
 // happen has a line happen now, and returns what came of it.
@@ -112,147 +116,82 @@ func (s *simulation) happen(l *line) (o *output, err error) {
 	o = &output{line: l}
 	switch l.kind() {
 	case policyLine:
-		err = s.configure(l.policy)
+		err = s.Configure(l.policy)
 	case answerLine:
 		err = s.answer(l, o)
 	case requestLine:
 		err = s.request(l, o)
 	case operationLine:
-		on := l.operation()
-		if counters.IsOfCluster(s.policy, on) {
-			err = s.operateCluster(l, on, o)
-		} else {
-			err = s.operate(l, o)
-		}
+		err = s.operate(l, o)
 	}
-	o.policy = s.policy
+	o.policy = s.Policy()
 	return o, err
 }
 
 // request brings a request to a proxy. It stays open for the lines with its answer. If there are none, it
 // stays open for as long as rules hold units for it.
 func (s *simulation) request(l *line, o *output) error {
-	x, err := s.begin(l, l.toRequest())
+	x, err := s.Begin(l.at(), l.toRequest())
 	if err != nil {
 		return err
 	}
 	if l.isAnswered {
-		s.byLines[*l.ID] = x // also a denied one: the lines of its answer do nothing
+		s.byID[*l.ID] = x // also a denied one: the lines of its answer do nothing
+		s.Run(x)
 	}
-	staysOpen := !x.Ended() && (l.isAnswered || s.keepForHold(x))
-	if s.openRequests() > maxOpen {
-		return fmt.Errorf("more than %d requests wait for their answers", maxOpen)
+	staysOpen := !x.Ended() && (l.isAnswered || s.RunForHold(x))
+	if s.Open() > fleet.MaxOpen {
+		return fmt.Errorf("more than %d requests wait for their answers", fleet.MaxOpen)
 	}
-	if staysOpen {
-		return o.readVerdict([]byte(x.State()[reportState]), &sim.Response{})
+	response := &sim.Response{}
+	report := fleet.Report(x)
+	if !staysOpen {
+		response, err = x.Finish()
+		if err != nil {
+			return err
+		}
+		report = fleet.ReportIn(response)
 	}
-	response, err := x.Finish()
-	if err != nil {
-		return err
-	}
-	return o.readVerdict([]byte(response.State[reportState]), response)
+	o.result, err = fleet.ReadVerdict(report, response)
+	o.status, o.headers = response.Status, response.Headers
+	return err
 }
 
-// operate has a proxy do an operation.
+// operate does an operation.
 func (s *simulation) operate(l *line, o *output) error {
-	x, err := s.begin(l, l.toOperation())
+	on := l.operation()
+	if l.Fail != "" && counters.IsOfCluster(s.Policy(), on) {
+		return fmt.Errorf("fail: rule %q has scope cluster: no proxy is between op %s and the quota service", on.Rule, l.Op)
+	}
+	faults, _ := faults(l.Fail)
+	outcome, err := s.Operate(l.at(), on, faults)
 	if err != nil {
 		return err
 	}
-	response, err := x.Finish()
-	if err != nil {
-		return err
-	}
-	if response.Status != http.StatusOK {
-		var rejected struct{ Error string }
-		if json.Unmarshal(response.Body, &rejected) != nil {
-			rejected.Error = string(response.Body)
-		}
-		return fmt.Errorf("op %s: %s", l.Op, rejected.Error)
-	}
-	if l.Op == opStats {
-		o.stats = bytes.TrimSpace(response.Body)
-		return nil
-	}
-	return o.readVerdict(response.Body, response)
-}
-
-// begin brings what a line asks to the proxy and the worker that it names, or whose turn it is.
-func (s *simulation) begin(l *line, r *sim.Request) (*sim.Exchange, error) {
-	proxy := inTurn(l.Proxy, &s.turn, len(s.hosts))
-	host := s.hosts[proxy]
-	worker := inTurn(l.Worker, &s.turns[proxy], host.Workers())
-	if l.Op == opStats { // on a tick the other workers pass on what they have counted
-		for other := range host.Workers() {
-			if err := host.Tick(other); err != nil {
-				return nil, err
-			}
-		}
-	}
-	s.cluster.isCut = l.Fail == failQuota
-	defer func() { s.cluster.isCut = false }()
-	return s.bring(host, worker, r)
-}
-
-// inTurn is what the line names, or the next of so many.
-func inTurn(named, turn *int, of int) int {
-	if named != nil {
-		return *named
-	}
-	next := *turn
-	*turn = (next + 1) % of
-	return next
-}
-
-// keepForHold keeps an open request for as long as rules hold units for it. It reports whether any does.
-func (s *simulation) keepForHold(x *sim.Exchange) bool {
-	holdNs := s.holdOf(x.State()[reportState])
-	if holdNs > 0 {
-		s.keepUntil(openRequest{x: x, untilNs: s.now + holdNs})
-	}
-	return holdNs > 0
-}
-
-// holdOf is how long the rules of a verdict hold units without a sign of life.
-func (s *simulation) holdOf(report string) (ns int64) {
-	var verdict result.Result
-	if json.Unmarshal([]byte(report), &verdict) != nil {
-		return 0 // readVerdict says so
-	}
-	for _, matched := range verdict.Rules {
-		for i := range s.policy.Rules {
-			if r := &s.policy.Rules[i]; r.Name == matched.Rule {
-				ns = max(ns, r.HoldNs)
-			}
-		}
-	}
-	return ns
+	o.result, o.leased = outcome.Result, outcome.Leased
+	o.stats = bytes.TrimSpace(outcome.Stats)
+	return nil
 }
 
 // answer takes a line's part of an answer through the proxy.
 func (s *simulation) answer(l *line, o *output) error {
 	id := *l.Answer
-	x := s.byLines[id]
+	x := s.byID[id]
 	if !x.Ended() { // the request was not denied
 		if err := l.answerTo(x, o); err != nil {
 			return fmt.Errorf("answer to %q: %w", id, err)
 		}
 	}
 	if l.isLastPart() {
-		delete(s.byLines, id)
-		s.activeUntil = max(s.activeUntil, s.now+longestLingerNs)
+		delete(s.byID, id)
+		s.Done(x)
 	}
 	if !x.Ended() {
 		return nil
 	}
-	settled := x.State()[settledState]
-	if settled != "" && !json.Valid([]byte(settled)) {
-		return errors.New("the filter does not say how it settled the answer: " + settled)
-	}
-	if settled != "[]" { // what lingers after its client has left is not settled yet
-		o.settled = settled
-	}
-	return nil
+	var err error
+	o.settled, err = fleet.Settled(x)
+	return err
 }
 
 // answerTo does what the line says of the answer, in the order of an answer.

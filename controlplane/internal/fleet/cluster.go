@@ -1,15 +1,12 @@
-package simulate
+package fleet
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/counters"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
@@ -123,37 +120,4 @@ func (p *caller) Cancel() {
 		p.stream.Close()
 		p.stream = nil
 	}
-}
-
-// operateCluster has the quota service do an operation, and asks the line's proxy, or all, what
-// they hold of the key.
-func (s *simulation) operateCluster(l *line, on counters.Operation, o *output) error {
-	if l.Fail != "" {
-		return fmt.Errorf("fail: rule %q has scope cluster: no proxy is between op %s and the quota service", on.Rule, l.Op)
-	}
-	prepared, err := counters.Prepare(s.policy, on)
-	if err != nil {
-		return fmt.Errorf("op %s: %w", l.Op, err)
-	}
-	o.result, err = prepared.Do(context.Background(), s.cluster.service)
-	if err != nil {
-		return fmt.Errorf("op %s: %w", l.Op, err)
-	}
-	o.leased = new(int64)
-	for i, host := range s.hosts {
-		if l.Proxy != nil && *l.Proxy != i {
-			continue
-		}
-		asked := line{Op: manage.Leased.Wire, Rule: on.Rule, Key: on.Key}
-		response, err := host.Serve(0, asked.toOperation())
-		if err != nil {
-			return err
-		}
-		leased, ok := manage.ReadAnswer(manage.Leased, response.Body)
-		if !ok {
-			return fmt.Errorf("op %s: %s", asked.Op, response.Body)
-		}
-		*o.leased += *leased.Value
-	}
-	return nil
 }
