@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
@@ -177,7 +178,7 @@ func (l *logFlags) options(cmd *cobra.Command, files []string, wasm string) (o r
 		Log: accesslog.Options{
 			Names: files, In: cmd.InOrStdin(), Format: l.format, Map: map[string]string{}, Sort: l.sort,
 		},
-		Unknown: float64(l.unknown), CacheDir: compiledFilters(),
+		Unknown: float64(l.unknown), CacheDir: fleet.CacheDir(),
 		Warn: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 	}
 	if l.sort < 0 {

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
@@ -162,7 +163,7 @@ func (o *runOptions) start(cmd *cobra.Command, log *slog.Logger) (*runner, error
 }
 
 func (o *runOptions) proxyOptions(r *runner) (proxy.Options, error) {
-	options := proxy.Options{ReadFile: readFilterFile, Workers: o.workers, CacheDir: compiledFilters(), Log: r.log}
+	options := proxy.Options{ReadFile: readFilterFile, Workers: o.workers, CacheDir: fleet.CacheDir(), Log: r.log}
 	if r.quota != nil {
 		options.Cluster = func(string) grpc.ClientConnInterface { return r.quota } // whatever the policy calls it
 	}

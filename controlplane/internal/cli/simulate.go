@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/build"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
@@ -117,7 +117,7 @@ func (o *filterOptions) AddFlags(cmd *cobra.Command, policy, condition string) {
 // options reads the policy and the filter.
 func (o *filterOptions) options(cmd *cobra.Command) (s simulate.Options, err error) {
 	s = simulate.Options{
-		Policy: o.policy, CacheDir: compiledFilters(),
+		Policy: o.policy, CacheDir: fleet.CacheDir(),
 		Log: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 	}
 	s.Text, _, err = readText(cmd, "policy", o.policy, false)
@@ -159,18 +159,4 @@ func readFilter(file string) ([]byte, error) {
 			"--wasm is the filter, build/out/sluice.wasm; without it the one inside this program runs")
 	}
 	return wasm, nil
-}
-
-// compiledFilters is where compiled filters are kept between runs; "" where
-// there is no such place.
-func compiledFilters() string {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return ""
-	}
-	dir := filepath.Join(cache, "sluice", "compiled")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return ""
-	}
-	return dir
 }

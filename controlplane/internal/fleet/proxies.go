@@ -16,6 +16,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sort"
 	"time"
@@ -374,4 +376,23 @@ func Settled(x *sim.Exchange) (string, error) {
 		return "", nil
 	}
 	return settled, nil
+}
+
+// ReadSettled reads what Settled returns.
+func ReadSettled(text string) (list []result.Settled, err error) {
+	err = json.Unmarshal([]byte(text), &list)
+	return list, err
+}
+
+// CacheDir is where commands keep compiled filters between runs; empty if there is no such place.
+func CacheDir() string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	dir := filepath.Join(cache, "sluice", "compiled")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return ""
+	}
+	return dir
 }
