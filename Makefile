@@ -39,7 +39,7 @@ with_envoys = envoys=$$(build/fetch envoys $(1)); SLUICE_ENVOY=$$envoys
 # What takes an Envoy, a server or the compiled filter; check does without. Of it, race runs
 # what is compiled for this machine.
 module := github.com/sluice-ratelimit/sluice
-native := controlplane/cmd/sluice envoy/proxy envoy/sim $(addprefix controlplane/internal/,accesslog cli footprint importer policydoc quotaservice/redisstore replay simulate)
+native := controlplane/cmd/sluice controlplane/policytest envoy/proxy envoy/sim $(addprefix controlplane/internal/,accesslog cli footprint importer policydoc quotaservice/redisstore replay simulate testfile)
 unit = $(filter-out $(addprefix $(module)/,$(native) docs e2e filter envoy envoy/proc envoy/sim/interleave),$(shell $(GO) list ./...))
 # What is linked into the filter, in which an int has 32 bits; its own tests run it as compiled.
 in_filter = $(filter-out $(module)/filter,$(shell GOOS=wasip1 GOARCH=wasm $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' ./filter))

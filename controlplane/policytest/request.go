@@ -273,7 +273,8 @@ func (r *Running) read(report []byte, response *sim.Response) error {
 			r.RetryAfter = Never
 		}
 	}
-	r.Status, r.Body, r.Header = response.Status, string(response.Body), header(response.Headers)
+	r.Status, r.Header = response.Status, header(response.Headers)
+	r.Body = string(response.Body)
 	r.Rules = r.Rules[:0]
 	for i := range v.Rules {
 		rule := &v.Rules[i]
@@ -312,7 +313,8 @@ func (r *Running) settle() error {
 	for _, s := range settled {
 		for i := range r.Rules {
 			if rule := &r.Rules[i]; rule.Name == s.Rule {
-				rule.Settled, rule.Held, rule.Charged, rule.By = true, s.Held, s.Cost, s.By
+				rule.Settled, rule.By = true, s.By
+				rule.Held, rule.Charged = s.Held, s.Cost
 			}
 		}
 	}
@@ -321,7 +323,7 @@ func (r *Running) settle() error {
 
 // sim is the request as the simulated proxy takes it.
 func (r *Request) sim() (*sim.Request, error) {
-	if err := r.check(); err != nil {
+	if err := r.Check(); err != nil {
 		return nil, err
 	}
 	in := &sim.Request{
@@ -387,8 +389,9 @@ func header(fields [][2]string) http.Header {
 	return h
 }
 
-// check rejects a request that no proxy would show to the filter.
-func (r *Request) check() error {
+// Check says what is wrong with a request that no proxy would show to the filter. The error begins
+// with the field, as test files have it.
+func (r *Request) Check() error {
 	described := simulate.Request{
 		Method: r.Method, Host: r.Host, Path: r.Path, ClientIP: r.ClientIP, Headers: map[string]simulate.Values{},
 	}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -78,6 +79,24 @@ func parseHeaderValue(s string) (Pattern, bool) {
 		p = Pattern{Kind: Suffix, Text: text}
 	}
 	return p, !strings.Contains(p.Text, "*")
+}
+
+// ParsePattern reads a pattern in the notation of match.headers, for what is not part of a policy.
+func ParsePattern(s string) (Pattern, error) {
+	p, ok := parseHeaderValue(s)
+	if !ok {
+		return p, errors.New("a * may stand at one end of a value, and a ! alone: " +
+			`write a regular expression after "~", or "=" before a value to take it literally`)
+	}
+	if p.Kind != Regexp {
+		return p, nil
+	}
+	if p.Text == "" {
+		return p, errors.New(`the regular expression is empty: write one after the "~"`)
+	}
+	var err error
+	p.Automaton, err = new(automaton.Set).Compile(p.Text)
+	return p, err
 }
 
 // parseKeyPattern reads the notation of overrides: that of match.headers with

@@ -80,7 +80,7 @@ func Lines(err error) []string {
 	var problems policyfile.Errors
 	var lines []string
 	switch {
-	case errors.Is(err, errDiffers):
+	case errors.Is(err, errDiffers), errors.Is(err, errTestsFailed):
 		return nil
 	case errors.Is(err, context.Canceled):
 		lines = []string{errInterrupted.Error()}

@@ -94,6 +94,7 @@ func commands() []*cobra.Command {
 		group("store", "Back up, restore and move what serve stores",
 			newBackupCommand(), newRestoreCommand(), newCopyCommand()),
 		newSuggestCommand(),
+		newTestCommand(),
 		newValidateCommand(),
 	}
 }

@@ -20,6 +20,9 @@ import (
 // configuration, or JSON in any case, or write a file.
 var printsNoData = regexp.MustCompile(`^sluice (import|quickstart|quota|render|run|schema|serve|simulate|store)\b`)
 
+// takesFiles matches the commands that take any number of files.
+var takesFiles = regexp.MustCompile(`^sluice (import .*|test)$`)
+
 // usage is a correct call of each of these commands.
 type usage struct{ args, commands string }
 
@@ -43,6 +46,7 @@ var failing = []usage{
 	{"NONE", "import envoy-ratelimit, import local-ratelimit, import ingress-nginx, import nginx"},
 	{"NONE -f NONE", "replay"},
 	{"NONE --key client_ip", "suggest"},
+	{"NONE", "test"},
 	{"NONE NONE", "store copy"},
 	{"NONE --data NONE", "store restore"},
 	{"127.0.0.1:1/sluice:1 --wasm NONE", "image push"},
@@ -110,7 +114,7 @@ func TestEveryCommand(t *testing.T) {
 			exit, err := runCommand(t, path, "--no-such-flag")
 			require.Equal(t, ExitUsage, exit, "%v", err)
 			require.NotEmpty(t, Hint(err), "%v", err)
-			if !strings.Contains(path, " import ") {
+			if !takesFiles.MatchString(path) {
 				exit, err = runCommand(t, path, "1", "2", "surplus")
 				require.Equal(t, ExitUsage, exit, "%v", err)
 			}

@@ -120,16 +120,26 @@ func kibibytes(bytes uint64) string {
 }
 
 func newSchemaCommand() *cobra.Command {
-	return &cobra.Command{
+	var ofTests bool
+	cmd := &cobra.Command{
 		Use:   "schema",
-		Short: "Print the JSON Schema of the policy file, for editors",
-		Long: `Print the JSON Schema (draft 2020-12) of the policy file: editors complete and check the
-file by it. The YAML language server takes it from a line at the top of the policy:
+		Short: "Print the JSON Schema of the policy file, or of tests, for editors",
+		Long: `Print the JSON Schema (draft 2020-12) of the policy file, or of a file of tests: editors
+complete and check the file by it. The YAML language server takes it from a line at the
+top of the file:
 
   # yaml-language-server: $schema=policy.schema.json
 
 It accepts every valid policy, but sluice validate finds more problems.`,
-		Example: `  sluice schema > policy.schema.json`,
-		RunE:    prints(policydoc.JSONSchema),
+		Example: `  sluice schema > policy.schema.json
+  sluice schema --tests > test.schema.json`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if ofTests {
+				return prints(policydoc.TestsSchema)(cmd, args)
+			}
+			return prints(policydoc.JSONSchema)(cmd, args)
+		},
 	}
+	cmd.Flags().BoolVar(&ofTests, "tests", false, "of a file of tests, for sluice test")
+	return cmd
 }

@@ -9,30 +9,44 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const head = `# Policy reference
+const (
+	head = `# Policy reference
 
 Every field of the policy file. [policy.md](policy.md) has examples. A field without a type is text, or true or false.
 `
+	testsHead = `# Reference of policy tests
+
+Every field of a file of tests, for ` + "`sluice test`" + `. A field without a type is text, or true or false.
+`
+)
 
 // The reference page has a line for every field, and every text is one of a field.
 func TestReferenceInDocs(t *testing.T) {
+	page, fields := referencePage(t, head, objects())
+	require.Len(t, texts, fields)
+	requireDoc(t, "reference.md", page)
+	page, _ = referencePage(t, testsHead, testObjects())
+	requireDoc(t, "test-reference.md", page)
+}
+
+// referencePage is the page of a format, and how many fields it has.
+func referencePage(t *testing.T, head string, all properties) (page string, fields int) {
+	t.Helper()
 	r := reference{objects: map[string]*node{}, places: map[string][]string{}}
-	all, fields := objects(), 0
 	for _, o := range all {
 		r.objects[o.name] = o.node
 		for _, f := range o.node.Properties {
-			require.NotEmpty(t, f.node.Description, "%s.%s: say in texts.go what it means", o.name, f.name)
+			require.NotEmpty(t, f.node.Description, "%s.%s: say what it means", o.name, f.name)
 			fields++
 		}
 	}
-	require.Len(t, texts, fields)
-	r.visit("policy", "", nil)
+	r.visit(all[0].name, "", nil)
 	var b strings.Builder
 	b.WriteString(head)
 	for _, o := range all {
 		r.section(&b, o.name, o.node)
 	}
-	requireDoc(t, "reference.md", b.String())
+	return b.String(), fields
 }
 
 type reference struct {
@@ -60,6 +74,9 @@ func (r *reference) follow(n *node, at string, inside []string) {
 	}
 	for _, form := range n.AnyOf {
 		r.follow(form, at, inside)
+	}
+	if value, ok := n.AdditionalProperties.(*node); ok {
+		r.follow(value, at+".NAME", inside)
 	}
 }
 

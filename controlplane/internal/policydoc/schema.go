@@ -1,9 +1,9 @@
-// Package policydoc writes down the policy's format: as a JSON Schema of draft
-// 2020-12, by which editors complete and check a policy, and as the reference
-// page. Both come from the tables by which policies are read; what fields mean
-// is said in texts.go, and reference_test.go writes the page.
+// Package policydoc writes down the format of policies, and of their tests: as a JSON Schema
+// of draft 2020-12, by which editors complete and check a file, and as the reference
+// page. Both come from the tables by which files are read; what the fields of a policy mean
+// is said in texts.go, and reference_test.go writes the pages.
 //
-// Its invariant: the schema refuses no policy that shared/policy accepts. What a
+// Its invariant: the schema refuses no policy that shared/policy accepts, and no tests that testfile accepts. What a
 // schema cannot say of one field alone (sums, names that must differ, fields that do not
 // go together) it leaves to sluice validate.
 package policydoc
@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/testfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -77,11 +78,16 @@ func (p properties) MarshalJSON() ([]byte, error) {
 }
 
 // JSONSchema returns the schema of a policy, for people to read too.
-func JSONSchema() ([]byte, error) {
-	all := objects()
+func JSONSchema() ([]byte, error) { return write("sluice policy", objects()) }
+
+// TestsSchema returns the schema of a file of tests.
+func TestsSchema() ([]byte, error) { return write("sluice policy tests", testObjects()) }
+
+// write writes the schema of a format, of which the first object is the whole file.
+func write(title string, all properties) ([]byte, error) {
 	top := all[0].node
 	top.Schema = "https://json-schema.org/draft/2020-12/schema"
-	top.Title = "sluice policy"
+	top.Title = title
 	top.Defs = all[1:]
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -94,8 +100,13 @@ func JSONSchema() ([]byte, error) {
 }
 
 // objects are all objects of the policy file, the whole file first.
-func objects() (list properties) {
-	for _, o := range policy.Schema() {
+func objects() properties { return objectsOf(policy.Schema(), texts) }
+
+// testObjects are those of a file of tests.
+func testObjects() properties { return objectsOf(testfile.Schema()) }
+
+func objectsOf(format []policy.ObjectSchema, texts map[string]string) (list properties) {
+	for _, o := range format {
 		n := &node{Type: "object", AdditionalProperties: false}
 		if o.Name == "key" || o.Name == "settle_to" {
 			n.MinProperties, n.MaxProperties = 1, 1

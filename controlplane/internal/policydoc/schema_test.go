@@ -50,6 +50,9 @@ func TestSchemaInDocs(t *testing.T) {
 	text, err := JSONSchema()
 	require.NoError(t, err)
 	requireDoc(t, "policy.schema.json", string(text))
+	text, err = TestsSchema()
+	require.NoError(t, err)
+	requireDoc(t, "test.schema.json", string(text))
 }
 
 // requireDoc compares with a generated file in docs.

@@ -36,6 +36,7 @@ var textPatterns = map[string]string{
 	"sha256":      `^[0-9A-Fa-f]{64}$`,
 	"token":       tokenPattern,
 	"utc_offset":  `^(?:[+-](?:0[0-9]|1[01]):[0-5][0-9]|[+-]12:00|\+1[23]:[0-5][0-9]|\+14:00)$`,
+	"any_text":    "^",
 	"percent":     `^[0-9]+(?:\.[0-9]+)?(?:[Ee][+-]?[0-9]+)?%$`,
 }
 
@@ -64,10 +65,30 @@ var items = map[string]*node{
 	"key":                {says: "[key](#key)", AnyOf: []*node{word(policy.BareKeys()...), object("key")}},
 	"status":             {AnyOf: []*node{integer(100, 599), text(`text such as "4xx" or "400-499"`, statusPattern)}},
 	"answer_grpc_status": {says: "gRPC statuses such as `unavailable` or 14", AnyOf: grpcStatuses},
+	"any_text":           {Type: "string", says: "texts"},
 }
 
 // choices are the forms of values of which the reference says more than their shapes.
 var choices = map[string][]*node{
 	"response_headers": {headers(anyText, 0, "such as {x-left: few}")},
 	"grpc_status":      {{Enum: policy.GRPCStatuses[1:], says: "gRPC status such as `unavailable`"}, integer(1, 16)},
+
+	// Of tests.
+	"time":         {text("time such as 2026-01-31T12:00:00Z", `^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].*$`)},
+	"test_headers": {{Type: "object", AdditionalProperties: headerValues, says: "such as {x-user-id: alice}"}},
+	"claims":       {{Type: "object", AdditionalProperties: anyObject, says: "such as {corp: {sub: alice}}"}},
+	"metadata":     {{Type: "object", AdditionalProperties: anyObject, says: "such as {envoy.lb: {canary: true}}"}},
+	"properties": {{
+		Type: "object", AdditionalProperties: &node{Type: "string"},
+		says: "such as {connection.requested_server_name: a.example}",
+	}},
+	"json":             {{says: "such as {usage: {prompt_tokens: 10, completion_tokens: 5}}"}},
+	"retry_after":      {word("never"), {Type: "string", Pattern: durationPattern, says: "duration"}},
+	"expected_rules":   {{Type: "object", AdditionalProperties: object("expected_rule"), says: "rules by name"}},
+	"expected_windows": {{Type: "object", AdditionalProperties: object("expected_window"), says: "windows by name"}},
 }
+
+var (
+	anyObject    = &node{Type: "object"}
+	headerValues = &node{AnyOf: []*node{{Type: "string"}, {Type: "array", Items: &node{Type: "string"}}}}
+)

@@ -22,7 +22,7 @@ func Of(p *policy.Problem) string {
 	case p.Code == policy.WrongValue:
 		return wrongValue(p.Node, p.Want)
 	case p.Code == policy.UnknownField:
-		return unknownField(p.Args[0], p.Want.Of)
+		return UnknownField(p.Args[0], p.Want.Of, policy.Schema(), homes)
 	case p.Code == policy.DuplicateField && len(p.Args) > 0:
 		return "appears twice, first in line " + p.Args[0] + ": keep one"
 	case p.Code == policy.BadExpression:
@@ -88,8 +88,11 @@ func Window(w limit.Window) string {
 	return s
 }
 
-// homes are the objects whose fields people put in the wrong place.
-var homes = []struct{ object, place string }{
+// Home is an object whose fields people put in the wrong place, and the words for its place.
+type Home struct{ Object, Place string }
+
+// homes are those of the policy.
+var homes = []Home{
 	{"policy", "at the top of the policy"},
 	{"quota", "in quota, at the top of the policy"},
 	{"rule", "in a rule, an item of rules"},
@@ -100,14 +103,15 @@ var homes = []struct{ object, place string }{
 	{"answer", "in when, in settle"},
 }
 
-func unknownField(name, object string) string {
-	known := fieldsOf(object)
+// UnknownField says what is wrong with a field that an object of a format does not have.
+func UnknownField(name, object string, format []policy.ObjectSchema, homes []Home) string {
+	known := fieldsOf(object, format)
 	if near := Nearest(name, known); near != "" {
 		return "unknown field: did you mean " + quote(near) + "?"
 	}
 	for _, home := range homes {
-		if slices.Contains(fieldsOf(home.object), name) {
-			return "unknown field: it belongs " + home.place
+		if slices.Contains(fieldsOf(home.Object, format), name) {
+			return "unknown field: it belongs " + home.Place
 		}
 	}
 	if len(known) == 0 {
@@ -117,8 +121,8 @@ func unknownField(name, object string) string {
 }
 
 // fieldsOf are the names of an object's fields.
-func fieldsOf(object string) (names []string) {
-	for _, o := range policy.Schema() {
+func fieldsOf(object string, format []policy.ObjectSchema) (names []string) {
+	for _, o := range format {
 		for i := range o.Fields {
 			if o.Name == object {
 				names = append(names, o.Fields[i].Name)

@@ -21,12 +21,28 @@ var (
 			strings.Join(bareKeys[:len(bareKeys)-1], ", ") + " or " + bareKeys[len(bareKeys)-1],
 		"settle": "an object such as {when: {status: [401]}}",
 		"answer": "an object such as {status: [401]}",
+
+		// Of test files.
+		"tests":           "an object with the fields version, policy and tests",
+		"test":            "an object such as {name: …, steps: […]}",
+		"step":            "an object such as {request: {path: /login}, expect: {allowed: true}}",
+		"test_request":    "an object such as {path: /login, client_ip: 192.0.2.7}",
+		"test_answer":     "an object such as {status: 401}",
+		"counter":         "an object such as {rule: per-user, key: [alice]}",
+		"set_counter":     "an object such as {rule: per-user, key: [alice], units: 10}",
+		"expect":          "an object such as {allowed: false, status: 429}",
+		"expected_rule":   "an object such as {remaining: 3}",
+		"expected_window": "an object such as {used: 3}",
 	}
 	lists = map[string]string{
 		"limit":   `a list such as ["10/minute", "5/1s"]`,
 		"key":     "a list such as [{header: x-user-id}, client_ip]",
 		"status":  `a list such as [401, "5xx"]`,
 		"segment": "a list of the path's segments such as [connection, mtls]",
+
+		"test":     "a list of tests such as [{name: …, steps: […]}]",
+		"step":     "a list of steps such as [{request: {path: /login}, expect: {allowed: true}}]",
+		"any_text": "a list of texts such as [alice]",
 	}
 	choices = map[string]string{
 		"missing_key": "skip, deny, share or an object such as {deny: {status: 401}}",
@@ -46,6 +62,18 @@ var (
 		"settle_to":          "a word such as tokens, or an object such as {header: x-cost}",
 		"unknown":            "estimate, cost or 0",
 		"answer_grpc_status": "a gRPC status such as unauthenticated, or its number from 0 to 16",
+
+		"time":             "a time from 1970 to 2200 such as 2026-01-31T12:00:00Z",
+		"test_headers":     "an object from header names to values such as {x-user-id: alice}",
+		"header_values":    "text, or a list of texts",
+		"claims":           "an object from providers to claims such as {corp: {sub: alice}}",
+		"metadata":         "an object from namespaces to objects such as {envoy.lb: {canary: true}}",
+		"json_object":      "an object such as {sub: alice}",
+		"properties":       "an object from paths to texts such as {connection.requested_server_name: a.example}",
+		"json":             "a value such as {usage: {prompt_tokens: 10, completion_tokens: 5}}",
+		"retry_after":      `a duration such as "1m30s", or never`,
+		"expected_rules":   "an object from rules to what is expected of them such as {per-user: {remaining: 3}}",
+		"expected_windows": "an object from windows to what is expected of them such as {daily: {used: 3}}",
 	}
 )
 

@@ -1,0 +1,264 @@
+package testfile
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/policytest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// expectation is what a step expects: of a verdict, or of a counter.
+type expectation struct {
+	verdict []check[policytest.Verdict]
+	count   []check[policytest.Count]
+}
+
+// check is one thing that is expected.
+type check[T any] struct {
+	line     int
+	field    string // its path in expect
+	expected string
+	see      func(*T) (seen string, ok bool)
+}
+
+// expects is the check that a value is what the file says.
+func expects[T any, V comparable](n *policy.Node, field string, want V, see func(*T) V) check[T] {
+	return check[T]{n.Line, field, fmt.Sprint(want), func(of *T) (string, bool) {
+		seen := see(of)
+		return fmt.Sprint(seen), seen == want
+	}}
+}
+
+func (e *expectation) add(c check[policytest.Verdict]) { e.verdict = append(e.verdict, c) }
+
+var (
+	patternsShape = policy.Shape{Form: policy.FormPatterns}
+	retryShape    = choiceShape("retry_after")
+	matchedShape  = listShape(nameShape, 0, policy.MaxRules)
+	reasonShape   = wordShape(reasons...)
+	byShape       = wordShape("answer", "estimate", "cost", "none")
+)
+
+// reasons are what the filter says of a denial.
+var reasons = []string{
+	"limit", "held", "missing_key", "on_full", "on_error", "on_contention", "on_unavailable", "starting",
+}
+
+var expectObject = &object[expectation]{"expect", []field[expectation]{
+	{"allowed", boolShape, "Whether the request reaches the upstream.", func(r *reader, n *policy.Node, e *expectation) {
+		e.add(expects(n, "allowed", r.boolean(n), func(v *policytest.Verdict) bool { return v.Allowed }))
+	}},
+	{"status", integerShape(100, 599), "What the client gets.", func(r *reader, n *policy.Node, e *expectation) {
+		want := int(r.integer(n, 100, 599))
+		e.add(expects(n, "status", want, func(v *policytest.Verdict) int { return v.Status }))
+	}},
+	{"denied_by", nameShape, "The rule that denies.", func(r *reader, n *policy.Node, e *expectation) {
+		want, ok := r.text(n)
+		if ok {
+			r.ruleNamed(n, want)
+		}
+		e.add(expects(n, "denied_by", want, func(v *policytest.Verdict) string { return orNone(v.DeniedBy) }))
+	}},
+	{"reason", reasonShape, "Why that rule denies.", func(r *reader, n *policy.Node, e *expectation) {
+		want := r.word(n, reasons...)
+		e.add(expects(n, "reason", want, func(v *policytest.Verdict) string { return orNone(v.Reason) }))
+	}},
+	{"retry_after", retryShape, "How long the client has to wait, in milliseconds rounded up, or never.", func(
+		r *reader, n *policy.Node, e *expectation,
+	) {
+		want := "never"
+		if n.Kind != policy.String || n.Text != want {
+			want = policy.FormatDuration(r.retryAfter(n))
+		}
+		e.add(expects(n, "retry_after", want, retryAfter))
+	}},
+	{"headers", patternsShape, "Fields of the response, as patterns: * is present, ! is absent.", readHeaderPatterns},
+	{"body", textShape, "What the client gets, as a pattern.", func(r *reader, n *policy.Node, e *expectation) {
+		pattern, ok := r.pattern(n)
+		if ok {
+			e.add(matches(n, "body", pattern, func(v *policytest.Verdict) []string { return []string{v.Body} }))
+		}
+	}},
+	{"matched", matchedShape, "Exactly the rules that the request matches, in any order.", readMatched},
+	{"remaining", unitsShape, "What is left in the tightest window, as RateLimit fields say it; of the one rule that " +
+		"matches.", func(r *reader, n *policy.Node, e *expectation) {
+		readUnits(r, n, e, "remaining", func(rule *policytest.Rule) (uint32, bool) { return rule.Remaining, !rule.Unlimited })
+		e.count = append(e.count, expects(n, "remaining", n.Text, func(c *policytest.Count) string {
+			return units(c.Remaining, !c.Unlimited)
+		}))
+	}},
+	{"held", unitsShape, "Units that the request held until its answer, of the one rule that matches. Of a counter: what all " +
+		"running requests hold.", readHeld},
+	{"charged", unitsShape, "Units that the answer cost, of the one rule that matches.", func(
+		r *reader, n *policy.Node, e *expectation,
+	) {
+		readUnits(r, n, e, "charged", func(rule *policytest.Rule) (uint32, bool) { return rule.Charged, rule.Settled })
+	}},
+	{"by", byShape, "What said the cost, of the one rule that matches.", func(r *reader, n *policy.Node, e *expectation) {
+		want := r.word(n, byShape.Words...)
+		e.add(ofOnly(n, "by", want, func(rule *policytest.Rule) string { return orNone(rule.By) }))
+	}},
+	{"rules", choiceShape("expected_rules"), "What is expected of single rules, by their names. They must match.", readRules},
+	{"used", unitsShape, "Of a counter: what is used of its only window.", func(
+		r *reader, n *policy.Node, e *expectation,
+	) {
+		want := uint32(r.integer(n, 0, math.MaxUint32))
+		e.count = append(e.count, expects(n, "used", want, func(c *policytest.Count) uint32 { return c.Used }))
+	}},
+	{"leased", unitsShape, "Of a counter of scope cluster: what the proxies have leased.", func(
+		r *reader, n *policy.Node, e *expectation,
+	) {
+		want := uint32(r.integer(n, 0, math.MaxUint32))
+		e.count = append(e.count, expects(n, "leased", want, func(c *policytest.Count) uint32 { return c.Leased }))
+	}},
+	{"windows", choiceShape("expected_windows"), "Of a counter: its windows, by name or index from 0.", readWindows},
+}}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// retryAfter reads a duration of whole milliseconds.
+func (r *reader) retryAfter(n *policy.Node) int64 {
+	if n.Kind != policy.String {
+		r.failAs(n, policy.WrongValue, retryShape)
+		return 0
+	}
+	ns, err := policy.ParseDuration(n.Text)
+	if err != nil {
+		r.failAs(n, policy.WrongValue, retryShape)
+	}
+	return ns
+}
+
+func retryAfter(v *policytest.Verdict) string {
+	switch {
+	case v.Allowed:
+		return "none"
+	case v.RetryAfter == policytest.Never:
+		return "never"
+	}
+	up := (v.RetryAfter + time.Millisecond - 1).Truncate(time.Millisecond)
+	return policy.FormatDuration(int64(up))
+}
+
+// pattern reads a text in the notation of match.headers.
+func (r *reader) pattern(n *policy.Node) (p policy.Pattern, ok bool) {
+	if n.Kind != policy.String {
+		r.failAs(n, policy.WrongValue, textShape)
+		return p, false
+	}
+	p, err := policy.ParsePattern(n.Text)
+	if err != nil {
+		r.fail(n, err.Error())
+	}
+	return p, err == nil
+}
+
+// matches is the check that one of some values has a pattern.
+func matches(
+	n *policy.Node, field string, p policy.Pattern, see func(*policytest.Verdict) []string,
+) check[policytest.Verdict] {
+	return check[policytest.Verdict]{n.Line, field, strconv.Quote(n.Text), func(v *policytest.Verdict) (string, bool) {
+		values := see(v)
+		if len(values) == 0 {
+			holds, _ := p.Holds("", false, false)
+			return "none", holds
+		}
+		var texts []string
+		for _, value := range values {
+			if holds, _ := p.Holds(value, true, false); holds {
+				return "", true
+			}
+			texts = append(texts, strconv.Quote(policy.Clip(value)))
+		}
+		return strings.Join(texts, ", "), false
+	}}
+}
+
+func readHeaderPatterns(r *reader, n *policy.Node, e *expectation) {
+	r.members(n, patternsShape, func(name string, f *policy.Field) {
+		if !policy.IsToken(name) {
+			r.failField(n, f, "is not a header's name")
+			return
+		}
+		pattern, ok := r.pattern(f.Value)
+		if ok {
+			values := func(v *policytest.Verdict) []string { return v.Header.Values(name) }
+			e.add(matches(f.Value, "headers."+name, pattern, values))
+		}
+	})
+}
+
+func readMatched(r *reader, n *policy.Node, e *expectation) {
+	want := []string{}
+	r.each(n, matchedShape, func(item *policy.Node) {
+		name, ok := r.text(item)
+		if ok {
+			r.ruleNamed(item, name)
+		}
+		want = append(want, name)
+	})
+	slices.Sort(want)
+	e.add(expects(n, "matched", list(want), func(v *policytest.Verdict) string {
+		var names []string
+		for i := range v.Rules {
+			names = append(names, v.Rules[i].Name)
+		}
+		slices.Sort(names)
+		return list(names)
+	}))
+}
+
+func list(names []string) string { return "[" + strings.Join(names, ", ") + "]" }
+
+// ofOnly is the check of a value of the one rule that matched.
+func ofOnly[V comparable](
+	n *policy.Node, field string, want V, see func(*policytest.Rule) V,
+) check[policytest.Verdict] {
+	return check[policytest.Verdict]{n.Line, field, fmt.Sprint(want), func(v *policytest.Verdict) (string, bool) {
+		switch len(v.Rules) {
+		case 0:
+			return "no rule that matches", false
+		case 1:
+			seen := see(&v.Rules[0])
+			return fmt.Sprint(seen), seen == want
+		}
+		var names []string
+		for i := range v.Rules {
+			names = append(names, v.Rules[i].Name)
+		}
+		return fmt.Sprintf("%d rules that match: write rules: {%s: {%s: …}} for one of %s",
+			len(names), names[0], field, strings.Join(names, ", ")), false
+	}}
+}
+
+// readUnits reads units of the one rule that matched.
+func readUnits(
+	r *reader, n *policy.Node, e *expectation, field string, see func(*policytest.Rule) (uint32, bool),
+) {
+	want := strconv.FormatInt(r.integer(n, 0, math.MaxUint32), 10)
+	e.add(ofOnly(n, field, want, func(rule *policytest.Rule) string { return units(see(rule)) }))
+}
+
+func units(n uint32, known bool) string {
+	if !known {
+		return "none"
+	}
+	return strconv.FormatUint(uint64(n), 10)
+}
+
+// readHeld reads what is expected to be held, of a request or of a counter.
+func readHeld(r *reader, n *policy.Node, e *expectation) {
+	readUnits(r, n, e, "held", func(rule *policytest.Rule) (uint32, bool) { return rule.Held, rule.Settled })
+	want := uint32(r.integer(n, 0, math.MaxUint32))
+	e.count = append(e.count, expects(n, "held", want, func(c *policytest.Count) uint32 { return c.Held }))
+}

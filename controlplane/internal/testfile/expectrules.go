@@ -1,0 +1,156 @@
+package testfile
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/policytest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// ofCounter are the fields of expect in a step that reads a counter. Those of onlyOfCounter go with nothing else.
+var (
+	ofCounter     = []string{"used", "remaining", "held", "leased", "windows"}
+	onlyOfCounter = []string{"used", "leased", "windows"}
+)
+
+// rejectVerdict rejects what is expected of a counter and is a request's.
+func (e *expectation) rejectVerdict(r *reader, n *policy.Node) {
+	for i := range n.Fields {
+		f := &n.Fields[i]
+		if expectObject.has(f.Name) && !slices.Contains(ofCounter, f.Name) {
+			r.failField(n, f, "a counter has none: expect used, remaining, held, leased or windows of it")
+		}
+	}
+}
+
+// rejectCount rejects what is expected of a request and is a counter's.
+func (e *expectation) rejectCount(r *reader, n *policy.Node) {
+	for i := range n.Fields {
+		f := &n.Fields[i]
+		if slices.Contains(onlyOfCounter, f.Name) {
+			r.failField(n, f, "only a counter has it: read the counter in a step of its own, with counter: {rule: …}")
+		}
+	}
+}
+
+func (o *object[T]) has(name string) bool {
+	return slices.ContainsFunc(o.fields, func(f field[T]) bool { return f.name == name })
+}
+
+// ofRule is what is expected of one rule that matches.
+type ofRule struct {
+	name string
+	e    *expectation
+}
+
+func readRules(r *reader, n *policy.Node, e *expectation) {
+	r.members(n, choiceShape("expected_rules"), func(name string, f *policy.Field) {
+		r.ruleNamed(f.Value, name)
+		readObject(r, f.Value, ruleObject, &ofRule{name, e})
+	})
+}
+
+// add adds the check of a value of the rule.
+func (o *ofRule) add(n *policy.Node, field, want string, see func(*policytest.Rule) string) {
+	name := o.name
+	o.e.add(check[policytest.Verdict]{n.Line, "rules." + name + "." + field, want, func(v *policytest.Verdict) (string, bool) {
+		i := slices.IndexFunc(v.Rules, func(rule policytest.Rule) bool { return rule.Name == name })
+		if i < 0 {
+			return "no match of the rule", false
+		}
+		seen := see(&v.Rules[i])
+		return seen, seen == want
+	}})
+}
+
+// ruleUnits is the row of a field that is a number of units.
+func ruleUnits(name, text string, see func(*policytest.Rule) (uint32, bool)) field[ofRule] {
+	return field[ofRule]{name, unitsShape, text, func(r *reader, n *policy.Node, o *ofRule) {
+		want := strconv.FormatInt(r.integer(n, 0, math.MaxUint32), 10)
+		o.add(n, name, want, func(rule *policytest.Rule) string { return units(see(rule)) })
+	}}
+}
+
+// ruleWord is the row of a field that is one of some words.
+func ruleWord(name, text string, words []string, see func(*policytest.Rule) string) field[ofRule] {
+	return field[ofRule]{name, wordShape(words...), text, func(r *reader, n *policy.Node, o *ofRule) {
+		o.add(n, name, r.word(n, words...), func(rule *policytest.Rule) string { return orNone(see(rule)) })
+	}}
+}
+
+var ruleObject = &object[ofRule]{"expected_rule", []field[ofRule]{
+	{"allowed", boolShape, "Whether the rule allows the request. A rule in shadow may deny one that passes.", func(
+		r *reader, n *policy.Node, o *ofRule,
+	) {
+		o.add(n, "allowed", fmt.Sprint(r.boolean(n)), func(rule *policytest.Rule) string { return fmt.Sprint(rule.Allowed) })
+	}},
+	ruleWord("mode", "Whether its denials are enforced.", []string{"enforced", "shadow"}, func(
+		rule *policytest.Rule,
+	) string {
+		if rule.Shadow {
+			return "shadow"
+		}
+		return "enforced"
+	}),
+	ruleWord("reason", "Why it denies.", reasons, func(rule *policytest.Rule) string { return rule.Reason }),
+	{"override", nameShape, "Name of the override that holds.", func(r *reader, n *policy.Node, o *ofRule) {
+		want, _ := r.text(n)
+		o.add(n, "override", want, func(rule *policytest.Rule) string { return orNone(rule.Override) })
+	}},
+	ruleUnits("remaining", "What is left in its tightest window after the decision.", func(
+		rule *policytest.Rule,
+	) (uint32, bool) {
+		return rule.Remaining, !rule.Unlimited
+	}),
+	ruleUnits("held", "Units that the request held until its answer.", func(rule *policytest.Rule) (uint32, bool) {
+		return rule.Held, rule.Settled
+	}),
+	ruleUnits("charged", "Units that the answer cost.", func(rule *policytest.Rule) (uint32, bool) {
+		return rule.Charged, rule.Settled
+	}),
+	ruleWord("by", "What said the cost.", byShape.Words, func(rule *policytest.Rule) string { return rule.By }),
+}}
+
+// ofWindow is what is expected of one window of a counter.
+type ofWindow struct {
+	name string
+	e    *expectation
+}
+
+func readWindows(r *reader, n *policy.Node, e *expectation) {
+	r.members(n, choiceShape("expected_windows"), func(name string, f *policy.Field) {
+		readObject(r, f.Value, windowObject, &ofWindow{name, e})
+	})
+}
+
+// windowUnits is the row of a field that is a number of units.
+func windowUnits(name, text string, see func(*policytest.Window) (uint32, bool)) field[ofWindow] {
+	return field[ofWindow]{name, unitsShape, text, func(r *reader, n *policy.Node, o *ofWindow) {
+		want := strconv.FormatInt(r.integer(n, 0, math.MaxUint32), 10)
+		window := o.name
+		o.e.count = append(o.e.count, check[policytest.Count]{
+			n.Line, "windows." + window + "." + name, want, func(c *policytest.Count) (string, bool) {
+				i := slices.IndexFunc(c.Windows, func(w policytest.Window) bool { return w.Name == window })
+				if index, err := strconv.Atoi(window); i < 0 && err == nil && index >= 0 && index < len(c.Windows) {
+					i = index
+				}
+				if i < 0 {
+					return "no such window", false
+				}
+				seen := units(see(&c.Windows[i]))
+				return seen, seen == want
+			},
+		})
+	}}
+}
+
+var windowObject = &object[ofWindow]{"expected_window", []field[ofWindow]{
+	windowUnits("used", "What is used of it.", func(w *policytest.Window) (uint32, bool) { return w.Used, true }),
+	windowUnits("remaining", "What is left of it.", func(w *policytest.Window) (uint32, bool) {
+		return w.Remaining, !w.Unlimited
+	}),
+	windowUnits("limit", "What it admits.", func(w *policytest.Window) (uint32, bool) { return w.Limit, !w.Unlimited }),
+}}

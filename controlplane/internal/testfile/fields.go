@@ -1,0 +1,317 @@
+package testfile
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/policytest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+func integerShape(low, high int64) policy.Shape {
+	return policy.Shape{Form: policy.FormInteger, Min: low, Max: high}
+}
+
+func objectShape(name string) policy.Shape { return policy.Shape{Form: policy.FormObject, Of: name} }
+
+func listShape(item policy.Shape, least, most int64) policy.Shape {
+	return policy.Shape{Form: policy.FormList, Of: item.Of, Min: least, Max: most, Any: []policy.Shape{item}}
+}
+
+func wordShape(words ...string) policy.Shape {
+	return policy.Shape{Form: policy.FormWord, Words: words}
+}
+
+// choiceShape is a value of which package message, and the schema, know the form by its name.
+func choiceShape(of string) policy.Shape { return policy.Shape{Form: policy.FormChoice, Of: of} }
+
+func required(s policy.Shape) policy.Shape {
+	s.Required = true
+	return s
+}
+
+var (
+	textShape     = policy.Shape{Form: policy.FormText}
+	bodyShape     = policy.Shape{Form: policy.FormText, Of: "any_text"}
+	nameShape     = policy.Shape{Form: policy.FormName}
+	boolShape     = policy.Shape{Form: policy.FormBool}
+	durationShape = policy.Shape{Form: policy.FormDuration}
+	unitsShape    = integerShape(0, math.MaxUint32)
+	testsShape    = listShape(objectShape("test"), 1, maxTests)
+	stepsShape    = listShape(objectShape("step"), 1, maxSteps)
+	keyShape      = listShape(bodyShape, 0, policy.MaxKeyParts)
+)
+
+var fileObject = &object[File]{"tests", []field[File]{
+	{"version", required(integerShape(Version, Version)), "Version of this format.", func(r *reader, n *policy.Node, _ *File) {
+		r.integer(n, Version, Version)
+	}},
+	{"policy", required(textShape), "File of the policy, from the folder of this file.", readPolicy},
+	{"start", choiceShape("time"), "When each test starts, by the proxies' clock; default 2026-01-01T00:00:00Z.", readStart},
+	{"proxies", integerShape(1, maxProxies), "How many proxies there are; default 1. Rules of scope cluster ask one quota " +
+		"service.", func(r *reader, n *policy.Node, f *File) { f.proxies = int(r.integer(n, 1, maxProxies)) }},
+	{"request", objectShape("test_request"), "What each request has, unless a test or a step says otherwise.", func(
+		r *reader, n *policy.Node, f *File,
+	) {
+		readRequest(r, n, &f.request)
+	}},
+	{"tests", required(testsShape), "The tests. Each starts with empty counters.", readTests},
+}}
+
+var testObject = &object[Test]{"test", []field[Test]{
+	{"name", required(nameShape), "Unique in the file. It says what must hold.", func(r *reader, n *policy.Node, t *Test) {
+		t.Name, _ = r.text(n)
+		if len(t.Name) > policy.MaxNameBytes {
+			r.failAs(n, policy.TooLong, nameShape, strconv.Itoa(policy.MaxNameBytes))
+		}
+	}},
+	{"request", objectShape("test_request"), "What each request of the test has, unless a step says otherwise.", func(
+		r *reader, n *policy.Node, t *Test,
+	) {
+		readRequest(r, n, &t.request)
+	}},
+	{"steps", required(stepsShape), "What happens, in order.", func(r *reader, n *policy.Node, t *Test) {
+		r.each(n, stepsShape, func(item *policy.Node) { readStep(r, item, t) })
+	}},
+}}
+
+// maxStart leaves the longest windows room below the end of 63-bit nanoseconds.
+const maxStart = 2200
+
+func readStart(r *reader, n *policy.Node, f *File) {
+	at, err := time.Parse(time.RFC3339Nano, n.Text)
+	if n.Kind != policy.String || err != nil || at.Before(time.Unix(0, 0)) || at.Year() > maxStart {
+		r.failAs(n, policy.WrongValue, choiceShape("time"))
+		return
+	}
+	f.start = at.UTC()
+}
+
+func readTests(r *reader, n *policy.Node, f *File) {
+	lines := map[string]int{}
+	r.each(n, testsShape, func(item *policy.Node) {
+		t := Test{Line: item.Line, request: clone(&f.request), running: map[string]bool{}}
+		if !readObject(r, item, testObject, &t) {
+			return
+		}
+		first, isTwice := lines[t.Name]
+		if isTwice {
+			r.fail(item.Member("name"), "the test in line "+strconv.Itoa(first)+" has this name too: names must differ")
+		}
+		lines[t.Name] = item.Line
+		f.Tests = append(f.Tests, t)
+	})
+}
+
+var stepObject = &object[step]{"step", []field[step]{
+	{"after", durationShape, "Time that passes before the step.", func(r *reader, n *policy.Node, s *step) {
+		s.afterNs = r.duration(n)
+	}},
+	{"request", objectShape("test_request"), "A request, as far as it differs from the test's. A step that has none of " +
+		"request, answer with to, counter, set and reset sends the test's request.", func(r *reader, n *policy.Node, s *step) {
+		readRequest(r, n, s.request)
+	}},
+	{"times", integerShape(1, maxTimes), "How often the request is sent; default 1.", func(
+		r *reader, n *policy.Node, s *step,
+	) {
+		s.times = int(r.integer(n, 1, maxTimes))
+	}},
+	{"proxy", integerShape(0, maxProxies-1), "Which proxy gets the request, or has the counter, from 0. By default " +
+		"requests go to the proxies in turn.", readProxy},
+	{"fail", wordShape("quota", "get", "set"), "What fails meanwhile. quota: the quota service cannot be reached. get, " +
+		"set: the filter cannot read or write counters.", func(r *reader, n *policy.Node, s *step) {
+		s.fault = policytest.Fault(r.word(n, "quota", "get", "set"))
+	}},
+	{"answer", objectShape("test_answer"), "How the upstream answers the request; by default at once with 200 and no " +
+		"body. With to: how it answers requests that run.", func(r *reader, n *policy.Node, s *step) {
+		s.answer = &policytest.Answer{}
+		readObject(r, n, answerObject, &answerOf{Answer: s.answer, to: &s.to})
+	}},
+	{"running", nameShape, "Lets the request run until a step with answer: {to: this name}.", func(
+		r *reader, n *policy.Node, s *step,
+	) {
+		s.running, _ = r.text(n)
+	}},
+	{"counter", objectShape("counter"), "Reads a counter, for expect.", func(r *reader, n *policy.Node, s *step) {
+		s.count = &policytest.Counter{}
+		readCounter(r, n, s.count)
+	}},
+	{"set", objectShape("set_counter"), "Sets what is used of a counter.", func(r *reader, n *policy.Node, s *step) {
+		s.set = &policytest.Counter{}
+		readSet(r, n, s)
+	}},
+	{"reset", objectShape("counter"), "Empties a counter.", func(r *reader, n *policy.Node, s *step) {
+		s.reset = &policytest.Counter{}
+		readCounter(r, n, s.reset)
+	}},
+	{"expect", objectShape("expect"), "What must hold of each request, of the answer or of the counter.", func(
+		r *reader, n *policy.Node, s *step,
+	) {
+		readObject(r, n, expectObject, &s.expect)
+	}},
+	{"last", objectShape("expect"), "What must hold of the last request of times, beside expect.", func(
+		r *reader, n *policy.Node, s *step,
+	) {
+		readObject(r, n, expectObject, &s.last)
+	}},
+}}
+
+func readProxy(r *reader, n *policy.Node, s *step) {
+	proxy := int(r.integer(n, 0, maxProxies-1))
+	if proxy >= r.file.proxies {
+		r.fail(n, "there is no proxy "+strconv.Itoa(proxy)+": the file has proxies: "+strconv.Itoa(r.file.proxies)+
+			", and they count from 0")
+	}
+	s.proxy = &proxy
+}
+
+// readStep reads a step and checks that its fields go together.
+func readStep(r *reader, n *policy.Node, t *Test) {
+	request := clone(&t.request)
+	s := step{line: n.Line, times: 1, request: &request}
+	if !readObject(r, n, stepObject, &s) {
+		return
+	}
+	s.check(r, n, t)
+	s.request.Proxy, s.request.Fault = s.proxy, s.fault
+	if s.to == "" {
+		s.request.Answer = s.answer
+	}
+	t.steps = append(t.steps, s)
+}
+
+// kind is what the step does, as the field that says it.
+func (s *step) kind() string {
+	switch {
+	case s.count != nil:
+		return "counter"
+	case s.set != nil:
+		return "set"
+	case s.reset != nil:
+		return "reset"
+	case s.to != "":
+		return "answer with to"
+	}
+	return "request"
+}
+
+// goTogether are the fields that each kind of step takes, beside after.
+var goTogether = map[string][]string{
+	"request":        {"request", "times", "proxy", "fail", "answer", "running", "expect", "last"},
+	"answer with to": {"answer", "expect"},
+	"counter":        {"counter", "proxy", "expect"},
+	"set":            {"set", "proxy"},
+	"reset":          {"reset", "proxy"},
+}
+
+func (s *step) check(r *reader, n *policy.Node, t *Test) {
+	kind := s.kind()
+	for i := range n.Fields {
+		f := &n.Fields[i]
+		known := f.Name == "after"
+		for _, name := range goTogether[kind] {
+			known = known || name == f.Name
+		}
+		isField := false
+		for _, row := range stepObject.fields {
+			isField = isField || row.name == f.Name
+		}
+		if isField && !known {
+			r.failField(n, f, "does not go with "+kind+": make it a step of its own, or remove it")
+		}
+	}
+	answer := n.Member("answer")
+	switch {
+	case s.running != "" && s.answer != nil && s.to == "":
+		r.fail(answer, "does not go with running: a later step answers the request, with answer: {to: "+s.running+"}")
+	case s.running != "" && t.running[s.running]:
+		r.fail(n.Member("running"), "a request of this name runs already: give this one another name")
+	case s.running != "":
+		t.running[s.running] = true
+	case s.to != "" && !t.running[s.to]:
+		r.fail(answer.Member("to"), "no step before has running: "+s.to+", or its request is answered already")
+	case s.to != "":
+		delete(t.running, s.to)
+	}
+	for _, of := range []struct {
+		name string
+		expectation
+	}{{"expect", s.expect}, {"last", s.last}} {
+		node := n.Member(of.name)
+		switch {
+		case node == nil:
+		case s.count != nil:
+			of.rejectVerdict(r, node)
+		default:
+			of.rejectCount(r, node)
+		}
+	}
+}
+
+var counterObject = &object[policytest.Counter]{"counter", []field[policytest.Counter]{
+	{"rule", required(nameShape), "Name of the rule.", func(r *reader, n *policy.Node, c *policytest.Counter) {
+		c.Rule, _ = r.text(n)
+	}},
+	{"key", keyShape, "The parts of the key, in the rule's order; none for a rule without a key.", func(
+		r *reader, n *policy.Node, c *policytest.Counter,
+	) {
+		r.each(n, keyShape, func(item *policy.Node) { c.Key = append(c.Key, r.anyText(item)) })
+	}},
+}}
+
+func readCounter(r *reader, n *policy.Node, c *policytest.Counter) {
+	before := len(r.problems)
+	if !readObject(r, n, counterObject, c) || len(r.problems) > before {
+		return
+	}
+	r.checkCounter(n, c)
+}
+
+// checkCounter checks a counter against the policy.
+func (r *reader) checkCounter(n *policy.Node, c *policytest.Counter) {
+	rule := r.ruleNamed(n.Member("rule"), c.Rule)
+	if rule == nil {
+		return
+	}
+	var key policy.Key
+	if err := rule.ParseKey(&key, c.Key); err != nil {
+		at := n
+		if n.Member("key") != nil {
+			at = n.Member("key")
+		}
+		r.fail(at, err.Error())
+	}
+	if rule.Mode == policy.ModeOff {
+		r.fail(n.Member("rule"), "the rule "+strconv.Quote(c.Rule)+" has mode off, and counts nothing")
+	}
+	if c.Window != "" && rule.LimitNamed(c.Window) < 0 {
+		r.fail(n.Member("window"), "the rule "+strconv.Quote(c.Rule)+" has no window "+strconv.Quote(c.Window)+
+			": write the name of one, or its index from 0")
+	}
+}
+
+var setObject = &object[step]{"set_counter", []field[step]{
+	{"rule", required(nameShape), "Name of the rule.", func(r *reader, n *policy.Node, s *step) {
+		s.set.Rule, _ = r.text(n)
+	}},
+	{"key", keyShape, "The parts of the key, in the rule's order; none for a rule without a key.", func(
+		r *reader, n *policy.Node, s *step,
+	) {
+		r.each(n, keyShape, func(item *policy.Node) { s.set.Key = append(s.set.Key, r.anyText(item)) })
+	}},
+	{"units", required(unitsShape), "What is used from then on.", func(r *reader, n *policy.Node, s *step) {
+		s.units = uint32(r.integer(n, 0, math.MaxUint32))
+	}},
+	{"window", nameShape, "Name or index of one window; by default all.", func(r *reader, n *policy.Node, s *step) {
+		s.set.Window, _ = r.text(n)
+	}},
+}}
+
+func readSet(r *reader, n *policy.Node, s *step) {
+	before := len(r.problems)
+	if !readObject(r, n, setObject, s) || len(r.problems) > before {
+		return
+	}
+	r.checkCounter(n, s.set)
+}

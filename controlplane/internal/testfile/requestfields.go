@@ -1,0 +1,179 @@
+package testfile
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/policytest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+var headersShape = choiceShape("test_headers")
+
+var requestObject = &object[policytest.Request]{"test_request", []field[policytest.Request]{
+	textOf("method", "Default GET.", func(q *policytest.Request) *string { return &q.Method }),
+	textOf("host", "Default localhost.", func(q *policytest.Request) *string { return &q.Host }),
+	textOf("path", "As the proxy normalizes it, with its query; default /.", func(q *policytest.Request) *string {
+		return &q.Path
+	}),
+	{"headers", headersShape, "A header's value, or a list of values; an empty list removes a header that the test's " +
+		"request has.", func(r *reader, n *policy.Node, q *policytest.Request) {
+		q.Header = r.headers(n, q.Header)
+	}},
+	textOf("client_ip", "The client's address, as the proxy trusts it; default 127.0.0.1.", func(
+		q *policytest.Request,
+	) *string {
+		return &q.ClientIP
+	}),
+	textOf("route", "Name of Envoy's route.", func(q *policytest.Request) *string { return &q.Route }),
+	{"jwt", choiceShape("claims"), "Claims that jwt_authn has verified, by provider.", func(
+		r *reader, n *policy.Node, q *policytest.Request,
+	) {
+		q.JWT = r.objects(n, "claims", q.JWT)
+	}},
+	{"metadata", choiceShape("metadata"), "What other filters of Envoy have set, by namespace.", func(
+		r *reader, n *policy.Node, q *policytest.Request,
+	) {
+		q.Metadata = r.objects(n, "metadata", q.Metadata)
+	}},
+	{"properties", choiceShape("properties"), "Other properties of Envoy, by path: points join its segments.", func(
+		r *reader, n *policy.Node, q *policytest.Request,
+	) {
+		set := maps.Clone(q.Properties)
+		if set == nil {
+			set = map[string]string{}
+		}
+		r.members(n, choiceShape("properties"), func(name string, f *policy.Field) { set[name] = r.anyText(f.Value) })
+		q.Properties = set
+	}},
+	{"body", bodyShape, "The body; it sets content-length.", func(r *reader, n *policy.Node, q *policytest.Request) {
+		q.Body, q.BodyBytes = r.anyText(n), 0
+	}},
+	{"body_bytes", integerShape(0, maxBody), "How long the body is, in place of body.", func(
+		r *reader, n *policy.Node, q *policytest.Request,
+	) {
+		q.Body, q.BodyBytes = "", int(r.integer(n, 0, maxBody))
+	}},
+}}
+
+// textOf is the row of a field that is text.
+func textOf(name, text string, to func(*policytest.Request) *string) field[policytest.Request] {
+	return field[policytest.Request]{name, textShape, text, func(r *reader, n *policy.Node, q *policytest.Request) {
+		*to(q), _ = r.text(n)
+	}}
+}
+
+// readRequest reads what is said of a request into what is known of it.
+func readRequest(r *reader, n *policy.Node, q *policytest.Request) {
+	before := len(r.problems)
+	if !readObject(r, n, requestObject, q) || len(r.problems) > before {
+		return
+	}
+	if n.Member("body") != nil && n.Member("body_bytes") != nil {
+		r.fail(n.Member("body_bytes"), "does not go with body: keep one of the two")
+	}
+	if err := q.Check(); err != nil {
+		name, why, _ := strings.Cut(err.Error(), ": ")
+		at := n
+		if n.Member(name) != nil {
+			at = n.Member(name)
+		}
+		r.fail(at, why)
+	}
+}
+
+// clone is a copy of which fields may be set. Its maps are not changed, but replaced.
+func clone(q *policytest.Request) policytest.Request { return *q }
+
+// headers are those known before, and those of n.
+func (r *reader) headers(n *policy.Node, before http.Header) http.Header {
+	h := before.Clone()
+	if h == nil {
+		h = http.Header{}
+	}
+	r.members(n, headersShape, func(name string, f *policy.Field) {
+		h.Del(name)
+		switch f.Value.Kind {
+		case policy.String:
+			h.Add(name, f.Value.Text)
+		case policy.List:
+			for _, item := range f.Value.Items {
+				h.Add(name, r.anyText(item))
+			}
+		default:
+			r.failAs(f.Value, policy.WrongValue, choiceShape("header_values"))
+		}
+	})
+	return h
+}
+
+// objects are those known before, and those of n.
+func (r *reader) objects(n *policy.Node, shape string, before map[string]map[string]any) map[string]map[string]any {
+	set := maps.Clone(before)
+	if set == nil {
+		set = map[string]map[string]any{}
+	}
+	r.members(n, choiceShape(shape), func(name string, f *policy.Field) {
+		if f.Value.Kind != policy.Object {
+			r.failAs(f.Value, policy.WrongValue, choiceShape("json_object"))
+			return
+		}
+		values := map[string]any{}
+		err := json.Unmarshal(policy.AppendJSON(nil, f.Value), &values)
+		if err != nil {
+			r.fail(f.Value, fmt.Sprintf("is not JSON: %v", err))
+		}
+		set[name] = values
+	})
+	return set
+}
+
+// answerOf is an answer, and to which running request.
+type answerOf struct {
+	*policytest.Answer
+	to *string
+}
+
+var answerObject = &object[answerOf]{"test_answer", []field[answerOf]{
+	{"to", nameShape, "Name of the running requests that are answered.", func(r *reader, n *policy.Node, a *answerOf) {
+		*a.to, _ = r.text(n)
+	}},
+	{"status", integerShape(100, 599), "Default 200.", func(r *reader, n *policy.Node, a *answerOf) {
+		a.Status = int(r.integer(n, 100, 599))
+		if a.Status < 200 && a.Status != 101 {
+			r.fail(n, "is not a status of an answer: it must be from 200 to 599, or 101")
+		}
+	}},
+	{"headers", headersShape, "A header's value, or a list of values.", func(r *reader, n *policy.Node, a *answerOf) {
+		a.Header = r.headers(n, nil)
+	}},
+	{"json", choiceShape("json"), "The body as an object; it sets content-type: application/json.", func(
+		_ *reader, n *policy.Node, a *answerOf,
+	) {
+		a.JSON = json.RawMessage(policy.AppendJSON(nil, n))
+	}},
+	{"body", bodyShape, "The body as text.", func(r *reader, n *policy.Node, a *answerOf) { a.Body = r.anyText(n) }},
+	{"trailers", headersShape, "What follows the body.", func(r *reader, n *policy.Node, a *answerOf) {
+		a.Trailer = r.headers(n, nil)
+	}},
+	{"took", durationShape, "Time until the answer.", func(r *reader, n *policy.Node, a *answerOf) {
+		a.Took = time.Duration(r.duration(n))
+	}},
+	{"no_answer", wordShape("client", "upstream", "timeout"), "Who ends the request before its answer does: the client, " +
+		"the upstream, or the proxy's time-out. With a status or a body the answer breaks off behind them.", readNoAnswer},
+}}
+
+func readNoAnswer(r *reader, n *policy.Node, a *answerOf) {
+	a.Broken = policytest.Broken(r.word(n, "client", "upstream", "timeout"))
+	isBegun := a.Status != 0 || a.Body != "" || a.JSON != nil
+	switch {
+	case a.Trailer != nil:
+		r.fail(n, "does not go with trailers, which end an answer: keep one of the two")
+	case isBegun && a.Broken == policytest.UpstreamTimeout:
+		r.fail(n, "a time-out ends a request before its answer begins: remove status and body, or write upstream")
+	}
+}

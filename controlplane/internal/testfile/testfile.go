@@ -1,0 +1,178 @@
+// Package testfile is a policy's tests in a file beside it, in YAML: it reads them, runs them on
+// the compiled filter, and writes what came of them for people, for programs and as JUnit's XML.
+//
+// Its invariant: a file is read and checked whole before a test of it runs, so a test that runs
+// names no rule, window or running request that there is not. Tests know nothing of each other:
+// each has proxies, counters and a clock of its own. The package must never import the command line.
+//
+// The format is in fields.go (the file, tests and steps), requestfields.go (requests and answers)
+// and expectfields.go, as tables by which reader.go reads it; schema and reference come from the
+// same tables. run.go runs it on package policytest, and report.go writes what came of it.
+package testfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/policytest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Version of the format.
+const Version = 1
+
+// Suffix is how the name of a test file ends.
+const Suffix = ".test.yaml"
+
+const (
+	maxTests   = 10_000
+	maxSteps   = 10_000
+	maxTimes   = 1_000_000
+	maxProxies = 64
+	// maxBody bounds the body of a request that is given by its length alone.
+	maxBody = 1 << 40
+)
+
+// File is a file of tests that can be run.
+type File struct {
+	Name  string // as the caller named it
+	Tests []Test
+
+	policyName string // of its file, from the test file's folder
+	policyText []byte
+	policy     *policy.Policy
+	start      time.Time
+	proxies    int
+	request    policytest.Request
+}
+
+// Test is one test.
+type Test struct {
+	Name  string
+	Line  int
+	steps []step
+
+	request policytest.Request
+	running map[string]bool // names of requests that no step has answered yet
+}
+
+// step is one step of a test. It has the fields of one kind.
+type step struct {
+	line    int
+	afterNs int64
+	times   int
+
+	request *policytest.Request
+	running string // name of the requests, if they are not answered at once
+
+	to     string // name of the running requests that the answer is for
+	answer *policytest.Answer
+
+	count, set, reset *policytest.Counter
+	units             uint32 // of set
+
+	proxy  *int
+	fault  policytest.Fault
+	expect expectation // of each time
+	last   expectation // of the last time
+}
+
+// Read reads a file and the policy that it names, and checks both. An error is a policyfile.Errors
+// with all problems, if a file is not valid.
+func Read(name string) (*File, error) {
+	text, err := input.File(name, policy.MaxBytes)
+	if err != nil {
+		return nil, fmt.Errorf("read tests: %w", err)
+	}
+	open := func(policyName string) ([]byte, error) {
+		root, err := os.OpenRoot(filepath.Dir(name))
+		if err != nil {
+			return nil, err
+		}
+		defer root.Close()
+		return input.FileIn(root, policyName, policy.MaxBytes)
+	}
+	return parse(name, text, open)
+}
+
+// parse reads the text of a file. It opens the policy from the file's folder.
+func parse(name string, text []byte, open func(name string) ([]byte, error)) (*File, error) {
+	doc, err := policyfile.Parse(name, text)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{Name: name, start: policytest.DefaultStart, proxies: 1}
+	r := &reader{doc: doc, file: f, open: open}
+	r.format, _ = Schema()
+	if r.isKnownVersion() {
+		readObject(r, doc, fileObject, f)
+	}
+	if problems := r.found(); len(problems) > 0 {
+		return nil, problems
+	}
+	return f, nil
+}
+
+// readPolicy reads the policy that a file names.
+func readPolicy(r *reader, n *policy.Node, f *File) {
+	name, ok := r.text(n)
+	if !ok {
+		return
+	}
+	if !filepath.IsLocal(name) {
+		r.fail(n, "must be the name of a file beside this one, or in a folder below it")
+		return
+	}
+	text, err := r.open(name)
+	if err != nil {
+		r.fail(n, "cannot read the policy: "+plain(err))
+		return
+	}
+	path := filepath.Join(filepath.Dir(f.Name), name)
+	p, _, _, err := policyfile.Read(path, text)
+	var problems policyfile.Errors
+	switch {
+	case errors.As(err, &problems):
+		r.other = append(r.other, problems...)
+	case err != nil:
+		r.fail(n, err.Error())
+	}
+	f.policyName, f.policyText = path, text
+	f.policy = p
+}
+
+// plain is an error without the name of the system call.
+func plain(err error) string {
+	var of *os.PathError
+	if errors.As(err, &of) {
+		return of.Path + ": " + of.Err.Error()
+	}
+	return err.Error()
+}
+
+// Find lists the test files in a folder and below it, by name. It leaves out folders whose names
+// begin with a point.
+func Find(ctx context.Context, folder string) (names []string, err error) {
+	err = filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case entry.IsDir() && path != folder && entry.Name()[0] == '.':
+			return filepath.SkipDir
+		case !entry.IsDir() && len(entry.Name()) > len(Suffix) && hasSuffix(entry.Name()):
+			names = append(names, path)
+		}
+		return nil
+	})
+	return names, err
+}
+
+func hasSuffix(name string) bool { return name[len(name)-len(Suffix):] == Suffix }
