@@ -40,7 +40,7 @@ with_envoys = envoys=$$(build/fetch envoys $(1)); SLUICE_ENVOY=$$envoys
 # what is compiled for this machine.
 module := github.com/sluice-ratelimit/sluice
 native := controlplane/cmd/sluice controlplane/policytest envoy/proxy envoy/sim $(addprefix controlplane/internal/,accesslog cli footprint importer policydoc quotaservice/redisstore replay simulate testfile)
-unit = $(filter-out $(addprefix $(module)/,$(native) docs e2e filter envoy envoy/proc envoy/sim/interleave),$(shell $(GO) list ./...))
+unit = $(filter-out $(addprefix $(module)/,$(native) docs e2e examples filter envoy envoy/proc envoy/sim/interleave),$(shell $(GO) list ./...))
 # What is linked into the filter, in which an int has 32 bits; its own tests run it as compiled.
 in_filter = $(filter-out $(module)/filter,$(shell GOOS=wasip1 GOARCH=wasm $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' ./filter))
 # What may race: packages that start goroutines, or whose tests do.
@@ -51,7 +51,7 @@ of_versions := ./envoy/... ./controlplane/internal/accesslog
 # What a target is made from: what the compiler reads, tests aside.
 files = $(shell find $(1) -type f ! -name '*_test.go' ! -path '*/testdata/*' ! -name '*.md')
 
-.PHONY: help build run test test-sluice test-measure test-release check narrow lint race e2e-all e2e-long e2e-console e2e-etcd e2e-gateway e2e-istio e2e-ratelimit \
+.PHONY: help build run test test-sluice test-measure test-release check narrow lint race e2e-all e2e-long e2e-chart e2e-console e2e-etcd e2e-gateway e2e-istio e2e-ratelimit \
 	soak faults servers release release-check release-push releaser size bench bench-cluster bench-keyed bench-scale lines clean
 
 help: ## print this
@@ -95,6 +95,11 @@ e2e-all: build servers ## the end-to-end scenarios on every supported Envoy
 e2e-long: build servers ## the end-to-end scenarios with those that take many Envoys or much time; on the oldest what its version may change
 	$(call with_envoys,$(oldest) $(newest)) $(go_test) -tags long -timeout 45m ./e2e $(of_versions)
 
+e2e-chart: build ## what the Helm chart renders, on a real Kubernetes API server; building that takes minutes, once; Linux
+	kube=$$(build/fetch kube); etcd=$$(build/fetch etcd); build/fetch helm >/dev/null; $(call with_envoys,$(newest)) \
+		SLUICE_KUBE_APISERVER=$$kube SLUICE_ETCD=$$etcd $(go_test) -v -tags istio -run TestChartInACluster -timeout 15m \
+		-exec 'unshare --map-root-user --net --mount --pid --fork --kill-child --mount-proc' ./e2e
+
 e2e-console: build ## the console in a real Chromium, on the newest Envoy; SHOTS=1: its pictures into docs/img
 	chromium=$$(build/fetch chromium); axe=$$(build/fetch axe-core); $(call with_envoys,$(newest)) SLUICE_CHROMIUM=$$chromium SLUICE_AXE=$$axe \
 		SLUICE_CLI='$(CURDIR)/$(cli)' SLUICE_FILTER='$(CURDIR)/$(filter)' SLUICE_SHOTS='$(if $(SHOTS),$(CURDIR)/docs/img)' \
@@ -125,9 +130,9 @@ soak: build servers ## the long forms of the tests, on the newest Envoy: MINUTES
 faults: build servers ## what clients see of faults under limits over all Envoys: RUNS=3, FAULTS=WORD
 	$(call with_envoys,$(newest)) $(go_test) -v -tags long -run TestFaults -timeout 60m ./e2e -fault-runs $(or $(RUNS),3) $(if $(FAULTS),-fault-names $(FAULTS))
 
-servers: ## the newest Envoy, the Redis, the Valkey, the nginx and the Prometheus that tests run; LONG=1: the oldest Envoy, too
+servers: ## the newest Envoy, the Redis, the Valkey, the nginx, the Prometheus and the Helm that tests run; LONG=1: the oldest Envoy, too
 	@build/fetch envoys $(if $(LONG),$(oldest)) $(newest) >/dev/null
-	@build/fetch redis valkey nginx prometheus >/dev/null
+	@build/fetch redis valkey nginx prometheus helm >/dev/null
 
 release: build releaser ## everything that a version is published as: VERSION=v0.1.0, SIGN_KEY=FILE, PLATFORMS='linux/amd64'
 	@test -n '$(VERSION)' || { echo 'which version? make release VERSION=v0.1.0' >&2; exit 1; }
@@ -187,7 +192,7 @@ $(out)/embed/sluice.wasm: $(filter)
 	@cp $< $@
 
 # Without -trimpath, so that tests link the packages that this has compiled.
-$(cli): $(out)/embed/sluice.wasm go.mod go.sum build/embed.go $(call files,controlplane envoy shared examples)
+$(cli): $(out)/embed/sluice.wasm go.mod go.sum build/embed.go $(call files,controlplane envoy shared) $(wildcard examples/*.go examples/*.yaml)
 	@echo 'compiling the command line, which takes a minute the first time'
 	@$(GO) build -o $@ ./controlplane/cmd/sluice
 	@ln -sf sluice $(out)/ratelimit

@@ -105,7 +105,7 @@ const sdk = "github.com/proxy-wasm/proxy-wasm-go-sdk"
 
 var importLaws = []importLaw{
 	{who: ".", what: "imports no helper of tests",
-		forbidden: inFolders("build/buildtest", "build/certtest", "build/proctest", "build/servertest",
+		forbidden: inFolders("build/buildtest", "build/certtest", "build/charttest", "build/proctest", "build/servertest",
 			"controlplane/quotatest", "build/hosttest"),
 		reason: "a program that needs it needs a package whose name says what it does"},
 	{who: "filter", what: "must not reach controlplane, envoy, e2e or build",

@@ -21,18 +21,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/charttest"
 )
 
 // doc is one document, by its path from the root of the repository.
 type doc struct{ path, text string }
 
-// documents returns README.md and docs/*.md.
+// documents returns the README files and docs/*.md.
 func documents(t *testing.T) []doc {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(buildtest.Root(), "docs", "*.md"))
 	require.NoError(t, err)
 	var docs []doc
-	for _, file := range append(files, filepath.Join(buildtest.Root(), "README.md")) {
+	files = append(files, filepath.Join(buildtest.Root(), "README.md"), filepath.Join(charttest.Dir(), "README.md"))
+	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		path, err := filepath.Rel(buildtest.Root(), file)

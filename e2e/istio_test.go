@@ -66,7 +66,6 @@ func TestIstio(t *testing.T) {
 	t.Run("size of a ConfigMap", s.configMapSize)
 	t.Run("a release's image from a private registry, by its digest", s.fromRegistry)
 	t.Run("resources of the page", s.page)
-	t.Run("manifests of serve and quota", s.manifests)
 	t.Run("targets", s.targets)
 	t.Run("waypoint", s.waypoint)
 	t.Run("selector", s.selector)
@@ -498,14 +497,6 @@ func (s *istioSite) fromRegistry(t *testing.T) {
 func (s *istioSite) page(t *testing.T) {
 	for _, kind := range []string{"name: sluice-quota", "name: no-underscores"} {
 		s.kube.accepts(t, block(t, "istio.md", kind))
-	}
-}
-
-// manifests has the API server check what `sluice render kubernetes` writes.
-func (s *istioSite) manifests(t *testing.T) {
-	for _, more := range [][]string{nil, {"--quota-store", "redis://redis.data:6379"}} {
-		s.kube.accepts(t, sluiceOK(t, append([]string{"render", "kubernetes", "--image", "registry.example/sluice:v0.1.0",
-			"-n", "edge", "--proxies", "edge"}, more...)...))
 	}
 }
 

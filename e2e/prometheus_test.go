@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/charttest"
 	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
@@ -126,7 +127,7 @@ func shortened(rules string) string {
 // Each alert of true length fires in its time.
 func TestAlertsInTheirTimes(t *testing.T) {
 	t.Parallel()
-	promtool(t, "test", "rules", filepath.Join(buildtest.Root(), "controlplane/internal/monitoring/testdata/alerts.yaml"))
+	promtool(t, "test", "rules", filepath.Join(buildtest.Root(), "examples/testdata/alerts.yaml"))
 }
 
 // alertFault is a fault and the alerts that it fires.
@@ -233,8 +234,9 @@ func (r *alertRig) faultsOfServers(t *testing.T) []alertFault {
 // fault is made, and ends when that is mended.
 func TestDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
-	rules := sluiceOK(t, "render", "prometheus-rules")
-	promtool(t, "check", "rules", file(t, "rules.yaml", rules))
+	alerts := filepath.Join(charttest.Dir(), "alerts", "sluice.yaml")
+	promtool(t, "check", "rules", alerts)
+	rules := read(t, alerts)
 
 	store := servertest.StartRedis(t, servertest.Redis(t))
 	c, q := startControlPlane(t), startQuota(t, "redis://"+store.Addr())
@@ -295,7 +297,7 @@ func (s *prometheus) requireDashboard(t *testing.T) {
 			Title   string
 			Targets []struct{ Expr string }
 		}
-	}](t, sluiceOK(t, "render", "grafana"))
+	}](t, read(t, filepath.Join(charttest.Dir(), "dashboards", "sluice.json")))
 	variables := strings.NewReplacer("$__rate_interval", "1h", "$rule", ".*")
 	for _, panel := range dashboard.Panels {
 		for _, target := range panel.Targets {

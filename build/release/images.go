@@ -29,9 +29,12 @@ func (r *release) writeLayout(dir string, images []mutate.IndexAddendum) error {
 	return err
 }
 
-// writeImages writes the images into one OCI layout: the filter in both forms, and the
+// writeImages writes the images into one OCI layout: the chart, the filter in both forms, and the
 // command for each of Linux' architectures. The latter are also archives for docker load.
 func (r *release) writeImages() error {
+	if err := r.writeChart(); err != nil {
+		return err
+	}
 	for _, filter := range []struct {
 		tag  string
 		form wasmimage.Form

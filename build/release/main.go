@@ -1,5 +1,5 @@
 // The release command makes what a version is published as: binaries, the filter,
-// images, a bill of materials, licenses, digests and signatures.
+// images, the Helm chart, a bill of materials, licenses, digests and signatures.
 //
 // Its invariant: what it writes follows from the source, the version and the compiler.
 // Signatures alone differ from run to run.

@@ -31,6 +31,7 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/charttest"
 	"github.com/sluice-ratelimit/sluice/build/wasm"
 )
 
@@ -122,11 +123,11 @@ func TestPush(t *testing.T) {
 	cmd.SetArgs([]string{"push", dir, address})
 	require.NoError(t, cmd.ExecuteContext(t.Context()))
 	lines := strings.Fields(out.String())
-	require.Len(t, lines, 6, "three images and their signatures")
+	require.Len(t, lines, 8, "the chart, three images, and their signatures")
 
 	repository, err := name.NewRepository(address)
 	require.NoError(t, err)
-	for _, line := range lines[:3] {
+	for _, line := range lines[:4] {
 		_, digest, _ := strings.Cut(line, "@")
 		signed, err := remote.Image(repository.Tag(strings.ReplaceAll(digest, ":", "-") + ".sig"))
 		require.NoError(t, err)
@@ -155,6 +156,7 @@ func TestPush(t *testing.T) {
 	index, err := remote.Index(repository.Tag("v0.1.0"))
 	require.NoError(t, err)
 	require.NoError(t, validate.Index(index))
+	requireChart(t, dir, address)
 	manifest, err := index.IndexManifest()
 	require.NoError(t, err)
 	for i, arch := range []string{"amd64", "arm64"} {
@@ -167,6 +169,21 @@ func TestPush(t *testing.T) {
 		require.Equal(t, []string{"/sluice"}, config.Config.Entrypoint)
 		require.Equal(t, "/sluice", linkOf(t, img, "bin/ratelimit"))
 	}
+}
+
+// requireChart requires Helm to pull the chart of the release, which installs the release's image.
+func requireChart(t *testing.T, dir, address string) {
+	t.Helper()
+	pulled := t.TempDir()
+	_, err := charttest.Run(t, "pull", "oci://"+address, "--version", "0.1.0", "--plain-http", "--destination", pulled)
+	require.NoError(t, err)
+	chart := files(t, dir)["sluice-chart-v0.1.0.tgz"]
+	require.Equal(t, map[string]string{"sluice-0.1.0.tgz": chart}, files(t, pulled))
+	rendered, err := charttest.Run(t, "template", "sluice", filepath.Join(dir, "sluice-chart-v0.1.0.tgz"), "--values",
+		filepath.Join(tree, "examples/testdata/values/least.yaml"))
+	require.NoError(t, err)
+	require.Contains(t, rendered, `image: "registry.example.com/sluice:v0.1.0"`)
+	require.Contains(t, rendered, "helm.sh/chart: sluice-0.1.0\n")
 }
 
 // linkOf is what a link in an image leads to.

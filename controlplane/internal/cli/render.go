@@ -13,12 +13,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/sluice-ratelimit/sluice/build"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/kubernetes"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/monitoring"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -283,102 +280,4 @@ func writeFilter(wasm []byte) (string, error) {
 		return "", fmt.Errorf("write filter: %w", err)
 	}
 	return path, nil
-}
-
-func newRenderGrafanaCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "grafana",
-		Short: "Write a Grafana dashboard to standard output",
-		Long: `Write a Grafana dashboard to standard output, for a Prometheus that scrapes
-/stats/prometheus of each Envoy, and /metrics of serve and quota.`,
-		Example: `  sluice render grafana > sluice.json`,
-		RunE:    prints(monitoring.Dashboard),
-	}
-}
-
-func newRenderPrometheusRulesCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "prometheus-rules",
-		Short: "Write alert rules for Prometheus to standard output",
-		Long: `Write alert rules to standard output, for a Prometheus that scrapes
-/stats/prometheus of each Envoy, and /metrics of serve and quota. Adapt thresholds and
-times to your traffic.`,
-		Example: `  sluice render prometheus-rules > sluice.rules.yaml`,
-		RunE:    prints(func() ([]byte, error) { return monitoring.Rules, nil }),
-	}
-}
-
-// renderKubernetesOptions are the flags of render kubernetes.
-type renderKubernetesOptions struct{ kubernetes.Options }
-
-// AddFlags adds the flags.
-func (o *renderKubernetesOptions) AddFlags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&o.Image, "image", "", "`IMAGE` of the command")
-	f.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resources")
-	f.StringVar(&o.Storage, "storage", "4Gi", "`SIZE` of serve's volume")
-	f.StringSliceVar(&o.ServeFiles, "serve-file", nil,
-		"`FLAG` of serve whose file is in the Secret sluice; may be repeated")
-	f.StringSliceVar(&o.QuotaFiles, "quota-file", nil,
-		"`FLAG` of quota whose file is in the Secret sluice; may be repeated")
-	f.StringVar(&o.QuotaStore, "quota-store", "",
-		"`URL` of quota's Redis (default: serve counts in memory, and there is no quota)")
-	f.StringArrayVar(&o.Proxies, "proxies", nil,
-		"`NAMESPACE[/LABEL=VALUE]` of pods that may reach xDS and quota; may be repeated")
-	f.StringArrayVar(&o.Callers, "callers", nil,
-		"`NAMESPACE[/LABEL=VALUE]` of pods that may reach the HTTP APIs; may be repeated (default: none)")
-	markRequired(cmd, "image", "namespace", "proxies")
-}
-
-func newRenderKubernetesCommand() *cobra.Command {
-	var o renderKubernetesOptions
-	cmd := &cobra.Command{
-		Use:   "kubernetes --image IMAGE -n NAMESPACE --proxies NAMESPACE[/LABEL=VALUE] [--quota-store URL]",
-		Short: "Write the manifests that run serve and quota in Kubernetes",
-		Long: `Write manifests to standard output: serve as a StatefulSet of one replica with a
-volume and, with --quota-store, quota as a Deployment of two replicas, each with a
-Service and a NetworkPolicy, as a user without rights.
-
-They read their files from two Secrets. sluice-tls is of type kubernetes.io/tls, with a
-certificate for sluice-serve.NAMESPACE.svc and sluice-quota.NAMESPACE.svc. The keys of
-the Secret sluice are named like the flags of serve and quota: xds-client-ca and access,
-with --quota-store quota-domains, and those that --serve-file and --quota-file name.`,
-		Example: `  sluice render kubernetes --image registry.example/sluice:v0.1.0 -n sluice --proxies edge --callers ci \
-    --quota-store redis://redis.data:6379 --serve-file http-client-ca,node-names | kubectl apply -f -`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return renderKubernetes(cmd, &o) },
-	}
-	o.AddFlags(cmd)
-	return cmd
-}
-
-func renderKubernetes(cmd *cobra.Command, o *renderKubernetesOptions) error {
-	if err := checkFileFlags(newServeCommand(), "serve-file", o.ServeFiles); err != nil {
-		return err
-	}
-	if err := checkFileFlags(newQuotaCommand(), "quota-file", o.QuotaFiles); err != nil {
-		return err
-	}
-	text, err := kubernetes.Manifests(o.Options)
-	return printResource(cmd, text, err)
-}
-
-// checkFileFlags rejects names that are not flags of the command with a file as their value.
-func checkFileFlags(cmd *cobra.Command, flag string, names []string) error {
-	help := "see sluice " + cmd.Name() + " --help"
-	for _, name := range names {
-		given := "--" + flag + " " + name
-		switch name {
-		case "tls-cert", "tls-key", "client-ca":
-			return usageError(errors.New(given+" is not needed: it is always there"),
-				"the certificate is in the Secret sluice-tls, client-ca is xds-client-ca")
-		}
-		found := cmd.Flags().Lookup(name)
-		if found == nil {
-			return usageError(fmt.Errorf("%s: %s has no such flag", given, cmd.Name()), help)
-		}
-		if kind, _ := pflag.UnquoteUsage(found); kind != "FILE" {
-			return usageError(errors.New(given+" takes no file"), help)
-		}
-	}
-	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,12 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/certtest"
-	"github.com/sluice-ratelimit/sluice/build/servertest"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/kubernetes"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/examples"
@@ -54,69 +49,6 @@ func TestWriteFilter(t *testing.T) {
 	files, err := os.ReadDir(filepath.Dir(path))
 	require.NoError(t, err)
 	require.Len(t, files, 2, "no temporary files left")
-}
-
-// container is what a test needs of a pod's first container.
-type container struct {
-	Args           []string
-	ReadinessProbe struct {
-		HTTPGet struct{ Path, Scheme string } `yaml:"httpGet"`
-	} `yaml:"readinessProbe"`
-}
-
-func containersOf(t *testing.T, manifests string) map[string]container {
-	t.Helper()
-	found := map[string]container{}
-	for document := range strings.SplitSeq(manifests, "\n---\n") {
-		var object struct {
-			Kind string
-			Spec struct {
-				Template struct {
-					Spec struct{ Containers []container }
-				}
-			}
-		}
-		require.NoError(t, yaml.Unmarshal([]byte(document), &object))
-		for _, c := range object.Spec.Template.Spec.Containers {
-			found[object.Kind] = c
-		}
-	}
-	return found
-}
-
-func TestContainersOfRenderKubernetesStart(t *testing.T) {
-	redis := servertest.StartRedis(t, servertest.Redis(t))
-	cert, key := certtest.Files(t)
-	dir := t.TempDir()
-	files := map[string]string{"xds-client-ca": cert, "http-client-ca": cert, "tls.crt": cert, "tls.key": key}
-	for name, from := range files {
-		require.NoError(t, os.Symlink(from, filepath.Join(dir, name)))
-	}
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "quota-domains"), []byte("* shop\n"), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "access"), []byte("certificate ci.test apply\n"), 0o600))
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting(t, cert)}}
-	text, err := runRender(t, "", "kubernetes", "--image", "sluice", "-n", "sluice", "--proxies", "edge",
-		"--serve-file", "http-client-ca", "--quota-file", "http-client-ca", "--quota-store", "redis://"+redis.Addr())
-	require.NoError(t, err)
-	port := regexp.MustCompile(`=:1[0-9]{4}$`)
-	containers := containersOf(t, text)
-	for _, kind := range []string{"StatefulSet", "Deployment"} {
-		c := containers[kind]
-		require.NotEmpty(t, c.Args, kind)
-		for i, arg := range c.Args {
-			arg = strings.ReplaceAll(arg, kubernetes.Dir, dir)
-			arg = strings.ReplaceAll(arg, kubernetes.Data, filepath.Join(dir, "data"))
-			c.Args[i] = port.ReplaceAllString(arg, "=:0")
-		}
-		running := start(t, NewRootCommand(), c.Args...)
-		address := running.find(t, `http=\S*:([0-9]+)`)
-		require.Equal(t, "HTTPS", c.ReadinessProbe.HTTPGet.Scheme)
-		require.Eventually(t, func() bool { // no quota service is ready while its store is starting
-			response, err := client.Get("https://127.0.0.1:" + address + c.ReadinessProbe.HTTPGet.Path)
-			return err == nil && response.Body.Close() == nil && response.StatusCode == http.StatusOK
-		}, time.Minute, 10*time.Millisecond, kind)
-		require.NoError(t, running.end(t))
-	}
 }
 
 func runRender(t *testing.T, stdin string, args ...string) (stdout string, err error) {

@@ -83,14 +83,6 @@ func printResource(cmd *cobra.Command, text []byte, err error) error {
 	return err
 }
 
-// prints makes a command that prints what a builder makes.
-func prints(build func() ([]byte, error)) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, _ []string) error {
-		text, err := build()
-		return printResource(cmd, text, err)
-	}
-}
-
 // renderIstioOptions are the flags of render istio.
 type renderIstioOptions struct {
 	resourceOptions

@@ -133,11 +133,13 @@ top of the file:
 It accepts every valid policy, but sluice validate finds more problems.`,
 		Example: `  sluice schema > policy.schema.json
   sluice schema --tests > test.schema.json`,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			schema := policydoc.JSONSchema
 			if ofTests {
-				return prints(policydoc.TestsSchema)(cmd, args)
+				schema = policydoc.TestsSchema
 			}
-			return prints(policydoc.JSONSchema)(cmd, args)
+			text, err := schema()
+			return printResource(cmd, text, err)
 		},
 	}
 	cmd.Flags().BoolVar(&ofTests, "tests", false, "of a file of tests, for sluice test")

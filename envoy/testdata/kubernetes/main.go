@@ -21,6 +21,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	istio "istio.io/api/extensions/v1alpha1"
 	apps "k8s.io/api/apps/v1"
+	autoscaling "k8s.io/api/autoscaling/v2"
+	batch "k8s.io/api/batch/v1"
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
@@ -81,12 +83,15 @@ func read(text []byte) (meta.Object, error) {
 		"extensions.istio.io/v1alpha1 WasmPlugin":             &message{Spec: spec{&istio.WasmPlugin{}}},
 		"extensions.istio.io/v1alpha1 TrafficExtension":       &message{Spec: spec{&istio.TrafficExtension{}}},
 		"gateway.envoyproxy.io/v1alpha1 EnvoyExtensionPolicy": &gateway.EnvoyExtensionPolicy{},
-		"v1 Service":                         &core.Service{},
-		"v1 ServiceAccount":                  &core.ServiceAccount{},
-		"apps/v1 Deployment":                 &apps.Deployment{},
-		"apps/v1 StatefulSet":                &apps.StatefulSet{},
-		"networking.k8s.io/v1 NetworkPolicy": &networking.NetworkPolicy{},
-		"policy/v1 PodDisruptionBudget":      &policy.PodDisruptionBudget{},
+		"v1 ConfigMap":                           &core.ConfigMap{},
+		"v1 Service":                             &core.Service{},
+		"v1 ServiceAccount":                      &core.ServiceAccount{},
+		"apps/v1 Deployment":                     &apps.Deployment{},
+		"apps/v1 StatefulSet":                    &apps.StatefulSet{},
+		"autoscaling/v2 HorizontalPodAutoscaler": &autoscaling.HorizontalPodAutoscaler{},
+		"batch/v1 Job":                           &batch.Job{},
+		"networking.k8s.io/v1 NetworkPolicy":     &networking.NetworkPolicy{},
+		"policy/v1 PodDisruptionBudget":          &policy.PodDisruptionBudget{},
 	}[kind.APIVersion+" "+kind.Kind]
 	if object == nil {
 		return nil, fmt.Errorf("no such kind: %s", kind)

@@ -3,8 +3,6 @@ package redisstore
 import (
 	"errors"
 	"fmt"
-	"net"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -158,33 +156,8 @@ func (a *address) sentinelLogin() (user, password string, err error) {
 	return user, password, err
 }
 
-// Needs is what a store's URL asks of the place where it is used.
-type Needs struct {
-	Ports             []string // of the servers
-	Files             []string
-	TLS, CA, Password bool
-}
-
-// Inspect reads a URL. It connects to nothing.
-func Inspect(url string) (Needs, error) {
-	a, err := parseURL(url)
-	if err != nil {
-		return Needs{}, err
-	}
-	needs := Needs{TLS: a.TLS, CA: a.Query.Get("ca") != "", Password: a.Password != ""}
-	for _, host := range a.Hosts {
-		_, port, _ := net.SplitHostPort(host)
-		needs.Ports = append(needs.Ports, port)
-	}
-	if a.form != single {
-		needs.Ports = append(needs.Ports, serverPort) // of servers that only the others name
-	}
-	slices.Sort(needs.Ports)
-	needs.Ports = slices.Compact(needs.Ports)
-	for _, name := range []string{"ca", "cert", "key", "sentinel_password_file"} {
-		if file := a.Query.Get(name); file != "" {
-			needs.Files = append(needs.Files, file)
-		}
-	}
-	return needs, nil
+// Check reads a URL. It connects to nothing.
+func Check(url string) error {
+	_, err := parseURL(url)
+	return err
 }
