@@ -43,8 +43,9 @@ native := controlplane/cmd/sluice controlplane/policytest envoy/proxy envoy/sim 
 unit = $(filter-out $(addprefix $(module)/,$(native) docs e2e examples filter envoy envoy/proc envoy/sim/interleave),$(shell $(GO) list ./...))
 # What is linked into the filter, in which an int has 32 bits; its own tests run it as compiled.
 in_filter = $(filter-out $(module)/filter,$(shell GOOS=wasip1 GOARCH=wasm $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' ./filter))
-# What may race: packages that start goroutines, or whose tests do.
-concurrent = $(sort $(patsubst %/,./%,$(dir $(shell grep -rlE '"sync(/atomic)?"|^\s*go |t\.Parallel' --include='*.go' --exclude-dir=out build controlplane envoy filter shared))))
+# What may race: packages that start goroutines, or whose tests do. The filter's own are compiled into it
+# alone, where one thread runs.
+concurrent = $(sort $(patsubst %/,./%,$(dir $(shell grep -rlE '"sync(/atomic)?"|^\s*go |t\.Parallel' --include='*.go' --exclude-dir=out build controlplane envoy shared))))
 # What Envoy's versions may change, beside e2e.
 of_versions := ./envoy/... ./controlplane/internal/accesslog
 
