@@ -322,12 +322,16 @@ var heldShapes = map[string][]limit.Window{
 // no window is charged more than its limit if nothing costs more than it held, and every answer
 // is charged once.
 func TestHoldsNeverOver(t *testing.T) {
+	runs := *histories
+	if testing.Short() {
+		runs /= 10
+	}
 	for name, windows := range heldShapes {
 		hold := limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 10, Unlimited: len(windows) > 0}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			granted := 0
-			for seed := range uint64(*histories) {
+			for seed := range uint64(runs) {
 				h := newHoldModel(seed, hold, windows...)
 				for range 1500 {
 					h.step(t)
@@ -350,7 +354,7 @@ func TestHoldsNeverOver(t *testing.T) {
 				require.Zero(t, h.Holders.Held(), "seed %d: something is held for ever", seed)
 				require.Equal(t, h.charged, uint64(h.Usages[len(h.Usages)-1].Used), "seed %d", seed)
 			}
-			require.Greater(t, granted, *histories*30, "too little was granted to prove anything")
+			require.Greater(t, granted, runs*30, "too little was granted to prove anything")
 		})
 	}
 }

@@ -251,7 +251,11 @@ func (m *bound) update(w limit.Window, now int64) float64 {
 // has, and none waits longer than twice the fill time of the slowest bucket in the
 // history.
 func TestRandomOverridesRefundNothingAndLockNobodyOut(t *testing.T) {
-	for seed := range uint64(5000) {
+	runs := uint64(5000)
+	if testing.Short() {
+		runs /= 10
+	}
+	for seed := range runs {
 		r := &bucketRun{T: t, random: rand.New(rand.NewPCG(seed, 4)), store: newMemory()}
 		r.capacity = 1 + r.random.Uint32N(2)
 		r.play(seed)
