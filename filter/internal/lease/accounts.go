@@ -13,19 +13,23 @@ import (
 
 // accounts are the accounts of a worker: from a request's Take or Settle to a report on the wire.
 type accounts struct {
-	byName  map[string]*account // by their names
-	due     []*account          // to be reported
-	worker  uint64              // by which the service knows this worker
-	number  uint64              // of the newest report
-	renewNs int64               // when to look which accounts are to be renewed
-	name    []byte              // memory for a name
+	byName  map[accountName]*account
+	due     []*account // to be reported
+	worker  uint64     // by which the service knows this worker
+	number  uint64     // of the newest report
+	renewNs int64      // when to look which accounts are to be renewed
+	name    []byte     // memory for an accountName
 }
+
+// accountName is what an account is found by: counter and key, and for an inherited account also the
+// worker that opened it, because the key may have an account of this worker too.
+type accountName string
 
 // account is what this worker holds of one key, and what the service knows of that by its
 // reports. The service hears of each change, and each eighth of the hold.
 type account struct {
 	quota.Account
-	name       string // counter and key
+	name       accountName
 	worker     uint64 // that reports it: an earlier configuration's, if that has ended
 	key        [16]byte
 	definition *quota.Definition
@@ -62,14 +66,14 @@ func (accs *accounts) areMany() bool { return len(accs.byName) >= maxAccounts }
 // find returns the account of a key, nil if there is none.
 func (accs *accounts) find(d *quota.Definition, key [16]byte) *account {
 	accs.name = append(append(accs.name[:0], d.Counter[:]...), key[:]...)
-	return accs.byName[string(accs.name)]
+	return accs.byName[accountName(accs.name)]
 }
 
 // open returns the account of a key from which a request wants units, a new one if there is none.
 func (accs *accounts) open(d *quota.Definition, key [16]byte, now int64) *account {
 	acc := accs.find(d, key)
 	if acc == nil {
-		acc = &account{name: string(accs.name), worker: accs.worker, key: key}
+		acc = &account{name: accountName(accs.name), worker: accs.worker, key: key}
 		accs.byName[acc.name] = acc
 	}
 	acc.definition, acc.usedNs = d, now
@@ -221,7 +225,7 @@ func (accs *accounts) noteGrant(g *grant, a *ask, i int) (gives bool) {
 	acc := a.parts[i].account
 	accs.markDue(acc)
 	if g.Starting {
-		acc.startNs = g.nowNs + min(g.WaitNs, silenceNs)
+		acc.startNs = g.cameNs + min(g.WaitNs, silenceNs)
 	}
 	if acc.asked != a {
 		return false
@@ -233,7 +237,7 @@ func (accs *accounts) noteGrant(g *grant, a *ask, i int) (gives bool) {
 	}
 	acc.asked = nil
 	if !g.Noted { // its store failed, or the service knows no reports
-		acc.silentNs = g.nowNs + silenceNs
+		acc.silentNs = g.cameNs + silenceNs
 		return false
 	}
 	acc.NoteGrant(a.parts[i].Wire.Number, g.Units)
@@ -245,21 +249,23 @@ func (accs *accounts) noteGrant(g *grant, a *ask, i int) (gives bool) {
 func (c *Client) Inherit(from *Client) {
 	accs, old := &c.worker.accounts, &from.worker.accounts
 	accs.number = max(accs.number, old.number)
-	definitions := map[*quota.Definition]*quota.Definition{}
+	renumbered := map[*quota.Definition]*quota.Definition{} // the old definitions under new numbers
 	for _, acc := range old.byName {
 		if acc.Idle() {
 			continue
 		}
-		d := definitions[acc.definition]
+		d := renumbered[acc.definition]
 		if d == nil {
 			d = new(quota.Definition)
 			*d = *acc.definition
-			d.ID, definitions[acc.definition] = c.worker.newNumber(), d
+			d.ID = c.worker.newNumber()
+			renumbered[acc.definition] = d
 		}
-		if acc.worker == old.worker { // the key may have an account here
-			acc.name += strconv.FormatUint(acc.worker, 16)
+		if acc.worker == old.worker { // it was not inherited before
+			acc.name += accountName(strconv.FormatUint(acc.worker, 16))
 		}
-		acc.definition, acc.asked = d, nil
+		acc.definition = d
+		acc.asked = nil
 		acc.listed = false
 		accs.byName[acc.name] = acc
 	}

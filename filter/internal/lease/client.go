@@ -5,7 +5,10 @@
 // counts as silent.
 //
 // A grant has four types on its way: quota.Grant on the wire, grant while requests take from it,
-// decide.Grant as one of these requests has it, and state.Grant for what is left in the table.
+// decide.Grant as one of these requests has it, and state.GrantLeft for what is left in the table.
+//
+// There are two clocks. now is always the monotonic one, by which leases end and requests wait.
+// wallNs is the wall clock, by which windows are counted: it is what package decide calls now.
 //
 // Its invariant: a unit is spent once, and before its lease ends by the monotonic clock.
 // Every request that waits is decided within the timeout and a tick, whatever the service,

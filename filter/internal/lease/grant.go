@@ -29,7 +29,7 @@ type grant struct {
 	quota.Grant // its Units are those that nobody has
 	part        *Part
 	stream      uint32
-	nowNs       int64 // when it came
+	cameNs      int64 // by the monotonic clock, as endNs
 	endNs       int64
 	standings   []state.LeaseStanding
 	takers      int    // requests that have units of it and are not decided
@@ -120,8 +120,8 @@ func (c *Client) distribute(a *ask, i int, result *quota.AskResult, waiters []*W
 }
 
 // newGrant reads the grant of a part of an ask.
-func newGrant(a *ask, i int, result *quota.AskResult, nowNs int64) *grant {
-	g := &grant{part: &a.parts[i], stream: a.stream, nowNs: nowNs}
+func newGrant(a *ask, i int, result *quota.AskResult, now int64) *grant {
+	g := &grant{part: &a.parts[i], stream: a.stream, cameNs: now}
 	switch result.Outcome {
 	case quota.Granted, quota.Denied, quota.Unavailable:
 		g.Failed = i >= len(result.Grants) // an older service is Unavailable so
@@ -144,7 +144,7 @@ func (g *grant) date(sentNs int64) {
 	}
 	for _, st := range g.Windows {
 		resetNs := min(max(st.ResetNs, 0), mostNs)
-		g.standings = append(g.standings, state.LeaseStanding{Used: st.Used, ResetNs: g.nowNs + resetNs})
+		g.standings = append(g.standings, state.LeaseStanding{Used: st.Used, ResetNs: g.cameNs + resetNs})
 	}
 }
 
@@ -155,7 +155,7 @@ func (g *grant) give(p *Part) {
 		return
 	case g.Denied && p.Wire.Cost >= g.part.Wire.Cost:
 		g.writeTo(p, 0)
-	case !g.Denied && g.Units >= p.Wire.Cost && g.nowNs < g.endNs:
+	case !g.Denied && g.Units >= p.Wire.Cost && g.cameNs < g.endNs:
 		g.writeTo(p, p.Wire.Cost)
 		g.takers++
 		g.Units -= p.Wire.Cost
@@ -172,7 +172,7 @@ func (g *grant) writeTo(p *Part, units uint32) {
 	s := p.subject
 	s.Quota.Grant = decide.Grant{
 		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held, WaitNs: g.WaitNs,
-		NowNs: g.nowNs, Standings: g.standings,
+		NowNs: g.cameNs, Standings: g.standings,
 	}
 	if p.account != nil {
 		s.Account = p.account
@@ -207,10 +207,10 @@ func (g *grant) release(units uint32) (back quota.Return) {
 func (g *grant) writeLease(units uint32, isNew bool) (back quota.Return) {
 	src := g.part.source.(*Source)
 	w := src.worker
-	e, wall := &w.entry, w.clock.Now()
+	e, wallNs := &w.entry, w.clock.Now()
 	for try := range state.MaxRetries {
 		now := w.clock.Monotonic()
-		if src.table.ReadKey(e, g.part.leaseKey, wall, now) != state.OK {
+		if src.table.ReadKey(e, g.part.leaseKey, wallNs, now) != state.OK {
 			break
 		}
 		if e.Newer && try == 0 { // by a newer time it can be read, unless it is of another epoch
@@ -274,7 +274,7 @@ func (g *grant) noteDenial(l *state.Lease, now int64) {
 	l.DeniedCost, l.PassNs = cost, limit.Never
 	wait := int64(silenceNs)
 	if g.WaitNs != limit.Never {
-		l.PassNs = g.nowNs + g.WaitNs
+		l.PassNs = g.cameNs + g.WaitNs
 		wait = min(wait, g.WaitNs)
 	}
 	l.DeniedNs = now + wait

@@ -28,10 +28,10 @@ func (src *HoldSource) keyOf(s *decide.Subject) [16]byte {
 }
 
 // Check decides by the grant that the request has waited for.
-func (src *HoldSource) Check(s *decide.Subject, now int64) decide.Outcome {
-	src.begin(s, now)
+func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Outcome {
+	src.begin(s, wallNs)
 	if g := &s.Quota.Grant; g.Decides(s.Cost, s.Quota.NowNs) {
-		return src.checkGrant(s, g, now)
+		return src.checkGrant(s, g, wallNs)
 	}
 	if s.Cost == 0 {
 		return forNothing(s)
@@ -41,22 +41,24 @@ func (src *HoldSource) Check(s *decide.Subject, now int64) decide.Outcome {
 		next = src.worker.tooFew(s)
 	}
 	if next == decide.Silent || next == decide.Starting {
-		return src.alone(s, now, next)
+		return src.alone(s, wallNs, next)
 	}
 	return next
 }
 
 // Recheck is Check.
-func (src *HoldSource) Recheck(s *decide.Subject, now int64) decide.Outcome { return src.Check(s, now) }
+func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Outcome {
+	return src.Check(s, wallNs)
+}
 
 // checkGrant decides by the service's grant.
-func (src *HoldSource) checkGrant(s *decide.Subject, g *decide.Grant, now int64) decide.Outcome {
+func (src *HoldSource) checkGrant(s *decide.Subject, g *decide.Grant, wallNs int64) decide.Outcome {
 	s.Known = len(g.Standings) >= len(src.rule.Subjects.Windows)
 	if !g.Denied {
 		s.Quota.From = decide.OwnGrant
 		return decide.HasRoom
 	}
-	s.PassNs = passNs(now, g.WaitNs)
+	s.PassNs = passNs(wallNs, g.WaitNs)
 	if g.HeldBack {
 		return decide.HeldBack
 	}
@@ -121,7 +123,7 @@ func (src *HoldSource) takeShare(s *decide.Subject) decide.Outcome {
 }
 
 // Refund puts the units back to where they were taken from.
-func (src *HoldSource) Refund(s *decide.Subject, now int64) bool {
+func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 	acc, reports := s.Account.(*account)
 	switch s.Quota.From {
 	case decide.OwnGrant:
@@ -134,7 +136,7 @@ func (src *HoldSource) Refund(s *decide.Subject, now int64) bool {
 			acc.Held -= s.Cost
 			src.worker.accounts.markDue(acc)
 		}
-		return src.local.Refund(s, now)
+		return src.local.Refund(s, wallNs)
 	default:
 		return false
 	}
@@ -142,10 +144,10 @@ func (src *HoldSource) Refund(s *decide.Subject, now int64) bool {
 
 // Settle ends what the request holds, and charges its cost. What was held while the service was
 // silent counts in this proxy's own table as well.
-func (src *HoldSource) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool) {
+func (src *HoldSource) Settle(h *decide.Hold, cost uint32, wallNs int64) (lapsed, ok bool) {
 	ok = true
 	if h.InTable() {
-		lapsed, ok = src.local.Settle(h, cost, now)
+		lapsed, ok = src.local.Settle(h, cost, wallNs)
 	}
 	acc, reports := h.Account.(*account)
 	if !reports {
@@ -210,12 +212,12 @@ func (src *HoldSource) Usage(s *decide.Subject, window int) *limit.Usage {
 
 // Operate returns 0: nothing is leased. While the service is silent, the subject has what this
 // proxy has counted by itself.
-func (src *HoldSource) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64) (value int64, err error) {
+func (src *HoldSource) Operate(s *decide.Subject, _ string, _ int, _ uint32, wallNs int64) (value int64, err error) {
 	if s.Unlimited {
 		return 0, nil
 	}
 	s.Quota.From, s.Quota.NowNs = decide.Nowhere, src.worker.clock.Monotonic()
-	if src.cannotAsk(s) != decide.Pending && src.local != nil && src.checkShare(s, now) == decide.Failed {
+	if src.cannotAsk(s) != decide.Pending && src.local != nil && src.checkShare(s, wallNs) == decide.Failed {
 		return 0, local.ErrStore
 	}
 	return 0, nil

@@ -55,7 +55,7 @@ func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) 
 	if now < w.lookNs {
 		return returns
 	}
-	wall, all := w.clock.Now(), w.returnable
+	wallNs, all := w.clock.Now(), w.returnable
 	w.returnable = all[:0] // watch fills it again with what stays, never further than the loop has read
 	w.lookNs, w.idleNs = math.MaxInt64, 0
 	for _, ret := range all {
@@ -66,7 +66,7 @@ func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) 
 			w.watch(ret)
 			continue
 		}
-		units, keep := ret.take(&w.entry, wall, now)
+		units, keep := ret.take(&w.entry, wallNs, now)
 		if units > 0 {
 			returns = append(returns, quota.Return{Grant: ret.number, Units: units})
 		}
@@ -79,11 +79,11 @@ func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) 
 
 // take takes the grant's units out of the record if they are idle. Where it keeps
 // them, it notes when to look again.
-func (ret *returnable) take(e *state.LeaseEntry, wall, now int64) (units uint32, keep bool) {
+func (ret *returnable) take(e *state.LeaseEntry, wallNs, now int64) (units uint32, keep bool) {
 	src := ret.source
 	for range state.MaxRetries {
 		ret.lookNs = now + maxLookNs
-		if src.table.ReadKey(e, ret.key, wall, now) != state.OK {
+		if src.table.ReadKey(e, ret.key, wallNs, now) != state.OK {
 			return 0, true
 		}
 		g := ret.find(&e.Lease)

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"encoding/binary"
-	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
@@ -51,37 +50,39 @@ func refillOf(windows []limit.Window) state.Refill {
 }
 
 // Check decides by the grant that the request has waited for, else by the key's lease.
-func (src *Source) Check(s *decide.Subject, now int64) decide.Outcome {
+func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	if s.Quota.Lease == nil {
 		s.Quota.Lease = new(state.LeaseEntry)
 	}
-	src.begin(s, now)
+	src.begin(s, wallNs)
 	e := s.Quota.Lease
 	e.NowNs = s.Quota.NowNs
 	if g := &s.Quota.Grant; g.Decides(s.Cost, e.NowNs) {
-		return src.checkGrant(s, g, now)
+		return src.checkGrant(s, g, wallNs)
 	}
-	status := src.table.Read(e, src.keyOf(s), now, e.NowNs)
+	status := src.table.Read(e, src.keyOf(s), wallNs, e.NowNs)
 	if status == state.OK && e.Newer { // by a newer time it can be read
-		status = src.table.Reread(e, now, src.worker.clock.Monotonic())
+		status = src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
 	}
 	if status != state.OK {
 		return decide.Failed
 	}
 	s.Known = src.hasStandings(e)
-	return src.checkLease(s, now)
+	return src.checkLease(s, wallNs)
 }
 
 // Recheck is Check.
-func (src *Source) Recheck(s *decide.Subject, now int64) decide.Outcome { return src.Check(s, now) }
+func (src *Source) Recheck(s *decide.Subject, wallNs int64) decide.Outcome {
+	return src.Check(s, wallNs)
+}
 
 // checkGrant decides by the service's grant.
-func (src *Source) checkGrant(s *decide.Subject, g *decide.Grant, now int64) decide.Outcome {
+func (src *Source) checkGrant(s *decide.Subject, g *decide.Grant, wallNs int64) decide.Outcome {
 	e := s.Quota.Lease
 	e.WrittenNs, e.Standings = g.NowNs, append(e.Standings[:0], g.Standings...)
 	s.Known = src.hasStandings(e)
 	if g.Denied {
-		s.PassNs = passNs(now, g.WaitNs)
+		s.PassNs = passNs(wallNs, g.WaitNs)
 		return decide.Denied
 	}
 	s.Quota.From = decide.OwnGrant
@@ -89,7 +90,7 @@ func (src *Source) checkGrant(s *decide.Subject, g *decide.Grant, now int64) dec
 }
 
 // checkLease decides by the key's lease.
-func (src *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
+func (src *Source) checkLease(s *decide.Subject, wallNs int64) decide.Outcome {
 	e, need := s.Quota.Lease, s.Units()
 	switch {
 	case s.Cost == 0:
@@ -100,13 +101,13 @@ func (src *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
 	case src.leases && e.DeniedNs > e.NowNs && need >= e.DeniedCost:
 		s.PassNs = limit.Never
 		if e.PassNs != limit.Never {
-			s.PassNs = passNs(now, e.PassNs-e.NowNs)
+			s.PassNs = passNs(wallNs, e.PassNs-e.NowNs)
 		}
 		return decide.Denied
 	}
 	next := src.worker.tooFew(s)
 	if src.isSilent(e) || next == decide.Silent {
-		return src.alone(s, now, decide.Silent)
+		return src.alone(s, wallNs, decide.Silent)
 	}
 	return next
 }
@@ -202,26 +203,26 @@ func (src *Source) write(e *state.LeaseEntry) decide.Outcome {
 }
 
 // Refund puts the units back to where they were taken from.
-func (src *Source) Refund(s *decide.Subject, now int64) bool {
+func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 	switch s.Quota.From {
 	case decide.OwnGrant:
 		s.Quota.Grant.Units += s.Cost
 		return true
 	case decide.LeaseTable:
-		return src.refundLease(s, now)
+		return src.refundLease(s, wallNs)
 	case decide.OwnShare:
-		return src.local.Refund(s, now)
+		return src.local.Refund(s, wallNs)
 	default:
 		return false
 	}
 }
 
 // refundLease puts units back into the lease. If it fails the units stay counted.
-func (src *Source) refundLease(s *decide.Subject, now int64) bool {
+func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
 	e, back := s.Quota.Lease, s.Quota.Taken
 	back.Units = s.Cost
 	for range state.MaxRetries {
-		if src.table.Reread(e, now, e.NowNs) != state.OK || e.WrittenNs == 0 {
+		if src.table.Reread(e, wallNs, e.NowNs) != state.OK || e.WrittenNs == 0 {
 			return false
 		}
 		if _, ok := e.Put(e.NowNs, back); !ok {
@@ -250,35 +251,34 @@ func (src *Source) Usage(s *decide.Subject, window int) *limit.Usage {
 
 // Operate returns how many units of the key this proxy may still spend. While the service is
 // silent, the subject has what this proxy has counted by itself.
-func (src *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64) (value int64, err error) {
+func (src *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, wallNs int64) (value int64, err error) {
 	if s.Unlimited {
 		return 0, nil
 	}
 	e := new(state.LeaseEntry)
 	s.Quota.Lease, e.NowNs = e, src.worker.clock.Monotonic()
-	if src.table.Read(e, src.keyOf(s), now, e.NowNs) != state.OK {
+	if src.table.Read(e, src.keyOf(s), wallNs, e.NowNs) != state.OK {
 		return 0, local.ErrStore
 	}
 	s.Quota.From = decide.Nowhere
-	if src.isSilent(e) && src.local != nil && src.checkShare(s, now) == decide.Failed {
+	if src.isSilent(e) && src.local != nil && src.checkShare(s, wallNs) == decide.Failed {
 		return 0, local.ErrStore
 	}
-	return int64(e.Left(e.NowNs)) + src.leftOfOthers(s, now), nil
+	return int64(e.Left(e.NowNs)) + src.leftOfOthers(s, wallNs), nil
 }
 
 // leftOfOthers is how many units of the subject's key may be spent under other limits, which
 // other requests give, as far as this worker keeps these.
-func (src *Source) leftOfOthers(s *decide.Subject, now int64) (units int64) {
+func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
 	own := string(appendLimits(nil, s))
-	rule := string(binary.LittleEndian.AppendUint32(nil, src.first))
-	for name := range src.worker.requested {
-		limits, ofRule := strings.CutPrefix(name, rule)
+	for requested := range src.worker.requested {
+		limits, ofRule := requested.limitsOf(src.first)
 		if !ofRule || limits == own {
 			continue
 		}
 		e := &src.worker.entry
 		key := append(append([]byte(nil), s.Key.Bytes...), limits...)
-		if src.table.Read(e, key, now, src.worker.clock.Monotonic()) == state.OK {
+		if src.table.Read(e, key, wallNs, src.worker.clock.Monotonic()) == state.OK {
 			units += int64(e.Left(e.NowNs))
 		}
 	}

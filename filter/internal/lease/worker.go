@@ -2,6 +2,7 @@ package lease
 
 import (
 	"encoding/binary"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
@@ -20,38 +21,44 @@ type Clock interface {
 }
 
 // Worker is what the rules of scope cluster of one worker have in common. Their sources and the
-// Client share it: each comment says which of them writes a field.
+// Client share it.
 type Worker struct {
-	TimeoutNs   int64              // how long a request waits; set once, before the first request
-	Silent      bool               // the Client has found the service silent for the timeout: nobody waits
+	// Set before the first request.
+	TimeoutNs   int64              // how long a request waits
 	Definitions []quota.Definition // by their numbers; none without rules of scope cluster
+	clock       Clock
+	tables      *state.Tables
+	domain      string
 
-	clock   Clock
-	tables  *state.Tables
-	domain  string
+	// The Client writes them, and sources read them.
+	Silent  bool   // it has found the service silent for the timeout: nobody waits
+	crowded bool   // so many requests wait that no other may
 	proxies uint32 // of the domain, by the service's last message
 
-	crowded bool   // the Client says that so many requests wait that no other may
-	refills []Part // what requests to come will soon need: sources append it, Client.Flush asks for it
+	// Sources write them, and Client.Flush asks and reports by them.
+	refills  []Part // what requests to come will soon need
+	accounts accounts
 
-	requested  map[string]*quota.Definition // those that requests have given, by rule and limits
-	lastNumber uint32                       // of the newest of them
+	// definition writes them.
+	requested  map[requestedKey]*quota.Definition // those that requests have given
+	lastNumber uint32                             // of the newest of them
 
+	// Each grant with units in a lease is added to them, and Client.Tick removes it: see returns.go.
 	returnable []returnable // grants that may go back
 	lookNs     int64        // when to look at the first of them
 	idleNs     int64        // the shortest time after which one is idle, 0 = none is left
 
-	entry   state.LeaseEntry // memory for records that no request reads
-	visitor state.Entry      // memory for visits of all pages
-
-	accounts accounts // sources change them, the Client reports them
+	// Memory:
+	entry   state.LeaseEntry // for records that no request reads
+	visitor state.Entry      // for visits of all pages
+	key     []byte           // for a requestedKey
 }
 
 // NewWorker returns a worker without rules.
 func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 	return &Worker{
 		clock: clock, tables: tables, domain: domain,
-		requested: map[string]*quota.Definition{}, accounts: accounts{byName: map[string]*account{}},
+		requested: map[requestedKey]*quota.Definition{}, accounts: accounts{byName: map[accountName]*account{}},
 	}
 }
 
@@ -124,8 +131,8 @@ func (src *common) definition(s *decide.Subject) *quota.Definition {
 	if !src.rule.Subjects.IsRequested(&s.Subject) {
 		return &w.Definitions[src.first+uint32(s.Override+1)]
 	}
-	src.key = appendLimits(binary.LittleEndian.AppendUint32(src.key[:0], src.first), s)
-	if d := w.requested[string(src.key)]; d != nil {
+	w.key = appendRequestedKey(w.key[:0], src.first, s)
+	if d := w.requested[requestedKey(w.key)]; d != nil {
 		return d
 	}
 	if len(w.requested) >= maxRequested {
@@ -133,8 +140,21 @@ func (src *common) definition(s *decide.Subject) *quota.Definition {
 	}
 	d := src.rule.Subjects.Definition(&s.Subject)
 	d.ID = w.newNumber()
-	w.requested[string(src.key)] = &d
+	w.requested[requestedKey(w.key)] = &d
 	return &d
+}
+
+// requestedKey finds the definition of limits that a request gives. It is the rule, by the
+// definition of its own limits, and then the limits as appendLimits has them.
+type requestedKey string
+
+func appendRequestedKey(b []byte, first uint32, s *decide.Subject) []byte {
+	return appendLimits(binary.LittleEndian.AppendUint32(b, first), s)
+}
+
+// limitsOf returns the limits, if they were given for that rule.
+func (k requestedKey) limitsOf(first uint32) (limits string, ok bool) {
+	return strings.CutPrefix(string(k), string(binary.LittleEndian.AppendUint32(nil, first)))
 }
 
 // newNumber returns a number that no definition of a rule has. Numbers begin anew after the
@@ -153,11 +173,11 @@ func appendLimits(b []byte, s *decide.Subject) []byte {
 }
 
 // begin begins a check of the subject.
-func (src *common) begin(s *decide.Subject, now int64) {
+func (src *common) begin(s *decide.Subject, wallNs int64) {
 	s.Limits.Windows = s.Windows
-	s.Known, s.PassNs = false, now
+	s.Known, s.PassNs = false, wallNs
 	r, q := &s.Record, &s.Quota
-	r.Now, r.Rebased = now, false
+	r.Now, r.Rebased = wallNs, false
 	r.FromFloor = false
 	q.From, q.NowNs = decide.Nowhere, src.worker.clock.Monotonic()
 }
@@ -175,11 +195,11 @@ func (w *Worker) tooFew(s *decide.Subject) decide.Outcome {
 }
 
 // passNs is when a wait that begins now is over; never if the wait is limit.Never.
-func passNs(now, waitNs int64) int64 {
+func passNs(wallNs, waitNs int64) int64 {
 	if waitNs == limit.Never {
 		return limit.Never
 	}
-	return now + max(waitNs, 1)
+	return wallNs + max(waitNs, 1)
 }
 
 // forNothing decides about a cost of 0, which asks for nothing: only a limit of 0 denies it.
@@ -194,11 +214,11 @@ func forNothing(s *decide.Subject) decide.Outcome {
 // alone decides without the service, for the reason why: by this proxy's share, if
 // on_unavailable is local. If nothing decides, the outcome is why, also while the
 // quota store starts and others hold the share.
-func (src *common) alone(s *decide.Subject, now int64, why decide.Outcome) decide.Outcome {
+func (src *common) alone(s *decide.Subject, wallNs int64, why decide.Outcome) decide.Outcome {
 	if src.local == nil {
 		return why
 	}
-	found := src.checkShare(s, now)
+	found := src.checkShare(s, wallNs)
 	if found == decide.HeldBack && why == decide.Starting {
 		return why
 	}
@@ -209,9 +229,9 @@ func (src *common) alone(s *decide.Subject, now int64, why decide.Outcome) decid
 }
 
 // checkShare decides by what this proxy has counted while the service was silent.
-func (src *common) checkShare(s *decide.Subject, now int64) decide.Outcome {
+func (src *common) checkShare(s *decide.Subject, wallNs int64) decide.Outcome {
 	s.Limits.Windows = src.share(s)
-	found := src.local.Check(s, now)
+	found := src.local.Check(s, wallNs)
 	if found != decide.Failed {
 		s.Quota.From = decide.OwnShare
 	}
