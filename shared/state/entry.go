@@ -116,7 +116,7 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	var lapses []lapse
 	if t.layout.holds {
 		e.heldNs = t.parent.HeldNow()
-		if t.lapseFloor(e) {
+		if t.chargeFloorLapses(e) {
 			last = t.setNow(e) // the floor has changed, and the key's record may be evicted
 		}
 		lapses = t.readHolds(e, last)
@@ -200,7 +200,7 @@ func (t *Table) readRecord(e *Entry, last int64, lapses []lapse) {
 		}
 		w := &e.windows[i]
 		used := !u.IsZero()
-		w.Roll(u, charged(w, u, last, lapses), e.Now)
+		w.Roll(u, chargeLapses(w, u, last, lapses), e.Now)
 		if used && u.IsZero() {
 			e.Resets++
 		}
@@ -244,6 +244,8 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 		return at
 	}
 	if at > e.Now {
+		// A window denies the hit, whether or not it counts what is held. If the rule only has a
+		// concurrency, which comes last among windows, what is held is all that it counts.
 		onlyHolds := t.def.Windows[0].Algorithm == limit.Concurrency
 		e.HeldBack = onlyHolds
 		return at

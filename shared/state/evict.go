@@ -88,14 +88,14 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 	var lapses []lapse
 	if t.layout.holds {
 		h := e.page.holds(&t.layout, slot)
-		lapses = t.lapse(e, &e.memory.otherLapses, &h, e.eighth(t), last)
+		lapses = t.takeLapsed(e, &e.memory.otherLapses, &h, e.eighth(t), last)
 		if newest, ok := h.Newest(); ok {
 			at = max(t.lapsedAt(e, newest), e.Now+1)
 		}
 	}
 	for i := range t.layout.counts {
 		u := t.recordUsage(e, slot, i, last)
-		asOf := chargedByRule(&e.rule[i], &u, last, lapses)
+		asOf := chargeLapsesByRule(&e.rule[i], &u, last, lapses)
 		at = max(at, e.rule[i].Expiry(&u, asOf))
 	}
 	return at
@@ -168,7 +168,7 @@ func (t *Table) addToFloor(e *Entry, slot int, last, at int64, lapses []lapse) {
 	for i := range t.layout.counts {
 		w := &e.rule[i]
 		u := t.recordUsage(e, slot, i, last)
-		asOf := chargedByRule(w, &u, last, lapses)
+		asOf := chargeLapsesByRule(w, &u, last, lapses)
 		if !w.OnGrid() {
 			w.Shift(&u, ahead)
 			asOf += ahead

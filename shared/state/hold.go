@@ -19,10 +19,21 @@ import (
 //	  ↓         evicted: moveHoldsToFloor
 //	record ───────────────────────────────→ floor      Renew moves the units to the present eighth,
 //	  │ │                                    │ │       here as there
-//	  │ └ lapses: readHolds finds it,        │ └ lapses: lapseFloor charges the floor, and evicts
+//	  │ └ lapses: readHolds finds it,        │ └ lapses: chargeFloorLapses charges the floor, and evicts
 //	  │   readRecord charges the units       │   each record whose key may have held the units
 //	  ↓                                      ↓
 //	Settle: the units are held no more, and the cost is charged to the key
+//
+// What is done with units, each by one name:
+//
+//	takeLapsed          takes those that have lapsed out of what is held, as a list of lapses
+//	chargeLapses        charges a list of lapses to the usage of one window
+//	chargeLapsesByRule  the same, if only the rule's limits are known
+//	chargeFloorLapses   does both for the floor, and evicts the records that it concerns
+//	chargeFloor         counts units in the floor's windows (evict.go)
+//	chargeAndWrite      counts units in the record, or else in the floor, and writes the page
+//	moveHold            takes one hold's units out, and holds them, or none, in the present eighth
+//	moveHoldsToFloor    moves all holds of a record that is evicted
 //
 // If the key is reset, what its record holds is gone, and nothing is charged: holdState tells Settle so.
 //
@@ -107,7 +118,7 @@ func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapse
 			charge -= min(cost, h.Units)
 		case isGone: // nothing is held, and nothing was charged
 		}
-		if status := t.charge(e, charge); status != Mismatch {
+		if status := t.chargeAndWrite(e, charge); status != Mismatch {
 			return state == isCharged, status
 		}
 	}
@@ -128,7 +139,7 @@ func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed bool, statu
 			return true, OK
 		}
 		eighth := t.moveHold(e, state, h, h.Units)
-		switch status := t.charge(e, 0); status {
+		switch status := t.chargeAndWrite(e, 0); status {
 		case OK:
 			h.eighth = eighth
 			h.eachNs = t.holdWindow().EighthNs()
@@ -165,9 +176,9 @@ func (e *Entry) setHeldUnits(t *Table, units uint32) {
 	e.usage[t.layout.counts] = limit.Usage{Used: units}
 }
 
-// charge counts units in the key's record, or in the floor if the page has no slot for a
+// chargeAndWrite counts units in the key's record, or in the floor if the page has no slot for a
 // record, and writes the page.
-func (t *Table) charge(e *Entry, units uint32) Status {
+func (t *Table) chargeAndWrite(e *Entry, units uint32) Status {
 	if units > 0 && e.slot < 0 {
 		status := t.begin(e, false) // finds a slot for the key's record
 		if status != OK {
@@ -267,9 +278,9 @@ type lapse struct {
 	units uint32
 }
 
-// lapse removes from h the units that have lapsed when the eighth by begins, and returns them, in
+// takeLapsed removes from h the units that have lapsed when the eighth by begins, and returns them, in
 // memory. last is when h was written: no unit lapses before that. 0 sets no such bound.
-func (t *Table) lapse(e *Entry, memory *[]lapse, h *limit.Holds, by uint32, last int64) []lapse {
+func (t *Table) takeLapsed(e *Entry, memory *[]lapse, h *limit.Holds, by uint32, last int64) []lapse {
 	*memory = (*memory)[:0]
 	for {
 		eighth, units, ok := h.Lapse(by)
@@ -288,9 +299,9 @@ func (t *Table) lapsedAt(e *Entry, eighth uint32) int64 {
 	return e.CallerNs - e.heldNs%each - since*each
 }
 
-// charged charges each lapse in turn, at its instant, to u, which was written at last. It
+// chargeLapses charges each lapse in turn, at its instant, to u, which was written at last. It
 // returns the instant of u afterwards. w has the key's limits.
-func charged(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
+func chargeLapses(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
 	for _, l := range lapses {
 		w.Roll(u, last, l.at)
 		w.Add(u, l.at, l.units)
@@ -299,8 +310,8 @@ func charged(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 
 	return last
 }
 
-// chargedByRule is charged for a key whose own limits are not known: w has the rule's.
-func chargedByRule(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
+// chargeLapsesByRule is chargeLapses for a key whose own limits are not known: w has the rule's.
+func chargeLapsesByRule(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
 	for _, l := range lapses {
 		w.Charge(u, last, l.at, l.units)
 		last = l.at
@@ -312,26 +323,26 @@ func chargedByRule(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) 
 // floor holds some too if the key may have been evicted. readHolds returns the units of the
 // record that have lapsed, for readRecord to charge.
 func (t *Table) readHolds(e *Entry, last int64) (lapses []lapse) {
-	inFloor := uint32(0)
+	shared := uint32(0) // in the floor
 	if e.slot < 0 || e.page.shares(&t.layout, e.slot) {
-		inFloor = e.floorHolds.Total()
+		shared = e.floorHolds.Total()
 	}
 	if e.slot >= 0 {
 		e.holds = e.page.holds(&t.layout, e.slot)
-		lapses = t.lapse(e, &e.memory.recordLapses, &e.holds, e.eighth(t), last)
+		lapses = t.takeLapsed(e, &e.memory.recordLapses, &e.holds, e.eighth(t), last)
 	} else {
 		e.holds = limit.Holds{Eighth: e.eighth(t)}
 	}
-	e.setHeldUnits(t, limit.AddSaturating(inFloor, e.holds.Total()))
+	e.setHeldUnits(t, limit.AddSaturating(shared, e.holds.Total()))
 	return lapses
 }
 
-// lapseFloor brings what the floor holds to the present, in e's page. The floor does not know which
-// key held the units that have lapsed. So they are charged to the floor, and each key that may have
+// chargeFloorLapses brings what the floor holds to the present, in e's page. The floor does not
+// know which key held the units that have lapsed. So they are charged to the floor, and each key that may have
 // held them is evicted, so that it starts from the floor. It reports whether it has charged any.
-func (t *Table) lapseFloor(e *Entry) bool {
+func (t *Table) chargeFloorLapses(e *Entry) bool {
 	e.floorHolds = e.page.holds(&t.layout, ofFloor)
-	lapses := t.lapse(e, &e.memory.floorLapses, &e.floorHolds, e.eighth(t), 0)
+	lapses := t.takeLapsed(e, &e.memory.floorLapses, &e.floorHolds, e.eighth(t), 0)
 	if len(lapses) == 0 {
 		return false
 	}
@@ -380,10 +391,10 @@ func (t *Table) moveHoldsToFloor(e *Entry, slot int, last int64) (lapses []lapse
 			newest = known
 		}
 	}
-	for _, l := range t.lapse(e, &e.memory.otherLapses, &e.floorHolds, newest, 0) {
+	for _, l := range t.takeLapsed(e, &e.memory.otherLapses, &e.floorHolds, newest, 0) {
 		t.chargeFloor(e, e.rule, l.at, l.units)
 	}
-	lapses = t.lapse(e, &e.memory.recordLapses, &h, newest, last)
+	lapses = t.takeLapsed(e, &e.memory.recordLapses, &h, newest, last)
 	e.floorHolds.Join(&h)
 	e.page.setHolds(&t.layout, ofFloor, &e.floorHolds)
 	return lapses

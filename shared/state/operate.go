@@ -165,7 +165,7 @@ func (t *Table) readPage(e *Entry, rule []limit.Window, value []byte) Status {
 	switch {
 	case t.layout.holds:
 		e.heldNs = t.parent.HeldNow()
-		t.lapseFloor(e)
+		t.chargeFloorLapses(e)
 	case t.layout.leases:
 		e.monotonicNs = t.parent.store.Monotonic()
 	}

@@ -14,6 +14,7 @@
 //
 //	state.go       the Store, and which keys in shared data hold what
 //	page.go        a page's bytes: slots, records, floor; usage.go has what a record counts
+//	geometry.go    how many pages of how many slots a table has
 //	table.go       how a table gets its layout and finds the page of a key
 //	entry.go       Read, Check, Commit, Refund of one key
 //
@@ -22,7 +23,7 @@
 //	evict.go       a page is full: a record is evicted into the floor
 //	clock.go       a clock was set back; which clock counts what
 //	hold.go        a request holds units until it ends
-//	lease.go       a table keeps leases of the quota service instead of counts
+//	leases.go      a table keeps leases of the quota service instead of counts; lease.go has one lease
 //	operate.go     operators set, add to and reset counters
 //	survey.go      how many keys and bytes a table has
 //

@@ -29,9 +29,20 @@ type Definition struct {
 // trace.
 //
 // A configuration that is changed keeps its name, so its successor takes over the tables.
-// But two that run side by side may have one name, too, and would take counters or windows
-// away from each other. Such a conflict lasts, and the caller ends it with Split: one of them
-// goes on in tables under another owner.
+// But siblings, which run side by side, may have one name, too, and would take counters or windows
+// away from each other. To the one that loses them both look alike at first:
+//
+//	successor     A --- B takes a window of A          A ends, and nobody misses the window
+//
+//	sibling       A --- B takes a window of A          A runs on, and its Heartbeats find that the
+//	                                                   window is gone: HasConflict
+//
+// Such a conflict lasts, and the caller ends it with Split:
+//
+//	before Split  owner X: A and B in the same tables
+//	after Split   owner X: one of them                 owner Y (SetSplitOwner): the other
+//
+// A table that both define alike has both owners. Otherwise Y's begins empty.
 type Tables struct {
 	store      Store
 	random     func([]byte)

@@ -1,0 +1,84 @@
+package state
+
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+// A table of capacity 1,000 has 45 pages of 32 slots, if such a page fits into 2 KiB. A
+// key's hash says which page its record is in. Any slot there will do:
+//
+//	         slot 0   1   2   3        31
+//	page 0  |  ■   |   | ■ | ■ |  ...  |   |     ■  a record
+//	page 1  |      | ■ |   | ■ |  ...  | ■ |
+//	  ...
+//	page 44 |  ■   | ■ | ■ | ■ |  ...  | ■ |     all 32 are live: a new key of this page evicts one
+//
+// Hashes do not fill pages evenly, so capacity may use only a part of all slots. If records are
+// larger, a page has fewer slots, and capacity may use a smaller part of them: see fills.
+
+// Geometry is how many pages of how many slots a table has. It is chosen when the
+// table is made and never changes, so that every key is still found if the list
+// of windows changes.
+type Geometry struct {
+	Pages uint32
+	Slots uint8
+}
+
+// fill is a choice for pages: how many slots they have, their largest size with them, and
+// the percentage of all slots that capacity may use.
+type fill struct {
+	slots   uint8
+	bytes   uint64
+	percent uint64
+}
+
+// fills are the choices, the best first. With these percentages fewer than 2 in 100 new
+// keys meet a full page while keys come and go. A page is copied at each read and
+// write, so only logs are worth more than 2 KiB.
+var fills = [...]fill{
+	{32, 2 << 10, 70},
+	{16, 4 << 10, 60},
+	{8, 8 << 10, 44},
+	{4, 1 << 63, 24},
+}
+
+// fillFor returns the first choice in whose size a page with these windows fits.
+func fillFor(windows []limit.Window) fill {
+	for _, f := range fills {
+		if l := NewLayout(windows, int(f.slots)); uint64(l.size) <= f.bytes {
+			return f
+		}
+	}
+	return fills[len(fills)-1]
+}
+
+// GeometryFor returns the geometry of a table for capacity live keys. If they fit
+// into one page, it has exactly that many slots.
+func GeometryFor(windows []limit.Window, capacity uint32) Geometry {
+	f := fillFor(windows)
+	if capacity <= uint32(f.slots) {
+		return Geometry{Pages: 1, Slots: uint8(max(capacity, 1))}
+	}
+	percentPerPage := uint64(f.slots) * f.percent
+	pages := (uint64(capacity)*100 + percentPerPage - 1) / percentPerPage
+	return Geometry{Pages: uint32(pages), Slots: f.slots}
+}
+
+// TotalSlots is how many keys the table can hold.
+func (g Geometry) TotalSlots() uint64 { return uint64(g.Pages) * uint64(g.Slots) }
+
+// HostBytes is an upper bound of the memory that a table takes in Envoy, in bytes.
+func HostBytes(windows []limit.Window, capacity uint32) uint64 {
+	g := GeometryFor(windows, capacity)
+	l := NewLayout(windows, int(g.Slots))
+	return uint64(g.Pages) * valueBytes(l.size)
+}
+
+// entryBytes is the memory of an entry in Envoy's shared data besides its value:
+// the map's node with key and cas, and its share of the hash table.
+const entryBytes = 96
+
+// valueBytes is an upper bound of the memory of a page of that size.
+//
+// Envoy's allocator rounds a value up to one of its size classes: in Envoy 1.40,
+// pages with 1 to 8 windows, of 620 to 1,684 bytes, took up to a sixth more. The
+// bound allows a fifth; the difference is for metrics.
+func valueBytes(size int) uint64 { return uint64(entryBytes + size + size/5) }

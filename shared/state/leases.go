@@ -1,0 +1,212 @@
+package state
+
+import (
+	"math"
+
+	"github.com/dchest/siphash"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// A lease table holds what this proxy has leased of each key of a cluster rule. It
+// is a table whose only column is a lease, so it is registered, placed and re-used
+// as other tables are. Nothing in it counts against a limit: units are deducted at
+// the quota service before they get here. So a record that is lost, evicted or
+// unreadable only costs units, and a page has no floor.
+//
+//	Read, ReadKey, Reread    the page is loaded, and the key's record is decoded into LeaseEntry.Lease
+//	                         (none: an empty Lease; Newer: of an earlier start of the clock, as if none)
+//	the caller               changes LeaseEntry.Lease: Take, Put, ...
+//	Write                    the lease is encoded into its slot, a free one, or that of the record
+//	                         with fewest units (Lost), and the page is written in one compare-and-swap
+
+// leaseWindow is the column of a lease table for keys with that many windows.
+func leaseWindow(windows int) limit.Window {
+	return limit.Window{Algorithm: algorithmLease, PeriodNs: leaseWaitNs, Units: uint16(windows)}
+}
+
+// LeaseGeometry returns the geometry of a lease table.
+func LeaseGeometry(windows int, capacity uint32) Geometry {
+	return GeometryFor([]limit.Window{leaseWindow(windows)}, capacity)
+}
+
+// LeaseHostBytes is an upper bound of the memory that a lease table takes in
+// Envoy, in bytes.
+func LeaseHostBytes(windows int, capacity uint32) uint64 {
+	return HostBytes([]limit.Window{leaseWindow(windows)}, capacity)
+}
+
+// LeaseEntry is one key's record in a lease table, as Leases.Read found it. Change
+// Lease and call Write.
+type LeaseEntry struct {
+	Lease
+	Lost uint32 // units that Write has dropped with another record
+
+	// WrittenNs is when the record was last written, 0 if there is none.
+	WrittenNs int64
+	// Newer says that the record was written long after nowNs and was not read: it is of
+	// an earlier start of the clock, or the worker has stood still since it read its own.
+	Newer bool
+
+	// NowNs is the monotonic clock of the last read.
+	NowNs int64
+
+	entry Entry
+	key   LeaseKey
+}
+
+// Leases is the lease table of a counter.
+type Leases struct {
+	table  *Table
+	layout uint64
+}
+
+// Leases returns the lease table of a counter with that many windows. layout is a
+// hash of what makes windows the same: units that were counted in others are not
+// found again.
+func (ts *Tables) Leases(counter CounterID, layout uint64, windows int, capacity uint32) *Leases {
+	return &Leases{layout: layout, table: ts.Table(Definition{
+		Counter: counter, Windows: []limit.Window{leaseWindow(windows)}, Capacity: capacity,
+	})}
+}
+
+// Table is the leases' table; it is for comparing and for its memory.
+func (l *Leases) Table() *Table { return l.table }
+
+// Read finds the key's lease. wallNs is the wall clock, for the directory, and
+// nowNs the monotonic clock.
+func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
+	if status := l.table.ensureRegistered(wallNs); status != OK {
+		return status
+	}
+	return l.ReadKey(e, l.leaseKeyOf(key), wallNs, nowNs)
+}
+
+// LeaseKey is a key as a lease table knows it: by hashes of its bytes.
+type LeaseKey struct {
+	hash uint64 // finds the record
+	of   uint64 // lies in the record, so that neither another key of that hash nor other windows use its units
+}
+
+func (l *Leases) leaseKeyOf(key []byte) LeaseKey {
+	hash, of := siphash.Hash128(l.table.parent.seed[0], l.table.parent.seed[1], key)
+	return LeaseKey{hash, of ^ l.layout}
+}
+
+// Key returns the entry's key.
+func (e *LeaseEntry) Key() LeaseKey { return e.key }
+
+// ReadKey is Read of a key that was hashed before.
+func (l *Leases) ReadKey(e *LeaseEntry, key LeaseKey, wallNs, nowNs int64) Status {
+	e.key = key
+	e.entry.hash = key.hash
+	return l.Reread(e, wallNs, nowNs)
+}
+
+// Reread is Read of the same key as before.
+func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
+	t := l.table
+	if status := t.load(&e.entry, wallNs); status != OK {
+		return status
+	}
+	e.NowNs = nowNs
+	e.Lost = 0
+	e.WrittenNs = 0
+	e.Newer = false
+	e.Lease = Lease{Standings: e.Standings[:0]}
+	e.entry.slot = e.entry.page.find(&t.layout, e.entry.fingerprint)
+	if e.entry.slot < 0 {
+		return OK
+	}
+	written := e.entry.page.time(&t.layout, e.entry.slot)
+	if isOfEarlierStart(written, nowNs) {
+		e.Newer = true
+		return OK
+	}
+	b := e.entry.page.lease(&t.layout, e.entry.slot)
+	if le.Uint64(b) != e.key.of {
+		e.Lost = leftOf(b, nowNs)
+		return OK
+	}
+	e.WrittenNs = written
+	e.decode(b)
+	return OK
+}
+
+// isOfEarlierStart reports whether a record was written long after the present: the
+// monotonic clock has started anew since.
+func isOfEarlierStart(writtenNs, nowNs int64) bool { return writtenNs > nowNs+MaxLeaseNs }
+
+// Write stores the lease. It returns Mismatch if another worker wrote first: Reread.
+// If the page is full, it drops the record that holds fewest units, of several the
+// oldest.
+func (l *Leases) Write(e *LeaseEntry) Status {
+	t := l.table
+	if e.entry.epoch != t.epoch {
+		return Mismatch
+	}
+	e.entry.unshare()
+	if e.entry.slot < 0 {
+		l.findSlot(e)
+	}
+	e.entry.page.setTime(&t.layout, e.entry.slot, e.NowNs)
+	b := e.entry.page.lease(&t.layout, e.entry.slot)
+	le.PutUint64(b, e.key.of)
+	e.encode(b)
+	return t.write(&e.entry)
+}
+
+// findSlot gives the entry a slot.
+func (l *Leases) findSlot(e *LeaseEntry) {
+	t := l.table
+	slot := t.freeSlot(&e.entry)
+	e.Lost = 0
+	if slot < 0 {
+		slot, e.Lost = l.smallest(e)
+	}
+	e.entry.page.place(&t.layout, slot, e.entry.fingerprint)
+	e.entry.slot = slot
+}
+
+// smallest returns the slot of a full page whose record holds fewest units, and how many.
+// Of several it is the oldest. A record of an earlier start of the clock holds nothing.
+func (l *Leases) smallest(e *LeaseEntry) (smallest int, fewest uint32) {
+	layout := &l.table.layout
+	oldest := int64(0)
+	for slot := range layout.Slots {
+		units := leftOf(e.entry.page.lease(layout, slot), e.NowNs)
+		written := e.entry.page.time(layout, slot)
+		if isOfEarlierStart(written, e.NowNs) {
+			units = 0
+			written = 0
+		}
+		if slot == 0 || units < fewest || units == fewest && written < oldest {
+			smallest = slot
+			fewest = units
+			oldest = written
+		}
+	}
+	return smallest, fewest
+}
+
+// leftOf is Lease.Left of a lease's bytes.
+func leftOf(b []byte, nowNs int64) (units uint32) {
+	var l Lease
+	l.decode(b[:leaseBytes])
+	return l.Left(nowNs)
+}
+
+// lease returns the bytes of the slot's lease.
+func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recordHeadBytes:] }
+
+// leaseExpiry is expiry of a lease. Its record does not expire while it says something that
+// would be missed.
+func (t *Table) leaseExpiry(e *Entry, slot int) int64 {
+	var l Lease
+	l.decode(e.page.lease(&t.layout, slot)[:leaseBytes])
+	ahead := isOfEarlierStart(e.page.time(&t.layout, slot), e.monotonicNs)
+	if !ahead && l.isMissed(e.monotonicNs) {
+		return math.MaxInt64
+	}
+	return 0
+}
