@@ -30,7 +30,7 @@ filter := $(out)/sluice.wasm
 released := $(out)/release/v0.0.0-e2e
 with_release = SLUICE_RELEASE='$(CURDIR)/$(released)' SLUICE_RELEASER='$(CURDIR)/$(out)/releaser'
 
-# Compilers and tests collect garbage a quarter as often as they would: they end soon. Tests
+# Compilers, linters and tests collect garbage a quarter as often as they would: they end soon. Tests
 # find servers in build/out, or those that the environment names; of several Envoys they
 # learn by SLUICE_ENVOY. golangci-lint does what vet does.
 go_test = GOGC=400 $(GO) test -count=1 -vet=off
@@ -82,13 +82,13 @@ narrow:
 	$(if $(filter amd64,$(shell $(GO) env GOARCH)),GOARCH=386 CGO_ENABLED=0 GOGC=400 $(GO) test -short -vet=off $(in_filter))
 
 lint: ## golangci-lint, with the reasons in .golangci.yml
-	@lint=$$(build/fetch golangci-lint); for at in . build/measure build/release build/browser; do \
-		(cd $$at && $$lint run --config '$(CURDIR)/.golangci.yml' ./...); done
+	@export GOGC=400; lint=$$(build/fetch golangci-lint); for at in . build/measure build/release build/browser; do \
+		(cd $$at && GOMEMLIMIT=4GiB $$lint run --config '$(CURDIR)/.golangci.yml' ./...); done
 
 # Not the scripts: each of their commands compiles the filter anew, ten times as slowly, and what
 # races in them does in the packages.
 race: build servers ## what runs natively and has goroutines, under the race detector; takes a C compiler
-	$(call with_envoys,$(newest)) $(go_test) -race -short -timeout 15m $(filter-out ./controlplane/cmd/sluice,$(filter $(concurrent),$(unit:$(module)/%=./%) $(native:%=./%)))
+	$(call with_envoys,$(newest)) $(go_test) -race -short -p 3 -timeout 15m $(filter-out ./controlplane/cmd/sluice,$(filter $(concurrent),$(unit:$(module)/%=./%) $(native:%=./%)))
 
 e2e-all: build servers ## the end-to-end scenarios on every supported Envoy
 	$(call with_envoys,$(envoys)) SLUICE_EVERY_ENVOY=1 $(go_test) -tags long -timeout 60m ./e2e/...
