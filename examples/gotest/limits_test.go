@@ -70,10 +70,11 @@ func TestTokens(t *testing.T) {
 	o := options(t)
 	o.Proxies = 2
 	p := policytest.New(t, o)
+	usage := map[string]int{"prompt_tokens": 900, "completion_tokens": 300}
 	ask := policytest.Request{
 		Method: http.MethodPost, Path: "/v1/chat/completions",
 		JWT:    map[string]map[string]any{"corp": {"tenant": "acme"}},
-		Answer: &policytest.Answer{JSON: map[string]any{"usage": map[string]int{"prompt_tokens": 900, "completion_tokens": 300}}},
+		Answer: &policytest.Answer{JSON: map[string]any{"usage": usage}},
 	}
 	v := p.Do(ask)
 	if tokens := v.Rule("tokens"); tokens.Held != 2000 || tokens.Charged != 1200 {

@@ -92,7 +92,7 @@ func ParsePattern(s string) (Pattern, error) {
 		return p, nil
 	}
 	if p.Text == "" {
-		return p, errors.New(`the regular expression is empty: write one after the "~"`)
+		return p, errors.New(`is empty: write one after the "~"`)
 	}
 	var err error
 	p.Automaton, err = new(automaton.Set).Compile(p.Text)

@@ -31,7 +31,7 @@ func (o *testOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.run, "run", "", "run only the tests whose names match `REGEXP`")
 	flags.BoolVarP(&o.verbose, "verbose", "v", false, "print the tests that pass, too")
-	flags.StringVar(&o.junit, "junit", "", "also write what came of the tests into `FILE`, as the XML that CI systems read")
+	flags.StringVar(&o.junit, "junit", "", "also write what came of the tests into `FILE`, as XML that CI systems read")
 	addWasmFlag(cmd, &o.wasm, "")
 	o.output.AddFlags(cmd)
 }
@@ -54,7 +54,7 @@ prints one JSON object a line, for each test and for each file.`,
   sluice test policy.test.yaml -v
   sluice test --run 'failed logins' --junit report.xml`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return o.test(cmd, args) },
+		RunE: o.test,
 	}
 	o.AddFlags(cmd)
 	return cmd

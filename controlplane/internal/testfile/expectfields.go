@@ -39,8 +39,10 @@ func (e *expectation) add(c check[policytest.Verdict]) { e.verdict = append(e.ve
 var (
 	patternsShape = policy.Shape{Form: policy.FormPatterns}
 	retryShape    = choiceShape("retry_after")
-	matchedShape  = listShape(nameShape, 0, policy.MaxRules)
+	matchedShape  = listShape(policy.Shape{Form: policy.FormName, Of: "rule_name"}, 0, policy.MaxRules)
 	reasonShape   = wordShape(reasons...)
+	rulesShape    = choiceShape("expected_rules")
+	windowsShape  = choiceShape("expected_windows")
 	byShape       = wordShape("answer", "estimate", "cost", "none")
 )
 
@@ -92,8 +94,8 @@ var expectObject = &object[expectation]{"expect", []field[expectation]{
 			return units(c.Remaining, !c.Unlimited)
 		}))
 	}},
-	{"held", unitsShape, "Units that the request held until its answer, of the one rule that matches. Of a counter: what all " +
-		"running requests hold.", readHeld},
+	{"held", unitsShape, "Units that the request held until its answer, of the one rule that matches. Of a counter: " +
+		"what all running requests hold.", readHeld},
 	{"charged", unitsShape, "Units that the answer cost, of the one rule that matches.", func(
 		r *reader, n *policy.Node, e *expectation,
 	) {
@@ -103,7 +105,7 @@ var expectObject = &object[expectation]{"expect", []field[expectation]{
 		want := r.word(n, byShape.Words...)
 		e.add(ofOnly(n, "by", want, func(rule *policytest.Rule) string { return orNone(rule.By) }))
 	}},
-	{"rules", choiceShape("expected_rules"), "What is expected of single rules, by their names. They must match.", readRules},
+	{"rules", rulesShape, "What is expected of single rules, by their names. They must match.", readRules},
 	{"used", unitsShape, "Of a counter: what is used of its only window.", func(
 		r *reader, n *policy.Node, e *expectation,
 	) {
@@ -116,7 +118,7 @@ var expectObject = &object[expectation]{"expect", []field[expectation]{
 		want := uint32(r.integer(n, 0, math.MaxUint32))
 		e.count = append(e.count, expects(n, "leased", want, func(c *policytest.Count) uint32 { return c.Leased }))
 	}},
-	{"windows", choiceShape("expected_windows"), "Of a counter: its windows, by name or index from 0.", readWindows},
+	{"windows", windowsShape, "Of a counter: its windows, by name or index from 0.", readWindows},
 }}
 
 func orNone(s string) string {
@@ -157,7 +159,11 @@ func (r *reader) pattern(n *policy.Node) (p policy.Pattern, ok bool) {
 		return p, false
 	}
 	p, err := policy.ParsePattern(n.Text)
-	if err != nil {
+	expression, isExpression := strings.CutPrefix(n.Text, "~")
+	switch {
+	case err != nil && isExpression:
+		r.failAs(n, policy.BadExpression, textShape, expression, err.Error())
+	case err != nil:
 		r.fail(n, err.Error())
 	}
 	return p, err == nil

@@ -17,7 +17,7 @@ var (
 )
 
 // rejectVerdict rejects what is expected of a counter and is a request's.
-func (e *expectation) rejectVerdict(r *reader, n *policy.Node) {
+func (r *reader) rejectVerdict(n *policy.Node) {
 	for i := range n.Fields {
 		f := &n.Fields[i]
 		if expectObject.has(f.Name) && !slices.Contains(ofCounter, f.Name) {
@@ -27,11 +27,25 @@ func (e *expectation) rejectVerdict(r *reader, n *policy.Node) {
 }
 
 // rejectCount rejects what is expected of a request and is a counter's.
-func (e *expectation) rejectCount(r *reader, n *policy.Node) {
+func (r *reader) rejectCount(n *policy.Node) {
 	for i := range n.Fields {
 		f := &n.Fields[i]
 		if slices.Contains(onlyOfCounter, f.Name) {
 			r.failField(n, f, "only a counter has it: read the counter in a step of its own, with counter: {rule: …}")
+		}
+	}
+}
+
+// checkWindows rejects windows that the rule of a counter does not have.
+func (r *reader) checkWindows(n *policy.Node, rule string) {
+	if n == nil || r.file.policy == nil {
+		return
+	}
+	i := slices.IndexFunc(r.file.policy.Rules, func(of policy.Rule) bool { return of.Name == rule })
+	for j := range n.Fields {
+		f := &n.Fields[j]
+		if i >= 0 && r.file.policy.Rules[i].LimitNamed(f.Name) < 0 {
+			r.failField(n, f, "the rule "+strconv.Quote(rule)+" has no such window: write the name of one, or its index from 0")
 		}
 	}
 }
@@ -47,7 +61,7 @@ type ofRule struct {
 }
 
 func readRules(r *reader, n *policy.Node, e *expectation) {
-	r.members(n, choiceShape("expected_rules"), func(name string, f *policy.Field) {
+	r.members(n, rulesShape, func(name string, f *policy.Field) {
 		r.ruleNamed(f.Value, name)
 		readObject(r, f.Value, ruleObject, &ofRule{name, e})
 	})
@@ -56,7 +70,8 @@ func readRules(r *reader, n *policy.Node, e *expectation) {
 // add adds the check of a value of the rule.
 func (o *ofRule) add(n *policy.Node, field, want string, see func(*policytest.Rule) string) {
 	name := o.name
-	o.e.add(check[policytest.Verdict]{n.Line, "rules." + name + "." + field, want, func(v *policytest.Verdict) (string, bool) {
+	path := "rules." + name + "." + field
+	o.e.add(check[policytest.Verdict]{n.Line, path, want, func(v *policytest.Verdict) (string, bool) {
 		i := slices.IndexFunc(v.Rules, func(rule policytest.Rule) bool { return rule.Name == name })
 		if i < 0 {
 			return "no match of the rule", false
@@ -121,7 +136,7 @@ type ofWindow struct {
 }
 
 func readWindows(r *reader, n *policy.Node, e *expectation) {
-	r.members(n, choiceShape("expected_windows"), func(name string, f *policy.Field) {
+	r.members(n, windowsShape, func(name string, f *policy.Field) {
 		readObject(r, f.Value, windowObject, &ofWindow{name, e})
 	})
 }

@@ -2,6 +2,7 @@ package testfile
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -40,17 +41,20 @@ var (
 	unitsShape    = integerShape(0, math.MaxUint32)
 	testsShape    = listShape(objectShape("test"), 1, maxTests)
 	stepsShape    = listShape(objectShape("step"), 1, maxSteps)
+	timeShape     = choiceShape("time")
 	keyShape      = listShape(bodyShape, 0, policy.MaxKeyParts)
 )
 
 var fileObject = &object[File]{"tests", []field[File]{
-	{"version", required(integerShape(Version, Version)), "Version of this format.", func(r *reader, n *policy.Node, _ *File) {
+	{"version", required(integerShape(Version, Version)), "Version of this format.", func(
+		r *reader, n *policy.Node, _ *File,
+	) {
 		r.integer(n, Version, Version)
 	}},
 	{"policy", required(textShape), "File of the policy, from the folder of this file.", readPolicy},
-	{"start", choiceShape("time"), "When each test starts, by the proxies' clock; default 2026-01-01T00:00:00Z.", readStart},
-	{"proxies", integerShape(1, maxProxies), "How many proxies there are; default 1. Rules of scope cluster ask one quota " +
-		"service.", func(r *reader, n *policy.Node, f *File) { f.proxies = int(r.integer(n, 1, maxProxies)) }},
+	{"start", timeShape, "When each test starts, by the proxies' clock; default 2026-01-01T00:00:00Z.", readStart},
+	{"proxies", integerShape(1, maxProxies), "How many proxies there are; default 1. Rules of scope cluster ask one " +
+		"quota service.", func(r *reader, n *policy.Node, f *File) { f.proxies = int(r.integer(n, 1, maxProxies)) }},
 	{"request", objectShape("test_request"), "What each request has, unless a test or a step says otherwise.", func(
 		r *reader, n *policy.Node, f *File,
 	) {
@@ -82,7 +86,7 @@ const maxStart = 2200
 func readStart(r *reader, n *policy.Node, f *File) {
 	at, err := time.Parse(time.RFC3339Nano, n.Text)
 	if n.Kind != policy.String || err != nil || at.Before(time.Unix(0, 0)) || at.Year() > maxStart {
-		r.failAs(n, policy.WrongValue, choiceShape("time"))
+		r.failAs(n, policy.WrongValue, timeShape)
 		return
 	}
 	f.start = at.UTC()
@@ -109,7 +113,9 @@ var stepObject = &object[step]{"step", []field[step]{
 		s.afterNs = r.duration(n)
 	}},
 	{"request", objectShape("test_request"), "A request, as far as it differs from the test's. A step that has none of " +
-		"request, answer with to, counter, set and reset sends the test's request.", func(r *reader, n *policy.Node, s *step) {
+		"request, answer with to, counter, set and reset sends the test's request.", func(
+		r *reader, n *policy.Node, s *step,
+	) {
 		readRequest(r, n, s.request)
 	}},
 	{"times", integerShape(1, maxTimes), "How often the request is sent; default 1.", func(
@@ -205,22 +211,35 @@ var goTogether = map[string][]string{
 	"reset":          {"reset", "proxy"},
 }
 
+// check rejects fields that do not go together, and names that are not known at this step.
 func (s *step) check(r *reader, n *policy.Node, t *Test) {
+	s.checkKind(r, n)
+	s.checkRunning(r, n, t)
+	for _, name := range []string{"expect", "last"} {
+		node := n.Member(name)
+		switch {
+		case node == nil || node.Kind != policy.Object:
+		case s.count != nil:
+			r.rejectVerdict(node)
+			r.checkWindows(node.Member("windows"), s.count.Rule)
+		default:
+			r.rejectCount(node)
+		}
+	}
+}
+
+func (s *step) checkKind(r *reader, n *policy.Node) {
 	kind := s.kind()
 	for i := range n.Fields {
 		f := &n.Fields[i]
-		known := f.Name == "after"
-		for _, name := range goTogether[kind] {
-			known = known || name == f.Name
-		}
-		isField := false
-		for _, row := range stepObject.fields {
-			isField = isField || row.name == f.Name
-		}
-		if isField && !known {
+		goes := f.Name == "after" || slices.Contains(goTogether[kind], f.Name)
+		if stepObject.has(f.Name) && !goes {
 			r.failField(n, f, "does not go with "+kind+": make it a step of its own, or remove it")
 		}
 	}
+}
+
+func (s *step) checkRunning(r *reader, n *policy.Node, t *Test) {
 	answer := n.Member("answer")
 	switch {
 	case s.running != "" && s.answer != nil && s.to == "":
@@ -233,19 +252,6 @@ func (s *step) check(r *reader, n *policy.Node, t *Test) {
 		r.fail(answer.Member("to"), "no step before has running: "+s.to+", or its request is answered already")
 	case s.to != "":
 		delete(t.running, s.to)
-	}
-	for _, of := range []struct {
-		name string
-		expectation
-	}{{"expect", s.expect}, {"last", s.last}} {
-		node := n.Member(of.name)
-		switch {
-		case node == nil:
-		case s.count != nil:
-			of.rejectVerdict(r, node)
-		default:
-			of.rejectCount(r, node)
-		}
 	}
 }
 

@@ -118,7 +118,7 @@ func (r *reader) isKnownVersion() bool {
 	}
 	version, isNumber := n.Integer()
 	if isNumber && version != Version {
-		r.failAs(n, policy.UnknownVersion, policy.Shape{})
+		r.fail(n, message.Describe(n)+" is not known to this build, which reads version "+strconv.Itoa(Version))
 	}
 	return !isNumber || version == Version
 }

@@ -156,7 +156,12 @@ var answerObject = &object[answerOf]{"test_answer", []field[answerOf]{
 	) {
 		a.JSON = json.RawMessage(policy.AppendJSON(nil, n))
 	}},
-	{"body", bodyShape, "The body as text.", func(r *reader, n *policy.Node, a *answerOf) { a.Body = r.anyText(n) }},
+	{"body", bodyShape, "The body as text, in place of json.", func(r *reader, n *policy.Node, a *answerOf) {
+		a.Body = r.anyText(n)
+		if a.JSON != nil {
+			r.fail(n, "does not go with json: keep one of the two")
+		}
+	}},
 	{"trailers", headersShape, "What follows the body.", func(r *reader, n *policy.Node, a *answerOf) {
 		a.Trailer = r.headers(n, nil)
 	}},

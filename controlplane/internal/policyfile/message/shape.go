@@ -40,9 +40,10 @@ var (
 		"status":  `a list such as [401, "5xx"]`,
 		"segment": "a list of the path's segments such as [connection, mtls]",
 
-		"test":     "a list of tests such as [{name: …, steps: […]}]",
-		"step":     "a list of steps such as [{request: {path: /login}, expect: {allowed: true}}]",
-		"any_text": "a list of texts such as [alice]",
+		"test":      "a list of tests such as [{name: …, steps: […]}]",
+		"step":      "a list of steps such as [{request: {path: /login}, expect: {allowed: true}}]",
+		"any_text":  "a list of texts such as [alice]",
+		"rule_name": "a list of rules such as [per-user]",
 	}
 	choices = map[string]string{
 		"missing_key": "skip, deny, share or an object such as {deny: {status: 401}}",
