@@ -108,71 +108,73 @@ func TestInstall(t *testing.T) {
 	require.Contains(t, said, "error: ")
 }
 
-// A release in which anything is wrong is refused in one sentence, and what was installed stays.
+// refusal is a release in which something is wrong, and how the script says so: RELEASE stands
+// for the place of the file that it names.
+type refusal struct {
+	change      func(dir string) error
+	environment string
+	want        string
+}
+
+// refusals are those of a release with these files.
+func refusals(t *testing.T, all map[string]string, mine, key string) map[string]refusal {
+	t.Helper()
+	write := func(name, text string) func(string) error {
+		return func(dir string) error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600) }
+	}
+	without := func(name string) func(string) error {
+		return func(dir string) error { return os.Remove(filepath.Join(dir, name)) }
+	}
+	another := &release{log: io.Discard}
+	var err error
+	another.key, err = another.readKey()
+	require.NoError(t, err)
+	signature, err := another.sign([]byte(all[sumsFile]))
+	require.NoError(t, err)
+	public, err := cryptoutils.MarshalPublicKeyToPEM(another.key.Public())
+	require.NoError(t, err)
+	others := t.TempDir() // a key, and a machine of another kind
+	require.NoError(t, write(publicKeyFile, string(public))(others))
+	require.NoError(t, write("uname", "#!/bin/sh\necho Plan9\n")(others))
+	require.NoError(t, os.Chmod(filepath.Join(others, "uname"), 0o700))
+
+	const unsigned = "no valid signature of the key"
+	return map[string]refusal{
+		"another command":   {write(mine, all[mine]+"#"), "", mine + " is not the file that SHA256SUMS lists"},
+		"another filter":    {write(filterFile, "\x00asm"), "", "sluice.wasm is not the file that SHA256SUMS lists"},
+		"no command":        {without(mine), "", "RELEASE/" + mine},
+		"no filter":         {without(filterFile), "", "RELEASE/sluice.wasm"},
+		"no sums":           {without(sumsFile), "", "RELEASE/SHA256SUMS"},
+		"no signature":      {without(sumsFile + signatureEnd), key, "RELEASE/SHA256SUMS.sig"},
+		"another signature": {write(sumsFile+signatureEnd, signature), key, unsigned},
+		"changed sums":      {write(sumsFile, all[sumsFile]+"#"), key, unsigned},
+		"another key":       {nil, "KEY=" + filepath.Join(others, publicKeyFile), unsigned},
+		"no key":            {nil, "KEY=/nowhere", "cannot read the key /nowhere"},
+		"unknown platform": {nil, "PATH=" + others + ":" + os.Getenv("PATH"),
+			"no command for plan9-Plan9, only sluice-v0.1.0-darwin-amd64 "},
+		"no place": {nil, "PREFIX=/proc", "cannot write to /proc/bin: run this script as root, or set PREFIX"},
+	}
+}
+
+// A release in which anything is wrong is refused in one sentence, before anything is written.
 func TestInstallRefuses(t *testing.T) {
 	if !onLinux(t) {
 		return
 	}
 	dir, _ := standIn(t)
-	all := files(t, dir)
-	mine := "sluice-v0.1.0-linux-" + runtime.GOARCH
-	change := func(name string) func(string) error {
-		return func(dir string) error {
-			return os.WriteFile(filepath.Join(dir, name), []byte(all[name]+"#"), 0o600)
-		}
-	}
-	without := func(name string) func(string) error {
-		return func(dir string) error { return os.Remove(filepath.Join(dir, name)) }
-	}
-	uname := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(uname, "uname"), []byte("#!/bin/sh\necho Plan9\n"), 0o700))
-	another := &release{log: io.Discard}
-	var err error
-	another.key, err = another.readKey()
-	require.NoError(t, err)
-	signed, err := another.sign([]byte(all[sumsFile]))
-	require.NoError(t, err)
-	public, err := cryptoutils.MarshalPublicKeyToPEM(another.key.Public())
-	require.NoError(t, err)
-	anotherKey := filepath.Join(t.TempDir(), publicKeyFile)
-	require.NoError(t, os.WriteFile(anotherKey, public, 0o600))
-	anotherSignature := func(dir string) error {
-		return os.WriteFile(filepath.Join(dir, sumsFile+signatureEnd), []byte(signed), 0o600)
-	}
-	key, path := "KEY="+dir+"/"+publicKeyFile, "PATH="+uname+":"+os.Getenv("PATH")
-
-	for name, c := range map[string]struct {
-		change      func(dir string) error
-		environment string
-		want        string
-	}{
-		"another command":    {change(mine), "", mine + " is not the file that SHA256SUMS lists"},
-		"another filter":     {change(filterFile), "", "sluice.wasm is not the file that SHA256SUMS lists"},
-		"no command":         {without(mine), "", "RELEASE/" + mine},
-		"no filter":          {without(filterFile), "", "RELEASE/sluice.wasm"},
-		"no sums":            {without(sumsFile), "", "RELEASE/SHA256SUMS"},
-		"no signature":       {without(sumsFile + signatureEnd), key, "RELEASE/SHA256SUMS.sig"},
-		"another signature":  {anotherSignature, key, "no valid signature of the key"},
-		"changed sums":       {change(sumsFile), key, "no valid signature of the key"},
-		"another key":        {nil, "KEY=" + anotherKey, "no valid signature of the key"},
-		"no key":             {nil, "KEY=/nowhere", "cannot read the key /nowhere"},
-		"unknown platform":   {nil, path, "no command for plan9-Plan9, only sluice-v0.1.0-darwin-amd64 "},
-		"a folder to refuse": {nil, "PREFIX=/proc", "cannot write to /proc/bin: run this script as root, or set PREFIX"},
-	} {
+	all, mine := files(t, dir), "sluice-v0.1.0-linux-"+runtime.GOARCH
+	for name, c := range refusals(t, all, mine, "KEY="+filepath.Join(dir, publicKeyFile)) {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 			release, prefix := filepath.Join(t.TempDir(), "v0.1.0"), t.TempDir()
 			require.NoError(t, os.CopyFS(release, os.DirFS(dir)))
 			if c.change != nil {
 				require.NoError(t, c.change(release))
 			}
-			for _, place := range []string{served(t, release), release} {
-				want := strings.ReplaceAll(c.want, "RELEASE/", place+"/")
-				if place == release {
-					want = strings.ReplaceAll(c.want, "RELEASE/", release+" has no ")
-				}
+			address := served(t, release)
+			for place, file := range map[string]string{address: address + "/", release: release + " has no "} {
 				said, err := shell(t, t.TempDir(), "sh "+release+"/install.sh "+place, "PREFIX="+prefix, c.environment)
 				require.Error(t, err)
-				require.Contains(t, said, want)
+				require.Contains(t, said, strings.ReplaceAll(c.want, "RELEASE/", file))
 				require.Equal(t, 1, strings.Count(said, "\n"), "one line")
 				require.Contains(t, said, ". Nothing was installed.\n")
 				require.Empty(t, files(t, prefix))
