@@ -156,15 +156,8 @@ func TestOperatingPage(t *testing.T) {
 	}
 }
 
-// shown is an expression for a line that a page shows: a … stands for what differs from run
-// to run.
-func shown(line string) string {
-	parts := strings.Split(blanks.ReplaceAllString(line, " "), "…")
-	for i := range parts {
-		parts[i] = regexp.QuoteMeta(parts[i])
-	}
-	return strings.Join(parts, `[^\n]*`)
-}
+// shown is an expression for a line that a page shows, with one blank for several.
+func shown(line string) string { return pattern(blanks.ReplaceAllString(line, " ")) }
 
 // log is what a file on the page's machine has.
 func (p page) log(name string) string {
