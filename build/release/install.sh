@@ -87,7 +87,7 @@ main() {
 	[ -n "${KEY:-}" ] || echo "SHA256SUMS was not verified: set KEY to check its signature"
 	case :$PATH: in
 	*":$bin:"*) ;;
-	*) echo "$bin is not in PATH" ;;
+	*) echo "$bin is not in PATH yet: export PATH=$bin:\$PATH" ;;
 	esac
 }
 

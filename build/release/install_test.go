@@ -100,7 +100,7 @@ func TestInstall(t *testing.T) {
 		"KEY="+filepath.Join(dir, publicKeyFile))
 	require.NoError(t, err)
 	require.Contains(t, said, "installed "+home+"/.local/bin/sluice and "+home+"/.local/lib/sluice/sluice.wasm\nsluice ")
-	require.Contains(t, said, home+"/.local/bin is not in PATH")
+	require.Contains(t, said, home+"/.local/bin is not in PATH yet: export PATH="+home+"/.local/bin:$PATH\n")
 	require.NotContains(t, said, "was not verified")
 	require.Equal(t, files(t, dir)[filterFile], files(t, home)[".local/lib/sluice/sluice.wasm"])
 	said, err = shell(t, home, ".local/bin/sluice validate -f -", "PATH="+os.Getenv("PATH"))
