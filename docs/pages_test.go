@@ -25,8 +25,7 @@ import (
 // blockedSetup starts what docs/blocked.md takes for granted: a control plane and an Envoy,
 // whose policy is the page's, but for the override.
 // SERVE is the command of serve, XDS what a proxy needs to connect to it.
-const blockedSetup = "```sh\n" + `install -D build/out/sluice usr/local/bin/sluice
-mkdir -p var/log/envoy
+const blockedSetup = "```sh\n" + `mkdir -p var/log/envoy
 printf only-for-this-page > management.token
 sed -i 's/port: [0-9]*/port: 9902/' policy.yaml
 sed '/overrides:/d' policy.yaml > first.yaml
@@ -35,7 +34,7 @@ until sluice status >status.txt 2>&1; do sleep 0.1; done
 sluice apply -f first.yaml
 sluice render envoy XDS --node edge-1 -f first.yaml --listen 127.0.0.1:10000 \
     --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 --manage 127.0.0.1:9902 \
-    --access-log /var/log/envoy/access.log --wasm "$ROOT/build/out/sluice.wasm" > envoy.yaml
+    --access-log /var/log/envoy/access.log --wasm /usr/lib/sluice/sluice.wasm > envoy.yaml
 envoy -c envoy.yaml &
 until curl -sf -o ready.txt http://127.0.0.1:9901/ready; do sleep 0.2; done
 for i in 1 2 3 4; do curl -s -o answer.txt -H 'x-user-id: alice' http://127.0.0.1:10000/; done
@@ -165,17 +164,19 @@ func (p page) log(name string) string {
 	return string(text)
 }
 
-// run runs every command of a page in one shell. Each must succeed and print what the
-// page shows.
+// run installs sluice and runs every command of a page in one shell. Each must succeed and print
+// what the page shows.
 func (p page) run(t *testing.T, d doc, environment ...string) {
 	t.Helper()
 	steps := p.steps(t, d)
 	require.NotEmpty(t, steps)
 	s := build(t)
-	for name, file := range map[string]string{"sluice": s.binary, "sluice.wasm": buildtest.Filter(t)} {
+	for name, file := range map[string]string{
+		"usr/local/bin/sluice": s.binary, "usr/lib/sluice/sluice.wasm": buildtest.Filter(t),
+	} {
 		binary, err := os.ReadFile(file)
 		require.NoError(t, err)
-		p.write(t, "build/out/"+name, string(binary), 0o755)
+		p.write(t, name, string(binary), 0o755)
 	}
 
 	var script strings.Builder
@@ -211,7 +212,5 @@ func (p page) run(t *testing.T, d doc, environment ...string) {
 // TestRateLimitPage runs the commands of the page about rate limit calls.
 func TestRateLimitPage(t *testing.T) {
 	t.Parallel()
-	d := document(t, "docs/ratelimit.md")
-	d.text = "```sh\ninstall -D build/out/sluice usr/local/bin/sluice\n```\n\n" + d.text
-	newPage(t, "").run(t, d)
+	newPage(t, "").run(t, document(t, "docs/ratelimit.md"))
 }
