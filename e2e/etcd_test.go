@@ -34,6 +34,7 @@ type several struct {
 	gates   [][]*gate // of each serve, one before each member
 	stand   []int     // serves, in the order in which they are to lead
 	crowd   *crowd
+	pace    *pace
 	envoys  map[string]*proxy // by node id
 	random  *rand.Rand
 	acked   map[uint64]bool // revisions of which a command said that they were applied or promoted
@@ -63,7 +64,7 @@ func startSeveral(t *testing.T, proxies int) *several {
 		s.standsAgain(t, i, func() { c.start(t) })
 		t.Cleanup(func() { c.kill(t) })
 	}
-	s.crowd = startCrowd(t, s.order(0), proxies)
+	s.crowd, s.pace = startCrowd(t, s.order(0), proxies), startPace(t)
 	return s
 }
 
@@ -137,9 +138,10 @@ func (s *several) awaitRevisions(t *testing.T, from time.Time, bound time.Durati
 		from = stored
 	}
 	s.crowd.mu.Lock()
-	took := s.crowd.last.Sub(from)
+	last := s.crowd.last
 	s.crowd.mu.Unlock()
-	t.Logf("%s: the last proxy was right after %s", what, took)
+	took := s.pace.unhurried(from, last)
+	t.Logf("%s: the last proxy was right after %s, of which %s count", what, last.Sub(from), took)
 	require.Less(t, took, bound, what)
 	s.slowest = max(s.slowest, took)
 }
