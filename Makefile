@@ -97,7 +97,7 @@ e2e-long: build servers ## the end-to-end scenarios with those that take many En
 	$(call with_envoys,$(oldest) $(newest)) $(go_test) -tags long -timeout 45m ./e2e $(of_versions)
 
 e2e-chart: build ## what the Helm chart renders, on a real Kubernetes API server; building that takes minutes, once; Linux
-	kube=$$(build/fetch kube); etcd=$$(build/fetch etcd); build/fetch helm >/dev/null; $(call with_envoys,$(newest)) \
+	$(GO) mod download -C build/crds; build/fetch helm >/dev/null; kube=$$(build/fetch kube); etcd=$$(build/fetch etcd); $(call with_envoys,$(newest)) \
 		SLUICE_KUBE_APISERVER=$$kube SLUICE_ETCD=$$etcd $(go_test) -v -tags istio -run TestChartInACluster -timeout 15m \
 		-exec 'unshare --map-root-user --net --mount --pid --fork --kill-child --mount-proc' ./e2e
 

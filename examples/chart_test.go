@@ -96,8 +96,8 @@ func TestRefusedValues(t *testing.T) {
 		{least + serve + quota + "memory}}", "at '/quota/flags/quota-store': 'memory' does not match pattern"},
 		{least + serve + quota + "'redis://:secret@a'}}", "quota-store has a password, which the pod's arguments would show"},
 		{least + serve + quota + "rediss://a}}", "the image has no certificate authorities: add ?ca=/etc/sluice/NAME"},
-		{least + serve + quota + "'rediss://a?ca=/etc/sluice/b'}}", "names the file /etc/sluice/b, which the pod does not have"},
-		{least + serve + quota + "redis://a, ratelimit-merge: true}}", "ratelimit-merge needs ratelimit-config or ratelimit-xds"},
+		{least + serve + quota + "'rediss://a?ca=/etc/sluice/b'}}", "names the file /etc/sluice/b, which the pod does not"},
+		{least + serve + quota + "redis://a, ratelimit-merge: true}}", "ratelimit-merge needs ratelimit-config or"},
 		{least + serve + quota + "redis://a, ratelimit-xds: 'a:1', ratelimit-config: {a: b}}}", "exclude each other"},
 		{least + serve + quota + "redis://a}, autoscaling: {enabled: true, maxReplicas: 1}}", "maxReplicas is less than"},
 		{
@@ -115,7 +115,7 @@ func TestRefusedValues(t *testing.T) {
 				"quota: {enabled: true, flags: {quota-store: 'redis://a', quota-domains: any, access: a, client-ca: b}}",
 			"policies needs serve.enabled",
 		},
-		{least + serve + "monitoring: {monitors: {enabled: true}}", "at '/monitoring/monitors/token': missing property 'secret'"},
+		{least + serve + "monitoring: {monitors: {enabled: true}}", "at '/monitoring/monitors/token': missing property"},
 		{least + serve + "server: {}", "additional properties 'server' not allowed"},
 		{"image: {repository: a}\nproxies: [{cidr: a, namespace: b}]\n" + serve, "at '/proxies/0': 'oneOf' failed"},
 	} {
