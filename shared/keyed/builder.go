@@ -20,6 +20,9 @@ type Builder struct {
 	capacity    uint32
 	onFull      OnFull
 	countDenied bool
+	block       time.Duration
+	blocks      bool // Block was called
+	prolongs    bool
 	clock       func() time.Time
 }
 
@@ -176,6 +179,23 @@ func (b *Builder) CountDenied() *Builder {
 	return b
 }
 
+// Block denies every hit of a key for d, 1 ms to 30 days, once a hit of it was denied
+// because of a limit, whatever the windows say. Further hits do not prolong it, unless
+// [Builder.Prolong] says so. [Limiter.Reset] ends it. Blocked keys that make room for
+// others block all new keys of their page until the last of these blocks ends.
+//
+// It is block in a policy.
+func (b *Builder) Block(d time.Duration) *Builder {
+	b.block, b.blocks = d, true
+	return b
+}
+
+// Prolong makes each denied hit of a blocked key begin its [Builder.Block] anew.
+func (b *Builder) Prolong() *Builder {
+	b.prolongs = true
+	return b
+}
+
 // Clock makes the limiter read the time from now, for tests. now must be safe for
 // concurrent use if the limiter is used concurrently. It must return times from
 // 1970 to 2249; the nearest of these counts for any other. After a step back, a key
@@ -196,11 +216,14 @@ func (b *Builder) Build() (*Limiter, error) {
 	}
 	l := &Limiter{
 		evict: b.onFull == Inherit, passFull: b.onFull == Allow,
-		countDenied: b.countDenied, clock: b.clock, seed: maphash.MakeSeed(),
+		countDenied: b.countDenied, blocks: b.blocks, prolongs: b.prolongs, clock: b.clock, seed: maphash.MakeSeed(),
 	}
 	for _, w := range b.windows {
 		l.windows = append(l.windows, w.Window)
 		l.jittered = l.jittered || w.Jitter > 0
+	}
+	if b.blocks {
+		l.windows = append(l.windows, limit.NewBlock(int64(b.block), b.prolongs))
 	}
 	slices.SortFunc(l.windows, limit.Window.Compare)
 	for _, w := range b.windows {
@@ -234,11 +257,23 @@ func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Sprintf
 // check returns an error that lists everything that is wrong with the builder.
 func (b *Builder) check() error {
 	var p problems
+	most := state.MaxWindows
+	if b.blocks {
+		most-- // it takes the place of a window
+	}
 	switch n := len(b.windows); {
 	case n == 0:
 		p.add("there is no window: add one, such as Window(time.Minute, 10)")
-	case n > state.MaxWindows:
-		p.add("there are %d windows: a limiter has at most %d", n, state.MaxWindows)
+	case b.blocks && n > most:
+		p.add("there are %d windows: a limiter with Block has at most %d", n, most)
+	case n > most:
+		p.add("there are %d windows: a limiter has at most %d", n, most)
+	}
+	switch {
+	case b.blocks && (int64(b.block) < limit.MinPeriodNs || int64(b.block) > limit.MaxBlockNs):
+		p.add("a block of %s: it must be 1ms to 30 days", b.block)
+	case b.prolongs && !b.blocks:
+		p.add("there is no block to prolong: add Block(time.Hour) or drop Prolong")
 	}
 	for i := range b.windows {
 		b.checkWindow(&p, i)
@@ -347,7 +382,7 @@ func (w *window) describe() string {
 		method = "TokenBucket"
 	case limit.Calendar:
 		return fmt.Sprintf("Months of %d", w.Months())
-	case limit.Concurrency: // has no window
+	case limit.Concurrency, limit.Block: // have no window
 	}
 	return fmt.Sprintf("%s of %s", method, w.period)
 }

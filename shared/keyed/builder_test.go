@@ -68,6 +68,12 @@ func refusedBuilders() []refusedBuilder {
 		{"burst 0", New().TokenBucket(time.Second, 1, Burst(0)), "a burst of 0 tokens: it must be at least 1"},
 		{"denied tokens", New().TokenBucket(time.Second, 1).CountDenied(),
 			"a token bucket cannot count denied hits: drop CountDenied or the bucket"},
+		{"no time blocked", New().Window(time.Second, 1).Block(0), "a block of 0s: it must be 1ms to 30 days"},
+		{"blocked too long", New().Window(time.Second, 1).Block(30*day + 1),
+			"a block of 720h0m0.000000001s: it must be 1ms to 30 days"},
+		{"no block", New().Window(time.Second, 1).Prolong(),
+			"there is no block to prolong: add Block(time.Hour) or drop Prolong"},
+		{"a block too many", sixteen().Block(time.Hour), "there are 16 windows: a limiter with Block has at most 15"},
 		{"capacity 0", New().Window(time.Second, 1).Capacity(0), "a capacity of 0 keys: it must be 1 to 16777216"},
 		{"capacity too large", New().Window(time.Second, 1).Capacity(1<<24 + 1), "a capacity of 16777217 keys"},
 		{"on full", New().Window(time.Second, 1).OnFull(3), "OnFull(3): it must be Inherit, Deny or Allow"},
@@ -91,18 +97,23 @@ func TestBuildRefuses(t *testing.T) {
 		"a capacity of 0 keys: it must be 1 to 16777216")
 }
 
-func TestBuildAccepts(t *testing.T) {
-	sixteen := New()
+// sixteen is a builder of as many windows as a limiter has at most.
+func sixteen() *Builder {
+	b := New()
 	for i := range 16 {
-		sixteen.Window(time.Duration(16-i)*time.Second, uint32(i+1))
+		b.Window(time.Duration(16-i)*time.Second, uint32(i+1))
 	}
+	return b
+}
+
+func TestBuildAccepts(t *testing.T) {
 	for name, b := range map[string]*Builder{
 		"shortest":               New().Window(time.Millisecond, 1),
 		"longest, highest":       New().TokenBucket(366*24*time.Hour, 1<<32-1, Burst(1<<32-1)),
 		"an option that is none": New().Window(time.Second, 1, WindowOption{}),
 		"limit 0":                New().Window(time.Second, 0).SlidingLog(time.Second, 0).TokenBucket(time.Second, 0),
 		"longest log":            New().SlidingLog(time.Second, 512),
-		"sixteen":                sixteen,
+		"sixteen":                sixteen(),
 		"one period, all kinds": New().Window(time.Second, 1).WindowPerKey(time.Second, 1).
 			WindowPerKey(time.Second, 1, Elastic()).SlidingLog(time.Second, 1).SlidingCounter(time.Second, 1).
 			TokenBucket(time.Second, 1),
@@ -110,6 +121,7 @@ func TestBuildAccepts(t *testing.T) {
 		"capacity 1":              New().Window(time.Second, 1).Capacity(1),
 		"months": New().Months(1, 1).Months(12, 9, Offset(28*24*time.Hour-1), UTCOffset(-12*time.Hour)).
 			Months(12, 9, UTCOffset(14*time.Hour)),
+		"a block, prolonged": New().Window(time.Second, 1).Block(30 * 24 * time.Hour).Prolong(),
 		"burst below tokens": New().TokenBucket(time.Second, 10, Burst(1)),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,6 +18,9 @@ type Result struct {
 	// Full is whether the key found no room among the others. Then [OnFull] decided
 	// and nothing was counted.
 	Full bool
+	// BlockedUntil is when the key's block ends, the zero Time if it is not blocked; see
+	// [Builder.Block]. The fields below say how the windows are, whatever the block says.
+	BlockedUntil time.Time
 	// Window is the index of the window with the lowest Remaining, the first of
 	// equals, in the order of the builder, from 0. Limit, Remaining and ResetAt are of
 	// that window, after the hit.
@@ -28,8 +31,9 @@ type Result struct {
 	// Remaining is how many units still fit.
 	Remaining uint32
 	// RetryAfter is the shortest wait after which this hit would pass every window if
-	// no other hit came: 0 if it was allowed, [Never] if it cannot pass. If the key
-	// found no room and [OnFull] is Deny, it is the wait for room.
+	// no other hit came: 0 if it was allowed, [Never] if it cannot pass. Of a blocked key
+	// it is at least the rest of the block. If the key found no room and [OnFull] is Deny,
+	// it is the wait for room.
 	RetryAfter time.Duration
 	// ResetAt is when the window has forgotten what it has counted so far; see
 	// [Limiter.ExpiresAt]. It is the time of the hit if nothing is counted and the
@@ -51,8 +55,8 @@ type Usage struct {
 func (l *Limiter) Hit(key string) Result { return l.HitN(key, 1) }
 
 // HitN decides whether the key may use cost units at once, and counts all of them if
-// it may. A cost of 0 counts nothing, and passes unless a limit is 0, also if more
-// than a limit is used.
+// it may. A cost of 0 counts nothing, and passes unless a limit is 0 or the key is
+// blocked, also if more than a limit is used.
 func (l *Limiter) HitN(key string, cost uint32) (r Result) {
 	now := l.now()
 	s := l.lock(key)
@@ -109,8 +113,11 @@ func (l *Limiter) Detail(key string, dst []Usage) []Usage {
 	return l.appendUsage(dst, s)
 }
 
-// report sets Window, Limit, Remaining and ResetAt.
+// report sets BlockedUntil, Window, Limit, Remaining and ResetAt.
 func (l *Limiter) report(s *shard, r *Result) {
+	if end := s.table.BlockEnd(&s.entry); end != 0 {
+		r.BlockedUntil = instant(end)
+	}
 	for i := range l.named {
 		w, u := l.window(s, i)
 		if n := w.Remaining(u, s.entry.Now); i == 0 || n < r.Remaining {

@@ -43,6 +43,8 @@ type Limiter struct {
 	evict       bool // OnFull is Inherit
 	passFull    bool // OnFull is Allow
 	countDenied bool
+	blocks      bool // the last of the windows is a Block
+	prolongs    bool // which each denied hit prolongs
 	jittered    bool
 	clock       func() time.Time
 	maxBytes    int64

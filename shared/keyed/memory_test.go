@@ -30,6 +30,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		{"sliding log of 512, a hundred", New().SlidingLog(time.Hour, 512), 100, 19_000},
 		{"ten keys", New().Window(time.Hour, 9), 10, 2000},
 		{"sixteen sliding logs of 512", many((*Builder).SlidingLog, 512), 20, 330_000},
+		{"a window with a block", New().Window(time.Hour, 9).Block(time.Hour), 65536, 60},
 		{"sixteen jittered windows", many((*Builder).Window, 9, Jitter(10)), 4096, 500},
 	} {
 		if testing.Short() && c.capacity > 10_000 {
@@ -72,6 +73,7 @@ func TestHitsAllocateNothing(t *testing.T) {
 	for name, b := range map[string]*Builder{
 		"window": New().Window(time.Hour, 100),
 		"jitter": New().Window(time.Hour, 100, Jitter(10)),
+		"block":  New().Window(time.Hour, 100).Block(time.Hour).Prolong(),
 		"layered, floods": New().Window(time.Hour, 100).WindowPerKey(time.Hour, 100).
 			SlidingLog(time.Hour, 20).SlidingCounter(time.Hour, 100).TokenBucket(time.Hour, 10).Capacity(20),
 	} {

@@ -110,6 +110,11 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		var space [4]Usage
 		var windows []Usage
 		result, windows = m.limiter.HitDetail(key, cost, space[:0])
+		if until := result.BlockedUntil; !until.IsZero() {
+			for i := range windows {
+				windows[i].Remaining, windows[i].ResetAt = 0, until
+			}
+		}
 		m.setFields(w.Header(), windows, m.limiter.now())
 	} else {
 		result = m.limiter.HitN(key, cost)

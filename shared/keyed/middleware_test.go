@@ -99,6 +99,26 @@ func TestRateLimitFields(t *testing.T) {
 	}
 }
 
+// A blocked key has nothing left until its block ends, whatever its windows say.
+func TestBlockedFields(t *testing.T) {
+	l, clock := build(t, New().Window(time.Minute, 1).Block(time.Hour))
+	for _, want := range []string{`"a";r=0;t=20`, `"a";r=0;t=3600`, `"a";r=0;t=3540`} {
+		got := serve(l, request("k", "a"), ByHeader("k"), RateLimitFields("a"))
+		require.Equal(t, want, got.Header.Get("RateLimit"))
+		if want == `"a";r=0;t=3600` {
+			require.Equal(t, "3600", got.Header.Get("Retry-After"))
+			clock.Duration += time.Minute
+		}
+	}
+	require.EqualValues(t, 1, l.Stats().Blocks)
+	r := l.Peek("a")
+	require.Equal(t, clock.now().Add(59*time.Minute), r.BlockedUntil)
+	require.EqualValues(t, 1, r.Remaining, "of the window, which is a new one")
+	_, err := l.Reset("a")
+	require.NoError(t, err)
+	require.True(t, l.Hit("a").Allowed)
+}
+
 func TestKeys(t *testing.T) {
 	for _, c := range []struct {
 		remote, want string

@@ -43,8 +43,8 @@ func (l *Limiter) IncWindow(key, window string, n uint32) (used uint32, err erro
 
 // Set sets the usage of every window to n units counted now, and returns what
 // [Limiter.Get] returns then. A window per key starts anew, a sliding log holds n
-// units of this instant, a token bucket holds burst−n tokens. The error is
-// [ErrFull] or nil.
+// units of this instant, a token bucket holds burst−n tokens. A block goes on. The
+// error is [ErrFull] or nil.
 func (l *Limiter) Set(key string, n uint32) (used uint32, err error) {
 	return l.change(key, state.AllWindows, n, (*state.Table).Set)
 }
@@ -126,8 +126,8 @@ func (l *Limiter) ExpiresAt(key string) time.Time {
 	return instant(w.Reset(u, s.entry.Now))
 }
 
-// Reset forgets what the key has used in every window, and reports whether there was
-// anything to forget. After evictions a reset key needs a slot, so that it does not
+// Reset forgets what the key has used in every window, ends its block, and reports
+// whether there was anything to forget. After evictions a reset key needs a slot, so that it does not
 // start with the usage of evicted keys. So the error is [ErrFull] or nil.
 func (l *Limiter) Reset(key string) (had bool, err error) {
 	now := l.now()
@@ -178,6 +178,7 @@ type Stats struct {
 	Evicted     uint64 // live keys that made room for new ones
 	Full        uint64 // hits and operations that found no room, if OnFull is not Inherit
 	Rebased     uint64 // keys moved to the present: the clock was set back since their last hit
+	Blocks      uint64 // blocks that denied hits have begun
 }
 
 // Stats counts the live keys and adds up what the limiter has decided. It reads
@@ -206,4 +207,5 @@ func (s *shard) addStats(sum *Stats, windows []limit.Window, now int64) {
 	sum.Evicted += s.counts.evicted
 	sum.Full += s.counts.full
 	sum.Rebased += s.counts.rebased
+	sum.Blocks += s.counts.blocks
 }

@@ -19,20 +19,26 @@ import (
 type plain struct {
 	windows     []limit.Window // in the builder's order
 	countDenied bool
+	block       time.Duration // 0 = none
+	prolongs    bool
 	keys        map[string]*plainKey
 	floor       int64 // when a key was last reset: new keys start no earlier
 }
 
 type plainKey struct {
-	usage []limit.Usage
-	last  int64
+	usage   []limit.Usage
+	last    int64
+	blocked int64 // until when, 0 or past = not
 }
 
 // at returns the key rolled to now, or to its last write if that is later.
 func (p *plain) at(key string, now int64) (k plainKey) {
-	k = plainKey{make([]limit.Usage, len(p.windows)), max(now, p.floor)}
+	k = plainKey{make([]limit.Usage, len(p.windows)), max(now, p.floor), 0}
 	if have := p.keys[key]; have != nil {
 		k.last = max(now, have.last)
+		if have.blocked > k.last {
+			k.blocked = have.blocked
+		}
 		for i, w := range p.windows {
 			k.usage[i] = have.usage[i]
 			w.Roll(&k.usage[i], have.last, k.last)
@@ -43,7 +49,7 @@ func (p *plain) at(key string, now int64) (k plainKey) {
 }
 
 func (p *plain) check(k plainKey, cost uint32) int64 {
-	pass := k.last
+	pass := max(k.last, k.blocked)
 	for i, w := range p.windows {
 		at := w.Check(&k.usage[i], k.last, cost)
 		if at == limit.Never {
@@ -65,6 +71,11 @@ func (p *plain) hit(key string, now int64, cost uint32) (allowed bool, retry tim
 	k := p.at(key, now)
 	pass := p.check(k, cost)
 	allowed = pass != limit.Never && pass <= k.last
+	if !allowed && cost > 0 && p.block > 0 && (k.blocked == 0 || p.prolongs) {
+		k.blocked = k.last + int64(p.block)
+		p.keys[key] = &k
+		pass = p.check(k, cost)
+	}
 	if cost > 0 && (allowed || p.countDenied) {
 		p.change(key, k, func(w limit.Window, u *limit.Usage) { w.Add(u, k.last, cost) })
 		if !allowed {
@@ -83,7 +94,7 @@ func (p *plain) hit(key string, now int64, cost uint32) (allowed bool, retry tim
 // clean forgets the keys of which nothing counts any more.
 func (p *plain) clean(now int64) (freed int) {
 	for key, k := range p.keys {
-		live := false
+		live := k.blocked > now
 		for i, w := range p.windows {
 			live = live || w.Expiry(&k.usage[i], k.last) > now
 		}
@@ -119,6 +130,11 @@ func (p *plain) same(t *testing.T, l *Limiter, key string, now int64, at string)
 		}
 	}
 	peeked := l.Peek(key)
+	until := time.Time{}
+	if k.blocked != 0 {
+		until = time.Unix(0, k.blocked)
+	}
+	require.Equal(t, until, peeked.BlockedUntil, at)
 	require.Equal(t, []uint32{lowest, tightest.Limit}, []uint32{peeked.Remaining, peeked.Limit}, at)
 	require.Equal(t, tightest.ResetAt, peeked.ResetAt, at)
 	require.Equal(t, tightest.Used, l.Get(key), at)
@@ -168,6 +184,7 @@ type propertyRun struct {
 	plain           *plain
 	clock           *frozen
 	allowed, denied int
+	blocked         int // denied though every window had room
 }
 
 func TestLimiterIsTheArithmetic(t *testing.T) {
@@ -178,6 +195,7 @@ func TestLimiterIsTheArithmetic(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(seed, 0))
 	allowed, denied := 0, 0
+	blocked := 0
 	for n := range limiters {
 		r := newPropertyRun(t, random)
 		for i := range steps {
@@ -185,9 +203,11 @@ func TestLimiterIsTheArithmetic(t *testing.T) {
 		}
 		allowed += r.allowed
 		denied += r.denied
+		blocked += r.blocked
 	}
-	t.Logf("%d random steps of the library compared with the arithmetic: %d hits allowed, %d denied", limiters*steps,
-		allowed, denied)
+	t.Logf("%d random steps of the library compared with the arithmetic: %d hits allowed, %d denied, %d by a block alone",
+		limiters*steps, allowed, denied, blocked)
+	require.Greater(t, blocked, 5*limiters)
 	require.Greater(t, allowed, 33*limiters)
 	require.Greater(t, denied, 33*limiters)
 }
@@ -204,6 +224,14 @@ func newPropertyRun(t *testing.T, random *rand.Rand) *propertyRun {
 	if !buckets && random.IntN(2) == 0 {
 		b.CountDenied()
 		p.countDenied = true
+	}
+	if random.IntN(2) == 0 {
+		p.block = time.Duration(1+random.IntN(60)) * time.Millisecond
+		b.Block(p.block)
+		p.prolongs = random.IntN(2) == 0
+		if p.prolongs {
+			b.Prolong()
+		}
 	}
 	l, clock := build(t, b)
 	return &propertyRun{T: t, random: random, limiter: l, plain: p, clock: clock}
@@ -254,10 +282,13 @@ func (r *propertyRun) reset(key string, now int64, at string) {
 
 func (r *propertyRun) hit(key string, now int64, units uint32, at string) {
 	before := r.limiter.PeekN(key, units)
+	open := r.plain.at(key, now)
+	open.blocked = 0
+	room := r.plain.check(open, units) == open.last
 	ok, retry := r.plain.hit(key, now, units)
 	got := r.limiter.HitN(key, units)
 	require.Equal(r, ok, before.Allowed, at)
-	if !r.plain.countDenied {
+	if !r.plain.countDenied && r.plain.block == 0 {
 		require.Equal(r, retry, before.RetryAfter, at)
 	}
 	require.Equal(r, ok, got.Allowed, at)
@@ -266,6 +297,9 @@ func (r *propertyRun) hit(key string, now int64, units uint32, at string) {
 		r.allowed++
 	} else {
 		r.denied++
+		if room {
+			r.blocked++
+		}
 	}
 }
 

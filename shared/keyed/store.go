@@ -151,7 +151,7 @@ type shard struct {
 }
 
 // counts are a shard's share of Stats.
-type counts struct{ allowed, denied, floorDenied, evicted, full, rebased uint64 }
+type counts struct{ allowed, denied, floorDenied, evicted, full, rebased, blocks uint64 }
 
 // open gives the shard a table for capacity keys.
 func (s *shard) open(windows []limit.Window, capacity uint32, now int64) {
@@ -213,13 +213,21 @@ func (s *shard) hit(l *Limiter, cost uint32, r *Result) (pass int64) {
 	if e.FromFloor {
 		s.counts.floorDenied++
 	}
-	if !l.countDenied || cost == 0 {
+	begins := l.blocks && (l.prolongs || s.table.BlockEnd(e) == 0)
+	if cost == 0 || !l.countDenied && !begins {
 		s.table.Persist(e)
 		return pass
 	}
-	switch status := s.table.Commit(e, cost, l.evict); status {
+	units := uint32(0)
+	if l.countDenied {
+		units = cost
+	}
+	switch status := s.table.Deny(e, units, l.evict); status {
 	case state.OK:
 		s.evicted()
+		if e.Blocked {
+			s.counts.blocks++
+		}
 		return s.table.Check(e, cost)
 	case state.Full:
 		s.counts.full++

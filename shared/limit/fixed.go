@@ -47,9 +47,9 @@ func (w *Window) OnGrid() bool {
 }
 
 // endOf is the end of the fixed window that u, written at last, counts in. A
-// jittered window ends at another time for each key, so the usage holds its end.
+// jittered window and a Block end at another time for each key, so the usage holds its end.
 func (w *Window) endOf(u *Usage, last int64) int64 {
-	if w.Algorithm == FixedWindowPerKey || w.Jitter > 0 {
+	if w.Algorithm == FixedWindowPerKey || w.Algorithm == Block || w.Jitter > 0 {
 		return u.EndNs
 	}
 	return w.End(last)

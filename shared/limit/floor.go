@@ -208,7 +208,7 @@ func (w *Window) Inherit(u Usage, now int64) Usage {
 func (w *Window) ChargeFloor(key *Window, f Floor, now int64, units uint32, log []int64) Floor {
 	u := key.Start(f, now, log)
 	key.Add(&u, now, units)
-	if u.EndNs != 0 && w.Algorithm != TokenBucket {
+	if u.EndNs != 0 && w.Algorithm != TokenBucket && w.Algorithm != Block {
 		u.EndNs = max(u.EndNs, now+w.PeriodNs)
 	}
 	g := w.MergeFloors(f, w.Floor(u, now, now))

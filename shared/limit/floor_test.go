@@ -112,3 +112,20 @@ func TestKeyShift(t *testing.T) {
 	require.Zero(t, w.KeyShift(77))
 	require.Zero(t, Window{PeriodNs: 1, Jitter: 1}.KeyShift(77))
 }
+
+// What is charged to a floor leaves the end of its blocks alone, and so does a key that starts from it.
+func TestAFloorsBlockIsNotMoved(t *testing.T) {
+	w := NewBlock(10*second, true)
+	var u Usage
+	w.Deny(&u, 100*second)
+	require.Equal(t, Usage{Used: 1, EndNs: 110 * second}, u)
+	floor := w.Floor(u, 100*second, 105*second)
+	require.Equal(t, floor, w.ChargeFloor(&w, floor, 105*second, 3, nil))
+	require.Equal(t, u, w.Inherit(w.Start(floor, 105*second, nil), 105*second))
+	later := Floor{Used: 1, EndNs: 112 * second}
+	require.Equal(t, later, w.MergeFloors(floor, later))
+	require.Equal(t, later, w.MergeFloors(later, floor))
+	require.Equal(t, Floor{}, w.RollFloor(floor, 105*second, 110*second))
+	w.SetBack(&u, 100*second, 40*second)
+	require.EqualValues(t, 50*second, u.EndNs)
+}

@@ -7,13 +7,14 @@ import (
 // Usage is what one window has counted for one key, as of the instant at which
 // its record was last written. The zero value has counted nothing.
 type Usage struct {
-	Used uint32 // units; SlidingWindowCounter: of the current period; Concurrency: held now
+	Used uint32 // units; SlidingWindowCounter: of the current period; Concurrency: held now; Block: 1 while it runs
 	Prev uint32 // SlidingWindowCounter: units of the previous period
 
 	// EndNs depends on the algorithm:
 	//   - FixedWindowPerKey: end of the open window, 0 = none is open
 	//   - FixedWindow with jitter: end of the window
 	//   - TokenBucket: when the bucket is full, with the Stamp in the low bits; 0 = it is full
+	//   - Block: when it ends, 0 = none runs
 	EndNs  int64
 	Slides bool // FixedWindowPerKey: every counted hit moves the end to now+W
 
@@ -73,6 +74,8 @@ func (w *Window) Check(u *Usage, now int64, cost uint32) int64 {
 		return now
 	}
 	switch {
+	case w.Algorithm == Block: // whatever the cost
+		return max(now, u.EndNs)
 	case w.Limit == 0 || cost > w.Max():
 		return Never
 	case cost == 0: // also if more than the limit is used
@@ -117,9 +120,18 @@ func (w *Window) Add(u *Usage, now int64, cost uint32) {
 	case TokenBucket:
 		w.takeTokens(u, now, cost)
 	case Concurrency: // what is held lies apart: see Holds
+	case Block: // counts denied hits: see Deny
 	default:
 		u.Used = AddSaturating(u.Used, cost)
 		w.open(u, now)
+	}
+}
+
+// Deny counts a denied hit at now. It begins a Block if none runs, or prolongs an elastic one. u
+// must have been rolled to now. Other windows count denied hits by Add.
+func (w *Window) Deny(u *Usage, now int64) {
+	if w.Algorithm == Block && (u.EndNs == 0 || w.Elastic) {
+		u.Used, u.EndNs = 1, max(u.EndNs, now+w.PeriodNs)
 	}
 }
 
@@ -229,6 +241,8 @@ func (w *Window) Refund(u, after *Usage, at, now int64, cost uint32, opened bool
 		return w.refundCounter(u, at, now, cost)
 	case TokenBucket:
 		w.refundTokens(u, at, now, cost)
+		return true
+	case Block: // has counted no hit
 		return true
 	default: // the fixed windows
 	}

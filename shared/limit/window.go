@@ -50,9 +50,12 @@ const (
 	// Concurrency counts what is held now instead of windows. PeriodNs is how long a hold
 	// lasts without a sign of life; see Holds. A counter has one at most.
 	Concurrency
+	// Block denies every hit for PeriodNs once Deny has counted a denied one. It counts no
+	// hit, its Limit is 1, and a counter has one at most.
+	Block
 )
 
-// Counting are the algorithms that count what has passed: all but Concurrency.
+// Counting are the algorithms that count what has passed: all but Concurrency and Block.
 var Counting = [...]Algorithm{
 	FixedWindow, FixedWindowPerKey, SlidingWindowLog, SlidingWindowCounter, TokenBucket, Calendar,
 }
@@ -62,6 +65,8 @@ const (
 	MinPeriodNs int64 = 1_000_000
 	// MaxPeriodNs is the longest window, 366 days.
 	MaxPeriodNs int64 = 366 * 86_400 * 1_000_000_000
+	// MaxBlockNs is the longest Block, 30 days.
+	MaxBlockNs = 30 * dayNs
 	// MaxLog is how many units a SlidingWindowLog can remember at most.
 	MaxLog = 512
 	// MaxFillNs is the longest time to fill a TokenBucket that is computed, 73 years.
@@ -80,7 +85,7 @@ type Window struct {
 	// Jitter, for a FixedWindow only, is up to how many percent of the period each
 	// key's grid is shifted; see KeyShift.
 	Jitter  uint8
-	Elastic bool   // FixedWindowPerKey only: every counted hit moves the end to now+W
+	Elastic bool   // FixedWindowPerKey: every counted hit moves the end to now+W; Block: every denied one
 	Burst   uint32 // TokenBucket only: how many tokens it holds when full
 	// Units is how many units a SlidingWindowLog remembers: at least the largest
 	// limit of any key.
@@ -98,14 +103,19 @@ type Window struct {
 	FillNs int64
 }
 
+// NewBlock returns the Block that lasts for periodNs, or longer if each denied hit prolongs it.
+func NewBlock(periodNs int64, prolong bool) Window {
+	return Window{Algorithm: Block, Limit: 1, PeriodNs: periodNs, Elastic: prolong}
+}
+
 // Same reports whether v and w count alike: they agree in everything but their
 // limits. A policy change keeps the usage of each window that stays the same in
 // this sense.
 func (w Window) Same(v Window) bool { return w.identity() == v.identity() }
 
 func (w Window) identity() Window {
-	if w.Algorithm == Concurrency {
-		return Window{Algorithm: Concurrency} // what is held outlives a change of the hold's length
+	if w.Algorithm == Concurrency || w.Algorithm == Block {
+		return Window{Algorithm: w.Algorithm} // what is held, or blocked, outlives a change of the length
 	}
 	return Window{
 		Algorithm: w.Algorithm, PeriodNs: w.PeriodNs, OffsetNs: w.OffsetNs, Jitter: w.Jitter, Elastic: w.Elastic,
@@ -113,10 +123,11 @@ func (w Window) identity() Window {
 }
 
 // Compare orders windows by everything but their limits, so that the order in
-// which a policy lists them does not matter. A Concurrency comes last.
+// which a policy lists them does not matter. A Concurrency comes last, after a Block.
 func (w Window) Compare(v Window) int {
 	for _, d := range [...]int64{
 		boolToInt(w.Algorithm == Concurrency) - boolToInt(v.Algorithm == Concurrency),
+		boolToInt(w.Algorithm == Block) - boolToInt(v.Algorithm == Block),
 		w.PeriodNs - v.PeriodNs,
 		int64(w.Algorithm) - int64(v.Algorithm),
 		w.OffsetNs - v.OffsetNs,

@@ -24,6 +24,7 @@ type Entry struct {
 	Evicted   bool // Commit evicted a live record
 	Rebased   bool // Read moved what was written before the clock was set back to the present
 	Resets    int  // windows whose usage has ended since the record was written
+	Blocked   bool // Deny began a block
 
 	HeldBack bool // Check found, the last time, that only what is held leaves no room
 
@@ -136,6 +137,7 @@ func (e *Entry) clearResults(now int64) {
 	e.FromFloor = false
 	e.Evicted = false
 	e.Rebased = false
+	e.Blocked = false
 	e.Resets = 0
 	e.opened = 0
 }
@@ -301,6 +303,33 @@ func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 		w.Add(u, e.Now, cost)
 	}
 	return t.finish(e)
+}
+
+// Deny counts a denied hit in one compare-and-swap: its cost in the windows, unless that is 0,
+// and the denial in the block. A denied hit is not refunded. It returns what Commit would.
+func (t *Table) Deny(e *Entry, cost uint32, evict bool) Status {
+	if status := t.begin(e, evict); status != OK {
+		return status
+	}
+	e.Blocked = t.block >= 0 && e.usage[t.block].EndNs == 0
+	for i := range t.layout.counts {
+		w, u := &e.windows[i], &e.usage[i]
+		if cost > 0 {
+			w.Add(u, e.Now, cost)
+		}
+		if i == t.block { // one of a later configuration is not this one's to begin
+			w.Deny(u, e.Now)
+		}
+	}
+	return t.finish(e)
+}
+
+// BlockEnd returns when the key's block ends, as of Read or Deny; 0 if it is not blocked.
+func (t *Table) BlockEnd(e *Entry) int64 {
+	if t.block < 0 {
+		return 0
+	}
+	return e.usage[t.block].EndNs
 }
 
 // begin prepares e's page for a change and gives the key a record.

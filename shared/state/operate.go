@@ -21,8 +21,8 @@ func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
 	return t.finish(e)
 }
 
-// Set sets the usage of the window, or of all, to n units counted now. It returns
-// Mismatch and Full as Commit does.
+// Set sets the usage of the window, or of all, to n units counted now. A block goes on. It
+// returns Mismatch and Full as Commit does.
 func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
@@ -37,6 +37,9 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 
 // acts reports whether an operation on the window changes the column.
 func (t *Table) acts(window, column int) bool {
+	if column == t.block {
+		return false
+	}
 	for i := range t.def.Windows {
 		if t.columns[i] == column {
 			return window == AllWindows || window == i

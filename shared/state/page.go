@@ -179,7 +179,7 @@ func (b page) nextGeneration() uint16 {
 // The definition of a window, in pages and in the directory:
 //
 //	 0  u8   algorithm
-//	 1  u8   flags; bit 0: elastic
+//	 1  u8   flags; bit 0: elastic, of a block: prolonged by each denied hit
 //	 2  u16  jitter percent of a fixed_window, units of a log, windows of a lease
 //	 4  i64  period
 //	12  i64  offset
@@ -229,7 +229,7 @@ func readWindow(b []byte) (w limit.Window, known bool) {
 		maxExtra = MaxWindows
 	default: // no extra
 	}
-	mayBeElastic := w.Algorithm == limit.FixedWindowPerKey
+	mayBeElastic := w.Algorithm == limit.FixedWindowPerKey || w.Algorithm == limit.Block
 	usage, _ := usageBytes(&w)
 	known = usage != 0 &&
 		extra <= maxExtra &&

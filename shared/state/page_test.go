@@ -72,6 +72,24 @@ func holdsDefinition() Definition {
 	return definition("x", 2, perKey(9, 60*second), holding())
 }
 
+func blocksDefinition() Definition {
+	return definition("x", 2, perKey(2, 10*second), limit.NewBlock(60*second, true))
+}
+
+// fillBlocks has one key blocked in its record, and one in the floor.
+func fillBlocks(d *desk) {
+	for i, key := range []string{"a", "b", "c"} {
+		now := 100*second + int64(i)*second
+		require.True(d, hit(d, d.table, []byte(key), now, 2))
+		if key == "c" {
+			return
+		}
+		d.now = now
+		d.read(key)
+		require.Equal(d, OK, d.table.Deny(&d.entry, 0, true))
+	}
+}
+
 // fillUsages fills a page of two slots with three keys, so that it has usages and
 // floors of every kind, and a key that was reset.
 func fillUsages(d *desk) {
@@ -123,6 +141,11 @@ func goldenCases() []goldenCase {
 			"a": {3, 1}, // from the floor
 			"b": {0, 5}, // reset
 			"d": {0, 5}, // its own and the floor's, before it evicted
+		}},
+		{"blocks", "blocks-directory", blocksDefinition(), fillBlocks, 103 * second, map[string][]uint32{
+			"a": {2, 1}, // from the floor
+			"b": {2, 1},
+			"c": {2, 0},
 		}},
 	}
 }

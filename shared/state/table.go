@@ -40,6 +40,7 @@ type Table struct {
 	header  page            // an empty page to compare with and to copy, never written
 	columns [MaxWindows]int // by window of the definition: its column in the layout, or -1
 	direct  bool            // define need not copy a key's windows
+	block   int             // the column of the definition's block, or -1
 
 	spans [MaxWindows]span // by column: the aligned window of the last hit
 }
@@ -64,11 +65,15 @@ func (t *Table) adopt(e *tableEntry) {
 	t.header = newPage(&t.layout, t.epoch)
 	t.spans = [MaxWindows]span{}
 	t.direct = len(e.windows) == len(t.def.Windows)
+	t.block = -1
 	for i := range t.def.Windows {
 		w := &t.def.Windows[i]
 		t.columns[i] = slices.IndexFunc(e.windows, w.Same)
 		keepsLayout := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket // see define
 		t.direct = t.direct && t.columns[i] == i && !keepsLayout
+		if w.Algorithm == limit.Block {
+			t.block = t.columns[i]
+		}
 	}
 }
 

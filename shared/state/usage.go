@@ -17,6 +17,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	                         stamp in its low bits (see limit.NewStamp);
 //	                         floor: u32 tokens gained a period, u32 burst,
 //	                         u64 when full, stamped
+//	block                    u64 end, 0 = none runs; it comes after the windows
 //	concurrency              see hold.go; it is the last column
 //	a lease                  see lease.go; it is the only column of its table
 const (
@@ -55,6 +56,8 @@ func usageBytes(w *limit.Window) (usage, floor int) {
 		return twoCounts, twoCounts
 	case limit.TokenBucket:
 		return bucketBytes, bucketFloorBytes
+	case limit.Block:
+		return endBytes, endBytes
 	case limit.Concurrency:
 		return holdsBytes, holdsFloorBytes
 	case algorithmLease:
@@ -143,6 +146,13 @@ func (b page) setFloor(l *Layout, i int, f limit.Floor) {
 
 // readCounts reads a usage that is stored alike in records and floors.
 func readCounts(w *limit.Window, p []byte, u *limit.Usage) {
+	if w.Algorithm == limit.Block {
+		*u = limit.Usage{EndNs: int64(le.Uint64(p))}
+		if u.EndNs != 0 {
+			u.Used = 1
+		}
+		return
+	}
 	*u = limit.Usage{Used: le.Uint32(p)}
 	switch {
 	case w.Algorithm == limit.SlidingWindowCounter:
@@ -155,6 +165,10 @@ func readCounts(w *limit.Window, p []byte, u *limit.Usage) {
 }
 
 func putCounts(w *limit.Window, p []byte, u *limit.Usage) {
+	if w.Algorithm == limit.Block {
+		le.PutUint64(p, uint64(u.EndNs))
+		return
+	}
 	le.PutUint32(p, u.Used)
 	switch {
 	case w.Algorithm == limit.SlidingWindowCounter:
