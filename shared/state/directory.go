@@ -20,6 +20,13 @@ import (
 // its windows have ended, in case the counter comes back. Then its number is used for
 // another one, with the present epoch as its base: pages of an earlier one are empty.
 //
+// The life of a table:
+//
+//	     register              leave, of the last owner               release
+//	none ---------> in use ------------------------------> waiting ----------> none: its number is free
+//	                  ^                                       |
+//	                  +----------- register (join) -----------+
+//
 // All integers are little endian:
 //
 //	0  u8   format version, 1

@@ -30,7 +30,7 @@ type Entry struct {
 
 	// The page, and the key's slot in it.
 	hash        uint64   // of the key, under the tables' seed
-	key         [15]byte // the page's, in shared data
+	pageKey     [15]byte // in shared data
 	page        page
 	missing     bool // the page does not exist yet: page is the table's header, to be copied before a change
 	cas         uint32
@@ -380,7 +380,7 @@ func (t *Table) Persist(e *Entry) {
 }
 
 func (t *Table) write(e *Entry) Status {
-	return t.parent.store.Set(e.key[:], e.page, e.cas)
+	return t.parent.store.Set(e.pageKey[:], e.page, e.cas)
 }
 
 // Refund undoes a Commit of cost units, because another rule has denied the

@@ -21,7 +21,8 @@ func (t *Table) findSlot(e *Entry, evict bool) Status {
 		return OK
 	}
 	slot := t.expiredSlot(e)
-	if slot < 0 {
+	allLive := slot < 0
+	if allLive {
 		if !evict {
 			return Full
 		}
@@ -32,7 +33,7 @@ func (t *Table) findSlot(e *Entry, evict bool) Status {
 	at = max(at, last)
 	t.rollFloor(e, at, true)
 	shares := t.floorHoldsUnits(e) // before the victim's holds are there
-	if e.Evicted {
+	if allLive {
 		var lapses []lapse
 		if t.layout.holds {
 			lapses = t.moveHoldsToFloor(e, slot, last)
@@ -88,9 +89,9 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 	var lapses []lapse
 	if t.layout.holds {
 		h := e.page.holds(&t.layout, slot)
-		lapses = t.takeLapsed(e, &e.memory.otherLapses, &h, e.eighth(t), last)
+		lapses = t.takeLapsed(e, &e.memory.otherLapses, &h, t.presentEighth(e), last)
 		if newest, ok := h.Newest(); ok {
-			at = max(t.lapsedAt(e, newest), e.Now+1)
+			at = max(t.lapsedAt(e, newest), e.Now+1) // what is held counts now, whatever the wall clock says
 		}
 	}
 	for i := range t.layout.counts {

@@ -91,7 +91,7 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 		return h, status
 	}
 	e.holds.Add(e.holds.Eighth, units)
-	e.setHeldUnits(t, limit.AddSaturating(e.heldUnits(t), units))
+	t.setHeldUnits(e, limit.AddSaturating(t.heldUnits(e), units))
 	h.number = e.page.number(&t.layout, e.slot) &^ sharesBit
 	h.epoch = t.epoch
 	h.eighth = e.holds.Eighth
@@ -166,13 +166,13 @@ func (t *Table) Held(e *Entry) uint32 {
 	if !t.layout.holds {
 		return 0
 	}
-	return e.heldUnits(t)
+	return t.heldUnits(e)
 }
 
 // heldUnits is Held of a table that holds.
-func (e *Entry) heldUnits(t *Table) uint32 { return e.usage[t.layout.counts].Used }
+func (t *Table) heldUnits(e *Entry) uint32 { return e.usage[t.layout.counts].Used }
 
-func (e *Entry) setHeldUnits(t *Table, units uint32) {
+func (t *Table) setHeldUnits(e *Entry, units uint32) {
 	e.usage[t.layout.counts] = limit.Usage{Used: units}
 }
 
@@ -258,19 +258,27 @@ func (t *Table) hasLapsed(e *Entry, holds *limit.Holds, h *Hold) bool {
 		return true
 	}
 	eighth := t.eighthOf(h)
-	return !holds.Has(eighth) && int32(e.eighth(t)-eighth) >= limit.HoldParts
+	return !holds.Has(eighth) && int32(t.presentEighth(e)-eighth) >= limit.HoldParts
 }
 
 func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.counts] }
 
-// eighth is the present one.
-func (e *Entry) eighth(t *Table) uint32 { return uint32(e.heldNs / t.holdWindow().EighthNs()) }
+// presentEighth is the eighth of the holds' clock as of Read.
+func (t *Table) presentEighth(e *Entry) uint32 { return uint32(e.heldNs / t.holdWindow().EighthNs()) }
 
 // eighthOf is the eighth in which h's units lie unless they have lapsed. An eighth of another
 // length may span several of the present ones: then it is the earliest of these.
 func (t *Table) eighthOf(h *Hold) uint32 {
 	return t.holdWindow().EighthBy((int64(h.eighth) + 1) * h.eachNs)
 }
+
+// A hold lapses when its stream has not been known to run for eight whole eighths:
+//
+//	|  k  | k+1 |  ...  | k+8 | k+9 |
+//	|---↑-|-----|- ... -|-----↑-----|
+//	    renewed last          lapsedAt(k)
+//
+// A worker may find that much later. It charges the units as of lapsedAt(k).
 
 // lapse is units whose hold no stream has renewed in time.
 type lapse struct {
@@ -295,7 +303,7 @@ func (t *Table) takeLapsed(e *Entry, memory *[]lapse, h *limit.Holds, by uint32,
 // lapsedAt is when what was held in an eighth lapses, by the clock of the windows.
 func (t *Table) lapsedAt(e *Entry, eighth uint32) int64 {
 	each := t.holdWindow().EighthNs()
-	since := int64(int32(e.eighth(t)-eighth)) - limit.HoldParts - 1 // eighths between then and the present one
+	since := int64(int32(t.presentEighth(e)-eighth)) - limit.HoldParts - 1 // eighths between then and the present one
 	return e.CallerNs - e.heldNs%each - since*each
 }
 
@@ -329,11 +337,11 @@ func (t *Table) readHolds(e *Entry, last int64) (lapses []lapse) {
 	}
 	if e.slot >= 0 {
 		e.holds = e.page.holds(&t.layout, e.slot)
-		lapses = t.takeLapsed(e, &e.memory.recordLapses, &e.holds, e.eighth(t), last)
+		lapses = t.takeLapsed(e, &e.memory.recordLapses, &e.holds, t.presentEighth(e), last)
 	} else {
-		e.holds = limit.Holds{Eighth: e.eighth(t)}
+		e.holds = limit.Holds{Eighth: t.presentEighth(e)}
 	}
-	e.setHeldUnits(t, limit.AddSaturating(shared, e.holds.Total()))
+	t.setHeldUnits(e, limit.AddSaturating(shared, e.holds.Total()))
 	return lapses
 }
 
@@ -342,7 +350,7 @@ func (t *Table) readHolds(e *Entry, last int64) (lapses []lapse) {
 // held them is evicted, so that it starts from the floor. It reports whether it has charged any.
 func (t *Table) chargeFloorLapses(e *Entry) bool {
 	e.floorHolds = e.page.holds(&t.layout, ofFloor)
-	lapses := t.takeLapsed(e, &e.memory.floorLapses, &e.floorHolds, e.eighth(t), 0)
+	lapses := t.takeLapsed(e, &e.memory.floorLapses, &e.floorHolds, t.presentEighth(e), 0)
 	if len(lapses) == 0 {
 		return false
 	}
@@ -369,7 +377,7 @@ func (t *Table) evictSharer(e *Entry, slot int, floorLapses []lapse) {
 	for _, l := range floorLapses {
 		lapses = append(lapses, lapse{max(l.at, last), l.units})
 	}
-	e.memory.recordLapses = lapses // they lie there, and may have grown
+	e.memory.recordLapses = lapses // they lie in this memory, and append may have moved it
 	slices.SortStableFunc(lapses, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
 	at := max(lapses[len(lapses)-1].at, e.page.floorTime())
 	t.rollFloor(e, at, true)
@@ -385,7 +393,7 @@ func (t *Table) evictSharer(e *Entry, slot int, floorLapses []lapse) {
 // there by then, and returns what has lapsed in the record, for its caller to charge.
 func (t *Table) moveHoldsToFloor(e *Entry, slot int, last int64) (lapses []lapse) {
 	h := e.page.holds(&t.layout, slot)
-	newest := e.eighth(t)
+	newest := t.presentEighth(e)
 	for _, known := range [...]uint32{h.Eighth, e.floorHolds.Eighth} {
 		if int32(known-newest) > 0 {
 			newest = known
@@ -467,7 +475,8 @@ func (b page) forget(l *Layout, slot int) {
 
 // mayBeForgotten reports whether a record with that number that is gone may have been
 // reset instead of evicted. The page only notes the last record that was, so this is not
-// known of those before it.
+// known of those before it. Numbers begin anew after the largest: a number is before last if it
+// is less than half of all numbers behind it.
 func (b page) mayBeForgotten(l *Layout, number uint32) bool {
 	last := le.Uint32(b.holdsOf(l, ofFloor)[offForgotten:])
 	return last != 0 && (last-number)&^sharesBit < sharesBit/2

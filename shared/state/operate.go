@@ -126,8 +126,8 @@ func (t *Table) visitPages(
 func (t *Table) visitPage(
 	e *Entry, rule []limit.Window, index uint32, visit func() (changes uint64),
 ) (changes uint64, status Status) {
-	e.key = t.pageKey(index)
-	value, cas, status := t.parent.store.Get(e.key[:])
+	e.pageKey = t.pageKey(index)
+	value, cas, status := t.parent.store.Get(e.pageKey[:])
 	switch status {
 	case OK:
 	case NotFound:

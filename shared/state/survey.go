@@ -73,8 +73,8 @@ func (s *Survey) Step(t *Table, live func(value []byte) uint64) (found Found, do
 			*s = Survey{}
 			return Found{}, false, OK
 		}
-		t.adopt(t.seen)
-		defer func() { t.open = false }() // it is not registered
+		t.adopt(t.seen) // open for this step alone, to know where the pages are: it is not registered
+		defer func() { t.open = false }()
 	}
 	if status := s.addPages(t, live); status != OK {
 		*s = Survey{}

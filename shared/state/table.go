@@ -125,8 +125,8 @@ func (t *Table) load(e *Entry, now int64) Status {
 // loadPage is load by the layout that the table has. It returns Mismatch if the page has a newer
 // one.
 func (t *Table) loadPage(e *Entry) Status {
-	e.key, e.fingerprint = t.locate(e.hash)
-	value, cas, status := t.parent.store.Get(e.key[:])
+	e.pageKey, e.fingerprint = t.locate(e.hash)
+	value, cas, status := t.parent.store.Get(e.pageKey[:])
 	switch status {
 	case OK:
 		e.page, status = t.fit(value)

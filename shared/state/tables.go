@@ -168,39 +168,52 @@ func (ts *Tables) Heartbeat(now int64) Status {
 // configuration of the same owner has taken away a counter or a window, this configuration
 // has a conflict, and follows the other workers if they have split.
 func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
-	entries := make([]tableEntry, len(tables))
-	conflict := false
-	split := false
+	var done registration
 	status := ts.update(func(d *directory) {
 		// The caller may have read its clock before another worker wrote d. Without a look at the
 		// clock of now, that worker's times would seem to be of the future.
 		now = max(now, ts.store.Now())
-		d.forgetFuture(now)
-		self := owner{ts.self.id, pastOrOldest(ts.self.configuredNs, now)}
-		d.release(self, ts.keeps, now)
-		d.prepare()
-		conflict = ts.wasDropped(d, tables)
-		meetsConflict := conflict || slices.ContainsFunc(tables, (*Table).lacksWindow)
-		split = meetsConflict && !ts.split && d.hasOwner(ts.splitOwner)
-		if split {
-			self.id = ts.splitOwner
-		}
-		for i, table := range tables {
-			entries[i] = *d.register(self, &table.def, now)
-		}
+		done = ts.registerIn(d, tables, now)
 	})
 	if status != OK {
 		return status
 	}
-	if split {
+	if done.split {
 		ts.Split()
 	}
+	conflict := done.dropped
 	for i, table := range tables {
-		table.adopt(&entries[i])
+		table.adopt(&done.entries[i])
 		conflict = conflict || table.lacksWindow()
 	}
 	ts.conflict = (ts.conflict || conflict) && !ts.split
 	return OK
+}
+
+// registration is what registerIn has found and done in the directory.
+type registration struct {
+	entries []tableEntry // of the tables, in their order
+	dropped bool         // the owner was removed from one of its tables
+	split   bool         // there is a conflict, and other workers have split: this one must follow
+}
+
+// registerIn registers tables in the directory d. It changes nothing else: if another worker
+// writes the directory first, it is called again.
+func (ts *Tables) registerIn(d *directory, tables []*Table, now int64) (done registration) {
+	d.forgetFuture(now)
+	self := owner{ts.self.id, pastOrOldest(ts.self.configuredNs, now)}
+	d.release(self, ts.keeps, now)
+	d.prepare()
+	done.dropped = ts.wasDropped(d, tables)
+	meetsConflict := done.dropped || slices.ContainsFunc(tables, (*Table).lacksWindow)
+	done.split = meetsConflict && !ts.split && d.hasOwner(ts.splitOwner)
+	if done.split {
+		self.id = ts.splitOwner
+	}
+	for _, table := range tables {
+		done.entries = append(done.entries, *d.register(self, &table.def, now))
+	}
+	return done
 }
 
 // wasDropped reports whether the owner was removed from one of its tables.
