@@ -117,7 +117,7 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	hourly := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 8, 1, 100)
 	require.Zero(t, readLease(t, hourly, "k", leaseNow).Left(leaseNow))
 
-	sameHash := LeaseKey{e.key.hash, e.key.of ^ 1}
+	sameHash := LeaseKey{e.key.hash, e.key.identity ^ 1}
 	other := &LeaseEntry{}
 	require.Equal(t, OK, l.ReadKey(other, sameHash, 100*second, leaseNow))
 	require.Zero(t, other.Left(leaseNow))

@@ -15,7 +15,7 @@ import (
 // unreadable only costs units, and a page has no floor.
 //
 //	Read, ReadKey, Reread    the page is loaded, and the key's record is decoded into LeaseEntry.Lease
-//	                         (none: an empty Lease; Newer: of an earlier start of the clock, as if none)
+//	                         (none: an empty Lease; Ahead: of an earlier start of the clock, as if none)
 //	the caller               changes LeaseEntry.Lease: Take, Put, ...
 //	Write                    the lease is encoded into its slot, a free one, or that of the record
 //	                         with fewest units (Lost), and the page is written in one compare-and-swap
@@ -40,13 +40,13 @@ func LeaseHostBytes(windows int, capacity uint32) uint64 {
 // Lease and call Write.
 type LeaseEntry struct {
 	Lease
-	Lost uint32 // units that Write has dropped with another record
+	Lost uint32 // units of another key's record that Write replaces
 
 	// WrittenNs is when the record was last written, 0 if there is none.
 	WrittenNs int64
-	// Newer says that the record was written long after nowNs and was not read: it is of
+	// Ahead says that the record was written long after NowNs and was not decoded: it is of
 	// an earlier start of the clock, or the worker has stood still since it read its own.
-	Newer bool
+	Ahead bool
 
 	// NowNs is the monotonic clock of the last read.
 	NowNs int64
@@ -84,13 +84,13 @@ func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
 
 // LeaseKey is a key as a lease table knows it: by hashes of its bytes.
 type LeaseKey struct {
-	hash uint64 // finds the record
-	of   uint64 // lies in the record, so that neither another key of that hash nor other windows use its units
+	hash     uint64 // finds the record
+	identity uint64 // lies in the record, so that neither another key of that hash nor other windows use its units
 }
 
 func (l *Leases) leaseKeyOf(key []byte) LeaseKey {
-	hash, of := siphash.Hash128(l.table.parent.seed[0], l.table.parent.seed[1], key)
-	return LeaseKey{hash, of ^ l.layout}
+	hash, identity := siphash.Hash128(l.table.parent.seed[0], l.table.parent.seed[1], key)
+	return LeaseKey{hash, identity ^ l.layout}
 }
 
 // Key returns the entry's key.
@@ -112,7 +112,7 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	e.NowNs = nowNs
 	e.Lost = 0
 	e.WrittenNs = 0
-	e.Newer = false
+	e.Ahead = false
 	e.Lease = Lease{Standings: e.Standings[:0]}
 	e.entry.slot = e.entry.page.find(&t.layout, e.entry.fingerprint)
 	if e.entry.slot < 0 {
@@ -120,11 +120,11 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	}
 	written := e.entry.page.time(&t.layout, e.entry.slot)
 	if isOfEarlierStart(written, nowNs) {
-		e.Newer = true
+		e.Ahead = true
 		return OK
 	}
 	b := e.entry.page.lease(&t.layout, e.entry.slot)
-	if le.Uint64(b) != e.key.of {
+	if le.Uint64(b) != e.key.identity { // another key of that hash, or other windows: Write takes the slot
 		e.Lost = leftOf(b, nowNs)
 		return OK
 	}
@@ -151,7 +151,7 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 	}
 	e.entry.page.setTime(&t.layout, e.entry.slot, e.NowNs)
 	b := e.entry.page.lease(&t.layout, e.entry.slot)
-	le.PutUint64(b, e.key.of)
+	le.PutUint64(b, e.key.identity)
 	e.encode(b)
 	return t.write(&e.entry)
 }

@@ -195,9 +195,9 @@ func (a *ask) report(accs *accounts, now int64) {
 	}
 }
 
-// unreport declares the ask's reports over: a result that comes later grants no units by them. It
-// returns the accounts that still waited for that result.
-func (a *ask) unreport() (accounts []*account) {
+// giveUpReports says that the accounts wait for the ask's result no longer: if it comes later, it grants
+// no units by these reports. It returns the accounts that did wait.
+func (a *ask) giveUpReports() (accounts []*account) {
 	for i := range a.parts {
 		if acc := a.parts[i].account; acc != nil && acc.asked == a {
 			acc.asked = nil
@@ -209,7 +209,7 @@ func (a *ask) unreport() (accounts []*account) {
 
 // reportAgain has the ask's accounts reported with the next message: their reports may be lost.
 func (accs *accounts) reportAgain(a *ask) {
-	for _, acc := range a.unreport() {
+	for _, acc := range a.giveUpReports() {
 		accs.markDue(acc)
 	}
 }

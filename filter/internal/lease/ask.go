@@ -37,7 +37,9 @@ type ask struct {
 	stream  uint32 // on which it was sent
 }
 
-// Part is what a request, or requests to come, need of one key.
+// Part is what a request, or requests to come, need of one key. A request's parts are in
+// Waiter.parts, and its ask has copies of them. Requests that join the ask later only add to
+// the copies' Wire: see join.
 type Part struct {
 	Wire       quota.Part // as it is sent
 	definition *quota.Definition
@@ -45,7 +47,8 @@ type Part struct {
 	leaseKey   state.LeaseKey // of a lease
 	account    *account       // of what is held instead
 
-	subject *decide.Subject // of the request, nil for requests to come and for reports
+	// Only for the parts in Waiter.parts. An ask never reads them.
+	subject *decide.Subject // of the request
 	grant   *grant          // that has given the request units or a denial, nil until one has
 }
 

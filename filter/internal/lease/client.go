@@ -20,12 +20,22 @@
 // it, Client.Receive writes the grant to the waiting Subjects and the rest to the table, and
 // Client.Next returns the request to be decided again.
 //
-// Read source.go (check and take), client.go (requests that wait), ask.go (the life of an ask),
-// stream.go (what is sent when) and grant.go (what becomes of a grant). holds.go and accounts.go
-// do the same for rules that hold units, returns.go gives idle units back, and worker.go has what
-// the others share. Each type has one name for its variables: c is a Client, w a Worker, src a
-// source of either kind, req a request that waits, a an ask, p a Part of it, g a grant, acc an
-// account, accs the accounts, ret a returnable grant, s a decide.Subject, l a state.Lease and e its entry.
+// To read it, follow such a request:
+//
+//	source.go    check and take
+//	client.go    requests that wait
+//	ask.go       the life of an ask, and what it is made of
+//	stream.go    what is sent when, and whether the service answers
+//	grant.go     what becomes of a grant
+//	returns.go   idle units go back
+//	worker.go    what all this has in common, and how a proxy decides while the service is silent
+//
+// For rules that hold units, holds.go is in the place of source.go, and accounts.go in that of the
+// table: what a worker holds, and reports.
+//
+// Each type has one name for its variables: c is a Client, w a Worker, src a source of either kind,
+// req a request that waits, a an ask, p a Part of it, g a grant, acc an account, accs the accounts,
+// ret a returnable grant, s a decide.Subject, l a state.Lease and e its entry.
 package lease
 
 import (

@@ -55,7 +55,7 @@ func (c *Client) receive(result *quota.AskResult) {
 		for _, req := range waiters {
 			req.setWait(decide.Rejected)
 		}
-		a.unreport()
+		a.giveUpReports()
 	} else {
 		for i := range a.parts {
 			c.distribute(a, i, result, waiters)
@@ -73,7 +73,7 @@ func (c *Client) defineAgain(a *ask) {
 		delete(c.stream.defined, a.parts[i].Wire.Definition)
 	}
 	c.requeue(a)
-	a.unreport() // the service refuses reports now: renew looks after them
+	a.giveUpReports() // the service refuses reports now: renew looks after them
 }
 
 // decidesMore reports whether the result also decides the requests of a queued ask for the same
@@ -213,16 +213,16 @@ func (g *grant) writeLease(units uint32, isNew bool) (back quota.Return) {
 		if src.table.ReadKey(e, g.part.leaseKey, wallNs, now) != state.OK {
 			break
 		}
-		if e.Newer && try == 0 { // by a newer time it can be read, unless it is of another epoch
+		if e.Ahead && try == 0 { // once: the worker may have stood still since it read its clock
 			continue
 		}
-		change := g.change(&e.Lease, units, isNew, now)
+		lost, put := g.change(&e.Lease, units, isNew, now)
 		written := src.write(e)
 		if written == decide.Raced {
 			continue
 		}
-		if written == decide.Taken && change.put {
-			src.rule.Metrics.LeaseLost += uint64(change.lost)
+		if written == decide.Taken && put {
+			src.rule.Metrics.LeaseLost += uint64(lost)
 			w.watch(returnable{src, g.part.leaseKey, g.stream, g.Number, src.lookAt(now, now, g.endNs)})
 			return back
 		}
@@ -231,19 +231,13 @@ func (g *grant) writeLease(units uint32, isNew bool) (back quota.Return) {
 	return quota.Return{Grant: g.Number, Units: units}
 }
 
-// leaseChange is what became of units that were to be put into a key's lease.
-type leaseChange struct {
-	put  bool   // they are there, if it can be written
-	lost uint32 // units of an ended stream that made room for them: they cannot go back
-}
-
-// change changes a key's lease by the grant. A new one is noted first, and its units are put there
-// unless its time is over.
-func (g *grant) change(l *state.Lease, units uint32, isNew bool, now int64) leaseChange {
+// change changes a key's lease by the grant. A new grant is noted first, and its units are put
+// there unless its time is over. It returns what put does.
+func (g *grant) change(l *state.Lease, units uint32, isNew bool, now int64) (lost uint32, ok bool) {
 	if isNew {
 		g.note(l, now)
 		if now >= g.endNs {
-			return leaseChange{}
+			return 0, false
 		}
 	}
 	return g.put(l, units, now)
@@ -281,14 +275,14 @@ func (g *grant) noteDenial(l *state.Lease, now int64) {
 }
 
 // put puts units into the lease, if they may be spent later. Units that requests leave join those
-// of the same grant, and go back with them.
-func (g *grant) put(l *state.Lease, units uint32, now int64) leaseChange {
+// of the same grant, and go back with them. ok says that the units are there; lost is how many units
+// of an ended stream made room for them: these cannot go back.
+func (g *grant) put(l *state.Lease, units uint32, now int64) (lost uint32, ok bool) {
 	if units == 0 || !g.Leased || g.Failed || g.Denied {
-		return leaseChange{}
+		return 0, false
 	}
 	if l.DeniedCost <= units {
 		l.DeniedNs = 0
 	}
-	lost, put := l.Put(now, state.GrantLeft{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
-	return leaseChange{put, lost}
+	return l.Put(now, state.GrantLeft{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
 }

@@ -23,6 +23,7 @@ const (
 	maxLookNs = 1_000_000_000
 )
 
+// watch remembers the grant, for takeIdle to look at it at lookNs.
 func (w *Worker) watch(ret returnable) {
 	if len(w.returnable) >= maxReturnable {
 		ret.source.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
@@ -88,7 +89,7 @@ func (ret *returnable) take(e *state.LeaseEntry, wallNs, now int64) (units uint3
 		}
 		g := ret.find(&e.Lease)
 		if g == nil {
-			return 0, e.Newer // a later tick can read it
+			return 0, e.Ahead // a later tick can read it
 		}
 		if now < g.EndNs && now-e.WrittenNs < src.idleNs {
 			ret.lookNs = src.lookAt(now, e.WrittenNs, g.EndNs)

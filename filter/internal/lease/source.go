@@ -19,8 +19,17 @@ const (
 )
 
 // Source is the source of units of a rule of scope cluster: units that this proxy has
-// leased from the quota service, in a table from which all its workers take. A request
-// that has waited for a grant takes from its own grant first.
+// leased from the quota service, in a table from which all its workers take.
+//
+// Check goes down this list to the first line that holds. Take, Refund and Usage follow
+// Subject.Quota.From, the place that has the units:
+//
+//	the request has waited for a grant, and has one   checkGrant   HasRoom (OwnGrant), or Denied
+//	the cost is 0                                     forNothing   HasRoom, or Denied by a limit of 0
+//	the key's lease has enough units                  checkLease   HasRoom (LeaseTable)
+//	the key's lease has a denial that still holds     checkLease   Denied
+//	the service is silent, or the wait was in vain    alone        as OwnShare has room, or Silent
+//	the service may have more                         tooFew       Pending: it waits; or Contended
 type Source struct {
 	common
 	table *state.Leases
@@ -61,7 +70,7 @@ func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 		return src.checkGrant(s, g, wallNs)
 	}
 	status := src.table.Read(e, src.keyOf(s), wallNs, e.NowNs)
-	if status == state.OK && e.Newer { // by a newer time it can be read
+	if status == state.OK && e.Ahead { // the worker may have stood still since it read its clock
 		status = src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
 	}
 	if status != state.OK {

@@ -29,8 +29,8 @@ import (
 //	   ^                        |                      |
 //	   +-------- Receive -------+------- Receive ------+
 //
-//	answered  It owes no answer: stream.sentNs is 0.
-//	asked     It owes one since sentNs, and Flush sends nothing more. If the stream closes, it owes
+//	answered  It owes no answer: stream.owesNs is 0.
+//	asked     It owes one since owesNs, and Flush sends nothing more. If the stream closes, it owes
 //	          none: the same is asked on the next stream.
 //	silent    It has owed one for the timeout, or a request has waited that long without a stream
 //	          (Worker.Silent). No request waits any more, and probe asks until an answer comes.
@@ -40,7 +40,7 @@ type stream struct {
 	number  uint32          // 0 = it is closed
 	greeted bool            // it has had its first message
 	heard   bool            // the service has answered on it
-	sentNs  int64           // when the message with asks left that has no answer yet; 0 = none
+	owesNs  int64           // since when the service owes an answer to asks; 0 = it owes none
 	defined map[uint32]bool // definitions that it has had
 }
 
@@ -62,7 +62,7 @@ func (c *Client) queueRefills() {
 // sends nothing: the callback with the result calls it again.
 func (c *Client) Flush(now int64) {
 	c.queueRefills()
-	if c.stream.sentNs != 0 || c.stream.number == 0 && now < c.reopenNs {
+	if c.stream.owesNs != 0 || c.stream.number == 0 && now < c.reopenNs {
 		return
 	}
 	c.queueReports(now)
@@ -174,7 +174,7 @@ func (c *Client) send(m *quota.Asks, now int64) bool {
 	}
 	c.stream.greeted = true
 	if len(m.Asks) > 0 {
-		c.stream.sentNs = now
+		c.stream.owesNs = now
 	}
 	return true
 }
@@ -209,7 +209,7 @@ func (c *Client) Closed(now int64) {
 	if c.stream.number == 0 {
 		return
 	}
-	c.stream.number, c.stream.sentNs = 0, 0
+	c.stream.number, c.stream.owesNs = 0, 0
 	c.returns = c.returns[:0]
 	c.backOff(now)
 	for _, a := range c.sent.list {
@@ -231,7 +231,7 @@ func (c *Client) Receive(message []byte, now int64) error {
 		c.Closed(now)
 		return err
 	}
-	c.stream.heard, c.stream.sentNs = true, 0
+	c.stream.heard, c.stream.owesNs = true, 0
 	c.stalled = false
 	c.pauseNs, c.worker.Silent = firstPauseNs, false
 	c.worker.SetProxies(c.grants.Proxies)
@@ -261,7 +261,7 @@ func (c *Client) Period() uint32 {
 	switch {
 	case c.next < len(c.ready):
 		return 1
-	case len(c.waiters) > 0 || c.stream.sentNs != 0:
+	case len(c.waiters) > 0 || c.stream.owesNs != 0:
 		return 10
 	}
 	if ns := c.worker.idleNs; ns > 0 {
@@ -278,11 +278,11 @@ const standstillNs = 1_000_000_000
 // The service gets more time once until it answers, and requests do not wait longer for it. If the
 // worker stood still for standstillNs, the service gets no more time: Tick may end the stream.
 func (c *Client) grantMoreTime(now int64) bool {
-	gap := now - max(c.tickNs, c.stream.sentNs)
-	late := c.stream.sentNs != 0 && !c.stalled && gap > c.worker.TimeoutNs/2 && gap < standstillNs
+	gap := now - max(c.tickNs, c.stream.owesNs)
+	late := c.stream.owesNs != 0 && !c.stalled && gap > c.worker.TimeoutNs/2 && gap < standstillNs
 	c.tickNs = now
 	if late {
-		c.stalled, c.stream.sentNs = true, now
+		c.stalled, c.stream.owesNs = true, now
 	}
 	return late
 }
@@ -291,7 +291,7 @@ func (c *Client) grantMoreTime(now int64) bool {
 // message, or no stream could be opened for so long. It ends a silent stream.
 func (c *Client) noteSilence(now int64) {
 	timeout := c.worker.TimeoutNs
-	silent := c.stream.sentNs != 0 && now-c.stream.sentNs >= timeout
+	silent := c.stream.owesNs != 0 && now-c.stream.owesNs >= timeout
 	if !silent && c.stream.number == 0 {
 		silent = slices.ContainsFunc(c.order, func(req *Waiter) bool { return req.ask != nil && now >= req.deadlineNs })
 	}
@@ -307,7 +307,7 @@ func (c *Client) noteSilence(now int64) {
 
 // probe asks the silent service for no units, to hear whether it answers again.
 func (c *Client) probe(now int64) {
-	if c.stream.sentNs != 0 || !c.ensureOpen(now) {
+	if c.stream.owesNs != 0 || !c.ensureOpen(now) {
 		return
 	}
 	look := quota.Part{Inspect: true} // at the first definition, and a key that nobody has

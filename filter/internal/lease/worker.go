@@ -109,7 +109,27 @@ func (w *Worker) DecideLike(from *Worker) { w.TimeoutNs, w.Silent = from.Timeout
 // Client.Flush.
 func (w *Worker) HasNews() bool { return len(w.refills)+len(w.accounts.due) > 0 }
 
-// common is what both sources of rules of scope cluster have.
+// newNumber returns a number that no definition of a rule has. Numbers begin anew after the
+// largest.
+func (w *Worker) newNumber() uint32 {
+	w.lastNumber = max(w.lastNumber+1, uint32(len(w.Definitions)))
+	return w.lastNumber
+}
+
+// tooFew is what becomes of a subject for which the proxy has too few units, and the service
+// may have more: it waits, unless it has waited in vain or too many others wait.
+func (w *Worker) tooFew(s *decide.Subject) decide.Outcome {
+	switch {
+	case s.Quota.Wait == decide.TimedOut:
+		return decide.Silent
+	case s.Quota.Wait == decide.Rejected, s.Quota.Wait == decide.NotWaited && w.crowded:
+		return decide.Contended
+	}
+	return decide.Pending
+}
+
+// common is what both sources of rules of scope cluster have: the definitions of their limits, how
+// a check begins, and what decides while the service is silent.
 type common struct {
 	worker *Worker
 	rule   *decide.Rule
@@ -157,13 +177,6 @@ func (k requestedKey) limitsOf(first uint32) (limits string, ok bool) {
 	return strings.CutPrefix(string(k), string(binary.LittleEndian.AppendUint32(nil, first)))
 }
 
-// newNumber returns a number that no definition of a rule has. Numbers begin anew after the
-// largest.
-func (w *Worker) newNumber() uint32 {
-	w.lastNumber = max(w.lastNumber+1, uint32(len(w.Definitions)))
-	return w.lastNumber
-}
-
 // appendLimits appends the subject's limits: as many bytes for each key of a rule.
 func appendLimits(b []byte, s *decide.Subject) []byte {
 	for i := range s.Windows {
@@ -180,18 +193,6 @@ func (src *common) begin(s *decide.Subject, wallNs int64) {
 	r.Now, r.Rebased = wallNs, false
 	r.FromFloor = false
 	q.From, q.NowNs = decide.Nowhere, src.worker.clock.Monotonic()
-}
-
-// tooFew is what becomes of a subject for which the proxy has too few units, and the service
-// may have more: it waits, unless it has waited in vain or too many others wait.
-func (w *Worker) tooFew(s *decide.Subject) decide.Outcome {
-	switch {
-	case s.Quota.Wait == decide.TimedOut:
-		return decide.Silent
-	case s.Quota.Wait == decide.Rejected, s.Quota.Wait == decide.NotWaited && w.crowded:
-		return decide.Contended
-	}
-	return decide.Pending
 }
 
 // passNs is when a wait that begins now is over; never if the wait is limit.Never.
@@ -255,8 +256,8 @@ func (src *common) share(s *decide.Subject) []limit.Window {
 	return src.shares
 }
 
-// Persist does nothing: what is held has no record, and a lease of another epoch of the clock is
-// dropped when it is read.
+// Persist does nothing: what is held has no record, and a lease of an earlier start of the clock
+// is dropped when it is read.
 func (*common) Persist(*decide.Subject) {}
 
 // Tables are where the proxy counts without the service.
