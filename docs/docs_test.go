@@ -268,6 +268,24 @@ func (s *sluice) badTranscripts(t *testing.T, docs []doc) (problems []string, ch
 	return problems, checked
 }
 
+// badExcerpts looks for each Go block with a file's name in this file of examples/gotest, which a
+// test of policytest runs.
+func badExcerpts(docs []doc) (problems []string, checked int) {
+	for _, d := range docs {
+		for _, f := range d.fences() {
+			if f.lang != "go" || f.file == "" {
+				continue
+			}
+			checked++
+			text, err := os.ReadFile(filepath.Join(buildtest.Root(), "examples", "gotest", f.file))
+			if err != nil || !strings.Contains(string(text), f.text) {
+				problems = append(problems, fmt.Sprintf("%s: not in %s: %v", f.at, f.file, err))
+			}
+		}
+	}
+	return problems, checked
+}
+
 // pattern is an expression for a text of a page: a … stands for what differs from run to run, in
 // one line.
 func pattern(text string) string {
@@ -285,6 +303,7 @@ func TestPoliciesAndCommands(t *testing.T) {
 	s.filter = buildtest.Filter(t)
 	for name, check := range map[string]func([]doc) ([]string, int){
 		"policies": s.badPolicies, "commands": s.badCommands, "links": badLinks,
+		"excerpts":    badExcerpts,
 		"transcripts": func(docs []doc) ([]string, int) { return s.badTranscripts(t, docs) },
 		"tests":       func(docs []doc) ([]string, int) { return badTests(t, docs) },
 	} {
