@@ -199,7 +199,7 @@ func TestWhatCannotBeDone(t *testing.T) {
 		want string
 	}{
 		{func(f *failing) { policytest.New(f, policytest.Options{Policy: "none.yaml"}) }, "read policy: open none.yaml"},
-		{func(f *failing) { policytest.New(f, options(t, "version: 1\nrulez: []\n")) }, `policy.yaml:2:1: rulez: unknown field`},
+		{func(f *failing) { policytest.New(f, options(t, "version: 1\nrulez: []\n")) }, `policy.yaml:2:1: rulez: unknown`},
 		{func(f *failing) {
 			policytest.New(f, policytest.Options{Wasm: []byte("no module"), YAML: []byte(perUser)})
 		}, "start the filter: "},

@@ -194,7 +194,7 @@ func (u *underWay) send(s *step) {
 			isSame = compare(u, s.last.verdict, verdict) && isSame
 		}
 		if !isSame && i < s.times-1 { // the others would only repeat it
-			u.Fatalf("the requests behind it are not sent")
+			u.Fatalf("the test ends here")
 		}
 	}
 }
