@@ -108,6 +108,10 @@ func TestRefusedValues(t *testing.T) {
 			least + "serve: {flags: {access: a, xds-client-ca: b, quota-password-file: secret}}",
 			"at '/serve/flags/quota-password-file': got string, want object",
 		},
+		{
+			least + "serve: {flags: {access: a, xds-client-ca: b}, files: {password: secret}}",
+			"at '/serve/files/password': got string, want object",
+		},
 		{least + serve + "policies: {a.yaml: b}", "at '/apply/flags': missing property 'ca'"},
 		{least + serve + "policies: {a.yaml: b}\napply: {flags: {ca: a}}", "policies needs apply.flags.token-file"},
 		{

@@ -45,7 +45,7 @@ func (r *release) writeChart() error {
 		content, err := fs.ReadFile(folder, name)
 		if name == "Chart.yaml" {
 			if n := strings.Count(string(content), sourceVersion); n != 2 {
-				return fmt.Errorf("Chart.yaml has %q %d times: want it in version and appVersion", sourceVersion, n)
+				return fmt.Errorf("%q is %d times in Chart.yaml: want it in version and appVersion", sourceVersion, n)
 			}
 			content = []byte(strings.ReplaceAll(string(content), sourceVersion, "ersion: "+r.chartVersion()))
 			description = content
