@@ -18,20 +18,23 @@
 //	            before it are refunded: endDenied.
 //	endDenied   shadow rules are skipped, and rules that count denied hits do so.
 //	takeShadow  Source.Take of each shadow subject: what an allowed request comes to there.
-//	count       metrics, and the keys that were denied.
+//	note        metrics, and the keys that were denied.
 //
 // What requests of each kind come to:
 //
-//	allowed          check, take, takeShadow, count
-//	denied           check, endDenied, count; or check, take, endDenied, count if it lost a race
-//	denied in shadow check, take, takeShadow, count: Verdict.Allowed stays, Subject.Allowed does not
+//	allowed          check, take, takeShadow, note
+//	denied           check, endDenied, note; or check, take, endDenied, note if it lost a race
+//	denied in shadow check, take, takeShadow, note: Verdict.Allowed stays, Subject.Allowed does not
 //	cluster rule     check: Pending. The request waits, its grant comes to Subject.Quota, and Decide
 //	                 begins again: check finds the grant, and take takes it
 //	charged later    as allowed. The caller turns what Take has held into Holds by BeginHolds, and
 //	                 charges the cost by Hold.Settle once the answer tells it
 //
-// Read in this order: Verdict.Decide here, Source and Rule (rule.go), Subject and its outcomes
-// (subject.go), Hold (hold.go), Metrics (metrics.go).
+// In names, count is about units and note is about metrics.
+//
+// Read in this order: Verdict.Decide here, Source and Rule (rule.go), Outcome (outcome.go), Subject and
+// its part in each phase (subject.go), how it waits for the quota service (quota.go), Hold (hold.go),
+// Metrics (metrics.go, spikes.go).
 package decide
 
 import (
@@ -54,7 +57,11 @@ type Verdict struct {
 	Subjects []*Subject // of the rules that matched, in policy order
 	Denied   int        // of a denial: index of the first subject that denied
 
-	// memory has as many subjects as a request has needed: a request matches few of a policy's rules.
+	// memory has as many subjects as a request has ever needed, which are few of a policy's rules.
+	// Subjects are the first of them. Next returns the one behind those, and Add appends it:
+	//
+	//	memory    s0  s1  s2  s3
+	//	Subjects  s0  s1            Next returns s2
 	memory []*Subject
 }
 
@@ -89,6 +96,9 @@ func (v *Verdict) CloneTexts() {
 // ones, then those of the shadow rules. All enforced rules are counted or none. If some rule
 // has to ask the quota service first, the verdict is Pending: nothing is counted, and Decide
 // is called again once the service has answered.
+//
+// So check and take end in one of three ways: they report that an enforced rule denies, or set
+// Pending, or all rules pass.
 func (v *Verdict) Decide(now int64) {
 	v.start(now)
 	denied := v.check(now)
@@ -103,7 +113,7 @@ func (v *Verdict) Decide(now int64) {
 	default:
 		v.takeShadow(now)
 	}
-	v.count()
+	v.note()
 }
 
 // Peek decides without counting, each rule by itself.
@@ -174,30 +184,37 @@ func (v *Verdict) endDenied(now int64) {
 			s.skip()
 			continue
 		}
-		s.write(now)
+		s.storeUntaken(now)
 	}
 	v.conclude()
 }
 
-// takeShadow counts an allowed request in the shadow rules.
+// takeShadow counts an allowed request in the shadow rules. What check has read of a record is out of
+// date once another rule of this request has counted in it.
 func (v *Verdict) takeShadow(now int64) {
 	for i, s := range v.Subjects {
 		if !s.Shadow {
 			continue
 		}
-		if v.countedBefore(i) > 0 { // by now others have counted in the record
+		if v.countedBefore(i) > 0 {
 			s.checkAgain(now)
 		}
 		s.take(now)
 		s.passOvertaken()
 		if !s.Allowed {
-			s.write(now)
+			s.storeUntaken(now)
 		}
 	}
 }
 
-// countedBefore is how many units are counted in the record of the i-th subject before its own:
-// rules that share a counter count a request once each. Shadow rules count last.
+// countedBefore is how many units of this request are counted in the record of the i-th subject before
+// its own: rules that share a counter count a request once each, and shadow rules count last. Three
+// such rules, and a cost of 2:
+//
+//	rule    mode      countedBefore  needs room for
+//	first   enforced  0              2
+//	second  shadow    4              6
+//	third   enforced  2              4
 func (v *Verdict) countedBefore(i int) (units uint32) {
 	s := v.Subjects[i]
 	for j, other := range v.Subjects {

@@ -1,10 +1,7 @@
 package decide
 
 import (
-	"math"
-
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -104,8 +101,8 @@ func (r *Rule) Stored(e *state.Entry) {
 	r.Metrics.WindowResets += uint64(e.Resets)
 }
 
-// count adds the verdict to the rules' metrics.
-func (v *Verdict) count() {
+// note adds the verdict to the rules' metrics, and to the keys that were denied.
+func (v *Verdict) note() {
 	for _, s := range v.Subjects {
 		m := &s.Rule.Metrics
 		if s.Outcome == Full {
@@ -128,7 +125,7 @@ func (v *Verdict) count() {
 			}
 		}
 		if s.Outcome == Taken && s.Rule.HoldSource == nil {
-			s.Rule.spikes.count(s)
+			s.Rule.spikes.note(s)
 		}
 	}
 }
@@ -149,75 +146,4 @@ func (s *Subject) noteDenied(now int64) {
 	if r := s.Rule; r.Denials != nil {
 		r.DenialWorker.Count(r.Denials, &s.Key, now)
 	}
-}
-
-// spikes finds bursts around the boundaries of a rule's shortest aligned window. A burst is what the
-// last tenth of one window and the first tenth of the next have together beyond the limit. It adds
-// up all keys that one worker has seen, so it is exact for a rule without a key on one worker and an
-// approximation otherwise. No record holds any of it.
-//
-//	... window before | this window ...
-//	       tailBefore | head ... tail |
-type spikes struct {
-	end        int64  // of this window
-	tailBefore uint64 // units in the last tenth of the window before
-	head, tail uint64 // units in this window's first and last tenth
-
-	quietFrom, quietTo int64 // between these instants a hit changes nothing here
-}
-
-// count adds a hit that was counted.
-func (s *spikes) count(of *Subject) {
-	if at := of.Record.Now; at < s.quietFrom || at >= s.quietTo {
-		s.countNearBoundary(of)
-	}
-}
-
-func (s *spikes) countNearBoundary(of *Subject) {
-	windows := of.Rule.Subjects.Windows
-	for i := range windows {
-		if w := &windows[i]; w.Algorithm == limit.FixedWindow || w.Algorithm == limit.Calendar {
-			of.Rule.Metrics.BoundarySpikes += s.add(w, of.Record.Now, uint64(of.Cost))
-			return
-		}
-	}
-	s.quietFrom, s.quietTo = math.MinInt64, math.MaxInt64 // no window is aligned
-}
-
-// add adds units to the window at now. It returns how many of them are beyond the limit.
-func (s *spikes) add(w *limit.Window, now int64, units uint64) (excess uint64) {
-	start, end := w.Span(now)
-	if end != s.end {
-		s.begin(start, end)
-	}
-	tenth := (end - start) / 10
-	if now-start < tenth {
-		excess = s.addToHead(units, uint64(w.Limit))
-	}
-	if end-now <= tenth {
-		s.tail += units
-	}
-	return excess
-}
-
-// begin begins a window. The one before it counts only if it ends where this one starts.
-func (s *spikes) begin(start, end int64) {
-	length := end - start
-	tailBefore := uint64(0)
-	if start == s.end {
-		tailBefore = s.tail
-	}
-	*s = spikes{
-		end: end, tailBefore: tailBefore,
-		quietFrom: start + (length+9)/10, quietTo: end - length/10,
-	}
-}
-
-func (s *spikes) addToHead(units, limit uint64) (excess uint64) {
-	before := s.tailBefore + s.head
-	s.head += units
-	if s.tailBefore == 0 {
-		return 0
-	}
-	return max(before+units, limit) - max(before, limit)
 }

@@ -21,8 +21,7 @@ type Source interface {
 	// Take counts the cost of a subject that was checked: Taken, Raced, Full or Failed. A rule
 	// that holds keeps the units until its HoldSource settles them.
 	//
-	// Take reads Allowed. If that is false, the hit is counted though it is denied (see
-	// Rule.CountsDenied), and PassNs becomes the instant at which the next hit like this one
+	// If Subject.CountsThoughDenied, PassNs becomes the instant at which the next hit like this one
 	// passes. In all other cases, also for Full, PassNs stays as Check left it: a request that
 	// had room, and then found the page full, is told that it may try again at once.
 	Take(s *Subject) Outcome
@@ -62,19 +61,24 @@ type Table struct {
 
 // Rule decides by a policy.Rule, and counts what it has decided.
 type Rule struct {
+	// NewRule.
 	Policy       *policy.Rule
 	Subjects     policy.Subjects
-	Source       Source       // nil without limits
-	HoldSource   HoldSource   // Source again if the rule holds, else nil
-	Counted      *state.Table // in which Source counts; rules that share a counter share it
-	CountsDenied bool         // this proxy counts hits that the rule denies; for scope cluster the service does
-	Metrics      Metrics
-	Holding      Holding // of this worker's streams
-	Named        []Named // by names of overrides
+	CountsDenied bool // this proxy counts hits that the rule denies; for scope cluster the service does
 
-	namedBy []int // by override: index in Named, -1 for none
+	// SetSource.
+	Source     Source       // nil without limits
+	HoldSource HoldSource   // Source again if the rule holds, else nil
+	Counted    *state.Table // in which Source counts; rules that share a counter share it
+
+	// What this worker has counted.
+	Metrics Metrics
+	Holding Holding // of its streams
+	Named   []Named // by names of overrides
+	namedBy []int   // by override: index in Named, -1 for none
 	spikes  spikes
 
+	// The engine.
 	Denials      *denials.Rule   // the keys that the rule denies; nil if the policy reports no keys
 	DenialWorker *denials.Worker // which counts them
 }

@@ -8,52 +8,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Outcome is what became of one rule's part in a request.
-type Outcome uint8
-
-// The outcomes, with who sets each, and whether the rule then denies:
-//
-//	outcome     set by                                    denies
-//	HasRoom     Begin, Source.Check, Subject.refund       no
-//	Taken       Source.Take                               no
-//	Raced       Source.Take; no subject keeps it          -
-//	Pending     Source.Check                              not yet
-//	Denied      Source.Check                              yes
-//	HeldBack    Source.Check                              yes
-//	MissingKey  Subject.LackKey                           yes
-//	Full        Source.Check, Source.Take                 by on_full
-//	Failed      Source.Check, Source.Take                 by on_error
-//	Contended   Source.Check: too many requests wait      by on_contention
-//	            Subject.take: retries ran out             by on_contention
-//	            joinAsk: one part too many in an ask      by on_contention
-//	            passOvertaken: for a shadow rule          no
-//	Silent      Source.Check                              by on_unavailable
-//	Starting    Source.Check                              by on_unavailable
-//	NotAsked    Subject.skip                              no
-//
-// become sets the outcome that a Source has found, and has the policy decide where it may.
-const (
-	HasRoom    Outcome = iota // the units are free, or the rule counts nothing: Take may take them
-	Taken                     // they are counted
-	Raced                     // another worker wrote first
-	Pending                   // the quota service must be asked
-	Denied                    // a window has no room
-	HeldBack                  // a window would have room, if less were held
-	MissingKey                // the request lacks a key part
-	Full                      // the key's page is full
-	Failed                    // a call into the proxy failed
-	Contended                 // retries ran out, or too many requests wait or parts ask already
-	Silent                    // the quota service is silent, and nothing decides in its place
-	Starting                  // the quota store has no state yet, and no share of this proxy has room
-	NotAsked                  // a shadow rule of a request that another rule denied
-)
-
-// reasons say why a rule denied, or allowed without counting.
-var reasons = [...]string{
-	Denied: "limit", HeldBack: "held", MissingKey: "missing_key", Full: "on_full", Failed: "on_error",
-	Contended: "on_contention", Silent: "on_unavailable", Starting: "starting", NotAsked: "not_asked",
-}
-
 // Subject is one rule as it holds for one request. It has everything that the request carries
 // from one call to the next: a source remembers nothing about it. Its fields stand in groups, by
 // who writes them.
@@ -85,55 +39,6 @@ type Subject struct {
 	unnamed Named // see named
 }
 
-// Quota is how far a subject has come with the quota service.
-type Quota struct {
-	Wait  Wait
-	Grant Grant             // what the service has granted
-	From  From              // where Check has found the units: Take, Refund and Usage follow it
-	NowNs int64             // when Check looked, by the monotonic clock
-	Lease *state.LeaseEntry // what this proxy has leased of the key, as Check read it
-	Taken state.GrantLeft   // of these units: the grant that Take took them from, for Refund
-}
-
-// Wait is what a request that asks the quota service may still wait for.
-type Wait uint8
-
-// The waits.
-const (
-	NotWaited Wait = iota // it may wait, unless too many others do
-	Waits                 // it waits for a grant, or for another one
-	TimedOut              // nothing came in time: it waits no longer
-	Rejected              // the service takes no more asks: it waits no longer
-)
-
-// Grant is what the quota service has granted to a subject that waited, or denied.
-type Grant struct {
-	Received  bool                  // false while the service has not granted or denied
-	Units     uint32                // that the subject may take
-	EndNs     int64                 // until when it may, by the monotonic clock
-	Denied    bool                  // too few units are left
-	HeldBack  bool                  // of a denial: enough would be left, if less were held
-	WaitNs    int64                 // of a denial: until the cost passes, or limit.Never
-	NowNs     int64                 // when it came, by the monotonic clock
-	Standings []state.LeaseStanding // how the rule's windows stand over all proxies
-}
-
-// Decides reports whether it has come, and decides about the cost.
-func (g *Grant) Decides(cost uint32, nowNs int64) bool {
-	return g.Received && (g.Denied || g.Units >= cost && nowNs < g.EndNs)
-}
-
-// From is where a subject of scope cluster takes its units from.
-type From uint8
-
-// The places that have units.
-const (
-	Nowhere    From = iota
-	OwnGrant        // the grant for which the request has waited
-	LeaseTable      // what the proxy has leased
-	OwnShare        // what the proxy may admit while the service is silent
-)
-
 // Begin prepares the subject, whose key has been read. What it leaves of the request before is
 // read only after Check, Take or the service has written it anew.
 func (s *Subject) Begin(r *Rule) {
@@ -152,9 +57,6 @@ func (s *Subject) LackKey() {
 	s.PassNs = limit.Never
 }
 
-// Reason says why the rule denied, or allowed without counting; else it is empty.
-func (s *Subject) Reason() string { return reasons[s.Outcome] }
-
 // OverrideName returns the name of the override that holds, empty if none does or
 // it has no name.
 func (s *Subject) OverrideName() string {
@@ -167,6 +69,9 @@ func (s *Subject) OverrideName() string {
 // Now returns the instant at which the key is counted: the request's, or that
 // of the key's record if that is later.
 func (s *Subject) Now() int64 { return s.Record.Now }
+
+// CountsThoughDenied reports whether Take is to count a hit that the rule has denied: see Rule.CountsDenied.
+func (s *Subject) CountsThoughDenied() bool { return !s.Allowed }
 
 // Units are the subject's cost and what is counted before it; a cost of 0 needs neither.
 func (s *Subject) Units() uint32 {
@@ -222,8 +127,8 @@ func (s *Subject) check(now int64) {
 	}
 }
 
-// checkAgain is check after others wrote first. The record that it reads contains the units of
-// the rules before this one, so nothing is CountedBefore.
+// checkAgain is check after another worker, or another rule of this request, wrote first. The record that
+// it reads contains the units of the rules before this one, so nothing is CountedBefore.
 func (s *Subject) checkAgain(now int64) {
 	s.CountedBefore = 0
 	if !s.Unlimited && s.Outcome != MissingKey {
@@ -236,41 +141,6 @@ func (s *Subject) noteCheck(found Outcome, now int64) {
 		s.Rule.Metrics.ClockRebased++
 	}
 	s.become(found, now)
-}
-
-// become notes an outcome and, if the rule could not decide, has the policy decide.
-func (s *Subject) become(o Outcome, now int64) {
-	m, p := &s.Rule.Metrics, s.Rule.Policy
-	s.Outcome, s.Allowed = o, true
-	switch o {
-	case Denied, HeldBack:
-		s.Allowed = false
-	case Full:
-		s.Allowed = p.OnFull != policy.FullDeny
-	case Failed:
-		m.Errors++
-		s.undecided(p.OnError == policy.FailDeny, now)
-	case Contended:
-		m.Contention++
-		s.undecided(p.OnContention == policy.FailDeny, now)
-	case Silent:
-		m.Unavailable++
-		s.undecided(p.OnUnavailable == policy.UnavailableDeny, now)
-	case Starting:
-		m.Unavailable++
-		s.undecided(p.OnUnavailable != policy.UnavailableAllow, now)
-	default: // the units are free, taken, or to be asked for
-	}
-}
-
-// failureRetryNs is the wait of a request that is denied because nothing could decide.
-const failureRetryNs = 1_000_000_000
-
-func (s *Subject) undecided(deny bool, now int64) {
-	s.Known = false // the record may contain a hit that was never stored
-	if deny {
-		s.Allowed, s.PassNs = false, now+failureRetryNs
-	}
 }
 
 // take counts the hit that check has passed. If another worker wrote first it checks
@@ -305,9 +175,9 @@ func (s *Subject) refund(now int64) {
 	}
 }
 
-// write stores what the rule keeps of a hit that is not taken: its cost if denied hits count,
+// storeUntaken stores what the rule keeps of a hit that is not taken: its cost if denied hits count,
 // else that the record has moved to the present.
-func (s *Subject) write(now int64) {
+func (s *Subject) storeUntaken(now int64) {
 	if counted := s.countDenied(now); !counted && s.Known {
 		s.Rule.Source.Persist(s)
 	}

@@ -82,7 +82,7 @@ func (c *Source) Take(s *decide.Subject) decide.Outcome {
 	switch status {
 	case state.OK:
 		s.Rule.Stored(e)
-		if !s.Allowed { // it is counted though it is denied: see Rule.CountsDenied
+		if s.CountsThoughDenied() {
 			if passNs := c.Table.Check(e, s.Units()); passNs > e.Now {
 				s.PassNs = passNs
 			}

@@ -1,0 +1,87 @@
+package decide
+
+import "github.com/sluice-ratelimit/sluice/shared/policy"
+
+// Outcome is what became of one rule's part in a request.
+type Outcome uint8
+
+// The outcomes, with who sets each, and whether the rule then denies:
+//
+//	outcome     set by                                    denies
+//	HasRoom     Begin, Source.Check, Subject.refund       no
+//	Taken       Source.Take                               no
+//	Raced       Source.Take; no subject keeps it          -
+//	Pending     Source.Check                              not yet
+//	Denied      Source.Check                              yes
+//	HeldBack    Source.Check                              yes
+//	MissingKey  Subject.LackKey                           yes
+//	Full        Source.Check, Source.Take                 by on_full
+//	Failed      Source.Check, Source.Take                 by on_error
+//	Contended   Source.Check: too many requests wait      by on_contention
+//	            Subject.take: retries ran out             by on_contention
+//	            joinAsk: one part too many in an ask      by on_contention
+//	            passOvertaken: for a shadow rule          no
+//	Silent      Source.Check                              by on_unavailable
+//	Starting    Source.Check                              by on_unavailable
+//	NotAsked    Subject.skip                              no
+//
+// become sets the outcome that a Source has found, and has the policy decide where it may.
+const (
+	HasRoom    Outcome = iota // the units are free, or the rule counts nothing: Take may take them
+	Taken                     // they are counted
+	Raced                     // another worker wrote first
+	Pending                   // the quota service must be asked
+	Denied                    // a window has no room
+	HeldBack                  // a window would have room, if less were held
+	MissingKey                // the request lacks a key part
+	Full                      // the key's page is full
+	Failed                    // a call into the proxy failed
+	Contended                 // retries ran out, or too many requests wait or parts ask already
+	Silent                    // the quota service is silent, and nothing decides in its place
+	Starting                  // the quota store has no state yet, and no share of this proxy has room
+	NotAsked                  // a shadow rule of a request that another rule denied
+)
+
+// reasons say why a rule denied, or allowed without counting.
+var reasons = [...]string{
+	Denied: "limit", HeldBack: "held", MissingKey: "missing_key", Full: "on_full", Failed: "on_error",
+	Contended: "on_contention", Silent: "on_unavailable", Starting: "starting", NotAsked: "not_asked",
+}
+
+// Reason says why the rule denied, or allowed without counting; else it is empty.
+func (s *Subject) Reason() string { return reasons[s.Outcome] }
+
+// become notes an outcome and, if the rule could not decide, has the policy decide.
+func (s *Subject) become(o Outcome, now int64) {
+	m, p := &s.Rule.Metrics, s.Rule.Policy
+	s.Outcome, s.Allowed = o, true
+	switch o {
+	case Denied, HeldBack:
+		s.Allowed = false
+	case Full:
+		s.Allowed = p.OnFull != policy.FullDeny
+	case Failed:
+		m.Errors++
+		s.undecided(p.OnError == policy.FailDeny, now)
+	case Contended:
+		m.Contention++
+		s.undecided(p.OnContention == policy.FailDeny, now)
+	case Silent:
+		m.Unavailable++
+		s.undecided(p.OnUnavailable == policy.UnavailableDeny, now)
+	case Starting:
+		m.Unavailable++
+		s.undecided(p.OnUnavailable != policy.UnavailableAllow, now)
+	default: // the units are free, taken, or to be asked for
+	}
+}
+
+// failureRetryNs is the wait of a request that is denied because nothing could decide.
+const failureRetryNs = 1_000_000_000
+
+func (s *Subject) undecided(deny bool, now int64) {
+	s.Known = false // the record may contain a hit that was never stored
+	if deny {
+		s.Allowed, s.PassNs = false, now+failureRetryNs
+	}
+}

@@ -1,0 +1,61 @@
+package decide
+
+import "github.com/sluice-ratelimit/sluice/shared/state"
+
+// Quota is how far a subject has come with the quota service. It carries the request over from one call of
+// Decide to the next. Who sets it, where a request has to wait:
+//
+//	Subject.Begin   Wait = NotWaited, no Grant
+//	Source.Check    From = Nowhere: too few units here. The outcome is Pending
+//	lease.Client    Wait = Waits, and it asks the service. Then Grant = what the service has granted, or
+//	                Wait = TimedOut or Rejected
+//	Source.Check    From = OwnGrant if the grant suffices, LeaseTable or OwnShare if units are there by now.
+//	                Else it is Pending again if it still Waits, Silent if it TimedOut, Contended if Rejected
+//	Source.Take     takes the units from where From says; Taken, for Refund
+type Quota struct {
+	Wait  Wait
+	Grant Grant             // what the service has granted
+	From  From              // where Check has found the units: Take, Refund and Usage follow it
+	NowNs int64             // when Check looked, by the monotonic clock
+	Lease *state.LeaseEntry // what this proxy has leased of the key, as Check read it
+	Taken state.GrantLeft   // of these units: the grant that Take took them from, for Refund
+}
+
+// Wait is what a request that asks the quota service may still wait for.
+type Wait uint8
+
+// The waits.
+const (
+	NotWaited Wait = iota // it may wait, unless too many others do
+	Waits                 // it waits for a grant, or for another one
+	TimedOut              // nothing came in time: it waits no longer
+	Rejected              // the service takes no more asks: it waits no longer
+)
+
+// Grant is what the quota service has granted to a subject that waited, or denied.
+type Grant struct {
+	Received  bool                  // false while the service has not granted or denied
+	Units     uint32                // that the subject may take
+	EndNs     int64                 // until when it may, by the monotonic clock
+	Denied    bool                  // too few units are left
+	HeldBack  bool                  // of a denial: enough would be left, if less were held
+	WaitNs    int64                 // of a denial: until the cost passes, or limit.Never
+	NowNs     int64                 // when it came, by the monotonic clock
+	Standings []state.LeaseStanding // how the rule's windows stand over all proxies
+}
+
+// Decides reports whether it has come, and decides about the cost.
+func (g *Grant) Decides(cost uint32, nowNs int64) bool {
+	return g.Received && (g.Denied || g.Units >= cost && nowNs < g.EndNs)
+}
+
+// From is where a subject of scope cluster takes its units from.
+type From uint8
+
+// The places that have units.
+const (
+	Nowhere    From = iota
+	OwnGrant        // the grant for which the request has waited
+	LeaseTable      // what the proxy has leased
+	OwnShare        // what the proxy may admit while the service is silent
+)
