@@ -152,7 +152,7 @@ func (r *reader) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders, 
 	}
 	ways := always(entry{key: a.GetDescriptorKey(), part: &p})
 	if a.GetSkipIfAbsent() && p.kind == kindHeader {
-		ways = append(ways, descriptor{selection: selection{match: match{p.String(): {{kind: absent}}}}})
+		ways = append(ways, descriptor{selection: selection{match: p.matching(pattern{kind: absent})}})
 	}
 	return ways
 }
@@ -250,7 +250,7 @@ func (r *reader) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddres
 	for _, o := range a.GetAddressMatcher().GetRanges() {
 		networks = append(networks, r.readCIDRRange(o, at)...)
 	}
-	switch m := (match{clientIP.String(): exact(networks)}); {
+	switch m := clientIP.matching(exact(networks)...); {
 	case networks == nil:
 		d.cannotMatch("its address_matcher has no ranges")
 	case a.GetAddressMatcher().GetInvertMatch():

@@ -58,7 +58,7 @@ func (d *descriptor) rules(leaves []leaf, r *reader) (list []rule) {
 		}
 		m := newMaker(r, d, &leaves[i])
 		m.addValues()
-		m.addReasons(d)
+		m.addReasons(d.selection)
 		m.overrideEarlierLeaves(leaves[:i], overridden)
 		list = append(list, m.finish())
 	}
@@ -89,7 +89,7 @@ func overriddenBy(leaves []leaf) []*leaf {
 	return list
 }
 
-// maker makes the rule of one leaf.
+// maker makes the rule of one leaf: newMaker or newMakerOf begins it, finish ends it.
 type maker struct {
 	*reader
 	leaf *leaf
@@ -111,20 +111,32 @@ func newMaker(r *reader, d *descriptor, l *leaf) *maker {
 	return m
 }
 
+// newMakerOf begins the rule of a limit for the requests of a selection. It comes of no level of descriptors:
+// its leaf has no values, and is there for the quota and its place. The caller sets the key.
+func newMakerOf(r *reader, name string, q *quota, s selection) *maker {
+	m := &maker{reader: r, leaf: &leaf{quota: q, at: q.at}}
+	m.rule = rule{quota: q}
+	m.rule.Name = clip(name, 100)
+	m.rule.Match = s.match
+	m.rule.Exempt = joined(s.exempt)
+	m.addReasons(s)
+	return m
+}
+
+// addReasons adds what the selection of the requests and the limit say of the rule, and why it is off.
+func (m *maker) addReasons(s selection) {
+	for _, text := range slices.Concat(s.notes, m.leaf.quota.notes) {
+		m.comment(text)
+	}
+	for _, why := range slices.Concat(s.whyOff, m.leaf.quota.whyOff) {
+		m.cannot(why)
+	}
+}
+
 // addValues adds the values of the leaf to the rule's match and key.
 func (m *maker) addValues() {
 	for i, v := range m.leaf.values {
 		m.addValue(i, v)
-	}
-}
-
-// addReasons adds what the descriptor and the limit say of the rule, and why it is off.
-func (m *maker) addReasons(d *descriptor) {
-	for _, text := range slices.Concat(d.notes, m.leaf.quota.notes) {
-		m.comment(text)
-	}
-	for _, why := range slices.Concat(d.whyOff, m.leaf.quota.whyOff) {
-		m.cannot(why)
 	}
 }
 
@@ -256,7 +268,7 @@ func (r *rule) limitedRequests(exempt []match) (m match, ok bool) {
 	for _, p := range r.Key {
 		switch {
 		case p.kind == kindHeader && m[p.String()] == nil:
-			m, _ = m.and(match{p.String(): {present}})
+			m, _ = m.and(p.matching(present))
 		case p.kind == kindQuery, p.kind == kindProperty:
 			return nil, false
 		}

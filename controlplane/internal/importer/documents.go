@@ -103,11 +103,11 @@ func fieldOf(n *policy.Node, names ...string) *policy.Node {
 			break
 		}
 		isIt := func(f policy.Field) bool { return isField(f.Name, name) && f.Value.Kind != policy.Null }
-		at := slices.IndexFunc(n.Fields, isIt)
-		if at < 0 {
+		i := slices.IndexFunc(n.Fields, isIt)
+		if i < 0 {
 			return nil
 		}
-		n = n.Fields[at].Value
+		n = n.Fields[i].Value
 	}
 	return n
 }

@@ -144,40 +144,49 @@ func (d *draft) nameRules() {
 		}
 		taken[r.Name] = true
 		shares := func(other *rule) bool { return !r.off && !other.off && other.mayShareCounter(r) }
-		if at := slices.IndexFunc(counters[base], shares); at >= 0 {
-			r.Counter = counters[base][at].Name
+		if i := slices.IndexFunc(counters[base], shares); i >= 0 {
+			r.Counter = counters[base][i].Name
 		} else {
 			counters[base] = append(counters[base], r)
 		}
 	}
 }
 
-// overAll gives the rules scope cluster, except those with a counter for each connection, because
-// one Envoy has the whole connection. If rules share a counter, all of them lease or none does. None
-// does if one of them counts denials, or allows another number than the others: units leased under
-// one limit must not be spent under another.
-func (d *draft) overAll() {
-	first := map[string]*rule{} // of each counter
-	off := map[string]bool{}
-	of := func(r *rule) string { return cmp.Or(r.Counter, r.Name) }
+// countOverAll gives the rules scope cluster, except those with a counter for each connection, because
+// one Envoy has the whole connection.
+func (d *draft) countOverAll() {
+	sharing := map[string][]*rule{} // by their counter
 	for i := range d.rules {
 		r := &d.rules[i]
 		if slices.ContainsFunc(r.Key, connectionID.is) {
 			continue
 		}
 		r.Scope = string(policy.ScopeCluster)
-		other := cmp.Or(first[of(r)], r)
-		first[of(r)] = other
-		isAlike := r.quota.numbers == other.quota.numbers && slices.EqualFunc(r.Overrides, other.Overrides, override.same)
+		counter := cmp.Or(r.Counter, r.Name)
+		sharing[counter] = append(sharing[counter], r)
+	}
+	for _, rules := range sharing {
+		if mayLease(rules) {
+			continue
+		}
+		for _, r := range rules {
+			r.Lease = "off"
+		}
+	}
+}
+
+// mayLease reports whether rules that share a counter may lease its units: all of them do or none. They
+// may not if one of them counts denials, or allows another number than the others: units leased under
+// one limit must not be spent under another.
+func mayLease(sharing []*rule) bool {
+	first := sharing[0]
+	for _, r := range sharing {
+		isAlike := r.quota.numbers == first.quota.numbers && slices.EqualFunc(r.Overrides, first.Overrides, override.same)
 		if r.CountDenied || !isAlike {
-			off[of(r)] = true
+			return false
 		}
 	}
-	for i := range d.rules {
-		if off[of(&d.rules[i])] {
-			d.rules[i].Lease = "off"
-		}
-	}
+	return true
 }
 
 // mayShareCounter reports whether two rules may share a counter.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -65,6 +66,11 @@ type gatewayMatch struct {
 }
 
 const trafficPolicy = "BackendTrafficPolicy"
+
+// hasTrafficPolicies reports whether a file has a BackendTrafficPolicy.
+func (j *job) hasTrafficPolicies() bool {
+	return slices.ContainsFunc(j.files, func(in *source) bool { return len(ofKind(in.root, trafficPolicy)) > 0 })
+}
 
 // trafficPolicies makes rules of BackendTrafficPolicies. Other limits beside them are a
 // problem: a policy is made of one kind.
@@ -153,7 +159,8 @@ func (r *reader) gatewayRules(all *gatewayRules, at place, name string, isLocal 
 	return append(list, defaults...)
 }
 
-// gatewayRule makes a rule for the requests of a descriptor.
+// gatewayRule makes a rule for the requests of a descriptor. Its conditions are in the descriptor's
+// selection, so one leaf has all its requests: each part of the key, with any value.
 func (r *reader) gatewayRule(d *descriptor, o *gatewayRule, name string, isLocal bool) []rule {
 	l := leafOfRest(d.entries)
 	l.name = name
@@ -259,7 +266,7 @@ func (r *reader) readMethods(d *descriptor, list []*gatewayMatch, at place) {
 		}
 	}
 	if methods != nil {
-		d.selection = d.and(selection{match: match{method.String(): exact(methods)}})
+		d.selection = d.and(selection{match: method.matching(exact(methods)...)})
 	}
 }
 

@@ -122,16 +122,16 @@ func (i *ingress) readPaths(r *reader, withExpressions map[string]bool) {
 	if len(rules) == 0 || fieldOf(i.node, "spec", "default_backend") != nil {
 		i.requests = append(i.requests, ingressPath{path: pattern{wildcard, "/*"}})
 	}
-	for at, rule := range rules {
+	for k, rule := range rules {
 		host := strings.ToLower(textOf(rule, "host"))
 		paths := itemsOf(rule, "http", "paths")
 		if len(paths) == 0 {
 			i.requests = append(i.requests, ingressPath{host, pattern{wildcard, "/*"}})
 		}
-		for k, p := range paths {
+		for l, p := range paths {
 			path, ok := ingressPattern(textOf(p, "path"), textOf(p, "path_type"), withExpressions[host])
 			if !ok {
-				r.fail(i.at.item("spec.rules", at).item("http.paths", k), "the path "+strconv.Quote(textOf(p, "path"))+
+				r.fail(i.at.item("spec.rules", k).item("http.paths", l), "the path "+strconv.Quote(textOf(p, "path"))+
 					" must begin with /, and be an expression of RE2 where use-regex or rewrite-target makes it one")
 			}
 			i.requests = append(i.requests, ingressPath{host, path})
@@ -191,17 +191,11 @@ func (j *job) addIngressRules(i *ingress, all []*ingress, annotation string, n n
 	}
 	allowed := j.allowedNetworks(i)
 	for _, s := range i.selections(all) {
-		m := &maker{reader: j.reader, leaf: &leaf{quota: &quota{numbers: n, at: at}, at: at}}
-		m.rule.quota = m.leaf.quota
-		m.rule.Name = clip(i.name+"-"+strings.TrimPrefix(annotation, "limit-"), 100)
-		m.rule.Match = s.match
-		m.rule.Exempt = joined(slices.Concat(allowed, s.exempt))
+		s.exempt = slices.Concat(allowed, s.exempt)
+		m := newMakerOf(j.reader, i.name+"-"+strings.TrimPrefix(annotation, "limit-"), &quota{numbers: n, at: at}, s)
 		m.rule.Key = []part{clientIP}
 		m.rule.Response = &response{Status: 503} // the default of limit-req-status-code and limit-conn-status-code
 		m.rule.identity = at
-		for _, why := range s.whyOff {
-			m.cannot(why)
-		}
 		j.draft.rules = append(j.draft.rules, m.finish())
 	}
 }
@@ -230,7 +224,7 @@ func (j *job) allowedNetworks(i *ingress) []match {
 	if len(list) == 0 {
 		return nil
 	}
-	return []match{{clientIP.String(): list}}
+	return []match{clientIP.matching(list...)}
 }
 
 // selections are the requests of an Ingress: hosts with the same paths come together.
@@ -243,9 +237,9 @@ func (i *ingress) selections(all []*ingress) (list []selection) {
 		}
 		paths[q.host] = appendNew(paths[q.host], []pattern{q.path})
 	}
-	for at, h := range hosts {
+	for k, h := range hosts {
 		isLike := func(other string) bool { return (h == "") == (other == "") && slices.Equal(paths[h], paths[other]) }
-		if slices.IndexFunc(hosts, isLike) < at {
+		if slices.IndexFunc(hosts, isLike) < k {
 			continue
 		}
 		var alike []string
@@ -289,9 +283,9 @@ func (s *selection) leaveOutPath(hosts []string, paths []pattern, q ingressPath)
 	wins := func(p pattern) bool { return q.path.isLonger(p) && !p.apart(q.path) }
 	switch {
 	case slices.ContainsFunc(hosts, isNarrowerHost):
-		s.addExempt(match{host.String(): {{exactly, q.host}}})
+		s.addExempt(host.matching(pattern{exactly, q.host}))
 	case slices.Contains(hosts, q.host) && slices.ContainsFunc(paths, wins):
-		m := match{fullPath.String(): spelledOut([]pattern{q.path})}
+		m := fullPath.matching(spelledOut([]pattern{q.path})...)
 		if len(hosts) > 1 {
 			m[host.String()] = []pattern{{exactly, q.host}}
 		}

@@ -137,10 +137,10 @@ func grouped(levels []*level, depth int, by func(pair) (value string, ok bool)) 
 			continue
 		}
 		value, ok := by(l.pairs[depth])
-		switch at, known := index[value]; {
+		switch i, known := index[value]; {
 		case !ok:
 		case known:
-			groups[at] = append(groups[at], l)
+			groups[i] = append(groups[i], l)
 		default:
 			index[value] = len(groups)
 			groups = append(groups, []*level{l})

@@ -218,20 +218,20 @@ func flat(block []*nginxconf.Directive) (list []*nginxconf.Directive) {
 // rulesOf makes the rules for the limits of a kind in a scope, and in those within it.
 func (n *nginxImport) rulesOf(kind string, s *nginxScope, outer selection) {
 	all := outer.and(s.selection)
-	apart := s.apart(kind)
-	own := all
-	own.exempt = slices.Clone(all.exempt)
-	isLeft := true // requests of the scope that are in no scope apart
-	for _, c := range apart {
-		own.exemptScope(c)
-		isLeft = isLeft && !c.isWhole()
+	inner := s.withOwnRules(kind)
+	rest := all // without the requests of those
+	rest.exempt = slices.Clone(all.exempt)
+	isEmpty := false
+	for _, c := range inner {
+		rest.exemptScope(c)
+		isEmpty = isEmpty || c.isWhole()
 	}
-	if isLeft {
+	if !isEmpty {
 		for _, d := range s.limits[kind].list {
-			n.addLimit(kind, d, s.limits[kind], own)
+			n.addLimit(kind, d, s.limits[kind], rest)
 		}
 	}
-	for _, c := range apart {
+	for _, c := range inner {
 		n.rulesOf(kind, c, all)
 	}
 }
@@ -319,23 +319,13 @@ func (n *nginxImport) addRule(z *nginxZone, q *quota, f keyForm, status uint64, 
 	if !hasAny {
 		return
 	}
-	m := &maker{reader: n.reader, leaf: &leaf{quota: q, at: q.at}} // notes go to the place of the limit
-	m.rule.quota = q
-	m.rule.Name = clip(z.name, 100)
-	m.rule.Match = all.match
-	m.rule.Exempt = joined(all.exempt)
+	m := newMakerOf(n.reader, z.name, q, all)
 	m.rule.Key = f.parts
 	m.rule.Capacity = z.capacity
 	if status != defaultStatus {
 		m.rule.Response = &response{Status: uint32(status)}
 	}
 	m.rule.identity = place{path: fmt.Sprint(z.at, q.numbers, f.text)}
-	for _, text := range slices.Concat(all.notes, q.notes) {
-		m.comment(text)
-	}
-	for _, why := range all.whyOff {
-		m.cannot(why)
-	}
 	if len(f.parts) > 1 && slices.ContainsFunc(f.parts, part.mayBeMissing) {
 		m.rule.MissingKey = string(policy.MissingShare)
 		if !slices.ContainsFunc(f.parts, func(p part) bool { return !p.mayBeMissing() }) {
@@ -351,37 +341,4 @@ const defaultStatus = 429
 // mayBeMissing reports whether a request may lack the part.
 func (p part) mayBeMissing() bool {
 	return p.kind == kindHeader || p.kind == kindQuery || p.kind == kindCookie
-}
-
-// joined has the exemptions by one list, such as paths, in one exemption.
-func joined(list []match) (short []match) {
-	at := map[string]int{}
-	for _, m := range list {
-		for name, values := range m {
-			i, isKnown := at[name]
-			isList := len(m) == 1 && !strings.HasPrefix(name, "header ")
-			switch {
-			case !isList:
-				short = append(short, m)
-			case isKnown:
-				short[i] = match{name: appendNew(short[i][name], values)}
-			default:
-				at[name] = len(short)
-				short = append(short, m)
-			}
-			break
-		}
-	}
-	return short
-}
-
-// appendNew adds the patterns that the list does not have.
-func appendNew(list, more []pattern) []pattern {
-	list = slices.Clone(list)
-	for _, p := range more {
-		if !slices.Contains(list, p) {
-			list = append(list, p)
-		}
-	}
-	return list
 }

@@ -12,6 +12,27 @@ import (
 
 // keyForm is a form that a key has for some requests: parts of them, and a text that is the same for
 // all. The forms of a key are for different requests. nginx does not count an empty key.
+//
+// An example: clients of the plan gold have no limit, those of staff share one, and all others are limited
+// by address.
+//
+//	map $http_x_plan $counted { gold ""; staff all; default $binary_remote_addr; }
+//	limit_req_zone $counted zone=one:1m rate=5r/s;
+//
+// The key $counted has three forms. The last two become rules:
+//
+//	requests                           parts      text
+//	x-plan is gold                     none       empty
+//	x-plan is staff, and not gold      none       all
+//	x-plan is neither gold nor staff   client_ip  empty
+//
+// They are found by calls that lead back to formsOf, as the values of a map may have variables too:
+//
+//	formsOf        a text: joins the forms of its variables and of what is between them
+//	  variable     $binary_remote_addr is a part of the request
+//	  mapped       $counted is what a map makes of its source. formsOf finds the forms of that:
+//	    lookup       its form is a text: formsOf the one value for that text
+//	    formsByPart  its form is a part: formsOf each value of the map, for the requests that get it
 type keyForm struct {
 	selection
 	parts []part
@@ -248,18 +269,18 @@ func (n *nginxImport) formsByPart(v nginxVariable, p part, depth int) (forms []k
 	if len(v.entries) > maxForms { // each is compared with each before it
 		return nil, "The key has more than 100 forms."
 	}
-	var before []selection
-	rest := append(slices.Clone(v.entries), nginxEntry{value: v.other})
-	for i, e := range rest {
-		s := selection{}
+	var earlier []selection // by the patterns of an entry alone
+	entries := append(slices.Clone(v.entries), nginxEntry{value: v.other})
+	for i, e := range entries {
+		fits := selection{}
 		if i < len(v.entries) {
-			s = e.selects(p)
+			fits = e.selects(p)
 		}
-		own := s
-		for _, earlier := range before {
-			own.exemptEarlierValues(p, earlier)
+		own := fits // without the values that nginx finds in an earlier entry
+		for _, s := range earlier {
+			own.exemptEarlierValues(p, s)
 		}
-		before = append(before, s)
+		earlier = append(earlier, fits)
 		found, why := n.formsOf(e.value, depth)
 		if why != "" {
 			return nil, why
@@ -274,7 +295,7 @@ func (s *selection) exemptEarlierValues(p part, earlier selection) {
 	switch {
 	case len(earlier.whyOff) > 0:
 		s.cannot(earlier.whyOff[0])
-	case !apartValues(s.match[p.String()], earlier.match[p.String()]):
+	case !apartValues(s.match.of(p), earlier.match.of(p)):
 		s.exempt = append(slices.Clip(s.exempt), earlier.match)
 	}
 }
@@ -311,7 +332,7 @@ func (e *nginxEntry) selects(p part) (s selection) {
 		}
 		list = []pattern{{expression, strings.Join(all, "|")}}
 	}
-	s.match = match{p.String(): list}
+	s.match = p.matching(list...)
 	return s
 }
 

@@ -40,14 +40,14 @@ func (s *nginxScope) isUniform(kind string, limits nginxLimits) bool {
 	return s.limits[kind].same(limits) && !slices.ContainsFunc(s.inner, differs)
 }
 
-// apart are the inner scopes that need rules of their own: those with other limits, and those that
+// withOwnRules are the inner scopes that need rules of their own: those with other limits, and those that
 // win over one of these.
-func (s *nginxScope) apart(kind string) []*nginxScope {
-	isApart := map[*nginxScope]bool{}
+func (s *nginxScope) withOwnRules(kind string) []*nginxScope {
+	hasOwn := map[*nginxScope]bool{}
 	var add func(c *nginxScope)
 	add = func(c *nginxScope) {
-		if !isApart[c] {
-			isApart[c] = true
+		if !hasOwn[c] {
+			hasOwn[c] = true
 			for _, winner := range c.wins {
 				add(winner)
 			}
@@ -58,7 +58,7 @@ func (s *nginxScope) apart(kind string) []*nginxScope {
 			add(c)
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(s.inner), func(c *nginxScope) bool { return !isApart[c] })
+	return slices.DeleteFunc(slices.Clone(s.inner), func(c *nginxScope) bool { return !hasOwn[c] })
 }
 
 // exemptScope exempts the requests of another scope from the selection.
@@ -184,4 +184,15 @@ func (n *nginxImport) within(s *nginxScope, what string, block []*nginxconf.Dire
 	}
 	n.readLimits(c, block)
 	return c
+}
+
+// maxBeside bounds the servers, and the locations of one block: each is compared with each other.
+const maxBeside = 1000
+
+func (n *nginxImport) areTooMany(blocks []*nginxconf.Directive) bool {
+	if len(blocks) <= maxBeside {
+		return false
+	}
+	n.fail(placeOf(blocks[maxBeside]), "there are more than 1000 of them beside each other: give those with limits")
+	return true
 }

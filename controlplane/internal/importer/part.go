@@ -1,7 +1,6 @@
 package importer
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -162,7 +161,7 @@ func (p part) restrict(m match, v pattern) (restricted match, ok bool) {
 	v, ok = p.fit(v)
 	switch p.kind {
 	case kindHeader:
-		return m.and(match{p.String(): {v}})
+		return m.and(p.matching(v))
 	case kindPath:
 	case kindMethod:
 		ok = v.kind == exactly && isOf(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
@@ -171,10 +170,10 @@ func (p part) restrict(m match, v pattern) (restricted match, ok bool) {
 	default:
 		ok = ok && p.kind == kindClientIP && v.kind == exactly
 	}
-	if !ok || m[p.String()] != nil {
+	if !ok || m.of(p) != nil {
 		return m, false
 	}
-	return m.and(match{p.String(): {v}})
+	return m.and(p.matching(v))
 }
 
 // isHost reports whether text is a name that hosts of a match may have.
@@ -193,66 +192,4 @@ func withoutPort(text string) string {
 		}
 	}
 	return text
-}
-
-// match is a rule's match, or one exemption: by the name of a part, patterns. Each part must fit one of
-// its patterns. A match is not changed once it is made.
-type match map[string][]pattern
-
-// MarshalYAML writes the match on a line.
-func (m match) MarshalYAML() (any, error) {
-	headers := map[string]string{}
-	for name, values := range m {
-		if header, ok := strings.CutPrefix(name, "header "); ok {
-			headers[header] = values[0].notation(headerPart(header))
-		}
-	}
-	var paths []string
-	for _, p := range m[fullPath.String()] {
-		paths = append(paths, p.notation(fullPath))
-	}
-	return flow(struct {
-		Hosts     []string          `yaml:"hosts,omitempty"`
-		Methods   []string          `yaml:"methods,omitempty"`
-		Paths     []string          `yaml:"paths,omitempty"`
-		Headers   map[string]string `yaml:"headers,omitempty"`
-		ClientIPs []string          `yaml:"client_ips,omitempty"`
-	}{m.texts(host), m.texts(method), paths, headers, m.texts(clientIP)}), nil
-}
-
-// texts are the texts of a part's patterns.
-func (m match) texts(p part) (list []string) {
-	for _, v := range m[p.String()] {
-		list = append(list, v.text)
-	}
-	return list
-}
-
-func (m match) equal(other match) bool { return maps.EqualFunc(m, other, slices.Equal[[]pattern]) }
-
-// without is the match without the conditions that another one has too.
-func (m match) without(other match) match {
-	left := maps.Clone(m)
-	maps.DeleteFunc(left, func(name string, values []pattern) bool { return slices.Equal(values, other[name]) })
-	return left
-}
-
-// and is the match with the conditions of both. Of two paths it takes the narrower one. If both have
-// different conditions on another part, it keeps the condition of m and is not ok.
-func (m match) and(other match) (both match, ok bool) {
-	both = match{}
-	ok = true
-	maps.Copy(both, m)
-	for name, more := range other {
-		has := m[name]
-		isPath := name == fullPath.String() && len(has) == 1 && len(more) == 1
-		switch {
-		case has == nil, isPath && more[0].within(has[0]):
-			both[name] = more
-		case slices.Equal(has, more), isPath && has[0].within(more[0]):
-		default:
-			ok = false
-		}
-	}
-	return both, ok
 }

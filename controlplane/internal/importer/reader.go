@@ -50,13 +50,15 @@ type note struct {
 
 // reader collects notes, each once, and problems, which make the import fail.
 type reader struct {
-	cluster     bool // the rules count over all Envoys
-	notes       []note
-	noted       map[policyfile.Problem]bool
-	problems    policyfile.Errors
-	decoded     map[*policy.Node]proto.Message
+	cluster  bool // the rules count over all Envoys
+	notes    []note
+	noted    map[policyfile.Problem]bool
+	problems policyfile.Errors
+	decoded  map[*policy.Node]proto.Message // by decode
+
+	// For descriptorsOf, which bounds them.
 	descriptors int  // made of the rate_limits of routes so far
-	tooMany     bool // descriptors: it is said, and no more are made
+	tooMany     bool // it is said, and no more are made
 }
 
 func newReader(cluster bool) *reader {

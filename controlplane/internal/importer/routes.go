@@ -92,7 +92,7 @@ func (r *reader) hostSelection(domains []string) (s selection) {
 		}
 	}
 	if hosts != nil {
-		s.match = match{host.String(): exact(hosts)}
+		s.match = host.matching(exact(hosts)...)
 	}
 	return s
 }
@@ -115,7 +115,7 @@ func (s *selection) exemptOtherHosts(domains []string, others []*policy.Node) {
 		}
 	}
 	if names != nil {
-		s.exempt = append(s.exempt, match{host.String(): exact(names)})
+		s.exempt = append(s.exempt, host.matching(exact(names)...))
 	}
 }
 

@@ -143,7 +143,7 @@ func (s *selection) requirePresence(p part, isThere bool) {
 	if isThere {
 		value = present
 	}
-	both, ok := s.match.and(match{p.String(): {value}})
+	both, ok := s.match.and(p.matching(value))
 	if !ok {
 		s.cannotMatch("they have two conditions on one part")
 	}
@@ -207,7 +207,7 @@ func stringPattern(before, text, behind string, fold bool) pattern {
 // exemptEarlierRoute exempts the requests of an earlier route from those of a later one, if some may be
 // the same. Own is what the later route's match alone selects.
 func (s *selection) exemptEarlierRoute(own, earlier *selection) {
-	a, b := own.match[fullPath.String()], earlier.match[fullPath.String()]
+	a, b := own.match.of(fullPath), earlier.match.of(fullPath)
 	if len(a) > 0 && len(b) > 0 && a[0].apart(b[0]) {
 		return
 	}
