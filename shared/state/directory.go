@@ -205,14 +205,19 @@ func pastOrOldest(configuredNs, now int64) int64 {
 }
 
 // release removes o from tables whose counter its configuration no longer has,
-// unless a later configuration still has it, and removes tables that have waited
-// long enough.
+// unless a later configuration still has it. It removes tables that have waited long enough.
 func (d *directory) release(o owner, keeps func(CounterID) bool, now int64) {
 	for i := range d.tables {
 		if e := &d.tables[i]; !keeps(e.counter) {
 			e.leave(o, now)
 		}
 	}
+	d.removeWaiting(now)
+}
+
+// removeWaiting removes tables that have waited for their longest window to end, and the first
+// to vanish of more than WaitingTables.
+func (d *directory) removeWaiting(now int64) {
 	d.tables = slices.DeleteFunc(d.tables, func(e tableEntry) bool {
 		return e.waits() && now-e.vanishedNs >= longestNs(e.windows)
 	})

@@ -113,12 +113,12 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	e.clearResults(now)
 	t.define(e, &key)
 	e.slot = e.page.find(&t.layout, e.fingerprint)
-	last := t.setNow(e)
+	last := t.setNowOrRebase(e)
 	var lapses []lapse
 	if t.layout.holds {
 		e.heldNs = t.parent.HeldNow()
 		if t.chargeFloorLapses(e) {
-			last = t.setNow(e) // the floor has changed, and the key's record may be evicted
+			last = t.setNowOrRebase(e) // the floor has changed, and the key's record may be evicted
 		}
 		lapses = t.readHolds(e, last)
 	}
@@ -176,9 +176,9 @@ func (t *Table) define(e *Entry, key *Key) {
 	}
 }
 
-// setNow sets e.Now, and returns when the key's record, or the floor, was written. It
-// rebases what was written before the clock was set back.
-func (t *Table) setNow(e *Entry) (last int64) {
+// setNowOrRebase sets e.Now, and returns when the key's record, or the floor, was written. What was
+// written before the clock was set back it rebases to e.Now: then that is when it was written.
+func (t *Table) setNowOrRebase(e *Entry) (last int64) {
 	last = e.page.floorTime()
 	if e.slot >= 0 {
 		last = e.page.time(&t.layout, e.slot)
@@ -358,16 +358,21 @@ func (t *Table) finish(e *Entry) Status {
 // writeRecord writes the key's usage. The record of a later generation is another one: no
 // hit from before is refunded from it.
 func (t *Table) writeRecord(e *Entry, generation uint16) Status {
-	e.page.setTime(&t.layout, e.slot, e.Now)
-	for i := range t.layout.counts {
-		e.page.setUsage(&t.layout, e.slot, i, &e.usage[i])
-	}
+	t.putUsage(e)
 	if t.layout.holds {
 		e.page.setHolds(&t.layout, e.slot, &e.holds)
 	}
 	e.generation = generation
 	e.page.mark(&t.layout, e.slot, generation, false)
 	return t.write(e)
+}
+
+// putUsage puts the key's usage as of e.Now into its record.
+func (t *Table) putUsage(e *Entry) {
+	e.page.setTime(&t.layout, e.slot, e.Now)
+	for i := range t.layout.counts {
+		e.page.setUsage(&t.layout, e.slot, i, &e.usage[i])
+	}
 }
 
 // Persist writes a denied key's entry if Read has rebased it. Else each denial would rebase
@@ -388,7 +393,7 @@ func (t *Table) write(e *Entry) Status {
 // not keeps them until it ends, so a refund never makes a later decision too
 // loose. e must be as Commit left it.
 func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
-	committed := *e
+	committed := *e // without its logs: they lie in e's memory, and a refund needs none
 	for range MaxRetries {
 		if t.load(e, now) != OK || e.epoch != committed.epoch {
 			return false
@@ -424,10 +429,7 @@ func (t *Table) refund(e, committed *Entry, cost uint32) bool {
 		refunded := w.Refund(u, &committed.usage[i], committed.Now, at, cost, opened)
 		complete = complete && refunded
 	}
-	e.page.setTime(&t.layout, e.slot, at)
-	for i := range t.layout.counts {
-		e.page.setUsage(&t.layout, e.slot, i, &e.usage[i])
-	}
 	e.Now = at
+	t.putUsage(e)
 	return complete
 }

@@ -196,8 +196,8 @@ func (t *Table) rollFloor(e *Entry, at int64, removed bool) {
 	}
 }
 
-// chargeFloor counts units in the floor, which has no record's limits: windows has those
-// of the key, or the rule's if the key is not known.
+// chargeFloor counts units in the floor at the instant at, or at the floor's time if that is later. windows
+// has the limits of the key that used them, or the rule's if it is not known which key did.
 func (t *Table) chargeFloor(e *Entry, windows []limit.Window, at int64, units uint32) {
 	at = max(at, e.page.floorTime())
 	t.rollFloor(e, at, true)

@@ -164,7 +164,7 @@ func (t *Table) readPage(e *Entry, rule []limit.Window, value []byte) Status {
 	e.slot = -1
 	e.clockRead = false
 	t.define(e, &Key{Windows: rule, Rule: rule})
-	t.setNow(e)
+	t.setNowOrRebase(e)
 	switch {
 	case t.layout.holds:
 		e.heldNs = t.parent.HeldNow()
