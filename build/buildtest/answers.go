@@ -21,6 +21,9 @@ type ModelAnswer struct {
 	InputKnown, OutputKnown bool
 	Total                   int64 // where that is known and the parts are not
 	TextEvents, TextBytes   int64
+
+	Model                   string // empty if the answer does not name it
+	CacheRead, CacheWritten int64
 }
 
 // ModelAnswers are those on which the filter's scanner is tested.
@@ -38,6 +41,11 @@ func ModelAnswers(t testing.TB) (list []ModelAnswer) {
 		if len(counts) > 2 {
 			a.Total, err = strconv.ParseInt(counts[2], 10, 64)
 			require.NoError(t, err)
+		}
+		if len(head) > 4 {
+			_, err := fmt.Sscan(head[4], &a.Model, &a.CacheRead, &a.CacheWritten)
+			require.NoError(t, err)
+			a.Model = strings.TrimPrefix(a.Model, "-")
 		}
 		switch a.ContentType {
 		case "application/json":

@@ -22,15 +22,18 @@ type document struct {
 	depth        int
 	inside       [maxDepth]container
 	levels       [trackedDepth]path
-	place        path // of the value that is being read
-	row          *row // of the value; nil = it is not a count
-	kind         kind // of the value's text
-	labelLeft    int  // how much of the string may still be a label
-	writtenDepth int  // the depth of the outermost object or array that the model wrote, 0 outside
-	isName       bool
-	isKept       bool              // the string is read: it is a name, or an event in base64
+	place        path              // of the value that is being read
+	row          *row              // of the value; nil = it is not a count
+	kind         kind              // of the value's text
+	labelLeft    int               // how much of the string may still be a label
+	writtenDepth int               // the depth of the outermost object or array that the model wrote, 0 outside
+	keeps        kept              // what the string is read for
 	name         [maxName + 1]byte // that comes in parts; of a longer one, the beginning
 	nameSize     int
+	readsModel   bool // the model's name is asked for
+	hasModel     bool
+	model        [maxModel + 1]byte // likewise
+	modelSize    int
 	number       int64 // -1 = not a count
 	escape       rune  // a number in hexadecimal, after a leading 1
 	escaped      [1]byte
@@ -40,6 +43,8 @@ type document struct {
 const (
 	// maxDepth is the depth that most readers accept. A deeper answer is not read.
 	maxDepth = 1024
+	// maxModel is the size of the longest name of a model. A longer one is not known.
+	maxModel = 128
 	// trackedDepth is one more than the depth of the deepest row in an array of events. The
 	// last level is for all that is deeper.
 	trackedDepth = 11
@@ -51,6 +56,16 @@ type container uint8
 const array container = 1 << 7
 
 func (c container) kind() kind { return kind(c &^ array) }
+
+// kept is what a string is read for. The texts of all others only count.
+type kept uint8
+
+const (
+	keptNone kept = iota
+	keptName
+	keptEvents // in base64
+	keptModel
+)
 
 type state uint8
 
@@ -108,7 +123,7 @@ func (d *document) write(p []byte) {
 		switch {
 		case d.state < failed:
 			n += d.readMark(p[n])
-		case d.state >= inString && d.isName:
+		case d.state >= inString && d.keeps == keptName:
 			n += d.readName(p[n:])
 		case d.state >= inString:
 			n += d.readString(p[n:])
@@ -170,7 +185,6 @@ func (d *document) readValue(c byte) int {
 	case d.depth == 0:
 		d.fail()
 	case c == '"':
-		d.takeCount(-1)
 		d.beginString()
 	case c >= '0' && c <= '9' || c == '-' || c == 't' || c == 'f':
 		d.state, d.number = inWord, 0
@@ -279,7 +293,7 @@ func (d *document) beginField(p []byte) {
 		return
 	}
 	at := &places.nodes[d.place]
-	d.isKnown, d.row = true, at.row
+	d.isKnown, d.row = d.isKnown || !at.common, at.row
 	if k := at.kind; k != kindNone && (k != kindWrapped || d.events != nil) {
 		d.kind = k
 	}

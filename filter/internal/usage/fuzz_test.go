@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"cmp"
 	"encoding/json"
 	"math/rand/v2"
 	"regexp"
@@ -19,12 +20,16 @@ type model struct {
 	isNumbered bool
 	isKnown    bool // a name at the root begins a path of the tables
 	isExact    bool // text has no escapes that encoding/json replaces
+	isPlain    bool // no model's name has characters that a reader of names leaves out
 	hasSpoken  bool
+	name       string // the first of a model
 
 	atRoot                 bool  // an object that begins here is an event
 	spoken, other, again   int64 // of the present event
 	events, text, repeated int64
 }
+
+var hasOddBytes = regexp.MustCompile(`[^ !#-\[\]-~]`)
 
 var isCount = regexp.MustCompile(`^\d{1,16}$`)
 
@@ -61,7 +66,8 @@ func isOfTables(name string) bool {
 		first := strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' })
 		return len(first) > 0 && first[0] == name
 	}
-	return slices.ContainsFunc(counts[:], func(r row) bool { return begins(r.path) }) ||
+	isCount := func(r row) bool { return r.part != modelName && begins(r.path) }
+	return slices.ContainsFunc(counts[:], isCount) ||
 		slices.ContainsFunc(texts[:], func(r text) bool { return begins(r.path) }) ||
 		slices.ContainsFunc(aliases[:], func(a alias) bool { return begins(a.object + "." + a.name) })
 }
@@ -73,9 +79,18 @@ func (m *model) count(token json.Token, path string) {
 		return
 	}
 	r := counts[at]
-	if r.part == sequence {
+	switch r.part {
+	case sequence:
 		m.isNumbered = true
 		return
+	case modelName:
+		name, _ := token.(string)
+		m.isPlain = m.isPlain && !hasOddBytes.MatchString(name)
+		if len(name) <= maxModel {
+			m.name = cmp.Or(m.name, name)
+		}
+		return
+	default:
 	}
 	if m.counts[r.api] == nil {
 		m.counts[r.api] = map[part]int64{}
@@ -232,11 +247,30 @@ func (m *model) check(t *testing.T, u Usage, body string) {
 	if u.OutputKnown && u.Output == 0 {
 		require.False(t, m.hasSpoken, "text without tokens: %s", body)
 	}
+	if m.isPlain {
+		require.Equal(t, m.name, u.Model, body)
+	}
+	m.checkCaches(t, u, body)
 	if allKnown {
 		sum := u.Input + u.Output
 		require.True(t, u.Total == all && sum <= all || u.InputKnown && sum >= all, "a total of %d: %+v, %s", all, u, body)
 		require.LessOrEqual(t, sum, max(all, input+output), "more than said: %+v, %s", u, body)
 	}
+}
+
+// checkCaches holds that what was read from caches and written to them is of one API, and that the
+// input has room for it.
+func (m *model) checkCaches(t *testing.T, u Usage, body string) {
+	require.LessOrEqual(t, u.CacheRead+u.CacheWritten, u.Input, body)
+	for a := range apis {
+		read := max(m.counts[a][cacheRead], 0) + max(m.counts[a][cached], 0)
+		written := max(m.counts[a][cacheWritten], 0)
+		read = min(read, u.Input)
+		if read == u.CacheRead && min(written, u.Input-read) == u.CacheWritten {
+			return
+		}
+	}
+	require.Fail(t, "of no API", "%+v: %s", u, body)
 }
 
 // checkBody holds that an answer reads alike however it is divided, and that what is JSON
@@ -254,7 +288,7 @@ func checkBody(t *testing.T, body string, r *rand.Rand) {
 		"[")+strings.Count(body, "{") >= maxDepth {
 		return
 	}
-	m := model{counts: map[api]map[part]int64{}, isExact: true}
+	m := model{counts: map[api]map[part]int64{}, isExact: true, isPlain: true}
 	d := json.NewDecoder(strings.NewReader(body))
 	d.UseNumber()
 	if start[0] == '[' {
@@ -329,7 +363,8 @@ var pieces = strings.Fields(`usage message response usageMetadata choices delta 
 	candidatesTokenCount thoughtsTokenCount totalTokenCount inputTokens cacheWriteInputTokens
 	prompt_eval_count eval_count usage.prompt_tokens us\u0061ge choices[ candidates parts toolUse
 	tool_calls function arguments input output item id type signature error sequence_number x_groq
-	meta tokens billed_units result results bytes refusal`)
+	meta tokens billed_units result results bytes refusal model modelVersion cached_tokens
+	prompt_tokens_details input_tokens_details cachedContentTokenCount cacheReadInputTokens`)
 
 // writeValue writes a random value.
 func writeValue(b *strings.Builder, r *rand.Rand, depth int) {

@@ -31,6 +31,7 @@ func answers(t testing.TB) (list []answer) {
 		want := Usage{
 			Input: a.Input, Output: a.Output, InputKnown: a.InputKnown, OutputKnown: a.OutputKnown, Total: a.Total,
 			TextEvents: a.TextEvents, TextBytes: a.TextBytes, Bytes: int64(len(a.Body)),
+			CacheRead: a.CacheRead, CacheWritten: a.CacheWritten, Model: a.Model,
 		}
 		list = append(list, answer{a.Name, a.ContentType, a.Body, want})
 	}
@@ -41,6 +42,7 @@ func answers(t testing.TB) (list []answer) {
 func scan(contentType, body string, size int) Usage {
 	var s Scanner
 	s.Reset(contentType, "")
+	s.ReadModel()
 	for rest := []byte(body); len(rest) > 0; {
 		n := len(rest)
 		if size > 0 {
@@ -56,6 +58,7 @@ func scan(contentType, body string, size int) Usage {
 func scanParts(contentType, body string, at int) Usage {
 	var s Scanner
 	s.Reset(contentType, "")
+	s.ReadModel()
 	s.Write([]byte(body[:at]))
 	s.Write([]byte(body[at:]))
 	return s.End()
@@ -76,6 +79,12 @@ func said(input, output, textEvents, textBytes int64) Usage {
 // unsaid returns a usage without counts, with what these are at least, of one event with text.
 func unsaid(input, output, textBytes int64) Usage {
 	return Usage{Input: input, Output: output, TextEvents: 1, TextBytes: textBytes}
+}
+
+// cachedIn returns a usage of which so many tokens were read from a cache, and written to one.
+func cachedIn(u Usage, read, written int64) Usage {
+	u.CacheRead, u.CacheWritten = read, written
+	return u
 }
 
 // frame writes a frame of AWS' event stream.

@@ -44,16 +44,29 @@ func run(p []byte) (n int) {
 // beginName begins a name, after its first quote.
 func (d *document) beginName() {
 	d.state, d.nameSize = inString, 0
-	d.isName, d.isKept = true, true
+	d.keeps = keptName
 }
 
 // beginString begins a string that is a value, after its first quote.
 func (d *document) beginString() {
 	d.state, d.labelLeft = inString, maxLabel
-	d.isName, d.isKept = false, d.kind == kindWrapped
-	if d.isKept {
+	d.keeps = keptNone
+	if d.row != nil {
+		d.beginOfRow()
+	}
+	if d.kind == kindWrapped {
+		d.keeps = keptEvents
 		d.events.start()
 	}
+}
+
+// beginOfRow begins a string that is the value of a row: a model's name, or not a count. The first
+// name is valid. Some servers have none in events without text.
+func (d *document) beginOfRow() {
+	if d.row.part == modelName && d.readsModel && !d.hasModel {
+		d.keeps, d.modelSize = keptModel, 0
+	}
+	d.takeCount(-1)
 }
 
 // readName reads bytes of a name, and returns how many.
@@ -87,7 +100,7 @@ func (d *document) readString(p []byte) int {
 			d.fail()
 		default:
 			m := run(p[n:])
-			if d.isKept {
+			if d.keeps != keptNone {
 				d.keep(p[n : n+m])
 			}
 			size += m
@@ -97,7 +110,7 @@ func (d *document) readString(p []byte) int {
 		n++
 	}
 	switch {
-	case !d.isName:
+	case d.keeps != keptName:
 		d.measure(size)
 	case d.writtenDepth > 0:
 		d.addText(kindWritten, size)
@@ -107,9 +120,12 @@ func (d *document) readString(p []byte) int {
 
 // keep adds to a name, or reads an event in base64.
 func (d *document) keep(p []byte) {
-	if d.isName {
+	switch d.keeps {
+	case keptName:
 		d.nameSize += copy(d.name[d.nameSize:], p)
-	} else {
+	case keptModel:
+		d.modelSize += copy(d.model[d.modelSize:], p)
+	default:
 		d.events.write(p)
 	}
 }
@@ -133,12 +149,15 @@ func (d *document) endString() {
 	if d.writtenDepth > 0 {
 		d.addText(kindWritten, len(`"`))
 	}
-	if d.isName {
+	switch d.keeps {
+	case keptName:
 		d.beginField(d.name[:d.nameSize])
 		return
-	}
-	if d.kind == kindWrapped {
+	case keptModel:
+		d.hasModel = d.modelSize > 0 && d.modelSize <= maxModel
+	case keptEvents:
 		d.events.finish()
+	default:
 	}
 	d.endValue()
 }
@@ -185,7 +204,7 @@ func (d *document) readHexadecimal(c byte) int {
 // endEscape ends an escape. c is the character if a name that matters can have it, else 0.
 func (d *document) endEscape(c byte, size int) int {
 	d.state = inString
-	if d.isKept {
+	if d.keeps != keptNone {
 		d.escaped[0] = c
 		d.keep(d.escaped[:])
 	}

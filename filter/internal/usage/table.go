@@ -23,7 +23,7 @@ const (
 )
 
 // part is what a row counts. An API's input is the sum of its input parts, and likewise its
-// output. A part that is included in another one, such as OpenAI's cached tokens, has no row.
+// output. Reasoning that is included in the output has no row.
 type part uint8
 
 const (
@@ -35,8 +35,10 @@ const (
 	thoughts
 	begunOutput // output so far, at the beginning of the answer
 	total       // input and output
+	cached      // of the input, where an API counts what it read from its cache inside it
 	parts
-	sequence // the number of an event, not a count of tokens
+	sequence  // the number of an event, not a count of tokens
+	modelName // the name of the model that answers
 )
 
 // inputParts and outputParts have a bit for each part.
@@ -50,22 +52,31 @@ var counts = [...]row{
 	{openAI, ".usage.prompt_tokens", input},
 	{openAI, ".usage.completion_tokens", output},
 	{openAI, ".usage.total_tokens", total},
+	{openAI, ".usage.prompt_tokens_details.cached_tokens", cached},
+	{openAI, ".usage.cached_tokens", cached},           // Moonshot
+	{openAI, ".usage.prompt_cache_hit_tokens", cached}, // DeepSeek
 	{openAI, ".sequence_number", sequence},
+	{openAI, ".model", modelName}, // and most others
+	{openAI, ".response.model", modelName},
 
 	{anthropic, ".usage.input_tokens", input},
 	{anthropic, ".usage.cache_read_input_tokens", cacheRead},
 	{anthropic, ".usage.cache_creation_input_tokens", cacheWritten},
+	{anthropic, ".usage.input_tokens_details.cached_tokens", cached}, // of responses
 	{anthropic, ".usage.output_tokens", output},
 	{anthropic, ".message.usage.input_tokens", input},
 	{anthropic, ".message.usage.cache_read_input_tokens", cacheRead},
 	{anthropic, ".message.usage.cache_creation_input_tokens", cacheWritten},
 	{anthropic, ".message.usage.output_tokens", begunOutput},
+	{anthropic, ".message.model", modelName},
 
 	{gemini, ".usageMetadata.promptTokenCount", input},
+	{gemini, ".usageMetadata.cachedContentTokenCount", cached},
 	{gemini, ".usageMetadata.toolUsePromptTokenCount", toolUse},
 	{gemini, ".usageMetadata.candidatesTokenCount", output},
 	{gemini, ".usageMetadata.thoughtsTokenCount", thoughts},
 	{gemini, ".usageMetadata.totalTokenCount", total},
+	{gemini, ".modelVersion", modelName},
 
 	{bedrock, ".usage.inputTokens", input},
 	{bedrock, ".usage.cacheReadInputTokens", cacheRead},
@@ -241,8 +252,8 @@ func (t *tally) doubt() { t.doubted |= t.ofEvent }
 
 // count takes a row's number. One that is no count, given as -1, leaves the last in doubt.
 func (t *tally) count(r *row, n int64) {
-	if r.part == sequence {
-		t.isNumbered = true
+	if r.part > parts {
+		t.isNumbered = t.isNumbered || r.part == sequence
 		return
 	}
 	place := r.api*api(parts) + api(r.part)
@@ -285,10 +296,10 @@ func (t *tally) addText(k kind, n int) {
 	t.textBytes += max(t.spoken, t.other) - before
 }
 
-// sum adds up the parts of the first API that has them, or else of the API with the largest sum.
-// Some fronts write the names of several APIs and fill only those of one, so a 0 of one API does
-// not hide the count of another.
-func (t *tally) sum(of uint64) (sum int64, isKnown bool) {
+// sum adds up the parts of the first API that has them, or else of the API with the largest sum, and
+// returns which API that is. Some fronts write the names of several APIs and fill only those of one,
+// so a 0 of one API does not hide the count of another.
+func (t *tally) sum(of uint64) (sum int64, by api, isKnown bool) {
 	for a := range apis {
 		var n int64
 		for p := range parts {
@@ -298,13 +309,29 @@ func (t *tally) sum(of uint64) (sum int64, isKnown bool) {
 		}
 		if bits := of << (a * api(parts)); t.said&bits != 0 && t.doubted&bits == 0 {
 			if n > 0 {
-				return n, true
+				return n, a, true
 			}
 			isKnown = true
 		}
-		sum = max(sum, n)
+		if n > sum {
+			sum, by = n, a
+		}
 	}
-	return sum, isKnown && sum == 0
+	return sum, by, isKnown && sum == 0
+}
+
+// classify tells what of an API's input was read from a cache and what was written to it. A count in
+// doubt is none, so its tokens have no discount.
+func (t *tally) classify(u *Usage, by api) {
+	certain := func(p part) int64 {
+		place := by*api(parts) + api(p)
+		if t.doubted>>place&1 != 0 {
+			return 0
+		}
+		return t.counts[place]
+	}
+	u.CacheRead = min(certain(cacheRead)+certain(cached), u.Input)
+	u.CacheWritten = min(certain(cacheWritten), u.Input-u.CacheRead)
 }
 
 // usage returns the sums of all counts. An answer in one piece is complete.
@@ -313,9 +340,11 @@ func (t *tally) usage(inOnePiece bool) Usage {
 	if t.repeated > 0 {
 		u.TextEvents = max(u.TextEvents, 1)
 	}
-	u.Input, u.InputKnown = t.sum(inputParts)
-	u.Output, u.OutputKnown = t.sum(outputParts)
-	all, allKnown := t.sum(1 << total)
+	var by api
+	u.Input, by, u.InputKnown = t.sum(inputParts)
+	u.Output, _, u.OutputKnown = t.sum(outputParts)
+	t.classify(&u, by)
+	all, _, allKnown := t.sum(1 << total)
 	if u.TextEvents > 0 && u.Input+u.Output+all == 0 { // text has tokens: servers that do not count say 0
 		u.InputKnown, u.OutputKnown = false, false
 		return u
@@ -324,7 +353,7 @@ func (t *tally) usage(inOnePiece bool) Usage {
 		u.OutputKnown = false
 	}
 	if !u.OutputKnown { // Anthropic begins with the output so far
-		begun, _ := t.sum(1 << begunOutput)
+		begun, _, _ := t.sum(1 << begunOutput)
 		u.Output = max(u.Output, begun)
 	}
 	// Embeddings and rankings have no output. Some of their APIs say the input alone, others only

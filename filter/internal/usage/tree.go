@@ -29,6 +29,7 @@ type node struct {
 	kind   kind // of text here, none if no row says it
 	object kind // of the text in an object here
 	items  path // of the items of an array here
+	common bool // others than these APIs have the same here
 }
 
 // edge goes from an object to its value under a name.
@@ -94,6 +95,7 @@ func newTree() *tree {
 	for i := range counts {
 		at := t.place(counts[i].path)
 		t.nodes[at].row = &counts[i]
+		t.nodes[at].common = counts[i].part == modelName
 	}
 	for _, r := range texts {
 		of, isObject := strings.CutSuffix(r.path, ".")

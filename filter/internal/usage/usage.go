@@ -11,11 +11,13 @@ import "strings"
 type Usage struct {
 	Input, Output           int64 // tokens; at least so many if not known
 	InputKnown, OutputKnown bool
+	CacheRead, CacheWritten int64 // what of Input was read from a cache, and what was written to one
 	Total                   int64 // 0 unless it is known and the parts are not
 	Failure                 Failure
-	TextEvents              int64 // events that carry text; an answer in one piece is one event
-	TextBytes               int64 // of their text, in UTF-8
-	Bytes                   int64 // of the answer
+	TextEvents              int64  // events that carry text; an answer in one piece is one event
+	TextBytes               int64  // of their text, in UTF-8
+	Bytes                   int64  // of the answer
+	Model                   string // that answered; empty if it is not known, or nobody called ReadModel
 }
 
 // Failure says why an answer could not be read.
@@ -86,6 +88,9 @@ func (s *Scanner) Reset(contentType, contentEncoding string) {
 	s.json.start()
 }
 
+// ReadModel makes the scanner read the model's name, too. Call it after Reset.
+func (s *Scanner) ReadModel() { s.json.readsModel, s.wrapped.readsModel = true, true }
+
 // Write reads the next chunk.
 func (s *Scanner) Write(chunk []byte) {
 	s.bytes += int64(len(chunk))
@@ -141,6 +146,9 @@ func (s *Scanner) End() Usage {
 	}
 	u := d.usage(s.format == oneJSON && d.root == 0 && !d.isMany)
 	u.Failure, u.Bytes = s.failure, s.bytes
+	if d.hasModel {
+		u.Model = string(d.model[:d.modelSize])
+	}
 	switch {
 	case u.Failure != None:
 		u.giveUp()

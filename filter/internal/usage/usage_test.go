@@ -55,7 +55,7 @@ func TestCountsAreReadWhereTheTablesSay(t *testing.T) {
 		`{"prompt\u005ftok\u0065ns":7}`:                           input(7),
 		`{"prompt_tokens":7,"input_tokens":9}`:                    input(7), // the table's first API
 		`{"prompt_tokens":7,"cache_read_input_tokens":9}`:         input(7), // it is a part there
-		`{"input_tokens":7,"cache_read_input_tokens":9}`:          input(16),
+		`{"input_tokens":7,"cache_read_input_tokens":9}`:          cachedIn(input(16), 9, 0),
 		`{"prompt_tokens":7,"a":{"prompt_tokens":8}}`:             input(7), // what stands elsewhere
 		`{"prompt_tokens":7},"a":[{"usage":{"prompt_tokens":8}}]`: input(7),
 		`{"prompt_tokens":7},"a":{"usage":{"prompt_tokens":8}}`:   input(7),
@@ -122,9 +122,9 @@ func TestTotalsFillMissingParts(t *testing.T) {
 		{`T:20`, sum(20)},
 		{`I:null,O:null,T:20`, sum(20)},
 		{`O:0,T:20`, sum(20)},
-		{`"input_tokens":7,"cache_read_input_tokens":5,"output_tokens":9,T:25`, both(12, 13)},
-		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":16`, both(57, 9)},
-		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":66`, both(57, 9)},
+		{`"input_tokens":7,"cache_read_input_tokens":5,"output_tokens":9,T:25`, cachedIn(both(12, 13), 5, 0)},
+		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":16`, cachedIn(both(57, 9), 50, 0)},
+		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":66`, cachedIn(both(57, 9), 50, 0)},
 
 		{`I:7,I:0`, input(7)},
 		{`I:7,O:9,I:0,O:0`, both(7, 9)},
@@ -175,6 +175,74 @@ func TestCountsWithoutText(t *testing.T) {
 		want.Bytes = int64(len(body))
 		require.Equal(t, want, scan(jsonType, body, 0), body)
 	}
+}
+
+// What was read from a cache is inside the input of some APIs and beside that of others. Either way
+// it is a part of Input, and so is what was written to a cache.
+func TestCachesArePartsOfTheInput(t *testing.T) {
+	for usage, want := range map[string]Usage{
+		`"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":7}`:                       {Input: 9, CacheRead: 7},
+		`"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":90}`:                      {Input: 9, CacheRead: 9},
+		`"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":null}`:                    {Input: 9},
+		`"prompt_tokens":9,"prompt_tokens_details":null`:                                      {Input: 9},
+		`"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":7,"cached_tokens":0}`:     {Input: 9, CacheRead: 7},
+		`"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":7,"cached_tokens":7.5}`:   {Input: 9},
+		`"prompt_tokens":9,"prompt_tokens_details":[{"cached_tokens":7}]`:                     {Input: 9},
+		`"prompt_tokens":9,"input_tokens_details":{"cached_tokens":7}`:                        {Input: 9},
+		`"input_tokens":9,"input_tokens_details":{"cached_tokens":7}`:                         {Input: 9, CacheRead: 7},
+		`"input_tokens":9,"prompt_tokens_details":{"cached_tokens":7}`:                        {Input: 9},
+		`"prompt_tokens":9,"cached_tokens":7`:                                                 {Input: 9, CacheRead: 7},
+		`"prompt_tokens":9,"prompt_cache_hit_tokens":7,"prompt_cache_miss_tokens":2`:          {Input: 9, CacheRead: 7},
+		`"input_tokens":9,"cache_read_input_tokens":7,"cache_creation_input_tokens":5`:        cachedIn(Usage{Input: 21}, 7, 5),
+		`"input_tokens":0,"cache_read_input_tokens":7,"cache_creation_input_tokens":5`:        cachedIn(Usage{Input: 12}, 7, 5),
+		`"inputTokens":9,"cacheReadInputTokens":7,"cacheWriteInputTokens":5`:                  cachedIn(Usage{Input: 21}, 7, 5),
+		`"prompt_tokens":9,"cache_read_input_tokens":7,"cache_creation_input_tokens":5`:       {Input: 9},
+		`"prompt_tokens":0,"prompt_tokens_details":{"cached_tokens":7},"input_tokens":9`:      {Input: 9},
+		`"total_tokens":29,"completion_tokens":9,"prompt_tokens_details":{"cached_tokens":7}`: {Input: 20},
+	} {
+		body := `{"choices":[{"text":"x"}],"usage":{` + usage + `}}`
+		u := scan(jsonType, body, 0)
+		require.Equal(t, want, Usage{Input: u.Input, CacheRead: u.CacheRead, CacheWritten: u.CacheWritten}, usage)
+		require.True(t, u.InputKnown, usage)
+	}
+}
+
+// The name of the model is the first that the answer says whole.
+func TestModelIsReadWhereTheTablesSay(t *testing.T) {
+	longest := strings.Repeat("m", maxModel)
+	for body, want := range map[string]string{
+		`{"model":"gpt-5"}`: "gpt-5", `{"modelVersion":"g"}`: "g", `{"message":{"model":"c"}}`: "c",
+		`{"response":{"model":"r"}}`: "r", `{"result":{"model":"cf"}}`: "cf", `[{"modelVersion":"g"}]`: "g",
+		`{"model":"","message":{"model":"c"}}`:              "c",
+		`{"model":"a","model":"b"}`:                         "a",
+		`{"model":5,"message":{"model":"c"}}`:               "c",
+		`{"model":{"model":"a"}}`:                           "",
+		`{"model":["a"]}`:                                   "",
+		`{"model":null}`:                                    "",
+		`{"a":{"model":"a"}}`:                               "",
+		`{"choices":[{"model":"a"}]}`:                       "",
+		`{"choices":[{"message":{"model":"a"}}]}`:           "",
+		`{"m\u006fdel":"gpt\u002d5\/x"}`:                    "gpt-5/x",
+		`{"model":"` + longest + `"}`:                       longest,
+		`{"model":"` + longest + `m"}`:                      "",
+		`{"model":"` + longest + `m","modelVersion":"gpt"}`: "gpt",
+	} {
+		for size := range len(body) {
+			require.Equal(t, want, scan(jsonType, body, size).Model, body)
+		}
+		if body[0] == '{' {
+			require.Equal(t, want, scan(eventsType, sse(body), 1).Model, body)
+			require.Equal(t, want, scan(framesType, invoked(body), 0).Model, body)
+		}
+	}
+	const cut = `{"model":"gpt-5"`
+	require.Empty(t, scan(jsonType, cut[:len(cut)-1], 0).Model, "a name that is not whole")
+	require.Equal(t, "gpt-5", scan(jsonType, cut, 0).Model)
+	require.Equal(t, Foreign, scan(jsonType, cut+"}", 0).Failure, "a model alone does not tell the API")
+	var s Scanner
+	s.Reset(jsonType, "")
+	s.Write([]byte(cut))
+	require.Empty(t, s.End().Model, "nobody asked")
 }
 
 // The first bytes tell what an answer is, where its type does not.
