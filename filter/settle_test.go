@@ -56,6 +56,8 @@ const (
 	failures     = `"when":{"status":[401]}`
 	noAnswer     = `"when":{"no_answer":false}`
 	tokens       = `"to":"tokens"`
+	price        = `"to":"price","prices":[{"model":"small-*","input":2.5e6,"cached":500000,"output":5000000},` +
+		`{"model":"*","input":1e7,"output":5e6}]`
 )
 
 // endings are answers by their parts, and what a rule with a cost of 10 settles to.
@@ -125,6 +127,18 @@ var endings = []struct {
 		cost:   "100",
 		by:     "estimate",
 	},
+	{
+		name:   "price",
+		settle: price,
+		parts: []part{
+			head(200, jsonKind), chunk(`{"model":"small-1","usage":{"prompt_tokens":30,"completion_tokens":4,`),
+			chunk(`"prompt_tokens_details":{"cached_tokens":20}}}`), end,
+		},
+		cost: "55", // 10 × 2.5 + 20 × 0.5 + 4 × 5
+		by:   "answer",
+	},
+	{"price of a model that is not named", price, []part{head(200, jsonKind), chunk(tokensOfBody), end}, "50", "answer"},
+	{"price, no body", price, []part{head(204)}, "10", "estimate"},
 	{"tokens, no body", tokens, []part{head(204)}, "10", "estimate"},
 	{"a websocket", tokens, []part{head(101, jsonKind), chunk(tokensOfBody), reset(sim.ClientGone)}, "12", "estimate"},
 	{"a tunnel", tokens, []part{head(200, jsonKind), chunk(tokensOfBody), reset(sim.ClientGone)}, "12", "estimate"},

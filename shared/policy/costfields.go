@@ -114,6 +114,7 @@ const (
 
 var settleObject = newObject("settle", []field[Settle]{
 	{"to", settleTo, string(SettleCost), readSettleTo},
+	{"prices", listOf(objectOf("price"), 1, MaxPrices), "", readPrices},
 	{"when", objectOf("answer"), "", func(r *reader, v value, s *Settle) { readObject(r, v, answerObject, &s.When) }},
 	{"unknown", choice("unknown", word(UnknownEstimate, UnknownCost, UnknownNothing), integer(0, 0)), "", readUnknown},
 	{"max", integer(1, math.MaxUint32), "", func(r *reader, v value, s *Settle) { s.Max = uint32(r.integer(v)) }},
@@ -135,13 +136,19 @@ var answerObject = newObject("answer", []field[Answer]{
 })
 
 var settleTo = choice("settle_to", word(SettleCost, SettleTokens, SettleInputTokens, SettleOutputTokens,
-	SettleRequestBytes, SettleResponseBytes, SettleMilliseconds), objectOf("settle_to"))
+	SettlePrice, SettleRequestBytes, SettleResponseBytes, SettleMilliseconds), objectOf("settle_to"))
 
 func readSettle(r *reader, v value, rule *Rule) {
 	s := &Settle{When: Answer{NoAnswer: true}, Max: math.MaxUint32}
 	rule.Settle = s
 	if !readObject(r, v, settleObject, s) {
 		return
+	}
+	switch {
+	case s.To == SettlePrice && !v.has("prices"):
+		r.fail(v.field("to"), PriceWithoutPrices)
+	case s.To != "" && s.To != SettlePrice:
+		r.refuse(v, PricesMisplaced, "prices")
 	}
 	switch {
 	case v.has("unknown"):

@@ -20,6 +20,7 @@
 //	subject.go       works out a Subject: a rule as it holds for one key
 //	key.go           the kinds of key parts, and a Key of their values
 //	keytext.go       keys and key parts as people write them
+//	price.go         what tokens of a model cost
 //	credential.go    which values are never printed
 //	pattern.go       the texts and expressions of match and overrides
 //	duration.go      durations, periods and calendar months as text
@@ -345,6 +346,7 @@ type Manage struct {
 type Settle struct {
 	To       Settled // what is charged
 	Field    string  // of SettleHeader and SettleTrailer: the name, lower case
+	Prices   []Price // of SettlePrice: the first that fits the model counts
 	When     Answer
 	Unknown  Unknown
 	Max      uint32 // of one settlement, whatever was held; math.MaxUint32 = none
@@ -360,6 +362,7 @@ const (
 	SettleTokens        Settled = "tokens"
 	SettleInputTokens   Settled = "input_tokens"
 	SettleOutputTokens  Settled = "output_tokens"
+	SettlePrice         Settled = "price" // of tokens
 	SettleRequestBytes  Settled = "request_bytes"
 	SettleResponseBytes Settled = "response_bytes"
 	SettleMilliseconds  Settled = "milliseconds"
@@ -369,7 +372,7 @@ const (
 
 // Tokens reports whether the text of the answer says the charge.
 func (s Settled) Tokens() bool {
-	return s == SettleTokens || s == SettleInputTokens || s == SettleOutputTokens
+	return s == SettleTokens || s == SettleInputTokens || s == SettleOutputTokens || s == SettlePrice
 }
 
 // Unknown says what is charged if the answer should have said the cost and did not.
@@ -377,7 +380,7 @@ type Unknown string
 
 // The choices of settle.unknown.
 const (
-	UnknownEstimate Unknown = "estimate" // of tokens alone
+	UnknownEstimate Unknown = "estimate" // of tokens and their price alone
 	UnknownCost     Unknown = "cost"     // what was held
 	UnknownNothing  Unknown = "0"
 )

@@ -131,6 +131,8 @@ const (
 	SettleConcurrency   Code = "settle_concurrency"
 	SettleWindows       Code = "settle_windows" // too many
 	SettlePlaces        Code = "settle_places"  // not one of header and trailer
+	PriceWithoutPrices  Code = "price_without_prices"
+	PricesMisplaced     Code = "prices_misplaced" // not to price
 	EstimateMisplaced   Code = "estimate_misplaced"
 	BadStatus           Code = "bad_status"
 	HoldMisplaced       Code = "hold_misplaced"   // the rule holds nothing

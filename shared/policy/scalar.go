@@ -188,7 +188,10 @@ func (n *Node) Integer() (int64, bool) {
 	return integerOf(n.Text)
 }
 
-func integerOf(text string) (int64, bool) {
+func integerOf(text string) (int64, bool) { return scaledOf(text, 0) }
+
+// scaledOf is the value of a number with up to so many decimal places, in units of the last place.
+func scaledOf(text string, places int) (int64, bool) {
 	if !isNumber(text) {
 		return 0, false
 	}
@@ -208,7 +211,7 @@ func integerOf(text string) (int64, bool) {
 		return 0, true
 	}
 	trimmed := strings.TrimRight(digits, "0")
-	exponent += len(digits) - len(trimmed)
+	exponent += len(digits) - len(trimmed) + places
 	const maxDigits = 18 // that surely fit an int64
 	if exponent < 0 || len(trimmed)+exponent > maxDigits {
 		return 0, false

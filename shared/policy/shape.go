@@ -5,7 +5,7 @@ type Shape struct {
 	Form     Form
 	Required bool
 	Words    []string // of FormWord
-	Min, Max int64    // of FormInteger; of FormList how many items; a Max of 0 is any number
+	Min, Max int64    // of FormInteger and FormPrice; of FormList how many items; a Max of 0 is any number
 	Of       string   // of FormObject, FormList, FormChoice and FormText: which object, item, choice or text
 	Any      []Shape  // of FormChoice: the forms that there are; of FormList what an item is
 }
@@ -26,6 +26,7 @@ const (
 	FormObject
 	FormPatterns // an object from header names to patterns
 	FormTexts    // an object from names to texts
+	FormPrice    // a number with at most six decimal places
 	FormChoice   // one of several forms
 )
 
@@ -84,7 +85,7 @@ func Schema() []ObjectSchema {
 	list = append(list, keyObjects()...)
 	return append(list, limitObject.ObjectSchema, requestsObject.ObjectSchema, slotsObject.ObjectSchema,
 		costObject.ObjectSchema, byteCostObject.ObjectSchema, matchedCostObject.ObjectSchema,
-		settleObject.ObjectSchema, settleToObject.ObjectSchema, answerObject.ObjectSchema,
+		settleObject.ObjectSchema, settleToObject.ObjectSchema, priceObject.ObjectSchema, answerObject.ObjectSchema,
 		overrideObject.ObjectSchema, missingKeyObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema)
 }
 

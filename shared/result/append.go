@@ -244,6 +244,7 @@ func (r *ExplainedRule) append(b []byte) []byte {
 		return append(b, '}')
 	}
 	b = appendNumber(b, "held", r.Held)
+	b = appendText(b, "charges", r.Charges)
 	b = appendText(b, "body_assumed", r.BodyAssumed)
 	b = appendFlag(b, "cost_unreadable", r.CostUnreadable)
 	b = appendFlag(b, "too_long", r.TooLong)

@@ -176,6 +176,7 @@ type ExplainedRule struct {
 	Common         bool      `json:"common,omitempty"` // if keys were asked for: other clients have the key too
 	Cost           *uint32   `json:"cost,omitempty"`
 	Held           *uint32   `json:"held,omitempty"`            // of a rule that holds: what is held before the request
+	Charges        string    `json:"charges,omitempty"`         // "price" if its answer is charged what its tokens cost
 	BodyAssumed    string    `json:"body_assumed,omitempty"`    // for the cost, if no content-length says it
 	CostUnreadable bool      `json:"cost_unreadable,omitempty"` // the request's number could not be read: the cost is max
 	TooLong        bool      `json:"too_long,omitempty"`        // a value was too long for a regular expression

@@ -95,6 +95,9 @@ func printMatchingRule(b *strings.Builder, name string, r *result.ExplainedRule)
 	if r.Held != nil {
 		fmt.Fprintf(b, "    held      %d until their answers; this request would hold its cost\n", *r.Held)
 	}
+	if r.Charges != "" {
+		b.WriteString("    charged   what its answer's tokens cost by the rule's prices\n")
+	}
 	for i := range r.Windows {
 		fmt.Fprintf(b, "    limit     %s\n", windowSentence(&r.Windows[i]))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/footprint"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydoc"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // validateOptions are the flags of validate.
@@ -74,8 +75,25 @@ func validate(cmd *cobra.Command, o *validateOptions) error {
 	}
 	return outputText.print(cmd, nil, func(b *strings.Builder) {
 		fmt.Fprintf(b, "%s is valid: %s\n", o.file, count(len(read.policy.Rules), "rule", "rules"))
+		printPriced(b, read.policy.Rules)
 		printMemory(b, footprint.Of(read.policy))
 	})
+}
+
+// printPriced says how much the limits of rules that charge prices are.
+func printPriced(b *strings.Builder, rules []policy.Rule) {
+	for i := range rules {
+		r := &rules[i]
+		if r.Mode == policy.ModeOff || r.Settle == nil || len(r.Settle.Prices) == 0 {
+			continue
+		}
+		var limits []string
+		for _, l := range r.Limits {
+			limits = append(limits, fmt.Sprintf("%d units per %s", l.Limit, policy.PeriodOf(l.Window)))
+		}
+		fmt.Fprintf(b, "rule %s charges prices: %s; 1,000 tokens take up to %d units\n", r.Name,
+			strings.Join(limits, ", "), policy.ThousandTokens(r.Settle.Prices))
+	}
 }
 
 // printMemory says what a policy's counters take in one Envoy.

@@ -147,6 +147,8 @@ func typeOf(s policy.Shape) *node {
 		return word(s.Words...)
 	case policy.FormInteger:
 		return integer(s.Min, s.Max)
+	case policy.FormPrice:
+		return &node{Type: "number", Minimum: &s.Min, Maximum: &s.Max, says: "number with up to six decimal places"}
 	case policy.FormBool:
 		return &node{Type: "boolean", says: "true or false"}
 	case policy.FormList:

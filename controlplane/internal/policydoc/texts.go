@@ -139,14 +139,22 @@ var texts = map[string]string{
 	"request_bytes.max": "The highest cost; also the cost of a body without content-length. A request without a body " +
 		"has 0 bytes.",
 	"settle.to": "What is charged. cost: what was held. tokens, input_tokens, output_tokens: the tokens that the " +
-		"answer names. request_bytes, response_bytes: bytes of the bodies. milliseconds: the time until the answer's " +
+		"answer names. price: what these tokens cost. request_bytes, response_bytes: bytes of the bodies. milliseconds: the time until the answer's " +
 		"end. Or a number in a header or trailer of the answer.",
+	"settle.prices": "With to: price, what tokens cost. The first item whose model fits counts. If the model is not " +
+		"known, or none fits, the item by which the answer costs most.",
 	"settle.when": "Selects the answers that are charged; all conditions must hold. Others cost 0.",
-	"settle.unknown": "What is charged if the answer does not name its cost. estimate, the default for tokens: an " +
+	"settle.unknown": "What is charged if the answer does not name its cost. estimate, the default for tokens and price: an " +
 		"estimate by the lengths of the bodies. cost, the default otherwise: what was held. 0: nothing.",
 	"settle.max": "The most that one answer is charged, even if more was held; by default unlimited.",
 	"settle.identity": "Removes accept-encoding from the request, because a compressed answer cannot be read. By " +
-		"default only for tokens.",
+		"default only for tokens and price.",
+	"price.model": "The model that the answer names: a text, a prefix such as gpt-5*, a suffix such as *-mini, a " +
+		"regular expression after ~, or * for all.",
+	"price.input":        "Units for a million tokens of the input that no cache had.",
+	"price.cached":       "Units for a million tokens of the input that were read from a cache; default is input.",
+	"price.cache_write":  "Units for a million tokens of the input that were written to a cache; default is input.",
+	"price.output":       "Units for a million tokens of the output, reasoning included.",
 	"settle_to.header":   "Name of a header of the answer that has a whole number.",
 	"settle_to.trailer":  "Name of a trailer of the answer that has a whole number.",
 	"answer.status":      "The client must get one of these statuses.",

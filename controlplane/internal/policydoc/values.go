@@ -35,13 +35,14 @@ var textPatterns = map[string]string{
 	"manage_path": `^/(?:[^/?#%\\ ]+/)+$`,
 	"sha256":      `^[0-9A-Fa-f]{64}$`,
 	"token":       tokenPattern,
+	"model":       keyPatternPattern,
 	"utc_offset":  `^(?:[+-](?:0[0-9]|1[01]):[0-5][0-9]|[+-]12:00|\+1[23]:[0-5][0-9]|\+14:00)$`,
 	"any_text":    "^",
 	"percent":     `^[0-9]+(?:\.[0-9]+)?(?:[Ee][+-]?[0-9]+)?%$`,
 }
 
 // textNames are what the reference calls some of them.
-var textNames = map[string]string{"utc_offset": `text such as "+02:00"`, "percent": `text such as "25%"`}
+var textNames = map[string]string{"model": "pattern", "utc_offset": `text such as "+02:00"`, "percent": `text such as "25%"`}
 
 var anyText = text("text", textPattern)
 

@@ -39,6 +39,25 @@ type Metrics struct {
 	LeaseLost   uint64 // leased units that could not go back
 }
 
+// Priced counts what the answers of one rule took that charges prices.
+type Priced struct {
+	Units  uint64        // charged for answers
+	Tokens policy.Tokens // for which they were charged
+}
+
+// CountPriced counts what an answer was charged, for these tokens.
+func (r *Rule) CountPriced(units uint32, t policy.Tokens) {
+	p := r.Priced
+	if p == nil {
+		return
+	}
+	p.Units += uint64(units)
+	p.Tokens.Input += t.Input
+	p.Tokens.Cached += t.Cached
+	p.Tokens.CacheWrite += t.CacheWrite
+	p.Tokens.Output += t.Output
+}
+
 // Named counts what became of the requests for which overrides of one name held.
 type Named struct {
 	Name                          string
@@ -90,6 +109,13 @@ func (r *Rule) Each(f func(name string, count uint64)) {
 		}
 		f("unread_too_many", m.Unscanned)
 		f("unread_withheld", m.Withheld)
+	}
+	if p := r.Priced; p != nil {
+		f("charged_units", p.Units)
+		f("tokens_input", uint64(p.Tokens.Input))
+		f("tokens_cached", uint64(p.Tokens.Cached))
+		f("tokens_cache_write", uint64(p.Tokens.CacheWrite))
+		f("tokens_output", uint64(p.Tokens.Output))
 	}
 }
 

@@ -73,6 +73,7 @@ type Rule struct {
 
 	// What this worker has counted.
 	Metrics Metrics
+	Priced  *Priced // nil unless the rule charges prices
 	Holding Holding // of its streams
 	Named   []Named // by names of overrides
 	namedBy []int   // by override: index in Named, -1 for none
@@ -86,6 +87,9 @@ type Rule struct {
 // NewRule returns the rule of a policy, without a source.
 func NewRule(p *policy.Policy, r *policy.Rule) Rule {
 	rule := Rule{Policy: r, Subjects: p.Subjects(r)}
+	if r.Settle != nil && len(r.Settle.Prices) > 0 {
+		rule.Priced = &Priced{}
+	}
 	rule.CountsDenied = r.CountDenied && r.Scope == policy.ScopeProxy
 	names := r.OverrideNames()
 	names = names[:min(len(names), policy.MaxCountedNames)]

@@ -106,6 +106,9 @@ func (x *explainer) decided(out *result.ExplainedRule, s, before *decide.Subject
 	out.Windows = respond.Windows(before, x.now)
 	out.Lease = lease.LeaseOf(before)
 	out.Held = respond.Held(before)
+	if p.Settle != nil && p.Settle.To == policy.SettlePrice {
+		out.Charges = string(p.Settle.To)
+	}
 	out.BodyAssumed = x.described.bodyAssumed(p)
 }
 

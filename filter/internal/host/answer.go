@@ -113,7 +113,8 @@ const statusSwitching = 101
 
 // beginScan begins to read an answer's body if a hold asks for its usage.
 func (s *stream) beginScan() {
-	if s.status == statusSwitching || !s.readsUsage(s.status) {
+	reads, prices := s.readsUsage(s.status)
+	if s.status == statusSwitching || !reads {
 		return
 	}
 	p := s.plugin
@@ -130,16 +131,21 @@ func (s *stream) beginScan() {
 	contentType, _ := theProxy.header(mapResponseHeaders, "content-type")
 	encoding, _ := theProxy.header(mapResponseHeaders, "content-encoding")
 	s.scan.Reset(contentType, encoding)
+	if prices {
+		s.scan.ReadModel()
+	}
 }
 
-// readsUsage reports whether some hold needs the usage of an answer with that status.
-func (s *stream) readsUsage(status uint16) bool {
+// readsUsage reports whether some hold needs the usage of an answer with that status, and whether one
+// needs the model, too.
+func (s *stream) readsUsage(status uint16) (reads, prices bool) {
 	for i := range s.holds {
 		if p := s.holds[i].Rule.Policy.Settle; p != nil && p.To.Tokens() && settle.MeetsStatus(&p.When, status) {
-			return true
+			reads = true
+			prices = prices || len(p.Prices) > 0
 		}
 	}
-	return false
+	return reads, prices
 }
 
 func (s *stream) countUnread(count func(m *decide.Metrics)) {
@@ -249,3 +255,8 @@ func (a *ended) ResponseBytes() int64 {
 func (*ended) DurationNs() int64 { return theProxy.amount("request\x00duration") }
 
 func (a *ended) Usage() (usage.Usage, bool) { return a.usage, a.read }
+
+func (*ended) Path() string {
+	path, _ := theProxy.Attribute("request\x00path")
+	return path
+}

@@ -45,7 +45,9 @@ func (s *stream) settle() {
 		switch r := h.Rule.Policy; {
 		case redirected:
 		case r.Settle != nil:
-			cost, by = settle.Cost(r, h.Units, &a)
+			var priced policy.Tokens
+			cost, by, priced = settle.Cost(r, h.Units, &a)
+			h.Rule.CountPriced(cost, priced)
 		case r.LingerNs > 0 && abandoned():
 			p.linger(decide.Lingering{Hold: *h, UntilNs: theProxy.Monotonic() + r.LingerNs})
 			continue

@@ -30,17 +30,24 @@ type Exchange interface {
 	DurationNs() int64
 	// Usage is the usage of tokens in the answer. ok is false if nobody read it.
 	Usage() (u usage.Usage, ok bool)
+	// Path is that of the request, with its query.
+	Path() string
 }
 
-// Cost returns what a request has cost that held so many units of a rule, and how that is
-// known.
-func Cost(r *policy.Rule, held uint32, x Exchange) (units uint32, by decide.By) {
+// Cost returns what a request has cost that held so many units of a rule, how that is known, and the
+// tokens that had a price.
+func Cost(r *policy.Rule, held uint32, x Exchange) (units uint32, by decide.By, priced policy.Tokens) {
 	p := r.Settle
 	if p == nil || !meets(&p.When, x) {
-		return 0, decide.ByNone
+		return 0, decide.ByNone, priced
 	}
-	n, by := value(p, held, x)
-	return uint32(min(n, int64(p.Max))), by
+	var n int64
+	if p.To == policy.SettlePrice {
+		n, by, priced = price(p, held, x)
+	} else {
+		n, by = value(p, held, x)
+	}
+	return uint32(min(n, int64(p.Max))), by, priced
 }
 
 // value is the cost of an answer that meets the condition. If none came it is what was held,
@@ -98,10 +105,7 @@ func unknown(p *policy.Settle, held uint32) (units int64, by decide.By) {
 // the request costs. If there is no answer, the cost is always an estimate, because disconnecting
 // early must not choose the price. An estimate is no less than what was held.
 func tokens(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By) {
-	u, read := x.Usage()
-	if !read {
-		u = usage.Usage{Failure: usage.UnknownType, Bytes: x.ResponseBytes()}
-	}
+	u := usageOf(x)
 	known := true
 	if p.To != policy.SettleOutputTokens {
 		known = u.InputKnown
@@ -119,6 +123,15 @@ func tokens(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.B
 	}
 	input, output := u.Estimate(x.RequestBytes())
 	return max(sum(p.To, input, output), int64(held)), decide.ByEstimate
+}
+
+// usageOf is what the answer says of its tokens. If nobody read it, only its size is known.
+func usageOf(x Exchange) usage.Usage {
+	u, read := x.Usage()
+	if !read {
+		u = usage.Usage{Failure: usage.UnknownType, Bytes: x.ResponseBytes()}
+	}
+	return u
 }
 
 func sum(to policy.Settled, input, output int64) int64 {

@@ -27,6 +27,7 @@ type answer struct {
 	trailers fields
 	bytes    int64
 	ns       int64
+	path     string
 	usage    *usage.Usage // nil: nobody read it
 }
 
@@ -34,6 +35,8 @@ func (a *answer) Status() uint16       { return a.status }
 func (a *answer) RequestBytes() int64  { return 4000 }
 func (a *answer) ResponseBytes() int64 { return a.bytes }
 func (a *answer) DurationNs() int64    { return a.ns }
+
+func (a *answer) Path() string { return a.path }
 
 func (a *answer) GRPCStatus() int { return a.grpc - 1 }
 
@@ -194,7 +197,7 @@ var costs = []struct {
 func TestCostOfAnAnswer(t *testing.T) {
 	for _, step := range costs {
 		p := hosttest.Policy(t, `{"name":"r","limits":["10000/1h"],"cost":100,"settle":`+step.settle+`}`)
-		units, by := Cost(&p.Rules[0], held, &step.answer)
+		units, by, _ := Cost(&p.Rules[0], held, &step.answer)
 		require.Equal(t, step.units, units, "%s, %+v", step.settle, step.answer)
 		require.Equal(t, step.by, by, "%s, %+v", step.settle, step.answer)
 	}
@@ -208,20 +211,21 @@ func TestLeavingEarlyIsNotCheaper(t *testing.T) {
 		pick := func(of ...string) string { return of[dice.IntN(len(of))] }
 		p := hosttest.Policy(t, `{"name":"r","limits":["10000/1h"],"cost":100,"settle":{"to":`+
 			pick(`"cost"`, `"tokens"`, `"input_tokens"`, `"output_tokens"`, `"request_bytes"`, `"response_bytes"`,
-				`"milliseconds"`, `{"header":"c"}`, `{"trailer":"c"}`)+
+				`"milliseconds"`, `{"header":"c"}`, `{"trailer":"c"}`, `"price","prices":`+rows)+
 			`,"unknown":`+pick(`0`, `"cost"`)+pick(``, `,"max":60`, `,"max":4294967295`)+
 			`,"when":`+pick(`{}`, `{"status":[401]}`, `{"grpc_status":[7],"headers":{"x":"y"}}`)+`}}`)
 		s := p.Rules[0].Settle
 		before := min(held, s.Max)
 		left := gone{}
 		for range 20 {
-			units, by := Cost(&p.Rules[0], held, &left)
+			units, by, _ := Cost(&p.Rules[0], held, &left)
 			require.NotEqual(t, decide.ByNone, by, "%+v", s)
 			require.GreaterOrEqual(t, units, before, "%+v", s)
 			require.LessOrEqual(t, units, s.Max, "%+v", s)
 			known := map[policy.Settled]int64{
 				policy.SettleRequestBytes: left.came, policy.SettleMilliseconds: left.ns / 1e6,
 				policy.SettleTokens: left.came / 4, policy.SettleInputTokens: left.came / 4,
+				policy.SettlePrice: 20 * (left.came / 4),
 			}[s.To]
 			require.GreaterOrEqual(t, int64(units), min(known, int64(s.Max)), "%+v", s)
 			before = units
@@ -244,7 +248,7 @@ func (g *gone) DurationNs() int64   { return g.ns }
 // Slots are free again, whatever the answer.
 func TestCostOfSlots(t *testing.T) {
 	p := hosttest.Policy(t, `{"name":"r","algorithm":"concurrency","limits":["10"]}`)
-	units, by := Cost(&p.Rules[0], 1, &none)
+	units, by, _ := Cost(&p.Rules[0], 1, &none)
 	require.Zero(t, units)
 	require.Equal(t, decide.ByNone, by)
 }

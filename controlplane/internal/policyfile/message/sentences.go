@@ -148,7 +148,10 @@ var sentences = map[policy.Code]string{
 		", because what it holds takes the room of one",
 	policy.SettlePlaces: "must name one header or one trailer of the answer, such as {header: x-cost}",
 	policy.EstimateMisplaced: "only tokens can be estimated: " +
-		"write cost or 0, or set to to tokens, input_tokens or output_tokens",
+		"write cost or 0, or set to to tokens, input_tokens, output_tokens or price",
+	policy.PriceWithoutPrices: "needs what tokens cost: " +
+		`write prices such as [{model: "*", input: 250000, output: 1000000}] beside it, in units for a million tokens`,
+	policy.PricesMisplaced: "only to: price reads prices: remove them, or set to to price",
 	policy.BadStatus: `{value} is not a status: ` +
 		`write one from 100 to 599 such as 401, all of a hundred such as "4xx", or a range such as "400-499"`,
 	policy.HoldMisplaced: "only a rule with settle or algorithm concurrency has holds: remove it, or add settle",

@@ -20,6 +20,7 @@ var (
 		"key": "a part of a key such as {header: x-user-id}, {query: user}, " +
 			strings.Join(bareKeys[:len(bareKeys)-1], ", ") + " or " + bareKeys[len(bareKeys)-1],
 		"settle": "an object such as {when: {status: [401]}}",
+		"price":  `an object such as {model: "*", input: 250000, output: 1000000}`,
 		"answer": "an object such as {status: [401]}",
 
 		// Of test files.
@@ -37,6 +38,7 @@ var (
 	lists = map[string]string{
 		"limit":   `a list such as ["10/minute", "5/1s"]`,
 		"key":     "a list such as [{header: x-user-id}, client_ip]",
+		"price":   `a list such as [{model: "*", input: 250000, output: 1000000}]`,
 		"status":  `a list such as [401, "5xx"]`,
 		"segment": "a list of the path's segments such as [connection, mtls]",
 
@@ -90,6 +92,9 @@ func Shape(s policy.Shape) string {
 			return strconv.FormatInt(s.Min, 10)
 		}
 		return "a whole number from " + strconv.FormatInt(s.Min, 10) + " to " + strconv.FormatInt(s.Max, 10)
+	case policy.FormPrice:
+		return "a number from " + strconv.FormatInt(s.Min, 10) + " to " + strconv.FormatInt(s.Max, 10) +
+			" with at most six decimal places"
 	case policy.FormBool:
 		return "true or false"
 	case policy.FormDuration:
@@ -124,7 +129,7 @@ func wrongValue(n *policy.Node, want policy.Shape) string {
 		if n.Kind == policy.Number || n.Kind == policy.Bool {
 			s += ": put it in quotes"
 		}
-	case policy.FormInteger:
+	case policy.FormInteger, policy.FormPrice:
 		number := policy.Node{Kind: policy.Number, Text: n.Text}
 		if _, ok := number.Integer(); isText && ok {
 			s += ": remove the quotes"

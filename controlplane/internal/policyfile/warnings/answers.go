@@ -42,6 +42,29 @@ func (c *collector) warnAnswers(v policy.Place, r *policy.Rule) {
 		c.warnModelless(v.Field("match"), r)
 	}
 	c.warnForgotten(v, r)
+	c.warnPrices(v, r)
+}
+
+// warnPrices warns of a price list by which even a short answer costs more than its request holds, and
+// of prices that no answer has.
+func (c *collector) warnPrices(v policy.Place, r *policy.Rule) {
+	s := r.Settle
+	if len(s.Prices) == 0 {
+		return
+	}
+	short := min(policy.ThousandTokens(s.Prices), int64(s.Max))
+	if held := r.LeastCost(); int64(held) < short {
+		c.warn(v.Field("cost"), "a request holds at least "+strconv.FormatUint(uint64(held), 10)+
+			", and 1,000 tokens take up to "+strconv.FormatInt(short, 10)+": requests that run at once can exceed "+
+			"the limit by what they cost more; set cost, or its min, to what most answers cost")
+	}
+	prices := v.Field("settle").Field("prices")
+	for i := range s.Prices {
+		if s.Prices[i].Model.Kind == policy.Any && i+1 < len(s.Prices) {
+			c.warnOf(prices.Item(i+1), prices.Item(i), "never counts: "+otherPlace+" comes first and fits every model")
+			return
+		}
+	}
 }
 
 // freeCalls are calls of models' APIs that use no model.

@@ -1,0 +1,65 @@
+package settle
+
+import (
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// price is what the tokens of an answer cost, by the same rules as tokens: if the answer does not say
+// them all, "unknown" decides, and an estimate is no less than what was held.
+func price(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By, priced policy.Tokens) {
+	u := usageOf(x)
+	isKnown := u.InputKnown && u.OutputKnown
+	if !isKnown && p.Unknown != policy.UnknownEstimate && x.Status() != 0 {
+		units, by = unknown(p, held)
+		return units, by, priced
+	}
+	priced = classes(&u, x.RequestBytes)
+	units = policy.PriceOf(p.Prices, modelOf(&u, x.Path()), priced)
+	if isKnown {
+		return units, decide.ByAnswer, priced
+	}
+	return max(units, int64(held)), decide.ByEstimate, priced
+}
+
+// classes divides the tokens of an answer by what they cost. If they are not all known, they are
+// estimated. Of an answer that says only its total, what is beyond the request's estimate is output.
+func classes(u *usage.Usage, requestBytes func() int64) (t policy.Tokens) {
+	input, output := u.Input, u.Output
+	if !u.InputKnown || !u.OutputKnown {
+		input, output = u.Estimate(requestBytes())
+	}
+	if u.Total > 0 {
+		output = min(max(output, u.Total-input), u.Total)
+		input = u.Total - output
+	}
+	t.Cached = min(u.CacheRead, input)
+	t.CacheWrite = min(u.CacheWritten, input-t.Cached)
+	t.Input, t.Output = input-t.Cached-t.CacheWrite, output
+	return t
+}
+
+// modelOf is the model that answered, "" if it is not known. Answers of Bedrock do not name it, or not
+// as its path does: /model/ID/converse, converse-stream, invoke, invoke-with-response-stream.
+func modelOf(u *usage.Usage, path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	path, operation := cutLast(path)
+	before, id := cutLast(path)
+	_, parent := cutLast(before)
+	switch operation {
+	case "converse", "converse-stream", "invoke", "invoke-with-response-stream":
+		if parent == "model" && id != "" {
+			return policy.Unescape(id)
+		}
+	}
+	return u.Model
+}
+
+// cutLast cuts the last segment off a path.
+func cutLast(path string) (before, segment string) {
+	at := strings.LastIndexByte(path, '/')
+	return path[:max(at, 0)], path[at+1:]
+}
