@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// rows are prices of two models and of all others, in units for a token and not for a million: 1e6.
+// rows are prices of some models and of all others, in units for a token and not for a million: 1e6.
 const rows = `[{"model":"small-*","input":10e6,"cached":1e6,"cache_write":12e6,"output":100e6},` +
-	`{"model":"eu.small-*","input":3e6,"output":3e6},{"model":"*","input":20e6,"cached":2e6,"output":50e6}]`
+	`{"model":"*:0","input":3e6,"output":3e6},{"model":"*","input":20e6,"cached":2e6,"output":50e6}]`
 
 // said returns a usage of 1000 tokens of input with its caches, and 7 of output.
 func said(model string) usage.Usage {
