@@ -1,6 +1,6 @@
 module github.com/sluice-ratelimit/sluice/build/crds
 
-go 1.26
+go 1.26.0
 
 require (
 	github.com/cert-manager/cert-manager v1.21.2
