@@ -5,14 +5,20 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Hold is what an allowed request holds of one rule until its answer is known. Settle ends it. If
-// the request was reset while its upstream may still be at work, it first becomes a Lingering.
+// Hold is what an allowed request holds of one rule until its answer is known. The caller keeps it:
+//
+//	BeginHolds  Source.Take has held the units, and the request goes on
+//	Renew       again and again while the request is alive
+//	Lingering   if the request was reset while its upstream may still be at work: it stays for a while
+//	Settle      ends it, always once: by the answer, or without one
+//
+// If nobody renews it in time it lapses: its source charges what was held, and Settle only what it cost beyond.
 type Hold struct {
 	state.Hold
 	Rule    *Rule
 	Windows []limit.Window // with the limits that hold for the key
 	Account any            // what Subject.Account was; nil if nobody is told of the hold
-	EndNs   int64          // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
+	EndNs   int64          // the caller's: when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
 	lapsed  bool           // it is charged already
 }
 

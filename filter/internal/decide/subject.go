@@ -10,7 +10,8 @@ import (
 
 // Subject is one rule as it holds for one request. It has everything that the request carries
 // from one call to the next: a source remembers nothing about it. Its fields stand in groups, by
-// who writes them.
+// who writes them. Its methods are first its part in the phases of Verdict.Decide, then what the
+// response and reports tell of it.
 type Subject struct {
 	// The caller reads these from the request before Begin. Begin completes policy.Subject.
 	policy.Subject
@@ -57,19 +58,6 @@ func (s *Subject) LackKey() {
 	s.PassNs = limit.Never
 }
 
-// OverrideName returns the name of the override that holds, empty if none does or
-// it has no name.
-func (s *Subject) OverrideName() string {
-	if s.Override < 0 {
-		return ""
-	}
-	return s.Rule.Policy.Overrides[s.Override].Name
-}
-
-// Now returns the instant at which the key is counted: the request's, or that
-// of the key's record if that is later.
-func (s *Subject) Now() int64 { return s.Record.Now }
-
 // CountsThoughDenied reports whether Take is to count a hit that the rule has denied: see Rule.CountsDenied.
 func (s *Subject) CountsThoughDenied() bool { return !s.Allowed }
 
@@ -81,46 +69,7 @@ func (s *Subject) Units() uint32 {
 	return limit.AddSaturating(s.Cost, s.CountedBefore)
 }
 
-// Window returns the rule's limit i as it holds for the key, and its usage.
-func (s *Subject) Window(i int) (*limit.Window, *limit.Usage) {
-	at := s.Rule.Subjects.Order[i]
-	return &s.Limits.Windows[at], s.Rule.Source.Usage(s, at)
-}
-
-// Held is how many units of the key are held, 0 for a rule that holds none.
-func (s *Subject) Held() uint32 {
-	if s.Rule.HoldSource == nil {
-		return 0
-	}
-	return s.Rule.HoldSource.Held(s)
-}
-
-// Remaining is how many units the rule's limit i has left for the key, beside what is held.
-func (s *Subject) Remaining(i int) uint32 {
-	w, u := s.Window(i)
-	left := w.Remaining(u, s.Record.Now)
-	if w.Algorithm != limit.Concurrency {
-		left -= min(left, s.Held())
-	}
-	return left
-}
-
-// Tightest returns the index of the rule's limit with least units left.
-func (s *Subject) Tightest() int {
-	best, lowest := 0, uint32(math.MaxUint32)
-	limited := false
-	for i := range s.Rule.Subjects.Order {
-		if w, _ := s.Window(i); w.Unlimited {
-			continue
-		}
-		if left := s.Remaining(i); !limited || left < lowest {
-			best, lowest = i, left
-			limited = true
-		}
-	}
-	return best
-}
-
+// check finds out whether the rule has room.
 func (s *Subject) check(now int64) {
 	if !s.Unlimited && s.Outcome != MissingKey {
 		s.noteCheck(s.Rule.Source.Check(s, now), now)
@@ -242,4 +191,57 @@ func (s *Subject) passOvertaken() {
 		s.Outcome = Contended
 		s.Rule.Metrics.Contention++
 	}
+}
+
+// OverrideName returns the name of the override that holds, empty if none does or
+// it has no name.
+func (s *Subject) OverrideName() string {
+	if s.Override < 0 {
+		return ""
+	}
+	return s.Rule.Policy.Overrides[s.Override].Name
+}
+
+// Now returns the instant at which the key is counted: the request's, or that
+// of the key's record if that is later.
+func (s *Subject) Now() int64 { return s.Record.Now }
+
+// Window returns the rule's limit i as it holds for the key, and its usage.
+func (s *Subject) Window(i int) (*limit.Window, *limit.Usage) {
+	at := s.Rule.Subjects.Order[i]
+	return &s.Limits.Windows[at], s.Rule.Source.Usage(s, at)
+}
+
+// Held is how many units of the key are held, 0 for a rule that holds none.
+func (s *Subject) Held() uint32 {
+	if s.Rule.HoldSource == nil {
+		return 0
+	}
+	return s.Rule.HoldSource.Held(s)
+}
+
+// Remaining is how many units the rule's limit i has left for the key, beside what is held.
+func (s *Subject) Remaining(i int) uint32 {
+	w, u := s.Window(i)
+	left := w.Remaining(u, s.Record.Now)
+	if w.Algorithm != limit.Concurrency {
+		left -= min(left, s.Held())
+	}
+	return left
+}
+
+// Tightest returns the index of the rule's limit with least units left.
+func (s *Subject) Tightest() int {
+	best, lowest := 0, uint32(math.MaxUint32)
+	limited := false
+	for i := range s.Rule.Subjects.Order {
+		if w, _ := s.Window(i); w.Unlimited {
+			continue
+		}
+		if left := s.Remaining(i); !limited || left < lowest {
+			best, lowest = i, left
+			limited = true
+		}
+	}
+	return best
 }
