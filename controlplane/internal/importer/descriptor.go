@@ -237,11 +237,12 @@ func (m *maker) finish() rule {
 	return m.rule
 }
 
-// exemptLimited exempts the requests that these rules limit. It reports whether any are left.
+// exemptLimited exempts the requests that these rules limit. It reports whether any are left. Where a rule's
+// requests are unknown, no match can select what is left, which is said once.
 func (d *descriptor) exemptLimited(rules []rule) bool {
-	own, isUnknown := d.exempt, false
+	before, isUnknown := d.exempt, false
 	for i := range rules {
-		m, ok := rules[i].limitedRequests(own)
+		m, ok := rules[i].limitedRequests(before)
 		m = m.without(d.match)
 		switch {
 		case ok && len(m) == 0:
@@ -256,8 +257,8 @@ func (d *descriptor) exemptLimited(rules []rule) bool {
 	return true
 }
 
-// limitedRequests is a match for the requests that the rule limits, apart from those that are exempt. It is not
-// ok where no match can say that, as for a rule that is off.
+// limitedRequests is a match for the requests that the rule limits. Requests that are exempt may be in it. It is
+// not ok where no match can say that, as for a rule that is off, or that exempts other requests too.
 func (r *rule) limitedRequests(exempt []match) (m match, ok bool) {
 	isLeft := func(m match) bool { return !slices.ContainsFunc(exempt, m.equal) }
 	lets := func(o override) bool { return o.quota == nil }

@@ -127,8 +127,8 @@ func noHeaders(headers map[string]string) string {
 	return ""
 }
 
-// apply gives the rules this enforcement. A rule without a key has no share of
-// keys to enforce, so it becomes shadow.
+// apply gives the rules this enforcement, each in a copy of its quota, which other rules may have
+// too. A rule without a key has no share of keys to enforce, so it becomes shadow.
 func (e *enforcement) apply(rules []rule, notes *reader) {
 	for i := range rules {
 		r := &rules[i]

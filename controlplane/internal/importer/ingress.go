@@ -51,29 +51,29 @@ func (j *job) ingresses() error {
 		}
 	}
 	withExpressions := hostsWithExpressions(list)
-	for _, i := range list {
-		i.readPaths(j.reader, withExpressions)
+	for _, ing := range list {
+		ing.readPaths(j.reader, withExpressions)
 	}
-	for _, i := range list {
-		j.limitIngress(i, list)
+	for _, ing := range list {
+		j.limitIngress(ing, list)
 	}
 	return nil
 }
 
 // readIngress reads what an Ingress says of itself.
 func (j *job) readIngress(n *policy.Node, at place) *ingress {
-	i := &ingress{node: n, at: at, name: textOf(n, "metadata", "name")}
-	i.at.path = strings.TrimPrefix(i.at.path, "[0]")
+	ing := &ingress{node: n, at: at, name: textOf(n, "metadata", "name")}
+	ing.at.path = strings.TrimPrefix(ing.at.path, "[0]")
 	if namespace := textOf(n, "metadata", "namespace"); namespace != "" {
-		i.name = namespace + "/" + i.name
+		ing.name = namespace + "/" + ing.name
 	}
-	i.isCanary = i.annotation("canary") == "true"
-	return i
+	ing.isCanary = ing.annotation("canary") == "true"
+	return ing
 }
 
 // annotation is an annotation of ingress-nginx; empty if it is absent.
-func (i *ingress) annotation(name string) string {
-	annotations := fieldOf(i.node, "metadata", "annotations")
+func (ing *ingress) annotation(name string) string {
+	annotations := fieldOf(ing.node, "metadata", "annotations")
 	if annotations == nil {
 		return ""
 	}
@@ -86,29 +86,29 @@ func (i *ingress) annotation(name string) string {
 }
 
 // number reads an annotation that is a number; absent if it is not there.
-func (j *job) number(i *ingress, name string, absent uint64) uint64 {
-	text := i.annotation(name)
+func (j *job) number(ing *ingress, name string, absent uint64) uint64 {
+	text := ing.annotation(name)
 	if text == "" {
 		return absent
 	}
 	number, err := strconv.ParseUint(text, 10, 31)
 	if err != nil {
-		j.fail(i.annotationAt(name), "must be a whole number such as \"10\", not "+strconv.Quote(text))
+		j.fail(ing.annotationAt(name), "must be a whole number such as \"10\", not "+strconv.Quote(text))
 	}
 	return number
 }
 
-func (i *ingress) annotationAt(name string) place {
-	return i.at.in("metadata.annotations[" + strconv.Quote(annotationPrefix+name) + "]")
+func (ing *ingress) annotationAt(name string) place {
+	return ing.at.in("metadata.annotations[" + strconv.Quote(annotationPrefix+name) + "]")
 }
 
 // hostsWithExpressions are the hosts whose paths are all expressions: ingress-nginx makes them so if one
 // Ingress of the host has use-regex or a rewrite-target.
 func hostsWithExpressions(list []*ingress) map[string]bool {
 	hosts := map[string]bool{}
-	for _, i := range list {
-		if i.annotation("use-regex") == "true" || i.annotation("rewrite-target") != "" {
-			for _, r := range itemsOf(i.node, "spec", "rules") {
+	for _, ing := range list {
+		if ing.annotation("use-regex") == "true" || ing.annotation("rewrite-target") != "" {
+			for _, r := range itemsOf(ing.node, "spec", "rules") {
 				hosts[textOf(r, "host")] = true
 			}
 		}
@@ -117,24 +117,24 @@ func hostsWithExpressions(list []*ingress) map[string]bool {
 }
 
 // readPaths reads the hosts and paths of an Ingress. A default backend has all hosts that no Ingress names.
-func (i *ingress) readPaths(r *reader, withExpressions map[string]bool) {
-	rules := itemsOf(i.node, "spec", "rules")
-	if len(rules) == 0 || fieldOf(i.node, "spec", "default_backend") != nil {
-		i.requests = append(i.requests, ingressPath{path: pattern{wildcard, "/*"}})
+func (ing *ingress) readPaths(r *reader, withExpressions map[string]bool) {
+	rules := itemsOf(ing.node, "spec", "rules")
+	if len(rules) == 0 || fieldOf(ing.node, "spec", "default_backend") != nil {
+		ing.requests = append(ing.requests, ingressPath{path: pattern{wildcard, "/*"}})
 	}
-	for k, rule := range rules {
+	for i, rule := range rules {
 		host := strings.ToLower(textOf(rule, "host"))
 		paths := itemsOf(rule, "http", "paths")
 		if len(paths) == 0 {
-			i.requests = append(i.requests, ingressPath{host, pattern{wildcard, "/*"}})
+			ing.requests = append(ing.requests, ingressPath{host, pattern{wildcard, "/*"}})
 		}
-		for l, p := range paths {
+		for k, p := range paths {
 			path, ok := ingressPattern(textOf(p, "path"), textOf(p, "path_type"), withExpressions[host])
 			if !ok {
-				r.fail(i.at.item("spec.rules", k).item("http.paths", l), "the path "+strconv.Quote(textOf(p, "path"))+
+				r.fail(ing.at.item("spec.rules", i).item("http.paths", k), "the path "+strconv.Quote(textOf(p, "path"))+
 					" must begin with /, and be an expression of RE2 where use-regex or rewrite-target makes it one")
 			}
-			i.requests = append(i.requests, ingressPath{host, path})
+			ing.requests = append(ing.requests, ingressPath{host, path})
 		}
 	}
 }
@@ -157,42 +157,42 @@ func ingressPattern(path, pathType string, isExpression bool) (p pattern, ok boo
 }
 
 // limitIngress makes the rules of one Ingress.
-func (j *job) limitIngress(i *ingress, all []*ingress) {
+func (j *job) limitIngress(ing *ingress, all []*ingress) {
 	for _, name := range []string{"limit-rate", "limit-rate-after"} {
-		if i.annotation(name) != "" {
-			j.note(i.annotationAt(name), "ignored: it limits bytes a second, and a policy limits requests")
+		if ing.annotation(name) != "" {
+			j.note(ing.annotationAt(name), "ignored: it limits bytes a second, and a policy limits requests")
 		}
 	}
-	if i.annotation("global-rate-limit") != "" {
-		j.note(i.annotationAt("global-rate-limit"), "ignored: write this limit as a rule with scope: cluster")
+	if ing.annotation("global-rate-limit") != "" {
+		j.note(ing.annotationAt("global-rate-limit"), "ignored: write this limit as a rule with scope: cluster")
 	}
-	multiplier := j.number(i, "limit-burst-multiplier", defaultMultiplier)
+	multiplier := j.number(ing, "limit-burst-multiplier", defaultMultiplier)
 	if multiplier == 0 {
-		j.fail(i.annotationAt("limit-burst-multiplier"), "must be at least 1")
+		j.fail(ing.annotationAt("limit-burst-multiplier"), "must be at least 1")
 	}
 	for _, per := range []struct{ annotation, per string }{{"limit-rps", "1s"}, {"limit-rpm", "1m"}} {
-		n := j.number(i, per.annotation, 0)
+		n := j.number(ing, per.annotation, 0)
 		burst := min(n*multiplier+1, 1<<32-1) // one more, as for nginx
-		j.addIngressRules(i, all, per.annotation, numbers{"token_bucket", n, per.per, burst})
+		j.addIngressRules(ing, all, per.annotation, numbers{"token_bucket", n, per.per, burst})
 	}
-	n := j.number(i, "limit-connections", 0)
-	j.addIngressRules(i, all, "limit-connections", numbers{algorithm: "concurrency", requests: n})
+	n := j.number(ing, "limit-connections", 0)
+	j.addIngressRules(ing, all, "limit-connections", numbers{algorithm: "concurrency", requests: n})
 }
 
 // addIngressRules makes the rules of one annotation: one, or one for each set of paths that hosts have.
-func (j *job) addIngressRules(i *ingress, all []*ingress, annotation string, n numbers) {
-	at := i.annotationAt(annotation)
+func (j *job) addIngressRules(ing *ingress, all []*ingress, annotation string, n numbers) {
+	at := ing.annotationAt(annotation)
 	switch {
 	case n.requests == 0:
 		return
-	case i.isCanary:
+	case ing.isCanary:
 		j.note(at, "ignored, as ingress-nginx does: the limits of a canary are those of the Ingress that it belongs to")
 		return
 	}
-	allowed := j.allowedNetworks(i)
-	for _, s := range i.selections(all) {
+	allowed := j.allowedNetworks(ing)
+	for _, s := range ing.selections(all) {
 		s.exempt = slices.Concat(allowed, s.exempt)
-		m := newMakerOf(j.reader, i.name+"-"+strings.TrimPrefix(annotation, "limit-"), &quota{numbers: n, at: at}, s)
+		m := newMakerOf(j.reader, ing.name+"-"+strings.TrimPrefix(annotation, "limit-"), &quota{numbers: n, at: at}, s)
 		m.rule.Key = []part{clientIP}
 		m.rule.Response = &response{Status: 503} // the default of limit-req-status-code and limit-conn-status-code
 		m.rule.identity = at
@@ -201,16 +201,16 @@ func (j *job) addIngressRules(i *ingress, all []*ingress, annotation string, n n
 }
 
 // allowedNetworks exempts the networks that the Ingress does not limit.
-func (j *job) allowedNetworks(i *ingress) []match {
+func (j *job) allowedNetworks(ing *ingress) []match {
 	var list []pattern
 	for _, name := range []string{"limit-allowlist", "limit-whitelist"} {
-		for text := range strings.SplitSeq(i.annotation(name), ",") {
+		for text := range strings.SplitSeq(ing.annotation(name), ",") {
 			text = strings.TrimSpace(text)
 			network, ok := networkOf(text)
 			switch {
 			case text == "":
 			case !ok:
-				j.fail(i.annotationAt(name), "must have networks such as 10.0.0.0/8, not "+strconv.Quote(text))
+				j.fail(ing.annotationAt(name), "must have networks such as 10.0.0.0/8, not "+strconv.Quote(text))
 			case network.IsSingleIP():
 				list = append(list, pattern{exactly, network.Addr().String()})
 			default:
@@ -228,18 +228,18 @@ func (j *job) allowedNetworks(i *ingress) []match {
 }
 
 // selections are the requests of an Ingress: hosts with the same paths come together.
-func (i *ingress) selections(all []*ingress) (list []selection) {
+func (ing *ingress) selections(all []*ingress) (list []selection) {
 	var hosts []string
 	paths := map[string][]pattern{}
-	for _, q := range i.requests {
+	for _, q := range ing.requests {
 		if paths[q.host] == nil {
 			hosts = append(hosts, q.host)
 		}
 		paths[q.host] = appendNew(paths[q.host], []pattern{q.path})
 	}
-	for k, h := range hosts {
+	for i, h := range hosts {
 		isLike := func(other string) bool { return (h == "") == (other == "") && slices.Equal(paths[h], paths[other]) }
-		if slices.IndexFunc(hosts, isLike) < k {
+		if slices.IndexFunc(hosts, isLike) < i {
 			continue
 		}
 		var alike []string
@@ -248,14 +248,14 @@ func (i *ingress) selections(all []*ingress) (list []selection) {
 				alike = append(alike, other)
 			}
 		}
-		list = append(list, i.selection(alike, paths[h], all))
+		list = append(list, ing.selection(alike, paths[h], all))
 	}
 	return list
 }
 
 // selection is for the requests of hosts with paths, without those that ingress-nginx gives to a longer
 // path or a narrower host of another Ingress.
-func (i *ingress) selection(hosts []string, paths []pattern, all []*ingress) (s selection) {
+func (ing *ingress) selection(hosts []string, paths []pattern, all []*ingress) (s selection) {
 	s.match = match{}
 	if hosts[0] != "" {
 		s.match[host.String()] = exact(hosts)
@@ -264,7 +264,7 @@ func (i *ingress) selection(hosts []string, paths []pattern, all []*ingress) (s 
 		s.match[fullPath.String()] = spelledOut(paths)
 	}
 	for _, other := range all {
-		if other == i || other.isCanary {
+		if other == ing || other.isCanary {
 			continue
 		}
 		for _, q := range other.requests {

@@ -171,11 +171,16 @@ func (r *reader) noteNoRequest(at place, name string) {
 }
 
 // leaf is where the limiter's search ends for some requests of a descriptor: the values that
-// they have, and their limit, nil if there is none.
+// they have, and their limit, nil if there is none. An example:
+//
+//	entries of the descriptor   pairs of the level   values of the leaf
+//	path = the request's path   path = /login        /login for the path
+//	kind = api, a fixed text    kind = api           none: it is the same for all requests
+//	user = the header x-user    user = anything      anything for the header x-user
 type leaf struct {
 	level  *level // nil for the requests of no level
 	name   string
-	values []value // one for each part of the descriptor
+	values []value // one for each entry of the descriptor that is a part of the request
 	quota  *quota
 	at     place
 	order  int // of its level

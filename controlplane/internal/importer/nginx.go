@@ -108,6 +108,12 @@ func (n *nginxImport) importHTTP(block []*nginxconf.Directive) {
 	}
 	n.rulesOf(limitReq, http, selection{})
 	n.rulesOf(limitConn, http, selection{})
+	n.noteZones()
+	slices.SortStableFunc(n.notes, func(a, b note) int { return cmp.Compare(a.Line, b.Line) })
+}
+
+// noteZones notes the zones that no limit uses, or limits with other numbers than each other's.
+func (n *nginxImport) noteZones() {
 	for _, z := range n.zones {
 		switch {
 		case len(z.used) == 0:
@@ -117,7 +123,6 @@ func (n *nginxImport) importHTTP(block []*nginxconf.Directive) {
 				"limit count apart.")
 		}
 	}
-	slices.SortStableFunc(n.notes, func(a, b note) int { return cmp.Compare(a.Line, b.Line) })
 }
 
 // readZone reads limit_req_zone KEY zone=NAME:SIZE rate=RATE, or limit_conn_zone without a rate.
@@ -238,22 +243,11 @@ func (n *nginxImport) rulesOf(kind string, s *nginxScope, outer selection) {
 
 // addLimit makes the rules of one limit for the requests of a scope: one for each form that its key has.
 func (n *nginxImport) addLimit(kind string, d *nginxconf.Directive, limits nginxLimits, requests selection) {
-	q := &quota{shadow: limits.dryRun, at: placeOf(d)}
-	name := d.Arg(0)
-	if kind == limitReq {
-		name = ""
-		for _, arg := range d.Args {
-			if zone, ok := strings.CutPrefix(arg, "zone="); ok {
-				name = zone
-			}
-		}
-	}
-	z := n.zones[kind+" "+name]
+	z := n.zoneOf(kind, d)
 	if z == nil {
-		n.fail(q.at, fmt.Sprintf("there is no %s_zone %q: give the file that has it too", kind, name))
 		return
 	}
-	q.numbers = z.numbers
+	q := &quota{numbers: z.numbers, shadow: limits.dryRun, at: placeOf(d)}
 	if limits.dryRun && len(limits.list) > 1 {
 		q.notes = append(q.notes, "nginx counts a request by none of these limits if one of them would deny it. In a policy "+
 			"each rule in shadow mode counts by itself.")
@@ -275,6 +269,24 @@ func (n *nginxImport) addLimit(kind string, d *nginxconf.Directive, limits nginx
 			n.addRule(z, q, f, limits.status, requests)
 		}
 	}
+}
+
+// zoneOf is the zone that a limit names; nil, and a problem, if there is none of that kind.
+func (n *nginxImport) zoneOf(kind string, d *nginxconf.Directive) *nginxZone {
+	name := d.Arg(0)
+	if kind == limitReq {
+		name = ""
+		for _, arg := range d.Args {
+			if zone, ok := strings.CutPrefix(arg, "zone="); ok {
+				name = zone
+			}
+		}
+	}
+	z := n.zones[kind+" "+name]
+	if z == nil {
+		n.fail(placeOf(d), fmt.Sprintf("there is no %s_zone %q: give the file that has it too", kind, name))
+	}
+	return z
 }
 
 // readLimitReq reads burst, nodelay and delay.

@@ -98,8 +98,8 @@ func (s selection) meet(other selection) (both selection, hasAny bool) {
 	return s.and(other), true
 }
 
-// commonValues are the patterns for the values that fit one of each list; an empty list fits all. It
-// is not ok if no list of patterns says that.
+// commonValues are the patterns for the values that fit one of each list; an empty list fits all. The name
+// is that of their part, as in a match. It is not ok if no list of patterns says that.
 func commonValues(name string, a, b []pattern) (common []pattern, ok bool) {
 	if len(a) == 0 {
 		return b, true

@@ -41,10 +41,7 @@ func (j *job) service() error {
 	if err != nil {
 		return err
 	}
-	byKey := map[string][]*level{} // of their first pair
-	for _, l := range levels {
-		byKey[l.pairs[0].key] = append(byKey[l.pairs[0].key], l)
-	}
+	byKey := byFirstKey(levels)
 	reached := map[*level]bool{}
 	for i := range sent {
 		leaves := serviceLeaves(byKey[sent[i].entries[0].key], sent[i].entries)
@@ -54,6 +51,16 @@ func (j *job) service() error {
 	j.noteUnreached(levels, reached)
 	enforced.apply(j.draft.rules, j.reader)
 	return nil
+}
+
+// byFirstKey groups levels by the key of their first pair: a descriptor meets only those with its own.
+func byFirstKey(levels []*level) map[string][]*level {
+	groups := map[string][]*level{}
+	for _, l := range levels {
+		key := l.pairs[0].key
+		groups[key] = append(groups[key], l)
+	}
+	return groups
 }
 
 // serviceConfigs reads the files: at least one configuration.
