@@ -193,12 +193,18 @@ func TestCachesArePartsOfTheInput(t *testing.T) {
 		`"input_tokens":9,"prompt_tokens_details":{"cached_tokens":7}`:                      {Input: 9},
 		`"prompt_tokens":9,"cached_tokens":7`:                                               {Input: 9, CacheRead: 7},
 		`"prompt_tokens":9,"prompt_cache_hit_tokens":7,"prompt_cache_miss_tokens":2`:        {Input: 9, CacheRead: 7},
-		`"input_tokens":9,"cache_read_input_tokens":7,"cache_creation_input_tokens":5`:      cachedIn(Usage{Input: 21}, 7, 5),
-		`"input_tokens":0,"cache_read_input_tokens":7,"cache_creation_input_tokens":5`:      cachedIn(Usage{Input: 12}, 7, 5),
+		`"input_tokens":9,"cache_read_input_tokens":7,"cache_creation_input_tokens":5`: {
+			Input: 21, CacheRead: 7, CacheWritten: 5,
+		},
+		`"input_tokens":0,"cache_read_input_tokens":7,"cache_creation_input_tokens":5`: {
+			Input: 12, CacheRead: 7, CacheWritten: 5,
+		},
 		`"input_tokens":9,"cache_creation_input_tokens":5,"input_tokens_details":{"cached_tokens":90}`: {
 			Input: 14, CacheRead: 14,
 		},
-		`"inputTokens":9,"cacheReadInputTokens":7,"cacheWriteInputTokens":5`:                  cachedIn(Usage{Input: 21}, 7, 5),
+		`"inputTokens":9,"cacheReadInputTokens":7,"cacheWriteInputTokens":5`: {
+			Input: 21, CacheRead: 7, CacheWritten: 5,
+		},
 		`"prompt_tokens":9,"cache_read_input_tokens":7,"cache_creation_input_tokens":5`:       {Input: 9},
 		`"prompt_tokens":0,"prompt_tokens_details":{"cached_tokens":7},"input_tokens":9`:      {Input: 9},
 		`"total_tokens":29,"completion_tokens":9,"prompt_tokens_details":{"cached_tokens":7}`: {Input: 20},
