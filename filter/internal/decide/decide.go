@@ -3,9 +3,9 @@
 // one denies after all.
 //
 // Its invariant: all rules decide or none counts. A denied request leaves the counters as
-// if it had never come, and no race makes a later decision looser. It knows where units
-// come from only as Source, it never reads a clock, and it must never import a source of
-// units.
+// if it had never come, but for rules that count denied hits, and no race makes a later
+// decision looser. It knows where units come from only as Source, it never reads a clock,
+// and it must never import a source of units.
 //
 // Use: v.Begin(); for each rule, read key and cost into s := v.Next(), s.Begin(rule), v.Add(); v.Decide(now).
 //
@@ -33,8 +33,8 @@
 // In names, count is about units and note is about metrics.
 //
 // Read in this order: Verdict.Decide here, Source and Rule (rule.go), Outcome (outcome.go), Subject and
-// its part in each phase (subject.go), how it waits for the quota service (quota.go), Hold (hold.go),
-// Metrics (metrics.go, spikes.go).
+// its part in each phase (subject.go), how a subject waits for the quota service (quota.go), Hold
+// (hold.go), Metrics (metrics.go, spikes.go).
 package decide
 
 import (
