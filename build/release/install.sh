@@ -55,11 +55,17 @@ verify() {
 main() {
 	release=${1:-$(dirname "$0")}
 	release=${release%/}
+	case ${PREFIX:-/} in
+	/*) ;;
+	*) PREFIX=$PWD/$PREFIX ;;
+	esac
 	bin=${PREFIX:-/usr/local}/bin
 	lib=${PREFIX:-/usr}/lib/sluice
+	command -v sha256sum >/dev/null || command -v shasum >/dev/null ||
+		fail "to compare digests, this script needs sha256sum or shasum"
 	umask 022
 	tmp=$(mktemp -d)
-	trap 'rm -rf "$tmp"' EXIT
+	trap 'rm -rf "$tmp" "$bin/sluice.new" "$lib/sluice.wasm.new"' EXIT
 	trap 'exit 1' HUP INT TERM
 
 	get SHA256SUMS
@@ -75,10 +81,14 @@ main() {
 		mkdir -p "$dir" 2>/dev/null && [ -w "$dir" ] ||
 			fail "cannot write to $dir: run this script as root, or set PREFIX, such as PREFIX=\$HOME/.local"
 	done
+	for file in "$bin/sluice" "$lib/sluice.wasm"; do
+		[ ! -d "$file" ] || fail "$file is a folder: remove it, or set PREFIX"
+	done
 	# Processes that run an old file keep it, because the new one takes only its name.
-	cp "$tmp/$program" "$bin/sluice.new"
-	cp "$tmp/sluice.wasm" "$lib/sluice.wasm.new"
+	why=$(cp "$tmp/$program" "$bin/sluice.new" 2>&1) || fail "cannot write to $bin: $why"
+	why=$(cp "$tmp/sluice.wasm" "$lib/sluice.wasm.new" 2>&1) || fail "cannot write to $lib: $why"
 	chmod 755 "$bin/sluice.new"
+	chmod 644 "$lib/sluice.wasm.new"
 	mv -f "$bin/sluice.new" "$bin/sluice"
 	mv -f "$lib/sluice.wasm.new" "$lib/sluice.wasm"
 
@@ -87,7 +97,7 @@ main() {
 	[ -n "${KEY:-}" ] || echo "SHA256SUMS was not verified: set KEY to check its signature"
 	case :$PATH: in
 	*":$bin:"*) ;;
-	*) echo "$bin is not in PATH yet: export PATH=$bin:\$PATH" ;;
+	*) echo "$bin is not in PATH yet: export PATH=\"$bin:\$PATH\"" ;;
 	esac
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -100,7 +101,7 @@ func TestInstall(t *testing.T) {
 		"KEY="+filepath.Join(dir, publicKeyFile))
 	require.NoError(t, err)
 	require.Contains(t, said, "installed "+home+"/.local/bin/sluice and "+home+"/.local/lib/sluice/sluice.wasm\nsluice ")
-	require.Contains(t, said, home+"/.local/bin is not in PATH yet: export PATH="+home+"/.local/bin:$PATH\n")
+	require.Contains(t, said, home+"/.local/bin is not in PATH yet: export PATH=\""+home+"/.local/bin:$PATH\"\n")
 	require.NotContains(t, said, "was not verified")
 	require.Equal(t, files(t, dir)[filterFile], files(t, home)[".local/lib/sluice/sluice.wasm"])
 	said, err = shell(t, home, ".local/bin/sluice validate -f -", "PATH="+os.Getenv("PATH"))
@@ -191,4 +192,76 @@ func TestInstallRefuses(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, said, "SHA256SUMS was not verified: set KEY to check its signature")
 	require.Equal(t, all[mine], files(t, prefix)["bin/sluice"])
+}
+
+// Whatever stops the script in between, nothing of the release stays behind.
+func TestInstallIsWholeOrNothing(t *testing.T) {
+	if !onLinux(t) {
+		return
+	}
+	dir, _ := standIn(t)
+	tools := t.TempDir()
+	for _, name := range strings.Fields("awk cat chmod cp cut dirname grep mkdir mktemp mv rm sed sh tr uname") {
+		path, err := exec.LookPath(name)
+		require.NoError(t, err)
+		require.NoError(t, os.Symlink(path, filepath.Join(tools, name)))
+	}
+	for name, c := range map[string]struct {
+		prepare     func(prefix string) error
+		environment string
+		want        string
+	}{
+		"a folder has the command's name": {func(prefix string) error {
+			return os.MkdirAll(filepath.Join(prefix, "bin/sluice"), 0o700)
+		}, "", "PREFIX/bin/sluice is a folder"},
+		"a folder has the filter's name": {func(prefix string) error {
+			return os.MkdirAll(filepath.Join(prefix, "lib/sluice/sluice.wasm"), 0o700)
+		}, "", "PREFIX/lib/sluice/sluice.wasm is a folder"},
+		"no room for the filter": {func(prefix string) error {
+			lib := filepath.Join(prefix, "lib/sluice")
+			return errors.Join(os.MkdirAll(lib, 0o700), os.Symlink("/dev/full", filepath.Join(lib, "sluice.wasm.new")))
+		}, "", "cannot write to PREFIX/lib/sluice: "},
+		"no program for digests": {func(string) error { return nil }, "PATH=" + tools,
+			"to compare digests, this script needs sha256sum or shasum"},
+	} {
+		prefix := t.TempDir()
+		require.NoError(t, c.prepare(prefix), name)
+		said, err := shell(t, t.TempDir(), "sh "+dir+"/install.sh", "PREFIX="+prefix, c.environment)
+		require.Error(t, err, name)
+		require.Contains(t, said, "error: "+strings.ReplaceAll(c.want, "PREFIX", prefix), name)
+		require.Contains(t, said, "Nothing was installed.\n", name)
+		left, err := shell(t, prefix, "find . -type f -o -type l")
+		require.NoError(t, err, name)
+		require.Empty(t, left, name)
+	}
+}
+
+// What is installed anyone can read, from a release that only its owner can; a prefix may be
+// relative and have spaces, and the line for PATH works as it is printed.
+func TestInstallInAFolderOfAnyName(t *testing.T) {
+	if !onLinux(t) {
+		return
+	}
+	dir, _ := standIn(t)
+	release, at := filepath.Join(t.TempDir(), "a release"), t.TempDir()
+	require.NoError(t, os.CopyFS(release, os.DirFS(dir)))
+	mine := filepath.Join(release, "sluice-v0.1.0-linux-"+runtime.GOARCH)
+	program := "#!/bin/sh\necho sluice v0.1.0\n"
+	require.NoError(t, os.WriteFile(mine, []byte(program), 0o600))
+	require.NoError(t, os.Chmod(filepath.Join(release, filterFile), 0o600))
+	_, err := shell(t, release, "sha256sum sluice-v* sluice.wasm >SHA256SUMS")
+	require.NoError(t, err)
+
+	said, err := shell(t, at, "sh '"+release+"/install.sh'", "PREFIX=my own")
+	require.NoError(t, err)
+	_, line, isThere := strings.Cut(said, " is not in PATH yet: ")
+	require.True(t, isThere, said)
+	said, err = shell(t, t.TempDir(), line+"sluice")
+	require.NoError(t, err)
+	require.Equal(t, "sluice v0.1.0\n", said)
+	for name, mode := range map[string]os.FileMode{"bin/sluice": 0o755, "lib/sluice/sluice.wasm": 0o644} {
+		info, err := os.Stat(filepath.Join(at, "my own", name))
+		require.NoError(t, err)
+		require.Equal(t, mode, info.Mode().Perm(), name)
+	}
 }
