@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
@@ -75,6 +76,41 @@ func replaceFile(name string, mode os.FileMode, write func(io.Writer) error) err
 		return err
 	}
 	return os.Rename(f.Name(), name)
+}
+
+// written is a file that a flag names, for what a command writes beside its output.
+type written struct {
+	flag, name string
+	mode       os.FileMode
+}
+
+// with makes the file before run begins, and puts it in its place when run has written it whole.
+// It does not replace a file that the command reads. Without a name run gets nil.
+func (o *written) with(reads []string, run func(io.Writer) error) error {
+	if o.name == "" {
+		return run(nil)
+	}
+	info, err := os.Stat(o.name)
+	isRead := func(file string) bool {
+		other, err := os.Stat(file)
+		return err == nil && os.SameFile(info, other)
+	}
+	switch {
+	case err != nil: // there is none yet
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("write %s: %w", o.flag, &input.Irregular{Name: o.name, Mode: info.Mode()})
+	case slices.ContainsFunc(reads, isRead):
+		return usageError(fmt.Errorf("%s %s would replace a file that is read", o.flag, o.name), "give it another name")
+	}
+	var failed error // of what is written
+	err = replaceFile(o.name, o.mode, func(w io.Writer) error {
+		failed = run(w)
+		return failed
+	})
+	if err != nil && failed == nil {
+		return fmt.Errorf("write %s: %w", o.flag, err)
+	}
+	return err
 }
 
 // printTable prints rows in aligned columns, an empty cell as "-".

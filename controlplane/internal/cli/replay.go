@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
@@ -80,37 +78,8 @@ func (o *replayOptions) run(cmd *cobra.Command, logs []string) error {
 		return usageError(errStdin, "give the policy as a file; - among the logs is standard input")
 	}
 	reads := append(slices.Clip(logs), o.policy, o.against, o.wasm)
-	return withPage(o.html, reads, func(page io.Writer) error { return o.replay(cmd, logs, page) })
-}
-
-// withPage makes the file of --html before logs are read for it, and puts it in its place when
-// it is whole. Like the log, it can be read by the user alone. It does not replace a file that
-// is read.
-func withPage(name string, reads []string, run func(io.Writer) error) (err error) {
-	if name == "" {
-		return run(nil)
-	}
-	info, err := os.Stat(name)
-	isRead := func(file string) bool {
-		other, err := os.Stat(file)
-		return err == nil && os.SameFile(info, other)
-	}
-	switch {
-	case err != nil: // there is none yet
-	case !info.Mode().IsRegular():
-		return fmt.Errorf("write --html: %w", &input.Irregular{Name: name, Mode: info.Mode()})
-	case slices.ContainsFunc(reads, isRead):
-		return usageError(fmt.Errorf("--html %s would replace a file that is read", name), "give the page another name")
-	}
-	var failed error // of what is on the page
-	err = replaceFile(name, 0o600, func(page io.Writer) error {
-		failed = run(page)
-		return failed
-	})
-	if err != nil && failed == nil {
-		return fmt.Errorf("write --html: %w", err)
-	}
-	return err
+	page := written{flag: "--html", name: o.html, mode: 0o600} // like the log, it can be read by the user alone
+	return page.with(reads, func(w io.Writer) error { return o.replay(cmd, logs, w) })
 }
 
 func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer) error {

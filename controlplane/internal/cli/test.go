@@ -93,11 +93,7 @@ func (o *testOptions) test(cmd *cobra.Command, names []string) error {
 	if o.output == outputJSON {
 		to = testfile.JSON{To: cmd.OutOrStdout()}
 	}
-	outcomes, err := runTests(ctx, files, options, to)
-	if err != nil {
-		return err
-	}
-	return o.conclude(outcomes)
+	return o.report(files, func() ([]*testfile.Outcome, error) { return runTests(ctx, files, options, to) })
 }
 
 // readTests reads files. If one is not valid, the error has the problems of all.
@@ -134,14 +130,23 @@ func runTests(
 	return outcomes, nil
 }
 
-// conclude writes the file for CI, and fails if a test did.
-func (o *testOptions) conclude(outcomes []*testfile.Outcome) error {
-	if o.junit != "" {
-		const mode = 0o644
-		err := replaceFile(o.junit, mode, func(w io.Writer) error { return testfile.WriteJUnit(w, outcomes) })
-		if err != nil {
-			return fmt.Errorf("write --junit: %w", err)
+// report runs the tests, writes the file for CI, and fails if a test did.
+func (o *testOptions) report(files []*testfile.File, run func() ([]*testfile.Outcome, error)) error {
+	reads := []string{o.wasm}
+	for _, file := range files {
+		reads = append(reads, file.Reads()...)
+	}
+	var outcomes []*testfile.Outcome
+	junit := written{flag: "--junit", name: o.junit, mode: 0o644}
+	err := junit.with(reads, func(w io.Writer) (err error) {
+		outcomes, err = run()
+		if err != nil || w == nil {
+			return err
 		}
+		return testfile.WriteJUnit(w, outcomes)
+	})
+	if err != nil {
+		return err
 	}
 	for _, outcome := range outcomes {
 		if outcome.Failed() > 0 {

@@ -83,6 +83,9 @@ type step struct {
 	last   expectation // of the last time
 }
 
+// Reads are the names of the files that were read: this one and its policy.
+func (f *File) Reads() []string { return []string{f.Name, f.policyName} }
+
 // Read reads a file and the policy that it names, and checks both. An error is a policyfile.Errors
 // with all problems, if a file is not valid.
 func Read(name string) (*File, error) {
