@@ -71,6 +71,9 @@ func New(tb TB, o Options) *Proxies {
 	if o.Start.IsZero() {
 		o.Start = DefaultStart
 	}
+	if !fleet.IsTime(o.Start) {
+		tb.Fatalf("start at %s: write a time from 1970 to %d", o.Start.UTC().Format(time.RFC3339), fleet.LastYear)
+	}
 	if o.CacheDir == "" {
 		o.CacheDir = fleet.CacheDir()
 	}
@@ -105,6 +108,9 @@ func (p *Proxies) Advance(d time.Duration) {
 	p.tb.Helper()
 	if d < 0 {
 		p.tb.Fatalf("advance by %s: time does not step back here", d)
+	}
+	if !fleet.IsTime(p.Now().Add(d)) {
+		p.tb.Fatalf("advance by %s: the clock would pass the year %d", d, fleet.LastYear)
 	}
 	p.fleet.Pass(p.fleet.Now() + int64(d))
 }

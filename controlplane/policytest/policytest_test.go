@@ -207,6 +207,10 @@ func TestWhatCannotBeDone(t *testing.T) {
 		{func(f *failing) { policytest.New(f, o).Do(policytest.Request{Fault: "disk"}) }, `not "disk"`},
 		{func(f *failing) { policytest.New(f, o).Do(policytest.Request{Proxy: new(1)}) }, "there is no proxy 1"},
 		{func(f *failing) { policytest.New(f, o).Advance(-time.Second) }, "time does not step back"},
+		{func(f *failing) { policytest.New(f, o).Advance(1<<63 - 1) }, "the clock would pass the year 2200"},
+		{func(f *failing) {
+			policytest.New(f, policytest.Options{YAML: []byte(perUser), Start: time.Unix(-1, 0)})
+		}, "start at 1969-12-31T23:59:59Z: write a time from 1970 to 2200"},
 		{func(f *failing) { policytest.New(f, o).Reset(policytest.Counter{Rule: "none"}) }, `there is no rule "none"`},
 		{func(f *failing) {
 			policytest.New(f, o).Do(policytest.Request{Answer: &policytest.Answer{Broken: "wire"}})

@@ -157,6 +157,13 @@ func (p *Proxies) Close() {
 	}
 }
 
+// LastYear is the last that the proxies' clock may show. It leaves the longest window room below
+// the end of 63-bit nanoseconds.
+const LastYear = 2200
+
+// IsTime reports whether the proxies' clock may show a time.
+func IsTime(t time.Time) bool { return !t.Before(time.Unix(0, 0)) && t.UTC().Year() <= LastYear }
+
 // Now is the time of the proxies, in nanoseconds since the epoch.
 func (p *Proxies) Now() int64 { return p.now }
 

@@ -121,9 +121,6 @@ func plain(err error) error {
 	return fmt.Errorf("%s: must be %s, not %s", field, must, wrong.Value)
 }
 
-// maxYear leaves the longest window room below the end of 63-bit nanoseconds.
-const maxYear = 2200
-
 // readTime reads when the line happens.
 func (l *line) readTime() error {
 	given := 0
@@ -150,7 +147,7 @@ func (l *line) readTime() error {
 }
 
 func (l *line) readNumber(unit time.Duration) (ns int64, err error) {
-	last := time.Date(maxYear, 12, 31, 0, 0, 0, 0, time.UTC).UnixNano() / int64(unit)
+	last := time.Date(fleet.LastYear, 12, 31, 0, 0, 0, 0, time.UTC).UnixNano() / int64(unit)
 	n, err := strconv.ParseInt(string(l.time), 10, 64)
 	if err != nil || n < 0 || n > last {
 		return 0, fmt.Errorf("%s: %s is not a whole number from 0 to %d", l.unit, l.time, last)
@@ -164,8 +161,8 @@ func (l *line) readText() (ns int64, err error) {
 		return 0, fmt.Errorf("at: %s is not a text", l.time)
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil || at.Before(time.Unix(0, 0)) || at.Year() > maxYear {
-		return 0, fmt.Errorf("at: %q is not a time like 2026-01-31T12:00:00Z from 1970 to %d", text, maxYear)
+	if err != nil || !fleet.IsTime(at) {
+		return 0, fmt.Errorf("at: %q is not a time like 2026-01-31T12:00:00Z from 1970 to %d", text, fleet.LastYear)
 	}
 	return at.UnixNano(), nil
 }

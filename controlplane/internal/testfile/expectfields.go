@@ -191,6 +191,7 @@ func matches(
 }
 
 func readHeaderPatterns(r *reader, n *policy.Node, e *expectation) {
+	r.isEmpty(n)
 	r.members(n, patternsShape, func(name string, f *policy.Field) {
 		if !policy.IsToken(name) {
 			r.failField(n, f, "is not a header's name")

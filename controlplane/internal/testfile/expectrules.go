@@ -1,6 +1,7 @@
 package testfile
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -50,6 +51,26 @@ func (r *reader) checkWindows(n *policy.Node, rule string) {
 	}
 }
 
+// checkOnlyOf rejects fields that the counters of a rule have no value for.
+func (r *reader) checkOnlyOf(n *policy.Node, name string) {
+	if r.file.policy == nil {
+		return
+	}
+	i := slices.IndexFunc(r.file.policy.Rules, func(of policy.Rule) bool { return of.Name == name })
+	if i < 0 { // which is another problem
+		return
+	}
+	rule := &r.file.policy.Rules[i]
+	used, leased := n.Member("used"), n.Member("leased")
+	if used != nil && len(rule.Limits) > 1 {
+		r.fail(used, fmt.Sprintf("the rule %q has %d windows: write windows: {%q: {used: …}}",
+			name, len(rule.Limits), cmp.Or(rule.Limits[0].Name, "0")))
+	}
+	if leased != nil && rule.Scope != policy.ScopeCluster {
+		r.fail(leased, fmt.Sprintf("the rule %q has not the scope cluster, so nothing of it is leased", name))
+	}
+}
+
 func (o *object[T]) has(name string) bool {
 	return slices.ContainsFunc(o.fields, func(f field[T]) bool { return f.name == name })
 }
@@ -61,10 +82,24 @@ type ofRule struct {
 }
 
 func readRules(r *reader, n *policy.Node, e *expectation) {
+	r.isEmpty(n)
 	r.members(n, rulesShape, func(name string, f *policy.Field) {
 		r.ruleNamed(f.Value, name)
+		if len(f.Value.Fields) == 0 {
+			e.add(doesMatch(f.Value, name))
+		}
 		readObject(r, f.Value, ruleObject, &ofRule{name, e})
 	})
+}
+
+// doesMatch is the check of a rule of which nothing is expected but that it matches.
+func doesMatch(n *policy.Node, name string) check[policytest.Verdict] {
+	return check[policytest.Verdict]{
+		n.Line, "rules." + name, "a match of the rule", func(v *policytest.Verdict) (string, bool) {
+			does := slices.ContainsFunc(v.Rules, func(rule policytest.Rule) bool { return rule.Name == name })
+			return "no match of the rule", does
+		},
+	}
 }
 
 // add adds the check of a value of the rule.
@@ -136,7 +171,9 @@ type ofWindow struct {
 }
 
 func readWindows(r *reader, n *policy.Node, e *expectation) {
+	r.isEmpty(n)
 	r.members(n, windowsShape, func(name string, f *policy.Field) {
+		r.isEmpty(f.Value)
 		readObject(r, f.Value, windowObject, &ofWindow{name, e})
 	})
 }
@@ -148,15 +185,13 @@ func windowUnits(name, text string, see func(*policytest.Window) (uint32, bool))
 		window := o.name
 		o.e.count = append(o.e.count, check[policytest.Count]{
 			n.Line, "windows." + window + "." + name, want, func(c *policytest.Count) (string, bool) {
-				i := slices.IndexFunc(c.Windows, func(w policytest.Window) bool { return w.Name == window })
-				if index, err := strconv.Atoi(window); i < 0 && err == nil && index >= 0 && index < len(c.Windows) {
-					i = index
+				for i := range c.Windows { // as policy.Rule.LimitNamed
+					if w := &c.Windows[i]; w.Name == window || strconv.Itoa(i) == window {
+						seen := units(see(w))
+						return seen, seen == want
+					}
 				}
-				if i < 0 {
-					return "no such window", false
-				}
-				seen := units(see(&c.Windows[i]))
-				return seen, seen == want
+				return "no such window", false
 			},
 		})
 	}}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
 	"github.com/sluice-ratelimit/sluice/controlplane/policytest"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -80,12 +81,9 @@ var testObject = &object[Test]{"test", []field[Test]{
 	}},
 }}
 
-// maxStart leaves the longest windows room below the end of 63-bit nanoseconds.
-const maxStart = 2200
-
 func readStart(r *reader, n *policy.Node, f *File) {
 	at, err := time.Parse(time.RFC3339Nano, n.Text)
-	if n.Kind != policy.String || err != nil || at.Before(time.Unix(0, 0)) || at.Year() > maxStart {
+	if n.Kind != policy.String || err != nil || !fleet.IsTime(at) {
 		r.failAs(n, policy.WrongValue, timeShape)
 		return
 	}
@@ -215,13 +213,18 @@ var goTogether = map[string][]string{
 func (s *step) check(r *reader, n *policy.Node, t *Test) {
 	s.checkKind(r, n)
 	s.checkRunning(r, n, t)
+	if s.count != nil && n.Member("expect") == nil {
+		r.fail(n.Member("counter"), "is read for nothing: write expect beside it, with what must hold of it")
+	}
 	for _, name := range []string{"expect", "last"} {
 		node := n.Member(name)
 		switch {
 		case node == nil || node.Kind != policy.Object:
+		case r.isEmpty(node):
 		case s.count != nil:
 			r.rejectVerdict(node)
 			r.checkWindows(node.Member("windows"), s.count.Rule)
+			r.checkOnlyOf(node, s.count.Rule)
 		default:
 			r.rejectCount(node)
 		}

@@ -265,6 +265,15 @@ func (r *reader) members(n *policy.Node, shape policy.Shape, read func(name stri
 	}
 }
 
+// isEmpty reports and rejects an object without fields, by which nothing could ever fail.
+func (r *reader) isEmpty(n *policy.Node) bool {
+	isEmpty := n.Kind == policy.Object && len(n.Fields) == 0
+	if isEmpty {
+		r.failAs(n, policy.EmptyValue, policy.Shape{})
+	}
+	return isEmpty
+}
+
 // ruleNamed is a rule of the policy. If there is none, the node is wrong.
 func (r *reader) ruleNamed(n *policy.Node, name string) *policy.Rule {
 	if r.file.policy == nil { // which is another problem

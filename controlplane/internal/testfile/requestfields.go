@@ -96,6 +96,10 @@ func (r *reader) headers(n *policy.Node, before http.Header) http.Header {
 		h = http.Header{}
 	}
 	r.members(n, headersShape, func(name string, f *policy.Field) {
+		if !policy.IsToken(name) {
+			r.failField(n, f, "is not a header's name")
+			return
+		}
 		h.Del(name)
 		switch f.Value.Kind {
 		case policy.String:
