@@ -58,8 +58,8 @@ type draws struct {
 	// later is what versions of envoyproxy/ratelimit since the spring of 2026 know: * anywhere in a
 	// value, metadata, and a quota_mode that denies when all quotas are used up.
 	later bool
-	// metadata is whether limits have metadata, and then no values in metrics: envoyproxy/ratelimit
-	// forgets the metadata of a limit that has them.
+	// metadata is whether limits have metadata, and then no values in metrics and no pattern that
+	// another key begins like: envoyproxy/ratelimit forgets the metadata of such limits.
 	metadata bool
 }
 
@@ -126,6 +126,10 @@ func (n *descriptor) name() string {
 
 func (n *descriptor) isPattern() bool { return strings.Contains(n.name(), "*") }
 
+// isBeginOf says whether a pattern of this key can match entries of another one: key "user", value
+// "*" matches the key "user_x".
+func (n *descriptor) isBeginOf(key string) bool { return strings.HasPrefix(key, n.Key+"_") }
+
 // level draws descriptors of which all have other names.
 func (d draws) level(depth int) (level []*descriptor) {
 	for range 1 + d.IntN(5-depth/2) {
@@ -146,6 +150,9 @@ func (d draws) descriptor(depth int) *descriptor {
 		n.Value = pick(d, trailing...)
 	case d.later && d.chance(20):
 		n.Value = pick(d, anywhere...)
+	}
+	if d.metadata && n.isPattern() && slices.ContainsFunc(drawnKeys, n.isBeginOf) {
+		n.Value = ""
 	}
 	if d.chance(65) {
 		n.RateLimit = d.limit()
