@@ -220,6 +220,22 @@ func TestWhatCannotBeDone(t *testing.T) {
 				Answer: &policytest.Answer{Broken: policytest.UpstreamTimeout, Body: "x"},
 			})
 		}, "a time-out ends a request before its answer begins"},
+		{func(f *failing) {
+			policytest.New(f, o).Do(policytest.Request{Answer: &policytest.Answer{Status: 99}})
+		}, "status: is not a status of an answer"},
+		{func(f *failing) {
+			policytest.New(f, o).Do(policytest.Request{Answer: &policytest.Answer{JSON: 1, Body: "x"}})
+		}, "body: does not go with json"},
+		{func(f *failing) {
+			policytest.New(f, o).Do(policytest.Request{
+				Answer: &policytest.Answer{Broken: policytest.ClientGone, Trailer: http.Header{}},
+			})
+		}, "no_answer: does not go with trailers"},
+		{func(f *failing) {
+			policytest.New(f, o).Do(policytest.Request{
+				Answer: &policytest.Answer{Broken: policytest.UpstreamReset, Header: http.Header{"X-Cost": {"3"}}},
+			})
+		}, "headers: an answer that does not begin has none"},
 	} {
 		f := &failing{T: t}
 		done := make(chan struct{})

@@ -169,6 +169,9 @@ func (p *Proxies) Start(r Request) *Running {
 // was denied, or has its answer, stays as it is.
 func (p *Proxies) Answer(r *Running, a Answer) *Verdict {
 	p.tb.Helper()
+	if err := a.Check(); err != nil {
+		p.tb.Fatalf("answer: %v", err)
+	}
 	p.Advance(a.Took)
 	if r.exchange.Ended() {
 		return &r.Verdict
@@ -193,14 +196,8 @@ func (r *Running) answer(a *Answer) error {
 			return err
 		}
 	}
-	cause, isKnown := causes[a.Broken]
-	switch {
-	case a.Broken != "" && !isKnown:
-		return fmt.Errorf("an answer breaks off by client, upstream or timeout, not %q", a.Broken)
-	case comes && a.Broken == UpstreamTimeout:
-		return errors.New("a time-out ends a request before its answer begins, so the answer has neither status nor body")
-	case a.Broken != "" && !r.exchange.Ended():
-		if err := r.exchange.Reset(cause); err != nil {
+	if a.Broken != "" && !r.exchange.Ended() {
+		if err := r.exchange.Reset(causes[a.Broken]); err != nil {
 			return err
 		}
 	}
@@ -218,6 +215,32 @@ func (r *Running) answer(a *Answer) error {
 
 var causes = map[Broken]sim.Cause{
 	ClientGone: sim.ClientGone, UpstreamReset: sim.UpstreamReset, UpstreamTimeout: sim.UpstreamTimeout,
+}
+
+// Check says what is wrong with an answer that no upstream gives. The error begins with the field,
+// as test files have it.
+func (a *Answer) Check() error {
+	const upgraded, first, last = http.StatusSwitchingProtocols, http.StatusOK, 599
+	isBegun := a.Status != 0 || a.Body != "" || a.JSON != nil
+	_, isKnown := causes[a.Broken]
+	switch {
+	case a.Status != 0 && a.Status != upgraded && (a.Status < first || a.Status > last):
+		return errors.New("status: is not a status of an answer: it must be from 200 to 599, or 101")
+	case a.JSON != nil && a.Body != "":
+		return errors.New("body: does not go with json: keep one of the two")
+	case a.Broken == "":
+		return nil
+	case !isKnown:
+		return fmt.Errorf("no_answer: must be client, upstream or timeout, not %q", a.Broken)
+	case a.Trailer != nil:
+		return errors.New("no_answer: does not go with trailers, which end an answer: keep one of the two")
+	case isBegun && a.Broken == UpstreamTimeout:
+		return errors.New("no_answer: a time-out ends a request before its answer begins: " +
+			"remove status and body, or write upstream")
+	case !isBegun && a.Header != nil:
+		return errors.New("headers: an answer that does not begin has none: write status beside them, or remove them")
+	}
+	return nil
 }
 
 // answerParts takes what there is of an answer through the proxy, part by part.
@@ -390,7 +413,7 @@ func header(fields [][2]string) http.Header {
 }
 
 // Check says what is wrong with a request that no proxy would show to the filter. The error begins
-// with the field, as test files have it.
+// as that of an Answer does.
 func (r *Request) Check() error {
 	described := simulate.Request{
 		Method: r.Method, Host: r.Host, Path: r.Path, ClientIP: r.ClientIP, Headers: map[string]simulate.Values{},

@@ -130,7 +130,7 @@ var stepObject = &object[step]{"step", []field[step]{
 	{"answer", objectShape("test_answer"), "How the upstream answers the request; by default at once with 200 and no " +
 		"body. With to: how it answers requests that run.", func(r *reader, n *policy.Node, s *step) {
 		s.answer = &policytest.Answer{}
-		readObject(r, n, answerObject, &answerOf{Answer: s.answer, to: &s.to})
+		readAnswer(r, n, &answerOf{Answer: s.answer, to: &s.to})
 	}},
 	{"running", nameShape, "Lets the request run until a step with answer: {to: this name}.", func(
 		r *reader, n *policy.Node, s *step,

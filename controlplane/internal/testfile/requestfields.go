@@ -76,14 +76,20 @@ func readRequest(r *reader, n *policy.Node, q *policytest.Request) {
 	if n.Member("body") != nil && n.Member("body_bytes") != nil {
 		r.fail(n.Member("body_bytes"), "does not go with body: keep one of the two")
 	}
-	if err := q.Check(); err != nil {
-		name, why, _ := strings.Cut(err.Error(), ": ")
-		at := n
-		if n.Member(name) != nil {
-			at = n.Member(name)
-		}
-		r.fail(at, why)
+	r.failMember(n, q.Check())
+}
+
+// failMember reports the field by which an error begins, if there is an error.
+func (r *reader) failMember(n *policy.Node, err error) {
+	if err == nil {
+		return
 	}
+	name, why, _ := strings.Cut(err.Error(), ": ")
+	at := n
+	if n.Member(name) != nil {
+		at = n.Member(name)
+	}
+	r.fail(at, why)
 }
 
 // clone is a copy of which fields may be set. Its maps are not changed, but replaced.
@@ -148,9 +154,6 @@ var answerObject = &object[answerOf]{"test_answer", []field[answerOf]{
 	}},
 	{"status", integerShape(100, 599), "Default 200.", func(r *reader, n *policy.Node, a *answerOf) {
 		a.Status = int(r.integer(n, 100, 599))
-		if a.Status < 200 && a.Status != 101 {
-			r.fail(n, "is not a status of an answer: it must be from 200 to 599, or 101")
-		}
 	}},
 	{"headers", headersShape, "A header's value, or a list of values.", func(r *reader, n *policy.Node, a *answerOf) {
 		a.Header = r.headers(n, nil)
@@ -162,9 +165,6 @@ var answerObject = &object[answerOf]{"test_answer", []field[answerOf]{
 	}},
 	{"body", bodyShape, "The body as text, in place of json.", func(r *reader, n *policy.Node, a *answerOf) {
 		a.Body = r.anyText(n)
-		if a.JSON != nil {
-			r.fail(n, "does not go with json: keep one of the two")
-		}
 	}},
 	{"trailers", headersShape, "What follows the body.", func(r *reader, n *policy.Node, a *answerOf) {
 		a.Trailer = r.headers(n, nil)
@@ -173,16 +173,17 @@ var answerObject = &object[answerOf]{"test_answer", []field[answerOf]{
 		a.Took = time.Duration(r.duration(n))
 	}},
 	{"no_answer", wordShape("client", "upstream", "timeout"), "Who ends the request before its answer does: the client, " +
-		"the upstream, or the proxy's time-out. With a status or a body the answer breaks off behind them.", readNoAnswer},
+		"the upstream, or the proxy's time-out. With a status or a body the answer breaks off behind them.", func(
+		r *reader, n *policy.Node, a *answerOf,
+	) {
+		a.Broken = policytest.Broken(r.word(n, "client", "upstream", "timeout"))
+	}},
 }}
 
-func readNoAnswer(r *reader, n *policy.Node, a *answerOf) {
-	a.Broken = policytest.Broken(r.word(n, "client", "upstream", "timeout"))
-	isBegun := a.Status != 0 || a.Body != "" || a.JSON != nil
-	switch {
-	case a.Trailer != nil:
-		r.fail(n, "does not go with trailers, which end an answer: keep one of the two")
-	case isBegun && a.Broken == policytest.UpstreamTimeout:
-		r.fail(n, "a time-out ends a request before its answer begins: remove status and body, or write upstream")
+// readAnswer reads an answer.
+func readAnswer(r *reader, n *policy.Node, a *answerOf) {
+	before := len(r.problems)
+	if readObject(r, n, answerObject, a) && len(r.problems) == before {
+		r.failMember(n, a.Check())
 	}
 }
