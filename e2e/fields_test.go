@@ -188,6 +188,7 @@ var fieldScenarios = []struct {
 	{TestKeyJWTAndRoute, "key.route key.jwt jwt.provider jwt.claim"},
 	{TestALimitThatTheTokenSays, "requests.jwt requests.trusted"},
 	{TestFieldHold, "rule.hold rule.max_hold"},
+	{TestBlocks, "rule.block block.for block.prolong"},
 	{TestRetryInfo, "response.grpc_retry_info"},
 	{TestAnswers, "rule.linger answer.no_answer"},
 }

@@ -50,6 +50,8 @@ type operation struct {
 	Held    *uint32
 	Windows []result.Window
 	Rules   []result.Stats
+
+	BlockedNs int64 `json:"blocked_ns"`
 }
 
 // operate runs an operation on a connection that ends then, so that any worker may answer.

@@ -68,12 +68,6 @@ func refusedBuilders() []refusedBuilder {
 		{"burst 0", New().TokenBucket(time.Second, 1, Burst(0)), "a burst of 0 tokens: it must be at least 1"},
 		{"denied tokens", New().TokenBucket(time.Second, 1).CountDenied(),
 			"a token bucket cannot count denied hits: drop CountDenied or the bucket"},
-		{"no time blocked", New().Window(time.Second, 1).Block(0), "a block of 0s: it must be 1ms to 30 days"},
-		{"blocked too long", New().Window(time.Second, 1).Block(30*day + 1),
-			"a block of 720h0m0.000000001s: it must be 1ms to 30 days"},
-		{"no block", New().Window(time.Second, 1).Prolong(),
-			"there is no block to prolong: add Block(time.Hour) or drop Prolong"},
-		{"a block too many", sixteen().Block(time.Hour), "there are 16 windows: a limiter with Block has at most 15"},
 		{"capacity 0", New().Window(time.Second, 1).Capacity(0), "a capacity of 0 keys: it must be 1 to 16777216"},
 		{"capacity too large", New().Window(time.Second, 1).Capacity(1<<24 + 1), "a capacity of 16777217 keys"},
 		{"on full", New().Window(time.Second, 1).OnFull(3), "OnFull(3): it must be Inherit, Deny or Allow"},
@@ -83,8 +77,21 @@ func refusedBuilders() []refusedBuilder {
 	}
 }
 
+// refusedBlocks are refused for their block.
+func refusedBlocks() []refusedBuilder {
+	month := 30 * 24 * time.Hour
+	return []refusedBuilder{
+		{"no time blocked", New().Window(time.Second, 1).Block(0), "a block of 0s: it must be 1ms to 30 days"},
+		{"blocked too long", New().Window(time.Second, 1).Block(month + 1),
+			"a block of 720h0m0.000000001s: it must be 1ms to 30 days"},
+		{"no block", New().Window(time.Second, 1).Prolong(),
+			"there is no block to prolong: add Block(time.Hour) or drop Prolong"},
+		{"a block too many", sixteen().Block(time.Hour), "there are 16 windows: a limiter with Block has at most 15"},
+	}
+}
+
 func TestBuildRefuses(t *testing.T) {
-	for _, c := range refusedBuilders() {
+	for _, c := range append(refusedBuilders(), refusedBlocks()...) {
 		t.Run(c.name, func(t *testing.T) {
 			l, err := c.b.Build()
 			require.ErrorContains(t, err, c.want)

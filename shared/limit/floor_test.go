@@ -127,5 +127,5 @@ func TestAFloorsBlockIsNotMoved(t *testing.T) {
 	require.Equal(t, later, w.MergeFloors(later, floor))
 	require.Equal(t, Floor{}, w.RollFloor(floor, 105*second, 110*second))
 	w.SetBack(&u, 100*second, 40*second)
-	require.EqualValues(t, 50*second, u.EndNs)
+	require.Equal(t, 50*second, u.EndNs)
 }

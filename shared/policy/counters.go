@@ -62,6 +62,8 @@ func (r *reader) sameCounter(v value, rule *Rule, other value, first *Rule) {
 	switch {
 	case rule.HoldNs != first.HoldNs:
 		r.failTwice(v.field("hold"), CounterHold, other, rule.Counter)
+	case !sameBlock(rule.Block, first.Block):
+		r.failTwice(v.field("block"), CounterBlock, other, rule.Counter)
 	case !sameWindows(rule.Limits, first.Limits):
 		r.failTwice(v.field("limits"), CounterWindows, other, rule.Counter)
 	}
@@ -70,6 +72,10 @@ func (r *reader) sameCounter(v value, rule *Rule, other value, first *Rule) {
 			itoa(int64(rule.Capacity)), itoa(int64(first.Capacity)))
 	}
 	r.sameLeases(v, rule, other, first)
+}
+
+func sameBlock(a, b *Block) bool {
+	return (a == nil) == (b == nil) && (a == nil || *a == *b)
 }
 
 // sameWindows compares as sets: within a rule all windows differ.

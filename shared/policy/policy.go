@@ -107,6 +107,7 @@ type Rule struct {
 	MaxHoldNs       int64         // ends renewal; 0 = none
 	LingerNs        int64         // of Concurrency rules: a slot stays so long after the client's reset
 	CountDenied     bool          // a request that this rule denies is counted too
+	Block           *Block        // nil: a denied key may come back as soon as there is room
 	Mode            Mode
 	// EnforcePercent is the share of keys on which denials are enforced; the
 	// other keys act as in shadow mode.
@@ -118,6 +119,13 @@ type Rule struct {
 	Lease          uint32        // of ScopeCluster: quota.LeaseOff, quota.LeaseAuto or a number of units
 	OnUnavailable  OnUnavailable // of ScopeCluster
 	Response       Response      // what a denied client gets
+}
+
+// Block denies a key's every request for ForNs once a request of it was denied because of the
+// rule's limits. With Prolong each denied request begins it anew.
+type Block struct {
+	ForNs   int64
+	Prolong bool
 }
 
 // Scope says over what a limit holds.

@@ -174,6 +174,7 @@ var ruleObject = newObject("rule", []field[Rule]{
 		rule.LingerNs = r.durationIn(v, 0, MaxLingerNs, LingerRange)
 	}},
 	{"count_denied", boolShape, "false", func(r *reader, v value, rule *Rule) { rule.CountDenied = r.boolean(v) }},
+	{"block", choice("block", durationShape, objectOf("block")), "", readBlock},
 	words("mode", "enforce", func(r *Rule) *Mode { return &r.Mode }, ModeEnforce, ModeShadow, ModeOff),
 	{"enforce_percent", integer(0, 100), "100", func(r *reader, v value, rule *Rule) {
 		rule.EnforcePercent = uint8(r.integer(v))
@@ -211,10 +212,53 @@ func readRule(r *reader, v value, rule *Rule) {
 	if rule.Mode == ModeShadow {
 		r.refuse(v, ShadowPercent, "enforce_percent")
 	}
+	if rule.Block != nil {
+		r.fitsBlock(v, rule)
+	}
 	r.fitsScope(v, rule)
 	rule.setUnits()
 	if rule.Counter == "" {
 		rule.Counter = rule.Name
+	}
+}
+
+// MinBlockNs is the shortest block.
+const MinBlockNs int64 = 1_000_000_000
+
+var blockObject = newObject("block", []field[Block]{
+	{"for", required(durationShape), "", readBlockFor},
+	{"prolong", boolShape, "false", func(r *reader, v value, b *Block) { b.Prolong = r.boolean(v) }},
+})
+
+func readBlock(r *reader, v value, rule *Rule) {
+	rule.Block = &Block{}
+	switch v.Kind {
+	case Object:
+		readObject(r, v, blockObject, rule.Block)
+	case String:
+		readBlockFor(r, v.as(FormDuration), rule.Block)
+	default:
+		r.fail(v, WrongValue)
+	}
+}
+
+func readBlockFor(r *reader, v value, b *Block) {
+	b.ForNs = r.durationIn(v, MinBlockNs, limit.MaxBlockNs, BlockRange)
+}
+
+// fitsBlock refuses a block where nothing could begin it or hold its end.
+func (r *reader) fitsBlock(v value, rule *Rule) {
+	most := MaxWindows - 1
+	if rule.Settle != nil {
+		most = MaxSettledWindows - 1
+	}
+	switch {
+	case r.rule.algorithm == limit.Concurrency:
+		r.fail(v.field("block"), BlockConcurrency)
+	case rule.Scope == ScopeCluster:
+		r.fail(v.field("block"), BlockCluster)
+	case len(rule.Limits) > most && len(rule.Limits) <= most+1:
+		r.fail(v.field("limits"), BlockWindows, itoa(int64(most)))
 	}
 }
 

@@ -88,6 +88,7 @@ const (
 	CounterLease     Code = "counter_lease"      // counter
 	CounterLimits    Code = "counter_limits"     // counter; both lease
 	CounterHold      Code = "counter_hold"       // counter
+	CounterBlock     Code = "counter_block"      // counter
 	LogsTooLong      Code = "logs_too_long"      // units of all logs
 	CostWithoutPlace Code = "cost_without_place" // neither header nor query nor request_bytes
 	CostTwoPlaces    Code = "cost_two_places"    // more than one
@@ -166,6 +167,10 @@ const (
 	NotARuleWindow   Code = "not_a_rule_window" // Windows
 	OverriddenTwice  Code = "overridden_twice"  // Windows
 	OverrideRenames  Code = "override_renames"  // a window
+	BlockRange       Code = "block_range"       // ns
+	BlockConcurrency Code = "block_concurrency"
+	BlockCluster     Code = "block_cluster" // in a rule of scope cluster
+	BlockWindows     Code = "block_windows" // too many; how many there may be
 	BadTemplate      Code = "bad_template"
 	BadMediaType     Code = "bad_media_type"
 	HeaderTaken      Code = "header_taken"

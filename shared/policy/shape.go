@@ -86,6 +86,7 @@ func Schema() []ObjectSchema {
 	return append(list, limitObject.ObjectSchema, requestsObject.ObjectSchema, slotsObject.ObjectSchema,
 		costObject.ObjectSchema, byteCostObject.ObjectSchema, matchedCostObject.ObjectSchema,
 		settleObject.ObjectSchema, settleToObject.ObjectSchema, priceObject.ObjectSchema, answerObject.ObjectSchema,
+		blockObject.ObjectSchema,
 		overrideObject.ObjectSchema, missingKeyObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema)
 }
 

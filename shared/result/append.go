@@ -54,7 +54,7 @@ func (a *Result) Append(b []byte) []byte {
 		if a.Windows != nil {
 			b = AppendWindows(member(b, "windows", ""), a.Windows, Ns)
 		}
-		return append(AppendHeld(b, a.Held), '}')
+		return append(AppendBlocked(AppendHeld(b, a.Held), a.BlockedNs, Ns), '}')
 	}
 	b = appendFlag(appendDecision(b, *a.Allowed, a.DeniedBy, a.RetryNs), "exempt", a.Exempt)
 	return append(AppendRules(member(b, "rules", ""), a.Rules, Ns), '}')
@@ -85,7 +85,7 @@ func AppendRules(b []byte, rules []Rule, t Times) []byte {
 		b = appendText(b, "reason", r.Reason)
 		b = appendNumber(b, "remaining", r.Remaining)
 		b = AppendWindows(member(b, "windows", ""), r.Windows, t)
-		b = append(appendNumber(b, "held", r.Held), '}')
+		b = append(AppendBlocked(appendNumber(b, "held", r.Held), r.BlockedNs, t), '}')
 	}
 	return append(b, ']')
 }
@@ -137,6 +137,14 @@ func AppendWindows(b []byte, windows []Window, t Times) []byte {
 
 // AppendHeld appends what a key holds beside what it has used, as a member of an object.
 func AppendHeld(b []byte, held *uint32) []byte { return appendNumber(b, "held", held) }
+
+// AppendBlocked appends what is left of a key's block, if anything is, as a member of an object.
+func AppendBlocked(b []byte, ns int64, t Times) []byte {
+	if ns == 0 {
+		return b
+	}
+	return AppendTime(b, "blocked", ns, t)
+}
 
 // AppendStats appends the filter's statistics:
 //
@@ -258,7 +266,7 @@ func (r *ExplainedRule) append(b []byte) []byte {
 	b = r.appendLease(b)
 	b = appendText(b, "reason", r.Reason)
 	b = AppendWindows(member(b, "windows", ""), r.Windows, Ns)
-	return append(b, '}')
+	return append(AppendBlocked(b, r.BlockedNs, Ns), '}')
 }
 
 func (r *ExplainedRule) appendOverride(b []byte) []byte {

@@ -22,6 +22,9 @@ type Result struct {
 	Windows []Window `json:"windows,omitempty"` // of a value
 	Held    *uint32  `json:"held,omitempty"`    // units that running requests of the key hold
 
+	BlockedMs int64 `json:"blocked_ms,omitempty"` // of a value: what is left of the key's block
+	BlockedNs int64 `json:"blocked_ns,omitempty"`
+
 	// A verdict.
 	Allowed  *bool  `json:"allowed,omitempty"`
 	Exempt   bool   `json:"exempt,omitempty"` // from all rules
@@ -50,7 +53,9 @@ type Rule struct {
 	Reason    string    `json:"reason,omitempty"`
 	Remaining *uint32   `json:"remaining,omitempty"` // of the tightest window
 	Windows   []Window  `json:"windows"`
-	Held      *uint32   `json:"held,omitempty"` // units that running requests of the key hold
+	Held      *uint32   `json:"held,omitempty"`       // units that running requests of the key hold
+	BlockedMs int64     `json:"blocked_ms,omitempty"` // what is left of the key's block
+	BlockedNs int64     `json:"blocked_ns,omitempty"`
 }
 
 // Settled is what a request held of one rule, and what was charged when it ended.
@@ -187,6 +192,9 @@ type ExplainedRule struct {
 	Pending        bool      `json:"pending,omitempty"` // it would ask the quota service
 	Lease          *Lease    `json:"lease,omitempty"`   // of a rule of scope cluster, before the request
 	Reason         string    `json:"reason,omitempty"`
+	// BlockedMs is what is left of the key's block, before the request.
+	BlockedMs int64 `json:"blocked_ms,omitempty"`
+	BlockedNs int64 `json:"blocked_ns,omitempty"`
 	// Windows are as before the request; of a rule of scope cluster, as the service last said.
 	Windows []Window `json:"windows,omitempty"`
 }

@@ -268,7 +268,7 @@ func (t *Table) passesAt(e *Entry, cost, held uint32) int64 {
 			continue
 		}
 		units := cost
-		if column < t.layout.counts {
+		if int(column) < t.layout.counts {
 			units = limit.AddSaturating(cost, held)
 		}
 		pass := e.windows[column].Check(&e.usage[column], e.Now, units)
@@ -317,7 +317,7 @@ func (t *Table) Deny(e *Entry, cost uint32, evict bool) Status {
 		if cost > 0 {
 			w.Add(u, e.Now, cost)
 		}
-		if i == t.block { // one of a later configuration is not this one's to begin
+		if i == int(t.block) { // one of a later configuration is not this one's to begin
 			w.Deny(u, e.Now)
 		}
 	}

@@ -152,7 +152,7 @@ func (t *Table) loadOf(e *Entry, slot int) limit.Load {
 			continue
 		}
 		w := &e.rule[column]
-		u := w.ByRule(t.recordUsage(e, slot, column, last), last, at)
+		u := w.ByRule(t.recordUsage(e, slot, int(column), last), last, at)
 		if load := w.Load(&u, at); most.Less(load) {
 			most = load
 		}

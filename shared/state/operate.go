@@ -37,11 +37,11 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 
 // acts reports whether an operation on the window changes the column.
 func (t *Table) acts(window, column int) bool {
-	if column == t.block {
+	if column == int(t.block) {
 		return false
 	}
 	for i := range t.def.Windows {
-		if t.columns[i] == column {
+		if int(t.columns[i]) == column {
 			return window == AllWindows || window == i
 		}
 	}

@@ -37,12 +37,12 @@ type Table struct {
 	base    uint32
 	epoch   uint32
 	layout  Layout
-	header  page            // an empty page to compare with and to copy, never written
-	columns [MaxWindows]int // by window of the definition: its column in the layout, or -1
-	direct  bool            // define need not copy a key's windows
-	block   int             // the column of the definition's block, or -1
+	header  page             // an empty page to compare with and to copy, never written
+	columns [MaxWindows]int8 // by window of the definition: its column in the layout, or -1
+	direct  bool             // define need not copy a key's windows
+	block   int8             // the column of the definition's block, or -1
 
-	spans [MaxWindows]span // by column: the aligned window of the last hit
+	spans []span // by column: the aligned window of the last hit
 }
 
 // span is an aligned window that all keys share, [start, end).
@@ -63,16 +63,17 @@ func (t *Table) adopt(e *tableEntry) {
 	t.epoch = e.epoch
 	t.layout = NewLayout(e.windows, int(e.geometry.Slots))
 	t.header = newPage(&t.layout, t.epoch)
-	t.spans = [MaxWindows]span{}
+	t.spans = make([]span, len(e.windows))
 	t.direct = len(e.windows) == len(t.def.Windows)
 	t.block = -1
 	for i := range t.def.Windows {
 		w := &t.def.Windows[i]
-		t.columns[i] = slices.IndexFunc(e.windows, w.Same)
+		column := slices.IndexFunc(e.windows, w.Same)
+		t.columns[i] = int8(column)
 		keepsLayout := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket // see define
-		t.direct = t.direct && t.columns[i] == i && !keepsLayout
+		t.direct = t.direct && column == i && !keepsLayout
 		if w.Algorithm == limit.Block {
-			t.block = t.columns[i]
+			t.block = int8(column)
 		}
 	}
 }

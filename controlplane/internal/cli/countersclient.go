@@ -169,7 +169,7 @@ func counterRow(c *clients.Counter) []string {
 	if c.Denied != nil {
 		denied = strconv.FormatUint(uint64(*c.Denied), 10)
 	}
-	return append(row, usedText(c.Windows, c.Held, true), denied, c.Hash)
+	return append(row, usedText(c.Windows, c.Held, c.BlockedMs, true), denied, c.Hash)
 }
 
 func printHowToFree(b *strings.Builder, k *clients.Key) {

@@ -86,7 +86,7 @@ func answerRow(op manage.Operation, r *manage.Row) [][]string {
 	case "hit", "peek":
 		used := ""
 		for _, v := range r.Rules { // it is one at most
-			used = usedText(v.Windows, v.Held, false)
+			used = usedText(v.Windows, v.Held, v.BlockedMs, false)
 		}
 		return [][]string{{r.Proxy, manage.VerdictText(&r.Result), used}}
 	case "expires-at":
@@ -103,7 +103,7 @@ func answerRow(op manage.Operation, r *manage.Row) [][]string {
 	case "clean":
 		return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10)}}
 	}
-	return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10), usedText(r.Windows, r.Held, false)}}
+	return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10), usedText(r.Windows, r.Held, r.BlockedMs, false)}}
 }
 
 func statsRows(r *manage.Row) [][]string {
@@ -126,11 +126,14 @@ func statsRows(r *manage.Row) [][]string {
 	return rows
 }
 
-// usedText is what is used of each window, and what running requests hold in addition.
-func usedText(windows []result.Window, held *uint32, ends bool) string {
+// usedText is what is used of each window, what running requests hold in addition, and whether the
+// key is blocked.
+func usedText(windows []result.Window, held *uint32, blockedMs int64, ends bool) string {
 	text := manage.WindowsText(windows, ends)
-	if held := manage.HeldText(held, windows); held != "" {
-		text += "; " + held
+	for _, more := range [...]string{manage.HeldText(held, windows), manage.BlockedText(blockedMs)} {
+		if more != "" {
+			text += "; " + more
+		}
 	}
 	return text
 }

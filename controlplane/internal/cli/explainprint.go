@@ -98,6 +98,9 @@ func printMatchingRule(b *strings.Builder, name string, r *result.ExplainedRule)
 	if r.Charges != "" {
 		b.WriteString("    charged   what its answer's tokens cost by the rule's prices\n")
 	}
+	if r.BlockedMs > 0 {
+		fmt.Fprintf(b, "    block     %s\n", manage.BlockedText(r.BlockedMs))
+	}
 	for i := range r.Windows {
 		fmt.Fprintf(b, "    limit     %s\n", windowSentence(&r.Windows[i]))
 	}

@@ -36,10 +36,12 @@ type Counter struct {
 	RetryMs  *int64          `json:"retry_after_ms,omitempty"`
 	Override string          `json:"override,omitempty"`
 	Windows  []result.Window `json:"windows,omitempty"`
-	Held     *uint32         `json:"held,omitempty"`   // units that requests hold until their answers
-	Leased   *int64          `json:"holds,omitempty"`  // units that a proxy has leased
-	Hash     string          `json:"hash,omitempty"`   // of the key, as counters top shows it
-	Denied   *uint32         `json:"denied,omitempty"` // times lately, if counters top shows the key
+	Held     *uint32         `json:"held,omitempty"` // units that requests hold until their answers
+	// BlockedMs is what is left of the key's block.
+	BlockedMs int64   `json:"blocked_ms,omitempty"`
+	Leased    *int64  `json:"holds,omitempty"`  // units that a proxy has leased
+	Hash      string  `json:"hash,omitempty"`   // of the key, as counters top shows it
+	Denied    *uint32 `json:"denied,omitempty"` // times lately, if counters top shows the key
 
 	result result.Result
 }
@@ -126,6 +128,7 @@ func (k *Key) addCounter(asked manage.Asked, a *result.Result) {
 		c.Override = rule.Override
 		c.Windows = rule.Windows
 		c.Held = rule.Held
+		c.BlockedMs = rule.BlockedMs
 	}
 	k.Counters = append(k.Counters, c)
 }

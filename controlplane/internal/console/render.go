@@ -34,6 +34,7 @@ func parsePages() map[string]*template.Template {
 		"keyText":   func(k result.DeniedKey) string { return manage.KeyText(&k) },
 		"window":    func(w result.Window) string { return manage.WindowsText([]result.Window{w}, false) },
 		"held":      manage.HeldText,
+		"blocked":   manage.BlockedText,
 		"isTrue":    func(b *bool) bool { return *b },
 		"deref":     func(n *int64) int64 { return *n },
 		"fields": func(csrf string, of url.Values) map[string]any {

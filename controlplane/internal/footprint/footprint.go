@@ -137,12 +137,16 @@ func (m *Footprint) addHolds(r *policy.Rule) {
 	}
 }
 
-// columns are what a record of the rule has: its windows, and what is held.
+// columns are what a record of the rule has: its windows, its block, and what is held.
 func columns(r *policy.Rule) []limit.Window {
-	if r.Settle == nil {
-		return r.Windows()
+	windows := r.Windows()
+	if r.Block != nil {
+		windows = append(windows, limit.NewBlock(r.Block.ForNs, r.Block.Prolong))
 	}
-	return append(r.Windows(), limit.Window{Algorithm: limit.Concurrency, PeriodNs: r.HoldNs})
+	if r.Settle != nil {
+		windows = append(windows, limit.Window{Algorithm: limit.Concurrency, PeriodNs: r.HoldNs})
+	}
+	return windows
 }
 
 // keys is how many keys a rule counts at a time. A rule without a key has one for all requests. A

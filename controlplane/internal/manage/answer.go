@@ -96,9 +96,12 @@ func readDenials(text []byte, a *result.Result) bool {
 func readValue(text []byte, a *result.Result) bool {
 	ok := unpack(text, a)
 	a.RetryMs, a.RetryNs = milliseconds(a.RetryNs), nil
+	a.BlockedMs, a.BlockedNs = result.Milliseconds(a.BlockedNs), 0
 	roundWindows(a.Windows)
 	for i := range a.Rules {
-		roundWindows(a.Rules[i].Windows)
+		r := &a.Rules[i]
+		r.BlockedMs, r.BlockedNs = result.Milliseconds(r.BlockedNs), 0
+		roundWindows(r.Windows)
 	}
 	return ok
 }
@@ -125,7 +128,9 @@ func ReadExplanation(text []byte) (result.Explanation, bool) {
 	}
 	x.RetryMs, x.RetryNs = milliseconds(x.RetryNs), nil
 	for i := range x.Rules {
-		roundWindows(x.Rules[i].Windows)
+		r := &x.Rules[i]
+		r.BlockedMs, r.BlockedNs = result.Milliseconds(r.BlockedNs), 0
+		roundWindows(r.Windows)
 		if l := x.Rules[i].Lease; l != nil {
 			l.EndsMs, l.EndsNs = result.Milliseconds(l.EndsNs), 0
 		}

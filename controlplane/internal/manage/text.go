@@ -75,6 +75,14 @@ func HeldText(held *uint32, windows []result.Window) string {
 	return strconv.FormatUint(uint64(*held), 10) + " held"
 }
 
+// BlockedText is what is left of a key's block: "blocked for 59m". It is empty if the key is not blocked.
+func BlockedText(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return "blocked for " + Span(ms)
+}
+
 // LimitText is a window's limit: "10 per 1m", "5 at once" or "120 per 1m, burst 100", and where
 // requests say it, if they do. If there is no limit, it has the word unlimited in its place.
 func LimitText(w *result.Window, unlimited string) string {

@@ -43,6 +43,8 @@ var texts = map[string]string{
 	"rule.overrides":    "Other limits for some keys. The first override that matches a key applies.",
 	"rule.cost":         "Units that a request takes. In a list, the first item that matches decides.",
 	"rule.count_denied": "Requests that this rule denies count too. A client that keeps sending stays denied.",
+	"rule.block": "Blocks a key: the first request that the rule denies because of its limits begins the block, and " +
+		"until its end every request of the key is denied. Only for scope proxy. 1s to 30d.",
 	"rule.mode": "shadow: the rule denies nothing, but reports what it would do with requests that the enforced rules " +
 		"allow. off: it does nothing.",
 	"rule.settle": "What a request is charged when its answer, the upstream's response, is known. Until then the " +
@@ -151,12 +153,15 @@ var texts = map[string]string{
 		"default only for tokens and price.",
 	"price.model": "The model that the answer names: a text, a prefix such as gpt-5*, a suffix such as *-mini, a " +
 		"regular expression after ~, or * for all.",
-	"price.input":        "Units for a million tokens of the input that no cache had.",
-	"price.cached":       "Units for a million tokens of the input that were read from a cache; default is input.",
-	"price.cache_write":  "Units for a million tokens of the input that were written to a cache; default is input.",
-	"price.output":       "Units for a million tokens of the output, reasoning included.",
-	"settle_to.header":   "Name of a header of the answer that has a whole number.",
-	"settle_to.trailer":  "Name of a trailer of the answer that has a whole number.",
+	"price.input":       "Units for a million tokens of the input that no cache had.",
+	"price.cached":      "Units for a million tokens of the input that were read from a cache; default is input.",
+	"price.cache_write": "Units for a million tokens of the input that were written to a cache; default is input.",
+	"price.output":      "Units for a million tokens of the output, reasoning included.",
+	"settle_to.header":  "Name of a header of the answer that has a whole number.",
+	"settle_to.trailer": "Name of a trailer of the answer that has a whole number.",
+	"block.for":         "How long a key is blocked: 1s to 30d.",
+	"block.prolong":     "Each denied request begins the block anew. A client that keeps sending stays blocked.",
+
 	"answer.status":      "The client must get one of these statuses.",
 	"answer.grpc_status": "The answer must have one of these gRPC statuses.",
 	"answer.headers":     "Headers of the answer, written as in match. All must match.",

@@ -88,7 +88,7 @@ func (o *output) appendValue(b []byte) []byte {
 	if o.result.Windows != nil {
 		b = result.AppendWindows(append(b, `,"windows":`...), o.result.Windows, o.times())
 	}
-	return o.appendLeased(result.AppendHeld(b, o.result.Held))
+	return o.appendLeased(result.AppendBlocked(result.AppendHeld(b, o.result.Held), o.result.BlockedNs, o.times()))
 }
 
 func (o *output) appendLeased(b []byte) []byte {

@@ -48,7 +48,7 @@ var (
 
 // reasons are what the filter says of a denial.
 var reasons = []string{
-	"limit", "held", "missing_key", "on_full", "on_error", "on_contention", "on_unavailable", "starting",
+	"limit", "blocked", "held", "missing_key", "on_full", "on_error", "on_contention", "on_unavailable", "starting",
 }
 
 var expectObject = &object[expectation]{"expect", []field[expectation]{

@@ -24,6 +24,8 @@ type Metrics struct {
 	TooLong        uint64 // requests with a value too long for a regular expression
 	CostUnreadable uint64 // requests whose cost is no plain number, or not one number
 
+	Blocks uint64 // of rules with a block only: how many were begun
+
 	// Of rules that hold only.
 	Settled      [len(bys)]uint64 // holds settled, by what they were made of
 	ChargedOver  uint64           // units charged beyond what was held
@@ -87,6 +89,9 @@ func (r *Rule) Each(f func(name string, count uint64)) {
 	if r.Source == nil {
 		return
 	}
+	if r.Policy.Block != nil {
+		f("blocks_begun", m.Blocks)
+	}
 	if r.Policy.Scope == policy.ScopeCluster {
 		f("quota_waited", m.Waited)
 		f("quota_unavailable", m.Unavailable)
@@ -125,6 +130,9 @@ func (r *Rule) Stored(e *state.Entry) {
 		r.Metrics.Evicted++
 	}
 	r.Metrics.WindowResets += uint64(e.Resets)
+	if e.Blocked {
+		r.Metrics.Blocks++
+	}
 }
 
 // note adds the verdict to the rules' metrics, and to the keys that were denied.
@@ -146,7 +154,7 @@ func (v *Verdict) note() {
 			m.Denied++
 			n.Denied++
 			s.noteDenied(v.Now)
-			if s.Outcome == Denied && s.Record.FromFloor {
+			if (s.Outcome == Denied || s.Outcome == Blocked) && s.Record.FromFloor {
 				m.FloorDenied++
 			}
 		}

@@ -13,6 +13,7 @@ type Outcome uint8
 //	Raced       Source.Take; no subject keeps it          -
 //	Pending     Source.Check                              not yet
 //	Denied      Source.Check                              yes
+//	Blocked     Source.Check                              yes
 //	HeldBack    Source.Check                              yes
 //	MissingKey  Subject.LackKey                           yes
 //	Full        Source.Check, Source.Take                 by on_full
@@ -32,6 +33,7 @@ const (
 	Raced                     // another worker wrote first
 	Pending                   // the quota service must be asked
 	Denied                    // a window has no room
+	Blocked                   // the key is blocked since an earlier denial
 	HeldBack                  // a window would have room, if less were held
 	MissingKey                // the request lacks a key part
 	Full                      // the key's page is full
@@ -44,8 +46,9 @@ const (
 
 // reasons say why a rule denied, or allowed without counting.
 var reasons = [...]string{
-	Denied: "limit", HeldBack: "held", MissingKey: "missing_key", Full: "on_full", Failed: "on_error",
-	Contended: "on_contention", Silent: "on_unavailable", Starting: "starting", NotAsked: "not_asked",
+	Denied: "limit", Blocked: "blocked", HeldBack: "held", MissingKey: "missing_key",
+	Full: "on_full", Failed: "on_error", Contended: "on_contention",
+	Silent: "on_unavailable", Starting: "starting", NotAsked: "not_asked",
 }
 
 // Reason says why the rule denied, or allowed without counting; else it is empty.
@@ -56,7 +59,7 @@ func (s *Subject) become(o Outcome, now int64) {
 	m, p := &s.Rule.Metrics, s.Rule.Policy
 	s.Outcome, s.Allowed = o, true
 	switch o {
-	case Denied, HeldBack:
+	case Denied, Blocked, HeldBack:
 		s.Allowed = false
 	case Full:
 		s.Allowed = p.OnFull != policy.FullDeny

@@ -13,8 +13,8 @@ import (
 // to the subject: it remembers nothing of a request.
 type Source interface {
 	// Check finds out how the subject's key stands at now, for its cost and what the
-	// subjects before it take from the same record. It sets Known. For Denied, HeldBack and
-	// Full it sets PassNs to the instant at which the units are free.
+	// subjects before it take from the same record. It sets Known. For Denied, Blocked, HeldBack
+	// and Full it sets PassNs to the instant at which the units are free.
 	Check(s *Subject, now int64) Outcome
 	// Recheck is Check after another worker, or another rule, wrote first.
 	Recheck(s *Subject, now int64) Outcome

@@ -58,7 +58,8 @@ func (s *Subject) LackKey() {
 	s.PassNs = limit.Never
 }
 
-// CountsThoughDenied reports whether Take is to count a hit that the rule has denied: see Rule.CountsDenied.
+// CountsThoughDenied reports whether Take is to count a hit that the rule has denied: in its windows if
+// Rule.CountsDenied, and in its block if it has one.
 func (s *Subject) CountsThoughDenied() bool { return !s.Allowed }
 
 // Units are the subject's cost and what is counted before it; a cost of 0 needs neither.
@@ -125,10 +126,25 @@ func (s *Subject) refund(now int64) {
 }
 
 // storeUntaken stores what the rule keeps of a hit that is not taken: its cost if denied hits count,
-// else that the record has moved to the present.
+// a block that it begins, else that the record has moved to the present.
 func (s *Subject) storeUntaken(now int64) {
 	if counted := s.countDenied(now); !counted && s.Known {
 		s.Rule.Source.Persist(s)
+	}
+}
+
+// keepsDenied reports whether a hit that the rule has denied is counted, or begins a block or
+// prolongs it.
+func (s *Subject) keepsDenied() bool {
+	r := s.Rule
+	block := r.Policy.Block
+	switch {
+	case s.Cost == 0:
+		return false
+	case s.Outcome == Denied:
+		return r.CountsDenied || block != nil
+	default:
+		return s.Outcome == Blocked && (r.CountsDenied || block.Prolong)
 	}
 }
 
@@ -137,7 +153,7 @@ func (s *Subject) storeUntaken(now int64) {
 // cannot be stored stays uncounted: it was denied.
 func (s *Subject) countDenied(now int64) (counted bool) {
 	r := s.Rule
-	if !r.CountsDenied || s.Outcome != Denied || s.Cost == 0 {
+	if !s.keepsDenied() {
 		return false
 	}
 	for range state.MaxRetries {
@@ -178,7 +194,7 @@ func (s *Subject) recheckDenied(now int64) (ok bool) {
 func (s *Subject) skip() {
 	s.Known = false
 	switch s.Outcome {
-	case HasRoom, Denied, HeldBack, Pending:
+	case HasRoom, Denied, Blocked, HeldBack, Pending:
 		s.Outcome, s.Allowed = NotAsked, true
 	default: // the rule would not have decided: the reason stays
 	}
@@ -228,6 +244,14 @@ func (s *Subject) Remaining(i int) uint32 {
 		left -= min(left, s.Held())
 	}
 	return left
+}
+
+// BlockedNs is what is left of the key's block at now, 0 if it is not blocked.
+func (s *Subject) BlockedNs(now int64) int64 {
+	if s.Rule.Policy.Block == nil || !s.Known {
+		return 0
+	}
+	return max(0, s.Rule.Counted.BlockEnd(&s.Record)-now)
 }
 
 // Tightest returns the index of the rule's limit with least units left.

@@ -114,6 +114,73 @@ var decisions = []scenario{
 		late:c -> a=allowed,b=allowed,c=denied:limit 1 1 2 1h0m0s`, "c cas_retries 1",
 	},
 	{
+		"a denial begins a block, which no further one prolongs",
+		`{"name":"a","limits":["2/1m"],"block":"1h"}`, `
+		-> a=allowed 1
+		-> a=allowed 2
+		-> a=denied:limit 2 1h0m0s
+		+59s -> a=denied:blocked 2 59m1s unwritten
+		+59m -> a=denied:blocked 0 1s unwritten
+		+1s -> a=allowed 1`, "a blocks_begun 1, a window_resets 2",
+	},
+	{
+		"each denial prolongs a block", `{"name":"a","limits":["1/1m"],"block":{"for":"1h","prolong":true}}`, `
+		-> a=allowed 1
+		-> a=denied:limit 1 1h0m0s
+		+59m -> a=denied:blocked 0 1h0m0s
+		+59m -> a=denied:blocked 0 1h0m0s
+		+1h -> a=allowed 1`, "a blocks_begun 1, a window_resets 2",
+	},
+	{
+		"a block is shorter than the window", `{"name":"a","limits":["1/1h"],"block":"1m"}`, `
+		-> a=allowed 1
+		-> a=denied:limit 1 1h0m0s
+		+59s -> a=denied:blocked 1 59m1s unwritten
+		+1s -> a=denied:limit 1 59m0s`, "a blocks_begun 2, a window_resets 1",
+	},
+	{
+		"a denied hit counts, and begins a block",
+		`{"name":"a","limits":["1/1h"],"count_denied":true,"block":"2h"}`, `
+		-> a=allowed 1
+		-> a=denied:limit 2 2h0m0s
+		+1h -> a=denied:blocked 1 1h0m0s`, "a blocks_begun 1, a window_resets 1",
+	},
+	{
+		"another rule's denial begins no block",
+		`{"name":"a","limits":["2/1h"],"block":"2h"},{"name":"b","limits":["1/1h"]}`, `
+		-> a=allowed,b=allowed 1 1
+		-> a=allowed,b=denied:limit 1 1 1h0m0s unwritten
+		+1h -> a=allowed,b=allowed 1 1`, "a window_resets 1, b window_resets 1",
+	},
+	{
+		"what is held begins no block, and neither does a failure",
+		`{"name":"a","limits":["1/1h"],"settle":{},"block":"2h","on_error":"deny"}`, `
+		-> a=allowed 0
+		-> a=denied:held 0 1s unwritten
+		get -> a=denied:on_error ? 1s unwritten
+		-> a=denied:held 0 1s unwritten`, "a errors 1",
+	},
+	{
+		"another worker begins the block first", `{"name":"a","limits":["1/1m"],"block":"1h"}`, `
+		-> a=allowed 1
+		steal:1 -> a=denied:limit 1 1h0m0s
+		-> a=denied:blocked 1 1h0m0s unwritten`, "a blocks_begun 1, a cas_retries 1",
+	},
+	{
+		"a shadow rule blocks in shadow", `{"name":"a","limits":["1/1m"],"block":"1h","mode":"shadow"}`, `
+		-> a=shadow_allowed 1
+		-> a=shadow_denied:limit 1
+		+1m -> a=shadow_denied:blocked 0 unwritten`, "a blocks_begun 1, a shadow_denied 2",
+	},
+	{
+		"a blocked key is denied whatever it costs",
+		`{"name":"a","limits":["1/1m"],"cost":{"header":"c","min":0},"block":{"for":"1h","prolong":true}}`, `
+		c=1 -> a=allowed 1
+		c=2 -> a=denied:limit 1 never
+		c=0 -> a=denied:blocked 1 1h0m0s unwritten
+		c=2 -> a=denied:blocked 1 never`, "a blocks_begun 1",
+	},
+	{
 		"a late denial is counted", `{"name":"a","limits":["9/1h"]},{"name":"b","limits":["2/1h"],"count_denied":true}`, `
 		-> a=allowed,b=allowed 1 1
 		late:b -> a=allowed,b=denied:limit 1 3 1h0m0s`, "b cas_retries 1",

@@ -99,10 +99,15 @@ func (w *watch) changes(before map[string]cell) (n int) {
 	return n
 }
 
-// countedDenials is how many rules count the request although they deny it.
+// countedDenials is how many rules count the request although they deny it, or block its key.
 func countedDenials(v *decide.Verdict) (n int) {
 	for i := range v.Subjects {
-		if t := v.Subjects[i]; !t.Shadow && t.Reason() == "limit" && t.Rule.Policy.CountDenied {
+		t := v.Subjects[i]
+		p := t.Rule.Policy
+		begins := t.Reason() == "limit" && p.Block != nil
+		prolongs := t.Reason() == "blocked" && p.Block.Prolong
+		counts := (t.Reason() == "limit" || t.Reason() == "blocked") && p.CountDenied
+		if !t.Shadow && (begins || prolongs || counts) {
 			n++
 		}
 	}
@@ -203,6 +208,16 @@ func (r *modelRecord) check(t *decide.Subject) int64 {
 	return at
 }
 
+// blocked reports whether the key is blocked.
+func (r *modelRecord) blocked(t *decide.Subject) bool {
+	for i := range r.usages {
+		if windowOf(t, i).Algorithm == limit.Block && r.usages[i].EndNs != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // add counts a hit.
 func (m model) add(t *decide.Subject, r modelRecord) {
 	if t.Cost == 0 || t.Unlimited {
@@ -219,8 +234,14 @@ func (m model) denies(t *decide.Subject, r modelRecord, passNs int64) int64 {
 	if t.Reason() == "missing_key" {
 		return limit.Never
 	}
-	if t.Rule.Policy.CountDenied && t.Cost > 0 {
-		m.add(t, r)
+	if p := t.Rule.Policy; t.Cost > 0 && (p.CountDenied || p.Block != nil && (p.Block.Prolong || !r.blocked(t))) {
+		for i := range r.usages {
+			windowOf(t, i).Deny(&r.usages[i], r.last)
+		}
+		m[keyOf(t)] = &r
+		if p.CountDenied {
+			m.add(t, r)
+		}
 		return r.check(t)
 	}
 	if r.rebased {

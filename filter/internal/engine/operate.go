@@ -76,6 +76,7 @@ func (e *Engine) Operate(op Operation) ([]byte, error) {
 	}
 	if op.Name != "leased" || result.Silent != "" {
 		result.Windows, result.Held = respond.Windows(s, now), respond.Held(s)
+		result.BlockedNs = s.BlockedNs(now)
 	}
 	return result.Append(nil), nil
 }

@@ -109,6 +109,7 @@ func (x *explainer) decided(out *result.ExplainedRule, s, before *decide.Subject
 	if p.Settle != nil && p.Settle.To == policy.SettlePrice {
 		out.Charges = string(p.Settle.To)
 	}
+	out.BlockedNs = before.BlockedNs(x.now)
 	out.BodyAssumed = x.described.bodyAssumed(p)
 }
 

@@ -65,18 +65,26 @@ func (c *Source) outcomeOf(s *decide.Subject, now int64, read state.Status) deci
 		s.PassNs = now + limit.HeldRetryNs // the record may be of a worker that read the clock later
 		return decide.HeldBack
 	case s.PassNs == limit.Never || s.PassNs > e.Now:
+		if c.Table.BlockEnd(e) != 0 {
+			return decide.Blocked
+		}
 		return decide.Denied
 	}
 	return decide.HasRoom
 }
 
-// Take counts the hit in the record.
+// Take counts the hit in the record, or that it was denied.
 func (c *Source) Take(s *decide.Subject) decide.Outcome {
 	e := &s.Record
 	var status state.Status
-	if c.holds {
+	switch {
+	case s.CountsThoughDenied() && s.Rule.CountsDenied:
+		status = c.Table.Deny(e, s.Cost, c.evicts())
+	case s.CountsThoughDenied():
+		status = c.Table.Deny(e, 0, c.evicts())
+	case c.holds:
 		s.Hold, status = c.Table.Hold(e, s.Cost, c.evicts())
-	} else {
+	default:
 		status = c.Table.Commit(e, s.Cost, c.evicts())
 	}
 	switch status {

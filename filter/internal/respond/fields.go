@@ -57,12 +57,16 @@ func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int6
 		if !s.Known || s.Shadow {
 			continue
 		}
+		blocked := s.BlockedNs(now)
 		for i := range s.Rule.Policy.Limits {
 			w, u := s.Window(i)
 			if w.Unlimited {
 				continue
 			}
 			left, reset := s.Remaining(i), fields.Seconds(w.ResetWith(u, s.Now(), s.Held())-now)
+			if blocked > 0 { // the windows do not matter
+				left, reset = 0, fields.Seconds(blocked)
+			}
 			if tightest == nil || left < least {
 				tightest = w
 				least, endsIn = left, reset

@@ -48,6 +48,8 @@ func decision(s *decide.Subject, now int64) result.Rule {
 		Reason:   s.Reason(),
 		Windows:  Windows(s, now),
 		Held:     Held(s),
+
+		BlockedNs: s.BlockedNs(now),
 	}
 	for i := range s.Key.Parts {
 		if part := &s.Key.Parts[i]; part.Present {

@@ -79,6 +79,8 @@ var sentences = map[policy.Code]string{
 	policy.CounterHold: `shares counter {"1"} with {first}: ` +
 		`both need settle or algorithm concurrency with the same hold, or neither may have them`,
 
+	policy.CounterBlock: `shares counter {"1"} with {first}: both need the same block, or neither may have one`,
+
 	policy.CostWithoutPlace: "must name where the cost is: " +
 		"write {header: x-cost}, {query: cost} or {request_bytes: {per_unit: 4}}",
 	policy.CostTwoPlaces: "has more than one of header, query and request_bytes: keep one",
@@ -161,6 +163,15 @@ var sentences = map[policy.Code]string{
 	policy.MaxHoldRange:    "must be from hold, which is {ns 2}, to 366d, not {ns 1}",
 	policy.LingerMisplaced: "only a rule with algorithm concurrency has it: remove it, or set algorithm to concurrency",
 	policy.LingerRange:     "must be at most " + policy.FormatDuration(policy.MaxLingerNs) + ", not {ns 1}",
+
+	policy.BlockRange: "must be " + policy.FormatDuration(policy.MinBlockNs) + " to " +
+		policy.FormatDuration(limit.MaxBlockNs) + ", not {ns 1}",
+	policy.BlockConcurrency: "does not go with algorithm concurrency, " +
+		"where a request is denied only because others run: remove it",
+	policy.BlockCluster: "does not go with scope cluster, because each proxy blocks by itself: " +
+		"remove it, or set scope to proxy",
+	policy.BlockWindows: "has {count} windows: a rule like this with block has at most {1}, " +
+		"because the block takes the room of one",
 
 	policy.BadHost: `{value} is not a host: write one such as "api.example.com", "*.example.com" or "[2001:db8::1]", ` +
 		`in ASCII and without scheme, port and path, or leave hosts out to match every host`,

@@ -19,6 +19,7 @@ var (
 		"limit":    `a limit such as "10/minute" or {requests: 10, per: 1m}`,
 		"key": "a part of a key such as {header: x-user-id}, {query: user}, " +
 			strings.Join(bareKeys[:len(bareKeys)-1], ", ") + " or " + bareKeys[len(bareKeys)-1],
+		"block":  "an object such as {for: 1h, prolong: true}",
 		"settle": "an object such as {when: {status: [401]}}",
 		"price":  `an object such as {model: "*", input: 250000, output: 1000000}`,
 		"answer": "an object such as {status: [401]}",
@@ -49,6 +50,7 @@ var (
 	}
 	choices = map[string]string{
 		"missing_key": "skip, deny, share or an object such as {deny: {status: 401}}",
+		"block":       `a duration such as "1h", or an object such as {for: 1h, prolong: true}`,
 		"lease":       "auto, off or a number of units from 1 to " + strconv.Itoa(policy.MaxLease),
 		"cost": "a whole number from 1 to 4294967295, an object such as {header: x-cost} or a list such as " +
 			"[{match: …, cost: 10}]",
