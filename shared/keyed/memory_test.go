@@ -147,13 +147,12 @@ func (l *Limiter) allChunksExist() bool {
 func heapOf(made func() *Limiter) (l *Limiter, bytes int64) {
 	bytes = math.MaxInt64
 	for range 2 {
-		l = nil // so that the one before is not counted
 		before := live()
-		l = made()
+		l := made()
 		bytes = min(bytes, live()-before)
 		runtime.KeepAlive(l)
 	}
-	return l, bytes
+	return made(), bytes
 }
 
 func live() int64 {

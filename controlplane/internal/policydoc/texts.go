@@ -141,13 +141,13 @@ var texts = map[string]string{
 	"request_bytes.max": "The highest cost; also the cost of a body without content-length. A request without a body " +
 		"has 0 bytes.",
 	"settle.to": "What is charged. cost: what was held. tokens, input_tokens, output_tokens: the tokens that the " +
-		"answer names. price: what these tokens cost. request_bytes, response_bytes: bytes of the bodies. milliseconds: the time until the answer's " +
-		"end. Or a number in a header or trailer of the answer.",
+		"answer names. price: what these tokens cost. request_bytes, response_bytes: bytes of the bodies. " +
+		"milliseconds: the time until the answer's end. Or a number in a header or trailer of the answer.",
 	"settle.prices": "With to: price, what tokens cost. The first item whose model fits counts. If the model is not " +
 		"known, or none fits, the item by which the answer costs most.",
 	"settle.when": "Selects the answers that are charged; all conditions must hold. Others cost 0.",
-	"settle.unknown": "What is charged if the answer does not name its cost. estimate, the default for tokens and price: an " +
-		"estimate by the lengths of the bodies. cost, the default otherwise: what was held. 0: nothing.",
+	"settle.unknown": "What is charged if the answer does not name its cost. estimate, the default for tokens and " +
+		"price: an estimate by the lengths of the bodies. cost, the default otherwise: what was held. 0: nothing.",
 	"settle.max": "The most that one answer is charged, even if more was held; by default unlimited.",
 	"settle.identity": "Removes accept-encoding from the request, because a compressed answer cannot be read. By " +
 		"default only for tokens and price.",

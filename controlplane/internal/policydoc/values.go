@@ -42,7 +42,9 @@ var textPatterns = map[string]string{
 }
 
 // textNames are what the reference calls some of them.
-var textNames = map[string]string{"model": "pattern", "utc_offset": `text such as "+02:00"`, "percent": `text such as "25%"`}
+var textNames = map[string]string{
+	"model": "pattern", "utc_offset": `text such as "+02:00"`, "percent": `text such as "25%"`,
+}
 
 var anyText = text("text", textPattern)
 

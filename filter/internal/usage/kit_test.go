@@ -81,9 +81,9 @@ func unsaid(input, output, textBytes int64) Usage {
 	return Usage{Input: input, Output: output, TextEvents: 1, TextBytes: textBytes}
 }
 
-// cachedIn returns a usage of which so many tokens were read from a cache, and written to one.
-func cachedIn(u Usage, read, written int64) Usage {
-	u.CacheRead, u.CacheWritten = read, written
+// cachedIn returns a usage of which so many tokens were read from a cache.
+func cachedIn(u Usage, read int64) Usage {
+	u.CacheRead = read
 	return u
 }
 

@@ -55,7 +55,7 @@ func TestCountsAreReadWhereTheTablesSay(t *testing.T) {
 		`{"prompt\u005ftok\u0065ns":7}`:                           input(7),
 		`{"prompt_tokens":7,"input_tokens":9}`:                    input(7), // the table's first API
 		`{"prompt_tokens":7,"cache_read_input_tokens":9}`:         input(7), // it is a part there
-		`{"input_tokens":7,"cache_read_input_tokens":9}`:          cachedIn(input(16), 9, 0),
+		`{"input_tokens":7,"cache_read_input_tokens":9}`:          cachedIn(input(16), 9),
 		`{"prompt_tokens":7,"a":{"prompt_tokens":8}}`:             input(7), // what stands elsewhere
 		`{"prompt_tokens":7},"a":[{"usage":{"prompt_tokens":8}}]`: input(7),
 		`{"prompt_tokens":7},"a":{"usage":{"prompt_tokens":8}}`:   input(7),
@@ -122,9 +122,9 @@ func TestTotalsFillMissingParts(t *testing.T) {
 		{`T:20`, sum(20)},
 		{`I:null,O:null,T:20`, sum(20)},
 		{`O:0,T:20`, sum(20)},
-		{`"input_tokens":7,"cache_read_input_tokens":5,"output_tokens":9,T:25`, cachedIn(both(12, 13), 5, 0)},
-		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":16`, cachedIn(both(57, 9), 50, 0)},
-		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":66`, cachedIn(both(57, 9), 50, 0)},
+		{`"input_tokens":7,"cache_read_input_tokens":5,"output_tokens":9,T:25`, cachedIn(both(12, 13), 5)},
+		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":16`, cachedIn(both(57, 9), 50)},
+		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":66`, cachedIn(both(57, 9), 50)},
 
 		{`I:7,I:0`, input(7)},
 		{`I:7,O:9,I:0,O:0`, both(7, 9)},
