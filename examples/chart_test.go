@@ -88,6 +88,9 @@ func TestRefusedValues(t *testing.T) {
 	for _, tc := range []struct{ values, want string }{
 		{"", "at '/image/repository': '' does not match pattern"},
 		{"image: {repository: a}\n" + serve, "at '/proxies': minItems: got 0, want 1"},
+		// A value of null takes the default away. In a NetworkPolicy an empty list of peers lets everybody in.
+		{"image: {repository: a}\nproxies:\n" + serve, "missing property 'proxies'"},
+		{"image: {repository: null}\nproxies: [{namespace: edge}]\n" + serve, "at '/image': missing property 'repository'"},
 		{least, "at '/serve/flags': missing properties 'access', 'xds-client-ca'"},
 		{least + "serve: {replicas: 2, flags: {access: a, xds-client-ca: b}}", "at '/serve/flags': missing property 'store'"},
 		{least + "serve: {enabled: false}", "at '/quota/flags': missing properties 'access', 'client-ca'"},
