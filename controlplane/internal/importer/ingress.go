@@ -163,6 +163,7 @@ func (j *job) limitIngress(ing *ingress, all []*ingress) {
 			j.note(ing.annotationAt(name), "ignored: it limits bytes a second, and a policy limits requests")
 		}
 	}
+	j.refuseUnknownLimits(ing)
 	if ing.annotation("global-rate-limit") != "" {
 		j.note(ing.annotationAt("global-rate-limit"), "ignored: write this limit as a rule with scope: cluster")
 	}
@@ -177,6 +178,26 @@ func (j *job) limitIngress(ing *ingress, all []*ingress) {
 	}
 	n := j.number(ing, "limit-connections", 0)
 	j.addIngressRules(ing, all, "limit-connections", numbers{algorithm: "concurrency", requests: n})
+}
+
+// knownLimits are the annotations about limits that ingress-nginx reads. It passes over others.
+var knownLimits = []string{
+	"limit-rps", "limit-rpm", "limit-connections", "limit-burst-multiplier", "limit-allowlist", "limit-whitelist",
+	"limit-rate", "limit-rate-after",
+}
+
+// refuseUnknownLimits fails for annotations that look like limits and that ingress-nginx does not know.
+func (j *job) refuseUnknownLimits(ing *ingress) {
+	annotations := fieldOf(ing.node, "metadata", "annotations")
+	if annotations == nil {
+		return
+	}
+	for _, f := range annotations.Fields {
+		name, ok := strings.CutPrefix(f.Name, annotationPrefix)
+		if ok && strings.HasPrefix(name, "limit-") && !slices.Contains(knownLimits, name) {
+			j.fail(ing.annotationAt(name), "is no annotation of ingress-nginx, which has "+strings.Join(knownLimits, ", "))
+		}
+	}
 }
 
 // addIngressRules makes the rules of one annotation: one, or one for each set of paths that hosts have.

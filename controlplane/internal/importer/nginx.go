@@ -202,6 +202,10 @@ func (n *nginxImport) noteUnread(block []*nginxconf.Directive) {
 			n.note(at, "Envoy finds the client's address by its own settings: set them to the same")
 		case "rewrite":
 			n.note(at, "nginx takes the limits of the location of the new path. Here rules match the path that the client sent.")
+		case "if":
+			if answersItself(d.Block) {
+				n.note(at, "nginx answers these requests without counting them. Here the rules count them, unless you exempt them.")
+			}
 		case "stream":
 			if len(nginxconf.Named(flat(d.Block), limitConn)) > 0 {
 				n.note(at, "ignored: its limit_conn limits connections of TCP, and a policy limits requests")
