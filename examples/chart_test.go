@@ -50,6 +50,13 @@ func TestLint(t *testing.T) {
 	}
 }
 
+// If all policies are commented out, their value is null, and the chart applies none.
+func TestPoliciesOfNull(t *testing.T) {
+	rendered, err := charttest.Template(t, values(t)["least"]+"\npolicies:\n")
+	require.NoError(t, err)
+	require.NotContains(t, rendered, "kind: Job")
+}
+
 // ofOperators are kinds that need an operator; `make e2e-chart` asks a real API server about them.
 var ofOperators = []string{"Certificate", "ServiceMonitor", "PodMonitor", "PrometheusRule"}
 
