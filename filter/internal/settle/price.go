@@ -8,12 +8,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// price is what the tokens of an answer cost, by the same rules as tokens: if the answer does not say
-// them all, "unknown" decides, and an estimate is no less than what was held.
+// price is what the tokens of an answer cost, by the same rules as tokens: if the answer says neither all
+// of them nor their total, "unknown" decides, and an estimate is no less than what was held.
 func price(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By, priced policy.Tokens) {
 	u := usageOf(x)
 	isKnown := u.InputKnown && u.OutputKnown
-	if !isKnown && p.Unknown != policy.UnknownEstimate && x.Status() != 0 {
+	if !isKnown && u.Total == 0 && p.Unknown != policy.UnknownEstimate && x.Status() != 0 {
 		units, by = unknown(p, held)
 		return units, by, priced
 	}

@@ -71,6 +71,10 @@ var prices = []struct {
 	{"a broken answer", ``, broken, 1500*10 + 1300*100, decide.ByEstimate},
 	// Of a total the request's part is input, and output has at least the answer's text.
 	{"a total", ``, read(usage.Usage{Total: 1815, TextBytes: 4, Model: "small-1"}), 10_000 + 81_500, decide.ByEstimate},
+	{"a total, unknown is 0", `,"unknown":0`, read(usage.Usage{Total: 1815, TextBytes: 4, Model: "small-1"}),
+		10_000 + 81_500, decide.ByEstimate},
+	{"a total, unknown is cost", `,"unknown":"cost"`, read(usage.Usage{Total: 1815, TextBytes: 4, Model: "small-1"}),
+		10_000 + 81_500, decide.ByEstimate},
 	{"a total with much text", ``, read(usage.Usage{Total: 1815, TextBytes: 6000, Model: "small-1"}), 3150 + 150_000,
 		decide.ByEstimate},
 	{"a total below the text", ``, read(usage.Usage{Total: 10, TextBytes: 6000, Model: "small-1"}), 1000,
