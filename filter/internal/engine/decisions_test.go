@@ -173,6 +173,13 @@ var decisions = []scenario{
 		+1m -> a=shadow_denied:blocked 0 unwritten`, "a blocks_begun 1, a shadow_denied 2",
 	},
 	{
+		"rules of one counter share its blocks, even with a rule in shadow",
+		sharing("9/1h", "2/1h", `,"block":"2h"`, `,"mode":"shadow"`), `
+		u=x -> a=allowed,b=shadow_allowed 1 2
+		u=x -> a=allowed,b=shadow_denied:limit 3 3
+		u=x -> a=denied:blocked,b=shadow_skipped 3 ? 2h0m0s unwritten`, "b blocks_begun 1, b shadow_denied 1",
+	},
+	{
 		"a blocked key is denied whatever it costs",
 		`{"name":"a","limits":["1/1m"],"cost":{"header":"c","min":0},"block":{"for":"1h","prolong":true}}`, `
 		c=1 -> a=allowed 1
