@@ -84,7 +84,7 @@ func validate(cmd *cobra.Command, o *validateOptions) error {
 func printPriced(b *strings.Builder, rules []policy.Rule) {
 	for i := range rules {
 		r := &rules[i]
-		if r.Mode == policy.ModeOff || r.Settle == nil || len(r.Settle.Prices) == 0 {
+		if r.Mode == policy.ModeOff || len(r.Limits) == 0 || r.Settle == nil || len(r.Settle.Prices) == 0 {
 			continue
 		}
 		var limits []string
