@@ -268,7 +268,7 @@ func (r *rule) limitedRequests(exempt []match) (m match, ok bool) {
 	m = r.Match
 	for _, p := range r.Key {
 		switch {
-		case p.kind == kindHeader && m[p.String()] == nil:
+		case p.kind == kindHeader && m.of(p) == nil:
 			m, _ = m.and(p.matching(present))
 		case p.kind == kindQuery, p.kind == kindProperty:
 			return nil, false

@@ -279,10 +279,10 @@ func (ing *ingress) selections(all []*ingress) (list []selection) {
 func (ing *ingress) selection(hosts []string, paths []pattern, all []*ingress) (s selection) {
 	s.match = match{}
 	if hosts[0] != "" {
-		s.match[host.String()] = exact(hosts)
+		s.match[host.id()] = exact(hosts)
 	}
 	if !slices.Contains(paths, pattern{wildcard, "/*"}) {
-		s.match[fullPath.String()] = spelledOut(paths)
+		s.match[fullPath.id()] = spelledOut(paths)
 	}
 	for _, other := range all {
 		if other == ing || other.isCanary {
@@ -298,7 +298,7 @@ func (ing *ingress) selection(hosts []string, paths []pattern, all []*ingress) (
 // leaveOutPath leaves the requests of another Ingress' path out if the path wins.
 func (s *selection) leaveOutPath(hosts []string, paths []pattern, q ingressPath) {
 	isNarrowerHost := func(h string) bool {
-		isWithin := isValueWithin(host.String(), pattern{exactly, q.host}, pattern{exactly, h})
+		isWithin := isValueWithin(kindHost, pattern{exactly, q.host}, pattern{exactly, h})
 		return q.host != "" && q.host != h && (h == "" || isWithin)
 	}
 	wins := func(p pattern) bool { return q.path.isLonger(p) && !p.apart(q.path) }
@@ -308,7 +308,7 @@ func (s *selection) leaveOutPath(hosts []string, paths []pattern, q ingressPath)
 	case slices.Contains(hosts, q.host) && slices.ContainsFunc(paths, wins):
 		m := fullPath.matching(spelledOut([]pattern{q.path})...)
 		if len(hosts) > 1 {
-			m[host.String()] = []pattern{{exactly, q.host}}
+			m[host.id()] = []pattern{{exactly, q.host}}
 		}
 		s.addExempt(m)
 	}

@@ -3,25 +3,24 @@ package importer
 import (
 	"maps"
 	"slices"
-	"strings"
 )
 
-// match is a rule's match, or one exemption: by the name of a part, patterns. Each part must fit one of
+// match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of
 // its patterns. A match is not changed once it is made.
-type match map[string][]pattern
+type match map[partID][]pattern
 
 // matching is the match in which the part must fit one of the patterns.
-func (p part) matching(patterns ...pattern) match { return match{p.String(): patterns} }
+func (p part) matching(patterns ...pattern) match { return match{p.id(): patterns} }
 
 // of are the patterns that a part must fit one of; none if there is no condition on it.
-func (m match) of(p part) []pattern { return m[p.String()] }
+func (m match) of(p part) []pattern { return m[p.id()] }
 
 // MarshalYAML writes the match on a line.
 func (m match) MarshalYAML() (any, error) {
 	headers := map[string]string{}
-	for name, values := range m {
-		if header, ok := strings.CutPrefix(name, "header "); ok {
-			headers[header] = values[0].notation(headerPart(header))
+	for id, values := range m {
+		if id.kind == kindHeader {
+			headers[id.name] = values[0].notation(headerPart(id.name))
 		}
 	}
 	var paths []string
@@ -50,7 +49,7 @@ func (m match) equal(other match) bool { return maps.EqualFunc(m, other, slices.
 // without is the match without the conditions that another one has too.
 func (m match) without(other match) match {
 	left := maps.Clone(m)
-	maps.DeleteFunc(left, func(name string, values []pattern) bool { return slices.Equal(values, other[name]) })
+	maps.DeleteFunc(left, func(id partID, values []pattern) bool { return slices.Equal(values, other[id]) })
 	return left
 }
 
@@ -60,12 +59,12 @@ func (m match) and(other match) (both match, ok bool) {
 	both = match{}
 	ok = true
 	maps.Copy(both, m)
-	for name, more := range other {
-		has := m[name]
-		isPath := name == fullPath.String() && len(has) == 1 && len(more) == 1
+	for id, more := range other {
+		has := m[id]
+		isPath := id.kind == kindPath && len(has) == 1 && len(more) == 1
 		switch {
 		case has == nil, isPath && more[0].within(has[0]):
-			both[name] = more
+			both[id] = more
 		case slices.Equal(has, more), isPath && has[0].within(more[0]):
 		default:
 			ok = false
@@ -76,18 +75,18 @@ func (m match) and(other match) (both match, ok bool) {
 
 // joined has the exemptions by one list, such as paths, in one exemption.
 func joined(list []match) (short []match) {
-	at := map[string]int{}
+	index := map[partID]int{} // in short, of the exemption by a part
 	for _, m := range list {
-		for name, values := range m {
-			i, isKnown := at[name]
-			isList := len(m) == 1 && !strings.HasPrefix(name, "header ")
+		for id, values := range m {
+			i, isKnown := index[id]
+			isList := len(m) == 1 && id.kind != kindHeader
 			switch {
 			case !isList:
 				short = append(short, m)
 			case isKnown:
-				short[i] = match{name: appendNew(short[i][name], values)}
+				short[i] = match{id: appendNew(short[i][id], values)}
 			default:
-				at[name] = len(short)
+				index[id] = len(short)
 				short = append(short, m)
 			}
 			break

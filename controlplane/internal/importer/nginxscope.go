@@ -80,8 +80,8 @@ func (s *nginxScope) loseTo(winner *nginxScope) {
 // meet is for the requests of both selections. It has none if the selections want values of a part
 // that are apart.
 func (s selection) meet(other selection) (both selection, hasAny bool) {
-	for name, values := range other.match {
-		common, ok := commonValues(name, s.match[name], values)
+	for id, values := range other.match {
+		common, ok := commonValues(id.kind, s.match[id], values)
 		if !ok {
 			continue // and says that no match can select them
 		}
@@ -92,26 +92,26 @@ func (s selection) meet(other selection) (both selection, hasAny bool) {
 		if s.match == nil {
 			s.match = match{}
 		}
-		s.match[name] = common
-		other.match = other.match.without(match{name: values})
+		s.match[id] = common
+		other.match = other.match.without(match{id: values})
 	}
 	return s.and(other), true
 }
 
-// commonValues are the patterns for the values that fit one of each list; an empty list fits all. The name
-// is that of their part, as in a match. It is not ok if no list of patterns says that.
-func commonValues(name string, a, b []pattern) (common []pattern, ok bool) {
+// commonValues are the patterns for the values of a kind of part that fit one of each list; an empty list
+// fits all. It is not ok if no list of patterns says that.
+func commonValues(kind partKind, a, b []pattern) (common []pattern, ok bool) {
 	if len(a) == 0 {
 		return b, true
 	}
 	for _, p := range a {
 		for _, q := range b {
 			switch {
-			case isValueWithin(name, p, q):
+			case isValueWithin(kind, p, q):
 				common = appendNew(common, []pattern{p})
-			case isValueWithin(name, q, p):
+			case isValueWithin(kind, q, p):
 				common = appendNew(common, []pattern{q})
-			case name != host.String() && name != clientIP.String() && !p.apart(q):
+			case kind != kindHost && kind != kindClientIP && !p.apart(q):
 				return nil, false
 			}
 		}
@@ -119,18 +119,20 @@ func commonValues(name string, a, b []pattern) (common []pattern, ok bool) {
 	return common, true
 }
 
-// isValueWithin reports whether every value of a part that fits p fits q.
-func isValueWithin(name string, p, q pattern) bool {
-	switch name {
-	case host.String():
+// isValueWithin reports whether every value of a kind of part that fits p fits q. Hosts and addresses are
+// compared as a match does: the text of a pattern may be *.a.example or a network.
+func isValueWithin(kind partKind, p, q pattern) bool {
+	switch kind {
+	case kindHost:
 		end, isWildcard := strings.CutPrefix(q.text, "*")
 		return p == q || isWildcard && strings.HasSuffix(strings.TrimPrefix(p.text, "*"), end)
-	case clientIP.String():
+	case kindClientIP:
 		narrow, _ := networkOf(p.text)
 		wide, _ := networkOf(q.text)
 		return wide.Bits() <= narrow.Bits() && wide.Overlaps(narrow)
+	default:
+		return p.within(q)
 	}
-	return p.within(q)
 }
 
 // httpScope reads the scopes of an http block.

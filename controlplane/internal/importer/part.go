@@ -68,12 +68,22 @@ func (r *reader) readHeaderPart(name string, at place) (p part, ok bool) {
 // isHeaderName reports whether a header may have this name, in lower case.
 func isHeaderName(name string) bool { return len(name) <= policy.MaxNameBytes && policy.IsToken(name) }
 
+// partID tells parts apart in a match, which has a list of patterns for each. It is the same for client
+// addresses of all prefix lengths, and for a path with and without its query.
+type partID struct {
+	kind partKind
+	name string // of a header
+}
+
+// id is what a match has the patterns of the part by.
+func (p part) id() partID { return partID{p.kind, p.name} }
+
 // is reports whether two parts are the same part of a request.
 func (p part) is(q part) bool {
 	return p.kind == q.kind && p.name == q.name && p.v4 == q.v4 && p.v6 == q.v6 && slices.Equal(p.path, q.path)
 }
 
-// String names the part, and its condition in a match.
+// String names the part in messages.
 func (p part) String() string { return strings.TrimSpace(string(p.kind) + " " + p.name) }
 
 // MarshalYAML writes the part as an item of a rule's key.
