@@ -14,35 +14,65 @@ var ofEnvoy = []string{
 	"typed_config", "typed_per_filter_config", "token_bucket", "@type",
 }
 
-// refuse rejects a file of another kind than the command reads: it says what the file is, and what to do.
-func (r *reader) refuse(in *source, ofService bool) {
-	n := in.root
-	if of := append(ofKind(n, "EnvoyFilter"), resources(n)...); len(of) > 0 {
-		n = of[0]
-	}
-	has := func(field string) bool { return fieldOf(n, field) != nil }
-	kind := textOf(n, "kind")
-	isEnvoy := kind == "EnvoyFilter" || kind == "" && slices.ContainsFunc(ofEnvoy, has)
-	switch {
-	case isEnvoy && ofService:
+// refuseForService rejects a file that is not a configuration of envoyproxy/ratelimit: it says what the file
+// is, and what to do.
+func (r *reader) refuseForService(in *source) {
+	n := in.firstResource()
+	switch why := whyUnread(n); {
+	case isOfEnvoy(n):
 		is := "a configuration of Envoy"
-		if kind != "" {
+		if textOf(n, "kind") == "EnvoyFilter" {
 			is = "an EnvoyFilter"
 		}
 		r.fail(in.top(), "this is "+is+": give it as --routes, beside the configuration of envoyproxy/ratelimit, or to "+
 			"sluice import local-ratelimit")
-	case isEnvoy, kind == "BackendTrafficPolicy", kind == "List":
-	case kind == "ConfigMap":
-		r.fail(in.top(), `this is a ConfigMap: give what it holds as a file, such as that of kubectl get configmap NAME `+
-			`-o 'jsonpath={.data.FILE\.yaml}'`)
-	case kind != "":
-		r.fail(in.top(), "this is a "+clip(kind, 100)+" ("+clip(textOf(n, "api_version"), 100)+
-			"), which the import does not read: write its limits as rules of a policy")
-	case has("rules") && has("version"):
-		r.fail(in.top(), "this is a policy already: sluice validate reads it")
-	case !ofService && has("domain") && has("descriptors"):
+	case why != "":
+		r.fail(in.top(), why)
+	}
+}
+
+// refuseForEnvoy rejects a file that is not a configuration of Envoy, as refuseForService does.
+func (r *reader) refuseForEnvoy(in *source) {
+	n := in.firstResource()
+	switch why := whyUnread(n); {
+	case isOfEnvoy(n):
+	case why != "":
+		r.fail(in.top(), why)
+	case textOf(n, "kind") == "" && fieldOf(n, "domain") != nil && fieldOf(n, "descriptors") != nil:
 		r.fail(in.top(), "this is a configuration of envoyproxy/ratelimit: give it to sluice import envoy-ratelimit")
 	}
+}
+
+// firstResource is the resource that tells what a file is: the first EnvoyFilter, or else the first of all.
+func (in *source) firstResource() *policy.Node {
+	if list := append(ofKind(in.root, "EnvoyFilter"), resources(in.root)...); len(list) > 0 {
+		return list[0]
+	}
+	return in.root
+}
+
+// isOfEnvoy reports whether a resource is an EnvoyFilter, a configuration of Envoy or a part of one.
+func isOfEnvoy(n *policy.Node) bool {
+	kind := textOf(n, "kind")
+	has := func(name string) bool { return fieldOf(n, name) != nil }
+	return kind == "EnvoyFilter" || kind == "" && slices.ContainsFunc(ofEnvoy, has)
+}
+
+// whyUnread says what a resource is that no import of envoyproxy/ratelimit or Envoy reads, and what to do;
+// empty for others.
+func whyUnread(n *policy.Node) string {
+	switch kind := textOf(n, "kind"); {
+	case isOfEnvoy(n), kind == trafficPolicy, kind == "List":
+	case kind == "ConfigMap":
+		return `this is a ConfigMap: give what it holds as a file, such as that of kubectl get configmap NAME ` +
+			`-o 'jsonpath={.data.FILE\.yaml}'`
+	case kind != "":
+		return "this is a " + clip(kind, 100) + " (" + clip(textOf(n, "api_version"), 100) +
+			"), which the import does not read: write its limits as rules of a policy"
+	case fieldOf(n, "rules") != nil && fieldOf(n, "version") != nil:
+		return "this is a policy already: sluice validate reads it"
+	}
+	return ""
 }
 
 // openEnvoy opens a configuration of Envoy, or a part of one as the whole.
@@ -56,7 +86,7 @@ func (r *reader) openEnvoy(f File) (*source, error) {
 
 // asEnvoy has the file read as a configuration of Envoy.
 func (r *reader) asEnvoy(in *source) error {
-	r.refuse(in, false)
+	r.refuseForEnvoy(in)
 	in.root = r.whole(in)
 	return r.err()
 }

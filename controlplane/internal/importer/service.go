@@ -66,7 +66,7 @@ func byFirstKey(levels []*level) map[string][]*level {
 // serviceConfigs reads the files: at least one configuration.
 func (j *job) serviceConfigs() (configs []*ratelimitconfig.Config, err error) {
 	for _, in := range j.files {
-		j.refuse(in, true)
+		j.refuseForService(in)
 		if err := j.err(); err != nil {
 			return nil, err
 		}
