@@ -260,8 +260,8 @@ func (l *localImport) descriptors(o *localv3.LocalRateLimit, at place, u use) []
 	case len(l.hosts) == 0:
 		return l.guess(l.levels[o])
 	}
-	return l.routeDescriptors(l.hosts, o.GetStage(), func(r *route) (ownLimits, bool) {
-		return ownLimits{vhost: vhostLimits(o.GetVhRateLimits())}, u.holdsFor(r)
+	return l.routeDescriptors(l.hosts, o.GetStage(), func(r *route) ownLimits {
+		return ownLimits{isOff: !u.holdsFor(r), vhost: vhostLimits(o.GetVhRateLimits())}
 	})
 }
 

@@ -183,8 +183,9 @@ func configsOf(n *policy.Node, at place) (list []filterConfig) {
 	return list
 }
 
-// ownLimits is what a filter's configuration for one route says of rate_limits.
+// ownLimits is what a filter says of the rate_limits of one route.
 type ownLimits struct {
+	isOff  bool        // it limits nothing there, and the rest does not matter
 	limits []rateLimit // in place of the route's; none: the route's count
 	vhost  vhostLimits
 }
@@ -199,18 +200,17 @@ const (
 	vhostNever                      // IGNORE
 )
 
-// routeDescriptors lists the descriptors of the routes, with those of their virtual hosts where Envoy
-// adds them. The function own reads a filter's configuration for a route. Routes for which it is not ok
-// have no descriptors.
+// routeDescriptors lists the descriptors that a filter has for the routes, with those of their virtual
+// hosts where Envoy adds them. The function own is what the filter says of a route.
 func (r *reader) routeDescriptors(
-	hosts []virtualHost, stage uint32, own func(*route) (o ownLimits, ok bool),
+	hosts []virtualHost, stage uint32, own func(*route) ownLimits,
 ) (list []descriptor) {
 	for i := range hosts {
 		h := &hosts[i]
 		var including []selection // the routes for which the host's limits count
 		for _, each := range h.routes {
-			o, ok := own(each)
-			if !ok {
+			o := own(each)
+			if o.isOff {
 				continue
 			}
 			limits := o.limits

@@ -275,9 +275,9 @@ func (j *job) sentBySite(s *site, filter *ratelimitv3.RateLimit, at place) []des
 		return j.descriptorsOf(limitsAt(filter.GetRateLimits(), at), selection{}, filter.GetStage())
 	}
 	asks := slices.IndexFunc(s.filters, j.isOfDomain) // -1 if none does: the routes alone are given
-	own := func(r *route) (ownLimits, bool) {
+	own := func(r *route) ownLimits {
 		if asks >= 0 && r.isOff(s.filters[asks].name) {
-			return ownLimits{}, false
+			return ownLimits{isOff: true}
 		}
 		return j.ofServicePerRoute(r)
 	}
@@ -302,12 +302,12 @@ func (j *job) isOfDomain(c filterConfig) bool {
 	return isA[*ratelimitv3.RateLimit](c) && textOf(c.node, "domain") == j.draft.domain
 }
 
-// ofServicePerRoute reads a route's own configuration. It is not ok if that is for another domain.
-func (j *job) ofServicePerRoute(r *route) (o ownLimits, ok bool) {
+// ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.
+func (j *job) ofServicePerRoute(r *route) ownLimits {
 	own, at := configOf[*ratelimitv3.RateLimitPerRoute](j.reader, r.own)
 	if own.GetDomain() != "" && own.GetDomain() != j.draft.domain {
 		j.note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
-		return ownLimits{}, false
+		return ownLimits{isOff: true}
 	}
-	return ownLimits{limitsAt(own.GetRateLimits(), at), vhostLimits(own.GetVhRateLimits())}, true
+	return ownLimits{limits: limitsAt(own.GetRateLimits(), at), vhost: vhostLimits(own.GetVhRateLimits())}
 }
