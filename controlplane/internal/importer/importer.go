@@ -61,8 +61,9 @@
 //	LocalRatelimit: run, then job.local               (local.go)
 //	  localSite: sites, choose                        the listener, or a filter that stands alone
 //	  addRules: addConfig                             for the filter, and for each route with its own:
-//	    readEnforcement, readLevels, descriptors      as above: guess, routeDescriptors or descriptorsOf
-//	    localLeaves, descriptor.rules                 for each descriptor, then
+//	    readEnforcement
+//	    descriptorRules: readLevels, descriptors      as above: guess, routeDescriptors or descriptorsOf
+//	      localLeaves, descriptor.rules               for each descriptor
 //	    defaultBucket, enforcement.apply
 //	  job.finish
 //

@@ -156,53 +156,61 @@ func (l *localImport) requestsWithout(hasOwn func(*route) bool) (s selection) {
 }
 
 // addConfig makes the rules of one configuration, for the requests and routes that have it.
-func (l *localImport) addConfig(c filterConfig, u use) {
-	if !hasBucket(c.node) {
+func (l *localImport) addConfig(config filterConfig, where use) {
+	if !hasBucket(config.node) {
 		return // it is there for its routes
 	}
-	o := decode[*localv3.LocalRateLimit](l.reader, c.node, c.at)
-	e := l.readEnforcement(o, c.at, 0, o.GetStatus())
-	if c.disabled {
-		e.off = true
-		l.note(c.at, "the filter is disabled, and its rules are off")
+	at := config.at
+	filter := decode[*localv3.LocalRateLimit](l.reader, config.node, at)
+	enforced := l.readEnforcement(filter, at, 0, filter.GetStatus())
+	if config.disabled {
+		enforced.off = true
+		l.note(at, "the filter is disabled, and its rules are off")
 	}
-	if o.GetLocalClusterRateLimit() != nil && !l.cluster {
-		l.note(c.at.in("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their "+
+	if filter.GetLocalClusterRateLimit() != nil && !l.cluster {
+		l.note(at.in("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their "+
 			"number: --scope cluster makes rules that count over all")
 	}
-	l.draft.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), l.draft.headers)
-	if l.levels[o] == nil {
-		l.levels[o] = l.readLevels(o, c.at)
-		l.all = append(l.all, l.levels[o]...)
+	l.draft.headers = cmp.Or(headersField(filter.GetEnableXRatelimitHeaders()), l.draft.headers)
+	rules := l.descriptorRules(filter, at, where)
+	rules = append(l.defaultBucket(filter, at, where.requests, rules), rules...)
+	for i := range rules {
+		rules[i].identity = at
 	}
-	var rules []rule
-	for _, d := range l.descriptors(o, c.at, u) {
-		leaves := localLeaves(l.levels[o], d.entries)
+	if filter.GetLocalRateLimitPerDownstreamConnection() {
+		l.countEachConnection(at, rules)
+	}
+	enforced.apply(rules, l.reader)
+	l.draft.rules = append(l.draft.rules, rules...)
+}
+
+// descriptorRules makes the rules for the descriptors that requests send, but not for the default bucket.
+func (l *localImport) descriptorRules(filter *localv3.LocalRateLimit, at place, where use) (rules []rule) {
+	if l.levels[filter] == nil {
+		l.levels[filter] = l.readLevels(filter, at)
+		l.all = append(l.all, l.levels[filter]...)
+	}
+	for _, d := range l.descriptors(filter, at, where) {
+		leaves := localLeaves(l.levels[filter], d.entries)
 		addLevels(l.reached, leaves)
 		rules = append(rules, d.rules(leaves, l.reader)...)
 	}
-	rules = append(l.defaultBucket(o, c.at, u.requests, rules), rules...)
-	for i := range rules {
-		rules[i].identity = c.at
-	}
-	if o.GetLocalRateLimitPerDownstreamConnection() {
-		l.countEachConnection(c.at, rules)
-	}
-	e.apply(rules, l.reader)
-	l.draft.rules = append(l.draft.rules, rules...)
+	return rules
 }
 
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
 // limits. There is none without a bucket, or without such a request.
-func (l *localImport) defaultBucket(o *localv3.LocalRateLimit, at place, requests selection, limited []rule) []rule {
-	q := l.readBucket(o.GetTokenBucket(), at.in("token_bucket"))
+func (l *localImport) defaultBucket(
+	filter *localv3.LocalRateLimit, at place, requests selection, limited []rule,
+) []rule {
+	q := l.readBucket(filter.GetTokenBucket(), at.in("token_bucket"))
 	if q == nil {
 		return nil
 	}
-	name := cmp.Or(o.GetStatPrefix(), "local")
+	name := cmp.Or(filter.GetStatPrefix(), "local")
 	d := descriptor{selection: requests}
-	always := o.GetAlwaysConsumeDefaultTokenBucket()
-	if always != nil && !always.GetValue() && !d.exemptLimited(limited) {
+	takesAll := filter.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
+	if takesAll != nil && !takesAll.GetValue() && !d.exemptLimited(limited) {
 		l.noteNoRequest(q.at, name)
 		return nil
 	}
@@ -228,8 +236,8 @@ func (l *localImport) countEachConnection(at place, rules []rule) {
 
 // readLevels makes a level of each descriptor of a configuration. Envoy keeps a number of values of an
 // entry without one, to bound memory; newcomers are not denied for it.
-func (l *localImport) readLevels(o *localv3.LocalRateLimit, at place) (list []*level) {
-	for i, d := range o.GetDescriptors() {
+func (l *localImport) readLevels(filter *localv3.LocalRateLimit, at place) (list []*level) {
+	for i, d := range filter.GetDescriptors() {
 		at := at.item("descriptors", i)
 		made := &level{at: at, order: i, quota: l.readBucket(d.GetTokenBucket(), at.in("token_bucket"))}
 		if made.quota != nil {
@@ -239,7 +247,7 @@ func (l *localImport) readLevels(o *localv3.LocalRateLimit, at place) (list []*l
 			p := pair{key: e.GetKey(), pattern: pattern{exactly, e.GetValue()}}
 			if p.text == "" {
 				p.kind = anyValue
-				kept := cmp.Or(o.GetMaxDynamicDescriptors().GetValue(), 20)
+				kept := cmp.Or(filter.GetMaxDynamicDescriptors().GetValue(), 20)
 				l.note(place{}, "Envoy keeps "+strconv.Itoa(int(kept))+" values of an entry without a value. It forgets the least "+
 					"recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an evicted "+
 					"key does not come back to a full bucket.")
@@ -253,15 +261,15 @@ func (l *localImport) readLevels(o *localv3.LocalRateLimit, at place) (list []*l
 
 // descriptors lists what requests send: by the rate_limits of the filter, or else by those of its routes.
 // Without either it guesses.
-func (l *localImport) descriptors(o *localv3.LocalRateLimit, at place, u use) []descriptor {
+func (l *localImport) descriptors(filter *localv3.LocalRateLimit, at place, where use) []descriptor {
 	switch {
-	case len(o.GetRateLimits()) > 0:
-		return l.descriptorsOf(limitsAt(o.GetRateLimits(), at), u.requests, 0)
+	case len(filter.GetRateLimits()) > 0:
+		return l.descriptorsOf(limitsAt(filter.GetRateLimits(), at), where.requests, 0)
 	case len(l.hosts) == 0:
-		return l.guess(l.levels[o])
+		return l.guess(l.levels[filter])
 	}
-	return l.routeDescriptors(l.hosts, o.GetStage(), func(r *route) ownLimits {
-		return ownLimits{isOff: !u.holdsFor(r), vhost: vhostLimits(o.GetVhRateLimits())}
+	return l.routeDescriptors(l.hosts, filter.GetStage(), func(r *route) ownLimits {
+		return ownLimits{isOff: !where.holdsFor(r), vhost: vhostLimits(filter.GetVhRateLimits())}
 	})
 }
 
