@@ -237,22 +237,26 @@ func (m *maker) finish() rule {
 	return m.rule
 }
 
-// exemptLimited exempts the requests that these rules limit. It reports whether any are left. Where a rule's
-// requests are unknown, no match can select what is left, which is said once.
-func (d *descriptor) exemptLimited(rules []rule) bool {
-	before, isUnknown := d.exempt, false
+// exemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether
+// it has any left. Where the requests of a rule are unknown, no match can select what is left.
+func (d *descriptor) exemptLimited(rules []rule) (hasAny bool) {
+	var limited []match
+	isKnown := true
 	for i := range rules {
-		m, ok := rules[i].limitedRequests(before)
-		m = m.without(d.match)
+		m, ok := rules[i].limitedRequests(d.exempt)
+		m = m.without(d.match) // conditions that all of its requests meet
 		switch {
-		case ok && len(m) == 0:
+		case !ok:
+			isKnown = false
+		case len(m) == 0: // the rule limits all of them
 			return false
-		case ok:
-			d.exempt = append(slices.Clip(d.exempt), m)
-		case !isUnknown:
-			isUnknown = true
-			d.cannotMatch("they are those that no other rule limits")
+		default:
+			limited = append(limited, m)
 		}
+	}
+	d.exempt = slices.Concat(d.exempt, limited)
+	if !isKnown {
+		d.cannotMatch("they are those that no other rule limits")
 	}
 	return true
 }
