@@ -166,7 +166,7 @@ func (m *maker) cannot(why string) {
 
 // addValue adds a value of the leaf to the match, to the key, or to both. One text, or values that
 // count together, need only the match. Values that count apart need the key.
-func (m *maker) addValue(i int, v value) {
+func (m *maker) addValue(i int, v leafValue) {
 	var matched bool
 	m.rule.Match, matched = v.part.restrict(m.rule.Match, v.pattern)
 	switch {

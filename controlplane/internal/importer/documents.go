@@ -51,10 +51,10 @@ func parse(f File) (*policy.Node, error) {
 			" documents in it: give those with limits"}}
 	}
 	begin := 0
-	for _, at := range borders {
-		text := f.Text[begin:at[0]]
+	for _, line := range borders {
+		text := f.Text[begin:line[0]]
 		lines := strings.Count(string(f.Text[:begin]), "\n")
-		begin = at[1]
+		begin = line[1]
 		if blank.Match(text) {
 			continue
 		}
@@ -140,8 +140,8 @@ func contains(n *policy.Node, wants func(n *policy.Node) bool) bool {
 		slices.ContainsFunc(n.Fields, func(f policy.Field) bool { return contains(f.Value, wants) }))
 }
 
-func object(fields ...policy.Field) *policy.Node {
-	return &policy.Node{Kind: policy.Object, Fields: fields}
+func object(with ...policy.Field) *policy.Node {
+	return &policy.Node{Kind: policy.Object, Fields: with}
 }
 
 func field(name string, value *policy.Node) policy.Field {

@@ -143,7 +143,7 @@ func (r *reader) whole(in *source) *policy.Node {
 		routes := listOf()
 		for _, n := range list.Items {
 			if fieldOf(n, "match") == nil { // as a patch has it
-				n = matched(n, everyRequest())
+				n = withMatch(n, everyRequest())
 			}
 			routes.Items = append(routes.Items, n)
 		}
@@ -174,13 +174,13 @@ func (r *reader) patched(envoyFilters []*policy.Node, at place) *policy.Node {
 						"its rules are off until they have a match")
 				}
 				routes := fieldOf(hostOf(hosts, textOf(vhost, "name")), "routes")
-				routes.Items = append(routes.Items, matched(value, requests))
+				routes.Items = append(routes.Items, withMatch(value, requests))
 			}
 		}
 	}
 	for _, h := range hosts.Items {
 		if routes := fieldOf(h, "routes"); len(routes.Items) == 0 {
-			routes.Items = []*policy.Node{matched(object(), everyRequest())}
+			routes.Items = []*policy.Node{withMatch(object(), everyRequest())}
 		}
 	}
 	r.note(place{}, "An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for every "+
@@ -209,9 +209,9 @@ func hostOf(hosts *policy.Node, domain string) *policy.Node {
 	return h
 }
 
-// matched is a route with a match.
-func matched(route, match *policy.Node) *policy.Node {
-	return object(append(slices.Clip(route.Fields), field("match", match))...)
+// withMatch is a route with a match.
+func withMatch(n, condition *policy.Node) *policy.Node {
+	return object(append(slices.Clip(n.Fields), field("match", condition))...)
 }
 
 func everyRequest() *policy.Node { return object(field("prefix", textNode("/"))) }

@@ -48,7 +48,7 @@
 //	  serviceConfigs, readDomain, levelsOfService     the levels of the files
 //	  sent                                            what Envoy sends, and how its filter enforces the answers
 //	    guess                                         without --routes (guess.go)
-//	    siteOfRoutes: openEnvoy, sites, choose        the listener (envoyfile.go, site.go)
+//	    siteOfRoutes: openEnvoy, findSites, choose    the listener (envoyfile.go, site.go)
 //	    filterOfDomain, enforcementOfDomain           its filter (enforcement.go)
 //	    sentBySite: virtualHosts, routeDescriptors    its routes (routes.go, selection.go),
 //	      descriptorsOf: readRateLimit                and what their actions send (action.go)
@@ -59,7 +59,7 @@
 //	  job.finish: nameRules, asYAML                   the policy is written (draft.go) and validated (finish.go)
 //
 //	LocalRatelimit: run, then job.local               (local.go)
-//	  localSite: sites, choose                        the listener, or a filter that stands alone
+//	  localSite: findSites, choose                    the listener, or a filter that stands alone
 //	  addRules: addConfig                             for the filter, and for each route with its own:
 //	    readEnforcement
 //	    descriptorRules: readLevels, descriptors      as above: guess, routeDescriptors or descriptorsOf

@@ -85,11 +85,11 @@ func (ing *ingress) annotation(name string) string {
 	return ""
 }
 
-// number reads an annotation that is a number; absent if it is not there.
-func (j *job) number(ing *ingress, name string, absent uint64) uint64 {
+// number reads an annotation that is a number; unset if it is not there.
+func (j *job) number(ing *ingress, name string, unset uint64) uint64 {
 	text := ing.annotation(name)
 	if text == "" {
-		return absent
+		return unset
 	}
 	number, err := strconv.ParseUint(text, 10, 31)
 	if err != nil {
@@ -122,19 +122,19 @@ func (ing *ingress) readPaths(r *reader, withExpressions map[string]bool) {
 	if len(rules) == 0 || fieldOf(ing.node, "spec", "default_backend") != nil {
 		ing.requests = append(ing.requests, ingressPath{path: pattern{wildcard, "/*"}})
 	}
-	for i, rule := range rules {
-		host := strings.ToLower(textOf(rule, "host"))
-		paths := itemsOf(rule, "http", "paths")
+	for i, ofHost := range rules {
+		name := strings.ToLower(textOf(ofHost, "host"))
+		paths := itemsOf(ofHost, "http", "paths")
 		if len(paths) == 0 {
-			ing.requests = append(ing.requests, ingressPath{host, pattern{wildcard, "/*"}})
+			ing.requests = append(ing.requests, ingressPath{name, pattern{wildcard, "/*"}})
 		}
 		for k, p := range paths {
-			path, ok := ingressPattern(textOf(p, "path"), textOf(p, "path_type"), withExpressions[host])
+			path, ok := ingressPattern(textOf(p, "path"), textOf(p, "path_type"), withExpressions[name])
 			if !ok {
 				r.fail(ing.at.item("spec.rules", i).item("http.paths", k), "the path "+strconv.Quote(textOf(p, "path"))+
 					" must begin with /, and be an expression of RE2 where use-regex or rewrite-target makes it one")
 			}
-			ing.requests = append(ing.requests, ingressPath{host, path})
+			ing.requests = append(ing.requests, ingressPath{name, path})
 		}
 	}
 }

@@ -58,7 +58,7 @@ func (l *level) leaf(entries []entry) (end leaf, fits bool) {
 		case has.key != e.key, e.part == nil && !has.matches(e.value):
 			return leaf{}, false
 		case e.part != nil:
-			end.values = append(end.values, value{part: e.part, pattern: has.pattern, shared: has.shared})
+			end.values = append(end.values, leafValue{part: e.part, pattern: has.pattern, shared: has.shared})
 		}
 	}
 	return end, true
@@ -180,29 +180,29 @@ func (r *reader) noteNoRequest(at place, name string) {
 type leaf struct {
 	level  *level // nil for the requests of no level
 	name   string
-	values []value // one for each entry of the descriptor that is a part of the request
+	values []leafValue // one for each entry of the descriptor that is a part of the request
 	quota  *quota
 	at     place
 	order  int // of its level
 }
 
-// value is a part of the request and the pattern that it fits.
-type value struct {
+// leafValue is a part of the request and the pattern that it fits.
+type leafValue struct {
 	part    *part
 	pattern pattern
 	shared  bool // all that fits counts together
 }
 
 // isImpossible reports whether no request has such a value.
-func (v value) isImpossible() bool { return v.part.isNever(v.pattern) }
+func (v leafValue) isImpossible() bool { return v.part.isNever(v.pattern) }
 
 // sharing begins a sentence about values that have one counter.
-func (v value) sharing() string {
+func (v leafValue) sharing() string {
 	return "The values of " + v.part.String() + " that fit " + v.pattern.text + " share one counter there"
 }
 
 // asOverride writes the pattern as overrides have it. It is not ok if no override can say it.
-func (v value) asOverride() (text string, ok bool) { return v.part.asOverride(v.pattern) }
+func (v leafValue) asOverride() (text string, ok bool) { return v.part.asOverride(v.pattern) }
 
 // within reports whether every request of the leaf has the values of another one too. Like that of
 // patterns it may say false where it is so.
@@ -217,7 +217,7 @@ func (l *leaf) within(other *leaf) bool {
 
 // isOneText reports whether each value is one text: then no other leaf is within this one.
 func (l *leaf) isOneText() bool {
-	return !slices.ContainsFunc(l.values, func(v value) bool { return v.pattern.kind != exactly })
+	return !slices.ContainsFunc(l.values, func(v leafValue) bool { return v.pattern.kind != exactly })
 }
 
 // apart reports whether no request has the values of both leaves. Like that of patterns it may say false
@@ -236,7 +236,7 @@ func (l *leaf) apart(other *leaf) bool {
 func (l *leaf) canOverride(other *leaf) bool {
 	isPlain := func(l *leaf) bool {
 		return len(l.quota.notes)+len(l.quota.whyOff) == 0 && l.unsayable() == "" &&
-			!slices.ContainsFunc(l.values, func(v value) bool { return v.shared })
+			!slices.ContainsFunc(l.values, func(v leafValue) bool { return v.shared })
 	}
 	return l.within(other) && l.quota.isOfClass(other.quota) && isPlain(l) && isPlain(other)
 }
@@ -266,7 +266,7 @@ func countLimited(leaves []leaf) (n int) {
 func (r *reader) dropUnreachable(leaves []leaf) (list []leaf) {
 	for i := range leaves {
 		l := &leaves[i]
-		isImpossible := slices.ContainsFunc(l.values, value.isImpossible)
+		isImpossible := slices.ContainsFunc(l.values, leafValue.isImpossible)
 		switch {
 		case !isImpossible && !l.isWithinAny(list):
 			list = append(list, *l)

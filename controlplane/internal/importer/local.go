@@ -55,7 +55,7 @@ func (j *job) local() error {
 func (j *job) localSite(in *source) (*site, error) {
 	alone := in.alone()
 	wants := func(s *site) bool { return isLimitedLocally(s) || alone.node != nil && s.hasLimits() }
-	s, err := j.choose(sites(j.files...), j.options.Listener, wants)
+	s, err := j.choose(findSites(j.files...), j.options.Listener, wants)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (j *job) localSite(in *source) (*site, error) {
 func (in *source) alone() filterConfig {
 	filter := configAt(textOf(in.root, "name"), fieldOf(in.root, "typed_config"), in.top().in("typed_config"))
 	for _, c := range []filterConfig{filter, configAt("", in.root, in.top())} {
-		if isLocal(c) {
+		if isLocalFilter(c) {
 			return c
 		}
 	}
@@ -84,12 +84,12 @@ func (in *source) alone() filterConfig {
 
 const localMessage = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
 
-func isLocal(c filterConfig) bool { return isA[*localv3.LocalRateLimit](c) }
+func isLocalFilter(c filterConfig) bool { return isA[*localv3.LocalRateLimit](c) }
 
 // isLimitedLocally reports whether a site has such a filter with limits, or a route with one.
 func isLimitedLocally(s *site) bool {
-	return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isLocal(c) && hasBucket(c.node) }) ||
-		contains(s.routing, func(n *policy.Node) bool { return isLocal(configAt("", n, place{})) })
+	return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isLocalFilter(c) && hasBucket(c.node) }) ||
+		contains(s.routing, func(n *policy.Node) bool { return isLocalFilter(configAt("", n, place{})) })
 }
 
 // hasBucket reports whether a configuration limits anything. Otherwise it is
@@ -110,17 +110,17 @@ type localImport struct {
 
 // addRules makes the rules of the configurations that filters have, and that routes have for them.
 func (l *localImport) addRules(filters []filterConfig) {
-	filters = slices.DeleteFunc(slices.Clone(filters), func(c filterConfig) bool { return !isLocal(c) })
+	filters = slices.DeleteFunc(slices.Clone(filters), func(c filterConfig) bool { return !isLocalFilter(c) })
 	isOff := func(r *route) bool {
 		return slices.ContainsFunc(filters, func(f filterConfig) bool { return r.isOff(f.name) })
 	}
-	hasOwn := func(r *route) bool { return slices.ContainsFunc(r.own, isLocal) || isOff(r) }
+	hasOwn := func(r *route) bool { return slices.ContainsFunc(r.own, isLocalFilter) || isOff(r) }
 	for _, c := range filters {
 		l.addConfig(c, use{requests: l.requestsWithout(hasOwn), holdsFor: func(r *route) bool { return !hasOwn(r) }})
 	}
 	for _, h := range l.hosts {
 		for _, r := range h.routes {
-			if own := slices.IndexFunc(r.own, isLocal); own >= 0 && !isOff(r) {
+			if own := slices.IndexFunc(r.own, isLocalFilter); own >= 0 && !isOff(r) {
 				l.addConfig(r.own[own], use{requests: r.selection, holdsFor: func(other *route) bool { return r == other }})
 			}
 		}

@@ -67,8 +67,8 @@ const (
 func (n *nginxImport) parse(f File) (list []*nginxconf.Directive, err error) {
 	var include nginxconf.Include
 	if n.options.Include != nil {
-		include = func(pattern string) (found []nginxconf.File, err error) {
-			files, err := n.options.Include(f.Name, pattern)
+		include = func(glob string) (found []nginxconf.File, err error) {
+			files, err := n.options.Include(f.Name, glob)
 			for _, f := range files {
 				found = append(found, nginxconf.File(f))
 			}

@@ -50,21 +50,22 @@ var variableName = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
 // formsOf are the forms of a text with variables, or why a policy has none.
 func (n *nginxImport) formsOf(text string, depth int) (forms []keyForm, why string) {
 	forms = []keyForm{{}}
-	rest := 0
-	for _, at := range variableName.FindAllStringSubmatchIndex(text, -1) {
-		name := strings.Trim(text[at[0]+1:at[1]], "{}")
+	end := 0 // of the variable before
+	for _, found := range variableName.FindAllStringSubmatchIndex(text, -1) {
+		begin := found[0]
+		name := strings.Trim(text[begin+1:found[1]], "{}")
 		more, why := n.variable(name, depth)
 		if why != "" {
 			return nil, why
 		}
-		forms = joinForms(forms, []keyForm{{text: text[rest:at[0]]}})
+		forms = joinForms(forms, []keyForm{{text: text[end:begin]}})
 		forms = joinForms(forms, more)
 		if len(forms) > maxForms {
 			return nil, "The key has more than 100 forms."
 		}
-		rest = at[1]
+		end = found[1]
 	}
-	return joinForms(forms, []keyForm{{text: text[rest:]}}), ""
+	return joinForms(forms, []keyForm{{text: text[end:]}}), ""
 }
 
 // joinForms are the forms of two texts behind each other.
@@ -228,21 +229,21 @@ func (n *nginxImport) mapped(v nginxVariable, depth int) (forms []keyForm, why s
 	if v.why != "" {
 		return nil, v.why
 	}
-	sources, why := n.formsOf(v.source, depth)
-	for _, source := range sources {
+	sourceForms, why := n.formsOf(v.source, depth)
+	for _, form := range sourceForms {
 		var found []keyForm
 		switch {
-		case len(source.parts) == 0:
-			found, why = n.formsOf(v.lookup(source.text), depth)
-		case len(source.parts) == 1 && source.text == "":
-			found, why = n.formsByPart(v, source.parts[0], depth)
+		case len(form.parts) == 0:
+			found, why = n.formsOf(v.lookup(form.text), depth)
+		case len(form.parts) == 1 && form.text == "":
+			found, why = n.formsByPart(v, form.parts[0], depth)
 		default:
 			why = "A map looks up several parts of the request together."
 		}
 		if why != "" {
 			return nil, why
 		}
-		forms = append(forms, joinForms([]keyForm{{selection: source.selection}}, found)...)
+		forms = append(forms, joinForms([]keyForm{{selection: form.selection}}, found)...)
 	}
 	return forms, why
 }

@@ -43,12 +43,12 @@ func readServer(d *nginxconf.Directive) *server {
 
 // portOf is the port of what a server listens on, or the path of a Unix socket.
 func portOf(address string) string {
-	at := strings.LastIndexByte(address, ':')
+	colon := strings.LastIndexByte(address, ':')
 	switch {
 	case strings.HasPrefix(address, "unix:"):
 		return address
-	case at >= 0 && !strings.HasSuffix(address, "]"):
-		return address[at+1:]
+	case colon >= 0 && !strings.HasSuffix(address, "]"):
+		return address[colon+1:]
 	case isOf(address, "0123456789"):
 		return address
 	}

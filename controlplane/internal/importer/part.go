@@ -196,9 +196,9 @@ func isOf(text, characters string) bool { return text != "" && strings.Trim(text
 
 // withoutPort cuts ":8080" from a host.
 func withoutPort(text string) string {
-	if at := strings.LastIndexByte(text, ':'); at >= 0 && !strings.HasSuffix(text, "]") {
-		if _, err := strconv.ParseUint(text[at+1:], 10, 16); err == nil {
-			return text[:at]
+	if colon := strings.LastIndexByte(text, ':'); colon >= 0 && !strings.HasSuffix(text, "]") {
+		if _, err := strconv.ParseUint(text[colon+1:], 10, 16); err == nil {
+			return text[:colon]
 		}
 	}
 	return text

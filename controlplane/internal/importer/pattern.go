@@ -77,8 +77,8 @@ func fitsWildcards(parts []string, text string) bool {
 		return false
 	}
 	text = text[len(first) : len(text)-len(last)]
-	for _, part := range parts[1 : len(parts)-1] {
-		_, after, found := strings.Cut(text, part)
+	for _, between := range parts[1 : len(parts)-1] {
+		_, after, found := strings.Cut(text, between)
 		if !found {
 			return false
 		}

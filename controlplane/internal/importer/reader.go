@@ -24,22 +24,22 @@ type place struct {
 }
 
 // in is the place of a field of the object at this place.
-func (p place) in(field string) place {
-	return place{file: p.file, path: strings.Trim(p.path+"."+field, ".")}
+func (p place) in(name string) place {
+	return place{file: p.file, path: strings.Trim(p.path+"."+name, ".")}
 }
 
 // item is the place of an item of a list: of a field of the object at this place, or, with an
-// empty field, of the list at this place.
-func (p place) item(field string, i int) place {
-	if field != "" {
-		p = p.in(field)
+// empty name, of the list at this place.
+func (p place) item(name string, i int) place {
+	if name != "" {
+		p = p.in(name)
 	}
 	p.path += "[" + strconv.Itoa(i) + "]"
 	return p
 }
 
-func (p place) problem(message string) policyfile.Problem {
-	return policyfile.Problem{File: p.file, Line: p.line, Path: p.path, Message: message}
+func (p place) problem(text string) policyfile.Problem {
+	return policyfile.Problem{File: p.file, Line: p.line, Path: p.path, Message: text}
 }
 
 // note is something that the user should know. The policy has it beside a rule, or at its head.
@@ -73,7 +73,7 @@ func (r *reader) err() error {
 	return nil
 }
 
-func (r *reader) fail(at place, message string) { r.problems = append(r.problems, at.problem(message)) }
+func (r *reader) fail(at place, text string) { r.problems = append(r.problems, at.problem(text)) }
 
 // note adds a note about a place, or about the whole import.
 func (r *reader) note(at place, text string) { r.add(note{Problem: at.problem(text)}) }
@@ -93,7 +93,7 @@ func decode[M proto.Message](r *reader, n *policy.Node, at place) (m M) {
 	}
 	m, _ = m.ProtoReflect().New().Interface().(M)
 	r.decoded[n] = m
-	known := plain(n)
+	known := withoutType(n)
 	options := protojson.UnmarshalOptions{Resolver: envoyTypes{protoregistry.GlobalTypes}}
 	if err := options.Unmarshal(policy.AppendJSON(nil, known), m); err != nil {
 		r.failToDecode(known, at, err)
@@ -107,9 +107,9 @@ func decode[M proto.Message](r *reader, n *policy.Node, at place) (m M) {
 	return m
 }
 
-// plain is an object without its type, and with nothing but the type of messages of any type in
+// withoutType is an object without its type, and with nothing but the type of messages of any type in
 // it, which are extensions of Envoy.
-func plain(n *policy.Node) *policy.Node {
+func withoutType(n *policy.Node) *policy.Node {
 	made := &policy.Node{Kind: n.Kind, Text: n.Text}
 	for _, f := range n.Fields {
 		if f.Name != "@type" {

@@ -104,7 +104,7 @@ func (s *selection) exemptOtherHosts(domains []string, others []*policy.Node) {
 	for _, other := range others {
 		for _, domain := range domainsOf(other) {
 			name := withoutPort(domain)
-			isWider := func(d string) bool { return isBelow(name, withoutPort(d)) }
+			isWider := func(d string) bool { return isDomainBelow(name, withoutPort(d)) }
 			switch {
 			case !slices.ContainsFunc(domains, isWider):
 			case !isHost(strings.TrimPrefix(name, "*.")):
@@ -119,8 +119,8 @@ func (s *selection) exemptOtherHosts(domains []string, others []*policy.Node) {
 	}
 }
 
-// isBelow reports whether every host of a domain is one of another that is shorter.
-func isBelow(domain, wider string) bool {
+// isDomainBelow reports whether every host of a domain is one of another that is shorter.
+func isDomainBelow(domain, wider string) bool {
 	suffix, isWild := strings.CutPrefix(wider, "*")
 	return isWild && domain != wider && strings.HasSuffix(domain, suffix)
 }

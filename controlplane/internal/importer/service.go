@@ -70,8 +70,8 @@ func (j *job) serviceConfigs() (configs []*ratelimitconfig.Config, err error) {
 		if err := j.err(); err != nil {
 			return nil, err
 		}
-		for _, document := range resources(in.root) {
-			c, err := ratelimitconfig.Read(in.file, document)
+		for _, n := range resources(in.root) {
+			c, err := ratelimitconfig.Read(in.file, n)
 			if err != nil {
 				return nil, err
 			}
@@ -87,18 +87,18 @@ func (j *job) serviceConfigs() (configs []*ratelimitconfig.Config, err error) {
 // readDomain returns the domain that the configurations have in common. It is an error if two of them have
 // the same descriptors.
 func (j *job) readDomain(configs []*ratelimitconfig.Config) (string, error) {
-	joined, err := ratelimitconfig.Join(configs, true)
+	byDomain, err := ratelimitconfig.Join(configs, true)
 	if err != nil {
 		return "", err
 	}
-	merged := joined[0]
-	if len(joined) > 1 {
-		other := joined[1]
+	merged := byDomain[0]
+	if len(byDomain) > 1 {
+		other := byDomain[1]
 		return "", policyfile.Errors{{File: other.File, Path: "domain", Message: "is " + other.Domain + ", and that of " +
 			merged.File + " is " + merged.Domain + ": give the files of one domain"}}
 	}
-	for _, ignored := range merged.Ignored {
-		j.add(note{Problem: ignored})
+	for _, p := range merged.Ignored {
+		j.add(note{Problem: p})
 	}
 	domain := merged.Domain
 	if len(domain) > policy.MaxNameBytes || strings.TrimSpace(domain) != domain || !printable.Is(domain) {
@@ -237,7 +237,7 @@ func (j *job) siteOfRoutes(f File) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := j.siteOfDomain(sites(in))
+	s, err := j.siteOfDomain(findSites(in))
 	if err != nil {
 		return nil, err
 	}

@@ -33,9 +33,9 @@ type filterConfig struct {
 	disabled bool
 }
 
-// sites finds the listeners in configurations of Envoy, each with the routes that it names, and
+// findSites finds the listeners in configurations of Envoy, each with the routes that it names, and
 // routes that no listener names.
-func sites(files ...*source) []*site {
+func findSites(files ...*source) []*site {
 	var found foundSites
 	for _, in := range files {
 		found.addBelow(in, in.root, "")
