@@ -153,9 +153,11 @@ func run(from string, files []File, o Options, makeRules func(j *job) error) (Im
 		j.files = append(j.files, in)
 	}
 	if j.hasTrafficPolicies() {
-		makeRules = (*job).trafficPolicies
+		err = j.trafficPolicies()
+	} else {
+		err = makeRules(j)
 	}
-	if err := makeRules(j); err != nil {
+	if err != nil {
 		return Imported{}, cmp.Or(j.err(), err)
 	}
 	return j.finish()
