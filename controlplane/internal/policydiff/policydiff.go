@@ -36,6 +36,8 @@ type Change struct {
 	Windows []WindowChange `json:"windows,omitempty"` // of Kept: the new policy's windows, then the dropped ones
 	Keeps   bool           `json:"keeps"`             // all that was counted stays and nothing starts empty
 	Text    string         `json:"text"`              // in a line: `counter "a": capacity 9 → 8: its counters restart`
+
+	endsBlocks bool // of Kept: only the old policy blocks keys
 }
 
 // WindowChange is what becomes of one window of a counter that is kept: Kept
@@ -60,6 +62,10 @@ func (c *Change) describe() {
 			text += "; " + message.Window(w.Window) + becomes[w.Fate]
 		}
 	}
+	if c.endsBlocks {
+		c.Keeps = false
+		text += "; its blocks end"
+	}
 	c.Text = fmt.Sprintf("counter %q: %s", c.Counter, text)
 }
 
@@ -83,7 +89,7 @@ func Between(before, after *policy.Policy) []Change {
 			if c.Why != "" {
 				c.Fate = Restarted
 			} else {
-				c.Windows = windowChanges(other, r)
+				c.Windows, c.endsBlocks = windowChanges(other, r), other.Block != nil && r.Block == nil
 			}
 		}
 		changes = append(changes, c)
