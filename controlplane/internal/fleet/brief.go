@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// brief is what Proxies know that serve the requests of a log.
-type brief struct {
+// briefCounts are what Proxies count that serve the requests of a log.
+type briefCounts struct {
 	unticked int // requests since the last tick
 	hurried  int // requests whose answers came early, because too many ran at once
 }
@@ -31,7 +31,7 @@ func NewBrief(ctx context.Context, o Options, name string, text []byte, ns int64
 }
 
 // Hurried is how many answers came early, because too many requests ran at once.
-func (p *Proxies) Hurried() int { return p.hurried }
+func (p *Proxies) Hurried() int { return p.brief.hurried }
 
 // Counted returns what the proxies together have counted of a rule's metric.
 func (p *Proxies) Counted(rule, metric string) (n uint64, err error) {
@@ -51,9 +51,9 @@ func (p *Proxies) Serve(
 	ns int64, r *sim.Request, answer *sim.Response, tookNs int64,
 ) (briefs string, isDenied bool, err error) {
 	p.Pass(max(ns, p.now))
-	p.unticked++
-	if p.unticked == requestsPerTick {
-		p.unticked = 0
+	p.brief.unticked++
+	if p.brief.unticked == requestsPerTick {
+		p.brief.unticked = 0
 		p.doDue()
 	}
 	host := p.hosts[inTurn(nil, &p.turn, len(p.hosts))]
@@ -75,7 +75,7 @@ func (p *Proxies) keepOrHurry(o openRequest) {
 	if len(p.timed) == MaxOpen {
 		_ = p.timed[0].end()
 		p.timed = p.timed[1:]
-		p.hurried++
+		p.brief.hurried++
 	}
 	p.keepUntil(o)
 }

@@ -5,7 +5,8 @@
 // the same calls give the same verdicts. It decides nothing: every verdict is the filter's. It
 // must never import the filter or the engine.
 //
-// proxies.go lets time pass and brings requests to proxies, cluster.go has the quota service,
+// proxies.go starts proxies and brings requests to them. time.go lets time pass and ends open
+// requests, report.go reads what the filter says of a request, and cluster.go has the quota service.
 // operation.go does operations on counters, and brief.go serves the requests of a log.
 package fleet
 
@@ -13,19 +14,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
-	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
-	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // Options say what Proxies are made of.
@@ -39,35 +35,40 @@ type Options struct {
 	Quiet    bool // verdicts are not reported
 }
 
+// CacheDir is where commands keep compiled filters between runs; empty if there is no such place.
+func CacheDir() string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	dir := filepath.Join(cache, "sluice", "compiled")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return ""
+	}
+	return dir
+}
+
 // Proxies are proxies with a policy, and the quota service that they ask, all at one time. Only
 // one goroutine may use them.
 type Proxies struct {
 	hosts   []*sim.Host
 	cluster *cluster
-	policy  *policy.Policy // in force
-	leases  bool           // some rule of it has scope cluster
-	now     int64
-	turn    int   // of the proxies, for requests that name none
-	turns   []int // of each proxy's workers
 
-	running     map[*sim.Exchange]bool // open requests that the caller ends
-	timed       []openRequest          // open requests that end at a time, the first to end first
-	activeUntil int64                  // proxies have something to do until then, even if nothing is open
-	interrupted func() error           // of the context: the user wants no more
+	policy *policy.Policy // in force
+	leases bool           // some rule of it has scope cluster
 
-	brief
+	turn  int   // of the proxies, for requests that name none
+	turns []int // of each proxy's workers
+
+	now         int64
+	lingerUntil int64        // what proxies do after the last answer has ended by then
+	interrupted func() error // of the context: the user wants no more
+
+	running map[*sim.Exchange]bool // open requests that the caller ends
+	timed   []openRequest          // open requests that end at a time, the first to end first
+
+	brief briefCounts
 }
-
-// The properties by which the filter is told how to report, and in which it does.
-const (
-	traceProperty = "sluice.trace"
-	traceReport   = "1"
-	traceBrief    = "brief"
-
-	reportState  = "sluice.report"  // a verdict
-	briefState   = "sluice.brief"   // a verdict in brief
-	settledState = "sluice.settled" // what was charged for an answer
-)
 
 // The path and token by which operations reach the filter.
 const (
@@ -157,16 +158,6 @@ func (p *Proxies) Close() {
 	}
 }
 
-// LastYear is the last that the proxies' clock may show. It leaves the longest window room below
-// the end of 63-bit nanoseconds.
-const LastYear = 2200
-
-// IsTime reports whether the proxies' clock may show a time.
-func IsTime(t time.Time) bool { return !t.Before(time.Unix(0, 0)) && t.UTC().Year() <= LastYear }
-
-// Now is the time of the proxies, in nanoseconds since the epoch.
-func (p *Proxies) Now() int64 { return p.now }
-
 // Policy is the policy in force.
 func (p *Proxies) Policy() *policy.Policy { return p.policy }
 
@@ -230,176 +221,4 @@ func (p *Proxies) bring(host *sim.Host, worker int, r *sim.Request) (*sim.Exchan
 		p.doDue()
 	}
 	return x, nil
-}
-
-// How long a proxy may have something to do after its last request, to return what it has
-// leased, and after its last answer.
-const (
-	longestLeaseNs  = int64(12 * time.Second)
-	longestLingerNs = int64(time.Minute + 2*time.Second)
-)
-
-// Pass lets time pass until ns. Proxies that lease, or whose requests are open, have ticks
-// meanwhile. The time may also step back.
-func (p *Proxies) Pass(ns int64) {
-	busyUntil := p.activeUntil
-	if p.leases {
-		busyUntil = max(busyUntil, p.now+longestLeaseNs)
-	}
-	for p.interrupted() == nil {
-		until := busyUntil
-		if p.Open() > 0 {
-			until = ns
-		}
-		next, ok := p.nextDue()
-		if !ok || next > min(ns, until) {
-			break
-		}
-		p.now = max(p.now, next)
-		p.doDue()
-	}
-	p.now = ns
-}
-
-// nextDue returns when something happens next without a request.
-func (p *Proxies) nextDue() (ns int64, ok bool) {
-	ns, ok = p.cluster.nextDue()
-	earlier := func(at int64, has bool) {
-		if has && (!ok || at < ns) {
-			ns = at
-			ok = true
-		}
-	}
-	if len(p.timed) > 0 {
-		earlier(p.timed[0].untilNs, true)
-	}
-	for _, host := range p.hosts {
-		earlier(host.Next())
-	}
-	return ns, ok
-}
-
-// doDue does what is due now.
-func (p *Proxies) doDue() {
-	p.cluster.doDue()
-	for _, host := range p.hosts {
-		host.TickDue()
-	}
-	for len(p.timed) > 0 && p.timed[0].untilNs <= p.now {
-		_ = p.timed[0].end() // a request that has ended stays as it is
-		p.timed = p.timed[1:]
-		p.activeUntil = max(p.activeUntil, p.now+longestLingerNs)
-	}
-}
-
-// MaxOpen bounds the requests that are open.
-const MaxOpen = 100_000
-
-// Open is how many requests are open.
-func (p *Proxies) Open() int { return len(p.running) + len(p.timed) }
-
-// Run has a request stay open until Done.
-func (p *Proxies) Run(x *sim.Exchange) { p.running[x] = true }
-
-// Done is told that the last part of the answer to a request is out, or that the request was reset.
-func (p *Proxies) Done(x *sim.Exchange) {
-	delete(p.running, x)
-	p.activeUntil = max(p.activeUntil, p.now+longestLingerNs)
-}
-
-// openRequest is a request that ends at a time: the upstream answers it, or its client leaves.
-type openRequest struct {
-	x       *sim.Exchange
-	untilNs int64
-	answer  *sim.Response // nil: the client leaves
-}
-
-// end ends the request.
-func (o *openRequest) end() error {
-	if o.answer == nil {
-		return o.x.Reset(sim.ClientGone)
-	}
-	_, err := o.x.Answer(o.answer, true)
-	return err
-}
-
-// keepUntil keeps a request open until its time.
-func (p *Proxies) keepUntil(o openRequest) {
-	at := sort.Search(len(p.timed), func(i int) bool { return p.timed[i].untilNs > o.untilNs })
-	p.timed = slices.Insert(p.timed, at, o)
-}
-
-// RunForHold keeps an open request for as long as rules hold units for it without a sign of life;
-// its client leaves then. It reports whether any rule holds.
-func (p *Proxies) RunForHold(x *sim.Exchange) bool {
-	ns := p.holdOf(Report(x))
-	if ns > 0 {
-		p.keepUntil(openRequest{x: x, untilNs: p.now + ns})
-	}
-	return ns > 0
-}
-
-// holdOf is how long the rules of a verdict hold units.
-func (p *Proxies) holdOf(report []byte) (ns int64) {
-	var verdict result.Result
-	if json.Unmarshal(report, &verdict) != nil {
-		return 0 // ReadVerdict says so
-	}
-	for _, matched := range verdict.Rules {
-		for i := range p.policy.Rules {
-			if r := &p.policy.Rules[i]; r.Name == matched.Rule {
-				ns = max(ns, r.HoldNs)
-			}
-		}
-	}
-	return ns
-}
-
-// Report is what the filter says of a request, for ReadVerdict.
-func Report(x *sim.Exchange) []byte { return []byte(x.State()[reportState]) }
-
-// ReportIn is Report of a request that has ended, from its response.
-func ReportIn(response *sim.Response) []byte { return []byte(response.State[reportState]) }
-
-// ReadVerdict reads what the filter said of a request or an operation, beside its response.
-func ReadVerdict(report []byte, response *sim.Response) (result.Result, error) {
-	var verdict result.Result
-	err := json.Unmarshal(report, &verdict)
-	isDecision := verdict.Allowed != nil && (*verdict.Allowed || verdict.RetryNs != nil)
-	if err != nil || !isDecision && verdict.Value == nil {
-		return verdict, fmt.Errorf("the filter gave no verdict, status %d: %s", response.Status, response.Details)
-	}
-	return verdict, nil
-}
-
-// Settled is what the filter charged for the answer to a request that has ended, as it says it:
-// a list of result.Settled in JSON. It is empty if nothing was settled.
-func Settled(x *sim.Exchange) (string, error) {
-	settled := x.State()[settledState]
-	switch {
-	case settled != "" && !json.Valid([]byte(settled)):
-		return "", errors.New("the filter does not say how it settled the answer: " + settled)
-	case settled == "[]": // what lingers after its client has left is not settled yet
-		return "", nil
-	}
-	return settled, nil
-}
-
-// ReadSettled reads what Settled returns.
-func ReadSettled(text string) (list []result.Settled, err error) {
-	err = json.Unmarshal([]byte(text), &list)
-	return list, err
-}
-
-// CacheDir is where commands keep compiled filters between runs; empty if there is no such place.
-func CacheDir() string {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return ""
-	}
-	dir := filepath.Join(cache, "sluice", "compiled")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return ""
-	}
-	return dir
 }
