@@ -18,7 +18,13 @@ type expectation struct {
 	count   []check[policytest.Count]
 }
 
-// check is one thing that is expected.
+// check is one thing that is expected. What makes one, by what it looks at:
+//
+//	expects   a value of the verdict or of the counter
+//	matches   texts of the verdict, by a pattern
+//	ofOnly    a value of the only rule that matched
+//	ofRule    a value of a rule by its name, in rules (expectrules.go)
+//	ofWindow  a value of a counter's window by its name, in windows (expectrules.go)
 type check[T any] struct {
 	line     int
 	field    string // its path in expect
@@ -51,81 +57,63 @@ var reasons = []string{
 	"limit", "blocked", "held", "missing_key", "on_full", "on_error", "on_contention", "on_unavailable", "starting",
 }
 
+// A reader of a row adds the checks of it. Those of a request go to verdict, those of a counter to count.
 var expectObject = &object[expectation]{"expect", []field[expectation]{
-	{"allowed", boolShape, "Whether the request reaches the upstream.", func(r *reader, n *policy.Node, e *expectation) {
-		e.add(expects(n, "allowed", r.boolean(n), func(v *policytest.Verdict) bool { return v.Allowed }))
-	}},
-	{"status", integerShape(100, 599), "What the client gets.", func(r *reader, n *policy.Node, e *expectation) {
-		want := int(r.integer(n, 100, 599))
-		e.add(expects(n, "status", want, func(v *policytest.Verdict) int { return v.Status }))
-	}},
-	{"denied_by", nameShape, "The rule that denies.", func(r *reader, n *policy.Node, e *expectation) {
-		want, ok := r.text(n)
-		if ok {
-			r.ruleNamed(n, want)
-		}
-		e.add(expects(n, "denied_by", want, func(v *policytest.Verdict) string { return orNone(v.DeniedBy) }))
-	}},
-	{"reason", reasonShape, "Why that rule denies.", func(r *reader, n *policy.Node, e *expectation) {
-		want := r.word(n, reasons...)
-		e.add(expects(n, "reason", want, func(v *policytest.Verdict) string { return orNone(v.Reason) }))
-	}},
-	{"retry_after", retryShape, "How long the client has to wait, in milliseconds rounded up, or never.", func(
-		r *reader, n *policy.Node, e *expectation,
-	) {
-		want := "never"
-		if n.Kind != policy.String || n.Text != want {
-			want = policy.FormatDuration(r.retryAfter(n))
-		}
-		e.add(expects(n, "retry_after", want, retryAfter))
-	}},
+	{"allowed", boolShape, "Whether the request reaches the upstream.", readAllowed},
+	{"status", integerShape(100, 599), "What the client gets.", readExpectedStatus},
+	{"denied_by", nameShape, "The rule that denies.", readDeniedBy},
+	{"reason", reasonShape, "Why that rule denies.", readReason},
+	{"retry_after", retryShape, "How long the client has to wait, in milliseconds rounded up, or never.", readRetryAfter},
 	{"headers", patternsShape, "Fields of the response, as patterns: * is present, ! is absent.", readHeaderPatterns},
-	{"body", textShape, "What the client gets, as a pattern.", func(r *reader, n *policy.Node, e *expectation) {
-		pattern, ok := r.pattern(n)
-		if ok {
-			e.add(matches(n, "body", pattern, func(v *policytest.Verdict) []string { return []string{v.Body} }))
-		}
-	}},
+	{"body", textShape, "What the client gets, as a pattern.", readBodyPattern},
 	{"matched", matchedShape, "Exactly the rules that the request matches, in any order.", readMatched},
 	{"remaining", unitsShape, "What is left in the tightest window, as RateLimit fields say it; of the one rule that " +
-		"matches.", func(r *reader, n *policy.Node, e *expectation) {
-		readUnits(r, n, e, "remaining", func(rule *policytest.Rule) (uint32, bool) { return rule.Remaining, !rule.Unlimited })
-		e.count = append(e.count, expects(n, "remaining", n.Text, func(c *policytest.Count) string {
-			return units(c.Remaining, !c.Unlimited)
-		}))
-	}},
+		"matches.", readRemaining},
 	{"held", unitsShape, "Units that the request held until its answer, of the one rule that matches. Of a counter: " +
 		"what all running requests hold.", readHeld},
-	{"charged", unitsShape, "Units that the answer cost, of the one rule that matches.", func(
-		r *reader, n *policy.Node, e *expectation,
-	) {
-		readUnits(r, n, e, "charged", func(rule *policytest.Rule) (uint32, bool) { return rule.Charged, rule.Settled })
-	}},
-	{"by", byShape, "What said the cost, of the one rule that matches.", func(r *reader, n *policy.Node, e *expectation) {
-		want := r.word(n, byShape.Words...)
-		e.add(ofOnly(n, "by", want, func(rule *policytest.Rule) string { return orNone(rule.By) }))
-	}},
+	{"charged", unitsShape, "Units that the answer cost, of the one rule that matches.", readCharged},
+	{"by", byShape, "What said the cost, of the one rule that matches.", readBy},
 	{"rules", rulesShape, "What is expected of single rules, by their names. They must match.", readRules},
-	{"used", unitsShape, "Of a counter: what is used of its only window.", func(
-		r *reader, n *policy.Node, e *expectation,
-	) {
-		want := uint32(r.integer(n, 0, math.MaxUint32))
-		e.count = append(e.count, expects(n, "used", want, func(c *policytest.Count) uint32 { return c.Used }))
-	}},
-	{"leased", unitsShape, "Of a counter of scope cluster: what the proxies have leased.", func(
-		r *reader, n *policy.Node, e *expectation,
-	) {
-		want := uint32(r.integer(n, 0, math.MaxUint32))
-		e.count = append(e.count, expects(n, "leased", want, func(c *policytest.Count) uint32 { return c.Leased }))
-	}},
+	{"used", unitsShape, "Of a counter: what is used of its only window.", readUsed},
+	{"leased", unitsShape, "Of a counter of scope cluster: what the proxies have leased.", readLeased},
 	{"windows", windowsShape, "Of a counter: its windows, by name or index from 0.", readWindows},
 }}
+
+func readAllowed(r *reader, n *policy.Node, e *expectation) {
+	e.add(expects(n, "allowed", r.boolean(n), func(v *policytest.Verdict) bool { return v.Allowed }))
+}
+
+func readExpectedStatus(r *reader, n *policy.Node, e *expectation) {
+	want := int(r.integer(n, 100, 599))
+	e.add(expects(n, "status", want, func(v *policytest.Verdict) int { return v.Status }))
+}
+
+func readDeniedBy(r *reader, n *policy.Node, e *expectation) {
+	want, ok := r.text(n)
+	if ok {
+		r.ruleNamed(n, want)
+	}
+	e.add(expects(n, "denied_by", want, func(v *policytest.Verdict) string { return orNone(v.DeniedBy) }))
+}
+
+func readReason(r *reader, n *policy.Node, e *expectation) {
+	want := r.word(n, reasons...)
+	e.add(expects(n, "reason", want, func(v *policytest.Verdict) string { return orNone(v.Reason) }))
+}
 
 func orNone(s string) string {
 	if s == "" {
 		return "none"
 	}
 	return s
+}
+
+func readRetryAfter(r *reader, n *policy.Node, e *expectation) {
+	want := "never"
+	if n.Kind != policy.String || n.Text != want {
+		want = policy.FormatDuration(r.retryAfter(n))
+	}
+	e.add(expects(n, "retry_after", want, retryAfter))
 }
 
 // retryAfter reads a duration of whole milliseconds.
@@ -205,6 +193,13 @@ func readHeaderPatterns(r *reader, n *policy.Node, e *expectation) {
 	})
 }
 
+func readBodyPattern(r *reader, n *policy.Node, e *expectation) {
+	pattern, ok := r.pattern(n)
+	if ok {
+		e.add(matches(n, "body", pattern, func(v *policytest.Verdict) []string { return []string{v.Body} }))
+	}
+}
+
 func readMatched(r *reader, n *policy.Node, e *expectation) {
 	want := []string{}
 	r.each(n, matchedShape, func(item *policy.Node) {
@@ -263,9 +258,35 @@ func units(n uint32, known bool) string {
 	return strconv.FormatUint(uint64(n), 10)
 }
 
+func readRemaining(r *reader, n *policy.Node, e *expectation) {
+	readUnits(r, n, e, "remaining", func(rule *policytest.Rule) (uint32, bool) { return rule.Remaining, !rule.Unlimited })
+	e.count = append(e.count, expects(n, "remaining", n.Text, func(c *policytest.Count) string {
+		return units(c.Remaining, !c.Unlimited)
+	}))
+}
+
 // readHeld reads what is expected to be held, of a request or of a counter.
 func readHeld(r *reader, n *policy.Node, e *expectation) {
 	readUnits(r, n, e, "held", func(rule *policytest.Rule) (uint32, bool) { return rule.Held, rule.Settled })
 	want := uint32(r.integer(n, 0, math.MaxUint32))
 	e.count = append(e.count, expects(n, "held", want, func(c *policytest.Count) uint32 { return c.Held }))
+}
+
+func readCharged(r *reader, n *policy.Node, e *expectation) {
+	readUnits(r, n, e, "charged", func(rule *policytest.Rule) (uint32, bool) { return rule.Charged, rule.Settled })
+}
+
+func readBy(r *reader, n *policy.Node, e *expectation) {
+	want := r.word(n, byShape.Words...)
+	e.add(ofOnly(n, "by", want, func(rule *policytest.Rule) string { return orNone(rule.By) }))
+}
+
+func readUsed(r *reader, n *policy.Node, e *expectation) {
+	want := uint32(r.integer(n, 0, math.MaxUint32))
+	e.count = append(e.count, expects(n, "used", want, func(c *policytest.Count) uint32 { return c.Used }))
+}
+
+func readLeased(r *reader, n *policy.Node, e *expectation) {
+	want := uint32(r.integer(n, 0, math.MaxUint32))
+	e.count = append(e.count, expects(n, "leased", want, func(c *policytest.Count) uint32 { return c.Leased }))
 }

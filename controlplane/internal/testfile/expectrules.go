@@ -132,37 +132,35 @@ func ruleWord(name, text string, words []string, see func(*policytest.Rule) stri
 }
 
 var ruleObject = &object[ofRule]{"expected_rule", []field[ofRule]{
-	{"allowed", boolShape, "Whether the rule allows the request. A rule in shadow may deny one that passes.", func(
-		r *reader, n *policy.Node, o *ofRule,
-	) {
-		o.add(n, "allowed", fmt.Sprint(r.boolean(n)), func(rule *policytest.Rule) string { return fmt.Sprint(rule.Allowed) })
-	}},
-	ruleWord("mode", "Whether its denials are enforced.", []string{"enforced", "shadow"}, func(
-		rule *policytest.Rule,
-	) string {
-		if rule.Shadow {
-			return "shadow"
-		}
-		return "enforced"
-	}),
+	{"allowed", boolShape, "Whether the rule allows the request. A rule in shadow may deny one that passes.",
+		readRuleAllowed},
+	ruleWord("mode", "Whether its denials are enforced.", []string{"enforced", "shadow"}, modeOf),
 	ruleWord("reason", "Why it denies.", reasons, func(rule *policytest.Rule) string { return rule.Reason }),
-	{"override", nameShape, "Name of the override that holds.", func(r *reader, n *policy.Node, o *ofRule) {
-		want, _ := r.text(n)
-		o.add(n, "override", want, func(rule *policytest.Rule) string { return orNone(rule.Override) })
-	}},
-	ruleUnits("remaining", "What is left in its tightest window after the decision.", func(
-		rule *policytest.Rule,
-	) (uint32, bool) {
-		return rule.Remaining, !rule.Unlimited
-	}),
-	ruleUnits("held", "Units that the request held until its answer.", func(rule *policytest.Rule) (uint32, bool) {
-		return rule.Held, rule.Settled
-	}),
-	ruleUnits("charged", "Units that the answer cost.", func(rule *policytest.Rule) (uint32, bool) {
-		return rule.Charged, rule.Settled
-	}),
+	{"override", nameShape, "Name of the override that holds.", readOverride},
+	ruleUnits("remaining", "What is left in its tightest window after the decision.",
+		func(rule *policytest.Rule) (uint32, bool) { return rule.Remaining, !rule.Unlimited }),
+	ruleUnits("held", "Units that the request held until its answer.",
+		func(rule *policytest.Rule) (uint32, bool) { return rule.Held, rule.Settled }),
+	ruleUnits("charged", "Units that the answer cost.",
+		func(rule *policytest.Rule) (uint32, bool) { return rule.Charged, rule.Settled }),
 	ruleWord("by", "What said the cost.", byShape.Words, func(rule *policytest.Rule) string { return rule.By }),
 }}
+
+func readRuleAllowed(r *reader, n *policy.Node, o *ofRule) {
+	o.add(n, "allowed", fmt.Sprint(r.boolean(n)), func(rule *policytest.Rule) string { return fmt.Sprint(rule.Allowed) })
+}
+
+func readOverride(r *reader, n *policy.Node, o *ofRule) {
+	want, _ := r.text(n)
+	o.add(n, "override", want, func(rule *policytest.Rule) string { return orNone(rule.Override) })
+}
+
+func modeOf(rule *policytest.Rule) string {
+	if rule.Shadow {
+		return "shadow"
+	}
+	return "enforced"
+}
 
 // ofWindow is what is expected of one window of a counter.
 type ofWindow struct {
@@ -199,8 +197,7 @@ func windowUnits(name, text string, see func(*policytest.Window) (uint32, bool))
 
 var windowObject = &object[ofWindow]{"expected_window", []field[ofWindow]{
 	windowUnits("used", "What is used of it.", func(w *policytest.Window) (uint32, bool) { return w.Used, true }),
-	windowUnits("remaining", "What is left of it.", func(w *policytest.Window) (uint32, bool) {
-		return w.Remaining, !w.Unlimited
-	}),
+	windowUnits("remaining", "What is left of it.",
+		func(w *policytest.Window) (uint32, bool) { return w.Remaining, !w.Unlimited }),
 	windowUnits("limit", "What it admits.", func(w *policytest.Window) (uint32, bool) { return w.Limit, !w.Unlimited }),
 }}
